@@ -17,6 +17,7 @@
 namespace obelisk::graph {
 
 using ops::Op;
+using obelisk::to_string;
 using ValueId = int32_t;
 using NodeId = int32_t;
 inline constexpr int32_t kNone = -1;

@@ -25,6 +25,8 @@
 
 namespace obelisk::ops {
 
+using obelisk::to_string;  // shapes and types print through the same name
+
 using ExprId = int32_t;
 inline constexpr ExprId kNoExpr = -1;
 
@@ -56,7 +58,7 @@ struct Expr {
   ExprId args[3] = {kNoExpr, kNoExpr, kNoExpr};
   int64_t integer = 0;      // kConst
   double real = 0;          // kConst
-  std::vector<ExprId> coords;  // kLoad: one per dimension of the input
+  std::vector<ExprId> coords = {};  // kLoad: one per dimension of the input
   bool operator==(const Expr&) const = default;
 };
 
