@@ -21,8 +21,8 @@ constexpr auto kCompute = Kind::kCompute;
 constexpr auto kCustom = Kind::kCustom;
 
 constexpr Row kRows[] = {
-#define OP(name, kind, min, max, out, infer, cost, loop, reference, accuracy) \
-  {Op::name, #name, kind, min, max, out, infer, cost, loop, reference, accuracy},
+#define OP(name, kind, min, max, out, infer, cost, loop, reference, accuracy, ...) \
+  {Op::name, #name, kind, min, max, out, infer, cost, loop, reference, accuracy __VA_OPT__(, ) __VA_ARGS__},
 #include "ops/ops.def"
 #undef OP
     {},  // a table without rows is still an array
@@ -149,6 +149,16 @@ Error unsupported_call(const Call& call, std::string message, std::string hint) 
   return Error{Code::kUnsupported, "ops", fmt::format("{}: {}", to_string(call.op), message), "", std::move(hint)};
 }
 
+// By DType; the exchange format's numbers.
+constexpr int64_t kNumbers[kDTypes] = {11, 1, 10, 16, 17, 18, 19, 20, 24, 23, 7, 6, 5, 3, 22, 26, 13, 12, 4, 2, 21, 25, 9};
+
+std::optional<DType> dtype_of_number(int64_t number) {
+  for (int dtype = 0; dtype < kDTypes; ++dtype)
+    if (kNumbers[dtype] == number) return static_cast<DType>(dtype);
+  return std::nullopt;
+}
+int64_t number_of_dtype(DType dtype) { return kNumbers[static_cast<int>(dtype)]; }
+
 Result<int64_t> normalize_axis(const Call& call, int64_t axis, int64_t rank) {
   if (axis < -rank || axis >= rank) {
     return bad_call(call, fmt::format("axis {} but the tensor has rank {}", axis, rank),
@@ -191,6 +201,11 @@ std::optional<Loop> loop(const Call& call, int output) {
   const Row& entry = row(call.op);
   if (!entry.loop) return std::nullopt;
   return entry.loop(call, output);
+}
+
+Expansion expand(const Call& call, Expander& expander) {
+  const Row& entry = row(call.op);
+  return entry.expand ? entry.expand(call, expander) : Expansion{};
 }
 
 Status reference(const Call& call, std::span<const Tensor* const> inputs, std::span<Tensor> outputs) {

@@ -102,6 +102,8 @@ using Types = std::vector<Type>;
 using InferFn = Result<Types> (*)(const Call&);
 using CostFn = Cost (*)(const Call&);
 using LoopFn = std::optional<Loop> (*)(const Call&, int output);
+class Expander;  // ops/expand.h
+using ExpandFn = std::vector<int32_t> (*)(const Call&, Expander&);
 using ReferenceFn = Status (*)(const Call&, std::span<const Tensor* const> inputs, std::span<Tensor> outputs);
 
 /// One row of the table.
@@ -116,6 +118,7 @@ struct Row {
   LoopFn loop;  // nullptr: no loop form
   ReferenceFn reference;
   Accuracy accuracy;
+  ExpandFn expand = nullptr;  // composite ops told in simpler ones; nullptr: this op is not composite
 };
 const Row& row(Op op);
 std::span<const Row> rows();
@@ -134,6 +137,10 @@ Status reference(const Call& call, std::span<const Tensor* const> inputs, std::s
 Error bad_call(const Call& call, std::string message, std::string hint = "");
 Error unsupported_call(const Call& call, std::string message, std::string hint = "");
 
+/// Attributes that name an element type (`to`, `dtype`, `output_dtype`) hold its number in the exchange format.
+std::optional<DType> dtype_of_number(int64_t number);  // nothing for strings, complex numbers and unknown ones
+int64_t number_of_dtype(DType dtype);
+
 /// -1 counts from the end. Error kBadModel when outside [-rank, rank).
 Result<int64_t> normalize_axis(const Call& call, int64_t axis, int64_t rank);
 
@@ -143,3 +150,5 @@ Cost cost_map(const Call& call);        // the same, one flop an element of the 
 Cost cost_reduce(const Call& call);     // the same, one flop an element of the input
 
 }  // namespace obelisk::ops
+
+#include "ops/expand.h"  // last, because it speaks of the types above
