@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -18,6 +19,8 @@ namespace obelisk {
 using Shape = std::vector<int64_t>;  // extents, outermost first; [] is a scalar
 
 int64_t element_count(const Shape& shape);           // 1 for a scalar, 0 when an extent is 0
+/// The same for shapes that come from outside: nothing when an extent is negative or the count overflows.
+std::optional<int64_t> checked_element_count(const Shape& shape);
 Shape   row_major_strides(const Shape& shape);       // in elements
 std::string to_string(const Shape& shape);           // "[1,128,768]"
 /// The numpy broadcast of two shapes, or nothing when they do not broadcast.

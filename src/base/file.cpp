@@ -1,0 +1,129 @@
+#include "base/file.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+
+#include <fmt/format.h>
+
+namespace obelisk {
+namespace {
+
+Error file_error(const std::string& verb, const std::string& path, int number,
+                 std::string hint = "") {
+  const bool full = number == ENOSPC || number == EDQUOT;
+  const bool memory = number == ENOMEM || number == EFBIG;
+  if (full) hint = "free some space there or choose another folder";
+  return {.code = memory ? Code::kMemory : Code::kUsage,
+          .room = "base",
+          .message = fmt::format("cannot {} {}: {}", verb, path,
+                                 full ? "no space left on the disk" : std::strerror(number)),
+          .hint = std::move(hint)};
+}
+
+// Closes on every way out.
+struct Descriptor {
+  int number = -1;
+  ~Descriptor() {
+    if (number >= 0) ::close(number);
+  }
+};
+
+// The folder entry itself must reach the disk, or a crash may lose the rename.
+void sync_folder(const std::string& path) {
+  const size_t slash = path.rfind('/');
+  const std::string folder = slash == std::string::npos ? "." : path.substr(0, slash + 1);
+  Descriptor file{::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)};
+  if (file.number >= 0) ::fsync(file.number);
+}
+
+int write_all(int descriptor, std::string_view bytes) {
+  while (!bytes.empty()) {
+    const ssize_t written = ::write(descriptor, bytes.data(), bytes.size());
+    if (written < 0) {
+      if (errno == EINTR) continue;
+      return errno;
+    }
+    bytes.remove_prefix(static_cast<size_t>(written));
+  }
+  return 0;
+}
+
+}  // namespace
+
+Result<std::shared_ptr<const MappedFile>> MappedFile::open(const std::string& path) {
+  Descriptor file{::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)};
+  if (file.number < 0) return file_error("read", path, errno);
+  struct stat status {};
+  if (::fstat(file.number, &status) != 0) return file_error("read", path, errno);
+  if (S_ISDIR(status.st_mode)) return file_error("read", path, EISDIR, "name a file in it");
+  if (!S_ISREG(status.st_mode)) {
+    return Error{.code = Code::kUsage,
+                 .room = "base",
+                 .message = fmt::format("cannot read {}: it is not a regular file", path),
+                 .hint = "copy it to a file first"};
+  }
+  std::shared_ptr<MappedFile> out(new MappedFile);
+  out->path_ = path;
+  out->size_ = static_cast<size_t>(status.st_size);
+  if (out->size_ > 0) {
+    void* data = ::mmap(nullptr, out->size_, PROT_READ, MAP_PRIVATE, file.number, 0);
+    if (data == MAP_FAILED) {
+      const int number = errno;
+      out->size_ = 0;
+      return file_error("map", path, number);
+    }
+    out->data_ = static_cast<const std::byte*>(data);
+  }
+  return std::shared_ptr<const MappedFile>(std::move(out));
+}
+
+MappedFile::~MappedFile() {
+  if (data_ != nullptr) ::munmap(const_cast<std::byte*>(data_), size_);
+}
+
+Result<std::string> read_file(const std::string& path) {
+  Descriptor file{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
+  if (file.number < 0) return file_error("read", path, errno);
+  std::string out;
+  struct stat status {};
+  if (::fstat(file.number, &status) == 0 && S_ISREG(status.st_mode)) {
+    out.reserve(static_cast<size_t>(status.st_size));
+  }
+  char buffer[1 << 16];
+  while (true) {
+    const ssize_t got = ::read(file.number, buffer, sizeof buffer);
+    if (got == 0) return out;
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return file_error("read", path, errno, errno == EISDIR ? "name a file in it" : "");
+    out.append(buffer, static_cast<size_t>(got));
+  }
+}
+
+Status write_file(const std::string& path, std::string_view bytes) {
+  static std::atomic<unsigned> serial{0};  // only makes names differ between threads
+  const std::string temporary =
+      fmt::format("{}.tmp.{}.{}", path, ::getpid(), serial.fetch_add(1, std::memory_order_relaxed));
+  Descriptor file{::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666)};
+  if (file.number < 0) return file_error("write", path, errno);
+  int number = write_all(file.number, bytes);
+  if (number == 0 && ::fsync(file.number) != 0) number = errno;
+  const int descriptor = file.number;
+  file.number = -1;
+  if (::close(descriptor) != 0 && number == 0) number = errno;
+  if (number == 0 && std::rename(temporary.c_str(), path.c_str()) != 0) number = errno;
+  if (number != 0) {
+    ::unlink(temporary.c_str());
+    return file_error("write", path, number);
+  }
+  sync_folder(path);
+  return ok_status();
+}
+
+}  // namespace obelisk

@@ -1,0 +1,67 @@
+#include "base/base.h"
+
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <filesystem>
+
+namespace obelisk {
+namespace {
+
+class Files : public testing::Test {
+ protected:
+  void SetUp() override {
+    folder_ = std::filesystem::temp_directory_path() / ("obelisk_file_test." + std::to_string(::getpid()));
+    std::filesystem::create_directories(folder_);
+  }
+  void TearDown() override { std::filesystem::remove_all(folder_); }
+  std::string at(const std::string& name) const { return (folder_ / name).string(); }
+  int entries() const {
+    return static_cast<int>(std::distance(std::filesystem::directory_iterator(folder_), {}));
+  }
+  std::filesystem::path folder_;
+};
+
+TEST_F(Files, WriteReadMap) {
+  ASSERT_TRUE(write_file(at("a"), "first").ok());
+  ASSERT_TRUE(write_file(at("a"), std::string(100000, 'x')).ok());
+  EXPECT_EQ(read_file(at("a")).value(), std::string(100000, 'x'));
+  EXPECT_EQ(entries(), 1);
+  auto file = MappedFile::open(at("a"));
+  ASSERT_TRUE(file.ok());
+  EXPECT_EQ((*file)->size(), 100000u);
+  EXPECT_EQ((*file)->data()[99999], std::byte{'x'});
+  ASSERT_TRUE(write_file(at("empty"), "").ok());
+  EXPECT_EQ(MappedFile::open(at("empty")).value()->size(), 0u);
+}
+
+TEST_F(Files, ErrorsNameThePath) {
+  EXPECT_EQ(MappedFile::open(at("none")).error().text(),
+            "base: cannot read " + at("none") + ": No such file or directory");
+  EXPECT_EQ(MappedFile::open(at("")).error().text(),
+            "base: cannot read " + at("") + ": Is a directory; name a file in it");
+  EXPECT_EQ(MappedFile::open("/dev/null").error().code, Code::kUsage);
+  EXPECT_EQ(write_file(at("no/such"), "x").error().code, Code::kUsage);
+  EXPECT_EQ(read_file(at("none")).error().code, Code::kUsage);
+}
+
+TEST_F(Files, AFailedWriteLeavesTheOldFileAndNoOther) {
+  ASSERT_TRUE(write_file(at("a"), "old").ok());
+  rlimit before{};
+  getrlimit(RLIMIT_FSIZE, &before);
+  rlimit small = before;
+  small.rlim_cur = 1000;
+  std::signal(SIGXFSZ, SIG_IGN);
+  setrlimit(RLIMIT_FSIZE, &small);
+  const Status status = write_file(at("a"), std::string(5000, 'x'));
+  setrlimit(RLIMIT_FSIZE, &before);
+  ASSERT_FALSE(status.ok());
+  EXPECT_EQ(status.error().code, Code::kMemory);
+  EXPECT_EQ(read_file(at("a")).value(), "old");
+  EXPECT_EQ(entries(), 1);
+}
+
+}  // namespace
+}  // namespace obelisk
