@@ -1,4 +1,14 @@
 /// ops/families.h — declares the functions that the rows of ops.def name; one header a family.
 #pragma once
 
+#include "ops/einsum.h"
+#include "ops/fill.h"
+#include "ops/gather.h"
+#include "ops/resize.h"
+#include "ops/sample.h"
+#include "ops/scatter.h"
+#include "ops/shape.h"
+#include "ops/signal.h"
+#include "ops/slice.h"
+#include "ops/sort.h"
 #include "ops/ops.h"

@@ -1,0 +1,46 @@
+/// ops/resize.h — Resize: each output coordinate maps to a place between input elements, whose neighbours are weighed.
+///
+/// Axes are independent, so everything is a plan per axis: the map of coordinates, and the taps (neighbours and weights) around a
+/// place. The reference resizes axis by axis in f64; the loop form is one expression, or a sum over taps for cubic.
+#pragma once
+
+#include "ops/ops.h"
+
+namespace obelisk::ops {
+
+Result<Types> infer_resize(const Call& call);
+Cost cost_resize(const Call& call);
+/// Nothing for antialias and exclude_outside, whose weights need a sum of their own.
+std::optional<Loop> loop_resize(const Call& call, int output);
+Status reference_resize(const Call&, std::span<const Tensor* const> inputs, std::span<Tensor> outputs);
+
+enum class ResizeMode { kNearest, kLinear, kCubic };
+enum class Rounding { kPreferFloor, kPreferCeil, kFloor, kCeil };
+
+/// How one axis is resized.
+struct ResizeAxis {
+  int64_t from = 1, to = 1;            // extents
+  double factor = 1, offset = 0;       // place = x * factor + offset, for output coordinate x
+  double scale = 1;                    // to / from, as the model says it; stretches the antialias filter
+  bool crops = false;                  // outside [0, from - 1] is the extrapolation value
+  bool same() const { return from == to && factor == 1 && offset == 0; }
+};
+
+/// How a whole tensor is resized.
+struct ResizePlan {
+  ResizeMode mode = ResizeMode::kNearest;
+  Rounding rounding = Rounding::kPreferFloor;
+  bool antialias = false, exclude_outside = false;
+  double cubic_a = -0.75, extrapolation = 0;
+  std::vector<ResizeAxis> axes;  // one per axis of the input
+};
+Result<ResizePlan> resize_plan(const Call& call);
+
+/// The neighbours of a place and their weights. Indices may lie outside [0, from): the edge then stands in.
+struct Taps {
+  int64_t first = 0;
+  std::vector<double> weights;
+};
+Taps resize_taps(const ResizePlan& plan, const ResizeAxis& axis, double place);
+
+}  // namespace obelisk::ops
