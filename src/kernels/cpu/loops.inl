@@ -1,0 +1,237 @@
+// kernels/cpu/loops.inl — the text behind loops.h. The including file sets OBK_NAME (of the table),
+// OBK_ISA (its printed name) and OBK_ROWS (rows of C held in registers), and is compiled for its
+// instruction set.
+#include <immintrin.h>
+#include <string.h>
+
+#include "kernels/cpu/loops.h"
+#include "kernels/cpu/table.h"
+
+namespace obelisk::kernels {
+namespace {
+
+#if defined(__AVX512F__)
+constexpr int kBytes = 64;
+#elif defined(__AVX__)
+constexpr int kBytes = 32;
+#else
+constexpr int kBytes = 16;
+#endif
+
+template <typename T>
+struct Vector {
+  typedef T type __attribute__((vector_size(kBytes), aligned(sizeof(T)), may_alias));
+  static constexpr int kLanes = kBytes / sizeof(T);
+};
+
+// ---- products
+// -----------------------------------------------------------------------------------------------------------
+
+/// kRows x kGroup elements of C, with all of k. Columns past `columns` are computed and dropped.
+template <typename T, int kRows, bool kPadded>
+inline void block(int64_t columns, int64_t k, const T* a, int64_t a_row, const T* b, int64_t b_row,
+                  T* c, int64_t c_row, bool accumulate) {
+  using V = typename Vector<T>::type;
+  constexpr int kLanes = Vector<T>::kLanes, kVectors = kGroup / kLanes;
+  V sum[kRows][kVectors] = {};
+  T edge[kRows][kGroup], b_edge[kGroup] = {};
+  const bool whole = columns == kGroup;
+  if (accumulate) {
+    for (int r = 0; r < kRows; ++r) {
+      if (!whole) memcpy(edge[r], c + r * c_row, columns * sizeof(T));
+      const T* from = whole ? c + r * c_row : edge[r];
+      for (int v = 0; v < kVectors; ++v) sum[r][v] = *reinterpret_cast<const V*>(from + v * kLanes);
+    }
+  }
+  for (int64_t i = 0; i < k; ++i) {
+    const T* b_at = b + i * b_row;
+    if constexpr (!kPadded) {
+      for (int64_t j = 0; j < columns; ++j) b_edge[j] = b_at[j];
+      b_at = b_edge;
+    }
+#pragma GCC unroll 8
+    for (int r = 0; r < kRows; ++r) {
+      const T x = a[r * a_row + i];
+#pragma GCC unroll 8
+      for (int v = 0; v < kVectors; ++v)
+        sum[r][v] += x * *reinterpret_cast<const V*>(b_at + v * kLanes);
+    }
+  }
+  for (int r = 0; r < kRows; ++r) {
+    T* to = whole ? c + r * c_row : edge[r];
+    for (int v = 0; v < kVectors; ++v) *reinterpret_cast<V*>(to + v * kLanes) = sum[r][v];
+    if (!whole) memcpy(c + r * c_row, edge[r], columns * sizeof(T));
+  }
+}
+
+template <typename T, bool kPadded>
+void column_of_blocks(int64_t m, int64_t columns, int64_t k, const T* a, int64_t a_row, const T* b,
+                      int64_t b_row, T* c, int64_t c_row, bool accumulate) {
+  int64_t row = 0;
+  for (; row + OBK_ROWS <= m; row += OBK_ROWS)
+    block<T, OBK_ROWS, kPadded>(columns, k, a + row * a_row, a_row, b, b_row, c + row * c_row,
+                                c_row, accumulate);
+  for (; row < m; ++row)
+    block<T, 1, kPadded>(columns, k, a + row * a_row, a_row, b, b_row, c + row * c_row, c_row,
+                         accumulate);
+}
+
+template <typename T>
+void gemm(int64_t m, int64_t n, int64_t k, const T* a, int64_t a_row, const T* b, int64_t b_row,
+          T* c, int64_t c_row, bool accumulate, bool padded) {
+  for (int64_t column = 0; column < n; column += kGroup) {
+    const int64_t columns = n - column < kGroup ? n - column : kGroup;
+    if (padded || columns == kGroup)
+      column_of_blocks<T, true>(m, columns, k, a, a_row, b + column, b_row, c + column, c_row,
+                                accumulate);
+    else
+      column_of_blocks<T, false>(m, columns, k, a, a_row, b + column, b_row, c + column, c_row,
+                                 accumulate);
+  }
+}
+
+#if defined(__AVX512BW__)
+using Pairs = __m512i;
+inline Pairs load_pairs(const void* p) { return _mm512_loadu_si512(p); }
+inline Pairs same_pair(int32_t pair) { return _mm512_set1_epi32(pair); }
+inline Pairs add_products(Pairs sum, Pairs x, Pairs y) {
+  return _mm512_add_epi32(sum, _mm512_madd_epi16(x, y));
+}
+#elif defined(__AVX2__)
+using Pairs = __m256i;
+inline Pairs load_pairs(const void* p) {
+  return _mm256_loadu_si256(static_cast<const __m256i*>(p));
+}
+inline Pairs same_pair(int32_t pair) { return _mm256_set1_epi32(pair); }
+inline Pairs add_products(Pairs sum, Pairs x, Pairs y) {
+  return _mm256_add_epi32(sum, _mm256_madd_epi16(x, y));
+}
+#else
+using Pairs = __m128i;
+inline Pairs load_pairs(const void* p) { return _mm_loadu_si128(static_cast<const __m128i*>(p)); }
+inline Pairs same_pair(int32_t pair) { return _mm_set1_epi32(pair); }
+inline Pairs add_products(Pairs sum, Pairs x, Pairs y) {
+  return _mm_add_epi32(sum, _mm_madd_epi16(x, y));
+}
+#endif
+
+template <int kRows>
+inline void block_i16(int64_t columns, int64_t k, const int16_t* a, int64_t a_row, const int16_t* b,
+                      int64_t b_row, int32_t* c, int64_t c_row, bool accumulate) {
+  constexpr int kLanes = sizeof(Pairs) / 4, kVectors = kGroup / kLanes;
+  Pairs sum[kRows][kVectors];
+  for (int r = 0; r < kRows; ++r)
+    for (int v = 0; v < kVectors; ++v) sum[r][v] = Pairs{};
+  for (int64_t i = 0; i < k; ++i) {
+    const int16_t* b_at = b + 2 * i * b_row;
+#pragma GCC unroll 8
+    for (int r = 0; r < kRows; ++r) {
+      int32_t pair;
+      memcpy(&pair, a + 2 * (r * a_row + i), 4);
+      const Pairs x = same_pair(pair);
+#pragma GCC unroll 8
+      for (int v = 0; v < kVectors; ++v)
+        sum[r][v] = add_products(sum[r][v], x, load_pairs(b_at + 2 * v * kLanes));
+    }
+  }
+  for (int r = 0; r < kRows; ++r) {
+    int32_t out[kGroup];
+    memcpy(out, sum[r], sizeof(out));
+    for (int64_t j = 0; j < columns; ++j) {
+      // Wraps around as i32 sums do; in unsigned arithmetic, where C++ allows it.
+      const uint32_t before = accumulate ? static_cast<uint32_t>(c[r * c_row + j]) : 0u;
+      c[r * c_row + j] = static_cast<int32_t>(before + static_cast<uint32_t>(out[j]));
+    }
+  }
+}
+
+void gemm_i16(int64_t m, int64_t n, int64_t k, const int16_t* a, int64_t a_row, const int16_t* b,
+              int64_t b_row, int32_t* c, int64_t c_row, bool accumulate) {
+  for (int64_t column = 0; column < n; column += kGroup) {
+    const int64_t columns = n - column < kGroup ? n - column : kGroup;
+    int64_t row = 0;
+    for (; row + OBK_ROWS <= m; row += OBK_ROWS)
+      block_i16<OBK_ROWS>(columns, k, a + 2 * row * a_row, a_row, b + 2 * column, b_row,
+                          c + row * c_row + column, c_row, accumulate);
+    for (; row < m; ++row)
+      block_i16<1>(columns, k, a + 2 * row * a_row, a_row, b + 2 * column, b_row,
+                   c + row * c_row + column, c_row, accumulate);
+  }
+}
+
+// ---- conversions
+// --------------------------------------------------------------------------------------------------------
+
+inline float from_bits(uint32_t bits) {
+  float value;
+  memcpy(&value, &bits, 4);
+  return value;
+}
+
+/// Exact; NaN stays NaN. Shifts the exponent by a multiplication, which also puts denormals right.
+inline float half_to_float(uint16_t half) {
+  const uint32_t magnitude = half & 0x7fffu, sign = static_cast<uint32_t>(half & 0x8000u) << 16;
+  const float scaled = from_bits(magnitude << 13) * 0x1p112f;
+  uint32_t bits;
+  memcpy(&bits, &scaled, 4);
+  bits |= magnitude >= 0x7c00u ? 0x7f800000u : 0u;
+  return from_bits(bits | sign);
+}
+
+void to_f32(int32_t type, int64_t count, const void* source, int64_t stride, float* destination) {
+  if (type == kObkF32) {
+    const float* from = static_cast<const float*>(source);
+    if (stride == 1) {
+      memcpy(destination, from, count * sizeof(float));
+    } else {
+      for (int64_t i = 0; i < count; ++i) destination[i] = from[i * stride];
+    }
+    return;
+  }
+  const uint16_t* from = static_cast<const uint16_t*>(source);
+  if (type == kObkBf16) {
+    for (int64_t i = 0; i < count; ++i)
+      destination[i] = from_bits(static_cast<uint32_t>(from[i * stride]) << 16);
+  } else if (stride == 1) {
+    for (int64_t i = 0; i < count; ++i) destination[i] = half_to_float(from[i]);
+  } else {
+    for (int64_t i = 0; i < count; ++i) destination[i] = half_to_float(from[i * stride]);
+  }
+}
+
+void transpose(int64_t rows, int64_t columns, const float* source, int64_t source_row,
+               float* destination, int64_t destination_row) {
+  constexpr int64_t kTile =
+      8;  // 8 x 8 floats: a vector of AVX a side, which GCC shuffles in registers
+  for (int64_t row = 0; row < rows; row += kTile) {
+    for (int64_t column = 0; column < columns; column += kTile) {
+      const float* from = source + row * source_row + column;
+      float* to = destination + column * destination_row + row;
+      if (row + kTile <= rows && column + kTile <= columns) {
+        float tile[kTile][kTile];
+        for (int64_t r = 0; r < kTile; ++r) memcpy(tile[r], from + r * source_row, sizeof(tile[r]));
+        for (int64_t c = 0; c < kTile; ++c)
+          for (int64_t r = 0; r < kTile; ++r) to[c * destination_row + r] = tile[r][c];
+      } else {
+        const int64_t height = rows - row < kTile ? rows - row : kTile;
+        const int64_t width = columns - column < kTile ? columns - column : kTile;
+        for (int64_t c = 0; c < width; ++c)
+          for (int64_t r = 0; r < height; ++r)
+            to[c * destination_row + r] = from[r * source_row + c];
+      }
+    }
+  }
+}
+
+}  // namespace
+
+const Loops OBK_NAME = {
+    .name = OBK_ISA,
+    .gemm_f32 = gemm<float>,
+    .gemm_f64 = gemm<double>,
+    .gemm_i16 = gemm_i16,
+    .to_f32 = to_f32,
+    .transpose = transpose,
+};
+
+}  // namespace obelisk::kernels
