@@ -35,7 +35,7 @@ struct Node {
   Op op;
   ops::Attrs attrs;
   std::vector<ValueId> inputs;   // kNone where an optional input is absent
-  std::vector<ValueId> outputs;  // kNone where an optional output is not asked for
+  std::vector<ValueId> outputs;  // never kNone: an output that is skipped over is a value nobody reads
   std::string name;              // the user's node this came from; fused nodes join names with '+'
   bool erased = false;
 };
@@ -57,15 +57,16 @@ class Graph {
   const Value& value(ValueId id) const { return values_[id]; }
   Value& value(ValueId id) { return values_[id]; }
   const Node& node(NodeId id) const { return nodes_[id]; }
-  Node& node(NodeId id) { return nodes_[id]; }
+  Node& node(NodeId id) { return nodes_[id]; }  // inputs only through set_inputs, which keeps users()
   const Type& type(ValueId id) const { return values_[id].type; }
   int value_count() const { return static_cast<int>(values_.size()); }
   int node_count() const { return static_cast<int>(nodes_.size()); }  // erased ones included
-  const std::vector<NodeId>& order() const { return order_; }         // topological, without erased nodes
+  /// Topological, without erased nodes. A pass that changes the graph while it walks copies it first.
+  const std::vector<NodeId>& order() const { return order_; }
   const std::vector<ValueId>& inputs() const { return inputs_; }
   const std::vector<ValueId>& outputs() const { return outputs_; }
   const std::vector<std::string>& output_names() const { return output_names_; }  // parallel to outputs()
-  /// Nodes that read a value, in order, each once. Valid until the next change.
+  /// Nodes that read a value, in order, each once.
   std::vector<NodeId> users(ValueId id) const;
   bool is_output(ValueId id) const;
   /// The node that makes a value when it is of this op, else kNone.
@@ -76,19 +77,26 @@ class Graph {
   // ---- changing ----
   /// Every reader of `from`, and the output list, reads `to` instead.
   void replace_uses(ValueId from, ValueId to);
-  void erase_node(NodeId id);
+  void erase_node(NodeId id);  // its outputs keep their ids, but nobody may read them any more
   void set_inputs(NodeId id, std::vector<ValueId> inputs);
   /// Removes nodes whose outputs nobody reads. Inputs and outputs stay. Returns how many.
   int remove_dead();
-  /// Restores a topological order after a pass has added nodes at the end; stable.
+  /// Restores a topological order after a pass has added nodes at the end: each node stays where it is, and what it needs from
+  /// further on comes just before it. An order that is topological already is not changed. CHECKs that there is no cycle.
   void sort();
-  /// A copy without erased nodes and unused values, values renumbered in order.
+  /// A copy without erased nodes and unused values, values renumbered: inputs, constants by first use, nodes' outputs.
   Graph compacted() const;
 
  private:
   std::vector<Value> values_;
   std::vector<Node> nodes_;
+  void use(ValueId id, NodeId reader);
+  void unuse(ValueId id, NodeId reader);
+  ValueId add_value(Value value);
+
   std::vector<NodeId> order_;
+  std::vector<int64_t> position_;            // by node, grows along order_
+  std::vector<std::vector<NodeId>> users_;   // by value, each reader once, unordered
   std::vector<ValueId> inputs_, outputs_;
   std::vector<std::string> output_names_;
 };
