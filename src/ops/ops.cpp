@@ -150,14 +150,14 @@ Error unsupported_call(const Call& call, std::string message, std::string hint) 
 }
 
 // By DType; the exchange format's numbers.
-constexpr int64_t kNumbers[kDTypes] = {11, 1, 10, 16, 17, 18, 19, 20, 24, 23, 7, 6, 5, 3, 22, 26, 13, 12, 4, 2, 21, 25, 9};
+constexpr int64_t kFormatNumbers[kDTypes] = {11, 1, 10, 16, 17, 18, 19, 20, 24, 23, 7, 6, 5, 3, 22, 26, 13, 12, 4, 2, 21, 25, 9};
 
 std::optional<DType> dtype_of_number(int64_t number) {
   for (int dtype = 0; dtype < kDTypes; ++dtype)
-    if (kNumbers[dtype] == number) return static_cast<DType>(dtype);
+    if (kFormatNumbers[dtype] == number) return static_cast<DType>(dtype);
   return std::nullopt;
 }
-int64_t number_of_dtype(DType dtype) { return kNumbers[static_cast<int>(dtype)]; }
+int64_t number_of_dtype(DType dtype) { return kFormatNumbers[static_cast<int>(dtype)]; }
 
 Result<int64_t> normalize_axis(const Call& call, int64_t axis, int64_t rank) {
   if (axis < -rank || axis >= rank) {

@@ -1,0 +1,55 @@
+/// ops/expand_steps.h — an Expander with the few words that expansions are written in.
+#pragma once
+
+#include <initializer_list>
+#include <utility>
+#include <vector>
+
+#include "ops/ops.h"
+
+namespace obelisk::ops {
+
+class Steps {
+ public:
+  using Value = Expander::Value;
+  explicit Steps(Expander& expander) : expander_(expander) {}
+
+  Value in(int index) { return expander_.input(index); }
+  DType dtype(Value value) const { return expander_.type(value).dtype; }
+  Shape shape(Value value) const { return expander_.type(value).shape; }
+
+  Value add(Op op, std::vector<Value> inputs, Attrs attrs = {}) {
+    return expander_.add(op, std::move(inputs), std::move(attrs));
+  }
+  Value operator()(Op op, Value x) { return add(op, {x}); }
+  Value operator()(Op op, Value x, Value y) { return add(op, {x, y}); }
+  Value operator()(Op op, Value x, double y) { return add(op, {x, scalar(dtype(x), y)}); }
+
+  Value constant(Tensor tensor) { return expander_.constant(std::move(tensor)); }
+  Value scalar(DType dtype, double value) { return constant(tensor_of(dtype, {}, {value})); }
+  Value ints(const std::vector<int64_t>& values) { return constant(tensor_of(values)); }
+
+  /// The value itself when it has the type already.
+  Value cast(Value x, DType to) {
+    if (dtype(x) == to) return x;
+    return add(Op::Cast, {x}, Attrs().set("to", number_of_dtype(to)));
+  }
+  /// f16 and bf16 into f32, in which composite ops compute.
+  Value widen(Value x) {
+    return dtype(x) == DType::f16 || dtype(x) == DType::bf16 ? cast(x, DType::f32) : x;
+  }
+  Value reduce(Op op, Value x, const std::vector<int64_t>& axes, bool keep = true) {
+    return add(op, {x, ints(axes)},
+               Attrs().set("keepdims", int64_t{keep}).set("noop_with_empty_axes", int64_t{1}));
+  }
+  Value reshape(Value x, const Shape& to) {
+    if (shape(x) == to) return x;
+    return add(Op::Reshape, {x, ints(to)}, Attrs().set("allowzero", int64_t{1}));
+  }
+  Value where(Value condition, Value yes, Value no) { return add(Op::Where, {condition, yes, no}); }
+
+ private:
+  Expander& expander_;
+};
+
+}  // namespace obelisk::ops
