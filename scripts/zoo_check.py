@@ -1,0 +1,112 @@
+#!/usr/bin/env python3
+"""Compares obelisk with ONNX Runtime on the exported networks that zoo.py wrote, at each shape.
+
+A value agrees when |got - wanted| <= tolerance * (1 + |wanted|), tolerance from the network's card;
+equal NaN and infinities agree. Prints a line a file and shape; the exit is 1 when one disagrees.
+"""
+import argparse
+import json
+import sys
+import tempfile
+import time
+from pathlib import Path
+from xml.sax.saxutils import quoteattr
+
+import numpy as np
+import onnxruntime
+
+sys.path.insert(0, str(Path(__file__).parent))
+from obelisk_backend import Failure, Program, output_file, write_npz  # noqa: E402
+from zoo_inputs import make_inputs  # noqa: E402
+
+
+def session(path):
+    onnxruntime.set_default_logger_severity(3)
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 2
+    return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+
+
+def worst(got, wanted, tolerance):
+    """(largest |difference| over its bound, a note where shape or type differ)."""
+    if got.shape != wanted.shape or got.dtype != wanted.dtype:
+        return np.inf, f"got {got.dtype}{list(got.shape)}, wanted {wanted.dtype}{list(wanted.shape)}"
+    got, wanted = got.astype(np.float64), wanted.astype(np.float64)
+    same = (got == wanted) | (np.isnan(got) & np.isnan(wanted))
+    with np.errstate(invalid="ignore"):
+        share = np.abs(got - wanted) / (tolerance * (1 + np.abs(wanted)))
+    share = np.where(same, 0, np.where(np.isfinite(share), share, np.inf))
+    return float(share.max(initial=0)), ""
+
+
+def check(path, card, shape, program):
+    """(largest share of the tolerance used, note) at one shape."""
+    inputs = make_inputs(card, shape, seed=7)
+    reference = session(path)
+    names = [output.name for output in reference.get_outputs()]
+    taken = {value.name for value in reference.get_inputs()}
+    inputs = {name: array for name, array in inputs.items() if name in taken}
+    wanted = dict(zip(names, reference.run(None, inputs)))
+    with tempfile.TemporaryDirectory(prefix="obelisk-") as folder:
+        write_npz(Path(folder) / "inputs.npz", inputs)
+        program("run", path, "--inputs", Path(folder) / "inputs.npz", "--output-dir", folder)
+        results = []
+        for name in names:
+            file = output_file(folder, name)
+            if not file.exists():
+                return np.inf, f"output '{name}' was not written"
+            share, note = worst(np.load(file), wanted[name], card["tolerance"])
+            results.append((share, note or f"at {name}"))
+        return max(results)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("names", nargs="*", help="networks, or file names; all without")
+    parser.add_argument("--zoo", type=Path, default=Path("build/zoo"))
+    parser.add_argument("--target", help="passed on to obelisk run")
+    parser.add_argument("--timeout", type=int, default=600)
+    parser.add_argument("--junit", type=Path, metavar="FILE")
+    arguments = parser.parse_args()
+    program = Program(flags=["--target", arguments.target] if arguments.target else [],
+                      timeout=arguments.timeout)
+    rows = []
+    for path in sorted(arguments.zoo.glob("*.onnx")):
+        name = path.name.split(".")[0]
+        card_path = arguments.zoo / f"{name}.json"
+        wanted = not arguments.names or name in arguments.names or path.name in arguments.names
+        if not wanted or not card_path.exists():
+            continue
+        card = json.loads(card_path.read_text())
+        for shape in card["shapes"]:
+            if ".dynamo." in path.name:
+                shape = {**shape, **card.get("fixed", {})}
+            start = time.monotonic()
+            try:
+                share, note = check(path, card, shape, program)
+            except Failure as error:
+                share, note = np.inf, str(error)
+            good = share <= 1
+            label = " ".join(f"{dim}={size}" for dim, size in shape.items())
+            rows.append((path.name, label, None if good else note))
+            used = f"error {share * card['tolerance']:.1e} of {card['tolerance']:.0e}" if good else note
+            print(f"{'ok' if good else 'FAILED':7}{path.name:30}{label:32}{used}"
+                  f"  ({time.monotonic() - start:.1f} s)", flush=True)
+    failed = [row for row in rows if row[2]]
+    if arguments.junit:
+        body = "".join(f'<testcase classname={quoteattr(file)} name={quoteattr(label)}>'
+                       + (f"<failure message={quoteattr(note)}/>" if note else "") + "</testcase>\n"
+                       for file, label, note in rows)
+        arguments.junit.parent.mkdir(parents=True, exist_ok=True)
+        arguments.junit.write_text(f'<testsuite name="zoo" tests="{len(rows)}" failures="{len(failed)}" '
+                                   f'errors="0" skipped="0">\n{body}</testsuite>\n')
+    if not rows:
+        print(f"zoo: no exported network in {arguments.zoo}; write them with scripts/zoo.sh")
+        return 1
+    print(f"zoo: {len(rows) - len(failed)} of {len(rows)} agree with ONNX Runtime "
+          f"{onnxruntime.__version__}")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
