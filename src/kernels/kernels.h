@@ -2,5 +2,6 @@
 /// includes.
 #pragma once
 
+#include "kernels/cpu/attention.h"
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/table.h"

@@ -15,17 +15,22 @@ static_assert(kObkF16 == static_cast<int>(DType::f16) && kObkBf16 == static_cast
 static_assert(kObkI32 == static_cast<int>(DType::i32) && kObkI8 == static_cast<int>(DType::i8));
 static_assert(kObkU8 == static_cast<int>(DType::u8));
 
-void multiply_f32(int64_t m, int64_t n, int64_t k, const float* a, int64_t a_row, const float* b,
-                  int64_t b_row, float* c, int64_t c_row, bool accumulate, bool padded) {
-  // Up to 16 columns libxsmm splits the sum over k, differently for each m; there our loops keep a
-  // row's bits its own.
-  if (n > kGroup) {
-    if (const auto code = machine_code_f32(m, n, k, a_row, b_row, c_row, accumulate)) {
-      code(b, a, c);
-      return;
+void multiply(const Product& p) {
+  // libxsmm sums over k in order only in groups of 17 to 64 columns. In narrower ones it splits the
+  // sum, differently for each m; there our loops keep a row's bits its own.
+  for (int64_t column = 0; column < p.n; column += kObkPanel) {
+    Product part = p;
+    part.n = std::min<int64_t>(kObkPanel, p.n - column);
+    part.b += column, part.c += column;
+    if (part.n > kGroup) {
+      if (const auto code = machine_code(part)) {
+        code(part.b, part.a, part.c);
+        continue;
+      }
     }
+    loops().gemm_f32(part.m, part.n, part.k, part.a, part.a_row, part.a_col, part.b, part.b_row,
+                     part.c, part.c_row, part.accumulate, part.padded);
   }
-  loops().gemm_f32(m, n, k, a, a_row, b, b_row, c, c_row, accumulate, padded);
 }
 
 namespace {
@@ -66,7 +71,18 @@ struct KindF32 {
   static void multiply(int64_t m, int64_t n, int64_t k, const float* a, int64_t a_row,
                        const float* b, int64_t b_row, float* c, int64_t c_row, bool accumulate,
                        bool padded) {
-    multiply_f32(m, n, k, a, a_row, b, b_row, c, c_row, accumulate, padded);
+    kernels::multiply({.m = m,
+                       .n = n,
+                       .k = k,
+                       .a = a,
+                       .a_row = a_row,
+                       .a_col = 1,
+                       .b = b,
+                       .b_row = b_row,
+                       .padded = padded,
+                       .c = c,
+                       .c_row = c_row,
+                       .accumulate = accumulate});
   }
 };
 
@@ -83,7 +99,7 @@ struct KindF64 {
   static void multiply(int64_t m, int64_t n, int64_t k, const double* a, int64_t a_row,
                        const double* b, int64_t b_row, double* c, int64_t c_row, bool accumulate,
                        bool padded) {
-    loops().gemm_f64(m, n, k, a, a_row, b, b_row, c, c_row, accumulate, padded);
+    loops().gemm_f64(m, n, k, a, a_row, 1, b, b_row, c, c_row, accumulate, padded);
   }
 };
 

@@ -49,9 +49,20 @@ inline int64_t gemm_scratch_bytes(const ObkGemm& gemm) { return obk_gemm_scratch
 
 inline void gemm_tile(const ObkGemm& gemm) { obk_gemm_tile(&gemm); }
 
-/// The dense core, for other tiles: C [m, n] = or += A [m, k] B [k, n] in f32, all with contiguous
-/// rows. `padded`: rows of b may be read up to a multiple of 16 columns.
-void multiply_f32(int64_t m, int64_t n, int64_t k, const float* a, int64_t a_row, const float* b,
-                  int64_t b_row, float* c, int64_t c_row, bool accumulate, bool padded);
+/// The dense core, for other tiles: C [m, n] = or += A [m, k] B [k, n] in f32. A has a_col == 1 or
+/// a_row == 1; B and C have contiguous rows. `padded`: rows of b may be read up to a multiple
+/// of 16.
+struct Product {
+  int64_t m, n, k;
+  const float* a;
+  int64_t a_row, a_col;
+  const float* b;
+  int64_t b_row;
+  bool padded;
+  float* c;
+  int64_t c_row;
+  bool accumulate;
+};
+void multiply(const Product& product);
 
 }  // namespace obelisk::kernels

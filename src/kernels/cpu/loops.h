@@ -9,6 +9,8 @@
 
 #include <stdint.h>
 
+#include "kernels/cpu/table.h"
+
 namespace obelisk::kernels {
 
 /// The products below go over the columns in groups. `padded`: the rows of b may be read to the end
@@ -20,10 +22,12 @@ struct Loops {
 
   // C[m,n] = or += A[m,k] B[k,n]; every sum runs over k in order with one fused multiply-add a step
   // (base: without fusing).
-  void (*gemm_f32)(int64_t m, int64_t n, int64_t k, const float* a, int64_t a_row, const float* b,
-                   int64_t b_row, float* c, int64_t c_row, bool accumulate, bool padded);
-  void (*gemm_f64)(int64_t m, int64_t n, int64_t k, const double* a, int64_t a_row, const double* b,
-                   int64_t b_row, double* c, int64_t c_row, bool accumulate, bool padded);
+  void (*gemm_f32)(int64_t m, int64_t n, int64_t k, const float* a, int64_t a_row, int64_t a_col,
+                   const float* b, int64_t b_row, float* c, int64_t c_row, bool accumulate,
+                   bool padded);
+  void (*gemm_f64)(int64_t m, int64_t n, int64_t k, const double* a, int64_t a_row, int64_t a_col,
+                   const double* b, int64_t b_row, double* c, int64_t c_row, bool accumulate,
+                   bool padded);
   // k counts pairs: A is [m][k][2], B is [k][n][2]; the strides count pairs too. b is padded.
   void (*gemm_i16)(int64_t m, int64_t n, int64_t k, const int16_t* a, int64_t a_row,
                    const int16_t* b, int64_t b_row, int32_t* c, int64_t c_row, bool accumulate);
@@ -34,6 +38,12 @@ struct Loops {
   // destination[column][row] = source[row][column]
   void (*transpose)(int64_t rows, int64_t columns, const float* source, int64_t source_row,
                     float* destination, int64_t destination_row);
+
+  // The softmax of attention over scores [keys][width], width the queries rounded up to 16:
+  // softcap, mask and causal rule, then scores = exp(score - largest) and total[query] = their sum
+  // over keys. tile: 16 * width floats of scratch.
+  void (*softmax_keys)(const ObkAttention* attention, int64_t keys, int64_t width, float* scores,
+                       float* tile, float* largest, float* total);
 };
 
 /// The loops for this machine, chosen on the first call.

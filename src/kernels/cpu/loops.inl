@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "kernels/cpu/loops.h"
+#include "kernels/cpu/math.h"
 #include "kernels/cpu/table.h"
 
 namespace obelisk::kernels {
@@ -29,8 +30,8 @@ struct Vector {
 
 /// kRows x kGroup elements of C, with all of k. Columns past `columns` are computed and dropped.
 template <typename T, int kRows, bool kPadded>
-inline void block(int64_t columns, int64_t k, const T* a, int64_t a_row, const T* b, int64_t b_row,
-                  T* c, int64_t c_row, bool accumulate) {
+inline void block(int64_t columns, int64_t k, const T* a, int64_t a_row, int64_t a_col, const T* b,
+                  int64_t b_row, T* c, int64_t c_row, bool accumulate) {
   using V = typename Vector<T>::type;
   constexpr int kLanes = Vector<T>::kLanes, kVectors = kGroup / kLanes;
   V sum[kRows][kVectors] = {};
@@ -51,7 +52,7 @@ inline void block(int64_t columns, int64_t k, const T* a, int64_t a_row, const T
     }
 #pragma GCC unroll 8
     for (int r = 0; r < kRows; ++r) {
-      const T x = a[r * a_row + i];
+      const T x = a[r * a_row + i * a_col];
 #pragma GCC unroll 8
       for (int v = 0; v < kVectors; ++v)
         sum[r][v] += x * *reinterpret_cast<const V*>(b_at + v * kLanes);
@@ -65,28 +66,26 @@ inline void block(int64_t columns, int64_t k, const T* a, int64_t a_row, const T
 }
 
 template <typename T, bool kPadded>
-void column_of_blocks(int64_t m, int64_t columns, int64_t k, const T* a, int64_t a_row, const T* b,
-                      int64_t b_row, T* c, int64_t c_row, bool accumulate) {
+void column_of_blocks(int64_t m, int64_t columns, int64_t k, const T* a, int64_t a_row,
+                      int64_t a_col, const T* b, int64_t b_row, T* c, int64_t c_row,
+                      bool accumulate) {
   int64_t row = 0;
   for (; row + OBK_ROWS <= m; row += OBK_ROWS)
-    block<T, OBK_ROWS, kPadded>(columns, k, a + row * a_row, a_row, b, b_row, c + row * c_row,
-                                c_row, accumulate);
+    block<T, OBK_ROWS, kPadded>(columns, k, a + row * a_row, a_row, a_col, b, b_row,
+                                c + row * c_row, c_row, accumulate);
   for (; row < m; ++row)
-    block<T, 1, kPadded>(columns, k, a + row * a_row, a_row, b, b_row, c + row * c_row, c_row,
-                         accumulate);
+    block<T, 1, kPadded>(columns, k, a + row * a_row, a_row, a_col, b, b_row, c + row * c_row,
+                         c_row, accumulate);
 }
 
 template <typename T>
-void gemm(int64_t m, int64_t n, int64_t k, const T* a, int64_t a_row, const T* b, int64_t b_row,
-          T* c, int64_t c_row, bool accumulate, bool padded) {
+void gemm(int64_t m, int64_t n, int64_t k, const T* a, int64_t a_row, int64_t a_col, const T* b,
+          int64_t b_row, T* c, int64_t c_row, bool accumulate, bool padded) {
   for (int64_t column = 0; column < n; column += kGroup) {
     const int64_t columns = n - column < kGroup ? n - column : kGroup;
-    if (padded || columns == kGroup)
-      column_of_blocks<T, true>(m, columns, k, a, a_row, b + column, b_row, c + column, c_row,
-                                accumulate);
-    else
-      column_of_blocks<T, false>(m, columns, k, a, a_row, b + column, b_row, c + column, c_row,
-                                 accumulate);
+    const auto blocks =
+        padded || columns == kGroup ? column_of_blocks<T, true> : column_of_blocks<T, false>;
+    blocks(m, columns, k, a, a_row, a_col, b + column, b_row, c + column, c_row, accumulate);
   }
 }
 
@@ -162,20 +161,12 @@ void gemm_i16(int64_t m, int64_t n, int64_t k, const int16_t* a, int64_t a_row, 
 // ---- conversions
 // --------------------------------------------------------------------------------------------------------
 
-inline float from_bits(uint32_t bits) {
-  float value;
-  memcpy(&value, &bits, 4);
-  return value;
-}
-
 /// Exact; NaN stays NaN. Shifts the exponent by a multiplication, which also puts denormals right.
 inline float half_to_float(uint16_t half) {
   const uint32_t magnitude = half & 0x7fffu, sign = static_cast<uint32_t>(half & 0x8000u) << 16;
-  const float scaled = from_bits(magnitude << 13) * 0x1p112f;
-  uint32_t bits;
-  memcpy(&bits, &scaled, 4);
-  bits |= magnitude >= 0x7c00u ? 0x7f800000u : 0u;
-  return from_bits(bits | sign);
+  const float scaled = obk::from_bits(magnitude << 13) * 0x1p112f;
+  const uint32_t bits = obk::to_bits(scaled) | (magnitude >= 0x7c00u ? 0x7f800000u : 0u);
+  return obk::from_bits(bits | sign);
 }
 
 void to_f32(int32_t type, int64_t count, const void* source, int64_t stride, float* destination) {
@@ -191,7 +182,7 @@ void to_f32(int32_t type, int64_t count, const void* source, int64_t stride, flo
   const uint16_t* from = static_cast<const uint16_t*>(source);
   if (type == kObkBf16) {
     for (int64_t i = 0; i < count; ++i)
-      destination[i] = from_bits(static_cast<uint32_t>(from[i * stride]) << 16);
+      destination[i] = obk::from_bits(static_cast<uint32_t>(from[i * stride]) << 16);
   } else if (stride == 1) {
     for (int64_t i = 0; i < count; ++i) destination[i] = half_to_float(from[i]);
   } else {
@@ -223,6 +214,74 @@ void transpose(int64_t rows, int64_t columns, const float* source, int64_t sourc
   }
 }
 
+// ---- attention
+
+constexpr int64_t kKeys = 16;  // keys whose mask is turned at a time
+
+/// tile[key][query] = what `mask` and `causal` add to the scores of keys [begin, begin + count).
+void turn_mask(const ObkAttention& t, int64_t begin, int64_t count, int64_t width, float* tile) {
+  const float* floats = static_cast<const float*>(t.mask) + begin * t.mask_key;
+  const uint8_t* bytes = static_cast<const uint8_t*>(t.mask) + begin * t.mask_key;
+  for (int64_t i = 0; i < count * width; ++i) tile[i] = 0;
+  if (t.mask_type == 1 && t.mask_query != 0 && t.mask_key == 1) {
+    transpose(t.queries, count, floats, t.mask_query, tile, width);
+  } else if (t.mask_type == 1) {
+    for (int64_t key = 0; key < count; ++key)
+      for (int64_t query = 0; query < t.queries; ++query)
+        tile[key * width + query] = floats[query * t.mask_query + key * t.mask_key];
+  } else if (t.mask_type == 2) {
+    for (int64_t key = 0; key < count; ++key)
+      for (int64_t query = 0; query < t.queries; ++query)
+        tile[key * width + query] =
+            bytes[query * t.mask_query + key * t.mask_key] ? 0.0f : -INFINITY;
+  }
+  if (t.causal) {
+    for (int64_t key = 0; key < count; ++key) {
+      const int64_t first = begin + key - t.causal_offset;  // the first query that sees the key
+      const int64_t unseen = first < 0 ? 0 : first < t.queries ? first : t.queries;
+      for (int64_t query = 0; query < unseen; ++query) tile[key * width + query] = -INFINITY;
+    }
+  }
+}
+
+void softmax_keys(const ObkAttention* attention, int64_t keys, int64_t width, float* scores,
+                  float* tile, float* largest, float* total) {
+  const ObkAttention& t = *attention;
+  for (int64_t query = 0; query < width; ++query) largest[query] = -INFINITY;
+  for (int64_t begin = 0; begin < keys; begin += kKeys) {
+    const int64_t count = keys - begin < kKeys ? keys - begin : kKeys;
+    float* block = scores + begin * width;
+    if (t.softcap > 0) {
+      const float inverse = 1.0f / t.softcap;
+      for (int64_t i = 0; i < count * width; ++i)
+        block[i] = t.softcap * obk::tanh(block[i] * inverse);
+    }
+    // Causal: the first key that some query does not see is 1 + causal_offset.
+    if (t.mask_type != 0 || (t.causal && begin + count > 1 + t.causal_offset)) {
+      turn_mask(t, begin, count, width, tile);
+      for (int64_t i = 0; i < count * width; ++i) block[i] += tile[i];
+    }
+    for (int64_t key = 0; key < count; ++key)
+      for (int64_t query = 0; query < width; ++query) {
+        const float score = block[key * width + query];
+        largest[query] = score > largest[query] ? score : largest[query];
+      }
+  }
+  for (int64_t query = 0; query < width; ++query) {
+    total[query] = 0;
+    // Every key forbidden: -inf - -inf is the NaN that the definition gives; -inf - 0 makes zeros.
+    if (t.zero_if_masked) largest[query] = largest[query] == -INFINITY ? 0.0f : largest[query];
+  }
+  for (int64_t key = 0; key < keys; ++key) {
+    float* row = scores + key * width;
+    for (int64_t query = 0; query < width; ++query) {
+      const float weight = obk::exp(row[query] - largest[query]);
+      row[query] = weight;
+      total[query] += weight;
+    }
+  }
+}
+
 }  // namespace
 
 const Loops OBK_NAME = {
@@ -232,6 +291,7 @@ const Loops OBK_NAME = {
     .gemm_i16 = gemm_i16,
     .to_f32 = to_f32,
     .transpose = transpose,
+    .softmax_keys = softmax_keys,
 };
 
 }  // namespace obelisk::kernels

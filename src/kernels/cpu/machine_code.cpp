@@ -26,19 +26,23 @@ bool start() {
 
 }  // namespace
 
-MachineCode machine_code_f32(int64_t m, int64_t n, int64_t k, int64_t a_row, int64_t b_row,
-                             int64_t c_row, bool accumulate) {
+MachineCode machine_code(const Product& p) {
   static const bool started = start();
   constexpr int64_t kLargest = std::numeric_limits<int>::max() / 8;
-  if (m == 1) a_row = k;  // one row has no stride
-  if (!started || a_row < k || std::max({m, n, k, a_row, b_row, c_row}) > kLargest) return nullptr;
+  if (!started) return nullptr;
   // libxsmm counts columns first: its C is our C transposed, its A our B, its B our A.
-  const int lda = static_cast<int>(b_row), ldb = static_cast<int>(a_row),
-            ldc = static_cast<int>(c_row);
-  const float alpha = 1, beta = accumulate ? 1 : 0;
-  const int flags = LIBXSMM_GEMM_FLAG_NONE, prefetch = LIBXSMM_GEMM_PREFETCH_NONE;
-  return libxsmm_smmdispatch(static_cast<int>(n), static_cast<int>(m), static_cast<int>(k), &lda,
-                             &ldb, &ldc, &alpha, &beta, &flags, &prefetch);
+  const bool turned = p.a_col != 1;
+  int64_t stride = turned ? p.a_col : p.a_row;
+  if (turned ? p.k == 1 : p.m == 1) stride = turned ? p.m : p.k;  // a single row has no stride
+  if (stride < (turned ? p.m : p.k) || (turned && p.a_row != 1)) return nullptr;
+  if (std::max({p.m, p.n, p.k, stride, p.b_row, p.c_row}) > kLargest) return nullptr;
+  const int lda = static_cast<int>(p.b_row), ldb = static_cast<int>(stride);
+  const int ldc = static_cast<int>(p.c_row);
+  const float alpha = 1, beta = p.accumulate ? 1 : 0;
+  const int flags = turned ? LIBXSMM_GEMM_FLAG_TRANS_B : LIBXSMM_GEMM_FLAG_NONE;
+  const int prefetch = LIBXSMM_GEMM_PREFETCH_NONE;
+  return libxsmm_smmdispatch(static_cast<int>(p.n), static_cast<int>(p.m), static_cast<int>(p.k),
+                             &lda, &ldb, &ldc, &alpha, &beta, &flags, &prefetch);
 }
 
 }  // namespace obelisk::kernels
@@ -47,9 +51,7 @@ MachineCode machine_code_f32(int64_t m, int64_t n, int64_t k, int64_t a_row, int
 
 namespace obelisk::kernels {
 
-MachineCode machine_code_f32(int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, bool) {
-  return nullptr;
-}
+MachineCode machine_code(const Product&) { return nullptr; }
 
 }  // namespace obelisk::kernels
 

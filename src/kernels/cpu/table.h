@@ -64,21 +64,22 @@ struct ObkConv {
   void* scratch;
 };
 
-/// One block of query rows of one head: Y = softmax(Q K^T * scale + mask) V.
+/// One block of query rows of one head: Y = softmax(softcap(Q K^T * scale) + mask) V.
 struct ObkAttention {
+  int32_t type;  // of q, k, v: f32, f16, bf16; y is f32
   int64_t queries, keys, size, value_size;
-  const float *q, *k, *v;
+  const void *q, *k, *v;
   int64_t q_row, k_row, v_row;
   float* y;
   int64_t y_row;
   float scale;
-  float softcap;           // > 0: scores become softcap * tanh(score / softcap) before the mask
-  int32_t mask_type;       // 0 none, 1 f32 added to the score, 2 one byte each, 0 forbids
-  int32_t zero_if_masked;  // 1: a row with every key forbidden gives zeros; 0: it gives NaN
-  const void* mask;
+  float softcap;      // > 0: scores become softcap * tanh(score / softcap) before the mask
+  int32_t mask_type;  // 0 none, 1 f32 added to the score, 2 one byte each, 0 forbids
+  const void* mask;   // element (first query, first key)
   int64_t mask_query, mask_key;
-  int64_t causal_offset;  // with `causal`: query i sees keys 0 .. i + causal_offset
-  int32_t causal;
+  int32_t causal;          // 1: query i of the tile sees keys 0 .. i + causal_offset
+  int64_t causal_offset;   // may be negative
+  int32_t zero_if_masked;  // a row with every key forbidden gives 1: zeros, 0: NaN
   void* scratch;
 };
 
@@ -88,6 +89,8 @@ void obk_gemm_pack(int32_t type, int64_t n, int64_t k, const void* b, int64_t b_
                    const void* zero, int64_t zero_col, void* packed);
 int64_t obk_gemm_scratch_bytes(const struct ObkGemm* gemm);
 void obk_gemm_tile(const struct ObkGemm* gemm);
+int64_t obk_attention_scratch_bytes(const struct ObkAttention* attention);
+void obk_attention_tile(const struct ObkAttention* attention);
 
 /// What a body receives.
 struct ObkKernels {
