@@ -140,6 +140,83 @@ Cost cost_einsum(const Call& call) {
   return cost;
 }
 
+namespace {
+
+// sum over the summed letters of the product of all operands, at each point of the output.
+template <typename Value, typename Get, typename Put>
+void sum_products(const EinsumPlan& plan, std::span<const Tensor* const> inputs, Get&& get, Put&& put) {
+  const size_t letters = plan.extents.size();
+  std::vector<std::vector<int64_t>> strides;  // per operand, per letter
+  for (size_t i = 0; i < plan.operands.size(); ++i) {
+    const auto axis_strides = row_major_strides(inputs[i]->shape());
+    strides.emplace_back(letters, 0);
+    for (size_t axis = 0; axis < axis_strides.size(); ++axis) {
+      if (inputs[i]->shape()[axis] != 1) strides[i][plan.operands[i][axis]] += axis_strides[axis];
+    }
+  }
+  const Shape outer(plan.extents.begin(), plan.extents.begin() + plan.output_rank);
+  const Shape inner(plan.extents.begin() + plan.output_rank, plan.extents.end());
+  std::vector<int64_t> base(strides.size());
+  int64_t target = 0;
+  for_each_point(outer, [&](const std::vector<int64_t>& at) {
+    for (size_t i = 0; i < strides.size(); ++i) {
+      base[i] = 0;
+      for (size_t letter = 0; letter < at.size(); ++letter) base[i] += at[letter] * strides[i][letter];
+    }
+    Value sum = 0;
+    for_each_point(inner, [&](const std::vector<int64_t>& summed) {
+      Value value = 1;
+      for (size_t i = 0; i < strides.size(); ++i) {
+        int64_t source = base[i];
+        for (size_t letter = 0; letter < summed.size(); ++letter) {
+          source += summed[letter] * strides[i][plan.output_rank + letter];
+        }
+        value *= get(*inputs[i], source);
+      }
+      sum += value;
+    });
+    put(target++, sum);
+  });
+}
+
+}  // namespace
+
+std::optional<Loop> loop_einsum(const Call& call, int) {
+  const EinsumPlan plan = einsum_plan(call).value();
+  auto start = start_loop(plan.extents, plan.output_rank);
+  auto& exprs = start.loop.exprs;
+  for (size_t i = 0; i < plan.operands.size(); ++i) {
+    const Type& type = call.in(static_cast<int>(i));
+    std::vector<ExprId> at;
+    for (size_t axis = 0; axis < type.shape.size(); ++axis) {
+      at.push_back(type.shape[axis] == 1 ? exprs.integer(0) : start.coords[plan.operands[i][axis]]);
+    }
+    const ExprId load = exprs.load(static_cast<int>(i), type.dtype, std::move(at));
+    start.loop.body = i == 0 ? load : exprs.mul(start.loop.body, load);
+  }
+  if (start.loop.parallel < static_cast<int>(start.loop.domain.size())) {
+    start.loop.combine = Combine::kSum;
+  }
+  return start.loop;
+}
+
+Status reference_einsum(const Call& call, std::span<const Tensor* const> inputs,
+                        std::span<Tensor> outputs) {
+  TRY(const EinsumPlan plan, einsum_plan(call));
+  Tensor& to = outputs[0];
+  if (is_float(to.dtype())) {
+    sum_products<double>(
+        plan, inputs, [](const Tensor& from, int64_t i) { return from.get_double(i); },
+        [&](int64_t i, double value) { to.set_double(i, value); });
+  } else {
+    sum_products<uint64_t>(
+        plan, inputs,
+        [](const Tensor& from, int64_t i) { return static_cast<uint64_t>(from.get_int(i)); },
+        [&](int64_t i, uint64_t value) { to.set_int(i, static_cast<int64_t>(value)); });
+  }
+  return ok_status();
+}
+
 // ---- Det ------------------------------------------------------------------------------------------------------------
 
 Result<Types> infer_det(const Call& call) {
@@ -157,6 +234,35 @@ Cost cost_det(const Call& call) {
   cost.flops.count = static_cast<double>(call.in(0).count()) *
                      static_cast<double>(call.in(0).shape.back()) * 2 / 3;
   return cost;
+}
+
+// By elimination with row pivots.
+Status reference_det(const Call&, std::span<const Tensor* const> inputs, std::span<Tensor> outputs) {
+  const Tensor& from = *inputs[0];
+  const int64_t n = from.shape().back();
+  std::vector<double> m(n * n);
+  for (int64_t matrix = 0; matrix < outputs[0].count(); ++matrix) {
+    for (int64_t i = 0; i < n * n; ++i) m[i] = from.get_double(matrix * n * n + i);
+    double det = 1;
+    for (int64_t column = 0; column < n; ++column) {
+      int64_t pivot = column;
+      for (int64_t row = column + 1; row < n; ++row) {
+        if (std::fabs(m[row * n + column]) > std::fabs(m[pivot * n + column])) pivot = row;
+      }
+      if (pivot != column) {
+        for (int64_t j = 0; j < n; ++j) std::swap(m[pivot * n + j], m[column * n + j]);
+        det = -det;
+      }
+      det *= m[column * n + column];
+      if (m[column * n + column] == 0) break;
+      for (int64_t row = column + 1; row < n; ++row) {
+        const double factor = m[row * n + column] / m[column * n + column];
+        for (int64_t j = column; j < n; ++j) m[row * n + j] -= factor * m[column * n + j];
+      }
+    }
+    outputs[0].set_double(matrix, det);
+  }
+  return ok_status();
 }
 
 }  // namespace obelisk::ops

@@ -57,34 +57,35 @@ Result<Rounding> rounding_of(const Call& call) {
 // `width` is the length of the output before it was cut to an integer.
 void set_map(ResizeAxis& axis, Mapping mapping, double width, double begin, double end) {
   const double last = static_cast<double>(axis.from - 1);
+  axis.numerator = 1;
+  axis.denominator = axis.scale;
+  axis.shift = 0.5;
+  axis.offset = -0.5;
   switch (mapping) {
-    case Mapping::kHalfPixel: break;
+    case Mapping::kHalfPixel: return;
     case Mapping::kSymmetric: {
       const double adjustment = static_cast<double>(axis.to) / width;
-      axis.factor = 1 / axis.scale;
-      axis.offset = 0.5 / axis.scale - 0.5 + static_cast<double>(axis.from) / 2 * (1 - adjustment);
+      axis.offset = static_cast<double>(axis.from) / 2 * (1 - adjustment) - 0.5;
       return;
     }
     case Mapping::kPytorch:
-      if (axis.to > 1) break;
-      axis.factor = axis.offset = 0;
+      if (axis.to > 1) return;
+      axis.numerator = axis.offset = 0;
       return;
     case Mapping::kAlignCorners:
-      axis.factor = width == 1 ? 0 : last / (width - 1);
-      axis.offset = 0;
+      axis.numerator = width == 1 ? 0 : last;
+      axis.denominator = width == 1 ? 1 : width - 1;
+      axis.shift = axis.offset = 0;
       return;
-    case Mapping::kAsymmetric:
-      axis.factor = 1 / axis.scale;
-      axis.offset = 0;
-      return;
+    case Mapping::kAsymmetric: axis.shift = axis.offset = 0; return;
     case Mapping::kCrop:
       axis.crops = true;
-      axis.factor = width == 1 ? 0 : (end - begin) * last / (width - 1);
+      axis.shift = 0;
+      axis.numerator = width == 1 ? 0 : (end - begin) * last;
+      axis.denominator = width == 1 ? 1 : width - 1;
       axis.offset = width == 1 ? 0.5 * (begin + end) * last : begin * last;
       return;
   }
-  axis.factor = 1 / axis.scale;
-  axis.offset = 0.5 / axis.scale - 0.5;
 }
 
 Status read_axis_lists(const Call& call, int64_t rank, std::vector<int64_t>& axes,
@@ -166,7 +167,6 @@ Result<ResizePlan> resize_plan(const Call& call) {
       return bad_call(call, fmt::format("axis {} is empty and cannot grow to {}", axes[i], axis.to));
     }
     if (axis.from == axis.to && axis.scale == 1 && begin == 0 && end == 1) {
-      axis.scale = 1;
       continue;  // the identity, whatever the mapping
     }
     if (axis.from > 0 && axis.to > 0) set_map(axis, mapping, width, begin, end);
@@ -190,14 +190,14 @@ Cost cost_resize(const Call& call) {
 
 // ---- taps -----------------------------------------------------------------------------------------------------------
 
-namespace {
-
 double cubic_weight(double x, double a) {
   x = std::fabs(x);
   if (x <= 1) return ((a + 2) * x - (a + 3)) * x * x + 1;
   if (x < 2) return ((a * x - 5 * a) * x + 8 * a) * x - 4 * a;
   return 0;
 }
+
+namespace {
 
 int64_t round_place(Rounding rounding, double place) {
   switch (rounding) {
@@ -233,6 +233,103 @@ Taps resize_taps(const ResizePlan& plan, const ResizeAxis& axis, double place) {
     for (double& weight : taps.weights) weight /= sum;
   }
   return taps;
+}
+
+// ---- reference ------------------------------------------------------------------------------------------------------
+
+namespace {
+
+// Per output coordinate the input offset, -1 for the extrapolation value: nearest copies bytes, so that integers stay exact.
+void copy_nearest(const ResizePlan& plan, const Tensor& from, Tensor& to) {
+  const auto strides = row_major_strides(from.shape());
+  std::vector<std::vector<int64_t>> sources(plan.axes.size());
+  for (size_t d = 0; d < plan.axes.size(); ++d) {
+    const ResizeAxis& axis = plan.axes[d];
+    for (int64_t x = 0; x < axis.to; ++x) {
+      const double place = axis.place(x);
+      const int64_t tap = std::clamp<int64_t>(resize_taps(plan, axis, place).first, 0, axis.from - 1);
+      const bool outside = axis.crops && (place < 0 || place > static_cast<double>(axis.from - 1));
+      sources[d].push_back(outside ? -1 : tap * strides[d]);
+    }
+  }
+  Tensor fill = Tensor::allocate({to.dtype(), {1}});
+  fill.set_double(0, plan.extrapolation);
+  with_units(from, to, [&](auto units) {
+    int64_t target = 0;
+    std::vector<int64_t> outside;
+    for_each_point(to.shape(), [&](const std::vector<int64_t>& at) {
+      int64_t source = 0;
+      for (size_t d = 0; d < at.size() && source >= 0; ++d) {
+        const int64_t step = sources[d][at[d]];
+        source = step < 0 ? -1 : source + step;
+      }
+      if (source < 0) outside.push_back(target);
+      else units.put(target, units.get(source));
+      ++target;
+    });
+    with_units(fill, to, [&](auto filler) {
+      for (int64_t point : outside) filler.put(point, filler.get(0));
+    });
+  });
+}
+
+// One axis of `values`, seen as [outer, from, inner].
+std::vector<double> resize_axis(const ResizePlan& plan, const ResizeAxis& axis,
+                                const std::vector<double>& values, int64_t inner) {
+  const int64_t outer = static_cast<int64_t>(values.size()) / (axis.from * inner);
+  std::vector<double> result(outer * axis.to * inner, 0);
+  for (int64_t x = 0; x < axis.to; ++x) {
+    const double place = axis.place(x);
+    const bool outside = axis.crops && (place < 0 || place > static_cast<double>(axis.from - 1));
+    const Taps taps = resize_taps(plan, axis, place);
+    for (int64_t line = 0; line < outer; ++line) {
+      double* to = &result[(line * axis.to + x) * inner];
+      if (outside) {
+        std::fill(to, to + inner, plan.extrapolation);
+        continue;
+      }
+      for (size_t tap = 0; tap < taps.weights.size(); ++tap) {
+        const double weight = taps.weights[tap];
+        if (weight == 0) continue;
+        const int64_t source = std::clamp<int64_t>(taps.first + static_cast<int64_t>(tap), 0, axis.from - 1);
+        const double* from = &values[(line * axis.from + source) * inner];
+        for (int64_t i = 0; i < inner; ++i) to[i] += weight * from[i];
+      }
+    }
+  }
+  return result;
+}
+
+// Rounds to the nearest value of an integer type, the ends for what lies outside.
+double saturated(DType dtype, double value) {
+  if (is_float(dtype) || dtype == DType::b1) return value;
+  const int width = bits(dtype);
+  const double low = is_signed(dtype) ? -std::ldexp(1.0, width - 1) : 0;
+  const double high = std::ldexp(1.0, is_signed(dtype) ? width - 1 : width);
+  const double largest = width == 64 ? std::nextafter(high, 0) : high - 1;
+  return std::isnan(value) ? 0 : std::clamp(std::nearbyint(value), low, largest);
+}
+
+}  // namespace
+
+Status reference_resize(const Call& call, std::span<const Tensor* const> inputs,
+                        std::span<Tensor> outputs) {
+  TRY(const ResizePlan plan, resize_plan(call));
+  Tensor& to = outputs[0];
+  if (to.count() == 0) return ok_status();
+  if (plan.mode == ResizeMode::kNearest) {
+    copy_nearest(plan, *inputs[0], to);
+    return ok_status();
+  }
+  std::vector<double> values = to_doubles(*inputs[0]);
+  for (size_t d = 0; d < plan.axes.size(); ++d) {
+    if (plan.axes[d].same()) continue;
+    const int rank = inputs[0]->type().rank();
+    values = resize_axis(plan, plan.axes[d], values,
+                         product(inputs[0]->shape(), static_cast<int>(d) + 1, rank));
+  }
+  for (int64_t i = 0; i < to.count(); ++i) to.set_double(i, saturated(to.dtype(), values[i]));
+  return ok_status();
 }
 
 }  // namespace obelisk::ops

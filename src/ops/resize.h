@@ -17,13 +17,25 @@ Status reference_resize(const Call&, std::span<const Tensor* const> inputs, std:
 enum class ResizeMode { kNearest, kLinear, kCubic };
 enum class Rounding { kPreferFloor, kPreferCeil, kFloor, kCeil };
 
+/// The cubic convolution kernel at distance x, with coefficient a (often -0.75).
+double cubic_weight(double x, double a);
+/// The same as an expression of `type`.
+ExprId cubic_weight_of(Exprs& exprs, ExprId distance, double a, DType type);
+
 /// How one axis is resized.
 struct ResizeAxis {
-  int64_t from = 1, to = 1;            // extents
-  double factor = 1, offset = 0;       // place = x * factor + offset, for output coordinate x
-  double scale = 1;                    // to / from, as the model says it; stretches the antialias filter
-  bool crops = false;                  // outside [0, from - 1] is the extrapolation value
-  bool same() const { return from == to && factor == 1 && offset == 0; }
+  int64_t from = 1, to = 1;  // extents
+  // Output coordinate x lies at place(x) of the input. Kept as four numbers, for the one rounding of a product of two would
+  // move places that are whole.
+  double shift = 0, numerator = 1, denominator = 1, offset = 0;
+  double scale = 1;    // to / from, as the model says it; stretches the antialias filter
+  bool crops = false;  // outside [0, from - 1] is the extrapolation value
+  bool same() const {
+    return from == to && shift + offset == 0 && numerator == denominator && !crops;
+  }
+  double place(int64_t x) const {
+    return (static_cast<double>(x) + shift) * numerator / denominator + offset;
+  }
 };
 
 /// How a whole tensor is resized.

@@ -5,18 +5,10 @@
 
 #include "ops/moves.h"
 #include "ops/resize.h"
+#include "ops/sample_plan.h"
 
 namespace obelisk::ops {
 
-namespace {
-
-enum class Outside { kZeros, kBorder, kReflection };
-
-struct GridPlan {
-  ResizeMode mode;
-  Outside outside;
-  bool align_corners;
-};
 Result<GridPlan> grid_plan(const Call& call) {
   GridPlan plan;
   const std::string mode = call.attrs.get_string("mode", "linear");
@@ -32,8 +24,6 @@ Result<GridPlan> grid_plan(const Call& call) {
   plan.align_corners = call.attrs.get_int("align_corners", 0) != 0;
   return plan;
 }
-
-}  // namespace
 
 // ---- GridSample -----------------------------------------------------------------------------------------------------
 
@@ -62,6 +52,98 @@ Cost cost_grid_sample(const Call& call) {
   return cost;
 }
 
+namespace {
+
+// Element offsets along one axis and their weights; an offset of -1 stands for zero.
+struct GridTaps {
+  int count = 0;
+  int64_t offset[4];
+  double weight[4];
+};
+
+double reflected(double x, double low, double high) {
+  const double span = high - low;
+  if (span <= 0) return low;
+  const double beyond = std::fmod(std::fabs(x - low), 2 * span);
+  return beyond <= span ? low + beyond : high - (beyond - span);
+}
+
+GridTaps grid_taps(const GridPlan& plan, double position, int64_t extent, int64_t stride) {
+  const auto length = static_cast<double>(extent);
+  double place = plan.align_corners ? (position + 1) / 2 * (length - 1)
+                                    : ((position + 1) * length - 1) / 2;
+  const double low = plan.align_corners ? 0 : -0.5, high = length - 1 - low;
+  if (plan.mode == ResizeMode::kNearest) place = std::nearbyint(place);
+  if (plan.outside == Outside::kBorder) place = std::clamp(place, 0.0, length - 1);
+  if (plan.outside == Outside::kReflection && (place < low || place > high)) {
+    place = reflected(place, low, high);
+  }
+  constexpr double kFar = 1 << 30;  // anything beyond is outside every image
+  const double whole = std::isnan(place) ? -kFar : std::clamp(std::floor(place), -kFar, kFar);
+  const double part = place - std::floor(place);
+  GridTaps taps;
+  auto add = [&](int64_t tap, double weight) {
+    if (plan.outside == Outside::kReflection) {
+      tap = static_cast<int64_t>(reflected(static_cast<double>(tap), low, high));
+    }
+    const bool inside = tap >= 0 && tap < extent;
+    if (plan.outside != Outside::kZeros) tap = std::clamp<int64_t>(tap, 0, extent - 1);
+    taps.offset[taps.count] = inside || plan.outside != Outside::kZeros ? tap * stride : -1;
+    taps.weight[taps.count++] = weight;
+  };
+  const auto first = static_cast<int64_t>(whole);
+  if (plan.mode == ResizeMode::kNearest) {
+    add(first, 1);
+  } else if (plan.mode == ResizeMode::kLinear) {
+    add(first, 1 - part);
+    add(first + 1, part);
+  } else {
+    for (int tap = -1; tap <= 2; ++tap) add(first + tap, cubic_weight(tap - part, -0.75));
+  }
+  return taps;
+}
+
+}  // namespace
+
+Status reference_grid_sample(const Call& call, std::span<const Tensor* const> inputs,
+                             std::span<Tensor> outputs) {
+  TRY(const GridPlan plan, grid_plan(call));
+  const Tensor& image = *inputs[0];
+  const Tensor& grid = *inputs[1];
+  Tensor& to = outputs[0];
+  if (to.count() == 0) return ok_status();
+  const int spatial = image.type().rank() - 2;
+  const auto strides = row_major_strides(image.shape());
+  const int64_t channels = image.shape()[1];
+  const int64_t points = to.count() / (to.shape()[0] * channels);
+  std::vector<GridTaps> taps(spatial);
+  for (int64_t at = 0; at < to.shape()[0] * points; ++at) {
+    Shape counts;
+    for (int d = 0; d < spatial; ++d) {  // the grid lists its axes innermost first
+      const double position = grid.get_double(at * spatial + spatial - 1 - d);
+      taps[d] = grid_taps(plan, position, image.shape()[d + 2], strides[d + 2]);
+      counts.push_back(taps[d].count);
+    }
+    const int64_t row = at / points, point = at % points;
+    for (int64_t channel = 0; channel < channels; ++channel) {
+      double sum = 0;
+      for_each_point(counts, [&](const std::vector<int64_t>& tap) {
+        int64_t source = row * strides[0] + channel * strides[1];
+        double weight = 1;
+        bool inside = true;
+        for (int d = 0; d < spatial; ++d) {
+          inside = inside && taps[d].offset[tap[d]] >= 0;
+          source += taps[d].offset[tap[d]];
+          weight *= taps[d].weight[tap[d]];
+        }
+        sum += weight * (inside ? image.get_double(source) : 0);
+      });
+      to.set_double((row * channels + channel) * points + point, sum);
+    }
+  }
+  return ok_status();
+}
+
 // ---- AffineGrid -----------------------------------------------------------------------------------------------------
 
 Result<Types> infer_affine_grid(const Call& call) {
@@ -78,18 +160,39 @@ Result<Types> infer_affine_grid(const Call& call) {
   return Types{{call.in(0).dtype, shape}};
 }
 
-// ---- Col2Im ---------------------------------------------------------------------------------------------------------
-
 namespace {
 
-// Along each axis: block `b` puts its tap `k` on image coordinate b * stride + k * dilation - pad.
-struct Fold {
-  Shape image, block, blocks;  // extents of the image, of one block, and how many blocks
-  std::vector<int64_t> strides, dilations, pads;
-  int64_t channels = 0;
-};
-Result<Fold> fold_of(const Call& call) {
-  Fold fold;
+// The normalised position of coordinate x of an axis: its ends are -1 and 1, or half an element outside of them.
+double grid_position(int64_t x, int64_t extent, bool align_corners) {
+  if (!align_corners) return (2 * static_cast<double>(x) + 1) / static_cast<double>(extent) - 1;
+  return extent == 1 ? -1 : 2 * static_cast<double>(x) / static_cast<double>(extent - 1) - 1;
+}
+
+}  // namespace
+
+Status reference_affine_grid(const Call& call, std::span<const Tensor* const> inputs,
+                             std::span<Tensor> outputs) {
+  const Tensor& theta = *inputs[0];
+  Tensor& to = outputs[0];
+  const bool align_corners = call.attrs.get_int("align_corners", 0) != 0;
+  const int64_t spatial = to.shape().back();
+  int64_t target = 0;
+  for_each_point(to.shape(), [&](const std::vector<int64_t>& at) {
+    const int64_t line = (at[0] * spatial + at[spatial + 1]) * (spatial + 1);
+    double sum = theta.get_double(line + spatial);
+    for (int64_t d = 0; d < spatial; ++d) {  // theta lists the axes innermost first
+      const int64_t axis = spatial - d;
+      sum += theta.get_double(line + d) * grid_position(at[axis], to.shape()[axis], align_corners);
+    }
+    to.set_double(target++, sum);
+  });
+  return ok_status();
+}
+
+// ---- Col2Im ---------------------------------------------------------------------------------------------------------
+
+Result<FoldPlan> fold_plan(const Call& call) {
+  FoldPlan fold;
   TRY(fold.image, call.ints(1, "image_shape"));
   TRY(fold.block, call.ints(2, "block_shape"));
   const size_t rank = fold.image.size();
@@ -121,13 +224,40 @@ Result<Fold> fold_of(const Call& call) {
   return fold;
 }
 
-}  // namespace
-
 Result<Types> infer_col2im(const Call& call) {
-  TRY(const Fold fold, fold_of(call));
+  TRY(const FoldPlan fold, fold_plan(call));
   Shape shape{call.in(0).shape[0], fold.channels};
   shape.insert(shape.end(), fold.image.begin(), fold.image.end());
   return Types{{call.in(0).dtype, shape}};
+}
+
+Status reference_col2im(const Call& call, std::span<const Tensor* const> inputs,
+                        std::span<Tensor> outputs) {
+  TRY(const FoldPlan fold, fold_plan(call));
+  const Tensor& from = *inputs[0];
+  Tensor& to = outputs[0];
+  const auto strides = row_major_strides(to.shape());
+  const int64_t taps = element_count(fold.block), blocks = element_count(fold.blocks);
+  const size_t spatial = fold.image.size();
+  std::vector<double> sums(to.count(), 0);
+  for (int64_t plane = 0; plane < from.shape()[0] * fold.channels; ++plane) {
+    int64_t source = plane * taps * blocks;
+    for_each_point(fold.block, [&](const std::vector<int64_t>& tap) {
+      for_each_point(fold.blocks, [&](const std::vector<int64_t>& block) {
+        int64_t target = plane * strides[1];
+        bool inside = true;
+        for (size_t d = 0; d < spatial; ++d) {
+          const int64_t at = block[d] * fold.strides[d] + tap[d] * fold.dilations[d] - fold.pads[d];
+          inside = inside && at >= 0 && at < fold.image[d];
+          target += at * strides[d + 2];
+        }
+        if (inside) sums[target] += from.get_double(source);
+        ++source;
+      });
+    });
+  }
+  for (int64_t i = 0; i < to.count(); ++i) to.set_double(i, sums[i]);
+  return ok_status();
 }
 
 }  // namespace obelisk::ops
