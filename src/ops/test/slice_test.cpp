@@ -1,4 +1,4 @@
-#include "ops/test/sample.h"
+#include "ops/test/golden.h"
 
 namespace obelisk::ops {
 namespace {

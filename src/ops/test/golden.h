@@ -1,4 +1,4 @@
-/// ops/test/sample.h — one call of an op with values, against which every column of its row is tested.
+/// ops/test/golden.h — one call of an op with values, against which every column of its row is tested.
 ///
 ///   infer      accepts the call, with all inputs known and, where it can, with none
 ///   reference  gives `want` where a sample has it; carried in f64, as verification does, it gives the same
