@@ -1,0 +1,7 @@
+#!/usr/bin/env bash
+# Sets up a fresh Debian 12 and builds the program, which it leaves at build/bin/obelisk.
+source "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
+need_packages
+need_venv
+build_targets obelisk
+echo "build: build/bin/obelisk is ready"

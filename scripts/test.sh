@@ -1,0 +1,34 @@
+#!/usr/bin/env bash
+# Sets up a fresh Debian 12, builds everything and runs all tests.
+#   scripts/test.sh          rooms, C++ tests, command line tests, conformance
+#   scripts/test.sh --all    and the exported networks (needs PyTorch, in an environment of its own)
+# Every stage runs, whatever the one before it said; the last line counts all of them.
+source "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
+all=
+case "${1-}" in
+  '') ;;
+  --all) all=yes ;;
+  *) fail "usage: scripts/test.sh [--all]" ;;
+esac
+reports=$ROOT/build/test
+need_packages
+need_venv
+build_targets all
+export PATH=$ROOT/.venv/bin:$PATH
+rm -rf "$reports" && mkdir -p "$reports"
+
+stage() {  # stage NAME COMMAND…: notes the exit, so that tally.py sees a stage that died early
+  local name=$1 status=0 start=$SECONDS
+  shift
+  say "── $name"
+  "$@" || status=$?
+  echo "$status" >"$reports/$name.status"
+  say "── $name: $([ "$status" -eq 0 ] && echo ok || echo "failed ($status)"), $((SECONDS - start)) s"
+}
+
+[ -e scripts/check_rooms.py ] && stage rooms python3 scripts/check_rooms.py
+stage ctest ctest --test-dir build -j 2 --output-on-failure --output-junit "$reports/ctest.xml"
+stage pytest python3 -m pytest -q tests --junitxml "$reports/pytest.xml"
+stage conformance python3 scripts/conformance.py --junit "$reports/conformance.xml"
+[ -n "$all" ] && stage zoo scripts/zoo.sh
+exec python3 scripts/tally.py "$reports"
