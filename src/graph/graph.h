@@ -6,6 +6,7 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <span>
 #include <string>
 #include <string_view>
@@ -105,21 +106,39 @@ class Graph {
 /// A failure after a step is our bug; the text names the node.
 Status verify(const Graph& graph);
 
-/// The text form, deterministic. Large constants print as type and hash and cannot be parsed back unless `weights` is given.
+/// The text form, deterministic: values are numbered as compacted() numbers them, whatever their ids are.
 ///
 ///   graph "tiny" {
 ///     in %0 "x": f32[2,3]
 ///     const %1 "w": f32[3] = [1, 2, 3]
-///     %2: f32[2,3] = Add(%0, %1) "layer/add"
-///     %3: f32[2,3] = Gelu(%2) {approximate = "tanh"}
-///     out %3 "y"
+///     const %2 "table": f32[512,64] = #53c24ff42a1b0b1c9aa1c1f4d2f1a6f0
+///     %3: f32[2,3] = Add(%0, %1) "layer/add"
+///     %4 "top": f32[2,1], %5: i64[2,1] = TopK(%3, %6) {axis = 1, largest = 1}
+///     out %4 "y"
 ///   }
-std::string print(const Graph& graph);
-/// Errors: kUsage with line and column.
-Result<Graph> parse(std::string_view text);
+///
+/// The string before a colon is the value's name, the one at the end of a line the node's. An absent input is `_`. Attributes are
+/// 1 (an integer), 1.0 (a float), "text", [1, 2], [1.0, 2.0], `floats []`, `tensor f32[2] [1, 2]`. A tensor is a list of its
+/// elements, `0x` and its bytes (where a list would lose NaN payloads), or `#` and the hash of its bytes. `//` starts a comment.
+struct PrintOptions {
+  bool all_data = false;     // every tensor in full, so that the text alone can be parsed back
+  int64_t list_limit = 32;   // tensors of more elements are told by their hash (or bytes, with all_data)
+};
+std::string print(const Graph& graph, const PrintOptions& options = {});
+std::string print(const Graph& graph, NodeId id);  // one node's line, with ids for numbers, for messages
 
-/// Interprets a graph with the reference. `exact`: every floating tensor is carried in f64 (constants are widened as they are read).
-/// `probe`, when set, receives every node's outputs as they come (for bisecting); returning false stops.
+/// Tensors by the hash of their bytes, for the text form. collect_weights finds those that print() tells by hash.
+using Weights = std::map<Hash, Tensor>;
+Weights collect_weights(const Graph& graph, const PrintOptions& options = {});
+
+/// Every type is inferred again and compared with what the text says. Memory is bounded by the length of the text.
+/// Errors: kUsage with line and column.
+Result<Graph> parse(std::string_view text, const Weights& weights = {});
+
+/// Interprets a graph with the reference. `exact`: every f64, f32, f16 and bf16 tensor is carried in f64 (constants are widened as they
+/// are read), the answers too; the 8- and 4-bit floats stay what they are, for they store and do not compute.
+/// `probe`, when set, receives every node's outputs as they come (for bisecting); returning false stops, and there are no answers.
+/// Errors: kUsage when the inputs are not the graph's, kMemory, and those of the references, with the node's name.
 struct Interpretation {
   bool exact = false;
   std::function<bool(NodeId, std::span<const Tensor>)> probe;
