@@ -62,10 +62,13 @@ struct Layout {
   constexpr uint32_t infinity() const { return ((1u << exponent) - 1) << mantissa; }  // kIeee
   constexpr uint32_t largest() const {  // the code of the largest finite magnitude
     switch (specials) {
-      case Specials::kIeee: return infinity() - 1;
-      case Specials::kFn: return magnitude_mask() - 1;
+      case Specials::kIeee:
+        return infinity() - 1;
+      case Specials::kFn:
+        return magnitude_mask() - 1;
       case Specials::kFnuz:
-      case Specials::kFinite: return magnitude_mask();
+      case Specials::kFinite:
+        return magnitude_mask();
     }
     return 0;
   }
@@ -76,13 +79,20 @@ constexpr Layout kBf16{8, 7, 127, Specials::kIeee};
 
 constexpr Layout layout_of(DType dtype) {
   switch (dtype) {
-    case DType::f16: return kF16;
-    case DType::bf16: return kBf16;
-    case DType::f8e4m3fn: return {4, 3, 7, Specials::kFn};
-    case DType::f8e4m3fnuz: return {4, 3, 8, Specials::kFnuz};
-    case DType::f8e5m2: return {5, 2, 15, Specials::kIeee};
-    case DType::f8e5m2fnuz: return {5, 2, 16, Specials::kFnuz};
-    default: return {2, 1, 1, Specials::kFinite};  // f4e2m1
+    case DType::f16:
+      return kF16;
+    case DType::bf16:
+      return kBf16;
+    case DType::f8e4m3fn:
+      return {4, 3, 7, Specials::kFn};
+    case DType::f8e4m3fnuz:
+      return {4, 3, 8, Specials::kFnuz};
+    case DType::f8e5m2:
+      return {5, 2, 15, Specials::kIeee};
+    case DType::f8e5m2fnuz:
+      return {5, 2, 16, Specials::kFnuz};
+    default:
+      return {2, 1, 1, Specials::kFinite};  // f4e2m1
   }
 }
 
@@ -123,11 +133,15 @@ uint32_t encode(double value, const Layout& layout, bool saturate) {
   const uint32_t sign = static_cast<uint32_t>(word >> 63) << layout.sign_shift();
   if (std::isnan(value)) {
     switch (layout.specials) {
-      case Specials::kIeee: return sign | layout.infinity() | 1u << (layout.mantissa - 1);
-      case Specials::kFn: return sign | layout.magnitude_mask();
-      case Specials::kFnuz: return 1u << layout.sign_shift();
+      case Specials::kIeee:
+        return sign | layout.infinity() | 1u << (layout.mantissa - 1);
+      case Specials::kFn:
+        return sign | layout.magnitude_mask();
+      case Specials::kFnuz:
+        return 1u << layout.sign_shift();
       // There is no NaN to give; a zero of the other sign is what ml_dtypes gives.
-      case Specials::kFinite: return sign ^ 1u << layout.sign_shift();
+      case Specials::kFinite:
+        return sign ^ 1u << layout.sign_shift();
     }
   }
   const int biased = static_cast<int>(word >> 52 & 0x7ff);
@@ -146,17 +160,20 @@ uint32_t encode(double value, const Layout& layout, bool saturate) {
   if (magnitude > layout.largest()) {
     if (saturate || layout.specials == Specials::kFinite) return sign | layout.largest();
     switch (layout.specials) {
-      case Specials::kIeee: return sign | layout.infinity();
-      case Specials::kFn: return sign | layout.magnitude_mask();
-      default: return 1u << layout.sign_shift();
+      case Specials::kIeee:
+        return sign | layout.infinity();
+      case Specials::kFn:
+        return sign | layout.magnitude_mask();
+      default:
+        return 1u << layout.sign_shift();
     }
   }
   if (magnitude == 0 && layout.specials == Specials::kFnuz) return 0;
   return sign | static_cast<uint32_t>(magnitude);
 }
 
-// f8e8m0 is a bare exponent, 2^(code - 127), 255 is NaN. It has neither zero nor sign: zero and what
-// is too small take the smallest power, negative numbers are NaN, ties go up.
+// f8e8m0 is a bare exponent, 2^(code - 127), 255 is NaN. It has neither zero nor sign: zero and
+// what is too small take the smallest power, negative numbers are NaN, ties go up.
 double decode_e8m0(uint8_t code) {
   return code == 255 ? std::numeric_limits<double>::quiet_NaN() : power_of_two(code - 127);
 }
@@ -226,11 +243,13 @@ void store_narrow_float(void* data, DType dtype, int64_t index, double value, bo
     case DType::f16:
     case DType::bf16:
       return store(data, index, static_cast<uint16_t>(encode(value, layout_of(dtype), saturate)));
-    case DType::f8e8m0: return store(data, index, encode_e8m0(value, saturate));
+    case DType::f8e8m0:
+      return store(data, index, encode_e8m0(value, saturate));
     case DType::f4e2m1:
       return store_bits(data, 4, index,
                         static_cast<uint8_t>(encode(value, layout_of(dtype), saturate)));
-    default: store(data, index, static_cast<uint8_t>(encode(value, layout_of(dtype), saturate)));
+    default:
+      store(data, index, static_cast<uint8_t>(encode(value, layout_of(dtype), saturate)));
   }
 }
 
@@ -265,46 +284,73 @@ int64_t byte_size(DType dtype, int64_t count) {
 
 double get_double(const void* data, DType dtype, int64_t index) {
   switch (dtype) {
-    case DType::f64: return load<double>(data, index);
-    case DType::f32: return load<float>(data, index);
-    case DType::f16: return f16_to_f32(load<uint16_t>(data, index));
-    case DType::bf16: return bf16_to_f32(load<uint16_t>(data, index));
+    case DType::f64:
+      return load<double>(data, index);
+    case DType::f32:
+      return load<float>(data, index);
+    case DType::f16:
+      return f16_to_f32(load<uint16_t>(data, index));
+    case DType::bf16:
+      return bf16_to_f32(load<uint16_t>(data, index));
     case DType::f8e4m3fn:
     case DType::f8e4m3fnuz:
     case DType::f8e5m2:
-    case DType::f8e5m2fnuz: return decode(load<uint8_t>(data, index), layout_of(dtype));
-    case DType::f8e8m0: return decode_e8m0(load<uint8_t>(data, index));
-    case DType::f4e2m1: return decode(load_bits(data, 4, index), layout_of(dtype));
-    case DType::u64: return static_cast<double>(load<uint64_t>(data, index));
-    default: return static_cast<double>(get_int(data, dtype, index));
+    case DType::f8e5m2fnuz:
+      return decode(load<uint8_t>(data, index), layout_of(dtype));
+    case DType::f8e8m0:
+      return decode_e8m0(load<uint8_t>(data, index));
+    case DType::f4e2m1:
+      return decode(load_bits(data, 4, index), layout_of(dtype));
+    case DType::u64:
+      return static_cast<double>(load<uint64_t>(data, index));
+    default:
+      return static_cast<double>(get_int(data, dtype, index));
   }
 }
 
 int64_t get_int(const void* data, DType dtype, int64_t index) {
   switch (dtype) {
-    case DType::i64: return load<int64_t>(data, index);
-    case DType::i32: return load<int32_t>(data, index);
-    case DType::i16: return load<int16_t>(data, index);
-    case DType::i8: return load<int8_t>(data, index);
-    case DType::i4: return sign_extend(load_bits(data, 4, index), 4);
-    case DType::i2: return sign_extend(load_bits(data, 2, index), 2);
-    case DType::u64: return load<int64_t>(data, index);
-    case DType::u32: return load<uint32_t>(data, index);
-    case DType::u16: return load<uint16_t>(data, index);
-    case DType::u8: return load<uint8_t>(data, index);
-    case DType::u4: return load_bits(data, 4, index);
-    case DType::u2: return load_bits(data, 2, index);
-    case DType::b1: return load<uint8_t>(data, index) != 0;
-    default: return to_int64(get_double(data, dtype, index));
+    case DType::i64:
+      return load<int64_t>(data, index);
+    case DType::i32:
+      return load<int32_t>(data, index);
+    case DType::i16:
+      return load<int16_t>(data, index);
+    case DType::i8:
+      return load<int8_t>(data, index);
+    case DType::i4:
+      return sign_extend(load_bits(data, 4, index), 4);
+    case DType::i2:
+      return sign_extend(load_bits(data, 2, index), 2);
+    case DType::u64:
+      return load<int64_t>(data, index);
+    case DType::u32:
+      return load<uint32_t>(data, index);
+    case DType::u16:
+      return load<uint16_t>(data, index);
+    case DType::u8:
+      return load<uint8_t>(data, index);
+    case DType::u4:
+      return load_bits(data, 4, index);
+    case DType::u2:
+      return load_bits(data, 2, index);
+    case DType::b1:
+      return load<uint8_t>(data, index) != 0;
+    default:
+      return to_int64(get_double(data, dtype, index));
   }
 }
 
 void set_double(void* data, DType dtype, int64_t index, double value) {
   switch (dtype) {
-    case DType::f64: return store(data, index, value);
-    case DType::f32: return store(data, index, static_cast<float>(value));
-    case DType::b1: return store<uint8_t>(data, index, value != 0);
-    case DType::u64: return store(data, index, to_uint64(value));
+    case DType::f64:
+      return store(data, index, value);
+    case DType::f32:
+      return store(data, index, static_cast<float>(value));
+    case DType::b1:
+      return store<uint8_t>(data, index, value != 0);
+    case DType::u64:
+      return store(data, index, to_uint64(value));
     default:
       if (is_float(dtype)) return store_narrow_float(data, dtype, index, value, false);
       set_int(data, dtype, index, to_int64(value));
@@ -314,21 +360,31 @@ void set_double(void* data, DType dtype, int64_t index, double value) {
 void set_int(void* data, DType dtype, int64_t index, int64_t value) {
   switch (dtype) {
     case DType::i64:
-    case DType::u64: return store(data, index, value);
+    case DType::u64:
+      return store(data, index, value);
     case DType::i32:
-    case DType::u32: return store(data, index, static_cast<uint32_t>(value));
+    case DType::u32:
+      return store(data, index, static_cast<uint32_t>(value));
     case DType::i16:
-    case DType::u16: return store(data, index, static_cast<uint16_t>(value));
+    case DType::u16:
+      return store(data, index, static_cast<uint16_t>(value));
     case DType::i8:
-    case DType::u8: return store(data, index, static_cast<uint8_t>(value));
+    case DType::u8:
+      return store(data, index, static_cast<uint8_t>(value));
     case DType::i4:
-    case DType::u4: return store_bits(data, 4, index, static_cast<uint8_t>(value & 15));
+    case DType::u4:
+      return store_bits(data, 4, index, static_cast<uint8_t>(value & 15));
     case DType::i2:
-    case DType::u2: return store_bits(data, 2, index, static_cast<uint8_t>(value & 3));
-    case DType::b1: return store<uint8_t>(data, index, value != 0);
-    case DType::f64: return store(data, index, static_cast<double>(value));
-    case DType::f32: return store(data, index, static_cast<float>(value));
-    default: store_narrow_float(data, dtype, index, sticky_double(value), false);
+    case DType::u2:
+      return store_bits(data, 2, index, static_cast<uint8_t>(value & 3));
+    case DType::b1:
+      return store<uint8_t>(data, index, value != 0);
+    case DType::f64:
+      return store(data, index, static_cast<double>(value));
+    case DType::f32:
+      return store(data, index, static_cast<float>(value));
+    default:
+      store_narrow_float(data, dtype, index, sticky_double(value), false);
   }
 }
 

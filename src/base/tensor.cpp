@@ -69,9 +69,8 @@ Tensor Tensor::allocate(Type type) {
   void* block = std::calloc(1, bytes + kAlignment);
   if (block == nullptr) throw std::bad_alloc();
   Tensor tensor;
-  tensor.owner_ = std::shared_ptr<const void>(block, [](const void* p) {
-    std::free(const_cast<void*>(p));
-  });
+  tensor.owner_ =
+      std::shared_ptr<const void>(block, [](const void* p) { std::free(const_cast<void*>(p)); });
   const uintptr_t address = reinterpret_cast<uintptr_t>(block);
   tensor.data_ = static_cast<char*>(block) + (kAlignment - address % kAlignment);
   tensor.writable_ = true;

@@ -40,7 +40,8 @@ Result<NodeId> Graph::add_node(Op op, std::vector<ValueId> inputs, ops::Attrs at
     return error;
   }
   const NodeId id = node_count();
-  Node node{.op = op, .attrs = std::move(attrs), .inputs = std::move(inputs), .name = std::move(name)};
+  Node node{
+      .op = op, .attrs = std::move(attrs), .inputs = std::move(inputs), .name = std::move(name)};
   for (int output = 0; output < outputs; ++output) {
     node.outputs.push_back(add_value({.type = std::move((*types)[static_cast<size_t>(output)]),
                                       .producer = id,
@@ -123,9 +124,8 @@ void Graph::erase_node(NodeId id) {
   node.erased = true;
   for (ValueId input : node.inputs) unuse(input, id);
   for (ValueId output : node.outputs) values_[output].producer = kNone;
-  const auto at = std::lower_bound(order_.begin(), order_.end(), id, [&](NodeId a, NodeId b) {
-    return position_[a] < position_[b];
-  });
+  const auto at = std::lower_bound(order_.begin(), order_.end(), id,
+                                   [&](NodeId a, NodeId b) { return position_[a] < position_[b]; });
   CHECK(at != order_.end() && *at == id, "node {} is not in the order", id);
   order_.erase(at);
 }

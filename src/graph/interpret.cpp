@@ -8,7 +8,10 @@ namespace obelisk::graph {
 namespace {
 
 Error usage(std::string message, std::string node = "") {
-  return {.code = Code::kUsage, .room = "graph", .message = std::move(message), .node = std::move(node)};
+  return {.code = Code::kUsage,
+          .room = "graph",
+          .message = std::move(message),
+          .node = std::move(node)};
 }
 
 class Interpreter {
@@ -82,7 +85,8 @@ class Interpreter {
     for (size_t k = 0; k < inputs.size(); ++k) {
       if (node.inputs[k] == kNone) continue;
       inputs[k] = read(node.inputs[k]);
-      CHECK(!inputs[k].empty(), "'{}' reads value {}, which is not there", node.name, node.inputs[k]);
+      CHECK(!inputs[k].empty(), "'{}' reads value {}, which is not there", node.name,
+            node.inputs[k]);
       pointers[k] = &inputs[k];
     }
     std::vector<Tensor> outputs;

@@ -128,7 +128,8 @@ class Parser {
   std::string_view number() {
     skip_space();
     const size_t start = at_;
-    while (at_ < text_.size() && (is_word(peek()) || peek() == '.' || peek() == '+' || peek() == '-')) {
+    while (at_ < text_.size() &&
+           (is_word(peek()) || peek() == '.' || peek() == '+' || peek() == '-')) {
       ++at_;
     }
     return text_.substr(start, at_ - start);
@@ -155,7 +156,8 @@ class Parser {
     if (token.size() > 64) return false;  // a shortest double has at most 24 letters
     const auto [end, error] = std::from_chars(token.data(), token.data() + token.size(), value);
     if (end != token.data() + token.size()) return false;
-    if (error == std::errc::result_out_of_range) value = std::strtod(std::string(token).c_str(), nullptr);
+    if (error == std::errc::result_out_of_range)
+      value = std::strtod(std::string(token).c_str(), nullptr);
     return error == std::errc() || error == std::errc::result_out_of_range;
   }
 
@@ -232,8 +234,8 @@ class Parser {
     }
     const std::optional<int64_t> count = checked_element_count(out.shape);
     if (!count || *count > kMostElements) {
-      return error_at(start, fmt::format("the shape {} is negative or too large",
-                                         to_string(out.shape)),
+      return error_at(start,
+                      fmt::format("the shape {} is negative or too large", to_string(out.shape)),
                       "a tensor holds at most 2^40 elements");
     }
     return out;
@@ -296,8 +298,8 @@ class Parser {
     Tensor out = Tensor::allocate(type);
     for (size_t k = 0; k < tokens.size(); ++k) {
       if (!set_element(out, static_cast<int64_t>(k), tokens[k].second)) {
-        return error_at(tokens[k].first, fmt::format("'{}' is no {}", tokens[k].second,
-                                                     to_string(type.dtype)));
+        return error_at(tokens[k].first,
+                        fmt::format("'{}' is no {}", tokens[k].second, to_string(type.dtype)));
       }
     }
     return out;

@@ -109,7 +109,8 @@ struct AttrText {
   std::string operator()(const std::string& value) const { return quoted(value); }
   std::string operator()(const std::vector<int64_t>& values) const {
     std::string out = "[";
-    for (const int64_t value : values) out += fmt::format("{}{}", out.size() > 1 ? ", " : "", value);
+    for (const int64_t value : values)
+      out += fmt::format("{}{}", out.size() > 1 ? ", " : "", value);
     return out + "]";
   }
   std::string operator()(const std::vector<double>& values) const {
@@ -165,8 +166,8 @@ class Printer {
     const Value& value = graph_.value(id);
     if (renumber) numbers_[static_cast<size_t>(id)] = next_++;
     return fmt::format("%{}{}{}: {}", numbers_[static_cast<size_t>(id)],
-                       value.name.empty() ? "" : " ",
-                       value.name.empty() ? "" : quoted(value.name), to_string(value.type));
+                       value.name.empty() ? "" : " ", value.name.empty() ? "" : quoted(value.name),
+                       to_string(value.type));
   }
 
   // A graph that fails verify() must still print, so that one can see why.

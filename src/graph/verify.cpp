@@ -85,8 +85,8 @@ class Verifier {
       }
       const Value& value = graph_.value(output);
       if (value.producer != id || value.producer_output != static_cast<int>(k)) {
-        return broken(id, "{} makes value {}, which names node {} as its producer",
-                      who(graph_, id), output, value.producer);
+        return broken(id, "{} makes value {}, which names node {} as its producer", who(graph_, id),
+                      output, value.producer);
       }
       known_[output] = true;
     }

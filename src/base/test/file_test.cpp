@@ -13,7 +13,8 @@ namespace {
 class Files : public testing::Test {
  protected:
   void SetUp() override {
-    folder_ = std::filesystem::temp_directory_path() / ("obelisk_file_test." + std::to_string(::getpid()));
+    folder_ = std::filesystem::temp_directory_path() /
+              ("obelisk_file_test." + std::to_string(::getpid()));
     std::filesystem::create_directories(folder_);
   }
   void TearDown() override { std::filesystem::remove_all(folder_); }
