@@ -1,0 +1,109 @@
+"""The program under test, and small models for it. Every test has a folder and a cache of its own."""
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "scripts"))
+
+
+class Result:
+    def __init__(self, process):
+        self.code = process.returncode
+        self.out = process.stdout
+        self.err = process.stderr
+
+    @property
+    def json(self):
+        """Standard output must be one JSON document and nothing else."""
+        return json.loads(self.out)
+
+    def __repr__(self):
+        return f"exit {self.code}\n--- out\n{self.out}\n--- err\n{self.err}"
+
+
+@pytest.fixture(scope="session")
+def environment(tmp_path_factory):
+    """One cache for the session: the tests that need an empty one make it."""
+    home = tmp_path_factory.mktemp("home")
+    return {**os.environ, "HOME": str(home), "XDG_CACHE_HOME": str(home / "cache")}
+
+
+@pytest.fixture(scope="session")
+def program():
+    path = Path(os.environ.get("OBELISK", ROOT / "build" / "bin" / "obelisk"))
+    assert path.exists(), f"{path} is not there; run scripts/build.sh"
+    return path
+
+
+@pytest.fixture
+def obelisk(program, environment, tmp_path):
+    """obelisk('check', file, …): runs in the test's folder, waits at most two minutes."""
+    def run(*arguments, code=None):
+        process = subprocess.run([str(program), *map(str, arguments)], cwd=tmp_path, env=environment,
+                                 stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120)
+        result = Result(process)
+        if code is not None:
+            assert result.code == code, result
+        return result
+    return run
+
+
+def save(path, nodes, inputs, outputs, weights=(), opset=17):
+    """inputs and outputs: {name: (element type, dims)}; weights: {name: array}."""
+    def values(table):
+        return [helper.make_tensor_value_info(name, kind, dims) for name, (kind, dims) in table.items()]
+    stored = [numpy_helper.from_array(array, name) for name, array in dict(weights).items()]
+    graph = helper.make_graph(nodes, "test", values(inputs), values(outputs), stored)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
+    onnx.save(model, path)
+    return path
+
+
+def random(*dims):
+    return np.random.default_rng(0).standard_normal(dims, dtype=np.float32)
+
+
+@pytest.fixture
+def mlp(tmp_path):
+    """relu(x · w + b), x [rows, 8] with rows symbolic."""
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["xw"], name="first/MatMul"),
+             helper.make_node("Add", ["xw", "b"], ["sum"], name="first/Add"),
+             helper.make_node("Relu", ["sum"], ["y"], name="first/Relu")]
+    return save(tmp_path / "mlp.onnx", nodes, {"x": (TensorProto.FLOAT, ["rows", 8])},
+                {"y": (TensorProto.FLOAT, ["rows", 4])}, {"w": random(8, 4), "b": random(4)})
+
+
+@pytest.fixture
+def unsupported(tmp_path):
+    """Two nodes that no target runs, with one that all run between them."""
+    nodes = [helper.make_node("NonZero", ["x"], ["where"], name="find/NonZero"),
+             helper.make_node("Relu", ["x"], ["y"], name="fine/Relu"),
+             helper.make_node("Unique", ["x"], ["kinds"], name="count/Unique")]
+    return save(tmp_path / "unsupported.onnx", nodes, {"x": (TensorProto.FLOAT, [4])},
+                {"where": (TensorProto.INT64, [1, None]), "y": (TensorProto.FLOAT, [4]),
+                 "kinds": (TensorProto.FLOAT, [None])})
+
+
+@pytest.fixture
+def deep(tmp_path):
+    """Many layers of different widths, so that a compile takes a while."""
+    nodes, weights, before = [], {}, "x"
+    activations = ["Relu", "Tanh", "Sigmoid", "Softplus", "Erf", "Exp", "Sqrt", "Abs"]
+    for layer in range(60):
+        weights[f"w{layer}"] = random(64 + layer, 65 + layer)
+        nodes.append(helper.make_node("MatMul", [before, f"w{layer}"], [f"m{layer}"], name=f"m{layer}"))
+        kind = activations[layer % len(activations)]
+        nodes.append(helper.make_node(kind, [f"m{layer}"], [f"a{layer}"], name=f"a{layer}"))
+        nodes.append(helper.make_node("Softmax", [f"a{layer}"], [f"s{layer}"], name=f"s{layer}", axis=-1))
+        before = f"s{layer}"
+    nodes.append(helper.make_node("Identity", [before], ["y"], name="last"))
+    return save(tmp_path / "deep.onnx", nodes, {"x": (TensorProto.FLOAT, [4, 64])},
+                {"y": (TensorProto.FLOAT, [4, 124])}, weights)

@@ -1,0 +1,266 @@
+"""What other tools rely on: verbs, exit codes, JSON keys, files written. Text that people read is
+matched only where a message must name its culprit."""
+import re
+
+import numpy as np
+import pytest
+from conftest import random, save
+from obelisk_backend import write_npz
+from onnx import TensorProto, helper
+
+USAGE, BAD_MODEL, UNSUPPORTED = 1, 2, 3
+ROWS = ["--shape", "rows=3"]
+
+
+def relu(x, w, b):
+    return np.maximum(x @ w + b, 0)
+
+
+def test_help_names_every_verb(obelisk):
+    text = obelisk("--help", code=0).out
+    for verb in ("check", "compile", "run", "bench", "verify", "inspect", "cache", "doctor"):
+        assert re.search(rf"\b{verb}\b", text), verb
+
+
+@pytest.mark.parametrize("verb", ["check", "compile", "run", "bench", "verify", "inspect", "cache", "doctor"])
+def test_each_verb_has_help(obelisk, verb):
+    text = obelisk(verb, "--help", code=0).out
+    assert "--json" in text
+
+
+@pytest.mark.parametrize("arguments", [["frobnicate"], ["check"], ["check", "m.onnx", "--no-such-flag"]])
+def test_usage_errors(obelisk, arguments):
+    assert obelisk(*arguments, code=USAGE).err
+
+
+def test_missing_file_is_named(obelisk):
+    result = obelisk("check", "nowhere.onnx")
+    assert result.code in (USAGE, BAD_MODEL), result
+    assert "nowhere.onnx" in result.err
+
+
+# ---- check -------------------------------------------------------------------------------------
+def test_check_json(obelisk, mlp):
+    report = obelisk("check", mlp, *ROWS, "--json", code=0).json
+    assert report["ok"] is True and report["unsupported"] == []
+    assert [value["name"] for value in report["inputs"]] == ["x"]
+    assert [value["name"] for value in report["outputs"]] == ["y"]
+    for value in report["inputs"] + report["outputs"]:
+        assert {"name", "type", "shape"} <= value.keys()
+    assert report["inputs"][0]["shape"] == [3, 8]
+    assert report["outputs"][0]["shape"] == [3, 4]
+
+
+def test_check_takes_shapes_by_input_name(obelisk, mlp):
+    report = obelisk("check", mlp, "--shape", "x=5x8", "--json", code=0).json
+    assert report["outputs"][0]["shape"] == [5, 4]
+
+
+def test_check_lists_all_unsupported_nodes(obelisk, unsupported):
+    report = obelisk("check", unsupported, "--json", code=UNSUPPORTED).json
+    assert report["ok"] is False
+    assert {row["node"] for row in report["unsupported"]} == {"find/NonZero", "count/Unique"}
+    assert {row["op"] for row in report["unsupported"]} == {"NonZero", "Unique"}
+    for row in report["unsupported"]:
+        assert {"node", "op", "domain", "types", "shapes", "reason", "hint"} <= row.keys()
+        assert row["reason"] and row["hint"]
+
+
+def test_check_names_unsupported_nodes_to_people(obelisk, unsupported):
+    result = obelisk("check", unsupported, code=UNSUPPORTED)
+    for word in ("find/NonZero", "count/Unique"):
+        assert word in result.out + result.err
+
+
+def test_unknown_operator_is_unsupported(obelisk, tmp_path):
+    node = helper.make_node("Frobnicate", ["x"], ["y"], name="odd", domain="com.example")
+    model = save(tmp_path / "odd.onnx", [node], {"x": (TensorProto.FLOAT, [4])},
+                 {"y": (TensorProto.FLOAT, [4])})
+    report = obelisk("check", model, "--json", code=UNSUPPORTED).json
+    assert report["unsupported"][0]["node"] == "odd"
+    assert report["unsupported"][0]["domain"] == "com.example"
+
+
+# ---- compile -----------------------------------------------------------------------------------
+def test_compile_json(obelisk, mlp, tmp_path):
+    report = obelisk("compile", mlp, "-o", "mlp.obk", *ROWS, "--json", code=0).json
+    keys = {"output", "target", "seconds", "phases", "tasks", "bodies", "weights_bytes",
+            "workspace_bytes", "peak_rss_bytes", "verify"}
+    assert keys <= report.keys()
+    assert report["seconds"]["total"] > 0 and len(report["seconds"]) > 1
+    assert {"ok", "max_abs", "max_rel", "tolerance"} <= report["verify"].keys()
+    assert report["verify"]["ok"] is True
+    assert (tmp_path / "mlp.obk").stat().st_size > 0
+
+
+def test_compile_is_reproducible(obelisk, mlp, tmp_path):
+    for name in ("one.obk", "two.obk"):
+        obelisk("compile", mlp, "-o", name, *ROWS, code=0)
+    assert (tmp_path / "one.obk").read_bytes() == (tmp_path / "two.obk").read_bytes()
+
+
+def test_compile_refuses_unsupported_and_leaves_nothing(obelisk, unsupported, tmp_path):
+    before = sorted(tmp_path.iterdir())
+    obelisk("compile", unsupported, "-o", "m.obk", code=UNSUPPORTED)
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_compile_into_missing_folder(obelisk, mlp, tmp_path):
+    result = obelisk("compile", mlp, "-o", "no/such/folder/m.obk", *ROWS)
+    assert result.code != 0 and "no/such/folder" in result.err
+    assert not (tmp_path / "no").exists()
+
+
+def test_compile_keeps_the_old_file_when_it_fails(obelisk, unsupported, tmp_path):
+    (tmp_path / "m.obk").write_text("kept")
+    obelisk("compile", unsupported, "-o", "m.obk", code=UNSUPPORTED)
+    assert (tmp_path / "m.obk").read_text() == "kept"
+
+
+def test_unbound_dimension_is_named(obelisk, mlp):
+    result = obelisk("compile", mlp, "-o", "m.obk")
+    assert result.code == USAGE, result
+    assert "rows" in result.err and "--shape" in result.err
+
+
+@pytest.mark.parametrize("shape", ["rows", "rows=", "rows=-2", "rows=two", "nothing=3", "x=3x9", "x=3"])
+def test_bad_shapes_are_usage_errors(obelisk, mlp, shape):
+    assert obelisk("check", mlp, "--shape", shape, code=USAGE).err
+
+
+@pytest.mark.parametrize("precision", ["keep", "fp32", "fp16", "bf16"])
+def test_precision(obelisk, mlp, precision):
+    obelisk("compile", mlp, "-o", "m.obk", *ROWS, "--precision", precision, code=0)
+
+
+def test_verify_off_is_reported(obelisk, mlp):
+    report = obelisk("compile", mlp, "-o", "m.obk", *ROWS, "--verify", "off", "--json", code=0).json
+    assert "verify" in report and not (report["verify"] or {}).get("ok")
+
+
+# ---- run ---------------------------------------------------------------------------------------
+@pytest.fixture
+def numbers(tmp_path):
+    x = np.random.default_rng(5).standard_normal((3, 8), dtype=np.float32)
+    np.save(tmp_path / "x.npy", x)
+    write_npz(tmp_path / "all.npz", {"x": x})
+    return x
+
+
+@pytest.mark.parametrize("given", [["--input", "x=x.npy"], ["--inputs", "all.npz"]])
+def test_run_binds_dimensions_by_the_inputs(obelisk, mlp, numbers, tmp_path, given):
+    report = obelisk("run", mlp, *given, "--output-dir", "answers", "--json", code=0).json
+    got = np.load(tmp_path / "answers" / "y.npy")
+    np.testing.assert_allclose(got, relu(numbers, random(8, 4), random(4)), rtol=1e-5, atol=1e-5)
+    assert got.dtype == np.float32
+    assert "[3, 4]" in re.sub(r"\s+", " ", str(report))
+
+
+def test_run_a_compiled_file(obelisk, mlp, numbers, tmp_path):
+    obelisk("compile", mlp, "-o", "mlp.obk", *ROWS, code=0)
+    mlp.unlink()
+    obelisk("run", "mlp.obk", "--input", "x=x.npy", "--output-dir", ".", code=0)
+    np.testing.assert_allclose(np.load(tmp_path / "y.npy"), relu(numbers, random(8, 4), random(4)),
+                               rtol=1e-5, atol=1e-5)
+
+
+def test_run_repeats_a_seed(obelisk, mlp, tmp_path):
+    for folder, seed in (("a", 1), ("b", 1), ("c", 2)):
+        obelisk("run", mlp, *ROWS, "--seed", seed, "--output-dir", folder, code=0)
+    a, b, c = (np.load(tmp_path / folder / "y.npy") for folder in "abc")
+    assert (a == b).all() and not (a == c).all()
+
+
+def test_output_names_become_safe_file_names(obelisk, tmp_path):
+    node = helper.make_node("Neg", ["a/b:c"], ["../out put:0"], name="n")
+    model = save(tmp_path / "m.onnx", [node], {"a/b:c": (TensorProto.FLOAT, [2])},
+                 {"../out put:0": (TensorProto.FLOAT, [2])})
+    write_npz(tmp_path / "i.npz", {"a/b:c": np.array([1, -2], np.float32)})
+    obelisk("run", model, "--inputs", "i.npz", "--output-dir", "d", code=0)
+    assert np.load(tmp_path / "d" / ".._out_put_0.npy").tolist() == [-1, 2]
+
+
+@pytest.mark.parametrize("array, word", [
+    (np.zeros((3, 9), np.float32), "9"), (np.zeros((3, 8), np.float64), "float"),
+    (np.zeros(8, np.float32), "x"), (np.zeros((3, 8), np.int32), "int32")])
+def test_run_refuses_a_wrong_input(obelisk, mlp, tmp_path, array, word):
+    np.save(tmp_path / "x.npy", array)
+    result = obelisk("run", mlp, "--input", "x=x.npy", code=USAGE)
+    assert "x" in result.err and word in result.err
+
+
+def test_run_refuses_an_unknown_input(obelisk, mlp, numbers):
+    assert "nosuch" in obelisk("run", mlp, "--input", "nosuch=x.npy", code=USAGE).err
+
+
+def test_run_refuses_a_broken_npy(obelisk, mlp, tmp_path):
+    (tmp_path / "x.npy").write_bytes(b"\x93NUMPY\x01\x00\xff\xff{'descr': '<f4', 'shape': (9999999999,)}")
+    assert "x.npy" in obelisk("run", mlp, "--input", "x=x.npy", code=USAGE).err
+
+
+# ---- bench, verify, inspect, cache, doctor -------------------------------------------------------
+def test_bench_json(obelisk, mlp):
+    report = obelisk("bench", mlp, *ROWS, "--threads", "1", "--seconds", "0.2", "--json", code=0).json
+    assert {"target", "device", "runs", "latency_us", "noisy", "against"} <= report.keys()
+    latency = report["latency_us"]
+    assert 0 < latency["min"] <= latency["median"] <= latency["p90"] <= latency["p99"]
+    assert report["runs"] > 0 and report["against"] == []
+
+
+def test_bench_against_onnxruntime(obelisk, mlp):
+    report = obelisk("bench", mlp, *ROWS, "--against", "onnxruntime", "--seconds", "0.5", "--json", code=0).json
+    (other,) = report["against"]
+    assert other["name"] == "onnxruntime" and other["version"]
+    assert {"median", "p90", "p99", "min"} <= other["latency_us"].keys()
+    ratio = other["latency_us"]["median"] / report["latency_us"]["median"]
+    assert other["speedup"] == pytest.approx(ratio, rel=0.02)
+
+
+@pytest.mark.parametrize("against", [[], ["--against", "reference"], ["--against", "onnxruntime"], ["--bisect"]])
+def test_verify_json(obelisk, mlp, against):
+    assert obelisk("verify", mlp, *ROWS, *against, "--json", code=0).json["ok"] is True
+
+
+def test_inspect_both_kinds_of_file(obelisk, mlp):
+    obelisk("compile", mlp, "-o", "mlp.obk", *ROWS, code=0)
+    for file in (mlp, "mlp.obk"):
+        assert isinstance(obelisk("inspect", file, "--json", code=0).json, dict)
+        assert obelisk("inspect", file, code=0).out
+
+
+def test_cache_lists_and_clears(obelisk, mlp):
+    obelisk("compile", mlp, "-o", "mlp.obk", *ROWS, code=0)
+    full = obelisk("cache", "ls", "--json", code=0)
+    full.json
+    obelisk("cache", "clear", code=0)
+    assert len(obelisk("cache", "ls", "--json", code=0).out) < len(full.out)
+    obelisk("compile", mlp, "-o", "mlp.obk", *ROWS, code=0)
+
+
+def test_doctor(obelisk):
+    assert obelisk("doctor", "--json", code=0).json
+    assert obelisk("doctor", code=0).out
+
+
+# ---- reading the compiler's work -----------------------------------------------------------------
+def steps_of(obelisk, model):
+    """The steps that --to takes, from the error that an unknown one gets."""
+    result = obelisk("compile", model, *ROWS, "-o", "m.obk", "--to=no_such_step", code=USAGE)
+    return [word for word in re.findall(r"[a-z][a-z_]+", result.err.partition("no_such_step")[2])]
+
+
+def test_to_and_explain_take_any_step(obelisk, mlp, tmp_path):
+    named = steps_of(obelisk, mlp)
+    timed = obelisk("compile", mlp, *ROWS, "-o", "m.obk", "--json", code=0).json["seconds"]
+    steps = [step for step in timed if step in named]
+    assert len(steps) >= 3, f"seconds has {sorted(timed)}; --to names {named}"
+    for step in steps:
+        (tmp_path / "m.obk").unlink(missing_ok=True)
+        assert obelisk("compile", mlp, *ROWS, "-o", "m.obk", f"--to={step}", code=0).out.strip(), step
+        assert not (tmp_path / "m.obk").exists(), f"--to={step} stops before the file is written"
+        obelisk("compile", mlp, *ROWS, "-o", "m.obk", f"--explain={step}", code=0)
+
+
+def test_unknown_pass_cannot_be_disabled(obelisk, mlp):
+    result = obelisk("compile", mlp, *ROWS, "-o", "m.obk", "--disable=no_such_pass", code=USAGE)
+    assert "no_such_pass" in result.err
