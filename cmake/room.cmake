@@ -1,6 +1,6 @@
 # obelisk_room(NAME [ROOMS left rooms...] [LIBS third-party...])
 #
-# A room is a folder, a static library `obelisk_NAME`, and, from its test/*_test.cpp, one test program `NAME_test`
+# A room is a folder, a static library `obelisk_NAME`, and, from its test/*.cpp, one test program `NAME_test`
 # whose cases carry the label NAME. Sources are globbed, so that adding a file is adding a file.
 function(obelisk_room name)
   cmake_parse_arguments(ROOM "" "" "ROOMS;LIBS" ${ARGN})
@@ -13,7 +13,8 @@ function(obelisk_room name)
   target_include_directories(obelisk_${name} PUBLIC ${CMAKE_SOURCE_DIR}/src ${CMAKE_SOURCE_DIR}/include)
   list(TRANSFORM ROOM_ROOMS PREPEND obelisk_)
   target_link_libraries(obelisk_${name} PUBLIC ${ROOM_ROOMS} fmt::fmt Threads::Threads ${ROOM_LIBS})
-  file(GLOB_RECURSE tests CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*_test.cpp)
+  file(GLOB_RECURSE tests CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*.cpp)
+  list(FILTER tests INCLUDE REGEX "/test/")
   if(OBELISK_TESTS AND tests)
     add_executable(${name}_test ${tests})
     target_link_libraries(${name}_test PRIVATE obelisk_${name} GTest::gtest_main GTest::gmock)

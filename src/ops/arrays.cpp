@@ -46,8 +46,10 @@ void write_ints(Tensor& tensor, std::span<const int64_t> values) {
 }
 
 void copy_element(Tensor& target, int64_t to, const Tensor& source, int64_t from) {
-  if (is_float(source.dtype())) target.set_double(to, source.get_double(from));
-  else target.set_int(to, source.get_int(from));
+  if (is_float(source.dtype()))
+    target.set_double(to, source.get_double(from));
+  else
+    target.set_int(to, source.get_int(from));
 }
 
 Broadcast::Broadcast(const Shape& output, std::span<const Tensor* const> inputs)

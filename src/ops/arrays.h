@@ -1,7 +1,8 @@
-/// ops/arrays.h — what references stand on: whole tensors as doubles or int64, and walks over coordinates.
+/// ops/arrays.h — what references stand on: whole tensors as doubles or int64, and walks over
+/// coordinates.
 ///
-/// A reference may be handed f64 where the model says f32 (see ops.h), so it reads and writes through these and never
-/// through the model's type. u64 travels in int64_t with the same bits.
+/// A reference may be handed f64 where the model says f32 (see ops.h), so it reads and writes
+/// through these and never through the model's type. u64 travels in int64_t with the same bits.
 #pragma once
 
 #include <cstdint>
@@ -20,8 +21,8 @@ void write_ints(Tensor& tensor, std::span<const int64_t> values);
 /// Copies element `from` of `source` to element `to` of `target`, both of one kind (float or not).
 void copy_element(Tensor& target, int64_t to, const Tensor& source, int64_t from);
 
-/// Where each input's element lies for each element of a broadcast output. An input of one element broadcasts to
-/// anything, whatever its rank; an absent one (nullptr) always lies at 0.
+/// Where each input's element lies for each element of a broadcast output. An input of one element
+/// broadcasts to anything, whatever its rank; an absent one (nullptr) always lies at 0.
 class Broadcast {
  public:
   Broadcast(const Shape& output, std::span<const Tensor* const> inputs);
@@ -50,14 +51,15 @@ class Broadcast {
   std::vector<int64_t> strides_;  // [inputs, rank of the output]
 };
 
-/// Splits a shape into `kept` and `folded` dimensions and says which output element each input element belongs to.
+/// Splits a shape into `kept` and `folded` dimensions and says which output element each input
+/// element belongs to.
 struct Fold {
   Fold(const Shape& shape, const std::vector<int64_t>& axes);
 
-  int64_t outer = 1;                // output elements
-  int64_t inner = 1;                // input elements of one output element
-  std::vector<int64_t> base;        // [outer] where an output element's input begins
-  std::vector<int64_t> step;        // [inner] and how far its parts lie from there, in row-major order
+  int64_t outer = 1;          // output elements
+  int64_t inner = 1;          // input elements of one output element
+  std::vector<int64_t> base;  // [outer] where an output element's input begins
+  std::vector<int64_t> step;  // [inner] and how far its parts lie from there, in row-major order
 };
 
 }  // namespace obelisk::ops

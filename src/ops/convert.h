@@ -1,7 +1,8 @@
 /// ops/convert.h — Cast, CastLike, BitCast: an element into another type.
 ///
-/// Float to integer truncates toward zero; what does not fit wraps where it fits into i64, and is unspecified beyond.
-/// Integers wrap. Floats round to nearest even; f8 types saturate unless told not to; f8e8m0 has a rounding mode of its own.
+/// Float to integer truncates toward zero; what does not fit wraps where it fits into i64, and is
+/// unspecified beyond. Integers wrap. Floats round to nearest even; f8 types saturate unless told
+/// not to; f8e8m0 has a rounding mode of its own.
 #pragma once
 
 #include "ops/ops.h"
@@ -14,7 +15,8 @@ Result<Types> infer_bit_cast(const Call& call);
 
 std::optional<Loop> loop_cast(const Call& call, int output);
 
-/// Rounds to the type of the call even where the output is wider, because rounding is what a cast is for.
+/// Rounds to the type of the call even where the output is wider, because rounding is what a cast
+/// is for.
 Status reference_cast(const Call& call, std::span<const Tensor* const> inputs,
                       std::span<Tensor> outputs);
 Status reference_bit_cast(const Call& call, std::span<const Tensor* const> inputs,

@@ -14,8 +14,9 @@ std::string to_string(DTypeSet set) {
 
 Status check_dtype(const Call& call, int input, DTypeSet set) {
   if (contains(set, call.in(input).dtype)) return ok_status();
-  return bad_call(call, fmt::format("input {} is {}, but it takes {}", input,
-                                    to_string(call.in(input).dtype), to_string(set)),
+  return bad_call(call,
+                  fmt::format("input {} is {}, but it takes {}", input,
+                              to_string(call.in(input).dtype), to_string(set)),
                   "cast it first");
 }
 
@@ -26,10 +27,11 @@ Result<DType> common_dtype(const Call& call, DTypeSet set) {
     TRY_STATUS(check_dtype(call, input, set));
     if (first < 0) first = input;
     if (call.in(input).dtype != call.in(first).dtype) {
-      return bad_call(call, fmt::format("input {} is {}, but input {} is {}", input,
-                                        to_string(call.in(input).dtype), first,
-                                        to_string(call.in(first).dtype)),
-                      "the inputs share one type; cast one of them");
+      return bad_call(
+          call,
+          fmt::format("input {} is {}, but input {} is {}", input, to_string(call.in(input).dtype),
+                      first, to_string(call.in(first).dtype)),
+          "the inputs share one type; cast one of them");
     }
   }
   if (first < 0) return bad_call(call, "no input is there");

@@ -1,4 +1,5 @@
-/// ops/dtype_set.h — which element types an op takes, and the two checks that most shape rules begin with.
+/// ops/dtype_set.h — which element types an op takes, and the two checks that most shape rules
+/// begin with.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +21,8 @@ inline constexpr DTypeSet kFloats = dtype_set({DType::f64, DType::f32, DType::f1
 inline constexpr DTypeSet kFloats8 =
     dtype_set({DType::f8e4m3fn, DType::f8e4m3fnuz, DType::f8e5m2, DType::f8e5m2fnuz});
 inline constexpr DTypeSet kSignedInts = dtype_set({DType::i64, DType::i32, DType::i16, DType::i8});
-inline constexpr DTypeSet kUnsignedInts = dtype_set({DType::u64, DType::u32, DType::u16, DType::u8});
+inline constexpr DTypeSet kUnsignedInts =
+    dtype_set({DType::u64, DType::u32, DType::u16, DType::u8});
 inline constexpr DTypeSet kInts = kSignedInts | kUnsignedInts;
 inline constexpr DTypeSet kIndices = dtype_set({DType::i64, DType::i32});
 inline constexpr DTypeSet kSignedNumbers = kFloats | kSignedInts;
@@ -34,7 +36,8 @@ std::string to_string(DTypeSet set);  // "f64 f32 f16"
 /// Error kBadModel when input `input` is not of a type in the set.
 Status check_dtype(const Call& call, int input, DTypeSet set);
 
-/// The one type of all inputs that are there. Error kBadModel when they differ or are not in the set.
+/// The one type of all inputs that are there. Error kBadModel when they differ or are not in the
+/// set.
 Result<DType> common_dtype(const Call& call, DTypeSet set);
 
 /// The numpy broadcast of all inputs that are there. Error kBadModel when they do not broadcast.

@@ -98,11 +98,12 @@ ExprId MapBody::gelu(ExprId x) {
   return e.mul(e.mul(x, c(0.5)), e.add(inner, c(1)));
 }
 
-/// A float base takes the exponent into its type; an integer base meets a float exponent in f64, an integer one in i64.
+/// A float base takes the exponent into its type; an integer base meets a float exponent in f64, an
+/// integer one in i64.
 ExprId MapBody::pow(ExprId base, ExprId exponent) {
-  const DType meeting = is_float(dtype)                    ? compute_type(dtype)
+  const DType meeting = is_float(dtype)              ? compute_type(dtype)
                         : is_float(call.in(1).dtype) ? DType::f64
-                                                           : DType::i64;
+                                                     : DType::i64;
   const ExprId power = f(Scalar::kPow, e.cast(base, meeting), e.cast(exponent, meeting));
   return e.cast(power, compute_type(dtype));
 }
@@ -114,8 +115,8 @@ ExprId MapBody::shrink(ExprId x) {
   const double limit = call.attrs.get_float("lambd", 0.5);
   const ExprId bias = e.constant(wide, call.attrs.get_float("bias", 0));
   const ExprId value = e.cast(x, wide);
-  const ExprId inner = e.select(e.lt(e.constant(wide, limit), value), e.sub(value, bias),
-                                e.constant(wide, 0));
+  const ExprId inner =
+      e.select(e.lt(e.constant(wide, limit), value), e.sub(value, bias), e.constant(wide, 0));
   const ExprId low = e.lt(value, e.constant(wide, -limit));
   return e.cast(e.select(low, e.add(value, bias), inner), own);
 }
@@ -123,34 +124,62 @@ ExprId MapBody::shrink(ExprId x) {
 ExprId MapBody::build() {
   const ExprId x = in[0];
   switch (call.op) {
-    case Op::Abs: return f(Scalar::kAbs, x);
-    case Op::Neg: return f(Scalar::kNeg, x);
-    case Op::Sign: return f(Scalar::kSign, x);
-    case Op::Floor: return f(Scalar::kFloor, x);
-    case Op::Ceil: return f(Scalar::kCeil, x);
-    case Op::Round: return f(Scalar::kRound, x);
-    case Op::Sqrt: return f(Scalar::kSqrt, x);
-    case Op::Rsqrt: return f(Scalar::kRsqrt, x);
-    case Op::Reciprocal: return f(Scalar::kRecip, x);
-    case Op::Exp: return f(Scalar::kExp, x);
-    case Op::Log: return f(Scalar::kLog, x);
-    case Op::Sin: return f(Scalar::kSin, x);
-    case Op::Cos: return f(Scalar::kCos, x);
-    case Op::Tan: return f(Scalar::kTan, x);
-    case Op::Asin: return f(Scalar::kAsin, x);
-    case Op::Acos: return f(Scalar::kAcos, x);
-    case Op::Atan: return f(Scalar::kAtan, x);
-    case Op::Sinh: return f(Scalar::kSinh, x);
-    case Op::Cosh: return f(Scalar::kCosh, x);
-    case Op::Tanh: return f(Scalar::kTanh, x);
-    case Op::Asinh: return f(Scalar::kAsinh, x);
-    case Op::Acosh: return f(Scalar::kAcosh, x);
-    case Op::Atanh: return f(Scalar::kAtanh, x);
-    case Op::Erf: return f(Scalar::kErf, x);
-    case Op::Sigmoid: return f(Scalar::kSigmoid, x);
-    case Op::Relu: return f(Scalar::kMax, x, c(0));
-    case Op::LeakyRelu: return e.select(below(x, 0), e.mul(x, attr("alpha", 0.01f)), x);
-    case Op::PRelu: return e.select(below(x, 0), e.mul(x, in[1]), x);
+    case Op::Abs:
+      return f(Scalar::kAbs, x);
+    case Op::Neg:
+      return f(Scalar::kNeg, x);
+    case Op::Sign:
+      return f(Scalar::kSign, x);
+    case Op::Floor:
+      return f(Scalar::kFloor, x);
+    case Op::Ceil:
+      return f(Scalar::kCeil, x);
+    case Op::Round:
+      return f(Scalar::kRound, x);
+    case Op::Sqrt:
+      return f(Scalar::kSqrt, x);
+    case Op::Rsqrt:
+      return f(Scalar::kRsqrt, x);
+    case Op::Reciprocal:
+      return f(Scalar::kRecip, x);
+    case Op::Exp:
+      return f(Scalar::kExp, x);
+    case Op::Log:
+      return f(Scalar::kLog, x);
+    case Op::Sin:
+      return f(Scalar::kSin, x);
+    case Op::Cos:
+      return f(Scalar::kCos, x);
+    case Op::Tan:
+      return f(Scalar::kTan, x);
+    case Op::Asin:
+      return f(Scalar::kAsin, x);
+    case Op::Acos:
+      return f(Scalar::kAcos, x);
+    case Op::Atan:
+      return f(Scalar::kAtan, x);
+    case Op::Sinh:
+      return f(Scalar::kSinh, x);
+    case Op::Cosh:
+      return f(Scalar::kCosh, x);
+    case Op::Tanh:
+      return f(Scalar::kTanh, x);
+    case Op::Asinh:
+      return f(Scalar::kAsinh, x);
+    case Op::Acosh:
+      return f(Scalar::kAcosh, x);
+    case Op::Atanh:
+      return f(Scalar::kAtanh, x);
+    case Op::Erf:
+      return f(Scalar::kErf, x);
+    case Op::Sigmoid:
+      return f(Scalar::kSigmoid, x);
+    case Op::Relu:
+      return f(Scalar::kMax, x, c(0));
+    case Op::LeakyRelu:
+      return e.select(below(x, 0), e.mul(x, attr("alpha", 0.01f)), x);
+    case Op::PRelu:
+      return e.select(below(x, 0), e.mul(x, in[1]), x);
     case Op::Elu: {
       const ExprId low = e.mul(f(Scalar::kExpm1, x), attr("alpha", 1));
       return e.select(below(x, 0), low, x);
@@ -164,33 +193,51 @@ ExprId MapBody::build() {
       const ExprId low = e.mul(f(Scalar::kExpm1, e.div(x, alpha)), alpha);
       return e.add(f(Scalar::kMax, x, c(0)), f(Scalar::kMin, low, c(0)));
     }
-    case Op::ThresholdedRelu: return e.select(e.lt(attr("alpha", 1), x), x, c(0));
+    case Op::ThresholdedRelu:
+      return e.select(e.lt(attr("alpha", 1), x), x, c(0));
     case Op::HardSigmoid:
       return between(e.add(e.mul(x, attr("alpha", 0.2f)), attr("beta", 0.5)), 0, 1);
-    case Op::HardSwish: return e.mul(x, between(e.add(e.mul(x, c(1.0 / 6)), c(0.5)), 0, 1));
-    case Op::Softplus: return softplus(x);
-    case Op::Softsign: return e.div(x, e.add(f(Scalar::kAbs, x), c(1)));
-    case Op::Swish: return e.mul(x, f(Scalar::kSigmoid, e.mul(x, attr("alpha", 1))));
-    case Op::Gelu: return gelu(x);
-    case Op::Mish: return e.mul(x, f(Scalar::kTanh, softplus(x)));
-    case Op::Shrink: return shrink(x);
+    case Op::HardSwish:
+      return e.mul(x, between(e.add(e.mul(x, c(1.0 / 6)), c(0.5)), 0, 1));
+    case Op::Softplus:
+      return softplus(x);
+    case Op::Softsign:
+      return e.div(x, e.add(f(Scalar::kAbs, x), c(1)));
+    case Op::Swish:
+      return e.mul(x, f(Scalar::kSigmoid, e.mul(x, attr("alpha", 1))));
+    case Op::Gelu:
+      return gelu(x);
+    case Op::Mish:
+      return e.mul(x, f(Scalar::kTanh, softplus(x)));
+    case Op::Shrink:
+      return shrink(x);
     case Op::Clip: {
       ExprId value = x;
       if (call.has(1)) value = f(Scalar::kMax, value, in[1]);
       if (call.has(2)) value = f(Scalar::kMin, value, in[2]);
       return value;
     }
-    case Op::Add: case Op::Sum: return chain(Scalar::kAdd);
-    case Op::Sub: return e.sub(x, in[1]);
-    case Op::Mul: return e.mul(x, in[1]);
-    case Op::Div: return e.div(x, in[1]);
+    case Op::Add:
+    case Op::Sum:
+      return chain(Scalar::kAdd);
+    case Op::Sub:
+      return e.sub(x, in[1]);
+    case Op::Mul:
+      return e.mul(x, in[1]);
+    case Op::Div:
+      return e.div(x, in[1]);
     case Op::Mod:
       return f(call.attrs.get_int("fmod", 0) ? Scalar::kFmod : Scalar::kMod, x, in[1]);
-    case Op::Pow: return pow(x, in[1]);
-    case Op::Min: return chain(Scalar::kMin);
-    case Op::Max: return chain(Scalar::kMax);
-    case Op::Mean: return e.div(chain(Scalar::kAdd), c(static_cast<double>(in.size())));
-    default: CHECK(false, "{} is not elementwise", to_string(call.op));
+    case Op::Pow:
+      return pow(x, in[1]);
+    case Op::Min:
+      return chain(Scalar::kMin);
+    case Op::Max:
+      return chain(Scalar::kMax);
+    case Op::Mean:
+      return e.div(chain(Scalar::kAdd), c(static_cast<double>(in.size())));
+    default:
+      CHECK(false, "{} is not elementwise", to_string(call.op));
   }
   return kNoExpr;
 }

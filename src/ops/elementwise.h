@@ -1,4 +1,5 @@
-/// ops/elementwise.h — arithmetic and activations: one output element from one element of each input, numpy broadcast.
+/// ops/elementwise.h — arithmetic and activations: one output element from one element of each
+/// input, numpy broadcast.
 ///
 ///   infer      inputs share one type out of a set; the output has it, and the broadcast shape
 ///   loop       a map in the compute type
@@ -17,10 +18,11 @@ template <DTypeSet kSet>
 Result<Types> infer_map(const Call& call) {
   return infer_map_of(call, kSet);
 }
-Result<Types> infer_clip(const Call& call);   // bounds are scalars
-Result<Types> infer_mod(const Call& call);    // floats only with fmod = 1
-Result<Types> infer_pow(const Call& call);    // the type of the base; the exponent may have another
-Result<Types> infer_prelu(const Call& call);  // the slope broadcasts to the input, not the other way
+Result<Types> infer_clip(const Call& call);  // bounds are scalars
+Result<Types> infer_mod(const Call& call);   // floats only with fmod = 1
+Result<Types> infer_pow(const Call& call);   // the type of the base; the exponent may have another
+Result<Types> infer_prelu(
+    const Call& call);  // the slope broadcasts to the input, not the other way
 
 std::optional<Loop> loop_map(const Call& call, int output);
 Status reference_map(const Call& call, std::span<const Tensor* const> inputs,

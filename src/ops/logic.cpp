@@ -25,8 +25,9 @@ Result<Types> infer_bit_shift(const Call& call) {
 Result<Types> infer_where(const Call& call) {
   TRY_STATUS(check_dtype(call, 0, kBools));
   if (call.in(1).dtype != call.in(2).dtype) {
-    return bad_call(call, fmt::format("it chooses between {} and {}", to_string(call.in(1).dtype),
-                                      to_string(call.in(2).dtype)),
+    return bad_call(call,
+                    fmt::format("it chooses between {} and {}", to_string(call.in(1).dtype),
+                                to_string(call.in(2).dtype)),
                     "both choices share one type; cast one of them");
   }
   TRY(Shape shape, common_shape(call));
@@ -40,25 +41,53 @@ std::optional<Loop> loop_logic(const Call& call, int) {
   const ExprId x = in[0], y = in.size() > 1 ? in[1] : kNoExpr;
   ExprId& body = start.loop.body;
   switch (call.op) {
-    case Op::Equal: body = e.eq(x, y); break;
-    case Op::Less: body = e.lt(x, y); break;
-    case Op::LessOrEqual: body = e.le(x, y); break;
-    case Op::Greater: body = e.lt(y, x); break;
-    case Op::GreaterOrEqual: body = e.le(y, x); break;
-    case Op::And: body = e.both(x, y); break;
-    case Op::Or: body = e.binary(Scalar::kOr, x, y); break;
-    case Op::Xor: body = e.binary(Scalar::kXor, x, y); break;
-    case Op::Not: body = e.unary(Scalar::kNot, x); break;
-    case Op::BitwiseAnd: body = e.binary(Scalar::kBitAnd, x, y); break;
-    case Op::BitwiseOr: body = e.binary(Scalar::kBitOr, x, y); break;
-    case Op::BitwiseXor: body = e.binary(Scalar::kBitXor, x, y); break;
-    case Op::BitwiseNot: body = e.unary(Scalar::kBitNot, x); break;
+    case Op::Equal:
+      body = e.eq(x, y);
+      break;
+    case Op::Less:
+      body = e.lt(x, y);
+      break;
+    case Op::LessOrEqual:
+      body = e.le(x, y);
+      break;
+    case Op::Greater:
+      body = e.lt(y, x);
+      break;
+    case Op::GreaterOrEqual:
+      body = e.le(y, x);
+      break;
+    case Op::And:
+      body = e.both(x, y);
+      break;
+    case Op::Or:
+      body = e.binary(Scalar::kOr, x, y);
+      break;
+    case Op::Xor:
+      body = e.binary(Scalar::kXor, x, y);
+      break;
+    case Op::Not:
+      body = e.unary(Scalar::kNot, x);
+      break;
+    case Op::BitwiseAnd:
+      body = e.binary(Scalar::kBitAnd, x, y);
+      break;
+    case Op::BitwiseOr:
+      body = e.binary(Scalar::kBitOr, x, y);
+      break;
+    case Op::BitwiseXor:
+      body = e.binary(Scalar::kBitXor, x, y);
+      break;
+    case Op::BitwiseNot:
+      body = e.unary(Scalar::kBitNot, x);
+      break;
     case Op::BitShift: {
       const bool left = call.attrs.get_string("direction", "") == "LEFT";
       body = e.binary(left ? Scalar::kShl : Scalar::kShr, x, y);
       break;
     }
-    case Op::IsNaN: body = e.unary(Scalar::kIsNan, x); break;
+    case Op::IsNaN:
+      body = e.unary(Scalar::kIsNan, x);
+      break;
     case Op::IsInf: {
       const ExprId zero = e.constant(call.in(0).dtype, 0);
       body = e.unary(Scalar::kIsInf, x);
@@ -66,8 +95,11 @@ std::optional<Loop> loop_logic(const Call& call, int) {
       if (!call.attrs.get_int("detect_positive", 1)) body = e.both(body, e.lt(x, zero));
       break;
     }
-    case Op::Where: body = e.select(x, in[1], in[2]); break;
-    default: CHECK(false, "{} is not logic", to_string(call.op));
+    case Op::Where:
+      body = e.select(x, in[1], in[2]);
+      break;
+    default:
+      CHECK(false, "{} is not logic", to_string(call.op));
   }
   return std::move(start.loop);
 }
@@ -77,12 +109,19 @@ namespace {
 template <typename Value>
 bool compare(Op op, Value x, Value y) {
   switch (op) {
-    case Op::Equal: return x == y;
-    case Op::Less: return x < y;
-    case Op::LessOrEqual: return x <= y;
-    case Op::Greater: return x > y;
-    case Op::GreaterOrEqual: return x >= y;
-    default: CHECK(false, "{} does not compare", to_string(op)); return false;
+    case Op::Equal:
+      return x == y;
+    case Op::Less:
+      return x < y;
+    case Op::LessOrEqual:
+      return x <= y;
+    case Op::Greater:
+      return x > y;
+    case Op::GreaterOrEqual:
+      return x >= y;
+    default:
+      CHECK(false, "{} does not compare", to_string(op));
+      return false;
   }
 }
 
@@ -90,20 +129,29 @@ int64_t shift(const Call& call, int64_t x, int64_t by) {
   const auto places = static_cast<uint64_t>(by), value = static_cast<uint64_t>(x);
   if (places >= static_cast<uint64_t>(bits(call.in(0).dtype))) return 0;
   return static_cast<int64_t>(call.attrs.get_string("direction", "") == "LEFT" ? value << places
-                                                                              : value >> places);
+                                                                               : value >> places);
 }
 
 int64_t integer_logic(const Call& call, int64_t x, int64_t y) {
   switch (call.op) {
-    case Op::And: return x && y;
-    case Op::Or: return x || y;
-    case Op::Xor: return (x != 0) != (y != 0);
-    case Op::Not: return x == 0;
-    case Op::BitwiseAnd: return x & y;
-    case Op::BitwiseOr: return x | y;
-    case Op::BitwiseXor: return x ^ y;
-    case Op::BitwiseNot: return ~x;
-    case Op::BitShift: return shift(call, x, y);
+    case Op::And:
+      return x && y;
+    case Op::Or:
+      return x || y;
+    case Op::Xor:
+      return (x != 0) != (y != 0);
+    case Op::Not:
+      return x == 0;
+    case Op::BitwiseAnd:
+      return x & y;
+    case Op::BitwiseOr:
+      return x | y;
+    case Op::BitwiseXor:
+      return x ^ y;
+    case Op::BitwiseNot:
+      return ~x;
+    case Op::BitShift:
+      return shift(call, x, y);
     default:
       return call.in(0).dtype == DType::u64
                  ? compare(call.op, static_cast<uint64_t>(x), static_cast<uint64_t>(y))
@@ -113,10 +161,12 @@ int64_t integer_logic(const Call& call, int64_t x, int64_t y) {
 
 bool real_logic(const Call& call, double x, double y) {
   switch (call.op) {
-    case Op::IsNaN: return std::isnan(x);
+    case Op::IsNaN:
+      return std::isnan(x);
     case Op::IsInf:
       return std::isinf(x) && call.attrs.get_int(x < 0 ? "detect_negative" : "detect_positive", 1);
-    default: return compare(call.op, x, y);
+    default:
+      return compare(call.op, x, y);
   }
 }
 

@@ -1,4 +1,5 @@
-/// ops/logic.h — comparisons, boolean and bitwise algebra, selection. A comparison with NaN is false.
+/// ops/logic.h — comparisons, boolean and bitwise algebra, selection. A comparison with NaN is
+/// false.
 #pragma once
 
 #include "ops/dtype_set.h"

@@ -37,7 +37,7 @@ int64_t floor_div(int64_t x, int64_t y) {
   return (x % y != 0 && (x < 0) != (y < 0)) ? q - 1 : q;
 }
 
-/// Wraps an integer to the width of a compute type.
+/// Wraps an integer to the width of a type.
 int64_t wrap(DType dtype, int64_t value) {
   switch (dtype) {
     case DType::i32: return static_cast<int32_t>(value);
@@ -46,6 +46,10 @@ int64_t wrap(DType dtype, int64_t value) {
     case DType::u32: return static_cast<uint32_t>(value);
     case DType::u16: return static_cast<uint16_t>(value);
     case DType::u8: return static_cast<uint8_t>(value);
+    case DType::i4: return static_cast<int8_t>(static_cast<uint8_t>(value) << 4) >> 4;
+    case DType::i2: return static_cast<int8_t>(static_cast<uint8_t>(value) << 6) >> 6;
+    case DType::u4: return value & 15;
+    case DType::u2: return value & 3;
     case DType::b1: return value != 0;
     default: return value;
   }

@@ -23,8 +23,9 @@ Result<Types> infer_loss(const Call& call) {
   Shape labels = scores;
   labels.erase(labels.begin() + 1);
   if (call.in(1).shape != labels) {
-    return bad_call(call, fmt::format("labels are {}, wanted {} for scores {}",
-                                      to_string(call.in(1).shape), to_string(labels), to_string(scores)));
+    return bad_call(
+        call, fmt::format("labels are {}, wanted {} for scores {}", to_string(call.in(1).shape),
+                          to_string(labels), to_string(scores)));
   }
   if (call.has(2)) {
     TRY_STATUS(check_dtype(call, 2, kFloats));
@@ -71,8 +72,10 @@ Status reference_loss(const Call& call, std::span<const Tensor* const> inputs,
     weight_total += weight;
   }
   const std::string how = reduction(call);
-  if (how == "none") write_reals(outputs[0], losses);
-  else outputs[0].set_double(0, how == "sum" ? total : total / weight_total);
+  if (how == "none")
+    write_reals(outputs[0], losses);
+  else
+    outputs[0].set_double(0, how == "sum" ? total : total / weight_total);
   return ok_status();
 }
 
@@ -109,8 +112,10 @@ std::vector<int32_t> expand_loss(const Call& call, Expander& expander) {
   for (size_t d = 0; d < all.size(); ++d) all[d] = static_cast<int64_t>(d);
   const std::string how = reduction(call);
   auto loss = losses;
-  if (how == "mean" && weights == Expander::kAbsent) loss = s.reduce(Op::ReduceMean, losses, all, false);
-  else if (how != "none") loss = s.reduce(Op::ReduceSum, losses, all, false);
+  if (how == "mean" && weights == Expander::kAbsent)
+    loss = s.reduce(Op::ReduceMean, losses, all, false);
+  else if (how != "none")
+    loss = s.reduce(Op::ReduceSum, losses, all, false);
   if (how == "mean" && weights != Expander::kAbsent) {
     loss = s(Op::Div, loss, s.reduce(Op::ReduceSum, weights, all, false));
   }

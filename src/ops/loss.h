@@ -1,8 +1,10 @@
 /// ops/loss.h — NegativeLogLikelihoodLoss and SoftmaxCrossEntropyLoss.
 ///
-///   scores [N, C, d...], labels [N, d...], weights [C]  →  loss [N, d...] or, reduced by mean or sum, a scalar
+///   scores [N, C, d...], labels [N, d...], weights [C]  →  loss [N, d...] or, reduced by mean or
+///   sum, a scalar
 ///
-/// A label equal to `ignore_index` counts nothing; the mean divides by the sum of the weights that count.
+/// A label equal to `ignore_index` counts nothing; the mean divides by the sum of the weights that
+/// count.
 #pragma once
 
 #include "ops/ops.h"

@@ -1,4 +1,5 @@
-// Shape rules, costs, and how norms are told in simpler ops. The references are in norm_reference.cpp.
+// Shape rules, costs, and how norms are told in simpler ops. The references are in
+// norm_reference.cpp.
 #include "ops/norm.h"
 
 #include <cmath>
@@ -89,7 +90,8 @@ Result<Types> infer_group_norm(const Call& call) {
   TRY_STATUS(stash_dtype(call));
   const int64_t groups = call.attrs.get_int("num_groups", 0), channels = call.in(0).shape[1];
   if (groups <= 0 || channels % groups != 0) {
-    return bad_call(call, fmt::format("num_groups = {} does not divide {} channels", groups, channels));
+    return bad_call(call,
+                    fmt::format("num_groups = {} does not divide {} channels", groups, channels));
   }
   return Types{call.in(0)};
 }
@@ -130,7 +132,8 @@ Cost cost_norm(const Call& call) {
   return cost;
 }
 
-/// x / (bias + alpha / size * (sum of squares of the `size` channels around))^beta, the window written out.
+/// x / (bias + alpha / size * (sum of squares of the `size` channels around))^beta, the window
+/// written out.
 std::optional<Loop> loop_lrn(const Call& call, int) {
   constexpr int64_t kWindow = 64;  // a longer sum is no expression to compile
   const int64_t size = call.attrs.get_int("size", 1);
@@ -152,17 +155,20 @@ std::optional<Loop> loop_lrn(const Call& call, int) {
   }
   const double alpha = call.attrs.get_float("alpha", 1e-4f) / static_cast<double>(size);
   const double bias = call.attrs.get_float("bias", 1), beta = call.attrs.get_float("beta", 0.75);
-  const ExprId base = e.add(e.mul(sum, e.constant(type.dtype, alpha)), e.constant(type.dtype, bias));
+  const ExprId base =
+      e.add(e.mul(sum, e.constant(type.dtype, alpha)), e.constant(type.dtype, bias));
   const ExprId power = e.binary(Scalar::kPow, base, e.constant(type.dtype, beta));
   start.loop.body = e.div(start.values[0], power);
   return std::move(start.loop);
 }
 
-// ---- expansions -------------------------------------------------------------------------------------------------
+// ---- expansions
+// -------------------------------------------------------------------------------------------------
 namespace {
 
 struct Normalized {
-  Steps::Value mean, inverse, value;  // value = (x - mean) * inverse, inverse = 1 / sqrt(variance + eps)
+  Steps::Value mean, inverse,
+      value;  // value = (x - mean) * inverse, inverse = 1 / sqrt(variance + eps)
 };
 
 Normalized normalize(Steps& s, Steps::Value x, const std::vector<int64_t>& axes, double eps) {
@@ -197,8 +203,8 @@ std::vector<int32_t> expand_softmax(const Call& call, Expander& expander) {
   const auto shifted = s(Op::Sub, x, s.reduce(Op::ReduceMax, x, axes));
   const auto power = s(Op::Exp, shifted);
   const auto sum = s.reduce(Op::ReduceSum, power, axes);
-  const auto result = call.op == Op::Softmax ? s(Op::Div, power, sum)
-                                             : s(Op::Sub, shifted, s(Op::Log, sum));
+  const auto result =
+      call.op == Op::Softmax ? s(Op::Div, power, sum) : s(Op::Sub, shifted, s(Op::Log, sum));
   return {s.cast(result, call.out().dtype)};
 }
 

@@ -1,7 +1,9 @@
-/// ops/norm.h — softmax and its kin, and the normalisations: each needs more than one pass over its input.
+/// ops/norm.h — softmax and its kin, and the normalisations: each needs more than one pass over its
+/// input.
 ///
-/// They have no loop of their own but expand into ones that have (LRN alone is a map). Statistics are taken about the mean
-/// (sum of (x - mean)^2, never E[x^2] - mean^2) and in f32 where x is narrower. Softmax over nothing but -inf is NaN.
+/// They have no loop of their own but expand into ones that have (LRN alone is a map). Statistics
+/// are taken about the mean (sum of (x - mean)^2, never E[x^2] - mean^2) and in f32 where x is
+/// narrower. Softmax over nothing but -inf is NaN.
 #pragma once
 
 #include "ops/ops.h"

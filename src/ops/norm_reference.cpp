@@ -107,8 +107,10 @@ Status reference_channel_norm(const Call& call, std::span<const Tensor* const> i
   const bool training = call.attrs.get_int("training_mode", 0) != 0;
   const double eps = epsilon(call);
 
-  // Each element belongs to a pool that shares its statistics: a channel, a sample's channel, or a sample's group.
-  const int64_t groups = call.op == Op::GroupNormalization ? call.attrs.get_int("num_groups", 1) : channels;
+  // Each element belongs to a pool that shares its statistics: a channel, a sample's channel, or a
+  // sample's group.
+  const int64_t groups =
+      call.op == Op::GroupNormalization ? call.attrs.get_int("num_groups", 1) : channels;
   const int64_t pools = batch_norm ? channels : batch * groups;
   auto channel_of = [&](int64_t n) { return n / area % channels; };
   auto pool_of = [&](int64_t n) {
@@ -165,7 +167,8 @@ Status reference_lrn(const Call& call, std::span<const Tensor* const> inputs,
   const std::vector<double> x = read_reals(*inputs[0]);
   const int64_t channels = inputs[0]->shape()[1];
   const int64_t size = call.attrs.get_int("size", 1);
-  const double alpha = call.attrs.get_float("alpha", 1e-4f), beta = call.attrs.get_float("beta", 0.75);
+  const double alpha = call.attrs.get_float("alpha", 1e-4f),
+               beta = call.attrs.get_float("beta", 0.75);
   const double bias = call.attrs.get_float("bias", 1);
   const Fold fold(inputs[0]->shape(), {1});
   for (int64_t base : fold.base) {
@@ -176,7 +179,8 @@ Status reference_lrn(const Call& call, std::span<const Tensor* const> inputs,
       for (int64_t near = first; near <= last; ++near)
         square += x[base + fold.step[near]] * x[base + fold.step[near]];
       const int64_t at = base + fold.step[c];
-      outputs[0].set_double(at, x[at] / std::pow(bias + alpha / static_cast<double>(size) * square, beta));
+      outputs[0].set_double(
+          at, x[at] / std::pow(bias + alpha / static_cast<double>(size) * square, beta));
     }
   }
   return ok_status();

@@ -10,8 +10,8 @@
 namespace obelisk::ops {
 namespace {
 
-constexpr DTypeSet kQuantInts = dtype_set({DType::i16, DType::i8, DType::i4, DType::i2, DType::u16,
-                                           DType::u8, DType::u4, DType::u2});
+constexpr DTypeSet kQuantInts = dtype_set(
+    {DType::i16, DType::i8, DType::i4, DType::i2, DType::u16, DType::u8, DType::u4, DType::u2});
 constexpr DTypeSet kQuants = kQuantInts | kFloats8 | dtype_set({DType::f4e2m1});
 constexpr DTypeSet kReals = dtype_set({DType::f32, DType::f16, DType::bf16});
 constexpr DTypeSet kScales = kReals | dtype_set({DType::f8e8m0});
@@ -25,7 +25,8 @@ struct Layout {
   int64_t block = 0;
 };
 
-/// Reads the layout of input `input` (scale or zero point). Error kBadModel when its shape does not lie over x.
+/// Reads the layout of input `input` (scale or zero point). Error kBadModel when its shape does not
+/// lie over x.
 Result<Layout> layout_of(const Call& call, int input) {
   const Type& x = call.in(0);
   const Type& part = call.in(input);
@@ -67,8 +68,12 @@ ExprId load_part(const Call& call, MapStart& start, int input) {
   const Layout layout = *layout_of(call, input);
   std::vector<ExprId> at;
   switch (layout.spread) {
-    case Spread::kTensor: at.assign(call.in(input).rank(), e.integer(0)); break;
-    case Spread::kAxis: at = {start.coords[layout.axis]}; break;
+    case Spread::kTensor:
+      at.assign(call.in(input).rank(), e.integer(0));
+      break;
+    case Spread::kAxis:
+      at = {start.coords[layout.axis]};
+      break;
     case Spread::kBlocks:
       at = start.coords;
       at[layout.axis] = e.div(at[layout.axis], layout.block);
@@ -86,7 +91,8 @@ std::vector<int64_t> part_index(const Call& call, int input) {
   int64_t inner = 1;
   for (int d = static_cast<int>(layout.axis) + 1; d < x.rank(); ++d) inner *= x.shape[d];
   const int64_t extent = x.shape[layout.axis];
-  const int64_t blocks = layout.spread == Spread::kAxis ? extent : call.in(input).shape[layout.axis];
+  const int64_t blocks =
+      layout.spread == Spread::kAxis ? extent : call.in(input).shape[layout.axis];
   for (int64_t n = 0; n < x.count(); ++n) {
     const int64_t at = n / inner % extent, outer = n / inner / extent;
     index[n] = layout.spread == Spread::kAxis
@@ -194,7 +200,8 @@ Status reference_quantize(const Call& call, std::span<const Tensor* const> input
   const std::vector<int64_t> zero_at = call.has(2) ? part_index(call, 2) : scale_at;
   const bool saturate = call.attrs.get_int("saturate", 1) != 0;
   for (int64_t n = 0; n < outputs[0].count(); ++n) {
-    // The quotient is rounded as the call says even where x is handed in wider: ties decide the integer.
+    // The quotient is rounded as the call says even where x is handed in wider: ties decide the
+    // integer.
     const double x = round_through(division, inputs[0]->get_double(n));
     const double scale = round_through(division, inputs[1]->get_double(scale_at[n]));
     double value = round_through(division, x / scale);
@@ -236,7 +243,8 @@ Status reference_dynamic_quantize(const Call&, std::span<const Tensor* const> in
   const float zero = std::nearbyint(std::clamp(0.0f - low / scale, 0.0f, 255.0f));
   for (size_t n = 0; n < x.size(); ++n) {
     const float level = std::nearbyint(static_cast<float>(x[n]) / scale) + zero;
-    outputs[0].set_int(n, std::isnan(level) ? 0 : static_cast<int64_t>(std::clamp(level, 0.0f, 255.0f)));
+    outputs[0].set_int(
+        n, std::isnan(level) ? 0 : static_cast<int64_t>(std::clamp(level, 0.0f, 255.0f)));
   }
   if (outputs.size() > 1) outputs[1].set_double(0, scale);
   if (outputs.size() > 2) outputs[2].set_int(0, static_cast<int64_t>(zero));
@@ -254,8 +262,9 @@ std::vector<int32_t> expand_dynamic_quantize(const Call& call, Expander& expande
   // A constant zero tensor would have scale 0 and divide by it.
   const auto one = s.scalar(DType::f32, 1);
   const auto scale = s(Op::Div, s.where(s(Op::Equal, range, 0.0), one, range), 255.0);
-  const auto zero = s(Op::Round, s.add(Op::Clip, {s(Op::Neg, s(Op::Div, low, scale)),
-                                                  s.scalar(DType::f32, 0), s.scalar(DType::f32, 255)}));
+  const auto zero =
+      s(Op::Round, s.add(Op::Clip, {s(Op::Neg, s(Op::Div, low, scale)), s.scalar(DType::f32, 0),
+                                    s.scalar(DType::f32, 255)}));
   const auto zero_point = s.cast(zero, DType::u8);
   return {s.add(Op::QuantizeLinear, {x, scale, zero_point}), scale, zero_point};
 }

@@ -1,6 +1,9 @@
-/// ops/quantize.h — between real numbers and small integers or f8: y = saturate(round(x / scale) + zero), x = (y - zero) * scale.
+/// ops/quantize.h — between real numbers and small integers or f8.
 ///
-/// `scale` and `zero` are one for the tensor, one for each index of `axis`, or one for each block of `block_size` along it.
+///   y = saturate(round(x / scale) + zero)      x = (y - zero) * scale
+///
+/// `scale` and `zero` are one for the tensor, one for each index of `axis`, or one for each block
+/// of `block_size` along it.
 #pragma once
 
 #include "ops/ops.h"

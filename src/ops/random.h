@@ -1,7 +1,8 @@
 /// ops/random.h — ops that draw numbers. Only Dropout of inference runs, which is the identity.
 ///
-/// The others are refused: the standard leaves the generator open, so no two implementations agree on their answers and
-/// none could be verified. They stand in the table so that the refusal names them.
+/// The others are refused: the standard leaves the generator open, so no two implementations agree
+/// on their answers and none could be verified. They stand in the table so that the refusal names
+/// them.
 #pragma once
 
 #include "ops/ops.h"

@@ -18,8 +18,10 @@ bool is_folded(const std::vector<int64_t>& axes, size_t d) {
 Shape folded_shape(const Shape& shape, const std::vector<int64_t>& axes, bool keep) {
   Shape out;
   for (size_t d = 0; d < shape.size(); ++d) {
-    if (!is_folded(axes, d)) out.push_back(shape[d]);
-    else if (keep) out.push_back(1);
+    if (!is_folded(axes, d))
+      out.push_back(shape[d]);
+    else if (keep)
+      out.push_back(1);
   }
   return out;
 }
@@ -96,24 +98,38 @@ std::optional<Loop> loop_reduce(const Call& call, int) {
   loop.body = x;
   loop.combine = Combine::kSum;
   switch (call.op) {
-    case Op::ReduceSum: break;
+    case Op::ReduceSum:
+      break;
     case Op::ReduceMean: {
       double count = 1;
       for (int64_t axis : axes) count *= static_cast<double>(in.shape[axis]);
       loop.finish = e.div(acc, e.constant(own, count));
       break;
     }
-    case Op::ReduceMax: loop.combine = own == DType::b1 ? Combine::kAny : Combine::kMax; break;
-    case Op::ReduceMin: loop.combine = own == DType::b1 ? Combine::kAll : Combine::kMin; break;
-    case Op::ReduceProd: loop.combine = Combine::kProd; break;
-    case Op::ReduceL1: loop.body = e.unary(Scalar::kAbs, x); break;
+    case Op::ReduceMax:
+      loop.combine = own == DType::b1 ? Combine::kAny : Combine::kMax;
+      break;
+    case Op::ReduceMin:
+      loop.combine = own == DType::b1 ? Combine::kAll : Combine::kMin;
+      break;
+    case Op::ReduceProd:
+      loop.combine = Combine::kProd;
+      break;
+    case Op::ReduceL1:
+      loop.body = e.unary(Scalar::kAbs, x);
+      break;
     case Op::ReduceL2:
       loop.body = e.mul(x, x);
       loop.finish = back(e.unary(Scalar::kSqrt, wide(acc)));
       break;
-    case Op::ReduceSumSquare: loop.body = e.mul(x, x); break;
-    case Op::ReduceLogSum: loop.finish = back(e.unary(Scalar::kLog, wide(acc))); break;
-    default: CHECK(false, "{} is not a reduction", to_string(call.op));
+    case Op::ReduceSumSquare:
+      loop.body = e.mul(x, x);
+      break;
+    case Op::ReduceLogSum:
+      loop.finish = back(e.unary(Scalar::kLog, wide(acc)));
+      break;
+    default:
+      CHECK(false, "{} is not a reduction", to_string(call.op));
   }
   return loop;
 }
@@ -166,15 +182,24 @@ double fold_reals(const Call& call, const double* x, const std::vector<int64_t>&
     nan |= std::isnan(value);
   }
   switch (call.op) {
-    case Op::ReduceSum: return sum;
-    case Op::ReduceMean: return sum / count;
-    case Op::ReduceMax: return nan ? std::nan("") : high;
-    case Op::ReduceMin: return nan ? std::nan("") : low;
-    case Op::ReduceProd: return product;
-    case Op::ReduceL1: return absolute;
-    case Op::ReduceL2: return std::sqrt(square);
-    case Op::ReduceSumSquare: return square;
-    case Op::ReduceLogSum: return std::log(sum);
+    case Op::ReduceSum:
+      return sum;
+    case Op::ReduceMean:
+      return sum / count;
+    case Op::ReduceMax:
+      return nan ? std::nan("") : high;
+    case Op::ReduceMin:
+      return nan ? std::nan("") : low;
+    case Op::ReduceProd:
+      return product;
+    case Op::ReduceL1:
+      return absolute;
+    case Op::ReduceL2:
+      return std::sqrt(square);
+    case Op::ReduceSumSquare:
+      return square;
+    case Op::ReduceLogSum:
+      return std::log(sum);
     case Op::ReduceLogSumExp: {
       if (nan) return std::nan("");
       if (std::isinf(high)) return high;
@@ -182,7 +207,9 @@ double fold_reals(const Call& call, const double* x, const std::vector<int64_t>&
       for (int64_t offset : step) scaled += std::exp(x[offset] - high);
       return high + std::log(scaled);
     }
-    default: CHECK(false, "{} is not a reduction", to_string(call.op)); return 0;
+    default:
+      CHECK(false, "{} is not a reduction", to_string(call.op));
+      return 0;
   }
 }
 
@@ -211,9 +238,12 @@ int64_t fold_ints(const Call& call, const int64_t* x, const std::vector<int64_t>
   if (step.empty()) {  // of the type's range, the end that loses against everything
     const int width = bits(dtype);
     const uint64_t ones = ~uint64_t{0} >> (64 - width);
-    if (dtype == DType::b1) best = !maximum;
-    else if (is_signed(dtype)) best = maximum ? -1 - static_cast<int64_t>(ones >> 1) : static_cast<int64_t>(ones >> 1);
-    else best = maximum ? 0 : static_cast<int64_t>(ones);
+    if (dtype == DType::b1)
+      best = !maximum;
+    else if (is_signed(dtype))
+      best = maximum ? -1 - static_cast<int64_t>(ones >> 1) : static_cast<int64_t>(ones >> 1);
+    else
+      best = maximum ? 0 : static_cast<int64_t>(ones);
   }
   auto real = [&](uint64_t total) {
     const int64_t kept = narrowed(dtype, static_cast<int64_t>(total));
@@ -223,25 +253,35 @@ int64_t fold_ints(const Call& call, const int64_t* x, const std::vector<int64_t>
     return std::isfinite(value) ? static_cast<int64_t>(value) : std::numeric_limits<int64_t>::min();
   };
   switch (call.op) {
-    case Op::ReduceSum: return static_cast<int64_t>(sum);
+    case Op::ReduceSum:
+      return static_cast<int64_t>(sum);
     case Op::ReduceMean: {
       if (step.empty()) return 0;
       const auto count = static_cast<int64_t>(step.size());
       return is_u64 ? static_cast<int64_t>(sum / static_cast<uint64_t>(count))
                     : narrowed(dtype, static_cast<int64_t>(sum)) / count;
     }
-    case Op::ReduceMax: case Op::ReduceMin: return best;
-    case Op::ReduceProd: return static_cast<int64_t>(product);
-    case Op::ReduceL1: return static_cast<int64_t>(absolute);
-    case Op::ReduceSumSquare: return static_cast<int64_t>(square);
-    case Op::ReduceL2: return truncated(std::sqrt(real(square)));
-    case Op::ReduceLogSum: return truncated(std::log(real(sum)));
+    case Op::ReduceMax:
+    case Op::ReduceMin:
+      return best;
+    case Op::ReduceProd:
+      return static_cast<int64_t>(product);
+    case Op::ReduceL1:
+      return static_cast<int64_t>(absolute);
+    case Op::ReduceSumSquare:
+      return static_cast<int64_t>(square);
+    case Op::ReduceL2:
+      return truncated(std::sqrt(real(square)));
+    case Op::ReduceLogSum:
+      return truncated(std::log(real(sum)));
     case Op::ReduceLogSumExp: {
       double scaled = 0;
       for (int64_t offset : step) scaled += std::exp(real(x[offset]) - real(best));
       return truncated(std::log(scaled) + real(best));
     }
-    default: CHECK(false, "{} is not a reduction", to_string(call.op)); return 0;
+    default:
+      CHECK(false, "{} is not a reduction", to_string(call.op));
+      return 0;
   }
 }
 

@@ -3,7 +3,8 @@
 ///   axes   input 1 (must be known when compiling) or all of them; with noop_with_empty_axes none
 ///   loop   domain = output coordinates, then the reduced ones, outermost first
 ///
-/// A fold over nothing gives the identity of its combination: 0, 1, -inf, +inf, the lowest or highest integer, false, true.
+/// A fold over nothing gives the identity of its combination: 0, 1, -inf, +inf, the lowest or
+/// highest integer, false, true.
 #pragma once
 
 #include "ops/dtype_set.h"

@@ -1,0 +1,178 @@
+// Answers that the standard fixes and that two forms written by one hand could both get wrong:
+// special values, ties, signs, overflow, empty folds, and the texts of refusals.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+#include "ops/test/sample.h"
+
+namespace obelisk::ops::test {
+namespace {
+
+constexpr double kInf = std::numeric_limits<double>::infinity();
+const double kNan = std::nan("");
+
+struct Case {
+  const char* what;
+  Sample sample;
+  Tensor want;
+};
+
+TEST(Golden, Values) {
+  const auto f32 = DType::f32, i32 = DType::i32, i8 = DType::i8, u8 = DType::u8, b1 = DType::b1,
+             i64 = DType::i64;
+  const auto text = [](const char* name, const char* value) {
+    return Attrs().set(name, std::string(value));
+  };
+  const auto number = [](const char* name, int64_t value) { return Attrs().set(name, value); };
+  const Case cases[] = {
+      {"division truncates toward zero, by zero gives zero",
+       {Op::Div, {}, {tensor(i32, {4}, {7, -7, 7, 5}), tensor(i32, {4}, {2, 2, -2, 0})}},
+       tensor(i32, {4}, {3, -3, -3, 0})},
+      {"the remainder has the divisor's sign",
+       {Op::Mod, {}, {tensor(i32, {4}, {7, -7, 7, -7}), tensor(i32, {4}, {3, 3, -3, -3})}},
+       tensor(i32, {4}, {1, 2, -2, -1})},
+      {"with fmod it has the dividend's",
+       {Op::Mod,
+        number("fmod", 1),
+        {tensor(f32, {3}, {-4.5, 4.5, 7}), tensor(f32, {3}, {2, -2, kInf})}},
+       tensor(f32, {3}, {-0.5, 0.5, 7})},
+      {"integers wrap",
+       {Op::Add, {}, {tensor(i8, {2}, {127, -128}), tensor(i8, {2}, {1, -1})}},
+       tensor(i8, {2}, {-128, 127})},
+      {"halves round to even",
+       {Op::Round, {}, {tensor(f32, {5}, {0.5, 1.5, 2.5, -0.5, -1.5})}},
+       tensor(f32, {5}, {0, 2, 2, 0, -2})},
+      {"NaN wins over any number",
+       {Op::Max, {}, {tensor(f32, {3}, {kNan, 1, 2}), tensor(f32, {3}, {1, kNan, 3})}},
+       tensor(f32, {3}, {kNan, kNan, 3})},
+      {"bounds that cross give the upper one",
+       {Op::Clip, {}, {tensor(f32, {3}, {-9, 0, 9}), tensor(f32, {}, {2}), tensor(f32, {}, {1})}},
+       tensor(f32, {3}, {1, 1, 1})},
+      {"a shift by the width gives zero",
+       {Op::BitShift,
+        text("direction", "LEFT"),
+        {tensor(u8, {3}, {1, 255, 3}), tensor(u8, {3}, {8, 1, 0})}},
+       tensor(u8, {3}, {0, 254, 3})},
+      {"an integer base stays an integer",
+       {Op::Pow, {}, {tensor(i64, {3}, {2, 3, 10}), tensor(f32, {3}, {0.5, 2, 3})}},
+       tensor(i64, {3}, {1, 9, 1000})},
+      {"nothing compares with NaN",
+       {Op::LessOrEqual, {}, {tensor(f32, {2}, {kNan, 1}), tensor(f32, {2}, {1, 1})}},
+       tensor(b1, {2}, {0, 1})},
+      {"only the asked infinity",
+       {Op::IsInf, number("detect_negative", 0), {tensor(f32, {3}, {kInf, -kInf, 1})}},
+       tensor(b1, {3}, {1, 0, 0})},
+      {"floats truncate into integers",
+       {Op::Cast, number("to", 7), {tensor(f32, {3}, {-1.9, 1.9, 0.5})}},
+       tensor(i64, {3}, {-1, 1, 0})},
+      {"what fits i64 wraps into i4",
+       {Op::Cast, number("to", 22), {tensor(f32, {3}, {-9, 8, 7})}},
+       tensor(DType::i4, {3}, {7, -8, 7})},
+      {"f8 saturates, infinity too",
+       {Op::Cast, number("to", 17), {tensor(f32, {3}, {1e6, -kInf, kNan})}},
+       tensor(DType::f8e4m3fn, {3}, {448, -448, kNan})},
+      {"e8m0 rounds up",
+       {Op::Cast, number("to", 24), {tensor(f32, {4}, {0, 1.1, 2, 0.25})}},
+       tensor(DType::f8e8m0, {4}, {0x1p-127, 2, 2, 0.25})},
+      {"quantisation rounds halves to even and saturates",
+       {Op::QuantizeLinear,
+        {},
+        {tensor(f32, {6}, {0, 2, 3, 1000, -254, -1000}), tensor(f32, {}, {2}),
+         tensor(u8, {}, {128})}},
+       tensor(u8, {6}, {128, 129, 130, 255, 1, 0})},
+      {"no maximum of nothing",
+       {Op::ReduceMax, {}, {tensor(f32, {2, 0}, {}), tensor_of({1})}},
+       tensor(f32, {2, 1}, {-kInf, -kInf})},
+      {"no logarithm of nothing",
+       {Op::ReduceLogSum, {}, {tensor(f32, {2, 0}, {}), tensor_of({1})}},
+       tensor(f32, {2, 1}, {-kInf, -kInf})},
+      {"the product of nothing",
+       {Op::ReduceProd, number("keepdims", 0), {tensor(f32, {2, 0}, {}), tensor_of({1})}},
+       tensor(f32, {2}, {1, 1})},
+      {"an integer mean truncates",
+       {Op::ReduceMean, {}, {tensor(i32, {2}, {-3, 0})}},
+       tensor(i32, {1}, {-1})},
+      {"the first maximum",
+       {Op::ArgMax, {}, {tensor(f32, {4}, {1, 3, 3, 2})}},
+       tensor(i64, {1}, {1})},
+      {"the last maximum",
+       {Op::ArgMax, number("select_last_index", 1), {tensor(f32, {4}, {1, 3, 3, 2})}},
+       tensor(i64, {1}, {2})},
+      {"the sum of huge exponentials",
+       {Op::ReduceLogSumExp, {}, {tensor(f32, {2}, {1000, 1000})}},
+       tensor(f32, {1}, {1000 + std::log(2.0)})},
+      {"no overflow in softplus",
+       {Op::Softplus, {}, {tensor(f32, {2}, {200, -200})}},
+       tensor(f32, {2}, {200, 0})},
+      {"a zero vector stays zero",
+       {Op::LpNormalization, {}, {tensor(f32, {2, 2}, {0, 0, 3, 4})}},
+       tensor(f32, {2, 2}, {0, 0, 0.6, 0.8})},
+      {"one row of softmax is masked away",
+       {Op::Softmax, {}, {tensor(f32, {2, 2}, {-kInf, -kInf, 0, -kInf})}},
+       tensor(f32, {2, 2}, {kNan, kNan, 1, 0})},
+      {"gelu",
+       {Op::Gelu, {}, {tensor(f32, {3}, {-1, 0, 1})}},
+       tensor(f32, {3}, {-0.15865525, 0, 0.84134475})},
+  };
+  for (const Case& one : cases) {
+    const Tolerance limit = tolerance(row(one.sample.op).accuracy, one.want.dtype());
+    const std::vector<Tensor> reference = run_reference(one.sample);
+    ASSERT_EQ(reference.size(), 1u) << one.what;
+    EXPECT_EQ(reference[0].type(), one.want.type()) << one.what;
+    expect_near(reference[0], one.want, limit, fmt::format("reference: {}", one.what));
+    const std::vector<Tensor> loops = run_loops(one.sample);
+    if (!loops.empty()) expect_near(loops[0], one.want, limit, fmt::format("loop: {}", one.what));
+  }
+}
+
+TEST(Golden, SixtyFourBitsAreExact) {
+  Tensor a = Tensor::allocate({DType::u64, {2}}), b = Tensor::allocate({DType::u64, {2}});
+  a.set_int(0, -1), b.set_int(0, 1);  // 2^64 - 1 and 1
+  a.set_int(1, (int64_t{1} << 53) + 1),
+      b.set_int(1, int64_t{1} << 53);  // one apart, alike as doubles
+  for (const auto& run : {run_reference, run_loops}) {
+    EXPECT_EQ(run({Op::Max, {}, {a, b}})[0].get_int(0), -1);
+    EXPECT_EQ(run({Op::Greater, {}, {a, b}})[0].get_int(0), 1);
+    EXPECT_EQ(run({Op::Greater, {}, {a, b}})[0].get_int(1), 1);
+    EXPECT_EQ(run({Op::Div, {}, {a, b}})[0].get_int(0), -1);
+    EXPECT_EQ(run({Op::ReduceMax, {}, {a}})[0].get_int(0), -1);
+    EXPECT_EQ(run({Op::ReduceSum, {}, {a}})[0].get_int(0), int64_t{1} << 53);
+  }
+}
+
+std::string refusal(Op op, std::vector<Type> types, Attrs attrs = {}, int outputs = 1) {
+  Call call{.op = op, .attrs = attrs, .outputs = outputs};
+  for (const Type& type : types) call.inputs.push_back(&type), call.constants.push_back(nullptr);
+  const Result<Types> result = infer(call);
+  return result.ok() ? "accepted" : result.error().text();
+}
+
+TEST(Golden, RefusalsName) {
+  using testing::HasSubstr;
+  const Type f{DType::f32, {2, 3}}, g{DType::f32, {4}}, i{DType::i32, {2, 3}},
+      axes{DType::i64, {1}};
+  EXPECT_THAT(refusal(Op::Add, {f, i}), HasSubstr("Add: input 1 is i32, but input 0 is f32"));
+  EXPECT_THAT(refusal(Op::Add, {f, g}),
+              HasSubstr("input 1 is [4], which does not broadcast with [2,3]"));
+  EXPECT_THAT(refusal(Op::Exp, {i}),
+              HasSubstr("Exp: input 0 is i32, but it takes f64 f32 f16 bf16; cast it first"));
+  EXPECT_THAT(refusal(Op::Add, {f}), HasSubstr("1 inputs, but it takes 2 to 2"));
+  EXPECT_THAT(refusal(Op::Mod, {f, f}), HasSubstr("fmod is 0 but the inputs are f32"));
+  EXPECT_THAT(refusal(Op::ReduceSum, {f, axes}), HasSubstr("the axes (input 1) depends on data"));
+  EXPECT_THAT(refusal(Op::Softmax, {f}, Attrs().set("axis", int64_t{2})),
+              HasSubstr("axis 2 but the tensor has rank 2"));
+  EXPECT_THAT(refusal(Op::LayerNormalization, {f, g}),
+              HasSubstr("input 1 is [4], which does not broadcast into [2,3]"));
+  EXPECT_THAT(refusal(Op::Cast, {f}, Attrs().set("to", int64_t{8})),
+              HasSubstr("strings and complex numbers do not run"));
+  EXPECT_THAT(refusal(Op::RandomNormal, {}), HasSubstr("draws random numbers"));
+  EXPECT_THAT(refusal(Op::GroupNormalization, {{DType::f32, {1, 4, 2}}, g, g},
+                      Attrs().set("num_groups", int64_t{3})),
+              HasSubstr("num_groups = 3 does not divide 4 channels"));
+}
+
+}  // namespace
+}  // namespace obelisk::ops::test
