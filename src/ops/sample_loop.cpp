@@ -52,19 +52,18 @@ struct GridAxis {
     return place;
   }
 
-  // The coordinate of a tap; where taps outside are zero, `guard` also asks for this one to be inside.
+  // The coordinate of a tap, a whole number as a float; where taps outside are zero, `guard` also asks for this one to be inside.
+  // It asks in floats, for a NaN or a number beyond all integers has no index.
   ExprId index(ExprId tap, ExprId& guard) const {
-    if (plan.outside == Outside::kReflection) {
-      tap = exprs.cast(reflected(exprs.cast(tap, type)), DType::i64);
-    }
+    if (plan.outside == Outside::kReflection) tap = reflected(tap);
     if (plan.outside == Outside::kZeros) {
-      const ExprId inside = exprs.both(exprs.le(exprs.integer(0), tap),
-                                       exprs.lt(tap, exprs.integer(extent)));
+      const ExprId inside = exprs.both(exprs.le(number(0), tap),
+                                       exprs.lt(tap, number(static_cast<double>(extent))));
       guard = guard == kNoExpr ? inside : exprs.both(guard, inside);
-      return tap;
+      return exprs.cast(tap, DType::i64);
     }
     return exprs.binary(Scalar::kMax, exprs.integer(0),
-                        exprs.binary(Scalar::kMin, tap, exprs.integer(extent - 1)));
+                        exprs.binary(Scalar::kMin, exprs.cast(tap, DType::i64), exprs.integer(extent - 1)));
   }
 };
 
@@ -91,17 +90,17 @@ std::optional<Loop> loop_grid_sample(const Call& call, int) {
     point.back() = exprs.integer(spatial - 1 - d);  // the grid lists its axes innermost first
     const ExprId place = axis.place(exprs.cast(exprs.load(1, call.in(1).dtype, point), type));
     const ExprId below = exprs.unary(Scalar::kFloor, place);
-    ExprId tap = exprs.cast(below, DType::i64);
+    ExprId tap = below;
     if (!nearest) {
       const ExprId part = exprs.sub(place, below);
       const ExprId step = start.coords[rank + d];
       ExprId here;
       if (plan.mode == ResizeMode::kLinear) {
         here = exprs.select(exprs.eq(step, exprs.integer(0)), exprs.sub(axis.number(1), part), part);
-        tap = exprs.add(tap, step);
+        tap = exprs.add(tap, exprs.cast(step, type));
       } else {
-        const ExprId offset = exprs.add(step, int64_t{-1});
-        here = cubic_weight_of(exprs, exprs.sub(exprs.cast(offset, type), part), -0.75, type);
+        const ExprId offset = exprs.cast(exprs.add(step, int64_t{-1}), type);
+        here = cubic_weight_of(exprs, exprs.sub(offset, part), -0.75, type);
         tap = exprs.add(tap, offset);
       }
       weight = weight == kNoExpr ? here : exprs.mul(weight, here);
