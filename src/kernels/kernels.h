@@ -3,5 +3,6 @@
 #pragma once
 
 #include "kernels/cpu/attention.h"
+#include "kernels/cpu/conv.h"
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/table.h"

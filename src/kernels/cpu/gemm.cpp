@@ -33,6 +33,22 @@ void multiply(const Product& p) {
   }
 }
 
+void multiply_sum(const Product& p, int64_t count, const float* const* a, const float* const* b) {
+  if (p.n > kGroup && count > 1) {
+    if (const auto code = machine_code_sum(p)) {
+      const unsigned long long products = static_cast<unsigned long long>(count);
+      code(const_cast<const float**>(b), const_cast<const float**>(a), p.c, &products);
+      return;
+    }
+  }
+  Product one = p;
+  for (int64_t i = 0; i < count; ++i) {
+    one.a = a[i], one.b = b[i];
+    one.accumulate = p.accumulate || i > 0;
+    multiply(one);
+  }
+}
+
 namespace {
 
 // Rows of a block of B: 64 x 512 floats are 128 KiB, an eighth of a usual L2, beside the rows of A

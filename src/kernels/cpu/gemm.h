@@ -65,4 +65,9 @@ struct Product {
 };
 void multiply(const Product& product);
 
+/// C = or += the sum of `count` products A_i B_i, summed in the order of i, then k. At most
+/// kObkPanel columns; product.a and product.b are not looked at.
+void multiply_sum(const Product& product, int64_t count, const float* const* a,
+                  const float* const* b);
+
 }  // namespace obelisk::kernels

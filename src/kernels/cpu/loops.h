@@ -39,6 +39,11 @@ struct Loops {
   void (*transpose)(int64_t rows, int64_t columns, const float* source, int64_t source_row,
                     float* destination, int64_t destination_row);
 
+  // An output row of a depthwise convolution with multiplier 1: y[pixel][channel] = or += sum over
+  // rows[i] (the `kernel_rows` input rows that exist, with their weights [kernel_w][channels]).
+  void (*depthwise_row)(const ObkConv* conv, int64_t kernel_rows, const float* const* rows,
+                        const float* const* weights, int64_t pixel_stride, float* y);
+
   // The softmax of attention over scores [keys][width], width the queries rounded up to 16:
   // softcap, mask and causal rule, then scores = exp(score - largest) and total[query] = their sum
   // over keys. tile: 16 * width floats of scratch.

@@ -282,6 +282,59 @@ void softmax_keys(const ObkAttention* attention, int64_t keys, int64_t width, fl
   }
 }
 
+// ---- depthwise convolution
+
+/// kVectors vectors of channels of one pixel.
+template <int kVectors>
+inline void depthwise_channels(const ObkConv& t, int64_t kernel_rows, const float* const* rows,
+                               const float* const* weights, int64_t pixel_stride, int64_t column,
+                               int64_t channel, float* y) {
+  using V = typename Vector<float>::type;
+  constexpr int kLanes = Vector<float>::kLanes;
+  V sum[kVectors] = {};
+  if (t.accumulate)
+    for (int v = 0; v < kVectors; ++v) sum[v] = *reinterpret_cast<const V*>(y + v * kLanes);
+  const int64_t first = column * t.stride_w - t.pad_left;
+  for (int64_t i = 0; i < kernel_rows; ++i) {
+    for (int64_t j = 0; j < t.kernel_w; ++j) {
+      const int64_t at = first + j * t.dilation_w;
+      if (at < 0 || at >= t.width) continue;
+      const float* x = rows[i] + at * pixel_stride + channel;
+      const float* w = weights[i] + j * t.out_channels + channel;
+#pragma GCC unroll 4
+      for (int v = 0; v < kVectors; ++v)
+        sum[v] += *reinterpret_cast<const V*>(x + v * kLanes) *
+                  *reinterpret_cast<const V*>(w + v * kLanes);
+    }
+  }
+  for (int v = 0; v < kVectors; ++v) *reinterpret_cast<V*>(y + v * kLanes) = sum[v];
+}
+
+void depthwise_row(const ObkConv* conv, int64_t kernel_rows, const float* const* rows,
+                   const float* const* weights, int64_t pixel_stride, float* y) {
+  const ObkConv& t = *conv;
+  constexpr int kLanes = Vector<float>::kLanes;
+  for (int64_t column = 0; column < t.out_width; ++column) {
+    float* to = y + column * t.y_pixel;
+    int64_t c = 0;
+    for (; c + 4 * kLanes <= t.channels; c += 4 * kLanes)
+      depthwise_channels<4>(t, kernel_rows, rows, weights, pixel_stride, column, c, to + c);
+    for (; c + kLanes <= t.channels; c += kLanes)
+      depthwise_channels<1>(t, kernel_rows, rows, weights, pixel_stride, column, c, to + c);
+    for (; c < t.channels; ++c) {
+      float sum = t.accumulate ? to[c] : 0.0f;
+      for (int64_t i = 0; i < kernel_rows; ++i) {
+        for (int64_t j = 0; j < t.kernel_w; ++j) {
+          const int64_t at = column * t.stride_w - t.pad_left + j * t.dilation_w;
+          if (at < 0 || at >= t.width) continue;
+          sum += rows[i][at * pixel_stride + c] * weights[i][j * t.out_channels + c];
+        }
+      }
+      to[c] = sum;
+    }
+  }
+}
+
 }  // namespace
 
 const Loops OBK_NAME = {
@@ -291,6 +344,7 @@ const Loops OBK_NAME = {
     .gemm_i16 = gemm_i16,
     .to_f32 = to_f32,
     .transpose = transpose,
+    .depthwise_row = depthwise_row,
     .softmax_keys = softmax_keys,
 };
 

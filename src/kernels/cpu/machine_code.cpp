@@ -26,23 +26,48 @@ bool start() {
 
 }  // namespace
 
-MachineCode machine_code(const Product& p) {
-  static const bool started = start();
-  constexpr int64_t kLargest = std::numeric_limits<int>::max() / 8;
-  if (!started) return nullptr;
-  // libxsmm counts columns first: its C is our C transposed, its A our B, its B our A.
-  const bool turned = p.a_col != 1;
-  int64_t stride = turned ? p.a_col : p.a_row;
-  if (turned ? p.k == 1 : p.m == 1) stride = turned ? p.m : p.k;  // a single row has no stride
-  if (stride < (turned ? p.m : p.k) || (turned && p.a_row != 1)) return nullptr;
-  if (std::max({p.m, p.n, p.k, stride, p.b_row, p.c_row}) > kLargest) return nullptr;
-  const int lda = static_cast<int>(p.b_row), ldb = static_cast<int>(stride);
-  const int ldc = static_cast<int>(p.c_row);
-  const float alpha = 1, beta = p.accumulate ? 1 : 0;
-  const int flags = turned ? LIBXSMM_GEMM_FLAG_TRANS_B : LIBXSMM_GEMM_FLAG_NONE;
-  const int prefetch = LIBXSMM_GEMM_PREFETCH_NONE;
-  return libxsmm_smmdispatch(static_cast<int>(p.n), static_cast<int>(p.m), static_cast<int>(p.k),
-                             &lda, &ldb, &ldc, &alpha, &beta, &flags, &prefetch);
+namespace {
+
+/// What libxsmm asks for. It counts columns first: its C is our C transposed, its A our B, its B
+/// our A.
+struct Ask {
+  bool fits = false;
+  int m, n, k, lda, ldb, ldc;
+  float alpha = 1, beta;
+  int flags, prefetch = LIBXSMM_GEMM_PREFETCH_NONE;
+
+  explicit Ask(const Product& p) {
+    static const bool started = start();
+    constexpr int64_t kLargest = std::numeric_limits<int>::max() / 8;
+    if (!started) return;
+    const bool turned = p.a_col != 1;
+    int64_t stride = turned ? p.a_col : p.a_row;
+    if (turned ? p.k == 1 : p.m == 1) stride = turned ? p.m : p.k;  // a single row has no stride
+    if (stride < (turned ? p.m : p.k) || (turned && p.a_row != 1)) return;
+    if (std::max({p.m, p.n, p.k, stride, p.b_row, p.c_row}) > kLargest) return;
+    fits = true;
+    m = static_cast<int>(p.n), n = static_cast<int>(p.m), k = static_cast<int>(p.k);
+    lda = static_cast<int>(p.b_row), ldb = static_cast<int>(stride),
+    ldc = static_cast<int>(p.c_row);
+    beta = p.accumulate ? 1 : 0;
+    flags = turned ? LIBXSMM_GEMM_FLAG_TRANS_B : LIBXSMM_GEMM_FLAG_NONE;
+  }
+};
+
+}  // namespace
+
+MachineCode machine_code(const Product& product) {
+  const Ask a(product);
+  if (!a.fits) return nullptr;
+  return libxsmm_smmdispatch(a.m, a.n, a.k, &a.lda, &a.ldb, &a.ldc, &a.alpha, &a.beta, &a.flags,
+                             &a.prefetch);
+}
+
+MachineCodeSum machine_code_sum(const Product& product) {
+  const Ask a(product);
+  if (!a.fits) return nullptr;
+  return libxsmm_smmdispatch_reducebatch_addr(a.m, a.n, a.k, &a.lda, &a.ldb, &a.ldc, &a.alpha,
+                                              &a.beta, &a.flags, &a.prefetch);
 }
 
 }  // namespace obelisk::kernels
@@ -52,6 +77,7 @@ MachineCode machine_code(const Product& p) {
 namespace obelisk::kernels {
 
 MachineCode machine_code(const Product&) { return nullptr; }
+MachineCodeSum machine_code_sum(const Product&) { return nullptr; }
 
 }  // namespace obelisk::kernels
 

@@ -17,4 +17,9 @@ using MachineCode = void (*)(const float* b, const float* a, float* c, ...);
 
 MachineCode machine_code(const Product& product);
 
+/// The same for a sum of `*count` products: (addresses of the B, of the A, c, count).
+using MachineCodeSum = void (*)(const float** b, const float** a, float* c,
+                                const unsigned long long* count, ...);
+MachineCodeSum machine_code_sum(const Product& product);
+
 }  // namespace obelisk::kernels

@@ -44,22 +44,22 @@ struct ObkGemm {
   void* scratch;
 };
 
-/// Y[row, column, channel] of one image = X * W, an output tile of `rows` x `columns` x `channels`.
+/// Y[row, column, channel] of one group of one image: an output tile of whole rows. Channels last.
 struct ObkConv {
-  int32_t depthwise;      // 1: weights from obk_depthwise_pack, channel c of Y reads channel c /
-                          // multiplier of X
-  int64_t height, width;  // of X
-  int64_t in_channels;    // of one group
+  int32_t type;  // of x: f32, f16, bf16; y is f32
+  int32_t
+      depthwise;  // 1: weights from obk_depthwise_pack; channel c of Y reads c / multiplier of X
+  int32_t accumulate;                  // 1: Y += (the planes of a third spatial dimension)
+  int64_t height, width, in_channels;  // of X, in_channels of this group
   int64_t kernel_h, kernel_w, stride_h, stride_w, dilation_h, dilation_w, pad_top, pad_left;
-  int64_t out_width;                           // of Y; the tile spans whole output rows
-  int64_t row, rows;                           // output rows of this tile
-  int64_t channel, channels, channels_packed;  // output channels of this tile within its group;
-                                               // first a multiple of kObkPanel
-  int64_t multiplier;                          // depthwise: output channels for each input channel
-  const float* x;                              // first channel of the group, pixel (0, 0)
+  int64_t out_width, out_channels;  // of Y, out_channels of this group, as packed
+  int64_t row, rows;                // output rows of this tile
+  int64_t channel, channels;        // output channels of this tile; first a multiple of kObkPanel
+  int64_t multiplier;               // depthwise: output channels for each input channel
+  const void* x;                    // pixel (0, 0), first channel of the group
   int64_t x_row, x_pixel;
   const void* weights;  // packed, of this group
-  float* y;             // element (row, 0, channel) of the tile
+  float* y;             // element (row, 0, channel): the tile's first
   int64_t y_row, y_pixel;
   void* scratch;
 };
@@ -89,6 +89,17 @@ void obk_gemm_pack(int32_t type, int64_t n, int64_t k, const void* b, int64_t b_
                    const void* zero, int64_t zero_col, void* packed);
 int64_t obk_gemm_scratch_bytes(const struct ObkGemm* gemm);
 void obk_gemm_tile(const struct ObkGemm* gemm);
+int64_t obk_conv_packed_bytes(int64_t out_channels, int64_t in_channels, int64_t kernel_h,
+                              int64_t kernel_w);
+void obk_conv_pack(int32_t type, int64_t out_channels, int64_t in_channels, int64_t kernel_h,
+                   int64_t kernel_w, const void* weights, int64_t out_stride, int64_t in_stride,
+                   int64_t h_stride, int64_t w_stride, void* packed);
+int64_t obk_depthwise_packed_bytes(int64_t channels, int64_t kernel_h, int64_t kernel_w);
+void obk_depthwise_pack(int32_t type, int64_t channels, int64_t kernel_h, int64_t kernel_w,
+                        const void* weights, int64_t out_stride, int64_t h_stride, int64_t w_stride,
+                        void* packed);
+int64_t obk_conv_scratch_bytes(const struct ObkConv* conv);
+void obk_conv_tile(const struct ObkConv* conv);
 int64_t obk_attention_scratch_bytes(const struct ObkAttention* attention);
 void obk_attention_tile(const struct ObkAttention* attention);
 
