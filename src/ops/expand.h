@@ -3,7 +3,7 @@
 ///   in   a Call with its types, and an Expander that stands for the place where nodes are added
 ///   out  one value per output of the call, of exactly the call's result types
 ///
-/// Expansion serves stitching, which composes single loops; what needs two passes over its input
+/// Expansion serves fusion, which composes single loops; what needs two passes over its input
 /// has no loop of its own. Each function only uses ops that have a loop, or that expand further. It
 /// follows the reference's meaning; arithmetic is in f32 where the call's type is narrower and the
 /// standard says so (the `stash_type` of norms).

@@ -1,4 +1,4 @@
-/// ops/loop.h — an op as loops: what stitching composes and code generation prints.
+/// ops/loop.h — an op as loops: what fusion composes and code generation prints.
 ///
 /// A Loop says: for each point of `domain` (the output's coordinates, then the reduced ones) the scalar `body`; combined over
 /// the reduced coordinates by `combine`; and `finish` of that is the output's element. Example, mean over the last axis of

@@ -2,10 +2,10 @@
 ///
 ///   infer      types of the inputs (and values, where a shape depends on them)  →  types of the outputs
 ///   cost       →  bytes read and written, flops
-///   loop       →  the op as loops over coordinates, what stitching composes (ops/loop.h); nothing for compute and custom ops
+///   loop       →  the op as loops over coordinates, what fusion composes (ops/loop.h); nothing for compute and custom ops
 ///   reference  →  the answer, slow and exact; every other implementation is judged by it
 ///
-/// Op names, attribute names and meanings are those of the newest operator set of the exchange format (ai.onnx 27); the frontend
+/// Op names, attribute names and meanings are those of the newest operator set of the exchange format (default domain, version 27); the frontend
 /// rewrites older spellings, so that no other room knows versions. Adding an op: one row in ops.def, its functions in the
 /// family's file; the tests in ops/test/ read the table.
 #pragma once

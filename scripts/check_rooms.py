@@ -1,0 +1,77 @@
+#!/usr/bin/env python3
+"""Keeps the rooms apart, as src/rooms.txt and the house rules say. Prints FILE:LINE: what is wrong.
+
+  looks right      a room includes only rooms to its left (above it in rooms.txt)
+  side entrance    another room is entered by its door, room/room.h; base's small headers are doors
+  foreign word     a word that rooms.txt keeps out of the room, in code or comment
+  too long         a source file of more than 800 lines; with --columns, a line of more than 100
+"""
+import argparse
+import re
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+SUFFIXES = {".h", ".cpp", ".def", ".cuh", ".cu"}
+COLUMNS, LINES = 100, 800
+# Rooms whose headers are each a door: nothing stands behind them that could be entered sideways.
+OPEN_ROOMS = {"base"}
+
+
+def read_rooms(path):
+    """[(room, words that are foreign to it)], left to right."""
+    rooms = []
+    for line in path.read_text().splitlines():
+        line = line.split("#")[0].strip()
+        if line:
+            name, *words = line.split()
+            rooms.append((name, [word.removeprefix("!") for word in words]))
+    return rooms
+
+
+def check_include(room, text, order):
+    match = re.match(r'\s*#\s*include\s+"(\w+)/([^"]+)"', text)
+    if not match or match[1] not in order or match[1] == room:
+        return None
+    other, header = match.groups()
+    if order[other] > order[room]:
+        return f"{room} looks right, to {other}; pass the fact in from the left"
+    if header != f"{other}.h" and other not in OPEN_ROOMS:
+        return f"side entrance to {other}; include \"{other}/{other}.h\""
+    return None
+
+
+def check_file(path, room, words, order, columns):
+    name = path.relative_to(ROOT)
+    lines = path.read_text().splitlines()
+    if len(lines) > LINES:
+        yield f"{name}:{LINES + 1}: {len(lines)} lines, allowed are {LINES}; split the file by what it does"
+    for number, text in enumerate(lines, 1):
+        if columns and len(text) > COLUMNS:
+            yield f"{name}:{number}: {len(text)} columns, allowed are {COLUMNS}"
+        wrong = check_include(room, text, order)
+        if wrong:
+            yield f"{name}:{number}: {wrong}"
+        for word in words:
+            if re.search(word, text, re.IGNORECASE):
+                yield f"{name}:{number}: '{word}' is not a word of {room}"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--columns", action="store_true", help="also lines of more than 100 columns")
+    columns = parser.parse_args().columns
+    rooms = read_rooms(ROOT / "src" / "rooms.txt")
+    order = {name: place for place, (name, _) in enumerate(rooms)}
+    wrong, files = [], 0
+    for room, words in rooms:
+        for path in sorted((ROOT / "src" / room).rglob("*")):
+            if path.suffix in SUFFIXES:
+                files += 1
+                wrong += check_file(path, room, words, order, columns)
+    print("\n".join(wrong + [f"rooms: {files} files, {len(wrong)} breaches"]))
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
