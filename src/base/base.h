@@ -8,6 +8,7 @@
 #include "base/file.h"
 #include "base/hash.h"
 #include "base/log.h"
+#include "base/npy.h"
 #include "base/result.h"
 #include "base/tensor.h"
 #include "base/units.h"
