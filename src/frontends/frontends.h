@@ -8,4 +8,6 @@
 /// This is the last place where operator-set versions, functions, control flow and sequences exist.
 #pragma once
 
+#include "frontends/onnx/import.h"
+#include "frontends/onnx/inspect.h"
 #include "frontends/onnx/model.h"
