@@ -3,6 +3,8 @@
 
 #include "ops/ops.h"
 
+#include "ops/attention.h"
+#include "ops/conv.h"
 #include "ops/convert.h"
 #include "ops/einsum.h"
 #include "ops/elementwise.h"
@@ -10,9 +12,12 @@
 #include "ops/gather.h"
 #include "ops/logic.h"
 #include "ops/loss.h"
+#include "ops/matmul.h"
 #include "ops/norm.h"
+#include "ops/pool.h"
 #include "ops/quantize.h"
 #include "ops/random.h"
+#include "ops/recurrent.h"
 #include "ops/reduce.h"
 #include "ops/resize.h"
 #include "ops/sample.h"
