@@ -9,6 +9,8 @@
 #include "base/hash.h"
 #include "base/log.h"
 #include "base/npy.h"
+#include "base/progress.h"
 #include "base/result.h"
 #include "base/tensor.h"
+#include "base/text.h"
 #include "base/units.h"
