@@ -112,29 +112,30 @@ Status reference_channel_norm(const Call& call, std::span<const Tensor* const> i
   const int64_t groups =
       call.op == Op::GroupNormalization ? call.attrs.get_int("num_groups", 1) : channels;
   const int64_t pools = batch_norm ? channels : batch * groups;
-  auto channel_of = [&](int64_t n) { return n / area % channels; };
-  auto pool_of = [&](int64_t n) {
-    const int64_t channel = channel_of(n);
-    return batch_norm ? channel : n / area / channels * groups + channel / (channels / groups);
+  auto each = [&](auto visit) {  // visit(element, its pool, its channel)
+    for (int64_t sample = 0, n = 0; sample < batch; ++sample) {
+      for (int64_t channel = 0; channel < channels; ++channel) {
+        const int64_t pool = batch_norm ? channel : sample * groups + channel / (channels / groups);
+        for (int64_t place = 0; place < area; ++place, ++n) visit(x[n], pool, channel);
+      }
+    }
   };
-  std::vector<double> mean(pools), variance(pools), members(pools);
+  std::vector<double> mean(pools), variance(pools);
   if (batch_norm && !training) {
     mean = read_reals(*inputs[3]);
     variance = read_reals(*inputs[4]);
   } else {
-    for (int64_t n = 0; n < count; ++n) members[pool_of(n)] += 1;
-    for (int64_t n = 0; n < count; ++n) mean[pool_of(n)] += x[n];
-    for (int64_t pool = 0; pool < pools; ++pool) mean[pool] /= members[pool];
-    for (int64_t n = 0; n < count; ++n) {
-      const double away = x[n] - mean[pool_of(n)];
-      variance[pool_of(n)] += away * away;
-    }
-    for (int64_t pool = 0; pool < pools; ++pool) variance[pool] /= members[pool];
+    const double members = static_cast<double>(count) / static_cast<double>(pools);
+    each([&](double value, int64_t pool, int64_t) { mean[pool] += value / members; });
+    each([&](double value, int64_t pool, int64_t) {
+      variance[pool] += (value - mean[pool]) * (value - mean[pool]) / members;
+    });
   }
-  for (int64_t n = 0; n < count; ++n) {
-    const int64_t pool = pool_of(n), channel = channel_of(n);
-    x[n] = (x[n] - mean[pool]) / std::sqrt(variance[pool] + eps) * scale[channel] + shift[channel];
-  }
+  std::vector<double> deviation(pools);
+  for (int64_t pool = 0; pool < pools; ++pool) deviation[pool] = std::sqrt(variance[pool] + eps);
+  each([&](double& value, int64_t pool, int64_t channel) {
+    value = (value - mean[pool]) / deviation[pool] * scale[channel] + shift[channel];
+  });
   write_reals(outputs[0], x);
   const double momentum = call.attrs.get_float("momentum", 0.9f);
   for (size_t output = 1; output < outputs.size(); ++output) {

@@ -42,7 +42,8 @@ Result<Layout> layout_of(const Call& call, int input) {
   if (layout.block > 0) {
     layout.spread = Spread::kBlocks;
     want = x.shape;
-    want[layout.axis] = (want[layout.axis] + layout.block - 1) / layout.block;
+    const int64_t extent = want[layout.axis];
+    want[layout.axis] = extent / layout.block + (extent % layout.block != 0);
   }
   if (part.shape != want) return refuse(want);
   return layout;

@@ -10,6 +10,13 @@ Result<Types> infer_random(const Call& call) {
 }
 
 Result<Types> infer_dropout(const Call& call) {
+  for (int scalar : {1, 2}) {
+    if (call.has(scalar) && call.in(scalar).count() != 1) {
+      return bad_call(
+          call, fmt::format("{} is {}, wanted a scalar", scalar == 1 ? "ratio" : "training_mode",
+                            to_string(call.in(scalar))));
+    }
+  }
   const Tensor* training = call.constant(2);
   const bool may_train = call.has(2) && (!training || training->get_int(0) != 0);
   const Tensor* ratio = call.constant(1);
