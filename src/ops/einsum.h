@@ -11,6 +11,8 @@ namespace obelisk::ops {
 Result<Types> infer_einsum(const Call& call);
 Cost cost_einsum(const Call& call);
 std::optional<Loop> loop_einsum(const Call& call, int output);
+/// Operands joined by MatMul; nothing where the loop is as good (see there).
+std::vector<int32_t> expand_einsum(const Call& call, Expander& expander);
 Status reference_einsum(const Call&, std::span<const Tensor* const> inputs, std::span<Tensor> outputs);
 
 Result<Types> infer_det(const Call& call);

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "ops/expand.h"
+#include "ops/expand_steps.h"
 #include "ops/moves.h"
 
 namespace obelisk::ops {
@@ -315,6 +317,19 @@ Result<Types> infer_compress(const Call& call) {
   TRY(const int64_t axis, gather_axis(call));
   TRY(type.shape[axis], kept_count(call, type.shape[axis]));
   return Types{type};
+}
+
+std::vector<int32_t> expand_compress(const Call& call, Expander& expander) {
+  const Tensor* condition = call.constant(1);
+  if (!condition) return {};
+  Steps s(expander);
+  std::vector<int64_t> kept;
+  for (int64_t i = 0; i < condition->count(); ++i) {
+    if (condition->get_int(i) != 0) kept.push_back(i);
+  }
+  const bool flat = !call.attrs.has("axis");
+  const auto x = flat ? s.reshape(s.in(0), {call.in(0).count()}) : s.in(0);
+  return {s.add(Op::Gather, {x, s.ints(kept)}, Attrs().set("axis", flat ? 0 : gather_axis(call).value()))};
 }
 
 Status reference_compress(const Call& call, std::span<const Tensor* const> inputs,

@@ -21,6 +21,8 @@ std::optional<Loop> loop_gather_elements(const Call& call, int output);
 std::optional<Loop> loop_gather_nd(const Call& call, int output);
 std::optional<Loop> loop_reverse_sequence(const Call& call, int output);
 
+std::vector<int32_t> expand_compress(const Call& call, Expander& expander);  // a Gather of the kept
+
 Status reference_gather(const Call&, std::span<const Tensor* const> inputs, std::span<Tensor> outputs);
 Status reference_gather_elements(const Call&, std::span<const Tensor* const> inputs, std::span<Tensor> outputs);
 Status reference_gather_nd(const Call&, std::span<const Tensor* const> inputs, std::span<Tensor> outputs);

@@ -10,8 +10,9 @@ namespace obelisk::ops {
 
 Result<Types> infer_resize(const Call& call);
 Cost cost_resize(const Call& call);
-/// Nothing for antialias and exclude_outside, whose weights need a sum of their own.
+/// Nothing for antialias and exclude_outside, whose weights need a sum of their own: these expand.
 std::optional<Loop> loop_resize(const Call& call, int output);
+std::vector<int32_t> expand_resize(const Call& call, Expander& expander);
 Status reference_resize(const Call&, std::span<const Tensor* const> inputs, std::span<Tensor> outputs);
 
 enum class ResizeMode { kNearest, kLinear, kCubic };

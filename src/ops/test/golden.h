@@ -3,6 +3,7 @@
 ///   infer      accepts the call, with all inputs known and, where it can, with none
 ///   reference  gives `want` where a sample has it; carried in f64, as verification does, it gives the same
 ///   loop       evaluated point by point it gives what the reference gives
+///   expand     where it answers, its steps give what the reference gives
 #pragma once
 
 #include <gtest/gtest.h>
@@ -11,6 +12,7 @@
 #include <random>
 
 #include "ops/ops.h"
+#include "ops/test/sample.h"
 
 namespace obelisk::ops {
 
@@ -135,6 +137,12 @@ inline void check(const Sample& sample) {
       if (!form) continue;
       const Tensor got = evaluate(*form, types[output], inputs);
       expect_near(got, answers[output], entry.accuracy, "loop of output " + std::to_string(output) + ": " + to_string(*form));
+    }
+    if (known && entry.expand) {
+      const auto got = test::run_expansion({sample.op, sample.attrs, sample.inputs, sample.outputs});
+      for (size_t output = 0; output < got.size(); ++output) {
+        expect_near(got[output], answers[output], entry.accuracy, "expansion, output " + std::to_string(output));
+      }
     }
   }
 }

@@ -50,6 +50,12 @@ TEST(Resize, EveryMappingAndRounding) {
   }
 }
 
+TEST(Resize, AntialiasOfIntegersRounds) {
+  const Attrs attrs = with("linear", "half_pixel").set("antialias", int64_t{1});
+  check({Op::Resize, {ints({4}, {255, 255, 255, 0}, DType::u8), {}, {}, sizes({2})}, attrs, {ints({2}, {255, 128}, DType::u8)}});
+  check({Op::Resize, {random_tensor(DType::i8, {3, 9}, -128, 128), {}, {}, sizes({2, 4})}, attrs});
+}
+
 TEST(Resize, ADoublingIsIntegerArithmetic) {
   const Sample sample{Op::Resize, {counting(DType::f32, {4, 4}), {}, scales({1, 2})}, with("nearest", "asymmetric", "floor")};
   Call call = sample_detail::call_of(sample, sample.inputs, true);

@@ -101,7 +101,13 @@ std::vector<Tensor> run_loops(const Sample& sample) {
     if (!found) break;
     outputs.push_back(evaluate(*found, prepared.types[output], prepared.pointers));
   }
-  if (!outputs.empty()) return outputs;
+  return outputs.empty() ? run_expansion(sample) : outputs;
+}
+
+std::vector<Tensor> run_expansion(const Sample& sample) {
+  Prepared prepared(sample);
+  if (!prepared.infer_types()) return {};
+  std::vector<Tensor> outputs;
   EagerExpander expander(sample);
   const Expansion expansion = expand(prepared.call, expander);
   for (size_t output = 0; output < expansion.size(); ++output) {

@@ -24,6 +24,9 @@ std::vector<Tensor> run_reference(const Sample& sample);
 /// where it has neither.
 std::vector<Tensor> run_loops(const Sample& sample);
 
+/// The answer of the row's expansion alone; nothing where it declines.
+std::vector<Tensor> run_expansion(const Sample& sample);
+
 /// Fails when infer, reference, loop and expansion do not agree within the row's tolerance, or when
 /// the reference gives other answers with its floats widened to f64 than their rounding explains.
 void check(const Sample& sample);

@@ -51,6 +51,10 @@ TEST(Einsum, Equations) {
   check({Op::Einsum, {counting(DType::i64, {3, 3})}, equation("ii"), {ints({}, {12})}});
   check({Op::Einsum, {random_tensor(DType::f32, {2, 3, 4}), random_tensor(DType::f32, {1, 4, 5})}, equation("...ij,...jk->...ik")});
   check({Op::Einsum, {random_tensor(DType::f32, {2, 1, 4}), random_tensor(DType::f32, {3, 4}), random_tensor(DType::f32, {4})}, equation("bid,jd,d->bij")});
+  check({Op::Einsum, {random_tensor(DType::f32, {2, 3, 4, 5}), random_tensor(DType::f16, {6, 5, 4, 2}).cast(DType::f32)}, equation("abcd,edca->aeb")});
+  check({Op::Einsum, {random_tensor(DType::f32, {2, 3}), random_tensor(DType::f32, {3, 4}), random_tensor(DType::f32, {5, 4, 2})}, equation("ij,jk,lki->li")});
+  check({Op::Einsum, {random_tensor(DType::f32, {2, 3, 7}), random_tensor(DType::f32, {3, 4})}, equation("ijx,jk->")});
+  check({Op::Einsum, {random_tensor(DType::f64, {2, 3, 3}), random_tensor(DType::f64, {3, 4})}, equation("ijj,jk->ki")});
   check({Op::Einsum, {random_tensor(DType::f32, {2, 0}), random_tensor(DType::f32, {0, 3})}, equation("ij,jk->ik")});
   check_refused({Op::Einsum, {a, b}, equation("ij,ik->jk")}, Code::kBadModel, "extents 2 and 3");
   check_refused({Op::Einsum, {a, b}, equation("ij->i")}, Code::kBadModel, "1 terms for 2 inputs");
