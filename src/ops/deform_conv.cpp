@@ -77,7 +77,7 @@ std::optional<Loop> loop_deform_conv(const Call& call, int) {
   std::vector<ExprId> low,
       fraction;  // per axis: the corner below, and how far the place is above it
   for (int axis = 0; axis < rank; ++axis) {
-    const ExprId channel = exprs.add(exprs.mul(point, rank), axis);
+    const ExprId channel = exprs.add(exprs.mul(point, int64_t{rank}), int64_t{axis});
     const ExprId offset = exprs.load(kOffset, dtype, at_output(channel));
     const ExprId place = exprs.add(exprs.cast(conv.x[2 + axis], real), offset);
     const ExprId floor = exprs.unary(Scalar::kFloor, place);
@@ -95,7 +95,7 @@ std::optional<Loop> loop_deform_conv(const Call& call, int) {
     ExprId guard = kNoExpr, weight = kNoExpr;
     for (int axis = 0; axis < rank; ++axis) {
       const bool upper = corner >> axis & 1;
-      const ExprId place = exprs.add(low[axis], upper);
+      const ExprId place = exprs.add(low[axis], int64_t{upper});
       at.push_back(place);
       guard = both_guards(exprs, guard, exprs.le(exprs.integer(0), place));
       guard = both_guards(exprs, guard, exprs.lt(place, exprs.integer(window.in[axis])));

@@ -16,7 +16,7 @@
 
 namespace obelisk::ops {
 
-inline constexpr int64_t kMostSteps = 4096;
+inline constexpr int64_t kMostSteps = 1024;
 
 struct Activation {
   std::string name;  // in small letters

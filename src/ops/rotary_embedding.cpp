@@ -90,12 +90,12 @@ std::optional<Loop> loop_rotary_embedding(const Call& call, int) {
   ExprId turns = exprs.lt(at, exprs.integer(rotary.turned));
   if (exprs[turns].scalar == Scalar::kConst && exprs[turns].integer != 0) turns = kNoExpr;
   // Which half of its pair an element is, where the other one lies, and which angle they share.
-  const ExprId first = rotary.interleaved ? exprs.eq(exprs.mod(at, 2), exprs.integer(0))
+  const ExprId first = rotary.interleaved ? exprs.eq(exprs.mod(at, int64_t{2}), exprs.integer(0))
                                           : exprs.lt(at, exprs.integer(half));
   const int64_t distance = rotary.interleaved ? 1 : half;
   const ExprId partner = exprs.select(first, exprs.add(at, distance), exprs.add(at, -distance));
   const ExprId angle =
-      rotary.interleaved ? exprs.div(at, 2) : exprs.select(first, at, exprs.add(at, -half));
+      rotary.interleaved ? exprs.div(at, int64_t{2}) : exprs.select(first, at, exprs.add(at, -half));
   auto cached = [&](int input) {
     const DType type = call.in(input).dtype;
     std::vector<ExprId> where{image, token, angle};
