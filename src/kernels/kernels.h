@@ -1,8 +1,11 @@
 /// kernels/kernels.h — the door of `kernels`: hand-written blocks that the emitted program calls or
-/// includes.
+/// includes, and the binary interface between bodies and whoever runs them.
 #pragma once
 
+#include "kernels/common/abi.h"
 #include "kernels/cpu/attention.h"
 #include "kernels/cpu/conv.h"
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/table.h"
+
+static_assert(sizeof(ObkTask) == 64, "a task record is one cache line");

@@ -577,12 +577,14 @@ ExprId Exprs::simplify(Expr expr) {
   return intern(std::move(expr));
 }
 
-ExprId Exprs::import(const Exprs& other, ExprId id, std::span<const ExprId> coords, const LoadFn& load, ExprId acc) {
-  std::unordered_map<ExprId, ExprId> done;
+ExprId Exprs::import(const Exprs& other, ExprId id, std::span<const ExprId> coords, const LoadFn& load, ExprId acc,
+                     Known* known) {
+  Known fresh;
+  Known& done = known ? *known : fresh;
   std::function<ExprId(ExprId)> copy = [&](ExprId from) -> ExprId {
     if (from == kNoExpr) return kNoExpr;
     if (auto it = done.find(from); it != done.end()) return it->second;
-    const Expr& expr = other[from];
+    const Expr expr = other[from];  // by value: `other` may be this pool, which grows
     ExprId result = kNoExpr;
     switch (expr.scalar) {
       case Scalar::kCoord:

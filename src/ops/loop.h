@@ -105,7 +105,11 @@ class Exprs {
   /// Copies `id` of `other` into this pool, replacing coordinate k by coords[k] and each load through `load` (which receives the
   /// slot, the storage dtype, the already copied coords, guard and otherwise).
   using LoadFn = std::function<ExprId(int slot, DType dtype, std::vector<ExprId> coords, ExprId guard, ExprId otherwise)>;
-  ExprId import(const Exprs& other, ExprId id, std::span<const ExprId> coords, const LoadFn& load, ExprId acc = kNoExpr);
+  /// `known` maps ids of `other` to ids here that stand for them (and receives the others as they are copied). `other` may be
+  /// this pool: then a copy with substitutions is made.
+  using Known = std::unordered_map<ExprId, ExprId>;
+  ExprId import(const Exprs& other, ExprId id, std::span<const ExprId> coords, const LoadFn& load, ExprId acc = kNoExpr,
+                Known* known = nullptr);
 
  private:
   ExprId intern(Expr expr);

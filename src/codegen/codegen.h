@@ -1,0 +1,36 @@
+/// codegen/codegen.h — the door of `codegen`: works become readable source, shapes become parameters.
+///
+///   in   Graph, Plan, TaskGraph
+///   out  Source: distinct bodies (text and hash), and for every work its body and its parameters
+///
+/// A body's text holds no extent, stride or offset: those are numbered as they are met and travel in the work's parameter list, so that
+/// equal layers share one body and a new batch size is new data.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "schedule/schedule.h"
+
+namespace obelisk::codegen {
+
+struct BodyText {
+  std::string text;   // a whole translation unit that defines `obk_body`
+  Hash hash;          // of the text
+  std::string label;  // the ops of the first work that uses it, for people
+};
+
+struct Source {
+  std::vector<BodyText> bodies;
+  std::vector<int> body_of_work;             // -1: an op without a body (custom)
+  std::vector<std::vector<int64_t>> params;  // by work
+  Bytes scratch;                             // fast memory that a worker needs, the largest over the works
+};
+
+/// For a core of the CPU: C++ over kernels/cpu/dialect.h, one function a translation unit.
+Source emit_cpu(const graph::Graph& graph, const stitch::Plan& plan, const schedule::TaskGraph& tasks);
+
+/// Whether a product's B is a weight that is packed ahead for the tile library (then its operand is the packed bytes).
+bool work_packs_b(const stitch::Plan& plan, const schedule::TaskGraph& tasks, const schedule::Work& work);
+
+}  // namespace obelisk::codegen

@@ -1,0 +1,26 @@
+/// codegen/cpu/body.h — one body as C++ text, and the parameters that this work gives it.
+///
+///   in   Group, Work (its folded nest), the values' types
+///   out  text, params, scratch bytes
+///
+/// Loops: rows of the task · for each pass, the outer columns · the lanes (the innermost columns, or rows where columns are strided).
+/// An expression is printed once, at the outermost of the three levels on which everything it depends on is known.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "schedule/schedule.h"
+
+namespace obelisk::codegen::cpu {
+
+struct EmittedBody {
+  std::string text;
+  std::vector<int64_t> params;
+  int64_t scratch = 0;
+};
+
+EmittedBody emit_body(const graph::Graph& graph, const stitch::Group& group, const schedule::Work& work,
+                      const std::vector<stitch::Layout>& layouts, bool packed_b);
+
+}  // namespace obelisk::codegen::cpu

@@ -1,0 +1,40 @@
+#include <map>
+
+#include "codegen/codegen.h"
+#include "codegen/cpu/body.h"
+
+namespace obelisk::codegen {
+
+Source emit_cpu(const graph::Graph& graph, const stitch::Plan& plan, const schedule::TaskGraph& tasks) {
+  Source source;
+  std::map<Hash, int> known;
+  for (const schedule::Work& work : tasks.works) {
+    const stitch::Group& group = plan.groups[work.group];
+    if (group.kind == stitch::GroupKind::kCustom) {
+      source.body_of_work.push_back(-1);
+      source.params.emplace_back();
+      continue;
+    }
+    const bool packed = work_packs_b(plan, tasks, work);
+    cpu::EmittedBody body = cpu::emit_body(graph, group, work, plan.layouts, packed);
+    source.scratch = std::max(source.scratch, Bytes{body.scratch});
+    const Hash hash = hash_text(body.text);
+    auto [it, fresh] = known.try_emplace(hash, static_cast<int>(source.bodies.size()));
+    if (fresh) {
+      std::string label;
+      for (graph::NodeId n : group.nodes) label += (label.empty() ? "" : " ") + std::string(ops::to_string(graph.node(n).op));
+      source.bodies.push_back({std::move(body.text), hash, std::move(label)});
+    }
+    source.body_of_work.push_back(it->second);
+    source.params.push_back(std::move(body.params));
+  }
+  return source;
+}
+
+bool work_packs_b(const stitch::Plan& plan, const schedule::TaskGraph& tasks, const schedule::Work& work) {
+  const stitch::Group& group = plan.groups[work.group];
+  if (group.kind != stitch::GroupKind::kProduct || !group.product.batch.empty()) return false;
+  return tasks.buffers[work.buffers.back()].kind == schedule::BufferKind::kWeight;
+}
+
+}  // namespace obelisk::codegen

@@ -1,0 +1,20 @@
+/// codegen/cpu/scalars.h — scalar expressions as C++ text of the CPU dialect.
+#pragma once
+
+#include <string>
+
+#include "ops/ops.h"
+
+namespace obelisk::codegen::cpu {
+
+/// The C++ name of a storage type ("obk::f16") and of the type its arithmetic happens in ("float").
+std::string storage_name(DType dtype);
+std::string arithmetic_name(DType dtype);
+
+/// A literal of a floating type, exact ("0x1.8p+1f", "INFINITY").
+std::string real_literal(DType dtype, double value);
+
+/// The text of a non-leaf expression over its arguments' texts.
+std::string scalar_text(const ops::Exprs& exprs, const ops::Expr& expr, const std::string args[3]);
+
+}  // namespace obelisk::codegen::cpu

@@ -1,0 +1,32 @@
+/* kernels/common/abi.h — what generated bodies and the runtime agree on. Plain C structures, no includes but the integer types, so that
+ * a host compiler, a device compiler and the runtime read one text. A change here changes OBK_ABI. */
+#ifndef OBK_ABI_H
+#define OBK_ABI_H
+
+#include <stdint.h>
+
+#define OBK_ABI 1
+
+/* One task: a rectangle of a work's domain. 64 bytes, so that a record is one line of a cache and four 16-byte loads. */
+typedef struct ObkTask {
+  uint32_t work;     /* index of the work: body, parameters, operands */
+  uint32_t wave;     /* tasks of one wave run in any order; a barrier stands between waves */
+  int64_t r0, r1;    /* rows of the domain, linear over its row dimensions */
+  int64_t c0, c1;    /* columns */
+  int64_t spare[3];
+} ObkTask;
+
+struct ObkKernels; /* kernels/cpu/table.h: the tile library's entry points, called by bodies */
+
+/* A worker: one virtual SM. `scratch` is its fast memory, 64-byte aligned, private to the worker while a task runs. */
+typedef struct ObkWorker {
+  void* scratch;
+  int64_t scratch_bytes;
+  int32_t sm, sms;
+  const struct ObkKernels* kernels;
+} ObkWorker;
+
+/* A body. `params`: extents, strides and offsets in the order in which code generation numbered them. `operands`: base addresses. */
+typedef void (*ObkBody)(const ObkTask* task, const int64_t* params, void* const* operands, ObkWorker* worker);
+
+#endif

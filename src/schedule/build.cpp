@@ -1,0 +1,243 @@
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <numeric>
+
+#include "schedule/schedule.h"
+
+namespace obelisk::schedule {
+namespace {
+
+using stitch::Group;
+using stitch::GroupKind;
+using stitch::Plan;
+using stitch::StepKind;
+
+constexpr int64_t kAlign = 64;  // bytes; a line of the cache and the widest vector
+int64_t align_up(int64_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
+
+/// A work's wave is the longest chain of works before it: works of one wave are independent and share a barrier (MonoNN §4.4).
+void assign_waves(const Plan& plan, TaskGraph& tasks) {
+  for (size_t g = 0; g < plan.groups.size(); ++g) {
+    Work& work = tasks.works[g];
+    for (int before : plan.groups[g].after) work.wave = std::max(work.wave, tasks.works[before].wave + 1);
+    tasks.waves = std::max(tasks.waves, work.wave + 1);
+  }
+}
+
+// ---- buffers ---------------------------------------------------------------------------------------------------------
+
+/// Bytes that a value's storage spans (its layout is a permutation of dense, or a piece inside another value).
+Bytes storage_size(const Graph& graph, ValueId value) { return {std::max<int64_t>(graph.type(value).bytes(), 1)}; }
+
+class Buffers {
+ public:
+  Buffers(const Graph& graph, const Plan& plan, TaskGraph& tasks) : graph_(graph), plan_(plan), tasks_(tasks) {
+    for (size_t k = 0; k < graph.inputs().size(); ++k) input_[graph.inputs()[k]] = static_cast<int>(k);
+    for (size_t k = 0; k < graph.outputs().size(); ++k) output_.try_emplace(graph.outputs()[k], static_cast<int>(k));
+  }
+
+  int of(ValueId value, int wave) {
+    const ValueId storage = plan_.layouts[value].storage;
+    auto [it, fresh] = made_.try_emplace(storage, static_cast<int>(tasks_.buffers.size()));
+    if (fresh) tasks_.buffers.push_back(make(storage));
+    Buffer& buffer = tasks_.buffers[it->second];
+    if (fresh || wave < buffer.first) buffer.first = fresh ? wave : std::min(buffer.first, wave);
+    buffer.last = fresh ? wave : std::max(buffer.last, wave);
+    return it->second;
+  }
+
+ private:
+  Buffer make(ValueId value) {
+    Buffer buffer{.size = storage_size(graph_, value), .type = graph_.type(value), .value = value};
+    if (graph_.value(value).is_constant()) {
+      buffer.kind = BufferKind::kWeight;
+      buffer.index = static_cast<int>(tasks_.weights.size());
+      tasks_.weights.push_back(graph_.value(value).constant);
+    } else if (auto in = input_.find(value); in != input_.end()) {
+      buffer.kind = BufferKind::kInput, buffer.index = in->second;
+    } else if (auto out = output_.find(value); out != output_.end()) {
+      buffer.kind = BufferKind::kOutput, buffer.index = out->second;
+    }
+    return buffer;
+  }
+
+  const Graph& graph_;
+  const Plan& plan_;
+  TaskGraph& tasks_;
+  std::map<ValueId, int> input_, output_, made_;
+};
+
+/// Places arena buffers: largest first, each at the lowest offset where no buffer that is alive in the same waves lies.
+void place_arena(TaskGraph& tasks) {
+  std::vector<int> order;
+  for (size_t b = 0; b < tasks.buffers.size(); ++b)
+    if (tasks.buffers[b].kind == BufferKind::kArena) order.push_back(static_cast<int>(b));
+  std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return tasks.buffers[a].size > tasks.buffers[b].size; });
+  std::vector<int> placed;
+  int64_t end = 0;
+  for (int b : order) {
+    Buffer& buffer = tasks.buffers[b];
+    std::vector<std::pair<int64_t, int64_t>> taken;
+    for (int other_id : placed) {
+      const Buffer& other = tasks.buffers[other_id];
+      if (other.first <= buffer.last && buffer.first <= other.last)
+        taken.push_back({other.offset.count, other.offset.count + align_up(other.size.count)});
+    }
+    std::sort(taken.begin(), taken.end());
+    int64_t at = 0;
+    for (auto [low, high] : taken) {
+      if (at + align_up(buffer.size.count) <= low) break;
+      at = std::max(at, high);
+    }
+    buffer.offset = {at};
+    end = std::max(end, at + align_up(buffer.size.count));
+    placed.push_back(b);
+  }
+  tasks.arena = {end};
+}
+
+void assign_buffers(const Graph& graph, const Plan& plan, TaskGraph& tasks) {
+  Buffers buffers(graph, plan, tasks);
+  for (Work& work : tasks.works) {
+    const Group& group = plan.groups[work.group];
+    for (ValueId v : group.body.operands) work.buffers.push_back(buffers.of(v, work.wave));
+    if (group.kind == GroupKind::kProduct) {
+      work.buffers.push_back(buffers.of(group.product.a, work.wave));
+      work.buffers.push_back(buffers.of(group.product.b, work.wave));
+    }
+  }
+  place_arena(tasks);
+}
+
+// ---- tiles -----------------------------------------------------------------------------------------------------------
+
+/// Rows and columns of a task, so that each worker has a few and none is too small to be worth a record.
+void cut_tiles(const Plan& plan, const target::DeviceSpec& device, TaskGraph& tasks) {
+  for (Work& work : tasks.works) {
+    const Group& group = plan.groups[work.group];
+    if (group.kind == GroupKind::kCustom) { work.tile_rows = work.tile_columns = 1; continue; }
+    const int64_t rows = work.nest.row_count(), columns = work.nest.column_count();
+    const double bytes = static_cast<double>(group.cost.read.count + group.cost.written.count);
+    const double nanos = std::max(bytes / device.bytes_per_sm, group.cost.flops.count / device.flops_per_sm);
+    constexpr double kSmallest = 1500;  // a task under ~1.5 us costs more to deal than to run
+    int64_t pieces = std::clamp<int64_t>(static_cast<int64_t>(nanos / kSmallest), 1, int64_t{2} * device.sms);
+    if (pieces > device.sms) pieces = pieces / device.sms * device.sms;
+    work.tile_rows = std::max<int64_t>(rows, 1);
+    work.tile_columns = std::max<int64_t>(columns, 1);
+    for (const stitch::Step& step : group.body.steps)  // packed elements share bytes: one worker writes them all
+      if (step.kind == StepKind::kStore && bits(tasks.buffers[work.buffers[step.slot]].type.dtype) < 8) pieces = 1;
+    if (group.kind == GroupKind::kProduct) work.tile_rows = tile_span(group, work.nest);
+    if (pieces <= 1 && group.kind != GroupKind::kProduct) { work.task_nanos = nanos; continue; }
+    if (group.kind == GroupKind::kProduct) {
+      // Whole columns while the tile's accumulators fit a quarter of the fast memory; rows in blocks of 16 keep the vector units full.
+      const int64_t inner = tile_span(group, work.nest);
+      int64_t batches = std::max<int64_t>(rows / std::max<int64_t>(inner, 1), 1);
+      int64_t row_pieces = std::max<int64_t>(1, std::min<int64_t>((pieces + batches - 1) / batches, (inner + 15) / 16));
+      work.tile_rows = (inner + row_pieces - 1) / row_pieces;
+      if (row_pieces > 1) work.tile_rows = (work.tile_rows + 15) / 16 * 16;
+      const int64_t have = batches * ((inner + work.tile_rows - 1) / work.tile_rows);
+      int64_t column_pieces = have >= pieces ? 1 : (pieces + have - 1) / have;
+      const int64_t fit = std::max<int64_t>(64, device.fast_memory.count / 4 / 4 / std::max<int64_t>(work.tile_rows, 1) / 64 * 64);
+      work.tile_columns = std::min(fit, (columns + column_pieces - 1) / column_pieces);
+      work.tile_columns = std::min(columns, (work.tile_columns + 63) / 64 * 64);
+    } else if (work.nest.cut_columns && rows < pieces) {
+      const int64_t per_row = (pieces + rows - 1) / std::max<int64_t>(rows, 1);
+      work.tile_rows = 1;
+      work.tile_columns = std::max<int64_t>(((columns + per_row - 1) / per_row + 63) / 64 * 64, 64);
+    } else {
+      work.tile_rows = (rows + pieces - 1) / pieces;
+    }
+    work.task_nanos = nanos * (static_cast<double>(work.tile_rows) / std::max<int64_t>(rows, 1)) *
+                      (static_cast<double>(std::min(work.tile_columns, columns)) / std::max<int64_t>(columns, 1));
+  }
+}
+
+/// Deals the tasks of each wave to workers: longest first, to whoever is free first; lists keep the order of works.
+void deal_tasks(const Plan& plan, const target::DeviceSpec& device, TaskGraph& tasks) {
+  tasks.lists.assign(device.sms, {});
+  std::vector<std::vector<int>> by_wave(tasks.waves);
+  for (size_t w = 0; w < tasks.works.size(); ++w) by_wave[tasks.works[w].wave].push_back(static_cast<int>(w));
+  int turn = 0;  // who goes first in a wave, so that single tasks spread over the workers
+  for (int wave = 0; wave < tasks.waves; ++wave) {
+    struct Item { ObkTask task; double nanos; };
+    std::vector<Item> items;
+    for (int w : by_wave[wave]) {
+      const Work& work = tasks.works[w];
+      const Group& group = plan.groups[work.group];
+      const int64_t rows = group.kind == GroupKind::kCustom ? 1 : work.nest.row_count();
+      const int64_t columns = group.kind == GroupKind::kCustom ? 1 : work.nest.column_count();
+      // A product's tile stays inside one of its matrices.
+      const int64_t span = group.kind == GroupKind::kProduct ? tile_span(group, work.nest) : rows;
+      if (rows == 0 || (columns == 0 && work.nest.cut_columns)) continue;
+      for (int64_t base = 0; base < rows; base += span) {
+        for (int64_t r = base; r < base + span; r += work.tile_rows) {
+          const int64_t r1 = std::min(base + span, r + work.tile_rows);
+          for (int64_t c = 0; c < std::max<int64_t>(columns, 1); c += work.tile_columns) {
+            ObkTask task{};
+            task.work = static_cast<uint32_t>(w), task.wave = static_cast<uint32_t>(wave);
+            task.r0 = r, task.r1 = r1, task.c0 = c, task.c1 = std::min(columns, c + work.tile_columns);
+            items.push_back({task, work.task_nanos});
+          }
+        }
+      }
+    }
+    std::stable_sort(items.begin(), items.end(), [](const Item& a, const Item& b) { return a.nanos > b.nanos; });
+    std::vector<double> busy(device.sms, 0);
+    std::vector<std::vector<ObkTask>> dealt(device.sms);
+    for (const Item& item : items) {
+      int best = 0;
+      for (int k = 0; k < device.sms; ++k) {
+        const int sm = (turn + k) % device.sms;
+        if (k == 0 || busy[sm] < busy[best] - 1e-9) best = sm;
+      }
+      busy[best] += item.nanos;
+      dealt[best].push_back(item.task);
+    }
+    if (!items.empty()) turn = (turn + static_cast<int>(items.size())) % device.sms;
+    for (int sm = 0; sm < device.sms; ++sm) {
+      std::stable_sort(dealt[sm].begin(), dealt[sm].end(), [](const ObkTask& a, const ObkTask& b) {
+        return std::tie(a.work, a.r0, a.c0) < std::tie(b.work, b.r0, b.c0);
+      });
+      tasks.lists[sm].insert(tasks.lists[sm].end(), dealt[sm].begin(), dealt[sm].end());
+    }
+  }
+}
+
+}  // namespace
+
+int64_t tile_span(const Group& group, const Nest& nest) {
+  if (nest.rows == 0) return 1;
+  const int a = static_cast<int>(group.body.operands.size());
+  const Access *a_access = nullptr, *b_access = nullptr;
+  for (const Access& access : nest.accesses) {
+    if (access.load != ops::kNoExpr || access.step >= 0) continue;
+    (access.operand == a ? a_access : b_access) = &access;
+  }
+  CHECK(a_access && b_access);
+  const int inner = nest.rows - 1;
+  return a_access->strides[inner] != 0 && b_access->strides[inner] == 0 ? nest.dims[inner].extent : 1;
+}
+
+int64_t TaskGraph::task_count() const {
+  int64_t count = 0;
+  for (const auto& list : lists) count += static_cast<int64_t>(list.size());
+  return count;
+}
+
+TaskGraph build(const Graph& graph, const Plan& plan, const target::DeviceSpec& device) {
+  TaskGraph tasks;
+  for (size_t g = 0; g < plan.groups.size(); ++g) {
+    Work work;
+    work.group = static_cast<int>(g);
+    if (plan.groups[g].kind != GroupKind::kCustom) work.nest = fold_domain(plan, plan.groups[g]);
+    tasks.works.push_back(std::move(work));
+  }
+  assign_waves(plan, tasks);
+  assign_buffers(graph, plan, tasks);
+  cut_tiles(plan, device, tasks);
+  deal_tasks(plan, device, tasks);
+  return tasks;
+}
+
+}  // namespace obelisk::schedule

@@ -1,0 +1,25 @@
+/// schedule/schedule.h — the door of `schedule`: groups become tasks, tasks become lists, values become bytes.
+///
+///   in   Graph, Plan, DeviceSpec
+///   out  TaskGraph: waves by longest path (MonoNN's barrier merging), tiles dealt to workers, buffers with reuse
+///
+/// Steps: fold_domains · assign_waves · cut_tiles · assign_buffers · deal_tasks, then validate.
+#pragma once
+
+#include "schedule/task_graph.h"
+
+namespace obelisk::schedule {
+
+TaskGraph build(const Graph& graph, const stitch::Plan& plan, const target::DeviceSpec& device);
+
+/// Every table is checked before it runs: waves ascend in every list, each work's tiles cover its domain once, whatever a work reads was
+/// written in an earlier wave, buffers that are alive together do not share bytes. Errors: kBuild, naming work and buffer.
+Status validate(const Graph& graph, const stitch::Plan& plan, const TaskGraph& tasks);
+
+/// The table as text: works with waves, tiles and buffers; deterministic.
+std::string print(const Graph& graph, const stitch::Plan& plan, const TaskGraph& tasks);
+
+/// The folded loops of a body, given where values live.
+Nest fold_domain(const stitch::Plan& plan, const stitch::Group& group);
+
+}  // namespace obelisk::schedule

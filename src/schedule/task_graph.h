@@ -1,0 +1,76 @@
+/// schedule/task_graph.h — the program as data: buffers, works, waves and every worker's list of tasks.
+#pragma once
+
+#include <vector>
+
+#include "kernels/kernels.h"
+#include "stitch/stitch.h"
+
+namespace obelisk::schedule {
+
+using graph::Graph;
+using graph::ValueId;
+using ops::ExprId;
+
+enum class BufferKind : uint8_t { kInput, kOutput, kWeight, kArena };
+
+/// Memory that values live in. Arena buffers share one allocation; two whose waves overlap never share bytes.
+struct Buffer {
+  BufferKind kind = BufferKind::kArena;
+  int index = 0;           // kInput, kOutput: which one; kWeight: which weight
+  Bytes offset;            // kArena: into the arena
+  Bytes size;
+  Type type;               // of the value, for dumps
+  ValueId value = graph::kNone;
+  int first = 0, last = 0; // kArena: waves between which it is alive, inclusive
+};
+
+/// One read or write of a body: an affine one by its strides over the folded domain, another by its expressions.
+struct Access {
+  ExprId load = ops::kNoExpr;  // the load expression; kNoExpr for stores
+  int step = -1;               // the store's step; -1 for loads; both -1: a product's A or B
+  int operand = 0;
+  bool affine = true;
+  int64_t offset = 0;
+  std::vector<int64_t> strides;  // per folded dimension, elements
+};
+
+/// A body's domain with dimensions merged where every access walks them as one, so that most bodies have one or two loops.
+struct Nest {
+  struct Dim {
+    int64_t extent = 1;
+    std::vector<int> coords;  // the domain's coordinates it merges, outermost first
+  };
+  std::vector<Dim> dims;      // rows first
+  int rows = 0;               // how many leading dims are rows
+  bool lanes_in_rows = false; // the vector runs over the innermost row dimension: columns are strided, rows are not
+  bool cut_columns = false;   // columns may be dealt to several tasks (no reduction)
+  std::vector<Access> accesses;
+  int64_t row_count() const;
+  int64_t column_count() const;
+};
+
+/// How many rows in a row a product's tile may span without leaving its matrix.
+int64_t tile_span(const stitch::Group& group, const Nest& nest);
+
+/// One group in the program.
+struct Work {
+  int group = 0;
+  int wave = 0;
+  Nest nest;
+  std::vector<int> buffers;    // by the body's operand slot; a product's A and B follow
+  int64_t tile_rows = 1, tile_columns = 1;
+  double task_nanos = 0;       // predicted, of a full tile
+};
+
+struct TaskGraph {
+  std::vector<Buffer> buffers;
+  std::vector<Tensor> weights;  // what kWeight buffers hold
+  std::vector<Work> works;      // in a topological order
+  int waves = 0;
+  std::vector<std::vector<ObkTask>> lists;  // by worker; ascending waves
+  Bytes arena;
+  int64_t task_count() const;
+};
+
+}  // namespace obelisk::schedule

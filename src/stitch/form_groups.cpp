@@ -1,0 +1,437 @@
+#include "stitch/form_groups.h"
+
+#include <algorithm>
+#include <functional>
+
+namespace obelisk::stitch {
+namespace {
+
+using ops::Exprs;
+using ops::Kind;
+using ops::Loop;
+using ops::Scalar;
+
+/// A load that a node's loop makes of a stored or member value, with coordinates over the loop's own domain.
+struct Read {
+  ValueId value;
+  std::vector<ExprId> at;
+};
+
+class Former {
+ public:
+  Former(const Graph& graph, const Views& views, const Options& options)
+      : graph_(graph), views_(views), options_(options) {
+    out_.group_of.assign(graph.value_count(), -1);
+  }
+
+  Grouping run() {
+    for (NodeId n : graph_.order()) {
+      if (views_.is_free(n)) continue;
+      place(n);
+    }
+    sort();
+    return std::move(out_);
+  }
+
+ private:
+  void place(NodeId n) {
+    const graph::Node& node = graph_.node(n);
+    const bool loops = std::all_of(node.outputs.begin(), node.outputs.end(), [&](ValueId v) {
+      return v == graph::kNone || views_.loop(n, static_cast<int>(&v - node.outputs.data())) != nullptr;
+    });
+    if (!loops) return place_custom(n);
+    std::string why;
+    if (options_.tiles && node.outputs.size() == 1) {
+      if (auto product = match_product(graph_, views_, n, why)) {
+        if (tile_fits(*product, why)) return place_product(n, std::move(*product));
+      }
+    }
+    for (size_t output = 0; output < node.outputs.size(); ++output) {
+      if (node.outputs[output] == graph::kNone) continue;
+      if (ops::row(node.op).kind == Kind::kMove && !views_.needs_storage(node.outputs[output]) && views_.is_view(n)) continue;
+      place_loop(n, static_cast<int>(output));
+    }
+  }
+
+  /// The tile library computes float32 products whose operands have a unit stride where it streams.
+  bool tile_fits(const Product& product, std::string& why) const {
+    if (product.a_type != DType::f32 || product.b_type != DType::f32) { why = "tiles are float32"; return false; }
+    if (product.m.size() > 4 || product.n.size() > 1 || product.k.size() > 1 || product.batch.size() > 3) {
+      why = "more than one summed or column dimension";
+      return false;
+    }
+    if (product.n.empty() || product.k.empty()) { why = "a product with a vector has no tile"; return false; }
+    if (product.k[0].a != 1) { why = "rows of A are not contiguous"; return false; }
+    if (product.n[0].b != 1 && product.k[0].b != 1) { why = "B is contiguous neither by rows nor by columns"; return false; }
+    return true;
+  }
+
+  // ---- values read from outside ----------------------------------------------------------------------------------
+
+  void read_from(Draft& draft, ValueId value) {
+    if (views_.has_pieces(value)) {
+      for (ValueId piece : views_.pieces(value)) note_after(draft, piece);
+    } else {
+      note_after(draft, value);
+    }
+  }
+  void note_after(Draft& draft, ValueId value) {
+    out_.read_outside.insert(value);
+    const int group = out_.group_of[value];
+    if (group >= 0) draft.after.insert(group);
+  }
+  std::vector<int> groups_behind(ValueId value) const {
+    std::vector<int> groups;
+    if (views_.has_pieces(value)) {
+      for (ValueId piece : views_.pieces(value))
+        if (out_.group_of[piece] >= 0) groups.push_back(out_.group_of[piece]);
+    } else if (out_.group_of[value] >= 0) {
+      groups.push_back(out_.group_of[value]);
+    }
+    return groups;
+  }
+  int operand(Draft& draft, ValueId value) {
+    auto [it, fresh] = draft.operand.try_emplace(value, static_cast<int>(draft.group.body.operands.size()));
+    if (fresh) draft.group.body.operands.push_back(value);
+    return it->second;
+  }
+
+  /// Does draft `from` (transitively) run after draft `target`?
+  bool reaches(int from, int target) const {
+    if (from == target) return true;
+    std::vector<int> stack{from};
+    std::set<int> seen;
+    while (!stack.empty()) {
+      const int g = stack.back();
+      stack.pop_back();
+      for (int next : out_.drafts[g].after) {
+        if (next == target) return true;
+        if (seen.insert(next).second) stack.push_back(next);
+      }
+    }
+    return false;
+  }
+
+  // ---- beginning groups --------------------------------------------------------------------------------------------
+
+  void place_custom(NodeId n) {
+    Draft draft;
+    draft.group.kind = GroupKind::kCustom;
+    draft.group.anchor = n;
+    draft.group.nodes = {n};
+    for (ValueId v : graph_.node(n).inputs) {
+      if (v == graph::kNone) continue;
+      operand(draft, v);
+      read_from(draft, v);
+      explain(v, n, Scheme::kGlobal, "the reader has no loop form");
+    }
+    for (ValueId v : graph_.node(n).outputs)
+      if (v != graph::kNone) operand(draft, v);
+    add(std::move(draft), n);
+  }
+
+  void place_product(NodeId n, Product product) {
+    Draft draft;
+    draft.group.kind = GroupKind::kProduct;
+    draft.group.anchor = draft.group.dominant = n;
+    draft.group.nodes = {n};
+    draft.anchored = true;
+    draft.open = false;
+    const ValueId out = graph_.node(n).outputs[0];
+    const Shape& shape = graph_.type(out).shape;
+    Body& body = draft.group.body;
+    body.domain = shape;
+    draft.is_column.assign(shape.size(), false);
+    CHECK(!product.n.empty());
+    draft.is_column[product.n[0].c] = true;
+    Member member;
+    std::vector<ExprId> at;
+    for (size_t d = 0; d < shape.size(); ++d) at.push_back(body.exprs.coord(static_cast<int>(d), shape[d]));
+    member.at = at;
+    member.value = body.exprs.load(kTileSlot, DType::f32, {});
+    draft.members[out] = member;
+    for (ValueId v : {product.a, product.b}) {
+      read_from(draft, v);
+      explain(v, n, Scheme::kGlobal, "an operand of a product is read by many tiles");
+    }
+    draft.group.product = std::move(product);
+    add(std::move(draft), n);
+  }
+
+  void add(Draft draft, NodeId n) {
+    const int id = static_cast<int>(out_.drafts.size());
+    for (ValueId v : graph_.node(n).outputs)
+      if (v != graph::kNone && (draft.members.count(v) || draft.group.kind == GroupKind::kCustom)) out_.group_of[v] = id;
+    out_.drafts.push_back(std::move(draft));
+  }
+
+  void place_loop(NodeId n, int output) {
+    const ValueId out = graph_.node(n).outputs[output];
+    const Loop& form = *views_.loop(n, output);
+    std::vector<int> candidates;  // groups of direct producers, latest first
+    std::vector<Read> reads;
+    Exprs scratch;
+    collect(n, form, scratch, reads);
+    for (const Read& read : reads)
+      for (int group : groups_behind(read.value))
+        if (std::find(candidates.begin(), candidates.end(), group) == candidates.end()) candidates.push_back(group);
+    std::sort(candidates.rbegin(), candidates.rend());
+    std::vector<std::string> reasons;
+    if (options_.stitch) {
+      for (int candidate : candidates) {
+        std::string why;
+        if (join(n, output, form, scratch, reads, candidate, why)) return;
+        for (const Read& read : reads)
+          for (int group : groups_behind(read.value))
+            if (group == candidate) explain(read.value, n, Scheme::kGlobal, why);
+      }
+    }
+    Draft draft;
+    draft.group.nodes = {};
+    Body& body = draft.group.body;
+    body.domain = form.domain;
+    for (size_t d = 0; d < form.domain.size(); ++d) body.exprs.coord(static_cast<int>(d), form.domain[d]);
+    draft.is_column.assign(form.domain.size(), false);
+    out_.drafts.push_back(std::move(draft));
+    std::vector<ExprId> coords;
+    Draft& made = out_.drafts.back();
+    for (size_t d = 0; d < form.domain.size(); ++d) coords.push_back(made.group.body.exprs.coord(static_cast<int>(d), form.domain[d]));
+    std::string why;
+    const bool ok = enter(n, output, form, coords, static_cast<int>(out_.drafts.size()) - 1, false, why);
+    CHECK(ok, "'{}' cannot begin a group: {}", graph_.node(n).name, why);
+    (void)out;
+  }
+
+  /// The reads of a loop, through views, with coordinates over the loop's domain.
+  void collect(NodeId n, const Loop& form, Exprs& scratch, std::vector<Read>& reads) {
+    std::vector<ExprId> coords;
+    for (size_t d = 0; d < form.domain.size(); ++d) coords.push_back(scratch.coord(static_cast<int>(d), form.domain[d]));
+    auto leaf = [&](ValueId value, DType dtype, std::vector<ExprId> at, ExprId guard, ExprId otherwise) {
+      reads.push_back({value, at});
+      return scratch.load(static_cast<int>(reads.size()), dtype, std::move(at), guard, otherwise);
+    };
+    scratch.import(form.exprs, form.body, coords,
+                   [&](int slot, DType dtype, std::vector<ExprId> at, ExprId guard, ExprId otherwise) {
+                     return views_.read(scratch, graph_.node(n).inputs[slot], dtype, std::move(at), guard, otherwise, leaf);
+                   });
+  }
+
+  // ---- joining -----------------------------------------------------------------------------------------------------
+
+  bool join(NodeId n, int output, const Loop& form, const Exprs& scratch, const std::vector<Read>& reads, int target,
+            std::string& why) {
+    Draft& draft = out_.drafts[target];
+    if (draft.group.kind == GroupKind::kCustom) { why = "the producer has no loop form"; return false; }
+    const bool reduces = form.combine != Combine::kNone;
+    if (draft.anchored && reduces) { why = "a reduction over a tile's row needs the whole row"; return false; }
+    if (element_count(form.domain) == 0) { why = "empty"; return false; }
+    for (const Read& read : reads) {
+      for (int group : groups_behind(read.value)) {
+        if (group != target && reaches(group, target)) { why = "another input is computed after the group: a cycle"; return false; }
+      }
+    }
+    if (static_cast<int>(draft.group.body.operands.size()) + static_cast<int>(reads.size()) + 2 > options_.max_operands) {
+      why = "the body has enough operands";
+      return false;
+    }
+    // Which of the group's coordinates is each coordinate of the loop? Learnt from reads of members at plain coordinates.
+    const int rank = static_cast<int>(form.domain.size());
+    Exprs& exprs = draft.group.body.exprs;
+    const Shape& domain = draft.group.body.domain;
+    std::vector<int> slot(rank, -1);
+    for (const Read& read : reads) {
+      auto member = draft.members.find(read.value);
+      if (member == draft.members.end()) continue;
+      for (size_t d = 0; d < read.at.size(); ++d) {
+        const ops::Expr& mine = scratch[read.at[d]];
+        const ops::Expr& theirs = exprs[member->second.at[d]];
+        if (mine.scalar == Scalar::kCoord && theirs.scalar == Scalar::kCoord && slot[mine.slot] < 0) slot[mine.slot] = theirs.slot;
+      }
+    }
+    // Coordinates that no member tells (a row value spread over columns): the unused slots of equal extent, in order.
+    std::vector<bool> used(domain.size(), false);
+    for (int s : slot) if (s >= 0) {
+      if (used[s]) { why = "two coordinates of the reader are one of the group"; return false; }
+      used[s] = true;
+    }
+    size_t next = 0;
+    for (int d = 0; d < rank; ++d) {
+      if (slot[d] >= 0 || form.domain[d] == 1) continue;
+      while (next < domain.size() && (used[next] || domain[next] == 1)) ++next;
+      if (next == domain.size() || domain[next] != form.domain[d]) { why = "the reader is larger than the group"; return false; }
+      slot[d] = static_cast<int>(next);
+      used[next] = true;
+    }
+    bool all = true, all_rows = true, any_column = false;
+    for (size_t s = 0; s < domain.size(); ++s) {
+      if (domain[s] == 1) continue;
+      all = all && used[s];
+      if (draft.is_column[s]) any_column = any_column || used[s];
+      else all_rows = all_rows && used[s];
+    }
+    for (int d = 0; d < rank; ++d) {
+      if (slot[d] >= 0 && domain[slot[d]] != form.domain[d]) { why = "extents differ"; return false; }
+    }
+    const bool per_row = !draft.open && !draft.anchored && !all && all_rows && !any_column;
+    if (!all && !per_row) { why = "the reader does not cover the group's rows"; return false; }
+    std::vector<bool> columns = draft.is_column;
+    if (reduces) {
+      if (!all) { why = "a reduction of row values crosses rows"; return false; }
+      std::vector<bool> wanted(domain.size(), false);
+      for (int d = form.parallel; d < rank; ++d)
+        if (slot[d] >= 0) wanted[slot[d]] = true;
+      for (size_t s = 0; s < domain.size(); ++s)
+        if (domain[s] == 1) wanted[s] = columns[s];
+      if (!draft.open && wanted != columns) { why = "reduces other dimensions than the group's columns"; return false; }
+      columns = wanted;
+    }
+    std::vector<ExprId> coords;
+    for (int d = 0; d < rank; ++d) coords.push_back(slot[d] < 0 ? exprs.integer(0) : exprs.coord(slot[d], domain[slot[d]]));
+    const std::vector<bool> before = draft.is_column;
+    const bool was_open = draft.open;
+    if (reduces) draft.is_column = columns;
+    if (enter(n, output, form, coords, target, per_row, why)) return true;
+    draft.is_column = before;
+    draft.open = was_open;
+    return false;
+  }
+
+  /// Computes the node in a group at the given coordinates of its loop. False, with nothing changed that matters, when a member is
+  /// read across rows.
+  bool enter(NodeId n, int output, const Loop& form, const std::vector<ExprId>& coords, int target, bool per_row, std::string& why) {
+    Draft& draft = out_.drafts[target];
+    Body& body = draft.group.body;
+    Exprs& exprs = body.exprs;
+    const bool reduces = form.combine != Combine::kNone;
+    bool ok = true;
+    std::vector<ValueId> outside;
+    std::set<ValueId> stage;
+    std::vector<Edge> edges;
+    auto leaf = [&](ValueId value, DType dtype, std::vector<ExprId> at, ExprId guard, ExprId otherwise) -> ExprId {
+      auto it = draft.members.find(value);
+      if (it == draft.members.end()) {
+        outside.push_back(value);
+        return exprs.load(operand(draft, value), dtype, std::move(at), guard, otherwise);
+      }
+      const Member& member = it->second;
+      if (at == member.at) {
+        const bool row_to_columns = member.per_row && !per_row;
+        edges.push_back({kind_of(value), n, row_to_columns ? Scheme::kRegional : Scheme::kLocal,
+                         row_to_columns ? "one row's value, read by its columns" : "element to element"});
+        return guard == kNoExpr ? member.value : exprs.select(guard, member.value, otherwise);
+      }
+      // Same row, another column: staged. The columns' part of `at` may be anything inside the row.
+      if (!draft.anchored && !draft.open && !member.per_row && same_rows(draft, member, at)) {
+        stage.insert(value);
+        edges.push_back({kind_of(value), n, Scheme::kRegional, "another column of the same row"});
+        std::vector<ExprId> columns;
+        for (size_t d = 0; d < at.size(); ++d)
+          if (is_column_coord(draft, member.at[d])) columns.push_back(at[d]);
+        (void)columns;
+        ok = false;  // staging at other columns is read back through the stored value: see write_bodies
+        why = "reads another column of the same row";
+        return member.value;
+      }
+      ok = false;
+      why = "reads elements that other rows' workers compute";
+      return member.value;
+    };
+    auto load = [&](int slot, DType dtype, std::vector<ExprId> at, ExprId guard, ExprId otherwise) {
+      return views_.read(exprs, graph_.node(n).inputs[slot], dtype, std::move(at), guard, otherwise, leaf);
+    };
+    const ExprId value = exprs.import(form.exprs, form.body, coords, load);
+    if (!ok) return false;
+
+    const ValueId out = graph_.node(n).outputs[output];
+    Member member;
+    member.per_row = per_row || reduces;
+    for (int d = 0; d < form.parallel; ++d) member.at.push_back(coords[d]);
+    if (reduces) {
+      Step step{.kind = StepKind::kReduce, .expr = value, .combine = form.combine, .slot = body.row_values++, .node = n};
+      const DType type = ops::compute_type(exprs[value].dtype);
+      const ExprId acc = exprs.acc(type);
+      step.finish = form.finish == kNoExpr ? acc : exprs.import(form.exprs, form.finish, coords, load, acc);
+      const DType result = ops::compute_type(exprs[step.finish].dtype);
+      body.row_types.push_back(result);
+      member.value = exprs.load(kRowSlot + step.slot, result, {});
+      draft.reduce_steps.push_back(step);
+      if (draft.open) {
+        draft.open = false;
+        if (draft.group.nodes.empty()) {
+          for (size_t d = form.parallel; d < form.domain.size(); ++d) draft.is_column[d] = true;
+        }
+      }
+      if (draft.group.dominant == graph::kNone || !is_reduction(draft.group.dominant)) draft.group.dominant = n;
+    } else {
+      member.value = value;
+      if (draft.group.dominant == graph::kNone) draft.group.dominant = n;
+    }
+    draft.members[out] = std::move(member);
+    if (draft.group.nodes.empty() || draft.group.nodes.back() != n) draft.group.nodes.push_back(n);
+    for (ValueId v : outside) {
+      read_from(draft, v);
+      explain(v, n, Scheme::kGlobal, "computed by another group");
+    }
+    for (Edge& edge : edges) if (edge.from != graph::kNone) out_.edges.push_back(std::move(edge));
+    out_.group_of[out] = target;
+    return true;
+  }
+
+  bool is_reduction(NodeId n) const {
+    const Loop* form = views_.loop(n, 0);
+    return form && form->combine != Combine::kNone;
+  }
+  bool is_column_coord(const Draft& draft, ExprId id) const {
+    const ops::Expr& expr = draft.group.body.exprs[id];
+    return expr.scalar == Scalar::kCoord && draft.is_column[expr.slot];
+  }
+  bool same_rows(const Draft& draft, const Member& member, const std::vector<ExprId>& at) const {
+    for (size_t d = 0; d < at.size(); ++d)
+      if (!is_column_coord(draft, member.at[d]) && at[d] != member.at[d]) return false;
+    return true;
+  }
+  NodeId kind_of(ValueId value) const { return graph_.value(value).producer; }
+
+  void explain(ValueId value, NodeId to, Scheme scheme, std::string why) {
+    const NodeId from = graph_.value(value).producer;
+    if (from == graph::kNone) return;
+    for (const Edge& edge : out_.edges)
+      if (edge.from == from && edge.to == to && edge.scheme == scheme) return;
+    out_.edges.push_back({from, to, scheme, std::move(why)});
+  }
+
+  /// Topological order of drafts, by the earliest first node among those that may run.
+  void sort() {
+    const int count = static_cast<int>(out_.drafts.size());
+    std::vector<int> waiting(count, 0);
+    std::vector<std::vector<int>> readers(count);
+    std::set<int> ready;
+    for (int g = 0; g < count; ++g) {
+      out_.drafts[g].after.erase(g);
+      waiting[g] = static_cast<int>(out_.drafts[g].after.size());
+      for (int before : out_.drafts[g].after) readers[before].push_back(g);
+      if (!waiting[g]) ready.insert(g);
+    }
+    while (!ready.empty()) {
+      const int g = *ready.begin();
+      ready.erase(ready.begin());
+      out_.order.push_back(g);
+      for (int reader : readers[g])
+        if (--waiting[reader] == 0) ready.insert(reader);
+    }
+    CHECK(static_cast<int>(out_.order.size()) == count, "groups form a cycle");
+  }
+
+  const Graph& graph_;
+  const Views& views_;
+  const Options& options_;
+  Grouping out_;
+};
+
+}  // namespace
+
+Grouping form_groups(const Graph& graph, const Views& views, const Options& options) {
+  return Former(graph, views, options).run();
+}
+
+}  // namespace obelisk::stitch

@@ -1,0 +1,57 @@
+/// stitch/form_groups.h — scopes: which ops are computed by one body, and by which scheme each edge goes.
+///
+///   in   Graph, Views                         x ── sub ── exp ──┬── div      softmax: rows of x, two reductions,
+///   out  Groups with members and expressions  └ max ┘      └ sum ┘            every edge local or regional: one group
+///
+/// Nodes are taken in order. A node joins the group of one of its producers when its elements can be named by the group's own
+/// coordinates (the locality check) and no cycle would close; a reduction gives the group its rows and columns and becomes its
+/// dominant if it has none; otherwise the node begins a group. What a group reads at its own point is local; what it reads in
+/// its own row at another column is regional (staged); anything else is global: stored, and read after a barrier.
+///
+/// Stands   after Views; before write_bodies, which turns members into steps.
+/// Paper    AStitch (ASPLOS'22) §4.1 scope, §4.3 steps 1 and 3 (dominants, locality check, proactive adaptation: a group without
+///          reductions takes the rows and columns of the first reduction that joins it).
+/// Differs  one pass in node order instead of breadth-first scopes that are merged later; MonoNN's "contracted" subgraphs fall out.
+/// Errors   none.    Cost  O(nodes * groups among producers).
+#pragma once
+
+#include <map>
+#include <set>
+
+#include "stitch/stitch.h"
+#include "stitch/views.h"
+
+namespace obelisk::stitch {
+
+/// A value that a group computes: at which coordinates of the domain, and by which expression.
+struct Member {
+  std::vector<ExprId> at;  // the value's own coordinates, as expressions over the domain
+  ExprId value = kNoExpr;
+  bool per_row = false;
+};
+
+/// A group in the making.
+struct Draft {
+  Group group;
+  std::vector<bool> is_column;       // by coordinate slot, once a reduction has decided
+  bool open = true;                  // no reduction yet: rows and columns may still be chosen
+  bool anchored = false;             // a tile is computed first: epilogue rules
+  std::map<ValueId, Member> members;
+  std::vector<std::pair<NodeId, int>> reductions;  // node, row slot; in order
+  std::vector<Step> reduce_steps;
+  std::set<ValueId> staged;          // members that are read at another column of their row
+  std::map<ValueId, int> operand;    // slot of an outside value
+  std::set<int> after;               // groups read from
+};
+
+struct Grouping {
+  std::vector<Draft> drafts;
+  std::vector<int> group_of;     // by value: the draft that stores or computes it, or -1
+  std::vector<int> order;        // drafts in a topological order
+  std::vector<Edge> edges;
+  std::set<ValueId> read_outside;  // values that a group other than their own reads
+};
+
+Grouping form_groups(const Graph& graph, const Views& views, const Options& options);
+
+}  // namespace obelisk::stitch

@@ -1,0 +1,112 @@
+/// stitch/plan.h — what stitching decides: groups of ops, each one body, and where every value lives.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "graph/graph.h"
+#include "target/target.h"
+
+namespace obelisk::stitch {
+
+using graph::Graph;
+using graph::NodeId;
+using graph::ValueId;
+using ops::Combine;
+using ops::ExprId;
+using ops::kNoExpr;
+
+/// AStitch §3.1, Table 1: how an intermediate goes from its producer to its consumer.
+enum class Scheme : uint8_t {
+  kIndependent,  // no dependency; only in one program
+  kLocal,        // one element to one element: a register
+  kRegional,     // within the block that owns a row: fast memory and a block barrier
+  kGlobal,       // anywhere: scratch in far memory and a barrier of all workers
+};
+std::string_view to_string(Scheme scheme);
+
+/// One edge's decision, for --explain=stitch.
+struct Edge {
+  NodeId from, to;
+  Scheme scheme;
+  std::string why;
+};
+
+// In a body's expressions a load's slot names an operand; slots from these bases name what lives inside the body.
+inline constexpr int kRowSlot = 1 << 20;    // + k: the k-th row value (a reduction's result), no coordinates
+inline constexpr int kStageSlot = 1 << 21;  // + k: the k-th staged row, at the point's own column
+inline constexpr int kTileSlot = 1 << 22;   // the anchor's tile, at the point itself
+
+enum class StepKind : uint8_t { kReduce, kStage, kStore };
+
+/// One thing a body does for each row, in order. Steps that share a pass over the columns are found by code generation.
+struct Step {
+  StepKind kind = StepKind::kStore;
+  ExprId expr = kNoExpr;    // at a point of the domain
+  bool per_row = false;     // kStore: once a row instead of once a point
+  Combine combine = Combine::kNone;
+  ExprId finish = kNoExpr;  // kReduce: of kAcc
+  int slot = 0;             // kReduce: row value; kStage: staged row; kStore: operand
+  std::vector<ExprId> at;   // kStore: coordinates in the stored value
+  int pass = 0;             // which walk over the columns it belongs to: one more than the row values it needs
+  NodeId node = graph::kNone;
+};
+
+/// A function over `domain`: coordinates [0, rows) are rows, dealt to workers; the others are columns, which one worker walks.
+///
+/// For every row the steps run in order. All shapes are known here, but code generation turns them into parameters, so that bodies
+/// that differ only in shapes are one text.
+struct Body {
+  ops::Exprs exprs;
+  Shape domain;   // extents by coordinate slot
+  int rows = 0;   // how many leading coordinates are rows
+  std::vector<Step> steps;
+  std::vector<ValueId> operands;  // loads and stores by slot
+  int row_values = 0, staged = 0;
+  std::vector<DType> row_types, stage_types;
+};
+
+enum class GroupKind : uint8_t {
+  kStitched,  // a body alone
+  kProduct,   // a tile of a matrix product (anchor), then a body as its epilogue
+  kConv,      // a tile of a convolution, then a body
+  kAttention, // rows of attention, then a body
+  kCustom,    // one op without a loop form
+};
+std::string_view to_string(GroupKind kind);
+
+/// A sum of products of two affine loads: dimensions by the roles they play. Strides are elements, 0 where a side does not move.
+struct Product {
+  struct Dim { int64_t extent, a, b, c; };   // strides in A, B, and the tile's row space (c is unused for k)
+  std::vector<Dim> batch, m, n, k;           // outermost first
+  ValueId a = graph::kNone, b = graph::kNone;
+  int64_t a_offset = 0, b_offset = 0;
+  DType a_type = DType::f32, b_type = DType::f32;
+};
+
+/// How one value is stored: element (i0, i1, ...) is at offset + sum of strides[d] * i_d of its storage.
+struct Layout {
+  bool materialized = false;
+  ValueId storage = graph::kNone;  // whose buffer; itself unless it lives inside another value (a concatenation's piece)
+  int64_t offset = 0;
+  std::vector<int64_t> strides;
+};
+
+struct Group {
+  GroupKind kind = GroupKind::kStitched;
+  std::vector<NodeId> nodes;  // in order; the anchor first
+  NodeId anchor = graph::kNone;
+  NodeId dominant = graph::kNone;
+  Body body;
+  Product product;            // kProduct
+  std::vector<int> after;     // groups whose outputs this one reads, ascending
+  ops::Cost cost;
+};
+
+struct Plan {
+  std::vector<Group> groups;    // in a topological order
+  std::vector<Layout> layouts;  // by value
+  std::vector<Edge> edges;
+};
+
+}  // namespace obelisk::stitch

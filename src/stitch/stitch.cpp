@@ -1,0 +1,91 @@
+#include "stitch/stitch.h"
+
+#include <algorithm>
+
+#include "stitch/form_groups.h"
+#include "stitch/write_bodies.h"
+
+namespace obelisk::stitch {
+
+std::string_view to_string(Scheme scheme) {
+  switch (scheme) {
+    case Scheme::kIndependent: return "independent";
+    case Scheme::kLocal: return "local";
+    case Scheme::kRegional: return "regional";
+    case Scheme::kGlobal: return "global";
+  }
+  return "";
+}
+
+std::string_view to_string(GroupKind kind) {
+  switch (kind) {
+    case GroupKind::kStitched: return "stitched";
+    case GroupKind::kProduct: return "product";
+    case GroupKind::kConv: return "conv";
+    case GroupKind::kAttention: return "attention";
+    case GroupKind::kCustom: return "custom";
+  }
+  return "";
+}
+
+Plan plan(const Graph& graph, const target::DeviceSpec& device, const Options& options) {
+  Views views(graph, options);
+  Grouping grouping = form_groups(graph, views, options);
+  Plan plan;
+  plan.edges = std::move(grouping.edges);
+  std::vector<int> place(grouping.drafts.size(), -1);
+  for (int draft_id : grouping.order) {
+    Draft& draft = grouping.drafts[draft_id];
+    write_body(graph, views, grouping, device, draft);
+    place[draft_id] = static_cast<int>(plan.groups.size());
+    for (int before : draft.after) draft.group.after.push_back(place[before]);
+    std::sort(draft.group.after.begin(), draft.group.after.end());
+    for (NodeId n : draft.group.nodes) {
+      const ops::Cost cost = ops::cost(graph.call(n));
+      draft.group.cost.read = draft.group.cost.read + cost.read;
+      draft.group.cost.written = draft.group.cost.written + cost.written;
+      draft.group.cost.flops = draft.group.cost.flops + cost.flops;
+    }
+    plan.groups.push_back(std::move(draft.group));
+  }
+  plan.layouts = views.take_layouts();
+  for (const Group& group : plan.groups)
+    for (const Step& step : group.body.steps)
+      if (step.kind == StepKind::kStore) plan.layouts[group.body.operands[step.slot]].materialized = true;
+  for (const Group& group : plan.groups)
+    if (group.kind == GroupKind::kCustom)
+      for (ValueId v : graph.node(group.anchor).outputs)
+        if (v != graph::kNone) plan.layouts[v].materialized = true;
+  return plan;
+}
+
+Status verify(const Graph& graph, const Plan& plan) {
+  auto bug = [](std::string text) { return Error{Code::kBuild, "stitch", std::move(text)}; };
+  std::vector<int> stored_by(graph.value_count(), -1);
+  for (size_t g = 0; g < plan.groups.size(); ++g) {
+    const Group& group = plan.groups[g];
+    for (int before : group.after)
+      if (before >= static_cast<int>(g)) return bug(fmt::format("group {} runs after group {}", g, before));
+    std::vector<ValueId> writes;
+    if (group.kind == GroupKind::kCustom) {
+      writes = graph.node(group.anchor).outputs;
+    } else {
+      for (const Step& step : group.body.steps)
+        if (step.kind == StepKind::kStore) writes.push_back(group.body.operands[step.slot]);
+    }
+    for (ValueId v : writes) {
+      if (v == graph::kNone) continue;
+      if (stored_by[v] >= 0) return bug(fmt::format("value {} is stored by groups {} and {}", v, stored_by[v], g));
+      stored_by[v] = static_cast<int>(g);
+    }
+  }
+  for (ValueId v : graph.outputs()) {
+    const graph::Value& value = graph.value(v);
+    if (value.is_constant() || value.producer == graph::kNone) continue;
+    if (stored_by[v] < 0 && graph.node(value.producer).op != ops::Op::Concat)
+      return bug(fmt::format("output '{}' is stored by no group", value.name));
+  }
+  return ok_status();
+}
+
+}  // namespace obelisk::stitch

@@ -1,0 +1,28 @@
+/// stitch/stitch.h — the door of `stitch`: which ops share a body, and through which memory their values go (AStitch, ASPLOS'22).
+///
+///   in   Graph after `passes`, DeviceSpec
+///   out  Plan: groups in order, each with one body; a layout for every value; a scheme for every edge
+///
+/// Steps, in order: choose_layouts (where values live) · inline_views (moves that cost nothing) · form_groups (scopes, dominants,
+/// schemes) · order_domains (thread mapping) · write_bodies (steps, staging, fast memory).
+#pragma once
+
+#include "stitch/plan.h"
+
+namespace obelisk::stitch {
+
+struct Options {
+  bool stitch = true;        // false: every op is a group of its own (the granularity `op`)
+  bool tiles = true;         // false: products and convolutions go through their loop form
+  int max_operands = 24;     // of one body
+};
+
+Plan plan(const Graph& graph, const target::DeviceSpec& device, const Options& options = {});
+
+/// Invariants: every node is in one group or is a view; groups are in a topological order; what a body reads is stored before.
+Status verify(const Graph& graph, const Plan& plan);
+
+/// The plan as text, deterministic: groups, bodies, layouts. `edges`: also each edge's scheme and why (--explain=stitch).
+std::string print(const Graph& graph, const Plan& plan, bool edges = false);
+
+}  // namespace obelisk::stitch

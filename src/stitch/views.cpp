@@ -1,0 +1,294 @@
+#include "stitch/views.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "stitch/stitch.h"
+
+namespace obelisk::stitch {
+namespace {
+
+using ops::Exprs;
+using ops::Kind;
+using ops::Loop;
+using ops::Op;
+using ops::Scalar;
+
+std::vector<int64_t> strides_in_order(const Shape& shape, const std::vector<int>& order) {
+  std::vector<int64_t> strides(shape.size(), 0);
+  int64_t stride = 1;
+  for (size_t k = order.size(); k-- > 0;) {
+    strides[order[k]] = stride;
+    stride *= std::max<int64_t>(shape[order[k]], 1);
+  }
+  return strides;
+}
+
+std::vector<int> identity_order(int rank) {
+  std::vector<int> order(rank);
+  std::iota(order.begin(), order.end(), 0);
+  return order;
+}
+
+/// Channels last, for [N, C, spatial...].
+std::vector<int> channels_last(int rank) {
+  std::vector<int> order = {0};
+  for (int d = 2; d < rank; ++d) order.push_back(d);
+  order.push_back(1);
+  return order;
+}
+
+}  // namespace
+
+Views::Views(const Graph& graph, const Options& options) : graph_(graph) {
+  layouts_.resize(graph.value_count());
+  stored_.assign(graph.value_count(), false);
+  view_.assign(graph.node_count(), false);
+  for (ValueId v = 0; v < graph.value_count(); ++v) {
+    layouts_[v].storage = v;
+    layouts_[v].strides = row_major_strides(graph.type(v).shape);
+  }
+  if (options.stitch) {
+    choose_orders();
+    place_concatenations();
+    find_views();
+  }
+  for (ValueId v : graph.outputs()) stored_[v] = true;
+  for (NodeId n : graph.order()) {
+    if (loop(n, 0)) continue;  // an op without a loop form reads dense values
+    for (ValueId v : graph.node(n).inputs)
+      if (v != graph::kNone) stored_[v] = true;
+  }
+}
+
+const Loop* Views::loop(NodeId node, int output) const {
+  auto [it, fresh] = loops_.try_emplace({node, output});
+  if (fresh && graph_.node(node).outputs[output] != graph::kNone) it->second = ops::loop(graph_.call(node), output);
+  return it->second ? &*it->second : nullptr;
+}
+
+/// Which dimension order each value is stored in. Graph inputs, outputs and what custom ops touch stay row-major.
+void Views::choose_orders() {
+  std::vector<bool> fixed(graph_.value_count(), false);
+  for (ValueId v : graph_.inputs()) fixed[v] = true;
+  for (ValueId v : graph_.outputs()) fixed[v] = true;
+  for (ValueId v = 0; v < graph_.value_count(); ++v)
+    if (graph_.value(v).is_constant()) fixed[v] = true;
+  for (NodeId n : graph_.order()) {
+    if (loop(n, 0)) continue;
+    for (ValueId v : graph_.node(n).inputs) if (v != graph::kNone) fixed[v] = true;
+    for (ValueId v : graph_.node(n).outputs) if (v != graph::kNone) fixed[v] = true;
+  }
+  std::vector<std::vector<int>> orders(graph_.value_count());
+  for (NodeId n : graph_.order()) {
+    const graph::Node& node = graph_.node(n);
+    const Kind kind = ops::row(node.op).kind;
+    for (ValueId v : node.outputs) {
+      if (v == graph::kNone) continue;
+      const Type& type = graph_.type(v);
+      std::vector<int> order = identity_order(type.rank());
+      if (!fixed[v]) {
+        const std::vector<NodeId> users = graph_.users(v);
+        if (node.op == Op::Conv && type.rank() >= 3) {
+          order = channels_last(type.rank());
+        } else if (users.size() == 1 && graph_.node(users[0]).op == Op::Transpose && kind != Kind::kMove) {
+          const auto perm = graph_.node(users[0]).attrs.get_ints("perm");
+          if (perm.size() == order.size()) order.assign(perm.begin(), perm.end());
+        } else {
+          // Follow an input of the same rank whose order is not the plain one: elementwise, pooling, concatenation.
+          for (ValueId in : node.inputs) {
+            if (in == graph::kNone || orders[in].empty() || graph_.type(in).rank() != type.rank()) continue;
+            if (kind == Kind::kMap || kind == Kind::kReduce || node.op == Op::Concat) { order = orders[in]; break; }
+          }
+        }
+      }
+      if (order != identity_order(type.rank())) orders[v] = order;
+      layouts_[v].strides = strides_in_order(type.shape, order);
+    }
+  }
+}
+
+/// Pieces of a concatenation are stored inside its output when each has one reader and is made by an op that stores anywhere.
+void Views::place_concatenations() {
+  std::vector<bool> taken(graph_.value_count(), false);
+  // Later ones first, so that a concatenation inside a concatenation finds its own place already decided.
+  for (auto it = graph_.order().rbegin(); it != graph_.order().rend(); ++it) {
+    const NodeId n = *it;
+    const graph::Node& node = graph_.node(n);
+    if (node.op != Op::Concat) continue;
+    const ValueId out = node.outputs[0];
+    if (bits(graph_.type(out).dtype) < 8) continue;
+    bool fits = true;
+    std::vector<ValueId> seen;
+    for (ValueId v : node.inputs) {
+      const graph::Value& value = graph_.value(v);
+      const bool made = value.producer != graph::kNone && !value.is_constant();
+      const Kind kind = made ? ops::row(graph_.node(value.producer).op).kind : Kind::kCustom;
+      const bool storable = made && loop(value.producer, value.producer_output) &&
+                            (kind != Kind::kMove || graph_.node(value.producer).op == Op::Concat);
+      fits = fits && storable && !graph_.is_output(v) && !taken[v] && graph_.users(v).size() == 1 &&
+             std::find(seen.begin(), seen.end(), v) == seen.end();
+      seen.push_back(v);
+    }
+    if (!fits) continue;
+    const int rank = graph_.type(out).rank();
+    int64_t axis = node.attrs.get_int("axis", 0);
+    if (axis < 0) axis += rank;
+    int64_t at = 0;
+    for (ValueId v : node.inputs) {
+      Layout& layout = layouts_[v];
+      layout.storage = layouts_[out].storage;
+      layout.strides = layouts_[out].strides;
+      layout.offset = layouts_[out].offset + at * layouts_[out].strides[axis];
+      at += graph_.type(v).shape[axis];
+      taken[v] = true;
+    }
+    pieces_[out] = node.inputs;
+  }
+  // A nested concatenation's pieces: reading the outer one waits for the inner ones' producers.
+  for (auto& [out, pieces] : pieces_) {
+    for (size_t k = 0; k < pieces.size(); ++k) {
+      auto inner = pieces_.find(pieces[k]);
+      if (inner == pieces_.end()) continue;
+      std::vector<ValueId> leaves = inner->second;
+      pieces.erase(pieces.begin() + k);
+      pieces.insert(pieces.begin() + k, leaves.begin(), leaves.end());
+      --k;
+    }
+  }
+}
+
+void Views::find_views() {
+  for (NodeId n : graph_.order()) {
+    const graph::Node& node = graph_.node(n);
+    if (ops::row(node.op).kind != Kind::kMove) continue;
+    bool plain = true, all = true;
+    for (size_t output = 0; output < node.outputs.size(); ++output) {
+      if (node.outputs[output] == graph::kNone) continue;
+      const Loop* form = loop(n, static_cast<int>(output));
+      if (!form || form->combine != ops::Combine::kNone) { all = false; break; }
+      const ops::Expr& body = form->exprs[form->body];
+      bool reindexes = body.scalar == Scalar::kLoad && body.args[0] == kNoExpr;
+      for (ExprId coord : body.coords) {
+        // A coordinate that is itself loaded (a gather) is not a plain reindexing.
+        std::function<bool(ExprId)> loads = [&](ExprId id) {
+          const ops::Expr& expr = form->exprs[id];
+          if (expr.scalar == Scalar::kLoad) return true;
+          for (ExprId arg : expr.args) if (arg != kNoExpr && loads(arg)) return true;
+          return false;
+        };
+        if (reindexes && loads(coord)) reindexes = false;
+      }
+      plain = plain && reindexes;
+    }
+    if (!all) continue;
+    if (plain) { view_[n] = true; continue; }
+    // Gathers, pads, concatenations: read through by a single reader that touches each element about once.
+    if (node.outputs.size() != 1 || has_pieces(node.outputs[0]) || graph_.is_output(node.outputs[0])) continue;
+    const std::vector<NodeId> users = graph_.users(node.outputs[0]);
+    if (users.size() != 1) continue;
+    const Kind reader = ops::row(graph_.node(users[0]).op).kind;
+    if (reader != Kind::kMap || node.inputs.size() > 4) continue;
+    if (graph_.type(node.outputs[0]).count() < graph_.type(graph_.node(users[0]).outputs[0]).count()) continue;
+    view_[n] = true;
+  }
+}
+
+bool Views::is_free(NodeId node) const {
+  const std::vector<ValueId>& outputs = graph_.node(node).outputs;
+  if (outputs.size() == 1 && has_pieces(outputs[0])) return true;
+  if (!view_[node]) return false;
+  for (ValueId v : outputs)
+    if (v != graph::kNone && stored_[v]) return false;
+  return true;
+}
+
+ExprId Views::read(Exprs& exprs, ValueId value, DType dtype, std::vector<ExprId> coords, ExprId guard, ExprId otherwise,
+                   const Leaf& leaf) const {
+  const graph::Value& v = graph_.value(value);
+  if (v.is_constant() && v.type.count() == 1 && guard == kNoExpr) {
+    const DType type = ops::compute_type(v.type.dtype);
+    return is_float(type) ? exprs.constant(type, v.constant.get_double(0))
+           : type == DType::i64 ? exprs.integer(v.constant.get_int(0))
+           : bits(type) <= 32 ? exprs.constant(type, static_cast<double>(v.constant.get_int(0)))
+                              : leaf(value, dtype, std::move(coords), guard, otherwise);
+  }
+  if (v.is_constant() || v.producer == graph::kNone || !view_[v.producer] || has_pieces(value)) {
+    return leaf(value, dtype, std::move(coords), guard, otherwise);
+  }
+  const Loop* form = loop(v.producer, v.producer_output);
+  const graph::Node& node = graph_.node(v.producer);
+  bool bare = false;  // the body is one load, which can carry the guard itself
+  const ops::Expr& body = form->exprs[form->body];
+  bare = body.scalar == Scalar::kLoad && body.args[0] == kNoExpr;
+  ExprId result = exprs.import(
+      form->exprs, form->body, coords,
+      [&](int slot, DType inner_type, std::vector<ExprId> at, ExprId inner_guard, ExprId inner_otherwise) {
+        ExprId g = inner_guard, o = inner_otherwise;
+        if (guard != kNoExpr) {
+          g = inner_guard == kNoExpr ? guard : exprs.both(guard, inner_guard);
+          if (inner_guard == kNoExpr) o = bare ? otherwise : exprs.constant(inner_type, 0);
+        }
+        return read(exprs, node.inputs[slot], inner_type, std::move(at), g, o, leaf);
+      });
+  if (guard != kNoExpr && !bare) result = exprs.select(guard, result, otherwise);
+  return result;
+}
+
+ExprId Views::offset(Exprs& exprs, ValueId value, const std::vector<ExprId>& coords) const {
+  const Layout& layout = layouts_[value];
+  ExprId sum = exprs.integer(layout.offset);
+  for (size_t d = 0; d < coords.size(); ++d) sum = exprs.add(sum, exprs.mul(coords[d], layout.strides[d]));
+  return sum;
+}
+
+std::optional<Product> match_product(const Graph& graph, const Views& views, NodeId node, std::string& why) {
+  const Loop* form = views.loop(node, 0);
+  if (!form || form->combine != ops::Combine::kSum || form->finish != kNoExpr) { why = "not a plain sum"; return std::nullopt; }
+  const int rank = static_cast<int>(form->domain.size());
+  Exprs exprs;
+  std::vector<ExprId> coords;
+  for (int d = 0; d < rank; ++d) coords.push_back(exprs.coord(d, form->domain[d]));
+  struct Leaf { ValueId value; DType dtype; ops::Affine at; };
+  std::vector<Leaf> leaves;
+  bool plain = true;
+  auto leaf = [&](ValueId value, DType dtype, std::vector<ExprId> at, ExprId guard, ExprId) -> ExprId {
+    if (guard != kNoExpr) plain = false;
+    auto affine = ops::affine(exprs, views.offset(exprs, value, at), rank);
+    if (affine) leaves.push_back({value, dtype, *affine});
+    else plain = false;
+    return exprs.load(static_cast<int>(leaves.size()), dtype, std::move(at));
+  };
+  const ExprId body = exprs.import(form->exprs, form->body, coords,
+                                   [&](int slot, DType dtype, std::vector<ExprId> at, ExprId guard, ExprId otherwise) {
+                                     return views.read(exprs, graph.node(node).inputs[slot], dtype, std::move(at), guard,
+                                                       otherwise, leaf);
+                                   });
+  const ops::Expr& top = exprs[body];
+  if (!plain || leaves.size() != 2) { why = "an operand is not an affine read"; return std::nullopt; }
+  if (top.scalar != Scalar::kMul || exprs[top.args[0]].scalar != Scalar::kLoad || exprs[top.args[1]].scalar != Scalar::kLoad) {
+    why = "not a product of two reads";
+    return std::nullopt;
+  }
+  Product product;
+  product.a = leaves[0].value, product.b = leaves[1].value;
+  product.a_offset = leaves[0].at.offset, product.b_offset = leaves[1].at.offset;
+  product.a_type = leaves[0].dtype, product.b_type = leaves[1].dtype;
+  for (int d = 0; d < rank; ++d) {
+    if (form->domain[d] == 1) continue;
+    Product::Dim dim{form->domain[d], leaves[0].at.strides[d], leaves[1].at.strides[d], d};
+    if (d >= form->parallel) {
+      if (!dim.a || !dim.b) { why = "a summed dimension that one side does not read"; return std::nullopt; }
+      product.k.push_back(dim);
+    } else if (dim.a && dim.b) {
+      product.batch.push_back(dim);
+    } else if (dim.b) {
+      product.n.push_back(dim);
+    } else {
+      product.m.push_back(dim);
+    }
+  }
+  return product;
+}
+
+}  // namespace obelisk::stitch

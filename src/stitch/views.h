@@ -1,0 +1,64 @@
+/// stitch/views.h — where values live, and which moves are only another way to read them.
+///
+///   in   Graph
+///   out  a Layout for every value; the set of nodes that no group computes
+///
+/// A value that only a transpose reads is stored in the transposed order, a convolution's output channels-last, and the pieces of a
+/// concatenation inside its output; so most moves of a network need no code at all.
+///
+/// Stands   first: everything after it reads values through Views.
+/// Paper    AStitch treats moves as light elementwise ops of local scheme; we let them vanish into the reader's addresses.
+/// Errors   none.    Cost  O(nodes + edges).
+#pragma once
+
+#include <map>
+#include <vector>
+
+#include "stitch/plan.h"
+
+namespace obelisk::stitch {
+
+struct Options;
+
+class Views {
+ public:
+  Views(const Graph& graph, const Options& options);
+
+  /// A view is read through; it is computed only where somebody needs its bytes (`stored`).
+  bool is_view(NodeId node) const { return view_[node]; }
+  bool needs_storage(ValueId value) const { return stored_[value]; }
+  /// True when the node needs no group: a view nobody stores, or a concatenation whose pieces are stored in place.
+  bool is_free(NodeId node) const;
+  const Layout& layout(ValueId value) const { return layouts_[value]; }
+  std::vector<Layout> take_layouts() { return std::move(layouts_); }
+  /// The values whose groups must have run before `value` can be read: itself, or the pieces stored inside it.
+  const std::vector<ValueId>& pieces(ValueId value) const { return pieces_.at(value); }
+  bool has_pieces(ValueId value) const { return pieces_.count(value) != 0; }
+
+  /// Reads `value` at coords in `exprs`, through views, down to stored values, which `leaf` turns into expressions.
+  using Leaf = std::function<ExprId(ValueId, DType, std::vector<ExprId> coords, ExprId guard, ExprId otherwise)>;
+  ExprId read(ops::Exprs& exprs, ValueId value, DType dtype, std::vector<ExprId> coords, ExprId guard, ExprId otherwise,
+              const Leaf& leaf) const;
+
+  /// offset + sum of strides * coords, in elements of the value's storage.
+  ExprId offset(ops::Exprs& exprs, ValueId value, const std::vector<ExprId>& coords) const;
+
+  /// A product's or any op's loop, or nothing; computed once.
+  const ops::Loop* loop(NodeId node, int output) const;
+
+ private:
+  void choose_orders();
+  void place_concatenations();
+  void find_views();
+
+  const Graph& graph_;
+  std::vector<Layout> layouts_;
+  std::vector<bool> view_, stored_;
+  std::map<ValueId, std::vector<ValueId>> pieces_;
+  mutable std::map<std::pair<NodeId, int>, std::optional<ops::Loop>> loops_;
+};
+
+/// The product that a sum-of-products loop is, when both loads are affine; else nothing, with the reason in `why`.
+std::optional<Product> match_product(const Graph& graph, const Views& views, NodeId node, std::string& why);
+
+}  // namespace obelisk::stitch

@@ -1,0 +1,30 @@
+/// target/target.h — the door of `target`: what the compiler knows of a machine, as numbers with their sources.
+#pragma once
+
+#include <string>
+
+#include "base/base.h"
+
+namespace obelisk::target {
+
+enum class Family { kCpu, kCuda };
+
+/// A machine as the schedule sees it: `sms` workers that each run a list of tasks, each with fast memory of its own.
+struct DeviceSpec {
+  Family family = Family::kCpu;
+  std::string name;         // "cpu", "sm_90a"
+  int sms = 1;              // workers: streaming multiprocessors, or threads of the CPU
+  Bytes fast_memory;        // per worker: shared memory, or the part of a core's L2 that a tile may fill
+  int vector_bytes = 64;    // the natural width of a load
+  Nanos barrier{1000};      // one barrier of all workers
+  double flops_per_sm = 1;  // multiply-adds count two; per nanosecond
+  double bytes_per_sm = 1;  // streaming from far memory; per nanosecond
+};
+
+/// This machine's CPU with `sms` workers (0: one for each core we may run on).
+DeviceSpec cpu(int sms = 0);
+
+/// "cpu", "h200"; Error kUsage with the names that exist.
+Result<DeviceSpec> device(const std::string& name, int sms = 0);
+
+}  // namespace obelisk::target
