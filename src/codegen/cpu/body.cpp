@@ -6,6 +6,7 @@
 #include <map>
 
 #include "codegen/cpu/scalars.h"
+#include "kernels/kernels.h"
 
 namespace obelisk::codegen::cpu {
 namespace {
@@ -515,6 +516,14 @@ class BodyEmitter {
       text += fmt::format("    g.c = tile;\n    g.c_row = g.n;\n    g.scratch = (char*)w->scratch + {};\n", param(bytes));
       scratch_ += bytes;
     }
+    ObkGemm shape = {};
+    shape.a_type = shape.b_type = kObkF32;
+    shape.packed = packed_b_;
+    shape.m = work_.tile_rows, shape.n = work_.tile_columns, shape.k = product.k[0].extent;
+    shape.a_row = walks_rows ? a_access->strides[inner] : 0, shape.a_col = product.k[0].a;
+    shape.b_row = product.k[0].b, shape.b_col = product.n[0].b, shape.n_packed = product.n[0].extent;
+    shape.c_row = shape.n;
+    scratch_ += (obk_gemm_scratch_bytes(&shape) + 63) / 64 * 64;
     text += "    w->kernels->gemm_tile(&g);\n  }\n";
     out_ += text;
   }

@@ -11,8 +11,8 @@
 #include <string.h>
 
 #include "abi.h"
+#include "math.h"
 #include "table.h"
-#include "lanes_math.h"
 
 #define OBK_PRAGMA(text) _Pragma(#text)
 #define OBK_LANES OBK_PRAGMA(GCC ivdep)
@@ -210,6 +210,28 @@ template <typename T> static inline T sign_of(T a) { return a > 0 ? (T)1 : a < 0
 template <typename T> static inline T absolute(T a) { return a < 0 ? (T)(0 - a) : a; }
 static inline float absolute(float a) { return fabsf(a); }
 static inline double absolute(double a) { return fabs(a); }
+
+/* ---- functions: vector code for float, the C library for double -------------------------------------------------------- */
+#define OBK_OWN(name, wide) \
+  static inline float name##_of(float a) { return obk::name(a); } \
+  static inline double name##_of(double a) { return ::wide(a); }
+#define OBK_LIBM(name, thin, wide) \
+  static inline float name##_of(float a) { return ::thin(a); } \
+  static inline double name##_of(double a) { return ::wide(a); }
+OBK_OWN(exp, exp) OBK_OWN(log, log) OBK_OWN(erf, erf) OBK_OWN(tanh, tanh) OBK_OWN(sin, sin) OBK_OWN(cos, cos)
+OBK_LIBM(floor, floorf, floor) OBK_LIBM(ceil, ceilf, ceil) OBK_LIBM(round, rintf, rint) OBK_LIBM(trunc, truncf, trunc)
+OBK_LIBM(sqrt, sqrtf, sqrt) OBK_LIBM(log1p, log1pf, log1p) OBK_LIBM(expm1, expm1f, expm1) OBK_LIBM(tan, tanf, tan)
+OBK_LIBM(asin, asinf, asin) OBK_LIBM(acos, acosf, acos) OBK_LIBM(atan, atanf, atan) OBK_LIBM(sinh, sinhf, sinh)
+OBK_LIBM(cosh, coshf, cosh) OBK_LIBM(asinh, asinhf, asinh) OBK_LIBM(acosh, acoshf, acosh) OBK_LIBM(atanh, atanhf, atanh)
+static inline float sigmoid_of(float a) { return obk::sigmoid(a); }
+static inline double sigmoid_of(double a) { return 1.0 / (1.0 + ::exp(-a)); }
+static inline float pow_of(float a, float b) { return ::powf(a, b); }
+static inline double pow_of(double a, double b) { return ::pow(a, b); }
+static inline float fmod_of(float a, float b) { return ::fmodf(a, b); }
+static inline double fmod_of(double a, double b) { return ::fmod(a, b); }
+static inline float atan2_of(float a, float b) { return ::atan2f(a, b); }
+static inline double atan2_of(double a, double b) { return ::atan2(a, b); }
+static inline double as_double(int64_t bits) { double d; memcpy(&d, &bits, 8); return d; }
 
 #pragma omp declare reduction(obk_max : float, double, int64_t, int32_t, int16_t, int8_t, uint64_t, uint32_t, uint16_t, uint8_t : omp_out = obk::maximum(omp_out, omp_in)) initializer(omp_priv = omp_orig)
 #pragma omp declare reduction(obk_min : float, double, int64_t, int32_t, int16_t, int8_t, uint64_t, uint32_t, uint16_t, uint8_t : omp_out = obk::minimum(omp_out, omp_in)) initializer(omp_priv = omp_orig)

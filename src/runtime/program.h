@@ -1,0 +1,66 @@
+/// runtime/program.h — a compiled network as data: what an .obk file holds and what a machine needs to run it.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "codegen/codegen.h"
+
+namespace obelisk::runtime {
+
+using schedule::BufferKind;
+
+/// Where an operand's bytes are.
+struct Place {
+  BufferKind kind = BufferKind::kArena;
+  int64_t index = 0;  // input, output or weight number; the byte offset for the arena
+};
+
+/// One work as the runtime sees it.
+struct WorkRecord {
+  int32_t body = -1;    // into Program::bodies
+  int32_t custom = -1;  // into Program::customs, when body is -1
+  std::vector<int64_t> params;
+  std::vector<Place> operands;
+};
+
+/// An op without a loop form, run by its reference on one worker. Constants that decide shapes are kept.
+struct CustomRecord {
+  ops::Op op;
+  ops::Attrs attrs;
+  std::vector<int> inputs;      // operand of the work by input, -1 where absent
+  std::vector<Type> input_types;
+  std::vector<int> outputs;     // operand of the work by output, -1 where not asked for
+  std::vector<Type> output_types;
+  std::string name;
+};
+
+struct Port {
+  std::string name;
+  Type type;
+};
+
+struct Program {
+  std::string name;
+  std::string target;  // "cpu"
+  int sms = 1;
+  std::vector<Port> inputs, outputs;
+  std::vector<codegen::BodyText> bodies;
+  std::vector<WorkRecord> works;
+  std::vector<CustomRecord> customs;
+  std::vector<std::vector<ObkTask>> lists;  // by virtual SM
+  int waves = 0;
+  Bytes arena, scratch;      // workspace of a context; fast memory of a worker
+  std::vector<Tensor> weights;  // views of the model file where nothing was packed
+  /// Outputs that no work writes: copies of an input or a weight.
+  struct Copy { int output; Place from; };
+  std::vector<Copy> copies;
+  std::string graph_text;    // the portable graph (after passes), with large weights by their number in `weights` or empty
+  int64_t task_count() const;
+};
+
+/// Tables, bodies and packed weights of a program for the CPU. Errors: none for users; a table that the validator refuses is a Bug.
+Program assemble(const graph::Graph& graph, const stitch::Plan& plan, const schedule::TaskGraph& tasks, codegen::Source source,
+                 const std::string& target);
+
+}  // namespace obelisk::runtime
