@@ -1,0 +1,115 @@
+#include <algorithm>
+#include <array>
+#include <map>
+
+#include "kernels/kernels.h"
+#include "runtime/program.h"
+
+namespace obelisk::runtime {
+namespace {
+
+using graph::ValueId;
+using stitch::GroupKind;
+
+/// The bytes of B as the tile library streams it.
+Tensor pack_product(const stitch::Product& product, const Tensor& b) {
+  const int64_t n = product.n[0].extent, k = product.k[0].extent;
+  Tensor packed = Tensor::allocate({DType::u8, {obk_gemm_packed_bytes(kObkF32, n, k)}});
+  const float* data = b.as<float>() + product.b_offset;
+  obk_gemm_pack(kObkF32, n, k, data, product.k[0].b, product.n[0].b, nullptr, 0, packed.mutable_data());
+  return packed;
+}
+
+CustomRecord custom_record(const graph::Graph& graph, const stitch::Group& group) {
+  const graph::Node& node = graph.node(group.anchor);
+  CustomRecord record{.op = node.op, .attrs = node.attrs, .name = node.name};
+  int operand = 0;  // operands stand in first-use order: inputs without repetition, then outputs
+  std::map<ValueId, int> slot;
+  for (ValueId v : group.body.operands) slot.try_emplace(v, operand++);
+  for (ValueId v : node.inputs) {
+    record.inputs.push_back(v == graph::kNone ? -1 : slot.at(v));
+    record.input_types.push_back(v == graph::kNone ? Type{} : graph.type(v));
+  }
+  for (ValueId v : node.outputs) {
+    record.outputs.push_back(v == graph::kNone ? -1 : slot.at(v));
+    record.output_types.push_back(v == graph::kNone ? Type{} : graph.type(v));
+  }
+  return record;
+}
+
+}  // namespace
+
+int64_t Program::task_count() const {
+  int64_t count = 0;
+  for (const auto& list : lists) count += static_cast<int64_t>(list.size());
+  return count;
+}
+
+Program assemble(const graph::Graph& graph, const stitch::Plan& plan, const schedule::TaskGraph& tasks, codegen::Source source,
+                 const std::string& target) {
+  Program program;
+  program.name = graph.name;
+  program.target = target;
+  program.sms = static_cast<int>(tasks.lists.size());
+  for (ValueId v : graph.inputs()) program.inputs.push_back({graph.value(v).name, graph.type(v)});
+  for (size_t k = 0; k < graph.outputs().size(); ++k)
+    program.outputs.push_back({graph.output_names()[k], graph.type(graph.outputs()[k])});
+  program.bodies = std::move(source.bodies);
+  program.lists = tasks.lists;
+  program.waves = tasks.waves;
+  program.arena = tasks.arena;
+  program.scratch = source.scratch;
+  program.weights = tasks.weights;
+  // A weight that only products read in packed form is dropped; one packed form serves every reader with the same strides.
+  std::vector<bool> read_plain(tasks.weights.size(), false);
+  std::map<std::array<int64_t, 5>, int64_t> packed_as;
+  for (size_t w = 0; w < tasks.works.size(); ++w) {
+    const schedule::Work& work = tasks.works[w];
+    const stitch::Group& group = plan.groups[work.group];
+    WorkRecord record;
+    record.body = source.body_of_work[w];
+    record.params = std::move(source.params[w]);
+    const bool packs = codegen::work_packs_b(plan, tasks, work);
+    for (size_t k = 0; k < work.buffers.size(); ++k) {
+      const schedule::Buffer& buffer = tasks.buffers[work.buffers[k]];
+      Place place{buffer.kind, buffer.kind == BufferKind::kArena ? buffer.offset.count : buffer.index};
+      if (packs && k + 1 == work.buffers.size()) {
+        const stitch::Product& p = group.product;
+        const std::array<int64_t, 5> key = {buffer.index, p.b_offset, p.k[0].b, p.n[0].b, p.n[0].extent};
+        auto [it, fresh] = packed_as.try_emplace(key, static_cast<int64_t>(program.weights.size()));
+        if (fresh) program.weights.push_back(pack_product(p, tasks.weights[buffer.index]));
+        place.index = it->second;
+      } else if (buffer.kind == BufferKind::kWeight) {
+        read_plain[buffer.index] = true;
+      }
+      record.operands.push_back(place);
+    }
+    if (group.kind == GroupKind::kCustom) {
+      record.custom = static_cast<int32_t>(program.customs.size());
+      program.customs.push_back(custom_record(graph, group));
+    }
+    program.works.push_back(std::move(record));
+  }
+  for (size_t k = 0; k < read_plain.size(); ++k)
+    if (!read_plain[k]) program.weights[k] = Tensor();
+  // Outputs that are inputs, constants, or a second name of another output.
+  std::map<ValueId, int> first;
+  for (size_t k = 0; k < graph.outputs().size(); ++k) {
+    const ValueId v = graph.outputs()[k];
+    auto [it, fresh] = first.try_emplace(v, static_cast<int>(k));
+    const graph::Value& value = graph.value(v);
+    if (!fresh) {
+      program.copies.push_back({static_cast<int>(k), {BufferKind::kOutput, it->second}});
+    } else if (value.is_constant()) {
+      program.copies.push_back({static_cast<int>(k), {BufferKind::kWeight, static_cast<int64_t>(program.weights.size())}});
+      program.weights.push_back(value.constant);
+    } else if (value.producer == graph::kNone) {
+      const auto at = std::find(graph.inputs().begin(), graph.inputs().end(), v);
+      CHECK(at != graph.inputs().end(), "output '{}' has no source", value.name);
+      program.copies.push_back({static_cast<int>(k), {BufferKind::kInput, at - graph.inputs().begin()}});
+    }
+  }
+  return program;
+}
+
+}  // namespace obelisk::runtime

@@ -1,0 +1,192 @@
+#include <sched.h>
+#include <string.h>
+
+#include <algorithm>
+#include <chrono>
+#include <thread>
+
+#include "kernels/kernels.h"
+#include "runtime/cpu/objects.h"
+#include "runtime/cpu/workers.h"
+#include "runtime/runtime.h"
+
+namespace obelisk::runtime {
+namespace {
+
+int cores_we_may_use() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  if (sched_getaffinity(0, sizeof set, &set) != 0) return 1;
+  return std::max(CPU_COUNT(&set), 1);
+}
+
+class CpuExecutable;
+
+/// Workers run virtual SMs: worker t runs the lists of SMs t, t + workers, ..., wave by wave.
+class CpuContext : public Context {
+ public:
+  CpuContext(std::shared_ptr<const CpuExecutable> executable, int threads);
+  Status run(std::span<const void* const> inputs, std::span<void* const> outputs) override;
+
+ private:
+  void run_worker(int worker);
+  Status run_custom(const WorkRecord& work, void* const* operands);
+  void* resolve(const Place& place) const;
+
+  std::shared_ptr<const CpuExecutable> executable_;
+  Tensor arena_;
+  std::vector<Tensor> scratch_;             // by worker
+  std::vector<std::vector<ObkTask>> tasks_;  // by worker, ascending waves
+  std::vector<std::vector<size_t>> ends_;    // by worker: end of each wave in tasks_
+  std::vector<void*> operands_;              // all works', flattened
+  std::vector<size_t> first_;                // by work
+  struct Bound { size_t slot; BufferKind kind; int64_t index; };
+  std::vector<Bound> bound_;                 // operands that change from run to run
+  std::span<const void* const> inputs_;
+  std::span<void* const> outputs_;
+  std::vector<Status> failures_;             // by worker
+  std::function<void(int)> body_;
+  std::unique_ptr<cpu::SpinBarrier> barrier_;
+  std::unique_ptr<cpu::Workers> workers_;    // last: ends before what it uses
+};
+
+class CpuExecutable : public Executable, public std::enable_shared_from_this<CpuExecutable> {
+ public:
+  CpuExecutable(std::shared_ptr<const Program> program, std::vector<std::unique_ptr<cpu::Object>> objects, LoadReport report)
+      : program_(std::move(program)), objects_(std::move(objects)), report_(std::move(report)) {}
+  const Program& program() const override { return *program_; }
+  const LoadReport& report() const override { return report_; }
+  Result<std::unique_ptr<Context>> context(int threads) const override {
+    const int limit = std::min(program_->sms, std::max(threads > 0 ? threads : cores_we_may_use(), 1));
+    return std::unique_ptr<Context>(new CpuContext(shared_from_this(), limit));
+  }
+  ObkBody body(int index) const { return objects_[index]->body(); }
+
+ private:
+  std::shared_ptr<const Program> program_;
+  std::vector<std::unique_ptr<cpu::Object>> objects_;
+  LoadReport report_;
+};
+
+CpuContext::CpuContext(std::shared_ptr<const CpuExecutable> executable, int threads) : executable_(std::move(executable)) {
+  const Program& program = executable_->program();
+  arena_ = Tensor::allocate({DType::u8, {std::max<int64_t>(program.arena.count, 64)}});
+  tasks_.resize(threads);
+  ends_.resize(threads);
+  for (int t = 0; t < threads; ++t) {
+    scratch_.push_back(Tensor::allocate({DType::u8, {std::max<int64_t>(program.scratch.count, 64)}}));
+    std::vector<ObkTask>& mine = tasks_[t];
+    for (size_t sm = t; sm < program.lists.size(); sm += threads)
+      mine.insert(mine.end(), program.lists[sm].begin(), program.lists[sm].end());
+    std::stable_sort(mine.begin(), mine.end(), [](const ObkTask& a, const ObkTask& b) { return a.wave < b.wave; });
+    size_t at = 0;
+    for (int wave = 0; wave < program.waves; ++wave) {
+      while (at < mine.size() && mine[at].wave == static_cast<uint32_t>(wave)) ++at;
+      ends_[t].push_back(at);
+    }
+  }
+  for (const WorkRecord& work : program.works) {
+    first_.push_back(operands_.size());
+    for (const Place& place : work.operands) {
+      if (place.kind == BufferKind::kInput || place.kind == BufferKind::kOutput) {
+        bound_.push_back({operands_.size(), place.kind, place.index});
+        operands_.push_back(nullptr);
+      } else {
+        operands_.push_back(resolve(place));
+      }
+    }
+  }
+  failures_.assign(threads, ok_status());
+  barrier_ = std::make_unique<cpu::SpinBarrier>(threads);
+  workers_ = std::make_unique<cpu::Workers>(threads);
+  body_ = [this](int worker) { run_worker(worker); };
+}
+
+void* CpuContext::resolve(const Place& place) const {
+  const Program& program = executable_->program();
+  switch (place.kind) {
+    case BufferKind::kInput: return const_cast<void*>(inputs_[place.index]);
+    case BufferKind::kOutput: return outputs_[place.index];
+    case BufferKind::kWeight: return const_cast<void*>(program.weights[place.index].data());
+    case BufferKind::kArena: return const_cast<std::byte*>(static_cast<const std::byte*>(arena_.data()) + place.index);
+  }
+  return nullptr;
+}
+
+Status CpuContext::run(std::span<const void* const> inputs, std::span<void* const> outputs) {
+  const Program& program = executable_->program();
+  CHECK(inputs.size() == program.inputs.size() && outputs.size() == program.outputs.size(), "{} inputs and {} outputs given, {} and {} needed",
+        inputs.size(), outputs.size(), program.inputs.size(), program.outputs.size());
+  inputs_ = inputs, outputs_ = outputs;
+  for (const Bound& bound : bound_)
+    operands_[bound.slot] = bound.kind == BufferKind::kInput ? const_cast<void*>(inputs[bound.index]) : outputs[bound.index];
+  workers_->run(body_);
+  for (Status& failure : failures_) {
+    if (failure.ok()) continue;
+    Error error = failure.error();
+    failure = ok_status();
+    return error;
+  }
+  for (const Program::Copy& copy : program.copies)
+    memcpy(outputs[copy.output], resolve(copy.from), program.outputs[copy.output].type.bytes());
+  return ok_status();
+}
+
+void CpuContext::run_worker(int worker) {
+  const Program& program = executable_->program();
+  ObkWorker self{scratch_[worker].mutable_data(), scratch_[worker].bytes(), worker, program.sms, obk_kernels()};
+  const ObkTask* tasks = tasks_[worker].data();
+  size_t at = 0;
+  for (int wave = 0; wave < program.waves; ++wave) {
+    for (const size_t end = ends_[worker][wave]; at < end; ++at) {
+      const ObkTask& task = tasks[at];
+      const WorkRecord& work = program.works[task.work];
+      void* const* operands = operands_.data() + first_[task.work];
+      if (work.body >= 0) {
+        executable_->body(work.body)(&task, work.params.data(), operands, &self);
+      } else if (Status status = run_custom(work, operands); !status.ok()) {
+        failures_[worker] = status;
+      }
+    }
+    if (workers_->count() > 1 && wave + 1 < program.waves) barrier_->wait();
+  }
+}
+
+Status CpuContext::run_custom(const WorkRecord& work, void* const* operands) {
+  const CustomRecord& custom = executable_->program().customs[work.custom];
+  std::vector<Tensor> inputs(custom.inputs.size()), outputs;
+  std::vector<const Tensor*> pointers(custom.inputs.size(), nullptr);
+  ops::Call call{custom.op, custom.attrs, {}, {}, static_cast<int>(custom.outputs.size()), {}};
+  for (size_t k = 0; k < custom.inputs.size(); ++k) {
+    if (custom.inputs[k] >= 0) {
+      inputs[k] = Tensor::view(custom.input_types[k], operands[custom.inputs[k]], nullptr);
+      pointers[k] = &inputs[k];
+    }
+    call.inputs.push_back(custom.inputs[k] >= 0 ? &custom.input_types[k] : nullptr);
+    call.constants.push_back(pointers[k]);
+  }
+  for (const Type& type : custom.output_types) {
+    call.results.push_back(&type);
+    outputs.push_back(Tensor::allocate(type));
+  }
+  if (Status status = ops::reference(call, pointers, outputs); !status.ok()) {
+    Error error = status.error();
+    error.node = custom.name;
+    return error;
+  }
+  for (size_t k = 0; k < outputs.size(); ++k)
+    if (custom.outputs[k] >= 0) memcpy(operands[custom.outputs[k]], outputs[k].data(), outputs[k].bytes());
+  return ok_status();
+}
+
+}  // namespace
+
+Result<std::shared_ptr<const Executable>> load_cpu(std::shared_ptr<const Program> program, const LoadOptions& options) {
+  const auto start = std::chrono::steady_clock::now();
+  LoadReport report;
+  TRY(auto objects, cpu::build_objects(program->bodies, options, report));
+  report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return std::shared_ptr<const Executable>(new CpuExecutable(std::move(program), std::move(objects), std::move(report)));
+}
+
+}  // namespace obelisk::runtime

@@ -1,0 +1,241 @@
+#include "runtime/cpu/objects.h"
+
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <spawn.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <filesystem>
+#include <mutex>
+#include <thread>
+
+#include "runtime/cpu/dialect_files.h"
+
+extern char** environ;
+
+namespace obelisk::runtime {
+namespace {
+
+namespace fs = std::filesystem;
+
+Error build_error(std::string message, std::string hint = "") {
+  return Error{Code::kBuild, "runtime", std::move(message), "", std::move(hint)};
+}
+
+bool is_program(const std::string& path) { return !path.empty() && access(path.c_str(), X_OK) == 0 && fs::is_regular_file(path); }
+
+/// The first `name` on the PATH that can be run, or nothing.
+std::string on_path(const std::string& name) {
+  if (name.find('/') != std::string::npos) return is_program(name) ? name : "";
+  const char* path = getenv("PATH");
+  std::string rest = path ? path : "/usr/local/bin:/usr/bin:/bin";
+  size_t at = 0;
+  while (at <= rest.size()) {
+    const size_t colon = std::min(rest.find(':', at), rest.size());
+    const std::string candidate = rest.substr(at, colon - at) + "/" + name;
+    if (is_program(candidate)) return candidate;
+    at = colon + 1;
+  }
+  return "";
+}
+
+/// Runs a program without a shell; standard output and error go to a file. Returns the exit status, 127 when it cannot start.
+int run_program(const std::vector<std::string>& words, const std::string& log) {
+  std::vector<char*> argv;
+  for (const std::string& word : words) argv.push_back(const_cast<char*>(word.c_str()));
+  argv.push_back(nullptr);
+  posix_spawn_file_actions_t actions;
+  posix_spawn_file_actions_init(&actions);
+  posix_spawn_file_actions_addopen(&actions, 0, "/dev/null", O_RDONLY, 0);
+  posix_spawn_file_actions_addopen(&actions, 1, log.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
+  posix_spawn_file_actions_adddup2(&actions, 1, 2);
+  pid_t pid = 0;
+  const int failed = posix_spawn(&pid, argv[0], &actions, nullptr, argv.data(), environ);
+  posix_spawn_file_actions_destroy(&actions);
+  if (failed) return 127;
+  int status = 0;
+  while (waitpid(pid, &status, 0) < 0 && errno == EINTR) {}
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+/// A private folder that disappears with its contents.
+struct TemporaryFolder {
+  std::string path;
+  TemporaryFolder() {
+    const char* base = getenv("TMPDIR");
+    std::string pattern = std::string(base && *base ? base : "/tmp") + "/obelisk-XXXXXX";
+    if (mkdtemp(pattern.data())) path = pattern;
+  }
+  ~TemporaryFolder() {
+    std::error_code ignored;
+    if (!path.empty()) fs::remove_all(path, ignored);
+  }
+};
+
+const std::vector<std::string> kFlags = {"-std=c++17", "-O3", "-march=native", "-fPIC", "-shared", "-fopenmp-simd", "-fno-math-errno",
+                                         "-fno-trapping-math", "-fwrapv", "-fno-exceptions", "-fno-rtti", "-w", "-nostartfiles"};
+
+/// What, besides the body's text, decides the machine code: compiler and its version, flags, dialect, the CPU's features.
+std::string build_identity(const std::string& compiler) {
+  std::string text = compiler;
+  struct stat info;
+  if (stat(compiler.c_str(), &info) == 0) text += fmt::format(" {} {}", info.st_size, info.st_mtime);
+  for (const std::string& flag : kFlags) text += " " + flag;
+  for (int k = 0; k < cpu::kDialectFileCount; ++k) text += cpu::kDialectFiles[k].text;
+  if (auto info_text = read_file("/proc/cpuinfo"); info_text.ok()) {
+    const size_t at = info_text->find("\nflags");
+    if (at != std::string::npos) text += info_text->substr(at, info_text->find('\n', at + 1) - at);
+  }
+  return to_string(hash_text(text));
+}
+
+std::string first_lines(const std::string& path, int count) {
+  auto text = read_file(path);
+  if (!text.ok()) return "";
+  std::string out;
+  size_t at = 0;
+  for (int k = 0; k < count && at < text->size(); ++k) {
+    const size_t end = std::min(text->find('\n', at), text->size());
+    out += "\n  " + text->substr(at, end - at);
+    at = end + 1;
+  }
+  return out;
+}
+
+}  // namespace
+
+Result<std::string> find_compiler(const std::string& wanted) {
+  if (!wanted.empty()) {
+    const std::string found = on_path(wanted);
+    if (found.empty()) return Error{Code::kUsage, "runtime", fmt::format("the compiler '{}' cannot be run", wanted), "", "give the path of g++ or clang++"};
+    return found;
+  }
+  for (const char* variable : {"OBELISK_CXX", "CXX"}) {
+    const char* value = getenv(variable);
+    if (!value || !*value) continue;
+    const std::string found = on_path(value);
+    if (!found.empty()) return found;
+  }
+  for (const char* name : {"g++", "clang++", "c++"}) {
+    const std::string found = on_path(name);
+    if (!found.empty()) return found;
+  }
+  return Error{Code::kUsage, "runtime", "no C++ compiler was found on the PATH", "", "install g++, or run with --target reference"};
+}
+
+std::string cache_folder(const std::string& wanted) {
+  if (wanted == "off") return "";
+  if (!wanted.empty()) return wanted;
+  if (const char* folder = getenv("OBELISK_CACHE"); folder && *folder) return std::string(folder) == "off" ? "" : folder;
+  if (const char* folder = getenv("XDG_CACHE_HOME"); folder && *folder) return std::string(folder) + "/obelisk";
+  if (const char* home = getenv("HOME"); home && *home) return std::string(home) + "/.cache/obelisk";
+  return "";
+}
+
+namespace cpu {
+
+Result<std::unique_ptr<Object>> Object::open(const std::string& path) {
+  std::unique_ptr<Object> object(new Object);
+  object->handle_ = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (!object->handle_) return build_error(fmt::format("cannot load a compiled body: {}", dlerror()));
+  object->body_ = reinterpret_cast<ObkBody>(dlsym(object->handle_, "obk_body"));
+  if (!object->body_) return build_error(fmt::format("'{}' holds no obk_body", path), "clear the cache: obelisk cache clear");
+  return object;
+}
+
+Object::~Object() {
+  if (handle_) dlclose(handle_);
+}
+
+Result<std::vector<std::unique_ptr<Object>>> build_objects(const std::vector<codegen::BodyText>& bodies, const LoadOptions& options,
+                                                           LoadReport& report) {
+  std::vector<std::unique_ptr<Object>> objects(bodies.size());
+  if (bodies.empty()) return objects;
+  TRY(const std::string compiler, find_compiler(options.compiler));
+  report.compiler = compiler;
+  const std::string identity = build_identity(compiler);
+  std::string cache = cache_folder(options.cache_dir);
+  std::error_code failed;
+  if (!cache.empty()) {
+    fs::create_directories(cache, failed);
+    if (failed || access(cache.c_str(), W_OK) != 0) {
+      LOG(kWarning, "runtime", "the cache '{}' cannot be written; bodies are compiled every time", cache);
+      cache.clear();
+    }
+  }
+  TemporaryFolder folder;
+  if (folder.path.empty()) return build_error("no temporary folder can be made", "set TMPDIR to a folder that can be written");
+  for (int k = 0; k < kDialectFileCount; ++k)
+    TRY_STATUS(write_file(folder.path + "/" + kDialectFiles[k].name, kDialectFiles[k].text));
+
+  std::atomic<size_t> next{0};
+  std::atomic<int> done{0};
+  std::mutex mutex;  // guards `first`, report and progress
+  std::optional<Error> first;
+  auto work = [&] {
+    for (size_t b = next++; b < bodies.size(); b = next++) {
+      {
+        std::lock_guard lock(mutex);
+        if (first) return;
+      }
+      const std::string key = to_string(hash_text(identity + to_string(bodies[b].hash)));
+      const std::string kept = cache.empty() ? "" : cache + "/" + key + ".so";
+      if (!kept.empty() && access(kept.c_str(), R_OK) == 0) {
+        auto object = Object::open(kept);
+        if (object.ok()) {
+          std::lock_guard lock(mutex);
+          objects[b] = std::move(*object);
+          ++report.cached;
+          if (options.progress) options.progress(++done, static_cast<int>(bodies.size()));
+          continue;
+        }
+        ::unlink(kept.c_str());  // a broken entry is made again
+      }
+      const std::string stem = fmt::format("{}/{}", folder.path, b);
+      auto compile = [&]() -> Status {
+        TRY_STATUS(write_file(stem + ".cpp", bodies[b].text));
+        std::vector<std::string> words = {compiler};
+        words.insert(words.end(), kFlags.begin(), kFlags.end());
+        words.insert(words.end(), {"-iquote", folder.path, stem + ".cpp", "-o", stem + ".so", "-lm"});
+        const int status = run_program(words, stem + ".log");
+        if (status != 0) {
+          return build_error(fmt::format("{} ended with {} on a generated body ({}):{}", compiler, status, bodies[b].label,
+                                         first_lines(stem + ".log", 6)),
+                             "this is a defect of Obelisk or of the compiler; --compiler names another one");
+        }
+        TRY(auto object, Object::open(stem + ".so"));
+        if (!kept.empty()) {
+          auto bytes = read_file(stem + ".so");
+          Status published = bytes.ok() ? write_file(kept, *bytes) : Status(bytes.error());
+          if (!published.ok()) LOG(kWarning, "runtime", "not cached: {}", published.error().text());
+        }
+        std::lock_guard lock(mutex);
+        objects[b] = std::move(object);
+        ++report.compiled;
+        if (options.progress) options.progress(++done, static_cast<int>(bodies.size()));
+        return ok_status();
+      };
+      if (Status status = compile(); !status.ok()) {
+        std::lock_guard lock(mutex);
+        if (!first) first = status.error();
+        return;
+      }
+    }
+  };
+  const int cores = std::max(1u, std::thread::hardware_concurrency());
+  const int jobs = std::min<int>(options.jobs > 0 ? options.jobs : cores, static_cast<int>(bodies.size()));
+  std::vector<std::thread> threads;
+  for (int k = 1; k < jobs; ++k) threads.emplace_back(work);
+  work();
+  for (std::thread& thread : threads) thread.join();
+  if (first) return *first;
+  return objects;
+}
+
+}  // namespace cpu
+}  // namespace obelisk::runtime

@@ -1,0 +1,76 @@
+#include "runtime/cpu/workers.h"
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+namespace obelisk::runtime::cpu {
+namespace {
+
+inline void pause_briefly() {
+#if defined(__x86_64__)
+  _mm_pause();
+#else
+  std::this_thread::yield();
+#endif
+}
+
+constexpr int kSpins = 20000;      // about 0.5 ms of pauses: longer than any wave that is worth splitting
+constexpr int kBarrierSpins = 4000;  // then the core is given up, so that more workers than cores still finish
+
+}  // namespace
+
+void SpinBarrier::wait() {
+  const uint32_t phase = phase_.load(std::memory_order_acquire);
+  if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 == count_) {
+    arrived_.store(0, std::memory_order_relaxed);
+    phase_.store(phase + 1, std::memory_order_release);
+    phase_.notify_all();
+    return;
+  }
+  for (int spin = 0; phase_.load(std::memory_order_acquire) == phase; ++spin) {
+    if (spin < kBarrierSpins) pause_briefly();
+    else phase_.wait(phase, std::memory_order_acquire);
+  }
+}
+
+Workers::Workers(int count) : count_(count) {
+  for (int worker = 1; worker < count; ++worker) threads_.emplace_back([this, worker] { loop(worker); });
+}
+
+Workers::~Workers() {
+  stop_.store(true, std::memory_order_release);
+  generation_.fetch_add(1, std::memory_order_release);
+  generation_.notify_all();
+  for (std::thread& thread : threads_) thread.join();
+}
+
+void Workers::run(const std::function<void(int)>& function) {
+  if (count_ == 1) return function(0);
+  function_ = &function;
+  running_.store(count_ - 1, std::memory_order_relaxed);
+  generation_.fetch_add(1, std::memory_order_release);
+  generation_.notify_all();
+  function(0);
+  for (int spin = 0, left; (left = running_.load(std::memory_order_acquire)) != 0; ++spin) {
+    if (spin < kSpins) pause_briefly();
+    else running_.wait(left, std::memory_order_acquire);
+  }
+}
+
+void Workers::loop(int worker) {
+  uint32_t seen = 0;
+  for (;;) {
+    uint32_t now;
+    for (int spin = 0; (now = generation_.load(std::memory_order_acquire)) == seen; ++spin) {
+      if (spin < kSpins) pause_briefly();
+      else generation_.wait(seen, std::memory_order_acquire);
+    }
+    seen = now;
+    if (stop_.load(std::memory_order_acquire)) return;
+    (*function_)(worker);
+    if (running_.fetch_sub(1, std::memory_order_acq_rel) == 1) running_.notify_one();
+  }
+}
+
+}  // namespace obelisk::runtime::cpu
