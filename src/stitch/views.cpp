@@ -89,7 +89,7 @@ void Views::choose_orders() {
       std::vector<int> order = identity_order(type.rank());
       if (!fixed[v]) {
         const std::vector<NodeId> users = graph_.users(v);
-        if (node.op == Op::Conv && type.rank() >= 3) {
+        if (ops::to_string(node.op) == "Conv" && type.rank() >= 3) {
           order = channels_last(type.rank());
         } else if (users.size() == 1 && graph_.node(users[0]).op == Op::Transpose && kind != Kind::kMove) {
           const auto perm = graph_.node(users[0]).attrs.get_ints("perm");
