@@ -1,0 +1,134 @@
+// Programs against the interpreter: graphs as text, run on one, two and seven virtual SMs.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <random>
+
+#include "runtime/runtime.h"
+
+namespace obelisk::runtime {
+namespace {
+
+Tensor random_tensor(const Type& type, std::mt19937& random) {
+  Tensor tensor = Tensor::allocate(type);
+  std::normal_distribution<double> normal(0, 1);
+  std::uniform_int_distribution<int> small(0, 5);
+  for (int64_t k = 0; k < type.count(); ++k) {
+    if (is_float(type.dtype)) tensor.set_double(k, normal(random));
+    else tensor.set_int(k, type.dtype == DType::b1 ? small(random) & 1 : small(random));
+  }
+  return tensor;
+}
+
+struct Run {
+  std::vector<Tensor> outputs;
+  stitch::Plan plan;
+};
+
+Run run_program(const graph::Graph& graph, const std::vector<Tensor>& inputs, int sms, bool stitching, bool tiles) {
+  Run run;
+  const target::DeviceSpec device = target::cpu(sms);
+  stitch::Options options;
+  options.stitch = stitching, options.tiles = tiles;
+  run.plan = stitch::plan(graph, device, options);
+  Status verified = stitch::verify(graph, run.plan);
+  EXPECT_TRUE(verified.ok()) << (verified.ok() ? "" : verified.error().text());
+  schedule::TaskGraph tasks = schedule::build(graph, run.plan, device);
+  codegen::Source source = codegen::emit_cpu(graph, run.plan, tasks);
+  auto program = std::make_shared<Program>(assemble(graph, run.plan, tasks, std::move(source), "cpu"));
+  auto executable = load_cpu(program);
+  if (!executable.ok()) {
+    ADD_FAILURE() << executable.error().text();
+    return run;
+  }
+  auto context = (*executable)->context(std::min(sms, 4));
+  EXPECT_TRUE(context.ok());
+  std::vector<const void*> in;
+  for (const Tensor& tensor : inputs) in.push_back(tensor.data());
+  std::vector<void*> out;
+  for (const Port& port : program->outputs) {
+    run.outputs.push_back(Tensor::allocate(port.type));
+    out.push_back(run.outputs.back().mutable_data());
+  }
+  for (int repeat = 0; repeat < 3; ++repeat) {
+    Status status = (*context)->run(in, out);
+    EXPECT_TRUE(status.ok()) << (status.ok() ? "" : status.error().text());
+  }
+  return run;
+}
+
+void expect_same(const graph::Graph& graph, const std::string& what) {
+  std::mt19937 random(7);
+  std::vector<Tensor> inputs;
+  for (graph::ValueId v : graph.inputs()) inputs.push_back(random_tensor(graph.type(v), random));
+  auto wanted = graph::interpret(graph, inputs);
+  ASSERT_TRUE(wanted.ok()) << wanted.error().text();
+  for (int sms : {1, 2, 7}) {
+    for (int mode = 0; mode < 3; ++mode) {
+      Run got = run_program(graph, inputs, sms, mode != 1, mode != 2);
+      ASSERT_EQ(got.outputs.size(), wanted->size());
+      for (size_t o = 0; o < wanted->size(); ++o) {
+        const Tensor& w = (*wanted)[o];
+        const Tensor& g = got.outputs[o];
+        for (int64_t k = 0; k < w.count(); ++k) {
+          if (is_float(w.dtype())) {
+            const double a = g.get_double(k), b = w.get_double(k);
+            if (std::isnan(a) && std::isnan(b)) continue;
+            ASSERT_NEAR(a, b, 1e-4 + 1e-4 * std::fabs(b)) << what << " sms " << sms << " mode " << mode << " output " << o << " element " << k;
+          } else {
+            ASSERT_EQ(g.get_int(k), w.get_int(k)) << what << " sms " << sms << " mode " << mode << " output " << o << " element " << k;
+          }
+        }
+      }
+    }
+  }
+}
+
+class Differential : public testing::TestWithParam<std::pair<const char*, const char*>> {};
+
+TEST_P(Differential, ProgramEqualsInterpreter) {
+  auto graph = graph::parse(GetParam().second);
+  ASSERT_TRUE(graph.ok()) << graph.error().text();
+  expect_same(*graph, GetParam().first);
+}
+
+INSTANTIATE_TEST_SUITE_P(Graphs, Differential, testing::Values(
+    std::pair{"add_relu", R"(graph "g" {
+  in %0 "x": f32[5,37]
+  in %1 "y": f32[37]
+  %2: f32[5,37] = Add(%0, %1)
+  %3: f32[5,37] = Relu(%2)
+  out %3 "z"
+})"},
+    std::pair{"softmax_parts", R"(graph "g" {
+  in %0 "x": f32[3,4,33]
+  const %9: i64[1] = [-1]
+  %1: f32[3,4,1] = ReduceMax(%0, %9) {keepdims = 1}
+  %2: f32[3,4,33] = Sub(%0, %1)
+  %3: f32[3,4,33] = Exp(%2)
+  %4: f32[3,4,1] = ReduceSum(%3, %9) {keepdims = 1}
+  %5: f32[3,4,33] = Div(%3, %4)
+  out %5 "z"
+})"},
+    std::pair{"transpose_add", R"(graph "g" {
+  in %0 "x": f32[3,4,33]
+  in %1 "y": f32[33,3,4]
+  %2: f32[33,3,4] = Transpose(%0) {perm = [2, 0, 1]}
+  %3: f32[33,3,4] = Add(%2, %1)
+  const %9: i64[2] = [99, 4]
+  %4: f32[99,4] = Reshape(%3, %9)
+  %5: f32[99,4] = Exp(%4)
+  out %5 "z"
+})"},
+    std::pair{"matmul_bias", R"(graph "g" {
+  in %0 "x": f32[2,9,40]
+  in %1 "w": f32[40,24]
+  in %2 "b": f32[24]
+  %3: f32[2,9,24] = MatMul(%0, %1)
+  %4: f32[2,9,24] = Add(%3, %2)
+  %5: f32[2,9,24] = Tanh(%4)
+  out %5 "z"
+})"}));
+
+}  // namespace
+}  // namespace obelisk::runtime
