@@ -36,9 +36,9 @@ class Former {
  private:
   void place(NodeId n) {
     const graph::Node& node = graph_.node(n);
-    const bool loops = std::all_of(node.outputs.begin(), node.outputs.end(), [&](ValueId v) {
-      return v == graph::kNone || views_.loop(n, static_cast<int>(&v - node.outputs.data())) != nullptr;
-    });
+    bool loops = true;
+    for (size_t output = 0; output < node.outputs.size(); ++output)
+      loops = loops && (node.outputs[output] == graph::kNone || views_.loop(n, static_cast<int>(output)));
     if (!loops) return place_custom(n);
     std::string why;
     if (options_.tiles && node.outputs.size() == 1) {

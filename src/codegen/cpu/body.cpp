@@ -430,8 +430,9 @@ class BodyEmitter {
   }
 
   void columns(const std::string& outer, const std::string& clauses) {
-    std::string indent = outer;
-    std::string closing;
+    std::string indent = outer + "  ";
+    std::string closing = outer + "}\n";
+    out_ += outer + "{\n";
     const int first = nest_.rows, last = static_cast<int>(nest_.dims.size());
     const bool stages = body_.staged > 0;
     const bool tile = group_.kind == GroupKind::kProduct;
