@@ -36,6 +36,8 @@ Run run_program(const graph::Graph& graph, const std::vector<Tensor>& inputs, in
   schedule::TaskGraph tasks = schedule::build(graph, run.plan, device);
   codegen::Source source = codegen::emit_cpu(graph, run.plan, tasks);
   auto program = std::make_shared<Program>(assemble(graph, run.plan, tasks, std::move(source), "cpu"));
+  if (getenv("OBELISK_SHOW"))
+    for (const codegen::BodyText& body : program->bodies) fmt::print("{}\n", body.text);
   auto executable = load_cpu(program);
   if (!executable.ok()) {
     ADD_FAILURE() << executable.error().text();
