@@ -34,8 +34,11 @@ class Passes {
   Passes(const Body& body, const std::vector<bool>& is_column, const std::vector<Step>& steps)
       : exprs_(body.exprs), is_column_(is_column) {
     row_pass_.assign(body.row_values, 0);
-    for (const Step& step : steps)
+    stage_pass_.assign(body.staged, 0);
+    for (const Step& step : steps) {
       if (step.kind == StepKind::kReduce) row_pass_[step.slot] = pass(step.expr) + 1;
+      if (step.kind == StepKind::kStage) stage_pass_[step.slot] = pass(step.expr);
+    }
   }
   /// The first pass over the columns in which an expression can be computed.
   int pass(ExprId id) {
@@ -44,6 +47,7 @@ class Passes {
     const Expr& expr = exprs_[id];
     int p = 0;
     if (expr.scalar == Scalar::kLoad && expr.slot >= kRowSlot && expr.slot < kStageSlot) p = row_pass_[expr.slot - kRowSlot];
+    if (expr.scalar == Scalar::kLoad && expr.slot >= kStageSlot && expr.slot < kTileSlot) p = stage_pass_[expr.slot - kStageSlot];
     for_children(expr, [&](ExprId child) { p = std::max(p, pass(child)); });
     return pass_[id] = p;
   }
@@ -59,7 +63,7 @@ class Passes {
  private:
   const Exprs& exprs_;
   const std::vector<bool>& is_column_;
-  std::vector<int> row_pass_;
+  std::vector<int> row_pass_, stage_pass_;
   std::map<ExprId, int> pass_;
   std::map<ExprId, bool> column_;
 };

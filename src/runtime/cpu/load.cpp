@@ -22,9 +22,6 @@ int cores_we_may_use() {
 
 class CpuExecutable;
 
-/// What bodies may call.
-constexpr ObkKernels kKernels = {kObkVersion, obk_gemm_tile, nullptr, obk_attention_tile};
-
 /// Workers run virtual SMs: worker t runs the lists of SMs t, t + workers, ..., wave by wave.
 class CpuContext : public Context {
  public:
@@ -137,7 +134,7 @@ Status CpuContext::run(std::span<const void* const> inputs, std::span<void* cons
 
 void CpuContext::run_worker(int worker) {
   const Program& program = executable_->program();
-  ObkWorker self{scratch_[worker].mutable_data(), scratch_[worker].bytes(), worker, program.sms, &kKernels};
+  ObkWorker self{scratch_[worker].mutable_data(), scratch_[worker].bytes(), worker, program.sms, obk_kernels()};
   const ObkTask* tasks = tasks_[worker].data();
   size_t at = 0;
   for (int wave = 0; wave < program.waves; ++wave) {
