@@ -6,11 +6,11 @@ and the answers are read back from D/NAME.npy, every character of NAME outside A
 Element types that NumPy lacks travel as their bits, and each side reads them by the model's own
 input and output types:
 
-  model type                             in F.npz      in D/NAME.npy
-  bfloat16                               uint16        2-byte items (V2 or uint16), the bits
-  float8*, float4e2m1                    uint8         1-byte items (V1 or uint8), the bits, one value a byte
-  int4, int2 · uint4, uint2              int8 · uint8  the same, one value a byte
-  all others                             NumPy's own type
+  model type                   in F.npz and D/NAME.npy
+  bfloat16                     V2, the bits
+  float8*, float4e2m1          V1, the bits; float4e2m1 has one value a byte
+  int4, int2 · uint4, uint2    int8 · uint8, one value a byte
+  all others                   NumPy's own type
 
 Strings, sequences, optionals and maps are refused with a message; the program does not run them.
 """
@@ -50,7 +50,7 @@ def to_plain(array):
     if array.dtype in INTEGERS:
         return array.astype(np.int8 if array.dtype.name.startswith("int") else np.uint8)
     if array.dtype in NOT_NUMPY.values():
-        return array.view(np.uint16 if array.dtype.itemsize == 2 else np.uint8)
+        return array.view(f"V{array.dtype.itemsize}")
     return array
 
 
@@ -83,7 +83,7 @@ def first_reason(text):
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     for line in lines:
         if line.startswith("error"):
-            return line
+            return line.partition(":")[2].strip() or line
     return lines[0] if lines else "no message"
 
 
@@ -131,7 +131,7 @@ class Prepared(BackendRep):
         for value, array in zip(asked, inputs):
             kind = value.type.WhichOneof("value")
             if kind != "tensor_type" or not isinstance(array, (np.ndarray, np.generic)):
-                raise Failure(f"unsupported: input '{value.name}' is a {(kind or 'untyped').split('_')[0]}")
+                raise Failure(f"unsupported: input '{value.name}' is of type {(kind or 'unknown').split('_')[0]}")
             if array.dtype.kind in "OUS":
                 raise Failure(f"unsupported: input '{value.name}' holds strings")
             feeds[value.name] = array
