@@ -181,6 +181,7 @@ Result<std::vector<std::unique_ptr<Object>>> build_objects(const std::vector<cod
     for (size_t b = next++; b < bodies.size(); b = next++) {
       {
         std::lock_guard lock(mutex);
+        if (!first && options.interrupted && options.interrupted()) first = Error{Code::kInterrupted, "runtime", "interrupted while compiling bodies"};
         if (first) return;
       }
       const std::string key = to_string(hash_text(identity + to_string(bodies[b].hash)));
