@@ -8,21 +8,16 @@ out  bench/results/cpu-DATE.json: device, date, commit, command, versions, and t
 Nothing else should run on the machine meanwhile; a row that the program calls noisy is marked `~`.
 """
 import argparse
-import datetime
-import json
 import math
-import os
-import platform
-import shlex
-import subprocess
 import sys
 from pathlib import Path
 
 import onnxruntime
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "scripts"))
+sys.path[:0] = [str(ROOT / "scripts"), str(ROOT / "bench")]
 from obelisk_backend import Failure, Program  # noqa: E402
+from record import write  # noqa: E402
 
 #        row            files, best first                                           shape
 TABLE = {
@@ -35,19 +30,6 @@ TABLE = {
     "CRNN": (["zoo/crnn.torchscript.onnx"], dict(batch=1, width=100)),
 }
 EACH_AT_LEAST, MEAN_AT_LEAST = 0.6, 0.85  # the goal, as shares of ONNX Runtime's speed
-
-
-def cpu_model():
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("model name"):
-            return line.partition(":")[2].strip()
-    return platform.processor()
-
-
-def commit():
-    command = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
-    result = subprocess.run(command, capture_output=True, text=True)
-    return result.stdout.strip() or "unknown"
 
 
 def find(files, folder):
@@ -105,23 +87,11 @@ def main():
     results = {row: measure(row, program, arguments) for row in arguments.rows or TABLE}
     mean, count = show(results)
 
-    now = datetime.datetime.now(datetime.timezone.utc)
-    record = {
-        "device": {"cpu": cpu_model(), "cores": os.cpu_count(), "kernel": platform.release()},
-        "date": now.isoformat(timespec="seconds"),
-        "commit": commit(),
-        "command": "bench/cpu.py " + shlex.join(sys.argv[1:]),
-        "versions": {"onnxruntime": onnxruntime.__version__, "python": platform.python_version()},
-        "threads": int(arguments.threads),
-        "precision": "fp32",
-        "geometric_mean_speedup": round(mean, 4),
-        "results": results,
-    }
     if not arguments.no_write:
-        path = arguments.output or ROOT / "bench" / "results" / f"cpu-{now.date()}.json"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(record, indent=1) + "\n")
-        print(f"wrote {path}")
+        print("wrote", write("cpu", {
+            "versions": {"onnxruntime": onnxruntime.__version__}, "threads": int(arguments.threads),
+            "precision": "fp32", "geometric_mean_speedup": round(mean, 4), "results": results,
+        }, arguments.output))
     reached = count == len(results) and mean >= MEAN_AT_LEAST and all(
         report["against"][0]["speedup"] >= EACH_AT_LEAST for report in results.values())
     print(f"bench: geometric mean {mean:.2f}x of ONNX Runtime over {count} of {len(results)} networks; "
