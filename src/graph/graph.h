@@ -147,3 +147,6 @@ struct Interpretation {
 Result<std::vector<Tensor>> interpret(const Graph& graph, std::span<const Tensor> inputs, const Interpretation& how = {});
 
 }  // namespace obelisk::graph
+
+#include "graph/compare.h"  // last, because they speak of the types above
+#include "graph/random.h"
