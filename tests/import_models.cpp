@@ -1,8 +1,9 @@
 // import_models FILE...: imports each model and counts what stops those that cannot be imported.
 //
-// Where a data set lies beside the model (as in the standard's own tests), it gives the shapes and the values that shapes depend
-// on, the graph is interpreted, and its answers are compared; else symbolic dimensions are 2. So the program tells what the
-// importer, the op table and its references lack, without the rest of the compiler.
+// Where a data set lies beside the model (as in the standard's own tests), it gives the shapes and
+// the values that shapes depend on, the graph is interpreted, and its answers are compared; else
+// symbolic dimensions are 2. So the program tells what the importer, the op table and its
+// references lack, without the rest of the compiler.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -17,7 +18,8 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// input_3.pb of the first data set: a bare tensor message, wrapped into a model as its only initializer.
+/// input_3.pb of the first data set: a bare tensor message, wrapped into a model as its only
+/// initializer.
 Result<Tensor> read_data(const fs::path& path) {
   TRY(const std::string bytes, read_file(path.string()));
   const auto field = [](int tag, const std::string& body) {
@@ -44,7 +46,8 @@ void bind_everything(const frontends::onnx::Model& model, frontends::ImportOptio
     if (!tensor.ok()) continue;
     const std::string& name = description.inputs[at].name;
     options.input_shapes[name] = tensor->shape();
-    if (std::find(values.begin(), values.end(), name) != values.end()) options.bound_inputs[name] = *tensor;
+    if (std::find(values.begin(), values.end(), name) != values.end())
+      options.bound_inputs[name] = *tensor;
   }
 }
 
@@ -69,11 +72,13 @@ std::string compare(const frontends::onnx::Model& model, const graph::Graph& gra
     if (!want.ok()) return want.error().text();
     const Tensor& got = (*outputs)[at];
     if (got.type() != want->type())
-      return fmt::format("output {} is {}, not {}", at, to_string(got.type()), to_string(want->type()));
+      return fmt::format("output {} is {}, not {}", at, to_string(got.type()),
+                         to_string(want->type()));
     const double low = bits(got.dtype()) <= 16 ? 2e-2 : 2e-3;
     for (int64_t k = 0; k < got.count(); ++k) {
       const double a = got.get_double(k), b = want->get_double(k);
-      if (!(std::abs(a - b) <= low * (1 + std::abs(b))) && a != b && !(std::isnan(a) && std::isnan(b)))
+      if (!(std::abs(a - b) <= low * (1 + std::abs(b))) && a != b &&
+          !(std::isnan(a) && std::isnan(b)))
         return fmt::format("output {} differs", at);
     }
   }
@@ -104,7 +109,8 @@ int main(int argc, char** argv) {
         continue;
       }
       ++good;
-      if (argc < 60) fmt::print("{}: {} nodes, {:.0f} ms\n", path, graph->order().size(), took.count());
+      if (argc < 60)
+        fmt::print("{}: {} nodes, {:.0f} ms\n", path, graph->order().size(), took.count());
       if (argc == 2) fmt::print("{}", graph::print(*graph));
     } else if (report.unsupported.empty()) {
       reasons[graph.error().text()].push_back(path);
@@ -113,7 +119,8 @@ int main(int argc, char** argv) {
         reasons[fmt::format("{}: {}", one.op, one.reason)].push_back(path);
     }
   }
-  std::vector<std::pair<std::string, std::vector<std::string>>> sorted(reasons.begin(), reasons.end());
+  std::vector<std::pair<std::string, std::vector<std::string>>> sorted(reasons.begin(),
+                                                                       reasons.end());
   std::stable_sort(sorted.begin(), sorted.end(),
                    [](const auto& a, const auto& b) { return a.second.size() > b.second.size(); });
   for (const auto& [reason, files] : sorted)

@@ -51,8 +51,10 @@ Status bind_shape(const onnx::Model& model, std::string_view text, ImportOptions
     shape.push_back(*extent);
     rest = cut == rest.npos ? std::string_view() : rest.substr(cut + 1);
   }
-  if (has_input(model, name)) options.input_shapes[name] = shape;
-  else if (shape.size() == 1) options.dimensions[name] = shape[0];
+  if (has_input(model, name))
+    options.input_shapes[name] = shape;
+  else if (shape.size() == 1)
+    options.dimensions[name] = shape[0];
   else
     return usage(fmt::format("--shape '{}': the model has no input '{}'", text, name),
                  "`obelisk inspect` prints the inputs");
@@ -106,12 +108,14 @@ Status Importer::bind_symbols() {
   return ok_status();
 }
 
-/// The shape of an input; dimensions that nothing binds are added to `missing`, for one message about all of them.
+/// The shape of an input; dimensions that nothing binds are added to `missing`, for one message
+/// about all of them.
 Result<Shape> Importer::bound_shape(const ValueDef& input, std::string& missing) {
   const auto given = options_.input_shapes.find(std::string(input.name));
   if (given != options_.input_shapes.end()) return given->second;
   const auto want = [&](std::string_view what, std::string_view flag) {
-    missing += fmt::format("{}{} of input '{}' ({})", missing.empty() ? "" : ", ", what, input.name, flag);
+    missing +=
+        fmt::format("{}{} of input '{}' ({})", missing.empty() ? "" : ", ", what, input.name, flag);
   };
   Shape shape;
   if (!input.type.has_shape) want("the shape", fmt::format("--shape {}=2x3", input.name));
@@ -125,7 +129,8 @@ Result<Shape> Importer::bound_shape(const ValueDef& input, std::string& missing)
       want(fmt::format("dimension {}", shape.size()), fmt::format("--shape {}=2x3", input.name));
       shape.push_back(0);
     } else {
-      want(fmt::format("dimension '{}'", dimension.symbol), fmt::format("--shape {}=2", dimension.symbol));
+      want(fmt::format("dimension '{}'", dimension.symbol),
+           fmt::format("--shape {}=2", dimension.symbol));
       shape.push_back(0);
     }
   }
@@ -141,7 +146,8 @@ Status Importer::enter_inputs(Scope& scope) {
     if (!seen.insert(input.name).second)
       return bad_model(fmt::format("the model has two inputs '{}'", name));
     if (const auto bound = options_.bound_inputs.find(name); bound != options_.bound_inputs.end()) {
-      if (input.type.kind == TypeDef::Kind::kTensor && to_dtype(input.type.element) != bound->second.dtype())
+      if (input.type.kind == TypeDef::Kind::kTensor &&
+          to_dtype(input.type.element) != bound->second.dtype())
         return usage(fmt::format("input '{}' is {} but the value given is {}", name,
                                  to_string(input.type.element), to_string(bound->second.type())));
       scope.names[input.name] = Item::of(bound->second, name);
@@ -150,10 +156,11 @@ Status Importer::enter_inputs(Scope& scope) {
     if (defaults.contains(input.name)) continue;
     const std::optional<DType> dtype = to_dtype(input.type.element);
     if (input.type.kind != TypeDef::Kind::kTensor || !dtype) {
-      const std::string type = input.type.kind == TypeDef::Kind::kTensor
-                                   ? to_string(input.type.element) : "no tensor";
-      scope.names[input.name] = Item::unknown(
-          fmt::format("the model's input '{}' is {}: only tensors of numbers or booleans can be run", name, type));
+      const std::string type =
+          input.type.kind == TypeDef::Kind::kTensor ? to_string(input.type.element) : "no tensor";
+      scope.names[input.name] = Item::unknown(fmt::format(
+          "the model's input '{}' is {}: only tensors of numbers or booleans can be run", name,
+          type));
       continue;
     }
     TRY(const Shape shape, bound_shape(input, missing));

@@ -26,13 +26,15 @@ Item stacked(Site& site, const Items& items, int64_t axis, const ValueDef& decla
   Shape shape;
   for (const DimensionDef& dimension : declared.type.shape) {
     if (!dimension.value || *dimension.value < 0) {
-      site.refuse(fmt::format("it runs zero times, and the shape of '{}' is not declared", declared.name));
+      site.refuse(
+          fmt::format("it runs zero times, and the shape of '{}' is not declared", declared.name));
       return Item::unknown();
     }
     shape.push_back(*dimension.value);
   }
   if (!dtype || !declared.type.has_shape) {
-    site.refuse(fmt::format("it runs zero times, and the type of '{}' is not declared", declared.name));
+    site.refuse(
+        fmt::format("it runs zero times, and the type of '{}' is not declared", declared.name));
     return Item::unknown();
   }
   shape.insert(shape.begin() + std::min<int64_t>(axis, static_cast<int64_t>(shape.size())), 0);
@@ -84,8 +86,9 @@ void import_loop(Site& site) {
   }
   const size_t carried = site.inputs.size() < 2 ? 0 : site.inputs.size() - 2;
   if (body->inputs.size() != carried + 2 || body->outputs.size() < carried + 1)
-    return site.contradict(fmt::format("it carries {} values, but its body takes {} inputs and gives {} outputs",
-                                       carried, body->inputs.size(), body->outputs.size()));
+    return site.contradict(
+        fmt::format("it carries {} values, but its body takes {} inputs and gives {} outputs",
+                    carried, body->inputs.size(), body->outputs.size()));
   Items values(site.inputs.begin() + std::min<size_t>(2, site.inputs.size()), site.inputs.end());
   Item condition = site.has(1) ? site.in(1) : site.scalar(DType::b1, 1);
   std::vector<Items> scans(body->outputs.size() - carried - 1);
@@ -94,8 +97,9 @@ void import_loop(Site& site) {
     if (!goes_on) return give_up(site);
     if (!*goes_on) break;
     if (trip == site.importer.options().max_iterations)
-      return site.refuse(fmt::format("it runs more than {} times", site.importer.options().max_iterations),
-                         "loops are unrolled when compiling");
+      return site.refuse(
+          fmt::format("it runs more than {} times", site.importer.options().max_iterations),
+          "loops are unrolled when compiling");
     Items inputs{Item::of(tensor_of({trip}).reshaped({})), condition};
     inputs.insert(inputs.end(), values.begin(), values.end());
     auto outputs = run(site, *body, std::move(inputs), fmt::format("{}[{}]/", site.name, trip));
@@ -109,7 +113,8 @@ void import_loop(Site& site) {
   for (size_t scan = 0; scan < scans.size(); ++scan) {
     const size_t place = carried + scan;
     site.outputs.push_back(site.wants(static_cast<int>(place))
-                               ? stacked(site, scans[scan], 0, body->outputs[1 + place]) : Item());
+                               ? stacked(site, scans[scan], 0, body->outputs[1 + place])
+                               : Item());
   }
 }
 
@@ -150,21 +155,26 @@ Items scan(Site& site, const ScanPlan& plan, const Items& inputs, const std::str
     Items arguments = states;
     for (int64_t at = 0; at < plan.scans; ++at) {
       const int64_t place = plan.input_directions[at] ? length - 1 - trip : trip;
-      arguments.push_back(site.emit("Gather", {inputs[plan.states + at], Item::of(tensor_of({place}).reshaped({}))},
-                                    ops::Attrs().set("axis", axes[at])));
+      arguments.push_back(
+          site.emit("Gather", {inputs[plan.states + at], Item::of(tensor_of({place}).reshaped({}))},
+                    ops::Attrs().set("axis", axes[at])));
     }
-    const auto outputs = run(site, *plan.body, std::move(arguments), fmt::format("{}[{}]/", prefix, trip));
+    const auto outputs =
+        run(site, *plan.body, std::move(arguments), fmt::format("{}[{}]/", prefix, trip));
     if (!outputs) return {};
     states.assign(outputs->begin(), outputs->begin() + plan.states);
     for (size_t row = 0; row < rows.size(); ++row) {
       Items& list = rows[row];
-      list.insert(plan.output_directions[row] ? list.begin() : list.end(), (*outputs)[plan.states + row]);
+      list.insert(plan.output_directions[row] ? list.begin() : list.end(),
+                  (*outputs)[plan.states + row]);
     }
   }
   Items results = states;
   for (size_t row = 0; row < rows.size(); ++row) {
-    const int64_t rank = rows[row].empty() || !rows[row][0].is_tensor() ? 0 : rows[row][0].type.rank();
-    const int64_t axis = plan.output_axes[row] == 0 ? 0 : site.axis(plan.output_axes[row], rank + 1);
+    const int64_t rank =
+        rows[row].empty() || !rows[row][0].is_tensor() ? 0 : rows[row][0].type.rank();
+    const int64_t axis =
+        plan.output_axes[row] == 0 ? 0 : site.axis(plan.output_axes[row], rank + 1);
     results.push_back(stacked(site, rows[row], axis, plan.body->outputs[plan.states + row]));
   }
   return results;
@@ -176,15 +186,16 @@ void import_scan(Site& site) {
   ScanPlan plan;
   plan.body = body_of(site, "body");
   if (!plan.body) return;
-  const bool batched = site.opset < 9;  // version 8: lengths first, and a batch in front of every value
+  const bool batched =
+      site.opset < 9;  // version 8: lengths first, and a batch in front of every value
   Items inputs(site.inputs.begin() + (batched && !site.inputs.empty()), site.inputs.end());
   plan.scans = site.attrs.get_int("num_scan_inputs", 0);
   plan.states = static_cast<int64_t>(inputs.size()) - plan.scans;
   const auto outs = static_cast<int64_t>(plan.body->outputs.size()) - plan.states;
   if (plan.scans <= 0 || plan.states < 0 || outs < 0 || plan.body->inputs.size() != inputs.size())
-    return site.contradict(fmt::format("it scans {} of {} inputs, but its body takes {} and gives {}",
-                                       plan.scans, inputs.size(), plan.body->inputs.size(),
-                                       plan.body->outputs.size()));
+    return site.contradict(
+        fmt::format("it scans {} of {} inputs, but its body takes {} and gives {}", plan.scans,
+                    inputs.size(), plan.body->inputs.size(), plan.body->outputs.size()));
   const auto list = [&](const char* name, int64_t size) {
     std::vector<int64_t> values = site.attrs.get_ints(name, std::vector<int64_t>(size, 0));
     if (static_cast<int64_t>(values.size()) != size)
@@ -201,7 +212,8 @@ void import_scan(Site& site) {
     return;
   }
   if (site.has(0)) return site.refuse("its sequences have lengths of their own");
-  if (!inputs[0].is_tensor() || inputs[0].type.rank() == 0) return site.contradict("it has no batch");
+  if (!inputs[0].is_tensor() || inputs[0].type.rank() == 0)
+    return site.contradict("it has no batch");
   const int64_t batch = inputs[0].type.shape[0];
   if (batch == 0 || batch > site.importer.options().max_iterations)
     return site.refuse(fmt::format("its batch is {}", batch));
@@ -209,7 +221,8 @@ void import_scan(Site& site) {
   for (int64_t row = 0; row < batch && site.ok(); ++row) {
     Items one;
     for (const Item& input : inputs)
-      one.push_back(site.emit("Gather", {input, Item::of(tensor_of({row}).reshaped({}))}, ops::Attrs().set("axis", 0)));
+      one.push_back(site.emit("Gather", {input, Item::of(tensor_of({row}).reshaped({}))},
+                              ops::Attrs().set("axis", 0)));
     const Items results = scan(site, plan, one, fmt::format("{}/{}", site.name, row));
     for (size_t at = 0; at < results.size(); ++at) parts[at].push_back(results[at]);
   }

@@ -1,6 +1,8 @@
-/// frontends/onnx/handlers.h — the ops that need a word before they enter the graph, by family of rewrite.
+/// frontends/onnx/handlers.h — the ops that need a word before they enter the graph, by family of
+/// rewrite.
 ///
-/// A handler reads site.opset and leaves newest-spelling ops behind it; what each old version meant stands at its function.
+/// A handler reads site.opset and leaves newest-spelling ops behind it; what each old version meant
+/// stands at its function.
 #pragma once
 
 #include "frontends/onnx/site.h"

@@ -1,4 +1,5 @@
-// The walk: inputs and weights enter the scope, nodes follow in topological order, each through its handler.
+// The walk: inputs and weights enter the scope, nodes follow in topological order, each through its
+// handler.
 #include <algorithm>
 
 #include "frontends/onnx/order.h"
@@ -8,24 +9,31 @@ namespace obelisk::frontends {
 namespace onnx {
 namespace {
 
-constexpr int64_t kFoldElements = 1 << 20;  // of the outputs of one node: larger constants stay computations
-constexpr int kMaxBodies = 64;              // of inner graphs and functions within each other
+constexpr int64_t kFoldElements =
+    1 << 20;                    // of the outputs of one node: larger constants stay computations
+constexpr int kMaxBodies = 64;  // of inner graphs and functions within each other
 
 bool is_random(std::string_view op) {
   return op.starts_with("Random") || op == "Bernoulli" || op == "Multinomial" || op == "Dropout";
 }
 
-std::string function_key(std::string_view domain, std::string_view name, std::string_view overload) {
+std::string function_key(std::string_view domain, std::string_view name,
+                         std::string_view overload) {
   return fmt::format("{}:{}:{}", domain, name, overload);
 }
 
 std::string type_text(const Item& item) {
   switch (item.kind) {
-    case Item::Kind::kAbsent: return "";
-    case Item::Kind::kUnknown: return "?";
-    case Item::Kind::kTensor: return std::string(to_string(item.type.dtype));
-    case Item::Kind::kSequence: return "sequence";
-    case Item::Kind::kOptional: return "optional";
+    case Item::Kind::kAbsent:
+      return "";
+    case Item::Kind::kUnknown:
+      return "?";
+    case Item::Kind::kTensor:
+      return std::string(to_string(item.type.dtype));
+    case Item::Kind::kSequence:
+      return "sequence";
+    case Item::Kind::kOptional:
+      return "optional";
   }
   return "";
 }
@@ -72,7 +80,8 @@ Status Importer::count_node(const std::string& name) {
   if (++nodes_ <= options_.max_nodes) return ok_status();
   return Error{Code::kMemory, "frontends",
                fmt::format("the model has more than {} nodes when functions are inlined and loops "
-                           "are unrolled", options_.max_nodes),
+                           "are unrolled",
+                           options_.max_nodes),
                name, "shorten the loop, or raise the limit"};
 }
 
@@ -89,8 +98,8 @@ Status Importer::run_nodes(const std::vector<NodeDef>& nodes, Scope& scope) {
 Status Importer::run_node(const NodeDef& node, Scope& scope, int64_t index) {
   Site site(*this, node, scope);
   site.op = std::string(node.op);
-  site.name = scope.prefix + (node.name.empty() ? fmt::format("{}_{}", node.op, index)
-                                                : std::string(node.name));
+  site.name = scope.prefix +
+              (node.name.empty() ? fmt::format("{}_{}", node.op, index) : std::string(node.name));
   TRY_STATUS(count_node(site.name));
   if (site.wanted() == 0) return ok_status();
   TRY_STATUS(read_inputs(site));
@@ -103,7 +112,8 @@ Status Importer::run_node(const NodeDef& node, Scope& scope, int64_t index) {
     site.outputs.assign(node.outputs.size(), Item::unknown());
   } else if (const Status attributes = read_attributes(site); !attributes.ok()) {
     site.fail(attributes.error());
-  } else if (const auto function = functions_.find(function_key(node.domain, node.op, node.overload));
+  } else if (const auto function =
+                 functions_.find(function_key(node.domain, node.op, node.overload));
              function != functions_.end()) {
     TRY_STATUS(call_function(site, *function->second));
   } else {
@@ -161,7 +171,8 @@ Status Importer::call_function(Site& site, const FunctionDef& function) {
   if (std::find(active_.begin(), active_.end(), &function) != active_.end())
     return bad_model(fmt::format("the function '{}' calls itself", function.name), site.name);
   if (static_cast<int>(active_.size()) + body_depth_ >= kMaxBodies)
-    return bad_model(fmt::format("functions call each other deeper than {}", kMaxBodies), site.name);
+    return bad_model(fmt::format("functions call each other deeper than {}", kMaxBodies),
+                     site.name);
   if (site.inputs.size() > function.inputs.size())
     return bad_model(fmt::format("gives {} inputs to the function '{}', which takes {}",
                                  site.inputs.size(), function.name, function.inputs.size()),
@@ -190,8 +201,9 @@ Status Importer::call_function(Site& site, const FunctionDef& function) {
   for (const std::string_view output : function.outputs) {
     const Item* item = scope.find(output);
     if (!item)
-      return bad_model(fmt::format("the function '{}' never writes its output '{}'", function.name,
-                                   output), site.name);
+      return bad_model(
+          fmt::format("the function '{}' never writes its output '{}'", function.name, output),
+          site.name);
     site.outputs.push_back(*item);
   }
   if (site.outputs.size() < site.node.outputs.size())
@@ -223,8 +235,8 @@ Result<Items> Importer::run_body(const Body& body, const Scope& parent, Items in
   for (const ValueDef& output : body.outputs) {
     const Item* item = scope.find(output.name);
     if (!item)
-      return bad_model(fmt::format("the inner graph '{}' never writes its output '{}'", body.name,
-                                   output.name));
+      return bad_model(
+          fmt::format("the inner graph '{}' never writes its output '{}'", body.name, output.name));
     outputs.push_back(*item);
   }
   return outputs;
@@ -237,8 +249,9 @@ void Importer::blame(const Site& site, const Error& error) {
   one.domain = std::string(site.node.domain);
   for (const Item& input : site.inputs) {
     one.types.push_back(type_text(input));
-    one.shapes.push_back(input.is_tensor() ? to_string(input.type.shape)
-                         : input.kind == Item::Kind::kAbsent ? "" : "?");
+    one.shapes.push_back(input.is_tensor()                   ? to_string(input.type.shape)
+                         : input.kind == Item::Kind::kAbsent ? ""
+                                                             : "?");
   }
   one.reason = error.message;
   one.hint = error.hint;
@@ -252,8 +265,10 @@ void Importer::name_outputs(Site& site, Scope& scope) {
     Item item = site.outputs[at];
     const std::string full = scope.prefix + std::string(name);
     if (item.is_constant() && item.name.empty()) item.name = full;
-    if (item.id != graph::kNone && graph_.value(item.id).name.empty())
-      graph_.value(item.id).name = full;
+    if (item.id != graph::kNone) {  // a name from inside of this node gives way to the one outside
+      std::string& known = graph_.value(item.id).name;
+      if (known.empty() || known.starts_with(site.name + "/")) known = full;
+    }
     scope.names[name] = std::move(item);
   }
 }
@@ -286,7 +301,8 @@ Result<Items> Importer::emit(std::string_view op_name, Items inputs, ops::Attrs 
 
   std::vector<graph::ValueId> ids;
   for (const Item& input : inputs) ids.push_back(enter(input));
-  TRY(const graph::NodeId id, graph_.add_node(*op, std::move(ids), std::move(attrs), name, outputs));
+  TRY(const graph::NodeId id,
+      graph_.add_node(*op, std::move(ids), std::move(attrs), name, outputs));
   Items made;
   for (const graph::ValueId value : graph_.node(id).outputs) {
     Item item;
@@ -337,12 +353,13 @@ Result<graph::Graph> Importer::finish(const Scope& scope) {
       graph_.mark_output(enter(*item), name);
       continue;
     }
-    const std::string reason = item->kind == Item::Kind::kUnknown
-                                   ? item->reason
-                                   : fmt::format("it is no tensor but a value of type {}", type_text(*item));
+    const std::string reason =
+        item->kind == Item::Kind::kUnknown
+            ? item->reason
+            : fmt::format("it is no tensor but a value of type {}", type_text(*item));
     if (!reason.empty())
-      report_.unsupported.push_back({name, "output", "", {}, {}, reason,
-                                     "return its parts as outputs of their own"});
+      report_.unsupported.push_back(
+          {name, "output", "", {}, {}, reason, "return its parts as outputs of their own"});
   }
   if (!report_.unsupported.empty()) {
     const Unsupported& first = report_.unsupported.front();

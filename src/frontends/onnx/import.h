@@ -1,12 +1,16 @@
 /// frontends/onnx/import.h — a model and its bindings become a graph with static shapes.
 ///
-///   in   Model (any operator set), shapes for symbolic dimensions, values for inputs that shapes depend on
-///   out  graph::Graph in the newest spelling of every op; functions inlined, control flow unrolled, constants folded
+///   in   Model (any operator set), shapes for symbolic dimensions, values for inputs that shapes
+///        depend on
+///   out  graph::Graph in the newest spelling of every op; functions inlined, control flow
+///        unrolled, constants folded
 ///
-/// Weights are not copied. Small constants (kFoldElements) are folded as the walk goes, so that shapes become known.
+/// Weights are not copied. Small constants (kFoldElements) are folded as the walk goes, so that
+/// shapes become known.
 /// Errors  kUsage       bindings that are missing or contradict the model
 ///         kBadModel    the model contradicts itself: the node's name and why
-///         kUnsupported nodes that cannot be run; ImportReport lists all of them, not only the first
+///         kUnsupported nodes that cannot be run; ImportReport lists all of them, not only the
+///         first
 ///         kMemory      shapes, or unrolled control flow, beyond any reason
 #pragma once
 
@@ -32,7 +36,7 @@ struct ImportOptions {
 /// A node that this version cannot run, told for the user: fields of `obelisk check --json`.
 struct Unsupported {
   std::string node, op, domain;
-  std::vector<std::string> types, shapes;  // of its inputs, "f32" and "[1,128]"; "?" where they are not known
+  std::vector<std::string> types, shapes;  // of its inputs: "f32", "[1,128]", "?" if unknown
   std::string reason, hint;
 };
 
@@ -43,8 +47,9 @@ struct ImportReport {
 Result<graph::Graph> import_onnx(const onnx::Model& model, const ImportOptions& options = {},
                                  ImportReport* report = nullptr);
 
-/// "NAME=2x128" binds the shape of an input, "batch=2" a dimension; a NAME of both kinds is an input when it has an `x`
-/// or when the model has such an input. "NAME=" is a scalar. Errors: kUsage.
+/// "NAME=2x128" binds the shape of an input, "batch=2" a dimension; a NAME of both kinds is an
+/// input when it has an `x` or when the model has such an input. "NAME=" is a scalar. Errors:
+/// kUsage.
 Status bind_shape(const onnx::Model& model, std::string_view text, ImportOptions& options);
 
 }  // namespace obelisk::frontends

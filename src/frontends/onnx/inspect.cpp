@@ -9,13 +9,20 @@ using onnx::TypeDef;
 
 std::string type_text(const TypeDef& type) {
   switch (type.kind) {
-    case TypeDef::Kind::kTensor: return to_string(type.element);
-    case TypeDef::Kind::kSparse: return fmt::format("sparse({})", to_string(type.element));
-    case TypeDef::Kind::kSequence: return fmt::format("sequence({})", type.nested ? type_text(*type.nested) : "?");
-    case TypeDef::Kind::kOptional: return fmt::format("optional({})", type.nested ? type_text(*type.nested) : "?");
-    case TypeDef::Kind::kMap: return "map";
-    case TypeDef::Kind::kOpaque: return "opaque";
-    case TypeDef::Kind::kUnknown: return "?";
+    case TypeDef::Kind::kTensor:
+      return to_string(type.element);
+    case TypeDef::Kind::kSparse:
+      return fmt::format("sparse({})", to_string(type.element));
+    case TypeDef::Kind::kSequence:
+      return fmt::format("sequence({})", type.nested ? type_text(*type.nested) : "?");
+    case TypeDef::Kind::kOptional:
+      return fmt::format("optional({})", type.nested ? type_text(*type.nested) : "?");
+    case TypeDef::Kind::kMap:
+      return "map";
+    case TypeDef::Kind::kOpaque:
+      return "opaque";
+    case TypeDef::Kind::kUnknown:
+      return "?";
   }
   return "?";
 }
@@ -23,8 +30,10 @@ std::string type_text(const TypeDef& type) {
 PortDescription describe(const onnx::ValueDef& value) {
   PortDescription port{std::string(value.name), type_text(value.type), value.type.has_shape, {}};
   for (const onnx::DimensionDef& dimension : value.type.shape) {
-    if (dimension.value && *dimension.value >= 0) port.shape.push_back(std::to_string(*dimension.value));
-    else port.shape.push_back(dimension.symbol.empty() ? "?" : std::string(dimension.symbol));
+    if (dimension.value && *dimension.value >= 0)
+      port.shape.push_back(std::to_string(*dimension.value));
+    else
+      port.shape.push_back(dimension.symbol.empty() ? "?" : std::string(dimension.symbol));
   }
   return port;
 }
@@ -66,7 +75,8 @@ ModelDescription inspect(const onnx::Model& model) {
   out.producer = std::string(model.producer);
   if (!model.producer_version.empty()) out.producer += " " + std::string(model.producer_version);
   out.nodes = count_nodes(model.graph.nodes);
-  for (const onnx::FunctionDef& function : model.functions) out.nodes += count_nodes(function.nodes);
+  for (const onnx::FunctionDef& function : model.functions)
+    out.nodes += count_nodes(function.nodes);
   out.functions = static_cast<int64_t>(model.functions.size());
   return out;
 }

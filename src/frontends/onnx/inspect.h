@@ -17,8 +17,8 @@ struct PortDescription {
 };
 
 struct ModelDescription {
-  std::vector<PortDescription> inputs, outputs;  // inputs with a default value (an initializer) are left out
-  std::vector<std::string> symbols;              // names of symbolic dimensions of the inputs, each once
+  std::vector<PortDescription> inputs, outputs;  // without inputs that have a default
+  std::vector<std::string> symbols;  // names of the inputs' symbolic dimensions, each once
   onnx::Opsets opsets;
   std::string producer;                          // "pytorch 2.1"
   int64_t nodes = 0;                             // functions' and inner graphs' included, once each
@@ -28,8 +28,9 @@ struct ModelDescription {
 
 ModelDescription inspect(const onnx::Model& model);
 
-/// Names of inputs whose values shapes or control flow depend on (the shape given to Reshape, k of TopK, a trip count, …), found by
-/// tracing back from such places through any computation. Only inputs of rank 0 or 1 count: larger ones are data.
+/// Names of inputs whose values shapes or control flow depend on (the shape given to Reshape, k of
+/// TopK, a trip count, …), found by tracing back from such places through any computation. Only
+/// inputs of rank 0 or 1 count: larger ones are data.
 std::vector<std::string> value_dependent_inputs(const onnx::Model& model);
 
 }  // namespace obelisk::frontends

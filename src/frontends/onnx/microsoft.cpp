@@ -1,4 +1,5 @@
-// Ops of the domain com.microsoft: what ONNX Runtime's optimiser and its model builders write, told in standard ops.
+// Ops of the domain com.microsoft: what ONNX Runtime's optimiser and its model builders write, told
+// in standard ops.
 #include "frontends/onnx/handlers.h"
 
 namespace obelisk::frontends::onnx {
@@ -21,7 +22,8 @@ void import_bias_gelu(Site& site) {
 
 /// x * sigmoid(alpha * x)
 void import_quick_gelu(Site& site) {
-  site.finish(site.emit("Swish", {site.in(0)}, ops::Attrs().set("alpha", site.attrs.get_float("alpha", 1.702))));
+  site.finish(site.emit("Swish", {site.in(0)},
+                        ops::Attrs().set("alpha", site.attrs.get_float("alpha", 1.702))));
 }
 
 void import_bias_add(Site& site) {
@@ -41,8 +43,10 @@ void import_simplified_layer_norm(Site& site) {
 
 /// (input, skip, gamma, beta?, bias?) → norm(input + skip + bias), –, –, input + skip + bias
 void skip_norm(Site& site, const char* op, int bias, Items parameters) {
-  if (site.wants(1) || site.wants(2)) return site.refuse("the statistics (outputs 1 and 2) are not supported");
-  if (!site.in(0).is_tensor() || !site.in(1).is_tensor()) return site.contradict("inputs are missing");
+  if (site.wants(1) || site.wants(2))
+    return site.refuse("the statistics (outputs 1 and 2) are not supported");
+  if (!site.in(0).is_tensor() || !site.in(1).is_tensor())
+    return site.contradict("inputs are missing");
   Item sum = site.emit("Add", {site.in(0), site.in(1)});
   if (site.has(bias)) sum = site.emit("Add", {sum, site.in(bias)});
   Items inputs{sum};
@@ -68,8 +72,10 @@ Item last_two_swapped(Site& site, const Item& item) {
 void import_fused_matmul(Site& site) {
   if (site.attrs.get_int("transBatchA", 0) != 0 || site.attrs.get_int("transBatchB", 0) != 0)
     return site.refuse("transBatchA and transBatchB are not supported");
-  const Item a = site.attrs.get_int("transA", 0) != 0 ? last_two_swapped(site, site.in(0)) : site.in(0);
-  const Item b = site.attrs.get_int("transB", 0) != 0 ? last_two_swapped(site, site.in(1)) : site.in(1);
+  const Item a =
+      site.attrs.get_int("transA", 0) != 0 ? last_two_swapped(site, site.in(0)) : site.in(0);
+  const Item b =
+      site.attrs.get_int("transB", 0) != 0 ? last_two_swapped(site, site.in(1)) : site.in(1);
   const Item product = site.emit("MatMul", {a, b});
   const double alpha = site.attrs.get_float("alpha", 1);
   if (alpha == 1) return site.finish(product);
@@ -79,13 +85,16 @@ void import_fused_matmul(Site& site) {
 /// [B, S, heads * size] → [B, heads, S, size]
 Item heads_apart(Site& site, const Item& item, int64_t heads) {
   const Shape& shape = item.type.shape;
-  return site.transpose(site.reshape(item, {shape[0], shape[1], heads, shape[2] / heads}), {0, 2, 1, 3});
+  return site.transpose(site.reshape(item, {shape[0], shape[1], heads, shape[2] / heads}),
+                        {0, 2, 1, 3});
 }
 
-/// Self-attention with its projection: (input [B,S,E], weights [E,3H], bias [3H]) and no mask, past or relative position.
+/// Self-attention with its projection: (input [B,S,E], weights [E,3H], bias [3H]) and no mask, past
+/// or relative position.
 void import_fused_attention(Site& site) {
   for (int input = 3; input < static_cast<int>(site.inputs.size()); ++input)
-    if (site.has(input)) return site.refuse(fmt::format("input {} (a mask or a past) is not supported", input));
+    if (site.has(input))
+      return site.refuse(fmt::format("input {} (a mask or a past) is not supported", input));
   if (site.wanted() > 1) return site.refuse("the present (output 1) is not supported");
   const int64_t heads = site.attrs.get_int("num_heads", 0);
   if (!site.in(0).is_tensor() || site.rank(0) != 3 || !site.in(1).is_tensor() || site.rank(1) != 2)
@@ -96,7 +105,8 @@ void import_fused_attention(Site& site) {
   if (site.attrs.has("qkv_hidden_sizes")) return site.refuse("qkv_hidden_sizes is not supported");
   Item all = site.emit("MatMul", {site.in(0), site.in(1)});
   if (site.has(2)) all = site.emit("Add", {all, site.in(2)});
-  const Items parts = site.emit("Split", {all}, ops::Attrs().set("axis", 2).set("num_outputs", 3), 3);
+  const Items parts =
+      site.emit("Split", {all}, ops::Attrs().set("axis", 2).set("num_outputs", 3), 3);
   if (!site.ok()) return;
   Items inputs;
   for (const Item& part : parts) inputs.push_back(heads_apart(site, part, heads));
@@ -104,12 +114,15 @@ void import_fused_attention(Site& site) {
   attrs.set("is_causal", site.attrs.get_int("unidirectional", 0));
   if (site.attrs.has("scale")) attrs.set("scale", site.attrs.get_float("scale", 1));
   const Item answer = site.emit("Attention", inputs, attrs);
-  site.finish(site.reshape(site.transpose(answer, {0, 2, 1, 3}), {site.shape(0)[0], site.shape(0)[1], hidden}));
+  site.finish(site.reshape(site.transpose(answer, {0, 2, 1, 3}),
+                           {site.shape(0)[0], site.shape(0)[1], hidden}));
 }
 
-/// (input [B,H,S,D] or [B,S,H*D], position_ids, cos_cache, sin_cache) → the standard op, which takes caches first.
+/// (input [B,H,S,D] or [B,S,H*D], position_ids, cos_cache, sin_cache) → the standard op, which
+/// takes caches first.
 void import_rotary_embedding(Site& site) {
-  if (!site.in(0).is_tensor() || !site.in(1).is_tensor()) return site.contradict("inputs are missing");
+  if (!site.in(0).is_tensor() || !site.in(1).is_tensor())
+    return site.contradict("inputs are missing");
   const Shape& shape = site.shape(0);
   if (shape.size() < 3) return site.contradict("its input has rank below 3");
   const int64_t batch = shape[0], length = shape.size() == 4 ? shape[2] : shape[1];
@@ -117,7 +130,8 @@ void import_rotary_embedding(Site& site) {
   if (positions.type.count() == 1) {  // a single offset: positions offset, offset + 1, ...
     std::vector<int64_t> steps(length);
     for (int64_t at = 0; at < length; ++at) steps[at] = at;
-    const Item row = site.emit("Add", {site.reshape(positions, {1, 1}), site.reshape(site.vector(steps), {1, length})});
+    const Item row = site.emit(
+        "Add", {site.reshape(positions, {1, 1}), site.reshape(site.vector(steps), {1, length})});
     positions = site.expand(row, {batch, length});
   }
   ops::Attrs attrs;

@@ -5,8 +5,9 @@
 ///
 /// Every string_view here points into the mapping that Model::owner keeps alive. Weights are not
 /// copied: decode() views raw and external data in place and allocates only for values spelled one
-/// by one. Errors  kBadModel for anything malformed, at once and with a reason; no input may crash
-/// the reader. Source  onnx.proto of onnx 1.22 (proto2): field numbers are facts of that file.
+/// by one.
+/// Errors  kBadModel for anything malformed, at once and with a reason; no input may crash it.
+/// Source  onnx.proto of onnx 1.22 (proto2): field numbers are facts of that file.
 #pragma once
 
 #include <map>

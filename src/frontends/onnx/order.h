@@ -9,7 +9,8 @@
 
 namespace obelisk::frontends::onnx {
 
-/// Calls `visit` for every name that a node reads from around it: its inputs, and what its inner graphs take from outside.
+/// Calls `visit` for every name that a node reads from around it: its inputs, and what its inner
+/// graphs take from outside.
 void for_each_read(const NodeDef& node, const std::function<void(std::string_view)>& visit);
 
 /// Indices of the nodes, each after what it reads; the file's order is kept where it can be.

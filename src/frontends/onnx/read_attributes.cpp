@@ -19,21 +19,33 @@ Status Importer::read_attributes(Site& site) {
     if (!attribute.reference.empty()) {
       if (!site.scope.attributes)
         return bad_model(fmt::format("the attribute '{}' refers to one of a function, but the node "
-                                     "is in none", name), site.name);
+                                     "is in none",
+                                     name),
+                         site.name);
       const auto found = site.scope.attributes->find(attribute.reference);
       if (found == site.scope.attributes->end()) continue;  // not given by the caller: absent here
       given = found->second;
     }
     ops::Attrs& attrs = site.attrs;
     switch (given->kind) {
-      case Kind::kFloat: attrs.set(name, static_cast<double>(given->f)); break;
-      case Kind::kInt: attrs.set(name, given->i); break;
-      case Kind::kString: attrs.set(name, std::string(given->s)); break;
+      case Kind::kFloat:
+        attrs.set(name, static_cast<double>(given->f));
+        break;
+      case Kind::kInt:
+        attrs.set(name, given->i);
+        break;
+      case Kind::kString:
+        attrs.set(name, std::string(given->s));
+        break;
       case Kind::kFloats:
         attrs.set(name, std::vector<double>(given->floats.begin(), given->floats.end()));
         break;
-      case Kind::kInts: attrs.set(name, given->ints); break;
-      case Kind::kStrings: attrs.set(name, joined(given->strings)); break;
+      case Kind::kInts:
+        attrs.set(name, given->ints);
+        break;
+      case Kind::kStrings:
+        attrs.set(name, joined(given->strings));
+        break;
       case Kind::kTensor:
         if (given->tensor) {
           TRY(Tensor tensor, decode(model_, *given->tensor));
@@ -49,7 +61,8 @@ Status Importer::read_attributes(Site& site) {
       case Kind::kGraph:
         if (given->graph) site.bodies[attribute.name] = given->graph.get();
         break;
-      case Kind::kType: break;  // only Optional has one, which is told by its elements
+      case Kind::kType:
+        break;  // only Optional has one, which is told by its elements
       case Kind::kUndefined:
         return bad_model(fmt::format("the attribute '{}' has no value", name), site.name);
       default:

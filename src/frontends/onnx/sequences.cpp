@@ -1,4 +1,5 @@
-// Sequences and optionals: lists of values that exist only while importing. Positions have to be known.
+// Sequences and optionals: lists of values that exist only while importing. Positions have to be
+// known.
 #include "frontends/onnx/handlers.h"
 
 namespace obelisk::frontends::onnx {
@@ -17,7 +18,8 @@ std::optional<int64_t> position(Site& site, int input, int64_t size, int64_t mos
   if (!site.ok()) return std::nullopt;
   if (values.size() == 1 && values[0] >= -size && values[0] <= most)
     return values[0] < 0 ? values[0] + size : values[0];
-  site.contradict(fmt::format("position {} in a sequence of {}", values.empty() ? 0 : values[0], size));
+  site.contradict(
+      fmt::format("position {} in a sequence of {}", values.empty() ? 0 : values[0], size));
   return std::nullopt;
 }
 
@@ -40,7 +42,8 @@ void import_sequence_insert(Site& site) {
   const auto size = static_cast<int64_t>(list->size());
   const auto at = position(site, 2, size, size);
   if (!at) return;
-  if (size >= site.importer.options().max_iterations) return site.refuse("the sequence grows too long");
+  if (size >= site.importer.options().max_iterations)
+    return site.refuse("the sequence grows too long");
   Items items = *list;
   items.insert(items.begin() + *at, site.in(1));
   site.finish(Item::sequence(std::move(items)));
@@ -77,15 +80,16 @@ void import_split_to_sequence(Site& site) {
     if (given.empty() || given[0] <= 0) return site.contradict("the split is not positive");
     if (extent / given[0] > site.importer.options().max_iterations)
       return site.refuse("the sequence grows too long");
-    for (int64_t at = 0; at < extent; at += given[0]) sizes.push_back(std::min(given[0], extent - at));
+    for (int64_t at = 0; at < extent; at += given[0])
+      sizes.push_back(std::min(given[0], extent - at));
   } else {
     sizes = site.ints(1, "the split");
     if (!site.ok()) return;
   }
   Items parts = sizes.size() == 1 && sizes[0] == extent
                     ? Items{site.in(0)}
-                    : site.emit("Split", {site.in(0), site.vector(sizes)}, ops::Attrs().set("axis", axis),
-                                static_cast<int>(sizes.size()));
+                    : site.emit("Split", {site.in(0), site.vector(sizes)},
+                                ops::Attrs().set("axis", axis), static_cast<int>(sizes.size()));
   if (single && site.attrs.get_int("keepdims", 1) == 0)
     for (Item& part : parts) part = site.emit("Squeeze", {part, site.vector({axis})});
   site.finish(Item::sequence(std::move(parts)));
@@ -119,7 +123,8 @@ void import_sequence_map(Site& site) {
     auto outputs = site.importer.run_body(*found->second, site.scope, std::move(inputs),
                                           fmt::format("{}[{}]/", site.name, at));
     if (!outputs.ok()) return site.fail(std::move(outputs.error()));
-    for (size_t result = 0; result < results.size(); ++result) results[result].push_back((*outputs)[result]);
+    for (size_t result = 0; result < results.size(); ++result)
+      results[result].push_back((*outputs)[result]);
   }
   for (Items& items : results) site.outputs.push_back(Item::sequence(std::move(items)));
 }

@@ -1,12 +1,16 @@
 /// frontends/onnx/site.h — one node on its way into the graph, and what the walk knows around it.
 ///
-///   Item      what a name stands for: a constant, a value of the graph, a list (sequence or optional), or unknown
-///   Scope     names of one body: the model's graph, an inner graph (sees its parent) or a function (does not)
-///   Site      a node with its inputs and attributes, and emit(), which adds ops of the newest spelling or folds them
+///   Item      what a name stands for: a constant, a value of the graph, a list (sequence or
+///             optional), or unknown
+///   Scope     names of one body: the model's graph, an inner graph (sees its parent) or a function
+///             (does not)
+///   Site      a node with its inputs and attributes, and emit(), which adds ops of the newest
+///             spelling or folds them
 ///   Importer  the walk
 ///
-/// A handler rewrites one op: it reads the site, emits, and sets site.outputs. Errors stick to the site: after the first,
-/// emit() answers unknown items, so that handlers need no checks between steps.
+/// A handler rewrites one op: it reads the site, emits, and sets site.outputs. Errors stick to the
+/// site: after the first, emit() answers unknown items, so that handlers need no checks between
+/// steps.
 #pragma once
 
 #include <map>
@@ -23,12 +27,12 @@ namespace obelisk::frontends::onnx {
 struct Item {
   enum class Kind : uint8_t { kAbsent, kUnknown, kTensor, kSequence, kOptional };
   Kind kind = Kind::kAbsent;
-  Type type;                              // of tensors
-  Tensor constant;                        // of tensors known when importing
-  graph::ValueId id = graph::kNone;       // of tensors in the graph; a constant enters it when a node needs it
+  Type type;        // of tensors
+  Tensor constant;  // of tensors known when importing
+  graph::ValueId id = graph::kNone;  // of tensors in the graph; constants enter it when needed
   std::shared_ptr<const std::vector<Item>> list;  // of a sequence; of an optional, none or one
-  std::string name;                       // the user's name of a constant
-  std::string reason;                     // why an unknown item is unknown, when no node has been blamed for it yet
+  std::string name;                               // the user's name of a constant
+  std::string reason;  // why an unknown item is unknown, when no node has been blamed for it yet
 
   bool is_tensor() const { return kind == Kind::kTensor; }
   bool is_sequence() const { return kind == Kind::kSequence; }
@@ -42,9 +46,10 @@ using Items = std::vector<Item>;
 
 struct Scope {
   const Scope* parent = nullptr;
-  std::string prefix;                                        // of node names: "layer_3/"
+  std::string prefix;  // of node names: "layer_3/"
   const Opsets* opsets = nullptr;
-  const std::map<std::string_view, const AttributeDef*>* attributes = nullptr;  // of the function's call
+  /// Of the call of the function that this is in.
+  const std::map<std::string_view, const AttributeDef*>* attributes = nullptr;
   std::map<std::string_view, Item> names;
 
   const Item* find(std::string_view name) const;
@@ -60,9 +65,9 @@ class Site {
   Importer& importer;
   const NodeDef& node;
   const Scope& scope;
-  std::string name;       // the user's, or "Conv_17"
+  std::string name;  // the user's, or "Conv_17"
   std::string op;
-  int64_t opset = 0;      // of the node's domain
+  int64_t opset = 0;  // of the node's domain
   ops::Attrs attrs;
   std::map<std::string_view, const Body*> bodies;  // attributes that are graphs
   Items inputs;
@@ -74,8 +79,8 @@ class Site {
   const Type& type(int input) const { return in(input).type; }
   const Shape& shape(int input) const { return in(input).type.shape; }
   int rank(int input) const { return in(input).type.rank(); }
-  bool wants(int output) const;                       // somebody named it
-  int wanted() const;                                 // outputs up to the last named one
+  bool wants(int output) const;  // somebody named it
+  int wanted() const;            // outputs up to the last named one
   /// An axis counted from the front; out of range it is the model's fault.
   int64_t axis(int64_t axis, int64_t rank);
   /// The integers of an input that has to be known now; refuses the node otherwise.
@@ -101,8 +106,8 @@ class Site {
 
   // ---- failing ----
   bool ok() const { return !failure; }
-  void refuse(std::string reason, std::string hint = "");      // a valid node that cannot be run
-  void contradict(std::string message, std::string hint = ""); // a node that is wrong
+  void refuse(std::string reason, std::string hint = "");       // a valid node that cannot be run
+  void contradict(std::string message, std::string hint = "");  // a node that is wrong
   void fail(Error error);
   std::optional<Error> failure;
 };
@@ -121,7 +126,8 @@ class Importer {
   const Model& model() const { return model_; }
   const ImportOptions& options() const { return options_; }
   /// Adds one op, or folds it.
-  Result<Items> emit(std::string_view op, Items inputs, ops::Attrs attrs, const std::string& name, int outputs);
+  Result<Items> emit(std::string_view op, Items inputs, ops::Attrs attrs, const std::string& name,
+                     int outputs);
 
  private:
   Status bind_symbols();
@@ -147,8 +153,8 @@ class Importer {
   graph::Graph graph_;
   std::map<std::string, int64_t, std::less<>> symbols_;  // of dimensions
   std::map<std::string, const FunctionDef*, std::less<>> functions_;
-  std::vector<const FunctionDef*> active_;               // being inlined, outermost first
-  std::map<const void*, std::vector<int>> orders_;       // of the nodes of each body
+  std::vector<const FunctionDef*> active_;          // being inlined, outermost first
+  std::map<const void*, std::vector<int>> orders_;  // of the nodes of each body
   std::map<std::pair<const void*, std::string>, graph::ValueId> constants_;
   int64_t nodes_ = 0;
   int body_depth_ = 0;

@@ -2,7 +2,8 @@
 
 namespace obelisk::frontends::onnx {
 
-/// Before version 7 the second input was laid along `axis` of the first (its last axes when not given):
+/// Before version 7 the second input was laid along `axis` of the first (its last axes when not
+/// given):
 ///   Add(x[2,3,4,5], y[3,4], broadcast = 1, axis = 1)  →  Add(x, Reshape(y, [3,4,1]))
 void import_binary(Site& site) {
   if (site.opset < 7 && site.inputs.size() == 2) {
@@ -39,7 +40,8 @@ void import_prelu(Site& site) {
 void import_clip(Site& site) {
   if (site.opset < 11) {
     const auto bound = [&](const char* name) {
-      return site.attrs.has(name) ? site.scalar(site.type(0).dtype, site.attrs.get_float(name, 0)) : Item();
+      return site.attrs.has(name) ? site.scalar(site.type(0).dtype, site.attrs.get_float(name, 0))
+                                  : Item();
     };
     site.inputs = {site.in(0), bound("min"), bound("max")};
     site.attrs = {};
@@ -94,14 +96,16 @@ void import_dropout(Site& site) {
     training = !mode.empty() && mode[0] != 0;
   }
   if (training) {
-    const bool keeps_all = site.has(1) && site.in(1).is_constant() && site.in(1).constant.count() > 0 &&
+    const bool keeps_all = site.has(1) && site.in(1).is_constant() &&
+                           site.in(1).constant.count() > 0 &&
                            site.in(1).constant.get_double(0) == 0;
     if (!keeps_all)
       return site.refuse("it drops at random, as in training", "export the model for inference");
   }
   site.finish(site.in(0));
   if (site.wants(1))
-    site.outputs.push_back(site.filled(site.opset < 10 ? site.type(0).dtype : DType::b1, site.shape(0), 1));
+    site.outputs.push_back(
+        site.filled(site.opset < 10 ? site.type(0).dtype : DType::b1, site.shape(0), 1));
 }
 
 }  // namespace obelisk::frontends::onnx

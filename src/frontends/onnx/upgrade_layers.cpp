@@ -22,14 +22,15 @@ void import_softmax(Site& site) {
   site.finish(site.reshape(site.emit(site.op, {matrix}, last), shape));
 }
 
-/// Versions below 14 are told to train by asking for more outputs, those below 7 by is_test. `spatial = 0` has statistics per
-/// element, which is plain arithmetic.
+/// Versions below 14 are told to train by asking for more outputs, those below 7 by is_test.
+/// `spatial = 0` has statistics per element, which is plain arithmetic.
 void import_batch_norm(Site& site) {
   const bool per_element = site.opset < 9 && site.attrs.get_int("spatial", 1) == 0;
   for (const char* old : {"is_test", "spatial", "consumed_inputs"}) site.attrs.erase(old);
   if (site.opset >= 14) return site.pass_through();
   if (site.wanted() > 1)
-    return site.refuse("it learns its statistics, as in training", "export the model for inference");
+    return site.refuse("it learns its statistics, as in training",
+                       "export the model for inference");
   if (!per_element) return site.pass_through();
   const auto row = [&](int input) {
     Shape shape = site.shape(input);
@@ -51,7 +52,8 @@ void import_group_norm(Site& site) {
     if (site.shape(1) == Shape{groups} && site.shape(2) == Shape{groups} && groups != channels)
       for (const int input : {1, 2})
         site.inputs[input] = site.reshape(
-            site.expand(site.reshape(site.in(input), {groups, 1}), {groups, channels / groups}), {channels});
+            site.expand(site.reshape(site.in(input), {groups, 1}), {groups, channels / groups}),
+            {channels});
   }
   site.pass_through();
 }
@@ -62,7 +64,8 @@ void import_gemm(Site& site) {
   site.pass_through();
 }
 
-/// Version 10 knew one way to map coordinates. From 11 on an empty roi or scales means that it is not given.
+/// Version 10 knew one way to map coordinates. From 11 on an empty roi or scales means that it is
+/// not given.
 void import_resize(Site& site) {
   if (site.opset < 11) return import_upsample(site);
   for (const int input : {1, 2, 3})
@@ -70,21 +73,24 @@ void import_resize(Site& site) {
   site.pass_through();
 }
 
-/// Upsample and the first Resize: output o reads input o / scale, rounded down where it shrinks nothing, else up.
+/// Upsample and the first Resize: output o reads input o / scale, rounded down where it shrinks
+/// nothing, else up.
 void import_upsample(Site& site) {
   Item scales;
   if (site.attrs.has("scales")) {
     const std::vector<double> values = site.attrs.get_floats("scales");
     scales = Item::of(tensor_of(DType::f32, {static_cast<int64_t>(values.size())}, values));
   } else if (site.attrs.has("height_scale")) {
-    scales = Item::of(tensor_of(DType::f32, {4}, {1, 1, site.attrs.get_float("height_scale", 1),
-                                                  site.attrs.get_float("width_scale", 1)}));
+    scales = Item::of(tensor_of(
+        DType::f32, {4},
+        {1, 1, site.attrs.get_float("height_scale", 1), site.attrs.get_float("width_scale", 1)}));
   } else {
     scales = site.in(1);
   }
   if (!scales.is_constant())
-    return site.refuse("scales (input 1) depends on data",
-                       "make it a constant, or bind the value of the model's input that it comes from");
+    return site.refuse(
+        "scales (input 1) depends on data",
+        "make it a constant, or bind the value of the model's input that it comes from");
   bool shrinks = false;
   for (int64_t axis = 0; axis < scales.constant.count(); ++axis)
     shrinks = shrinks || scales.constant.get_double(axis) < 1;

@@ -17,7 +17,8 @@ void import_constant(Site& site) {
       return site.finish(site.scalar(DType::f32, site.attrs.get_float(name, 0)));
     } else if (name == "value_floats") {
       const std::vector<double> values = site.attrs.get_floats(name);
-      return site.finish(Item::of(tensor_of(DType::f32, {static_cast<int64_t>(values.size())}, values)));
+      return site.finish(
+          Item::of(tensor_of(DType::f32, {static_cast<int64_t>(values.size())}, values)));
     } else if (name == "value_string" || name == "value_strings") {
       return site.refuse("its value is a string", "only numbers and booleans can be run");
     }
@@ -34,7 +35,9 @@ void import_identity(Site& site) {
 void import_shape(Site& site) {
   if (!site.in(0).is_tensor()) return site.contradict("it takes a tensor");
   const int64_t rank = site.rank(0);
-  const auto clamp = [&](int64_t axis) { return std::clamp<int64_t>(axis < 0 ? axis + rank : axis, 0, rank); };
+  const auto clamp = [&](int64_t axis) {
+    return std::clamp<int64_t>(axis < 0 ? axis + rank : axis, 0, rank);
+  };
   const int64_t start = clamp(site.attrs.get_int("start", 0));
   const int64_t end = std::max(start, clamp(site.attrs.get_int("end", rank)));
   const Shape& shape = site.shape(0);
@@ -64,7 +67,8 @@ void import_axes_input(Site& site) {
 
 void import_slice(Site& site) {
   if (site.opset < 10) {
-    const std::vector<int64_t> starts = site.attrs.get_ints("starts"), ends = site.attrs.get_ints("ends");
+    const std::vector<int64_t> starts = site.attrs.get_ints("starts"),
+                               ends = site.attrs.get_ints("ends");
     std::vector<int64_t> axes(starts.size());
     std::iota(axes.begin(), axes.end(), 0);
     site.inputs = {site.in(0), site.vector(starts), site.vector(ends),
@@ -76,7 +80,8 @@ void import_slice(Site& site) {
 
 /// Sizes were an attribute, and equal parts were told by the number of outputs alone.
 void import_split(Site& site) {
-  if (site.attrs.has("split") && site.inputs.size() == 1) site.inputs.push_back(site.vector(site.attrs.get_ints("split")));
+  if (site.attrs.has("split") && site.inputs.size() == 1)
+    site.inputs.push_back(site.vector(site.attrs.get_ints("split")));
   site.attrs.erase("split");
   const auto parts = static_cast<int64_t>(site.node.outputs.size());
   if (!site.has(1) && !site.attrs.has("num_outputs")) site.attrs.set("num_outputs", parts);
@@ -99,7 +104,8 @@ void import_tile(Site& site) {
   if (site.opset < 6) {
     const std::vector<int64_t> tiles = site.ints(1, "tiles"), axes = site.ints(2, "axis");
     if (!site.ok()) return;
-    if (tiles.size() != 1 || axes.size() != 1) return site.contradict("tiles and axis are not scalars");
+    if (tiles.size() != 1 || axes.size() != 1)
+      return site.contradict("tiles and axis are not scalars");
     std::vector<int64_t> repeats(site.rank(0), 1);
     const int64_t axis = site.axis(axes[0], site.rank(0));
     if (!site.ok()) return;
