@@ -11,6 +11,7 @@ namespace obelisk::schedule {
 using graph::Graph;
 using graph::ValueId;
 using ops::ExprId;
+using obelisk::to_string;
 
 enum class BufferKind : uint8_t { kInput, kOutput, kWeight, kArena };
 

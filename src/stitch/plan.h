@@ -15,6 +15,7 @@ using graph::ValueId;
 using ops::Combine;
 using ops::ExprId;
 using ops::kNoExpr;
+using obelisk::to_string;
 
 /// AStitch §3.1, Table 1: how an intermediate goes from its producer to its consumer.
 enum class Scheme : uint8_t {
