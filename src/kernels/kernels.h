@@ -3,6 +3,7 @@
 #pragma once
 
 #include "kernels/common/abi.h"
+#include "kernels/common/blocks.h"
 #include "kernels/cpu/attention.h"
 #include "kernels/cpu/conv.h"
 #include "kernels/cpu/gemm.h"
