@@ -21,14 +21,13 @@ const void* at(const ObkAttention& t, const void* data, int64_t element) {
 
 /// Where the parts of the scratch begin, in floats.
 struct Layout {
-  int64_t width, queries, scores, mask, largest, total, converted, end;
+  int64_t width, queries, scores, mask, total, converted, end;
   explicit Layout(const ObkAttention& t) {
     width = round_up(t.queries);
     queries = 0;  // Q turned and scaled, [size][width]
     scores = queries + t.size * width;
     mask = scores + t.keys * width;
-    largest = mask + 16 * width;
-    total = largest + width;
+    total = mask + 16 * width;
     converted = total + width;
     const int64_t widest = round_up(std::max(t.size, t.value_size));
     end = converted + (t.type == kObkF32 ? 0 : kConverted * widest);
@@ -74,8 +73,7 @@ void run(const ObkAttention& t) {
   const Layout layout(t);
   float* scratch = static_cast<float*>(t.scratch);
   float *turned = scratch + layout.queries, *scores = scratch + layout.scores;
-  float *largest = scratch + layout.largest, *total = scratch + layout.total;
-  float* converted = scratch + layout.converted;
+  float *total = scratch + layout.total, *converted = scratch + layout.converted;
   const int64_t width = layout.width;
 
   std::fill_n(turned, t.size * width, 0.0f);
@@ -87,7 +85,7 @@ void run(const ObkAttention& t) {
       for (int64_t i = 0; i < t.size; ++i) turned[i * width + query] = scores[i];
     }
   }
-  for (int64_t i = 0; i < t.size * width; ++i) turned[i] *= t.scale;
+  loops().scale(t.size * width, t.scale, turned);
 
   if (t.size == 0) std::fill_n(scores, keys * width, 0.0f);
   if (t.size > 0) {
@@ -107,7 +105,7 @@ void run(const ObkAttention& t) {
                          .accumulate = false});
              });
   }
-  loops().softmax_keys(&t, keys, width, scores, scratch + layout.mask, largest, total);
+  loops().softmax_keys(&t, keys, width, scores, scratch + layout.mask, total);
   if (t.value_size == 0) return;
   for_rows(t, t.v, t.v_row, t.value_size, keys, converted,
            [&](int64_t key, int64_t count, const float* rows, int64_t row) {
@@ -127,8 +125,7 @@ void run(const ObkAttention& t) {
   for (int64_t query = 0; query < t.queries; ++query) {
     // A total of zero happens only where zeros are asked for: the weights are zeros already.
     const float inverse = total[query] == 0 ? 0.0f : 1.0f / total[query];
-    float* row = t.y + query * t.y_row;
-    for (int64_t i = 0; i < t.value_size; ++i) row[i] *= inverse;
+    loops().scale(t.value_size, inverse, t.y + query * t.y_row);
   }
 }
 

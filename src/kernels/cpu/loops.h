@@ -38,6 +38,8 @@ struct Loops {
   // destination[column][row] = source[row][column]
   void (*transpose)(int64_t rows, int64_t columns, const float* source, int64_t source_row,
                     float* destination, int64_t destination_row);
+  // values[i] *= factor
+  void (*scale)(int64_t count, float factor, float* values);
 
   // An output row of a depthwise convolution with multiplier 1: y[pixel][channel] = or += sum over
   // rows[i] (the `kernel_rows` input rows that exist, with their weights [kernel_w][channels]).
@@ -48,7 +50,7 @@ struct Loops {
   // softcap, mask and causal rule, then scores = exp(score - largest) and total[query] = their sum
   // over keys. tile: 16 * width floats of scratch.
   void (*softmax_keys)(const ObkAttention* attention, int64_t keys, int64_t width, float* scores,
-                       float* tile, float* largest, float* total);
+                       float* tile, float* total);
 };
 
 /// The loops for this machine, chosen on the first call.

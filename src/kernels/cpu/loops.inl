@@ -190,28 +190,53 @@ void to_f32(int32_t type, int64_t count, const void* source, int64_t stride, flo
   }
 }
 
+#if defined(__AVX__)
+inline void transpose_8x8(const float* from, int64_t from_row, float* to, int64_t to_row) {
+  __m256 row[8], pair[8];
+  for (int r = 0; r < 8; ++r) row[r] = _mm256_loadu_ps(from + r * from_row);
+  for (int r = 0; r < 8; r += 2) {
+    pair[r] = _mm256_unpacklo_ps(row[r], row[r + 1]);
+    pair[r + 1] = _mm256_unpackhi_ps(row[r], row[r + 1]);
+  }
+  for (int r = 0; r < 8; r += 4) {
+    row[r] = _mm256_shuffle_ps(pair[r], pair[r + 2], 0x44);
+    row[r + 1] = _mm256_shuffle_ps(pair[r], pair[r + 2], 0xee);
+    row[r + 2] = _mm256_shuffle_ps(pair[r + 1], pair[r + 3], 0x44);
+    row[r + 3] = _mm256_shuffle_ps(pair[r + 1], pair[r + 3], 0xee);
+  }
+  for (int r = 0; r < 4; ++r) {
+    _mm256_storeu_ps(to + r * to_row, _mm256_permute2f128_ps(row[r], row[r + 4], 0x20));
+    _mm256_storeu_ps(to + (r + 4) * to_row, _mm256_permute2f128_ps(row[r], row[r + 4], 0x31));
+  }
+}
+#else
+inline void transpose_8x8(const float* from, int64_t from_row, float* to, int64_t to_row) {
+  for (int64_t c = 0; c < 8; ++c)
+    for (int64_t r = 0; r < 8; ++r) to[c * to_row + r] = from[r * from_row + c];
+}
+#endif
+
 void transpose(int64_t rows, int64_t columns, const float* source, int64_t source_row,
                float* destination, int64_t destination_row) {
-  constexpr int64_t kTile =
-      8;  // 8 x 8 floats: a vector of AVX a side, which GCC shuffles in registers
-  for (int64_t row = 0; row < rows; row += kTile) {
-    for (int64_t column = 0; column < columns; column += kTile) {
+  for (int64_t row = 0; row < rows; row += 8) {
+    for (int64_t column = 0; column < columns; column += 8) {
       const float* from = source + row * source_row + column;
       float* to = destination + column * destination_row + row;
-      if (row + kTile <= rows && column + kTile <= columns) {
-        float tile[kTile][kTile];
-        for (int64_t r = 0; r < kTile; ++r) memcpy(tile[r], from + r * source_row, sizeof(tile[r]));
-        for (int64_t c = 0; c < kTile; ++c)
-          for (int64_t r = 0; r < kTile; ++r) to[c * destination_row + r] = tile[r][c];
+      if (row + 8 <= rows && column + 8 <= columns) {
+        transpose_8x8(from, source_row, to, destination_row);
       } else {
-        const int64_t height = rows - row < kTile ? rows - row : kTile;
-        const int64_t width = columns - column < kTile ? columns - column : kTile;
+        const int64_t height = rows - row < 8 ? rows - row : 8;
+        const int64_t width = columns - column < 8 ? columns - column : 8;
         for (int64_t c = 0; c < width; ++c)
           for (int64_t r = 0; r < height; ++r)
             to[c * destination_row + r] = from[r * source_row + c];
       }
     }
   }
+}
+
+void scale(int64_t count, float factor, float* values) {
+  for (int64_t i = 0; i < count; ++i) values[i] *= factor;
 }
 
 // ---- attention
@@ -245,9 +270,9 @@ void turn_mask(const ObkAttention& t, int64_t begin, int64_t count, int64_t widt
 }
 
 void softmax_keys(const ObkAttention* attention, int64_t keys, int64_t width, float* scores,
-                  float* tile, float* largest, float* total) {
+                  float* tile, float* total) {
   const ObkAttention& t = *attention;
-  for (int64_t query = 0; query < width; ++query) largest[query] = -INFINITY;
+  // Causal: the first key that some query does not see is 1 + causal_offset.
   for (int64_t begin = 0; begin < keys; begin += kKeys) {
     const int64_t count = keys - begin < kKeys ? keys - begin : kKeys;
     float* block = scores + begin * width;
@@ -256,29 +281,32 @@ void softmax_keys(const ObkAttention* attention, int64_t keys, int64_t width, fl
       for (int64_t i = 0; i < count * width; ++i)
         block[i] = t.softcap * obk::tanh(block[i] * inverse);
     }
-    // Causal: the first key that some query does not see is 1 + causal_offset.
     if (t.mask_type != 0 || (t.causal && begin + count > 1 + t.causal_offset)) {
       turn_mask(t, begin, count, width, tile);
       for (int64_t i = 0; i < count * width; ++i) block[i] += tile[i];
     }
-    for (int64_t key = 0; key < count; ++key)
-      for (int64_t query = 0; query < width; ++query) {
-        const float score = block[key * width + query];
-        largest[query] = score > largest[query] ? score : largest[query];
-      }
   }
-  for (int64_t query = 0; query < width; ++query) {
-    total[query] = 0;
+  // 16 queries side by side, all keys below one another, so that largest and sum stay in registers.
+  for (int64_t query = 0; query < width; query += 16) {
+    float largest[16], sum[16];
+    for (int lane = 0; lane < 16; ++lane) largest[lane] = -INFINITY, sum[lane] = 0;
+    float* row = scores + query;
+    for (int64_t key = 0; key < keys; ++key, row += width)
+      for (int lane = 0; lane < 16; ++lane)
+        largest[lane] = row[lane] > largest[lane] ? row[lane] : largest[lane];
     // Every key forbidden: -inf - -inf is the NaN that the definition gives; -inf - 0 makes zeros.
-    if (t.zero_if_masked) largest[query] = largest[query] == -INFINITY ? 0.0f : largest[query];
-  }
-  for (int64_t key = 0; key < keys; ++key) {
-    float* row = scores + key * width;
-    for (int64_t query = 0; query < width; ++query) {
-      const float weight = obk::exp(row[query] - largest[query]);
-      row[query] = weight;
-      total[query] += weight;
+    if (t.zero_if_masked)
+      for (int lane = 0; lane < 16; ++lane)
+        largest[lane] = largest[lane] == -INFINITY ? 0.0f : largest[lane];
+    row = scores + query;
+    for (int64_t key = 0; key < keys; ++key, row += width) {
+      for (int lane = 0; lane < 16; ++lane) {
+        const float weight = obk::exp(row[lane] - largest[lane]);
+        row[lane] = weight;
+        sum[lane] += weight;
+      }
     }
+    for (int lane = 0; lane < 16; ++lane) total[query + lane] = sum[lane];
   }
 }
 
@@ -344,6 +372,7 @@ const Loops OBK_NAME = {
     .gemm_i16 = gemm_i16,
     .to_f32 = to_f32,
     .transpose = transpose,
+    .scale = scale,
     .depthwise_row = depthwise_row,
     .softmax_keys = softmax_keys,
 };
