@@ -19,7 +19,33 @@
 #define OBK_LANES_REDUCE(clause) OBK_PRAGMA(omp simd clause)
 #define OBK_BLOCK 64 /* rows that share a walk over the columns when the vector runs over rows */
 
+/* A body, its loops and what it holds between them. On a core one thread walks everything and vectors are the compiler's. */
+#define OBK_BODY(name) extern "C" void name(const ObkTask* t, const int64_t* p, void* const* x, ObkWorker* w)
+#define OBK_FOR_ROWS(r) for (int64_t r = t->r0; r < t->r1; ++r)
+#define OBK_FOR_LANES_OF(j, low, high) for (int64_t j = low; j < high; ++j)
+#define OBK_FOR_LANES(j, low, high) OBK_LANES OBK_FOR_LANES_OF(j, low, high)
+#define OBK_STAGE(offset) ((char*)w->scratch + (offset))
+#define OBK_JOIN_ANY_ONE(v) (v)
+#define OBK_JOIN_SUM(v) (v)
+#define OBK_JOIN_PROD(v) (v)
+#define OBK_JOIN_MAX(v) (v)
+#define OBK_JOIN_MIN(v) (v)
+#define OBK_JOIN_OR(v) (v)
+#define OBK_JOIN_AND(v) (v)
+/* Rows in blocks of neighbours along the innermost row dimension, of the given extent: r is the first, n how many. */
+#define OBK_FOR_ROW_BLOCKS(r, n, extent) \
+  for (int64_t r = t->r0, n; r < t->r1 && (n = obk::block_of(r, t->r1, extent), true); r += n)
+#define OBK_FOR_BLOCK(k, n) OBK_LANES for (int64_t k = 0; k < n; ++k)
+#define OBK_BLOCK_VALUES(type, name) type name[OBK_BLOCK]
+#define OBK_AT(name, k) name[k]
+
 namespace obk {
+
+static inline int64_t block_of(int64_t row, int64_t end, int64_t extent) {
+  const int64_t left = extent - row % extent, rest = end - row;
+  const int64_t n = left < OBK_BLOCK ? left : OBK_BLOCK;
+  return n < rest ? n : rest;
+}
 
 /* ---- storage types ------------------------------------------------------------------------------------------------ */
 struct f16 { uint16_t bits; };
