@@ -1,8 +1,7 @@
 // The ONNX reader and importer on any bytes: an Error or a graph that verifies, never a crash, a hang or runaway memory.
 #include "frontends/onnx/test/fuzz_case.h"
+#include "fuzz/fuzz.h"
 
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  obelisk::frontends::onnx::import_any(
-      std::string_view(reinterpret_cast<const char*>(data), size));
-  return 0;
+FUZZ_TARGET(onnx) {
+  obelisk::frontends::onnx::import_any({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
 }
