@@ -26,8 +26,11 @@ int64_t bits_of(double value) {
 
 int64_t fold_of(const Call& call) {
   const std::string name = call.attrs.get_string("reduction", "none");
-  return name == "add" ? OBK_ADD : name == "mul" ? OBK_MUL : name == "max" ? OBK_MAX
-         : name == "min" ? OBK_MIN : OBK_REPLACE;
+  return name == "add"   ? OBK_ADD
+         : name == "mul" ? OBK_MUL
+         : name == "max" ? OBK_MAX
+         : name == "min" ? OBK_MIN
+                         : OBK_REPLACE;
 }
 
 // Cuts `extent` into at most `pieces` pieces of some size.
@@ -43,7 +46,8 @@ Block top_k(const Call& call) {
   const int64_t inner = product(shape, axis + 1, call.in(0).rank());
   const ObkTopK params{shape[axis], inner, call.out().shape[axis],
                        call.attrs.get_int("largest", 1) != 0};
-  return {"order.h", "top_k", {call.in(0).dtype}, words_of(params), product(shape, 0, axis) * inner, 2};
+  return {"order.h", "top_k", {call.in(0).dtype}, words_of(params), product(shape, 0, axis) * inner,
+          2};
 }
 
 std::optional<Block> scan(const Call& call) {
@@ -58,7 +62,8 @@ std::optional<Block> scan(const Call& call) {
   const ObkScan params{shape[axis], inner, call.op == Op::CumProd ? OBK_MUL : OBK_ADD,
                        call.attrs.get_int("exclusive", 0) != 0,
                        call.attrs.get_int("reverse", 0) != 0};
-  return Block{"order.h", "scan", {call.in(0).dtype}, words_of(params), product(shape, 0, axis) * inner, 2};
+  return Block{
+      "order.h", "scan", {call.in(0).dtype}, words_of(params), product(shape, 0, axis) * inner, 2};
 }
 
 Block scatter_elements(const Call& call, int64_t pieces) {
@@ -84,7 +89,8 @@ Block scatter_elements(const Call& call, int64_t pieces) {
     ++params.rank;
   }
   params.ranges = ranges_of(params.extent, lines > 0 ? pieces / lines : 1);
-  return {"scatter.h", "scatter_elements", {call.in(0).dtype, call.in(1).dtype}, words_of(params), lines * params.ranges, 3};
+  return {"scatter.h",      "scatter_elements",    {call.in(0).dtype, call.in(1).dtype},
+          words_of(params), lines * params.ranges, 3};
 }
 
 Block scatter_nd(const Call& call, int64_t pieces) {
@@ -104,9 +110,16 @@ Block scatter_nd(const Call& call, int64_t pieces) {
   }
   // Columns first: they cost no reading twice.
   params.inner_ranges = ranges_of(params.inner, pieces);
-  params.slice_ranges = ranges_of(params.slices * params.inner / params.inner_ranges, pieces / params.inner_ranges);
-  params.slice_ranges = std::clamp<int64_t>(params.slice_ranges, 1, std::max<int64_t>(params.slices, 1));
-  return {"scatter.h", "scatter_nd", {call.in(0).dtype, call.in(1).dtype}, words_of(params), params.inner_ranges * params.slice_ranges, 3};
+  params.slice_ranges =
+      ranges_of(params.slices * params.inner / params.inner_ranges, pieces / params.inner_ranges);
+  params.slice_ranges =
+      std::clamp<int64_t>(params.slice_ranges, 1, std::max<int64_t>(params.slices, 1));
+  return {"scatter.h",
+          "scatter_nd",
+          {call.in(0).dtype, call.in(1).dtype},
+          words_of(params),
+          params.inner_ranges * params.slice_ranges,
+          3};
 }
 
 Block max_unpool(const Call& call, int64_t pieces) {
@@ -128,7 +141,8 @@ Block max_unpool(const Call& call, int64_t pieces) {
   const auto strides = row_major_strides(inner), to_strides = row_major_strides(call.out().shape);
   std::copy(strides.begin(), strides.end(), params.strides);
   std::copy(to_strides.begin(), to_strides.end(), params.to_strides);
-  return {"scatter.h", "max_unpool", {call.in(0).dtype, call.in(1).dtype}, words_of(params), params.ranges, 3};
+  return {"scatter.h",      "max_unpool",  {call.in(0).dtype, call.in(1).dtype},
+          words_of(params), params.ranges, 3};
 }
 
 Block roi_align(const Call& call) {
@@ -136,17 +150,29 @@ Block roi_align(const Call& call) {
   const Shape& to = call.out().shape;
   const bool half =
       call.attrs.get_string("coordinate_transformation_mode", "half_pixel") == "half_pixel";
-  const ObkRoiAlign params{image[0], image[1], image[2], image[3], to[2], to[3],
-                           call.attrs.get_int("sampling_ratio", 0), half,
+  const ObkRoiAlign params{image[0],
+                           image[1],
+                           image[2],
+                           image[3],
+                           to[2],
+                           to[3],
+                           call.attrs.get_int("sampling_ratio", 0),
+                           half,
                            call.attrs.get_string("mode", "avg") == "max",
                            bits_of(call.attrs.get_float("spatial_scale", 1))};
-  return {"region.h", "roi_align", {call.in(0).dtype, call.in(2).dtype}, words_of(params), call.out().count(), 3};
+  return {"region.h",       "roi_align",        {call.in(0).dtype, call.in(2).dtype},
+          words_of(params), call.out().count(), 3};
 }
 
 Block max_roi_pool(const Call& call) {
   const Shape& image = call.in(0).shape;
   const Shape& to = call.out().shape;
-  const ObkMaxRoiPool params{image[0], image[1], image[2], image[3], to[2], to[3],
+  const ObkMaxRoiPool params{image[0],
+                             image[1],
+                             image[2],
+                             image[3],
+                             to[2],
+                             to[3],
                              bits_of(call.attrs.get_float("spatial_scale", 1))};
   return {"region.h", "max_roi_pool", {call.in(0).dtype}, words_of(params), call.out().count(), 2};
 }
@@ -160,19 +186,28 @@ std::optional<Block> block(const Call& call, int64_t pieces) {
     if (bits(call.in(input).dtype) < 8 || call.in(input).rank() > OBK_RANK) return std::nullopt;
   }
   switch (call.op) {
-    case Op::TopK: return top_k(call);
-    case Op::CumSum: case Op::CumProd: return scan(call);
-    case Op::ScatterElements: return scatter_elements(call, pieces);
-    case Op::ScatterND: return scatter_nd(call, pieces);
-    case Op::MaxUnpool: return max_unpool(call, pieces);
-    case Op::RoiAlign: return roi_align(call);
-    case Op::MaxRoiPool: return max_roi_pool(call);
+    case Op::TopK:
+      return top_k(call);
+    case Op::CumSum:
+    case Op::CumProd:
+      return scan(call);
+    case Op::ScatterElements:
+      return scatter_elements(call, pieces);
+    case Op::ScatterND:
+      return scatter_nd(call, pieces);
+    case Op::MaxUnpool:
+      return max_unpool(call, pieces);
+    case Op::RoiAlign:
+      return roi_align(call);
+    case Op::MaxRoiPool:
+      return max_roi_pool(call);
     case Op::Det: {
       const int64_t n = call.in(0).shape.back();
       if (n > OBK_DET) return std::nullopt;
       return Block{"region.h", "det", {call.in(0).dtype}, {n}, call.out().count(), 1};
     }
-    default: return std::nullopt;
+    default:
+      return std::nullopt;
   }
 }
 

@@ -53,8 +53,8 @@ Result<EinsumPlan> einsum_plan(const Call& call) {
     begin = end + 1;
   }
   if (static_cast<int>(terms.size()) != call.arity()) {
-    return bad_call(call, fmt::format("\"{}\" has {} terms for {} inputs", text, terms.size(),
-                                      call.arity()));
+    return bad_call(
+        call, fmt::format("\"{}\" has {} terms for {} inputs", text, terms.size(), call.arity()));
   }
 
   // Axes of the ellipsis are named by small characters, counted from the right: '\1' is the last.
@@ -115,7 +115,8 @@ Result<EinsumPlan> einsum_plan(const Call& call) {
     }
   }
   for (int64_t extent : plan.extents) {
-    if (extent < 0) return bad_call(call, fmt::format("\"{}\" has an output letter of no input", text));
+    if (extent < 0)
+      return bad_call(call, fmt::format("\"{}\" has an output letter of no input", text));
   }
   return plan;
 }
@@ -144,7 +145,8 @@ namespace {
 
 // sum over the summed letters of the product of all operands, at each point of the output.
 template <typename Value, typename Get, typename Put>
-void sum_products(const EinsumPlan& plan, std::span<const Tensor* const> inputs, Get&& get, Put&& put) {
+void sum_products(const EinsumPlan& plan, std::span<const Tensor* const> inputs, Get&& get,
+                  Put&& put) {
   const size_t letters = plan.extents.size();
   std::vector<std::vector<int64_t>> strides;  // per operand, per letter
   for (size_t i = 0; i < plan.operands.size(); ++i) {
@@ -161,7 +163,8 @@ void sum_products(const EinsumPlan& plan, std::span<const Tensor* const> inputs,
   for_each_point(outer, [&](const std::vector<int64_t>& at) {
     for (size_t i = 0; i < strides.size(); ++i) {
       base[i] = 0;
-      for (size_t letter = 0; letter < at.size(); ++letter) base[i] += at[letter] * strides[i][letter];
+      for (size_t letter = 0; letter < at.size(); ++letter)
+        base[i] += at[letter] * strides[i][letter];
     }
     Value sum = 0;
     for_each_point(inner, [&](const std::vector<int64_t>& summed) {
@@ -217,7 +220,7 @@ Status reference_einsum(const Call& call, std::span<const Tensor* const> inputs,
   return ok_status();
 }
 
-// ---- Det ------------------------------------------------------------------------------------------------------------
+// ---- Det ----------------------------------------------------------------------------------------
 
 Result<Types> infer_det(const Call& call) {
   Type type = call.in(0);
@@ -237,7 +240,8 @@ Cost cost_det(const Call& call) {
 }
 
 // By elimination with row pivots.
-Status reference_det(const Call&, std::span<const Tensor* const> inputs, std::span<Tensor> outputs) {
+Status reference_det(const Call&, std::span<const Tensor* const> inputs,
+                     std::span<Tensor> outputs) {
   const Tensor& from = *inputs[0];
   const int64_t n = from.shape().back();
   std::vector<double> m(n * n);

@@ -1,4 +1,5 @@
-// Einsum as MatMul: operands are joined from left to right, each pair over the letters that nothing later needs.
+// Einsum as MatMul: operands are joined from left to right, each pair over the letters that nothing
+// later needs.
 #include <algorithm>
 
 #include "ops/einsum.h"
@@ -43,8 +44,10 @@ class EinsumSteps {
     Letters kept;
     for (size_t axis = 0; axis < x.letters.size(); ++axis) {
       const int letter = x.letters[axis];
-      if (has(other, letter) || has(needed, letter)) kept.push_back(letter);
-      else axes.push_back(static_cast<int64_t>(axis));
+      if (has(other, letter) || has(needed, letter))
+        kept.push_back(letter);
+      else
+        axes.push_back(static_cast<int64_t>(axis));
     }
     if (!axes.empty()) x.value = s_.reduce(Op::ReduceSum, x.value, axes, false);
     x.letters = kept;
@@ -56,9 +59,12 @@ class EinsumSteps {
     b = summed(b, a.letters, needed);
     Letters batch, rows, columns, shared;
     for (int letter : a.letters) {
-      if (!has(b.letters, letter)) rows.push_back(letter);
-      else if (has(needed, letter)) batch.push_back(letter);
-      else shared.push_back(letter);
+      if (!has(b.letters, letter))
+        rows.push_back(letter);
+      else if (has(needed, letter))
+        batch.push_back(letter);
+      else
+        shared.push_back(letter);
     }
     for (int letter : b.letters) {
       if (!has(a.letters, letter)) columns.push_back(letter);
@@ -110,7 +116,8 @@ class EinsumSteps {
 
 }  // namespace
 
-// Left to its loop: one operand, integers, a diagonal, or nothing that two operands share and the output lacks.
+// Left to its loop: one operand, integers, a diagonal, or nothing that two operands share and the
+// output lacks.
 std::vector<int32_t> expand_einsum(const Call& call, Expander& expander) {
   const EinsumPlan plan = einsum_plan(call).value();
   if (call.arity() < 2 || !is_float(call.out().dtype)) return {};

@@ -7,7 +7,7 @@
 
 namespace obelisk::ops {
 
-// ---- ConstantOfShape ------------------------------------------------------------------------------------------------
+// ---- ConstantOfShape ----------------------------------------------------------------------------
 
 Result<Types> infer_constant_of_shape(const Call& call) {
   TRY(Shape shape, call.ints(0, "shape"));
@@ -39,15 +39,15 @@ Status reference_constant_of_shape(const Call& call, std::span<const Tensor* con
   return ok_status();
 }
 
-// ---- Range ----------------------------------------------------------------------------------------------------------
+// ---- Range --------------------------------------------------------------------------------------
 
 Result<Types> infer_range(const Call& call) {
   const DType dtype = call.in(0).dtype;
   for (int input = 0; input < 3; ++input) {
     if (call.in(input).count() != 1 || call.in(input).dtype != dtype) {
-      return bad_call(call, fmt::format("start, limit and delta are {}, {} and {}",
-                                        to_string(call.in(0)), to_string(call.in(1)),
-                                        to_string(call.in(2))));
+      return bad_call(call,
+                      fmt::format("start, limit and delta are {}, {} and {}", to_string(call.in(0)),
+                                  to_string(call.in(1)), to_string(call.in(2))));
     }
     if (!call.constant(input)) {
       return unsupported_call(call, "the output size depends on data",
@@ -69,7 +69,8 @@ Result<Types> infer_range(const Call& call) {
     if (delta == 0) return bad_call(call, "delta is 0");
     // Differences as unsigned, for limits that are further apart than the largest integer.
     const auto ustart = static_cast<uint64_t>(start), ulimit = static_cast<uint64_t>(limit);
-    const uint64_t step = delta > 0 ? static_cast<uint64_t>(delta) : 0 - static_cast<uint64_t>(delta);
+    const uint64_t step =
+        delta > 0 ? static_cast<uint64_t>(delta) : 0 - static_cast<uint64_t>(delta);
     const uint64_t distance = delta > 0 ? ulimit - ustart : ustart - ulimit;
     const bool ahead = delta > 0 ? start < limit : limit < start;
     const uint64_t steps = ahead ? (distance - 1) / step + 1 : 0;
@@ -96,8 +97,8 @@ Status reference_range(const Call&, std::span<const Tensor* const> inputs,
   Tensor& to = outputs[0];
   for (int64_t i = 0; i < to.count(); ++i) {
     if (is_float(to.dtype())) {
-      to.set_double(i, inputs[0]->get_double(0) +
-                           static_cast<double>(i) * inputs[2]->get_double(0));
+      to.set_double(i,
+                    inputs[0]->get_double(0) + static_cast<double>(i) * inputs[2]->get_double(0));
     } else {
       const auto start = static_cast<uint64_t>(inputs[0]->get_int(0));
       const auto delta = static_cast<uint64_t>(inputs[2]->get_int(0));
@@ -107,7 +108,7 @@ Status reference_range(const Call&, std::span<const Tensor* const> inputs,
   return ok_status();
 }
 
-// ---- EyeLike --------------------------------------------------------------------------------------------------------
+// ---- EyeLike ------------------------------------------------------------------------------------
 
 Result<Types> infer_eye_like(const Call& call) {
   if (call.in(0).rank() != 2) {
@@ -140,7 +141,7 @@ Status reference_eye_like(const Call& call, std::span<const Tensor* const>,
   return ok_status();
 }
 
-// ---- OneHot ---------------------------------------------------------------------------------------------------------
+// ---- OneHot -------------------------------------------------------------------------------------
 
 namespace {
 
@@ -206,7 +207,7 @@ Status reference_one_hot(const Call& call, std::span<const Tensor* const> inputs
   return ok_status();
 }
 
-// ---- Trilu ----------------------------------------------------------------------------------------------------------
+// ---- Trilu --------------------------------------------------------------------------------------
 
 Result<Types> infer_trilu(const Call& call) {
   if (call.in(0).rank() < 2) {

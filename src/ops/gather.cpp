@@ -40,7 +40,7 @@ Cost cost_gather(const Call& call) {
   return {{read}, {call.out().bytes()}, {0}};
 }
 
-// ---- Gather ---------------------------------------------------------------------------------------------------------
+// ---- Gather -------------------------------------------------------------------------------------
 
 Result<Types> infer_gather(const Call& call) {
   TRY_STATUS(check_indices(call, call.in(1)));
@@ -80,8 +80,7 @@ Status reference_gather(const Call& call, std::span<const Tensor* const> inputs,
     int64_t target = 0;
     for (int64_t block = 0; block < outer; ++block) {
       for (int64_t i = 0, count = indices.count(); i < count; ++i) {
-        const int64_t source =
-            (block * extent + wrapped_index(indices.get_int(i), extent)) * inner;
+        const int64_t source = (block * extent + wrapped_index(indices.get_int(i), extent)) * inner;
         for (int64_t j = 0; j < inner; ++j) units.put(target++, units.get(source + j));
       }
     }
@@ -89,7 +88,7 @@ Status reference_gather(const Call& call, std::span<const Tensor* const> inputs,
   return ok_status();
 }
 
-// ---- GatherElements -------------------------------------------------------------------------------------------------
+// ---- GatherElements -----------------------------------------------------------------------------
 
 Result<Types> infer_gather_elements(const Call& call) {
   TRY_STATUS(check_indices(call, call.in(1)));
@@ -137,7 +136,7 @@ Status reference_gather_elements(const Call& call, std::span<const Tensor* const
   return ok_status();
 }
 
-// ---- GatherND -------------------------------------------------------------------------------------------------------
+// ---- GatherND -----------------------------------------------------------------------------------
 
 namespace {
 
@@ -188,8 +187,7 @@ std::optional<Loop> loop_gather_nd(const Call& call, int) {
   for (int64_t d = 0; d < nd.depth; ++d) {
     std::vector<ExprId> tuple(start.coords.begin(), tuples_end);
     tuple.push_back(exprs.integer(d));
-    const ExprId index =
-        exprs.cast(exprs.load(1, call.in(1).dtype, std::move(tuple)), DType::i64);
+    const ExprId index = exprs.cast(exprs.load(1, call.in(1).dtype, std::move(tuple)), DType::i64);
     at.push_back(wrapped_index(exprs, index, call.in(0).shape[nd.batch + d]));
   }
   at.insert(at.end(), tuples_end, start.coords.end());
@@ -223,7 +221,7 @@ Status reference_gather_nd(const Call& call, std::span<const Tensor* const> inpu
   return ok_status();
 }
 
-// ---- ReverseSequence ------------------------------------------------------------------------------------------------
+// ---- ReverseSequence ----------------------------------------------------------------------------
 
 namespace {
 
@@ -262,8 +260,8 @@ std::optional<Loop> loop_reverse_sequence(const Call& call, int) {
       Scalar::kMin, extent,
       exprs.cast(exprs.load(1, call.in(1).dtype, {start.coords[axes.batch]}), DType::i64));
   std::vector<ExprId> at = start.coords;
-  at[axes.time] = exprs.select(exprs.lt(time, length),
-                               exprs.sub(exprs.add(length, int64_t{-1}), time), time);
+  at[axes.time] =
+      exprs.select(exprs.lt(time, length), exprs.sub(exprs.add(length, int64_t{-1}), time), time);
   start.loop.body = exprs.load(0, call.in(0).dtype, std::move(at));
   return start.loop;
 }
@@ -287,7 +285,7 @@ Status reference_reverse_sequence(const Call& call, std::span<const Tensor* cons
   return ok_status();
 }
 
-// ---- Compress -------------------------------------------------------------------------------------------------------
+// ---- Compress -----------------------------------------------------------------------------------
 
 namespace {
 
@@ -295,7 +293,8 @@ namespace {
 Result<int64_t> kept_count(const Call& call, int64_t extent) {
   const Tensor* condition = call.constant(1);
   if (!condition) {
-    return unsupported_call(call, "the output size depends on data", "make the condition a constant");
+    return unsupported_call(call, "the output size depends on data",
+                            "make the condition a constant");
   }
   if (condition->type().rank() != 1 || condition->count() > extent) {
     return bad_call(call, fmt::format("a condition of {} for {} elements",
@@ -329,7 +328,8 @@ std::vector<int32_t> expand_compress(const Call& call, Expander& expander) {
   }
   const bool flat = !call.attrs.has("axis");
   const auto x = flat ? s.reshape(s.in(0), {call.in(0).count()}) : s.in(0);
-  return {s.add(Op::Gather, {x, s.ints(kept)}, Attrs().set("axis", flat ? 0 : gather_axis(call).value()))};
+  return {s.add(Op::Gather, {x, s.ints(kept)},
+                Attrs().set("axis", flat ? 0 : gather_axis(call).value()))};
 }
 
 Status reference_compress(const Call& call, std::span<const Tensor* const> inputs,

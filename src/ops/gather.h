@@ -1,7 +1,9 @@
-/// ops/gather.h — the family that reads at coordinates which are data: gathers, ReverseSequence, Compress.
+/// ops/gather.h — the family that reads at coordinates which are data: gathers, ReverseSequence,
+/// Compress.
 ///
-/// An index may be negative: it then counts from the end. An index that lies outside even so is a fault of the model's data that
-/// only running can meet: it is clamped to the nearest element, by every implementation, so that nothing outside is read.
+/// An index may be negative: it then counts from the end. An index that lies outside even so is a
+/// fault of the model's data that only running can meet: it is clamped to the nearest element, by
+/// every implementation, so that nothing outside is read.
 #pragma once
 
 #include "ops/ops.h"
@@ -23,11 +25,16 @@ std::optional<Loop> loop_reverse_sequence(const Call& call, int output);
 
 std::vector<int32_t> expand_compress(const Call& call, Expander& expander);  // a Gather of the kept
 
-Status reference_gather(const Call&, std::span<const Tensor* const> inputs, std::span<Tensor> outputs);
-Status reference_gather_elements(const Call&, std::span<const Tensor* const> inputs, std::span<Tensor> outputs);
-Status reference_gather_nd(const Call&, std::span<const Tensor* const> inputs, std::span<Tensor> outputs);
-Status reference_reverse_sequence(const Call&, std::span<const Tensor* const> inputs, std::span<Tensor> outputs);
-Status reference_compress(const Call&, std::span<const Tensor* const> inputs, std::span<Tensor> outputs);
+Status reference_gather(const Call&, std::span<const Tensor* const> inputs,
+                        std::span<Tensor> outputs);
+Status reference_gather_elements(const Call&, std::span<const Tensor* const> inputs,
+                                 std::span<Tensor> outputs);
+Status reference_gather_nd(const Call&, std::span<const Tensor* const> inputs,
+                           std::span<Tensor> outputs);
+Status reference_reverse_sequence(const Call&, std::span<const Tensor* const> inputs,
+                                  std::span<Tensor> outputs);
+Status reference_compress(const Call&, std::span<const Tensor* const> inputs,
+                          std::span<Tensor> outputs);
 
 /// Error unless the indices are integers and, where any are read, the axis has elements.
 Status check_indices(const Call& call, const Type& indices);

@@ -1,7 +1,9 @@
-/// ops/moves.h — tools of the ops that copy elements: byte-wise element access, strided copies, loop starts, axis lists.
+/// ops/moves.h — tools of the ops that copy elements: byte-wise element access, strided copies,
+/// loop starts, axis lists.
 ///
-/// A move never looks into an element, so it works on units of 64, 32, 16, 8, 4 or 2 bits whatever the type is. Strides and
-/// offsets are in elements. Sub-byte elements are packed low bits first, as base/dtype.h says.
+/// A move never looks into an element, so it works on units of 64, 32, 16, 8, 4 or 2 bits whatever
+/// the type is. Strides and offsets are in elements. Sub-byte elements are packed low bits first,
+/// as base/dtype.h says.
 #pragma once
 
 #include <array>
@@ -38,17 +40,29 @@ struct PackedUnits {
   }
 };
 
-/// Calls body(units), whose get(i) reads element i of `from` and put(i, unit) writes element i of `to`. Both have one type.
+/// Calls body(units), whose get(i) reads element i of `from` and put(i, unit) writes element i of
+/// `to`. Both have one type.
 template <typename Body>
 void with_units(const void* from, void* to, DType dtype, Body&& body) {
   switch (bits(dtype)) {
-    case 64: return body(WholeUnits<uint64_t>{static_cast<const uint64_t*>(from), static_cast<uint64_t*>(to)});
-    case 32: return body(WholeUnits<uint32_t>{static_cast<const uint32_t*>(from), static_cast<uint32_t*>(to)});
-    case 16: return body(WholeUnits<uint16_t>{static_cast<const uint16_t*>(from), static_cast<uint16_t*>(to)});
-    case 8: return body(WholeUnits<uint8_t>{static_cast<const uint8_t*>(from), static_cast<uint8_t*>(to)});
-    case 4: return body(PackedUnits<4>{static_cast<const uint8_t*>(from), static_cast<uint8_t*>(to)});
-    case 2: return body(PackedUnits<2>{static_cast<const uint8_t*>(from), static_cast<uint8_t*>(to)});
-    default: CHECK(false, "an element of {} bits", bits(dtype));
+    case 64:
+      return body(
+          WholeUnits<uint64_t>{static_cast<const uint64_t*>(from), static_cast<uint64_t*>(to)});
+    case 32:
+      return body(
+          WholeUnits<uint32_t>{static_cast<const uint32_t*>(from), static_cast<uint32_t*>(to)});
+    case 16:
+      return body(
+          WholeUnits<uint16_t>{static_cast<const uint16_t*>(from), static_cast<uint16_t*>(to)});
+    case 8:
+      return body(
+          WholeUnits<uint8_t>{static_cast<const uint8_t*>(from), static_cast<uint8_t*>(to)});
+    case 4:
+      return body(PackedUnits<4>{static_cast<const uint8_t*>(from), static_cast<uint8_t*>(to)});
+    case 2:
+      return body(PackedUnits<2>{static_cast<const uint8_t*>(from), static_cast<uint8_t*>(to)});
+    default:
+      CHECK(false, "an element of {} bits", bits(dtype));
   }
 }
 template <typename Body>
@@ -85,7 +99,8 @@ void for_each_point(const Shape& extents, Body&& body) {
   }
 }
 
-/// A loop over `domain` whose first `parallel` coordinates are the output's, without a body, and its coordinates.
+/// A loop over `domain` whose first `parallel` coordinates are the output's, without a body, and
+/// its coordinates.
 struct LoopStart {
   Loop loop;
   std::vector<ExprId> coords;
@@ -106,7 +121,8 @@ int64_t wrapped_index(int64_t index, int64_t extent);
 /// 0 <= axes < rank, distinct. Errors kBadModel.
 Result<std::vector<int64_t>> normalize_axes(const Call& call, std::vector<int64_t> axes,
                                             int64_t rank);
-/// The element type that an attribute numbers, or `otherwise`. Error kUnsupported for a number that is no type of ours.
+/// The element type that an attribute numbers, or `otherwise`. Error kUnsupported for a number that
+/// is no type of ours.
 Result<DType> dtype_attr(const Call& call, std::string_view name, DType otherwise);
 
 int64_t product(const Shape& shape, int begin, int end);

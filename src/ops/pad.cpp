@@ -1,4 +1,5 @@
-// Pad and CenterCropPad: along each axis the input is cropped to a window, then that window is placed in the output.
+// Pad and CenterCropPad: along each axis the input is cropped to a window, then that window is
+// placed in the output.
 #include <algorithm>
 #include <numeric>
 
@@ -11,7 +12,8 @@ namespace {
 
 enum class Border { kConstant, kReflect, kEdge, kWrap };
 
-// Along an axis, output [place, place + count) is input [crop, crop + count); the rest of `extent` is border.
+// Along an axis, output [place, place + count) is input [crop, crop + count); the rest of `extent`
+// is border.
 struct Window {
   int64_t crop = 0, count = 0, place = 0, extent = 0;
 };
@@ -77,7 +79,8 @@ Result<std::vector<Window>> center_windows(const Call& call) {
   for (int64_t extent : from) windows.push_back(window_of(0, 0, extent));
   for (size_t i = 0; i < axes.size(); ++i) {
     const int64_t extent = from[axes[i]], more = wanted[i] - extent;
-    if (wanted[i] < 0) return bad_call(call, fmt::format("axis {} of extent {}", axes[i], wanted[i]));
+    if (wanted[i] < 0)
+      return bad_call(call, fmt::format("axis {} of extent {}", axes[i], wanted[i]));
     const int64_t begin = more / 2;  // toward zero: the odd one is cut from or added to the end
     windows[axes[i]] = window_of(begin, more - begin, extent);
   }
@@ -96,9 +99,12 @@ int64_t source_of(const Window& window, Border border, int64_t at) {
   if (inside >= 0 && inside < count) return window.crop + inside;
   auto floor_mod = [](int64_t x, int64_t y) { return ((x % y) + y) % y; };
   switch (border) {
-    case Border::kConstant: return -1;
-    case Border::kEdge: return window.crop + std::clamp<int64_t>(inside, 0, count - 1);
-    case Border::kWrap: return window.crop + floor_mod(inside, count);
+    case Border::kConstant:
+      return -1;
+    case Border::kEdge:
+      return window.crop + std::clamp<int64_t>(inside, 0, count - 1);
+    case Border::kWrap:
+      return window.crop + floor_mod(inside, count);
     case Border::kReflect: {
       if (count == 1) return window.crop;
       const int64_t period = 2 * (count - 1), phase = floor_mod(inside, period);
@@ -171,7 +177,8 @@ Loop place_windows(const Call& call, const std::vector<Window>& windows, Border 
   return start.loop;
 }
 
-// Row by row: the outer coordinates are looked up in a table per axis, the last axis runs through its own.
+// Row by row: the outer coordinates are looked up in a table per axis, the last axis runs through
+// its own.
 void place_windows(const Tensor& from, const std::vector<Window>& windows, Border border,
                    const Tensor* fill, Tensor& to) {
   if (to.count() == 0) return;

@@ -62,7 +62,8 @@ void set_map(ResizeAxis& axis, Mapping mapping, double width, double begin, doub
   axis.shift = 0.5;
   axis.offset = -0.5;
   switch (mapping) {
-    case Mapping::kHalfPixel: return;
+    case Mapping::kHalfPixel:
+      return;
     case Mapping::kSymmetric: {
       const double adjustment = static_cast<double>(axis.to) / width;
       axis.offset = static_cast<double>(axis.from) / 2 * (1 - adjustment) - 0.5;
@@ -77,7 +78,9 @@ void set_map(ResizeAxis& axis, Mapping mapping, double width, double begin, doub
       axis.denominator = width == 1 ? 1 : width - 1;
       axis.shift = axis.offset = 0;
       return;
-    case Mapping::kAsymmetric: axis.shift = axis.offset = 0; return;
+    case Mapping::kAsymmetric:
+      axis.shift = axis.offset = 0;
+      return;
     case Mapping::kCrop:
       axis.crops = true;
       axis.shift = 0;
@@ -164,7 +167,8 @@ Result<ResizePlan> resize_plan(const Call& call) {
       axis.to = static_cast<int64_t>(std::floor(exact));
     }
     if (axis.from == 0 && axis.to > 0) {
-      return bad_call(call, fmt::format("axis {} is empty and cannot grow to {}", axes[i], axis.to));
+      return bad_call(call,
+                      fmt::format("axis {} is empty and cannot grow to {}", axes[i], axis.to));
     }
     if (axis.from == axis.to && axis.scale == 1 && begin == 0 && end == 1) {
       continue;  // the identity, whatever the mapping
@@ -188,7 +192,7 @@ Cost cost_resize(const Call& call) {
   return cost;
 }
 
-// ---- taps -----------------------------------------------------------------------------------------------------------
+// ---- taps ---------------------------------------------------------------------------------------
 
 double cubic_weight(double x, double a) {
   x = std::fabs(x);
@@ -201,10 +205,14 @@ namespace {
 
 int64_t round_place(Rounding rounding, double place) {
   switch (rounding) {
-    case Rounding::kPreferFloor: return static_cast<int64_t>(std::ceil(place - 0.5));
-    case Rounding::kPreferCeil: return static_cast<int64_t>(std::floor(place + 0.5));
-    case Rounding::kFloor: return static_cast<int64_t>(std::floor(place));
-    case Rounding::kCeil: return static_cast<int64_t>(std::ceil(place));
+    case Rounding::kPreferFloor:
+      return static_cast<int64_t>(std::ceil(place - 0.5));
+    case Rounding::kPreferCeil:
+      return static_cast<int64_t>(std::floor(place + 0.5));
+    case Rounding::kFloor:
+      return static_cast<int64_t>(std::floor(place));
+    case Rounding::kCeil:
+      return static_cast<int64_t>(std::ceil(place));
   }
   return 0;
 }
@@ -235,11 +243,12 @@ Taps resize_taps(const ResizePlan& plan, const ResizeAxis& axis, double place) {
   return taps;
 }
 
-// ---- reference ------------------------------------------------------------------------------------------------------
+// ---- reference ----------------------------------------------------------------------------------
 
 namespace {
 
-// Per output coordinate the input offset, -1 for the extrapolation value: nearest copies bytes, so that integers stay exact.
+// Per output coordinate the input offset, -1 for the extrapolation value: nearest copies bytes, so
+// that integers stay exact.
 void copy_nearest(const ResizePlan& plan, const Tensor& from, Tensor& to) {
   const auto strides = row_major_strides(from.shape());
   std::vector<std::vector<int64_t>> sources(plan.axes.size());
@@ -247,7 +256,8 @@ void copy_nearest(const ResizePlan& plan, const Tensor& from, Tensor& to) {
     const ResizeAxis& axis = plan.axes[d];
     for (int64_t x = 0; x < axis.to; ++x) {
       const double place = axis.place(x);
-      const int64_t tap = std::clamp<int64_t>(resize_taps(plan, axis, place).first, 0, axis.from - 1);
+      const int64_t tap =
+          std::clamp<int64_t>(resize_taps(plan, axis, place).first, 0, axis.from - 1);
       const bool outside = axis.crops && (place < 0 || place > static_cast<double>(axis.from - 1));
       sources[d].push_back(outside ? -1 : tap * strides[d]);
     }
@@ -263,8 +273,10 @@ void copy_nearest(const ResizePlan& plan, const Tensor& from, Tensor& to) {
         const int64_t step = sources[d][at[d]];
         source = step < 0 ? -1 : source + step;
       }
-      if (source < 0) outside.push_back(target);
-      else units.put(target, units.get(source));
+      if (source < 0)
+        outside.push_back(target);
+      else
+        units.put(target, units.get(source));
       ++target;
     });
     with_units(fill, to, [&](auto filler) {
@@ -291,7 +303,8 @@ std::vector<double> resize_axis(const ResizePlan& plan, const ResizeAxis& axis,
       for (size_t tap = 0; tap < taps.weights.size(); ++tap) {
         const double weight = taps.weights[tap];
         if (weight == 0) continue;
-        const int64_t source = std::clamp<int64_t>(taps.first + static_cast<int64_t>(tap), 0, axis.from - 1);
+        const int64_t source =
+            std::clamp<int64_t>(taps.first + static_cast<int64_t>(tap), 0, axis.from - 1);
         const double* from = &values[(line * axis.from + source) * inner];
         for (int64_t i = 0; i < inner; ++i) to[i] += weight * from[i];
       }

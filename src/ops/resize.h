@@ -1,7 +1,9 @@
-/// ops/resize.h — Resize: each output coordinate maps to a place between input elements, whose neighbours are weighed.
+/// ops/resize.h — Resize: each output coordinate maps to a place between input elements, whose
+/// neighbours are weighed.
 ///
-/// Axes are independent, so everything is a plan per axis: the map of coordinates, and the taps (neighbours and weights) around a
-/// place. The reference resizes axis by axis in f64; the loop form is one expression, or a sum over taps for cubic.
+/// Axes are independent, so everything is a plan per axis: the map of coordinates, and the taps
+/// (neighbours and weights) around a place. The reference resizes axis by axis in f64; the loop
+/// form is one expression, or a sum over taps for cubic.
 #pragma once
 
 #include "ops/ops.h"
@@ -13,7 +15,8 @@ Cost cost_resize(const Call& call);
 /// Nothing for antialias and exclude_outside, whose weights need a sum of their own: these expand.
 std::optional<Loop> loop_resize(const Call& call, int output);
 std::vector<int32_t> expand_resize(const Call& call, Expander& expander);
-Status reference_resize(const Call&, std::span<const Tensor* const> inputs, std::span<Tensor> outputs);
+Status reference_resize(const Call&, std::span<const Tensor* const> inputs,
+                        std::span<Tensor> outputs);
 
 enum class ResizeMode { kNearest, kLinear, kCubic };
 enum class Rounding { kPreferFloor, kPreferCeil, kFloor, kCeil };
@@ -26,8 +29,8 @@ ExprId cubic_weight_of(Exprs& exprs, ExprId distance, double a, DType type);
 /// How one axis is resized.
 struct ResizeAxis {
   int64_t from = 1, to = 1;  // extents
-  // Output coordinate x lies at place(x) of the input. Kept as four numbers, for the one rounding of a product of two would
-  // move places that are whole.
+  // Output coordinate x lies at place(x) of the input. Kept as four numbers, for the one rounding
+  // of a product of two would move places that are whole.
   double shift = 0, numerator = 1, denominator = 1, offset = 0;
   double scale = 1;    // to / from, as the model says it; stretches the antialias filter
   bool crops = false;  // outside [0, from - 1] is the extrapolation value
@@ -49,7 +52,8 @@ struct ResizePlan {
 };
 Result<ResizePlan> resize_plan(const Call& call);
 
-/// The neighbours of a place and their weights. Indices may lie outside [0, from): the edge then stands in.
+/// The neighbours of a place and their weights. Indices may lie outside [0, from): the edge then
+/// stands in.
 struct Taps {
   int64_t first = 0;
   std::vector<double> weights;

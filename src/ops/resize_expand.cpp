@@ -10,8 +10,8 @@ namespace obelisk::ops {
 
 namespace {
 
-// Per output coordinate of an axis, the neighbours and their weights, all with one count. A tap of weight 0 reads what another
-// reads, so that a NaN far away stays there.
+// Per output coordinate of an axis, the neighbours and their weights, all with one count. A tap of
+// weight 0 reads what another reads, so that a NaN far away stays there.
 struct TapTable {
   int64_t count = 0;
   Tensor indices;  // [to, count]
@@ -37,7 +37,8 @@ TapTable tap_table(const ResizePlan& plan, const ResizeAxis& axis, DType dtype, 
   for (int64_t x = 0; x < axis.to; ++x) {
     const Taps& taps = all[x];
     int64_t nonzero = 0;
-    while (nonzero + 1 < static_cast<int64_t>(taps.weights.size()) && taps.weights[nonzero] == 0) ++nonzero;
+    while (nonzero + 1 < static_cast<int64_t>(taps.weights.size()) && taps.weights[nonzero] == 0)
+      ++nonzero;
     for (int64_t tap = 0; tap < table.count; ++tap) {
       const bool real = tap < static_cast<int64_t>(taps.weights.size()) && taps.weights[tap] != 0;
       const int64_t source = taps.first + (real ? tap : nonzero);
@@ -56,19 +57,22 @@ TapTable tap_table(const ResizePlan& plan, const ResizeAxis& axis, DType dtype, 
 
 std::vector<int32_t> expand_resize(const Call& call, Expander& expander) {
   const ResizePlan plan = resize_plan(call).value();
-  const bool has_loop = !plan.antialias && (!plan.exclude_outside || plan.mode == ResizeMode::kNearest);
+  const bool has_loop =
+      !plan.antialias && (!plan.exclude_outside || plan.mode == ResizeMode::kNearest);
   const Type& out = call.out();
   if (has_loop || out.count() == 0) return {};
   Steps s(expander);
   const bool whole = !is_float(out.dtype);
-  const DType type = whole ? (bits(out.dtype) > 16 ? DType::f64 : DType::f32) : compute_type(out.dtype);
+  const DType type =
+      whole ? (bits(out.dtype) > 16 ? DType::f64 : DType::f32) : compute_type(out.dtype);
   auto x = s.cast(s.in(0), type);
   const int rank = out.rank();
   for (int d = 0; d < rank; ++d) {
     const ResizeAxis& axis = plan.axes[d];
     if (axis.same()) continue;
     const TapTable table = tap_table(plan, axis, type, rank - d - 1);
-    const auto taps = s.add(Op::Gather, {x, s.constant(table.indices)}, Attrs().set("axis", int64_t{d}));
+    const auto taps =
+        s.add(Op::Gather, {x, s.constant(table.indices)}, Attrs().set("axis", int64_t{d}));
     const auto weighed = s(Op::Mul, taps, s.constant(table.weights));
     x = s.reduce(Op::ReduceSum, weighed, {d + 1}, false);
     if (axis.crops) x = s.where(s.constant(table.outside), s.scalar(type, plan.extrapolation), x);

@@ -18,7 +18,8 @@ ExprId cubic_weight_of(Exprs& exprs, ExprId distance, double a, DType type) {
     sum = exprs.add(exprs.mul(sum, x), number(c1));
     return exprs.add(exprs.mul(sum, x), number(c0));
   };
-  const ExprId far = exprs.select(exprs.lt(x, number(2)), poly(a, -5 * a, 8 * a, -4 * a), number(0));
+  const ExprId far =
+      exprs.select(exprs.lt(x, number(2)), poly(a, -5 * a, 8 * a, -4 * a), number(0));
   return exprs.select(exprs.le(x, number(1)), poly(a + 2, -(a + 3), 0, 1), far);
 }
 
@@ -52,7 +53,8 @@ ExprId inside_of(Exprs& exprs, const ResizeAxis& axis, ExprId coord) {
   return exprs.both(exprs.le(exprs.integer(first), coord), exprs.lt(coord, exprs.integer(end)));
 }
 
-// Nearest indices as (x * p + q) / r in integers, when some q gives every one of them: an upscale by 2 becomes x / 2.
+// Nearest indices as (x * p + q) / r in integers, when some q gives every one of them: an upscale
+// by 2 becomes x / 2.
 std::optional<ExprId> as_ratio(Exprs& exprs, const ResizeAxis& axis, ExprId coord,
                                const std::vector<int64_t>& indices, int64_t p, int64_t r) {
   const int64_t common = std::gcd(p, r);
@@ -95,13 +97,18 @@ ExprId nearest_index(Exprs& exprs, const ResizePlan& plan, const ResizeAxis& axi
     case Rounding::kPreferCeil:
       place = exprs.unary(Scalar::kFloor, exprs.add(place, number(0.5)));
       break;
-    case Rounding::kFloor: place = exprs.unary(Scalar::kFloor, place); break;
-    case Rounding::kCeil: place = exprs.unary(Scalar::kCeil, place); break;
+    case Rounding::kFloor:
+      place = exprs.unary(Scalar::kFloor, place);
+      break;
+    case Rounding::kCeil:
+      place = exprs.unary(Scalar::kCeil, place);
+      break;
   }
   return clamped(exprs, exprs.cast(place, DType::i64), axis.from);
 }
 
-// Two neighbours and the weight of the second. The place is clamped first, which is the same as repeating the edge.
+// Two neighbours and the weight of the second. The place is clamped first, which is the same as
+// repeating the edge.
 struct Between {
   ExprId first, second, weight;
 };
@@ -111,8 +118,8 @@ Between between(Exprs& exprs, const ResizeAxis& axis, ExprId coord, DType type) 
                                     exprs.binary(Scalar::kMin, place_of(exprs, axis, coord), end));
   const ExprId below = exprs.unary(Scalar::kFloor, place);
   const ExprId first = exprs.cast(below, DType::i64);
-  const ExprId second = exprs.binary(Scalar::kMin, exprs.add(first, int64_t{1}),
-                                     exprs.integer(axis.from - 1));
+  const ExprId second =
+      exprs.binary(Scalar::kMin, exprs.add(first, int64_t{1}), exprs.integer(axis.from - 1));
   return {first, second, exprs.cast(exprs.sub(place, below), type)};
 }
 
@@ -132,7 +139,8 @@ ExprId stored(Exprs& exprs, ExprId value, DType type, DType dtype) {
 
 ExprId constant_in(Exprs& exprs, DType dtype, double value) {
   const DType type = compute_type(dtype);
-  return type == DType::i64 ? exprs.integer(static_cast<int64_t>(value)) : exprs.constant(type, value);
+  return type == DType::i64 ? exprs.integer(static_cast<int64_t>(value))
+                            : exprs.constant(type, value);
 }
 
 }  // namespace

@@ -13,9 +13,9 @@ Result<Types> infer_roi_align(const Call& call) {
   const int64_t height = call.attrs.get_int("output_height", 1);
   const int64_t width = call.attrs.get_int("output_width", 1);
   if (image.size() != 4 || rois.size() != 2 || rois[1] != 4 || call.in(2).shape != Shape{rois[0]}) {
-    return bad_call(call, fmt::format("an image of {}, rois of {}, batch_indices of {}",
-                                      to_string(image), to_string(rois),
-                                      to_string(call.in(2).shape)),
+    return bad_call(call,
+                    fmt::format("an image of {}, rois of {}, batch_indices of {}", to_string(image),
+                                to_string(rois), to_string(call.in(2).shape)),
                     "[N,C,H,W], [R,4] and [R]");
   }
   if (element_count(image) == 0 && rois[0] > 0) return bad_call(call, "the image is empty");
@@ -27,8 +27,9 @@ Result<Types> infer_max_roi_pool(const Call& call) {
   const Shape& rois = call.in(1).shape;
   const auto pooled = call.attrs.get_ints("pooled_shape");
   if (image.size() != 4 || rois.size() != 2 || rois[1] != 5 || pooled.size() != 2) {
-    return bad_call(call, fmt::format("an image of {}, rois of {}, pooled_shape of {}",
-                                      to_string(image), to_string(rois), to_string(pooled)),
+    return bad_call(call,
+                    fmt::format("an image of {}, rois of {}, pooled_shape of {}", to_string(image),
+                                to_string(rois), to_string(pooled)),
                     "[N,C,H,W], [R,5] and two extents");
   }
   if (element_count(image) == 0 && rois[0] > 0) return bad_call(call, "the image is empty");
@@ -41,7 +42,7 @@ Cost cost_roi(const Call& call) {
   return cost;
 }
 
-// ---- RoiAlign -------------------------------------------------------------------------------------------------------
+// ---- RoiAlign -----------------------------------------------------------------------------------
 
 namespace {
 
@@ -52,7 +53,8 @@ struct Corners {
 };
 Corners corners_of(double y, double x, int64_t height, int64_t width) {
   Corners corners;
-  if (!(y >= -1 && y <= static_cast<double>(height) && x >= -1 && x <= static_cast<double>(width))) {
+  if (!(y >= -1 && y <= static_cast<double>(height) && x >= -1 &&
+        x <= static_cast<double>(width))) {
     return corners;
   }
   y = std::clamp(y, 0.0, static_cast<double>(height - 1));
@@ -80,7 +82,8 @@ Status reference_roi_align(const Call& call, std::span<const Tensor* const> inpu
   const bool takes_max = call.attrs.get_string("mode", "avg") == "max";
   for (int64_t roi = 0; roi < to.shape()[0]; ++roi) {
     double edge[4];  // x1, y1, x2, y2
-    for (int i = 0; i < 4; ++i) edge[i] = rois.get_double(roi * 4 + i) * scale - (half_pixel ? 0.5 : 0);
+    for (int i = 0; i < 4; ++i)
+      edge[i] = rois.get_double(roi * 4 + i) * scale - (half_pixel ? 0.5 : 0);
     double roi_width = edge[2] - edge[0], roi_height = edge[3] - edge[1];
     if (!half_pixel) {
       roi_width = std::max(roi_width, 1.0);
@@ -89,15 +92,19 @@ Status reference_roi_align(const Call& call, std::span<const Tensor* const> inpu
     const double bin_height = roi_height / static_cast<double>(rows);
     const double bin_width = roi_width / static_cast<double>(columns);
     const int64_t grid_rows = sampling > 0 ? sampling : static_cast<int64_t>(std::ceil(bin_height));
-    const int64_t grid_columns = sampling > 0 ? sampling : static_cast<int64_t>(std::ceil(bin_width));
+    const int64_t grid_columns =
+        sampling > 0 ? sampling : static_cast<int64_t>(std::ceil(bin_width));
     const int64_t batch = wrapped_index(inputs[2]->get_int(roi), image.shape()[0]);
     for (int64_t bin = 0; bin < rows * columns; ++bin) {
       std::vector<Corners> samples;
       for (int64_t i = 0; i < grid_rows; ++i) {
         for (int64_t j = 0; j < grid_columns; ++j) {
-          const double row = static_cast<double>(bin / columns) + (static_cast<double>(i) + 0.5) / static_cast<double>(grid_rows);
-          const double column = static_cast<double>(bin % columns) + (static_cast<double>(j) + 0.5) / static_cast<double>(grid_columns);
-          samples.push_back(corners_of(edge[1] + row * bin_height, edge[0] + column * bin_width, height, width));
+          const double row = static_cast<double>(bin / columns) +
+                             (static_cast<double>(i) + 0.5) / static_cast<double>(grid_rows);
+          const double column = static_cast<double>(bin % columns) +
+                                (static_cast<double>(j) + 0.5) / static_cast<double>(grid_columns);
+          samples.push_back(
+              corners_of(edge[1] + row * bin_height, edge[0] + column * bin_width, height, width));
         }
       }
       for (int64_t channel = 0; channel < channels; ++channel) {
@@ -117,7 +124,7 @@ Status reference_roi_align(const Call& call, std::span<const Tensor* const> inpu
   return ok_status();
 }
 
-// ---- MaxRoiPool -----------------------------------------------------------------------------------------------------
+// ---- MaxRoiPool ---------------------------------------------------------------------------------
 
 Status reference_max_roi_pool(const Call& call, std::span<const Tensor* const> inputs,
                               std::span<Tensor> outputs) {
@@ -127,7 +134,8 @@ Status reference_max_roi_pool(const Call& call, std::span<const Tensor* const> i
   const int64_t channels = image.shape()[1], height = image.shape()[2], width = image.shape()[3];
   const int64_t rows = to.shape()[2], columns = to.shape()[3];
   const double scale = call.attrs.get_float("spatial_scale", 1);
-  // The input rows that pooled row `bin` of `bins` covers, for an edge that starts at `first` and has `length` rows.
+  // The input rows that pooled row `bin` of `bins` covers, for an edge that starts at `first` and
+  // has `length` rows.
   auto span_of = [](int64_t bin, int64_t bins, int64_t first, int64_t length, int64_t extent) {
     const double step = static_cast<double>(length) / static_cast<double>(bins);
     const auto low = static_cast<int64_t>(std::floor(static_cast<double>(bin) * step)) + first;
@@ -138,7 +146,8 @@ Status reference_max_roi_pool(const Call& call, std::span<const Tensor* const> i
     auto edge = [&](int i) {
       return static_cast<int64_t>(std::round(rois.get_double(roi * 5 + i) * scale));
     };
-    const int64_t batch = wrapped_index(static_cast<int64_t>(rois.get_double(roi * 5)), image.shape()[0]);
+    const int64_t batch =
+        wrapped_index(static_cast<int64_t>(rois.get_double(roi * 5)), image.shape()[0]);
     const int64_t roi_width = std::max<int64_t>(edge(3) - edge(1) + 1, 1);
     const int64_t roi_height = std::max<int64_t>(edge(4) - edge(2) + 1, 1);
     for (int64_t channel = 0; channel < channels; ++channel) {
@@ -160,7 +169,7 @@ Status reference_max_roi_pool(const Call& call, std::span<const Tensor* const> i
   return ok_status();
 }
 
-// ---- MaxUnpool ------------------------------------------------------------------------------------------------------
+// ---- MaxUnpool ----------------------------------------------------------------------------------
 
 namespace {
 
@@ -172,9 +181,9 @@ Result<Shape> unpooled_shape(const Call& call) {
   const auto strides = call.attrs.get_ints("strides", std::vector<int64_t>(spatial, 1));
   const auto pads = call.attrs.get_ints("pads", std::vector<int64_t>(2 * spatial, 0));
   if (from.size() != spatial + 2 || strides.size() != spatial || pads.size() != 2 * spatial) {
-    return bad_call(call, fmt::format("the input {} with a kernel of {}, {} strides, {} pads",
-                                      to_string(from), to_string(kernel), strides.size(),
-                                      pads.size()));
+    return bad_call(
+        call, fmt::format("the input {} with a kernel of {}, {} strides, {} pads", to_string(from),
+                          to_string(kernel), strides.size(), pads.size()));
   }
   Shape shape{from[0], from[1]};
   for (size_t axis = 0; axis < spatial; ++axis) {
@@ -189,8 +198,8 @@ Result<Shape> unpooled_shape(const Call& call) {
 Result<Types> infer_max_unpool(const Call& call) {
   TRY(Shape shape, unpooled_shape(call));
   if (call.in(1).shape != call.in(0).shape || !is_integer(call.in(1).dtype)) {
-    return bad_call(call, fmt::format("indices {} for {}", to_string(call.in(1)),
-                                      to_string(call.in(0))));
+    return bad_call(call,
+                    fmt::format("indices {} for {}", to_string(call.in(1)), to_string(call.in(0))));
   }
   if (call.has(2)) {
     TRY(Shape wanted, call.ints(2, "output_shape"));

@@ -13,19 +13,28 @@ Result<GridPlan> grid_plan(const Call& call) {
   GridPlan plan;
   const std::string mode = call.attrs.get_string("mode", "linear");
   const std::string outside = call.attrs.get_string("padding_mode", "zeros");
-  if (mode == "nearest") plan.mode = ResizeMode::kNearest;
-  else if (mode == "linear") plan.mode = ResizeMode::kLinear;
-  else if (mode == "cubic") plan.mode = ResizeMode::kCubic;
-  else return bad_call(call, fmt::format("mode \"{}\"", mode), "nearest, linear or cubic");
-  if (outside == "zeros") plan.outside = Outside::kZeros;
-  else if (outside == "border") plan.outside = Outside::kBorder;
-  else if (outside == "reflection") plan.outside = Outside::kReflection;
-  else return bad_call(call, fmt::format("padding_mode \"{}\"", outside), "zeros, border or reflection");
+  if (mode == "nearest")
+    plan.mode = ResizeMode::kNearest;
+  else if (mode == "linear")
+    plan.mode = ResizeMode::kLinear;
+  else if (mode == "cubic")
+    plan.mode = ResizeMode::kCubic;
+  else
+    return bad_call(call, fmt::format("mode \"{}\"", mode), "nearest, linear or cubic");
+  if (outside == "zeros")
+    plan.outside = Outside::kZeros;
+  else if (outside == "border")
+    plan.outside = Outside::kBorder;
+  else if (outside == "reflection")
+    plan.outside = Outside::kReflection;
+  else
+    return bad_call(call, fmt::format("padding_mode \"{}\"", outside),
+                    "zeros, border or reflection");
   plan.align_corners = call.attrs.get_int("align_corners", 0) != 0;
   return plan;
 }
 
-// ---- GridSample -----------------------------------------------------------------------------------------------------
+// ---- GridSample ---------------------------------------------------------------------------------
 
 Result<Types> infer_grid_sample(const Call& call) {
   TRY_STATUS(grid_plan(call));
@@ -70,8 +79,8 @@ double reflected(double x, double low, double high) {
 
 GridTaps grid_taps(const GridPlan& plan, double position, int64_t extent, int64_t stride) {
   const auto length = static_cast<double>(extent);
-  double place = plan.align_corners ? (position + 1) / 2 * (length - 1)
-                                    : ((position + 1) * length - 1) / 2;
+  double place =
+      plan.align_corners ? (position + 1) / 2 * (length - 1) : ((position + 1) * length - 1) / 2;
   const double low = plan.align_corners ? 0 : -0.5, high = length - 1 - low;
   if (plan.mode == ResizeMode::kNearest) place = std::nearbyint(place);
   if (plan.outside == Outside::kBorder) place = std::clamp(place, 0.0, length - 1);
@@ -144,15 +153,15 @@ Status reference_grid_sample(const Call& call, std::span<const Tensor* const> in
   return ok_status();
 }
 
-// ---- AffineGrid -----------------------------------------------------------------------------------------------------
+// ---- AffineGrid ---------------------------------------------------------------------------------
 
 Result<Types> infer_affine_grid(const Call& call) {
   TRY(auto size, call.ints(1, "size"));
   const int64_t spatial = static_cast<int64_t>(size.size()) - 2;
   if ((spatial != 2 && spatial != 3) || call.in(0).shape != Shape{size[0], spatial, spatial + 1}) {
-    return bad_call(call, fmt::format("theta of {} for size {}", to_string(call.in(0).shape),
-                                      to_string(size)),
-                    "theta is [N, 2, 3] for [N, C, H, W], [N, 3, 4] for [N, C, D, H, W]");
+    return bad_call(
+        call, fmt::format("theta of {} for size {}", to_string(call.in(0).shape), to_string(size)),
+        "theta is [N, 2, 3] for [N, C, H, W], [N, 3, 4] for [N, C, D, H, W]");
   }
   Shape shape{size[0]};
   shape.insert(shape.end(), size.begin() + 2, size.end());
@@ -162,7 +171,8 @@ Result<Types> infer_affine_grid(const Call& call) {
 
 namespace {
 
-// The normalised position of coordinate x of an axis: its ends are -1 and 1, or half an element outside of them.
+// The normalised position of coordinate x of an axis: its ends are -1 and 1, or half an element
+// outside of them.
 double grid_position(int64_t x, int64_t extent, bool align_corners) {
   if (!align_corners) return (2 * static_cast<double>(x) + 1) / static_cast<double>(extent) - 1;
   return extent == 1 ? -1 : 2 * static_cast<double>(x) / static_cast<double>(extent - 1) - 1;
@@ -189,7 +199,7 @@ Status reference_affine_grid(const Call& call, std::span<const Tensor* const> in
   return ok_status();
 }
 
-// ---- Col2Im ---------------------------------------------------------------------------------------------------------
+// ---- Col2Im -------------------------------------------------------------------------------------
 
 Result<FoldPlan> fold_plan(const Call& call) {
   FoldPlan fold;
@@ -201,12 +211,14 @@ Result<FoldPlan> fold_plan(const Call& call) {
   fold.pads = call.attrs.get_ints("pads", std::vector<int64_t>(2 * rank, 0));
   if (fold.block.size() != rank || fold.strides.size() != rank || fold.dilations.size() != rank ||
       fold.pads.size() != 2 * rank) {
-    return bad_call(call, fmt::format("an image of {}, blocks of {}, {} strides, {} dilations, {} pads",
-                                      to_string(fold.image), to_string(fold.block),
-                                      fold.strides.size(), fold.dilations.size(), fold.pads.size()));
+    return bad_call(call,
+                    fmt::format("an image of {}, blocks of {}, {} strides, {} dilations, {} pads",
+                                to_string(fold.image), to_string(fold.block), fold.strides.size(),
+                                fold.dilations.size(), fold.pads.size()));
   }
   for (size_t axis = 0; axis < rank; ++axis) {
-    if (fold.image[axis] < 0 || fold.block[axis] < 1 || fold.strides[axis] < 1 || fold.dilations[axis] < 1) {
+    if (fold.image[axis] < 0 || fold.block[axis] < 1 || fold.strides[axis] < 1 ||
+        fold.dilations[axis] < 1) {
       return bad_call(call, fmt::format("blocks of {} in an image of {}", to_string(fold.block),
                                         to_string(fold.image)));
     }

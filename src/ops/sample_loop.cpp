@@ -20,7 +20,11 @@ struct GridAxis {
   double low, high;  // the ends that reflection folds at
 
   GridAxis(Exprs& e, const GridPlan& p, DType t, int64_t n)
-      : exprs(e), plan(p), type(t), extent(n), low(p.align_corners ? 0 : -0.5),
+      : exprs(e),
+        plan(p),
+        type(t),
+        extent(n),
+        low(p.align_corners ? 0 : -0.5),
         high(static_cast<double>(n) - 1 - low) {}
 
   ExprId number(double value) const { return exprs.constant(type, value); }
@@ -38,9 +42,10 @@ struct GridAxis {
   ExprId place(ExprId position) const {
     const double length = static_cast<double>(extent);
     const ExprId above = exprs.add(position, number(1));
-    ExprId place = plan.align_corners
-                       ? exprs.mul(above, number((length - 1) / 2))
-                       : exprs.mul(exprs.sub(exprs.mul(above, number(length)), number(1)), number(0.5));
+    ExprId place =
+        plan.align_corners
+            ? exprs.mul(above, number((length - 1) / 2))
+            : exprs.mul(exprs.sub(exprs.mul(above, number(length)), number(1)), number(0.5));
     if (plan.mode == ResizeMode::kNearest) place = exprs.unary(Scalar::kRound, place);
     if (plan.outside == Outside::kBorder) {
       place = exprs.binary(Scalar::kMax, number(0),
@@ -52,18 +57,20 @@ struct GridAxis {
     return place;
   }
 
-  // The coordinate of a tap, a whole number as a float; where taps outside are zero, `guard` also asks for this one to be inside.
-  // It asks in floats, for a NaN or a number beyond all integers has no index.
+  // The coordinate of a tap, a whole number as a float; where taps outside are zero, `guard` also
+  // asks for this one to be inside. It asks in floats, for a NaN or a number beyond all integers
+  // has no index.
   ExprId index(ExprId tap, ExprId& guard) const {
     if (plan.outside == Outside::kReflection) tap = reflected(tap);
     if (plan.outside == Outside::kZeros) {
-      const ExprId inside = exprs.both(exprs.le(number(0), tap),
-                                       exprs.lt(tap, number(static_cast<double>(extent))));
+      const ExprId inside =
+          exprs.both(exprs.le(number(0), tap), exprs.lt(tap, number(static_cast<double>(extent))));
       guard = guard == kNoExpr ? inside : exprs.both(guard, inside);
       return exprs.cast(tap, DType::i64);
     }
-    return exprs.binary(Scalar::kMax, exprs.integer(0),
-                        exprs.binary(Scalar::kMin, exprs.cast(tap, DType::i64), exprs.integer(extent - 1)));
+    return exprs.binary(
+        Scalar::kMax, exprs.integer(0),
+        exprs.binary(Scalar::kMin, exprs.cast(tap, DType::i64), exprs.integer(extent - 1)));
   }
 };
 
@@ -96,7 +103,8 @@ std::optional<Loop> loop_grid_sample(const Call& call, int) {
       const ExprId step = start.coords[rank + d];
       ExprId here;
       if (plan.mode == ResizeMode::kLinear) {
-        here = exprs.select(exprs.eq(step, exprs.integer(0)), exprs.sub(axis.number(1), part), part);
+        here =
+            exprs.select(exprs.eq(step, exprs.integer(0)), exprs.sub(axis.number(1), part), part);
         tap = exprs.add(tap, exprs.cast(step, type));
       } else {
         const ExprId offset = exprs.cast(exprs.add(step, int64_t{-1}), type);
@@ -134,9 +142,9 @@ std::optional<Loop> loop_affine_grid(const Call& call, int) {
   for (int64_t d = 0; d < spatial; ++d) {
     const int64_t extent = call.out().shape[spatial - d];
     const ExprId twice = exprs.mul(at[spatial - d], int64_t{2});
-    const ExprId steps =
-        exprs.cast(align_corners ? twice : exprs.add(twice, int64_t{1}), type);
-    const double span = static_cast<double>(align_corners ? std::max<int64_t>(extent - 1, 1) : extent);
+    const ExprId steps = exprs.cast(align_corners ? twice : exprs.add(twice, int64_t{1}), type);
+    const double span =
+        static_cast<double>(align_corners ? std::max<int64_t>(extent - 1, 1) : extent);
     const ExprId position = exprs.sub(exprs.div(steps, number(span)), number(1));
     sum = exprs.add(sum, exprs.mul(theta(d), position));
   }
@@ -159,10 +167,12 @@ std::optional<Loop> loop_col2im(const Call& call, int) {
   for (size_t d = 0; d < spatial; ++d) {
     const ExprId tap = start.coords[spatial + 2 + d];
     const int64_t stride = fold.strides[d];
-    // block * stride = pixel + pad - tap * dilation, moved by whole strides so that it is never negative.
+    // block * stride = pixel + pad - tap * dilation, moved by whole strides so that it is never
+    // negative.
     const int64_t moved = (fold.dilations[d] * (fold.block[d] - 1) + stride - 1) / stride;
-    const ExprId offset = exprs.add(exprs.sub(start.coords[d + 2], exprs.mul(tap, fold.dilations[d])),
-                                    fold.pads[d] + moved * stride);
+    const ExprId offset =
+        exprs.add(exprs.sub(start.coords[d + 2], exprs.mul(tap, fold.dilations[d])),
+                  fold.pads[d] + moved * stride);
     const ExprId block = exprs.add(exprs.div(offset, stride), -moved);
     if (stride > 1) require(exprs.eq(exprs.mod(offset, stride), exprs.integer(0)));
     require(exprs.le(exprs.integer(0), block));
@@ -171,7 +181,8 @@ std::optional<Loop> loop_col2im(const Call& call, int) {
     column = exprs.add(exprs.mul(column, fold.blocks[d]), block);
   }
   const DType dtype = call.in(0).dtype;
-  start.loop.body = exprs.load(0, dtype, {start.coords[0], row, column}, guard, zero_of(exprs, dtype));
+  start.loop.body =
+      exprs.load(0, dtype, {start.coords[0], row, column}, guard, zero_of(exprs, dtype));
   start.loop.combine = Combine::kSum;
   return start.loop;
 }

@@ -1,4 +1,5 @@
-/// ops/sample_plan.h — what GridSample and Col2Im read out of their calls, shared by reference and loop form.
+/// ops/sample_plan.h — what GridSample and Col2Im read out of their calls, shared by reference and
+/// loop form.
 #pragma once
 
 #include "ops/ops.h"

@@ -24,11 +24,16 @@ Result<Fold> fold_of(const Call& call) {
 
 double fold_real(Fold fold, double old, double update) {
   switch (fold) {
-    case Fold::kReplace: return update;
-    case Fold::kAdd: return old + update;
-    case Fold::kMul: return old * update;
-    case Fold::kMax: return std::isnan(old) || old > update ? old : update;  // NaN wins
-    case Fold::kMin: return std::isnan(old) || old < update ? old : update;
+    case Fold::kReplace:
+      return update;
+    case Fold::kAdd:
+      return old + update;
+    case Fold::kMul:
+      return old * update;
+    case Fold::kMax:
+      return std::isnan(old) || old > update ? old : update;  // NaN wins
+    case Fold::kMin:
+      return std::isnan(old) || old < update ? old : update;
   }
   return update;
 }
@@ -37,16 +42,22 @@ int64_t fold_int(Fold fold, int64_t old, int64_t update, bool is_unsigned) {
   const auto uold = static_cast<uint64_t>(old), uupdate = static_cast<uint64_t>(update);
   const bool less = is_unsigned ? uold < uupdate : old < update;
   switch (fold) {
-    case Fold::kReplace: return update;
-    case Fold::kAdd: return static_cast<int64_t>(uold + uupdate);
-    case Fold::kMul: return static_cast<int64_t>(uold * uupdate);
-    case Fold::kMax: return less ? update : old;
-    case Fold::kMin: return less ? old : update;
+    case Fold::kReplace:
+      return update;
+    case Fold::kAdd:
+      return static_cast<int64_t>(uold + uupdate);
+    case Fold::kMul:
+      return static_cast<int64_t>(uold * uupdate);
+    case Fold::kMax:
+      return less ? update : old;
+    case Fold::kMin:
+      return less ? old : update;
   }
   return update;
 }
 
-// Calls body(put) with put(target, source): element `source` of updates into element `target` of `to`.
+// Calls body(put) with put(target, source): element `source` of updates into element `target` of
+// `to`.
 template <typename Body>
 void with_fold(const Tensor& updates, Tensor& to, Fold fold, Body&& body) {
   if (fold == Fold::kReplace) {
@@ -80,7 +91,7 @@ Status check_types(const Call& call) {
 
 }  // namespace
 
-// ---- ScatterElements ------------------------------------------------------------------------------------------------
+// ---- ScatterElements ----------------------------------------------------------------------------
 
 Result<Types> infer_scatter_elements(const Call& call) {
   TRY_STATUS(check_types(call));
@@ -90,9 +101,9 @@ Result<Types> infer_scatter_elements(const Call& call) {
   bool fits = indices == call.in(2).shape && indices.size() == data.shape.size();
   for (int d = 0; fits && d < data.rank(); ++d) fits = d == axis || indices[d] <= data.shape[d];
   if (!fits) {
-    return bad_call(call, fmt::format("indices of {} and updates of {} into data of {}",
-                                      to_string(indices), to_string(call.in(2).shape),
-                                      to_string(data.shape)));
+    return bad_call(
+        call, fmt::format("indices of {} and updates of {} into data of {}", to_string(indices),
+                          to_string(call.in(2).shape), to_string(data.shape)));
   }
   return Types{data};
 }
@@ -122,7 +133,7 @@ Status reference_scatter_elements(const Call& call, std::span<const Tensor* cons
   return ok_status();
 }
 
-// ---- ScatterND ------------------------------------------------------------------------------------------------------
+// ---- ScatterND ----------------------------------------------------------------------------------
 
 Result<Types> infer_scatter_nd(const Call& call) {
   TRY_STATUS(check_types(call));
@@ -132,7 +143,8 @@ Result<Types> infer_scatter_nd(const Call& call) {
   const int64_t depth = wanted.back();
   wanted.pop_back();
   if (depth > static_cast<int64_t>(data.size())) {
-    return bad_call(call, fmt::format("indices of {} axes into data of {}", depth, to_string(data)));
+    return bad_call(call,
+                    fmt::format("indices of {} axes into data of {}", depth, to_string(data)));
   }
   wanted.insert(wanted.end(), data.begin() + depth, data.end());
   if (call.in(2).shape != wanted) {
@@ -170,7 +182,7 @@ Status reference_scatter_nd(const Call& call, std::span<const Tensor* const> inp
   return ok_status();
 }
 
-// ---- TensorScatter --------------------------------------------------------------------------------------------------
+// ---- TensorScatter ------------------------------------------------------------------------------
 
 namespace {
 
@@ -230,8 +242,8 @@ std::optional<Loop> loop_tensor_scatter(const Call& call, int) {
   } else {
     place = exprs.sub(place, first);
   }
-  const ExprId written = exprs.both(exprs.le(exprs.integer(0), place),
-                                    exprs.lt(place, exprs.integer(count)));
+  const ExprId written =
+      exprs.both(exprs.le(exprs.integer(0), place), exprs.lt(place, exprs.integer(count)));
   std::vector<ExprId> at = start.coords;
   at[write.axis] = place;
   const ExprId update = exprs.load(1, dtype, std::move(at), written, zero_of(exprs, dtype));

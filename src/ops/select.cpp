@@ -1,4 +1,5 @@
-// NonZero, Unique, NonMaxSuppression: how much they answer depends on data, so infer() runs them on known inputs or refuses.
+// NonZero, Unique, NonMaxSuppression: how much they answer depends on data, so infer() runs them on
+// known inputs or refuses.
 #include <algorithm>
 #include <cmath>
 #include <numeric>
@@ -21,7 +22,7 @@ bool is_nonzero(const Tensor& tensor, int64_t i) {
 
 }  // namespace
 
-// ---- NonZero --------------------------------------------------------------------------------------------------------
+// ---- NonZero ------------------------------------------------------------------------------------
 
 Result<Types> infer_non_zero(const Call& call) {
   const Tensor* value = call.constant(0);
@@ -47,7 +48,7 @@ Status reference_non_zero(const Call&, std::span<const Tensor* const> inputs,
   return ok_status();
 }
 
-// ---- Unique ---------------------------------------------------------------------------------------------------------
+// ---- Unique -------------------------------------------------------------------------------------
 
 namespace {
 
@@ -71,9 +72,8 @@ int compare_slices(const Tensor& tensor, const Groups& groups, int64_t a, int64_
         if (q < p || (p_nan && !q_nan)) return 1;
       } else {
         const int64_t p = tensor.get_int(x), q = tensor.get_int(y);
-        const bool is_less = is_signed(tensor.dtype())
-                                 ? p < q
-                                 : static_cast<uint64_t>(p) < static_cast<uint64_t>(q);
+        const bool is_less =
+            is_signed(tensor.dtype()) ? p < q : static_cast<uint64_t>(p) < static_cast<uint64_t>(q);
         if (p != q) return is_less ? -1 : 1;
       }
     }
@@ -85,16 +85,16 @@ Result<Groups> find_groups(const Call& call, const Tensor& from) {
   Groups groups;
   groups.extent = from.count();
   if (call.attrs.has("axis")) {
-    TRY(const int64_t axis, normalize_axis(call, call.attrs.get_int("axis", 0), from.type().rank()));
+    TRY(const int64_t axis,
+        normalize_axis(call, call.attrs.get_int("axis", 0), from.type().rank()));
     groups.outer = product(from.shape(), 0, static_cast<int>(axis));
     groups.extent = from.shape()[axis];
     groups.inner = product(from.shape(), static_cast<int>(axis) + 1, from.type().rank());
   }
   std::vector<int64_t> order(groups.extent);
   std::iota(order.begin(), order.end(), 0);
-  std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) {
-    return compare_slices(from, groups, a, b) < 0;
-  });
+  std::stable_sort(order.begin(), order.end(),
+                   [&](int64_t a, int64_t b) { return compare_slices(from, groups, a, b) < 0; });
   groups.group.resize(groups.extent);
   for (int64_t i = 0; i < groups.extent; ++i) {
     if (i == 0 || compare_slices(from, groups, order[i - 1], order[i]) != 0) {
@@ -163,7 +163,7 @@ Status reference_unique(const Call& call, std::span<const Tensor* const> inputs,
   return ok_status();
 }
 
-// ---- NonMaxSuppression ----------------------------------------------------------------------------------------------
+// ---- NonMaxSuppression --------------------------------------------------------------------------
 
 namespace {
 
@@ -231,9 +231,9 @@ Result<Types> infer_non_max_suppression(const Call& call) {
   const Shape& scores = call.in(1).shape;
   if (boxes.size() != 3 || scores.size() != 3 || boxes[2] != 4 || boxes[0] != scores[0] ||
       boxes[1] != scores[2]) {
-    return bad_call(call, fmt::format("boxes of {} and scores of {}", to_string(boxes),
-                                      to_string(scores)),
-                    "[batches, boxes, 4] and [batches, classes, boxes]");
+    return bad_call(
+        call, fmt::format("boxes of {} and scores of {}", to_string(boxes), to_string(scores)),
+        "[batches, boxes, 4] and [batches, classes, boxes]");
   }
   for (int input = 0; input < call.arity(); ++input) {
     if (call.has(input) && !call.constant(input)) return depends_on_data(call, "all inputs");

@@ -15,7 +15,8 @@ Result<std::vector<int64_t>> permutation(const Call& call) {
   for (int axis = 0; axis < rank; ++axis) reversed[axis] = rank - 1 - axis;
   std::vector<int64_t> perm = call.attrs.get_ints("perm", reversed);
   if (static_cast<int>(perm.size()) != rank) {
-    return bad_call(call, fmt::format("perm has {} axes, the input has rank {}", perm.size(), rank));
+    return bad_call(call,
+                    fmt::format("perm has {} axes, the input has rank {}", perm.size(), rank));
   }
   return normalize_axes(call, perm, rank);
 }
@@ -132,8 +133,8 @@ Result<Types> infer_tile(const Call& call) {
   TRY(auto repeats, call.ints(1, "repeats"));
   Shape shape = call.in(0).shape;
   if (repeats.size() != shape.size()) {
-    return bad_call(call, fmt::format("{} repeats for an input of rank {}", repeats.size(),
-                                      shape.size()));
+    return bad_call(
+        call, fmt::format("{} repeats for an input of rank {}", repeats.size(), shape.size()));
   }
   for (size_t axis = 0; axis < shape.size(); ++axis) {
     if (repeats[axis] < 0 || __builtin_mul_overflow(shape[axis], repeats[axis], &shape[axis])) {
@@ -164,14 +165,14 @@ Result<Types> infer_shape(const Call& call) {
 
 Result<Types> infer_size(const Call&) { return Types{{DType::i64, {}}}; }
 
-// ---- loops ----------------------------------------------------------------------------------------------------------
+// ---- loops --------------------------------------------------------------------------------------
 
 std::vector<ExprId> reshape_coords(Exprs& exprs, const Shape& from, const Shape& to,
                                    const std::vector<ExprId>& coords) {
   std::vector<ExprId> result(from.size(), exprs.integer(0));
   if (element_count(to) == 0) return result;
-  // Axes are paired in the smallest groups of equal count, so that a reshape that only splits or only merges some axes
-  // leaves the others affine.
+  // Axes are paired in the smallest groups of equal count, so that a reshape that only splits or
+  // only merges some axes leaves the others affine.
   size_t from_axis = 0, to_axis = 0;
   while (from_axis < from.size()) {
     const size_t first = from_axis;
@@ -256,7 +257,7 @@ std::optional<Loop> loop_size(const Call& call, int) {
   return start.loop;
 }
 
-// ---- references -----------------------------------------------------------------------------------------------------
+// ---- references ---------------------------------------------------------------------------------
 
 Status reference_reshape(const Call&, std::span<const Tensor* const> inputs,
                          std::span<Tensor> outputs) {

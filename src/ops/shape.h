@@ -1,4 +1,5 @@
-/// ops/shape.h — the family that keeps all elements in order (Reshape and its kin), permutes axes, or speaks of shapes.
+/// ops/shape.h — the family that keeps all elements in order (Reshape and its kin), permutes axes,
+/// or speaks of shapes.
 ///
 ///   Reshape Flatten Squeeze Unsqueeze Identity   the same bytes under another shape
 ///   Transpose Expand Tile                        views, or repeats
@@ -27,14 +28,21 @@ std::optional<Loop> loop_tile(const Call& call, int output);
 std::optional<Loop> loop_shape(const Call& call, int output);
 std::optional<Loop> loop_size(const Call& call, int output);
 
-Status reference_reshape(const Call&, std::span<const Tensor* const> inputs, std::span<Tensor> outputs);
-Status reference_transpose(const Call&, std::span<const Tensor* const> inputs, std::span<Tensor> outputs);
-Status reference_expand(const Call&, std::span<const Tensor* const> inputs, std::span<Tensor> outputs);
-Status reference_tile(const Call&, std::span<const Tensor* const> inputs, std::span<Tensor> outputs);
-Status reference_shape(const Call&, std::span<const Tensor* const> inputs, std::span<Tensor> outputs);
-Status reference_size(const Call&, std::span<const Tensor* const> inputs, std::span<Tensor> outputs);
+Status reference_reshape(const Call&, std::span<const Tensor* const> inputs,
+                         std::span<Tensor> outputs);
+Status reference_transpose(const Call&, std::span<const Tensor* const> inputs,
+                           std::span<Tensor> outputs);
+Status reference_expand(const Call&, std::span<const Tensor* const> inputs,
+                        std::span<Tensor> outputs);
+Status reference_tile(const Call&, std::span<const Tensor* const> inputs,
+                      std::span<Tensor> outputs);
+Status reference_shape(const Call&, std::span<const Tensor* const> inputs,
+                       std::span<Tensor> outputs);
+Status reference_size(const Call&, std::span<const Tensor* const> inputs,
+                      std::span<Tensor> outputs);
 
-/// The coordinates in `from` of the element that lies at `coords` in `to`, where both shapes list the same elements in order.
+/// The coordinates in `from` of the element that lies at `coords` in `to`, where both shapes list
+/// the same elements in order.
 std::vector<ExprId> reshape_coords(Exprs& exprs, const Shape& from, const Shape& to,
                                    const std::vector<ExprId>& coords);
 

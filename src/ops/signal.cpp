@@ -13,13 +13,14 @@ namespace {
 
 Result<int64_t> known_int(const Call& call, int input, std::string_view what) {
   TRY(auto values, call.ints(input, what));
-  if (values.size() != 1) return bad_call(call, fmt::format("{} has {} values", what, values.size()));
+  if (values.size() != 1)
+    return bad_call(call, fmt::format("{} has {} values", what, values.size()));
   return values[0];
 }
 
 }  // namespace
 
-// ---- windows --------------------------------------------------------------------------------------------------------
+// ---- windows ------------------------------------------------------------------------------------
 
 Result<Types> infer_window(const Call& call) {
   TRY(const int64_t size, known_int(call, 0, "size"));
@@ -64,8 +65,8 @@ Status reference_window(const Call& call, Tensor& to, const Cosines& window) {
   const double period = period_of(call, to.count());
   for (int64_t n = 0; n < to.count(); ++n) {
     const double angle = 2 * std::numbers::pi * static_cast<double>(n) / period;
-    to.set_double(n, window.offset + window.first * std::cos(angle) +
-                         window.second * std::cos(2 * angle));
+    to.set_double(
+        n, window.offset + window.first * std::cos(angle) + window.second * std::cos(2 * angle));
   }
   return ok_status();
 }
@@ -92,7 +93,7 @@ Status reference_blackman_window(const Call& call, std::span<const Tensor* const
   return reference_window(call, outputs[0], kBlackman);
 }
 
-// ---- MelWeightMatrix ------------------------------------------------------------------------------------------------
+// ---- MelWeightMatrix ----------------------------------------------------------------------------
 
 Result<Types> infer_mel_weight_matrix(const Call& call) {
   TRY(const int64_t bins, known_int(call, 0, "num_mel_bins"));
@@ -102,7 +103,8 @@ Result<Types> infer_mel_weight_matrix(const Call& call) {
   return Types{{dtype, {length / 2 + 1, bins}}};
 }
 
-// Triangles between neighbouring edges; the edges are evenly spaced on the mel scale, 2595 log10(1 + f / 700).
+// Triangles between neighbouring edges; the edges are evenly spaced on the mel scale, 2595 log10(1
+// + f / 700).
 Status reference_mel_weight_matrix(const Call&, std::span<const Tensor* const> inputs,
                                    std::span<Tensor> outputs) {
   Tensor& to = outputs[0];
@@ -114,14 +116,16 @@ Status reference_mel_weight_matrix(const Call&, std::span<const Tensor* const> i
   std::vector<int64_t> edge;
   for (int64_t i = 0; i < bins + 2; ++i) {
     const double hertz = 700 * (std::pow(10, (static_cast<double>(i) * step + low) / 2595) - 1);
-    edge.push_back(static_cast<int64_t>(std::floor(static_cast<double>(length + 1) * hertz / rate)));
+    edge.push_back(
+        static_cast<int64_t>(std::floor(static_cast<double>(length + 1) * hertz / rate)));
   }
   for (int64_t bin = 0; bin < bins; ++bin) {
     auto set = [&](int64_t row, double value) {
       if (row >= 0 && row < to.shape()[0]) to.set_double(row * bins + bin, value);
     };
     const int64_t left = edge[bin], center = edge[bin + 1], right = edge[bin + 2];
-    const auto rise = static_cast<double>(center - left), fall = static_cast<double>(right - center);
+    const auto rise = static_cast<double>(center - left),
+               fall = static_cast<double>(right - center);
     if (rise == 0) set(center, 1);
     for (int64_t row = left; rise > 0 && row <= center; ++row) {
       set(row, static_cast<double>(row - left) / rise);
@@ -133,7 +137,7 @@ Status reference_mel_weight_matrix(const Call&, std::span<const Tensor* const> i
   return ok_status();
 }
 
-// ---- DFT ------------------------------------------------------------------------------------------------------------
+// ---- DFT ----------------------------------------------------------------------------------------
 
 namespace {
 
@@ -144,8 +148,8 @@ struct DftPlan {
 Result<DftPlan> dft_plan(const Call& call) {
   const Shape& from = call.in(0).shape;
   if (from.size() < 2 || (from.back() != 1 && from.back() != 2)) {
-    return bad_call(call, fmt::format("the input {} does not end in real or real, imaginary",
-                                      to_string(from)));
+    return bad_call(
+        call, fmt::format("the input {} does not end in real or real, imaginary", to_string(from)));
   }
   DftPlan plan{-2, 0, call.attrs.get_int("inverse", 0) != 0,
                call.attrs.get_int("onesided", 0) != 0};
@@ -179,7 +183,8 @@ Result<Types> infer_dft(const Call& call) {
 Cost cost_dft(const Call& call) {
   Cost cost = cost_move(call);
   if (auto plan = dft_plan(call); plan.ok()) {
-    cost.flops.count = 4.0 * static_cast<double>(call.out().count()) * static_cast<double>(plan->length);
+    cost.flops.count =
+        4.0 * static_cast<double>(call.out().count()) * static_cast<double>(plan->length);
   }
   return cost;
 }
@@ -192,7 +197,8 @@ using Complex = std::complex<double>;
 void transform(std::vector<Complex>& x, double sign) {
   const size_t n = x.size();
   auto turn = [&](size_t k) {
-    const double angle = sign * 2 * std::numbers::pi * static_cast<double>(k) / static_cast<double>(n);
+    const double angle =
+        sign * 2 * std::numbers::pi * static_cast<double>(k) / static_cast<double>(n);
     return Complex(std::cos(angle), std::sin(angle));
   };
   if (n % 2 == 0) {
@@ -215,7 +221,8 @@ void transform(std::vector<Complex>& x, double sign) {
   x = sums;
 }
 
-// cos and sin of 2 pi (k n mod length) / length: the product of two indices is reduced before it meets a float.
+// cos and sin of 2 pi (k n mod length) / length: the product of two indices is reduced before it
+// meets a float.
 struct Turn {
   ExprId cosine, sine;
 };
@@ -228,7 +235,9 @@ Turn turn_of(Exprs& exprs, DType type, ExprId k, ExprId n, int64_t length) {
 
 // The real part of (re + i im) * (cos + i sign sin) where `part` is 0, else the imaginary one.
 ExprId turned(Exprs& exprs, ExprId re, ExprId im, Turn turn, double sign, ExprId part) {
-  auto signed_sine = [&](double s) { return s > 0 ? turn.sine : exprs.unary(Scalar::kNeg, turn.sine); };
+  auto signed_sine = [&](double s) {
+    return s > 0 ? turn.sine : exprs.unary(Scalar::kNeg, turn.sine);
+  };
   ExprId real = exprs.mul(re, turn.cosine), imaginary = exprs.mul(re, signed_sine(sign));
   if (im != kNoExpr) {
     real = exprs.add(real, exprs.mul(im, signed_sine(-sign)));
@@ -260,15 +269,18 @@ std::optional<Loop> loop_dft(const Call& call, int) {
   const Turn turn = turn_of(exprs, type, start.coords[plan.axis], n, plan.length);
   start.loop.body = turned(exprs, re, im, turn, plan.inverse ? 1 : -1,
                            to_real ? exprs.integer(0) : start.coords[last]);
-  if (to_real) {  // the conjugate half is folded in: all but the first and the middle bin count twice
-    const ExprId once = exprs.binary(Scalar::kOr, exprs.eq(n, exprs.integer(0)),
-                                     exprs.eq(exprs.mul(n, int64_t{2}), exprs.integer(plan.length)));
-    start.loop.body = exprs.mul(start.loop.body, exprs.select(once, exprs.constant(type, 1),
-                                                              exprs.constant(type, 2)));
+  if (to_real) {  // the conjugate half is folded in: all but the first and the middle bin count
+                  // twice
+    const ExprId once =
+        exprs.binary(Scalar::kOr, exprs.eq(n, exprs.integer(0)),
+                     exprs.eq(exprs.mul(n, int64_t{2}), exprs.integer(plan.length)));
+    start.loop.body = exprs.mul(
+        start.loop.body, exprs.select(once, exprs.constant(type, 1), exprs.constant(type, 2)));
   }
   start.loop.combine = Combine::kSum;
   if (plan.inverse) {
-    start.loop.finish = exprs.mul(exprs.acc(type), exprs.constant(type, 1 / static_cast<double>(plan.length)));
+    start.loop.finish =
+        exprs.mul(exprs.acc(type), exprs.constant(type, 1 / static_cast<double>(plan.length)));
   }
   return start.loop;
 }
@@ -307,7 +319,7 @@ Status reference_dft(const Call& call, std::span<const Tensor* const> inputs,
   return ok_status();
 }
 
-// ---- STFT -----------------------------------------------------------------------------------------------------------
+// ---- STFT ---------------------------------------------------------------------------------------
 
 namespace {
 
@@ -317,7 +329,8 @@ struct StftPlan {
 Result<StftPlan> stft_plan(const Call& call) {
   const Shape& signal = call.in(0).shape;
   if (signal.size() != 3 || (signal[2] != 1 && signal[2] != 2)) {
-    return bad_call(call, fmt::format("the signal {} is not [N, length, 1 or 2]", to_string(signal)));
+    return bad_call(call,
+                    fmt::format("the signal {} is not [N, length, 1 or 2]", to_string(signal)));
   }
   StftPlan plan;
   TRY(plan.step, known_int(call, 1, "frame_step"));
@@ -350,7 +363,8 @@ Result<Types> infer_stft(const Call& call) {
 Cost cost_stft(const Call& call) {
   Cost cost = cost_move(call);
   if (auto plan = stft_plan(call); plan.ok()) {
-    cost.flops.count = 4.0 * static_cast<double>(call.out().count()) * static_cast<double>(plan->length);
+    cost.flops.count =
+        4.0 * static_cast<double>(call.out().count()) * static_cast<double>(plan->length);
   }
   return cost;
 }
@@ -370,7 +384,8 @@ std::optional<Loop> loop_stft(const Call& call, int) {
     return call.has(2) ? exprs.mul(value, exprs.load(2, call.in(2).dtype, {at[4]})) : value;
   };
   const ExprId re = part(0), im = from.shape[2] == 2 ? part(1) : kNoExpr;
-  start.loop.body = turned(exprs, re, im, turn_of(exprs, type, at[2], at[4], plan.length), -1, at[3]);
+  start.loop.body =
+      turned(exprs, re, im, turn_of(exprs, type, at[2], at[4], plan.length), -1, at[3]);
   start.loop.combine = Combine::kSum;
   return start.loop;
 }

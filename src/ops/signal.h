@@ -1,4 +1,5 @@
-/// ops/signal.h — transforms and windows: DFT, STFT, MelWeightMatrix, HannWindow, HammingWindow, BlackmanWindow.
+/// ops/signal.h — transforms and windows: DFT, STFT, MelWeightMatrix, HannWindow, HammingWindow,
+/// BlackmanWindow.
 #pragma once
 
 #include "ops/ops.h"
@@ -19,11 +20,16 @@ std::optional<Loop> loop_blackman_window(const Call& call, int output);
 std::optional<Loop> loop_dft(const Call& call, int output);
 std::optional<Loop> loop_stft(const Call& call, int output);
 
-Status reference_hann_window(const Call&, std::span<const Tensor* const> inputs, std::span<Tensor> outputs);
-Status reference_hamming_window(const Call&, std::span<const Tensor* const> inputs, std::span<Tensor> outputs);
-Status reference_blackman_window(const Call&, std::span<const Tensor* const> inputs, std::span<Tensor> outputs);
-Status reference_mel_weight_matrix(const Call&, std::span<const Tensor* const> inputs, std::span<Tensor> outputs);
+Status reference_hann_window(const Call&, std::span<const Tensor* const> inputs,
+                             std::span<Tensor> outputs);
+Status reference_hamming_window(const Call&, std::span<const Tensor* const> inputs,
+                                std::span<Tensor> outputs);
+Status reference_blackman_window(const Call&, std::span<const Tensor* const> inputs,
+                                 std::span<Tensor> outputs);
+Status reference_mel_weight_matrix(const Call&, std::span<const Tensor* const> inputs,
+                                   std::span<Tensor> outputs);
 Status reference_dft(const Call&, std::span<const Tensor* const> inputs, std::span<Tensor> outputs);
-Status reference_stft(const Call&, std::span<const Tensor* const> inputs, std::span<Tensor> outputs);
+Status reference_stft(const Call&, std::span<const Tensor* const> inputs,
+                      std::span<Tensor> outputs);
 
 }  // namespace obelisk::ops

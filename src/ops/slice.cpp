@@ -11,7 +11,7 @@ namespace {
 
 Types same_type(const Call& call, Shape shape) { return {{call.in(0).dtype, std::move(shape)}}; }
 
-// ---- Slice ----------------------------------------------------------------------------------------------------------
+// ---- Slice --------------------------------------------------------------------------------------
 
 // Along an axis, output i is input start + i * step.
 struct Range {
@@ -81,7 +81,7 @@ void copy_ranges(const Tensor& from, const std::vector<Range>& ranges, Tensor& t
   copy_strided(from, walk, to, {0, row_major_strides(to.shape())}, to.shape());
 }
 
-// ---- Split ----------------------------------------------------------------------------------------------------------
+// ---- Split --------------------------------------------------------------------------------------
 
 struct Parts {
   int64_t axis;
@@ -111,8 +111,8 @@ Result<Parts> split_parts(const Call& call) {
     sum += size;
   }
   if (sum != extent) {
-    return bad_call(call, fmt::format("the parts have {} elements, axis {} has {}", sum,
-                                      parts.axis, extent));
+    return bad_call(
+        call, fmt::format("the parts have {} elements, axis {} has {}", sum, parts.axis, extent));
   }
   if (static_cast<int>(parts.sizes.size()) < call.outputs) {
     return bad_call(call, fmt::format("{} parts for {} outputs", parts.sizes.size(), call.outputs));
@@ -174,11 +174,10 @@ Status reference_split(const Call& call, std::span<const Tensor* const> inputs,
   return ok_status();
 }
 
-// ---- Concat ---------------------------------------------------------------------------------------------------------
+// ---- Concat -------------------------------------------------------------------------------------
 
 Result<Types> infer_concat(const Call& call) {
-  TRY(const int64_t axis,
-      normalize_axis(call, call.attrs.get_int("axis", 0), call.in(0).rank()));
+  TRY(const int64_t axis, normalize_axis(call, call.attrs.get_int("axis", 0), call.in(0).rank()));
   Type type = call.in(0);
   for (int input = 1; input < call.arity(); ++input) {
     if (!call.has(input)) return bad_call(call, fmt::format("input {} is missing", input));
@@ -233,8 +232,7 @@ std::optional<Loop> loop_concat(const Call& call, int) {
 
 Status reference_concat(const Call& call, std::span<const Tensor* const> inputs,
                         std::span<Tensor> outputs) {
-  TRY(const int64_t axis,
-      normalize_axis(call, call.attrs.get_int("axis", 0), call.in(0).rank()));
+  TRY(const int64_t axis, normalize_axis(call, call.attrs.get_int("axis", 0), call.in(0).rank()));
   const auto to_strides = row_major_strides(outputs[0].shape());
   int64_t begin = 0;
   for (const Tensor* input : inputs) {
@@ -245,7 +243,7 @@ Status reference_concat(const Call& call, std::span<const Tensor* const> inputs,
   return ok_status();
 }
 
-// ---- DepthToSpace, SpaceToDepth -------------------------------------------------------------------------------------
+// ---- DepthToSpace, SpaceToDepth -----------------------------------------------------------------
 
 namespace {
 
@@ -258,7 +256,8 @@ Result<int64_t> block_size(const Call& call) {
   return block;
 }
 
-// The channels of the deep side are (row in block, column in block, channel), or channel first (CRD).
+// The channels of the deep side are (row in block, column in block, channel), or channel first
+// (CRD).
 bool channel_first(const Call& call) { return call.attrs.get_string("mode", "DCR") == "CRD"; }
 
 // Strides of the deep tensor [N, C*b*b, H, W] along (n, c, h, row, w, column).
@@ -281,7 +280,8 @@ Result<Types> infer_depth_to_space(const Call& call) {
   TRY(const int64_t block, block_size(call));
   const Shape& from = call.in(0).shape;
   if (from[1] % (block * block) != 0) {
-    return bad_call(call, fmt::format("{} channels are not a multiple of {} squared", from[1], block));
+    return bad_call(call,
+                    fmt::format("{} channels are not a multiple of {} squared", from[1], block));
   }
   return same_type(call, {from[0], from[1] / (block * block), from[2] * block, from[3] * block});
 }
@@ -290,7 +290,8 @@ Result<Types> infer_space_to_depth(const Call& call) {
   TRY(const int64_t block, block_size(call));
   const Shape& from = call.in(0).shape;
   if (from[2] % block != 0 || from[3] % block != 0) {
-    return bad_call(call, fmt::format("{} is not a multiple of {} high and wide", to_string(from), block));
+    return bad_call(
+        call, fmt::format("{} is not a multiple of {} high and wide", to_string(from), block));
   }
   return same_type(call, {from[0], from[1] * block * block, from[2] / block, from[3] / block});
 }
@@ -300,10 +301,11 @@ std::optional<Loop> loop_depth_to_space(const Call& call, int) {
   auto& exprs = start.loop.exprs;
   const int64_t block = block_size(call).value();
   const auto& at = start.coords;
-  const ExprId in_block = exprs.add(exprs.mul(exprs.mod(at[2], block), block), exprs.mod(at[3], block));
-  const ExprId channel =
-      channel_first(call) ? exprs.add(exprs.mul(at[1], block * block), in_block)
-                          : exprs.add(exprs.mul(in_block, call.out().shape[1]), at[1]);
+  const ExprId in_block =
+      exprs.add(exprs.mul(exprs.mod(at[2], block), block), exprs.mod(at[3], block));
+  const ExprId channel = channel_first(call)
+                             ? exprs.add(exprs.mul(at[1], block * block), in_block)
+                             : exprs.add(exprs.mul(in_block, call.out().shape[1]), at[1]);
   start.loop.body = exprs.load(0, call.in(0).dtype,
                                {at[0], channel, exprs.div(at[2], block), exprs.div(at[3], block)});
   return start.loop;
@@ -316,11 +318,10 @@ std::optional<Loop> loop_space_to_depth(const Call& call, int) {
   const int64_t channels = std::max<int64_t>(call.in(0).shape[1], 1);
   const auto& at = start.coords;
   const ExprId in_block = exprs.div(at[1], channels);
-  start.loop.body =
-      exprs.load(0, call.in(0).dtype,
-                 {at[0], exprs.mod(at[1], channels),
-                  exprs.add(exprs.mul(at[2], block), exprs.div(in_block, block)),
-                  exprs.add(exprs.mul(at[3], block), exprs.mod(in_block, block))});
+  start.loop.body = exprs.load(0, call.in(0).dtype,
+                               {at[0], exprs.mod(at[1], channels),
+                                exprs.add(exprs.mul(at[2], block), exprs.div(in_block, block)),
+                                exprs.add(exprs.mul(at[3], block), exprs.mod(in_block, block))});
   return start.loop;
 }
 

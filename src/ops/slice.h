@@ -27,12 +27,18 @@ std::optional<Loop> loop_center_crop_pad(const Call& call, int output);
 std::optional<Loop> loop_depth_to_space(const Call& call, int output);
 std::optional<Loop> loop_space_to_depth(const Call& call, int output);
 
-Status reference_slice(const Call&, std::span<const Tensor* const> inputs, std::span<Tensor> outputs);
-Status reference_split(const Call&, std::span<const Tensor* const> inputs, std::span<Tensor> outputs);
-Status reference_concat(const Call&, std::span<const Tensor* const> inputs, std::span<Tensor> outputs);
+Status reference_slice(const Call&, std::span<const Tensor* const> inputs,
+                       std::span<Tensor> outputs);
+Status reference_split(const Call&, std::span<const Tensor* const> inputs,
+                       std::span<Tensor> outputs);
+Status reference_concat(const Call&, std::span<const Tensor* const> inputs,
+                        std::span<Tensor> outputs);
 Status reference_pad(const Call&, std::span<const Tensor* const> inputs, std::span<Tensor> outputs);
-Status reference_center_crop_pad(const Call&, std::span<const Tensor* const> inputs, std::span<Tensor> outputs);
-Status reference_depth_to_space(const Call&, std::span<const Tensor* const> inputs, std::span<Tensor> outputs);
-Status reference_space_to_depth(const Call&, std::span<const Tensor* const> inputs, std::span<Tensor> outputs);
+Status reference_center_crop_pad(const Call&, std::span<const Tensor* const> inputs,
+                                 std::span<Tensor> outputs);
+Status reference_depth_to_space(const Call&, std::span<const Tensor* const> inputs,
+                                std::span<Tensor> outputs);
+Status reference_space_to_depth(const Call&, std::span<const Tensor* const> inputs,
+                                std::span<Tensor> outputs);
 
 }  // namespace obelisk::ops

@@ -28,7 +28,7 @@ bool less(const Tensor& tensor, int64_t a, int64_t b) {
   return is_signed(tensor.dtype()) ? x < y : static_cast<uint64_t>(x) < static_cast<uint64_t>(y);
 }
 
-// ---- TopK -----------------------------------------------------------------------------------------------------------
+// ---- TopK ---------------------------------------------------------------------------------------
 
 struct Top {
   int64_t axis, k;
@@ -85,7 +85,7 @@ Status reference_top_k(const Call& call, std::span<const Tensor* const> inputs,
   return ok_status();
 }
 
-// ---- CumSum, CumProd ------------------------------------------------------------------------------------------------
+// ---- CumSum, CumProd ----------------------------------------------------------------------------
 
 namespace {
 
@@ -137,6 +137,32 @@ Status reference_cumulative(const Call& call, const Tensor& from, Tensor& to, bo
 Result<Types> infer_cumulative(const Call& call) {
   TRY_STATUS(cumulative_axis(call));
   return Types{call.in(0)};
+}
+
+std::optional<Loop> loop_cumulative(const Call& call, int) {
+  constexpr int64_t kLongest =
+      256;  // 32 times the work of a scan at that length, all of it in parallel
+  const Type& from = call.in(0);
+  const int64_t axis = cumulative_axis(call).value();
+  if (from.shape[axis] > kLongest) return std::nullopt;
+  Shape domain = from.shape;
+  domain.push_back(from.shape[axis]);
+  auto start = start_loop(domain, from.rank());
+  auto& exprs = start.loop.exprs;
+  const ExprId here = start.coords[axis], summed = start.coords.back();
+  const bool exclusive = call.attrs.get_int("exclusive", 0) != 0;
+  const bool reverse = call.attrs.get_int("reverse", 0) != 0;
+  const ExprId first = reverse ? here : summed, second = reverse ? summed : here;
+  const ExprId counts = exclusive ? exprs.lt(first, second) : exprs.le(first, second);
+  std::vector<ExprId> at(start.coords.begin(), start.coords.end() - 1);
+  at[axis] = summed;
+  const DType type = compute_type(from.dtype);
+  const bool product = call.op == Op::CumProd;
+  const ExprId one = type == DType::i64 ? exprs.integer(1) : exprs.constant(type, 1);
+  start.loop.body =
+      exprs.load(0, from.dtype, std::move(at), counts, product ? one : zero_of(exprs, from.dtype));
+  start.loop.combine = product ? Combine::kProd : Combine::kSum;
+  return start.loop;
 }
 
 Status reference_cum_sum(const Call& call, std::span<const Tensor* const> inputs,

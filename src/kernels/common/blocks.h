@@ -1,9 +1,11 @@
-/* kernels/common/blocks.h — the parameters of the hand-written blocks, which compute ops that have no loop form.
+/* kernels/common/blocks.h — the parameters of the hand-written blocks, which compute ops that have
+ * no loop form.
  *
- * A block is  template <class T, ...> void name(const int64_t* params, void* const* operands, int64_t item);
- * and does one of `items` independent pieces of work, so that workers, or threads, share it by item. Parameters are the fields
- * of the block's structure in order, 64-bit integers; a real number stands by its bits. Operands are base addresses: the op's
- * inputs, then its outputs; an absent one is null. Host and device read this text. Axes: at most OBK_RANK. */
+ * A block is  template <class T, ...> void name(const int64_t* params, void* const* operands,
+ * int64_t item); and does one of `items` independent pieces of work, so that workers, or threads,
+ * share it by item. Parameters are the fields of the block's structure in order, 64-bit integers; a
+ * real number stands by its bits. Operands are base addresses: the op's inputs, then its outputs;
+ * an absent one is null. Host and device read this text. Axes: at most OBK_RANK. */
 #ifndef OBK_BLOCKS_H
 #define OBK_BLOCKS_H
 
@@ -15,7 +17,8 @@
 /* How an update meets what it hits. */
 enum ObkFold { OBK_REPLACE, OBK_ADD, OBK_MUL, OBK_MAX, OBK_MIN };
 
-/* x[outer, extent, inner] -> values, indices [outer, k, inner]. An item is a line: outer * inner + inner. */
+/* x[outer, extent, inner] -> values, indices [outer, k, inner]. An item is a line: outer * inner +
+ * inner. */
 struct ObkTopK {
   int64_t extent, inner, k, largest;
 };
@@ -25,37 +28,39 @@ struct ObkScan {
   int64_t extent, inner, fold, exclusive, reverse;
 };
 
-/* data, indices, updates -> output, along an axis. An item is a line of the data and one of `ranges` pieces of it. Shapes and
- * strides are without the axis. */
+/* data, indices, updates -> output, along an axis. An item is a line of the data and one of
+ * `ranges` pieces of it. Shapes and strides are without the axis. */
 struct ObkScatterElements {
   int64_t fold, rank, ranges;
-  int64_t extent, stride;             /* of the axis, in data */
+  int64_t extent, stride;               /* of the axis, in data */
   int64_t update_extent, update_stride; /* of the axis, in indices and updates */
   int64_t shape[OBK_RANK], strides[OBK_RANK];
   int64_t update_shape[OBK_RANK], update_strides[OBK_RANK];
 };
 
-/* data[slices, inner], indices[tuples, depth], updates[tuples, inner] -> output. An item is one of `slice_ranges` ranges of
- * slices and one of `inner_ranges` ranges of columns. */
+/* data[slices, inner], indices[tuples, depth], updates[tuples, inner] -> output. An item is one of
+ * `slice_ranges` ranges of slices and one of `inner_ranges` ranges of columns. */
 struct ObkScatterNd {
   int64_t fold, slices, inner, tuples, depth, slice_ranges, inner_ranges;
   int64_t extents[OBK_RANK], strides[OBK_RANK]; /* of the indexed axes; strides in slices */
 };
 
-/* x[count], indices[count] -> output[size]. Indices count in a tensor of `strides`, the output has `to_strides`. An item is one
- * of `ranges` ranges of the output. */
+/* x[count], indices[count] -> output[size]. Indices count in a tensor of `strides`, the output has
+ * `to_strides`. An item is one of `ranges` ranges of the output. */
 struct ObkMaxUnpool {
   int64_t count, inner_count, size, ranges, rank;
   int64_t strides[OBK_RANK], to_strides[OBK_RANK];
 };
 
-/* image[N, channels, height, width], rois[R, 4], batch[R] -> [R, channels, rows, columns]. An item is an output element. */
+/* image[N, channels, height, width], rois[R, 4], batch[R] -> [R, channels, rows, columns]. An item
+ * is an output element. */
 struct ObkRoiAlign {
   int64_t batches, channels, height, width, rows, columns, sampling, half_pixel, takes_max;
   int64_t scale_bits; /* a double */
 };
 
-/* image[N, channels, height, width], rois[R, 5] -> [R, channels, rows, columns]. An item is an output element. */
+/* image[N, channels, height, width], rois[R, 5] -> [R, channels, rows, columns]. An item is an
+ * output element. */
 struct ObkMaxRoiPool {
   int64_t batches, channels, height, width, rows, columns;
   int64_t scale_bits; /* a double */

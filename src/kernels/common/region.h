@@ -1,6 +1,8 @@
-/* kernels/common/region.h — RoiAlign, MaxRoiPool: an output element is an item; and Det, where a matrix is one.
+/* kernels/common/region.h — RoiAlign, MaxRoiPool: an output element is an item; and Det, where a
+ * matrix is one.
  *
- * Places are computed in double, as the reference does: a region's edge decides which elements are read. */
+ * Places are computed in double, as the reference does: a region's edge decides which elements are
+ * read. */
 #ifndef OBK_REGION_H
 #define OBK_REGION_H
 
@@ -8,24 +10,34 @@
 
 namespace obk {
 
-static inline int64_t clamp_index(int64_t i, int64_t low, int64_t high) { return i < low ? low : i > high ? high : i; }
-static inline double clamp_place(double x, double low, double high) { return x < low ? low : x > high ? high : x; }
+static inline int64_t clamp_index(int64_t i, int64_t low, int64_t high) {
+  return i < low ? low : i > high ? high : i;
+}
+static inline double clamp_place(double x, double low, double high) {
+  return x < low ? low : x > high ? high : x;
+}
 
-/* The value between four elements; each corner's share apart, for the maximum is taken over shares. */
-template <typename T> struct Corners {
+/* The value between four elements; each corner's share apart, for the maximum is taken over shares.
+ */
+template <typename T>
+struct Corners {
   const T* plane;
   int64_t at[4];
   double weight[4];
-  double share(int corner) const { return weight[corner] == 0.0 ? 0.0 : weight[corner] * (double)load(plane, at[corner]); }
+  double share(int corner) const {
+    return weight[corner] == 0.0 ? 0.0 : weight[corner] * (double)load(plane, at[corner]);
+  }
 };
 template <typename T>
-static inline Corners<T> corners_at(const T* plane, double y, double x, int64_t height, int64_t width) {
+static inline Corners<T> corners_at(const T* plane, double y, double x, int64_t height,
+                                    int64_t width) {
   Corners<T> c = {plane, {0, 0, 0, 0}, {0, 0, 0, 0}};
   if (!(y >= -1.0 && y <= (double)height && x >= -1.0 && x <= (double)width)) return c;
   y = clamp_place(y, 0.0, (double)(height - 1));
   x = clamp_place(x, 0.0, (double)(width - 1));
   const int64_t top = (int64_t)y, left = (int64_t)x;
-  const int64_t bottom = top + 1 < height ? top + 1 : top, right = left + 1 < width ? left + 1 : left;
+  const int64_t bottom = top + 1 < height ? top + 1 : top,
+                right = left + 1 < width ? left + 1 : left;
   const double down = y - (double)top, along = x - (double)left;
   c.at[0] = top * width + left, c.at[1] = top * width + right;
   c.at[2] = bottom * width + left, c.at[3] = bottom * width + right;
@@ -41,10 +53,13 @@ static inline void roi_align(const int64_t* params, void* const* operands, int64
   const I* batch = (const I*)operands[2];
   T* to = (T*)operands[3];
   const int64_t column = item % p.columns, row = item / p.columns % p.rows;
-  const int64_t channel = item / (p.columns * p.rows) % p.channels, roi = item / (p.columns * p.rows * p.channels);
+  const int64_t channel = item / (p.columns * p.rows) % p.channels,
+                roi = item / (p.columns * p.rows * p.channels);
   const double scale = as_double(p.scale_bits), half = p.half_pixel ? 0.5 : 0.0;
-  const double x1 = (double)load(rois, roi * 4) * scale - half, y1 = (double)load(rois, roi * 4 + 1) * scale - half;
-  const double x2 = (double)load(rois, roi * 4 + 2) * scale - half, y2 = (double)load(rois, roi * 4 + 3) * scale - half;
+  const double x1 = (double)load(rois, roi * 4) * scale - half,
+               y1 = (double)load(rois, roi * 4 + 1) * scale - half;
+  const double x2 = (double)load(rois, roi * 4 + 2) * scale - half,
+               y2 = (double)load(rois, roi * 4 + 3) * scale - half;
   double width = x2 - x1, height = y2 - y1;
   if (!p.half_pixel) {
     width = width > 1.0 ? width : 1.0;
@@ -65,8 +80,10 @@ static inline void roi_align(const int64_t* params, void* const* operands, int64
       const Corners<T> c = corners_at(plane, y, x, p.height, p.width);
       for (int corner = 0; corner < 4; ++corner) {
         const double share = c.share(corner);
-        if (!p.takes_max) value += share;
-        else if ((count == 0 && corner == 0) || share > value) value = share;
+        if (!p.takes_max)
+          value += share;
+        else if ((count == 0 && corner == 0) || share > value)
+          value = share;
       }
     }
   }
@@ -78,14 +95,17 @@ static inline void roi_align(const int64_t* params, void* const* operands, int64
 struct PooledSpan {
   int64_t low, high;
 };
-static inline PooledSpan pooled_span(int64_t bin, int64_t bins, int64_t first, int64_t length, int64_t extent) {
+static inline PooledSpan pooled_span(int64_t bin, int64_t bins, int64_t first, int64_t length,
+                                     int64_t extent) {
   const double step = (double)length / (double)bins;
   PooledSpan span = {clamp_index((int64_t)floor_of((double)bin * step) + first, 0, extent),
                      clamp_index((int64_t)ceil_of((double)(bin + 1) * step) + first, 0, extent)};
   return span;
 }
 /* To the nearest integer, halves away from zero. */
-static inline int64_t nearest_edge(double x) { return (int64_t)(x < 0 ? ceil_of(x - 0.5) : floor_of(x + 0.5)); }
+static inline int64_t nearest_edge(double x) {
+  return (int64_t)(x < 0 ? ceil_of(x - 0.5) : floor_of(x + 0.5));
+}
 
 template <typename T>
 static inline void max_roi_pool(const int64_t* params, void* const* operands, int64_t item) {
@@ -93,7 +113,8 @@ static inline void max_roi_pool(const int64_t* params, void* const* operands, in
   const T* rois = (const T*)operands[1];
   T* to = (T*)operands[2];
   const int64_t column = item % p.columns, row = item / p.columns % p.rows;
-  const int64_t channel = item / (p.columns * p.rows) % p.channels, roi = item / (p.columns * p.rows * p.channels);
+  const int64_t channel = item / (p.columns * p.rows) % p.channels,
+                roi = item / (p.columns * p.rows * p.channels);
   const double scale = as_double(p.scale_bits);
   int64_t edge[5];
   for (int i = 1; i < 5; ++i) edge[i] = nearest_edge((double)load(rois, roi * 5 + i) * scale);
@@ -116,7 +137,8 @@ static inline void max_roi_pool(const int64_t* params, void* const* operands, in
 }
 
 /* By elimination with row pivots. */
-template <typename T> static inline void det(const int64_t* params, void* const* operands, int64_t item) {
+template <typename T>
+static inline void det(const int64_t* params, void* const* operands, int64_t item) {
   const ObkDet& p = *(const ObkDet*)params;
   const T* x = (const T*)operands[0];
   T* to = (T*)operands[1];

@@ -1,8 +1,10 @@
-/* kernels/common/scatter.h — ScatterElements, ScatterND, MaxUnpool: writes at coordinates that are data.
+/* kernels/common/scatter.h — ScatterElements, ScatterND, MaxUnpool: writes at coordinates that are
+ * data.
  *
- * Each item owns a piece of the output and applies, in their order, the updates that hit it; so that no two items write one
- * element and equal targets have one answer. Items that share a line read all of its updates. A negative index counts from the
- * end; an update outside even so is dropped. */
+ * Each item owns a piece of the output and applies, in their order, the updates that hit it; so
+ * that no two items write one element and equal targets have one answer. Items that share a line
+ * read all of its updates. A negative index counts from the end; an update outside even so is
+ * dropped. */
 #ifndef OBK_SCATTER_H
 #define OBK_SCATTER_H
 
@@ -11,17 +13,26 @@
 
 namespace obk {
 
-template <typename T> static inline void fold_into(T* to, int64_t at, const T* updates, int64_t from, int64_t fold) {
+template <typename T>
+static inline void fold_into(T* to, int64_t at, const T* updates, int64_t from, int64_t fold) {
   if (fold == OBK_REPLACE) {
     to[at] = updates[from];
     return;
   }
   const auto old = load(to, at), update = load(updates, from);
   switch (fold) {
-    case OBK_ADD: store(to, at, sum_of(old, update)); break;
-    case OBK_MUL: store(to, at, product_of(old, update)); break;
-    case OBK_MAX: store(to, at, maximum(old, update)); break;
-    default: store(to, at, minimum(old, update)); break;
+    case OBK_ADD:
+      store(to, at, sum_of(old, update));
+      break;
+    case OBK_MUL:
+      store(to, at, product_of(old, update));
+      break;
+    case OBK_MAX:
+      store(to, at, maximum(old, update));
+      break;
+    default:
+      store(to, at, minimum(old, update));
+      break;
   }
 }
 
@@ -32,7 +43,8 @@ static inline void scatter_elements(const int64_t* params, void* const* operands
   const I* indices = (const I*)operands[1];
   const T* updates = (const T*)operands[2];
   T* to = (T*)operands[3];
-  const int64_t range = item % p.ranges, low = p.extent * range / p.ranges, high = p.extent * (range + 1) / p.ranges;
+  const int64_t range = item % p.ranges, low = p.extent * range / p.ranges,
+                high = p.extent * (range + 1) / p.ranges;
   int64_t line = item / p.ranges, base = 0, update_base = 0;
   bool hit = true;
   for (int64_t d = p.rank; d-- > 0;) {
@@ -59,8 +71,10 @@ static inline void scatter_nd(const int64_t* params, void* const* operands, int6
   const T* updates = (const T*)operands[2];
   T* to = (T*)operands[3];
   const int64_t rows = item / p.inner_ranges, columns = item % p.inner_ranges;
-  const int64_t low = p.slices * rows / p.slice_ranges, high = p.slices * (rows + 1) / p.slice_ranges;
-  const int64_t first = p.inner * columns / p.inner_ranges, end = p.inner * (columns + 1) / p.inner_ranges;
+  const int64_t low = p.slices * rows / p.slice_ranges,
+                high = p.slices * (rows + 1) / p.slice_ranges;
+  const int64_t first = p.inner * columns / p.inner_ranges,
+                end = p.inner * (columns + 1) / p.inner_ranges;
   for (int64_t slice = low; slice < high; ++slice) {
     for (int64_t c = first; c < end; ++c) to[slice * p.inner + c] = data[slice * p.inner + c];
   }
