@@ -5,6 +5,8 @@
 #include <complex>
 #include <numbers>
 
+#include "ops/expand.h"
+#include "ops/expand_steps.h"
 #include "ops/moves.h"
 
 namespace obelisk::ops {
@@ -227,10 +229,12 @@ struct Turn {
   ExprId cosine, sine;
 };
 Turn turn_of(Exprs& exprs, DType type, ExprId k, ExprId n, int64_t length) {
-  const ExprId phase = exprs.cast(exprs.mod(exprs.mul(k, n), length), type);
-  const ExprId angle =
-      exprs.mul(phase, exprs.constant(type, 2 * std::numbers::pi / static_cast<double>(length)));
-  return {exprs.unary(Scalar::kCos, angle), exprs.unary(Scalar::kSin, angle)};
+  // In f64: an f32 angle near 2 pi is off by more than its sine is rounded.
+  const ExprId phase = exprs.cast(exprs.mod(exprs.mul(k, n), length), DType::f64);
+  const double step = 2 * std::numbers::pi / static_cast<double>(length);
+  const ExprId angle = exprs.mul(phase, exprs.constant(DType::f64, step));
+  return {exprs.cast(exprs.unary(Scalar::kCos, angle), type),
+          exprs.cast(exprs.unary(Scalar::kSin, angle), type)};
 }
 
 // The real part of (re + i im) * (cos + i sign sin) where `part` is 0, else the imaginary one.
@@ -283,6 +287,72 @@ std::optional<Loop> loop_dft(const Call& call, int) {
         exprs.mul(exprs.acc(type), exprs.constant(type, 1 / static_cast<double>(plan.length)));
   }
   return start.loop;
+}
+
+namespace {
+
+constexpr int64_t kLargestMatrix = 1 << 22;  // elements; beyond it weights would outgrow the work
+
+// [inputs * parts, outputs * out_parts]: what part p of sample n gives to part q of bin k.
+// `weights`: of each sample.
+Tensor transform_matrix(DType dtype, int64_t length, int64_t parts, int64_t outputs,
+                        int64_t out_parts, double sign, const std::vector<double>& weights) {
+  const auto inputs = static_cast<int64_t>(weights.size());
+  Tensor matrix = Tensor::allocate({dtype, {inputs * parts, outputs * out_parts}});
+  for (int64_t n = 0; n < inputs; ++n) {
+    for (int64_t k = 0; k < outputs; ++k) {
+      const double turns = static_cast<double>(k * n % length) / static_cast<double>(length);
+      const double angle = sign * 2 * std::numbers::pi * turns;
+      const double cosine = weights[n] * std::cos(angle), sine = weights[n] * std::sin(angle);
+      const double given[2][2] = {{cosine, sine}, {-sine, cosine}};
+      for (int64_t p = 0; p < parts; ++p) {
+        for (int64_t q = 0; q < out_parts; ++q) {
+          matrix.set_double((n * parts + p) * outputs * out_parts + k * out_parts + q, given[p][q]);
+        }
+      }
+    }
+  }
+  return matrix;
+}
+
+}  // namespace
+
+// The signal's axis goes last but one, meets the matrix, and goes back.
+std::vector<int32_t> expand_dft(const Call& call, Expander& expander) {
+  const DftPlan plan = dft_plan(call).value();
+  const Shape& from = call.in(0).shape;
+  const Shape& to = call.out().shape;
+  const bool to_real = plan.onesided && plan.inverse;
+  const int64_t used = std::min(from[plan.axis], to_real ? plan.length / 2 + 1 : plan.length);
+  const int64_t parts = from.back(), out_parts = to.back(), bins = to[plan.axis];
+  if (used * parts * bins * out_parts > kLargestMatrix || call.out().count() == 0) return {};
+  std::vector<double> weights(used, plan.inverse ? 1 / static_cast<double>(plan.length) : 1);
+  for (int64_t n = 1; to_real && n < used; ++n) {
+    if (2 * n != plan.length) weights[n] *= 2;
+  }
+  Steps s(expander);
+  auto x = s.widen(s.in(0));
+  if (used < from[plan.axis]) {
+    x = s.add(Op::Slice, {x, s.ints({0}), s.ints({used}), s.ints({plan.axis})});
+  }
+  std::vector<int64_t> perm, back(from.size());
+  for (int64_t axis = 0; axis + 1 < static_cast<int64_t>(from.size()); ++axis) {
+    if (axis != plan.axis) perm.push_back(axis);
+  }
+  perm.push_back(plan.axis);
+  perm.push_back(static_cast<int64_t>(from.size()) - 1);
+  Shape moved;
+  for (size_t i = 0; i < perm.size(); ++i) {
+    moved.push_back(to[perm[i]]);
+    back[perm[i]] = static_cast<int64_t>(i);
+  }
+  x = s.add(Op::Transpose, {x}, Attrs().set("perm", perm));
+  x = s.reshape(x, {call.out().count() / (bins * out_parts), used * parts});
+  const Tensor matrix = transform_matrix(s.dtype(x), plan.length, parts, bins, out_parts,
+                                         plan.inverse ? 1 : -1, weights);
+  x = s.reshape(s(Op::MatMul, x, s.constant(matrix)), moved);
+  x = s.add(Op::Transpose, {x}, Attrs().set("perm", back));
+  return {s.cast(x, call.out().dtype)};
 }
 
 Status reference_dft(const Call& call, std::span<const Tensor* const> inputs,
@@ -388,6 +458,30 @@ std::optional<Loop> loop_stft(const Call& call, int) {
       turned(exprs, re, im, turn_of(exprs, type, at[2], at[4], plan.length), -1, at[3]);
   start.loop.combine = Combine::kSum;
   return start.loop;
+}
+
+// Frames are gathered, and meet the matrix; a window that is known is part of it.
+std::vector<int32_t> expand_stft(const Call& call, Expander& expander) {
+  const StftPlan plan = stft_plan(call).value();
+  const int64_t batch = call.in(0).shape[0], parts = call.in(0).shape[2];
+  if (plan.length * parts * plan.bins * 2 > kLargestMatrix || call.out().count() == 0) return {};
+  Steps s(expander);
+  Tensor samples = Tensor::allocate({DType::i64, {plan.frames, plan.length}});
+  for (int64_t i = 0; i < samples.count(); ++i) {
+    samples.set_int(i, i / plan.length * plan.step + i % plan.length);
+  }
+  auto x = s.widen(s.in(0));
+  x = s.add(Op::Gather, {x, s.constant(samples)}, Attrs().set("axis", int64_t{1}));
+  std::vector<double> weights(plan.length, 1);
+  if (const Tensor* window = call.constant(2)) {
+    for (int64_t n = 0; n < plan.length; ++n) weights[n] = window->get_double(n);
+  } else if (call.has(2)) {
+    x = s(Op::Mul, x, s.reshape(s.cast(s.in(2), s.dtype(x)), {plan.length, 1}));
+  }
+  x = s.reshape(x, {batch * plan.frames, plan.length * parts});
+  const Tensor matrix = transform_matrix(s.dtype(x), plan.length, parts, plan.bins, 2, -1, weights);
+  x = s.reshape(s(Op::MatMul, x, s.constant(matrix)), call.out().shape);
+  return {s.cast(x, call.out().dtype)};
 }
 
 Status reference_stft(const Call& call, std::span<const Tensor* const> inputs,

@@ -20,6 +20,10 @@ std::optional<Loop> loop_blackman_window(const Call& call, int output);
 std::optional<Loop> loop_dft(const Call& call, int output);
 std::optional<Loop> loop_stft(const Call& call, int output);
 
+/// A product with the transform's matrix, up to 2^22 of its elements; nothing beyond.
+std::vector<int32_t> expand_dft(const Call& call, Expander& expander);
+std::vector<int32_t> expand_stft(const Call& call, Expander& expander);
+
 Status reference_hann_window(const Call&, std::span<const Tensor* const> inputs,
                              std::span<Tensor> outputs);
 Status reference_hamming_window(const Call&, std::span<const Tensor* const> inputs,
