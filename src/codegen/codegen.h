@@ -30,7 +30,8 @@ struct Source {
 /// For a core of the CPU: C++ over kernels/cpu/dialect.h, one function a translation unit.
 Source emit_cpu(const graph::Graph& graph, const stitch::Plan& plan, const schedule::TaskGraph& tasks);
 
-/// Whether a product's B is a weight that is packed ahead for the tile library (then its operand is the packed bytes).
-bool work_packs_b(const stitch::Plan& plan, const schedule::TaskGraph& tasks, const schedule::Work& work);
+/// Whether the last operand (a product's B, a convolution's W) is a weight that is packed ahead for the tile library: then its operand
+/// is the packed bytes.
+bool work_packs_weights(const stitch::Plan& plan, const schedule::TaskGraph& tasks, const schedule::Work& work);
 
 }  // namespace obelisk::codegen

@@ -152,3 +152,5 @@ Cost cost_reduce(const Call& call);     // the same, one flop an element of the 
 }  // namespace obelisk::ops
 
 #include "ops/expand.h"  // last, because it speaks of the types above
+
+#include "ops/conv.h"  // ConvShape, which stitching and the tiles of convolutions read

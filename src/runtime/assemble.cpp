@@ -20,6 +20,26 @@ Tensor pack_product(const stitch::Product& product, const Tensor& b) {
   return packed;
 }
 
+/// The weights of a convolution as the tile library streams them, group after group.
+Tensor pack_conv(const stitch::ConvTile& conv, const Tensor& w) {
+  const ops::ConvShape& shape = conv.shape;
+  const int64_t taps = conv.kernel_h * conv.kernel_w;
+  const int64_t strides[4] = {shape.group_inputs * taps, taps, conv.kernel_w, 1};
+  if (conv.depthwise) {
+    Tensor packed = Tensor::allocate({DType::u8, {obk_depthwise_packed_bytes(shape.outputs, conv.kernel_h, conv.kernel_w)}});
+    obk_depthwise_pack(kObkF32, shape.outputs, conv.kernel_h, conv.kernel_w, w.data(), strides[0], strides[2], strides[3], packed.mutable_data());
+    return packed;
+  }
+  const int64_t bytes = obk_conv_packed_bytes(shape.group_outputs, shape.group_inputs, conv.kernel_h, conv.kernel_w);
+  Tensor packed = Tensor::allocate({DType::u8, {bytes * shape.groups}});
+  for (int64_t group = 0; group < shape.groups; ++group) {
+    obk_conv_pack(kObkF32, shape.group_outputs, shape.group_inputs, conv.kernel_h, conv.kernel_w,
+                  w.as<float>() + group * shape.group_outputs * strides[0], strides[0], strides[1], strides[2], strides[3],
+                  static_cast<char*>(packed.mutable_data()) + group * bytes);
+  }
+  return packed;
+}
+
 CustomRecord custom_record(const graph::Graph& graph, const stitch::Group& group) {
   const graph::Node& node = graph.node(group.anchor);
   CustomRecord record{.op = node.op, .attrs = node.attrs, .name = node.name};
@@ -69,15 +89,17 @@ Program assemble(const graph::Graph& graph, const stitch::Plan& plan, const sche
     WorkRecord record;
     record.body = source.body_of_work[w];
     record.params = std::move(source.params[w]);
-    const bool packs = codegen::work_packs_b(plan, tasks, work);
+    const bool packs = codegen::work_packs_weights(plan, tasks, work);
     for (size_t k = 0; k < work.buffers.size(); ++k) {
       const schedule::Buffer& buffer = tasks.buffers[work.buffers[k]];
       Place place{buffer.kind, buffer.kind == BufferKind::kArena ? buffer.offset.count : buffer.index};
       if (packs && k + 1 == work.buffers.size()) {
+        const bool conv = group.kind == GroupKind::kConv;
         const stitch::Product& p = group.product;
-        const std::array<int64_t, 5> key = {buffer.index, p.b_offset, p.k[0].b, p.n[0].b, p.n[0].extent};
+        const std::array<int64_t, 5> key = conv ? std::array<int64_t, 5>{buffer.index, -1, group.conv.shape.groups, group.conv.kernel_h, group.conv.kernel_w}
+                                                : std::array<int64_t, 5>{buffer.index, p.b_offset, p.k[0].b, p.n[0].b, p.n[0].extent};
         auto [it, fresh] = packed_as.try_emplace(key, static_cast<int64_t>(program.weights.size()));
-        if (fresh) program.weights.push_back(pack_product(p, tasks.weights[buffer.index]));
+        if (fresh) program.weights.push_back(conv ? pack_conv(group.conv, tasks.weights[buffer.index]) : pack_product(p, tasks.weights[buffer.index]));
         place.index = it->second;
       } else if (buffer.kind == BufferKind::kWeight) {
         read_plain[buffer.index] = true;

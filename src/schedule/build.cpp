@@ -105,12 +105,35 @@ void assign_buffers(const Graph& graph, const Plan& plan, TaskGraph& tasks) {
     if (group.kind == GroupKind::kProduct) {
       work.buffers.push_back(buffers.of(group.product.a, work.wave));
       work.buffers.push_back(buffers.of(group.product.b, work.wave));
+    } else if (group.kind == GroupKind::kConv) {
+      work.buffers.push_back(buffers.of(group.conv.x, work.wave));
+      work.buffers.push_back(buffers.of(group.conv.w, work.wave));
     }
   }
   place_arena(tasks);
 }
 
 // ---- tiles -----------------------------------------------------------------------------------------------------------
+
+/// Whole output rows of one image by channels of one group. The part of the input that a tile reads and its accumulators stay in
+/// fast memory; where weights are large a tile takes many rows, so that each panel of 64 channels is read few times.
+void cut_conv(const stitch::ConvTile& conv, const target::DeviceSpec& device, int64_t pieces, Work& work) {
+  const int64_t channels = conv.depthwise ? conv.shape.outputs : conv.shape.group_outputs;
+  const int64_t weights = channels * conv.shape.group_inputs * conv.kernel_h * conv.kernel_w * 4;
+  const int64_t images = conv.shape.batch, height = conv.out_height;
+  work.tile_columns = channels;
+  if ((conv.shape.groups == 1 || conv.depthwise) && (weights > device.fast_memory.count || channels > 256))
+    work.tile_columns = std::min<int64_t>(channels, conv.depthwise ? 256 : 64);
+  const int64_t row_reads = std::max<int64_t>(conv.width * conv.shape.group_inputs * 4 * conv.stride_h, 1);
+  const int64_t row_tile = std::max<int64_t>(conv.out_width * work.tile_columns * 4, 1);
+  int64_t rows = std::max<int64_t>(1, std::min(device.fast_memory.count / row_reads, device.fast_memory.count / 2 / row_tile));
+  const int64_t columns = (conv.shape.outputs + work.tile_columns - 1) / work.tile_columns;
+  const int64_t wanted = std::max<int64_t>(1, (pieces + images * columns - 1) / (images * columns));  // cuts of an image's rows
+  rows = std::min(rows, (height + wanted - 1) / wanted);
+  const int64_t cuts = (height + rows - 1) / rows;
+  rows = (height + cuts - 1) / cuts;
+  work.tile_rows = rows * conv.out_width;
+}
 
 /// Rows and columns of a task, so that each worker has a few and none is too small to be worth a record.
 void cut_tiles(const Plan& plan, const target::DeviceSpec& device, TaskGraph& tasks) {
@@ -128,6 +151,11 @@ void cut_tiles(const Plan& plan, const target::DeviceSpec& device, TaskGraph& ta
     for (const stitch::Step& step : group.body.steps)  // packed elements share bytes: one worker writes them all
       if (step.kind == StepKind::kStore && bits(tasks.buffers[work.buffers[step.slot]].type.dtype) < 8) pieces = 1;
     if (group.kind == GroupKind::kProduct) work.tile_rows = tile_span(group, work.nest);
+    if (group.kind == GroupKind::kConv) {
+      cut_conv(group.conv, device, pieces, work);
+      work.task_nanos = nanos * (static_cast<double>(work.tile_rows) / rows) * (static_cast<double>(work.tile_columns) / columns);
+      continue;
+    }
     if (pieces <= 1 && group.kind != GroupKind::kProduct) { work.task_nanos = nanos; continue; }
     if (group.kind == GroupKind::kProduct) {
       // Whole columns while the tile's accumulators fit a quarter of the fast memory; rows in blocks of 16 keep the vector units full.
@@ -168,8 +196,8 @@ void deal_tasks(const Plan& plan, const target::DeviceSpec& device, TaskGraph& t
       const int64_t rows = group.kind == GroupKind::kCustom ? 1 : work.nest.row_count();
       const int64_t columns = group.kind == GroupKind::kCustom ? 1 : work.nest.column_count();
       // A product's tile stays inside one of its matrices.
-      const int64_t span = group.kind == GroupKind::kProduct ? tile_span(group, work.nest) : rows;
-      if (rows == 0 || (columns == 0 && work.nest.cut_columns)) continue;
+      const int64_t span = tile_span(group, work.nest);
+      if (rows == 0 || span == 0 || (columns == 0 && work.nest.cut_columns)) continue;
       for (int64_t base = 0; base < rows; base += span) {
         for (int64_t r = base; r < base + span; r += work.tile_rows) {
           const int64_t r1 = std::min(base + span, r + work.tile_rows);
@@ -207,6 +235,8 @@ void deal_tasks(const Plan& plan, const target::DeviceSpec& device, TaskGraph& t
 }  // namespace
 
 int64_t tile_span(const Group& group, const Nest& nest) {
+  if (group.kind == GroupKind::kConv) return group.conv.out_height * group.conv.out_width;
+  if (group.kind != GroupKind::kProduct) return group.kind == GroupKind::kCustom ? 1 : nest.row_count();
   if (nest.rows == 0) return 1;
   const int a = static_cast<int>(group.body.operands.size());
   const Access *a_access = nullptr, *b_access = nullptr;

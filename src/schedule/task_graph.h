@@ -51,7 +51,7 @@ struct Nest {
   int64_t column_count() const;
 };
 
-/// How many rows in a row a product's tile may span without leaving its matrix.
+/// How many rows in a row a tile may span without leaving its matrix or image.
 int64_t tile_span(const stitch::Group& group, const Nest& nest);
 
 /// One group in the program.
@@ -59,7 +59,7 @@ struct Work {
   int group = 0;
   int wave = 0;
   Nest nest;
-  std::vector<int> buffers;    // by the body's operand slot; a product's A and B follow
+  std::vector<int> buffers;    // by the body's operand slot; a product's A and B, a convolution's X and W follow
   int64_t tile_rows = 1, tile_columns = 1;
   double task_nanos = 0;       // predicted, of a full tile
 };

@@ -17,7 +17,7 @@ Status check_cover(const stitch::Plan& plan, const TaskGraph& tasks, size_t w, c
   const int64_t rows = custom ? 1 : work.nest.row_count();
   const int64_t columns = custom ? 1 : work.nest.cut_columns ? work.nest.column_count() : std::max<int64_t>(work.nest.column_count(), 1);
   const bool whole_columns = !custom && !work.nest.cut_columns;
-  const int64_t span = plan.groups[work.group].kind == stitch::GroupKind::kProduct ? tile_span(plan.groups[work.group], work.nest) : rows;
+  const int64_t span = tile_span(plan.groups[work.group], work.nest);
   std::vector<const ObkTask*> sorted = mine;
   std::sort(sorted.begin(), sorted.end(), [](const ObkTask* a, const ObkTask* b) { return std::tie(a->r0, a->c0) < std::tie(b->r0, b->c0); });
   int64_t row = 0;

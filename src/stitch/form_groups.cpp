@@ -43,7 +43,24 @@ class Former {
     std::string why;
     if (options_.tiles && node.outputs.size() == 1) {
       if (auto product = match_product(graph_, views_, n, why)) {
-        if (tile_fits(*product, why)) return place_product(n, std::move(*product));
+        if (tile_fits(*product, why)) {
+          Draft draft;
+          draft.group.kind = GroupKind::kProduct;
+          const std::vector<ValueId> reads = {product->a, product->b};
+          const int column = static_cast<int>(product->n[0].c);
+          draft.group.product = std::move(*product);
+          return place_anchor(n, std::move(draft), column, reads);
+        }
+      }
+      if (auto conv = match_conv(graph_, n, why)) {
+        const Layout& x = views_.layout(conv->x);
+        if (x.strides[1] == 1 || conv->shape.inputs == 1) {
+          Draft draft;
+          draft.group.kind = GroupKind::kConv;
+          const std::vector<ValueId> reads = {conv->x, conv->w};
+          draft.group.conv = std::move(*conv);
+          return place_anchor(n, std::move(draft), 1, reads);
+        }
       }
     }
     for (size_t output = 0; output < node.outputs.size(); ++output) {
@@ -130,9 +147,8 @@ class Former {
     add(std::move(draft), n);
   }
 
-  void place_product(NodeId n, Product product) {
-    Draft draft;
-    draft.group.kind = GroupKind::kProduct;
+  /// Begins a group whose anchor a tile computes; what follows the sum (a bias, a scale) is already its epilogue.
+  void place_anchor(NodeId n, Draft draft, int column, const std::vector<ValueId>& reads) {
     draft.group.anchor = draft.group.dominant = n;
     draft.group.nodes = {n};
     draft.anchored = true;
@@ -142,19 +158,30 @@ class Former {
     Body& body = draft.group.body;
     body.domain = shape;
     draft.is_column.assign(shape.size(), false);
-    CHECK(!product.n.empty());
-    draft.is_column[product.n[0].c] = true;
+    draft.is_column[column] = true;
     Member member;
-    std::vector<ExprId> at;
-    for (size_t d = 0; d < shape.size(); ++d) at.push_back(body.exprs.coord(static_cast<int>(d), shape[d]));
-    member.at = at;
-    member.value = body.exprs.load(kTileSlot, DType::f32, {});
-    draft.members[out] = member;
-    for (ValueId v : {product.a, product.b}) {
+    for (size_t d = 0; d < shape.size(); ++d) member.at.push_back(body.exprs.coord(static_cast<int>(d), shape[d]));
+    for (ValueId v : reads) {
       read_from(draft, v);
-      explain(v, n, Scheme::kGlobal, "an operand of a product is read by many tiles");
+      explain(v, n, Scheme::kGlobal, "an operand of a tile is read by many workers");
     }
-    draft.group.product = std::move(product);
+    const Loop& form = *views_.loop(n, 0);
+    const ExprId tile = body.exprs.load(kTileSlot, DType::f32, {});
+    member.value = tile;
+    if (form.finish != kNoExpr) {
+      std::vector<ExprId> coords = member.at;
+      for (size_t d = shape.size(); d < form.domain.size(); ++d) coords.push_back(body.exprs.integer(0));
+      auto leaf = [&](ValueId value, DType dtype, std::vector<ExprId> at, ExprId guard, ExprId otherwise) {
+        read_from(draft, value);
+        explain(value, n, Scheme::kGlobal, "computed by another group");
+        return body.exprs.load(operand(draft, value), dtype, std::move(at), guard, otherwise);
+      };
+      member.value = body.exprs.import(form.exprs, form.finish, coords,
+                                       [&](int slot, DType dtype, std::vector<ExprId> at, ExprId guard, ExprId otherwise) {
+                                         return views_.read(body.exprs, graph_.node(n).inputs[slot], dtype, std::move(at), guard, otherwise, leaf);
+                                       }, tile);
+    }
+    draft.members[out] = std::move(member);
     add(std::move(draft), n);
   }
 

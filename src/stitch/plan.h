@@ -85,6 +85,15 @@ struct Product {
   DType a_type = DType::f32, b_type = DType::f32;
 };
 
+/// A convolution that tiles compute: one or two spatial dimensions (a missing height is 1), channels last, constant weights.
+struct ConvTile {
+  ops::ConvShape shape;
+  ValueId x = graph::kNone, w = graph::kNone;
+  bool depthwise = false;          // every output channel reads one input channel
+  int64_t height = 1, width = 1, out_height = 1, out_width = 1;
+  int64_t kernel_h = 1, kernel_w = 1, stride_h = 1, stride_w = 1, dilation_h = 1, dilation_w = 1, pad_top = 0, pad_left = 0;
+};
+
 /// How one value is stored: element (i0, i1, ...) is at offset + sum of strides[d] * i_d of its storage.
 struct Layout {
   bool materialized = false;
@@ -100,6 +109,7 @@ struct Group {
   NodeId dominant = graph::kNone;
   Body body;
   Product product;            // kProduct
+  ConvTile conv;              // kConv
   std::vector<int> after;     // groups whose outputs this one reads, ascending
   ops::Cost cost;
 };

@@ -75,6 +75,11 @@ std::string print(const Graph& graph, const Plan& plan, bool edges) {
       const Product& p = group.product;
       out += fmt::format("  tile = %{} x %{}: batch {} m {} n {} k {}\n", p.a, p.b, extent(p.batch), extent(p.m), extent(p.n), extent(p.k));
     }
+    if (group.kind == GroupKind::kConv) {
+      const ConvTile& c = group.conv;
+      out += fmt::format("  tile = %{} conv %{}: {} groups, kernel {}x{}, stride {}x{}{}\n", c.x, c.w, c.shape.groups, c.kernel_h, c.kernel_w, c.stride_h,
+                         c.stride_w, c.depthwise ? ", depthwise" : "");
+    }
     const Shape rows(group.body.domain.begin(), group.body.domain.begin() + group.body.rows);
     const Shape columns(group.body.domain.begin() + group.body.rows, group.body.domain.end());
     out += fmt::format("  rows {} columns {}\n", to_string(rows), to_string(columns));

@@ -40,7 +40,7 @@ std::vector<int> channels_last(int rank) {
 
 }  // namespace
 
-Views::Views(const Graph& graph, const Options& options) : graph_(graph) {
+Views::Views(const Graph& graph, const Options& options) : graph_(graph), tiles_(options.tiles) {
   layouts_.resize(graph.value_count());
   stored_.assign(graph.value_count(), false);
   view_.assign(graph.node_count(), false);
@@ -55,6 +55,8 @@ Views::Views(const Graph& graph, const Options& options) : graph_(graph) {
   }
   for (ValueId v : graph.outputs()) stored_[v] = true;
   for (NodeId n : graph.order()) {
+    std::string why;
+    if (tiles_ && graph.node(n).op == Op::Conv && match_conv(graph, n, why)) stored_[graph.node(n).inputs[0]] = true;
     if (loop(n, 0)) continue;  // an op without a loop form reads dense values
     for (ValueId v : graph.node(n).inputs)
       if (v != graph::kNone) stored_[v] = true;
@@ -89,7 +91,11 @@ void Views::choose_orders() {
       std::vector<int> order = identity_order(type.rank());
       if (!fixed[v]) {
         const std::vector<NodeId> users = graph_.users(v);
-        if (ops::to_string(node.op) == "Conv" && type.rank() >= 3) {
+        const bool feeds_conv = std::any_of(users.begin(), users.end(), [&](NodeId user) {
+          std::string why;
+          return graph_.node(user).op == Op::Conv && graph_.node(user).inputs[0] == v && tiles_ && match_conv(graph_, user, why);
+        });
+        if (tiles_ && type.rank() >= 3 && (node.op == Op::Conv || feeds_conv)) {
           order = channels_last(type.rank());
         } else if (users.size() == 1 && graph_.node(users[0]).op == Op::Transpose && kind != Kind::kMove) {
           const auto perm = graph_.node(users[0]).attrs.get_ints("perm");
@@ -244,7 +250,7 @@ ExprId Views::offset(Exprs& exprs, ValueId value, const std::vector<ExprId>& coo
 
 std::optional<Product> match_product(const Graph& graph, const Views& views, NodeId node, std::string& why) {
   const Loop* form = views.loop(node, 0);
-  if (!form || form->combine != ops::Combine::kSum || form->finish != kNoExpr) { why = "not a plain sum"; return std::nullopt; }
+  if (!form || form->combine != ops::Combine::kSum) { why = "not a sum"; return std::nullopt; }
   const int rank = static_cast<int>(form->domain.size());
   Exprs exprs;
   std::vector<ExprId> coords;
@@ -289,6 +295,33 @@ std::optional<Product> match_product(const Graph& graph, const Views& views, Nod
     }
   }
   return product;
+}
+
+std::optional<ConvTile> match_conv(const Graph& graph, NodeId node, std::string& why) {
+  if (graph.node(node).op != Op::Conv) { why = "not a convolution"; return std::nullopt; }
+  const ops::Call call = graph.call(node);
+  auto shape = ops::conv_shape(call, 0, 1);
+  if (!shape.ok()) { why = shape.error().message; return std::nullopt; }
+  const ops::Window& window = shape->window;
+  if (call.in(0).dtype != DType::f32) { why = "tiles are float32"; return std::nullopt; }
+  if (window.rank() > 2) { why = "tiles have at most two spatial dimensions"; return std::nullopt; }
+  if (!graph.value(graph.node(node).inputs[1]).is_constant()) { why = "weights are not constant"; return std::nullopt; }
+  if (graph.value(graph.node(node).inputs[0]).is_constant()) { why = "the input is constant"; return std::nullopt; }
+  if (shape->output.empty() || element_count(shape->output) == 0 || element_count(shape->x) == 0) { why = "empty"; return std::nullopt; }
+  ConvTile tile;
+  tile.x = graph.node(node).inputs[0], tile.w = graph.node(node).inputs[1];
+  tile.depthwise = shape->groups > 1 && shape->group_inputs == 1;
+  const int w = window.rank() - 1, h = w - 1;
+  for (int axis = 0; axis < window.rank(); ++axis)
+    if (window.begin[axis] < 0) { why = "negative padding"; return std::nullopt; }
+  tile.width = window.in[w], tile.out_width = window.out[w], tile.kernel_w = window.kernel[w];
+  tile.stride_w = window.strides[w], tile.dilation_w = window.dilations[w], tile.pad_left = window.begin[w];
+  if (h >= 0) {
+    tile.height = window.in[h], tile.out_height = window.out[h], tile.kernel_h = window.kernel[h];
+    tile.stride_h = window.strides[h], tile.dilation_h = window.dilations[h], tile.pad_top = window.begin[h];
+  }
+  tile.shape = std::move(*shape);
+  return tile;
 }
 
 }  // namespace obelisk::stitch

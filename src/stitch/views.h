@@ -52,6 +52,7 @@ class Views {
   void find_views();
 
   const Graph& graph_;
+  const bool tiles_;
   std::vector<Layout> layouts_;
   std::vector<bool> view_, stored_;
   std::map<ValueId, std::vector<ValueId>> pieces_;
@@ -60,5 +61,8 @@ class Views {
 
 /// The product that a sum-of-products loop is, when both loads are affine; else nothing, with the reason in `why`.
 std::optional<Product> match_product(const Graph& graph, const Views& views, NodeId node, std::string& why);
+
+/// The tile of a convolution, when the library has one for it; else nothing, with the reason in `why`.
+std::optional<ConvTile> match_conv(const Graph& graph, NodeId node, std::string& why);
 
 }  // namespace obelisk::stitch

@@ -15,7 +15,7 @@ Source emit_cpu(const graph::Graph& graph, const stitch::Plan& plan, const sched
       source.params.emplace_back();
       continue;
     }
-    const bool packed = work_packs_b(plan, tasks, work);
+    const bool packed = work_packs_weights(plan, tasks, work);
     cpu::EmittedBody body = cpu::emit_body(graph, group, work, plan.layouts, packed);
     source.scratch = std::max(source.scratch, Bytes{body.scratch});
     const Hash hash = hash_text(body.text);
@@ -31,8 +31,9 @@ Source emit_cpu(const graph::Graph& graph, const stitch::Plan& plan, const sched
   return source;
 }
 
-bool work_packs_b(const stitch::Plan& plan, const schedule::TaskGraph& tasks, const schedule::Work& work) {
+bool work_packs_weights(const stitch::Plan& plan, const schedule::TaskGraph& tasks, const schedule::Work& work) {
   const stitch::Group& group = plan.groups[work.group];
+  if (group.kind == stitch::GroupKind::kConv) return true;
   if (group.kind != stitch::GroupKind::kProduct || !group.product.batch.empty()) return false;
   return tasks.buffers[work.buffers.back()].kind == schedule::BufferKind::kWeight;
 }

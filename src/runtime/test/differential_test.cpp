@@ -91,7 +91,22 @@ void expect_same(const graph::Graph& graph, const std::string& what) {
 class Differential : public testing::TestWithParam<std::pair<const char*, const char*>> {};
 
 TEST_P(Differential, ProgramEqualsInterpreter) {
-  auto graph = graph::parse(GetParam().second);
+  // `@random` stands for a tensor's values, which differ from run to run of the list but not of the test.
+  std::string text = GetParam().second;
+  std::mt19937 random(11);
+  std::uniform_int_distribution<int> eighth(-16, 16);
+  for (size_t at; (at = text.find("@random")) != std::string::npos;) {
+    const size_t open = text.rfind('[', at), close = text.rfind(']', at);
+    int64_t count = 1;
+    for (size_t k = open + 1, value = 0; k <= close; ++k) {
+      if (text[k] == ',' || text[k] == ']') count *= static_cast<int64_t>(value), value = 0;
+      else value = value * 10 + (text[k] - '0');
+    }
+    std::string values = "[";
+    for (int64_t k = 0; k < count; ++k) values += (k ? ", " : "") + std::to_string(eighth(random)) + ".0";
+    text.replace(at, 7, values + "]");
+  }
+  auto graph = graph::parse(text);
   ASSERT_TRUE(graph.ok()) << graph.error().text();
   expect_same(*graph, GetParam().first);
 }
@@ -132,6 +147,34 @@ INSTANTIATE_TEST_SUITE_P(Graphs, Differential, testing::Values(
   %4: f32[2,9,24] = Add(%3, %2)
   %5: f32[2,9,24] = Tanh(%4)
   out %5 "z"
+})"},
+    std::pair{"conv_relu", R"(graph "g" {
+  in %0 "x": f32[2,6,9,11]
+  const %1: f32[5,6,3,3] = @random
+  in %2 "b": f32[5]
+  %3: f32[2,6,9,11] = Identity(%0)
+  %4: f32[2,5,5,6] = Conv(%3, %1, %2) {pads = [1, 1, 1, 1], strides = [2, 2]}
+  %5: f32[2,5,5,6] = Relu(%4)
+  out %5 "z"
+})"},
+    std::pair{"conv_chain", R"(graph "g" {
+  in %0 "x": f32[1,3,14,14]
+  const %1: f32[70,3,3,3] = @random
+  const %2: f32[70,1,3,3] = @random
+  const %3: f32[70,35,1,1] = @random
+  const %4: f32[8,70,1,1] = @random
+  %5: f32[1,3,14,14] = Identity(%0)
+  %6: f32[1,70,14,14] = Conv(%5, %1) {pads = [1, 1, 1, 1]}
+  %7: f32[1,70,14,14] = Relu(%6)
+  %8: f32[1,70,14,14] = Conv(%7, %2) {group = 70, pads = [1, 1, 1, 1]}
+  %9: f32[1,70,14,14] = Add(%8, %7)
+  %10: f32[1,70,14,14] = Conv(%9, %3) {group = 2}
+  %11: f32[1,8,14,14] = Conv(%10, %4)
+  %12: f32[1,8,7,7] = MaxPool(%11) {kernel_shape = [2, 2], strides = [2, 2]}
+  %13: f32[1,8,1,1] = GlobalAveragePool(%12)
+  %14: f32[1,16,7,7] = Concat(%12, %12) {axis = 1}
+  out %13 "z"
+  out %14 "y"
 })"}));
 
 }  // namespace
