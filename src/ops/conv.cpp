@@ -180,6 +180,14 @@ ConvLoop start_conv(const ConvShape& shape) {
 
 // ---- Conv ---------------------------------------------------------------------------------------
 
+Result<ConvGeometry> conv_geometry(const Call& call) {
+  TRY(const ConvShape shape, conv_shape(call, 0, 1));
+  const Window& w = shape.window;
+  return ConvGeometry{shape.batch,        shape.inputs,        shape.outputs, shape.groups,
+                      shape.group_inputs, shape.group_outputs, w.in,          w.kernel,
+                      w.strides,          w.dilations,         w.begin,       w.out};
+}
+
 Result<Types> infer_conv(const Call& call) {
   TRY(const DType dtype, common_dtype(call, kFloats));
   TRY(const ConvShape shape, conv_shape(call, 0, 1));

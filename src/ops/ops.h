@@ -149,8 +149,14 @@ Cost cost_move(const Call& call);       // reads and writes every byte once, no 
 Cost cost_map(const Call& call);        // the same, one flop an element of the output
 Cost cost_reduce(const Call& call);     // the same, one flop an element of the input
 
+// ---- what tiles need to know ------------------------------------------------------------------------------------
+/// A convolution with every default filled in; one entry a spatial axis. Output o reads input o * stride + k * dilation - begin.
+struct ConvGeometry {
+  int64_t batch = 0, inputs = 0, outputs = 0, groups = 1, group_inputs = 0, group_outputs = 0;
+  Shape in, kernel, strides, dilations, begin, out;
+};
+Result<ConvGeometry> conv_geometry(const Call& call);
+
 }  // namespace obelisk::ops
 
 #include "ops/expand.h"  // last, because it speaks of the types above
-
-#include "ops/conv.h"  // ConvShape, which stitching and the tiles of convolutions read

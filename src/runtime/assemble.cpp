@@ -22,7 +22,7 @@ Tensor pack_product(const stitch::Product& product, const Tensor& b) {
 
 /// The weights of a convolution as the tile library streams them, group after group.
 Tensor pack_conv(const stitch::ConvTile& conv, const Tensor& w) {
-  const ops::ConvShape& shape = conv.shape;
+  const ops::ConvGeometry& shape = conv.shape;
   const int64_t taps = conv.kernel_h * conv.kernel_w;
   const int64_t strides[4] = {shape.group_inputs * taps, taps, conv.kernel_w, 1};
   if (conv.depthwise) {

@@ -87,7 +87,7 @@ struct Product {
 
 /// A convolution that tiles compute: one or two spatial dimensions (a missing height is 1), channels last, constant weights.
 struct ConvTile {
-  ops::ConvShape shape;
+  ops::ConvGeometry shape;
   ValueId x = graph::kNone, w = graph::kNone;
   bool depthwise = false;          // every output channel reads one input channel
   int64_t height = 1, width = 1, out_height = 1, out_width = 1;

@@ -300,19 +300,20 @@ std::optional<Product> match_product(const Graph& graph, const Views& views, Nod
 std::optional<ConvTile> match_conv(const Graph& graph, NodeId node, std::string& why) {
   if (graph.node(node).op != Op::Conv) { why = "not a convolution"; return std::nullopt; }
   const ops::Call call = graph.call(node);
-  auto shape = ops::conv_shape(call, 0, 1);
+  auto shape = ops::conv_geometry(call);
   if (!shape.ok()) { why = shape.error().message; return std::nullopt; }
-  const ops::Window& window = shape->window;
+  const ops::ConvGeometry& window = *shape;
+  const int rank = static_cast<int>(window.in.size());
   if (call.in(0).dtype != DType::f32) { why = "tiles are float32"; return std::nullopt; }
-  if (window.rank() > 2) { why = "tiles have at most two spatial dimensions"; return std::nullopt; }
+  if (rank > 2) { why = "tiles have at most two spatial dimensions"; return std::nullopt; }
   if (!graph.value(graph.node(node).inputs[1]).is_constant()) { why = "weights are not constant"; return std::nullopt; }
   if (graph.value(graph.node(node).inputs[0]).is_constant()) { why = "the input is constant"; return std::nullopt; }
-  if (shape->output.empty() || element_count(shape->output) == 0 || element_count(shape->x) == 0) { why = "empty"; return std::nullopt; }
+  if (call.out().count() == 0 || call.in(0).count() == 0) { why = "empty"; return std::nullopt; }
   ConvTile tile;
   tile.x = graph.node(node).inputs[0], tile.w = graph.node(node).inputs[1];
   tile.depthwise = shape->groups > 1 && shape->group_inputs == 1;
-  const int w = window.rank() - 1, h = w - 1;
-  for (int axis = 0; axis < window.rank(); ++axis)
+  const int w = rank - 1, h = w - 1;
+  for (int axis = 0; axis < rank; ++axis)
     if (window.begin[axis] < 0) { why = "negative padding"; return std::nullopt; }
   tile.width = window.in[w], tile.out_width = window.out[w], tile.kernel_w = window.kernel[w];
   tile.stride_w = window.strides[w], tile.dilation_w = window.dilations[w], tile.pad_left = window.begin[w];

@@ -557,7 +557,7 @@ class BodyEmitter {
     const stitch::ConvTile& c = group_.conv;
     const int x = static_cast<int>(body_.operands.size()), weights = x + 1;
     const stitch::Layout& in = (*layouts_)[c.x];
-    const bool flat = c.shape.window.rank() == 1;
+    const bool flat = c.shape.in.size() == 1;
     const int64_t x_row = flat ? 0 : in.strides[2], x_pixel = in.strides.back();
     const bool grouped = c.shape.groups > 1 && !c.depthwise;
     direct_ = stores_tile_plainly();

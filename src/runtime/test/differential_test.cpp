@@ -103,7 +103,7 @@ TEST_P(Differential, ProgramEqualsInterpreter) {
       else value = value * 10 + (text[k] - '0');
     }
     std::string values = "[";
-    for (int64_t k = 0; k < count; ++k) values += (k ? ", " : "") + std::to_string(eighth(random)) + ".0";
+    for (int64_t k = 0; k < count; ++k) values += (k ? ", " : "") + fmt::format("{}", eighth(random) / 64.0);
     text.replace(at, 7, values + "]");
   }
   auto graph = graph::parse(text);
