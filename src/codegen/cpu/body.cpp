@@ -601,7 +601,9 @@ class BodyEmitter {
     shape.multiplier = c.depthwise ? c.shape.group_outputs : 1, shape.x_row = x_row, shape.x_pixel = x_pixel;
     shape.rows = work_.tile_rows / std::max<int64_t>(c.out_width, 1), shape.channels = work_.tile_columns;
     shape.y_row = c.out_width * work_.tile_columns, shape.y_pixel = work_.tile_columns;
-    scratch_ += (obk_conv_scratch_bytes(&shape) + 63) / 64 * 64;
+    int64_t most = 0;  // a tile at the edge reads fewer rows than one inside
+    for (shape.row = 0; shape.row < c.out_height; shape.row += std::max<int64_t>(shape.rows, 1)) most = std::max(most, obk_conv_scratch_bytes(&shape));
+    scratch_ += (most + 63) / 64 * 64;
   }
 
  public:
