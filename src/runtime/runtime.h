@@ -16,6 +16,7 @@ struct LoadOptions {
   std::string cache_dir;  // empty: $OBELISK_CACHE, $XDG_CACHE_HOME/obelisk, ~/.cache/obelisk; "off": no cache
   int jobs = 0;           // compilers at once; 0: one a core
   std::function<void(int done, int total)> progress;
+  std::function<bool()> interrupted;  // asked between bodies, from any of the jobs' threads
 };
 
 /// What loading did.
