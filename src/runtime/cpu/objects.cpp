@@ -183,6 +183,10 @@ Result<std::vector<std::unique_ptr<Object>>> build_objects(const std::vector<cod
         std::lock_guard lock(mutex);
         if (!first && options.interrupted && options.interrupted()) first = Error{Code::kInterrupted, "runtime", "interrupted while compiling bodies"};
         if (first) return;
+        if (options.interrupted && options.interrupted()) {
+          first = Error{Code::kInterrupted, "runtime", "interrupted"};
+          return;
+        }
       }
       const std::string key = to_string(hash_text(identity + to_string(bodies[b].hash)));
       const std::string kept = cache.empty() ? "" : cache + "/" + key + ".so";

@@ -1,0 +1,211 @@
+#include "compile.h"
+
+#include <algorithm>
+#include <chrono>
+
+namespace obelisk::compiler {
+namespace {
+
+Error stopped() { return Error{Code::kOk, "compile", "stopped where it was told to"}; }
+
+/// The one wrapper around every step: times, checks, explains, stops. Without a compilation it only collects names.
+class Steps {
+ public:
+  Steps(const Options& options, Compilation* compilation) : options_(options), compilation_(compilation) {}
+
+  /// `make` does the work, `check` verifies what it made, `show(explain)` is its text form, with the reasons when explaining.
+  template <typename Make, typename Check, typename Show>
+  Status operator()(std::string_view step, Make make, Check check, Show show) {
+    names.emplace_back(step);
+    if (!compilation_) return ok_status();
+    if (options_.interrupted && options_.interrupted()) return Error{Code::kInterrupted, "compile", fmt::format("interrupted before '{}'", step)};
+    if (options_.progress) options_.progress(step, done_);
+    const auto start = std::chrono::steady_clock::now();
+    TRY_STATUS(Status(make()));
+    if (Status sound = check(); !sound.ok()) {
+      Error error = sound.error();  // a step that breaks an invariant is our bug, whatever its check calls it
+      error.code = Code::kBuild;
+      error.message = fmt::format("after step '{}': {}", step, error.message);
+      error.hint = "this is a defect of Obelisk; please report it with the model";
+      return error;
+    }
+    compilation_->timings.push_back({std::string(step), std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count()});
+    done_ = std::min(0.95, done_ + share(step));
+    if (options_.explain.count(std::string(step))) compilation_->explanations.push_back({std::string(step), show(true)});
+    if (options_.to != step) return ok_status();
+    compilation_->stopped = true;
+    compilation_->text = show(false);
+    return stopped();
+  }
+
+  double done() const { return done_; }
+  /// How much of the whole a step takes, as seen on exported networks with an empty cache.
+  static double share(std::string_view step) { return step == "load" ? 0.5 : step == "verify" ? 0.3 : 0.02; }
+
+  std::vector<std::string> names;
+
+ private:
+  const Options& options_;
+  Compilation* compilation_;
+  double done_ = 0;
+};
+
+/// A failed Result becomes the step's Status, a value goes where it belongs.
+template <typename T>
+Status put(T& place, Result<T> made) {
+  if (!made.ok()) return made.error();
+  place = std::move(*made);
+  return ok_status();
+}
+
+Status nothing_to_check() { return ok_status(); }
+
+Result<graph::Graph> import(const Network& network, const Options& options, Compilation& made) {
+  if (network.graph) return *network.graph;
+  return frontends::import_onnx(*network.model, options.import, &made.import_report);
+}
+
+/// What a pass did, in numbers: which ops went and which came.
+std::string explain_pass(const graph::Graph& before, const graph::Graph& after) {
+  std::map<std::string, int> change;
+  for (graph::NodeId id : before.order()) --change[std::string(ops::to_string(before.node(id).op))];
+  for (graph::NodeId id : after.order()) ++change[std::string(ops::to_string(after.node(id).op))];
+  std::string out = fmt::format("{} nodes -> {} nodes\n", before.order().size(), after.order().size());
+  for (const auto& [op, count] : change)
+    if (count != 0) out += fmt::format("  {:+} {}\n", count, op);
+  return out;
+}
+
+std::string print_bodies(const codegen::Source& source, const graph::Graph& graph, const Compilation& made, bool explain) {
+  std::string out;
+  for (const codegen::BodyText& body : source.bodies) {
+    out += fmt::format("// ---- body {} {}\n", to_string(body.hash), body.label);
+    if (!explain) out += body.text + "\n";
+  }
+  for (size_t work = 0; explain && work < made.tasks.works.size(); ++work) {
+    const graph::NodeId anchor = made.plan.groups[made.tasks.works[work].group].nodes.front();
+    const int body = source.body_of_work[work];
+    out += fmt::format("work {} '{}': {}\n", work, graph.node(anchor).name,
+                       body < 0 ? std::string("the reference runs it, for it has no loop form") : "body " + to_string(source.bodies[body].hash));
+  }
+  return out;
+}
+
+std::string print_program(const runtime::Program& program) {
+  std::string out = fmt::format("program \"{}\" for {} on {} virtual SMs: {} phases, {} tasks, {} bodies, arena {}, scratch {}\n", program.name,
+                                program.target, program.sms, program.waves, program.task_count(), program.bodies.size(),
+                                to_string(program.arena), to_string(program.scratch));
+  for (const runtime::Port& port : program.inputs) out += fmt::format("  in  \"{}\": {}\n", port.name, to_string(port.type));
+  for (const runtime::Port& port : program.outputs) out += fmt::format("  out \"{}\": {}\n", port.name, to_string(port.type));
+  for (size_t sm = 0; sm < program.lists.size(); ++sm) {
+    out += fmt::format("  sm {}\n", sm);
+    for (const ObkTask& task : program.lists[sm])
+      out += fmt::format("    wave {} work {} rows {}..{} columns {}..{}\n", task.wave, task.work, task.r0, task.r1, task.c0, task.c1);
+  }
+  return out;
+}
+
+/// The compiler, in order.
+Status lower(const Network& network, const Options& options, Compilation& made, Steps& step) {
+  const auto sound_graph = [&] { return graph::verify(made.graph); };
+  const auto graph_text = [&](bool) { return graph::print(made.graph); };
+  target::DeviceSpec device;
+
+  TRY_STATUS(step("import", [&] { return put(made.graph, import(network, options, made)); }, sound_graph, graph_text));
+  made.imported = made.graph;
+
+  for (const passes::Pass& pass : passes::table()) {
+    graph::Graph before;
+    const bool left_out = options.disabled.count(std::string(pass.name)) > 0;
+    const auto run = [&] {
+      before = made.graph;
+      return left_out ? ok_status() : put(made.graph, pass.run(std::move(made.graph)));
+    };
+    const auto show = [&](bool explain) {
+      if (explain && left_out) return std::string("left out by --disable\n");
+      return explain ? explain_pass(before, made.graph) : graph::print(made.graph);
+    };
+    TRY_STATUS(step(pass.name, run, sound_graph, show));
+  }
+
+  TRY_STATUS(step("target", [&] { return put(device, target::device(options.target, options.sms)); }, nothing_to_check, [&](bool) {
+    return fmt::format("{}: {} virtual SMs, {} of fast memory each\n", device.name, device.sms, to_string(device.fast_memory));
+  }));
+  TRY_STATUS(step("stitch", [&] { made.plan = stitch::plan(made.graph, device, options.stitch); return ok_status(); },
+                  [&] { return stitch::verify(made.graph, made.plan); },
+                  [&](bool explain) { return stitch::print(made.graph, made.plan, explain); }));
+  TRY_STATUS(step("schedule", [&] { made.tasks = schedule::build(made.graph, made.plan, device); return ok_status(); },
+                  [&] { return schedule::validate(made.graph, made.plan, made.tasks); },
+                  [&](bool) { return schedule::print(made.graph, made.plan, made.tasks); }));
+  TRY_STATUS(step("codegen", [&] { made.source = codegen::emit_cpu(made.graph, made.plan, made.tasks); return ok_status(); }, nothing_to_check,
+                  [&](bool explain) { return print_bodies(made.source, made.graph, made, explain); }));
+  TRY_STATUS(step("assemble", [&] {
+    auto program = std::make_shared<runtime::Program>(runtime::assemble(made.graph, made.plan, made.tasks, made.source, device.name));
+    made.program = std::move(program);
+    return ok_status();
+  }, nothing_to_check, [&](bool) { return print_program(*made.program); }));
+  TRY_STATUS(step("load", [&] {
+    runtime::LoadOptions load = options.load;
+    if (options.progress)
+      load.progress = [&](int done, int total) { options.progress("load", step.done() + Steps::share("load") * done / std::max(total, 1)); };
+    load.interrupted = options.interrupted;
+    return put(made.executable, runtime::load_cpu(made.program, load));
+  }, nothing_to_check, [&](bool) {
+    const runtime::LoadReport& report = made.executable->report();
+    return fmt::format("{} bodies compiled with {}, {} from the cache\n", report.compiled, report.compiler.empty() ? "nothing" : report.compiler, report.cached);
+  }));
+  if (!options.verify && made.executable) return ok_status();
+  TRY_STATUS(step("verify", [&] {
+    verify::Options how = options.verification;
+    how.threads = options.threads;
+    how.interrupted = options.interrupted;
+    auto report = verify::check(made.imported, *made.executable, how);
+    if (!report.ok()) return Status(report.error());
+    made.verification = std::move(*report);
+    return made.verification->ok ? ok_status() : Status(made.verification->error());
+  }, nothing_to_check, [&](bool) { return made.verification->text(); }));
+  return ok_status();
+}
+
+std::string joined(const std::vector<std::string>& names) {
+  std::string out;
+  for (const std::string& name : names) out += (out.empty() ? "" : ", ") + name;
+  return out;
+}
+
+Status check_names(const Options& options) {
+  const std::vector<std::string> steps = step_names();
+  const auto known = [&](const std::string& name) { return std::find(steps.begin(), steps.end(), name) != steps.end(); };
+  std::vector<std::string> asked(options.explain.begin(), options.explain.end());
+  if (!options.to.empty()) asked.push_back(options.to);
+  for (const std::string& name : asked)
+    if (!known(name)) return Error{Code::kUsage, "compile", fmt::format("no step is called '{}'", name), "", "steps: " + joined(steps)};
+  std::vector<std::string> passes;
+  for (const passes::Pass& pass : passes::table()) passes.emplace_back(pass.name);
+  for (const std::string& name : options.disabled)
+    if (std::find(passes.begin(), passes.end(), name) == passes.end())
+      return Error{Code::kUsage, "compile", fmt::format("no pass is called '{}'", name), "", "passes: " + joined(passes)};
+  return ok_status();
+}
+
+}  // namespace
+
+Status compile(const Network& network, const Options& options, Compilation& compilation) {
+  TRY_STATUS(check_names(options));
+  Steps steps(options, &compilation);
+  Status status = lower(network, options, compilation, steps);
+  if (!status.ok() && compilation.stopped && status.error().code == Code::kOk) return ok_status();
+  if (status.ok() && options.progress) options.progress("done", 1.0);
+  return status;
+}
+
+std::vector<std::string> step_names() {
+  Options options;
+  Compilation nothing;
+  Steps names(options, nullptr);
+  Status listed = lower({}, options, nothing, names);
+  CHECK(listed.ok());
+  return names.names;
+}
+
+}  // namespace obelisk::compiler

@@ -1,0 +1,70 @@
+/// compile.h — the compiler as a list of steps, from a model file's contents to a program that runs.
+///
+/// Start with compile.cpp: it reads as the table of contents. Each step can be stopped at (`to`), explained (`explain`) and timed;
+/// passes can be left out by name (`disabled`). An interrupt is noticed between steps, and inside the long ones.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "frontends/frontends.h"
+#include "passes/passes.h"
+#include "runtime/runtime.h"
+#include "verify/verify.h"
+
+namespace obelisk::compiler {
+
+/// What is compiled: a model as it was read, or a graph (from text, or out of a compiled file).
+struct Network {
+  std::optional<frontends::onnx::Model> model;
+  std::optional<graph::Graph> graph;
+};
+
+struct Options {
+  frontends::ImportOptions import;
+  std::string target = "cpu";
+  int sms = 0;                    // virtual SMs; 0: one a core
+  int threads = 0;                // workers when verifying
+  stitch::Options stitch;
+  runtime::LoadOptions load;
+  bool verify = true;
+  verify::Options verification;
+  std::set<std::string> disabled;  // passes left out
+  std::string to;                  // the last step; empty: all
+  std::set<std::string> explain;   // steps whose decisions are kept in Compilation::explanations
+  std::function<void(std::string_view step, double done)> progress;
+  std::function<bool()> interrupted;
+};
+
+/// What the steps made; complete up to where they went.
+struct Compilation {
+  frontends::ImportReport import_report;
+  graph::Graph imported;  // before any pass: what answers are judged by
+  graph::Graph graph;     // after the passes
+  stitch::Plan plan;
+  schedule::TaskGraph tasks;
+  codegen::Source source;
+  std::shared_ptr<const runtime::Program> program;
+  std::shared_ptr<const runtime::Executable> executable;
+  std::optional<verify::Report> verification;
+
+  struct Timing { std::string step; double seconds; };
+  std::vector<Timing> timings;
+  struct Explanation { std::string step, text; };
+  std::vector<Explanation> explanations;
+  bool stopped = false;  // at Options::to
+  std::string text;      // the text form of what that step made
+};
+
+/// Runs the steps. On an error the compilation holds what was made before it, and every unsupported node.
+/// Errors: kUsage for unknown names of steps or passes, kInterrupted, and those of the steps.
+Status compile(const Network& network, const Options& options, Compilation& compilation);
+
+/// Names in order: what `to` and `explain` take.
+std::vector<std::string> step_names();
+
+}  // namespace obelisk::compiler

@@ -1,0 +1,84 @@
+#include "passes/expand.h"
+
+#include <deque>
+
+namespace obelisk::passes {
+namespace {
+
+using graph::Graph;
+using graph::NodeId;
+
+/// Adds an expansion's nodes at the end of the graph.
+class IntoGraph : public ops::Expander {
+ public:
+  IntoGraph(Graph& graph, NodeId of)
+      : graph_(graph), inputs_(graph.node(of).inputs), name_(graph.node(of).name) {}
+
+  Value input(int index) override {
+    return index < static_cast<int>(inputs_.size()) ? inputs_[index] : kAbsent;
+  }
+  Value constant(Tensor tensor) override { return graph_.add_constant(std::move(tensor)); }
+  Value add(ops::Op op, std::vector<Value> inputs, ops::Attrs attrs) override {
+    const Value value = graph_.must_add(op, std::move(inputs), std::move(attrs), name_);
+    made.push_back(graph_.value(value).producer);
+    return value;
+  }
+  const Type& type(Value value) const override { return graph_.type(value); }
+
+  std::vector<NodeId> made;
+
+ private:
+  static_assert(kAbsent == graph::kNone);
+  Graph& graph_;
+  const std::vector<graph::ValueId> inputs_;
+  const std::string name_;
+};
+
+}  // namespace
+
+Result<Graph> expand(Graph graph) {
+  std::deque<NodeId> open(graph.order().begin(), graph.order().end());
+  while (!open.empty()) {
+    const NodeId id = open.front();
+    open.pop_front();
+    if (ops::row(graph.node(id).op).expand == nullptr) continue;
+    const graph::Node node = graph.node(id);
+    IntoGraph into(graph, id);
+    // The call borrows types from the graph's values, which move when values are added: it gets copies.
+    std::vector<Type> types;
+    ops::Call call = graph.call(id);
+    types.reserve(call.inputs.size() + call.results.size());
+    for (auto* list : {&call.inputs, &call.results})
+      for (const Type*& type : *list)
+        if (type) type = &types.emplace_back(*type);
+    std::vector<Tensor> constants;
+    constants.reserve(call.constants.size());
+    for (const Tensor*& constant : call.constants)
+      if (constant) constant = &constants.emplace_back(*constant);
+    const ops::Attrs attrs = node.attrs;
+    ops::Call kept{call.op, attrs, call.inputs, call.constants, call.outputs, call.results};
+    const ops::Expansion expansion = ops::expand(kept, into);
+    if (expansion.empty()) continue;
+    CHECK(expansion.size() >= node.outputs.size(), "{} has {} outputs, its expansion {}",
+          ops::to_string(node.op), node.outputs.size(), expansion.size());
+    for (size_t k = 0; k < node.outputs.size(); ++k) {
+      const graph::ValueId value = expansion[k];
+      if (value == graph::kNone) {
+        CHECK(graph.users(node.outputs[k]).empty() && !graph.is_output(node.outputs[k]),
+              "output {} of {} is read but not expanded", k, ops::to_string(node.op));
+        continue;
+      }
+      CHECK(graph.type(value) == graph.type(node.outputs[k]), "{}: expanded to {}, not {}",
+            ops::to_string(node.op), to_string(graph.type(value)), to_string(graph.type(node.outputs[k])));
+      if (graph.value(value).name.empty()) graph.value(value).name = graph.value(node.outputs[k]).name;
+      graph.replace_uses(node.outputs[k], value);
+    }
+    graph.erase_node(id);
+    open.insert(open.begin(), into.made.begin(), into.made.end());
+  }
+  graph.sort();
+  graph.remove_dead();
+  return graph;
+}
+
+}  // namespace obelisk::passes

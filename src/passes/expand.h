@@ -1,0 +1,17 @@
+/// passes/expand.h — composite ops told in simpler ones, as their rows say (ops::expand).
+///
+///   in   Graph                                Softmax(x)
+///   out  Graph of ops that have a loop form   Div(e, ReduceSum(e)), e = Exp(Sub(x, ReduceMax(x)))
+///
+/// Stands   after the passes that look for whole composite ops; before stitching, which composes single loops.
+/// Names    the new nodes keep the name of the node that they come from.
+/// Errors   none for users; an expansion whose types differ from the call's is our bug.    Cost  O(nodes).
+#pragma once
+
+#include "graph/graph.h"
+
+namespace obelisk::passes {
+
+Result<graph::Graph> expand(graph::Graph graph);
+
+}  // namespace obelisk::passes

@@ -1,0 +1,26 @@
+/// passes/passes.h — the door of `passes`: graph to graph, one table of passes in the order in which they run.
+///
+/// A pass is one word: its file, its function, its row here, its `--disable=` flag and its `.ir` cases. Each leaves a graph
+/// that graph::verify accepts and that means the same.
+#pragma once
+
+#include <functional>
+#include <span>
+#include <string_view>
+
+#include "graph/graph.h"
+#include "passes/expand.h"
+#include "passes/remove_dead.h"
+
+namespace obelisk::passes {
+
+struct Pass {
+  std::string_view name;
+  std::string_view summary;   // for --help and the manual
+  Result<graph::Graph> (*run)(graph::Graph graph);
+};
+
+/// In order. Every one of them may be left out.
+std::span<const Pass> table();
+
+}  // namespace obelisk::passes

@@ -1,0 +1,158 @@
+// When two answers are the same. The rule, in full:
+//
+//   float    |got - wanted| <= tolerance * scale, scale = the largest finite |wanted| of that output; NaN answers NaN, infinities
+//            answer themselves. `wanted` is rounded to the output's type first.
+//   tolerance  by the narrowest arithmetic that leads to the value: f64 1e-9, f32 1e-4, f16 2e-2, bf16 1e-1,
+//            quantized or 8-bit floats 1e-1. A float that is only moved or compared is exact, and so passes any of them.
+//   integer  equal, unless it was computed from floats: then one off, or anything for one element in 200 (a tie that rounding decides).
+#include <algorithm>
+#include <cmath>
+
+#include "verify/verify.h"
+
+namespace obelisk::verify {
+namespace {
+
+using ops::Op;
+
+double type_tolerance(DType dtype) {
+  switch (dtype) {
+    case DType::f64: return 1e-9;
+    case DType::f32: return 1e-4;
+    case DType::f16: return 2e-2;
+    case DType::bf16: return 1e-1;
+    default: return is_float(dtype) ? 1e-1 : 0;
+  }
+}
+
+bool quantizes(Op op) { return op == Op::QuantizeLinear || op == Op::DynamicQuantizeLinear; }
+
+/// What leads to each value: the loosest tolerance among its ancestors, and whether floats are among them.
+struct Ancestry {
+  std::vector<double> tolerance;
+  std::vector<char> floats;
+  explicit Ancestry(const Graph& graph) : tolerance(graph.value_count(), 0), floats(graph.value_count(), 0) {
+    const auto start = [&](ValueId v) {
+      tolerance[v] = type_tolerance(graph.type(v).dtype);
+      floats[v] = is_float(graph.type(v).dtype);
+    };
+    for (ValueId v : graph.inputs()) start(v);
+    for (graph::NodeId id : graph.order()) {
+      const graph::Node& node = graph.node(id);
+      double loosest = quantizes(node.op) ? 1e-1 : 0;
+      char any = 0;
+      for (ValueId in : node.inputs) {
+        if (in == graph::kNone) continue;
+        if (graph.value(in).is_constant()) start(in);
+        loosest = std::max(loosest, tolerance[in]);
+        any |= floats[in];
+      }
+      for (ValueId out : node.outputs) {
+        const DType dtype = graph.type(out).dtype;
+        tolerance[out] = std::max(loosest, type_tolerance(dtype));
+        floats[out] = any || is_float(dtype);
+      }
+    }
+  }
+};
+
+Shape coordinate_of(int64_t index, const Shape& shape) {
+  Shape at(shape.size());
+  for (size_t d = shape.size(); d-- > 0;) {
+    at[d] = index % shape[d];
+    index /= shape[d];
+  }
+  return at;
+}
+
+void name_node(const Graph& graph, ValueId value, Difference& bad) {
+  const graph::NodeId producer = graph.value(value).producer;
+  if (producer == graph::kNone) return;
+  bad.node = graph.node(producer).name;
+  bad.op = ops::to_string(graph.node(producer).op);
+}
+
+}  // namespace
+
+std::string Difference::text() const {
+  std::string by;
+  if (!op.empty()) by = node.empty() ? fmt::format(" (of {})", op) : fmt::format(" (node '{}', {})", node, op);
+  return fmt::format("'{}' {}{}: got {:.9g}, wanted {:.9g}, allowed difference {:.3g}", output, to_string(coordinate), by, got, wanted, allowed);
+}
+
+std::string Report::text() const {
+  if (!ok) return bad->text();
+  return fmt::format("max |err| {:.2g}, {:.2g} of the scale (tolerance {:.2g}) against {}", max_abs, max_rel, tolerance, against);
+}
+
+Error Report::error() const {
+  return Error{Code::kAccuracy, "verify", fmt::format("answers differ from the {}: {}", against, bad ? bad->text() : "no value named"), bad ? bad->node : "",
+               "obelisk verify --bisect names the first node that is off; --verify off goes on without"};
+}
+
+std::vector<double> tolerances(const Graph& graph, std::span<const ValueId> values) {
+  const Ancestry ancestry(graph);
+  std::vector<double> out;
+  for (ValueId v : values)
+    out.push_back(graph.value(v).is_constant() ? type_tolerance(graph.type(v).dtype) : ancestry.tolerance[v]);
+  return out;
+}
+
+void compare(const Tensor& got, const Tensor& wanted_wide, double tolerance, bool from_floats, const std::string& name, Report& report) {
+  const Tensor wanted = wanted_wide.dtype() == got.dtype() ? wanted_wide : wanted_wide.cast(got.dtype());
+  const auto fail = [&](int64_t k, double allowed) {
+    report.ok = false;
+    if (report.bad) return;
+    Difference bad{.output = name, .coordinate = coordinate_of(k, got.shape()), .allowed = allowed};
+    const bool real = is_float(got.dtype());
+    bad.got = real ? got.get_double(k) : static_cast<double>(got.get_int(k));
+    bad.wanted = real ? wanted.get_double(k) : static_cast<double>(wanted.get_int(k));
+    report.bad = bad;
+  };
+  const int64_t count = got.count();
+  if (!is_float(got.dtype())) {
+    int64_t unequal = 0, first_far = -1;
+    for (int64_t k = 0; k < count; ++k) {
+      const int64_t g = got.get_int(k), w = wanted.get_int(k);
+      if (g == w) continue;
+      const double off = std::fabs(static_cast<double>(g) - static_cast<double>(w));
+      report.max_abs = std::max(report.max_abs, off);
+      if (first_far < 0 && (!from_floats || off > 1)) first_far = k;
+      if (!from_floats || off > 1) ++unequal;
+    }
+    if (first_far >= 0 && (!from_floats || unequal * 200 > count)) fail(first_far, from_floats ? 1 : 0);
+    return;
+  }
+  double scale = 0;
+  for (int64_t k = 0; k < count; ++k)
+    if (const double w = std::fabs(wanted.get_double(k)); std::isfinite(w)) scale = std::max(scale, w);
+  const double allowed = tolerance * std::max(scale, 1e-30);
+  double most = 0;
+  for (int64_t k = 0; k < count; ++k) {
+    const double g = got.get_double(k), w = wanted.get_double(k);
+    if (g == w || (std::isnan(g) && std::isnan(w))) continue;
+    const double off = std::fabs(g - w);
+    if (!(off <= allowed)) fail(k, allowed);
+    if (std::isfinite(off)) most = std::max(most, off);
+  }
+  report.max_abs = std::max(report.max_abs, most);
+  const double relative = scale > 0 ? most / scale : most;
+  if (report.tolerance == 0 || relative * report.tolerance >= report.max_rel * tolerance) report.tolerance = tolerance;
+  report.max_rel = std::max(report.max_rel, relative);
+}
+
+Report compare_outputs(const Graph& graph, std::span<const Tensor> got, std::span<const Tensor> wanted) {
+  const Ancestry ancestry(graph);
+  Report report;
+  for (size_t k = 0; k < graph.outputs().size(); ++k) {
+    const ValueId value = graph.outputs()[k];
+    const bool known = graph.value(value).is_constant();
+    const double tolerance = known ? type_tolerance(graph.type(value).dtype) : ancestry.tolerance[value];
+    const bool had = report.bad.has_value();
+    compare(got[k], wanted[k], tolerance, !known && ancestry.floats[value], graph.output_names()[k], report);
+    if (!had && report.bad) name_node(graph, value, *report.bad);
+  }
+  return report;
+}
+
+}  // namespace obelisk::verify

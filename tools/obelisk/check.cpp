@@ -1,0 +1,45 @@
+// obelisk check: what of a model can be run, in seconds and without building anything.
+#include "source.h"
+
+namespace obelisk::cli {
+
+int check(const Flags& flags) {
+  auto source = open_source(flags);
+  if (!source.ok()) return fail(flags, source.error());
+  compiler::Options options;
+  options.import = source->import;
+  options.interrupted = interrupted;
+  options.to = "import";
+  compiler::Compilation compilation;
+  const Status status = compiler::compile(source->network, options, compilation);
+  const frontends::ImportReport& report = compilation.import_report;
+  if (!status.ok() && report.unsupported.empty()) return fail(flags, status.error());
+  Json inputs = Json::array(), outputs = Json::array();
+  std::string text;
+  if (status.ok()) {
+    const graph::Graph& graph = compilation.imported;
+    for (graph::ValueId v : graph.inputs()) {
+      inputs.push_back(port_json(graph.value(v).name, graph.type(v)));
+      text += fmt::format("in   {:<24} {}\n", graph.value(v).name, to_string(graph.type(v)));
+    }
+    for (size_t k = 0; k < graph.outputs().size(); ++k) {
+      outputs.push_back(port_json(graph.output_names()[k], graph.type(graph.outputs()[k])));
+      text += fmt::format("out  {:<24} {}\n", graph.output_names()[k], to_string(graph.type(graph.outputs()[k])));
+    }
+    text += fmt::format("ok: {} nodes, all of them run\n", graph.order().size());
+  } else {
+    const frontends::ModelDescription description = frontends::inspect(*source->network.model);
+    for (const auto& port : description.inputs) inputs.push_back({{"name", port.name}, {"type", port.type}, {"shape", port.shape}});
+    for (const auto& port : description.outputs) outputs.push_back({{"name", port.name}, {"type", port.type}, {"shape", port.shape}});
+  }
+  const int code = status.ok() ? 0 : static_cast<int>(Code::kUnsupported);
+  if (!status.ok()) {
+    Flags to_people = flags;
+    to_people.json = false;
+    fail(to_people, status.error(), &report);
+  }
+  answer(flags, {{"ok", status.ok()}, {"inputs", inputs}, {"outputs", outputs}, {"unsupported", json_of(report)}}, text);
+  return code;
+}
+
+}  // namespace obelisk::cli

@@ -1,0 +1,64 @@
+/// obelisk/flags.h — what the verbs share: flags, the file they work on, answers as text or JSON, errors for people.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "compile.h"
+
+namespace obelisk::cli {
+
+using Json = nlohmann::ordered_json;
+
+struct Flags {
+  std::string file;
+  std::vector<std::string> shapes;   // NAME=2x128, dimension=2
+  std::vector<std::string> inputs;   // NAME=F.npy
+  std::vector<std::string> archives; // F.npz
+  std::optional<uint64_t> seed;
+  std::string target = "auto";
+  std::string precision = "keep";
+  std::string compiler, cache;
+  std::vector<std::string> disabled, explain;
+  std::string to;
+  int sms = 0, threads = 0;
+  bool json = false, portable = false;
+};
+
+/// The flags that say what is compiled and how; `json` is on every verb.
+void add_json(CLI::App& verb, Flags& flags);
+void add_model(CLI::App& verb, Flags& flags);
+void add_machine(CLI::App& verb, Flags& flags);
+void add_inputs(CLI::App& verb, Flags& flags);
+
+/// Options of the compiler from the flags. Errors: kUsage, kUnsupported.
+Result<compiler::Options> options_from(const Flags& flags);
+
+/// Whether Ctrl-C was pressed. install() puts the handler in place; a second Ctrl-C ends at once.
+bool interrupted();
+void install_interrupt_handler();
+
+/// Prints the answer: `json` as one document on stdout when --json, else `text`.
+void answer(const Flags& flags, const Json& json, const std::string& text);
+
+/// Prints an error to stderr (and to stdout as JSON when --json) in the form
+///   error[O3] unsupported: node "find/NonZero" (NonZero): its output's size depends on data
+///     inputs  f32[4]      in  model.onnx
+///     try     ...
+///     also    1 more unsupported node: obelisk check model.onnx
+/// and returns the exit code.
+int fail(const Flags& flags, const Error& error, const frontends::ImportReport* report = nullptr);
+
+Json json_of(const frontends::ImportReport& report);
+Json port_json(const std::string& name, const Type& type);
+int64_t peak_rss_bytes();
+std::string host_cpu();
+
+/// A verb's body throws nothing; what it returns is the exit code.
+int check(const Flags& flags);
+int run(const Flags& flags, const std::string& output_dir);
+
+}  // namespace obelisk::cli

@@ -1,0 +1,44 @@
+// obelisk: the command line. Each verb is a file; this one only reads flags.
+#include <new>
+
+#include "flags.h"
+
+int main(int argc, char** argv) {
+  using namespace obelisk;
+  CLI::App app{"Obelisk compiles neural networks into one program.\n"
+               "exit codes: 0 ok, 1 usage, 2 bad model, 3 unsupported, 4 build, 5 accuracy, 6 memory, 7 device, 130 interrupted"};
+  app.set_version_flag("--version", OBELISK_VERSION);
+  app.require_subcommand(1);
+  cli::Flags flags;
+  std::string output_dir;
+  std::function<int()> body;
+
+  CLI::App* check = app.add_subcommand("check", "what of a model can be run");
+  cli::add_model(*check, flags);
+  check->callback([&] { body = [&] { return cli::check(flags); }; });
+
+  CLI::App* run = app.add_subcommand("run", "answers for given or generated inputs");
+  cli::add_model(*run, flags);
+  cli::add_machine(*run, flags);
+  cli::add_inputs(*run, flags);
+  run->add_option("--output-dir", output_dir, "folder for NAME.npy of each output");
+  run->callback([&] { body = [&] { return cli::run(flags, output_dir); }; });
+
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::Success& done) {
+    return app.exit(done);
+  } catch (const CLI::ParseError& wrong) {
+    return cli::fail(flags, Error{Code::kUsage, "cli", wrong.what(), "", "obelisk --help, obelisk VERB --help"});
+  }
+  cli::install_interrupt_handler();
+  try {
+    return body();
+  } catch (const std::bad_alloc&) {
+    return cli::fail(flags, Error{Code::kMemory, "cli", "out of memory", "", "smaller shapes, or a machine with more memory"});
+  } catch (const Bug& bug) {
+    return cli::fail(flags, Error{Code::kBuild, "cli", bug.what(), "", "this is a defect of Obelisk; please report it with the model"});
+  } catch (const std::exception& other) {
+    return cli::fail(flags, Error{Code::kBuild, "cli", other.what(), "", "this is a defect of Obelisk; please report it with the model"});
+  }
+}

@@ -1,0 +1,60 @@
+#include "runner.h"
+
+#include <string.h>
+
+#include "base/progress.h"
+
+namespace obelisk::cli {
+
+std::vector<Tensor> Runner::allocate_outputs() const {
+  std::vector<Tensor> out;
+  for (const runtime::Port& port : outputs) out.push_back(Tensor::allocate(port.type));
+  return out;
+}
+
+Status Runner::run(const std::vector<Tensor>& in, std::vector<Tensor>& out) {
+  if (!context) {
+    TRY(const auto answers, graph::interpret(compilation.imported, in));
+    for (size_t k = 0; k < out.size(); ++k) memcpy(out[k].mutable_data(), answers[k].data(), answers[k].bytes());
+    return ok_status();
+  }
+  std::vector<const void*> from;
+  std::vector<void*> to;
+  for (const Tensor& tensor : in) from.push_back(tensor.data());
+  for (Tensor& tensor : out) to.push_back(tensor.mutable_data());
+  return context->run(from, to);
+}
+
+Result<std::unique_ptr<Runner>> make_runner(const Flags& flags, const Source& source, frontends::ImportReport& report) {
+  auto runner = std::make_unique<Runner>();
+  TRY(compiler::Options options, options_from(flags));
+  options.import = source.import;
+  options.verify = false;
+  Progress progress(Progress::mode_for(stderr, false), "compile");
+  options.progress = [&](std::string_view step, double done) { progress.step(step, done); };
+  bool interpret = flags.target == "reference";
+  if (!interpret && flags.target == "auto") {
+    if (auto compiler = runtime::find_compiler(flags.compiler); !compiler.ok()) {
+      if (!flags.compiler.empty()) return compiler.error();
+      fmt::print(stderr, "note: {}; the interpreter runs instead (slow)\n", compiler.error().message);
+      interpret = true;
+    }
+  }
+  if (interpret) options.to = "import";
+  const Status status = compiler::compile(source.network, options, runner->compilation);
+  progress.finish();
+  if (!status.ok()) {
+    report = runner->compilation.import_report;
+    return status.error();
+  }
+  const graph::Graph& graph = runner->compilation.imported;
+  runner->target = interpret ? "reference" : "cpu";
+  runner->inputs = input_ports(graph);
+  for (size_t k = 0; k < graph.outputs().size(); ++k) runner->outputs.push_back({graph.output_names()[k], graph.type(graph.outputs()[k])});
+  if (!interpret) {
+    TRY(runner->context, runner->compilation.executable->context(flags.threads));
+  }
+  return runner;
+}
+
+}  // namespace obelisk::cli

@@ -1,0 +1,23 @@
+/// obelisk/runner.h — something that answers inputs with outputs: the program on the CPU, or the interpreter.
+#pragma once
+
+#include "source.h"
+
+namespace obelisk::cli {
+
+struct Runner {
+  std::string target;                 // "cpu" or "reference"
+  std::vector<runtime::Port> inputs, outputs;
+  compiler::Compilation compilation;  // the program, unless the interpreter runs
+  std::unique_ptr<runtime::Context> context;
+
+  /// Outputs are allocated by the caller once and written by every run.
+  Status run(const std::vector<Tensor>& in, std::vector<Tensor>& out);
+  std::vector<Tensor> allocate_outputs() const;
+};
+
+/// Compiles what has to be compiled. Without a host compiler the interpreter runs, and a line on stderr says so (target auto).
+/// On an error `report` holds all nodes that cannot be run.
+Result<std::unique_ptr<Runner>> make_runner(const Flags& flags, const Source& source, frontends::ImportReport& report);
+
+}  // namespace obelisk::cli
