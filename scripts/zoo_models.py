@@ -31,7 +31,7 @@ class Network:
     inputs: dict       # name -> Input, in the order of forward's arguments
     outputs: list      # names
     shapes: list       # [{dimension name: size}], two or more
-    tolerance: float = 1e-3
+    tolerance: float = 1e-4
     derived: dict = field(default_factory=dict)  # output name -> {axis: dimension name}, for TorchScript
     unrolled: tuple = ()  # dimensions that the dynamo exporter can only write at one size
 
