@@ -272,7 +272,7 @@ Result<Tensor> parse_npy(std::span<const std::byte> bytes, std::optional<DType> 
     tensor = tensor.cast(plan.stored);
     if (swap) swap_bytes(tensor.mutable_data(), *count, width);
   }
-  if (plan.stored == DType::b1) {
+  if (plan.result == DType::b1) {  // raw bytes may be wanted as booleans too
     const auto* truths = tensor.as<uint8_t>();
     if (std::any_of(truths, truths + *count, [](uint8_t truth) { return truth > 1; })) {
       return bad("a boolean array with bytes other than 0 and 1", "save it again");

@@ -31,7 +31,7 @@ std::vector<int64_t> batch_offsets(const Shape& batch, const Shape& operand) {
 /// c = a * b modulo 2^64.
 std::vector<int64_t> multiply_ints(const Product& product, const std::vector<int64_t>& a,
                                    const std::vector<int64_t>& b) {
-  const auto [m, n, k] = std::tuple(product.m, product.n, product.k);
+  const int64_t m = product.m, n = product.n, k = product.k;
   const auto a_at = batch_offsets(product.batch, product.a);
   const auto b_at = batch_offsets(product.batch, product.b);
   std::vector<uint64_t> c(a_at.size() * m * n, 0);
@@ -104,7 +104,7 @@ Result<Product> product_of(const Call& call, int a, int b) {
 
 std::vector<double> multiply(const Product& product, const std::vector<double>& a,
                              const std::vector<double>& b) {
-  const auto [m, n, k] = std::tuple(product.m, product.n, product.k);
+  const int64_t m = product.m, n = product.n, k = product.k;
   const auto a_at = batch_offsets(product.batch, product.a);
   const auto b_at = batch_offsets(product.batch, product.b);
   const auto batches = static_cast<int64_t>(a_at.size());

@@ -235,7 +235,7 @@ Cost cost_recurrent(const Call& call) {
 Status reference_recurrent(const Call& call, std::span<const Tensor* const> inputs,
                            std::span<Tensor> outputs) {
   TRY(const RecurrentShape shape, recurrent_shape(call));
-  const auto [length, batch, hidden] = std::tuple(shape.length, shape.batch, shape.hidden);
+  const int64_t length = shape.length, batch = shape.batch, hidden = shape.hidden;
   const int64_t rows = shape.gates * hidden, directions = shape.directions;
   auto optional = [&](int input) {
     return call.has(input) ? read_reals(*inputs[input]) : std::vector<double>{};

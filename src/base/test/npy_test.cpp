@@ -126,6 +126,8 @@ TEST(Npy, LiesAreRefused) {
             "base: elements of NumPy type '<U3'; conv");
   EXPECT_EQ(refusal(npy(head("|b1", "(1,)"), "\2")),
             "base: a boolean array with bytes other than 0 and 1; save it again");
+  EXPECT_EQ(refusal(npy(head("<V1", "(1,)"), "\2"), DType::b1),
+            "base: a boolean array with bytes other than 0 and 1; save it again");
   EXPECT_EQ(refusal(std::string("\x93NUMPY\1\0\xff\xff{'de", 14)),
             "base: the file ends inside its header");
   EXPECT_EQ(refusal(std::string("\x93NUMPY\7\0\xff\xff{'de", 14)).substr(0, 31),
