@@ -11,6 +11,7 @@
 #include "graph/graph.h"
 #include "passes/expand.h"
 #include "passes/remove_dead.h"
+#include "passes/stage_conv_inputs.h"
 
 namespace obelisk::passes {
 
