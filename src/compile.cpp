@@ -111,8 +111,11 @@ Status lower(const Network& network, const Options& options, Compilation& made, 
   const auto graph_text = [&](bool) { return graph::print(made.graph); };
   target::DeviceSpec device;
 
-  TRY_STATUS(step("import", [&] { return put(made.graph, import(network, options, made)); }, sound_graph, graph_text));
-  made.imported = made.graph;
+  TRY_STATUS(step("import", [&] {
+    const Status status = put(made.graph, import(network, options, made));
+    made.imported = made.graph;  // inside the step: whoever stops at it reads the import too
+    return status;
+  }, sound_graph, graph_text));
 
   for (const passes::Pass& pass : passes::table()) {
     graph::Graph before;
