@@ -133,8 +133,9 @@ def test_flipped_byte_in_a_compiled_file(obelisk, compiled, tmp_path, share):
     refused(obelisk("run", "bad.obk", "--seed", "1"), "bad.obk")
 
 
-def test_interrupted_compile_leaves_no_half_file(program, environment, deep, tmp_path):
+def test_interrupted_compile_leaves_no_half_file(program, environment, need, deep, tmp_path):
     """Interrupts at growing times until one lands inside the compile; nothing may ever be left."""
+    need("compile")
     seen = []
     for delay in (0.05, 0.1, 0.2, 0.4, 0.8):
         for file in tmp_path.glob("*.obk*"):
@@ -155,8 +156,9 @@ def test_interrupted_compile_leaves_no_half_file(program, environment, deep, tmp
     assert 130 in seen, f"exits at growing times: {seen}"
 
 
-def test_full_disk_is_an_error(program, environment, tmp_path):
+def test_full_disk_is_an_error(program, environment, need, tmp_path):
     """A limit on file sizes stands for the full disk: 8 MB of weights do not fit into 4 MB."""
+    need("compile")
     node = helper.make_node("MatMul", ["x", "w"], ["y"], name="n")
     model = save(tmp_path / "wide.onnx", [node], {"x": (TensorProto.FLOAT, [1, 2048])},
                  {"y": (TensorProto.FLOAT, [1, 1024])}, {"w": random(2048, 1024)})

@@ -1,6 +1,7 @@
 """The program under test, and small models for it. Every test has a folder and a cache of its own."""
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 ROOT = Path(__file__).resolve().parents[2]
+VERBS = ("check", "compile", "run", "bench", "verify", "inspect", "cache", "doctor")
 sys.path.insert(0, str(ROOT / "scripts"))
 
 
@@ -43,10 +45,26 @@ def program():
     return path
 
 
+@pytest.fixture(scope="session")
+def verbs(program):
+    """The verbs that this build has. A test of another one is skipped by its name, never silently."""
+    text = subprocess.run([str(program), "--help"], capture_output=True, text=True, timeout=20).stdout
+    return {verb for verb in VERBS if re.search(rf"^\s+{verb}\b", text, re.MULTILINE)}
+
+
 @pytest.fixture
-def obelisk(program, environment, tmp_path):
+def need(verbs):
+    def check(verb):
+        if verb in VERBS and verb not in verbs:
+            pytest.skip(f"this build has no verb '{verb}'")
+    return check
+
+
+@pytest.fixture
+def obelisk(program, environment, need, tmp_path):
     """obelisk('check', file, …): runs in the test's folder, waits at most two minutes."""
     def run(*arguments, code=None):
+        need(arguments[0])
         process = subprocess.run([str(program), *map(str, arguments)], cwd=tmp_path, env=environment,
                                  stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120)
         result = Result(process)
