@@ -4,6 +4,8 @@ namespace obelisk::passes {
 
 std::span<const Pass> table() {
   static constexpr Pass kPasses[] = {
+      {"fold_constants", "what is known is computed now, within bounds", fold_constants},
+      {"merge_equal", "what is computed twice is computed once", merge_equal},
       {"expand", "composite ops are told in simpler ones, which fuse", expand},
       {"stage_conv_inputs", "a convolution's row-major input gets a copy that may be stored channels-last", stage_conv_inputs},
       {"remove_dead", "nodes that no output needs are removed, values are renumbered", remove_dead},

@@ -10,6 +10,8 @@
 
 #include "graph/graph.h"
 #include "passes/expand.h"
+#include "passes/fold_constants.h"
+#include "passes/merge_equal.h"
 #include "passes/remove_dead.h"
 #include "passes/stage_conv_inputs.h"
 

@@ -1,0 +1,66 @@
+#include "passes/fold_constants.h"
+
+#include <algorithm>
+
+#include "passes/rewrite.h"
+
+namespace obelisk::passes {
+namespace {
+
+using graph::Graph;
+using graph::NodeId;
+using graph::ValueId;
+
+bool can_fold(const Graph& graph, NodeId id) {
+  const graph::Node& node = graph.node(id);
+  int64_t in = 0, out = 0;
+  for (ValueId input : node.inputs) {
+    if (input == graph::kNone) continue;
+    if (!graph.value(input).is_constant()) return false;
+    in += graph.type(input).count();
+  }
+  for (ValueId output : node.outputs) {
+    if (graph.is_output(output)) return false;  // an answer stays a value of its own
+    out += graph.type(output).count();
+  }
+  if (out > std::max(in, kMostFolded)) return false;
+  return ops::cost(graph.call(id)).flops.count <= kMostFoldedFlops;
+}
+
+/// The node's answers, or nothing where its reference refuses.
+std::vector<Tensor> answers(const Graph& graph, NodeId id) {
+  const graph::Node& node = graph.node(id);
+  std::vector<const Tensor*> inputs;
+  for (ValueId input : node.inputs) {
+    inputs.push_back(input == graph::kNone ? nullptr : &graph.value(input).constant);
+  }
+  std::vector<Tensor> outputs;
+  for (ValueId output : node.outputs) outputs.push_back(Tensor::allocate(graph.type(output)));
+  if (!ops::reference(graph.call(id), inputs, outputs).ok()) outputs.clear();
+  return outputs;
+}
+
+}  // namespace
+
+Result<Graph> fold_constants(Graph graph) {
+  const std::vector<NodeId> order = graph.order();
+  for (NodeId id : order) {
+    if (!can_fold(graph, id)) continue;
+    const std::vector<Tensor> made = answers(graph, id);
+    if (made.empty()) continue;
+    const graph::Node node = graph.node(id);
+    for (size_t k = 0; k < made.size(); ++k) {
+      const ValueId folded = graph.add_constant(made[k], graph.value(node.outputs[k]).name);
+      graph.replace_uses(node.outputs[k], folded);
+    }
+    graph.erase_node(id);
+    for (ValueId input :
+         node.inputs) {  // a step between may be as large as a weight: let it go now
+      if (input == graph::kNone || !graph.users(input).empty() || graph.is_output(input)) continue;
+      graph.value(input).constant = Tensor();
+    }
+  }
+  return tidy(std::move(graph));
+}
+
+}  // namespace obelisk::passes

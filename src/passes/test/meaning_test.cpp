@@ -1,0 +1,80 @@
+// Whatever the graph, a pass keeps its meaning; run again, a pass that stands before `expand`
+// changes nothing more.
+#include "graph/compare.h"
+
+#include <gtest/gtest.h>
+
+#include "passes/passes.h"
+
+namespace obelisk::passes {
+namespace {
+
+using graph::Graph;
+
+// In f64, so that what passes may change, the order of roundings, is far below what they may not.
+constexpr ops::Tolerance kAlike{1e-9, 1e-9};
+constexpr uint64_t kSeeds = 60;
+
+Graph made(uint64_t seed) {
+  graph::RandomOptions options;
+  options.nodes = 6 + static_cast<int>(seed % 20);
+  options.dtype = DType::f64;
+  options.steps = seed % 3 == 0;
+  return graph::random_graph(seed, options);
+}
+
+void expect_same(const Graph& before, const Graph& after, uint64_t seed) {
+  const Status sound = graph::verify(after);
+  ASSERT_TRUE(sound.ok()) << sound.error().text();
+  ASSERT_EQ(before.output_names(), after.output_names());
+  const std::vector<Tensor> inputs = graph::random_inputs(before, seed);
+  const auto want = graph::interpret(before, inputs), got = graph::interpret(after, inputs);
+  ASSERT_TRUE(want.ok() && got.ok());
+  const std::vector<ops::Tolerance> tolerances{kAlike};
+  const graph::Comparison same = graph::compare(*got, *want, tolerances);
+  EXPECT_TRUE(same.ok) << same.text() << "\n" << graph::print(before) << graph::print(after);
+}
+
+TEST(Meaning, EachPassKeepsIt) {
+  for (const Pass& pass : table()) {
+    SCOPED_TRACE(pass.name);
+    for (uint64_t seed = 0; seed < kSeeds; ++seed) {
+      SCOPED_TRACE(seed);
+      const Graph graph = made(seed);
+      const Result<Graph> after = pass.run(graph);
+      ASSERT_TRUE(after.ok()) << after.error().text();
+      expect_same(graph, *after, seed);
+    }
+  }
+}
+
+TEST(Meaning, AllPassesTogetherKeepIt) {
+  for (uint64_t seed = 1000; seed < 1000 + kSeeds; ++seed) {
+    SCOPED_TRACE(seed);
+    const Graph graph = made(seed);
+    Graph after = graph;
+    for (const Pass& pass : table()) {
+      Result<Graph> next = pass.run(std::move(after));
+      ASSERT_TRUE(next.ok()) << next.error().text();
+      after = std::move(*next);
+    }
+    expect_same(graph, after, seed);
+  }
+}
+
+TEST(Meaning, ASecondRunChangesNothing) {
+  for (const Pass& pass : table()) {
+    SCOPED_TRACE(pass.name);
+    for (uint64_t seed = 2000; seed < 2000 + kSeeds; ++seed) {
+      SCOPED_TRACE(seed);
+      const Result<Graph> once = pass.run(made(seed));
+      ASSERT_TRUE(once.ok());
+      const Result<Graph> twice = pass.run(*once);
+      ASSERT_TRUE(twice.ok());
+      EXPECT_EQ(graph::print(*once), graph::print(*twice));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace obelisk::passes
