@@ -1,5 +1,5 @@
-# cmake -DOUT=file.cpp "-DHEADERS=a;b" -P embed.cmake: text files as string literals, by their file name.
-set(text "// Made by cmake/embed.cmake.\n#include \"runtime/cpu/dialect_files.h\"\n\nnamespace obelisk::runtime::cpu {\nconst DialectFile kDialectFiles[] = {\n")
+# cmake -DOUT=file.cpp -DMACHINE=cpu "-DHEADERS=a;b" -P embed.cmake: text files as string literals, by their file name.
+set(text "// Made by cmake/embed.cmake.\n#include \"runtime/${MACHINE}/dialect_files.h\"\n\nnamespace obelisk::runtime::${MACHINE} {\nconst DialectFile kDialectFiles[] = {\n")
 foreach(header ${HEADERS})
   get_filename_component(name ${header} NAME)
   file(READ ${header} content)
@@ -14,5 +14,5 @@ foreach(header ${HEADERS})
   endwhile()
   set(text "${text}},\n")
 endforeach()
-set(text "${text}};\nconst int kDialectFileCount = sizeof kDialectFiles / sizeof kDialectFiles[0];\n}  // namespace obelisk::runtime::cpu\n")
+set(text "${text}};\nconst int kDialectFileCount = sizeof kDialectFiles / sizeof kDialectFiles[0];\n}  // namespace obelisk::runtime::${MACHINE}\n")
 file(WRITE ${OUT} "${text}")

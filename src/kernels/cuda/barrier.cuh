@@ -1,0 +1,87 @@
+/* kernels/cuda/barrier.cuh — the barrier of all CTAs of one kernel, in two halves, and the clock that guards every spin.
+ *
+ *   GridBarrier barrier(counter, ctas, watch, sm);
+ *   barrier.arrive();   after the CTA's stores; asks nobody to wait. Bulk copies asked for right after it flow on
+ *   barrier.wait();     returns when every CTA has arrived; their stores are then seen by the whole CTA
+ *
+ * One 64-bit counter per instance of a program, zero when the instance is made, that only grows: no reset between runs. A run
+ * finds the count at which it starts by rounding what it reads down to a multiple of the CTAs: until this CTA has arrived
+ * once, no more than one barrier's arrivals can lie above it. After a run that ended early the owner sets the counter to zero.
+ * Several instances run side by side with a counter each. The CTAs must all be resident: a cooperative launch.
+ *
+ * A release waits for every copy in flight on its SM, so ask for weights right after arrive(), by the thread that signals.
+ * With OBK_WATCHDOG, a number of clocks, a spin that lasts longer writes what it waits for and traps. */
+#ifndef OBK_BARRIER_CUH
+#define OBK_BARRIER_CUH
+
+#include "ptx.cuh"
+
+/* What a spin waited for when its clock ran out; in memory of the host, which outlives a trap. */
+struct ObkWatch {
+  uint32_t hit, sm, task, kind; /* kind: 1 the grid barrier, 2 a page of the ring */
+  uint64_t counter, want, have;
+};
+
+namespace obk {
+
+struct Watchdog {
+  ObkWatch* watch;
+  uint32_t sm, task;
+  int64_t since;
+
+  __device__ void start() {
+#ifdef OBK_WATCHDOG
+    since = clock_cycles();
+#endif
+  }
+  __device__ void check(uint32_t kind, uint64_t counter, uint64_t want, uint64_t have) {
+#ifdef OBK_WATCHDOG
+    if (clock_cycles() - since < (int64_t)(OBK_WATCHDOG)) return;
+    if (watch && atomicCAS_system(&watch->hit, 0u, 1u) == 0u) {
+      volatile ObkWatch* out = watch;
+      out->sm = sm, out->task = task, out->kind = kind;
+      out->counter = counter, out->want = want, out->have = have;
+      __threadfence_system();
+    }
+    __trap();
+#else
+    (void)kind, (void)counter, (void)want, (void)have;
+#endif
+  }
+};
+
+class GridBarrier {
+ public:
+  __device__ GridBarrier(uint64_t* counter, uint32_t ctas, ObkWatch* watch, uint32_t sm)
+      : counter_(counter), ctas_(ctas), dog_{watch, sm, 0, 0} {
+    const uint64_t seen = threadIdx.x == 0 ? poll_relaxed(counter) : 0;
+    want_ = seen - seen % ctas;
+  }
+  __device__ void arrive() {
+    __syncthreads();
+    arrive_after_sync();
+  }
+  /* For a caller whose threads have met already. */
+  __device__ void arrive_after_sync() {
+    want_ += ctas_;
+    if (threadIdx.x == 0) arrive_release(counter_);
+  }
+  __device__ void wait() {
+    if (threadIdx.x == 0) {
+      dog_.start();
+      for (uint64_t have; (have = poll_acquire(counter_)) < want_;) dog_.check(1, (uint64_t)counter_, want_, have);
+    }
+    __syncthreads();
+  }
+  __device__ Watchdog& dog() { return dog_; }
+
+ private:
+  uint64_t* counter_;
+  uint32_t ctas_;
+  uint64_t want_ = 0; /* thread 0's alone */
+  Watchdog dog_;
+};
+
+}  // namespace obk
+
+#endif

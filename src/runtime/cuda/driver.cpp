@@ -1,0 +1,44 @@
+#include "runtime/cuda/driver.h"
+
+#include <dlfcn.h>
+
+namespace obelisk::runtime::cuda {
+namespace {
+
+Driver table;
+
+Result<const Driver*> load() {
+  void* library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+  if (!library)
+    return Error{Code::kDevice, "runtime", "no NVIDIA driver: libcuda.so.1 is not found", "",
+                 "install the driver, or run with --target cpu"};
+#define OBELISK_RESOLVE(name, symbol, arguments)                                                      \
+  table.name = reinterpret_cast<decltype(table.name)>(dlsym(library, symbol));                        \
+  if (!table.name)                                                                                    \
+    return Error{Code::kDevice, "runtime", "the NVIDIA driver has no " symbol, "", "update the driver to 525 or later"};
+  OBELISK_DRIVER_CALLS(OBELISK_RESOLVE)
+#undef OBELISK_RESOLVE
+  TRY_STATUS(check(table.Init(0), "start the NVIDIA driver"));
+  int count = 0;
+  TRY_STATUS(check(table.DeviceGetCount(&count), "count the GPUs"));
+  if (count == 0) return Error{Code::kDevice, "runtime", "the NVIDIA driver finds no GPU", "", "run with --target cpu"};
+  return &table;
+}
+
+}  // namespace
+
+Result<const Driver*> load_driver() {
+  static const Result<const Driver*> loaded = load();
+  return loaded;
+}
+
+Status check(int code, const std::string& what) {
+  if (code == 0) return ok_status();
+  const char *name = nullptr, *text = nullptr;
+  if (table.ErrorName) table.ErrorName(code, &name);
+  if (table.ErrorString) table.ErrorString(code, &text);
+  const Code kind = code == 2 ? Code::kMemory : Code::kDevice;
+  return Error{kind, "runtime", fmt::format("{}: {} ({})", what, text ? text : "unknown error", name ? name : std::to_string(code)), "", ""};
+}
+
+}  // namespace obelisk::runtime::cuda

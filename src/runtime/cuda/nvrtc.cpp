@@ -1,0 +1,141 @@
+#include "runtime/cuda/nvrtc.h"
+
+#include <dlfcn.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <mutex>
+#include <sstream>
+
+#include "runtime/cuda/dialect_files.h"
+
+namespace obelisk::runtime::cuda {
+namespace {
+
+namespace fs = std::filesystem;
+using Program = struct OpaqueProgram*;
+
+struct Nvrtc {
+  int (*CreateProgram)(Program*, const char*, const char*, int, const char* const*, const char* const*) = nullptr;
+  int (*DestroyProgram)(Program*) = nullptr;
+  int (*CompileProgram)(Program, int, const char* const*) = nullptr;
+  int (*GetCUBINSize)(Program, size_t*) = nullptr;
+  int (*GetCUBIN)(Program, char*) = nullptr;
+  int (*GetProgramLogSize)(Program, size_t*) = nullptr;
+  int (*GetProgramLog)(Program, char*) = nullptr;
+  const char* (*GetErrorString)(int) = nullptr;
+  std::string path;
+};
+
+/// Files in `folder` whose names begin so, the newest version first.
+std::vector<std::string> files_named(const fs::path& folder, const std::string& prefix) {
+  std::vector<std::string> found;
+  std::error_code ignored;
+  for (const auto& entry : fs::directory_iterator(folder, ignored))
+    if (entry.path().filename().string().starts_with(prefix)) found.push_back(entry.path().string());
+  std::sort(found.rbegin(), found.rend());
+  return found;
+}
+
+std::vector<fs::path> folders_to_search() {
+  std::vector<fs::path> folders;
+  if (const char* own = getenv("OBELISK_NVRTC")) folders.push_back(fs::is_directory(own) ? fs::path(own) : fs::path(own).parent_path());
+  folders.push_back("/usr/local/cuda/lib64");
+  auto add_packages = [&](const fs::path& packages) {
+    folders.push_back(packages / "nvidia/cu13/lib");
+    folders.push_back(packages / "nvidia/cuda_nvrtc/lib");
+  };
+  if (const char* paths = getenv("PYTHONPATH")) {
+    std::stringstream list(paths);
+    for (std::string path; std::getline(list, path, ':');) add_packages(path);
+  }
+  if (const char* environment = getenv("VIRTUAL_ENV")) {
+    std::error_code ignored;
+    for (const auto& entry : fs::directory_iterator(fs::path(environment) / "lib", ignored)) add_packages(entry.path() / "site-packages");
+  }
+  return folders;
+}
+
+Result<Nvrtc> load() {
+  Nvrtc nvrtc;
+  void* library = nullptr;
+  auto open = [&](const std::string& path) {
+    if (!library && (library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL))) nvrtc.path = path;
+  };
+  for (const fs::path& folder : folders_to_search()) {
+    if (library) break;
+    const std::vector<std::string> compilers = files_named(folder, "libnvrtc.so");
+    if (compilers.empty()) continue;
+    for (const std::string& builtins : files_named(folder, "libnvrtc-builtins.so"))
+      if (dlopen(builtins.c_str(), RTLD_NOW | RTLD_GLOBAL)) break;
+    for (const std::string& compiler : compilers) open(compiler);
+  }
+  for (const char* name : {"libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"}) open(name);
+  if (!library)
+    return Error{Code::kBuild, "runtime", "the device compiler libnvrtc is found neither on the library path, nor in /usr/local/cuda, nor in a Python environment",
+                 "", "pip install nvidia-cuda-nvrtc, or set OBELISK_NVRTC to its folder"};
+  bool complete = true;
+  auto resolve = [&](auto& function, const char* symbol) {
+    function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(dlsym(library, symbol));
+    complete = complete && function;
+  };
+  resolve(nvrtc.CreateProgram, "nvrtcCreateProgram");
+  resolve(nvrtc.DestroyProgram, "nvrtcDestroyProgram");
+  resolve(nvrtc.CompileProgram, "nvrtcCompileProgram");
+  resolve(nvrtc.GetCUBINSize, "nvrtcGetCUBINSize");
+  resolve(nvrtc.GetCUBIN, "nvrtcGetCUBIN");
+  resolve(nvrtc.GetProgramLogSize, "nvrtcGetProgramLogSize");
+  resolve(nvrtc.GetProgramLog, "nvrtcGetProgramLog");
+  resolve(nvrtc.GetErrorString, "nvrtcGetErrorString");
+  if (!complete) return Error{Code::kBuild, "runtime", nvrtc.path + " is too old", "", "install version 12 or later"};
+  return nvrtc;
+}
+
+const Result<Nvrtc>& nvrtc() {
+  static const Result<Nvrtc> loaded = load();
+  return loaded;
+}
+
+}  // namespace
+
+Result<std::string> find_nvrtc() {
+  if (!nvrtc().ok()) return nvrtc().error();
+  return nvrtc()->path;
+}
+
+Result<Cubin> compile_cubin(const std::string& text, const std::string& architecture, const std::vector<std::string>& defines) {
+  if (!nvrtc().ok()) return nvrtc().error();
+  const Nvrtc& n = *nvrtc();
+  std::vector<const char*> names, texts;
+  for (int k = 0; k < kDialectFileCount; ++k) {
+    names.push_back(kDialectFiles[k].name), texts.push_back(kDialectFiles[k].text);
+    const std::string name = kDialectFiles[k].name;
+    if (name == "dialect.cuh") names.push_back("dialect.h"), texts.push_back(kDialectFiles[k].text);
+    if (name == "types.cuh") names.push_back("stdint.h"), texts.push_back(kDialectFiles[k].text);
+  }
+  Program program = nullptr;
+  if (int code = n.CreateProgram(&program, text.c_str(), "program.cu", static_cast<int>(names.size()), texts.data(), names.data()))
+    return Error{Code::kBuild, "runtime", fmt::format("the device compiler: {}", n.GetErrorString(code)), "", ""};
+  std::vector<std::string> options = {"-std=c++17", "-default-device", "-arch=" + architecture, "-lineinfo", "--ptxas-options=-v"};
+  for (const std::string& define : defines) options.push_back("-D" + define);
+  std::vector<const char*> pointers;
+  for (const std::string& option : options) pointers.push_back(option.c_str());
+  const int code = n.CompileProgram(program, static_cast<int>(pointers.size()), pointers.data());
+  Cubin cubin;
+  size_t size = 0;
+  n.GetProgramLogSize(program, &size);
+  cubin.log.resize(size);
+  n.GetProgramLog(program, cubin.log.data());
+  if (code == 0) {
+    n.GetCUBINSize(program, &size);
+    cubin.bytes.resize(size);
+    n.GetCUBIN(program, cubin.bytes.data());
+  }
+  n.DestroyProgram(&program);
+  if (code != 0)
+    return Error{Code::kBuild, "runtime", fmt::format("device code does not compile ({}): {}", n.GetErrorString(code), cubin.log.substr(0, 2000)), "", ""};
+  return cubin;
+}
+
+}  // namespace obelisk::runtime::cuda
