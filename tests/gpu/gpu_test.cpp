@@ -1,5 +1,6 @@
-// The CUDA target against the interpreter: graphs as text become one kernel. Where no device compiler is found everything is
-// skipped; where no GPU is, the kernels are compiled for sm_90a and not run.
+// The CUDA target against the interpreter: graphs as text become one kernel. Where no device
+// compiler is found everything is skipped; where no GPU is, the kernels are compiled for sm_90a and
+// not run.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -117,8 +118,10 @@ Tensor random_tensor(const Type& type, std::mt19937& random) {
   std::normal_distribution<double> normal(0, 1);
   std::uniform_int_distribution<int> small(0, 30);
   for (int64_t k = 0; k < type.count(); ++k) {
-    if (is_float(type.dtype)) tensor.set_double(k, normal(random));
-    else tensor.set_int(k, small(random));
+    if (is_float(type.dtype))
+      tensor.set_double(k, normal(random));
+    else
+      tensor.set_int(k, small(random));
   }
   return tensor;
 }
@@ -142,17 +145,20 @@ TEST_P(OneKernel, EqualsInterpreter) {
     options.stitch = stitching, options.tiles = false;
     const stitch::Plan plan = stitch::plan(*graph, device, options);
     schedule::TaskGraph tasks = schedule::build(*graph, plan, device);
-    auto program = std::make_shared<Program>(assemble(*graph, plan, tasks, codegen::emit_cpu(*graph, plan, tasks), "cuda"));
+    auto program = std::make_shared<Program>(
+        assemble(*graph, plan, tasks, codegen::emit_cpu(*graph, plan, tasks), "cuda"));
     auto source = mono_source(*program);
     ASSERT_TRUE(source.ok()) << source.error().text();
-    auto cubin = compile_cubin(*source, gpu.ok() ? gpu->architecture : "sm_90a", {"OBK_WATCHDOG=2000000000"});
+    auto cubin = compile_cubin(*source, gpu.ok() ? gpu->architecture : "sm_90a",
+                               {"OBK_WATCHDOG=2000000000"});
     ASSERT_TRUE(cubin.ok()) << cubin.error().text();
     EXPECT_EQ(cubin->log.find("C75"), std::string::npos) << cubin->log;
     if (!gpu.ok()) continue;
 
     std::mt19937 random(7);
     std::vector<Tensor> inputs, outputs;
-    for (graph::ValueId v : graph->inputs()) inputs.push_back(random_tensor(graph->type(v), random));
+    for (graph::ValueId v : graph->inputs())
+      inputs.push_back(random_tensor(graph->type(v), random));
     auto wanted = graph::interpret(*graph, inputs);
     ASSERT_TRUE(wanted.ok()) << wanted.error().text();
     auto kernel = MonoKernel::load(program, *cubin);
@@ -170,31 +176,42 @@ TEST_P(OneKernel, EqualsInterpreter) {
       Status ran = (*kernel)->run(in, out);
       ASSERT_TRUE(ran.ok()) << ran.error().text();
       std::string bits;
-      for (const Tensor& tensor : outputs) bits.append(static_cast<const char*>(tensor.data()), static_cast<size_t>(tensor.bytes()));
+      for (const Tensor& tensor : outputs)
+        bits.append(static_cast<const char*>(tensor.data()), static_cast<size_t>(tensor.bytes()));
       if (repeat == 0) first = bits;
       EXPECT_EQ(first, bits) << "the same input gave other bits in run " << repeat;
     }
-    const double step = std::string(dtype) == "f32" ? 1e-5 : std::string(dtype) == "f16" ? 2e-3 : 1.6e-2;
+    const double step = std::string(dtype) == "f32"   ? 1e-5
+                        : std::string(dtype) == "f16" ? 2e-3
+                                                      : 1.6e-2;
     double worst = 0;
     for (size_t o = 0; o < outputs.size(); ++o) {
       for (int64_t k = 0; k < outputs[o].count(); ++k) {
         const double a = outputs[o].get_double(k), b = (*wanted)[o].get_double(k);
         if (std::isnan(a) && std::isnan(b)) continue;
         const double error = std::fabs(a - b) / (1.0 + std::fabs(b));
-        ASSERT_LE(error, 4 * step) << "output " << o << " element " << k << ": " << a << " wanted " << b;
+        ASSERT_LE(error, 4 * step)
+            << "output " << o << " element " << k << ": " << a << " wanted " << b;
         worst = std::max(worst, error);
       }
     }
     auto micros = (*kernel)->time(20);
     ASSERT_TRUE(micros.ok()) << micros.error().text();
-    fmt::print("{{\"case\": \"{}\", \"dtype\": \"{}\", \"stitched\": {}, \"waves\": {}, \"bodies\": {}, \"worst\": {:.2e}, \"device_us\": {:.2f}}}\n", test.name, dtype,
-               stitching, program->waves, program->bodies.size(), worst, *micros);
+    fmt::print(
+        "{{\"case\": \"{}\", \"dtype\": \"{}\", \"stitched\": {}, \"waves\": {}, \"bodies\": {}, "
+        "\"worst\": {:.2e}, \"device_us\": {:.2f}}}\n",
+        test.name, dtype, stitching, program->waves, program->bodies.size(), worst, *micros);
   }
   if (!gpu.ok()) GTEST_SKIP() << "compiled for sm_90a, not run: " << gpu.error().text();
 }
 
-INSTANTIATE_TEST_SUITE_P(Bodies, OneKernel, testing::Combine(testing::ValuesIn(kCases), testing::Values("f32", "f16", "bf16")),
-                         [](const auto& info) { return fmt::format("{}_{}", std::get<0>(info.param).name, std::get<1>(info.param)); });
+INSTANTIATE_TEST_SUITE_P(Bodies, OneKernel,
+                         testing::Combine(testing::ValuesIn(kCases),
+                                          testing::Values("f32", "f16", "bf16")),
+                         [](const auto& info) {
+                           return fmt::format("{}_{}", std::get<0>(info.param).name,
+                                              std::get<1>(info.param));
+                         });
 
 }  // namespace
 }  // namespace obelisk::runtime::cuda

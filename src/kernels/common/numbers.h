@@ -8,7 +8,7 @@
 
 namespace obk {
 
-/* ---- storage types ------------------------------------------------------------------------------------------------ */
+/* ---- storage types ---- */
 struct f16 { uint16_t bits; };
 struct bf16 { uint16_t bits; };
 struct f8e4m3fn { uint8_t bits; };
@@ -96,7 +96,7 @@ static inline float widen(f8e5m2 v) { return widen_narrow(v.bits, 5, 2, 15, 2); 
 static inline float widen(f8e5m2fnuz v) { return widen_narrow(v.bits, 5, 2, 16, 1); }
 static inline float widen(f8e8m0 v) { return v.bits == 255 ? NAN : ldexpf(1.0f, (int)v.bits - 127); }
 
-/* ---- loads: element `index` as the type of arithmetic ------------------------------------------------------------------ */
+/* ---- loads: element `index` as the type of arithmetic ---- */
 static inline double load(const double* p, int64_t i) { return p[i]; }
 static inline float load(const float* p, int64_t i) { return p[i]; }
 static inline float load(const f16* p, int64_t i) { return widen(p[i]); }
@@ -121,7 +121,7 @@ static inline uint8_t load(const u4* p, int64_t i) { return (uint8_t)((p[i >> 1]
 static inline int8_t load(const i2* p, int64_t i) { return (int8_t)((int8_t)(uint8_t)(p[i >> 2].byte << (6 - (i & 3) * 2)) >> 6); }
 static inline uint8_t load(const u2* p, int64_t i) { return (uint8_t)((p[i >> 2].byte >> ((i & 3) * 2)) & 3); }
 
-/* ---- stores ---------------------------------------------------------------------------------------------------------- */
+/* ---- stores ---- */
 static inline void store(double* p, int64_t i, double v) { p[i] = v; }
 static inline void store(float* p, int64_t i, float v) { p[i] = v; }
 static inline void store(f16* p, int64_t i, float v) { p[i] = narrow_f16(v); }
@@ -160,7 +160,7 @@ static inline void store(u4* p, int64_t i, uint8_t v) { store_bits(p, i, 2, v); 
 static inline void store(i2* p, int64_t i, int8_t v) { store_bits(p, i, 4, (uint8_t)v); }
 static inline void store(u2* p, int64_t i, uint8_t v) { store_bits(p, i, 4, v); }
 
-/* ---- casts that round to a narrow grid but stay in float ---------------------------------------------------------------- */
+/* ---- casts that round to a narrow grid but stay in float ---- */
 static inline float round_f16(float v) { return widen(narrow_f16(v)); }
 static inline float round_bf16(float v) { return widen(narrow_bf16(v)); }
 #define OBK_ROUND(name, e, m, bias, kind)                                                                              \
@@ -184,7 +184,7 @@ template <typename T> static inline T to_int(double v) {
 }
 static inline int32_t to_i32(float v) { return v >= -2147483648.0f && v < 2147483648.0f ? (int32_t)v : to_int<int32_t>(v); }
 
-/* ---- arithmetic with a meaning of its own ------------------------------------------------------------------------------- */
+/* ---- arithmetic with a meaning of its own ---- */
 template <typename T> static inline T minimum(T a, T b) { return b < a ? b : a; }
 template <typename T> static inline T maximum(T a, T b) { return a < b ? b : a; }
 static inline float minimum(float a, float b) { return a != a ? a : b != b ? b : b < a ? b : a; }

@@ -1,16 +1,20 @@
-/* kernels/cuda/barrier.cuh — the barrier of all CTAs of one kernel, in two halves, and the clock that guards every spin.
+/* kernels/cuda/barrier.cuh — the barrier of all CTAs of one kernel, in two halves, and the clock
+ * that guards every spin.
  *
  *   GridBarrier barrier(counter, ctas, watch, sm);
- *   barrier.arrive();   after the CTA's stores; asks nobody to wait. Bulk copies asked for right after it flow on
- *   barrier.wait();     returns when every CTA has arrived; their stores are then seen by the whole CTA
+ *   barrier.arrive();   after the CTA's stores; asks nobody to wait. Bulk copies asked for right
+ * after it flow on barrier.wait();     returns when every CTA has arrived; their stores are then
+ * seen by the whole CTA
  *
- * One 64-bit counter per instance of a program, zero when the instance is made, that only grows: no reset between runs. A run
- * finds the count at which it starts by rounding what it reads down to a multiple of the CTAs: until this CTA has arrived
- * once, no more than one barrier's arrivals can lie above it. After a run that ended early the owner sets the counter to zero.
- * Several instances run side by side with a counter each. The CTAs must all be resident: a cooperative launch.
+ * One 64-bit counter per instance of a program, zero when the instance is made, that only grows: no
+ * reset between runs. A run finds the count at which it starts by rounding what it reads down to a
+ * multiple of the CTAs: until this CTA has arrived once, no more than one barrier's arrivals can
+ * lie above it. After a run that ended early the owner sets the counter to zero. Several instances
+ * run side by side with a counter each. The CTAs must all be resident: a cooperative launch.
  *
- * A release waits for every copy in flight on its SM, so ask for weights right after arrive(), by the thread that signals.
- * With OBK_WATCHDOG, a number of clocks, a spin that lasts longer writes what it waits for and traps. */
+ * A release waits for every copy in flight on its SM, so ask for weights right after arrive(), by
+ * the thread that signals. With OBK_WATCHDOG, a number of clocks, a spin that lasts longer writes
+ * what it waits for and traps. */
 #ifndef OBK_BARRIER_CUH
 #define OBK_BARRIER_CUH
 
@@ -69,7 +73,8 @@ class GridBarrier {
   __device__ void wait() {
     if (threadIdx.x == 0) {
       dog_.start();
-      for (uint64_t have; (have = poll_acquire(counter_)) < want_;) dog_.check(1, (uint64_t)counter_, want_, have);
+      for (uint64_t have; (have = poll_acquire(counter_)) < want_;)
+        dog_.check(1, (uint64_t)counter_, want_, have);
     }
     __syncthreads();
   }

@@ -1,10 +1,12 @@
-/* kernels/cuda/dialect.cuh — the language of generated bodies as a CTA reads it: the same texts as on the CPU.
+/* kernels/cuda/dialect.cuh — the language of generated bodies as a CTA reads it: the same texts as
+ * on the CPU.
  *
- * Rows go to warps and a row's columns to the 32 lanes of its warp; a task with few long rows gives each row to the whole CTA
- * (ObkLanes says which, the program's loop decides). Blocks of neighbouring rows go to warps, a row to each lane. A reduction
- * leaves a part in every lane; a join makes them one, in a fixed order. Staged values lie in shared memory, apart for each
- * group of lanes, and are read back by the lane that wrote them. Functions are the device library's with full accuracy: as
- * good as the CPU's, not equal in the last bit. */
+ * Rows go to warps and a row's columns to the 32 lanes of its warp; a task with few long rows gives
+ * each row to the whole CTA (ObkLanes says which, the program's loop decides). Blocks of
+ * neighbouring rows go to warps, a row to each lane. A reduction leaves a part in every lane; a
+ * join makes them one, in a fixed order. Staged values lie in shared memory, apart for each group
+ * of lanes, and are read back by the lane that wrote them. Functions are the device library's with
+ * full accuracy: as good as the CPU's, not equal in the last bit. */
 #ifndef OBK_CUDA_DIALECT_CUH
 #define OBK_CUDA_DIALECT_CUH
 
@@ -13,7 +15,8 @@
 #include "abi.h"
 #include "ptx.cuh"
 
-/* A kernel reads what other SMs wrote in the same launch, so no pointer may be taken for memory that nobody writes. */
+/* A kernel reads what other SMs wrote in the same launch, so no pointer may be taken for memory
+ * that nobody writes. */
 #define __restrict
 
 namespace obk {
@@ -41,13 +44,15 @@ struct ObkLanes : ObkWorker {
   int32_t lane, lanes;   /* this thread among those that share a row: a warp or the whole CTA */
   int32_t group, groups; /* which of the CTA's groups of lanes */
   int32_t warp, warps;
-  char* stage;           /* this group's part of the scratch */
-  uint64_t* parts;       /* shared memory for joins of the whole CTA: a word a warp */
+  char* stage;     /* this group's part of the scratch */
+  uint64_t* parts; /* shared memory for joins of the whole CTA: a word a warp */
 };
 
 #define OBK_BLOCK 32 /* rows that share a walk over the columns: a lane each */
 
-#define OBK_BODY(name) static __device__ __noinline__ void name(const ObkTask* t, const int64_t* p, void* const* x, ObkLanes* w)
+#define OBK_BODY(name)                                                                         \
+  static __device__ __noinline__ void name(const ObkTask* t, const int64_t* p, void* const* x, \
+                                           ObkLanes* w)
 #define OBK_FOR_ROWS(r) for (int64_t r = t->r0 + w->group; r < t->r1; r += w->groups)
 #define OBK_FOR_LANES_OF(j, low, high) for (int64_t j = (low) + w->lane; j < (high); j += w->lanes)
 #define OBK_FOR_LANES(j, low, high) OBK_FOR_LANES_OF(j, low, high)
@@ -62,8 +67,9 @@ struct ObkLanes : ObkWorker {
 #define OBK_JOIN_OR(v) obk::join(w, v, obk::Either())
 #define OBK_JOIN_AND(v) obk::join(w, v, obk::Both())
 /* The blocks of a task are dealt to the warps in turn. */
-#define OBK_FOR_ROW_BLOCKS(r, n, extent)                                                                       \
-  for (int64_t r = t->r0, n, obk_block = 0; r < t->r1 && (n = obk::block_of(r, t->r1, extent), true); r += n, ++obk_block) \
+#define OBK_FOR_ROW_BLOCKS(r, n, extent)                                              \
+  for (int64_t r = t->r0, n, obk_block = 0;                                           \
+       r < t->r1 && (n = obk::block_of(r, t->r1, extent), true); r += n, ++obk_block) \
     if (obk_block % w->warps == w->warp)
 #define OBK_FOR_BLOCK(k, n) for (int64_t k = threadIdx.x % 32; k < n; k += 32)
 #define OBK_BLOCK_VALUES(type, name) type name
@@ -77,17 +83,53 @@ static inline int64_t block_of(int64_t row, int64_t end, int64_t extent) {
   return n < rest ? n : rest;
 }
 
-/* ---- joins --------------------------------------------------------------------------------------------------------- */
-struct First { template <typename T> __device__ T operator()(T a, T) const { return a; } };
-struct Sum { template <typename T> __device__ T operator()(T a, T b) const { return (T)(a + b); } };
-struct Product { template <typename T> __device__ T operator()(T a, T b) const { return (T)(a * b); } };
-struct Largest { template <typename T> __device__ T operator()(T a, T b) const { return obk::maximum(a, b); } };
-struct Smallest { template <typename T> __device__ T operator()(T a, T b) const { return obk::minimum(a, b); } };
-struct Either { template <typename T> __device__ T operator()(T a, T b) const { return (T)(a | b); } };
-struct Both { template <typename T> __device__ T operator()(T a, T b) const { return (T)(a & b); } };
+/* ---- joins ---- */
+struct First {
+  template <typename T>
+  __device__ T operator()(T a, T) const {
+    return a;
+  }
+};
+struct Sum {
+  template <typename T>
+  __device__ T operator()(T a, T b) const {
+    return (T)(a + b);
+  }
+};
+struct Product {
+  template <typename T>
+  __device__ T operator()(T a, T b) const {
+    return (T)(a * b);
+  }
+};
+struct Largest {
+  template <typename T>
+  __device__ T operator()(T a, T b) const {
+    return obk::maximum(a, b);
+  }
+};
+struct Smallest {
+  template <typename T>
+  __device__ T operator()(T a, T b) const {
+    return obk::minimum(a, b);
+  }
+};
+struct Either {
+  template <typename T>
+  __device__ T operator()(T a, T b) const {
+    return (T)(a | b);
+  }
+};
+struct Both {
+  template <typename T>
+  __device__ T operator()(T a, T b) const {
+    return (T)(a & b);
+  }
+};
 
 /* What lane `lane ^ mask` holds; values of any size up to 8 bytes travel by their bits. */
-template <typename T> static __device__ inline T other_lane(T v, int mask) {
+template <typename T>
+static __device__ inline T other_lane(T v, int mask) {
   if (sizeof(T) == 8) {
     unsigned long long bits;
     memcpy(&bits, &v, sizeof v);
@@ -102,8 +144,10 @@ template <typename T> static __device__ inline T other_lane(T v, int mask) {
   return v;
 }
 
-/* The lower lane stands on the left on both sides, so that all lanes end with the same bits, NaN included. */
-template <typename T, typename Op> static __device__ inline T join(ObkLanes* w, T v, Op op) {
+/* The lower lane stands on the left on both sides, so that all lanes end with the same bits, NaN
+ * included. */
+template <typename T, typename Op>
+static __device__ inline T join(ObkLanes* w, T v, Op op) {
   const int lane = threadIdx.x % 32;
   for (int mask = 1; mask < 32; mask <<= 1) {
     const T other = other_lane(v, mask);
@@ -123,18 +167,23 @@ template <typename T, typename Op> static __device__ inline T join(ObkLanes* w, 
   return sum;
 }
 
-/* ---- functions ------------------------------------------------------------------------------------------------------ */
-#define OBK_FUNCTION(name, thin, wide)                                \
-  static inline float name##_of(float a) { return ::thin(a); }        \
+/* ---- functions ---- */
+#define OBK_FUNCTION(name, thin, wide)                         \
+  static inline float name##_of(float a) { return ::thin(a); } \
   static inline double name##_of(double a) { return ::wide(a); }
-OBK_FUNCTION(exp, expf, exp) OBK_FUNCTION(log, logf, log) OBK_FUNCTION(erf, erff, erf) OBK_FUNCTION(tanh, tanhf, tanh)
-OBK_FUNCTION(sin, sinf, sin) OBK_FUNCTION(cos, cosf, cos) OBK_FUNCTION(tan, tanf, tan)
-OBK_FUNCTION(floor, floorf, floor) OBK_FUNCTION(ceil, ceilf, ceil) OBK_FUNCTION(round, rintf, rint) OBK_FUNCTION(trunc, truncf, trunc)
-OBK_FUNCTION(sqrt, sqrtf, sqrt) OBK_FUNCTION(log1p, log1pf, log1p) OBK_FUNCTION(expm1, expm1f, expm1)
-OBK_FUNCTION(asin, asinf, asin) OBK_FUNCTION(acos, acosf, acos) OBK_FUNCTION(atan, atanf, atan)
-OBK_FUNCTION(sinh, sinhf, sinh) OBK_FUNCTION(cosh, coshf, cosh)
-OBK_FUNCTION(asinh, asinhf, asinh) OBK_FUNCTION(acosh, acoshf, acosh) OBK_FUNCTION(atanh, atanhf, atanh)
-static inline float sigmoid_of(float a) {
+OBK_FUNCTION(exp, expf, exp)
+OBK_FUNCTION(log, logf, log) OBK_FUNCTION(erf, erff, erf) OBK_FUNCTION(tanh, tanhf, tanh)
+    OBK_FUNCTION(sin, sinf, sin) OBK_FUNCTION(cos, cosf, cos) OBK_FUNCTION(tan, tanf, tan)
+        OBK_FUNCTION(floor, floorf, floor) OBK_FUNCTION(ceil, ceilf, ceil)
+            OBK_FUNCTION(round, rintf, rint) OBK_FUNCTION(trunc, truncf, trunc)
+                OBK_FUNCTION(sqrt, sqrtf, sqrt) OBK_FUNCTION(log1p, log1pf, log1p)
+                    OBK_FUNCTION(expm1, expm1f, expm1) OBK_FUNCTION(asin, asinf, asin)
+                        OBK_FUNCTION(acos, acosf, acos) OBK_FUNCTION(atan, atanf, atan)
+                            OBK_FUNCTION(sinh, sinhf, sinh) OBK_FUNCTION(cosh, coshf, cosh)
+                                OBK_FUNCTION(asinh, asinhf, asinh) OBK_FUNCTION(acosh, acoshf,
+                                                                                acosh)
+                                    OBK_FUNCTION(atanh, atanhf,
+                                                 atanh) static inline float sigmoid_of(float a) {
   const float e = ::expf(-fabsf(a)), y = 1.0f / (1.0f + e);
   return a < 0.0f ? e * y : y; /* NaN takes the second */
 }

@@ -1,14 +1,17 @@
-/* kernels/cuda/gemm.cuh — a tile of Y[tokens, rows] = X[tokens, k] W[rows, k]^T: 16-bit inputs, float sums, weights streamed.
+/* kernels/cuda/gemm.cuh — a tile of Y[tokens, rows] = X[tokens, k] W[rows, k]^T: 16-bit inputs,
+ * float sums, weights streamed.
  *
- * Operands are swapped: weight rows are the 16-row side of mma.sync, tokens its 8-column side. A tile is 64 tokens by
- * 16 * kBlocks rows over all of k, by a CTA of 256 threads: four warps share the k-steps of a chunk, two share the tokens.
- * Weights are packed for their reader: [tile][k / 16][block of 16 rows][lane] of 16 bytes, a lane's fragment of the mma; so a
- * page (kSteps k-steps of a tile) is one bulk copy, and fragments are read without bank conflicts. The four partial sums are
- * added in a fixed order: same input, same bits.
+ * Operands are swapped: weight rows are the 16-row side of mma.sync, tokens its 8-column side. A
+ * tile is 64 tokens by 16 * kBlocks rows over all of k, by a CTA of 256 threads: four warps share
+ * the k-steps of a chunk, two share the tokens. Weights are packed for their reader: [tile][k /
+ * 16][block of 16 rows][lane] of 16 bytes, a lane's fragment of the mma; so a page (kSteps k-steps
+ * of a tile) is one bulk copy, and fragments are read without bank conflicts. The four partial sums
+ * are added in a fixed order: same input, same bits.
  *
- *   Ring ring(pages_in_shared, weights);     at the kernel's start; every thread
- *   ring.ask(tile weights, pages)            thread 0, right AFTER the barrier's arrive: a release waits for copies in flight
- *   gemm_tile(...)                           after the barrier's wait
+ *   ring.start(pages, bars)       at the kernel's start, every thread
+ *   ring.ask(page, dog)           thread 0, for the next tile, right AFTER the barrier's arrive: a
+ * release waits for copies Gemm<...>::tile(ring, ...)    after the barrier's wait; asks for what
+ * was not asked for
  *
  * Wants: tokens a multiple of 64, rows of 16 * kBlocks, k of 16 * kSteps; sm_90. */
 #ifndef OBK_GEMM_CUH
@@ -19,13 +22,16 @@
 
 namespace obk {
 
-template <int kBlocks, int kSteps, int kPages, bool kBfloat> struct Gemm {
+template <int kBlocks, int kSteps, int kPages, int kPanels, bool kBfloat>
+struct Gemm {
   static constexpr int kThreads = 256, kTokens = 64, kRows = 16 * kBlocks, kChunk = 16 * kSteps;
+  static constexpr int kRing = kPages, kRingBytes = kPages * kSteps * kBlocks * 512;
   static constexpr int kPageBytes = kSteps * kBlocks * 512;
-  static constexpr int kPitch = kChunk * 2 + 16; /* a token's row of a chunk; the pad spreads ldmatrix over the banks */
-  static constexpr int kPanels = 3, kPanelBytes = kTokens * kPitch;
+  static constexpr int kPitch =
+      kChunk * 2 + 16; /* a token's row of a chunk; the pad spreads ldmatrix over the banks */
+  static constexpr int kPanelBytes = kTokens * kPitch;
   static constexpr int kSumPitch = kRows + 4, kSumBytes = 4 * kTokens * kSumPitch * 4;
-  static constexpr int kWork = kPanels * kPanelBytes > kSumBytes ? kPanels * kPanelBytes : kSumBytes;
+  static constexpr int kWork = kPanels * kPanelBytes > kSumBytes ? kPanels* kPanelBytes : kSumBytes;
   static constexpr int kSharedBytes = kPages * kPageBytes + kWork + 128;
   static_assert(kSteps % 4 == 0, "four warps share a chunk's steps");
 
@@ -37,17 +43,20 @@ template <int kBlocks, int kSteps, int kPages, bool kBfloat> struct Gemm {
     __device__ void start(uint32_t pages_at, uint32_t bars_at) {
       pages = pages_at, bars = bars_at;
       if (threadIdx.x == 0) {
-        for (int k = 0; k < kPages; ++k) mbarrier_init(bars + 8 * k, 1), mbarrier_init(bars + 8 * (kPages + k), kThreads / 32);
+        for (int k = 0; k < kPages; ++k)
+          mbarrier_init(bars + 8 * k, 1), mbarrier_init(bars + 8 * (kPages + k), kThreads / 32);
         mbarrier_init_fence();
       }
       __syncthreads();
     }
-    /* Thread 0: the next page from `from`. The page that lay in its place must be free, or on the way to be. */
+    /* Thread 0: the next page from `from`. The page that lay in its place must be free, or on the
+     * way to be. */
     __device__ void ask(const void* from, Watchdog& dog) {
       const uint32_t slot = asked % kPages, round = asked / kPages;
       if (round > 0) {
         dog.start();
-        while (!mbarrier_try(bars + 8 * (kPages + slot), (round - 1) & 1)) dog.check(2, asked, round, 0);
+        while (!mbarrier_try(bars + 8 * (kPages + slot), (round - 1) & 1))
+          dog.check(2, asked, round, 0);
       }
       mbarrier_expect(bars + 8 * slot, kPageBytes);
       bulk_copy(pages + slot * kPageBytes, from, kPageBytes, bars + 8 * slot);
@@ -62,7 +71,9 @@ template <int kBlocks, int kSteps, int kPages, bool kBfloat> struct Gemm {
     __device__ void free() {
       __syncwarp();
       if (threadIdx.x % 32 == 0)
-        asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(bars + 8 * (kPages + taken % kPages)) : "memory");
+        asm volatile(
+            "mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(bars + 8 * (kPages + taken % kPages))
+            : "memory");
       ++taken;
     }
   };
@@ -78,23 +89,32 @@ template <int kBlocks, int kSteps, int kPages, bool kBfloat> struct Gemm {
     copy16_commit();
   }
 
-  /* x: the tile's first token; weights: the tile's packed pages; `ready`: how many pages of it were asked for already.
-   * epilogue(token, row, float4): four neighbouring rows of one token, of the tile. */
+  /* x: the tile's first token; weights: the tile's packed pages; `ready`: how many pages of it were
+   * asked for already. epilogue(token, row, float4): four neighbouring rows of one token, of the
+   * tile. */
   template <class Epilogue>
-  static __device__ void tile(Ring& ring, uint32_t work, const char* weights, int ready, const uint16_t* x, int64_t x_pitch, int k,
-                              Watchdog& dog, Epilogue epilogue) {
+  static __device__ void tile(Ring& ring, uint32_t work, const char* weights, int ready,
+                              const uint16_t* x, int64_t x_pitch, int k, Watchdog& dog,
+                              Epilogue epilogue) {
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, part = warp % 4, half = warp / 4;
     const int chunks = k / kChunk;
     float sum[kBlocks][4][4] = {};
+    if (threadIdx.x == 0)
+      for (; ready < chunks && ready < kPages; ++ready)
+        ring.ask(weights + (int64_t)ready * kPageBytes, dog);
     for (int c = 0; c < kPanels; ++c) {
-      if (c < chunks) load_panel(work, x, x_pitch, c);
-      else copy16_commit(); /* empty, so that the count of groups is the same */
+      if (c < chunks)
+        load_panel(work, x, x_pitch, c);
+      else
+        copy16_commit(); /* empty, so that the count of groups is the same */
     }
     for (int c = 0; c < chunks; ++c) {
       copy16_wait<kPanels - 1>();
       __syncthreads();
       const uint32_t page = ring.wait(dog) + lane * 16;
-      const uint32_t panel = work + (uint32_t)(c % kPanels) * kPanelBytes + (half * 32 + (lane & 7) + ((lane >> 4) & 1) * 8) * kPitch + ((lane >> 3) & 1) * 16;
+      const uint32_t panel = work + (uint32_t)(c % kPanels) * kPanelBytes +
+                             (half * 32 + (lane & 7) + ((lane >> 4) & 1) * 8) * kPitch +
+                             ((lane >> 3) & 1) * 16;
 #pragma unroll
       for (int s = 0; s < kSteps / 4; ++s) {
         const int step = part * (kSteps / 4) + s;
@@ -106,10 +126,12 @@ template <int kBlocks, int kSteps, int kPages, bool kBfloat> struct Gemm {
 #pragma unroll
         for (int m = 0; m < kBlocks; ++m)
 #pragma unroll
-          for (int n = 0; n < 4; ++n) mma_16x8x16<kBfloat>(sum[m][n], a[m], b[n / 2][n % 2 * 2], b[n / 2][n % 2 * 2 + 1]);
+          for (int n = 0; n < 4; ++n)
+            mma_16x8x16<kBfloat>(sum[m][n], a[m], b[n / 2][n % 2 * 2], b[n / 2][n % 2 * 2 + 1]);
       }
       ring.free();
-      if (threadIdx.x == 0 && ready < chunks && c + kPages > ready) ring.ask(weights + (int64_t)ready * kPageBytes, dog), ++ready;
+      if (threadIdx.x == 0 && ready < chunks && c + kPages > ready)
+        ring.ask(weights + (int64_t)ready * kPageBytes, dog), ++ready;
       if (c + kPanels < chunks) {
         __syncthreads(); /* all have read the panel that is filled anew */
         load_panel(work, x, x_pitch, c + kPanels);
@@ -125,7 +147,8 @@ template <int kBlocks, int kSteps, int kPages, bool kBfloat> struct Gemm {
       for (int n = 0; n < 4; ++n)
 #pragma unroll
         for (int e = 0; e < 4; ++e) {
-          const uint32_t at = work + 4 * ((part * kTokens + token + n * 8 + (e & 1)) * kSumPitch + m * 16 + row + (e / 2) * 8);
+          const uint32_t at = work + 4 * ((part * kTokens + token + n * 8 + (e & 1)) * kSumPitch +
+                                          m * 16 + row + (e / 2) * 8);
           asm volatile("st.shared.f32 [%0], %1;" ::"r"(at), "f"(sum[m][n][e]) : "memory");
         }
     __syncthreads();

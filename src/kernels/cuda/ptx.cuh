@@ -1,11 +1,12 @@
 /* kernels/cuda/ptx.cuh — the machine's own instructions, one function each, named by what they do.
  *
- *   order     arrive_release, poll_acquire at gpu scope; fence_async: plain writes before copies of the copy engine
- *   copies    mbarriers in shared memory, bulk copies global -> shared, 16-byte asynchronous copies of single threads
- *   matrices  mma m16n8k16 (f16 or bf16 in, float out), ldmatrix
- *   floats    f16, bf16 <-> float, rounded to nearest even; NaN stays NaN
+ *   order     arrive_release, poll_acquire at gpu scope; fence_async: plain writes before copies of
+ * the copy engine copies    mbarriers in shared memory, bulk copies global -> shared, 16-byte
+ * asynchronous copies of single threads matrices  mma m16n8k16 (f16 or bf16 in, float out),
+ * ldmatrix floats    f16, bf16 <-> float, rounded to nearest even; NaN stays NaN
  *
- * Addresses of shared memory are 32-bit, from `shared_address`. Needs sm_80; bulk copies and mbarriers need sm_90. */
+ * Addresses of shared memory are 32-bit, from `shared_address`. Needs sm_80; bulk copies and
+ * mbarriers need sm_90. */
 #ifndef OBK_PTX_CUH
 #define OBK_PTX_CUH
 
@@ -15,7 +16,7 @@
 
 namespace obk {
 
-/* ---- order --------------------------------------------------------------------------------------------------------- */
+/* ---- order ---- */
 /* 64-bit counters never wrap, so that one that only grows needs no reset between runs. */
 OBK_DEVICE void arrive_release(uint64_t* counter) {
   asm volatile("red.release.gpu.global.add.u64 [%0], 1;" ::"l"(counter) : "memory");
@@ -33,7 +34,7 @@ OBK_DEVICE uint64_t poll_relaxed(const uint64_t* counter) {
 /* Between plain accesses to global memory and the copy engine's. */
 OBK_DEVICE void fence_async() { asm volatile("fence.proxy.async;" ::: "memory"); }
 
-/* ---- clocks -------------------------------------------------------------------------------------------------------- */
+/* ---- clocks ---- */
 OBK_DEVICE int64_t clock_cycles() { return clock64(); }
 OBK_DEVICE uint64_t clock_nanos() {
   unsigned long long value;
@@ -41,60 +42,78 @@ OBK_DEVICE uint64_t clock_nanos() {
   return value;
 }
 
-/* ---- copies -------------------------------------------------------------------------------------------------------- */
+/* ---- copies ---- */
 OBK_DEVICE uint32_t shared_address(const void* p) { return (uint32_t)__cvta_generic_to_shared(p); }
 
 OBK_DEVICE void mbarrier_init(uint32_t bar, uint32_t arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(bar), "r"(arrivals) : "memory");
 }
-OBK_DEVICE void mbarrier_init_fence() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
+OBK_DEVICE void mbarrier_init_fence() {
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
 OBK_DEVICE void mbarrier_expect(uint32_t bar, uint32_t bytes) {
-  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(bar), "r"(bytes) : "memory");
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(bar), "r"(bytes)
+               : "memory");
 }
 OBK_DEVICE bool mbarrier_try(uint32_t bar, uint32_t parity) {
   uint32_t done;
-  asm volatile("{.reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p;}"
-               : "=r"(done) : "r"(bar), "r"(parity) : "memory");
+  asm volatile(
+      "{.reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p;}"
+      : "=r"(done)
+      : "r"(bar), "r"(parity)
+      : "memory");
   return done != 0;
 }
 /* Addresses and size are multiples of 16. */
 OBK_DEVICE void bulk_copy(uint32_t to, const void* from, uint32_t bytes, uint32_t bar) {
-  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
-               ::"r"(to), "l"(from), "r"(bytes), "r"(bar) : "memory");
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
+          "r"(to),
+      "l"(from), "r"(bytes), "r"(bar)
+      : "memory");
 }
 /* 16 bytes by one thread, past the first-level cache. */
 OBK_DEVICE void copy16(uint32_t to, const void* from) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
 }
 OBK_DEVICE void copy16_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-template <int kPending> OBK_DEVICE void copy16_wait() {
+template <int kPending>
+OBK_DEVICE void copy16_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 }
 
-/* ---- matrices ------------------------------------------------------------------------------------------------------ */
+/* ---- matrices ---- */
 /* d[16,8] += a[16,16] b[16,8]. Lane l holds rows l/4 and l/4 + 8 of a and d, column l/4 of b. */
 template <bool kBfloat>
 OBK_DEVICE void mma_16x8x16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
   if (kBfloat)
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, "
+        "{%8,%9}, {%0,%1,%2,%3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
   else
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+        "{%0,%1,%2,%3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 /* Four 8x8 matrices of 16-bit elements; lane l gives the address of row l % 8 of matrix l / 8. */
 OBK_DEVICE void load_matrices(uint32_t (&r)[4], uint32_t address) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
-               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(address) : "memory");
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(address)
+               : "memory");
 }
 OBK_DEVICE void load_shared16(uint32_t (&r)[4], uint32_t address) {
   asm volatile("ld.shared.v4.b32 {%0,%1,%2,%3}, [%4];"
-               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(address) : "memory");
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(address)
+               : "memory");
 }
 
-/* ---- floats -------------------------------------------------------------------------------------------------------- */
+/* ---- floats ---- */
 OBK_DEVICE float widen_f16_bits(uint16_t bits) {
   float value;
   asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(bits));

@@ -1,6 +1,8 @@
-/* kernels/cuda/types.cuh — the integer types and the constants of math.h for device code, which includes no system header.
+/* kernels/cuda/types.cuh — the integer types and the constants of math.h for device code, which
+ * includes no system header.
  *
- * The device compiler brings memcpy and the functions of math.h by itself. Offered to included texts as <stdint.h>. */
+ * The device compiler brings memcpy and the functions of math.h by itself. Offered to included
+ * texts as <stdint.h>. */
 #ifndef OBK_TYPES_CUH
 #define OBK_TYPES_CUH
 

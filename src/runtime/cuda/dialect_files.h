@@ -1,4 +1,5 @@
-/// runtime/cuda/dialect_files.h — the headers that device code includes, as text inside the library (made by cmake/embed.cmake).
+/// runtime/cuda/dialect_files.h — the headers that device code includes, as text inside the library
+/// (made by cmake/embed.cmake).
 #pragma once
 
 namespace obelisk::runtime::cuda {

@@ -12,16 +12,19 @@ Result<const Driver*> load() {
   if (!library)
     return Error{Code::kDevice, "runtime", "no NVIDIA driver: libcuda.so.1 is not found", "",
                  "install the driver, or run with --target cpu"};
-#define OBELISK_RESOLVE(name, symbol, arguments)                                                      \
-  table.name = reinterpret_cast<decltype(table.name)>(dlsym(library, symbol));                        \
-  if (!table.name)                                                                                    \
-    return Error{Code::kDevice, "runtime", "the NVIDIA driver has no " symbol, "", "update the driver to 525 or later"};
+#define OBELISK_RESOLVE(name, symbol, arguments)                                   \
+  table.name = reinterpret_cast<decltype(table.name)>(dlsym(library, symbol));     \
+  if (!table.name)                                                                 \
+    return Error{Code::kDevice, "runtime", "the NVIDIA driver has no " symbol, "", \
+                 "update the driver to 525 or later"};
   OBELISK_DRIVER_CALLS(OBELISK_RESOLVE)
 #undef OBELISK_RESOLVE
   TRY_STATUS(check(table.Init(0), "start the NVIDIA driver"));
   int count = 0;
   TRY_STATUS(check(table.DeviceGetCount(&count), "count the GPUs"));
-  if (count == 0) return Error{Code::kDevice, "runtime", "the NVIDIA driver finds no GPU", "", "run with --target cpu"};
+  if (count == 0)
+    return Error{Code::kDevice, "runtime", "the NVIDIA driver finds no GPU", "",
+                 "run with --target cpu"};
   return &table;
 }
 
@@ -38,7 +41,10 @@ Status check(int code, const std::string& what) {
   if (table.ErrorName) table.ErrorName(code, &name);
   if (table.ErrorString) table.ErrorString(code, &text);
   const Code kind = code == 2 ? Code::kMemory : Code::kDevice;
-  return Error{kind, "runtime", fmt::format("{}: {} ({})", what, text ? text : "unknown error", name ? name : std::to_string(code)), "", ""};
+  return Error{kind, "runtime",
+               fmt::format("{}: {} ({})", what, text ? text : "unknown error",
+                           name ? name : std::to_string(code)),
+               "", ""};
 }
 
 }  // namespace obelisk::runtime::cuda

@@ -28,11 +28,13 @@ class Memory {
   }
   Status reserve(const Driver& driver, int64_t bytes, const char* what) {
     driver_ = &driver;
-    return check(driver.MemAlloc(&at_, static_cast<size_t>(std::max<int64_t>(bytes, 16))), fmt::format("{} of {} bytes", what, bytes));
+    return check(driver.MemAlloc(&at_, static_cast<size_t>(std::max<int64_t>(bytes, 16))),
+                 fmt::format("{} of {} bytes", what, bytes));
   }
   Status fill(const Driver& driver, const void* from, int64_t bytes, const char* what) {
     TRY_STATUS(reserve(driver, bytes, what));
-    return bytes ? check(driver.CopyToDevice(at_, from, static_cast<size_t>(bytes)), what) : ok_status();
+    return bytes ? check(driver.CopyToDevice(at_, from, static_cast<size_t>(bytes)), what)
+                 : ok_status();
   }
   template <typename T>
   Status fill(const Driver& driver, const std::vector<T>& from, const char* what) {
@@ -67,13 +69,20 @@ class Mono : public MonoKernel {
     const int64_t scratch = (p.scratch.count + 127) / 128 * 128, room = optin - 2048;
     groups_ = scratch == 0 ? kWarps : static_cast<int>(std::min<int64_t>(kWarps, room / scratch));
     if (groups_ < 1)
-      return Error{Code::kUnsupported, "runtime", fmt::format("a row stages {} bytes, a multiprocessor has {}", scratch, room), "", "compile with --target cpu"};
+      return Error{Code::kUnsupported, "runtime",
+                   fmt::format("a row stages {} bytes, a multiprocessor has {}", scratch, room), "",
+                   "compile with --target cpu"};
     shared_ = static_cast<int>(scratch * groups_);
-    TRY_STATUS(check(d.FuncSetAttribute(function_, kDynamicShared, shared_), "reserve shared memory"));
-    TRY_STATUS(check(d.Occupancy(&fits, function_, kThreads, static_cast<size_t>(shared_)), "ask for the occupancy"));
+    TRY_STATUS(
+        check(d.FuncSetAttribute(function_, kDynamicShared, shared_), "reserve shared memory"));
+    TRY_STATUS(check(d.Occupancy(&fits, function_, kThreads, static_cast<size_t>(shared_)),
+                     "ask for the occupancy"));
     if (fits * sms < p.sms)
-      return Error{Code::kDevice, "runtime", fmt::format("the program is scheduled for {} multiprocessors, {} can run it at once", p.sms, fits * sms), "",
-                   "compile it again on this machine"};
+      return Error{
+          Code::kDevice, "runtime",
+          fmt::format("the program is scheduled for {} multiprocessors, {} can run it at once",
+                      p.sms, fits * sms),
+          "", "compile it again on this machine"};
     TRY_STATUS(tables());
     TRY_STATUS(check(d.EventCreate(&start_, 0), "make an event"));
     return check(d.EventCreate(&stop_, 0), "make an event");
@@ -83,7 +92,8 @@ class Mono : public MonoKernel {
     const Program& p = *program_;
     const Driver& d = *driver_;
     for (size_t k = 0; k < inputs.size(); ++k)
-      TRY_STATUS(check(d.CopyToDevice(inputs_[k]->at(), inputs[k], p.inputs[k].type.bytes()), "copy an input"));
+      TRY_STATUS(check(d.CopyToDevice(inputs_[k]->at(), inputs[k], p.inputs[k].type.bytes()),
+                       "copy an input"));
     Status done = launch();
     if (done.ok()) done = check(d.CtxSynchronize(), "run the program");
     if (!done.ok()) {
@@ -91,7 +101,8 @@ class Mono : public MonoKernel {
       return done;
     }
     for (size_t k = 0; k < outputs.size(); ++k)
-      TRY_STATUS(check(d.CopyToHost(outputs[k], outputs_[k]->at(), p.outputs[k].type.bytes()), "copy an output"));
+      TRY_STATUS(check(d.CopyToHost(outputs[k], outputs_[k]->at(), p.outputs[k].type.bytes()),
+                       "copy an output"));
     return ok_status();
   }
 
@@ -135,7 +146,8 @@ class Mono : public MonoKernel {
     std::vector<int64_t> params;
     std::vector<DevicePointer> operands;
     for (const WorkRecord& work : p.works) {
-      works.push_back({work.body, static_cast<int32_t>(params.size()), static_cast<int32_t>(operands.size()), 0});
+      works.push_back({work.body, static_cast<int32_t>(params.size()),
+                       static_cast<int32_t>(operands.size()), 0});
       params.insert(params.end(), work.params.begin(), work.params.end());
       for (const Place& place : work.operands) operands.push_back(address(place));
     }
@@ -146,8 +158,9 @@ class Mono : public MonoKernel {
     TRY_STATUS(operands_.fill(d, operands, "the operands"));
     const uint64_t zero[16] = {};
     TRY_STATUS(counter_.fill(d, zero, sizeof zero, "the barrier"));
-    record_ = {tasks_.at(), first_.at(), works_.at(), params_.at(), operands_.at(), counter_.at(), 0, 0,
-               std::max(p.waves, 1), groups_, shared_ / groups_};
+    record_ = {tasks_.at(),      first_.at(), works_.at(), params_.at(),         operands_.at(),
+               counter_.at(),    0,           0,           std::max(p.waves, 1), groups_,
+               shared_ / groups_};
     return ok_status();
   }
   Status staging(std::vector<std::unique_ptr<Memory>>& list, const Port& port) {
@@ -156,18 +169,23 @@ class Mono : public MonoKernel {
   }
   DevicePointer address(const Place& place) const {
     switch (place.kind) {
-      case BufferKind::kInput: return inputs_[place.index]->at();
-      case BufferKind::kOutput: return outputs_[place.index]->at();
-      case BufferKind::kWeight: return weights_[place.index]->at();
-      case BufferKind::kArena: return arena_.at() + static_cast<uint64_t>(place.index);
+      case BufferKind::kInput:
+        return inputs_[place.index]->at();
+      case BufferKind::kOutput:
+        return outputs_[place.index]->at();
+      case BufferKind::kWeight:
+        return weights_[place.index]->at();
+      case BufferKind::kArena:
+        return arena_.at() + static_cast<uint64_t>(place.index);
     }
     return 0;
   }
   Status launch() {
     void* arguments[] = {&record_};
-    return check(driver_->LaunchCooperative(function_, static_cast<unsigned>(program_->sms), 1, 1, kThreads, 1, 1,
-                                            static_cast<unsigned>(shared_), nullptr, arguments),
-                 "launch the program");
+    return check(
+        driver_->LaunchCooperative(function_, static_cast<unsigned>(program_->sms), 1, 1, kThreads,
+                                   1, 1, static_cast<unsigned>(shared_), nullptr, arguments),
+        "launch the program");
   }
 
   std::shared_ptr<const Program> program_;
@@ -183,21 +201,29 @@ class Mono : public MonoKernel {
 
 Result<std::string> mono_source(const Program& program) {
   for (const CustomRecord& custom : program.customs)
-    return Error{Code::kUnsupported, "runtime", fmt::format("{} has no device code", ops::to_string(custom.op)), custom.name, "compile with --target cpu"};
+    return Error{Code::kUnsupported, "runtime",
+                 fmt::format("{} has no device code", ops::to_string(custom.op)), custom.name,
+                 "compile with --target cpu"};
   std::string text = "#include \"program.cuh\"\n";
   std::string cases;
   for (size_t k = 0; k < program.bodies.size(); ++k) {
     if (program.bodies[k].text.find("w->kernels->") != std::string::npos)
-      return Error{Code::kUnsupported, "runtime", "the CPU's tiles have no device code", program.bodies[k].label, "plan without tiles"};
-    text += fmt::format("\n#define obk_body obk_body_{}\n{}#undef obk_body\n", k, program.bodies[k].text);
+      return Error{Code::kUnsupported, "runtime", "the CPU's tiles have no device code",
+                   program.bodies[k].label, "plan without tiles"};
+    text += fmt::format("\n#define obk_body obk_body_{}\n{}#undef obk_body\n", k,
+                        program.bodies[k].text);
     cases += fmt::format("    case {0}: obk_body_{0}(t, p, x, w); break;\n", k);
   }
-  text += "\nstatic __device__ void obk_dispatch(int32_t body, const ObkTask* t, const int64_t* p, void* const* x, ObkLanes* w) {\n"
-          "  switch (body) {\n" + cases + "  }\n}\n";
+  text +=
+      "\nstatic __device__ void obk_dispatch(int32_t body, const ObkTask* t, const int64_t* p, "
+      "void* const* x, ObkLanes* w) {\n"
+      "  switch (body) {\n" +
+      cases + "  }\n}\n";
   return text;
 }
 
-Result<std::unique_ptr<MonoKernel>> MonoKernel::load(std::shared_ptr<const Program> program, const Cubin& cubin) {
+Result<std::unique_ptr<MonoKernel>> MonoKernel::load(std::shared_ptr<const Program> program,
+                                                     const Cubin& cubin) {
   auto kernel = std::make_unique<Mono>(std::move(program));
   TRY_STATUS(kernel->init(cubin));
   return std::unique_ptr<MonoKernel>(std::move(kernel));
@@ -214,7 +240,8 @@ Result<Gpu> first_gpu() {
   TRY_STATUS(check(driver->DeviceGetAttribute(&major, kMajor, device), "ask the GPU"));
   TRY_STATUS(check(driver->DeviceGetAttribute(&minor, kMinor, device), "ask the GPU"));
   TRY_STATUS(check(driver->DeviceGetAttribute(&gpu.sms, kSmCount, device), "ask the GPU"));
-  TRY_STATUS(check(driver->DeviceGetAttribute(&gpu.shared_bytes, kSharedPerBlockOptin, device), "ask the GPU"));
+  TRY_STATUS(check(driver->DeviceGetAttribute(&gpu.shared_bytes, kSharedPerBlockOptin, device),
+                   "ask the GPU"));
   TRY_STATUS(check(driver->DriverGetVersion(&gpu.driver_version), "ask the driver"));
   TRY_STATUS(check(driver->PrimaryRetain(&context, device), "open the GPU's context"));
   TRY_STATUS(check(driver->CtxSetCurrent(context), "enter the GPU's context"));

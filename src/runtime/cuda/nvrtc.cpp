@@ -17,7 +17,8 @@ namespace fs = std::filesystem;
 using Program = struct OpaqueProgram*;
 
 struct Nvrtc {
-  int (*CreateProgram)(Program*, const char*, const char*, int, const char* const*, const char* const*) = nullptr;
+  int (*CreateProgram)(Program*, const char*, const char*, int, const char* const*,
+                       const char* const*) = nullptr;
   int (*DestroyProgram)(Program*) = nullptr;
   int (*CompileProgram)(Program, int, const char* const*) = nullptr;
   int (*GetCUBINSize)(Program, size_t*) = nullptr;
@@ -33,14 +34,16 @@ std::vector<std::string> files_named(const fs::path& folder, const std::string& 
   std::vector<std::string> found;
   std::error_code ignored;
   for (const auto& entry : fs::directory_iterator(folder, ignored))
-    if (entry.path().filename().string().starts_with(prefix)) found.push_back(entry.path().string());
+    if (entry.path().filename().string().starts_with(prefix))
+      found.push_back(entry.path().string());
   std::sort(found.rbegin(), found.rend());
   return found;
 }
 
 std::vector<fs::path> folders_to_search() {
   std::vector<fs::path> folders;
-  if (const char* own = getenv("OBELISK_NVRTC")) folders.push_back(fs::is_directory(own) ? fs::path(own) : fs::path(own).parent_path());
+  if (const char* own = getenv("OBELISK_NVRTC"))
+    folders.push_back(fs::is_directory(own) ? fs::path(own) : fs::path(own).parent_path());
   folders.push_back("/usr/local/cuda/lib64");
   auto add_packages = [&](const fs::path& packages) {
     folders.push_back(packages / "nvidia/cu13/lib");
@@ -52,7 +55,8 @@ std::vector<fs::path> folders_to_search() {
   }
   if (const char* environment = getenv("VIRTUAL_ENV")) {
     std::error_code ignored;
-    for (const auto& entry : fs::directory_iterator(fs::path(environment) / "lib", ignored)) add_packages(entry.path() / "site-packages");
+    for (const auto& entry : fs::directory_iterator(fs::path(environment) / "lib", ignored))
+      add_packages(entry.path() / "site-packages");
   }
   return folders;
 }
@@ -73,11 +77,14 @@ Result<Nvrtc> load() {
   }
   for (const char* name : {"libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"}) open(name);
   if (!library)
-    return Error{Code::kBuild, "runtime", "the device compiler libnvrtc is found neither on the library path, nor in /usr/local/cuda, nor in a Python environment",
+    return Error{Code::kBuild, "runtime",
+                 "the device compiler libnvrtc is found neither on the library path, nor in "
+                 "/usr/local/cuda, nor in a Python environment",
                  "", "pip install nvidia-cuda-nvrtc, or set OBELISK_NVRTC to its folder"};
   bool complete = true;
   auto resolve = [&](auto& function, const char* symbol) {
-    function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(dlsym(library, symbol));
+    function =
+        reinterpret_cast<std::remove_reference_t<decltype(function)>>(dlsym(library, symbol));
     complete = complete && function;
   };
   resolve(nvrtc.CreateProgram, "nvrtcCreateProgram");
@@ -88,7 +95,9 @@ Result<Nvrtc> load() {
   resolve(nvrtc.GetProgramLogSize, "nvrtcGetProgramLogSize");
   resolve(nvrtc.GetProgramLog, "nvrtcGetProgramLog");
   resolve(nvrtc.GetErrorString, "nvrtcGetErrorString");
-  if (!complete) return Error{Code::kBuild, "runtime", nvrtc.path + " is too old", "", "install version 12 or later"};
+  if (!complete)
+    return Error{Code::kBuild, "runtime", nvrtc.path + " is too old", "",
+                 "install version 12 or later"};
   return nvrtc;
 }
 
@@ -104,7 +113,8 @@ Result<std::string> find_nvrtc() {
   return nvrtc()->path;
 }
 
-Result<Cubin> compile_cubin(const std::string& text, const std::string& architecture, const std::vector<std::string>& defines) {
+Result<Cubin> compile_cubin(const std::string& text, const std::string& architecture,
+                            const std::vector<std::string>& defines) {
   if (!nvrtc().ok()) return nvrtc().error();
   const Nvrtc& n = *nvrtc();
   std::vector<const char*> names, texts;
@@ -115,9 +125,12 @@ Result<Cubin> compile_cubin(const std::string& text, const std::string& architec
     if (name == "types.cuh") names.push_back("stdint.h"), texts.push_back(kDialectFiles[k].text);
   }
   Program program = nullptr;
-  if (int code = n.CreateProgram(&program, text.c_str(), "program.cu", static_cast<int>(names.size()), texts.data(), names.data()))
-    return Error{Code::kBuild, "runtime", fmt::format("the device compiler: {}", n.GetErrorString(code)), "", ""};
-  std::vector<std::string> options = {"-std=c++17", "-default-device", "-arch=" + architecture, "-lineinfo", "--ptxas-options=-v"};
+  if (int code = n.CreateProgram(&program, text.c_str(), "program.cu",
+                                 static_cast<int>(names.size()), texts.data(), names.data()))
+    return Error{Code::kBuild, "runtime",
+                 fmt::format("the device compiler: {}", n.GetErrorString(code)), "", ""};
+  std::vector<std::string> options = {"-std=c++17", "-default-device", "-arch=" + architecture,
+                                      "-lineinfo", "--ptxas-options=-v"};
   for (const std::string& define : defines) options.push_back("-D" + define);
   std::vector<const char*> pointers;
   for (const std::string& option : options) pointers.push_back(option.c_str());
@@ -134,7 +147,10 @@ Result<Cubin> compile_cubin(const std::string& text, const std::string& architec
   }
   n.DestroyProgram(&program);
   if (code != 0)
-    return Error{Code::kBuild, "runtime", fmt::format("device code does not compile ({}): {}", n.GetErrorString(code), cubin.log.substr(0, 2000)), "", ""};
+    return Error{Code::kBuild, "runtime",
+                 fmt::format("device code does not compile ({}): {}", n.GetErrorString(code),
+                             cubin.log.substr(0, 2000)),
+                 "", ""};
   return cubin;
 }
 

@@ -1,8 +1,10 @@
-/// runtime/cuda/nvrtc.h — the run-time compiler of device code, found when it is needed: text in, machine code out.
+/// runtime/cuda/nvrtc.h — the run-time compiler of device code, found when it is needed: text in,
+/// machine code out.
 ///
-/// Looked for in $OBELISK_NVRTC (a folder or the library), the system's library path, /usr/local/cuda, then the Python wheel
-/// nvidia-cuda-nvrtc below each folder of $PYTHONPATH and $VIRTUAL_ENV. A wheel's builtins library is loaded first, for the
-/// compiler looks for it by name alone. Compiling needs no GPU.
+/// Looked for in $OBELISK_NVRTC (a folder or the library), the system's library path,
+/// /usr/local/cuda, then the Python wheel nvidia-cuda-nvrtc below each folder of $PYTHONPATH and
+/// $VIRTUAL_ENV. A wheel's builtins library is loaded first, for the compiler looks for it by name
+/// alone. Compiling needs no GPU.
 #pragma once
 
 #include <string>
@@ -20,8 +22,9 @@ struct Cubin {
 /// Where the compiler was found, or kBuild with the places and the command that mends it.
 Result<std::string> find_nvrtc();
 
-/// Compiles a text that includes nothing but the device headers. `architecture`: "sm_90a". `defines`: "NAME=value".
-/// Errors: kBuild with the compiler's first lines.
-Result<Cubin> compile_cubin(const std::string& text, const std::string& architecture, const std::vector<std::string>& defines = {});
+/// Compiles a text that includes nothing but the device headers. `architecture`: "sm_90a".
+/// `defines`: "NAME=value". Errors: kBuild with the compiler's first lines.
+Result<Cubin> compile_cubin(const std::string& text, const std::string& architecture,
+                            const std::vector<std::string>& defines = {});
 
 }  // namespace obelisk::runtime::cuda
