@@ -416,6 +416,7 @@ class BodyEmitter {
       const std::string result = value(step.finish);
       flush(kRow, indent);
       out_ += indent + "OBK_FOR_BLOCK(k, n) {\n";
+      out_ += fmt::format("{}  const int64_t {} = lane0 + k; (void){};\n", indent, var(lane_), var(lane_));
       flush(kLane, indent + "  ");
       out_ += fmt::format("{}  OBK_AT(w{}, k) = ({}){};\n{}}}\n", indent, step.slot, type, result, indent);
       named_[kRow].swap(held_rows_);

@@ -148,6 +148,23 @@ INSTANTIATE_TEST_SUITE_P(Graphs, Differential, testing::Values(
   %5: f32[2,9,24] = Tanh(%4)
   out %5 "z"
 })"},
+    std::pair{"gemm_of_ones", R"(graph "g" {
+  in %0 "x": f32[1,40]
+  in %1 "b": f32[90]
+  const %2: i64[2] = [40, 90]
+  %3: f32[40,90] = ConstantOfShape(%2)
+  %4: f32[40,90] = Exp(%3)
+  %5: f32[1,90] = Gemm(%0, %4, %1)
+  out %5 "z"
+})"},
+    std::pair{"column_sum_then_bias", R"(graph "g" {
+  in %0 "x": f32[7,90]
+  in %1 "b": f32[90]
+  const %2: i64[1] = [0]
+  %3: f32[90] = ReduceSum(%0, %2) {keepdims = 0}
+  %4: f32[90] = Add(%3, %1)
+  out %4 "z"
+})"},
     std::pair{"conv_relu", R"(graph "g" {
   in %0 "x": f32[2,6,9,11]
   const %1: f32[5,6,3,3] = @random
