@@ -3,7 +3,7 @@
 ///   in   Graph                                Softmax(x)
 ///   out  Graph of ops that have a loop form   Div(e, ReduceSum(e)), e = Exp(Sub(x, ReduceMax(x)))
 ///
-/// Stands   after the passes that look for whole composite ops; before stitching, which composes single loops.
+/// Stands   after the passes that look for whole composite ops; before ops are grouped into bodies, which composes single loops.
 /// Names    the new nodes keep the name of the node that they come from.
 /// Errors   none for users; an expansion whose types differ from the call's is our bug.    Cost  O(nodes).
 #pragma once

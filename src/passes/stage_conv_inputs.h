@@ -3,7 +3,7 @@
 ///   in   %2 = Conv(%0, %1)            %0 a graph input
 ///   out  %3 = Identity(%0), %2 = Conv(%3, %1)
 ///
-/// Stands   after everything that removes Identity; before stitching, which chooses the copy's layout.
+/// Stands   after everything that removes Identity; before layouts are chosen, which then covers the copy.
 /// Errors   none.    Cost  O(nodes).
 #pragma once
 
