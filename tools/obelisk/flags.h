@@ -25,6 +25,8 @@ struct Flags {
   std::vector<std::string> disabled, explain;
   std::string to;
   int sms = 0, threads = 0;
+  std::string against;   // bench: the other side, or empty
+  double seconds = 3;    // bench: how long the rounds go on
   bool json = false, portable = false;
 };
 
@@ -60,5 +62,8 @@ std::string host_cpu();
 /// A verb's body throws nothing; what it returns is the exit code.
 int check(const Flags& flags);
 int run(const Flags& flags, const std::string& output_dir);
+int bench(const Flags& flags);
+int cache(const Flags& flags, bool clear);
+int doctor(const Flags& flags);
 
 }  // namespace obelisk::cli

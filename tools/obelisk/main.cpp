@@ -24,6 +24,30 @@ int main(int argc, char** argv) {
   run->add_option("--output-dir", output_dir, "folder for NAME.npy of each output");
   run->callback([&] { body = [&] { return cli::run(flags, output_dir); }; });
 
+  CLI::App* bench = app.add_subcommand("bench", "how long an answer takes, alone or beside ONNX Runtime");
+  cli::add_model(*bench, flags);
+  cli::add_machine(*bench, flags);
+  cli::add_inputs(*bench, flags);
+  bench->add_option("--against", flags.against, "the other side of alternating rounds")->check(CLI::IsMember({"onnxruntime"}));
+  bench->add_option("--seconds", flags.seconds, "how long the rounds go on")->check(CLI::Range(0.01, 3600.0));
+  bench->callback([&] { body = [&] { return cli::bench(flags); }; });
+
+  CLI::App* cache = app.add_subcommand("cache", "the compiled bodies that are kept");
+  cache->require_subcommand(1);
+  for (const char* what : {"ls", "clear"}) {
+    const bool clear = what == std::string("clear");
+    CLI::App* verb = cache->add_subcommand(what, clear ? "remove them" : "list them");
+    verb->add_option("--cache", flags.cache, "the folder");
+    cli::add_json(*verb, flags);
+    verb->callback([&, clear] { body = [&, clear] { return cli::cache(flags, clear); }; });
+  }
+
+  CLI::App* doctor = app.add_subcommand("doctor", "is everything here that Obelisk needs");
+  doctor->add_option("--compiler", flags.compiler, "the C++ compiler that builds bodies");
+  doctor->add_option("--cache", flags.cache, "folder of the object cache, or off");
+  cli::add_json(*doctor, flags);
+  doctor->callback([&] { body = [&] { return cli::doctor(flags); }; });
+
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& done) {

@@ -1,0 +1,129 @@
+// obelisk doctor: is everything here that Obelisk needs, and if not, which command mends it.
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <sstream>
+
+#include "flags.h"
+#include "process.h"
+
+namespace obelisk::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Finding {
+  std::string name;
+  bool ok = true;
+  std::string text, mend;
+  Code essential = Code::kOk;  // the exit code when this is a problem; kOk: works without it
+};
+
+/// The value of "KEY   : value" in a file of /proc, or nothing.
+std::string proc_value(const char* file, const std::string& key) {
+  auto text = read_file(file);
+  if (!text.ok()) return "";
+  std::istringstream lines(*text);
+  for (std::string line; std::getline(lines, line);) {
+    if (line.compare(0, key.size(), key) != 0) continue;
+    const size_t value = line.find_first_not_of(" \t", line.find(':') + 1);
+    return value == std::string::npos ? "" : line.substr(value);
+  }
+  return "";
+}
+
+Finding cpu() {
+  const std::string flags = " " + proc_value("/proc/cpuinfo", "flags") + " ";
+  std::string features;
+  for (const char* name : {"avx2", "fma", "f16c", "avx512f", "avx512_bf16", "avx512_vnni", "amx_tile"})
+    if (flags.find(fmt::format(" {} ", name)) != std::string::npos) features += fmt::format(" {}", name);
+  Finding found{"cpu", true, fmt::format("{};{}; {} cores", host_cpu(), features.empty() ? " no AVX2" : features, target::cpu().sms)};
+#if !defined(__x86_64__)
+  found.text += "; not an x86-64: products run in plain C++";
+#endif
+  return found;
+}
+
+Finding memory() {
+  const double available = atof(proc_value("/proc/meminfo", "MemAvailable").c_str()) / 1e6, total = atof(proc_value("/proc/meminfo", "MemTotal").c_str()) / 1e6;
+  Finding found{"memory", available >= 1, fmt::format("{:.1f} of {:.1f} GB are free", available, total)};
+  if (!found.ok) found.mend = "end other programs: compiling needs up to three times the model's size";
+  return found;
+}
+
+Finding compiler(const Flags& flags) {
+  const auto path = runtime::find_compiler(flags.compiler);
+  if (!path.ok()) return {"compiler", false, path.error().message, "apt-get install g++", Code::kBuild};
+  auto process = Process::start({*path, "--version"}, false);
+  const std::string said = process.ok() ? process->read_all() : "";
+  if (said.empty()) return {"compiler", false, *path + " does not start", "apt-get install --reinstall g++", Code::kBuild};
+  return {"compiler", true, *path + ": " + said.substr(0, said.find('\n'))};
+}
+
+Finding cache_folder(const Flags& flags) {
+  const std::string folder = runtime::cache_folder(flags.cache);
+  if (folder.empty()) return {"cache", false, "off: every compile builds all bodies anew", "unset OBELISK_CACHE, or set it to a folder"};
+  std::error_code failed;
+  fs::create_directories(folder, failed);
+  if (failed || access(folder.c_str(), W_OK) != 0)
+    return {"cache", false, folder + " cannot be written", fmt::format("mkdir -p '{0}' && chmod u+rwx '{0}', or set OBELISK_CACHE", folder)};
+  const fs::space_info space = fs::space(folder, failed);
+  const double free = failed ? 0 : static_cast<double>(space.available) / 1e9;
+  if (!failed && free < 0.1) return {"cache", false, fmt::format("{}: {:.2f} GB of the disk are free", folder, free), "obelisk cache clear"};
+  return {"cache", true, fmt::format("{}: {:.0f} GB of the disk are free", folder, free)};
+}
+
+/// The whole way, on a graph that takes a moment: compiled without the cache, loaded, run and compared with the reference.
+Finding pipeline(const Flags& flags) {
+  compiler::Network network;
+  auto graph = graph::parse("graph \"doctor\" {\n  in %0 \"x\": f32[4,8]\n  in %1 \"w\": f32[8,4]\n  %2: f32[4,4] = MatMul(%0, %1)\n  %3 \"y\": f32[4,4] = Tanh(%2)\n  out %3 \"y\"\n}\n");
+  CHECK(graph.ok(), "{}", graph.error().text());
+  network.graph = std::move(*graph);
+  compiler::Options options;
+  options.load.compiler = flags.compiler;
+  options.load.cache_dir = "off";
+  options.interrupted = interrupted;
+  compiler::Compilation compilation;
+  if (const Status status = compiler::compile(network, options, compilation); !status.ok()) {
+    const Error& error = status.error();
+    return {"program", false, error.message, error.hint, error.code == Code::kBuild || error.code == Code::kUsage ? Code::kBuild : Code::kDevice};
+  }
+  double seconds = 0;
+  for (const auto& timing : compilation.timings) seconds += timing.seconds;
+  return {"program", true, fmt::format("a small network compiled, ran and agreed with the reference in {:.1f} s", seconds)};
+}
+
+Finding peer() {
+  const std::string python = find_python();
+  const std::string mend = "scripts/build.sh, or OBELISK_PYTHON=PATH of a Python with onnxruntime";
+  if (python.empty()) return {"onnxruntime", false, "no Python was found; bench and verify cannot compare with ONNX Runtime", mend};
+  auto process = Process::start({python, "-c", "import onnxruntime; print(onnxruntime.__version__)"}, false);
+  std::string version = process.ok() ? process->read_all() : "";
+  while (!version.empty() && version.back() == '\n') version.pop_back();
+  if (version.empty()) return {"onnxruntime", false, python + " has no onnxruntime; bench and verify cannot compare with it", mend};
+  return {"onnxruntime", true, fmt::format("{} in {}", version, python)};
+}
+
+}  // namespace
+
+int doctor(const Flags& flags) {
+  std::vector<Finding> findings = {cpu(), memory(), compiler(flags), cache_folder(flags)};
+  if (findings[2].ok) findings.push_back(pipeline(flags));
+  if (interrupted()) return fail(flags, Error{Code::kInterrupted, "cli", "interrupted"});
+  findings.push_back(peer());
+  Json list = Json::array();
+  std::string text;
+  int code = 0;
+  for (const Finding& one : findings) {
+    const bool essential = one.essential != Code::kOk;
+    if (!one.ok && essential && code == 0) code = static_cast<int>(one.essential);
+    list.push_back({{"name", one.name}, {"ok", one.ok}, {"essential", essential}, {"text", one.text}, {"mend", one.mend}});
+    text += fmt::format("{:<8} {:<12} {}\n", one.ok ? "ok" : "problem", one.name, one.text);
+    if (!one.ok && !one.mend.empty()) text += fmt::format("{:21} try: {}\n", "", one.mend);
+  }
+  answer(flags, {{"ok", code == 0}, {"version", OBELISK_VERSION}, {"findings", list}}, text);
+  return code;
+}
+
+}  // namespace obelisk::cli
