@@ -6,6 +6,8 @@ std::span<const Pass> table() {
   static constexpr Pass kPasses[] = {
       {"fold_constants", "what is known is computed now, within bounds", fold_constants},
       {"merge_equal", "what is computed twice is computed once", merge_equal},
+      {"simplify_algebra", "what changes nothing goes, what is done twice is done once", simplify_algebra},
+      {"fold_batch_norm", "scales and shifts of channels go into weights and biases", fold_batch_norm},
       {"expand", "composite ops are told in simpler ones, which fuse", expand},
       {"stage_conv_inputs", "a convolution's row-major input gets a copy that may be stored channels-last", stage_conv_inputs},
       {"remove_dead", "nodes that no output needs are removed, values are renumbered", remove_dead},

@@ -10,9 +10,11 @@
 
 #include "graph/graph.h"
 #include "passes/expand.h"
+#include "passes/fold_batch_norm.h"
 #include "passes/fold_constants.h"
 #include "passes/merge_equal.h"
 #include "passes/remove_dead.h"
+#include "passes/simplify_algebra.h"
 #include "passes/stage_conv_inputs.h"
 
 namespace obelisk::passes {

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include "graph/test_cases.h"
 #include "passes/passes.h"
 
 namespace obelisk::passes {
@@ -23,14 +24,15 @@ Graph made(uint64_t seed) {
   return graph::random_graph(seed, options);
 }
 
-void expect_same(const Graph& before, const Graph& after, uint64_t seed) {
+void expect_same(const Graph& before, const Graph& after, uint64_t seed,
+                 ops::Tolerance alike = kAlike) {
   const Status sound = graph::verify(after);
   ASSERT_TRUE(sound.ok()) << sound.error().text();
   ASSERT_EQ(before.output_names(), after.output_names());
   const std::vector<Tensor> inputs = graph::random_inputs(before, seed);
   const auto want = graph::interpret(before, inputs), got = graph::interpret(after, inputs);
   ASSERT_TRUE(want.ok() && got.ok());
-  const std::vector<ops::Tolerance> tolerances{kAlike};
+  const std::vector<ops::Tolerance> tolerances{alike};
   const graph::Comparison same = graph::compare(*got, *want, tolerances);
   EXPECT_TRUE(same.ok) << same.text() << "\n" << graph::print(before) << graph::print(after);
 }
@@ -59,6 +61,25 @@ TEST(Meaning, AllPassesTogetherKeepIt) {
       after = std::move(*next);
     }
     expect_same(graph, after, seed);
+  }
+}
+
+// The text cases hold the patterns, which random graphs seldom meet.
+TEST(Meaning, EachPassKeepsThatOfItsTextCases) {
+  constexpr int64_t kMostElements = 1 << 20;  // a case may be about size alone
+  for (const Pass& pass : table()) {
+    const std::string path = fmt::format("{}/src/passes/test/{}.ir", OBELISK_SOURCE_DIR, pass.name);
+    const Result<std::string> text = read_file(path);
+    ASSERT_TRUE(text.ok()) << text.error().text();
+    for (const graph::TextCase& one : graph::read_cases(*text)) {
+      SCOPED_TRACE(fmt::format("{}: {}", pass.name, one.sentence));
+      const Result<Graph> graph = graph::parse(one.in);
+      ASSERT_TRUE(graph.ok()) << graph.error().text();
+      if (graph->type(graph->outputs()[0]).count() > kMostElements) continue;
+      const Result<Graph> after = pass.run(*graph);
+      ASSERT_TRUE(after.ok()) << after.error().text();
+      expect_same(*graph, *after, 7, {1e-4, 1e-4});  // their types are f32
+    }
   }
 }
 

@@ -12,5 +12,11 @@ TEST(Passes, FoldConstants) {
   graph::run_cases("src/passes/test/fold_constants.ir", fold_constants);
 }
 TEST(Passes, MergeEqual) { graph::run_cases("src/passes/test/merge_equal.ir", merge_equal); }
+TEST(Passes, SimplifyAlgebra) {
+  graph::run_cases("src/passes/test/simplify_algebra.ir", simplify_algebra);
+}
+TEST(Passes, FoldBatchNorm) {
+  graph::run_cases("src/passes/test/fold_batch_norm.ir", fold_batch_norm);
+}
 
 }  // namespace obelisk::passes
