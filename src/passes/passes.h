@@ -13,6 +13,8 @@
 #include "passes/fold_batch_norm.h"
 #include "passes/fold_constants.h"
 #include "passes/merge_equal.h"
+#include "passes/raise_activations.h"
+#include "passes/raise_layer_norm.h"
 #include "passes/remove_dead.h"
 #include "passes/simplify_algebra.h"
 #include "passes/stage_conv_inputs.h"

@@ -18,5 +18,11 @@ TEST(Passes, SimplifyAlgebra) {
 TEST(Passes, FoldBatchNorm) {
   graph::run_cases("src/passes/test/fold_batch_norm.ir", fold_batch_norm);
 }
+TEST(Passes, RaiseLayerNorm) {
+  graph::run_cases("src/passes/test/raise_layer_norm.ir", raise_layer_norm);
+}
+TEST(Passes, RaiseActivations) {
+  graph::run_cases("src/passes/test/raise_activations.ir", raise_activations);
+}
 
 }  // namespace obelisk::passes
