@@ -55,7 +55,9 @@ struct Program {
   /// Outputs that no work writes: copies of an input or a weight.
   struct Copy { int output; Place from; };
   std::vector<Copy> copies;
-  std::string graph_text;    // the portable graph (after passes), with large weights by their number in `weights` or empty
+  /// Machine code by body, of a file, and the CPU features that it needs; empty: bodies are compiled from their text.
+  std::vector<std::string> objects;
+  std::string objects_need;
   int64_t task_count() const;
 };
 

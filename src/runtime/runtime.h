@@ -7,6 +7,7 @@
 #include <memory>
 #include <span>
 
+#include "runtime/obk.h"
 #include "runtime/program.h"
 
 namespace obelisk::runtime {
@@ -24,6 +25,8 @@ struct LoadReport {
   int compiled = 0, cached = 0;
   double seconds = 0;
   std::string compiler;
+  int carried = 0;           // bodies whose machine code the program brought along
+  std::string not_carried;   // why that machine code was not used; empty when it was, or when there was none
 };
 
 class Context;
@@ -34,6 +37,8 @@ class Executable {
   virtual ~Executable() = default;
   virtual const Program& program() const = 0;
   virtual const LoadReport& report() const = 0;
+  /// The machine code by body, for a file.
+  virtual std::vector<std::string> objects() const = 0;
   /// `threads`: workers that run the virtual SMs' lists; 0: as many as there are SMs, at most one a core.
   virtual Result<std::unique_ptr<Context>> context(int threads = 0) const = 0;
 };
@@ -49,6 +54,9 @@ class Context {
 /// Compiles what the cache does not hold and loads it. Errors: kBuild with the compiler's first lines; kUsage when no compiler is found
 /// (hint: what to install, or to run the reference with --target reference).
 Result<std::shared_ptr<const Executable>> load_cpu(std::shared_ptr<const Program> program, const LoadOptions& options = {});
+
+/// The instruction sets of this CPU that matter to machine code, as Program::objects_need tells them.
+std::string cpu_features();
 
 /// The host compiler that load would use, or the error that it would give.
 Result<std::string> find_compiler(const std::string& wanted = "");

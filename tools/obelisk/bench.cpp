@@ -167,7 +167,7 @@ int bench(const Flags& flags) {
   frontends::ImportReport report;
   auto runner = make_runner(flags, *source, report);
   if (!runner.ok()) return fail(flags, runner.error(), &report);
-  auto in = feeds(flags, *source, (*runner)->inputs, (*runner)->compilation.imported);
+  auto in = feeds(flags, *source, (*runner)->inputs, [&] { return graph_of(**runner, *source); });
   if (!in.ok()) return fail(flags, in.error());
   std::unique_ptr<Side> peer;
   if (!flags.against.empty()) {

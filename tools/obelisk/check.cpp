@@ -6,6 +6,8 @@ namespace obelisk::cli {
 int check(const Flags& flags) {
   auto source = open_source(flags);
   if (!source.ok()) return fail(flags, source.error());
+  if (source->kind == FileKind::kCompiled)
+    return fail(flags, Error{Code::kUsage, "cli", "check reads models, not compiled files", "", "obelisk inspect " + flags.file});
   compiler::Options options;
   options.import = source->import;
   options.interrupted = interrupted;

@@ -25,7 +25,7 @@ struct Flags {
   std::vector<std::string> disabled, explain;
   std::string to;
   int sms = 0, threads = 0;
-  std::string against;   // bench: the other side, or empty
+  std::string against;   // bench, verify: the other side, or empty
   double seconds = 3;    // bench: how long the rounds go on
   bool json = false, portable = false;
 };
@@ -62,7 +62,10 @@ std::string host_cpu();
 /// A verb's body throws nothing; what it returns is the exit code.
 int check(const Flags& flags);
 int run(const Flags& flags, const std::string& output_dir);
+int compile(const Flags& flags, const std::string& output, bool verify);
 int bench(const Flags& flags);
+int verify(const Flags& flags, bool bisect);
+int inspect(const Flags& flags);
 int cache(const Flags& flags, bool clear);
 int doctor(const Flags& flags);
 

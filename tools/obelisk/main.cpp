@@ -10,7 +10,8 @@ int main(int argc, char** argv) {
   app.set_version_flag("--version", OBELISK_VERSION);
   app.require_subcommand(1);
   cli::Flags flags;
-  std::string output_dir;
+  std::string output_dir, output, verify_mode = "on";
+  bool bisect = false;
   std::function<int()> body;
 
   CLI::App* check = app.add_subcommand("check", "what of a model can be run");
@@ -23,6 +24,30 @@ int main(int argc, char** argv) {
   cli::add_inputs(*run, flags);
   run->add_option("--output-dir", output_dir, "folder for NAME.npy of each output");
   run->callback([&] { body = [&] { return cli::run(flags, output_dir); }; });
+
+  run->add_flag("--portable", flags.portable, "compile the graph of an .obk again instead of trusting its machine code");
+
+  CLI::App* compile = app.add_subcommand("compile", "a model into one file that runs");
+  cli::add_model(*compile, flags);
+  cli::add_machine(*compile, flags);
+  compile->add_option("-o,--output", output, "the file to write (.obk)");
+  compile->add_option("--verify", verify_mode, "compare with the reference on generated inputs")->check(CLI::IsMember({"on", "off"}));
+  compile->add_option("--seed", flags.seed, "of the generated inputs");
+  compile->add_option("--to", flags.to, "stop after a step and print what it made");
+  compile->add_option("--explain", flags.explain, "print the decisions of steps")->delimiter(',');
+  compile->callback([&] { body = [&] { return cli::compile(flags, output, verify_mode == "on"); }; });
+
+  CLI::App* verify = app.add_subcommand("verify", "compare answers with the reference");
+  cli::add_model(*verify, flags);
+  cli::add_machine(*verify, flags);
+  cli::add_inputs(*verify, flags);
+  verify->add_option("--against", flags.against, "who is right")->check(CLI::IsMember({"reference", "onnxruntime"}));
+  verify->add_flag("--bisect", bisect, "find the node that is the first to be off");
+  verify->callback([&] { body = [&] { return cli::verify(flags, bisect); }; });
+
+  CLI::App* inspect = app.add_subcommand("inspect", "what a model or a compiled file holds");
+  cli::add_model(*inspect, flags);
+  inspect->callback([&] { body = [&] { return cli::inspect(flags); }; });
 
   CLI::App* bench = app.add_subcommand("bench", "how long an answer takes, alone or beside ONNX Runtime");
   cli::add_model(*bench, flags);

@@ -25,7 +25,7 @@ int run(const Flags& flags, const std::string& output_dir) {
   frontends::ImportReport report;
   auto runner = make_runner(flags, *source, report);
   if (!runner.ok()) return fail(flags, runner.error(), &report);
-  auto in = feeds(flags, *source, (*runner)->inputs, (*runner)->compilation.imported);
+  auto in = feeds(flags, *source, (*runner)->inputs, [&] { return graph_of(**runner, *source); });
   if (!in.ok()) return fail(flags, in.error());
   std::vector<Tensor> out = (*runner)->allocate_outputs();
   double best = 0;

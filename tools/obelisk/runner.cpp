@@ -25,9 +25,33 @@ Status Runner::run(const std::vector<Tensor>& in, std::vector<Tensor>& out) {
   return context->run(from, to);
 }
 
+Result<graph::Graph> graph_of(const Runner& runner, const Source& source) {
+  if (source.kind == FileKind::kCompiled && !source.network.graph) return source.compiled.graph();
+  return runner.compilation.imported;
+}
+
+namespace {
+
+Status finish(const Flags& flags, Runner& runner) {
+  runner.target = "cpu";
+  runner.inputs = runner.executable->program().inputs;
+  runner.outputs = runner.executable->program().outputs;
+  TRY(runner.context, runner.executable->context(flags.threads));
+  return ok_status();
+}
+
+}  // namespace
+
 Result<std::unique_ptr<Runner>> make_runner(const Flags& flags, const Source& source, frontends::ImportReport& report) {
   auto runner = std::make_unique<Runner>();
   TRY(compiler::Options options, options_from(flags));
+  if (source.kind == FileKind::kCompiled && !source.network.graph) {
+    TRY(runner->executable, runtime::load_cpu(source.compiled.program, options.load));
+    if (const std::string& why = runner->executable->report().not_carried; !why.empty())
+      fmt::print(stderr, "note: {}; bodies were built again from their source\n", why);
+    TRY_STATUS(finish(flags, *runner));
+    return runner;
+  }
   options.import = source.import;
   options.verify = false;
   Progress progress(Progress::mode_for(stderr, false), "compile");
@@ -47,13 +71,15 @@ Result<std::unique_ptr<Runner>> make_runner(const Flags& flags, const Source& so
     report = runner->compilation.import_report;
     return status.error();
   }
+  if (!interpret) {
+    runner->executable = runner->compilation.executable;
+    TRY_STATUS(finish(flags, *runner));
+    return runner;
+  }
   const graph::Graph& graph = runner->compilation.imported;
-  runner->target = interpret ? "reference" : "cpu";
+  runner->target = "reference";
   runner->inputs = input_ports(graph);
   for (size_t k = 0; k < graph.outputs().size(); ++k) runner->outputs.push_back({graph.output_names()[k], graph.type(graph.outputs()[k])});
-  if (!interpret) {
-    TRY(runner->context, runner->compilation.executable->context(flags.threads));
-  }
   return runner;
 }
 

@@ -8,13 +8,17 @@ namespace obelisk::cli {
 struct Runner {
   std::string target;                 // "cpu" or "reference"
   std::vector<runtime::Port> inputs, outputs;
-  compiler::Compilation compilation;  // the program, unless the interpreter runs
+  compiler::Compilation compilation;  // of a model or a graph
+  std::shared_ptr<const runtime::Executable> executable;  // unless the interpreter runs
   std::unique_ptr<runtime::Context> context;
 
   /// Outputs are allocated by the caller once and written by every run.
   Status run(const std::vector<Tensor>& in, std::vector<Tensor>& out);
   std::vector<Tensor> allocate_outputs() const;
 };
+
+/// The graph that answers are judged by: the model's, or the one that a compiled file carries.
+Result<graph::Graph> graph_of(const Runner& runner, const Source& source);
 
 /// Compiles what has to be compiled. Without a host compiler the interpreter runs, and a line on stderr says so (target auto).
 /// On an error `report` holds all nodes that cannot be run.

@@ -14,13 +14,16 @@ bool ends_with(const std::string& text, std::string_view end) {
 }
 
 /// The model's input types by name, so that raw elements are read as what they are.
-NamedTypes wanted_types(const compiler::Network& network) {
+NamedTypes wanted_types(const Source& source) {
+  const compiler::Network& network = source.network;
   NamedTypes types;
   if (network.model)
     for (const auto& input : network.model->graph.inputs)
       if (const auto dtype = frontends::onnx::to_dtype(input.type.element)) types[std::string(input.name)] = *dtype;
   if (network.graph)
     for (graph::ValueId v : network.graph->inputs()) types[network.graph->value(v).name] = network.graph->type(v).dtype;
+  if (source.compiled.program)
+    for (const runtime::Port& port : source.compiled.program->inputs) types[port.name] = port.type.dtype;
   return types;
 }
 
@@ -73,7 +76,13 @@ Result<Source> open_source(const Flags& flags) {
   TRY(const auto file, MappedFile::open(flags.file));
   const std::string_view bytes(reinterpret_cast<const char*>(file->data()), file->size());
   if (ends_with(flags.file, ".obk") || bytes.substr(0, 4) == "OBK\x1a") {
-    return Error{Code::kUnsupported, "cli", "compiled files cannot be read yet", "", "give the model that it was made from"};
+    source.kind = FileKind::kCompiled;
+    if (!flags.shapes.empty()) return usage("a compiled file has its shapes already", "leave --shape out, or compile the model again");
+    // Its machine code is trusted, unless it is told not to be: then all of the file is checked and compiled again.
+    TRY(source.compiled, runtime::open_obk(flags.file, flags.portable));
+    if (flags.portable || flags.target == "reference") {
+      TRY(source.network.graph, source.compiled.graph());
+    }
   } else if (ends_with(flags.file, ".ir")) {
     source.kind = FileKind::kText;
     TRY(source.network.graph, graph::parse(bytes));
@@ -81,7 +90,7 @@ Result<Source> open_source(const Flags& flags) {
   } else {
     TRY(source.network.model, frontends::onnx::read_model(flags.file));
   }
-  const NamedTypes types = wanted_types(source.network);
+  const NamedTypes types = wanted_types(source);
   TRY_STATUS(read_given(flags, source, types));
   if (source.network.model) TRY_STATUS(bind_model(flags, source));
   return source;
@@ -93,7 +102,8 @@ std::vector<runtime::Port> input_ports(const graph::Graph& graph) {
   return ports;
 }
 
-Result<std::vector<Tensor>> feeds(const Flags& flags, const Source& source, const std::vector<runtime::Port>& ports, const graph::Graph& graph) {
+Result<std::vector<Tensor>> feeds(const Flags& flags, const Source& source, const std::vector<runtime::Port>& ports,
+                                  const std::function<Result<graph::Graph>()>& graph) {
   std::vector<Tensor> generated;
   std::vector<Tensor> out;
   for (size_t k = 0; k < ports.size(); ++k) {
@@ -107,7 +117,10 @@ Result<std::vector<Tensor>> feeds(const Flags& flags, const Source& source, cons
     }
     if (!flags.seed && !source.given.empty())
       return usage(fmt::format("input '{}' ({}) is not given", port.name, to_string(port.type)), fmt::format("--input {}=F.npy, or --seed N to generate it", port.name));
-    if (generated.empty()) generated = verify::generate_inputs(graph, flags.seed.value_or(0));
+    if (generated.empty()) {
+      TRY(const graph::Graph network, graph());
+      generated = verify::generate_inputs(network, flags.seed.value_or(0));
+    }
     out.push_back(generated[k]);
   }
   return out;

@@ -11,7 +11,8 @@ enum class FileKind { kModel, kCompiled, kText };
 
 struct Source {
   FileKind kind = FileKind::kModel;
-  compiler::Network network;  // kModel, kText
+  compiler::Network network;  // kModel, kText; with --portable, kCompiled too
+  runtime::Compiled compiled; // kCompiled
   NamedTensors given;         // by input name
   frontends::ImportOptions import;
 };
@@ -20,8 +21,9 @@ struct Source {
 Result<Source> open_source(const Flags& flags);
 
 /// Tensors for the ports in order: the given ones, and generated ones for the rest (with --seed, or when nothing was given).
-/// Errors: kUsage, naming an input that is not given, unknown, or of another type.
-Result<std::vector<Tensor>> feeds(const Flags& flags, const Source& source, const std::vector<runtime::Port>& ports, const graph::Graph& graph);
+/// `graph` is asked for only when something is generated. Errors: kUsage, naming an input that is not given, unknown, or of another type.
+Result<std::vector<Tensor>> feeds(const Flags& flags, const Source& source, const std::vector<runtime::Port>& ports,
+                                  const std::function<Result<graph::Graph>()>& graph);
 
 std::vector<runtime::Port> input_ports(const graph::Graph& graph);
 

@@ -60,6 +60,11 @@ class CpuExecutable : public Executable, public std::enable_shared_from_this<Cpu
     const int limit = std::min(program_->sms, std::max(threads > 0 ? threads : cores_we_may_use(), 1));
     return std::unique_ptr<Context>(new CpuContext(shared_from_this(), limit));
   }
+  std::vector<std::string> objects() const override {
+    std::vector<std::string> bytes;
+    for (const auto& object : objects_) bytes.push_back(object->bytes());
+    return bytes;
+  }
   ObkBody body(int index) const { return objects_[index]->body(); }
 
  private:
@@ -184,7 +189,19 @@ Status CpuContext::run_custom(const WorkRecord& work, void* const* operands) {
 Result<std::shared_ptr<const Executable>> load_cpu(std::shared_ptr<const Program> program, const LoadOptions& options) {
   const auto start = std::chrono::steady_clock::now();
   LoadReport report;
-  TRY(auto objects, cpu::build_objects(program->bodies, options, report));
+  std::vector<std::unique_ptr<cpu::Object>> objects;
+  if (!program->objects.empty()) {
+    auto carried = cpu::carried_objects(*program);
+    if (carried.ok()) {
+      objects = std::move(*carried);
+      report.carried = static_cast<int>(objects.size());
+    } else {
+      report.not_carried = carried.error().message;
+    }
+  }
+  if (objects.empty()) {
+    TRY(objects, cpu::build_objects(program->bodies, options, report));
+  }
   report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return std::shared_ptr<const Executable>(new CpuExecutable(std::move(program), std::move(objects), std::move(report)));
 }

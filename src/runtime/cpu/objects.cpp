@@ -4,6 +4,8 @@
 #include <fcntl.h>
 #include <spawn.h>
 #include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -12,8 +14,10 @@
 #include <chrono>
 #include <filesystem>
 #include <mutex>
+#include <set>
 #include <thread>
 
+#include "kernels/kernels.h"
 #include "runtime/cpu/dialect_files.h"
 
 extern char** environ;
@@ -128,6 +132,26 @@ Result<std::string> find_compiler(const std::string& wanted) {
   return Error{Code::kUsage, "runtime", "no C++ compiler was found on the PATH", "", "install g++, or run with --target reference"};
 }
 
+std::string cpu_features() {
+  std::string out = fmt::format("abi{}.{}", OBK_ABI, kObkVersion);
+  const auto text = read_file("/proc/cpuinfo");
+  if (!text.ok()) return out;
+  const size_t at = text->find("\nflags"), colon = at == std::string::npos ? at : text->find(':', at);
+  if (colon == std::string::npos) return out;
+  std::set<std::string> words;
+  std::string word;
+  for (size_t k = colon + 1; k < text->size(); ++k) {
+    const char c = (*text)[k];
+    if (c != ' ' && c != '\n') { word += c; continue; }
+    for (const char* family : {"sse", "ssse", "avx", "fma", "bmi", "f16c", "amx", "gfni", "vaes", "vpcl", "popcnt", "movbe", "abm", "adx"})
+      if (word.starts_with(family)) words.insert(word);
+    word.clear();
+    if (c == '\n') break;
+  }
+  for (const std::string& each : words) out += " " + each;
+  return out;
+}
+
 std::string cache_folder(const std::string& wanted) {
   if (wanted == "off") return "";
   if (!wanted.empty()) return wanted;
@@ -145,11 +169,48 @@ Result<std::unique_ptr<Object>> Object::open(const std::string& path) {
   if (!object->handle_) return build_error(fmt::format("cannot load a compiled body: {}", dlerror()));
   object->body_ = reinterpret_cast<ObkBody>(dlsym(object->handle_, "obk_body"));
   if (!object->body_) return build_error(fmt::format("'{}' holds no obk_body", path), "clear the cache: obelisk cache clear");
+  TRY(object->bytes_, read_file(path));
   return object;
+}
+
+Result<std::unique_ptr<Object>> Object::open_bytes(std::string bytes) {
+  const int file = memfd_create("obelisk-body", MFD_CLOEXEC);
+  if (file < 0) return build_error(fmt::format("no anonymous file can be made: {}", strerror(errno)));
+  size_t done = 0;
+  while (done < bytes.size()) {
+    const ssize_t wrote = write(file, bytes.data() + done, bytes.size() - done);
+    if (wrote < 0 && errno == EINTR) continue;
+    if (wrote <= 0) break;
+    done += static_cast<size_t>(wrote);
+  }
+  auto object = done == bytes.size() ? open(fmt::format("/proc/self/fd/{}", file)) : Result<std::unique_ptr<Object>>(build_error("no memory for a body"));
+  if (object.ok()) (*object)->file_ = file;
+  else close(file);
+  return object;
+}
+
+Result<std::vector<std::unique_ptr<Object>>> carried_objects(const Program& program) {
+  const std::string here = " " + cpu_features() + " ";
+  std::string lacking;
+  size_t at = 0;
+  while (at < program.objects_need.size()) {
+    const size_t end = std::min(program.objects_need.find(' ', at), program.objects_need.size());
+    const std::string word = program.objects_need.substr(at, end - at);
+    if (!word.empty() && here.find(" " + word + " ") == std::string::npos) lacking += (lacking.empty() ? "" : ", ") + word;
+    at = end + 1;
+  }
+  if (!lacking.empty()) return build_error("the file's machine code needs what this CPU lacks: " + lacking);
+  std::vector<std::unique_ptr<Object>> objects;
+  for (const std::string& bytes : program.objects) {
+    TRY(auto object, Object::open_bytes(bytes));
+    objects.push_back(std::move(object));
+  }
+  return objects;
 }
 
 Object::~Object() {
   if (handle_) dlclose(handle_);
+  if (file_ >= 0) close(file_);
 }
 
 Result<std::vector<std::unique_ptr<Object>>> build_objects(const std::vector<codegen::BodyText>& bodies, const LoadOptions& options,
@@ -183,10 +244,6 @@ Result<std::vector<std::unique_ptr<Object>>> build_objects(const std::vector<cod
         std::lock_guard lock(mutex);
         if (!first && options.interrupted && options.interrupted()) first = Error{Code::kInterrupted, "runtime", "interrupted while compiling bodies"};
         if (first) return;
-        if (options.interrupted && options.interrupted()) {
-          first = Error{Code::kInterrupted, "runtime", "interrupted"};
-          return;
-        }
       }
       const std::string key = to_string(hash_text(identity + to_string(bodies[b].hash)));
       const std::string kept = cache.empty() ? "" : cache + "/" + key + ".so";
@@ -201,7 +258,8 @@ Result<std::vector<std::unique_ptr<Object>>> build_objects(const std::vector<cod
         }
         ::unlink(kept.c_str());  // a broken entry is made again
       }
-      const std::string stem = fmt::format("{}/{}", folder.path, b);
+      // The compiler writes the source's name into the object: the hash, so that a body's machine code is always the same bytes.
+      const std::string stem = folder.path + "/" + to_string(bodies[b].hash);
       auto compile = [&]() -> Status {
         TRY_STATUS(write_file(stem + ".cpp", bodies[b].text));
         std::vector<std::string> words = {compiler};

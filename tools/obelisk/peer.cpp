@@ -1,0 +1,54 @@
+#include "peer.h"
+
+#include <stdlib.h>
+
+#include <filesystem>
+
+#include "base/npy.h"
+#include "process.h"
+
+namespace obelisk::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+Error usage(std::string message, std::string hint) { return Error{Code::kUsage, "cli", std::move(message), "", std::move(hint)}; }
+
+struct PrivateFolder {
+  std::string path = (fs::temp_directory_path() / "obelisk-XXXXXX").string();
+  bool made = mkdtemp(path.data()) != nullptr;
+  ~PrivateFolder() {
+    std::error_code ignored;
+    if (made) fs::remove_all(path, ignored);
+  }
+};
+
+}  // namespace
+
+Result<std::vector<Tensor>> peer_answers(const Flags& flags, const Source& source, const Runner& runner, const std::vector<Tensor>& inputs) {
+  if (source.kind != FileKind::kModel) return usage("ONNX Runtime needs the .onnx file", "verify the model that this was made from");
+  const std::string python = find_python();
+  if (python.empty()) return usage("no Python for ONNX Runtime was found", "scripts/setup.sh, or OBELISK_PYTHON=PATH");
+  const PrivateFolder folder;
+  if (!folder.made) return usage("no temporary folder can be made", "set TMPDIR to a folder that can be written");
+  NamedTensors arrays = source.given;  // also those that became constants
+  for (size_t k = 0; k < inputs.size(); ++k) arrays[runner.inputs[k].name] = inputs[k];
+  TRY_STATUS(write_npz(folder.path + "/inputs.npz", arrays));
+  TRY(Process process, Process::start({python, OBELISK_SOURCE_DIR "/scripts/answers_onnxruntime.py", flags.file, folder.path}));
+  const std::string said = process.read_all();
+  if (process.wait() != 0) return usage("ONNX Runtime gave no answer: " + said.substr(0, said.find('\n')), "obelisk doctor");
+  std::vector<Tensor> out;
+  for (size_t k = 0; k < runner.outputs.size(); ++k) {
+    const runtime::Port& port = runner.outputs[k];
+    TRY(Tensor tensor, read_npy(fmt::format("{}/{}.npy", folder.path, k), port.type.dtype));
+    if (tensor.shape() != port.type.shape)
+      return Error{Code::kAccuracy, "cli", fmt::format("output '{}' is {} here, {} in ONNX Runtime", port.name, to_string(port.type.shape), to_string(tensor.shape()))};
+    // A copy: the mapped file goes with the folder.
+    Tensor copy = Tensor::allocate(tensor.type());
+    std::copy_n(tensor.as<std::byte>(), tensor.bytes(), copy.as_mutable<std::byte>());
+    out.push_back(std::move(copy));
+  }
+  return out;
+}
+
+}  // namespace obelisk::cli
