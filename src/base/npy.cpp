@@ -162,6 +162,13 @@ struct Plan {
   DType result;
 };
 
+/// What NumPy calls a type that it has.
+std::string numpy_name(DType dtype) {
+  if (dtype == DType::b1) return "bool";
+  const char* kind = is_float(dtype) ? "float" : is_signed(dtype) ? "int" : "uint";
+  return fmt::format("{}{}", kind, bits(dtype));
+}
+
 Result<Plan> plan(const Descr& descr, std::optional<DType> as) {
   const DType stored = descr.dtype;
   if (!as) {
@@ -173,9 +180,10 @@ Result<Plan> plan(const Descr& descr, std::optional<DType> as) {
   if (descr.raw && bits(*as) == bits(stored)) return Plan{stored, *as};
   const bool byte = stored == DType::u8 || stored == DType::i8;
   if (byte && (is_low_float(*as) || bits(*as) < 8)) return Plan{stored, *as};
+  if (stored == DType::u16 && *as == DType::bf16) return Plan{stored, *as};
   return bad(fmt::format("elements of {}{} but {} is wanted", descr.raw ? "raw " : "",
                          to_string(stored), to_string(*as)),
-             "convert them with .astype()");
+             fmt::format("convert them with .astype(np.{}); the file holds {}", numpy_name(*as), numpy_name(stored)));
 }
 
 void swap_bytes(void* data, int64_t count, int width) {
