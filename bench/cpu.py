@@ -78,6 +78,7 @@ def main():
     parser.add_argument("--seconds", default="10", help="of each network")
     parser.add_argument("--models", type=Path, default=ROOT / "build", help="folder with zoo/ and demo/")
     parser.add_argument("--output", type=Path, help="instead of bench/results/cpu-DATE.json")
+    parser.add_argument("--note", help="kept with the numbers: what else the machine was doing")
     parser.add_argument("--no-write", action="store_true", help="only print the table")
     arguments = parser.parse_args()
     for row in arguments.rows:
@@ -90,7 +91,8 @@ def main():
     if not arguments.no_write:
         print("wrote", write("cpu", {
             "versions": {"onnxruntime": onnxruntime.__version__}, "threads": int(arguments.threads),
-            "precision": "fp32", "geometric_mean_speedup": round(mean, 4), "results": results,
+            "precision": "fp32", **({"note": arguments.note} if arguments.note else {}),
+            "geometric_mean_speedup": round(mean, 4), "results": results,
         }, arguments.output))
     reached = count == len(results) and mean >= MEAN_AT_LEAST and all(
         report["against"][0]["speedup"] >= EACH_AT_LEAST for report in results.values())

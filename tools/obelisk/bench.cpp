@@ -1,7 +1,7 @@
 // obelisk bench: how long one answer takes, alone or beside another runtime.
 //
 // Both sides run in short alternating rounds of one go, so that what the machine does otherwise hits both alike. A round rests
-// until the other side's workers have stopped spinning, answers once untimed, and then is timed answer by answer.
+// until the other side's workers have stopped spinning, and is timed answer by answer.
 #include <stdlib.h>
 
 #include <algorithm>
@@ -25,6 +25,7 @@ constexpr double kRoundSeconds = 0.2;
 constexpr auto kRest = std::chrono::milliseconds(5);  // our workers spin 0.5 ms after a run
 // A side is noisy when its answers scatter: half of them lie further than this share from the median, or a tenth is this much slower.
 constexpr double kQuietDeviation = 0.05, kQuietTail = 1.25;
+constexpr size_t kFewInRound = 3;
 constexpr size_t kFewRuns = 5;  // nothing can be said of fewer
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
@@ -32,6 +33,8 @@ double seconds_since(Clock::time_point start) { return std::chrono::duration<dou
 struct Latencies {
   std::vector<double> us;
 
+  /// The first answer of a round finds cold caches and sleeping workers; it only counts where a round holds few.
+  void add_round(const std::vector<double>& round) { us.insert(us.end(), round.begin() + (round.size() > kFewInRound ? 1 : 0), round.end()); }
   double quantile(double share) const {
     std::vector<double> sorted = us;
     std::sort(sorted.begin(), sorted.end());
@@ -65,13 +68,14 @@ struct Ours : Side {
     name = "obelisk", version = OBELISK_VERSION;
   }
   Status round(double seconds, bool keep) override {
-    TRY_STATUS(runner.run(in, out));
+    std::vector<double> us;
     const auto start = Clock::now();
     do {
       const auto before = Clock::now();
       TRY_STATUS(runner.run(in, out));
-      if (keep) latencies.us.push_back(seconds_since(before) * 1e6);
+      us.push_back(seconds_since(before) * 1e6);
     } while (seconds_since(start) < seconds && !interrupted());
+    if (keep) latencies.add_round(us);
     return ok_status();
   }
 };
@@ -92,8 +96,7 @@ struct OnnxRuntime : Side {
   }
   Status round(double seconds, bool keep) override {
     TRY(const Json answer, ask({{"round", seconds}}));
-    if (keep)
-      for (double one : answer["latencies_us"]) latencies.us.push_back(one);
+    if (keep) latencies.add_round(answer["latencies_us"].get<std::vector<double>>());
     return ok_status();
   }
 };

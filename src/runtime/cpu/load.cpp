@@ -7,6 +7,7 @@
 
 #include "kernels/kernels.h"
 #include "runtime/cpu/objects.h"
+#include "runtime/cpu/profile.h"
 #include "runtime/cpu/workers.h"
 #include "runtime/runtime.h"
 
@@ -26,6 +27,7 @@ class CpuExecutable;
 class CpuContext : public Context {
  public:
   CpuContext(std::shared_ptr<const CpuExecutable> executable, int threads);
+  ~CpuContext() override;
   Status run(std::span<const void* const> inputs, std::span<void* const> outputs) override;
 
  private:
@@ -46,6 +48,7 @@ class CpuContext : public Context {
   std::span<void* const> outputs_;
   std::vector<Status> failures_;             // by worker
   std::function<void(int)> body_;
+  std::unique_ptr<cpu::Profile> profile_;    // none, but for OBELISK_PROFILE
   std::unique_ptr<cpu::SpinBarrier> barrier_;
   std::unique_ptr<cpu::Workers> workers_;    // last: ends before what it uses
 };
@@ -102,9 +105,14 @@ CpuContext::CpuContext(std::shared_ptr<const CpuExecutable> executable, int thre
     }
   }
   failures_.assign(threads, ok_status());
+  profile_ = cpu::Profile::if_wished(program, threads);
   barrier_ = std::make_unique<cpu::SpinBarrier>(threads);
   workers_ = std::make_unique<cpu::Workers>(threads);
   body_ = [this](int worker) { run_worker(worker); };
+}
+
+CpuContext::~CpuContext() {
+  if (profile_) profile_->print(executable_->program());
 }
 
 void* CpuContext::resolve(const Place& place) const {
@@ -126,6 +134,7 @@ Status CpuContext::run(std::span<const void* const> inputs, std::span<void* cons
   for (const Bound& bound : bound_)
     operands_[bound.slot] = bound.kind == BufferKind::kInput ? const_cast<void*>(inputs[bound.index]) : outputs[bound.index];
   workers_->run(body_);
+  if (profile_) profile_->ran();
   for (Status& failure : failures_) {
     if (failure.ok()) continue;
     Error error = failure.error();
@@ -147,13 +156,19 @@ void CpuContext::run_worker(int worker) {
       const ObkTask& task = tasks[at];
       const WorkRecord& work = program.works[task.work];
       void* const* operands = operands_.data() + first_[task.work];
+      const auto start = profile_ ? cpu::Profile::Clock::now() : cpu::Profile::Clock::time_point();
       if (work.body >= 0) {
         executable_->body(work.body)(&task, work.params.data(), operands, &self);
       } else if (Status status = run_custom(work, operands); !status.ok()) {
         failures_[worker] = status;
       }
+      if (profile_) profile_->worked(worker, task.work, cpu::Profile::Clock::now() - start);
     }
-    if (workers_->count() > 1 && wave + 1 < program.waves) barrier_->wait();
+    if (workers_->count() > 1 && wave + 1 < program.waves) {
+      const auto start = profile_ ? cpu::Profile::Clock::now() : cpu::Profile::Clock::time_point();
+      barrier_->wait();
+      if (profile_) profile_->waited(worker, cpu::Profile::Clock::now() - start);
+    }
   }
 }
 
