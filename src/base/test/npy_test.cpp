@@ -93,7 +93,8 @@ TEST(Npy, RawElementsNeedAType) {
             "base: raw elements of 2 byte(s), which may be any type; say which type they are");
   EXPECT_EQ(parse_npy(as_bytes(file), DType::bf16)->get_double(0), 1);
   EXPECT_EQ(refusal(file, DType::f32),
-            "base: elements of raw u16 but f32 is wanted; convert them with .astype()");
+            "base: elements of raw u16 but f32 is wanted; convert them with .astype(np.float32); "
+            "the file holds uint16");
   const std::string low = npy(head("<f1", "(1,)"), "\x3c");
   EXPECT_EQ(parse_npy(as_bytes(low), DType::f8e5m2)->get_double(0), 1);
   const std::string nibbles = npy(head("<V1", "(3,)"), std::string("\x0f\x00\x07", 3));
@@ -102,7 +103,8 @@ TEST(Npy, RawElementsNeedAType) {
   EXPECT_EQ(refusal(npy(head("|u1", "(1,)"), "\x10"), DType::u4),
             "base: element 0 is 16, which is no u4");
   EXPECT_EQ(refusal(npy(head("<f8", "(0,)"), ""), DType::f32),
-            "base: elements of f64 but f32 is wanted; convert them with .astype()");
+            "base: elements of f64 but f32 is wanted; convert them with .astype(np.float32); "
+            "the file holds float64");
 }
 
 TEST(Npy, LiesAreRefused) {
