@@ -109,7 +109,7 @@ def main():
     print(f"agrees     with ONNX Runtime {onnxruntime.__version__}: max |error| of a vector {error:.1e}")
     print_ranking(sentences, vectors)
 
-    bench = program("bench", compiled, "--against", "onnxruntime", "--seconds", arguments.seconds)
+    bench = program("bench", model, *shape, "--against", "onnxruntime", "--seconds", arguments.seconds)
     print(f"\nlatency    on {bench['device']}, both in alternating rounds"
           + (" (noisy machine)" if bench["noisy"] else ""))
     columns = ("median", "p90", "p99", "min")
