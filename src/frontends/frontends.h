@@ -3,7 +3,6 @@
 ///   read      a file, mapped  →  onnx::Model: names, nodes, types; weights stay in the file
 ///   inspect   Model           →  what a user has to know before binding shapes
 ///   import    Model, shapes   →  graph::Graph, or every node that cannot be run
-///   write     Graph           →  an annotated file for viewers
 ///
 /// This is the last place where operator-set versions, functions, control flow and sequences exist.
 #pragma once
