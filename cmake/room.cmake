@@ -10,7 +10,9 @@ function(obelisk_room name)
     return()
   endif()
   add_library(obelisk_${name} STATIC ${sources})
-  target_include_directories(obelisk_${name} PUBLIC ${CMAKE_SOURCE_DIR}/src ${CMAKE_SOURCE_DIR}/include)
+  # The last folder: texts that generated bodies include name each other without one.
+  target_include_directories(obelisk_${name} PUBLIC ${CMAKE_SOURCE_DIR}/src ${CMAKE_SOURCE_DIR}/include
+                             ${CMAKE_SOURCE_DIR}/src/kernels/common)
   list(TRANSFORM ROOM_ROOMS PREPEND obelisk_)
   target_link_libraries(obelisk_${name} PUBLIC ${ROOM_ROOMS} fmt::fmt Threads::Threads ${ROOM_LIBS})
   file(GLOB_RECURSE tests CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*.cpp)

@@ -140,7 +140,7 @@ Status lower(const Network& network, const Options& options, Compilation& made, 
   TRY_STATUS(step("schedule", [&] { made.tasks = schedule::build(made.graph, made.plan, device); return ok_status(); },
                   [&] { return schedule::validate(made.graph, made.plan, made.tasks); },
                   [&](bool) { return schedule::print(made.graph, made.plan, made.tasks); }));
-  TRY_STATUS(step("codegen", [&] { made.source = codegen::emit_cpu(made.graph, made.plan, made.tasks); return ok_status(); }, nothing_to_check,
+  TRY_STATUS(step("codegen", [&] { made.source = codegen::emit(made.graph, made.plan, made.tasks, kernels::tile_library(device.family)); return ok_status(); }, nothing_to_check,
                   [&](bool explain) { return print_bodies(made.source, made.graph, made, explain); }));
   TRY_STATUS(step("assemble", [&] {
     auto program = std::make_shared<runtime::Program>(runtime::assemble(made.graph, made.plan, made.tasks, made.source, device.name));

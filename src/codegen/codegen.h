@@ -24,11 +24,14 @@ struct Source {
   std::vector<BodyText> bodies;
   std::vector<int> body_of_work;             // -1: an op without a body (custom)
   std::vector<std::vector<int64_t>> params;  // by work
-  Bytes scratch;                             // fast memory that a worker needs, the largest over the works
+  struct Scratch { int64_t bytes = 0, row = 0; };  // fast memory: all, and the part of it that each row in flight needs
+  std::vector<Scratch> scratch;              // by work
+  const kernels::TileLibrary* tiles = nullptr;  // whose packed weights and scratch the bodies expect
 };
 
-/// For a core of the CPU: C++ over kernels/cpu/dialect.h, one function a translation unit.
-Source emit_cpu(const graph::Graph& graph, const stitch::Plan& plan, const schedule::TaskGraph& tasks);
+/// C++ in the dialect (kernels/README.md) that cores and GPUs read, one function a body. `tiles`: the target's.
+Source emit(const graph::Graph& graph, const stitch::Plan& plan, const schedule::TaskGraph& tasks,
+            const kernels::TileLibrary& tiles = kernels::kCpuTiles);
 
 /// Whether the last operand (a product's B, a convolution's W) is a weight that is packed ahead for the tile library: then its operand
 /// is the packed bytes.

@@ -12,32 +12,48 @@ using graph::ValueId;
 using stitch::GroupKind;
 
 /// The bytes of B as the tile library streams it.
-Tensor pack_product(const stitch::Product& product, const Tensor& b) {
+Tensor pack_product(const kernels::TileLibrary& tiles, const stitch::Product& product, const Tensor& b) {
   const int64_t n = product.n[0].extent, k = product.k[0].extent;
-  Tensor packed = Tensor::allocate({DType::u8, {obk_gemm_packed_bytes(kObkF32, n, k)}});
-  const float* data = b.as<float>() + product.b_offset;
-  obk_gemm_pack(kObkF32, n, k, data, product.k[0].b, product.n[0].b, nullptr, 0, packed.mutable_data());
+  const auto type = static_cast<int32_t>(product.b_type);
+  Tensor packed = Tensor::allocate({DType::u8, {tiles.gemm_packed_bytes(type, n, k)}});
+  const auto* data = static_cast<const std::byte*>(b.data()) + byte_size(product.b_type, product.b_offset);
+  tiles.gemm_pack(type, n, k, data, product.k[0].b, product.n[0].b, packed.mutable_data());
   return packed;
 }
 
 /// The weights of a convolution as the tile library streams them, group after group.
-Tensor pack_conv(const stitch::ConvTile& conv, const Tensor& w) {
+Tensor pack_conv(const kernels::TileLibrary& tiles, const stitch::ConvTile& conv, const Tensor& w) {
+  const auto type = static_cast<int32_t>(conv.type);
   const ops::ConvGeometry& shape = conv.shape;
   const int64_t taps = conv.kernel_h * conv.kernel_w;
   const int64_t strides[4] = {shape.group_inputs * taps, taps, conv.kernel_w, 1};
   if (conv.depthwise) {
-    Tensor packed = Tensor::allocate({DType::u8, {obk_depthwise_packed_bytes(shape.outputs, conv.kernel_h, conv.kernel_w)}});
-    obk_depthwise_pack(kObkF32, shape.outputs, conv.kernel_h, conv.kernel_w, w.data(), strides[0], strides[2], strides[3], packed.mutable_data());
+    Tensor packed = Tensor::allocate({DType::u8, {tiles.depthwise_packed_bytes(type, shape.outputs, conv.kernel_h, conv.kernel_w)}});
+    tiles.depthwise_pack(type, shape.outputs, conv.kernel_h, conv.kernel_w, w.data(), strides[0], strides[2], strides[3], packed.mutable_data());
     return packed;
   }
-  const int64_t bytes = obk_conv_packed_bytes(shape.group_outputs, shape.group_inputs, conv.kernel_h, conv.kernel_w);
+  const int64_t bytes = tiles.conv_packed_bytes(type, shape.group_outputs, shape.group_inputs, conv.kernel_h, conv.kernel_w);
   Tensor packed = Tensor::allocate({DType::u8, {bytes * shape.groups}});
   for (int64_t group = 0; group < shape.groups; ++group) {
-    obk_conv_pack(kObkF32, shape.group_outputs, shape.group_inputs, conv.kernel_h, conv.kernel_w,
-                  w.as<float>() + group * shape.group_outputs * strides[0], strides[0], strides[1], strides[2], strides[3],
+    tiles.conv_pack(type, shape.group_outputs, shape.group_inputs, conv.kernel_h, conv.kernel_w,
+                  static_cast<const std::byte*>(w.data()) + byte_size(conv.type, group * shape.group_outputs * strides[0]), strides[0], strides[1], strides[2], strides[3],
                   static_cast<char*>(packed.mutable_data()) + group * bytes);
   }
   return packed;
+}
+
+/// Tells every task which part of the packed weights it streams.
+void name_weights(const stitch::Plan& plan, const schedule::TaskGraph& tasks, const kernels::TileLibrary& tiles, Program& program) {
+  for (auto& list : program.lists) {
+    for (ObkTask& task : list) {
+      const schedule::Work& work = tasks.works[task.work];
+      const stitch::Group& group = plan.groups[work.group];
+      if (group.kind != GroupKind::kProduct || !codegen::work_packs_weights(plan, tasks, work)) continue;
+      const stitch::Product& p = group.product;
+      const kernels::WeightRange range = tiles.gemm_weights(static_cast<int32_t>(p.b_type), p.n[0].extent, p.k[0].extent, task.c0, task.c1);
+      task.weights = range.offset, task.weight_bytes = range.bytes;
+    }
+  }
 }
 
 CustomRecord custom_record(const graph::Graph& graph, const stitch::Group& group) {
@@ -78,7 +94,7 @@ Program assemble(const graph::Graph& graph, const stitch::Plan& plan, const sche
   program.lists = tasks.lists;
   program.waves = tasks.waves;
   program.arena = tasks.arena;
-  program.scratch = source.scratch;
+  for (const codegen::Source::Scratch& scratch : source.scratch) program.scratch = std::max(program.scratch, Bytes{scratch.bytes});
   program.weights = tasks.weights;
   // A weight that only products read in packed form is dropped; one packed form serves every reader with the same strides.
   std::vector<bool> read_plain(tasks.weights.size(), false);
@@ -89,6 +105,7 @@ Program assemble(const graph::Graph& graph, const stitch::Plan& plan, const sche
     WorkRecord record;
     record.body = source.body_of_work[w];
     record.params = std::move(source.params[w]);
+    record.scratch = source.scratch[w].bytes, record.row_scratch = source.scratch[w].row;
     const bool packs = codegen::work_packs_weights(plan, tasks, work);
     for (size_t k = 0; k < work.buffers.size(); ++k) {
       const schedule::Buffer& buffer = tasks.buffers[work.buffers[k]];
@@ -99,7 +116,7 @@ Program assemble(const graph::Graph& graph, const stitch::Plan& plan, const sche
         const std::array<int64_t, 5> key = conv ? std::array<int64_t, 5>{buffer.index, -1, group.conv.shape.groups, group.conv.kernel_h, group.conv.kernel_w}
                                                 : std::array<int64_t, 5>{buffer.index, p.b_offset, p.k[0].b, p.n[0].b, p.n[0].extent};
         auto [it, fresh] = packed_as.try_emplace(key, static_cast<int64_t>(program.weights.size()));
-        if (fresh) program.weights.push_back(conv ? pack_conv(group.conv, tasks.weights[buffer.index]) : pack_product(p, tasks.weights[buffer.index]));
+        if (fresh) program.weights.push_back(conv ? pack_conv(*source.tiles, group.conv, tasks.weights[buffer.index]) : pack_product(*source.tiles, p, tasks.weights[buffer.index]));
         place.index = it->second;
       } else if (buffer.kind == BufferKind::kWeight) {
         read_plain[buffer.index] = true;
@@ -112,6 +129,7 @@ Program assemble(const graph::Graph& graph, const stitch::Plan& plan, const sche
     }
     program.works.push_back(std::move(record));
   }
+  name_weights(plan, tasks, *source.tiles, program);
   for (size_t k = 0; k < read_plain.size(); ++k)
     if (!read_plain[k]) program.weights[k] = Tensor();
   // Outputs that are inputs, constants, or a second name of another output.

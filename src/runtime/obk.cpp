@@ -10,7 +10,7 @@ namespace obelisk::runtime {
 namespace {
 
 constexpr char kMagic[4] = {'O', 'B', 'K', '\x1a'};
-constexpr uint32_t kVersion = 1;
+constexpr uint32_t kVersion = 2;
 enum Section : uint32_t { kTables, kGraph, kBodies, kObjects, kWeights, kSections };
 constexpr size_t kHeaderBytes = 24, kEntryBytes = 40, kDirectory = kHeaderBytes + kSections * kEntryBytes, kFirst = kDirectory + 16;
 
@@ -160,7 +160,7 @@ void write_tables(const Program& p, WeightStore& weights, Writer& to) {
   }
   to.size(p.works.size());
   for (const WorkRecord& work : p.works) {
-    to.number(work.body), to.number(work.custom), to.ints(work.params);
+    to.number(work.body), to.number(work.custom), to.number(work.scratch), to.number(work.row_scratch), to.ints(work.params);
     to.size(work.operands.size());
     for (const Place& place : work.operands) to.place(place);
   }
@@ -169,7 +169,7 @@ void write_tables(const Program& p, WeightStore& weights, Writer& to) {
     to.size(list.size());
     for (const ObkTask& task : list) {
       to.number(task.work), to.number(task.wave);
-      for (int64_t each : {task.r0, task.r1, task.c0, task.c1}) to.number(each);
+      for (int64_t each : {task.r0, task.r1, task.c0, task.c1, task.weights, task.weight_bytes}) to.number(each);
     }
   }
   to.size(p.copies.size());
@@ -224,11 +224,13 @@ void read_tables(Reader& from, Program& p, std::string_view weights, const std::
     }
     p.customs.push_back(std::move(custom));
   }
-  p.works.resize(from.count(24));
+  p.works.resize(from.count(40));
   for (WorkRecord& work : p.works) {
     work.body = static_cast<int32_t>(from.within(from.number<int32_t>(), -1, static_cast<int64_t>(p.bodies.size()), "body"));
     work.custom = static_cast<int32_t>(from.within(from.number<int32_t>(), -1, static_cast<int64_t>(p.customs.size()), "custom op"));
     if ((work.body < 0) == (work.custom < 0)) throw Damaged("a work has neither a body nor an op, or both");
+    work.scratch = from.within(from.number<int64_t>(), 0, int64_t{1} << 36, "scratch");
+    work.row_scratch = from.within(from.number<int64_t>(), 0, work.scratch + 1, "scratch of a row");
     work.params = from.ints();
     work.operands.resize(from.count(9));
     for (Place& place : work.operands) place = read_place(from, p);
@@ -238,14 +240,14 @@ void read_tables(Reader& from, Program& p, std::string_view weights, const std::
   }
   p.lists.resize(from.within(from.number<int64_t>(), p.sms, p.sms + 1, "number of lists"));
   for (auto& list : p.lists) {
-    list.resize(from.count(40));
+    list.resize(from.count(56));
     uint32_t before = 0;
     for (ObkTask& task : list) {
       task = ObkTask{};
       task.work = static_cast<uint32_t>(from.within(from.number<uint32_t>(), 0, static_cast<int64_t>(p.works.size()), "work"));
       task.wave = static_cast<uint32_t>(from.within(from.number<uint32_t>(), before, p.waves, "wave"));
       before = task.wave;
-      for (int64_t* each : {&task.r0, &task.r1, &task.c0, &task.c1}) *each = from.number<int64_t>();
+      for (int64_t* each : {&task.r0, &task.r1, &task.c0, &task.c1, &task.weights, &task.weight_bytes}) *each = from.number<int64_t>();
     }
   }
   p.copies.resize(from.count(13));

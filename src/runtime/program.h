@@ -20,6 +20,8 @@ struct Place {
 struct WorkRecord {
   int32_t body = -1;    // into Program::bodies
   int32_t custom = -1;  // into Program::customs, when body is -1
+  int64_t scratch = 0;      // fast memory that a task needs, in bytes
+  int64_t row_scratch = 0;  // the part of it, at the end, that each row in flight needs for itself
   std::vector<int64_t> params;
   std::vector<Place> operands;
 };
@@ -61,7 +63,7 @@ struct Program {
   int64_t task_count() const;
 };
 
-/// Tables, bodies and packed weights of a program for the CPU. Errors: none for users; a table that the validator refuses is a Bug.
+/// Tables, bodies and packed weights of a program for the machine whose tiles the source was emitted for. Errors: none for users; a table that the validator refuses is a Bug.
 Program assemble(const graph::Graph& graph, const stitch::Plan& plan, const schedule::TaskGraph& tasks, codegen::Source source,
                  const std::string& target);
 

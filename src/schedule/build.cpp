@@ -135,6 +135,29 @@ void cut_conv(const stitch::ConvTile& conv, const target::DeviceSpec& device, in
   work.tile_rows = rows * conv.out_width;
 }
 
+/// The tile of a product whose library knows what tiles cost: the least time of all workers' rounds together. False: it does not.
+bool cut_by_cost(const Group& group, const target::DeviceSpec& device, Work& work) {
+  const kernels::TileLibrary& tiles = kernels::tile_library(device.family);
+  const auto type = static_cast<int32_t>(group.product.a_type);
+  const int64_t inner = tile_span(group, work.nest), n = work.nest.column_count(), k = group.product.k[0].extent;
+  if (inner == 0 || n == 0 || tiles.gemm_nanos(type, 1, 1, k) <= 0) return false;
+  const int64_t batches = std::max<int64_t>(work.nest.row_count() / inner, 1);
+  double best = 0;
+  for (int64_t rows = 8; rows < 2 * inner && rows <= 128; rows *= 2) {
+    for (int64_t columns = tiles.panel; columns < n + tiles.panel && columns <= 256; columns += tiles.panel) {
+      if (rows * columns * 8 > device.fast_memory.count / 2) continue;
+      const int64_t count = batches * ((inner + rows - 1) / rows) * ((n + columns - 1) / columns);
+      const int64_t rounds = (count + device.sms - 1) / device.sms;
+      const double nanos = tiles.gemm_nanos(type, std::min(rows, inner), std::min(columns, n), k);
+      if (best != 0 && rounds * nanos >= best) continue;
+      best = rounds * nanos;
+      work.tile_rows = std::min(rows, inner), work.tile_columns = std::min(columns, n);
+      work.task_nanos = nanos;
+    }
+  }
+  return true;
+}
+
 /// Rows and columns of a task, so that each worker has a few and none is too small to be worth a record.
 void cut_tiles(const Plan& plan, const target::DeviceSpec& device, TaskGraph& tasks) {
   for (Work& work : tasks.works) {
@@ -143,14 +166,14 @@ void cut_tiles(const Plan& plan, const target::DeviceSpec& device, TaskGraph& ta
     const int64_t rows = work.nest.row_count(), columns = work.nest.column_count();
     const double bytes = static_cast<double>(group.cost.read.count + group.cost.written.count);
     const double nanos = std::max(bytes / device.bytes_per_sm, group.cost.flops.count / device.flops_per_sm);
-    constexpr double kSmallest = 1500;  // a task under ~1.5 us costs more to deal than to run
-    int64_t pieces = std::clamp<int64_t>(static_cast<int64_t>(nanos / kSmallest), 1, int64_t{2} * device.sms);
+    int64_t pieces = std::clamp<int64_t>(static_cast<int64_t>(nanos / device.smallest_task.count()), 1, int64_t{2} * device.sms);
     if (pieces > device.sms) pieces = pieces / device.sms * device.sms;
     work.tile_rows = std::max<int64_t>(rows, 1);
     work.tile_columns = std::max<int64_t>(columns, 1);
     for (const stitch::Step& step : group.body.steps)  // packed elements share bytes: one worker writes them all
       if (step.kind == StepKind::kStore && bits(tasks.buffers[work.buffers[step.slot]].type.dtype) < 8) pieces = 1;
     if (group.kind == GroupKind::kProduct) work.tile_rows = tile_span(group, work.nest);
+    if (group.kind == GroupKind::kProduct && cut_by_cost(group, device, work)) continue;
     if (group.kind == GroupKind::kConv) {
       cut_conv(group.conv, device, pieces, work);
       work.task_nanos = nanos * (static_cast<double>(work.tile_rows) / rows) * (static_cast<double>(work.tile_columns) / columns);

@@ -19,8 +19,8 @@ struct Read {
 
 class Former {
  public:
-  Former(const Graph& graph, const Views& views, const Options& options)
-      : graph_(graph), views_(views), options_(options) {
+  Former(const Graph& graph, const Views& views, const Options& options, const kernels::TileLibrary* tiles)
+      : graph_(graph), views_(views), options_(options), tiles_(tiles) {
     out_.group_of.assign(graph.value_count(), -1);
   }
 
@@ -41,7 +41,7 @@ class Former {
       loops = loops && (node.outputs[output] == graph::kNone || views_.loop(n, static_cast<int>(output)));
     if (!loops) return place_custom(n);
     std::string why;
-    if (options_.tiles && node.outputs.size() == 1) {
+    if (tiles_ && node.outputs.size() == 1) {
       if (auto product = match_product(graph_, views_, n, why)) {
         if (tile_fits(*product, why)) {
           Draft draft;
@@ -52,7 +52,7 @@ class Former {
           return place_anchor(n, std::move(draft), column, reads);
         }
       }
-      if (auto conv = match_conv(graph_, n, why)) {
+      if (auto conv = match_conv(graph_, n, tiles_, why)) {
         const Layout& x = views_.layout(conv->x);
         if (x.strides[1] == 1 || conv->shape.inputs == 1) {
           Draft draft;
@@ -70,9 +70,12 @@ class Former {
     }
   }
 
-  /// The tile library computes float32 products whose operands have a unit stride where it streams.
+  /// The tile library computes products whose operands have a unit stride where it streams.
   bool tile_fits(const Product& product, std::string& why) const {
-    if (product.a_type != DType::f32 || product.b_type != DType::f32) { why = "tiles are float32"; return false; }
+    if (!tiles_->takes_gemm(static_cast<int32_t>(product.a_type), static_cast<int32_t>(product.b_type))) {
+      why = "there is no tile for the types";
+      return false;
+    }
     if (product.m.size() > 4 || product.n.size() > 1 || product.k.size() > 1 || product.batch.size() > 3) {
       why = "more than one summed or column dimension";
       return false;
@@ -166,7 +169,8 @@ class Former {
       explain(v, n, Scheme::kGlobal, "an operand of a tile is read by many workers");
     }
     const Loop& form = *views_.loop(n, 0);
-    const ExprId tile = body.exprs.load(kTileSlot, DType::f32, {});
+    const bool wide = draft.group.kind == GroupKind::kProduct && draft.group.product.a_type == DType::f64;
+    const ExprId tile = body.exprs.load(kTileSlot, wide ? DType::f64 : DType::f32, {});
     member.value = tile;
     if (form.finish != kNoExpr) {
       std::vector<ExprId> coords = member.at;
@@ -452,13 +456,14 @@ class Former {
   const Graph& graph_;
   const Views& views_;
   const Options& options_;
+  const kernels::TileLibrary* tiles_;
   Grouping out_;
 };
 
 }  // namespace
 
-Grouping form_groups(const Graph& graph, const Views& views, const Options& options) {
-  return Former(graph, views, options).run();
+Grouping form_groups(const Graph& graph, const Views& views, const Options& options, const kernels::TileLibrary* tiles) {
+  return Former(graph, views, options, tiles).run();
 }
 
 }  // namespace obelisk::stitch

@@ -52,6 +52,8 @@ struct Grouping {
   std::set<ValueId> read_outside;  // values that a group other than their own reads
 };
 
-Grouping form_groups(const Graph& graph, const Views& views, const Options& options);
+/// `tiles`: the machine's, or null.
+Grouping form_groups(const Graph& graph, const Views& views, const Options& options,
+                     const kernels::TileLibrary* tiles);
 
 }  // namespace obelisk::stitch

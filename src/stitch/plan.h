@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "graph/graph.h"
+#include "kernels/kernels.h"
 #include "target/target.h"
 
 namespace obelisk::stitch {
@@ -89,6 +90,7 @@ struct Product {
 struct ConvTile {
   ops::ConvGeometry shape;
   ValueId x = graph::kNone, w = graph::kNone;
+  DType type = DType::f32;
   bool depthwise = false;          // every output channel reads one input channel
   int64_t height = 1, width = 1, out_height = 1, out_width = 1;
   int64_t kernel_h = 1, kernel_w = 1, stride_h = 1, stride_w = 1, dilation_h = 1, dilation_w = 1, pad_top = 0, pad_left = 0;

@@ -29,8 +29,9 @@ std::string_view to_string(GroupKind kind) {
 }
 
 Plan plan(const Graph& graph, const target::DeviceSpec& device, const Options& options) {
-  Views views(graph, options);
-  Grouping grouping = form_groups(graph, views, options);
+  const kernels::TileLibrary* tiles = options.tiles ? &kernels::tile_library(device.family) : nullptr;
+  Views views(graph, options, tiles);
+  Grouping grouping = form_groups(graph, views, options, tiles);
   Plan plan;
   plan.edges = std::move(grouping.edges);
   std::vector<int> place(grouping.drafts.size(), -1);

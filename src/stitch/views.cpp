@@ -40,7 +40,7 @@ std::vector<int> channels_last(int rank) {
 
 }  // namespace
 
-Views::Views(const Graph& graph, const Options& options) : graph_(graph), tiles_(options.tiles) {
+Views::Views(const Graph& graph, const Options& options, const kernels::TileLibrary* tiles) : graph_(graph), tiles_(tiles) {
   layouts_.resize(graph.value_count());
   stored_.assign(graph.value_count(), false);
   view_.assign(graph.node_count(), false);
@@ -56,7 +56,7 @@ Views::Views(const Graph& graph, const Options& options) : graph_(graph), tiles_
   for (ValueId v : graph.outputs()) stored_[v] = true;
   for (NodeId n : graph.order()) {
     std::string why;
-    if (tiles_ && graph.node(n).op == Op::Conv && match_conv(graph, n, why)) stored_[graph.node(n).inputs[0]] = true;
+    if (match_conv(graph, n, tiles_, why)) stored_[graph.node(n).inputs[0]] = true;
     if (loop(n, 0)) continue;  // an op without a loop form reads dense values
     for (ValueId v : graph.node(n).inputs)
       if (v != graph::kNone) stored_[v] = true;
@@ -93,7 +93,7 @@ void Views::choose_orders() {
         const std::vector<NodeId> users = graph_.users(v);
         const bool feeds_conv = std::any_of(users.begin(), users.end(), [&](NodeId user) {
           std::string why;
-          return graph_.node(user).op == Op::Conv && graph_.node(user).inputs[0] == v && tiles_ && match_conv(graph_, user, why);
+          return graph_.node(user).op == Op::Conv && graph_.node(user).inputs[0] == v && match_conv(graph_, user, tiles_, why);
         });
         if (tiles_ && type.rank() >= 3 && (node.op == Op::Conv || feeds_conv)) {
           order = channels_last(type.rank());
@@ -297,19 +297,21 @@ std::optional<Product> match_product(const Graph& graph, const Views& views, Nod
   return product;
 }
 
-std::optional<ConvTile> match_conv(const Graph& graph, NodeId node, std::string& why) {
+std::optional<ConvTile> match_conv(const Graph& graph, NodeId node, const kernels::TileLibrary* tiles, std::string& why) {
+  if (!tiles) { why = "tiles are off"; return std::nullopt; }
   if (graph.node(node).op != Op::Conv) { why = "not a convolution"; return std::nullopt; }
   const ops::Call call = graph.call(node);
   auto shape = ops::conv_geometry(call);
   if (!shape.ok()) { why = shape.error().message; return std::nullopt; }
   const ops::ConvGeometry& window = *shape;
   const int rank = static_cast<int>(window.in.size());
-  if (call.in(0).dtype != DType::f32) { why = "tiles are float32"; return std::nullopt; }
+  if (!tiles->takes_conv(static_cast<int32_t>(call.in(0).dtype))) { why = "there is no tile for the type"; return std::nullopt; }
   if (rank > 2) { why = "tiles have at most two spatial dimensions"; return std::nullopt; }
   if (!graph.value(graph.node(node).inputs[1]).is_constant()) { why = "weights are not constant"; return std::nullopt; }
   if (graph.value(graph.node(node).inputs[0]).is_constant()) { why = "the input is constant"; return std::nullopt; }
   if (call.out().count() == 0 || call.in(0).count() == 0) { why = "empty"; return std::nullopt; }
   ConvTile tile;
+  tile.type = call.in(0).dtype;
   tile.x = graph.node(node).inputs[0], tile.w = graph.node(node).inputs[1];
   tile.depthwise = shape->groups > 1 && shape->group_inputs == 1;
   const int w = rank - 1, h = w - 1;

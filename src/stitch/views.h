@@ -22,7 +22,8 @@ struct Options;
 
 class Views {
  public:
-  Views(const Graph& graph, const Options& options);
+  /// `tiles`: the machine's, or null where everything goes through its loop form.
+  Views(const Graph& graph, const Options& options, const kernels::TileLibrary* tiles);
 
   /// A view is read through; it is computed only where somebody needs its bytes (`stored`).
   bool is_view(NodeId node) const { return view_[node]; }
@@ -52,7 +53,7 @@ class Views {
   void find_views();
 
   const Graph& graph_;
-  const bool tiles_;
+  const kernels::TileLibrary* tiles_;
   std::vector<Layout> layouts_;
   std::vector<bool> view_, stored_;
   std::map<ValueId, std::vector<ValueId>> pieces_;
@@ -63,6 +64,6 @@ class Views {
 std::optional<Product> match_product(const Graph& graph, const Views& views, NodeId node, std::string& why);
 
 /// The tile of a convolution, when the library has one for it; else nothing, with the reason in `why`.
-std::optional<ConvTile> match_conv(const Graph& graph, NodeId node, std::string& why);
+std::optional<ConvTile> match_conv(const Graph& graph, NodeId node, const kernels::TileLibrary* tiles, std::string& why);
 
 }  // namespace obelisk::stitch

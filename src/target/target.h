@@ -17,6 +17,7 @@ struct DeviceSpec {
   Bytes fast_memory;        // per worker: shared memory, or the part of a core's L2 that a tile may fill
   int vector_bytes = 64;    // the natural width of a load
   Nanos barrier{1000};      // one barrier of all workers
+  Nanos smallest_task{1500};  // below this a task costs more to deal than to run
   double flops_per_sm = 1;  // multiply-adds count two; per nanosecond
   double bytes_per_sm = 1;  // streaming from far memory; per nanosecond
 };
@@ -24,7 +25,10 @@ struct DeviceSpec {
 /// This machine's CPU with `sms` workers (0: one for each core we may run on).
 DeviceSpec cpu(int sms = 0);
 
-/// "cpu", "h200"; Error kUsage with the names that exist.
+/// A GPU by its architecture, "sm_90a"; `sms` 0: as many as its largest product has. Errors: kUsage with the names that are known.
+Result<DeviceSpec> gpu(const std::string& architecture, int sms = 0);
+
+/// "cpu" or a GPU's architecture. Errors: kUsage with the names that exist.
 Result<DeviceSpec> device(const std::string& name, int sms = 0);
 
 }  // namespace obelisk::target

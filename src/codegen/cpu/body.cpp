@@ -41,10 +41,20 @@ std::string limit_literal(DType dtype, bool highest) {
   }
 }
 
+std::string tile_type(DType dtype) {
+  switch (dtype) {
+    case DType::f64: return "kObkF64";
+    case DType::f32: return "kObkF32";
+    case DType::f16: return "kObkF16";
+    case DType::bf16: return "kObkBf16";
+    default: return "";
+  }
+}
+
 class BodyEmitter {
  public:
-  BodyEmitter(const graph::Graph& graph, const stitch::Group& group, const schedule::Work& work, bool packed_b)
-      : graph_(graph), group_(group), body_(group.body), exprs_(group.body.exprs), work_(work), nest_(work.nest), packed_b_(packed_b) {
+  BodyEmitter(const graph::Graph& graph, const stitch::Group& group, const schedule::Work& work, bool packed_b, const kernels::TileLibrary& tiles)
+      : graph_(graph), group_(group), body_(group.body), exprs_(group.body.exprs), work_(work), nest_(work.nest), packed_b_(packed_b), tiles_(tiles) {
     lane_ = nest_.lanes_in_rows ? nest_.rows - 1
             : static_cast<size_t>(nest_.rows) < nest_.dims.size() ? static_cast<int>(nest_.dims.size()) - 1
                                                                   : -1;
@@ -69,7 +79,8 @@ class BodyEmitter {
     text += top_;
     text += out_;
     text += "}\n";
-    EmittedBody result{std::move(text), std::move(params_), scratch_};
+    for (size_t slot : stage_params_) params_[slot] += scratch_;  // staged rows lie behind the tile
+    EmittedBody result{std::move(text), std::move(params_), scratch_ + stage_, stage_};
     return result;
   }
 
@@ -229,8 +240,9 @@ class BodyEmitter {
     for (int s = 0; s < body_.staged; ++s) {
       const std::string type = arithmetic_name(body_.stage_types[s]);
       top_ += fmt::format("  {0}* __restrict g{1} = ({0}*)OBK_STAGE(p[{2}]);\n", type, s, params_.size());
-      params_.push_back(scratch_);
-      scratch_ += (nest_.column_count() * byte_size(body_.stage_types[s], 1) + 63) / 64 * 64;
+      stage_params_.push_back(params_.size());
+      params_.push_back(stage_);
+      stage_ += (nest_.column_count() * byte_size(body_.stage_types[s], 1) + 63) / 64 * 64;
     }
     for (size_t s = 0; s < body_.steps.size(); ++s)
       if (body_.steps[s].kind == StepKind::kStore) pointer(body_.steps[s].slot, true);
@@ -512,14 +524,16 @@ class BodyEmitter {
         if (access.strides[d]) sum += fmt::format(" + {} * {}", var(d), stride(access, d));
       return sum;
     };
-    text += "    ObkGemm g = {};\n    g.a_type = g.b_type = kObkF32;\n    g.m = t->r1 - t->r0;\n    g.n = t->c1 - t->c0;\n";
+    const std::string type = tile_type(product.a_type), element = storage_name(product.a_type), sum = product.a_type == DType::f64 ? "double" : "float";
+    const int64_t sum_bytes = product.a_type == DType::f64 ? 8 : 4;
+    text += fmt::format("    ObkGemm g = {{}};\n    g.a_type = g.b_type = {};\n    g.m = t->r1 - t->r0;\n    g.n = t->c1 - t->c0;\n", type);
     text += fmt::format("    g.k = {};\n", param(product.k[0].extent));
-    text += fmt::format("    g.a = (const float*)x[{}] + ({});\n", a, base(*a_access));
+    text += fmt::format("    g.a = (const {}*)x[{}] + ({});\n", element, a, base(*a_access));
     text += fmt::format("    g.a_row = {};\n    g.a_col = {};\n", walks_rows ? stride(*a_access, inner) : "0", param(product.k[0].a));
     if (packed_b_) {
       text += fmt::format("    g.packed = 1;\n    g.b = x[{}];\n    g.column = t->c0;\n    g.n_packed = {};\n", b, param(product.n[0].extent));
     } else {
-      text += fmt::format("    g.b = (const float*)x[{}] + ({}) + t->c0 * {};\n", b, base(*b_access), param(product.n[0].b));
+      text += fmt::format("    g.b = (const {}*)x[{}] + ({}) + t->c0 * {};\n", element, b, base(*b_access), param(product.n[0].b));
       text += fmt::format("    g.b_row = {};\n    g.b_col = {};\n", param(product.k[0].b), param(product.n[0].b));
     }
     if (direct_) {
@@ -528,20 +542,20 @@ class BodyEmitter {
       text += fmt::format("    g.c = {} + ({});\n    g.c_row = {};\n", pointer(first.slot, true), out, inner >= 0 ? param(store->strides[inner]) : "0");
       text += fmt::format("    g.scratch = (char*)w->scratch;\n");
     } else {
-      const int64_t bytes = (work_.tile_rows * work_.tile_columns * 4 + 63) / 64 * 64;
-      top_ += "  float* __restrict tile = (float*)w->scratch;\n";
+      const int64_t bytes = (work_.tile_rows * work_.tile_columns * sum_bytes + 63) / 64 * 64;
+      top_ += fmt::format("  {0}* __restrict tile = ({0}*)w->scratch;\n", sum);
       text += fmt::format("    g.c = tile;\n    g.c_row = g.n;\n    g.scratch = (char*)w->scratch + {};\n", param(bytes));
       scratch_ += bytes;
     }
     ObkGemm shape = {};
-    shape.a_type = shape.b_type = kObkF32;
+    shape.a_type = shape.b_type = static_cast<int32_t>(product.a_type);
     shape.packed = packed_b_;
     shape.m = work_.tile_rows, shape.n = work_.tile_columns, shape.k = product.k[0].extent;
     shape.a_row = walks_rows ? a_access->strides[inner] : 0, shape.a_col = product.k[0].a;
     shape.b_row = product.k[0].b, shape.b_col = product.n[0].b, shape.n_packed = product.n[0].extent;
     shape.c_row = shape.n;
-    scratch_ += (obk_gemm_scratch_bytes(&shape) + 63) / 64 * 64;
-    text += "    w->kernels->gemm_tile(&g);\n  }\n";
+    scratch_ += (tiles_.gemm_scratch_bytes(&shape) + 63) / 64 * 64;
+    text += fmt::format("    OBK_GEMM_TILE({}, g);\n  }}\n", type);
     out_ += text;
   }
 
@@ -551,7 +565,7 @@ class BodyEmitter {
     const Access* store = store_access_.at(0);
     const Expr& stored = exprs_[first.expr];
     return body_.steps.size() == 1 && stored.scalar == Scalar::kLoad && stored.slot == stitch::kTileSlot && store->affine &&
-           graph_.type(body_.operands[first.slot]).dtype == DType::f32 && (lane_ < 0 || store->strides[lane_] == 1);
+           graph_.type(body_.operands[first.slot]).dtype == stored.dtype && (lane_ < 0 || store->strides[lane_] == 1);
   }
 
   void conv() {
@@ -562,10 +576,11 @@ class BodyEmitter {
     const int64_t x_row = flat ? 0 : in.strides[2], x_pixel = in.strides.back();
     const bool grouped = c.shape.groups > 1 && !c.depthwise;
     direct_ = stores_tile_plainly();
+    const std::string type = tile_type(c.type);
     std::string text = "  {\n";
     text += fmt::format("    const int64_t wide = {0}, pixels = {1};\n    const int64_t image = t->r0 / pixels, group = t->c0 / {2};\n", param(c.out_width),
                         param(c.out_width * c.out_height), param(grouped ? c.shape.group_outputs : c.shape.outputs));
-    text += "    ObkConv g = {};\n    g.type = kObkF32;\n";
+    text += fmt::format("    ObkConv g = {{}};\n    g.type = {};\n", type);
     text += fmt::format("    g.depthwise = {};\n", c.depthwise ? 1 : 0);
     auto set = [&](std::string_view field, int64_t value) { text += fmt::format("    g.{} = {};\n", field, param(value)); };
     set("height", c.height), set("width", c.width), set("in_channels", c.depthwise ? c.shape.inputs : c.shape.group_inputs);
@@ -575,8 +590,8 @@ class BodyEmitter {
     set("multiplier", c.depthwise ? c.shape.group_outputs : 1), set("x_row", x_row), set("x_pixel", x_pixel);
     text += "    g.row = (t->r0 - image * pixels) / wide;\n    g.rows = (t->r1 - t->r0) / wide;\n";
     text += fmt::format("    g.channel = t->c0 - group * {};\n    g.channels = t->c1 - t->c0;\n", param(grouped ? c.shape.group_outputs : c.shape.outputs));
-    text += fmt::format("    g.x = (const float*)x[{}] + {} + image * {} + group * {};\n", x, param(in.offset), param(in.strides[0]), param(c.shape.group_inputs));
-    const int64_t packed = c.depthwise ? 0 : obk_conv_packed_bytes(c.shape.group_outputs, c.shape.group_inputs, c.kernel_h, c.kernel_w);
+    text += fmt::format("    g.x = (const {}*)x[{}] + {} + image * {} + group * {};\n", storage_name(c.type), x, param(in.offset), param(in.strides[0]), param(c.shape.group_inputs));
+    const int64_t packed = c.depthwise ? 0 : tiles_.conv_packed_bytes(static_cast<int32_t>(c.type), c.shape.group_outputs, c.shape.group_inputs, c.kernel_h, c.kernel_w);
     text += fmt::format("    g.weights = (const char*)x[{}] + group * {};\n", weights, param(packed));
     if (direct_) {
       const Step& first = body_.steps.front();
@@ -591,10 +606,10 @@ class BodyEmitter {
       text += fmt::format("    g.y = tile;\n    g.y_pixel = g.channels;\n    g.y_row = wide * g.channels;\n    g.scratch = (char*)w->scratch + {};\n", param(bytes));
       scratch_ += bytes;
     }
-    text += "    w->kernels->conv_tile(&g);\n  }\n";
+    text += fmt::format("    OBK_CONV_TILE({}, g);\n  }}\n", type);
     out_ += text;
     ObkConv shape = {};
-    shape.type = kObkF32, shape.depthwise = c.depthwise;
+    shape.type = static_cast<int32_t>(c.type), shape.depthwise = c.depthwise;
     shape.height = c.height, shape.width = c.width, shape.in_channels = c.depthwise ? c.shape.inputs : c.shape.group_inputs;
     shape.kernel_h = c.kernel_h, shape.kernel_w = c.kernel_w, shape.stride_h = c.stride_h, shape.stride_w = c.stride_w;
     shape.dilation_h = c.dilation_h, shape.dilation_w = c.dilation_w, shape.pad_top = c.pad_top, shape.pad_left = c.pad_left;
@@ -603,7 +618,7 @@ class BodyEmitter {
     shape.rows = work_.tile_rows / std::max<int64_t>(c.out_width, 1), shape.channels = work_.tile_columns;
     shape.y_row = c.out_width * work_.tile_columns, shape.y_pixel = work_.tile_columns;
     int64_t most = 0;  // a tile at the edge reads fewer rows than one inside
-    for (shape.row = 0; shape.row < c.out_height; shape.row += std::max<int64_t>(shape.rows, 1)) most = std::max(most, obk_conv_scratch_bytes(&shape));
+    for (shape.row = 0; shape.row < c.out_height; shape.row += std::max<int64_t>(shape.rows, 1)) most = std::max(most, tiles_.conv_scratch_bytes(&shape));
     scratch_ += (most + 63) / 64 * 64;
   }
 
@@ -618,11 +633,13 @@ class BodyEmitter {
   const schedule::Work& work_;
   const Nest& nest_;
   const bool packed_b_;
+  const kernels::TileLibrary& tiles_;
   int lane_ = -1;  // the folded dimension that the vector runs over
   bool direct_ = false;
   bool shapes_ = false;
   int names_ = 0;
-  int64_t scratch_ = 0;
+  int64_t scratch_ = 0, stage_ = 0;  // of the tile; of a row
+  std::vector<size_t> stage_params_;
   std::map<int, int> dim_of_;  // domain coordinate → folded dimension
   std::map<ExprId, const Access*> load_access_;
   std::map<int, const Access*> store_access_;
@@ -639,8 +656,8 @@ class BodyEmitter {
 }  // namespace
 
 EmittedBody emit_body(const graph::Graph& graph, const stitch::Group& group, const schedule::Work& work,
-                      const std::vector<stitch::Layout>& layouts, bool packed_b) {
-  BodyEmitter emitter(graph, group, work, packed_b);
+                      const std::vector<stitch::Layout>& layouts, bool packed_b, const kernels::TileLibrary& tiles) {
+  BodyEmitter emitter(graph, group, work, packed_b, tiles);
   emitter.layouts_ = &layouts;
   return emitter.run();
 }

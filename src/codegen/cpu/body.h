@@ -17,10 +17,11 @@ namespace obelisk::codegen::cpu {
 struct EmittedBody {
   std::string text;
   std::vector<int64_t> params;
-  int64_t scratch = 0;
+  int64_t scratch = 0;      // bytes of fast memory, the rows' part included
+  int64_t row_scratch = 0;  // what each row in flight needs: staged values; behind the tile's part
 };
 
 EmittedBody emit_body(const graph::Graph& graph, const stitch::Group& group, const schedule::Work& work,
-                      const std::vector<stitch::Layout>& layouts, bool packed_b);
+                      const std::vector<stitch::Layout>& layouts, bool packed_b, const kernels::TileLibrary& tiles);
 
 }  // namespace obelisk::codegen::cpu

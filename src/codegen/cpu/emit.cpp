@@ -5,19 +5,21 @@
 
 namespace obelisk::codegen {
 
-Source emit_cpu(const graph::Graph& graph, const stitch::Plan& plan, const schedule::TaskGraph& tasks) {
+Source emit(const graph::Graph& graph, const stitch::Plan& plan, const schedule::TaskGraph& tasks, const kernels::TileLibrary& tiles) {
   Source source;
+  source.tiles = &tiles;
   std::map<Hash, int> known;
   for (const schedule::Work& work : tasks.works) {
     const stitch::Group& group = plan.groups[work.group];
     if (group.kind == stitch::GroupKind::kCustom) {
       source.body_of_work.push_back(-1);
       source.params.emplace_back();
+      source.scratch.emplace_back();
       continue;
     }
     const bool packed = work_packs_weights(plan, tasks, work);
-    cpu::EmittedBody body = cpu::emit_body(graph, group, work, plan.layouts, packed);
-    source.scratch = std::max(source.scratch, Bytes{body.scratch});
+    cpu::EmittedBody body = cpu::emit_body(graph, group, work, plan.layouts, packed, tiles);
+    source.scratch.push_back({body.scratch, body.row_scratch});
     const Hash hash = hash_text(body.text);
     auto [it, fresh] = known.try_emplace(hash, static_cast<int>(source.bodies.size()));
     if (fresh) {

@@ -13,7 +13,10 @@ typedef struct ObkTask {
   uint32_t wave;     /* tasks of one wave run in any order; a barrier stands between waves */
   int64_t r0, r1;    /* rows of the domain, linear over its row dimensions */
   int64_t c0, c1;    /* columns */
-  int64_t spare[3];
+  /* The packed weights that the task streams, so that a machine may ask for them before the task: byte offset into the work's
+   * last operand (a GPU's loader makes it an address) and bytes, 0 for none. */
+  int64_t weights, weight_bytes;
+  int64_t spare;
 } ObkTask;
 
 struct ObkKernels; /* kernels/cpu/table.h: the tile library's entry points, called by bodies */

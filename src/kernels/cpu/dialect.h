@@ -25,6 +25,10 @@
 #define OBK_FOR_ROWS(r) for (int64_t r = t->r0; r < t->r1; ++r)
 #define OBK_FOR_LANES_OF(j, low, high) for (int64_t j = low; j < high; ++j)
 #define OBK_FOR_LANES(j, low, high) OBK_LANES OBK_FOR_LANES_OF(j, low, high)
+/* The tiles of the library that the worker brings. */
+#define OBK_GEMM_TILE(type, g) w->kernels->gemm_tile(&(g))
+#define OBK_CONV_TILE(type, g) w->kernels->conv_tile(&(g))
+#define OBK_ATTENTION_TILE(type, g) w->kernels->attention_tile(&(g))
 #define OBK_STAGE(offset) ((char*)w->scratch + (offset))
 #define OBK_JOIN_ANY_ONE(v) (v)
 #define OBK_JOIN_SUM(v) (v)

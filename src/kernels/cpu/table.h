@@ -1,87 +1,14 @@
 /// kernels/cpu/table.h — the C face of the CPU's compute tiles: what a generated body, compiled
-/// apart and loaded at run time, may call. Self-contained; it includes only <stdint.h>.
+/// apart and loaded at run time, may call. Self-contained; it includes only tiles.h.
 ///
 /// A tile function computes one disjoint tile of one op's output. It starts no thread and allocates
 /// nothing; scratch comes from the caller, as large as the matching *_scratch_bytes says, 64-byte
-/// aligned. (The first tile of a new size may build its machine code, once per process.) Strides
-/// are in elements unless they are called bytes. What a field means stands in gemm.h, conv.h and
-/// attention.h. Set all fields: zero-initialise, then fill in.
+/// aligned. (The first tile of a new size may build its machine code, once per process.)
 #pragma once
 
-#include <stdint.h>
+#include "tiles.h"
 
 extern "C" {
-
-/// Element types, by the numbers of obelisk::DType.
-enum ObkType {
-  kObkF64 = 0,
-  kObkF32 = 1,
-  kObkF16 = 2,
-  kObkBf16 = 3,
-  kObkI32 = 11,
-  kObkI8 = 13,
-  kObkU8 = 19,
-};
-
-/// C[m,n] = A[m,k] B[k,n], or += .
-struct ObkGemm {
-  int32_t a_type, b_type;  // f32, f16, bf16: C is f32; f64: C is f64; i8, u8: C is i32
-  int32_t packed;          // 1: b is what obk_gemm_pack wrote; 0: b is plain
-  int32_t accumulate;      // 1: C += A B
-  int64_t m, n, k;         // extents of this tile
-  const void* a;
-  int64_t a_row, a_col;
-  const void* b;
-  int64_t b_row, b_col;      // plain b: strides along k and along n
-  int64_t column, n_packed;  // packed b: first column of the tile, a multiple of kObkPanel, and the
-                             // n that was packed
-  void* c;
-  int64_t c_row;
-  const void* a_zero;  // i8, u8: a zero point of a_type per row of the tile, or null
-  int64_t a_zero_row;  // 0: one for all rows
-  const void* b_zero;  // plain i8, u8: a zero point of b_type per column of the tile, or null
-  int64_t b_zero_col;  // 0: one for all columns
-  void* scratch;
-};
-
-/// Y[row, column, channel] of one group of one image: an output tile of whole rows. Channels last.
-struct ObkConv {
-  int32_t type;  // of x: f32, f16, bf16; y is f32
-  int32_t
-      depthwise;  // 1: weights from obk_depthwise_pack; channel c of Y reads c / multiplier of X
-  int32_t accumulate;                  // 1: Y += (the planes of a third spatial dimension)
-  int64_t height, width, in_channels;  // of X, in_channels of this group
-  int64_t kernel_h, kernel_w, stride_h, stride_w, dilation_h, dilation_w, pad_top, pad_left;
-  int64_t out_width, out_channels;  // of Y, out_channels of this group, as packed
-  int64_t row, rows;                // output rows of this tile
-  int64_t channel, channels;        // output channels of this tile; first a multiple of kObkPanel
-  int64_t multiplier;               // depthwise: output channels for each input channel
-  const void* x;                    // pixel (0, 0), first channel of the group
-  int64_t x_row, x_pixel;
-  const void* weights;  // packed, of this group
-  float* y;             // element (row, 0, channel): the tile's first
-  int64_t y_row, y_pixel;
-  void* scratch;
-};
-
-/// One block of query rows of one head: Y = softmax(softcap(Q K^T * scale) + mask) V.
-struct ObkAttention {
-  int32_t type;  // of q, k, v: f32, f16, bf16; y is f32
-  int64_t queries, keys, size, value_size;
-  const void *q, *k, *v;
-  int64_t q_row, k_row, v_row;
-  float* y;
-  int64_t y_row;
-  float scale;
-  float softcap;      // > 0: scores become softcap * tanh(score / softcap) before the mask
-  int32_t mask_type;  // 0 none, 1 f32 added to the score, 2 one byte each, 0 forbids
-  const void* mask;   // element (first query, first key)
-  int64_t mask_query, mask_key;
-  int32_t causal;          // 1: query i of the tile sees keys 0 .. i + causal_offset
-  int64_t causal_offset;   // may be negative
-  int32_t zero_if_masked;  // a row with every key forbidden gives 1: zeros, 0: NaN
-  void* scratch;
-};
 
 /// The functions by themselves.
 int64_t obk_gemm_packed_bytes(int32_t type, int64_t n, int64_t k);
@@ -111,7 +38,7 @@ struct ObkKernels {
   void (*attention_tile)(const struct ObkAttention*);
 };
 
-enum { kObkVersion = 1, kObkPanel = 64 };
+enum { kObkVersion = 1 };
 
 const struct ObkKernels* obk_kernels(void);
 

@@ -36,7 +36,7 @@ Run run_program(const graph::Graph& graph, const std::vector<Tensor>& inputs, in
   schedule::TaskGraph tasks = schedule::build(graph, run.plan, device);
   Status valid = schedule::validate(graph, run.plan, tasks);
   EXPECT_TRUE(valid.ok()) << (valid.ok() ? "" : valid.error().text());
-  codegen::Source source = codegen::emit_cpu(graph, run.plan, tasks);
+  codegen::Source source = codegen::emit(graph, run.plan, tasks);
   auto program = std::make_shared<Program>(assemble(graph, run.plan, tasks, std::move(source), "cpu"));
   if (getenv("OBELISK_SHOW"))
     for (const codegen::BodyText& body : program->bodies) fmt::print("{}\n", body.text);

@@ -1,0 +1,38 @@
+#include "kernels/cpu/table.h"
+#include "kernels/tile_library.h"
+
+namespace obelisk::kernels {
+namespace {
+
+bool is_float_tile(int32_t type) {
+  return type == kObkF32 || type == kObkF16 || type == kObkBf16;
+}
+
+}  // namespace
+
+const TileLibrary kCpuTiles = {
+    .name = "cpu",
+    .panel = kObkPanel,
+    .takes_gemm = [](int32_t a, int32_t b) {
+      return a == b && (is_float_tile(a) || a == kObkF64);
+    },
+    .takes_conv = is_float_tile,
+    .takes_attention = is_float_tile,
+    .gemm_packed_bytes = obk_gemm_packed_bytes,
+    .gemm_pack =
+        [](int32_t type, int64_t n, int64_t k, const void* b, int64_t b_row, int64_t b_col,
+           void* packed) { obk_gemm_pack(type, n, k, b, b_row, b_col, nullptr, 0, packed); },
+    .gemm_scratch_bytes = obk_gemm_scratch_bytes,
+    .gemm_weights = [](int32_t, int64_t, int64_t, int64_t, int64_t) { return WeightRange(); },
+    .gemm_nanos = [](int32_t, int64_t, int64_t, int64_t) { return 0.0; },
+    .conv_packed_bytes = [](int32_t, int64_t out, int64_t in, int64_t kh,
+                            int64_t kw) { return obk_conv_packed_bytes(out, in, kh, kw); },
+    .conv_pack = obk_conv_pack,
+    .depthwise_packed_bytes = [](int32_t, int64_t channels, int64_t kh,
+                                 int64_t kw) { return obk_depthwise_packed_bytes(channels, kh, kw); },
+    .depthwise_pack = obk_depthwise_pack,
+    .conv_scratch_bytes = obk_conv_scratch_bytes,
+    .attention_scratch_bytes = obk_attention_scratch_bytes,
+};
+
+}  // namespace obelisk::kernels

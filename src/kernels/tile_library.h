@@ -1,0 +1,59 @@
+/// kernels/tile_library.h — a machine's compute tiles as the compiler sees them: which it takes, how
+/// weights are packed for them, how much fast memory they want, and what they cost.
+///
+///   const TileLibrary& tiles = tile_library(device.family);
+///   if (tiles.takes_gemm(gemm)) ... tiles.gemm_pack(...)        all plain functions, no state
+///
+/// The structures are those that a body fills at run time (tiles.h); here only types, extents,
+/// strides and `packed` are looked at.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/common/tiles.h"
+#include "target/target.h"
+
+namespace obelisk::kernels {
+
+/// A part of packed weights that one tile reads: contiguous, so that a copy engine may fetch it.
+struct WeightRange {
+  int64_t offset = 0, bytes = 0;  // bytes 0: nothing to fetch ahead
+};
+
+struct TileLibrary {
+  const char* name;
+  /// Tiles over packed weights begin at a multiple of these columns.
+  int64_t panel;
+  /// Whether there is a product tile for these types.
+  bool (*takes_gemm)(int32_t a_type, int32_t b_type);
+  bool (*takes_conv)(int32_t type);
+  bool (*takes_attention)(int32_t type);
+
+  int64_t (*gemm_packed_bytes)(int32_t type, int64_t n, int64_t k);
+  /// B [k, n] with any strides to the packed form.
+  void (*gemm_pack)(int32_t type, int64_t n, int64_t k, const void* b, int64_t b_row, int64_t b_col,
+                    void* packed);
+  int64_t (*gemm_scratch_bytes)(const ObkGemm* gemm);
+  WeightRange (*gemm_weights)(int32_t type, int64_t n, int64_t k, int64_t c0, int64_t c1);
+  /// Nanoseconds of one tile of m x n on one SM, for the cut; 0: the device's rates decide.
+  double (*gemm_nanos)(int32_t type, int64_t m, int64_t n, int64_t k);
+
+  int64_t (*conv_packed_bytes)(int32_t type, int64_t out_channels, int64_t in_channels,
+                               int64_t kernel_h, int64_t kernel_w);
+  /// One group's weights, strides in elements.
+  void (*conv_pack)(int32_t type, int64_t out_channels, int64_t in_channels, int64_t kernel_h,
+                    int64_t kernel_w, const void* weights, int64_t out_stride, int64_t in_stride,
+                    int64_t h_stride, int64_t w_stride, void* packed);
+  int64_t (*depthwise_packed_bytes)(int32_t type, int64_t channels, int64_t kernel_h,
+                                    int64_t kernel_w);
+  void (*depthwise_pack)(int32_t type, int64_t channels, int64_t kernel_h, int64_t kernel_w,
+                         const void* weights, int64_t out_stride, int64_t h_stride,
+                         int64_t w_stride, void* packed);
+  int64_t (*conv_scratch_bytes)(const ObkConv* conv);
+  int64_t (*attention_scratch_bytes)(const ObkAttention* attention);
+};
+
+const TileLibrary& tile_library(target::Family family);
+extern const TileLibrary kCpuTiles, kCudaTiles;
+
+}  // namespace obelisk::kernels

@@ -1,0 +1,44 @@
+#include <algorithm>
+
+#include "target/target.h"
+
+namespace obelisk::target {
+namespace {
+
+/// What a multiprocessor of each architecture has: NVIDIA's tuning guides (shared memory a block may take), and rates measured on an
+/// H200 (streaming from far memory 35 GB/s each, a barrier of all 0.95 us; bench/results/h200_device_blocks.json).
+struct Architecture {
+  const char* name;
+  int sms;
+  Bytes shared;
+  double barrier, flops, bytes;
+};
+constexpr Architecture kArchitectures[] = {
+    {"sm_90a", 132, 227_KiB, 950, 400, 35},
+    {"sm_80", 108, 163_KiB, 1200, 250, 14},
+    {"sm_89", 142, 99_KiB, 1200, 350, 6},
+};
+
+}  // namespace
+
+Result<DeviceSpec> gpu(const std::string& architecture, int sms) {
+  for (const Architecture& known : kArchitectures) {
+    if (architecture != known.name) continue;
+    DeviceSpec spec;
+    spec.family = Family::kCuda;
+    spec.name = known.name;
+    spec.sms = sms > 0 ? sms : known.sms;
+    spec.fast_memory = {known.shared.count - (2_KiB).count};
+    spec.vector_bytes = 16;
+    spec.barrier = Nanos(known.barrier);
+    spec.smallest_task = Nanos(60);
+    spec.flops_per_sm = known.flops;
+    spec.bytes_per_sm = known.bytes;
+    return spec;
+  }
+  std::string names;
+  for (const Architecture& known : kArchitectures) names += std::string(names.empty() ? "" : ", ") + known.name;
+  return Error{Code::kUsage, "target", fmt::format("no GPU architecture is called '{}'", architecture), "", "architectures: " + names};
+}
+
+}  // namespace obelisk::target
