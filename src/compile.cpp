@@ -117,7 +117,7 @@ Status lower(const Network& network, const Options& options, Compilation& made, 
     return status;
   }, sound_graph, graph_text));
 
-  for (const passes::Pass& pass : passes::table()) {
+  for (const passes::Pass& pass : passes::table(options.passes)) {
     graph::Graph before;
     const bool left_out = options.disabled.count(std::string(pass.name)) > 0;
     const auto run = [&] {
@@ -162,6 +162,7 @@ Status lower(const Network& network, const Options& options, Compilation& made, 
     verify::Options how = options.verification;
     how.threads = options.threads;
     how.interrupted = options.interrupted;
+    how.arithmetic = passes::dtype_of(options.passes.precision);
     auto report = verify::check(made.imported, *made.executable, how);
     if (!report.ok()) return Status(report.error());
     made.verification = std::move(*report);

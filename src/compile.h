@@ -26,6 +26,7 @@ struct Network {
 
 struct Options {
   frontends::ImportOptions import;
+  passes::Options passes;
   std::string target = "cpu";
   int sms = 0;                    // virtual SMs; 0: one a core
   int threads = 0;                // workers when verifying

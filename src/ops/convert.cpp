@@ -17,6 +17,9 @@ Result<DType> target_dtype(const Call& call) {
                           "strings and complex numbers do not run; cast to a number");
 }
 
+/// A cast that the compiler added: it need not round before its value is stored.
+bool is_loose(const Call& call) { return call.attrs.get_int("loose", 0) != 0; }
+
 bool saturates(const Call& call) { return call.attrs.get_int("saturate", 1) != 0; }
 
 /// A power of two as f8e8m0 keeps it, rounded from |value| as the mode says. Zero becomes the
@@ -63,8 +66,11 @@ Result<Types> infer_bit_cast(const Call& call) {
 }
 
 std::optional<Loop> loop_cast(const Call& call, int) {
-  const DType from = call.in(0).dtype, to = call.out().dtype;
+  const DType from = call.in(0).dtype;
+  DType to = call.out().dtype;
   if (to == DType::f8e8m0 && from != to) return std::nullopt;  // its rounding modes are no scalar
+  // A loose cast rounds where it is stored, which every store does.
+  if (is_loose(call) && is_float(from) && is_float(to)) to = compute_type(to);
   Call first = call;
   first.inputs.resize(1);
   MapStart start = start_map(first, call.out().shape);
@@ -90,7 +96,11 @@ Status reference_cast(const Call& call, std::span<const Tensor* const> inputs,
   const bool real = is_float(in.dtype()), saturate = saturates(call);
   const std::string mode = call.attrs.get_string("round_mode", "up");
   for (int64_t n = 0; n < out.count(); ++n) {
-    if (call.in(0).dtype == to) {  // infinities too
+    if (call.in(0).dtype == to || (is_loose(call) && is_float(out.dtype()))) {  // infinities too
+      if (in.dtype() != out.dtype()) {
+        out.set_double(n, in.get_double(n));
+        continue;
+      }
       copy_element(out, n, in, n);
       continue;
     }

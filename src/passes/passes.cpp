@@ -2,19 +2,22 @@
 
 namespace obelisk::passes {
 
-std::span<const Pass> table() {
-  static constexpr Pass kPasses[] = {
+std::vector<Pass> table(const Options& options) {
+  const auto precise = [precision = options.precision](graph::Graph graph) {
+    return convert_precision(std::move(graph), precision);
+  };
+  return {
       {"fold_constants", "what is known is computed now, within bounds", fold_constants},
       {"merge_equal", "what is computed twice is computed once", merge_equal},
       {"simplify_algebra", "what changes nothing goes, what is done twice is done once", simplify_algebra},
       {"raise_layer_norm", "normalisations told in parts become one op", raise_layer_norm},
       {"raise_activations", "activations told in parts become one op", raise_activations},
       {"fold_batch_norm", "scales and shifts of channels go into weights and biases", fold_batch_norm},
+      {"convert_precision", "all arithmetic in the type that --precision asks for", precise},
       {"expand", "composite ops are told in simpler ones, which fuse", expand},
       {"stage_conv_inputs", "a convolution's row-major input gets a copy that may be stored channels-last", stage_conv_inputs},
       {"remove_dead", "nodes that no output needs are removed, values are renumbered", remove_dead},
   };
-  return kPasses;
 }
 
 }  // namespace obelisk::passes

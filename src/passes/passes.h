@@ -5,10 +5,11 @@
 #pragma once
 
 #include <functional>
-#include <span>
 #include <string_view>
+#include <vector>
 
 #include "graph/graph.h"
+#include "passes/convert_precision.h"
 #include "passes/expand.h"
 #include "passes/fold_batch_norm.h"
 #include "passes/fold_constants.h"
@@ -24,10 +25,14 @@ namespace obelisk::passes {
 struct Pass {
   std::string_view name;
   std::string_view summary;   // for --help and the manual
-  Result<graph::Graph> (*run)(graph::Graph graph);
+  std::function<Result<graph::Graph>(graph::Graph)> run;
+};
+
+struct Options {
+  Precision precision = Precision::kKeep;
 };
 
 /// In order. Every one of them may be left out.
-std::span<const Pass> table();
+std::vector<Pass> table(const Options& options = {});
 
 }  // namespace obelisk::passes

@@ -77,7 +77,7 @@ Result<Report> check(const Graph& graph, const runtime::Executable& executable, 
   const std::vector<Tensor> inputs = generate_inputs(graph, options.seed);
   TRY(const std::vector<Tensor> got, run(executable, inputs, options.threads));
   TRY(const std::vector<Tensor> wanted, reference(graph, inputs, options));
-  return compare_outputs(graph, got, wanted);
+  return compare_outputs(graph, got, wanted, options.arithmetic);
 }
 
 Result<Report> bisect(const Bisection& bisection, const Options& options) {

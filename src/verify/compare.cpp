@@ -25,15 +25,23 @@ double type_tolerance(DType dtype) {
   }
 }
 
+/// The same where a program computes in another type than the graph says: that type's, and the rounding of the port.
+double tolerance_in(DType dtype, std::optional<DType> arithmetic) {
+  if (!arithmetic || !is_float(dtype) || is_low_float(dtype)) return type_tolerance(dtype);
+  const double stored = dtype == DType::bf16 ? 0x1p-7 : dtype == DType::f16 ? 0x1p-10 : 0;
+  return std::max(type_tolerance(*arithmetic), stored);
+}
+
 bool quantizes(Op op) { return op == Op::QuantizeLinear || op == Op::DynamicQuantizeLinear; }
 
 /// What leads to each value: the loosest tolerance among its ancestors, and whether floats are among them.
 struct Ancestry {
   std::vector<double> tolerance;
   std::vector<char> floats;
-  explicit Ancestry(const Graph& graph) : tolerance(graph.value_count(), 0), floats(graph.value_count(), 0) {
+  Ancestry(const Graph& graph, std::optional<DType> arithmetic) : tolerance(graph.value_count(), 0), floats(graph.value_count(), 0) {
+    const auto own = [&](DType dtype) { return tolerance_in(dtype, arithmetic); };
     const auto start = [&](ValueId v) {
-      tolerance[v] = type_tolerance(graph.type(v).dtype);
+      tolerance[v] = own(graph.type(v).dtype);
       floats[v] = is_float(graph.type(v).dtype);
     };
     for (ValueId v : graph.inputs()) start(v);
@@ -49,7 +57,7 @@ struct Ancestry {
       }
       for (ValueId out : node.outputs) {
         const DType dtype = graph.type(out).dtype;
-        tolerance[out] = std::max(loosest, type_tolerance(dtype));
+        tolerance[out] = std::max(loosest, own(dtype));
         floats[out] = any || is_float(dtype);
       }
     }
@@ -82,7 +90,10 @@ std::string Difference::text() const {
 
 std::string Report::text() const {
   if (!ok) return bad->text();
-  return fmt::format("max |err| {:.2g}, {:.2g} of the scale (tolerance {:.2g}) against {}", max_abs, max_rel, tolerance, against);
+  std::string text = fmt::format("max |err| {:.2g}, {:.2g} of the scale (tolerance {:.2g}) against {}", max_abs, max_rel, tolerance, against);
+  // The judge never rounds to the program's type: what the type costs is part of the error that is told.
+  if (arithmetic) text += fmt::format("; computed in {}, judged by the model's own numbers", to_string(*arithmetic));
+  return text;
 }
 
 Error Report::error() const {
@@ -90,11 +101,11 @@ Error Report::error() const {
                "obelisk verify --bisect names the first node that is off; --verify off goes on without"};
 }
 
-std::vector<double> tolerances(const Graph& graph, std::span<const ValueId> values) {
-  const Ancestry ancestry(graph);
+std::vector<double> tolerances(const Graph& graph, std::span<const ValueId> values, std::optional<DType> arithmetic) {
+  const Ancestry ancestry(graph, arithmetic);
   std::vector<double> out;
   for (ValueId v : values)
-    out.push_back(graph.value(v).is_constant() ? type_tolerance(graph.type(v).dtype) : ancestry.tolerance[v]);
+    out.push_back(graph.value(v).is_constant() ? tolerance_in(graph.type(v).dtype, arithmetic) : ancestry.tolerance[v]);
   return out;
 }
 
@@ -141,13 +152,14 @@ void compare(const Tensor& got, const Tensor& wanted_wide, double tolerance, boo
   report.max_rel = std::max(report.max_rel, relative);
 }
 
-Report compare_outputs(const Graph& graph, std::span<const Tensor> got, std::span<const Tensor> wanted) {
-  const Ancestry ancestry(graph);
+Report compare_outputs(const Graph& graph, std::span<const Tensor> got, std::span<const Tensor> wanted, std::optional<DType> arithmetic) {
+  const Ancestry ancestry(graph, arithmetic);
   Report report;
+  report.arithmetic = arithmetic;
   for (size_t k = 0; k < graph.outputs().size(); ++k) {
     const ValueId value = graph.outputs()[k];
     const bool known = graph.value(value).is_constant();
-    const double tolerance = known ? type_tolerance(graph.type(value).dtype) : ancestry.tolerance[value];
+    const double tolerance = known ? tolerance_in(graph.type(value).dtype, arithmetic) : ancestry.tolerance[value];
     const bool had = report.bad.has_value();
     compare(got[k], wanted[k], tolerance, !known && ancestry.floats[value], graph.output_names()[k], report);
     if (!had && report.bad) name_node(graph, value, *report.bad);

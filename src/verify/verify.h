@@ -24,6 +24,7 @@ using graph::ValueId;
 struct Options {
   uint64_t seed = 0;
   int threads = 0;
+  std::optional<DType> arithmetic;  // what the program computes in, where it is not what the graph says
   std::function<bool()> interrupted;
 };
 
@@ -39,6 +40,7 @@ struct Difference {
 struct Report {
   bool ok = true;
   std::string against = "reference";
+  std::optional<DType> arithmetic;  // of the program, where it is not the graph's
   double max_abs = 0;
   double max_rel = 0;      // relative to the scale of the output where it is
   double tolerance = 0;    // of the output with the largest share of it used up, relative to its scale
@@ -52,14 +54,15 @@ struct Report {
 std::vector<Tensor> generate_inputs(const Graph& graph, uint64_t seed);
 
 /// The tolerance of a value, relative to its scale, by the narrowest arithmetic among what leads to it.
-std::vector<double> tolerances(const Graph& graph, std::span<const ValueId> values);
+std::vector<double> tolerances(const Graph& graph, std::span<const ValueId> values, std::optional<DType> arithmetic = {});
 
 /// Compares one value. `from_floats`: an integer that was computed from floats, which may be one off, or fall to the other side of a
 /// tie now and then.
 void compare(const Tensor& got, const Tensor& wanted, double tolerance, bool from_floats, const std::string& name, Report& report);
 
 /// All outputs of a graph; fills in the nodes' names.
-Report compare_outputs(const Graph& graph, std::span<const Tensor> got, std::span<const Tensor> wanted);
+/// `arithmetic`: Options::arithmetic.
+Report compare_outputs(const Graph& graph, std::span<const Tensor> got, std::span<const Tensor> wanted, std::optional<DType> arithmetic = {});
 
 /// Runs the program once. Errors: those of the runtime.
 Result<std::vector<Tensor>> run(const runtime::Executable& executable, std::span<const Tensor> inputs, int threads = 0);

@@ -123,10 +123,7 @@ def test_bad_shapes_are_usage_errors(obelisk, mlp, shape):
     assert obelisk("check", mlp, "--shape", shape, code=USAGE).err
 
 
-NOT_YET = pytest.mark.xfail(strict=True, reason="only the model's own precision is compiled so far")
-
-
-@pytest.mark.parametrize("precision", ["keep"] + [pytest.param(p, marks=NOT_YET) for p in ("fp32", "fp16", "bf16")])
+@pytest.mark.parametrize("precision", ["keep", "fp32", "fp16", "bf16"])
 def test_precision(obelisk, mlp, precision):
     obelisk("compile", mlp, "-o", "m.obk", *ROWS, "--precision", precision, code=0)
 

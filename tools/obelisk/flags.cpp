@@ -82,8 +82,9 @@ Result<compiler::Options> options_from(const Flags& flags) {
   options.to = flags.to;
   options.interrupted = interrupted;
   if (flags.seed) options.verification.seed = *flags.seed;
-  if (flags.precision != "keep")
-    return Error{Code::kUnsupported, "compile", fmt::format("--precision {} is not there yet", flags.precision), "", "leave it out: arithmetic stays as the model says"};
+  const auto precision = passes::parse_precision(flags.precision);
+  CHECK(precision.has_value(), "--precision {} passed the flag's check", flags.precision);
+  options.passes.precision = *precision;
   return options;
 }
 

@@ -78,6 +78,8 @@ Result<Source> open_source(const Flags& flags) {
   if (ends_with(flags.file, ".obk") || bytes.substr(0, 4) == "OBK\x1a") {
     source.kind = FileKind::kCompiled;
     if (!flags.shapes.empty()) return usage("a compiled file has its shapes already", "leave --shape out, or compile the model again");
+    if (!flags.portable && flags.precision != "keep")
+      return usage("a compiled file has its precision already", "leave --precision out, or compile the model again");
     // Its machine code is trusted, unless it is told not to be: then all of the file is checked and compiled again.
     TRY(source.compiled, runtime::open_obk(flags.file, flags.portable));
     if (flags.portable || flags.target == "reference") {

@@ -39,6 +39,12 @@ Result<verify::Report> bisect_program(const Flags& flags, const compiler::Compil
   return verify::bisect(bisection, options.verification);
 }
 
+/// What the program computes in where its judge does not: a compiled file carries the graph that it computes.
+std::optional<DType> arithmetic(const Flags& flags, const Source& source) {
+  if (source.kind == FileKind::kCompiled && !source.network.graph) return std::nullopt;
+  return passes::dtype_of(*passes::parse_precision(flags.precision));
+}
+
 }  // namespace
 
 int verify(const Flags& flags, bool bisect) {
@@ -72,7 +78,7 @@ int verify(const Flags& flags, bool bisect) {
       wanted = verify::reference(*graph, *in, how);
     }
     if (!wanted.ok()) return fail(flags, wanted.error());
-    result = verify::compare_outputs(*graph, got, *wanted);
+    result = verify::compare_outputs(*graph, got, *wanted, arithmetic(flags, *source));
     if (!against.empty()) result.against = against;
   }
   Json json = {{"ok", result.ok}, {"against", result.against}, {"max_abs", result.max_abs}, {"max_rel", result.max_rel}, {"tolerance", result.tolerance}};

@@ -25,12 +25,13 @@ Graph made(uint64_t seed) {
 }
 
 void expect_same(const Graph& before, const Graph& after, uint64_t seed,
-                 ops::Tolerance alike = kAlike) {
+                 ops::Tolerance alike = kAlike, const graph::Interpretation& how = {}) {
   const Status sound = graph::verify(after);
   ASSERT_TRUE(sound.ok()) << sound.error().text();
   ASSERT_EQ(before.output_names(), after.output_names());
   const std::vector<Tensor> inputs = graph::random_inputs(before, seed);
-  const auto want = graph::interpret(before, inputs), got = graph::interpret(after, inputs);
+  const auto want = graph::interpret(before, inputs, how),
+             got = graph::interpret(after, inputs, how);
   ASSERT_TRUE(want.ok() && got.ok());
   const std::vector<ops::Tolerance> tolerances{alike};
   const graph::Comparison same = graph::compare(*got, *want, tolerances);
@@ -80,6 +81,52 @@ TEST(Meaning, EachPassKeepsThatOfItsTextCases) {
       ASSERT_TRUE(after.ok()) << after.error().text();
       expect_same(*graph, *after, 7, {1e-4, 1e-4});  // their types are f32
     }
+  }
+}
+
+/// How far 16-bit constants may move the answers of a small graph that is computed exactly.
+double rounding_of(Precision precision) {
+  return precision == Precision::kFp16 ? 2e-2 : precision == Precision::kBf16 ? 1.5e-1 : 1e-6;
+}
+
+TEST(Meaning, APrecisionKeepsItUpToItsRounding) {
+  for (const Precision precision : {Precision::kFp32, Precision::kFp16, Precision::kBf16}) {
+    SCOPED_TRACE(to_string(*dtype_of(precision)));
+    const double alike = rounding_of(precision);
+    for (uint64_t seed = 3000; seed < 3000 + kSeeds; ++seed) {
+      SCOPED_TRACE(seed);
+      graph::RandomOptions options;
+      options.nodes = 6 + static_cast<int>(seed % 20);
+      const DType models[] = {DType::f32, DType::f64, DType::f16, DType::bf16};
+      options.dtype = models[seed % 4];
+      const Graph graph = graph::random_graph(seed, options);
+      const Result<Graph> after = convert_precision(graph, precision);
+      ASSERT_TRUE(after.ok());
+      for (size_t k = 0; k < graph.outputs().size(); ++k)
+        EXPECT_EQ(graph.type(graph.outputs()[k]), after->type(after->outputs()[k]));
+      expect_same(graph, *after, seed, {alike, alike}, {.exact = true});
+      const Result<Graph> twice = convert_precision(*after, precision);
+      ASSERT_TRUE(twice.ok());
+      EXPECT_EQ(graph::print(*after), graph::print(*twice));
+    }
+  }
+}
+
+TEST(Meaning, APrecisionKeepsThatOfItsTextCases) {
+  const Result<std::string> text =
+      read_file(fmt::format("{}/src/passes/test/convert_precision.ir", OBELISK_SOURCE_DIR));
+  ASSERT_TRUE(text.ok());
+  for (const graph::TextCase& one : graph::read_cases(*text)) {
+    SCOPED_TRACE(one.sentence);
+    const Result<Graph> graph = graph::parse(one.in);
+    ASSERT_TRUE(graph.ok()) << graph.error().text();
+    if (one.sentence.starts_with("A mask") || one.sentence.starts_with("In bf16")) continue;
+    const Precision precision = *parse_precision(graph->name);
+    const Result<Graph> after = convert_precision(*graph, precision);
+    ASSERT_TRUE(after.ok());
+    // The user's own casts round, and they go: an f16 model's answers come nearer to the truth.
+    const double alike = std::max(rounding_of(precision), 1e-3);
+    expect_same(*graph, *after, 7, {alike, alike}, {.exact = true});
   }
 }
 

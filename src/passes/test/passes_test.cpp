@@ -25,4 +25,11 @@ TEST(Passes, RaiseActivations) {
   graph::run_cases("src/passes/test/raise_activations.ir", raise_activations);
 }
 
+TEST(Passes, ConvertPrecision) {
+  graph::run_cases("src/passes/test/convert_precision.ir", [](graph::Graph graph) {
+    const Precision precision = *parse_precision(graph.name);  // a case names its graph so
+    return convert_precision(std::move(graph), precision);
+  });
+}
+
 }  // namespace obelisk::passes

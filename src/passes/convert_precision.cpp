@@ -1,0 +1,321 @@
+#include "passes/convert_precision.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+
+#include "passes/precision_rules.h"
+#include "passes/rewrite.h"
+
+namespace obelisk::passes {
+namespace {
+
+using graph::Graph;
+using graph::kNone;
+using graph::Node;
+using graph::NodeId;
+using graph::ValueId;
+using ops::Op;
+
+bool is_converted(DType dtype) {
+  return dtype == DType::f64 || dtype == DType::f32 || dtype == DType::f16 || dtype == DType::bf16;
+}
+
+double largest(DType dtype) {
+  switch (dtype) {
+    case DType::f16: return 65504;
+    case DType::bf16: return 0x1.fep127;
+    case DType::f32: return 0x1.fffffep127;
+    default: return 0x1.fffffffffffffp1023;
+  }
+}
+/// Below it digits are lost.
+double smallest(DType dtype) {
+  return dtype == DType::f16 ? 0x1p-14 : dtype == DType::f64 ? 0x1p-1022 : 0x1p-126;
+}
+
+/// Rounded to nearest; finite values beyond `limit` become it.
+Tensor converted(const Tensor& from, DType to, double limit) {
+  Tensor made = Tensor::allocate({to, from.shape()});
+  const int64_t count = from.count();
+  if (from.dtype() == DType::f32 && (to == DType::f16 || to == DType::bf16)) {
+    const float* x = from.as<float>();
+    const auto most = static_cast<float>(limit);
+    uint16_t* y = made.as_mutable<uint16_t>();
+    for (int64_t k = 0; k < count; ++k) {
+      const float value = std::isfinite(x[k]) ? std::clamp(x[k], -most, most) : x[k];
+      y[k] = to == DType::f16 ? f32_to_f16(value) : f32_to_bf16(value);
+    }
+    return made;
+  }
+  for (int64_t k = 0; k < count; ++k) {
+    const double value = from.get_double(k);
+    made.set_double(k, std::isfinite(value) ? std::clamp(value, -limit, limit) : value);
+  }
+  return made;
+}
+
+bool holds_huge(const Tensor& tensor, DType dtype) {
+  const double most = largest(dtype);
+  for (int64_t k = 0; k < tensor.count(); ++k) {
+    const double value = std::fabs(tensor.get_double(k));
+    if (value > most && std::isfinite(value)) return true;
+  }
+  return false;
+}
+
+/// Ops whose result counts when what they read counts.
+bool keeps_counts(Op op) {
+  return precision_rule(op) == PrecisionRule::kFollow || op == Op::MatMul || op == Op::Einsum ||
+         op == Op::Gemm || op == Op::Floor || op == Op::Ceil || op == Op::Round || op == Op::Mod ||
+         op == Op::CumSum || op == Op::Cast || op == Op::CastLike;
+}
+
+class Converter {
+ public:
+  Converter(const Graph& from, DType narrow) : from_(from), narrow_(narrow) {
+    place_.assign(from.value_count(), kNone);
+    find_positions();
+  }
+
+  Graph run() {
+    to_.name = from_.name;
+    for (ValueId input : from_.inputs()) {
+      const graph::Value& value = from_.value(input);
+      begin(input, to_.add_input(value.name, value.type), {.narrow = is_converted(value.type.dtype)});
+    }
+    for (NodeId id : from_.order()) convert(id);
+    for (size_t k = 0; k < from_.outputs().size(); ++k) {
+      const ValueId output = from_.outputs()[k];
+      ValueId made = as(output, from_.type(output).dtype, kKeepAll);
+      to_.mark_output(made, from_.output_names()[k]);
+    }
+    return tidy(std::move(to_));
+  }
+
+ private:
+  enum Limit { kKeepAll, kMask, kBound };  // what becomes of finite values that the type cannot hold
+  struct What {
+    bool narrow = false;  // is there in 16 bits
+    bool counts = false;  // made of integers
+    bool huge = false;    // may hold a mask that 16 bits do not
+  };
+  /// One value of the old graph in the types that were asked for.
+  struct Place {
+    ValueId first;  // as its op makes it
+    What what;
+    std::map<std::pair<DType, Limit>, ValueId> made;
+  };
+
+  const Type& type(ValueId old) const { return from_.type(old); }
+  bool is_float_value(ValueId old) const { return old != kNone && is_converted(type(old).dtype); }
+  bool is_constant(ValueId old) const { return from_.value(old).is_constant(); }
+  What what(ValueId old) const { return is_constant(old) ? What{} : places_[place_[old]].what; }
+
+  void begin(ValueId old, ValueId made, What what) {
+    place_[old] = static_cast<int>(places_.size());
+    places_.push_back({made, what, {}});
+    if (to_.value(made).name.empty()) to_.value(made).name = from_.value(old).name;
+  }
+
+  // ---- what leads to positions --------------------------------------------------------------------------------------
+
+  /// Values that only ops which read positions read, directly or through ops that keep counts.
+  void find_positions() {
+    positions_.assign(from_.value_count(), false);
+    for (auto id = from_.order().rbegin(); id != from_.order().rend(); ++id)
+      for (ValueId out : from_.node(*id).outputs) positions_[out] = is_float_value(out) && all_readers_position(out);
+  }
+  bool all_readers_position(ValueId value) const {
+    const std::vector<NodeId> readers = from_.users(value);
+    if (readers.empty() || from_.is_output(value)) return false;
+    return std::all_of(readers.begin(), readers.end(), [&](NodeId reader) {
+      const Node& node = from_.node(reader);
+      if (leads_to_positions(node)) return true;
+      for (size_t k = 0; k < node.inputs.size(); ++k)
+        if (node.inputs[k] == value && !reads_positions(node.op, k)) return false;
+      return true;
+    });
+  }
+  bool leads_to_positions(const Node& node) const {
+    if (node.op == Op::Cast && !is_float_value(node.outputs[0])) return !is_float(type(node.outputs[0]).dtype);
+    return keeps_counts(node.op) && std::all_of(node.outputs.begin(), node.outputs.end(), [&](ValueId out) { return positions_[out]; });
+  }
+
+  // ---- a value in a type --------------------------------------------------------------------------------------------
+
+  ValueId as(ValueId old, DType dtype, Limit limit) {
+    if (is_constant(old)) return constant(old, dtype, limit);
+    Place& place = places_[place_[old]];
+    if (!is_float_value(old) || to_.type(place.first).dtype == dtype) return place.first;
+    if (limit != kMask || !place.what.huge || largest(dtype) >= largest(DType::f32)) limit = kKeepAll;
+    const auto [found, fresh] = place.made.try_emplace({dtype, limit}, kNone);
+    if (!fresh) return found->second;
+    ValueId value = place.first;
+    const std::string name = producer_name(old);
+    if (limit == kMask) {
+      const DType own = to_.type(value).dtype;
+      const double most = largest(dtype) / 2;
+      value = to_.must_add(Op::Clip, {value, scalar(own, -most), scalar(own, most)}, {}, name);
+    }
+    ops::Attrs attrs;
+    attrs.set("to", ops::number_of_dtype(dtype));
+    if (bits(dtype) < bits(to_.type(value).dtype)) attrs.set("loose", int64_t{1});
+    return found->second = to_.must_add(Op::Cast, {value}, std::move(attrs), name);
+  }
+
+  ValueId constant(ValueId old, DType dtype, Limit limit) {
+    const graph::Value& value = from_.value(old);
+    if (!is_float_value(old)) dtype = value.type.dtype;
+    const auto [found, fresh] = constants_.try_emplace({old, dtype, limit}, kNone);
+    if (!fresh) return found->second;
+    if (dtype == value.type.dtype) return found->second = to_.add_constant(value.constant, value.name);
+    const double most = limit == kMask ? largest(dtype) / 2 : limit == kBound ? largest(dtype) : largest(DType::f64);
+    return found->second = to_.add_constant(converted(value.constant, dtype, most), value.name);
+  }
+  ValueId scalar(DType dtype, double value) { return to_.add_constant(tensor_of(dtype, {}, {value})); }
+  std::string producer_name(ValueId old) const {
+    const NodeId producer = from_.value(old).producer;
+    return producer == kNone ? std::string() : from_.node(producer).name;
+  }
+
+  // ---- what a node computes in --------------------------------------------------------------------------------------
+
+  struct Reads {
+    bool any = false, narrow = false, wide = false;       // of floats that are not constant
+    bool all_count = true, huge = false;
+    bool huge_constant = false, tiny_constant = false;
+  };
+  Reads look(const Node& node) {
+    Reads reads;
+    for (ValueId in : node.inputs) {
+      if (!is_float_value(in)) continue;
+      if (is_constant(in)) {
+        const auto [known, fresh] = huge_constants_.try_emplace(in, false);
+        if (fresh) known->second = holds_huge(from_.value(in).constant, narrow_);
+        reads.huge_constant |= known->second;
+        const auto one = uniform_value(from_, in);
+        reads.tiny_constant |= one && *one != 0 && std::fabs(*one) < smallest(narrow_);
+        continue;
+      }
+      const What is = what(in);
+      reads.any = true;
+      (is.narrow ? reads.narrow : reads.wide) = true;
+      reads.all_count = reads.all_count && is.counts;
+      reads.huge |= is.huge;
+    }
+    reads.all_count = reads.all_count && reads.any;
+    return reads;
+  }
+
+  bool computes_wide(const Node& node, const Reads& reads) const {
+    switch (precision_rule(node.op)) {
+      case PrecisionRule::kWide: return true;
+      case PrecisionRule::kAsIs:
+      case PrecisionRule::kNarrow: return false;
+      case PrecisionRule::kFollow: break;
+    }
+    if (reads.any && !reads.narrow) return true;
+    if (!reads.any && reads.huge_constant) return true;
+    if (node.op == Op::Div && !is_constant(node.inputs[1])) return true;
+    if (node.op == Op::Mul && node.inputs[0] == node.inputs[1]) return true;
+    if (ops::row(node.op).kind != ops::Kind::kMap) return false;
+    const bool bounds = node.op == Op::Clip || node.op == Op::Max || node.op == Op::Min;
+    return reads.tiny_constant || (reads.huge_constant && !bounds && !takes_masks(node.op));
+  }
+
+  void convert(NodeId id) {
+    const Node& node = from_.node(id);
+    if ((node.op == Op::Cast || node.op == Op::CastLike) && is_float_value(node.inputs[0]) && is_float_value(node.outputs[0])) {
+      if (!is_constant(node.inputs[0])) place_[node.outputs[0]] = place_[node.inputs[0]];
+      else begin(node.outputs[0], constant(node.inputs[0], narrow_, kBound), {.narrow = true});
+      return;
+    }
+    const Reads reads = look(node);
+    const bool positions = keeps_counts(node.op) && std::any_of(node.outputs.begin(), node.outputs.end(), [&](ValueId out) { return positions_[out]; });
+    const bool from_integers = node.op == Op::Range || node.op == Op::Cast || node.op == Op::CastLike;
+    const bool counts = positions || from_integers || (reads.all_count && keeps_counts(node.op));
+    bool f64 = false;  // counts keep the digits that they had
+    for (const auto* side : {&node.inputs, &node.outputs})
+      for (ValueId v : *side) f64 |= counts && v != kNone && type(v).dtype == DType::f64;
+    const DType wide = f64 ? DType::f64 : DType::f32;
+    const PrecisionRule rule = precision_rule(node.op);
+    const bool stays = counts || computes_wide(node, reads);
+    const Limit limit = takes_masks(node.op) ? kMask : kBound;
+
+    Result<NodeId> made = Error{};
+    if (rule != PrecisionRule::kAsIs && !stays) {
+      made = add(node, limit, [&](size_t k) { return is_precise_input(node.op, k) ? wide : narrow_; });
+      if (!made.ok()) made = add(node, limit, [&](size_t) { return narrow_; });
+    }
+    if (rule != PrecisionRule::kAsIs && !made.ok()) made = add(node, kKeepAll, [&](size_t) { return wide; });
+    if (!made.ok()) made = add(node, kKeepAll, [&](size_t k) { return type(node.inputs[k]).dtype; });
+    CHECK(made.ok(), "'{}' does not take the types that it had: {}", node.name, made.error().text());
+
+    const bool huge = (reads.huge || reads.huge_constant || node.op == Op::ConstantOfShape) && node.op != Op::Clip &&
+                      (rule == PrecisionRule::kFollow || node.op == Op::ConstantOfShape);
+    for (size_t k = 0; k < node.outputs.size(); ++k) {
+      const ValueId out = to_.node(*made).outputs[k];
+      const bool narrow = to_.type(out).dtype == narrow_;
+      begin(node.outputs[k], out, {.narrow = narrow, .counts = counts, .huge = huge && !narrow});
+    }
+  }
+
+  template <typename TypeOf>
+  Result<NodeId> add(const Node& node, Limit limit, TypeOf type_of) {
+    std::vector<ValueId> inputs;
+    for (size_t k = 0; k < node.inputs.size(); ++k) {
+      const ValueId in = node.inputs[k];
+      inputs.push_back(in == kNone ? kNone : as(in, is_float_value(in) ? type_of(k) : type(in).dtype, limit));
+    }
+    ops::Attrs attrs = node.attrs;
+    Op op = node.op;
+    if (op == Op::CastLike) {
+      op = Op::Cast;
+      inputs.resize(1);
+      attrs.set("to", ops::number_of_dtype(type(node.outputs[0]).dtype));
+    }
+    if (op == Op::Cast && is_float_value(node.outputs[0]))
+      attrs.set("to", ops::number_of_dtype(type(node.outputs[0]).dtype == DType::f64 ? DType::f64 : DType::f32));
+    return to_.add_node(op, std::move(inputs), std::move(attrs), node.name, static_cast<int>(node.outputs.size()));
+  }
+
+  const Graph& from_;
+  const DType narrow_;
+  Graph to_;
+  std::vector<bool> positions_;  // by old value
+  std::vector<int> place_;       // by old value, into places_
+  std::vector<Place> places_;
+  std::map<std::tuple<ValueId, DType, Limit>, ValueId> constants_;
+  std::map<ValueId, bool> huge_constants_;
+};
+
+}  // namespace
+
+std::optional<Precision> parse_precision(std::string_view name) {
+  if (name == "keep") return Precision::kKeep;
+  if (name == "fp32") return Precision::kFp32;
+  if (name == "fp16") return Precision::kFp16;
+  if (name == "bf16") return Precision::kBf16;
+  return std::nullopt;
+}
+
+std::optional<DType> dtype_of(Precision precision) {
+  switch (precision) {
+    case Precision::kKeep: break;
+    case Precision::kFp32: return DType::f32;
+    case Precision::kFp16: return DType::f16;
+    case Precision::kBf16: return DType::bf16;
+  }
+  return std::nullopt;
+}
+
+Result<Graph> convert_precision(Graph graph, Precision precision) {
+  const auto dtype = dtype_of(precision);
+  if (!dtype) return graph;
+  bool differs = false;
+  for (ValueId v = 0; v < graph.value_count(); ++v) differs |= is_converted(graph.type(v).dtype) && graph.type(v).dtype != *dtype;
+  return differs ? Converter(graph, *dtype).run() : std::move(graph);
+}
+
+}  // namespace obelisk::passes
