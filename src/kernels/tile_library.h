@@ -18,6 +18,7 @@ namespace obelisk::kernels {
 /// A part of packed weights that one tile reads: contiguous, so that a copy engine may fetch it.
 struct WeightRange {
   int64_t offset = 0, bytes = 0;  // bytes 0: nothing to fetch ahead
+  int64_t group = 0;              // bytes of the columns that are stored together over all of k
 };
 
 struct TileLibrary {

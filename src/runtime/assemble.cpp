@@ -51,7 +51,8 @@ void name_weights(const stitch::Plan& plan, const schedule::TaskGraph& tasks, co
       if (group.kind != GroupKind::kProduct || !codegen::work_packs_weights(plan, tasks, work)) continue;
       const stitch::Product& p = group.product;
       const kernels::WeightRange range = tiles.gemm_weights(static_cast<int32_t>(p.b_type), p.n[0].extent, p.k[0].extent, task.c0, task.c1);
-      task.weights = range.offset, task.weight_bytes = range.bytes;
+      task.weights = range.offset;
+      task.weight_bytes = static_cast<int32_t>(range.bytes), task.weight_group = static_cast<int32_t>(range.group);
     }
   }
 }

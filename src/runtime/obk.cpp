@@ -169,7 +169,8 @@ void write_tables(const Program& p, WeightStore& weights, Writer& to) {
     to.size(list.size());
     for (const ObkTask& task : list) {
       to.number(task.work), to.number(task.wave);
-      for (int64_t each : {task.r0, task.r1, task.c0, task.c1, task.weights, task.weight_bytes}) to.number(each);
+      for (int64_t each : {task.r0, task.r1, task.c0, task.c1, task.weights}) to.number(each);
+      for (int32_t each : {task.weight_bytes, task.weight_group}) to.number(each);
     }
   }
   to.size(p.copies.size());
@@ -247,7 +248,8 @@ void read_tables(Reader& from, Program& p, std::string_view weights, const std::
       task.work = static_cast<uint32_t>(from.within(from.number<uint32_t>(), 0, static_cast<int64_t>(p.works.size()), "work"));
       task.wave = static_cast<uint32_t>(from.within(from.number<uint32_t>(), before, p.waves, "wave"));
       before = task.wave;
-      for (int64_t* each : {&task.r0, &task.r1, &task.c0, &task.c1, &task.weights, &task.weight_bytes}) *each = from.number<int64_t>();
+      for (int64_t* each : {&task.r0, &task.r1, &task.c0, &task.c1, &task.weights}) *each = from.number<int64_t>();
+      for (int32_t* each : {&task.weight_bytes, &task.weight_group}) *each = from.number<int32_t>();
     }
   }
   p.copies.resize(from.count(13));

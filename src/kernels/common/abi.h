@@ -14,8 +14,9 @@ typedef struct ObkTask {
   int64_t r0, r1;    /* rows of the domain, linear over its row dimensions */
   int64_t c0, c1;    /* columns */
   /* The packed weights that the task streams, so that a machine may ask for them before the task: byte offset into the work's
-   * last operand (a GPU's loader makes it an address) and bytes, 0 for none. */
-  int64_t weights, weight_bytes;
+   * last operand (a GPU's loader makes it an address), bytes, 0 for none, and bytes of a group of columns. */
+  int64_t weights;
+  int32_t weight_bytes, weight_group;
   int64_t spare;
 } ObkTask;
 

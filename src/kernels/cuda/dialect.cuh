@@ -14,6 +14,7 @@
 
 #include "abi.h"
 #include "ptx.cuh"
+#include "ring.cuh"
 
 /* A kernel reads what other SMs wrote in the same launch, so no pointer may be taken for memory
  * that nobody writes. */
@@ -46,6 +47,7 @@ struct ObkLanes : ObkWorker {
   int32_t warp, warps;
   char* stage;     /* this group's part of the scratch */
   uint64_t* parts; /* shared memory for joins of the whole CTA: a word a warp */
+  obk::Ring ring;  /* the packed weights of product tiles */
 };
 
 #define OBK_BLOCK 32 /* rows that share a walk over the columns: a lane each */
@@ -71,6 +73,8 @@ struct ObkLanes : ObkWorker {
   for (int64_t r = t->r0, n, obk_block = 0;                                           \
        r < t->r1 && (n = obk::block_of(r, t->r1, extent), true); r += n, ++obk_block) \
     if (obk_block % w->warps == w->warp)
+/* Product tiles: gemm.cuh. */
+#define OBK_GEMM_TILE(type, g) obk::gemm_tile<type>(w, g)
 #define OBK_FOR_BLOCK(k, n) for (int64_t k = threadIdx.x % 32; k < n; k += 32)
 #define OBK_BLOCK_VALUES(type, name) type name
 #define OBK_AT(name, k) name

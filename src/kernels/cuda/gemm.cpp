@@ -1,50 +1,108 @@
 #include "kernels/cuda/gemm.h"
 
+#include <algorithm>
 #include <cstring>
+
+#include "kernels/cuda/gemm_shape.h"
 
 namespace obelisk::kernels {
 namespace {
 
-int64_t width(int32_t type) { return type == kObkF64 ? 8 : type == kObkF32 ? 4 : 2; }
-int64_t up16(int64_t x) { return (x + 15) / 16 * 16; }
+constexpr int64_t kAtomBytes = 1024;
+
+bool is_half(int32_t type) { return type == kObkF16 || type == kObkBf16; }
+bool is_int8(int32_t type) { return type == kObkI8 || type == kObkU8; }
+int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
+int64_t chunks_of(int64_t k) { return (k + 63) / 64; }
+
+/// [n / 8][k / 64][row of 8][16-byte piece at place piece ^ row].
+void pack_half(int64_t n, int64_t k, const uint16_t* b, int64_t b_row, int64_t b_col,
+               uint16_t* to) {
+  for (int64_t group = 0; group < round_up(n, 16) / 8; ++group)
+    for (int64_t chunk = 0; chunk < chunks_of(k); ++chunk)
+      for (int64_t r = 0; r < 8; ++r)
+        for (int64_t place = 0; place < 8; ++place) {
+          const int64_t column = group * 8 + r, from = chunk * 64 + (place ^ r) * 8;
+          for (int64_t e = 0; e < 8; ++e, ++to)
+            *to = column < n && from + e < k ? b[(from + e) * b_row + column * b_col] : uint16_t{0};
+        }
+}
+
+/// [n / 16][k][16], each element by `read(k, column)`.
+template <typename Element, typename Read>
+void pack_plain(int64_t n, int64_t k, Element* to, Read read) {
+  for (int64_t block = 0; block < round_up(n, 16); block += 16)
+    for (int64_t row = 0; row < k; ++row)
+      for (int64_t column = block; column < block + 16; ++column)
+        *to++ = column < n ? read(row, column) : Element{0};
+}
+
+int read_int8(const void* p, int32_t type, int64_t index) {
+  return type == kObkI8 ? static_cast<const int8_t*>(p)[index]
+                        : static_cast<const uint8_t*>(p)[index];
+}
 
 }  // namespace
 
 int64_t cuda_gemm_packed_bytes(int32_t type, int64_t n, int64_t k) {
-  return up16(n) * (width(type) == 2 ? up16(k) : k) * width(type);
+  if (is_half(type)) return round_up(n, 16) / 8 * chunks_of(k) * kAtomBytes;
+  return round_up(n, 16) * k * (type == kObkF64 ? 8 : is_int8(type) ? 2 : 4);
 }
 
 void cuda_gemm_pack(int32_t type, int64_t n, int64_t k, const void* b, int64_t b_row, int64_t b_col,
                     void* packed) {
-  const int64_t size = width(type);
-  const char* from = static_cast<const char*>(b);
-  char* to = static_cast<char*>(packed);
-  std::memset(to, 0, static_cast<size_t>(cuda_gemm_packed_bytes(type, n, k)));
-  const int64_t steps = up16(k) / 16;
-  for (int64_t column = 0; column < n; ++column) {
-    for (int64_t row = 0; row < k; ++row) {
-      int64_t at = (column / 16 * k + row) * 16 + column % 16;
-      if (size == 2) {
-        const int64_t c = column % 16, r = row % 16;
-        const int64_t lane = c % 8 * 4 + r % 8 / 2, part = (r / 8) * 2 + c / 8;
-        at = (((column / 16 * steps + row / 16) * 32 + lane) * 4 + part) * 2 + r % 2;
-      }
-      std::memcpy(to + at * size, from + (row * b_row + column * b_col) * size,
-                  static_cast<size_t>(size));
-    }
-  }
+  const auto at = [&](auto* from) {
+    return [=](int64_t row, int64_t column) { return from[row * b_row + column * b_col]; };
+  };
+  if (is_half(type))
+    pack_half(n, k, static_cast<const uint16_t*>(b), b_row, b_col, static_cast<uint16_t*>(packed));
+  else if (type == kObkF64)
+    pack_plain(n, k, static_cast<double*>(packed), at(static_cast<const double*>(b)));
+  else if (is_int8(type))
+    cuda_gemm_pack_int8(type, n, k, b, b_row, b_col, nullptr, 0, packed);
+  else
+    pack_plain(n, k, static_cast<float*>(packed), at(static_cast<const float*>(b)));
+}
+
+void cuda_gemm_pack_int8(int32_t type, int64_t n, int64_t k, const void* b, int64_t b_row,
+                         int64_t b_col, const void* zero, int64_t zero_col, void* packed) {
+  pack_plain(n, k, static_cast<int16_t*>(packed), [&](int64_t row, int64_t column) {
+    return static_cast<int16_t>(read_int8(b, type, row * b_row + column * b_col) -
+                                (zero ? read_int8(zero, type, column * zero_col) : 0));
+  });
+}
+
+WeightRange cuda_gemm_weights(int32_t type, int64_t n, int64_t k, int64_t c0, int64_t c1) {
+  if (!is_half(type)) return {};
+  const int64_t group = chunks_of(k) * kAtomBytes, columns = round_up(std::min(c1, n) - c0, 16);
+  return {c0 / 8 * group, columns / 8 * group, group};
 }
 
 int64_t cuda_gemm_scratch_bytes(const ObkGemm* gemm) {
-  (void)gemm;
-  return 0;
+  const ObkGemm& g = *gemm;
+  if (!is_half(g.a_type)) {
+    const int64_t sum = g.a_type == kObkF64 ? 8 : 4;
+    return 2 * sum * (kFmaTile * (kFmaDepth + kFmaPad) + kFmaDepth * (kFmaTile + kFmaPad)) + 16;
+  }
+  const int rows = gemm_pass_rows(g.m), k_blocks = static_cast<int>(chunks_of(g.k));
+  const int columns =
+      static_cast<int>(round_up(std::min<int64_t>(g.n, gemm_pass_columns(g.m)), 16));
+  // Weights come through the ring where there is one, else behind the activations.
+  int64_t most = int64_t{2} * rows * (columns + 4) * 4;
+  for (int all : {g.packed ? rows : rows + columns, rows + columns}) {
+    const int blocks = gemm_stages(all, k_blocks).blocks;
+    const int stages = blocks ? std::min(4, (k_blocks + blocks - 1) / blocks) : 0;
+    most = std::max(most, int64_t{128} * all * blocks * stages);
+  }
+  return most + 1024;
 }
 
 double cuda_gemm_nanos(int32_t type, int64_t m, int64_t n, int64_t k) {
   // Streaming both sides at what one SM takes in, and the sums.
-  const double bytes = static_cast<double>((m * 0.5 + n) * k * width(type));
+  const int64_t width = type == kObkF64 ? 8 : is_half(type) ? 2 : 4;
+  const double bytes = static_cast<double>((m * 0.5 + n) * k * width);
   const double flops = 2.0 * static_cast<double>(m) * n * k;
-  const double rate = width(type) == 2 ? 1800 : type == kObkF32 ? 300 : 150;  // per nanosecond
+  const double rate = width == 2 ? 1800 : width == 4 ? 300 : 150;  // per nanosecond
   return 600 + bytes / 50 + flops / rate;
 }
 

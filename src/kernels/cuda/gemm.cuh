@@ -1,170 +1,270 @@
-/* kernels/cuda/gemm.cuh — a tile of Y[tokens, rows] = X[tokens, k] W[rows, k]^T: 16-bit inputs,
- * float sums, weights streamed.
+/* kernels/cuda/gemm.cuh — the product tile of generated bodies: C[m,n] = A[m,k] B[k,n], or +=, by
+ * all 256 threads of a CTA.
  *
- * Operands are swapped: weight rows are the 16-row side of mma.sync, tokens its 8-column side. A
- * tile is 64 tokens by 16 * kBlocks rows over all of k, by a CTA of 256 threads: four warps share
- * the k-steps of a chunk, two share the tokens. Weights are packed for their reader: [tile][k /
- * 16][block of 16 rows][lane] of 16 bytes, a lane's fragment of the mma; so a page (kSteps k-steps
- * of a tile) is one bulk copy, and fragments are read without bank conflicts. The four partial sums
- * are added in a fixed order: same input, same bits.
+ *   obk::gemm_tile<kObkF16>(w, g)    f16, bf16: mma.sync, float sums (here); f32, f64, int8:
+ * fma.cuh
  *
- *   ring.start(pages, bars)       at the kernel's start, every thread
- *   ring.ask(page, dog)           thread 0, for the next tile, right AFTER the barrier's arrive: a
- * release waits for copies Gemm<...>::tile(ring, ...)    after the barrier's wait; asks for what
- * was not asked for
+ * Any m, n, k, strides and alignment. A in global or in shared memory (a prologue's); B packed by
+ * cuda_gemm_pack or plain; C in global or, better, in shared memory. g.scratch: shared memory, as
+ * much as cuda_gemm_scratch_bytes says. The threads may come from different places: the tile begins
+ * with a barrier where A lies in shared memory, and ends with one, so that C may be read at once.
  *
- * Wants: tokens a multiple of 64, rows of 16 * kBlocks, k of 16 * kSteps; sm_90. */
+ * One image serves every reader: atoms of 8 rows by 64 k, 1024 bytes, a row of 128 bytes, of which
+ * piece p (16 bytes) lies at place p ^ row; so ldmatrix meets no bank twice. Packed weights are
+ * such atoms, [n / 8][k / 64]; activations are written so by their copies, [k / 64][row / 8].
+ *
+ * Operands are swapped: columns of C are the 16-row side of mma.sync, rows of C its 8-column side.
+ * Warps 0..3 sum the k-steps 0, 1 of each 64, warps 4..7 the steps 2, 3; the two sums are added at
+ * the end. So the order of a sum depends on k alone: not on m, n, the cut into tiles or the SM. */
 #ifndef OBK_GEMM_CUH
 #define OBK_GEMM_CUH
 
-#include "barrier.cuh"
-#include "ptx.cuh"
+#include "dialect.cuh"
+#include "gemm_shape.h"
+#include "ring.cuh"
+#include "tiles.h"
 
 namespace obk {
 
-template <int kBlocks, int kSteps, int kPages, int kPanels, bool kBfloat>
-struct Gemm {
-  static constexpr int kThreads = 256, kTokens = 64, kRows = 16 * kBlocks, kChunk = 16 * kSteps;
-  static constexpr int kRing = kPages, kRingBytes = kPages * kSteps * kBlocks * 512;
-  static constexpr int kPageBytes = kSteps * kBlocks * 512;
-  static constexpr int kPitch =
-      kChunk * 2 + 16; /* a token's row of a chunk; the pad spreads ldmatrix over the banks */
-  static constexpr int kPanelBytes = kTokens * kPitch;
-  static constexpr int kSumPitch = kRows + 4, kSumBytes = 4 * kTokens * kSumPitch * 4;
-  static constexpr int kWork = kPanels * kPanelBytes > kSumBytes ? kPanels* kPanelBytes : kSumBytes;
-  static constexpr int kSharedBytes = kPages * kPageBytes + kWork + 128;
-  static_assert(kSteps % 4 == 0, "four warps share a chunk's steps");
+/* Rows of 16-bit elements with any strides: an operand of a product. */
+struct Rows16 {
+  const uint16_t* at;
+  int64_t row, col; /* strides */
+  int32_t rows;     /* that are there; those after them are zero */
+  int32_t k;
+  int mode; /* how they are copied: 0 asynchronously, 1 by 16 bytes, 2 by elements */
 
-  /* Pages of weights in the order of their use, through the whole kernel. */
-  struct Ring {
-    uint32_t pages, bars; /* shared addresses: full[kPages], then empty[kPages] */
-    uint32_t taken = 0, asked = 0;
-
-    __device__ void start(uint32_t pages_at, uint32_t bars_at) {
-      pages = pages_at, bars = bars_at;
-      if (threadIdx.x == 0) {
-        for (int k = 0; k < kPages; ++k)
-          mbarrier_init(bars + 8 * k, 1), mbarrier_init(bars + 8 * (kPages + k), kThreads / 32);
-        mbarrier_init_fence();
-      }
-      __syncthreads();
-    }
-    /* Thread 0: the next page from `from`. The page that lay in its place must be free, or on the
-     * way to be. */
-    __device__ void ask(const void* from, Watchdog& dog) {
-      const uint32_t slot = asked % kPages, round = asked / kPages;
-      if (round > 0) {
-        dog.start();
-        while (!mbarrier_try(bars + 8 * (kPages + slot), (round - 1) & 1))
-          dog.check(2, asked, round, 0);
-      }
-      mbarrier_expect(bars + 8 * slot, kPageBytes);
-      bulk_copy(pages + slot * kPageBytes, from, kPageBytes, bars + 8 * slot);
-      ++asked;
-    }
-    __device__ uint32_t wait(Watchdog& dog) {
-      const uint32_t slot = taken % kPages;
-      dog.start();
-      while (!mbarrier_try(bars + 8 * slot, (taken / kPages) & 1)) dog.check(2, taken, asked, 0);
-      return pages + slot * kPageBytes;
-    }
-    __device__ void free() {
-      __syncwarp();
-      if (threadIdx.x % 32 == 0)
-        asm volatile(
-            "mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(bars + 8 * (kPages + taken % kPages))
-            : "memory");
-      ++taken;
-    }
-  };
-
-  /* Starts the copy of chunk `c` of the activations. */
-  static __device__ void load_panel(uint32_t work, const uint16_t* x, int64_t pitch, int c) {
-    const uint32_t to = work + (uint32_t)(c % kPanels) * kPanelBytes;
-    constexpr int kPieces = kChunk / 8; /* of 16 bytes, in a token's row */
-    for (int k = threadIdx.x; k < kTokens * kPieces; k += kThreads) {
-      const int token = k / kPieces, piece = k % kPieces;
-      copy16(to + token * kPitch + piece * 16, x + token * pitch + (int64_t)c * kChunk + piece * 8);
-    }
-    copy16_commit();
-  }
-
-  /* x: the tile's first token; weights: the tile's packed pages; `ready`: how many pages of it were
-   * asked for already. epilogue(token, row, float4): four neighbouring rows of one token, of the
-   * tile. */
-  template <class Epilogue>
-  static __device__ void tile(Ring& ring, uint32_t work, const char* weights, int ready,
-                              const uint16_t* x, int64_t x_pitch, int k, Watchdog& dog,
-                              Epilogue epilogue) {
-    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, part = warp % 4, half = warp / 4;
-    const int chunks = k / kChunk;
-    float sum[kBlocks][4][4] = {};
-    if (threadIdx.x == 0)
-      for (; ready < chunks && ready < kPages; ++ready)
-        ring.ask(weights + (int64_t)ready * kPageBytes, dog);
-    for (int c = 0; c < kPanels; ++c) {
-      if (c < chunks)
-        load_panel(work, x, x_pitch, c);
-      else
-        copy16_commit(); /* empty, so that the count of groups is the same */
-    }
-    for (int c = 0; c < chunks; ++c) {
-      copy16_wait<kPanels - 1>();
-      __syncthreads();
-      const uint32_t page = ring.wait(dog) + lane * 16;
-      const uint32_t panel = work + (uint32_t)(c % kPanels) * kPanelBytes +
-                             (half * 32 + (lane & 7) + ((lane >> 4) & 1) * 8) * kPitch +
-                             ((lane >> 3) & 1) * 16;
-#pragma unroll
-      for (int s = 0; s < kSteps / 4; ++s) {
-        const int step = part * (kSteps / 4) + s;
-        uint32_t a[kBlocks][4], b[2][4];
-#pragma unroll
-        for (int m = 0; m < kBlocks; ++m) load_shared16(a[m], page + (step * kBlocks + m) * 512);
-        load_matrices(b[0], panel + step * 32);
-        load_matrices(b[1], panel + step * 32 + 16 * kPitch);
-#pragma unroll
-        for (int m = 0; m < kBlocks; ++m)
-#pragma unroll
-          for (int n = 0; n < 4; ++n)
-            mma_16x8x16<kBfloat>(sum[m][n], a[m], b[n / 2][n % 2 * 2], b[n / 2][n % 2 * 2 + 1]);
-      }
-      ring.free();
-      if (threadIdx.x == 0 && ready < chunks && c + kPages > ready)
-        ring.ask(weights + (int64_t)ready * kPageBytes, dog), ++ready;
-      if (c + kPanels < chunks) {
-        __syncthreads(); /* all have read the panel that is filled anew */
-        load_panel(work, x, x_pitch, c + kPanels);
-      } else {
-        copy16_commit();
-      }
-    }
-    __syncthreads(); /* the panels become the place of the partial sums */
-    const int row = lane / 4, token = half * 32 + lane % 4 * 2;
-#pragma unroll
-    for (int m = 0; m < kBlocks; ++m)
-#pragma unroll
-      for (int n = 0; n < 4; ++n)
-#pragma unroll
-        for (int e = 0; e < 4; ++e) {
-          const uint32_t at = work + 4 * ((part * kTokens + token + n * 8 + (e & 1)) * kSumPitch +
-                                          m * 16 + row + (e / 2) * 8);
-          asm volatile("st.shared.f32 [%0], %1;" ::"r"(at), "f"(sum[m][n][e]) : "memory");
-        }
-    __syncthreads();
-    for (int q = threadIdx.x; q < kTokens * kRows / 4; q += kThreads) {
-      const int t = q / (kRows / 4), r = q % (kRows / 4) * 4;
-      float v[4] = {};
-#pragma unroll
-      for (int p = 0; p < 4; ++p) {
-        uint32_t f[4];
-        load_shared16(f, work + 4 * ((p * kTokens + t) * kSumPitch + r));
-        for (int e = 0; e < 4; ++e) v[e] += __int_as_float((int)f[e]);
-      }
-      epilogue(t, r, v);
-    }
+  __device__ void choose() {
+    const bool aligned = col == 1 && ((uint64_t)at & 15) == 0 && ((row & 7) == 0 || rows <= 1);
+    mode = aligned ? (__isShared(at) ? 1 : 0) : 2;
   }
 };
+
+static __device__ inline uint32_t two(const uint16_t* p, int64_t stride, int n) {
+  const uint32_t low = n > 0 ? p[0] : 0, high = n > 1 ? p[stride] : 0;
+  return low | high << 16;
+}
+
+/* The copies of load_rows that a thread makes itself: any strides, any alignment. */
+static __device__ __noinline__ void load_rows_plainly(uint32_t to, int padded, const Rows16& x,
+                                                      int first, int blocks) {
+  const bool neighbours = x.row == 1; /* threads side by side take rows, else pieces of a row */
+#pragma unroll 1
+  for (int i = threadIdx.x; i < blocks * 8 * padded; i += blockDim.x) {
+    const int r = neighbours ? i % padded : i / 8 % padded;
+    const int piece = neighbours ? i / padded % 8 : i % 8, block = i / padded / 8;
+    const int k = (first + block) * 64 + piece * 8, left = r < x.rows ? x.k - k : 0;
+    const uint16_t* p = x.at + r * x.row + k * x.col;
+    uint32_t v[4];
+    if (x.mode == 1 && left >= 8) {
+      memcpy(v, __builtin_assume_aligned(p, 16), 16);
+    } else {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) v[e] = two(p + 2 * e * x.col, x.col, left - 2 * e);
+    }
+    store_shared16(to + (block * padded + r) * 128 + ((piece ^ (r & 7)) << 4), v);
+  }
+}
+
+/* Blocks first .. first + blocks of 64 k to shared memory at `to`: [block][padded rows][128 bytes].
+ */
+static __device__ inline void load_rows(uint32_t to, int padded, const Rows16& x, int first,
+                                        int blocks) {
+  if (x.mode != 0) {
+    load_rows_plainly(to, padded, x, first, blocks);
+    return;
+  }
+  const int piece = threadIdx.x & 7, k = first * 64 + piece * 8;
+#pragma unroll 1
+  for (int r = threadIdx.x >> 3; r < padded; r += blockDim.x >> 3) {
+    const uint16_t* p = x.at + r * x.row + k;
+    uint32_t at = to + r * 128 + ((piece ^ (r & 7)) << 4);
+    int left = r < x.rows ? x.k - k : 0;
+#pragma unroll 1
+    for (int b = 0; b < blocks; ++b, at += padded * 128, p += 64, left -= 64)
+      copy16_partly(at, left > 0 ? p : x.at, left >= 8 ? 16u : left > 0 ? left * 2u : 0u);
+  }
+}
+
+/* The same for packed weights, where no ring brings them: `groups` of 8 columns, whole atoms. */
+static __device__ inline void load_atoms(uint32_t to, const char* from, int groups, int chunks,
+                                         int first, int blocks) {
+  const int piece = threadIdx.x & 63; /* of an atom */
+#pragma unroll 1
+  for (int i = threadIdx.x >> 6; i < groups * blocks; i += blockDim.x >> 6) {
+    const int group = i % groups, block = i / groups;
+    copy16(to + i * 1024 + piece * 16,
+           from + ((int64_t)group * chunks + first + block) * 1024 + piece * 16);
+  }
+}
+
+/* What a pass over k works on: a rectangle of C no larger than the registers hold. */
+struct Pass16 {
+  Rows16 a, b;         /* b: plain B as rows of columns */
+  WeightPages weights; /* packed B */
+  bool ring;
+  int padded, blocks16; /* rows of A, a power of two; blocks of 16 columns */
+  int rows, columns;    /* of C */
+  float* c;
+  int64_t c_row;
+  bool accumulate;
+};
+
+template <bool kBfloat, int kMostBlocks>
+static __device__ inline void pass16(Ring& ring, uint32_t work, const Pass16& p) {
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, part = warp / 4, place = warp % 4;
+  /* Four warps share the rectangle: 16 rows each, then columns. */
+  const int row_warps = p.padded / 16, row = place % row_warps * 16;
+  const int first16 = place / row_warps, step16 = 4 / row_warps;
+  const int k_blocks = (p.a.k + 63) / 64, groups = p.blocks16 * 2;
+  const GemmStages stages = gemm_stages(p.padded + (p.ring ? 0 : groups * 8), k_blocks);
+  const uint32_t stage_bytes = stages.blocks * (p.padded + (p.ring ? 0 : groups * 8)) * 128;
+  auto load = [&](int stage) {
+    const int first = stage * stages.blocks, left = k_blocks - first;
+    if (left > 0) {
+      const int blocks = left < stages.blocks ? left : stages.blocks;
+      const uint32_t to = work + stage % 4 * stage_bytes;
+      load_rows(to, p.padded, p.a, first, blocks);
+      const uint32_t behind = to + stages.blocks * p.padded * 128;
+      if (p.weights.groups == 0)
+        load_rows(behind, groups * 8, p.b, first, blocks);
+      else if (!p.ring)
+        load_atoms(behind, p.weights.from, groups, p.weights.chunks, first, blocks);
+    }
+    copy16_commit(); /* empty at the end, so that the count of groups is the same */
+  };
+  if (p.ring) ring.open(p.weights);
+
+  float sum[kMostBlocks][2][4] = {};
+  /* Lane's share of ldmatrix: weights (8 columns, k half), activations (8 rows, k half). */
+  const int r = lane & 7, w_group = (lane >> 3) & 1, w_half = lane >> 4, x_group = lane >> 4,
+            x_half = (lane >> 3) & 1;
+  const int per_page = p.ring ? p.weights.chunks_a_page() : 0;
+  uint32_t page = 0;
+  int in_page = 0;
+#pragma unroll 1
+  for (int s = -4, k_block = 0; k_block < k_blocks; ++s) {
+    if (s == 0)
+      copy16_wait<3>();
+    else if (s > 0)
+      copy16_wait<2>();
+    if (s >= 0) __syncthreads(); /* the stage is there, and all have left the one before it */
+    if (s != 0) load(s < 0 ? s + 4 : s + 3);
+    if (s < 0) continue;
+    const uint32_t stage = work + s % 4 * stage_bytes;
+    for (int b = 0; b < stages.blocks && k_block < k_blocks; ++b, ++k_block) {
+      uint32_t weights, pitch; /* of groups */
+      if (p.ring) {
+        if (in_page == 0) page = ring.take();
+        weights = page + in_page * 1024, pitch = per_page * 1024;
+      } else {
+        weights = stage + stages.blocks * p.padded * 128 + b * groups * 1024, pitch = 1024;
+      }
+      weights += (first16 * 2 + w_group) * pitch + r * 128;
+      const uint32_t panel = stage + (b * p.padded + row + x_group * 8 + r) * 128;
+#pragma unroll
+      for (int t = 0; t < 2; ++t) {
+        const int piece = (part * 2 + t) * 2;
+        uint32_t x[4];
+        load_matrices(x, panel + (((piece + x_half) ^ r) << 4));
+        const uint32_t at = weights + (((piece + w_half) ^ r) << 4);
+#pragma unroll
+        for (int m = 0; m < kMostBlocks; ++m) {
+          if (first16 + m * step16 < p.blocks16) {
+            uint32_t a[4];
+            load_matrices(a, at + m * step16 * 2 * pitch);
+            mma_16x8x16<kBfloat>(sum[m][0], a, x[0], x[1]);
+            mma_16x8x16<kBfloat>(sum[m][1], a, x[2], x[3]);
+          }
+        }
+      }
+      if (p.ring && (++in_page == per_page || k_block + 1 == k_blocks)) {
+        in_page = 0;
+        ring.release();
+        ring.ask_more();
+      }
+    }
+  }
+  copy16_wait<0>();
+
+  /* Both parts meet in scratch; then neighbours write neighbours. */
+  const int pitch = groups * 8 + 4, plane = p.padded * pitch;
+  __syncthreads();
+  {
+    const uint32_t at =
+        work + 4 * (part * plane + (row + lane % 4 * 2) * pitch + first16 * 16 + lane / 4);
+#pragma unroll
+    for (int m = 0; m < kMostBlocks; ++m)
+      if (first16 + m * step16 < p.blocks16)
+#pragma unroll
+        for (int n = 0; n < 2; ++n)
+#pragma unroll
+          for (int e = 0; e < 4; ++e)
+            store_shared(at + 4 * ((n * 8 + (e & 1)) * pitch + m * step16 * 16 + (e / 2) * 8),
+                         sum[m][n][e]);
+  }
+  __syncthreads();
+#pragma unroll 1
+  for (int y = warp; y < p.rows; y += 8) {
+    float* to = p.c + y * p.c_row;
+    for (int x = lane; x < p.columns; x += 32) {
+      const uint32_t at = work + 4 * (y * pitch + x);
+      const float both = load_shared(at) + load_shared(at + 4 * plane);
+      to[x] = p.accumulate ? to[x] + both : both;
+    }
+  }
+  __syncthreads();
+}
+
+template <bool kBfloat>
+static __device__ __noinline__ void gemm16(ObkLanes* w, const ObkGemm& g) {
+  const uint32_t work = (shared_address(g.scratch) + 1023) & ~1023u;
+  if (__isShared(g.a) || (!g.packed && __isShared(g.b))) __syncthreads();
+  Ring ring = w->ring; /* in registers for the while */
+  const int chunks = (int)((g.k + 63) / 64);
+  for (int64_t column = 0; column < g.n; column += gemm_pass_columns(g.m)) {
+    const int64_t most = gemm_pass_columns(g.m), columns = min(most, g.n - column);
+    for (int64_t row = 0; row < g.m; row += 64) {
+      Pass16 p = {};
+      p.rows = (int)min((int64_t)64, g.m - row), p.columns = (int)columns;
+      p.padded = gemm_pass_rows(g.m), p.blocks16 = (int)((columns + 15) / 16);
+      p.c = (float*)g.c + row * g.c_row + column, p.c_row = g.c_row;
+      p.accumulate = g.accumulate != 0;
+      p.a = {(const uint16_t*)g.a + row * g.a_row, g.a_row, g.a_col, p.rows, (int)g.k, 0};
+      p.a.choose();
+      if (g.packed) {
+        p.weights.groups = p.blocks16 * 2, p.weights.chunks = chunks;
+        p.weights.from = (const char*)g.b + (g.column + column) / 8 * chunks * 1024;
+        p.ring = ring.pages() > 0;
+      } else {
+        p.b = {(const uint16_t*)g.b + column * g.b_col, g.b_col, g.b_row, p.columns, (int)g.k, 0};
+        p.b.choose();
+      }
+      pass16<kBfloat, 6>(ring, work, p);
+    }
+  }
+  w->ring = ring;
+}
+
+}  // namespace obk
+
+#include "fma.cuh"
+
+namespace obk {
+
+template <int kType>
+static __device__ inline void gemm_tile(ObkLanes* w, const ObkGemm& g) {
+  if (kType == kObkF16)
+    gemm16<false>(w, g);
+  else if (kType == kObkBf16)
+    gemm16<true>(w, g);
+  else if (kType == kObkF64)
+    fma_tile<FmaF64>(g);
+  else if (kType == kObkF32)
+    fma_tile<FmaF32>(g);
+  else
+    fma_tile<FmaInt>(g);
+}
 
 }  // namespace obk
 

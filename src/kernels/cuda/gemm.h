@@ -1,22 +1,39 @@
-/// kernels/cuda/gemm.h — the host's side of the product tile on a GPU (gemm.cuh): packing, scratch.
+/// kernels/cuda/gemm.h — the host's side of the GPU's product tile (gemm.cuh): packed weights,
+/// shared memory, cost.
 ///
-///   packed B [k, n], 16-bit: [n / 16][k / 16][lane 0..31] of 16 bytes, the lane's A-side fragment of
-///   mma.m16n8k16 (columns of B are its rows); zero padded, so that columns c0..c1, multiples of 16,
-///   are one contiguous range of bytes whatever the tile's width. f32 and f64: [n / 16][k][16].
+///   packed = buffer of cuda_gemm_packed_bytes(type, n, k), aligned to 16; cuda_gemm_pack(...)
+///   cuda_gemm_weights(type, n, k, c0, c1)      what a tile streams, for its task record
+///
+/// Types by the numbers of ObkType. 16-bit weights lie in atoms of 8 columns by 64 k, the image
+/// that the tensor cores read, [n / 8][k / 64], so that a tile of columns that begins at a multiple
+/// of 16 is one range of bytes and any width works with one packing; others as [n / 16][k][16].
+/// Columns are padded to 16 and 16-bit k to 64, with zeros.
 #pragma once
 
 #include <cstdint>
 
 #include "kernels/common/tiles.h"
+#include "kernels/tile_library.h"
 
 namespace obelisk::kernels {
 
 int64_t cuda_gemm_packed_bytes(int32_t type, int64_t n, int64_t k);
+
+/// B [k, n] with any strides, in elements. i8, u8: `zero`, a zero point per column (every
+/// `zero_col` elements; 0: one for all) or null, is taken off.
 void cuda_gemm_pack(int32_t type, int64_t n, int64_t k, const void* b, int64_t b_row, int64_t b_col,
                     void* packed);
-/// Shared memory that the tile wants beside C.
+void cuda_gemm_pack_int8(int32_t type, int64_t n, int64_t k, const void* b, int64_t b_row,
+                         int64_t b_col, const void* zero, int64_t zero_col, void* packed);
+
+/// The packed bytes that a tile of columns c0 .. c1 reads, and how many of them hold 8 columns:
+/// what the kernel's loop needs to ask for them ahead. No bytes for types that no ring brings.
+WeightRange cuda_gemm_weights(int32_t type, int64_t n, int64_t k, int64_t c0, int64_t c1);
+
+/// Shared memory that gemm_tile wants at g.scratch for a tile of these extents and types.
 int64_t cuda_gemm_scratch_bytes(const ObkGemm* gemm);
-/// Predicted nanoseconds of one tile of m x n over all of k on one SM.
+
+/// Predicted nanoseconds of one tile of m x n over all of k on one SM, all SMs at work.
 double cuda_gemm_nanos(int32_t type, int64_t m, int64_t n, int64_t k);
 
 }  // namespace obelisk::kernels

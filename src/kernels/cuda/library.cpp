@@ -6,12 +6,6 @@ namespace {
 
 bool no_tile(int32_t) { return false; }
 
-WeightRange gemm_weights(int32_t type, int64_t n, int64_t k, int64_t c0, int64_t c1) {
-  const int64_t block = cuda_gemm_packed_bytes(type, 16, k);
-  const int64_t first = c0 / 16, last = ((c1 < n ? c1 : n) + 15) / 16;
-  return {first * block, (last - first) * block};
-}
-
 }  // namespace
 
 const TileLibrary kCudaTiles = {
@@ -25,7 +19,7 @@ const TileLibrary kCudaTiles = {
     .gemm_packed_bytes = cuda_gemm_packed_bytes,
     .gemm_pack = cuda_gemm_pack,
     .gemm_scratch_bytes = cuda_gemm_scratch_bytes,
-    .gemm_weights = gemm_weights,
+    .gemm_weights = cuda_gemm_weights,
     .gemm_nanos = cuda_gemm_nanos,
     .conv_packed_bytes = [](int32_t, int64_t, int64_t, int64_t, int64_t) { return int64_t{0}; },
     .conv_pack = nullptr,

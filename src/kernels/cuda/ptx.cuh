@@ -32,7 +32,17 @@ OBK_DEVICE uint64_t poll_relaxed(const uint64_t* counter) {
   return value;
 }
 /* Between plain accesses to global memory and the copy engine's. */
-OBK_DEVICE void fence_async() { asm volatile("fence.proxy.async;" ::: "memory"); }
+OBK_DEVICE void fence_async() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("fence.proxy.async;" ::: "memory");
+#endif
+}
+/* Between plain accesses to shared memory and those of the copy engine and of wgmma. */
+OBK_DEVICE void fence_async_shared() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+#endif
+}
 
 /* ---- clocks ---- */
 OBK_DEVICE int64_t clock_cycles() { return clock64(); }
@@ -45,6 +55,7 @@ OBK_DEVICE uint64_t clock_nanos() {
 /* ---- copies ---- */
 OBK_DEVICE uint32_t shared_address(const void* p) { return (uint32_t)__cvta_generic_to_shared(p); }
 
+#if __CUDA_ARCH__ >= 900
 OBK_DEVICE void mbarrier_init(uint32_t bar, uint32_t arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(bar), "r"(arrivals) : "memory");
 }
@@ -64,6 +75,9 @@ OBK_DEVICE bool mbarrier_try(uint32_t bar, uint32_t parity) {
       : "memory");
   return done != 0;
 }
+OBK_DEVICE void mbarrier_arrive(uint32_t bar) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(bar) : "memory");
+}
 /* Addresses and size are multiples of 16. */
 OBK_DEVICE void bulk_copy(uint32_t to, const void* from, uint32_t bytes, uint32_t bar) {
   asm volatile(
@@ -72,9 +86,22 @@ OBK_DEVICE void bulk_copy(uint32_t to, const void* from, uint32_t bytes, uint32_
       "l"(from), "r"(bytes), "r"(bar)
       : "memory");
 }
+#else /* nobody calls them: a ring has no pages */
+OBK_DEVICE void mbarrier_init(uint32_t, uint32_t) {}
+OBK_DEVICE void mbarrier_init_fence() {}
+OBK_DEVICE void mbarrier_expect(uint32_t, uint32_t) {}
+OBK_DEVICE void mbarrier_arrive(uint32_t) {}
+OBK_DEVICE bool mbarrier_try(uint32_t, uint32_t) { return true; }
+OBK_DEVICE void bulk_copy(uint32_t, const void*, uint32_t, uint32_t) { __trap(); }
+#endif
 /* 16 bytes by one thread, past the first-level cache. */
 OBK_DEVICE void copy16(uint32_t to, const void* from) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
+}
+/* The same, of which only the first `bytes` are read; the rest becomes zero. */
+OBK_DEVICE void copy16_partly(uint32_t to, const void* from, uint32_t bytes) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes)
+               : "memory");
 }
 OBK_DEVICE void copy16_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <int kPending>
@@ -110,6 +137,20 @@ OBK_DEVICE void load_shared16(uint32_t (&r)[4], uint32_t address) {
   asm volatile("ld.shared.v4.b32 {%0,%1,%2,%3}, [%4];"
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
                : "r"(address)
+               : "memory");
+}
+
+OBK_DEVICE float load_shared(uint32_t address) {
+  float v;
+  asm volatile("ld.shared.f32 %0, [%1];" : "=f"(v) : "r"(address) : "memory");
+  return v;
+}
+OBK_DEVICE void store_shared(uint32_t address, float v) {
+  asm volatile("st.shared.f32 [%0], %1;" ::"r"(address), "f"(v) : "memory");
+}
+OBK_DEVICE void store_shared16(uint32_t address, const uint32_t (&r)[4]) {
+  asm volatile("st.shared.v4.b32 [%0], {%1,%2,%3,%4};" ::"r"(address), "r"(r[0]), "r"(r[1]),
+               "r"(r[2]), "r"(r[3])
                : "memory");
 }
 

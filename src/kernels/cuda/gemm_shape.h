@@ -1,0 +1,37 @@
+/* kernels/cuda/gemm_shape.h — how a product tile is cut and what shared memory it takes: arithmetic
+ * that host and device must do alike. */
+#ifndef OBK_GEMM_SHAPE_H
+#define OBK_GEMM_SHAPE_H
+
+#include <stdint.h>
+
+#ifdef __CUDACC__
+#define OBK_BOTH static __host__ __device__ inline
+#else
+#define OBK_BOTH static inline
+#endif
+
+/* Shared memory for the operands of a 16-bit product, at most: 64 rows of k = 768. */
+#ifndef OBK_GEMM_PANEL
+#define OBK_GEMM_PANEL 98304
+#endif
+
+/* A pass over k: rows of C in the registers of the CTA, padded to the four warps' 16; and columns. */
+OBK_BOTH int gemm_pass_rows(int64_t m) { return m <= 16 ? 16 : m <= 32 ? 32 : 64; }
+OBK_BOTH int64_t gemm_pass_columns(int64_t m) { return m <= 32 ? 192 : 96; }
+
+/* The operands' way through shared memory: four stages of so many blocks of 64 k; all of k where it
+ * has room. */
+struct GemmStages {
+  int blocks;
+};
+OBK_BOTH struct GemmStages gemm_stages(int rows, int k_blocks) {
+  const int room = OBK_GEMM_PANEL / (rows * 128) / 4, all = (k_blocks + 3) / 4;
+  struct GemmStages s = {all < room ? all : room > 1 ? room : 1};
+  return s;
+}
+
+/* CUDA cores: a tile of C, and the k of a partial sum, which is also what lies in shared memory. */
+enum { kFmaTile = 64, kFmaDepth = 32, kFmaPad = 4 };
+
+#endif

@@ -1,0 +1,70 @@
+// Packed weights of the GPU's product tile: every element where gemm.cuh looks for it, zeros
+// around.
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "kernels/cuda/gemm.h"
+
+namespace obelisk::kernels {
+namespace {
+
+TEST(CudaGemm, PacksAtomsOfEightColumns) {
+  for (auto [n, k] : {std::pair<int64_t, int64_t>{40, 100}, {16, 64}, {1, 1}, {17, 129}}) {
+    std::vector<uint16_t> b(static_cast<size_t>(n * k));
+    for (size_t i = 0; i < b.size(); ++i) b[i] = static_cast<uint16_t>(i + 1);
+    const int64_t bytes = cuda_gemm_packed_bytes(kObkF16, n, k), chunks = (k + 63) / 64;
+    ASSERT_EQ(bytes, (n + 15) / 16 * 2 * chunks * 1024);
+    std::vector<uint16_t> packed(static_cast<size_t>(bytes / 2), 0xffff);
+    cuda_gemm_pack(kObkF16, n, k, b.data(), n, 1, packed.data());
+    for (int64_t column = 0; column < (n + 15) / 16 * 16; ++column)
+      for (int64_t row = 0; row < chunks * 64; ++row) {
+        const int64_t atom = column / 8 * chunks + row / 64, r = column % 8;
+        const int64_t place = (row % 64 / 8) ^ r;
+        const uint16_t have =
+            packed[static_cast<size_t>(atom * 512 + r * 64 + place * 8 + row % 8)];
+        const bool inside = column < n && row < k;
+        ASSERT_EQ(have, inside ? b[static_cast<size_t>(row * n + column)] : 0)
+            << "column " << column << " row " << row;
+      }
+  }
+}
+
+TEST(CudaGemm, PacksFloatsAndTakesOffZeroPoints) {
+  const int64_t n = 20, k = 5;
+  std::vector<float> b(n * k), packed(cuda_gemm_packed_bytes(kObkF32, n, k) / 4, -1);
+  for (size_t i = 0; i < b.size(); ++i) b[i] = static_cast<float>(i + 1);
+  cuda_gemm_pack(kObkF32, n, k, b.data(), 1, k, packed.data());
+  ASSERT_EQ(packed.size(), 32u * 5);
+  for (int64_t c = 0; c < 32; ++c)
+    for (int64_t r = 0; r < k; ++r)
+      EXPECT_EQ(packed[(c / 16 * k + r) * 16 + c % 16], c < n ? b[c * k + r] : 0);
+
+  std::vector<uint8_t> q(n * k, 7), zero(n);
+  for (int64_t c = 0; c < n; ++c) zero[c] = static_cast<uint8_t>(10 * c);
+  std::vector<int16_t> whole(cuda_gemm_packed_bytes(kObkU8, n, k) / 2);
+  cuda_gemm_pack_int8(kObkU8, n, k, q.data(), n, 1, zero.data(), 1, whole.data());
+  for (int64_t c = 0; c < n; ++c) EXPECT_EQ(whole[(c / 16 * k + 2) * 16 + c % 16], 7 - 10 * c);
+}
+
+TEST(CudaGemm, NamesTheBytesOfATile) {
+  const WeightRange range = cuda_gemm_weights(kObkBf16, 100, 130, 32, 80);
+  EXPECT_EQ(range.group, 3 * 1024);
+  EXPECT_EQ(range.offset, 4 * range.group);
+  EXPECT_EQ(range.bytes, 6 * range.group);
+  EXPECT_EQ(cuda_gemm_weights(kObkBf16, 100, 130, 80, 112).bytes, 4 * range.group);
+  EXPECT_EQ(cuda_gemm_weights(kObkF32, 100, 130, 32, 80).bytes, 0);
+}
+
+TEST(CudaGemm, ScratchHoldsWhatTheTileTakes) {
+  ObkGemm g = {};
+  g.a_type = g.b_type = kObkF16, g.packed = 1, g.m = 64, g.n = 48, g.k = 768;
+  EXPECT_EQ(cuda_gemm_scratch_bytes(&g), 64 * 768 * 2 + 1024);
+  g.k = 3072;  // no longer whole
+  EXPECT_LE(cuda_gemm_scratch_bytes(&g), 98304 + 1024);
+  g.m = 1, g.k = 64;
+  EXPECT_GE(cuda_gemm_scratch_bytes(&g), (16 + 48) * 128);
+}
+
+}  // namespace
+}  // namespace obelisk::kernels
