@@ -20,6 +20,7 @@ using ops::Attrs;
 using ops::Op;
 
 using Order = std::vector<int64_t>;
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
 const Order kHeadsFirst{0, 2, 1, 3};
 
 /// [batch, heads, length, size] of keys or values whose heads are repeated in groups, before they
@@ -101,11 +102,10 @@ ValueId scalar(Graph& graph, DType dtype, double value) {
 /// All masks as one: a condition where only minus infinity is at stake, else numbers to add.
 ValueId mask_of(Graph& graph, const AttentionParts& parts, const AttentionHeads& heads,
                 DType dtype, const std::string& name) {
-  const double infinity = std::numeric_limits<double>::infinity();
   const auto add = [&](Op op, std::vector<ValueId> inputs, Attrs attrs = {}) {
     return graph.must_add(op, std::move(inputs), std::move(attrs), name);
   };
-  if (parts.masks.size() == 1 && parts.masks[0].is_condition && parts.masks[0].fill == -infinity) {
+  if (parts.masks.size() == 1 && parts.masks[0].is_condition && parts.masks[0].fill == -kInfinity) {
     const ValueId condition = in_heads(graph, parts.masks[0], heads, name);
     return parts.masks[0].allows ? condition : add(Op::Not, {condition});
   }
@@ -117,7 +117,7 @@ ValueId mask_of(Graph& graph, const AttentionParts& parts, const AttentionHeads&
   for (const ScoreMask& mask : parts.masks) {
     ValueId value = in_heads(graph, mask, heads, name);
     if (mask.is_condition) {
-      const ValueId fill = scalar(graph, type, std::isinf(mask.fill) ? -infinity : lowest);
+      const ValueId fill = scalar(graph, type, std::isinf(mask.fill) ? -kInfinity : lowest);
       const ValueId kept = sum == kNone ? scalar(graph, type, 0) : sum;
       sum = add(Op::Where, {value, mask.allows ? kept : fill, mask.allows ? fill : kept});
       continue;
@@ -133,20 +133,25 @@ ValueId mask_of(Graph& graph, const AttentionParts& parts, const AttentionHeads&
   return sum;
 }
 
-/// Whether a constant mask allows key j for query i exactly where j <= i.
-bool is_triangle(const Graph& graph, ValueId mask, const Shape& scores) {
-  if (mask == kNone || !graph.value(mask).is_constant()) return false;
-  const Tensor& tensor = graph.value(mask).constant;
+/// Whether a constant mask allows key j for query i exactly where j <= i, and forbids so strongly
+/// that nothing else matters.
+bool is_triangle(const Graph& graph, const ScoreMask& mask, const Shape& scores, bool alone) {
+  if (!graph.value(mask.value).is_constant() || mask.factor != 1) return false;
+  const Tensor& tensor = graph.value(mask.value).constant;
   const int64_t rows = scores[0], columns = scores[1];
   if (tensor.count() != rows * columns || rows != columns || rows < 2) return false;
   const Shape& shape = tensor.shape();
   if (shape.size() < 2 || shape.back() != columns || shape[shape.size() - 2] != rows) return false;
-  const bool condition = tensor.dtype() == DType::b1;
+  // With another mask a row may have no key left; then it matters what forbidden ones weigh.
+  const auto forbids = [&](double value) { return alone ? value < -1e30 : value == -kInfinity; };
+  if (mask.is_condition && !forbids(mask.fill)) return false;
   for (int64_t at = 0; at < tensor.count(); ++at) {
     const bool allowed = at % columns <= at / columns;
     const double value = tensor.get_double(at);
-    // Forbidden scores must be far below any other, so that they weigh nothing.
-    if (condition ? (value != 0) != allowed : allowed ? value != 0 : !(value < -1e30)) return false;
+    const bool fits = mask.is_condition ? (value != 0) == (mask.allows == allowed)
+                      : allowed         ? value == 0
+                                        : forbids(value);
+    if (!fits) return false;
   }
   return true;
 }
@@ -173,7 +178,7 @@ void raise(Graph& graph, NodeId id) {
   const Node node = graph.node(id);
   const ValueId answer = node.outputs[0];
   const Type type = graph.type(answer);
-  const std::optional<AttentionParts> parts = attention_parts(graph, id);
+  std::optional<AttentionParts> parts = attention_parts(graph, id);
   if (!parts) return;
   const std::optional<AttentionHeads> heads = attention_heads(graph, *parts, type.shape);
   if (!heads) return;
@@ -196,14 +201,15 @@ void raise(Graph& graph, NodeId id) {
     v = by_heads(few_v.value, kv_heads);
   }
   const Shape scores{graph.type(q).shape[2], graph.type(k).shape[2]};
-  ValueId mask = mask_of(graph, *parts, *heads, type.dtype, name);
   Attrs attrs;
   attrs.set("scale", parts->scale * q_factor.factor * k_factor.factor);
   if (parts->cap != 0) attrs.set("softcap", parts->cap);
-  if (is_triangle(graph, mask, scores)) {
-    attrs.set("is_causal", int64_t{1});
-    mask = kNone;
-  }
+  const bool alone = parts->masks.size() == 1;
+  const auto triangles = std::erase_if(parts->masks, [&](const ScoreMask& mask) {
+    return is_triangle(graph, mask, scores, alone);
+  });
+  if (triangles > 0) attrs.set("is_causal", int64_t{1});
+  const ValueId mask = mask_of(graph, *parts, *heads, type.dtype, name);
   const Shape whole{heads->batch, heads->heads, scores[0], type.shape.back()};
   const NodeId join = joins_heads(graph, answer, whole);
   std::vector<ValueId> inputs{q, k, v};
