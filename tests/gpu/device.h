@@ -7,6 +7,7 @@
 
 #include <bit>
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
 
 #include "runtime/cuda/mono.h"
@@ -21,7 +22,8 @@ struct Device {
   std::vector<DevicePointer> memory;
   std::string log;
 
-  Status open(const char* text, const std::vector<std::string>& defines) {
+  Status open(const char* text, std::vector<std::string> defines) {
+    if (const char* more = getenv("OBELISK_GPU_DEFINE")) defines.push_back(more);
     TRY(d, load_driver());
     TRY(gpu, first_gpu());
     TRY(Cubin cubin, compile_cubin(text, gpu.architecture, defines));

@@ -52,8 +52,8 @@ extern "C" __global__ void __launch_bounds__(256, 1)
   char* c_at = shared + ring_bytes + 128;
   char* a_at = c_at + c_bytes;
   w->scratch = a_at + a_bytes;
-  w->ring.start(obk::shared_address(shared), obk::shared_address(shared + ring_bytes), pages, 8,
-                watch, blockIdx.x);
+  obk::ring_start(obk::shared_address(shared), obk::shared_address(shared + ring_bytes), pages,
+                  watch, blockIdx.x);
   obk::GridBarrier barrier(counter, gridDim.x, watch, blockIdx.x);
   unsigned bad = 0;
   int wave = 0;
@@ -62,12 +62,12 @@ extern "C" __global__ void __launch_bounds__(256, 1)
     const Job& j = jobs[next < end ? next : begin];
     obk::WeightPages pages;
     pages.from = j.weights, pages.groups = j.groups, pages.chunks = j.chunks;
-    if (j.weights) w->ring.ask_ahead(pages);
+    if (j.weights && threadIdx.x < 32) obk::ring_ask_ahead(pages);
   };
   for (int repeat = 0; repeat < repeats; ++repeat) {
     for (int at = begin; at < end; ++at) {
       const Job& j = jobs[at];
-      w->ring.dog().task = at;
+      if (threadIdx.x == 0) obk::ring_state().dog.task = at;
       while (wave < repeat * waves + j.wave) {
         barrier.arrive();
         ahead(at);
@@ -106,6 +106,7 @@ extern "C" __global__ void __launch_bounds__(256, 1)
       }
       __syncthreads();
       if (at + 1 < end && jobs[at + 1].wave == j.wave) ahead(at + 1);
+      __syncthreads();
     }
     while (wave < (repeat + 1) * waves) {
       barrier.arrive();
@@ -114,7 +115,7 @@ extern "C" __global__ void __launch_bounds__(256, 1)
       ++wave;
     }
   }
-  w->ring.finish();
+  obk::ring_finish();
   if (bad) atomicAdd(wrong, (unsigned long long)bad);
 }
 
@@ -136,8 +137,8 @@ extern "C" __global__ void __launch_bounds__(256, 1)
   const int c_row = (tile_columns + 15) / 16 * 16 + 4;
   float* c = (float*)(shared + ring_bytes + 128);
   w->scratch = c + tile_rows * c_row;
-  w->ring.start(obk::shared_address(shared), obk::shared_address(shared + ring_bytes), pages, 8,
-                watch, blockIdx.x);
+  obk::ring_start(obk::shared_address(shared), obk::shared_address(shared + ring_bytes), pages,
+                  watch, blockIdx.x);
   obk::GridBarrier barrier(counter, gridDim.x, watch, blockIdx.x);
   const int across = (n + tile_columns - 1) / tile_columns;
   const int column = blockIdx.x % across * tile_columns, row = blockIdx.x / across * tile_rows;
@@ -167,11 +168,11 @@ extern "C" __global__ void __launch_bounds__(256, 1)
     if (mine && ahead) {
       own.from = weights + (int64_t)((p + 1) % layers) * layer_bytes +
                  (int64_t)column / 8 * own.chunks * 1024;
-      w->ring.ask_ahead(own);
+      if (threadIdx.x < 32) obk::ring_ask_ahead(own);
     }
     barrier.wait();
   }
-  w->ring.finish();
+  obk::ring_finish();
 }
 #endif
 )cu";

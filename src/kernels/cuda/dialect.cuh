@@ -47,7 +47,6 @@ struct ObkLanes : ObkWorker {
   int32_t warp, warps;
   char* stage;     /* this group's part of the scratch */
   uint64_t* parts; /* shared memory for joins of the whole CTA: a word a warp */
-  obk::Ring ring;  /* the packed weights of product tiles */
 };
 
 #define OBK_BLOCK 32 /* rows that share a walk over the columns: a lane each */

@@ -13,6 +13,12 @@
 
 namespace obk {
 
+/* A tile's structure on its way to the function that computes it. */
+static __device__ __forceinline__ ObkGemm& tile_arguments() {
+  static __shared__ ObkGemm g;
+  return g;
+}
+
 struct FmaF32 {
   typedef float Sum;
   typedef float Packed;
@@ -45,7 +51,7 @@ struct FmaInt {
 };
 
 template <typename Kind>
-static __device__ inline void fma_pass(const ObkGemm& g, int64_t row, int64_t column) {
+static __device__ __forceinline__ void fma_pass(const ObkGemm& g, int64_t row, int64_t column) {
   typedef typename Kind::Sum Sum;
   constexpr int kDepth = kFmaDepth, kTile = kFmaTile, kEach = kDepth * kTile / 256;
   constexpr int kPitchA = kDepth + kFmaPad, kPitchB = kTile + kFmaPad;
@@ -151,8 +157,8 @@ static __device__ inline void fma_pass(const ObkGemm& g, int64_t row, int64_t co
 }
 
 template <typename Kind>
-static __device__ __noinline__ void fma_tile(const ObkGemm& g) {
-  if (__isShared(g.a) || (!g.packed && __isShared(g.b))) __syncthreads();
+static __device__ __noinline__ void fma_tile() {
+  const ObkGemm g = tile_arguments();
   for (int64_t column = 0; column < g.n; column += kFmaTile)
     for (int64_t row = 0; row < g.m; row += kFmaTile) fma_pass<Kind>(g, row, column);
 }

@@ -94,7 +94,7 @@ int64_t cuda_gemm_scratch_bytes(const ObkGemm* gemm) {
     const int stages = blocks ? std::min(4, (k_blocks + blocks - 1) / blocks) : 0;
     most = std::max(most, int64_t{128} * all * blocks * stages);
   }
-  return most + 1024;
+  return most + 1024 + 2048;  // aligned; wgmma may read, not use, two groups of columns beyond
 }
 
 double cuda_gemm_nanos(int32_t type, int64_t m, int64_t n, int64_t k) {

@@ -26,7 +26,12 @@ struct GemmStages {
   int blocks;
 };
 OBK_BOTH struct GemmStages gemm_stages(int rows, int k_blocks) {
-  const int room = OBK_GEMM_PANEL / (rows * 128) / 4, all = (k_blocks + 3) / 4;
+  /* Activations alone come in powers of two: no division on a path that waits. */
+  const int room = rows == 64   ? OBK_GEMM_PANEL / (64 * 512)
+                   : rows == 32 ? OBK_GEMM_PANEL / (32 * 512)
+                   : rows == 16 ? OBK_GEMM_PANEL / (16 * 512)
+                                : OBK_GEMM_PANEL / (rows * 512);
+  const int all = (k_blocks + 3) / 4;
   struct GemmStages s = {all < room ? all : room > 1 ? room : 1};
   return s;
 }

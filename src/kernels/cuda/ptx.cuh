@@ -148,6 +148,12 @@ OBK_DEVICE float load_shared(uint32_t address) {
 OBK_DEVICE void store_shared(uint32_t address, float v) {
   asm volatile("st.shared.f32 [%0], %1;" ::"r"(address), "f"(v) : "memory");
 }
+OBK_DEVICE void load_shared8(float& a, float& b, uint32_t address) {
+  asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(a), "=f"(b) : "r"(address) : "memory");
+}
+OBK_DEVICE void store_shared8(uint32_t address, float a, float b) {
+  asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(address), "f"(a), "f"(b) : "memory");
+}
 OBK_DEVICE void store_shared16(uint32_t address, const uint32_t (&r)[4]) {
   asm volatile("st.shared.v4.b32 [%0], {%1,%2,%3,%4};" ::"r"(address), "r"(r[0]), "r"(r[1]),
                "r"(r[2]), "r"(r[3])

@@ -1,21 +1,22 @@
 /* kernels/cuda/ring.cuh — pages of packed weights in shared memory, in the order of their use, for
- * as long as the kernel lives.
+ * as long as the kernel lives. One a CTA.
  *
- *   ring.start(pages_at, bars_at, pages)   at the kernel's start, every thread
- *   ring.ask_ahead(range)                  every thread, right AFTER the barrier's arrive (a
- * release waits for copies in flight): the next task's first pages ring.open(range) ... ring.take()
- * ... ring.release() ...    a tile's pages, in order ring.finish()                          before
- * the kernel ends: no copy may outlive its CTA
+ *   ring_start(pages_at, bars_at, pages, ...)   at the kernel's start, every thread
+ *   ring_ask_ahead(range)    thread 0, right AFTER the barrier's arrive (a release waits for copies
+ * in flight): the next task's first pages. A barrier of the CTA must follow before the task. Ring
+ * ring; ring.open(range); ring.take(), ring.release(), ...; ring.close();    a tile ring_finish()
+ * before the kernel ends: no copy may outlive its CTA
  *
  * A range is a rectangle of packed weights: `groups` of 8 columns, each `chunks` of 64 k long and
  * contiguous. Its pages follow from groups and chunks alone. What was asked for ahead is remembered
  * with its range; a tile that opens another range throws those pages away and asks anew, so a wrong
  * guess costs time, never an answer.
  *
- * The counts are equal in every thread of the CTA, which therefore all make the same calls; thread
- * 0 asks, each warp waits for a page by itself and gives it back by itself. Pages come by bulk
- * copies: sm_90. On a lesser machine a ring has no pages and tiles bring weights with the
- * activations. */
+ * The counts lie in shared memory between tiles and in registers within one, equal in every thread:
+ * local memory would be read from far, since a barrier of the grid empties the first-level cache,
+ * which beside so much shared memory is small. Thread 0 asks, each warp waits for a page by itself
+ * and gives it back by itself. Pages come by bulk copies: sm_90. On a lesser machine a ring has no
+ * pages and tiles bring weights with the activations. */
 #ifndef OBK_RING_CUH
 #define OBK_RING_CUH
 
@@ -24,107 +25,163 @@
 namespace obk {
 
 struct WeightPages {
-  const char* from = nullptr;
-  int32_t groups = 0, chunks = 0;
+  const char* from;
+  int32_t groups, chunks;
 
   static constexpr int kChunkBytes = 1024; /* of a group: 8 columns by 64 k of 16 bits */
   static constexpr int kPageBytes = 24 * kChunkBytes, kMostGroups = 24;
 
-  __device__ int chunks_a_page() const { return 24 / groups; }
-  __device__ int count() const {
-    return groups ? (chunks + chunks_a_page() - 1) / chunks_a_page() : 0;
-  }
-  __device__ bool operator==(const WeightPages& o) const {
-    return from == o.from && groups == o.groups && chunks == o.chunks;
+  __device__ __forceinline__ int chunks_a_page() const { return 24u / (uint32_t)groups; }
+  __device__ __forceinline__ int count() const {
+    const uint32_t per_page = chunks_a_page();
+    return groups ? ((uint32_t)chunks + per_page - 1) / per_page : 0;
   }
 };
+
+struct RingState {
+  uint32_t at, bars; /* shared addresses */
+  int32_t pages;
+  int32_t take, back, ask; /* slots */
+  uint32_t take_turn, ask_turn;
+  int32_t pending;    /* asked for, not given back */
+  WeightPages opened; /* the range that pages were last asked for */
+  int32_t next;       /* the first page of it that was not asked for */
+  Watchdog dog;
+};
+
+static __device__ __forceinline__ RingState& ring_state() {
+  static __shared__ RingState state;
+  return state;
+}
+
+/* Thread 0: asks for page `page` of a range. A place is free when every warp gave its page back. */
+static __device__ __noinline__ void ask_page(uint32_t to, uint32_t full, uint32_t empty,
+                                             uint32_t turn, WeightPages range, int page) {
+  Watchdog dog = ring_state().dog;
+  dog.start();
+  while (!mbarrier_try(empty, turn ^ 1)) dog.check(3, page, turn, 0);
+  const int per_page = range.chunks_a_page(), first = page * per_page, left = range.chunks - first;
+  const uint32_t bytes = (left < per_page ? left : per_page) * WeightPages::kChunkBytes;
+  const int64_t pitch = (int64_t)range.chunks * WeightPages::kChunkBytes;
+  const char* from = range.from + (int64_t)first * WeightPages::kChunkBytes;
+  mbarrier_expect(full, bytes * range.groups);
+#pragma unroll 1
+  for (int g = 0; g < range.groups; ++g, from += pitch, to += per_page * WeightPages::kChunkBytes)
+    bulk_copy(to, from, bytes, full);
+}
 
 class Ring {
  public:
   static constexpr int kBarBytes = 16; /* a page's two barriers */
 
-  __device__ void start(uint32_t pages_at, uint32_t bars_at, int pages, int warps, ObkWatch* watch,
-                        uint32_t sm) {
-    at_ = pages_at, bars_ = bars_at, pages_ = pages;
-    take_ = ask_ = 0, take_turn_ = ask_turn_ = 0, pending_ = 0;
-    opened_ = WeightPages(), next_ = 0;
-    dog_ = Watchdog{watch, sm, 0, 0};
-    if (threadIdx.x == 0 && pages > 0) {
-      for (int k = 0; k < pages; ++k) {
-        mbarrier_init(full(k), 1);
-        mbarrier_init(empty(k), warps);
-      }
-      mbarrier_init_fence();
-    }
-    __syncthreads();
-  }
-  __device__ int pages() const { return pages_; }
-  __device__ Watchdog& dog() { return dog_; }
-
-  /* Asks for as much of a range as fits, when no pages are pending. */
-  __device__ void ask_ahead(const WeightPages& range) {
-    if (pages_ == 0 || pending_ > 0 || range.groups == 0) return;
-    opened_ = range, next_ = 0;
-    ask_more();
-  }
+  __device__ __forceinline__ Ring() : s_(ring_state()) {}
+  __device__ __forceinline__ int pages() const { return s_.pages; }
   /* The tile's range. Whatever else is pending is thrown away. */
-  __device__ void open(const WeightPages& range) {
-    if (!(pending_ > 0 && pending_ == next_ && opened_ == range)) {
-      while (pending_ > 0) take(), release();
-      opened_ = range, next_ = 0;
+  __device__ __forceinline__ void open(const WeightPages& range) {
+    const bool ahead = s_.pending > 0 && s_.pending == s_.next && s_.opened.from == range.from &&
+                       s_.opened.groups == range.groups && s_.opened.chunks == range.chunks;
+    count_ = range.count();
+    if (!ahead) {
+#pragma unroll 1
+      while (s_.pending > 0) take(), release();
+      s_.opened = range, s_.next = 0;
     }
     ask_more();
   }
+  /* Whether the range's pages all have a place, so that none is replaced. */
+  __device__ __forceinline__ bool holds_all() const { return count_ <= s_.pages; }
   /* The next page, when it is there: its shared address. */
-  __device__ uint32_t take() {
-    dog_.start();
-    while (!mbarrier_try(full(take_), take_turn_)) dog_.check(2, take_, next_, pending_);
-    return at_ + take_ * WeightPages::kPageBytes;
+  __device__ __forceinline__ uint32_t take() {
+    s_.dog.start();
+    while (!mbarrier_try(full(s_.take), s_.take_turn))
+      s_.dog.check(2, s_.take, s_.next, s_.pending);
+    const uint32_t page = s_.at + s_.take * WeightPages::kPageBytes;
+    if (++s_.take == s_.pages) s_.take = 0, s_.take_turn ^= 1;
+    return page;
   }
-  /* This warp has read the page. */
-  __device__ void release() {
+  /* This warp has read the page that it took first. */
+  __device__ __forceinline__ void release() {
     __syncwarp();
-    if (threadIdx.x % 32 == 0) mbarrier_arrive(empty(take_));
-    if (++take_ == pages_) take_ = 0, take_turn_ ^= 1;
-    --pending_;
+    if (threadIdx.x % 32 == 0) mbarrier_arrive(empty(s_.back));
+    if (++s_.back == s_.pages) s_.back = 0;
+    --s_.pending;
   }
-  /* Asks for the pages of the opened range that have a place. A place is free when every warp gave
-   * its page back: thread 0 waits for that. */
-  __device__ void ask_more() {
-    const int per_page = opened_.chunks_a_page(), count = opened_.count();
-    for (; next_ < count && pending_ < pages_; ++next_, ++pending_) {
-      if (threadIdx.x == 0) {
-        dog_.start();
-        while (!mbarrier_try(empty(ask_), ask_turn_ ^ 1)) dog_.check(3, ask_, next_, pending_);
-        const int first = next_ * per_page, left = opened_.chunks - first;
-        const uint32_t bytes = (left < per_page ? left : per_page) * WeightPages::kChunkBytes;
-        const int64_t pitch = (int64_t)opened_.chunks * WeightPages::kChunkBytes;
-        const char* from = opened_.from + (int64_t)first * WeightPages::kChunkBytes;
-        uint32_t to = at_ + ask_ * WeightPages::kPageBytes;
-        mbarrier_expect(full(ask_), bytes * opened_.groups);
-        for (int g = 0; g < opened_.groups; ++g, from += pitch, to += per_page * 1024)
-          bulk_copy(to, from, bytes, full(ask_));
-      }
-      if (++ask_ == pages_) ask_ = 0, ask_turn_ ^= 1;
+  /* Asks for the pages of the opened range that have a place. */
+  __device__ __forceinline__ void ask_more() {
+#pragma unroll 1
+    for (; s_.next < count_ && s_.pending < s_.pages; ++s_.next, ++s_.pending) {
+      if (threadIdx.x == 0)
+        ask_page(s_.at + s_.ask * WeightPages::kPageBytes, full(s_.ask), empty(s_.ask), s_.ask_turn,
+                 s_.opened, s_.next);
+      if (++s_.ask == s_.pages) s_.ask = 0, s_.ask_turn ^= 1;
     }
   }
-  __device__ void finish() {
-    while (pending_ > 0) take(), release();
+  /* The tile's end, before its last barrier. */
+  __device__ __forceinline__ void close() const {
+    if (threadIdx.x == 0) ring_state() = s_;
   }
 
  private:
-  __device__ uint32_t full(int k) const { return bars_ + 8 * k; }
-  __device__ uint32_t empty(int k) const { return bars_ + 8 * (pages_ + k); }
+  __device__ __forceinline__ uint32_t full(int k) const { return s_.bars + 8 * k; }
+  __device__ __forceinline__ uint32_t empty(int k) const { return s_.bars + 8 * (s_.pages + k); }
 
-  uint32_t at_ = 0, bars_ = 0;
-  int32_t pages_ = 0;
-  int32_t take_ = 0, ask_ = 0; /* slots */
-  uint32_t take_turn_ = 0, ask_turn_ = 0;
-  int32_t pending_ = 0; /* asked for, not given back by this warp */
-  WeightPages opened_;
-  int32_t next_ = 0; /* the first page of `opened_` that was not asked for */
-  Watchdog dog_ = {};
+  RingState s_;
+  int32_t count_ = 0;
 };
+
+static __device__ inline void ring_start(uint32_t pages_at, uint32_t bars_at, int pages,
+                                         ObkWatch* watch, uint32_t sm) {
+  if (threadIdx.x == 0) {
+    RingState& s = ring_state();
+    s.at = pages_at, s.bars = bars_at, s.pages = pages;
+    s.take = s.back = s.ask = 0, s.take_turn = s.ask_turn = 0, s.pending = 0;
+    s.opened.from = nullptr, s.opened.groups = s.opened.chunks = 0, s.next = 0;
+    s.dog.watch = watch, s.dog.sm = sm, s.dog.task = 0, s.dog.since = 0;
+    for (int k = 0; k < pages; ++k) {
+      mbarrier_init(bars_at + 8 * k, 1);
+      mbarrier_init(bars_at + 8 * (pages + k), blockDim.x / 32);
+    }
+    if (pages > 0) mbarrier_init_fence();
+  }
+  __syncthreads();
+}
+
+/* Warp 0, after all warps have met since the last tile: as much of a range as fits, when no pages
+ * are pending. Each lane asks for a group. */
+static __device__ inline void ring_ask_ahead(const WeightPages& range) {
+  RingState& s = ring_state();
+  const int lane = threadIdx.x % 32, pages = s.pages;
+  if (pages == 0 || s.pending > 0 || range.groups == 0) return;
+  const int per_page = range.chunks_a_page(), count = range.count();
+  const int64_t pitch = (int64_t)range.chunks * WeightPages::kChunkBytes;
+  const char* from = range.from + lane * pitch;
+  int ask = s.ask, next = 0, left = range.chunks;
+  uint32_t turn = s.ask_turn;
+  __syncwarp(); /* the signal before, the state's change after */
+#pragma unroll 1
+  for (; next < count && next < pages; ++next, left -= per_page) {
+    const uint32_t bytes = (left < per_page ? left : per_page) * WeightPages::kChunkBytes;
+    const uint32_t full = s.bars + 8 * ask;
+    if (lane == 0) mbarrier_expect(full, bytes * range.groups);
+    __syncwarp();
+    if (lane < range.groups)
+      bulk_copy(s.at + ask * WeightPages::kPageBytes + lane * per_page * WeightPages::kChunkBytes,
+                from, bytes, full);
+    from += per_page * WeightPages::kChunkBytes;
+    if (++ask == pages) ask = 0, turn ^= 1;
+  }
+  if (lane == 0) {
+    s.opened = range, s.ask = ask, s.ask_turn = turn;
+    s.next = s.pending = next;
+  }
+}
+
+static __device__ inline void ring_finish() {
+  __syncthreads();
+  Ring ring;
+  WeightPages none = {};
+  if (ring.pages() > 0) ring.open(none);
+}
 
 }  // namespace obk
 
