@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <numeric>
 
+#include "passes/moves.h"
 #include "passes/rewrite.h"
 
 namespace obelisk::passes {
@@ -132,10 +132,6 @@ ValueId simplify_where(const At& at) {
 
 // ---- moves --------------------------------------------------------------------------------------
 
-bool keeps_order(Op op) {
-  return op == Op::Reshape || op == Op::Flatten || op == Op::Squeeze || op == Op::Unsqueeze;
-}
-
 ValueId simplify_reshape(const At& at) {
   if (at.same_type(at.in(0))) return at.in(0);
   const NodeId inner = at.graph.value(at.in(0)).producer;
@@ -144,13 +140,6 @@ ValueId simplify_reshape(const At& at) {
   const ValueId x = at.graph.node(inner).inputs[0];
   if (at.same_type(x)) return x;
   return at.add(Op::Reshape, {x, at.graph.add_constant(tensor_of(at.out().shape))});
-}
-
-std::vector<int64_t> order_of(const Graph& graph, NodeId transpose) {
-  const Node& node = graph.node(transpose);
-  std::vector<int64_t> reversed(graph.type(node.inputs[0]).shape.size());
-  std::iota(reversed.rbegin(), reversed.rend(), int64_t{0});
-  return node.attrs.get_ints("perm", reversed);
 }
 
 bool is_counting(const std::vector<int64_t>& order) {

@@ -31,5 +31,9 @@ TEST(Passes, ConvertPrecision) {
     return convert_precision(std::move(graph), precision);
   });
 }
+TEST(Passes, RaiseAttention) {
+  graph::run_cases("src/passes/test/raise_attention.ir", raise_attention);
+}
+TEST(Passes, MergeQkv) { graph::run_cases("src/passes/test/merge_qkv.ir", merge_qkv); }
 
 }  // namespace obelisk::passes

@@ -1,0 +1,194 @@
+#include "passes/merge_qkv.h"
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <set>
+#include <tuple>
+
+#include "passes/rewrite.h"
+
+namespace obelisk::passes {
+namespace {
+
+using graph::Graph;
+using graph::kNone;
+using graph::Node;
+using graph::NodeId;
+using graph::ValueId;
+using ops::Op;
+
+/// One product with a constant matrix, and the bias that is added to it.
+struct Product {
+  NodeId node = kNone;
+  ValueId weights = kNone, bias = kNone;
+  ValueId answer = kNone;  // after the bias
+  int64_t columns = 0;
+  bool turned = false;  // weights [columns, depth]
+};
+
+bool is_bias(const Graph& graph, ValueId value, DType dtype, int64_t columns) {
+  if (!graph.value(value).is_constant()) return false;
+  const Type& type = graph.type(value);
+  return type.dtype == dtype && type.count() == columns && !type.shape.empty() &&
+         type.shape.back() == columns;
+}
+
+std::optional<Product> product(const Graph& graph, NodeId id) {
+  const Node& node = graph.node(id);
+  if (node.op != Op::MatMul && node.op != Op::Gemm) return std::nullopt;
+  Product out{.node = id, .weights = node.inputs[1], .answer = node.outputs[0]};
+  if (!graph.value(out.weights).is_constant() || graph.type(out.weights).rank() != 2)
+    return std::nullopt;
+  const Type& type = graph.type(out.answer);
+  if (type.count() == 0 || graph.type(node.inputs[0]).rank() < 2) return std::nullopt;
+  out.columns = type.shape.back();
+  if (node.op == Op::Gemm) {
+    const bool plain = node.attrs.get_float("alpha", 1) == 1 &&
+                       node.attrs.get_float("beta", 1) == 1 && node.attrs.get_int("transA", 0) == 0;
+    if (!plain) return std::nullopt;
+    out.turned = node.attrs.get_int("transB", 0) != 0;
+    if (node.inputs.size() > 2 && node.inputs[2] != kNone) {
+      out.bias = node.inputs[2];
+      return is_bias(graph, out.bias, type.dtype, out.columns) ? std::optional(out) : std::nullopt;
+    }
+  }
+  if (!has_one_reader(graph, out.answer)) return out;
+  const Node& reader = graph.node(graph.users(out.answer)[0]);
+  if (reader.op != Op::Add || reader.inputs[0] == reader.inputs[1]) return out;
+  const ValueId other = reader.inputs[reader.inputs[0] == out.answer ? 1 : 0];
+  if (!is_bias(graph, other, type.dtype, out.columns)) return out;
+  if (graph.type(reader.outputs[0]) != type) return out;
+  out.bias = other;
+  out.answer = reader.outputs[0];
+  return out;
+}
+
+/// The elementwise ops that a value reaches through elementwise ops and moves.
+std::set<NodeId> reached(const Graph& graph, ValueId from) {
+  constexpr size_t kMost = 100;
+  std::set<NodeId> maps, seen;
+  std::vector<ValueId> open{from};
+  while (!open.empty() && seen.size() < kMost) {
+    const ValueId value = open.back();
+    open.pop_back();
+    for (NodeId id : graph.users(value)) {
+      const ops::Kind kind = ops::row(graph.node(id).op).kind;
+      if (kind != ops::Kind::kMap && kind != ops::Kind::kMove) continue;
+      if (!seen.insert(id).second) continue;
+      if (kind == ops::Kind::kMap) maps.insert(id);
+      const std::vector<ValueId>& outputs = graph.node(id).outputs;
+      open.insert(open.end(), outputs.begin(), outputs.end());
+    }
+  }
+  return maps;
+}
+
+/// Those of the products that meet no other one.
+std::vector<Product> apart(const Graph& graph, const std::vector<Product>& all) {
+  std::vector<std::set<NodeId>> maps;
+  for (const Product& one : all) maps.push_back(reached(graph, one.answer));
+  std::vector<Product> out;
+  for (size_t k = 0; k < all.size(); ++k) {
+    const bool meets = std::any_of(maps[k].begin(), maps[k].end(), [&](NodeId id) {
+      for (size_t other = 0; other < all.size(); ++other)
+        if (other != k && maps[other].count(id) > 0) return true;
+      return false;
+    });
+    if (!meets) out.push_back(all[k]);
+  }
+  return out;
+}
+
+/// Matrices beside each other: rows of the result are the parts' rows, one after the other.
+Tensor beside(const std::vector<const Tensor*>& parts) {
+  const int64_t rows = parts[0]->shape()[0];
+  int64_t columns = 0;
+  for (const Tensor* part : parts) columns += part->shape()[1];
+  Tensor out = Tensor::allocate({parts[0]->dtype(), {rows, columns}});
+  char* to = static_cast<char*>(out.mutable_data());
+  for (int64_t row = 0; row < rows; ++row) {
+    for (const Tensor* part : parts) {
+      const auto bytes = static_cast<size_t>(part->bytes() / rows);
+      std::memcpy(to, static_cast<const char*>(part->data()) + row * static_cast<int64_t>(bytes),
+                  bytes);
+      to += bytes;
+    }
+  }
+  return out;
+}
+
+/// One after the other, whole.
+Tensor below(const std::vector<const Tensor*>& parts, const Shape& shape) {
+  Tensor out = Tensor::allocate({parts[0]->dtype(), shape});
+  char* to = static_cast<char*>(out.mutable_data());
+  for (const Tensor* part : parts) {
+    std::memcpy(to, part->data(), static_cast<size_t>(part->bytes()));
+    to += part->bytes();
+  }
+  return out;
+}
+
+void merge(Graph& graph, const std::vector<Product>& parts) {
+  const Node first = graph.node(parts[0].node);
+  const DType dtype = graph.type(parts[0].answer).dtype;
+  std::vector<const Tensor*> weights, biases;
+  std::vector<Tensor> nothing;  // -0, which leaves every number as it is
+  nothing.reserve(parts.size());
+  std::vector<int64_t> columns;
+  std::string name;
+  int64_t total = 0;
+  bool biased = false;
+  for (const Product& part : parts) {
+    weights.push_back(&graph.value(part.weights).constant);
+    columns.push_back(part.columns);
+    total += part.columns;
+    biased |= part.bias != kNone;
+    const std::string& own = graph.node(part.node).name;
+    if (!own.empty()) name += (name.empty() ? "" : "+") + own;
+    if (part.bias != kNone) {
+      biases.push_back(&graph.value(part.bias).constant);
+    } else {
+      const std::vector<double> zeros(static_cast<size_t>(part.columns), -0.0);
+      biases.push_back(&nothing.emplace_back(tensor_of(dtype, {part.columns}, zeros)));
+    }
+  }
+  const int64_t depth = parts[0].turned ? weights[0]->shape()[1] : weights[0]->shape()[0];
+  const Tensor matrix = parts[0].turned ? below(weights, {total, depth}) : beside(weights);
+  const Tensor bias = biased ? below(biases, {total}) : Tensor();
+
+  std::vector<ValueId> inputs{first.inputs[0], graph.add_constant(matrix)};
+  ValueId answer = graph.must_add(first.op, std::move(inputs), first.attrs, name);
+  if (biased) answer = graph.must_add(Op::Add, {answer, graph.add_constant(bias)}, {}, name);
+  const ops::Attrs last = ops::Attrs().set("axis", int64_t{graph.type(answer).rank() - 1});
+  const ValueId sizes = graph.add_constant(tensor_of(columns));
+  const Result<NodeId> split = graph.add_node(Op::Split, {answer, sizes}, last, name,
+                                              static_cast<int>(parts.size()));
+  CHECK(split.ok(), "split of a merged product: {}", split.error().text());
+  for (size_t k = 0; k < parts.size(); ++k) {
+    replace_value(graph, parts[k].answer, graph.node(*split).outputs[k]);
+  }
+}
+
+}  // namespace
+
+Result<Graph> merge_qkv(Graph graph) {
+  // By input, op, element type and the way the weights lie.
+  std::map<std::tuple<ValueId, Op, bool>, std::vector<Product>> alike;
+  std::vector<std::tuple<ValueId, Op, bool>> keys;  // as they are met
+  for (NodeId id : graph.order()) {
+    const std::optional<Product> one = product(graph, id);
+    if (!one) continue;
+    const auto key = std::tuple(graph.node(id).inputs[0], graph.node(id).op, one->turned);
+    std::vector<Product>& others = alike[key];
+    if (others.empty()) keys.push_back(key);
+    others.push_back(*one);
+  }
+  for (const auto& key : keys) {
+    const std::vector<Product> parts = apart(graph, alike[key]);
+    if (parts.size() > 1) merge(graph, parts);
+  }
+  return tidy(std::move(graph));
+}
+
+}  // namespace obelisk::passes

@@ -1,0 +1,20 @@
+/// passes/merge_qkv.h — products of one input with several weights become one product.
+///
+///   MatMul(x, Wq) + bq,  MatMul(x, Wk) + bk,  MatMul(x, Wv) + bv
+///       →  Split(MatMul(x, [Wq Wk Wv]) + [bq bk bv])
+///
+/// What     MatMul and plain Gemm, constant matrices of one type, turned alike; a constant bias of
+///          one number a column may be missing in some. The parts are views of the one answer.
+/// Not      those whose answers meet in one elementwise op (a gate and what it gates): the second
+///          product finishes there, and would not if both were one.
+/// Stands   after raise_attention, which takes scales off the products; before fold_batch_norm.
+/// Errors   none.    Cost  O(nodes), and a copy of the weights.
+#pragma once
+
+#include "graph/graph.h"
+
+namespace obelisk::passes {
+
+Result<graph::Graph> merge_qkv(graph::Graph graph);
+
+}  // namespace obelisk::passes

@@ -1,0 +1,26 @@
+/// passes/raise_attention.h — attention that exporters tell in parts becomes one op again.
+///
+///   MatMul(Softmax(MatMul(Q, Kᵗ) * scale + mask), V)   →   Attention(Q, K, V, mask)
+///
+/// Scale    uniform factors before or after the first product, on Q, on K or on both, under moves.
+/// Mask     anything added that broadcasts to the scores; Where with -inf or a number below -10000;
+///          several of them; scaled ones; tanh caps. A constant triangle becomes is_causal.
+/// Heads    any leading axes that flatten to [batch, heads]; keys and values repeated for groups of
+///          heads (Expand, Tile, Gather, or a product that broadcasts) are read unrepeated.
+/// Form     [batch, length, heads * size] where Q, K and V are split into heads and the answer is
+///          joined again; else [batch, heads, length, size]. A cache stays a Concat before it.
+/// Guard    Where(IsNaN(weights), 0, weights) moves behind the op.
+/// Stands   after simplify_algebra (moves are few there), before merge_qkv.
+/// Differs  the parts round f16 and bf16 at each step, the op at the end. What a finite mask forbids
+///          weighs nothing, unless its row's scores are as low. Weights that somebody else reads,
+///          and products with constant keys or values, stay.
+/// Errors   none.    Cost  O(nodes).
+#pragma once
+
+#include "graph/graph.h"
+
+namespace obelisk::passes {
+
+Result<graph::Graph> raise_attention(graph::Graph graph);
+
+}  // namespace obelisk::passes
