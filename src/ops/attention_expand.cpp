@@ -100,7 +100,7 @@ std::vector<int32_t> expand_attention(const Call& call, Expander& expander) {
   scores = steps.add(Op::Softmax, {scores}, Attrs().set("axis", int64_t{-1}));
   shown.push_back(scores);
 
-  Value weights = scores;
+  Value weights = steps.stored_as(scores, dtype);
   if (shared > 1)
     weights =
         steps.reshape(weights, {shape.batch, shape.kv_heads, shared, shape.q_length, shape.total});

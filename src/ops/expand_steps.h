@@ -32,12 +32,15 @@ class Steps {
   /// The value itself when it has the type already.
   Value cast(Value x, DType to) {
     if (dtype(x) == to) return x;
-    return add(Op::Cast, {x}, Attrs().set("to", number_of_dtype(to)));
+    Attrs attrs = Attrs().set("to", number_of_dtype(to));
+    if (dtype(x) == DType::f32 && is_half(to)) attrs.set("loose", int64_t{1});  // ops/convert.h
+    return add(Op::Cast, {x}, std::move(attrs));
   }
   /// f16 and bf16 into f32, in which composite ops compute.
-  Value widen(Value x) {
-    return dtype(x) == DType::f16 || dtype(x) == DType::bf16 ? cast(x, DType::f32) : x;
-  }
+  Value widen(Value x) { return is_half(dtype(x)) ? cast(x, DType::f32) : x; }
+  /// The operand of a product whose other operand was widened from `own`: stored in it, so that
+  /// both are 16 bits wide where the product reads them.
+  Value stored_as(Value x, DType own) { return is_half(own) ? widen(cast(x, own)) : x; }
   Value reduce(Op op, Value x, const std::vector<int64_t>& axes, bool keep = true) {
     return add(op, {x, ints(axes)},
                Attrs().set("keepdims", int64_t{keep}).set("noop_with_empty_axes", int64_t{1}));
@@ -49,6 +52,8 @@ class Steps {
   Value where(Value condition, Value yes, Value no) { return add(Op::Where, {condition, yes, no}); }
 
  private:
+  static bool is_half(DType dtype) { return dtype == DType::f16 || dtype == DType::bf16; }
+
   Expander& expander_;
 };
 

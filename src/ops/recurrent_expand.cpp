@@ -37,6 +37,7 @@ class Unrolled {
     const Value x = steps_.cast(steps_.in(input), type_);
     return steps_.reshape(slice(x, shape_.batch_first ? 1 : 0, direction_, direction_ + 1), to);
   }
+  Value operand(Value x) { return steps_.stored_as(x, call_.in(kSequence).dtype); }
   Value gate(Value x, int64_t index) {
     const auto axis = static_cast<int64_t>(steps_.shape(x).size()) - 1;
     return slice(x, axis, index * shape_.hidden, (index + 1) * shape_.hidden);
@@ -71,7 +72,7 @@ class Unrolled {
 
   /// One step from `fed` [B, G*H], the input's product with its bias; changes h and c.
   void step_lstm(Value fed) {
-    const Value gates = steps_(Op::Add, fed, steps_(Op::MatMul, h_, turned_r_));
+    const Value gates = steps_(Op::Add, fed, steps_(Op::MatMul, operand(h_), turned_r_));
     auto peep = [&](Value x, int64_t index, Value cell) {
       if (!call_.has(kPeepholes)) return x;
       return steps_(Op::Add, x, steps_(Op::Mul, gate(peepholes_, index), cell));
@@ -97,14 +98,14 @@ class Unrolled {
       return call_.has(kBiases) ? steps_(Op::Add, x, slice(back_bias_, 0, begin, end)) : x;
     };
     const int64_t until = linear ? 3 * hidden : 2 * hidden;  // gates whose product takes h as it is
-    const Value back = biased(steps_(Op::MatMul, h_, slice(r, 1, 0, until)), 0, until);
+    const Value back = biased(steps_(Op::MatMul, operand(h_), slice(r, 1, 0, until)), 0, until);
     const Value update = activate(0, steps_(Op::Add, gate(fed, 0), gate(back, 0)));
     const Value reset = activate(0, steps_(Op::Add, gate(fed, 1), gate(back, 1)));
     Value kept;
     if (linear) {
       kept = steps_(Op::Mul, reset, gate(back, 2));
     } else {
-      kept = steps_(Op::MatMul, steps_(Op::Mul, reset, h_), slice(r, 1, until, 3 * hidden));
+      kept = steps_(Op::MatMul, operand(steps_(Op::Mul, reset, h_)), slice(r, 1, until, 3 * hidden));
       kept = biased(kept, until, 3 * hidden);
     }
     const Value candidate = activate(1, steps_(Op::Add, gate(fed, 2), kept));
@@ -143,7 +144,7 @@ class Unrolled {
       else if (call_.op == Op::GRU)
         step_gru(now);
       else
-        h_ = activate(0, steps_(Op::Add, now, steps_(Op::MatMul, h_, turned_r_)));
+        h_ = activate(0, steps_(Op::Add, now, steps_(Op::MatMul, operand(h_), turned_r_)));
       Value seen = h_;
       if (ragged) {  // run backwards, a sequence keeps its initial state until its own end is
                      // reached

@@ -164,9 +164,45 @@ void Views::place_concatenations() {
   }
 }
 
-void Views::find_views() {
+/// A cast that changes no number: f16 and bf16 are read as f32 anyway.
+bool Views::widens(NodeId n) const {
+  const graph::Node& node = graph_.node(n);
+  if (node.op != Op::Cast) return false;
+  const DType from = graph_.type(node.inputs[0]).dtype;
+  return (from == DType::f16 || from == DType::bf16) && graph_.type(node.outputs[0]).dtype == DType::f32;
+}
+
+/// The widening cast that `value` comes from by moves alone, or none.
+NodeId Views::widening_behind(ValueId value) const {
+  while (value != graph::kNone && graph_.value(value).producer != graph::kNone) {
+    const NodeId producer = graph_.value(value).producer;
+    if (widens(producer)) return producer;
+    if (ops::row(graph_.node(producer).op).kind != Kind::kMove || graph_.node(producer).inputs.empty()) break;
+    value = graph_.node(producer).inputs[0];
+  }
+  return graph::kNone;
+}
+
+/// Widening casts that would leave a product with operands of two types, for which no machine has a tile: these are computed.
+std::set<NodeId> Views::casts_to_compute() const {
+  std::set<NodeId> out;
   for (NodeId n : graph_.order()) {
     const graph::Node& node = graph_.node(n);
+    if (ops::row(node.op).kind != Kind::kCompute || node.inputs.size() < 2) continue;
+    const NodeId a = widening_behind(node.inputs[0]), b = widening_behind(node.inputs[1]);
+    const auto type = [&](NodeId cast) { return cast == graph::kNone ? DType::f32 : graph_.type(graph_.node(cast).inputs[0]).dtype; };
+    if (type(a) == type(b)) continue;
+    for (NodeId cast : {a, b})
+      if (cast != graph::kNone) out.insert(cast);
+  }
+  return out;
+}
+
+void Views::find_views() {
+  const std::set<NodeId> computed = casts_to_compute();
+  for (NodeId n : graph_.order()) {
+    const graph::Node& node = graph_.node(n);
+    if (widens(n) && !computed.count(n) && layouts_[node.outputs[0]].storage == node.outputs[0]) view_[n] = true;
     if (ops::row(node.op).kind != Kind::kMove) continue;
     bool plain = true, all = true;
     for (size_t output = 0; output < node.outputs.size(); ++output) {

@@ -4,7 +4,8 @@
 ///   out  a Layout for every value; the set of nodes that no group computes
 ///
 /// A value that only a transpose reads is stored in the transposed order, a convolution's output channels-last, and the pieces of a
-/// concatenation inside its output; so most moves of a network need no code at all.
+/// concatenation inside its output; so most moves of a network need no code at all. A cast from f16 or bf16 to f32 is a view too, since
+/// every load computes in f32: a product of two such values is one of 16-bit operands with an f32 answer.
 ///
 /// Stands   first: everything after it reads values through Views.
 /// Paper    AStitch treats moves as light elementwise ops of local scheme; we let them vanish into the reader's addresses.
@@ -12,6 +13,7 @@
 #pragma once
 
 #include <map>
+#include <set>
 #include <vector>
 
 #include "stitch/plan.h"
@@ -51,6 +53,9 @@ class Views {
   void choose_orders();
   void place_concatenations();
   void find_views();
+  bool widens(NodeId node) const;
+  NodeId widening_behind(ValueId value) const;
+  std::set<NodeId> casts_to_compute() const;
 
   const Graph& graph_;
   const kernels::TileLibrary* tiles_;

@@ -79,6 +79,12 @@ class Follower {
         for (ValueId out : node.outputs) walk(out, added + (known ? largest(constant.constant) : 0));
         return;
       }
+      case Op::Mul: {  // of masks; an index that is multiplied has a range that is not told here
+        const ValueId other = at(0) ? node.inputs[1] : node.inputs[0];
+        const graph::Value& constant = graph_.value(other);
+        if (!is_float(constant.type.dtype) && (!constant.is_constant() || largest(constant.constant) <= 1)) on();
+        return;
+      }
       case Op::Cast: {
         const bool to_float = is_float(graph_.type(node.outputs[0]).dtype), from_float = is_float(graph_.type(value).dtype);
         if ((to_float && !from_float) || graph_.type(node.outputs[0]).dtype == DType::b1) range_.mask = true;
