@@ -125,7 +125,17 @@ def test_bad_shapes_are_usage_errors(obelisk, mlp, shape):
 
 @pytest.mark.parametrize("precision", ["keep", "fp32", "fp16", "bf16"])
 def test_precision(obelisk, mlp, precision):
-    obelisk("compile", mlp, "-o", "m.obk", *ROWS, "--precision", precision, code=0)
+    report = obelisk("compile", mlp, "-o", "m.obk", *ROWS, "--precision", precision, "--json", code=0).json
+    wide = precision in ("keep", "fp32")
+    assert report["verify"]["ok"] and (report["verify"]["tolerance"] <= 1e-4) == wide
+    ran = obelisk("run", "m.obk", "--seed", "1", "--json", code=0).json
+    assert {port["type"] for port in ran["outputs"]} == {"f32"}
+
+
+def test_precision_of_a_compiled_file_is_decided(obelisk, mlp):
+    obelisk("compile", mlp, "-o", "m.obk", *ROWS, code=0)
+    assert "precision" in obelisk("run", "m.obk", "--precision", "fp16", code=USAGE).err
+    assert obelisk("verify", mlp, *ROWS, "--precision", "bf16", "--json", code=0).json["tolerance"] > 1e-4
 
 
 def test_verify_off_is_reported(obelisk, mlp):
