@@ -35,6 +35,10 @@ struct TileLibrary {
   void (*gemm_pack)(int32_t type, int64_t n, int64_t k, const void* b, int64_t b_row, int64_t b_col,
                     void* packed);
   int64_t (*gemm_scratch_bytes)(const ObkGemm* gemm);
+  /// Rows of A that a body computed into fast memory: a panel of m rows of k, 0 bytes where the tile takes none. Element (row, column)
+  /// lies where OBK_PANEL_AT(type, row, column, pitch) of the dialect says.
+  int64_t (*panel_bytes)(int32_t type, int64_t m, int64_t k);
+  int64_t (*panel_pitch)(int32_t type, int64_t m, int64_t k);
   WeightRange (*gemm_weights)(int32_t type, int64_t n, int64_t k, int64_t c0, int64_t c1);
   /// Nanoseconds of one tile of m x n on one SM, for the cut; 0: the device's rates decide.
   double (*gemm_nanos)(int32_t type, int64_t m, int64_t n, int64_t k);

@@ -102,7 +102,13 @@ void assign_buffers(const Graph& graph, const Plan& plan, TaskGraph& tasks) {
   for (Work& work : tasks.works) {
     const Group& group = plan.groups[work.group];
     for (ValueId v : group.body.operands) work.buffers.push_back(buffers.of(v, work.wave));
-    if (group.kind == GroupKind::kProduct) {
+    if (group.prologue) {
+      // What the prologue computes is stored by nobody here: its slot, and A's, name B.
+      for (ValueId v : group.prologue->operands)
+        work.buffers.push_back(buffers.of(v == group.product.a ? group.product.b : v, work.wave));
+      work.buffers.push_back(buffers.of(group.product.b, work.wave));
+      work.buffers.push_back(work.buffers.back());
+    } else if (group.kind == GroupKind::kProduct) {
       work.buffers.push_back(buffers.of(group.product.a, work.wave));
       work.buffers.push_back(buffers.of(group.product.b, work.wave));
     } else if (group.kind == GroupKind::kConv) {
@@ -146,6 +152,7 @@ bool cut_by_cost(const Group& group, const target::DeviceSpec& device, Work& wor
   for (int64_t rows = 8; rows < 2 * inner && rows <= 128; rows *= 2) {
     for (int64_t columns = tiles.panel; columns < n + tiles.panel && columns <= 256; columns += tiles.panel) {
       if (rows * columns * 8 > device.fast_memory.count / 2) continue;
+      if (group.prologue && (rows > 64 || tiles.panel_bytes(type, rows, k) > device.fast_memory.count / 2)) continue;
       const int64_t count = batches * ((inner + rows - 1) / rows) * ((n + columns - 1) / columns);
       const int64_t rounds = (count + device.sms - 1) / device.sms;
       const double nanos = tiles.gemm_nanos(type, std::min(rows, inner), std::min(columns, n), k);
@@ -284,6 +291,11 @@ TaskGraph build(const Graph& graph, const Plan& plan, const target::DeviceSpec& 
     Work work;
     work.group = static_cast<int>(g);
     if (plan.groups[g].kind != GroupKind::kCustom) work.nest = fold_domain(plan, plan.groups[g]);
+    if (plan.groups[g].prologue) {
+      Group prologue;
+      prologue.body = *plan.groups[g].prologue;
+      work.prologue = fold_domain(plan, prologue);
+    }
     tasks.works.push_back(std::move(work));
   }
   assign_waves(plan, tasks);

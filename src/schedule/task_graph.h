@@ -59,7 +59,11 @@ struct Work {
   int group = 0;
   int wave = 0;
   Nest nest;
-  std::vector<int> buffers;    // by the body's operand slot; a product's A and B, a convolution's X and W follow
+  Nest prologue;               // of the group's prologue, where it has one
+  std::vector<int> buffers;    // by the body's operand slot; the prologue's; a product's A and B, a convolution's X and W
+  int operand_count(const stitch::Group& group) const {  // before A or X
+    return static_cast<int>(group.body.operands.size() + (group.prologue ? group.prologue->operands.size() : 0));
+  }
   int64_t tile_rows = 1, tile_columns = 1;
   double task_nanos = 0;       // predicted, of a full tile
 };

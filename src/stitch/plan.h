@@ -1,6 +1,7 @@
 /// stitch/plan.h — what stitching decides: groups of ops, each one body, and where every value lives.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -111,6 +112,7 @@ struct Group {
   NodeId dominant = graph::kNone;
   Body body;
   Product product;            // kProduct
+  std::optional<Body> prologue;  // kProduct: computes the tile's rows of A into fast memory first
   ConvTile conv;              // kConv
   std::vector<int> after;     // groups whose outputs this one reads, ascending
   ops::Cost cost;

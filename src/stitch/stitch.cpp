@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "stitch/fold_prologues.h"
 #include "stitch/form_groups.h"
 #include "stitch/write_bodies.h"
 
@@ -57,6 +58,7 @@ Plan plan(const Graph& graph, const target::DeviceSpec& device, const Options& o
     if (group.kind == GroupKind::kCustom)
       for (ValueId v : graph.node(group.anchor).outputs)
         if (v != graph::kNone) plan.layouts[v].materialized = true;
+  if (options.stitch && tiles && device.recomputes) fold_prologues(graph, *tiles, device, plan);
   return plan;
 }
 

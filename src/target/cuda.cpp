@@ -32,6 +32,7 @@ Result<DeviceSpec> gpu(const std::string& architecture, int sms) {
     spec.vector_bytes = 16;
     spec.barrier = Nanos(known.barrier);
     spec.smallest_task = Nanos(60);
+    spec.recomputes = true;
     spec.flops_per_sm = known.flops;
     spec.bytes_per_sm = known.bytes;
     return spec;

@@ -18,6 +18,7 @@ struct DeviceSpec {
   int vector_bytes = 64;    // the natural width of a load
   Nanos barrier{1000};      // one barrier of all workers
   Nanos smallest_task{1500};  // below this a task costs more to deal than to run
+  bool recomputes = false;  // computing a row again costs less than a phase: norms move into the tiles that read them
   double flops_per_sm = 1;  // multiply-adds count two; per nanosecond
   double bytes_per_sm = 1;  // streaming from far memory; per nanosecond
 };

@@ -146,7 +146,7 @@ TEST_P(OneKernel, EqualsInterpreter) {
     const stitch::Plan plan = stitch::plan(*graph, device, options);
     schedule::TaskGraph tasks = schedule::build(*graph, plan, device);
     auto program = std::make_shared<Program>(
-        assemble(*graph, plan, tasks, codegen::emit_cpu(*graph, plan, tasks), "cuda"));
+        assemble(*graph, plan, tasks, codegen::emit(*graph, plan, tasks), "cuda"));
     auto source = mono_source(*program);
     ASSERT_TRUE(source.ok()) << source.error().text();
     auto cubin = compile_cubin(*source, gpu.ok() ? gpu->architecture : "sm_90a",

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <deque>
 #include <limits>
 #include <map>
 
@@ -107,7 +108,7 @@ class BodyEmitter {
     if (fresh) {
       const DType dtype = graph_.type(body_.operands[operand]).dtype;
       it->second = fmt::format("x{}", operand);
-      top_ += fmt::format("  {0}{1}* __restrict x{2} = ({0}{1}*)x[{2}];\n", store ? "" : "const ", storage_name(dtype), operand);
+      top_ += fmt::format("  {0}{1}* __restrict x{2} = ({0}{1}*)x[{3}];\n", store ? "" : "const ", storage_name(dtype), operand, first_operand_ + operand);
     }
     return it->second;
   }
@@ -245,7 +246,7 @@ class BodyEmitter {
       stage_ += (nest_.column_count() * byte_size(body_.stage_types[s], 1) + 63) / 64 * 64;
     }
     for (size_t s = 0; s < body_.steps.size(); ++s)
-      if (body_.steps[s].kind == StepKind::kStore) pointer(body_.steps[s].slot, true);
+      if (body_.steps[s].kind == StepKind::kStore && body_.operands[body_.steps[s].slot] != panel_) pointer(body_.steps[s].slot, true);
   }
 
   /// Decodes the linear row `from` into the row coordinates; in lane mode the innermost one is left to the lanes.
@@ -308,8 +309,17 @@ class BodyEmitter {
     const Access& access = *store_access_.at(static_cast<int>(s));
     const std::string stored = value(step.expr);
     const stitch::Layout& layout = (*layouts_)[body_.operands[step.slot]];
-    const std::string at = access.affine ? affine_offset(access, fmt::format("s{}", s), deepest(access)) : offset_text(layout, step.at);
     const DType dtype = graph_.type(body_.operands[step.slot]).dtype;
+    if (body_.operands[step.slot] == panel_) {
+      // Dense rows: what is left of the offset beside the rows is the column.
+      Access column = access;
+      for (int d = 0; d < nest_.rows; ++d) column.strides[d] = 0;
+      column.offset = 0;
+      const std::string j = affine_offset(panel_columns_.emplace_back(std::move(column)), fmt::format("s{}", s), deepest(access));
+      return fmt::format("obk::store(panel, OBK_PANEL_AT({}, r - t->r0, {}, {}), ({}){});", tile_type(dtype), j.empty() ? "0" : j, panel_pitch_,
+                         arithmetic_name(dtype), stored);
+    }
+    const std::string at = access.affine ? affine_offset(access, fmt::format("s{}", s), deepest(access)) : offset_text(layout, step.at);
     return fmt::format("obk::store({}, {}, ({}){});", pointer(step.slot, true), at.empty() ? "0" : at, arithmetic_name(dtype), stored);
   }
   Level deepest(const Access& access) const {
@@ -504,7 +514,8 @@ class BodyEmitter {
   // ---- the anchor's tile ---------------------------------------------------------------------------------------------
   void product() {
     const stitch::Product& product = group_.product;
-    const int a = static_cast<int>(body_.operands.size()), b = a + 1;
+    const int a = static_cast<int>(body_.operands.size()), b = a + 1;  // in the nest
+    const int x_a = work_.operand_count(group_), x_b = x_a + 1;
     const Access *a_access = nullptr, *b_access = nullptr;
     for (const Access& access : nest_.accesses) {
       if (access.operand == a && access.load == kNoExpr && access.step < 0) a_access = &access;
@@ -517,6 +528,7 @@ class BodyEmitter {
     const Access* store = store_access_.at(0);
     direct_ = stores_tile_plainly();
 
+    const std::string pitch = group_.prologue ? prologue() : "";
     std::string text = "  {\n" + decode("t->r0", "    ", true);
     auto base = [&](const Access& access) {
       std::string sum = param(access.offset);
@@ -528,28 +540,33 @@ class BodyEmitter {
     const int64_t sum_bytes = product.a_type == DType::f64 ? 8 : 4;
     text += fmt::format("    ObkGemm g = {{}};\n    g.a_type = g.b_type = {};\n    g.m = t->r1 - t->r0;\n    g.n = t->c1 - t->c0;\n", type);
     text += fmt::format("    g.k = {};\n", param(product.k[0].extent));
-    text += fmt::format("    g.a = (const {}*)x[{}] + ({});\n", element, a, base(*a_access));
-    text += fmt::format("    g.a_row = {};\n    g.a_col = {};\n", walks_rows ? stride(*a_access, inner) : "0", param(product.k[0].a));
-    if (packed_b_) {
-      text += fmt::format("    g.packed = 1;\n    g.b = x[{}];\n    g.column = t->c0;\n    g.n_packed = {};\n", b, param(product.n[0].extent));
+    if (group_.prologue) {
+      text += "    g.panel = 1;\n    g.a = w->scratch;\n" + fmt::format("    g.a_row = {};\n    g.a_col = 1;\n", pitch);
     } else {
-      text += fmt::format("    g.b = (const {}*)x[{}] + ({}) + t->c0 * {};\n", element, b, base(*b_access), param(product.n[0].b));
+      text += fmt::format("    g.a = (const {}*)x[{}] + ({});\n", element, x_a, base(*a_access));
+      text += fmt::format("    g.a_row = {};\n    g.a_col = {};\n", walks_rows ? stride(*a_access, inner) : "0", param(product.k[0].a));
+    }
+    if (packed_b_) {
+      text += fmt::format("    g.packed = 1;\n    g.b = x[{}];\n    g.column = t->c0;\n    g.n_packed = {};\n", x_b, param(product.n[0].extent));
+    } else {
+      text += fmt::format("    g.b = (const {}*)x[{}] + ({}) + t->c0 * {};\n", element, x_b, base(*b_access), param(product.n[0].b));
       text += fmt::format("    g.b_row = {};\n    g.b_col = {};\n", param(product.k[0].b), param(product.n[0].b));
     }
     if (direct_) {
       std::string out = base(*store);
       if (lane_ >= 0) out += " + t->c0";
       text += fmt::format("    g.c = {} + ({});\n    g.c_row = {};\n", pointer(first.slot, true), out, inner >= 0 ? param(store->strides[inner]) : "0");
-      text += fmt::format("    g.scratch = (char*)w->scratch;\n");
+      text += group_.prologue ? fmt::format("    g.scratch = (char*)w->scratch + {};\n", param(scratch_)) : "    g.scratch = (char*)w->scratch;\n";
     } else {
       const int64_t bytes = (work_.tile_rows * work_.tile_columns * sum_bytes + 63) / 64 * 64;
-      top_ += fmt::format("  {0}* __restrict tile = ({0}*)w->scratch;\n", sum);
-      text += fmt::format("    g.c = tile;\n    g.c_row = g.n;\n    g.scratch = (char*)w->scratch + {};\n", param(bytes));
+      if (group_.prologue) top_ += fmt::format("  {0}* __restrict tile = ({0}*)((char*)w->scratch + {1});\n", sum, param(scratch_));
+      else top_ += fmt::format("  {0}* __restrict tile = ({0}*)w->scratch;\n", sum);
       scratch_ += bytes;
+      text += fmt::format("    g.c = tile;\n    g.c_row = g.n;\n    g.scratch = (char*)w->scratch + {};\n", param(scratch_));
     }
     ObkGemm shape = {};
     shape.a_type = shape.b_type = static_cast<int32_t>(product.a_type);
-    shape.packed = packed_b_;
+    shape.packed = packed_b_, shape.panel = group_.prologue.has_value();
     shape.m = work_.tile_rows, shape.n = work_.tile_columns, shape.k = product.k[0].extent;
     shape.a_row = walks_rows ? a_access->strides[inner] : 0, shape.a_col = product.k[0].a;
     shape.b_row = product.k[0].b, shape.b_col = product.n[0].b, shape.n_packed = product.n[0].extent;
@@ -557,6 +574,31 @@ class BodyEmitter {
     scratch_ += (tiles_.gemm_scratch_bytes(&shape) + 63) / 64 * 64;
     text += fmt::format("    OBK_GEMM_TILE({}, g);\n  }}\n", type);
     out_ += text;
+  }
+
+  /// The rows of A that the tile computes itself: the prologue's own loops in a scope of their own, storing into the panel. Returns the
+  /// name of the panel's pitch.
+  std::string prologue() {
+    const auto type = static_cast<int32_t>(group_.product.a_type);
+    const int64_t k = group_.product.k[0].extent;
+    const std::string pitch = param(tiles_.panel_pitch(type, work_.tile_rows, k));
+    stitch::Group rows;
+    rows.body = *group_.prologue;
+    schedule::Work work;
+    work.nest = work_.prologue;
+    BodyEmitter inner(graph_, rows, work, false, tiles_);
+    inner.layouts_ = layouts_;
+    inner.first_operand_ = static_cast<int>(body_.operands.size());
+    inner.panel_ = group_.product.a, inner.panel_pitch_ = pitch;
+    inner.params_ = std::move(params_);
+    inner.head();
+    inner.rows();
+    params_ = std::move(inner.params_);
+    const std::string element = storage_name(group_.product.a_type);
+    out_ += fmt::format("  {{\n    {0}* __restrict panel = ({0}*)w->scratch;\n", element) + inner.top_ + inner.out_ + "  }\n  OBK_MEET();\n";
+    stage_params_ = std::move(inner.stage_params_), stage_ = inner.stage_;
+    scratch_ += (tiles_.panel_bytes(type, work_.tile_rows, k) + 63) / 64 * 64;
+    return pitch;
   }
 
   /// Straight into the output when the epilogue only stores the tile as it is.
@@ -570,7 +612,7 @@ class BodyEmitter {
 
   void conv() {
     const stitch::ConvTile& c = group_.conv;
-    const int x = static_cast<int>(body_.operands.size()), weights = x + 1;
+    const int x = work_.operand_count(group_), weights = x + 1;
     const stitch::Layout& in = (*layouts_)[c.x];
     const bool flat = c.shape.in.size() == 1;
     const int64_t x_row = flat ? 0 : in.strides[2], x_pixel = in.strides.back();
@@ -640,6 +682,10 @@ class BodyEmitter {
   int names_ = 0;
   int64_t scratch_ = 0, stage_ = 0;  // of the tile; of a row
   std::vector<size_t> stage_params_;
+  int first_operand_ = 0;             // in x, of the body's operands
+  graph::ValueId panel_ = graph::kNone;      // stored into the panel instead of its operand
+  std::string panel_pitch_;
+  std::deque<Access> panel_columns_;
   std::map<int, int> dim_of_;  // domain coordinate → folded dimension
   std::map<ExprId, const Access*> load_access_;
   std::map<int, const Access*> store_access_;

@@ -25,9 +25,11 @@ struct Run {
   stitch::Plan plan;
 };
 
-Run run_program(const graph::Graph& graph, const std::vector<Tensor>& inputs, int sms, bool stitching, bool tiles) {
+Run run_program(const graph::Graph& graph, const std::vector<Tensor>& inputs, int sms, bool stitching, bool tiles,
+                bool recomputes = false) {
   Run run;
-  const target::DeviceSpec device = target::cpu(sms);
+  target::DeviceSpec device = target::cpu(sms);
+  device.recomputes = recomputes;
   stitch::Options options;
   options.stitch = stitching, options.tiles = tiles;
   run.plan = stitch::plan(graph, device, options);
@@ -68,8 +70,8 @@ void expect_same(const graph::Graph& graph, const std::string& what) {
   auto wanted = graph::interpret(graph, inputs);
   ASSERT_TRUE(wanted.ok()) << wanted.error().text();
   for (int sms : {1, 2, 7}) {
-    for (int mode = 0; mode < 3; ++mode) {
-      Run got = run_program(graph, inputs, sms, mode != 1, mode != 2);
+    for (int mode = 0; mode < 4; ++mode) {
+      Run got = run_program(graph, inputs, sms, mode != 1, mode != 2, mode == 3);
       ASSERT_EQ(got.outputs.size(), wanted->size());
       for (size_t o = 0; o < wanted->size(); ++o) {
         const Tensor& w = (*wanted)[o];
@@ -148,6 +150,36 @@ INSTANTIATE_TEST_SUITE_P(Graphs, Differential, testing::Values(
   %5: f32[2,9,24] = Tanh(%4)
   out %5 "z"
 })"},
+    std::pair{"norm_products_residual", R"(graph "g" {
+  in %0 "x": f32[2,9,40]
+  const %1: f32[40,150] = @random
+  const %2: f32[40,40] = @random
+  in %3 "s": f32[40]
+  const %9: i64[1] = [-1]
+  %4: f32[2,9,1] = ReduceMean(%0, %9) {keepdims = 1}
+  %5: f32[2,9,40] = Sub(%0, %4)
+  %6: f32[2,9,40] = Mul(%5, %5)
+  %7: f32[2,9,1] = ReduceMean(%6, %9) {keepdims = 1}
+  %8: f32[2,9,1] = Sqrt(%7)
+  %10: f32[2,9,40] = Div(%5, %8)
+  %11: f32[2,9,40] = Mul(%10, %3)
+  %12: f32[2,9,150] = MatMul(%11, %1)
+  %13: f32[2,9,150] = Tanh(%12)
+  %14: f32[2,9,40] = MatMul(%11, %2)
+  %15: f32[2,9,40] = Tanh(%14)
+  %16: f32[2,9,40] = Mul(%15, %15)
+  %17: f32[2,9,40] = Add(%16, %11)
+  out %13 "y"
+  out %16 "t"
+  out %17 "z"
+})"},
+    std::pair{"softmax_product", R"(graph "g" {
+  in %0 "x": f32[30,64]
+  const %1: f32[64,48] = @random
+  %2: f32[30,64] = Softmax(%0) {axis = -1}
+  %3: f32[30,48] = MatMul(%2, %1)
+  out %3 "z"
+})"},
     std::pair{"gemm_of_ones", R"(graph "g" {
   in %0 "x": f32[1,40]
   in %1 "b": f32[90]
@@ -193,6 +225,25 @@ INSTANTIATE_TEST_SUITE_P(Graphs, Differential, testing::Values(
   out %13 "z"
   out %14 "y"
 })"}));
+
+TEST(Prologues, ATileComputesTheRowsThatItReads) {
+  auto graph = graph::parse(R"(graph "g" {
+  in %0 "x": f32[3,4]
+  const %1: f32[4,2] = [1, 2, 3, 4, 5, 6, 7, 8]
+  const %9: i64[1] = [-1]
+  %2: f32[3,1] = ReduceMax(%0, %9) {keepdims = 1}
+  %3: f32[3,4] = Sub(%0, %2)
+  %4: f32[3,2] = MatMul(%3, %1)
+  out %4 "z"
+})");
+  ASSERT_TRUE(graph.ok()) << graph.error().text();
+  target::DeviceSpec device = target::cpu(2);
+  EXPECT_EQ(stitch::plan(*graph, device).groups.size(), 2u);
+  device.recomputes = true;
+  const stitch::Plan plan = stitch::plan(*graph, device);
+  ASSERT_EQ(plan.groups.size(), 1u);
+  EXPECT_TRUE(plan.groups[0].prologue.has_value());
+}
 
 }  // namespace
 }  // namespace obelisk::runtime
