@@ -595,7 +595,7 @@ class BodyEmitter {
     inner.rows();
     params_ = std::move(inner.params_);
     const std::string element = storage_name(group_.product.a_type);
-    out_ += fmt::format("  {{\n    {0}* __restrict panel = ({0}*)w->scratch;\n", element) + inner.top_ + inner.out_ + "  }\n  OBK_MEET();\n";
+    out_ += fmt::format("  {{\n    {0}* __restrict panel = ({0}*)w->scratch;\n", element) + inner.top_ + inner.out_ + "  }\n";
     stage_params_ = std::move(inner.stage_params_), stage_ = inner.stage_;
     scratch_ += (tiles_.panel_bytes(type, work_.tile_rows, k) + 63) / 64 * 64;
     return pitch;

@@ -29,9 +29,8 @@
 #define OBK_GEMM_TILE(type, g) w->kernels->gemm_tile(&(g))
 #define OBK_CONV_TILE(type, g) w->kernels->conv_tile(&(g))
 #define OBK_ATTENTION_TILE(type, g) w->kernels->attention_tile(&(g))
-/* Rows of A in fast memory, as the product tile reads them; and where a task's threads meet before they read what others wrote. */
+/* Rows of A in fast memory, as the product tile reads them. */
 #define OBK_PANEL_AT(type, row, column, pitch) ((row) * (pitch) + (column))
-#define OBK_MEET()
 #define OBK_STAGE(offset) ((char*)w->scratch + (offset))
 #define OBK_JOIN_ANY_ONE(v) (v)
 #define OBK_JOIN_SUM(v) (v)

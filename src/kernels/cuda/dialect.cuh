@@ -15,6 +15,7 @@
 #include "abi.h"
 #include "ptx.cuh"
 #include "ring.cuh"
+#include "tiles.h"
 
 /* A kernel reads what other SMs wrote in the same launch, so no pointer may be taken for memory
  * that nobody writes. */
@@ -72,6 +73,8 @@ struct ObkLanes : ObkWorker {
   for (int64_t r = t->r0, n, obk_block = 0;                                           \
        r < t->r1 && (n = obk::block_of(r, t->r1, extent), true); r += n, ++obk_block) \
     if (obk_block % w->warps == w->warp)
+/* Rows of A that a body computes for a product tile, as the tile reads them: gemm.cuh. The tile lets the threads meet. */
+#define OBK_PANEL_AT(type, row, column, pitch) obk::panel_at<type>(row, column, pitch)
 /* Product tiles: gemm.cuh. */
 #define OBK_GEMM_TILE(type, g) obk::gemm_tile<type>(w, g)
 #define OBK_FOR_BLOCK(k, n) for (int64_t k = threadIdx.x % 32; k < n; k += 32)
@@ -79,6 +82,15 @@ struct ObkLanes : ObkWorker {
 #define OBK_AT(name, k) name
 
 namespace obk {
+
+/* 16-bit rows in atoms of 8 rows by 64 columns whose 16-byte pieces are swapped by row, [column / 64][pitch rows][64]; others row
+ * after row. */
+template <int kType>
+static __device__ inline int64_t panel_at(int64_t row, int64_t column, int64_t pitch) {
+  if (kType != kObkF16 && kType != kObkBf16) return row * pitch + column;
+  const int r = (int)row, c = (int)column, lines = (int)pitch;
+  return ((c >> 6) * lines + r) * 64 + ((((c >> 3) ^ r) & 7) << 3) + (c & 7);
+}
 
 static inline int64_t block_of(int64_t row, int64_t end, int64_t extent) {
   const int64_t left = extent - row % extent, rest = end - row;

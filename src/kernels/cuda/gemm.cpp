@@ -89,7 +89,8 @@ int64_t cuda_gemm_scratch_bytes(const ObkGemm* gemm) {
       static_cast<int>(round_up(std::min<int64_t>(g.n, gemm_pass_columns(g.m)), 16));
   // Weights come through the ring where there is one, else behind the activations.
   int64_t most = int64_t{2} * rows * (columns + 4) * 4;
-  for (int all : {g.packed ? rows : rows + columns, rows + columns}) {
+  const int own = g.panel ? 0 : rows;
+  for (int all : {g.packed ? own : own + columns, own + columns}) {
     const int blocks = gemm_stages(all, k_blocks).blocks;
     const int stages = blocks ? std::min(4, (k_blocks + blocks - 1) / blocks) : 0;
     most = std::max(most, int64_t{128} * all * blocks * stages);

@@ -70,6 +70,7 @@ static __device__ OBK_TILE_FUNCTION void gemm16() {
       p.accumulate = g.accumulate != 0;
       p.a = {(const uint16_t*)g.a + row * g.a_row, g.a_row, g.a_col, p.rows, (int)g.k, 0};
       p.a.choose();
+      if (g.panel) p.panel = shared_address(g.a), p.panel_rows = (int)g.a_row;
       if (g.packed) {
         p.weights.groups = p.blocks16 * 2, p.weights.chunks = chunks;
         p.weights.from = (const char*)g.b + (g.column + column) / 8 * chunks * 1024;

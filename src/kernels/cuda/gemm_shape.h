@@ -26,6 +26,10 @@ struct GemmStages {
   int blocks;
 };
 OBK_BOTH struct GemmStages gemm_stages(int rows, int k_blocks) {
+  if (rows == 0) { /* nothing to bring: the body wrote A, the ring brings B */
+    struct GemmStages whole = {k_blocks};
+    return whole;
+  }
   /* Activations alone come in powers of two: no division on a path that waits. */
   const int room = rows == 64   ? OBK_GEMM_PANEL / (64 * 512)
                    : rows == 32 ? OBK_GEMM_PANEL / (32 * 512)
