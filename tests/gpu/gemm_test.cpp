@@ -62,7 +62,7 @@ extern "C" __global__ void __launch_bounds__(256, 1)
     const Job& j = jobs[next < end ? next : begin];
     obk::WeightPages pages;
     pages.from = j.weights, pages.groups = j.groups, pages.chunks = j.chunks;
-    if (j.weights && threadIdx.x < 32) obk::ring_ask_ahead(pages);
+    if (j.weights) obk::ring_ask_ahead(pages);
   };
   for (int repeat = 0; repeat < repeats; ++repeat) {
     for (int at = begin; at < end; ++at) {
@@ -168,7 +168,7 @@ extern "C" __global__ void __launch_bounds__(256, 1)
     if (mine && ahead) {
       own.from = weights + (int64_t)((p + 1) % layers) * layer_bytes +
                  (int64_t)column / 8 * own.chunks * 1024;
-      if (threadIdx.x < 32) obk::ring_ask_ahead(own);
+      obk::ring_ask_ahead(own);
     }
     barrier.wait();
   }

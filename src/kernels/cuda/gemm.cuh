@@ -59,31 +59,33 @@ template <bool kBfloat>
 static __device__ OBK_TILE_FUNCTION void gemm16() {
   const ObkGemm g = tile_arguments();
   const uint32_t work = (shared_address(g.scratch) + 1023) & ~1023u;
-  const int chunks = ((int)g.k + 63) >> 6;
-  for (int64_t column = 0; column < g.n; column += gemm_pass_columns(g.m)) {
-    const int64_t most = gemm_pass_columns(g.m), columns = min(most, g.n - column);
-    for (int64_t row = 0; row < g.m; row += 64) {
+  const int m = (int)g.m, n = (int)g.n, k = (int)g.k, chunks = (k + 63) >> 6;
+  const int most = gemm_pass_columns(m);
+#pragma unroll 1
+  for (int column = 0; column < n; column += most)
+#pragma unroll 1
+    for (int row = 0; row < m; row += 64) {
       Pass16 p = {};
-      p.rows = (int)min((int64_t)64, g.m - row), p.columns = (int)columns;
-      p.padded = gemm_pass_rows(g.m), p.blocks16 = (int)((columns + 15) / 16);
+      p.rows = min(64, m - row), p.columns = min(most, n - column);
+      p.padded = gemm_pass_rows(m), p.blocks16 = (p.columns + 15) >> 4;
       p.c = (float*)g.c + row * g.c_row + column, p.c_row = g.c_row;
       p.accumulate = g.accumulate != 0;
-      p.a = {(const uint16_t*)g.a + row * g.a_row, g.a_row, g.a_col, p.rows, (int)g.k, 0};
+      p.a = {(const uint16_t*)g.a + row * g.a_row, g.a_row, g.a_col, p.rows, k, 0};
       p.a.choose();
       if (g.panel) p.panel = shared_address(g.a), p.panel_rows = (int)g.a_row;
       if (g.packed) {
         p.weights.groups = p.blocks16 * 2, p.weights.chunks = chunks;
-        p.weights.from = (const char*)g.b + (g.column + column) / 8 * chunks * 1024;
+        p.weights.from =
+            (const char*)g.b + (int64_t)(((int)g.column + column) >> 3) * chunks * 1024;
         p.ring = ring_state().pages > 0;
       } else {
-        p.b = {(const uint16_t*)g.b + column * g.b_col, g.b_col, g.b_row, p.columns, (int)g.k, 0};
+        p.b = {(const uint16_t*)g.b + column * g.b_col, g.b_col, g.b_row, p.columns, k, 0};
         p.b.choose();
       }
       Ring ring;
       if (p.ring) ring.open(p.weights);
       pass16<kBfloat>(ring, work, p);
     }
-  }
 }
 
 template <int kType>

@@ -32,7 +32,8 @@ static __device__ __forceinline__ void pass_mma(Ring& ring, uint32_t work, const
 #pragma unroll
   for (int m = 0; m < kMostBlocks; ++m)
     step[m] = (min(first16 + m * step16, p.blocks16 - 1) - first16) * 2 * pitch;
-  const bool stays = !p.ring || ring.holds_all(); /* no page is replaced */
+  const bool stays = !p.ring || ring.holds_all();             /* no page is replaced */
+  const uint32_t next = p.ring ? 1024 : stages.groups * 1024; /* from block to block of k */
   uint32_t weights = 0;
   int in_page = 0;
 #pragma unroll 1
@@ -42,34 +43,39 @@ static __device__ __forceinline__ void pass_mma(Ring& ring, uint32_t work, const
     if (!p.ring) weights = stages.at(s) + stages.behind;
     const int count = min(stages.blocks, stages.k_blocks - k_block);
 #pragma unroll 1
-    for (int b = 0; b < count; ++b, ++k_block, panel += stages.block_bytes) {
-      if (p.ring && in_page == 0) weights = ring.take();
-      uint32_t x[2][4];
-      load_matrices(x[0], panel + x0);
-      load_matrices(x[1], panel + x1);
+    for (int left = count; left > 0;) {
+      int n = left; /* blocks without anything between them */
+      if (p.ring) {
+        if (in_page == 0) weights = ring.take();
+        n = min(n, per_page - in_page);
+      }
       if (busy) {
+#pragma unroll(kMostBlocks <= 3 ? 2 : 1)
+        for (int b = 0; b < n; ++b) {
+          uint32_t x[2][4], a[2][kMostBlocks][4];
+          const uint32_t panel_b = panel + b * stages.block_bytes, weights_b = weights + b * next;
 #pragma unroll
-        for (int t = 0; t < 2; ++t) {
-          const uint32_t at = weights + (t ? w1 : w0);
-          uint32_t a[kMostBlocks][4];
+          for (int t = 0; t < 2; ++t) {
+            load_matrices(x[t], panel_b + (t ? x1 : x0));
 #pragma unroll
-          for (int m = 0; m < kMostBlocks; ++m) load_matrices(a[m], at + step[m]);
-#pragma unroll
-          for (int m = 0; m < kMostBlocks; ++m) {
-            mma_16x8x16<kBfloat>(sum[m][0], a[m], x[t][0], x[t][1]);
-            mma_16x8x16<kBfloat>(sum[m][1], a[m], x[t][2], x[t][3]);
+            for (int m = 0; m < kMostBlocks; ++m)
+              load_matrices(a[t][m], weights_b + (t ? w1 : w0) + step[m]);
           }
+#pragma unroll
+          for (int t = 0; t < 2; ++t)
+#pragma unroll
+            for (int m = 0; m < kMostBlocks; ++m) {
+              mma_16x8x16<kBfloat>(sum[m][0], a[t][m], x[t][0], x[t][1]);
+              mma_16x8x16<kBfloat>(sum[m][1], a[t][m], x[t][2], x[t][3]);
+            }
         }
       }
-      if (!p.ring) {
-        weights += stages.groups * 1024;
-      } else {
-        weights += 1024;
-        if (++in_page == per_page || k_block + 1 == stages.k_blocks) {
-          in_page = 0;
-          ring.release();
-          if (!stays) ring.ask_more();
-        }
+      panel += n * stages.block_bytes, weights += n * next;
+      left -= n, k_block += n, in_page += n;
+      if (p.ring && (in_page == per_page || k_block == stages.k_blocks)) {
+        in_page = 0;
+        ring.release();
+        if (!stays) ring.ask_more();
       }
     }
   }
@@ -78,18 +84,22 @@ static __device__ __forceinline__ void pass_mma(Ring& ring, uint32_t work, const
   const bool direct = sums_go_to_c(p);
   const int c_pitch = direct ? (int)p.c_row : stages.groups * 8 + 4, plane = p.padded * c_pitch;
   const uint32_t base = direct ? shared_address(p.c) : work;
+  const bool full = p.rows == p.padded && p.columns == p.blocks16 * 16;
   auto each = [&](auto&& f) {
     const int y0 = row + lane % 4 * 2, col0 = first16 * 16 + lane / 4;
     const uint32_t at = base + 4 * (y0 * c_pitch + col0);
 #pragma unroll
-    for (int m = 0; m < kMostBlocks; ++m)
+    for (int m = 0; m < kMostBlocks; ++m) {
+      if (first16 + m * step16 >= p.blocks16) break;
 #pragma unroll
       for (int n = 0; n < 2; ++n)
 #pragma unroll
         for (int e = 0; e < 4; ++e) {
           const int y = n * 8 + (e & 1), x = m * step16 * 16 + (e / 2) * 8;
-          if (y0 + y < p.rows && col0 + x < p.columns) f(at + 4 * (y * c_pitch + x), sum[m][n][e]);
+          if (full || (y0 + y < p.rows && col0 + x < p.columns))
+            f(at + 4 * (y * c_pitch + x), sum[m][n][e]);
         }
+    }
   };
   if (direct) {
     if (part == 1) each([](uint32_t at, float v) { store_shared(at, v); });

@@ -18,7 +18,7 @@
 
 /* A pass over k: rows of C in the registers of the CTA, padded to the four warps' 16; and columns. */
 OBK_BOTH int gemm_pass_rows(int64_t m) { return m <= 16 ? 16 : m <= 32 ? 32 : 64; }
-OBK_BOTH int64_t gemm_pass_columns(int64_t m) { return m <= 32 ? 192 : 96; }
+OBK_BOTH int gemm_pass_columns(int64_t m) { return m <= 32 ? 192 : 96; }
 
 /* The operands' way through shared memory: four stages of so many blocks of 64 k; all of k where it
  * has room. */

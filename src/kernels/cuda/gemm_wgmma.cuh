@@ -14,16 +14,23 @@
 
 namespace obk {
 
+/* A value that all lanes hold, known to be so. */
+static __device__ __forceinline__ uint32_t uniform(uint32_t v) {
+  return __shfl_sync(0xffffffffu, v, 0);
+}
+
 template <bool kBfloat, int kN>
 static __device__ __forceinline__ void pass_wgmma(Ring& ring, uint32_t work, const Pass16& p) {
-  const int part = threadIdx.x / 128;
+  const int part = uniform(threadIdx.x / 128);
   const Stages16 stages(p, work);
   float sum[kN / 2] = {};
-  const int per_page = p.weights.chunks_a_page();
+  const int per_page = uniform(p.weights.chunks_a_page());
+  const uint32_t block = uniform(stages.block_bytes >> 4);
   /* Where nothing is replaced on the way, nobody waits for a product before the end. */
   const bool stays = ring.holds_all();
   const bool refills = stages.refills();
-  const uint64_t x0 = matrix_at(work + part * 64, 1024), y0 = matrix_at(part * 64, per_page * 1024);
+  const uint64_t x0 = matrix_at(uniform(work) + part * 64, 1024),
+                 y0 = matrix_at(part * 64, per_page * 1024);
   uint64_t y = 0;
   int in_page = 0, held = 0;
 #pragma unroll 1
@@ -33,16 +40,21 @@ static __device__ __forceinline__ void pass_wgmma(Ring& ring, uint32_t work, con
       if (refills && s > 0) wgmma_wait<0>();
     };
     if (!stages.enter<false>(p, s, leave)) continue;
-    uint64_t x = x0 + ((s & 3) * stages.bytes >> 4);
-    const int count = min(stages.blocks, stages.k_blocks - k_block);
+    uint64_t x = x0 + uniform((s & 3) * stages.bytes >> 4);
+    const int count = uniform(min(stages.blocks, stages.k_blocks - k_block));
 #pragma unroll 1
-    for (int b = 0; b < count; ++b, ++k_block, x += stages.block_bytes >> 4, y += 64) {
-      if (in_page == 0) y = y0 + (ring.take() >> 4);
-      wgmma_begin();
-      Wgmma<kN, kBfloat>::multiply(sum, x, y);
-      Wgmma<kN, kBfloat>::multiply(sum, x + 2, y + 2);
-      wgmma_commit();
-      if (++in_page == per_page || k_block + 1 == stages.k_blocks) {
+    for (int left = count; left > 0;) {
+      if (in_page == 0) y = y0 + (uniform(ring.take()) >> 4);
+      const int n = min(left, per_page - in_page); /* blocks without anything between them */
+#pragma unroll 2
+      for (int b = 0; b < n; ++b, x += block, y += 64) {
+        wgmma_begin();
+        Wgmma<kN, kBfloat>::multiply(sum, x, y);
+        Wgmma<kN, kBfloat>::multiply(sum, x + 2, y + 2);
+        wgmma_commit();
+      }
+      left -= n, k_block += n, in_page += n;
+      if (in_page == per_page || k_block == stages.k_blocks) {
         in_page = 0;
         if (stays) {
           ++held;

@@ -31,10 +31,9 @@ struct WeightPages {
   static constexpr int kChunkBytes = 1024; /* of a group: 8 columns by 64 k of 16 bits */
   static constexpr int kPageBytes = 24 * kChunkBytes, kMostGroups = 24;
 
-  __device__ __forceinline__ int chunks_a_page() const { return 24u / (uint32_t)groups; }
-  __device__ __forceinline__ int count() const {
-    const uint32_t per_page = chunks_a_page();
-    return groups ? ((uint32_t)chunks + per_page - 1) / per_page : 0;
+  /* 24 / groups, for groups of 2, 4, .. 24: no division on a path that waits. */
+  __device__ __forceinline__ int chunks_a_page() const {
+    return (int)(0x11111122346cull >> ((groups * 2 - 4) & 63)) & 15;
   }
 };
 
@@ -80,7 +79,7 @@ class Ring {
   __device__ __forceinline__ void open(const WeightPages& range) {
     const bool ahead = s_.pending > 0 && s_.pending == s_.next && s_.opened.from == range.from &&
                        s_.opened.groups == range.groups && s_.opened.chunks == range.chunks;
-    count_ = range.count();
+    per_page_ = range.chunks_a_page();
     if (!ahead) {
 #pragma unroll 1
       while (s_.pending > 0) take(), release();
@@ -89,7 +88,9 @@ class Ring {
     ask_more();
   }
   /* Whether the range's pages all have a place, so that none is replaced. */
-  __device__ __forceinline__ bool holds_all() const { return count_ <= s_.pages; }
+  __device__ __forceinline__ bool holds_all() const {
+    return s_.pages * per_page_ >= s_.opened.chunks;
+  }
   /* The next page, when it is there: its shared address. */
   __device__ __forceinline__ uint32_t take() {
     s_.dog.start();
@@ -109,7 +110,8 @@ class Ring {
   /* Asks for the pages of the opened range that have a place. */
   __device__ __forceinline__ void ask_more() {
 #pragma unroll 1
-    for (; s_.next < count_ && s_.pending < s_.pages; ++s_.next, ++s_.pending) {
+    for (; s_.next * per_page_ < s_.opened.chunks && s_.pending < s_.pages;
+         ++s_.next, ++s_.pending) {
       if (threadIdx.x == 0)
         ask_page(s_.at + s_.ask * WeightPages::kPageBytes, full(s_.ask), empty(s_.ask), s_.ask_turn,
                  s_.opened, s_.next);
@@ -126,7 +128,7 @@ class Ring {
   __device__ __forceinline__ uint32_t empty(int k) const { return s_.bars + 8 * (s_.pages + k); }
 
   RingState s_;
-  int32_t count_ = 0;
+  int32_t per_page_ = 0;
 };
 
 static __device__ inline void ring_start(uint32_t pages_at, uint32_t bars_at, int pages,
@@ -146,33 +148,33 @@ static __device__ inline void ring_start(uint32_t pages_at, uint32_t bars_at, in
   __syncthreads();
 }
 
-/* Warp 0, after all warps have met since the last tile: as much of a range as fits, when no pages
- * are pending. Each lane asks for a group. */
+/* Every thread, after all have met since the last tile: as much of a range as fits, when no pages
+ * are pending. A copy takes its thread some hundred cycles, so the warps share them. */
 static __device__ inline void ring_ask_ahead(const WeightPages& range) {
-  RingState& s = ring_state();
-  const int lane = threadIdx.x % 32, pages = s.pages;
-  if (pages == 0 || s.pending > 0 || range.groups == 0) return;
-  const int per_page = range.chunks_a_page(), count = range.count();
+  const RingState s = ring_state();
+  __syncthreads(); /* the signal of thread 0 before the copies of others; the state is read */
+  if (s.pages == 0 || s.pending > 0 || range.groups == 0 || threadIdx.x % 32 != 0) return;
+  const int warp = threadIdx.x / 32, warps = blockDim.x / 32, per_page = range.chunks_a_page();
   const int64_t pitch = (int64_t)range.chunks * WeightPages::kChunkBytes;
-  const char* from = range.from + lane * pitch;
+  const char* from = range.from + warp * pitch;
   int ask = s.ask, next = 0, left = range.chunks;
   uint32_t turn = s.ask_turn;
-  __syncwarp(); /* the signal before, the state's change after */
 #pragma unroll 1
-  for (; next < count && next < pages; ++next, left -= per_page) {
+  for (; left > 0 && next < s.pages; ++next, left -= per_page) {
     const uint32_t bytes = (left < per_page ? left : per_page) * WeightPages::kChunkBytes;
-    const uint32_t full = s.bars + 8 * ask;
-    if (lane == 0) mbarrier_expect(full, bytes * range.groups);
-    __syncwarp();
-    if (lane < range.groups)
-      bulk_copy(s.at + ask * WeightPages::kPageBytes + lane * per_page * WeightPages::kChunkBytes,
-                from, bytes, full);
-    from += per_page * WeightPages::kChunkBytes;
-    if (++ask == pages) ask = 0, turn ^= 1;
+    const uint32_t full = s.bars + 8 * ask, group = per_page * WeightPages::kChunkBytes;
+    if (warp == 0) mbarrier_expect(full, bytes * range.groups);
+    uint32_t to = s.at + ask * WeightPages::kPageBytes + warp * group;
+#pragma unroll 1
+    for (int g = warp; g < range.groups; g += warps, to += warps * group)
+      bulk_copy(to, from + (g - warp) * pitch, bytes, full);
+    from += group;
+    if (++ask == s.pages) ask = 0, turn ^= 1;
   }
-  if (lane == 0) {
-    s.opened = range, s.ask = ask, s.ask_turn = turn;
-    s.next = s.pending = next;
+  if (warp == 0) {
+    RingState& kept = ring_state();
+    kept.opened = range, kept.ask = ask, kept.ask_turn = turn;
+    kept.next = kept.pending = next;
   }
 }
 
