@@ -1,6 +1,7 @@
 #include "kernels/cuda/gemm.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 
 #include "kernels/cuda/gemm_shape.h"
@@ -99,12 +100,22 @@ int64_t cuda_gemm_scratch_bytes(const ObkGemm* gemm) {
 }
 
 double cuda_gemm_nanos(int32_t type, int64_t m, int64_t n, int64_t k) {
-  // Streaming both sides at what one SM takes in, and the sums.
-  const int64_t width = type == kObkF64 ? 8 : is_half(type) ? 2 : 4;
-  const double bytes = static_cast<double>((m * 0.5 + n) * k * width);
-  const double flops = 2.0 * static_cast<double>(m) * n * k;
-  const double rate = width == 2 ? 1800 : width == 4 ? 300 : 150;  // per nanosecond
-  return 600 + bytes / 50 + flops / rate;
+  const double area = static_cast<double>(m) * static_cast<double>(n);
+  if (is_half(type)) {
+    // Measured on an H200, tiles of 1 to 64 rows (bench/results/h200_gemm_tiles.json): what a tile
+    // costs whatever it holds, a step over 64 of k, the fragments that the warps read from shared
+    // memory in it, and the way of the sums out through an epilogue.
+    const double rows = gemm_pass_rows(m), most = gemm_pass_columns(m);
+    const double passes = std::ceil(m / 64.0) * std::ceil(n / most);
+    const double blocks = std::ceil(std::min<double>(n, most) / 16);
+    const double step = 130 + 34 * (1 + blocks * rows / 64);
+    return 2100 + passes * static_cast<double>(chunks_of(k)) * step + 1.1 * area;
+  }
+  // On CUDA cores a pass is 64 x 64 whatever it holds: streaming, and the sums.
+  const int64_t width = type == kObkF64 ? 8 : 4;
+  const double passes = std::ceil(m / 64.0) * std::ceil(n / 64.0);
+  const double flops = passes * 2.0 * 64 * 64 * static_cast<double>(k);
+  return 1500 + static_cast<double>((m + n) * k * width) / 50 + flops / (width == 4 ? 300 : 150);
 }
 
 }  // namespace obelisk::kernels
