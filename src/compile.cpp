@@ -134,6 +134,10 @@ Status lower(const Network& network, const Options& options, Compilation& made, 
   TRY_STATUS(step("target", [&] { return put(device, target::device(options.target, options.sms)); }, nothing_to_check, [&](bool) {
     return fmt::format("{}: {} virtual SMs, {} of fast memory each\n", device.name, device.sms, to_string(device.fast_memory));
   }));
+  TRY_STATUS(step("fit", [&] {
+    const auto takes = [&](const graph::Graph& graph, graph::NodeId id) { return stitch::takes_attention(graph, id, device, options.stitch); };
+    return put(made.graph, passes::expand_attention(std::move(made.graph), takes));
+  }, sound_graph, graph_text));
   TRY_STATUS(step("stitch", [&] { made.plan = stitch::plan(made.graph, device, options.stitch); return ok_status(); },
                   [&] { return stitch::verify(made.graph, made.plan); },
                   [&](bool explain) { return stitch::print(made.graph, made.plan, explain); }));
