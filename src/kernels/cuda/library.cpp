@@ -1,11 +1,10 @@
 #include "kernels/cuda/attention.h"
+#include "kernels/cuda/conv.h"
 #include "kernels/cuda/gemm.h"
 #include "kernels/tile_library.h"
 
 namespace obelisk::kernels {
 namespace {
-
-bool no_tile(int32_t) { return false; }
 
 /// 16-bit rows in the swizzled atoms of gemm.cuh, [k / 64][pitch rows][64]; others row after row, 16 bytes apart from a bank's multiple.
 int64_t panel_pitch(int32_t type, int64_t m, int64_t k) {
@@ -25,7 +24,9 @@ const TileLibrary kCudaTiles = {
     .takes_gemm = [](int32_t a, int32_t b) {
       return a == b && (a == kObkF32 || a == kObkF16 || a == kObkBf16 || a == kObkF64);
     },
-    .takes_conv = no_tile,
+    .takes_conv = [](int32_t type) {
+      return type == kObkF32 || type == kObkF16 || type == kObkBf16;
+    },
     .takes_attention = [](int32_t type) {
       return type == kObkF32 || type == kObkF16 || type == kObkBf16;
     },
@@ -37,11 +38,12 @@ const TileLibrary kCudaTiles = {
     .panel_pitch = panel_pitch,
     .gemm_weights = cuda_gemm_weights,
     .gemm_nanos = cuda_gemm_nanos,
-    .conv_packed_bytes = [](int32_t, int64_t, int64_t, int64_t, int64_t) { return int64_t{0}; },
-    .conv_pack = nullptr,
-    .depthwise_packed_bytes = [](int32_t, int64_t, int64_t, int64_t) { return int64_t{0}; },
-    .depthwise_pack = nullptr,
-    .conv_scratch_bytes = [](const ObkConv*) { return int64_t{0}; },
+    .conv_packed_bytes = cuda_conv_packed_bytes,
+    .conv_pack = cuda_conv_pack,
+    .depthwise_packed_bytes = cuda_depthwise_packed_bytes,
+    .depthwise_pack = cuda_depthwise_pack,
+    .conv_scratch_bytes = cuda_conv_scratch_bytes,
+    .conv_nanos = cuda_conv_nanos,
     .attention_scratch_bytes = cuda_attention_scratch_bytes,
     .attention_nanos = cuda_attention_nanos,
 };
