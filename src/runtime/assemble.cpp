@@ -74,6 +74,12 @@ CustomRecord custom_record(const graph::Graph& graph, const stitch::Group& group
   return record;
 }
 
+/// What a group's bytes and operations take at least, when all workers share them evenly.
+double floor_nanos(const stitch::Group& group, const target::DeviceSpec& machine) {
+  const double bytes = static_cast<double>(group.cost.read.count + group.cost.written.count);
+  return std::max(bytes / machine.bytes_per_sm, group.cost.flops.count / machine.flops_per_sm) / machine.sms;
+}
+
 }  // namespace
 
 int64_t Program::task_count() const {
@@ -97,6 +103,8 @@ Program assemble(const graph::Graph& graph, const stitch::Plan& plan, const sche
   program.arena = tasks.arena;
   for (const codegen::Source::Scratch& scratch : source.scratch) program.scratch = std::max(program.scratch, Bytes{scratch.bytes});
   program.weights = tasks.weights;
+  const auto known = target::device(target, program.sms);
+  const target::DeviceSpec machine = known.ok() ? *known : target::cpu(program.sms);
   // A weight that only products read in packed form is dropped; one packed form serves every reader with the same strides.
   std::vector<bool> read_plain(tasks.weights.size(), false);
   std::map<std::array<int64_t, 5>, int64_t> packed_as;
@@ -107,6 +115,10 @@ Program assemble(const graph::Graph& graph, const stitch::Plan& plan, const sche
     record.body = source.body_of_work[w];
     record.params = std::move(source.params[w]);
     record.scratch = source.scratch[w].bytes, record.row_scratch = source.scratch[w].row;
+    record.label = graph.node(group.nodes.front()).name;
+    if (record.label.empty() && record.body >= 0) record.label = program.bodies[record.body].label;
+    record.task_nanos = work.task_nanos;
+    record.floor_nanos = floor_nanos(group, machine);
     const bool packs = codegen::work_packs_weights(plan, tasks, work);
     for (size_t k = 0; k < work.buffers.size(); ++k) {
       const schedule::Buffer& buffer = tasks.buffers[work.buffers[k]];

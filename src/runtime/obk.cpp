@@ -137,7 +137,7 @@ class WeightStore {
 };
 
 void write_tables(const Program& p, WeightStore& weights, Writer& to) {
-  to.text(p.name), to.text(p.target);
+  to.text(p.name), to.text(p.target), to.text(p.granularity);
   to.number<int32_t>(p.sms), to.number<int32_t>(p.waves), to.number(p.arena.count), to.number(p.scratch.count);
   for (const auto* ports : {&p.inputs, &p.outputs}) {
     to.size(ports->size());
@@ -161,6 +161,7 @@ void write_tables(const Program& p, WeightStore& weights, Writer& to) {
   to.size(p.works.size());
   for (const WorkRecord& work : p.works) {
     to.number(work.body), to.number(work.custom), to.number(work.scratch), to.number(work.row_scratch), to.ints(work.params);
+    to.text(work.label), to.number(work.floor_nanos), to.number(work.task_nanos);
     to.size(work.operands.size());
     for (const Place& place : work.operands) to.place(place);
   }
@@ -197,7 +198,7 @@ Place read_place(Reader& from, const Program& p) {
 }
 
 void read_tables(Reader& from, Program& p, std::string_view weights, const std::shared_ptr<const void>& owner) {
-  p.name = from.text(), p.target = from.text();
+  p.name = from.text(), p.target = from.text(), p.granularity = from.text();
   p.sms = static_cast<int>(from.within(from.number<int32_t>(), 1, 1 << 16, "number of virtual SMs"));
   p.waves = static_cast<int>(from.within(from.number<int32_t>(), 0, 1 << 24, "number of waves"));
   p.arena = {from.within(from.number<int64_t>(), 0, int64_t{1} << 44, "arena")};
@@ -225,7 +226,7 @@ void read_tables(Reader& from, Program& p, std::string_view weights, const std::
     }
     p.customs.push_back(std::move(custom));
   }
-  p.works.resize(from.count(40));
+  p.works.resize(from.count(64));
   for (WorkRecord& work : p.works) {
     work.body = static_cast<int32_t>(from.within(from.number<int32_t>(), -1, static_cast<int64_t>(p.bodies.size()), "body"));
     work.custom = static_cast<int32_t>(from.within(from.number<int32_t>(), -1, static_cast<int64_t>(p.customs.size()), "custom op"));
@@ -233,6 +234,7 @@ void read_tables(Reader& from, Program& p, std::string_view weights, const std::
     work.scratch = from.within(from.number<int64_t>(), 0, int64_t{1} << 36, "scratch");
     work.row_scratch = from.within(from.number<int64_t>(), 0, work.scratch + 1, "scratch of a row");
     work.params = from.ints();
+    work.label = from.text(), work.floor_nanos = from.number<double>(), work.task_nanos = from.number<double>();
     work.operands.resize(from.count(9));
     for (Place& place : work.operands) place = read_place(from, p);
     if (work.custom < 0) continue;
@@ -257,6 +259,7 @@ void read_tables(Reader& from, Program& p, std::string_view weights, const std::
     copy.output = static_cast<int>(from.within(from.number<int32_t>(), 0, static_cast<int64_t>(p.outputs.size()), "output"));
     copy.from = read_place(from, p);
   }
+  if (!p.objects.empty() && p.objects.size() != (p.on_gpu() ? 1 : p.bodies.size())) throw Damaged("machine code for another number of bodies");
   if (!from.at_end()) throw Damaged("bytes after the last table");
 }
 
@@ -269,7 +272,6 @@ void read_code(Reader bodies, Reader objects, Program& p) {
   p.objects_need = objects.text();
   p.objects.resize(objects.count(8));
   for (std::string& object : p.objects) object = objects.text();
-  if (!p.objects.empty() && p.objects.size() != p.bodies.size()) throw Damaged("machine code for another number of bodies");
 }
 
 }  // namespace

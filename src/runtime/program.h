@@ -24,6 +24,9 @@ struct WorkRecord {
   int64_t row_scratch = 0;  // the part of it, at the end, that each row in flight needs for itself
   std::vector<int64_t> params;
   std::vector<Place> operands;
+  std::string label;         // the node that it is anchored at, for people
+  double floor_nanos = 0;    // what its bytes and operations take at least on all SMs
+  double task_nanos = 0;     // predicted, of one of its tasks
 };
 
 /// An op without a loop form, run by its reference on one worker. Constants that decide shapes are kept.
@@ -44,8 +47,10 @@ struct Port {
 
 struct Program {
   std::string name;
-  std::string target;  // "cpu"
+  std::string target;       // "cpu", or a GPU's architecture: "sm_90a"
+  std::string granularity;  // of a GPU: "op", "stitch" (a kernel a work) or "mono" (one kernel); empty on a CPU
   int sms = 1;
+  bool on_gpu() const { return target.starts_with("sm_"); }
   std::vector<Port> inputs, outputs;
   std::vector<codegen::BodyText> bodies;
   std::vector<WorkRecord> works;
@@ -57,7 +62,7 @@ struct Program {
   /// Outputs that no work writes: copies of an input or a weight.
   struct Copy { int output; Place from; };
   std::vector<Copy> copies;
-  /// Machine code by body, of a file, and the CPU features that it needs; empty: bodies are compiled from their text.
+  /// Machine code by body (of a GPU: one for all), of a file, and what it needs; empty: bodies are compiled from their text.
   std::vector<std::string> objects;
   std::string objects_need;
   int64_t task_count() const;

@@ -16,6 +16,9 @@ struct LoadOptions {
   std::string compiler;   // the host compiler's path; empty: $OBELISK_CXX, $CXX, then g++, clang++, c++ on the PATH
   std::string cache_dir;  // empty: $OBELISK_CACHE, $XDG_CACHE_HOME/obelisk, ~/.cache/obelisk; "off": no cache
   int jobs = 0;           // compilers at once; 0: one a core
+  int gpu = 0;               // which one
+  Bytes memory_limit{0};     // of a GPU's memory, for weights and one context; 0: what there is
+  bool watchdog = false;     // spins on a GPU end after two seconds and say what they waited for
   std::function<void(int done, int total)> progress;
   std::function<bool()> interrupted;  // asked between bodies; true ends with kInterrupted
 };
@@ -29,6 +32,29 @@ struct LoadReport {
   std::string not_carried;   // why that machine code was not used; empty when it was, or when there was none
 };
 
+/// A function of device code as the assembler reports it.
+struct KernelReport {
+  std::string name;
+  int registers = 0;
+  int64_t spill_bytes = 0, smem_bytes = 0;  // static and dynamic shared memory
+};
+
+/// What a GPU's program consists of.
+struct DeviceReport {
+  std::string gpu, architecture, granularity;  // gpu: its name, empty where none is
+  int launches = 0, phases = 0, barriers = 0;  // of one run
+  int64_t cubin_bytes = 0;
+  int64_t bytes_streamed = 0;                  // weights, inputs and outputs of one run
+  double roof_bytes_per_us = 0;                // what the memory gives at most
+  std::vector<KernelReport> kernels;
+};
+
+/// When a task ran, in microseconds since the first began.
+struct TaskTime {
+  int work = 0, wave = 0, sm = 0;
+  double start_us = 0, end_us = 0;
+};
+
 class Context;
 
 /// A program with its machine code. Immutable: any number of contexts may run it at once.
@@ -37,9 +63,11 @@ class Executable {
   virtual ~Executable() = default;
   virtual const Program& program() const = 0;
   virtual const LoadReport& report() const = 0;
-  /// The machine code by body, for a file.
+  /// Of a program for a GPU; null otherwise.
+  virtual const DeviceReport* device() const { return nullptr; }
+  /// The machine code by body (of a GPU: one for all), for a file.
   virtual std::vector<std::string> objects() const = 0;
-  /// `threads`: workers that run the virtual SMs' lists; 0: as many as there are SMs, at most one a core.
+  /// `threads`: of the CPU, workers that run the virtual SMs' lists; 0: as many as there are SMs, at most one a core.
   virtual Result<std::unique_ptr<Context>> context(int threads = 0) const = 0;
 };
 
@@ -47,13 +75,42 @@ class Executable {
 class Context {
  public:
   virtual ~Context() = default;
-  /// Pointers to dense row-major bytes, in the order of the program's ports; they must hold the ports' types.
+  /// Pointers to dense row-major bytes, in the order of the program's ports; they must hold the ports' types. For a GPU's program each
+  /// may be the host's or the device's; the device's are used in place. Returns when the outputs are there.
   virtual Status run(std::span<const void* const> inputs, std::span<void* const> outputs) = 0;
+  /// The same on the caller's stream (a CUstream), device pointers only; returns before the work is done. Runs of one context follow
+  /// each other whatever streams they are given. Errors: kUsage for a host pointer, kUnsupported where there are no streams.
+  virtual Status run_on(std::span<const void* const> inputs, std::span<void* const> outputs, void* stream);
+  /// Device microseconds of a run with the last run's pointers, `count` of them, each the mean of ten in a row, so that the host's
+  /// latency is hidden.
+  virtual Result<std::vector<double>> device_us(int count);
+  /// When each task of one run ran.
+  virtual Result<std::vector<TaskTime>> task_times();
 };
 
 /// Compiles what the cache does not hold and loads it. Errors: kBuild with the compiler's first lines; kUsage when no compiler is found
 /// (hint: what to install, or to run the reference with --target reference).
 Result<std::shared_ptr<const Executable>> load_cpu(std::shared_ptr<const Program> program, const LoadOptions& options = {});
+
+/// The same for a GPU. Without a driver the device code is still built for the program's architecture; then context() gives the error.
+/// Errors: kBuild; kUnsupported, naming the node that has no device code; kMemory, when weights do not fit the limit.
+Result<std::shared_ptr<const Executable>> load_cuda(std::shared_ptr<const Program> program, const LoadOptions& options = {});
+
+/// By the program's target.
+Result<std::shared_ptr<const Executable>> load(std::shared_ptr<const Program> program, const LoadOptions& options = {});
+
+/// A GPU of this machine. Errors: kDevice, saying what is missing.
+struct GpuDescription {
+  std::string name, architecture;
+  int sms = 0, driver_version = 0;
+  int64_t free_bytes = 0, total_bytes = 0;
+};
+Result<GpuDescription> describe_gpu(int index);
+/// The device compiler that load_cuda would use, or the error with the command that mends it.
+Result<std::string> find_device_compiler();
+
+/// A program's device code as people read it: "cuda" (source) or "ptx"; "cubin": machine code for a disassembler.
+Result<std::string> device_text(const Program& program, const std::string& kind, const LoadOptions& options = {});
 
 /// The instruction sets of this CPU that matter to machine code, as Program::objects_need tells them.
 std::string cpu_features();

@@ -52,8 +52,14 @@ struct ObkLanes : ObkWorker {
 
 #define OBK_BLOCK 32 /* rows that share a walk over the columns: a lane each */
 
+/* One body of many is called; one that is its kernel's only one becomes part of it. */
+#ifdef OBK_INLINE_BODIES
+#define OBK_CALL __forceinline__
+#else
+#define OBK_CALL __noinline__
+#endif
 #define OBK_BODY(name)                                                                         \
-  static __device__ __noinline__ void name(const ObkTask* t, const int64_t* p, void* const* x, \
+  static __device__ OBK_CALL void name(const ObkTask* t, const int64_t* p, void* const* x, \
                                            ObkLanes* w)
 #define OBK_FOR_ROWS(r) for (int64_t r = t->r0 + w->group; r < t->r1; r += w->groups)
 #define OBK_FOR_LANES_OF(j, low, high) for (int64_t j = (low) + w->lane; j < (high); j += w->lanes)

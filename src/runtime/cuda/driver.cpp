@@ -19,6 +19,10 @@ Result<const Driver*> load() {
                  "update the driver to 525 or later"};
   OBELISK_DRIVER_CALLS(OBELISK_RESOLVE)
 #undef OBELISK_RESOLVE
+#define OBELISK_RESOLVE(name, symbol, arguments) \
+  table.name = reinterpret_cast<decltype(table.name)>(dlsym(library, symbol));
+  OBELISK_OPTIONAL_DRIVER_CALLS(OBELISK_RESOLVE)
+#undef OBELISK_RESOLVE
   TRY_STATUS(check(table.Init(0), "start the NVIDIA driver"));
   int count = 0;
   TRY_STATUS(check(table.DeviceGetCount(&count), "count the GPUs"));

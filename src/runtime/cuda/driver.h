@@ -5,6 +5,7 @@
 ///   machine has none TRY_STATUS(check(driver->MemAlloc(&p, n), "memory for the arena"));
 ///
 /// Types and numbers are those of the driver's documented C interface, version 12.0 and later.
+/// Entry points that only newer drivers have are null where they are missing.
 #pragma once
 
 #include <cstddef>
@@ -15,7 +16,7 @@
 namespace obelisk::runtime::cuda {
 
 using DevicePointer = uint64_t;
-using Handle = struct OpaqueHandle*;  // a context, module, function, stream or event
+using Handle = struct OpaqueHandle*;  // a context, module, function, stream, event, graph or node
 
 enum Attribute : int {
   kSharedPerBlockOptin = 97,
@@ -31,6 +32,22 @@ enum FunctionAttribute : int {
   kDynamicShared = 8
 };
 enum { kHostMapped = 2, kStreamNonBlocking = 1 };
+enum { kPointerMemoryType = 2, kMemoryDevice = 2 };  // of PointerAttribute
+
+/// A kernel of a graph (CUDA_KERNEL_NODE_PARAMS_v2).
+struct KernelNode {
+  Handle function;
+  unsigned grid[3], block[3], shared_bytes;
+  void** parameters;
+  void** extra;
+  Handle kernel, context;
+};
+/// An edge's kind (CUgraphEdgeData): from the moment when every block of the first has allowed it,
+/// or, with zeros, from its end.
+struct GraphEdge {
+  unsigned char from_port, to_port, type, reserved[5];
+};
+inline constexpr GraphEdge kProgrammaticEdge = {1, 0, 1, {}};
 
 // name, the exported symbol, the arguments
 #define OBELISK_DRIVER_CALLS(X)                                                                    \
@@ -42,6 +59,8 @@ enum { kHostMapped = 2, kStreamNonBlocking = 1 };
   X(DeviceGetAttribute, "cuDeviceGetAttribute", (int*, int, int))                                  \
   X(PrimaryRetain, "cuDevicePrimaryCtxRetain", (Handle*, int))                                     \
   X(PrimaryRelease, "cuDevicePrimaryCtxRelease_v2", (int))                                         \
+  X(CtxPush, "cuCtxPushCurrent_v2", (Handle))                                                      \
+  X(CtxPop, "cuCtxPopCurrent_v2", (Handle*))                                                       \
   X(CtxSetCurrent, "cuCtxSetCurrent", (Handle))                                                    \
   X(CtxSynchronize, "cuCtxSynchronize", ())                                                        \
   X(ModuleLoadData, "cuModuleLoadData", (Handle*, const void*))                                    \
@@ -56,10 +75,16 @@ enum { kHostMapped = 2, kStreamNonBlocking = 1 };
   X(MemFreeHost, "cuMemFreeHost", (void*))                                                         \
   X(CopyToDevice, "cuMemcpyHtoD_v2", (DevicePointer, const void*, size_t))                         \
   X(CopyToHost, "cuMemcpyDtoH_v2", (void*, DevicePointer, size_t))                                 \
+  X(CopyToDeviceAsync, "cuMemcpyHtoDAsync_v2", (DevicePointer, const void*, size_t, Handle))       \
+  X(CopyToHostAsync, "cuMemcpyDtoHAsync_v2", (void*, DevicePointer, size_t, Handle))               \
+  X(CopyAsync, "cuMemcpyDtoDAsync_v2", (DevicePointer, DevicePointer, size_t, Handle))             \
+  X(PointerAttribute, "cuPointerGetAttribute", (void*, int, DevicePointer))                        \
+  X(MemInfo, "cuMemGetInfo_v2", (size_t*, size_t*))                                                \
   X(MemsetD8, "cuMemsetD8_v2", (DevicePointer, unsigned char, size_t))                             \
   X(StreamCreate, "cuStreamCreate", (Handle*, unsigned))                                           \
   X(StreamDestroy, "cuStreamDestroy_v2", (Handle))                                                 \
   X(StreamSynchronize, "cuStreamSynchronize", (Handle))                                            \
+  X(StreamWaitEvent, "cuStreamWaitEvent", (Handle, Handle, unsigned))                              \
   X(EventCreate, "cuEventCreate", (Handle*, unsigned))                                             \
   X(EventDestroy, "cuEventDestroy_v2", (Handle))                                                   \
   X(EventRecord, "cuEventRecord", (Handle, Handle))                                                \
@@ -71,12 +96,26 @@ enum { kHostMapped = 2, kStreamNonBlocking = 1 };
   X(Launch, "cuLaunchKernel",                                                                      \
     (Handle, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, Handle, void**, \
      void**))                                                                                      \
+  X(GraphCreate, "cuGraphCreate", (Handle*, unsigned))                                             \
+  X(GraphDestroy, "cuGraphDestroy", (Handle))                                                      \
+  X(GraphAddKernel, "cuGraphAddKernelNode_v2",                                                     \
+    (Handle*, Handle, const Handle*, size_t, const KernelNode*))                                   \
+  X(GraphAddEdges, "cuGraphAddDependencies", (Handle, const Handle*, const Handle*, size_t))       \
+  X(GraphInstantiate, "cuGraphInstantiateWithFlags", (Handle*, Handle, unsigned long long))        \
+  X(GraphUpload, "cuGraphUpload", (Handle, Handle))                                                \
+  X(GraphLaunch, "cuGraphLaunch", (Handle, Handle))                                                \
+  X(GraphExecDestroy, "cuGraphExecDestroy", (Handle))                                              \
   X(ErrorName, "cuGetErrorName", (int, const char**))                                              \
   X(ErrorString, "cuGetErrorString", (int, const char**))
+
+#define OBELISK_OPTIONAL_DRIVER_CALLS(X)             \
+  X(GraphAddTypedEdges, "cuGraphAddDependencies_v2", \
+    (Handle, const Handle*, const Handle*, const GraphEdge*, size_t))
 
 struct Driver {
 #define OBELISK_DECLARE(name, symbol, arguments) int(*name) arguments = nullptr;
   OBELISK_DRIVER_CALLS(OBELISK_DECLARE)
+  OBELISK_OPTIONAL_DRIVER_CALLS(OBELISK_DECLARE)
 #undef OBELISK_DECLARE
 };
 

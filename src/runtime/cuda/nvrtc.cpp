@@ -23,6 +23,9 @@ struct Nvrtc {
   int (*CompileProgram)(Program, int, const char* const*) = nullptr;
   int (*GetCUBINSize)(Program, size_t*) = nullptr;
   int (*GetCUBIN)(Program, char*) = nullptr;
+  int (*GetPTXSize)(Program, size_t*) = nullptr;
+  int (*GetPTX)(Program, char*) = nullptr;
+  int (*Version)(int*, int*) = nullptr;
   int (*GetProgramLogSize)(Program, size_t*) = nullptr;
   int (*GetProgramLog)(Program, char*) = nullptr;
   const char* (*GetErrorString)(int) = nullptr;
@@ -53,10 +56,19 @@ std::vector<fs::path> folders_to_search() {
     std::stringstream list(paths);
     for (std::string path; std::getline(list, path, ':');) add_packages(path);
   }
-  if (const char* environment = getenv("VIRTUAL_ENV")) {
+  auto add_python = [&](const fs::path& python) {
     std::error_code ignored;
-    for (const auto& entry : fs::directory_iterator(fs::path(environment) / "lib", ignored))
-      add_packages(entry.path() / "site-packages");
+    for (const auto& entry : fs::directory_iterator(python / "lib", ignored))
+      if (entry.path().filename().string().starts_with("python"))
+        for (const char* packages : {"site-packages", "dist-packages"})
+          add_packages(entry.path() / packages);
+  };
+  if (const char* environment = getenv("VIRTUAL_ENV")) add_python(environment);
+  if (const char* paths = getenv("PATH")) {
+    std::stringstream list(paths);
+    std::error_code ignored;
+    for (std::string path; std::getline(list, path, ':');)
+      if (fs::exists(fs::path(path) / "python3", ignored)) add_python(fs::path(path).parent_path());
   }
   return folders;
 }
@@ -92,6 +104,9 @@ Result<Nvrtc> load() {
   resolve(nvrtc.CompileProgram, "nvrtcCompileProgram");
   resolve(nvrtc.GetCUBINSize, "nvrtcGetCUBINSize");
   resolve(nvrtc.GetCUBIN, "nvrtcGetCUBIN");
+  resolve(nvrtc.GetPTXSize, "nvrtcGetPTXSize");
+  resolve(nvrtc.GetPTX, "nvrtcGetPTX");
+  resolve(nvrtc.Version, "nvrtcVersion");
   resolve(nvrtc.GetProgramLogSize, "nvrtcGetProgramLogSize");
   resolve(nvrtc.GetProgramLog, "nvrtcGetProgramLog");
   resolve(nvrtc.GetErrorString, "nvrtcGetErrorString");
@@ -113,6 +128,12 @@ Result<std::string> find_nvrtc() {
   return nvrtc()->path;
 }
 
+std::string nvrtc_version() {
+  int major = 0, minor = 0;
+  if (!nvrtc().ok() || nvrtc()->Version(&major, &minor) != 0) return "";
+  return fmt::format("{}.{}", major, minor);
+}
+
 Result<Cubin> compile_cubin(const std::string& text, const std::string& architecture,
                             const std::vector<std::string>& defines) {
   if (!nvrtc().ok()) return nvrtc().error();
@@ -130,7 +151,9 @@ Result<Cubin> compile_cubin(const std::string& text, const std::string& architec
     return Error{Code::kBuild, "runtime",
                  fmt::format("the device compiler: {}", n.GetErrorString(code)), "", ""};
   std::vector<std::string> options = {"-std=c++17", "-default-device", "-arch=" + architecture,
-                                      "-lineinfo", "--ptxas-options=-v"};
+                                      "--ptxas-options=-v"};
+  if (const char* wished = getenv("OBELISK_LINEINFO"); wished && *wished)
+    options.push_back("-lineinfo");  // for profilers; it doubles the machine code's size
   for (const std::string& define : defines) options.push_back("-D" + define);
   std::vector<const char*> pointers;
   for (const std::string& option : options) pointers.push_back(option.c_str());
@@ -144,6 +167,11 @@ Result<Cubin> compile_cubin(const std::string& text, const std::string& architec
     n.GetCUBINSize(program, &size);
     cubin.bytes.resize(size);
     n.GetCUBIN(program, cubin.bytes.data());
+    if (n.GetPTXSize(program, &size) == 0 && size > 1) {
+      cubin.ptx.resize(size);
+      n.GetPTX(program, cubin.ptx.data());
+      cubin.ptx.resize(size - 1);  // its end is marked by a zero
+    }
   }
   n.DestroyProgram(&program);
   if (code != 0)

@@ -2,9 +2,9 @@
 /// machine code out.
 ///
 /// Looked for in $OBELISK_NVRTC (a folder or the library), the system's library path,
-/// /usr/local/cuda, then the Python wheel nvidia-cuda-nvrtc below each folder of $PYTHONPATH and
-/// $VIRTUAL_ENV. A wheel's builtins library is loaded first, for the compiler looks for it by name
-/// alone. Compiling needs no GPU.
+/// /usr/local/cuda, then the Python wheel nvidia-cuda-nvrtc below each folder of $PYTHONPATH,
+/// $VIRTUAL_ENV and each Python on the PATH. A wheel's builtins library is loaded first, for the
+/// compiler looks for it by name alone. Compiling needs no GPU.
 #pragma once
 
 #include <string>
@@ -16,11 +16,15 @@ namespace obelisk::runtime::cuda {
 
 struct Cubin {
   std::string bytes;  // machine code for one architecture
+  std::string ptx;    // the same before the assembler, as text
   std::string log;    // the compiler's warnings and the assembler's report of registers and spills
 };
 
 /// Where the compiler was found, or kBuild with the places and the command that mends it.
 Result<std::string> find_nvrtc();
+
+/// Its version, "13.0".
+std::string nvrtc_version();
 
 /// Compiles a text that includes nothing but the device headers. `architecture`: "sm_90a".
 /// `defines`: "NAME=value". Errors: kBuild with the compiler's first lines.

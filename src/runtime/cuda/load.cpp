@@ -1,0 +1,651 @@
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <mutex>
+
+#include "runtime/cuda/source.h"
+#include "runtime/cuda/tables.h"
+#include "target/target.h"
+
+namespace obelisk::runtime {
+namespace {
+
+using namespace cuda;
+
+/// Shared memory that kernels take for themselves beside the tables' (program.cuh), and a reserve
+/// of the driver's.
+constexpr int64_t kOwnShared = 2048;
+
+int64_t bytes_of(const std::vector<Port>& ports) {
+  int64_t total = 0;
+  for (const Port& port : ports) total += (port.type.bytes() + 255) / 256 * 256;
+  return total;
+}
+
+void place_shared(const Launch& launch, DeviceProgram& record) {
+  record.ring_pages = launch.ring_pages;
+  record.scratch_at = launch.scratch_at, record.block_at = launch.block_at;
+}
+
+class CudaExecutable : public Executable, public std::enable_shared_from_this<CudaExecutable> {
+ public:
+  CudaExecutable(std::shared_ptr<const Program> program, Image image, const LoadOptions& options)
+      : program_(std::move(program)), image_(std::move(image)), options_(options) {}
+  ~CudaExecutable() override {
+    if (!module_) return;
+    InContext here(gpu_);
+    weights_.clear();
+    for (Memory* each : {&tasks_, &first_, &blocks_}) each->release();
+    driver_->ModuleUnload(module_);
+  }
+
+  const Program& program() const override { return *program_; }
+  const LoadReport& report() const override { return report_; }
+  const DeviceReport* device() const override { return &device_; }
+  std::vector<std::string> objects() const override { return {to_entry(image_)}; }
+  Result<std::unique_ptr<Context>> context(int threads) const override;
+
+  /// Tables and the report; the GPU's side only where one is.
+  Status init(LoadReport report);
+
+  std::shared_ptr<const Program> program_;
+  Image image_;
+  const LoadOptions options_;
+  LoadReport report_;
+  DeviceReport device_;
+  Tables cut_;
+  const Driver* driver_ = nullptr;
+  Gpu gpu_;
+  std::optional<Error> absent_;  // why there is no GPU to run on
+  Handle module_ = nullptr;
+  std::vector<Handle> functions_;  // by launch
+  Memory tasks_, first_, blocks_;
+  std::vector<Memory> weights_;
+
+ private:
+  Status on_gpu();
+  Status upload_weights();
+};
+
+/// One user's memory on the GPU: arena, barrier, staging for the host's arrays, a graph of
+/// launches.
+class CudaContext : public Context {
+ public:
+  explicit CudaContext(std::shared_ptr<const CudaExecutable> executable)
+      : executable_(std::move(executable)),
+        gpu_(executable_->gpu_),
+        driver_(*executable_->driver_) {}
+  ~CudaContext() override;
+  Status init();
+  Status run(std::span<const void* const> inputs, std::span<void* const> outputs) override;
+  Status run_on(std::span<const void* const> inputs, std::span<void* const> outputs,
+                void* stream) override;
+  Result<std::vector<double>> device_us(int count) override;
+  Result<std::vector<TaskTime>> task_times() override;
+
+ private:
+  const Program& program() const { return *executable_->program_; }
+  bool mono() const { return program().granularity == "mono"; }
+  Result<Handle> make_graph(DevicePointer stamps);
+  Status reserve_staging();
+  Status bind(Handle stream);
+  Status launch(Handle stream, Handle graph, DevicePointer stamps);
+  Status copies(Handle stream);
+  Status failed(Status status);
+  bool on_device(const void* pointer) const;
+
+  const std::shared_ptr<const CudaExecutable> executable_;
+  const Gpu gpu_;
+  const Driver& driver_;
+  Memory arena_, counter_, port_table_, staging_;
+  void* pinned_ = nullptr;
+  DeviceWatch* watch_ = nullptr;
+  Handle stream_ = nullptr, graph_ = nullptr, ran_ = nullptr, from_ = nullptr, to_ = nullptr;
+  Handle last_stream_ = nullptr;
+  bool has_run_ = false;
+  DeviceProgram record_ = {};
+  std::vector<DevicePointer> ports_, bound_;  // of this run; what the GPU's table holds
+  std::vector<DevicePointer> staged_;         // by port
+  std::vector<int64_t> offsets_;              // by port, into the staging
+  std::optional<Error>
+      broken_;  // what a run ended with; the GPU's context does not recover from it
+};
+
+Status CudaExecutable::init(LoadReport report) {
+  report_ = std::move(report);
+  const Program& p = *program_;
+  auto gpu = open_gpu(options_.gpu);
+  if (!gpu.ok()) {
+    absent_ = gpu.error();
+  } else if (gpu->architecture != p.target &&
+             !(p.target.back() != 'a' && gpu->architecture.substr(0, 4) == p.target.substr(0, 4))) {
+    absent_ = Error{Code::kDevice, "runtime",
+                    fmt::format("the program is for {}, the GPU is {} ({})", p.target,
+                                gpu->architecture, gpu->name),
+                    "", "compile it again with --target cuda"};
+  } else {
+    gpu_ = *gpu;
+    TRY(driver_, load_driver());
+  }
+  int64_t room = gpu_.shared_bytes;
+  if (room == 0) {
+    TRY(const target::DeviceSpec spec, target::device(p.target));
+    room = spec.fast_memory.count + kOwnShared;
+  }
+  TRY(cut_, make_tables(p, p.granularity == "mono", room - kOwnShared));
+  device_ = {.gpu = gpu_.name,
+             .architecture = p.target,
+             .granularity = p.granularity,
+             .launches = static_cast<int>(cut_.launches.size()),
+             .phases = p.waves};
+  device_.barriers = p.granularity == "mono" ? std::max(p.waves - 1, 0) : 0;
+  device_.cubin_bytes = static_cast<int64_t>(image_.bytes.size());
+  for (const Tensor& weight : p.weights)
+    device_.bytes_streamed += weight.empty() ? 0 : weight.bytes();
+  for (const auto* ports : {&p.inputs, &p.outputs})
+    for (const Port& port : *ports) device_.bytes_streamed += port.type.bytes();
+  if (auto spec = target::device(p.target, p.sms); spec.ok())
+    device_.roof_bytes_per_us = spec->bytes_per_sm * 1000.0 * spec->sms;
+  for (KernelReport kernel : image_.kernels) {
+    int64_t dynamic = 0;
+    for (const Launch& launch : cut_.launches)
+      if (kernel_name(launch.body) == kernel.name)
+        dynamic = std::max<int64_t>(dynamic, launch.shared);
+    kernel.smem_bytes += dynamic;
+    device_.kernels.push_back(kernel);
+  }
+  if (absent_) return ok_status();
+  InContext here(gpu_);
+  return on_gpu();
+}
+
+Status CudaExecutable::on_gpu() {
+  const Driver& d = *driver_;
+  const Program& p = *program_;
+  TRY_STATUS(check(d.ModuleLoadData(&module_, image_.bytes.data()), "load the device code"));
+  for (const Launch& launch : cut_.launches) {
+    Handle function = nullptr;
+    TRY_STATUS(check(d.ModuleGetFunction(&function, module_, kernel_name(launch.body).c_str()),
+                     "find a kernel"));
+    int now = 0;
+    d.FuncGetAttribute(&now, kDynamicShared,
+                       function);  // bodies are shared by works that take less
+    if (launch.shared > now || launch.work < 0)
+      TRY_STATUS(check(d.FuncSetAttribute(function, kDynamicShared, std::max(launch.shared, now)),
+                       "reserve shared memory"));
+    functions_.push_back(function);
+  }
+  if (p.granularity == "mono" && !cut_.launches.empty()) {
+    int fits = 0;
+    TRY_STATUS(check(
+        d.Occupancy(&fits, functions_[0], kThreads, static_cast<size_t>(cut_.launches[0].shared)),
+        "ask for the occupancy"));
+    if (fits * gpu_.sms < p.sms)
+      return Error{
+          Code::kDevice, "runtime",
+          fmt::format("the program is scheduled for {} multiprocessors, {} can run it at once",
+                      p.sms, fits * gpu_.sms),
+          "", "compile it again on this machine"};
+  }
+  TRY_STATUS(upload_weights());
+  TRY_STATUS(tasks_.fill(cut_.tasks, "the tasks"));
+  TRY_STATUS(first_.fill(cut_.first, "the lists"));
+  return blocks_.fill(cut_.blocks, "the works");
+}
+
+Status CudaExecutable::upload_weights() {
+  const Program& p = *program_;
+  int64_t wanted = p.arena.count + bytes_of(p.inputs) + bytes_of(p.outputs);
+  for (const Tensor& weight : p.weights) wanted += weight.empty() ? 0 : weight.bytes();
+  if (const int64_t limit = options_.memory_limit.count; limit > 0 && wanted > limit)
+    return Error{
+        Code::kMemory, "runtime",
+        fmt::format("the program takes {} of the GPU's memory ({} of workspace), the limit is {}",
+                    to_string(Bytes{wanted}), to_string(p.arena), to_string(Bytes{limit})),
+        "", "a smaller batch, or a higher --memory-limit"};
+  std::vector<DevicePointer> at;
+  for (const Tensor& weight : p.weights) {
+    weights_.emplace_back();
+    // Some room behind the last byte: copies of whole pages may read past a weight's end.
+    if (!weight.empty()) {
+      TRY_STATUS(weights_.back().reserve(weight.bytes() + 256, "a weight"));
+      if (weight.bytes() > 0)
+        TRY_STATUS(check(driver_->CopyToDevice(weights_.back().at(), weight.data(),
+                                               static_cast<size_t>(weight.bytes())),
+                         "copy a weight"));
+    }
+    at.push_back(weights_.back().at());
+  }
+  place_weights(cut_, p, at);
+  return ok_status();
+}
+
+Result<std::unique_ptr<Context>> CudaExecutable::context(int) const {
+  if (absent_) return *absent_;
+  InContext here(gpu_);
+  auto context = std::make_unique<CudaContext>(shared_from_this());
+  TRY_STATUS(context->init());
+  return std::unique_ptr<Context>(std::move(context));
+}
+
+CudaContext::~CudaContext() {
+  InContext here(gpu_);
+  if (stream_) driver_.StreamSynchronize(stream_);
+  if (has_run_ && last_stream_ != stream_ && ran_) driver_.EventSynchronize(ran_);
+  if (graph_) driver_.GraphExecDestroy(graph_);
+  for (Handle event : {ran_, from_, to_})
+    if (event) driver_.EventDestroy(event);
+  if (stream_) driver_.StreamDestroy(stream_);
+  if (pinned_) driver_.MemFreeHost(pinned_);
+  if (watch_) driver_.MemFreeHost(watch_);
+  for (Memory* each : {&arena_, &counter_, &port_table_, &staging_}) each->release();
+}
+
+Status CudaContext::init() {
+  const Program& p = program();
+  const size_t ports = p.inputs.size() + p.outputs.size();
+  ports_.assign(ports, 0), staged_.assign(ports, 0), bound_.assign(ports, 1);
+  TRY_STATUS(check(driver_.StreamCreate(&stream_, kStreamNonBlocking), "make a stream"));
+  for (Handle* event : {&ran_, &from_, &to_})
+    TRY_STATUS(check(driver_.EventCreate(event, 0), "make an event"));
+  TRY_STATUS(arena_.reserve(p.arena.count + 256, "the workspace"));
+  const uint64_t zero[16] = {};
+  TRY_STATUS(counter_.fill(zero, sizeof zero, "the barrier"));
+  TRY_STATUS(port_table_.reserve(static_cast<int64_t>(ports * 8), "the table of ports"));
+  if (executable_->options_.watchdog) {
+    void* host = nullptr;
+    TRY_STATUS(check(driver_.MemHostAlloc(&host, sizeof(DeviceWatch), kHostMapped),
+                     "memory of the watchdog"));
+    watch_ = static_cast<DeviceWatch*>(memset(host, 0, sizeof(DeviceWatch)));
+  }
+  record_ = {.tasks = executable_->tasks_.at(),
+             .first = executable_->first_.at(),
+             .blocks = executable_->blocks_.at(),
+             .arena = arena_.at(),
+             .counter = counter_.at(),
+             .watch = reinterpret_cast<DevicePointer>(watch_),
+             .waves = std::max(p.waves, 1)};
+  if (mono()) {
+    place_shared(executable_->cut_.launches[0], record_);
+    if (ports > kInlinePorts) record_.ports = port_table_.at();
+    return ok_status();
+  }
+  record_.ports = port_table_.at();
+  TRY(graph_, make_graph(0));
+  return check(driver_.GraphUpload(graph_, stream_), "upload the graph");
+}
+
+/// A kernel a work; every kernel of a wave follows all of the wave before. Independent works are
+/// parallel branches.
+Result<Handle> CudaContext::make_graph(DevicePointer stamps) {
+  const std::vector<Launch>& launches = executable_->cut_.launches;
+  const auto build = [&](bool programmatic) -> Result<Handle> {
+    Handle graph = nullptr, ready = nullptr;
+    TRY_STATUS(check(driver_.GraphCreate(&graph, 0), "make a graph"));
+    std::vector<Handle> before, now;
+    const auto add = [&]() -> Status {
+      for (size_t k = 0; k < launches.size(); ++k) {
+        const Launch& launch = launches[k];
+        if (k > 0 && launches[k - 1].wave != launch.wave) before = std::move(now), now.clear();
+        DeviceProgram record = record_;
+        record.tasks += static_cast<uint64_t>(launch.first_task) * sizeof(ObkTask);
+        record.first = 0;
+        place_shared(launch, record);
+        record.stamps =
+            stamps ? stamps + static_cast<uint64_t>(launch.first_task) * sizeof(DeviceStamp) : 0;
+        void* parameters[] = {&record};
+        KernelNode node = {.function = executable_->functions_[k],
+                           .grid = {static_cast<unsigned>(launch.tasks), 1, 1},
+                           .block = {kThreads, 1, 1},
+                           .shared_bytes = static_cast<unsigned>(launch.shared),
+                           .parameters = parameters};
+        Handle made = nullptr;
+        TRY_STATUS(check(driver_.GraphAddKernel(&made, graph, nullptr, 0, &node),
+                         "add a kernel to the graph"));
+        for (Handle previous : before) {
+          const int code = programmatic ? driver_.GraphAddTypedEdges(graph, &previous, &made,
+                                                                     &kProgrammaticEdge, 1)
+                                        : driver_.GraphAddEdges(graph, &previous, &made, 1);
+          TRY_STATUS(check(code, "add an edge to the graph"));
+        }
+        now.push_back(made);
+      }
+      return check(driver_.GraphInstantiate(&ready, graph, 0), "make the graph ready");
+    };
+    const Status added = add();
+    driver_.GraphDestroy(graph);
+    if (!added.ok()) return added.error();
+    return ready;
+  };
+  if (program().granularity == "stitch" && driver_.GraphAddTypedEdges &&
+      program().target >= "sm_90") {
+    auto overlapping = build(true);
+    if (overlapping.ok()) return overlapping;
+    LOG(kWarning, "runtime", "kernels of the graph do not overlap: {}",
+        overlapping.error().message);
+  }
+  return build(false);
+}
+
+bool CudaContext::on_device(const void* pointer) const {
+  unsigned kind = 0;
+  return driver_.PointerAttribute(&kind, kPointerMemoryType,
+                                  reinterpret_cast<DevicePointer>(pointer)) == 0 &&
+         kind == kMemoryDevice;
+}
+
+/// Memory for the host's arrays, when the first one comes.
+Status CudaContext::reserve_staging() {
+  if (pinned_) return ok_status();
+  const Program& p = program();
+  offsets_.clear();
+  int64_t total = 0;
+  for (const auto* ports : {&p.inputs, &p.outputs})
+    for (const Port& port : *ports)
+      offsets_.push_back(total), total += (port.type.bytes() + 255) / 256 * 256;
+  TRY_STATUS(staging_.reserve(total, "inputs and outputs"));
+  for (size_t k = 0; k < offsets_.size(); ++k)
+    staged_[k] = staging_.at() + static_cast<uint64_t>(offsets_[k]);
+  return check(driver_.MemHostAlloc(&pinned_, static_cast<size_t>(std::max<int64_t>(total, 16)), 0),
+               "pinned memory for inputs and outputs");
+}
+
+/// Tells the GPU where this run's ports are, when they are elsewhere than in the last.
+Status CudaContext::bind(Handle stream) {
+  if (has_run_ && last_stream_ != stream)
+    TRY_STATUS(check(driver_.StreamWaitEvent(stream, ran_, 0), "wait for the run before"));
+  last_stream_ = stream;
+  if (record_.ports == 0) {
+    std::copy(ports_.begin(), ports_.end(), record_.inline_ports);
+  } else if (ports_ != bound_) {
+    TRY_STATUS(
+        check(driver_.CopyToDeviceAsync(port_table_.at(), ports_.data(), ports_.size() * 8, stream),
+              "name the ports"));
+    bound_ = ports_;
+  }
+  return ok_status();
+}
+
+Status CudaContext::launch(Handle stream, Handle graph, DevicePointer stamps) {
+  if (graph) return check(driver_.GraphLaunch(graph, stream), "launch the graph");
+  record_.stamps = stamps;
+  void* parameters[] = {&record_};
+  const Launch& all = executable_->cut_.launches[0];
+  return check(driver_.LaunchCooperative(executable_->functions_[0],
+                                         static_cast<unsigned>(all.tasks), 1, 1, kThreads, 1, 1,
+                                         static_cast<unsigned>(all.shared), stream, parameters),
+               "launch the program");
+}
+
+/// Outputs that are inputs, weights or other outputs.
+Status CudaContext::copies(Handle stream) {
+  const Program& p = program();
+  for (const Program::Copy& copy : p.copies) {
+    DevicePointer from = 0;
+    switch (copy.from.kind) {
+      case BufferKind::kInput:
+        from = ports_[copy.from.index];
+        break;
+      case BufferKind::kOutput:
+        from = ports_[p.inputs.size() + copy.from.index];
+        break;
+      case BufferKind::kWeight:
+        from = executable_->weights_[copy.from.index].at();
+        break;
+      case BufferKind::kArena:
+        from = arena_.at() + static_cast<uint64_t>(copy.from.index);
+        break;
+    }
+    const auto bytes = static_cast<size_t>(p.outputs[copy.output].type.bytes());
+    if (bytes)
+      TRY_STATUS(
+          check(driver_.CopyAsync(ports_[p.inputs.size() + copy.output], from, bytes, stream),
+                "copy an output"));
+  }
+  return ok_status();
+}
+
+/// An error of the device stays: later runs answer with it. Says what the watchdog saw.
+Status CudaContext::failed(Status status) {
+  if (status.ok()) return status;
+  Error error = status.error();
+  if (watch_ && watch_->hit) {
+    const DeviceWatch& w = *watch_;
+    const ObkTask* task = mono() && w.task < executable_->cut_.tasks.size()
+                              ? &executable_->cut_.tasks[w.task]
+                              : nullptr;
+    error.message = fmt::format(
+        "SM {} waits for {} at {:#x} before task {}{}: it wants {}, has {} ({})", w.sm,
+        w.kind == 1 ? "the grid barrier" : "a page of weights", w.counter, w.task,
+        task ? fmt::format(" (wave {}, '{}')", task->wave, program().works[task->work].label)
+             : std::string(),
+        w.want, w.have, error.message);
+  }
+  if (error.code == Code::kDevice) {
+    error.hint = "the GPU's context does not recover: start the program again";
+    broken_ = error;
+  }
+  return error;
+}
+
+Status CudaContext::run(std::span<const void* const> inputs, std::span<void* const> outputs) {
+  const Program& p = program();
+  CHECK(inputs.size() == p.inputs.size() && outputs.size() == p.outputs.size(),
+        "{} inputs and {} outputs given, {} and {} needed", inputs.size(), outputs.size(),
+        p.inputs.size(), p.outputs.size());
+  if (broken_) return *broken_;
+  InContext here(gpu_);
+  const auto whole = [&]() -> Status {
+    for (size_t k = 0; k < ports_.size(); ++k) {
+      const bool in = k < inputs.size();
+      const void* pointer = in ? inputs[k] : outputs[k - inputs.size()];
+      const int64_t bytes = (in ? p.inputs[k] : p.outputs[k - inputs.size()]).type.bytes();
+      if (on_device(pointer)) {
+        ports_[k] = reinterpret_cast<DevicePointer>(pointer);
+        continue;
+      }
+      TRY_STATUS(reserve_staging());
+      ports_[k] = staged_[k];
+      if (!in || bytes == 0) continue;
+      char* pinned = static_cast<char*>(pinned_) + offsets_[k];
+      memcpy(pinned, pointer, static_cast<size_t>(bytes));
+      TRY_STATUS(
+          check(driver_.CopyToDeviceAsync(staged_[k], pinned, static_cast<size_t>(bytes), stream_),
+                "copy an input"));
+    }
+    TRY_STATUS(bind(stream_));
+    TRY_STATUS(launch(stream_, graph_, 0));
+    TRY_STATUS(copies(stream_));
+    for (size_t k = 0; k < outputs.size(); ++k) {
+      const auto bytes = static_cast<size_t>(p.outputs[k].type.bytes());
+      const size_t port = inputs.size() + k;
+      if (ports_[port] == staged_[port] && bytes)
+        TRY_STATUS(check(driver_.CopyToHostAsync(static_cast<char*>(pinned_) + offsets_[port],
+                                                 staged_[port], bytes, stream_),
+                         "copy an output"));
+    }
+    TRY_STATUS(check(driver_.StreamSynchronize(stream_), "run the program"));
+    for (size_t k = 0; k < outputs.size(); ++k) {
+      const size_t port = inputs.size() + k;
+      if (ports_[port] == staged_[port] && pinned_)
+        memcpy(outputs[k], static_cast<char*>(pinned_) + offsets_[port],
+               static_cast<size_t>(p.outputs[k].type.bytes()));
+    }
+    has_run_ = true;
+    return ok_status();
+  };
+  return failed(whole());
+}
+
+Status CudaContext::run_on(std::span<const void* const> inputs, std::span<void* const> outputs,
+                           void* stream) {
+  const Program& p = program();
+  CHECK(inputs.size() == p.inputs.size() && outputs.size() == p.outputs.size(),
+        "{} inputs and {} outputs given, {} and {} needed", inputs.size(), outputs.size(),
+        p.inputs.size(), p.outputs.size());
+  if (broken_) return *broken_;
+  InContext here(gpu_);
+  for (size_t k = 0; k < ports_.size(); ++k) {
+    const void* pointer = k < inputs.size() ? inputs[k] : outputs[k - inputs.size()];
+    if (!on_device(pointer))
+      return Error{
+          Code::kUsage, "runtime",
+          fmt::format("'{}' is not in the GPU's memory",
+                      (k < inputs.size() ? p.inputs[k] : p.outputs[k - inputs.size()]).name),
+          "", "device pointers, or run() without a stream"};
+    ports_[k] = reinterpret_cast<DevicePointer>(pointer);
+  }
+  const auto on = static_cast<Handle>(stream);
+  const auto whole = [&]() -> Status {
+    TRY_STATUS(bind(on));
+    TRY_STATUS(launch(on, graph_, 0));
+    TRY_STATUS(copies(on));
+    has_run_ = true;
+    return check(driver_.EventRecord(ran_, on), "record an event");
+  };
+  return failed(whole());
+}
+
+Result<std::vector<double>> CudaContext::device_us(int count) {
+  if (broken_) return *broken_;
+  if (!has_run_)
+    return Error{Code::kUsage, "runtime", "nothing has run yet", "", "run once before timing"};
+  InContext here(gpu_);
+  constexpr int kRow = 10;  // runs in a row, so that the host's latency is hidden
+  std::vector<double> us;
+  const auto measure = [&]() -> Status {
+    TRY_STATUS(bind(stream_));
+    for (int k = -1; k < count; ++k) {  // the first one warms up
+      TRY_STATUS(check(driver_.EventRecord(from_, stream_), "record an event"));
+      for (int run = 0; run < kRow; ++run) {
+        TRY_STATUS(launch(stream_, graph_, 0));
+        TRY_STATUS(copies(stream_));
+      }
+      TRY_STATUS(check(driver_.EventRecord(to_, stream_), "record an event"));
+      TRY_STATUS(check(driver_.EventSynchronize(to_), "run the program"));
+      float millis = 0;
+      TRY_STATUS(check(driver_.EventElapsed(&millis, from_, to_), "read an event"));
+      if (k >= 0) us.push_back(millis * 1000.0 / kRow);
+    }
+    return ok_status();
+  };
+  if (Status status = failed(measure()); !status.ok()) return status.error();
+  return us;
+}
+
+Result<std::vector<TaskTime>> CudaContext::task_times() {
+  if (broken_) return *broken_;
+  if (!has_run_)
+    return Error{Code::kUsage, "runtime", "nothing has run yet", "", "run once before profiling"};
+  InContext here(gpu_);
+  const std::vector<ObkTask>& tasks = executable_->cut_.tasks;
+  Memory stamps;
+  std::vector<DeviceStamp> got(tasks.size());
+  Handle graph = nullptr;
+  const auto measure = [&]() -> Status {
+    TRY_STATUS(stamps.fill(got, "the stamps"));
+    if (!mono()) {
+      TRY(graph, make_graph(stamps.at()));
+    }
+    TRY_STATUS(bind(stream_));
+    for (int run = 0; run < 4; ++run)
+      TRY_STATUS(launch(stream_, graph, stamps.at()));  // the last one counts, warm
+    TRY_STATUS(check(driver_.StreamSynchronize(stream_), "run the program"));
+    return check(driver_.CopyToHost(got.data(), stamps.at(), got.size() * sizeof(DeviceStamp)),
+                 "read the stamps");
+  };
+  Status status = failed(measure());
+  record_.stamps = 0;
+  if (graph) driver_.GraphExecDestroy(graph);
+  if (!status.ok()) return status.error();
+  uint64_t start = UINT64_MAX;
+  for (const DeviceStamp& stamp : got) start = std::min(start, stamp.start);
+  std::vector<TaskTime> times;
+  for (size_t k = 0; k < got.size(); ++k)
+    times.push_back({.work = static_cast<int>(tasks[k].work),
+                     .wave = static_cast<int>(tasks[k].wave),
+                     .sm = static_cast<int>(got[k].sm),
+                     .start_us = static_cast<double>(got[k].start - start) / 1e3,
+                     .end_us = static_cast<double>(got[k].end - start) / 1e3});
+  return times;
+}
+
+}  // namespace
+
+Result<std::shared_ptr<const Executable>> load_cuda(std::shared_ptr<const Program> program,
+                                                    const LoadOptions& options) {
+  const auto start = std::chrono::steady_clock::now();
+  LoadReport report;
+  Result<Image> image = Error{};
+  if (program->objects.size() == 1) image = from_entry(program->objects[0]);
+  if (image.ok()) {
+    report.carried = 1;
+  } else {
+    if (!program->objects.empty()) report.not_carried = image.error().message;
+    TRY(image, build_image(*program, program->target, options));
+    (image->cached ? report.cached : report.compiled) = static_cast<int>(program->bodies.size());
+    report.compiler = "NVRTC " + nvrtc_version();
+  }
+  if (options.progress) options.progress(1, 1);
+  auto executable =
+      std::make_shared<CudaExecutable>(std::move(program), std::move(*image), options);
+  report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  TRY_STATUS(executable->init(std::move(report)));
+  return std::shared_ptr<const Executable>(std::move(executable));
+}
+
+Result<std::shared_ptr<const Executable>> load(std::shared_ptr<const Program> program,
+                                               const LoadOptions& options) {
+  return program->on_gpu() ? load_cuda(std::move(program), options)
+                           : load_cpu(std::move(program), options);
+}
+
+Result<GpuDescription> describe_gpu(int index) {
+  TRY(const Gpu gpu, open_gpu(index));
+  TRY(const Driver* driver, load_driver());
+  InContext here(gpu);
+  size_t free = 0, total = 0;
+  TRY_STATUS(check(driver->MemInfo(&free, &total), "ask for the GPU's memory"));
+  return GpuDescription{
+      gpu.name,           gpu.architecture,           gpu.sms,
+      gpu.driver_version, static_cast<int64_t>(free), static_cast<int64_t>(total)};
+}
+
+Result<std::string> find_device_compiler() {
+  TRY(const std::string path, find_nvrtc());
+  return fmt::format("{} (version {})", path, nvrtc_version());
+}
+
+Result<std::string> device_text(const Program& program, const std::string& kind,
+                                const LoadOptions& options) {
+  TRY(const std::string text, device_source(program));
+  if (kind == "cuda") return text;
+  if (kind == "cubin") {
+    TRY(const Image image, build_image(program, program.target, options));
+    return image.bytes;
+  }
+  TRY(const Cubin cubin,
+      compile_cubin(text, program.target,
+                    program.granularity == "mono" ? std::vector<std::string>{"OBK_MONO=1"}
+                                                  : std::vector<std::string>{}));
+  if (cubin.ptx.empty())
+    return Error{Code::kUnsupported, "runtime",
+                 "this version of NVRTC gives no PTX for " + program.target, "",
+                 "update it: pip install -U nvidia-cuda-nvrtc"};
+  return cubin.ptx;
+}
+
+Status Context::run_on(std::span<const void* const>, std::span<void* const>, void*) {
+  return Error{Code::kUnsupported, "runtime", "a program on the CPU has no streams", "",
+               "run() without a stream"};
+}
+Result<std::vector<double>> Context::device_us(int) {
+  return Error{Code::kUnsupported, "runtime", "a program on the CPU has no device time", "",
+               "bench with --target cuda"};
+}
+Result<std::vector<TaskTime>> Context::task_times() {
+  return Error{Code::kUnsupported, "runtime", "a program on the CPU records no times of tasks", "",
+               "OBELISK_PROFILE=1 prints times of bodies"};
+}
+
+}  // namespace obelisk::runtime

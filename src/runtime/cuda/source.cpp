@@ -1,0 +1,208 @@
+#include "runtime/cuda/source.h"
+
+#include <cxxabi.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <sstream>
+
+#include "runtime/cuda/dialect_files.h"
+#include "runtime/cuda/tables.h"
+
+namespace obelisk::runtime::cuda {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kWatchdogClocks = "OBK_WATCHDOG=4000000000";  // about two seconds
+
+bool is_mono(const Program& program) { return program.granularity == "mono"; }
+
+std::vector<std::string> defines_of(const Program& program, const LoadOptions& options) {
+  std::vector<std::string> defines;
+  if (is_mono(program)) defines.push_back("OBK_MONO=1");
+  if (options.watchdog) defines.push_back(kWatchdogClocks);
+  return defines;
+}
+
+/// A cache entry is the machine code, what the assembler said about it, and a tail that tells them
+/// apart.
+constexpr char kTail[8] = {'o', 'b', 'k', 'c', 'u', 'b', '1', '\n'};
+
+std::string dialect_text() {
+  std::string all;
+  for (int k = 0; k < kDialectFileCount; ++k) all += kDialectFiles[k].text;
+  return all;
+}
+
+/// Errors where the assembler reports what means a broken kernel.
+Status judge(const Program& program, const Image& image) {
+  const auto broken = [](std::string message, std::string node) {
+    return Error{Code::kBuild, "runtime", std::move(message), std::move(node),
+                 "this is a defect of Obelisk; please report it with the model"};
+  };
+  if (const size_t at = image.log.find("(C75"); at != std::string::npos) {
+    const size_t begin = image.log.rfind('\n', at),
+                 from = begin == std::string::npos ? 0 : begin + 1;
+    return broken("the assembler serialised matrix instructions: " +
+                      image.log.substr(from, image.log.find('\n', at) - from),
+                  "");
+  }
+  for (const KernelReport& kernel : image.kernels) {
+    if (kernel.spill_bytes == 0) continue;
+    // A hand-written block holds its sums in registers; in local memory they would be many times
+    // slower. A generated body may spill.
+    const bool generated = kernel.name.starts_with("obk_");
+    if (!generated)
+      return broken(fmt::format("{} spills {} bytes of registers", kernel.name, kernel.spill_bytes),
+                    program.name);
+    LOG(kInfo, "runtime", "{} spills {} bytes of registers", kernel.name, kernel.spill_bytes);
+  }
+  return ok_status();
+}
+
+}  // namespace
+
+std::string kernel_name(int body) {
+  return body < 0 ? "obk_program" : fmt::format("obk_kernel_{}", body);
+}
+
+Result<std::string> device_source(const Program& program) {
+  for (const CustomRecord& custom : program.customs)
+    return Error{Code::kUnsupported, "runtime",
+                 fmt::format("{} has no device code", ops::to_string(custom.op)), custom.name,
+                 "compile with --target cpu"};
+  const bool mono = is_mono(program);
+  // A body that is a kernel of its own becomes part of it; one of many is called.
+  std::string text = mono ? "" : "#define OBK_INLINE_BODIES\n";
+  text += "#include \"program.cuh\"\n";
+  std::string cases, kernels;
+  for (size_t k = 0; k < program.bodies.size(); ++k) {
+    text += fmt::format("\n/* {} */\n#define obk_body obk_body_{}\n{}#undef obk_body\n",
+                        program.bodies[k].label, k, program.bodies[k].text);
+    cases += fmt::format("    case {0}: return obk_body_{0}(t, p, x, w);\n", k);
+    kernels += fmt::format("OBK_KERNEL({}, obk_body_{})\n", kernel_name(static_cast<int>(k)), k);
+  }
+  if (!mono) return text + "\n" + kernels;
+  return text +
+         "\nstatic __device__ void obk_dispatch(int32_t body, const ObkTask* t, const int64_t* p, "
+         "void* const* x, ObkLanes* w) {\n  switch (body) {\n" +
+         cases + "  }\n}\n";
+}
+
+std::vector<KernelReport> read_assembler_log(const std::string& log) {
+  std::vector<KernelReport> kernels;
+  const auto named = [&](const std::string& mangled) -> KernelReport& {
+    // A C++ function's name stands in its mangled one: _ZN...10obk_body_3...
+    std::string name = mangled;
+    if (const size_t at = mangled.find("obk_body_"); at != std::string::npos) {
+      size_t end = at + 9;
+      while (end < mangled.size() && isdigit(static_cast<unsigned char>(mangled[end]))) ++end;
+      name = mangled.substr(at, end - at);
+    } else if (char* plain = abi::__cxa_demangle(mangled.c_str(), nullptr, nullptr, nullptr)) {
+      name = plain;  // (anonymous namespace)::obk::gemm16<false>(ObkLanes*, ObkGemm const&)
+      free(plain);
+      if (const size_t from = name.find("obk::"); from != std::string::npos)
+        name = name.substr(from, name.find('(', from) - from);
+    }
+    for (KernelReport& known : kernels)
+      if (known.name == name) return known;
+    kernels.push_back({.name = name});
+    return kernels.back();
+  };
+  const auto after = [](const std::string& line, const std::string& word) {
+    const size_t at = line.find(word);
+    return at == std::string::npos ? std::string() : line.substr(at + word.size());
+  };
+  /// The number before `word`.
+  const auto number = [](const std::string& line, const std::string& word) -> int64_t {
+    size_t at = line.find(word);
+    if (at == std::string::npos) return 0;
+    while (at > 0 && line[at - 1] == ' ') --at;
+    size_t begin = at;
+    while (begin > 0 && isdigit(static_cast<unsigned char>(line[begin - 1]))) --begin;
+    return atoll(line.substr(begin, at - begin).c_str());
+  };
+  std::istringstream lines(log);
+  std::string entry, function;
+  for (std::string line; std::getline(lines, line);) {
+    if (std::string name = after(line, "Compiling entry function '"); !name.empty())
+      entry = function = name.substr(0, name.find('\''));
+    else if (std::string of = after(line, "Function properties for "); !of.empty())
+      function = of;
+    else if (line.find("bytes spill stores") != std::string::npos && !function.empty())
+      named(function).spill_bytes =
+          number(line, "bytes spill stores") + number(line, "bytes spill loads");
+    else if (line.find("Used ") != std::string::npos && !entry.empty()) {
+      KernelReport& kernel = named(entry);
+      kernel.registers = static_cast<int>(number(line, "registers"));
+      kernel.smem_bytes = number(line, "bytes smem");
+    }
+  }
+  return kernels;
+}
+
+Result<Image> build_image(const Program& program, const std::string& architecture,
+                          const LoadOptions& options) {
+  TRY(const std::string text, device_source(program));
+  const std::vector<std::string> defines = defines_of(program, options);
+  std::string identity = architecture + " " + nvrtc_version();
+  for (const std::string& define : defines) identity += " " + define;
+  std::string folder = cache_folder(options.cache_dir);
+  std::error_code failed;
+  if (!folder.empty()) {
+    fs::create_directories(folder, failed);
+    if (failed || access(folder.c_str(), W_OK) != 0) {
+      LOG(kWarning, "runtime",
+          "the cache '{}' cannot be written; device code is compiled every time", folder);
+      folder.clear();
+    }
+  }
+  const std::string kept =
+      folder.empty()
+          ? ""
+          : folder + "/" + to_string(hash_text(identity + dialect_text() + text)) + ".cubin";
+  Result<Image> image = Error{};
+  if (auto bytes = kept.empty() ? Result<std::string>(Error{}) : read_file(kept); bytes.ok())
+    image = from_entry(*bytes);
+  if (image.ok()) {
+    image->cached = true;
+  } else {
+    TRY(Cubin cubin, compile_cubin(text, architecture, defines));
+    image = Image{.bytes = std::move(cubin.bytes), .log = std::move(cubin.log)};
+    image->kernels = read_assembler_log(image->log);
+    if (!kept.empty())
+      if (Status published = write_file(kept, to_entry(*image)); !published.ok())
+        LOG(kWarning, "runtime", "not cached: {}", published.error().text());
+  }
+  TRY_STATUS(judge(program, *image));
+  return image;
+}
+
+std::string to_entry(const Image& image) {
+  std::string bytes = image.bytes + image.log;
+  const uint64_t sizes[2] = {image.bytes.size(), image.log.size()};
+  bytes.append(reinterpret_cast<const char*>(sizes), sizeof sizes);
+  return bytes.append(kTail, sizeof kTail);
+}
+
+Result<Image> from_entry(const std::string& bytes) {
+  uint64_t sizes[2];
+  constexpr size_t kEnd = sizeof sizes + sizeof kTail;
+  const Error damaged{Code::kBuild, "runtime", "the device code is damaged", "",
+                      "compile it again from its model"};
+  if (bytes.size() < kEnd ||
+      memcmp(bytes.data() + bytes.size() - sizeof kTail, kTail, sizeof kTail))
+    return damaged;
+  memcpy(sizes, bytes.data() + bytes.size() - kEnd, sizeof sizes);
+  if (sizes[0] > bytes.size() || sizes[1] > bytes.size() ||
+      sizes[0] + sizes[1] + kEnd != bytes.size())
+    return damaged;
+  Image image{.bytes = bytes.substr(0, sizes[0]), .log = bytes.substr(sizes[0], sizes[1])};
+  image.kernels = read_assembler_log(image.log);
+  return image;
+}
+
+}  // namespace obelisk::runtime::cuda

@@ -1,0 +1,42 @@
+/// runtime/cuda/source.h — a program's device code as one text, and what the compiler said about
+/// it.
+///
+///   Program ── device_source ──▶ text ── build_image ──▶ Image (machine code, kernels' registers)
+///
+/// Images are kept in the object cache by the hash of text, device headers, architecture and
+/// compiler, published by rename.
+#pragma once
+
+#include "runtime/cuda/nvrtc.h"
+#include "runtime/runtime.h"
+
+namespace obelisk::runtime::cuda {
+
+/// The device headers, every distinct body, and one kernel over all (granularity "mono") or one a
+/// body. Errors: kUnsupported, naming an op that has no body.
+Result<std::string> device_source(const Program& program);
+
+/// The kernel of a body: "obk_program" of all, "obk_kernel_K".
+std::string kernel_name(int body);
+
+struct Image {
+  std::string bytes;
+  std::string log;                    // the assembler's
+  std::vector<KernelReport> kernels;  // each function that it reports, by name
+  bool cached = false;
+};
+
+/// An image as the cache and compiled files keep it: machine code and log.
+std::string to_entry(const Image& image);
+/// Errors: kBuild, when the bytes are no such entry.
+Result<Image> from_entry(const std::string& bytes);
+
+/// Compiles, or finds in the cache. Errors: kBuild, also where the assembler reports what means a
+/// broken kernel: instructions of the tensor cores that were serialised, or a tile that spills.
+Result<Image> build_image(const Program& program, const std::string& architecture,
+                          const LoadOptions& options);
+
+/// What "ptxas -v" says, by function. Functions that are called are their own entries.
+std::vector<KernelReport> read_assembler_log(const std::string& log);
+
+}  // namespace obelisk::runtime::cuda

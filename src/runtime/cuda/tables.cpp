@@ -1,0 +1,165 @@
+#include "runtime/cuda/tables.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+
+namespace obelisk::runtime::cuda {
+namespace {
+
+constexpr int64_t kAlign = 128;
+int64_t aligned(int64_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
+
+constexpr int64_t kPageBytes = 24576, kBarBytes = 16;  // kernels/cuda/ring.cuh
+constexpr int64_t kMostPages =
+    5;  // 120 KB in flight on each SM; four of 16 KB already fill the memory's way
+
+int64_t ring_bytes(int64_t pages) { return pages ? aligned(pages * (kPageBytes + kBarBytes)) : 0; }
+
+/// A work's shared memory beside the ring: its tile, staged rows of as many groups as fit, then the
+/// block.
+struct Shape {
+  int64_t tile = 0, row = 0, words = 0;
+  int groups = 1;
+  bool streams = false;  // its tasks name weights that a ring brings
+  int64_t scratch() const { return aligned(tile + groups * row); }
+  int64_t bytes() const { return scratch() + aligned(words * 8); }
+};
+
+Result<Shape> shape_of(const Program& program, const WorkRecord& work, int64_t room) {
+  Shape shape{.tile = work.scratch - work.row_scratch, .row = work.row_scratch};
+  shape.words = kWorkWords + static_cast<int64_t>(work.params.size() + work.operands.size());
+  const auto refuse = [&](const std::string& what) {
+    return Error{Code::kUnsupported, "runtime", what, work.label, "compile with --target cpu"};
+  };
+  if (shape.words > 0xffff)
+    return refuse(
+        fmt::format("a body takes {} parameters, a GPU's table holds 65535", shape.words));
+  if (shape.bytes() > room)
+    return refuse(fmt::format("a task wants {} of shared memory, a multiprocessor has {}",
+                              to_string(Bytes{shape.bytes()}), to_string(Bytes{room})));
+  return shape;
+}
+
+/// The layout of a kernel that runs these works: pages first, then as many groups of lanes as there
+/// is room for.
+Launch lay_out(std::vector<Shape*> shapes, int64_t room, bool has_ring) {
+  Launch launch;
+  int64_t least = 0, words = 0;
+  bool streams = false;
+  for (const Shape* shape : shapes) {
+    least = std::max(least, shape->scratch());
+    words = std::max(words, aligned(shape->words * 8));
+    streams = streams || shape->streams;
+  }
+  if (has_ring && streams)
+    launch.ring_pages = static_cast<int32_t>(std::clamp<int64_t>(
+        (room - least - words - kAlign) / (kPageBytes + kBarBytes), 0, kMostPages));
+  launch.scratch_at = static_cast<int32_t>(ring_bytes(launch.ring_pages));
+  const int64_t left = room - words - launch.scratch_at;
+  int64_t scratch = 0;
+  for (Shape* shape : shapes) {
+    shape->groups = kWarps;
+    while (shape->groups > 1 && shape->scratch() > left) --shape->groups;
+    scratch = std::max(scratch, shape->scratch());
+  }
+  launch.block_at = static_cast<int32_t>(launch.scratch_at + scratch);
+  launch.shared = static_cast<int32_t>(launch.block_at + words);
+  return launch;
+}
+
+}  // namespace
+
+Result<Tables> make_tables(const Program& program, bool one_kernel, int64_t room) {
+  Tables tables;
+  std::vector<Shape> shapes;
+  std::vector<int64_t> block_of;  // bytes
+  const bool has_ring = program.target >= "sm_90";
+  for (const WorkRecord& work : program.works) {
+    TRY(const Shape shape, shape_of(program, work, room));
+    shapes.push_back(shape);
+    block_of.push_back(static_cast<int64_t>(tables.blocks.size()) * 8);
+    const DeviceWork head = {.body = work.body,
+                             .params = static_cast<int32_t>(work.params.size()),
+                             .operands = static_cast<int32_t>(work.operands.size()),
+                             .row_scratch = work.row_scratch};
+    uint64_t words[kWorkWords];
+    memcpy(words, &head, sizeof head);
+    tables.blocks.insert(tables.blocks.end(), words, words + kWorkWords);
+    for (int64_t param : work.params) tables.blocks.push_back(static_cast<uint64_t>(param));
+    for (const Place& place : work.operands) {
+      uint64_t word = static_cast<uint64_t>(place.index);
+      if (place.kind == BufferKind::kInput) word |= kPortBit;
+      if (place.kind == BufferKind::kOutput) word = (word + program.inputs.size()) | kPortBit;
+      if (place.kind == BufferKind::kArena) word |= kArenaBit;
+      if (place.kind == BufferKind::kWeight)
+        tables.weight_words.push_back(static_cast<int64_t>(tables.blocks.size()));
+      tables.blocks.push_back(word);
+    }
+    if (tables.blocks.size() % 2) tables.blocks.push_back(0);
+  }
+  const auto with_block = [&](ObkTask task) {
+    task.spare = block_of[task.work] << 16 | shapes[task.work].words;
+    return task;
+  };
+  std::vector<std::vector<ObkTask>> by_work(program.works.size());
+  for (const auto& list : program.lists) {
+    tables.first.push_back(static_cast<int32_t>(tables.tasks.size()));
+    for (const ObkTask& task : list) {
+      shapes[task.work].streams |= task.weight_bytes > 0;
+      if (one_kernel)
+        tables.tasks.push_back(with_block(task));
+      else
+        by_work[task.work].push_back(with_block(task));
+    }
+  }
+  tables.first.push_back(static_cast<int32_t>(tables.tasks.size()));
+  if (one_kernel) {
+    std::vector<Shape*> all;
+    for (Shape& shape : shapes) all.push_back(&shape);
+    Launch launch = lay_out(all, room, has_ring);
+    launch.tasks = static_cast<int>(program.lists.size());
+    tables.launches.push_back(launch);
+  } else {
+    std::vector<int> order;
+    for (size_t w = 0; w < by_work.size(); ++w)
+      if (!by_work[w].empty()) order.push_back(static_cast<int>(w));
+    std::stable_sort(order.begin(), order.end(), [&](int a, int b) {
+      return by_work[a].front().wave < by_work[b].front().wave;
+    });
+    for (int w : order) {
+      std::vector<ObkTask>& mine = by_work[w];
+      std::sort(mine.begin(), mine.end(), [](const ObkTask& a, const ObkTask& b) {
+        return std::tie(a.r0, a.c0) < std::tie(b.r0, b.c0);
+      });
+      Launch launch = lay_out({&shapes[w]}, room, has_ring);
+      launch.work = w, launch.body = program.works[w].body;
+      launch.wave = static_cast<int>(mine.front().wave);
+      launch.first_task = static_cast<int>(tables.tasks.size());
+      launch.tasks = static_cast<int>(mine.size());
+      tables.tasks.insert(tables.tasks.end(), mine.begin(), mine.end());
+      tables.launches.push_back(launch);
+    }
+  }
+  for (size_t w = 0; w < shapes.size(); ++w) {
+    DeviceWork head;
+    memcpy(&head, &tables.blocks[block_of[w] / 8], sizeof head);
+    head.groups = shapes[w].groups;
+    memcpy(&tables.blocks[block_of[w] / 8], &head, sizeof head);
+  }
+  return tables;
+}
+
+void place_weights(Tables& tables, const Program& program,
+                   const std::vector<DevicePointer>& weights) {
+  for (int64_t at : tables.weight_words) tables.blocks[at] = weights[tables.blocks[at]];
+  for (ObkTask& task : tables.tasks) {
+    const std::vector<Place>& operands = program.works[task.work].operands;
+    if (task.weight_bytes > 0 && !operands.empty() && operands.back().kind == BufferKind::kWeight)
+      task.weights += static_cast<int64_t>(weights[operands.back().index]);
+    else
+      task.weight_bytes = 0;
+  }
+}
+
+}  // namespace obelisk::runtime::cuda

@@ -1,0 +1,64 @@
+/// runtime/cuda/tables.h — a program's tables as a GPU reads them: tasks, blocks of works,
+/// launches.
+///
+///   Program, granularity, shared memory of a CTA  ──▶  Tables (host)  ──▶ device memory, once an
+///   executable: no entry differs between contexts, operands name ports and places in the arena
+#pragma once
+
+#include "runtime/cuda/gpu.h"
+#include "runtime/program.h"
+
+namespace obelisk::runtime::cuda {
+
+inline constexpr int kThreads = 256, kWarps = kThreads / 32;
+
+// ---- the layouts of kernels/cuda/program.cuh ----
+struct DeviceWork {
+  int32_t body, params, operands, groups;
+  int64_t row_scratch;
+};
+inline constexpr int kWorkWords = sizeof(DeviceWork) / 8;
+inline constexpr uint64_t kPortBit = uint64_t{1} << 63, kArenaBit = uint64_t{1} << 62;
+inline constexpr int kInlinePorts = 48;
+struct DeviceStamp {
+  uint64_t start, end;
+  uint32_t sm, spare;
+};
+struct DeviceProgram {
+  DevicePointer tasks, first, blocks, arena, ports, counter, watch, stamps;
+  int32_t waves, ring_pages, scratch_at, block_at;
+  DevicePointer inline_ports[kInlinePorts];
+};
+struct DeviceWatch {
+  uint32_t hit, sm, task, kind;
+  uint64_t counter, want, have;
+};
+
+/// One kernel of a graph, or the only one.
+struct Launch {
+  int work = -1;  // -1: all of them
+  int body = -1;
+  int wave = 0;
+  int first_task = 0, tasks = 0;  // its CTAs
+  // dynamic shared memory: pages of weights, a task's scratch, its block
+  int32_t ring_pages = 0, scratch_at = 0, block_at = 0, shared = 0;
+};
+
+struct Tables {
+  std::vector<ObkTask> tasks;  // of one kernel: list after list; of a graph: work after work
+  std::vector<int32_t> first;  // by SM, and the end; only of one kernel
+  std::vector<uint64_t> blocks;
+  std::vector<int64_t>
+      weight_words;  // words of `blocks` that are weights: number, until addresses are known
+  std::vector<Launch> launches;  // by wave
+};
+
+/// `room`: bytes of shared memory that a CTA may take. Weights are named by number until
+/// place_weights. Errors: kUnsupported for a work whose rows or parameters do not fit.
+Result<Tables> make_tables(const Program& program, bool one_kernel, int64_t room);
+
+/// Puts addresses where weights' numbers stood, in blocks and in the tasks that stream weights.
+void place_weights(Tables& tables, const Program& program,
+                   const std::vector<DevicePointer>& weights);
+
+}  // namespace obelisk::runtime::cuda
