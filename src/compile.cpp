@@ -92,8 +92,8 @@ std::string print_bodies(const codegen::Source& source, const graph::Graph& grap
 }
 
 std::string print_program(const runtime::Program& program) {
-  std::string out = fmt::format("program \"{}\" for {} on {} virtual SMs: {} phases, {} tasks, {} bodies, arena {}, scratch {}\n", program.name,
-                                program.target, program.sms, program.waves, program.task_count(), program.bodies.size(),
+  std::string out = fmt::format("program \"{}\" for {}{} on {} virtual SMs: {} phases, {} tasks, {} bodies, arena {}, scratch {}\n", program.name,
+                                program.target, program.granularity.empty() ? "" : ", " + program.granularity + ",", program.sms, program.waves, program.task_count(), program.bodies.size(),
                                 to_string(program.arena), to_string(program.scratch));
   for (const runtime::Port& port : program.inputs) out += fmt::format("  in  \"{}\": {}\n", port.name, to_string(port.type));
   for (const runtime::Port& port : program.outputs) out += fmt::format("  out \"{}\": {}\n", port.name, to_string(port.type));
@@ -103,6 +103,59 @@ std::string print_program(const runtime::Program& program) {
       out += fmt::format("    wave {} work {} rows {}..{} columns {}..{}\n", task.wave, task.work, task.r0, task.r1, task.c0, task.c1);
   }
   return out;
+}
+
+std::shared_ptr<const runtime::Program> with_granularity(const runtime::Program& program, const std::string& granularity) {
+  auto other = std::make_shared<runtime::Program>(program);
+  other->granularity = granularity;
+  return other;
+}
+
+/// What the steps from stitching on made, for a granularity that needs a plan of its own.
+struct Lowered {
+  stitch::Plan plan;
+  schedule::TaskGraph tasks;
+  codegen::Source source;
+  std::shared_ptr<const runtime::Program> program;
+};
+
+Result<Lowered> lower_unstitched(const graph::Graph& graph, const target::DeviceSpec& device, stitch::Options options) {
+  Lowered made;
+  options.stitch = false;
+  made.plan = stitch::plan(graph, device, options);
+  TRY_STATUS(stitch::verify(graph, made.plan));
+  made.tasks = schedule::build(graph, made.plan, device);
+  TRY_STATUS(schedule::validate(graph, made.plan, made.tasks));
+  made.source = codegen::emit(graph, made.plan, made.tasks, kernels::tile_library(device.family));
+  auto program = runtime::assemble(graph, made.plan, made.tasks, made.source, device.name);
+  program.granularity = "op";
+  made.program = std::make_shared<runtime::Program>(std::move(program));
+  return made;
+}
+
+/// Loads all three granularities and keeps the quickest.
+Status load_quickest(const Options& options, const target::DeviceSpec& device, const runtime::LoadOptions& load, Compilation& made) {
+  TRY(Lowered op, lower_unstitched(made.graph, device, options.stitch));
+  std::vector<Candidate> candidates;
+  for (const auto& program : {made.program, with_granularity(*made.program, "stitch"), op.program}) {
+    Candidate candidate{.granularity = program->granularity};
+    auto loaded = runtime::load(program, load);
+    if (loaded.ok()) {
+      candidate.executable = std::move(*loaded);
+    } else if (loaded.error().code == Code::kUnsupported) {
+      if (!program->customs.empty()) return loaded.error();  // so it is for all
+      candidate.refused = loaded.error().text();
+    } else {
+      return loaded.error();
+    }
+    candidates.push_back(std::move(candidate));
+  }
+  TRY(made.choice, choose_granularity(std::move(candidates), [&] { return verify::generate_inputs(made.graph, options.verification.seed); }));
+  made.executable = made.choice->candidates[made.choice->chosen].executable;
+  for (Candidate& each : made.choice->candidates) each.executable = nullptr;
+  if (made.executable->program().granularity == "op") made.plan = std::move(op.plan), made.tasks = std::move(op.tasks), made.source = std::move(op.source);
+  made.program = std::shared_ptr<const runtime::Program>(made.executable, &made.executable->program());
+  return ok_status();
 }
 
 /// The compiler, in order.
@@ -134,7 +187,9 @@ Status lower(const Network& network, const Options& options, Compilation& made, 
   TRY_STATUS(step("target", [&] { return put(device, target::device(options.target, options.sms)); }, nothing_to_check, [&](bool) {
     return fmt::format("{}: {} virtual SMs, {} of fast memory each\n", device.name, device.sms, to_string(device.fast_memory));
   }));
-  TRY_STATUS(step("stitch", [&] { made.plan = stitch::plan(made.graph, device, options.stitch); return ok_status(); },
+  stitch::Options stitching = options.stitch;
+  if (device.family == target::Family::kCuda && options.granularity == "op") stitching.stitch = false;
+  TRY_STATUS(step("stitch", [&] { made.plan = stitch::plan(made.graph, device, stitching); return ok_status(); },
                   [&] { return stitch::verify(made.graph, made.plan); },
                   [&](bool explain) { return stitch::print(made.graph, made.plan, explain); }));
   TRY_STATUS(step("schedule", [&] { made.tasks = schedule::build(made.graph, made.plan, device); return ok_status(); },
@@ -144,6 +199,7 @@ Status lower(const Network& network, const Options& options, Compilation& made, 
                   [&](bool explain) { return print_bodies(made.source, made.graph, made, explain); }));
   TRY_STATUS(step("assemble", [&] {
     auto program = std::make_shared<runtime::Program>(runtime::assemble(made.graph, made.plan, made.tasks, made.source, device.name));
+    if (program->on_gpu()) program->granularity = options.granularity == "auto" ? "mono" : options.granularity;
     made.program = std::move(program);
     return ok_status();
   }, nothing_to_check, [&](bool) { return print_program(*made.program); }));
@@ -152,12 +208,15 @@ Status lower(const Network& network, const Options& options, Compilation& made, 
     if (options.progress)
       load.progress = [&](int done, int total) { options.progress("load", step.done() + Steps::share("load") * done / std::max(total, 1)); };
     load.interrupted = options.interrupted;
-    return put(made.executable, runtime::load_cpu(made.program, load));
+    if (made.program->on_gpu() && options.granularity == "auto") return load_quickest(options, device, load, made);
+    return put(made.executable, runtime::load(made.program, load));
   }, nothing_to_check, [&](bool) {
+    if (made.choice) return made.choice->text() + "\n";
     const runtime::LoadReport& report = made.executable->report();
     return fmt::format("{} bodies compiled with {}, {} from the cache\n", report.compiled, report.compiler.empty() ? "nothing" : report.compiler, report.cached);
   }));
-  if (!options.verify && made.executable) return ok_status();
+  const bool runs = !made.executable || !made.executable->device() || !made.executable->device()->gpu.empty();
+  if ((!options.verify || !runs) && made.executable) return ok_status();
   TRY_STATUS(step("verify", [&] {
     verify::Options how = options.verification;
     how.threads = options.threads;

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "frontends/frontends.h"
+#include "granularity.h"
 #include "passes/passes.h"
 #include "runtime/runtime.h"
 #include "verify/verify.h"
@@ -27,8 +28,9 @@ struct Network {
 struct Options {
   frontends::ImportOptions import;
   passes::Options passes;
-  std::string target = "cpu";
-  int sms = 0;                    // virtual SMs; 0: one a core
+  std::string target = "cpu";     // or a GPU's architecture, "sm_90a"
+  std::string granularity = "auto";  // of a GPU: op, stitch, mono
+  int sms = 0;                    // virtual SMs; 0: one a core, or as many as the GPU has
   int threads = 0;                // workers when verifying
   stitch::Options stitch;
   runtime::LoadOptions load;
@@ -51,6 +53,7 @@ struct Compilation {
   codegen::Source source;
   std::shared_ptr<const runtime::Program> program;
   std::shared_ptr<const runtime::Executable> executable;
+  std::optional<Choice> choice;  // of granularity, when it was left open
   std::optional<verify::Report> verification;
 
   struct Timing { std::string step; double seconds; };

@@ -8,6 +8,7 @@
 #include <chrono>
 #include <cmath>
 #include <filesystem>
+#include <sstream>
 #include <thread>
 
 #include "base/npy.h"
@@ -55,8 +56,11 @@ struct Latencies {
 struct Side {
   std::string name, version;
   Latencies latencies;
+  Latencies device_us;  // of a GPU: means of ten answers in a row, without the host's part
   virtual ~Side() = default;
   virtual Status round(double seconds, bool keep) = 0;
+  /// After the rounds: fills device_us where there is a GPU.
+  virtual Status time_device() { return ok_status(); }
 };
 
 struct Ours : Side {
@@ -66,6 +70,13 @@ struct Ours : Side {
 
   Ours(Runner& runner, const std::vector<Tensor>& in) : runner(runner), in(in), out(runner.allocate_outputs()) {
     name = "obelisk", version = OBELISK_VERSION;
+    if (const runtime::DeviceReport* device = report()) name += " " + device->granularity;
+  }
+  const runtime::DeviceReport* report() const { return runner.executable ? runner.executable->device() : nullptr; }
+  Status time_device() override {
+    if (!report()) return ok_status();
+    TRY(device_us.us, runner.context->device_us(100));
+    return ok_status();
   }
   Status round(double seconds, bool keep) override {
     std::vector<double> us;
@@ -80,23 +91,48 @@ struct Ours : Side {
   }
 };
 
-/// ONNX Runtime in a Python process: it gets the same arrays and the same number of threads.
-struct OnnxRuntime : Side {
+/// A peer in a Python process, spoken to in lines of JSON. One process may be several sides.
+struct Peer {
   Process process;
+  std::string what;  // its name in errors
 
-  explicit OnnxRuntime(Process process) : process(std::move(process)) {}
   Result<Json> ask(const Json& question) {
     std::string line;
     if (!process.write_line(question.dump()) || !process.read_line(line))
-      return Error{Code::kUsage, "cli", "the process of ONNX Runtime has ended", "", "obelisk doctor"};
+      return Error{Code::kUsage, "cli", fmt::format("the process of {} has ended", what), "", "obelisk doctor"};
     Json answer = Json::parse(line, nullptr, false);
-    if (answer.is_discarded()) return Error{Code::kUsage, "cli", fmt::format("ONNX Runtime's helper said '{}'", line)};
+    if (answer.is_discarded()) return Error{Code::kUsage, "cli", fmt::format("{}'s helper said '{}'", what, line)};
     if (answer.contains("error")) return Error{Code::kUsage, "cli", answer["error"], "", answer.value("hint", "")};
     return answer;
   }
+};
+
+/// ONNX Runtime gets the same arrays and the same number of threads.
+struct OnnxRuntime : Side {
+  Peer peer;
+
+  explicit OnnxRuntime(Process process) : peer{std::move(process), "ONNX Runtime"} {}
   Status round(double seconds, bool keep) override {
-    TRY(const Json answer, ask({{"round", seconds}}));
+    TRY(const Json answer, peer.ask({{"round", seconds}}));
     if (keep) latencies.add_round(answer["latencies_us"].get<std::vector<double>>());
+    return ok_status();
+  }
+};
+
+/// One way of PyTorch on the GPU: eager, a graph of it, torch.compile, max-autotune.
+struct Torch : Side {
+  std::shared_ptr<Peer> peer;
+  std::string way;
+
+  Torch(std::shared_ptr<Peer> peer, std::string way) : peer(std::move(peer)), way(std::move(way)) { name = "torch " + this->way; }
+  Status round(double seconds, bool keep) override {
+    TRY(const Json answer, peer->ask({{"round", seconds}, {"way", way}}));
+    if (keep) latencies.add_round(answer["latencies_us"].get<std::vector<double>>());
+    return ok_status();
+  }
+  Status time_device() override {
+    TRY(const Json answer, peer->ask({{"device", true}, {"way", way}}));
+    device_us.us = answer["device_us"].get<std::vector<double>>();
     return ok_status();
   }
 };
@@ -131,11 +167,26 @@ Result<std::unique_ptr<Side>> start_onnxruntime(const Flags& flags, const Source
     inputs.push_back({{"name", name}, {"type", std::string(to_string(tensor.type().dtype))}, {"file", file}});
   }
   const int threads = flags.threads > 0 ? flags.threads : target::cpu().sms;
-  TRY(Process process, Process::start({python, OBELISK_SOURCE_DIR "/scripts/bench_onnxruntime.py"}));
+  TRY(Process process, Process::start({python, find_script("bench_onnxruntime.py")}));
   auto side = std::make_unique<OnnxRuntime>(std::move(process));
-  TRY(const Json answer, side->ask({{"model", fs::absolute(flags.file).string()}, {"threads", threads}, {"inputs", inputs}}));
+  TRY(const Json answer, side->peer.ask({{"model", fs::absolute(flags.file).string()}, {"threads", threads}, {"inputs", inputs}}));
   side->name = "onnxruntime", side->version = answer["version"];
   return std::unique_ptr<Side>(std::move(side));
+}
+
+/// PyTorch runs the module that the model was exported from, in the same arithmetic.
+Result<std::vector<std::unique_ptr<Side>>> start_torch(const Flags& flags) {
+  const std::string python = find_python();
+  if (python.empty()) return Error{Code::kUsage, "cli", "no Python for PyTorch was found", "", "OBELISK_PYTHON=PATH"};
+  TRY(Process process, Process::start({python, find_script("torch_peer.py")}));
+  auto peer = std::make_shared<Peer>(Peer{std::move(process), "PyTorch"});
+  TRY(const Json answer, peer->ask({{"model", fs::absolute(flags.file).string()}, {"precision", flags.precision}}));
+  std::vector<std::unique_ptr<Side>> sides;
+  for (const Json& way : answer["ways"]) {
+    sides.push_back(std::make_unique<Torch>(peer, way.get<std::string>()));
+    sides.back()->version = answer["version"];
+  }
+  return sides;
 }
 
 /// First answers of each side are thrown away: memory is touched for the first time, clocks rise. Then who begins alternates, too.
@@ -162,42 +213,106 @@ std::string row(const Side& side, double ratio) {
                      l.quantile(0.9), l.quantile(0.99), l.quantile(0), l.us.size(), ratio);
 }
 
+/// The device's part of a side, for machines.
+Json device_json(const Ours& ours) {
+  const runtime::DeviceReport& report = *ours.report();
+  Json json = json_of(report);
+  json.erase("kernels");
+  const double median = ours.device_us.quantile(0.5);
+  json["device_us"] = {{"median", median}, {"p99", ours.device_us.quantile(0.99)}};
+  json["workspace_bytes"] = ours.runner.executable->program().arena.count;
+  json["roof_share"] = report.roof_bytes_per_us > 0 ? static_cast<double>(report.bytes_streamed) / median / report.roof_bytes_per_us : 0;
+  json["latency_us"] = ours.latencies.json();
+  return json;
+}
+
+std::string device_table(const std::vector<std::unique_ptr<Ours>>& ours, const std::vector<std::unique_ptr<Side>>& peers) {
+  std::string text = fmt::format("\n{:<24}{:>12}{:>12}{:>10}{:>8}{:>10}{:>12}{:>12}{:>7}\n", "device us", "median", "p99", "launches", "phases", "barriers", "workspace", "streamed", "roof");
+  for (const auto& side : ours) {
+    const Json json = device_json(*side);
+    text += fmt::format("{:<24}{:>12.1f}{:>12.1f}{:>10}{:>8}{:>10}{:>12}{:>12}{:>6.0f}%\n", side->name, side->device_us.quantile(0.5), side->device_us.quantile(0.99), json["launches"].get<int>(),
+                        json["phases"].get<int>(), json["barriers"].get<int>(), to_string(Bytes{json["workspace_bytes"]}), to_string(Bytes{json["bytes_streamed"]}), 100 * json["roof_share"].get<double>());
+  }
+  for (const auto& side : peers)
+    if (!side->device_us.us.empty()) text += fmt::format("{:<24}{:>12.1f}{:>12.1f}\n", side->name, side->device_us.quantile(0.5), side->device_us.quantile(0.99));
+  return text;
+}
+
+/// A runner for each granularity that was asked for; one on a CPU.
+Result<std::vector<std::unique_ptr<Runner>>> make_runners(const Flags& flags, const Source& source, frontends::ImportReport& report) {
+  std::vector<std::unique_ptr<Runner>> runners;
+  std::istringstream list(flags.granularity);
+  for (std::string name; std::getline(list, name, ',');) {
+    Flags one = flags;
+    one.granularity = name;
+    TRY(auto runner, make_runner(one, source, report));
+    runners.push_back(std::move(runner));
+    if (!runners.back()->executable || !runners.back()->executable->device()) break;
+  }
+  return runners;
+}
+
 }  // namespace
 
 int bench(const Flags& flags) {
   auto source = open_source(flags);
   if (!source.ok()) return fail(flags, source.error());
   frontends::ImportReport report;
-  auto runner = make_runner(flags, *source, report);
-  if (!runner.ok()) return fail(flags, runner.error(), &report);
-  auto in = feeds(flags, *source, (*runner)->inputs, [&] { return graph_of(**runner, *source); });
+  auto runners = make_runners(flags, *source, report);
+  if (!runners.ok()) return fail(flags, runners.error(), &report);
+  Runner& runner = *(*runners)[0];
+  auto in = feeds(flags, *source, runner.inputs, [&] { return graph_of(runner, *source); });
   if (!in.ok()) return fail(flags, in.error());
-  std::unique_ptr<Side> peer;
-  if (!flags.against.empty()) {
-    auto started = start_onnxruntime(flags, *source, **runner, *in);
-    if (!started.ok()) return fail(flags, interrupted() ? Error{Code::kInterrupted, "cli", "interrupted"} : started.error());
-    peer = std::move(*started);
+  std::vector<std::unique_ptr<Side>> peers;
+  const auto refused = [&](const Error& error) { return fail(flags, interrupted() ? Error{Code::kInterrupted, "cli", "interrupted"} : error); };
+  if (flags.against == "torch") {
+    auto started = start_torch(flags);
+    if (!started.ok()) return refused(started.error());
+    peers = std::move(*started);
+  } else if (!flags.against.empty()) {
+    auto started = start_onnxruntime(flags, *source, runner, *in);
+    if (!started.ok()) return refused(started.error());
+    peers.push_back(std::move(*started));
   }
-  Ours ours(**runner, *in);
-  std::vector<Side*> sides = {&ours};
-  if (peer) sides.push_back(peer.get());
-  if (Status status = alternate(sides, flags.seconds); !status.ok())
-    return fail(flags, interrupted() ? Error{Code::kInterrupted, "cli", "interrupted"} : status.error());
+  std::vector<std::unique_ptr<Ours>> ours;
+  std::vector<Side*> sides;
+  for (const auto& each : *runners) {
+    ours.push_back(std::make_unique<Ours>(*each, *in));
+    sides.push_back(ours.back().get());
+  }
+  for (const auto& peer : peers) sides.push_back(peer.get());
+  if (Status status = alternate(sides, flags.seconds); !status.ok()) return refused(status.error());
+  for (Side* side : sides)
+    if (Status status = side->time_device(); !status.ok()) return refused(status.error());
 
-  const double median = ours.latencies.quantile(0.5);
-  bool noisy = ours.latencies.noisy();
-  Json against = Json::array();
+  // The first of ours is what others are compared with: by device time where there is a GPU, for the host's part is much alike.
+  const bool on_gpu = ours[0]->report() != nullptr;
+  const auto median_of = [&](const Side& side) { return on_gpu && !side.device_us.us.empty() ? side.device_us.quantile(0.5) : side.latencies.quantile(0.5); };
+  bool noisy = false;
+  for (Side* side : sides) noisy = noisy || side->latencies.noisy();
+  Json against = Json::array(), granularities = Json::array();
   std::string text = fmt::format("{:<24}{:>12}{:>12}{:>12}{:>12}{:>8}{:>9}\n", "us", "median", "p90", "p99", "min", "runs", "speedup");
-  text += row(ours, 1);
-  if (peer) {
-    const double speedup = peer->latencies.quantile(0.5) / median;  // ours over theirs: above 1 we are faster
-    noisy = noisy || peer->latencies.noisy();
+  for (const auto& side : ours) {
+    text += row(*side, median_of(*ours[0]) / median_of(*side));
+    if (on_gpu) granularities.push_back(device_json(*side));
+  }
+  for (const auto& peer : peers) {
+    const double speedup = median_of(*peer) / median_of(*ours[0]);  // ours over theirs: above 1 we are faster
     against.push_back({{"name", peer->name}, {"version", peer->version}, {"latency_us", peer->latencies.json()}, {"speedup", speedup}});
+    if (!peer->device_us.us.empty()) against.back()["device_us"] = {{"median", peer->device_us.quantile(0.5)}, {"p99", peer->device_us.quantile(0.99)}};
     text += row(*peer, 1 / speedup);
   }
-  text += fmt::format("{} on {}{}\n", (*runner)->target, host_cpu(), noisy ? "; noisy: the answers scatter, so trust none of this much" : "");
-  answer(flags, {{"target", (*runner)->target}, {"device", host_cpu()}, {"runs", ours.latencies.us.size()},
-                 {"latency_us", ours.latencies.json()}, {"noisy", noisy}, {"against", against}}, text);
+  if (on_gpu) text += device_table(ours, peers) + "\n";
+  text += fmt::format("{} on {}{}\n", runner.target, host_cpu(), noisy ? "; noisy: the answers scatter, so trust none of this much" : "");
+  Json json = {{"target", runner.target}, {"device", on_gpu ? ours[0]->report()->gpu : host_cpu()}, {"runs", ours[0]->latencies.us.size()},
+               {"latency_us", ours[0]->latencies.json()}, {"noisy", noisy}, {"against", against}};
+  if (on_gpu) {
+    Json first = device_json(*ours[0]);
+    first.erase("latency_us");
+    json.update(first);
+    json["granularities"] = granularities;
+  }
+  answer(flags, json, text);
   return 0;
 }
 

@@ -12,7 +12,7 @@ namespace fs = std::filesystem;
 /// Objects are named by a hash in hexadecimal digits. Anything else in the folder is not ours and is left alone.
 bool is_object(const fs::path& path) {
   const std::string stem = path.stem().string();
-  return path.extension() == ".so" && stem.size() >= 16 && stem.find_first_not_of("0123456789abcdef") == std::string::npos;
+  return (path.extension() == ".so" || path.extension() == ".cubin") && stem.size() >= 16 && stem.find_first_not_of("0123456789abcdef") == std::string::npos;
 }
 
 }  // namespace

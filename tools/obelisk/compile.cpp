@@ -1,7 +1,10 @@
 // obelisk compile: a model into one .obk file, verified.
 #include <chrono>
 
+#include <filesystem>
+
 #include "base/progress.h"
+#include "process.h"
 #include "source.h"
 
 namespace obelisk::cli {
@@ -19,11 +22,50 @@ int64_t weights_bytes(const runtime::Program& program) {
   return total;
 }
 
+/// nvdisasm's listing of machine code.
+Result<std::string> disassembled(const std::string& cubin, const std::string& folder) {
+  const std::string tool = find_tool("nvdisasm");
+  if (tool.empty()) return Error{Code::kUsage, "cli", "nvdisasm is not found", "", "pip install nvidia-cuda-nvdisasm, or put the toolkit's bin on the PATH"};
+  const std::string file = folder + "/program.cubin";
+  TRY_STATUS(write_file(file, cubin));
+  TRY(Process process, Process::start({tool, "--print-code", file}));
+  std::string text = process.read_all();
+  if (process.wait() != 0) return Error{Code::kUsage, "cli", "nvdisasm does not read the machine code", "", "update it: its version must be that of NVRTC or later"};
+  return text;
+}
+
+/// --emit: texts of the program, one file each.
+Result<std::vector<std::string>> emit_texts(const Flags& flags, const compiler::Compilation& made) {
+  const std::string folder = flags.folder.empty() ? "." : flags.folder;
+  std::error_code failed;
+  std::filesystem::create_directories(folder, failed);
+  if (failed) return Error{Code::kUsage, "cli", fmt::format("the folder '{}' cannot be made: {}", folder, failed.message())};
+  TRY(const compiler::Options options, options_from(flags));
+  std::vector<std::string> written;
+  std::istringstream kinds(flags.emit);
+  for (std::string kind; std::getline(kinds, kind, ',');) {
+    std::string text, file = folder + "/program." + (kind == "cuda" ? "cu" : kind == "schedule" ? "schedule.txt" : kind);
+    if (kind == "schedule") {
+      text = schedule::print(made.graph, made.plan, made.tasks);
+    } else if (!made.program->on_gpu()) {
+      return Error{Code::kUsage, "cli", fmt::format("--emit {} is for GPUs, the target is {}", kind, made.program->target), "", "--target sm_90a compiles without a GPU"};
+    } else if (kind == "sass") {
+      TRY(const std::string cubin, runtime::device_text(*made.program, "cubin", options.load));
+      TRY(text, disassembled(cubin, folder));
+    } else {
+      TRY(text, runtime::device_text(*made.program, kind, options.load));
+    }
+    TRY_STATUS(write_file(file, text));
+    written.push_back(file);
+  }
+  return written;
+}
+
 }  // namespace
 
 int compile(const Flags& flags, const std::string& output, bool verify) {
   const auto start = std::chrono::steady_clock::now();
-  if (output.empty() && flags.to.empty() && flags.explain.empty())
+  if (output.empty() && flags.to.empty() && flags.explain.empty() && flags.emit.empty())
     return fail(flags, Error{Code::kUsage, "cli", "compile needs a file to write", "", "-o model.obk"});
   auto options = options_from(flags);
   if (!options.ok()) return fail(flags, options.error());
@@ -56,7 +98,7 @@ int compile(const Flags& flags, const std::string& output, bool verify) {
   if (!output.empty()) {
     runtime::Program program = *made.program;
     program.objects = made.executable->objects();
-    program.objects_need = program.objects.empty() ? "" : runtime::cpu_features();
+    program.objects_need = program.on_gpu() ? program.target : program.objects.empty() ? "" : runtime::cpu_features();
     if (interrupted()) return fail(flags, Error{Code::kInterrupted, "cli", "interrupted before the file was written"});
     const std::string file = runtime::obk_bytes(program, made.graph);
     bytes = static_cast<int64_t>(file.size());
@@ -70,10 +112,31 @@ int compile(const Flags& flags, const std::string& output, bool verify) {
   Json json = {{"output", output}, {"target", program.target}, {"seconds", all}, {"phases", program.waves}, {"tasks", program.task_count()},
                {"bodies", program.bodies.size()}, {"weights_bytes", weights_bytes(program)}, {"workspace_bytes", program.arena.count},
                {"peak_rss_bytes", peak_rss_bytes()}, {"verify", verification_json(made.verification)}};
+  const runtime::DeviceReport* device = made.executable->device();
+  if (device) json.update(json_of(*device));
+  if (made.choice) json["choice"] = made.choice->text();
+  std::vector<std::string> written;
+  if (!flags.emit.empty()) {
+    auto files = emit_texts(flags, made);
+    if (!files.ok()) return fail(flags, files.error());
+    written = *files;
+    json["emitted"] = written;
+  }
   text += fmt::format(" model    {} · {} nodes\n", made.imported.name, made.imported.order().size());
   text += fmt::format(" plan     {} phases · {} tasks · {} bodies ({} compiled, {} from the cache) · {} weights · {} workspace\n", program.waves,
                       program.task_count(), program.bodies.size(), load.compiled, load.cached, to_string(Bytes{weights_bytes(program)}), to_string(program.arena));
-  text += made.verification ? " verify   " + made.verification->text() + "\n" : std::string(" verify   off\n");
+  if (device) {
+    int most = 0;
+    int64_t spills = 0;
+    for (const runtime::KernelReport& each : device->kernels) most = std::max(most, each.registers), spills += each.spill_bytes;
+    text += fmt::format(" device   {}{} · {} · {} launches · {} phases · {} barriers · {} machine code · {} registers at most · {} bytes spilled\n", device->architecture,
+                        device->gpu.empty() ? " (not here)" : " " + device->gpu, device->granularity, device->launches, device->phases, device->barriers,
+                        to_string(Bytes{device->cubin_bytes}), most, spills);
+  }
+  if (made.choice) text += " choice   " + made.choice->text() + "\n";
+  const bool nowhere = verify && device && device->gpu.empty();
+  text += nowhere ? fmt::format(" verify   not done: there is no GPU here to run {} on\n", device->architecture) : made.verification ? " verify   " + made.verification->text() + "\n" : std::string(" verify   off\n");
+  for (const std::string& file : written) text += fmt::format(" wrote    {}\n", file);
   if (!output.empty()) text += fmt::format(" wrote    {} {} in {:.1f} s     next: obelisk bench {}\n", output, to_string(Bytes{bytes}), total, output);
   answer(flags, json, text);
   return 0;

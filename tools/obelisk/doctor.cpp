@@ -94,6 +94,40 @@ Finding pipeline(const Flags& flags) {
   return {"program", true, fmt::format("a small network compiled, ran and agreed with the reference in {:.1f} s", seconds)};
 }
 
+/// The GPU: its driver, then the compiler of device code. The CPU target works without both.
+std::vector<Finding> gpu() {
+  std::vector<Finding> found;
+  const auto first = runtime::describe_gpu(0);
+  if (first.ok()) {
+    found.push_back({"gpu", true, fmt::format("{} ({}, {} multiprocessors), {} of {} free, driver for CUDA {}.{}", first->name, first->architecture, first->sms,
+                                              to_string(Bytes{first->free_bytes}), to_string(Bytes{first->total_bytes}), first->driver_version / 1000, first->driver_version % 1000 / 10)});
+  } else {
+    found.push_back({"gpu", false, first.error().message + "; models run on the CPU", first.error().hint.find("cpu") != std::string::npos ? "install NVIDIA's driver, 525 or later: apt-get install nvidia-driver" : first.error().hint});
+  }
+  const auto compiler = runtime::find_device_compiler();
+  if (compiler.ok()) found.push_back({"nvrtc", true, *compiler});
+  else found.push_back({"nvrtc", false, compiler.error().message + "; compiled files run without it", compiler.error().hint});
+  return found;
+}
+
+/// A small network as one kernel on the GPU, and what it answers.
+Finding gpu_program() {
+  compiler::Network network;
+  auto graph = graph::parse("graph \"doctor\" {\n  in %0 \"x\": f32[64,96]\n  in %1 \"y\": f32[96]\n  %2: f32[64,96] = Add(%0, %1)\n  %3 \"z\": f32[64,96] = Tanh(%2)\n  out %3 \"z\"\n}\n");
+  CHECK(graph.ok(), "{}", graph.error().text());
+  network.graph = std::move(*graph);
+  compiler::Options options;
+  const auto first = runtime::describe_gpu(0);
+  options.target = first->architecture, options.sms = first->sms, options.granularity = "mono";
+  options.load.cache_dir = "off";
+  options.load.watchdog = true;
+  options.interrupted = interrupted;
+  compiler::Compilation compilation;
+  if (const Status status = compiler::compile(network, options, compilation); !status.ok())
+    return {"gpu program", false, status.error().message, status.error().hint};
+  return {"gpu program", true, "a small network ran as one kernel and agreed with the reference"};
+}
+
 Finding peer() {
   const std::string python = find_python();
   const std::string mend = "scripts/build.sh, or OBELISK_PYTHON=PATH of a Python with onnxruntime";
@@ -110,6 +144,8 @@ Finding peer() {
 int doctor(const Flags& flags) {
   std::vector<Finding> findings = {cpu(), memory(), compiler(flags), cache_folder(flags)};
   if (findings[2].ok) findings.push_back(pipeline(flags));
+  for (Finding& one : gpu()) findings.push_back(std::move(one));
+  if (findings.back().ok && findings[findings.size() - 2].ok) findings.push_back(gpu_program());
   if (interrupted()) return fail(flags, Error{Code::kInterrupted, "cli", "interrupted"});
   findings.push_back(peer());
   Json list = Json::array();

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <sstream>
 
 namespace obelisk::cli {
 namespace {
@@ -28,6 +29,21 @@ std::string_view word(Code code) {
     case Code::kInterrupted: return "interrupted";
   }
   return "error";
+}
+
+bool is_target(const std::string& name) {
+  for (const char* known : {"auto", "cpu", "reference", "cuda"})
+    if (name == known) return true;
+  if (name.starts_with("cuda:")) return name.size() > 5 && name.size() < 9 && name.find_first_not_of("0123456789", 5) == std::string::npos;
+  return name.starts_with("sm_") && target::gpu(name).ok();
+}
+
+/// A list, for bench.
+bool is_granularity(const std::string& names) {
+  std::istringstream list(names);
+  for (std::string name; std::getline(list, name, ',');)
+    if (name != "auto" && name != "op" && name != "stitch" && name != "mono") return false;
+  return !names.empty();
 }
 
 std::string joined(const std::vector<std::string>& types, const std::vector<std::string>& shapes) {
@@ -56,7 +72,12 @@ void add_model(CLI::App& verb, Flags& flags) {
 }
 
 void add_machine(CLI::App& verb, Flags& flags) {
-  verb.add_option("--target", flags.target, "cpu, reference (the interpreter), or auto")->check(CLI::IsMember({"auto", "cpu", "reference"}));
+  verb.add_option("--target", flags.target, "cpu, cuda, cuda:N, reference (the interpreter), auto (a GPU where one is), or an architecture to compile for: sm_90a, sm_89, sm_80")
+      ->check(CLI::Validator([](const std::string& name) { return is_target(name) ? std::string() : fmt::format("there is no target '{}'", name); }, "TARGET"));
+  verb.add_option("--granularity", flags.granularity, "of a GPU: op (a kernel an op), stitch (a kernel a group), mono (one kernel), auto (the quickest)")
+      ->check(CLI::Validator([](const std::string& names) { return is_granularity(names) ? std::string() : fmt::format("there is no granularity '{}'", names); }, "NAME"));
+  verb.add_option("--memory-limit", flags.memory_limit, "MiB of a GPU's memory that a program may take; 0: what there is")->check(CLI::Range(int64_t{0}, int64_t{1} << 30));
+  verb.add_flag("--watchdog", flags.watchdog, "a GPU that waits for two seconds stops and says for what");
   verb.add_option("--precision", flags.precision, "keep the model's arithmetic, or change it")->check(CLI::IsMember({"keep", "fp32", "fp16", "bf16"}));
   verb.add_option("--threads", flags.threads, "workers; 0: one a core")->check(CLI::Range(0, 1024));
   verb.add_option("--sms", flags.sms, "virtual SMs that the table is made for; 0: one a worker")->check(CLI::Range(0, 4096));
@@ -71,9 +92,38 @@ void add_inputs(CLI::App& verb, Flags& flags) {
   verb.add_option("--seed", flags.seed, "generate the inputs that are not given");
 }
 
+Result<Machine> machine_from(const Flags& flags) {
+  Machine machine;
+  if (flags.target.starts_with("sm_")) {
+    machine.target = flags.target, machine.sms = flags.sms;
+    return machine;
+  }
+  const bool asked = flags.target.starts_with("cuda");
+  if (asked || flags.target == "auto") {
+    machine.gpu = flags.target.size() > 5 ? atoi(flags.target.c_str() + 5) : 0;
+    auto gpu = runtime::describe_gpu(machine.gpu);
+    if (!gpu.ok() && asked) return gpu.error();
+    if (gpu.ok() && (asked || runtime::find_device_compiler().ok())) {
+      machine.target = gpu->architecture, machine.name = gpu->name;
+      machine.sms = flags.sms > 0 ? flags.sms : gpu->sms;
+      return machine;
+    }
+  }
+  machine.sms = flags.sms > 0 ? flags.sms : flags.threads;
+  return machine;
+}
+
 Result<compiler::Options> options_from(const Flags& flags) {
   compiler::Options options;
-  options.sms = flags.sms > 0 ? flags.sms : flags.threads;
+  TRY(const Machine machine, machine_from(flags));
+  options.target = machine.target;
+  options.sms = machine.sms;
+  options.granularity = flags.granularity;
+  if (options.granularity.find(',') != std::string::npos)
+    return Error{Code::kUsage, "cli", "only bench takes several granularities", "", "--granularity " + options.granularity.substr(0, options.granularity.find(','))};
+  options.load.gpu = machine.gpu;
+  options.load.memory_limit = Bytes{flags.memory_limit << 20};
+  options.load.watchdog = flags.watchdog;
   options.threads = flags.threads;
   options.load.compiler = flags.compiler;
   options.load.cache_dir = flags.cache;
@@ -132,6 +182,14 @@ Json json_of(const frontends::ImportReport& report) {
   for (const frontends::Unsupported& one : report.unsupported)
     list.push_back({{"node", one.node}, {"op", one.op}, {"domain", one.domain}, {"types", one.types}, {"shapes", one.shapes}, {"reason", one.reason}, {"hint", one.hint}});
   return list;
+}
+
+Json json_of(const runtime::DeviceReport& report) {
+  Json kernels = Json::array();
+  for (const runtime::KernelReport& each : report.kernels)
+    kernels.push_back({{"name", each.name}, {"registers", each.registers}, {"spill_bytes", each.spill_bytes}, {"smem_bytes", each.smem_bytes}});
+  return {{"granularity", report.granularity}, {"launches", report.launches}, {"phases", report.phases}, {"barriers", report.barriers},
+          {"cubin_bytes", report.cubin_bytes}, {"bytes_streamed", report.bytes_streamed}, {"kernels", kernels}};
 }
 
 Json port_json(const std::string& name, const Type& type) {

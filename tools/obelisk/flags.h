@@ -20,6 +20,11 @@ struct Flags {
   std::vector<std::string> archives; // F.npz
   std::optional<uint64_t> seed;
   std::string target = "auto";
+  std::string granularity = "auto";
+  int64_t memory_limit = 0;  // MiB of a GPU's memory
+  bool watchdog = false;
+  std::string emit, folder;  // compile: texts to write, and where
+  std::string trace;         // profile: a file for Perfetto
   std::string precision = "keep";
   std::string compiler, cache;
   std::vector<std::string> disabled, explain;
@@ -36,7 +41,16 @@ void add_model(CLI::App& verb, Flags& flags);
 void add_machine(CLI::App& verb, Flags& flags);
 void add_inputs(CLI::App& verb, Flags& flags);
 
-/// Options of the compiler from the flags. Errors: kUsage, kUnsupported.
+/// The machine that --target means: "auto" is the first GPU where a driver and the device compiler are, else the CPU.
+struct Machine {
+  std::string target = "cpu";  // what the compiler takes
+  std::string name;            // the GPU's, empty without one
+  int gpu = 0, sms = 0;
+};
+/// Errors: kUsage for a name that is none, kDevice where a GPU is asked for and none is here.
+Result<Machine> machine_from(const Flags& flags);
+
+/// Options of the compiler from the flags. Errors: kUsage, kUnsupported, kDevice.
 Result<compiler::Options> options_from(const Flags& flags);
 
 /// Whether Ctrl-C was pressed. install() puts the handler in place; a second Ctrl-C ends at once.
@@ -55,6 +69,8 @@ void answer(const Flags& flags, const Json& json, const std::string& text);
 int fail(const Flags& flags, const Error& error, const frontends::ImportReport* report = nullptr);
 
 Json json_of(const frontends::ImportReport& report);
+/// "granularity", "launches", "phases", "barriers", "cubin_bytes", "kernels" of a program for a GPU.
+Json json_of(const runtime::DeviceReport& report);
 Json port_json(const std::string& name, const Type& type);
 int64_t peak_rss_bytes();
 std::string host_cpu();
@@ -64,6 +80,7 @@ int check(const Flags& flags);
 int run(const Flags& flags, const std::string& output_dir);
 int compile(const Flags& flags, const std::string& output, bool verify);
 int bench(const Flags& flags);
+int profile(const Flags& flags);
 int verify(const Flags& flags, bool bisect);
 int inspect(const Flags& flags);
 int cache(const Flags& flags, bool clear);

@@ -19,16 +19,17 @@ int inspect_compiled(const Flags& flags, const runtime::Compiled& compiled) {
   for (const Tensor& weight : program.weights)
     if (!weight.empty()) weights += weight.bytes();
   for (const std::string& object : program.objects) code += static_cast<int64_t>(object.size());
-  std::string text = fmt::format(" file     {} · format 1 · {}\n", flags.file, program.name);
+  std::string text = fmt::format(" file     {} · format 2 · {}\n", flags.file, program.name);
   Json json = {{"kind", "obk"}, {"name", program.name}, {"target", program.target}, {"sms", program.sms}};
   json["inputs"] = ports_json(program.inputs, "in", text);
   json["outputs"] = ports_json(program.outputs, "out", text);
   Json bodies = Json::array();
   for (const codegen::BodyText& body : program.bodies) bodies.push_back({{"hash", to_string(body.hash)}, {"label", body.label}, {"bytes", body.text.size()}});
+  if (program.on_gpu()) json["granularity"] = program.granularity;
   json["phases"] = program.waves, json["tasks"] = program.task_count(), json["bodies"] = bodies;
   json["customs"] = program.customs.size(), json["weights_bytes"] = weights, json["workspace_bytes"] = program.arena.count;
   json["code_bytes"] = code, json["code_needs"] = program.objects_need;
-  text += fmt::format(" plan     {} on {} virtual SMs · {} phases · {} tasks · {} bodies\n", program.target, program.sms, program.waves, program.task_count(), program.bodies.size());
+  text += fmt::format(" plan     {}{} on {} virtual SMs · {} phases · {} tasks · {} bodies\n", program.target, program.granularity.empty() ? "" : ", " + program.granularity, program.sms, program.waves, program.task_count(), program.bodies.size());
   text += fmt::format(" memory   {} weights · {} workspace · {} machine code\n", to_string(Bytes{weights}), to_string(program.arena), to_string(Bytes{code}));
   text += fmt::format(" needs    {}\n", program.objects_need);
   answer(flags, json, text);

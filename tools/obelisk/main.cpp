@@ -1,5 +1,6 @@
 // obelisk: the command line. Each verb is a file; this one only reads flags.
 #include <new>
+#include <sstream>
 
 #include "flags.h"
 
@@ -35,6 +36,14 @@ int main(int argc, char** argv) {
   compile->add_option("--seed", flags.seed, "of the generated inputs");
   compile->add_option("--to", flags.to, "stop after a step and print what it made");
   compile->add_option("--explain", flags.explain, "print the decisions of steps")->delimiter(',');
+  compile->add_option("--emit", flags.emit, "texts to write, of a GPU's program: cuda,ptx,sass,schedule")
+      ->check(CLI::Validator([](const std::string& kinds) {
+        std::istringstream list(kinds);
+        for (std::string kind; std::getline(list, kind, ',');)
+          if (kind != "cuda" && kind != "ptx" && kind != "sass" && kind != "schedule") return "there is no text '" + kind + "'";
+        return std::string();
+      }, "KINDS"));
+  compile->add_option("-d,--directory", flags.folder, "where --emit writes");
   compile->callback([&] { body = [&] { return cli::compile(flags, output, verify_mode == "on"); }; });
 
   CLI::App* verify = app.add_subcommand("verify", "compare answers with the reference");
@@ -53,9 +62,16 @@ int main(int argc, char** argv) {
   cli::add_model(*bench, flags);
   cli::add_machine(*bench, flags);
   cli::add_inputs(*bench, flags);
-  bench->add_option("--against", flags.against, "the other side of alternating rounds")->check(CLI::IsMember({"onnxruntime"}));
+  bench->add_option("--against", flags.against, "the other side of alternating rounds")->check(CLI::IsMember({"onnxruntime", "torch"}));
   bench->add_option("--seconds", flags.seconds, "how long the rounds go on")->check(CLI::Range(0.01, 3600.0));
   bench->callback([&] { body = [&] { return cli::bench(flags); }; });
+
+  CLI::App* profile = app.add_subcommand("profile", "where a GPU's time goes, phase by phase");
+  cli::add_model(*profile, flags);
+  cli::add_machine(*profile, flags);
+  cli::add_inputs(*profile, flags);
+  profile->add_option("--trace", flags.trace, "a file for Perfetto: a track for each SM");
+  profile->callback([&] { body = [&] { return cli::profile(flags); }; });
 
   CLI::App* cache = app.add_subcommand("cache", "the compiled bodies that are kept");
   cache->require_subcommand(1);

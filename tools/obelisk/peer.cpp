@@ -34,7 +34,7 @@ Result<std::vector<Tensor>> peer_answers(const Flags& flags, const Source& sourc
   NamedTensors arrays = source.given;  // also those that became constants
   for (size_t k = 0; k < inputs.size(); ++k) arrays[runner.inputs[k].name] = inputs[k];
   TRY_STATUS(write_npz(folder.path + "/inputs.npz", arrays));
-  TRY(Process process, Process::start({python, OBELISK_SOURCE_DIR "/scripts/answers_onnxruntime.py", flags.file, folder.path}));
+  TRY(Process process, Process::start({python, find_script("answers_onnxruntime.py"), flags.file, folder.path}));
   const std::string said = process.read_all();
   if (process.wait() != 0) return usage("ONNX Runtime gave no answer: " + said.substr(0, said.find('\n')), "obelisk doctor");
   std::vector<Tensor> out;

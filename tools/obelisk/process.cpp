@@ -92,6 +92,30 @@ int Process::wait() {
   return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
+std::string find_script(const std::string& name) {
+  char own[4096];
+  const ssize_t length = readlink("/proc/self/exe", own, sizeof own);
+  if (length > 0) {
+    std::string folder(own, static_cast<size_t>(length));
+    folder.resize(folder.rfind('/'));
+    if (const std::string packed = folder + "/../scripts/" + name; access(packed.c_str(), R_OK) == 0) return packed;
+  }
+  return OBELISK_SOURCE_DIR "/scripts/" + name;
+}
+
+std::string find_tool(const std::string& name) {
+  auto runs = [](const std::string& path) { return access(path.c_str(), X_OK) == 0; };
+  const char* variable = getenv("PATH");
+  std::string path = std::string(variable ? variable : "/usr/local/bin:/usr/bin:/bin") + ":/usr/local/cuda/bin";
+  if (const std::string python = find_python(); !python.empty()) path += ":" + python.substr(0, python.rfind('/'));
+  for (size_t at = 0; at <= path.size();) {
+    const size_t colon = std::min(path.find(':', at), path.size());
+    if (const std::string candidate = path.substr(at, colon - at) + "/" + name; runs(candidate)) return candidate;
+    at = colon + 1;
+  }
+  return "";
+}
+
 std::string find_python() {
   auto runs = [](const std::string& path) { return access(path.c_str(), X_OK) == 0; };
   if (const char* told = getenv("OBELISK_PYTHON"); told && *told) return told;

@@ -33,7 +33,8 @@ Result<graph::Graph> graph_of(const Runner& runner, const Source& source) {
 namespace {
 
 Status finish(const Flags& flags, Runner& runner) {
-  runner.target = "cpu";
+  const runtime::DeviceReport* device = runner.executable->device();
+  runner.target = !device ? "cpu" : fmt::format("{} ({}, {})", device->gpu.empty() ? device->architecture : device->gpu, device->architecture, device->granularity);
   runner.inputs = runner.executable->program().inputs;
   runner.outputs = runner.executable->program().outputs;
   TRY(runner.context, runner.executable->context(flags.threads));
@@ -46,7 +47,7 @@ Result<std::unique_ptr<Runner>> make_runner(const Flags& flags, const Source& so
   auto runner = std::make_unique<Runner>();
   TRY(compiler::Options options, options_from(flags));
   if (source.kind == FileKind::kCompiled && !source.network.graph) {
-    TRY(runner->executable, runtime::load_cpu(source.compiled.program, options.load));
+    TRY(runner->executable, runtime::load(source.compiled.program, options.load));
     if (const std::string& why = runner->executable->report().not_carried; !why.empty())
       fmt::print(stderr, "note: {}; bodies were built again from their source\n", why);
     TRY_STATUS(finish(flags, *runner));
@@ -57,7 +58,7 @@ Result<std::unique_ptr<Runner>> make_runner(const Flags& flags, const Source& so
   Progress progress(Progress::mode_for(stderr, false), "compile");
   options.progress = [&](std::string_view step, double done) { progress.step(step, done); };
   bool interpret = flags.target == "reference";
-  if (!interpret && flags.target == "auto") {
+  if (!interpret && flags.target == "auto" && options.target == "cpu") {
     if (auto compiler = runtime::find_compiler(flags.compiler); !compiler.ok()) {
       if (!flags.compiler.empty()) return compiler.error();
       fmt::print(stderr, "note: {}; the interpreter runs instead (slow)\n", compiler.error().message);
@@ -65,7 +66,14 @@ Result<std::unique_ptr<Runner>> make_runner(const Flags& flags, const Source& so
     }
   }
   if (interpret) options.to = "import";
-  const Status status = compiler::compile(source.network, options, runner->compilation);
+  Status status = compiler::compile(source.network, options, runner->compilation);
+  if (!status.ok() && flags.target == "auto" && options.target != "cpu" && status.error().code == Code::kUnsupported && runner->compilation.import_report.unsupported.empty()) {
+    progress.finish();
+    fmt::print(stderr, "note: {}; the CPU runs it (--target cuda makes this an error)\n", status.error().text());
+    Flags on_cpu = flags;
+    on_cpu.target = "cpu";
+    return make_runner(on_cpu, source, report);
+  }
   progress.finish();
   if (!status.ok()) {
     report = runner->compilation.import_report;

@@ -1,0 +1,40 @@
+/// granularity.h — how a GPU's program is launched, when the user leaves it open: each way is measured where a GPU is, and predicted
+/// from the task table where none is.
+///
+///   op      a kernel for each op, in a graph: nothing stitched, no epilogues
+///   stitch  a kernel for each stitched group, in a graph whose kernels overlap
+///   mono    the whole network as one kernel
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "runtime/runtime.h"
+
+namespace obelisk::compiler {
+
+/// What the schedule made for one granularity, loaded.
+struct Candidate {
+  std::string granularity;
+  std::shared_ptr<const runtime::Executable> executable;
+  double us = 0;        // device time of a run, or its prediction
+  std::string refused;  // why it cannot be; then there is no executable
+};
+
+struct Choice {
+  std::vector<Candidate> candidates;
+  size_t chosen = 0;
+  bool measured = false;
+  /// "mono: 61.2 us, the least of op 190.3, stitch 80.1 (measured)"
+  std::string text() const;
+};
+
+/// Microseconds of a run by the table: each wave's busiest SM, and what a phase costs.
+double predicted_us(const runtime::Program& program);
+
+/// Fills in times and chooses. `inputs` for measuring are asked for once. Errors: that of the first candidate, when all are refused.
+Result<Choice> choose_granularity(std::vector<Candidate> candidates, const std::function<std::vector<Tensor>()>& inputs);
+
+}  // namespace obelisk::compiler
