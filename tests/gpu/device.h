@@ -10,7 +10,8 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "runtime/cuda/mono.h"
+#include "runtime/cuda/gpu.h"
+#include "runtime/cuda/nvrtc.h"
 
 namespace obelisk::runtime::cuda {
 

@@ -1,0 +1,57 @@
+// Random graphs, planned for random machines: every table passes the validator, and so does any other deal of its tasks to SMs.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <random>
+
+#include "passes/passes.h"
+#include "schedule/schedule.h"
+
+namespace obelisk::schedule {
+namespace {
+
+int from_environment(const char* name, int otherwise) {
+  const char* value = getenv(name);
+  return value ? atoi(value) : otherwise;
+}
+
+/// Each task to any SM, in any order within its wave.
+void deal_anew(TaskGraph& tasks, std::mt19937& random) {
+  std::vector<ObkTask> all;
+  for (auto& list : tasks.lists) {
+    all.insert(all.end(), list.begin(), list.end());
+    list.clear();
+  }
+  std::shuffle(all.begin(), all.end(), random);
+  std::stable_sort(all.begin(), all.end(), [](const ObkTask& a, const ObkTask& b) { return a.wave < b.wave; });
+  for (const ObkTask& task : all) tasks.lists[random() % tasks.lists.size()].push_back(task);
+}
+
+TEST(RandomSchedules, PassTheValidator) {
+  const int first = from_environment("OBELISK_SEED", 1), count = from_environment("OBELISK_SCHEDULES", 1000);
+  const char* const machines[] = {"cpu", "sm_90a", "sm_80", "sm_89"};
+  for (int seed = first; seed < first + count; ++seed) {
+    std::mt19937 random(seed);
+    graph::Graph graph = graph::random_graph(seed);
+    for (const passes::Pass& pass : passes::table()) {
+      auto next = pass.run(std::move(graph));
+      ASSERT_TRUE(next.ok()) << "seed " << seed << ", " << pass.name << ": " << next.error().text();
+      graph = std::move(*next);
+    }
+    auto device = target::device(machines[random() % 4], 1 + static_cast<int>(random() % 148));
+    ASSERT_TRUE(device.ok());
+    stitch::Options options;
+    options.stitch = random() % 4 != 0, options.tiles = random() % 4 != 0;
+    const stitch::Plan plan = stitch::plan(graph, *device, options);
+    TaskGraph tasks = build(graph, plan, *device);
+    Status sound = validate(graph, plan, tasks);
+    ASSERT_TRUE(sound.ok()) << "seed " << seed << ": " << sound.error().text();
+    deal_anew(tasks, random);
+    sound = validate(graph, plan, tasks);
+    ASSERT_TRUE(sound.ok()) << "seed " << seed << ", dealt anew: " << sound.error().text();
+  }
+}
+
+}  // namespace
+}  // namespace obelisk::schedule

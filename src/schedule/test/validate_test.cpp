@@ -1,0 +1,148 @@
+// A table that was tampered with is refused, each way by its reason: what would otherwise hang a GPU or give wrong answers.
+#include <gtest/gtest.h>
+
+#include <functional>
+
+#include "schedule/schedule.h"
+
+namespace obelisk::schedule {
+namespace {
+
+// Products of two matrices each, a row reduction, chains between them: several waves, cut rows and columns, reused workspace.
+constexpr const char* kText = R"(graph "g" {
+  in %0 "x": f32[2,96,128]
+  in %1 "w": f32[2,128,200]
+  in %2 "b": f32[200]
+  const %9: i64[1] = [-1]
+  %3: f32[2,96,200] = MatMul(%0, %1)
+  %4: f32[2,96,200] = Add(%3, %2)
+  %5: f32[2,96,200] = Tanh(%4)
+  %6: f32[2,96,1] = ReduceMax(%5, %9) {keepdims = 1}
+  %7: f32[2,96,200] = Sub(%5, %6)
+  %8: f32[2,200,96] = Transpose(%7) {perm = [0, 2, 1]}
+  %10: f32[2,200,200] = MatMul(%8, %7)
+  %11: f32[2,200,1] = ReduceSum(%10, %9) {keepdims = 1}
+  %12: f32[2,200,200] = Div(%10, %11)
+  %13: f32[2,200,200] = Exp(%12)
+  const %14: i64[1] = [0]
+  %15: f32[1,200,200] = ReduceSum(%13, %14) {keepdims = 1}
+  out %15 "z"
+})";
+
+struct Table {
+  graph::Graph graph;
+  stitch::Plan plan;
+  TaskGraph tasks;
+};
+
+Table table() {
+  auto graph = graph::parse(kText);
+  CHECK(graph.ok(), "{}", graph.error().text());
+  auto device = target::gpu("sm_90a");
+  CHECK(device.ok());
+  Table made{.graph = std::move(*graph)};
+  made.plan = stitch::plan(made.graph, *device);
+  made.tasks = build(made.graph, made.plan, *device);
+  return made;
+}
+
+/// The first task that fits, in place.
+ObkTask& task_where(TaskGraph& tasks, const std::function<bool(const ObkTask&)>& fits) {
+  for (auto& list : tasks.lists)
+    for (ObkTask& task : list)
+      if (fits(task)) return task;
+  CHECK(false, "no task fits");
+}
+std::vector<ObkTask>& list_where(TaskGraph& tasks, const std::function<bool(const std::vector<ObkTask>&)>& fits) {
+  for (auto& list : tasks.lists)
+    if (fits(list)) return list;
+  CHECK(false, "no list fits");
+}
+bool any(const ObkTask&) { return true; }
+
+/// An arena buffer, the k-th.
+Buffer& arena(TaskGraph& tasks, size_t k) {
+  for (Buffer& buffer : tasks.buffers)
+    if (buffer.kind == BufferKind::kArena && k-- == 0) return buffer;
+  CHECK(false, "there are too few buffers");
+}
+
+struct Tampering {
+  const char* name;
+  const char* said;  // part of the refusal
+  std::function<void(Table&)> how;
+};
+
+const Tampering kTamperings[] = {
+    {"a work that is none", "a task of work", [](Table& t) { task_where(t.tasks, any).work = 1000; }},
+    {"a list that goes back", "goes back", [](Table& t) {
+       auto& list = list_where(t.tasks, [](const auto& l) { return l.size() > 1 && l.front().wave < l.back().wave; });
+       std::swap(list.front(), list.back());
+     }},
+    {"a task in another wave", "instead of", [](Table& t) { ++list_where(t.tasks, [](const auto& l) { return !l.empty(); }).back().wave; }},
+    {"a wave beyond the last", "wave", [](Table& t) { --t.tasks.waves; }},
+    {"a task that is lost", "", [](Table& t) { list_where(t.tasks, [](const auto& l) { return l.size() > 1; }).pop_back(); }},
+    {"a list that is lost", "", [](Table& t) { list_where(t.tasks, [](const auto& l) { return !l.empty(); }).clear(); }},
+    {"a task that is there twice", "twice", [](Table& t) { t.tasks.lists.back().push_back(list_where(t.tasks, [&](const auto& l) { return !l.empty() && &l != &t.tasks.lists.back(); }).back()); }},
+    {"rows beyond the last", "", [](Table& t) { task_where(t.tasks, [](const ObkTask& k) { return k.r0 > 0; }).r1 += 1 << 20; }},
+    {"rows before the first", "", [](Table& t) { task_where(t.tasks, [](const ObkTask& k) { return k.r0 == 0; }).r0 = -8; }},
+    {"no rows", "", [](Table& t) { ObkTask& k = task_where(t.tasks, any); k.r1 = k.r0; }},
+    {"a hole in the rows", "", [](Table& t) { ++task_where(t.tasks, [](const ObkTask& k) { return k.r1 - k.r0 > 1; }).r0; }},
+    {"rows that overlap", "", [](Table& t) { --task_where(t.tasks, [](const ObkTask& k) { return k.r0 > 0; }).r0; }},
+    {"a hole in the columns", "", [](Table& t) { ++task_where(t.tasks, [](const ObkTask& k) { return k.c0 > 0; }).c0; }},
+    {"columns that overlap", "", [](Table& t) { --task_where(t.tasks, [](const ObkTask& k) { return k.c0 > 0; }).c0; }},
+    {"columns beyond the last", "", [](Table& t) { task_where(t.tasks, [](const ObkTask& k) { return k.c0 > 0; }).c1 += 512; }},
+    {"a reduction of half its columns", "", [](Table& t) {
+       task_where(t.tasks, [&](const ObkTask& k) { return !t.tasks.works[k.work].nest.cut_columns && k.c1 > 1; }).c1 /= 2;
+     }},
+    {"a tile over two matrices", "", [](Table& t) {
+       task_where(t.tasks, [&](const ObkTask& k) { const Work& w = t.tasks.works[k.work]; return t.plan.groups[w.group].kind == stitch::GroupKind::kProduct && k.r1 == tile_span(t.plan.groups[w.group], w.nest); }).r1 += 4;
+     }},
+    {"a reader in its writer's wave", "reads what", [](Table& t) {
+       for (size_t w = 0; w < t.tasks.works.size(); ++w) {
+         const auto& after = t.plan.groups[t.tasks.works[w].group].after;
+         if (after.empty()) continue;
+         Work& work = t.tasks.works[w];
+         work.wave = t.tasks.works[after.back()].wave;
+         for (auto& list : t.tasks.lists) {
+           for (ObkTask& task : list)
+             if (task.work == w) task.wave = static_cast<uint32_t>(work.wave);
+           std::stable_sort(list.begin(), list.end(), [](const ObkTask& a, const ObkTask& b) { return a.wave < b.wave; });
+         }
+         return;
+       }
+       CHECK(false, "nothing reads");
+     }},
+    {"a buffer that is none", "names buffer", [](Table& t) { t.tasks.works.front().buffers[0] = 1 << 20; }},
+    {"a buffer used after its life", "alive in", [](Table& t) { arena(t.tasks, 0).last = arena(t.tasks, 0).first; --arena(t.tasks, 0).last; }},
+    {"a buffer used before its life", "alive in", [](Table& t) { ++arena(t.tasks, 0).first; }},
+    {"a buffer before the arena", "outside", [](Table& t) { arena(t.tasks, 0).offset = {-64}; }},
+    {"a buffer behind the arena", "outside", [](Table& t) { arena(t.tasks, 0).offset = t.tasks.arena; }},
+    {"an arena that is too small", "outside", [](Table& t) { t.tasks.arena = {1024}; }},
+    {"buffers that share bytes", "share bytes", [](Table& t) {
+       Buffer &a = arena(t.tasks, 0), &b = arena(t.tasks, 1);
+       b.offset = a.offset;
+       a.first = b.first = 0, a.last = b.last = t.tasks.waves;
+     }},
+};
+
+TEST(Validate, TakesWhatTheScheduleMade) {
+  const Table t = table();
+  const Status sound = validate(t.graph, t.plan, t.tasks);
+  EXPECT_TRUE(sound.ok()) << sound.error().text();
+}
+
+TEST(Validate, RefusesATableThatWasTamperedWith) {
+  EXPECT_GE(std::size(kTamperings), 20u);
+  for (const Tampering& tampering : kTamperings) {
+    Table t = table();
+    tampering.how(t);
+    const Status got = validate(t.graph, t.plan, t.tasks);
+    ASSERT_FALSE(got.ok()) << tampering.name;
+    EXPECT_NE(got.error().message.find("refused"), std::string::npos) << got.error().message;
+    EXPECT_NE(got.error().message.find(tampering.said), std::string::npos) << tampering.name << ": " << got.error().message;
+  }
+}
+
+}  // namespace
+}  // namespace obelisk::schedule

@@ -1,0 +1,126 @@
+"""The CUDA target from the command line. Device code compiles without a GPU, where NVRTC is found;
+what needs a GPU is skipped by name where there is none."""
+import json
+
+import numpy as np
+import pytest
+from conftest import random, save
+from onnx import TensorProto, helper
+
+USAGE, UNSUPPORTED, DEVICE = 1, 3, 7
+ROWS = ["--shape", "rows=3"]
+
+
+@pytest.fixture
+def machine(obelisk):
+    findings = json.loads(obelisk("doctor", "--json").out)["findings"]
+    return {one["name"]: one for one in findings}
+
+
+@pytest.fixture
+def nvrtc(machine):
+    if not machine["nvrtc"]["ok"]:
+        pytest.skip(f"no device compiler: {machine['nvrtc']['text']}")
+
+
+@pytest.fixture
+def gpu(machine, nvrtc):
+    if not machine["gpu"]["ok"]:
+        pytest.skip(f"no GPU: {machine['gpu']['text']}")
+
+
+def test_doctor_tells_what_mends_the_gpu(machine):
+    for name in ("gpu", "nvrtc"):
+        assert machine[name]["ok"] or machine[name]["mend"], machine[name]
+        assert not machine[name]["essential"]
+
+
+@pytest.mark.parametrize("granularity", ["mono", "stitch", "op", "auto"])
+@pytest.mark.parametrize("target", ["sm_90a", "sm_80"])
+def test_compiles_for_a_gpu_that_is_not_there(obelisk, mlp, nvrtc, target, granularity):
+    report = obelisk("compile", mlp, "-o", "m.obk", *ROWS, "--target", target, "--granularity", granularity, "--json", code=0).json
+    assert report["target"] == target
+    assert report["granularity"] == granularity or granularity == "auto"
+    assert report["launches"] == 1 or report["granularity"] != "mono"
+    assert report["barriers"] == (report["phases"] - 1 if report["granularity"] == "mono" else 0)
+    assert report["cubin_bytes"] > 1000 and report["kernels"]
+    for kernel in report["kernels"]:
+        assert {"name", "registers", "spill_bytes", "smem_bytes"} <= kernel.keys()
+        assert kernel["spill_bytes"] <= 128, kernel
+    assert max(kernel["registers"] for kernel in report["kernels"]) in range(8, 256)
+    if granularity == "auto":
+        assert report["granularity"] in report["choice"]
+
+
+def test_emits_readable_texts(obelisk, mlp, nvrtc, tmp_path):
+    obelisk("compile", mlp, *ROWS, "--target", "sm_90a", "--granularity", "mono", "--emit", "cuda,ptx,schedule", "-d", "texts", code=0)
+    texts = {path.name: path.read_text() for path in (tmp_path / "texts").iterdir()}
+    assert "obk_dispatch" in texts["program.cu"]
+    assert ".target sm_90a" in texts["program.ptx"]
+    assert "wave" in texts["program.schedule.txt"]
+
+
+def test_emit_needs_a_gpu_target(obelisk, mlp):
+    result = obelisk("compile", mlp, *ROWS, "--target", "cpu", "--emit", "ptx", code=USAGE)
+    assert "--target" in result.err
+
+
+def test_device_code_is_cached_and_reproducible(obelisk, mlp, nvrtc, tmp_path):
+    flags = [*ROWS, "--target", "sm_90a", "--granularity", "mono", "--cache", "cache"]
+    obelisk("compile", mlp, "-o", "one.obk", *flags, code=0)
+    entries = obelisk("cache", "ls", "--cache", "cache", "--json", code=0).json["entries"]
+    assert [entry["file"].rsplit(".", 1)[1] for entry in entries] == ["cubin"]
+    obelisk("compile", mlp, "-o", "two.obk", *flags, code=0)
+    assert (tmp_path / "one.obk").read_bytes() == (tmp_path / "two.obk").read_bytes()
+    damaged = tmp_path / "cache" / entries[0]["file"]
+    damaged.write_bytes(b"nonsense")
+    obelisk("compile", mlp, "-o", "three.obk", *flags, code=0)
+    assert (tmp_path / "one.obk").read_bytes() == (tmp_path / "three.obk").read_bytes()
+
+
+def test_unknown_targets_and_granularities(obelisk, mlp):
+    assert "sm_12345" in obelisk("compile", mlp, "-o", "m.obk", *ROWS, "--target", "sm_12345", code=USAGE).err
+    assert "tiny" in obelisk("compile", mlp, "-o", "m.obk", *ROWS, "--granularity", "tiny", code=USAGE).err
+    assert obelisk("compile", mlp, "-o", "m.obk", *ROWS, "--granularity", "op,mono", code=USAGE).err
+
+
+def test_a_gpu_that_is_missing_is_an_error_with_a_way_out(obelisk, mlp, machine, nvrtc):
+    if machine["gpu"]["ok"]:
+        pytest.skip("there is a GPU")
+    assert "--target cpu" in obelisk("run", mlp, *ROWS, "--target", "cuda", code=DEVICE).err
+    obelisk("compile", mlp, "-o", "m.obk", *ROWS, "--target", "sm_90a", code=0)
+    assert obelisk("inspect", "m.obk", "--json", code=0).json["target"] == "sm_90a"
+    assert obelisk("run", "m.obk", code=DEVICE).err
+    assert obelisk("run", "m.obk", "--portable", "--target", "cpu", code=0).out
+
+
+def test_a_damaged_file_is_refused(obelisk, mlp, nvrtc, tmp_path):
+    obelisk("compile", mlp, "-o", "m.obk", *ROWS, "--target", "sm_90a", code=0)
+    whole = (tmp_path / "m.obk").read_bytes()
+    for cut in (100, len(whole) // 2, len(whole) - 1):
+        (tmp_path / "cut.obk").write_bytes(whole[:cut])
+        assert obelisk("inspect", "cut.obk").code == 2
+
+
+@pytest.mark.parametrize("granularity", ["mono", "stitch", "op"])
+def test_answers_on_a_gpu(obelisk, mlp, gpu, tmp_path, granularity):
+    obelisk("verify", mlp, *ROWS, "--target", "cuda", "--granularity", granularity, code=0)
+    obelisk("compile", mlp, "-o", "m.obk", *ROWS, "--target", "cuda", "--granularity", granularity, code=0)
+    report = obelisk("bench", "m.obk", "--seconds", "0.1", "--json", code=0).json
+    assert report["device_us"]["median"] > 0 and report["launches"] >= 1 and 0 < report["roof_share"]
+    phases = obelisk("profile", "m.obk", "--trace", "t.json", "--json", code=0).json["phases"]
+    assert phases and all(phase["measured_us"] > 0 for phase in phases)
+    assert json.loads((tmp_path / "t.json").read_text())["traceEvents"]
+
+
+def test_granularities_side_by_side(obelisk, mlp, gpu):
+    report = obelisk("bench", mlp, *ROWS, "--target", "cuda", "--granularity", "op,stitch,mono", "--seconds", "0.1", "--json", code=0).json
+    assert [row["granularity"] for row in report["granularities"]] == ["op", "stitch", "mono"]
+
+
+def test_a_memory_limit_is_an_error(obelisk, gpu, tmp_path):
+    weights = {"w": np.tile(random(512, 1), (1, 4096))}
+    model = save(tmp_path / "wide.onnx", [helper.make_node("MatMul", ["x", "w"], ["y"])], {"x": (TensorProto.FLOAT, [1, 512])},
+                 {"y": (TensorProto.FLOAT, [1, 4096])}, weights)
+    result = obelisk("run", model, "--target", "cuda", "--granularity", "mono", "--memory-limit", "1")
+    assert result.code == 6 and "limit" in result.err, result
