@@ -1,0 +1,202 @@
+"""Networks for measurements on a GPU, with random weights: only shapes move the clock.
+
+    MODELS[NAME]()   -> (torch module in eval mode, example inputs, names of the inputs)
+
+Built where they are needed, from PyTorch (and torchvision for its networks), so that nothing large
+travels. `export` writes the ONNX file that Obelisk reads.
+"""
+import warnings
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+
+class EncoderLayer(nn.Module):
+    """Attention and a feed-forward part, each normalised after its residual, as BERT has them."""
+
+    def __init__(self, width, heads, inner):
+        super().__init__()
+        self.heads = heads
+        self.query, self.key, self.value, self.output = (nn.Linear(width, width) for _ in range(4))
+        self.up, self.down = nn.Linear(width, inner), nn.Linear(inner, width)
+        self.norm_attention, self.norm_output = nn.LayerNorm(width), nn.LayerNorm(width)
+
+    def forward(self, x, mask):
+        batch, length, width = x.shape
+        def split(t):
+            return t.view(batch, length, self.heads, -1).transpose(1, 2)
+        seen = F.scaled_dot_product_attention(split(self.query(x)), split(self.key(x)),
+                                              split(self.value(x)), attn_mask=mask)
+        x = self.norm_attention(x + self.output(seen.transpose(1, 2).reshape(batch, length, width)))
+        return self.norm_output(x + self.down(F.gelu(self.up(x))))
+
+
+class Encoder(nn.Module):
+    """Words, positions and segments, then layers: MiniLM and BERT by their numbers."""
+
+    def __init__(self, layers, width, heads, inner, words=30522, positions=512):
+        super().__init__()
+        self.words, self.positions = nn.Embedding(words, width), nn.Embedding(positions, width)
+        self.segment = nn.Parameter(torch.randn(width) * 0.02)
+        self.norm = nn.LayerNorm(width)
+        self.layers = nn.ModuleList(EncoderLayer(width, heads, inner) for _ in range(layers))
+
+    def forward(self, ids, mask):
+        x = self.norm(self.words(ids) + self.positions.weight[: ids.shape[1]] + self.segment)
+        hidden = (1.0 - mask[:, None, None, :].to(x.dtype)) * -10000.0
+        for layer in self.layers:
+            x = layer(x, hidden)
+        return x
+
+
+def encoder(layers, width, heads, inner, batch, length):
+    def make():
+        ids = torch.randint(0, 30000, (batch, length))
+        mask = torch.ones(batch, length, dtype=torch.long)
+        return Encoder(layers, width, heads, inner), (ids, mask), ("ids", "mask")
+    return make
+
+
+def vision(name, size=224, batch=1, **options):
+    def make():
+        import torchvision.models
+        model = getattr(torchvision.models, name)(weights=None, **options)
+        return model, (torch.rand(batch, 3, size, size),), ("image",)
+    return make
+
+
+class Crnn(nn.Module):
+    """Text in pictures: seven convolutions, two layers of LSTM in both directions."""
+
+    def __init__(self, classes=37):
+        super().__init__()
+        layers, inputs = [], 1
+        plan = [(64, (2, 2)), (128, (2, 2)), (256, None), (256, (2, 1)), (512, None), (512, (2, 1)), (512, None)]
+        for k, (outputs, pool) in enumerate(plan):
+            last = k == len(plan) - 1
+            layers.append(nn.Conv2d(inputs, outputs, 2 if last else 3, padding=0 if last else 1))
+            if k in (2, 4, 6):
+                layers.append(nn.BatchNorm2d(outputs))
+            layers.append(nn.ReLU())
+            if pool == (2, 2):
+                layers.append(nn.MaxPool2d(2, 2))
+            elif pool:
+                layers.append(nn.MaxPool2d((2, 2), (2, 1), (0, 1)))
+            inputs = outputs
+        self.convolutions = nn.Sequential(*layers)
+        self.recurrent = nn.LSTM(512, 256, 2, bidirectional=True)
+        self.classes = nn.Linear(512, classes)
+
+    def forward(self, x):
+        columns = self.convolutions(x).squeeze(2).permute(2, 0, 1)
+        return F.log_softmax(self.classes(self.recurrent(columns)[0]), -1)
+
+
+class DeepFm(nn.Module):
+    """Click prediction: a factorisation machine beside a perceptron over the same embeddings."""
+
+    def __init__(self, fields=39, values=10000, width=16, hidden=(400, 400, 400)):
+        super().__init__()
+        self.linear, self.factors = nn.Embedding(fields * values, 1), nn.Embedding(fields * values, width)
+        layers, inputs = [], fields * width
+        for outputs in hidden:
+            layers += [nn.Linear(inputs, outputs), nn.ReLU()]
+            inputs = outputs
+        self.deep = nn.Sequential(*layers, nn.Linear(inputs, 1))
+
+    def forward(self, ids):
+        factors = self.factors(ids)
+        total = factors.sum(1)
+        pairs = 0.5 * (total * total - (factors * factors).sum(1)).sum(1, keepdim=True)
+        return torch.sigmoid(self.linear(ids).sum(1) + pairs + self.deep(factors.flatten(1)))
+
+
+class DecoderLayer(nn.Module):
+    """One token of a decoder with grouped queries against a cache that comes and goes as tensors."""
+
+    def __init__(self, width, heads, groups, size, inner):
+        super().__init__()
+        self.heads, self.groups, self.size = heads, groups, size
+        self.qkv = nn.Linear(width, (heads + 2 * groups) * size, bias=False)
+        self.output = nn.Linear(heads * size, width, bias=False)
+        self.gate, self.up = nn.Linear(width, inner, bias=False), nn.Linear(width, inner, bias=False)
+        self.down = nn.Linear(inner, width, bias=False)
+        self.norm_attention, self.norm_inner = (nn.Parameter(torch.ones(width)) for _ in range(2))
+
+    @staticmethod
+    def norm(x, scale):
+        wide = x.float()
+        return (wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + 1e-5)).to(x.dtype) * scale
+
+    def forward(self, x, cosine, sine, keys, values):
+        batch = x.shape[0]
+        def turn(t):
+            half = self.size // 2
+            return t * cosine + torch.cat([-t[..., half:], t[..., :half]], -1) * sine
+        sizes = [self.heads * self.size, self.groups * self.size, self.groups * self.size]
+        q, k, v = self.qkv(self.norm(x, self.norm_attention)).split(sizes, -1)
+        q = turn(q.view(batch, 1, self.heads, self.size).transpose(1, 2))
+        k = turn(k.view(batch, 1, self.groups, self.size).transpose(1, 2))
+        v = v.view(batch, 1, self.groups, self.size).transpose(1, 2)
+        keys, values = torch.cat([keys, k], 2), torch.cat([values, v], 2)
+        q = q.reshape(batch, self.groups, self.heads // self.groups, self.size)
+        seen = F.scaled_dot_product_attention(q, keys, values)
+        x = x + self.output(seen.reshape(batch, 1, -1))
+        inner = self.norm(x, self.norm_inner)
+        return x + self.down(F.silu(self.gate(inner)) * self.up(inner))
+
+
+class Decoder(nn.Module):
+    def __init__(self, layers=16, width=2048, heads=32, groups=8, size=64, inner=8192, words=128256):
+        super().__init__()
+        self.words = nn.Embedding(words, width)
+        self.layers = nn.ModuleList(DecoderLayer(width, heads, groups, size, inner) for _ in range(layers))
+        self.scale = nn.Parameter(torch.ones(width))
+
+    def forward(self, ids, cosine, sine, keys, values):
+        x = self.words(ids)
+        for k, layer in enumerate(self.layers):
+            x = layer(x, cosine, sine, keys[k], values[k])
+        return F.linear(DecoderLayer.norm(x, self.scale), self.words.weight)
+
+
+def decoder(context, layers=16, groups=8, size=64):
+    def make():
+        cache = [torch.randn(layers, 1, groups, context - 1, size) for _ in range(2)]
+        inputs = (torch.randint(0, 1000, (1, 1)), torch.rand(1, 1, 1, size), torch.rand(1, 1, 1, size), *cache)
+        return Decoder(layers=layers), inputs, ("ids", "cosine", "sine", "keys", "values")
+    return make
+
+
+MODELS = {
+    "minilm_b1": encoder(6, 384, 12, 1536, 1, 128),
+    "bert_b1": encoder(12, 768, 12, 3072, 1, 128),
+    "bert_b8": encoder(12, 768, 12, 3072, 8, 128),
+    "vit_b1": vision("vit_b_16"),
+    "resnet18_b1": vision("resnet18"),
+    "resnet50_b1": vision("resnet50"),
+    "resnet50_b8": vision("resnet50", batch=8),
+    "googlenet_b1": vision("googlenet", init_weights=False, aux_logits=False, transform_input=False),
+    "inception_b1": vision("inception_v3", 299, init_weights=False, aux_logits=True, transform_input=False),
+    "crnn_b1": lambda: (Crnn(), (torch.rand(1, 1, 32, 100),), ("image",)),
+    "deepfm_b1": lambda: (DeepFm(), (torch.randint(0, 390000, (1, 39)),), ("ids",)),
+    "deepfm_b512": lambda: (DeepFm(), (torch.randint(0, 390000, (512, 39)),), ("ids",)),
+    "llama1b_decode": decoder(1024),
+}
+
+
+def make(name):
+    torch.manual_seed(0)
+    module, inputs, names = MODELS[name]()
+    return module.eval(), inputs, names
+
+
+def export(name, path):
+    """Writes the network as ONNX, in f32, and returns how many bytes it has."""
+    module, inputs, names = make(name)
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.onnx.export(module, inputs, str(path), input_names=list(names), opset_version=17,
+                          dynamo=False, do_constant_folding=True)
+    return path.stat().st_size

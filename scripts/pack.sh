@@ -1,0 +1,24 @@
+#!/usr/bin/env bash
+# Makes a folder that runs on any x86-64 Linux with glibc 2.36 or newer and an NVIDIA driver.
+#   scripts/pack.sh DIR      bin/ (obelisk and the tests that want a GPU), scripts/ (gpu.py, networks, PyTorch's side), VERSION
+# Third-party code is linked in; the C library and the driver are the machine's. $OBELISK_PACK_BUILD: the build folder, build-pack.
+source "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
+[ $# -eq 1 ] || fail "usage: scripts/pack.sh DIR"
+need_packages
+build=${OBELISK_PACK_BUILD:-build-pack}
+programs=(obelisk gpu_test gpu_blocks_test)
+cmake -S . -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DOBELISK_STATIC=ON >/dev/null
+ninja -C "$build" "${programs[@]}" >/dev/null || fail "the build failed: ninja -C $build ${programs[*]}"
+rm -rf "$1/bin" "$1/scripts"
+mkdir -p "$1/bin" "$1/scripts"
+for program in "${programs[@]}"; do
+  strip -o "$1/bin/$program" "$build/bin/$program"
+done
+cp scripts/gpu.py scripts/gpu_models.py scripts/torch_peer.py scripts/bench_onnxruntime.py scripts/answers_onnxruntime.py "$1/scripts/"
+git rev-parse --short HEAD >"$1/VERSION" 2>/dev/null || echo unknown >"$1/VERSION"
+cp LICENSE "$1/"
+needed=$(objdump -p "$1/bin/"* | awk '/NEEDED/ {print $2}' | sort -u | grep -Ev '^(libc|libm|libdl|libpthread|librt|ld-linux-x86-64)\.' || true)
+[ -z "$needed" ] || fail "not linked in: $needed"
+size=$(du -sm "$1" | cut -f1)
+[ "$size" -lt 60 ] || fail "$1 has $size MB, 60 are allowed"
+say "pack: $1, $size MB, glibc $(objdump -T "$1/bin/"* | grep -o 'GLIBC_[0-9.]*' | sort -uV | tail -1 | cut -d_ -f2) or newer"

@@ -1,0 +1,128 @@
+"""PyTorch on a GPU as the other side: eager, eager in a CUDA Graph, torch.compile, max-autotune.
+
+    peer = Peer(module, inputs, "fp16");  peer.way("compile")() runs one inference
+
+`python torch_peer.py` is the helper of `obelisk bench --against torch`: it reads questions and answers in
+lines of JSON. A model NAME.onnx is run from NAME.torch.py beside it, which defines make() -> (module,
+inputs), or, for the networks of gpu_models.py, by its name.
+"""
+import contextlib
+import importlib.util
+import json
+import pathlib
+import sys
+import time
+
+import torch
+
+WAYS = ("eager", "graph", "compile", "max-autotune")
+TYPES = {"keep": None, "fp32": None, "tf32": None, "fp16": torch.float16, "bf16": torch.bfloat16}
+
+
+class Peer:
+    def __init__(self, module, inputs, precision="fp16"):
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = precision == "tf32"
+        self.dtype = TYPES[precision]
+        self.module = module.cuda().eval()
+        if self.dtype:
+            self.module = self.module.to(self.dtype)
+        self.inputs = tuple(t.cuda().to(self.dtype) if self.dtype and t.is_floating_point() else t.cuda() for t in inputs)
+
+    def captured(self, call):
+        """The call as one launch of a graph."""
+        stream = torch.cuda.Stream()
+        with torch.cuda.stream(stream), torch.inference_mode():
+            for _ in range(3):
+                call()
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph), torch.inference_mode():
+            self.outputs = call()
+        return graph.replay
+
+    def way(self, name):
+        def eager():
+            return self.module(*self.inputs)
+        if name == "eager":
+            return torch.inference_mode()(eager)
+        if name == "graph":
+            return self.captured(eager)
+        torch._dynamo.reset()
+        mode = {"compile": None, "max-autotune": "max-autotune-no-cudagraphs"}[name]
+        compiled = torch.compile(self.module, mode=mode, fullgraph=False)
+        with torch.inference_mode():
+            compiled(*self.inputs)
+        return self.captured(lambda: compiled(*self.inputs))
+
+
+def device_us(call, count=20, row=10):
+    """Means of `row` runs in a row, so that the host's latency is hidden."""
+    for _ in range(3):
+        call()
+    torch.cuda.synchronize()
+    times = []
+    for _ in range(count):
+        start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        for _ in range(row):
+            call()
+        stop.record()
+        stop.synchronize()
+        times.append(start.elapsed_time(stop) * 1000 / row)
+    return times
+
+
+def latencies_us(call, seconds):
+    times, end = [], time.perf_counter() + seconds
+    while not times or time.perf_counter() < end:
+        begin = time.perf_counter()
+        call()
+        torch.cuda.synchronize()
+        times.append((time.perf_counter() - begin) * 1e6)
+    return times
+
+
+def load(model):
+    """The module that an ONNX file was exported from."""
+    model = pathlib.Path(model)
+    script = model.with_suffix(".torch.py")
+    if script.exists():
+        spec = importlib.util.spec_from_file_location("peer_model", script)
+        made = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(made)
+        return made.make()[:2]
+    import gpu_models
+    if model.stem in gpu_models.MODELS:
+        return gpu_models.make(model.stem)[:2]
+    raise FileNotFoundError(f"no PyTorch module is known for {model.name}: write {script.name} beside it, "
+                            "with make() -> (module, inputs)")
+
+
+def main():
+    ways, peer = {}, None
+    out, sys.stdout = sys.stdout, sys.stderr  # whatever libraries print is no answer
+    for line in sys.stdin:
+        question = json.loads(line)
+        try:
+            if "model" in question:
+                if not torch.cuda.is_available():
+                    raise RuntimeError("PyTorch finds no GPU")
+                module, inputs = load(question["model"])
+                peer = Peer(module, inputs, question.get("precision", "keep"))
+                names = []
+                for name in question.get("ways", WAYS):
+                    with contextlib.suppress(NotImplementedError):
+                        ways[name] = peer.way(name)
+                        names.append(name)
+                answer = {"version": torch.__version__, "ways": names}
+            elif "round" in question:
+                answer = {"latencies_us": latencies_us(ways[question["way"]], question["round"])}
+            else:
+                answer = {"device_us": device_us(ways[question["way"]])}
+        except Exception as error:  # the other side prints it
+            answer = {"error": f"PyTorch: {type(error).__name__}: {error}".splitlines()[0], "hint": "obelisk doctor"}
+        print(json.dumps(answer), file=out, flush=True)
+
+
+if __name__ == "__main__":
+    main()
