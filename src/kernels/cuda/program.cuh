@@ -95,15 +95,15 @@ static __device__ inline void load_block(const ObkProgram& program, const ObkTas
   }
 }
 
-/* All threads: the first pages of the weights that a task will stream. */
-static __device__ inline void ask_ahead(ObkLanes* w, const ObkTask* task) {
+/* All threads, after they met: the first pages of the weights that a task will stream. */
+static __device__ inline void ask_ahead(const ObkTask* task) {
   if (task->weight_bytes <= 0) return;
   WeightPages pages;
   pages.from = (const char*)task->weights;
   pages.chunks = task->weight_group / WeightPages::kChunkBytes;
   pages.groups = min(task->weight_bytes / task->weight_group,
                      (int32_t)(gemm_pass_columns(task->r1 - task->r0) / 8));
-  w->ring.ask_ahead(pages);
+  ring_ask_ahead(pages);
 }
 
 static __device__ inline uint32_t sm_id() {
@@ -148,9 +148,9 @@ static __device__ inline void set_up(ObkLanes* lanes, const ObkProgram& program,
   lanes->sm = sm, lanes->sms = (int)gridDim.x;
   lanes->warp = threadIdx.x / 32, lanes->warps = OBK_THREADS / 32;
   lanes->parts = parts;
-  lanes->ring.start(shared_address(shared),
-                    shared_address(shared + program.ring_pages * WeightPages::kPageBytes),
-                    program.ring_pages, OBK_THREADS / 32, program.watch, sm);
+  ring_start(shared_address(shared),
+             shared_address(shared + program.ring_pages * WeightPages::kPageBytes),
+             program.ring_pages, program.watch, sm);
 }
 
 typedef void (*Body)(const ObkTask*, const int64_t*, void* const*, ObkLanes*);
@@ -167,9 +167,9 @@ static __device__ inline void run_task(const ObkProgram& program) {
     ((uint4*)&task)[threadIdx.x] = ((const uint4*)(program.tasks + at))[threadIdx.x];
   ObkLanes lanes = {};
   set_up(&lanes, program, shared, parts, at);
-  lanes.ring.dog().task = at;
+  if (threadIdx.x == 0) ring_state().dog.task = at;
   __syncthreads();
-  ask_ahead(&lanes, &task);
+  ask_ahead(&task);
   uint64_t* block = (uint64_t*)(shared + program.block_at);
   load_block(program, &task, block);
   __syncthreads();
@@ -179,7 +179,7 @@ static __device__ inline void run_task(const ObkProgram& program) {
   stamp(program, at, false);
   body(&task, (const int64_t*)(block + OBK_WORK_WORDS),
        (void* const*)(block + OBK_WORK_WORDS + work->params), &lanes);
-  lanes.ring.finish();
+  ring_finish();
   if (program.stamps) __syncthreads();
   stamp(program, at, true);
 }
@@ -214,7 +214,7 @@ extern "C" __global__ void __launch_bounds__(OBK_THREADS, 1)
     const bool arrives = wave < wanted;
     if (arrives) barrier.arrive_after_sync();
     if (next) {
-      obk::ask_ahead(&lanes, next);
+      obk::ask_ahead(next);
       obk::load_block(program, next, block);
     }
     if (!arrives) return __syncthreads();
@@ -223,7 +223,11 @@ extern "C" __global__ void __launch_bounds__(OBK_THREADS, 1)
   };
   if (at < last) obk::fetch_task(program.tasks + at, &tasks[at & 1]), obk::copy16_wait<0>();
   __syncthreads();
-  lanes.ring.dog().task = barrier.dog().task = at;
+  auto name_task = [&](int task) {
+    barrier.dog().task = task;
+    if (threadIdx.x == 0) obk::ring_state().dog.task = task;
+  };
+  name_task(at);
   go_to(at < last ? &tasks[at & 1] : nullptr);
   for (; at < last; ++at) {
     const ObkTask* task = &tasks[at & 1];
@@ -236,10 +240,10 @@ extern "C" __global__ void __launch_bounds__(OBK_THREADS, 1)
     obk::copy16_wait<0>();
     __syncthreads(); /* the body's stores before the signal; its shared memory before the next */
     obk::stamp(program, at, true);
-    lanes.ring.dog().task = barrier.dog().task = at + 1;
+    name_task(at + 1);
     go_to(at + 1 < last ? &tasks[(at + 1) & 1] : nullptr);
   }
-  lanes.ring.finish();
+  obk::ring_finish();
 }
 #endif
 
