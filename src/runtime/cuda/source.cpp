@@ -37,6 +37,15 @@ std::string dialect_text() {
   return all;
 }
 
+/// The log without times, so that the same program gives the same bytes.
+std::string timeless(const std::string& log) {
+  std::istringstream lines(log);
+  std::string kept;
+  for (std::string line; std::getline(lines, line);)
+    if (line.find("Compile time") == std::string::npos) kept += line + "\n";
+  return kept;
+}
+
 /// Errors where the assembler reports what means a broken kernel.
 Status judge(const Program& program, const Image& image) {
   const auto broken = [](std::string message, std::string node) {
@@ -171,7 +180,7 @@ Result<Image> build_image(const Program& program, const std::string& architectur
     image->cached = true;
   } else {
     TRY(Cubin cubin, compile_cubin(text, architecture, defines));
-    image = Image{.bytes = std::move(cubin.bytes), .log = std::move(cubin.log)};
+    image = Image{.bytes = std::move(cubin.bytes), .log = timeless(cubin.log)};
     image->kernels = read_assembler_log(image->log);
     if (!kept.empty())
       if (Status published = write_file(kept, to_entry(*image)); !published.ok())
