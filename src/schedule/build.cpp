@@ -226,6 +226,18 @@ void cut_attention(const stitch::AttentionTile& tile, const target::DeviceSpec& 
     return tiles.attention_scratch_bytes(&shape) + block * tile.value_size * 4 <= device.fast_memory.count;
   };
   while (block > kFewest && !fits()) block = std::max(kFewest, block / 2);
+  if (tiles.attention_nanos) {  // the block with the least time of all workers' rounds together
+    double best = 0;
+    for (int64_t candidate = kFewest; candidate < 2 * tile.queries && candidate <= block; candidate *= 2) {
+      const int64_t count = tile.images * tile.heads * ((tile.queries + candidate - 1) / candidate);
+      const double nanos = tiles.attention_nanos(shape.type, std::min(candidate, tile.queries), tile.keys, tile.size, tile.value_size);
+      const double all = static_cast<double>((count + device.sms - 1) / device.sms) * nanos;
+      if (best != 0 && all >= best) continue;
+      best = all, work.tile_rows = std::min(candidate, tile.queries);
+    }
+    work.tile_columns = tile.value_size;
+    return;
+  }
   const int64_t blocks = (tile.queries + block - 1) / block;
   block = (tile.queries + blocks - 1) / blocks;  // of about equal sizes
   work.tile_rows = std::min(tile.queries, blocks > 1 ? (block + kFewest - 1) / kFewest * kFewest : block);

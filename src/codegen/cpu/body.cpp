@@ -719,7 +719,8 @@ class BodyEmitter {
       text += fmt::format("    g.y = tile;\n    g.y_row = t->c1 - t->c0;\n    g.scratch = (char*)w->scratch + {};\n", param(bytes));
       scratch_ += bytes;
     }
-    text += fmt::format("    OBK_ATTENTION_TILE({}, g);\n  }}\n", type);
+    const std::string constants = tiles_.attention_constants ? fmt::format(", {}, {}, {}, {}", a.size, a.value_size, work_.tile_rows, a.keys) : "";
+    text += fmt::format("    OBK_ATTENTION_TILE({}, g{});\n  }}\n", type, constants);
     out_ += text;
     ObkAttention shape = {};
     shape.type = static_cast<int32_t>(a.type), shape.queries = work_.tile_rows, shape.keys = a.keys, shape.size = a.size, shape.value_size = a.value_size;

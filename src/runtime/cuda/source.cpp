@@ -3,6 +3,7 @@
 #include <cxxabi.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
@@ -35,6 +36,15 @@ std::string dialect_text() {
   std::string all;
   for (int k = 0; k < kDialectFileCount; ++k) all += kDialectFiles[k].text;
   return all;
+}
+
+/// The log without times, so that the same program gives the same bytes.
+std::string timeless(const std::string& log) {
+  std::istringstream lines(log);
+  std::string kept;
+  for (std::string line; std::getline(lines, line);)
+    if (line.find("Compile time") == std::string::npos) kept += line + "\n";
+  return kept;
 }
 
 /// Errors where the assembler reports what means a broken kernel.
@@ -78,6 +88,11 @@ Result<std::string> device_source(const Program& program) {
   // A body that is a kernel of its own becomes part of it; one of many is called.
   std::string text = mono ? "" : "#define OBK_INLINE_BODIES\n";
   text += "#include \"program.cuh\"\n";
+  const auto calls = [&](std::string_view tile) {
+    return std::any_of(program.bodies.begin(), program.bodies.end(), [&](const auto& body) { return body.text.find(tile) != std::string::npos; });
+  };
+  if (calls("OBK_ATTENTION_TILE")) text += "#include \"attention.cuh\"\n";
+  if (calls("OBK_CONV_TILE") || calls("OBK_DEPTHWISE_TILE")) text += "#include \"conv_cores.cuh\"\n";
   std::string cases, kernels;
   for (size_t k = 0; k < program.bodies.size(); ++k) {
     text += fmt::format("\n/* {} */\n#define obk_body obk_body_{}\n{}#undef obk_body\n",
@@ -171,7 +186,7 @@ Result<Image> build_image(const Program& program, const std::string& architectur
     image->cached = true;
   } else {
     TRY(Cubin cubin, compile_cubin(text, architecture, defines));
-    image = Image{.bytes = std::move(cubin.bytes), .log = std::move(cubin.log)};
+    image = Image{.bytes = std::move(cubin.bytes), .log = timeless(cubin.log)};
     image->kernels = read_assembler_log(image->log);
     if (!kept.empty())
       if (Status published = write_file(kept, to_entry(*image)); !published.ok())
