@@ -92,7 +92,7 @@ Result<std::string> device_source(const Program& program) {
     return std::any_of(program.bodies.begin(), program.bodies.end(), [&](const auto& body) { return body.text.find(tile) != std::string::npos; });
   };
   if (calls("OBK_ATTENTION_TILE")) text += "#include \"attention.cuh\"\n";
-  if (calls("OBK_CONV_TILE") || calls("OBK_DEPTHWISE_TILE")) text += "#include \"conv_cores.cuh\"\n";
+  if (calls("OBK_CONV_TILE") || calls("OBK_DEPTHWISE_TILE")) text += "#include \"conv.cuh\"\n";
   std::string cases, kernels;
   for (size_t k = 0; k < program.bodies.size(); ++k) {
     text += fmt::format("\n/* {} */\n#define obk_body obk_body_{}\n{}#undef obk_body\n",
