@@ -40,18 +40,14 @@ static __device__ __forceinline__ void pass16(Ring& ring, uint32_t work, const P
     return;
   }
 #endif
-  const int each = (p.blocks16 * p.padded / 16 + 3) / 4; /* blocks of 16 columns a warp */
-  if (each <= 1)
-    pass_mma<kBfloat, 1>(ring, work, p);
-  else if (each <= 3)
-    pass_mma<kBfloat, 3>(ring, work, p);
-  else
-    pass_mma<kBfloat, 6>(ring, work, p);
+  pass_mma<kBfloat, 6>(ring, work, p);
 }
 
 #ifdef OBK_TILES_INLINE
+static constexpr bool kWgmmaTiles = true;
 #define OBK_TILE_FUNCTION __forceinline__
 #else
+static constexpr bool kWgmmaTiles = false;
 #define OBK_TILE_FUNCTION __noinline__
 #endif
 
@@ -61,6 +57,30 @@ static __device__ OBK_TILE_FUNCTION void gemm16() {
   const uint32_t work = (shared_address(g.scratch) + 1023) & ~1023u;
   const int m = (int)g.m, n = (int)g.n, k = (int)g.k, chunks = (k + 63) >> 6;
   const int most = gemm_pass_columns(m);
+  const int pages = ring_state().pages;
+  if (m <= 64 && n <= most && g.packed && pages > 0 && k > 0 && (k & 63) == 0) {
+    Pass16 p = {};
+    p.rows = m, p.columns = n, p.padded = gemm_pass_rows(m), p.blocks16 = (n + 15) >> 4;
+    p.weights.groups = p.blocks16 * 2, p.weights.chunks = chunks;
+    p.weights.from = (const char*)g.b + (int64_t)((int)g.column >> 3) * chunks * 1024;
+    p.c = (float*)g.c, p.c_row = g.c_row, p.accumulate = g.accumulate != 0;
+    p.a = {(const uint16_t*)g.a, g.a_row, g.a_col, m, k, 0};
+    if (g.panel)
+      p.panel = shared_address(g.a), p.panel_rows = (int)g.a_row;
+    else
+      p.a.choose();
+    if ((p.panel || (p.a.mode == 0 && k * p.padded * 2 <= OBK_GEMM_PANEL)) &&
+        chunks <= pages * p.weights.chunks_a_page() && !kWgmmaTiles) {
+      const int each = (p.blocks16 * (p.padded >> 4) + 3) >> 2;
+      if (each <= 1)
+        pass_whole<kBfloat, 1>(work, p);
+      else if (each <= 3)
+        pass_whole<kBfloat, 3>(work, p);
+      else
+        pass_whole<kBfloat, 6>(work, p);
+      return;
+    }
+  }
 #pragma unroll 1
   for (int column = 0; column < n; column += most)
 #pragma unroll 1

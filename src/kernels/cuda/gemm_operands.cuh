@@ -80,7 +80,8 @@ struct Pass16 {
   Rows16 a, b;         /* b: plain B as rows of columns */
   WeightPages weights; /* packed B */
   bool ring;
-  uint32_t panel;  /* shared address of A where the body has written it, [k / 64][panel_rows][64]; or 0 */
+  uint32_t
+      panel; /* shared address of A where the body has written it, [k / 64][panel_rows][64]; or 0 */
   int panel_rows;
   int padded, blocks16; /* rows of A, a power of two; blocks of 16 columns */
   int rows, columns;    /* of C */

@@ -96,12 +96,14 @@ static __device__ __forceinline__ void pass_wgmma(Ring& ring, uint32_t work, con
   if (direct) {
     if (part == 1) each([](uint32_t at, float v, float w) { store_shared8(at, v, w); });
     __syncthreads();
-    if (part == 0)
-      each([](uint32_t at, float v, float w) {
+    if (part == 0) {
+      each([](uint32_t at, float& v, float& w) {
         float a, b;
         load_shared8(a, b, at);
-        store_shared8(at, a + v, b + w);
+        v += a, w += b;
       });
+      each([](uint32_t at, float v, float w) { store_shared8(at, v, w); });
+    }
   } else {
     __syncthreads(); /* all have read the stages, whose place the sums take */
     each([&](uint32_t at, float v, float w) { store_shared8(at + 4 * part * plane, v, w); });
