@@ -117,7 +117,10 @@ void fold_prologues(const Graph& graph, const kernels::TileLibrary& tiles, const
     Group& group = plan.groups[g];
     bool wanted = group.kind != GroupKind::kStitched;
     for (const Step& step : group.body.steps)
-      if (step.kind == StepKind::kStore) wanted = wanted || read[group.body.operands[step.slot]];
+      if (step.kind == StepKind::kStore) {
+        const ValueId v = group.body.operands[step.slot];
+        wanted = wanted || read[v] || read[plan.layouts[v].storage];
+      }
     if (!wanted) {
       for (const Step& step : group.body.steps)
         if (step.kind == StepKind::kStore) plan.layouts[group.body.operands[step.slot]].materialized = false;
