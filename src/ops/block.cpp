@@ -145,6 +145,43 @@ Block max_unpool(const Call& call, int64_t pieces) {
           words_of(params), params.ranges, 3};
 }
 
+// Not more ranges than give each a cache line of its own and then some.
+int64_t copy_ranges(int64_t bytes, int64_t pieces) {
+  return std::clamp<int64_t>(bytes / 1024, 1, std::max<int64_t>(pieces, 1));
+}
+
+Block bit_cast(const Call& call, int64_t pieces) {
+  const int64_t bytes = call.out().bytes();
+  const ObkRanges params{bytes, copy_ranges(bytes, pieces)};
+  return {"convert.h", "copy_units", {DType::u8}, words_of(params), params.ranges, 1};
+}
+
+std::optional<Block> cast_to_powers(const Call& call, int64_t pieces) {
+  if (call.out().dtype != DType::f8e8m0) return std::nullopt;
+  const std::string mode = call.attrs.get_string("round_mode", "up");
+  const int64_t count = call.out().count();
+  const ObkPowers params{count, copy_ranges(count, pieces),
+                         mode == "up"     ? OBK_UP
+                         : mode == "down" ? OBK_DOWN
+                                          : OBK_NEAREST,
+                         call.attrs.get_int("saturate", 1) != 0};
+  return Block{
+      "convert.h", "cast_to_powers", {call.in(0).dtype}, words_of(params), params.ranges, 1};
+}
+
+std::optional<Block> mel_weight_matrix(const Call& call) {
+  const Tensor* length = call.constant(1);
+  if (!length || bits(call.out().dtype) < 8 || call.in(3).dtype != call.in(4).dtype)
+    return std::nullopt;
+  const ObkMel params{call.out().shape[1], length->get_int(0), call.out().shape[0]};
+  return Block{"convert.h",
+               "mel_filter",
+               {call.out().dtype, call.in(2).dtype, call.in(3).dtype},
+               words_of(params),
+               params.bins,
+               5};
+}
+
 Block roi_align(const Call& call) {
   const Shape& image = call.in(0).shape;
   const Shape& to = call.out().shape;
@@ -180,6 +217,9 @@ Block max_roi_pool(const Call& call) {
 }  // namespace
 
 std::optional<Block> block(const Call& call, int64_t pieces) {
+  if (call.op == Op::BitCast) return bit_cast(call, pieces);
+  if (call.op == Op::Cast || call.op == Op::CastLike) return cast_to_powers(call, pieces);
+  if (call.op == Op::MelWeightMatrix) return mel_weight_matrix(call);
   for (int input = 0; input < call.arity(); ++input) {
     if (!call.has(input)) continue;
     // Elements that share a byte would be written by two items.

@@ -25,8 +25,8 @@ struct Block {
   int inputs = 0;     // how many operands are inputs; the outputs follow
 };
 
-/// Nothing for ops without a block, and for calls beyond one: packed types, more than 8 axes,
-/// matrices over 32.
+/// Nothing for ops without a block, and for calls beyond one: scatters and orders of packed types,
+/// more than 8 axes, matrices over 32.
 std::optional<Block> block(const Call& call, int64_t pieces);
 
 }  // namespace obelisk::ops

@@ -159,4 +159,5 @@ Result<ConvGeometry> conv_geometry(const Call& call);
 
 }  // namespace obelisk::ops
 
-#include "ops/expand.h"  // last, because it speaks of the types above
+#include "ops/block.h"  // last, because they speak of the types above
+#include "ops/expand.h"

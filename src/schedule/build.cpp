@@ -172,7 +172,9 @@ void cut_tiles(const Plan& plan, const target::DeviceSpec& device, TaskGraph& ta
     if (group.kind == GroupKind::kCustom) { work.tile_rows = work.tile_columns = 1; continue; }
     const int64_t rows = work.nest.row_count(), columns = work.nest.column_count();
     const double bytes = static_cast<double>(group.cost.read.count + group.cost.written.count);
-    const double nanos = std::max(bytes / device.bytes_per_sm, group.cost.flops.count / device.flops_per_sm);
+    // A block walks its elements one by one, with compares or divisions: about a vector's width slower.
+    const double slower = group.kind == GroupKind::kBlock ? 16 : 1;
+    const double nanos = std::max(bytes / device.bytes_per_sm, group.cost.flops.count * slower / device.flops_per_sm);
     int64_t pieces = std::clamp<int64_t>(static_cast<int64_t>(nanos / device.smallest_task.count()), 1, int64_t{2} * device.sms);
     if (pieces > device.sms) pieces = pieces / device.sms * device.sms;
     work.tile_rows = std::max<int64_t>(rows, 1);

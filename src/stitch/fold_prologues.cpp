@@ -88,7 +88,7 @@ void fold_prologues(const Graph& graph, const kernels::TileLibrary& tiles, const
   for (const Group& group : plan.groups) {
     const auto& ops = group.body.operands;
     std::vector<bool> stores(ops.size(), false);
-    if (group.kind == GroupKind::kCustom) {
+    if (calls_op(group.kind)) {
       for (ValueId v : graph.node(group.anchor).inputs)
         if (v != graph::kNone) storage_read(v);
     } else {
@@ -96,7 +96,7 @@ void fold_prologues(const Graph& graph, const kernels::TileLibrary& tiles, const
         if (step.kind == StepKind::kStore) stores[step.slot] = true;
     }
     for (size_t k = 0; k < ops.size(); ++k)
-      if (!stores[k] && group.kind != GroupKind::kCustom) storage_read(ops[k]);
+      if (!stores[k] && !calls_op(group.kind)) storage_read(ops[k]);
     if (group.kind == GroupKind::kProduct) {
       if (!group.prologue) storage_read(group.product.a);
       storage_read(group.product.b);

@@ -19,8 +19,9 @@ struct Read {
 
 class Former {
  public:
-  Former(const Graph& graph, const Views& views, const Options& options, const kernels::TileLibrary* tiles)
-      : graph_(graph), views_(views), options_(options), tiles_(tiles) {
+  Former(const Graph& graph, const Views& views, const target::DeviceSpec& device,
+         const Options& options, const kernels::TileLibrary* tiles)
+      : graph_(graph), views_(views), device_(device), options_(options), tiles_(tiles) {
     out_.group_of.assign(graph.value_count(), -1);
   }
 
@@ -39,7 +40,7 @@ class Former {
     bool loops = true;
     for (size_t output = 0; output < node.outputs.size(); ++output)
       loops = loops && (node.outputs[output] == graph::kNone || views_.loop(n, static_cast<int>(output)));
-    if (!loops) return place_custom(n);
+    if (!loops) return place_call(n);
     std::string why;
     if (tiles_ && node.outputs.size() == 1) {
       if (auto product = match_product(graph_, views_, n, why)) {
@@ -134,10 +135,19 @@ class Former {
 
   // ---- beginning groups --------------------------------------------------------------------------------------------
 
-  void place_custom(NodeId n) {
+  /// An op without a loop form: a hand-written block, or, where none is, the reference.
+  void place_call(NodeId n) {
     Draft draft;
     draft.group.kind = GroupKind::kCustom;
     draft.group.anchor = n;
+    // As many pieces as may run at once: a block that cuts a line reads all of its updates in each.
+    const int64_t threads = device_.family == target::Family::kCpu ? 1 : 256;
+    if (auto block = ops::block(graph_.call(n), device_.sms * threads)) {
+      draft.group.kind = GroupKind::kBlock;
+      draft.group.body.domain = {block->items};
+      draft.group.body.rows = 1;
+      draft.group.block = std::move(*block);
+    }
     draft.group.nodes = {n};
     for (ValueId v : graph_.node(n).inputs) {
       if (v == graph::kNone) continue;
@@ -192,7 +202,7 @@ class Former {
   void add(Draft draft, NodeId n) {
     const int id = static_cast<int>(out_.drafts.size());
     for (ValueId v : graph_.node(n).outputs)
-      if (v != graph::kNone && (draft.members.count(v) || draft.group.kind == GroupKind::kCustom)) out_.group_of[v] = id;
+      if (v != graph::kNone && (draft.members.count(v) || calls_op(draft.group.kind))) out_.group_of[v] = id;
     out_.drafts.push_back(std::move(draft));
   }
 
@@ -252,7 +262,7 @@ class Former {
   bool join(NodeId n, int output, const Loop& form, const Exprs& scratch, const std::vector<Read>& reads, int target,
             std::string& why) {
     Draft& draft = out_.drafts[target];
-    if (draft.group.kind == GroupKind::kCustom) { why = "the producer has no loop form"; return false; }
+    if (calls_op(draft.group.kind)) { why = "the producer has no loop form"; return false; }
     const bool reduces = form.combine != Combine::kNone;
     if (draft.anchored && reduces) { why = "a reduction over a tile's row needs the whole row"; return false; }
     if (element_count(form.domain) == 0) { why = "empty"; return false; }
@@ -455,6 +465,7 @@ class Former {
 
   const Graph& graph_;
   const Views& views_;
+  const target::DeviceSpec& device_;
   const Options& options_;
   const kernels::TileLibrary* tiles_;
   Grouping out_;
@@ -462,8 +473,9 @@ class Former {
 
 }  // namespace
 
-Grouping form_groups(const Graph& graph, const Views& views, const Options& options, const kernels::TileLibrary* tiles) {
-  return Former(graph, views, options, tiles).run();
+Grouping form_groups(const Graph& graph, const Views& views, const target::DeviceSpec& device,
+                     const Options& options, const kernels::TileLibrary* tiles) {
+  return Former(graph, views, device, options, tiles).run();
 }
 
 }  // namespace obelisk::stitch

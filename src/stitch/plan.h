@@ -74,9 +74,12 @@ enum class GroupKind : uint8_t {
   kProduct,   // a tile of a matrix product (anchor), then a body as its epilogue
   kConv,      // a tile of a convolution, then a body
   kAttention, // rows of attention, then a body
-  kCustom,    // one op without a loop form
+  kBlock,     // one op without a loop form, by a hand-written block: rows are its items
+  kCustom,    // one op that has neither: its reference is called
 };
 std::string_view to_string(GroupKind kind);
+/// Groups without steps: one op, whose outputs are its operands.
+inline bool calls_op(GroupKind kind) { return kind == GroupKind::kBlock || kind == GroupKind::kCustom; }
 
 /// A sum of products of two affine loads: dimensions by the roles they play. Strides are elements, 0 where a side does not move.
 struct Product {
@@ -114,6 +117,7 @@ struct Group {
   Product product;            // kProduct
   std::optional<Body> prologue;  // kProduct: computes the tile's rows of A into fast memory first
   ConvTile conv;              // kConv
+  ops::Block block;           // kBlock; operands: the values it reads, each once, then those it writes
   std::vector<int> after;     // groups whose outputs this one reads, ascending
   ops::Cost cost;
 };

@@ -66,6 +66,10 @@ std::string print(const Graph& graph, const Plan& plan, bool edges) {
     out += "\n";
     for (NodeId n : group.nodes) out += fmt::format("  {} '{}'\n", ops::to_string(graph.node(n).op), graph.node(n).name);
     if (group.kind == GroupKind::kCustom) continue;
+    if (group.kind == GroupKind::kBlock) {
+      out += fmt::format("  block {} of {}: {} items\n", group.block.name, group.block.header, group.block.items);
+      continue;
+    }
     if (group.kind == GroupKind::kProduct) {
       auto extent = [](const std::vector<Product::Dim>& dims) {
         int64_t count = 1;

@@ -24,6 +24,7 @@ std::string_view to_string(GroupKind kind) {
     case GroupKind::kProduct: return "product";
     case GroupKind::kConv: return "conv";
     case GroupKind::kAttention: return "attention";
+    case GroupKind::kBlock: return "block";
     case GroupKind::kCustom: return "custom";
   }
   return "";
@@ -32,7 +33,7 @@ std::string_view to_string(GroupKind kind) {
 Plan plan(const Graph& graph, const target::DeviceSpec& device, const Options& options) {
   const kernels::TileLibrary* tiles = options.tiles ? &kernels::tile_library(device.family) : nullptr;
   Views views(graph, options, tiles);
-  Grouping grouping = form_groups(graph, views, options, tiles);
+  Grouping grouping = form_groups(graph, views, device, options, tiles);
   Plan plan;
   plan.edges = std::move(grouping.edges);
   std::vector<int> place(grouping.drafts.size(), -1);
@@ -55,7 +56,7 @@ Plan plan(const Graph& graph, const target::DeviceSpec& device, const Options& o
     for (const Step& step : group.body.steps)
       if (step.kind == StepKind::kStore) plan.layouts[group.body.operands[step.slot]].materialized = true;
   for (const Group& group : plan.groups)
-    if (group.kind == GroupKind::kCustom)
+    if (calls_op(group.kind))
       for (ValueId v : graph.node(group.anchor).outputs)
         if (v != graph::kNone) plan.layouts[v].materialized = true;
   if (options.stitch && tiles && device.recomputes) fold_prologues(graph, *tiles, device, plan);
@@ -70,7 +71,7 @@ Status verify(const Graph& graph, const Plan& plan) {
     for (int before : group.after)
       if (before >= static_cast<int>(g)) return bug(fmt::format("group {} runs after group {}", g, before));
     std::vector<ValueId> writes;
-    if (group.kind == GroupKind::kCustom) {
+    if (calls_op(group.kind)) {
       writes = graph.node(group.anchor).outputs;
     } else {
       for (const Step& step : group.body.steps)

@@ -186,7 +186,7 @@ std::vector<ValueId> stored_members(const Graph& graph, const Views& views, cons
 }
 
 void write_body(const Graph& graph, const Views& views, const Grouping& grouping, const target::DeviceSpec& device, Draft& draft) {
-  if (draft.group.kind == GroupKind::kCustom) return;
+  if (calls_op(draft.group.kind)) return;
   Body& body = draft.group.body;
   std::vector<Step> steps = draft.reduce_steps;
   const std::vector<ValueId> stored = stored_members(graph, views, grouping, draft);

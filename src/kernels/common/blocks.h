@@ -14,6 +14,9 @@
 #define OBK_RANK 8
 #define OBK_DET 32 /* the largest matrix whose determinant is taken in a thread's own memory */
 
+/* How a number between two powers of two is rounded. */
+enum ObkRounding { OBK_DOWN, OBK_NEAREST, OBK_UP };
+
 /* How an update meets what it hits. */
 enum ObkFold { OBK_REPLACE, OBK_ADD, OBK_MUL, OBK_MAX, OBK_MIN };
 
@@ -64,6 +67,19 @@ struct ObkRoiAlign {
 struct ObkMaxRoiPool {
   int64_t batches, channels, height, width, rows, columns;
   int64_t scale_bits; /* a double */
+};
+
+/* x[count] -> y[count]. An item is one of `ranges` ranges. */
+struct ObkRanges {
+  int64_t count, ranges;
+};
+struct ObkPowers {
+  int64_t count, ranges, rounding, saturate;
+};
+
+/* bins, length, rate, low, high: scalars -> [rows, bins]. An item is a filter. */
+struct ObkMel {
+  int64_t bins, length, rows;
 };
 
 /* x[.., n, n] -> [..]. An item is a matrix; n <= OBK_DET. */

@@ -62,6 +62,9 @@ struct ObkLanes : ObkWorker {
   static __device__ OBK_CALL void name(const ObkTask* t, const int64_t* p, void* const* x, \
                                            ObkLanes* w)
 #define OBK_FOR_ROWS(r) for (int64_t r = t->r0 + w->group; r < t->r1; r += w->groups)
+/* Items of a hand-written block: each is one thread's. */
+#define OBK_FOR_ITEMS(r) \
+  for (int64_t r = t->r0 + (int64_t)threadIdx.x; r < t->r1; r += (int64_t)blockDim.x)
 #define OBK_FOR_LANES_OF(j, low, high) for (int64_t j = (low) + w->lane; j < (high); j += w->lanes)
 #define OBK_FOR_LANES(j, low, high) OBK_FOR_LANES_OF(j, low, high)
 #define OBK_LANES

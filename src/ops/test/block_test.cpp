@@ -9,6 +9,7 @@
 
 #include "dialect.h"
 
+#include "convert.h"
 #include "order.h"
 #include "region.h"
 #include "scatter.h"
@@ -21,6 +22,8 @@ using Run = void (*)(const int64_t*, void* const*, int64_t);
 template <typename T>
 Run run_of(const Block& block) {
   const bool wide = block.types.size() < 2 || block.types[1] == DType::i64;
+  if (block.name == "cast_to_powers") return obk::cast_to_powers<T>;
+  if (block.name == "mel_filter") return obk::mel_filter<T, int64_t, float>;
   if (block.name == "top_k") return obk::top_k<T>;
   if (block.name == "scan") return obk::scan<T>;
   if (block.name == "det") return obk::det<T>;
@@ -47,7 +50,7 @@ Run run_of(const Block& block) {
     case DType::i32:
       return run_of<int32_t>(block);
     case DType::u8:
-      return run_of<uint8_t>(block);
+      return block.name == "copy_units" ? obk::copy_units<uint8_t> : run_of<uint8_t>(block);
     case DType::f16:
       return run_of<obk::f16>(block);
     default:
@@ -188,6 +191,35 @@ TEST(Block, RegionsUnpoolingDeterminants) {
                kernel});
   for (int64_t n : {0, 1, 2, 5, 32})
     check_block({Op::Det, {random_tensor(DType::f64, {3, n, n}, -1, 1)}});
+}
+
+TEST(Block, ConvertsElements) {
+  const int64_t powers = number_of_dtype(DType::f8e8m0);
+  for (const char* mode : {"up", "down", "nearest"}) {
+    for (int64_t saturate : {0, 1}) {
+      const Attrs attrs =
+          Attrs().set("to", powers).set("round_mode", mode).set("saturate", saturate);
+      for (DType dtype : {DType::f32, DType::f16, DType::i32}) {
+        check_block({Op::Cast, {random_tensor(dtype, {70, 70}, -2, 90)}, attrs});
+      }
+      check_block({Op::Cast,
+                   {floats({8}, {0, INFINITY, -INFINITY, std::nan(""), 1, 3, 1.4e-45, 3.4e38})},
+                   attrs});
+    }
+  }
+  for (DType to : {DType::i32, DType::u32}) {
+    check_block({Op::BitCast,
+                 {random_tensor(DType::f32, {1030, 3})},
+                 Attrs().set("to", number_of_dtype(to))});
+  }
+  check_block({Op::BitCast,
+               {counting(DType::i4, {5, 3})},
+               Attrs().set("to", number_of_dtype(DType::u4))});
+  for (double bins : {1, 8, 40}) {
+    check_block({Op::MelWeightMatrix,
+                 {ints({}, {bins}), ints({}, {256}), ints({}, {16000}), floats({}, {125}),
+                  floats({}, {7000})}});
+  }
 }
 
 TEST(Block, DeclinesWhatItCannotDo) {

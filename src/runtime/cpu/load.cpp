@@ -32,6 +32,13 @@ class CpuContext : public Context {
 
  private:
   void run_worker(int worker);
+  /// A call of an op's reference: all but the addresses is made once.
+  struct CustomCall {
+    ops::Call call;
+    std::vector<Tensor> inputs, outputs;
+    std::vector<const Tensor*> pointers;
+  };
+  void prepare(const CustomRecord& custom);
   Status run_custom(const WorkRecord& work, void* const* operands);
   void* resolve(const Place& place) const;
 
@@ -41,6 +48,7 @@ class CpuContext : public Context {
   std::vector<std::vector<ObkTask>> tasks_;  // by worker, ascending waves
   std::vector<std::vector<size_t>> ends_;    // by worker: end of each wave in tasks_
   std::vector<void*> operands_;              // all works', flattened
+  std::vector<std::unique_ptr<CustomCall>> customs_;
   std::vector<size_t> first_;                // by work
   struct Bound { size_t slot; BufferKind kind; int64_t index; };
   std::vector<Bound> bound_;                 // operands that change from run to run
@@ -104,6 +112,7 @@ CpuContext::CpuContext(std::shared_ptr<const CpuExecutable> executable, int thre
       }
     }
   }
+  for (const CustomRecord& custom : program.customs) prepare(custom);
   failures_.assign(threads, ok_status());
   profile_ = cpu::Profile::if_wished(program, threads);
   barrier_ = std::make_unique<cpu::SpinBarrier>(threads);
@@ -172,30 +181,38 @@ void CpuContext::run_worker(int worker) {
   }
 }
 
-Status CpuContext::run_custom(const WorkRecord& work, void* const* operands) {
-  const CustomRecord& custom = executable_->program().customs[work.custom];
-  std::vector<Tensor> inputs(custom.inputs.size()), outputs;
-  std::vector<const Tensor*> pointers(custom.inputs.size(), nullptr);
-  ops::Call call{custom.op, custom.attrs, {}, {}, static_cast<int>(custom.outputs.size()), {}};
+void CpuContext::prepare(const CustomRecord& custom) {
+  customs_.push_back(std::make_unique<CustomCall>(CustomCall{{.op = custom.op, .attrs = custom.attrs}, {}, {}, {}}));
+  CustomCall& made = *customs_.back();
+  made.call.outputs = static_cast<int>(custom.outputs.size());
+  made.inputs.resize(custom.inputs.size());
+  made.pointers.assign(custom.inputs.size(), nullptr);
   for (size_t k = 0; k < custom.inputs.size(); ++k) {
-    if (custom.inputs[k] >= 0) {
-      inputs[k] = Tensor::view(custom.input_types[k], operands[custom.inputs[k]], nullptr);
-      pointers[k] = &inputs[k];
-    }
-    call.inputs.push_back(custom.inputs[k] >= 0 ? &custom.input_types[k] : nullptr);
-    call.constants.push_back(pointers[k]);
+    if (custom.inputs[k] >= 0) made.pointers[k] = &made.inputs[k];
+    made.call.inputs.push_back(custom.inputs[k] >= 0 ? &custom.input_types[k] : nullptr);
+    made.call.constants.push_back(made.pointers[k]);
   }
   for (const Type& type : custom.output_types) {
-    call.results.push_back(&type);
-    outputs.push_back(Tensor::allocate(type));
+    made.call.results.push_back(&type);
+    made.outputs.push_back(Tensor::allocate(type));
   }
-  if (Status status = ops::reference(call, pointers, outputs); !status.ok()) {
+}
+
+Status CpuContext::run_custom(const WorkRecord& work, void* const* operands) {
+  const CustomRecord& custom = executable_->program().customs[work.custom];
+  CustomCall& made = *customs_[work.custom];
+  for (size_t k = 0; k < custom.inputs.size(); ++k) {
+    if (custom.inputs[k] < 0 || made.inputs[k].data() == operands[custom.inputs[k]]) continue;
+    made.inputs[k] = Tensor::view(custom.input_types[k], operands[custom.inputs[k]], nullptr);
+  }
+  for (Tensor& output : made.outputs) memset(output.mutable_data(), 0, output.bytes());  // a reference may rely on it
+  if (Status status = ops::reference(made.call, made.pointers, made.outputs); !status.ok()) {
     Error error = status.error();
     error.node = custom.name;
     return error;
   }
-  for (size_t k = 0; k < outputs.size(); ++k)
-    if (custom.outputs[k] >= 0) memcpy(operands[custom.outputs[k]], outputs[k].data(), outputs[k].bytes());
+  for (size_t k = 0; k < made.outputs.size(); ++k)
+    if (custom.outputs[k] >= 0) memcpy(operands[custom.outputs[k]], made.outputs[k].data(), made.outputs[k].bytes());
   return ok_status();
 }
 

@@ -245,5 +245,105 @@ TEST(Prologues, ATileComputesTheRowsThatItReads) {
   EXPECT_TRUE(plan.groups[0].prologue.has_value());
 }
 
+const std::pair<const char*, const char*> kBlockCases[] = {
+    std::pair{"top_k_of_a_sum", R"(graph "g" {
+  in %0 "x": f32[3,500,2]
+  in %1 "y": f32[3,500,2]
+  const %2: i64[1] = [7]
+  %3: f32[3,500,2] = Add(%0, %1)
+  %4: f32[3,7,2], %5: i64[3,7,2] = TopK(%3, %2) {axis = 1}
+  %6: f32[3,7,2] = Exp(%4)
+  out %6 "z"
+  out %5 "i"
+})"},
+    std::pair{"long_scan", R"(graph "g" {
+  in %0 "x": f32[3,2000,2]
+  const %1: i64[] = [1]
+  %2: f32[3,2000,2] = CumSum(%0, %1) {exclusive = 1, reverse = 1}
+  %3: f32[3,2000,2] = Abs(%2)
+  out %3 "z"
+})"},
+    std::pair{"scan_of_integers", R"(graph "g" {
+  in %0 "x": i32[70000]
+  const %1: i64[] = [0]
+  %2: i32[70000] = CumSum(%0, %1)
+  out %2 "z"
+})"},
+    std::pair{"scatter_elements", R"(graph "g" {
+  in %0 "x": f32[6,900]
+  in %1 "i": i64[3,400]
+  in %2 "u": f32[3,400]
+  %3: f32[6,900] = Relu(%0)
+  %4: f32[6,900] = ScatterElements(%3, %1, %2) {axis = 0, reduction = "add"}
+  %5: f32[6,900] = Neg(%4)
+  out %5 "z"
+})"},
+    std::pair{"scatter_nd", R"(graph "g" {
+  in %0 "x": f32[6,6,300]
+  in %1 "i": i64[11,2]
+  in %2 "u": f32[11,300]
+  %3: f32[6,6,300] = ScatterND(%0, %1, %2)
+  out %3 "z"
+})"},
+    std::pair{"scatter_of_a_transpose", R"(graph "g" {
+  in %0 "x": f32[300,6]
+  in %1 "i": i64[11,1]
+  in %2 "u": f32[11,300]
+  %3: f32[6,300] = Transpose(%0) {perm = [1, 0]}
+  %4: f32[6,300] = ScatterND(%3, %1, %2) {reduction = "max"}
+  %5: f32[300,6] = Transpose(%4) {perm = [1, 0]}
+  %6: f32[300,6] = Add(%5, %0)
+  out %6 "z"
+})"},
+    std::pair{"scatter_into_itself", R"(graph "g" {
+  in %0 "x": f32[6,300]
+  in %1 "i": i64[6,1]
+  %2: f32[6,300] = ScatterND(%0, %1, %0) {reduction = "mul"}
+  out %2 "z"
+})"},
+    std::pair{"max_unpool", R"(graph "g" {
+  in %0 "x": f32[2,3,9,11]
+  %1: f32[2,3,4,5], %2: i64[2,3,4,5] = MaxPool(%0) {kernel_shape = [2, 2], strides = [2, 2]}
+  %3: f32[2,3,8,10] = MaxUnpool(%1, %2) {kernel_shape = [2, 2], strides = [2, 2]}
+  out %3 "z"
+})"},
+    std::pair{"roi_align", R"(graph "g" {
+  in %0 "x": f32[6,3,9,11]
+  in %1 "r": f32[5,4]
+  in %2 "b": i64[5]
+  %3: f32[5,3,4,2] = RoiAlign(%0, %1, %2) {output_height = 4, output_width = 2, sampling_ratio = 2}
+  out %3 "z"
+})"},
+    std::pair{"determinants", R"(graph "g" {
+  in %0 "x": f32[40,4,4]
+  %1: f32[40] = Det(%0)
+  out %1 "z"
+})"},
+    std::pair{"bits", R"(graph "g" {
+  in %0 "x": f32[3,40]
+  %1: i32[3,40] = BitCast(%0) {to = 6}
+  out %1 "z"
+})"}};
+
+INSTANTIATE_TEST_SUITE_P(Blocks, Differential, testing::ValuesIn(kBlockCases));
+
+// None of these ops is left to its reference, and each is dealt to several workers where it is large.
+TEST(Blocks, NoReferenceIsCalled) {
+  for (const auto& [name, text] : kBlockCases) {
+    auto graph = graph::parse(text);
+    ASSERT_TRUE(graph.ok()) << name << ": " << graph.error().text();
+    const target::DeviceSpec device = target::cpu(4);
+    const stitch::Plan plan = stitch::plan(*graph, device);
+    int blocks = 0;
+    for (const stitch::Group& group : plan.groups) {
+      EXPECT_NE(group.kind, stitch::GroupKind::kCustom) << name;
+      blocks += group.kind == stitch::GroupKind::kBlock;
+    }
+    EXPECT_EQ(blocks, 1) << name;
+    const schedule::TaskGraph tasks = schedule::build(*graph, plan, device);
+    if (std::string_view(name) == "long_scan") EXPECT_GE(tasks.task_count(), 4);
+  }
+}
+
 }  // namespace
 }  // namespace obelisk::runtime
