@@ -55,6 +55,9 @@ struct TileLibrary {
                          const void* weights, int64_t out_stride, int64_t h_stride,
                          int64_t w_stride, void* packed);
   int64_t (*conv_scratch_bytes)(const ObkConv* conv);
+  /// Nanoseconds of one tile on one SM. Null: tiles are whole output rows and the device's rates
+  /// decide; else tiles are pixels in row order, cut by this.
+  double (*conv_nanos)(const ObkConv* conv);
   int64_t (*attention_scratch_bytes)(const ObkAttention* attention);
 };
 

@@ -141,6 +141,47 @@ void cut_conv(const stitch::ConvTile& conv, const target::DeviceSpec& device, in
   work.tile_rows = rows * conv.out_width;
 }
 
+/// The tile of a convolution whose library knows what tiles cost: pixels in row order by channels. False: it does not.
+bool cut_conv_by_cost(const stitch::ConvTile& conv, const target::DeviceSpec& device, Work& work) {
+  const kernels::TileLibrary& tiles = kernels::tile_library(device.family);
+  if (!tiles.conv_nanos) return false;
+  const int64_t pixels = conv.out_height * conv.out_width, wide = conv.out_width;
+  const int64_t outputs = conv.depthwise ? conv.shape.outputs : conv.shape.group_outputs;  // a tile stays inside a group
+  ObkConv shape = {};
+  shape.type = static_cast<int32_t>(conv.type), shape.depthwise = conv.depthwise;
+  shape.height = conv.height, shape.width = conv.width, shape.in_channels = conv.depthwise ? conv.shape.inputs : conv.shape.group_inputs;
+  shape.kernel_h = conv.kernel_h, shape.kernel_w = conv.kernel_w, shape.stride_h = conv.stride_h, shape.stride_w = conv.stride_w;
+  shape.dilation_h = conv.dilation_h, shape.dilation_w = conv.dilation_w, shape.pad_top = conv.pad_top, shape.pad_left = conv.pad_left;
+  shape.out_width = wide, shape.out_channels = outputs;
+  shape.x_pixel = conv.shape.inputs, shape.x_row = conv.width * shape.x_pixel;
+  std::vector<int64_t> heights, widths;
+  for (int64_t p : {16, 32, 48, 64, 128, 256, 512}) heights.push_back(std::min(p, pixels));
+  for (int64_t rows = 1; rows * wide <= 256 && rows <= conv.out_height; ++rows) heights.push_back(rows * wide);
+  for (int64_t parts = 2; wide / parts >= 16; ++parts)
+    if (wide % parts == 0) heights.push_back(wide / parts);
+  const bool whole = conv.shape.groups > 1 && !conv.depthwise;  // columns of a work run over its groups
+  for (int64_t c = tiles.panel; c < outputs && c <= 256; c += c < 64 ? tiles.panel : 64)
+    if (!whole || outputs % c == 0) widths.push_back(c);
+  if (whole || outputs <= 256) widths.push_back(outputs);
+  double best = 0;
+  for (int64_t height : heights) {
+    for (int64_t width : widths) {
+      if (height * width * 4 > device.fast_memory.count / 4 && height > 16) continue;
+      shape.pixels = height, shape.channels = width;
+      const int64_t middle = pixels / 2 / height * height;  // neither the first nor the last rows
+      shape.row = middle / wide, shape.column = middle % wide;
+      shape.pixels = std::min(height, pixels - middle);
+      const int64_t count = conv.shape.batch * ((pixels + height - 1) / height) * ((conv.shape.outputs + width - 1) / width);
+      const double nanos = tiles.conv_nanos(&shape);
+      const double rounds = static_cast<double>((count + device.sms - 1) / device.sms);
+      if (best != 0 && rounds * nanos >= best) continue;
+      best = rounds * nanos;
+      work.tile_rows = height, work.tile_columns = width, work.task_nanos = nanos;
+    }
+  }
+  return best != 0;
+}
+
 /// The tile of a product whose library knows what tiles cost: the least time of all workers' rounds together. False: it does not.
 bool cut_by_cost(const Group& group, const target::DeviceSpec& device, Work& work) {
   const kernels::TileLibrary& tiles = kernels::tile_library(device.family);
@@ -182,6 +223,7 @@ void cut_tiles(const Plan& plan, const target::DeviceSpec& device, TaskGraph& ta
     if (group.kind == GroupKind::kProduct) work.tile_rows = tile_span(group, work.nest);
     if (group.kind == GroupKind::kProduct && cut_by_cost(group, device, work)) continue;
     if (group.kind == GroupKind::kConv) {
+      if (cut_conv_by_cost(group.conv, device, work)) continue;
       cut_conv(group.conv, device, pieces, work);
       work.task_nanos = nanos * (static_cast<double>(work.tile_rows) / rows) * (static_cast<double>(work.tile_columns) / columns);
       continue;

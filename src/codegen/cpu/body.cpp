@@ -630,7 +630,8 @@ class BodyEmitter {
     set("dilation_h", c.dilation_h), set("dilation_w", c.dilation_w), set("pad_top", c.pad_top), set("pad_left", c.pad_left);
     set("out_width", c.out_width), set("out_channels", c.depthwise ? c.shape.outputs : c.shape.group_outputs);
     set("multiplier", c.depthwise ? c.shape.group_outputs : 1), set("x_row", x_row), set("x_pixel", x_pixel);
-    text += "    g.row = (t->r0 - image * pixels) / wide;\n    g.rows = (t->r1 - t->r0) / wide;\n";
+    text += "    g.row = (t->r0 - image * pixels) / wide;\n    g.column = (t->r0 - image * pixels) - g.row * wide;\n";
+    text += "    g.pixels = t->r1 - t->r0;\n    g.rows = g.pixels / wide;\n";
     text += fmt::format("    g.channel = t->c0 - group * {};\n    g.channels = t->c1 - t->c0;\n", param(grouped ? c.shape.group_outputs : c.shape.outputs));
     text += fmt::format("    g.x = (const {}*)x[{}] + {} + image * {} + group * {};\n", storage_name(c.type), x, param(in.offset), param(in.strides[0]), param(c.shape.group_inputs));
     const int64_t packed = c.depthwise ? 0 : tiles_.conv_packed_bytes(static_cast<int32_t>(c.type), c.shape.group_outputs, c.shape.group_inputs, c.kernel_h, c.kernel_w);
@@ -638,8 +639,8 @@ class BodyEmitter {
     if (direct_) {
       const Step& first = body_.steps.front();
       const stitch::Layout& out = (*layouts_)[body_.operands[first.slot]];
-      text += fmt::format("    g.y = {} + {} + image * {} + g.row * {} + t->c0;\n", pointer(first.slot, true), param(out.offset), param(out.strides[0]),
-                          param(flat ? 0 : out.strides[2]));
+      text += fmt::format("    g.y = {} + {} + image * {} + g.row * {} + g.column * {} + t->c0;\n", pointer(first.slot, true), param(out.offset), param(out.strides[0]),
+                          param(flat ? 0 : out.strides[2]), param(out.strides.back()));
       set("y_row", flat ? 0 : out.strides[2]), set("y_pixel", out.strides.back());
       text += "    g.scratch = (char*)w->scratch;\n";
     } else {
@@ -648,7 +649,7 @@ class BodyEmitter {
       text += fmt::format("    g.y = tile;\n    g.y_pixel = g.channels;\n    g.y_row = wide * g.channels;\n    g.scratch = (char*)w->scratch + {};\n", param(bytes));
       scratch_ += bytes;
     }
-    text += fmt::format("    OBK_CONV_TILE({}, g);\n  }}\n", type);
+    text += fmt::format("    {}({}, g);\n  }}\n", c.depthwise ? "OBK_DEPTHWISE_TILE" : "OBK_CONV_TILE", type);
     out_ += text;
     ObkConv shape = {};
     shape.type = static_cast<int32_t>(c.type), shape.depthwise = c.depthwise;
@@ -657,10 +658,15 @@ class BodyEmitter {
     shape.dilation_h = c.dilation_h, shape.dilation_w = c.dilation_w, shape.pad_top = c.pad_top, shape.pad_left = c.pad_left;
     shape.out_width = c.out_width, shape.out_channels = c.depthwise ? c.shape.outputs : c.shape.group_outputs;
     shape.multiplier = c.depthwise ? c.shape.group_outputs : 1, shape.x_row = x_row, shape.x_pixel = x_pixel;
-    shape.rows = work_.tile_rows / std::max<int64_t>(c.out_width, 1), shape.channels = work_.tile_columns;
+    const int64_t wide = std::max<int64_t>(c.out_width, 1), pixels = c.out_height * wide;
+    shape.channels = work_.tile_columns;
     shape.y_row = c.out_width * work_.tile_columns, shape.y_pixel = work_.tile_columns;
     int64_t most = 0;  // a tile at the edge reads fewer rows than one inside
-    for (shape.row = 0; shape.row < c.out_height; shape.row += std::max<int64_t>(shape.rows, 1)) most = std::max(most, tiles_.conv_scratch_bytes(&shape));
+    for (int64_t pixel = 0; pixel < pixels; pixel += std::max<int64_t>(work_.tile_rows, 1)) {
+      shape.row = pixel / wide, shape.column = pixel % wide;
+      shape.pixels = std::min(work_.tile_rows, pixels - pixel), shape.rows = shape.pixels / wide;
+      most = std::max(most, tiles_.conv_scratch_bytes(&shape));
+    }
     scratch_ += (most + 63) / 64 * 64;
   }
 

@@ -52,12 +52,14 @@ struct ObkConv {
   int64_t kernel_h, kernel_w, stride_h, stride_w, dilation_h, dilation_w, pad_top, pad_left;
   int64_t out_width, out_channels;  // of Y, out_channels of this group, as packed
   int64_t row, rows;                // output rows of this tile
+  int64_t column, pixels;           // a machine that cuts inside rows: the first pixel's column, and
+                                    // how many pixels of the rows in order; pixels 0: whole rows
   int64_t channel, channels;        // output channels of this tile; first a multiple of kObkPanel
   int64_t multiplier;               // depthwise: output channels for each input channel
   const void* x;                    // pixel (0, 0), first channel of the group
   int64_t x_row, x_pixel;
   const void* weights;  // packed, of this group
-  float* y;             // element (row, 0, channel): the tile's first
+  float* y;             // element (row, column, channel): the tile's first
   int64_t y_row, y_pixel;
   void* scratch;
 };

@@ -28,6 +28,7 @@
 /* The tiles of the library that the worker brings. */
 #define OBK_GEMM_TILE(type, g) w->kernels->gemm_tile(&(g))
 #define OBK_CONV_TILE(type, g) w->kernels->conv_tile(&(g))
+#define OBK_DEPTHWISE_TILE(type, g) w->kernels->conv_tile(&(g))
 #define OBK_ATTENTION_TILE(type, g) w->kernels->attention_tile(&(g))
 /* Rows of A in fast memory, as the product tile reads them. */
 #define OBK_PANEL_AT(type, row, column, pitch) ((row) * (pitch) + (column))

@@ -36,6 +36,7 @@ const TileLibrary kCpuTiles = {
                                  int64_t kw) { return obk_depthwise_packed_bytes(channels, kh, kw); },
     .depthwise_pack = obk_depthwise_pack,
     .conv_scratch_bytes = obk_conv_scratch_bytes,
+    .conv_nanos = nullptr,
     .attention_scratch_bytes = obk_attention_scratch_bytes,
 };
 

@@ -1,3 +1,4 @@
+#include "kernels/cuda/conv.h"
 #include "kernels/cuda/gemm.h"
 #include "kernels/tile_library.h"
 
@@ -24,7 +25,9 @@ const TileLibrary kCudaTiles = {
     .takes_gemm = [](int32_t a, int32_t b) {
       return a == b && (a == kObkF32 || a == kObkF16 || a == kObkBf16 || a == kObkF64);
     },
-    .takes_conv = no_tile,
+    .takes_conv = [](int32_t type) {
+      return type == kObkF32 || type == kObkF16 || type == kObkBf16;
+    },
     .takes_attention = no_tile,
     .gemm_packed_bytes = cuda_gemm_packed_bytes,
     .gemm_pack = cuda_gemm_pack,
@@ -33,11 +36,12 @@ const TileLibrary kCudaTiles = {
     .panel_pitch = panel_pitch,
     .gemm_weights = cuda_gemm_weights,
     .gemm_nanos = cuda_gemm_nanos,
-    .conv_packed_bytes = [](int32_t, int64_t, int64_t, int64_t, int64_t) { return int64_t{0}; },
-    .conv_pack = nullptr,
-    .depthwise_packed_bytes = [](int32_t, int64_t, int64_t, int64_t) { return int64_t{0}; },
-    .depthwise_pack = nullptr,
-    .conv_scratch_bytes = [](const ObkConv*) { return int64_t{0}; },
+    .conv_packed_bytes = cuda_conv_packed_bytes,
+    .conv_pack = cuda_conv_pack,
+    .depthwise_packed_bytes = cuda_depthwise_packed_bytes,
+    .depthwise_pack = cuda_depthwise_pack,
+    .conv_scratch_bytes = cuda_conv_scratch_bytes,
+    .conv_nanos = cuda_conv_nanos,
     .attention_scratch_bytes = [](const ObkAttention*) { return int64_t{0}; },
 };
 

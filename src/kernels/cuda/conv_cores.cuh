@@ -1,0 +1,192 @@
+/* kernels/cuda/conv_cores.cuh — convolution tiles on CUDA cores: exact f32 (no tensor cores), and
+ * depthwise in every type.
+ *
+ * f32: a pass is 64 pixels by 64 channels at most, staged like the 16-bit one (conv.cuh); threads
+ * 64 q .. 64 q + 63 sum pieces 2q and 2q + 1 of each block of 32 k, in order of k, each up to 8 x 8
+ * elements; the four sums are added in order. Packed weights: [out / 16][k padded to 32][16].
+ *
+ * Depthwise: an element is one thread's, taps in order of rows, one fused multiply-add each, taps
+ * outside of the image left out. Packed weights: [tap][channels] f32. */
+#ifndef OBK_CONV_CORES_CUH
+#define OBK_CONV_CORES_CUH
+
+#include "conv.cuh"
+
+namespace obk {
+
+/* kWide: 32 channels each that a thread walks. */
+template <int kWide>
+static __device__ __noinline__ void conv_pass32(const ObkConv& g, uint32_t work, int pixel,
+                                                int pixels, int channel, int channels) {
+  const int part = threadIdx.x / 64, tx = threadIdx.x % 8, ty = threadIdx.x / 8 % 8;
+  const ConvWindow v(g, 4);
+  const int first = (int)(g.row * g.out_width + g.column) + pixel;
+  const ConvPlan p = conv_plan(&g, first, pixels, channels, 0);
+  const int groups = (channels + 15) / 16, own = p.pixels / 8;
+  const int64_t group_bytes = (int64_t)p.k_blocks * 32 * 64;
+  const char* weights = (const char*)g.weights + (g.channel + channel) / 16 * group_bytes;
+  const uint32_t behind = p.stage_blocks * p.pixels * 128;
+
+  ConvGather<4> gather;
+  gather.start(v, first, pixels);
+  auto load = [&](int stage) {
+    const int block = stage * p.stage_blocks, left = p.k_blocks - block;
+    if (left > 0) {
+      const int blocks = left < p.stage_blocks ? left : p.stage_blocks;
+      const uint32_t to = work + stage % kConvStages * p.stage_bytes;
+      const int quarter = threadIdx.x & 3, k = threadIdx.x >> 2 & 31;
+#pragma unroll 1
+      for (int i = threadIdx.x >> 7; i < blocks * groups; i += 2) {
+        const int b = i / groups, group = i - b * groups;
+        copy16(to + behind + ((b * 32 + k) * p.channels + group * 16 + quarter * 4) * 4,
+               weights + group * group_bytes + ((block + b) * 32 + k) * 64 + quarter * 16);
+      }
+      gather.load(to, v, p.pixels, blocks);
+    }
+    copy16_commit();
+  };
+
+  float sum[8][kWide * 4] = {};
+#pragma unroll 1
+  for (int s = -kConvStages, block = 0; block < p.k_blocks; ++s) {
+    if (s == 0)
+      copy16_wait<kConvStages - 1>();
+    else if (s > 0)
+      copy16_wait<kConvStages - 2>();
+    if (s >= 0) __syncthreads();
+    if (s != 0) load(s < 0 ? s + kConvStages : s + kConvStages - 1);
+    if (s < 0) continue;
+    const uint32_t stage = work + s % kConvStages * p.stage_bytes;
+#pragma unroll 1
+    for (int b = 0; b < p.stage_blocks && block < p.k_blocks; ++b, ++block) {
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        const int piece = part * 2 + h;
+        const uint32_t from = stage + behind + ((b * 32 + piece * 4) * p.channels + tx * 4) * 4;
+        float weight[4][kWide * 4];
+#pragma unroll
+        for (int k = 0; k < 4; ++k)
+#pragma unroll
+          for (int j = 0; j < kWide; ++j) {
+            uint32_t bits[4];
+            load_shared16(bits, from + (k * p.channels + j * 32) * 4);
+#pragma unroll
+            for (int e = 0; e < 4; ++e) weight[k][j * 4 + e] = __uint_as_float(bits[e]);
+          }
+        const uint32_t panel = stage + (b * p.pixels + ty) * 128 + ((piece ^ ty) << 4);
+#pragma unroll
+        for (int i = 0; i < 8; ++i) {
+          if (i < own) {
+            uint32_t x[4];
+            load_shared16(x, panel + i * 1024);
+#pragma unroll
+            for (int k = 0; k < 4; ++k)
+#pragma unroll
+              for (int e = 0; e < kWide * 4; ++e)
+                sum[i][e] = fmaf(__uint_as_float(x[k]), weight[k][e], sum[i][e]);
+          }
+        }
+      }
+    }
+  }
+  copy16_wait<0>();
+  __syncthreads();
+  const int pitch = p.channels + 4;
+#pragma unroll
+  for (int i = 0; i < 8; ++i)
+    if (i < own)
+#pragma unroll
+      for (int j = 0; j < kWide; ++j) {
+        uint32_t bits[4];
+#pragma unroll
+        for (int e = 0; e < 4; ++e) bits[e] = __float_as_uint(sum[i][j * 4 + e]);
+        store_shared16(
+            work + ((part * p.pixels + ty + i * 8) * pitch + tx * 4 + j * 32) * 4, bits);
+      }
+  __syncthreads();
+  conv_store(g, work, p.pixels, pitch, pixel, pixels, channel, channels);
+}
+
+static __device__ inline void conv32(const ObkConv& g) {
+  const uint32_t work = (shared_address(g.scratch) + 127) & ~127u;
+  const int all = conv_pixels(g), channels = (int)g.channels;
+#pragma unroll 1
+  for (int pixel = 0; pixel < all; pixel += kConvPass)
+#pragma unroll 1
+    for (int c = 0; c < channels; c += kConvPass) {
+      const int pixels = min(kConvPass, all - pixel), wide = min(kConvPass, channels - c);
+      if (wide > 32)
+        conv_pass32<2>(g, work, pixel, pixels, c, wide);
+      else
+        conv_pass32<1>(g, work, pixel, pixels, c, wide);
+    }
+}
+
+/* kEach neighbouring channels as floats. */
+template <int kType, int kEach>
+static __device__ inline void conv_read(float (&to)[kEach], const char* from) {
+  constexpr int kSize = kType == kObkF32 ? 4 : 2;
+  uint32_t words[kEach * kSize / 4 + 1];
+  if (kEach > 1)
+    memcpy(words, __builtin_assume_aligned(from, 16), kEach * kSize);
+  else
+    words[0] = kSize == 4 ? *(const uint32_t*)from : *(const uint16_t*)from;
+#pragma unroll
+  for (int e = 0; e < kEach; ++e) {
+    const uint32_t half = words[e / 2] >> (e % 2 * 16);
+    to[e] = kSize == 4              ? __uint_as_float(words[e])
+            : kType == kObkBf16     ? __uint_as_float(half << 16)
+                                    : widen_f16_bits((uint16_t)half);
+  }
+}
+
+template <int kType, int kEach>
+static __device__ inline void conv_depthwise_by(const ObkConv& g) {
+  constexpr int kSize = kType == kObkF32 ? 4 : 2;
+  const ConvWindow v(g, kSize);
+  const int pixels = conv_pixels(g), first = (int)(g.row * g.out_width + g.column);
+  const int vectors = (int)g.channels / kEach, all = (int)g.out_channels;
+  const float* weights = (const float*)g.weights;
+#pragma unroll 1
+  for (int i = threadIdx.x; i < pixels * vectors; i += kConvThreads) {
+    const int q = i / vectors, c = (i - q * vectors) * kEach, channel = (int)g.channel + c;
+    const int row = (first + q) / v.out_width, column = first + q - row * v.out_width;
+    const int y0 = row * v.stride_h - v.top, x0 = column * v.stride_w - v.left;
+    const int from = kEach > 1 ? channel : channel / (int)g.multiplier;
+    float sum[kEach] = {};
+    for (int ky = 0; ky < v.kernel_h; ++ky) {
+      const int y = y0 + ky * v.dilation_h;
+      if ((uint32_t)y >= (uint32_t)v.height) continue;
+#pragma unroll 4
+      for (int kx = 0; kx < v.kernel_w; ++kx) {
+        const int x = x0 + kx * v.dilation_w;
+        if ((uint32_t)x >= (uint32_t)v.width) continue;
+        float in[kEach], weight[kEach];
+        conv_read<kType, kEach>(in, v.at(y, x) + (int64_t)from * kSize);
+        conv_read<kObkF32, kEach>(weight,
+                                  (const char*)(weights + (ky * v.kernel_w + kx) * all + channel));
+#pragma unroll
+        for (int e = 0; e < kEach; ++e) sum[e] = fmaf(in[e], weight[e], sum[e]);
+      }
+    }
+    float* to = g.y + conv_place(g, q) + c;
+#pragma unroll
+    for (int e = 0; e < kEach; ++e) to[e] = g.accumulate ? to[e] + sum[e] : sum[e];
+  }
+}
+
+template <int kType>
+static __device__ __noinline__ void conv_depthwise(const ObkConv& g) {
+  const ConvWindow v(g, kType == kObkF32 ? 4 : 2);
+  const bool wide = g.multiplier == 1 && ((g.channels | g.channel | g.out_channels) & 7) == 0 &&
+                    (((uint64_t)v.x | v.x_row | v.x_pixel) & 15) == 0;
+  if (wide)
+    conv_depthwise_by<kType, 8>(g);
+  else
+    conv_depthwise_by<kType, 1>(g);
+  __syncthreads();
+}
+
+}  // namespace obk
+
+#endif
