@@ -17,6 +17,7 @@
 
 #include "barrier.cuh"
 #include "dialect.cuh"
+#include "conv.cuh"
 #include "gemm.cuh"
 
 /* The head of a work's block; `params` words and `operands` words follow. */
