@@ -104,13 +104,13 @@ std::vector<int32_t> expand_attention(const Call& call, Expander& expander) {
   if (shared > 1)
     weights =
         steps.reshape(weights, {shape.batch, shape.kv_heads, shared, shape.q_length, shape.total});
-  Value out = steps.reshape(steps(Op::MatMul, weights, v),
+  Value out = steps.reshape(steps.cast(steps(Op::MatMul, weights, v), dtype),
                             {shape.batch, shape.q_heads, shape.q_length, shape.v_head});
   if (shape.packed)
     out = steps.reshape(transpose(steps, out, {0, 2, 1, 3}),
                         {shape.batch, shape.q_length, shape.q_heads * shape.v_head});
   const int64_t mode = call.attrs.get_int("qk_matmul_output_mode", 0);
-  std::vector<Value> results{steps.cast(out, dtype), keys, values};
+  std::vector<Value> results{out, keys, values};
   if (call.outputs > kScores) {
     if (mode < 0 || mode > 3) return {};
     results.push_back(steps.cast(shown[mode], dtype));
