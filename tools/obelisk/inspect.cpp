@@ -19,7 +19,7 @@ int inspect_compiled(const Flags& flags, const runtime::Compiled& compiled) {
   for (const Tensor& weight : program.weights)
     if (!weight.empty()) weights += weight.bytes();
   for (const std::string& object : program.objects) code += static_cast<int64_t>(object.size());
-  std::string text = fmt::format(" file     {} · format 2 · {}\n", flags.file, program.name);
+  std::string text = fmt::format(" file     {} · format {} · {}\n", flags.file, runtime::kObkFormat, program.name);
   Json json = {{"kind", "obk"}, {"name", program.name}, {"target", program.target}, {"sms", program.sms}};
   json["inputs"] = ports_json(program.inputs, "in", text);
   json["outputs"] = ports_json(program.outputs, "out", text);
