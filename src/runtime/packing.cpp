@@ -88,8 +88,9 @@ std::optional<int64_t> packed_bytes(const TileLibrary& tiles, const PackRecipe& 
     for (auto [extent, stride] : {std::pair{r.n, r.column}, std::pair{r.k, r.row}}) {
       if (!within(stride, -count, count)) return std::nullopt;
       (stride < 0 ? low : high) += (extent - 1) * stride;
+      if (low < 0 || high >= count) return std::nullopt;
     }
-    return low >= 0 && high < count ? std::optional(bytes_of(tiles, r, type)) : std::nullopt;
+    return bytes_of(tiles, r, type);
   }
   int64_t left = count;  // the five extents multiply to the source's elements
   for (int64_t extent : {r.outputs, r.inputs, r.height, r.width, r.groups}) {
