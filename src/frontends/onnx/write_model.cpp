@@ -202,17 +202,23 @@ Status write_onnx(const Graph& graph, const std::string& path, const std::functi
   WeightFile weights;
   if (bytes > kInlineWeights) TRY_STATUS(weights.open(path + ".weights"));
 
+  std::set<std::string> taken;  // nodes' names: those that passes made several nodes of get a number
+  const auto unique = [&](const std::string& wanted) {
+    std::string name = wanted;
+    for (int k = 1; !name.empty() && !taken.insert(name).second; ++k) name = fmt::format("{}.{}", wanted, k);
+    return name;
+  };
   std::string body;
   pbf_writer out(body);
   for (graph::NodeId id : graph.order()) {
     const graph::Node& node = graph.node(id);
-    NodeText text{.name = node.name, .op = std::string(ops::to_string(node.op)), .attrs = &node.attrs, .notes = notes ? notes(id) : Notes{}};
+    NodeText text{.name = unique(node.name), .op = std::string(ops::to_string(node.op)), .attrs = &node.attrs, .notes = notes ? notes(id) : Notes{}};
     for (ValueId v : node.inputs) text.inputs.push_back(v == graph::kNone ? "" : names.of(v));
     for (ValueId v : node.outputs) text.outputs.push_back(names.of(v));
     if (node.op == ops::Op::Rsqrt) {  // ours alone: the standard has its two parts
       const std::string root = names.fresh(text.outputs[0] + ".root");
       out.add_message(1, node_message({.name = text.name, .op = "Sqrt", .inputs = text.inputs, .outputs = {root}, .notes = text.notes}));
-      text.name = names.fresh(text.name + ".reciprocal"), text.op = "Reciprocal", text.inputs = {root};
+      text.name = unique(text.name + ".reciprocal"), text.op = "Reciprocal", text.inputs = {root};
     }
     out.add_message(1, node_message(text));
   }

@@ -96,7 +96,9 @@ class Obk : public testing::Test {
   static std::string resealed(std::string bytes) {
     for (size_t kind = 0; kind + 1 < kSections; ++kind) {
       const size_t entry = kHeader + kind * kEntry;
-      const Hash hash = hash_bytes(bytes.data() + number<uint64_t>(bytes, entry + 8), number<uint64_t>(bytes, entry + 16));
+      const uint64_t offset = number<uint64_t>(bytes, entry + 8), length = number<uint64_t>(bytes, entry + 16);
+      if (offset > bytes.size() || length > bytes.size() - offset) continue;
+      const Hash hash = hash_bytes(bytes.data() + offset, length);
       bytes = with(with(bytes, entry + 24, hash.high), entry + 32, hash.low);
     }
     const Hash hash = hash_bytes(bytes.data(), kHeaderHash);
@@ -142,7 +144,8 @@ TEST_F(Obk, TheGraphInsideIsTheGraph) {
 TEST_F(Obk, PackedWeightsAreStoredOnce) {
   auto file = open_obk(path("good.obk"), true);
   ASSERT_TRUE(file.ok());
-  EXPECT_EQ(file->graph_packings.size(), 2u) << "the filter and the product's weights";
+  ASSERT_GE(file->program->packings.size(), 1u);
+  EXPECT_EQ(file->graph_packings.size(), file->program->packings.size()) << "weights that only packed bytes tell";
   EXPECT_EQ(file->graph_weights.size() + file->graph_packings.size(), graph::collect_weights(graph).size());
 }
 

@@ -90,6 +90,12 @@ TEST_F(WriteModel, LargeWeightsGoBeside) {
   EXPECT_EQ(read.value(node.inputs[1]).constant.get_int(kInlineWeights + 4), 77);
 }
 
+TEST_F(WriteModel, NodesHaveNamesOfTheirOwn) {
+  const graph::Graph read = again(parsed("graph \"g\" {\n  in %0 \"x\": f32[2]\n  %1: f32[2] = Relu(%0) \"n\"\n  %2: f32[2] = Neg(%1) \"n\"\n  out %2 \"y\"\n}"));
+  EXPECT_EQ(read.node(read.order()[0]).name, "n");
+  EXPECT_EQ(read.node(read.order()[1]).name, "n.1");
+}
+
 TEST_F(WriteModel, NotesAreTheNodesMetadata) {
   const graph::Graph graph = parsed("graph \"g\" {\n  in %0 \"x\": f32[2]\n  %1: f32[2] = Relu(%0) \"first\"\n  out %1 \"y\"\n}");
   ASSERT_TRUE(write_onnx(graph, path(), [](graph::NodeId) { return Notes{{"obelisk.wave", "7"}}; }).ok());
