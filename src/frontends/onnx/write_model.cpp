@@ -15,6 +15,7 @@ using graph::Graph;
 using graph::ValueId;
 using protozero::pbf_writer;
 
+constexpr int64_t kSmall = 1024;  // shapes and axes stay inside, where shape inference looks for them
 constexpr int64_t kOldest = 21;  // norms of groups and blocked quantization mean what the op table says from here on
 
 template <typename Fill>
@@ -80,8 +81,9 @@ class WeightFile {
   Status commit() { return file_ ? file_->commit() : ok_status(); }
   Result<std::string> tensor(const std::string& name, const Tensor& value) {
     const std::string_view bytes(value.as<char>(), static_cast<size_t>(value.bytes()));
+    const bool beside = file_ && value.bytes() > kSmall;
     size_t offset = 0;
-    if (file_) {
+    if (beside) {
       TRY_STATUS(file_->pad_to(4096));
       offset = file_->size();
       TRY_STATUS(file_->write(bytes));
@@ -90,7 +92,7 @@ class WeightFile {
       for (int64_t extent : value.shape()) out.add_int64(1, extent);
       out.add_int32(2, static_cast<int32_t>(ops::number_of_dtype(value.dtype())));
       if (!name.empty()) out.add_string(8, name);
-      if (!file_) return out.add_bytes(9, bytes.data(), bytes.size());
+      if (!beside) return out.add_bytes(9, bytes.data(), bytes.size());
       for (const auto& [key, text] : {std::pair<std::string, std::string>{"location", name_}, {"offset", std::to_string(offset)}, {"length", std::to_string(bytes.size())}})
         out.add_message(13, entry(key, text));
       out.add_int32(14, 1);
