@@ -127,12 +127,12 @@ Model Model::open(const std::string& path, const OpenOptions& wanted) {
     if (!wanted.portable) {
       runtime::LoadOptions load;
       load.compiler = wanted.compiler, load.cache_dir = wanted.cache;
-      state->executable = value_or_raise(runtime::load_cpu(state->file->program, load));
+      state->executable = value_or_raise(runtime::load(state->file->program, load));
     } else {
       compiler::Network network;
       network.graph = value_or_raise(state->file->graph());
       compiler::Options options;
-      options.sms = state->file->program->sms;
+      options.target = state->file->program->target, options.sms = state->file->program->sms;
       options.verify = false;
       options.load.compiler = wanted.compiler, options.load.cache_dir = wanted.cache;
       compiler::Compilation made;
