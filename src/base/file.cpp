@@ -12,6 +12,8 @@
 
 #include <fmt/format.h>
 
+#include "base/file_writer.h"
+
 namespace obelisk {
 namespace {
 
@@ -106,24 +108,51 @@ Result<std::string> read_file(const std::string& path) {
   }
 }
 
-Status write_file(const std::string& path, std::string_view bytes) {
+Result<std::unique_ptr<FileWriter>> FileWriter::create(const std::string& path) {
   static std::atomic<unsigned> serial{0};  // only makes names differ between threads
-  const std::string temporary =
+  std::unique_ptr<FileWriter> out(new FileWriter);
+  out->path_ = path;
+  out->temporary_ =
       fmt::format("{}.tmp.{}.{}", path, ::getpid(), serial.fetch_add(1, std::memory_order_relaxed));
-  Descriptor file{::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666)};
-  if (file.number < 0) return file_error("write", path, errno);
-  int number = write_all(file.number, bytes);
-  if (number == 0 && ::fsync(file.number) != 0) number = errno;
-  const int descriptor = file.number;
-  file.number = -1;
-  if (::close(descriptor) != 0 && number == 0) number = errno;
-  if (number == 0 && std::rename(temporary.c_str(), path.c_str()) != 0) number = errno;
-  if (number != 0) {
-    ::unlink(temporary.c_str());
-    return file_error("write", path, number);
-  }
-  sync_folder(path);
+  out->file_ = ::open(out->temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+  if (out->file_ < 0) return file_error("write", path, errno);
+  return out;
+}
+
+FileWriter::~FileWriter() {
+  if (file_ < 0) return;
+  ::close(file_);
+  ::unlink(temporary_.c_str());
+}
+
+Status FileWriter::write(std::string_view bytes) {
+  if (const int number = write_all(file_, bytes)) return file_error("write", path_, number);
+  size_ += bytes.size();
   return ok_status();
+}
+
+Status FileWriter::pad_to(size_t alignment) {
+  static constexpr char kZeros[4096] = {};
+  return write({kZeros, (alignment - size_ % alignment) % alignment});
+}
+
+Status FileWriter::commit() {
+  int number = ::fsync(file_) != 0 ? errno : 0;
+  if (::close(file_) != 0 && number == 0) number = errno;
+  file_ = -1;
+  if (number == 0 && std::rename(temporary_.c_str(), path_.c_str()) != 0) number = errno;
+  if (number != 0) {
+    ::unlink(temporary_.c_str());
+    return file_error("write", path_, number);
+  }
+  sync_folder(path_);
+  return ok_status();
+}
+
+Status write_file(const std::string& path, std::string_view bytes) {
+  TRY(const auto file, FileWriter::create(path));
+  TRY_STATUS(file->write(bytes));
+  return file->commit();
 }
 
 }  // namespace obelisk

@@ -1,9 +1,7 @@
 #include <algorithm>
-#include <array>
 #include <map>
 
-#include "kernels/kernels.h"
-#include "runtime/program.h"
+#include "runtime/packing.h"
 
 namespace obelisk::runtime {
 namespace {
@@ -11,35 +9,16 @@ namespace {
 using graph::ValueId;
 using stitch::GroupKind;
 
-/// The bytes of B as the tile library streams it.
-Tensor pack_product(const kernels::TileLibrary& tiles, const stitch::Product& product, const Tensor& b) {
-  const int64_t n = product.n[0].extent, k = product.k[0].extent;
-  const auto type = static_cast<int32_t>(product.b_type);
-  Tensor packed = Tensor::allocate({DType::u8, {tiles.gemm_packed_bytes(type, n, k)}});
-  const auto* data = static_cast<const std::byte*>(b.data()) + byte_size(product.b_type, product.b_offset);
-  tiles.gemm_pack(type, n, k, data, product.k[0].b, product.n[0].b, packed.mutable_data());
-  return packed;
-}
-
-/// The weights of a convolution as the tile library streams them, group after group.
-Tensor pack_conv(const kernels::TileLibrary& tiles, const stitch::ConvTile& conv, const Tensor& w) {
-  const auto type = static_cast<int32_t>(conv.type);
+PackRecipe recipe_of(const stitch::Group& group) {
+  if (group.kind != GroupKind::kConv) {
+    const stitch::Product& p = group.product;
+    return {.kind = PackRecipe::Kind::kProduct, .n = p.n[0].extent, .k = p.k[0].extent, .row = p.k[0].b, .column = p.n[0].b, .offset = p.b_offset};
+  }
+  const stitch::ConvTile& conv = group.conv;
   const ops::ConvGeometry& shape = conv.shape;
-  const int64_t taps = conv.kernel_h * conv.kernel_w;
-  const int64_t strides[4] = {shape.group_inputs * taps, taps, conv.kernel_w, 1};
-  if (conv.depthwise) {
-    Tensor packed = Tensor::allocate({DType::u8, {tiles.depthwise_packed_bytes(type, shape.outputs, conv.kernel_h, conv.kernel_w)}});
-    tiles.depthwise_pack(type, shape.outputs, conv.kernel_h, conv.kernel_w, w.data(), strides[0], strides[2], strides[3], packed.mutable_data());
-    return packed;
-  }
-  const int64_t bytes = tiles.conv_packed_bytes(type, shape.group_outputs, shape.group_inputs, conv.kernel_h, conv.kernel_w);
-  Tensor packed = Tensor::allocate({DType::u8, {bytes * shape.groups}});
-  for (int64_t group = 0; group < shape.groups; ++group) {
-    tiles.conv_pack(type, shape.group_outputs, shape.group_inputs, conv.kernel_h, conv.kernel_w,
-                  static_cast<const std::byte*>(w.data()) + byte_size(conv.type, group * shape.group_outputs * strides[0]), strides[0], strides[1], strides[2], strides[3],
-                  static_cast<char*>(packed.mutable_data()) + group * bytes);
-  }
-  return packed;
+  if (conv.depthwise)
+    return {.kind = PackRecipe::Kind::kDepthwise, .outputs = shape.outputs, .inputs = shape.group_inputs, .height = conv.kernel_h, .width = conv.kernel_w};
+  return {.kind = PackRecipe::Kind::kConv, .outputs = shape.group_outputs, .inputs = shape.group_inputs, .height = conv.kernel_h, .width = conv.kernel_w, .groups = shape.groups};
 }
 
 /// Tells every task which part of the packed weights it streams.
@@ -107,7 +86,7 @@ Program assemble(const graph::Graph& graph, const stitch::Plan& plan, const sche
   const target::DeviceSpec machine = known.ok() ? *known : target::cpu(program.sms);
   // A weight that only products read in packed form is dropped; one packed form serves every reader with the same strides.
   std::vector<bool> read_plain(tasks.weights.size(), false);
-  std::map<std::array<int64_t, 5>, int64_t> packed_as;
+  std::map<std::pair<int, PackRecipe>, int64_t> packed_as;
   for (size_t w = 0; w < tasks.works.size(); ++w) {
     const schedule::Work& work = tasks.works[w];
     const stitch::Group& group = plan.groups[work.group];
@@ -124,12 +103,13 @@ Program assemble(const graph::Graph& graph, const stitch::Plan& plan, const sche
       const schedule::Buffer& buffer = tasks.buffers[work.buffers[k]];
       Place place{buffer.kind, buffer.kind == BufferKind::kArena ? buffer.offset.count : buffer.index};
       if (packs && k + 1 == work.buffers.size()) {
-        const bool conv = group.kind == GroupKind::kConv;
-        const stitch::Product& p = group.product;
-        const std::array<int64_t, 5> key = conv ? std::array<int64_t, 5>{buffer.index, -1, group.conv.shape.groups, group.conv.kernel_h, group.conv.kernel_w}
-                                                : std::array<int64_t, 5>{buffer.index, p.b_offset, p.k[0].b, p.n[0].b, p.n[0].extent};
-        auto [it, fresh] = packed_as.try_emplace(key, static_cast<int64_t>(program.weights.size()));
-        if (fresh) program.weights.push_back(conv ? pack_conv(*source.tiles, group.conv, tasks.weights[buffer.index]) : pack_product(*source.tiles, p, tasks.weights[buffer.index]));
+        const PackRecipe recipe = recipe_of(group);
+        auto [it, fresh] = packed_as.try_emplace({buffer.index, recipe}, static_cast<int64_t>(program.weights.size()));
+        if (fresh) {
+          const Tensor& weight = tasks.weights[buffer.index];
+          program.packings.push_back({static_cast<int>(program.weights.size()), recipe, weight.type(), weight});
+          program.weights.push_back(pack(*source.tiles, recipe, weight));
+        }
         place.index = it->second;
       } else if (buffer.kind == BufferKind::kWeight) {
         read_plain[buffer.index] = true;

@@ -3,14 +3,17 @@
 #include <string.h>
 
 #include <array>
-#include <limits>
 #include <map>
+
+#include "base/file_writer.h"
+#include "runtime/packing.h"
+#include "runtime/runtime.h"
 
 namespace obelisk::runtime {
 namespace {
 
 constexpr char kMagic[4] = {'O', 'B', 'K', '\x1a'};
-constexpr uint32_t kVersion = 2;
+constexpr uint32_t kVersion = kObkFormat;
 enum Section : uint32_t { kTables, kGraph, kBodies, kObjects, kWeights, kSections };
 constexpr size_t kHeaderBytes = 24, kEntryBytes = 40, kDirectory = kHeaderBytes + kSections * kEntryBytes, kFirst = kDirectory + 16;
 
@@ -118,23 +121,73 @@ ops::Attr read_attr(Reader& from) {
   }
 }
 
-/// Weights by content: equal bytes are stored once.
+/// Where a weight lies in its section.
+struct Stored {
+  int64_t offset = 0, bytes = 0;
+  Hash hash;
+};
+
+/// Weights by content: equal bytes are stored once. Nothing is copied.
 class WeightStore {
  public:
-  int64_t add(const Tensor& tensor) {  // the offset of its bytes
-    const Hash hash = hash_bytes(tensor.data(), tensor.bytes());
-    auto [at, fresh] = offsets_.try_emplace({hash, tensor.bytes()}, static_cast<int64_t>(bytes.size()));
+  int32_t add(const Tensor& tensor) { return add(tensor, hash_bytes(tensor.data(), tensor.bytes())); }
+  int32_t add(const Tensor& tensor, const Hash& hash) {
+    auto [at, fresh] = places_.try_emplace({hash, tensor.bytes()}, static_cast<int32_t>(stored.size()));
     if (fresh) {
-      bytes.append(static_cast<const char*>(tensor.data()), tensor.bytes());
-      bytes.resize((bytes.size() + 63) / 64 * 64);
+      stored.push_back({size, tensor.bytes(), hash});
+      tensors.push_back(tensor);
+      size += (tensor.bytes() + 63) / 64 * 64;
     }
     return at->second;
   }
-  std::string bytes;
+  Hash hash() const {  // of all of them
+    std::string all;
+    for (const Stored& one : stored) all += to_string(one.hash);
+    return hash_text(all);
+  }
+  std::vector<Stored> stored;
+  std::vector<Tensor> tensors;
+  int64_t size = 0;
 
  private:
-  std::map<std::pair<Hash, int64_t>, int64_t> offsets_;
+  std::map<std::pair<Hash, int64_t>, int32_t> places_;
 };
+
+void write_weights(const WeightStore& weights, Writer& to) {
+  to.size(weights.stored.size());
+  for (const Stored& one : weights.stored) to.number(one.offset), to.number(one.bytes), to.number(one.hash.high), to.number(one.hash.low);
+}
+
+constexpr int64_t PackRecipe::* kRecipeNumbers[] = {&PackRecipe::n, &PackRecipe::k, &PackRecipe::row, &PackRecipe::column, &PackRecipe::offset,
+                                                    &PackRecipe::outputs, &PackRecipe::inputs, &PackRecipe::height, &PackRecipe::width, &PackRecipe::groups};
+
+void write_packing(const Packing& packing, Writer& to) {
+  to.number<int32_t>(packing.weight), to.number<uint8_t>(static_cast<uint8_t>(packing.recipe.kind));
+  for (const auto number : kRecipeNumbers) to.number(packing.recipe.*number);
+  to.type(packing.type);
+}
+
+/// Which of the graph's weights need not be stored, since a packed weight tells them: the packing by the weight's hash.
+std::map<Hash, int> told_by_packings(const Program& program, const graph::Weights& of_graph) {
+  std::map<Hash, int> told;
+  const kernels::TileLibrary* tiles = tiles_of(program.target);
+  CHECK(tiles || program.packings.empty(), "no tiles for '{}'", program.target);
+  std::map<std::tuple<PackRecipe, DType, int64_t>, bool> known;
+  for (size_t k = 0; k < program.packings.size(); ++k) {
+    const Packing& packing = program.packings[k];
+    auto [can, fresh] = known.try_emplace({packing.recipe, packing.type.dtype, packing.type.count()}, false);
+    if (fresh) can->second = can_unpack(*tiles, packing.recipe, packing.type);
+    if (!can->second) continue;
+    const Tensor& packed = program.weights[packing.weight];
+    const bool same_type = packing.type.dtype == DType::f32 || packing.type.dtype == DType::f64;
+    const bool exact = same_type && !packing.source.empty();  // else a NaN's payload may have got lost
+    const Tensor source = exact ? packing.source : unpack(*tiles, packing.recipe, packing.type, packed);
+    const Hash hash = hash_bytes(source.data(), source.bytes());
+    const auto wanted = of_graph.find(hash);
+    if (wanted != of_graph.end() && wanted->second.type() == packing.type) told.try_emplace(hash, static_cast<int>(k));
+  }
+  return told;
+}
 
 void write_tables(const Program& p, WeightStore& weights, Writer& to) {
   to.text(p.name), to.text(p.target), to.text(p.granularity);
@@ -148,6 +201,8 @@ void write_tables(const Program& p, WeightStore& weights, Writer& to) {
     to.number<uint8_t>(!weight.empty());
     if (!weight.empty()) to.type(weight.type()), to.number(weights.add(weight));
   }
+  to.size(p.packings.size());
+  for (const Packing& packing : p.packings) write_packing(packing, to);
   to.size(p.customs.size());
   for (const CustomRecord& custom : p.customs) {
     to.text(ops::to_string(custom.op)), to.text(custom.name);
@@ -178,14 +233,48 @@ void write_tables(const Program& p, WeightStore& weights, Writer& to) {
   for (const Program::Copy& copy : p.copies) to.number<int32_t>(copy.output), to.place(copy.from);
 }
 
-/// A view of the weights section, checked to lie inside of it.
-Tensor weight_view(Reader& from, std::string_view section, const std::shared_ptr<const void>& owner) {
-  const Type type = from.type();
-  const int64_t offset = from.number<int64_t>(), size = static_cast<int64_t>(section.size());
-  if (offset < 0 || offset % 64 != 0 || offset > size || type.bytes() > size - offset)
-    throw Damaged(fmt::format("a weight of {} bytes at {} does not lie in the weights", type.bytes(), offset));
-  static const char empty = 0;
-  return Tensor::view(type, section.empty() ? &empty : section.data() + offset, owner);
+/// The weights section: its bytes and what lies where, checked to lie inside of it.
+struct WeightSection {
+  std::string_view bytes;
+  std::shared_ptr<const void> owner;
+  std::vector<Stored> stored;
+
+  void read(Reader& from) {
+    stored.resize(from.count(32));
+    const int64_t size = static_cast<int64_t>(bytes.size());
+    for (Stored& one : stored) {
+      one.offset = from.number<int64_t>(), one.bytes = from.number<int64_t>();
+      one.hash.high = from.number<uint64_t>(), one.hash.low = from.number<uint64_t>();
+      if (one.offset < 0 || one.offset % 64 != 0 || one.offset > size || one.bytes < 0 || one.bytes > size - one.offset)
+        throw Damaged(fmt::format("a weight of {} bytes at {} does not lie in the weights", one.bytes, one.offset));
+    }
+  }
+  Hash hash() const {
+    std::string all;
+    for (const Stored& one : stored) all += to_string(one.hash);
+    return hash_text(all);
+  }
+  Tensor view(Reader& from) const {
+    const Type type = from.type();
+    const Stored& one = stored[from.within(from.number<int32_t>(), 0, static_cast<int64_t>(stored.size()), "weight")];
+    if (type.bytes() != one.bytes) throw Damaged(fmt::format("a weight {} has {} bytes", to_string(type), one.bytes));
+    static const char empty = 0;
+    return Tensor::view(type, bytes.empty() ? &empty : bytes.data() + one.offset, owner);
+  }
+};
+
+Packing read_packing(Reader& from, const std::string& target, const std::vector<Tensor>& weights) {
+  const kernels::TileLibrary* tiles = tiles_of(target);
+  if (!tiles) throw Damaged(fmt::format("there is no target '{}'", target));
+  Packing packing;
+  packing.weight = static_cast<int>(from.within(from.number<int32_t>(), 0, static_cast<int64_t>(weights.size()), "packed weight"));
+  packing.recipe.kind = static_cast<PackRecipe::Kind>(from.within(from.number<uint8_t>(), 0, 3, "kind of packing"));
+  for (const auto number : kRecipeNumbers) packing.recipe.*number = from.number<int64_t>();
+  packing.type = from.type();
+  const auto bytes = packed_bytes(*tiles, packing.recipe, packing.type);
+  if (!bytes || weights[packing.weight].empty() || *bytes != weights[packing.weight].bytes())
+    throw Damaged(fmt::format("a packed weight is not what {} packs to", to_string(packing.type)));
+  return packing;
 }
 
 Place read_place(Reader& from, const Program& p) {
@@ -197,7 +286,7 @@ Place read_place(Reader& from, const Program& p) {
   return place;
 }
 
-void read_tables(Reader& from, Program& p, std::string_view weights, const std::shared_ptr<const void>& owner) {
+void read_tables(Reader& from, Program& p, const WeightSection& weights) {
   p.name = from.text(), p.target = from.text(), p.granularity = from.text();
   p.sms = static_cast<int>(from.within(from.number<int32_t>(), 1, 1 << 16, "number of virtual SMs"));
   p.waves = static_cast<int>(from.within(from.number<int32_t>(), 0, 1 << 24, "number of waves"));
@@ -209,7 +298,8 @@ void read_tables(Reader& from, Program& p, std::string_view weights, const std::
   }
   p.weights.resize(from.count(1));
   for (Tensor& weight : p.weights)
-    if (from.number<uint8_t>()) weight = weight_view(from, weights, owner);
+    if (from.number<uint8_t>()) weight = weights.view(from);
+  for (size_t k = from.count(112); k > 0; --k) p.packings.push_back(read_packing(from, p.target, p.weights));
   const size_t customs = from.count(40);
   for (size_t c = 0; c < customs; ++c) {
     CustomRecord custom{};
@@ -276,44 +366,69 @@ void read_code(Reader bodies, Reader objects, Program& p) {
 
 }  // namespace
 
-std::string obk_bytes(const Program& program, const graph::Graph& graph) {
-  std::array<std::string, kSections> sections;
+Status write_obk(const std::string& path, const Executable& executable, const graph::Graph& graph) {
+  const Program& program = executable.program();
   WeightStore weights;
-  Writer tables, text, bodies, objects;
+  Writer places, tables, text, bodies, objects;
   write_tables(program, weights, tables);
   text.text(graph::print(graph));
   const graph::Weights of_graph = graph::collect_weights(graph);
+  const std::map<Hash, int> told = told_by_packings(program, of_graph);
   text.size(of_graph.size());
-  for (const auto& [hash, tensor] : of_graph)
-    text.number(hash.high), text.number(hash.low), text.type(tensor.type()), text.number(weights.add(tensor));
+  for (const auto& [hash, tensor] : of_graph) {
+    const auto packing = told.find(hash);
+    text.number(hash.high), text.number(hash.low), text.number<uint8_t>(packing != told.end());
+    if (packing != told.end()) text.number<int32_t>(packing->second);
+    else text.type(tensor.type()), text.number(weights.add(tensor, hash));
+  }
   bodies.size(program.bodies.size());
   for (const codegen::BodyText& body : program.bodies) bodies.text(body.label), bodies.text(body.text);
-  objects.text(program.objects_need), objects.size(program.objects.size());
-  for (const std::string& object : program.objects) objects.text(object);
-  sections = {std::move(tables.out), std::move(text.out), std::move(bodies.out), std::move(objects.out), std::move(weights.bytes)};
+  const std::vector<std::string> code = executable.objects();
+  objects.text(program.on_gpu() ? program.target : code.empty() ? "" : cpu_features()), objects.size(code.size());
+  for (const std::string& object : code) objects.text(object);
+  write_weights(weights, places);
+  const std::array<std::string, kWeights> sections = {places.out + tables.out, std::move(text.out), std::move(bodies.out), std::move(objects.out)};
 
   Writer header, directory;
   size_t offset = (kFirst + 63) / 64 * 64;
   for (uint32_t kind = 0; kind < kSections; ++kind) {
-    const Hash hash = hash_bytes(sections[kind].data(), sections[kind].size());
+    const Hash hash = kind == kWeights ? weights.hash() : hash_text(sections[kind]);
+    const size_t bytes = kind == kWeights ? static_cast<size_t>(weights.size) : sections[kind].size();
     directory.number(kind), directory.number<uint32_t>(0);
-    directory.size(offset), directory.size(sections[kind].size()), directory.number(hash.high), directory.number(hash.low);
-    offset = (offset + sections[kind].size() + 63) / 64 * 64;
+    directory.size(offset), directory.size(bytes), directory.number(hash.high), directory.number(hash.low);
+    offset = (offset + bytes + 63) / 64 * 64;
   }
   header.out.append(kMagic, sizeof kMagic);
   header.number(kVersion), header.size(offset), header.number<uint32_t>(kSections), header.number<uint32_t>(0);
   header.out += directory.out;
-  const Hash hash = hash_bytes(header.out.data(), header.out.size());
+  const Hash hash = hash_text(header.out);
   header.number(hash.high), header.number(hash.low);
-  std::string out = std::move(header.out);
-  out.reserve(offset);
-  for (std::string& section : sections) {
-    out.resize((out.size() + 63) / 64 * 64);
-    out += section;
-    std::string().swap(section);
+
+  TRY(const auto file, FileWriter::create(path));
+  TRY_STATUS(file->write(header.out));
+  for (const std::string& section : sections) {
+    TRY_STATUS(file->pad_to(64));
+    TRY_STATUS(file->write(section));
   }
-  out.resize(offset);
-  return out;
+  for (const Tensor& tensor : weights.tensors) {
+    TRY_STATUS(file->pad_to(64));
+    TRY_STATUS(file->write({static_cast<const char*>(tensor.data()), static_cast<size_t>(tensor.bytes())}));
+  }
+  TRY_STATUS(file->pad_to(64));
+  CHECK(file->size() == offset, "{} bytes instead of {}", file->size(), offset);
+  return file->commit();
+}
+
+Result<graph::Graph> Compiled::graph() const {
+  graph::Weights weights = graph_weights;
+  for (const auto& [hash, index] : graph_packings) {
+    const Packing& packing = program->packings[index];
+    Tensor source = unpack(*tiles_of(program->target), packing.recipe, packing.type, program->weights[packing.weight]);
+    if (hash_bytes(source.data(), source.bytes()) != hash)
+      return Error{Code::kBadModel, "runtime", "a packed weight of the compiled file is damaged", "", "compile it again from its model"};
+    weights[hash] = std::move(source);
+  }
+  return graph::parse(graph_text, weights);
 }
 
 Result<Compiled> parse_obk(const void* data, size_t size, std::shared_ptr<const void> owner, const std::string& name, bool check_weights) {
@@ -334,6 +449,7 @@ Result<Compiled> parse_obk(const void* data, size_t size, std::shared_ptr<const 
   Reader stored(file.substr(kDirectory, 16));
   if (stored.number<uint64_t>() != own.high || stored.number<uint64_t>() != own.low) return bad("the checksum of its header is wrong");
   std::array<std::string_view, kSections> parts;
+  std::array<Hash, kSections> hashes;
   Reader directory(file.substr(kHeaderBytes, kSections * kEntryBytes));
   for (uint32_t kind = 0; kind < kSections; ++kind) {
     const uint32_t stored_kind = directory.number<uint32_t>();
@@ -343,21 +459,36 @@ Result<Compiled> parse_obk(const void* data, size_t size, std::shared_ptr<const 
     hash.high = directory.number<uint64_t>(), hash.low = directory.number<uint64_t>();
     if (stored_kind != kind || offset > size || bytes > size - offset || offset % 64 != 0) return bad(fmt::format("section {} lies outside of it", kind));
     parts[kind] = file.substr(offset, bytes);
-    const bool lazy = kind == kWeights && static_cast<int64_t>(bytes) > kEagerWeights && !check_weights;
-    if (!lazy && hash_bytes(parts[kind].data(), bytes) != hash) return bad(fmt::format("the checksum of section {} is wrong", kind));
+    hashes[kind] = hash;
+    if (kind != kWeights && hash_bytes(parts[kind].data(), bytes) != hash) return bad(fmt::format("the checksum of section {} is wrong", kind));
   }
   try {
     Compiled compiled;
     compiled.program = std::make_shared<Program>();
     read_code(Reader(parts[kBodies]), Reader(parts[kObjects]), *compiled.program);
     Reader tables(parts[kTables]);
-    read_tables(tables, *compiled.program, parts[kWeights], owner);
+    WeightSection weights{parts[kWeights], std::move(owner), {}};
+    weights.read(tables);
+    if (weights.hash() != hashes[kWeights]) return bad("the checksum of its weights is wrong");
+    if (check_weights || static_cast<int64_t>(parts[kWeights].size()) <= kEagerWeights)
+      for (size_t k = 0; k < weights.stored.size(); ++k)
+        if (hash_bytes(parts[kWeights].data() + weights.stored[k].offset, weights.stored[k].bytes) != weights.stored[k].hash)
+          return bad(fmt::format("the checksum of weight {} is wrong", k));
+    read_tables(tables, *compiled.program, weights);
     Reader graph(parts[kGraph]);
     compiled.graph_text = graph.text();
-    for (size_t k = graph.count(33); k > 0; --k) {
+    for (size_t k = graph.count(21); k > 0; --k) {
       Hash hash;
       hash.high = graph.number<uint64_t>(), hash.low = graph.number<uint64_t>();
-      compiled.graph_weights[hash] = weight_view(graph, parts[kWeights], owner);
+      if (graph.number<uint8_t>() == 0) {
+        compiled.graph_weights[hash] = weights.view(graph);
+        continue;
+      }
+      const int64_t packing = graph.within(graph.number<int32_t>(), 0, static_cast<int64_t>(compiled.program->packings.size()), "packing");
+      const Packing& told = compiled.program->packings[packing];
+      // What is not all of its source would be unpacked to more memory than the file has bytes.
+      if (told.recipe.kind == PackRecipe::Kind::kProduct && told.recipe.n * told.recipe.k != told.type.count()) throw Damaged("a packed weight is not all of its source");
+      compiled.graph_packings[hash] = static_cast<int>(packing);
     }
     return compiled;
   } catch (const Damaged& damage) {

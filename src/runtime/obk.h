@@ -2,12 +2,12 @@
 ///
 ///   header    magic "OBK\x1a", format version, size of the file, number of sections
 ///   sections  kind, offset, size and xxHash3-128 of each; then a hash of the header itself
-///   kinds     tables (ports, works, tasks, parameters) · graph (text) · bodies (source) · objects (machine code by body, with the
-///             CPU features that it needs) · weights (each at a multiple of 64)
+///   kinds     tables (weights' places and hashes, ports, works, tasks, parameters) · graph (text) · bodies (source) · objects (machine
+///             code by body, with the CPU features that it needs) · weights (each at a multiple of 64)
 ///
 /// Numbers are little-endian. Every count, offset and size is checked against the file before it is used; indices in tables against what
-/// they index. No times and no paths, so that equal programs give equal bytes. Weights of the portable graph that the program only
-/// holds packed are stored a second time, for recompiling.
+/// they index. No times and no paths, so that equal programs give equal bytes. A weight that the program holds packed is stored packed
+/// only: the portable graph's is found in it again (packing.h).
 ///
 /// An .obk carries native code and is trusted as a program is: `--portable` ignores the objects and compiles from the graph.
 #pragma once
@@ -18,18 +18,23 @@
 
 namespace obelisk::runtime {
 
-/// The bytes of the file. `objects`: machine code by body, of Executable::objects().
-std::string obk_bytes(const Program& program, const graph::Graph& graph);
+class Executable;
+
+inline constexpr uint32_t kObkFormat = 3;  // the version of the format that is written, and the only one that is read
+
+/// Writes the file whole or not at all, weights one by one. `graph` is what the program was made from, after the passes.
+Status write_obk(const std::string& path, const Executable& executable, const graph::Graph& graph);
 
 struct Compiled {
   std::shared_ptr<Program> program;  // weights are views of the mapping
   std::string graph_text;
-  graph::Weights graph_weights;
-  /// Parsed on demand: opening is fast, compiling again is not.
-  Result<graph::Graph> graph() const { return graph::parse(graph_text, graph_weights); }
+  graph::Weights graph_weights;       // without those that are packed
+  std::map<Hash, int> graph_packings;  // which packing each of those is in
+  /// Parsed on demand: opening is fast, compiling again is not. Errors: kBadModel when a weight is not what the graph says.
+  Result<graph::Graph> graph() const;
 };
 
-/// Checksums of everything but weights beyond this size are checked when opening; check_weights checks all.
+/// All checksums are checked when opening, but those of weights of more bytes than this together; check_weights checks them too.
 inline constexpr int64_t kEagerWeights = int64_t{32} << 20;
 
 /// Errors: kUsage when the file cannot be read; kBadModel when it is truncated, damaged, or of a version that this program does not know.

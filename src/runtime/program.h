@@ -40,6 +40,23 @@ struct CustomRecord {
   std::string name;
 };
 
+/// How a weight becomes the bytes that the tile library streams. The numbers are those of kernels' packing functions.
+struct PackRecipe {
+  enum class Kind : uint8_t { kProduct, kConv, kDepthwise };
+  Kind kind = Kind::kProduct;
+  int64_t n = 0, k = 0, row = 0, column = 0, offset = 0;          // kProduct: B [k, n] in the source, strides in elements
+  int64_t outputs = 0, inputs = 0, height = 0, width = 0, groups = 1;  // convolutions, of one group
+  auto operator<=>(const PackRecipe&) const = default;
+};
+
+/// A packed weight and what it was packed from.
+struct Packing {
+  int weight = 0;      // into Program::weights
+  PackRecipe recipe;
+  Type type;           // of the source
+  Tensor source;       // empty when it came out of a file: unpack() gives it back
+};
+
 struct Port {
   std::string name;
   Type type;
@@ -59,6 +76,7 @@ struct Program {
   int waves = 0;
   Bytes arena, scratch;      // workspace of a context; fast memory of a worker
   std::vector<Tensor> weights;  // views of the model file where nothing was packed
+  std::vector<Packing> packings;
   /// Outputs that no work writes: copies of an input or a weight.
   struct Copy { int output; Place from; };
   std::vector<Copy> copies;

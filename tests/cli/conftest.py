@@ -71,6 +71,7 @@ def obelisk(program, environment, need, tmp_path):
         if code is not None:
             assert result.code == code, result
         return result
+    run.environment = environment  # for monkeypatch.setitem
     return run
 
 

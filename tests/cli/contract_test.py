@@ -3,6 +3,7 @@ matched only where a message must name its culprit."""
 import re
 
 import numpy as np
+import onnx
 import pytest
 from conftest import VERBS, random, save
 from obelisk_backend import write_npz
@@ -231,6 +232,38 @@ def test_inspect_both_kinds_of_file(obelisk, mlp):
     for file in (mlp, "mlp.obk"):
         assert isinstance(obelisk("inspect", file, "--json", code=0).json, dict)
         assert obelisk("inspect", file, code=0).out
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_inspect_writes_a_model_for_viewers(obelisk, mlp, tmp_path, compiled):
+    obelisk("compile", mlp, "-o", "mlp.obk", *ROWS, code=0)
+    file = ["mlp.obk"] if compiled else [mlp, *ROWS]
+    obelisk("inspect", *file, "--onnx", "shown.onnx", code=0)
+    shown = onnx.load(tmp_path / "shown.onnx")
+    onnx.checker.check_model(shown, full_check=True)
+    notes = {note.key: note.value for node in shown.graph.node for note in node.metadata_props}
+    assert notes["obelisk.wave"].isdigit() and notes["obelisk.group"].isdigit()
+    obelisk("verify", "shown.onnx", "--against", "onnxruntime", code=0)
+
+
+def test_compiled_files_stand_beside_onnxruntime(obelisk, mlp):
+    obelisk("compile", mlp, "-o", "mlp.obk", *ROWS, code=0)
+    mlp.unlink()
+    (other,) = obelisk("bench", "mlp.obk", "--against", "onnxruntime", "--seconds", "0.3", "--json", code=0).json["against"]
+    assert other["name"] == "onnxruntime" and other["latency_us"]["median"] > 0
+    assert obelisk("verify", "mlp.obk", "--against", "onnxruntime", "--json", code=0).json["ok"] is True
+
+
+def test_portable_runs_from_the_graph_inside(obelisk, mlp, numbers, tmp_path):
+    obelisk("compile", mlp, "-o", "mlp.obk", *ROWS, code=0)
+    for folder, flags in (("native", []), ("portable", ["--portable"])):
+        obelisk("run", "mlp.obk", "--input", "x=x.npy", "--output-dir", folder, *flags, code=0)
+    assert (tmp_path / "native" / "y.npy").read_bytes() == (tmp_path / "portable" / "y.npy").read_bytes()
+    damaged = bytearray((tmp_path / "mlp.obk").read_bytes())
+    damaged[len(damaged) // 2] ^= 0x40
+    (tmp_path / "mlp.obk").write_bytes(damaged)
+    result = obelisk("run", "mlp.obk", "--input", "x=x.npy", "--portable")
+    assert result.code == 2 and "damaged" in result.err
 
 
 def test_cache_lists_and_clears(obelisk, mlp):

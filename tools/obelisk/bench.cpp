@@ -13,6 +13,7 @@
 
 #include "base/npy.h"
 #include "base/progress.h"
+#include "peer.h"
 #include "process.h"
 #include "runner.h"
 
@@ -152,12 +153,12 @@ struct TemporaryFolder {
 
 Result<std::unique_ptr<Side>> start_onnxruntime(const Flags& flags, const Source& source, const Runner& runner,
                                                 const std::vector<Tensor>& in) {
-  if (source.kind != FileKind::kModel)
-    return Error{Code::kUsage, "cli", "ONNX Runtime needs the .onnx file", "", "bench the model that this was made from"};
   const std::string python = find_python();
   if (python.empty())
     return Error{Code::kUsage, "cli", "no Python for ONNX Runtime was found", "", "scripts/setup.sh, or OBELISK_PYTHON=PATH"};
   const TemporaryFolder folder;
+  if (folder.path.empty()) return Error{Code::kUsage, "cli", "no temporary folder can be made", "", "set TMPDIR to a folder that can be written"};
+  TRY(const std::string model, peer_model(flags, source, runner, folder.path));
   NamedTensors arrays = source.given;  // also those that became constants
   for (size_t k = 0; k < in.size(); ++k) arrays[runner.inputs[k].name] = in[k];
   Json inputs = Json::array();
@@ -169,7 +170,7 @@ Result<std::unique_ptr<Side>> start_onnxruntime(const Flags& flags, const Source
   const int threads = flags.threads > 0 ? flags.threads : target::cpu().sms;
   TRY(Process process, Process::start({python, find_script("bench_onnxruntime.py")}));
   auto side = std::make_unique<OnnxRuntime>(std::move(process));
-  TRY(const Json answer, side->peer.ask({{"model", fs::absolute(flags.file).string()}, {"threads", threads}, {"inputs", inputs}}));
+  TRY(const Json answer, side->peer.ask({{"model", model}, {"threads", threads}, {"inputs", inputs}}));
   side->name = "onnxruntime", side->version = answer["version"];
   return std::unique_ptr<Side>(std::move(side));
 }

@@ -1,6 +1,5 @@
 // obelisk compile: a model into one .obk file, verified.
 #include <chrono>
-
 #include <filesystem>
 
 #include "base/progress.h"
@@ -96,13 +95,10 @@ int compile(const Flags& flags, const std::string& output, bool verify) {
   }
   int64_t bytes = 0;
   if (!output.empty()) {
-    runtime::Program program = *made.program;
-    program.objects = made.executable->objects();
-    program.objects_need = program.on_gpu() ? program.target : program.objects.empty() ? "" : runtime::cpu_features();
     if (interrupted()) return fail(flags, Error{Code::kInterrupted, "cli", "interrupted before the file was written"});
-    const std::string file = runtime::obk_bytes(program, made.graph);
-    bytes = static_cast<int64_t>(file.size());
-    if (Status written = write_file(output, file); !written.ok()) return fail(flags, written.error());
+    if (Status written = runtime::write_obk(output, *made.executable, made.graph); !written.ok()) return fail(flags, written.error());
+    std::error_code ignored;
+    bytes = static_cast<int64_t>(std::filesystem::file_size(output, ignored));
   }
   total = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   Json all = {{"total", total}};

@@ -32,6 +32,7 @@ struct Flags {
   int sms = 0, threads = 0;
   std::string against;   // bench, verify: the other side, or empty
   double seconds = 3;    // bench: how long the rounds go on
+  std::string onnx;      // inspect: where to write the graph for viewers
   bool json = false, portable = false;
 };
 

@@ -19,7 +19,7 @@ int inspect_compiled(const Flags& flags, const runtime::Compiled& compiled) {
   for (const Tensor& weight : program.weights)
     if (!weight.empty()) weights += weight.bytes();
   for (const std::string& object : program.objects) code += static_cast<int64_t>(object.size());
-  std::string text = fmt::format(" file     {} · format 2 · {}\n", flags.file, program.name);
+  std::string text = fmt::format(" file     {} · format {} · {}\n", flags.file, runtime::kObkFormat, program.name);
   Json json = {{"kind", "obk"}, {"name", program.name}, {"target", program.target}, {"sms", program.sms}};
   json["inputs"] = ports_json(program.inputs, "in", text);
   json["outputs"] = ports_json(program.outputs, "out", text);
@@ -41,11 +41,33 @@ int inspect_compiled(const Flags& flags, const runtime::Compiled& compiled) {
   return 0;
 }
 
+/// The graph after the passes, each node with the wave it runs in and the group that shares its body.
+Status write_for_viewers(const Flags& flags, const Source& source) {
+  TRY(compiler::Options options, options_from(flags));
+  options.import = source.import;
+  options.to = "schedule";
+  compiler::Network network = source.network;
+  if (source.kind == FileKind::kCompiled) {  // its graph has been through the passes
+    TRY(network.graph, source.compiled.graph());
+    options.sms = source.compiled.program->sms;
+    for (const passes::Pass& pass : passes::table()) options.disabled.insert(std::string(pass.name));
+  }
+  compiler::Compilation made;
+  TRY_STATUS(compiler::compile(network, options, made));
+  std::map<graph::NodeId, frontends::Notes> notes;
+  for (const schedule::Work& work : made.tasks.works)
+    for (graph::NodeId node : made.plan.groups[work.group].nodes)
+      notes[node] = {{"obelisk.wave", std::to_string(work.wave)}, {"obelisk.group", std::to_string(work.group)}};
+  return frontends::write_onnx(made.graph, flags.onnx, [&](graph::NodeId node) { return notes[node]; });
+}
+
 }  // namespace
 
 int inspect(const Flags& flags) {
   auto source = open_source(flags);
   if (!source.ok()) return fail(flags, source.error());
+  if (!flags.onnx.empty())
+    if (Status written = write_for_viewers(flags, *source); !written.ok()) return fail(flags, written.error());
   if (source->kind == FileKind::kCompiled) return inspect_compiled(flags, source->compiled);
   std::string text;
   if (source->kind == FileKind::kText) {

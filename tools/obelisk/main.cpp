@@ -56,6 +56,7 @@ int main(int argc, char** argv) {
 
   CLI::App* inspect = app.add_subcommand("inspect", "what a model or a compiled file holds");
   cli::add_model(*inspect, flags);
+  inspect->add_option("--onnx", flags.onnx, "write the graph after the passes as a model for viewers: wave and group of each node");
   inspect->callback([&] { body = [&] { return cli::inspect(flags); }; });
 
   CLI::App* bench = app.add_subcommand("bench", "how long an answer takes, alone or beside ONNX Runtime");

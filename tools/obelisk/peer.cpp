@@ -25,16 +25,24 @@ struct PrivateFolder {
 
 }  // namespace
 
+Result<std::string> peer_model(const Flags& flags, const Source& source, const Runner& runner, const std::string& folder) {
+  if (source.kind == FileKind::kModel) return fs::absolute(flags.file).string();
+  TRY(const graph::Graph graph, graph_of(runner, source));
+  const std::string path = folder + "/model.onnx";
+  TRY_STATUS(frontends::write_onnx(graph, path));
+  return path;
+}
+
 Result<std::vector<Tensor>> peer_answers(const Flags& flags, const Source& source, const Runner& runner, const std::vector<Tensor>& inputs) {
-  if (source.kind != FileKind::kModel) return usage("ONNX Runtime needs the .onnx file", "verify the model that this was made from");
   const std::string python = find_python();
   if (python.empty()) return usage("no Python for ONNX Runtime was found", "scripts/setup.sh, or OBELISK_PYTHON=PATH");
   const PrivateFolder folder;
   if (!folder.made) return usage("no temporary folder can be made", "set TMPDIR to a folder that can be written");
+  TRY(const std::string model, peer_model(flags, source, runner, folder.path));
   NamedTensors arrays = source.given;  // also those that became constants
   for (size_t k = 0; k < inputs.size(); ++k) arrays[runner.inputs[k].name] = inputs[k];
   TRY_STATUS(write_npz(folder.path + "/inputs.npz", arrays));
-  TRY(Process process, Process::start({python, find_script("answers_onnxruntime.py"), flags.file, folder.path}));
+  TRY(Process process, Process::start({python, find_script("answers_onnxruntime.py"), model, folder.path}));
   const std::string said = process.read_all();
   if (process.wait() != 0) return usage("ONNX Runtime gave no answer: " + said.substr(0, said.find('\n')), "obelisk doctor");
   std::vector<Tensor> out;

@@ -45,10 +45,36 @@ std::optional<DType> arithmetic(const Flags& flags, const Source& source) {
   return passes::dtype_of(*passes::parse_precision(flags.precision));
 }
 
+/// The runner's answers for given or generated inputs, judged by the reference or by ONNX Runtime.
+Result<verify::Report> compare_answers(const Flags& flags, const Source& source, Runner& runner, const graph::Graph& graph) {
+  TRY(const auto in, feeds(flags, source, runner.inputs, [&]() -> Result<graph::Graph> { return graph; }));
+  std::vector<Tensor> got = runner.allocate_outputs();
+  TRY_STATUS(runner.run(in, got));
+  Result<std::vector<Tensor>> wanted = Error{};
+  if (flags.against == "onnxruntime") {
+    wanted = peer_answers(flags, source, runner, in);
+  } else {
+    verify::Options how;
+    how.interrupted = interrupted;
+    wanted = verify::reference(graph, in, how);
+  }
+  if (!wanted.ok()) return wanted.error();
+  verify::Report result = verify::compare_outputs(graph, got, *wanted, arithmetic(flags, source));
+  if (!flags.against.empty()) result.against = flags.against;
+  return result;
+}
+
+/// A compiled file whose graph compiles to right code may still carry wrong code.
+Result<verify::Report> compare_carried(const Flags& flags, const graph::Graph& graph) {
+  TRY(const Source source, open_source(flags));
+  frontends::ImportReport report;
+  TRY(const auto runner, make_runner(flags, source, report));
+  return compare_answers(flags, source, *runner, graph);
+}
+
 }  // namespace
 
 int verify(const Flags& flags, bool bisect) {
-  const std::string& against = flags.against;
   Flags portable = flags;
   portable.portable = bisect;  // needs the graph and a plan
   auto source = open_source(portable);
@@ -59,28 +85,14 @@ int verify(const Flags& flags, bool bisect) {
   if ((*runner)->target == "reference") return fail(flags, Error{Code::kUsage, "cli", "the interpreter is the reference itself", "", "leave --target out"});
   auto graph = graph_of(**runner, *source);
   if (!graph.ok()) return fail(flags, graph.error());
-  verify::Report result;
-  if (bisect) {
-    auto found = bisect_program(flags, (*runner)->compilation);
-    if (!found.ok()) return fail(flags, found.error());
-    result = *found;
-  } else {
-    auto in = feeds(flags, *source, (*runner)->inputs, [&]() -> Result<graph::Graph> { return *graph; });
-    if (!in.ok()) return fail(flags, in.error());
-    std::vector<Tensor> got = (*runner)->allocate_outputs();
-    if (Status status = (*runner)->run(*in, got); !status.ok()) return fail(flags, status.error());
-    Result<std::vector<Tensor>> wanted = Error{};
-    if (against == "onnxruntime") {
-      wanted = peer_answers(flags, *source, **runner, *in);
-    } else {
-      verify::Options how;
-      how.interrupted = interrupted;
-      wanted = verify::reference(*graph, *in, how);
-    }
-    if (!wanted.ok()) return fail(flags, wanted.error());
-    result = verify::compare_outputs(*graph, got, *wanted, arithmetic(flags, *source));
-    if (!against.empty()) result.against = against;
+  auto found = bisect ? bisect_program(flags, (*runner)->compilation) : compare_answers(flags, *source, **runner, *graph);
+  bool carried = false;
+  if (bisect && found.ok() && found->ok && source->kind == FileKind::kCompiled) {
+    found = compare_carried(flags, *graph);
+    carried = found.ok() && !found->ok;
   }
+  if (!found.ok()) return fail(flags, found.error());
+  const verify::Report& result = *found;
   Json json = {{"ok", result.ok}, {"against", result.against}, {"max_abs", result.max_abs}, {"max_rel", result.max_rel}, {"tolerance", result.tolerance}};
   if (result.bad)
     json["first"] = {{"value", result.bad->output}, {"node", result.bad->node}, {"op", result.bad->op}, {"coordinate", result.bad->coordinate},
@@ -89,7 +101,9 @@ int verify(const Flags& flags, bool bisect) {
   if (result.ok) return 0;
   Flags to_people = flags;
   to_people.json = false;
-  return fail(to_people, result.error());
+  Error error = result.error();
+  if (carried) error.hint = "compiled again from the graph inside it is right, so the file's machine code is wrong: compile it again";
+  return fail(to_people, error);
 }
 
 }  // namespace obelisk::cli

@@ -1,0 +1,65 @@
+/// obelisk/context.h — runs a model: the memory and the workers of one user.
+///
+///   obelisk::Context context(model);
+///   std::ranges::copy(pixels, context.input<float>("pixels").begin());
+///   context.run();
+///   std::span<const float> scores = context.output<float>("scores");
+///
+/// Threads  A context belongs to one thread at a time. Contexts of one model run side by side.
+/// Memory   After the first run() a run allocates nothing, unless the model has slow_ops().
+/// Numbers  The same inputs give the same bits, whatever `threads` is.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "obelisk/model.h"
+
+namespace obelisk {
+
+class Context {
+ public:
+  /// `threads`: workers, the caller among them; 0: one a core, at most one a virtual SM.
+  explicit Context(Model model, int threads = 0);
+  Context(Context&&) noexcept;
+  Context& operator=(Context&&) noexcept;
+  ~Context();
+
+  const Model& model() const noexcept;
+
+  /// An input's elements, to be written before run(). They keep their values from run to run, and
+  /// begin as zeros. kUsage for an unknown name or another element type than the port's.
+  template <typename T>
+  std::span<T> input(const std::string& name) {
+    const std::span<std::byte> bytes = input_memory(name, ElementOf<T>::value);
+    return {reinterpret_cast<T*>(bytes.data()), bytes.size() / sizeof(T)};
+  }
+  /// An output's elements, as the last run() left them.
+  template <typename T>
+  std::span<const T> output(const std::string& name) {
+    const std::span<const std::byte> bytes = output_memory(name, ElementOf<T>::value);
+    return {reinterpret_cast<const T*>(bytes.data()), bytes.size() / sizeof(T)};
+  }
+  /// The same as bytes, for every element type.
+  std::span<std::byte> input_bytes(const std::string& name);
+  std::span<const std::byte> output_bytes(const std::string& name);
+
+  /// Reads an input from, or writes an output to, the caller's memory from now on: no copy. It has
+  /// the port's bytes, is aligned as its elements are, and stays valid through every run(). Inputs
+  /// and outputs may not overlap. kUsage when size or alignment differ.
+  void bind_input(const std::string& name, std::span<const std::byte> memory);
+  void bind_output(const std::string& name, std::span<std::byte> memory);
+
+  /// Answers. Failure when an op finds its inputs out of range (an index, say).
+  void run();
+
+ private:
+  std::span<std::byte> input_memory(const std::string& name, Element element);
+  std::span<const std::byte> output_memory(const std::string& name, Element element);
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace obelisk

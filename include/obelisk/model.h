@@ -1,0 +1,86 @@
+/// obelisk/model.h — a compiled model: made from a network's file, or opened from a compiled one.
+///
+///   obelisk::Model model = obelisk::Model::compile("m.onnx", {.dimensions = {{"batch", 1}}});
+///   model.save("m.obk");
+///   obelisk::Model again = obelisk::Model::open("m.obk");
+///
+/// A Model is immutable and cheap to copy: copies share one program. Any number of threads may use
+/// it at once, each through a Context of its own (context.h).
+/// Errors  Failure (error.h) by every function here; nothing half made stays behind.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "obelisk/error.h"
+#include "obelisk/port.h"
+
+namespace obelisk {
+
+class Context;
+
+/// What compiling measured against the reference, on generated inputs.
+struct Verification {
+  double max_abs = 0;    // the largest difference
+  double max_rel = 0;    // relative to the scale of the output it is in
+  double tolerance = 0;  // what that output was allowed, relative to its scale
+};
+
+struct CompileOptions {
+  std::map<std::string, std::vector<int64_t>> shapes;   // by input
+  std::map<std::string, int64_t> dimensions;            // by symbolic dimension
+  std::map<std::string, std::vector<int64_t>> values;   // of inputs that shapes depend on
+  std::string target = "cpu";
+  int threads = 0;          // workers that verifying runs on; 0: one a core
+  int virtual_sms = 0;      // that the tables are made for; 0: one a worker
+  bool verify = true;       // compare with the reference: kAccuracy when it is too far off
+  std::string compiler;     // the C++ compiler for bodies; empty: found on the PATH
+  std::string cache;        // folder of the object cache; empty: the user's; "off": none
+  std::function<void(const std::string& step, double done)> progress;  // done in [0, 1]
+  std::function<bool()> interrupted;  // asked now and then; true ends with kInterrupted
+};
+
+struct OpenOptions {
+  /// A compiled file carries machine code and is trusted as a program is. `portable` does not run
+  /// that code: all checksums are looked at, and the graph inside is compiled again.
+  bool portable = false;
+  std::string compiler, cache;  // as above, where something has to be compiled
+};
+
+class Model {
+ public:
+  /// Compiles a network (.onnx, or a graph as text, .ir).
+  static Model compile(const std::string& path, const CompileOptions& options = {});
+  /// Opens a compiled file (.obk). It stays mapped as long as the model lives.
+  static Model open(const std::string& path, const OpenOptions& options = {});
+
+  /// Writes the compiled file, whole or not at all.
+  void save(const std::string& path) const;
+
+  const std::string& name() const noexcept;
+  std::span<const Port> inputs() const noexcept;
+  std::span<const Port> outputs() const noexcept;
+  /// Names are unique among the inputs, and among the outputs. kUsage for a name that is not there.
+  const Port& input(const std::string& name) const;
+  const Port& output(const std::string& name) const;
+
+  int64_t workspace_bytes() const noexcept;  // that each Context takes, besides inputs and outputs
+  /// Empty for an opened model, and when verifying was left out.
+  const std::optional<Verification>& verification() const noexcept;
+  /// Ops that run by their slow reference, on one worker, and allocate while they do; mostly none.
+  std::span<const std::string> slow_ops() const noexcept;
+
+ private:
+  friend class Context;
+  struct State;
+  explicit Model(std::shared_ptr<const State> state) : state_(std::move(state)) {}
+  std::shared_ptr<const State> state_;
+};
+
+}  // namespace obelisk

@@ -1,0 +1,7 @@
+/// obelisk/obelisk.h — all of the library: compile or open a Model, run it in a Context.
+#pragma once
+
+#include "obelisk/context.h"
+#include "obelisk/error.h"
+#include "obelisk/model.h"
+#include "obelisk/port.h"

@@ -1,0 +1,188 @@
+// The library as its users see it: compile, save, open, run from many threads, and what it says when something is wrong.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <thread>
+
+#include "allocations.h"
+#include "obelisk/obelisk.h"
+
+namespace {
+
+namespace fs = std::filesystem;
+using obelisk::Context;
+using obelisk::Failure;
+using obelisk::FailureKind;
+using obelisk::Model;
+
+/// A softmax of a product, so that products, reductions and several waves take part; 40 x 24 weights.
+std::string network() {
+  std::string weights;
+  for (int k = 0; k < 40 * 24; ++k) weights += (k ? ", " : "") + std::to_string((k * 37 % 101 - 50) / 64.0);
+  return R"(graph "net" {
+  in %0 "x": f32[9,40]
+  const %1 "w": f32[40,24] = [)" + weights + R"(]
+  in %2 "b": f32[24]
+  %3: f32[9,24] = MatMul(%0, %1)
+  %4: f32[9,24] = Add(%3, %2)
+  %5 "p": f32[9,24] = Softmax(%4) {axis = -1}
+  out %5 "p"
+  out %4 "sum"
+})";
+}
+
+class Library : public testing::Test {
+ protected:
+  Library() : folder(fs::temp_directory_path() / ("obelisk-api-test-" + std::to_string(getpid()))) {
+    fs::create_directories(folder);
+    write("net.ir", network());
+  }
+  ~Library() override { fs::remove_all(folder); }
+  std::string path(const std::string& name) const { return (folder / name).string(); }
+  void write(const std::string& name, const std::string& text) const { std::ofstream(path(name), std::ios::binary) << text; }
+  Model model(bool verify = false) const { return Model::compile(path("net.ir"), {.virtual_sms = 7, .verify = verify}); }
+  fs::path folder;
+};
+
+void fill(Context& context, int seed) {
+  for (const char* name : {"x", "b"}) {
+    int k = seed;
+    for (float& value : context.input<float>(name)) value = static_cast<float>(++k * 29 % 83 - 41) / 32;
+  }
+}
+
+std::vector<float> answers(Context& context) {
+  context.run();
+  const auto p = context.output<float>("p");
+  return {p.begin(), p.end()};
+}
+
+template <typename Function>
+void expect_failure(FailureKind kind, const std::string& word, Function function) {
+  try {
+    function();
+    ADD_FAILURE() << "nothing was thrown; expected: " << word;
+  } catch (const Failure& failure) {
+    EXPECT_EQ(failure.kind(), kind) << failure.what();
+    EXPECT_NE(std::string(failure.what()).find(word), std::string::npos) << failure.what();
+  }
+}
+
+TEST_F(Library, CompilesVerifiesAndRuns) {
+  const Model net = model(true);
+  EXPECT_EQ(net.name(), "net");
+  ASSERT_EQ(net.inputs().size(), 2u);
+  EXPECT_EQ(net.input("x").shape, (std::vector<int64_t>{9, 40}));
+  EXPECT_EQ(net.output("p").bytes, 9u * 24 * 4);
+  EXPECT_EQ(obelisk::element_name(net.output("p").element), "f32");
+  ASSERT_TRUE(net.verification());
+  EXPECT_LE(net.verification()->max_rel, net.verification()->tolerance);
+  EXPECT_TRUE(net.slow_ops().empty());
+  Context context(net);
+  fill(context, 1);
+  const std::vector<float> p = answers(context);
+  for (int row = 0; row < 9; ++row) {
+    float sum = 0;
+    for (int column = 0; column < 24; ++column) sum += p[row * 24 + column];
+    EXPECT_NEAR(sum, 1, 1e-5) << "row " << row;
+  }
+}
+
+TEST_F(Library, SavedModelsAnswerTheSameBits) {
+  const Model net = model();
+  Context first(net);
+  fill(first, 3);
+  const std::vector<float> wanted = answers(first);
+  net.save(path("net.obk"));
+  for (const bool portable : {false, true}) {
+    const Model again = Model::open(path("net.obk"), {.portable = portable});
+    Context context(again, 2);
+    fill(context, 3);
+    EXPECT_EQ(wanted, answers(context)) << (portable ? "portable" : "with its machine code");
+    again.save(path("again.obk"));
+    EXPECT_EQ(fs::file_size(path("net.obk")), fs::file_size(path("again.obk")));
+  }
+}
+
+TEST_F(Library, ThreadsShareAModel) {
+  const Model net = model();
+  constexpr int kThreads = 6, kRounds = 40;
+  std::vector<std::vector<float>> wanted(kThreads);
+  for (int t = 0; t < kThreads; ++t) {
+    Context alone(net, 1);
+    fill(alone, t);
+    wanted[t] = answers(alone);
+  }
+  std::vector<int> wrong(kThreads, 0);
+  std::vector<std::thread> threads;
+  for (int t = 0; t < kThreads; ++t) {
+    threads.emplace_back([&, t] {
+      Context context(net, 1 + t % 3);  // a Model is copied, a Context is this thread's own
+      for (int round = 0; round < kRounds; ++round) {
+        fill(context, t);
+        wrong[t] += answers(context) != wanted[t];
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(wrong, std::vector<int>(kThreads, 0));
+}
+
+TEST_F(Library, ARunAllocatesNothingAfterTheFirst) {
+  if (!can_count_allocations()) GTEST_SKIP() << "a sanitizer's malloc cannot be counted";
+  const size_t before_any = allocation_count();
+  const Model net = model();
+  ASSERT_GT(allocation_count(), before_any) << "the counter does not count";
+  for (const int threads : {1, 2, 5}) {
+    Context context(net, threads);
+    fill(context, 5);
+    context.run();
+    const size_t before = allocation_count();
+    for (int round = 0; round < 50; ++round) context.run();
+    EXPECT_EQ(allocation_count() - before, 0u) << threads << " threads";
+  }
+}
+
+TEST_F(Library, UsesTheCallersMemory) {
+  const Model net = model();
+  Context own(net), bound(net);
+  fill(own, 9);
+  const std::vector<float> wanted = answers(own);
+  const auto x = own.input<float>("x"), b = own.input<float>("b");
+  const std::vector<float> mine(x.begin(), x.end());
+  std::vector<float> p(9 * 24, -1);
+  bound.bind_input("x", std::as_bytes(std::span(mine)));
+  std::copy(b.begin(), b.end(), bound.input<float>("b").begin());
+  bound.bind_output("p", std::as_writable_bytes(std::span(p)));
+  bound.run();
+  EXPECT_EQ(p, wanted);
+  EXPECT_EQ(static_cast<const void*>(bound.output<float>("p").data()), p.data());
+}
+
+TEST_F(Library, SaysWhatIsWrong) {
+  const Model net = model();
+  Context context(net);
+  expect_failure(FailureKind::kUsage, "no input 'y'", [&] { context.input<float>("y"); });
+  expect_failure(FailureKind::kUsage, "'x' is f32, not f64", [&] { context.input<double>("x"); });
+  expect_failure(FailureKind::kUsage, "no output 'x'", [&] { context.output<float>("x"); });
+  std::vector<float> few(3);
+  expect_failure(FailureKind::kUsage, "takes 1440 bytes, but 12", [&] { context.bind_input("x", std::as_bytes(std::span(few))); });
+  std::vector<char> bytes(1441);
+  const auto odd = std::as_bytes(std::span(bytes)).subspan(reinterpret_cast<uintptr_t>(bytes.data()) % 2 ? 0 : 1, 1440);
+  expect_failure(FailureKind::kUsage, "not aligned", [&] { context.bind_input("x", odd); });
+  expect_failure(FailureKind::kUsage, "nowhere.onnx", [&] { Model::compile(path("nowhere.onnx")); });
+  expect_failure(FailureKind::kBadModel, "damaged", [&] {
+    write("bad.obk", "OBK\x1a and then nothing that was ever written");
+    Model::open(path("bad.obk"));
+  });
+  expect_failure(FailureKind::kUsage, "no/such/folder", [&] { net.save(path("no/such/folder/m.obk")); });
+  expect_failure(FailureKind::kInterrupted, "interrupted", [&] { Model::compile(path("net.ir"), {.interrupted = [] { return true; }}); });
+  expect_failure(FailureKind::kUsage, "cannot be run", [&] { Model::compile(path("net.ir"), {.compiler = "no-such-compiler", .cache = "off"}); });
+  write("bad.onnx", "no model at all");
+  expect_failure(FailureKind::kBadModel, "bad.onnx", [&] { Model::compile(path("bad.onnx")); });
+}
+
+}  // namespace

@@ -1,0 +1,33 @@
+/// base/file_writer.h — a file written piece by piece, whole or not at all.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "base/result.h"
+
+namespace obelisk {
+
+/// Writes beside the target; commit() syncs and renames. Destroyed before that, it leaves nothing behind. Errors: kUsage, kMemory.
+class FileWriter {
+ public:
+  static Result<std::unique_ptr<FileWriter>> create(const std::string& path);
+  ~FileWriter();
+  FileWriter(const FileWriter&) = delete;
+
+  /// Appends. After an error only destroying it makes sense.
+  Status write(std::string_view bytes);
+  /// Zeros up to a multiple of `alignment`, 4096 at most.
+  Status pad_to(size_t alignment);
+  size_t size() const { return size_; }  // written so far
+  Status commit();
+
+ private:
+  FileWriter() = default;
+  std::string path_, temporary_;
+  int file_ = -1;
+  size_t size_ = 0;
+};
+
+}  // namespace obelisk

@@ -1,0 +1,138 @@
+#include "runtime/packing.h"
+
+#include <string.h>
+
+namespace obelisk::runtime {
+namespace {
+
+using kernels::TileLibrary;
+using Kind = PackRecipe::Kind;
+
+constexpr int64_t kMostElements = int64_t{1} << 31;  // numbers of elements are kept in 32 bits
+
+int32_t type_of(DType dtype) { return static_cast<int32_t>(dtype); }
+
+void pack_into(const TileLibrary& tiles, const PackRecipe& r, const Tensor& source, char* packed) {
+  const int32_t type = type_of(source.dtype());
+  const char* from = source.as<char>();
+  const int64_t taps = r.height * r.width;
+  switch (r.kind) {
+    case Kind::kProduct:
+      return tiles.gemm_pack(type, r.n, r.k, from + byte_size(source.dtype(), r.offset), r.row, r.column, packed);
+    case Kind::kDepthwise:
+      return tiles.depthwise_pack(type, r.outputs, r.height, r.width, from, r.inputs * taps, r.width, 1, packed);
+    case Kind::kConv: {
+      const int64_t bytes = tiles.conv_packed_bytes(type, r.outputs, r.inputs, r.height, r.width);
+      for (int64_t group = 0; group < r.groups; ++group)
+        tiles.conv_pack(type, r.outputs, r.inputs, r.height, r.width, from + byte_size(source.dtype(), group * r.outputs * r.inputs * taps),
+                        r.inputs * taps, taps, r.width, 1, packed + group * bytes);
+      return;
+    }
+  }
+}
+
+int64_t bytes_of(const TileLibrary& tiles, const PackRecipe& r, int32_t type) {
+  switch (r.kind) {
+    case Kind::kProduct: return tiles.gemm_packed_bytes(type, r.n, r.k);
+    case Kind::kDepthwise: return tiles.depthwise_packed_bytes(type, r.outputs, r.height, r.width);
+    case Kind::kConv: return tiles.conv_packed_bytes(type, r.outputs, r.inputs, r.height, r.width) * r.groups;
+  }
+  return 0;
+}
+
+/// What packed elements are: the source's, or f32.
+std::optional<DType> packed_dtype(const TileLibrary& tiles, const PackRecipe& r, DType source) {
+  const int64_t bytes = r.kind == Kind::kProduct     ? tiles.gemm_packed_bytes(type_of(source), 64, 64) / (64 * 64)
+                        : r.kind == Kind::kDepthwise ? tiles.depthwise_packed_bytes(type_of(source), 64, 8, 8) / (64 * 64)
+                                                     : tiles.conv_packed_bytes(type_of(source), 64, 64, 1, 1) / (64 * 64);
+  if (bytes * 8 == bits(source)) return source;
+  return bytes == 4 ? std::optional(DType::f32) : std::nullopt;
+}
+
+/// For each packed element the number of its source plus one; 0 for padding. Numbers are packed digit by digit, each digit an integer that
+/// the element type holds exactly.
+std::vector<uint32_t> places(const TileLibrary& tiles, const PackRecipe& recipe, const Type& source) {
+  const DType packed = *packed_dtype(tiles, recipe, source.dtype);
+  const int64_t bytes = *packed_bytes(tiles, recipe, source), count = source.count();
+  const int64_t base = source.dtype == DType::bf16 ? 1 << 8 : source.dtype == DType::f16 ? 1 << 11 : source.dtype == DType::f32 ? 1 << 24 : int64_t{1} << 32;
+  std::vector<uint32_t> out(static_cast<size_t>(bytes * 8 / bits(packed)), 0);
+  Tensor digits = Tensor::allocate(source), to = Tensor::allocate({DType::u8, {bytes}});
+  for (int64_t unit = 1; unit <= count; unit *= base) {
+    void* digit = digits.mutable_data();
+    for (int64_t k = 0; k < count; ++k) set_double(digit, source.dtype, k, static_cast<double>((k + 1) / unit % base));
+    pack_into(tiles, recipe, digits, to.as_mutable<char>());
+    for (size_t k = 0; k < out.size(); ++k)
+      out[k] += static_cast<uint32_t>(get_double(to.data(), packed, static_cast<int64_t>(k)) * static_cast<double>(unit));
+  }
+  return out;
+}
+
+bool within(int64_t value, int64_t low, int64_t high) { return value >= low && value <= high; }
+
+}  // namespace
+
+const TileLibrary* tiles_of(const std::string& target) {
+  const auto device = target::device(target, 1);
+  return device.ok() ? &kernels::tile_library(device->family) : nullptr;
+}
+
+std::optional<int64_t> packed_bytes(const TileLibrary& tiles, const PackRecipe& r, const Type& source) {
+  const int32_t type = type_of(source.dtype);
+  const bool taken = r.kind == Kind::kProduct ? tiles.takes_gemm(type, type) : tiles.takes_conv(type);
+  if (!taken || !packed_dtype(tiles, r, source.dtype)) return std::nullopt;
+  const int64_t count = source.count();
+  if (count < 1 || count >= kMostElements) return std::nullopt;
+  if (r.kind == Kind::kProduct) {
+    if (!within(r.n, 1, kMostElements) || !within(r.k, 1, kMostElements) || !within(r.offset, 0, count - 1)) return std::nullopt;
+    int64_t low = r.offset, high = r.offset;  // the first and the last element that packing reads
+    for (auto [extent, stride] : {std::pair{r.n, r.column}, std::pair{r.k, r.row}}) {
+      if (!within(stride, -count, count)) return std::nullopt;
+      (stride < 0 ? low : high) += (extent - 1) * stride;
+      if (low < 0 || high >= count) return std::nullopt;
+    }
+    return bytes_of(tiles, r, type);
+  }
+  int64_t left = count;  // the five extents multiply to the source's elements
+  for (int64_t extent : {r.outputs, r.inputs, r.height, r.width, r.groups}) {
+    if (extent < 1 || left % extent != 0) return std::nullopt;
+    left /= extent;
+  }
+  if (left != 1 || (r.kind == Kind::kDepthwise && (r.inputs != 1 || r.groups != 1))) return std::nullopt;
+  return bytes_of(tiles, r, type);
+}
+
+Tensor pack(const TileLibrary& tiles, const PackRecipe& recipe, const Tensor& source) {
+  Tensor packed = Tensor::allocate({DType::u8, {bytes_of(tiles, recipe, type_of(source.dtype()))}});
+  pack_into(tiles, recipe, source, packed.as_mutable<char>());
+  return packed;
+}
+
+bool can_unpack(const TileLibrary& tiles, const PackRecipe& recipe, const Type& source) {
+  if (!packed_bytes(tiles, recipe, source)) return false;
+  if (recipe.kind == Kind::kProduct && recipe.n * recipe.k != source.count()) return false;
+  std::vector<bool> seen(static_cast<size_t>(source.count()), false);
+  int64_t found = 0;
+  for (uint32_t place : places(tiles, recipe, source)) {
+    if (place == 0) continue;
+    if (place > seen.size() || seen[place - 1]) return false;
+    seen[place - 1] = true, ++found;
+  }
+  return found == source.count();
+}
+
+Tensor unpack(const TileLibrary& tiles, const PackRecipe& recipe, const Type& source, const Tensor& packed) {
+  const std::vector<uint32_t> place = places(tiles, recipe, source);
+  const DType dtype = *packed_dtype(tiles, recipe, source.dtype);
+  CHECK(byte_size(dtype, static_cast<int64_t>(place.size())) == packed.bytes(), "a packed weight of another size");
+  Tensor out = Tensor::allocate(source);
+  char* to = out.as_mutable<char>();
+  const size_t width = static_cast<size_t>(bits(source.dtype) / 8);
+  for (size_t k = 0; k < place.size(); ++k) {
+    if (place[k] == 0) continue;
+    if (dtype == source.dtype) memcpy(to + (place[k] - 1) * width, packed.as<char>() + k * width, width);
+    else set_double(to, source.dtype, place[k] - 1, get_double(packed.data(), dtype, static_cast<int64_t>(k)));
+  }
+  return out;
+}
+
+}  // namespace obelisk::runtime
