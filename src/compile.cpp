@@ -189,6 +189,10 @@ Status lower(const Network& network, const Options& options, Compilation& made, 
   }));
   stitch::Options stitching = options.stitch;
   if (device.family == target::Family::kCuda && options.granularity == "op") stitching.stitch = false;
+  TRY_STATUS(step("fit", [&] {  // what the machine has no tile for is told in simpler ops
+    const auto takes = [&](const graph::Graph& graph, graph::NodeId id) { return stitch::takes_attention(graph, id, device, stitching); };
+    return put(made.graph, passes::expand_attention(std::move(made.graph), takes));
+  }, sound_graph, graph_text));
   TRY_STATUS(step("stitch", [&] { made.plan = stitch::plan(made.graph, device, stitching); return ok_status(); },
                   [&] { return stitch::verify(made.graph, made.plan); },
                   [&](bool explain) { return stitch::print(made.graph, made.plan, explain); }));

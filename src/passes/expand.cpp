@@ -34,10 +34,7 @@ class IntoGraph : public ops::Expander {
   const std::string name_;
 };
 
-}  // namespace
-
-Result<Graph> expand(Graph graph) {
-  std::deque<NodeId> open(graph.order().begin(), graph.order().end());
+Graph expanded(Graph graph, std::deque<NodeId> open) {
   while (!open.empty()) {
     const NodeId id = open.front();
     open.pop_front();
@@ -79,6 +76,23 @@ Result<Graph> expand(Graph graph) {
   graph.sort();
   graph.remove_dead();
   return graph;
+}
+
+}  // namespace
+
+Result<Graph> expand(Graph graph) {
+  std::deque<NodeId> open(graph.order().begin(), graph.order().end());
+  std::erase_if(open, [&](NodeId id) { return graph.node(id).op == ops::Op::Attention; });
+  return expanded(std::move(graph), std::move(open));
+}
+
+Result<Graph> expand_attention(Graph graph, const KeepAttention& keep) {
+  std::deque<NodeId> open(graph.order().begin(), graph.order().end());
+  std::erase_if(open, [&](NodeId id) {
+    return graph.node(id).op != ops::Op::Attention || keep(graph, id);
+  });
+  if (open.empty()) return graph;
+  return expanded(std::move(graph), std::move(open)).compacted();
 }
 
 }  // namespace obelisk::passes

@@ -4,14 +4,22 @@
 ///   out  Graph of ops that have a loop form   Div(e, ReduceSum(e)), e = Exp(Sub(x, ReduceMax(x)))
 ///
 /// Stands   after the passes that look for whole composite ops; before ops are grouped into bodies, which composes single loops.
+/// Whole    Attention stays one op: a machine's tile may compute it. Where none does, expand_attention
+///          follows when the machine is known.
 /// Names    the new nodes keep the name of the node that they come from.
 /// Errors   none for users; an expansion whose types differ from the call's is our bug.    Cost  O(nodes).
 #pragma once
+
+#include <functional>
 
 #include "graph/graph.h"
 
 namespace obelisk::passes {
 
 Result<graph::Graph> expand(graph::Graph graph);
+
+/// Attention nodes that no tile takes: those for which `keep` is false.
+using KeepAttention = std::function<bool(const graph::Graph&, graph::NodeId)>;
+Result<graph::Graph> expand_attention(graph::Graph graph, const KeepAttention& keep);
 
 }  // namespace obelisk::passes

@@ -114,6 +114,10 @@ void assign_buffers(const Graph& graph, const Plan& plan, TaskGraph& tasks) {
     } else if (group.kind == GroupKind::kConv) {
       work.buffers.push_back(buffers.of(group.conv.x, work.wave));
       work.buffers.push_back(buffers.of(group.conv.w, work.wave));
+    } else if (group.kind == GroupKind::kAttention) {
+      const stitch::AttentionTile& tile = group.attention;
+      for (const auto* operand : {&tile.q, &tile.k, &tile.v, &tile.mask})
+        if (operand->value != graph::kNone) work.buffers.push_back(buffers.of(operand->value, work.wave));
     }
   }
   place_arena(tasks);
@@ -165,6 +169,28 @@ bool cut_by_cost(const Group& group, const target::DeviceSpec& device, Work& wor
   return true;
 }
 
+/// One head by a block of its queries: as many blocks as give each worker some, but 16 queries at least, and no more than let the
+/// scores of a block stay in fast memory.
+void cut_attention(const stitch::AttentionTile& tile, const target::DeviceSpec& device, int64_t pieces, Work& work) {
+  const kernels::TileLibrary& tiles = kernels::tile_library(device.family);
+  constexpr int64_t kFewest = 16, kMost = 64;
+  const int64_t heads = std::max<int64_t>(tile.images * tile.heads, 1);
+  const int64_t wanted = std::clamp<int64_t>((pieces + heads - 1) / heads, 1, (tile.queries + kFewest - 1) / kFewest);
+  int64_t block = std::min(kMost, (tile.queries + wanted - 1) / wanted);
+  ObkAttention shape = {};
+  shape.type = static_cast<int32_t>(tile.type);
+  shape.keys = tile.keys, shape.size = tile.size, shape.value_size = tile.value_size;
+  const auto fits = [&] {
+    shape.queries = block;
+    return tiles.attention_scratch_bytes(&shape) + block * tile.value_size * 4 <= device.fast_memory.count;
+  };
+  while (block > kFewest && !fits()) block = std::max(kFewest, block / 2);
+  const int64_t blocks = (tile.queries + block - 1) / block;
+  block = (tile.queries + blocks - 1) / blocks;  // of about equal sizes
+  work.tile_rows = std::min(tile.queries, blocks > 1 ? (block + kFewest - 1) / kFewest * kFewest : block);
+  work.tile_columns = tile.value_size;
+}
+
 /// Rows and columns of a task, so that each worker has a few and none is too small to be worth a record.
 void cut_tiles(const Plan& plan, const target::DeviceSpec& device, TaskGraph& tasks) {
   for (Work& work : tasks.works) {
@@ -184,6 +210,12 @@ void cut_tiles(const Plan& plan, const target::DeviceSpec& device, TaskGraph& ta
     if (group.kind == GroupKind::kConv) {
       cut_conv(group.conv, device, pieces, work);
       work.task_nanos = nanos * (static_cast<double>(work.tile_rows) / rows) * (static_cast<double>(work.tile_columns) / columns);
+      continue;
+    }
+    if (group.kind == GroupKind::kAttention) {
+      cut_attention(group.attention, device, pieces, work);
+      const int64_t tasks_of_it = group.attention.images * group.attention.heads * ((group.attention.queries + work.tile_rows - 1) / work.tile_rows);
+      work.task_nanos = nanos / static_cast<double>(std::max<int64_t>(tasks_of_it, 1));
       continue;
     }
     if (pieces <= 1 && group.kind != GroupKind::kProduct) { work.task_nanos = nanos; continue; }
@@ -266,6 +298,7 @@ void deal_tasks(const Plan& plan, const target::DeviceSpec& device, TaskGraph& t
 
 int64_t tile_span(const Group& group, const Nest& nest) {
   if (group.kind == GroupKind::kConv) return group.conv.out_height * group.conv.out_width;
+  if (group.kind == GroupKind::kAttention) return group.attention.queries;
   if (group.kind != GroupKind::kProduct) return group.kind == GroupKind::kCustom ? 1 : nest.row_count();
   if (nest.rows == 0) return 1;
   const int a = static_cast<int>(group.body.operands.size());

@@ -1,5 +1,7 @@
 #include "stitch/form_groups.h"
 
+#include "stitch/attention_tile.h"
+
 #include <algorithm>
 #include <functional>
 
@@ -39,8 +41,17 @@ class Former {
     bool loops = true;
     for (size_t output = 0; output < node.outputs.size(); ++output)
       loops = loops && (node.outputs[output] == graph::kNone || views_.loop(n, static_cast<int>(output)));
-    if (!loops) return place_custom(n);
     std::string why;
+    if (!loops && has_attention_tile(graph_, n, tiles_, why)) {
+      Draft draft;
+      draft.group.kind = GroupKind::kAttention;
+      draft.group.attention = match_attention(graph_, views_, n);
+      const AttentionTile& tile = draft.group.attention;
+      std::vector<ValueId> reads = {tile.q.value, tile.k.value, tile.v.value};
+      if (tile.mask.value != graph::kNone) reads.push_back(tile.mask.value);
+      return place_anchor(n, std::move(draft), graph_.type(node.outputs[0]).rank() - 1, reads);
+    }
+    if (!loops) return place_custom(n);
     if (tiles_ && node.outputs.size() == 1) {
       if (auto product = match_product(graph_, views_, n, why)) {
         if (tile_fits(*product, why)) {
@@ -168,19 +179,19 @@ class Former {
       read_from(draft, v);
       explain(v, n, Scheme::kGlobal, "an operand of a tile is read by many workers");
     }
-    const Loop& form = *views_.loop(n, 0);
+    const Loop* form = views_.loop(n, 0);  // attention has none
     const bool wide = draft.group.kind == GroupKind::kProduct && draft.group.product.a_type == DType::f64;
     const ExprId tile = body.exprs.load(kTileSlot, wide ? DType::f64 : DType::f32, {});
     member.value = tile;
-    if (form.finish != kNoExpr) {
+    if (form && form->finish != kNoExpr) {
       std::vector<ExprId> coords = member.at;
-      for (size_t d = shape.size(); d < form.domain.size(); ++d) coords.push_back(body.exprs.integer(0));
+      for (size_t d = shape.size(); d < form->domain.size(); ++d) coords.push_back(body.exprs.integer(0));
       auto leaf = [&](ValueId value, DType dtype, std::vector<ExprId> at, ExprId guard, ExprId otherwise) {
         read_from(draft, value);
         explain(value, n, Scheme::kGlobal, "computed by another group");
         return body.exprs.load(operand(draft, value), dtype, std::move(at), guard, otherwise);
       };
-      member.value = body.exprs.import(form.exprs, form.finish, coords,
+      member.value = body.exprs.import(form->exprs, form->finish, coords,
                                        [&](int slot, DType dtype, std::vector<ExprId> at, ExprId guard, ExprId otherwise) {
                                          return views_.read(body.exprs, graph_.node(n).inputs[slot], dtype, std::move(at), guard, otherwise, leaf);
                                        }, tile);

@@ -97,6 +97,21 @@ struct ConvTile {
   int64_t kernel_h = 1, kernel_w = 1, stride_h = 1, stride_w = 1, dilation_h = 1, dilation_w = 1, pad_top = 0, pad_left = 0;
 };
 
+/// Attention that tiles compute: blocks of query rows of one head, against all keys. Strides are elements of the operand's storage.
+struct AttentionTile {
+  struct Operand {
+    ValueId value = graph::kNone;  // of a mask: kNone where there is none
+    int64_t offset = 0, image = 0, head = 0, row = 0, column = 0;
+  };
+  Operand q, k, v, mask;           // a mask's row is a query, its column a key
+  DType type = DType::f32, mask_type = DType::f32;
+  bool packed = false;             // the domain is [images, queries, heads * value_size], else [images, heads, queries, value_size]
+  int64_t images = 1, heads = 1, shared = 1;  // `shared` neighbouring heads read the same keys and values
+  int64_t queries = 0, keys = 0, size = 0, value_size = 0;
+  double scale = 1, softcap = 0;
+  bool causal = false;             // query i sees keys 0 .. i
+};
+
 /// How one value is stored: element (i0, i1, ...) is at offset + sum of strides[d] * i_d of its storage.
 struct Layout {
   bool materialized = false;
@@ -114,6 +129,7 @@ struct Group {
   Product product;            // kProduct
   std::optional<Body> prologue;  // kProduct: computes the tile's rows of A into fast memory first
   ConvTile conv;              // kConv
+  AttentionTile attention;    // kAttention
   std::vector<int> after;     // groups whose outputs this one reads, ascending
   ops::Cost cost;
 };

@@ -84,6 +84,12 @@ std::string print(const Graph& graph, const Plan& plan, bool edges) {
       out += fmt::format("  tile = %{} conv %{}: {} groups, kernel {}x{}, stride {}x{}{}\n", c.x, c.w, c.shape.groups, c.kernel_h, c.kernel_w, c.stride_h,
                          c.stride_w, c.depthwise ? ", depthwise" : "");
     }
+    if (group.kind == GroupKind::kAttention) {
+      const AttentionTile& a = group.attention;
+      out += fmt::format("  tile = attention of %{} %{} %{}{}: {} images, {} heads{}, {} queries, {} keys of {} and {}{}\n", a.q.value, a.k.value, a.v.value,
+                         a.mask.value == graph::kNone ? "" : fmt::format(" mask %{}", a.mask.value), a.images, a.heads,
+                         a.shared > 1 ? fmt::format(" in groups of {}", a.shared) : "", a.queries, a.keys, a.size, a.value_size, a.causal ? ", causal" : "");
+    }
     const Shape rows(group.body.domain.begin(), group.body.domain.begin() + group.body.rows);
     const Shape columns(group.body.domain.begin() + group.body.rows, group.body.domain.end());
     out += fmt::format("  rows {} columns {}\n", to_string(rows), to_string(columns));

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "stitch/attention_tile.h"
 #include "stitch/fold_prologues.h"
 #include "stitch/form_groups.h"
 #include "stitch/write_bodies.h"
@@ -60,6 +61,11 @@ Plan plan(const Graph& graph, const target::DeviceSpec& device, const Options& o
         if (v != graph::kNone) plan.layouts[v].materialized = true;
   if (options.stitch && tiles && device.recomputes) fold_prologues(graph, *tiles, device, plan);
   return plan;
+}
+
+bool takes_attention(const Graph& graph, NodeId node, const target::DeviceSpec& device, const Options& options) {
+  std::string why;
+  return has_attention_tile(graph, node, options.tiles ? &kernels::tile_library(device.family) : nullptr, why);
 }
 
 Status verify(const Graph& graph, const Plan& plan) {

@@ -19,6 +19,9 @@ struct Options {
 
 Plan plan(const Graph& graph, const target::DeviceSpec& device, const Options& options = {});
 
+/// Whether a tile of the machine computes this Attention node; one that none computes is better told in simpler ops before plan().
+bool takes_attention(const Graph& graph, NodeId node, const target::DeviceSpec& device, const Options& options = {});
+
 /// Invariants: every node is in one group or is a view; groups are in a topological order; what a body reads is stored before.
 Status verify(const Graph& graph, const Plan& plan);
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "stitch/attention_tile.h"
 #include "stitch/stitch.h"
 
 namespace obelisk::stitch {
@@ -57,9 +58,12 @@ Views::Views(const Graph& graph, const Options& options, const kernels::TileLibr
   for (NodeId n : graph.order()) {
     std::string why;
     if (match_conv(graph, n, tiles_, why)) stored_[graph.node(n).inputs[0]] = true;
-    if (loop(n, 0)) continue;  // an op without a loop form reads dense values
-    for (ValueId v : graph.node(n).inputs)
-      if (v != graph::kNone) stored_[v] = true;
+    if (loop(n, 0)) continue;
+    const bool strided = has_attention_tile(graph, n, tiles_, why);
+    for (size_t k = 0; k < graph.node(n).inputs.size(); ++k) {  // any other op without a loop form reads dense values
+      const ValueId v = graph.node(n).inputs[k];
+      if (v != graph::kNone && !(strided && attention_operand(graph, *this, n, static_cast<int>(k)))) stored_[v] = true;
+    }
   }
 }
 
@@ -79,6 +83,8 @@ void Views::choose_orders() {
   for (NodeId n : graph_.order()) {
     if (loop(n, 0)) continue;
     for (ValueId v : graph_.node(n).inputs) if (v != graph::kNone) fixed[v] = true;
+    std::string why;
+    if (has_attention_tile(graph_, n, tiles_, why)) continue;  // stored as its reader likes
     for (ValueId v : graph_.node(n).outputs) if (v != graph::kNone) fixed[v] = true;
   }
   std::vector<std::vector<int>> orders(graph_.value_count());

@@ -1,0 +1,95 @@
+/// runtime/test/run_program.h — a graph as a program on virtual SMs of this machine, beside the interpreter.
+/// For tests only (it speaks googletest).
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <random>
+
+#include "runtime/runtime.h"
+
+namespace obelisk::runtime {
+
+inline Tensor random_tensor(const Type& type, std::mt19937& random) {
+  Tensor tensor = Tensor::allocate(type);
+  std::normal_distribution<double> normal(0, 1);
+  std::uniform_int_distribution<int> small(0, 5);
+  for (int64_t k = 0; k < type.count(); ++k) {
+    if (is_float(type.dtype)) tensor.set_double(k, normal(random));
+    else tensor.set_int(k, type.dtype == DType::b1 ? small(random) & 1 : small(random));
+  }
+  return tensor;
+}
+
+struct Run {
+  std::vector<Tensor> outputs;
+  stitch::Plan plan;
+};
+
+inline Run run_program(const graph::Graph& graph, const std::vector<Tensor>& inputs, int sms, bool stitching, bool tiles,
+                bool recomputes = false) {
+  Run run;
+  target::DeviceSpec device = target::cpu(sms);
+  device.recomputes = recomputes;
+  stitch::Options options;
+  options.stitch = stitching, options.tiles = tiles;
+  run.plan = stitch::plan(graph, device, options);
+  Status verified = stitch::verify(graph, run.plan);
+  EXPECT_TRUE(verified.ok()) << (verified.ok() ? "" : verified.error().text());
+  schedule::TaskGraph tasks = schedule::build(graph, run.plan, device);
+  Status valid = schedule::validate(graph, run.plan, tasks);
+  EXPECT_TRUE(valid.ok()) << (valid.ok() ? "" : valid.error().text());
+  codegen::Source source = codegen::emit(graph, run.plan, tasks);
+  auto program = std::make_shared<Program>(assemble(graph, run.plan, tasks, std::move(source), "cpu"));
+  if (getenv("OBELISK_SHOW"))
+    for (const codegen::BodyText& body : program->bodies) fmt::print("{}\n", body.text);
+  auto executable = load_cpu(program);
+  if (!executable.ok()) {
+    ADD_FAILURE() << executable.error().text();
+    return run;
+  }
+  auto context = (*executable)->context(std::min(sms, 4));
+  EXPECT_TRUE(context.ok());
+  std::vector<const void*> in;
+  for (const Tensor& tensor : inputs) in.push_back(tensor.data());
+  std::vector<void*> out;
+  for (const Port& port : program->outputs) {
+    run.outputs.push_back(Tensor::allocate(port.type));
+    out.push_back(run.outputs.back().mutable_data());
+  }
+  for (int repeat = 0; repeat < 3; ++repeat) {
+    Status status = (*context)->run(in, out);
+    EXPECT_TRUE(status.ok()) << (status.ok() ? "" : status.error().text());
+  }
+  return run;
+}
+
+inline void expect_same(const graph::Graph& graph, const std::string& what, double tolerance = 1e-4) {
+  std::mt19937 random(7);
+  std::vector<Tensor> inputs;
+  for (graph::ValueId v : graph.inputs()) inputs.push_back(random_tensor(graph.type(v), random));
+  auto wanted = graph::interpret(graph, inputs);
+  ASSERT_TRUE(wanted.ok()) << wanted.error().text();
+  for (int sms : {1, 2, 7}) {
+    for (int mode = 0; mode < 4; ++mode) {
+      Run got = run_program(graph, inputs, sms, mode != 1, mode != 2, mode == 3);
+      ASSERT_EQ(got.outputs.size(), wanted->size());
+      for (size_t o = 0; o < wanted->size(); ++o) {
+        const Tensor& w = (*wanted)[o];
+        const Tensor& g = got.outputs[o];
+        for (int64_t k = 0; k < w.count(); ++k) {
+          if (is_float(w.dtype())) {
+            const double a = g.get_double(k), b = w.get_double(k);
+            if (std::isnan(a) && std::isnan(b)) continue;
+            ASSERT_NEAR(a, b, tolerance + tolerance * std::fabs(b)) << what << " sms " << sms << " mode " << mode << " output " << o << " element " << k;
+          } else {
+            ASSERT_EQ(g.get_int(k), w.get_int(k)) << what << " sms " << sms << " mode " << mode << " output " << o << " element " << k;
+          }
+        }
+      }
+    }
+  }
+}
+
+}  // namespace obelisk::runtime
