@@ -102,6 +102,11 @@ void fold_prologues(const Graph& graph, const kernels::TileLibrary& tiles, const
       storage_read(group.product.b);
     }
     if (group.kind == GroupKind::kConv) storage_read(group.conv.x), storage_read(group.conv.w);
+    if (group.kind == GroupKind::kAttention) {
+      const AttentionTile& tile = group.attention;
+      for (const auto* operand : {&tile.q, &tile.k, &tile.v, &tile.mask})
+        if (operand->value != graph::kNone) storage_read(operand->value);
+    }
   }
   for (const Group& group : plan.groups) {
     if (!group.prologue) continue;
@@ -114,7 +119,10 @@ void fold_prologues(const Graph& graph, const kernels::TileLibrary& tiles, const
     Group& group = plan.groups[g];
     bool wanted = group.kind != GroupKind::kStitched;
     for (const Step& step : group.body.steps)
-      if (step.kind == StepKind::kStore) wanted = wanted || read[group.body.operands[step.slot]];
+      if (step.kind == StepKind::kStore) {
+        const ValueId v = group.body.operands[step.slot];
+        wanted = wanted || read[v] || read[plan.layouts[v].storage];
+      }
     if (!wanted) {
       for (const Step& step : group.body.steps)
         if (step.kind == StepKind::kStore) plan.layouts[group.body.operands[step.slot]].materialized = false;
