@@ -29,6 +29,8 @@ struct TileLibrary {
   bool (*takes_gemm)(int32_t a_type, int32_t b_type);
   bool (*takes_conv)(int32_t type);
   bool (*takes_attention)(int32_t type);
+  /// The largest size and value_size of a head.
+  int64_t (*attention_widest)(int32_t type);
 
   int64_t (*gemm_packed_bytes)(int32_t type, int64_t n, int64_t k);
   /// B [k, n] with any strides to the packed form.
@@ -56,6 +58,9 @@ struct TileLibrary {
                          int64_t w_stride, void* packed);
   int64_t (*conv_scratch_bytes)(const ObkConv* conv);
   int64_t (*attention_scratch_bytes)(const ObkAttention* attention);
+  /// Nanoseconds of one tile on one SM, for the cut; 0: the device's rates decide.
+  double (*attention_nanos)(int32_t type, int64_t queries, int64_t keys, int64_t size,
+                            int64_t value_size);
 };
 
 const TileLibrary& tile_library(target::Family family);

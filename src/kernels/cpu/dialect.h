@@ -25,10 +25,11 @@
 #define OBK_FOR_ROWS(r) for (int64_t r = t->r0; r < t->r1; ++r)
 #define OBK_FOR_LANES_OF(j, low, high) for (int64_t j = low; j < high; ++j)
 #define OBK_FOR_LANES(j, low, high) OBK_LANES OBK_FOR_LANES_OF(j, low, high)
-/* The tiles of the library that the worker brings. */
+/* The tiles of the library that the worker brings. What stands after g a device wants
+ * as constants: of attention the size, value_size, most queries of a tile, keys. */
 #define OBK_GEMM_TILE(type, g) w->kernels->gemm_tile(&(g))
 #define OBK_CONV_TILE(type, g) w->kernels->conv_tile(&(g))
-#define OBK_ATTENTION_TILE(type, g) w->kernels->attention_tile(&(g))
+#define OBK_ATTENTION_TILE(type, g, ...) w->kernels->attention_tile(&(g))
 /* Rows of A in fast memory, as the product tile reads them. */
 #define OBK_PANEL_AT(type, row, column, pitch) ((row) * (pitch) + (column))
 #define OBK_STAGE(offset) ((char*)w->scratch + (offset))

@@ -18,6 +18,7 @@ const TileLibrary kCpuTiles = {
     },
     .takes_conv = is_float_tile,
     .takes_attention = is_float_tile,
+    .attention_widest = [](int32_t) { return INT64_MAX; },
     .gemm_packed_bytes = obk_gemm_packed_bytes,
     .gemm_pack =
         [](int32_t type, int64_t n, int64_t k, const void* b, int64_t b_row, int64_t b_col,
@@ -37,6 +38,7 @@ const TileLibrary kCpuTiles = {
     .depthwise_pack = obk_depthwise_pack,
     .conv_scratch_bytes = obk_conv_scratch_bytes,
     .attention_scratch_bytes = obk_attention_scratch_bytes,
+    .attention_nanos = [](int32_t, int64_t, int64_t, int64_t, int64_t) { return 0.0; },
 };
 
 }  // namespace obelisk::kernels

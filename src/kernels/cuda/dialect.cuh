@@ -93,6 +93,9 @@ struct ObkLanes : ObkWorker {
 #define OBK_PANEL_AT(type, row, column, pitch) obk::panel_at<type>(row, column, pitch)
 /* Product tiles: gemm.cuh. */
 #define OBK_GEMM_TILE(type, g) obk::gemm_tile<type>(w, g)
+/* As constants: g's size, value_size and keys, and the most queries of a tile. */
+#define OBK_ATTENTION_TILE(type, g, size, value_size, queries, keys) \
+  obk::attention_tile<type, size, value_size, queries, keys>(w, g)
 #define OBK_FOR_BLOCK(k, n) for (int64_t k = threadIdx.x % 32; k < n; k += 32)
 #define OBK_BLOCK_VALUES(type, name) type name
 #define OBK_AT(name, k) name

@@ -1,3 +1,4 @@
+#include "kernels/cuda/attention.h"
 #include "kernels/cuda/gemm.h"
 #include "kernels/tile_library.h"
 
@@ -25,7 +26,8 @@ const TileLibrary kCudaTiles = {
       return a == b && (a == kObkF32 || a == kObkF16 || a == kObkBf16 || a == kObkF64);
     },
     .takes_conv = no_tile,
-    .takes_attention = no_tile,
+    .takes_attention = no_tile,  // not before bodies name the tile's constants (cuda/dialect.cuh)
+    .attention_widest = cuda_attention_widest,
     .gemm_packed_bytes = cuda_gemm_packed_bytes,
     .gemm_pack = cuda_gemm_pack,
     .gemm_scratch_bytes = cuda_gemm_scratch_bytes,
@@ -38,7 +40,8 @@ const TileLibrary kCudaTiles = {
     .depthwise_packed_bytes = [](int32_t, int64_t, int64_t, int64_t) { return int64_t{0}; },
     .depthwise_pack = nullptr,
     .conv_scratch_bytes = [](const ObkConv*) { return int64_t{0}; },
-    .attention_scratch_bytes = [](const ObkAttention*) { return int64_t{0}; },
+    .attention_scratch_bytes = cuda_attention_scratch_bytes,
+    .attention_nanos = cuda_attention_nanos,
 };
 
 }  // namespace obelisk::kernels

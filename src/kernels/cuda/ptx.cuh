@@ -43,6 +43,10 @@ OBK_DEVICE void fence_async_shared() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 #endif
 }
+/* Whole warps, so many threads, meet; name 0 is the barrier of all. */
+OBK_DEVICE void named_barrier(int name, int threads) {
+  asm volatile("bar.sync %0, %1;" ::"r"(name), "r"(threads) : "memory");
+}
 
 /* ---- clocks ---- */
 OBK_DEVICE int64_t clock_cycles() { return clock64(); }
@@ -133,6 +137,13 @@ OBK_DEVICE void load_matrices(uint32_t (&r)[4], uint32_t address) {
                : "r"(address)
                : "memory");
 }
+/* The same with each matrix transposed. */
+OBK_DEVICE void load_matrices_turned(uint32_t (&r)[4], uint32_t address) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(address)
+               : "memory");
+}
 OBK_DEVICE void load_shared16(uint32_t (&r)[4], uint32_t address) {
   asm volatile("ld.shared.v4.b32 {%0,%1,%2,%3}, [%4];"
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
@@ -174,6 +185,16 @@ OBK_DEVICE uint16_t narrow_f16_bits(float value) {
 OBK_DEVICE uint16_t narrow_bf16_bits(float value) {
   uint16_t bits;
   asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(bits) : "f"(value));
+  return bits;
+}
+/* Two floats as 16-bit elements, the first in the low half. */
+template <bool kBfloat>
+OBK_DEVICE uint32_t narrow_two(float low, float high) {
+  uint32_t bits;
+  if (kBfloat)
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(high), "f"(low));
+  else
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(high), "f"(low));
   return bits;
 }
 

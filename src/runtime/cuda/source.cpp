@@ -87,6 +87,11 @@ Result<std::string> device_source(const Program& program) {
   // A body that is a kernel of its own becomes part of it; one of many is called.
   std::string text = mono ? "" : "#define OBK_INLINE_BODIES\n";
   text += "#include \"program.cuh\"\n";
+  for (const auto& body : program.bodies) {
+    if (body.text.find("OBK_ATTENTION_TILE") == std::string::npos) continue;
+    text += "#include \"attention.cuh\"\n";
+    break;
+  }
   std::string cases, kernels;
   for (size_t k = 0; k < program.bodies.size(); ++k) {
     text += fmt::format("\n/* {} */\n#define obk_body obk_body_{}\n{}#undef obk_body\n",

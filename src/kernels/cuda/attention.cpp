@@ -1,0 +1,34 @@
+#include "kernels/cuda/attention.h"
+
+#include <algorithm>
+
+#include "kernels/cuda/attention_shape.h"
+
+namespace obelisk::kernels {
+
+int64_t cuda_attention_widest(int32_t type) { return type == kObkF32 ? 512 : 256; }
+
+int64_t cuda_attention_scratch_bytes(const ObkAttention* attention) {
+  const ObkAttention& g = *attention;
+  const AttentionSizes sizes = attention_sizes(g.type, g.keys, g.size, g.value_size);
+  return attention_cut(g.type, sizes, g.queries, g.keys).bytes;
+}
+
+double cuda_attention_nanos(int32_t type, int64_t queries, int64_t keys, int64_t size,
+                            int64_t value_size) {
+  const AttentionSizes sizes = attention_sizes(type, keys, size, value_size);
+  const AttentionCut cut = attention_cut(type, sizes, queries, keys);
+  const int64_t rows = int64_t{16} << cut.rows_log, columns = std::max(sizes.columns, 1);
+  const double passes = static_cast<double>((queries + rows - 1) / rows) *
+                        static_cast<double>((value_size + columns - 1) / columns);
+  // A warp's blocks of keys one after the other; each round of chains is joined by all. The rates
+  // are measured on an H200 (bench/results/h200_attention.json).
+  const int64_t lap = sizes.keys * 8, fours = (columns + 3) / 4;
+  const double chain = static_cast<double>((keys + lap - 1) / lap), rounds = 8 >> cut.groups_log;
+  const double width = static_cast<double>(size + columns), per_key = sizes.keys / 16.0;
+  const double block = (type == kObkF32 ? 800 + 17 * width : 200 + 3.3 * width) * per_key;
+  const double join = 150 + 180.0 * static_cast<double>((rows * fours + 255) / 256);
+  return 900 + passes * rounds * (chain * block + join);
+}
+
+}  // namespace obelisk::kernels

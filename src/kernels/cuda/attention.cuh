@@ -1,0 +1,392 @@
+/* kernels/cuda/attention.cuh — attention of one block of query rows of one head, by all 256 threads
+ * of a CTA: what an ObkAttention says (tiles.h), as the CPU's tile has it.
+ *
+ *   obk::attention_tile<kObkF16, 64, 64, 16, 128>(w, g)   size, value_size, most queries, keys
+ *
+ * f16, bf16: mma.sync (attention_mma.cuh), sizes up to 256; f32: exact (attention_fma.cuh), up to
+ * 512. Any number of queries and keys, any strides and alignment of Q, K, V in global memory. Y
+ * best lies in shared memory, where an epilogue reads it. g.scratch: shared memory, as much as
+ * cuda_attention_scratch_bytes says. It ends with a barrier, after which Y may be read.
+ *
+ * How      keys are dealt to warps (attention_shape.h); each warp walks its blocks with a
+ * running maximum, its copies up to three blocks ahead, and holds scores and sums in registers; at
+ * the end the warps' sums are joined. Up to 128 keys that is one step for each warp and three
+ * barriers. A step's length is its chain of instructions, so sizes are constants, and the tile is
+ * inlined: what the body sets to a constant (no mask, no causal rule) costs nothing.
+ * Numbers  scores, softmax and sums in float, weights rounded to the type of V. A row's bits depend
+ * on its own inputs alone: not on the tile's other rows, the cut or the SM. So heads that share K
+ * and V may stand as rows of one tile where there is no causal rule. Needs sm_80. */
+#ifndef OBK_ATTENTION_CUH
+#define OBK_ATTENTION_CUH
+
+#include "attention_shape.h"
+#include "dialect.cuh"
+#include "tiles.h"
+
+namespace obk {
+
+OBK_DEVICE float exp2_near(float x) { /* to 2 units of the last place; -inf gives 0, NaN stays */
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+static constexpr int log2_up(int n, int log = 0) {
+  return (1 << log) < n ? log2_up(n, log + 1) : log;
+}
+
+/* Rows by plain loads, whatever their alignment. */
+static __device__ __noinline__ void bring_plainly(uint32_t to, int pitch, int pieces,
+                                                  const char* at, int64_t row, int rows, int there,
+                                                  int bytes, bool wide, int thread, int threads) {
+#pragma unroll 1
+  for (int i = thread; i < rows * pieces; i += threads) {
+    const int r = i / pieces, p = i % pieces, left = r < there ? bytes - p * 16 : 0;
+    const char* from = at + r * row + p * 16;
+    uint32_t v[4];
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+      v[e] = 0;
+      if (left <= 4 * e) continue;
+      if (wide) {
+        v[e] = *(const uint32_t*)(from + 4 * e);
+      } else {
+        v[e] = *(const uint16_t*)(from + 4 * e);
+        if (left > 4 * e + 2) v[e] |= (uint32_t)(*(const uint16_t*)(from + 4 * e + 2)) << 16;
+      }
+    }
+    store_shared16(to + r * pitch + p * 16, v);
+  }
+}
+
+/* kRows rows of `kBytes` that 2^kThreadsLog threads bring to shared memory, `kPieces` of 16 bytes
+ * each, zero filled. Neighbouring threads take neighbouring pieces. */
+template <int kBytes, int kPieces, int kPitch, bool kWide, int kRows, int kThreadsLog>
+struct RowsOf {
+  static constexpr int kLog = kPieces > 32 ? 5 : log2_up(kPieces), kEach = (kPieces + 31) >> 5;
+  static constexpr int kStep = 1 << (kThreadsLog - kLog), kTimes = (kRows + kStep - 1) / kStep;
+  static constexpr bool kAll = kStep <= kRows && (kEach > 1 || kPieces == 1 << kLog);
+  const char* at; /* this thread's piece of its first row */
+  int32_t row;    /* bytes */
+  uint32_t to;    /* offset of the piece */
+  int32_t first;  /* this thread's first row */
+
+  __device__ __forceinline__ static int thread() { return threadIdx.x & ((1 << kThreadsLog) - 1); }
+  __device__ __forceinline__ static int piece() { return threadIdx.x & ((1 << kLog) - 1); }
+
+  __device__ __forceinline__ void start(const void* from, int64_t row_bytes) {
+    first = thread() >> kLog, row = (int32_t)row_bytes;
+    at = (const char*)from + (int64_t)first * row + piece() * 16;
+    to = first * kPitch + piece() * 16;
+    if (!kAll && piece() >= kPieces) first = 1 << 30; /* none */
+  }
+  /* Rows from `skip` on, of which `there` are there. */
+  __device__ __forceinline__ void bring(uint32_t base, int skip, int there, bool plain) const {
+    if (plain) {
+      const char* start = at + (int64_t)(skip - (thread() >> kLog)) * row - piece() * 16;
+      bring_plainly(base, kPitch, kPieces, start, row, kRows, there, kBytes, kWide, thread(),
+                    1 << kThreadsLog);
+      return;
+    }
+    const char* from = at + (int64_t)skip * row;
+    const int jump = kStep * row;
+#pragma unroll
+    for (int i = 0; i < kTimes; ++i, from += jump) {
+      const int r = first + i * kStep;
+      if (kAll || r < kRows) copy_row(base + to + i * kStep * kPitch, from, r < there);
+    }
+  }
+  __device__ __forceinline__ void copy_row(uint32_t place, const char* from, bool there) const {
+#pragma unroll
+    for (int q = 0; q < kEach; ++q) {
+      const int p = piece() + 32 * q;
+      if (kEach > 1 && p >= kPieces) break;
+      int bytes = 16;
+      if (kBytes < kPieces * 16) bytes = kBytes - p * 16 < 0 ? 0 : kBytes - p * 16;
+      if (kBytes < kPieces * 16 && bytes > 16) bytes = 16;
+      copy16_partly(place + q * 512, from + q * 512, there ? (uint32_t)bytes : 0u);
+    }
+  }
+};
+
+/* What is added to a score, and what a score becomes before it; in units of log 2. */
+struct Scores {
+  const void* mask;
+  int64_t mask_query, mask_key;
+  int32_t first, queries; /* of the pass */
+  int32_t seen;           /* keys from here on are not there */
+  int32_t reach; /* a row of the pass sees the keys before row + reach, with a causal rule */
+  float scale, softcap;
+  int32_t mask_type;
+  bool causal;
+
+  /* How many keys from `key` on a row of the pass sees. */
+  __device__ __forceinline__ int limit(int row, int key) const {
+    return (causal && row + reach < seen ? row + reach : seen) - key;
+  }
+  /* Whether any score of a block, for rows from `row` on, needs more than the scale. */
+  __device__ __forceinline__ bool masked(int row, int key, int keys) const {
+    return mask_type != 0 || limit(row, key) < keys;
+  }
+  /* Of this row and the k-th key from `key` on. Large finite values stay finite: a row with nothing
+   * else has equal weights. */
+  __device__ __forceinline__ float bias(int row, int key, int k, int limit) const {
+    if (k >= limit) return -INFINITY;
+    if (mask_type == 0 || first + row >= queries) return 0.0f;
+    const int64_t at = (first + row) * mask_query + (key + k) * mask_key;
+    if (mask_type != 1) return ((const uint8_t*)mask)[at] ? 0.0f : -INFINITY;
+    const float m = ((const float*)mask)[at], b = m * kLog2;
+    return b == -INFINITY && m != -INFINITY ? -3e38f : b;
+  }
+  static constexpr float kLog2 = 1.4426950408889634f;
+  __device__ __forceinline__ float scaled(float score) const {
+    if (!(softcap > 0.0f)) return score * (scale * kLog2);
+    /* tanh x = 1 - 2 / (1 + e^2x), to 1e-7 */
+    const float e = exp2_near(score * (scale * 2.0f * kLog2 / softcap));
+    return softcap * kLog2 * (1.0f - 2.0f / (1.0f + e));
+  }
+};
+
+/* Joins kGroups chains, in their order, to largest, total and v. */
+template <int kGroups>
+OBK_DEVICE void join_chains(uint32_t slot, int step, uint32_t part, int part_step, float& largest,
+                            float& total, float (&v)[4]) {
+  float m[kGroups], l[kGroups];
+  uint32_t x[kGroups][4];
+#pragma unroll
+  for (int k = 0; k < kGroups; ++k) {
+    load_shared8(m[k], l[k], part + k * part_step);
+    load_shared16(x[k], slot + k * step);
+  }
+#pragma unroll
+  for (int k = 0; k < kGroups; ++k) {
+    const float d = largest - m[k], e = d != d ? 0.0f : exp2_near(-fabsf(d));
+    const float old = d < 0.0f ? e : 1.0f, now = d < 0.0f ? 1.0f : e;
+    largest = fmaxf(largest, m[k]);
+    total = total * old + l[k] * now;
+#pragma unroll
+    for (int q = 0; q < 4; ++q) v[q] = v[q] * old + __int_as_float((int)x[k][q]) * now;
+  }
+}
+
+/* Joins the chains of one round to what Y holds of the rounds before. */
+template <int kColumns>
+static __device__ __forceinline__ void join_round(const ObkAttention& g, const AttentionSizes& z,
+                                                  const AttentionCut& c, uint32_t base, int first,
+                                                  int queries, int column, int round, bool last,
+                                                  bool zero) {
+  constexpr int kFours = (kColumns + 3) / 4;
+  constexpr int kLog = log2_up(kFours);
+  static_assert(kLog <= 8, "a row's columns are dealt to one CTA");
+  const int four = (threadIdx.x & ((1 << kLog) - 1)) * 4;
+  if (four >= kColumns) return;
+  const bool together =
+      kColumns % 4 == 0 && g.y_row % 4 == 0 && ((uint64_t)(g.y + column) & 15) == 0;
+#pragma unroll 1
+  for (int row = threadIdx.x >> kLog; row < queries; row += 256 >> kLog) {
+    float* y = g.y + (int64_t)(first + row) * g.y_row + column + four;
+    float largest = -INFINITY, total = 0.0f, v[4] = {};
+    if (round > 0) {
+      load_shared8(largest, total, base + c.sums + (((round & 1) * 16 << c.rows_log) + row) * 8);
+      if (together) {
+        const float4 old = *(const float4*)y;
+        v[0] = old.x, v[1] = old.y, v[2] = old.z, v[3] = old.w;
+      } else {
+#pragma unroll
+        for (int e = 0; e < 4; ++e)
+          if (four + e < kColumns) v[e] = y[e];
+      }
+    }
+    uint32_t slot =
+        base + c.slots + (row >> 4) * c.slot_step + (row & 15) * z.slot_pitch + four * 4;
+    uint32_t part = base + c.parts + row * 8;
+    const int step = c.slot_step << c.rows_log, part_step = 128 << c.rows_log;
+    if (c.groups_log == 3)
+      join_chains<8>(slot, step, part, part_step, largest, total, v);
+    else
+#pragma unroll 1
+      for (int k = 0; k < 1 << c.groups_log; ++k, slot += step, part += part_step)
+        join_chains<1>(slot, step, part, part_step, largest, total, v);
+    if (last) {
+      const float over = total == 0.0f ? (zero ? 0.0f : NAN) : __fdividef(1.0f, total);
+#pragma unroll
+      for (int q = 0; q < 4; ++q) v[q] *= over;
+    } else if (four == 0) {
+      store_shared8(base + c.sums + ((((round + 1) & 1) * 16 << c.rows_log) + row) * 8, largest,
+                    total);
+    }
+    if (together) {
+      *(float4*)y = make_float4(v[0], v[1], v[2], v[3]);
+    } else {
+#pragma unroll
+      for (int e = 0; e < 4; ++e)
+        if (four + e < kColumns) y[e] = v[e];
+    }
+  }
+}
+
+/* Blocks of keys in the order in which a group takes them. */
+struct KeyWalk {
+  int block, left, round; /* left: of the chain */
+  __device__ __forceinline__ void next(int chain, int groups_log, int group) {
+    block += 8;
+    if (--left > 0) return;
+    left = chain, ++round;
+    block = round < 8 >> groups_log ? (round << groups_log) + group : 1 << 30;
+  }
+};
+
+/* Queries from `first` on, as many as a pass takes; columns of V from `column` on. */
+template <class Math>
+static __device__ __forceinline__ void attention_pass(const ObkAttention& g, uint32_t base,
+                                                      int first, int column) {
+  constexpr AttentionSizes z = Math::kSizes;
+  constexpr AttentionCut c = Math::kCut;
+  constexpr bool kWide = Math::kElement == 4;
+  constexpr int kE = Math::kElement, kKBytes = Math::kSize * kE, kVBytes = z.columns * kE;
+  constexpr int kKPieces = kWide ? (kKBytes + 15) / 16 : (kKBytes + 31) / 32 * 2;
+  constexpr int kVPieces = kWide ? (kVBytes + 15) / 16 : (kVBytes + 31) / 32 * 2;
+  constexpr int kVAt = z.keys * z.k_pitch;
+  constexpr int kThreadsLog = 8 - c.groups_log, kMost = 16 << c.rows_log, kGiven = Math::kKeys;
+  typedef RowsOf<kKBytes, kKPieces, z.k_pitch, kWide, z.keys, kThreadsLog> KeyRows;
+  typedef RowsOf<kVBytes, kVPieces, z.v_pitch, kWide, z.keys, kThreadsLog> ValueRows;
+  typedef RowsOf<kKBytes, kKPieces, z.k_pitch, kWide, kMost, 8> QueryRows;
+  const int group = threadIdx.x >> kThreadsLog;
+  const int row = (threadIdx.x & ((1 << kThreadsLog) - 1)) / 32 * 16;
+  const int left = (int)g.queries - first, queries = left < kMost ? left : kMost;
+  int seen = kGiven, reach = 0;
+  if (g.causal) {
+    const int64_t wanted = first + 1 + g.causal_offset; /* row 0 sees the keys before it */
+    reach = wanted > kGiven ? kGiven : wanted < -queries ? -queries : (int)wanted;
+    const int end = reach + queries - 1;
+    seen = end < 0 ? 0 : end < seen ? end : seen;
+  }
+  const int blocks = (seen + z.keys - 1) / z.keys;
+  const int chain = blocks > 8 ? (blocks + 7) >> 3 : 1;
+
+  const char* v_from = (const char*)g.v + column * kE;
+  const bool plain = (((uint64_t)g.q | (uint64_t)g.k | (uint64_t)v_from |
+                       (uint64_t)((g.q_row | g.k_row | g.v_row) * kE)) &
+                      15) != 0;
+  KeyRows keys;
+  ValueRows values;
+  keys.start(g.k, g.k_row * kE), values.start(v_from, g.v_row * kE);
+  const uint32_t own = base + group * z.stage;
+  constexpr int kStageStep = z.stage << c.groups_log;
+  KeyWalk ask = {group, chain, 0};
+  auto bring_keys = [&](int slot) {
+    const int key = ask.block * z.keys;
+    if (ask.block < blocks) keys.bring(own + slot * kStageStep, key, seen - key, plain);
+    copy16_commit();
+  };
+  auto bring_values = [&](int slot) {
+    const int key = ask.block * z.keys;
+    if (ask.block < blocks) values.bring(own + slot * kStageStep + kVAt, key, seen - key, plain);
+    copy16_commit();
+  };
+  QueryRows rows;
+  rows.start(g.q, g.q_row * kE);
+  rows.bring(base + c.queries, first, left, plain);
+#pragma unroll 1
+  for (int s = 0;;) {
+    bring_keys(s), bring_values(s);
+    if (++s == c.stages) break;
+    ask.next(chain, c.groups_log, group);
+  }
+  const Scores scores = {g.mask, g.mask_query, g.mask_key, first,       (int)g.queries, seen,
+                         reach,  g.scale,      g.softcap,  g.mask_type, g.causal != 0};
+  Math math;
+  math.start(base + c.queries + row * z.k_pitch, base + c.own);
+  const int last_row = row + 15 < queries ? row + 15 : queries - 1;
+  const int end_block = row >= queries ? 0 : (scores.limit(last_row, 0) + z.keys - 1) / z.keys;
+  auto meet = [&] {
+    if (c.groups_log == 3)
+      __syncwarp();
+    else
+      named_barrier(1 + group, 1 << kThreadsLog);
+  };
+  /* While a block's keys are weighed, the values of one come in where those of the block before
+   * lay; then keys where its own lay. */
+  int slot = 0, before = -1;
+  KeyWalk at = {group, chain, 0};
+#pragma unroll 1
+  for (;;) {
+    const int key = at.block * z.keys;
+    const bool work = at.block < end_block, masked = work && scores.masked(row, key, z.keys);
+    if (masked) math.ask_bias(scores, row, key);
+    if (before < 0) {
+      copy16_wait<2 * c.stages - 1>();
+      __syncthreads(); /* the queries, too */
+      math.take_queries();
+      copy16_commit();
+    } else {
+      copy16_wait<2 * c.stages - 2>();
+      meet();
+      bring_values(before);
+    }
+    const uint32_t stage = own + slot * kStageStep;
+    if (work) math.weigh(stage, scores, masked);
+    if (before < 0)
+      copy16_wait<2 * c.stages - 1>();
+    else
+      copy16_wait<2 * c.stages - 2>();
+    meet();
+    ask.next(chain, c.groups_log, group);
+    bring_keys(slot);
+    if (work) math.add(stage + kVAt);
+    before = slot, slot = slot + 1 == c.stages ? 0 : slot + 1;
+    const int round = at.round;
+    at.next(chain, c.groups_log, group);
+    if (at.round == round) continue;
+    if (round > 0)
+      __syncthreads(); /* the sums of the round before are read */
+    else
+      __syncwarp();
+    if (row < queries) {
+      const int place = (group << c.rows_log) + (row >> 4);
+      math.leave(base + c.slots + place * c.slot_step, base + c.parts + place * 128);
+      math.reset();
+    }
+    __syncthreads();
+    const bool last = at.block == 1 << 30;
+    join_round<z.columns>(g, z, c, base, first, queries, column, round, last,
+                          g.zero_if_masked || kGiven == 0);
+    if (last) break;
+  }
+  __syncthreads();
+}
+
+}  // namespace obk
+
+#include "attention_fma.cuh"
+#include "attention_mma.cuh"
+
+namespace obk {
+
+/* The arithmetic for a type, with every size a constant. */
+template <int kType, int kSize, int kValue, int kQueries, int kKeys>
+struct AttentionMath {
+  typedef AttentionMma<kType == kObkBf16, kSize, kValue, kQueries, kKeys> Is;
+};
+template <int kSize, int kValue, int kQueries, int kKeys>
+struct AttentionMath<kObkF32, kSize, kValue, kQueries, kKeys> {
+  typedef AttentionFma<kSize, kValue, kQueries, kKeys> Is;
+};
+
+template <int kType, int kSize, int kValue, int kQueries, int kKeys>
+static __device__ __forceinline__ void attention_tile(ObkLanes*, const ObkAttention& g) {
+  typedef typename AttentionMath<kType, kSize, kValue, kQueries, kKeys>::Is Math;
+  constexpr int kMost = 16 << Math::kCut.rows_log, kColumns = Math::kSizes.columns;
+  const uint32_t base = (shared_address(g.scratch) + 15) & ~15u;
+  int column = 0, first = 0;
+#pragma unroll 1
+  do {
+    attention_pass<Math>(g, base, first, column);
+    first += kMost;
+    if (kQueries <= kMost || first >= (int)g.queries) first = 0, column += kColumns;
+  } while (column < kValue);
+}
+
+}  // namespace obk
+
+#endif
