@@ -4,7 +4,7 @@
 # Third-party code is linked in; the C library and the driver are the machine's. $OBELISK_PACK_BUILD: the build folder, build-pack.
 source "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
 [ $# -eq 1 ] || fail "usage: scripts/pack.sh DIR"
-need_packages
+command -v cmake ninja g++ >/dev/null || need_packages
 build=${OBELISK_PACK_BUILD:-build-pack}
 programs=(obelisk gpu_test gpu_blocks_test)
 cmake -S . -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DOBELISK_STATIC=ON >/dev/null
