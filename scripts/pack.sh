@@ -2,7 +2,11 @@
 # Makes a folder that runs on any x86-64 Linux with glibc 2.36 or newer and an NVIDIA driver.
 #   scripts/pack.sh DIR      bin/ (obelisk and the tests that want a GPU), scripts/ (gpu.py, networks, PyTorch's side), VERSION
 # Third-party code is linked in; the C library and the driver are the machine's. $OBELISK_PACK_BUILD: the build folder, build-pack.
-source "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
+# What building needs is set up by scripts/build.sh.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+say() { printf '%s\n' "$*" >&2; }
+fail() { say "error: $*"; exit 1; }
 [ $# -eq 1 ] || fail "usage: scripts/pack.sh DIR"
 command -v cmake ninja g++ >/dev/null || need_packages
 build=${OBELISK_PACK_BUILD:-build-pack}

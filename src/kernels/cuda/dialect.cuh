@@ -52,15 +52,25 @@ struct ObkLanes : ObkWorker {
 
 #define OBK_BLOCK 32 /* rows that share a walk over the columns: a lane each */
 
-/* One body of many is called; one that is its kernel's only one becomes part of it. */
+/* One body of many is called; one that is its kernel's only one becomes part of it. A called one
+ * takes its worker by value, in registers: a thread's own memory would be read from far after each
+ * barrier of the grid (ring.cuh). */
+#define OBK_BODY(name) OBK_BODY_NAMED(name)
+#define OBK_BODY_HEAD(name)                                                                \
+  static __device__ __forceinline__ void name(const ObkTask* t, const int64_t* p,          \
+                                              void* const* x, ObkLanes* w)
 #ifdef OBK_INLINE_BODIES
-#define OBK_CALL __forceinline__
+#define OBK_BODY_NAMED(name) OBK_BODY_HEAD(name)
 #else
-#define OBK_CALL __noinline__
+#define OBK_BODY_NAMED(name)                                                               \
+  OBK_BODY_HEAD(name##_text);                                                              \
+  static __device__ __noinline__ void name##_called(const ObkTask* t, const int64_t* p,    \
+                                                    void* const* x, ObkLanes lanes) {      \
+    name##_text(t, p, x, &lanes);                                                          \
+  }                                                                                        \
+  OBK_BODY_HEAD(name) { name##_called(t, p, x, *w); }                                      \
+  OBK_BODY_HEAD(name##_text)
 #endif
-#define OBK_BODY(name)                                                                         \
-  static __device__ OBK_CALL void name(const ObkTask* t, const int64_t* p, void* const* x, \
-                                           ObkLanes* w)
 #define OBK_FOR_ROWS(r) for (int64_t r = t->r0 + w->group; r < t->r1; r += w->groups)
 /* Items of a hand-written block: each is one thread's. */
 #define OBK_FOR_ITEMS(r) \

@@ -108,8 +108,8 @@ double cuda_gemm_nanos(int32_t type, int64_t m, int64_t n, int64_t k) {
     const double rows = gemm_pass_rows(m), most = gemm_pass_columns(m);
     const double passes = std::ceil(m / 64.0) * std::ceil(n / most);
     const double blocks = std::ceil(std::min<double>(n, most) / 16);
-    const double step = 130 + 34 * (1 + blocks * rows / 64);
-    return 2100 + passes * static_cast<double>(chunks_of(k)) * step + 1.1 * area;
+    const double step = 90 + 34 * (1 + blocks * rows / 64);
+    return 1000 + passes * static_cast<double>(chunks_of(k)) * step + 0.8 * area;
   }
   // On CUDA cores a pass is 64 x 64 whatever it holds: streaming, and the sums.
   const int64_t width = type == kObkF64 ? 8 : 4;

@@ -40,7 +40,10 @@ static __device__ __forceinline__ void pass16(Ring& ring, uint32_t work, const P
     return;
   }
 #endif
-  pass_mma<kBfloat, 6>(ring, work, p);
+  if (p.blocks16 * (p.padded >> 4) <= 4) /* a block of 16 columns a warp: a few rows, much k */
+    pass_mma<kBfloat, 1>(ring, work, p);
+  else
+    pass_mma<kBfloat, 6>(ring, work, p);
 }
 
 #ifdef OBK_TILES_INLINE

@@ -194,8 +194,9 @@ static __device__ inline void run_task(const ObkProgram& program) {
   }
 
 #ifdef OBK_MONO
-static __device__ void obk_dispatch(int32_t body, const ObkTask* t, const int64_t* p,
-                                    void* const* x, ObkLanes* w);
+static __device__ __forceinline__ void obk_dispatch(int32_t body, const ObkTask* t,
+                                                    const int64_t* p, void* const* x,
+                                                    ObkLanes* w);
 
 extern "C" __global__ void __launch_bounds__(OBK_THREADS, 1)
     obk_program(const __grid_constant__ ObkProgram program) {

@@ -102,7 +102,8 @@ Result<std::string> device_source(const Program& program) {
   }
   if (!mono) return text + "\n" + kernels;
   return text +
-         "\nstatic __device__ void obk_dispatch(int32_t body, const ObkTask* t, const int64_t* p, "
+         "\nstatic __device__ __forceinline__ void obk_dispatch(int32_t body, const ObkTask* t, "
+         "const int64_t* p, "
          "void* const* x, ObkLanes* w) {\n  switch (body) {\n" +
          cases + "  }\n}\n";
 }
