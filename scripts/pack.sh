@@ -8,7 +8,9 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 say() { printf '%s\n' "$*" >&2; }
 fail() { say "error: $*"; exit 1; }
 [ $# -eq 1 ] || fail "usage: scripts/pack.sh DIR"
-command -v cmake ninja g++ >/dev/null || need_packages
+for tool in cmake ninja g++; do
+  command -v $tool >/dev/null || fail "$tool is not here: scripts/build.sh installs what building needs"
+done
 build=${OBELISK_PACK_BUILD:-build-pack}
 programs=(obelisk gpu_test gpu_blocks_test)
 cmake -S . -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DOBELISK_STATIC=ON >/dev/null

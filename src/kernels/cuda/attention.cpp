@@ -27,7 +27,7 @@ double cuda_attention_nanos(int32_t type, int64_t queries, int64_t keys, int64_t
   const double chain = static_cast<double>((keys + lap - 1) / lap), rounds = 8 >> cut.groups_log;
   const double width = static_cast<double>(size + columns), per_key = sizes.keys / 16.0;
   const double block = (type == kObkF32 ? 800 + 17 * width : 200 + 3.3 * width) * per_key;
-  const double join = 150 + 250.0 * static_cast<double>((rows * fours + 255) / 256);
+  const double join = 150 + 180.0 * static_cast<double>((rows * fours + 255) / 256);
   return 900 + passes * rounds * (chain * block + join);
 }
 
