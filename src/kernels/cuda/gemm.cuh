@@ -54,36 +54,14 @@ static constexpr bool kWgmmaTiles = false;
 #define OBK_TILE_FUNCTION __noinline__
 #endif
 
-template <bool kBfloat>
-static __device__ OBK_TILE_FUNCTION void gemm16() {
+/* Any rows, columns, k and operands, in passes. A function of its own, as is the short way: together
+ * they would hold more registers than there are. */
+template <bool kBfloat, bool kPanel>
+static __device__ OBK_TILE_FUNCTION void gemm16_passes() {
   const ObkGemm g = tile_arguments();
   const uint32_t work = (shared_address(g.scratch) + 1023) & ~1023u;
   const int m = (int)g.m, n = (int)g.n, k = (int)g.k, chunks = (k + 63) >> 6;
   const int most = gemm_pass_columns(m);
-  const int pages = ring_state().pages;
-  if (m <= 64 && n <= most && g.packed && pages > 0 && k > 0 && (k & 63) == 0) {
-    Pass16 p = {};
-    p.rows = m, p.columns = n, p.padded = gemm_pass_rows(m), p.blocks16 = (n + 15) >> 4;
-    p.weights.groups = p.blocks16 * 2, p.weights.chunks = chunks;
-    p.weights.from = (const char*)g.b + (int64_t)((int)g.column >> 3) * chunks * 1024;
-    p.c = (float*)g.c, p.c_row = g.c_row, p.accumulate = g.accumulate != 0;
-    p.a = {(const uint16_t*)g.a, g.a_row, g.a_col, m, k, 0};
-    if (g.panel)
-      p.panel = shared_address(g.a), p.panel_rows = (int)g.a_row;
-    else
-      p.a.choose();
-    if ((p.panel || (p.a.mode == 0 && k * p.padded * 2 <= OBK_GEMM_PANEL)) &&
-        chunks <= pages * p.weights.chunks_a_page() && !kWgmmaTiles) {
-      const int each = (p.blocks16 * (p.padded >> 4) + 3) >> 2;
-      if (each <= 1)
-        pass_whole<kBfloat, 1>(work, p);
-      else if (each <= 3)
-        pass_whole<kBfloat, 3>(work, p);
-      else
-        pass_whole<kBfloat, 6>(work, p);
-      return;
-    }
-  }
 #pragma unroll 1
   for (int column = 0; column < n; column += most)
 #pragma unroll 1
@@ -95,7 +73,7 @@ static __device__ OBK_TILE_FUNCTION void gemm16() {
       p.accumulate = g.accumulate != 0;
       p.a = {(const uint16_t*)g.a + row * g.a_row, g.a_row, g.a_col, p.rows, k, 0};
       p.a.choose();
-      if (g.panel) p.panel = shared_address(g.a), p.panel_rows = (int)g.a_row;
+      if (kPanel) p.panel = shared_address(g.a), p.panel_rows = (int)g.a_row;
       if (g.packed) {
         p.weights.groups = p.blocks16 * 2, p.weights.chunks = chunks;
         p.weights.from =
@@ -111,14 +89,52 @@ static __device__ OBK_TILE_FUNCTION void gemm16() {
     }
 }
 
+/* kPanel: the body wrote A. Apart, for both in one would hold too many registers. */
+template <bool kBfloat, bool kPanel>
+static __device__ OBK_TILE_FUNCTION void gemm16() {
+  const ObkGemm g = tile_arguments();
+  const uint32_t work = (shared_address(g.scratch) + 1023) & ~1023u;
+  const int m = (int)g.m, n = (int)g.n, k = (int)g.k, chunks = (k + 63) >> 6;
+  const int most = gemm_pass_columns(m);
+  const int pages = ring_state().pages;
+  if (m <= 64 && n <= most && g.packed && pages > 0 && k > 0 && (k & 63) == 0) {
+    Pass16 p = {};
+    p.rows = m, p.columns = n, p.padded = gemm_pass_rows(m), p.blocks16 = (n + 15) >> 4;
+    p.weights.groups = p.blocks16 * 2, p.weights.chunks = chunks;
+    p.weights.from = (const char*)g.b + (int64_t)((int)g.column >> 3) * chunks * 1024;
+    p.c = (float*)g.c, p.c_row = g.c_row, p.accumulate = g.accumulate != 0;
+    p.a = {(const uint16_t*)g.a, g.a_row, g.a_col, m, k, 0};
+    if (kPanel)
+      p.panel = shared_address(g.a), p.panel_rows = (int)g.a_row;
+    else
+      p.a.choose();
+    if ((p.panel || (p.a.mode == 0 && k * p.padded * 2 <= OBK_GEMM_PANEL)) &&
+        chunks <= pages * p.weights.chunks_a_page() && !kWgmmaTiles) {
+      const int each = (p.blocks16 * (p.padded >> 4) + 3) >> 2;
+      if (each <= 1)
+        pass_whole<kBfloat, 1>(work, p);
+      else if (each <= 3)
+        pass_whole<kBfloat, 3>(work, p);
+      else
+        pass_whole<kBfloat, 6>(work, p);
+      return;
+    }
+  }
+  gemm16_passes<kBfloat, kPanel>();
+}
+
 template <int kType>
 static __device__ __forceinline__ void gemm_tile(ObkLanes*, const ObkGemm& g) {
   if (threadIdx.x == 0) tile_arguments() = g;
   __syncthreads();
-  if (kType == kObkF16)
-    gemm16<false>();
+  if (kType == kObkF16 && g.panel)
+    gemm16<false, true>();
+  else if (kType == kObkF16)
+    gemm16<false, false>();
+  else if (kType == kObkBf16 && g.panel)
+    gemm16<true, true>();
   else if (kType == kObkBf16)
-    gemm16<true>();
+    gemm16<true, false>();
   else if (kType == kObkF64)
     fma_tile<FmaF64>();
   else if (kType == kObkF32)
