@@ -119,7 +119,7 @@ extern "C" __global__ void __launch_bounds__(256, 1)
   if (bad) atomicAdd(wrong, (unsigned long long)bad);
 }
 
-#if OBK_TYPE == 2 || OBK_TYPE == 3
+#if defined OBK_CHAIN && (OBK_TYPE == 2 || OBK_TYPE == 3)
 #if OBK_TYPE == 3
 #define NARROW obk::narrow_bf16_bits
 #else
@@ -558,7 +558,7 @@ class Chain : public testing::TestWithParam<ChainCase> {};
 
 TEST_P(Chain, EqualsReferenceAndIsTimed) {
   const ChainCase c = GetParam();
-  OPEN(g, kText, defined(c.type));
+  OPEN(g, kText, defined(c.type), "OBK_CHAIN");
   const int64_t bytes = kernels::cuda_gemm_packed_bytes(c.type, c.n, c.k);
   const int layers = static_cast<int>(std::max<int64_t>(2, (int64_t{150} << 20) / bytes));
   const int checked = 4;
