@@ -12,6 +12,7 @@ std::vector<Pass> table(const Options& options) {
       {"simplify_algebra", "what changes nothing goes, what is done twice is done once", simplify_algebra},
       {"raise_layer_norm", "normalisations told in parts become one op", raise_layer_norm},
       {"raise_activations", "activations told in parts become one op", raise_activations},
+      {"raise_rotary", "rotary embeddings told in parts become one op", raise_rotary},
       {"raise_attention", "attention told in parts becomes one op", raise_attention},
       {"merge_qkv", "products of one input with several weights become one", merge_qkv},
       {"fold_batch_norm", "scales and shifts of channels go into weights and biases", fold_batch_norm},

@@ -18,6 +18,7 @@
 #include "passes/raise_activations.h"
 #include "passes/raise_attention.h"
 #include "passes/raise_layer_norm.h"
+#include "passes/raise_rotary.h"
 #include "passes/remove_dead.h"
 #include "passes/simplify_algebra.h"
 #include "passes/stage_conv_inputs.h"

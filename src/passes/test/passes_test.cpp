@@ -31,6 +31,9 @@ TEST(Passes, ConvertPrecision) {
     return convert_precision(std::move(graph), precision);
   });
 }
+TEST(Passes, RaiseRotary) {
+  graph::run_cases("src/passes/test/raise_rotary.ir", raise_rotary);
+}
 TEST(Passes, RaiseAttention) {
   graph::run_cases("src/passes/test/raise_attention.ir", raise_attention);
 }

@@ -55,6 +55,16 @@ INSTANTIATE_TEST_SUITE_P(Graphs, Differential, testing::Values(
   %5: f32[99,4] = Exp(%4)
   out %5 "z"
 })"},
+    std::pair{"rotary", R"(graph "g" {
+  in %0 "x": f32[2,5,3,8]
+  in %1 "cos": f32[2,5,4]
+  in %2 "sin": f32[2,5,4]
+  %3: f32[2,5,3,8] = Tanh(%0)
+  %4: f32[2,3,5,8] = Transpose(%3) {perm = [0, 2, 1, 3]}
+  %5: f32[2,3,5,8] = RotaryEmbedding(%4, %1, %2)
+  %6: f32[2,3,5,8] = Add(%5, %5)
+  out %6 "z"
+})"},
     std::pair{"matmul_bias", R"(graph "g" {
   in %0 "x": f32[2,9,40]
   in %1 "w": f32[40,24]
