@@ -98,7 +98,8 @@ double cuda_conv_nanos(const ObkConv* conv) {
   }
   for_passes(*conv, [&](int32_t first, int32_t pixels, int32_t channels) {
     const ConvPlan p = conv_plan(conv, first, pixels, channels, 1);
-    const double k = taps * static_cast<double>(conv->in_channels), k_padded = p.k_blocks * 128 / size;
+    const double k = taps * static_cast<double>(conv->in_channels);
+    const double k_padded = p.k_blocks * 128 / size;
     const double x = p.patch_pitch ? p.patch_bytes : pixels * k * size;
     const double far = (x + p.channels * k_padded * size) / 90;  // L2, bytes a nanosecond
     const double near = k_padded * size * (2 * p.pixels + p.channels) / 240;  // fragments

@@ -47,6 +47,10 @@ struct ConvWindow {
     return (uint32_t)y < (uint32_t)height && (uint32_t)x < (uint32_t)width;
   }
   __device__ const char* at(int y, int x) const { return this->x + y * x_row + x * x_pixel; }
+  /* Without padding: whether the output rows up to this pixel's read rows of the image alone. */
+  __device__ bool bottom_inside(int pixel) const {
+    return conv_div(pixel, out_width) * stride_h < height && (out_width - 1) * stride_w < width;
+  }
   /* 16-byte copies never leave a tap nor an alignment. */
   __device__ bool aligned(int size) const {
     return in * size % 16 == 0 && (((uint64_t)x | x_row | x_pixel) & 15) == 0;
@@ -58,19 +62,24 @@ struct ConvWindow {
 template <int kSize>
 struct ConvGather {
   static constexpr int kEach = 16 / kSize;
-  int y[2], x[2];    /* where the pixels' first tap lies in X; far outside: there is no such pixel */
-  int k, c, ky, kx;  /* of the piece in the next block: index, channel, tap times dilation */
-  bool whole;
+  int y[2], x[2];   /* the pixels' first tap in X; far outside: there is no such pixel */
+  int k, c, ky, kx; /* of the piece in the next block: index, channel, tap times dilation */
+  bool whole, single; /* single: one tap, inside of the image for every pixel */
+  const char* from[2];
 
   __device__ void start(const ConvWindow& v, int first, int pixels) {
     whole = v.aligned(kSize);
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const int r = (threadIdx.x >> 3) + i * 32, pixel = first + r;
-      const int row = pixel / v.out_width, column = pixel - row * v.out_width;
+      const int row = conv_div(pixel, v.out_width), column = pixel - row * v.out_width;
       y[i] = r < pixels ? row * v.stride_h - v.top : -(1 << 30);
       x[i] = column * v.stride_w - v.left;
+      /* Sums of pixels that are not there are not stored. */
+      from[i] = v.at(r < pixels ? y[i] : 0, r < pixels ? x[i] : 0);
     }
+    single = whole && v.kernel_h * v.kernel_w == 1 && (v.top | v.left) == 0 &&
+             v.bottom_inside(first + pixels - 1);
     k = (threadIdx.x & 7) * kEach, c = k, ky = kx = 0;
     if (whole) wrap(v);
   }
@@ -81,8 +90,21 @@ struct ConvGather {
     }
   }
   /* `blocks` blocks to shared memory at `to`: [block][padded pixels][128 bytes]. */
-  __device__ void load(uint32_t to, const ConvWindow& v, int padded, int blocks) {
+  __device__ __forceinline__ void load(uint32_t to, const ConvWindow& v, int padded, int blocks) {
     const int piece = threadIdx.x & 7, row = threadIdx.x >> 3;
+    if (single && k + blocks * 8 * kEach <= v.in + (threadIdx.x & 7) * kEach) {
+      const uint32_t at = to + row * 128 + ((piece ^ (row & 7)) << 4);
+      const char *a = from[0] + k * kSize, *b = from[1] + k * kSize;
+      const bool here = row < padded, here32 = row + 32 < padded;
+#pragma unroll 4
+      for (int e = 0; e < blocks; ++e) {
+        if (here) copy16(at + e * padded * 128, a + e * 128);
+        if (here32) copy16(at + e * padded * 128 + 4096, b + e * 128);
+      }
+      k += blocks * 8 * kEach, c = k;
+      wrap(v);
+      return;
+    }
 #pragma unroll 1
     for (int b = 0; b < blocks; ++b, to += padded * 128) {
 #pragma unroll
@@ -144,17 +166,19 @@ static __device__ inline void conv_load_patch(uint32_t to, const ConvWindow& v, 
 }
 
 /* Blocks of packed 16-bit weights: [block][group of 8 channels] of 1024 bytes. */
-static __device__ inline void conv_load_atoms(uint32_t to, const char* from, int groups,
-                                              int k_blocks, int first, int blocks) {
-  const int piece = threadIdx.x & 63;
-  int group = threadIdx.x >> 6, block = 0;
-  while (group >= groups) group -= groups, ++block;
-#pragma unroll 1
-  for (int i = threadIdx.x >> 6; i < groups * blocks; i += kConvThreads / 64) {
-    copy16(to + i * 1024 + piece * 16,
-           from + ((int64_t)group * k_blocks + first + block) * 1024 + piece * 16);
-    group += kConvThreads / 64;
-    while (group >= groups) group -= groups, ++block;
+static __device__ __forceinline__ void conv_load_atoms(uint32_t to, const char* from, int groups,
+                                                       int k_blocks, int first, int blocks) {
+  const int piece = (threadIdx.x & 63) * 16, sub = threadIdx.x >> 6;
+  const int group = groups == 2 ? sub & 1 : sub, step = groups == 2 ? 2 : 1;
+  int b = groups == 2 ? sub >> 1 : 0;
+  const char* at = from + ((int64_t)group * k_blocks + first) * 1024 + piece;
+  const int64_t four = (int64_t)k_blocks * 4096;
+  const bool more = group + 4 < groups;
+  to += group * 1024 + piece;
+#pragma unroll 4
+  for (; b < blocks; b += step) {
+    copy16(to + b * groups * 1024, at + b * 1024);
+    if (more) copy16(to + b * groups * 1024 + 4096, at + four + b * 1024);
   }
 }
 
@@ -168,27 +192,47 @@ static __device__ inline int64_t conv_place(const ObkConv& g, int q) {
   return row * g.y_row + (linear - row * wide - (int)g.column) * g.y_pixel;
 }
 
-/* Four partial sums [part][pixel][pitch] at `work` become Y: pixels of one pass. */
+/* Four partial sums [part][pixel][pitch] at `work` become Y: pixels of one pass, four channels a
+ * thread. */
 static __device__ inline void conv_store(const ObkConv& g, uint32_t work, int padded, int pitch,
                                          int pixel, int pixels, int channel, int channels) {
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, plane = padded * pitch * 4;
-#pragma unroll 1
-  for (int q = warp; q < pixels; q += kConvThreads / 32) {
-    float* to = g.y + conv_place(g, pixel + q) + channel;
-    for (int c = lane; c < channels; c += 32) {
+  const int plane = padded * pitch * 4, shift = pitch > 36 ? 4 : pitch > 20 ? 3 : 2;
+  const int c = (threadIdx.x & ((1 << shift) - 1)) * 4, own = min(4, channels - c);
+  const bool dense = g.y_row == g.out_width * g.y_pixel, accumulate = g.accumulate != 0;
+  const int64_t y_pixel = g.y_pixel;
+  float* y = g.y + channel + c;
+  const bool wide = own == 4 && dense && (((uint64_t)y | y_pixel * 4) & 15) == 0;
+  if (own > 0) {
+#pragma unroll 4
+    for (int q = threadIdx.x >> shift; q < pixels; q += kConvThreads >> shift) {
       const uint32_t from = work + (q * pitch + c) * 4;
-      float sum = load_shared(from) + load_shared(from + plane);
-      sum += load_shared(from + 2 * plane);
-      sum += load_shared(from + 3 * plane);
-      to[c] = g.accumulate ? to[c] + sum : sum;
+      uint32_t bits[4][4];
+#pragma unroll
+      for (int part = 0; part < 4; ++part) load_shared16(bits[part], from + part * plane);
+      float sum[4];
+#pragma unroll
+      for (int e = 0; e < 4; ++e)
+        sum[e] = ((__uint_as_float(bits[0][e]) + __uint_as_float(bits[1][e])) +
+                  __uint_as_float(bits[2][e])) + __uint_as_float(bits[3][e]);
+      float* to = y + (dense ? (pixel + q) * y_pixel : conv_place(g, pixel + q));
+      if (wide && !accumulate) {
+        asm volatile("st.v4.f32 [%0], {%1,%2,%3,%4};" ::"l"(to), "f"(sum[0]), "f"(sum[1]),
+                     "f"(sum[2]), "f"(sum[3])
+                     : "memory");
+      } else {
+#pragma unroll
+        for (int e = 0; e < 4; ++e)
+          if (e < own) to[e] = accumulate ? to[e] + sum[e] : sum[e];
+      }
     }
   }
   __syncthreads();
 }
 
-template <bool kBfloat>
-static __device__ inline void conv_pass16(const ObkConv& g, uint32_t work, int pixel, int pixels,
-                                          int channel, int channels) {
+/* kMs blocks of 16 channels by kJs of 16 pixels for each warp, some perhaps twice. */
+template <bool kBfloat, int kMs, int kJs>
+static __device__ __noinline__ void conv_pass16(const ObkConv& g, uint32_t work, int pixel,
+                                                int pixels, int channel, int channels) {
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, part = warp % 4, half = warp / 4;
   const ConvWindow v(g, 2);
   const int first = (int)(g.row * g.out_width + g.column) + pixel;
@@ -221,22 +265,23 @@ static __device__ inline void conv_pass16(const ObkConv& g, uint32_t work, int p
   const bool by_channels = blocks_c > 1;
   const int m0 = by_channels ? half : 0, j0 = by_channels ? 0 : half;
   const int j_step = by_channels ? 1 : 2;
-  const int ms = by_channels ? (blocks_c - half + 1) / 2 : 1;
-  const int js = by_channels ? blocks_p : (blocks_p - half + 1) / 2;
+  const uint32_t m_step = m0 + 2 < blocks_c ? 4096 : 0;
   /* Lane's share of ldmatrix: weights (8 channels, half of k), pixels (8 pixels, half of k). */
   const int r = lane & 7, piece = part * 2;
   const uint32_t a_at =
       (m0 * 2 + ((lane >> 3) & 1)) * 1024 + r * 128 + (((piece + (lane >> 4)) ^ r) << 4);
-  uint32_t x_at[4];
+  uint32_t x_at[kJs];
 #pragma unroll
-  for (int j = 0; j < 4; ++j) {
-    int q = (j0 + j * j_step) * 16 + (lane >> 4) * 8 + r;
+  for (int j = 0; j < kJs; ++j) {
+    int q = min(j0 + j * j_step, blocks_p - 1) * 16 + (lane >> 4) * 8 + r;
     const int k_half = (lane >> 3) & 1;
     if (patch) {
       q = first + (q < pixels ? q : pixels - 1);
-      const int row = q / v.out_width, column = q - row * v.out_width;
+      const int row = conv_div(q, v.out_width), column = q - row * v.out_width;
       x_at[j] = ((row * v.stride_h - v.top - p.patch_row) * p.patch_columns +
-                 column * v.stride_w - v.left - p.patch_column) * p.patch_pitch + k_half * 16;
+                 column * v.stride_w - v.left - p.patch_column) *
+                    p.patch_pitch +
+                k_half * 16;
     } else {
       x_at[j] = q * 128 + (((piece + k_half) ^ r) << 4);
     }
@@ -254,7 +299,7 @@ static __device__ inline void conv_pass16(const ObkConv& g, uint32_t work, int p
   };
   wrap();
 
-  float sum[2][8][4] = {};
+  float sum[kMs][kJs * 2][4] = {};
 #pragma unroll 1
   for (int s = -kConvStages, block = 0; block < p.k_blocks; ++s) {
     if (s == 0)
@@ -266,24 +311,23 @@ static __device__ inline void conv_pass16(const ObkConv& g, uint32_t work, int p
     if (s < 0) continue;
     const uint32_t stage = stages + s % kConvStages * p.stage_bytes;
     uint32_t a_from = stage + behind + a_at, x_from = stage;
-    for (int b = 0; b < p.stage_blocks && block < p.k_blocks; ++b, ++block) {
+    const int count = min(p.stage_blocks, p.k_blocks - block);
+#pragma unroll 2
+    for (int b = 0; b < count; ++b, ++block) {
       if (!patch || block * 64 + part * 16 < k_all) { /* nothing of the patch lies behind k */
         const uint32_t x_base = patch ? tap + c * 2 : x_from;
-        uint32_t a[2][4], x[4];
-        load_matrices(a[0], a_from);
-        if (ms > 1) load_matrices(a[1], a_from + 4096);
+        uint32_t a[kMs][4], x[kJs][4];
 #pragma unroll
-        for (int j = 0; j < 4; ++j) {
-          if (j < js) {
-            load_matrices(x, x_base + x_at[j]);
-            mma_16x8x16<kBfloat>(sum[0][j * 2], a[0], x[0], x[1]);
-            mma_16x8x16<kBfloat>(sum[0][j * 2 + 1], a[0], x[2], x[3]);
-            if (ms > 1) {
-              mma_16x8x16<kBfloat>(sum[1][j * 2], a[1], x[0], x[1]);
-              mma_16x8x16<kBfloat>(sum[1][j * 2 + 1], a[1], x[2], x[3]);
-            }
+        for (int m = 0; m < kMs; ++m) load_matrices(a[m], a_from + (m ? m_step : 0));
+#pragma unroll
+        for (int j = 0; j < kJs; ++j) load_matrices(x[j], x_base + x_at[j]);
+#pragma unroll
+        for (int j = 0; j < kJs; ++j)
+#pragma unroll
+          for (int m = 0; m < kMs; ++m) {
+            mma_16x8x16<kBfloat>(sum[m][j * 2], a[m], x[j][0], x[j][1]);
+            mma_16x8x16<kBfloat>(sum[m][j * 2 + 1], a[m], x[j][2], x[j][3]);
           }
-        }
       }
       a_from += groups * 1024, x_from += p.pixels * 128, c += 64;
       if (patch) wrap();
@@ -293,10 +337,10 @@ static __device__ inline void conv_pass16(const ObkConv& g, uint32_t work, int p
   __syncthreads();
   const int pitch = p.channels + 4;
 #pragma unroll
-  for (int m = 0; m < 2; ++m)
+  for (int m = 0; m < kMs; ++m)
 #pragma unroll
-    for (int j = 0; j < 8; ++j)
-      if (m < ms && j / 2 < js) {
+    for (int j = 0; j < kJs * 2; ++j)
+      if (m0 + m * 2 < blocks_c && j0 + j / 2 * j_step < blocks_p) {
         const int q = (j0 + j / 2 * j_step) * 16 + j % 2 * 8 + lane % 4 * 2;
         const int o = (m0 + m * 2) * 16 + lane / 4;
         const uint32_t at = work + ((part * p.pixels + q) * pitch + o) * 4;
@@ -309,15 +353,23 @@ static __device__ inline void conv_pass16(const ObkConv& g, uint32_t work, int p
 }
 
 template <bool kBfloat>
-static __device__ __noinline__ void conv16(const ObkConv& g) {
+static __device__ inline void conv16(const ObkConv& g) {
   const uint32_t work = (shared_address(g.scratch) + 127) & ~127u;
   const int all = conv_pixels(g), channels = (int)g.channels;
 #pragma unroll 1
   for (int pixel = 0; pixel < all; pixel += kConvPass)
 #pragma unroll 1
-    for (int c = 0; c < channels; c += kConvPass)
-      conv_pass16<kBfloat>(g, work, pixel, min(kConvPass, all - pixel), c,
-                           min(kConvPass, channels - c));
+    for (int c = 0; c < channels; c += kConvPass) {
+      const int high = min(kConvPass, all - pixel), wide = min(kConvPass, channels - c);
+      if (wide > 32 && high > 32)
+        conv_pass16<kBfloat, 2, 4>(g, work, pixel, high, c, wide);
+      else if (wide > 32)
+        conv_pass16<kBfloat, 2, 2>(g, work, pixel, high, c, wide);
+      else if (wide > 16 && high > 32)
+        conv_pass16<kBfloat, 1, 4>(g, work, pixel, high, c, wide);
+      else
+        conv_pass16<kBfloat, 1, 2>(g, work, pixel, high, c, wide);
+    }
 }
 
 }  // namespace obk

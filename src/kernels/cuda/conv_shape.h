@@ -38,6 +38,18 @@ struct ConvPlan {
 OBK_BOTH int32_t conv_size(int32_t type) { return type == kObkF32 ? 4 : 2; }
 OBK_BOTH int32_t conv_up(int32_t n, int32_t to) { return (n + to - 1) / to * to; }
 
+/* n / d for small numbers that are not negative: on the device without the long way. */
+OBK_BOTH int32_t conv_div(int32_t n, int32_t d) {
+#ifdef __CUDA_ARCH__
+  if (n < 1 << 23) {
+    int32_t q = (int32_t)__fdividef((float)n, (float)d);
+    const int32_t rest = n - q * d;
+    return rest < 0 ? q - 1 : rest >= d ? q + 1 : q;
+  }
+#endif
+  return n / d;
+}
+
 /* Output pixels first .. first + pixels of an image. `patch`: X's address allows one. */
 OBK_BOTH struct ConvPlan conv_plan(const struct ObkConv* g, int32_t first, int32_t pixels,
                                    int32_t channels, int32_t patch) {
@@ -46,7 +58,7 @@ OBK_BOTH struct ConvPlan conv_plan(const struct ObkConv* g, int32_t first, int32
   const int32_t taps = (int32_t)(g->kernel_h * g->kernel_w), wide = (int32_t)g->out_width;
   p.pixels = conv_up(pixels, 16), p.channels = conv_up(channels, size == 4 ? 32 : 16);
   p.k_blocks = (taps * in * size + 127) / 128;
-  const int32_t top = first / wide, bottom = (first + pixels - 1) / wide;
+  const int32_t top = conv_div(first, wide), bottom = conv_div(first + pixels - 1, wide);
   const int32_t left = top == bottom ? first - top * wide : 0;
   const int32_t right = top == bottom ? left + pixels - 1 : wide - 1;
   p.patch_row = top * (int32_t)g->stride_h - (int32_t)g->pad_top;
@@ -62,7 +74,8 @@ OBK_BOTH struct ConvPlan conv_plan(const struct ObkConv* g, int32_t first, int32
     p.patch_pitch = (int32_t)pitch, p.patch_bytes = conv_up((int32_t)bytes, 128);
   /* A block of k takes 128 bytes of a pixel and of a channel. */
   const int32_t block = (p.patch_pitch ? p.channels : p.pixels + p.channels) * 128;
-  const int32_t room = (p.patch_pitch ? kConvWeights : kConvPanel) / kConvStages / block;
+  const int32_t room =
+      conv_div((p.patch_pitch ? kConvWeights : kConvPanel) / kConvStages / 128, block / 128);
   const int32_t all = (p.k_blocks + kConvStages - 1) / kConvStages;
   p.stage_blocks = all < room ? all : room > 1 ? room : 1;
   p.stage_bytes = p.stage_blocks * block;
