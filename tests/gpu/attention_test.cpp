@@ -18,9 +18,9 @@ constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 constexpr const char* kText = R"cu(
 #include "attention.cuh"
 
-#define ATTEND(queries, keys)                                                             \
+#define ATTEND(QUERIES, KEYS)                                                             \
   extern "C" __global__ void __launch_bounds__(256, 1)                                    \
-      attend_##queries##_##keys(const ObkAttention* tiles, int scratch, int through) {    \
+      attend_##QUERIES##_##KEYS(const ObkAttention* tiles, int scratch, int through) {    \
     extern __shared__ __align__(128) char shared[];                                       \
     ObkLanes lanes = {};                                                                  \
     ObkLanes* w = &lanes;                                                                 \
@@ -29,7 +29,7 @@ constexpr const char* kText = R"cu(
     const int64_t pitch = g.y_row;                                                        \
     g.scratch = shared;                                                                   \
     if (through) g.y = (float*)(shared + scratch), g.y_row = g.value_size;                \
-    OBK_ATTENTION_TILE(OBK_TYPE, g, OBK_SIZE, OBK_VALUE, queries, keys);                  \
+    OBK_ATTENTION_TILE(OBK_TYPE, g, OBK_SIZE, OBK_VALUE, QUERIES, KEYS);                  \
     if (!through) return;                                                                 \
     for (int64_t i = threadIdx.x; i < g.queries * g.value_size; i += 256)                 \
       y[i / g.value_size * pitch + i % g.value_size] = g.y[i];                            \
