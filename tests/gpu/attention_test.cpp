@@ -171,7 +171,7 @@ class Attention : public testing::TestWithParam<Shape> {
     SCOPED_TRACE(fmt::format("{}: {} queries, {} keys, causal {} {}, zero {}", what, t.queries,
                              t.keys, t.causal, t.causal_offset, t.zero_if_masked));
     const std::vector<float> got = run({t}, through);
-    const double step = t.type == kObkF32 ? 1e-5 : t.type == kObkF16 ? 3e-3 : 2.4e-2;
+    const double step = t.type == kObkF32 ? 2e-5 : t.type == kObkF16 ? 3e-3 : 2.4e-2;
     for (int64_t i = 0; i < t.queries; ++i) {
       std::vector<double> score(static_cast<size_t>(t.keys));
       double largest = -kInfinity, total = 0;
