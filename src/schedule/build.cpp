@@ -201,7 +201,7 @@ bool cut_by_cost(const Group& group, const target::DeviceSpec& device, Work& wor
       const int64_t count = batches * ((inner + rows - 1) / rows) * ((n + columns - 1) / columns);
       const int64_t rounds = (count + device.sms - 1) / device.sms;
       double nanos = tiles.gemm_nanos(type, std::min(rows, inner), std::min(columns, n), k);
-      // The prologue: rows go to eight warps in turn; 384 columns took 2 us a row on an H200 (bench/results/h200_networks.json).
+      // The prologue: rows go to eight warps in turn. The rate is a guess: no device turns prologues on by itself yet.
       if (group.prologue) nanos += static_cast<double>((std::min(rows, inner) + 7) / 8) * (500 + 4 * static_cast<double>(k));
       if (best != 0 && rounds * nanos >= best) continue;
       best = rounds * nanos;
