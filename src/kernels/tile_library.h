@@ -60,8 +60,9 @@ struct TileLibrary {
   /// Nanoseconds of one tile on one SM. Null: tiles are whole output rows and the device's rates
   /// decide; else tiles are pixels in row order, cut by this.
   double (*conv_nanos)(const ObkConv* conv);
-  /// Bodies give attention's size, value_size, most queries and keys as constants: they change device code.
-  bool attention_constants;
+  /// Bodies are for threads that wait for what they load: shapes are constants of their text, rows are
+  /// walked in vectors.
+  bool vectors;
   int64_t (*attention_scratch_bytes)(const ObkAttention* attention);
   /// Nanoseconds of one tile on one SM, for the cut; 0: the device's rates decide.
   double (*attention_nanos)(int32_t type, int64_t queries, int64_t keys, int64_t size,

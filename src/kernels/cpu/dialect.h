@@ -49,7 +49,27 @@
 #define OBK_FOR_BLOCK(k, n) OBK_LANES for (int64_t k = 0; k < n; ++k)
 #define OBK_BLOCK_VALUES(type, name) type name[OBK_BLOCK]
 #define OBK_AT(name, k) name[k]
+/* Rows in vectors (codegen/vectors.h): a core stands for all threads, its batches are the second of the counts. */
+#define OBK_EACH(i, n) for (int i = 0; i < (n); ++i)
+#define OBK_ALL_THREADS 1
+#define OBK_THREAD 0
+#define OBK_POINTS(device, core) (core)
+#define OBK_COUNT_POINTS(t, vectors) ((int)((t)->r1 - (t)->r0) * (vectors))
+#define OBK_LANES_OF(n) 1
+#define OBK_LANE(n) 0
+#define OBK_GROUP(n) 0
+#define OBK_GROUPS(n) 1
+#define OBK_UNITS(vectors, lanes) (((vectors) + (lanes) - 1) / (lanes))
+#define OBK_JOINED(lanes, op, v) (v)
+#define OBK_SHARE_ROWS(n)
 
+namespace obk {
+
+template <int n> static inline void load_bytes(const void* from, uint32_t* words) { memcpy(words, from, n); }
+template <int n> static inline void store_bytes(void* to, const uint32_t* words) { memcpy(to, words, n); }
+
+}  // namespace obk
+#include "packs.h"
 namespace obk {
 
 static inline int64_t block_of(int64_t row, int64_t end, int64_t extent) {

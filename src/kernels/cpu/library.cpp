@@ -38,7 +38,7 @@ const TileLibrary kCpuTiles = {
     .depthwise_pack = obk_depthwise_pack,
     .conv_scratch_bytes = obk_conv_scratch_bytes,
     .conv_nanos = nullptr,
-    .attention_constants = false,
+    .vectors = false,
     .attention_scratch_bytes = obk_attention_scratch_bytes,
     .attention_nanos = nullptr,
 };

@@ -38,8 +38,62 @@ static __device__ inline void replace_bits(uint8_t* byte, uint32_t mask, uint32_
 }  // namespace obk
 
 #define OBK_OWN_HALF
+#define OBK_OWN_PAIRS
 #define OBK_SHARED_BYTES
 #include "numbers.h"
+
+namespace obk {
+
+/* Elements that lie together, in accesses of up to 16 bytes. */
+template <int n>
+static __device__ __forceinline__ void load_bytes(const void* from, uint32_t* words) {
+  if (n % 16 == 0) {
+#pragma unroll
+    for (int k = 0; k < n / 16; ++k) {
+      const uint4 v = ((const uint4*)from)[k];
+      words[4 * k] = v.x, words[4 * k + 1] = v.y, words[4 * k + 2] = v.z, words[4 * k + 3] = v.w;
+    }
+  } else if (n == 8) {
+    const uint2 v = *(const uint2*)from;
+    words[0] = v.x, words[1] = v.y;
+  } else if (n == 4) {
+    words[0] = *(const uint32_t*)from;
+  } else if (n == 2) {
+    words[0] = *(const uint16_t*)from;
+  } else {
+    words[0] = *(const uint8_t*)from;
+  }
+}
+template <int n>
+static __device__ __forceinline__ void store_bytes(void* to, const uint32_t* words) {
+  if (n % 16 == 0) {
+#pragma unroll
+    for (int k = 0; k < n / 16; ++k)
+      ((uint4*)to)[k] = make_uint4(words[4 * k], words[4 * k + 1], words[4 * k + 2], words[4 * k + 3]);
+  } else if (n == 8) {
+    *(uint2*)to = make_uint2(words[0], words[1]);
+  } else if (n == 4) {
+    *(uint32_t*)to = words[0];
+  } else if (n == 2) {
+    *(uint16_t*)to = (uint16_t)words[0];
+  } else {
+    *(uint8_t*)to = (uint8_t)words[0];
+  }
+}
+static __device__ __forceinline__ uint32_t pair_f16_bits(float low, float high) {
+  uint32_t bits;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(high), "f"(low));
+  return bits;
+}
+static __device__ __forceinline__ uint32_t pair_bf16_bits(float low, float high) {
+  uint32_t bits;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(high), "f"(low));
+  return bits;
+}
+
+}  // namespace obk
+
+#include "packs.h"
 
 /* A worker as a thread of its CTA sees it, for one task. */
 struct ObkLanes : ObkWorker {
@@ -102,8 +156,28 @@ struct ObkLanes : ObkWorker {
 #define OBK_FOR_BLOCK(k, n) for (int64_t k = threadIdx.x % 32; k < n; k += 32)
 #define OBK_BLOCK_VALUES(type, name) type name
 #define OBK_AT(name, k) name
+/* Rows in vectors (codegen/vectors.h). How lanes share a row is the text's choice, by the row's length alone. */
+#define OBK_EACH(i, n) _Pragma("unroll") for (int i = 0; i < (n); ++i)
+#define OBK_ALL_THREADS 256
+#define OBK_THREAD ((int)threadIdx.x)
+#define OBK_POINTS(device, core) (device)
+#define OBK_COUNT_POINTS(t, vectors) ((int)((t)->r1 - (t)->r0) * (vectors))
+#define OBK_LANES_OF(n) (n)
+#define OBK_LANE(n) ((int)threadIdx.x % (n))
+#define OBK_GROUP(n) ((int)threadIdx.x / (n))
+#define OBK_GROUPS(n) (OBK_ALL_THREADS / (n))
+#define OBK_UNITS(vectors, lanes) (((vectors) + (lanes)-1) / (lanes))
+#define OBK_JOINED(lanes, op, v) obk::join_lanes<lanes>(w, v, obk::op())
+/* A row walked lane by lane, by a warp or by the whole CTA. */
+#define OBK_SHARE_ROWS(n) obk::share_rows(w, n)
 
 namespace obk {
+
+static __device__ __forceinline__ void share_rows(ObkLanes* w, int lanes) {
+  if (lanes == 32) return; /* as the program's loop deals them */
+  w->lanes = lanes, w->lane = (int)threadIdx.x, w->group = 0, w->groups = 1;
+  w->stage = (char*)w->scratch;
+}
 
 /* 16-bit rows in atoms of 8 rows by 64 columns whose 16-byte pieces are swapped by row, [column / 64][pitch rows][64]; others row
  * after row. */
@@ -183,14 +257,15 @@ static __device__ inline T other_lane(T v, int mask) {
 
 /* The lower lane stands on the left on both sides, so that all lanes end with the same bits, NaN
  * included. */
-template <typename T, typename Op>
-static __device__ inline T join(ObkLanes* w, T v, Op op) {
+template <int kLanes, typename T, typename Op>
+static __device__ __forceinline__ T join_lanes(ObkLanes* w, T v, Op op) {
   const int lane = threadIdx.x % 32;
+#pragma unroll
   for (int mask = 1; mask < 32; mask <<= 1) {
     const T other = other_lane(v, mask);
     v = lane & mask ? op(other, v) : op(v, other);
   }
-  if (w->lanes == 32) return v;
+  if (kLanes == 32) return v;
   if (lane == 0) memcpy(&w->parts[w->warp], &v, sizeof v);
   __syncthreads();
   T sum;
@@ -202,6 +277,10 @@ static __device__ inline T join(ObkLanes* w, T v, Op op) {
   }
   __syncthreads();
   return sum;
+}
+template <typename T, typename Op>
+static __device__ inline T join(ObkLanes* w, T v, Op op) {
+  return w->lanes == 32 ? join_lanes<32>(w, v, op) : join_lanes<256>(w, v, op);
 }
 
 /* ---- functions ---- */

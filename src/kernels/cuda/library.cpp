@@ -44,7 +44,7 @@ const TileLibrary kCudaTiles = {
     .depthwise_pack = cuda_depthwise_pack,
     .conv_scratch_bytes = cuda_conv_scratch_bytes,
     .conv_nanos = cuda_conv_nanos,
-    .attention_constants = true,
+    .vectors = true,
     .attention_scratch_bytes = cuda_attention_scratch_bytes,
     .attention_nanos = cuda_attention_nanos,
 };

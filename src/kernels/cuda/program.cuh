@@ -62,17 +62,11 @@ struct ObkProgram {
 
 namespace obk {
 
-/* Rows to warps, or, when there are fewer rows than groups and they are long, each row to the whole
- * CTA. */
-static __device__ inline void deal(ObkLanes* w, const ObkTask* t, const ObkWork* work) {
-  const int groups = work->groups;
-  const bool whole = groups == 1 || ((t->r1 - t->r0) * 2 <= groups && t->c1 - t->c0 >= 4 * 32);
-  w->lanes = whole ? (int)blockDim.x : 32;
-  w->lane = whole ? (int)threadIdx.x : (int)(threadIdx.x % 32);
-  w->groups = whole ? 1 : groups;
-  w->group = whole              ? 0
-             : w->warp < groups ? w->warp
-                                : 1 << 30; /* a group without a place gets no row */
+/* Rows to warps: those that have room for their staged rows. A text may share a row among all threads instead (OBK_SHARE_ROWS). */
+static __device__ inline void deal(ObkLanes* w, const ObkWork* work) {
+  w->lanes = 32, w->lane = (int)(threadIdx.x % 32);
+  w->groups = work->groups;
+  w->group = w->warp < w->groups ? w->warp : 1 << 30; /* a group without a place gets no row */
   w->stage = (char*)w->scratch + (w->group < w->groups ? w->group * work->row_scratch : 0);
 }
 
@@ -175,7 +169,7 @@ static __device__ inline void run_task(const ObkProgram& program) {
   load_block(program, &task, block);
   __syncthreads();
   const ObkWork* work = (const ObkWork*)block;
-  deal(&lanes, &task, work);
+  deal(&lanes, work);
   wait_for_previous();
   stamp(program, at, false);
   body(&task, (const int64_t*)(block + OBK_WORK_WORDS),
@@ -235,7 +229,7 @@ extern "C" __global__ void __launch_bounds__(OBK_THREADS, 1)
     const ObkTask* task = &tasks[at & 1];
     if (at + 1 < last) obk::fetch_task(program.tasks + at + 1, &tasks[(at + 1) & 1]);
     const ObkWork* work = (const ObkWork*)block;
-    obk::deal(&lanes, task, work);
+    obk::deal(&lanes, work);
     obk::stamp(program, at, false);
     obk_dispatch(work->body, task, (const int64_t*)(block + OBK_WORK_WORDS),
                  (void* const*)(block + OBK_WORK_WORDS + work->params), &lanes);

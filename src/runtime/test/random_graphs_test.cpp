@@ -8,7 +8,7 @@
 #include <random>
 
 #include "passes/passes.h"
-#include "runtime/runtime.h"
+#include "runtime/test/run_program.h"
 
 namespace obelisk::runtime {
 namespace {
@@ -68,7 +68,7 @@ TEST(RandomGraphs, ProgramsKeepTheMeaning) {
       const schedule::TaskGraph tasks = schedule::build(lowered, plan, device);
       sound = schedule::validate(lowered, plan, tasks);
       ASSERT_TRUE(sound.ok()) << "seed " << seed << ": " << sound.error().text();
-      auto program = std::make_shared<Program>(assemble(lowered, plan, tasks, codegen::emit(lowered, plan, tasks), "cpu"));
+      auto program = std::make_shared<Program>(assemble(lowered, plan, tasks, codegen::emit(lowered, plan, tasks, sms == 132 ? vector_tiles() : kernels::kCpuTiles), "cpu"));
       auto executable = load_cpu(program);
       ASSERT_TRUE(executable.ok()) << "seed " << seed << ": " << executable.error().text();
       const std::vector<Tensor> got = run(**executable, inputs, 1);

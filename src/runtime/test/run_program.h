@@ -22,13 +22,23 @@ inline Tensor random_tensor(const Type& type, std::mt19937& random) {
   return tensor;
 }
 
+/// The CPU's tiles under bodies as GPUs have them: rows in vectors, shapes as constants.
+inline const kernels::TileLibrary& vector_tiles() {
+  static const kernels::TileLibrary tiles = [] {
+    kernels::TileLibrary library = kernels::kCpuTiles;
+    library.vectors = true;
+    return library;
+  }();
+  return tiles;
+}
+
 struct Run {
   std::vector<Tensor> outputs;
   stitch::Plan plan;
 };
 
 inline Run run_program(const graph::Graph& graph, const std::vector<Tensor>& inputs, int sms, bool stitching, bool tiles,
-                bool recomputes = false) {
+                bool recomputes = false, bool vectors = false) {
   Run run;
   target::DeviceSpec device = target::cpu(sms);
   device.recomputes = recomputes;
@@ -40,7 +50,7 @@ inline Run run_program(const graph::Graph& graph, const std::vector<Tensor>& inp
   schedule::TaskGraph tasks = schedule::build(graph, run.plan, device);
   Status valid = schedule::validate(graph, run.plan, tasks);
   EXPECT_TRUE(valid.ok()) << (valid.ok() ? "" : valid.error().text());
-  codegen::Source source = codegen::emit(graph, run.plan, tasks);
+  codegen::Source source = codegen::emit(graph, run.plan, tasks, vectors ? vector_tiles() : kernels::kCpuTiles);
   auto program = std::make_shared<Program>(assemble(graph, run.plan, tasks, std::move(source), "cpu"));
   if (getenv("OBELISK_SHOW"))
     for (const codegen::BodyText& body : program->bodies) fmt::print("{}\n", body.text);
@@ -72,8 +82,8 @@ inline void expect_same(const graph::Graph& graph, const std::string& what, doub
   auto wanted = graph::interpret(graph, inputs);
   ASSERT_TRUE(wanted.ok()) << wanted.error().text();
   for (int sms : {1, 2, 7}) {
-    for (int mode = 0; mode < 4; ++mode) {
-      Run got = run_program(graph, inputs, sms, mode != 1, mode != 2, mode == 3);
+    for (int mode = 0; mode < 6; ++mode) {
+      Run got = run_program(graph, inputs, sms, mode != 1, mode != 2, mode == 3 || mode == 5, mode >= 4);
       ASSERT_EQ(got.outputs.size(), wanted->size());
       for (size_t o = 0; o < wanted->size(); ++o) {
         const Tensor& w = (*wanted)[o];

@@ -1,11 +1,11 @@
-/// codegen/cpu/scalars.h — scalar expressions as C++ text of the CPU dialect.
+/// codegen/scalars.h — scalar expressions as C++ text of the CPU dialect.
 #pragma once
 
 #include <string>
 
 #include "ops/ops.h"
 
-namespace obelisk::codegen::cpu {
+namespace obelisk::codegen {
 
 /// The C++ name of a storage type ("obk::f16") and of the type its arithmetic happens in ("float").
 std::string storage_name(DType dtype);
@@ -17,4 +17,4 @@ std::string real_literal(DType dtype, double value);
 /// The text of a non-leaf expression over its arguments' texts.
 std::string scalar_text(const ops::Exprs& exprs, const ops::Expr& expr, const std::string args[3]);
 
-}  // namespace obelisk::codegen::cpu
+}  // namespace obelisk::codegen

@@ -1,8 +1,8 @@
-#include "codegen/cpu/scalars.h"
+#include "codegen/scalars.h"
 
 #include <cmath>
 
-namespace obelisk::codegen::cpu {
+namespace obelisk::codegen {
 
 using ops::Expr;
 using ops::Exprs;
@@ -124,4 +124,4 @@ std::string scalar_text(const Exprs& exprs, const Expr& expr, const std::string 
   return "";
 }
 
-}  // namespace obelisk::codegen::cpu
+}  // namespace obelisk::codegen

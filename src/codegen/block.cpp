@@ -1,10 +1,10 @@
-#include "codegen/cpu/block.h"
+#include "codegen/block.h"
 
 #include <algorithm>
 
-#include "codegen/cpu/scalars.h"
+#include "codegen/scalars.h"
 
-namespace obelisk::codegen::cpu {
+namespace obelisk::codegen {
 
 EmittedBody emit_block(const graph::Graph& graph, const stitch::Group& group) {
   const ops::Block& block = group.block;
@@ -38,4 +38,4 @@ EmittedBody emit_block(const graph::Graph& graph, const stitch::Group& group) {
   return body;
 }
 
-}  // namespace obelisk::codegen::cpu
+}  // namespace obelisk::codegen

@@ -1,4 +1,4 @@
-/// codegen/cpu/body.h — one body as C++ text, and the parameters that this work gives it.
+/// codegen/body.h — one body as C++ text, and the parameters that this work gives it.
 ///
 ///   in   Group, Work (its folded nest), the values' types
 ///   out  text, params, scratch bytes
@@ -12,7 +12,7 @@
 
 #include "schedule/schedule.h"
 
-namespace obelisk::codegen::cpu {
+namespace obelisk::codegen {
 
 struct EmittedBody {
   std::string text;
@@ -24,4 +24,4 @@ struct EmittedBody {
 EmittedBody emit_body(const graph::Graph& graph, const stitch::Group& group, const schedule::Work& work,
                       const std::vector<stitch::Layout>& layouts, bool packed_b, const kernels::TileLibrary& tiles);
 
-}  // namespace obelisk::codegen::cpu
+}  // namespace obelisk::codegen

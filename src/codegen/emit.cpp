@@ -1,8 +1,8 @@
 #include <map>
 
 #include "codegen/codegen.h"
-#include "codegen/cpu/block.h"
-#include "codegen/cpu/body.h"
+#include "codegen/block.h"
+#include "codegen/body.h"
 
 namespace obelisk::codegen {
 
@@ -19,9 +19,9 @@ Source emit(const graph::Graph& graph, const stitch::Plan& plan, const schedule:
       continue;
     }
     const bool packed = work_packs_weights(plan, tasks, work);
-    cpu::EmittedBody body = group.kind == stitch::GroupKind::kBlock
-                                ? cpu::emit_block(graph, group)
-                                : cpu::emit_body(graph, group, work, plan.layouts, packed, tiles);
+    EmittedBody body = group.kind == stitch::GroupKind::kBlock
+                                ? emit_block(graph, group)
+                                : emit_body(graph, group, work, plan.layouts, packed, tiles);
     source.scratch.push_back({body.scratch, body.row_scratch});
     const Hash hash = hash_text(body.text);
     auto [it, fresh] = known.try_emplace(hash, static_cast<int>(source.bodies.size()));

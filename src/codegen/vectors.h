@@ -1,0 +1,40 @@
+/// codegen/vectors.h — the rows of a body as vectors: everything is loaded, then computed, then stored.
+///
+///   in   a body, its folded nest, the tile that a task spans; what the body names at its top
+///   out  text, or nothing where rows have to be walked one lane at a time (the loops of body.cpp)
+///
+/// For machines whose threads wait for what they load. A thread takes a *batch* of points: `R` rows (or places, in a body without
+/// reductions) by `U` vectors of `V` neighbouring columns. Loads of the whole batch come first, one after the other, in packs of up to
+/// 16 bytes; values that a later pass over the row reads again stay in registers. All of R, U and V are constants of the text, so the
+/// arrays of a batch are registers once its loops are unrolled.
+///
+/// How lanes share a row follows from the row's length alone: the order of a sum does not depend on how many rows there are.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+
+#include "schedule/schedule.h"
+
+namespace obelisk::codegen {
+
+struct VectorJob {
+  const graph::Graph& graph;
+  const stitch::Body& body;
+  const schedule::Nest& nest;
+  const std::vector<stitch::Layout>& layouts;
+  bool anchored = false;               // a tile has been computed: `tile`, rows of tile_columns
+  int64_t tile_rows = 1, tile_columns = 1;
+  graph::ValueId panel = graph::kNone; // stored into `panel` (OBK_PANEL_AT with the pitch's text) instead of its operand
+  std::string panel_pitch, panel_type;
+  std::function<std::string(int operand, bool store)> pointer;  // the name of an operand
+};
+
+struct VectorText {
+  std::string ahead;  // loads that do not need the tile: they may stand before it
+  std::string rows;
+};
+std::optional<VectorText> emit_vectors(const VectorJob& job);
+
+}  // namespace obelisk::codegen

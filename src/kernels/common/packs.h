@@ -1,0 +1,83 @@
+/* kernels/common/packs.h — neighbouring elements that are loaded and stored as one.
+ *
+ *   obk::Pack<T, V>              V elements of storage type T, in words
+ *   obk::load_pack<V>(p, i)      elements i .. i + V - 1 of p, whose address is a multiple of the pack's size, or of 16 bytes
+ *   obk::at(pack, v)             element v as the type of arithmetic
+ *   obk::store_pack<V>(p, i, o)  o[0 .. V-1], with one rounding each
+ *
+ * Before this text stand numbers.h and load_bytes<n>(from, words), store_bytes<n>(to, words) of the machine. */
+#ifndef OBK_PACKS_H
+#define OBK_PACKS_H
+
+namespace obk {
+
+template <typename T, int V> struct Pack {
+  static constexpr int kBytes = V * (int)sizeof(T);
+  uint32_t words[(kBytes + 3) / 4];
+};
+
+template <int V, typename T> static inline Pack<T, V> load_pack(const T* p, int64_t i) {
+  Pack<T, V> pack;
+  load_bytes<V * (int)sizeof(T)>(p + i, pack.words);
+  return pack;
+}
+
+/* Element v's bits. */
+template <typename T, int V> static inline T element(const Pack<T, V>& pack, int v) {
+  T value;
+  if (sizeof(T) == 8) {
+    const uint64_t bits = (uint64_t)pack.words[2 * v + 1] << 32 | pack.words[2 * v];
+    memcpy(&value, &bits, sizeof value);
+  } else if (sizeof(T) == 4) {
+    memcpy(&value, &pack.words[v], sizeof value);
+  } else {
+    constexpr int per_word = 4 / (int)sizeof(T);
+    const uint32_t bits = pack.words[v / per_word] >> (v % per_word * 8 * (int)sizeof(T));
+    memcpy(&value, &bits, sizeof value);
+  }
+  return value;
+}
+template <typename T, int V> static inline auto at(const Pack<T, V>& pack, int v) {
+  const T value = element(pack, v);
+  return load(&value, 0);
+}
+
+/* Two neighbours of 16 bits, the first in the low half. A machine may have a better way (OBK_OWN_PAIRS). */
+template <typename T, typename A> static inline uint32_t pair_bits(const T*, A low, A high) {
+  T value[2];
+  store(value, 0, low), store(value, 1, high);
+  uint32_t bits = 0;
+  memcpy(&bits, value, 2 * sizeof(T) < 4 ? 2 * sizeof(T) : 4);
+  return bits;
+}
+#ifdef OBK_OWN_PAIRS
+static inline uint32_t pair_bits(const f16*, float low, float high) { return pair_f16_bits(low, high); }
+static inline uint32_t pair_bits(const bf16*, float low, float high) { return pair_bf16_bits(low, high); }
+#endif
+
+template <int V, typename T, typename A> static inline void store_pack(T* p, int64_t i, const A (&o)[V]) {
+  uint32_t words[(Pack<T, V>::kBytes + 3) / 4] = {};
+  if (sizeof(T) == 2 && V % 2 == 0) {
+    for (int v = 0; v < V; v += 2) words[v / 2] = pair_bits((const T*)0, o[v], o[v + 1]);
+  } else {
+    for (int v = 0; v < V; ++v) {
+      T value;
+      store(&value, 0, o[v]);
+      if (sizeof(T) == 8) {
+        uint64_t bits;
+        memcpy(&bits, &value, sizeof bits);
+        words[2 * v] = (uint32_t)bits, words[2 * v + 1] = (uint32_t)(bits >> 32);
+      } else {
+        uint32_t bits = 0;
+        memcpy(&bits, &value, sizeof value);
+        constexpr int per_word = sizeof(T) < 4 ? 4 / (int)sizeof(T) : 1;
+        words[v / per_word] |= bits << (v % per_word * 8 * (int)(sizeof(T) & 3));
+      }
+    }
+  }
+  store_bytes<V * (int)sizeof(T)>(p + i, words);
+}
+
+}  // namespace obk
+
+#endif
