@@ -5,7 +5,7 @@
  *   OBK_KERNEL(k, body)  an entry for one body; CTA b runs task b of the launch
  *
  * A work's body, parameters and operands lie in one block of words, which is copied to shared
- * memory while the CTA waits for the others; operands become pointers on the way. So tables hold no
+ * memory a task ahead; operands become pointers while the CTA waits for the others. So tables hold no
  * address that differs between instances: a table serves all contexts and whatever memory the
  * caller brings. Weights of the next task are asked for right after the CTA has arrived, before it
  * waits (or before the kernel waits for the one before it): a release waits for copies in flight on
@@ -53,6 +53,8 @@ struct ObkProgram {
   ObkStamp* stamps;   /* by task, or null */
   int32_t waves, ring_pages;
   int32_t scratch_at, block_at; /* where in dynamic shared memory these lie */
+  int32_t block_bytes, spare;   /* of the place of a block; one kernel has two */
+  int64_t block;                /* a kernel of one work: its block, as a task's `nanos` says it */
   void* inline_ports[OBK_INLINE_PORTS];
 };
 
@@ -70,23 +72,25 @@ static __device__ inline void deal(ObkLanes* w, const ObkWork* work) {
   w->stage = (char*)w->scratch + (w->group < w->groups ? w->group * work->row_scratch : 0);
 }
 
-/* All threads: a task's block to shared memory. Seen after the next meeting of the CTA. */
-static __device__ inline void load_block(const ObkProgram& program, const ObkTask* task,
-                                         uint64_t* to) {
-  const uint64_t* from = (const uint64_t*)(program.blocks + (task->spare >> 16));
-  const int words = (int)(task->spare & 0xffff);
-  const int operands = OBK_WORK_WORDS + (int)(from[0] >> 32); /* where they begin */
-  for (int k = threadIdx.x; k < words; k += OBK_THREADS) {
-    uint64_t word = from[k];
-    if (k >= operands) {
-      if (word & OBK_PORT) {
-        const int port = (int)(word & 0xffffffffu);
-        word = (uint64_t)(program.ports ? program.ports[port] : program.inline_ports[port]);
-      } else if (word & OBK_ARENA) {
-        word = (uint64_t)(program.arena + (word & ~OBK_ARENA));
-      }
+/* All threads: a work's block to shared memory, without waiting. `block`: byte offset * 65536 + words. */
+static __device__ inline void fetch_block(const ObkProgram& program, int64_t block, uint64_t* to) {
+  const char* from = program.blocks + (block >> 16);
+  const int bytes = (int)(block & 0xffff) * 8;
+  for (int k = threadIdx.x * 16; k < bytes; k += OBK_THREADS * 16)
+    copy16(shared_address(to) + k, from + k);
+}
+/* All threads, when the block is there: operands become addresses. Seen after the next meeting. */
+static __device__ inline void place_operands(const ObkProgram& program, uint64_t* block) {
+  const ObkWork* work = (const ObkWork*)block;
+  uint64_t* operands = block + OBK_WORK_WORDS + work->params;
+  for (int k = threadIdx.x; k < work->operands; k += OBK_THREADS) {
+    const uint64_t word = operands[k];
+    if (word & OBK_PORT) {
+      const int port = (int)(word & 0xffffffffu);
+      operands[k] = (uint64_t)(program.ports ? program.ports[port] : program.inline_ports[port]);
+    } else if (word & OBK_ARENA) {
+      operands[k] = (uint64_t)(program.arena + (word & ~OBK_ARENA));
     }
-    to[k] = word;
   }
 }
 
@@ -123,7 +127,6 @@ static __device__ inline void wait_for_previous() {
 static __device__ inline void fetch_task(const ObkTask* from, ObkTask* to) {
   if (threadIdx.x < 4)
     copy16(shared_address((char*)to + 16 * threadIdx.x), (const char*)from + 16 * threadIdx.x);
-  copy16_commit();
 }
 
 static __device__ inline void stamp(const ObkProgram& program, int at, bool end) {
@@ -158,15 +161,17 @@ static __device__ inline void run_task(const ObkProgram& program) {
   __shared__ __align__(16) ObkTask task;
   const int at = blockIdx.x;
   allow_next();
-  if (threadIdx.x < 4)
-    ((uint4*)&task)[threadIdx.x] = ((const uint4*)(program.tasks + at))[threadIdx.x];
+  uint64_t* block = (uint64_t*)(shared + program.block_at);
+  fetch_task(program.tasks + at, &task);
+  fetch_block(program, program.block, block);
+  copy16_commit();
   ObkLanes lanes = {};
   set_up(&lanes, program, shared, parts, at);
   if (threadIdx.x == 0) ring_state().dog.task = at;
+  copy16_wait<0>();
   __syncthreads();
   ask_ahead(&task);
-  uint64_t* block = (uint64_t*)(shared + program.block_at);
-  load_block(program, &task, block);
+  place_operands(program, block);
   __syncthreads();
   const ObkWork* work = (const ObkWork*)block;
   deal(&lanes, work);
@@ -196,38 +201,52 @@ extern "C" __global__ void __launch_bounds__(OBK_THREADS, 1)
     obk_program(const __grid_constant__ ObkProgram program) {
   extern __shared__ __align__(1024) char shared[];
   __shared__ uint64_t parts[32];
-  __shared__ __align__(16) ObkTask tasks[2];
+  __shared__ __align__(16) ObkTask tasks[4];
   const int sm = blockIdx.x;
   ObkLanes lanes = {};
   obk::set_up(&lanes, program, shared, parts, sm);
   obk::GridBarrier barrier(program.counter, gridDim.x, program.watch, sm);
-  uint64_t* block = (uint64_t*)(shared + program.block_at);
   const int last = program.first[sm + 1], end = program.waves - 1;
   int wave = 0, at = program.first[sm];
-  /* What comes next is read while the others are waited for. */
-  auto go_to = [&](const ObkTask* next) {
-    const int wanted = next ? (int)next->wave : end;
+  /* Tasks are fetched two ahead and blocks one, so that after the barrier nothing is waited for but
+   * the operands. */
+  auto task_at = [&](int task) { return &tasks[task & 3]; };
+  auto block_at = [&](int task) {
+    return (uint64_t*)(shared + program.block_at + (task & 1) * program.block_bytes);
+  };
+  auto go_to = [&](int next) {
+    const int wanted = next < last ? (int)task_at(next)->wave : end;
     const bool arrives = wave < wanted;
     if (arrives) barrier.arrive_after_sync();
-    if (next) {
-      obk::ask_ahead(next);
-      obk::load_block(program, next, block);
+    if (next < last) {
+      obk::ask_ahead(task_at(next));
+      obk::place_operands(program, block_at(next));
     }
     if (!arrives) return __syncthreads();
     barrier.wait();
     for (++wave; wave < wanted; ++wave) barrier.arrive(), barrier.wait();
   };
-  if (at < last) obk::fetch_task(program.tasks + at, &tasks[at & 1]), obk::copy16_wait<0>();
+  if (at < last) obk::fetch_task(program.tasks + at, task_at(at));
+  if (at + 1 < last) obk::fetch_task(program.tasks + at + 1, task_at(at + 1));
+  obk::copy16_commit();
+  obk::copy16_wait<0>();
+  __syncthreads();
+  if (at < last) obk::fetch_block(program, task_at(at)->nanos, block_at(at));
+  obk::copy16_commit();
+  obk::copy16_wait<0>();
   __syncthreads();
   auto name_task = [&](int task) {
     barrier.dog().task = task;
     if (threadIdx.x == 0) obk::ring_state().dog.task = task;
   };
   name_task(at);
-  go_to(at < last ? &tasks[at & 1] : nullptr);
+  go_to(at);
   for (; at < last; ++at) {
-    const ObkTask* task = &tasks[at & 1];
-    if (at + 1 < last) obk::fetch_task(program.tasks + at + 1, &tasks[(at + 1) & 1]);
+    const ObkTask* task = task_at(at);
+    if (at + 1 < last) obk::fetch_block(program, task_at(at + 1)->nanos, block_at(at + 1));
+    if (at + 2 < last) obk::fetch_task(program.tasks + at + 2, task_at(at + 2));
+    obk::copy16_commit();
+    const uint64_t* block = block_at(at);
     const ObkWork* work = (const ObkWork*)block;
     obk::deal(&lanes, work);
     obk::stamp(program, at, false);
@@ -237,7 +256,7 @@ extern "C" __global__ void __launch_bounds__(OBK_THREADS, 1)
     __syncthreads(); /* the body's stores before the signal; its shared memory before the next */
     obk::stamp(program, at, true);
     name_task(at + 1);
-    go_to(at + 1 < last ? &tasks[(at + 1) & 1] : nullptr);
+    go_to(at + 1);
   }
   obk::ring_finish();
 }

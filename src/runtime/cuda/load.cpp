@@ -25,6 +25,7 @@ int64_t bytes_of(const std::vector<Port>& ports) {
 void place_shared(const Launch& launch, DeviceProgram& record) {
   record.ring_pages = launch.ring_pages;
   record.scratch_at = launch.scratch_at, record.block_at = launch.block_at;
+  record.block_bytes = launch.block_bytes, record.block = launch.block;
 }
 
 class CudaExecutable : public Executable, public std::enable_shared_from_this<CudaExecutable> {

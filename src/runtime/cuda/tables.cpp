@@ -23,7 +23,7 @@ struct Shape {
   int groups = 1;
   bool streams = false;  // its tasks name weights that a ring brings
   int64_t scratch() const { return aligned(tile + groups * row); }
-  int64_t bytes() const { return scratch() + aligned(words * 8); }
+  int64_t bytes() const { return scratch() + 2 * aligned(words * 8); }
 };
 
 Result<Shape> shape_of(const Program& program, const WorkRecord& work, int64_t room) {
@@ -43,7 +43,7 @@ Result<Shape> shape_of(const Program& program, const WorkRecord& work, int64_t r
 
 /// The layout of a kernel that runs these works: pages first, then as many groups of lanes as there
 /// is room for.
-Launch lay_out(std::vector<Shape*> shapes, int64_t room, bool has_ring) {
+Launch lay_out(std::vector<Shape*> shapes, int64_t room, bool has_ring, int blocks) {
   Launch launch;
   int64_t least = 0, words = 0;
   bool streams = false;
@@ -52,6 +52,8 @@ Launch lay_out(std::vector<Shape*> shapes, int64_t room, bool has_ring) {
     words = std::max(words, aligned(shape->words * 8));
     streams = streams || shape->streams;
   }
+  launch.block_bytes = static_cast<int32_t>(words);
+  words *= blocks;
   if (has_ring && streams)
     launch.ring_pages = static_cast<int32_t>(std::clamp<int64_t>(
         (room - least - words - kAlign) / (kPageBytes + kBarBytes), 0, kMostPages));
@@ -117,7 +119,7 @@ Result<Tables> make_tables(const Program& program, bool one_kernel, int64_t room
   if (one_kernel) {
     std::vector<Shape*> all;
     for (Shape& shape : shapes) all.push_back(&shape);
-    Launch launch = lay_out(all, room, has_ring);
+    Launch launch = lay_out(all, room, has_ring, 2);
     launch.tasks = static_cast<int>(program.lists.size());
     tables.launches.push_back(launch);
   } else {
@@ -132,11 +134,11 @@ Result<Tables> make_tables(const Program& program, bool one_kernel, int64_t room
       std::sort(mine.begin(), mine.end(), [](const ObkTask& a, const ObkTask& b) {
         return std::tie(a.r0, a.c0) < std::tie(b.r0, b.c0);
       });
-      Launch launch = lay_out({&shapes[w]}, room, has_ring);
+      Launch launch = lay_out({&shapes[w]}, room, has_ring, 1);
       launch.work = w, launch.body = program.works[w].body;
       launch.wave = static_cast<int>(mine.front().wave);
       launch.first_task = static_cast<int>(tables.tasks.size());
-      launch.tasks = static_cast<int>(mine.size());
+      launch.tasks = static_cast<int>(mine.size()), launch.block = mine.front().nanos;
       tables.tasks.insert(tables.tasks.end(), mine.begin(), mine.end());
       tables.launches.push_back(launch);
     }

@@ -26,7 +26,8 @@ struct DeviceStamp {
 };
 struct DeviceProgram {
   DevicePointer tasks, first, blocks, arena, ports, counter, watch, stamps;
-  int32_t waves, ring_pages, scratch_at, block_at;
+  int32_t waves, ring_pages, scratch_at, block_at, block_bytes, spare;
+  int64_t block;
   DevicePointer inline_ports[kInlinePorts];
 };
 struct DeviceWatch {
@@ -40,8 +41,9 @@ struct Launch {
   int body = -1;
   int wave = 0;
   int first_task = 0, tasks = 0;  // its CTAs
-  // dynamic shared memory: pages of weights, a task's scratch, its block
-  int32_t ring_pages = 0, scratch_at = 0, block_at = 0, shared = 0;
+  // dynamic shared memory: pages of weights, a task's scratch, its block (of all works: and the next task's)
+  int32_t ring_pages = 0, scratch_at = 0, block_at = 0, block_bytes = 0, shared = 0;
+  int64_t block = 0;  // of one work's kernel: as its tasks' `nanos` say it
 };
 
 struct Tables {
