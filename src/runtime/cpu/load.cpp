@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "kernels/kernels.h"
+#include "runtime/cpu/jitter.h"
 #include "runtime/cpu/objects.h"
 #include "runtime/cpu/profile.h"
 #include "runtime/cpu/workers.h"
@@ -57,6 +58,7 @@ class CpuContext : public Context {
   std::vector<Status> failures_;             // by worker
   std::function<void(int)> body_;
   std::unique_ptr<cpu::Profile> profile_;    // none, but for OBELISK_PROFILE
+  std::unique_ptr<cpu::Jitter> jitter_;      // none, but for OBELISK_JITTER
   std::unique_ptr<cpu::SpinBarrier> barrier_;
   std::unique_ptr<cpu::Workers> workers_;    // last: ends before what it uses
 };
@@ -115,6 +117,7 @@ CpuContext::CpuContext(std::shared_ptr<const CpuExecutable> executable, int thre
   for (const CustomRecord& custom : program.customs) prepare(custom);
   failures_.assign(threads, ok_status());
   profile_ = cpu::Profile::if_wished(program, threads);
+  jitter_ = cpu::Jitter::if_wished(threads);
   barrier_ = std::make_unique<cpu::SpinBarrier>(threads);
   workers_ = std::make_unique<cpu::Workers>(threads);
   body_ = [this](int worker) { run_worker(worker); };
@@ -165,6 +168,7 @@ void CpuContext::run_worker(int worker) {
       const ObkTask& task = tasks[at];
       const WorkRecord& work = program.works[task.work];
       void* const* operands = operands_.data() + first_[task.work];
+      if (jitter_) jitter_->delay(worker);
       const auto start = profile_ ? cpu::Profile::Clock::now() : cpu::Profile::Clock::time_point();
       if (work.body >= 0) {
         executable_->body(work.body)(&task, work.params.data(), operands, &self);
@@ -175,6 +179,7 @@ void CpuContext::run_worker(int worker) {
     }
     if (workers_->count() > 1 && wave + 1 < program.waves) {
       const auto start = profile_ ? cpu::Profile::Clock::now() : cpu::Profile::Clock::time_point();
+      if (jitter_) jitter_->delay(worker);
       barrier_->wait();
       if (profile_) profile_->waited(worker, cpu::Profile::Clock::now() - start);
     }
