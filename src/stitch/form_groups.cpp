@@ -66,6 +66,15 @@ class Former {
       }
       if (auto conv = match_conv(graph_, n, tiles_, why)) {
         const Layout& x = views_.layout(conv->x);
+        // Where a machine cuts convolutions into pixels, its product tile is the quicker one for single pixels.
+        auto pixels = tiles_->conv_nanos ? match_pixel_product(views_, *conv) : std::nullopt;
+        if (pixels && tile_fits(*pixels, why)) {
+          Draft draft;
+          draft.group.kind = GroupKind::kProduct;
+          const std::vector<ValueId> reads = {conv->x, conv->w};
+          draft.group.product = std::move(*pixels);
+          return place_anchor(n, std::move(draft), 1, reads);
+        }
         if (x.strides[1] == 1 || conv->shape.inputs == 1) {
           Draft draft;
           draft.group.kind = GroupKind::kConv;

@@ -369,4 +369,21 @@ std::optional<ConvTile> match_conv(const Graph& graph, NodeId node, const kernel
   return tile;
 }
 
+std::optional<Product> match_pixel_product(const Views& views, const ConvTile& conv) {
+  const ops::ConvGeometry& shape = conv.shape;
+  if (shape.groups != 1 || shape.in != shape.out) return std::nullopt;
+  for (size_t d = 0; d < shape.in.size(); ++d)
+    if (shape.kernel[d] != 1 || shape.strides[d] != 1 || shape.begin[d] != 0) return std::nullopt;
+  const Layout &x = views.layout(conv.x), &w = views.layout(conv.w);
+  Product product;
+  product.a = conv.x, product.b = conv.w, product.a_type = product.b_type = conv.type;
+  product.a_offset = x.offset, product.b_offset = w.offset;
+  if (shape.batch > 1) product.m.push_back({shape.batch, x.strides[0], 0, 0});
+  for (size_t d = 0; d < shape.in.size(); ++d)
+    if (shape.in[d] > 1) product.m.push_back({shape.in[d], x.strides[2 + d], 0, static_cast<int64_t>(2 + d)});
+  product.n.push_back({shape.outputs, 0, w.strides[0], 1});
+  product.k.push_back({shape.inputs, x.strides[1], w.strides[1], 0});
+  return product;
+}
+
 }  // namespace obelisk::stitch

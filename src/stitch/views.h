@@ -71,4 +71,7 @@ std::optional<Product> match_product(const Graph& graph, const Views& views, Nod
 /// The tile of a convolution, when the library has one for it; else nothing, with the reason in `why`.
 std::optional<ConvTile> match_conv(const Graph& graph, NodeId node, const kernels::TileLibrary* tiles, std::string& why);
 
+/// The product that a convolution of single pixels without padding is: rows are pixels.
+std::optional<Product> match_pixel_product(const Views& views, const ConvTile& conv);
+
 }  // namespace obelisk::stitch
