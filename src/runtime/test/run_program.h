@@ -65,7 +65,8 @@ inline Run run_program(const graph::Graph& graph, const std::vector<Tensor>& inp
   return run;
 }
 
-inline void expect_same(const graph::Graph& graph, const std::string& what, double tolerance = 1e-4) {
+/// `after` is what runs, and means `graph`.
+inline void expect_same(const graph::Graph& graph, const graph::Graph& after, const std::string& what, double tolerance = 1e-4) {
   std::mt19937 random(7);
   std::vector<Tensor> inputs;
   for (graph::ValueId v : graph.inputs()) inputs.push_back(random_tensor(graph.type(v), random));
@@ -73,7 +74,7 @@ inline void expect_same(const graph::Graph& graph, const std::string& what, doub
   ASSERT_TRUE(wanted.ok()) << wanted.error().text();
   for (int sms : {1, 2, 7}) {
     for (int mode = 0; mode < 4; ++mode) {
-      Run got = run_program(graph, inputs, sms, mode != 1, mode != 2, mode == 3);
+      Run got = run_program(after, inputs, sms, mode != 1, mode != 2, mode == 3);
       ASSERT_EQ(got.outputs.size(), wanted->size());
       for (size_t o = 0; o < wanted->size(); ++o) {
         const Tensor& w = (*wanted)[o];
