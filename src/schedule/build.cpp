@@ -324,6 +324,7 @@ void deal_tasks(const Plan& plan, const target::DeviceSpec& device, TaskGraph& t
           for (int64_t c = 0; c < std::max<int64_t>(columns, 1); c += work.tile_columns) {
             ObkTask task{};
             task.work = static_cast<uint32_t>(w), task.wave = static_cast<uint32_t>(wave);
+            task.nanos = static_cast<int64_t>(work.task_nanos);
             task.r0 = r, task.r1 = r1, task.c0 = c, task.c1 = std::min(columns, c + work.tile_columns);
             items.push_back({task, work.task_nanos});
           }

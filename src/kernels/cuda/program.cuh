@@ -40,7 +40,7 @@ struct ObkStamp {
 
 #define OBK_INLINE_PORTS 48
 
-/* The kernel's only parameter. A task's `spare` is its work's block: byte offset * 65536 + words.
+/* The kernel's only parameter. A task's `nanos` is its work's block: byte offset * 65536 + words.
  */
 struct ObkProgram {
   const ObkTask* tasks;
@@ -79,8 +79,8 @@ static __device__ inline void deal(ObkLanes* w, const ObkTask* t, const ObkWork*
 /* All threads: a task's block to shared memory. Seen after the next meeting of the CTA. */
 static __device__ inline void load_block(const ObkProgram& program, const ObkTask* task,
                                          uint64_t* to) {
-  const uint64_t* from = (const uint64_t*)(program.blocks + (task->spare >> 16));
-  const int words = (int)(task->spare & 0xffff);
+  const uint64_t* from = (const uint64_t*)(program.blocks + (task->nanos >> 16));
+  const int words = (int)(task->nanos & 0xffff);
   const int operands = OBK_WORK_WORDS + (int)(from[0] >> 32); /* where they begin */
   for (int k = threadIdx.x; k < words; k += OBK_THREADS) {
     uint64_t word = from[k];

@@ -44,7 +44,9 @@ inline Run run_program(const graph::Graph& graph, const std::vector<Tensor>& inp
   auto program = std::make_shared<Program>(assemble(graph, run.plan, tasks, std::move(source), "cpu"));
   if (getenv("OBELISK_SHOW"))
     for (const codegen::BodyText& body : program->bodies) fmt::print("{}\n", body.text);
-  auto executable = load_cpu(program);
+  LoadOptions load;
+  load.every_thread = true;  // these programs are small, and barriers are what is tested
+  auto executable = load_cpu(program, load);
   if (!executable.ok()) {
     ADD_FAILURE() << executable.error().text();
     return run;

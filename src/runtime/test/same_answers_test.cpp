@@ -173,8 +173,11 @@ std::shared_ptr<const Executable> compile(const Graph& graph, int sms) {
   const schedule::TaskGraph tasks = schedule::build(graph, plan, device);
   const Status sound = schedule::validate(graph, plan, tasks);
   CHECK(sound.ok(), "{}", sound.error().text());
-  auto executable = load_cpu(std::make_shared<Program>(
-      assemble(graph, plan, tasks, codegen::emit(graph, plan, tasks), "cpu")));
+  LoadOptions load;
+  load.every_thread = true;
+  auto executable = load_cpu(std::make_shared<Program>(assemble(
+                                 graph, plan, tasks, codegen::emit(graph, plan, tasks), "cpu")),
+                             load);
   CHECK(executable.ok(), "{}", executable.error().text());
   return *executable;
 }
