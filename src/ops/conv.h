@@ -47,6 +47,10 @@ std::optional<Loop> loop_qlinear_conv(const Call& call, int output);
 std::optional<Loop> loop_deform_conv(const Call& call, int output);
 std::optional<Loop> loop_causal_conv(const Call& call, int output);
 
+/// One convolution whose channels are the phases of the stride, interleaved by moves; where the
+/// weights are known and the kernel is not mostly gaps.
+std::vector<int32_t> expand_conv_transpose(const Call& call, Expander& expander);
+
 Status reference_conv(const Call& call, std::span<const Tensor* const> inputs,
                       std::span<Tensor> outputs);
 Status reference_conv_transpose(const Call& call, std::span<const Tensor* const> inputs,

@@ -124,17 +124,24 @@ Tensor scaled_weights(const Node& node, const Tensor& weights, const Affine& by)
   return made;
 }
 
-bool is_product(Op op) { return op == Op::Conv || op == Op::ConvTranspose || op == Op::Gemm; }
+/// Whether a node is a product with weights [.., N] or [N, ..] whose channels are axis 1 of its answer.
+bool is_product(const Graph& graph, const Node& node) {
+  if (node.op == Op::MatMul) {  // two matrices: a Gemm that has no bias yet
+    return graph.type(node.inputs[0]).rank() == 2 && graph.type(node.inputs[1]).rank() == 2;
+  }
+  return node.op == Op::Conv || node.op == Op::ConvTranspose || node.op == Op::Gemm;
+}
 
 /// The product with the affine map inside, or kNone.
 ValueId fold(Graph& graph, NodeId follower, ValueId x) {
   const NodeId producer = graph.value(x).producer;
-  if (producer == kNone || !is_product(graph.node(producer).op)) return kNone;
+  if (producer == kNone || !is_product(graph, graph.node(producer))) return kNone;
   const Type type = graph.type(x);
   if (type.rank() < 2 || (type.dtype != DType::f32 && type.dtype != DType::f64)) return kNone;
   if (!has_one_reader(graph, x)) return kNone;
   if (graph.type(graph.node(follower).outputs[0]) != type) return kNone;
-  const Node node = graph.node(producer);
+  Node node = graph.node(producer);
+  if (node.op == Op::MatMul) node.op = Op::Gemm;
   const Tensor* weights = constant(graph, node, 1);
   const bool has_bias = node.inputs.size() > 2 && node.inputs[2] != kNone;
   const Tensor* bias = constant(graph, node, 2);

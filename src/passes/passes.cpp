@@ -8,6 +8,7 @@ std::vector<Pass> table(const Options& options) {
   };
   return {
       {"fold_constants", "what is known is computed now, within bounds", fold_constants},
+      {"spread_uniform_weights", "a product with weights of one number is computed once and spread", spread_uniform_weights},
       {"merge_equal", "what is computed twice is computed once", merge_equal},
       {"simplify_algebra", "what changes nothing goes, what is done twice is done once", simplify_algebra},
       {"raise_layer_norm", "normalisations told in parts become one op", raise_layer_norm},

@@ -19,6 +19,7 @@ struct LoadOptions {
   int gpu = 0;               // which one
   Bytes memory_limit{0};     // of a GPU's memory, for weights and one context; 0: what there is
   bool watchdog = false;     // spins on a GPU end after two seconds and say what they waited for
+  bool every_thread = false;  // contexts use all threads asked for, also where fewer are predicted to be faster
   std::function<void(int done, int total)> progress;
   std::function<bool()> interrupted;  // asked between bodies; true ends with kInterrupted
 };
@@ -67,7 +68,8 @@ class Executable {
   virtual const DeviceReport* device() const { return nullptr; }
   /// The machine code by body (of a GPU: one for all), for a file.
   virtual std::vector<std::string> objects() const = 0;
-  /// `threads`: of the CPU, workers that run the virtual SMs' lists; 0: as many as there are SMs, at most one a core.
+  /// `threads`: of the CPU, the most workers that run the virtual SMs' lists; 0: as many as there are SMs, at most one a core. A program so
+  /// small that handing it over costs more than it saves gets fewer (LoadOptions::every_thread).
   virtual Result<std::unique_ptr<Context>> context(int threads = 0) const = 0;
 };
 

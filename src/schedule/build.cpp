@@ -194,7 +194,7 @@ bool cut_by_cost(const Group& group, const target::DeviceSpec& device, Work& wor
   if (inner == 0 || n == 0 || tiles.gemm_nanos(type, 1, 1, k) <= 0) return false;
   const int64_t batches = std::max<int64_t>(work.nest.row_count() / inner, 1);
   double best = 0;
-  for (int64_t rows = 8; rows < 2 * inner && rows <= 128; rows *= 2) {
+  for (int64_t rows = 8; rows == 8 || (rows < 2 * inner && rows <= 128); rows *= 2) {
     for (int64_t columns = tiles.panel; columns < n + tiles.panel && columns <= 256; columns += tiles.panel) {
       if (rows * columns * 8 > device.fast_memory.count / 2) continue;
       if (group.prologue && (rows > 64 || tiles.panel_bytes(type, rows, k) > device.fast_memory.count / 2)) continue;
@@ -324,6 +324,7 @@ void deal_tasks(const Plan& plan, const target::DeviceSpec& device, TaskGraph& t
           for (int64_t c = 0; c < std::max<int64_t>(columns, 1); c += work.tile_columns) {
             ObkTask task{};
             task.work = static_cast<uint32_t>(w), task.wave = static_cast<uint32_t>(wave);
+            task.nanos = static_cast<int64_t>(work.task_nanos);
             task.r0 = r, task.r1 = r1, task.c0 = c, task.c1 = std::min(columns, c + work.tile_columns);
             items.push_back({task, work.task_nanos});
           }

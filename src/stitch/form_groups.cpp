@@ -54,18 +54,17 @@ class Former {
     }
     if (!loops) return place_call(n);
     if (tiles_ && node.outputs.size() == 1) {
-      if (auto product = match_product(graph_, views_, n, why)) {
-        if (tile_fits(*product, why)) {
-          Draft draft;
-          draft.group.kind = GroupKind::kProduct;
-          const std::vector<ValueId> reads = {product->a, product->b};
-          const int column = static_cast<int>(product->n[0].c);
-          draft.group.product = std::move(*product);
-          return place_anchor(n, std::move(draft), column, reads);
-        }
-      }
       if (auto conv = match_conv(graph_, n, tiles_, why)) {
         const Layout& x = views_.layout(conv->x);
+        // Where a machine cuts convolutions into pixels, its product tile is the quicker one for single pixels.
+        auto pixels = tiles_->conv_nanos ? match_pixel_product(views_, *conv) : std::nullopt;
+        if (pixels && tile_fits(*tiles_, *pixels, why)) {
+          Draft draft;
+          draft.group.kind = GroupKind::kProduct;
+          const std::vector<ValueId> reads = {conv->x, conv->w};
+          draft.group.product = std::move(*pixels);
+          return place_anchor(n, std::move(draft), 1, reads);
+        }
         if (x.strides[1] == 1 || conv->shape.inputs == 1) {
           Draft draft;
           draft.group.kind = GroupKind::kConv;
@@ -74,28 +73,22 @@ class Former {
           return place_anchor(n, std::move(draft), 1, reads);
         }
       }
+      if (auto product = match_product(graph_, views_, n, why)) {
+        if (tile_fits(*tiles_, *product, why)) {
+          Draft draft;
+          draft.group.kind = GroupKind::kProduct;
+          const std::vector<ValueId> reads = {product->a, product->b};
+          const int column = static_cast<int>(product->n[0].c);
+          draft.group.product = std::move(*product);
+          return place_anchor(n, std::move(draft), column, reads);
+        }
+      }
     }
     for (size_t output = 0; output < node.outputs.size(); ++output) {
       if (node.outputs[output] == graph::kNone) continue;
       if (ops::row(node.op).kind == Kind::kMove && !views_.needs_storage(node.outputs[output]) && views_.is_view(n)) continue;
       place_loop(n, static_cast<int>(output));
     }
-  }
-
-  /// The tile library computes products whose operands have a unit stride where it streams.
-  bool tile_fits(const Product& product, std::string& why) const {
-    if (!tiles_->takes_gemm(static_cast<int32_t>(product.a_type), static_cast<int32_t>(product.b_type))) {
-      why = "there is no tile for the types";
-      return false;
-    }
-    if (product.m.size() > 4 || product.n.size() > 1 || product.k.size() > 1 || product.batch.size() > 3) {
-      why = "more than one summed or column dimension";
-      return false;
-    }
-    if (product.n.empty() || product.k.empty()) { why = "a product with a vector has no tile"; return false; }
-    if (product.k[0].a != 1) { why = "rows of A are not contiguous"; return false; }
-    if (product.n[0].b != 1 && product.k[0].b != 1) { why = "B is contiguous neither by rows nor by columns"; return false; }
-    return true;
   }
 
   // ---- values read from outside ----------------------------------------------------------------------------------

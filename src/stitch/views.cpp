@@ -53,6 +53,7 @@ Views::Views(const Graph& graph, const Options& options, const kernels::TileLibr
     choose_orders();
     place_concatenations();
     find_views();
+    if (tiles_) store_product_operands();
   }
   for (ValueId v : graph.outputs()) stored_[v] = true;
   for (NodeId n : graph.order()) {
@@ -242,6 +243,32 @@ void Views::find_views() {
   }
 }
 
+/// A product whose operand cannot be addressed through its views (columns of a reshape that crosses heads) gets a stored copy:
+/// one more walk over the operand against a product without a tile.
+void Views::store_product_operands() {
+  for (NodeId n : graph_.order()) {
+    const graph::Node& node = graph_.node(n);
+    if (ops::row(node.op).kind != Kind::kCompute || node.outputs.size() != 1) continue;
+    const Loop* form = loop(n, 0);
+    std::string why;
+    if (!form || form->combine != ops::Combine::kSum || match_conv(graph_, n, tiles_, why)) continue;
+    auto fits = [&] {
+      const auto product = match_product(graph_, *this, n, why);
+      return product && tile_fits(*tiles_, *product, why);
+    };
+    std::vector<NodeId> stopped;
+    for (size_t k = 0; k < node.inputs.size() && !fits(); ++k) {
+      const ValueId v = node.inputs[k];
+      const NodeId producer = v == graph::kNone ? graph::kNone : graph_.value(v).producer;
+      if (producer == graph::kNone || !view_[producer]) continue;
+      view_[producer] = false;
+      stopped.push_back(producer);
+    }
+    if (!stopped.empty() && !fits())
+      for (NodeId producer : stopped) view_[producer] = true;
+  }
+}
+
 bool Views::is_free(NodeId node) const {
   const std::vector<ValueId>& outputs = graph_.node(node).outputs;
   if (outputs.size() == 1 && has_pieces(outputs[0])) return true;
@@ -327,7 +354,13 @@ std::optional<Product> match_product(const Graph& graph, const Views& views, Nod
     Product::Dim dim{form->domain[d], leaves[0].at.strides[d], leaves[1].at.strides[d], d};
     if (d >= form->parallel) {
       if (!dim.a || !dim.b) { why = "a summed dimension that one side does not read"; return std::nullopt; }
-      product.k.push_back(dim);
+      // Neighbours that both sides walk as one are one.
+      if (!product.k.empty() && product.k.back().a == dim.a * dim.extent && product.k.back().b == dim.b * dim.extent) {
+        dim.extent *= product.k.back().extent;
+        product.k.back() = dim;
+      } else {
+        product.k.push_back(dim);
+      }
     } else if (dim.a && dim.b) {
       product.batch.push_back(dim);
     } else if (dim.b) {
@@ -336,7 +369,26 @@ std::optional<Product> match_product(const Graph& graph, const Views& views, Nod
       product.m.push_back(dim);
     }
   }
+  // A tile has one column dimension, the longest; each point of the others is a product of its own.
+  if (product.n.size() > 1) {
+    std::stable_sort(product.n.begin(), product.n.end(), [](auto& x, auto& y) { return x.extent > y.extent; });
+    product.batch.insert(product.batch.end(), product.n.begin() + 1, product.n.end());
+    product.n.resize(1);
+  }
   return product;
+}
+
+bool tile_fits(const kernels::TileLibrary& tiles, const Product& product, std::string& why) {
+  if (!tiles.takes_gemm(static_cast<int32_t>(product.a_type), static_cast<int32_t>(product.b_type))) {
+    why = "there is no tile for the types";
+    return false;
+  }
+  if (product.m.size() > 4 || product.k.size() > 1 || product.batch.size() > 4) {
+    why = "the summed dimensions do not lie one after the other";
+    return false;
+  }
+  if (product.n.empty() || product.k.empty()) { why = "a product with a vector has no tile"; return false; }
+  return true;
 }
 
 std::optional<ConvTile> match_conv(const Graph& graph, NodeId node, const kernels::TileLibrary* tiles, std::string& why) {
@@ -367,6 +419,23 @@ std::optional<ConvTile> match_conv(const Graph& graph, NodeId node, const kernel
   }
   tile.shape = std::move(*shape);
   return tile;
+}
+
+std::optional<Product> match_pixel_product(const Views& views, const ConvTile& conv) {
+  const ops::ConvGeometry& shape = conv.shape;
+  if (shape.groups != 1 || shape.in != shape.out) return std::nullopt;
+  for (size_t d = 0; d < shape.in.size(); ++d)
+    if (shape.kernel[d] != 1 || shape.strides[d] != 1 || shape.begin[d] != 0) return std::nullopt;
+  const Layout &x = views.layout(conv.x), &w = views.layout(conv.w);
+  Product product;
+  product.a = conv.x, product.b = conv.w, product.a_type = product.b_type = conv.type;
+  product.a_offset = x.offset, product.b_offset = w.offset;
+  if (shape.batch > 1) product.m.push_back({shape.batch, x.strides[0], 0, 0});
+  for (size_t d = 0; d < shape.in.size(); ++d)
+    if (shape.in[d] > 1) product.m.push_back({shape.in[d], x.strides[2 + d], 0, static_cast<int64_t>(2 + d)});
+  product.n.push_back({shape.outputs, 0, w.strides[0], 1});
+  product.k.push_back({shape.inputs, x.strides[1], w.strides[1], 0});
+  return product;
 }
 
 }  // namespace obelisk::stitch

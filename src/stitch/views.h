@@ -56,6 +56,7 @@ class Views {
   bool widens(NodeId node) const;
   NodeId widening_behind(ValueId value) const;
   std::set<NodeId> casts_to_compute() const;
+  void store_product_operands();
 
   const Graph& graph_;
   const kernels::TileLibrary* tiles_;
@@ -68,7 +69,13 @@ class Views {
 /// The product that a sum-of-products loop is, when both loads are affine; else nothing, with the reason in `why`.
 std::optional<Product> match_product(const Graph& graph, const Views& views, NodeId node, std::string& why);
 
+/// Whether a machine has a tile for the product; else why not. Operands may have any strides; tiles copy what they stream.
+bool tile_fits(const kernels::TileLibrary& tiles, const Product& product, std::string& why);
+
 /// The tile of a convolution, when the library has one for it; else nothing, with the reason in `why`.
 std::optional<ConvTile> match_conv(const Graph& graph, NodeId node, const kernels::TileLibrary* tiles, std::string& why);
+
+/// The product that a convolution of single pixels without padding is: rows are pixels.
+std::optional<Product> match_pixel_product(const Views& views, const ConvTile& conv);
 
 }  // namespace obelisk::stitch

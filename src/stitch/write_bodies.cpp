@@ -161,7 +161,12 @@ std::vector<int> domain_order(const Graph& graph, const Views& views, const Draf
   std::vector<int> order(rank);
   std::iota(order.begin(), order.end(), 0);
   if (draft.anchored) {
-    std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return draft.is_column[a] < draft.is_column[b]; });
+    // A tile's own rows stand innermost, so that one tile spans many: matrices, then their rows, then columns.
+    std::vector<int> place(rank, 0);
+    for (const Product::Dim& dim : draft.group.product.m) place[dim.c] = 1;
+    for (int s = 0; s < rank; ++s)
+      if (draft.is_column[s]) place[s] = 2;
+    std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return place[a] < place[b]; });
   } else {
     std::stable_sort(order.begin(), order.end(), [&](int a, int b) {
       if (draft.is_column[a] != draft.is_column[b]) return draft.is_column[a] < draft.is_column[b];

@@ -107,6 +107,32 @@ const Case kCases[] = {
   %3: FLOAT[7,11,96] = Sigmoid(%2)
   out %3 "z"
 })"},
+    {"top_k", R"(graph "g" {
+  in %0 "x": FLOAT[300,700]
+  const %1: i64[1] = [5]
+  %2: FLOAT[300,5], %3: i64[300,5] = TopK(%0, %1)
+  %4: FLOAT[300,5] = Abs(%2)
+  out %4 "z"
+})"},
+    {"long_scan", R"(graph "g" {
+  in %0 "x": FLOAT[3,600,70]
+  const %1: i64[] = [1]
+  %2: FLOAT[3,600,70] = CumSum(%0, %1) {exclusive = 1}
+  out %2 "z"
+})"},
+    {"scatter", R"(graph "g" {
+  in %0 "x": FLOAT[40,900]
+  in %1 "i": i64[31,400]
+  in %2 "u": FLOAT[31,400]
+  %3: FLOAT[40,900] = ScatterElements(%0, %1, %2) {axis = 0, reduction = "add"}
+  %4: FLOAT[40,900] = Abs(%3)
+  out %4 "z"
+})"},
+    {"determinants", R"(graph "g" {
+  in %0 "x": FLOAT[400,5,5]
+  %1: FLOAT[400] = Det(%0)
+  out %1 "z"
+})"},
     {"product", R"(graph "g" {
   in %0 "x": FLOAT[2,9,40]
   in %1 "w": FLOAT[40,24]

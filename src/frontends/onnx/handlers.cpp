@@ -58,6 +58,7 @@ const std::map<std::string_view, Handler>& standard_handlers() {
       {"LpPool", import_lp_pool},
       {"GlobalLpPool", import_lp_pool},
       {"DFT", import_dft},
+      {"TfIdfVectorizer", import_tfidf_vectorizer},
       {"RNN", import_recurrent},
       {"LSTM", import_recurrent},
       {"GRU", import_recurrent},

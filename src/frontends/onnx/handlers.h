@@ -62,6 +62,9 @@ void import_optional(Site& site);
 void import_optional_has_element(Site& site);
 void import_optional_get_element(Site& site);
 
+// vectorize.cpp
+void import_tfidf_vectorizer(Site& site);  // n-grams of integers, as comparisons and sums
+
 // microsoft.cpp: ops that graph optimisers of ONNX Runtime write
 Handler find_microsoft_handler(std::string_view op);
 

@@ -11,6 +11,9 @@ TEST(Passes, RemoveDead) { graph::run_cases("src/passes/test/remove_dead.ir", re
 TEST(Passes, FoldConstants) {
   graph::run_cases("src/passes/test/fold_constants.ir", fold_constants);
 }
+TEST(Passes, SpreadUniformWeights) {
+  graph::run_cases("src/passes/test/spread_uniform_weights.ir", spread_uniform_weights);
+}
 TEST(Passes, MergeEqual) { graph::run_cases("src/passes/test/merge_equal.ir", merge_equal); }
 TEST(Passes, SimplifyAlgebra) {
   graph::run_cases("src/passes/test/simplify_algebra.ir", simplify_algebra);

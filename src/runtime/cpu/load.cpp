@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "kernels/kernels.h"
+#include "runtime/cpu/jitter.h"
 #include "runtime/cpu/objects.h"
 #include "runtime/cpu/profile.h"
 #include "runtime/cpu/workers.h"
@@ -19,6 +20,25 @@ int cores_we_may_use() {
   CPU_ZERO(&set);
   if (sched_getaffinity(0, sizeof set, &set) != 0) return 1;
   return std::max(CPU_COUNT(&set), 1);
+}
+
+/// How many of at most `most` threads pay: the predicted time of the lists that they share, and a barrier a wave.
+int threads_that_pay(const Program& program, int most) {
+  constexpr double kHandOver = 6000, kBarrier = 1000;  // ns, of two threads on a machine that does other things too
+  double best = 0;
+  int chosen = 1;
+  bool predicted = false;
+  for (int threads = 1; threads <= most; ++threads) {
+    std::vector<double> busy(static_cast<size_t>(std::max(program.waves, 1)) * threads, 0);
+    for (size_t sm = 0; sm < program.lists.size(); ++sm)
+      for (const ObkTask& task : program.lists[sm]) busy[task.wave * threads + sm % threads] += static_cast<double>(task.nanos), predicted |= task.nanos > 0;
+    double total = threads > 1 ? kHandOver + kBarrier * program.waves : 0;
+    for (int wave = 0; wave < program.waves; ++wave)
+      total += *std::max_element(busy.begin() + wave * threads, busy.begin() + (wave + 1) * threads);
+    if (threads == 1 || total < best) best = total, chosen = threads;
+    if (threads >= 16) threads += threads / 4;  // many cores: look at fewer counts
+  }
+  return predicted ? chosen : most;
 }
 
 class CpuExecutable;
@@ -57,19 +77,22 @@ class CpuContext : public Context {
   std::vector<Status> failures_;             // by worker
   std::function<void(int)> body_;
   std::unique_ptr<cpu::Profile> profile_;    // none, but for OBELISK_PROFILE
+  std::unique_ptr<cpu::Jitter> jitter_;      // none, but for OBELISK_JITTER
   std::unique_ptr<cpu::SpinBarrier> barrier_;
   std::unique_ptr<cpu::Workers> workers_;    // last: ends before what it uses
 };
 
 class CpuExecutable : public Executable, public std::enable_shared_from_this<CpuExecutable> {
  public:
-  CpuExecutable(std::shared_ptr<const Program> program, std::vector<std::unique_ptr<cpu::Object>> objects, LoadReport report)
-      : program_(std::move(program)), objects_(std::move(objects)), report_(std::move(report)) {}
+  CpuExecutable(std::shared_ptr<const Program> program, std::vector<std::unique_ptr<cpu::Object>> objects, LoadReport report,
+                bool every_thread)
+      : program_(std::move(program)), objects_(std::move(objects)), report_(std::move(report)), every_thread_(every_thread) {}
   const Program& program() const override { return *program_; }
   const LoadReport& report() const override { return report_; }
   Result<std::unique_ptr<Context>> context(int threads) const override {
     const int limit = std::min(program_->sms, std::max(threads > 0 ? threads : cores_we_may_use(), 1));
-    return std::unique_ptr<Context>(new CpuContext(shared_from_this(), limit));
+    const int chosen = every_thread_ ? limit : threads_that_pay(*program_, limit);
+    return std::unique_ptr<Context>(new CpuContext(shared_from_this(), chosen));
   }
   std::vector<std::string> objects() const override {
     std::vector<std::string> bytes;
@@ -82,6 +105,7 @@ class CpuExecutable : public Executable, public std::enable_shared_from_this<Cpu
   std::shared_ptr<const Program> program_;
   std::vector<std::unique_ptr<cpu::Object>> objects_;
   LoadReport report_;
+  const bool every_thread_;
 };
 
 CpuContext::CpuContext(std::shared_ptr<const CpuExecutable> executable, int threads) : executable_(std::move(executable)) {
@@ -115,6 +139,7 @@ CpuContext::CpuContext(std::shared_ptr<const CpuExecutable> executable, int thre
   for (const CustomRecord& custom : program.customs) prepare(custom);
   failures_.assign(threads, ok_status());
   profile_ = cpu::Profile::if_wished(program, threads);
+  jitter_ = cpu::Jitter::if_wished(threads);
   barrier_ = std::make_unique<cpu::SpinBarrier>(threads);
   workers_ = std::make_unique<cpu::Workers>(threads);
   body_ = [this](int worker) { run_worker(worker); };
@@ -165,6 +190,7 @@ void CpuContext::run_worker(int worker) {
       const ObkTask& task = tasks[at];
       const WorkRecord& work = program.works[task.work];
       void* const* operands = operands_.data() + first_[task.work];
+      if (jitter_) jitter_->delay(worker);
       const auto start = profile_ ? cpu::Profile::Clock::now() : cpu::Profile::Clock::time_point();
       if (work.body >= 0) {
         executable_->body(work.body)(&task, work.params.data(), operands, &self);
@@ -175,6 +201,7 @@ void CpuContext::run_worker(int worker) {
     }
     if (workers_->count() > 1 && wave + 1 < program.waves) {
       const auto start = profile_ ? cpu::Profile::Clock::now() : cpu::Profile::Clock::time_point();
+      if (jitter_) jitter_->delay(worker);
       barrier_->wait();
       if (profile_) profile_->waited(worker, cpu::Profile::Clock::now() - start);
     }
@@ -235,7 +262,8 @@ Result<std::shared_ptr<const Executable>> load_cpu(std::shared_ptr<const Program
     TRY(objects, cpu::build_objects(program->bodies, options, report));
   }
   report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  return std::shared_ptr<const Executable>(new CpuExecutable(std::move(program), std::move(objects), std::move(report)));
+  return std::shared_ptr<const Executable>(new CpuExecutable(std::move(program), std::move(objects), std::move(report),
+                                                                    options.every_thread));
 }
 
 }  // namespace obelisk::runtime

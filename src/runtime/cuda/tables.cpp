@@ -101,7 +101,7 @@ Result<Tables> make_tables(const Program& program, bool one_kernel, int64_t room
     if (tables.blocks.size() % 2) tables.blocks.push_back(0);
   }
   const auto with_block = [&](ObkTask task) {
-    task.spare = block_of[task.work] << 16 | shapes[task.work].words;
+    task.nanos = block_of[task.work] << 16 | shapes[task.work].words;
     return task;
   };
   std::vector<std::vector<ObkTask>> by_work(program.works.size());

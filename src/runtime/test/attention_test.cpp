@@ -112,7 +112,7 @@ TEST_P(Attended, OneGroupWithoutCopies) {
   }
   EXPECT_EQ(attended, 1);
   EXPECT_EQ(customs, 0);
-  expect_same(graph, form.name, form.dtype == DType::f32 ? 1e-4 : 4e-2);
+  expect_same(graph, graph, form.name, form.dtype == DType::f32 ? 1e-4 : 4e-2);
 }
 
 INSTANTIATE_TEST_SUITE_P(Forms, Attended, testing::Values(

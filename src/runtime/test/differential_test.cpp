@@ -1,14 +1,13 @@
 // Programs against the interpreter: graphs as text, run on one, two and seven virtual SMs.
 #include "runtime/test/run_program.h"
 
+#include "passes/passes.h"
+
 namespace obelisk::runtime {
 namespace {
 
-class Differential : public testing::TestWithParam<std::pair<const char*, const char*>> {};
-
-TEST_P(Differential, ProgramEqualsInterpreter) {
-  // `@random` stands for a tensor's values, which differ from run to run of the list but not of the test.
-  std::string text = GetParam().second;
+/// A graph as text, `@random` for a tensor's values: these differ from run to run of the list but not of the test.
+Result<graph::Graph> parsed(std::string text) {
   std::mt19937 random(11);
   std::uniform_int_distribution<int> eighth(-16, 16);
   for (size_t at; (at = text.find("@random")) != std::string::npos;) {
@@ -22,9 +21,24 @@ TEST_P(Differential, ProgramEqualsInterpreter) {
     for (int64_t k = 0; k < count; ++k) values += (k ? ", " : "") + fmt::format("{}", eighth(random) / 64.0);
     text.replace(at, 7, values + "]");
   }
-  auto graph = graph::parse(text);
+  return graph::parse(text);
+}
+/// After all passes, as a program is made of it.
+Result<graph::Graph> compiled_graph(const std::string& text) {
+  Result<graph::Graph> graph = parsed(text);
+  for (const passes::Pass& pass : passes::table()) {
+    if (!graph.ok()) return graph;
+    graph = pass.run(std::move(*graph));
+  }
+  return graph;
+}
+
+class Differential : public testing::TestWithParam<std::pair<const char*, const char*>> {};
+
+TEST_P(Differential, ProgramEqualsInterpreter) {
+  auto graph = parsed(GetParam().second);
   ASSERT_TRUE(graph.ok()) << graph.error().text();
-  expect_same(*graph, GetParam().first);
+  expect_same(*graph, *graph, GetParam().first);
 }
 
 INSTANTIATE_TEST_SUITE_P(Graphs, Differential, testing::Values(
@@ -249,6 +263,15 @@ const std::pair<const char*, const char*> kBlockCases[] = {
   out %1 "z"
 })"}};
 
+// The passes' answer is compared with what the reference says of the graph before them.
+class Compiled : public testing::TestWithParam<std::pair<const char*, const char*>> {};
+
+TEST_P(Compiled, ProgramEqualsInterpreter) {
+  auto graph = parsed(GetParam().second), after = compiled_graph(GetParam().second);
+  ASSERT_TRUE(graph.ok() && after.ok()) << (graph.ok() ? after : graph).error().text();
+  expect_same(*graph, *after, GetParam().first);
+}
+
 INSTANTIATE_TEST_SUITE_P(Blocks, Differential, testing::ValuesIn(kBlockCases));
 
 // None of these ops is left to its reference, and each is dealt to several workers where it is large.
@@ -267,6 +290,102 @@ TEST(Blocks, NoReferenceIsCalled) {
     const schedule::TaskGraph tasks = schedule::build(*graph, plan, device);
     if (std::string_view(name) == "long_scan") EXPECT_GE(tasks.task_count(), 4);
   }
+}
+
+const std::pair<const char*, const char*> kProductCases[] = {
+    std::pair{"transposed_conv_of_a_unet", R"(graph "g" {
+  in %0 "x": f32[2,6,5,7]
+  const %1: f32[6,4,2,2] = @random
+  in %2 "b": f32[4]
+  %3: f32[2,6,5,7] = Relu(%0)
+  %4: f32[2,4,10,14] = ConvTranspose(%3, %1, %2) {strides = [2, 2]}
+  %5: f32[2,4,10,14] = Relu(%4)
+  out %5 "z"
+})"},
+    std::pair{"transposed_conv_that_overlaps", R"(graph "g" {
+  in %0 "x": f32[1,6,5,7]
+  const %1: f32[6,2,4,5] = @random
+  in %2 "b": f32[4]
+  %3: f32[1,4,10,21] = ConvTranspose(%0, %1, %2) {group = 2, output_padding = [0, 1], pads = [1, 1, 1, 2], strides = [2, 3]}
+  out %3 "z"
+})"},
+    std::pair{"transposed_conv_dilated", R"(graph "g" {
+  in %0 "x": f32[1,3,9]
+  const %1: f32[3,2,3] = @random
+  %3: f32[1,2,11] = ConvTranspose(%0, %1) {dilations = [2], pads = [1, 1]}
+  const %4: f32[2,3,3] = @random
+  %5: f32[1,3,25] = ConvTranspose(%3, %4) {dilations = [2], strides = [2]}
+  out %5 "z"
+})"},
+    std::pair{"transposed_conv_of_channels", R"(graph "g" {
+  in %0 "x": f32[1,70,5,5]
+  const %1: f32[70,1,4,4] = @random
+  %3: f32[1,70,10,10] = ConvTranspose(%0, %1) {group = 70, pads = [1, 1, 1, 1], strides = [2, 2]}
+  out %3 "z"
+})"},
+    std::pair{"product_of_merged_heads", R"(graph "g" {
+  in %0 "x": f32[2,3,9,8]
+  in %1 "w": f32[24,40]
+  %2: f32[2,3,9,8] = Exp(%0)
+  %3: f32[2,9,3,8] = Transpose(%2) {perm = [0, 2, 1, 3]}
+  const %4: i64[3] = [2, 9, 24]
+  %5: f32[2,9,24] = Reshape(%3, %4)
+  %6: f32[2,9,40] = MatMul(%5, %1)
+  out %6 "z"
+  out %2 "y"
+})"},
+    std::pair{"gemm_turned", R"(graph "g" {
+  in %0 "x": f32[24,9]
+  in %1 "w": f32[40,24]
+  in %2 "b": f32[40]
+  %3: f32[9,40] = Gemm(%0, %1, %2) {transA = 1, transB = 1}
+  out %3 "z"
+})"},
+    std::pair{"product_over_two_dimensions", R"(graph "g" {
+  in %0 "x": f32[5,6,7]
+  in %1 "y": f32[6,7,40]
+  %2: f32[5,40] = Einsum(%0, %1) {equation = "akl,klb->ab"}
+  out %2 "z"
+})"},
+    std::pair{"product_with_two_column_dimensions", R"(graph "g" {
+  in %0 "x": f32[5,6]
+  in %1 "y": f32[6,3,20]
+  %2: f32[5,3,20] = Einsum(%0, %1) {equation = "ak,kbc->abc"}
+  out %2 "z"
+})"}};
+
+INSTANTIATE_TEST_SUITE_P(Products, Compiled, testing::ValuesIn(kProductCases));
+
+// Products and transposed convolutions of any form are computed by tiles.
+TEST(Products, AllHaveTiles) {
+  for (const auto& [name, text] : kProductCases) {
+    auto graph = compiled_graph(text);
+    ASSERT_TRUE(graph.ok()) << name << ": " << graph.error().text();
+    int tiles = 0;
+    for (const stitch::Group& group : stitch::plan(*graph, target::cpu(2)).groups) {
+      tiles += group.kind == stitch::GroupKind::kProduct || group.kind == stitch::GroupKind::kConv;
+      for (graph::NodeId n : group.nodes)
+        if (group.kind == stitch::GroupKind::kStitched)
+          EXPECT_NE(ops::row(graph->node(n).op).kind, ops::Kind::kCompute) << name;
+    }
+    EXPECT_GE(tiles, 1) << name;
+  }
+}
+
+// A convolution of single pixels could be told as products of one image row each; its own tile spans the whole image.
+TEST(Products, ConvolutionsOfPixelsStayConvolutions) {
+  auto graph = compiled_graph(R"(graph "g" {
+  in %0 "x": f32[1,8,5,7]
+  const %1: f32[24,8,3,3] = @random
+  const %2: f32[40,24,1,1] = @random
+  %3: f32[1,24,5,7] = Conv(%0, %1) {pads = [1, 1, 1, 1]}
+  %4: f32[1,40,5,7] = Conv(%3, %2)
+  out %4 "z"
+})");
+  ASSERT_TRUE(graph.ok()) << graph.error().text();
+  int convs = 0;
+  for (const stitch::Group& group : stitch::plan(*graph, target::cpu(2)).groups) convs += group.kind == stitch::GroupKind::kConv;
+  EXPECT_EQ(convs, 2);
 }
 
 }  // namespace

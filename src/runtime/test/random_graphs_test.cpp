@@ -69,7 +69,9 @@ TEST(RandomGraphs, ProgramsKeepTheMeaning) {
       sound = schedule::validate(lowered, plan, tasks);
       ASSERT_TRUE(sound.ok()) << "seed " << seed << ": " << sound.error().text();
       auto program = std::make_shared<Program>(assemble(lowered, plan, tasks, codegen::emit(lowered, plan, tasks, sms == 132 ? vector_tiles() : kernels::kCpuTiles), "cpu"));
-      auto executable = load_cpu(program);
+      LoadOptions load;
+      load.every_thread = true;
+      auto executable = load_cpu(program, load);
       ASSERT_TRUE(executable.ok()) << "seed " << seed << ": " << executable.error().text();
       const std::vector<Tensor> got = run(**executable, inputs, 1);
       const std::vector<ops::Tolerance> tolerances(got.size(), {1e-4, 1e-3});
@@ -81,7 +83,7 @@ TEST(RandomGraphs, ProgramsKeepTheMeaning) {
       // Another deal of the same tasks: the answers do not depend on who runs what when, within a wave.
       auto dealt = std::make_shared<Program>(*program);
       deal_anew(*dealt, seed);
-      auto other = load_cpu(dealt);
+      auto other = load_cpu(dealt, load);
       ASSERT_TRUE(other.ok()) << other.error().text();
       const std::vector<Tensor> anew = run(**other, inputs, 2);
       for (size_t o = 0; o < got.size(); ++o)

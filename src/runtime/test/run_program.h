@@ -54,7 +54,9 @@ inline Run run_program(const graph::Graph& graph, const std::vector<Tensor>& inp
   auto program = std::make_shared<Program>(assemble(graph, run.plan, tasks, std::move(source), "cpu"));
   if (getenv("OBELISK_SHOW"))
     for (const codegen::BodyText& body : program->bodies) fmt::print("{}\n", body.text);
-  auto executable = load_cpu(program);
+  LoadOptions load;
+  load.every_thread = true;  // these programs are small, and barriers are what is tested
+  auto executable = load_cpu(program, load);
   if (!executable.ok()) {
     ADD_FAILURE() << executable.error().text();
     return run;
@@ -75,7 +77,8 @@ inline Run run_program(const graph::Graph& graph, const std::vector<Tensor>& inp
   return run;
 }
 
-inline void expect_same(const graph::Graph& graph, const std::string& what, double tolerance = 1e-4) {
+/// `after` is what runs, and means `graph`.
+inline void expect_same(const graph::Graph& graph, const graph::Graph& after, const std::string& what, double tolerance = 1e-4) {
   std::mt19937 random(7);
   std::vector<Tensor> inputs;
   for (graph::ValueId v : graph.inputs()) inputs.push_back(random_tensor(graph.type(v), random));
@@ -83,7 +86,7 @@ inline void expect_same(const graph::Graph& graph, const std::string& what, doub
   ASSERT_TRUE(wanted.ok()) << wanted.error().text();
   for (int sms : {1, 2, 7}) {
     for (int mode = 0; mode < 6; ++mode) {
-      Run got = run_program(graph, inputs, sms, mode != 1, mode != 2, mode == 3 || mode == 5, mode >= 4);
+      Run got = run_program(after, inputs, sms, mode != 1, mode != 2, mode == 3 || mode == 5, mode >= 4);
       ASSERT_EQ(got.outputs.size(), wanted->size());
       for (size_t o = 0; o < wanted->size(); ++o) {
         const Tensor& w = (*wanted)[o];

@@ -152,6 +152,23 @@ TEST(Upgrade, OldScatterAndTheDft) {
               HasSubstr("f32[1,4,2] = DFT(%0, _, %1)"));
 }
 
+TEST(Upgrade, NGramsOfIntegers) {
+  const List tokens{value("t", kI64, {"2", "6"})};
+  const auto vectorizer = [&](std::vector<int64_t> starts) {
+    return upgraded(node("TfIdfVectorizer", {"t"}, {"z"},
+                         {attr("mode", "TF"), attr("min_gram_length", 2), attr("max_gram_length", 2),
+                          attr("max_skip_count", 1), attr("ngram_counts", starts),
+                          attr("ngram_indexes", std::vector<int64_t>{0, 1, 2, 5}),
+                          attr("pool_int64s", std::vector<int64_t>{2, 3, 5, 4, 6, 7})}),
+                    9, {}, tokens);
+  };
+  const std::string text = vectorizer({0, 2});
+  EXPECT_THAT(text, HasSubstr("b1[2,2,5] = And("));  // neighbours
+  EXPECT_THAT(text, HasSubstr("b1[2,2,4] = And("));  // one token skipped
+  EXPECT_THAT(text, HasSubstr("f32[2,6] = Gather("));
+  EXPECT_THAT(vectorizer({0, 3}), HasSubstr("ngram_counts do not fit a pool of 6"));
+}
+
 TEST(Upgrade, BatchNormalization) {
   const List parameters{floats("s", {3}, {1, 1, 1}), floats("b", {3}, {0, 0, 0}),
                         floats("m", {3}, {0, 0, 0}), floats("v", {3}, {1, 1, 1})};
