@@ -188,6 +188,7 @@ Status lower(const Network& network, const Options& options, Compilation& made, 
     return fmt::format("{}: {} virtual SMs, {} of fast memory each\n", device.name, device.sms, to_string(device.fast_memory));
   }));
   stitch::Options stitching = options.stitch;
+  stitching.prologues = options.disabled.count("fold_prologues") == 0;
   if (device.family == target::Family::kCuda && options.granularity == "op") stitching.stitch = false;
   TRY_STATUS(step("fit", [&] {
     const auto takes = [&](const graph::Graph& graph, graph::NodeId id) { return stitch::takes_attention(graph, id, device, stitching); };
@@ -249,6 +250,7 @@ Status check_names(const Options& options) {
     if (!known(name)) return Error{Code::kUsage, "compile", fmt::format("no step is called '{}'", name), "", "steps: " + joined(steps)};
   std::vector<std::string> passes;
   for (const passes::Pass& pass : passes::table()) passes.emplace_back(pass.name);
+  passes.emplace_back("fold_prologues");  // of stitching
   for (const std::string& name : options.disabled)
     if (std::find(passes.begin(), passes.end(), name) == passes.end())
       return Error{Code::kUsage, "compile", fmt::format("no pass is called '{}'", name), "", "passes: " + joined(passes)};

@@ -59,11 +59,13 @@ class BodyEmitter {
     const std::optional<VectorText> vectors = tiles_.vectors && !direct_ ? as_vectors() : std::nullopt;
     head(!vectors);
     pitch_ = vectors ? std::to_string(work_.tile_columns) : "(t->c1 - t->c0)";
+    if (vectors) out_ += "  {\n" + vectors->ahead;
     if (group_.kind == GroupKind::kProduct) product();
     if (group_.kind == GroupKind::kConv) conv();
     if (group_.kind == GroupKind::kAttention) attention();
     if (vectors) {
-      out_ += "  {\n" + vectors->ahead + vectors->rows + "  }\n";
+      scratch_ = std::max(scratch_, vectors->scratch);
+      out_ += vectors->rows + "  }\n";
     } else if (!direct_) {
       rows();
     }

@@ -21,9 +21,10 @@ using stitch::StepKind;
 
 constexpr int64_t kMostRegisters = 96;   // of a batch, for loads and values that stay
 constexpr int64_t kMostOfOneRow = 144;   // above this a row is walked instead
+constexpr int64_t kMostAhead = 24;       // of what is loaded before a tile: the tile's own are many
 constexpr int64_t kAllThreads = 256, kWarp = 32;
 
-/// What a value varies with: bits.
+/// What a value varies with: bits. Of the innermost dimension, which vectors run along, its side as well.
 enum Varies { kByRow = 1, kByVector = 2, kByElement = 4, kByPass = 8 /* known only after a reduction */, kByTile = 16 };
 
 class VectorEmitter {
@@ -32,11 +33,12 @@ class VectorEmitter {
 
   std::optional<VectorText> run() {
     if (!plan()) return std::nullopt;
+    if (across_) return across();
     VectorText text;
     std::string& ahead = text.ahead;
     ahead += fmt::format("  constexpr int R = {}, U = {}, V = {};\n", rows_text_, units_text_, v_);
     if (!flat_) ahead += fmt::format("  const int lane = OBK_LANE({});\n", lanes_);
-    const bool one_batch = flat_ && job_.anchored && batches_ == 1;
+    const bool one_batch = flies_ahead();
     columns_text(ahead);
     std::string free_loads;
     loads(free_loads, "  ", true);
@@ -67,8 +69,10 @@ class VectorEmitter {
   // ---- whether and how ---------------------------------------------------------------------------------------------------------
   bool plan() {
     const size_t dims = nest_.dims.size();
-    if (nest_.lanes_in_rows || static_cast<size_t>(nest_.rows) >= dims) return false;
-    lane_ = static_cast<int>(dims) - 1;
+    if (static_cast<size_t>(nest_.rows) >= dims) return false;
+    across_ = nest_.lanes_in_rows;
+    if (across_ && (job_.anchored || job_.panel != graph::kNone)) return false;
+    lane_ = across_ ? nest_.rows - 1 : static_cast<int>(dims) - 1;
     columns_ = nest_.column_count();
     if (columns_ == 0 || nest_.row_count() == 0 || nest_.row_count() >= INT32_MAX || columns_ >= INT32_MAX) return false;
     for (graph::ValueId v : body_.operands)
@@ -79,11 +83,11 @@ class VectorEmitter {
       if (access.load != kNoExpr) load_access_[access.load] = &access;
       else if (access.step >= 0) store_access_[access.step] = &access;
     }
-    flat_ = true;
+    flat_ = !across_;
     for (const Step& step : body_.steps)
       if (step.kind != StepKind::kStore) flat_ = false;
     if (flat_ && dims - nest_.rows != 1) return false;
-    if (!flat_ && nest_.cut_columns) return false;
+    if (!flat_ && !across_ && nest_.cut_columns) return false;
     find_loads();
     for (const Load& load : loads_)  // where a read depends on what is computed here, it is made when that is known
       if (exprs_[load.expr].slot < stitch::kTileSlot && (load.varies & (kByPass | kByTile))) return false;
@@ -91,18 +95,25 @@ class VectorEmitter {
     int64_t best = 0;
     for (int64_t v : {8, 4, 2, 1}) {
       if (!divides(v)) continue;
-      const int64_t vectors = flat_ ? job_.tile_rows * (wide() / v) : columns_ / v;
-      const int64_t lanes = flat_ ? kAllThreads : std::min<int64_t>(kWarp * ((vectors + kWarp - 1) / kWarp), kWarp);
+      const int64_t vectors = across_ ? job_.tile_rows / v : flat_ ? job_.tile_rows * (wide() / v) : columns_ / v;
+      const int64_t lanes = across_ ? kAllThreads / slices() : flat_ ? kAllThreads : std::min<int64_t>(kWarp * ((vectors + kWarp - 1) / kWarp), kWarp);
       const int64_t cost = (vectors + lanes - 1) / lanes * (4 + v);
       if (best == 0 || cost < best) best = cost, v_ = v;
+    }
+    if (across_) {
+      // As many columns at once as fit: their loads are in flight together.
+      const int64_t here = (columns_ + slices() - 1) / slices();
+      const int64_t most = std::clamp<int64_t>(64 / std::max<int64_t>(registers(1), 1), 1, 16);
+      rows_text_ = "1", units_text_ = fmt::format("{}", std::min(here, most));
+      return registers(1) <= kMostOfOneRow;
     }
     if (flat_) {
       vectors_ = wide() / v_;
       const int64_t points = std::max<int64_t>((job_.tile_rows * vectors_ + kAllThreads - 1) / kAllThreads, 1);
       const int64_t batch = std::clamp<int64_t>(kMostRegisters / std::max<int64_t>(registers(1), 1), 1, points);
-      batches_ = (points + batch - 1) / batch;
+      batches_ = (points + batch - 1) / batch, points_ = points;
       const int64_t even = (points + batches_ - 1) / batches_;
-      rows_text_ = fmt::format("OBK_POINTS({}, {})", even, job_.anchored && batches_ == 1 ? std::max<int64_t>(job_.tile_rows * vectors_, 1) : batch);
+      rows_text_ = fmt::format("OBK_POINTS({}, {})", even, flies_ahead() ? std::max<int64_t>(job_.tile_rows * vectors_, 1) : batch);
       units_text_ = "1";
       return registers(1) <= kMostOfOneRow;
     }
@@ -120,12 +131,23 @@ class VectorEmitter {
     units_text_ = fmt::format("OBK_UNITS({}, OBK_LANES_OF({}))", vectors_, lanes_);
     return true;
   }
+  /// Whether what an epilogue reads beside the tile is asked for before the tile is computed: one batch of few registers.
+  bool flies_ahead() const {
+    if (!flat_ || !job_.anchored || batches_ != 1) return false;
+    int64_t words = 0;
+    for (const Load& load : loads_)
+      if (!(load.varies & kByTile)) words += load.varies & kByElement ? std::max<int64_t>(v_ * byte_size(load.storage, 1) / 4, 1) : 1;
+    return words * points_ <= kMostAhead;
+  }
+  /// Across: threads that share the columns of a row, by their number alone.
+  int64_t slices() const { return columns_ >= 64 ? 8 : 1; }
   /// Columns that a task spans at most.
   int64_t wide() const { return std::min(job_.tile_columns, columns_); }
 
   bool divides(int64_t v) const {
     if (nest_.dims[lane_].extent % v != 0) return false;
     if (flat_ && wide() % v != 0) return false;
+    if (across_ && job_.tile_rows % v != 0) return false;
     for (const Load& load : loads_)
       if ((load.varies & kByElement) && v * byte_size(load.storage, 1) > 64) return false;
     for (const auto& [s, access] : store_access_) {
@@ -138,7 +160,7 @@ class VectorEmitter {
       for (const Load& load : loads_)
         if (load.varies & kByElement) (packs(load, v) ? whole : broken) += 1;
       for (const auto& [s, access] : store_access_)
-        if (!body_.steps[s].per_row) (store_packs(*access, v) ? whole : broken) += 1;
+        if (!body_.steps[s].per_row || across_) (store_packs(*access, v) ? whole : broken) += 1;
       if (whole == 0) return false;
     }
     return true;
@@ -156,7 +178,7 @@ class VectorEmitter {
     int64_t words = 0;
     for (const Load& load : loads_) {
       if (!(load.varies & kByElement)) { words += load.varies & kByVector ? units : 1; continue; }
-      if (!(load.varies & kByRow) && !flat_) continue;  // once for all rows
+      if (!(load.varies & kByRow) && !flat_ && !across_) continue;  // once for all rows
       const bool pack = load.expr == kNoExpr || packs(load, v_);
       const int64_t bytes = pack ? byte_size(load.storage, 1) : byte_size(ops::compute_type(load.storage), 1);
       words += (units * v_ * bytes + 3) / 4;
@@ -200,25 +222,28 @@ class VectorEmitter {
     return expr.scalar == Scalar::kCoord && dim_of_.count(expr.slot) && dim_of_.at(expr.slot) == lane_ && nest_.dims[lane_].coords.size() == 1;
   }
 
+  int varies_by(int dim) const {
+    const int outer = dim < nest_.rows ? kByRow : kByVector;
+    return dim == lane_ ? outer | kByElement : outer;
+  }
   int varies(ExprId id) {
     if (auto it = varies_.find(id); it != varies_.end()) return it->second;
     const Expr& expr = exprs_[id];
     int result = 0;
     switch (expr.scalar) {
       case Scalar::kCoord: {
-        const int dim = dim_of_.count(expr.slot) ? dim_of_.at(expr.slot) : -1;
-        result = dim < 0 ? 0 : dim < nest_.rows ? kByRow : dim == lane_ ? kByElement | kByVector : kByVector;
+        result = dim_of_.count(expr.slot) ? varies_by(dim_of_.at(expr.slot)) : 0;
         break;
       }
       case Scalar::kConst: break;
-      case Scalar::kAcc: result = kByRow | kByPass; break;
+      case Scalar::kAcc: result = kByRow | kByPass | (across_ ? kByElement : 0); break;
       case Scalar::kLoad:
         if (expr.slot >= stitch::kTileSlot) { result = kByRow | kByVector | kByElement | kByTile; break; }
         if (expr.slot >= stitch::kStageSlot) { result = kByRow | kByVector | kByElement | kByPass; break; }
-        if (expr.slot >= stitch::kRowSlot) { result = kByRow | kByPass; break; }
+        if (expr.slot >= stitch::kRowSlot) { result = kByRow | kByPass | (across_ ? kByElement : 0); break; }
         if (const Access& access = *load_access_.at(id); access.affine) {
           for (size_t d = 0; d < access.strides.size(); ++d)
-            if (access.strides[d]) result |= static_cast<int>(d) < nest_.rows ? kByRow : static_cast<int>(d) == lane_ ? kByElement | kByVector : kByVector;
+            if (access.strides[d]) result |= varies_by(static_cast<int>(d));
         } else {
           for (ExprId coord : expr.coords) result |= varies(coord);
         }
@@ -269,7 +294,7 @@ class VectorEmitter {
   struct Indices { bool row, unit, element; };
   Indices indices(int varies) const {
     if (flat_) return {(varies & (kByRow | kByVector | kByElement)) != 0, false, (varies & kByElement) != 0};
-    return {(varies & kByRow) != 0, (varies & (kByVector | kByElement)) != 0, (varies & kByElement) != 0};
+    return {(varies & kByRow) != 0, (varies & kByVector) != 0, (varies & kByElement) != 0};
   }
   static std::string at(const Indices& i) { return std::string(i.row ? "[q]" : "") + (i.unit ? "[u]" : ""); }
   static std::string sizes(const Indices& i) { return std::string(i.row ? "[R]" : "") + (i.unit ? "[U]" : ""); }
@@ -290,6 +315,7 @@ class VectorEmitter {
         if (load.depth != d || loaded_.count(load.expr) || (load.varies & kByTile)) continue;
         const Indices i = indices(load.varies);
         if (free && i.row) continue;
+        if (across_ && (i.unit != in_walk_ || !needed_.count(load.expr))) continue;
         together[{i.row, i.unit}].push_back(&load);
       }
       for (const auto& [key, list] : together) load_loop({key.first, key.second, false}, list, out, indent);
@@ -364,7 +390,7 @@ class VectorEmitter {
     if (flat_) out += fmt::format("{}int j{}[R];\n", indent, lane_);
     out += indent + "OBK_EACH(q, R) {\n";
     if (flat_) {
-      const bool one = job_.anchored && batches_ == 1;
+      const bool one = flies_ahead();
       out += fmt::format("      const int n = {}q * OBK_ALL_THREADS + OBK_THREAD, r = n / {}, c = (int)t->c0 + n % {} * V;\n", one ? "" : "base + ", vectors_, vectors_);
       out += "      there[q] = r < (int)(t->r1 - t->r0) && c < (int)t->c1;\n";
       out += "      row[q] = there[q] ? (int)t->r0 + r : (int)t->r0, col[q] = there[q] ? c : (int)t->c0;\n";
@@ -413,7 +439,7 @@ class VectorEmitter {
     begin();
   }
   std::string coordinate(int dim, bool element) const {
-    if (dim < nest_.rows) return fmt::format("i{}[q]", dim);
+    if (dim < nest_.rows) return dim == lane_ && element ? fmt::format("(i{}[q] + v)", dim) : fmt::format("i{}[q]", dim);
     const std::string at = fmt::format("j{}{}", dim, flat_ ? "[q]" : "[u]");
     return dim == lane_ && element ? "(" + at + " + v)" : at;
   }
@@ -453,7 +479,7 @@ class VectorEmitter {
   std::string loaded(ExprId id, const Expr& expr) {
     if (expr.slot >= stitch::kTileSlot) return fmt::format("obk::at(l{}{}, v)", id, at(indices(varies(id))));
     if (expr.slot >= stitch::kStageSlot) return fmt::format("g{}[q][u][v]", expr.slot - stitch::kStageSlot);
-    if (expr.slot >= stitch::kRowSlot) return fmt::format("w{}[q]", expr.slot - stitch::kRowSlot);
+    if (expr.slot >= stitch::kRowSlot) return fmt::format("w{}[q]{}", expr.slot - stitch::kRowSlot, across_ ? "[v]" : "");
     const Load& load = *std::find_if(loads_.begin(), loads_.end(), [&](const Load& l) { return l.expr == id; });
     const Indices i = indices(load.varies);
     if (packs(load, v_)) {
@@ -497,92 +523,174 @@ class VectorEmitter {
 
   void row_stores(int pass, std::string& out, const std::string& indent) {
     begin();
+    std::string arrays, after;
     for (size_t s = 0; s < body_.steps.size(); ++s) {
       const Step& step = body_.steps[s];
       if (step.kind != StepKind::kStore || !step.per_row || step.pass != pass) continue;
+      if (across_) {
+        store(s, "there[q] && slice == 0", indent, arrays, after);  // one warp of many is enough
+        continue;
+      }
       const Access& access = *store_access_.at(static_cast<int>(s));
       const std::string stored = value(step.expr);
       const std::string where = access.affine ? affine_text(access, false, false) : offset_text(job_.layouts[body_.operands[step.slot]], step.at);
       statements_.push_back(fmt::format("if (there[q] && {}) obk::store({}, {}, ({}){});", flat_ ? "col[q] == 0" : "lane == 0",
                                         job_.pointer(step.slot, true), where, arithmetic_name(stored_type(step)), stored));
     }
-    if (statements_.empty()) return;
-    out += indent + "OBK_EACH(q, R) {\n";
-    finish_loop(out, indent);
+    if (statements_.empty() && element_statements_.empty()) return;
+    out += indent + "OBK_EACH(q, R) {\n" + arrays;
+    finish_loop(out, indent, after);
+  }
+  /// A value of each element, as a pack where the place allows it: `arrays` before the elements, `after` behind them.
+  void store(size_t s, const std::string& condition, const std::string& indent, std::string& arrays, std::string& after) {
+    const Step& step = body_.steps[s];
+    const Access& access = *store_access_.at(static_cast<int>(s));
+    const DType dtype = stored_type(step);
+    const std::string array = fmt::format("o{}", s), value_of = value(step.expr);
+    std::string call;
+    if (to_panel(step)) {
+      const std::string j = affine_text(access, !panel_packs(), true);
+      const std::string where = fmt::format("OBK_PANEL_AT({}, row[q] - (int)t->r0, {}, {})", job_.panel_type, j, job_.panel_pitch);
+      call = panel_packs() ? fmt::format("if ({}) obk::store_pack<V>(panel, {}, {});", condition, where, array)
+                           : fmt::format("if ({}) {{ OBK_EACH(v, V) obk::store(panel, {}, {}[v]); }}", condition, where, array);
+    } else if (store_packs(access, v_)) {
+      call = fmt::format("if ({}) obk::store_pack<V>({}, {}, {});", condition, job_.pointer(step.slot, true), affine_text(access, false, false), array);
+    } else {
+      const stitch::Layout& layout = job_.layouts[body_.operands[step.slot]];
+      const std::string where = access.affine ? affine_text(access, true, false) : offset_text(layout, step.at);
+      element_statements_.push_back(fmt::format("if ({}) obk::store({}, {}, ({}){});", condition, job_.pointer(step.slot, true), where,
+                                                arithmetic_name(dtype), value_of));
+      return;
+    }
+    arrays += fmt::format("{}  {} {}[V];\n", indent, arithmetic_name(dtype), array);
+    element_statements_.push_back(fmt::format("{}[v] = ({}){};", array, arithmetic_name(dtype), value_of));
+    after += indent + "  " + call + "\n";
   }
 
   /// One walk over the batch: every reduction, staged value and store of this pass.
-  void segment(int pass, std::string& out, const std::string& indent) {
+  void segment(int pass, std::string& out, const std::string& indent, std::string* walk = nullptr) {
     std::vector<size_t> steps;
     for (size_t s = 0; s < body_.steps.size(); ++s)
       if (!body_.steps[s].per_row && body_.steps[s].pass == pass) steps.push_back(s);
     if (steps.empty()) return;
     begin();
-    std::string declared, after, arrays;
+    std::string declared, after, arrays, outside;
     std::vector<const Step*> reductions;
-    const std::string valid = flat_ ? "" : "here[u]";
     for (size_t s : steps) {
       const Step& step = body_.steps[s];
+      if (step.kind == StepKind::kStore) {
+        store(s, across_ || !flat_ ? "there[q] && here[u]" : "there[q]", indent, arrays, after);
+        continue;
+      }
       const std::string value_of = value(step.expr);
       if (step.kind == StepKind::kStage) {
         declared += fmt::format("{}{} g{}[R][U][V];\n", indent, arithmetic_name(body_.stage_types[step.slot]), step.slot);
         element_statements_.push_back(fmt::format("g{}[q][u][v] = {};", step.slot, value_of));
         staged_here_[step.slot] = value_of;
-      } else if (step.kind == StepKind::kReduce) {
-        declared += fmt::format("{0}{1} v{2}[R];\n{0}OBK_EACH(q, R) v{2}[q] = {3};\n", indent, accumulator_name(exprs_[step.expr].dtype), step.slot,
-                                identity_text(step.combine, exprs_[step.expr].dtype));
-        element_statements_.push_back(fmt::format("if ({}) {}", valid, update_text(step.combine, fmt::format("v{}[q]", step.slot), value_of,
-                                                                                  exprs_[step.expr].dtype)));
-        reductions.push_back(&step);
-      } else {
-        const Access& access = *store_access_.at(static_cast<int>(s));
-        const DType dtype = stored_type(step);
-        const std::string condition = flat_ ? "there[q]" : "there[q] && here[u]", array = fmt::format("o{}", s);
-        std::string call;
-        if (to_panel(step)) {
-          const std::string j = affine_text(access, !panel_packs(), true);
-          const std::string where = fmt::format("OBK_PANEL_AT({}, row[q] - (int)t->r0, {}, {})", job_.panel_type, j, job_.panel_pitch);
-          call = panel_packs() ? fmt::format("if ({}) obk::store_pack<V>(panel, {}, {});", condition, where, array)
-                               : fmt::format("if ({}) {{ OBK_EACH(v, V) obk::store(panel, {}, {}[v]); }}", condition, where, array);
-        } else if (store_packs(access, v_)) {
-          call = fmt::format("if ({}) obk::store_pack<V>({}, {}, {});", condition, job_.pointer(step.slot, true), affine_text(access, false, false), array);
-        } else {
-          const stitch::Layout& layout = job_.layouts[body_.operands[step.slot]];
-          const std::string where = access.affine ? affine_text(access, true, false) : offset_text(layout, step.at);
-          element_statements_.push_back(fmt::format("if ({}) obk::store({}, {}, ({}){});", condition, job_.pointer(step.slot, true), where,
-                                                    arithmetic_name(dtype), value_of));
-          continue;
-        }
-        arrays += fmt::format("{}  {} {}[V];\n", indent, arithmetic_name(dtype), array);
-        element_statements_.push_back(fmt::format("{}[v] = ({}){};", array, arithmetic_name(dtype), value_of));
-        after += indent + "  " + call + "\n";
+        continue;
       }
+      const std::string accumulator = fmt::format("v{}[q]{}", step.slot, across_ ? "[v]" : "");
+      (across_ ? outside : declared) += fmt::format("{0}{1} v{2}[R]{3};\n{0}OBK_EACH(q, R) {4}v{2}[q]{5} = {6};\n", across_ ? "    " : indent,
+                                                    accumulator_name(exprs_[step.expr].dtype), step.slot, across_ ? "[V]" : "",
+                                                    across_ ? "OBK_EACH(v, V) " : "", across_ ? "[v]" : "",
+                                                    identity_text(step.combine, exprs_[step.expr].dtype));
+      element_statements_.push_back(fmt::format("if (here[u]) {}", update_text(step.combine, accumulator, value_of, exprs_[step.expr].dtype)));
+      reductions.push_back(&step);
     }
-    out += declared + indent + "OBK_EACH(q, R) OBK_EACH(u, U) {\n" + arrays;
-    finish_loop(out, indent, after);
-    for (const Step* step : reductions) end_reduction(*step, out, indent);
+    std::string body = declared + indent + "OBK_EACH(q, R) OBK_EACH(u, U) {\n" + arrays;
+    finish_loop(body, indent, after);
+    if (walk) out += outside + *walk + body + "    }\n";
+    else out += body;
+    for (const Step* step : reductions) end_reduction(*step, out, walk ? "    " : indent);
   }
   /// 16-bit panels keep eight neighbouring columns together.
   bool panel_packs() const { return byte_size(job_.graph.type(job_.panel).dtype, 1) == 2; }
 
   void end_reduction(const Step& step, std::string& out, const std::string& indent) {
     begin();
-    out += fmt::format("{}{} w{}[R];\n", indent, arithmetic_name(body_.row_types[step.slot]), step.slot);
+    const std::string type = arithmetic_name(body_.row_types[step.slot]);
+    if (across_) {
+      out += fmt::format("{0}{1} w{2}[R][V];\n{0}OBK_JOIN_SLICES({3}, {4}, v{2});\n{0}OBK_EACH(q, R) {{\n", indent, type, step.slot, slices(),
+                         join_name(step.combine));
+      acc_ = fmt::format("v{}[q][v]", step.slot);
+      const std::string result = value(step.finish);
+      element_statements_.push_back(fmt::format("w{}[q][v] = ({}){};", step.slot, type, result));
+      return finish_loop(out, indent);
+    }
+    out += fmt::format("{}{} w{}[R];\n", indent, type, step.slot);
     out += indent + "OBK_EACH(q, R) {\n";
     out += fmt::format("{}  v{}[q] = OBK_JOINED({}, {}, v{}[q]);\n", indent, step.slot, lanes_, join_name(step.combine), step.slot);
     acc_ = fmt::format("v{}[q]", step.slot);
     const std::string result = value(step.finish);
-    statements_.push_back(fmt::format("w{}[q] = ({}){};", step.slot, arithmetic_name(body_.row_types[step.slot]), result));
+    statements_.push_back(fmt::format("w{}[q] = ({}){};", step.slot, type, result));
     finish_loop(out, indent);
+  }
+
+  // ---- across: the vector runs over rows -----------------------------------------------------------------------------------------
+  /// Where columns jump and rows do not (pooling channels-last, sums over a matrix's rows): a thread takes V neighbouring rows and walks
+  /// their columns, U at a time. Many columns are shared by the warps, whose parts are joined in order.
+  VectorText across() {
+    VectorText text;
+    const int64_t n = slices();
+    std::string& out = text.rows;
+    out += fmt::format("  constexpr int R = {}, U = {}, V = {}, kSlices = OBK_SLICES({}), kTogether = OBK_ALL_THREADS / kSlices;\n", rows_text_, units_text_,
+                       v_, n);
+    out += "  const int slice = OBK_THREAD / kTogether;\n";
+    out += "  for (int base = (int)t->r0; base < (int)t->r1; base += V * kTogether) {\n";
+    out += "    int row[R];\n    bool there[R];\n";
+    for (int d = 0; d < nest_.rows; ++d) out += fmt::format("    int i{}[R];\n", d);
+    out += "    OBK_EACH(q, R) {\n      const int r = base + OBK_THREAD % kTogether * V;\n      there[q] = r < (int)t->r1;\n";
+    out += "      row[q] = there[q] ? r : (int)t->r0;\n      int r_ = row[q];\n";
+    for (int d = nest_.rows - 1; d >= 0; --d) {
+      if (d == 0) out += "      i0[q] = r_;\n";
+      else out += fmt::format("      i{0}[q] = r_ % {1}, r_ /= {1};\n", d, nest_.dims[d].extent);
+    }
+    out += "    }\n";
+    for (const Load& load : loads_) needed_.insert(load.expr);
+    in_walk_ = false;
+    loads(out, "    ", false);
+    int last = 0;
+    for (const Step& step : body_.steps) last = std::max(last, step.pass);
+    for (int pass = 0; pass <= last; ++pass) {
+      row_stores(pass, out, "    ");
+      needed_.clear();
+      for (const Step& step : body_.steps)
+        if (!step.per_row && step.pass == pass) need(step.expr), std::for_each(step.at.begin(), step.at.end(), [&](ExprId id) { need(id); });
+      if (needed_.empty()) continue;
+      std::string walk = fmt::format("    for (int c0 = slice; c0 < {}; c0 += U * kSlices) {{\n", columns_);
+      walk += "      bool here[U];\n";
+      for (size_t d = nest_.rows; d < nest_.dims.size(); ++d) walk += fmt::format("      int j{}[U];\n", d);
+      walk += fmt::format("      OBK_EACH(u, U) {{\n        int c = c0 + u * kSlices;\n        here[u] = c < {0};\n        c = here[u] ? c : {1};\n", columns_, columns_ - 1);
+      for (int d = static_cast<int>(nest_.dims.size()) - 1; d >= nest_.rows; --d) {
+        if (d == nest_.rows) walk += fmt::format("        j{}[u] = c;\n", d);
+        else walk += fmt::format("        j{0}[u] = c % {1}, c /= {1};\n", d, nest_.dims[d].extent);
+      }
+      walk += "      }\n";
+      in_walk_ = true;
+      loads(walk, "      ", false);
+      segment(pass, out, "      ", &walk);
+      for (const Load& load : loads_)
+        if (load.varies & kByVector) loaded_.erase(load.expr);
+    }
+    out += "  }\n";
+    text.scratch = n > 1 ? kAllThreads * v_ * 8 : 0;
+    return text;
+  }
+  void need(ExprId id) {
+    if (id == kNoExpr || !needed_.insert(id).second) return;
+    const Expr& expr = exprs_[id];
+    for (ExprId arg : expr.args) need(arg);
+    for (ExprId coord : expr.coords) need(coord);
   }
 
   const VectorJob& job_;
   const stitch::Body& body_;
   const ops::Exprs& exprs_;
   const schedule::Nest& nest_;
-  bool flat_ = false;
+  bool flat_ = false, across_ = false, in_walk_ = false;
+  std::set<ExprId> needed_;
   int lane_ = 0, names_ = 0;
-  int64_t columns_ = 0, vectors_ = 0, v_ = 1, lanes_ = kWarp, batches_ = 1;
+  int64_t columns_ = 0, vectors_ = 0, v_ = 1, lanes_ = kWarp, batches_ = 1, points_ = 1;
   std::string rows_text_, units_text_, acc_;
   std::vector<Load> loads_;
   std::set<ExprId> loaded_;

@@ -34,6 +34,7 @@ struct VectorJob {
 struct VectorText {
   std::string ahead;  // loads that do not need the tile: they may stand before it
   std::string rows;
+  int64_t scratch = 0;  // bytes of fast memory
 };
 std::optional<VectorText> emit_vectors(const VectorJob& job);
 

@@ -201,8 +201,8 @@ bool cut_by_cost(const Group& group, const target::DeviceSpec& device, Work& wor
       const int64_t count = batches * ((inner + rows - 1) / rows) * ((n + columns - 1) / columns);
       const int64_t rounds = (count + device.sms - 1) / device.sms;
       double nanos = tiles.gemm_nanos(type, std::min(rows, inner), std::min(columns, n), k);
-      // The prologue: rows go to eight warps in turn. The rate is a guess: no device turns prologues on by itself yet.
-      if (group.prologue) nanos += static_cast<double>((std::min(rows, inner) + 7) / 8) * (500 + 4 * static_cast<double>(k));
+      // The prologue: its loads take the place of A's; about ten instructions an element, four warps at a time.
+      if (group.prologue) nanos += 400 + static_cast<double>(std::min(rows, inner) * k) * 0.045;
       if (best != 0 && rounds * nanos >= best) continue;
       best = rounds * nanos;
       work.tile_rows = std::min(rows, inner), work.tile_columns = std::min(columns, n);
@@ -295,6 +295,7 @@ void cut_tiles(const Plan& plan, const target::DeviceSpec& device, TaskGraph& ta
       work.tile_columns = std::max<int64_t>(((columns + per_row - 1) / per_row + 63) / 64 * 64, 64);
     } else {
       work.tile_rows = (rows + pieces - 1) / pieces;
+      if (work.nest.lanes_in_rows) work.tile_rows = (work.tile_rows + 31) / 32 * 32;  // whole vectors
     }
     work.task_nanos = nanos * (static_cast<double>(work.tile_rows) / std::max<int64_t>(rows, 1)) *
                       (static_cast<double>(std::min(work.tile_columns, columns)) / std::max<int64_t>(columns, 1));

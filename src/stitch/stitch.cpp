@@ -60,7 +60,7 @@ Plan plan(const Graph& graph, const target::DeviceSpec& device, const Options& o
     if (calls_op(group.kind))
       for (ValueId v : graph.node(group.anchor).outputs)
         if (v != graph::kNone) plan.layouts[v].materialized = true;
-  if (options.stitch && tiles && device.recomputes) fold_prologues(graph, *tiles, device, plan);
+  if (options.stitch && options.prologues && tiles && device.recomputes) fold_prologues(graph, *tiles, device, plan);
   return plan;
 }
 

@@ -14,6 +14,7 @@ namespace obelisk::stitch {
 struct Options {
   bool stitch = true;        // false: every op is a group of its own (the granularity `op`)
   bool tiles = true;         // false: products and convolutions go through their loop form
+  bool prologues = true;     // false: no norm moves into the tiles that read it (fold_prologues)
   int max_operands = 24;     // of one body
 };
 

@@ -32,9 +32,7 @@ Result<DeviceSpec> gpu(const std::string& architecture, int sms) {
     spec.vector_bytes = 16;
     spec.barrier = Nanos(known.barrier);
     spec.smallest_task = Nanos(60);
-    // A tile's own rows of a norm cost it more than a phase (a warp waits for each of their loads): MiniLM takes 362 us with them in
-    // 31 phases, 231 us without in 43 (bench/results/h200_networks.json). To be turned on when a tile's rows are quick.
-    spec.recomputes = false;
+    spec.recomputes = true;
     spec.flops_per_sm = known.flops;
     spec.bytes_per_sm = known.bytes;
     return spec;

@@ -62,6 +62,8 @@
 #define OBK_UNITS(vectors, lanes) (((vectors) + (lanes) - 1) / (lanes))
 #define OBK_JOINED(lanes, op, v) (v)
 #define OBK_SHARE_ROWS(n)
+#define OBK_SLICES(n) 1
+#define OBK_JOIN_SLICES(n, op, v)
 
 namespace obk {
 

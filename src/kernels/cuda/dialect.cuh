@@ -168,6 +168,8 @@ struct ObkLanes : ObkWorker {
 #define OBK_GROUPS(n) (OBK_ALL_THREADS / (n))
 #define OBK_UNITS(vectors, lanes) (((vectors) + (lanes)-1) / (lanes))
 #define OBK_JOINED(lanes, op, v) obk::join_lanes<lanes>(w, v, obk::op())
+#define OBK_SLICES(n) (n)
+#define OBK_JOIN_SLICES(n, op, v) obk::join_slices<n>(w, v, obk::op())
 /* A row walked lane by lane, by a warp or by the whole CTA. */
 #define OBK_SHARE_ROWS(n) obk::share_rows(w, n)
 
@@ -281,6 +283,26 @@ static __device__ __forceinline__ T join_lanes(ObkLanes* w, T v, Op op) {
 template <typename T, typename Op>
 static __device__ inline T join(ObkLanes* w, T v, Op op) {
   return w->lanes == 32 ? join_lanes<32>(w, v, op) : join_lanes<256>(w, v, op);
+}
+
+/* Parts of `kSlices` groups of threads, each thread V of them, in the groups' order. */
+template <int kSlices, typename T, int V, typename Op>
+static __device__ __forceinline__ void join_slices(ObkLanes* w, T (&v)[1][V], Op op) {
+  if (kSlices == 1) return;
+  T* const parts = (T*)w->scratch;
+  constexpr int kTogether = OBK_ALL_THREADS / kSlices;
+#pragma unroll
+  for (int e = 0; e < V; ++e) parts[e * OBK_ALL_THREADS + threadIdx.x] = v[0][e];
+  __syncthreads();
+#pragma unroll
+  for (int e = 0; e < V; ++e) {
+    const T* const from = parts + e * OBK_ALL_THREADS + threadIdx.x % kTogether;
+    T sum = from[0];
+#pragma unroll
+    for (int s = 1; s < kSlices; ++s) sum = op(sum, from[s * kTogether]);
+    v[0][e] = sum;
+  }
+  __syncthreads();
 }
 
 /* ---- functions ---- */

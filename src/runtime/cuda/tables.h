@@ -43,7 +43,7 @@ struct Launch {
   int first_task = 0, tasks = 0;  // its CTAs
   // dynamic shared memory: pages of weights, a task's scratch, its block (of all works: and the next task's)
   int32_t ring_pages = 0, scratch_at = 0, block_at = 0, block_bytes = 0, shared = 0;
-  int64_t block = 0;  // of one work's kernel: as its tasks' `nanos` say it
+  int64_t block = 0;  // of a kernel of one work, as its tasks say it
 };
 
 struct Tables {
