@@ -57,6 +57,9 @@ int write_all(int descriptor, std::string_view bytes) {
   return 0;
 }
 
+/// The name under which a descriptor of ours can be linked to.
+std::string descriptor_path(int file) { return fmt::format("/proc/self/fd/{}", file); }
+
 }  // namespace
 
 Result<std::shared_ptr<const MappedFile>> MappedFile::open(const std::string& path) {
@@ -114,6 +117,16 @@ Result<std::unique_ptr<FileWriter>> FileWriter::create(const std::string& path) 
   out->path_ = path;
   out->temporary_ =
       fmt::format("{}.tmp.{}.{}", path, ::getpid(), serial.fetch_add(1, std::memory_order_relaxed));
+  // A file without a name is gone with its process, even one that is killed. Where the file system
+  // has none, the name that it would get at the end is taken now.
+  const std::string folder =
+      path.find('/') == std::string::npos ? "." : path.substr(0, path.rfind('/') + 1);
+  out->file_ = ::open(folder.c_str(), O_WRONLY | O_TMPFILE | O_CLOEXEC, 0666);
+  if (out->file_ >= 0 && ::access(descriptor_path(out->file_).c_str(), F_OK) == 0) {
+    out->nameless_ = true;
+    return out;
+  }
+  if (out->file_ >= 0) ::close(out->file_);
   out->file_ = ::open(out->temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
   if (out->file_ < 0) return file_error("write", path, errno);
   return out;
@@ -122,7 +135,7 @@ Result<std::unique_ptr<FileWriter>> FileWriter::create(const std::string& path) 
 FileWriter::~FileWriter() {
   if (file_ < 0) return;
   ::close(file_);
-  ::unlink(temporary_.c_str());
+  if (!nameless_) ::unlink(temporary_.c_str());
 }
 
 Status FileWriter::write(std::string_view bytes) {
@@ -138,6 +151,11 @@ Status FileWriter::pad_to(size_t alignment) {
 
 Status FileWriter::commit() {
   int number = ::fsync(file_) != 0 ? errno : 0;
+  if (number == 0 && nameless_ &&
+      ::linkat(AT_FDCWD, descriptor_path(file_).c_str(), AT_FDCWD, temporary_.c_str(),
+               AT_SYMLINK_FOLLOW) != 0) {
+    number = errno;
+  }
   if (::close(file_) != 0 && number == 0) number = errno;
   file_ = -1;
   if (number == 0 && std::rename(temporary_.c_str(), path_.c_str()) != 0) number = errno;

@@ -9,7 +9,8 @@
 
 namespace obelisk {
 
-/// Writes beside the target; commit() syncs and renames. Destroyed before that, it leaves nothing behind. Errors: kUsage, kMemory.
+/// Writes to a file without a name in the target's folder; commit() syncs, names and renames it.
+/// Destroyed or killed before that, it leaves nothing behind. Errors: kUsage, kMemory.
 class FileWriter {
  public:
   static Result<std::unique_ptr<FileWriter>> create(const std::string& path);
@@ -27,6 +28,7 @@ class FileWriter {
   FileWriter() = default;
   std::string path_, temporary_;
   int file_ = -1;
+  bool nameless_ = false;  // else it lies at temporary_ while it is written
   size_t size_ = 0;
 };
 

@@ -133,10 +133,11 @@ def test_flipped_byte_in_a_compiled_file(obelisk, compiled, tmp_path, share):
     refused(obelisk("run", "bad.obk", "--seed", "1"), "bad.obk")
 
 
-def test_interrupted_compile_leaves_no_half_file(program, environment, need, deep, tmp_path):
-    """Interrupts at growing times until one lands inside the compile; nothing may ever be left."""
+@pytest.mark.parametrize("sent, seen", [(signal.SIGINT, 130), (signal.SIGTERM, 130), (signal.SIGKILL, -9)])
+def test_interrupted_compile_leaves_no_half_file(program, environment, need, deep, tmp_path, sent, seen):
+    """Signals at growing times until one lands inside the compile; nothing may ever be left."""
     need("compile")
-    seen = []
+    exits = []
     for delay in (0.05, 0.1, 0.2, 0.4, 0.8):
         for file in tmp_path.glob("*.obk*"):
             file.unlink()
@@ -146,14 +147,38 @@ def test_interrupted_compile_leaves_no_half_file(program, environment, need, dee
                                    env={**environment, "XDG_CACHE_HOME": str(cache)},
                                    stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         time.sleep(delay)
-        process.send_signal(signal.SIGINT)
+        process.send_signal(sent)
         process.communicate(timeout=120)
-        seen.append(process.returncode)
+        exits.append(process.returncode)
         if process.returncode != 0:
             assert sorted(tmp_path.iterdir()) == before
-        if process.returncode == 130:
+        if process.returncode == seen:
             break
-    assert 130 in seen, f"exits at growing times: {seen}"
+    assert seen in exits, f"exits at growing times: {exits}"
+
+
+def test_killed_while_the_file_is_written(program, environment, tmp_path):
+    """64 MB of weights take a while to write; whenever the program is killed, its file is whole or not there."""
+    node = helper.make_node("MatMul", ["x", "w"], ["y"], name="n")
+    model = save(tmp_path / "wide.onnx", [node], {"x": (TensorProto.FLOAT, [1, 4096])},
+                 {"y": (TensorProto.FLOAT, [1, 4096])}, {"w": random(4096, 4096)})
+    before = sorted(tmp_path.iterdir())
+    command = [str(program), "compile", str(model), "-o", str(tmp_path / "wide.obk"), "--verify", "off"]
+    start = time.monotonic()
+    subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, check=True, timeout=120)
+    whole, taken = (tmp_path / "wide.obk").read_bytes(), time.monotonic() - start
+    killed = 0
+    for part in (0.3, 0.5, 0.7, 0.8, 0.9):
+        (tmp_path / "wide.obk").unlink(missing_ok=True)
+        process = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                                   stderr=subprocess.DEVNULL)
+        time.sleep(part * taken)
+        process.kill()
+        killed += process.wait(timeout=120) == -9
+        left = [file for file in sorted(tmp_path.iterdir()) if file not in before]
+        assert left in ([], [tmp_path / "wide.obk"])
+        assert not left or (tmp_path / "wide.obk").read_bytes() == whole
+    assert killed
 
 
 def test_full_disk_is_an_error(program, environment, need, tmp_path):
@@ -173,6 +198,44 @@ def test_full_disk_is_an_error(program, environment, need, tmp_path):
     after = subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, capture_output=True,
                            text=True, timeout=120)
     assert after.returncode == 0, f"the cache broke: {after.stderr}"
+
+
+def on_a_small_disk(folder, size, *lines):
+    """Runs a shell script with `folder` on a disk of this size: (exit, output). Only root may make one."""
+    script = f"mount -t tmpfs -o size={size} none '{folder}' && " + "\n".join(lines)
+    process = subprocess.run(["unshare", "--mount", "sh", "-c", script], stdin=subprocess.DEVNULL, text=True,
+                             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=120)
+    if "unshare" in process.stdout or "mount:" in process.stdout:
+        pytest.skip(f"no small disk can be mounted here: {process.stdout.strip()}")
+    return process.returncode, process.stdout
+
+
+def test_small_disk_gives_an_error_and_keeps_the_old_file(program, environment, tmp_path):
+    node = helper.make_node("MatMul", ["x", "w"], ["y"], name="n")
+    model = save(tmp_path / "wide.onnx", [node], {"x": (TensorProto.FLOAT, [1, 2048])},
+                 {"y": (TensorProto.FLOAT, [1, 1024])}, {"w": random(2048, 1024)})
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    cache = environment["XDG_CACHE_HOME"]
+    code, out = on_a_small_disk(disk, "2m", f"export XDG_CACHE_HOME='{cache}'", f"echo old >'{disk}/m.obk'",
+                                f"'{program}' compile '{model}' -o '{disk}/m.obk'", "code=$?",
+                                f"ls -A '{disk}' && cat '{disk}/m.obk' && exit $code")
+    assert code == 1 and "no space left" in out, out
+    assert out.endswith("m.obk\nold\n"), out
+
+
+def test_small_disk_does_not_break_the_cache(program, environment, mlp, tmp_path):
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    compile_to = f"'{program}' compile '{mlp}' --shape rows=3 --cache '{disk}/cache' -o '{tmp_path}/"
+    code, out = on_a_small_disk(
+        disk, "8k", f"{compile_to}full.obk' || exit 9", f"ls -A '{disk}/cache'; echo '--'",
+        f"mount -o remount,size=8m '{disk}'", f"{compile_to}roomy.obk' && ls -A '{disk}/cache'")
+    assert code == 0, out
+    on_full, _, on_roomy = out.partition("--\n")
+    assert "not cached" in on_full and ".so\n" not in on_full, out
+    assert ".so\n" in on_roomy and "not cached" not in on_roomy, out
+    assert (tmp_path / "full.obk").read_bytes() == (tmp_path / "roomy.obk").read_bytes()
 
 
 def test_random_is_not_all_zero():

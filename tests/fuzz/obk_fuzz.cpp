@@ -1,5 +1,6 @@
-// The loader of compiled files. The checksums of what the fuzzer made up are made right first, so that it gets behind them; a file
-// that is taken must also give its graph, or say why not. Its machine code is never run: that is trusted, as a program is.
+// The loader of compiled files. The checksums of what the fuzzer made up are made right first, so
+// that it gets behind them; a file that is taken must also give its graph, or say why not. Its
+// machine code is never run: that is trusted, as a program is.
 #include <cstring>
 
 #include "fuzz/fuzz.h"
@@ -9,7 +10,8 @@ using namespace obelisk;
 
 namespace {
 
-constexpr size_t kHeader = 24, kEntry = 40, kSections = 5, kHeaderHash = kHeader + kSections * kEntry;
+constexpr size_t kHeader = 24, kEntry = 40, kSections = 5,
+                 kHeaderHash = kHeader + kSections * kEntry;
 
 uint64_t number(const std::vector<std::byte>& bytes, size_t at) {
   uint64_t value;
@@ -23,7 +25,8 @@ void seal(std::vector<std::byte>& bytes, size_t at, const Hash& hash) {
 
 /// The weights' hashes, at the beginning of the tables, and the hash of those in the directory.
 void seal_weights(std::vector<std::byte>& file) {
-  const uint64_t size = file.size(), tables = number(file, kHeader + 8), weights = number(file, kHeader + 4 * kEntry + 8);
+  const uint64_t size = file.size(), tables = number(file, kHeader + 8),
+                 weights = number(file, kHeader + 4 * kEntry + 8);
   if (tables > size - 8 || weights > size) return;
   const uint64_t count = number(file, tables);
   if (count > (size - tables - 8) / 32) return;
@@ -55,8 +58,10 @@ FUZZ_TARGET(obk) {
     }
     seal(*file, kHeaderHash, hash_bytes(file->data(), kHeaderHash));
   }
-  const Result<runtime::Compiled> compiled = runtime::parse_obk(file->data(), file->size(), file, "fuzz.obk");
+  const Result<runtime::Compiled> compiled =
+      runtime::parse_obk(file->data(), file->size(), file, "fuzz.obk");
   if (!compiled.ok()) return;
   const Result<graph::Graph> graph = compiled->graph();
-  if (graph.ok()) CHECK(graph::verify(*graph).ok(), "a graph out of a compiled file does not verify");
+  if (graph.ok())
+    CHECK(graph::verify(*graph).ok(), "a graph out of a compiled file does not verify");
 }

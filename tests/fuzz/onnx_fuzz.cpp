@@ -1,4 +1,5 @@
-// The ONNX reader and importer on any bytes: an Error or a graph that verifies, never a crash, a hang or runaway memory.
+// The ONNX reader and importer on any bytes: an Error or a graph that verifies, never a crash, a
+// hang or runaway memory.
 #include "frontends/onnx/test/fuzz_case.h"
 #include "fuzz/fuzz.h"
 

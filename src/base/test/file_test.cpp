@@ -1,11 +1,14 @@
-#include "base/base.h"
-
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <csignal>
 #include <filesystem>
+
+#include "base/base.h"
+#include "base/file_writer.h"
 
 namespace obelisk {
 namespace {
@@ -60,6 +63,24 @@ TEST_F(Files, AFailedWriteLeavesTheOldFileAndNoOther) {
   setrlimit(RLIMIT_FSIZE, &before);
   ASSERT_FALSE(status.ok());
   EXPECT_EQ(status.error().code, Code::kMemory);
+  EXPECT_EQ(read_file(at("a")).value(), "old");
+  EXPECT_EQ(entries(), 1);
+}
+
+TEST_F(Files, AKilledWriterLeavesNothing) {
+  const int probe = ::open(folder_.c_str(), O_WRONLY | O_TMPFILE, 0600);
+  if (probe < 0) GTEST_SKIP() << "the file system of " << folder_ << " has no files without a name";
+  ::close(probe);
+  ASSERT_TRUE(write_file(at("a"), "old").ok());
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const auto file = FileWriter::create(at("a"));
+    (void)(*file)->write(std::string(5000, 'x'));
+    ::raise(SIGKILL);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFSIGNALED(status));
   EXPECT_EQ(read_file(at("a")).value(), "old");
   EXPECT_EQ(entries(), 1);
 }

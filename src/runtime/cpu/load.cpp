@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <thread>
 
@@ -43,7 +44,8 @@ int threads_that_pay(const Program& program, int most) {
 
 class CpuExecutable;
 
-/// Workers run virtual SMs: worker t runs the lists of SMs t, t + workers, ..., wave by wave.
+/// Workers run virtual SMs: worker t runs the lists of SMs t, t + workers, ..., wave by wave. Who is done with a wave's tasks takes those of
+/// others: a core that the system gave to somebody else does not hold up the wave. Answers do not depend on who runs what.
 class CpuContext : public Context {
  public:
   CpuContext(std::shared_ptr<const CpuExecutable> executable, int threads);
@@ -52,6 +54,7 @@ class CpuContext : public Context {
 
  private:
   void run_worker(int worker);
+  void run_task(const ObkTask& task, ObkWorker& self);
   /// A call of an op's reference: all but the addresses is made once.
   struct CustomCall {
     ops::Call call;
@@ -67,6 +70,8 @@ class CpuContext : public Context {
   std::vector<Tensor> scratch_;             // by worker
   std::vector<std::vector<ObkTask>> tasks_;  // by worker, ascending waves
   std::vector<std::vector<size_t>> ends_;    // by worker: end of each wave in tasks_
+  struct alignas(64) Taken { std::atomic<size_t> next; };
+  std::vector<std::vector<Taken>> taken_;    // by worker, then wave: the next task that nobody took
   std::vector<void*> operands_;              // all works', flattened
   std::vector<std::unique_ptr<CustomCall>> customs_;
   std::vector<size_t> first_;                // by work
@@ -113,6 +118,7 @@ CpuContext::CpuContext(std::shared_ptr<const CpuExecutable> executable, int thre
   arena_ = Tensor::allocate({DType::u8, {std::max<int64_t>(program.arena.count, 64)}});
   tasks_.resize(threads);
   ends_.resize(threads);
+  for (int t = 0; t < threads; ++t) taken_.emplace_back(static_cast<size_t>(program.waves));
   for (int t = 0; t < threads; ++t) {
     scratch_.push_back(Tensor::allocate({DType::u8, {std::max<int64_t>(program.scratch.count, 64)}}));
     std::vector<ObkTask>& mine = tasks_[t];
@@ -167,6 +173,9 @@ Status CpuContext::run(std::span<const void* const> inputs, std::span<void* cons
   inputs_ = inputs, outputs_ = outputs;
   for (const Bound& bound : bound_)
     operands_[bound.slot] = bound.kind == BufferKind::kInput ? const_cast<void*>(inputs[bound.index]) : outputs[bound.index];
+  for (size_t t = 0; t < tasks_.size(); ++t)
+    for (size_t wave = 0; wave < ends_[t].size(); ++wave)
+      taken_[t][wave].next.store(wave == 0 ? 0 : ends_[t][wave - 1], std::memory_order_relaxed);
   workers_->run(body_);
   if (profile_) profile_->ran();
   for (Status& failure : failures_) {
@@ -180,26 +189,34 @@ Status CpuContext::run(std::span<const void* const> inputs, std::span<void* cons
   return ok_status();
 }
 
+void CpuContext::run_task(const ObkTask& task, ObkWorker& self) {
+  const WorkRecord& work = executable_->program().works[task.work];
+  void* const* operands = operands_.data() + first_[task.work];
+  if (jitter_) jitter_->delay(self.sm);
+  const auto start = profile_ ? cpu::Profile::Clock::now() : cpu::Profile::Clock::time_point();
+  if (work.body >= 0) {
+    executable_->body(work.body)(&task, work.params.data(), operands, &self);
+  } else if (Status status = run_custom(work, operands); !status.ok()) {
+    failures_[self.sm] = status;
+  }
+  if (profile_) profile_->worked(self.sm, task.work, cpu::Profile::Clock::now() - start);
+}
+
 void CpuContext::run_worker(int worker) {
   const Program& program = executable_->program();
   ObkWorker self{scratch_[worker].mutable_data(), scratch_[worker].bytes(), worker, program.sms, obk_kernels()};
-  const ObkTask* tasks = tasks_[worker].data();
-  size_t at = 0;
+  const int workers = workers_->count();
   for (int wave = 0; wave < program.waves; ++wave) {
-    for (const size_t end = ends_[worker][wave]; at < end; ++at) {
-      const ObkTask& task = tasks[at];
-      const WorkRecord& work = program.works[task.work];
-      void* const* operands = operands_.data() + first_[task.work];
-      if (jitter_) jitter_->delay(worker);
-      const auto start = profile_ ? cpu::Profile::Clock::now() : cpu::Profile::Clock::time_point();
-      if (work.body >= 0) {
-        executable_->body(work.body)(&task, work.params.data(), operands, &self);
-      } else if (Status status = run_custom(work, operands); !status.ok()) {
-        failures_[worker] = status;
+    for (int turn = 0; turn < workers; ++turn) {  // one's own tasks first
+      const int owner = (worker + turn) % workers;
+      const size_t end = ends_[owner][wave];
+      std::atomic<size_t>& next = taken_[owner][wave].next;
+      while (next.load(std::memory_order_relaxed) < end) {
+        const size_t at = next.fetch_add(1, std::memory_order_relaxed);
+        if (at < end) run_task(tasks_[owner][at], self);
       }
-      if (profile_) profile_->worked(worker, task.work, cpu::Profile::Clock::now() - start);
     }
-    if (workers_->count() > 1 && wave + 1 < program.waves) {
+    if (workers > 1 && wave + 1 < program.waves) {
       const auto start = profile_ ? cpu::Profile::Clock::now() : cpu::Profile::Clock::time_point();
       if (jitter_) jitter_->delay(worker);
       barrier_->wait();

@@ -82,7 +82,12 @@ struct TemporaryFolder {
 };
 
 const std::vector<std::string> kFlags = {"-std=c++17", "-O3", "-march=native", "-fPIC", "-shared", "-fopenmp-simd", "-fno-math-errno",
-                                         "-fno-trapping-math", "-fwrapv", "-fno-exceptions", "-fno-rtti", "-w", "-nostartfiles"};
+                                         "-fno-trapping-math", "-fwrapv", "-fno-exceptions", "-fno-rtti", "-w", "-nostartfiles",
+#ifdef OBELISK_SANITIZE
+                                         // A sanitised build watches the bodies too.
+                                         "-fsanitize=" OBELISK_SANITIZE, "-fno-sanitize-recover=all", "-g1",
+#endif
+};
 
 /// What, besides the body's text, decides the machine code: compiler and its version, flags, dialect, the CPU's features.
 std::string build_identity(const std::string& compiler) {

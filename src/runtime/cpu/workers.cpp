@@ -16,9 +16,18 @@ inline void pause_briefly() {
 }
 
 constexpr int kSpins = 20000;      // about 0.5 ms of pauses: longer than any wave that is worth splitting
-constexpr int kBarrierSpins = 4000;  // then the core is given up, so that more workers than cores still finish
+// About 2 ms at a barrier: who sleeps is woken where its waker runs, and waits there for its turn, which costs more.
+constexpr int kBarrierSpins = 40000;
+constexpr int kCrowdedSpins = 1000;  // more workers than cores: whoever waits is in the way
+
+int barrier_spins(int count) {
+  const unsigned cores = std::thread::hardware_concurrency();
+  return cores == 0 || static_cast<unsigned>(count) <= cores ? kBarrierSpins : kCrowdedSpins;
+}
 
 }  // namespace
+
+SpinBarrier::SpinBarrier(int count) : count_(count), spins_(barrier_spins(count)) {}
 
 void SpinBarrier::wait() {
   const uint32_t phase = phase_.load(std::memory_order_acquire);
@@ -29,7 +38,7 @@ void SpinBarrier::wait() {
     return;
   }
   for (int spin = 0; phase_.load(std::memory_order_acquire) == phase; ++spin) {
-    if (spin < kBarrierSpins) pause_briefly();
+    if (spin < spins_) pause_briefly();
     else phase_.wait(phase, std::memory_order_acquire);
   }
 }

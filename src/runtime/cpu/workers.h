@@ -12,11 +12,11 @@ namespace obelisk::runtime::cpu {
 /// A reusable barrier of `count` threads. Arriving releases what a thread wrote; leaving acquires what the others wrote.
 class SpinBarrier {
  public:
-  explicit SpinBarrier(int count) : count_(count) {}
+  explicit SpinBarrier(int count);
   void wait();
 
  private:
-  const int count_;
+  const int count_, spins_;
   alignas(64) std::atomic<int> arrived_{0};    // written by every arriving thread (acq_rel), reset by the last
   alignas(64) std::atomic<uint32_t> phase_{0};  // written by the last to arrive (release), read by the others (acquire)
 };

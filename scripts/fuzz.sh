@@ -1,0 +1,16 @@
+#!/usr/bin/env bash
+# Builds the fuzzers of tests/fuzz with clang's libFuzzer, ASan and UBSan, and lets each run.
+#   scripts/fuzz.sh                    all of them, 10 minutes each, two at a time
+#   scripts/fuzz.sh --seconds 60 onnx  only some, shorter
+# Ends with a line that says what was found, and 1 if anything was; what breaks a reader lies in
+# build/fuzz/found. The figures are written to build/fuzz/results.json.
+source "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
+PACKAGES+=(clang-14 libclang-rt-14-dev llvm-14)
+need_packages
+need_venv
+build_targets obelisk # some seeds are compiled files
+say "building the fuzzers"
+quietly cmake --preset fuzz
+quietly ninja -C build/fuzz npy_fuzz npz_fuzz ir_fuzz onnx_fuzz obk_fuzz
+.venv/bin/python tests/fuzz/seeds.py build/fuzz/seeds
+exec .venv/bin/python scripts/fuzz.py "$@"

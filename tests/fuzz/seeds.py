@@ -1,0 +1,109 @@
+#!/usr/bin/env python3
+"""Writes what the fuzzers begin with: seeds.py FOLDER → FOLDER/{onnx,ir,npy,npz,obk}/…
+
+onnx: the models of onnx's own backend tests that are small (a case for nearly every op and attribute).
+ir:   the graphs that the rooms' tests are written in.   npy, npz: arrays of every type, by numpy.
+obk:  some of those graphs compiled, without their machine code, which no reader looks into.
+Nothing of this is kept in the repository: it comes from the packages and the sources that are here.
+"""
+import re
+import struct
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import onnx
+
+ROOT = Path(__file__).resolve().parents[2]
+MOST = 6000  # bytes of a seed: a mutation of a longer one seldom meets what decides
+HEADER, ENTRY, SECTIONS = 24, 40, 5
+OBJECTS = 3
+
+
+def graphs():
+    """Texts of graphs, from the cases of all rooms."""
+    found = {}
+    for file in sorted(ROOT.glob("src/*/test/*")):
+        if file.suffix not in (".ir", ".cpp", ".h"):
+            continue
+        text = file.read_text()
+        for match in re.finditer(r'^\S*?(graph "[^\n]*\{\n.*?^\})', text, re.MULTILINE | re.DOTALL):
+            if len(match[1]) <= MOST and "@random" not in match[1]:
+                found.setdefault(match[1] + "\n", f"{file.stem}_{len(found):03}")
+    return [(name, text) for text, name in found.items()]
+
+
+def without_code(file):
+    """The bytes of a compiled file whose machine code is gone; checksums are the fuzzer's business."""
+    entries = [list(struct.unpack_from("<IIQQQQ", file, HEADER + k * ENTRY)) for k in range(SECTIONS)]
+    parts = [file[entry[2]:entry[2] + entry[3]] for entry in entries]
+    (need,) = struct.unpack_from("<Q", parts[OBJECTS])
+    parts[OBJECTS] = parts[OBJECTS][:8 + need] + bytes(8)
+    out = bytearray(file[:HEADER + SECTIONS * ENTRY + 16])
+    for entry, part, k in zip(entries, parts, range(SECTIONS)):
+        out += bytes(-len(out) % 64)
+        entry[2], entry[3] = len(out), len(part)
+        struct.pack_into("<IIQQQQ", out, HEADER + k * ENTRY, *entry)
+        out += part
+    out += bytes(-len(out) % 64)
+    struct.pack_into("<Q", out, 8, len(out))
+    return bytes(out)
+
+
+def compiled(cases, folder):
+    for name, text in cases:
+        with tempfile.TemporaryDirectory(prefix="obelisk-") as scratch:
+            model, file = Path(scratch) / "m.ir", Path(scratch) / "m.obk"
+            model.write_text(text)
+            words = ["compile", model, "-o", file, "--target", "cpu", "--sms", "2", "--verify", "off"]
+            done = subprocess.run([ROOT / "build/bin/obelisk", *words], capture_output=True)
+            if done.returncode == 0:
+                small = without_code(file.read_bytes())
+                if len(small) <= MOST:
+                    (folder / name).write_bytes(small)
+
+
+def arrays(folder):
+    for name in "?bBhHiIlLefdFD":
+        for shape in ((), (3,), (2, 0), (2, 3)):
+            values = np.ones(shape, name)
+            big = values.astype(values.dtype.newbyteorder(">"))
+            for tag, array in (("c", values), ("f", np.asfortranarray(values)), ("big", big)):
+                with open(folder / f"{values.dtype.name}_{len(shape)}_{tag}", "wb") as file:
+                    file.write(bytes([values.dtype.num % 20]))  # the type that is wanted
+                    np.lib.format.write_array(file, array, version=(1, 0) if tag != "f" else (2, 0))
+
+
+def archives(folder):
+    some = {"x": np.arange(6, dtype=np.float32).reshape(2, 3), "y": np.ones((), np.int64),
+            "z": np.zeros((0, 4), bool)}
+    np.savez(folder / "stored.npz", **some)
+    np.savez_compressed(folder / "deflated.npz", **some)
+    np.savez_compressed(folder / "long.npz", x=np.zeros(5000, np.uint16))
+
+
+def models(folder):
+    for file in sorted(Path(onnx.__file__).parent.glob("backend/test/data/*/*/model.onnx")):
+        if file.stat().st_size <= MOST:
+            (folder / file.parent.name).write_bytes(file.read_bytes())
+
+
+def main():
+    folders = {}
+    for name in ("onnx", "ir", "npy", "npz", "obk"):
+        folders[name] = Path(sys.argv[1]) / name
+        folders[name].mkdir(parents=True, exist_ok=True)
+    cases = graphs()
+    for name, text in cases:
+        (folders["ir"] / name).write_text(text)
+    arrays(folders["npy"])
+    archives(folders["npz"])
+    models(folders["onnx"])
+    compiled(cases[::4], folders["obk"])
+    print("seeds: " + ", ".join(f"{len(list(folder.iterdir()))} {name}" for name, folder in folders.items()))
+
+
+if __name__ == "__main__":
+    main()
