@@ -85,7 +85,7 @@ inline void expect_same(const graph::Graph& graph, const graph::Graph& after, co
   auto wanted = graph::interpret(graph, inputs);
   ASSERT_TRUE(wanted.ok()) << wanted.error().text();
   for (int sms : {1, 2, 7}) {
-    for (int mode = 0; mode < 6; ++mode) {
+    for (int mode = 0; mode < (sms == 7 ? 6 : 4); ++mode) {  // vectors: shapes are in the text, so each count is compiled anew
       Run got = run_program(after, inputs, sms, mode != 1, mode != 2, mode == 3 || mode == 5, mode >= 4);
       ASSERT_EQ(got.outputs.size(), wanted->size());
       for (size_t o = 0; o < wanted->size(); ++o) {
