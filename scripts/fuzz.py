@@ -2,7 +2,7 @@
 """Runs the fuzzers that scripts/fuzz.sh built, and writes down how far each got.
 
 A corpus begins with the kept cases and the seeds, and grows under build/fuzz/corpus from run to run.
-A crash, an input that takes ten seconds, or one that takes 2 GB ends a run; it is then a find.
+A crash, an input that takes half a minute, or one that takes 2 GB ends a run; it is then a find.
 """
 import argparse
 import concurrent.futures
@@ -29,7 +29,7 @@ def fuzz(target, seconds):
     found.mkdir(exist_ok=True)
     before = set(found.glob(f"{target}-*"))
     words = [folder / "bin" / f"{target}_fuzz", corpus, folder / "seeds" / target,
-             ROOT / "tests" / "fuzz" / "corpus" / target, f"-max_total_time={seconds}", "-timeout=10",
+             ROOT / "tests" / "fuzz" / "corpus" / target, f"-max_total_time={seconds}", "-timeout=30",
              "-rss_limit_mb=2048", f"-max_len={LONGEST[target]}", "-print_final_stats=1",
              f"-artifact_prefix={found}/{target}-"]
     dictionary = ROOT / "tests" / "fuzz" / f"{target}.dict"
@@ -41,8 +41,8 @@ def fuzz(target, seconds):
                                 env={**os.environ, **SANITIZERS}, cwd=folder).returncode
     text = log.read_text(errors="replace")
     last = (re.findall(r"cov: (\d+) ft: (\d+) corp: (\d+)", text) or [(0, 0, 0)])[-1]
-    runs = re.search(r"number_of_executed_units: (\d+)", text)
-    peak = re.search(r"peak_rss_mb: (\d+)", text)
+    runs = re.search(r"number_of_executed_units:\s+(\d+)", text)
+    peak = re.search(r"peak_rss_mb:\s+(\d+)", text)
     return {"target": target, "seconds": round(time.monotonic() - start), "executions": int(runs[1]) if runs else 0,
             "edges": int(last[0]), "features": int(last[1]), "corpus": int(last[2]),
             "peak_rss_mb": int(peak[1]) if peak else 0, "exit": status,

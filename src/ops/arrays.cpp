@@ -1,16 +1,24 @@
 #include "ops/arrays.h"
 
 #include <algorithm>
+#include <cstring>
 
 namespace obelisk::ops {
+
+// A weight lies in its file wherever the file's writer put it: elements need not be aligned.
 
 std::vector<double> read_reals(const Tensor& tensor) {
   const int64_t count = tensor.count();
   std::vector<double> values(count);
   if (tensor.dtype() == DType::f64) {
-    std::copy_n(tensor.as<double>(), count, values.begin());
+    if (count > 0) std::memcpy(values.data(), tensor.data(), tensor.bytes());
   } else if (tensor.dtype() == DType::f32) {
-    std::copy_n(tensor.as<float>(), count, values.begin());
+    const char* from = tensor.as<char>();
+    for (int64_t n = 0; n < count; ++n) {
+      float value;
+      std::memcpy(&value, from + n * sizeof value, sizeof value);
+      values[n] = value;
+    }
   } else {
     for (int64_t n = 0; n < count; ++n) values[n] = tensor.get_double(n);
   }
@@ -21,7 +29,7 @@ std::vector<int64_t> read_ints(const Tensor& tensor) {
   const int64_t count = tensor.count();
   std::vector<int64_t> values(count);
   if (tensor.dtype() == DType::i64) {
-    std::copy_n(tensor.as<int64_t>(), count, values.begin());
+    if (count > 0) std::memcpy(values.data(), tensor.data(), tensor.bytes());
   } else {
     for (int64_t n = 0; n < count; ++n) values[n] = tensor.get_int(n);
   }

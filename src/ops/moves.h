@@ -14,13 +14,20 @@
 
 namespace obelisk::ops {
 
-/// Units of whole bytes.
+/// Units of whole bytes. A weight lies in its file wherever the file's writer put it, so that its
+/// elements need not be aligned.
 template <typename Unit>
 struct WholeUnits {
-  const Unit* from;
-  Unit* to;
-  Unit get(int64_t index) const { return from[index]; }
-  void put(int64_t index, Unit value) const { to[index] = value; }
+  const void* from;
+  void* to;
+  Unit get(int64_t index) const {
+    Unit unit;
+    std::memcpy(&unit, static_cast<const char*>(from) + index * sizeof(Unit), sizeof unit);
+    return unit;
+  }
+  void put(int64_t index, Unit value) const {
+    std::memcpy(static_cast<char*>(to) + index * sizeof(Unit), &value, sizeof value);
+  }
 };
 
 /// Units of `kBits` < 8 bits.
@@ -46,17 +53,13 @@ template <typename Body>
 void with_units(const void* from, void* to, DType dtype, Body&& body) {
   switch (bits(dtype)) {
     case 64:
-      return body(
-          WholeUnits<uint64_t>{static_cast<const uint64_t*>(from), static_cast<uint64_t*>(to)});
+      return body(WholeUnits<uint64_t>{from, to});
     case 32:
-      return body(
-          WholeUnits<uint32_t>{static_cast<const uint32_t*>(from), static_cast<uint32_t*>(to)});
+      return body(WholeUnits<uint32_t>{from, to});
     case 16:
-      return body(
-          WholeUnits<uint16_t>{static_cast<const uint16_t*>(from), static_cast<uint16_t*>(to)});
+      return body(WholeUnits<uint16_t>{from, to});
     case 8:
-      return body(
-          WholeUnits<uint8_t>{static_cast<const uint8_t*>(from), static_cast<uint8_t*>(to)});
+      return body(WholeUnits<uint8_t>{from, to});
     case 4:
       return body(PackedUnits<4>{static_cast<const uint8_t*>(from), static_cast<uint8_t*>(to)});
     case 2:

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <map>
 
 #include "passes/precision_rules.h"
@@ -39,11 +40,13 @@ Tensor converted(const Tensor& from, DType to, double limit) {
   Tensor made = Tensor::allocate({to, from.shape()});
   const int64_t count = from.count();
   if (from.dtype() == DType::f32 && (to == DType::f16 || to == DType::bf16)) {
-    const float* x = from.as<float>();
+    const char* x = from.as<char>();  // floats where a file has them: not aligned
     const auto most = static_cast<float>(limit);
     uint16_t* y = made.as_mutable<uint16_t>();
     for (int64_t k = 0; k < count; ++k) {
-      const float value = std::isfinite(x[k]) ? std::clamp(x[k], -most, most) : x[k];
+      float value;
+      std::memcpy(&value, x + k * 4, 4);
+      if (std::isfinite(value)) value = std::clamp(value, -most, most);
       y[k] = to == DType::f16 ? f32_to_f16(value) : f32_to_bf16(value);
     }
     return made;

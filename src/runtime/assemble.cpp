@@ -9,6 +9,14 @@ namespace {
 using graph::ValueId;
 using stitch::GroupKind;
 
+/// The weight itself, or a copy where the model's file has it at an address that is no multiple of its
+/// element's size: machine code reads whole elements.
+Tensor aligned(const Tensor& weight) {
+  const uintptr_t address = reinterpret_cast<uintptr_t>(weight.data());
+  const uintptr_t size = static_cast<uintptr_t>(std::max(bits(weight.dtype()) / 8, 1));
+  return address % size == 0 ? weight : weight.cast(weight.dtype());
+}
+
 PackRecipe recipe_of(const stitch::Group& group) {
   if (group.kind != GroupKind::kConv) {
     const stitch::Product& p = group.product;
@@ -124,7 +132,7 @@ Program assemble(const graph::Graph& graph, const stitch::Plan& plan, const sche
   }
   name_weights(plan, tasks, *source.tiles, program);
   for (size_t k = 0; k < read_plain.size(); ++k)
-    if (!read_plain[k]) program.weights[k] = Tensor();
+    program.weights[k] = read_plain[k] ? aligned(program.weights[k]) : Tensor();
   // Outputs that are inputs, constants, or a second name of another output.
   std::map<ValueId, int> first;
   for (size_t k = 0; k < graph.outputs().size(); ++k) {

@@ -109,8 +109,8 @@ struct KindF64 {
   static bool reads_directly(int32_t, int64_t col) { return col == 1; }
   static void row(int32_t, const void* source, int64_t count, int64_t stride, int32_t /*zero*/,
                   double* to) {
-    const double* from = static_cast<const double*>(source);
-    for (int64_t i = 0; i < count; ++i) to[i] = from[i * stride];
+    const char* from = static_cast<const char*>(source);  // need not be aligned
+    for (int64_t i = 0; i < count; ++i) std::memcpy(to + i, from + i * stride * 8, 8);
   }
   static void multiply(int64_t m, int64_t n, int64_t k, const double* a, int64_t a_row,
                        const double* b, int64_t b_row, double* c, int64_t c_row, bool accumulate,

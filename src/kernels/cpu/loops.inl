@@ -169,24 +169,32 @@ inline float half_to_float(uint16_t half) {
   return obk::from_bits(bits | sign);
 }
 
+/// Weights are packed from where they lie in the model's file, which need not be aligned.
+template <typename T>
+inline T read(const T* from) {
+  T value;
+  memcpy(&value, from, sizeof value);
+  return value;
+}
+
 void to_f32(int32_t type, int64_t count, const void* source, int64_t stride, float* destination) {
   if (type == kObkF32) {
     const float* from = static_cast<const float*>(source);
     if (stride == 1) {
       memcpy(destination, from, count * sizeof(float));
     } else {
-      for (int64_t i = 0; i < count; ++i) destination[i] = from[i * stride];
+      for (int64_t i = 0; i < count; ++i) destination[i] = read(from + i * stride);
     }
     return;
   }
   const uint16_t* from = static_cast<const uint16_t*>(source);
   if (type == kObkBf16) {
     for (int64_t i = 0; i < count; ++i)
-      destination[i] = obk::from_bits(static_cast<uint32_t>(from[i * stride]) << 16);
+      destination[i] = obk::from_bits(static_cast<uint32_t>(read(from + i * stride)) << 16);
   } else if (stride == 1) {
-    for (int64_t i = 0; i < count; ++i) destination[i] = half_to_float(from[i]);
+    for (int64_t i = 0; i < count; ++i) destination[i] = half_to_float(read(from + i));
   } else {
-    for (int64_t i = 0; i < count; ++i) destination[i] = half_to_float(from[i * stride]);
+    for (int64_t i = 0; i < count; ++i) destination[i] = half_to_float(read(from + i * stride));
   }
 }
 
@@ -212,7 +220,7 @@ inline void transpose_8x8(const float* from, int64_t from_row, float* to, int64_
 #else
 inline void transpose_8x8(const float* from, int64_t from_row, float* to, int64_t to_row) {
   for (int64_t c = 0; c < 8; ++c)
-    for (int64_t r = 0; r < 8; ++r) to[c * to_row + r] = from[r * from_row + c];
+    for (int64_t r = 0; r < 8; ++r) to[c * to_row + r] = read(from + r * from_row + c);
 }
 #endif
 
@@ -229,7 +237,7 @@ void transpose(int64_t rows, int64_t columns, const float* source, int64_t sourc
         const int64_t width = columns - column < 8 ? columns - column : 8;
         for (int64_t c = 0; c < width; ++c)
           for (int64_t r = 0; r < height; ++r)
-            to[c * destination_row + r] = from[r * source_row + c];
+            to[c * destination_row + r] = read(from + r * source_row + c);
       }
     }
   }
