@@ -10,6 +10,8 @@ the answers and that file disagree: an unlisted case fails, a listed one passes 
   scripts/conformance.sh --bless             rewrite the file from what happened
   scripts/conformance.sh --engine reference  the op table's slow reference instead of compiled code;
                                              listed cases may pass here, the file is left as it is
+  scripts/conformance.sh --target cuda --granularity mono     on a GPU: what does not pass there but
+                                             on the CPU stands in tests/conformance/exceptions_cuda.txt
 """
 import argparse
 import concurrent.futures
@@ -28,6 +30,7 @@ from obelisk_backend import Failure, ObeliskBackend, Program  # noqa: E402
 
 ROOT = Path(__file__).resolve().parent.parent
 EXCEPTIONS = ROOT / "tests" / "conformance" / "exceptions.txt"
+CUDA_EXCEPTIONS = EXCEPTIONS.with_name("exceptions_cuda.txt")
 GROUPS = {"OnnxBackendNodeModelTest": "node", "OnnxBackendSimpleModelTest": "simple",
           "OnnxBackendPyTorchConvertedModelTest": "pytorch-converted",
           "OnnxBackendPyTorchOperatorModelTest": "pytorch-operator",
@@ -35,7 +38,7 @@ GROUPS = {"OnnxBackendNodeModelTest": "node", "OnnxBackendSimpleModelTest": "sim
 SECONDS = defaultdict(lambda: 30, {"light models": 300})
 REASON_LENGTH = 140
 HEADER = """\
-# The backend tests of onnx that do not pass, and why: `case-name: reason`, sorted.
+# The backend tests of onnx that do not pass{on}, and why: `case-name: reason`, sorted.
 # scripts/conformance.sh fails when a case changes without this file; --bless rewrites it.
 """
 
@@ -101,10 +104,10 @@ def read_exceptions(path):
     return listed
 
 
-def write_exceptions(path, listed):
+def write_exceptions(path, listed, on=""):
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_suffix(".partial")
-    partial.write_text(HEADER + "".join(f"{name}: {listed[name]}\n" for name in sorted(listed)))
+    partial.write_text(HEADER.format(on=on) + "".join(f"{name}: {listed[name]}\n" for name in sorted(listed)))
     partial.replace(path)
 
 
@@ -147,6 +150,8 @@ def main():
     parser.add_argument("--bless", action="store_true", help="rewrite the exceptions file")
     parser.add_argument("--engine", choices=("compiled", "reference"), default="compiled")
     parser.add_argument("--exceptions", type=Path, default=EXCEPTIONS)
+    parser.add_argument("--target", default="", help="e.g. cuda; none: the CPU")
+    parser.add_argument("--granularity", default="", help="of a GPU's program")
     parser.add_argument("--junit", type=Path, metavar="FILE")
     parser.add_argument("--slowest", type=int, default=0, metavar="N", help="print the N slowest cases")
     arguments = parser.parse_args()
@@ -163,15 +168,27 @@ def main():
     names = {name for _, name in every}
     wanted = [case for case in every if not arguments.only or re.search(arguments.only, case[1])]
     listed = read_exceptions(arguments.exceptions)
+    on_cpu, flags = {}, []
+    if reference:
+        flags = ["--target", "reference"]
+    elif arguments.target:
+        on_cpu, flags = listed, ["--target", arguments.target]
+        listed = {**listed, **read_exceptions(CUDA_EXCEPTIONS)}
+        if arguments.granularity:
+            flags += ["--granularity", arguments.granularity]
     start = time.monotonic()
-    results = run_all(wanted, ["--target", "reference"] if reference else [], arguments.jobs)
+    results = run_all(wanted, flags, arguments.jobs)
 
     if arguments.bless:
         ran = {name for _, name in wanted}
         kept = {name: reason for name, reason in listed.items() if name in names and name not in ran}
         fresh = {name: reason for _, name, reason, _ in results if reason}
         listed = {**kept, **fresh}
-        write_exceptions(arguments.exceptions, listed)
+        if arguments.target:
+            more = {name: reason for name, reason in listed.items() if name not in on_cpu}
+            write_exceptions(CUDA_EXCEPTIONS, more, " on a GPU though they pass on a CPU")
+        else:
+            write_exceptions(arguments.exceptions, listed)
 
     wrong = []
     print(f"{'group':20}{'passed':>8} / {'failed':>6} / {'listed':>6}")

@@ -12,6 +12,7 @@ namespace {
 constexpr int64_t kFoldElements =
     1 << 20;                    // of the outputs of one node: larger constants stay computations
 constexpr int kMaxBodies = 64;  // of inner graphs and functions within each other
+constexpr int64_t kNewestOpset = 27;
 
 bool is_random(std::string_view op) {
   return op.starts_with("Random") || op == "Bernoulli" || op == "Multinomial" || op == "Dropout";
@@ -155,6 +156,10 @@ void Importer::dispatch(Site& site) {
     return site.contradict("the model does not say which version of the operator set it uses",
                            "add an opset_import for the domain 'ai.onnx'");
   }
+  // A newer set may give an op another meaning or attributes that say it: answers would be wrong without a word.
+  if (domain.empty() && site.opset > kNewestOpset)
+    return site.refuse(fmt::format("the operator set {} is newer than {}, the newest known", site.opset, kNewestOpset),
+                       fmt::format("export the model with opset_version={} or older", kNewestOpset));
   if (const Handler handler = find_handler(domain, site.op)) {
     handler(site);
     if (site.ok() && static_cast<int>(site.outputs.size()) < site.wanted())

@@ -33,6 +33,11 @@ TEST(Upgrade, BroadcastAlongAnAxis) {
               HasSubstr("axis 3 does not lay [3] along [2,3,4]"));
 }
 
+TEST(Upgrade, SetsBeyondTheNewestAreRefused) {
+  EXPECT_THAT(upgraded(node("Relu", {"x"}, {"z"}), 27), HasSubstr("= Relu("));
+  EXPECT_THAT(upgraded(node("Relu", {"x"}, {"z"}), 28), HasSubstr("operator set 28 is newer than 27"));
+}
+
 TEST(Upgrade, PReluSlopeOfChannels) {
   EXPECT_THAT(upgraded(node("PRelu", {"x", "y"}, {"z"}), 6), HasSubstr("f32[3,1] = Reshape"));
 }
