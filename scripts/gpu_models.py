@@ -169,6 +169,35 @@ def decoder(context, layers=16, groups=8, size=64):
     return make
 
 
+class Rows(nn.Module):
+    """One op that is all memory traffic, over rows x columns."""
+
+    def __init__(self, kind, columns):
+        super().__init__()
+        self.kind = kind
+        self.scale, self.bias = nn.Parameter(torch.rand(columns)), nn.Parameter(torch.rand(columns))
+
+    def forward(self, x, y=None):
+        if self.kind == "layernorm":
+            return F.layer_norm(x, x.shape[-1:], self.scale, self.bias)
+        if self.kind == "rmsnorm":
+            return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-5) * self.scale
+        if self.kind == "softmax":
+            return torch.softmax(x, -1)
+        if self.kind == "gelu":
+            return F.gelu(x + self.bias) + y
+        if self.kind == "transpose":
+            return x.t().contiguous()
+        return x.sum(0 if self.kind == "columnsum" else -1)
+
+
+def rows(kind, count, columns):
+    def make():
+        inputs = (torch.randn(count, columns), torch.randn(count, columns))[: 2 if kind == "gelu" else 1]
+        return Rows(kind, columns), inputs, ("x", "y")[: len(inputs)]
+    return make
+
+
 MODELS = {
     "minilm_b1": encoder(6, 384, 12, 1536, 1, 128),
     "bert_b1": encoder(12, 768, 12, 3072, 1, 128),
@@ -183,7 +212,17 @@ MODELS = {
     "deepfm_b1": lambda: (DeepFm(), (torch.randint(0, 390000, (1, 39)),), ("ids",)),
     "deepfm_b512": lambda: (DeepFm(), (torch.randint(0, 390000, (512, 39)),), ("ids",)),
     "llama1b_decode": decoder(1024),
+    # memory traffic alone: bench/results tells the share of the copy bandwidth
+    "layernorm_8192": rows("layernorm", 8192, 8192),
+    "rmsnorm_8192": rows("rmsnorm", 8192, 8192),
+    "softmax_8192": rows("softmax", 8192, 8192),
+    "gelu_8192": rows("gelu", 8192, 8192),
+    "rowsum_64x30000": rows("rowsum", 64, 30000),
+    "rowsum_750000x32": rows("rowsum", 750000, 32),
+    "columnsum_8192": rows("columnsum", 8192, 8192),
+    "transpose_8192": rows("transpose", 8192, 8192),
 }
+MEMORY = [name for name, build in MODELS.items() if build.__qualname__.startswith("rows.")]
 
 
 def make(name):

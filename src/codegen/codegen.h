@@ -3,8 +3,8 @@
 ///   in   Graph, Plan, TaskGraph
 ///   out  Source: distinct bodies (text and hash), and for every work its body and its parameters
 ///
-/// A body's text holds no extent, stride or offset: those are numbered as they are met and travel in the work's parameter list, so that
-/// equal layers share one body and a new batch size is new data.
+/// For cores a body's text holds no extent, stride or offset: those are numbered as they are met and travel in the work's parameter list,
+/// so that equal layers share one body and a new batch size is new data. For GPUs they are constants of the text (vectors.h).
 #pragma once
 
 #include <string>

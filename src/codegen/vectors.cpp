@@ -103,7 +103,7 @@ class VectorEmitter {
     if (across_) {
       // As many columns at once as fit: their loads are in flight together.
       const int64_t here = (columns_ + slices() - 1) / slices();
-      const int64_t most = std::clamp<int64_t>(64 / std::max<int64_t>(registers(1), 1), 1, 16);
+      const int64_t most = std::clamp<int64_t>(64 / std::max<int64_t>(registers(1), 1), 1, 32);
       rows_text_ = "1", units_text_ = fmt::format("{}", std::min(here, most));
       return registers(1) <= kMostOfOneRow;
     }
@@ -124,7 +124,8 @@ class VectorEmitter {
     const int64_t units = (vectors_ + lanes_ - 1) / lanes_;
     if (registers(units) > kMostOfOneRow) return false;
     const int64_t groups = kAllThreads / lanes_;
-    const int64_t rows = lanes_ == kAllThreads ? 1
+    const int64_t rows = lanes_ == kAllThreads ? std::clamp<int64_t>(kMostRegisters / std::max<int64_t>(registers(units), 1), 1,
+                                                                     std::min<int64_t>(job_.tile_rows, 4))
                                                : std::clamp<int64_t>(kMostRegisters / std::max<int64_t>(registers(units), 1), 1,
                                                                      std::max<int64_t>((job_.tile_rows + groups - 1) / groups, 1));
     rows_text_ = fmt::format("{}", rows);
