@@ -45,12 +45,13 @@ class VectorEmitter {
     ahead += free_loads;
     std::string body;
     points(body);
-    std::string early;
-    loads(early, "    ", false);
+    loads(body, "    ", false);
     if (one_batch) {  // the loads fly while the tile is computed
-      ahead += unindented(body) + unindented(early);
+      ahead += declared("  ") + unindented(body);
+    } else if (overlaps_) {
+      text.rows += overlapped(body);
     } else {
-      text.rows += loop_head() + body + early;
+      text.rows += loop_head("") + declared("    ") + body;
     }
     const std::string indent = "    ";
     if (one_batch) text.rows += "  {\n";
@@ -66,6 +67,34 @@ class VectorEmitter {
   }
 
  private:
+  // ---- batch after batch ---------------------------------------------------------------------------------------------------------
+  /// The arrays of a batch that loads fill, as declarations.
+  std::string declared(const std::string& indent) const {
+    std::string text;
+    for (const Member& member : members_) text += fmt::format("{}{} {}{};\n", indent, member.type, member.name, member.sizes);
+    return text;
+  }
+  std::string aliases(const std::string& indent, const std::string& of) const {
+    std::string text;
+    for (const Member& member : members_) text += fmt::format("{}auto& {} = {}.{};\n", indent, member.name, of, member.name);
+    return text;
+  }
+  /// The loads of the next batch are asked for before this one is computed.
+  std::string overlapped(const std::string& loads) const {
+    std::string text = "  struct Batch {\n" + declared("    ") + "  } next;\n  const auto fetch = [&](int base) {\n" + aliases("    ", "next") + loads + "  };\n";
+    text += fmt::format("  fetch({});\n", first_text());
+    text += loop_head("") + "    const Batch now = next;\n" + fmt::format("    if (base + {0} < {1}) fetch(base + {0});\n", step_text(), end_text());
+    return text + aliases("    ", "now");
+  }
+  std::string first_text() const {
+    return flat_ ? "0" : lanes_ < kWarp ? "(int)t->r0" : fmt::format("(int)t->r0 + OBK_GROUP({}) * R", lanes_);
+  }
+  std::string end_text() const { return flat_ ? fmt::format("OBK_COUNT_POINTS(t, {})", vectors_) : "(int)t->r1"; }
+  std::string step_text() const { return flat_ ? "R * OBK_ALL_THREADS" : fmt::format("OBK_GROUPS({}) * R", lanes_); }
+  std::string loop_head(const std::string& indent) const {
+    return fmt::format("{}  for (int base = {}; base < {}; base += {}) {{\n", indent, first_text(), end_text(), step_text());
+  }
+
   // ---- whether and how ---------------------------------------------------------------------------------------------------------
   bool plan() {
     const size_t dims = nest_.dims.size();
@@ -96,8 +125,9 @@ class VectorEmitter {
     for (int64_t v : {8, 4, 2, 1}) {
       if (!divides(v)) continue;
       const int64_t vectors = across_ ? job_.tile_rows / v : flat_ ? job_.tile_rows * (wide() / v) : columns_ / v;
-      const int64_t lanes = across_ ? kAllThreads / slices() : flat_ ? kAllThreads : std::min<int64_t>(kWarp * ((vectors + kWarp - 1) / kWarp), kWarp);
-      const int64_t cost = (vectors + lanes - 1) / lanes * (4 + v);
+      const int64_t lanes = across_ ? kAllThreads / slices() : flat_ ? kAllThreads : few_lanes(vectors);
+      // A row on few lanes leaves room for others beside it.
+      const int64_t cost = (vectors + lanes - 1) / lanes * (4 + v) * (flat_ || across_ ? kWarp : lanes);
       if (best == 0 || cost < best) best = cost, v_ = v;
     }
     if (across_) {
@@ -110,7 +140,9 @@ class VectorEmitter {
     if (flat_) {
       vectors_ = wide() / v_;
       const int64_t points = std::max<int64_t>((job_.tile_rows * vectors_ + kAllThreads - 1) / kAllThreads, 1);
-      const int64_t batch = std::clamp<int64_t>(kMostRegisters / std::max<int64_t>(registers(1), 1), 1, points);
+      const int64_t most = std::max<int64_t>(kMostRegisters / std::max<int64_t>(registers(1), 1), 1);
+      overlaps_ = most < points && !job_.anchored;
+      const int64_t batch = std::clamp<int64_t>(overlaps_ ? most / 2 : most, 1, points);
       batches_ = (points + batch - 1) / batch, points_ = points;
       const int64_t even = (points + batches_ - 1) / batches_;
       rows_text_ = fmt::format("OBK_POINTS({}, {})", even, flies_ahead() ? std::max<int64_t>(job_.tile_rows * vectors_, 1) : batch);
@@ -118,16 +150,16 @@ class VectorEmitter {
       return registers(1) <= kMostOfOneRow;
     }
     vectors_ = columns_ / v_;
-    // A warp a row, or all threads where it is long.
-    lanes_ = kWarp;
+    // A warp a row or a part of one, or all threads where it is long.
+    lanes_ = few_lanes(vectors_);
     if (registers((vectors_ + kWarp - 1) / kWarp) > kMostRegisters) lanes_ = kAllThreads;
     const int64_t units = (vectors_ + lanes_ - 1) / lanes_;
     if (registers(units) > kMostOfOneRow) return false;
     const int64_t groups = kAllThreads / lanes_;
-    const int64_t rows = lanes_ == kAllThreads ? std::clamp<int64_t>(kMostRegisters / std::max<int64_t>(registers(units), 1), 1,
-                                                                     std::min<int64_t>(job_.tile_rows, 4))
-                                               : std::clamp<int64_t>(kMostRegisters / std::max<int64_t>(registers(units), 1), 1,
-                                                                     std::max<int64_t>((job_.tile_rows + groups - 1) / groups, 1));
+    const int64_t all = std::max<int64_t>((job_.tile_rows + groups - 1) / groups, 1);  // of a group
+    const int64_t most = std::clamp<int64_t>(kMostRegisters / std::max<int64_t>(registers(units), 1), 1, lanes_ == kAllThreads ? 4 : kMostRegisters);
+    overlaps_ = most < all && 2 * registers(units) <= kMostOfOneRow && !job_.anchored;
+    const int64_t rows = std::clamp<int64_t>(overlaps_ ? most / 2 : most, 1, all);
     rows_text_ = fmt::format("{}", rows);
     units_text_ = fmt::format("OBK_UNITS({}, OBK_LANES_OF({}))", vectors_, lanes_);
     return true;
@@ -139,6 +171,12 @@ class VectorEmitter {
     for (const Load& load : loads_)
       if (!(load.varies & kByTile)) words += load.varies & kByElement ? std::max<int64_t>(v_ * byte_size(load.storage, 1) / 4, 1) : 1;
     return words * points_ <= kMostAhead;
+  }
+  /// Lanes of a short row: a power of two, so that parts join by exchanges.
+  static int64_t few_lanes(int64_t vectors) {
+    int64_t lanes = 1;
+    while (lanes < vectors && lanes < kWarp) lanes *= 2;
+    return lanes;
   }
   /// Across: threads that share the columns of a row, by their number alone.
   int64_t slices() const { return columns_ >= 64 ? 8 : 1; }
@@ -291,6 +329,7 @@ class VectorEmitter {
     std::stable_sort(loads_.begin(), loads_.end(), [](const Load& a, const Load& b) { return a.depth < b.depth; });
   }
 
+  struct Member { std::string type, name, sizes; };
   /// Which of the three indices an array of values that vary so has.
   struct Indices { bool row, unit, element; };
   Indices indices(int varies) const {
@@ -319,35 +358,39 @@ class VectorEmitter {
         if (across_ && (i.unit != in_walk_ || !needed_.count(load.expr))) continue;
         together[{i.row, i.unit}].push_back(&load);
       }
-      for (const auto& [key, list] : together) load_loop({key.first, key.second, false}, list, out, indent);
+      for (const auto& [key, list] : together) load_loop({key.first, key.second, false}, list, out, indent, free);
     }
   }
-  void load_loop(const Indices& over, const std::vector<const Load*>& list, std::string& out, const std::string& indent) {
+  void load_loop(const Indices& over, const std::vector<const Load*>& list, std::string& out, const std::string& indent, bool free) {
     begin();
-    std::string declared, body;
+    std::vector<Member> fresh;
     for (const Load* load : list) {
       const Expr& expr = exprs_[load->expr];
       const Indices i = indices(load->varies);
       const std::string name = fmt::format("l{}", load->expr), arithmetic = arithmetic_name(expr.dtype);
       const std::string pointer = job_.pointer(expr.slot, false);
       if (packs(*load, v_)) {
-        declared += fmt::format("{}obk::Pack<{}, V> {}{};\n", indent, storage_name(load->storage), name, sizes(i));
+        fresh.push_back({fmt::format("obk::Pack<{}, V>", storage_name(load->storage)), name, sizes(i)});
         std::string text = fmt::format("{}{} = obk::load_pack<V>({}, {});", name, at(i), pointer, place(*load_access_.at(load->expr), expr, false));
         if (expr.args[0] != kNoExpr) text = fmt::format("if ({}) {}", value(expr.args[0]), text);
         statements_.push_back(text);
       } else if (i.element) {
-        declared += fmt::format("{}{} {}{}[V];\n", indent, arithmetic, name, sizes(i));
+        fresh.push_back({arithmetic, name, sizes(i) + "[V]"});
         std::string text = fmt::format("obk::load({}, {})", pointer, place(*load_access_.at(load->expr), expr, true));
         if (expr.args[0] != kNoExpr) text = fmt::format("{} ? {} : {}", value(expr.args[0]), text, value(expr.args[1]));
         element_statements_.push_back(fmt::format("{}{}[v] = {};", name, at(i), text));
       } else {
-        declared += fmt::format("{}{} {}{};\n", indent, arithmetic, name, sizes(i));
+        fresh.push_back({arithmetic, name, sizes(i)});
         std::string text = fmt::format("obk::load({}, {})", pointer, place(*load_access_.at(load->expr), expr, false));
         if (expr.args[0] != kNoExpr) text = fmt::format("{} ? {} : {}", value(expr.args[0]), text, value(expr.args[1]));
         statements_.push_back(fmt::format("{}{} = {};", name, at(i), text));
       }
     }
-    out += declared + loops(over, indent);
+    if (across_ || free)
+      for (const Member& member : fresh) out += fmt::format("{}{} {}{};\n", indent, member.type, member.name, member.sizes);
+    else
+      members_.insert(members_.end(), fresh.begin(), fresh.end());
+    out += loops(over, indent);
     finish_loop(out, indent);
     for (const Load* load : list) loaded_.insert(load->expr);
   }
@@ -379,16 +422,13 @@ class VectorEmitter {
     }
     out += "  }\n";
   }
-  std::string loop_head() const {
-    if (flat_) return "  for (int base = 0; base < OBK_COUNT_POINTS(t, " + std::to_string(vectors_) + "); base += R * OBK_ALL_THREADS) {\n";
-    return fmt::format("  for (int base = (int)t->r0 + OBK_GROUP({0}) * R; base < (int)t->r1; base += OBK_GROUPS({0}) * R) {{\n", lanes_);
-  }
   void points(std::string& out) {
     const std::string indent = "    ";
-    out += indent + "int row[R];\n" + indent + "bool there[R];\n";
-    if (flat_) out += indent + "int col[R];\n";
-    for (int d = 0; d < nest_.rows; ++d) out += fmt::format("{}int i{}[R];\n", indent, d);
-    if (flat_) out += fmt::format("{}int j{}[R];\n", indent, lane_);
+    members_.push_back({"int", "row", "[R]"});
+    members_.push_back({"bool", "there", "[R]"});
+    if (flat_) members_.push_back({"int", "col", "[R]"});
+    for (int d = 0; d < nest_.rows; ++d) members_.push_back({"int", fmt::format("i{}", d), "[R]"});
+    if (flat_) members_.push_back({"int", fmt::format("j{}", lane_), "[R]"});
     out += indent + "OBK_EACH(q, R) {\n";
     if (flat_) {
       const bool one = flies_ahead();
@@ -397,7 +437,9 @@ class VectorEmitter {
       out += "      row[q] = there[q] ? (int)t->r0 + r : (int)t->r0, col[q] = there[q] ? c : (int)t->c0;\n";
       out += fmt::format("      j{}[q] = col[q];\n", lane_);
     } else {
-      out += "      there[q] = base + q < (int)t->r1;\n      row[q] = there[q] ? base + q : (int)t->r1 - 1;\n";
+      // Groups of one warp go round together: they exchange values.
+      out += fmt::format("      const int r = base + {}q;\n", lanes_ < kWarp ? fmt::format("OBK_GROUP({}) * R + ", lanes_) : "");
+      out += "      there[q] = r < (int)t->r1;\n      row[q] = there[q] ? r : (int)t->r1 - 1;\n";
     }
     if (nest_.rows > 0) out += "      int r_ = row[q];\n";
     for (int d = nest_.rows - 1; d >= 0; --d) {
@@ -694,6 +736,8 @@ class VectorEmitter {
   int64_t columns_ = 0, vectors_ = 0, v_ = 1, lanes_ = kWarp, batches_ = 1, points_ = 1;
   std::string rows_text_, units_text_, acc_;
   std::vector<Load> loads_;
+  std::vector<Member> members_;  // of a batch: what its loads fill
+  bool overlaps_ = false;        // batches follow each other
   std::set<ExprId> loaded_;
   std::map<ExprId, int> varies_;
   std::map<int, int> dim_of_;

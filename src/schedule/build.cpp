@@ -295,7 +295,7 @@ void cut_tiles(const Plan& plan, const target::DeviceSpec& device, TaskGraph& ta
       work.tile_columns = std::max<int64_t>(((columns + per_row - 1) / per_row + 63) / 64 * 64, 64);
     } else {
       work.tile_rows = (rows + pieces - 1) / pieces;
-      if (work.nest.lanes_in_rows) work.tile_rows = (work.tile_rows + 31) / 32 * 32;  // whole vectors
+      if (work.nest.lanes_in_rows) work.tile_rows = (work.tile_rows + 63) / 64 * 64;  // whole vectors
     }
     work.task_nanos = nanos * (static_cast<double>(work.tile_rows) / std::max<int64_t>(rows, 1)) *
                       (static_cast<double>(std::min(work.tile_columns, columns)) / std::max<int64_t>(columns, 1));

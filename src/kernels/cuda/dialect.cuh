@@ -263,11 +263,11 @@ template <int kLanes, typename T, typename Op>
 static __device__ __forceinline__ T join_lanes(ObkLanes* w, T v, Op op) {
   const int lane = threadIdx.x % 32;
 #pragma unroll
-  for (int mask = 1; mask < 32; mask <<= 1) {
+  for (int mask = 1; mask < 32 && mask < kLanes; mask <<= 1) {
     const T other = other_lane(v, mask);
     v = lane & mask ? op(other, v) : op(v, other);
   }
-  if (kLanes == 32) return v;
+  if (kLanes <= 32) return v;
   if (lane == 0) memcpy(&w->parts[w->warp], &v, sizeof v);
   __syncthreads();
   T sum;
