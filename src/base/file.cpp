@@ -57,6 +57,20 @@ int write_all(int descriptor, std::string_view bytes) {
   return 0;
 }
 
+/// Puts a file where another one is, without the wait for its bytes that a plain rename onto a file
+/// brings on some file systems. False: there is none, or the system cannot.
+bool take_place([[maybe_unused]] const std::string& of, [[maybe_unused]] const std::string& path) {
+#ifdef RENAME_EXCHANGE
+  if (::renameat2(AT_FDCWD, of.c_str(), AT_FDCWD, path.c_str(), RENAME_EXCHANGE) != 0) return false;
+  struct stat status {};
+  if (::lstat(of.c_str(), &status) == 0 && S_ISREG(status.st_mode) && ::unlink(of.c_str()) == 0)
+    return true;
+  // What stood there was no file, or cannot go: as it was.
+  ::renameat2(AT_FDCWD, of.c_str(), AT_FDCWD, path.c_str(), RENAME_EXCHANGE);
+#endif
+  return false;
+}
+
 /// The name under which a descriptor of ours can be linked to.
 std::string descriptor_path(int file) { return fmt::format("/proc/self/fd/{}", file); }
 
@@ -149,8 +163,8 @@ Status FileWriter::pad_to(size_t alignment) {
   return write({kZeros, (alignment - size_ % alignment) % alignment});
 }
 
-Status FileWriter::commit() {
-  int number = ::fsync(file_) != 0 ? errno : 0;
+Status FileWriter::commit(OnDisk when) {
+  int number = when == kNow && ::fsync(file_) != 0 ? errno : 0;
   if (number == 0 && nameless_ &&
       ::linkat(AT_FDCWD, descriptor_path(file_).c_str(), AT_FDCWD, temporary_.c_str(),
                AT_SYMLINK_FOLLOW) != 0) {
@@ -158,12 +172,13 @@ Status FileWriter::commit() {
   }
   if (::close(file_) != 0 && number == 0) number = errno;
   file_ = -1;
+  if (number == 0 && when == kSoon && take_place(temporary_, path_)) return ok_status();
   if (number == 0 && std::rename(temporary_.c_str(), path_.c_str()) != 0) number = errno;
   if (number != 0) {
     ::unlink(temporary_.c_str());
     return file_error("write", path_, number);
   }
-  sync_folder(path_);
+  if (when == kNow) sync_folder(path_);
   return ok_status();
 }
 

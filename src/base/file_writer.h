@@ -9,7 +9,7 @@
 
 namespace obelisk {
 
-/// Writes to a file without a name in the target's folder; commit() syncs, names and renames it.
+/// Writes to a file without a name in the target's folder; commit() names and renames it.
 /// Destroyed or killed before that, it leaves nothing behind. Errors: kUsage, kMemory.
 class FileWriter {
  public:
@@ -22,7 +22,10 @@ class FileWriter {
   /// Zeros up to a multiple of `alignment`, 4096 at most.
   Status pad_to(size_t alignment);
   size_t size() const { return size_; }  // written so far
-  Status commit();
+  /// kNow: the bytes are on the disk when it returns; kSoon: when the system writes them, so that
+  /// after a power cut (not after a killed process) the file may be broken or the old one.
+  enum OnDisk { kNow, kSoon };
+  Status commit(OnDisk when = kNow);
 
  private:
   FileWriter() = default;

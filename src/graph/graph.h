@@ -120,9 +120,12 @@ Status verify(const Graph& graph);
 /// The string before a colon is the value's name, the one at the end of a line the node's. An absent input is `_`. Attributes are
 /// 1 (an integer), 1.0 (a float), "text", [1, 2], [1.0, 2.0], `floats []`, `tensor f32[2] [1, 2]`. A tensor is a list of its
 /// elements, `0x` and its bytes (where a list would lose NaN payloads), or `#` and the hash of its bytes. `//` starts a comment.
+/// Hashes that need not be computed again, by the address and the number of a tensor's bytes.
+using KnownHashes = std::map<std::pair<const void*, int64_t>, Hash>;
 struct PrintOptions {
   bool all_data = false;     // every tensor in full, so that the text alone can be parsed back
   int64_t list_limit = 32;   // tensors of more elements are told by their hash (or bytes, with all_data)
+  const KnownHashes* hashes = nullptr;
 };
 std::string print(const Graph& graph, const PrintOptions& options = {});
 std::string print(const Graph& graph, NodeId id);  // one node's line, with ids for numbers, for messages
@@ -130,6 +133,8 @@ std::string print(const Graph& graph, NodeId id);  // one node's line, with ids 
 /// Tensors by the hash of their bytes, for the text form. collect_weights finds those that print() tells by hash.
 using Weights = std::map<Hash, Tensor>;
 Weights collect_weights(const Graph& graph, const PrintOptions& options = {});
+/// The hashes of those tensors, computed on all cores; valid while the graph's tensors live.
+KnownHashes hash_weights(const Graph& graph, const PrintOptions& options = {});
 
 /// Every type is inferred again and compared with what the text says. Memory is bounded by the length of the text.
 /// Errors: kUsage with line and column.

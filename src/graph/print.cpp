@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include "base/parallel.h"
 #include "graph/graph.h"
 
 namespace obelisk::graph {
@@ -74,7 +75,11 @@ bool survives_as_list(const Tensor& tensor) {
   return std::memcmp(copy.data(), tensor.data(), static_cast<size_t>(tensor.bytes())) == 0;
 }
 
-Hash hash_of(const Tensor& tensor) {
+Hash hash_of(const Tensor& tensor, const PrintOptions& options = {}) {
+  if (options.hashes != nullptr) {
+    if (const auto known = options.hashes->find({tensor.data(), tensor.bytes()}); known != options.hashes->end())
+      return known->second;
+  }
   return hash_bytes(tensor.data(), static_cast<size_t>(tensor.bytes()));
 }
 
@@ -83,7 +88,7 @@ bool is_hashed(const Tensor& tensor, const PrintOptions& options) {
 }
 
 std::string data_text(const Tensor& tensor, const PrintOptions& options) {
-  if (is_hashed(tensor, options)) return "#" + to_string(hash_of(tensor));
+  if (is_hashed(tensor, options)) return "#" + to_string(hash_of(tensor, options));
   if (tensor.count() > options.list_limit || !survives_as_list(tensor)) {
     std::string out = "0x";
     const auto* bytes = tensor.as<unsigned char>();
@@ -214,22 +219,47 @@ std::string print(const Graph& graph, const PrintOptions& options) {
 
 std::string print(const Graph& graph, NodeId id) { return Printer(graph, {}).node_by_ids(id); }
 
-Weights collect_weights(const Graph& graph, const PrintOptions& options) {
-  Weights out;
-  const auto collect = [&](const Tensor& tensor) {
-    if (is_hashed(tensor, options)) out.emplace(hash_of(tensor), tensor);
+namespace {
+
+/// Every tensor that print() tells by its hash.
+template <typename Visit>
+void for_each_hashed(const Graph& graph, const PrintOptions& options, const Visit& visit) {
+  const auto look = [&](const Tensor& tensor) {
+    if (is_hashed(tensor, options)) visit(tensor);
   };
   for (NodeId id : graph.order()) {
     for (ValueId input : graph.node(id).inputs) {
-      if (input != kNone && graph.value(input).is_constant()) collect(graph.value(input).constant);
+      if (input != kNone && graph.value(input).is_constant()) look(graph.value(input).constant);
     }
     for (const auto& [name, value] : graph.node(id).attrs.all()) {
-      if (const Tensor* tensor = std::get_if<Tensor>(&value)) collect(*tensor);
+      if (const Tensor* tensor = std::get_if<Tensor>(&value)) look(*tensor);
     }
   }
   for (ValueId output : graph.outputs()) {
-    if (graph.value(output).is_constant()) collect(graph.value(output).constant);
+    if (graph.value(output).is_constant()) look(graph.value(output).constant);
   }
+}
+
+}  // namespace
+
+Weights collect_weights(const Graph& graph, const PrintOptions& options) {
+  Weights out;
+  for_each_hashed(graph, options,
+                  [&](const Tensor& tensor) { out.emplace(hash_of(tensor, options), tensor); });
+  return out;
+}
+
+KnownHashes hash_weights(const Graph& graph, const PrintOptions& options) {
+  KnownHashes out;
+  for_each_hashed(graph, options, [&](const Tensor& tensor) {
+    out.try_emplace({tensor.data(), tensor.bytes()});
+  });
+  std::vector<KnownHashes::value_type*> jobs;
+  for (auto& entry : out) jobs.push_back(&entry);
+  for_each_on_all_cores(jobs.size(), [&](size_t k) {
+    const auto& [data, bytes] = jobs[k]->first;
+    jobs[k]->second = hash_bytes(data, static_cast<size_t>(bytes));
+  });
   return out;
 }
 

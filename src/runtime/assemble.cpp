@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <map>
 
+#include "base/parallel.h"
 #include "runtime/packing.h"
 
 namespace obelisk::runtime {
@@ -116,7 +117,7 @@ Program assemble(const graph::Graph& graph, const stitch::Plan& plan, const sche
         if (fresh) {
           const Tensor& weight = tasks.weights[buffer.index];
           program.packings.push_back({static_cast<int>(program.weights.size()), recipe, weight.type(), weight});
-          program.weights.push_back(pack(*source.tiles, recipe, weight));
+          program.weights.emplace_back();
         }
         place.index = it->second;
       } else if (buffer.kind == BufferKind::kWeight) {
@@ -130,6 +131,10 @@ Program assemble(const graph::Graph& graph, const stitch::Plan& plan, const sche
     }
     program.works.push_back(std::move(record));
   }
+  for_each_on_all_cores(program.packings.size(), [&](size_t k) {
+    const Packing& packing = program.packings[k];
+    program.weights[packing.weight] = pack(*source.tiles, packing.recipe, packing.source);
+  });
   name_weights(plan, tasks, *source.tiles, program);
   for (size_t k = 0; k < read_plain.size(); ++k)
     program.weights[k] = read_plain[k] ? aligned(program.weights[k]) : Tensor();

@@ -6,6 +6,7 @@
 #include <map>
 
 #include "base/file_writer.h"
+#include "base/parallel.h"
 #include "runtime/packing.h"
 #include "runtime/runtime.h"
 
@@ -130,7 +131,6 @@ struct Stored {
 /// Weights by content: equal bytes are stored once. Nothing is copied.
 class WeightStore {
  public:
-  int32_t add(const Tensor& tensor) { return add(tensor, hash_bytes(tensor.data(), tensor.bytes())); }
   int32_t add(const Tensor& tensor, const Hash& hash) {
     auto [at, fresh] = places_.try_emplace({hash, tensor.bytes()}, static_cast<int32_t>(stored.size()));
     if (fresh) {
@@ -168,7 +168,7 @@ void write_packing(const Packing& packing, Writer& to) {
 }
 
 /// Which of the graph's weights need not be stored, since a packed weight tells them: the packing by the weight's hash.
-std::map<Hash, int> told_by_packings(const Program& program, const graph::Weights& of_graph) {
+std::map<Hash, int> told_by_packings(const Program& program, const graph::Weights& of_graph, const graph::KnownHashes& hashes) {
   std::map<Hash, int> told;
   const kernels::TileLibrary* tiles = tiles_of(program.target);
   CHECK(tiles || program.packings.empty(), "no tiles for '{}'", program.target);
@@ -182,7 +182,8 @@ std::map<Hash, int> told_by_packings(const Program& program, const graph::Weight
     const bool same_type = packing.type.dtype == DType::f32 || packing.type.dtype == DType::f64;
     const bool exact = same_type && !packing.source.empty();  // else a NaN's payload may have got lost
     const Tensor source = exact ? packing.source : unpack(*tiles, packing.recipe, packing.type, packed);
-    const Hash hash = hash_bytes(source.data(), source.bytes());
+    const auto hashed = hashes.find({source.data(), source.bytes()});
+    const Hash hash = hashed != hashes.end() ? hashed->second : hash_bytes(source.data(), source.bytes());
     const auto wanted = of_graph.find(hash);
     if (wanted != of_graph.end() && wanted->second.type() == packing.type) told.try_emplace(hash, static_cast<int>(k));
   }
@@ -197,9 +198,14 @@ void write_tables(const Program& p, WeightStore& weights, Writer& to) {
     for (const Port& port : *ports) to.text(port.name), to.type(port.type);
   }
   to.size(p.weights.size());
-  for (const Tensor& weight : p.weights) {
+  std::vector<Hash> hashes(p.weights.size());
+  for_each_on_all_cores(hashes.size(), [&](size_t k) {
+    if (!p.weights[k].empty()) hashes[k] = hash_bytes(p.weights[k].data(), p.weights[k].bytes());
+  });
+  for (size_t k = 0; k < p.weights.size(); ++k) {
+    const Tensor& weight = p.weights[k];
     to.number<uint8_t>(!weight.empty());
-    if (!weight.empty()) to.type(weight.type()), to.number(weights.add(weight));
+    if (!weight.empty()) to.type(weight.type()), to.number(weights.add(weight, hashes[k]));
   }
   to.size(p.packings.size());
   for (const Packing& packing : p.packings) write_packing(packing, to);
@@ -371,9 +377,10 @@ Status write_obk(const std::string& path, const Executable& executable, const gr
   WeightStore weights;
   Writer places, tables, text, bodies, objects;
   write_tables(program, weights, tables);
-  text.text(graph::print(graph));
-  const graph::Weights of_graph = graph::collect_weights(graph);
-  const std::map<Hash, int> told = told_by_packings(program, of_graph);
+  const graph::KnownHashes hashes = graph::hash_weights(graph);
+  text.text(graph::print(graph, {.hashes = &hashes}));
+  const graph::Weights of_graph = graph::collect_weights(graph, {.hashes = &hashes});
+  const std::map<Hash, int> told = told_by_packings(program, of_graph, hashes);
   text.size(of_graph.size());
   for (const auto& [hash, tensor] : of_graph) {
     const auto packing = told.find(hash);
@@ -416,7 +423,8 @@ Status write_obk(const std::string& path, const Executable& executable, const gr
   }
   TRY_STATUS(file->pad_to(64));
   CHECK(file->size() == offset, "{} bytes instead of {}", file->size(), offset);
-  return file->commit();
+  // Its checksums tell a file that a power cut broke, and its model makes it again: not worth the wait for hundreds of megabytes.
+  return file->commit(FileWriter::kSoon);
 }
 
 Result<graph::Graph> Compiled::graph() const {

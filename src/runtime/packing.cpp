@@ -54,15 +54,24 @@ std::optional<DType> packed_dtype(const TileLibrary& tiles, const PackRecipe& r,
 std::vector<uint32_t> places(const TileLibrary& tiles, const PackRecipe& recipe, const Type& source) {
   const DType packed = *packed_dtype(tiles, recipe, source.dtype);
   const int64_t bytes = *packed_bytes(tiles, recipe, source), count = source.count();
-  const int64_t base = source.dtype == DType::bf16 ? 1 << 8 : source.dtype == DType::f16 ? 1 << 11 : source.dtype == DType::f32 ? 1 << 24 : int64_t{1} << 32;
+  const int width = source.dtype == DType::bf16 ? 8 : source.dtype == DType::f16 ? 11 : source.dtype == DType::f32 ? 24 : 32;  // bits
   std::vector<uint32_t> out(static_cast<size_t>(bytes * 8 / bits(packed)), 0);
   Tensor digits = Tensor::allocate(source), to = Tensor::allocate({DType::u8, {bytes}});
-  for (int64_t unit = 1; unit <= count; unit *= base) {
+  for (int shift = 0; int64_t{1} << shift <= count; shift += width) {
     void* digit = digits.mutable_data();
-    for (int64_t k = 0; k < count; ++k) set_double(digit, source.dtype, k, static_cast<double>((k + 1) / unit % base));
+    const auto digit_of = [&](int64_t k) { return (k + 1) >> shift & ((int64_t{1} << width) - 1); };
+    if (source.dtype == DType::f32) {  // the usual type, without asking for the type of each element
+      for (int64_t k = 0; k < count; ++k) static_cast<float*>(digit)[k] = static_cast<float>(digit_of(k));
+    } else {
+      for (int64_t k = 0; k < count; ++k) set_double(digit, source.dtype, k, static_cast<double>(digit_of(k)));
+    }
     pack_into(tiles, recipe, digits, to.as_mutable<char>());
-    for (size_t k = 0; k < out.size(); ++k)
-      out[k] += static_cast<uint32_t>(get_double(to.data(), packed, static_cast<int64_t>(k)) * static_cast<double>(unit));
+    if (packed == DType::f32) {
+      for (size_t k = 0; k < out.size(); ++k) out[k] += static_cast<uint32_t>(to.as<float>()[k]) << shift;
+    } else {
+      for (size_t k = 0; k < out.size(); ++k)
+        out[k] += static_cast<uint32_t>(static_cast<int64_t>(get_double(to.data(), packed, static_cast<int64_t>(k))) << shift);
+    }
   }
   return out;
 }

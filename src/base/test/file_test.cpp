@@ -1,6 +1,7 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -65,6 +66,27 @@ TEST_F(Files, AFailedWriteLeavesTheOldFileAndNoOther) {
   EXPECT_EQ(status.error().code, Code::kMemory);
   EXPECT_EQ(read_file(at("a")).value(), "old");
   EXPECT_EQ(entries(), 1);
+}
+
+TEST_F(Files, AFileThatNeedNotBeOnTheDiskYetTakesThePlaceOfTheOld) {
+  const auto commit = [&](const std::string& name, std::string_view bytes) {
+    const auto file = FileWriter::create(at(name));
+    EXPECT_TRUE((*file)->write(bytes).ok());
+    return (*file)->commit(FileWriter::kSoon);
+  };
+  for (const char* bytes : {"first", "second"}) {
+    ASSERT_TRUE(commit("a", bytes).ok());
+    EXPECT_EQ(read_file(at("a")).value(), bytes);
+    EXPECT_EQ(entries(), 1);
+  }
+  ASSERT_EQ(::mkdir(at("folder").c_str(), 0700), 0);
+  EXPECT_FALSE(commit("folder", "x").ok());
+  EXPECT_EQ(entries(), 2);
+  ASSERT_EQ(::symlink("a", at("link").c_str()), 0);  // the link is replaced, not what it names
+  ASSERT_TRUE(commit("link", "third").ok());
+  EXPECT_EQ(read_file(at("a")).value(), "second");
+  EXPECT_EQ(read_file(at("link")).value(), "third");
+  EXPECT_EQ(entries(), 3);
 }
 
 TEST_F(Files, AKilledWriterLeavesNothing) {

@@ -36,6 +36,11 @@ TEST(Text, LargeConstantsByHashOrInFull) {
   EXPECT_FALSE(parse(text).ok());
   const Weights weights = collect_weights(graph);
   ASSERT_EQ(weights.size(), 1u);
+  const KnownHashes hashes = hash_weights(graph);
+  ASSERT_EQ(hashes.size(), 1u);
+  EXPECT_EQ(hashes.begin()->second, weights.begin()->first);
+  EXPECT_EQ(print(graph, {.hashes = &hashes}), text);
+  EXPECT_EQ(collect_weights(graph, {.hashes = &hashes}).begin()->first, weights.begin()->first);
   const Result<Graph> by_hash = parse(text, weights);
   ASSERT_TRUE(by_hash.ok()) << by_hash.error().text();
   EXPECT_EQ(by_hash->value(0).constant.data(), graph.value(0).constant.data());

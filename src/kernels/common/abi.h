@@ -17,7 +17,7 @@ typedef struct ObkTask {
    * last operand (a GPU's loader makes it an address), bytes, 0 for none, and bytes of a group of columns. */
   int64_t weights;
   int32_t weight_bytes, weight_group;
-  int64_t nanos; /* predicted; a CPU's loader counts threads by it, a GPU's writes the task's block and words here */
+  int64_t nanos; /* predicted; a GPU's loader writes the task's block and words here */
 } ObkTask;
 
 struct ObkKernels; /* kernels/cpu/table.h: the tile library's entry points, called by bodies */

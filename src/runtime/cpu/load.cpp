@@ -32,7 +32,10 @@ int threads_that_pay(const Program& program, int most) {
   for (int threads = 1; threads <= most; ++threads) {
     std::vector<double> busy(static_cast<size_t>(std::max(program.waves, 1)) * threads, 0);
     for (size_t sm = 0; sm < program.lists.size(); ++sm)
-      for (const ObkTask& task : program.lists[sm]) busy[task.wave * threads + sm % threads] += static_cast<double>(task.nanos), predicted |= task.nanos > 0;
+      for (const ObkTask& task : program.lists[sm]) {
+        const double nanos = program.works[task.work].task_nanos;
+        busy[task.wave * threads + sm % threads] += nanos, predicted |= nanos > 0;
+      }
     double total = threads > 1 ? kHandOver + kBarrier * program.waves : 0;
     for (int wave = 0; wave < program.waves; ++wave)
       total += *std::max_element(busy.begin() + wave * threads, busy.begin() + (wave + 1) * threads);

@@ -133,6 +133,23 @@ TEST_F(Obk, WhatIsWrittenIsReadAgain) {
   for (size_t k = 0; k < wanted.size(); ++k) EXPECT_EQ(0, memcmp(wanted[k].data(), got[k].data(), wanted[k].bytes())) << "output " << k;
 }
 
+// The prediction travels in the file: what takes microseconds runs on its caller's thread, unless all are wanted.
+TEST_F(Obk, SmallProgramsTakeNoThreads) {
+  const auto threads = [] { return std::distance(fs::directory_iterator("/proc/self/task"), fs::directory_iterator()); };
+  auto file = open_obk(path("good.obk"), true);
+  ASSERT_TRUE(file.ok()) << file.error().text();
+  for (const bool every_thread : {false, true}) {
+    LoadOptions options;
+    options.every_thread = every_thread;
+    auto loaded = load_cpu(file->program, options);
+    ASSERT_TRUE(loaded.ok()) << loaded.error().text();
+    const auto before = threads();
+    auto context = (*loaded)->context(3);
+    ASSERT_TRUE(context.ok());
+    EXPECT_EQ(threads() - before, every_thread ? 2 : 0);
+  }
+}
+
 TEST_F(Obk, TheGraphInsideIsTheGraph) {
   auto file = open_obk(path("good.obk"), true);
   ASSERT_TRUE(file.ok());

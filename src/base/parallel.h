@@ -1,0 +1,30 @@
+/// base/parallel.h — a few large, independent jobs on all cores.
+///
+///   for_each_on_all_cores(tensors.size(), [&](size_t k) { hashes[k] = hash_bytes(...); });
+///
+/// Jobs are taken one by one; the caller works too. Jobs must not throw. Threads live for the call:
+/// for jobs of a millisecond and more.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <cstddef>
+#include <thread>
+#include <vector>
+
+namespace obelisk {
+
+template <typename Job>
+void for_each_on_all_cores(size_t count, const Job& job) {
+  std::atomic<size_t> next{0};  // a ticket, which publishes nothing: relaxed
+  const auto work = [&] {
+    for (size_t k; (k = next.fetch_add(1, std::memory_order_relaxed)) < count;) job(k);
+  };
+  const size_t cores = std::max(1u, std::thread::hardware_concurrency());
+  std::vector<std::thread> threads;
+  for (size_t k = 1; k < std::min(cores, count); ++k) threads.emplace_back(work);
+  work();
+  for (std::thread& thread : threads) thread.join();
+}
+
+}  // namespace obelisk
