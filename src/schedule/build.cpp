@@ -246,6 +246,14 @@ void cut_attention(const stitch::AttentionTile& tile, const target::DeviceSpec& 
   work.tile_columns = tile.value_size;
 }
 
+/// Whether something is read along the rows, as in a transposition: whole squares are turned at once.
+bool turns(const Nest& nest) {
+  if (nest.rows == 0 || nest.dims.size() != static_cast<size_t>(nest.rows) + 1 || !nest.cut_columns) return false;
+  return std::any_of(nest.accesses.begin(), nest.accesses.end(), [&](const Access& access) {
+    return access.affine && access.step < 0 && access.strides[nest.rows - 1] == 1 && access.strides.back() > 1;
+  });
+}
+
 /// Rows and columns of a task, so that each worker has a few and none is too small to be worth a record.
 void cut_tiles(const Plan& plan, const target::DeviceSpec& device, TaskGraph& tasks) {
   for (Work& work : tasks.works) {
@@ -295,7 +303,7 @@ void cut_tiles(const Plan& plan, const target::DeviceSpec& device, TaskGraph& ta
       work.tile_columns = std::max<int64_t>(((columns + per_row - 1) / per_row + 63) / 64 * 64, 64);
     } else {
       work.tile_rows = (rows + pieces - 1) / pieces;
-      if (work.nest.lanes_in_rows) work.tile_rows = (work.tile_rows + 63) / 64 * 64;  // whole vectors
+      if (work.nest.lanes_in_rows || turns(work.nest)) work.tile_rows = (work.tile_rows + 63) / 64 * 64;  // whole vectors
     }
     work.task_nanos = nanos * (static_cast<double>(work.tile_rows) / std::max<int64_t>(rows, 1)) *
                       (static_cast<double>(std::min(work.tile_columns, columns)) / std::max<int64_t>(columns, 1));

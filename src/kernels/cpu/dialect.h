@@ -63,6 +63,7 @@
 #define OBK_JOINED(lanes, op, v) (v)
 #define OBK_SHARE_ROWS(n)
 #define OBK_SLICES(n) 1
+#define OBK_MEET()
 #define OBK_JOIN_SLICES(n, op, v)
 
 namespace obk {

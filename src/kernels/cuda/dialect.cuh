@@ -169,6 +169,7 @@ struct ObkLanes : ObkWorker {
 #define OBK_UNITS(vectors, lanes) (((vectors) + (lanes)-1) / (lanes))
 #define OBK_JOINED(lanes, op, v) obk::join_lanes<lanes>(w, v, obk::op())
 #define OBK_SLICES(n) (n)
+#define OBK_MEET() __syncthreads()
 #define OBK_JOIN_SLICES(n, op, v) obk::join_slices<n>(w, v, obk::op())
 /* A row walked lane by lane, by a warp or by the whole CTA. */
 #define OBK_SHARE_ROWS(n) obk::share_rows(w, n)

@@ -293,6 +293,43 @@ TEST(Blocks, NoReferenceIsCalled) {
 }
 
 const std::pair<const char*, const char*> kProductCases[] = {
+    std::pair{"squares_turned", R"(graph "g" {
+  in %0 "x": f32[3,100,72]
+  in %1 "y": f32[3,72,100]
+  %2: f32[3,72,100] = Transpose(%0) {perm = [0, 2, 1]}
+  %3: f32[3,72,100] = Add(%2, %1)
+  out %3 "z"
+})"},
+    std::pair{"halves_turned", R"(graph "g" {
+  in %0 "x": f16[130,67]
+  %2: f16[67,130] = Transpose(%0) {perm = [1, 0]}
+  out %2 "z"
+})"},
+    std::pair{"means_of_long_columns", R"(graph "g" {
+  in %0 "x": f32[200,96]
+  const %1: i64[1] = [0]
+  %2: f32[1,96] = ReduceMean(%0, %1) {keepdims = 1}
+  %3: f32[200,96] = Sub(%0, %2)
+  %4: f32[200,96] = Mul(%3, %3)
+  %5: f32[1,96] = ReduceMean(%4, %1) {keepdims = 1}
+  %6: f32[1,96] = Sqrt(%5)
+  out %6 "z"
+})"},
+    std::pair{"rows_longer_than_a_warp_holds", R"(graph "g" {
+  in %0 "x": f32[37,4096]
+  const %1: i64[1] = [1]
+  %2: f32[37,1] = ReduceMean(%0, %1) {keepdims = 1}
+  %3: f32[37,4096] = Sub(%0, %2)
+  %4: f32[37,4096] = Exp(%3)
+  out %4 "z"
+})"},
+    std::pair{"many_short_rows", R"(graph "g" {
+  in %0 "x": f32[5000,12]
+  const %1: i64[1] = [1]
+  %2: f32[5000,1] = ReduceMax(%0, %1) {keepdims = 1}
+  %3: f32[5000,12] = Sub(%0, %2)
+  out %3 "z"
+})"},
     std::pair{"transposed_conv_of_a_unet", R"(graph "g" {
   in %0 "x": f32[2,6,5,7]
   const %1: f32[6,4,2,2] = @random
