@@ -2,7 +2,7 @@
 """Runs the fuzzers that scripts/fuzz.sh built, and writes down how far each got.
 
 A corpus begins with the kept cases and the seeds, and grows under build/fuzz/corpus from run to run.
-A crash, an input that takes half a minute, or one that takes 2 GB ends a run; it is then a find.
+A crash, an input that takes a minute, or one that takes 2 GB ends a run; it is then a find.
 """
 import argparse
 import concurrent.futures
@@ -29,7 +29,7 @@ def fuzz(target, seconds):
     found.mkdir(exist_ok=True)
     before = set(found.glob(f"{target}-*"))
     words = [folder / "bin" / f"{target}_fuzz", corpus, folder / "seeds" / target,
-             ROOT / "tests" / "fuzz" / "corpus" / target, f"-max_total_time={seconds}", "-timeout=30",
+             ROOT / "tests" / "fuzz" / "corpus" / target, f"-max_total_time={seconds}", "-timeout=60",
              "-rss_limit_mb=2048", f"-max_len={LONGEST[target]}", "-print_final_stats=1",
              f"-artifact_prefix={found}/{target}-"]
     dictionary = ROOT / "tests" / "fuzz" / f"{target}.dict"

@@ -126,15 +126,17 @@ void assign_buffers(const Graph& graph, const Plan& plan, TaskGraph& tasks) {
 // ---- tiles -----------------------------------------------------------------------------------------------------------
 
 /// Whole output rows of one image by channels of one group. The part of the input that a tile reads and its accumulators stay in
-/// fast memory; where weights are large a tile takes many rows, so that each panel of 64 channels is read few times.
+/// fast memory; where weights are large a tile takes many rows, so that each panel of 64 channels is read few times. Single pixels have small
+/// weights for what they read and write: there a tile takes more channels, so that its epilogue walks along longer rows.
 void cut_conv(const stitch::ConvTile& conv, const target::DeviceSpec& device, int64_t pieces, Work& work) {
   const int64_t channels = conv.depthwise ? conv.shape.outputs : conv.shape.group_outputs;
   const int64_t weights = channels * conv.shape.group_inputs * conv.kernel_h * conv.kernel_w * 4;
   const int64_t images = conv.shape.batch, height = conv.out_height;
   work.tile_columns = channels;
+  const bool pixels = conv.kernel_h == 1 && conv.kernel_w == 1;  // with strides, a tile gathers those that it reads
   if ((conv.shape.groups == 1 || conv.depthwise) && (weights > device.fast_memory.count || channels > 256))
-    work.tile_columns = std::min<int64_t>(channels, conv.depthwise ? 256 : 64);
-  const int64_t row_reads = std::max<int64_t>(conv.width * conv.shape.group_inputs * 4 * conv.stride_h, 1);
+    work.tile_columns = std::min<int64_t>(channels, conv.depthwise || pixels ? 256 : 64);
+  const int64_t row_reads = std::max<int64_t>((pixels ? conv.out_width : conv.width * conv.stride_h) * conv.shape.group_inputs * 4, 1);
   const int64_t row_tile = std::max<int64_t>(conv.out_width * work.tile_columns * 4, 1);
   int64_t rows = std::max<int64_t>(1, std::min(device.fast_memory.count / row_reads, device.fast_memory.count / 2 / row_tile));
   const int64_t columns = (conv.shape.outputs + work.tile_columns - 1) / work.tile_columns;
@@ -212,6 +214,34 @@ bool cut_by_cost(const Group& group, const target::DeviceSpec& device, Work& wor
   return true;
 }
 
+/// The tile of a product by the device's rates: of all that fit, the one with the least time of all workers' rounds. A task computes at the
+/// machine's rate and reads its columns of B from far, its rows of A (which all tasks of those rows share) from nearer; so tiles are high
+/// where B is large, and what B's columns meet is read once.
+void cut_product(const Group& group, const target::DeviceSpec& device, int64_t pieces, Work& work) {
+  constexpr double kTask = 300, kNearer = 4;  // ns of a task besides; how much quicker A comes
+  const int64_t inner = tile_span(group, work.nest), columns = work.nest.column_count(), k = group.product.k[0].extent;
+  const int64_t fit = std::max<int64_t>(device.fast_memory.count / 4 / 4, 64);  // accumulators in a quarter
+  if (inner == 0 || columns == 0) return;
+  const int64_t batches = std::max<int64_t>(work.nest.row_count() / inner, 1);
+  const int64_t workers = pieces > 1 ? device.sms : 1;
+  double best = 0;
+  for (const int64_t about : {inner, int64_t{512}, int64_t{256}, int64_t{192}, int64_t{128}, int64_t{96}, int64_t{64}, int64_t{48}, int64_t{32}, int64_t{16}}) {
+    const int64_t parts = (inner + about - 1) / about;
+    int64_t high = (inner + parts - 1) / parts;  // of about equal sizes, blocks of 16 keep the vector units full
+    if (parts > 1) high = std::min(inner, (high + 15) / 16 * 16);
+    for (int64_t wide = 64; wide < columns + 64; wide += 64) {
+      if (wide > 64 && high * wide > fit) break;
+      if (wide == 64 && high > 16 && high * wide > 2 * fit) break;
+      const int64_t count = batches * ((inner + high - 1) / high) * ((columns + wide - 1) / wide);
+      const double m = static_cast<double>(high), n = static_cast<double>(std::min(wide, columns)), depth = static_cast<double>(k);
+      const double task = kTask + 2 * m * n * depth / device.flops_per_sm + 4 * depth * (n + m / kNearer) / device.bytes_per_sm;
+      const double all = static_cast<double>((count + workers - 1) / workers) * task;
+      if (best != 0 && all >= best) continue;
+      best = all, work.tile_rows = high, work.tile_columns = std::min(wide, columns);
+    }
+  }
+}
+
 /// One head by a block of its queries: as many blocks as give each worker some, but 16 queries at least, and no more than let the
 /// scores of a block stay in fast memory.
 void cut_attention(const stitch::AttentionTile& tile, const target::DeviceSpec& device, int64_t pieces, Work& work) {
@@ -286,17 +316,7 @@ void cut_tiles(const Plan& plan, const target::DeviceSpec& device, TaskGraph& ta
     }
     if (pieces <= 1 && group.kind != GroupKind::kProduct) { work.task_nanos = nanos; continue; }
     if (group.kind == GroupKind::kProduct) {
-      // Whole columns while the tile's accumulators fit a quarter of the fast memory; rows in blocks of 16 keep the vector units full.
-      const int64_t inner = tile_span(group, work.nest);
-      int64_t batches = std::max<int64_t>(rows / std::max<int64_t>(inner, 1), 1);
-      int64_t row_pieces = std::max<int64_t>(1, std::min<int64_t>((pieces + batches - 1) / batches, (inner + 15) / 16));
-      work.tile_rows = (inner + row_pieces - 1) / row_pieces;
-      if (row_pieces > 1) work.tile_rows = (work.tile_rows + 15) / 16 * 16;
-      const int64_t have = batches * ((inner + work.tile_rows - 1) / work.tile_rows);
-      int64_t column_pieces = have >= pieces ? 1 : (pieces + have - 1) / have;
-      const int64_t fit = std::max<int64_t>(64, device.fast_memory.count / 4 / 4 / std::max<int64_t>(work.tile_rows, 1) / 64 * 64);
-      work.tile_columns = std::min(fit, (columns + column_pieces - 1) / column_pieces);
-      work.tile_columns = std::min(columns, (work.tile_columns + 63) / 64 * 64);
+      cut_product(group, device, pieces, work);
     } else if (work.nest.cut_columns && rows < pieces) {
       const int64_t per_row = (pieces + rows - 1) / std::max<int64_t>(rows, 1);
       work.tile_rows = 1;

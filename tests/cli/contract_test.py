@@ -299,6 +299,28 @@ def test_to_and_explain_take_any_step(obelisk, mlp, tmp_path):
         obelisk("compile", mlp, *ROWS, "-o", "m.obk", f"--explain={step}", code=0)
 
 
+def test_run_stops_at_a_step_for_the_inputs_given(obelisk, mlp, numbers, tmp_path):
+    """`run --to` and `run --explain` show the steps of what would run: dimensions come from the inputs."""
+    stopped = obelisk("run", mlp, "--input", "x=x.npy", "--to=import", "--output-dir", "d", code=0)
+    assert "[3,8]" in stopped.out and not (tmp_path / "d").exists()
+    ran = obelisk("run", mlp, "--input", "x=x.npy", "--explain=stitch,schedule", "--output-dir", "d", "--json", code=0)
+    assert "== stitch" in ran.err and "== schedule" in ran.err and ran.json["outputs"]
+    assert (tmp_path / "d" / "y.npy").exists()
+
+
+def test_a_compiled_file_is_explained_only_when_compiled_again(obelisk, mlp):
+    obelisk("compile", mlp, "-o", "mlp.obk", *ROWS, code=0)
+    assert "--portable" in obelisk("run", "mlp.obk", "--seed", "1", "--explain=stitch", code=USAGE).err
+    assert "== stitch" in obelisk("run", "mlp.obk", "--seed", "1", "--explain=stitch", "--portable", code=0).err
+
+
+def test_explanations_are_in_the_json(obelisk, mlp):
+    report = obelisk("compile", mlp, *ROWS, "-o", "m.obk", "--explain=stitch", "--json", code=0).json
+    assert report["explained"]["stitch"]
+    report = obelisk("compile", mlp, *ROWS, "--explain=fold_constants", "--to=stitch", "--json", code=0).json
+    assert report["explained"]["fold_constants"] and report["text"]
+
+
 def test_unknown_pass_cannot_be_disabled(obelisk, mlp):
     result = obelisk("compile", mlp, *ROWS, "-o", "m.obk", "--disable=no_such_pass", code=USAGE)
     assert "no_such_pass" in result.err

@@ -88,9 +88,13 @@ int compile(const Flags& flags, const std::string& output, bool verify) {
   Json seconds;
   double total = 0;
   for (const auto& [step, each] : made.timings) seconds[step] = each;
+  Json explained = Json::object();
+  for (const auto& [step, reasons] : made.explanations) explained[step] = reasons;
   if (made.stopped) {
     text += made.text;
-    answer(flags, {{"stopped_after", flags.to}, {"seconds", seconds}, {"text", made.text}}, text);
+    Json json = {{"stopped_after", flags.to}, {"seconds", seconds}, {"text", made.text}};
+    if (!explained.empty()) json["explained"] = explained;
+    answer(flags, json, text);
     return 0;
   }
   int64_t bytes = 0;
@@ -111,6 +115,7 @@ int compile(const Flags& flags, const std::string& output, bool verify) {
   const runtime::DeviceReport* device = made.executable->device();
   if (device) json.update(json_of(*device));
   if (made.choice) json["choice"] = made.choice->text();
+  if (!explained.empty()) json["explained"] = explained;
   std::vector<std::string> written;
   if (!flags.emit.empty()) {
     auto files = emit_texts(flags, made);

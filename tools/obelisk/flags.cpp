@@ -92,6 +92,11 @@ void add_inputs(CLI::App& verb, Flags& flags) {
   verb.add_option("--seed", flags.seed, "generate the inputs that are not given");
 }
 
+void add_steps(CLI::App& verb, Flags& flags) {
+  verb.add_option("--to", flags.to, "stop after a step and print what it made");
+  verb.add_option("--explain", flags.explain, "print the decisions of steps")->delimiter(',');
+}
+
 Result<Machine> machine_from(const Flags& flags) {
   Machine machine;
   if (flags.target.starts_with("sm_")) {

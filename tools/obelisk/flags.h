@@ -41,6 +41,7 @@ void add_json(CLI::App& verb, Flags& flags);
 void add_model(CLI::App& verb, Flags& flags);
 void add_machine(CLI::App& verb, Flags& flags);
 void add_inputs(CLI::App& verb, Flags& flags);
+void add_steps(CLI::App& verb, Flags& flags);  // --to, --explain
 
 /// The machine that --target means: "auto" is the first GPU where a driver and the device compiler are, else the CPU.
 struct Machine {

@@ -27,6 +27,7 @@ int main(int argc, char** argv) {
   run->callback([&] { body = [&] { return cli::run(flags, output_dir); }; });
 
   run->add_flag("--portable", flags.portable, "compile the graph of an .obk again instead of trusting its machine code");
+  cli::add_steps(*run, flags);
 
   CLI::App* compile = app.add_subcommand("compile", "a model into one file that runs");
   cli::add_model(*compile, flags);
@@ -34,8 +35,7 @@ int main(int argc, char** argv) {
   compile->add_option("-o,--output", output, "the file to write (.obk)");
   compile->add_option("--verify", verify_mode, "compare with the reference on generated inputs")->check(CLI::IsMember({"on", "off"}));
   compile->add_option("--seed", flags.seed, "of the generated inputs");
-  compile->add_option("--to", flags.to, "stop after a step and print what it made");
-  compile->add_option("--explain", flags.explain, "print the decisions of steps")->delimiter(',');
+  cli::add_steps(*compile, flags);
   compile->add_option("--emit", flags.emit, "texts to write, of a GPU's program: cuda,ptx,sass,schedule")
       ->check(CLI::Validator([](const std::string& kinds) {
         std::istringstream list(kinds);

@@ -20,6 +20,7 @@ std::string safe_name(const std::string& name) {
 }  // namespace
 
 int run(const Flags& flags, const std::string& output_dir) {
+  if (!flags.to.empty()) return compile(flags, "", false);  // nothing runs: the same steps, for these inputs
   auto source = open_source(flags);
   if (!source.ok()) return fail(flags, source.error());
   frontends::ImportReport report;

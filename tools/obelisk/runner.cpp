@@ -47,6 +47,8 @@ Result<std::unique_ptr<Runner>> make_runner(const Flags& flags, const Source& so
   auto runner = std::make_unique<Runner>();
   TRY(compiler::Options options, options_from(flags));
   if (source.kind == FileKind::kCompiled && !source.network.graph) {
+    if (!flags.explain.empty())
+      return Error{Code::kUsage, "cli", "a compiled file runs as it is: no step is taken that could be explained", "", "--portable compiles its graph again"};
     TRY(runner->executable, runtime::load(source.compiled.program, options.load));
     if (const std::string& why = runner->executable->report().not_carried; !why.empty())
       fmt::print(stderr, "note: {}; bodies were built again from their source\n", why);
@@ -75,6 +77,7 @@ Result<std::unique_ptr<Runner>> make_runner(const Flags& flags, const Source& so
     return make_runner(on_cpu, source, report);
   }
   progress.finish();
+  for (const auto& [step, reasons] : runner->compilation.explanations) fmt::print(stderr, "== {}\n{}", step, reasons);
   if (!status.ok()) {
     report = runner->compilation.import_report;
     return status.error();

@@ -33,7 +33,8 @@ int64_t block_channels(int64_t in_channels, int64_t kernel_size) {
 /// How the tile's input is read: where it lies, or a copy in scratch with zeros to the left and
 /// right.
 struct Source {
-  bool merged;  // a kernel row is one product
+  bool merged;    // a kernel row is one product
+  bool gathered;  // only the pixels that are read, as one row: single pixels with strides
   bool copied;
   int64_t first, last;  // input rows of the tile, inside the image
   int64_t width;        // pixels of a copied row
@@ -47,6 +48,8 @@ struct Source {
     width = (t.out_width - 1) * t.stride_w + (t.kernel_w - 1) * t.dilation_w + 1;
     merged = !t.depthwise && t.in_channels <= kFewChannels && t.kernel_w > 1 && t.dilation_w == 1;
     const bool sticks_out = t.pad_left > 0 || width - t.pad_left > t.width;
+    gathered = !t.depthwise && t.kernel_h == 1 && t.kernel_w == 1 && !sticks_out && t.pad_top == 0 &&
+               (t.stride_h > 1 || t.stride_w > 1) && last - first == (t.rows - 1) * t.stride_h + 1;
     if (t.depthwise) {
       copied = t.type != kObkF32;  // its loop minds the edges itself
       width = t.width;
@@ -54,6 +57,7 @@ struct Source {
       copied = sticks_out || t.type != kObkF32 || (merged && t.x_pixel != t.in_channels);
     }
     bytes = copied ? (last - first) * width * t.in_channels * 4 : 0;
+    if (gathered) bytes = t.rows * t.out_width * t.in_channels * 4;
   }
 };
 
@@ -73,6 +77,15 @@ void copy_rows(const ObkConv& t, const Source& source, float* to) {
     }
     to += source.width * t.in_channels;
     std::fill(pixel + inside * t.in_channels, to, 0.0f);
+  }
+}
+
+void gather_pixels(const ObkConv& t, float* to) {
+  for (int64_t row = 0; row < t.rows; ++row) {
+    const void* from = at(t.x, t.type, (t.row + row) * t.stride_h * t.x_row);
+    for (int64_t column = 0; column < t.out_width; ++column, to += t.in_channels)
+      loops().to_f32(t.type, t.in_channels, at(from, t.type, column * t.stride_w * t.x_pixel), 1,
+                     to);
   }
 }
 
@@ -103,7 +116,12 @@ void run_dense(const ObkConv& tile) {
   const Source source(t);
   const float* x = static_cast<const float*>(t.x);
   int64_t x_row = t.x_row, x_pixel = t.x_pixel;
-  if (source.copied) {
+  if (source.gathered) {
+    gather_pixels(t, static_cast<float*>(t.scratch));
+    x_pixel = t.in_channels, x_row = t.out_width * x_pixel;
+    x = static_cast<const float*>(t.scratch);
+    t.row = 0, t.stride_h = t.stride_w = 1, t.height = t.rows;
+  } else if (source.copied) {
     float* copy = static_cast<float*>(t.scratch);
     copy_rows(t, source, copy);
     x_pixel = t.in_channels, x_row = source.width * x_pixel;
