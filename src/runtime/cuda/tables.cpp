@@ -26,7 +26,7 @@ struct Shape {
   int64_t bytes() const { return scratch() + 2 * aligned(words * 8); }
 };
 
-Result<Shape> shape_of(const Program& program, const WorkRecord& work, int64_t room) {
+Result<Shape> shape_of(const WorkRecord& work, int64_t room) {
   Shape shape{.tile = work.scratch - work.row_scratch, .row = work.row_scratch};
   shape.words = kWorkWords + static_cast<int64_t>(work.params.size() + work.operands.size());
   const auto refuse = [&](const std::string& what) {
@@ -78,7 +78,7 @@ Result<Tables> make_tables(const Program& program, bool one_kernel, int64_t room
   std::vector<int64_t> block_of;  // bytes
   const bool has_ring = program.target >= "sm_90";
   for (const WorkRecord& work : program.works) {
-    TRY(const Shape shape, shape_of(program, work, room));
+    TRY(const Shape shape, shape_of(work, room));
     shapes.push_back(shape);
     block_of.push_back(static_cast<int64_t>(tables.blocks.size()) * 8);
     const DeviceWork head = {.body = work.body,
