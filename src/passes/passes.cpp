@@ -15,6 +15,7 @@ std::vector<Pass> table(const Options& options) {
       {"raise_activations", "activations told in parts become one op", raise_activations},
       {"raise_rotary", "rotary embeddings told in parts become one op", raise_rotary},
       {"raise_attention", "attention told in parts becomes one op", raise_attention},
+      {"sink_transposes", "transposes go through elementwise ops to where they cancel or merge", sink_transposes},
       {"merge_qkv", "products of one input with several weights become one", merge_qkv},
       {"fold_batch_norm", "scales and shifts of channels go into weights and biases", fold_batch_norm},
       {"convert_precision", "all arithmetic in the type that --precision asks for", precise},

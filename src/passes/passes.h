@@ -21,6 +21,7 @@
 #include "passes/raise_rotary.h"
 #include "passes/remove_dead.h"
 #include "passes/simplify_algebra.h"
+#include "passes/sink_transposes.h"
 #include "passes/spread_uniform_weights.h"
 #include "passes/stage_conv_inputs.h"
 

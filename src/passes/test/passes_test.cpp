@@ -14,6 +14,9 @@ TEST(Passes, FoldConstants) {
 TEST(Passes, SpreadUniformWeights) {
   graph::run_cases("src/passes/test/spread_uniform_weights.ir", spread_uniform_weights);
 }
+TEST(Passes, SinkTransposes) {
+  graph::run_cases("src/passes/test/sink_transposes.ir", sink_transposes);
+}
 TEST(Passes, MergeEqual) { graph::run_cases("src/passes/test/merge_equal.ir", merge_equal); }
 TEST(Passes, SimplifyAlgebra) {
   graph::run_cases("src/passes/test/simplify_algebra.ir", simplify_algebra);
