@@ -1,0 +1,50 @@
+// How works are cut into tiles on a CPU.
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "schedule/schedule.h"
+
+namespace obelisk::schedule {
+namespace {
+
+TaskGraph scheduled(const std::string& text, int workers) {
+  const auto graph = graph::parse(text);
+  CHECK(graph.ok(), "{}", graph.error().text());
+  const target::DeviceSpec device = target::cpu(workers);
+  const stitch::Plan plan = stitch::plan(*graph, device);
+  TaskGraph tasks = build(*graph, plan, device);
+  const Status sound = validate(*graph, plan, tasks);
+  CHECK(sound.ok(), "{}", sound.error().text());
+  return tasks;
+}
+
+std::string product(int64_t rows, int64_t k, int64_t columns) {
+  return fmt::format(R"(graph "g" {{
+  in %0 "x": f32[{0},{1}]
+  in %1 "w": f32[{1},{2}]
+  %2: f32[{0},{2}] = MatMul(%0, %1)
+  out %2 "y"
+}})", rows, k, columns);
+}
+
+// All rows of a layer of a transformer stand in one tile, so that no weight is read twice.
+TEST(Tiles, AProductReadsItsWeightsOnce) {
+  for (const int64_t columns : {768, 2304, 3072}) {
+    const TaskGraph tasks = scheduled(product(128, 768, columns), 2);
+    EXPECT_EQ(tasks.works.back().tile_rows, 128) << columns;
+    EXPECT_EQ(tasks.lists[0].size(), tasks.lists[1].size()) << columns;
+  }
+}
+
+TEST(Tiles, EveryWorkerOfManyHasSome) {
+  const TaskGraph tasks = scheduled(product(512, 768, 3072), 32);
+  for (const auto& list : tasks.lists) EXPECT_GE(list.size(), 1u);
+}
+
+TEST(Tiles, AProductOfAFewNanosecondsIsOneTask) {
+  EXPECT_EQ(scheduled(product(4, 8, 32), 2).task_count(), 1);
+}
+
+}  // namespace
+}  // namespace obelisk::schedule
