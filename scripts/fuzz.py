@@ -10,6 +10,7 @@ import datetime
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -58,7 +59,10 @@ def main():
     for target in arguments.targets:
         if target not in TARGETS:
             parser.error(f"there is no target '{target}'")
-    commit = subprocess.run(["git", "rev-parse", "--short=8", "HEAD"], cwd=ROOT, capture_output=True, text=True).stdout.strip()
+    commit = ""
+    if shutil.which("git"):
+        words = ["git", "rev-parse", "--short=8", "HEAD"]
+        commit = subprocess.run(words, cwd=ROOT, capture_output=True, text=True).stdout.strip()
     results = ROOT / "build" / "fuzz" / "results.json"
     rows = json.loads(results.read_text())["targets"] if results.exists() else []
     bad = []
