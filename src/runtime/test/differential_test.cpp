@@ -292,7 +292,7 @@ TEST(Blocks, NoReferenceIsCalled) {
   }
 }
 
-const std::pair<const char*, const char*> kProductCases[] = {
+const std::pair<const char*, const char*> kMemoryCases[] = {
     std::pair{"squares_turned", R"(graph "g" {
   in %0 "x": f32[3,100,72]
   in %1 "y": f32[3,72,100]
@@ -329,7 +329,11 @@ const std::pair<const char*, const char*> kProductCases[] = {
   %2: f32[5000,1] = ReduceMax(%0, %1) {keepdims = 1}
   %3: f32[5000,12] = Sub(%0, %2)
   out %3 "z"
-})"},
+})"}};
+
+INSTANTIATE_TEST_SUITE_P(Memory, Compiled, testing::ValuesIn(kMemoryCases));
+
+const std::pair<const char*, const char*> kProductCases[] = {
     std::pair{"transposed_conv_of_a_unet", R"(graph "g" {
   in %0 "x": f32[2,6,5,7]
   const %1: f32[6,4,2,2] = @random
