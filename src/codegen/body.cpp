@@ -652,8 +652,6 @@ class BodyEmitter {
       text += fmt::format("    g.y = tile;\n    g.y_pixel = {0};\n    g.y_row = wide * {0};\n    g.scratch = (char*)w->scratch + {1};\n", pitch_, param(bytes));
       scratch_ += bytes;
     }
-    text += fmt::format("    {}({}, g);\n  }}\n", c.depthwise ? "OBK_DEPTHWISE_TILE" : "OBK_CONV_TILE", type);
-    out_ += text;
     ObkConv shape = {};
     shape.type = static_cast<int32_t>(c.type), shape.depthwise = c.depthwise;
     shape.height = c.height, shape.width = c.width, shape.in_channels = c.depthwise ? c.shape.inputs : c.shape.group_inputs;
@@ -662,6 +660,13 @@ class BodyEmitter {
     shape.out_width = c.out_width, shape.out_channels = c.depthwise ? c.shape.outputs : c.shape.group_outputs;
     shape.multiplier = c.depthwise ? c.shape.group_outputs : 1, shape.x_row = x_row, shape.x_pixel = x_pixel;
     const int64_t wide = std::max<int64_t>(c.out_width, 1), pixels = c.out_height * wide;
+    if (tiles_.vectors && !c.depthwise && x_row < INT32_MAX && x_pixel < INT32_MAX)  // shapes as constants of device code
+      text += fmt::format("    OBK_CONV_TILE_OF({}, g, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {});\n  }}\n", type, shape.in_channels,
+                          c.height, c.width, c.kernel_h, c.kernel_w, c.stride_h, c.stride_w, c.dilation_h, c.dilation_w, c.pad_top, c.pad_left, c.out_width,
+                          x_row, x_pixel, work_.tile_rows, work_.tile_columns);
+    else
+      text += fmt::format("    {}({}, g);\n  }}\n", c.depthwise ? "OBK_DEPTHWISE_TILE" : "OBK_CONV_TILE", type);
+    out_ += text;
     shape.channels = work_.tile_columns;
     shape.y_row = c.out_width * work_.tile_columns, shape.y_pixel = work_.tile_columns;
     int64_t most = 0;  // a tile at the edge reads fewer rows than one inside

@@ -51,6 +51,9 @@ struct TileLibrary {
   void (*conv_pack)(int32_t type, int64_t out_channels, int64_t in_channels, int64_t kernel_h,
                     int64_t kernel_w, const void* weights, int64_t out_stride, int64_t in_stride,
                     int64_t h_stride, int64_t w_stride, void* packed);
+  /// The packed weights of one group's channels c0 .. c1; null: none are fetched ahead.
+  WeightRange (*conv_weights)(int32_t type, int64_t out_channels, int64_t in_channels,
+                              int64_t kernel_h, int64_t kernel_w, int64_t c0, int64_t c1);
   int64_t (*depthwise_packed_bytes)(int32_t type, int64_t channels, int64_t kernel_h,
                                     int64_t kernel_w);
   void (*depthwise_pack)(int32_t type, int64_t channels, int64_t kernel_h, int64_t kernel_w,

@@ -30,15 +30,30 @@ PackRecipe recipe_of(const stitch::Group& group) {
   return {.kind = PackRecipe::Kind::kConv, .outputs = shape.group_outputs, .inputs = shape.group_inputs, .height = conv.kernel_h, .width = conv.kernel_w, .groups = shape.groups};
 }
 
+/// The packed weights that a task streams.
+kernels::WeightRange weights_of(const stitch::Group& group, const kernels::TileLibrary& tiles, const ObkTask& task) {
+  if (group.kind == GroupKind::kProduct) {
+    const stitch::Product& p = group.product;
+    return tiles.gemm_weights(static_cast<int32_t>(p.b_type), p.n[0].extent, p.k[0].extent, task.c0, task.c1);
+  }
+  const stitch::ConvTile& conv = group.conv;
+  if (group.kind != GroupKind::kConv || conv.depthwise || !tiles.conv_weights) return {};
+  const ops::ConvGeometry& shape = conv.shape;
+  const auto type = static_cast<int32_t>(conv.type);
+  const int64_t of_group = task.c0 / shape.group_outputs, before = of_group * shape.group_outputs;
+  kernels::WeightRange range =
+      tiles.conv_weights(type, shape.group_outputs, shape.group_inputs, conv.kernel_h, conv.kernel_w, task.c0 - before, task.c1 - before);
+  range.offset += of_group * tiles.conv_packed_bytes(type, shape.group_outputs, shape.group_inputs, conv.kernel_h, conv.kernel_w);
+  return range;
+}
+
 /// Tells every task which part of the packed weights it streams.
 void name_weights(const stitch::Plan& plan, const schedule::TaskGraph& tasks, const kernels::TileLibrary& tiles, Program& program) {
   for (auto& list : program.lists) {
     for (ObkTask& task : list) {
       const schedule::Work& work = tasks.works[task.work];
-      const stitch::Group& group = plan.groups[work.group];
-      if (group.kind != GroupKind::kProduct || !codegen::work_packs_weights(plan, tasks, work)) continue;
-      const stitch::Product& p = group.product;
-      const kernels::WeightRange range = tiles.gemm_weights(static_cast<int32_t>(p.b_type), p.n[0].extent, p.k[0].extent, task.c0, task.c1);
+      if (!codegen::work_packs_weights(plan, tasks, work)) continue;
+      const kernels::WeightRange range = weights_of(plan.groups[work.group], tiles, task);
       task.weights = range.offset;
       task.weight_bytes = static_cast<int32_t>(range.bytes), task.weight_group = static_cast<int32_t>(range.group);
     }

@@ -17,24 +17,40 @@ constexpr const char* kText = R"cu(
 #include "conv.cuh"
 
 /* CTA b takes tiles b, b + grid, ... ; a tile's Y lies in shared memory and is then copied, or is
- * where it belongs. */
+ * where it belongs. Shared memory: the ring, Y, the tile's scratch. */
 struct Job {
   ObkConv g;
-  int64_t all_pixels, tile_pixels, tile_channels, y_bytes, direct, half;
+  int64_t all_pixels, tile_pixels, tile_channels, y_bytes, direct, half, pages;
 };
+static __device__ __forceinline__ int ring_bytes(const Job& job) {
+  return ((int)job.pages * (obk::WeightPages::kPageBytes + obk::Ring::kBarBytes) + 127) & ~127;
+}
+static __device__ __forceinline__ int across(const Job& job) {
+  return ((int)job.g.out_channels + (int)job.tile_channels - 1) / (int)job.tile_channels;
+}
+template <int kType>
+static __device__ __forceinline__ void ask(const Job& job, int tile) {
+  if (kType == kObkF32) return;
+  const int wide = (int)job.tile_channels, channel = tile % across(job) * wide;
+  obk::WeightPages pages;
+  pages.chunks =
+      (conv_k16((int)job.g.in_channels, (int)job.g.kernel_h, (int)job.g.kernel_w) + 3) / 4;
+  pages.groups = (min(min(wide, (int)job.g.out_channels - channel), (int)kConvPass) + 15) / 16 * 2;
+  pages.from = (const char*)job.g.weights + (int64_t)(channel / 8) * pages.chunks * 1024;
+  obk::ring_ask_ahead(pages);
+}
 template <int kType, bool kDepthwise>
-static __device__ __forceinline__ void one(const Job& job, int tile) {
-  extern __shared__ __align__(128) char shared[];
+static __device__ __forceinline__ void one(const Job& job, int tile, char* shared) {
+  char* own = shared + ring_bytes(job);
   ObkConv t = job.g;
   const int wide = (int)t.out_width, height = (int)job.tile_pixels, width = (int)job.tile_channels;
-  const int across = ((int)t.out_channels + width - 1) / width;
-  const int pixel = tile / across * height, channel = tile % across * width;
+  const int pixel = tile / across(job) * height, channel = tile % across(job) * width;
   const int pixels = min(height, (int)job.all_pixels - pixel);
   const int channels = min(width, (int)t.out_channels - channel);
   t.row = pixel / wide, t.column = pixel % wide, t.pixels = pixels;
   t.channel = channel, t.channels = channels;
-  t.scratch = shared + (job.direct ? 0 : job.y_bytes);
-  float* y = (float*)shared;
+  t.scratch = own + (job.direct ? 0 : job.y_bytes);
+  float* y = (float*)own;
   if (job.direct) {
     t.y += t.row * t.y_row + t.column * t.y_pixel + channel;
   } else {
@@ -47,6 +63,17 @@ static __device__ __forceinline__ void one(const Job& job, int tile) {
   else
     OBK_CONV_TILE(kType, t);
   if (job.direct) return;
+  if (job.half && channels % 4 == 0 && job.g.y_row == wide * job.g.y_pixel) {
+    const int quarter = channels / 4;
+    for (int i = threadIdx.x; i < pixels * quarter; i += 256) {
+      const int q = i / quarter, c = (i - q * quarter) * 4;
+      const float4 v = *(const float4*)(y + q * channels + c);
+      uint2 to;
+      to.x = obk::narrow_two<false>(v.x, v.y), to.y = obk::narrow_two<false>(v.z, v.w);
+      *(uint2*)((uint16_t*)job.g.y + (pixel + q) * job.g.y_pixel + channel + c) = to;
+    }
+    return;
+  }
   for (int q = threadIdx.x / 32; q < pixels; q += 8) {
     const int row = (pixel + q) / wide, column = (pixel + q) - row * wide;
     const int64_t at = row * job.g.y_row + column * job.g.y_pixel + channel;
@@ -62,17 +89,28 @@ static __device__ __forceinline__ void one(const Job& job, int tile) {
 #define ENTRY(name, type, depthwise)                                                           \
   extern "C" __global__ void __launch_bounds__(256, 1) name(const Job* job, uint64_t* counter, \
                                                             int tiles, int phases) {           \
+    extern __shared__ __align__(1024) char shared[];                                           \
     obk::GridBarrier barrier(counter, gridDim.x, nullptr, blockIdx.x);                         \
     __shared__ Job mine;                                                                       \
     if (threadIdx.x == 0) mine = *job;                                                         \
     __syncthreads();                                                                           \
+    const int pages = (int)mine.pages;                                                         \
+    obk::ring_start(obk::shared_address(shared),                                               \
+                    obk::shared_address(shared) + pages * obk::WeightPages::kPageBytes, pages, \
+                    nullptr, blockIdx.x);                                                      \
     for (int phase = 0; phase < phases; ++phase) {                                             \
       for (int tile = blockIdx.x; tile < tiles; tile += gridDim.x) {                           \
-        one<type, depthwise>(mine, tile);                                                      \
+        one<type, depthwise>(mine, tile, shared);                                              \
         __syncthreads();                                                                       \
+        if (tile + gridDim.x < tiles) ask<type>(mine, tile + gridDim.x);                       \
       }                                                                                        \
-      if (phases > 1) barrier.arrive(), barrier.wait();                                        \
+      if (phases > 1) {                                                                        \
+        barrier.arrive_after_sync();                                                           \
+        if (!depthwise) ask<type>(mine, blockIdx.x);                                           \
+        barrier.wait();                                                                        \
+      }                                                                                        \
     }                                                                                          \
+    obk::ring_finish();                                                                        \
   }
 ENTRY(conv, OBK_TYPE, false)
 ENTRY(depthwise, OBK_TYPE, true)
@@ -80,7 +118,7 @@ ENTRY(depthwise, OBK_TYPE, true)
 
 struct Job {
   ObkConv g;
-  int64_t all_pixels, tile_pixels, tile_channels, y_bytes, direct, half;
+  int64_t all_pixels, tile_pixels, tile_channels, y_bytes, direct, half, pages;
 };
 
 struct Case {
@@ -102,6 +140,9 @@ const Case kCases[] = {
     {14, 14, 64, 32, 3, 3, 1, 1, 1, 1, 1, 1, 1, 1},
     {5, 5, 3, 8, 3, 3},
     {9, 11, 3, 64, 7, 7, 2, 2, 1, 1, 3, 3, 3, 3},  // an image's first layer
+    {16, 16, 3, 64, 7, 7, 2, 2, 1, 1, 3, 3, 3, 3},  // rows of whole 16 bytes
+    {8, 10, 3, 16, 3, 3, 1, 1, 1, 1, 1, 1, 1, 1},   // of 4
+    {21, 23, 3, 32, 3, 3, 2, 2},                    // nothing outside
     {32, 33, 1, 20, 5, 3, 1, 2, 1, 1, 2, 1, 2, 1},
     {8, 8, 24, 65, 1, 1},
     {9, 7, 256, 80, 1, 1, 2, 2},
@@ -155,6 +196,7 @@ struct Layer {
   int64_t x_pixel = 0, x_row = 0, y_count = 0;
   DevicePointer y = 0, table = 0, counter = 0;
   DType dtype;
+  bool ring = true;
 
   Layer(Device& g, const Case& c, DType type, std::mt19937& random) : dtype(type) {
     const bool depthwise = c.multiplier > 0;
@@ -200,7 +242,7 @@ struct Layer {
       t.pixels = std::min(pixels, job.all_pixels - pixel), t.channels = channels;
       most = std::max(most, kernels::cuda_conv_scratch_bytes(&t));
     }
-    return static_cast<int>(most + (direct ? 0 : pixels * channels * 4));
+    return static_cast<int>(most + (direct ? 0 : (pixels * channels * 4 + 63) / 64 * 64));
   }
   int tiles(int64_t pixels, int64_t channels) const {
     return static_cast<int>((job.all_pixels + pixels - 1) / pixels *
@@ -208,9 +250,12 @@ struct Layer {
   }
   Status run(Device& g, int64_t pixels, int64_t channels, bool direct, int phases, bool half) {
     job.tile_pixels = pixels, job.tile_channels = channels, job.direct = direct, job.half = half;
-    job.y_bytes = pixels * channels * 4;
+    job.y_bytes = (pixels * channels * 4 + 63) / 64 * 64;
+    const int own = shared(pixels, channels, direct), count = tiles(pixels, channels);
+    // As a program has them: as many pages as there is room for, up to five.
+    job.pages = dtype == DType::f32 || !ring ? 0 : std::clamp((225 * 1024 - own) / 24592, 0, 5);
+    const int bytes = own + static_cast<int>((job.pages * 24592 + 127) / 128 * 128);
     TRY_STATUS(check(g.d->CopyToDevice(table, &job, sizeof job), "job"));
-    const int bytes = shared(pixels, channels, direct), count = tiles(pixels, channels);
     const Handle f = g.function(job.g.depthwise ? "depthwise" : "conv", bytes);
     const int grid = std::min(count, g.gpu.sms);
     return check(g.launch(f, grid, bytes, nullptr, table, counter, count, phases), "launch");
@@ -236,15 +281,16 @@ TEST_P(Conv, EqualsTheDefinition) {
     const int64_t own = depthwise ? 1 : c.in, taps = c.kernel_h * c.kernel_w;
     struct Cut {
       int64_t pixels, channels;
-      bool direct;
+      bool direct, ring = true;
     };
     const Cut cuts[] = {{64, 64, false}, {16, 16, false}, {c.out_width(), 32, false},
-                        {33, 48, true},  {100, 80, true}};
+                        {33, 48, true},  {100, 80, true}, {40, 64, false}, {24, 32, false, false}};
     std::vector<float> first;
     for (const Cut& cut : cuts) {
       SCOPED_TRACE(fmt::format("{} pixels x {} channels", cut.pixels, cut.channels));
       std::vector<float> y(static_cast<size_t>(layer.y_count), -7.0f);
       g.d->CopyToDevice(layer.y, y.data(), y.size() * 4);
+      layer.ring = cut.ring;
       layer.job.g.accumulate = !cut.direct;  // onto the 0.5 that the kernel put into the tile
       Status ran = layer.run(g, cut.pixels, cut.channels, cut.direct, 1, false);
       if (ran.ok()) ran = check(g.d->CtxSynchronize(), "run");
@@ -340,20 +386,19 @@ TEST(ConvBench, Layers) {
       int tiles;
     };
     std::vector<Timed> all;
-    std::vector<int64_t> heights = {16, 32, 48, 64, 128, c.out_width(), 2 * c.out_width(),
-                                    3 * c.out_width(), 4 * c.out_width()};
+    std::vector<int64_t> heights = {16, 24, 32, 48, 64, 96, c.out_width(), 2 * c.out_width()};
     std::sort(heights.begin(), heights.end());
     heights.erase(std::unique(heights.begin(), heights.end()), heights.end());
     for (int64_t height : heights) {
-      for (int64_t width : {16, 32, 48, 64, 128}) {
-        if (width > c.out || height > 128 || height > c.pixels() + 15) continue;
+      for (int64_t width : {16, 32, 48, 64}) {
+        if (width > c.out || height > 96 || height > c.pixels() + 15) continue;
         ObkConv t = layer.job.g;
         const int64_t middle = c.pixels() / 2 / height * height;
         t.row = middle / t.out_width, t.column = middle % t.out_width;
         t.pixels = std::min(height, c.pixels() - middle), t.channels = width;
         const int tiles = layer.tiles(height, width), rounds = (tiles + g.gpu.sms - 1) / g.gpu.sms;
         const double predicted = kernels::cuda_conv_nanos(&t) * rounds / 1000;
-        if (rounds > 12 || layer.shared(height, width, false) > 227 * 1024) continue;
+        if (rounds > 3 || layer.shared(height, width, false) > 227 * 1024) continue;
         auto micros = [&](int phases) {
           float best = 1e9f;
           for (int k = 0; k < 3; ++k) {

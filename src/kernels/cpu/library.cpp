@@ -33,6 +33,7 @@ const TileLibrary kCpuTiles = {
     .conv_packed_bytes = [](int32_t, int64_t out, int64_t in, int64_t kh,
                             int64_t kw) { return obk_conv_packed_bytes(out, in, kh, kw); },
     .conv_pack = obk_conv_pack,
+    .conv_weights = nullptr,
     .depthwise_packed_bytes = [](int32_t, int64_t channels, int64_t kh,
                                  int64_t kw) { return obk_depthwise_packed_bytes(channels, kh, kw); },
     .depthwise_pack = obk_depthwise_pack,

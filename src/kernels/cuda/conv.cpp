@@ -12,15 +12,34 @@ namespace {
 int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 int64_t pixels_of(const ObkConv& g) { return g.pixels ? g.pixels : g.rows * g.out_width; }
 
+bool is_half(const ObkConv& g) { return conv_size(g.type) == 2; }
+
 /// The passes of a tile: visit(first pixel of the image, pixels, channels).
 template <typename Visit>
 void for_passes(const ObkConv& g, Visit visit) {
   const int64_t first = g.row * g.out_width + g.column, pixels = pixels_of(g);
-  for (int64_t pixel = 0; pixel < pixels; pixel += kConvPass)
+  const int64_t most = conv_pass_pixels(&g);
+  for (int64_t pixel = 0; pixel < pixels; pixel += most)
     for (int64_t c = 0; c < g.channels; c += kConvPass)
       visit(static_cast<int32_t>(first + pixel),
-            static_cast<int32_t>(std::min<int64_t>(kConvPass, pixels - pixel)),
+            static_cast<int32_t>(std::min<int64_t>(most, pixels - pixel)),
             static_cast<int32_t>(std::min<int64_t>(kConvPass, g.channels - c)));
+}
+
+/// Whether device code may have the tile's shape as constants, and what it takes then.
+ConvFit fit_of(const ObkConv& g) {
+  return conv_fit(g.in_channels, g.height, g.width, g.kernel_h, g.kernel_w, g.stride_h, g.stride_w,
+                  g.dilation_h, g.dilation_w, g.pad_top, g.pad_left, g.out_width, g.x_row,
+                  g.x_pixel, pixels_of(g), g.channels);
+}
+
+/// Blocks of 128 bytes of k.
+int64_t blocks_of(int32_t type, int64_t in_channels, int64_t kernel_h, int64_t kernel_w) {
+  if (conv_size(type) == 4) return (in_channels * kernel_h * kernel_w + 31) / 32;
+  return (conv_k16(static_cast<int32_t>(in_channels), static_cast<int32_t>(kernel_h),
+                   static_cast<int32_t>(kernel_w)) +
+          3) /
+         4;
 }
 
 }  // namespace
@@ -28,26 +47,26 @@ void for_passes(const ObkConv& g, Visit visit) {
 int64_t cuda_conv_packed_bytes(int32_t type, int64_t out_channels, int64_t in_channels,
                                int64_t kernel_h, int64_t kernel_w) {
   // Both forms hold 128 bytes of k for each of the padded channels.
-  return round_up(out_channels, 16) *
-         round_up(in_channels * kernel_h * kernel_w * conv_size(type), 128);
+  return round_up(out_channels, 16) * blocks_of(type, in_channels, kernel_h, kernel_w) * 128;
 }
 
 void cuda_conv_pack(int32_t type, int64_t out_channels, int64_t in_channels, int64_t kernel_h,
                     int64_t kernel_w, const void* weights, int64_t out_stride, int64_t in_stride,
                     int64_t h_stride, int64_t w_stride, void* packed) {
   const int64_t size = conv_size(type);
-  const int64_t blocks = (in_channels * kernel_h * kernel_w * size + 127) / 128;
+  const int64_t blocks = blocks_of(type, in_channels, kernel_h, kernel_w);
+  const bool half = size == 2, thin = half && conv_thin(static_cast<int32_t>(in_channels));
   const char* from = static_cast<const char*>(weights);
   char* to = static_cast<char*>(packed);
   std::memset(to, 0, static_cast<size_t>(cuda_conv_packed_bytes(type, out_channels, in_channels,
                                                                 kernel_h, kernel_w)));
   for (int64_t channel = 0; channel < out_channels; ++channel) {
     int64_t k = 0;
-    for (int64_t h = 0; h < kernel_h; ++h)
-      for (int64_t w = 0; w < kernel_w; ++w)
+    for (int64_t h = 0; h < kernel_h; ++h, k = thin ? round_up(k, 16) : k)
+      for (int64_t w = 0; w < kernel_w; ++w, k = half && !thin ? round_up(k, 16) : k)
         for (int64_t c = 0; c < in_channels; ++c, ++k) {
           int64_t at = (channel / 16 * blocks * 32 + k) * 16 + channel % 16;
-          if (size == 2) {
+          if (half) {
             const int64_t row = channel % 8, place = k % 64 / 8 ^ row;
             at = (channel / 8 * blocks + k / 64) * 512 + row * 64 + place * 8 + k % 8;
           }
@@ -56,6 +75,14 @@ void cuda_conv_pack(int32_t type, int64_t out_channels, int64_t in_channels, int
           std::memcpy(to + at * size, from + source * size, static_cast<size_t>(size));
         }
   }
+}
+
+WeightRange cuda_conv_weights(int32_t type, int64_t out_channels, int64_t in_channels,
+                              int64_t kernel_h, int64_t kernel_w, int64_t c0, int64_t c1) {
+  if (conv_size(type) != 2) return {};
+  const int64_t group = blocks_of(type, in_channels, kernel_h, kernel_w) * 1024;
+  const int64_t columns = round_up(std::min(std::min(c1, out_channels) - c0, int64_t{kConvPass}), 16);
+  return {c0 / 8 * group, columns / 8 * group, group};
 }
 
 int64_t cuda_depthwise_packed_bytes(int32_t type, int64_t channels, int64_t kernel_h,
@@ -78,12 +105,20 @@ void cuda_depthwise_pack(int32_t type, int64_t channels, int64_t kernel_h, int64
 int64_t cuda_conv_scratch_bytes(const ObkConv* conv) {
   int64_t most = 0;
   if (conv->depthwise) return 0;
-  // A tile at the end has fewer channels, which may take more: its stages are longer.
   for_passes(*conv, [&](int32_t first, int32_t pixels, int32_t channels) {
-    for (int32_t fewer = 1; fewer <= channels; fewer += 16)
-      for (int32_t patch : {0, 1})
-        most = std::max<int64_t>(most, conv_plan(conv, first, pixels, fewer, patch).bytes);
+    if (!is_half(*conv)) {
+      // A tile at the end has fewer channels, which may take more: its stages are longer.
+      for (int32_t fewer = 1; fewer <= channels; fewer += 32)
+        most = std::max<int64_t>(most, conv_plan32(conv, pixels, fewer).bytes);
+      most = std::max<int64_t>(most, conv_plan32(conv, pixels, channels).bytes);
+      return;
+    }
+    for (int32_t aligned : {0, 1})
+      for (int32_t ring : {0, 1})
+        most = std::max<int64_t>(
+            most, conv_plan(conv, first, pixels, channels, aligned, ring).bytes);
   });
+  if (is_half(*conv)) most = std::max<int64_t>(most, fit_of(*conv).bytes);
   return most;
 }
 
@@ -96,18 +131,34 @@ double cuda_conv_nanos(const ObkConv* conv) {
     const double items = static_cast<double>(pixels_of(*conv) * conv->channels);
     return nanos + std::max(items, 2048.0) * taps * 0.03 + items * size / 35;
   }
+  const ConvFit fit = is_half(*conv) ? fit_of(*conv) : ConvFit{};
   for_passes(*conv, [&](int32_t first, int32_t pixels, int32_t channels) {
-    const ConvPlan p = conv_plan(conv, first, pixels, channels, 1);
-    const double k = taps * static_cast<double>(conv->in_channels);
-    const double k_padded = p.k_blocks * 128 / size;
-    const double x = p.patch_pitch ? p.patch_bytes : pixels * k * size;
-    const double far = (x + p.channels * k_padded * size) / 90;  // L2, bytes a nanosecond
-    const double near = k_padded * size * (2 * p.pixels + p.channels) / 240;  // fragments
-    const double sums = 2.0 * p.pixels * p.channels * k_padded / (size == 2 ? 2500 : 350);
-    // Single elements are gathered by 256 threads, several instructions each.
-    const bool whole = static_cast<int64_t>(conv->in_channels * size) % 16 == 0;
-    const double single = whole ? 0 : pixels * k / 25;
-    nanos += 350 + std::max({far, near, sums}) + single + p.pixels * p.channels * 0.06;
+    const double area = static_cast<double>(conv_up16(pixels)) * conv_up16(channels);
+    if (!is_half(*conv)) {
+      const ConvPlan32 p = conv_plan32(conv, pixels, channels);
+      const double k = p.k_blocks * 32.0, x = pixels * k * 4;
+      const double far = (x + p.channels * k * 4) / 90, near = k * 4 * (2 * p.pixels + p.channels) / 240;
+      // Single elements are gathered by 256 threads, several instructions each.
+      const double single = conv->in_channels % 4 == 0 ? 0 : pixels * k / 25;
+      nanos += 350 + std::max({far, near, 2.0 * area * k / 350}) + single + area * 0.06;
+      return;
+    }
+    const ConvPlan p = conv_plan(conv, first, pixels, channels, 1, 1);
+    // Measured on an H200, tiles in a chain of phases (bench/results/h200_conv.json): a block of 64
+    // k takes its fragments from shared memory by eight warps, or its products; the patch its bytes;
+    // the sums their way through shared memory.
+    const double ms = p.channels > 32 ? 2 : 1;
+    const double js = p.channels > 16 ? p.pixels / 16 : (p.pixels + 31) / 32;
+    const double fragments = 8 * (ms * 4 + js * (p.source == kConvThin ? 16 : 4));
+    const double block = std::max(1.4 * fragments, 8 * ms * js * 3.2) / 1.9;
+    const double pages = std::ceil(p.chunks * p.channels / 192.0);
+    double x = 500 + p.patch_bytes / 110.0;
+    if (p.source == kConvStaged)
+      x = 700 + p.chunks * (conv_thin(static_cast<int32_t>(conv->in_channels)) ? 900 : 300);
+    // Weights are asked for about this long before the patch is there.
+    const double weights = p.chunks * p.channels * 128 / 80.0 - 1200;
+    const bool whole = fit.fits && channels == conv->channels && pixels == pixels_of(*conv);
+    nanos += (whole ? 400 : 1600) + std::max(x, weights) + p.chunks * block + pages * 60 + area * 0.45;
   });
   return nanos;
 }

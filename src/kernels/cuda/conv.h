@@ -2,8 +2,9 @@
 /// shared memory, cost.
 ///
 ///   packed W of one group [out, in, kh, kw], k = (kh, kw, in): 16-bit in atoms of 8 channels by 64
-///   k as cuda_gemm_pack has them, f32 as [out / 16][k padded to 32][16]; zeros pad. So the
-///   weights of a range of channels, from a multiple of 16, are one range of bytes.
+///   k as cuda_gemm_pack has them, each tap (or, where channels do not come in eights, each row of
+///   the kernel) padded to 16; f32 as [out / 16][k padded to 32][16]; zeros pad. So the weights of
+///   a range of channels, from a multiple of 16, are one range of bytes.
 ///   Depthwise: [kh][kw][channels] f32.
 #pragma once
 
@@ -24,6 +25,9 @@ int64_t cuda_depthwise_packed_bytes(int32_t type, int64_t channels, int64_t kern
 void cuda_depthwise_pack(int32_t type, int64_t channels, int64_t kernel_h, int64_t kernel_w,
                          const void* weights, int64_t out_stride, int64_t h_stride,
                          int64_t w_stride, void* packed);
+/// What a tile of channels c0 .. c1 streams by the ring: 16-bit weights of one pass.
+WeightRange cuda_conv_weights(int32_t type, int64_t out_channels, int64_t in_channels,
+                              int64_t kernel_h, int64_t kernel_w, int64_t c0, int64_t c1);
 /// Shared memory that conv_tile wants at g.scratch.
 int64_t cuda_conv_scratch_bytes(const ObkConv* conv);
 /// Predicted nanoseconds of one tile on one SM, all SMs at work.

@@ -14,6 +14,69 @@
 
 namespace obk {
 
+/* A thread's part of the pixels: one piece of 16 bytes in each block of 32 k, for two pixels. Blocks
+ * are asked for in their order. */
+struct ConvGather32 {
+  int y[2], x[2];   /* the pixels' first tap in X; far outside: there is no such pixel */
+  int k, c, ky, kx; /* of the piece in the next block: index, channel, tap times dilation */
+  bool whole;       /* 16-byte copies never leave a tap nor an alignment */
+
+  __device__ void start(const ConvWindow& v, int first, int pixels) {
+    whole = v.in % 4 == 0 && v.aligned();
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const int r = (threadIdx.x >> 3) + i * 32, pixel = first + r;
+      const int row = conv_div(pixel, v.out_width), column = pixel - row * v.out_width;
+      y[i] = r < pixels ? row * v.stride_h - v.top : -(1 << 30);
+      x[i] = column * v.stride_w - v.left;
+    }
+    k = (threadIdx.x & 7) * 4, c = k, ky = kx = 0;
+    if (whole) wrap(v);
+  }
+  __device__ void wrap(const ConvWindow& v) {
+    while (c >= v.in) {
+      c -= v.in, kx += v.dilation_w;
+      if (kx >= v.kernel_w * v.dilation_w) kx = 0, ky += v.dilation_h;
+    }
+  }
+  /* `blocks` blocks to shared memory at `to`: [block][padded pixels][128 bytes]. */
+  __device__ __forceinline__ void load(uint32_t to, const ConvWindow& v, int padded, int blocks) {
+    const int piece = threadIdx.x & 7, row = threadIdx.x >> 3;
+#pragma unroll 1
+    for (int b = 0; b < blocks; ++b, to += padded * 128) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const int r = row + i * 32;
+        if (r >= padded) break;
+        const uint32_t at = to + r * 128 + ((piece ^ (r & 7)) << 4);
+        if (whole) {
+          const bool in = ky < v.kernel_h * v.dilation_h && v.has(y[i] + ky, x[i] + kx);
+          copy16_partly(at, in ? v.at(y[i] + ky, x[i] + kx) + c * 4 : v.x, in ? 16u : 0u);
+        } else {
+          elements(at, v, y[i], x[i]);
+        }
+      }
+      k += 32, c += 32;
+      if (whole) wrap(v);
+    }
+  }
+  __device__ void elements(uint32_t at, const ConvWindow& v, int y0, int x0) {
+    uint32_t words[4] = {};
+    int tap = k / v.in, channel = k - tap * v.in, i = tap / v.kernel_w, j = tap - i * v.kernel_w;
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+      const int row = y0 + i * v.dilation_h, column = x0 + j * v.dilation_w;
+      if (i < v.kernel_h && v.has(row, column))
+        words[e] = *(const uint32_t*)(v.at(row, column) + (int64_t)channel * 4);
+      if (++channel == v.in) {
+        channel = 0;
+        if (++j == v.kernel_w) j = 0, ++i;
+      }
+    }
+    store_shared16(at, words);
+  }
+};
+
 /* kWide: 32 channels each that a thread walks. */
 template <int kWide>
 static __device__ __noinline__ void conv_pass32(const ObkConv& g, uint32_t work, int pixel,
@@ -21,13 +84,13 @@ static __device__ __noinline__ void conv_pass32(const ObkConv& g, uint32_t work,
   const int part = threadIdx.x / 64, tx = threadIdx.x % 8, ty = threadIdx.x / 8 % 8;
   const ConvWindow v(g, 4);
   const int first = (int)(g.row * g.out_width + g.column) + pixel;
-  const ConvPlan p = conv_plan(&g, first, pixels, channels, 0);
+  const ConvPlan32 p = conv_plan32(&g, pixels, channels);
   const int groups = (channels + 15) / 16, own = p.pixels / 8;
   const int64_t group_bytes = (int64_t)p.k_blocks * 32 * 64;
   const char* weights = (const char*)g.weights + (g.channel + channel) / 16 * group_bytes;
   const uint32_t behind = p.stage_blocks * p.pixels * 128;
 
-  ConvGather<4> gather;
+  ConvGather32 gather;
   gather.start(v, first, pixels);
   auto load = [&](int stage) {
     const int block = stage * p.stage_blocks, left = p.k_blocks - block;

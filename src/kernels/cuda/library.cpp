@@ -40,6 +40,7 @@ const TileLibrary kCudaTiles = {
     .gemm_nanos = cuda_gemm_nanos,
     .conv_packed_bytes = cuda_conv_packed_bytes,
     .conv_pack = cuda_conv_pack,
+    .conv_weights = cuda_conv_weights,
     .depthwise_packed_bytes = cuda_depthwise_packed_bytes,
     .depthwise_pack = cuda_depthwise_pack,
     .conv_scratch_bytes = cuda_conv_scratch_bytes,
