@@ -161,19 +161,22 @@ bool cut_conv_by_cost(const stitch::ConvTile& conv, const target::DeviceSpec& de
   shape.out_width = wide, shape.out_channels = outputs;
   shape.x_pixel = conv.shape.inputs, shape.x_row = conv.width * shape.x_pixel;
   std::vector<int64_t> heights, widths;
-  for (int64_t p : {16, 32, 48, 64, 128, 256, 512}) heights.push_back(std::min(p, pixels));
+  for (int64_t p : {8, 16, 24, 32, 40, 48, 56, 64, 96, 128, 256, 512}) heights.push_back(std::min(p, pixels));
+  for (int64_t parts = 2; pixels / parts >= 8 && parts <= 16; ++parts) heights.push_back((pixels + parts - 1) / parts);
   for (int64_t rows = 1; rows * wide <= 256 && rows <= conv.out_height; ++rows) heights.push_back(rows * wide);
-  for (int64_t parts = 2; wide / parts >= 16; ++parts)
+  for (int64_t parts = 2; wide / parts >= 8; ++parts)
     if (wide % parts == 0) heights.push_back(wide / parts);
   const bool whole = conv.shape.groups > 1 && !conv.depthwise;  // columns of a work run over its groups
-  for (int64_t c = tiles.panel; c < outputs && c <= 256; c += c < 64 ? tiles.panel : 64)
-    if (!whole || outputs % c == 0) widths.push_back(c);
+  for (int64_t c = tiles.panel; c < outputs && c <= 256; c += c < 64 ? tiles.panel : 64)  // 1, 2, 3 and 4 panels, then fours
+    if (outputs % c == 0 || (!whole && outputs % tiles.panel != 0)) widths.push_back(c);  // equal tiles where that can be
   if (whole || outputs <= 256) widths.push_back(outputs);
   double best = 0;
   for (int64_t height : heights) {
     for (int64_t width : widths) {
       if (height * width * 4 > device.fast_memory.count / 4 && height > 16) continue;
       shape.pixels = height, shape.channels = width;
+      shape.row = shape.column = 0;
+      if (height > 16 && tiles.conv_scratch_bytes(&shape) + height * width * 4 > device.fast_memory.count) continue;
       const int64_t middle = pixels / 2 / height * height;  // neither the first nor the last rows
       shape.row = middle / wide, shape.column = middle % wide;
       shape.pixels = std::min(height, pixels - middle);
@@ -284,49 +287,82 @@ bool turns(const Nest& nest) {
   });
 }
 
-/// Rows and columns of a task, so that each worker has a few and none is too small to be worth a record.
+/// Whether a worker should have one task of a wave: its threads wait for what a task's beginning loads.
+bool cuts_once(const target::DeviceSpec& device) { return kernels::tile_library(device.family).vectors; }
+
+/// Rows and columns of a task, so that each worker has a few and none is too small to be worth a record. On GPUs one: a task's beginning
+/// and end cost more than an uneven deal.
+void cut_work(const Plan& plan, const target::DeviceSpec& device, const TaskGraph& tasks, Work& work) {
+  const Group& group = plan.groups[work.group];
+  if (group.kind == GroupKind::kCustom) { work.tile_rows = work.tile_columns = 1; return; }
+  const int64_t rows = work.nest.row_count(), columns = work.nest.column_count();
+  const double bytes = static_cast<double>(group.cost.read.count + group.cost.written.count);
+  // A block walks its elements one by one, with compares or divisions: about a vector's width slower.
+  const double slower = group.kind == GroupKind::kBlock ? 16 : 1;
+  const double nanos = std::max(bytes / device.bytes_per_sm, group.cost.flops.count * slower / device.flops_per_sm);
+  int64_t pieces = std::clamp<int64_t>(static_cast<int64_t>(nanos / device.smallest_task.count()), 1, int64_t{cuts_once(device) ? 1 : 2} * device.sms);
+  if (pieces > device.sms) pieces = pieces / device.sms * device.sms;
+  work.tile_rows = std::max<int64_t>(rows, 1);
+  work.tile_columns = std::max<int64_t>(columns, 1);
+  for (const stitch::Step& step : group.body.steps)  // packed elements share bytes: one worker writes them all
+    if (step.kind == StepKind::kStore && bits(tasks.buffers[work.buffers[step.slot]].type.dtype) < 8) pieces = 1;
+  if (group.kind == GroupKind::kProduct) work.tile_rows = tile_span(group, work.nest);
+  if (group.kind == GroupKind::kProduct && cut_by_cost(group, device, work)) return;
+  if (group.kind == GroupKind::kConv) {
+    if (cut_conv_by_cost(group.conv, device, work)) return;
+    cut_conv(group.conv, device, pieces, work);
+    work.task_nanos = nanos * (static_cast<double>(work.tile_rows) / rows) * (static_cast<double>(work.tile_columns) / columns);
+    return;
+  }
+  if (group.kind == GroupKind::kAttention) {
+    cut_attention(group.attention, device, pieces, work);
+    const int64_t tasks_of_it = group.attention.images * group.attention.heads * ((group.attention.queries + work.tile_rows - 1) / work.tile_rows);
+    work.task_nanos = nanos / static_cast<double>(std::max<int64_t>(tasks_of_it, 1));
+    return;
+  }
+  if (pieces <= 1 && group.kind != GroupKind::kProduct) { work.task_nanos = nanos; return; }
+  if (group.kind == GroupKind::kProduct) {
+    cut_product(group, device, pieces, work);
+  } else if (work.nest.cut_columns && rows < pieces) {
+    const int64_t per_row = (pieces + rows - 1) / std::max<int64_t>(rows, 1);
+    work.tile_rows = 1;
+    work.tile_columns = std::max<int64_t>(((columns + per_row - 1) / per_row + 63) / 64 * 64, 64);
+  } else {
+    work.tile_rows = (rows + pieces - 1) / pieces;
+    if (work.nest.lanes_in_rows || turns(work.nest)) work.tile_rows = (work.tile_rows + 63) / 64 * 64;  // whole vectors
+  }
+  work.task_nanos = nanos * (static_cast<double>(work.tile_rows) / std::max<int64_t>(rows, 1)) *
+                    (static_cast<double>(std::min(work.tile_columns, columns)) / std::max<int64_t>(columns, 1));
+}
+
+int64_t count_tasks(const Group& group, const Work& work) {
+  if (group.kind == GroupKind::kCustom) return 1;
+  const int64_t rows = work.nest.row_count(), columns = std::max<int64_t>(work.nest.column_count(), 1);
+  const int64_t span = std::max<int64_t>(tile_span(group, work.nest), 1);
+  return (rows + span - 1) / span * ((span + work.tile_rows - 1) / work.tile_rows) * ((columns + work.tile_columns - 1) / work.tile_columns);
+}
+
+/// Every work is cut for all workers; where a GPU's wave has several, each is then cut again for its share of them, so that together they
+/// fill the workers once.
 void cut_tiles(const Plan& plan, const target::DeviceSpec& device, TaskGraph& tasks) {
-  for (Work& work : tasks.works) {
-    const Group& group = plan.groups[work.group];
-    if (group.kind == GroupKind::kCustom) { work.tile_rows = work.tile_columns = 1; continue; }
-    const int64_t rows = work.nest.row_count(), columns = work.nest.column_count();
-    const double bytes = static_cast<double>(group.cost.read.count + group.cost.written.count);
-    // A block walks its elements one by one, with compares or divisions: about a vector's width slower.
-    const double slower = group.kind == GroupKind::kBlock ? 16 : 1;
-    const double nanos = std::max(bytes / device.bytes_per_sm, group.cost.flops.count * slower / device.flops_per_sm);
-    int64_t pieces = std::clamp<int64_t>(static_cast<int64_t>(nanos / device.smallest_task.count()), 1, int64_t{2} * device.sms);
-    if (pieces > device.sms) pieces = pieces / device.sms * device.sms;
-    work.tile_rows = std::max<int64_t>(rows, 1);
-    work.tile_columns = std::max<int64_t>(columns, 1);
-    for (const stitch::Step& step : group.body.steps)  // packed elements share bytes: one worker writes them all
-      if (step.kind == StepKind::kStore && bits(tasks.buffers[work.buffers[step.slot]].type.dtype) < 8) pieces = 1;
-    if (group.kind == GroupKind::kProduct) work.tile_rows = tile_span(group, work.nest);
-    if (group.kind == GroupKind::kProduct && cut_by_cost(group, device, work)) continue;
-    if (group.kind == GroupKind::kConv) {
-      if (cut_conv_by_cost(group.conv, device, work)) continue;
-      cut_conv(group.conv, device, pieces, work);
-      work.task_nanos = nanos * (static_cast<double>(work.tile_rows) / rows) * (static_cast<double>(work.tile_columns) / columns);
-      continue;
+  for (Work& work : tasks.works) cut_work(plan, device, tasks, work);
+  if (!cuts_once(device)) return;
+  constexpr double kTaskNanos = 700;  // of any task, whatever it holds
+  std::vector<std::vector<size_t>> by_wave(tasks.waves);
+  for (size_t w = 0; w < tasks.works.size(); ++w) by_wave[tasks.works[w].wave].push_back(w);
+  for (const std::vector<size_t>& wave : by_wave) {
+    if (wave.size() < 2 || wave.size() > static_cast<size_t>(device.sms)) continue;
+    std::vector<double> nanos;
+    for (size_t w : wave) {
+      const Work& work = tasks.works[w];
+      nanos.push_back(static_cast<double>(count_tasks(plan.groups[work.group], work)) * (work.task_nanos + kTaskNanos));
     }
-    if (group.kind == GroupKind::kAttention) {
-      cut_attention(group.attention, device, pieces, work);
-      const int64_t tasks_of_it = group.attention.images * group.attention.heads * ((group.attention.queries + work.tile_rows - 1) / work.tile_rows);
-      work.task_nanos = nanos / static_cast<double>(std::max<int64_t>(tasks_of_it, 1));
-      continue;
+    const double all = std::accumulate(nanos.begin(), nanos.end(), 0.0);
+    for (size_t k = 0; k < wave.size(); ++k) {
+      target::DeviceSpec share = device;
+      share.sms = std::max(1, static_cast<int>(device.sms * nanos[k] / all));
+      cut_work(plan, share, tasks, tasks.works[wave[k]]);
     }
-    if (pieces <= 1 && group.kind != GroupKind::kProduct) { work.task_nanos = nanos; continue; }
-    if (group.kind == GroupKind::kProduct) {
-      cut_product(group, device, pieces, work);
-    } else if (work.nest.cut_columns && rows < pieces) {
-      const int64_t per_row = (pieces + rows - 1) / std::max<int64_t>(rows, 1);
-      work.tile_rows = 1;
-      work.tile_columns = std::max<int64_t>(((columns + per_row - 1) / per_row + 63) / 64 * 64, 64);
-    } else {
-      work.tile_rows = (rows + pieces - 1) / pieces;
-      if (work.nest.lanes_in_rows || turns(work.nest)) work.tile_rows = (work.tile_rows + 63) / 64 * 64;  // whole vectors
-    }
-    work.task_nanos = nanos * (static_cast<double>(work.tile_rows) / std::max<int64_t>(rows, 1)) *
-                      (static_cast<double>(std::min(work.tile_columns, columns)) / std::max<int64_t>(columns, 1));
   }
 }
 

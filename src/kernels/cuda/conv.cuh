@@ -118,12 +118,15 @@ static __device__ __forceinline__ const ObkConv& conv_share(const ObkConv& g) {
 }
 
 template <int kType>
-static __device__ __forceinline__ void conv_tile(const ObkConv& g) {
-  const ObkConv& shared = conv_share(g);
+static __device__ __noinline__ void conv_general(const ObkConv& shared) {
   if (kType == kObkF32)
     conv32(shared);
   else
     conv16<kType == kObkBf16>(shared);
+}
+template <int kType>
+static __device__ __forceinline__ void conv_tile(const ObkConv& g) {
+  conv_general<kType>(conv_share(g));
 }
 template <int kType>
 static __device__ __forceinline__ void depthwise_tile(const ObkConv& g) {

@@ -172,20 +172,26 @@ static __device__ __forceinline__ void conv_fixed_table(uint32_t table) {
   }
 }
 
+/* What is not constant. Y lies in shared memory, pixel after pixel. */
+struct ConvPlace {
+  const char *x, *weights; /* weights: of the tile's first channel */
+  uint32_t y, scratch;
+  int row, column, pixels;
+};
+
+/* A function of its own: a body that may also go the general way would else keep its structure. */
 template <bool kBfloat, typename S>
-static __device__ __forceinline__ void conv_fixed(const ObkConv& g) {
+static __device__ __noinline__ void conv_fixed(ConvPlace g) {
   constexpr ConvFit f = S::kFit;
   constexpr int kMs = S::kMs, kJs = S::kJs, kPitch = S::kPage * WeightPages::kChunkBytes;
-  const uint32_t table = (shared_address(g.scratch) + 127) & ~127u, work = table + f.table_bytes;
-  const int top = (int)g.row, left = f.one_row ? (int)g.column : 0, pixels = (int)g.pixels;
-  const uint32_t patch =
-      conv_fixed_patch<S>(work, (const char*)g.x, top * S::kStrideH - S::kTop,
-                          left * S::kStrideW - S::kLeft);
+  const uint32_t table = (g.scratch + 127) & ~127u, work = table + f.table_bytes;
+  const int left = f.one_row ? g.column : 0, pixels = g.pixels;
+  const uint32_t patch = conv_fixed_patch<S>(work, g.x, g.row * S::kStrideH - S::kTop,
+                                             left * S::kStrideW - S::kLeft);
   copy16_commit();
   WeightPages weights;
   weights.groups = S::kGroups, weights.chunks = S::kChunks;
-  weights.from = (const char*)g.weights +
-                 (uint32_t)g.channel / 8 * (int64_t)(S::kChunks * WeightPages::kChunkBytes);
+  weights.from = g.weights;
   ConvPages ring;
   ring.open(weights);
   conv_fixed_table<S>(table);
@@ -203,7 +209,7 @@ static __device__ __forceinline__ void conv_fixed(const ObkConv& g) {
     const int block = S::kThin ? j / 2 : j;
     const int block_at = S::kByChannels ? block : min(half + block * 2, S::kPadded / 16 - 1);
     int q = block_at * 16 + (S::kThin ? j % 2 * 8 + lane / 4 : (lane >> 4) * 8 + r);
-    q = min(q, pixels - 1) + (f.one_row ? 0 : (int)g.column);
+    q = min(q, pixels - 1) + (f.one_row ? 0 : g.column);
     const int row = f.one_row ? 0 : q / S::kOutWidth, column = q - row * S::kOutWidth;
     x_at[j] = patch + row * (f.stride_h * f.row_bytes) + column * (f.stride_w * f.pixel_bytes) +
               (S::kThin ? (lane & 3) * 4 : ((lane >> 3) & 1) * 16);
@@ -282,14 +288,8 @@ static __device__ __forceinline__ void conv_fixed(const ObkConv& g) {
       }
     }
   __syncthreads();
-  if (!__isShared(g.y) || g.y_pixel != S::kChannels || g.accumulate) {
-    static __shared__ ObkConv shared;
-    if (threadIdx.x == 0) shared = g;
-    __syncthreads();
-    return conv_store(shared, work, S::kPadded, kSumPitch, 0, pixels, 0, S::kChannels);
-  }
   constexpr int kFours = S::kChannels / 4, kItems = S::kPixels * kFours;
-  const uint32_t y = shared_address(g.y);
+  const uint32_t y = g.y;
 #pragma unroll
   for (int n = 0; n < (kItems + kConvThreads - 1) / kConvThreads; ++n) {
     const int i = threadIdx.x + n * kConvThreads, q = i / kFours, c = i % kFours * 4;
@@ -313,10 +313,19 @@ static __device__ __forceinline__ void conv_tile_of(const ObkConv& g) {
     /* Padding below is not in a run of X's own bytes. */
     const int last = ((int)g.row + ((int)g.column + (int)g.pixels - 1) / S::kOutWidth) * S::kStrideH;
     const bool inside = !S::kFit.raw || last + (S::kKernelH - 1) * S::kDilationH < S::kHeight;
-    if (g.channels == S::kChannels && ((uint64_t)g.x & 15) == 0 && ring_state().pages > 0 && inside)
-      return conv_fixed<kType == kObkBf16, S>(g);
+    const bool y_is_near = __isShared(g.y) && g.y_pixel == S::kChannels && !g.accumulate;
+    if (g.channels == S::kChannels && ((uint64_t)g.x & 15) == 0 && ring_state().pages > 0 &&
+        inside && y_is_near) {
+      ConvPlace at;
+      at.x = (const char*)g.x;
+      at.weights = (const char*)g.weights +
+                   (uint32_t)g.channel / 8 * (int64_t)(S::kChunks * WeightPages::kChunkBytes);
+      at.y = shared_address(g.y), at.scratch = shared_address(g.scratch);
+      at.row = (int)g.row, at.column = (int)g.column, at.pixels = (int)g.pixels;
+      return conv_fixed<kType == kObkBf16, S>(at);
+    }
   }
-  conv_tile<kType>(g);
+  conv_general<kType>(conv_share(g));
 }
 
 }  // namespace obk
