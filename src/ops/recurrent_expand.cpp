@@ -70,43 +70,56 @@ class Unrolled {
     return steps_.where(passes, x, steps_.scalar(type_, 0));
   }
 
+  /// A gate's part of the product with the state. A product for each gate, so that what follows belongs to its tile; the gate that needs
+  /// the others comes last.
+  Value back(Value state, int64_t index) {
+    const int64_t hidden = shape_.hidden;
+    return steps_(Op::MatMul, operand(state),
+                  slice(turned_r_, 1, index * hidden, (index + 1) * hidden));
+  }
+
   /// One step from `fed` [B, G*H], the input's product with its bias; changes h and c.
   void step_lstm(Value fed) {
-    const Value gates = steps_(Op::Add, fed, steps_(Op::MatMul, operand(h_), turned_r_));
+    auto before = [&](int64_t index) {
+      return steps_(Op::Add, gate(fed, index), back(h_, index));
+    };
     auto peep = [&](Value x, int64_t index, Value cell) {
       if (!call_.has(kPeepholes)) return x;
       return steps_(Op::Add, x, steps_(Op::Mul, gate(peepholes_, index), cell));
     };
-    const Value in = activate(0, peep(gate(gates, 0), 0, c_));
+    const Value in = activate(0, peep(before(0), 0, c_));
     Value forget;
     if (call_.attrs.get_int("input_forget", 0) != 0) {
       forget = steps_(Op::Sub, steps_.scalar(type_, 1), in);
     } else {
-      forget = activate(0, peep(gate(gates, 2), 2, c_));
+      forget = activate(0, peep(before(2), 2, c_));
     }
-    const Value candidate = activate(1, gate(gates, 3));
-    c_ = steps_(Op::Add, steps_(Op::Mul, forget, c_), steps_(Op::Mul, in, candidate));
-    const Value out = activate(0, peep(gate(gates, 1), 1, c_));
+    Value out = before(1);
+    if (!call_.has(kPeepholes)) out = activate(0, out);
+    const Value kept = steps_(Op::Mul, forget, c_);
+    const Value candidate = activate(1, before(3));
+    c_ = steps_(Op::Add, kept, steps_(Op::Mul, in, candidate));
+    if (call_.has(kPeepholes)) out = activate(0, peep(out, 1, c_));
     h_ = steps_(Op::Mul, out, activate(2, c_));
   }
 
   void step_gru(Value fed) {
     const int64_t hidden = shape_.hidden;
-    const Value r = turned_r_;
     const bool linear = call_.attrs.get_int("linear_before_reset", 0) != 0;
-    auto biased = [&](Value x, int64_t begin, int64_t end) {
-      return call_.has(kBiases) ? steps_(Op::Add, x, slice(back_bias_, 0, begin, end)) : x;
+    auto biased = [&](Value x, int64_t index) {
+      if (!call_.has(kBiases)) return x;
+      return steps_(Op::Add, x, slice(back_bias_, 0, index * hidden, (index + 1) * hidden));
     };
-    const int64_t until = linear ? 3 * hidden : 2 * hidden;  // gates whose product takes h as it is
-    const Value back = biased(steps_(Op::MatMul, operand(h_), slice(r, 1, 0, until)), 0, until);
-    const Value update = activate(0, steps_(Op::Add, gate(fed, 0), gate(back, 0)));
-    const Value reset = activate(0, steps_(Op::Add, gate(fed, 1), gate(back, 1)));
+    auto before = [&](int64_t index) {
+      return steps_(Op::Add, gate(fed, index), biased(back(h_, index), index));
+    };
+    const Value update = activate(0, before(0));
+    const Value reset = activate(0, before(1));
     Value kept;
     if (linear) {
-      kept = steps_(Op::Mul, reset, gate(back, 2));
+      kept = steps_(Op::Mul, reset, biased(back(h_, 2), 2));
     } else {
-      kept = steps_(Op::MatMul, operand(steps_(Op::Mul, reset, h_)), slice(r, 1, until, 3 * hidden));
-      kept = biased(kept, until, 3 * hidden);
+      kept = biased(back(steps_(Op::Mul, reset, h_), 2), 2);
     }
     const Value candidate = activate(1, steps_(Op::Add, gate(fed, 2), kept));
     const Value rest = steps_(Op::Sub, steps_.scalar(type_, 1), update);

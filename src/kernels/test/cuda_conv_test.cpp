@@ -2,6 +2,8 @@
 // around; shared memory suffices for every tile of a cut.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <utility>
 #include <vector>
 
 #include "kernels/cuda/conv.h"
@@ -10,19 +12,65 @@
 namespace obelisk::kernels {
 namespace {
 
-TEST(CudaConv, PacksAtomsInTheOrderOfTaps) {
-  const int64_t out = 20, in = 5, kh = 3, kw = 5, k = in * kh * kw;
+/// f16 weights of 20 channels; `k_of(at)`: the source's (channel, tap) of packed k, or a negative channel for padding.
+template <typename Source>
+void check_atoms(int64_t in, int64_t kh, int64_t kw, int64_t k_padded, Source source) {
+  const int64_t out = 20, k = in * kh * kw;
   std::vector<uint16_t> w(out * k);
   for (size_t i = 0; i < w.size(); ++i) w[i] = static_cast<uint16_t>(i + 1);
   std::vector<uint16_t> packed(cuda_conv_packed_bytes(kObkF16, out, in, kh, kw) / 2, 0xffff);
-  ASSERT_EQ(packed.size(), 32u * 128);
+  ASSERT_EQ(static_cast<int64_t>(packed.size()), 32 * k_padded);
   cuda_conv_pack(kObkF16, out, in, kh, kw, w.data(), k, kh * kw, kw, 1, packed.data());
   for (int64_t o = 0; o < 32; ++o)
-    for (int64_t at = 0; at < 128; ++at) {
-      const int64_t place = (at % 64 / 8) ^ (o % 8), channel = at % in, tap = at / in;
-      const uint16_t have = packed[(o / 8 * 2 + at / 64) * 512 + o % 8 * 64 + place * 8 + at % 8];
-      const uint16_t want = o < out && at < k ? w[o * k + channel * kh * kw + tap] : uint16_t{0};
-      ASSERT_EQ(have, want) << "channel " << o << " k " << at;
+    for (int64_t at = 0; at < k_padded; ++at) {
+      const int64_t place = (at % 64 / 8) ^ (o % 8);
+      const auto [channel, tap] = source(at);
+      const uint16_t have =
+          packed[(o / 8 * (k_padded / 64) + at / 64) * 512 + o % 8 * 64 + place * 8 + at % 8];
+      const bool there = o < out && channel >= 0;
+      ASSERT_EQ(have, there ? w[o * k + channel * kh * kw + tap] : uint16_t{0})
+          << "channel " << o << " k " << at;
+    }
+}
+
+TEST(CudaConv, PacksAtomsByRowsOfThinKernels) {  // 25 elements a row, padded to 32
+  check_atoms(5, 3, 5, 128, [](int64_t at) {
+    const int64_t row = at / 32, e = at % 32;
+    return row < 3 && e < 25 ? std::pair(e % 5, row * 5 + e / 5) : std::pair<int64_t, int64_t>(-1, 0);
+  });
+}
+
+TEST(CudaConv, PacksAtomsByTaps) {  // 24 channels a tap, padded to 32
+  check_atoms(24, 1, 3, 128, [](int64_t at) {
+    return at / 32 < 3 && at % 32 < 24 ? std::pair(at % 32, at / 32)
+                                       : std::pair<int64_t, int64_t>(-1, 0);
+  });
+}
+
+TEST(CudaConv, NamesTheWeightsOfATile) {
+  const WeightRange range = cuda_conv_weights(kObkBf16, 100, 64, 3, 3, 32, 80);
+  EXPECT_EQ(range.group, 9 * 1024);
+  EXPECT_EQ(range.offset, 4 * range.group);
+  EXPECT_EQ(range.bytes, 6 * range.group);
+  EXPECT_EQ(cuda_conv_weights(kObkBf16, 100, 64, 3, 3, 80, 112).bytes, 4 * range.group);
+  EXPECT_EQ(cuda_conv_weights(kObkF32, 100, 64, 3, 3, 0, 16).bytes, 0);
+}
+
+/// A tile whose shape is constant lies in the same patch wherever it begins: no tile of the image reads beyond it.
+TEST(CudaConv, APatchHoldsEveryTile) {
+  for (int64_t pixels : {7, 14, 16, 24, 28, 33, 49, 56, 64})
+    for (int64_t stride : {1, 2}) {
+      const int64_t wide = 14, high = 14, width = (wide - 1) * stride + 1;
+      const ConvFit f = conv_fit(32, width, width, 3, 3, stride, stride, 1, 1, 1, 1, wide,
+                                 width * 32, 32, pixels, 32);
+      ASSERT_TRUE(f.fits);
+      for (int64_t first = 0; first < wide * high; first += pixels)
+        for (int64_t q = first; q < std::min(first + pixels, wide * high); ++q) {
+          const int64_t row = (q / wide - first / wide) * stride + 2;
+          const int64_t column = (q % wide - (f.one_row ? first % wide : 0)) * stride + 2;
+          EXPECT_LT(row, f.rows) << pixels << " from " << first;
+          EXPECT_LT(column, f.columns) << pixels << " from " << first;
+        }
     }
 }
 
@@ -45,7 +93,7 @@ TEST(CudaConv, ScratchSufficesForTheLastChannels) {
   g.out_width = 7, g.out_channels = 70, g.pixels = 49, g.channels = 64;
   const int64_t bytes = cuda_conv_scratch_bytes(&g);
   for (int32_t channels = 1; channels <= 64; ++channels)
-    EXPECT_LE(conv_plan(&g, 0, 49, channels, 1).bytes, bytes) << channels;
+    for (int32_t ring : {0, 1}) EXPECT_LE(conv_plan(&g, 0, 49, channels, 1, ring).bytes, bytes) << channels;
 }
 
 }  // namespace
