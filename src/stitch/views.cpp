@@ -427,6 +427,7 @@ std::optional<Product> match_pixel_product(const Views& views, const ConvTile& c
   for (size_t d = 0; d < shape.in.size(); ++d)
     if (shape.kernel[d] != 1 || shape.strides[d] != 1 || shape.begin[d] != 0) return std::nullopt;
   const Layout &x = views.layout(conv.x), &w = views.layout(conv.w);
+  if (x.strides[1] != 1) return std::nullopt;  // not channels-last: a tile would gather it
   Product product;
   product.a = conv.x, product.b = conv.w, product.a_type = product.b_type = conv.type;
   product.a_offset = x.offset, product.b_offset = w.offset;
