@@ -572,7 +572,18 @@ class BodyEmitter {
     shape.b_row = product.k[0].b, shape.b_col = product.n[0].b, shape.n_packed = product.n[0].extent;
     shape.c_row = shape.n;
     scratch_ += (tiles_.gemm_scratch_bytes(&shape) + 63) / 64 * 64;
-    text += fmt::format("    OBK_GEMM_TILE({}, g);\n  }}\n", type);
+    const int64_t a_row = group_.prologue ? 0 : shape.a_row;
+    if (tiles_.vectors && packed_b_ && !direct_ && shape.a_col == 1 && a_row >= 0 && a_row < (int64_t{1} << 30)) {
+      const auto tile_of = [&](int64_t columns) {
+        const int64_t c_row = pitch_.front() == '(' ? columns : shape.n;  // the same for all tiles where the pitch is a number
+        return fmt::format("OBK_GEMM_TILE_OF({}, g, {}, {}, {}, {}, {}, {});\n", type, shape.m, columns, shape.k, a_row, c_row, shape.panel);
+      };
+      const int64_t last = work_.nest.column_count() % shape.n;  // columns of a narrower tile at the end
+      if (last) text += fmt::format("    if (g.n == {})\n      {}    else\n  ", last, tile_of(last));
+      text += "    " + tile_of(shape.n) + "  }\n";
+    } else {
+      text += fmt::format("    OBK_GEMM_TILE({}, g);\n  }}\n", type);
+    }
     out_ += text;
   }
 

@@ -153,11 +153,15 @@ extern "C" __global__ void __launch_bounds__(256, 1)
       ObkGemm g = {};
       g.a_type = g.b_type = OBK_TYPE, g.packed = 1;
       g.m = rows, g.n = columns, g.k = k;
-      g.a_row = p == 0 ? k : n, g.a_col = 1;
+      g.a_row = n, g.a_col = 1;
       g.a = (p == 0 ? input : outputs + (int64_t)((p - 1) % keep) * tokens * n) + row * g.a_row;
       g.b = layer, g.column = column, g.n_packed = n;
       g.c = c, g.c_row = c_row, g.scratch = w->scratch;
+#ifdef OBK_SHAPE
+      OBK_GEMM_TILE_OF(OBK_TYPE, g, OBK_SHAPE);
+#else
       OBK_GEMM_TILE(OBK_TYPE, g);
+#endif
       uint16_t* y = outputs + (int64_t)(p % keep) * tokens * n + (int64_t)row * n + column;
       for (int r = threadIdx.x / 32; r < rows; r += 8)
         for (int x = threadIdx.x % 32; x < columns; x += 32)
@@ -558,7 +562,9 @@ class Chain : public testing::TestWithParam<ChainCase> {};
 
 TEST_P(Chain, EqualsReferenceAndIsTimed) {
   const ChainCase c = GetParam();
-  OPEN(g, kText, defined(c.type), "OBK_CHAIN");
+  OPEN(g, kText, defined(c.type), "OBK_CHAIN",
+       fmt::format("OBK_SHAPE={},{},{},{},{},0", c.rows, c.columns, c.k, c.n,
+                   (c.columns + 15) / 16 * 16 + 4));
   const int64_t bytes = kernels::cuda_gemm_packed_bytes(c.type, c.n, c.k);
   const int layers = static_cast<int>(std::max<int64_t>(2, (int64_t{150} << 20) / bytes));
   const int checked = 4;
@@ -582,7 +588,7 @@ TEST_P(Chain, EqualsReferenceAndIsTimed) {
         g.d->CopyToDevice(weights + static_cast<uint64_t>(l) * bytes, packed.data(), packed.size()),
         0);
   }
-  std::vector<uint16_t> x(static_cast<size_t>(c.tokens) * c.k);
+  std::vector<uint16_t> x(static_cast<size_t>(c.tokens) * c.n);  // k of each row are read
   for (uint16_t& v : x) v = narrow(value(random) * 1.7f);
   const DevicePointer input = g.make(x.size() * 2, 0), counter = g.make(128, 0);
   ASSERT_EQ(g.d->CopyToDevice(input, x.data(), x.size() * 2), 0);
@@ -618,7 +624,7 @@ TEST_P(Chain, EqualsReferenceAndIsTimed) {
         g.d->CopyToHost(got[p].data(), outputs + static_cast<uint64_t>(p) * out_bytes, out_bytes),
         0);
     const std::vector<uint16_t>& from = p ? got[p - 1] : x;
-    const size_t pitch = p ? c.n : c.k;
+    const size_t pitch = c.n;
     for (int look = 0; look < 8; ++look) {
       const size_t t = random() % c.tokens;
       for (int n = 0; n < c.n; ++n) {

@@ -96,20 +96,32 @@ int64_t cuda_gemm_scratch_bytes(const ObkGemm* gemm) {
     const int stages = blocks ? std::min(4, (k_blocks + blocks - 1) / blocks) : 0;
     most = std::max(most, int64_t{128} * all * blocks * stages);
   }
+  if (g.packed) {  // a tile of a known shape: its operands, and a plane of sums behind them
+    const int64_t lines = g.panel ? 0 : g.m < 8 ? g.m : round_up(g.m, 8);
+    const int64_t operands = lines * 128 * std::max<int64_t>(chunks_of(g.k), 4), plane = g.m * (round_up(g.n, 16) + 8) * 4;
+    most = std::max(most, std::min<int64_t>(operands + plane, OBK_GEMM_PANEL));
+    if (g.m <= 64 && g.n <= columns) most = std::max(most, plane);
+  }
   return most + 1024 + 2048;  // aligned; wgmma may read, not use, two groups of columns beyond
 }
 
 double cuda_gemm_nanos(int32_t type, int64_t m, int64_t n, int64_t k) {
   const double area = static_cast<double>(m) * static_cast<double>(n);
   if (is_half(type)) {
-    // Measured on an H200, tiles of 1 to 64 rows (bench/results/h200_gemm_tiles.json): what a tile
-    // costs whatever it holds, a step over 64 of k, the fragments that the warps read from shared
-    // memory in it, and the way of the sums out through an epilogue.
-    const double rows = gemm_pass_rows(m), most = gemm_pass_columns(m);
-    const double passes = std::ceil(m / 64.0) * std::ceil(n / most);
-    const double blocks = std::ceil(std::min<double>(n, most) / 16);
-    const double step = 90 + 34 * (1 + blocks * rows / 64);
-    return 1000 + passes * static_cast<double>(chunks_of(k)) * step + 0.8 * area;
+    // Fitted to phases on an H200 (bench/results/h200_gemm_tiles.json), without what a phase costs
+    // whatever it does: the rows of A, which many SMs share; weights, and those that find no place in
+    // the ring before the barrier; what the warps read from shared memory for each 64 of k; the sums'
+    // way out.
+    const double passes = m <= 64 && n <= gemm_pass_columns(m) ? 1 : 2 * std::ceil(m / 64.0) * std::ceil(static_cast<double>(n) / gemm_pass_columns(m));
+    const int64_t rows = m / static_cast<int64_t>(std::ceil(m / 64.0)), columns = std::min<int64_t>(round_up(n, 16), gemm_pass_columns(m));
+    const auto read = [&](int64_t down) {
+      const int64_t across = (columns / 8 + 2 / down - 1) / (2 / down), blocks = (rows + 15) / 16;
+      return m <= 8 ? 256 + across * 256 : (blocks + down - 1) / down * 512 + across * 256;
+    };
+    const double fragments = static_cast<double>(rows > 16 ? std::min(read(1), read(2)) : read(1)) * 8 / 128 / 1.98;
+    const double a = static_cast<double>(m * k) / 512, b = static_cast<double>(round_up(n, 16) * k) / 512;  // KB
+    return 600 + 2 * a + 8 * std::max(a - 96, 0.0) + 12.6 * b + 3 * std::max(b - 96, 0.0) +
+           passes * static_cast<double>(chunks_of(k)) * fragments + 0.35 * area;
   }
   // On CUDA cores a pass is 64 x 64 whatever it holds: streaming, and the sums.
   const int64_t width = type == kObkF64 ? 8 : 4;

@@ -2,6 +2,7 @@
  * all 256 threads of a CTA.
  *
  *   obk::gemm_tile<kObkF16>(w, g)    f16, bf16: tensor cores, float sums; f32, f64, int8: fma.cuh
+ *   obk::gemm_tile_of<kObkF16, FixedShape<...>>(w, g)    the same of a shape that the body knows
  *
  * Any m, n, k, strides and alignment. A in global or in shared memory (a prologue's); B packed by
  * cuda_gemm_pack or plain; C in global or, better, in shared memory. g.scratch: shared memory, as
@@ -9,8 +10,9 @@
  * shared memory is seen, and ends with one, so that C may be read at once. The structure travels in
  * shared memory (ring.cuh says why).
  *
- * A tile is a function that bodies call; wgmma in a called function is serialised by the assembler
- * (C7510), so it is used only where OBK_TILES_INLINE makes tiles part of the kernel.
+ * A tile of a known shape is part of its body (gemm_fixed.cuh); any other is a function that bodies
+ * call. wgmma in a called function is serialised by the assembler (C7510), so it is used only where
+ * OBK_TILES_INLINE makes tiles part of the kernel.
  *
  * The order of a sum depends on k alone: not on m, n, the cut into tiles or the SM. That rests on
  * wgmma and mma.sync giving the same bits for the same sixteen k, which tests/gpu checks. */
@@ -19,6 +21,7 @@
 
 #include "dialect.cuh"
 #include "fma.cuh"
+#include "gemm_fixed.cuh"
 #include "gemm_mma.cuh"
 #include "gemm_wgmma.cuh"
 #include "tiles.h"
@@ -40,10 +43,7 @@ static __device__ __forceinline__ void pass16(Ring& ring, uint32_t work, const P
     return;
   }
 #endif
-  if (p.blocks16 * (p.padded >> 4) <= 4) /* a block of 16 columns a warp: a few rows, much k */
-    pass_mma<kBfloat, 1>(ring, work, p);
-  else
-    pass_mma<kBfloat, 6>(ring, work, p);
+  pass_mma<kBfloat, 6>(ring, work, p);
 }
 
 #ifdef OBK_TILES_INLINE
@@ -54,8 +54,7 @@ static constexpr bool kWgmmaTiles = false;
 #define OBK_TILE_FUNCTION __noinline__
 #endif
 
-/* Any rows, columns, k and operands, in passes. A function of its own, as is the short way: together
- * they would hold more registers than there are. */
+/* Any rows, columns, k and operands, in passes. kPanel: the body wrote A. */
 template <bool kBfloat, bool kPanel>
 static __device__ OBK_TILE_FUNCTION void gemm16_passes() {
   const ObkGemm g = tile_arguments();
@@ -89,58 +88,36 @@ static __device__ OBK_TILE_FUNCTION void gemm16_passes() {
     }
 }
 
-/* kPanel: the body wrote A. Apart, for both in one would hold too many registers. */
-template <bool kBfloat, bool kPanel>
-static __device__ OBK_TILE_FUNCTION void gemm16() {
-  const ObkGemm g = tile_arguments();
-  const uint32_t work = (shared_address(g.scratch) + 1023) & ~1023u;
-  const int m = (int)g.m, n = (int)g.n, k = (int)g.k, chunks = (k + 63) >> 6;
-  const int most = gemm_pass_columns(m);
-  const int pages = ring_state().pages;
-  if (m <= 64 && n <= most && g.packed && pages > 0 && k > 0 && (k & 63) == 0) {
-    Pass16 p = {};
-    p.rows = m, p.columns = n, p.padded = gemm_pass_rows(m), p.blocks16 = (n + 15) >> 4;
-    p.weights.groups = p.blocks16 * 2, p.weights.chunks = chunks;
-    p.weights.from = (const char*)g.b + (int64_t)((int)g.column >> 3) * chunks * 1024;
-    p.c = (float*)g.c, p.c_row = g.c_row, p.accumulate = g.accumulate != 0;
-    p.a = {(const uint16_t*)g.a, g.a_row, g.a_col, m, k, 0};
-    if (kPanel)
-      p.panel = shared_address(g.a), p.panel_rows = (int)g.a_row;
-    else
-      p.a.choose();
-    if ((p.panel || (p.a.mode == 0 && k * p.padded * 2 <= OBK_GEMM_PANEL)) &&
-        chunks <= pages * p.weights.chunks_a_page() && !kWgmmaTiles) {
-      const int each = (p.blocks16 * (p.padded >> 4) + 3) >> 2;
-      if (each <= 1)
-        pass_whole<kBfloat, 1>(work, p);
-      else if (each <= 3)
-        pass_whole<kBfloat, 3>(work, p);
-      else
-        pass_whole<kBfloat, 6>(work, p);
-      return;
-    }
-  }
-  gemm16_passes<kBfloat, kPanel>();
-}
-
 template <int kType>
 static __device__ __forceinline__ void gemm_tile(ObkLanes*, const ObkGemm& g) {
   if (threadIdx.x == 0) tile_arguments() = g;
   __syncthreads();
   if (kType == kObkF16 && g.panel)
-    gemm16<false, true>();
+    gemm16_passes<false, true>();
   else if (kType == kObkF16)
-    gemm16<false, false>();
+    gemm16_passes<false, false>();
   else if (kType == kObkBf16 && g.panel)
-    gemm16<true, true>();
+    gemm16_passes<true, true>();
   else if (kType == kObkBf16)
-    gemm16<true, false>();
+    gemm16_passes<true, false>();
   else if (kType == kObkF64)
     fma_tile<FmaF64>();
   else if (kType == kObkF32)
     fma_tile<FmaF32>();
   else
     fma_tile<FmaInt>();
+}
+
+/* A tile of a body that knows its shape: S as in gemm_fixed.cuh. Tiles that differ go the long way. */
+template <int kType, typename S>
+static __device__ __forceinline__ void gemm_tile_of(ObkLanes* w, const ObkGemm& g) {
+#if __CUDA_ARCH__ >= 900
+  constexpr bool kHalf = kType == kObkF16 || kType == kObkBf16;
+  if constexpr (kHalf && S::kFits) {
+    if (fixed_takes<S>(g)) return fixed_tile<kType == kObkBf16, S>(g);
+  }
+#endif
+  gemm_tile<kType>(w, g);
 }
 
 }  // namespace obk

@@ -2,8 +2,8 @@
  * 64-row side. For weights of the ring and rows that asynchronous copies can bring: while products
  * are under way nothing may be called.
  *
- * The first warpgroup sums the k-steps 0, 1 of each 64, the second the steps 2, 3; then the two
- * sums are added: the order, and the bits, of gemm_mma.cuh. */
+ * The first warpgroup sums the k-steps 0 and 1 of each 64, each for itself, the second the steps 2
+ * and 3; then the sums are added: the order, and the bits, of gemm_mma.cuh. */
 #ifndef OBK_GEMM_WGMMA_CUH
 #define OBK_GEMM_WGMMA_CUH
 
@@ -23,7 +23,7 @@ template <bool kBfloat, int kN>
 static __device__ __forceinline__ void pass_wgmma(Ring& ring, uint32_t work, const Pass16& p) {
   const int part = uniform(threadIdx.x / 128);
   const Stages16 stages(p, work);
-  float sum[kN / 2] = {};
+  float sum[kN / 2] = {}, odd[kN / 2] = {};
   const int per_page = uniform(p.weights.chunks_a_page());
   const uint32_t block = uniform(stages.block_bytes >> 4);
   /* Where nothing is replaced on the way, nobody waits for a product before the end. */
@@ -50,7 +50,7 @@ static __device__ __forceinline__ void pass_wgmma(Ring& ring, uint32_t work, con
       for (int b = 0; b < n; ++b, x += block, y += 64) {
         wgmma_begin();
         Wgmma<kN, kBfloat>::multiply(sum, x, y);
-        Wgmma<kN, kBfloat>::multiply(sum, x + 2, y + 2);
+        Wgmma<kN, kBfloat>::multiply(odd, x + 2, y + 2);
         wgmma_commit();
       }
       left -= n, k_block += n, in_page += n;
@@ -67,6 +67,8 @@ static __device__ __forceinline__ void pass_wgmma(Ring& ring, uint32_t work, con
     }
   }
   wgmma_wait<0>();
+#pragma unroll
+  for (int e = 0; e < kN / 2; ++e) sum[e] += odd[e];
   for (; held > 0; --held) ring.release();
   copy16_wait<0>();
 

@@ -137,6 +137,13 @@ OBK_DEVICE void load_matrices(uint32_t (&r)[4], uint32_t address) {
                : "r"(address)
                : "memory");
 }
+/* Two of them, by the addresses of lanes 0 to 15. */
+OBK_DEVICE void load_two_matrices(uint32_t& a, uint32_t& b, uint32_t address) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0,%1}, [%2];"
+               : "=r"(a), "=r"(b)
+               : "r"(address)
+               : "memory");
+}
 /* The same with each matrix transposed. */
 OBK_DEVICE void load_matrices_turned(uint32_t (&r)[4], uint32_t address) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"

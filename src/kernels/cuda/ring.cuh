@@ -2,7 +2,7 @@
  * as long as the kernel lives. One a CTA.
  *
  *   ring_start(pages_at, bars_at, pages, ...)   at the kernel's start, every thread
- *   ring_ask_ahead(range)    thread 0, right AFTER the barrier's arrive (a release waits for copies
+ *   ring_ask_ahead(range)    every thread, right AFTER the barrier's arrive (a release waits for copies
  * in flight): the next task's first pages. A barrier of the CTA must follow before the task. Ring
  * ring; ring.open(range); ring.take(), ring.release(), ...; ring.close();    a tile ring_finish()
  * before the kernel ends: no copy may outlive its CTA
@@ -59,8 +59,11 @@ static __device__ __noinline__ void ask_page(uint32_t to, uint32_t full, uint32_
   Watchdog dog = ring_state().dog;
   dog.start();
   while (!mbarrier_try(empty, turn ^ 1)) dog.check(3, page, turn, 0);
-  const int per_page = range.chunks_a_page(), first = page * per_page, left = range.chunks - first;
-  const uint32_t bytes = (left < per_page ? left : per_page) * WeightPages::kChunkBytes;
+  /* Not min(chunks - first, per_page): where `chunks` is a constant the assembler of CUDA 13.0 to
+   * 13.2 forgets a sign there. */
+  const int per_page = range.chunks_a_page(), first = page * per_page, beyond = first + per_page;
+  const int end = beyond < range.chunks ? beyond : range.chunks;
+  const uint32_t bytes = (end - first) * WeightPages::kChunkBytes;
   const int64_t pitch = (int64_t)range.chunks * WeightPages::kChunkBytes;
   const char* from = range.from + (int64_t)first * WeightPages::kChunkBytes;
   mbarrier_expect(full, bytes * range.groups);
@@ -149,12 +152,15 @@ static __device__ inline void ring_start(uint32_t pages_at, uint32_t bars_at, in
 }
 
 /* Every thread, after all have met since the last tile: as much of a range as fits, when no pages
- * are pending. A copy takes its thread some hundred cycles, so the warps share them. */
+ * are pending. A copy takes its thread some hundred cycles, so warps share them; the first has none,
+ * for its thread waits for the other SMs next. */
 static __device__ inline void ring_ask_ahead(const WeightPages& range) {
   const RingState s = ring_state();
   __syncthreads(); /* the signal of thread 0 before the copies of others; the state is read */
-  if (s.pages == 0 || s.pending > 0 || range.groups == 0 || threadIdx.x % 32 != 0) return;
-  const int warp = threadIdx.x / 32, warps = blockDim.x / 32, per_page = range.chunks_a_page();
+  const int warp = (int)threadIdx.x / 32 - 1, warps = (int)blockDim.x / 32 - 1;
+  if (s.pages == 0 || s.pending > 0 || range.groups == 0) return;
+  if (warp < 0 || threadIdx.x % 32 != 0) return;
+  const int per_page = range.chunks_a_page();
   const int64_t pitch = (int64_t)range.chunks * WeightPages::kChunkBytes;
   const char* from = range.from + warp * pitch;
   int ask = s.ask, next = 0, left = range.chunks;
