@@ -12,7 +12,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 SUFFIXES = {".h", ".cpp", ".def", ".cuh", ".cu", ".py", ".sh"}
-BUDGET = 36_000     # code lines of src, tests apart
+BUDGET = 38_000     # code lines of src, tests apart
 SAY_WHY, NEVER = 500, 800
 
 
