@@ -56,6 +56,8 @@ Views::Views(const Graph& graph, const Options& options, const kernels::TileLibr
     if (tiles_) store_product_operands();
   }
   for (ValueId v : graph.outputs()) stored_[v] = true;
+  for (const auto& [out, pieces] : pieces_)  // whoever reads the concatenation, or takes it as an output
+    for (ValueId v : pieces) stored_[v] = true;
   for (NodeId n : graph.order()) {
     std::string why;
     if (match_conv(graph, n, tiles_, why)) stored_[graph.node(n).inputs[0]] = true;
@@ -234,6 +236,7 @@ void Views::find_views() {
     if (plain) { view_[n] = true; continue; }
     // Gathers, pads, concatenations: read through by a single reader that touches each element about once.
     if (node.outputs.size() != 1 || has_pieces(node.outputs[0]) || graph_.is_output(node.outputs[0])) continue;
+    if (layouts_[node.outputs[0]].storage != node.outputs[0]) continue;  // a piece of a concatenation is stored there by whoever makes it
     const std::vector<NodeId> users = graph_.users(node.outputs[0]);
     if (users.size() != 1) continue;
     const Kind reader = ops::row(graph_.node(users[0]).op).kind;

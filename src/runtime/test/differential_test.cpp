@@ -293,6 +293,23 @@ TEST(Blocks, NoReferenceIsCalled) {
 }
 
 const std::pair<const char*, const char*> kMemoryCases[] = {
+    std::pair{"joined_moves_joined_again", R"(graph "g" {
+  in %0 "x": f32[2,3]
+  in %1 "y": f32[2,3]
+  %2: f32[2,3] = Tanh(%0)
+  %3: f32[2,3] = Exp(%1)
+  const %4: i64[4] = [1, 1, 2, 3]
+  %5: f32[1,1,2,3] = Reshape(%2, %4)
+  %6: f32[1,1,2,3] = Reshape(%3, %4)
+  %7: f32[2,1,2,3] = Concat(%5, %6) {axis = 0}
+  %8: f32[2,3] = Sin(%0)
+  %9: f32[2,3] = Cos(%1)
+  %10: f32[1,1,2,3] = Reshape(%8, %4)
+  %11: f32[1,1,2,3] = Reshape(%9, %4)
+  %12: f32[2,1,2,3] = Concat(%11, %10) {axis = 0}
+  %13: f32[2,2,2,3] = Concat(%7, %12) {axis = 1}
+  out %13 "z"
+})"},
     std::pair{"squares_turned", R"(graph "g" {
   in %0 "x": f32[3,100,72]
   in %1 "y": f32[3,72,100]
