@@ -1,7 +1,7 @@
-// Product tiles of known shapes on the GPU: against sums in double, and bit for bit against the tile
-// that takes any shape. Whole and partial rows, few rows, k that is no multiple of 64, all of k at
-// once and in stages, more pages of weights than the ring holds, weights asked for ahead or not, rows
-// that the body wrote. Without a GPU they are only compiled.
+// Product tiles of known shapes on the GPU: against sums in double, and bit for bit against the
+// tile that takes any shape. Whole and partial rows, few rows, k that is no multiple of 64, all of k
+// at once and in stages, more pages of weights than the ring holds, weights asked for ahead or not,
+// rows that the body wrote. Without a GPU they are only compiled.
 #include <random>
 
 #include "device.h"
@@ -15,14 +15,15 @@ struct FixedCase {
 };
 
 const FixedCase kCases[] = {
-    {64, 48, 768, 776, 48, 0},   {32, 48, 384, 384, 56, 0},  {64, 32, 384, 384, 40, 0},
+    {64, 48, 768, 776, 48, 0}, {32, 48, 384, 384, 56, 0}, {64, 32, 384, 384, 40, 0},
     {16, 32, 1536, 1536, 32, 0}, {32, 16, 1536, 2048, 16, 0}, {32, 80, 768, 768, 80, 0},
-    {48, 16, 136, 136, 16, 0},   {24, 64, 8, 8, 64, 0},      {50, 96, 320, 320, 96, 0},
+    {48, 16, 136, 136, 16, 0}, {24, 64, 8, 8, 64, 0}, {50, 96, 320, 320, 96, 0},
     {64, 96, 1024, 1024, 96, 0}, {32, 32, 3072, 3072, 32, 0}, {64, 16, 2000, 2000, 24, 0},
-    {1, 16, 2048, 0, 16, 0},     {1, 64, 8192, 0, 64, 0},    {3, 32, 1000, 1000, 32, 0},
-    {8, 16, 8192, 8192, 16, 0},  {8, 176, 256, 256, 176, 0}, {8, 32, 3072, 3072, 32, 0},
-    {32, 1, 392, 392, 1, 0},     {8, 5, 256, 256, 6, 0},      {64, 40, 384, 384, 48, 0},
-    {16, 33, 128, 128, 33, 0},   {32, 24, 16, 16, 24, 0},     {64, 48, 384, 0, 48, 1},     {16, 32, 1536, 0, 32, 1},   {5, 64, 768, 0, 64, 1},
+    {1, 16, 2048, 0, 16, 0}, {1, 64, 8192, 0, 64, 0}, {3, 32, 1000, 1000, 32, 0},
+    {8, 16, 8192, 8192, 16, 0}, {8, 176, 256, 256, 176, 0}, {8, 32, 3072, 3072, 32, 0},
+    {32, 1, 392, 392, 1, 0}, {8, 5, 256, 256, 6, 0}, {64, 40, 384, 384, 48, 0},
+    {16, 33, 128, 128, 33, 0}, {32, 24, 16, 16, 24, 0}, {64, 48, 384, 0, 48, 1},
+    {16, 32, 1536, 0, 32, 1}, {5, 64, 768, 0, 64, 1},
 };
 
 std::string text() {
@@ -87,8 +88,8 @@ static __device__ __forceinline__ void both(const uint16_t* a, const char* packe
 )cu";
   int id = 0;
   for (const FixedCase& c : kCases)
-    all += fmt::format("CASE({}, {}, {}, {}, {}, {}, {})\n", id++, c.rows, c.columns, c.k, c.a_row, c.c_row,
-                       c.panel);
+    all += fmt::format("CASE({}, {}, {}, {}, {}, {}, {})\n", id++, c.rows, c.columns, c.k, c.a_row,
+                       c.c_row, c.panel);
   return all;
 }
 
@@ -142,7 +143,9 @@ TEST_P(Fixed, EqualsReferenceAndTheBitsOfAnyTile) {
                              static_cast<int>(kernels::cuda_gemm_scratch_bytes(&shape));
           if (shared > g.gpu.shared_bytes) continue;
           const Handle kernel = g.function(fmt::format("both_{}", id).c_str(), shared);
-          ASSERT_EQ(g.launch(kernel, tiles, shared, nullptr, a_at, b_at, out, wrong, m, n, pages, ahead), 0);
+          ASSERT_EQ(g.launch(kernel, tiles, shared, nullptr, a_at, b_at, out, wrong, m, n, pages,
+                             ahead),
+                    0);
           Status done = check(g.d->CtxSynchronize(), "both");
           ASSERT_TRUE(done.ok()) << done.error().text() << " case " << id;
           EXPECT_EQ(g.read<uint64_t>(wrong), 0u)

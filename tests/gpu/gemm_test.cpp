@@ -163,9 +163,18 @@ extern "C" __global__ void __launch_bounds__(256, 1)
       OBK_GEMM_TILE(OBK_TYPE, g);
 #endif
       uint16_t* y = outputs + (int64_t)(p % keep) * tokens * n + (int64_t)row * n + column;
-      for (int r = threadIdx.x / 32; r < rows; r += 8)
-        for (int x = threadIdx.x % 32; x < columns; x += 32)
-          y[(int64_t)r * n + x] = NARROW(c[r * c_row + x]);
+      const int packs = (columns & 7) == 0 && (n & 7) == 0 ? columns / 8 : 0;
+      for (int i = threadIdx.x; i < rows * packs; i += 256) { /* as a good epilogue does */
+        const float4* from = (const float4*)(c + i / packs * c_row + i % packs * 8);
+        const float4 u = from[0], v = from[1];
+        uint4 o;
+        o.x = obk::narrow_two<OBK_TYPE == 3>(u.x, u.y), o.y = obk::narrow_two<OBK_TYPE == 3>(u.z, u.w);
+        o.z = obk::narrow_two<OBK_TYPE == 3>(v.x, v.y), o.w = obk::narrow_two<OBK_TYPE == 3>(v.z, v.w);
+        *(uint4*)(y + (int64_t)(i / packs) * n + i % packs * 8) = o;
+      }
+      if (!packs)
+        for (int i = threadIdx.x; i < rows * columns; i += 256)
+          y[(int64_t)(i / columns) * n + i % columns] = NARROW(c[i / columns * c_row + i % columns]);
     }
     if (p + 1 == phases) break;
     barrier.arrive();

@@ -98,7 +98,8 @@ int64_t cuda_gemm_scratch_bytes(const ObkGemm* gemm) {
   }
   if (g.packed) {  // a tile of a known shape: its operands, and a plane of sums behind them
     const int64_t lines = g.panel ? 0 : g.m < 8 ? g.m : round_up(g.m, 8);
-    const int64_t operands = lines * 128 * std::max<int64_t>(chunks_of(g.k), 4), plane = g.m * (round_up(g.n, 16) + 8) * 4;
+    const int64_t operands = lines * 128 * std::max<int64_t>(chunks_of(g.k), 4);
+    const int64_t plane = g.m * (round_up(g.n, 16) + 8) * 4;
     most = std::max(most, std::min<int64_t>(operands + plane, OBK_GEMM_PANEL));
     if (g.m <= 64 && g.n <= columns) most = std::max(most, plane);
   }
@@ -109,19 +110,21 @@ double cuda_gemm_nanos(int32_t type, int64_t m, int64_t n, int64_t k) {
   const double area = static_cast<double>(m) * static_cast<double>(n);
   if (is_half(type)) {
     // Fitted to phases on an H200 (bench/results/h200_gemm_tiles.json), without what a phase costs
-    // whatever it does: the rows of A, which many SMs share; weights, and those that find no place in
-    // the ring before the barrier; what the warps read from shared memory for each 64 of k; the sums'
-    // way out.
-    const double passes = m <= 64 && n <= gemm_pass_columns(m) ? 1 : 2 * std::ceil(m / 64.0) * std::ceil(static_cast<double>(n) / gemm_pass_columns(m));
-    const int64_t rows = m / static_cast<int64_t>(std::ceil(m / 64.0)), columns = std::min<int64_t>(round_up(n, 16), gemm_pass_columns(m));
-    const auto read = [&](int64_t down) {
-      const int64_t across = (columns / 8 + 2 / down - 1) / (2 / down), blocks = (rows + 15) / 16;
-      return m <= 8 ? 256 + across * 256 : (blocks + down - 1) / down * 512 + across * 256;
-    };
-    const double fragments = static_cast<double>(rows > 16 ? std::min(read(1), read(2)) : read(1)) * 8 / 128 / 1.98;
-    const double a = static_cast<double>(m * k) / 512, b = static_cast<double>(round_up(n, 16) * k) / 512;  // KB
-    return 600 + 2 * a + 8 * std::max(a - 96, 0.0) + 12.6 * b + 3 * std::max(b - 96, 0.0) +
-           passes * static_cast<double>(chunks_of(k)) * fragments + 0.35 * area;
+    // whatever it does: the rows of A, which many SMs share; weights, and those that find no place
+    // in the ring before the barrier; what the warps read from shared memory for each 64 of k; the
+    // sums' way out. Larger tiles go over k in passes, twice as slow.
+    const int64_t most = gemm_pass_columns(m), deep = (m + 63) / 64, wide = (n + most - 1) / most;
+    const double passes = deep * wide == 1 ? 1 : 2.0 * static_cast<double>(deep * wide);
+    const int64_t blocks = (std::min<int64_t>(m, 64) + 15) / 16;
+    const int64_t groups = round_up(std::min(n, most), 16) / 8;
+    const int64_t one = blocks * 512 + (groups + 1) / 2 * 256;  // two warps side by side, or below
+    const int64_t two = (blocks + 1) / 2 * 512 + groups * 256;
+    const int64_t bytes = m <= 8 ? one - 256 : blocks > 1 ? std::min(one, two) : one;
+    const double fragments = static_cast<double>(bytes) * 8 / 128 / 1.98;
+    const double a = static_cast<double>(m * k) / 512;  // KB
+    const double b = static_cast<double>(round_up(n, 16) * k) / 512;
+    const double brought = 2 * a + 8 * std::max(a - 96, 0.0) + 12.6 * b + 3 * std::max(b - 96, 0.0);
+    return 600 + brought + passes * static_cast<double>(chunks_of(k)) * fragments + 0.35 * area;
   }
   // On CUDA cores a pass is 64 x 64 whatever it holds: streaming, and the sums.
   const int64_t width = type == kObkF64 ? 8 : 4;

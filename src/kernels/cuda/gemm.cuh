@@ -108,7 +108,8 @@ static __device__ __forceinline__ void gemm_tile(ObkLanes*, const ObkGemm& g) {
     fma_tile<FmaInt>();
 }
 
-/* A tile of a body that knows its shape: S as in gemm_fixed.cuh. Tiles that differ go the long way. */
+/* A tile of a body that knows its shape: S as in gemm_fixed.cuh. Tiles that differ go the long
+ * way. */
 template <int kType, typename S>
 static __device__ __forceinline__ void gemm_tile_of(ObkLanes* w, const ObkGemm& g) {
 #if __CUDA_ARCH__ >= 900

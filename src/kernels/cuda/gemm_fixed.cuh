@@ -215,7 +215,8 @@ struct FixedTile {
     const int row = S::kFew ? min(r, S::kLines - 1)
                             : min(down() * S::kM * 16 + (lane & 15), S::kLines - 1);
     a_at = work + row * 128 + (((step() * 2 + (S::kFew ? half : lane / 16)) ^ (row & 7)) << 4);
-    w_at = ((across() * S::kN + lane / 16) * S::kPage * 8 + r) * 128 + (((step() * 2 + half) ^ r) << 4);
+    w_at = ((across() * S::kN + lane / 16) * S::kPage * 8 + r) * 128 +
+           (((step() * 2 + half) ^ r) << 4);
 #pragma unroll
     for (int m = 0; m < S::kM; ++m)
 #pragma unroll

@@ -1,8 +1,9 @@
 /* kernels/cuda/gemm_mma.cuh — a pass of a 16-bit product by mma.sync.
  *
  * Operands are swapped: columns of C are the 16-row side of mma.sync, rows of C its 8-column side.
- * Each of the four k-steps of 64 has a sum of its own, (0 + 1) + (2 + 3) at the end: warps 0..3 take
- * the steps 0, 1, warps 4..7 the steps 2, 3. Four warps share the rectangle: 16 rows each, then columns. */
+ * Each of the four k-steps of 64 has a sum of its own, (0 + 1) + (2 + 3) at the end: warps 0..3
+ * take the steps 0, 1, warps 4..7 the steps 2, 3. Four warps share the rectangle: 16 rows each,
+ * then columns. */
 #ifndef OBK_GEMM_MMA_CUH
 #define OBK_GEMM_MMA_CUH
 
