@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <functional>
 #include <random>
+#include <sstream>
 
 #include "device.h"
 #include "kernels/cuda/gemm.h"
@@ -520,9 +521,17 @@ TEST(Gemm, CompilesForEveryArchitecture) {
     auto cubin = compile_cubin(kText, architecture, {defined(type)});
     ASSERT_TRUE(cubin.ok()) << architecture << " " << type << "\n" << cubin.error().text();
     EXPECT_EQ(cubin->log.find("C75"), std::string::npos) << cubin->log;
-    for (size_t at = 0; (at = cubin->log.find(" bytes spill stores", at)) != std::string::npos;
-         ++at)
-      EXPECT_EQ(cubin->log.substr(at - 2, 2), " 0") << cubin->log;
+    // No tile spills. The kernel around them may save a few of its registers for the call.
+    bool kernel = false;
+    std::istringstream lines(cubin->log);
+    for (std::string line; std::getline(lines, line);) {
+      if (line.find("Function properties for") != std::string::npos)
+        kernel = line.find("for run_jobs") != std::string::npos;
+      const size_t at = line.find(" bytes spill stores");
+      if (at == std::string::npos) continue;
+      const int bytes = atoi(line.c_str() + line.rfind(' ', at - 1));
+      EXPECT_LE(bytes, kernel ? 64 : 0) << cubin->log;
+    }
   }
 }
 

@@ -89,22 +89,20 @@ static __device__ __forceinline__ void pass_mma(Ring& ring, uint32_t work, const
       if (busy) {
 #pragma unroll(kMostBlocks <= 3 ? 2 : 1)
         for (int b = 0; b < n; ++b) {
-          uint32_t x[2][4], a[2][kMostBlocks][4];
           const uint32_t panel_b = panel + b * stages.block_bytes, weights_b = weights + b * next;
 #pragma unroll
-          for (int t = 0; t < 2; ++t) {
-            load_matrices(x[t], panel_b + (t ? x1 : x0));
+          for (int t = 0; t < 2; ++t) { /* one after the other: two sets of sums leave little room */
+            uint32_t x[4], a[kMostBlocks][4];
+            load_matrices(x, panel_b + (t ? x1 : x0));
 #pragma unroll
             for (int m = 0; m < kMostBlocks; ++m)
-              load_matrices(a[t][m], weights_b + (t ? w1 : w0) + step[m]);
-          }
-#pragma unroll
-          for (int t = 0; t < 2; ++t)
+              load_matrices(a[m], weights_b + (t ? w1 : w0) + step[m]);
 #pragma unroll
             for (int m = 0; m < kMostBlocks; ++m) {
-              mma_16x8x16<kBfloat>(sums[t][m][0], a[t][m], x[t][0], x[t][1]);
-              mma_16x8x16<kBfloat>(sums[t][m][1], a[t][m], x[t][2], x[t][3]);
+              mma_16x8x16<kBfloat>(sums[t][m][0], a[m], x[0], x[1]);
+              mma_16x8x16<kBfloat>(sums[t][m][1], a[m], x[2], x[3]);
             }
+          }
         }
       }
       panel += n * stages.block_bytes, weights += n * next;
