@@ -32,8 +32,8 @@ Result<DeviceSpec> gpu(const std::string& architecture, int sms) {
     spec.vector_bytes = 16;
     spec.barrier = Nanos(known.barrier);
     spec.smallest_task = Nanos(60);
-    // A tile's own rows of a norm cost it more than a phase: MiniLM took 231 us with them in
-    // 31 phases, 183 us without in 43, with the product tiles of that time.
+    // A tile's own rows of a norm cost MiniLM more than the phases that they save, with the product tiles of
+    // the time when it was measured (bench/results/h200_networks.json: 31 phases against 43). To be measured again.
     spec.recomputes = false;
     spec.flops_per_sm = known.flops;
     spec.bytes_per_sm = known.bytes;
