@@ -365,6 +365,15 @@ TEST_P(Contexts, DevicePointersAreUsedInPlaceOnTheCallersStream) {
   ASSERT_FALSE(refused.ok());
   EXPECT_EQ(refused.error().code, Code::kUsage);
   EXPECT_NE(refused.error().message.find("'x'"), std::string::npos) << refused.error().message;
+  std::vector<Memory> odd(2);
+  for (size_t p = 0; p < 2; ++p) {
+    ASSERT_TRUE(odd[p].reserve(static_cast<int64_t>(inputs[0][p].bytes()) + 16, "an input").ok());
+    host[p] = reinterpret_cast<const void*>(odd[p].at() + (p == 0 ? 4 : 0));
+  }
+  refused = (*context)->run_on(host, nowhere, streams[0]);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().code, Code::kUsage);
+  EXPECT_NE(refused.error().message.find("no multiple of 16"), std::string::npos) << refused.error().message;
   for (Handle stream : streams) d.StreamDestroy(stream);
 }
 

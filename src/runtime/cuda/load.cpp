@@ -89,6 +89,7 @@ class CudaContext : public Context {
   bool mono() const { return program().granularity == "mono"; }
   Result<Handle> make_graph(DevicePointer stamps);
   Status reserve_staging();
+  Status packs_fit(std::span<const void* const> inputs, std::span<void* const> outputs);
   Status bind(Handle stream);
   Status launch(Handle stream, Handle graph, DevicePointer stamps);
   Status copies(Handle stream);
@@ -429,6 +430,23 @@ Status CudaContext::failed(Status status) {
   return error;
 }
 
+/// Bodies read and write packs of 16 bytes.
+Status CudaContext::packs_fit(std::span<const void* const> inputs, std::span<void* const> outputs) {
+  const Program& p = program();
+  for (size_t k = 0; k < ports_.size(); ++k) {
+    const bool in = k < inputs.size();
+    const void* pointer = in ? inputs[k] : outputs[k - inputs.size()];
+    const Port& port = in ? p.inputs[k] : p.outputs[k - inputs.size()];
+    const auto address = reinterpret_cast<uintptr_t>(pointer);
+    if (port.type.bytes() == 0 || address % 16 == 0 || !on_device(pointer)) continue;
+    return Error{Code::kUsage, "runtime",
+                 fmt::format("'{}' lies at {:#x} of the GPU's memory, which is no multiple of 16",
+                             port.name, address),
+                 "", "give memory as the driver allocates it, or copy a part of a tensor to such first"};
+  }
+  return ok_status();
+}
+
 Status CudaContext::run(std::span<const void* const> inputs, std::span<void* const> outputs) {
   const Program& p = program();
   CHECK(inputs.size() == p.inputs.size() && outputs.size() == p.outputs.size(),
@@ -436,6 +454,7 @@ Status CudaContext::run(std::span<const void* const> inputs, std::span<void* con
         p.inputs.size(), p.outputs.size());
   if (broken_) return *broken_;
   InContext here(gpu_);
+  TRY_STATUS(packs_fit(inputs, outputs));
   const auto whole = [&]() -> Status {
     for (size_t k = 0; k < ports_.size(); ++k) {
       const bool in = k < inputs.size();
@@ -486,6 +505,7 @@ Status CudaContext::run_on(std::span<const void* const> inputs, std::span<void* 
         p.inputs.size(), p.outputs.size());
   if (broken_) return *broken_;
   InContext here(gpu_);
+  TRY_STATUS(packs_fit(inputs, outputs));
   for (size_t k = 0; k < ports_.size(); ++k) {
     const void* pointer = k < inputs.size() ? inputs[k] : outputs[k - inputs.size()];
     if (!on_device(pointer))
