@@ -135,26 +135,40 @@ def test_flipped_byte_in_a_compiled_file(obelisk, compiled, tmp_path, share):
 
 @pytest.mark.parametrize("sent, seen", [(signal.SIGINT, 130), (signal.SIGTERM, 130), (signal.SIGKILL, -9)])
 def test_interrupted_compile_leaves_no_half_file(program, environment, need, deep, tmp_path, sent, seen):
-    """Signals at growing times until one lands inside the compile; nothing may ever be left."""
+    """Signals at growing times until one lands inside the compile; nothing may be left where the user
+    writes, and nothing in the folder of temporary files: of a killed program by the end of the next."""
     need("compile")
-    exits = []
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    command = [str(program), "compile", str(deep), "-o", str(tmp_path / "deep.obk")]
+    exits, met = [], False
     for delay in (0.05, 0.1, 0.2, 0.4, 0.8):
         for file in tmp_path.glob("*.obk*"):
             file.unlink()
         before = sorted(tmp_path.iterdir())
-        cache = tmp_path.parent / f"{tmp_path.name}-cache-{delay}"
-        process = subprocess.Popen([str(program), "compile", str(deep), "-o", str(tmp_path / "deep.obk")],
-                                   env={**environment, "XDG_CACHE_HOME": str(cache)},
-                                   stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-        time.sleep(delay)
+        variables = {**environment, "TMPDIR": str(temporary),
+                     "XDG_CACHE_HOME": str(tmp_path.parent / f"{tmp_path.name}-cache-{delay}")}
+        process = subprocess.Popen(command, env=variables, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                   stderr=subprocess.PIPE)
+        deadline = time.monotonic() + delay
+        while time.monotonic() < deadline and not (met := met or any(temporary.iterdir())):
+            time.sleep(0.005)
         process.send_signal(sent)
         process.communicate(timeout=120)
         exits.append(process.returncode)
         if process.returncode != 0:
             assert sorted(tmp_path.iterdir()) == before
-        if process.returncode == seen:
+        if sent != signal.SIGKILL:
+            assert not any(temporary.iterdir())
+        if process.returncode == seen and met:
             break
     assert seen in exits, f"exits at growing times: {exits}"
+    assert met, "no signal came while bodies were compiled"
+    deadline = time.monotonic() + 60  # the compilers of a killed program end in their own time
+    while any(temporary.iterdir()) and time.monotonic() < deadline:
+        assert subprocess.run(command, env={**variables, "XDG_CACHE_HOME": str(tmp_path / "empty")},
+                              stdin=subprocess.DEVNULL, capture_output=True, timeout=120).returncode == 0
+    assert not any(temporary.iterdir())
 
 
 def test_killed_while_the_file_is_written(program, environment, tmp_path):

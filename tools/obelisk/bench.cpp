@@ -14,7 +14,7 @@
 #include "base/npy.h"
 #include "base/progress.h"
 #include "peer.h"
-#include "process.h"
+#include "helpers.h"
 #include "runner.h"
 
 namespace obelisk::cli {
@@ -138,32 +138,18 @@ struct Torch : Side {
   }
 };
 
-struct TemporaryFolder {
-  std::string path;
-  TemporaryFolder() {
-    const char* base = getenv("TMPDIR");
-    std::string pattern = std::string(base && *base ? base : "/tmp") + "/obelisk-XXXXXX";
-    if (mkdtemp(pattern.data())) path = pattern;
-  }
-  ~TemporaryFolder() {
-    std::error_code ignored;
-    if (!path.empty()) fs::remove_all(path, ignored);
-  }
-};
-
 Result<std::unique_ptr<Side>> start_onnxruntime(const Flags& flags, const Source& source, const Runner& runner,
                                                 const std::vector<Tensor>& in) {
   const std::string python = find_python();
   if (python.empty())
     return Error{Code::kUsage, "cli", "no Python for ONNX Runtime was found", "", "scripts/setup.sh, or OBELISK_PYTHON=PATH"};
-  const TemporaryFolder folder;
-  if (folder.path.empty()) return Error{Code::kUsage, "cli", "no temporary folder can be made", "", "set TMPDIR to a folder that can be written"};
-  TRY(const std::string model, peer_model(flags, source, runner, folder.path));
+  TRY(const TemporaryFolder folder, TemporaryFolder::create());
+  TRY(const std::string model, peer_model(flags, source, runner, folder.path()));
   NamedTensors arrays = source.given;  // also those that became constants
   for (size_t k = 0; k < in.size(); ++k) arrays[runner.inputs[k].name] = in[k];
   Json inputs = Json::array();
   for (const auto& [name, tensor] : arrays) {
-    const std::string file = fmt::format("{}/{}.npy", folder.path, inputs.size());
+    const std::string file = fmt::format("{}/{}.npy", folder.path(), inputs.size());
     TRY_STATUS(write_npy(file, tensor));
     inputs.push_back({{"name", name}, {"type", std::string(to_string(tensor.type().dtype))}, {"file", file}});
   }

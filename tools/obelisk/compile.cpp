@@ -3,7 +3,7 @@
 #include <filesystem>
 
 #include "base/progress.h"
-#include "process.h"
+#include "helpers.h"
 #include "source.h"
 
 namespace obelisk::cli {

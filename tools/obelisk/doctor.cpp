@@ -6,7 +6,7 @@
 #include <sstream>
 
 #include "flags.h"
-#include "process.h"
+#include "helpers.h"
 
 namespace obelisk::cli {
 namespace {

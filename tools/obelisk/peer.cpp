@@ -1,11 +1,9 @@
 #include "peer.h"
 
-#include <stdlib.h>
-
 #include <filesystem>
 
 #include "base/npy.h"
-#include "process.h"
+#include "helpers.h"
 
 namespace obelisk::cli {
 namespace {
@@ -13,15 +11,6 @@ namespace {
 namespace fs = std::filesystem;
 
 Error usage(std::string message, std::string hint) { return Error{Code::kUsage, "cli", std::move(message), "", std::move(hint)}; }
-
-struct PrivateFolder {
-  std::string path = (fs::temp_directory_path() / "obelisk-XXXXXX").string();
-  bool made = mkdtemp(path.data()) != nullptr;
-  ~PrivateFolder() {
-    std::error_code ignored;
-    if (made) fs::remove_all(path, ignored);
-  }
-};
 
 }  // namespace
 
@@ -36,19 +25,18 @@ Result<std::string> peer_model(const Flags& flags, const Source& source, const R
 Result<std::vector<Tensor>> peer_answers(const Flags& flags, const Source& source, const Runner& runner, const std::vector<Tensor>& inputs) {
   const std::string python = find_python();
   if (python.empty()) return usage("no Python for ONNX Runtime was found", "scripts/setup.sh, or OBELISK_PYTHON=PATH");
-  const PrivateFolder folder;
-  if (!folder.made) return usage("no temporary folder can be made", "set TMPDIR to a folder that can be written");
-  TRY(const std::string model, peer_model(flags, source, runner, folder.path));
+  TRY(const TemporaryFolder folder, TemporaryFolder::create());
+  TRY(const std::string model, peer_model(flags, source, runner, folder.path()));
   NamedTensors arrays = source.given;  // also those that became constants
   for (size_t k = 0; k < inputs.size(); ++k) arrays[runner.inputs[k].name] = inputs[k];
-  TRY_STATUS(write_npz(folder.path + "/inputs.npz", arrays));
-  TRY(Process process, Process::start({python, find_script("answers_onnxruntime.py"), model, folder.path}));
+  TRY_STATUS(write_npz(folder.path() + "/inputs.npz", arrays));
+  TRY(Process process, Process::start({python, find_script("answers_onnxruntime.py"), model, folder.path()}));
   const std::string said = process.read_all();
   if (process.wait() != 0) return usage("ONNX Runtime gave no answer: " + said.substr(0, said.find('\n')), "obelisk doctor");
   std::vector<Tensor> out;
   for (size_t k = 0; k < runner.outputs.size(); ++k) {
     const runtime::Port& port = runner.outputs[k];
-    TRY(Tensor tensor, read_npy(fmt::format("{}/{}.npy", folder.path, k), port.type.dtype));
+    TRY(Tensor tensor, read_npy(fmt::format("{}/{}.npy", folder.path(), k), port.type.dtype));
     if (tensor.shape() != port.type.shape)
       return Error{Code::kAccuracy, "cli", fmt::format("output '{}' is {} here, {} in ONNX Runtime", port.name, to_string(port.type.shape), to_string(tensor.shape()))};
     // A copy: the mapped file goes with the folder.

@@ -2,12 +2,10 @@
 
 #include <dlfcn.h>
 #include <fcntl.h>
-#include <spawn.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -17,10 +15,9 @@
 #include <set>
 #include <thread>
 
+#include "base/process.h"
 #include "kernels/kernels.h"
 #include "runtime/cpu/dialect_files.h"
-
-extern char** environ;
 
 namespace obelisk::runtime {
 namespace {
@@ -30,56 +27,6 @@ namespace fs = std::filesystem;
 Error build_error(std::string message, std::string hint = "") {
   return Error{Code::kBuild, "runtime", std::move(message), "", std::move(hint)};
 }
-
-bool is_program(const std::string& path) { return !path.empty() && access(path.c_str(), X_OK) == 0 && fs::is_regular_file(path); }
-
-/// The first `name` on the PATH that can be run, or nothing.
-std::string on_path(const std::string& name) {
-  if (name.find('/') != std::string::npos) return is_program(name) ? name : "";
-  const char* path = getenv("PATH");
-  std::string rest = path ? path : "/usr/local/bin:/usr/bin:/bin";
-  size_t at = 0;
-  while (at <= rest.size()) {
-    const size_t colon = std::min(rest.find(':', at), rest.size());
-    const std::string candidate = rest.substr(at, colon - at) + "/" + name;
-    if (is_program(candidate)) return candidate;
-    at = colon + 1;
-  }
-  return "";
-}
-
-/// Runs a program without a shell; standard output and error go to a file. Returns the exit status, 127 when it cannot start.
-int run_program(const std::vector<std::string>& words, const std::string& log) {
-  std::vector<char*> argv;
-  for (const std::string& word : words) argv.push_back(const_cast<char*>(word.c_str()));
-  argv.push_back(nullptr);
-  posix_spawn_file_actions_t actions;
-  posix_spawn_file_actions_init(&actions);
-  posix_spawn_file_actions_addopen(&actions, 0, "/dev/null", O_RDONLY, 0);
-  posix_spawn_file_actions_addopen(&actions, 1, log.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
-  posix_spawn_file_actions_adddup2(&actions, 1, 2);
-  pid_t pid = 0;
-  const int failed = posix_spawn(&pid, argv[0], &actions, nullptr, argv.data(), environ);
-  posix_spawn_file_actions_destroy(&actions);
-  if (failed) return 127;
-  int status = 0;
-  while (waitpid(pid, &status, 0) < 0 && errno == EINTR) {}
-  return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-}
-
-/// A private folder that disappears with its contents.
-struct TemporaryFolder {
-  std::string path;
-  TemporaryFolder() {
-    const char* base = getenv("TMPDIR");
-    std::string pattern = std::string(base && *base ? base : "/tmp") + "/obelisk-XXXXXX";
-    if (mkdtemp(pattern.data())) path = pattern;
-  }
-  ~TemporaryFolder() {
-    std::error_code ignored;
-    if (!path.empty()) fs::remove_all(path, ignored);
-  }
-};
 
 const std::vector<std::string> kFlags = {"-std=c++17", "-O3", "-march=native", "-fPIC", "-shared", "-fopenmp-simd", "-fno-math-errno",
                                          "-fno-trapping-math", "-fwrapv", "-fno-exceptions", "-fno-rtti", "-w", "-nostartfiles",
@@ -120,18 +67,18 @@ std::string first_lines(const std::string& path, int count) {
 
 Result<std::string> find_compiler(const std::string& wanted) {
   if (!wanted.empty()) {
-    const std::string found = on_path(wanted);
+    const std::string found = find_program(wanted);
     if (found.empty()) return Error{Code::kUsage, "runtime", fmt::format("the compiler '{}' cannot be run", wanted), "", "give the path of g++ or clang++"};
     return found;
   }
   for (const char* variable : {"OBELISK_CXX", "CXX"}) {
     const char* value = getenv(variable);
     if (!value || !*value) continue;
-    const std::string found = on_path(value);
+    const std::string found = find_program(value);
     if (!found.empty()) return found;
   }
   for (const char* name : {"g++", "clang++", "c++"}) {
-    const std::string found = on_path(name);
+    const std::string found = find_program(name);
     if (!found.empty()) return found;
   }
   return Error{Code::kUsage, "runtime", "no C++ compiler was found on the PATH", "", "install g++, or run with --target reference"};
@@ -234,10 +181,9 @@ Result<std::vector<std::unique_ptr<Object>>> build_objects(const std::vector<cod
       cache.clear();
     }
   }
-  TemporaryFolder folder;
-  if (folder.path.empty()) return build_error("no temporary folder can be made", "set TMPDIR to a folder that can be written");
+  TRY(const TemporaryFolder folder, TemporaryFolder::create());
   for (int k = 0; k < kDialectFileCount; ++k)
-    TRY_STATUS(write_file(folder.path + "/" + kDialectFiles[k].name, kDialectFiles[k].text));
+    TRY_STATUS(write_file(folder.path() + "/" + kDialectFiles[k].name, kDialectFiles[k].text));
 
   std::atomic<size_t> next{0};
   std::atomic<int> done{0};
@@ -264,13 +210,13 @@ Result<std::vector<std::unique_ptr<Object>>> build_objects(const std::vector<cod
         ::unlink(kept.c_str());  // a broken entry is made again
       }
       // The compiler writes the source's name into the object: the hash, so that a body's machine code is always the same bytes.
-      const std::string stem = folder.path + "/" + to_string(bodies[b].hash);
+      const std::string stem = folder.path() + "/" + to_string(bodies[b].hash);
       auto compile = [&]() -> Status {
         TRY_STATUS(write_file(stem + ".cpp", bodies[b].text));
         std::vector<std::string> words = {compiler};
         words.insert(words.end(), kFlags.begin(), kFlags.end());
-        words.insert(words.end(), {"-iquote", folder.path, stem + ".cpp", "-o", stem + ".so", "-lm"});
-        const int status = run_program(words, stem + ".log");
+        words.insert(words.end(), {"-iquote", folder.path(), stem + ".cpp", "-o", stem + ".so", "-lm"});
+        const int status = run_program(words, stem + ".log", folder);
         if (status != 0) {
           return build_error(fmt::format("{} ended with {} on a generated body ({}):{}", compiler, status, bodies[b].label,
                                          first_lines(stem + ".log", 6)),

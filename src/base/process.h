@@ -1,4 +1,4 @@
-/// obelisk/process.h — a helper program beside ours: started without a shell, spoken to in lines.
+/// base/process.h — other programs: found on the PATH, started without a shell, spoken to in lines.
 #pragma once
 
 #include <sys/types.h>
@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
-#include "base/result.h"
+#include "base/temporary_folder.h"
 
-namespace obelisk::cli {
+namespace obelisk {
 
 /// A child with pipes at its standard input and output; its standard error is ours, or nowhere.
 /// Destroying it closes the pipes, which is how helpers are told to end, and waits for it.
@@ -33,13 +33,16 @@ class Process {
   std::string rest_;  // read, but not yet given out
 };
 
-/// A program on the PATH, in /usr/local/cuda/bin or beside our helpers' Python; or empty.
-std::string find_tool(const std::string& name);
+/// Runs a program to its end: no input, all that it says in the file `log`. Its own temporary files
+/// lie in `folder`, which stays until it has ended, even when we are killed.
+/// Returns the exit status, 127 when it cannot start, 128 + N when signal N ended it.
+int run_program(const std::vector<std::string>& words, const std::string& log,
+                const TemporaryFolder& folder);
 
-/// One of our helper scripts: beside the program (a packed folder), or in the checkout that it was built from.
-std::string find_script(const std::string& name);
+/// The folders of $PATH, with colons between.
+std::string search_path();
 
-/// The Python that has our helpers' packages: $OBELISK_PYTHON, .venv beside the sources, python3 on the PATH; or empty.
-std::string find_python();
+/// The first `name` in those folders that can be run (a name with a slash is a path); or empty.
+std::string find_program(const std::string& name, const std::string& folders = search_path());
 
-}  // namespace obelisk::cli
+}  // namespace obelisk
