@@ -393,7 +393,18 @@ void set_double_saturating(void* data, DType dtype, int64_t index, double value)
   store_narrow_float(data, dtype, index, value, true);
 }
 
-uint16_t f32_to_f16(float value) { return static_cast<uint16_t>(encode(value, kF16, false)); }
+uint16_t f32_to_f16(float value) {
+  const uint32_t word = std::bit_cast<uint32_t>(value);
+  const uint32_t sign = word >> 16 & 0x8000u, magnitude = word & 0x7fffffffu;
+  if (magnitude > 0x7f800000u) return static_cast<uint16_t>(sign | 0x7e00u);  // NaN
+  if (magnitude >= 0x477ff000u) return static_cast<uint16_t>(sign | 0x7c00u);  // 65520 and more
+  if (magnitude < 0x38800000u) {  // subnormal: the sum's low bits are the rounded digits
+    const float shifted = std::bit_cast<float>(magnitude) + 0.5f;
+    return static_cast<uint16_t>(sign | (std::bit_cast<uint32_t>(shifted) - 0x3f000000u));
+  }
+  const uint32_t rounded = magnitude + 0xfffu + (magnitude >> 13 & 1u);
+  return static_cast<uint16_t>(sign | ((rounded >> 13) - (112u << 10)));
+}
 
 float f16_to_f32(uint16_t value) {
   const uint32_t sign = (value & 0x8000u) << 16, magnitude = value & 0x7fffu;

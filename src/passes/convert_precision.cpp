@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <map>
 
+#include "base/parallel.h"
 #include "passes/precision_rules.h"
 #include "passes/rewrite.h"
 
@@ -43,12 +45,16 @@ Tensor converted(const Tensor& from, DType to, double limit) {
     const char* x = from.as<char>();  // floats where a file has them: not aligned
     const auto most = static_cast<float>(limit);
     uint16_t* y = made.as_mutable<uint16_t>();
-    for (int64_t k = 0; k < count; ++k) {
-      float value;
-      std::memcpy(&value, x + k * 4, 4);
-      if (std::isfinite(value)) value = std::clamp(value, -most, most);
-      y[k] = to == DType::f16 ? f32_to_f16(value) : f32_to_bf16(value);
-    }
+    constexpr int64_t kPart = 1 << 20;
+    for_each_on_all_cores(static_cast<size_t>((count + kPart - 1) / kPart), [&](size_t part) {
+      const int64_t begin = static_cast<int64_t>(part) * kPart;
+      for (int64_t k = begin; k < std::min(count, begin + kPart); ++k) {
+        float value;
+        std::memcpy(&value, x + k * 4, 4);
+        if (std::isfinite(value)) value = std::clamp(value, -most, most);
+        y[k] = to == DType::f16 ? f32_to_f16(value) : f32_to_bf16(value);
+      }
+    });
     return made;
   }
   for (int64_t k = 0; k < count; ++k) {
@@ -60,7 +66,19 @@ Tensor converted(const Tensor& from, DType to, double limit) {
 
 bool holds_huge(const Tensor& tensor, DType dtype) {
   const double most = largest(dtype);
-  for (int64_t k = 0; k < tensor.count(); ++k) {
+  const int64_t count = tensor.count();
+  if (tensor.dtype() == DType::f32) {
+    const char* x = tensor.as<char>();  // floats where a file has them: not aligned
+    bool huge = false;
+    for (int64_t k = 0; k < count; ++k) {
+      float value;
+      std::memcpy(&value, x + k * 4, 4);
+      value = std::fabs(value);
+      huge |= value > static_cast<float>(most) && value <= std::numeric_limits<float>::max();
+    }
+    return huge;
+  }
+  for (int64_t k = 0; k < count; ++k) {
     const double value = std::fabs(tensor.get_double(k));
     if (value > most && std::isfinite(value)) return true;
   }

@@ -179,8 +179,7 @@ std::map<Hash, int> told_by_packings(const Program& program, const graph::Weight
     if (fresh) can->second = can_unpack(*tiles, packing.recipe, packing.type);
     if (!can->second) continue;
     const Tensor& packed = program.weights[packing.weight];
-    const bool same_type = packing.type.dtype == DType::f32 || packing.type.dtype == DType::f64;
-    const bool exact = same_type && !packing.source.empty();  // else a NaN's payload may have got lost
+    const bool exact = packs_bits(*tiles, packing.recipe, packing.type) && !packing.source.empty();  // else a NaN's payload may have got lost
     const Tensor source = exact ? packing.source : unpack(*tiles, packing.recipe, packing.type, packed);
     const auto hashed = hashes.find({source.data(), source.bytes()});
     const Hash hash = hashed != hashes.end() ? hashed->second : hash_bytes(source.data(), source.bytes());

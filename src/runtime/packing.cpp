@@ -2,6 +2,10 @@
 
 #include <string.h>
 
+#include <algorithm>
+
+#include "base/parallel.h"
+
 namespace obelisk::runtime {
 namespace {
 
@@ -49,6 +53,16 @@ std::optional<DType> packed_dtype(const TileLibrary& tiles, const PackRecipe& r,
   return bytes == 4 ? std::optional(DType::f32) : std::nullopt;
 }
 
+/// A range of many elements, in parts, on all cores.
+template <typename Part>
+void for_each_part(int64_t count, const Part& part) {
+  constexpr int64_t kPart = 1 << 20;
+  for_each_on_all_cores(static_cast<size_t>((count + kPart - 1) / kPart), [&](size_t k) {
+    const auto begin = static_cast<int64_t>(k) * kPart;
+    part(begin, std::min(count, begin + kPart));
+  });
+}
+
 /// For each packed element the number of its source plus one; 0 for padding. Numbers are packed digit by digit, each digit an integer that
 /// the element type holds exactly.
 std::vector<uint32_t> places(const TileLibrary& tiles, const PackRecipe& recipe, const Type& source) {
@@ -60,18 +74,31 @@ std::vector<uint32_t> places(const TileLibrary& tiles, const PackRecipe& recipe,
   for (int shift = 0; int64_t{1} << shift <= count; shift += width) {
     void* digit = digits.mutable_data();
     const auto digit_of = [&](int64_t k) { return (k + 1) >> shift & ((int64_t{1} << width) - 1); };
-    if (source.dtype == DType::f32) {  // the usual type, without asking for the type of each element
-      for (int64_t k = 0; k < count; ++k) static_cast<float*>(digit)[k] = static_cast<float>(digit_of(k));
-    } else {
-      for (int64_t k = 0; k < count; ++k) set_double(digit, source.dtype, k, static_cast<double>(digit_of(k)));
-    }
+    // The usual types without asking for the type of each element.
+    for_each_part(count, [&](int64_t begin, int64_t end) {
+      for (int64_t k = begin; k < end; ++k) {
+        const auto value = static_cast<double>(digit_of(k));
+        switch (source.dtype) {
+          case DType::f32: static_cast<float*>(digit)[k] = static_cast<float>(value); break;
+          case DType::f16: static_cast<uint16_t*>(digit)[k] = f32_to_f16(static_cast<float>(value)); break;
+          case DType::bf16: static_cast<uint16_t*>(digit)[k] = f32_to_bf16(static_cast<float>(value)); break;
+          default: set_double(digit, source.dtype, k, value);
+        }
+      }
+    });
     pack_into(tiles, recipe, digits, to.as_mutable<char>());
-    if (packed == DType::f32) {
-      for (size_t k = 0; k < out.size(); ++k) out[k] += static_cast<uint32_t>(to.as<float>()[k]) << shift;
-    } else {
-      for (size_t k = 0; k < out.size(); ++k)
-        out[k] += static_cast<uint32_t>(static_cast<int64_t>(get_double(to.data(), packed, static_cast<int64_t>(k))) << shift);
-    }
+    for_each_part(static_cast<int64_t>(out.size()), [&](int64_t begin, int64_t end) {
+      for (int64_t k = begin; k < end; ++k) {
+        double value;
+        switch (packed) {
+          case DType::f32: value = to.as<float>()[k]; break;
+          case DType::f16: value = f16_to_f32(to.as<uint16_t>()[k]); break;
+          case DType::bf16: value = bf16_to_f32(to.as<uint16_t>()[k]); break;
+          default: value = get_double(to.data(), packed, k);
+        }
+        out[static_cast<size_t>(k)] += static_cast<uint32_t>(static_cast<int64_t>(value) << shift);
+      }
+    });
   }
   return out;
 }
@@ -127,6 +154,10 @@ bool can_unpack(const TileLibrary& tiles, const PackRecipe& recipe, const Type& 
     seen[place - 1] = true, ++found;
   }
   return found == source.count();
+}
+
+bool packs_bits(const TileLibrary& tiles, const PackRecipe& recipe, const Type& source) {
+  return packed_dtype(tiles, recipe, source.dtype) == source.dtype;
 }
 
 Tensor unpack(const TileLibrary& tiles, const PackRecipe& recipe, const Type& source, const Tensor& packed) {

@@ -22,6 +22,8 @@ std::optional<int64_t> packed_bytes(const kernels::TileLibrary& tiles, const Pac
 /// Whether every element of the source is in the packed weight, so that unpack() finds it. A NaN's payload may be lost where the packed
 /// elements are wider.
 bool can_unpack(const kernels::TileLibrary& tiles, const PackRecipe& recipe, const Type& source);
+/// Whether packed elements are the source's, bit for bit.
+bool packs_bits(const kernels::TileLibrary& tiles, const PackRecipe& recipe, const Type& source);
 Tensor unpack(const kernels::TileLibrary& tiles, const PackRecipe& recipe, const Type& source, const Tensor& packed);
 
 }  // namespace obelisk::runtime

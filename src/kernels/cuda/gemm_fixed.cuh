@@ -43,7 +43,7 @@ struct FixedShape {
                                 (kPanel ? kK % 64 == 0
                                         : kK % 8 == 0 && (kPitchA % 8 == 0 || kRows == 1));
   static constexpr int kChunks = (kK + 63) / 64, kGroups = (kColumns + 15) / 16 * 2;
-  static constexpr int kPage = 24 / kGroups;               /* chunks of a page of weights */
+  static constexpr int kPage = kGroups < 24 ? 24 / kGroups : 1; /* chunks of a page of weights */
   static constexpr int kPages = fixed_parts(kChunks, kPage);
   /* Lines of A in shared memory, and the threads' way over them: kStep chunks in one go. */
   static constexpr bool kFew = kRows <= 8;
