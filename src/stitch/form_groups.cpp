@@ -137,6 +137,29 @@ class Former {
     return false;
   }
 
+  /// The producer that runs latest comes first: a node that joined another would make that one wait too, and a shortcut's convolution
+  /// would run after the branch that it runs beside.
+  void deepest_first(std::vector<int>& candidates) const {
+    if (candidates.size() < 2) return;
+    std::map<int, int> depth;  // of drafts: the longest chain before each
+    for (int candidate : candidates) {
+      std::vector<int> stack{candidate};
+      while (!stack.empty()) {
+        const int g = stack.back();
+        int longest = 0;
+        bool ready = true;
+        for (int before : out_.drafts[g].after) {
+          if (before == g) continue;
+          auto known = depth.find(before);
+          if (known != depth.end()) longest = std::max(longest, known->second + 1);
+          else stack.push_back(before), ready = false;
+        }
+        if (ready) depth[g] = longest, stack.pop_back();
+      }
+    }
+    std::stable_sort(candidates.begin(), candidates.end(), [&](int a, int b) { return depth[a] > depth[b]; });
+  }
+
   // ---- beginning groups --------------------------------------------------------------------------------------------
 
   /// An op without a loop form: a hand-written block, or, where none is, the reference.
@@ -221,6 +244,7 @@ class Former {
       for (int group : groups_behind(read.value))
         if (std::find(candidates.begin(), candidates.end(), group) == candidates.end()) candidates.push_back(group);
     std::sort(candidates.rbegin(), candidates.rend());
+    deepest_first(candidates);
     std::vector<std::string> reasons;
     if (options_.stitch) {
       for (int candidate : candidates) {

@@ -46,5 +46,23 @@ TEST(Tiles, AProductOfAFewNanosecondsIsOneTask) {
   EXPECT_EQ(scheduled(product(4, 8, 32), 2).task_count(), 1);
 }
 
+// A sum joins the branch that ends last, whichever was written last: the other runs beside that branch's beginning.
+TEST(Waves, AShortcutRunsBesideTheBranchThatItJoins) {
+  const std::string text = R"(graph "g" {
+  in %0 "x": f32[64,64]
+  in %1 "a": f32[64,64]
+  in %2 "b": f32[64,64]
+  in %3 "c": f32[64,64]
+  %4: f32[64,64] = MatMul(%0, %1)
+  %5: f32[64,64] = MatMul(%4, %2)
+  %6: f32[64,64] = MatMul(%0, %3)
+  %7: f32[64,64] = Add(%5, %6)
+  out %7 "y"
+})";
+  const TaskGraph tasks = scheduled(text, 2);
+  EXPECT_EQ(tasks.works.size(), 3u);
+  EXPECT_EQ(tasks.waves, 2);
+}
+
 }  // namespace
 }  // namespace obelisk::schedule
