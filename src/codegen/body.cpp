@@ -634,8 +634,10 @@ class BodyEmitter {
     const bool grouped = c.shape.groups > 1 && !c.depthwise;
     const std::string type = tile_type(c.type);
     std::string text = "  {\n";
-    text += fmt::format("    const int64_t wide = {0}, pixels = {1};\n    const int64_t image = t->r0 / pixels, group = t->c0 / {2};\n", param(c.out_width),
-                        param(c.out_width * c.out_height), param(grouped ? c.shape.group_outputs : c.shape.outputs));
+    // A GPU divides 32 bits in a few instructions.
+    const char* index = tiles_.vectors && nest_.row_count() < INT32_MAX && nest_.column_count() < INT32_MAX ? "int" : "int64_t";
+    text += fmt::format("    const {3} wide = {0}, pixels = {1};\n    const {3} image = ({3})t->r0 / pixels, group = ({3})t->c0 / ({3}){2};\n", param(c.out_width),
+                        param(c.out_width * c.out_height), param(grouped ? c.shape.group_outputs : c.shape.outputs), index);
     text += fmt::format("    ObkConv g = {{}};\n    g.type = {};\n", type);
     text += fmt::format("    g.depthwise = {};\n", c.depthwise ? 1 : 0);
     auto set = [&](std::string_view field, int64_t value) { text += fmt::format("    g.{} = {};\n", field, param(value)); };
@@ -644,8 +646,8 @@ class BodyEmitter {
     set("dilation_h", c.dilation_h), set("dilation_w", c.dilation_w), set("pad_top", c.pad_top), set("pad_left", c.pad_left);
     set("out_width", c.out_width), set("out_channels", c.depthwise ? c.shape.outputs : c.shape.group_outputs);
     set("multiplier", c.depthwise ? c.shape.group_outputs : 1), set("x_row", x_row), set("x_pixel", x_pixel);
-    text += "    g.row = (t->r0 - image * pixels) / wide;\n    g.column = (t->r0 - image * pixels) - g.row * wide;\n";
-    text += "    g.pixels = t->r1 - t->r0;\n    g.rows = g.pixels / wide;\n";
+    text += fmt::format("    const {0} first = ({0})t->r0 - image * pixels, top = first / wide;\n    g.row = top;\n    g.column = first - top * wide;\n", index);
+    text += fmt::format("    g.pixels = t->r1 - t->r0;\n    g.rows = ({})g.pixels / wide;\n", index);
     text += fmt::format("    g.channel = t->c0 - group * {};\n    g.channels = t->c1 - t->c0;\n", param(grouped ? c.shape.group_outputs : c.shape.outputs));
     text += fmt::format("    g.x = (const {}*)x[{}] + {} + image * {} + group * {};\n", storage_name(c.type), x, param(in.offset), param(in.strides[0]), param(c.shape.group_inputs));
     const int64_t packed = c.depthwise ? 0 : tiles_.conv_packed_bytes(static_cast<int32_t>(c.type), c.shape.group_outputs, c.shape.group_inputs, c.kernel_h, c.kernel_w);
@@ -671,8 +673,14 @@ class BodyEmitter {
     shape.out_width = c.out_width, shape.out_channels = c.depthwise ? c.shape.outputs : c.shape.group_outputs;
     shape.multiplier = c.depthwise ? c.shape.group_outputs : 1, shape.x_row = x_row, shape.x_pixel = x_pixel;
     const int64_t wide = std::max<int64_t>(c.out_width, 1), pixels = c.out_height * wide;
+    // What such a tile asks for and the compiler knows: whole blocks of channels, X and its images where 16 bytes begin, weights that
+    // are fetched ahead.
+    const int64_t outputs = grouped ? c.shape.group_outputs : c.shape.outputs, size = byte_size(c.type, 1);
+    const bool sure = !direct_ && outputs % work_.tile_columns == 0 && graph_.value(c.w).is_constant() && in.offset * size % 16 == 0 &&
+                      (nest_.row_count() == c.out_width * c.out_height || in.strides[0] * size % 16 == 0) &&
+                      (!grouped || c.shape.group_inputs * size % 16 == 0);
     if (tiles_.vectors && !c.depthwise && x_row < INT32_MAX && x_pixel < INT32_MAX)  // shapes as constants of device code
-      text += fmt::format("    OBK_CONV_TILE_OF({}, g, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {});\n  }}\n", type, shape.in_channels,
+      text += fmt::format("    OBK_CONV_TILE_OF({}, g, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {});\n  }}\n", type, sure, shape.in_channels,
                           c.height, c.width, c.kernel_h, c.kernel_w, c.stride_h, c.stride_w, c.dilation_h, c.dilation_w, c.pad_top, c.pad_left, c.out_width,
                           x_row, x_pixel, work_.tile_rows, work_.tile_columns);
     else

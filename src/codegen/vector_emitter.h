@@ -195,7 +195,7 @@ class VectorEmitter {
     return lanes;
   }
   /// Across: threads that share the columns of a row, by their number alone.
-  int64_t slices() const { return columns_ >= 64 ? 8 : 1; }
+  int64_t slices() const { return columns_ >= 32 ? 8 : 1; }
   /// Columns that a task spans at most.
   int64_t wide() const { return std::min(job_.tile_columns, columns_); }
 

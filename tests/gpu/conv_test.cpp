@@ -20,7 +20,7 @@ constexpr const char* kText = R"cu(
  * where it belongs. Shared memory: the ring, Y, the tile's scratch. */
 struct Job {
   ObkConv g;
-  int64_t all_pixels, tile_pixels, tile_channels, y_bytes, direct, half, pages;
+  int64_t all_pixels, tile_pixels, tile_channels, y_bytes, direct, half, pages, fixed;
 };
 static __device__ __forceinline__ int ring_bytes(const Job& job) {
   return ((int)job.pages * (obk::WeightPages::kPageBytes + obk::Ring::kBarBytes) + 127) & ~127;
@@ -61,7 +61,12 @@ static __device__ __forceinline__ void one(const Job& job, int tile, char* share
   if (kDepthwise)
     OBK_DEPTHWISE_TILE(kType, t);
   else
-    OBK_CONV_TILE(kType, t);
+    switch (job.fixed) {
+#ifdef OBK_CASES
+      OBK_CASES
+#endif
+      default: OBK_CONV_TILE(kType, t);
+    }
   if (job.direct) return;
   if (job.half && channels % 4 == 0 && job.g.y_row == wide * job.g.y_pixel) {
     const int quarter = channels / 4;
@@ -118,7 +123,7 @@ ENTRY(depthwise, OBK_TYPE, true)
 
 struct Job {
   ObkConv g;
-  int64_t all_pixels, tile_pixels, tile_channels, y_bytes, direct, half, pages;
+  int64_t all_pixels, tile_pixels, tile_channels, y_bytes, direct, half, pages, fixed;
 };
 
 struct Case {
@@ -340,6 +345,67 @@ TEST_P(Conv, EqualsTheDefinition) {
 }
 INSTANTIATE_TEST_SUITE_P(Types, Conv, testing::Values("f32", "f16", "bf16"),
                          [](const auto& info) { return std::string(info.param); });
+
+// A tile whose shape stands in the text gives the bits of the tile of any shape, which the test above compares with the
+// definition: called and inlined, sure of its operands or not.
+class ConvFixed : public testing::TestWithParam<std::tuple<int, bool>> {};
+
+TEST_P(ConvFixed, HasTheBitsOfAnyShape) {
+  const struct {
+    Case c;
+    int64_t pixels, channels;
+  } cases[] = {
+      {{56, 56, 64, 64, 3, 3, 1, 1, 1, 1, 1, 1, 1, 1}, 48, 32},
+      {{28, 28, 128, 128, 3, 3, 1, 1, 1, 1, 1, 1, 1, 1}, 28, 64},
+      {{14, 14, 256, 64, 3, 3, 1, 1, 1, 1, 1, 1, 1, 1}, 28, 16},
+      {{7, 7, 512, 48, 3, 3, 1, 1, 1, 1, 1, 1, 1, 1}, 14, 48},
+      {{28, 28, 64, 128, 3, 3, 2, 2, 1, 1, 1, 1, 1, 1}, 64, 64},
+      {{28, 28, 64, 128, 1, 1, 2, 2}, 14, 32},
+      {{14, 14, 24, 64, 5, 5, 1, 1, 1, 1, 2, 2, 2, 2}, 42, 16},
+      {{12, 12, 16, 48, 3, 3, 1, 1, 1, 1, 1, 1, 1, 1}, 36, 48},
+      {{13, 15, 40, 32, 3, 5, 1, 2, 2, 3, 2, 6, 2, 6}, 20, 32},
+      {{8, 60, 208, 96, 1, 7, 1, 1, 1, 1, 0, 3, 0, 3}, 20, 48},
+      {{32, 32, 3, 64, 7, 7, 2, 2, 1, 1, 3, 3, 3, 3}, 96, 64},
+      {{21, 24, 4, 32, 3, 3, 2, 2}, 33, 32},
+      {{8, 10, 3, 80, 3, 3, 1, 1, 1, 1, 1, 1, 1, 1}, 40, 64},
+      {{8, 9, 64, 80, 3, 3, 1, 1, 1, 1, 1, 1, 1, 1}, 36, 64},
+  };
+  const auto dtype = static_cast<DType>(std::get<0>(GetParam()));
+  std::string list = "OBK_CASES=";
+  for (size_t k = 0; k < std::size(cases); ++k) {
+    const auto& [c, pixels, channels] = cases[k];
+    list += fmt::format(
+        " case {}: OBK_CONV_TILE_OF(kType, t, {}, {},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{}); break;",
+        k + 1, c.out % channels == 0, c.in, c.height, c.width, c.kernel_h, c.kernel_w, c.stride_h,
+        c.stride_w, c.dilation_h, c.dilation_w, c.top, c.left, c.out_width(), c.width * c.in, c.in,
+        pixels, channels);
+  }
+  OPEN(g, kText, define_of(dtype), list, "OBK_RING=1",
+       std::get<1>(GetParam()) ? "OBK_INLINE_BODIES=1" : "OBK_ANY=1", "OBK_WATCHDOG=4000000000LL");
+  std::mt19937 random(7);
+  int tiles = 0;
+  for (size_t k = 0; k < std::size(cases); ++k) {
+    SCOPED_TRACE(fmt::format("case {}", k));
+    const auto& [c, pixels, channels] = cases[k];
+    Layer layer(g, c, dtype, random);
+    std::vector<float> first;
+    for (const bool fixed : {false, true}) {
+      std::vector<float> y(static_cast<size_t>(layer.y_count), -7.0f);
+      g.d->CopyToDevice(layer.y, y.data(), y.size() * 4);
+      layer.job.fixed = fixed ? static_cast<int64_t>(k) + 1 : 0;
+      Status ran = layer.run(g, pixels, channels, false, 1, false);
+      if (ran.ok()) ran = check(g.d->CtxSynchronize(), "run");
+      ASSERT_TRUE(ran.ok()) << ran.error().text();
+      g.d->CopyToHost(y.data(), layer.y, y.size() * 4);
+      if (!fixed) first = y;
+      else EXPECT_EQ(memcmp(first.data(), y.data(), y.size() * 4), 0);
+    }
+    tiles += layer.tiles(pixels, channels);
+  }
+  fmt::print("{{\"fixed_conv_tiles\": {}}}\n", tiles);
+}
+INSTANTIATE_TEST_SUITE_P(Tiles, ConvFixed,
+                         testing::Combine(testing::Values(int{kObkF16}, int{kObkBf16}), testing::Bool()));
 
 // Compiled wherever the device compiler is; no register may lie in memory.
 TEST(ConvCompile, NoSpills) {

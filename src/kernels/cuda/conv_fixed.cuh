@@ -1,12 +1,21 @@
 /* kernels/cuda/conv_fixed.cuh — a 16-bit convolution tile whose shape stands in the text of its body:
- * everything but pointers and the place of the tile is a constant, so that a phase holds little but
- * copies and products.
+ * all that follows from it is worked out by the compiler.
  *
- *   conv_tile_of<kObkF16, ConvFixed<...>>(g)    what does not fit goes the way of conv.cuh
+ *   conv_tile_of<kObkF16, kSure, ConvFixed<...>>(g)    what does not fit goes the way of conv.cuh
+ *
+ * kSure: the caller knows that g.channels are the shape's, that X lies at a multiple of 16 bytes and Y
+ * in fast memory; where a ring is certain too (OBK_RING), the general way is not compiled at all.
  *
  * The tile is one pass over all of k, by a patch of X; sums, and so their bits, are those of conv.cuh.
  * All copies are asked for before anything else is worked out; weights come by the ring, asked for
- * before the barrier. The image's last tile may have fewer pixels: the last repeats. */
+ * before the barrier. The image's last tile may have fewer pixels: the last repeats.
+ *
+ * Code that comes from far takes 16 ns for 128 bytes (measured on an H200, where the SM keeps 128 KB),
+ * and one kernel for a network runs other code in each phase. So the code of a tile depends on its
+ * size alone, and layers share it: what differs between them are ConvNumbers, passed in registers. In
+ * a kernel of its own, whose code the machine fetches before its start, the same text is inlined and
+ * the numbers are constants. Thin tiles (few channels), of which a network has one, are written in
+ * loops. */
 #ifndef OBK_CONV_FIXED_CUH
 #define OBK_CONV_FIXED_CUH
 
@@ -29,15 +38,50 @@ struct ConvFixed {
                kDilationW_, kTop_, kLeft_, kOutWidth_, kXRow_, kXPixel_, kPixels_, kChannels_);
   static constexpr bool kFits = kFit.fits, kThin = kFit.thin;
   static constexpr int kK16 = kFit.k16, kChunks = (kK16 + 3) / 4;
-  static constexpr int kGroups = kChannels / 8;
-  static constexpr int kPage = kFits ? 24 / kGroups : 1; /* chunks of a page of weights */
-  static constexpr int kPages = (kChunks + kPage - 1) / kPage;
   static constexpr int kPadded = (kPixels + 15) / 16 * 16;
-  /* The halves of the CTA share channels, or, where those are only 16, pixels. */
-  static constexpr bool kByChannels = kChannels > 16;
-  static constexpr int kMs = kChannels > 32 ? 2 : 1;
-  static constexpr int kJs = kByChannels ? kPadded / 16 : (kPadded / 16 + 1) / 2; /* blocks of 16 */
 };
+
+/* What a tile of a given size needs to know of its layer; bytes, counts, or 16s of k. X and its strides;
+ * the patch; from pixel to pixel of Y in it; the taps; Y; divisors, as divide() has them. A called
+ * function takes them one by one: a structure would lie in memory. */
+#define OBK_CONV_NUMBERS(X)                                                        \
+  X(height) X(width) X(x_row) X(x_pixel) X(stride_h) X(stride_w) X(top) X(left)    \
+  X(rows) X(columns) X(pieces) X(own) X(step_h) X(step_w) X(row_bytes)             \
+  X(pixel_bytes) X(teams) X(row_step) X(pixel_step)                                \
+  X(kernel_w) X(each) X(tap_row) X(tap_column) X(k16) X(chunks)                    \
+  X(out_width) X(one_row) X(table_bytes)                                           \
+  X(by_pieces) X(by_all) X(by_each) X(by_kernel) X(by_width)
+#define OBK_CONV_FIELD(name) int name;
+#define OBK_CONV_PARAMETER(name) , int name##_
+#define OBK_CONV_FILL(name) n.name = name##_;
+#define OBK_CONV_ARGUMENT(name) , kNumbers.name
+struct ConvNumbers {
+  OBK_CONV_NUMBERS(OBK_CONV_FIELD)
+};
+static __device__ __forceinline__ int divide(int n, int by) {
+  return (int)((uint64_t)(uint32_t)n * (uint32_t)by >> 24);
+}
+
+template <typename S>
+static __device__ constexpr ConvNumbers conv_numbers() {
+  constexpr ConvFit f = S::kFit;
+  ConvNumbers n = {};
+  n.height = S::kHeight, n.width = S::kWidth, n.x_row = (int)S::kXRow, n.x_pixel = (int)S::kXPixel;
+  n.stride_h = S::kStrideH, n.stride_w = S::kStrideW, n.top = S::kTop, n.left = S::kLeft;
+  n.rows = f.rows, n.columns = f.columns, n.pieces = (S::kIn + 15) / 16 * 2, n.own = S::kIn / 8;
+  n.step_h = f.step_h, n.step_w = f.step_w, n.row_bytes = f.row_bytes, n.pixel_bytes = f.pixel_bytes;
+  const int all = n.columns * n.pieces;
+  n.teams = all * 2 <= kConvThreads ? kConvThreads / all : 1;
+  n.row_step = f.stride_h * f.row_bytes, n.pixel_step = f.stride_w * f.pixel_bytes;
+  n.kernel_w = S::kKernelW, n.each = (S::kIn + 15) / 16;
+  n.tap_row = S::kDilationH * f.row_bytes, n.tap_column = S::kDilationW * f.pixel_bytes;
+  n.k16 = S::kK16, n.chunks = S::kChunks;
+  n.out_width = S::kOutWidth, n.one_row = f.one_row, n.table_bytes = f.table_bytes;
+  n.by_pieces = (int)conv_divisor(n.pieces), n.by_all = (int)conv_divisor(all);
+  n.by_each = (int)conv_divisor(n.each), n.by_kernel = (int)conv_divisor(n.kernel_w);
+  n.by_width = (int)conv_divisor(n.out_width);
+  return n;
+}
 
 /* A tile's pages, one after another, where as many as have a place were asked for in order. */
 struct ConvPages {
@@ -88,45 +132,46 @@ struct ConvPages {
   }
 };
 
-template <int kCount>
-struct ConvCount {
-  static constexpr int value = kCount;
-};
-
-/* The patch of a tile whose first row and column of X are y0, x0; returns where its first column lies. */
-template <typename S>
-static __device__ __forceinline__ uint32_t conv_fixed_patch(uint32_t to, const char* x, int y0,
-                                                            int x0) {
-  constexpr ConvFit f = S::kFit;
-  constexpr int64_t kStep = S::kXRow * f.step_h;
-  if (!S::kThin) {
-    constexpr int kPieces = (S::kIn + 15) / 16 * 2, kOwn = S::kIn / 8, kAll = f.columns * kPieces;
-    constexpr int kTeams = kAll * 2 <= kConvThreads ? kConvThreads / kAll : 1;
-    constexpr int kTurns = kTeams > 1 ? 1 : (kAll + kConvThreads - 1) / kConvThreads;
-    constexpr int kRows = (f.rows + kTeams - 1) / kTeams;
-    const int team = kTeams > 1 ? (int)threadIdx.x / kAll : 0;
-    const int first = kTeams > 1 ? (int)threadIdx.x - team * kAll : (int)threadIdx.x;
-    const char* tile = x + (y0 + team * f.step_h) * S::kXRow + x0 * S::kXPixel;
-#pragma unroll
-    for (int n = 0; n < kTurns; ++n) {
-      const int i = first + n * kConvThreads, column = i / kPieces, piece = i % kPieces;
-      const bool mine = (n + 1) * kConvThreads <= kAll || (i < kAll && team < kTeams);
-      const bool there = (uint32_t)(x0 + column * f.step_w) < (uint32_t)S::kWidth && piece < kOwn;
-      const char* from = tile + column * (S::kXPixel * f.step_w) + piece * 16;
-      const uint32_t at = to + team * f.row_bytes + column * f.pixel_bytes + piece * 16;
-      if (!mine) continue;
-#pragma unroll
-      for (int r = 0; r < kRows; ++r) {
-        const bool row = f.rows % kTeams == 0 || r * kTeams + team < f.rows;
-        const bool in =
-            there && (uint32_t)(y0 + (r * kTeams + team) * f.step_h) < (uint32_t)S::kHeight;
-        if (row)
-          copy16_partly(at + r * kTeams * f.row_bytes, in ? from + r * (kTeams * kStep) : x,
-                        in ? 16u : 0u);
-      }
+/* The patch of a tile whose first row and column of X are y0, x0. A thread walks down a column of pieces;
+ * few pieces in a row: several rows at once. */
+static __device__ __forceinline__ void conv_patch(uint32_t to, const char* x, int y0, int x0,
+                                                  const ConvNumbers& n) {
+  const int all = n.columns * n.pieces, team = n.teams > 1 ? divide(threadIdx.x, n.by_all) : 0;
+  if (n.teams > 1 && team >= n.teams) return;
+  for (int i = (int)threadIdx.x - team * all; i < all; i += kConvThreads) {
+    const int column = divide(i, n.by_pieces), piece = i - column * n.pieces;
+    const int at_x = x0 + column * n.step_w;
+    const bool there = (uint32_t)at_x < (uint32_t)n.width && piece < n.own;
+    int y = y0 + team * n.step_h;
+    const char* from = x + (int64_t)y * n.x_row + (int64_t)at_x * n.x_pixel + piece * 16;
+    uint32_t at = to + team * n.row_bytes + column * n.pixel_bytes + piece * 16;
+    const int64_t step = (int64_t)n.x_row * (n.teams * n.step_h);
+#pragma unroll 4
+    for (int r = team; r < n.rows; r += n.teams) {
+      const bool in = there && (uint32_t)y < (uint32_t)n.height;
+      copy16_partly(at, in ? from : x, in ? 16u : 0u);
+      at += n.teams * n.row_bytes, from += step, y += n.teams * n.step_h;
     }
-    return to;
   }
+}
+/* For every step of 16 k its offset in the patch; zero behind the last. */
+static __device__ __forceinline__ void conv_table(uint32_t table, const ConvNumbers& n) {
+#pragma unroll 1
+  for (int k = threadIdx.x; k < n.chunks * 4; k += kConvThreads) {
+    const int tap = divide(k, n.by_each), c = k - tap * n.each, ky = divide(tap, n.by_kernel);
+    const uint32_t offset =
+        ky * n.tap_row + (tap - ky * n.kernel_w) * n.tap_column + c * 32;
+    asm volatile("st.shared.u32 [%0], %1;" ::"r"(table + k * 4),
+                 "r"(k < n.k16 ? offset << 5 | 16u : 0u)
+                 : "memory");
+  }
+}
+
+/* Thin: the same; returns where the patch's first column lies. */
+template <typename S>
+static __device__ __forceinline__ uint32_t conv_thin_patch(uint32_t to, const char* x, int y0,
+                                                           int x0) {
+  constexpr ConvFit f = S::kFit;
   if (f.raw) { /* one run of bytes, from where 16 bytes begin */
     const char* first = x + y0 * S::kXRow + x0 * S::kXPixel;
     const int lead = (int)((uint64_t)first & 15), rows = min(f.rows, S::kHeight - y0);
@@ -137,38 +182,31 @@ static __device__ __forceinline__ uint32_t conv_fixed_patch(uint32_t to, const c
     return to + lead;
   }
   constexpr int kBefore = f.lead + S::kLeft * f.pixel_bytes, kBytes = S::kWidth * f.pixel_bytes;
-  constexpr int kUnits = f.row_bytes / f.unit, kTurns = (kUnits + 31) / 32;
-#pragma unroll
-  for (int q = 0; q < (f.rows + 7) / 8; ++q) {
-    const int r = threadIdx.x / 32 + q * 8, y = y0 + r * f.step_h;
+#pragma unroll 1
+  for (int r = threadIdx.x / 32; r < f.rows; r += kConvThreads / 32) {
+    const int y = y0 + r * f.step_h;
     const char* from = x + y * S::kXRow;
-    const bool there = r < f.rows && (uint32_t)y < (uint32_t)S::kHeight;
-#pragma unroll
-    for (int n = 0; n < kTurns; ++n) {
-      const int at = (n * 32 + threadIdx.x % 32) * f.unit;
+    const bool there = (uint32_t)y < (uint32_t)S::kHeight;
+#pragma unroll 4
+    for (int at = threadIdx.x % 32 * f.unit; at < f.row_bytes; at += 32 * f.unit) {
       const bool in = there && (uint32_t)(at - kBefore) < (uint32_t)kBytes;
-      if (at < f.row_bytes && r < f.rows)
-        copy_unit<f.unit>(to + r * f.row_bytes + at, in ? from + (at - kBefore) : x, in ? f.unit : 0);
+      copy_unit<f.unit>(to + r * f.row_bytes + at, in ? from + (at - kBefore) : x, in ? f.unit : 0);
     }
   }
   return to + f.lead;
 }
-
-/* For every step of 16 k: its offset in the patch, and how many of its elements are of k (thin). */
+/* Thin: also how many of a step's elements are of k. */
 template <typename S>
-static __device__ __forceinline__ void conv_fixed_table(uint32_t table) {
+static __device__ __forceinline__ void conv_thin_table(uint32_t table) {
   constexpr ConvFit f = S::kFit;
-  constexpr int kRowK = S::kKernelW * S::kIn, kEach = ((S::kThin ? kRowK : S::kIn) + 15) / 16;
-#pragma unroll
-  for (int n = 0; n < (S::kChunks * 4 + kConvThreads - 1) / kConvThreads; ++n) {
-    const int k = threadIdx.x + n * kConvThreads, tap = k / kEach, c = k % kEach * 16;
-    const int ky = S::kThin ? tap : tap / S::kKernelW, kx = S::kThin ? 0 : tap % S::kKernelW;
-    const uint32_t offset = ky * (S::kDilationH * f.row_bytes) +
-                            kx * (S::kDilationW * f.pixel_bytes) + c * 2;
-    const uint32_t own = k >= S::kK16 ? 0 : S::kThin ? min(16, kRowK - c) : 16;
-    if (k < S::kChunks * 4)
-      asm volatile("st.shared.u32 [%0], %1;" ::"r"(table + k * 4), "r"(own ? offset << 5 | own : 0u)
-                   : "memory");
+  constexpr int kRowK = S::kKernelW * S::kIn, kEach = (kRowK + 15) / 16;
+#pragma unroll 1
+  for (int k = threadIdx.x; k < S::kChunks * 4; k += kConvThreads) {
+    const int ky = k / kEach, c = k % kEach * 16;
+    const uint32_t offset = ky * (S::kDilationH * f.row_bytes) + c * 2;
+    const uint32_t own = k >= S::kK16 ? 0 : min(16, kRowK - c);
+    asm volatile("st.shared.u32 [%0], %1;" ::"r"(table + k * 4), "r"(own ? offset << 5 | own : 0u)
+                 : "memory");
   }
 }
 
@@ -179,157 +217,268 @@ struct ConvPlace {
   int row, column, pixels;
 };
 
-/* A function of its own: a body that may also go the general way would else keep its structure. */
-template <bool kBfloat, typename S>
-static __device__ __noinline__ void conv_fixed(ConvPlace g) {
-  constexpr ConvFit f = S::kFit;
-  constexpr int kMs = S::kMs, kJs = S::kJs, kPitch = S::kPage * WeightPages::kChunkBytes;
-  const uint32_t table = (g.scratch + 127) & ~127u, work = table + f.table_bytes;
-  const int left = f.one_row ? g.column : 0, pixels = g.pixels;
-  const uint32_t patch = conv_fixed_patch<S>(work, g.x, g.row * S::kStrideH - S::kTop,
-                                             left * S::kStrideW - S::kLeft);
-  copy16_commit();
-  WeightPages weights;
-  weights.groups = S::kGroups, weights.chunks = S::kChunks;
-  weights.from = g.weights;
-  ConvPages ring;
-  ring.open(weights);
-  conv_fixed_table<S>(table);
+/* How the warps of a tile of kChannels by kPadded pixels share it, its sums, and their way to Y. Warp w
+ * sums the steps of k that are w modulo 4. */
+template <int kChannels_, int kPadded_>
+struct ConvTile {
+  static constexpr int kChannels = kChannels_, kPadded = kPadded_, kGroups = kChannels / 8;
+  static constexpr int kPage = 24 / kGroups; /* chunks of a page of weights */
+  static constexpr int kPitch = kPage * WeightPages::kChunkBytes;
+  /* The halves of the CTA share channels, or, where those are only 16, pixels. */
+  static constexpr bool kByChannels = kChannels > 16;
+  static constexpr int kMs = kChannels > 32 ? 2 : 1;
+  static constexpr int kJs = kByChannels ? kPadded / 16 : (kPadded / 16 + 1) / 2; /* of 16 pixels */
+  static constexpr int kSumPitch = kChannels + 4, kPlane = kPadded * kSumPitch * 4;
 
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, part = warp % 4, half = warp / 4;
-  const int r = lane & 7, m0 = S::kByChannels ? half : 0;
-  const uint32_t a_at = (m0 * 2 + ((lane >> 3) & 1)) * kPitch + r * 128 +
-                        (((part * 2 + (lane >> 4)) ^ r) << 4);
-  const uint32_t m_step = kMs > 1 && m0 + 2 < S::kChannels / 16 ? 4 * kPitch : 0;
-  /* Where this lane's pixels begin: ldmatrix takes 16 of them, a half of k each; words a pixel a lane. */
-  constexpr int kPlaces = S::kThin ? kJs * 2 : kJs;
-  uint32_t x_at[kPlaces];
+  float sum[kMs][kJs * 2][4];
+
+  __device__ __forceinline__ ConvTile() {
 #pragma unroll
-  for (int j = 0; j < kPlaces; ++j) {
-    const int block = S::kThin ? j / 2 : j;
-    const int block_at = S::kByChannels ? block : min(half + block * 2, S::kPadded / 16 - 1);
-    int q = block_at * 16 + (S::kThin ? j % 2 * 8 + lane / 4 : (lane >> 4) * 8 + r);
-    q = min(q, pixels - 1) + (f.one_row ? 0 : g.column);
-    const int row = f.one_row ? 0 : q / S::kOutWidth, column = q - row * S::kOutWidth;
-    x_at[j] = patch + row * (f.stride_h * f.row_bytes) + column * (f.stride_w * f.pixel_bytes) +
-              (S::kThin ? (lane & 3) * 4 : ((lane >> 3) & 1) * 16);
-  }
-  float sum[kMs][kJs * 2][4] = {};
-  auto step = [&](uint32_t a_from, uint32_t entry) {
-    const uint32_t offset = entry >> 5;
-    uint32_t a[kMs][4], x[kJs * 2][2];
-#pragma unroll
-    for (int m = 0; m < kMs; ++m) load_matrices(a[m], a_from + (m ? m_step : 0));
-    if (S::kThin) {
+    for (int m = 0; m < kMs; ++m)
 #pragma unroll
       for (int j = 0; j < kJs * 2; ++j)
-        x[j][0] = conv_word(x_at[j % kPlaces] + offset),
-        x[j][1] = conv_word(x_at[j % kPlaces] + offset + 16);
+#pragma unroll
+        for (int e = 0; e < 4; ++e) sum[m][j][e] = 0;
+  }
+  static __device__ __forceinline__ int part() { return threadIdx.x / 32 % 4; }
+  static __device__ __forceinline__ int half() { return threadIdx.x / 128; }
+  static __device__ __forceinline__ int m0() { return kByChannels ? half() : 0; }
+  /* The 16 pixels of block j; those of the last again where there are no more. */
+  static __device__ __forceinline__ int pixels16(int j) {
+    return kByChannels ? j : min(half() + j * 2, kPadded / 16 - 1);
+  }
+  /* This lane's share of ldmatrix in a page of weights. */
+  static __device__ __forceinline__ uint32_t weights_at() {
+    const int lane = threadIdx.x % 32, r = lane & 7;
+    return (m0() * 2 + ((lane >> 3) & 1)) * kPitch + r * 128 +
+           (((part() * 2 + (lane >> 4)) ^ r) << 4);
+  }
+  static __device__ __forceinline__ uint32_t m_step() {
+    return kMs > 1 && m0() + 2 < kChannels / 16 ? 4 * kPitch : 0;
+  }
+  template <bool kBfloat>
+  __device__ __forceinline__ void multiply(const uint32_t (&a)[kMs][4],
+                                           const uint32_t (&x)[kJs * 2][2]) {
+#pragma unroll
+    for (int j = 0; j < kJs * 2; ++j)
+#pragma unroll
+      for (int m = 0; m < kMs; ++m) mma_16x8x16<kBfloat>(sum[m][j], a[m], x[j][0], x[j][1]);
+  }
+  /* All have read the patch. The four sums, in order, to `y`, pixel after pixel. */
+  __device__ __forceinline__ void finish(uint32_t work, uint32_t y, int pixels) {
+    const int lane = threadIdx.x % 32;
+    const uint32_t base = work + part() * kPlane + lane % 4 * 2 * (kSumPitch * 4) + lane / 4 * 4;
+#pragma unroll
+    for (int m = 0; m < kMs; ++m)
+#pragma unroll
+      for (int j = 0; j < kJs * 2; ++j) {
+        const int q16 = kByChannels ? j / 2 : half() + j / 2 * 2, m16 = m0() + m * 2;
+        if (m16 < kChannels / 16 && q16 < kPadded / 16) {
+          const uint32_t at = base + (q16 * 16 + j % 2 * 8) * (kSumPitch * 4) + m16 * 64;
+#pragma unroll
+          for (int e = 0; e < 4; ++e)
+            store_shared(at + ((e & 1) * kSumPitch + (e / 2) * 8) * 4, sum[m][j][e]);
+        }
+      }
+    __syncthreads();
+    constexpr int kFours = kChannels / 4;
+#pragma unroll 2
+    for (int i = threadIdx.x; i < pixels * kFours; i += kConvThreads) {
+      const uint32_t from = work + i / kFours * (kSumPitch * 4) + i % kFours * 16;
+      uint32_t bits[4][4];
+#pragma unroll
+      for (int p = 0; p < 4; ++p) load_shared16(bits[p], from + p * kPlane);
+#pragma unroll
+      for (int e = 0; e < 4; ++e)
+        bits[0][e] = __float_as_uint(((__uint_as_float(bits[0][e]) + __uint_as_float(bits[1][e])) +
+                                      __uint_as_float(bits[2][e])) + __uint_as_float(bits[3][e]));
+      store_shared16(y + i * 16, bits[0]);
+    }
+    __syncthreads();
+  }
+};
+
+#ifdef OBK_INLINE_BODIES
+#define OBK_SHARED_CODE __forceinline__
+#else
+#define OBK_SHARED_CODE __noinline__
+#endif
+
+template <bool kBfloat, int kChannels, int kPadded>
+static __device__ OBK_SHARED_CODE void conv_patched(
+    ConvPlace g OBK_CONV_NUMBERS(OBK_CONV_PARAMETER)) {
+  ConvNumbers n;
+  OBK_CONV_NUMBERS(OBK_CONV_FILL)
+  typedef ConvTile<kChannels, kPadded> T;
+  const uint32_t table = (g.scratch + 127) & ~127u, work = table + n.table_bytes;
+  const int left = n.one_row ? g.column : 0;
+  conv_patch(work, g.x, g.row * n.stride_h - n.top, left * n.stride_w - n.left, n);
+  copy16_commit();
+  WeightPages weights;
+  weights.groups = T::kGroups, weights.chunks = n.chunks, weights.from = g.weights;
+  ConvPages ring;
+  ring.open(weights);
+  conv_table(table, n);
+  const int lane = threadIdx.x % 32;
+  const uint32_t a_at = T::weights_at(), m_step = T::m_step();
+  /* Where this lane's pixels begin: ldmatrix takes 16 of them, a half of k each. */
+  uint32_t x_at[T::kJs];
+#pragma unroll
+  for (int j = 0; j < T::kJs; ++j) {
+    int q = T::pixels16(j) * 16 + (lane >> 4) * 8 + (lane & 7);
+    q = min(q, g.pixels - 1) + (n.one_row ? 0 : g.column);
+    const int row = n.one_row ? 0 : divide(q, n.by_width), column = q - row * n.out_width;
+    x_at[j] = work + row * n.row_step + column * n.pixel_step + ((lane >> 3) & 1) * 16;
+  }
+  T tile;
+  auto step = [&](uint32_t from, uint32_t entry) {
+    const uint32_t offset = entry >> 5;
+    uint32_t a[T::kMs][4], x[T::kJs * 2][2];
+#pragma unroll
+    for (int m = 0; m < T::kMs; ++m) load_matrices(a[m], from + (m ? m_step : 0));
+#pragma unroll
+    for (int j = 0; j < T::kJs; ++j) {
+      uint32_t both[4];
+      load_matrices(both, x_at[j] + offset);
+      x[j * 2][0] = both[0], x[j * 2][1] = both[1];
+      x[j * 2 + 1][0] = both[2], x[j * 2 + 1][1] = both[3];
+    }
+    tile.template multiply<kBfloat>(a, x);
+  };
+  copy16_wait<0>();
+  __syncthreads();
+  uint32_t entries = table + T::part() * 4;
+  const int whole = (n.k16 >> 2) / T::kPage; /* pages all of whose steps are there */
+  int page = 0;
+#pragma unroll 1
+  for (; page < whole; ++page, entries += T::kPage * 16) {
+    uint32_t entry[T::kPage];
+#pragma unroll
+    for (int b = 0; b < T::kPage; ++b) entry[b] = conv_entry(entries + b * 16);
+    const uint32_t at = ring.take() + a_at;
+#pragma unroll
+    for (int b = 0; b < T::kPage; ++b) step(at + b * WeightPages::kChunkBytes, entry[b]);
+    ring.release();
+    if ((page + ring.pages) * T::kPage < n.chunks) ring.ask(weights, page + ring.pages);
+  }
+  const int rest = n.chunks - page * T::kPage;
+  if (rest > 0) {
+    uint32_t at = ring.take() + a_at;
+#pragma unroll 1
+    for (int b = 0; b < rest; ++b, at += WeightPages::kChunkBytes)
+      if (const uint32_t entry = conv_entry(entries + b * 16)) step(at, entry);
+    ring.release();
+  }
+  ring.close();
+  __syncthreads();
+  tile.finish(work, g.y, g.pixels);
+}
+
+/* A kernel row is a run of elements, read by words. */
+template <bool kBfloat, typename S>
+static __device__ OBK_SHARED_CODE void conv_thin_tile(ConvPlace g) {
+  typedef ConvTile<S::kChannels, S::kPadded> T;
+  constexpr ConvFit f = S::kFit;
+  const uint32_t table = (g.scratch + 127) & ~127u, work = table + f.table_bytes;
+  const uint32_t patch =
+      conv_thin_patch<S>(work, g.x, g.row * S::kStrideH - S::kTop, -S::kLeft);
+  copy16_commit();
+  WeightPages weights;
+  weights.groups = T::kGroups, weights.chunks = S::kChunks, weights.from = g.weights;
+  ConvPages ring;
+  ring.open(weights);
+  conv_thin_table<S>(table);
+  const int lane = threadIdx.x % 32;
+  const uint32_t a_at = T::weights_at(), m_step = T::m_step();
+  uint32_t x_at[T::kJs * 2]; /* a pixel a lane */
+#pragma unroll
+  for (int j = 0; j < T::kJs * 2; ++j) {
+    int q = T::pixels16(j / 2) * 16 + j % 2 * 8 + lane / 4;
+    q = min(q, g.pixels - 1) + g.column;
+    const int row = q / S::kOutWidth, column = q - row * S::kOutWidth;
+    x_at[j] = patch + row * (f.stride_h * f.row_bytes) + column * (f.stride_w * f.pixel_bytes) +
+              (lane & 3) * 4;
+  }
+  T tile;
+  copy16_wait<0>();
+  __syncthreads();
+  uint32_t entries = table + T::part() * 4;
+#pragma unroll 1
+  for (int page = 0, chunk = 0; chunk < S::kChunks; ++page) {
+    uint32_t at = ring.take() + a_at;
+    const int end = min(chunk + T::kPage, S::kChunks);
+#pragma unroll 1
+    for (; chunk < end; ++chunk, at += WeightPages::kChunkBytes, entries += 16) {
+      const uint32_t entry = conv_entry(entries), offset = entry >> 5;
+      if (entry == 0) continue;
+      uint32_t a[T::kMs][4], x[T::kJs * 2][2];
+#pragma unroll
+      for (int m = 0; m < T::kMs; ++m) load_matrices(a[m], at + (m ? m_step : 0));
+#pragma unroll
+      for (int j = 0; j < T::kJs * 2; ++j)
+        x[j][0] = conv_word(x_at[j] + offset), x[j][1] = conv_word(x_at[j] + offset + 16);
       if (S::kKernelW * S::kIn % 16 != 0) {
         const int own = (int)(entry & 31) - (lane & 3) * 2; /* from this lane's first element on */
         const uint32_t low = own >= 2 ? ~0u : own == 1 ? 0xffffu : 0u;
         const uint32_t high = own >= 10 ? ~0u : own == 9 ? 0xffffu : 0u;
 #pragma unroll
-        for (int j = 0; j < kJs * 2; ++j) x[j][0] &= low, x[j][1] &= high;
+        for (int j = 0; j < T::kJs * 2; ++j) x[j][0] &= low, x[j][1] &= high;
       }
-    } else {
-#pragma unroll
-      for (int j = 0; j < kJs; ++j) {
-        uint32_t both[4];
-        load_matrices(both, x_at[j] + offset);
-        x[j * 2][0] = both[0], x[j * 2][1] = both[1];
-        x[j * 2 + 1][0] = both[2], x[j * 2 + 1][1] = both[3];
-      }
+      tile.template multiply<kBfloat>(a, x);
     }
-#pragma unroll
-    for (int j = 0; j < kJs * 2; ++j)
-#pragma unroll
-      for (int m = 0; m < kMs; ++m) mma_16x8x16<kBfloat>(sum[m][j], a[m], x[j][0], x[j][1]);
-  };
-  copy16_wait<0>();
-  __syncthreads();
-  uint32_t entries = table + part * 4;
-  /* kSteps blocks of a page; only the last block of all may lack some of its four steps. */
-  auto page = [&](auto blocks, bool ends) {
-    constexpr int kSteps = decltype(blocks)::value;
-    uint32_t entry[kSteps];
-#pragma unroll
-    for (int b = 0; b < kSteps; ++b) entry[b] = conv_entry(entries + b * 16);
-    const uint32_t at = ring.take() + a_at;
-#pragma unroll
-    for (int b = 0; b < kSteps; ++b)
-      if (S::kK16 % 4 == 0 || !ends || b + 1 < kSteps || entry[b] != 0)
-        step(at + b * WeightPages::kChunkBytes, entry[b]);
-    entries += kSteps * 16;
     ring.release();
-  };
-  constexpr int kRest = S::kChunks - (S::kPages - 1) * S::kPage;
-#pragma unroll 1
-  for (int p = 0; p + 1 < S::kPages; ++p) {
-    page(ConvCount<S::kPage>(), false);
-    if (p + ring.pages < S::kPages) ring.ask(weights, p + ring.pages);
+    if ((page + ring.pages) * T::kPage < S::kChunks) ring.ask(weights, page + ring.pages);
   }
-  page(ConvCount<kRest>(), true);
   ring.close();
   __syncthreads();
-
-  constexpr int kSumPitch = S::kChannels + 4, kPlane = S::kPadded * kSumPitch * 4;
-#pragma unroll
-  for (int m = 0; m < kMs; ++m)
-#pragma unroll
-    for (int j = 0; j < kJs * 2; ++j) {
-      const int q16 = S::kByChannels ? j / 2 : half + j / 2 * 2, m16 = m0 + m * 2;
-      if (m16 < S::kChannels / 16 && q16 < S::kPadded / 16) {
-        const uint32_t at = work + part * kPlane + (q16 * 16 + j % 2 * 8 + lane % 4 * 2) * (kSumPitch * 4) +
-                            (m16 * 16 + lane / 4) * 4;
-#pragma unroll
-        for (int e = 0; e < 4; ++e)
-          store_shared(at + ((e & 1) * kSumPitch + (e / 2) * 8) * 4, sum[m][j][e]);
-      }
-    }
-  __syncthreads();
-  constexpr int kFours = S::kChannels / 4, kItems = S::kPixels * kFours;
-  const uint32_t y = g.y;
-#pragma unroll
-  for (int n = 0; n < (kItems + kConvThreads - 1) / kConvThreads; ++n) {
-    const int i = threadIdx.x + n * kConvThreads, q = i / kFours, c = i % kFours * 4;
-    if ((n + 1) * kConvThreads > kItems && i >= kItems) break;
-    const uint32_t from = work + q * (kSumPitch * 4) + c * 4;
-    uint32_t bits[4][4];
-#pragma unroll
-    for (int p = 0; p < 4; ++p) load_shared16(bits[p], from + p * kPlane);
-#pragma unroll
-    for (int e = 0; e < 4; ++e)
-      bits[0][e] = __float_as_uint(((__uint_as_float(bits[0][e]) + __uint_as_float(bits[1][e])) +
-                                    __uint_as_float(bits[2][e])) + __uint_as_float(bits[3][e]));
-    if (q < pixels) store_shared16(y + i * 16, bits[0]);
-  }
-  __syncthreads();
+  tile.finish(work, g.y, g.pixels);
 }
 
-template <int kType, typename S>
+/* Whether the general way need not be compiled. */
+#if defined(OBK_RING) && __CUDA_ARCH__ >= 900
+#define OBK_HAS_RING true
+#else
+#define OBK_HAS_RING false
+#endif
+
+template <int kType, bool kSure, typename S>
 static __device__ __forceinline__ void conv_tile_of(const ObkConv& g) {
-  if constexpr (kType != kObkF32 && S::kFits) {
-    /* Padding below is not in a run of X's own bytes. */
-    const int last = ((int)g.row + ((int)g.column + (int)g.pixels - 1) / S::kOutWidth) * S::kStrideH;
-    const bool inside = !S::kFit.raw || last + (S::kKernelH - 1) * S::kDilationH < S::kHeight;
-    const bool y_is_near = __isShared(g.y) && g.y_pixel == S::kChannels && !g.accumulate;
-    if (g.channels == S::kChannels && ((uint64_t)g.x & 15) == 0 && ring_state().pages > 0 &&
-        inside && y_is_near) {
+  constexpr bool kFits = kType != kObkF32 && S::kFits;
+  constexpr bool kAlways = kFits && kSure && OBK_HAS_RING && !S::kFit.raw;
+  if constexpr (kFits) {
+    bool takes = true;
+    if (!kAlways) {
+      /* Padding below is not in a run of X's own bytes. */
+      const int last =
+          ((int)g.row + ((int)g.column + (int)g.pixels - 1) / S::kOutWidth) * S::kStrideH;
+      const bool inside = !S::kFit.raw || last + (S::kKernelH - 1) * S::kDilationH < S::kHeight;
+      const bool y_is_near = __isShared(g.y) && g.y_pixel == S::kChannels && !g.accumulate;
+      takes = g.channels == S::kChannels && ((uint64_t)g.x & 15) == 0 && ring_state().pages > 0 &&
+              inside && y_is_near;
+    }
+    if (takes) {
       ConvPlace at;
       at.x = (const char*)g.x;
       at.weights = (const char*)g.weights +
                    (uint32_t)g.channel / 8 * (int64_t)(S::kChunks * WeightPages::kChunkBytes);
       at.y = shared_address(g.y), at.scratch = shared_address(g.scratch);
       at.row = (int)g.row, at.column = (int)g.column, at.pixels = (int)g.pixels;
-      return conv_fixed<kType == kObkBf16, S>(at);
+      if constexpr (S::kThin) {
+        conv_thin_tile<kType == kObkBf16, S>(at);
+      } else {
+        constexpr ConvNumbers kNumbers = conv_numbers<S>();
+        conv_patched<kType == kObkBf16, S::kChannels, S::kPadded>(
+            at OBK_CONV_NUMBERS(OBK_CONV_ARGUMENT));
+      }
+      return;
     }
   }
-  conv_general<kType>(conv_share(g));
+  if constexpr (!kAlways) conv_general<kType>(conv_share(g));
 }
 
 }  // namespace obk
 
-#define OBK_CONV_TILE_OF(type, g, ...) obk::conv_tile_of<type, obk::ConvFixed<__VA_ARGS__>>(g)
+#define OBK_CONV_TILE_OF(type, g, sure, ...) \
+  obk::conv_tile_of<type, sure, obk::ConvFixed<__VA_ARGS__>>(g)
 
 #endif

@@ -119,6 +119,9 @@ OBK_BOTH struct ConvPlan conv_plan(const struct ObkConv* g, int32_t first, int32
 }
 
 #ifdef __cplusplus
+/* n / d as n * conv_divisor(d) >> 24, where n * d < 2^24. */
+constexpr uint32_t conv_divisor(int64_t d) { return (uint32_t)(((1 << 24) + d - 1) / d); }
+
 /* A patch as above for every tile of an image, where it is the same for all: tiles of `pixels` in row
  * order, in constants of device code (conv_fixed.cuh). Strides of X in elements. */
 struct ConvFit {
@@ -178,6 +181,7 @@ constexpr ConvFit conv_fit(int64_t in, int64_t height, int64_t width, int64_t ke
       break;
     }
   if (rows * row_bytes > kConvPatch) return f;
+  if (!f.thin && (columns * (in16 / 8) * (in16 / 8) >> 24 || (wide + pixels) * wide >> 24)) return f;
   f.rows = (int)rows, f.columns = (int)columns, f.row_bytes = (int)row_bytes;
   f.patch_bytes = f.rows * f.row_bytes + 64;
   const int padded = (int)((pixels + 15) / 16 * 16);

@@ -645,10 +645,7 @@ Result<std::string> device_text(const Program& program, const std::string& kind,
     TRY(const Image image, build_image(program, program.target, options));
     return image.bytes;
   }
-  TRY(const Cubin cubin,
-      compile_cubin(text, program.target,
-                    program.granularity == "mono" ? std::vector<std::string>{"OBK_MONO=1"}
-                                                  : std::vector<std::string>{}));
+  TRY(const Cubin cubin, compile_cubin(text, program.target, device_defines(program, options)));
   if (cubin.ptx.empty())
     return Error{Code::kUnsupported, "runtime",
                  "this version of NVRTC gives no PTX for " + program.target, "",

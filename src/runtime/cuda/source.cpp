@@ -21,11 +21,14 @@ constexpr const char* kWatchdogClocks = "OBK_WATCHDOG=4000000000";  // about two
 
 bool is_mono(const Program& program) { return program.granularity == "mono"; }
 
-std::vector<std::string> defines_of(const Program& program, const LoadOptions& options) {
-  std::vector<std::string> defines;
-  if (is_mono(program)) defines.push_back("OBK_MONO=1");
-  if (options.watchdog) defines.push_back(kWatchdogClocks);
-  return defines;
+/// Whether every kernel that streams weights has pages for them: tiles then need no other way.
+bool has_ring(const Program& program) {
+  const auto device = target::gpu(program.target, 0);
+  if (!device.ok()) return false;
+  const auto tables = make_tables(program, is_mono(program), device->fast_memory.count);
+  return tables.ok() && std::all_of(tables->launches.begin(), tables->launches.end(), [](const Launch& launch) {
+    return launch.ring_pages > 0 || !launch.streams;
+  });
 }
 
 /// A cache entry is the machine code, what the assembler said about it, and a tail that tells them
@@ -79,6 +82,14 @@ Status judge(const Program& program, const Image& image) {
 
 std::string kernel_name(int body) {
   return body < 0 ? "obk_program" : fmt::format("obk_kernel_{}", body);
+}
+
+std::vector<std::string> device_defines(const Program& program, const LoadOptions& options) {
+  std::vector<std::string> defines;
+  if (is_mono(program)) defines.push_back("OBK_MONO=1");
+  if (options.watchdog) defines.push_back(kWatchdogClocks);
+  if (has_ring(program)) defines.push_back("OBK_RING=1");
+  return defines;
 }
 
 Result<std::string> device_source(const Program& program) {
@@ -165,7 +176,7 @@ std::vector<KernelReport> read_assembler_log(const std::string& log) {
 Result<Image> build_image(const Program& program, const std::string& architecture,
                           const LoadOptions& options) {
   TRY(const std::string text, device_source(program));
-  const std::vector<std::string> defines = defines_of(program, options);
+  const std::vector<std::string> defines = device_defines(program, options);
   std::string identity = architecture + " " + nvrtc_version();
   for (const std::string& define : defines) identity += " " + define;
   std::string folder = cache_folder(options.cache_dir);

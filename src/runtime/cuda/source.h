@@ -15,6 +15,8 @@ namespace obelisk::runtime::cuda {
 /// The device headers, every distinct body, and one kernel over all (granularity "mono") or one a
 /// body. Errors: kUnsupported, naming an op that has no body.
 Result<std::string> device_source(const Program& program);
+/// What the text is compiled with beside it.
+std::vector<std::string> device_defines(const Program& program, const LoadOptions& options);
 
 /// The kernel of a body: "obk_program" of all, "obk_kernel_K".
 std::string kernel_name(int body);

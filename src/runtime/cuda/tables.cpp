@@ -52,7 +52,7 @@ Launch lay_out(std::vector<Shape*> shapes, int64_t room, bool has_ring, int bloc
     words = std::max(words, aligned(shape->words * 8));
     streams = streams || shape->streams;
   }
-  launch.block_bytes = static_cast<int32_t>(words);
+  launch.block_bytes = static_cast<int32_t>(words), launch.streams = streams;
   words *= blocks;
   if (has_ring && streams)
     launch.ring_pages = static_cast<int32_t>(std::clamp<int64_t>(

@@ -41,6 +41,7 @@ struct Launch {
   int body = -1;
   int wave = 0;
   int first_task = 0, tasks = 0;  // its CTAs
+  bool streams = false;           // a task of it names weights that a ring brings
   // dynamic shared memory: pages of weights, a task's scratch, its block (of all works: and the next task's)
   int32_t ring_pages = 0, scratch_at = 0, block_at = 0, block_bytes = 0, shared = 0;
   int64_t block = 0;  // of a kernel of one work, as its tasks say it
