@@ -1,3 +1,17 @@
+# obelisk_know_sources(FILES...)
+#
+# Tells those of the files that ask for it where the sources lie. On all files the definition would make objects
+# differ from checkout to checkout, and a compiler cache could share none of them.
+function(obelisk_know_sources)
+  foreach(file ${ARGN})
+    file(STRINGS ${file} asks REGEX "OBELISK_SOURCE_DIR|graph/test_cases.h" LIMIT_COUNT 1)
+    if(asks)
+      set_property(SOURCE ${file} APPEND PROPERTY COMPILE_DEFINITIONS
+                   OBELISK_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
+    endif()
+  endforeach()
+endfunction()
+
 # obelisk_room(NAME [ROOMS left rooms...] [LIBS third-party...])
 #
 # A room is a folder, a static library `obelisk_NAME`, and, from its test/*.cpp, one test program `NAME_test`
@@ -20,7 +34,7 @@ function(obelisk_room name)
   if(OBELISK_TESTS AND tests)
     add_executable(${name}_test ${tests})
     target_link_libraries(${name}_test PRIVATE obelisk_${name} GTest::gtest_main GTest::gmock)
-    target_compile_definitions(${name}_test PRIVATE OBELISK_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
+    obelisk_know_sources(${tests})
     add_test(NAME ${name} COMMAND ${name}_test)
     set_tests_properties(${name} PROPERTIES LABELS ${name} TIMEOUT 900)
   endif()

@@ -68,6 +68,39 @@ def test_check_names_unsupported_nodes_to_people(obelisk, unsupported):
         assert word in result.out + result.err
 
 
+def test_an_unsupported_node_comes_with_its_inputs_and_the_way_out(obelisk, tmp_path):
+    nodes = [helper.make_node("NonMaxSuppression", ["boxes", "scores", "", "limit"], ["kept"], name="head/nms"),
+             helper.make_node("NonZero", ["boxes"], ["found"], name="head/find")]
+    model = save(tmp_path / "det.onnx", nodes,
+                 {"boxes": (TensorProto.FLOAT, [1, 5, 4]), "scores": (TensorProto.FLOAT, [1, "classes", 5]),
+                  "limit": (TensorProto.FLOAT, [1])},
+                 {"kept": (TensorProto.INT64, ["k", 3]), "found": (TensorProto.INT64, [3, "n"])})
+    result = obelisk("check", model, "--shape", "classes=2", "--json", code=UNSUPPORTED)
+    report = result.json
+    assert report["inputs"][1] == {"name": "scores", "type": "f32", "shape": [1, "classes", 5]}
+    assert report["outputs"][0] == {"name": "kept", "type": "i64", "shape": ["k", 3]}
+    first = report["unsupported"][0]
+    assert first["types"] == ["f32", "f32", "", "f32"] and first["shapes"] == ["[1,5,4]", "[1,2,5]", "", "[1]"]
+    lines = result.err.splitlines()
+    assert lines[0].startswith('error[O3] unsupported: node "head/nms" (NonMaxSuppression, opset 17): ')
+    assert lines[1] == "  inputs  boxes f32[1,5,4], scores f32[1,2,5], limit f32[1]"
+    assert lines[2].startswith("  in      ") and lines[2].endswith("det.onnx")
+    assert lines[3].startswith("  try     ") and "1 more unsupported node" in lines[4] and "head/find" in lines[5]
+
+
+def test_what_is_unbound_is_told_once_with_all_flags(obelisk, tmp_path):
+    node = helper.make_node("Where", ["c", "x", "y"], ["z"], name="n")
+    dims = {"c": ["batch", "size"], "x": ["batch", "size"], "y": [None, 3]}
+    model = save(tmp_path / "m.onnx", [node],
+                 {name: (TensorProto.BOOL if name == "c" else TensorProto.FLOAT, dims[name]) for name in dims},
+                 {"z": (TensorProto.FLOAT, ["batch", "size"])})
+    message, _, *rest = obelisk("check", model, code=USAGE).err.splitlines()
+    assert message.count("'batch'") == 1 and message.count("'size'") == 1 and "dimension 0 of input 'y'" in message
+    assert rest == ["  try     --shape batch=2 --shape size=2 --shape y=2x3"]
+    flags = rest[0].split()[1:]
+    obelisk("check", model, *flags[:2], "--shape", "size=3", *flags[4:], code=0)
+
+
 def test_unknown_operator_is_unsupported(obelisk, tmp_path):
     node = helper.make_node("Frobnicate", ["x"], ["y"], name="odd", domain="com.example")
     model = save(tmp_path / "odd.onnx", [node], {"x": (TensorProto.FLOAT, [4])},

@@ -31,8 +31,8 @@ int check(const Flags& flags) {
     text += fmt::format("ok: {} nodes, all of them run\n", graph.order().size());
   } else {
     const frontends::ModelDescription description = frontends::inspect(*source->network.model);
-    for (const auto& port : description.inputs) inputs.push_back({{"name", port.name}, {"type", port.type}, {"shape", port.shape}});
-    for (const auto& port : description.outputs) outputs.push_back({{"name", port.name}, {"type", port.type}, {"shape", port.shape}});
+    for (const auto& port : description.inputs) inputs.push_back(port_json(port));
+    for (const auto& port : description.outputs) outputs.push_back(port_json(port));
   }
   const int code = status.ok() ? 0 : static_cast<int>(Code::kUnsupported);
   if (!status.ok()) {

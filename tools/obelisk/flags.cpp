@@ -4,6 +4,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <CLI/CLI.hpp>
 #include <atomic>
 #include <sstream>
 
@@ -46,10 +47,22 @@ bool is_granularity(const std::string& names) {
   return !names.empty();
 }
 
-std::string joined(const std::vector<std::string>& types, const std::vector<std::string>& shapes) {
-  std::string out;
-  for (size_t k = 0; k < types.size(); ++k) out += (k ? ", " : "") + types[k] + (k < shapes.size() ? shapes[k] : "");
-  return out;
+/// "boxes f32[1,8,4], scores f32[1,80,8]"
+std::string inputs_of(const frontends::Unsupported& node) {
+  std::vector<std::string> words;
+  for (size_t k = 0; k < node.types.size(); ++k) {
+    if (node.inputs[k].empty()) continue;  // an optional one that is not given
+    const std::string& shape = node.shapes[k];
+    const bool known = node.types[k] != "?";
+    words.push_back(fmt::format("{} {}", node.inputs[k], known ? node.types[k] + shape : "?"));
+  }
+  return fmt::format("{}", fmt::join(words, ", "));
+}
+
+/// "NonMaxSuppression, opset 11"
+std::string op_of(const frontends::Unsupported& node) {
+  const std::string op = node.domain.empty() ? node.op : node.domain + "." + node.op;
+  return node.opset > 0 ? fmt::format("{}, opset {}", op, node.opset) : op;
 }
 
 }  // namespace
@@ -155,8 +168,10 @@ int fail(const Flags& flags, const Error& error, const frontends::ImportReport* 
   std::string out;
   if (unsupported > 0) {
     const frontends::Unsupported& first = report->unsupported[0];
-    out = fmt::format("error[O{}] {}: node \"{}\" ({}): {}\n", code, word(error.code), first.node, first.op, first.reason);
-    out += fmt::format("  inputs  {}      in  {}\n", joined(first.types, first.shapes), flags.file);
+    out = fmt::format("error[O{}] {}: node \"{}\" ({}): {}\n", code, word(error.code), first.node, op_of(first), first.reason);
+    const std::string inputs = inputs_of(first);
+    if (!inputs.empty()) out += fmt::format("  inputs  {}\n", inputs);
+    out += fmt::format("  in      {}\n", flags.file);
     if (!first.hint.empty()) out += "  try     " + first.hint + "\n";
     if (unsupported > 1) {
       out += fmt::format("  also    {} more unsupported node{}:\n", unsupported - 1, unsupported > 2 ? "s" : "");
@@ -199,6 +214,16 @@ Json json_of(const runtime::DeviceReport& report) {
 
 Json port_json(const std::string& name, const Type& type) {
   return {{"name", name}, {"type", std::string(to_string(type.dtype))}, {"shape", type.shape}};
+}
+
+Json port_json(const frontends::PortDescription& port) {
+  Json shape = Json::array();
+  for (const std::string& dimension : port.shape) {
+    const bool number = dimension.find_first_not_of("0123456789") == std::string::npos;
+    const bool short_enough = !dimension.empty() && dimension.size() < 19;  // of an int64
+    shape.push_back(number && short_enough ? Json(std::stoll(dimension)) : Json(dimension));
+  }
+  return {{"name", port.name}, {"type", port.type}, {"shape", shape}};
 }
 
 int64_t peak_rss_bytes() {

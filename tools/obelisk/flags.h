@@ -1,13 +1,16 @@
 /// obelisk/flags.h — what the verbs share: flags, the file they work on, answers as text or JSON, errors for people.
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
-#include <set>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "compile.h"
+
+namespace CLI {
+class App;
+}
 
 namespace obelisk::cli {
 
@@ -74,6 +77,8 @@ Json json_of(const frontends::ImportReport& report);
 /// "granularity", "launches", "phases", "barriers", "cubin_bytes", "kernels" of a program for a GPU.
 Json json_of(const runtime::DeviceReport& report);
 Json port_json(const std::string& name, const Type& type);
+/// The same of a port whose shape may have symbols: [1, "batch", "?"].
+Json port_json(const frontends::PortDescription& port);
 int64_t peak_rss_bytes();
 std::string host_cpu();
 

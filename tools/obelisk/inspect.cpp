@@ -81,7 +81,7 @@ int inspect(const Flags& flags) {
   const auto ports = [&](const std::vector<frontends::PortDescription>& list, std::string_view way) {
     Json out = Json::array();
     for (const auto& port : list) {
-      out.push_back({{"name", port.name}, {"type", port.type}, {"shape", port.shape}});
+      out.push_back(port_json(port));
       text += fmt::format(" {:<8} {:<24} {}{}\n", way, port.name, port.type, port.shape_text());
     }
     return out;

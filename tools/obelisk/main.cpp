@@ -1,4 +1,5 @@
 // obelisk: the command line. Each verb is a file; this one only reads flags.
+#include <CLI/CLI.hpp>
 #include <new>
 #include <sstream>
 

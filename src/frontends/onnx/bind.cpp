@@ -108,38 +108,40 @@ Status Importer::bind_symbols() {
   return ok_status();
 }
 
-/// The shape of an input; dimensions that nothing binds are added to `missing`, for one message
-/// about all of them.
-Result<Shape> Importer::bound_shape(const ValueDef& input, std::string& missing) {
-  const auto given = options_.input_shapes.find(std::string(input.name));
+/// The shape of an input; what nothing binds is added to `missing`.
+Result<Shape> Importer::bound_shape(const ValueDef& input, Unbound& missing) {
+  const std::string name(input.name);
+  const auto given = options_.input_shapes.find(name);
   if (given != options_.input_shapes.end()) return given->second;
-  const auto want = [&](std::string_view what, std::string_view flag) {
-    missing +=
-        fmt::format("{}{} of input '{}' ({})", missing.empty() ? "" : ", ", what, input.name, flag);
-  };
-  Shape shape;
-  if (!input.type.has_shape) want("the shape", fmt::format("--shape {}=2x3", input.name));
+  Shape shape, suggested;  // with 2 for what is not known
+  bool whole = !input.type.has_shape;
+  if (whole) missing.what.push_back(fmt::format("the shape of input '{}'", name));
   for (const DimensionDef& dimension : input.type.shape) {
-    const auto symbol = symbols_.find(dimension.symbol);
-    if (dimension.value && *dimension.value >= 0) {
-      shape.push_back(*dimension.value);
-    } else if (!dimension.symbol.empty() && symbol != symbols_.end()) {
-      shape.push_back(symbol->second);
-    } else if (dimension.symbol.empty()) {
-      want(fmt::format("dimension {}", shape.size()), fmt::format("--shape {}=2x3", input.name));
-      shape.push_back(0);
-    } else {
-      want(fmt::format("dimension '{}'", dimension.symbol),
-           fmt::format("--shape {}=2", dimension.symbol));
-      shape.push_back(0);
+    const std::string symbol(dimension.symbol);
+    const auto bound = symbols_.find(symbol);
+    const bool known = dimension.value && *dimension.value >= 0;
+    const bool by_symbol = !known && !symbol.empty();
+    shape.push_back(known ? *dimension.value
+                    : by_symbol && bound != symbols_.end() ? bound->second
+                                                           : 0);
+    suggested.push_back(known || (by_symbol && bound != symbols_.end()) ? shape.back() : 2);
+    if (known || (by_symbol && bound != symbols_.end())) continue;
+    if (!by_symbol) {
+      missing.what.push_back(fmt::format("dimension {} of input '{}'", shape.size() - 1, name));
+      whole = true;
+    } else if (missing.symbols.insert(symbol).second) {
+      missing.what.push_back(fmt::format("dimension '{}' of input '{}'", symbol, name));
+      missing.flags.push_back(fmt::format("--shape {}=2", symbol));
     }
   }
+  if (!input.type.has_shape) suggested = {2, 3};
+  if (whole) missing.flags.push_back(fmt::format("--shape {}={}", name, fmt::join(suggested, "x")));
   return shape;
 }
 
 Status Importer::enter_inputs(Scope& scope) {
   const std::set<std::string_view> defaults = names_of_initializers(model_);
-  std::string missing;
+  Unbound missing;
   std::set<std::string_view> seen;
   for (const ValueDef& input : model_.graph.inputs) {
     const std::string name(input.name);
@@ -171,8 +173,12 @@ Status Importer::enter_inputs(Scope& scope) {
     item.id = graph_.add_input(name, item.type);
     scope.names[input.name] = std::move(item);
   }
-  if (!missing.empty())
-    return usage("shapes have to be known when compiling, but these are not: " + missing);
+  if (!missing.what.empty()) {
+    Error error = usage(fmt::format("shapes have to be known when compiling, but these are not: {}",
+                                    fmt::join(missing.what, ", ")));
+    error.hint = fmt::format("{}", fmt::join(missing.flags, " "));
+    return error;
+  }
   return ok_status();
 }
 

@@ -252,13 +252,18 @@ void Importer::blame(const Site& site, const Error& error) {
   one.node = error.node.empty() ? site.name : error.node;
   one.op = site.op;
   one.domain = std::string(site.node.domain);
+  one.opset = site.opset;
+  one.inputs.assign(site.node.inputs.begin(), site.node.inputs.end());
+  one.inputs.resize(site.inputs.size());
   for (const Item& input : site.inputs) {
     one.types.push_back(type_text(input));
     one.shapes.push_back(input.is_tensor()                   ? to_string(input.type.shape)
                          : input.kind == Item::Kind::kAbsent ? ""
                                                              : "?");
   }
-  one.reason = error.message;
+  // Rules of ops begin with the op, which is told beside the reason.
+  const std::string prefix = site.op + ": ";
+  one.reason = error.message.substr(error.message.starts_with(prefix) ? prefix.size() : 0);
   one.hint = error.hint;
   report_.unsupported.push_back(std::move(one));
 }
@@ -350,8 +355,11 @@ graph::ValueId Importer::enter(const Item& item) {
 }
 
 Result<graph::Graph> Importer::finish(const Scope& scope) {
+  std::set<std::string_view> seen;
   for (const ValueDef& output : model_.graph.outputs) {
     const std::string name(output.name);
+    if (!seen.insert(output.name).second)
+      return bad_model(fmt::format("the model has two outputs '{}'", name));
     const Item* item = scope.find(output.name);
     if (!item) return bad_model(fmt::format("nothing writes the model's output '{}'", name));
     if (item->is_tensor()) {
@@ -363,8 +371,10 @@ Result<graph::Graph> Importer::finish(const Scope& scope) {
             ? item->reason
             : fmt::format("it is no tensor but a value of type {}", type_text(*item));
     if (!reason.empty())
-      report_.unsupported.push_back(
-          {name, "output", "", {}, {}, reason, "return its parts as outputs of their own"});
+      report_.unsupported.push_back({.node = name,
+                                     .op = "output",
+                                     .reason = reason,
+                                     .hint = "return its parts as outputs of their own"});
   }
   if (!report_.unsupported.empty()) {
     const Unsupported& first = report_.unsupported.front();

@@ -36,6 +36,8 @@ struct ImportOptions {
 /// A node that this version cannot run, told for the user: fields of `obelisk check --json`.
 struct Unsupported {
   std::string node, op, domain;
+  int64_t opset = 0;                       // of its domain; 0: not a node
+  std::vector<std::string> inputs;         // their names, as the model has them
   std::vector<std::string> types, shapes;  // of its inputs: "f32", "[1,128]", "?" if unknown
   std::string reason, hint;
 };

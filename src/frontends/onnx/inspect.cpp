@@ -10,7 +10,8 @@ using onnx::TypeDef;
 std::string type_text(const TypeDef& type) {
   switch (type.kind) {
     case TypeDef::Kind::kTensor:
-      return to_string(type.element);
+      if (const auto dtype = to_dtype(type.element)) return std::string(to_string(*dtype));
+      return to_string(type.element);  // of no number
     case TypeDef::Kind::kSparse:
       return fmt::format("sparse({})", to_string(type.element));
     case TypeDef::Kind::kSequence:

@@ -10,7 +10,7 @@ namespace obelisk::frontends {
 
 struct PortDescription {
   std::string name;
-  std::string type;                // "float16", "sequence(float)"
+  std::string type;                // "f16", "string", "sequence(string)"
   bool has_shape = false;
   std::vector<std::string> shape;  // "2", the name of a symbolic dimension, or "?"
   std::string shape_text() const;  // "[batch,128]", or "?" where no shape is given

@@ -116,6 +116,12 @@ using Handler = void (*)(Site&);
 /// The handler of an op, nullptr when its newest spelling goes straight into the graph.
 Handler find_handler(std::string_view domain, std::string_view op);
 
+/// What nothing binds, for one message about all of it.
+struct Unbound {
+  std::vector<std::string> what, flags;  // "dimension 'batch' of input 'x'", "--shape batch=2"
+  std::set<std::string> symbols;         // of them, each once
+};
+
 class Importer {
  public:
   Importer(const Model& model, const ImportOptions& options, ImportReport& report);
@@ -131,7 +137,7 @@ class Importer {
 
  private:
   Status bind_symbols();
-  Result<Shape> bound_shape(const ValueDef& input, std::string& missing);
+  Result<Shape> bound_shape(const ValueDef& input, Unbound& missing);
   Status enter_inputs(Scope& scope);
   Status enter_initializers(const Body& body, Scope& scope);
   Status run_nodes(const std::vector<NodeDef>& nodes, Scope& scope);

@@ -116,7 +116,7 @@ TEST(Import, InspectTellsWhatToBind) {
                               {value("y", kF16, {"batch", "?"})}, {floats("w", {2}, {1, 2})}))));
   ASSERT_EQ(description.inputs.size(), 1u);
   EXPECT_EQ(description.inputs[0].shape_text(), "[batch,4]");
-  EXPECT_EQ(description.outputs[0].type, "float16");
+  EXPECT_EQ(description.outputs[0].type, "f16");
   EXPECT_EQ(description.outputs[0].shape_text(), "[batch,?]");
   EXPECT_THAT(description.symbols, ElementsAre("batch"));
   EXPECT_EQ(description.weights_bytes, 8);
@@ -168,6 +168,9 @@ TEST(Import, SortsNodesAndFindsCycles) {
               HasSubstr("'Neg_0': reads 'q', which nothing writes"));
   EXPECT_THAT(imported(model(graph({}, {}, {value("a")}))),
               HasSubstr("nothing writes the model's output 'a'"));
+  EXPECT_THAT(imported(model(graph({node("Neg", {"x"}, {"a"})}, {value("x", kFloat, {"2"})},
+                                   {value("a"), value("a")}))),
+              HasSubstr("the model has two outputs 'a'"));
 }
 
 TEST(Import, NamesTheNodeThatContradicts) {
@@ -193,6 +196,9 @@ TEST(Import, ListsEveryUnsupportedNodeButNotWhatFollows) {
   EXPECT_EQ(report.unsupported[1].node, "two");
   EXPECT_THAT(report.unsupported[1].reason, HasSubstr("is string"));
   EXPECT_EQ(report.unsupported[2].op, "NonZero");
+  EXPECT_THAT(report.unsupported[2].inputs, ElementsAre("d"));
+  EXPECT_GT(report.unsupported[2].opset, 0);
+  EXPECT_THAT(report.unsupported[2].reason, Not(HasSubstr("NonZero")));
 }
 
 // ---- functions ----
