@@ -8,12 +8,6 @@
 
 namespace obelisk::passes {
 
-using graph::Graph;
-using graph::kNone;
-using graph::Node;
-using graph::NodeId;
-using graph::ValueId;
-using ops::Op;
 
 namespace {
 

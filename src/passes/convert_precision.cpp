@@ -13,13 +13,6 @@
 namespace obelisk::passes {
 namespace {
 
-using graph::Graph;
-using graph::kNone;
-using graph::Node;
-using graph::NodeId;
-using graph::ValueId;
-using ops::Op;
-
 bool is_converted(DType dtype) {
   return dtype == DType::f64 || dtype == DType::f32 || dtype == DType::f16 || dtype == DType::bf16;
 }
@@ -177,7 +170,7 @@ class Converter {
     if (limit == kMask) {
       const DType own = to_.type(value).dtype;
       const double most = largest(dtype) / 2;
-      value = to_.must_add(Op::Clip, {value, scalar(own, -most), scalar(own, most)}, {}, name);
+      value = to_.must_add(Op::Clip, {value, scalar(to_, own, -most), scalar(to_, own, most)}, {}, name);
     }
     ops::Attrs attrs;
     attrs.set("to", ops::number_of_dtype(dtype));
@@ -194,7 +187,6 @@ class Converter {
     const double most = limit == kMask ? largest(dtype) / 2 : limit == kBound ? largest(dtype) : largest(DType::f64);
     return found->second = to_.add_constant(converted(value.constant, dtype, most), value.name);
   }
-  ValueId scalar(DType dtype, double value) { return to_.add_constant(tensor_of(dtype, {}, {value})); }
   std::string producer_name(ValueId old) const {
     const NodeId producer = from_.value(old).producer;
     return producer == kNone ? std::string() : from_.node(producer).name;

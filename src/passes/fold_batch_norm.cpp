@@ -8,23 +8,10 @@
 namespace obelisk::passes {
 namespace {
 
-using graph::Graph;
-using graph::kNone;
-using graph::Node;
-using graph::NodeId;
-using graph::ValueId;
-using ops::Op;
-
 /// y = x * scale + shift, channel by channel.
 struct Affine {
   std::vector<double> scale, shift;  // [C]
 };
-
-const Tensor* constant(const Graph& graph, const Node& node, size_t input) {
-  if (input >= node.inputs.size() || node.inputs[input] == kNone) return nullptr;
-  const graph::Value& value = graph.value(node.inputs[input]);
-  return value.is_constant() ? &value.constant : nullptr;
-}
 
 /// One value a channel, from a constant that broadcasts to `out` (channels are axis 1) and varies
 /// along channels only, without making the result larger.
@@ -45,7 +32,7 @@ std::optional<std::vector<double>> by_channel(const Tensor& tensor, const Shape&
 std::optional<Affine> batch_norm(const Graph& graph, const Node& node) {
   const Tensor* parameters[4];
   for (size_t k = 0; k < 4; ++k) {
-    parameters[k] = constant(graph, node, k + 1);
+    parameters[k] = constant_input(graph, node, k + 1);
     if (parameters[k] == nullptr) return std::nullopt;
   }
   if (node.attrs.get_int("training_mode", 0) != 0 || node.outputs.size() != 1) return std::nullopt;
@@ -70,7 +57,7 @@ std::optional<Affine> affine(const Graph& graph, NodeId id, ValueId x) {
     return std::nullopt;
   }
   const size_t side = node.inputs[0] == x ? 1 : 0;
-  const Tensor* tensor = constant(graph, node, side);
+  const Tensor* tensor = constant_input(graph, node, side);
   if (tensor == nullptr) return std::nullopt;
   const auto values = by_channel(*tensor, graph.type(x).shape);
   if (!values) return std::nullopt;
@@ -142,9 +129,9 @@ ValueId fold(Graph& graph, NodeId follower, ValueId x) {
   if (graph.type(graph.node(follower).outputs[0]) != type) return kNone;
   Node node = graph.node(producer);
   if (node.op == Op::MatMul) node.op = Op::Gemm;
-  const Tensor* weights = constant(graph, node, 1);
+  const Tensor* weights = constant_input(graph, node, 1);
   const bool has_bias = node.inputs.size() > 2 && node.inputs[2] != kNone;
-  const Tensor* bias = constant(graph, node, 2);
+  const Tensor* bias = constant_input(graph, node, 2);
   if (weights == nullptr || weights->count() == 0 || (has_bias && bias == nullptr)) return kNone;
   const std::optional<Affine> by = affine(graph, follower, x);
   if (!by || !all_finite(*by)) return kNone;

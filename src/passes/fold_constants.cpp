@@ -7,10 +7,6 @@
 namespace obelisk::passes {
 namespace {
 
-using graph::Graph;
-using graph::NodeId;
-using graph::ValueId;
-
 bool can_fold(const Graph& graph, NodeId id) {
   const graph::Node& node = graph.node(id);
   int64_t in = 0, out = 0;

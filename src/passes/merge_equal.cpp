@@ -10,10 +10,6 @@
 namespace obelisk::passes {
 namespace {
 
-using graph::Graph;
-using graph::NodeId;
-using graph::ValueId;
-
 // ---- attributes as text in which different values never look alike -----------------------------
 std::string key(int64_t number) { return fmt::format("i{}", number); }
 std::string key(double number) { return fmt::format("f{:x}", std::bit_cast<uint64_t>(number)); }

@@ -11,13 +11,6 @@
 namespace obelisk::passes {
 namespace {
 
-using graph::Graph;
-using graph::kNone;
-using graph::Node;
-using graph::NodeId;
-using graph::ValueId;
-using ops::Op;
-
 /// One product with a constant matrix, and the bias that is added to it.
 struct Product {
   NodeId node = kNone;

@@ -7,12 +7,6 @@
 
 namespace obelisk::passes {
 
-using graph::Graph;
-using graph::kNone;
-using graph::Node;
-using graph::NodeId;
-using graph::ValueId;
-using ops::Op;
 
 bool keeps_order(Op op) {
   return op == Op::Reshape || op == Op::Flatten || op == Op::Squeeze || op == Op::Unsqueeze;

@@ -9,14 +9,6 @@
 namespace obelisk::passes {
 namespace {
 
-using graph::Graph;
-using graph::kNone;
-using graph::Node;
-using graph::NodeId;
-using graph::ValueId;
-using ops::Attrs;
-using ops::Op;
-
 /// factor * values[0] * values[1] ..., all of one type.
 struct Product {
   double factor = 1;

@@ -11,14 +11,6 @@
 namespace obelisk::passes {
 namespace {
 
-using graph::Graph;
-using graph::kNone;
-using graph::Node;
-using graph::NodeId;
-using graph::ValueId;
-using ops::Attrs;
-using ops::Op;
-
 using Order = std::vector<int64_t>;
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 const Order kHeadsFirst{0, 2, 1, 3};
@@ -93,10 +85,6 @@ ValueId in_heads(Graph& graph, const ScoreMask& mask, const AttentionHeads& head
   if (whole != shape)
     value = graph.must_add(Op::Expand, {value, graph.add_constant(tensor_of(whole))}, {}, name);
   return reshaped(graph, value, result, name);
-}
-
-ValueId scalar(Graph& graph, DType dtype, double value) {
-  return graph.add_constant(tensor_of(dtype, {}, {value}));
 }
 
 /// All masks as one: a condition where only minus infinity is at stake, else numbers to add.

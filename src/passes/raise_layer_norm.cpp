@@ -7,13 +7,6 @@
 namespace obelisk::passes {
 namespace {
 
-using graph::Graph;
-using graph::kNone;
-using graph::Node;
-using graph::NodeId;
-using graph::ValueId;
-using ops::Op;
-
 /// The input of a ReduceMean over the last axes that keeps them, and the first of these axes.
 struct Mean {
   ValueId of = kNone;
@@ -24,10 +17,10 @@ std::optional<Mean> mean(const Graph& graph, ValueId value) {
   const NodeId id = graph.producer(value, Op::ReduceMean);
   if (id == kNone) return std::nullopt;
   const Node& node = graph.node(id);
-  if (node.attrs.get_int("keepdims", 1) == 0 || node.inputs.size() < 2) return std::nullopt;
-  if (node.inputs[1] == kNone || !graph.value(node.inputs[1]).is_constant()) return std::nullopt;
+  const Tensor* last = constant_input(graph, node, 1);
+  if (node.attrs.get_int("keepdims", 1) == 0 || !last) return std::nullopt;
   const int64_t rank = graph.type(node.inputs[0]).rank();
-  std::vector<int64_t> axes = to_ints(graph.value(node.inputs[1]).constant);
+  std::vector<int64_t> axes = to_ints(*last);
   if (axes.empty()) return std::nullopt;
   for (int64_t& axis : axes) axis += axis < 0 ? rank : 0;
   std::sort(axes.begin(), axes.end());

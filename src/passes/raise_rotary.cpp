@@ -11,13 +11,6 @@
 namespace obelisk::passes {
 namespace {
 
-using graph::Graph;
-using graph::kNone;
-using graph::Node;
-using graph::NodeId;
-using graph::ValueId;
-using ops::Op;
-
 /// Which part of its input along the last axis a Slice or an output of Split is.
 struct Part {
   ValueId of = kNone;
@@ -30,9 +23,8 @@ Part part(const Graph& graph, ValueId value) {
   const Node& node = graph.node(id);
   const int64_t rank = graph.type(value).rank();
   const auto ints = [&](size_t input) -> std::vector<int64_t> {
-    if (input >= node.inputs.size() || node.inputs[input] == kNone) return {};
-    const graph::Value& known = graph.value(node.inputs[input]);
-    return known.is_constant() ? to_ints(known.constant) : std::vector<int64_t>{};
+    const Tensor* known = constant_input(graph, node, input);
+    return known ? to_ints(*known) : std::vector<int64_t>{};
   };
   const auto is_last = [&](int64_t axis) { return axis == -1 || axis == rank - 1; };
   const int64_t length = rank > 0 ? graph.type(node.inputs[0]).shape.back() : 0;

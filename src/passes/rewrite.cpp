@@ -4,22 +4,31 @@
 
 namespace obelisk::passes {
 
-using graph::Graph;
-using graph::ValueId;
-
 bool replace_value(Graph& graph, ValueId from, ValueId to) {
   if (graph.is_output(from)) {
-    if (graph.value(to).producer == graph::kNone || graph.is_output(to)) return false;
+    if (graph.value(to).producer == kNone || graph.is_output(to)) return false;
   }
   if (graph.value(to).name.empty()) graph.value(to).name = graph.value(from).name;
   graph.replace_uses(from, to);
   return true;
 }
 
+const Tensor* constant(const Graph& graph, ValueId id) {
+  return id != kNone && graph.value(id).is_constant() ? &graph.value(id).constant : nullptr;
+}
+
+const Tensor* constant_input(const Graph& graph, const Node& node, size_t input) {
+  return input < node.inputs.size() ? constant(graph, node.inputs[input]) : nullptr;
+}
+
+ValueId scalar(Graph& graph, DType dtype, double value) {
+  return graph.add_constant(tensor_of(dtype, {}, {value}));
+}
+
 std::optional<double> uniform_value(const Graph& graph, ValueId id) {
-  if (id == graph::kNone || !graph.value(id).is_constant()) return std::nullopt;
-  const Tensor& tensor = graph.value(id).constant;
-  if (tensor.count() == 0) return std::nullopt;
+  const Tensor* known = constant(graph, id);
+  if (!known || known->count() == 0) return std::nullopt;
+  const Tensor& tensor = *known;
   const double first = tensor.get_double(0);
   if (first != first) return std::nullopt;
   for (int64_t k = 1; k < tensor.count(); ++k) {

@@ -1,4 +1,5 @@
-/// passes/rewrite.h — what passes that replace values have in common.
+/// passes/rewrite.h — what passes that replace values have in common: the names of a graph's parts,
+/// looking at constants, replacing values.
 #pragma once
 
 #include <optional>
@@ -7,19 +8,33 @@
 
 namespace obelisk::passes {
 
+using graph::Graph;
+using graph::kNone;
+using graph::Node;
+using graph::NodeId;
+using graph::ValueId;
+using ops::Attrs;
+using ops::Op;
+
 /// Every reader of `from` reads `to` instead, which takes over the user's name if it has none.
 /// False, and nothing changes, where `from` is an output of the graph and `to` an input, a constant
 /// or an output already: an answer stays a value of its own.
-bool replace_value(graph::Graph& graph, graph::ValueId from, graph::ValueId to);
+bool replace_value(Graph& graph, ValueId from, ValueId to);
+
+/// A value's tensor where it is a constant, else nullptr. A node's input may be one that it lacks.
+const Tensor* constant(const Graph& graph, ValueId id);
+const Tensor* constant_input(const Graph& graph, const Node& node, size_t input);
+/// A new constant without axes.
+ValueId scalar(Graph& graph, DType dtype, double value);
 
 /// The one value that all elements of a constant have: +0 and -0 differ, NaN and constants without
 /// elements have none.
-std::optional<double> uniform_value(const graph::Graph& graph, graph::ValueId id);
+std::optional<double> uniform_value(const Graph& graph, ValueId id);
 
 /// Read by one node and not an answer: this value may vanish into its reader.
-bool has_one_reader(const graph::Graph& graph, graph::ValueId id);
+bool has_one_reader(const Graph& graph, ValueId id);
 
 /// Orders, drops what is not read and renumbers: how passes that add nodes end.
-graph::Graph tidy(graph::Graph graph);
+Graph tidy(Graph graph);
 
 }  // namespace obelisk::passes

@@ -10,14 +10,6 @@
 namespace obelisk::passes {
 namespace {
 
-using graph::Graph;
-using graph::kNone;
-using graph::Node;
-using graph::NodeId;
-using graph::ValueId;
-using ops::Attrs;
-using ops::Op;
-
 bool is_plain_float(DType dtype) { return is_float(dtype) && !is_low_float(dtype); }
 
 /// Everything a rule may look at. A rule answers the value that the node's first output is equal
@@ -158,9 +150,9 @@ ValueId simplify_transpose(const At& at) {
 }
 
 bool all_ints(const At& at, size_t k, bool (*good)(int64_t)) {
-  const ValueId value = at.in(k);
-  if (value == kNone || !at.graph.value(value).is_constant()) return false;
-  const std::vector<int64_t> ints = to_ints(at.graph.value(value).constant);
+  const Tensor* known = constant_input(at.graph, at.node, k);
+  if (!known) return false;
+  const std::vector<int64_t> ints = to_ints(*known);
   return std::all_of(ints.begin(), ints.end(), good);
 }
 

@@ -9,12 +9,6 @@
 namespace obelisk::passes {
 namespace {
 
-using graph::Graph;
-using graph::kNone;
-using graph::Node;
-using graph::NodeId;
-using graph::ValueId;
-using ops::Op;
 using Order = std::vector<int64_t>;
 
 constexpr int kLongestChain = 32;

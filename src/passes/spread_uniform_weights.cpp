@@ -5,13 +5,6 @@
 namespace obelisk::passes {
 namespace {
 
-using graph::Graph;
-using graph::kNone;
-using graph::Node;
-using graph::NodeId;
-using graph::ValueId;
-using ops::Op;
-
 /// The number that a ConstantOfShape spreads.
 std::optional<double> spread_number(const Graph& graph, ValueId id) {
   const NodeId producer = id == kNone ? kNone : graph.value(id).producer;
