@@ -52,7 +52,8 @@ Result<std::vector<Window>> pad_windows(const Call& call) {
   constexpr int64_t kMost = int64_t{1} << 40;
   for (size_t i = 0; i < axes.size(); ++i) {
     const int64_t begin = pads[i], end = pads[i + axes.size()], extent = from[axes[i]];
-    if (std::max(std::abs(begin), std::abs(end)) > kMost || extent + begin + end < 0) {
+    if (std::min(begin, end) < -kMost || std::max(begin, end) > kMost ||
+        extent + begin + end < 0) {
       return bad_call(call, fmt::format("pads {} and {} of axis {}, which has extent {}", begin,
                                         end, axes[i], extent));
     }
@@ -78,9 +79,9 @@ Result<std::vector<Window>> center_windows(const Call& call) {
   std::vector<Window> windows;
   for (int64_t extent : from) windows.push_back(window_of(0, 0, extent));
   for (size_t i = 0; i < axes.size(); ++i) {
-    const int64_t extent = from[axes[i]], more = wanted[i] - extent;
     if (wanted[i] < 0)
       return bad_call(call, fmt::format("axis {} of extent {}", axes[i], wanted[i]));
+    const int64_t extent = from[axes[i]], more = wanted[i] - extent;
     const int64_t begin = more / 2;  // toward zero: the odd one is cut from or added to the end
     windows[axes[i]] = window_of(begin, more - begin, extent);
   }

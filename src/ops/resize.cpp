@@ -10,6 +10,8 @@ namespace obelisk::ops {
 
 namespace {
 
+constexpr int64_t kLargest = int64_t{1} << 40;  // of any extent
+
 std::vector<double> to_doubles(const Tensor& tensor) {
   std::vector<double> values;
   for (int64_t i = 0; i < tensor.count(); ++i) values.push_back(tensor.get_double(i));
@@ -136,6 +138,10 @@ Result<ResizePlan> resize_plan(const Call& call) {
     return bad_call(call, fmt::format("{} {} for {} axes", by_size ? sizes.size() : scales.size(),
                                       by_size ? "sizes" : "scales", axes.size()));
   }
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    if (sizes[i] < 0 || sizes[i] > kLargest)
+      return bad_call(call, fmt::format("size {} of axis {}", sizes[i], axes[i]));
+  }
   const std::string policy = call.attrs.get_string("keep_aspect_ratio_policy", "stretch");
   double shared = 0;  // the one scale of the policies that keep the ratio
   if (by_size && policy != "stretch") {
@@ -153,6 +159,8 @@ Result<ResizePlan> resize_plan(const Call& call) {
     if (by_size) {
       axis.scale = policy == "stretch" ? static_cast<double>(sizes[i]) / from : shared;
       width = axis.scale * from;
+      if (policy != "stretch" && !(width >= 0 && width <= static_cast<double>(kLargest)))
+        return bad_call(call, fmt::format("scale {} of axis {}", axis.scale, axes[i]));
       axis.to = policy == "stretch" ? sizes[i] : static_cast<int64_t>(std::floor(width + 0.5));
     } else {
       axis.scale = scales[i];

@@ -4,6 +4,7 @@
 
 #include "ops/moves.h"
 #include "ops/sample.h"
+#include "ops/window.h"
 
 namespace obelisk::ops {
 
@@ -186,6 +187,7 @@ Result<Shape> unpooled_shape(const Call& call) {
                           to_string(kernel), strides.size(), pads.size()));
   }
   Shape shape{from[0], from[1]};
+  TRY_STATUS(check_bounded(call, {Shape(from.begin() + 2, from.end()), kernel, strides, pads}));
   for (size_t axis = 0; axis < spatial; ++axis) {
     shape.push_back((from[axis + 2] - 1) * strides[axis] - pads[axis] - pads[axis + spatial] +
                     kernel[axis]);

@@ -6,6 +6,7 @@
 #include "ops/moves.h"
 #include "ops/resize.h"
 #include "ops/sample_plan.h"
+#include "ops/window.h"
 
 namespace obelisk::ops {
 
@@ -216,6 +217,7 @@ Result<FoldPlan> fold_plan(const Call& call) {
                                 to_string(fold.image), to_string(fold.block), fold.strides.size(),
                                 fold.dilations.size(), fold.pads.size()));
   }
+  TRY_STATUS(check_bounded(call, {fold.image, fold.block, fold.strides, fold.dilations, fold.pads}));
   for (size_t axis = 0; axis < rank; ++axis) {
     if (fold.image[axis] < 0 || fold.block[axis] < 1 || fold.strides[axis] < 1 ||
         fold.dilations[axis] < 1) {
@@ -227,12 +229,16 @@ Result<FoldPlan> fold_plan(const Call& call) {
     fold.blocks.push_back(room < 0 ? 0 : room / fold.strides[axis] + 1);
   }
   const Shape& from = call.in(0).shape;
-  const int64_t taps = element_count(fold.block);
-  if (from.size() != 3 || from[1] % taps != 0 || from[2] != element_count(fold.blocks)) {
-    return bad_call(call, fmt::format("the input {} is not [N, C * {}, {}]", to_string(from), taps,
-                                      element_count(fold.blocks)));
+  const auto taps = checked_element_count(fold.block), places = checked_element_count(fold.blocks);
+  if (!taps || !places) {
+    return bad_call(call, fmt::format("blocks of {}, {} of them", to_string(fold.block),
+                                      to_string(fold.blocks)));
   }
-  fold.channels = from[1] / taps;
+  if (from.size() != 3 || from[1] % *taps != 0 || from[2] != *places) {
+    return bad_call(call, fmt::format("the input {} is not [N, C * {}, {}]", to_string(from), *taps,
+                                      *places));
+  }
+  fold.channels = from[1] / *taps;
   return fold;
 }
 

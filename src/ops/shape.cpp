@@ -46,8 +46,8 @@ Result<Types> infer_reshape(const Call& call) {
       open = static_cast<int>(axis);
     } else if (shape[axis] < 0) {
       return bad_call(call, fmt::format("the shape has the extent {}", shape[axis]));
-    } else {
-      known *= shape[axis];
+    } else if (__builtin_mul_overflow(known, shape[axis], &known)) {
+      return bad_call(call, fmt::format("no tensor has the shape {}", to_string(shape)));
     }
   }
   const int64_t count = call.in(0).count();

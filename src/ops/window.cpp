@@ -37,6 +37,16 @@ Result<Shape> spatial_attr(const Call& call, std::string_view name, size_t count
   return values;
 }
 
+Status check_bounded(const Call& call, std::initializer_list<Shape> lists) {
+  constexpr int64_t kMost = int64_t{1} << 30;
+  const auto outside = [](int64_t value) { return value < -kMost || value > kMost; };
+  for (const Shape& list : lists) {
+    if (std::any_of(list.begin(), list.end(), outside))
+      return bad_call(call, fmt::format("{}: an extent, step or pad beyond 2^30", to_string(list)));
+  }
+  return ok_status();
+}
+
 Result<Window> window_of(const Call& call, const Shape& in, const Shape& kernel) {
   Window window;
   const size_t rank = in.size();

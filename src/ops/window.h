@@ -33,6 +33,9 @@ Result<Shape> spatial_of(const Call& call, int input);
 Result<Shape> spatial_attr(const Call& call, std::string_view name, size_t count, int64_t otherwise,
                            int64_t least);
 
+/// Refuses an extent, step or pad beyond 2^30, either way, so that no product of two overflows.
+Status check_bounded(const Call& call, std::initializer_list<Shape> lists);
+
 /// Walks the elements of a window that lie inside the input. visit(flat input position, flat kernel
 /// position)
 template <typename Visit>

@@ -55,6 +55,29 @@ TEST(Resize, Goldens) {
          with("nearest", "asymmetric", "floor").set("keep_aspect_ratio_policy", "not_larger")});
 }
 
+TEST(Resize, ExtentsBeyondReasonAreRefused) {
+  const Tensor x = floats({3}, {1, 2, 3});
+  for (const int64_t size : {int64_t{-1}, int64_t{1} << 62}) {
+    for (const char* policy : {"stretch", "not_larger", "not_smaller"}) {
+      check_refused({Op::Resize,
+                     {x, {}, {}, ints({1}, {size})},
+                     Attrs().set("keep_aspect_ratio_policy", policy)},
+                    Code::kBadModel, "size");
+    }
+  }
+  const Tensor pooled = counting(DType::f32, {1, 1, 2, 2});
+  check_refused({Op::MaxUnpool,
+                 {pooled, counting(DType::i64, {1, 1, 2, 2})},
+                 Attrs()
+                     .set("kernel_shape", std::vector<int64_t>{2, 2})
+                     .set("strides", std::vector<int64_t>{int64_t{1} << 62, 2})},
+                Code::kBadModel, "2^30");
+  check_refused({Op::Col2Im,
+                 {counting(DType::f32, {1, 4, 4}), ints({2}, {int64_t{1} << 62, 4}),
+                  ints({2}, {int64_t{1} << 62, 2})}},
+                Code::kBadModel, "2^30");
+}
+
 TEST(Resize, EveryMappingAndRounding) {
   for (const char* mapping : {"half_pixel", "half_pixel_symmetric", "pytorch_half_pixel",
                               "align_corners", "asymmetric", "tf_crop_and_resize"}) {

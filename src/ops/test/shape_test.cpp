@@ -21,6 +21,7 @@ TEST(Shape, ReshapeCopiesInfersAndRefuses) {
   check_refused({Op::Reshape, {x, ints({2}, {5, -1})}}, Code::kBadModel, "do not fill");
   check_refused({Op::Reshape, {x, ints({2}, {5, 5})}}, Code::kBadModel, "has 25");
   check_refused({Op::Reshape, {x, ints({2}, {-1, -1})}}, Code::kBadModel, "twice");
+  check_refused({Op::Reshape, {x, ints({2}, {int64_t{1} << 62, 4})}}, Code::kBadModel, "no tensor");
   check_refused({Op::Reshape, {x, ints({1}, {-1})}}, Code::kUnsupported, "depends on data", false);
 }
 

@@ -136,6 +136,9 @@ TEST(Slice, PadInEveryMode) {
          {},
          {floats({2, 3}, {0, 0, 1, 0, 2, 3})}});
   check_refused({Op::Pad, {x, ints({2}, {-2, -2})}}, Code::kBadModel, "pads");
+  constexpr int64_t kLeast = std::numeric_limits<int64_t>::min();
+  check_refused({Op::Pad, {x, ints({2}, {kLeast, 1})}}, Code::kBadModel, "pads");
+  check_refused({Op::CenterCropPad, {x, ints({1}, {kLeast})}}, Code::kBadModel, "extent");
   check_refused({Op::Pad, {counting(DType::f32, {0}), pads}, Attrs().set("mode", "edge")},
                 Code::kBadModel, "nothing to repeat");
   for (DType dtype : kMoved) {

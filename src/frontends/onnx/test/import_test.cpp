@@ -42,7 +42,7 @@ const std::string kX = value("x", kFloat, {"batch", "4"});
 
 TEST(Import, BindsSymbolicDimensions) {
   const std::string bytes = model(graph({node("Relu", {"x"}, {"y"})}, {kX}, {value("y")}));
-  EXPECT_THAT(imported(bytes), HasSubstr("dimension 'batch' of input 'x' (--shape batch=2)"));
+  EXPECT_THAT(imported(bytes), HasSubstr("dimension 'batch' of input 'x'; --shape batch=2"));
   ImportOptions options;
   options.dimensions["batch"] = 7;
   EXPECT_THAT(imported(bytes, options), HasSubstr("f32[7,4] = Relu"));
