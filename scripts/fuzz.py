@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Runs the fuzzers that scripts/fuzz.sh built, and writes down how far each got.
 
-A corpus begins with the kept cases and the seeds, and grows under build/fuzz/corpus from run to run.
+A corpus begins with those of the kept cases and seeds that show something new, so that a run is not spent
+on reading much of the same; it grows under build/fuzz/corpus from run to run.
 A crash, an input that takes a minute, or one that takes 2 GB ends a run; it is then a find.
 """
 import argparse
@@ -23,24 +24,34 @@ LONGEST = {"onnx": 8192, "ir": 8192, "npy": 4096, "npz": 4096, "obk": 8192}
 SANITIZERS = {"ASAN_OPTIONS": "allocator_may_return_null=1:detect_leaks=1", "UBSAN_OPTIONS": "print_stacktrace=1"}
 
 
+def call(target, log, *words):
+    """The fuzzer's exit; what it says goes to build/fuzz/LOG."""
+    folder = ROOT / "build" / "fuzz"
+    limits = ["-timeout=60", "-rss_limit_mb=2048", f"-max_len={LONGEST[target]}",
+              f"-artifact_prefix={folder}/found/{target}-"]
+    with open(folder / log, "w") as out:
+        return subprocess.run([str(word) for word in (folder / "bin" / f"{target}_fuzz", *words, *limits)],
+                              stdin=subprocess.DEVNULL, stdout=out, stderr=out,
+                              env={**os.environ, **SANITIZERS}, cwd=folder).returncode
+
+
 def fuzz(target, seconds):
     folder = ROOT / "build" / "fuzz"
-    corpus, found, log = folder / "corpus" / target, folder / "found", folder / f"{target}.log"
+    corpus, found = folder / "corpus" / target, folder / "found"
     corpus.mkdir(parents=True, exist_ok=True)
     found.mkdir(exist_ok=True)
     before = set(found.glob(f"{target}-*"))
-    words = [folder / "bin" / f"{target}_fuzz", corpus, folder / "seeds" / target,
-             ROOT / "tests" / "fuzz" / "corpus" / target, f"-max_total_time={seconds}", "-timeout=60",
-             "-rss_limit_mb=2048", f"-max_len={LONGEST[target]}", "-print_final_stats=1",
-             f"-artifact_prefix={found}/{target}-"]
+    status = 0
+    if not any(corpus.iterdir()):
+        status = call(target, f"{target}.merge.log", "-merge=1", corpus, folder / "seeds" / target,
+                      ROOT / "tests" / "fuzz" / "corpus" / target)
+    words = [corpus, f"-max_total_time={seconds}", "-print_final_stats=1"]
     dictionary = ROOT / "tests" / "fuzz" / f"{target}.dict"
     if dictionary.exists():
         words.append(f"-dict={dictionary}")
     start = time.monotonic()
-    with open(log, "w") as out:
-        status = subprocess.run(list(map(str, words)), stdin=subprocess.DEVNULL, stdout=out, stderr=out,
-                                env={**os.environ, **SANITIZERS}, cwd=folder).returncode
-    text = log.read_text(errors="replace")
+    status = call(target, f"{target}.log", *words) or status
+    text = (folder / f"{target}.log").read_text(errors="replace")
     last = (re.findall(r"cov: (\d+) ft: (\d+) corp: (\d+)", text) or [(0, 0, 0)])[-1]
     runs = re.search(r"number_of_executed_units:\s+(\d+)", text)
     peak = re.search(r"peak_rss_mb:\s+(\d+)", text)

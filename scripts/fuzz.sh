@@ -2,6 +2,7 @@
 # Builds the fuzzers of tests/fuzz with clang's libFuzzer, ASan and UBSan, and lets each run.
 #   scripts/fuzz.sh                    all of them, 10 minutes each, two at a time
 #   scripts/fuzz.sh --seconds 60 onnx  only some, shorter
+# Each begins with the kept cases and seeds that show something new (found in the first run).
 # Ends with a line that says what was found, and 1 if anything was; what breaks a reader lies in
 # build/fuzz/found. The figures are written to build/fuzz/results.json.
 source "$(dirname "${BASH_SOURCE[0]}")/setup.sh"

@@ -33,6 +33,9 @@ declare -A tests=(
   [thread]="kernels runtime api"                       # those that have threads
   [address]="base kernels ops graph passes schedule runtime api fuzz"
 )
+# Files have one reader, and arithmetic in 16 bits has the same threads as in 32: minutes that show
+# no race.
+declare -A without=([thread]="RandomGraphs*:Obk.*:Precision.*" [address]="RandomGraphs*")
 for build in "${builds[@]}"; do
   read -ra names <<<"${tests[$build]}"
   say "building with -fsanitize=$build"
@@ -41,7 +44,7 @@ for build in "${builds[@]}"; do
   bin=build/$build/bin
   export OBELISK_CACHE=$ROOT/build/$build/cache
   for name in "${names[@]}"; do
-    step "$build: $name" "$bin/${name}_test" --gtest_filter='-RandomGraphs*'
+    step "$build: $name" "$bin/${name}_test" --gtest_filter="-${without[$build]}"
   done
   step "$build: random graphs" env OBELISK_JITTER=1 OBELISK_GRAPHS=30 \
     "$bin/runtime_test" --gtest_filter='RandomGraphs*'
