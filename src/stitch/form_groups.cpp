@@ -21,7 +21,7 @@ struct Read {
 
 class Former {
  public:
-  Former(const Graph& graph, const Views& views, const target::DeviceSpec& device,
+  Former(const Graph& graph, Views& views, const target::DeviceSpec& device,
          const Options& options, const kernels::TileLibrary* tiles)
       : graph_(graph), views_(views), device_(device), options_(options), tiles_(tiles) {
     out_.group_of.assign(graph.value_count(), -1);
@@ -255,6 +255,12 @@ class Former {
             if (group == candidate) explain(read.value, n, Scheme::kGlobal, why);
       }
     }
+    if (options_.stitch && left_to_readers(n, form, reads)) {
+      views_.read_through(n);
+      for (const Read& read : reads)
+        explain(read.value, n, Scheme::kLocal, "light, and read about once: its readers compute it");
+      return;
+    }
     Draft draft;
     draft.group.nodes = {};
     Body& body = draft.group.body;
@@ -269,6 +275,59 @@ class Former {
     const bool ok = enter(n, output, form, coords, static_cast<int>(out_.drafts.size()) - 1, false, why);
     CHECK(ok, "'{}' cannot begin a group: {}", graph_.node(n).name, why);
     (void)out;
+  }
+
+  /// A light node that would begin a group, whose readers can compute it at once: what it reads is stored anyway.
+  bool left_to_readers(NodeId n, const Loop& form, const std::vector<Read>& reads) const {
+    constexpr size_t kMostReads = 6;
+    constexpr int kMostExprs = 48;
+    constexpr double kMostAgain = 16384;  // elements computed again; a phase costs more
+    const graph::Node& node = graph_.node(n);
+    const Kind kind = ops::row(node.op).kind;
+    if ((kind != Kind::kMap && kind != Kind::kMove) || node.outputs.size() != 1) return false;
+    const ValueId out = node.outputs[0];
+    if (form.combine != Combine::kNone || reads.size() > kMostReads || form.exprs.size() > kMostExprs) return false;
+    if (graph_.is_output(out) || views_.needs_storage(out) || views_.has_pieces(out) || views_.layout(out).storage != out) return false;
+    for (int id = 0; id < form.exprs.size(); ++id)
+      if (!is_light(form.exprs[id].scalar)) return false;
+    const auto count = static_cast<double>(graph_.type(out).count());
+    const std::optional<double> read = elements_read(out);
+    return read && *read - count <= std::max(kMostAgain, 0.05 * count);
+  }
+  static bool is_light(Scalar scalar) {
+    switch (scalar) {
+      case Scalar::kCoord: case Scalar::kConst: case Scalar::kLoad: case Scalar::kNeg: case Scalar::kAbs: case Scalar::kNot:
+      case Scalar::kCast: case Scalar::kAdd: case Scalar::kSub: case Scalar::kMul: case Scalar::kMin: case Scalar::kMax: case Scalar::kLt:
+      case Scalar::kLe: case Scalar::kEq: case Scalar::kAnd: case Scalar::kOr: case Scalar::kSelect:
+        return true;
+      default:
+        return false;
+    }
+  }
+  /// How many elements of `value` its readers read together, when all of them have loop forms that walk it once.
+  std::optional<double> elements_read(ValueId value) const {
+    double sum = 0;
+    for (NodeId user : graph_.users(value)) {
+      const graph::Node& node = graph_.node(user);
+      const Kind kind = ops::row(node.op).kind;
+      if (node.outputs.size() != 1 && !views_.is_view(user)) return std::nullopt;
+      for (ValueId out : node.outputs) {
+        if (out == graph::kNone) continue;
+        const auto whole = static_cast<double>(graph_.type(out).count());
+        double read = whole;
+        if (views_.is_view(user)) {
+          if (views_.needs_storage(out)) return std::nullopt;
+          const std::optional<double> beyond = elements_read(out);
+          if (!beyond) return std::nullopt;
+          read = *beyond;
+        } else if ((kind != Kind::kMap && kind != Kind::kMove) || !views_.loop(user, 0)) {
+          return std::nullopt;
+        }
+        if (node.op == ops::Op::Concat && whole > 0) read *= static_cast<double>(graph_.type(value).count()) / whole;
+        sum += read;
+      }
+    }
+    return sum;
   }
 
   /// The reads of a loop, through views, with coordinates over the loop's domain.
@@ -492,7 +551,7 @@ class Former {
   }
 
   const Graph& graph_;
-  const Views& views_;
+  Views& views_;
   const target::DeviceSpec& device_;
   const Options& options_;
   const kernels::TileLibrary* tiles_;
@@ -501,7 +560,7 @@ class Former {
 
 }  // namespace
 
-Grouping form_groups(const Graph& graph, const Views& views, const target::DeviceSpec& device,
+Grouping form_groups(const Graph& graph, Views& views, const target::DeviceSpec& device,
                      const Options& options, const kernels::TileLibrary* tiles) {
   return Former(graph, views, device, options, tiles).run();
 }

@@ -53,7 +53,7 @@ struct Grouping {
 };
 
 /// `tiles`: the machine's, or null.
-Grouping form_groups(const Graph& graph, const Views& views, const target::DeviceSpec& device,
+Grouping form_groups(const Graph& graph, Views& views, const target::DeviceSpec& device,
                      const Options& options, const kernels::TileLibrary* tiles);
 
 }  // namespace obelisk::stitch

@@ -221,10 +221,13 @@ void Views::find_views() {
       const ops::Expr& body = form->exprs[form->body];
       bool reindexes = body.scalar == Scalar::kLoad && body.args[0] == kNoExpr;
       for (ExprId coord : body.coords) {
-        // A coordinate that is itself loaded (a gather) is not a plain reindexing.
+        // A coordinate that is itself loaded (a gather) is not a plain reindexing, but where it is one known number.
         std::function<bool(ExprId)> loads = [&](ExprId id) {
           const ops::Expr& expr = form->exprs[id];
-          if (expr.scalar == Scalar::kLoad) return true;
+          if (expr.scalar == Scalar::kLoad) {
+            const graph::Value& index = graph_.value(node.inputs[expr.slot]);
+            return !index.is_constant() || index.type.count() != 1;
+          }
           for (ExprId arg : expr.args) if (arg != kNoExpr && loads(arg)) return true;
           return false;
         };

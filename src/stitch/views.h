@@ -6,6 +6,7 @@
 /// A value that only a transpose reads is stored in the transposed order, a convolution's output channels-last, and the pieces of a
 /// concatenation inside its output; so most moves of a network need no code at all. A cast from f16 or bf16 to f32 is a view too, since
 /// every load computes in f32: a product of two such values is one of 16-bit operands with an f32 answer.
+/// form_groups adds light nodes that would stand alone: a cast of which others take slices, a negated half.
 ///
 /// Stands   first: everything after it reads values through Views.
 /// Paper    AStitch treats moves as light elementwise ops of local scheme; we let them vanish into the reader's addresses.
@@ -37,6 +38,8 @@ class Views {
   /// The values whose groups must have run before `value` can be read: itself, or the pieces stored inside it.
   const std::vector<ValueId>& pieces(ValueId value) const { return pieces_.at(value); }
   bool has_pieces(ValueId value) const { return pieces_.count(value) != 0; }
+  /// From here on readers compute the node's only output themselves.
+  void read_through(NodeId node) { view_[node] = true; }
 
   /// Reads `value` at coords in `exprs`, through views, down to stored values, which `leaf` turns into expressions.
   using Leaf = std::function<ExprId(ValueId, DType, std::vector<ExprId> coords, ExprId guard, ExprId otherwise)>;

@@ -79,6 +79,36 @@ INSTANTIATE_TEST_SUITE_P(Graphs, Differential, testing::Values(
   %6: f32[2,3,5,8] = Add(%5, %5)
   out %6 "z"
 })"},
+    // Light ops of a product's columns, read elsewhere than they are made; and a cast of which readers take slices.
+    std::pair{"rotary_by_hand", R"(graph "g" {
+  in %0 "x": f32[5,24]
+  in %1 "w": f32[24,16]
+  in %2 "cos": f32[5,8]
+  in %3 "sin": f32[5,8]
+  in %4 "cache": f16[2,3,2,8]
+  const %5: i64[3] = [5, 2, 8]
+  const %6: i64[1] = [0]
+  const %7: i64[1] = [4]
+  const %8: i64[1] = [8]
+  const %9: i64[1] = [2]
+  const %10: i64[3] = [5, 1, 8]
+  const %11: i64[] = 1
+  %12: f32[5,16] = MatMul(%0, %1)
+  %13: f32[5,2,8] = Reshape(%12, %5)
+  %14: f32[5,1,8] = Reshape(%2, %10)
+  %15: f32[5,1,8] = Reshape(%3, %10)
+  %16: f32[5,2,8] = Mul(%13, %14)
+  %17: f32[5,2,4] = Slice(%13, %7, %8, %9)
+  %18: f32[5,2,4] = Neg(%17)
+  %19: f32[5,2,4] = Slice(%13, %6, %7, %9)
+  %20: f32[5,2,8] = Concat(%18, %19) {axis = -1}
+  %21: f32[5,2,8] = Mul(%20, %15)
+  %22: f32[5,2,8] = Add(%16, %21)
+  %23: f32[2,3,2,8] = Cast(%4) {to = 1}
+  %24: f32[3,2,8] = Gather(%23, %11) {axis = 0}
+  %25: f32[8,2,8] = Concat(%24, %22) {axis = 0}
+  out %25 "z"
+})"},
     std::pair{"matmul_bias", R"(graph "g" {
   in %0 "x": f32[2,9,40]
   in %1 "w": f32[40,24]

@@ -64,5 +64,27 @@ TEST(Waves, AShortcutRunsBesideTheBranchThatItJoins) {
   EXPECT_EQ(tasks.waves, 2);
 }
 
+// What is light, stands alone and is read about once has no phase: its reader computes it.
+TEST(Waves, LightNodesAreLeftToTheirReaders) {
+  const auto text = [](const char* last) {
+    return fmt::format(R"(graph "g" {{
+  in %0 "x": f32[64,64]
+  in %1 "w": f32[64,64]
+  const %2: i64[1] = [0]
+  const %3: i64[1] = [32]
+  const %4: i64[1] = [64]
+  const %5: i64[1] = [1]
+  %6: f32[64,64] = MatMul(%0, %1)
+  %7: f32[64,32] = Slice(%6, %3, %4, %5)
+  %8: f32[64,32] = {}(%7)
+  %9: f32[64,32] = Slice(%6, %2, %3, %5)
+  %10: f32[64,64] = Concat(%8, %9) {{axis = 1}}
+  out %10 "y"
+}})", last);
+  };
+  EXPECT_EQ(scheduled(text("Neg"), 2).works.size(), 2u);
+  EXPECT_EQ(scheduled(text("Tanh"), 2).works.size(), 3u);  // not light: computed once
+}
+
 }  // namespace
 }  // namespace obelisk::schedule
