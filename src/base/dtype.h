@@ -41,6 +41,7 @@ void set_int(void* data, DType dtype, int64_t index, int64_t value);
 void set_double_saturating(void* data, DType dtype, int64_t index, double value);
 
 uint16_t f32_to_f16(float value);
+void     f32_to_f16(const float* from, uint16_t* to, int64_t count);  // the same for each, eight at once where the machine can
 float    f16_to_f32(uint16_t value);
 uint16_t f32_to_bf16(float value);
 float    bf16_to_f32(uint16_t value);

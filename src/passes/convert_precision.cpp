@@ -1,6 +1,7 @@
 #include "passes/convert_precision.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -30,6 +31,8 @@ double smallest(DType dtype) {
   return dtype == DType::f16 ? 0x1p-14 : dtype == DType::f64 ? 0x1p-1022 : 0x1p-126;
 }
 
+constexpr float kLargest = std::numeric_limits<float>::max();
+
 /// Rounded to nearest; finite values beyond `limit` become it.
 Tensor converted(const Tensor& from, DType to, double limit) {
   Tensor made = Tensor::allocate({to, from.shape()});
@@ -38,14 +41,17 @@ Tensor converted(const Tensor& from, DType to, double limit) {
     const char* x = from.as<char>();  // floats where a file has them: not aligned
     const auto most = static_cast<float>(limit);
     uint16_t* y = made.as_mutable<uint16_t>();
-    constexpr int64_t kPart = 1 << 20;
+    constexpr int64_t kPart = 1 << 20, kBlock = 1024;
     for_each_on_all_cores(static_cast<size_t>((count + kPart - 1) / kPart), [&](size_t part) {
-      const int64_t begin = static_cast<int64_t>(part) * kPart;
-      for (int64_t k = begin; k < std::min(count, begin + kPart); ++k) {
-        float value;
-        std::memcpy(&value, x + k * 4, 4);
-        if (std::isfinite(value)) value = std::clamp(value, -most, most);
-        y[k] = to == DType::f16 ? f32_to_f16(value) : f32_to_bf16(value);
+      std::array<float, kBlock> block;
+      const int64_t end = std::min(count, static_cast<int64_t>(part + 1) * kPart);
+      for (int64_t at = static_cast<int64_t>(part) * kPart; at < end; at += kBlock) {
+        const int64_t size = std::min(kBlock, end - at);
+        std::memcpy(block.data(), x + at * 4, static_cast<size_t>(size) * 4);
+        for (int64_t k = 0; k < size; ++k)
+          block[k] = std::fabs(block[k]) <= kLargest ? std::clamp(block[k], -most, most) : block[k];
+        if (to == DType::f16) f32_to_f16(block.data(), y + at, size);
+        else for (int64_t k = 0; k < size; ++k) y[at + k] = f32_to_bf16(block[k]);
       }
     });
     return made;
@@ -62,14 +68,14 @@ bool holds_huge(const Tensor& tensor, DType dtype) {
   const int64_t count = tensor.count();
   if (tensor.dtype() == DType::f32) {
     const char* x = tensor.as<char>();  // floats where a file has them: not aligned
-    bool huge = false;
+    int huge = 0;
     for (int64_t k = 0; k < count; ++k) {
       float value;
       std::memcpy(&value, x + k * 4, 4);
       value = std::fabs(value);
-      huge |= value > static_cast<float>(most) && value <= std::numeric_limits<float>::max();
+      huge |= (value > static_cast<float>(most)) & (value <= kLargest);
     }
-    return huge;
+    return huge != 0;
   }
   for (int64_t k = 0; k < count; ++k) {
     const double value = std::fabs(tensor.get_double(k));

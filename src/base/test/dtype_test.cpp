@@ -161,6 +161,14 @@ TEST(Dtype, FloatHalvesAgreeWithTheGeneralConversion) {
     ASSERT_EQ(f32_to_bf16(value), code_of(DType::bf16, value)) << value;
     ASSERT_EQ(f32_to_f16(value), code_of(DType::f16, value)) << value;
   }
+  std::vector<float> values(10007);  // many at once: NaN of any payload, infinities, odd lengths
+  for (float& value : values) value = std::bit_cast<float>(static_cast<uint32_t>(random()));
+  values[3] = std::bit_cast<float>(0x7fabcdefu), values[4096] = kInf;
+  for (const size_t skip : {0, 1, 9999}) {
+    std::vector<uint16_t> got(values.size() - skip);
+    f32_to_f16(values.data() + skip, got.data(), static_cast<int64_t>(got.size()));
+    for (size_t k = 0; k < got.size(); ++k) ASSERT_EQ(got[k], f32_to_f16(values[k + skip])) << k;
+  }
   for (int code = 0; code < 65536; ++code) {
     const double want = slow_decode(kSpecs[0], code);
     const float got = f16_to_f32(static_cast<uint16_t>(code));
