@@ -7,11 +7,20 @@
 # build/fuzz/found. The figures are written to build/fuzz/results.json.
 source "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
 PACKAGES+=(clang-14 libclang-rt-14-dev llvm-14)
+targets=()
+for word in "$@"; do
+  case $word in
+    onnx | ir | npy | npz | obk) targets+=("$word") ;;
+  esac
+done
+[ ${#targets[@]} -gt 0 ] || targets=(onnx ir npy npz obk)
 need_packages
 need_venv
-build_targets obelisk # some seeds are compiled files
-say "building the fuzzers"
+case " ${targets[*]} " in
+  *" obk "*) build_targets obelisk ;; # its seeds are compiled files
+esac
+say "building the fuzzers: ${targets[*]}"
 quietly cmake --preset fuzz
-quietly ninja -C build/fuzz npy_fuzz npz_fuzz ir_fuzz onnx_fuzz obk_fuzz
-.venv/bin/python tests/fuzz/seeds.py build/fuzz/seeds
+quietly ninja -C build/fuzz "${targets[@]/%/_fuzz}"
+.venv/bin/python tests/fuzz/seeds.py build/fuzz/seeds "${targets[@]}"
 exec .venv/bin/python scripts/fuzz.py "$@"

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes what the fuzzers begin with: seeds.py FOLDER → FOLDER/{onnx,ir,npy,npz,obk}/…
+"""Writes what the fuzzers begin with: seeds.py FOLDER [KIND…] → FOLDER/{onnx,ir,npy,npz,obk}/…
 
 onnx: the models of onnx's own backend tests that are small (a case for nearly every op and attribute).
 ir:   the graphs that the rooms' tests are written in.   npy, npz: arrays of every type, by numpy.
@@ -90,18 +90,21 @@ def models(folder):
             (folder / file.parent.name).write_bytes(file.read_bytes())
 
 
+def texts(folder):
+    for name, text in graphs():
+        (folder / name).write_text(text)
+
+
+WRITERS = {"onnx": models, "ir": texts, "npy": arrays, "npz": archives,
+           "obk": lambda folder: compiled(graphs()[::4], folder)}
+
+
 def main():
     folders = {}
-    for name in ("onnx", "ir", "npy", "npz", "obk"):
+    for name in sys.argv[2:] or WRITERS:
         folders[name] = Path(sys.argv[1]) / name
         folders[name].mkdir(parents=True, exist_ok=True)
-    cases = graphs()
-    for name, text in cases:
-        (folders["ir"] / name).write_text(text)
-    arrays(folders["npy"])
-    archives(folders["npz"])
-    models(folders["onnx"])
-    compiled(cases[::4], folders["obk"])
+        WRITERS[name](folders[name])
     print("seeds: " + ", ".join(f"{len(list(folder.iterdir()))} {name}" for name, folder in folders.items()))
 
 
