@@ -67,5 +67,8 @@ void import_tfidf_vectorizer(Site& site);  // n-grams of integers, as comparison
 
 // microsoft.cpp: ops that graph optimisers of ONNX Runtime write
 Handler find_microsoft_handler(std::string_view op);
+// microsoft_attention.cpp
+void import_multi_head_attention(Site& site);
+void import_group_query_attention(Site& site);
 
 }  // namespace obelisk::frontends::onnx

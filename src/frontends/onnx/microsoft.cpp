@@ -155,6 +155,8 @@ Handler find_microsoft_handler(std::string_view op) {
       {"SkipSimplifiedLayerNormalization", import_skip_simplified_layer_norm},
       {"FusedMatMul", import_fused_matmul},
       {"Attention", import_fused_attention},
+      {"MultiHeadAttention", import_multi_head_attention},
+      {"GroupQueryAttention", import_group_query_attention},
       {"RotaryEmbedding", import_rotary_embedding},
   };
   const auto found = table.find(op);

@@ -58,6 +58,7 @@ const std::map<std::string_view, std::vector<int>>& shape_inputs() {
       {"SequenceInsert", {2}},
       {"Compress", {1}},
       {"Dropout", {1, 2}},
+      {"GroupQueryAttention", {6}},
       {"Loop", {0, 1}},
       {"If", {0}},
   };
@@ -137,7 +138,7 @@ class Tracer {
         if (functions_[function].contains(function->inputs[input])) add(static_cast<int>(input));
       return;
     }
-    if (!node.domain.empty()) return;
+    if (!node.domain.empty() && node.domain != "com.microsoft") return;
     if (const auto found = shape_inputs().find(node.op); found != shape_inputs().end())
       for (const int input : found->second) add(input);
     if (node.op == "Loop")  // whether it goes on
