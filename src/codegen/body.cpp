@@ -346,19 +346,6 @@ class BodyEmitter {
   std::string held(std::string_view name, int slot) const {
     return nest_.lanes_in_rows ? fmt::format("OBK_AT({}{}, k)", name, slot) : fmt::format("{}{}", name, slot);
   }
-  /// What joins the lanes' parts of a reduction (nothing on a core, where the loop has done it).
-  static std::string_view combine_lanes(Combine combine) {
-    switch (combine) {
-      case Combine::kNone: return "OBK_JOIN_ANY_ONE";
-      case Combine::kSum: return "OBK_JOIN_SUM";
-      case Combine::kProd: return "OBK_JOIN_PROD";
-      case Combine::kMax: return "OBK_JOIN_MAX";
-      case Combine::kMin: return "OBK_JOIN_MIN";
-      case Combine::kAny: return "OBK_JOIN_OR";
-      case Combine::kAll: return "OBK_JOIN_AND";
-    }
-    return "";
-  }
   void begin_segment() {
     for (int at : {kColumn, kLane}) named_[at].clear(), offsets_[at].clear();
     for (auto& lines : lines_) lines.clear();
@@ -405,19 +392,6 @@ class BodyEmitter {
     if (!nest_.lanes_in_rows && lane_ >= 0)
       if (const std::string_view op = clause_name(step.combine); !op.empty()) clauses += fmt::format(" reduction({} : v{})", op, step.slot);
     return update_text(step.combine, acc, term, exprs_[step.expr].dtype);
-  }
-  /// The reduction in a clause of a vector loop on a core.
-  static std::string_view clause_name(Combine combine) {
-    switch (combine) {
-      case Combine::kNone: return "";
-      case Combine::kSum: return "+";
-      case Combine::kProd: return "*";
-      case Combine::kMax: return "obk::obk_max";
-      case Combine::kMin: return "obk::obk_min";
-      case Combine::kAny: return "|";
-      case Combine::kAll: return "&";
-    }
-    return "";
   }
   void begin_reduction(const Step& step, const std::string& indent) {
     if (nest_.lanes_in_rows) {

@@ -67,4 +67,30 @@ std::string_view join_name(Combine combine) {
   return "";
 }
 
+std::string_view combine_lanes(Combine combine) {
+  switch (combine) {
+    case Combine::kNone: return "OBK_JOIN_ANY_ONE";
+    case Combine::kSum: return "OBK_JOIN_SUM";
+    case Combine::kProd: return "OBK_JOIN_PROD";
+    case Combine::kMax: return "OBK_JOIN_MAX";
+    case Combine::kMin: return "OBK_JOIN_MIN";
+    case Combine::kAny: return "OBK_JOIN_OR";
+    case Combine::kAll: return "OBK_JOIN_AND";
+  }
+  return "";
+}
+
+std::string_view clause_name(Combine combine) {
+  switch (combine) {
+    case Combine::kNone: return "";
+    case Combine::kSum: return "+";
+    case Combine::kProd: return "*";
+    case Combine::kMax: return "obk::obk_max";
+    case Combine::kMin: return "obk::obk_min";
+    case Combine::kAny: return "|";
+    case Combine::kAll: return "&";
+  }
+  return "";
+}
+
 }  // namespace obelisk::codegen
