@@ -603,17 +603,14 @@ class BodyEmitter {
     const stitch::ConvTile& c = group_.conv;
     const int x = work_.operand_count(group_), weights = x + 1;
     const stitch::Layout& in = (*layouts_)[c.x];
-    const bool flat = c.shape.in.size() == 1;
+    const bool flat = c.shape.in.size() == 1, grouped = c.shape.groups > 1 && !c.depthwise;
     const int64_t x_row = flat ? 0 : in.strides[2], x_pixel = in.strides.back();
-    const bool grouped = c.shape.groups > 1 && !c.depthwise;
     const std::string type = tile_type(c.type);
     std::string text = "  {\n";
-    // A GPU divides 32 bits in a few instructions.
     const char* index = tiles_.vectors && nest_.row_count() < INT32_MAX && nest_.column_count() < INT32_MAX ? "int" : "int64_t";
     text += fmt::format("    const {3} wide = {0}, pixels = {1};\n    const {3} image = ({3})t->r0 / pixels, group = ({3})t->c0 / ({3}){2};\n", param(c.out_width),
                         param(c.out_width * c.out_height), param(grouped ? c.shape.group_outputs : c.shape.outputs), index);
-    text += fmt::format("    ObkConv g = {{}};\n    g.type = {};\n", type);
-    text += fmt::format("    g.depthwise = {};\n", c.depthwise ? 1 : 0);
+    text += fmt::format("    ObkConv g = {{}};\n    g.type = {};\n    g.depthwise = {};\n", type, c.depthwise ? 1 : 0);
     auto set = [&](std::string_view field, int64_t value) { text += fmt::format("    g.{} = {};\n", field, param(value)); };
     set("height", c.height), set("width", c.width), set("in_channels", c.depthwise ? c.shape.inputs : c.shape.group_inputs);
     set("kernel_h", c.kernel_h), set("kernel_w", c.kernel_w), set("stride_h", c.stride_h), set("stride_w", c.stride_w);
@@ -621,8 +618,7 @@ class BodyEmitter {
     set("out_width", c.out_width), set("out_channels", c.depthwise ? c.shape.outputs : c.shape.group_outputs);
     set("multiplier", c.depthwise ? c.shape.group_outputs : 1), set("x_row", x_row), set("x_pixel", x_pixel);
     text += fmt::format("    const {0} first = ({0})t->r0 - image * pixels, top = first / wide;\n    g.row = top;\n    g.column = first - top * wide;\n", index);
-    text += fmt::format("    g.pixels = t->r1 - t->r0;\n    g.rows = ({})g.pixels / wide;\n", index);
-    text += fmt::format("    g.channel = t->c0 - group * {};\n    g.channels = t->c1 - t->c0;\n", param(grouped ? c.shape.group_outputs : c.shape.outputs));
+    text += fmt::format("    g.pixels = t->r1 - t->r0;\n    g.rows = ({})g.pixels / wide;\n    g.channel = t->c0 - group * {};\n    g.channels = t->c1 - t->c0;\n", index, param(grouped ? c.shape.group_outputs : c.shape.outputs));
     text += fmt::format("    g.x = (const {}*)x[{}] + {} + image * {} + group * {};\n", storage_name(c.type), x, param(in.offset), param(in.strides[0]), param(c.shape.group_inputs));
     const int64_t packed = c.depthwise ? 0 : tiles_.conv_packed_bytes(static_cast<int32_t>(c.type), c.shape.group_outputs, c.shape.group_inputs, c.kernel_h, c.kernel_w);
     text += fmt::format("    g.weights = (const char*)x[{}] + group * {};\n", weights, param(packed));
@@ -647,12 +643,10 @@ class BodyEmitter {
     shape.out_width = c.out_width, shape.out_channels = c.depthwise ? c.shape.outputs : c.shape.group_outputs;
     shape.multiplier = c.depthwise ? c.shape.group_outputs : 1, shape.x_row = x_row, shape.x_pixel = x_pixel;
     const int64_t wide = std::max<int64_t>(c.out_width, 1), pixels = c.out_height * wide;
-    // What such a tile asks for and the compiler knows: whole blocks of channels, X and its images where 16 bytes begin, weights that
-    // are fetched ahead.
+    // What such a tile asks for and the compiler knows: whole blocks of channels, X where 16 bytes begin, weights that are fetched ahead.
     const int64_t outputs = grouped ? c.shape.group_outputs : c.shape.outputs, size = byte_size(c.type, 1);
-    const bool sure = !direct_ && outputs % work_.tile_columns == 0 && graph_.value(c.w).is_constant() && in.offset * size % 16 == 0 &&
-                      (nest_.row_count() == c.out_width * c.out_height || in.strides[0] * size % 16 == 0) &&
-                      (!grouped || c.shape.group_inputs * size % 16 == 0);
+    const bool aligned = (in.offset | (nest_.row_count() == pixels ? 0 : in.strides[0]) | (grouped ? c.shape.group_inputs : 0)) * size % 16 == 0;
+    const bool sure = !direct_ && aligned && outputs % work_.tile_columns == 0 && graph_.value(c.w).is_constant();
     if (tiles_.vectors && !c.depthwise && x_row < INT32_MAX && x_pixel < INT32_MAX)  // shapes as constants of device code
       text += fmt::format("    OBK_CONV_TILE_OF({}, g, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {});\n  }}\n", type, sure, shape.in_channels,
                           c.height, c.width, c.kernel_h, c.kernel_w, c.stride_h, c.stride_w, c.dilation_h, c.dilation_w, c.pad_top, c.pad_left, c.out_width,
@@ -751,7 +745,7 @@ class BodyEmitter {
   int names_ = 0, param_names_ = 0;
   int64_t scratch_ = 0, stage_ = 0;  // of the tile; of a row
   std::vector<size_t> stage_params_;
-  int first_operand_ = 0;             // in x, of the body's operands
+  int first_operand_ = 0;            // in x, of the body's operands
   graph::ValueId panel_ = graph::kNone;      // stored into the panel instead of its operand
   std::string panel_pitch_, pitch_;   // the tile's: elements from row to row
   std::deque<Access> panel_columns_;

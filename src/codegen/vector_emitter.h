@@ -520,22 +520,58 @@ class VectorEmitter {
       if (auto it = named_[kOnce].find(id); it != named_[kOnce].end()) return it->second;
     std::string text;
     if (expr.scalar == Scalar::kCoord) {
-      if (!dim_of_.count(expr.slot)) return "((int64_t)0)";
-      text = fmt::format("(int64_t){}", coordinate(dim_of_.at(expr.slot), true));
+      if (!dim_of_.count(expr.slot)) return "((int)0)";
+      text = coordinate(dim_of_.at(expr.slot), true);
     } else if (expr.scalar == Scalar::kLoad) {
       text = loaded(id, expr);
     } else {
+      const bool few = few_bits(id);  // of an index: 32 are enough, and what computes with them is half as long
       std::string args[3];
       for (int a = 0; a < 3; ++a)
-        if (expr.args[a] != kNoExpr) args[a] = value(expr.args[a]);
+        if (expr.args[a] != kNoExpr) args[a] = few ? value(expr.args[a]) : wide_value(expr.args[a]);
       text = scalar_text(exprs_, expr, args);
+      for (size_t at = 0; few && (at = text.find("int64_t", at)) != std::string::npos;) text.replace(at, 7, "int");
     }
-    const std::string name = fmt::format("e{}", names_++);
-    lines_[level].push_back(fmt::format("const {} {} = {};", arithmetic_name(expr.dtype), name, text));
+    const std::string name = fmt::format("e{}", names_++), type = arithmetic_name(expr.dtype);
+    lines_[level].push_back(fmt::format("const {} {} = {};", few_bits(id) && type == "int64_t" ? "int" : type, name, text));
     named_[level][id] = name;
     return name;
   }
-  static std::string constant(const Expr& expr) {
+  /// An index in 64 bits, where 32 do not hold what is made of it.
+  std::string wide_value(ExprId id) {
+    const std::string text = value(id);
+    return few_bits(id) && exprs_[id].dtype == DType::i64 ? "(int64_t)" + text : text;
+  }
+  /// The least and the largest value of an integer that coordinates and constants make; none: it depends on data, or is large.
+  using Range = std::pair<int64_t, int64_t>;
+  std::optional<Range> range(ExprId id) {
+    if (auto it = ranges_.find(id); it != ranges_.end()) return it->second;
+    const Expr& expr = exprs_[id];
+    std::optional<Range> result, x, y;
+    if (expr.dtype == DType::i64) {
+      if (expr.scalar == Scalar::kConst) result = Range{expr.integer, expr.integer};
+      if (expr.scalar == Scalar::kCoord) result = Range{0, dim_of_.count(expr.slot) ? nest_.dims[dim_of_.at(expr.slot)].extent - 1 : 0};
+      if (expr.args[0] != kNoExpr && expr.args[1] != kNoExpr && expr.args[2] == kNoExpr) x = range(expr.args[0]), y = range(expr.args[1]);
+    }
+    if (x && y) {
+      const int64_t corners[] = {x->first * y->first, x->first * y->second, x->second * y->first, x->second * y->second};
+      if (expr.scalar == Scalar::kAdd) result = Range{x->first + y->first, x->second + y->second};
+      if (expr.scalar == Scalar::kSub) result = Range{x->first - y->second, x->second - y->first};
+      if (expr.scalar == Scalar::kMul) result = Range{*std::min_element(corners, corners + 4), *std::max_element(corners, corners + 4)};
+      if (expr.scalar == Scalar::kMin) result = Range{std::min(x->first, y->first), std::min(x->second, y->second)};
+      if (expr.scalar == Scalar::kMax) result = Range{std::max(x->first, y->first), std::max(x->second, y->second)};
+    }
+    if (result && (result->first < -(int64_t{1} << 30) || result->second > int64_t{1} << 30)) result.reset();
+    return ranges_[id] = result;
+  }
+  /// Whether 32 bits hold it; of a comparison: both its sides.
+  bool few_bits(ExprId id) {
+    const Expr& expr = exprs_[id];
+    if (expr.scalar == Scalar::kLt || expr.scalar == Scalar::kLe || expr.scalar == Scalar::kEq) return range(expr.args[0]) && range(expr.args[1]);
+    return range(id).has_value();
+  }
+  std::string constant(const Expr& expr) {
+    if (expr.dtype == DType::i64 && std::abs(expr.integer / 2) <= 1 << 29) return fmt::format("((int){})", expr.integer);
     if (is_float(expr.dtype)) return real_literal(expr.dtype, expr.real);
     if (expr.dtype == DType::b1) return expr.integer ? "true" : "false";
     return fmt::format("(({}){})", arithmetic_name(expr.dtype),
@@ -576,7 +612,7 @@ class VectorEmitter {
     for (size_t d = 0; d < coords.size(); ++d) {
       const Expr& coord = exprs_[coords[d]];
       if (coord.scalar == Scalar::kConst && coord.integer == 0) continue;
-      sum += (sum.empty() ? "" : " + ") + (!element && is_lane(coords[d]) ? coordinate(lane_, false) : value(coords[d])) +
+      sum += (sum.empty() ? "" : " + ") + (!element && is_lane(coords[d]) ? coordinate(lane_, false) : wide_value(coords[d])) +
              (layout.strides[d] == 1 ? "" : fmt::format(" * {}", layout.strides[d]));
     }
     return sum.empty() ? "0" : sum;
@@ -713,6 +749,7 @@ class VectorEmitter {
   std::map<ExprId, const Access*> load_access_;
   std::map<int, const Access*> store_access_;
   std::map<ExprId, std::string> named_[2];
+  std::map<ExprId, std::optional<Range>> ranges_;
   std::map<int, std::string> staged_here_;  // in this walk: not read back
   std::vector<std::string> lines_[2], statements_, element_statements_;
 };

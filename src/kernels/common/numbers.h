@@ -187,8 +187,13 @@ static inline int32_t to_i32(float v) { return v >= -2147483648.0f && v < 214748
 /* ---- arithmetic with a meaning of its own ---- */
 template <typename T> static inline T minimum(T a, T b) { return b < a ? b : a; }
 template <typename T> static inline T maximum(T a, T b) { return a < b ? b : a; }
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800 /* one instruction */
+static inline float minimum(float a, float b) { float r; asm("min.NaN.f32 %0, %1, %2;" : "=f"(r) : "f"(a), "f"(b)); return r; }
+static inline float maximum(float a, float b) { float r; asm("max.NaN.f32 %0, %1, %2;" : "=f"(r) : "f"(a), "f"(b)); return r; }
+#else
 static inline float minimum(float a, float b) { return a != a ? a : b != b ? b : b < a ? b : a; }
 static inline float maximum(float a, float b) { return a != a ? a : b != b ? b : a < b ? b : a; }
+#endif
 static inline double minimum(double a, double b) { return a != a ? a : b != b ? b : b < a ? b : a; }
 static inline double maximum(double a, double b) { return a != a ? a : b != b ? b : a < b ? b : a; }
 template <typename T> static inline T quotient(T a, T b) { return b == 0 ? 0 : (T)-1 < 0 && b == (T)-1 ? (T)(0 - a) : (T)(a / b); }

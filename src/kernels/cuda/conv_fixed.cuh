@@ -83,6 +83,15 @@ static __device__ constexpr ConvNumbers conv_numbers() {
   return n;
 }
 
+/* How far loops are unrolled: code that comes from far is short, code that is there is quick. */
+#ifdef OBK_INLINE_BODIES
+#define OBK_SHARED_CODE __forceinline__
+static constexpr int kConvUnrolled = 4;
+#else
+#define OBK_SHARED_CODE __noinline__
+static constexpr int kConvUnrolled = 2;
+#endif
+
 /* A tile's pages, one after another, where as many as have a place were asked for in order. */
 struct ConvPages {
   uint32_t at, bars, turn;
@@ -146,7 +155,7 @@ static __device__ __forceinline__ void conv_patch(uint32_t to, const char* x, in
     const char* from = x + (int64_t)y * n.x_row + (int64_t)at_x * n.x_pixel + piece * 16;
     uint32_t at = to + team * n.row_bytes + column * n.pixel_bytes + piece * 16;
     const int64_t step = (int64_t)n.x_row * (n.teams * n.step_h);
-#pragma unroll 4
+#pragma unroll kConvUnrolled
     for (int r = team; r < n.rows; r += n.teams) {
       const bool in = there && (uint32_t)y < (uint32_t)n.height;
       copy16_partly(at, in ? from : x, in ? 16u : 0u);
@@ -161,9 +170,7 @@ static __device__ __forceinline__ void conv_table(uint32_t table, const ConvNumb
     const int tap = divide(k, n.by_each), c = k - tap * n.each, ky = divide(tap, n.by_kernel);
     const uint32_t offset =
         ky * n.tap_row + (tap - ky * n.kernel_w) * n.tap_column + c * 32;
-    asm volatile("st.shared.u32 [%0], %1;" ::"r"(table + k * 4),
-                 "r"(k < n.k16 ? offset << 5 | 16u : 0u)
-                 : "memory");
+    store_shared_word(table + k * 4, k < n.k16 ? offset << 5 | 16u : 0u);
   }
 }
 
@@ -205,8 +212,7 @@ static __device__ __forceinline__ void conv_thin_table(uint32_t table) {
     const int ky = k / kEach, c = k % kEach * 16;
     const uint32_t offset = ky * (S::kDilationH * f.row_bytes) + c * 2;
     const uint32_t own = k >= S::kK16 ? 0 : min(16, kRowK - c);
-    asm volatile("st.shared.u32 [%0], %1;" ::"r"(table + k * 4), "r"(own ? offset << 5 | own : 0u)
-                 : "memory");
+    store_shared_word(table + k * 4, own ? offset << 5 | own : 0u);
   }
 }
 
@@ -224,29 +230,26 @@ struct ConvTile {
   static constexpr int kChannels = kChannels_, kPadded = kPadded_, kGroups = kChannels / 8;
   static constexpr int kPage = 24 / kGroups; /* chunks of a page of weights */
   static constexpr int kPitch = kPage * WeightPages::kChunkBytes;
-  /* The halves of the CTA share channels, or, where those are only 16, pixels. */
+  /* The halves of the CTA share channels, or, where those are only 16, pixels: kNs blocks of 8 each. */
   static constexpr bool kByChannels = kChannels > 16;
   static constexpr int kMs = kChannels > 32 ? 2 : 1;
-  static constexpr int kJs = kByChannels ? kPadded / 16 : (kPadded / 16 + 1) / 2; /* of 16 pixels */
+  static constexpr int kNs = kByChannels ? kPadded / 8 : kPadded / 16;
   static constexpr int kSumPitch = kChannels + 4, kPlane = kPadded * kSumPitch * 4;
 
-  float sum[kMs][kJs * 2][4];
+  float sum[kMs][kNs][4];
 
   __device__ __forceinline__ ConvTile() {
 #pragma unroll
     for (int m = 0; m < kMs; ++m)
 #pragma unroll
-      for (int j = 0; j < kJs * 2; ++j)
+      for (int n = 0; n < kNs; ++n)
 #pragma unroll
-        for (int e = 0; e < 4; ++e) sum[m][j][e] = 0;
+        for (int e = 0; e < 4; ++e) sum[m][n][e] = 0;
   }
   static __device__ __forceinline__ int part() { return threadIdx.x / 32 % 4; }
   static __device__ __forceinline__ int half() { return threadIdx.x / 128; }
   static __device__ __forceinline__ int m0() { return kByChannels ? half() : 0; }
-  /* The 16 pixels of block j; those of the last again where there are no more. */
-  static __device__ __forceinline__ int pixels16(int j) {
-    return kByChannels ? j : min(half() + j * 2, kPadded / 16 - 1);
-  }
+  static __device__ __forceinline__ int first_pixel() { return kByChannels ? 0 : half() * kNs * 8; }
   /* This lane's share of ldmatrix in a page of weights. */
   static __device__ __forceinline__ uint32_t weights_at() {
     const int lane = threadIdx.x % 32, r = lane & 7;
@@ -258,31 +261,30 @@ struct ConvTile {
   }
   template <bool kBfloat>
   __device__ __forceinline__ void multiply(const uint32_t (&a)[kMs][4],
-                                           const uint32_t (&x)[kJs * 2][2]) {
+                                           const uint32_t (&x)[kNs][2]) {
 #pragma unroll
-    for (int j = 0; j < kJs * 2; ++j)
+    for (int n = 0; n < kNs; ++n)
 #pragma unroll
-      for (int m = 0; m < kMs; ++m) mma_16x8x16<kBfloat>(sum[m][j], a[m], x[j][0], x[j][1]);
+      for (int m = 0; m < kMs; ++m) mma_16x8x16<kBfloat>(sum[m][n], a[m], x[n][0], x[n][1]);
   }
   /* All have read the patch. The four sums, in order, to `y`, pixel after pixel. */
   __device__ __forceinline__ void finish(uint32_t work, uint32_t y, int pixels) {
     const int lane = threadIdx.x % 32;
-    const uint32_t base = work + part() * kPlane + lane % 4 * 2 * (kSumPitch * 4) + lane / 4 * 4;
+    const uint32_t base = work + part() * kPlane + lane / 4 * 4 +
+                          (first_pixel() + lane % 4 * 2) * (kSumPitch * 4);
 #pragma unroll
     for (int m = 0; m < kMs; ++m)
+      if (const int m16 = m0() + m * 2; m16 < kChannels / 16) {
 #pragma unroll
-      for (int j = 0; j < kJs * 2; ++j) {
-        const int q16 = kByChannels ? j / 2 : half() + j / 2 * 2, m16 = m0() + m * 2;
-        if (m16 < kChannels / 16 && q16 < kPadded / 16) {
-          const uint32_t at = base + (q16 * 16 + j % 2 * 8) * (kSumPitch * 4) + m16 * 64;
+        for (int n = 0; n < kNs; ++n)
 #pragma unroll
           for (int e = 0; e < 4; ++e)
-            store_shared(at + ((e & 1) * kSumPitch + (e / 2) * 8) * 4, sum[m][j][e]);
-        }
+            store_shared(base + m16 * 64 + ((n * 8 + (e & 1)) * kSumPitch + e / 2 * 8) * 4,
+                         sum[m][n][e]);
       }
     __syncthreads();
     constexpr int kFours = kChannels / 4;
-#pragma unroll 2
+#pragma unroll kConvUnrolled / 2
     for (int i = threadIdx.x; i < pixels * kFours; i += kConvThreads) {
       const uint32_t from = work + i / kFours * (kSumPitch * 4) + i % kFours * 16;
       uint32_t bits[4][4];
@@ -297,12 +299,6 @@ struct ConvTile {
     __syncthreads();
   }
 };
-
-#ifdef OBK_INLINE_BODIES
-#define OBK_SHARED_CODE __forceinline__
-#else
-#define OBK_SHARED_CODE __noinline__
-#endif
 
 template <bool kBfloat, int kChannels, int kPadded>
 static __device__ OBK_SHARED_CODE void conv_patched(
@@ -322,10 +318,11 @@ static __device__ OBK_SHARED_CODE void conv_patched(
   const int lane = threadIdx.x % 32;
   const uint32_t a_at = T::weights_at(), m_step = T::m_step();
   /* Where this lane's pixels begin: ldmatrix takes 16 of them, a half of k each. */
-  uint32_t x_at[T::kJs];
+  constexpr int kPairs = (T::kNs + 1) / 2;
+  uint32_t x_at[kPairs];
 #pragma unroll
-  for (int j = 0; j < T::kJs; ++j) {
-    int q = T::pixels16(j) * 16 + (lane >> 4) * 8 + (lane & 7);
+  for (int j = 0; j < kPairs; ++j) {
+    int q = T::first_pixel() + j * 16 + (lane >> 4) * 8 + (lane & 7);
     q = min(q, g.pixels - 1) + (n.one_row ? 0 : g.column);
     const int row = n.one_row ? 0 : divide(q, n.by_width), column = q - row * n.out_width;
     x_at[j] = work + row * n.row_step + column * n.pixel_step + ((lane >> 3) & 1) * 16;
@@ -333,41 +330,42 @@ static __device__ OBK_SHARED_CODE void conv_patched(
   T tile;
   auto step = [&](uint32_t from, uint32_t entry) {
     const uint32_t offset = entry >> 5;
-    uint32_t a[T::kMs][4], x[T::kJs * 2][2];
+    uint32_t a[T::kMs][4], x[T::kNs][2];
 #pragma unroll
     for (int m = 0; m < T::kMs; ++m) load_matrices(a[m], from + (m ? m_step : 0));
 #pragma unroll
-    for (int j = 0; j < T::kJs; ++j) {
-      uint32_t both[4];
-      load_matrices(both, x_at[j] + offset);
-      x[j * 2][0] = both[0], x[j * 2][1] = both[1];
-      x[j * 2 + 1][0] = both[2], x[j * 2 + 1][1] = both[3];
+    for (int n = 0; n < T::kNs; n += 2) {
+      if (n + 1 < T::kNs) {
+        uint32_t both[4];
+        load_matrices(both, x_at[n / 2] + offset);
+        x[n][0] = both[0], x[n][1] = both[1], x[n + 1][0] = both[2], x[n + 1][1] = both[3];
+      } else {
+        load_two_matrices(x[n][0], x[n][1], x_at[n / 2] + offset);
+      }
     }
     tile.template multiply<kBfloat>(a, x);
   };
   copy16_wait<0>();
   __syncthreads();
   uint32_t entries = table + T::part() * 4;
-  const int whole = (n.k16 >> 2) / T::kPage; /* pages all of whose steps are there */
-  int page = 0;
+  const int whole = n.k16 >> 2; /* chunks all of whose steps are there */
 #pragma unroll 1
-  for (; page < whole; ++page, entries += T::kPage * 16) {
-    uint32_t entry[T::kPage];
+  for (int page = 0, chunk = 0; chunk < n.chunks; ++page, chunk += T::kPage) {
+    uint32_t at = ring.take() + a_at;
+    if (chunk + T::kPage <= whole) {
+      uint32_t entry[T::kPage];
 #pragma unroll
-    for (int b = 0; b < T::kPage; ++b) entry[b] = conv_entry(entries + b * 16);
-    const uint32_t at = ring.take() + a_at;
+      for (int b = 0; b < T::kPage; ++b) entry[b] = load_shared_word(entries + b * 16);
 #pragma unroll
-    for (int b = 0; b < T::kPage; ++b) step(at + b * WeightPages::kChunkBytes, entry[b]);
+      for (int b = 0; b < T::kPage; ++b) step(at + b * WeightPages::kChunkBytes, entry[b]);
+    } else {
+#pragma unroll 1
+      for (int b = chunk; b < n.chunks; ++b, at += WeightPages::kChunkBytes)
+        if (const uint32_t entry = load_shared_word(entries + (b - chunk) * 16)) step(at, entry);
+    }
+    entries += T::kPage * 16;
     ring.release();
     if ((page + ring.pages) * T::kPage < n.chunks) ring.ask(weights, page + ring.pages);
-  }
-  const int rest = n.chunks - page * T::kPage;
-  if (rest > 0) {
-    uint32_t at = ring.take() + a_at;
-#pragma unroll 1
-    for (int b = 0; b < rest; ++b, at += WeightPages::kChunkBytes)
-      if (const uint32_t entry = conv_entry(entries + b * 16)) step(at, entry);
-    ring.release();
   }
   ring.close();
   __syncthreads();
@@ -390,10 +388,10 @@ static __device__ OBK_SHARED_CODE void conv_thin_tile(ConvPlace g) {
   conv_thin_table<S>(table);
   const int lane = threadIdx.x % 32;
   const uint32_t a_at = T::weights_at(), m_step = T::m_step();
-  uint32_t x_at[T::kJs * 2]; /* a pixel a lane */
+  uint32_t x_at[T::kNs]; /* a pixel a lane */
 #pragma unroll
-  for (int j = 0; j < T::kJs * 2; ++j) {
-    int q = T::pixels16(j / 2) * 16 + j % 2 * 8 + lane / 4;
+  for (int j = 0; j < T::kNs; ++j) {
+    int q = T::first_pixel() + j * 8 + lane / 4;
     q = min(q, g.pixels - 1) + g.column;
     const int row = q / S::kOutWidth, column = q - row * S::kOutWidth;
     x_at[j] = patch + row * (f.stride_h * f.row_bytes) + column * (f.stride_w * f.pixel_bytes) +
@@ -409,20 +407,20 @@ static __device__ OBK_SHARED_CODE void conv_thin_tile(ConvPlace g) {
     const int end = min(chunk + T::kPage, S::kChunks);
 #pragma unroll 1
     for (; chunk < end; ++chunk, at += WeightPages::kChunkBytes, entries += 16) {
-      const uint32_t entry = conv_entry(entries), offset = entry >> 5;
+      const uint32_t entry = load_shared_word(entries), offset = entry >> 5;
       if (entry == 0) continue;
-      uint32_t a[T::kMs][4], x[T::kJs * 2][2];
+      uint32_t a[T::kMs][4], x[T::kNs][2];
 #pragma unroll
       for (int m = 0; m < T::kMs; ++m) load_matrices(a[m], at + (m ? m_step : 0));
 #pragma unroll
-      for (int j = 0; j < T::kJs * 2; ++j)
+      for (int j = 0; j < T::kNs; ++j)
         x[j][0] = conv_word(x_at[j] + offset), x[j][1] = conv_word(x_at[j] + offset + 16);
       if (S::kKernelW * S::kIn % 16 != 0) {
         const int own = (int)(entry & 31) - (lane & 3) * 2; /* from this lane's first element on */
         const uint32_t low = own >= 2 ? ~0u : own == 1 ? 0xffffu : 0u;
         const uint32_t high = own >= 10 ? ~0u : own == 9 ? 0xffffu : 0u;
 #pragma unroll
-        for (int j = 0; j < T::kJs * 2; ++j) x[j][0] &= low, x[j][1] &= high;
+        for (int j = 0; j < T::kNs; ++j) x[j][0] &= low, x[j][1] &= high;
       }
       tile.template multiply<kBfloat>(a, x);
     }

@@ -8,15 +8,8 @@ namespace obk {
 
 /* Two neighbouring elements from any even address. */
 static __device__ __forceinline__ uint32_t conv_word(uint32_t at) {
-  uint32_t low, high;
-  asm volatile("ld.shared.u32 %0, [%1];" : "=r"(low) : "r"(at & ~3u) : "memory");
-  asm volatile("ld.shared.u32 %0, [%1+4];" : "=r"(high) : "r"(at & ~3u) : "memory");
+  const uint32_t low = load_shared_word(at & ~3u), high = load_shared_word((at & ~3u) + 4);
   return __funnelshift_r(low, high, (at & 2) * 8);
-}
-static __device__ __forceinline__ uint32_t conv_entry(uint32_t at) {
-  uint32_t v;
-  asm volatile("ld.shared.u32 %0, [%1];" : "=r"(v) : "r"(at) : "memory");
-  return v;
 }
 
 /* A warp's share of a pass: channels in 16s m0, m0 + 2 (kMs of them), pixels in 16s j0 + j * j_step
@@ -164,9 +157,9 @@ static __device__ __noinline__ void conv_pass_patch(const ObkConv& g) {
     const uint32_t page = ring.take();
     const int n = min(per_page, chunks - c), full = min(n, max(whole - c, 0));
 #pragma unroll 2
-    for (int b = 0; b < full; ++b) step(page, b, conv_entry(entry_at + b * 16));
+    for (int b = 0; b < full; ++b) step(page, b, load_shared_word(entry_at + b * 16));
     if (full < n)
-      if (const uint32_t entry = conv_entry(entry_at + full * 16)) step(page, full, entry);
+      if (const uint32_t entry = load_shared_word(entry_at + full * 16)) step(page, full, entry);
     c += n, entry_at += n * 16;
     ring.release();
     if (!stays) ring.ask_more();

@@ -34,17 +34,6 @@ static __device__ __forceinline__ void conv_load_patch(uint32_t to, const ConvWi
   }
 }
 
-/* kUnit bytes by one thread; none of them where `bytes` is 0. */
-template <int kUnit>
-static __device__ __forceinline__ void copy_unit(uint32_t to, const void* from, uint32_t bytes) {
-  if (kUnit == 16)
-    copy16_partly(to, from, bytes);
-  else
-    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(to), "l"(from), "n"(kUnit),
-                 "r"(bytes)
-                 : "memory");
-}
-
 /* Thin: whole rows of X between zeros, in units that X's address and rows allow. */
 template <int kUnit>
 static __device__ __noinline__ void conv_load_rows(uint32_t to, const ConvWindow v,
@@ -114,8 +103,7 @@ static __device__ __forceinline__ void conv_make_table(uint32_t table, const Con
     const uint32_t offset =
         ky * v.dilation_h * p.row_bytes + kx * v.dilation_w * p.pixel_bytes + c * 2;
     const uint32_t own = k >= p.k16 ? 0 : thin ? min(16, row_k - c) : 16;
-    asm volatile("st.shared.u32 [%0], %1;" ::"r"(table + k * 4), "r"(own ? offset << 5 | own : 0u)
-                 : "memory");
+    store_shared_word(table + k * 4, own ? offset << 5 | own : 0u);
   }
 }
 

@@ -107,6 +107,16 @@ OBK_DEVICE void copy16_partly(uint32_t to, const void* from, uint32_t bytes) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes)
                : "memory");
 }
+/* kUnit bytes, 4, 8 or 16; none of them is read where `bytes` is 0. */
+template <int kUnit>
+OBK_DEVICE void copy_unit(uint32_t to, const void* from, uint32_t bytes) {
+  if (kUnit == 16)
+    copy16_partly(to, from, bytes);
+  else
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(to), "l"(from), "n"(kUnit),
+                 "r"(bytes)
+                 : "memory");
+}
 OBK_DEVICE void copy16_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <int kPending>
 OBK_DEVICE void copy16_wait() {
@@ -158,6 +168,14 @@ OBK_DEVICE void load_shared16(uint32_t (&r)[4], uint32_t address) {
                : "memory");
 }
 
+OBK_DEVICE uint32_t load_shared_word(uint32_t address) {
+  uint32_t v;
+  asm volatile("ld.shared.u32 %0, [%1];" : "=r"(v) : "r"(address) : "memory");
+  return v;
+}
+OBK_DEVICE void store_shared_word(uint32_t address, uint32_t v) {
+  asm volatile("st.shared.u32 [%0], %1;" ::"r"(address), "r"(v) : "memory");
+}
 OBK_DEVICE float load_shared(uint32_t address) {
   float v;
   asm volatile("ld.shared.f32 %0, [%1];" : "=f"(v) : "r"(address) : "memory");

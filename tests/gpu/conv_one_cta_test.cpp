@@ -1,0 +1,142 @@
+// Convolution tiles whose shape stands in their text, on a core (one_cta.h), against the definition: every tile of an image, sums
+// of a row of blocks, called one after another with weights asked for ahead or not.
+#include "one_cta.h"
+
+#include <random>
+
+#include "kernels/cuda/conv.h"
+#include "kernels/kernels.h"
+
+#define OBK_RING 1
+#define OBK_CUDA_DIALECT_CUH
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wunused-function"
+#include "kernels/common/tiles.h"
+#include "kernels/cuda/conv.cuh"
+#pragma GCC diagnostic pop
+
+namespace obelisk {
+namespace {
+
+struct Case {
+  const char* name;
+  int64_t in, height, width, kernel_h, kernel_w, stride_h, stride_w, dilation_h, dilation_w, top, left, out_width, x_row, x_pixel;
+  int64_t pixels, channels;  // of a tile
+  int64_t out, out_height;
+  bool bfloat;
+  void (*tile)(const ObkConv&);
+};
+void PrintTo(const Case& c, std::ostream* out) { *out << c.name; }
+#define CASE(name, out, out_height, bfloat, in, h, w, kh, kw, sh, sw, dh, dw, top, left, out_width, pixels, channels)              \
+  Case {                                                                                                                           \
+    name, in, h, w, kh, kw, sh, sw, dh, dw, top, left, out_width, w * in, in, pixels, channels, out, out_height, bfloat,           \
+        obk::conv_tile_of < bfloat ? kObkBf16 : kObkF16, true,                                                                     \
+        obk::ConvFixed<in, h, w, kh, kw, sh, sw, dh, dw, top, left, out_width, w * in, in, pixels, channels> >                     \
+  }
+
+const Case kCases[] = {
+    CASE("across_rows_48x32", 64, 12, false, 64, 12, 14, 3, 3, 1, 1, 1, 1, 1, 1, 14, 48, 32),
+    CASE("rows_28x64", 64, 4, true, 128, 4, 28, 3, 3, 1, 1, 1, 1, 1, 1, 28, 28, 64),
+    CASE("deep_28x16", 32, 6, false, 256, 6, 14, 3, 3, 1, 1, 1, 1, 1, 1, 14, 28, 16),
+    CASE("deep_14x16", 16, 7, false, 512, 7, 7, 3, 3, 1, 1, 1, 1, 1, 1, 7, 14, 16),
+    CASE("wide_14x48", 48, 7, false, 64, 7, 7, 3, 3, 1, 1, 1, 1, 1, 1, 7, 14, 48),
+    CASE("stride_64x64", 64, 14, false, 64, 28, 28, 3, 3, 2, 2, 1, 1, 1, 1, 14, 64, 64),
+    CASE("single_pixels_14x32", 32, 14, false, 64, 28, 28, 1, 1, 2, 2, 1, 1, 0, 0, 14, 14, 32),
+    CASE("padded_channels_42x16", 16, 14, false, 24, 14, 14, 5, 5, 1, 1, 1, 1, 2, 2, 14, 42, 16),
+    CASE("one_step_a_tap_36x48", 48, 12, true, 16, 12, 12, 3, 3, 1, 1, 1, 1, 1, 1, 12, 36, 48),
+    CASE("dilated_20x32", 32, 13, false, 40, 13, 15, 3, 5, 1, 2, 2, 3, 2, 6, 8, 20, 32),
+    CASE("one_row_20x48", 48, 3, false, 208, 3, 60, 1, 7, 1, 1, 1, 1, 0, 3, 60, 20, 48),
+    CASE("three_blocks_48x16", 16, 12, false, 32, 12, 12, 3, 3, 1, 1, 1, 1, 1, 1, 12, 48, 16),
+    CASE("four_blocks_64x16", 16, 8, false, 32, 8, 16, 3, 3, 1, 1, 1, 1, 1, 1, 16, 64, 16),
+    CASE("first_layer_96x64", 64, 16, false, 3, 32, 32, 7, 7, 2, 2, 1, 1, 3, 3, 16, 96, 64),
+    CASE("thin_40x16", 16, 8, true, 4, 8, 10, 3, 3, 1, 1, 1, 1, 1, 1, 10, 40, 16),
+    CASE("thin_33x32", 32, 8, false, 3, 8, 8, 3, 3, 1, 1, 1, 1, 1, 1, 8, 33, 32),
+};
+
+class OneCta : public testing::TestWithParam<Case> {};
+
+TEST_P(OneCta, ConvolvesAsDefined) {
+  const Case& c = GetParam();
+  const DType type = c.bfloat ? DType::bf16 : DType::f16;
+  const auto number = static_cast<int32_t>(type);
+  std::mt19937 random(5);
+  std::uniform_real_distribution<double> uniform(-1, 1);
+  const auto make = [&](int64_t count, std::vector<uint64_t>& bytes, std::vector<double>& exact) {
+    bytes.resize(static_cast<size_t>(count * 2 + 15) / 8), exact.resize(static_cast<size_t>(count));
+    for (int64_t k = 0; k < count; ++k) {
+      set_double(bytes.data(), type, k, uniform(random));
+      exact[static_cast<size_t>(k)] = get_double(bytes.data(), type, k);
+    }
+  };
+  std::vector<uint64_t> x_bytes, w_bytes;
+  std::vector<double> x, w;
+  make(c.height * c.x_row, x_bytes, x), make(c.out * c.in * c.kernel_h * c.kernel_w, w_bytes, w);
+  const auto aligned = [](const void* from, size_t bytes, std::vector<char>& hold) {
+    hold.assign(bytes + 16, 0);
+    char* at = hold.data() + (16 - reinterpret_cast<uint64_t>(hold.data()) % 16) % 16;
+    memcpy(at, from, bytes);
+    one_cta::readable.push_back({at, at + bytes});
+    return at;
+  };
+  const int64_t taps = c.kernel_h * c.kernel_w;
+  std::vector<char> packed(static_cast<size_t>(kernels::cuda_conv_packed_bytes(number, c.out, c.in, c.kernel_h, c.kernel_w))), hold_x, hold_w;
+  kernels::cuda_conv_pack(number, c.out, c.in, c.kernel_h, c.kernel_w, w_bytes.data(), c.in * taps, taps, c.kernel_w, 1, packed.data());
+  one_cta::readable.clear();
+  ObkConv g = {};
+  g.type = number, g.height = c.height, g.width = c.width, g.in_channels = c.in, g.kernel_h = c.kernel_h, g.kernel_w = c.kernel_w;
+  g.stride_h = c.stride_h, g.stride_w = c.stride_w, g.dilation_h = c.dilation_h, g.dilation_w = c.dilation_w;
+  g.pad_top = c.top, g.pad_left = c.left, g.out_width = c.out_width, g.out_channels = c.out, g.x_row = c.x_row, g.x_pixel = c.x_pixel;
+  g.x = aligned(x_bytes.data(), static_cast<size_t>(c.height * c.x_row) * 2, hold_x);
+  g.weights = aligned(packed.data(), packed.size(), hold_w);
+  constexpr int kPages = 2, kRing = kPages * 24576;
+  g.y = reinterpret_cast<float*>(one_cta::shared + kRing + 128);
+  g.y_pixel = c.channels, g.y_row = c.out_width * c.channels, g.channels = c.channels;
+  g.scratch = one_cta::shared + kRing + 128 + c.pixels * c.channels * 4;
+  const int64_t all = c.out_height * c.out_width;
+  std::vector<float> y(static_cast<size_t>(all * c.out));
+  int64_t asked_ahead = 0;
+  one_cta::run(256, [&] {
+    obk::ring_start(0, kRing, kPages, nullptr, 0);
+    int64_t tile = 0;
+    for (int64_t pixel = 0; pixel < all; pixel += c.pixels)
+      for (int64_t channel = 0; channel < c.out; channel += c.channels, ++tile) {
+        ObkConv t = g;
+        t.row = pixel / c.out_width, t.column = pixel % c.out_width, t.pixels = std::min(c.pixels, all - pixel);
+        t.rows = t.pixels / c.out_width, t.channel = channel;
+        if (tile % 2) {
+          const kernels::WeightRange range = kernels::cuda_conv_weights(number, c.out, c.in, c.kernel_h, c.kernel_w, channel, channel + c.channels);
+          obk::WeightPages pages;
+          pages.from = static_cast<const char*>(g.weights) + range.offset;
+          pages.groups = static_cast<int32_t>(range.bytes / range.group), pages.chunks = static_cast<int32_t>(range.group / 1024);
+          obk::ring_ask_ahead(pages);
+          __syncthreads();
+          asked_ahead += threadIdx.x == 0;
+        }
+        c.tile(t);
+        for (int64_t k = threadIdx.x; k < t.pixels * c.channels; k += 256)
+          y[static_cast<size_t>((pixel + k / c.channels) * c.out + channel + k % c.channels)] = t.y[k];
+        __syncthreads();
+      }
+    obk::ring_finish();
+  });
+  for (int64_t pixel = 0; pixel < all; ++pixel)
+    for (int64_t o = 0; o < c.out; ++o) {
+      double sum = 0, size = 0.01;
+      for (int64_t i = 0; i < c.kernel_h; ++i)
+        for (int64_t j = 0; j < c.kernel_w; ++j) {
+          const int64_t row = pixel / c.out_width * c.stride_h - c.top + i * c.dilation_h;
+          const int64_t column = pixel % c.out_width * c.stride_w - c.left + j * c.dilation_w;
+          if (row < 0 || row >= c.height || column < 0 || column >= c.width) continue;
+          for (int64_t ch = 0; ch < c.in; ++ch) {
+            const double product = x[static_cast<size_t>(row * c.x_row + column * c.x_pixel + ch)] *
+                                   w[static_cast<size_t>(((o * c.in + ch) * c.kernel_h + i) * c.kernel_w + j)];
+            sum += product, size += std::fabs(product);
+          }
+        }
+      ASSERT_NEAR(static_cast<double>(y[static_cast<size_t>(pixel * c.out + o)]), sum, 2e-6 * size) << "pixel " << pixel << " channel " << o;
+    }
+}
+INSTANTIATE_TEST_SUITE_P(Conv, OneCta, testing::ValuesIn(kCases), [](const auto& info) { return std::string(info.param.name); });
+
+}  // namespace
+}  // namespace obelisk

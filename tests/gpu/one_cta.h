@@ -1,0 +1,234 @@
+// tests/gpu/one_cta.h — a CTA on one core: its threads are fibers, its instructions (ptx.cuh) plain C++. So tiles of device
+// code are tested where no GPU is: their indexing, their shares of work, that all meet where they should.
+//
+//   #include "one_cta.h"            before any device header
+//   one_cta::run(256, [&] { ... });  every thread runs it; addresses of shared memory are offsets into one_cta::shared
+//
+// A fiber runs until it waits. What a real machine adds, orders of memory between threads that do not meet, is not seen here.
+// Copies are done when they are asked for, and only inside memory that one_cta::readable names.
+#pragma once
+
+#include <ucontext.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "base/base.h"
+
+namespace one_cta {
+
+inline constexpr int kSharedBytes = 227 * 1024;
+alignas(1024) inline char shared[kSharedBytes];
+struct Index {
+  unsigned x = 0, y = 0, z = 0;
+};
+inline Index thread, block_size{256, 1, 1};
+
+struct Fiber {
+  ucontext_t context = {};
+  std::unique_ptr<char[]> stack;
+  bool done = false;
+};
+inline std::vector<Fiber> fibers;
+inline ucontext_t scheduler;
+inline std::function<void()> body;
+
+inline void yield() { swapcontext(&fibers[thread.x].context, &scheduler); }
+template <typename Ready>
+void wait_until(Ready ready) {
+  while (!ready()) yield();
+}
+
+/// Threads that meet: all of a CTA, or a warp's 32 with what each brings.
+struct Meeting {
+  int here = 0;
+  int64_t turn = 0;
+  void meet(int count) {
+    const int64_t mine = turn;
+    if (++here == count) here = 0, ++turn;
+    wait_until([&] { return turn != mine; });
+  }
+};
+struct Lane {
+  uint32_t words[8];
+};
+struct Warp {
+  Meeting meeting;
+  Lane lanes[2][32];
+};
+inline Meeting all;
+inline std::vector<Warp> warps;
+struct Bar {
+  int arrivals = 0, waiting = 0, phase = 0;
+  int64_t bytes = 0;
+  void look() {
+    if (waiting == 0 && bytes == 0) phase ^= 1, waiting = arrivals;
+  }
+};
+inline std::map<uint32_t, Bar> bars;
+inline std::vector<std::pair<const char*, const char*>> readable;
+
+/// What each lane brings, seen by all of its warp.
+inline const Lane* exchange(const Lane& mine) {
+  Warp& warp = warps[thread.x / 32];
+  Lane* lanes = warp.lanes[warp.meeting.turn & 1];
+  lanes[thread.x % 32] = mine;
+  warp.meeting.meet(32);
+  return lanes;
+}
+inline char* at(uint32_t address, int bytes) {
+  CHECK(address + bytes <= kSharedBytes && address % std::min(bytes, 16) == 0, "shared address {} of {} bytes", address, bytes);
+  return shared + address;
+}
+inline void copy(uint32_t to, const void* from, uint32_t read, int bytes) {
+  const char* first = static_cast<const char*>(from);
+  char* target = at(to, bytes);
+  memset(target, 0, static_cast<size_t>(bytes));
+  if (read == 0) return;
+  const bool inside = std::any_of(readable.begin(), readable.end(), [&](auto& range) { return first >= range.first && first + read <= range.second; });
+  CHECK(inside && reinterpret_cast<uint64_t>(first) % static_cast<uint64_t>(bytes) == 0, "a copy reads what is not there");
+  memcpy(target, first, read);
+}
+
+inline void enter() {
+  body();
+  fibers[thread.x].done = true;
+  yield();
+}
+inline void run(int threads, std::function<void()> what) {
+  body = std::move(what);
+  fibers = std::vector<Fiber>(static_cast<size_t>(threads));
+  warps = std::vector<Warp>(static_cast<size_t>(threads) / 32);
+  all = {}, bars.clear(), block_size.x = static_cast<unsigned>(threads);
+  for (Fiber& fiber : fibers) {
+    constexpr size_t kStack = 1 << 16;
+    fiber.stack = std::make_unique<char[]>(kStack);
+    getcontext(&fiber.context);
+    fiber.context.uc_stack.ss_sp = fiber.stack.get(), fiber.context.uc_stack.ss_size = kStack;
+    makecontext(&fiber.context, enter, 0);
+  }
+  for (int rounds = 0;; ++rounds) {
+    CHECK(rounds < 1000000, "the CTA waits for ever");
+    bool any = false;
+    for (int k = 0; k < threads; ++k) {
+      thread.x = static_cast<unsigned>(k);
+      if (fibers[thread.x].done) continue;
+      any = true;
+      swapcontext(&scheduler, &fibers[thread.x].context);
+    }
+    if (!any) return;
+  }
+}
+
+}  // namespace one_cta
+
+// The compiler's words and functions of device code.
+#define __device__
+#define __shared__
+#define __forceinline__ inline
+#define __noinline__ __attribute__((noinline))
+#define __CUDA_ARCH__ 900
+#define threadIdx one_cta::thread
+#define blockDim one_cta::block_size
+inline int max(int a, int b) { return a > b ? a : b; }
+inline int min(int a, int b) { return a < b ? a : b; }
+inline void __syncthreads() { one_cta::all.meet(static_cast<int>(one_cta::fibers.size())); }
+inline void __syncwarp() { one_cta::exchange({}); }
+inline float __uint_as_float(uint32_t v) { return std::bit_cast<float>(v); }
+inline uint32_t __float_as_uint(float v) { return std::bit_cast<uint32_t>(v); }
+inline uint32_t __funnelshift_r(uint32_t low, uint32_t high, uint32_t by) { return static_cast<uint32_t>((uint64_t{high} << 32 | low) >> (by & 31)); }
+inline float __fdividef(float a, float b) { return a / b; }
+inline bool __isShared(const void* p) { return p >= one_cta::shared && p < one_cta::shared + one_cta::kSharedBytes; }
+
+#define OBK_PTX_CUH
+#define OBK_DEVICE static inline
+namespace obk {
+OBK_DEVICE void arrive_release(uint64_t*) {}
+OBK_DEVICE uint64_t poll_acquire(const uint64_t*) { return 0; }
+OBK_DEVICE uint64_t poll_relaxed(const uint64_t*) { return 0; }
+OBK_DEVICE int64_t clock_cycles() { return 0; }
+OBK_DEVICE uint32_t shared_address(const void* p) {
+  CHECK(__isShared(p), "not an address of shared memory");
+  return static_cast<uint32_t>(static_cast<const char*>(p) - one_cta::shared);
+}
+OBK_DEVICE void mbarrier_init(uint32_t bar, uint32_t arrivals) {
+  one_cta::bars[bar] = {static_cast<int>(arrivals), static_cast<int>(arrivals), 0, 0};
+}
+OBK_DEVICE void mbarrier_init_fence() {}
+OBK_DEVICE void mbarrier_arrive(uint32_t bar) { --one_cta::bars.at(bar).waiting, one_cta::bars.at(bar).look(); }
+OBK_DEVICE void mbarrier_expect(uint32_t bar, uint32_t bytes) { one_cta::bars.at(bar).bytes += bytes, mbarrier_arrive(bar); }
+OBK_DEVICE bool mbarrier_try(uint32_t bar, uint32_t parity) {
+  if (one_cta::bars.at(bar).phase != static_cast<int>(parity)) return true;
+  one_cta::yield();
+  return false;
+}
+OBK_DEVICE void copy16(uint32_t to, const void* from) { one_cta::copy(to, from, 16, 16); }
+OBK_DEVICE void copy16_partly(uint32_t to, const void* from, uint32_t bytes) { one_cta::copy(to, from, bytes, 16); }
+OBK_DEVICE void bulk_copy(uint32_t to, const void* from, uint32_t bytes, uint32_t bar) {
+  for (uint32_t k = 0; k < bytes; k += 16) copy16(to + k, static_cast<const char*>(from) + k);
+  one_cta::bars.at(bar).bytes -= bytes, one_cta::bars.at(bar).look();
+}
+template <int kUnit>
+OBK_DEVICE void copy_unit(uint32_t to, const void* from, uint32_t bytes) {
+  one_cta::copy(to, from, bytes, kUnit);
+}
+OBK_DEVICE void copy16_commit() {}
+template <int kPending>
+OBK_DEVICE void copy16_wait() {}
+
+OBK_DEVICE uint32_t load_shared_word(uint32_t address) {
+  uint32_t v;
+  memcpy(&v, one_cta::at(address, 4), 4);
+  return v;
+}
+OBK_DEVICE void store_shared_word(uint32_t address, uint32_t v) { memcpy(one_cta::at(address, 4), &v, 4); }
+OBK_DEVICE float load_shared(uint32_t address) { return __uint_as_float(load_shared_word(address)); }
+OBK_DEVICE void store_shared(uint32_t address, float v) { store_shared_word(address, __float_as_uint(v)); }
+OBK_DEVICE float widen_f16_bits(uint16_t bits) { return static_cast<float>(std::bit_cast<_Float16>(bits)); }
+OBK_DEVICE void load_shared16(uint32_t (&r)[4], uint32_t address) { memcpy(r, one_cta::at(address, 16), 16); }
+OBK_DEVICE void store_shared16(uint32_t address, const uint32_t (&r)[4]) { memcpy(one_cta::at(address, 16), r, 16); }
+
+OBK_DEVICE uint32_t matrix_word(const one_cta::Lane* lanes, int matrix) {
+  const int lane = static_cast<int>(threadIdx.x % 32);
+  uint32_t v;
+  memcpy(&v, one_cta::at(lanes[matrix * 8 + lane / 4].words[0], 16) + lane % 4 * 4, 4);
+  return v;
+}
+OBK_DEVICE void load_matrices(uint32_t (&r)[4], uint32_t address) {
+  const one_cta::Lane* lanes = one_cta::exchange({{address}});
+  for (int k = 0; k < 4; ++k) r[k] = matrix_word(lanes, k);
+}
+OBK_DEVICE void load_two_matrices(uint32_t& a, uint32_t& b, uint32_t address) {
+  const one_cta::Lane* lanes = one_cta::exchange({{address}});
+  a = matrix_word(lanes, 0), b = matrix_word(lanes, 1);
+}
+template <bool kBfloat>
+OBK_DEVICE void mma_16x8x16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  const one_cta::Lane* lanes = one_cta::exchange({{a[0], a[1], a[2], a[3], b0, b1}});
+  const auto number = [](uint32_t word, int k) {
+    const auto bits = static_cast<uint16_t>(word >> (k & 1) * 16);
+    return kBfloat ? std::bit_cast<float>(static_cast<uint32_t>(bits) << 16) : static_cast<float>(std::bit_cast<_Float16>(bits));
+  };
+  const int lane = static_cast<int>(threadIdx.x % 32);
+  for (int e = 0; e < 4; ++e) {
+    const int row = lane / 4, column = lane % 4 * 2 + e % 2;
+    double sum = static_cast<double>(d[e]);
+    for (int k = 0; k < 16; ++k) {
+      const uint32_t* of_a = lanes[row * 4 + k % 8 / 2].words;
+      const uint32_t* of_b = lanes[column * 4 + k % 8 / 2].words;
+      sum += static_cast<double>(number(of_a[e / 2 + k / 8 * 2], k)) * static_cast<double>(number(of_b[4 + k / 8], k));
+    }
+    d[e] = static_cast<float>(sum);
+  }
+}
+}  // namespace obk
