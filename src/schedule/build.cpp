@@ -252,7 +252,7 @@ void cut_attention(const stitch::AttentionTile& tile, const target::DeviceSpec& 
   constexpr int64_t kFewest = 16, kMost = 64;
   const int64_t heads = std::max<int64_t>(tile.images * tile.heads, 1);
   const int64_t wanted = std::clamp<int64_t>((pieces + heads - 1) / heads, 1, (tile.queries + kFewest - 1) / kFewest);
-  int64_t block = std::min(kMost, (tile.queries + wanted - 1) / wanted);
+  int64_t block = tiles.attention_nanos ? kMost : std::min(kMost, (tile.queries + wanted - 1) / wanted);
   ObkAttention shape = {};
   shape.type = static_cast<int32_t>(tile.type);
   shape.keys = tile.keys, shape.size = tile.size, shape.value_size = tile.value_size;
@@ -261,7 +261,9 @@ void cut_attention(const stitch::AttentionTile& tile, const target::DeviceSpec& 
     return tiles.attention_scratch_bytes(&shape) + block * tile.value_size * 4 <= device.fast_memory.count;
   };
   while (block > kFewest && !fits()) block = std::max(kFewest, block / 2);
-  if (tiles.attention_nanos) {  // the block with the least time of all workers' rounds together
+  // The block with the least time of all workers' rounds together: where blocks of the fewest queries are a few more than workers, larger
+  // ones that need no second round.
+  if (tiles.attention_nanos) {
     double best = 0;
     for (int64_t candidate = kFewest; candidate < 2 * tile.queries && candidate <= block; candidate *= 2) {
       const int64_t count = tile.images * tile.heads * ((tile.queries + candidate - 1) / candidate);

@@ -46,6 +46,24 @@ TEST(Tiles, AProductOfAFewNanosecondsIsOneTask) {
   EXPECT_EQ(scheduled(product(4, 8, 32), 2).task_count(), 1);
 }
 
+// Twelve heads of 197 queries are 156 blocks of 16, which would go round twice on a GPU of 132 multiprocessors.
+TEST(Tiles, AttentionGoesRoundOnce) {
+  const auto graph = graph::parse(R"(graph "g" {
+  in %0 "q": f16[1,12,197,64]
+  in %1 "k": f16[1,12,197,64]
+  in %2 "v": f16[1,12,197,64]
+  %3: f16[1,12,197,64] = Attention(%0, %1, %2)
+  out %3 "y"
+})");
+  ASSERT_TRUE(graph.ok()) << graph.error().text();
+  const auto device = target::gpu("sm_90a");
+  ASSERT_TRUE(device.ok());
+  const stitch::Plan plan = stitch::plan(*graph, *device);
+  const TaskGraph tasks = build(*graph, plan, *device);
+  EXPECT_LE(tasks.task_count(), 132);
+  EXPECT_TRUE(validate(*graph, plan, tasks).ok());
+}
+
 // A sum joins the branch that ends last, whichever was written last: the other runs beside that branch's beginning.
 TEST(Waves, AShortcutRunsBesideTheBranchThatItJoins) {
   const std::string text = R"(graph "g" {
