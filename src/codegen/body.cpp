@@ -643,10 +643,12 @@ class BodyEmitter {
     shape.out_width = c.out_width, shape.out_channels = c.depthwise ? c.shape.outputs : c.shape.group_outputs;
     shape.multiplier = c.depthwise ? c.shape.group_outputs : 1, shape.x_row = x_row, shape.x_pixel = x_pixel;
     const int64_t wide = std::max<int64_t>(c.out_width, 1), pixels = c.out_height * wide;
-    // What such a tile asks for and the compiler knows: whole blocks of channels, X where 16 bytes begin, weights that are fetched ahead.
+    // What such a tile asks for and the compiler knows: whole blocks of channels, X where 16 bytes begin, weights that are fetched ahead, and
+    // nothing padded below X where nothing is above or to the left.
+    const bool inside = c.pad_top > 0 || c.pad_left > 0 || (c.out_height - 1) * c.stride_h + (c.kernel_h - 1) * c.dilation_h < c.height;
     const int64_t outputs = grouped ? c.shape.group_outputs : c.shape.outputs, size = byte_size(c.type, 1);
     const bool aligned = (in.offset | (nest_.row_count() == pixels ? 0 : in.strides[0]) | (grouped ? c.shape.group_inputs : 0)) * size % 16 == 0;
-    const bool sure = !direct_ && aligned && outputs % work_.tile_columns == 0 && graph_.value(c.w).is_constant();
+    const bool sure = !direct_ && aligned && inside && outputs % work_.tile_columns == 0 && graph_.value(c.w).is_constant();
     if (tiles_.vectors && !c.depthwise && x_row < INT32_MAX && x_pixel < INT32_MAX)  // shapes as constants of device code
       text += fmt::format("    OBK_CONV_TILE_OF({}, g, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {});\n  }}\n", type, sure, shape.in_channels,
                           c.height, c.width, c.kernel_h, c.kernel_w, c.stride_h, c.stride_w, c.dilation_h, c.dilation_w, c.pad_top, c.pad_left, c.out_width,

@@ -4,7 +4,8 @@
  *   conv_tile_of<kObkF16, kSure, ConvFixed<...>>(g)    what does not fit goes the way of conv.cuh
  *
  * kSure: the caller knows that g.channels are the shape's, that X lies at a multiple of 16 bytes and Y
- * in fast memory; where a ring is certain too (OBK_RING), the general way is not compiled at all.
+ * in fast memory, and that no tile reads below X where nothing is padded above or to the left; where
+ * a ring is certain too (OBK_RING), the general way is not compiled at all.
  *
  * The tile is one pass over all of k, by a patch of X; sums, and so their bits, are those of conv.cuh.
  * All copies are asked for before anything else is worked out; weights come by the ring, asked for
@@ -442,7 +443,7 @@ static __device__ OBK_SHARED_CODE void conv_thin_tile(ConvPlace g) {
 template <int kType, bool kSure, typename S>
 static __device__ __forceinline__ void conv_tile_of(const ObkConv& g) {
   constexpr bool kFits = kType != kObkF32 && S::kFits;
-  constexpr bool kAlways = kFits && kSure && OBK_HAS_RING && !S::kFit.raw;
+  constexpr bool kAlways = kFits && kSure && OBK_HAS_RING;
   if constexpr (kFits) {
     bool takes = true;
     if (!kAlways) {
