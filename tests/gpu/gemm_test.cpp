@@ -126,6 +126,7 @@ extern "C" __global__ void __launch_bounds__(256, 1)
 #else
 #define NARROW obk::narrow_f16_bits
 #endif
+#define TILE_OF(...) OBK_GEMM_TILE_OF(__VA_ARGS__)
 /* Phase p: y[p] = x W[p % layers]^T, where x is the first k columns of y[p - 1]. One tile a CTA. */
 extern "C" __global__ void __launch_bounds__(256, 1)
     chain(uint64_t* counter, const char* weights, int64_t layer_bytes, const uint16_t* input,
@@ -159,7 +160,7 @@ extern "C" __global__ void __launch_bounds__(256, 1)
       g.b = layer, g.column = column, g.n_packed = n;
       g.c = c, g.c_row = c_row, g.scratch = w->scratch;
 #ifdef OBK_SHAPE
-      OBK_GEMM_TILE_OF(OBK_TYPE, g, OBK_SHAPE);
+      TILE_OF(OBK_TYPE, g, OBK_SHAPE);
 #else
       OBK_GEMM_TILE(OBK_TYPE, g);
 #endif
@@ -696,11 +697,13 @@ INSTANTIATE_TEST_SUITE_P(
         ChainCase{128, 2304, 768, kObkF16, 64, 48, 4}, ChainCase{128, 768, 768, kObkF16, 32, 32, 4},
         ChainCase{128, 768, 768, kObkF16, 64, 16, 4}, ChainCase{128, 3072, 768, kObkF16, 64, 48, 4},
         ChainCase{128, 3072, 768, kObkBf16, 64, 48, 4}, ChainCase{8, 3072, 3072, kObkF16, 8, 32, 4},
-        ChainCase{1, 2048, 2048, kObkF16, 1, 16, 4}, ChainCase{32, 2048, 2048, kObkF16, 32, 16, 4}),
+        ChainCase{1, 2048, 2048, kObkF16, 1, 16, 4}, ChainCase{32, 2048, 2048, kObkF16, 32, 16, 4},
+        ChainCase{128, 3072, 768, kObkF16, 64, 48, 2}, ChainCase{197, 3072, 768, kObkF16, 64, 96, 3},
+        ChainCase{1, 8192, 2048, kObkF16, 1, 64, 5}),
     [](const auto& info) {
       const ChainCase& c = info.param;
-      return fmt::format("m{}_n{}_k{}_type{}_tile{}x{}", c.tokens, c.n, c.k, c.type, c.rows,
-                         c.columns);
+      return fmt::format("m{}_n{}_k{}_type{}_tile{}x{}_pages{}", c.tokens, c.n, c.k, c.type,
+                         c.rows, c.columns, c.pages);
     });
 
 }  // namespace

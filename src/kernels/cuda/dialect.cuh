@@ -106,17 +106,20 @@ struct ObkLanes : ObkWorker {
 
 #define OBK_BLOCK 32 /* rows that share a walk over the columns: a lane each */
 
-/* One body of many is called; one that is its kernel's only one becomes part of it. A called one
+/* A body is part of its kernel, or called where OBK_INLINED is 0 before its text. A called one
  * takes its worker by value, in registers: a thread's own memory would be read from far after each
  * barrier of the grid (ring.cuh). */
-#define OBK_BODY(name) OBK_BODY_NAMED(name)
+#ifndef OBK_INLINED
+#define OBK_INLINED 1
+#endif
+#define OBK_BODY(name) OBK_BODY_OF(OBK_INLINED, name)
+#define OBK_BODY_OF(inlined, name) OBK_BODY_AS(inlined, name)
+#define OBK_BODY_AS(inlined, name) OBK_BODY_AS_##inlined(name)
 #define OBK_BODY_HEAD(name)                                                                \
   static __device__ __forceinline__ void name(const ObkTask* t, const int64_t* p,          \
                                               void* const* x, ObkLanes* w)
-#ifdef OBK_INLINE_BODIES
-#define OBK_BODY_NAMED(name) OBK_BODY_HEAD(name)
-#else
-#define OBK_BODY_NAMED(name)                                                               \
+#define OBK_BODY_AS_1(name) OBK_BODY_HEAD(name)
+#define OBK_BODY_AS_0(name)                                                                \
   OBK_BODY_HEAD(name##_text);                                                              \
   static __device__ __noinline__ void name##_called(const ObkTask* t, const int64_t* p,    \
                                                     void* const* x, ObkLanes lanes) {      \
@@ -124,7 +127,6 @@ struct ObkLanes : ObkWorker {
   }                                                                                        \
   OBK_BODY_HEAD(name) { name##_called(t, p, x, *w); }                                      \
   OBK_BODY_HEAD(name##_text)
-#endif
 #define OBK_FOR_ROWS(r) for (int64_t r = t->r0 + w->group; r < t->r1; r += w->groups)
 /* Items of a hand-written block: each is one thread's. */
 #define OBK_FOR_ITEMS(r) \
@@ -152,7 +154,7 @@ struct ObkLanes : ObkWorker {
 #define OBK_GEMM_TILE(type, g) obk::gemm_tile<type>(w, g)
 /* As constants: the most rows and columns of a tile, k, a_row, c_row and panel. */
 #define OBK_GEMM_TILE_OF(type, g, rows, columns, k, a_row, c_row, panel) \
-  obk::gemm_tile_of<type, obk::FixedShape<rows, columns, k, a_row, c_row, panel>>(w, g)
+  obk::gemm_tile_of<type, obk::FixedShape<rows, columns, k, a_row, c_row, panel>, OBK_INLINED>(w, g)
 /* As constants: g's size, value_size and keys, and the most queries of a tile. */
 #define OBK_ATTENTION_TILE(type, g, size, value_size, queries, keys) \
   obk::attention_tile<type, size, value_size, queries, keys>(w, g)

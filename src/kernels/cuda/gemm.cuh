@@ -24,6 +24,7 @@
 #include "gemm_fixed.cuh"
 #include "gemm_mma.cuh"
 #include "gemm_wgmma.cuh"
+#include "gemm_wide.cuh"
 #include "tiles.h"
 
 namespace obk {
@@ -109,13 +110,18 @@ static __device__ __forceinline__ void gemm_tile(ObkLanes*, const ObkGemm& g) {
 }
 
 /* A tile of a body that knows its shape: S as in gemm_fixed.cuh. Tiles that differ go the long
- * way. */
-template <int kType, typename S>
+ * way. kInlined: the body is part of its kernel. */
+template <int kType, typename S, bool kInlined>
 static __device__ __forceinline__ void gemm_tile_of(ObkLanes* w, const ObkGemm& g) {
 #if __CUDA_ARCH__ >= 900
   constexpr bool kHalf = kType == kObkF16 || kType == kObkBf16;
   if constexpr (kHalf && S::kFits) {
-    if (fixed_takes<S>(g)) return fixed_tile<kType == kObkBf16, S>(g);
+    if (fixed_takes<S>(g)) {
+#ifdef OBK_WGMMA
+      if constexpr (kInlined && wide_fits<S>()) return fixed_wide_tile<kType == kObkBf16, S>(g);
+#endif
+      return fixed_tile<kType == kObkBf16, S>(g);
+    }
   }
 #endif
   gemm_tile<kType>(w, g);

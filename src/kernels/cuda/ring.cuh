@@ -54,8 +54,8 @@ static __device__ __forceinline__ RingState& ring_state() {
 }
 
 /* Thread 0: asks for page `page` of a range. A place is free when every warp gave its page back. */
-static __device__ __noinline__ void ask_page(uint32_t to, uint32_t full, uint32_t empty,
-                                             uint32_t turn, WeightPages range, int page) {
+static __device__ __forceinline__ void ask_page_here(uint32_t to, uint32_t full, uint32_t empty,
+                                                     uint32_t turn, WeightPages range, int page) {
   Watchdog dog = ring_state().dog;
   dog.start();
   while (!mbarrier_try(empty, turn ^ 1)) dog.check(3, page, turn, 0);
@@ -70,6 +70,10 @@ static __device__ __noinline__ void ask_page(uint32_t to, uint32_t full, uint32_
 #pragma unroll 1
   for (int g = 0; g < range.groups; ++g, from += pitch, to += per_page * WeightPages::kChunkBytes)
     bulk_copy(to, from, bytes, full);
+}
+static __device__ __noinline__ void ask_page(uint32_t to, uint32_t full, uint32_t empty,
+                                             uint32_t turn, WeightPages range, int page) {
+  ask_page_here(to, full, empty, turn, range, page);
 }
 
 class Ring {

@@ -41,6 +41,21 @@ std::string dialect_text() {
   return all;
 }
 
+/// Which bodies become part of the kernel; the others are called. One that is a kernel of its own does; of a kernel of all, the
+/// products that most works run: a call costs half a microsecond, and wgmma wants none. More would only make the kernel long.
+std::vector<bool> inlined_bodies(const Program& program) {
+  constexpr size_t kMost = 8;
+  std::vector<bool> inlined(program.bodies.size(), !is_mono(program));
+  if (!is_mono(program)) return inlined;
+  std::vector<int> works(program.bodies.size()), order;
+  for (const WorkRecord& work : program.works) ++works[work.body];
+  for (size_t k = 0; k < program.bodies.size(); ++k)
+    if (program.bodies[k].text.find("OBK_GEMM_TILE_OF") != std::string::npos) order.push_back(static_cast<int>(k));
+  std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return works[a] > works[b]; });
+  for (size_t k = 0; k < std::min(order.size(), kMost); ++k) inlined[order[k]] = true;
+  return inlined;
+}
+
 /// The log without times, so that the same program gives the same bytes.
 std::string timeless(const std::string& log) {
   std::istringstream lines(log);
@@ -98,16 +113,17 @@ Result<std::string> device_source(const Program& program) {
                  fmt::format("{} has no device code", ops::to_string(custom.op)), custom.name,
                  "compile with --target cpu"};
   const bool mono = is_mono(program);
-  // A body that is a kernel of its own becomes part of it; one of many is called.
-  std::string text = mono ? "" : "#define OBK_INLINE_BODIES\n";
-  text += "#include \"program.cuh\"\n";
+  std::string text = "#include \"program.cuh\"\n";
   const auto calls = [&](std::string_view tile) {
     return std::any_of(program.bodies.begin(), program.bodies.end(), [&](const auto& body) { return body.text.find(tile) != std::string::npos; });
   };
   if (calls("OBK_ATTENTION_TILE")) text += "#include \"attention.cuh\"\n";
   if (calls("OBK_CONV_TILE") || calls("OBK_DEPTHWISE_TILE")) text += "#include \"conv.cuh\"\n";
   std::string cases, kernels;
+  const std::vector<bool> inlined = inlined_bodies(program);
   for (size_t k = 0; k < program.bodies.size(); ++k) {
+    if (mono && (k == 0 || inlined[k] != inlined[k - 1]))
+      text += fmt::format("\n#undef OBK_INLINED\n#define OBK_INLINED {}\n", inlined[k] ? 1 : 0);
     text += fmt::format("\n/* {} */\n#define obk_body obk_body_{}\n{}#undef obk_body\n",
                         program.bodies[k].label, k, program.bodies[k].text);
     cases += fmt::format("    case {0}: return obk_body_{0}(t, p, x, w);\n", k);

@@ -1,0 +1,157 @@
+/* kernels/cuda/gemm_wide.cuh — a tile of a known shape with 57 to 64 rows, by wgmma: half the reads of
+ * shared memory that mma.sync needs, and threads that copy while the tensor cores multiply.
+ *
+ *   if constexpr (wide_fits<S>()) fixed_wide_tile<bf16, S>(g)      S as in gemm_fixed.cuh
+ *
+ * Only in functions that are part of their kernel: the assembler serialises wgmma in called ones. Rows
+ * of C are the 64-row side. The first warpgroup sums the k-steps 0 and 1 of each 64, each for
+ * itself, the second the steps 2 and 3: (0 + 1) + (2 + 3), the order, and the bits, of gemm_mma.cuh.
+ * At the end each warpgroup takes half of the columns. All of k is asked for at once. */
+#ifndef OBK_GEMM_WIDE_CUH
+#define OBK_GEMM_WIDE_CUH
+
+#include "gemm_fixed.cuh"
+#include "wgmma.cuh"
+
+namespace obk {
+
+template <typename S>
+static constexpr bool wide_fits() {
+#ifdef OBK_WGMMA
+  return S::kRows > 56 && S::kGroups <= 12 && S::kColumns % 2 == 0 && S::kPitchC % 2 == 0 &&
+         (S::kPanel || S::kBlock * S::kChunks <= OBK_GEMM_PANEL);
+#else
+  return false;
+#endif
+}
+
+#ifdef OBK_WGMMA
+
+/* A value that a warp's lanes all hold, known to be so. */
+static __device__ __forceinline__ uint32_t same_in_warp(uint32_t v) {
+  return __shfl_sync(0xffffffffu, v, 0);
+}
+
+/* A zero that is written now: a copy between two products would wait for the first. */
+static __device__ __forceinline__ float zero_here() {
+  float v;
+  asm volatile("mov.f32 %0, 0f00000000;" : "=f"(v));
+  return v;
+}
+
+/* f(address, first, second) for the pairs of columns 8 * first .. 8 * end of this warpgroup's sums. */
+template <typename S, int kFirst, int kEnd, int kN, typename F>
+static __device__ __forceinline__ void wide_each(float (&sum)[kN / 2], uint32_t c, int rows, F&& f) {
+  const int row = threadIdx.x / 32 % 4 * 16 + threadIdx.x % 32 / 4, column = threadIdx.x % 4 * 2;
+  const uint32_t at = c + 4 * (row * S::kPitchC + column);
+#pragma unroll
+  for (int j = kFirst; j < kEnd; ++j)
+    if (S::kColumns >= 8 * j + 8 || column + 8 * j < S::kColumns) {
+      const uint32_t to = at + 32 * j;
+      if (S::kRows == 64 || row < rows) f(to, sum[4 * j], sum[4 * j + 1]);
+      if (S::kRows == 64 || row + 8 < rows)
+        f(to + 32 * S::kPitchC, sum[4 * j + 2], sum[4 * j + 3]);
+    }
+}
+
+template <bool kBfloat, typename S>
+static __device__ __forceinline__ void fixed_wide_tile(const ObkGemm& g) {
+  constexpr int kN = S::kGroups * 8, kHalf = (S::kGroups + 1) / 2;
+  const uint32_t work =
+      S::kPanel ? shared_address(g.a) : (shared_address(g.scratch) + 1023) & ~1023u;
+  FixedRing ring;
+  ring.look();
+  if (S::kPanel) {
+    fence_async_shared();
+    __syncthreads(); /* the body's stores */
+  } else {
+    FixedTile<S> tile;
+    tile.find_rows(g, work);
+#pragma unroll
+    for (int pass = 0; pass < S::kPasses; ++pass) {
+      tile.copy(pass, pass * S::kStep * S::kBlock);
+      if ((pass + 1) % S::kGroupPasses == 0 || pass + 1 == S::kPasses) copy16_commit();
+    }
+  }
+  WeightPages range;
+  range.from = (const char*)g.b + ((int64_t)g.column >> 3) * (S::kChunks * 1024);
+  range.groups = S::kGroups, range.chunks = S::kChunks;
+  ring.open(range);
+  int oldest = ring.slot, given = 0; /* the page that is given back next; how many were */
+  uint32_t oldest_turn = ring.turn;
+  const int part = same_in_warp(threadIdx.x / 128);
+  const uint64_t x = matrix_at(same_in_warp(work) + part * 64, 1024),
+                 y0 = matrix_at(part * 64, S::kPage * 1024);
+  float sum[kN / 2], odd[kN / 2];
+#pragma unroll
+  for (int e = 0; e < kN / 2; ++e) sum[e] = zero_here(), odd[e] = zero_here();
+  auto give_back = [&] {
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) mbarrier_arrive(ring.bars + 8 * (ring.pages + oldest));
+    if (++oldest == ring.pages) oldest = 0, oldest_turn ^= 1;
+    ++given;
+  };
+  uint64_t y = 0;
+#pragma unroll
+  for (int c = 0; c < S::kChunks; ++c) {
+    if (!S::kPanel && c % S::kGroupChunks == 0) {
+      wait_for_copies(S::kCopyGroups - 1 - c / S::kGroupChunks);
+      fence_async_shared(); /* own copies before anybody's wgmma */
+      __syncthreads();
+    }
+    if (c % S::kPage == 0) {
+      y = y0 + (same_in_warp(ring.take()) >> 4);
+      if (++ring.slot == ring.pages) ring.slot = 0, ring.turn ^= 1;
+    }
+    wgmma_begin();
+    Wgmma<kN, kBfloat>::multiply(sum, x + c * (S::kBlock >> 4), y + c % S::kPage * 64);
+    Wgmma<kN, kBfloat>::multiply(odd, x + c * (S::kBlock >> 4) + 2, y + c % S::kPage * 64 + 2);
+    wgmma_commit();
+    /* The page before has been read when no more than this page's products are under way. */
+    if (c % S::kPage == S::kPage - 1 && c >= S::kPage && given + ring.pages < S::kPages) {
+      wgmma_wait<S::kPage>();
+      const uint32_t full = ring.bars + 8 * oldest, place = oldest, turn = oldest_turn ^ 1;
+      give_back();
+      if (threadIdx.x == 224)
+        ask_page_here(ring.at + place * WeightPages::kPageBytes, full, full + 8 * ring.pages, turn,
+                      range, given - 1 + ring.pages);
+    }
+  }
+  wgmma_wait<0>();
+  while (given < S::kPages) give_back();
+#pragma unroll
+  for (int e = 0; e < kN / 2; ++e) sum[e] += odd[e];
+  const uint32_t at = shared_address(g.c);
+  const int rows = (int)g.m;
+  auto give = [](uint32_t to, float v, float w) { store_shared8(to, v, w); };
+  auto add = [](uint32_t from, float& v, float& w) {
+    float a, b;
+    load_shared8(a, b, from);
+    v += a, w += b;
+  };
+  auto add_to = [](uint32_t from, float& v, float& w) { /* the other's steps come first */
+    float a, b;
+    load_shared8(a, b, from);
+    v = a + v, w = b + w;
+  };
+  if (part == 0)
+    wide_each<S, kHalf, S::kGroups, kN>(sum, at, rows, give);
+  else
+    wide_each<S, 0, kHalf, kN>(sum, at, rows, give);
+  __syncthreads();
+  if (part == 0) {
+    wide_each<S, 0, kHalf, kN>(sum, at, rows, add);
+    wide_each<S, 0, kHalf, kN>(sum, at, rows, give);
+  } else {
+    wide_each<S, kHalf, S::kGroups, kN>(sum, at, rows, add_to);
+    wide_each<S, kHalf, S::kGroups, kN>(sum, at, rows, give);
+  }
+  ring.close();
+  __syncthreads();
+}
+
+#endif
+
+}  // namespace obk
+
+#endif
