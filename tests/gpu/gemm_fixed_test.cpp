@@ -98,6 +98,7 @@ TEST(GemmFixed, NeitherSpillsNorUsesLocalMemory) {
   const std::string source = text();
   auto cubin = compile_cubin(source, "sm_90a", {fmt::format("OBK_TYPE={}", int{kObkF16})});
   ASSERT_TRUE(cubin.ok()) << cubin.error().text();
+  EXPECT_EQ(cubin->log.find("(C75"), std::string::npos) << cubin->log;  // wgmma in turns
   for (const char* bytes : {" bytes stack frame", " bytes spill stores"})
     for (size_t at = 0; (at = cubin->log.find(bytes, at)) != std::string::npos; ++at)
       EXPECT_EQ(cubin->log.substr(at - 2, 2), " 0") << cubin->log;

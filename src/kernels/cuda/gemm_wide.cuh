@@ -17,7 +17,7 @@ namespace obk {
 
 template <typename S>
 static constexpr bool wide_fits() {
-#ifdef OBK_WGMMA
+#if defined OBK_WGMMA && !defined OBK_NO_WIDE_TILES
   return S::kRows > 56 && S::kGroups <= 12 && S::kColumns % 2 == 0 && S::kPitchC % 2 == 0 &&
          (S::kPanel || S::kBlock * S::kChunks <= OBK_GEMM_PANEL);
 #else

@@ -216,6 +216,12 @@ Result<Image> build_image(const Program& program, const std::string& architectur
     image->cached = true;
   } else {
     TRY(Cubin cubin, compile_cubin(text, architecture, defines));
+    if (cubin.log.find("(C75") != std::string::npos) {  // wgmma in turns is slower than mma.sync, which gives the same bits
+      LOG(kInfo, "runtime", "the assembler serialised wgmma; the product tiles take mma.sync");
+      std::vector<std::string> narrow = defines;
+      narrow.push_back("OBK_NO_WIDE_TILES=1");
+      TRY(cubin, compile_cubin(text, architecture, narrow));
+    }
     image = Image{.bytes = std::move(cubin.bytes), .log = timeless(cubin.log)};
     image->kernels = read_assembler_log(image->log);
     if (!kept.empty())
