@@ -1,6 +1,7 @@
 #include "base/dtype.h"
 
 #if defined(__x86_64__)
+#include <cpuid.h>
 #include <immintrin.h>
 #endif
 
@@ -427,13 +428,18 @@ __attribute__((target("avx,f16c"))) int64_t convert_by_eights(const float* from,
   return k;
 }
 
+bool has_f16c() {  // not every compiler's __builtin_cpu_supports knows its name
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  return __builtin_cpu_supports("avx") && __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C);
+}
+
 }  // namespace
 #endif
 
 void f32_to_f16(const float* from, uint16_t* to, int64_t count) {
   int64_t k = 0;
 #if defined(__x86_64__)
-  static const bool by_eights = __builtin_cpu_supports("avx") && __builtin_cpu_supports("f16c");
+  static const bool by_eights = has_f16c();
 #endif
   while (k < count) {
 #if defined(__x86_64__)
