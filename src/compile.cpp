@@ -192,7 +192,12 @@ Status lower(const Network& network, const Options& options, Compilation& made, 
   if (device.family == target::Family::kCuda && options.granularity == "op") stitching.stitch = false;
   TRY_STATUS(step("fit", [&] {
     const auto takes = [&](const graph::Graph& graph, graph::NodeId id) { return stitch::takes_attention(graph, id, device, stitching); };
-    return put(made.graph, passes::expand_attention(std::move(made.graph), takes));
+    Status fitted = put(made.graph, passes::expand_attention(std::move(made.graph), takes));
+    const auto parts = kernels::tile_library(device.family).gemm_parts;
+    if (!fitted.ok() || !parts || !stitching.stitch || options.disabled.count("split_products") > 0) return fitted;
+    return put(made.graph, passes::split_products(std::move(made.graph), [&](DType type, int64_t columns, int64_t depth) {
+      return parts(static_cast<int32_t>(type), columns, depth);
+    }));
   }, sound_graph, graph_text));
   TRY_STATUS(step("stitch", [&] { made.plan = stitch::plan(made.graph, device, stitching); return ok_status(); },
                   [&] { return stitch::verify(made.graph, made.plan); },
@@ -250,7 +255,7 @@ Status check_names(const Options& options) {
     if (!known(name)) return Error{Code::kUsage, "compile", fmt::format("no step is called '{}'", name), "", "steps: " + joined(steps)};
   std::vector<std::string> passes;
   for (const passes::Pass& pass : passes::table()) passes.emplace_back(pass.name);
-  passes.emplace_back("fold_prologues");  // of stitching
+  for (const char* other : {"split_products", "fold_prologues"}) passes.emplace_back(other);  // of `fit` and of stitching
   for (const std::string& name : options.disabled)
     if (std::find(passes.begin(), passes.end(), name) == passes.end())
       return Error{Code::kUsage, "compile", fmt::format("no pass is called '{}'", name), "", "passes: " + joined(passes)};

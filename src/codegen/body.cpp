@@ -6,6 +6,7 @@
 #include <limits>
 #include <map>
 
+#include "codegen/codegen.h"
 #include "codegen/reductions.h"
 #include "codegen/scalars.h"
 #include "codegen/vectors.h"
@@ -56,6 +57,8 @@ class BodyEmitter {
 
   EmittedBody run() {
     direct_ = group_.kind != GroupKind::kStitched && stores_tile_plainly();
+    // Tiles of known shapes have their sums in fast memory; a loop of whole vectors stores them.
+    if (tiles_.vectors && group_.kind == GroupKind::kProduct && packed_b_ && byte_size(group_.product.a_type, 1) == 2) direct_ = false;
     const std::optional<VectorText> vectors = tiles_.vectors && !direct_ ? as_vectors() : std::nullopt;
     head(!vectors);
     pitch_ = vectors ? std::to_string(work_.tile_columns) : "(t->c1 - t->c0)";
@@ -521,7 +524,13 @@ class BodyEmitter {
       text += fmt::format("    g.a_row = {};\n    g.a_col = {};\n", walks_rows ? stride(*a_access, inner) : "0", param(product.k[0].a));
     }
     if (packed_b_) {
-      text += fmt::format("    g.packed = 1;\n    g.b = x[{}];\n    g.column = t->c0;\n    g.n_packed = {};\n", x_b, param(product.n[0].extent));
+      std::string from = fmt::format("x[{}]", x_b);
+      if (!product.batch.empty()) {
+        const int dim = packed_matrix_dim(group_, work_);
+        const int64_t bytes = tiles_.gemm_packed_bytes(static_cast<int32_t>(product.b_type), product.n[0].extent, product.k[0].extent);
+        from = fmt::format("(const char*){} + {} * {}", from, var(dim), param(bytes));
+      }
+      text += fmt::format("    g.packed = 1;\n    g.b = {};\n    g.column = t->c0;\n    g.n_packed = {};\n", from, param(product.n[0].extent));
     } else {
       text += fmt::format("    g.b = (const {}*)x[{}] + ({}) + t->c0 * {};\n", element, x_b, base(*b_access), param(product.n[0].b));
       text += fmt::format("    g.b_row = {};\n    g.b_col = {};\n", param(product.k[0].b), param(product.n[0].b));

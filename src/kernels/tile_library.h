@@ -44,6 +44,8 @@ struct TileLibrary {
   WeightRange (*gemm_weights)(int32_t type, int64_t n, int64_t k, int64_t c0, int64_t c1);
   /// Nanoseconds of one tile of m x n on one SM, for the cut; 0: the device's rates decide.
   double (*gemm_nanos)(int32_t type, int64_t m, int64_t n, int64_t k);
+  /// In how many parts of k of their own a product is better computed where the next body adds them up; null: always in one.
+  int64_t (*gemm_parts)(int32_t type, int64_t n, int64_t k) = nullptr;
 
   int64_t (*conv_packed_bytes)(int32_t type, int64_t out_channels, int64_t in_channels,
                                int64_t kernel_h, int64_t kernel_w);

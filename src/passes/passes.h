@@ -22,6 +22,7 @@
 #include "passes/remove_dead.h"
 #include "passes/simplify_algebra.h"
 #include "passes/sink_transposes.h"
+#include "passes/split_products.h"
 #include "passes/spread_uniform_weights.h"
 #include "passes/stage_conv_inputs.h"
 

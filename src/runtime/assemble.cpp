@@ -21,7 +21,9 @@ Tensor aligned(const Tensor& weight) {
 PackRecipe recipe_of(const stitch::Group& group) {
   if (group.kind != GroupKind::kConv) {
     const stitch::Product& p = group.product;
-    return {.kind = PackRecipe::Kind::kProduct, .n = p.n[0].extent, .k = p.k[0].extent, .row = p.k[0].b, .column = p.n[0].b, .offset = p.b_offset};
+    PackRecipe recipe = {.kind = PackRecipe::Kind::kProduct, .n = p.n[0].extent, .k = p.k[0].extent, .row = p.k[0].b, .column = p.n[0].b, .offset = p.b_offset};
+    if (!p.batch.empty()) recipe.groups = p.batch[0].extent, recipe.outputs = p.batch[0].b;
+    return recipe;
   }
   const stitch::ConvTile& conv = group.conv;
   const ops::ConvGeometry& shape = conv.shape;
@@ -31,10 +33,14 @@ PackRecipe recipe_of(const stitch::Group& group) {
 }
 
 /// The packed weights that a task streams.
-kernels::WeightRange weights_of(const stitch::Group& group, const kernels::TileLibrary& tiles, const ObkTask& task) {
+kernels::WeightRange weights_of(const stitch::Group& group, const schedule::Work& work, const kernels::TileLibrary& tiles, const ObkTask& task) {
   if (group.kind == GroupKind::kProduct) {
     const stitch::Product& p = group.product;
-    return tiles.gemm_weights(static_cast<int32_t>(p.b_type), p.n[0].extent, p.k[0].extent, task.c0, task.c1);
+    const auto type = static_cast<int32_t>(p.b_type);
+    kernels::WeightRange range = tiles.gemm_weights(type, p.n[0].extent, p.k[0].extent, task.c0, task.c1);
+    if (!p.batch.empty())
+      range.offset += codegen::matrix_of_row(work, codegen::packed_matrix_dim(group, work), task.r0) * tiles.gemm_packed_bytes(type, p.n[0].extent, p.k[0].extent);
+    return range;
   }
   const stitch::ConvTile& conv = group.conv;
   if (group.kind != GroupKind::kConv || conv.depthwise || !tiles.conv_weights) return {};
@@ -52,8 +58,8 @@ void name_weights(const stitch::Plan& plan, const schedule::TaskGraph& tasks, co
   for (auto& list : program.lists) {
     for (ObkTask& task : list) {
       const schedule::Work& work = tasks.works[task.work];
-      if (!codegen::work_packs_weights(plan, tasks, work)) continue;
-      const kernels::WeightRange range = weights_of(plan.groups[work.group], tiles, task);
+      if (!codegen::work_packs_weights(plan, tasks, work, tiles)) continue;
+      const kernels::WeightRange range = weights_of(plan.groups[work.group], work, tiles, task);
       task.weights = range.offset;
       task.weight_bytes = static_cast<int32_t>(range.bytes), task.weight_group = static_cast<int32_t>(range.group);
     }
@@ -122,7 +128,7 @@ Program assemble(const graph::Graph& graph, const stitch::Plan& plan, const sche
     if (record.label.empty() && record.body >= 0) record.label = program.bodies[record.body].label;
     record.task_nanos = work.task_nanos;
     record.floor_nanos = floor_nanos(group, machine);
-    const bool packs = codegen::work_packs_weights(plan, tasks, work);
+    const bool packs = codegen::work_packs_weights(plan, tasks, work, *source.tiles);
     for (size_t k = 0; k < work.buffers.size(); ++k) {
       const schedule::Buffer& buffer = tasks.buffers[work.buffers[k]];
       Place place{buffer.kind, buffer.kind == BufferKind::kArena ? buffer.offset.count : buffer.index};

@@ -22,7 +22,10 @@ void pack_into(const TileLibrary& tiles, const PackRecipe& r, const Tensor& sour
   const int64_t taps = r.height * r.width;
   switch (r.kind) {
     case Kind::kProduct:
-      return tiles.gemm_pack(type, r.n, r.k, from + byte_size(source.dtype(), r.offset), r.row, r.column, packed);
+      for (int64_t group = 0; group < r.groups; ++group)
+        tiles.gemm_pack(type, r.n, r.k, from + byte_size(source.dtype(), r.offset + group * r.outputs), r.row, r.column,
+                        packed + group * tiles.gemm_packed_bytes(type, r.n, r.k));
+      return;
     case Kind::kDepthwise:
       return tiles.depthwise_pack(type, r.outputs, r.height, r.width, from, r.inputs * taps, r.width, 1, packed);
     case Kind::kConv: {
@@ -37,7 +40,7 @@ void pack_into(const TileLibrary& tiles, const PackRecipe& r, const Tensor& sour
 
 int64_t bytes_of(const TileLibrary& tiles, const PackRecipe& r, int32_t type) {
   switch (r.kind) {
-    case Kind::kProduct: return tiles.gemm_packed_bytes(type, r.n, r.k);
+    case Kind::kProduct: return tiles.gemm_packed_bytes(type, r.n, r.k) * r.groups;
     case Kind::kDepthwise: return tiles.depthwise_packed_bytes(type, r.outputs, r.height, r.width);
     case Kind::kConv: return tiles.conv_packed_bytes(type, r.outputs, r.inputs, r.height, r.width) * r.groups;
   }
@@ -119,9 +122,9 @@ std::optional<int64_t> packed_bytes(const TileLibrary& tiles, const PackRecipe& 
   const int64_t count = source.count();
   if (count < 1 || count >= kMostElements) return std::nullopt;
   if (r.kind == Kind::kProduct) {
-    if (!within(r.n, 1, kMostElements) || !within(r.k, 1, kMostElements) || !within(r.offset, 0, count - 1)) return std::nullopt;
+    if (!within(r.n, 1, kMostElements) || !within(r.k, 1, kMostElements) || !within(r.groups, 1, count) || !within(r.offset, 0, count - 1)) return std::nullopt;
     int64_t low = r.offset, high = r.offset;  // the first and the last element that packing reads
-    for (auto [extent, stride] : {std::pair{r.n, r.column}, std::pair{r.k, r.row}}) {
+    for (auto [extent, stride] : {std::pair{r.n, r.column}, std::pair{r.k, r.row}, std::pair{r.groups, r.outputs}}) {
       if (!within(stride, -count, count)) return std::nullopt;
       (stride < 0 ? low : high) += (extent - 1) * stride;
       if (low < 0 || high >= count) return std::nullopt;
@@ -145,7 +148,7 @@ Tensor pack(const TileLibrary& tiles, const PackRecipe& recipe, const Tensor& so
 
 bool can_unpack(const TileLibrary& tiles, const PackRecipe& recipe, const Type& source) {
   if (!packed_bytes(tiles, recipe, source)) return false;
-  if (recipe.kind == Kind::kProduct && recipe.n * recipe.k != source.count()) return false;
+  if (recipe.kind == Kind::kProduct && recipe.n * recipe.k * recipe.groups != source.count()) return false;
   std::vector<bool> seen(static_cast<size_t>(source.count()), false);
   int64_t found = 0;
   for (uint32_t place : places(tiles, recipe, source)) {

@@ -45,7 +45,7 @@ struct PackRecipe {
   enum class Kind : uint8_t { kProduct, kConv, kDepthwise };
   Kind kind = Kind::kProduct;
   int64_t n = 0, k = 0, row = 0, column = 0, offset = 0;          // kProduct: B [k, n] in the source, strides in elements
-  int64_t outputs = 0, inputs = 0, height = 0, width = 0, groups = 1;  // convolutions, of one group
+  int64_t outputs = 0, inputs = 0, height = 0, width = 0, groups = 1;  // convolutions, of one group; kProduct: `groups` matrices, `outputs` elements apart
   auto operator<=>(const PackRecipe&) const = default;
 };
 

@@ -38,6 +38,7 @@ const TileLibrary kCudaTiles = {
     .panel_pitch = panel_pitch,
     .gemm_weights = cuda_gemm_weights,
     .gemm_nanos = cuda_gemm_nanos,
+    .gemm_parts = cuda_gemm_parts,
     .conv_packed_bytes = cuda_conv_packed_bytes,
     .conv_pack = cuda_conv_pack,
     .conv_weights = cuda_conv_weights,

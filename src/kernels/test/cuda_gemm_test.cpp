@@ -66,5 +66,14 @@ TEST(CudaGemm, ScratchHoldsWhatTheTileTakes) {
   EXPECT_GE(cuda_gemm_scratch_bytes(&g), (16 + 48) * 128);
 }
 
+TEST(CudaGemm, LongSumsOfFewColumnsComeInParts) {
+  EXPECT_EQ(cuda_gemm_parts(kObkF16, 768, 3072), 4);
+  EXPECT_EQ(cuda_gemm_parts(kObkBf16, 384, 1536), 4);
+  EXPECT_EQ(cuda_gemm_parts(kObkF16, 768, 768), 1);    // short
+  EXPECT_EQ(cuda_gemm_parts(kObkF16, 3072, 3072), 1);  // columns enough for all SMs
+  EXPECT_EQ(cuda_gemm_parts(kObkF32, 768, 3072), 1);
+  EXPECT_EQ(cuda_gemm_parts(kObkF16, 768, 3000), 1);   // parts would end inside an atom
+}
+
 }  // namespace
 }  // namespace obelisk::kernels

@@ -43,6 +43,12 @@ TEST(Passes, RaiseRotary) {
 TEST(Passes, RaiseAttention) {
   graph::run_cases("src/passes/test/raise_attention.ir", raise_attention);
 }
+TEST(Passes, SplitProducts) {
+  graph::run_cases("src/passes/test/split_products.ir", [](graph::Graph graph) {
+    const int64_t parts = std::stoll(graph.name);  // a case names its graph so
+    return split_products(std::move(graph), [&](DType, int64_t, int64_t) { return parts; });
+  });
+}
 TEST(Passes, MergeQkv) { graph::run_cases("src/passes/test/merge_qkv.ir", merge_qkv); }
 
 }  // namespace obelisk::passes

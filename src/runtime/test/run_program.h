@@ -27,6 +27,7 @@ inline const kernels::TileLibrary& vector_tiles() {
   static const kernels::TileLibrary tiles = [] {
     kernels::TileLibrary library = kernels::kCpuTiles;
     library.vectors = true;
+    library.gemm_parts = [](int32_t, int64_t, int64_t) -> int64_t { return 1; };  // packs a batch of matrices, as GPUs' do
     return library;
   }();
   return tiles;

@@ -1,0 +1,25 @@
+/// passes/split_products.h — a product with a long sum and few columns becomes a batch of products over parts of the sum, side by side,
+/// and an ordered sum of what they give, in f32.
+///
+///   in   %2 = MatMul(%0, %1)                              %0 f16[128,3072], %1 a constant f16[3072,768]
+///   out  %3 = MatMul(%0 as [2,128,1536], %1 as [2,1536,768])    f32: products of 16-bit numbers
+///        %2 = Cast(Sum(%3[0], %3[1]))
+///
+/// Only where a reduction (a norm) follows over elementwise ops that nobody else reads: its body adds the parts as it reads them.
+/// `parts` says in how many; 1: as it is. Equal in f32 but for the order of the sum.
+///
+/// Stands   after convert_precision and expand; for the machine that is compiled for.
+/// Errors   none.    Cost  O(nodes).
+#pragma once
+
+#include <functional>
+
+#include "graph/graph.h"
+
+namespace obelisk::passes {
+
+using ProductParts = std::function<int64_t(DType type, int64_t columns, int64_t depth)>;
+
+Result<graph::Graph> split_products(graph::Graph graph, const ProductParts& parts);
+
+}  // namespace obelisk::passes
