@@ -82,7 +82,7 @@ inline float log(float x) {
   const bool tiny = x < 0x1p-126f;
   const uint32_t bits = to_bits(x * select(tiny, 0x1p23f, 1.0f));
   // x = m 2^n, m in [sqrt(1/2), sqrt(2))
-  const int32_t n = (static_cast<int32_t>(bits) - 0x3f3504f3) >> 23;
+  const int32_t n = static_cast<int32_t>(bits - 0x3f3504f3u) >> 23;  // of negative numbers whatever
   const float m = from_bits(bits - (static_cast<uint32_t>(n) << 23)), f = m - 1.0f;
   const float power = static_cast<float>(n) - select(tiny, 23.0f, 0.0f);
   // log(1 + f) = f - f^2 / 2 + f^3 q(f)
