@@ -19,7 +19,7 @@ int32_t type_of(DType dtype) { return static_cast<int32_t>(dtype); }
 void pack_into(const TileLibrary& tiles, const PackRecipe& r, const Tensor& source, char* packed) {
   const int32_t type = type_of(source.dtype());
   const char* from = source.as<char>();
-  const int64_t taps = r.height * r.width;
+  const int64_t taps = r.kind == Kind::kProduct ? 0 : r.height * r.width;  // a product's may be anything
   switch (r.kind) {
     case Kind::kProduct:
       for (int64_t group = 0; group < r.groups; ++group)
