@@ -191,8 +191,8 @@ Status lower(const Network& network, const Options& options, Compilation& made, 
   stitching.prologues = options.disabled.count("fold_prologues") == 0;
   if (device.family == target::Family::kCuda && options.granularity == "op") stitching.stitch = false;
   TRY_STATUS(step("fit", [&] {
-    const auto takes = [&](const graph::Graph& graph, graph::NodeId id) { return stitch::takes_attention(graph, id, device, stitching); };
-    Status fitted = put(made.graph, passes::expand_attention(std::move(made.graph), takes));
+    const auto takes = [&](const graph::Graph& graph, graph::NodeId id) { return stitch::takes_whole(graph, id, device, stitching); };
+    Status fitted = put(made.graph, passes::expand_for_machine(std::move(made.graph), takes));
     const auto parts = kernels::tile_library(device.family).gemm_parts;
     if (!fitted.ok() || !parts || !stitching.stitch || options.disabled.count("split_products") > 0) return fitted;
     return put(made.graph, passes::split_products(std::move(made.graph), [&](DType type, int64_t columns, int64_t depth) {

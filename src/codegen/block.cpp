@@ -23,8 +23,10 @@ EmittedBody emit_block(const graph::Graph& graph, const stitch::Group& group) {
   const int outputs = std::max(ops::row(node.op).max_outputs, static_cast<int>(node.outputs.size()));
   for (int k = 0; k < block.inputs; ++k) name(at_or_none(node.inputs, k));
   for (int k = 0; k < outputs; ++k) name(at_or_none(node.outputs, k));
+  if (block.exchange > 0) operands += fmt::format(", x[{}]", known.size());
   std::string types;
   for (DType type : block.types) types += (types.empty() ? "" : ", ") + storage_name(type);
+  for (int64_t constant : block.constants) types += fmt::format(", {}", constant);
 
   EmittedBody body;
   body.params = block.params;
@@ -34,6 +36,11 @@ EmittedBody emit_block(const graph::Graph& graph, const stitch::Group& group) {
   body.text += fmt::format("#include \"{}\"\n\n", block.header);
   body.text += "OBK_BODY(obk_body) {\n  (void)w;\n";
   body.text += fmt::format("  void* const operands[] = {{{}}};\n", operands);
+  if (block.team > 0) {
+    body.scratch = block.scratch;
+    body.text += fmt::format("  OBK_TEAM({})\n  OBK_FOR_TEAM_ITEMS(r) obk::{}<{}>(p, operands, r, w);\n}}\n", block.team, block.name, types);
+    return body;
+  }
   body.text += fmt::format("  OBK_FOR_ITEMS(r) obk::{}<{}>(p, operands, r);\n}}\n", block.name, types);
   return body;
 }

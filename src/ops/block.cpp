@@ -5,6 +5,7 @@
 
 #include "kernels/kernels.h"
 #include "ops/moves.h"
+#include "ops/recurrence.h"
 
 namespace obelisk::ops {
 
@@ -182,6 +183,45 @@ std::optional<Block> mel_weight_matrix(const Call& call) {
                5};
 }
 
+/// All steps of a direction for up to 8 sequences by a team: each member keeps its units' rows of R in registers for as long as the
+/// steps last, and the state goes around through memory. One member where all rows fit, for then nothing is exchanged.
+std::optional<Block> recurrence(const Call& call, const Teams& teams) {
+  const RecurrenceShape shape = *recurrence_shape(call);
+  const DType type = call.in(kFedRecurrence).dtype;
+  const bool half = type == DType::f16 || type == DType::bf16;
+  if (call.in(kFed).dtype != DType::f32 || !(half || type == DType::f32)) return std::nullopt;
+  for (int input : {kFedInitialH, kFedInitialC})
+    if (call.has(input) && call.in(input).dtype != type) return std::nullopt;
+  if (call.has(kHiddenBias) && call.in(kHiddenBias).dtype != DType::f32) return std::nullopt;
+  if (shape.length == 0 || shape.batch == 0 || shape.hidden == 0) return std::nullopt;
+  // Registers of a thread that hold R: tiles of 4 units by 4 gates, eight side by side.
+  const auto registers = [&](int team) {
+    const int64_t units = obk_recurrent_units(shape.hidden, team), tiles = (units + 31) / 32;
+    return half ? tiles * ((shape.hidden + 31) / 32) * 8 : tiles * ((shape.hidden + 127) / 128) * 64;
+  };
+  const bool threads = teams.registers > 0;
+  const int team = teams.most > 1 && registers(1) > teams.registers ? teams.most : std::min(teams.most, 1);
+  if (team < 1 || (threads && registers(team) > teams.registers)) return std::nullopt;
+  const int64_t batch = std::min<int64_t>(shape.batch, OBK_RECURRENT_BATCH);
+  const int64_t parts = shape.directions * ((shape.batch + batch - 1) / batch);
+  const ObkRecurrent params{shape.length, shape.batch, shape.directions, shape.first_backwards};
+  Block block{"recurrence.h", "recurrence", {type}, words_of(params), parts * team, 6};
+  block.team = team;
+  block.constants = {shape.gates, shape.hidden, team, batch};
+  if (!threads) {
+    block.scratch = batch * shape.hidden * obk_recurrent_floats(shape.gates) * 4;
+    const double macs = static_cast<double>(shape.length * batch * shape.gates * shape.hidden * shape.hidden);
+    block.nanos = macs / 10;
+    return block;
+  }
+  block.exchange = parts * (team + 2 * batch * shape.hidden) * 8;
+  block.scratch = obk_recurrent_scratch(shape.hidden, batch, half ? 2 : 4);
+  const double multiply = half ? 4.0 : 9.0 * static_cast<double>(batch);  // of a register, on one SM
+  block.nanos = 2000 + static_cast<double>(shape.length) * (team > 1 ? 700 : 250) +
+                static_cast<double>(shape.length * registers(team)) * multiply / 16;
+  return block;
+}
+
 Block roi_align(const Call& call) {
   const Shape& image = call.in(0).shape;
   const Shape& to = call.out().shape;
@@ -216,7 +256,8 @@ Block max_roi_pool(const Call& call) {
 
 }  // namespace
 
-std::optional<Block> block(const Call& call, int64_t pieces) {
+std::optional<Block> block(const Call& call, int64_t pieces, const Teams& teams) {
+  if (call.op == Op::Recurrence) return recurrence(call, teams);
   if (call.op == Op::BitCast) return bit_cast(call, pieces);
   if (call.op == Op::Cast || call.op == Op::CastLike) return cast_to_powers(call, pieces);
   if (call.op == Op::MelWeightMatrix) return mel_weight_matrix(call);

@@ -16,6 +16,12 @@
 
 namespace obelisk::ops {
 
+/// What a machine gives to blocks for teams.
+struct Teams {
+  int most = 0;           // members, a power of two; 0: there are no teams
+  int64_t registers = 0;  // of a thread of a member, 32 bits each, that may hold weights; 0: a member is one thread with memory enough
+};
+
 struct Block {
   std::string_view header;   // "scatter.h", of kernels/common
   std::string_view name;     // "scatter_nd"
@@ -23,10 +29,17 @@ struct Block {
   std::vector<int64_t> params;
   int64_t items = 0;  // independent; any order, any worker
   int inputs = 0;     // how many operands are inputs; the outputs follow
+  // A block whose items are done by teams: `team` items in a row run at once on as many workers, whose threads all share an item. They
+  // exchange words through memory that lasts from run to run and is zero at first: an operand behind the outputs.
+  int team = 0;                    // 0: items are independent, each is one thread's
+  std::vector<int64_t> constants;  // template parameters behind the types
+  int64_t exchange = 0;            // bytes
+  int64_t scratch = 0;             // bytes of fast memory of an item
+  double nanos = 0;                // predicted, of an item
 };
 
 /// Nothing for ops without a block, and for calls beyond one: scatters and orders of packed types,
 /// more than 8 axes, matrices over 32.
-std::optional<Block> block(const Call& call, int64_t pieces);
+std::optional<Block> block(const Call& call, int64_t pieces, const Teams& teams = {});
 
 }  // namespace obelisk::ops

@@ -27,6 +27,8 @@ class Expander {
   virtual Value input(int index) = 0;  // of the expanded call; kAbsent for an absent optional one
   virtual Value constant(Tensor tensor) = 0;
   virtual Value add(Op op, std::vector<Value> inputs, Attrs attrs = {}) = 0;  // its first output
+  /// The same with its first `outputs` outputs.
+  virtual std::vector<Value> add_all(Op op, std::vector<Value> inputs, Attrs attrs, int outputs) = 0;
   virtual const Type& type(Value value) const = 0;  // valid until the next add()
 };
 

@@ -21,6 +21,9 @@ class Steps {
   Value add(Op op, std::vector<Value> inputs, Attrs attrs = {}) {
     return expander_.add(op, std::move(inputs), std::move(attrs));
   }
+  std::vector<Value> add_all(Op op, std::vector<Value> inputs, Attrs attrs, int outputs) {
+    return expander_.add_all(op, std::move(inputs), std::move(attrs), outputs);
+  }
   Value operator()(Op op, Value x) { return add(op, {x}); }
   Value operator()(Op op, Value x, Value y) { return add(op, {x, y}); }
   Value operator()(Op op, Value x, double y) { return add(op, {x, scalar(dtype(x), y)}); }

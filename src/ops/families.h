@@ -17,6 +17,7 @@
 #include "ops/pool.h"
 #include "ops/quantize.h"
 #include "ops/random.h"
+#include "ops/recurrence.h"
 #include "ops/recurrent.h"
 #include "ops/reduce.h"
 #include "ops/resize.h"

@@ -23,6 +23,12 @@ class IntoGraph : public ops::Expander {
     made.push_back(graph_.value(value).producer);
     return value;
   }
+  std::vector<Value> add_all(ops::Op op, std::vector<Value> inputs, ops::Attrs attrs, int outputs) override {
+    const auto added = graph_.add_node(op, std::move(inputs), std::move(attrs), name_, outputs);
+    CHECK(added.ok(), "{}", added.error().text());
+    made.push_back(*added);
+    return graph_.node(*added).outputs;
+  }
   const Type& type(Value value) const override { return graph_.type(value); }
 
   std::vector<NodeId> made;
@@ -34,11 +40,15 @@ class IntoGraph : public ops::Expander {
   const std::string name_;
 };
 
-Graph expanded(Graph graph, std::deque<NodeId> open) {
+/// Ops that stay whole until the machine is known: it may have a tile or a block for them.
+bool waits_for_machine(ops::Op op) { return op == ops::Op::Attention || op == ops::Op::Recurrence; }
+
+/// `whole`: whether a node stays as it is.
+Graph expanded(Graph graph, std::deque<NodeId> open, const KeepWhole& whole) {
   while (!open.empty()) {
     const NodeId id = open.front();
     open.pop_front();
-    if (ops::row(graph.node(id).op).expand == nullptr) continue;
+    if (ops::row(graph.node(id).op).expand == nullptr || whole(graph, id)) continue;
     const graph::Node node = graph.node(id);
     IntoGraph into(graph, id);
     // The call borrows types from the graph's values, which move when values are added: it gets copies.
@@ -82,17 +92,14 @@ Graph expanded(Graph graph, std::deque<NodeId> open) {
 
 Result<Graph> expand(Graph graph) {
   std::deque<NodeId> open(graph.order().begin(), graph.order().end());
-  std::erase_if(open, [&](NodeId id) { return graph.node(id).op == ops::Op::Attention; });
-  return expanded(std::move(graph), std::move(open));
+  return expanded(std::move(graph), std::move(open), [](const Graph& g, NodeId id) { return waits_for_machine(g.node(id).op); });
 }
 
-Result<Graph> expand_attention(Graph graph, const KeepAttention& keep) {
+Result<Graph> expand_for_machine(Graph graph, const KeepWhole& keep) {
   std::deque<NodeId> open(graph.order().begin(), graph.order().end());
-  std::erase_if(open, [&](NodeId id) {
-    return graph.node(id).op != ops::Op::Attention || keep(graph, id);
-  });
+  std::erase_if(open, [&](NodeId id) { return !waits_for_machine(graph.node(id).op) || keep(graph, id); });
   if (open.empty()) return graph;
-  return expanded(std::move(graph), std::move(open)).compacted();
+  return expanded(std::move(graph), std::move(open), [](const Graph&, NodeId) { return false; }).compacted();
 }
 
 }  // namespace obelisk::passes

@@ -4,8 +4,8 @@
 ///   out  Graph of ops that have a loop form   Div(e, ReduceSum(e)), e = Exp(Sub(x, ReduceMax(x)))
 ///
 /// Stands   after the passes that look for whole composite ops; before ops are grouped into bodies, which composes single loops.
-/// Whole    Attention stays one op: a machine's tile may compute it. Where none does, expand_attention
-///          follows when the machine is known.
+/// Whole    Attention and Recurrence stay one op: a machine's tile or block may compute them. Where none
+///          does, expand_for_machine follows when the machine is known.
 /// Names    the new nodes keep the name of the node that they come from.
 /// Errors   none for users; an expansion whose types differ from the call's is our bug.    Cost  O(nodes).
 #pragma once
@@ -18,8 +18,8 @@ namespace obelisk::passes {
 
 Result<graph::Graph> expand(graph::Graph graph);
 
-/// Attention nodes that no tile takes: those for which `keep` is false.
-using KeepAttention = std::function<bool(const graph::Graph&, graph::NodeId)>;
-Result<graph::Graph> expand_attention(graph::Graph graph, const KeepAttention& keep);
+/// Nodes that were left whole and that the machine does not take: those for which `keep` is false.
+using KeepWhole = std::function<bool(const graph::Graph&, graph::NodeId)>;
+Result<graph::Graph> expand_for_machine(graph::Graph graph, const KeepWhole& keep);
 
 }  // namespace obelisk::passes

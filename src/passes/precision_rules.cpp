@@ -15,7 +15,7 @@ PrecisionRule precision_rule(Op op) {
     case Op::GlobalAveragePool:
       return PrecisionRule::kNarrow;
 
-    case Op::BitCast:
+    case Op::BitCast: case Op::Recurrence:
       return PrecisionRule::kAsIs;
 
     // Overflow at 65504, underflow at 6e-8, or more digits in than out.

@@ -114,6 +114,11 @@ void assign_buffers(const Graph& graph, const Plan& plan, TaskGraph& tasks) {
     } else if (group.kind == GroupKind::kConv) {
       work.buffers.push_back(buffers.of(group.conv.x, work.wave));
       work.buffers.push_back(buffers.of(group.conv.w, work.wave));
+    } else if (group.kind == GroupKind::kBlock && group.block.exchange > 0) {
+      // Lasts from run to run: alive in all waves, so that nobody else writes there.
+      work.buffers.push_back(static_cast<int>(tasks.buffers.size()));
+      tasks.buffers.push_back({.size = {group.block.exchange}, .type = {DType::u8, {group.block.exchange}},
+                               .first = 0, .last = std::max(tasks.waves - 1, 0)});
     } else if (group.kind == GroupKind::kAttention) {
       const stitch::AttentionTile& tile = group.attention;
       for (const auto* operand : {&tile.q, &tile.k, &tile.v, &tile.mask})
@@ -297,6 +302,11 @@ bool cuts_once(const target::DeviceSpec& device) { return kernels::tile_library(
 void cut_work(const Plan& plan, const target::DeviceSpec& device, const TaskGraph& tasks, Work& work) {
   const Group& group = plan.groups[work.group];
   if (group.kind == GroupKind::kCustom) { work.tile_rows = work.tile_columns = 1; return; }
+  if (group.kind == GroupKind::kBlock && group.block.team > 0) {  // an item a task
+    work.tile_rows = work.tile_columns = 1;
+    work.task_nanos = group.block.nanos;
+    return;
+  }
   const int64_t rows = work.nest.row_count(), columns = work.nest.column_count();
   const double bytes = static_cast<double>(group.cost.read.count + group.cost.written.count);
   // A block walks its elements one by one, with compares or divisions: about a vector's width slower.
@@ -407,12 +417,17 @@ void deal_tasks(const Plan& plan, const target::DeviceSpec& device, TaskGraph& t
     std::stable_sort(items.begin(), items.end(), [](const Item& a, const Item& b) { return a.nanos > b.nanos; });
     std::vector<double> busy(device.sms, 0);
     std::vector<std::vector<ObkTask>> dealt(device.sms);
+    std::vector<std::pair<uint32_t, int64_t>> member_of(device.sms, {0, -1});  // the team, by work and number, that an SM last joined
     for (const Item& item : items) {
-      int best = 0;
+      const int team = plan.groups[tasks.works[item.task.work].group].block.team;
+      const std::pair<uint32_t, int64_t> mine{item.task.work, team > 0 ? item.task.r0 / team : -1};
+      int best = -1;
       for (int k = 0; k < device.sms; ++k) {
         const int sm = (turn + k) % device.sms;
-        if (k == 0 || busy[sm] < busy[best] - 1e-9) best = sm;
+        if (team > 0 && member_of[sm] == mine) continue;  // members wait for each other: each has an SM
+        if (best < 0 || busy[sm] < busy[best] - 1e-9) best = sm;
       }
+      if (team > 0) member_of[best] = mine;
       busy[best] += item.nanos;
       dealt[best].push_back(item.task);
     }

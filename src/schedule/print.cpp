@@ -7,7 +7,7 @@ std::string print(const Graph& graph, const stitch::Plan& plan, const TaskGraph&
   std::string out = fmt::format("{} waves, {} works, {} tasks, arena {}\n", tasks.waves, tasks.works.size(), tasks.task_count(), to_string(tasks.arena));
   for (size_t b = 0; b < tasks.buffers.size(); ++b) {
     const Buffer& buffer = tasks.buffers[b];
-    out += fmt::format("buffer {} %{} {}: {}", b, buffer.value, to_string(buffer.type), kKinds[static_cast<size_t>(buffer.kind)]);
+    out += fmt::format("buffer {} {} {}: {}", b, buffer.value == graph::kNone ? "of teams" : fmt::format("%{}", buffer.value), to_string(buffer.type), kKinds[static_cast<size_t>(buffer.kind)]);
     if (buffer.kind == BufferKind::kArena) out += fmt::format(" at {} for {}, waves {}..{}", buffer.offset.count, buffer.size.count, buffer.first, buffer.last);
     else out += fmt::format(" {}", buffer.index);
     out += "\n";

@@ -43,6 +43,24 @@ Status check_cover(const stitch::Plan& plan, const TaskGraph& tasks, size_t w, c
   return ok_status();
 }
 
+/// Members of a team wait for each other, so each has an SM of its own; and all SMs meet the teams of a wave in one order, so that no two
+/// teams wait for each other's members.
+Status check_teams(const stitch::Plan& plan, const TaskGraph& tasks) {
+  for (size_t sm = 0; sm < tasks.lists.size(); ++sm) {
+    std::tuple<uint32_t, uint32_t, int64_t> before{0, 0, -1};
+    for (const ObkTask& task : tasks.lists[sm]) {
+      const int team = plan.groups[tasks.works[task.work].group].block.team;
+      if (team <= 0) continue;
+      if (task.r1 != task.r0 + 1) return refused(fmt::format("work {} has {} members of a team in one task", task.work, task.r1 - task.r0));
+      const std::tuple<uint32_t, uint32_t, int64_t> mine{task.wave, task.work, task.r0 / team};
+      if (mine == before) return refused(fmt::format("SM {} has two members of team {} of work {}", sm, task.r0 / team, task.work));
+      if (mine < before) return refused(fmt::format("SM {} meets team {} of work {} too late", sm, task.r0 / team, task.work));
+      before = mine;
+    }
+  }
+  return ok_status();
+}
+
 }  // namespace
 
 Status validate(const Graph& graph, const stitch::Plan& plan, const TaskGraph& tasks) {
@@ -73,6 +91,7 @@ Status validate(const Graph& graph, const stitch::Plan& plan, const TaskGraph& t
         return refused(fmt::format("work {} uses buffer {} in wave {}, alive in {}..{}", w, b, work.wave, buffer.first, buffer.last));
     }
   }
+  TRY_STATUS(check_teams(plan, tasks));
   // Buffers that are alive together do not share bytes, and none leaves the arena.
   std::vector<const Buffer*> arena;
   for (const Buffer& buffer : tasks.buffers) {

@@ -169,7 +169,7 @@ class Former {
     draft.group.anchor = n;
     // As many pieces as may run at once: a block that cuts a line reads all of its updates in each.
     const int64_t threads = device_.family == target::Family::kCpu ? 1 : 256;
-    if (auto block = ops::block(graph_.call(n), device_.sms * threads)) {
+    if (auto block = ops::block(graph_.call(n), device_.sms * threads, teams_of(device_, options_))) {
       draft.group.kind = GroupKind::kBlock;
       draft.group.body.domain = {block->items};
       draft.group.body.rows = 1;

@@ -64,7 +64,16 @@ Plan plan(const Graph& graph, const target::DeviceSpec& device, const Options& o
   return plan;
 }
 
-bool takes_attention(const Graph& graph, NodeId node, const target::DeviceSpec& device, const Options& options) {
+ops::Teams teams_of(const target::DeviceSpec& device, const Options& options) {
+  if (device.family == target::Family::kCpu) return {.most = 1};
+  if (!options.teams) return {};
+  ops::Teams teams{.most = device.team, .registers = device.team_registers};
+  while (teams.most > device.sms) teams.most /= 2;
+  return teams;
+}
+
+bool takes_whole(const Graph& graph, NodeId node, const target::DeviceSpec& device, const Options& options) {
+  if (graph.node(node).op == ops::Op::Recurrence) return ops::block(graph.call(node), 1, teams_of(device, options)).has_value();
   std::string why;
   return has_attention_tile(graph, node, options.tiles ? &kernels::tile_library(device.family) : nullptr, why);
 }

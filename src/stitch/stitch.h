@@ -15,13 +15,18 @@ struct Options {
   bool stitch = true;        // false: every op is a group of its own (the granularity `op`)
   bool tiles = true;         // false: products and convolutions go through their loop form
   bool prologues = true;     // false: no norm moves into the tiles that read it (fold_prologues)
+  bool teams = false;        // of GPUs: recurrent steps by teams of multiprocessors that exchange their state (GroupKind::kBlock)
   int max_operands = 24;     // of one body
 };
 
 Plan plan(const Graph& graph, const target::DeviceSpec& device, const Options& options = {});
 
-/// Whether a tile of the machine computes this Attention node; one that none computes is better told in simpler ops before plan().
-bool takes_attention(const Graph& graph, NodeId node, const target::DeviceSpec& device, const Options& options = {});
+/// Whether a tile of the machine computes this Attention node, or a block this Recurrence; one that none computes is better told in
+/// simpler ops before plan().
+bool takes_whole(const Graph& graph, NodeId node, const target::DeviceSpec& device, const Options& options = {});
+
+/// What the machine gives to blocks for teams.
+ops::Teams teams_of(const target::DeviceSpec& device, const Options& options);
 
 /// Invariants: every node is in one group or is a view; groups are in a topological order; what a body reads is stored before.
 Status verify(const Graph& graph, const Plan& plan);

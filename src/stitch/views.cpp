@@ -265,8 +265,12 @@ void Views::store_product_operands() {
     std::vector<NodeId> stopped;
     for (size_t k = 0; k < node.inputs.size() && !fits(); ++k) {
       const ValueId v = node.inputs[k];
-      const NodeId producer = v == graph::kNone ? graph::kNone : graph_.value(v).producer;
+      NodeId producer = v == graph::kNone ? graph::kNone : graph_.value(v).producer;
       if (producer == graph::kNone || !view_[producer]) continue;
+      if (widens(producer)) {  // the copy keeps its 16 bits: the cast stays a view of it
+        const NodeId narrow = graph_.value(graph_.node(producer).inputs[0]).producer;
+        if (narrow != graph::kNone && view_[narrow]) producer = narrow;
+      }
       view_[producer] = false;
       stopped.push_back(producer);
     }

@@ -18,6 +18,8 @@ struct DeviceSpec {
   int vector_bytes = 64;    // the natural width of a load
   Nanos barrier{1000};      // one barrier of all workers
   Nanos smallest_task{1500};  // below this a task costs more to deal than to run
+  int team = 0;             // of a GPU: so many workers surely run at once when a kernel is made of such teams, a power of two; 0: no teams
+  int team_registers = 0;   // of each thread of a member, that may hold weights from step to step
   bool recomputes = false;  // computing a row again costs less than a phase: norms move into the tiles that read them
   double flops_per_sm = 1;  // multiply-adds count two; per nanosecond
   double bytes_per_sm = 1;  // streaming from far memory; per nanosecond

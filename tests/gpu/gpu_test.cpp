@@ -133,6 +133,62 @@ const Case kCases[] = {
   %1: FLOAT[400] = Det(%0)
   out %1 "z"
 })"},
+    {"lstm_of_one", R"(graph "g" {
+  in %0 "fed": f32[30,3,512]
+  in %1 "r": FLOAT[2,256,64]
+  in %3 "n": i32[3]
+  in %4 "h": FLOAT[2,3,64]
+  in %5 "c": FLOAT[2,3,64]
+  const %8: FLOAT[] = [0.0625]
+  %9: FLOAT[2,256,64] = Mul(%1, %8)
+  %10: FLOAT[30,2,3,64], %11: FLOAT[2,3,64], %12: FLOAT[2,3,64] = Recurrence(%0, %9, _, %3, %4, %5) {cell = "lstm", direction = "bidirectional"}
+  out %10 "y"
+  out %11 "h"
+  out %12 "c"
+})"},
+    {"lstm_team", R"(graph "g" {
+  in %0 "fed": f32[9,1,2048]
+  in %1 "r": FLOAT[2,1024,256]
+  in %4 "h": FLOAT[2,1,256]
+  in %5 "c": FLOAT[2,1,256]
+  const %8: FLOAT[] = [0.0625]
+  %9: FLOAT[2,1024,256] = Mul(%1, %8)
+  %10: FLOAT[9,2,1,256], %11: FLOAT[2,1,256], %12: FLOAT[2,1,256] = Recurrence(%0, %9, _, _, %4, %5) {cell = "lstm", direction = "bidirectional"}
+  out %10 "y"
+  out %11 "h"
+  out %12 "c"
+})"},
+    {"lstm_batch", R"(graph "g" {
+  in %0 "fed": f32[5,11,800]
+  in %1 "r": FLOAT[1,800,200]
+  const %8: FLOAT[] = [0.0625]
+  %9: FLOAT[1,800,200] = Mul(%1, %8)
+  %10: FLOAT[5,1,11,200], %11: FLOAT[1,11,200], %12: FLOAT[1,11,200] = Recurrence(%0, %9) {cell = "lstm", direction = "reverse"}
+  out %10 "y"
+  out %11 "h"
+  out %12 "c"
+})"},
+    {"gru_team", R"(graph "g" {
+  in %0 "fed": f32[30,2,768]
+  in %1 "r": FLOAT[1,768,256]
+  in %2 "b": f32[1,256]
+  in %3 "n": i32[2]
+  in %4 "h": FLOAT[1,2,256]
+  const %8: FLOAT[] = [0.0625]
+  %9: FLOAT[1,768,256] = Mul(%1, %8)
+  %10: FLOAT[30,1,2,256], %11: FLOAT[1,2,256] = Recurrence(%0, %9, %2, %3, %4) {cell = "gru", direction = "forward"}
+  out %10 "y"
+  out %11 "h"
+})"},
+    {"rnn_odd", R"(graph "g" {
+  in %0 "fed": f32[7,1,154]
+  in %1 "r": FLOAT[2,77,77]
+  const %8: FLOAT[] = [0.0625]
+  %9: FLOAT[2,77,77] = Mul(%1, %8)
+  %10: FLOAT[7,2,1,77], %11: FLOAT[2,1,77] = Recurrence(%0, %9) {cell = "rnn", direction = "bidirectional"}
+  out %10 "y"
+  out %11 "h"
+})"},
     {"product", R"(graph "g" {
   in %0 "x": FLOAT[2,9,40]
   in %1 "w": FLOAT[40,24]
@@ -165,7 +221,7 @@ std::shared_ptr<Program> program_of(const graph::Graph& graph, const std::string
       target::gpu(gpu.ok() ? gpu->architecture : "sm_90a", gpu.ok() ? gpu->sms : 132);
   CHECK(device.ok(), "{}", device.error().text());
   stitch::Options options;
-  options.stitch = granularity != "op", options.tiles = tiles;
+  options.stitch = granularity != "op", options.tiles = tiles, options.teams = true;
   const stitch::Plan plan = stitch::plan(graph, *device, options);
   const schedule::TaskGraph tasks = schedule::build(graph, plan, *device);
   const Status valid = schedule::validate(graph, plan, tasks);
@@ -261,6 +317,65 @@ TEST_P(Programs, EqualInterpreter) {
         test.name, dtype, granularity, report.launches, report.phases, worst, (*us)[10]);
   }
   if (!skipped.empty()) GTEST_SKIP() << "compiled for sm_90a, not run: " << skipped;
+}
+
+// ---- teams
+// ---------------------------------------------------------------------------------------
+/// 10^5 steps of teams while other SMs stream weights, and four contexts at once: every run gives the
+/// bits of the first. OBELISK_GPU_RUNS sets how many runs of 512 steps.
+TEST(Teams, WordsAreRightUnderLoad) {
+  if (auto gpu = first_gpu(); !gpu.ok()) GTEST_SKIP() << gpu.error().text();
+  if (auto found = find_nvrtc(); !found.ok()) GTEST_SKIP() << found.error().text();
+  std::string text = R"(graph "g" {
+  in %0 "fed": f32[512,2,2048]
+  in %1 "r": f16[2,1024,256]
+  in %2 "x": f16[64,4096]
+  in %3 "w": f16[4096,2048]
+  %4: f16[512,2,2,256] = Recurrence(%0, %1) {cell = "lstm", direction = "bidirectional"}
+)";
+  for (int k = 0; k < 8; ++k) {
+    text += fmt::format("  const %{}: f16[] = [{}]\n", 10 + 3 * k, k + 1);
+    text += fmt::format("  %{}: f16[64,4096] = Mul(%2, %{})\n", 11 + 3 * k, 10 + 3 * k);
+    text += fmt::format("  %{}: f16[64,2048] = MatMul(%{}, %3)\n", 12 + 3 * k, 11 + 3 * k);
+  }
+  text += "  out %4 \"y\"\n";
+  for (int k = 0; k < 8; ++k) text += fmt::format("  out %{} \"z{}\"\n", 12 + 3 * k, k);
+  auto graph = graph::parse(text + "}");
+  ASSERT_TRUE(graph.ok()) << graph.error().text();
+  std::mt19937 random(11);
+  std::vector<Tensor> inputs;
+  for (graph::ValueId v : graph->inputs()) inputs.push_back(random_tensor(graph->type(v), random));
+  Tensor& r = inputs[1];
+  for (int64_t k = 0; k < r.count(); ++k) r.set_double(k, r.get_double(k) / 16);
+  const char* wished = getenv("OBELISK_GPU_RUNS");
+  const int runs = wished ? atoi(wished) : 200;
+  std::optional<std::vector<Tensor>> wanted;
+  for (const char* granularity : {"mono", "stitch"}) {
+    SCOPED_TRACE(granularity);
+    auto program = program_of(*graph, granularity, true);
+    auto executable = load_cuda(program, {.cache_dir = "off", .watchdog = true});
+    ASSERT_TRUE(executable.ok()) << executable.error().text();
+    std::atomic<int> wrong{0};
+    std::vector<std::thread> threads;
+    if (!wanted) {
+      auto context = (*executable)->context();
+      ASSERT_TRUE(context.ok()) << context.error().text();
+      auto first = run(**context, *program, inputs);
+      ASSERT_TRUE(first.ok()) << first.error().text();
+      wanted = *first;
+    }
+    for (int t = 0; t < 4; ++t)
+      threads.emplace_back([&] {
+        auto context = (*executable)->context();
+        if (!context.ok()) return void(++wrong);
+        for (int k = 0; k < runs / 4; ++k) {
+          auto got = run(**context, *program, inputs);
+          if (!got.ok() || !same_bits(*got, *wanted)) ++wrong;
+        }
+      });
+    for (std::thread& thread : threads) thread.join();
+    EXPECT_EQ(wrong, 0);
+  }
 }
 
 // ---- contexts

@@ -16,7 +16,9 @@ Error usage(std::string message, std::string hint) { return Error{Code::kUsage, 
 
 Result<std::string> peer_model(const Flags& flags, const Source& source, const Runner& runner, const std::string& folder) {
   if (source.kind == FileKind::kModel) return fs::absolute(flags.file).string();
-  TRY(const graph::Graph graph, graph_of(runner, source));
+  TRY(graph::Graph graph, graph_of(runner, source));
+  // What the standard has no words for.
+  TRY(graph, passes::expand_for_machine(std::move(graph), [](const graph::Graph& g, graph::NodeId id) { return g.node(id).op != ops::Op::Recurrence; }));
   const std::string path = folder + "/model.onnx";
   TRY_STATUS(frontends::write_onnx(graph, path));
   return path;

@@ -162,12 +162,17 @@ struct NodeText {
   Notes notes;
 };
 
+/// An op that the standard has no words for: it stands in a domain of its own. Viewers show it; who runs the model expands it before
+/// (passes::expand_for_machine).
+constexpr std::string_view kOurs = "Recurrence";
+
 std::string node_message(const NodeText& node) {
   return message([&](pbf_writer& out) {
     for (const std::string& input : node.inputs) out.add_string(1, input);
     for (const std::string& output : node.outputs) out.add_string(2, output);
     if (!node.name.empty()) out.add_string(3, node.name);
     out.add_string(4, node.op);
+    if (node.op == kOurs) out.add_string(7, "obelisk");
     if (node.attrs)
       for (const auto& [name, attr] : node.attrs->all()) out.add_message(5, attribute_message(name, attr));
     for (const auto& [key, text] : node.notes) out.add_message(9, entry(key, text));
@@ -244,6 +249,8 @@ Status write_onnx(const Graph& graph, const std::string& path, const std::functi
     to.add_string(2, "obelisk");
     to.add_message(7, body);
     to.add_message(8, message([&](pbf_writer& set) { set.add_string(1, ""), set.add_int64(2, opset); }));
+    if (std::any_of(graph.order().begin(), graph.order().end(), [&](graph::NodeId id) { return ops::to_string(graph.node(id).op) == kOurs; }))
+      to.add_message(8, message([&](pbf_writer& set) { set.add_string(1, "obelisk"), set.add_int64(2, 1); }));
   });
   TRY_STATUS(weights.commit());
   return write_file(path, model);

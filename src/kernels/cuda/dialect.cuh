@@ -131,6 +131,9 @@ struct ObkLanes : ObkWorker {
 /* Items of a hand-written block: each is one thread's. */
 #define OBK_FOR_ITEMS(r) \
   for (int64_t r = t->r0 + (int64_t)threadIdx.x; r < t->r1; r += (int64_t)blockDim.x)
+/* Items of a block for teams (blocks.h): each is the whole CTA's. */
+#define OBK_TEAM(members)
+#define OBK_FOR_TEAM_ITEMS(r) for (int64_t r = t->r0; r < t->r1; ++r)
 #define OBK_FOR_LANES_OF(j, low, high) for (int64_t j = (low) + w->lane; j < (high); j += w->lanes)
 #define OBK_FOR_LANES(j, low, high) OBK_FOR_LANES_OF(j, low, high)
 #define OBK_LANES

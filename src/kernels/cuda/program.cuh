@@ -192,6 +192,13 @@ static __device__ inline void run_task(const ObkProgram& program) {
     obk::run_task<body>(program);                           \
   }
 
+/* The same for a body whose CTAs wait for each other, `team` in a row: a cluster runs at once. */
+#define OBK_TEAM_KERNEL(name, body, team)                                        \
+  extern "C" __global__ void __cluster_dims__(team, 1, 1)                        \
+      __launch_bounds__(OBK_THREADS, 1) name(const __grid_constant__ ObkProgram program) { \
+    obk::run_task<body>(program);                                                \
+  }
+
 #ifdef OBK_MONO
 static __device__ __forceinline__ void obk_dispatch(int32_t body, const ObkTask* t,
                                                     const int64_t* p, void* const* x,

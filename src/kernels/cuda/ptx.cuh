@@ -31,6 +31,10 @@ OBK_DEVICE uint64_t poll_relaxed(const uint64_t* counter) {
   asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(value) : "l"(counter) : "memory");
   return value;
 }
+/* A word that carries all that its reader needs: seen whole or not at all, in no order with others. */
+OBK_DEVICE void post_relaxed(uint64_t* to, uint64_t word) {
+  asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(to), "l"(word) : "memory");
+}
 /* Between plain accesses to global memory and the copy engine's. */
 OBK_DEVICE void fence_async() {
 #if __CUDA_ARCH__ >= 900

@@ -357,6 +357,26 @@ Samples recurrent_samples() {
             "forward", false);
       }
     }
+  for (DType dtype : {DType::f64, DType::f32, DType::f16})
+    for (const char* cell : {"lstm", "gru", "rnn"})
+      for (const char* direction : {"forward", "reverse", "bidirectional"})
+        for (bool full : {false, true}) {
+          const std::string name(cell);
+          const int64_t gates = name == "lstm" ? 4 : name == "gru" ? 3 : 1, hidden = 3;
+          const int64_t d = std::string(direction) == "bidirectional" ? 2 : 1;
+          const DType wide = dtype == DType::f64 ? DType::f64 : DType::f32;
+          std::vector<Tensor> inputs{half(wide, {4, 2, d * gates * hidden}, 1),
+                                     half(dtype, {d, gates * hidden, hidden}, 2)};
+          if (full) {
+            inputs.push_back(name == "gru" ? half(wide, {d, hidden}, 3) : Tensor());
+            inputs.push_back(tensor(DType::i32, {2}, {4, 2}));
+            inputs.push_back(half(dtype, {d, 2, hidden}, 4));
+            if (name == "lstm") inputs.push_back(half(dtype, {d, 2, hidden}, 5));
+          }
+          out.push_back({Op::Recurrence,
+                         Attrs().set("cell", name).set("direction", std::string(direction)), inputs,
+                         name == "lstm" ? 3 : 2});
+        }
   return out;
 }
 
@@ -410,7 +430,8 @@ TEST(ComputeTable, EveryRowHasSamples) {
                 Op::RotaryEmbedding,
                 Op::LSTM,
                 Op::GRU,
-                Op::RNN})
+                Op::RNN,
+                Op::Recurrence})
     EXPECT_TRUE(seen.count(op)) << to_string(op);
 }
 

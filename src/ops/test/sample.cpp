@@ -54,6 +54,14 @@ class EagerExpander : public Expander {
     CHECK(!outputs.empty(), "{} has neither loop nor expansion", to_string(op));
     return constant(std::move(outputs[0]));
   }
+  std::vector<Value> add_all(Op op, std::vector<Value> inputs, Attrs attrs, int outputs) override {
+    Sample step{op, std::move(attrs), {}, outputs};
+    for (Value value : inputs) step.inputs.push_back(value == kAbsent ? Tensor() : values[value]);
+    std::vector<Value> all;
+    for (Tensor& output : run_loops(step)) all.push_back(constant(std::move(output)));
+    CHECK(!all.empty(), "{} has neither loop nor expansion", to_string(op));
+    return all;
+  }
   const Type& type(Value value) const override { return values[value].type(); }
 
   std::vector<Tensor> values;

@@ -81,6 +81,7 @@ inline constexpr GraphEdge kProgrammaticEdge = {1, 0, 1, {}};
   X(PointerAttribute, "cuPointerGetAttribute", (void*, int, DevicePointer))                        \
   X(MemInfo, "cuMemGetInfo_v2", (size_t*, size_t*))                                                \
   X(MemsetD8, "cuMemsetD8_v2", (DevicePointer, unsigned char, size_t))                             \
+  X(MemsetAsync, "cuMemsetD8Async", (DevicePointer, unsigned char, size_t, Handle))                \
   X(StreamCreate, "cuStreamCreate", (Handle*, unsigned))                                           \
   X(StreamDestroy, "cuStreamDestroy_v2", (Handle))                                                 \
   X(StreamSynchronize, "cuStreamSynchronize", (Handle))                                            \

@@ -251,6 +251,10 @@ Status CudaContext::init() {
   for (Handle* event : {&ran_, &from_, &to_})
     TRY_STATUS(check(driver_.EventCreate(event, 0), "make an event"));
   TRY_STATUS(arena_.reserve(p.arena.count + 256, "the workspace"));
+  // Words that teams exchange are zero at first and last from run to run.
+  TRY_STATUS(check(driver_.MemsetAsync(arena_.at(), 0, static_cast<size_t>(p.arena.count + 256), stream_),
+                   "clear the workspace"));
+  TRY_STATUS(check(driver_.StreamSynchronize(stream_), "clear the workspace"));
   const uint64_t zero[16] = {};
   TRY_STATUS(counter_.fill(zero, sizeof zero, "the barrier"));
   TRY_STATUS(port_table_.reserve(static_cast<int64_t>(ports * 8), "the table of ports"));
@@ -418,7 +422,7 @@ Status CudaContext::failed(Status status) {
                               : nullptr;
     error.message = fmt::format(
         "SM {} waits for {} at {:#x} before task {}{}: it wants {}, has {} ({})", w.sm,
-        w.kind == 1 ? "the grid barrier" : "a page of weights", w.counter, w.task,
+        w.kind == 1 ? "the grid barrier" : w.kind == 4 ? "another member of its team" : "a page of weights", w.counter, w.task,
         task ? fmt::format(" (wave {}, '{}')", task->wave, program().works[task->work].label)
              : std::string(),
         w.want, w.have, error.message);

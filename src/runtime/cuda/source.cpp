@@ -93,6 +93,12 @@ Status judge(const Program& program, const Image& image) {
   return ok_status();
 }
 
+/// How many CTAs of a body's kernel wait for each other and so must run at once.
+int team_of(const std::string& body) {
+  const size_t at = body.find("OBK_TEAM(");
+  return at == std::string::npos ? 1 : atoi(body.c_str() + at + 9);
+}
+
 }  // namespace
 
 std::string kernel_name(int body) {
@@ -127,7 +133,9 @@ Result<std::string> device_source(const Program& program) {
     text += fmt::format("\n/* {} */\n#define obk_body obk_body_{}\n{}#undef obk_body\n",
                         program.bodies[k].label, k, program.bodies[k].text);
     cases += fmt::format("    case {0}: return obk_body_{0}(t, p, x, w);\n", k);
-    kernels += fmt::format("OBK_KERNEL({}, obk_body_{})\n", kernel_name(static_cast<int>(k)), k);
+    const int team = team_of(program.bodies[k].text);
+    kernels += team > 1 ? fmt::format("OBK_TEAM_KERNEL({}, obk_body_{}, {})\n", kernel_name(static_cast<int>(k)), k, team)
+                        : fmt::format("OBK_KERNEL({}, obk_body_{})\n", kernel_name(static_cast<int>(k)), k);
   }
   if (!mono) return text + "\n" + kernels;
   return text +

@@ -144,5 +144,62 @@ TEST(Validate, RefusesATableThatWasTamperedWith) {
   }
 }
 
+// ---- teams: members of one wait for each other ----
+constexpr const char* kSteps = R"(graph "g" {
+  in %0 "x": f32[4,20,2048]
+  in %1 "r": f16[2,1024,256]
+  in %2 "s": f32[4,3,768]
+  in %3 "q": f16[1,768,256]
+  in %4 "w": f32[512,512]
+  %5: f16[4,2,20,256] = Recurrence(%0, %1) {cell = "lstm", direction = "bidirectional"}
+  %6: f16[4,1,3,256] = Recurrence(%2, %3) {cell = "gru", direction = "reverse"}
+  %7: f32[512,512] = MatMul(%4, %4)
+  out %5 "y"
+  out %6 "z"
+  out %7 "p"
+})";
+
+Table table_of_teams(int sms) {
+  auto graph = graph::parse(kSteps);
+  CHECK(graph.ok(), "{}", graph.error().text());
+  auto device = target::gpu("sm_90a", sms);
+  CHECK(device.ok());
+  Table made{.graph = std::move(*graph)};
+  made.plan = stitch::plan(made.graph, *device, {.teams = true});
+  made.tasks = build(made.graph, made.plan, *device);
+  return made;
+}
+
+TEST(Validate, MembersOfATeamHaveAnSmEach) {
+  for (int sms : {8, 9, 13, 50, 132}) {
+    const Table t = table_of_teams(sms);
+    int64_t members = 0;
+    for (const auto& list : t.tasks.lists)
+      for (const ObkTask& task : list) members += t.plan.groups[t.tasks.works[task.work].group].block.team == 8;
+    EXPECT_EQ(members, 2 * 3 * 8 + 8) << sms;
+    const Status sound = validate(t.graph, t.plan, t.tasks);
+    EXPECT_TRUE(sound.ok()) << sms << ": " << sound.error().text();
+  }
+}
+
+TEST(Validate, RefusesTeamsThatWouldWaitForEver) {
+  const auto teamed = [](const Table& t, const ObkTask& task) { return t.plan.groups[t.tasks.works[task.work].group].block.team > 0; };
+  Table t = table_of_teams(8);  // seven teams, each on all SMs
+  std::vector<ObkTask>& list = t.tasks.lists[3];
+  const auto first = std::find_if(list.begin(), list.end(), [&](const ObkTask& task) { return teamed(t, task); });
+  ASSERT_TRUE(first != list.end() && teamed(t, *(first + 1)));
+  std::swap(*first, *(first + 1));
+  Status got = validate(t.graph, t.plan, t.tasks);
+  ASSERT_FALSE(got.ok());
+  EXPECT_NE(got.error().message.find("too late"), std::string::npos) << got.error().message;
+  std::swap(*first, *(first + 1));
+  // Two members on one SM.
+  t.tasks.lists[4].insert(std::find_if(t.tasks.lists[4].begin(), t.tasks.lists[4].end(), [&](const ObkTask& task) { return teamed(t, task); }), *first);
+  list.erase(first);
+  got = validate(t.graph, t.plan, t.tasks);
+  ASSERT_FALSE(got.ok());
+  EXPECT_NE(got.error().message.find("two members"), std::string::npos) << got.error().message;
+}
+
 }  // namespace
 }  // namespace obelisk::schedule

@@ -1,0 +1,351 @@
+/* kernels/cuda/recurrence.cuh — all steps of a direction of a recurrent layer by a team of CTAs
+ * (common/blocks.h: ObkRecurrent; what is computed: ops/recurrence.h).
+ *
+ *   registers   a member's rows of R for as long as the steps last: tiles of 4 units by 4 gates (an
+ *               absent gate's rows are zeros), a warp a tile
+ *   shared      the state of all units, of this step and of the next
+ *   exchange    a word of 8 bytes a unit and sequence: the new state and the number of its step.
+ *               A word is written and read as a whole, so who reads the number has the value: there
+ *               is no signal besides, and nothing has to be ordered
+ *
+ * Two places for each word take turns. A member writes a place again two steps later, when it has
+ * read every unit's state of the step between, which its owner computed from all states of the
+ * first: so everybody had read the place. Numbers go on from run to run (each member keeps its own
+ * count), so that what an earlier run left is never taken for an answer.
+ *
+ * 16-bit R meets the state on tensor cores: up to 8 sequences are the 8 columns of a product of 16
+ * rows. f32 on CUDA cores, a sequence after the other, k over the lanes. The order of a sum follows
+ * from the units alone, not from the team. Members must run at once: a cooperative launch or a
+ * cluster. */
+#ifndef OBK_RECURRENCE_CUH
+#define OBK_RECURRENCE_CUH
+
+#include "blocks.h"
+#include "dialect.cuh"
+
+namespace obk {
+
+/* How a state travels and meets R. */
+static __device__ __forceinline__ uint32_t state_bits(const f16*, float h) {
+  return narrow_f16(h).bits;
+}
+static __device__ __forceinline__ uint32_t state_bits(const bf16*, float h) {
+  return narrow_bf16(h).bits;
+}
+static __device__ __forceinline__ uint32_t state_bits(const float*, float h) { return as_bits(h); }
+
+template <class T, int kGates, int kHidden, int kTeam, int kBatch>
+struct Recurrence {
+  static constexpr bool kHalf = sizeof(T) == 2;
+  static constexpr int kUnits = (int)obk_recurrent_units(kHidden, kTeam);
+  static constexpr int kTiles = (kUnits + 31) / 32;
+  static constexpr int kPiece = kHalf ? 32 : 128, kPieces = (kHidden + kPiece - 1) / kPiece;
+  static constexpr int kPitch = (int)obk_recurrent_pitch(kHidden, sizeof(T));
+  static constexpr int kState = kBatch * kPitch; /* bytes */
+  static constexpr int kRegisters = kHalf ? 8 : 64;
+  static constexpr int kChains = !kHalf ? 1 : kPieces >= 8 ? 4 : 2;
+  static constexpr int kWords = (kBatch * kHidden + OBK_THREADS - 1) / OBK_THREADS;
+
+  uint32_t r_[kTiles][kPieces][kRegisters];
+  int warp_, lane_;
+
+  /* Of a lane: which of a tile's units it computes, of which sequence. */
+  __device__ __forceinline__ int own_unit(int tile) const {
+    const int unit = kHalf ? lane_ >> 2 & 3 : lane_ >> 3;
+    return (tile * 8 + warp_) * 4 + unit;
+  }
+  __device__ __forceinline__ int own_sequence() const {
+    return kHalf ? (lane_ & 3) * 2 + (lane_ >> 4) : lane_ & 7;
+  }
+
+  /* `n` registers of a row of R from column k; zeros where there are none. */
+  template <int n>
+  static __device__ __forceinline__ void load_row(const T* r, int gate, int local, int unit, int k,
+                                                  uint32_t* to) {
+    constexpr int kEach = n * 4 / (int)sizeof(T);
+    const bool there = gate < kGates && local < kUnits && unit < kHidden;
+    const T* from = r + ((int64_t)gate * kHidden + unit) * kHidden + k;
+    if (kHidden % kEach == 0) {
+      const uint4 v = there && k < kHidden ? *(const uint4*)from : make_uint4(0, 0, 0, 0);
+      to[0] = v.x, to[1] = v.y, to[2] = v.z, to[3] = v.w;
+      return;
+    }
+#pragma unroll
+    for (int e = 0; e < n; ++e) to[e] = 0;
+#pragma unroll
+    for (int e = 0; e < kEach; ++e) {
+      if (!there || k + e >= kHidden) continue;
+      if constexpr (kHalf)
+        to[e / 2] |= (uint32_t)from[e].bits << (e % 2 * 16);
+      else
+        to[e] = as_bits(from[e]);
+    }
+  }
+
+  /* r: of the direction. */
+  __device__ __forceinline__ void load_weights(const T* r, int member) {
+#pragma unroll
+    for (int t = 0; t < kTiles; ++t) {
+      const int base = (t * 8 + warp_) * 4;
+#pragma unroll
+      for (int j = 0; j < kPieces; ++j) {
+        if constexpr (kHalf) {
+          const int group = lane_ >> 2, local = base + (group & 3), unit = member * kUnits + local;
+          const int k = j * 32 + (lane_ & 3) * 8;
+          uint32_t low[4], high[4];
+          load_row<4>(r, group >> 2, local, unit, k, low);
+          load_row<4>(r, 2 + (group >> 2), local, unit, k, high);
+          /* Two products' A: rows group and group + 8, the lane's eight k two by two. */
+          uint32_t* a = r_[t][j];
+          a[0] = low[0], a[1] = high[0], a[2] = low[1], a[3] = high[1];
+          a[4] = low[2], a[5] = high[2], a[6] = low[3], a[7] = high[3];
+        } else {
+#pragma unroll
+          for (int row = 0; row < 16; ++row) {
+            const int local = base + row / 4;
+            load_row<4>(r, row % 4, local, member * kUnits + local, j * 128 + lane_ * 4,
+                        r_[t][j] + row * 4);
+          }
+        }
+      }
+    }
+  }
+
+  /* The gates' sums of the lane's unit and sequence, by tile. */
+  __device__ __forceinline__ void multiply(uint32_t state, int count,
+                                           float (&sums)[kTiles][4]) const {
+    if constexpr (kHalf) {
+      float d[kTiles][kChains][4] = {};
+      const int group = lane_ >> 2;
+#pragma unroll
+      for (int j = 0; j < kPieces; ++j) {
+        uint32_t b[4] = {0, 0, 0, 0};
+        if (group < kBatch) load_shared16(b, state + group * kPitch + j * 64 + (lane_ & 3) * 16);
+#pragma unroll
+        for (int t = 0; t < kTiles; ++t) {
+          const uint32_t* r = r_[t][j];
+          const uint32_t first[4] = {r[0], r[1], r[2], r[3]}, second[4] = {r[4], r[5], r[6], r[7]};
+          constexpr bool kBfloat = is_bfloat((const T*)nullptr);
+          mma_16x8x16<kBfloat>(d[t][2 * j % kChains], first, b[0], b[1]);
+          mma_16x8x16<kBfloat>(d[t][(2 * j + 1) % kChains], second, b[2], b[3]);
+        }
+      }
+      const bool high = lane_ & 16;
+#pragma unroll
+      for (int t = 0; t < kTiles; ++t) {
+        float c[4];
+#pragma unroll
+        for (int e = 0; e < 4; ++e) {
+          c[e] = d[t][0][e] + d[t][1][e];
+          if (kChains == 4) c[e] += d[t][kChains - 2][e] + d[t][kChains - 1][e];
+        }
+        /* Lane l and lane l ^ 16 hold two gates each of one unit's two sequences: each takes one.
+         */
+        const float a = other_lane(high ? c[0] : c[1], 16), b = other_lane(high ? c[2] : c[3], 16);
+        sums[t][0] = high ? a : c[0], sums[t][1] = high ? c[1] : a;
+        sums[t][2] = high ? b : c[2], sums[t][3] = high ? c[3] : b;
+      }
+    } else {
+#pragma unroll 1
+      for (int sequence = 0; sequence < count; ++sequence) {
+        float h[kPieces][4];
+#pragma unroll
+        for (int j = 0; j < kPieces; ++j) {
+          uint32_t bits[4];
+          load_shared16(bits, state + sequence * kPitch + j * 512 + lane_ * 16);
+#pragma unroll
+          for (int e = 0; e < 4; ++e) h[j][e] = as_float(bits[e]);
+        }
+#pragma unroll
+        for (int t = 0; t < kTiles; ++t) {
+          float v[16] = {};
+#pragma unroll
+          for (int j = 0; j < kPieces; ++j)
+#pragma unroll
+            for (int row = 0; row < 16; ++row)
+#pragma unroll
+              for (int e = 0; e < 4; ++e)
+                v[row] = fmaf(as_float(r_[t][j][row * 4 + e]), h[j][e], v[row]);
+                /* Sixteen sums of 32 lanes, halved from round to round: lane l ends with row l / 2.
+                 */
+#pragma unroll
+          for (int left = 8; left >= 1; left >>= 1) {
+            const bool up = lane_ & (left * 2);
+#pragma unroll
+            for (int k = 0; k < left; ++k) {
+              const float other = other_lane(up ? v[k] : v[k + left], left * 2);
+              v[k] = (up ? v[k + left] : v[k]) + other;
+            }
+          }
+          v[0] += other_lane(v[0], 1);
+#pragma unroll
+          for (int gate = 0; gate < 4; ++gate) {
+            const float sum = __shfl_sync(0xffffffffu, v[0], (lane_ & 24) | gate * 2);
+            if (own_sequence() == sequence) sums[t][gate] = sum;
+          }
+        }
+      }
+    }
+  }
+  static __device__ constexpr bool is_bfloat(const bf16*) { return true; }
+  static __device__ constexpr bool is_bfloat(const void*) { return false; }
+
+  static __device__ __forceinline__ void put(char* state, int sequence, int unit, uint32_t bits) {
+    char* at = state + sequence * kPitch + unit * (int)sizeof(T);
+    if constexpr (kHalf)
+      *(uint16_t*)at = (uint16_t)bits;
+    else
+      *(uint32_t*)at = bits;
+  }
+
+  /* Waits for every unit's state of a step and puts it into shared memory. */
+  static __device__ __forceinline__ void collect(const uint64_t* words, uint32_t number, int count,
+                                                 char* state, Watchdog dog) {
+    uint64_t word[kWords] = {};
+    dog.start();
+    for (bool all = false; !all;) {
+      all = true;
+#pragma unroll
+      for (int k = 0; k < kWords; ++k) {
+        const int at = k * OBK_THREADS + (int)threadIdx.x;
+        if (at < count * kHidden) word[k] = poll_relaxed(words + at);
+      }
+#pragma unroll
+      for (int k = 0; k < kWords; ++k) {
+        const int at = k * OBK_THREADS + (int)threadIdx.x;
+        if (at < count * kHidden) all = all && (uint32_t)(word[k] >> 32) == number;
+      }
+      if (!all) dog.check(4, (uint64_t)words, number, word[0] >> 32);
+    }
+#pragma unroll
+    for (int k = 0; k < kWords; ++k) {
+      const int at = k * OBK_THREADS + (int)threadIdx.x;
+      if (at < count * kHidden) put(state, at / kHidden, at % kHidden, (uint32_t)word[k]);
+    }
+  }
+
+  /* One step of the lane's unit: sums of R's rows, fed values, the state and the cell. */
+  static __device__ __forceinline__ void advance(const float (&sums)[4], const float (&fed)[kGates],
+                                                 float bias, float& h, float& c) {
+    if constexpr (kGates == 4) {
+      const float in = sigmoid_of(fed[0] + sums[0]), out = sigmoid_of(fed[1] + sums[1]);
+      const float forget = sigmoid_of(fed[2] + sums[2]), candidate = tanh_of(fed[3] + sums[3]);
+      c = forget * c + in * candidate;
+      h = out * tanh_of(c);
+    } else if constexpr (kGates == 3) {
+      const float update = sigmoid_of(fed[0] + sums[0]), reset = sigmoid_of(fed[1] + sums[1]);
+      const float candidate = tanh_of(fed[2] + reset * (sums[2] + bias));
+      h = (1.0f - update) * candidate + update * h;
+    } else {
+      h = tanh_of(fed[0] + sums[0]);
+    }
+  }
+};
+
+/* Operands: fed, R, bias, lengths, initial h and c, Y, last h and c, exchange. */
+template <class T, int kGates, int kHidden, int kTeam, int kBatch>
+static __device__ __forceinline__ void recurrence(const int64_t* p, void* const* x, int64_t item,
+                                                  ObkLanes* w) {
+  typedef Recurrence<T, kGates, kHidden, kTeam, kBatch> Own;
+  const ObkRecurrent& g = *(const ObkRecurrent*)p;
+  const int steps = (int)g.steps, batch = (int)g.batch, directions = (int)g.directions;
+  const int member = (int)(item % kTeam), part = (int)(item / kTeam);
+  const int parts = (batch + kBatch - 1) / kBatch;
+  const int direction = part / parts, first = part % parts * kBatch;
+  const int count = min(kBatch, batch - first);
+  const bool backwards = direction == 1 || g.first_backwards != 0;
+  const T* const initial_h = (const T*)x[4];
+  const T* const initial_c = (const T*)x[5];
+  uint64_t* const counts = (uint64_t*)x[9] + (int64_t)part * (kTeam + 2 * kBatch * kHidden);
+  uint64_t* const words = counts + kTeam;
+  char* const states = (char*)w->scratch;
+  const int64_t states_row = (int64_t)direction * batch + first; /* of [D, B, H] */
+
+  Own own;
+  own.warp_ = threadIdx.x / 32, own.lane_ = threadIdx.x % 32;
+  own.load_weights((const T*)x[1] + (int64_t)direction * kGates * kHidden * kHidden, member);
+  const uint32_t base = kTeam > 1 ? (uint32_t)poll_relaxed(counts + member) : 0;
+  for (int k = threadIdx.x; k < 2 * Own::kState / 4; k += OBK_THREADS) ((uint32_t*)states)[k] = 0;
+  __syncthreads();
+  if (initial_h)
+    for (int k = threadIdx.x; k < count * kHidden; k += OBK_THREADS)
+      Own::put(states, k / kHidden, k % kHidden,
+               state_bits((const T*)nullptr, load(initial_h, states_row * kHidden + k)));
+
+  const int sequence = own.own_sequence();
+  const int length = sequence >= count ? 0
+                     : x[3]            ? ((const int32_t*)x[3])[first + sequence]
+                                       : steps;
+  int unit[Own::kTiles];
+  bool mine[Own::kTiles];
+  float h[Own::kTiles], c[Own::kTiles], bias[Own::kTiles], fed[Own::kTiles][kGates];
+#pragma unroll
+  for (int t = 0; t < Own::kTiles; ++t) {
+    const int local = own.own_unit(t);
+    unit[t] = member * Own::kUnits + local;
+    mine[t] = local < Own::kUnits && unit[t] < kHidden && sequence < count;
+    const int64_t at = (states_row + sequence) * kHidden + unit[t];
+    h[t] = mine[t] && initial_h ? load(initial_h, at) : 0.0f;
+    c[t] = mine[t] && initial_c ? load(initial_c, at) : 0.0f;
+    bias[t] = mine[t] && x[2] ? ((const float*)x[2])[direction * kHidden + unit[t]] : 0.0f;
+  }
+  const auto feed = [&](int step) {
+    const int time = backwards ? steps - 1 - step : step;
+    const float* from =
+        (const float*)x[0] +
+        (((int64_t)time * batch + first + sequence) * directions + direction) * (kGates * kHidden);
+#pragma unroll
+    for (int t = 0; t < Own::kTiles; ++t)
+#pragma unroll
+      for (int gate = 0; gate < kGates; ++gate)
+        fed[t][gate] = mine[t] ? from[gate * kHidden + unit[t]] : 0.0f;
+  };
+  feed(0);
+  __syncthreads();
+#pragma unroll 1
+  for (int step = 0; step < steps; ++step) {
+    const int time = backwards ? steps - 1 - step : step;
+    char* const next = states + (step & 1 ? 0 : Own::kState);
+    uint64_t* const posted = words + (step & 1) * (kBatch * kHidden);
+    const bool last = step + 1 == steps, alive = time < length;
+    float sums[Own::kTiles][4];
+    own.multiply(shared_address(states + (step & 1 ? Own::kState : 0)), count, sums);
+#pragma unroll
+    for (int t = 0; t < Own::kTiles; ++t) {
+      float new_h = h[t], new_c = c[t];
+      Own::advance(sums[t], fed[t], bias[t], new_h, new_c);
+      if (alive) h[t] = new_h, c[t] = new_c;
+      if (last || !mine[t]) continue;
+      const uint32_t bits = state_bits((const T*)nullptr, h[t]);
+      if (kTeam > 1)
+        post_relaxed(posted + sequence * kHidden + unit[t],
+                     (uint64_t)(base + step + 1) << 32 | bits);
+      else
+        Own::put(next, sequence, unit[t], bits);
+    }
+    if (x[6]) {
+#pragma unroll
+      for (int t = 0; t < Own::kTiles; ++t)
+        if (mine[t])
+          store((T*)x[6],
+                (((int64_t)time * directions + direction) * batch + first + sequence) * kHidden +
+                    unit[t],
+                alive ? h[t] : 0.0f);
+    }
+    if (last) break;
+    feed(step + 1);
+    if (kTeam > 1) Own::collect(posted, base + step + 1, count, next, ring_state().dog);
+    __syncthreads();
+  }
+#pragma unroll
+  for (int t = 0; t < Own::kTiles; ++t) {
+    const int64_t at = (states_row + sequence) * kHidden + unit[t];
+    if (mine[t] && x[7]) store((T*)x[7], at, h[t]);
+    if (mine[t] && x[8]) store((T*)x[8], at, c[t]);
+  }
+  if (kTeam > 1 && threadIdx.x == 0) post_relaxed(counts + member, base + (uint32_t)steps);
+}
+
+}  // namespace obk
+
+#endif
