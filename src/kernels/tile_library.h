@@ -18,7 +18,7 @@ namespace obelisk::kernels {
 /// A part of packed weights that one tile reads: contiguous, so that a copy engine may fetch it.
 struct WeightRange {
   int64_t offset = 0, bytes = 0;  // bytes 0: nothing to fetch ahead
-  int64_t group = 0;              // bytes of the columns that are stored together over all of k
+  int64_t group = 0;              // bytes of the columns of one atom over all of k
 };
 
 struct TileLibrary {
@@ -33,9 +33,10 @@ struct TileLibrary {
   int64_t (*attention_widest)(int32_t type);
 
   int64_t (*gemm_packed_bytes)(int32_t type, int64_t n, int64_t k);
-  /// B [k, n] with any strides to the packed form.
-  void (*gemm_pack)(int32_t type, int64_t n, int64_t k, const void* b, int64_t b_row, int64_t b_col,
-                    void* packed);
+  /// B [k, n] with any strides to the packed form, for tiles of `tile` columns (0: of all). Machines
+  /// whose tiles read any columns of one packing do not ask; the bytes are as many for every tile.
+  void (*gemm_pack)(int32_t type, int64_t n, int64_t k, int64_t tile, const void* b, int64_t b_row,
+                    int64_t b_col, void* packed);
   int64_t (*gemm_scratch_bytes)(const ObkGemm* gemm);
   /// Rows of A that a body computed into fast memory: a panel of m rows of k, 0 bytes where the tile takes none. Element (row, column)
   /// lies where OBK_PANEL_AT(type, row, column, pitch) of the dialect says.
@@ -49,9 +50,9 @@ struct TileLibrary {
 
   int64_t (*conv_packed_bytes)(int32_t type, int64_t out_channels, int64_t in_channels,
                                int64_t kernel_h, int64_t kernel_w);
-  /// One group's weights, strides in elements.
+  /// One group's weights for tiles of `tile` channels, strides in elements.
   void (*conv_pack)(int32_t type, int64_t out_channels, int64_t in_channels, int64_t kernel_h,
-                    int64_t kernel_w, const void* weights, int64_t out_stride, int64_t in_stride,
+                    int64_t kernel_w, int64_t tile, const void* weights, int64_t out_stride, int64_t in_stride,
                     int64_t h_stride, int64_t w_stride, void* packed);
   /// The packed weights of one group's channels c0 .. c1; null: none are fetched ahead.
   WeightRange (*conv_weights)(int32_t type, int64_t out_channels, int64_t in_channels,

@@ -18,18 +18,28 @@ Tensor aligned(const Tensor& weight) {
   return address % size == 0 ? weight : weight.cast(weight.dtype());
 }
 
-PackRecipe recipe_of(const stitch::Group& group) {
+/// `work`: where its tiles stream weights, packing puts together what one tile reads.
+PackRecipe recipe_of(const stitch::Group& group, const schedule::Work& work, const kernels::TileLibrary& tiles) {
+  const auto tile = [&](int64_t columns, const kernels::WeightRange& all) {
+    if (all.group == 0 || work.tile_columns >= columns) return int64_t{0};
+    CHECK(work.tile_columns % tiles.panel == 0, "a tile of {} columns", work.tile_columns);
+    return work.tile_columns;
+  };
   if (group.kind != GroupKind::kConv) {
     const stitch::Product& p = group.product;
     PackRecipe recipe = {.kind = PackRecipe::Kind::kProduct, .n = p.n[0].extent, .k = p.k[0].extent, .row = p.k[0].b, .column = p.n[0].b, .offset = p.b_offset};
     if (!p.batch.empty()) recipe.groups = p.batch[0].extent, recipe.outputs = p.batch[0].b;
+    recipe.tile = tile(recipe.n, tiles.gemm_weights(static_cast<int32_t>(p.b_type), recipe.n, recipe.k, 0, recipe.n));
     return recipe;
   }
   const stitch::ConvTile& conv = group.conv;
   const ops::ConvGeometry& shape = conv.shape;
   if (conv.depthwise)
     return {.kind = PackRecipe::Kind::kDepthwise, .outputs = shape.outputs, .inputs = shape.group_inputs, .height = conv.kernel_h, .width = conv.kernel_w};
-  return {.kind = PackRecipe::Kind::kConv, .outputs = shape.group_outputs, .inputs = shape.group_inputs, .height = conv.kernel_h, .width = conv.kernel_w, .groups = shape.groups};
+  PackRecipe recipe = {.kind = PackRecipe::Kind::kConv, .outputs = shape.group_outputs, .inputs = shape.group_inputs, .height = conv.kernel_h, .width = conv.kernel_w, .groups = shape.groups};
+  if (tiles.conv_weights)
+    recipe.tile = tile(recipe.outputs, tiles.conv_weights(static_cast<int32_t>(conv.type), recipe.outputs, recipe.inputs, recipe.height, recipe.width, 0, 1));
+  return recipe;
 }
 
 /// The packed weights that a task streams.
@@ -133,7 +143,7 @@ Program assemble(const graph::Graph& graph, const stitch::Plan& plan, const sche
       const schedule::Buffer& buffer = tasks.buffers[work.buffers[k]];
       Place place{buffer.kind, buffer.kind == BufferKind::kArena ? buffer.offset.count : buffer.index};
       if (packs && k + 1 == work.buffers.size()) {
-        const PackRecipe recipe = recipe_of(group);
+        const PackRecipe recipe = recipe_of(group, work, *source.tiles);
         auto [it, fresh] = packed_as.try_emplace({buffer.index, recipe}, static_cast<int64_t>(program.weights.size()));
         if (fresh) {
           const Tensor& weight = tasks.weights[buffer.index];

@@ -23,7 +23,7 @@ void pack_into(const TileLibrary& tiles, const PackRecipe& r, const Tensor& sour
   switch (r.kind) {
     case Kind::kProduct:
       for (int64_t group = 0; group < r.groups; ++group)
-        tiles.gemm_pack(type, r.n, r.k, from + byte_size(source.dtype(), r.offset + group * r.outputs), r.row, r.column,
+        tiles.gemm_pack(type, r.n, r.k, r.tile, from + byte_size(source.dtype(), r.offset + group * r.outputs), r.row, r.column,
                         packed + group * tiles.gemm_packed_bytes(type, r.n, r.k));
       return;
     case Kind::kDepthwise:
@@ -31,7 +31,7 @@ void pack_into(const TileLibrary& tiles, const PackRecipe& r, const Tensor& sour
     case Kind::kConv: {
       const int64_t bytes = tiles.conv_packed_bytes(type, r.outputs, r.inputs, r.height, r.width);
       for (int64_t group = 0; group < r.groups; ++group)
-        tiles.conv_pack(type, r.outputs, r.inputs, r.height, r.width, from + byte_size(source.dtype(), group * r.outputs * r.inputs * taps),
+        tiles.conv_pack(type, r.outputs, r.inputs, r.height, r.width, r.tile, from + byte_size(source.dtype(), group * r.outputs * r.inputs * taps),
                         r.inputs * taps, taps, r.width, 1, packed + group * bytes);
       return;
     }
@@ -120,7 +120,7 @@ std::optional<int64_t> packed_bytes(const TileLibrary& tiles, const PackRecipe& 
   const bool taken = r.kind == Kind::kProduct ? tiles.takes_gemm(type, type) : tiles.takes_conv(type);
   if (!taken || !packed_dtype(tiles, r, source.dtype)) return std::nullopt;
   const int64_t count = source.count();
-  if (count < 1 || count >= kMostElements) return std::nullopt;
+  if (count < 1 || count >= kMostElements || !within(r.tile, 0, kMostElements)) return std::nullopt;
   if (r.kind == Kind::kProduct) {
     if (!within(r.n, 1, kMostElements) || !within(r.k, 1, kMostElements) || !within(r.groups, 1, count) || !within(r.offset, 0, count - 1)) return std::nullopt;
     int64_t low = r.offset, high = r.offset;  // the first and the last element that packing reads

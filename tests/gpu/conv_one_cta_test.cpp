@@ -81,7 +81,7 @@ TEST_P(OneCta, ConvolvesAsDefined) {
   };
   const int64_t taps = c.kernel_h * c.kernel_w;
   std::vector<char> packed(static_cast<size_t>(kernels::cuda_conv_packed_bytes(number, c.out, c.in, c.kernel_h, c.kernel_w))), hold_x, hold_w;
-  kernels::cuda_conv_pack(number, c.out, c.in, c.kernel_h, c.kernel_w, w_bytes.data(), c.in * taps, taps, c.kernel_w, 1, packed.data());
+  kernels::cuda_conv_pack(number, c.out, c.in, c.kernel_h, c.kernel_w, c.channels, w_bytes.data(), c.in * taps, taps, c.kernel_w, 1, packed.data());
   one_cta::readable.clear();
   ObkConv g = {};
   g.type = number, g.height = c.height, g.width = c.width, g.in_channels = c.in, g.kernel_h = c.kernel_h, g.kernel_w = c.kernel_w;
@@ -106,10 +106,8 @@ TEST_P(OneCta, ConvolvesAsDefined) {
         t.rows = t.pixels / c.out_width, t.channel = channel;
         if (tile % 2) {
           const kernels::WeightRange range = kernels::cuda_conv_weights(number, c.out, c.in, c.kernel_h, c.kernel_w, channel, channel + c.channels);
-          obk::WeightPages pages;
-          pages.from = static_cast<const char*>(g.weights) + range.offset;
-          pages.groups = static_cast<int32_t>(range.bytes / range.group), pages.chunks = static_cast<int32_t>(range.group / 1024);
-          obk::ring_ask_ahead(pages);
+          obk::ring_ask_ahead(obk::WeightPages::of_tile(static_cast<const char*>(g.weights) + range.offset, static_cast<int>(range.bytes / range.group),
+                                                        static_cast<int>(range.group / 1024)));
           __syncthreads();
           asked_ahead += threadIdx.x == 0;
         }

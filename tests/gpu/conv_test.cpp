@@ -35,7 +35,8 @@ static __device__ __forceinline__ void ask(const Job& job, int tile) {
   obk::WeightPages pages;
   pages.chunks =
       (conv_k16((int)job.g.in_channels, (int)job.g.kernel_h, (int)job.g.kernel_w) + 3) / 4;
-  pages.groups = (min(min(wide, (int)job.g.out_channels - channel), (int)kConvPass) + 15) / 16 * 2;
+  pages.pitch = (min(wide, (int)job.g.out_channels - channel) + 15) / 16 * 2;
+  pages.groups = min(pages.pitch, (int)kConvPass / 8);
   pages.from = (const char*)job.g.weights + (int64_t)(channel / 8) * pages.chunks * 1024;
   obk::ring_ask_ahead(pages);
 }
@@ -198,6 +199,8 @@ std::vector<char> random_bytes(DType dtype, int64_t count, std::mt19937& random,
 struct Layer {
   Job job = {};
   std::vector<double> x, w;
+  std::vector<char> plain;  // the weights as the source has them
+  DevicePointer packed_at = 0;
   int64_t x_pixel = 0, x_row = 0, y_count = 0;
   DevicePointer y = 0, table = 0, counter = 0;
   DType dtype;
@@ -209,17 +212,15 @@ struct Layer {
     const auto number = static_cast<int32_t>(type);
     x_pixel = c.in + c.gap, x_row = c.width * x_pixel + c.gap;
     const std::vector<char> x_bytes = random_bytes(type, c.height * x_row, random, x);
-    const std::vector<char> w_bytes = random_bytes(type, c.out * own * taps, random, w);
+    plain = random_bytes(type, c.out * own * taps, random, w);
     std::vector<char> packed;
     if (depthwise) {
       packed.resize(kernels::cuda_depthwise_packed_bytes(number, c.out, c.kernel_h, c.kernel_w));
-      kernels::cuda_depthwise_pack(number, c.out, c.kernel_h, c.kernel_w, w_bytes.data(), taps,
+      kernels::cuda_depthwise_pack(number, c.out, c.kernel_h, c.kernel_w, plain.data(), taps,
                                    c.kernel_w, 1, packed.data());
     } else {
       packed.resize(kernels::cuda_conv_packed_bytes(number, c.out, c.in, c.kernel_h, c.kernel_w));
-      kernels::cuda_conv_pack(number, c.out, c.in, c.kernel_h, c.kernel_w, w_bytes.data(),
-                              own * taps, taps, c.kernel_w, 1, packed.data());
-    }
+    }  // else for a cut's tiles, in run()
     ObkConv& t = job.g;
     t.type = number, t.depthwise = depthwise, t.multiplier = std::max<int64_t>(c.multiplier, 1);
     t.height = c.height, t.width = c.width, t.in_channels = c.in;
@@ -230,12 +231,13 @@ struct Layer {
     t.out_width = c.out_width(), t.out_channels = c.out, t.x_row = x_row, t.x_pixel = x_pixel;
     t.y_pixel = c.out + c.gap, t.y_row = t.out_width * t.y_pixel + c.gap;
     y_count = c.out_height() * t.y_row, job.all_pixels = c.pixels();
-    const DevicePointer x_at = g.make(x_bytes.size(), 0), w_at = g.make(packed.size(), 0);
+    const DevicePointer x_at = g.make(x_bytes.size(), 0);
+    packed_at = g.make(packed.size(), 0);
     g.d->CopyToDevice(x_at, x_bytes.data(), x_bytes.size());
-    g.d->CopyToDevice(w_at, packed.data(), packed.size());
+    g.d->CopyToDevice(packed_at, packed.data(), packed.size());
     y = g.make(static_cast<size_t>(y_count) * 4, 0), table = g.make(sizeof job, 0);
     counter = g.make(128, 0);
-    t.x = reinterpret_cast<const void*>(x_at), t.weights = reinterpret_cast<const void*>(w_at);
+    t.x = reinterpret_cast<const void*>(x_at), t.weights = reinterpret_cast<const void*>(packed_at);
     t.y = reinterpret_cast<float*>(y);
   }
   /// Shared memory of a tile of this cut, at most.
@@ -253,6 +255,17 @@ struct Layer {
     return static_cast<int>((job.all_pixels + pixels - 1) / pixels *
                             ((job.g.out_channels + channels - 1) / channels));
   }
+  /// Weights for tiles of so many channels.
+  Status pack(Device& g, int64_t channels) {
+    const ObkConv& t = job.g;
+    if (t.depthwise) return Nothing{};
+    const int64_t taps = t.kernel_h * t.kernel_w;
+    std::vector<char> packed(static_cast<size_t>(kernels::cuda_conv_packed_bytes(
+        t.type, t.out_channels, t.in_channels, t.kernel_h, t.kernel_w)));
+    kernels::cuda_conv_pack(t.type, t.out_channels, t.in_channels, t.kernel_h, t.kernel_w, channels,
+                            plain.data(), t.in_channels * taps, taps, t.kernel_w, 1, packed.data());
+    return check(g.d->CopyToDevice(packed_at, packed.data(), packed.size()), "weights");
+  }
   Status run(Device& g, int64_t pixels, int64_t channels, bool direct, int phases, bool half) {
     job.tile_pixels = pixels, job.tile_channels = channels, job.direct = direct, job.half = half;
     job.y_bytes = (pixels * channels * 4 + 63) / 64 * 64;
@@ -261,6 +274,7 @@ struct Layer {
     job.pages = dtype == DType::f32 || !ring ? 0 : std::clamp((225 * 1024 - own) / 24592, 0, 5);
     const int bytes = own + static_cast<int>((job.pages * 24592 + 127) / 128 * 128);
     TRY_STATUS(check(g.d->CopyToDevice(table, &job, sizeof job), "job"));
+    TRY_STATUS(pack(g, channels));
     const Handle f = g.function(job.g.depthwise ? "depthwise" : "conv", bytes);
     const int grid = std::min(count, g.gpu.sms);
     return check(g.launch(f, grid, bytes, nullptr, table, counter, count, phases), "launch");

@@ -54,9 +54,9 @@ static __device__ __forceinline__ void both(const uint16_t* a, const char* packe
     g.panel = 1, g.a = panel, g.a_row = pitch;
     g.scratch = panel + pitch * kK;
   }
-  obk::WeightPages range;
-  range.groups = (kColumns + 15) / 16 * 2, range.chunks = (kK + 63) / 64;
-  range.from = packed + (int64_t)(g.column >> 3) * range.chunks * 1024;
+  const int groups = (kColumns + 15) / 16 * 2, chunks = (kK + 63) / 64;
+  const obk::WeightPages range =
+      obk::WeightPages::of_tile(packed + (g.column >> 3) * chunks * 1024, groups, chunks);
   for (int repeat = 0; repeat < 3; ++repeat) {
     if (ahead) obk::ring_ask_ahead(range);
     for (int i = threadIdx.x; i < kRows * kPitchC; i += 256) c[i] = -7;
@@ -126,7 +126,7 @@ TEST_P(Fixed, EqualsReferenceAndTheBitsOfAnyTile) {
     const std::vector<uint16_t> a = fill(static_cast<size_t>(c.rows) * pitch),
                                 b = fill(static_cast<size_t>(n) * c.k);
     std::vector<char> packed(static_cast<size_t>(kernels::cuda_gemm_packed_bytes(type, n, c.k)));
-    kernels::cuda_gemm_pack(type, n, c.k, b.data(), 1, c.k, packed.data());
+    kernels::cuda_gemm_pack(type, n, c.k, n / tiles, b.data(), 1, c.k, packed.data());
     const DevicePointer a_at = g.make(a.size() * 2, 0), b_at = g.make(packed.size(), 0),
                         out = g.make(static_cast<size_t>(c.rows) * n * 4, 0), wrong = g.make(8, 0);
     ASSERT_EQ(g.d->CopyToDevice(a_at, a.data(), a.size() * 2), 0);

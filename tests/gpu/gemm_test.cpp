@@ -61,9 +61,7 @@ extern "C" __global__ void __launch_bounds__(256, 1)
   const int begin = first[blockIdx.x], end = first[blockIdx.x + 1];
   auto ahead = [&](int next) {
     const Job& j = jobs[next < end ? next : begin];
-    obk::WeightPages pages;
-    pages.from = j.weights, pages.groups = j.groups, pages.chunks = j.chunks;
-    if (j.weights) obk::ring_ask_ahead(pages);
+    if (j.weights) obk::ring_ask_ahead(obk::WeightPages::of_tile(j.weights, j.groups, j.chunks));
   };
   for (int repeat = 0; repeat < repeats; ++repeat) {
     for (int at = begin; at < end; ++at) {
@@ -147,7 +145,8 @@ extern "C" __global__ void __launch_bounds__(256, 1)
   const bool mine = row < tokens;
   const int rows = min(tile_rows, tokens - row), columns = min(tile_columns, n - column);
   obk::WeightPages own;
-  own.groups = min((columns + 15) / 16 * 2, (int)gemm_pass_columns(rows) / 8);
+  own.pitch = (columns + 15) / 16 * 2;
+  own.groups = min(own.pitch, (int)gemm_pass_columns(rows) / 8);
   own.chunks = (k + 63) / 64;
   for (int p = 0; p < phases; ++p) {
     const char* layer = weights + (int64_t)(p % layers) * layer_bytes;
@@ -312,7 +311,8 @@ struct Jobs {
     if (p.kind == kPacked) {
       std::vector<char> packed(
           static_cast<size_t>(kernels::cuda_gemm_packed_bytes(type, p.n, p.k)));
-      kernels::cuda_gemm_pack(type, p.n, p.k, b.data(), gemm.b_row, gemm.b_col, packed.data());
+      kernels::cuda_gemm_pack(type, p.n, p.k, p.columns, b.data(), gemm.b_row, gemm.b_col,
+                              packed.data());
       b = std::move(packed);
       gemm.packed = 1;
     }
@@ -600,7 +600,7 @@ TEST_P(Chain, EqualsReferenceAndIsTimed) {
     if (l < checked) {
       std::vector<uint16_t> w(static_cast<size_t>(c.n) * c.k);
       for (uint16_t& v : w) v = narrow(value(random) * scale);
-      kernels::cuda_gemm_pack(c.type, c.n, c.k, w.data(), 1, c.k, packed.data());
+      kernels::cuda_gemm_pack(c.type, c.n, c.k, c.columns, w.data(), 1, c.k, packed.data());
       host.push_back(std::move(w));
     }
     ASSERT_EQ(

@@ -21,7 +21,7 @@ const TileLibrary kCpuTiles = {
     .attention_widest = [](int32_t) { return INT64_MAX; },
     .gemm_packed_bytes = obk_gemm_packed_bytes,
     .gemm_pack =
-        [](int32_t type, int64_t n, int64_t k, const void* b, int64_t b_row, int64_t b_col,
+        [](int32_t type, int64_t n, int64_t k, int64_t, const void* b, int64_t b_row, int64_t b_col,
            void* packed) { obk_gemm_pack(type, n, k, b, b_row, b_col, nullptr, 0, packed); },
     .gemm_scratch_bytes = obk_gemm_scratch_bytes,
     .panel_bytes = [](int32_t type, int64_t m, int64_t k) {
@@ -32,7 +32,13 @@ const TileLibrary kCpuTiles = {
     .gemm_nanos = [](int32_t, int64_t, int64_t, int64_t) { return 0.0; },
     .conv_packed_bytes = [](int32_t, int64_t out, int64_t in, int64_t kh,
                             int64_t kw) { return obk_conv_packed_bytes(out, in, kh, kw); },
-    .conv_pack = obk_conv_pack,
+    .conv_pack =
+        [](int32_t type, int64_t out, int64_t in, int64_t kh, int64_t kw, int64_t,
+           const void* weights, int64_t out_stride, int64_t in_stride, int64_t h_stride,
+           int64_t w_stride, void* packed) {
+          obk_conv_pack(type, out, in, kh, kw, weights, out_stride, in_stride, h_stride, w_stride,
+                        packed);
+        },
     .conv_weights = nullptr,
     .depthwise_packed_bytes = [](int32_t, int64_t channels, int64_t kh,
                                  int64_t kw) { return obk_depthwise_packed_bytes(channels, kh, kw); },

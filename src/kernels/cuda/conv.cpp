@@ -51,7 +51,7 @@ int64_t cuda_conv_packed_bytes(int32_t type, int64_t out_channels, int64_t in_ch
 }
 
 void cuda_conv_pack(int32_t type, int64_t out_channels, int64_t in_channels, int64_t kernel_h,
-                    int64_t kernel_w, const void* weights, int64_t out_stride, int64_t in_stride,
+                    int64_t kernel_w, int64_t tile, const void* weights, int64_t out_stride, int64_t in_stride,
                     int64_t h_stride, int64_t w_stride, void* packed) {
   const int64_t size = conv_size(type);
   const int64_t blocks = blocks_of(type, in_channels, kernel_h, kernel_w);
@@ -60,7 +60,10 @@ void cuda_conv_pack(int32_t type, int64_t out_channels, int64_t in_channels, int
   char* to = static_cast<char*>(packed);
   std::memset(to, 0, static_cast<size_t>(cuda_conv_packed_bytes(type, out_channels, in_channels,
                                                                 kernel_h, kernel_w)));
+  // 16 bits: tile by tile [block][channels / 8].
+  const int64_t padded = round_up(out_channels, 16), wide = tile > 0 ? round_up(tile, 16) : padded;
   for (int64_t channel = 0; channel < out_channels; ++channel) {
+    const int64_t first = channel / wide * wide, here = std::min(wide, padded - first);
     int64_t k = 0;
     for (int64_t h = 0; h < kernel_h; ++h, k = thin ? round_up(k, 16) : k)
       for (int64_t w = 0; w < kernel_w; ++w, k = half && !thin ? round_up(k, 16) : k)
@@ -68,7 +71,8 @@ void cuda_conv_pack(int32_t type, int64_t out_channels, int64_t in_channels, int
           int64_t at = (channel / 16 * blocks * 32 + k) * 16 + channel % 16;
           if (half) {
             const int64_t row = channel % 8, place = k % 64 / 8 ^ row;
-            at = (channel / 8 * blocks + k / 64) * 512 + row * 64 + place * 8 + k % 8;
+            at = (first / 8 * blocks + (k / 64 * here + channel - first) / 8) * 512 + row * 64 +
+                 place * 8 + k % 8;
           }
           const int64_t source =
               channel * out_stride + c * in_stride + h * h_stride + w * w_stride;
@@ -81,7 +85,8 @@ WeightRange cuda_conv_weights(int32_t type, int64_t out_channels, int64_t in_cha
                               int64_t kernel_h, int64_t kernel_w, int64_t c0, int64_t c1) {
   if (conv_size(type) != 2) return {};
   const int64_t group = blocks_of(type, in_channels, kernel_h, kernel_w) * 1024;
-  const int64_t columns = round_up(std::min(std::min(c1, out_channels) - c0, int64_t{kConvPass}), 16);
+  const int64_t columns = round_up(std::min(c1, out_channels) - c0, 16);
+  if (columns > kConvPass) return {};  // a pass has a part of them
   return {c0 / 8 * group, columns / 8 * group, group};
 }
 

@@ -230,7 +230,8 @@ template <int kChannels_, int kPadded_>
 struct ConvTile {
   static constexpr int kChannels = kChannels_, kPadded = kPadded_, kGroups = kChannels / 8;
   static constexpr int kPage = 24 / kGroups; /* chunks of a page of weights */
-  static constexpr int kPitch = kPage * WeightPages::kChunkBytes;
+  static constexpr int kPitch = WeightPages::kAtomBytes;        /* of groups in a chunk */
+  static constexpr int kChunk = kGroups * WeightPages::kAtomBytes;
   /* The halves of the CTA share channels, or, where those are only 16, pixels: kNs blocks of 8 each. */
   static constexpr bool kByChannels = kChannels > 16;
   static constexpr int kMs = kChannels > 32 ? 2 : 1;
@@ -311,8 +312,7 @@ static __device__ OBK_SHARED_CODE void conv_patched(
   const int left = n.one_row ? g.column : 0;
   conv_patch(work, g.x, g.row * n.stride_h - n.top, left * n.stride_w - n.left, n);
   copy16_commit();
-  WeightPages weights;
-  weights.groups = T::kGroups, weights.chunks = n.chunks, weights.from = g.weights;
+  const WeightPages weights = WeightPages::of_tile(g.weights, T::kGroups, n.chunks);
   ConvPages ring;
   ring.open(weights);
   conv_table(table, n);
@@ -358,10 +358,10 @@ static __device__ OBK_SHARED_CODE void conv_patched(
 #pragma unroll
       for (int b = 0; b < T::kPage; ++b) entry[b] = load_shared_word(entries + b * 16);
 #pragma unroll
-      for (int b = 0; b < T::kPage; ++b) step(at + b * WeightPages::kChunkBytes, entry[b]);
+      for (int b = 0; b < T::kPage; ++b) step(at + b * T::kChunk, entry[b]);
     } else {
 #pragma unroll 1
-      for (int b = chunk; b < n.chunks; ++b, at += WeightPages::kChunkBytes)
+      for (int b = chunk; b < n.chunks; ++b, at += T::kChunk)
         if (const uint32_t entry = load_shared_word(entries + (b - chunk) * 16)) step(at, entry);
     }
     entries += T::kPage * 16;
@@ -382,8 +382,7 @@ static __device__ OBK_SHARED_CODE void conv_thin_tile(ConvPlace g) {
   const uint32_t patch =
       conv_thin_patch<S>(work, g.x, g.row * S::kStrideH - S::kTop, -S::kLeft);
   copy16_commit();
-  WeightPages weights;
-  weights.groups = T::kGroups, weights.chunks = S::kChunks, weights.from = g.weights;
+  const WeightPages weights = WeightPages::of_tile(g.weights, T::kGroups, S::kChunks);
   ConvPages ring;
   ring.open(weights);
   conv_thin_table<S>(table);
@@ -407,7 +406,7 @@ static __device__ OBK_SHARED_CODE void conv_thin_tile(ConvPlace g) {
     uint32_t at = ring.take() + a_at;
     const int end = min(chunk + T::kPage, S::kChunks);
 #pragma unroll 1
-    for (; chunk < end; ++chunk, at += WeightPages::kChunkBytes, entries += 16) {
+    for (; chunk < end; ++chunk, at += T::kChunk, entries += 16) {
       const uint32_t entry = load_shared_word(entries), offset = entry >> 5;
       if (entry == 0) continue;
       uint32_t a[T::kMs][4], x[T::kNs][2];
@@ -459,7 +458,7 @@ static __device__ __forceinline__ void conv_tile_of(const ObkConv& g) {
       ConvPlace at;
       at.x = (const char*)g.x;
       at.weights = (const char*)g.weights +
-                   (uint32_t)g.channel / 8 * (int64_t)(S::kChunks * WeightPages::kChunkBytes);
+                   (uint32_t)g.channel / 8 * (int64_t)(S::kChunks * WeightPages::kAtomBytes);
       at.y = shared_address(g.y), at.scratch = shared_address(g.scratch);
       at.row = (int)g.row, at.column = (int)g.column, at.pixels = (int)g.pixels;
       if constexpr (S::kThin) {

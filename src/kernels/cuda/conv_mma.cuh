@@ -59,8 +59,9 @@ static __device__ __noinline__ void conv_begin_pass(const ObkConv& g, uint32_t w
     pass.plan = p, pass.table = work, pass.work = body, pass.patch = patch, pass.first = first;
     pass.pixel = pixel, pass.pixels = pixels, pass.channel = channel, pass.channels = channels;
     pass.weights.groups = p.channels >> 3, pass.weights.chunks = p.chunks;
-    pass.weights.from = (const char*)g.weights + (g.channel + channel) / 8 * (int64_t)p.chunks *
-                                                     WeightPages::kChunkBytes;
+    pass.weights.pitch = conv_up16((int)g.channels) >> 3; /* the tile's channels lie together */
+    pass.weights.from = (const char*)g.weights + (g.channel / 8 * (int64_t)p.chunks + channel / 8) *
+                                                     WeightPages::kAtomBytes;
   }
   __syncthreads();
 }
@@ -98,7 +99,8 @@ static __device__ __noinline__ void conv_pass_patch(const ObkConv& g) {
   const ConvShare share(p);
   const int lane = threadIdx.x % 32, part = share.part, r = lane & 7;
   const int per_page = weights.chunks_a_page();
-  const uint32_t pitch = per_page * WeightPages::kChunkBytes; /* from group to group in a page */
+  constexpr uint32_t pitch = WeightPages::kAtomBytes; /* from group to group in a page */
+  const uint32_t next = weights.groups * pitch;       /* from chunk to chunk */
   const uint32_t a_at = (share.m0 * 2 + ((lane >> 3) & 1)) * pitch + r * 128 +
                         (((part * 2 + (lane >> 4)) ^ r) << 4);
   const uint32_t m_step = share.m0 + 2 < share.blocks_c ? 4 * pitch : 0;
@@ -120,7 +122,7 @@ static __device__ __noinline__ void conv_pass_patch(const ObkConv& g) {
   const int chunks = p.chunks, whole = p.k16 >> 2; /* blocks of k; those whose four steps are there */
   float sum[kMs][kJs * 2][4] = {};
   auto step = [&](uint32_t page, int in_page, uint32_t entry) {
-    const uint32_t a_from = page + in_page * WeightPages::kChunkBytes + a_at, offset = entry >> 5;
+    const uint32_t a_from = page + in_page * next + a_at, offset = entry >> 5;
     uint32_t a[kMs][4], x[kJs * 2][2];
 #pragma unroll
     for (int m = 0; m < kMs; ++m) load_matrices(a[m], a_from + (m ? m_step : 0));
@@ -189,7 +191,7 @@ static __device__ __noinline__ void conv_pass_staged(const ObkConv& g) {
       if (!by_ring)
         for (int i = threadIdx.x; i < p.channels * 8; i += kConvThreads)
           copy16(to + padded * 144 + i * 16,
-                 weights.from + ((int64_t)(i >> 6) * chunks + chunk) * WeightPages::kChunkBytes +
+                 weights.from + ((int64_t)chunk * weights.pitch + (i >> 6)) * WeightPages::kAtomBytes +
                      (i & 63) * 16);
     }
     copy16_commit(); /* empty at the end, so that the count of groups is the same */
@@ -197,7 +199,7 @@ static __device__ __noinline__ void conv_pass_staged(const ObkConv& g) {
   const ConvShare share(p);
   const int lane = threadIdx.x % 32, part = share.part, r = lane & 7;
   const int per_page = weights.chunks_a_page();
-  const uint32_t pitch = by_ring ? per_page * WeightPages::kChunkBytes : WeightPages::kChunkBytes;
+  constexpr uint32_t pitch = WeightPages::kAtomBytes;
   const uint32_t a_at = (share.m0 * 2 + ((lane >> 3) & 1)) * pitch + r * 128 +
                         (((part * 2 + (lane >> 4)) ^ r) << 4);
   const uint32_t m_step = share.m0 + 2 < share.blocks_c ? 4 * pitch : 0;
@@ -218,7 +220,7 @@ static __device__ __noinline__ void conv_pass_staged(const ObkConv& g) {
     const uint32_t stage = stages + c % kConvStages * stage_bytes;
     if (by_ring && in_page == 0) page = ring.take();
     const uint32_t a_from =
-        (by_ring ? page + in_page * WeightPages::kChunkBytes : stage + padded * 144) + a_at;
+        (by_ring ? page + in_page * weights.groups * pitch : stage + padded * 144) + a_at;
     if (c * 4 + part < k16) {
       uint32_t a[kMs][4], x[kJs][4];
 #pragma unroll

@@ -16,17 +16,20 @@ bool is_int8(int32_t type) { return type == kObkI8 || type == kObkU8; }
 int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 int64_t chunks_of(int64_t k) { return (k + 63) / 64; }
 
-/// [n / 8][k / 64][row of 8][16-byte piece at place piece ^ row].
-void pack_half(int64_t n, int64_t k, const uint16_t* b, int64_t b_row, int64_t b_col,
+/// Tile by tile [k / 64][columns / 8][row of 8][16-byte piece at place piece ^ row].
+void pack_half(int64_t n, int64_t k, int64_t tile, const uint16_t* b, int64_t b_row, int64_t b_col,
                uint16_t* to) {
-  for (int64_t group = 0; group < round_up(n, 16) / 8; ++group)
+  const int64_t wide = tile > 0 ? round_up(tile, 16) : round_up(n, 16);
+  for (int64_t first = 0; first < n; first += wide)
     for (int64_t chunk = 0; chunk < chunks_of(k); ++chunk)
-      for (int64_t r = 0; r < 8; ++r)
-        for (int64_t place = 0; place < 8; ++place) {
-          const int64_t column = group * 8 + r, from = chunk * 64 + (place ^ r) * 8;
-          for (int64_t e = 0; e < 8; ++e, ++to)
-            *to = column < n && from + e < k ? b[(from + e) * b_row + column * b_col] : uint16_t{0};
-        }
+      for (int64_t group = first; group < std::min(first + wide, round_up(n, 16)); group += 8)
+        for (int64_t r = 0; r < 8; ++r)
+          for (int64_t place = 0; place < 8; ++place) {
+            const int64_t column = group + r, from = chunk * 64 + (place ^ r) * 8;
+            for (int64_t e = 0; e < 8; ++e, ++to)
+              *to = column < n && from + e < k ? b[(from + e) * b_row + column * b_col]
+                                               : uint16_t{0};
+          }
 }
 
 /// [n / 16][k][16], each element by `read(k, column)`.
@@ -50,13 +53,14 @@ int64_t cuda_gemm_packed_bytes(int32_t type, int64_t n, int64_t k) {
   return round_up(n, 16) * k * (type == kObkF64 ? 8 : is_int8(type) ? 2 : 4);
 }
 
-void cuda_gemm_pack(int32_t type, int64_t n, int64_t k, const void* b, int64_t b_row, int64_t b_col,
-                    void* packed) {
+void cuda_gemm_pack(int32_t type, int64_t n, int64_t k, int64_t tile, const void* b, int64_t b_row,
+                    int64_t b_col, void* packed) {
   const auto at = [&](auto* from) {
     return [=](int64_t row, int64_t column) { return from[row * b_row + column * b_col]; };
   };
   if (is_half(type))
-    pack_half(n, k, static_cast<const uint16_t*>(b), b_row, b_col, static_cast<uint16_t*>(packed));
+    pack_half(n, k, tile, static_cast<const uint16_t*>(b), b_row, b_col,
+              static_cast<uint16_t*>(packed));
   else if (type == kObkF64)
     pack_plain(n, k, static_cast<double*>(packed), at(static_cast<const double*>(b)));
   else if (is_int8(type))

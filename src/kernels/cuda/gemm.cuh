@@ -76,8 +76,9 @@ static __device__ OBK_TILE_FUNCTION void gemm16_passes() {
       if (kPanel) p.panel = shared_address(g.a), p.panel_rows = (int)g.a_row;
       if (g.packed) {
         p.weights.groups = p.blocks16 * 2, p.weights.chunks = chunks;
-        p.weights.from =
-            (const char*)g.b + (int64_t)(((int)g.column + column) >> 3) * chunks * 1024;
+        p.weights.pitch = (n + 15) >> 4 << 1; /* the tile's columns lie together */
+        p.weights.from = (const char*)g.b + (int64_t)((int)g.column >> 3) * chunks * 1024 +
+                         (column >> 3) * 1024;
         p.ring = ring_state().pages > 0;
       } else {
         p.b = {(const uint16_t*)g.b + column * g.b_col, g.b_col, g.b_row, p.columns, k, 0};

@@ -5,8 +5,9 @@
 ///   cuda_gemm_weights(type, n, k, c0, c1)      what a tile streams, for its task record
 ///
 /// Types by the numbers of ObkType. 16-bit weights lie in atoms of 8 columns by 64 k, the image
-/// that the tensor cores read, [n / 8][k / 64], so that a tile of columns that begins at a multiple
-/// of 16 is one range of bytes and any width works with one packing; others as [n / 16][k][16].
+/// that the tensor cores read, tile of columns by tile [k / 64][columns / 8]: what a tile streams is
+/// one run of bytes in the order of its use. So packing knows how wide tiles are; a tile's first
+/// column and its range of bytes follow from the column alone. Others lie as [n / 16][k][16].
 /// Columns are padded to 16 and 16-bit k to 64, with zeros.
 #pragma once
 
@@ -19,10 +20,11 @@ namespace obelisk::kernels {
 
 int64_t cuda_gemm_packed_bytes(int32_t type, int64_t n, int64_t k);
 
-/// B [k, n] with any strides, in elements. i8, u8: `zero`, a zero point per column (every
+/// B [k, n] with any strides, in elements. tile: columns of a tile, a multiple of 16; 0: one tile has
+/// all. i8, u8: `zero`, a zero point per column (every
 /// `zero_col` elements; 0: one for all) or null, is taken off.
-void cuda_gemm_pack(int32_t type, int64_t n, int64_t k, const void* b, int64_t b_row, int64_t b_col,
-                    void* packed);
+void cuda_gemm_pack(int32_t type, int64_t n, int64_t k, int64_t tile, const void* b, int64_t b_row,
+                    int64_t b_col, void* packed);
 void cuda_gemm_pack_int8(int32_t type, int64_t n, int64_t k, const void* b, int64_t b_row,
                          int64_t b_col, const void* zero, int64_t zero_col, void* packed);
 

@@ -215,7 +215,7 @@ struct FixedTile {
     const int row = S::kFew ? min(r, S::kLines - 1)
                             : min(down() * S::kM * 16 + (lane & 15), S::kLines - 1);
     a_at = work + row * 128 + (((step() * 2 + (S::kFew ? half : lane / 16)) ^ (row & 7)) << 4);
-    w_at = ((across() * S::kN + lane / 16) * S::kPage * 8 + r) * 128 +
+    w_at = ((across() * S::kN + lane / 16) * 8 + r) * 128 +
            (((step() * 2 + half) ^ r) << 4);
 #pragma unroll
     for (int m = 0; m < S::kM; ++m)
@@ -237,7 +237,7 @@ struct FixedTile {
     }
 #pragma unroll
     for (int n = 0; n < S::kN; n += 2) {
-      const uint32_t from = w_at + page + n * S::kPage * 1024;
+      const uint32_t from = w_at + page + n * 1024;
       if (n + 1 < S::kN) {
         uint32_t both[4];
         load_matrices(both, from);
@@ -382,9 +382,8 @@ static __device__ __forceinline__ void fixed_tile(const ObkGemm& g) {
     copy16_commit(); /* empty at the end, so that the count of groups is the same */
   };
   if (!S::kWhole && !S::kPanel) bring(0), bring(1), bring(2);
-  WeightPages range;
-  range.from = (const char*)g.b + ((int64_t)g.column >> 3) * (S::kChunks * 1024);
-  range.groups = S::kGroups, range.chunks = S::kChunks;
+  const WeightPages range = WeightPages::of_tile(
+      (const char*)g.b + ((int64_t)g.column >> 3) * (S::kChunks * 1024), S::kGroups, S::kChunks);
   ring.open(range);
   tile.prepare(work);
   uint32_t weights = 0;
@@ -397,7 +396,7 @@ static __device__ __forceinline__ void fixed_tile(const ObkGemm& g) {
         __syncthreads();
       }
       if (c % S::kPage == 0 && c > 0) weights = ring.take();
-      tile.template multiply<kBfloat>(c * S::kBlock, weights + c % S::kPage * 1024);
+      tile.template multiply<kBfloat>(c * S::kBlock, weights + c % S::kPage * (S::kGroups * 1024));
       if (c % S::kPage == 0 && c > 0 && c / S::kPage - 1 + ring.pages < S::kPages)
         ring.ask(range, c / S::kPage - 1 + ring.pages);
       if (c % S::kPage == S::kPage - 1 || c == S::kChunks - 1) ring.release();
@@ -419,7 +418,8 @@ static __device__ __forceinline__ void fixed_tile(const ObkGemm& g) {
 #pragma unroll
       for (int c = 0; c < S::kStage; ++c)
         if (S::kChunks % S::kStage == 0 || s * S::kStage + c < S::kChunks)
-          tile.template multiply<kBfloat>(panel + c * S::kBlock, weights + (in_page + c) * 1024);
+          tile.template multiply<kBfloat>(panel + c * S::kBlock,
+                                          weights + (in_page + c) * (S::kGroups * 1024));
       in_page += S::kStage;
       if (in_page == S::kPage || s == S::kStages - 1) ring.release(), in_page = 0, ++page;
     }

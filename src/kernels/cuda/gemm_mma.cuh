@@ -60,7 +60,7 @@ static __device__ __forceinline__ void pass_mma(Ring& ring, uint32_t work, const
   const uint32_t x0 = x_row + (((piece + x_half) ^ r) << 4);
   const uint32_t x1 = x_row + (((piece + 2 + x_half) ^ r) << 4);
   const int per_page = p.ring ? p.weights.chunks_a_page() : 0;
-  const uint32_t pitch = p.ring ? per_page * 1024 : 1024; /* of groups */
+  constexpr uint32_t pitch = 1024; /* of groups */
   const uint32_t w_row = (first16 * 2 + ((lane >> 3) & 1)) * pitch + r * 128;
   const uint32_t w0 = w_row + (((piece + w_half) ^ r) << 4);
   const uint32_t w1 = w_row + (((piece + 2 + w_half) ^ r) << 4);
@@ -70,7 +70,7 @@ static __device__ __forceinline__ void pass_mma(Ring& ring, uint32_t work, const
   for (int m = 0; m < kMostBlocks; ++m)
     step[m] = (min(first16 + m * step16, p.blocks16 - 1) - first16) * 2 * pitch;
   const bool stays = !p.ring || ring.holds_all();             /* no page is replaced */
-  const uint32_t next = p.ring ? 1024 : stages.groups * 1024; /* from block to block of k */
+  const uint32_t next = stages.groups * 1024;   /* from block to block of k */
   uint32_t weights = 0;
   int in_page = 0;
 #pragma unroll 1

@@ -3,7 +3,7 @@
  *
  * One image serves every reader: atoms of 8 rows by 64 k, 1024 bytes, a row of 128 bytes, of which
  * piece p (16 bytes) lies at place p ^ row; so ldmatrix meets no bank twice and wgmma reads it as
- * it is. Packed weights are such atoms, [n / 8][k / 64]; other operands are written so by their
+ * it is. Packed weights are such atoms, tile by tile [k / 64][columns / 8]; other operands are written so by their
  * copies.
  *
  * A pass goes over all of k for a rectangle of C. Its operands come in stages of some blocks of 64
@@ -65,13 +65,13 @@ static __device__ __noinline__ void load_rows_plainly(uint32_t to, int padded, R
 
 /* The same for packed weights, where no ring brings them: `groups` of 8 columns, whole atoms. */
 static __device__ __noinline__ void load_atoms(uint32_t to, const char* from, int groups,
-                                               int chunks, int first, int blocks) {
+                                               int pitch, int first, int blocks) {
   const int piece = threadIdx.x & 63; /* of an atom */
 #pragma unroll 1
   for (int i = threadIdx.x >> 6; i < groups * blocks; i += blockDim.x >> 6) {
     const int group = i % groups, block = i / groups;
     copy16(to + i * 1024 + piece * 16,
-           from + ((int64_t)group * chunks + first + block) * 1024 + piece * 16);
+           from + ((int64_t)(first + block) * pitch + group) * 1024 + piece * 16);
   }
 }
 
@@ -134,7 +134,7 @@ struct Stages16 {
         const uint32_t to = at(stage) + behind;
         if (p.ring) {
         } else if (p.weights.groups > 0) {
-          load_atoms(to, p.weights.from, groups, p.weights.chunks, first, count);
+          load_atoms(to, p.weights.from, groups, p.weights.pitch, first, count);
         } else {
           load_rows_plainly(to, groups * 8, p.b, first, count);
         }

@@ -25,12 +25,12 @@ static __device__ __forceinline__ void pass_wgmma(Ring& ring, uint32_t work, con
   const Stages16 stages(p, work);
   float sum[kN / 2] = {}, odd[kN / 2] = {};
   const int per_page = uniform(p.weights.chunks_a_page());
-  const uint32_t block = uniform(stages.block_bytes >> 4);
+  const uint32_t block = uniform(stages.block_bytes >> 4), next = uniform(stages.groups * 64);
   /* Where nothing is replaced on the way, nobody waits for a product before the end. */
   const bool stays = ring.holds_all();
   const bool refills = stages.refills();
   const uint64_t x0 = matrix_at(uniform(work) + part * 64, 1024),
-                 y0 = matrix_at(part * 64, per_page * 1024);
+                 y0 = matrix_at(part * 64, 1024);
   uint64_t y = 0;
   int in_page = 0, held = 0;
 #pragma unroll 1
@@ -47,7 +47,7 @@ static __device__ __forceinline__ void pass_wgmma(Ring& ring, uint32_t work, con
       if (in_page == 0) y = y0 + (uniform(ring.take()) >> 4);
       const int n = min(left, per_page - in_page); /* blocks without anything between them */
 #pragma unroll 2
-      for (int b = 0; b < n; ++b, x += block, y += 64) {
+      for (int b = 0; b < n; ++b, x += block, y += next) {
         wgmma_begin();
         Wgmma<kN, kBfloat>::multiply(sum, x, y);
         Wgmma<kN, kBfloat>::multiply(odd, x + 2, y + 2);

@@ -73,15 +73,14 @@ static __device__ __forceinline__ void fixed_wide_tile(const ObkGemm& g) {
       if ((pass + 1) % S::kGroupPasses == 0 || pass + 1 == S::kPasses) copy16_commit();
     }
   }
-  WeightPages range;
-  range.from = (const char*)g.b + ((int64_t)g.column >> 3) * (S::kChunks * 1024);
-  range.groups = S::kGroups, range.chunks = S::kChunks;
+  const WeightPages range = WeightPages::of_tile(
+      (const char*)g.b + ((int64_t)g.column >> 3) * (S::kChunks * 1024), S::kGroups, S::kChunks);
   ring.open(range);
   int oldest = ring.slot, given = 0; /* the page that is given back next; how many were */
   uint32_t oldest_turn = ring.turn;
   const int part = same_in_warp(threadIdx.x / 128);
   const uint64_t x = matrix_at(same_in_warp(work) + part * 64, 1024),
-                 y0 = matrix_at(part * 64, S::kPage * 1024);
+                 y0 = matrix_at(part * 64, 1024);
   float sum[kN / 2], odd[kN / 2];
 #pragma unroll
   for (int e = 0; e < kN / 2; ++e) sum[e] = zero_here(), odd[e] = zero_here();
@@ -104,8 +103,9 @@ static __device__ __forceinline__ void fixed_wide_tile(const ObkGemm& g) {
       if (++ring.slot == ring.pages) ring.slot = 0, ring.turn ^= 1;
     }
     wgmma_begin();
-    Wgmma<kN, kBfloat>::multiply(sum, x + c * (S::kBlock >> 4), y + c % S::kPage * 64);
-    Wgmma<kN, kBfloat>::multiply(odd, x + c * (S::kBlock >> 4) + 2, y + c % S::kPage * 64 + 2);
+    const uint64_t x_c = x + c * (S::kBlock >> 4), y_c = y + c % S::kPage * (S::kGroups * 64);
+    Wgmma<kN, kBfloat>::multiply(sum, x_c, y_c);
+    Wgmma<kN, kBfloat>::multiply(odd, x_c + 2, y_c + 2);
     wgmma_commit();
     /* The page before has been read when no more than this page's products are under way. */
     if (c % S::kPage == S::kPage - 1 && c >= S::kPage && given + ring.pages < S::kPages) {

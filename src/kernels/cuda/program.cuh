@@ -97,11 +97,10 @@ static __device__ inline void place_operands(const ObkProgram& program, uint64_t
 /* All threads, after they met: the first pages of the weights that a task will stream. */
 static __device__ inline void ask_ahead(const ObkTask* task) {
   if (task->weight_bytes <= 0) return;
-  WeightPages pages;
-  pages.from = (const char*)task->weights;
-  pages.chunks = task->weight_group / WeightPages::kChunkBytes;
-  pages.groups = min(task->weight_bytes / task->weight_group,
-                     (int32_t)(gemm_pass_columns(task->r1 - task->r0) / 8));
+  const int groups = task->weight_bytes / task->weight_group;
+  WeightPages pages = WeightPages::of_tile((const char*)task->weights, groups,
+                                           task->weight_group / WeightPages::kAtomBytes);
+  pages.groups = min(groups, (int32_t)(gemm_pass_columns(task->r1 - task->r0) / 8));
   ring_ask_ahead(pages);
 }
 

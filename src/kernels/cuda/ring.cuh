@@ -7,8 +7,10 @@
  * ring; ring.open(range); ring.take(), ring.release(), ...; ring.close();    a tile ring_finish()
  * before the kernel ends: no copy may outlive its CTA
  *
- * A range is a rectangle of packed weights: `groups` of 8 columns, each `chunks` of 64 k long and
- * contiguous. Its pages follow from groups and chunks alone. What was asked for ahead is remembered
+ * A range is a rectangle of packed weights: `chunks` of 64 k, each of `groups` of 8 columns side by
+ * side, `pitch` groups from one to the next. Packing puts a tile's columns together, so that a page
+ * is one run of bytes and one copy: a copy takes 85 ns of the thread that asks, and copies of a few
+ * KB stream at a third of the rate. Pages follow from groups and chunks alone. What was asked for ahead is remembered
  * with its range; a tile that opens another range throws those pages away and asks anew, so a wrong
  * guess costs time, never an answer.
  *
@@ -26,10 +28,17 @@ namespace obk {
 
 struct WeightPages {
   const char* from;
-  int32_t groups, chunks;
+  int32_t groups, chunks, pitch;
 
-  static constexpr int kChunkBytes = 1024; /* of a group: 8 columns by 64 k of 16 bits */
-  static constexpr int kPageBytes = 24 * kChunkBytes, kMostGroups = 24;
+  static constexpr int kAtomBytes = 1024; /* 8 columns by 64 k of 16 bits */
+  static constexpr int kPageBytes = 24 * kAtomBytes, kMostGroups = 24;
+
+  /* A tile's own range: its columns were packed together. */
+  static __device__ __forceinline__ WeightPages of_tile(const char* from, int groups, int chunks) {
+    WeightPages range;
+    range.from = from, range.groups = range.pitch = groups, range.chunks = chunks;
+    return range;
+  }
 
   /* 24 / groups, for groups of 2, 4, .. 24: no division on a path that waits. */
   __device__ __forceinline__ int chunks_a_page() const {
@@ -53,6 +62,18 @@ static __device__ __forceinline__ RingState& ring_state() {
   return state;
 }
 
+/* The copies of chunks first .. end of a range. */
+static __device__ __forceinline__ void copy_page(uint32_t to, const WeightPages& range, int first,
+                                                 int end, uint32_t full) {
+  const uint32_t chunk = range.groups * WeightPages::kAtomBytes;
+  const int64_t pitch = (int64_t)range.pitch * WeightPages::kAtomBytes;
+  const char* from = range.from + first * pitch;
+  mbarrier_expect(full, (end - first) * chunk);
+  if (range.pitch == range.groups) return bulk_copy(to, from, (end - first) * chunk, full);
+#pragma unroll 1
+  for (; first < end; ++first, from += pitch, to += chunk) bulk_copy(to, from, chunk, full);
+}
+
 /* Thread 0: asks for page `page` of a range. A place is free when every warp gave its page back. */
 static __device__ __forceinline__ void ask_page_here(uint32_t to, uint32_t full, uint32_t empty,
                                                      uint32_t turn, WeightPages range, int page) {
@@ -63,13 +84,7 @@ static __device__ __forceinline__ void ask_page_here(uint32_t to, uint32_t full,
    * 13.2 forgets a sign there. */
   const int per_page = range.chunks_a_page(), first = page * per_page, beyond = first + per_page;
   const int end = beyond < range.chunks ? beyond : range.chunks;
-  const uint32_t bytes = (end - first) * WeightPages::kChunkBytes;
-  const int64_t pitch = (int64_t)range.chunks * WeightPages::kChunkBytes;
-  const char* from = range.from + (int64_t)first * WeightPages::kChunkBytes;
-  mbarrier_expect(full, bytes * range.groups);
-#pragma unroll 1
-  for (int g = 0; g < range.groups; ++g, from += pitch, to += per_page * WeightPages::kChunkBytes)
-    bulk_copy(to, from, bytes, full);
+  copy_page(to, range, first, end, full);
 }
 static __device__ __noinline__ void ask_page(uint32_t to, uint32_t full, uint32_t empty,
                                              uint32_t turn, WeightPages range, int page) {
@@ -144,7 +159,7 @@ static __device__ inline void ring_start(uint32_t pages_at, uint32_t bars_at, in
     RingState& s = ring_state();
     s.at = pages_at, s.bars = bars_at, s.pages = pages;
     s.take = s.back = s.ask = 0, s.take_turn = s.ask_turn = 0, s.pending = 0;
-    s.opened.from = nullptr, s.opened.groups = s.opened.chunks = 0, s.next = 0;
+    s.opened.from = nullptr, s.opened.groups = s.opened.chunks = s.opened.pitch = 0, s.next = 0;
     s.dog.watch = watch, s.dog.sm = sm, s.dog.task = 0, s.dog.since = 0;
     for (int k = 0; k < pages; ++k) {
       mbarrier_init(bars_at + 8 * k, 1);
@@ -156,8 +171,8 @@ static __device__ inline void ring_start(uint32_t pages_at, uint32_t bars_at, in
 }
 
 /* Every thread, after all have met since the last tile: as much of a range as fits, when no pages
- * are pending. A copy takes its thread some hundred cycles, so warps share them; the first has none,
- * for its thread waits for the other SMs next. */
+ * are pending. Warps share the pages; the first has none, for its thread waits for the other SMs
+ * next. */
 static __device__ inline void ring_ask_ahead(const WeightPages& range) {
   const RingState s = ring_state();
   __syncthreads(); /* the signal of thread 0 before the copies of others; the state is read */
@@ -165,26 +180,19 @@ static __device__ inline void ring_ask_ahead(const WeightPages& range) {
   if (s.pages == 0 || s.pending > 0 || range.groups == 0) return;
   if (warp < 0 || threadIdx.x % 32 != 0) return;
   const int per_page = range.chunks_a_page();
-  const int64_t pitch = (int64_t)range.chunks * WeightPages::kChunkBytes;
-  const char* from = range.from + warp * pitch;
-  int ask = s.ask, next = 0, left = range.chunks;
-  uint32_t turn = s.ask_turn;
+  int slot = s.ask, page = 0, first = 0;
 #pragma unroll 1
-  for (; left > 0 && next < s.pages; ++next, left -= per_page) {
-    const uint32_t bytes = (left < per_page ? left : per_page) * WeightPages::kChunkBytes;
-    const uint32_t full = s.bars + 8 * ask, group = per_page * WeightPages::kChunkBytes;
-    if (warp == 0) mbarrier_expect(full, bytes * range.groups);
-    uint32_t to = s.at + ask * WeightPages::kPageBytes + warp * group;
-#pragma unroll 1
-    for (int g = warp; g < range.groups; g += warps, to += warps * group)
-      bulk_copy(to, from + (g - warp) * pitch, bytes, full);
-    from += group;
-    if (++ask == s.pages) ask = 0, turn ^= 1;
+  for (; first < range.chunks && page < s.pages; ++page, first += per_page) {
+    const int beyond = first + per_page;
+    if (page % warps == warp)
+      copy_page(s.at + slot * WeightPages::kPageBytes, range, first,
+                beyond < range.chunks ? beyond : range.chunks, s.bars + 8 * slot);
+    if (++slot == s.pages) slot = 0;
   }
   if (warp == 0) {
     RingState& kept = ring_state();
-    kept.opened = range, kept.ask = ask, kept.ask_turn = turn;
-    kept.next = kept.pending = next;
+    kept.opened = range, kept.ask = slot, kept.ask_turn = s.ask_turn ^ (s.ask + page >= s.pages);
+    kept.next = kept.pending = page;
   }
 }
 

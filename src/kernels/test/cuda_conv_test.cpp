@@ -12,25 +12,28 @@
 namespace obelisk::kernels {
 namespace {
 
-/// f16 weights of 20 channels; `k_of(at)`: the source's (channel, tap) of packed k, or a negative channel for padding.
+/// f16 weights of 20 channels, for tiles of any width; `k_of(at)`: the source's (channel, tap) of packed k, or a negative channel for padding.
 template <typename Source>
 void check_atoms(int64_t in, int64_t kh, int64_t kw, int64_t k_padded, Source source) {
-  const int64_t out = 20, k = in * kh * kw;
+  const int64_t out = 20, k = in * kh * kw, chunks = k_padded / 64;
   std::vector<uint16_t> w(out * k);
   for (size_t i = 0; i < w.size(); ++i) w[i] = static_cast<uint16_t>(i + 1);
-  std::vector<uint16_t> packed(cuda_conv_packed_bytes(kObkF16, out, in, kh, kw) / 2, 0xffff);
-  ASSERT_EQ(static_cast<int64_t>(packed.size()), 32 * k_padded);
-  cuda_conv_pack(kObkF16, out, in, kh, kw, w.data(), k, kh * kw, kw, 1, packed.data());
-  for (int64_t o = 0; o < 32; ++o)
-    for (int64_t at = 0; at < k_padded; ++at) {
-      const int64_t place = (at % 64 / 8) ^ (o % 8);
-      const auto [channel, tap] = source(at);
-      const uint16_t have =
-          packed[(o / 8 * (k_padded / 64) + at / 64) * 512 + o % 8 * 64 + place * 8 + at % 8];
-      const bool there = o < out && channel >= 0;
-      ASSERT_EQ(have, there ? w[o * k + channel * kh * kw + tap] : uint16_t{0})
-          << "channel " << o << " k " << at;
-    }
+  for (int64_t tile : {0, 16, 32}) {
+    std::vector<uint16_t> packed(cuda_conv_packed_bytes(kObkF16, out, in, kh, kw) / 2, 0xffff);
+    ASSERT_EQ(static_cast<int64_t>(packed.size()), 32 * k_padded);
+    cuda_conv_pack(kObkF16, out, in, kh, kw, tile, w.data(), k, kh * kw, kw, 1, packed.data());
+    const int64_t wide = tile ? tile : 32;
+    for (int64_t o = 0; o < 32; ++o)
+      for (int64_t at = 0; at < k_padded; ++at) {
+        const int64_t place = (at % 64 / 8) ^ (o % 8), groups = wide / 8;
+        const int64_t atom = o / wide * groups * chunks + at / 64 * groups + o % wide / 8;
+        const auto [channel, tap] = source(at);
+        const uint16_t have = packed[atom * 512 + o % 8 * 64 + place * 8 + at % 8];
+        const bool there = o < out && channel >= 0;
+        ASSERT_EQ(have, there ? w[o * k + channel * kh * kw + tap] : uint16_t{0})
+            << "tile " << tile << " channel " << o << " k " << at;
+      }
+  }
 }
 
 TEST(CudaConv, PacksAtomsByRowsOfThinKernels) {  // 25 elements a row, padded to 32
@@ -48,6 +51,7 @@ TEST(CudaConv, PacksAtomsByTaps) {  // 24 channels a tap, padded to 32
 }
 
 TEST(CudaConv, NamesTheWeightsOfATile) {
+  EXPECT_EQ(cuda_conv_weights(kObkBf16, 100, 64, 3, 3, 0, 80).bytes, 0);  // two passes
   const WeightRange range = cuda_conv_weights(kObkBf16, 100, 64, 3, 3, 32, 80);
   EXPECT_EQ(range.group, 9 * 1024);
   EXPECT_EQ(range.offset, 4 * range.group);
@@ -79,7 +83,7 @@ TEST(CudaConv, PacksFloats) {
   std::vector<float> w(out * k), packed(cuda_conv_packed_bytes(kObkF32, out, in, 3, 3) / 4, -1);
   for (size_t i = 0; i < w.size(); ++i) w[i] = static_cast<float>(i + 1);
   ASSERT_EQ(packed.size(), 32u * 32);
-  cuda_conv_pack(kObkF32, out, in, 3, 3, w.data(), k, 9, 3, 1, packed.data());
+  cuda_conv_pack(kObkF32, out, in, 3, 3, 0, w.data(), k, 9, 3, 1, packed.data());
   for (int64_t o = 0; o < 32; ++o)
     for (int64_t at = 0; at < 32; ++at)
       ASSERT_EQ(packed[(o / 16 * 32 + at) * 16 + o % 16],

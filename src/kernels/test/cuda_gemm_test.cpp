@@ -2,6 +2,7 @@
 // around.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <vector>
 
 #include "kernels/cuda/gemm.h"
@@ -9,32 +10,35 @@
 namespace obelisk::kernels {
 namespace {
 
-TEST(CudaGemm, PacksAtomsOfEightColumns) {
-  for (auto [n, k] : {std::pair<int64_t, int64_t>{40, 100}, {16, 64}, {1, 1}, {17, 129}}) {
-    std::vector<uint16_t> b(static_cast<size_t>(n * k));
-    for (size_t i = 0; i < b.size(); ++i) b[i] = static_cast<uint16_t>(i + 1);
-    const int64_t bytes = cuda_gemm_packed_bytes(kObkF16, n, k), chunks = (k + 63) / 64;
-    ASSERT_EQ(bytes, (n + 15) / 16 * 2 * chunks * 1024);
-    std::vector<uint16_t> packed(static_cast<size_t>(bytes / 2), 0xffff);
-    cuda_gemm_pack(kObkF16, n, k, b.data(), n, 1, packed.data());
-    for (int64_t column = 0; column < (n + 15) / 16 * 16; ++column)
-      for (int64_t row = 0; row < chunks * 64; ++row) {
-        const int64_t atom = column / 8 * chunks + row / 64, r = column % 8;
-        const int64_t place = (row % 64 / 8) ^ r;
-        const uint16_t have =
-            packed[static_cast<size_t>(atom * 512 + r * 64 + place * 8 + row % 8)];
-        const bool inside = column < n && row < k;
-        ASSERT_EQ(have, inside ? b[static_cast<size_t>(row * n + column)] : 0)
-            << "column " << column << " row " << row;
-      }
-  }
+TEST(CudaGemm, PacksAtomsOfEightColumnsTileByTile) {
+  for (auto [n, k] : {std::pair<int64_t, int64_t>{40, 100}, {16, 64}, {1, 1}, {17, 129}, {150, 70}})
+    for (int64_t tile : {0, 16, 32, 64, 160}) {
+      std::vector<uint16_t> b(static_cast<size_t>(n * k));
+      for (size_t i = 0; i < b.size(); ++i) b[i] = static_cast<uint16_t>(i + 1);
+      const int64_t bytes = cuda_gemm_packed_bytes(kObkF16, n, k), chunks = (k + 63) / 64;
+      const int64_t padded = (n + 15) / 16 * 16, wide = tile ? tile : padded;
+      ASSERT_EQ(bytes, padded / 8 * chunks * 1024);
+      std::vector<uint16_t> packed(static_cast<size_t>(bytes / 2), 0xffff);
+      cuda_gemm_pack(kObkF16, n, k, tile, b.data(), n, 1, packed.data());
+      for (int64_t column = 0; column < padded; ++column)
+        for (int64_t row = 0; row < chunks * 64; ++row) {
+          const int64_t first = column / wide * wide, groups = std::min(wide, padded - first) / 8;
+          const int64_t atom = first / 8 * chunks + row / 64 * groups + (column - first) / 8;
+          const int64_t r = column % 8, place = (row % 64 / 8) ^ r;
+          const uint16_t have =
+              packed[static_cast<size_t>(atom * 512 + r * 64 + place * 8 + row % 8)];
+          const bool inside = column < n && row < k;
+          ASSERT_EQ(have, inside ? b[static_cast<size_t>(row * n + column)] : 0)
+              << "tile " << tile << " column " << column << " row " << row;
+        }
+    }
 }
 
 TEST(CudaGemm, PacksFloatsAndTakesOffZeroPoints) {
   const int64_t n = 20, k = 5;
   std::vector<float> b(n * k), packed(cuda_gemm_packed_bytes(kObkF32, n, k) / 4, -1);
   for (size_t i = 0; i < b.size(); ++i) b[i] = static_cast<float>(i + 1);
-  cuda_gemm_pack(kObkF32, n, k, b.data(), 1, k, packed.data());
+  cuda_gemm_pack(kObkF32, n, k, 0, b.data(), 1, k, packed.data());
   ASSERT_EQ(packed.size(), 32u * 5);
   for (int64_t c = 0; c < 32; ++c)
     for (int64_t r = 0; r < k; ++r)

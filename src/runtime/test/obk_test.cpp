@@ -256,6 +256,8 @@ TEST_P(Packings, TellTheirSources) {
   const std::vector<std::pair<PackRecipe, Shape>> cases = {
       {{.kind = Kind::kProduct, .n = 150, .k = 37, .row = 150, .column = 1}, {37, 150}},
       {{.kind = Kind::kProduct, .n = 37, .k = 150, .row = 1, .column = 150}, {37, 150}},
+      {{.kind = Kind::kProduct, .n = 150, .k = 137, .row = 150, .column = 1, .tile = 48}, {137, 150}},
+      {{.kind = Kind::kConv, .outputs = 70, .inputs = 9, .height = 3, .width = 2, .groups = 2, .tile = 32}, {140, 9, 3, 2}},
       {{.kind = Kind::kProduct, .n = 1, .k = 5, .row = 1, .column = 1}, {5, 1}},
       {{.kind = Kind::kProduct, .n = 64, .k = 32, .row = -64, .column = 1, .offset = 31 * 64}, {32, 64}},
       {{.kind = Kind::kConv, .outputs = 70, .inputs = 9, .height = 3, .width = 2, .groups = 2}, {140, 9, 3, 2}},
@@ -279,6 +281,7 @@ TEST_P(Packings, TellTheirSources) {
   // Recipes of a damaged file.
   EXPECT_FALSE(packed_bytes(tiles, {.kind = Kind::kProduct, .n = int64_t{1} << 40, .k = 4, .row = 1, .column = 1}, {dtype, {4, 4}}));
   EXPECT_FALSE(packed_bytes(tiles, {.kind = Kind::kProduct, .n = 4, .k = 4, .row = 4, .column = 1, .offset = 1}, {dtype, {4, 4}}));
+  EXPECT_FALSE(packed_bytes(tiles, {.kind = Kind::kProduct, .n = 4, .k = 4, .row = 4, .column = 1, .tile = INT64_MAX}, {dtype, {4, 4}}));
   EXPECT_FALSE(packed_bytes(tiles, {.kind = Kind::kProduct, .n = 4, .k = 4, .row = -4, .column = 1}, {dtype, {4, 4}}));
   EXPECT_FALSE(packed_bytes(tiles, {.kind = Kind::kConv, .outputs = 4, .inputs = 4, .height = 1, .width = 2, .groups = 1}, {dtype, {4, 4, 1, 1}}));
 }
