@@ -30,5 +30,8 @@ stage() {  # stage NAME COMMAND…: notes the exit, so that tally.py sees a stag
 stage ctest ctest --test-dir build -j 2 --output-on-failure --output-junit "$reports/ctest.xml"
 stage pytest python3 -m pytest -q -p no:cacheprovider tests --junitxml "$reports/pytest.xml"
 stage conformance python3 scripts/conformance.py --junit "$reports/conformance.xml"
-[ -n "$all" ] && stage zoo scripts/zoo.sh
+if [ -n "$all" ]; then
+  stage patterns scripts/zoo.sh patterns
+  stage zoo scripts/zoo.sh
+fi
 exec python3 scripts/tally.py "$reports"

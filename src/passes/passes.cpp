@@ -13,6 +13,7 @@ std::vector<Pass> table(const Options& options) {
       {"simplify_algebra", "what changes nothing goes, what is done twice is done once", simplify_algebra},
       {"raise_layer_norm", "normalisations told in parts become one op", raise_layer_norm},
       {"raise_activations", "activations told in parts become one op", raise_activations},
+      {"raise_softmax", "a softmax told in parts becomes one op", raise_softmax},
       {"raise_rotary", "rotary embeddings told in parts become one op", raise_rotary},
       {"raise_attention", "attention told in parts becomes one op", raise_attention},
       {"sink_transposes", "transposes go through elementwise ops to where they cancel or merge", sink_transposes},

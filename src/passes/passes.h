@@ -19,6 +19,7 @@
 #include "passes/raise_attention.h"
 #include "passes/raise_layer_norm.h"
 #include "passes/raise_rotary.h"
+#include "passes/raise_softmax.h"
 #include "passes/remove_dead.h"
 #include "passes/simplify_algebra.h"
 #include "passes/sink_transposes.h"

@@ -161,6 +161,24 @@ ValueId simplify_slice(const At& at) {  // of the whole, forwards
   return forwards ? at.if_same_type(at.in(0)) : kNone;
 }
 
+/// One known place along an axis: a part and a reshape, which readers compose into their addresses.
+ValueId simplify_gather(const At& at) {
+  const Tensor* place = constant_input(at.graph, at.node, 1);
+  const Type& from = at.graph.type(at.in(0));
+  if (!place || place->count() != 1 || at.out().count() == 0) return kNone;
+  const int64_t axis = at.node.attrs.get_int("axis", 0) + (at.node.attrs.get_int("axis", 0) < 0
+                                                               ? from.rank() : 0);
+  const int64_t length = from.shape[static_cast<size_t>(axis)];
+  int64_t begin = to_ints(*place)[0];
+  if (begin < 0) begin += length;
+  if (begin < 0 || begin >= length) return kNone;
+  const auto ints = [&](int64_t value) {
+    return at.graph.add_constant(tensor_of(std::vector<int64_t>{value}));
+  };
+  const ValueId part = at.add(Op::Slice, {at.in(0), ints(begin), ints(begin + 1), ints(axis)});
+  return reshaped(at.graph, part, at.out().shape, at.node.name);
+}
+
 ValueId simplify_pad(const At& at) {
   const bool nothing = all_ints(at, 1, [](int64_t pad) { return pad == 0; });
   return nothing ? at.if_same_type(at.in(0)) : kNone;
@@ -210,6 +228,8 @@ ValueId simplified(const At& at) {
       return simplify_transpose(at);
     case Op::Slice:
       return simplify_slice(at);
+    case Op::Gather:
+      return simplify_gather(at);
     case Op::Pad:
       return simplify_pad(at);
     case Op::Concat:

@@ -7,6 +7,7 @@
 ///   Cast(Cast(x)) whose first loses nothing     →  Cast(x)
 ///   Reshape(Reshape(x)), also Squeeze and kin   →  Reshape(x)
 ///   Transpose(Transpose(x))                     →  Transpose(x)
+///   Gather of one known place                   →  Reshape(Slice(x))
 ///   Identity, Dropout, and Cast, Reshape, Transpose, Expand, Slice, Pad, Concat ... to the same
 ///   Where of a condition that is known          →  its branch
 ///

@@ -40,6 +40,9 @@ TEST(Passes, ConvertPrecision) {
 TEST(Passes, RaiseRotary) {
   graph::run_cases("src/passes/test/raise_rotary.ir", raise_rotary);
 }
+TEST(Passes, RaiseSoftmax) {
+  graph::run_cases("src/passes/test/raise_softmax.ir", raise_softmax);
+}
 TEST(Passes, RaiseAttention) {
   graph::run_cases("src/passes/test/raise_attention.ir", raise_attention);
 }

@@ -1,0 +1,58 @@
+#include "passes/raise_softmax.h"
+
+#include "passes/rewrite.h"
+
+namespace obelisk::passes {
+namespace {
+
+/// The one axis over which `value` is this reduction of `of`, kept with length 1.
+std::optional<int64_t> reduced_axis(const Graph& graph, ValueId value, Op op, ValueId of) {
+  const NodeId id = graph.producer(value, op);
+  if (id == kNone) return std::nullopt;
+  const Node& node = graph.node(id);
+  const Tensor* axes = constant_input(graph, node, 1);
+  if (node.inputs[0] != of || !axes || axes->count() != 1) return std::nullopt;
+  if (node.attrs.get_int("keepdims", 1) == 0) return std::nullopt;
+  const int64_t axis = to_ints(*axes)[0];
+  return axis < 0 ? axis + graph.type(of).rank() : axis;
+}
+
+/// The sum that divides `e` in e / sum or e * Reciprocal(sum), else kNone.
+ValueId divisor(const Graph& graph, const Node& node, size_t side) {
+  const ValueId by = node.inputs[1 - side];
+  if (node.op == Op::Div) return side == 0 ? by : kNone;
+  const NodeId id = graph.producer(by, Op::Reciprocal);
+  return id == kNone ? kNone : graph.node(id).inputs[0];
+}
+
+void raise(Graph& graph, NodeId id) {
+  const Node node = graph.node(id);
+  const Type type = graph.type(node.outputs[0]);
+  if (type.dtype != DType::f32 && type.dtype != DType::f64) return;
+  for (size_t side : {0, 1}) {
+    const ValueId e = node.inputs[side], sum = divisor(graph, node, side);
+    const NodeId exp = graph.producer(e, Op::Exp);
+    if (exp == kNone || sum == kNone || graph.type(e) != type) continue;
+    const NodeId sub = graph.producer(graph.node(exp).inputs[0], Op::Sub);
+    if (sub == kNone) continue;
+    const ValueId x = graph.node(sub).inputs[0];
+    const auto axis = reduced_axis(graph, sum, Op::ReduceSum, e);
+    if (!axis || graph.type(x) != type) continue;
+    if (reduced_axis(graph, graph.node(sub).inputs[1], Op::ReduceMax, x) != axis) continue;
+    const Attrs attrs = Attrs().set("axis", *axis);
+    replace_value(graph, node.outputs[0], graph.must_add(Op::Softmax, {x}, attrs, node.name));
+    return;
+  }
+}
+
+}  // namespace
+
+Result<Graph> raise_softmax(Graph graph) {
+  const std::vector<NodeId> order = graph.order();
+  for (NodeId id : order) {
+    if (graph.node(id).op == Op::Div || graph.node(id).op == Op::Mul) raise(graph, id);
+  }
+  return tidy(std::move(graph));
+}
+
+}  // namespace obelisk::passes
