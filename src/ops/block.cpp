@@ -184,7 +184,7 @@ std::optional<Block> mel_weight_matrix(const Call& call) {
 }
 
 /// All steps of a direction for up to 8 sequences by a team: each member keeps its units' rows of R in registers for as long as the
-/// steps last, and the state goes around through memory. One member where all rows fit, for then nothing is exchanged.
+/// steps last, as far as they fit, and the state goes around through memory. One member where all rows fit, for then nothing is exchanged.
 std::optional<Block> recurrence(const Call& call, const Teams& teams) {
   const RecurrenceShape shape = *recurrence_shape(call);
   const DType type = call.in(kFedRecurrence).dtype;
@@ -201,7 +201,9 @@ std::optional<Block> recurrence(const Call& call, const Teams& teams) {
   };
   const bool threads = teams.registers > 0;
   const int team = teams.most > 1 && registers(1) > teams.registers ? teams.most : std::min(teams.most, 1);
-  if (team < 1 || (threads && registers(team) > teams.registers)) return std::nullopt;
+  // A step reads the rest again, 10 ns a register at what one SM gets from its second-level cache: far beyond, all SMs step by step are quicker.
+  constexpr int64_t kMostRegisters = 1024;
+  if (team < 1 || (threads && registers(team) > (team > 1 ? kMostRegisters : teams.registers))) return std::nullopt;
   const int64_t batch = std::min<int64_t>(shape.batch, OBK_RECURRENT_BATCH);
   const int64_t parts = shape.directions * ((shape.batch + batch - 1) / batch);
   const ObkRecurrent params{shape.length, shape.batch, shape.directions, shape.first_backwards};
@@ -218,7 +220,8 @@ std::optional<Block> recurrence(const Call& call, const Teams& teams) {
   block.scratch = obk_recurrent_scratch(shape.hidden, batch, half ? 2 : 4);
   const double multiply = half ? 4.0 : 9.0 * static_cast<double>(batch);  // of a register, on one SM
   block.nanos = 2000 + static_cast<double>(shape.length) * (team > 1 ? 700 : 250) +
-                static_cast<double>(shape.length * registers(team)) * multiply / 16;
+                static_cast<double>(shape.length * registers(team)) * multiply / 16 +
+                static_cast<double>(shape.length * std::max<int64_t>(registers(team) - teams.registers, 0)) * 10;
   return block;
 }
 

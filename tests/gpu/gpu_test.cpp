@@ -158,6 +158,15 @@ const Case kCases[] = {
   out %11 "h"
   out %12 "c"
 })"},
+    {"lstm_beyond_registers", R"(graph "g" {
+  in %0 "fed": f32[5,1,2048]
+  in %1 "r": FLOAT[1,2048,512]
+  const %8: FLOAT[] = [0.0625]
+  %9: FLOAT[1,2048,512] = Mul(%1, %8)
+  %10: FLOAT[5,1,1,512], %11: FLOAT[1,1,512], %12: FLOAT[1,1,512] = Recurrence(%0, %9) {cell = "lstm", direction = "forward"}
+  out %10 "y"
+  out %12 "c"
+})"},
     {"lstm_batch", R"(graph "g" {
   in %0 "fed": f32[5,11,800]
   in %1 "r": FLOAT[1,800,200]

@@ -2,7 +2,8 @@
  * (common/blocks.h: ObkRecurrent; what is computed: ops/recurrence.h).
  *
  *   registers   a member's rows of R for as long as the steps last: tiles of 4 units by 4 gates (an
- *               absent gate's rows are zeros), a warp a tile
+ *               absent gate's rows are zeros), a warp a tile. What they cannot hold is read again in
+ *               each step, from the second-level cache
  *   shared      the state of all units, of this step and of the next
  *   exchange    a word of 8 bytes a unit and sequence: the new state and the number of its step.
  *               A word is written and read as a whole, so who reads the number has the value: there
@@ -45,9 +46,13 @@ struct Recurrence {
   static constexpr int kRegisters = kHalf ? 8 : 64;
   static constexpr int kChains = !kHalf ? 1 : kPieces >= 8 ? 4 : 2;
   static constexpr int kWords = (kBatch * kHidden + OBK_THREADS - 1) / OBK_THREADS;
+  /* Pieces that registers hold: an even number, so that sums do not depend on it. */
+  static constexpr int kRoom = (kTiles < 2 ? 128 : kTiles < 3 ? 96 : kTiles < 4 ? 48 : 0) / (kTiles * kRegisters);
+  static constexpr int kHeld = kPieces <= kRoom ? kPieces : kRoom / 2 * 2;
 
-  uint32_t r_[kTiles][kPieces][kRegisters];
-  int warp_, lane_;
+  uint32_t r_[kTiles][kHeld > 0 ? kHeld : 1][kRegisters];
+  const T* rows_; /* R of the direction */
+  int warp_, lane_, member_;
 
   /* Of a lane: which of a tile's units it computes, of which sequence. */
   __device__ __forceinline__ int own_unit(int tile) const {
@@ -65,50 +70,49 @@ struct Recurrence {
     constexpr int kEach = n * 4 / (int)sizeof(T);
     const bool there = gate < kGates && local < kUnits && unit < kHidden;
     const T* from = r + ((int64_t)gate * kHidden + unit) * kHidden + k;
-    if (kHidden % kEach == 0) {
+    if constexpr (kHidden % kEach == 0) {
       const uint4 v = there && k < kHidden ? *(const uint4*)from : make_uint4(0, 0, 0, 0);
       to[0] = v.x, to[1] = v.y, to[2] = v.z, to[3] = v.w;
-      return;
-    }
+    } else {
 #pragma unroll
-    for (int e = 0; e < n; ++e) to[e] = 0;
+      for (int e = 0; e < n; ++e) to[e] = 0;
 #pragma unroll
-    for (int e = 0; e < kEach; ++e) {
-      if (!there || k + e >= kHidden) continue;
-      if constexpr (kHalf)
-        to[e / 2] |= (uint32_t)from[e].bits << (e % 2 * 16);
-      else
-        to[e] = as_bits(from[e]);
+      for (int e = 0; e < kEach; ++e) {
+        if (!there || k + e >= kHidden) continue;
+        if constexpr (kHalf)
+          to[e / 2] |= (uint32_t)from[e].bits << (e % 2 * 16);
+        else
+          to[e] = as_bits(from[e]);
+      }
     }
   }
 
-  /* r: of the direction. */
-  __device__ __forceinline__ void load_weights(const T* r, int member) {
+  /* A lane's part of a piece of a tile's rows. */
+  __device__ __forceinline__ void load_piece(int tile, int j, uint32_t* to) const {
+    const int base = (tile * 8 + warp_) * 4;
+    if constexpr (kHalf) {
+      const int group = lane_ >> 2, local = base + (group & 3), unit = member_ * kUnits + local;
+      const int k = j * 32 + (lane_ & 3) * 8;
+      uint32_t low[4], high[4];
+      load_row<4>(rows_, group >> 2, local, unit, k, low);
+      load_row<4>(rows_, 2 + (group >> 2), local, unit, k, high);
+      /* Two products' A: rows group and group + 8, the lane's eight k two by two. */
+      to[0] = low[0], to[1] = high[0], to[2] = low[1], to[3] = high[1];
+      to[4] = low[2], to[5] = high[2], to[6] = low[3], to[7] = high[3];
+    } else {
 #pragma unroll
-    for (int t = 0; t < kTiles; ++t) {
-      const int base = (t * 8 + warp_) * 4;
-#pragma unroll
-      for (int j = 0; j < kPieces; ++j) {
-        if constexpr (kHalf) {
-          const int group = lane_ >> 2, local = base + (group & 3), unit = member * kUnits + local;
-          const int k = j * 32 + (lane_ & 3) * 8;
-          uint32_t low[4], high[4];
-          load_row<4>(r, group >> 2, local, unit, k, low);
-          load_row<4>(r, 2 + (group >> 2), local, unit, k, high);
-          /* Two products' A: rows group and group + 8, the lane's eight k two by two. */
-          uint32_t* a = r_[t][j];
-          a[0] = low[0], a[1] = high[0], a[2] = low[1], a[3] = high[1];
-          a[4] = low[2], a[5] = high[2], a[6] = low[3], a[7] = high[3];
-        } else {
-#pragma unroll
-          for (int row = 0; row < 16; ++row) {
-            const int local = base + row / 4;
-            load_row<4>(r, row % 4, local, member * kUnits + local, j * 128 + lane_ * 4,
-                        r_[t][j] + row * 4);
-          }
-        }
+      for (int row = 0; row < 16; ++row) {
+        const int local = base + row / 4;
+        load_row<4>(rows_, row % 4, local, member_ * kUnits + local, j * 128 + lane_ * 4,
+                    to + row * 4);
       }
     }
+  }
+  __device__ __forceinline__ void hold_weights() {
+#pragma unroll
+    for (int t = 0; t < kTiles; ++t)
+#pragma unroll
+      for (int j = 0; j < kHeld; ++j) load_piece(t, j, r_[t][j]);
   }
 
   /* The gates' sums of the lane's unit and sequence, by tile. */
@@ -117,17 +121,36 @@ struct Recurrence {
     if constexpr (kHalf) {
       float d[kTiles][kChains][4] = {};
       const int group = lane_ >> 2;
-#pragma unroll
-      for (int j = 0; j < kPieces; ++j) {
-        uint32_t b[4] = {0, 0, 0, 0};
+      const auto state_of = [&](int j, uint32_t (&b)[4]) {
+        b[0] = b[1] = b[2] = b[3] = 0;
         if (group < kBatch) load_shared16(b, state + group * kPitch + j * 64 + (lane_ & 3) * 16);
+      };
+      const auto meet = [&](const uint32_t* r, const uint32_t (&b)[4], float (&even)[4],
+                            float (&odd)[4]) {
+        const uint32_t first[4] = {r[0], r[1], r[2], r[3]}, second[4] = {r[4], r[5], r[6], r[7]};
+        constexpr bool kBfloat = is_bfloat((const T*)nullptr);
+        mma_16x8x16<kBfloat>(even, first, b[0], b[1]);
+        mma_16x8x16<kBfloat>(odd, second, b[2], b[3]);
+      };
+#pragma unroll
+      for (int j = 0; j < kHeld; ++j) {
+        uint32_t b[4];
+        state_of(j, b);
+#pragma unroll
+        for (int t = 0; t < kTiles; ++t)
+          meet(r_[t][j], b, d[t][2 * j % kChains], d[t][(2 * j + 1) % kChains]);
+      }
+#pragma unroll 1
+      for (int j = kHeld; j < kPieces; j += 2) {
+        uint32_t r[kTiles][2][8], b[2][4];
+#pragma unroll
+        for (int t = 0; t < kTiles; ++t) load_piece(t, j, r[t][0]), load_piece(t, j + 1, r[t][1]);
+        state_of(j, b[0]);
+        if (j + 1 < kPieces) state_of(j + 1, b[1]);
 #pragma unroll
         for (int t = 0; t < kTiles; ++t) {
-          const uint32_t* r = r_[t][j];
-          const uint32_t first[4] = {r[0], r[1], r[2], r[3]}, second[4] = {r[4], r[5], r[6], r[7]};
-          constexpr bool kBfloat = is_bfloat((const T*)nullptr);
-          mma_16x8x16<kBfloat>(d[t][2 * j % kChains], first, b[0], b[1]);
-          mma_16x8x16<kBfloat>(d[t][(2 * j + 1) % kChains], second, b[2], b[3]);
+          meet(r[t][0], b[0], d[t][0], d[t][1]);
+          if (j + 1 < kPieces) meet(r[t][1], b[1], d[t][2 % kChains], d[t][3 % kChains]);
         }
       }
       const bool high = lane_ & 16;
@@ -148,33 +171,36 @@ struct Recurrence {
     } else {
 #pragma unroll 1
       for (int sequence = 0; sequence < count; ++sequence) {
-        float h[kPieces][4];
+        const auto meet = [&](const uint32_t* r, int j, float (&v)[16]) {
+          uint32_t h[4];
+          load_shared16(h, state + sequence * kPitch + j * 512 + lane_ * 16);
 #pragma unroll
-        for (int j = 0; j < kPieces; ++j) {
-          uint32_t bits[4];
-          load_shared16(bits, state + sequence * kPitch + j * 512 + lane_ * 16);
+          for (int row = 0; row < 16; ++row)
 #pragma unroll
-          for (int e = 0; e < 4; ++e) h[j][e] = as_float(bits[e]);
-        }
+            for (int e = 0; e < 4; ++e)
+              v[row] = fmaf(as_float(r[row * 4 + e]), as_float(h[e]), v[row]);
+        };
 #pragma unroll
         for (int t = 0; t < kTiles; ++t) {
           float v[16] = {};
 #pragma unroll
-          for (int j = 0; j < kPieces; ++j)
+          for (int j = 0; j < kHeld; ++j) meet(r_[t][j], j, v);
+#pragma unroll 1
+          for (int j = kHeld; j < kPieces; ++j) {
+            uint32_t r[64];
+            load_piece(t, j, r);
+            meet(r, j, v);
+          }
+          /* Sixteen sums of 32 lanes, halved from round to round: lane l ends with row l / 2. */
 #pragma unroll
-            for (int row = 0; row < 16; ++row)
-#pragma unroll
-              for (int e = 0; e < 4; ++e)
-                v[row] = fmaf(as_float(r_[t][j][row * 4 + e]), h[j][e], v[row]);
-                /* Sixteen sums of 32 lanes, halved from round to round: lane l ends with row l / 2.
-                 */
-#pragma unroll
-          for (int left = 8; left >= 1; left >>= 1) {
+          for (int round = 0; round < 4; ++round) {
+            const int left = 8 >> round;
             const bool up = lane_ & (left * 2);
 #pragma unroll
-            for (int k = 0; k < left; ++k) {
-              const float other = other_lane(up ? v[k] : v[k + left], left * 2);
-              v[k] = (up ? v[k + left] : v[k]) + other;
+            for (int k = 0; k < 8; ++k) {
+              if (k >= left) continue;
+              const float low = v[k], high = v[k + left];
+              v[k] = (up ? high : low) + other_lane(up ? low : high, left * 2);
             }
           }
           v[0] += other_lane(v[0], 1);
@@ -198,29 +224,30 @@ struct Recurrence {
       *(uint32_t*)at = bits;
   }
 
-  /* Waits for every unit's state of a step and puts it into shared memory. */
+  /* Waits for every unit's state of a step and puts it into shared memory: a few words a thread at
+   * a time. */
   static __device__ __forceinline__ void collect(const uint64_t* words, uint32_t number, int count,
                                                  char* state, Watchdog dog) {
-    uint64_t word[kWords] = {};
+    constexpr int kTogether = kWords < 8 ? kWords : 8;
     dog.start();
-    for (bool all = false; !all;) {
-      all = true;
+#pragma unroll 1
+    for (int first = 0; first < kWords; first += kTogether) {
+      uint64_t word[kTogether] = {};
+      const auto place = [&](int k) { return (first + k) * OBK_THREADS + (int)threadIdx.x; };
+      for (bool all = false; !all;) {
+        all = true;
 #pragma unroll
-      for (int k = 0; k < kWords; ++k) {
-        const int at = k * OBK_THREADS + (int)threadIdx.x;
-        if (at < count * kHidden) word[k] = poll_relaxed(words + at);
+        for (int k = 0; k < kTogether; ++k)
+          if (place(k) < count * kHidden) word[k] = poll_relaxed(words + place(k));
+#pragma unroll
+        for (int k = 0; k < kTogether; ++k)
+          if (place(k) < count * kHidden) all = all && (uint32_t)(word[k] >> 32) == number;
+        if (!all) dog.check(4, (uint64_t)words, number, word[0] >> 32);
       }
 #pragma unroll
-      for (int k = 0; k < kWords; ++k) {
-        const int at = k * OBK_THREADS + (int)threadIdx.x;
-        if (at < count * kHidden) all = all && (uint32_t)(word[k] >> 32) == number;
-      }
-      if (!all) dog.check(4, (uint64_t)words, number, word[0] >> 32);
-    }
-#pragma unroll
-    for (int k = 0; k < kWords; ++k) {
-      const int at = k * OBK_THREADS + (int)threadIdx.x;
-      if (at < count * kHidden) put(state, at / kHidden, at % kHidden, (uint32_t)word[k]);
+      for (int k = 0; k < kTogether; ++k)
+        if (place(k) < count * kHidden)
+          put(state, place(k) / kHidden, place(k) % kHidden, (uint32_t)word[k]);
     }
   }
 
@@ -263,7 +290,9 @@ static __device__ __forceinline__ void recurrence(const int64_t* p, void* const*
 
   Own own;
   own.warp_ = threadIdx.x / 32, own.lane_ = threadIdx.x % 32;
-  own.load_weights((const T*)x[1] + (int64_t)direction * kGates * kHidden * kHidden, member);
+  own.rows_ = (const T*)x[1] + (int64_t)direction * kGates * kHidden * kHidden;
+  own.member_ = member;
+  own.hold_weights();
   const uint32_t base = kTeam > 1 ? (uint32_t)poll_relaxed(counts + member) : 0;
   for (int k = threadIdx.x; k < 2 * Own::kState / 4; k += OBK_THREADS) ((uint32_t*)states)[k] = 0;
   __syncthreads();

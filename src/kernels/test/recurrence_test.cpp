@@ -314,6 +314,13 @@ TEST(DeviceRecurrence, HalvesOnTensorCores) {
   check<obk::f16, 1, 77, 4, 8>({.steps = 6, .batch = 8, .directions = 1});
 }
 
+TEST(DeviceRecurrence, WhatRegistersCannotHoldIsReadAgain) {
+  SKIP_FIBERS;
+  check<obk::f16, 4, 512, 8, 1>({.steps = 2, .batch = 1, .directions = 1, .full = true});
+  check<obk::bf16, 3, 330, 2, 2>({.steps = 3, .batch = 2, .directions = 1, .backwards = true});
+  check<float, 3, 260, 2, 2>({.steps = 3, .batch = 3, .directions = 1, .full = true});
+}
+
 TEST(DeviceRecurrence, FloatsOnCores) {
   SKIP_FIBERS;
   check<float, 4, 256, 8, 1>({.steps = 3, .batch = 1, .directions = 1, .full = true});

@@ -337,6 +337,19 @@ TEST_P(Compiled, ProgramEqualsInterpreter) {
 
 INSTANTIATE_TEST_SUITE_P(Blocks, Differential, testing::ValuesIn(kBlockCases));
 
+TEST(Blocks, StepsAreTheSameOn132VirtualSms) {
+  for (const auto& [name, text] : kBlockCases) {
+    if (std::string_view(text).find("Recurrence") == std::string_view::npos) continue;
+    auto graph = graph::parse(text);
+    ASSERT_TRUE(graph.ok()) << name << ": " << graph.error().text();
+    const std::vector<Tensor> inputs = graph::random_inputs(*graph, 5);
+    const auto one = run_program(*graph, inputs, 1, true, true), many = run_program(*graph, inputs, 132, true, true);
+    ASSERT_EQ(one.outputs.size(), many.outputs.size());
+    for (size_t k = 0; k < one.outputs.size(); ++k)
+      EXPECT_EQ(std::memcmp(one.outputs[k].data(), many.outputs[k].data(), one.outputs[k].bytes()), 0) << name << " output " << k;
+  }
+}
+
 // None of these ops is left to its reference, and each is dealt to several workers where it is large.
 TEST(Blocks, NoReferenceIsCalled) {
   for (const auto& [name, text] : kBlockCases) {

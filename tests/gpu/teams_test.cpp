@@ -1,0 +1,112 @@
+// The words that members of a team exchange (kernels/cuda/recurrence.cuh), each checked, while
+// weights stream through every SM and members are late by turns. Skipped where no GPU is.
+// OBELISK_GPU_STEPS sets the steps of a run.
+#include "device.h"
+
+namespace obelisk::runtime::cuda {
+namespace {
+
+constexpr const char* kText = R"cu(
+#define OBK_THREADS 256
+#include "barrier.cuh"
+#include "recurrence.cuh"
+
+typedef obk::Recurrence<float, 4, 256, 8, 1> Team;
+
+static __device__ uint32_t word_of(uint32_t step, uint32_t team, uint32_t unit) {
+  uint32_t x = (step * 2654435761u) ^ (team * 40503u + unit * 747796405u);
+  x ^= x >> 15, x *= 2246822519u, x ^= x >> 13;
+  return x;
+}
+
+/* As obk::recurrence walks the steps, without its sums: every member posts 32 words, reads all 256 and
+ * checks them. 36 KB of weights are in flight for most of the time and are checked as well. */
+extern "C" __global__ void __launch_bounds__(256, 1)
+    teams_stress(uint64_t* exchange, const uint32_t* weights, int64_t weight_words,
+                 unsigned long long* wrong, int steps, int late, ObkWatch* watch) {
+  extern __shared__ __align__(128) char shared[];
+  __shared__ uint64_t bar;
+  __shared__ __align__(16) char states[2 * Team::kState];
+  constexpr int kWeights = 9216;
+  const int member = blockIdx.x % 8, team = blockIdx.x / 8, thread = threadIdx.x;
+  uint64_t* const counts = exchange + team * (8 + 512);
+  uint64_t* const words = counts + 8;
+  const uint32_t page = obk::shared_address(shared), full = obk::shared_address(&bar);
+  if (thread == 0) obk::mbarrier_init(full, 1), obk::mbarrier_init_fence();
+  obk::Watchdog dog{watch, blockIdx.x, 0, 0};
+  const uint32_t base = (uint32_t)obk::poll_relaxed(counts + member);
+  __syncthreads();
+  int64_t at = (int64_t)blockIdx.x * kWeights % weight_words;
+  unsigned bad = 0, page_turn = 0;
+  for (int step = 0; step < steps; ++step) {
+    dog.task = step;
+    uint64_t* const posted = words + (step & 1) * 256;
+    char* const next = states + (step & 1 ? 0 : Team::kState);
+    const uint32_t number = base + step + 1;
+    if (late && word_of(step, team, member + 1000) % 8 == 0) {
+      const int64_t since = obk::clock_cycles();
+      while (obk::clock_cycles() - since < (int64_t)(word_of(step, team, member) % late)) {
+      }
+    }
+    if (thread < 32) {
+      const int unit = member * 32 + thread;
+      obk::post_relaxed(posted + unit, (uint64_t)number << 32 | word_of(number, team, unit));
+    }
+    if (thread == 0 && step % 4 == 0) {
+      obk::mbarrier_expect(full, kWeights * 4);
+      for (int k = 0; k < 4; ++k)
+        obk::bulk_copy(page + k * kWeights, weights + at + k * (kWeights / 4), kWeights, full);
+    }
+    Team::collect(posted, number, 1, next, dog);
+    __syncthreads();
+    bad += ((const uint32_t*)next)[thread] != word_of(number, team, thread);
+    if (step % 4 == 3) {
+      while (!obk::mbarrier_try(full, page_turn & 1)) {
+      }
+      ++page_turn;
+      for (int k = thread; k < kWeights; k += 256 * 4)
+        bad += ((uint32_t*)shared)[k] != (uint32_t)(at + k) * 747796405u;
+      __syncthreads();
+      at += (int64_t)gridDim.x * kWeights;
+      if (at + kWeights > weight_words) at = (int64_t)blockIdx.x * kWeights;
+    }
+  }
+  if (bad) atomicAdd(wrong, (unsigned long long)bad);
+  if (thread == 0) obk::post_relaxed(counts + member, base + (uint32_t)steps);
+}
+)cu";
+
+TEST(TeamWords, AreRightWhileWeightsStream) {
+  OPEN(g, kText, "OBK_WATCHDOG=4000000000LL");
+  const char* wished = getenv("OBELISK_GPU_STEPS");
+  const int steps = (wished ? atoi(wished) : 40000) / 4 * 4, teams = g.gpu.sms / 8, shared = 36864;
+  const int64_t weight_words = int64_t{64} << 20;
+  std::vector<uint32_t> host(static_cast<size_t>(weight_words));
+  for (size_t k = 0; k < host.size(); ++k) host[k] = static_cast<uint32_t>(k) * 747796405u;
+  const DevicePointer weights = g.make(host.size() * 4, 0), wrong = g.make(8, 0);
+  ASSERT_EQ(g.d->CopyToDevice(weights, host.data(), host.size() * 4), 0);
+  const DevicePointer exchange = g.make(static_cast<size_t>(teams) * (8 + 512) * 8, 0);
+  const Handle kernel = g.function("teams_stress", shared);
+  Handle begin = nullptr, end = nullptr;
+  g.d->EventCreate(&begin, 0), g.d->EventCreate(&end, 0);
+  for (int late : {0, 0, 400, 6000}) {  // clocks; numbers go on from run to run
+    g.d->EventRecord(begin, nullptr);
+    ASSERT_EQ(g.launch(kernel, teams * 8, shared, nullptr, exchange, weights, weight_words, wrong, steps,
+                       late, DevicePointer{0}),
+              0);
+    g.d->EventRecord(end, nullptr);
+    const Status done = check(g.d->CtxSynchronize(), "stress");
+    ASSERT_TRUE(done.ok()) << done.error().text();
+    float millis = 0;
+    g.d->EventElapsed(&millis, begin, end);
+    EXPECT_EQ(g.read<uint64_t>(wrong), 0u) << "late by up to " << late;
+    fmt::print("{{\"stress\": \"words of {} teams\", \"late\": {}, \"steps\": {}, \"us_a_step\": {:.3f}, "
+               "\"wrong_words\": {}}}\n",
+               teams, late, steps, millis * 1e3 / steps, g.read<uint64_t>(wrong));
+  }
+  EXPECT_EQ(g.read<uint64_t>(exchange), static_cast<uint64_t>(steps) * 4);
+  g.d->EventDestroy(begin), g.d->EventDestroy(end);
+}
+
+}  // namespace
+}  // namespace obelisk::runtime::cuda
