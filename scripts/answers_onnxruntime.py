@@ -1,8 +1,10 @@
 """ONNX Runtime's answers: the other side of `obelisk verify --against onnxruntime`.
 
-    answers_onnxruntime.py MODEL FOLDER      reads FOLDER/inputs.npz, writes FOLDER/0.npy, 1.npy, ... by output
+    answers_onnxruntime.py MODEL FOLDER      reads FOLDER/inputs.npz, writes FOLDER/0.npy, 1.npy,
+                                             ... by output
 What goes wrong is one line on its output, and exit 1.
 """
+
 import sys
 from pathlib import Path
 

@@ -2,17 +2,20 @@
 """ONNX Runtime's side of `obelisk bench`: a JSON document a line, in and out, until input ends.
 
 in   {"model": PATH, "threads": N, "inputs": [{"name", "type", "file"}]}   out  {"version"}
-in   {"round": SECONDS}                                                  out  {"latencies_us": [...]}
+in   {"round": SECONDS}
+out  {"latencies_us": [...]}
 out  {"error", "hint"}   instead, when something went wrong
 
 Inputs and outputs are bound once, so that a round times no copies and no allocation of NumPy's.
 """
+
 import json
 import os
 import sys
 import time
 
-BITS = {"bf16": 16, "f8e4m3fn": 17, "f8e4m3fnuz": 18, "f8e5m2": 19, "f8e5m2fnuz": 20}  # TensorProto's
+# TensorProto's
+BITS = {"bf16": 16, "f8e4m3fn": 17, "f8e4m3fnuz": 18, "f8e5m2": 19, "f8e5m2fnuz": 20}
 
 
 def load(request):
@@ -82,8 +85,10 @@ def main():
             else:
                 answer = measure(run, request["round"])
         except ImportError as error:
-            answer = {"error": f"{sys.executable} lacks a package: {error}",
-                      "hint": "scripts/setup.sh, or OBELISK_PYTHON=PATH of one that has onnxruntime"}
+            answer = {
+                "error": f"{sys.executable} lacks a package: {error}",
+                "hint": "scripts/setup.sh, or OBELISK_PYTHON=PATH of one that has onnxruntime",
+            }
         except Exception as error:  # whatever it is, the other side has to hear of it
             answer = {"error": "ONNX Runtime: " + str(error).split("\n")[0]}
         print(json.dumps(answer), file=out, flush=True)

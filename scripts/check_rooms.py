@@ -52,7 +52,8 @@ def check_file(path, room, words, order, columns):
     lines = path.read_text().splitlines()
     test = is_test(path.relative_to(ROOT / "src"))
     if len(lines) > LINES:
-        yield f"{name}:{LINES + 1}: {len(lines)} lines, allowed are {LINES}; split the file by what it does"
+        yield (f"{name}:{LINES + 1}: {len(lines)} lines, allowed are {LINES}; "
+               "split the file by what it does")
     for number, text in enumerate(lines, 1):
         if columns and len(text) > COLUMNS:
             yield f"{name}:{number}: {len(text)} columns, allowed are {COLUMNS}"
@@ -66,7 +67,9 @@ def check_file(path, room, words, order, columns):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--columns", action="store_true", help="also lines of more than 100 columns")
+    parser.add_argument(
+        "--columns", action="store_true", help="also lines of more than 100 columns"
+    )
     columns = parser.parse_args().columns
     rooms = read_rooms(ROOT / "src" / "rooms.txt")
     order = {name: place for place, (name, _) in enumerate(rooms)}

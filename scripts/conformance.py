@@ -11,8 +11,10 @@ the answers and that file disagree: an unlisted case fails, a listed one passes 
   scripts/conformance.sh --engine reference  the op table's slow reference instead of compiled code;
                                              listed cases may pass here, the file is left as it is
   scripts/conformance.sh --target cuda --granularity mono     on a GPU: what does not pass there but
-                                             on the CPU stands in tests/conformance/exceptions_cuda.txt
+                                             on the CPU stands in
+                                             tests/conformance/exceptions_cuda.txt
 """
+
 import argparse
 import concurrent.futures
 import os
@@ -64,12 +66,17 @@ def cases():
 
 
 def short(error):
-    """One line for the exceptions file: no paths, no times, no values that change from run to run."""
+    """One line for the exceptions file: no paths, no times, no values that change from run to
+    run."""
     if isinstance(error, Failure):
         text = str(error)
     elif isinstance(error, AssertionError):
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-        kept = [line for line in lines if re.match(r"(Output \d|Max (abs|rel)|Mismatched|dtype|Items)", line)]
+        kept = [
+            line
+            for line in lines
+            if re.match(r"(Output \d|Max (abs|rel)|Mismatched|dtype|Items)", line)
+        ]
         text = "wrong answer: " + "; ".join(kept[:2] or lines[:1] or ["no message"])
     else:
         text = f"{type(error).__name__}: {error}"
@@ -107,7 +114,9 @@ def read_exceptions(path):
 def write_exceptions(path, listed, on=""):
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_suffix(".partial")
-    partial.write_text(HEADER.format(on=on) + "".join(f"{name}: {listed[name]}\n" for name in sorted(listed)))
+    partial.write_text(
+        HEADER.format(on=on) + "".join(f"{name}: {listed[name]}\n" for name in sorted(listed))
+    )
     partial.replace(path)
 
 
@@ -122,7 +131,9 @@ def write_junit(path, results, listed):
         elif reason or name in listed:
             failures += 1
             inner = f"<failure message={quoteattr(reason or 'listed, but passes')}/>"
-        rows.append(f'<testcase classname="{group}" name="{name}" time="{seconds:.3f}">{inner}</testcase>\n')
+        rows.append(
+            f'<testcase classname="{group}" name="{name}" time="{seconds:.3f}">{inner}</testcase>\n'
+        )
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(f'<testsuite name="conformance" tests="{len(results)}" failures="{failures}" '
                     f'errors="0" skipped="{skipped}">\n{"".join(rows)}</testsuite>\n')
@@ -144,7 +155,9 @@ def run_all(wanted, flags, jobs):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
     parser.add_argument("--only", metavar="REGEX", help="cases whose name matches")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--bless", action="store_true", help="rewrite the exceptions file")
@@ -153,7 +166,9 @@ def main():
     parser.add_argument("--target", default="", help="e.g. cuda; none: the CPU")
     parser.add_argument("--granularity", default="", help="of a GPU's program")
     parser.add_argument("--junit", type=Path, metavar="FILE")
-    parser.add_argument("--slowest", type=int, default=0, metavar="N", help="print the N slowest cases")
+    parser.add_argument(
+        "--slowest", type=int, default=0, metavar="N", help="print the N slowest cases"
+    )
     arguments = parser.parse_args()
     reference = arguments.engine == "reference"
     if reference and arguments.bless:
@@ -181,7 +196,9 @@ def main():
 
     if arguments.bless:
         ran = {name for _, name in wanted}
-        kept = {name: reason for name, reason in listed.items() if name in names and name not in ran}
+        kept = {
+            name: reason for name, reason in listed.items() if name in names and name not in ran
+        }
         fresh = {name: reason for _, name, reason, _ in results if reason}
         listed = {**kept, **fresh}
         if arguments.target:
@@ -200,7 +217,11 @@ def main():
         wrong += failed + surprises
         passed = sum(not reason for _, reason in rows)
         print(f"{group:20}{passed:8} / {len(failed):6} / {len(rows) - passed - len(failed):6}")
-    wrong += [(name, "stands in the file, but onnx has no such case") for name in listed if name not in names]
+    wrong += [
+        (name, "stands in the file, but onnx has no such case")
+        for name in listed
+        if name not in names
+    ]
     for name, reason in sorted(wrong):
         print(f"  {name}: {reason}")
     for _, name, _, seconds in sorted(results, key=lambda row: -row[3])[:arguments.slowest]:

@@ -63,11 +63,16 @@ def run_onnxruntime(file, feeds):
 
 def print_program(report):
     seconds = report["seconds"]
-    steps = sorted(((time, step) for step, time in seconds.items() if step != "total"), reverse=True)
+    steps = sorted(
+        ((time, step) for step, time in seconds.items() if step != "total"), reverse=True
+    )
     slowest = ", ".join(f"{step} {time:.2f}" for time, step in steps[:4])
-    print(f"program    {report['phases']} phases · {report['tasks']} tasks · {report['bodies']} bodies · "
-          f"{report['weights_bytes'] / 2**20:.1f} MiB weights · "
-          f"{report['workspace_bytes'] / 2**20:.2f} MiB workspace   (target {report['target']})")
+    print(
+        f"program    {report['phases']} phases · {report['tasks']} tasks · "
+        f"{report['bodies']} bodies · "
+        f"{report['weights_bytes'] / 2**20:.1f} MiB weights · "
+        f"{report['workspace_bytes'] / 2**20:.2f} MiB workspace   (target {report['target']})"
+    )
     print(f"compiled   in {seconds['total']:.2f} s" + (f" ({slowest})" if slowest else ""))
     verify = report["verify"]
     print(f"verified   max |error| {verify['max_abs']:.1e}, relative {verify['max_rel']:.1e} "
@@ -97,7 +102,9 @@ def main():
         minilm.write(model)
     feeds = tokenize(sentences)
     rows, tokens = feeds["input_ids"].shape
-    print(f"model      all-MiniLM-L6-v2, trained weights, {model.stat().st_size / 2**20:.0f} MiB ONNX")
+    print(
+        f"model      all-MiniLM-L6-v2, trained weights, {model.stat().st_size / 2**20:.0f} MiB ONNX"
+    )
     print(f"input      {rows} sentences, padded to {tokens} tokens")
 
     shape = ["--shape", f"batch={rows}", "--shape", f"sequence={tokens}"]
@@ -106,16 +113,23 @@ def main():
     vectors = embed(run_obelisk(program, compiled, feeds), feeds["attention_mask"])
     wanted = embed(run_onnxruntime(model, feeds), feeds["attention_mask"])
     error = float(np.abs(vectors - wanted).max())
-    print(f"agrees     with ONNX Runtime {onnxruntime.__version__}: max |error| of a vector {error:.1e}")
+    print(
+        f"agrees     with ONNX Runtime {onnxruntime.__version__}: max |error| of a vector "
+        f"{error:.1e}"
+    )
     print_ranking(sentences, vectors)
 
-    bench = program("bench", model, *shape, "--against", "onnxruntime", "--seconds", arguments.seconds)
+    bench = program(
+        "bench", model, *shape, "--against", "onnxruntime", "--seconds", arguments.seconds
+    )
     print(f"\nlatency    on {bench['device']}, both in alternating rounds"
           + (" (noisy machine)" if bench["noisy"] else ""))
     columns = ("median", "p90", "p99", "min")
     print(" " * 24 + "".join(f"{column:>11}" for column in columns))
     sides = [("obelisk", bench["latency_us"])]
-    sides += [(f"{other['name']} {other['version']}", other["latency_us"]) for other in bench["against"]]
+    sides += [
+        (f"{other['name']} {other['version']}", other["latency_us"]) for other in bench["against"]
+    ]
     for name, latency in sides:
         print(f"  {name:22}" + "".join(f"{latency[column] / 1000:8.2f} ms" for column in columns))
     speedup = bench["against"][0]["speedup"]

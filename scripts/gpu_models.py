@@ -72,7 +72,15 @@ class Crnn(nn.Module):
     def __init__(self, classes=37):
         super().__init__()
         layers, inputs = [], 1
-        plan = [(64, (2, 2)), (128, (2, 2)), (256, None), (256, (2, 1)), (512, None), (512, (2, 1)), (512, None)]
+        plan = [
+            (64, (2, 2)),
+            (128, (2, 2)),
+            (256, None),
+            (256, (2, 1)),
+            (512, None),
+            (512, (2, 1)),
+            (512, None),
+        ]
         for k, (outputs, pool) in enumerate(plan):
             last = k == len(plan) - 1
             layers.append(nn.Conv2d(inputs, outputs, 2 if last else 3, padding=0 if last else 1))
@@ -98,7 +106,9 @@ class DeepFm(nn.Module):
 
     def __init__(self, fields=39, values=10000, width=16, hidden=(400, 400, 400)):
         super().__init__()
-        self.linear, self.factors = nn.Embedding(fields * values, 1), nn.Embedding(fields * values, width)
+        self.linear, self.factors = nn.Embedding(fields * values, 1), nn.Embedding(
+            fields * values, width
+        )
         layers, inputs = [], fields * width
         for outputs in hidden:
             layers += [nn.Linear(inputs, outputs), nn.ReLU()]
@@ -113,14 +123,17 @@ class DeepFm(nn.Module):
 
 
 class DecoderLayer(nn.Module):
-    """One token of a decoder with grouped queries against a cache that comes and goes as tensors."""
+    """One token of a decoder with grouped queries against a cache that comes and goes as
+    tensors."""
 
     def __init__(self, width, heads, groups, size, inner):
         super().__init__()
         self.heads, self.groups, self.size = heads, groups, size
         self.qkv = nn.Linear(width, (heads + 2 * groups) * size, bias=False)
         self.output = nn.Linear(heads * size, width, bias=False)
-        self.gate, self.up = nn.Linear(width, inner, bias=False), nn.Linear(width, inner, bias=False)
+        self.gate, self.up = nn.Linear(width, inner, bias=False), nn.Linear(
+            width, inner, bias=False
+        )
         self.down = nn.Linear(inner, width, bias=False)
         self.norm_attention, self.norm_inner = (nn.Parameter(torch.ones(width)) for _ in range(2))
 
@@ -148,10 +161,15 @@ class DecoderLayer(nn.Module):
 
 
 class Decoder(nn.Module):
-    def __init__(self, layers=16, width=2048, heads=32, groups=8, size=64, inner=8192, words=128256):
+
+    def __init__(
+        self, layers=16, width=2048, heads=32, groups=8, size=64, inner=8192, words=128256
+    ):
         super().__init__()
         self.words = nn.Embedding(words, width)
-        self.layers = nn.ModuleList(DecoderLayer(width, heads, groups, size, inner) for _ in range(layers))
+        self.layers = nn.ModuleList(
+            DecoderLayer(width, heads, groups, size, inner) for _ in range(layers)
+        )
         self.scale = nn.Parameter(torch.ones(width))
 
     def forward(self, ids, cosine, sine, keys, values):
@@ -164,7 +182,12 @@ class Decoder(nn.Module):
 def decoder(context, layers=16, groups=8, size=64):
     def make():
         cache = [torch.randn(layers, 1, groups, context - 1, size) for _ in range(2)]
-        inputs = (torch.randint(0, 1000, (1, 1)), torch.rand(1, 1, 1, size), torch.rand(1, 1, 1, size), *cache)
+        inputs = (
+            torch.randint(0, 1000, (1, 1)),
+            torch.rand(1, 1, 1, size),
+            torch.rand(1, 1, 1, size),
+            *cache,
+        )
         return Decoder(layers=layers), inputs, ("ids", "cosine", "sine", "keys", "values")
     return make
 
@@ -193,7 +216,9 @@ class Rows(nn.Module):
 
 def rows(kind, count, columns):
     def make():
-        inputs = (torch.randn(count, columns), torch.randn(count, columns))[: 2 if kind == "gelu" else 1]
+        inputs = (torch.randn(count, columns), torch.randn(count, columns))[
+            : 2 if kind == "gelu" else 1
+        ]
         return Rows(kind, columns), inputs, ("x", "y")[: len(inputs)]
     return make
 
@@ -206,8 +231,12 @@ MODELS = {
     "resnet18_b1": vision("resnet18"),
     "resnet50_b1": vision("resnet50"),
     "resnet50_b8": vision("resnet50", batch=8),
-    "googlenet_b1": vision("googlenet", init_weights=False, aux_logits=False, transform_input=False),
-    "inception_b1": vision("inception_v3", 299, init_weights=False, aux_logits=True, transform_input=False),
+    "googlenet_b1": vision(
+        "googlenet", init_weights=False, aux_logits=False, transform_input=False
+    ),
+    "inception_b1": vision(
+        "inception_v3", 299, init_weights=False, aux_logits=True, transform_input=False
+    ),
     "crnn_b1": lambda: (Crnn(), (torch.rand(1, 1, 32, 100),), ("image",)),
     "deepfm_b1": lambda: (DeepFm(), (torch.randint(0, 390000, (1, 39)),), ("ids",)),
     "deepfm_b512": lambda: (DeepFm(), (torch.randint(0, 390000, (512, 39)),), ("ids",)),

@@ -67,7 +67,9 @@ class Writer:
     def dim(self, x, axis, path):
         """One dimension of x as a rank-1 tensor, as the exporter writes x.size(axis)."""
         shape = self.node("Shape", [x], f"{path}/Shape_{axis}")
-        size = self.node("Gather", [shape, self.scalar(axis, np.int64)], f"{path}/Gather_{axis}", axis=0)
+        size = self.node(
+            "Gather", [shape, self.scalar(axis, np.int64)], f"{path}/Gather_{axis}", axis=0
+        )
         return self.node("Unsqueeze", [size, self.ints(0)], f"{path}/Unsqueeze_{axis}")
 
     def linear(self, x, prefix, path):
@@ -126,8 +128,12 @@ def additive_mask(w):
 def attention(w, x, mask, prefix, path, heads, head_size):
     def split(y, name, perm):
         base = f"{path}/self/{name}"
-        shape = w.node("Concat", [w.dim(y, 0, base), w.dim(y, 1, base), w.ints(heads), w.ints(head_size)],
-                       f"{base}/Concat", axis=0)
+        shape = w.node(
+            "Concat",
+            [w.dim(y, 0, base), w.dim(y, 1, base), w.ints(heads), w.ints(head_size)],
+            f"{base}/Concat",
+            axis=0,
+        )
         return w.node("Transpose", [w.node("Reshape", [y, shape], f"{base}/Reshape")],
                       f"{base}/Transpose", perm=perm)
 
@@ -141,8 +147,12 @@ def attention(w, x, mask, prefix, path, heads, head_size):
     context = w.node("MatMul", [share, value], f"{path}/self/MatMul_1")
     context = w.node("Transpose", [context], f"{path}/self/Transpose", perm=[0, 2, 1, 3])
     base = f"{path}/self/join"
-    shape = w.node("Concat", [w.dim(context, 0, base), w.dim(context, 1, base), w.ints(heads * head_size)],
-                   f"{base}/Concat", axis=0)
+    shape = w.node(
+        "Concat",
+        [w.dim(context, 0, base), w.dim(context, 1, base), w.ints(heads * head_size)],
+        f"{base}/Concat",
+        axis=0,
+    )
     context = w.node("Reshape", [context, shape], f"{path}/self/Reshape")
     dense = w.linear(context, f"{prefix}.output.dense", f"{path}/output/dense")
     total = w.node("Add", [dense, x], f"{path}/output/Add")
@@ -168,14 +178,18 @@ def build(decomposed=False, opset=17):
     mask = additive_mask(w)
     for layer in range(config["num_hidden_layers"]):
         prefix, path = f"encoder.layer.{layer}", f"/encoder/layer.{layer}"
-        x = attention(w, x, mask, f"{prefix}.attention", f"{path}/attention", heads, hidden // heads)
+        x = attention(
+            w, x, mask, f"{prefix}.attention", f"{path}/attention", heads, hidden // heads
+        )
         x = feed_forward(w, x, prefix, path)
     w.nodes.append(helper.make_node("Identity", [x], ["last_hidden_state"], name="/Identity"))
 
     tokens = ["batch", "sequence"]
     inputs = [helper.make_tensor_value_info(name, TensorProto.INT64, tokens)
               for name in ("input_ids", "attention_mask", "token_type_ids")]
-    output = helper.make_tensor_value_info("last_hidden_state", TensorProto.FLOAT, tokens + [hidden])
+    output = helper.make_tensor_value_info(
+        "last_hidden_state", TensorProto.FLOAT, tokens + [hidden]
+    )
     graph = helper.make_graph(w.nodes, "all-MiniLM-L6-v2", inputs, [output],
                               list(w.initializers.values()))
     # IR version 8 is what opset 17 was released with; the newest readers and old ones both take it.
@@ -197,7 +211,9 @@ def write(path, decomposed=False):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("output", type=Path)
-    parser.add_argument("--decomposed", action="store_true", help="LayerNormalization as nine nodes")
+    parser.add_argument(
+        "--decomposed", action="store_true", help="LayerNormalization as nine nodes"
+    )
     arguments = parser.parse_args()
     write(arguments.output, arguments.decomposed)
     print(f"wrote {arguments.output} ({arguments.output.stat().st_size / 1e6:.1f} MB)")

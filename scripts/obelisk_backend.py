@@ -33,12 +33,30 @@ ROOT = Path(__file__).resolve().parent.parent
 NOT_NUMPY = {
     getattr(TensorProto, name): np.dtype(getattr(ml_dtypes, kind))
     for name, kind in {
-        "BFLOAT16": "bfloat16", "FLOAT8E4M3FN": "float8_e4m3fn", "FLOAT8E4M3FNUZ": "float8_e4m3fnuz",
-        "FLOAT8E5M2": "float8_e5m2", "FLOAT8E5M2FNUZ": "float8_e5m2fnuz", "FLOAT8E8M0": "float8_e8m0fnu",
-        "FLOAT4E2M1": "float4_e2m1fn", "INT4": "int4", "UINT4": "uint4", "INT2": "int2", "UINT2": "uint2",
-    }.items() if hasattr(TensorProto, name) and hasattr(ml_dtypes, kind)}
+        "BFLOAT16": "bfloat16",
+        "FLOAT8E4M3FN": "float8_e4m3fn",
+        "FLOAT8E4M3FNUZ": "float8_e4m3fnuz",
+        "FLOAT8E5M2": "float8_e5m2",
+        "FLOAT8E5M2FNUZ": "float8_e5m2fnuz",
+        "FLOAT8E8M0": "float8_e8m0fnu",
+        "FLOAT4E2M1": "float4_e2m1fn",
+        "INT4": "int4",
+        "UINT4": "uint4",
+        "INT2": "int2",
+        "UINT2": "uint2",
+    }.items()
+    if hasattr(TensorProto, name) and hasattr(ml_dtypes, kind)
+}
 INTEGERS = {np.dtype(getattr(ml_dtypes, kind)) for kind in ("int2", "int4", "uint2", "uint4")}
-STATUS = {1: "usage", 2: "bad model", 3: "unsupported", 4: "build", 5: "accuracy", 6: "memory", 7: "device"}
+STATUS = {
+    1: "usage",
+    2: "bad model",
+    3: "unsupported",
+    4: "build",
+    5: "accuracy",
+    6: "memory",
+    7: "device",
+}
 
 
 class Failure(Exception):
@@ -71,7 +89,9 @@ def write_npz(path, arrays):
     with zipfile.ZipFile(path, "w") as archive:
         for name, array in arrays.items():
             with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
-                np.lib.format.write_array(member, np.asanyarray(to_plain(array)), allow_pickle=False)
+                np.lib.format.write_array(
+                    member, np.asanyarray(to_plain(array)), allow_pickle=False
+                )
 
 
 def output_file(folder, name):
@@ -131,7 +151,10 @@ class Prepared(BackendRep):
         for value, array in zip(asked, inputs):
             kind = value.type.WhichOneof("value")
             if kind != "tensor_type" or not isinstance(array, (np.ndarray, np.generic)):
-                raise Failure(f"unsupported: input '{value.name}' is of type {(kind or 'unknown').split('_')[0]}")
+                raise Failure(
+                    f"unsupported: input '{value.name}' is of type "
+                    f"{(kind or 'unknown').split('_')[0]}"
+                )
             if array.dtype.kind in "OUS":
                 raise Failure(f"unsupported: input '{value.name}' holds strings")
             feeds[value.name] = array

@@ -1,9 +1,12 @@
 #!/usr/bin/env python3
-"""Counts code lines: per room without tests, with them beside, and names the files above their size.
+"""Counts code lines: per room without tests, with them beside, and names the files above their
+size.
 
-Code lines are lines with something other than a comment. `src` without tests has a budget until 1.0; raising it is a commit of its own.
-Exits 1 above the budget or when a file has more than 800 lines (as they lie, comments included). --json prints the same as data.
+Code lines are lines with something other than a comment. `src` without tests has a budget until
+1.0; raising it is a commit of its own. Exits 1 above the budget or when a file has more than 800
+lines (as they lie, comments included). --json prints the same as data.
 """
+
 import argparse
 import json
 import re
@@ -18,7 +21,9 @@ SAY_WHY, NEVER = 500, 800
 
 def code_lines(text, suffix):
     if suffix in {".py", ".sh"}:
-        return sum(1 for line in text.splitlines() if line.strip() and not line.strip().startswith("#"))
+        return sum(
+            1 for line in text.splitlines() if line.strip() and not line.strip().startswith("#")
+        )
     # Strings first, so that a quoted // stays; then both kinds of comments go.
     pattern = r'"(?:\\.|[^"\\\n])*"|//[^\n]*|/\*.*?\*/'
     bare = re.sub(pattern, lambda match: "s" if match[0][0] == '"' else "", text, flags=re.DOTALL)

@@ -36,7 +36,9 @@ def main():
         if counts[1]:
             bad.append(status_file.stem)
         sums = [before + count for before, count in zip(sums, counts)]
-        print(f"{status_file.stem:12} {counts[0]:6} passed {counts[1]:6} failed {counts[2]:6} skipped")
+        print(
+            f"{status_file.stem:12} {counts[0]:6} passed {counts[1]:6} failed {counts[2]:6} skipped"
+        )
     passed, failed, skipped = sums
     print(f"failed: {', '.join(bad)}" if bad else "all tests passed")
     print(f"tests: {passed} passed, {failed} failed, {skipped} skipped")

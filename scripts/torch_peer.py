@@ -2,10 +2,11 @@
 
     peer = Peer(module, inputs, "fp16");  peer.way("compile")() runs one inference
 
-`python torch_peer.py` is the helper of `obelisk bench --against torch`: it reads questions and answers in
-lines of JSON. A model NAME.onnx is run from NAME.torch.py beside it, which defines make() -> (module,
-inputs), or, for the networks of gpu_models.py, by its name.
+`python torch_peer.py` is the helper of `obelisk bench --against torch`: it reads questions and
+answers in lines of JSON. A model NAME.onnx is run from NAME.torch.py beside it, which defines
+make() -> (module, inputs), or, for the networks of gpu_models.py, by its name.
 """
+
 import contextlib
 import importlib.util
 import json
@@ -21,12 +22,17 @@ TYPES = {"keep": None, "fp32": None, "tf32": None, "fp16": torch.float16, "bf16"
 
 class Peer:
     def __init__(self, module, inputs, precision="fp16"):
-        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = precision == "tf32"
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = (
+            precision == "tf32"
+        )
         self.dtype = TYPES[precision]
         self.module = module.cuda().eval()
         if self.dtype:
             self.module = self.module.to(self.dtype)
-        self.inputs = tuple(t.cuda().to(self.dtype) if self.dtype and t.is_floating_point() else t.cuda() for t in inputs)
+        self.inputs = tuple(
+            t.cuda().to(self.dtype) if self.dtype and t.is_floating_point() else t.cuda()
+            for t in inputs
+        )
 
     def captured(self, call):
         """The call as one launch of a graph."""
@@ -94,8 +100,10 @@ def load(model):
     import gpu_models
     if model.stem in gpu_models.MODELS:
         return gpu_models.make(model.stem)[:2]
-    raise FileNotFoundError(f"no PyTorch module is known for {model.name}: write {script.name} beside it, "
-                            "with make() -> (module, inputs)")
+    raise FileNotFoundError(
+        f"no PyTorch module is known for {model.name}: write {script.name} beside it, "
+        "with make() -> (module, inputs)"
+    )
 
 
 def main():
@@ -120,7 +128,10 @@ def main():
             else:
                 answer = {"device_us": device_us(ways[question["way"]])}
         except Exception as error:  # the other side prints it
-            answer = {"error": f"PyTorch: {type(error).__name__}: {error}".splitlines()[0], "hint": "obelisk doctor"}
+            answer = {
+                "error": f"PyTorch: {type(error).__name__}: {error}".splitlines()[0],
+                "hint": "obelisk doctor",
+            }
         print(json.dumps(answer), file=out, flush=True)
 
 

@@ -50,9 +50,16 @@ def torchscript(network, arguments, path):
     axes = {name: {axis: dim for axis, dim in enumerate(spec.dims) if isinstance(dim, str)}
             for name, spec in network.inputs.items()}
     batch_first = {name: {0: "batch"} for name in network.outputs}
-    torch.onnx.export(network.module, arguments, path, dynamo=False, opset_version=TORCHSCRIPT_OPSET,
-                      input_names=list(network.inputs), output_names=network.outputs,
-                      dynamic_axes={**axes, **batch_first, **network.derived})
+    torch.onnx.export(
+        network.module,
+        arguments,
+        path,
+        dynamo=False,
+        opset_version=TORCHSCRIPT_OPSET,
+        input_names=list(network.inputs),
+        output_names=network.outputs,
+        dynamic_axes={**axes, **batch_first, **network.derived},
+    )
 
 
 def dynamo(network, arguments, path):
@@ -86,32 +93,48 @@ def export(name, exporters, folder):
     network = MODELS[name]()
     network.module.eval()
     move_norms(network.module, torch.Generator().manual_seed(1))
-    card = {"shapes": network.shapes, "tolerance": network.tolerance, "outputs": network.outputs,
-            "inputs": {key: dataclasses.asdict(spec) for key, spec in network.inputs.items()}, "files": [],
-            "fixed": {dim: network.shapes[-1][dim] for dim in network.unrolled}}  # in the dynamo file
-    # Exporters specialise a dimension of size 1, so they see a shape without one where there is a choice.
+    card = {
+        "shapes": network.shapes,
+        "tolerance": network.tolerance,
+        "outputs": network.outputs,
+        "inputs": {key: dataclasses.asdict(spec) for key, spec in network.inputs.items()},
+        "files": [],
+        # in the dynamo file
+        "fixed": {dim: network.shapes[-1][dim] for dim in network.unrolled},
+    }
+    # Exporters specialise a dimension of size 1, so they see a shape without one where there is a
+    # choice.
     arguments = tuple(torch.from_numpy(np.ascontiguousarray(array))
                       for array in make_inputs(card, network.shapes[-1], seed=0).values())
     with torch.no_grad():
         answers = network.module(*arguments)
-    for output, answer in zip(network.outputs, answers if isinstance(answers, tuple) else (answers,)):
+    for output, answer in zip(
+        network.outputs, answers if isinstance(answers, tuple) else (answers,)
+    ):
         if answer.float().std() == 0:
-            sys.exit(f"zoo: {name}: every element of '{output}' is the same, so it can test nothing")
+            sys.exit(
+                f"zoo: {name}: every element of '{output}' is the same, so it can test nothing"
+            )
     for exporter in exporters:
         path = folder / f"{name}.{exporter}.onnx"
         partial = folder / f"{name}.{exporter}.partial"
         start = time.time()
         try:
             with torch.no_grad():
-                {"torchscript": torchscript, "dynamo": dynamo}[exporter](network, arguments, str(partial))
+                {"torchscript": torchscript, "dynamo": dynamo}[exporter](
+                    network, arguments, str(partial)
+                )
         except Exception as error:  # an exporter may raise anything; the reason is printed below
             partial.unlink(missing_ok=True)
             print(f"{name:14} {exporter:12} not written: {cause(error)}", flush=True)
             continue
         partial.replace(path)
         card["files"].append(path.name)
-        print(f"{name:14} {exporter:12} {path.stat().st_size / 1e6:8.1f} MB  {time.time() - start:5.1f} s",
-              flush=True)
+        print(
+            f"{name:14} {exporter:12} {path.stat().st_size / 1e6:8.1f} MB  "
+            f"{time.time() - start:5.1f} s",
+            flush=True,
+        )
     card["files"] = sorted(file.name for file in folder.glob(f"{name}.*.onnx"))
     (folder / f"{name}.json").write_text(json.dumps(card, indent=1) + "\n")
     return bool(card["files"])
@@ -128,14 +151,18 @@ def main():
         if name not in MODELS:
             parser.error(f"no network '{name}'; there are {', '.join(MODELS)}")
     warnings.simplefilter("ignore")
-    # The fused attention of nn.MultiheadAttention is a PyTorch operator that ONNX has no spelling for.
+    # The fused attention of nn.MultiheadAttention is a PyTorch operator that ONNX has no spelling
+    # for.
     torch.backends.mha.set_fastpath_enabled(False)
     logging.disable(logging.WARNING)
     arguments.output_dir.mkdir(parents=True, exist_ok=True)
     missing = []
     for name in arguments.names or MODELS:
-        exporters = [exporter for exporter in arguments.exporter or EXPORTERS
-                     if not (arguments.keep and (arguments.output_dir / f"{name}.{exporter}.onnx").exists())]
+        exporters = [
+            exporter
+            for exporter in arguments.exporter or EXPORTERS
+            if not (arguments.keep and (arguments.output_dir / f"{name}.{exporter}.onnx").exists())
+        ]
         if exporters and not export(name, exporters, arguments.output_dir):
             missing.append(name)
     if missing:

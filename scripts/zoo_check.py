@@ -31,7 +31,10 @@ def session(path):
 def worst(got, wanted, tolerance):
     """(largest |difference| over its bound, a note where shape or type differ)."""
     if got.shape != wanted.shape or got.dtype != wanted.dtype:
-        return np.inf, f"got {got.dtype}{list(got.shape)}, wanted {wanted.dtype}{list(wanted.shape)}"
+        return (
+            np.inf,
+            f"got {got.dtype}{list(got.shape)}, wanted {wanted.dtype}{list(wanted.shape)}",
+        )
     got, wanted = got.astype(np.float64), wanted.astype(np.float64)
     same = (got == wanted) | (np.isnan(got) & np.isnan(wanted))
     with np.errstate(invalid="ignore"):
@@ -91,7 +94,11 @@ def main():
             good = share <= 1
             label = " ".join(f"{dim}={size}" for dim, size in shape.items())
             rows.append((path.name, label, None if good else note))
-            used = f"error {share * card['tolerance']:.1e} of {card['tolerance']:.0e}" if good else note
+            used = (
+                f"error {share * card['tolerance']:.1e} of {card['tolerance']:.0e}"
+                if good
+                else note
+            )
             print(f"{'ok' if good else 'FAILED':7}{path.name:30}{label:32}{used}"
                   f"  ({time.monotonic() - start:.1f} s)", flush=True)
     failed = [row for row in rows if row[2]]
@@ -100,8 +107,10 @@ def main():
                        + (f"<failure message={quoteattr(note)}/>" if note else "") + "</testcase>\n"
                        for file, label, note in rows)
         arguments.junit.parent.mkdir(parents=True, exist_ok=True)
-        arguments.junit.write_text(f'<testsuite name="zoo" tests="{len(rows)}" failures="{len(failed)}" '
-                                   f'errors="0" skipped="0">\n{body}</testsuite>\n')
+        arguments.junit.write_text(
+            f'<testsuite name="zoo" tests="{len(rows)}" failures="{len(failed)}" '
+            f'errors="0" skipped="0">\n{body}</testsuite>\n'
+        )
     if not rows:
         print(f"zoo: no exported network in {arguments.zoo}; write them with scripts/zoo.sh")
         return 1

@@ -32,7 +32,8 @@ class Network:
     outputs: list      # names
     shapes: list       # [{dimension name: size}], two or more
     tolerance: float = 1e-4
-    derived: dict = field(default_factory=dict)  # output name -> {axis: dimension name}, for TorchScript
+    # output name -> {axis: dimension name}, for TorchScript
+    derived: dict = field(default_factory=dict)
     unrolled: tuple = ()  # dimensions that the dynamo exporter can only write at one size
 
 
@@ -43,8 +44,13 @@ def bert(layers, hidden, heads, inner):
     class Encoder(nn.Module):
         def __init__(self):
             super().__init__()
-            config = BertConfig(hidden_size=hidden, num_hidden_layers=layers, num_attention_heads=heads,
-                                intermediate_size=inner, attn_implementation="sdpa")
+            config = BertConfig(
+                hidden_size=hidden,
+                num_hidden_layers=layers,
+                num_attention_heads=heads,
+                intermediate_size=inner,
+                attn_implementation="sdpa",
+            )
             self.bert = BertModel(config)
 
         def forward(self, input_ids, attention_mask, token_type_ids):
@@ -91,15 +97,20 @@ def t5_encoder():
     class Encoder(nn.Module):
         def __init__(self):
             super().__init__()
-            self.t5 = T5EncoderModel(T5Config(d_model=512, d_kv=64, d_ff=2048, num_layers=6, num_heads=8))
+            self.t5 = T5EncoderModel(
+                T5Config(d_model=512, d_kv=64, d_ff=2048, num_layers=6, num_heads=8)
+            )
 
         def forward(self, input_ids, attention_mask):
             return self.t5(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
 
     tokens = ("batch", "sequence")
-    return Network(Encoder(), {"input_ids": Input(tokens, "ids", 32128),
-                               "attention_mask": Input(tokens, "prefix_mask")}, ["last_hidden_state"],
-                   [dict(batch=1, sequence=96), dict(batch=2, sequence=21)])
+    return Network(
+        Encoder(),
+        {"input_ids": Input(tokens, "ids", 32128), "attention_mask": Input(tokens, "prefix_mask")},
+        ["last_hidden_state"],
+        [dict(batch=1, sequence=96), dict(batch=2, sequence=21)],
+    )
 
 
 class RootMeanSquare(nn.Module):
@@ -109,7 +120,9 @@ class RootMeanSquare(nn.Module):
 
     def forward(self, x):
         wide = x.float()
-        return self.weight * (wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + 1e-5)).to(x.dtype)
+        return self.weight * (wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + 1e-5)).to(
+            x.dtype
+        )
 
 
 def rotate_half(x):
@@ -163,7 +176,9 @@ class LlamaDecode(nn.Module):
         super().__init__()
         size = width // heads
         self.embed_tokens = nn.Embedding(vocab, width)
-        self.layers = nn.ModuleList(LlamaLayer(width, heads, groups, size, inner) for _ in range(layers))
+        self.layers = nn.ModuleList(
+            LlamaLayer(width, heads, groups, size, inner) for _ in range(layers)
+        )
         self.norm = RootMeanSquare(width)
         self.lm_head = nn.Linear(width, vocab, bias=False)
         frequencies = 1.0 / (500000.0 ** (torch.arange(0, size, 2).float() / size))
@@ -262,8 +277,13 @@ def vision(name, size, sizes, **options):
             nn.init.normal_(module.heads.head.weight, std=0.05)
         free = any("size" in shape for shape in sizes)
         dims = ("batch", 3, "height", "width") if free else ("batch", 3, size, size)
-        shapes = [dict(batch=s["batch"], **(dict(height=s.get("size", size), width=s.get("size", size))
-                                            if free else {})) for s in sizes]
+        shapes = [
+            dict(
+                batch=s["batch"],
+                **(dict(height=s.get("size", size), width=s.get("size", size)) if free else {}),
+            )
+            for s in sizes
+        ]
         return Network(module, {"image": Input(dims)}, ["scores"], shapes)
     return make
 
@@ -277,7 +297,9 @@ class Crnn(nn.Module):
         parts = []
         for index in range(7):
             last = index == 6
-            parts.append(nn.Conv2d(widths[index], widths[index + 1], 2 if last else 3, 1, 0 if last else 1))
+            parts.append(
+                nn.Conv2d(widths[index], widths[index + 1], 2 if last else 3, 1, 0 if last else 1)
+            )
             if index in (2, 4, 6):
                 parts.append(nn.BatchNorm2d(widths[index + 1]))
             parts.append(nn.ReLU())
@@ -319,9 +341,14 @@ class UNet(nn.Module):
 
     @staticmethod
     def block(before, after):
-        return nn.Sequential(nn.Conv2d(before, after, 3, padding=1, bias=False), nn.BatchNorm2d(after),
-                             nn.ReLU(), nn.Conv2d(after, after, 3, padding=1, bias=False),
-                             nn.GroupNorm(8, after), nn.SiLU())
+        return nn.Sequential(
+            nn.Conv2d(before, after, 3, padding=1, bias=False),
+            nn.BatchNorm2d(after),
+            nn.ReLU(),
+            nn.Conv2d(after, after, 3, padding=1, bias=False),
+            nn.GroupNorm(8, after),
+            nn.SiLU(),
+        )
 
     def forward(self, image):
         kept, x = [], image

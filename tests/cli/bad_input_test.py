@@ -1,5 +1,6 @@
-"""Files that lie, end early or reach outside their folder: refused with exit 2 and a reason, without
-a crash, a hang or much memory; and what an interrupted compile leaves behind: nothing."""
+"""Files that lie, end early or reach outside their folder: refused with exit 2 and a reason,
+without a crash, a hang or much memory; and what an interrupted compile leaves behind: nothing."""
+
 import resource
 import signal
 import subprocess
@@ -21,7 +22,9 @@ def refused(result, *words):
         assert word in result.err, result
 
 
-@pytest.mark.parametrize("content", [b"", b"not a model", b"\x08", b"\xff" * 4096, b"\x3a\xff\xff\xff\xff\x0f"])
+@pytest.mark.parametrize(
+    "content", [b"", b"not a model", b"\x08", b"\xff" * 4096, b"\x3a\xff\xff\xff\xff\x0f"]
+)
 def test_not_a_model(obelisk, tmp_path, content):
     (tmp_path / "m.onnx").write_bytes(content)
     refused(obelisk("check", "m.onnx"), "m.onnx")
@@ -37,7 +40,9 @@ def test_truncated_model(obelisk, mlp, tmp_path, share):
 def test_cycle(obelisk, tmp_path):
     nodes = [helper.make_node("Add", ["x", "b"], ["a"], name="first"),
              helper.make_node("Relu", ["a"], ["b"], name="second")]
-    model = save(tmp_path / "m.onnx", nodes, {"x": (TensorProto.FLOAT, [2])}, {"b": (TensorProto.FLOAT, [2])})
+    model = save(
+        tmp_path / "m.onnx", nodes, {"x": (TensorProto.FLOAT, [2])}, {"b": (TensorProto.FLOAT, [2])}
+    )
     result = obelisk("check", model)
     refused(result)
     assert "first" in result.err or "second" in result.err
@@ -45,7 +50,12 @@ def test_cycle(obelisk, tmp_path):
 
 def test_value_from_nowhere(obelisk, tmp_path):
     node = helper.make_node("Add", ["x", "ghost"], ["y"], name="n")
-    model = save(tmp_path / "m.onnx", [node], {"x": (TensorProto.FLOAT, [2])}, {"y": (TensorProto.FLOAT, [2])})
+    model = save(
+        tmp_path / "m.onnx",
+        [node],
+        {"x": (TensorProto.FLOAT, [2])},
+        {"y": (TensorProto.FLOAT, [2])},
+    )
     refused(obelisk("check", model), "ghost")
 
 
@@ -55,14 +65,21 @@ def test_weight_with_too_few_bytes(obelisk, tmp_path):
         [node], "g", [helper.make_tensor_value_info("x", TensorProto.FLOAT, [4])],
         [helper.make_tensor_value_info("y", TensorProto.FLOAT, [4])],
         [onnx.TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[4], raw_data=b"\0" * 7)])
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]), tmp_path / "m.onnx")
+    onnx.save(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]), tmp_path / "m.onnx"
+    )
     refused(obelisk("check", "m.onnx"), "w")
 
 
 def test_shape_of_a_trillion_elements(obelisk, tmp_path):
     node = helper.make_node("Relu", ["x"], ["y"], name="n")
     big = [1000000, 1000000]
-    model = save(tmp_path / "m.onnx", [node], {"x": (TensorProto.FLOAT, big)}, {"y": (TensorProto.FLOAT, big)})
+    model = save(
+        tmp_path / "m.onnx",
+        [node],
+        {"x": (TensorProto.FLOAT, big)},
+        {"y": (TensorProto.FLOAT, big)},
+    )
     result = obelisk("run", model, "--seed", "1")
     assert result.code in (2, 3, 6) and result.err, result
 
@@ -76,8 +93,13 @@ def external(tmp_path, location, offset=None, length=None, folder="models"):
         if value is not None:
             weight.external_data.add(key=key, value=str(value))
     node = helper.make_node("Add", ["x", "w"], ["y"], name="n")
-    graph = helper.make_graph([node], "g", [helper.make_tensor_value_info("x", TensorProto.FLOAT, [4])],
-                              [helper.make_tensor_value_info("y", TensorProto.FLOAT, [4])], [weight])
+    graph = helper.make_graph(
+        [node],
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [4])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [4])],
+        [weight],
+    )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     path = tmp_path / folder / "m.onnx"
     path.write_bytes(model.SerializeToString())
@@ -92,7 +114,9 @@ def test_external_data_is_read(obelisk, tmp_path):
     assert np.load(tmp_path / "y.npy").tolist() == [4, 5, 6, 7]
 
 
-@pytest.mark.parametrize("location", ["../secret.bin", "sub/../../secret.bin", "ABSOLUTE", "link.bin", ""])
+@pytest.mark.parametrize(
+    "location", ["../secret.bin", "sub/../../secret.bin", "ABSOLUTE", "link.bin", ""]
+)
 def test_external_data_cannot_leave_the_folder(obelisk, tmp_path, location):
     secret = tmp_path / "secret.bin"
     np.arange(4, dtype=np.float32).tofile(secret)
@@ -102,7 +126,9 @@ def test_external_data_cannot_leave_the_folder(obelisk, tmp_path, location):
     refused(obelisk("check", model), "w")
 
 
-@pytest.mark.parametrize("offset, length", [(0, 999), (999, 16), (-4, 16), (0, 12), (2**63, 16), ("x", 16)])
+@pytest.mark.parametrize(
+    "offset, length", [(0, 999), (999, 16), (-4, 16), (0, 12), (2**63, 16), ("x", 16)]
+)
 def test_external_data_that_lies_about_its_place(obelisk, tmp_path, offset, length):
     model = external(tmp_path, "weights.bin", offset, length)
     np.arange(4, dtype=np.float32).tofile(tmp_path / "models" / "weights.bin")
@@ -133,10 +159,16 @@ def test_flipped_byte_in_a_compiled_file(obelisk, compiled, tmp_path, share):
     refused(obelisk("run", "bad.obk", "--seed", "1"), "bad.obk")
 
 
-@pytest.mark.parametrize("sent, seen", [(signal.SIGINT, 130), (signal.SIGTERM, 130), (signal.SIGKILL, -9)])
-def test_interrupted_compile_leaves_no_half_file(program, environment, need, deep, tmp_path, sent, seen):
-    """Signals at growing times until one lands inside the compile; nothing may be left where the user
-    writes, and nothing in the folder of temporary files: of a killed program by the end of the next."""
+@pytest.mark.parametrize(
+    "sent, seen", [(signal.SIGINT, 130), (signal.SIGTERM, 130), (signal.SIGKILL, -9)]
+)
+def test_interrupted_compile_leaves_no_half_file(
+    program, environment, need, deep, tmp_path, sent, seen
+):
+    """Signals at growing times until one lands inside the compile; nothing may be left where the
+    user writes, and nothing in the folder of temporary files: of a killed program by the end of the
+    next.
+    """
     need("compile")
     temporary = tmp_path / "temporary"
     temporary.mkdir()
@@ -148,8 +180,13 @@ def test_interrupted_compile_leaves_no_half_file(program, environment, need, dee
         before = sorted(tmp_path.iterdir())
         variables = {**environment, "TMPDIR": str(temporary),
                      "XDG_CACHE_HOME": str(tmp_path.parent / f"{tmp_path.name}-cache-{delay}")}
-        process = subprocess.Popen(command, env=variables, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                                   stderr=subprocess.PIPE)
+        process = subprocess.Popen(
+            command,
+            env=variables,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
         deadline = time.monotonic() + delay
         while time.monotonic() < deadline and not (met := met or any(temporary.iterdir())):
             time.sleep(0.005)
@@ -166,26 +203,55 @@ def test_interrupted_compile_leaves_no_half_file(program, environment, need, dee
     assert met, "no signal came while bodies were compiled"
     deadline = time.monotonic() + 60  # the compilers of a killed program end in their own time
     while any(temporary.iterdir()) and time.monotonic() < deadline:
-        assert subprocess.run(command, env={**variables, "XDG_CACHE_HOME": str(tmp_path / "empty")},
-                              stdin=subprocess.DEVNULL, capture_output=True, timeout=120).returncode == 0
+        assert (
+            subprocess.run(
+                command,
+                env={**variables, "XDG_CACHE_HOME": str(tmp_path / "empty")},
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                timeout=120,
+            ).returncode
+            == 0
+        )
     assert not any(temporary.iterdir())
 
 
 def test_killed_while_the_file_is_written(program, environment, tmp_path):
-    """64 MB of weights take a while to write; whenever the program is killed, its file is whole or not there."""
+    """64 MB of weights take a while to write; whenever the program is killed, its file is whole or
+    not there."""
     node = helper.make_node("MatMul", ["x", "w"], ["y"], name="n")
     model = save(tmp_path / "wide.onnx", [node], {"x": (TensorProto.FLOAT, [1, 4096])},
                  {"y": (TensorProto.FLOAT, [1, 4096])}, {"w": random(4096, 4096)})
     before = sorted(tmp_path.iterdir())
-    command = [str(program), "compile", str(model), "-o", str(tmp_path / "wide.obk"), "--verify", "off"]
+    command = [
+        str(program),
+        "compile",
+        str(model),
+        "-o",
+        str(tmp_path / "wide.obk"),
+        "--verify",
+        "off",
+    ]
     start = time.monotonic()
-    subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, check=True, timeout=120)
+    subprocess.run(
+        command,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        check=True,
+        timeout=120,
+    )
     whole, taken = (tmp_path / "wide.obk").read_bytes(), time.monotonic() - start
     killed = 0
     for part in (0.3, 0.5, 0.7, 0.8, 0.9):
         (tmp_path / "wide.obk").unlink(missing_ok=True)
-        process = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-                                   stderr=subprocess.DEVNULL)
+        process = subprocess.Popen(
+            command,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
         time.sleep(part * taken)
         process.kill()
         killed += process.wait(timeout=120) == -9
@@ -203,10 +269,18 @@ def test_full_disk_is_an_error(program, environment, need, tmp_path):
                  {"y": (TensorProto.FLOAT, [1, 1024])}, {"w": random(2048, 1024)})
     before = sorted(tmp_path.iterdir())
     command = [str(program), "compile", str(model), "-o", str(tmp_path / "wide.obk")]
-    # Python ignores SIGXFSZ; restore_signals=False lets the program inherit that, so a write fails instead.
-    process = subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, capture_output=True,
-                             text=True, timeout=120, restore_signals=False,
-                             preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (4 << 20,) * 2))
+    # Python ignores SIGXFSZ; restore_signals=False lets the program inherit that, so a write fails
+    # instead.
+    process = subprocess.run(
+        command,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        restore_signals=False,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (4 << 20,) * 2),
+    )
     assert process.returncode > 0 and process.stderr, process
     assert sorted(tmp_path.iterdir()) == before
     after = subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, capture_output=True,
@@ -215,10 +289,17 @@ def test_full_disk_is_an_error(program, environment, need, tmp_path):
 
 
 def on_a_small_disk(folder, size, *lines):
-    """Runs a shell script with `folder` on a disk of this size: (exit, output). Only root may make one."""
+    """Runs a shell script with `folder` on a disk of this size: (exit, output). Only root may make
+    one."""
     script = f"mount -t tmpfs -o size={size} none '{folder}' && " + "\n".join(lines)
-    process = subprocess.run(["unshare", "--mount", "sh", "-c", script], stdin=subprocess.DEVNULL, text=True,
-                             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=120)
+    process = subprocess.run(
+        ["unshare", "--mount", "sh", "-c", script],
+        stdin=subprocess.DEVNULL,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        timeout=120,
+    )
     if "unshare" in process.stdout or "mount:" in process.stdout:
         pytest.skip(f"no small disk can be mounted here: {process.stdout.strip()}")
     return process.returncode, process.stdout
@@ -231,9 +312,15 @@ def test_small_disk_gives_an_error_and_keeps_the_old_file(program, environment, 
     disk = tmp_path / "disk"
     disk.mkdir()
     cache = environment["XDG_CACHE_HOME"]
-    code, out = on_a_small_disk(disk, "2m", f"export XDG_CACHE_HOME='{cache}'", f"echo old >'{disk}/m.obk'",
-                                f"'{program}' compile '{model}' -o '{disk}/m.obk'", "code=$?",
-                                f"ls -A '{disk}' && cat '{disk}/m.obk' && exit $code")
+    code, out = on_a_small_disk(
+        disk,
+        "2m",
+        f"export XDG_CACHE_HOME='{cache}'",
+        f"echo old >'{disk}/m.obk'",
+        f"'{program}' compile '{model}' -o '{disk}/m.obk'",
+        "code=$?",
+        f"ls -A '{disk}' && cat '{disk}/m.obk' && exit $code",
+    )
     assert code == 1 and "no space left" in out, out
     assert out.endswith("m.obk\nold\n"), out
 
@@ -241,7 +328,9 @@ def test_small_disk_gives_an_error_and_keeps_the_old_file(program, environment, 
 def test_small_disk_does_not_break_the_cache(program, environment, mlp, tmp_path):
     disk = tmp_path / "disk"
     disk.mkdir()
-    compile_to = f"'{program}' compile '{mlp}' --shape rows=3 --cache '{disk}/cache' -o '{tmp_path}/"
+    compile_to = (
+        f"'{program}' compile '{mlp}' --shape rows=3 --cache '{disk}/cache' -o '{tmp_path}/"
+    )
     code, out = on_a_small_disk(
         disk, "8k", f"{compile_to}full.obk' || exit 9", f"ls -A '{disk}/cache'; echo '--'",
         f"mount -o remount,size=8m '{disk}'", f"{compile_to}roomy.obk' && ls -A '{disk}/cache'")

@@ -1,4 +1,6 @@
-"""The program under test, and small models for it. Every test has a folder and a cache of its own."""
+"""The program under test, and small models for it. Every test has a folder and a cache of its
+own."""
+
 import json
 import os
 import re
@@ -47,8 +49,11 @@ def program():
 
 @pytest.fixture(scope="session")
 def verbs(program):
-    """The verbs that this build has. A test of another one is skipped by its name, never silently."""
-    text = subprocess.run([str(program), "--help"], capture_output=True, text=True, timeout=20).stdout
+    """The verbs that this build has. A test of another one is skipped by its name, never
+    silently."""
+    text = subprocess.run(
+        [str(program), "--help"], capture_output=True, text=True, timeout=20
+    ).stdout
     return {verb for verb in VERBS if re.search(rf"^\s+{verb}\b", text, re.MULTILINE)}
 
 
@@ -65,8 +70,15 @@ def obelisk(program, environment, need, tmp_path):
     """obelisk('check', file, …): runs in the test's folder, waits at most two minutes."""
     def run(*arguments, code=None):
         need(arguments[0])
-        process = subprocess.run([str(program), *map(str, arguments)], cwd=tmp_path, env=environment,
-                                 stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120)
+        process = subprocess.run(
+            [str(program), *map(str, arguments)],
+            cwd=tmp_path,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
         result = Result(process)
         if code is not None:
             assert result.code == code, result
@@ -78,7 +90,9 @@ def obelisk(program, environment, need, tmp_path):
 def save(path, nodes, inputs, outputs, weights=(), opset=17):
     """inputs and outputs: {name: (element type, dims)}; weights: {name: array}."""
     def values(table):
-        return [helper.make_tensor_value_info(name, kind, dims) for name, (kind, dims) in table.items()]
+        return [
+            helper.make_tensor_value_info(name, kind, dims) for name, (kind, dims) in table.items()
+        ]
     stored = [numpy_helper.from_array(array, name) for name, array in dict(weights).items()]
     graph = helper.make_graph(nodes, "test", values(inputs), values(outputs), stored)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
@@ -118,10 +132,14 @@ def deep(tmp_path):
     activations = ["Relu", "Tanh", "Sigmoid", "Softplus", "Erf", "Exp", "Sqrt", "Abs"]
     for layer in range(60):
         weights[f"w{layer}"] = random(64 + layer, 65 + layer)
-        nodes.append(helper.make_node("MatMul", [before, f"w{layer}"], [f"m{layer}"], name=f"m{layer}"))
+        nodes.append(
+            helper.make_node("MatMul", [before, f"w{layer}"], [f"m{layer}"], name=f"m{layer}")
+        )
         kind = activations[layer % len(activations)]
         nodes.append(helper.make_node(kind, [f"m{layer}"], [f"a{layer}"], name=f"a{layer}"))
-        nodes.append(helper.make_node("Softmax", [f"a{layer}"], [f"s{layer}"], name=f"s{layer}", axis=-1))
+        nodes.append(
+            helper.make_node("Softmax", [f"a{layer}"], [f"s{layer}"], name=f"s{layer}", axis=-1)
+        )
         before = f"s{layer}"
     nodes.append(helper.make_node("Identity", [before], ["y"], name="last"))
     return save(tmp_path / "deep.onnx", nodes, {"x": (TensorProto.FLOAT, [4, 64])},

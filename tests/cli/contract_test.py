@@ -24,7 +24,9 @@ def test_each_verb_has_help(obelisk, verb):
     assert "--json" in text
 
 
-@pytest.mark.parametrize("arguments", [["frobnicate"], ["check"], ["check", "m.onnx", "--no-such-flag"]])
+@pytest.mark.parametrize(
+    "arguments", [["frobnicate"], ["check"], ["check", "m.onnx", "--no-such-flag"]]
+)
 def test_usage_errors(obelisk, arguments):
     assert obelisk(*arguments, code=USAGE).err
 
@@ -69,33 +71,64 @@ def test_check_names_unsupported_nodes_to_people(obelisk, unsupported):
 
 
 def test_an_unsupported_node_comes_with_its_inputs_and_the_way_out(obelisk, tmp_path):
-    nodes = [helper.make_node("NonMaxSuppression", ["boxes", "scores", "", "limit"], ["kept"], name="head/nms"),
-             helper.make_node("NonZero", ["boxes"], ["found"], name="head/find")]
-    model = save(tmp_path / "det.onnx", nodes,
-                 {"boxes": (TensorProto.FLOAT, [1, 5, 4]), "scores": (TensorProto.FLOAT, [1, "classes", 5]),
-                  "limit": (TensorProto.FLOAT, [1])},
-                 {"kept": (TensorProto.INT64, ["k", 3]), "found": (TensorProto.INT64, [3, "n"])})
+    nodes = [
+        helper.make_node(
+            "NonMaxSuppression", ["boxes", "scores", "", "limit"], ["kept"], name="head/nms"
+        ),
+        helper.make_node("NonZero", ["boxes"], ["found"], name="head/find"),
+    ]
+    model = save(
+        tmp_path / "det.onnx",
+        nodes,
+        {
+            "boxes": (TensorProto.FLOAT, [1, 5, 4]),
+            "scores": (TensorProto.FLOAT, [1, "classes", 5]),
+            "limit": (TensorProto.FLOAT, [1]),
+        },
+        {"kept": (TensorProto.INT64, ["k", 3]), "found": (TensorProto.INT64, [3, "n"])},
+    )
     result = obelisk("check", model, "--shape", "classes=2", "--json", code=UNSUPPORTED)
     report = result.json
     assert report["inputs"][1] == {"name": "scores", "type": "f32", "shape": [1, "classes", 5]}
     assert report["outputs"][0] == {"name": "kept", "type": "i64", "shape": ["k", 3]}
     first = report["unsupported"][0]
-    assert first["types"] == ["f32", "f32", "", "f32"] and first["shapes"] == ["[1,5,4]", "[1,2,5]", "", "[1]"]
+    assert first["types"] == ["f32", "f32", "", "f32"] and first["shapes"] == [
+        "[1,5,4]",
+        "[1,2,5]",
+        "",
+        "[1]",
+    ]
     lines = result.err.splitlines()
-    assert lines[0].startswith('error[O3] unsupported: node "head/nms" (NonMaxSuppression, opset 17): ')
+    assert lines[0].startswith(
+        'error[O3] unsupported: node "head/nms" (NonMaxSuppression, opset 17): '
+    )
     assert lines[1] == "  inputs  boxes f32[1,5,4], scores f32[1,2,5], limit f32[1]"
     assert lines[2].startswith("  in      ") and lines[2].endswith("det.onnx")
-    assert lines[3].startswith("  try     ") and "1 more unsupported node" in lines[4] and "head/find" in lines[5]
+    assert (
+        lines[3].startswith("  try     ")
+        and "1 more unsupported node" in lines[4]
+        and "head/find" in lines[5]
+    )
 
 
 def test_what_is_unbound_is_told_once_with_all_flags(obelisk, tmp_path):
     node = helper.make_node("Where", ["c", "x", "y"], ["z"], name="n")
     dims = {"c": ["batch", "size"], "x": ["batch", "size"], "y": [None, 3]}
-    model = save(tmp_path / "m.onnx", [node],
-                 {name: (TensorProto.BOOL if name == "c" else TensorProto.FLOAT, dims[name]) for name in dims},
-                 {"z": (TensorProto.FLOAT, ["batch", "size"])})
+    model = save(
+        tmp_path / "m.onnx",
+        [node],
+        {
+            name: (TensorProto.BOOL if name == "c" else TensorProto.FLOAT, dims[name])
+            for name in dims
+        },
+        {"z": (TensorProto.FLOAT, ["batch", "size"])},
+    )
     message, _, *rest = obelisk("check", model, code=USAGE).err.splitlines()
-    assert message.count("'batch'") == 1 and message.count("'size'") == 1 and "dimension 0 of input 'y'" in message
+    assert (
+        message.count("'batch'") == 1
+        and message.count("'size'") == 1
+        and "dimension 0 of input 'y'" in message
+    )
     assert rest == ["  try     --shape batch=2 --shape size=2 --shape y=2x3"]
     flags = rest[0].split()[1:]
     obelisk("check", model, *flags[:2], "--shape", "size=3", *flags[4:], code=0)
@@ -152,14 +185,18 @@ def test_unbound_dimension_is_named(obelisk, mlp):
     assert "rows" in result.err and "--shape" in result.err
 
 
-@pytest.mark.parametrize("shape", ["rows", "rows=", "rows=-2", "rows=two", "nothing=3", "x=3x9", "x=3"])
+@pytest.mark.parametrize(
+    "shape", ["rows", "rows=", "rows=-2", "rows=two", "nothing=3", "x=3x9", "x=3"]
+)
 def test_bad_shapes_are_usage_errors(obelisk, mlp, shape):
     assert obelisk("check", mlp, "--shape", shape, code=USAGE).err
 
 
 @pytest.mark.parametrize("precision", ["keep", "fp32", "fp16", "bf16"])
 def test_precision(obelisk, mlp, precision):
-    report = obelisk("compile", mlp, "-o", "m.obk", *ROWS, "--precision", precision, "--json", code=0).json
+    report = obelisk(
+        "compile", mlp, "-o", "m.obk", *ROWS, "--precision", precision, "--json", code=0
+    ).json
     wide = precision in ("keep", "fp32")
     assert report["verify"]["ok"] and (report["verify"]["tolerance"] <= 1e-4) == wide
     ran = obelisk("run", "m.obk", "--seed", "1", "--json", code=0).json
@@ -169,7 +206,10 @@ def test_precision(obelisk, mlp, precision):
 def test_precision_of_a_compiled_file_is_decided(obelisk, mlp):
     obelisk("compile", mlp, "-o", "m.obk", *ROWS, code=0)
     assert "precision" in obelisk("run", "m.obk", "--precision", "fp16", code=USAGE).err
-    assert obelisk("verify", mlp, *ROWS, "--precision", "bf16", "--json", code=0).json["tolerance"] > 1e-4
+    assert (
+        obelisk("verify", mlp, *ROWS, "--precision", "bf16", "--json", code=0).json["tolerance"]
+        > 1e-4
+    )
 
 
 def test_verify_off_is_reported(obelisk, mlp):
@@ -233,13 +273,17 @@ def test_run_refuses_an_unknown_input(obelisk, mlp, numbers):
 
 
 def test_run_refuses_a_broken_npy(obelisk, mlp, tmp_path):
-    (tmp_path / "x.npy").write_bytes(b"\x93NUMPY\x01\x00\xff\xff{'descr': '<f4', 'shape': (9999999999,)}")
+    (tmp_path / "x.npy").write_bytes(
+        b"\x93NUMPY\x01\x00\xff\xff{'descr': '<f4', 'shape': (9999999999,)}"
+    )
     assert "x.npy" in obelisk("run", mlp, "--input", "x=x.npy", code=USAGE).err
 
 
 # ---- bench, verify, inspect, cache, doctor -------------------------------------------------------
 def test_bench_json(obelisk, mlp):
-    report = obelisk("bench", mlp, *ROWS, "--threads", "1", "--seconds", "0.2", "--json", code=0).json
+    report = obelisk(
+        "bench", mlp, *ROWS, "--threads", "1", "--seconds", "0.2", "--json", code=0
+    ).json
     assert {"target", "device", "runs", "latency_us", "noisy", "against"} <= report.keys()
     latency = report["latency_us"]
     assert 0 < latency["min"] <= latency["median"] <= latency["p90"] <= latency["p99"]
@@ -247,7 +291,9 @@ def test_bench_json(obelisk, mlp):
 
 
 def test_bench_against_onnxruntime(obelisk, mlp):
-    report = obelisk("bench", mlp, *ROWS, "--against", "onnxruntime", "--seconds", "0.5", "--json", code=0).json
+    report = obelisk(
+        "bench", mlp, *ROWS, "--against", "onnxruntime", "--seconds", "0.5", "--json", code=0
+    ).json
     (other,) = report["against"]
     assert other["name"] == "onnxruntime" and other["version"]
     assert {"median", "p90", "p99", "min"} <= other["latency_us"].keys()
@@ -255,7 +301,9 @@ def test_bench_against_onnxruntime(obelisk, mlp):
     assert other["speedup"] == pytest.approx(ratio, rel=0.02)
 
 
-@pytest.mark.parametrize("against", [[], ["--against", "reference"], ["--against", "onnxruntime"], ["--bisect"]])
+@pytest.mark.parametrize(
+    "against", [[], ["--against", "reference"], ["--against", "onnxruntime"], ["--bisect"]]
+)
 def test_verify_json(obelisk, mlp, against):
     assert obelisk("verify", mlp, *ROWS, *against, "--json", code=0).json["ok"] is True
 
@@ -282,16 +330,23 @@ def test_inspect_writes_a_model_for_viewers(obelisk, mlp, tmp_path, compiled):
 def test_compiled_files_stand_beside_onnxruntime(obelisk, mlp):
     obelisk("compile", mlp, "-o", "mlp.obk", *ROWS, code=0)
     mlp.unlink()
-    (other,) = obelisk("bench", "mlp.obk", "--against", "onnxruntime", "--seconds", "0.3", "--json", code=0).json["against"]
+    (other,) = obelisk(
+        "bench", "mlp.obk", "--against", "onnxruntime", "--seconds", "0.3", "--json", code=0
+    ).json["against"]
     assert other["name"] == "onnxruntime" and other["latency_us"]["median"] > 0
-    assert obelisk("verify", "mlp.obk", "--against", "onnxruntime", "--json", code=0).json["ok"] is True
+    assert (
+        obelisk("verify", "mlp.obk", "--against", "onnxruntime", "--json", code=0).json["ok"]
+        is True
+    )
 
 
 def test_portable_runs_from_the_graph_inside(obelisk, mlp, numbers, tmp_path):
     obelisk("compile", mlp, "-o", "mlp.obk", *ROWS, code=0)
     for folder, flags in (("native", []), ("portable", ["--portable"])):
         obelisk("run", "mlp.obk", "--input", "x=x.npy", "--output-dir", folder, *flags, code=0)
-    assert (tmp_path / "native" / "y.npy").read_bytes() == (tmp_path / "portable" / "y.npy").read_bytes()
+    assert (tmp_path / "native" / "y.npy").read_bytes() == (
+        tmp_path / "portable" / "y.npy"
+    ).read_bytes()
     damaged = bytearray((tmp_path / "mlp.obk").read_bytes())
     damaged[len(damaged) // 2] ^= 0x40
     (tmp_path / "mlp.obk").write_bytes(damaged)
@@ -327,30 +382,52 @@ def test_to_and_explain_take_any_step(obelisk, mlp, tmp_path):
     assert len(steps) >= 3, f"seconds has {sorted(timed)}; --to names {named}"
     for step in steps:
         (tmp_path / "m.obk").unlink(missing_ok=True)
-        assert obelisk("compile", mlp, *ROWS, "-o", "m.obk", f"--to={step}", code=0).out.strip(), step
+        assert obelisk(
+            "compile", mlp, *ROWS, "-o", "m.obk", f"--to={step}", code=0
+        ).out.strip(), step
         assert not (tmp_path / "m.obk").exists(), f"--to={step} stops before the file is written"
         obelisk("compile", mlp, *ROWS, "-o", "m.obk", f"--explain={step}", code=0)
 
 
 def test_run_stops_at_a_step_for_the_inputs_given(obelisk, mlp, numbers, tmp_path):
-    """`run --to` and `run --explain` show the steps of what would run: dimensions come from the inputs."""
+    """`run --to` and `run --explain` show the steps of what would run: dimensions come from the
+    inputs."""
     stopped = obelisk("run", mlp, "--input", "x=x.npy", "--to=import", "--output-dir", "d", code=0)
     assert "[3,8]" in stopped.out and not (tmp_path / "d").exists()
-    ran = obelisk("run", mlp, "--input", "x=x.npy", "--explain=stitch,schedule", "--output-dir", "d", "--json", code=0)
+    ran = obelisk(
+        "run",
+        mlp,
+        "--input",
+        "x=x.npy",
+        "--explain=stitch,schedule",
+        "--output-dir",
+        "d",
+        "--json",
+        code=0,
+    )
     assert "== stitch" in ran.err and "== schedule" in ran.err and ran.json["outputs"]
     assert (tmp_path / "d" / "y.npy").exists()
 
 
 def test_a_compiled_file_is_explained_only_when_compiled_again(obelisk, mlp):
     obelisk("compile", mlp, "-o", "mlp.obk", *ROWS, code=0)
-    assert "--portable" in obelisk("run", "mlp.obk", "--seed", "1", "--explain=stitch", code=USAGE).err
-    assert "== stitch" in obelisk("run", "mlp.obk", "--seed", "1", "--explain=stitch", "--portable", code=0).err
+    assert (
+        "--portable" in obelisk("run", "mlp.obk", "--seed", "1", "--explain=stitch", code=USAGE).err
+    )
+    assert (
+        "== stitch"
+        in obelisk("run", "mlp.obk", "--seed", "1", "--explain=stitch", "--portable", code=0).err
+    )
 
 
 def test_explanations_are_in_the_json(obelisk, mlp):
-    report = obelisk("compile", mlp, *ROWS, "-o", "m.obk", "--explain=stitch", "--json", code=0).json
+    report = obelisk(
+        "compile", mlp, *ROWS, "-o", "m.obk", "--explain=stitch", "--json", code=0
+    ).json
     assert report["explained"]["stitch"]
-    report = obelisk("compile", mlp, *ROWS, "--explain=fold_constants", "--to=stitch", "--json", code=0).json
+    report = obelisk(
+        "compile", mlp, *ROWS, "--explain=fold_constants", "--to=stitch", "--json", code=0
+    ).json
     assert report["explained"]["fold_constants"] and report["text"]
 
 

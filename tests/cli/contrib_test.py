@@ -1,4 +1,6 @@
-"""Attention as ONNX Runtime's optimisers and model builders write it (com.microsoft), beside ONNX Runtime."""
+"""Attention as ONNX Runtime's optimisers and model builders write it (com.microsoft), beside ONNX
+Runtime."""
+
 import numpy as np
 import onnx
 import onnxruntime
@@ -25,7 +27,9 @@ def same_as_onnxruntime(obelisk, tmp_path, op, inputs, outputs, constants=(), **
         helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)])
     onnx.save(model, tmp_path / "m.onnx")
     given = {name: array for name, array in given.items() if name not in constants}
-    session = onnxruntime.InferenceSession(str(tmp_path / "m.onnx"), providers=["CPUExecutionProvider"])
+    session = onnxruntime.InferenceSession(
+        str(tmp_path / "m.onnx"), providers=["CPUExecutionProvider"]
+    )
     wanted = session.run(None, given)
     write_npz(tmp_path / "in.npz", given)
     obelisk("run", "m.onnx", "--inputs", "in.npz", "--output-dir", "out", code=0)
@@ -46,11 +50,16 @@ def test_multi_head_attention(obelisk, tmp_path, extra, causal):
     columns = heads * size
     inputs = {name: random(batch, length, columns, seed=k) for k, name in enumerate("qkv")}
     inputs["bias" if extra == "bias" else "no bias"] = random(3 * columns)
-    inputs["padding" if extra == "padding" else "no padding"] = np.array([[1, 1, 1, 1, 0], [1, 1, 1, 0, 0]], np.int32)
+    inputs["padding" if extra == "padding" else "no padding"] = np.array(
+        [[1, 1, 1, 1, 0], [1, 1, 1, 0, 0]], np.int32
+    )
     inputs["added" if extra == "added" else "no added"] = random(batch, heads, length, length)
     outputs = ["y"]
     if extra == "past":
-        inputs |= {"past_k": random(batch, heads, 2, size), "past_v": random(batch, heads, 2, size, seed=9)}
+        inputs |= {
+            "past_k": random(batch, heads, 2, size),
+            "past_v": random(batch, heads, 2, size, seed=9),
+        }
         outputs += ["present_k", "present_v"]
     same_as_onnxruntime(obelisk, tmp_path, "MultiHeadAttention", inputs, outputs, num_heads=heads,
                         unidirectional=causal, scale=0.4)
@@ -62,8 +71,14 @@ def test_multi_head_attention_across(obelisk, tmp_path):
 
 
 # batch, new tokens, length of the caches that are given, total lengths by sentence
-STEPS = {"prompt": (2, 4, 0, [4, 4]), "prompt into a buffer": (2, 4, 9, [4, 4]), "one grows": (1, 1, 5, [6]),
-         "one in a buffer": (1, 1, 9, [6]), "each at its own": (2, 1, 9, [6, 4]), "several": (1, 3, 5, [8])}
+STEPS = {
+    "prompt": (2, 4, 0, [4, 4]),
+    "prompt into a buffer": (2, 4, 9, [4, 4]),
+    "one grows": (1, 1, 5, [6]),
+    "one in a buffer": (1, 1, 9, [6]),
+    "each at its own": (2, 1, 9, [6, 4]),
+    "several": (1, 3, 5, [8]),
+}
 
 
 @pytest.mark.parametrize("rotary", [0, 1])
@@ -87,22 +102,59 @@ def test_group_query_attention(obelisk, tmp_path, step, packed, rotary):
     if rotary:
         angles = np.outer(np.arange(16), 10.0 ** -np.arange(size // 2)).astype(np.float32)
         inputs |= {"cos": np.cos(angles), "sin": np.sin(angles)}
-    same_as_onnxruntime(obelisk, tmp_path, "GroupQueryAttention", inputs, ["y", "present_k", "present_v"],
-                        constants=["longest"], num_heads=heads, kv_num_heads=kv_heads, do_rotary=rotary)
+    same_as_onnxruntime(
+        obelisk,
+        tmp_path,
+        "GroupQueryAttention",
+        inputs,
+        ["y", "present_k", "present_v"],
+        constants=["longest"],
+        num_heads=heads,
+        kv_num_heads=kv_heads,
+        do_rotary=rotary,
+    )
 
 
 def test_group_query_attention_with_a_window(obelisk, tmp_path):
-    inputs = {"q": random(1, 6, 32), "k": random(1, 6, 16), "v": random(1, 6, 16, seed=3),
-              "past_k": random(1, 1, 0, 16), "past_v": random(1, 1, 0, 16), "lengths": np.array([5], np.int32),
-              "longest": np.array(6, np.int32)}
-    same_as_onnxruntime(obelisk, tmp_path, "GroupQueryAttention", inputs, ["y", "present_k", "present_v"],
-                        constants=["longest"], num_heads=2, kv_num_heads=1, local_window_size=3)
+    inputs = {
+        "q": random(1, 6, 32),
+        "k": random(1, 6, 16),
+        "v": random(1, 6, 16, seed=3),
+        "past_k": random(1, 1, 0, 16),
+        "past_v": random(1, 1, 0, 16),
+        "lengths": np.array([5], np.int32),
+        "longest": np.array(6, np.int32),
+    }
+    same_as_onnxruntime(
+        obelisk,
+        tmp_path,
+        "GroupQueryAttention",
+        inputs,
+        ["y", "present_k", "present_v"],
+        constants=["longest"],
+        num_heads=2,
+        kv_num_heads=1,
+        local_window_size=3,
+    )
 
 
 def test_a_total_length_that_only_an_input_says(obelisk, tmp_path):
     """Its value decides shapes, so it is bound by the input, as for every such input."""
-    inputs = {"q": random(1, 1, 32), "k": random(1, 1, 16), "v": random(1, 1, 16, seed=3),
-              "past_k": random(1, 1, 3, 16), "past_v": random(1, 1, 3, 16), "lengths": np.array([3], np.int32),
-              "longest": np.array(4, np.int32)}
-    same_as_onnxruntime(obelisk, tmp_path, "GroupQueryAttention", inputs, ["y", "present_k", "present_v"],
-                        num_heads=2, kv_num_heads=1)
+    inputs = {
+        "q": random(1, 1, 32),
+        "k": random(1, 1, 16),
+        "v": random(1, 1, 16, seed=3),
+        "past_k": random(1, 1, 3, 16),
+        "past_v": random(1, 1, 3, 16),
+        "lengths": np.array([3], np.int32),
+        "longest": np.array(4, np.int32),
+    }
+    same_as_onnxruntime(
+        obelisk,
+        tmp_path,
+        "GroupQueryAttention",
+        inputs,
+        ["y", "present_k", "present_v"],
+        num_heads=2,
+        kv_num_heads=1,
+    )

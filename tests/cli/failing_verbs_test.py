@@ -1,5 +1,6 @@
-"""What bench, cache and doctor say when something around them is missing or broken: the way out is named,
-the exit code is right, and nothing of the user's is touched."""
+"""What bench, cache and doctor say when something around them is missing or broken: the way out is
+named, the exit code is right, and nothing of the user's is touched."""
+
 import stat
 
 import pytest
@@ -32,7 +33,11 @@ def test_bench_without_a_python(obelisk, monkeypatch, mlp, tmp_path):
 
 
 def test_bench_with_a_python_that_lacks_onnxruntime(obelisk, monkeypatch, mlp, script):
-    python = script("python", 'echo \'{"error": "python lacks a package: onnxruntime", "hint": "scripts/build.sh"}\'', "cat >/dev/null")
+    python = script(
+        "python",
+        'echo \'{"error": "python lacks a package: onnxruntime", "hint": "scripts/build.sh"}\'',
+        "cat >/dev/null",
+    )
     result = bench(obelisk, monkeypatch, mlp, python)
     assert "lacks a package" in result.err and "scripts/build.sh" in result.err
 
@@ -50,9 +55,15 @@ def test_bench_of_what_cannot_run(obelisk, unsupported):
     assert "find/NonZero" in result.err
 
 
-@pytest.mark.parametrize("flags, word", [
-    (["--against", "tensorrt"], "tensorrt"), (["--seconds", "0"], "seconds"), (["--threads", "-1"], "threads"),
-    (["--compiler", "no-such-compiler", "--cache", "off"], "no-such-compiler")])
+@pytest.mark.parametrize(
+    "flags, word",
+    [
+        (["--against", "tensorrt"], "tensorrt"),
+        (["--seconds", "0"], "seconds"),
+        (["--threads", "-1"], "threads"),
+        (["--compiler", "no-such-compiler", "--cache", "off"], "no-such-compiler"),
+    ],
+)
 def test_bench_flags(obelisk, mlp, flags, word):
     assert word in obelisk("bench", mlp, *ROWS, *flags, code=USAGE).err
 
@@ -76,7 +87,10 @@ def test_cache_that_is_a_file(obelisk, tmp_path):
 
 
 def test_cache_that_is_not_there_is_empty(obelisk, tmp_path):
-    assert obelisk("cache", "clear", "--cache", tmp_path / "none", "--json", code=0).json["removed"] == 0
+    assert (
+        obelisk("cache", "clear", "--cache", tmp_path / "none", "--json", code=0).json["removed"]
+        == 0
+    )
     assert not (tmp_path / "none").exists()
 
 
@@ -102,7 +116,9 @@ def test_a_broken_entry_is_made_again(obelisk, mlp, tmp_path, damage):
 
 def test_a_cache_that_cannot_be_written_is_said_and_left_out(obelisk, mlp, tmp_path):
     (tmp_path / "file").write_text("")
-    result = obelisk("compile", mlp, "-o", "m.obk", *ROWS, "--cache", tmp_path / "file" / "cache", code=0)
+    result = obelisk(
+        "compile", mlp, "-o", "m.obk", *ROWS, "--cache", tmp_path / "file" / "cache", code=0
+    )
     assert "cannot be written" in result.err
 
 
@@ -116,16 +132,25 @@ def test_doctor_without_a_compiler(obelisk):
     found = findings(result)["compiler"]
     assert result.json["ok"] is False and found["ok"] is False and found["essential"] is True
     assert "no-such-compiler" in found["text"] and "apt-get install" in found["mend"]
-    assert "problem  compiler" in obelisk("doctor", "--compiler", "no-such-compiler", code=BUILD).out
+    assert (
+        "problem  compiler" in obelisk("doctor", "--compiler", "no-such-compiler", code=BUILD).out
+    )
 
 
 def test_doctor_with_a_compiler_that_says_nothing(obelisk, script):
-    found = findings(obelisk("doctor", "--compiler", script("cxx", "exit 1"), "--json", code=BUILD))["compiler"]
+    found = findings(
+        obelisk("doctor", "--compiler", script("cxx", "exit 1"), "--json", code=BUILD)
+    )["compiler"]
     assert "does not start" in found["text"]
 
 
 def test_doctor_with_a_compiler_that_cannot_compile(obelisk, script):
-    compiler = script("cxx", '[ "$1" = --version ] && echo "cxx 1.0" && exit 0', "echo 'no headers here' >&2", "exit 1")
+    compiler = script(
+        "cxx",
+        '[ "$1" = --version ] && echo "cxx 1.0" && exit 0',
+        "echo 'no headers here' >&2",
+        "exit 1",
+    )
     result = obelisk("doctor", "--compiler", compiler, "--json", code=BUILD)
     found = findings(result)
     assert found["compiler"]["ok"] is True and found["program"]["ok"] is False
@@ -133,7 +158,9 @@ def test_doctor_with_a_compiler_that_cannot_compile(obelisk, script):
 
 def test_doctor_with_a_cache_that_cannot_be_made(obelisk, tmp_path):
     (tmp_path / "file").write_text("")
-    found = findings(obelisk("doctor", "--cache", tmp_path / "file" / "cache", "--json", code=0))["cache"]
+    found = findings(obelisk("doctor", "--cache", tmp_path / "file" / "cache", "--json", code=0))[
+        "cache"
+    ]
     assert found["ok"] is False and "mkdir" in found["mend"]
     found = findings(obelisk("doctor", "--cache", "off", "--json", code=0))["cache"]
     assert found["ok"] is False and "OBELISK_CACHE" in found["mend"]
@@ -143,4 +170,9 @@ def test_doctor_without_onnxruntime_is_content(obelisk, monkeypatch, script):
     monkeypatch.setitem(obelisk.environment, "OBELISK_PYTHON", str(script("python", "exit 1")))
     result = obelisk("doctor", "--json", code=0)
     found = findings(result)["onnxruntime"]
-    assert result.json["ok"] is True and found["ok"] is False and found["essential"] is False and found["mend"]
+    assert (
+        result.json["ok"] is True
+        and found["ok"] is False
+        and found["essential"] is False
+        and found["mend"]
+    )

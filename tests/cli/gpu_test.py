@@ -38,7 +38,19 @@ def test_doctor_tells_what_mends_the_gpu(machine):
 @pytest.mark.parametrize("granularity", ["mono", "stitch", "op", "auto"])
 @pytest.mark.parametrize("target", ["sm_90a", "sm_80"])
 def test_compiles_for_a_gpu_that_is_not_there(obelisk, mlp, nvrtc, target, granularity):
-    report = obelisk("compile", mlp, "-o", "m.obk", *ROWS, "--target", target, "--granularity", granularity, "--json", code=0).json
+    report = obelisk(
+        "compile",
+        mlp,
+        "-o",
+        "m.obk",
+        *ROWS,
+        "--target",
+        target,
+        "--granularity",
+        granularity,
+        "--json",
+        code=0,
+    ).json
     assert report["target"] == target
     assert report["granularity"] == granularity or granularity == "auto"
     assert report["launches"] == 1 or report["granularity"] != "mono"
@@ -53,7 +65,20 @@ def test_compiles_for_a_gpu_that_is_not_there(obelisk, mlp, nvrtc, target, granu
 
 
 def test_emits_readable_texts(obelisk, mlp, nvrtc, tmp_path):
-    obelisk("compile", mlp, *ROWS, "--target", "sm_90a", "--granularity", "mono", "--emit", "cuda,ptx,schedule", "-d", "texts", code=0)
+    obelisk(
+        "compile",
+        mlp,
+        *ROWS,
+        "--target",
+        "sm_90a",
+        "--granularity",
+        "mono",
+        "--emit",
+        "cuda,ptx,schedule",
+        "-d",
+        "texts",
+        code=0,
+    )
     texts = {path.name: path.read_text() for path in (tmp_path / "texts").iterdir()}
     assert "obk_dispatch" in texts["program.cu"]
     assert ".target sm_90a" in texts["program.ptx"]
@@ -79,8 +104,14 @@ def test_device_code_is_cached_and_reproducible(obelisk, mlp, nvrtc, tmp_path):
 
 
 def test_unknown_targets_and_granularities(obelisk, mlp):
-    assert "sm_12345" in obelisk("compile", mlp, "-o", "m.obk", *ROWS, "--target", "sm_12345", code=USAGE).err
-    assert "tiny" in obelisk("compile", mlp, "-o", "m.obk", *ROWS, "--granularity", "tiny", code=USAGE).err
+    assert (
+        "sm_12345"
+        in obelisk("compile", mlp, "-o", "m.obk", *ROWS, "--target", "sm_12345", code=USAGE).err
+    )
+    assert (
+        "tiny"
+        in obelisk("compile", mlp, "-o", "m.obk", *ROWS, "--granularity", "tiny", code=USAGE).err
+    )
     assert obelisk("compile", mlp, "-o", "m.obk", *ROWS, "--granularity", "op,mono", code=USAGE).err
 
 
@@ -105,22 +136,54 @@ def test_a_damaged_file_is_refused(obelisk, mlp, nvrtc, tmp_path):
 @pytest.mark.parametrize("granularity", ["mono", "stitch", "op"])
 def test_answers_on_a_gpu(obelisk, mlp, gpu, tmp_path, granularity):
     obelisk("verify", mlp, *ROWS, "--target", "cuda", "--granularity", granularity, code=0)
-    obelisk("compile", mlp, "-o", "m.obk", *ROWS, "--target", "cuda", "--granularity", granularity, code=0)
+    obelisk(
+        "compile",
+        mlp,
+        "-o",
+        "m.obk",
+        *ROWS,
+        "--target",
+        "cuda",
+        "--granularity",
+        granularity,
+        code=0,
+    )
     report = obelisk("bench", "m.obk", "--seconds", "0.1", "--json", code=0).json
-    assert report["device_us"]["median"] > 0 and report["launches"] >= 1 and 0 < report["roof_share"]
+    assert (
+        report["device_us"]["median"] > 0 and report["launches"] >= 1 and 0 < report["roof_share"]
+    )
     phases = obelisk("profile", "m.obk", "--trace", "t.json", "--json", code=0).json["phases"]
     assert phases and all(phase["measured_us"] > 0 for phase in phases)
     assert json.loads((tmp_path / "t.json").read_text())["traceEvents"]
 
 
 def test_granularities_side_by_side(obelisk, mlp, gpu):
-    report = obelisk("bench", mlp, *ROWS, "--target", "cuda", "--granularity", "op,stitch,mono", "--seconds", "0.1", "--json", code=0).json
+    report = obelisk(
+        "bench",
+        mlp,
+        *ROWS,
+        "--target",
+        "cuda",
+        "--granularity",
+        "op,stitch,mono",
+        "--seconds",
+        "0.1",
+        "--json",
+        code=0,
+    ).json
     assert [row["granularity"] for row in report["granularities"]] == ["op", "stitch", "mono"]
 
 
 def test_a_memory_limit_is_an_error(obelisk, gpu, tmp_path):
     weights = {"w": np.tile(random(512, 1), (1, 4096))}
-    model = save(tmp_path / "wide.onnx", [helper.make_node("MatMul", ["x", "w"], ["y"])], {"x": (TensorProto.FLOAT, [1, 512])},
-                 {"y": (TensorProto.FLOAT, [1, 4096])}, weights)
-    result = obelisk("run", model, "--target", "cuda", "--granularity", "mono", "--memory-limit", "1")
+    model = save(
+        tmp_path / "wide.onnx",
+        [helper.make_node("MatMul", ["x", "w"], ["y"])],
+        {"x": (TensorProto.FLOAT, [1, 512])},
+        {"y": (TensorProto.FLOAT, [1, 4096])},
+        weights,
+    )
+    result = obelisk(
+        "run", model, "--target", "cuda", "--granularity", "mono", "--memory-limit", "1"
+    )
     assert result.code == 6 and "limit" in result.err, result

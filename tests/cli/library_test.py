@@ -1,5 +1,6 @@
-"""The program under examples/ that carries the library: it compiles, keeps the file, and answers from
-several threads; what goes wrong leaves as one line and the exit code of its kind."""
+"""The program under examples/ that carries the library: it compiles, keeps the file, and answers
+from several threads; what goes wrong leaves as one line and the exit code of its kind."""
+
 import os
 import subprocess
 
@@ -10,8 +11,14 @@ EMBED = ROOT / "build" / "bin" / "embed"
 
 
 def embed(*words, cwd):
-    done = subprocess.run([str(EMBED), *map(str, words)], cwd=cwd, capture_output=True, text=True, timeout=300,
-                          env={**os.environ, "OBELISK_CACHE": str(cwd / "cache")})
+    done = subprocess.run(
+        [str(EMBED), *map(str, words)],
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env={**os.environ, "OBELISK_CACHE": str(cwd / "cache")},
+    )
     return done.returncode, done.stdout, done.stderr
 
 

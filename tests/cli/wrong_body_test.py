@@ -1,6 +1,7 @@
-"""Verification finds wrong machine code. The fault is planted where it may really arise: in the host
-compiler, which here is a script that changes one function of the body's text before it hands it on.
-Nothing in the product knows of it."""
+"""Verification finds wrong machine code. The fault is planted where it may really arise: in the
+host compiler, which here is a script that changes one function of the body's text before it hands
+it on. Nothing in the product knows of it."""
+
 import re
 import stat
 import sys
@@ -32,7 +33,11 @@ def miscompile(tmp_path):
     """miscompile(right, wrong): a compiler that reads `wrong` where a body says `right`."""
     def make(right, wrong):
         path = tmp_path / "compiler"
-        path.write_text(WRAPPER.format(python=sys.executable, right=right, wrong=wrong, log=str(tmp_path / "planted")))
+        path.write_text(
+            WRAPPER.format(
+                python=sys.executable, right=right, wrong=wrong, log=str(tmp_path / "planted")
+            )
+        )
         path.chmod(path.stat().st_mode | stat.S_IXUSR)
         return ["--compiler", path, "--cache", tmp_path / "wrong-cache"]
     return make
@@ -48,8 +53,13 @@ def chain(tmp_path):
              helper.make_node("MatMul", ["b1", "w2"], ["a2"], name="third/MatMul"),
              helper.make_node("Softplus", ["a2"], ["y"], name="third/Softplus")]
     weights = {f"w{layer}": random(8, 8) * 0.2 for layer in range(3)}
-    return save(tmp_path / "chain.onnx", nodes, {"x": (TensorProto.FLOAT, [5, 8])}, {"y": (TensorProto.FLOAT, [5, 8])},
-                weights)
+    return save(
+        tmp_path / "chain.onnx",
+        nodes,
+        {"x": (TensorProto.FLOAT, [5, 8])},
+        {"y": (TensorProto.FLOAT, [5, 8])},
+        weights,
+    )
 
 
 def tanh_call(obelisk, chain):
@@ -71,7 +81,9 @@ def test_a_wrong_body_fails_the_compile(obelisk, chain, miscompile, tmp_path):
 
 def test_verify_names_value_and_node(obelisk, chain, miscompile):
     call = tanh_call(obelisk, chain)
-    report = obelisk("verify", chain, *miscompile(call, "0.75f * " + call), "--json", code=ACCURACY).json
+    report = obelisk(
+        "verify", chain, *miscompile(call, "0.75f * " + call), "--json", code=ACCURACY
+    ).json
     first = report["first"]
     assert report["ok"] is False and first["node"] == "third/Softplus" and first["value"] == "y"
     assert len(first["coordinate"]) == 2 and abs(first["got"] - first["wanted"]) > first["allowed"]
@@ -79,7 +91,9 @@ def test_verify_names_value_and_node(obelisk, chain, miscompile):
 
 def test_bisect_finds_the_node(obelisk, chain, miscompile):
     call = tanh_call(obelisk, chain)
-    report = obelisk("verify", chain, *miscompile(call, "0.75f * " + call), "--bisect", "--json", code=ACCURACY).json
+    report = obelisk(
+        "verify", chain, *miscompile(call, "0.75f * " + call), "--bisect", "--json", code=ACCURACY
+    ).json
     assert report["ok"] is False
     assert report["first"]["node"] == "second/Tanh" and report["first"]["op"] == "Tanh"
     ratio = np.float64(report["first"]["got"]) / report["first"]["wanted"]
@@ -92,7 +106,16 @@ def test_bisect_of_sound_code_finds_nothing(obelisk, chain):
 
 def test_verify_off_does_not_look(obelisk, chain, miscompile, tmp_path):
     call = tanh_call(obelisk, chain)
-    obelisk("compile", chain, "-o", "chain.obk", "--verify", "off", *miscompile(call, "0.75f * " + call), code=0)
+    obelisk(
+        "compile",
+        chain,
+        "-o",
+        "chain.obk",
+        "--verify",
+        "off",
+        *miscompile(call, "0.75f * " + call),
+        code=0,
+    )
     (tmp_path / "chain.onnx").unlink()
     obelisk("verify", "chain.obk", code=ACCURACY)  # the file carries the wrong machine code
     result = obelisk("verify", "chain.obk", "--bisect", code=ACCURACY)

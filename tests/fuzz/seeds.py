@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
 """Writes what the fuzzers begin with: seeds.py FOLDER [KIND…] → FOLDER/{onnx,ir,npy,npz,obk}/…
 
-onnx: the models of onnx's own backend tests that are small (a case for nearly every op and attribute).
+onnx: the models of onnx's own backend tests that are small (a case for nearly every op and
+attribute).
 ir:   the graphs that the rooms' tests are written in.   npy, npz: arrays of every type, by numpy.
 obk:  some of those graphs compiled, without their machine code, which no reader looks into.
 Nothing of this is kept in the repository: it comes from the packages and the sources that are here.
 """
+
 import re
 import struct
 import subprocess
@@ -36,8 +38,11 @@ def graphs():
 
 
 def without_code(file):
-    """The bytes of a compiled file whose machine code is gone; checksums are the fuzzer's business."""
-    entries = [list(struct.unpack_from("<IIQQQQ", file, HEADER + k * ENTRY)) for k in range(SECTIONS)]
+    """The bytes of a compiled file whose machine code is gone; checksums are the fuzzer's
+    business."""
+    entries = [
+        list(struct.unpack_from("<IIQQQQ", file, HEADER + k * ENTRY)) for k in range(SECTIONS)
+    ]
     parts = [file[entry[2]:entry[2] + entry[3]] for entry in entries]
     (need,) = struct.unpack_from("<Q", parts[OBJECTS])
     parts[OBJECTS] = parts[OBJECTS][:8 + need] + bytes(8)
@@ -57,7 +62,18 @@ def compiled(cases, folder):
         with tempfile.TemporaryDirectory(prefix="obelisk-") as scratch:
             model, file = Path(scratch) / "m.ir", Path(scratch) / "m.obk"
             model.write_text(text)
-            words = ["compile", model, "-o", file, "--target", "cpu", "--sms", "2", "--verify", "off"]
+            words = [
+                "compile",
+                model,
+                "-o",
+                file,
+                "--target",
+                "cpu",
+                "--sms",
+                "2",
+                "--verify",
+                "off",
+            ]
             done = subprocess.run([ROOT / "build/bin/obelisk", *words], capture_output=True)
             if done.returncode == 0:
                 small = without_code(file.read_bytes())
@@ -105,7 +121,10 @@ def main():
         folders[name] = Path(sys.argv[1]) / name
         folders[name].mkdir(parents=True, exist_ok=True)
         WRITERS[name](folders[name])
-    print("seeds: " + ", ".join(f"{len(list(folder.iterdir()))} {name}" for name, folder in folders.items()))
+    print(
+        "seeds: "
+        + ", ".join(f"{len(list(folder.iterdir()))} {name}" for name, folder in folders.items())
+    )
 
 
 if __name__ == "__main__":
