@@ -57,7 +57,7 @@ extern "C" __global__ void __launch_bounds__(256, 1)
       for (int k = 0; k < 4; ++k)
         obk::bulk_copy(page + k * kWeights, weights + at + k * (kWeights / 4), kWeights, full);
     }
-    Team::collect(posted, number, 1, next, dog);
+    Team::collect(posted, number, 1, obk::shared_address(next), dog);
     __syncthreads();
     bad += ((const uint32_t*)next)[thread] != word_of(number, team, thread);
     if (step % 4 == 3) {

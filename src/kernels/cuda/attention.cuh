@@ -25,12 +25,6 @@
 
 namespace obk {
 
-OBK_DEVICE float exp2_near(float x) { /* to 2 units of the last place; -inf gives 0, NaN stays */
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
-
 static constexpr int log2_up(int n, int log = 0) {
   return (1 << log) < n ? log2_up(n, log + 1) : log;
 }

@@ -31,6 +31,16 @@ OBK_DEVICE uint64_t poll_relaxed(const uint64_t* counter) {
   asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(value) : "l"(counter) : "memory");
   return value;
 }
+OBK_DEVICE float exp2_near(float x) { /* to 2 units of the last place; -inf gives 0, NaN stays */
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+OBK_DEVICE float reciprocal_near(float x) { /* to 1 unit of the last place; inf gives 0 */
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
 /* A word that carries all that its reader needs: seen whole or not at all, in no order with others. */
 OBK_DEVICE void post_relaxed(uint64_t* to, uint64_t word) {
   asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(to), "l"(word) : "memory");
@@ -179,6 +189,9 @@ OBK_DEVICE uint32_t load_shared_word(uint32_t address) {
 }
 OBK_DEVICE void store_shared_word(uint32_t address, uint32_t v) {
   asm volatile("st.shared.u32 [%0], %1;" ::"r"(address), "r"(v) : "memory");
+}
+OBK_DEVICE void store_shared_half(uint32_t address, uint32_t v) { /* its lower 16 bits */
+  asm volatile("st.shared.u16 [%0], %1;" ::"r"(address), "h"((uint16_t)v) : "memory");
 }
 OBK_DEVICE float load_shared(uint32_t address) {
   float v;

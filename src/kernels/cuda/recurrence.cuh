@@ -35,6 +35,18 @@ static __device__ __forceinline__ uint32_t state_bits(const bf16*, float h) {
 }
 static __device__ __forceinline__ uint32_t state_bits(const float*, float h) { return as_bits(h); }
 
+/* Gates of a layer whose state travels in 16 bits: errors below 3e-6 of a value, a step's chain is
+ * shorter by a third. Infinities and NaN as everywhere. */
+static __device__ __forceinline__ float sigmoid_near(float x) {
+  return reciprocal_near(1.0f + exp2_near(-1.44269504f * x));
+}
+static __device__ __forceinline__ float tanh_near(float x) {
+  const float x2 = x * x;
+  const float small = x + x * x2 * (-0.333333333f + x2 * (0.133333333f - x2 * 0.0539682540f));
+  const float large = 1.0f - 2.0f * reciprocal_near(1.0f + exp2_near(2.88539008f * x));
+  return x2 < 0.02f ? small : large; /* NaN takes the second */
+}
+
 template <class T, int kGates, int kHidden, int kTeam, int kBatch>
 struct Recurrence {
   static constexpr bool kHalf = sizeof(T) == 2;
@@ -121,10 +133,9 @@ struct Recurrence {
     if constexpr (kHalf) {
       float d[kTiles][kChains][4] = {};
       const int group = lane_ >> 2;
-      const auto state_of = [&](int j, uint32_t (&b)[4]) {
-        b[0] = b[1] = b[2] = b[3] = 0;
-        if (group < kBatch) load_shared16(b, state + group * kPitch + j * 64 + (lane_ & 3) * 16);
-      };
+      /* Columns beyond the sequences repeat the first: nobody reads their sums. */
+      const uint32_t own_state = state + (group < kBatch ? group : 0) * kPitch + (lane_ & 3) * 16;
+      const auto state_of = [&](int j, uint32_t (&b)[4]) { load_shared16(b, own_state + j * 64); };
       const auto meet = [&](const uint32_t* r, const uint32_t (&b)[4], float (&even)[4],
                             float (&odd)[4]) {
         const uint32_t first[4] = {r[0], r[1], r[2], r[3]}, second[4] = {r[4], r[5], r[6], r[7]};
@@ -132,14 +143,14 @@ struct Recurrence {
         mma_16x8x16<kBfloat>(even, first, b[0], b[1]);
         mma_16x8x16<kBfloat>(odd, second, b[2], b[3]);
       };
+      uint32_t all[kHeld > 0 ? kHeld : 1][4]; /* asked for at once */
 #pragma unroll
-      for (int j = 0; j < kHeld; ++j) {
-        uint32_t b[4];
-        state_of(j, b);
+      for (int j = 0; j < kHeld; ++j) state_of(j, all[j]);
+#pragma unroll
+      for (int j = 0; j < kHeld; ++j)
 #pragma unroll
         for (int t = 0; t < kTiles; ++t)
-          meet(r_[t][j], b, d[t][2 * j % kChains], d[t][(2 * j + 1) % kChains]);
-      }
+          meet(r_[t][j], all[j], d[t][2 * j % kChains], d[t][(2 * j + 1) % kChains]);
 #pragma unroll 1
       for (int j = kHeld; j < kPieces; j += 2) {
         uint32_t r[kTiles][2][8], b[2][4];
@@ -216,18 +227,18 @@ struct Recurrence {
   static __device__ constexpr bool is_bfloat(const bf16*) { return true; }
   static __device__ constexpr bool is_bfloat(const void*) { return false; }
 
-  static __device__ __forceinline__ void put(char* state, int sequence, int unit, uint32_t bits) {
-    char* at = state + sequence * kPitch + unit * (int)sizeof(T);
+  static __device__ __forceinline__ void put(uint32_t state, int sequence, int unit, uint32_t bits) {
+    const uint32_t at = state + sequence * kPitch + unit * (int)sizeof(T);
     if constexpr (kHalf)
-      *(uint16_t*)at = (uint16_t)bits;
+      store_shared_half(at, bits);
     else
-      *(uint32_t*)at = bits;
+      store_shared_word(at, bits);
   }
 
   /* Waits for every unit's state of a step and puts it into shared memory: a few words a thread at
    * a time. */
   static __device__ __forceinline__ void collect(const uint64_t* words, uint32_t number, int count,
-                                                 char* state, Watchdog dog) {
+                                                 uint32_t state, Watchdog dog) {
     constexpr int kTogether = kWords < 8 ? kWords : 8;
     dog.start();
 #pragma unroll 1
@@ -251,20 +262,26 @@ struct Recurrence {
     }
   }
 
+  static __device__ __forceinline__ float sigmoid(float x) {
+    return kHalf ? sigmoid_near(x) : sigmoid_of(x);
+  }
+  static __device__ __forceinline__ float tangent(float x) {
+    return kHalf ? tanh_near(x) : tanh_of(x);
+  }
   /* One step of the lane's unit: sums of R's rows, fed values, the state and the cell. */
   static __device__ __forceinline__ void advance(const float (&sums)[4], const float (&fed)[kGates],
                                                  float bias, float& h, float& c) {
     if constexpr (kGates == 4) {
-      const float in = sigmoid_of(fed[0] + sums[0]), out = sigmoid_of(fed[1] + sums[1]);
-      const float forget = sigmoid_of(fed[2] + sums[2]), candidate = tanh_of(fed[3] + sums[3]);
+      const float in = sigmoid(fed[0] + sums[0]), out = sigmoid(fed[1] + sums[1]);
+      const float forget = sigmoid(fed[2] + sums[2]), candidate = tangent(fed[3] + sums[3]);
       c = forget * c + in * candidate;
-      h = out * tanh_of(c);
+      h = out * tangent(c);
     } else if constexpr (kGates == 3) {
-      const float update = sigmoid_of(fed[0] + sums[0]), reset = sigmoid_of(fed[1] + sums[1]);
-      const float candidate = tanh_of(fed[2] + reset * (sums[2] + bias));
+      const float update = sigmoid(fed[0] + sums[0]), reset = sigmoid(fed[1] + sums[1]);
+      const float candidate = tangent(fed[2] + reset * (sums[2] + bias));
       h = (1.0f - update) * candidate + update * h;
     } else {
-      h = tanh_of(fed[0] + sums[0]);
+      h = tangent(fed[0] + sums[0]);
     }
   }
 };
@@ -285,7 +302,7 @@ static __device__ __forceinline__ void recurrence(const int64_t* p, void* const*
   const T* const initial_c = (const T*)x[5];
   uint64_t* const counts = (uint64_t*)x[9] + (int64_t)part * (kTeam + 2 * kBatch * kHidden);
   uint64_t* const words = counts + kTeam;
-  char* const states = (char*)w->scratch;
+  const uint32_t states = shared_address(w->scratch);
   const int64_t states_row = (int64_t)direction * batch + first; /* of [D, B, H] */
 
   Own own;
@@ -294,7 +311,8 @@ static __device__ __forceinline__ void recurrence(const int64_t* p, void* const*
   own.member_ = member;
   own.hold_weights();
   const uint32_t base = kTeam > 1 ? (uint32_t)poll_relaxed(counts + member) : 0;
-  for (int k = threadIdx.x; k < 2 * Own::kState / 4; k += OBK_THREADS) ((uint32_t*)states)[k] = 0;
+  for (int k = threadIdx.x; k < 2 * Own::kState / 4; k += OBK_THREADS)
+    store_shared_word(states + k * 4, 0);
   __syncthreads();
   if (initial_h)
     for (int k = threadIdx.x; k < count * kHidden; k += OBK_THREADS)
@@ -318,27 +336,33 @@ static __device__ __forceinline__ void recurrence(const int64_t* p, void* const*
     c[t] = mine[t] && initial_c ? load(initial_c, at) : 0.0f;
     bias[t] = mine[t] && x[2] ? ((const float*)x[2])[direction * kHidden + unit[t]] : 0.0f;
   }
-  const auto feed = [&](int step) {
-    const int time = backwards ? steps - 1 - step : step;
-    const float* from =
-        (const float*)x[0] +
-        (((int64_t)time * batch + first + sequence) * directions + direction) * (kGates * kHidden);
+  /* Where the lane's values of step 0 stand, and how far apart steps are: read once from memory,
+   * since a step's loads may not pass its exchange. */
+  const int64_t turn = backwards ? -1 : 1, start = backwards ? steps - 1 : 0;
+  const int64_t fed_step = turn * batch * directions * (kGates * kHidden);
+  const float* fed_at = (const float*)x[0] + direction * (kGates * kHidden) +
+                        (start * batch + first + sequence) * directions * (kGates * kHidden);
+  const int64_t y_step = turn * directions * batch * kHidden;
+  T* const y = (T*)x[6];
+  int64_t y_at = ((start * directions + direction) * batch + first + sequence) * kHidden;
+  const auto feed = [&] {
 #pragma unroll
     for (int t = 0; t < Own::kTiles; ++t)
 #pragma unroll
       for (int gate = 0; gate < kGates; ++gate)
-        fed[t][gate] = mine[t] ? from[gate * kHidden + unit[t]] : 0.0f;
+        fed[t][gate] = mine[t] ? fed_at[gate * kHidden + unit[t]] : 0.0f;
+    fed_at += fed_step;
   };
-  feed(0);
+  feed();
   __syncthreads();
 #pragma unroll 1
   for (int step = 0; step < steps; ++step) {
     const int time = backwards ? steps - 1 - step : step;
-    char* const next = states + (step & 1 ? 0 : Own::kState);
+    const uint32_t next = states + (step & 1 ? 0 : Own::kState);
     uint64_t* const posted = words + (step & 1) * (kBatch * kHidden);
     const bool last = step + 1 == steps, alive = time < length;
     float sums[Own::kTiles][4];
-    own.multiply(shared_address(states + (step & 1 ? Own::kState : 0)), count, sums);
+    own.multiply(states + (step & 1 ? Own::kState : 0), count, sums);
 #pragma unroll
     for (int t = 0; t < Own::kTiles; ++t) {
       float new_h = h[t], new_c = c[t];
@@ -352,17 +376,14 @@ static __device__ __forceinline__ void recurrence(const int64_t* p, void* const*
       else
         Own::put(next, sequence, unit[t], bits);
     }
-    if (x[6]) {
+    if (!last) feed();
+    if (y) {
 #pragma unroll
       for (int t = 0; t < Own::kTiles; ++t)
-        if (mine[t])
-          store((T*)x[6],
-                (((int64_t)time * directions + direction) * batch + first + sequence) * kHidden +
-                    unit[t],
-                alive ? h[t] : 0.0f);
+        if (mine[t]) store(y, y_at + unit[t], alive ? h[t] : 0.0f);
+      y_at += y_step;
     }
     if (last) break;
-    feed(step + 1);
     if (kTeam > 1) Own::collect(posted, base + step + 1, count, next, ring_state().dog);
     __syncthreads();
   }

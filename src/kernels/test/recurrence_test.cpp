@@ -165,10 +165,18 @@ static void load_shared16(uint32_t (&r)[4], uint32_t address) {
   ASSERT_EQ(address % 16, 0u);
   memcpy(r, cta().shared + address, 16);
 }
+static void store_shared_word(uint32_t address, uint32_t v) {
+  memcpy(cta().shared + address, &v, 4);
+}
+static void store_shared_half(uint32_t address, uint32_t v) {
+  memcpy(cta().shared + address, &v, 2);
+}
 template <typename T>
 static T other_lane(T v, int mask) {
   return shuffle(v, lane() ^ mask);
 }
+static float exp2_near(float x) { return std::exp2(x); }
+static float reciprocal_near(float x) { return 1.0f / x; }
 static float sigmoid_of(float a) { return 1.0f / (1.0f + std::exp(-a)); }
 static float tanh_of(float a) { return std::tanh(a); }
 
@@ -304,6 +312,21 @@ void check(Sizes z) {
 #else
 #define SKIP_FIBERS (void)0
 #endif
+
+TEST(DeviceRecurrence, NearGates) {
+  for (double x = -20; x < 20; x += 0.0037) {
+    const auto v = static_cast<float>(x);
+    ASSERT_NEAR(obk::sigmoid_near(v), 1 / (1 + std::exp(-static_cast<double>(v))), 3e-7) << x;
+    ASSERT_NEAR(obk::tanh_near(v), std::tanh(static_cast<double>(v)), 3e-6 * std::fabs(std::tanh(v))) << x;
+  }
+  const float inf = std::numeric_limits<float>::infinity();
+  EXPECT_EQ(obk::sigmoid_near(inf), 1.0f);
+  EXPECT_EQ(obk::sigmoid_near(-inf), 0.0f);
+  EXPECT_EQ(obk::tanh_near(inf), 1.0f);
+  EXPECT_EQ(obk::tanh_near(-inf), -1.0f);
+  EXPECT_TRUE(std::isnan(obk::tanh_near(NAN)) && std::isnan(obk::sigmoid_near(NAN)));
+  EXPECT_EQ(obk::tanh_near(1e-6f), 1e-6f);
+}
 
 TEST(DeviceRecurrence, HalvesOnTensorCores) {
   SKIP_FIBERS;
