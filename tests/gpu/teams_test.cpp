@@ -74,6 +74,15 @@ extern "C" __global__ void __launch_bounds__(256, 1)
   if (bad) atomicAdd(wrong, (unsigned long long)bad);
   if (thread == 0) obk::post_relaxed(counts + member, base + (uint32_t)steps);
 }
+
+/* A team whose last member never comes: the watchdog's case. */
+extern "C" __global__ void __launch_bounds__(256, 1) team_missed(uint64_t* words, ObkWatch* watch) {
+  __shared__ __align__(16) char state[Team::kState];
+  if (blockIdx.x == 7) return;
+  if (threadIdx.x < 32)
+    obk::post_relaxed(words + blockIdx.x * 32 + threadIdx.x, (uint64_t)5 << 32);
+  Team::collect(words, 5, 1, obk::shared_address(state), obk::Watchdog{watch, blockIdx.x, 42, 0});
+}
 )cu";
 
 TEST(TeamWords, AreRightWhileWeightsStream) {
@@ -106,6 +115,28 @@ TEST(TeamWords, AreRightWhileWeightsStream) {
   }
   EXPECT_EQ(g.read<uint64_t>(exchange), static_cast<uint64_t>(steps) * 4);
   g.d->EventDestroy(begin), g.d->EventDestroy(end);
+}
+
+// Run apart (--gtest_also_run_disabled_tests --gtest_filter=*Watchdog*), since a trap ends the
+// process's context.
+TEST(TeamWords, DISABLED_WatchdogNamesTheWaitForAMember) {
+  OPEN(g, kText, "OBK_WATCHDOG=20000000");
+  void* memory = nullptr;
+  ASSERT_EQ(g.d->MemHostAlloc(&memory, 64, kHostMapped), 0);
+  memset(memory, 0, 64);
+  const DevicePointer words = g.make(2048, 0);
+  ASSERT_EQ(g.launch(g.function("team_missed", 0), 8, 0, nullptr, words, memory), 0);
+  EXPECT_NE(g.d->CtxSynchronize(), 0);
+  struct {
+    uint32_t hit, sm, task, kind;
+    uint64_t counter, want, have;
+  } seen;
+  memcpy(&seen, memory, sizeof seen);
+  EXPECT_EQ(seen.hit, 1u);
+  EXPECT_EQ(seen.kind, 4u);
+  EXPECT_EQ(seen.task, 42u);
+  EXPECT_EQ(seen.counter, words);
+  EXPECT_EQ(seen.want, 5u);
 }
 
 }  // namespace
