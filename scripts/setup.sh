@@ -14,8 +14,8 @@ export PATH=/usr/bin:/bin:/usr/sbin:/sbin:$PATH
 
 PACKAGES=(
   g++ cmake ninja-build pkg-config ccache python3 python3-venv
-  libfmt-dev libcli11-dev libprotozero-dev nlohmann-json3-dev libsqlite3-dev libxxhash-dev zlib1g-dev
-  libxsmm-dev libdnnl-dev libgtest-dev libgmock-dev libbenchmark-dev
+  libfmt-dev libcli11-dev libprotozero-dev nlohmann-json3-dev libxxhash-dev zlib1g-dev
+  libxsmm-dev libgtest-dev libgmock-dev
 )
 
 say() { printf '%s\n' "$*" >&2; }

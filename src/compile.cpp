@@ -3,35 +3,45 @@
 #include <algorithm>
 #include <chrono>
 
+#include "explain.h"
+
 namespace obelisk::compiler {
 namespace {
 
 Error stopped() { return Error{Code::kOk, "compile", "stopped where it was told to"}; }
 
-/// The one wrapper around every step: times, checks, explains, stops. Without a compilation it only collects names.
+/// The one wrapper around every step: times, checks, explains, stops. Without a compilation it only
+/// collects names.
 class Steps {
  public:
-  Steps(const Options& options, Compilation* compilation) : options_(options), compilation_(compilation) {}
+  Steps(const Options& options, Compilation* compilation)
+      : options_(options), compilation_(compilation) {}
 
-  /// `make` does the work, `check` verifies what it made, `show(explain)` is its text form, with the reasons when explaining.
+  /// `make` does the work, `check` verifies what it made, `show(explain)` is its text form, with
+  /// the reasons when explaining.
   template <typename Make, typename Check, typename Show>
   Status operator()(std::string_view step, Make make, Check check, Show show) {
     names.emplace_back(step);
     if (!compilation_) return ok_status();
-    if (options_.interrupted && options_.interrupted()) return Error{Code::kInterrupted, "compile", fmt::format("interrupted before '{}'", step)};
+    if (options_.interrupted && options_.interrupted())
+      return Error{Code::kInterrupted, "compile", fmt::format("interrupted before '{}'", step)};
     if (options_.progress) options_.progress(step, done_);
     const auto start = std::chrono::steady_clock::now();
     TRY_STATUS(Status(make()));
     if (Status sound = check(); !sound.ok()) {
-      Error error = sound.error();  // a step that breaks an invariant is our bug, whatever its check calls it
+      Error error =
+          sound.error();  // a step that breaks an invariant is our bug, whatever its check calls it
       error.code = Code::kBuild;
       error.message = fmt::format("after step '{}': {}", step, error.message);
       error.hint = "this is a defect of Obelisk; please report it with the model";
       return error;
     }
-    compilation_->timings.push_back({std::string(step), std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count()});
+    compilation_->timings.push_back(
+        {std::string(step),
+         std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count()});
     done_ = std::min(0.95, done_ + share(step));
-    if (options_.explain.count(std::string(step))) compilation_->explanations.push_back({std::string(step), show(true)});
+    if (options_.explain.count(std::string(step)))
+      compilation_->explanations.push_back({std::string(step), show(true)});
     if (options_.to != step) return ok_status();
     compilation_->stopped = true;
     compilation_->text = show(false);
@@ -40,7 +50,9 @@ class Steps {
 
   double done() const { return done_; }
   /// How much of the whole a step takes, as seen on exported networks with an empty cache.
-  static double share(std::string_view step) { return step == "load" ? 0.5 : step == "verify" ? 0.3 : 0.02; }
+  static double share(std::string_view step) {
+    return step == "load" ? 0.5 : step == "verify" ? 0.3 : 0.02;
+  }
 
   std::vector<std::string> names;
 
@@ -65,47 +77,36 @@ Result<graph::Graph> import(const Network& network, const Options& options, Comp
   return frontends::import_onnx(*network.model, options.import, &made.import_report);
 }
 
-/// What a pass did, in numbers: which ops went and which came.
-std::string explain_pass(const graph::Graph& before, const graph::Graph& after) {
-  std::map<std::string, int> change;
-  for (graph::NodeId id : before.order()) --change[std::string(ops::to_string(before.node(id).op))];
-  for (graph::NodeId id : after.order()) ++change[std::string(ops::to_string(after.node(id).op))];
-  std::string out = fmt::format("{} nodes -> {} nodes\n", before.order().size(), after.order().size());
-  for (const auto& [op, count] : change)
-    if (count != 0) out += fmt::format("  {:+} {}\n", count, op);
-  return out;
-}
-
-std::string print_bodies(const codegen::Source& source, const graph::Graph& graph, const Compilation& made, bool explain) {
+std::string print_bodies(const codegen::Source& source) {
   std::string out;
-  for (const codegen::BodyText& body : source.bodies) {
-    out += fmt::format("// ---- body {} {}\n", to_string(body.hash), body.label);
-    if (!explain) out += body.text + "\n";
-  }
-  for (size_t work = 0; explain && work < made.tasks.works.size(); ++work) {
-    const graph::NodeId anchor = made.plan.groups[made.tasks.works[work].group].nodes.front();
-    const int body = source.body_of_work[work];
-    out += fmt::format("work {} '{}': {}\n", work, graph.node(anchor).name,
-                       body < 0 ? std::string("the reference runs it, for it has no loop form") : "body " + to_string(source.bodies[body].hash));
-  }
+  for (const codegen::BodyText& body : source.bodies)
+    out += fmt::format("// ---- body {} {}\n{}\n", to_string(body.hash), body.label, body.text);
   return out;
 }
 
 std::string print_program(const runtime::Program& program) {
-  std::string out = fmt::format("program \"{}\" for {}{} on {} virtual SMs: {} phases, {} tasks, {} bodies, arena {}, scratch {}\n", program.name,
-                                program.target, program.granularity.empty() ? "" : ", " + program.granularity + ",", program.sms, program.waves, program.task_count(), program.bodies.size(),
-                                to_string(program.arena), to_string(program.scratch));
-  for (const runtime::Port& port : program.inputs) out += fmt::format("  in  \"{}\": {}\n", port.name, to_string(port.type));
-  for (const runtime::Port& port : program.outputs) out += fmt::format("  out \"{}\": {}\n", port.name, to_string(port.type));
+  std::string out = fmt::format(
+      "program \"{}\" for {}{} on {} virtual SMs: {} phases, {} tasks, {} bodies, arena {}, "
+      "scratch {}\n",
+      program.name, program.target,
+      program.granularity.empty() ? "" : ", " + program.granularity + ",", program.sms,
+      program.waves, program.task_count(), program.bodies.size(), to_string(program.arena),
+      to_string(program.scratch));
+  for (const runtime::Port& port : program.inputs)
+    out += fmt::format("  in  \"{}\": {}\n", port.name, to_string(port.type));
+  for (const runtime::Port& port : program.outputs)
+    out += fmt::format("  out \"{}\": {}\n", port.name, to_string(port.type));
   for (size_t sm = 0; sm < program.lists.size(); ++sm) {
     out += fmt::format("  sm {}\n", sm);
     for (const ObkTask& task : program.lists[sm])
-      out += fmt::format("    wave {} work {} rows {}..{} columns {}..{}\n", task.wave, task.work, task.r0, task.r1, task.c0, task.c1);
+      out += fmt::format("    wave {} work {} rows {}..{} columns {}..{}\n", task.wave, task.work,
+                         task.r0, task.r1, task.c0, task.c1);
   }
   return out;
 }
 
-std::shared_ptr<const runtime::Program> with_granularity(const runtime::Program& program, const std::string& granularity) {
+std::shared_ptr<const runtime::Program> with_granularity(const runtime::Program& program,
+                                                         const std::string& granularity) {
   auto other = std::make_shared<runtime::Program>(program);
   other->granularity = granularity;
   return other;
@@ -119,7 +120,8 @@ struct Lowered {
   std::shared_ptr<const runtime::Program> program;
 };
 
-Result<Lowered> lower_unstitched(const graph::Graph& graph, const target::DeviceSpec& device, stitch::Options options) {
+Result<Lowered> lower_unstitched(const graph::Graph& graph, const target::DeviceSpec& device,
+                                 stitch::Options options) {
   Lowered made;
   options.stitch = false;
   made.plan = stitch::plan(graph, device, options);
@@ -134,10 +136,12 @@ Result<Lowered> lower_unstitched(const graph::Graph& graph, const target::Device
 }
 
 /// Loads all three granularities and keeps the quickest.
-Status load_quickest(const Options& options, const target::DeviceSpec& device, const runtime::LoadOptions& load, Compilation& made) {
+Status load_quickest(const Options& options, const target::DeviceSpec& device,
+                     const runtime::LoadOptions& load, Compilation& made) {
   TRY(Lowered op, lower_unstitched(made.graph, device, options.stitch));
   std::vector<Candidate> candidates;
-  for (const auto& program : {made.program, with_granularity(*made.program, "stitch"), op.program}) {
+  for (const auto& program :
+       {made.program, with_granularity(*made.program, "stitch"), op.program}) {
     Candidate candidate{.granularity = program->granularity};
     auto loaded = runtime::load(program, load);
     if (loaded.ok()) {
@@ -150,11 +154,16 @@ Status load_quickest(const Options& options, const target::DeviceSpec& device, c
     }
     candidates.push_back(std::move(candidate));
   }
-  TRY(made.choice, choose_granularity(std::move(candidates), [&] { return verify::generate_inputs(made.graph, options.verification.seed); }));
+  TRY(made.choice, choose_granularity(std::move(candidates), [&] {
+        return verify::generate_inputs(made.graph, options.verification.seed);
+      }));
   made.executable = made.choice->candidates[made.choice->chosen].executable;
   for (Candidate& each : made.choice->candidates) each.executable = nullptr;
-  if (made.executable->program().granularity == "op") made.plan = std::move(op.plan), made.tasks = std::move(op.tasks), made.source = std::move(op.source);
-  made.program = std::shared_ptr<const runtime::Program>(made.executable, &made.executable->program());
+  if (made.executable->program().granularity == "op")
+    made.plan = std::move(op.plan), made.tasks = std::move(op.tasks),
+    made.source = std::move(op.source);
+  made.program =
+      std::shared_ptr<const runtime::Program>(made.executable, &made.executable->program());
   return ok_status();
 }
 
@@ -168,7 +177,9 @@ Status lower(const Network& network, const Options& options, Compilation& made, 
     const Status status = put(made.graph, import(network, options, made));
     made.imported = made.graph;  // inside the step: whoever stops at it reads the import too
     return status;
-  }, sound_graph, graph_text));
+  }, sound_graph, [&](bool explain) {
+    return explain ? explain_import(made.graph, options.import) : graph::print(made.graph);
+  }));
 
   for (const passes::Pass& pass : passes::table(options.passes)) {
     graph::Graph before;
@@ -179,53 +190,100 @@ Status lower(const Network& network, const Options& options, Compilation& made, 
     };
     const auto show = [&](bool explain) {
       if (explain && left_out) return std::string("left out by --disable\n");
-      return explain ? explain_pass(before, made.graph) : graph::print(made.graph);
+      return explain ? explain_pass(pass.summary, before, made.graph) : graph::print(made.graph);
     };
     TRY_STATUS(step(pass.name, run, sound_graph, show));
   }
 
-  TRY_STATUS(step("target", [&] { return put(device, target::device(options.target, options.sms)); }, nothing_to_check, [&](bool) {
-    return fmt::format("{}: {} virtual SMs, {} of fast memory each\n", device.name, device.sms, to_string(device.fast_memory));
+  TRY_STATUS(step("target", [&] {
+    return put(device, target::device(options.target, options.sms));
+  }, nothing_to_check, [&](bool explain) {
+    std::string text = fmt::format("{}: {} virtual SMs, {} of fast memory each\n", device.name,
+                                   device.sms, to_string(device.fast_memory));
+    if (!explain) return text;
+    return text +
+           fmt::format("asked for as '{}', {}\n", options.target,
+                       options.sms > 0 ? "and so were the SMs" : "with as many SMs as it has");
   }));
   stitch::Options stitching = options.stitch;
   stitching.prologues = options.disabled.count("fold_prologues") == 0;
-  if (device.family == target::Family::kCuda && options.granularity == "op") stitching.stitch = false;
+  if (device.family == target::Family::kCuda && options.granularity == "op")
+    stitching.stitch = false;
+  graph::Graph unfitted;
   TRY_STATUS(step("fit", [&] {
-    const auto takes = [&](const graph::Graph& graph, graph::NodeId id) { return stitch::takes_whole(graph, id, device, stitching); };
+    unfitted = made.graph;
+    const auto takes = [&](const graph::Graph& graph, graph::NodeId id) {
+      return stitch::takes_whole(graph, id, device, stitching);
+    };
     Status fitted = put(made.graph, passes::expand_for_machine(std::move(made.graph), takes));
     const auto parts = kernels::tile_library(device.family).gemm_parts;
-    if (!fitted.ok() || !parts || !stitching.stitch || options.disabled.count("split_products") > 0) return fitted;
-    return put(made.graph, passes::split_products(std::move(made.graph), [&](DType type, int64_t columns, int64_t depth) {
+    const bool splits = parts && stitching.stitch && !options.disabled.count("split_products");
+    if (!fitted.ok() || !splits) return fitted;
+    const auto how_many = [&](DType type, int64_t columns, int64_t depth) {
       return parts(static_cast<int32_t>(type), columns, depth);
-    }));
-  }, sound_graph, graph_text));
-  TRY_STATUS(step("stitch", [&] { made.plan = stitch::plan(made.graph, device, stitching); return ok_status(); },
-                  [&] { return stitch::verify(made.graph, made.plan); },
-                  [&](bool explain) { return stitch::print(made.graph, made.plan, explain); }));
-  TRY_STATUS(step("schedule", [&] { made.tasks = schedule::build(made.graph, made.plan, device); return ok_status(); },
-                  [&] { return schedule::validate(made.graph, made.plan, made.tasks); },
-                  [&](bool) { return schedule::print(made.graph, made.plan, made.tasks); }));
-  TRY_STATUS(step("codegen", [&] { made.source = codegen::emit(made.graph, made.plan, made.tasks, kernels::tile_library(device.family)); return ok_status(); }, nothing_to_check,
-                  [&](bool explain) { return print_bodies(made.source, made.graph, made, explain); }));
-  TRY_STATUS(step("assemble", [&] {
-    auto program = std::make_shared<runtime::Program>(runtime::assemble(made.graph, made.plan, made.tasks, made.source, device.name));
-    if (program->on_gpu()) program->granularity = options.granularity == "auto" ? "mono" : options.granularity;
-    made.program = std::move(program);
+    };
+    return put(made.graph, passes::split_products(std::move(made.graph), how_many));
+  }, sound_graph, [&](bool explain) {
+    if (!explain) return graph::print(made.graph);
+    return explain_pass("what no tile of the machine takes whole is told in simpler ops", unfitted,
+                        made.graph);
+  }));
+  TRY_STATUS(step(
+      "stitch",
+      [&] {
+        made.plan = stitch::plan(made.graph, device, stitching);
+        return ok_status();
+      },
+      [&] { return stitch::verify(made.graph, made.plan); },
+      [&](bool explain) { return stitch::print(made.graph, made.plan, explain); }));
+  TRY_STATUS(step(
+      "schedule",
+      [&] {
+        made.tasks = schedule::build(made.graph, made.plan, device);
+        return ok_status();
+      },
+      [&] { return schedule::validate(made.graph, made.plan, made.tasks); },
+      [&](bool explain) {
+        return explain ? explain_schedule(made.graph, made.plan, made.tasks, device)
+                       : schedule::print(made.graph, made.plan, made.tasks);
+      }));
+  TRY_STATUS(step("codegen", [&] {
+    made.source = codegen::emit(made.graph, made.plan, made.tasks,
+                                kernels::tile_library(device.family));
     return ok_status();
-  }, nothing_to_check, [&](bool) { return print_program(*made.program); }));
+  }, nothing_to_check, [&](bool explain) {
+    return explain ? explain_bodies(made.source, made.graph, made.plan, made.tasks)
+                   : print_bodies(made.source);
+  }));
+  TRY_STATUS(step(
+      "assemble",
+      [&] {
+        auto program = std::make_shared<runtime::Program>(
+            runtime::assemble(made.graph, made.plan, made.tasks, made.source, device.name));
+        if (program->on_gpu())
+          program->granularity = options.granularity == "auto" ? "mono" : options.granularity;
+        made.program = std::move(program);
+        return ok_status();
+      },
+      nothing_to_check, [&](bool) { return print_program(*made.program); }));
   TRY_STATUS(step("load", [&] {
     runtime::LoadOptions load = options.load;
     if (options.progress)
-      load.progress = [&](int done, int total) { options.progress("load", step.done() + Steps::share("load") * done / std::max(total, 1)); };
+      load.progress = [&](int done, int total) {
+        options.progress("load", step.done() + Steps::share("load") * done / std::max(total, 1));
+      };
     load.interrupted = options.interrupted;
-    if (made.program->on_gpu() && options.granularity == "auto") return load_quickest(options, device, load, made);
+    if (made.program->on_gpu() && options.granularity == "auto")
+      return load_quickest(options, device, load, made);
     return put(made.executable, runtime::load(made.program, load));
   }, nothing_to_check, [&](bool) {
     if (made.choice) return made.choice->text() + "\n";
     const runtime::LoadReport& report = made.executable->report();
-    return fmt::format("{} bodies compiled with {}, {} from the cache\n", report.compiled, report.compiler.empty() ? "nothing" : report.compiler, report.cached);
+    return fmt::format("{} bodies compiled with {}, {} from the cache\n", report.compiled,
+                       report.compiler.empty() ? "nothing" : report.compiler, report.cached);
   }));
-  const bool runs = !made.executable || !made.executable->device() || !made.executable->device()->gpu.empty();
+  const bool runs =
+      !made.executable || !made.executable->device() || !made.executable->device()->gpu.empty();
   if ((!options.verify || !runs) && made.executable) return ok_status();
   TRY_STATUS(step("verify", [&] {
     verify::Options how = options.verification;
@@ -248,17 +306,23 @@ std::string joined(const std::vector<std::string>& names) {
 
 Status check_names(const Options& options) {
   const std::vector<std::string> steps = step_names();
-  const auto known = [&](const std::string& name) { return std::find(steps.begin(), steps.end(), name) != steps.end(); };
+  const auto known = [&](const std::string& name) {
+    return std::find(steps.begin(), steps.end(), name) != steps.end();
+  };
   std::vector<std::string> asked(options.explain.begin(), options.explain.end());
   if (!options.to.empty()) asked.push_back(options.to);
   for (const std::string& name : asked)
-    if (!known(name)) return Error{Code::kUsage, "compile", fmt::format("no step is called '{}'", name), "", "steps: " + joined(steps)};
+    if (!known(name))
+      return Error{Code::kUsage, "compile", fmt::format("no step is called '{}'", name), "",
+                   "steps: " + joined(steps)};
   std::vector<std::string> passes;
   for (const passes::Pass& pass : passes::table()) passes.emplace_back(pass.name);
-  for (const char* other : {"split_products", "fold_prologues"}) passes.emplace_back(other);  // of `fit` and of stitching
+  for (const char* other : {"split_products", "fold_prologues"})
+    passes.emplace_back(other);  // of `fit` and of stitching
   for (const std::string& name : options.disabled)
     if (std::find(passes.begin(), passes.end(), name) == passes.end())
-      return Error{Code::kUsage, "compile", fmt::format("no pass is called '{}'", name), "", "passes: " + joined(passes)};
+      return Error{Code::kUsage, "compile", fmt::format("no pass is called '{}'", name), "",
+                   "passes: " + joined(passes)};
   return ok_status();
 }
 

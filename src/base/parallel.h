@@ -1,6 +1,7 @@
-/// base/parallel.h — a few large, independent jobs on all cores.
+/// base/parallel.h — a few large, independent jobs, or the parts of a long range, on all cores.
 ///
 ///   for_each_on_all_cores(tensors.size(), [&](size_t k) { hashes[k] = hash_bytes(...); });
+///   for_each_part_on_all_cores(count, [&](int64_t begin, int64_t end) { convert(begin, end); });
 ///
 /// Jobs are taken one by one; the caller works too. Jobs must not throw. Threads live for the call:
 /// for jobs of a millisecond and more.
@@ -9,6 +10,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstddef>
+#include <cstdint>
 #include <thread>
 #include <vector>
 
@@ -25,6 +27,16 @@ void for_each_on_all_cores(size_t count, const Job& job) {
   for (size_t k = 1; k < std::min(cores, count); ++k) threads.emplace_back(work);
   work();
   for (std::thread& thread : threads) thread.join();
+}
+
+/// Parts of about a million elements.
+template <typename Part>
+void for_each_part_on_all_cores(int64_t count, const Part& part) {
+  constexpr int64_t kPart = 1 << 20;
+  for_each_on_all_cores(static_cast<size_t>((count + kPart - 1) / kPart), [&](size_t k) {
+    const auto begin = static_cast<int64_t>(k) * kPart;
+    part(begin, std::min(count, begin + kPart));
+  });
 }
 
 }  // namespace obelisk

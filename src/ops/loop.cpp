@@ -7,204 +7,38 @@
 #include <numeric>
 
 #include "ops/ops.h"
+#include "ops/scalar_values.h"
 
 namespace obelisk::ops {
 namespace {
 
 constexpr std::string_view kScalarNames[] = {
-    "coord", "const", "load", "acc",
-    "neg", "abs", "sign", "floor", "ceil", "round", "trunc", "sqrt", "rsqrt", "recip", "exp", "log", "log1p", "expm1", "erf",
-    "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "sigmoid",
-    "not", "bitnot", "isnan", "isinf",
-    "cast", "castsat",
-    "add", "sub", "mul", "div", "mod", "fmod",
-    "pow", "min", "max", "atan2",
-    "lt", "le", "eq", "and", "or", "xor", "bitand", "bitor", "bitxor", "shl", "shr",
-    "select"};
+    "coord",  "const",   "load",   "acc",   "neg",     "abs",   "sign",   "floor", "ceil",
+    "round",  "trunc",   "sqrt",   "rsqrt", "recip",   "exp",   "log",    "log1p", "expm1",
+    "erf",    "sin",     "cos",    "tan",   "asin",    "acos",  "atan",   "sinh",  "cosh",
+    "tanh",   "asinh",   "acosh",  "atanh", "sigmoid", "not",   "bitnot", "isnan", "isinf",
+    "cast",   "castsat", "add",    "sub",   "mul",     "div",   "mod",    "fmod",  "pow",
+    "min",    "max",     "atan2",  "lt",    "le",      "eq",    "and",    "or",    "xor",
+    "bitand", "bitor",   "bitxor", "shl",   "shr",     "select"};
 static_assert(std::size(kScalarNames) == static_cast<size_t>(Scalar::kSelect) + 1);
 
 bool is_comparison(Scalar s) { return s == Scalar::kLt || s == Scalar::kLe || s == Scalar::kEq; }
 bool is_commutative(Scalar s) {
   switch (s) {
-    case Scalar::kAdd: case Scalar::kMul: case Scalar::kMin: case Scalar::kMax: case Scalar::kEq: case Scalar::kAnd:
-    case Scalar::kOr: case Scalar::kXor: case Scalar::kBitAnd: case Scalar::kBitOr: case Scalar::kBitXor: return true;
+    case Scalar::kAdd:
+    case Scalar::kMul:
+    case Scalar::kMin:
+    case Scalar::kMax:
+    case Scalar::kEq:
+    case Scalar::kAnd:
+    case Scalar::kOr:
+    case Scalar::kXor:
+    case Scalar::kBitAnd:
+    case Scalar::kBitOr:
+    case Scalar::kBitXor:
+      return true;
     default: return false;
   }
-}
-
-int64_t floor_div(int64_t x, int64_t y) {
-  int64_t q = x / y;
-  return (x % y != 0 && (x < 0) != (y < 0)) ? q - 1 : q;
-}
-
-/// Wraps an integer to the width of a type.
-int64_t wrap(DType dtype, int64_t value) {
-  switch (dtype) {
-    case DType::i32: return static_cast<int32_t>(value);
-    case DType::i16: return static_cast<int16_t>(value);
-    case DType::i8: return static_cast<int8_t>(value);
-    case DType::u32: return static_cast<uint32_t>(value);
-    case DType::u16: return static_cast<uint16_t>(value);
-    case DType::u8: return static_cast<uint8_t>(value);
-    case DType::i4: return static_cast<int8_t>(static_cast<uint8_t>(value) << 4) >> 4;
-    case DType::i2: return static_cast<int8_t>(static_cast<uint8_t>(value) << 6) >> 6;
-    case DType::u4: return value & 15;
-    case DType::u2: return value & 3;
-    case DType::b1: return value != 0;
-    default: return value;
-  }
-}
-
-double round_to(DType dtype, double value, bool saturate) {
-  if (dtype == DType::f64) return value;
-  if (dtype == DType::f32) return static_cast<float>(value);
-  uint64_t bits = 0;
-  saturate ? set_double_saturating(&bits, dtype, 0, value) : set_double(&bits, dtype, 0, value);
-  return get_double(&bits, dtype, 0);
-}
-
-// ---- scalar meaning, shared by constant folding and evaluate() -------------------------------------------------
-
-struct Scalars {  // a value of either kind; which one counts is told by its type
-  double real = 0;
-  int64_t integer = 0;
-};
-
-double unary_real(Scalar s, double x) {
-  switch (s) {
-    case Scalar::kNeg: return -x;
-    case Scalar::kAbs: return std::fabs(x);
-    case Scalar::kSign: return x > 0 ? 1 : x < 0 ? -1 : x;
-    case Scalar::kFloor: return std::floor(x);
-    case Scalar::kCeil: return std::ceil(x);
-    case Scalar::kRound: return std::nearbyint(x);
-    case Scalar::kTrunc: return std::trunc(x);
-    case Scalar::kSqrt: return std::sqrt(x);
-    case Scalar::kRsqrt: return 1 / std::sqrt(x);
-    case Scalar::kRecip: return 1 / x;
-    case Scalar::kExp: return std::exp(x);
-    case Scalar::kLog: return std::log(x);
-    case Scalar::kLog1p: return std::log1p(x);
-    case Scalar::kExpm1: return std::expm1(x);
-    case Scalar::kErf: return std::erf(x);
-    case Scalar::kSin: return std::sin(x);
-    case Scalar::kCos: return std::cos(x);
-    case Scalar::kTan: return std::tan(x);
-    case Scalar::kAsin: return std::asin(x);
-    case Scalar::kAcos: return std::acos(x);
-    case Scalar::kAtan: return std::atan(x);
-    case Scalar::kSinh: return std::sinh(x);
-    case Scalar::kCosh: return std::cosh(x);
-    case Scalar::kTanh: return std::tanh(x);
-    case Scalar::kAsinh: return std::asinh(x);
-    case Scalar::kAcosh: return std::acosh(x);
-    case Scalar::kAtanh: return std::atanh(x);
-    case Scalar::kSigmoid: return 1 / (1 + std::exp(-x));
-    default: CHECK(false, "{} is not unary on floats", to_string(s)); return 0;
-  }
-}
-
-int64_t unary_int(Scalar s, int64_t x, DType dtype) {
-  switch (s) {
-    case Scalar::kNeg: return wrap(dtype, static_cast<int64_t>(-static_cast<uint64_t>(x)));
-    case Scalar::kAbs: return is_signed(dtype) && x < 0 ? wrap(dtype, static_cast<int64_t>(-static_cast<uint64_t>(x))) : x;
-    case Scalar::kSign: return !is_signed(dtype) ? x != 0 : (x > 0) - (x < 0);
-    case Scalar::kFloor: case Scalar::kCeil: case Scalar::kRound: case Scalar::kTrunc: return x;
-    case Scalar::kNot: return !x;
-    case Scalar::kBitNot: return wrap(dtype, ~x);
-    default: CHECK(false, "{} is not unary on integers", to_string(s)); return 0;
-  }
-}
-
-double binary_real(Scalar s, double x, double y) {
-  switch (s) {
-    case Scalar::kAdd: return x + y;
-    case Scalar::kSub: return x - y;
-    case Scalar::kMul: return x * y;
-    case Scalar::kDiv: return x / y;
-    case Scalar::kMod: {
-      double r = std::fmod(x, y);
-      return r != 0 && (r < 0) != (y < 0) ? r + y : r;
-    }
-    case Scalar::kFmod: return std::fmod(x, y);
-    case Scalar::kPow: return std::pow(x, y);
-    case Scalar::kMin: return std::isnan(x) || std::isnan(y) ? std::nan("") : std::min(x, y);
-    case Scalar::kMax: return std::isnan(x) || std::isnan(y) ? std::nan("") : std::max(x, y);
-    case Scalar::kAtan2: return std::atan2(x, y);
-    default: CHECK(false, "{} is not binary on floats", to_string(s)); return 0;
-  }
-}
-
-int64_t power_int(int64_t base, int64_t exponent) {
-  if (exponent < 0) return base == 1 ? 1 : base == -1 ? (exponent % 2 ? -1 : 1) : 0;
-  uint64_t result = 1, b = static_cast<uint64_t>(base);
-  for (; exponent; exponent >>= 1, b *= b)
-    if (exponent & 1) result *= b;
-  return static_cast<int64_t>(result);
-}
-
-int64_t binary_int(Scalar s, int64_t x, int64_t y, DType dtype) {
-  const auto ux = static_cast<uint64_t>(x), uy = static_cast<uint64_t>(y);
-  const bool u64 = dtype == DType::u64;
-  const int width = std::max(bits(dtype), 8);
-  switch (s) {
-    case Scalar::kAdd: return wrap(dtype, static_cast<int64_t>(ux + uy));
-    case Scalar::kSub: return wrap(dtype, static_cast<int64_t>(ux - uy));
-    case Scalar::kMul: return wrap(dtype, static_cast<int64_t>(ux * uy));
-    case Scalar::kDiv:
-      if (y == 0) return 0;
-      if (u64) return static_cast<int64_t>(ux / uy);
-      return y == -1 ? wrap(dtype, static_cast<int64_t>(-ux)) : x / y;
-    case Scalar::kMod:
-      if (y == 0) return 0;
-      if (u64) return static_cast<int64_t>(ux % uy);
-      return y == -1 ? 0 : x - floor_div(x, y) * y;
-    case Scalar::kFmod:
-      if (y == 0) return 0;
-      if (u64) return static_cast<int64_t>(ux % uy);
-      return y == -1 ? 0 : x % y;
-    case Scalar::kPow: return wrap(dtype, power_int(x, y));
-    case Scalar::kMin: return u64 ? static_cast<int64_t>(std::min(ux, uy)) : std::min(x, y);
-    case Scalar::kMax: return u64 ? static_cast<int64_t>(std::max(ux, uy)) : std::max(x, y);
-    case Scalar::kAnd: return x && y;
-    case Scalar::kOr: return x || y;
-    case Scalar::kXor: return (x != 0) != (y != 0);
-    case Scalar::kBitAnd: return x & y;
-    case Scalar::kBitOr: return x | y;
-    case Scalar::kBitXor: return x ^ y;
-    case Scalar::kShl: return uy >= static_cast<uint64_t>(width) ? 0 : wrap(dtype, static_cast<int64_t>(ux << uy));
-    case Scalar::kShr:
-      if (uy >= static_cast<uint64_t>(width)) return is_signed(dtype) && x < 0 ? -1 : 0;
-      return u64 ? static_cast<int64_t>(ux >> uy) : x >> y;
-    default: CHECK(false, "{} is not binary on integers", to_string(s)); return 0;
-  }
-}
-
-bool compare(Scalar s, const Scalars& x, const Scalars& y, DType dtype) {
-  if (is_float(dtype)) return s == Scalar::kLt ? x.real < y.real : s == Scalar::kLe ? x.real <= y.real : x.real == y.real;
-  if (dtype == DType::u64) {
-    const auto a = static_cast<uint64_t>(x.integer), b = static_cast<uint64_t>(y.integer);
-    return s == Scalar::kLt ? a < b : s == Scalar::kLe ? a <= b : a == b;
-  }
-  const int64_t a = x.integer, b = y.integer;
-  return s == Scalar::kLt ? a < b : s == Scalar::kLe ? a <= b : a == b;
-}
-
-Scalars convert(const Scalars& x, DType from, DType to, bool saturate) {
-  if (is_float(to)) {
-    double value = is_float(from) ? x.real
-                   : from == DType::u64 ? static_cast<double>(static_cast<uint64_t>(x.integer))
-                                        : static_cast<double>(x.integer);
-    return {round_to(to, value, saturate), 0};
-  }
-  if (to == DType::b1) return {0, is_float(from) ? x.real != 0 : x.integer != 0};
-  if (!is_float(from)) return {0, wrap(to, x.integer)};
-  if (std::isnan(x.real)) return {0, 0};
-  if (to == DType::u64 && x.real >= 0x1p63) {
-    return {0, x.real >= 0x1p64 ? -1 : static_cast<int64_t>(static_cast<uint64_t>(x.real))};
-  }
-  const double low = -0x1p63, high = 0x1.fffffffffffffp62;
-  return {0, wrap(to, static_cast<int64_t>(std::clamp(x.real, low, high)))};
 }
 
 uint64_t hash_expr(const Expr& expr) {
@@ -231,8 +65,9 @@ std::string_view to_string(Scalar scalar) { return kScalarNames[static_cast<size
 
 DType compute_type(DType dtype) {
   switch (dtype) {
-    case DType::f16: case DType::bf16: case DType::f8e4m3fn: case DType::f8e4m3fnuz: case DType::f8e5m2:
-    case DType::f8e5m2fnuz: case DType::f8e8m0: case DType::f4e2m1: return DType::f32;
+    case DType::f16: case DType::bf16: case DType::f8e4m3fn: case DType::f8e4m3fnuz:
+    case DType::f8e5m2: case DType::f8e5m2fnuz: case DType::f8e8m0: case DType::f4e2m1:
+      return DType::f32;
     case DType::i4: case DType::i2: return DType::i8;
     case DType::u4: case DType::u2: return DType::u8;
     default: return dtype;
@@ -256,7 +91,8 @@ ExprId Exprs::intern(Expr expr) {
 }
 
 ExprId Exprs::coord(int slot, int64_t extent) {
-  if (static_cast<size_t>(slot) >= extents_.size()) extents_.resize(slot + 1, std::numeric_limits<int64_t>::max());
+  if (static_cast<size_t>(slot) >= extents_.size())
+    extents_.resize(slot + 1, std::numeric_limits<int64_t>::max());
   extents_[slot] = extent;
   if (extent == 1) return integer(0);
   return intern({.scalar = Scalar::kCoord, .dtype = DType::i64, .slot = slot});
@@ -264,15 +100,19 @@ ExprId Exprs::coord(int slot, int64_t extent) {
 
 ExprId Exprs::constant(DType dtype, double value) {
   const DType type = compute_type(dtype);
-  if (is_float(type)) return intern({.scalar = Scalar::kConst, .dtype = type, .real = round_to(type, value, false)});
-  return intern({.scalar = Scalar::kConst, .dtype = type, .integer = wrap(type, static_cast<int64_t>(value))});
+  if (is_float(type))
+    return intern({.scalar = Scalar::kConst, .dtype = type, .real = round_to(type, value, false)});
+  return intern({.scalar = Scalar::kConst,
+                 .dtype = type,
+                 .integer = wrap(type, static_cast<int64_t>(value))});
 }
 
 ExprId Exprs::integer(int64_t value) {
   return intern({.scalar = Scalar::kConst, .dtype = DType::i64, .integer = value});
 }
 
-ExprId Exprs::load(int input, DType dtype, std::vector<ExprId> coords, ExprId guard, ExprId otherwise) {
+ExprId Exprs::load(int input, DType dtype, std::vector<ExprId> coords, ExprId guard,
+                   ExprId otherwise) {
   if (guard != kNoExpr && nodes_[guard].scalar == Scalar::kConst) {
     if (!nodes_[guard].integer) return otherwise;
     guard = otherwise = kNoExpr;
@@ -283,7 +123,9 @@ ExprId Exprs::load(int input, DType dtype, std::vector<ExprId> coords, ExprId gu
   return intern(std::move(expr));
 }
 
-ExprId Exprs::acc(DType dtype) { return intern({.scalar = Scalar::kAcc, .dtype = compute_type(dtype)}); }
+ExprId Exprs::acc(DType dtype) {
+  return intern({.scalar = Scalar::kAcc, .dtype = compute_type(dtype)});
+}
 
 /// The compute type in which the value of an expression lives.
 static DType value_type(const Expr& expr) { return compute_type(expr.dtype); }
@@ -291,7 +133,8 @@ static DType value_type(const Expr& expr) { return compute_type(expr.dtype); }
 ExprId Exprs::unary(Scalar scalar, ExprId x) {
   const Expr& arg = nodes_[x];
   const DType type = value_type(arg);
-  const bool predicate = scalar == Scalar::kIsNan || scalar == Scalar::kIsInf || scalar == Scalar::kNot;
+  const bool predicate =
+      scalar == Scalar::kIsNan || scalar == Scalar::kIsInf || scalar == Scalar::kNot;
   Expr expr{.scalar = scalar, .dtype = predicate ? DType::b1 : type};
   expr.args[0] = x;
   return simplify(std::move(expr));
@@ -302,10 +145,11 @@ ExprId Exprs::binary(Scalar scalar, ExprId x, ExprId y) {
   CHECK(type == value_type(nodes_[y]), "{} of {} and {}", to_string(scalar), to_string(type),
         to_string(value_type(nodes_[y])));
   Expr expr{.scalar = scalar, .dtype = is_comparison(scalar) ? DType::b1 : type};
-  // Constants go right and equal arguments get one order, so that equal expressions meet in the pool. Floating add and mul are
-  // commutative too (only the payload of a NaN could tell).
+  // Constants go right and equal arguments get one order, so that equal expressions meet in the
+  // pool. Floating add and mul are commutative too (only the payload of a NaN could tell).
   if (is_commutative(scalar)) {
-    const bool x_const = nodes_[x].scalar == Scalar::kConst, y_const = nodes_[y].scalar == Scalar::kConst;
+    const bool x_const = nodes_[x].scalar == Scalar::kConst,
+               y_const = nodes_[y].scalar == Scalar::kConst;
     if ((x_const && !y_const) || (x_const == y_const && y < x)) std::swap(x, y);
   }
   expr.args[0] = x;
@@ -317,8 +161,8 @@ ExprId Exprs::select(ExprId condition, ExprId yes, ExprId no) {
   if (yes == no) return yes;
   if (nodes_[condition].scalar == Scalar::kConst) return nodes_[condition].integer ? yes : no;
   CHECK(value_type(nodes_[condition]) == DType::b1);
-  CHECK(value_type(nodes_[yes]) == value_type(nodes_[no]), "select of {} and {}", to_string(value_type(nodes_[yes])),
-        to_string(value_type(nodes_[no])));
+  CHECK(value_type(nodes_[yes]) == value_type(nodes_[no]), "select of {} and {}",
+        to_string(value_type(nodes_[yes])), to_string(value_type(nodes_[no])));
   Expr expr{.scalar = Scalar::kSelect, .dtype = value_type(nodes_[yes])};
   expr.args[0] = condition;
   expr.args[1] = yes;
@@ -330,14 +174,19 @@ ExprId Exprs::cast(ExprId x, DType dtype, bool saturate) {
   const Expr& arg = nodes_[x];
   if (value_type(arg) == dtype && compute_type(dtype) == dtype) return x;
   if (arg.scalar == Scalar::kCast && arg.dtype == dtype) return x;
-  if (arg.scalar == Scalar::kLoad && arg.dtype == dtype) return x;  // what was stored so is on the grid already
+  // what was stored so is on the grid already
+  if (arg.scalar == Scalar::kLoad && arg.dtype == dtype) return x;
   Expr expr{.scalar = saturate ? Scalar::kCastSat : Scalar::kCast, .dtype = dtype};
   expr.args[0] = x;
   if (arg.scalar == Scalar::kConst) {
     const Scalars value = convert({arg.real, arg.integer}, value_type(arg), dtype, saturate);
-    Expr folded{.scalar = Scalar::kConst, .dtype = compute_type(dtype), .integer = value.integer, .real = value.real};
+    Expr folded{.scalar = Scalar::kConst,
+                .dtype = compute_type(dtype),
+                .integer = value.integer,
+                .real = value.real};
     if (!is_float(dtype)) folded.real = 0;
-    // A narrow float constant is already rounded; it may be treated as a plain value of the compute type.
+    // A narrow float constant is already rounded; it may be treated as a plain value of the compute
+    // type.
     return intern(std::move(folded));
   }
   return intern(std::move(expr));
@@ -355,12 +204,19 @@ std::optional<Exprs::Range> Exprs::range(ExprId id) const {
   switch (expr.scalar) {
     case Scalar::kConst: return bounded(expr.integer, expr.integer);
     case Scalar::kCoord: return bounded(0, std::max<int64_t>(extents_[expr.slot] - 1, 0));
-    case Scalar::kAdd: { auto a = of(0), b = of(1); return a && b ? bounded(a->low + b->low, a->high + b->high) : std::nullopt; }
-    case Scalar::kSub: { auto a = of(0), b = of(1); return a && b ? bounded(a->low - b->high, a->high - b->low) : std::nullopt; }
+    case Scalar::kAdd: {
+      auto a = of(0), b = of(1);
+      return a && b ? bounded(a->low + b->low, a->high + b->high) : std::nullopt;
+    }
+    case Scalar::kSub: {
+      auto a = of(0), b = of(1);
+      return a && b ? bounded(a->low - b->high, a->high - b->low) : std::nullopt;
+    }
     case Scalar::kMul: {
       auto a = of(0), b = of(1);
       if (!a || !b) return std::nullopt;
-      __int128 p[] = {(__int128)a->low * b->low, (__int128)a->low * b->high, (__int128)a->high * b->low, (__int128)a->high * b->high};
+      __int128 p[] = {(__int128)a->low * b->low, (__int128)a->low * b->high,
+                      (__int128)a->high * b->low, (__int128)a->high * b->high};
       auto [low, high] = std::minmax_element(p, p + 4);
       if (*low < -kLimit || *high > kLimit) return std::nullopt;
       return Range{static_cast<int64_t>(*low), static_cast<int64_t>(*high)};
@@ -376,9 +232,18 @@ std::optional<Exprs::Range> Exprs::range(ExprId id) const {
       if (a && a->low >= 0 && a->high < b->low) return a;
       return Range{0, b->low - 1};
     }
-    case Scalar::kMin: { auto a = of(0), b = of(1); return a && b ? bounded(std::min(a->low, b->low), std::min(a->high, b->high)) : std::nullopt; }
-    case Scalar::kMax: { auto a = of(0), b = of(1); return a && b ? bounded(std::max(a->low, b->low), std::max(a->high, b->high)) : std::nullopt; }
-    case Scalar::kSelect: { auto a = of(1), b = of(2); return a && b ? bounded(std::min(a->low, b->low), std::max(a->high, b->high)) : std::nullopt; }
+    case Scalar::kMin: {
+      auto a = of(0), b = of(1);
+      return a && b ? bounded(std::min(a->low, b->low), std::min(a->high, b->high)) : std::nullopt;
+    }
+    case Scalar::kMax: {
+      auto a = of(0), b = of(1);
+      return a && b ? bounded(std::max(a->low, b->low), std::max(a->high, b->high)) : std::nullopt;
+    }
+    case Scalar::kSelect: {
+      auto a = of(1), b = of(2);
+      return a && b ? bounded(std::min(a->low, b->low), std::max(a->high, b->high)) : std::nullopt;
+    }
     default: return std::nullopt;
   }
 }
@@ -392,7 +257,8 @@ struct LinearSum {
 };
 
 void add_term(LinearSum& sum, ExprId atom, int64_t coefficient) {
-  auto it = std::lower_bound(sum.terms.begin(), sum.terms.end(), atom, [](auto& t, ExprId a) { return t.first < a; });
+  auto it = std::lower_bound(sum.terms.begin(), sum.terms.end(), atom,
+                             [](auto& t, ExprId a) { return t.first < a; });
   if (it != sum.terms.end() && it->first == atom) {
     it->second += coefficient;
     if (it->second == 0) sum.terms.erase(it);
@@ -431,30 +297,43 @@ ExprId Exprs::simplify(Expr expr) {
       if (s == Scalar::kIsNan) return constant(DType::b1, is_float(type) && std::isnan(x.real));
       if (s == Scalar::kIsInf) return constant(DType::b1, is_float(type) && std::isinf(x.real));
       if (is_float(type)) return constant(type, unary_real(s, x.real));
-      return intern({.scalar = Scalar::kConst, .dtype = expr.dtype, .integer = unary_int(s, x.integer, type)});
+      return intern({.scalar = Scalar::kConst,
+                     .dtype = expr.dtype,
+                     .integer = unary_int(s, x.integer, type)});
     }
-    if (s == x.scalar && (s == Scalar::kNeg || s == Scalar::kNot || s == Scalar::kBitNot)) return x.args[0];
+    if (s == x.scalar && (s == Scalar::kNeg || s == Scalar::kNot || s == Scalar::kBitNot))
+      return x.args[0];
     return intern(std::move(expr));
   }
 
   const Expr y = nodes_[expr.args[1]];
   if (x.scalar == Scalar::kConst && y.scalar == Scalar::kConst) {
-    if (is_comparison(s)) return constant(DType::b1, compare(s, {x.real, x.integer}, {y.real, y.integer}, type));
+    if (is_comparison(s))
+      return constant(DType::b1, compare(s, {x.real, x.integer}, {y.real, y.integer}, type));
     if (is_float(type)) return constant(type, binary_real(s, x.real, y.real));
-    return intern({.scalar = Scalar::kConst, .dtype = type, .integer = binary_int(s, x.integer, y.integer, type)});
+    return intern({.scalar = Scalar::kConst,
+                   .dtype = type,
+                   .integer = binary_int(s, x.integer, y.integer, type)});
   }
-  if (s == Scalar::kMul && y.scalar == Scalar::kConst && (is_float(type) ? y.real == 1 : y.integer == 1)) return expr.args[0];
-  if (s == Scalar::kDiv && y.scalar == Scalar::kConst && (is_float(type) ? y.real == 1 : y.integer == 1)) return expr.args[0];
+  if (s == Scalar::kMul && y.scalar == Scalar::kConst &&
+      (is_float(type) ? y.real == 1 : y.integer == 1))
+    return expr.args[0];
+  if (s == Scalar::kDiv && y.scalar == Scalar::kConst &&
+      (is_float(type) ? y.real == 1 : y.integer == 1))
+    return expr.args[0];
   if (s == Scalar::kPow && is_float(type) && y.scalar == Scalar::kConst) {
     if (y.real == 2) return binary(Scalar::kMul, expr.args[0], expr.args[0]);
     if (y.real == 1) return expr.args[0];
   }
-  if (s == Scalar::kAnd && y.scalar == Scalar::kConst) return y.integer ? expr.args[0] : expr.args[1];
-  if (s == Scalar::kOr && y.scalar == Scalar::kConst) return y.integer ? expr.args[1] : expr.args[0];
+  if (s == Scalar::kAnd && y.scalar == Scalar::kConst)
+    return y.integer ? expr.args[0] : expr.args[1];
+  if (s == Scalar::kOr && y.scalar == Scalar::kConst)
+    return y.integer ? expr.args[1] : expr.args[0];
   if ((s == Scalar::kAnd || s == Scalar::kOr) && expr.args[0] == expr.args[1]) return expr.args[0];
   if (type != DType::i64) return intern(std::move(expr));
 
-  // ---- index arithmetic: sums are kept as a sorted sum of terms, div and mod drop what their ranges allow ----
+  // ---- index arithmetic: sums are kept as a sorted sum of terms, div and mod drop what their
+  // ranges allow ----
   if (is_comparison(s)) {
     auto a = range(expr.args[0]), b = range(expr.args[1]);
     if (a && b) {
@@ -474,7 +353,8 @@ ExprId Exprs::simplify(Expr expr) {
     return intern(std::move(expr));
   }
 
-  auto rebuild = [&](const LinearSum& sum) -> ExprId {  // a canonical chain: ((a*c + b*d) + e) + constant
+  // a canonical chain: ((a*c + b*d) + e) + constant
+  auto rebuild = [&](const LinearSum& sum) -> ExprId {
     ExprId total = kNoExpr;
     for (auto [atom, coefficient] : sum.terms) {
       ExprId term = atom;
@@ -512,12 +392,14 @@ ExprId Exprs::simplify(Expr expr) {
       again = false;
       for (auto [atom, coefficient] : sum.terms) {
         const Expr mod_expr = nodes_[atom];
-        if (mod_expr.scalar != Scalar::kMod || nodes_[mod_expr.args[1]].scalar != Scalar::kConst) continue;
+        if (mod_expr.scalar != Scalar::kMod || nodes_[mod_expr.args[1]].scalar != Scalar::kConst)
+          continue;
         const int64_t k = nodes_[mod_expr.args[1]].integer;
         auto dividend = range(mod_expr.args[0]);
         if (k <= 0 || !dividend || dividend->low < 0) continue;
         const ExprId quotient = div(mod_expr.args[0], k);
-        auto it = std::find_if(sum.terms.begin(), sum.terms.end(), [&](auto& t) { return t.first == quotient; });
+        auto it = std::find_if(sum.terms.begin(), sum.terms.end(),
+                               [&](auto& t) { return t.first == quotient; });
         if (it == sum.terms.end() || it->second != coefficient * k) continue;
         add_term(sum, quotient, -coefficient * k);
         add_term(sum, atom, -coefficient);
@@ -548,7 +430,8 @@ ExprId Exprs::simplify(Expr expr) {
       if (whole_range && rest_range && whole_range->low >= 0 && rest_range->low >= 0) {
         if (rest_range->high < k) return s == Scalar::kDiv ? whole_id : rest_id;
         if (rest_id != expr.args[0]) {
-          return s == Scalar::kDiv ? add(whole_id, div(rest_id, integer(k))) : mod(rest_id, integer(k));
+          return s == Scalar::kDiv ? add(whole_id, div(rest_id, integer(k)))
+                                   : mod(rest_id, integer(k));
         }
         // (g*a) / (g*b) = a/b and (g*a) % (g*b) = g*(a % b), where g divides everything.
         int64_t g = k;
@@ -559,16 +442,17 @@ ExprId Exprs::simplify(Expr expr) {
           for (auto& term : part.terms) term.second /= g;
           part.constant /= g;
           const ExprId small = rebuild(part);
-          return s == Scalar::kDiv ? div(small, integer(k / g)) : mul(mod(small, integer(k / g)), g);
+          return s == Scalar::kDiv ? div(small, integer(k / g))
+                                   : mul(mod(small, integer(k / g)), g);
         }
         // (x / a) / b = x / (a*b)
-        if (s == Scalar::kDiv && x.scalar == Scalar::kDiv && nodes_[x.args[1]].scalar == Scalar::kConst &&
-            nodes_[x.args[1]].integer > 0) {
+        if (s == Scalar::kDiv && x.scalar == Scalar::kDiv &&
+            nodes_[x.args[1]].scalar == Scalar::kConst && nodes_[x.args[1]].integer > 0) {
           return div(x.args[0], integer(nodes_[x.args[1]].integer * k));
         }
         // (x % a) % b = x % b where b divides a
-        if (s == Scalar::kMod && x.scalar == Scalar::kMod && nodes_[x.args[1]].scalar == Scalar::kConst &&
-            nodes_[x.args[1]].integer % k == 0) {
+        if (s == Scalar::kMod && x.scalar == Scalar::kMod &&
+            nodes_[x.args[1]].scalar == Scalar::kConst && nodes_[x.args[1]].integer % k == 0) {
           return mod(x.args[0], integer(k));
         }
       }
@@ -577,8 +461,8 @@ ExprId Exprs::simplify(Expr expr) {
   return intern(std::move(expr));
 }
 
-ExprId Exprs::import(const Exprs& other, ExprId id, std::span<const ExprId> coords, const LoadFn& load, ExprId acc,
-                     Known* known) {
+ExprId Exprs::import(const Exprs& other, ExprId id, std::span<const ExprId> coords,
+                     const LoadFn& load, ExprId acc, Known* known) {
   Known fresh;
   Known& done = known ? *known : fresh;
   std::function<ExprId(ExprId)> copy = [&](ExprId from) -> ExprId {
@@ -588,7 +472,8 @@ ExprId Exprs::import(const Exprs& other, ExprId id, std::span<const ExprId> coor
     ExprId result = kNoExpr;
     switch (expr.scalar) {
       case Scalar::kCoord:
-        CHECK(static_cast<size_t>(expr.slot) < coords.size(), "coordinate {} of {}", expr.slot, coords.size());
+        CHECK(static_cast<size_t>(expr.slot) < coords.size(), "coordinate {} of {}", expr.slot,
+              coords.size());
         result = coords[expr.slot];
         break;
       case Scalar::kConst: {
@@ -604,12 +489,15 @@ ExprId Exprs::import(const Exprs& other, ExprId id, std::span<const ExprId> coor
         result = load(expr.slot, expr.dtype, std::move(at), guard, otherwise);
         break;
       }
-      case Scalar::kSelect: result = select(copy(expr.args[0]), copy(expr.args[1]), copy(expr.args[2])); break;
+      case Scalar::kSelect:
+        result = select(copy(expr.args[0]), copy(expr.args[1]), copy(expr.args[2]));
+        break;
       case Scalar::kCast: result = cast(copy(expr.args[0]), expr.dtype); break;
       case Scalar::kCastSat: result = cast(copy(expr.args[0]), expr.dtype, true); break;
       default:
-        result = expr.args[1] == kNoExpr ? unary(expr.scalar, copy(expr.args[0]))
-                                         : binary(expr.scalar, copy(expr.args[0]), copy(expr.args[1]));
+        result = expr.args[1] == kNoExpr
+                     ? unary(expr.scalar, copy(expr.args[0]))
+                     : binary(expr.scalar, copy(expr.args[0]), copy(expr.args[1]));
     }
     done[from] = result;
     return result;
@@ -651,7 +539,8 @@ MapStart start_map(const Call& call, const Shape& output) {
   Loop& loop = start.loop;
   loop.domain = output;
   loop.parallel = static_cast<int>(output.size());
-  for (size_t d = 0; d < output.size(); ++d) start.coords.push_back(loop.exprs.coord(static_cast<int>(d), output[d]));
+  for (size_t d = 0; d < output.size(); ++d)
+    start.coords.push_back(loop.exprs.coord(static_cast<int>(d), output[d]));
   for (int input = 0; input < call.arity(); ++input) {
     if (!call.has(input)) {
       start.values.push_back(kNoExpr);
@@ -672,7 +561,8 @@ Tensor evaluate(const Loop& loop, const Type& output, std::span<const Tensor* co
   const Exprs& exprs = loop.exprs;
   const int rank = static_cast<int>(loop.domain.size());
   std::vector<std::vector<int64_t>> strides;
-  for (const Tensor* input : inputs) strides.push_back(input ? row_major_strides(input->shape()) : std::vector<int64_t>{});
+  for (const Tensor* input : inputs)
+    strides.push_back(input ? row_major_strides(input->shape()) : std::vector<int64_t>{});
   std::vector<int64_t> at(rank, 0);
   Scalars acc;
   std::vector<Scalars> memo(exprs.size());
@@ -688,13 +578,16 @@ Tensor evaluate(const Loop& loop, const Type& output, std::span<const Tensor* co
       case Scalar::kConst: out = {expr.real, expr.integer}; break;
       case Scalar::kAcc: out = acc; break;
       case Scalar::kLoad: {
-        if (expr.args[0] != kNoExpr && !value(expr.args[0]).integer) { out = value(expr.args[1]); break; }
+        if (expr.args[0] != kNoExpr && !value(expr.args[0]).integer) {
+          out = value(expr.args[1]);
+          break;
+        }
         const Tensor& input = *inputs[expr.slot];
         int64_t offset = 0;
         for (size_t d = 0; d < expr.coords.size(); ++d) {
           const int64_t c = value(expr.coords[d]).integer;
-          CHECK(c >= 0 && c < input.shape()[d], "load {} reads coordinate {} = {} of {}", expr.slot, d, c,
-                to_string(input.shape()));
+          CHECK(c >= 0 && c < input.shape()[d], "load {} reads coordinate {} = {} of {}", expr.slot,
+                d, c, to_string(input.shape()));
           offset += c * strides[expr.slot][d];
         }
         if (is_float(input.dtype())) out.real = input.get_double(offset);
@@ -702,21 +595,27 @@ Tensor evaluate(const Loop& loop, const Type& output, std::span<const Tensor* co
         break;
       }
       case Scalar::kCast: case Scalar::kCastSat:
-        out = convert(value(expr.args[0]), compute_type(exprs[expr.args[0]].dtype), expr.dtype, expr.scalar == Scalar::kCastSat);
+        out = convert(value(expr.args[0]), compute_type(exprs[expr.args[0]].dtype), expr.dtype,
+                      expr.scalar == Scalar::kCastSat);
         break;
-      case Scalar::kSelect: out = value(expr.args[0]).integer ? value(expr.args[1]) : value(expr.args[2]); break;
+      case Scalar::kSelect:
+        out = value(expr.args[0]).integer ? value(expr.args[1]) : value(expr.args[2]);
+        break;
       default: {
         const DType type = compute_type(exprs[expr.args[0]].dtype);
         const Scalars x = value(expr.args[0]);
         if (expr.args[1] == kNoExpr) {
           if (expr.scalar == Scalar::kIsNan) out.integer = is_float(type) && std::isnan(x.real);
-          else if (expr.scalar == Scalar::kIsInf) out.integer = is_float(type) && std::isinf(x.real);
-          else if (is_float(type)) out.real = round_to(type, unary_real(expr.scalar, x.real), false);
+          else if (expr.scalar == Scalar::kIsInf)
+            out.integer = is_float(type) && std::isinf(x.real);
+          else if (is_float(type))
+            out.real = round_to(type, unary_real(expr.scalar, x.real), false);
           else out.integer = unary_int(expr.scalar, x.integer, type);
         } else {
           const Scalars y = value(expr.args[1]);
           if (is_comparison(expr.scalar)) out.integer = compare(expr.scalar, x, y, type);
-          else if (is_float(type)) out.real = round_to(type, binary_real(expr.scalar, x.real, y.real), false);
+          else if (is_float(type))
+            out.real = round_to(type, binary_real(expr.scalar, x.real, y.real), false);
           else out.integer = binary_int(expr.scalar, x.integer, y.integer, type);
         }
       }
@@ -729,16 +628,23 @@ Tensor evaluate(const Loop& loop, const Type& output, std::span<const Tensor* co
   const DType type = compute_type(exprs[loop.body].dtype);
   Shape parallel(loop.domain.begin(), loop.domain.begin() + loop.parallel);
   const int64_t outer = element_count(parallel);
-  const int64_t inner = element_count(Shape(loop.domain.begin() + loop.parallel, loop.domain.end()));
+  const int64_t inner =
+      element_count(Shape(loop.domain.begin() + loop.parallel, loop.domain.end()));
   auto place = [&](int64_t linear, int from, int to) {
-    for (int d = to - 1; d >= from; --d) { at[d] = linear % loop.domain[d]; linear /= loop.domain[d]; }
+    for (int d = to - 1; d >= from; --d) {
+      at[d] = linear % loop.domain[d];
+      linear /= loop.domain[d];
+    }
   };
   for (int64_t o = 0; o < outer; ++o) {
     place(o, 0, loop.parallel);
     Scalars sum{identity(loop.combine, type), 0};
-    sum.integer = is_float(type) ? 0 : type == DType::i64 && loop.combine == Combine::kMax ? INT64_MIN
+    sum.integer = is_float(type)                                        ? 0
+                  : type == DType::i64 && loop.combine == Combine::kMax ? INT64_MIN
                   : type == DType::i64 && loop.combine == Combine::kMin ? INT64_MAX
-                  : type == DType::u64 && loop.combine == Combine::kMin ? -1 : static_cast<int64_t>(sum.real);
+                  : type == DType::u64 && loop.combine == Combine::kMin
+                      ? -1
+                      : static_cast<int64_t>(sum.real);
     for (int64_t i = 0; i < inner; ++i) {
       place(i, loop.parallel, rank);
       ++point;
@@ -746,10 +652,22 @@ Tensor evaluate(const Loop& loop, const Type& output, std::span<const Tensor* co
       const bool real = is_float(type);
       switch (loop.combine) {
         case Combine::kNone: sum = v; break;
-        case Combine::kSum: real ? sum.real += v.real : sum.integer = binary_int(Scalar::kAdd, sum.integer, v.integer, type); break;
-        case Combine::kProd: real ? sum.real *= v.real : sum.integer = binary_int(Scalar::kMul, sum.integer, v.integer, type); break;
-        case Combine::kMax: real ? sum.real = binary_real(Scalar::kMax, sum.real, v.real) : sum.integer = binary_int(Scalar::kMax, sum.integer, v.integer, type); break;
-        case Combine::kMin: real ? sum.real = binary_real(Scalar::kMin, sum.real, v.real) : sum.integer = binary_int(Scalar::kMin, sum.integer, v.integer, type); break;
+        case Combine::kSum:
+          real ? sum.real += v.real
+               : sum.integer = binary_int(Scalar::kAdd, sum.integer, v.integer, type);
+          break;
+        case Combine::kProd:
+          real ? sum.real *= v.real
+               : sum.integer = binary_int(Scalar::kMul, sum.integer, v.integer, type);
+          break;
+        case Combine::kMax:
+          real ? sum.real = binary_real(Scalar::kMax, sum.real, v.real)
+               : sum.integer = binary_int(Scalar::kMax, sum.integer, v.integer, type);
+          break;
+        case Combine::kMin:
+          real ? sum.real = binary_real(Scalar::kMin, sum.real, v.real)
+               : sum.integer = binary_int(Scalar::kMin, sum.integer, v.integer, type);
+          break;
         case Combine::kAny: sum.integer = sum.integer || v.integer; break;
         case Combine::kAll: sum.integer = sum.integer && v.integer; break;
       }

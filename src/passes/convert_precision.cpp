@@ -41,11 +41,10 @@ Tensor converted(const Tensor& from, DType to, double limit) {
     const char* x = from.as<char>();  // floats where a file has them: not aligned
     const auto most = static_cast<float>(limit);
     uint16_t* y = made.as_mutable<uint16_t>();
-    constexpr int64_t kPart = 1 << 20, kBlock = 1024;
-    for_each_on_all_cores(static_cast<size_t>((count + kPart - 1) / kPart), [&](size_t part) {
+    constexpr int64_t kBlock = 1024;
+    for_each_part_on_all_cores(count, [&](int64_t begin, int64_t end) {
       std::array<float, kBlock> block;
-      const int64_t end = std::min(count, static_cast<int64_t>(part + 1) * kPart);
-      for (int64_t at = static_cast<int64_t>(part) * kPart; at < end; at += kBlock) {
+      for (int64_t at = begin; at < end; at += kBlock) {
         const int64_t size = std::min(kBlock, end - at);
         std::memcpy(block.data(), x + at * 4, static_cast<size_t>(size) * 4);
         for (int64_t k = 0; k < size; ++k)
@@ -102,7 +101,8 @@ class Converter {
     to_.name = from_.name;
     for (ValueId input : from_.inputs()) {
       const graph::Value& value = from_.value(input);
-      begin(input, to_.add_input(value.name, value.type), {.narrow = is_converted(value.type.dtype)});
+      begin(input, to_.add_input(value.name, value.type),
+            {.narrow = is_converted(value.type.dtype)});
     }
     for (NodeId id : from_.order()) convert(id);
     for (size_t k = 0; k < from_.outputs().size(); ++k) {
@@ -114,7 +114,8 @@ class Converter {
   }
 
  private:
-  enum Limit { kKeepAll, kMask, kBound };  // what becomes of finite values that the type cannot hold
+  // what becomes of finite values that the type cannot hold
+  enum Limit { kKeepAll, kMask, kBound };
   struct What {
     bool narrow = false;  // is there in 16 bits
     bool counts = false;  // made of integers
@@ -138,13 +139,14 @@ class Converter {
     if (to_.value(made).name.empty()) to_.value(made).name = from_.value(old).name;
   }
 
-  // ---- what leads to positions --------------------------------------------------------------------------------------
+  // ---- what leads to positions ------------------------------------------------------------------
 
   /// Values that only ops which read positions read, directly or through ops that keep counts.
   void find_positions() {
     positions_.assign(from_.value_count(), false);
     for (auto id = from_.order().rbegin(); id != from_.order().rend(); ++id)
-      for (ValueId out : from_.node(*id).outputs) positions_[out] = is_float_value(out) && all_readers_position(out);
+      for (ValueId out : from_.node(*id).outputs)
+        positions_[out] = is_float_value(out) && all_readers_position(out);
   }
   bool all_readers_position(ValueId value) const {
     const std::vector<NodeId> readers = from_.users(value);
@@ -158,17 +160,20 @@ class Converter {
     });
   }
   bool leads_to_positions(const Node& node) const {
-    if (node.op == Op::Cast && !is_float_value(node.outputs[0])) return !is_float(type(node.outputs[0]).dtype);
-    return keeps_counts(node.op) && std::all_of(node.outputs.begin(), node.outputs.end(), [&](ValueId out) { return positions_[out]; });
+    if (node.op == Op::Cast && !is_float_value(node.outputs[0]))
+      return !is_float(type(node.outputs[0]).dtype);
+    return keeps_counts(node.op) && std::all_of(node.outputs.begin(), node.outputs.end(),
+                                                [&](ValueId out) { return positions_[out]; });
   }
 
-  // ---- a value in a type --------------------------------------------------------------------------------------------
+  // ---- a value in a type ------------------------------------------------------------------------
 
   ValueId as(ValueId old, DType dtype, Limit limit) {
     if (is_constant(old)) return constant(old, dtype, limit);
     Place& place = places_[place_[old]];
     if (!is_float_value(old) || to_.type(place.first).dtype == dtype) return place.first;
-    if (limit != kMask || !place.what.huge || largest(dtype) >= largest(DType::f32)) limit = kKeepAll;
+    if (limit != kMask || !place.what.huge || largest(dtype) >= largest(DType::f32))
+      limit = kKeepAll;
     const auto [found, fresh] = place.made.try_emplace({dtype, limit}, kNone);
     if (!fresh) return found->second;
     ValueId value = place.first;
@@ -176,7 +181,8 @@ class Converter {
     if (limit == kMask) {
       const DType own = to_.type(value).dtype;
       const double most = largest(dtype) / 2;
-      value = to_.must_add(Op::Clip, {value, scalar(to_, own, -most), scalar(to_, own, most)}, {}, name);
+      value = to_.must_add(Op::Clip, {value, scalar(to_, own, -most), scalar(to_, own, most)}, {},
+                           name);
     }
     ops::Attrs attrs;
     attrs.set("to", ops::number_of_dtype(dtype));
@@ -189,8 +195,11 @@ class Converter {
     if (!is_float_value(old)) dtype = value.type.dtype;
     const auto [found, fresh] = constants_.try_emplace({old, dtype, limit}, kNone);
     if (!fresh) return found->second;
-    if (dtype == value.type.dtype) return found->second = to_.add_constant(value.constant, value.name);
-    const double most = limit == kMask ? largest(dtype) / 2 : limit == kBound ? largest(dtype) : largest(DType::f64);
+    if (dtype == value.type.dtype)
+      return found->second = to_.add_constant(value.constant, value.name);
+    const double most = limit == kMask    ? largest(dtype) / 2
+                        : limit == kBound ? largest(dtype)
+                                          : largest(DType::f64);
     return found->second = to_.add_constant(converted(value.constant, dtype, most), value.name);
   }
   std::string producer_name(ValueId old) const {
@@ -198,7 +207,7 @@ class Converter {
     return producer == kNone ? std::string() : from_.node(producer).name;
   }
 
-  // ---- what a node computes in --------------------------------------------------------------------------------------
+  // ---- what a node computes in ------------------------------------------------------------------
 
   struct Reads {
     bool any = false, narrow = false, wide = false;       // of floats that are not constant
@@ -245,14 +254,18 @@ class Converter {
 
   void convert(NodeId id) {
     const Node& node = from_.node(id);
-    if ((node.op == Op::Cast || node.op == Op::CastLike) && is_float_value(node.inputs[0]) && is_float_value(node.outputs[0])) {
+    if ((node.op == Op::Cast || node.op == Op::CastLike) && is_float_value(node.inputs[0]) &&
+        is_float_value(node.outputs[0])) {
       if (!is_constant(node.inputs[0])) place_[node.outputs[0]] = place_[node.inputs[0]];
       else begin(node.outputs[0], constant(node.inputs[0], narrow_, kBound), {.narrow = true});
       return;
     }
     const Reads reads = look(node);
-    const bool positions = keeps_counts(node.op) && std::any_of(node.outputs.begin(), node.outputs.end(), [&](ValueId out) { return positions_[out]; });
-    const bool from_integers = node.op == Op::Range || node.op == Op::Cast || node.op == Op::CastLike;
+    const bool positions =
+        keeps_counts(node.op) && std::any_of(node.outputs.begin(), node.outputs.end(),
+                                             [&](ValueId out) { return positions_[out]; });
+    const bool from_integers =
+        node.op == Op::Range || node.op == Op::Cast || node.op == Op::CastLike;
     const bool counts = positions || from_integers || (reads.all_count && keeps_counts(node.op));
     bool f64 = false;  // counts keep the digits that they had
     for (const auto* side : {&node.inputs, &node.outputs})
@@ -264,14 +277,19 @@ class Converter {
 
     Result<NodeId> made = Error{};
     if (rule != PrecisionRule::kAsIs && !stays) {
-      made = add(node, limit, [&](size_t k) { return is_precise_input(node.op, k) ? wide : narrow_; });
+      made =
+          add(node, limit, [&](size_t k) { return is_precise_input(node.op, k) ? wide : narrow_; });
       if (!made.ok()) made = add(node, limit, [&](size_t) { return narrow_; });
     }
-    if (rule != PrecisionRule::kAsIs && !made.ok()) made = add(node, kKeepAll, [&](size_t) { return wide; });
-    if (!made.ok()) made = add(node, kKeepAll, [&](size_t k) { return type(node.inputs[k]).dtype; });
-    CHECK(made.ok(), "'{}' does not take the types that it had: {}", node.name, made.error().text());
+    if (rule != PrecisionRule::kAsIs && !made.ok())
+      made = add(node, kKeepAll, [&](size_t) { return wide; });
+    if (!made.ok())
+      made = add(node, kKeepAll, [&](size_t k) { return type(node.inputs[k]).dtype; });
+    CHECK(made.ok(), "'{}' does not take the types that it had: {}", node.name,
+          made.error().text());
 
-    const bool huge = (reads.huge || reads.huge_constant || node.op == Op::ConstantOfShape) && node.op != Op::Clip &&
+    const bool huge = (reads.huge || reads.huge_constant || node.op == Op::ConstantOfShape) &&
+                      node.op != Op::Clip &&
                       (rule == PrecisionRule::kFollow || node.op == Op::ConstantOfShape);
     for (size_t k = 0; k < node.outputs.size(); ++k) {
       const ValueId out = to_.node(*made).outputs[k];
@@ -285,7 +303,8 @@ class Converter {
     std::vector<ValueId> inputs;
     for (size_t k = 0; k < node.inputs.size(); ++k) {
       const ValueId in = node.inputs[k];
-      inputs.push_back(in == kNone ? kNone : as(in, is_float_value(in) ? type_of(k) : type(in).dtype, limit));
+      inputs.push_back(
+          in == kNone ? kNone : as(in, is_float_value(in) ? type_of(k) : type(in).dtype, limit));
     }
     ops::Attrs attrs = node.attrs;
     Op op = node.op;
@@ -295,8 +314,10 @@ class Converter {
       attrs.set("to", ops::number_of_dtype(type(node.outputs[0]).dtype));
     }
     if (op == Op::Cast && is_float_value(node.outputs[0]))
-      attrs.set("to", ops::number_of_dtype(type(node.outputs[0]).dtype == DType::f64 ? DType::f64 : DType::f32));
-    return to_.add_node(op, std::move(inputs), std::move(attrs), node.name, static_cast<int>(node.outputs.size()));
+      attrs.set("to", ops::number_of_dtype(type(node.outputs[0]).dtype == DType::f64 ? DType::f64
+                                                                                     : DType::f32));
+    return to_.add_node(op, std::move(inputs), std::move(attrs), node.name,
+                        static_cast<int>(node.outputs.size()));
   }
 
   const Graph& from_;
@@ -333,7 +354,8 @@ Result<Graph> convert_precision(Graph graph, Precision precision) {
   const auto dtype = dtype_of(precision);
   if (!dtype) return graph;
   bool differs = false;
-  for (ValueId v = 0; v < graph.value_count(); ++v) differs |= is_converted(graph.type(v).dtype) && graph.type(v).dtype != *dtype;
+  for (ValueId v = 0; v < graph.value_count(); ++v)
+    differs |= is_converted(graph.type(v).dtype) && graph.type(v).dtype != *dtype;
   return differs ? Converter(graph, *dtype).run() : std::move(graph);
 }
 

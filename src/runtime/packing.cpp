@@ -19,19 +19,23 @@ int32_t type_of(DType dtype) { return static_cast<int32_t>(dtype); }
 void pack_into(const TileLibrary& tiles, const PackRecipe& r, const Tensor& source, char* packed) {
   const int32_t type = type_of(source.dtype());
   const char* from = source.as<char>();
-  const int64_t taps = r.kind == Kind::kProduct ? 0 : r.height * r.width;  // a product's may be anything
+  // a product's may be anything
+  const int64_t taps = r.kind == Kind::kProduct ? 0 : r.height * r.width;
   switch (r.kind) {
     case Kind::kProduct:
       for (int64_t group = 0; group < r.groups; ++group)
-        tiles.gemm_pack(type, r.n, r.k, r.tile, from + byte_size(source.dtype(), r.offset + group * r.outputs), r.row, r.column,
-                        packed + group * tiles.gemm_packed_bytes(type, r.n, r.k));
+        tiles.gemm_pack(type, r.n, r.k, r.tile,
+                        from + byte_size(source.dtype(), r.offset + group * r.outputs), r.row,
+                        r.column, packed + group * tiles.gemm_packed_bytes(type, r.n, r.k));
       return;
     case Kind::kDepthwise:
-      return tiles.depthwise_pack(type, r.outputs, r.height, r.width, from, r.inputs * taps, r.width, 1, packed);
+      return tiles.depthwise_pack(type, r.outputs, r.height, r.width, from, r.inputs * taps,
+                                  r.width, 1, packed);
     case Kind::kConv: {
       const int64_t bytes = tiles.conv_packed_bytes(type, r.outputs, r.inputs, r.height, r.width);
       for (int64_t group = 0; group < r.groups; ++group)
-        tiles.conv_pack(type, r.outputs, r.inputs, r.height, r.width, r.tile, from + byte_size(source.dtype(), group * r.outputs * r.inputs * taps),
+        tiles.conv_pack(type, r.outputs, r.inputs, r.height, r.width, r.tile,
+                        from + byte_size(source.dtype(), group * r.outputs * r.inputs * taps),
                         r.inputs * taps, taps, r.width, 1, packed + group * bytes);
       return;
     }
@@ -42,55 +46,57 @@ int64_t bytes_of(const TileLibrary& tiles, const PackRecipe& r, int32_t type) {
   switch (r.kind) {
     case Kind::kProduct: return tiles.gemm_packed_bytes(type, r.n, r.k) * r.groups;
     case Kind::kDepthwise: return tiles.depthwise_packed_bytes(type, r.outputs, r.height, r.width);
-    case Kind::kConv: return tiles.conv_packed_bytes(type, r.outputs, r.inputs, r.height, r.width) * r.groups;
+    case Kind::kConv:
+      return tiles.conv_packed_bytes(type, r.outputs, r.inputs, r.height, r.width) * r.groups;
   }
   return 0;
 }
 
 /// What packed elements are: the source's, or f32.
 std::optional<DType> packed_dtype(const TileLibrary& tiles, const PackRecipe& r, DType source) {
-  const int64_t bytes = r.kind == Kind::kProduct     ? tiles.gemm_packed_bytes(type_of(source), 64, 64) / (64 * 64)
-                        : r.kind == Kind::kDepthwise ? tiles.depthwise_packed_bytes(type_of(source), 64, 8, 8) / (64 * 64)
-                                                     : tiles.conv_packed_bytes(type_of(source), 64, 64, 1, 1) / (64 * 64);
+  const int64_t bytes = r.kind == Kind::kProduct
+                            ? tiles.gemm_packed_bytes(type_of(source), 64, 64) / (64 * 64)
+                        : r.kind == Kind::kDepthwise
+                            ? tiles.depthwise_packed_bytes(type_of(source), 64, 8, 8) / (64 * 64)
+                            : tiles.conv_packed_bytes(type_of(source), 64, 64, 1, 1) / (64 * 64);
   if (bytes * 8 == bits(source)) return source;
   return bytes == 4 ? std::optional(DType::f32) : std::nullopt;
 }
 
-/// A range of many elements, in parts, on all cores.
-template <typename Part>
-void for_each_part(int64_t count, const Part& part) {
-  constexpr int64_t kPart = 1 << 20;
-  for_each_on_all_cores(static_cast<size_t>((count + kPart - 1) / kPart), [&](size_t k) {
-    const auto begin = static_cast<int64_t>(k) * kPart;
-    part(begin, std::min(count, begin + kPart));
-  });
-}
-
-/// For each packed element the number of its source plus one; 0 for padding. Numbers are packed digit by digit, each digit an integer that
-/// the element type holds exactly.
-std::vector<uint32_t> places(const TileLibrary& tiles, const PackRecipe& recipe, const Type& source) {
+/// For each packed element the number of its source plus one; 0 for padding. Numbers are packed
+/// digit by digit, each digit an integer that the element type holds exactly.
+std::vector<uint32_t> places(const TileLibrary& tiles, const PackRecipe& recipe,
+                             const Type& source) {
   const DType packed = *packed_dtype(tiles, recipe, source.dtype);
   const int64_t bytes = *packed_bytes(tiles, recipe, source), count = source.count();
-  const int width = source.dtype == DType::bf16 ? 8 : source.dtype == DType::f16 ? 11 : source.dtype == DType::f32 ? 24 : 32;  // bits
+  // bits
+  const int width = source.dtype == DType::bf16  ? 8
+                    : source.dtype == DType::f16 ? 11
+                    : source.dtype == DType::f32 ? 24
+                                                 : 32;
   std::vector<uint32_t> out(static_cast<size_t>(bytes * 8 / bits(packed)), 0);
   Tensor digits = Tensor::allocate(source), to = Tensor::allocate({DType::u8, {bytes}});
   for (int shift = 0; int64_t{1} << shift <= count; shift += width) {
     void* digit = digits.mutable_data();
     const auto digit_of = [&](int64_t k) { return (k + 1) >> shift & ((int64_t{1} << width) - 1); };
     // The usual types without asking for the type of each element.
-    for_each_part(count, [&](int64_t begin, int64_t end) {
+    for_each_part_on_all_cores(count, [&](int64_t begin, int64_t end) {
       for (int64_t k = begin; k < end; ++k) {
         const auto value = static_cast<double>(digit_of(k));
         switch (source.dtype) {
           case DType::f32: static_cast<float*>(digit)[k] = static_cast<float>(value); break;
-          case DType::f16: static_cast<uint16_t*>(digit)[k] = f32_to_f16(static_cast<float>(value)); break;
-          case DType::bf16: static_cast<uint16_t*>(digit)[k] = f32_to_bf16(static_cast<float>(value)); break;
+          case DType::f16:
+            static_cast<uint16_t*>(digit)[k] = f32_to_f16(static_cast<float>(value));
+            break;
+          case DType::bf16:
+            static_cast<uint16_t*>(digit)[k] = f32_to_bf16(static_cast<float>(value));
+            break;
           default: set_double(digit, source.dtype, k, value);
         }
       }
     });
     pack_into(tiles, recipe, digits, to.as_mutable<char>());
-    for_each_part(static_cast<int64_t>(out.size()), [&](int64_t begin, int64_t end) {
+    for_each_part_on_all_cores(static_cast<int64_t>(out.size()), [&](int64_t begin, int64_t end) {
       for (int64_t k = begin; k < end; ++k) {
         double value;
         switch (packed) {
@@ -115,16 +121,21 @@ const TileLibrary* tiles_of(const std::string& target) {
   return device.ok() ? &kernels::tile_library(device->family) : nullptr;
 }
 
-std::optional<int64_t> packed_bytes(const TileLibrary& tiles, const PackRecipe& r, const Type& source) {
+std::optional<int64_t> packed_bytes(const TileLibrary& tiles, const PackRecipe& r,
+                                    const Type& source) {
   const int32_t type = type_of(source.dtype);
-  const bool taken = r.kind == Kind::kProduct ? tiles.takes_gemm(type, type) : tiles.takes_conv(type);
+  const bool taken =
+      r.kind == Kind::kProduct ? tiles.takes_gemm(type, type) : tiles.takes_conv(type);
   if (!taken || !packed_dtype(tiles, r, source.dtype)) return std::nullopt;
   const int64_t count = source.count();
   if (count < 1 || count >= kMostElements || !within(r.tile, 0, kMostElements)) return std::nullopt;
   if (r.kind == Kind::kProduct) {
-    if (!within(r.n, 1, kMostElements) || !within(r.k, 1, kMostElements) || !within(r.groups, 1, count) || !within(r.offset, 0, count - 1)) return std::nullopt;
+    if (!within(r.n, 1, kMostElements) || !within(r.k, 1, kMostElements) ||
+        !within(r.groups, 1, count) || !within(r.offset, 0, count - 1))
+      return std::nullopt;
     int64_t low = r.offset, high = r.offset;  // the first and the last element that packing reads
-    for (auto [extent, stride] : {std::pair{r.n, r.column}, std::pair{r.k, r.row}, std::pair{r.groups, r.outputs}}) {
+    for (auto [extent, stride] :
+         {std::pair{r.n, r.column}, std::pair{r.k, r.row}, std::pair{r.groups, r.outputs}}) {
       if (!within(stride, -count, count)) return std::nullopt;
       (stride < 0 ? low : high) += (extent - 1) * stride;
       if (low < 0 || high >= count) return std::nullopt;
@@ -136,7 +147,8 @@ std::optional<int64_t> packed_bytes(const TileLibrary& tiles, const PackRecipe& 
     if (extent < 1 || left % extent != 0) return std::nullopt;
     left /= extent;
   }
-  if (left != 1 || (r.kind == Kind::kDepthwise && (r.inputs != 1 || r.groups != 1))) return std::nullopt;
+  if (left != 1 || (r.kind == Kind::kDepthwise && (r.inputs != 1 || r.groups != 1)))
+    return std::nullopt;
   return bytes_of(tiles, r, type);
 }
 
@@ -148,7 +160,8 @@ Tensor pack(const TileLibrary& tiles, const PackRecipe& recipe, const Tensor& so
 
 bool can_unpack(const TileLibrary& tiles, const PackRecipe& recipe, const Type& source) {
   if (!packed_bytes(tiles, recipe, source)) return false;
-  if (recipe.kind == Kind::kProduct && recipe.n * recipe.k * recipe.groups != source.count()) return false;
+  if (recipe.kind == Kind::kProduct && recipe.n * recipe.k * recipe.groups != source.count())
+    return false;
   std::vector<bool> seen(static_cast<size_t>(source.count()), false);
   int64_t found = 0;
   for (uint32_t place : places(tiles, recipe, source)) {
@@ -163,17 +176,22 @@ bool packs_bits(const TileLibrary& tiles, const PackRecipe& recipe, const Type& 
   return packed_dtype(tiles, recipe, source.dtype) == source.dtype;
 }
 
-Tensor unpack(const TileLibrary& tiles, const PackRecipe& recipe, const Type& source, const Tensor& packed) {
+Tensor unpack(const TileLibrary& tiles, const PackRecipe& recipe, const Type& source,
+              const Tensor& packed) {
   const std::vector<uint32_t> place = places(tiles, recipe, source);
   const DType dtype = *packed_dtype(tiles, recipe, source.dtype);
-  CHECK(byte_size(dtype, static_cast<int64_t>(place.size())) == packed.bytes(), "a packed weight of another size");
+  CHECK(byte_size(dtype, static_cast<int64_t>(place.size())) == packed.bytes(),
+        "a packed weight of another size");
   Tensor out = Tensor::allocate(source);
   char* to = out.as_mutable<char>();
   const size_t width = static_cast<size_t>(bits(source.dtype) / 8);
   for (size_t k = 0; k < place.size(); ++k) {
     if (place[k] == 0) continue;
-    if (dtype == source.dtype) memcpy(to + (place[k] - 1) * width, packed.as<char>() + k * width, width);
-    else set_double(to, source.dtype, place[k] - 1, get_double(packed.data(), dtype, static_cast<int64_t>(k)));
+    if (dtype == source.dtype)
+      memcpy(to + (place[k] - 1) * width, packed.as<char>() + k * width, width);
+    else
+      set_double(to, source.dtype, place[k] - 1,
+                 get_double(packed.data(), dtype, static_cast<int64_t>(k)));
   }
   return out;
 }

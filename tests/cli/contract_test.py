@@ -5,7 +5,7 @@ import re
 import numpy as np
 import onnx
 import pytest
-from conftest import VERBS, random, save
+from conftest import ROOT, VERBS, random, save
 from obelisk_backend import write_npz
 from onnx import TensorProto, helper
 
@@ -429,6 +429,41 @@ def test_explanations_are_in_the_json(obelisk, mlp):
         "compile", mlp, *ROWS, "--explain=fold_constants", "--to=stitch", "--json", code=0
     ).json
     assert report["explained"]["fold_constants"] and report["text"]
+
+
+def passes_of(obelisk, model):
+    """The passes that --disable takes, from the error that an unknown one gets."""
+    result = obelisk("compile", model, *ROWS, "-o", "m.obk", "--disable=no_such_pass", code=USAGE)
+    return re.findall(r"[a-z][a-z_]+", result.err.partition("passes: ")[2])
+
+
+def test_every_pass_can_be_left_out(obelisk, mlp):
+    passes = passes_of(obelisk, mlp)
+    folder = ROOT / "src" / "passes"
+    cases = {path.stem for path in (folder / "test").glob("*.ir") if "exported_" not in path.stem}
+    # Prologues are planned while stitching; all others have their card and their text cases.
+    assert cases == set(passes) - {"fold_prologues"}
+    assert all((folder / f"{name}.h").exists() for name in cases)
+    for name in passes:
+        report = obelisk(
+            "compile", mlp, *ROWS, "-o", "m.obk", f"--disable={name}", "--json", code=0
+        ).json
+        assert report["verify"]["ok"] is True, name
+
+
+def test_explanations_tell_decisions_and_reasons(obelisk, mlp):
+    wrong = obelisk("compile", mlp, *ROWS, "-o", "m.obk", "--to=no_such_step", code=USAGE).err
+    steps = re.findall(r"[a-z][a-z_]+", wrong.partition("steps: ")[2])
+    report = obelisk(
+        "compile", mlp, *ROWS, "-o", "m.obk", "--explain=" + ",".join(steps), "--json", code=0
+    ).json["explained"]
+    assert set(steps) == set(report) and all(report.values())
+    assert "dimension 'rows' is 3" in report["import"]
+    assert "in place of" in report["fold_batch_norm"]
+    assert "work 0 Gemm 'first/MatMul': wave 0" in report["schedule"]
+    assert "left out" in obelisk(
+        "compile", mlp, *ROWS, "--to=expand", "--explain=expand", "--disable=expand", code=0
+    ).out
 
 
 def test_unknown_pass_cannot_be_disabled(obelisk, mlp):

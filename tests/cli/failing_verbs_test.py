@@ -127,6 +127,15 @@ def findings(result):
     return {finding["name"]: finding for finding in result.json["findings"]}
 
 
+def test_without_a_compiler_the_interpreter_runs_and_says_so(obelisk, mlp, monkeypatch):
+    monkeypatch.setitem(obelisk.environment, "PATH", "/nowhere")
+    report = obelisk("run", mlp, *ROWS, "--seed", "1", "--output-dir", "d", "--json", code=0)
+    assert report.json["target"] == "reference"
+    assert "no C++ compiler" in report.err and "interpreter" in report.err
+    compiled = obelisk("compile", mlp, *ROWS, "-o", "m.obk", "--cache", "off")
+    assert compiled.code != 0 and "install g++" in compiled.err
+
+
 def test_doctor_without_a_compiler(obelisk):
     result = obelisk("doctor", "--compiler", "no-such-compiler", "--json", code=BUILD)
     found = findings(result)["compiler"]

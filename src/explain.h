@@ -1,0 +1,29 @@
+/// explain.h — what a step decided, and why, as text for `--explain`. Stands beside compile.cpp.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "codegen/codegen.h"
+#include "frontends/frontends.h"
+#include "schedule/schedule.h"
+
+namespace obelisk::compiler {
+
+/// Which dimensions were bound and by what, what became of the model's nodes.
+std::string explain_import(const graph::Graph& graph, const frontends::ImportOptions& options);
+
+/// Each node that a pass made and those in whose place it stands; then those that went for nothing.
+/// `reason` is the pass's own sentence. Nodes are told apart by op, name and type.
+std::string explain_pass(std::string_view reason, const graph::Graph& before,
+                         const graph::Graph& after);
+
+/// Why each work stands in its wave, how it is cut and what that should cost, who shares memory.
+std::string explain_schedule(const graph::Graph& graph, const stitch::Plan& plan,
+                             const schedule::TaskGraph& tasks, const target::DeviceSpec& device);
+
+/// Which works share a body.
+std::string explain_bodies(const codegen::Source& source, const graph::Graph& graph,
+                           const stitch::Plan& plan, const schedule::TaskGraph& tasks);
+
+}  // namespace obelisk::compiler
