@@ -61,7 +61,7 @@ class BodyEmitter {
     if (tiles_.vectors && group_.kind == GroupKind::kProduct && packed_b_ && byte_size(group_.product.a_type, 1) == 2) direct_ = false;
     const std::optional<VectorText> vectors = tiles_.vectors && !direct_ ? as_vectors() : std::nullopt;
     head(!vectors);
-    pitch_ = vectors ? std::to_string(work_.tile_columns) : "(t->c1 - t->c0)";
+    pitch_ = vectors ? std::to_string(tile_pitch()) : "(t->c1 - t->c0)";
     if (vectors) out_ += "  {\n" + vectors->ahead;
     if (group_.kind == GroupKind::kProduct) product();
     if (group_.kind == GroupKind::kConv) conv();
@@ -241,10 +241,17 @@ class BodyEmitter {
     return sum.empty() ? "0" : sum;
   }
 
+  /// From row to row of the tile, where vectors read it. Four lanes store two columns each of a row, eight rows at once: rows of a product
+  /// begin eight banks apart.
+  int64_t tile_pitch() const {
+    const bool padded = tiles_.vectors && group_.kind == GroupKind::kProduct && packed_b_ && work_.tile_columns % 16 == 0;
+    return work_.tile_columns + (padded ? 8 : 0);
+  }
+
   std::optional<VectorText> as_vectors() {
     VectorJob job{graph_, body_, nest_, *layouts_};
     job.anchored = group_.kind != GroupKind::kStitched;
-    job.tile_rows = work_.tile_rows, job.tile_columns = work_.tile_columns;
+    job.tile_rows = work_.tile_rows, job.tile_columns = work_.tile_columns, job.tile_pitch = tile_pitch();
     job.panel = panel_, job.panel_pitch = panel_pitch_;
     if (panel_ != graph::kNone) job.panel_type = tile_type(graph_.type(panel_).dtype);
     job.pointer = [this](int operand, bool store) { return pointer(operand, store); };
@@ -541,7 +548,7 @@ class BodyEmitter {
       text += fmt::format("    g.c = {} + ({});\n    g.c_row = {};\n", pointer(first.slot, true), out, inner >= 0 ? param(store->strides[inner]) : "0");
       text += group_.prologue ? fmt::format("    g.scratch = (char*)w->scratch + {};\n", param(scratch_)) : "    g.scratch = (char*)w->scratch;\n";
     } else {
-      const int64_t bytes = (work_.tile_rows * work_.tile_columns * sum_bytes + 63) / 64 * 64;
+      const int64_t bytes = (work_.tile_rows * tile_pitch() * sum_bytes + 63) / 64 * 64;
       if (group_.prologue) top_ += fmt::format("  {0}* __restrict tile = ({0}*)((char*)w->scratch + {1});\n", sum, param(scratch_));
       else top_ += fmt::format("  {0}* __restrict tile = ({0}*)w->scratch;\n", sum);
       scratch_ += bytes;
@@ -558,7 +565,7 @@ class BodyEmitter {
     const int64_t a_row = group_.prologue ? 0 : shape.a_row;
     if (tiles_.vectors && packed_b_ && !direct_ && shape.a_col == 1 && a_row >= 0 && a_row < (int64_t{1} << 30)) {
       const auto tile_of = [&](int64_t columns) {
-        const int64_t c_row = pitch_.front() == '(' ? columns : shape.n;  // the same for all tiles where the pitch is a number
+        const int64_t c_row = pitch_.front() == '(' ? columns : tile_pitch();  // the same for all tiles where the pitch is a number
         return fmt::format("OBK_GEMM_TILE_OF({}, g, {}, {}, {}, {}, {}, {});\n", type, shape.m, columns, shape.k, a_row, c_row, shape.panel);
       };
       const int64_t last = work_.nest.column_count() % shape.n;  // columns of a narrower tile at the end

@@ -423,7 +423,7 @@ class VectorEmitter {
       const Indices i = indices(load.varies);
       out += fmt::format("{}obk::Pack<{}, V> l{}{};\n", indent, arithmetic_name(exprs_[load.expr].dtype), load.expr, sizes(i));
       out += loops(i, indent) + fmt::format("{0}  l{1}{2} = obk::load_pack<V>(tile, (row[q] - (int)t->r0) * {3} + (col{4} - {5}));\n{0}}}\n", indent,
-                                            load.expr, at(i), job_.tile_columns, flat_ ? "[q]" : "[u]", flat_ ? "(int)t->c0" : "0");
+                                            load.expr, at(i), job_.tile_pitch, flat_ ? "[q]" : "[u]", flat_ ? "(int)t->c0" : "0");
       loaded_.insert(load.expr);
     }
   }

@@ -24,8 +24,8 @@ struct VectorJob {
   const stitch::Body& body;
   const schedule::Nest& nest;
   const std::vector<stitch::Layout>& layouts;
-  bool anchored = false;               // a tile has been computed: `tile`, rows of tile_columns
-  int64_t tile_rows = 1, tile_columns = 1;
+  bool anchored = false;               // a tile has been computed: `tile`, rows of tile_columns, tile_pitch apart
+  int64_t tile_rows = 1, tile_columns = 1, tile_pitch = 1;
   graph::ValueId panel = graph::kNone; // stored into `panel` (OBK_PANEL_AT with the pitch's text) instead of its operand
   std::string panel_pitch, panel_type;
   std::function<std::string(int operand, bool store)> pointer;  // the name of an operand

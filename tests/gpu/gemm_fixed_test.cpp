@@ -24,6 +24,9 @@ const FixedCase kCases[] = {
     {32, 1, 392, 392, 1, 0}, {8, 5, 256, 256, 6, 0}, {64, 40, 384, 384, 48, 0},
     {16, 33, 128, 128, 33, 0}, {32, 24, 16, 16, 24, 0}, {64, 48, 384, 0, 48, 1},
     {16, 32, 1536, 0, 32, 1}, {5, 64, 768, 0, 64, 1},
+    {64, 128, 768, 776, 136, 0}, {64, 128, 64, 64, 136, 0}, {50, 160, 320, 320, 168, 0}, {64, 144, 1000, 1000, 152, 0},
+    {64, 64, 2304, 2304, 72, 0}, {64, 32, 2048, 2048, 40, 0}, {56, 112, 576, 576, 112, 0}, {50, 72, 768, 768, 72, 0},
+    {64, 96, 1536, 1536, 104, 0},
 };
 
 std::string text() {
@@ -38,7 +41,7 @@ static __device__ __forceinline__ void both(const uint16_t* a, const char* packe
   ObkLanes* w = &lanes;
   const int ring_bytes = pages * obk::WeightPages::kPageBytes;
   float* c = (float*)(shared + ring_bytes + 128);
-  float* known = c + 64 * 104;
+  float* known = c + kRows * kPitchC;
   obk::ring_start(obk::shared_address(shared), obk::shared_address(shared + ring_bytes), pages,
                   nullptr, blockIdx.x);
   ObkGemm g = {};
@@ -139,7 +142,7 @@ TEST_P(Fixed, EqualsReferenceAndTheBitsOfAnyTile) {
       for (const int pages : {2, 3, 1})
         for (const int ahead : {1, 0}) {
           if (c.panel && m != c.rows) continue;
-          const int shared = pages * 24576 + 128 + 64 * 104 * 4 + c.rows * c.c_row * 4 + 1024 +
+          const int shared = pages * 24576 + 128 + 2 * c.rows * c.c_row * 4 + 1024 +
                              (c.panel ? lines * c.k * 2 : 0) +
                              static_cast<int>(kernels::cuda_gemm_scratch_bytes(&shape));
           if (shared > g.gpu.shared_bytes) continue;

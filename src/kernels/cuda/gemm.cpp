@@ -102,10 +102,16 @@ int64_t cuda_gemm_scratch_bytes(const ObkGemm* gemm) {
   }
   if (g.packed) {  // a tile of a known shape: its operands, and a plane of sums behind them
     const int64_t lines = g.panel ? 0 : g.m < 8 ? g.m : round_up(g.m, 8);
-    const int64_t operands = lines * 128 * std::max<int64_t>(chunks_of(g.k), 4);
+    const bool stages = g.m > 32 && g.n > columns;
+    const int64_t operands = lines * 128 * (stages ? 4 : std::max<int64_t>(chunks_of(g.k), 4));
     const int64_t plane = g.m * (round_up(g.n, 16) + 8) * 4;
     most = std::max(most, std::min<int64_t>(operands + plane, OBK_GEMM_PANEL));
-    if (g.m <= 64 && g.n <= columns) most = std::max(most, plane);
+    if (g.m <= 64 && g.n <= std::max<int64_t>(columns, kLongColumns)) most = std::max(most, plane);
+    if (g.m > 48 && g.m <= 64) {
+      const int groups = static_cast<int>(round_up(g.n, 16) / 8);
+      const int stage = gemm_long_stage(groups, k_blocks);
+      most = std::max(most, int64_t{8192} * stage * gemm_long_places(groups, k_blocks));
+    }
   }
   return most + 1024 + 2048;  // aligned; wgmma may read, not use, two groups of columns beyond
 }
@@ -116,19 +122,21 @@ double cuda_gemm_nanos(int32_t type, int64_t m, int64_t n, int64_t k) {
     // Fitted to phases on an H200 (bench/results/h200_gemm_tiles.json), without what a phase costs
     // whatever it does: the rows of A, which many SMs share; weights, and those that find no place
     // in the ring before the barrier; what the warps read from shared memory for each 64 of k; the
-    // sums' way out. Larger tiles go over k in passes, twice as slow.
-    const int64_t most = gemm_pass_columns(m), deep = (m + 63) / 64, wide = (n + most - 1) / most;
-    const double passes = deep * wide == 1 ? 1 : 2.0 * static_cast<double>(deep * wide);
+    // sums' way out. Larger tiles go over k in passes, three times as slow.
+    const int64_t most = m <= 32 ? 192 : kLongColumns;
+    const int64_t deep = (m + 63) / 64, wide = (n + most - 1) / most;
+    const double passes = deep * wide == 1 ? 1 : 3.0 * static_cast<double>(deep * wide);
     const int64_t blocks = (std::min<int64_t>(m, 64) + 15) / 16;
     const int64_t groups = round_up(std::min(n, most), 16) / 8;
     const int64_t one = blocks * 512 + (groups + 1) / 2 * 256;  // two warps side by side, or below
     const int64_t two = (blocks + 1) / 2 * 512 + groups * 256;
     const int64_t bytes = m <= 8 ? one - 256 : blocks > 1 ? std::min(one, two) : one;
-    const double fragments = static_cast<double>(bytes) * 8 / 128 / 1.98;
+    double fragments = static_cast<double>(bytes) * 8 / 128 / 1.98;
+    if (m > 48 && passes == 1) fragments = 2.0 * static_cast<double>(groups * 8) / 1.9;  // by wgmma
     const double a = static_cast<double>(m * k) / 512;  // KB
     const double b = static_cast<double>(round_up(n, 16) * k) / 512;
     const double brought = 2 * a + 8 * std::max(a - 96, 0.0) + 12.6 * b + 3 * std::max(b - 96, 0.0);
-    return 600 + brought + passes * static_cast<double>(chunks_of(k)) * fragments + 0.35 * area;
+    return 600 + brought + passes * (static_cast<double>(chunks_of(k)) * fragments + 0.35 * area);
   }
   // On CUDA cores a pass is 64 x 64 whatever it holds: streaming, and the sums.
   const int64_t width = type == kObkF64 ? 8 : 4;

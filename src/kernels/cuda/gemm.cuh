@@ -22,6 +22,7 @@
 #include "dialect.cuh"
 #include "fma.cuh"
 #include "gemm_fixed.cuh"
+#include "gemm_long.cuh"
 #include "gemm_mma.cuh"
 #include "gemm_wgmma.cuh"
 #include "gemm_wide.cuh"
@@ -120,6 +121,7 @@ static __device__ __forceinline__ void gemm_tile_of(ObkLanes* w, const ObkGemm& 
     if (fixed_takes<S>(g)) {
 #ifdef OBK_WGMMA
       if constexpr (kInlined && wide_fits<S>()) return fixed_wide_tile<kType == kObkBf16, S>(g);
+      if constexpr (kInlined && long_fits<S>()) return fixed_long_tile<kType == kObkBf16, S>(g);
 #endif
       return fixed_tile<kType == kObkBf16, S>(g);
     }

@@ -39,7 +39,7 @@ struct FixedShape {
   static constexpr int kPitchA = kPitchA_, kPitchC = kPitchC_;
   static constexpr bool kPanel = kPanel_;
   static constexpr bool kFits = kRows >= 1 && kRows <= 64 && kColumns >= 1 &&
-                                kColumns <= (kRows <= 32 ? 192 : 96) && kK >= 1 &&
+                                kColumns <= (kRows <= 32 ? 192 : kLongColumns) && kK >= 1 &&
                                 (kPanel ? kK % 64 == 0
                                         : kK % 8 == 0 && (kPitchA % 8 == 0 || kRows == 1));
   static constexpr int kChunks = (kK + 63) / 64, kGroups = (kColumns + 15) / 16 * 2;
@@ -63,7 +63,8 @@ struct FixedShape {
   static constexpr int kM = fixed_parts(kBlocks16, kDown), kN = fixed_parts(kGroups, kAcross);
   /* All of k at once and unrolled, or stages of kStage chunks. */
   static constexpr int kCode = kChunks * (kM + (kN + 1) / 2 + kM * kN);
-  static constexpr bool kWhole = (kPanel || kBlock * kChunks <= OBK_GEMM_PANEL) && kCode <= 640;
+  static constexpr bool kWhole = (kPanel || kBlock * kChunks <= OBK_GEMM_PANEL) && kCode <= 640 &&
+                                 (kRows <= 32 || kColumns <= 96);
   static constexpr int stage() {
     int best = 1;
     for (int c = 1; c <= kPage; ++c)

@@ -16,6 +16,20 @@
 #define OBK_GEMM_PANEL 98304
 #endif
 
+/* Columns of a tile of 33 to 64 rows whose shape its body knows, at most. */
+enum { kLongColumns = 160 };
+
+/* Such a tile of 49 rows or more that streams both operands (gemm_long.cuh): blocks of 64 k in a stage,
+ * stages that have a place in shared memory. */
+constexpr int gemm_long_stage(int groups, int chunks) {
+  return groups <= 12 && chunks % 2 == 0 ? 2 : 1;
+}
+constexpr int gemm_long_places(int groups, int chunks) {
+  const int most = 98304 / (8192 * gemm_long_stage(groups, chunks));
+  const int stages = chunks / gemm_long_stage(groups, chunks), places = most < 8 ? most : 8;
+  return stages < places ? stages : places;
+}
+
 /* A pass over k: rows of C in the registers of the CTA, padded to the four warps' 16; and columns. */
 OBK_BOTH int gemm_pass_rows(int64_t m) { return m <= 16 ? 16 : m <= 32 ? 32 : 64; }
 OBK_BOTH int gemm_pass_columns(int64_t m) { return m <= 32 ? 192 : 96; }
@@ -31,7 +45,7 @@ OBK_BOTH struct GemmStages gemm_stages(int rows, int k_blocks) {
     return whole;
   }
   /* Activations alone come in powers of two: no division on a path that waits. */
-  const int room = rows == 64   ? OBK_GEMM_PANEL / (64 * 512)
+  const int room = rows == 64   ? 1
                    : rows == 32 ? OBK_GEMM_PANEL / (32 * 512)
                    : rows == 16 ? OBK_GEMM_PANEL / (16 * 512)
                                 : OBK_GEMM_PANEL / (rows * 512);

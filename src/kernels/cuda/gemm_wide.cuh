@@ -1,4 +1,4 @@
-/* kernels/cuda/gemm_wide.cuh — a tile of a known shape with 57 to 64 rows, by wgmma: half the reads of
+/* kernels/cuda/gemm_wide.cuh — a tile of a known shape with 49 to 64 rows, by wgmma: half the reads of
  * shared memory that mma.sync needs, and threads that copy while the tensor cores multiply.
  *
  *   if constexpr (wide_fits<S>()) fixed_wide_tile<bf16, S>(g)      S as in gemm_fixed.cuh
@@ -18,7 +18,7 @@ namespace obk {
 template <typename S>
 static constexpr bool wide_fits() {
 #if defined OBK_WGMMA && !defined OBK_NO_WIDE_TILES
-  return S::kRows > 56 && S::kGroups <= 12 && S::kColumns % 2 == 0 && S::kPitchC % 2 == 0 &&
+  return S::kRows > 48 && S::kRows <= 64 && S::kGroups <= 12 && S::kColumns % 2 == 0 && S::kPitchC % 2 == 0 &&
          (S::kPanel || S::kBlock * S::kChunks <= OBK_GEMM_PANEL);
 #else
   return false;
@@ -52,6 +52,34 @@ static __device__ __forceinline__ void wide_each(float (&sum)[kN / 2], uint32_t 
       if (S::kRows == 64 || row + 8 < rows)
         f(to + 32 * S::kPitchC, sum[4 * j + 2], sum[4 * j + 3]);
     }
+}
+
+/* C = the first warpgroup's sums + the second's: each takes half of the columns. */
+template <typename S, int kHalf, int kN>
+static __device__ __forceinline__ void wide_join(float (&sum)[kN / 2], int part, uint32_t at, int rows) {
+  auto give = [](uint32_t to, float v, float w) { store_shared8(to, v, w); };
+  auto add = [](uint32_t from, float& v, float& w) {
+    float a, b;
+    load_shared8(a, b, from);
+    v += a, w += b;
+  };
+  auto add_to = [](uint32_t from, float& v, float& w) { /* the other's steps come first */
+    float a, b;
+    load_shared8(a, b, from);
+    v = a + v, w = b + w;
+  };
+  if (part == 0)
+    wide_each<S, kHalf, S::kGroups, kN>(sum, at, rows, give);
+  else
+    wide_each<S, 0, kHalf, kN>(sum, at, rows, give);
+  __syncthreads();
+  if (part == 0) {
+    wide_each<S, 0, kHalf, kN>(sum, at, rows, add);
+    wide_each<S, 0, kHalf, kN>(sum, at, rows, give);
+  } else {
+    wide_each<S, kHalf, S::kGroups, kN>(sum, at, rows, add_to);
+    wide_each<S, kHalf, S::kGroups, kN>(sum, at, rows, give);
+  }
 }
 
 template <bool kBfloat, typename S>
@@ -121,31 +149,7 @@ static __device__ __forceinline__ void fixed_wide_tile(const ObkGemm& g) {
   while (given < S::kPages) give_back();
 #pragma unroll
   for (int e = 0; e < kN / 2; ++e) sum[e] += odd[e];
-  const uint32_t at = shared_address(g.c);
-  const int rows = (int)g.m;
-  auto give = [](uint32_t to, float v, float w) { store_shared8(to, v, w); };
-  auto add = [](uint32_t from, float& v, float& w) {
-    float a, b;
-    load_shared8(a, b, from);
-    v += a, w += b;
-  };
-  auto add_to = [](uint32_t from, float& v, float& w) { /* the other's steps come first */
-    float a, b;
-    load_shared8(a, b, from);
-    v = a + v, w = b + w;
-  };
-  if (part == 0)
-    wide_each<S, kHalf, S::kGroups, kN>(sum, at, rows, give);
-  else
-    wide_each<S, 0, kHalf, kN>(sum, at, rows, give);
-  __syncthreads();
-  if (part == 0) {
-    wide_each<S, 0, kHalf, kN>(sum, at, rows, add);
-    wide_each<S, 0, kHalf, kN>(sum, at, rows, give);
-  } else {
-    wide_each<S, kHalf, S::kGroups, kN>(sum, at, rows, add_to);
-    wide_each<S, kHalf, S::kGroups, kN>(sum, at, rows, give);
-  }
+  wide_join<S, kHalf, kN>(sum, part, shared_address(g.c), (int)g.m);
   ring.close();
   __syncthreads();
 }

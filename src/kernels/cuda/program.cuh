@@ -2,7 +2,7 @@
  * CTA its own list with a barrier between waves; or the tasks of one work as a kernel of a graph.
  *
  *   obk_program          one cooperative launch; the emitted text defines obk_dispatch
- *   OBK_KERNEL(k, body)  an entry for one body; CTA b runs task b of the launch
+ *   OBK_KERNEL(k, body)  an entry for one body; CTAs share the tasks of the launch
  *
  * A work's body, parameters and operands lie in one block of words, which is copied to shared
  * memory a task ahead; operands become pointers while the CTA waits for the others. So tables hold no
@@ -44,14 +44,14 @@ struct ObkStamp {
  */
 struct ObkProgram {
   const ObkTask* tasks;
-  const int32_t* first; /* SM s runs tasks first[s] .. first[s + 1]; null: CTA b runs task b */
+  const int32_t* first; /* SM s runs tasks first[s] .. first[s + 1]; null: CTA b runs tasks b, b + CTAs, .. */
   const char* blocks;
   char* arena;
   void* const* ports; /* inputs, then outputs; null: `inline_ports` */
   uint64_t* counter;  /* the barrier's, this instance's own */
   ObkWatch* watch;    /* memory of the host, or null */
   ObkStamp* stamps;   /* by task, or null */
-  int32_t waves, ring_pages;
+  int32_t waves, ring_pages; /* a kernel of one work: its tasks instead of waves */
   int32_t scratch_at, block_at; /* where in dynamic shared memory these lie */
   int32_t block_bytes, spare;   /* of the place of a block; one kernel has two */
   int64_t block;                /* a kernel of one work: its block, as a task's `nanos` says it */
@@ -97,10 +97,11 @@ static __device__ inline void place_operands(const ObkProgram& program, uint64_t
 /* All threads, after they met: the first pages of the weights that a task will stream. */
 static __device__ inline void ask_ahead(const ObkTask* task) {
   if (task->weight_bytes <= 0) return;
-  const int groups = task->weight_bytes / task->weight_group;
+  const int groups = task->weight_bytes / task->weight_group, rows = (int)(task->r1 - task->r0);
   WeightPages pages = WeightPages::of_tile((const char*)task->weights, groups,
                                            task->weight_group / WeightPages::kAtomBytes);
-  pages.groups = min(groups, (int32_t)(gemm_pass_columns(task->r1 - task->r0) / 8));
+  const int most = rows > 32 && rows <= 64 ? (int)kLongColumns : gemm_pass_columns(rows);
+  pages.groups = min(groups, most / 8);
   ring_ask_ahead(pages);
 }
 
@@ -152,16 +153,18 @@ static __device__ inline void set_up(ObkLanes* lanes, const ObkProgram& program,
 
 typedef void (*Body)(const ObkTask*, const int64_t*, void* const*, ObkLanes*);
 
-/* A kernel of one body. */
+/* A kernel of one body: CTA b runs tasks b, b + CTAs, ... of its launch. Tasks are fetched two ahead. */
 template <Body body>
-static __device__ inline void run_task(const ObkProgram& program) {
+static __device__ inline void run_tasks(const ObkProgram& program) {
   extern __shared__ __align__(1024) char shared[];
   __shared__ uint64_t parts[32];
-  __shared__ __align__(16) ObkTask task;
-  const int at = blockIdx.x;
+  __shared__ __align__(16) ObkTask tasks[4];
+  const int step = gridDim.x, count = program.waves;
+  int at = blockIdx.x;
   allow_next();
   uint64_t* block = (uint64_t*)(shared + program.block_at);
-  fetch_task(program.tasks + at, &task);
+  fetch_task(program.tasks + at, &tasks[0]);
+  if (at + step < count) fetch_task(program.tasks + at + step, &tasks[1]);
   fetch_block(program, program.block, block);
   copy16_commit();
   ObkLanes lanes = {};
@@ -169,15 +172,29 @@ static __device__ inline void run_task(const ObkProgram& program) {
   if (threadIdx.x == 0) ring_state().dog.task = at;
   copy16_wait<0>();
   __syncthreads();
-  ask_ahead(&task);
+  ask_ahead(&tasks[0]);
   place_operands(program, block);
   __syncthreads();
   const ObkWork* work = (const ObkWork*)block;
   deal(&lanes, work);
   wait_for_previous();
-  stamp(program, at, false);
-  body(&task, (const int64_t*)(block + OBK_WORK_WORDS),
-       (void* const*)(block + OBK_WORK_WORDS + work->params), &lanes);
+#pragma unroll 1
+  for (int k = 0;; ++k) {
+    const int next = at + step;
+    if (next + step < count) fetch_task(program.tasks + next + step, &tasks[(k + 2) & 3]);
+    copy16_commit();
+    stamp(program, at, false);
+    body(&tasks[k & 3], (const int64_t*)(block + OBK_WORK_WORDS),
+         (void* const*)(block + OBK_WORK_WORDS + work->params), &lanes);
+    if (next >= count) break;
+    copy16_wait<0>();
+    __syncthreads(); /* the body's shared memory before the next */
+    stamp(program, at, true);
+    at = next;
+    if (threadIdx.x == 0) ring_state().dog.task = at;
+    ask_ahead(&tasks[(k + 1) & 3]);
+    __syncthreads();
+  }
   ring_finish();
   if (program.stamps) __syncthreads();
   stamp(program, at, true);
@@ -188,7 +205,7 @@ static __device__ inline void run_task(const ObkProgram& program) {
 #define OBK_KERNEL(name, body)                              \
   extern "C" __global__ void __launch_bounds__(OBK_THREADS) \
       name(const __grid_constant__ ObkProgram program) {    \
-    obk::run_task<body>(program);                           \
+    obk::run_tasks<body>(program);                          \
   }
 
 /* The same for a body whose CTAs wait for each other, `team` in a row: a cluster runs at once. */

@@ -41,6 +41,8 @@ struct Wgmma;
 #define OBK_P16_1 OBK_P8(16, 17, 18, 19, 20, 21, 22, 23) "," OBK_P8(24, 25, 26, 27, 28, 29, 30, 31)
 #define OBK_P16_2 OBK_P8(32, 33, 34, 35, 36, 37, 38, 39) "," OBK_P8(40, 41, 42, 43, 44, 45, 46, 47)
 #define OBK_P16_3 OBK_P8(48, 49, 50, 51, 52, 53, 54, 55) "," OBK_P8(56, 57, 58, 59, 60, 61, 62, 63)
+#define OBK_P16_4 OBK_P8(64, 65, 66, 67, 68, 69, 70, 71) "," OBK_P8(72, 73, 74, 75, 76, 77, 78, 79)
+#define OBK_P64 OBK_P16_0 "," OBK_P16_1 "," OBK_P16_2 "," OBK_P16_3
 
 #define OBK_WGMMA_TYPED(n, type, places, a, b, ...)                                            \
   asm volatile("wgmma.mma_async.sync.aligned.m64n" #n "k16.f32." type "." type " {" places     \
@@ -65,8 +67,13 @@ OBK_WGMMA_SHAPE(64, OBK_P16_0 "," OBK_P16_1, 32, 33, OBK_D32(0))
 OBK_WGMMA_SHAPE(80, OBK_P16_0 "," OBK_P16_1 "," OBK_P8(32, 33, 34, 35, 36, 37, 38, 39), 40, 41,
                 OBK_D32(0), OBK_D8(32))
 OBK_WGMMA_SHAPE(96, OBK_P16_0 "," OBK_P16_1 "," OBK_P16_2, 48, 49, OBK_D32(0), OBK_D16(32))
-OBK_WGMMA_SHAPE(128, OBK_P16_0 "," OBK_P16_1 "," OBK_P16_2 "," OBK_P16_3, 64, 65, OBK_D32(0),
+OBK_WGMMA_SHAPE(112, OBK_P16_0 "," OBK_P16_1 "," OBK_P16_2 "," OBK_P8(48, 49, 50, 51, 52, 53, 54, 55), 56,
+                57, OBK_D32(0), OBK_D16(32), OBK_D8(48))
+OBK_WGMMA_SHAPE(128, OBK_P64, 64, 65, OBK_D32(0),
                 OBK_D32(32))
+OBK_WGMMA_SHAPE(144, OBK_P64 "," OBK_P8(64, 65, 66, 67, 68, 69, 70, 71), 72, 73, OBK_D32(0),
+                OBK_D32(32), OBK_D8(64))
+OBK_WGMMA_SHAPE(160, OBK_P64 "," OBK_P16_4, 80, 81, OBK_D32(0), OBK_D32(32), OBK_D16(64))
 
 }  // namespace obk
 

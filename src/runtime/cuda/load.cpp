@@ -297,11 +297,15 @@ Result<Handle> CudaContext::make_graph(DevicePointer stamps) {
         record.tasks += static_cast<uint64_t>(launch.first_task) * sizeof(ObkTask);
         record.first = 0;
         place_shared(launch, record);
+        record.waves = launch.tasks;
+        // Where an SM has room for one CTA, that goes on with the next task: it need not begin again.
+        const bool alone = launch.ring_pages > 0 && 2 * launch.shared > executable_->gpu_.shared_bytes;
+        const int ctas = alone ? std::min(launch.tasks, executable_->gpu_.sms) : launch.tasks;
         record.stamps =
             stamps ? stamps + static_cast<uint64_t>(launch.first_task) * sizeof(DeviceStamp) : 0;
         void* parameters[] = {&record};
         KernelNode node = {.function = executable_->functions_[k],
-                           .grid = {static_cast<unsigned>(launch.tasks), 1, 1},
+                           .grid = {static_cast<unsigned>(ctas), 1, 1},
                            .block = {kThreads, 1, 1},
                            .shared_bytes = static_cast<unsigned>(launch.shared),
                            .parameters = parameters};
