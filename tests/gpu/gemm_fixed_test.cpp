@@ -14,7 +14,7 @@ struct FixedCase {
   int rows, columns, k, a_row, c_row, panel;
 };
 
-const FixedCase kCases[] = {
+const std::vector<FixedCase> kMixed = {
     {64, 48, 768, 776, 48, 0}, {32, 48, 384, 384, 56, 0}, {64, 32, 384, 384, 40, 0},
     {16, 32, 1536, 1536, 32, 0}, {32, 16, 1536, 2048, 16, 0}, {32, 80, 768, 768, 80, 0},
     {48, 16, 136, 136, 16, 0}, {24, 64, 8, 8, 64, 0}, {50, 96, 320, 320, 96, 0},
@@ -24,12 +24,15 @@ const FixedCase kCases[] = {
     {32, 1, 392, 392, 1, 0}, {8, 5, 256, 256, 6, 0}, {64, 40, 384, 384, 48, 0},
     {16, 33, 128, 128, 33, 0}, {32, 24, 16, 16, 24, 0}, {64, 48, 384, 0, 48, 1},
     {16, 32, 1536, 0, 32, 1}, {5, 64, 768, 0, 64, 1},
+};
+/* Both operands streamed: gemm_long.cuh. */
+const std::vector<FixedCase> kLong = {
     {64, 128, 768, 776, 136, 0}, {64, 128, 64, 64, 136, 0}, {50, 160, 320, 320, 168, 0}, {64, 144, 1000, 1000, 152, 0},
     {64, 64, 2304, 2304, 72, 0}, {64, 32, 2048, 2048, 40, 0}, {56, 112, 576, 576, 112, 0}, {50, 72, 768, 768, 72, 0},
     {64, 96, 1536, 1536, 104, 0},
 };
 
-std::string text() {
+std::string text(const std::vector<FixedCase>& cases) {
   std::string all = R"cu(
 #include "gemm.cuh"
 template <int kRows, int kColumns, int kK, int kPitchA, int kPitchC, int kPanel>
@@ -90,15 +93,14 @@ static __device__ __forceinline__ void both(const uint16_t* a, const char* packe
   }
 )cu";
   int id = 0;
-  for (const FixedCase& c : kCases)
+  for (const FixedCase& c : cases)
     all += fmt::format("CASE({}, {}, {}, {}, {}, {}, {})\n", id++, c.rows, c.columns, c.k, c.a_row,
                        c.c_row, c.panel);
   return all;
 }
 
-TEST(GemmFixed, NeitherSpillsNorUsesLocalMemory) {
-  if (auto found = find_nvrtc(); !found.ok()) GTEST_SKIP() << found.error().text();
-  const std::string source = text();
+void expect_registers_alone(const std::vector<FixedCase>& cases) {
+  const std::string source = text(cases);
   auto cubin = compile_cubin(source, "sm_90a", {fmt::format("OBK_TYPE={}", int{kObkF16})});
   ASSERT_TRUE(cubin.ok()) << cubin.error().text();
   EXPECT_EQ(cubin->log.find("(C75"), std::string::npos) << cubin->log;  // wgmma in turns
@@ -107,18 +109,24 @@ TEST(GemmFixed, NeitherSpillsNorUsesLocalMemory) {
       EXPECT_EQ(cubin->log.substr(at - 2, 2), " 0") << cubin->log;
 }
 
-class Fixed : public testing::TestWithParam<int> {};
+TEST(GemmFixed, NeitherSpillsNorUsesLocalMemory) {
+  if (auto found = find_nvrtc(); !found.ok()) GTEST_SKIP() << found.error().text();
+  expect_registers_alone(kMixed);
+}
+TEST(GemmLong, NeitherSpillsNorUsesLocalMemory) {
+  if (auto found = find_nvrtc(); !found.ok()) GTEST_SKIP() << found.error().text();
+  expect_registers_alone(kLong);
+}
 
-TEST_P(Fixed, EqualsReferenceAndTheBitsOfAnyTile) {
-  const int type = GetParam();
-  const std::string source = text();
+void compare(const std::vector<FixedCase>& cases, int type) {
+  const std::string source = text(cases);
   OPEN(g, source.c_str(), fmt::format("OBK_TYPE={}", type), "OBK_WATCHDOG=4000000000LL");
   const bool brain = type == kObkBf16;
   auto widen = [&](uint16_t v) { return brain ? bf16_to_float(v) : f16_to_float(v); };
   std::mt19937 random(3);
   std::uniform_real_distribution<float> value(-1, 1);
   int id = 0;
-  for (const FixedCase& c : kCases) {
+  for (const FixedCase& c : cases) {
     const int tiles = 3;
     const int n = tiles * ((c.columns + 15) / 16 * 16), pitch = c.panel || !c.a_row ? c.k : c.a_row;
     auto fill = [&](size_t count) {
@@ -174,6 +182,10 @@ TEST_P(Fixed, EqualsReferenceAndTheBitsOfAnyTile) {
   }
   fmt::print("{{\"fixed_tiles\": {}, \"type\": {}}}\n", id, type);
 }
+
+class Fixed : public testing::TestWithParam<int> {};
+TEST_P(Fixed, EqualsReferenceAndTheBitsOfAnyTile) { compare(kMixed, GetParam()); }
+TEST_P(Fixed, LongTilesEqualReferenceAndTheBitsOfAnyTile) { compare(kLong, GetParam()); }
 
 INSTANTIATE_TEST_SUITE_P(Gemm, Fixed, testing::Values(int{kObkF16}, int{kObkBf16}),
                          [](const auto& info) { return info.param == kObkF16 ? "f16" : "bf16"; });
