@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <map>
 
 namespace obelisk::runtime::cuda {
 namespace {
@@ -68,6 +69,15 @@ Launch lay_out(std::vector<Shape*> shapes, int64_t room, bool has_ring, int bloc
   launch.block_at = static_cast<int32_t>(launch.scratch_at + scratch);
   launch.shared = static_cast<int32_t>(launch.block_at + words);
   return launch;
+}
+
+/// CTAs of a kernel begin where the one before it has ended first, as many as an SM holds. Where a wave has a task for each SM at
+/// most, a CTA takes so much shared memory that the next one waits for an SM of its own.
+void spread_out(std::vector<Launch>& launches, int sms, int64_t room) {
+  std::map<int, int> tasks;
+  for (const Launch& launch : launches) tasks[launch.wave] += launch.tasks;
+  for (Launch& launch : launches)
+    if (tasks[launch.wave] <= sms) launch.shared = std::max(launch.shared, static_cast<int32_t>(room / 2 + kAlign));
 }
 
 }  // namespace
@@ -142,6 +152,7 @@ Result<Tables> make_tables(const Program& program, bool one_kernel, int64_t room
       tables.tasks.insert(tables.tasks.end(), mine.begin(), mine.end());
       tables.launches.push_back(launch);
     }
+    spread_out(tables.launches, static_cast<int>(program.lists.size()), room);
   }
   for (size_t w = 0; w < shapes.size(); ++w) {
     DeviceWork head;
