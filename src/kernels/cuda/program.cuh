@@ -212,7 +212,7 @@ static __device__ inline void run_tasks(const ObkProgram& program) {
 #define OBK_TEAM_KERNEL(name, body, team)                                        \
   extern "C" __global__ void __cluster_dims__(team, 1, 1)                        \
       __launch_bounds__(OBK_THREADS, 1) name(const __grid_constant__ ObkProgram program) { \
-    obk::run_task<body>(program);                                                \
+    obk::run_tasks<body>(program);                                               \
   }
 
 #ifdef OBK_MONO
