@@ -1,4 +1,5 @@
-// A program that carries Obelisk: compiles a network once, keeps the compiled file, and answers from several threads.
+// A program that carries Obelisk: compiles a network once, keeps the compiled file, and answers
+// from several threads.
 //   embed NETWORK.onnx [NAME=EXTENT...]     dimensions of the network that have names
 #include <cstdio>
 #include <cstring>
@@ -27,7 +28,8 @@ void answer(const obelisk::Model& model, int thread) {
   context.run();
   for (const obelisk::Port& port : model.outputs()) {
     if (port.element != obelisk::Element::f32 || port.count == 0) continue;
-    std::printf("thread %d: %s[0] = %g\n", thread, port.name.c_str(), context.output<float>(port.name)[0]);
+    std::printf("thread %d: %s[0] = %g\n", thread, port.name.c_str(),
+                context.output<float>(port.name)[0]);
   }
 }
 
@@ -39,7 +41,8 @@ int main(int argc, char** argv) try {
   for (int k = 2; k < argc; ++k) {
     const std::string text = argv[k];
     const size_t equal = text.find('=');
-    if (equal == std::string::npos) return std::fprintf(stderr, "'%s' is not NAME=EXTENT\n", argv[k]), 1;
+    if (equal == std::string::npos)
+      return std::fprintf(stderr, "'%s' is not NAME=EXTENT\n", argv[k]), 1;
     options.dimensions[text.substr(0, equal)] = std::stoll(text.substr(equal + 1));
   }
   const obelisk::Model model = open_or_compile(argv[1], options);

@@ -9,15 +9,19 @@ Error usage(std::string message) { return {Code::kUsage, "api", std::move(messag
 
 /// Checks memory that a caller wants to be read or written.
 void check_memory(const Port& port, const char* way, const void* data, size_t bytes) {
-  if (bytes != port.bytes) api::raise(usage(fmt::format("{} '{}' takes {} bytes, but {} were bound", way, port.name, port.bytes, bytes)));
+  if (bytes != port.bytes)
+    api::raise(usage(fmt::format("{} '{}' takes {} bytes, but {} were bound", way, port.name,
+                                 port.bytes, bytes)));
   const int width = std::max(bits(static_cast<DType>(port.element)) / 8, 1);
   if (bytes > 0 && reinterpret_cast<uintptr_t>(data) % static_cast<uintptr_t>(width) != 0)
-    api::raise(usage(fmt::format("{} '{}' is bound to memory that is not aligned to its {} bytes", way, port.name, width)));
+    api::raise(usage(fmt::format("{} '{}' is bound to memory that is not aligned to its {} bytes",
+                                 way, port.name, width)));
 }
 
 void check_element(const Port& port, const char* way, Element wanted) {
   if (port.element == wanted) return;
-  api::raise(usage(fmt::format("{} '{}' is {}, not {}", way, port.name, element_name(port.element), element_name(wanted))));
+  api::raise(usage(fmt::format("{} '{}' is {}, not {}", way, port.name, element_name(port.element),
+                               element_name(wanted))));
 }
 
 }  // namespace
@@ -25,16 +29,21 @@ void check_element(const Port& port, const char* way, Element wanted) {
 struct Context::State {
   Model model;
   std::unique_ptr<runtime::Context> context;
-  std::vector<Tensor> own_inputs, own_outputs;  // empty where the caller's memory is bound, or nothing was asked for yet
+  // empty where the caller's memory is bound, or nothing was asked for yet
+  std::vector<Tensor> own_inputs, own_outputs;
   std::vector<const void*> in;
   std::vector<void*> out;
 
   std::byte* input(size_t k) {
-    if (!in[k]) own_inputs[k] = Tensor::allocate(model.state_->executable->program().inputs[k].type), in[k] = own_inputs[k].data();
+    if (!in[k])
+      own_inputs[k] = Tensor::allocate(model.state_->executable->program().inputs[k].type),
+      in[k] = own_inputs[k].data();
     return static_cast<std::byte*>(const_cast<void*>(in[k]));
   }
   std::byte* output(size_t k) {
-    if (!out[k]) own_outputs[k] = Tensor::allocate(model.state_->executable->program().outputs[k].type), out[k] = own_outputs[k].mutable_data();
+    if (!out[k])
+      own_outputs[k] = Tensor::allocate(model.state_->executable->program().outputs[k].type),
+      out[k] = own_outputs[k].mutable_data();
     return static_cast<std::byte*>(out[k]);
   }
 };
@@ -60,7 +69,8 @@ std::span<std::byte> Context::input_bytes(const std::string& name) {
     const size_t k = api::find_port(state_->model.inputs(), name, "input");
     const Port& port = state_->model.inputs()[k];
     if (state_->in[k] && state_->own_inputs[k].empty())
-      api::raise(usage(fmt::format("input '{}' is bound to the caller's memory: write it there", name)));
+      api::raise(
+          usage(fmt::format("input '{}' is bound to the caller's memory: write it there", name)));
     return {state_->input(k), port.bytes};
   });
 }

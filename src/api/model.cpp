@@ -11,7 +11,8 @@ using api::value_or_raise;
 namespace api {
 
 void raise(const Error& error) {
-  throw Failure(static_cast<FailureKind>(error.code), error.message, error.node, error.hint, error.text());
+  throw Failure(static_cast<FailureKind>(error.code), error.message, error.node, error.hint,
+                error.text());
 }
 
 size_t find_port(std::span<const Port> ports, const std::string& name, const char* way) {
@@ -19,7 +20,8 @@ size_t find_port(std::span<const Port> ports, const std::string& name, const cha
     if (ports[k].name == name) return k;
   std::string all;
   for (const Port& port : ports) all += (all.empty() ? "" : ", ") + port.name;
-  raise({Code::kUsage, "api", fmt::format("the model has no {} '{}'", way, name), "", fmt::format("its {}s: {}", way, all)});
+  raise({Code::kUsage, "api", fmt::format("the model has no {} '{}'", way, name), "",
+         fmt::format("its {}s: {}", way, all)});
 }
 
 }  // namespace api
@@ -27,39 +29,52 @@ size_t find_port(std::span<const Port> ports, const std::string& name, const cha
 namespace {
 
 #define SAME(name) static_assert(static_cast<int>(Element::name) == static_cast<int>(DType::name))
-SAME(f64); SAME(f32); SAME(f16); SAME(bf16); SAME(f8e4m3fn); SAME(f8e4m3fnuz); SAME(f8e5m2); SAME(f8e5m2fnuz);
+SAME(f64);
+SAME(f32);
+SAME(f16);
+SAME(bf16);
+SAME(f8e4m3fn);
+SAME(f8e4m3fnuz);
+SAME(f8e5m2);
+SAME(f8e5m2fnuz);
 SAME(f8e8m0); SAME(f4e2m1); SAME(i64); SAME(i32); SAME(i16); SAME(i8); SAME(i4); SAME(i2);
 SAME(u64); SAME(u32); SAME(u16); SAME(u8); SAME(u4); SAME(u2); SAME(b1);
 #undef SAME
 
 bool ends_with(const std::string& text, std::string_view end) {
-  return text.size() >= end.size() && std::string_view(text).substr(text.size() - end.size()) == end;
+  return text.size() >= end.size() &&
+         std::string_view(text).substr(text.size() - end.size()) == end;
 }
 
 std::vector<Port> ports_of(const std::vector<runtime::Port>& ports) {
   std::vector<Port> out;
   for (const runtime::Port& port : ports)
-    out.push_back({port.name, static_cast<Element>(port.type.dtype), port.type.shape, port.type.count(),
-                   static_cast<size_t>(port.type.bytes())});
+    out.push_back({port.name, static_cast<Element>(port.type.dtype), port.type.shape,
+                   port.type.count(), static_cast<size_t>(port.type.bytes())});
   return out;
 }
 
 /// A stored or fed value that shapes depend on, in the type that the model gives it.
-Tensor bound_value(const frontends::onnx::Model& model, const std::string& name, const std::vector<int64_t>& values) {
+Tensor bound_value(const frontends::onnx::Model& model, const std::string& name,
+                   const std::vector<int64_t>& values) {
   for (const auto& input : model.graph.inputs) {
     if (input.name != name) continue;
     const auto dtype = frontends::onnx::to_dtype(input.type.element);
     if (!dtype || !is_integer(*dtype)) break;
     const bool scalar = input.type.has_shape && input.type.shape.empty();
-    if (scalar && values.size() != 1) raise({Code::kUsage, "api", fmt::format("input '{}' is one number, but {} were given", name, values.size())});
-    Tensor tensor = Tensor::allocate({*dtype, scalar ? Shape{} : Shape{static_cast<int64_t>(values.size())}});
+    if (scalar && values.size() != 1)
+      raise({Code::kUsage, "api",
+             fmt::format("input '{}' is one number, but {} were given", name, values.size())});
+    Tensor tensor =
+        Tensor::allocate({*dtype, scalar ? Shape{} : Shape{static_cast<int64_t>(values.size())}});
     for (size_t k = 0; k < values.size(); ++k) tensor.set_int(static_cast<int64_t>(k), values[k]);
     return tensor;
   }
   raise({Code::kUsage, "api", fmt::format("the model has no input '{}' of integers", name)});
 }
 
-compiler::Network read_network(const std::string& path, const CompileOptions& wanted, frontends::ImportOptions& import) {
+compiler::Network read_network(const std::string& path, const CompileOptions& wanted,
+                               frontends::ImportOptions& import) {
   compiler::Network network;
   if (ends_with(path, ".ir")) {
     const std::string text = value_or_raise(read_file(path));
@@ -73,8 +88,10 @@ compiler::Network read_network(const std::string& path, const CompileOptions& wa
     value_or_raise(frontends::bind_shape(*network.model, name + "=" + text, import));
   }
   for (const auto& [name, extent] : wanted.dimensions)
-    value_or_raise(frontends::bind_shape(*network.model, name + "=" + std::to_string(extent), import));
-  for (const auto& [name, values] : wanted.values) import.bound_inputs[name] = bound_value(*network.model, name, values);
+    value_or_raise(
+        frontends::bind_shape(*network.model, name + "=" + std::to_string(extent), import));
+  for (const auto& [name, values] : wanted.values)
+    import.bound_inputs[name] = bound_value(*network.model, name, values);
   return network;
 }
 
@@ -83,19 +100,24 @@ Error with_cause(Error error, const frontends::ImportReport& report) {
   if (report.unsupported.empty()) return error;
   const frontends::Unsupported& first = report.unsupported.front();
   error.message = fmt::format("{}: {}", first.op, first.reason);
-  if (report.unsupported.size() > 1) error.message += fmt::format(" (and {} more nodes: obelisk check)", report.unsupported.size() - 1);
+  if (report.unsupported.size() > 1)
+    error.message +=
+        fmt::format(" (and {} more nodes: obelisk check)", report.unsupported.size() - 1);
   error.node = first.node, error.hint = first.hint;
   return error;
 }
 
 }  // namespace
 
-std::string element_name(Element element) { return std::string(to_string(static_cast<DType>(element))); }
+std::string element_name(Element element) {
+  return std::string(to_string(static_cast<DType>(element)));
+}
 
 void Model::State::describe() {
   const runtime::Program& program = executable->program();
   inputs = ports_of(program.inputs), outputs = ports_of(program.outputs);
-  for (const runtime::CustomRecord& custom : program.customs) slow_ops.push_back(fmt::format("{} '{}'", ops::to_string(custom.op), custom.name));
+  for (const runtime::CustomRecord& custom : program.customs)
+    slow_ops.push_back(fmt::format("{} '{}'", ops::to_string(custom.op), custom.name));
 }
 
 Model Model::compile(const std::string& path, const CompileOptions& wanted) {
@@ -107,14 +129,20 @@ Model Model::compile(const std::string& path, const CompileOptions& wanted) {
     options.verify = wanted.verify;
     options.load.compiler = wanted.compiler, options.load.cache_dir = wanted.cache;
     options.interrupted = wanted.interrupted;
-    if (wanted.progress) options.progress = [&](std::string_view step, double done) { wanted.progress(std::string(step), done); };
+    if (wanted.progress)
+      options.progress = [&](std::string_view step, double done) {
+        wanted.progress(std::string(step), done);
+      };
     const compiler::Network network = read_network(path, wanted, options.import);
     compiler::Compilation made;
-    if (Status status = compiler::compile(network, options, made); !status.ok()) raise(with_cause(status.error(), made.import_report));
+    if (Status status = compiler::compile(network, options, made); !status.ok())
+      raise(with_cause(status.error(), made.import_report));
     auto state = std::make_shared<State>();
     state->executable = made.executable;
     state->graph = std::move(made.graph);
-    if (made.verification) state->verification = Verification{made.verification->max_abs, made.verification->max_rel, made.verification->tolerance};
+    if (made.verification)
+      state->verification = Verification{made.verification->max_abs, made.verification->max_rel,
+                                         made.verification->tolerance};
     state->describe();
     return Model(std::move(state));
   });
@@ -136,7 +164,8 @@ Model Model::open(const std::string& path, const OpenOptions& wanted) {
       options.verify = false;
       options.load.compiler = wanted.compiler, options.load.cache_dir = wanted.cache;
       compiler::Compilation made;
-      if (Status status = compiler::compile(network, options, made); !status.ok()) raise(status.error());
+      if (Status status = compiler::compile(network, options, made); !status.ok())
+        raise(status.error());
       state->executable = made.executable;
       state->graph = std::move(made.graph);
     }
@@ -147,7 +176,8 @@ Model Model::open(const std::string& path, const OpenOptions& wanted) {
 
 void Model::save(const std::string& path) const {
   guarded([&] {
-    const graph::Graph graph = state_->graph ? *state_->graph : value_or_raise(state_->file->graph());
+    const graph::Graph graph =
+        state_->graph ? *state_->graph : value_or_raise(state_->file->graph());
     value_or_raise(runtime::write_obk(path, *state_->executable, graph));
   });
 }
@@ -155,10 +185,18 @@ void Model::save(const std::string& path) const {
 const std::string& Model::name() const noexcept { return state_->executable->program().name; }
 std::span<const Port> Model::inputs() const noexcept { return state_->inputs; }
 std::span<const Port> Model::outputs() const noexcept { return state_->outputs; }
-const Port& Model::input(const std::string& name) const { return state_->inputs[api::find_port(state_->inputs, name, "input")]; }
-const Port& Model::output(const std::string& name) const { return state_->outputs[api::find_port(state_->outputs, name, "output")]; }
-int64_t Model::workspace_bytes() const noexcept { return state_->executable->program().arena.count; }
-const std::optional<Verification>& Model::verification() const noexcept { return state_->verification; }
+const Port& Model::input(const std::string& name) const {
+  return state_->inputs[api::find_port(state_->inputs, name, "input")];
+}
+const Port& Model::output(const std::string& name) const {
+  return state_->outputs[api::find_port(state_->outputs, name, "output")];
+}
+int64_t Model::workspace_bytes() const noexcept {
+  return state_->executable->program().arena.count;
+}
+const std::optional<Verification>& Model::verification() const noexcept {
+  return state_->verification;
+}
 std::span<const std::string> Model::slow_ops() const noexcept { return state_->slow_ops; }
 
 }  // namespace obelisk

@@ -183,7 +183,8 @@ Result<Plan> plan(const Descr& descr, std::optional<DType> as) {
   if (stored == DType::u16 && *as == DType::bf16) return Plan{stored, *as};
   return bad(fmt::format("elements of {}{} but {} is wanted", descr.raw ? "raw " : "",
                          to_string(stored), to_string(*as)),
-             fmt::format("convert them with .astype(np.{}); the file holds {}", numpy_name(*as), numpy_name(stored)));
+             fmt::format("convert them with .astype(np.{}); the file holds {}", numpy_name(*as),
+                         numpy_name(stored)));
 }
 
 void swap_bytes(void* data, int64_t count, int width) {

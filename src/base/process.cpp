@@ -36,7 +36,8 @@ int exit_status(pid_t pid) {
 Result<Process> Process::start(const std::vector<std::string>& words, bool show_errors) {
   signal(SIGPIPE, SIG_IGN);  // a child that has gone is an answer of write(), not our end
   int to[2], from[2];
-  if (pipe2(to, O_CLOEXEC) != 0) return Error{Code::kUsage, "base", fmt::format("no pipe: {}", strerror(errno))};
+  if (pipe2(to, O_CLOEXEC) != 0)
+    return Error{Code::kUsage, "base", fmt::format("no pipe: {}", strerror(errno))};
   if (pipe2(from, O_CLOEXEC) != 0) {
     close(to[0]), close(to[1]);
     return Error{Code::kUsage, "base", fmt::format("no pipe: {}", strerror(errno))};
@@ -53,7 +54,8 @@ Result<Process> Process::start(const std::vector<std::string>& words, bool show_
   close(to[0]), close(from[1]);
   if (failed) {
     close(to[1]), close(from[0]);
-    return Error{Code::kUsage, "base", fmt::format("'{}' cannot be started: {}", words[0], strerror(failed))};
+    return Error{Code::kUsage, "base",
+                 fmt::format("'{}' cannot be started: {}", words[0], strerror(failed))};
   }
   return Process(pid, to[1], from[0]);
 }

@@ -77,7 +77,8 @@ bool survives_as_list(const Tensor& tensor) {
 
 Hash hash_of(const Tensor& tensor, const PrintOptions& options = {}) {
   if (options.hashes != nullptr) {
-    if (const auto known = options.hashes->find({tensor.data(), tensor.bytes()}); known != options.hashes->end())
+    if (const auto known = options.hashes->find({tensor.data(), tensor.bytes()});
+        known != options.hashes->end())
       return known->second;
   }
   return hash_bytes(tensor.data(), static_cast<size_t>(tensor.bytes()));

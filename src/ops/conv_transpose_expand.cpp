@@ -52,7 +52,8 @@ Tensor phase_weights(const ConvShape& shape, const std::vector<PhaseAxis>& axes,
   for (const PhaseAxis& axis : axes) made_shape.push_back(axis.taps);
   Tensor made = Tensor::allocate({weights.dtype(), made_shape});
   const int64_t bytes = byte_size(weights.dtype(), 1);
-  const int64_t kernel = shape.window.kernel_count(), taps = product(made_shape, 2, made.type().rank());
+  const int64_t kernel = shape.window.kernel_count(),
+                taps = product(made_shape, 2, made.type().rank());
   char* to = made.as_mutable<char>();
   const char* from = weights.as<char>();
   int64_t k = 0;
@@ -103,7 +104,8 @@ std::vector<int32_t> expand_conv_transpose(const Call& call, Expander& expander)
   if (phases * taps > kMostWaste * shape.window.kernel_count()) return {};
 
   Steps steps(expander);
-  std::vector<Steps::Value> inputs{steps.in(0), steps.constant(phase_weights(shape, axes, *weights))};
+  std::vector<Steps::Value> inputs{steps.in(0),
+                                   steps.constant(phase_weights(shape, axes, *weights))};
   if (call.has(2)) {  // each phase has the bias of its channel
     const auto bias = steps.reshape(steps.in(2), {shape.groups, 1, shape.group_outputs});
     const auto spread =

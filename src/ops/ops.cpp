@@ -22,7 +22,17 @@ constexpr auto kCustom = Kind::kCustom;
 
 constexpr Row kRows[] = {
 #define OP(name, kind, min, max, out, infer, cost, loop, reference, accuracy, ...) \
-  {Op::name, #name, kind, min, max, out, infer, cost, loop, reference, accuracy __VA_OPT__(, ) __VA_ARGS__},
+  {Op::name,                                                                       \
+   #name,                                                                          \
+   kind,                                                                           \
+   min,                                                                            \
+   max,                                                                            \
+   out,                                                                            \
+   infer,                                                                          \
+   cost,                                                                           \
+   loop,                                                                           \
+   reference,                                                                      \
+   accuracy __VA_OPT__(, ) __VA_ARGS__},
 #include "ops/ops.def"
 #undef OP
     {},  // a table without rows is still an array
@@ -114,7 +124,8 @@ bool Attrs::operator==(const Attrs& other) const {
     if (const Tensor* left = std::get_if<Tensor>(&a->second)) {
       const Tensor& right = std::get<Tensor>(b->second);
       if (left->type() != right.type()) return false;
-      if (hash_bytes(left->data(), left->bytes()) != hash_bytes(right.data(), right.bytes())) return false;
+      if (hash_bytes(left->data(), left->bytes()) != hash_bytes(right.data(), right.bytes()))
+        return false;
       continue;
     }
     const bool same = std::visit(
@@ -143,14 +154,17 @@ Result<std::vector<int64_t>> Call::ints(int input, std::string_view what) const 
 }
 
 Error bad_call(const Call& call, std::string message, std::string hint) {
-  return Error{Code::kBadModel, "ops", fmt::format("{}: {}", to_string(call.op), message), "", std::move(hint)};
+  return Error{Code::kBadModel, "ops", fmt::format("{}: {}", to_string(call.op), message), "",
+               std::move(hint)};
 }
 Error unsupported_call(const Call& call, std::string message, std::string hint) {
-  return Error{Code::kUnsupported, "ops", fmt::format("{}: {}", to_string(call.op), message), "", std::move(hint)};
+  return Error{Code::kUnsupported, "ops", fmt::format("{}: {}", to_string(call.op), message), "",
+               std::move(hint)};
 }
 
 // By DType; the exchange format's numbers.
-constexpr int64_t kFormatNumbers[kDTypes] = {11, 1, 10, 16, 17, 18, 19, 20, 24, 23, 7, 6, 5, 3, 22, 26, 13, 12, 4, 2, 21, 25, 9};
+constexpr int64_t kFormatNumbers[kDTypes] = {11, 1, 10, 16, 17, 18, 19, 20, 24, 23, 7, 6,
+                                             5,  3, 22, 26, 13, 12, 4,  2,  21, 25, 9};
 
 std::optional<DType> dtype_of_number(int64_t number) {
   for (int dtype = 0; dtype < kDTypes; ++dtype)
@@ -169,26 +183,31 @@ Result<int64_t> normalize_axis(const Call& call, int64_t axis, int64_t rank) {
 
 Result<Types> infer(const Call& call) {
   const Row& entry = row(call.op);
-  if (call.arity() < entry.min_inputs || (entry.max_inputs >= 0 && call.arity() > entry.max_inputs)) {
+  if (call.arity() < entry.min_inputs ||
+      (entry.max_inputs >= 0 && call.arity() > entry.max_inputs)) {
     const std::string most = entry.max_inputs < 0 ? "any number" : std::to_string(entry.max_inputs);
-    return bad_call(call, fmt::format("{} inputs, but it takes {} to {}", call.arity(), entry.min_inputs, most));
+    return bad_call(call, fmt::format("{} inputs, but it takes {} to {}", call.arity(),
+                                      entry.min_inputs, most));
   }
   if (entry.max_outputs >= 0 && call.outputs > entry.max_outputs) {
-    return bad_call(call, fmt::format("{} outputs asked for, but it makes at most {}", call.outputs, entry.max_outputs));
+    return bad_call(call, fmt::format("{} outputs asked for, but it makes at most {}", call.outputs,
+                                      entry.max_outputs));
   }
   for (int input = 0; input < entry.min_inputs; ++input) {
     if (!call.has(input)) return bad_call(call, fmt::format("input {} is missing", input));
   }
   TRY(Types types, entry.infer(call));
-  CHECK(static_cast<int>(types.size()) >= call.outputs, "{} inferred {} of {} outputs", entry.name, types.size(),
-        call.outputs);
+  CHECK(static_cast<int>(types.size()) >= call.outputs, "{} inferred {} of {} outputs", entry.name,
+        types.size(), call.outputs);
   types.resize(call.outputs);
   for (const Type& type : types) {
     int64_t count = 1;
     for (int64_t extent : type.shape) {
-      if (extent < 0 || __builtin_mul_overflow(count, extent, &count) || count > (int64_t{1} << 40)) {
-        return bad_call(call, fmt::format("the output {} is too large or negative", to_string(type.shape)),
-                        "a tensor holds at most 2^40 elements");
+      if (extent < 0 || __builtin_mul_overflow(count, extent, &count) ||
+          count > (int64_t{1} << 40)) {
+        return bad_call(
+            call, fmt::format("the output {} is too large or negative", to_string(type.shape)),
+            "a tensor holds at most 2^40 elements");
       }
     }
   }
@@ -208,13 +227,16 @@ Expansion expand(const Call& call, Expander& expander) {
   return entry.expand ? entry.expand(call, expander) : Expansion{};
 }
 
-Status reference(const Call& call, std::span<const Tensor* const> inputs, std::span<Tensor> outputs) {
+Status reference(const Call& call, std::span<const Tensor* const> inputs,
+                 std::span<Tensor> outputs) {
   const Row& entry = row(call.op);
   CHECK(entry.reference != nullptr, "{} has no reference", entry.name);
   return entry.reference(call, inputs, outputs);
 }
 
-Cost cost_move(const Call& call) { return {{bytes_of(call.inputs)}, {bytes_of(call.results)}, {0}}; }
+Cost cost_move(const Call& call) {
+  return {{bytes_of(call.inputs)}, {bytes_of(call.results)}, {0}};
+}
 Cost cost_map(const Call& call) {
   return {{bytes_of(call.inputs)}, {bytes_of(call.results)}, {elements_of(call.results)}};
 }

@@ -94,8 +94,8 @@ std::optional<Loop> loop_rotary_embedding(const Call& call, int) {
                                           : exprs.lt(at, exprs.integer(half));
   const int64_t distance = rotary.interleaved ? 1 : half;
   const ExprId partner = exprs.select(first, exprs.add(at, distance), exprs.add(at, -distance));
-  const ExprId angle =
-      rotary.interleaved ? exprs.div(at, int64_t{2}) : exprs.select(first, at, exprs.add(at, -half));
+  const ExprId angle = rotary.interleaved ? exprs.div(at, int64_t{2})
+                                          : exprs.select(first, at, exprs.add(at, -half));
   auto cached = [&](int input) {
     const DType type = call.in(input).dtype;
     std::vector<ExprId> where{image, token, angle};

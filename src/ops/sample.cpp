@@ -217,7 +217,8 @@ Result<FoldPlan> fold_plan(const Call& call) {
                                 to_string(fold.image), to_string(fold.block), fold.strides.size(),
                                 fold.dilations.size(), fold.pads.size()));
   }
-  TRY_STATUS(check_bounded(call, {fold.image, fold.block, fold.strides, fold.dilations, fold.pads}));
+  TRY_STATUS(
+      check_bounded(call, {fold.image, fold.block, fold.strides, fold.dilations, fold.pads}));
   for (size_t axis = 0; axis < rank; ++axis) {
     if (fold.image[axis] < 0 || fold.block[axis] < 1 || fold.strides[axis] < 1 ||
         fold.dilations[axis] < 1) {

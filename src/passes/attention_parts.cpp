@@ -59,7 +59,8 @@ class ScoreWalk {
         return down(on(0), 1, true);
       case Op::Add:
         for (size_t side : {0, 1}) {
-          if (same_shape(side) && masked(on(side), added(on(1 - side), factor, type), factor, capped))
+          if (same_shape(side) &&
+              masked(on(side), added(on(1 - side), factor, type), factor, capped))
             return true;
         }
         return false;
@@ -183,7 +184,8 @@ std::optional<AttentionParts> attention_parts(const Graph& graph, NodeId product
     const Type& type = graph.type(part);
     if (type.dtype != dtype || type.rank() < 2 || type.count() == 0) return std::nullopt;
   }
-  if (graph.value(parts.kt).is_constant() || graph.value(parts.v).is_constant()) return std::nullopt;
+  if (graph.value(parts.kt).is_constant() || graph.value(parts.v).is_constant())
+    return std::nullopt;
   return parts;
 }
 

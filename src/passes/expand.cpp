@@ -23,7 +23,8 @@ class IntoGraph : public ops::Expander {
     made.push_back(graph_.value(value).producer);
     return value;
   }
-  std::vector<Value> add_all(ops::Op op, std::vector<Value> inputs, ops::Attrs attrs, int outputs) override {
+  std::vector<Value> add_all(ops::Op op, std::vector<Value> inputs, ops::Attrs attrs,
+                             int outputs) override {
     const auto added = graph_.add_node(op, std::move(inputs), std::move(attrs), name_, outputs);
     CHECK(added.ok(), "{}", added.error().text());
     made.push_back(*added);
@@ -51,7 +52,8 @@ Graph expanded(Graph graph, std::deque<NodeId> open, const KeepWhole& whole) {
     if (ops::row(graph.node(id).op).expand == nullptr || whole(graph, id)) continue;
     const graph::Node node = graph.node(id);
     IntoGraph into(graph, id);
-    // The call borrows types from the graph's values, which move when values are added: it gets copies.
+    // The call borrows types from the graph's values, which move when values are added: it gets
+    // copies.
     std::vector<Type> types;
     ops::Call call = graph.call(id);
     types.reserve(call.inputs.size() + call.results.size());
@@ -76,8 +78,10 @@ Graph expanded(Graph graph, std::deque<NodeId> open, const KeepWhole& whole) {
         continue;
       }
       CHECK(graph.type(value) == graph.type(node.outputs[k]), "{}: expanded to {}, not {}",
-            ops::to_string(node.op), to_string(graph.type(value)), to_string(graph.type(node.outputs[k])));
-      if (graph.value(value).name.empty()) graph.value(value).name = graph.value(node.outputs[k]).name;
+            ops::to_string(node.op), to_string(graph.type(value)),
+            to_string(graph.type(node.outputs[k])));
+      if (graph.value(value).name.empty())
+        graph.value(value).name = graph.value(node.outputs[k]).name;
       graph.replace_uses(node.outputs[k], value);
     }
     graph.erase_node(id);
@@ -92,14 +96,17 @@ Graph expanded(Graph graph, std::deque<NodeId> open, const KeepWhole& whole) {
 
 Result<Graph> expand(Graph graph) {
   std::deque<NodeId> open(graph.order().begin(), graph.order().end());
-  return expanded(std::move(graph), std::move(open), [](const Graph& g, NodeId id) { return waits_for_machine(g.node(id).op); });
+  return expanded(std::move(graph), std::move(open),
+                  [](const Graph& g, NodeId id) { return waits_for_machine(g.node(id).op); });
 }
 
 Result<Graph> expand_for_machine(Graph graph, const KeepWhole& keep) {
   std::deque<NodeId> open(graph.order().begin(), graph.order().end());
-  std::erase_if(open, [&](NodeId id) { return !waits_for_machine(graph.node(id).op) || keep(graph, id); });
+  std::erase_if(
+      open, [&](NodeId id) { return !waits_for_machine(graph.node(id).op) || keep(graph, id); });
   if (open.empty()) return graph;
-  return expanded(std::move(graph), std::move(open), [](const Graph&, NodeId) { return false; }).compacted();
+  return expanded(std::move(graph), std::move(open), [](const Graph&, NodeId) { return false; })
+      .compacted();
 }
 
 }  // namespace obelisk::passes

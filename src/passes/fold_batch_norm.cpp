@@ -111,7 +111,8 @@ Tensor scaled_weights(const Node& node, const Tensor& weights, const Affine& by)
   return made;
 }
 
-/// Whether a node is a product with weights [.., N] or [N, ..] whose channels are axis 1 of its answer.
+/// Whether a node is a product with weights [.., N] or [N, ..] whose channels are axis 1 of its
+/// answer.
 bool is_product(const Graph& graph, const Node& node) {
   if (node.op == Op::MatMul) {  // two matrices: a Gemm that has no bias yet
     return graph.type(node.inputs[0]).rank() == 2 && graph.type(node.inputs[1]).rank() == 2;

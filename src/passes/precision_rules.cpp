@@ -44,7 +44,8 @@ PrecisionRule precision_rule(Op op) {
     case Op::MatMulInteger: case Op::ConvInteger:
       return PrecisionRule::kWide;
 
-    default:  // moves, activations, sums, selections, maxima: no digit is lost that the output keeps
+    // moves, activations, sums, selections, maxima: no digit is lost that the output keeps
+    default:
       return PrecisionRule::kFollow;
   }
 }

@@ -216,7 +216,8 @@ void raise(Graph& graph, NodeId id) {
   ValueId attended = graph.must_add(Op::Attention, inputs, attrs, name);
   if (parts->guarded) {
     const ValueId is_nan = graph.must_add(Op::IsNaN, {attended}, {}, name);
-    attended = graph.must_add(Op::Where, {is_nan, scalar(graph, type.dtype, 0), attended}, {}, name);
+    attended =
+        graph.must_add(Op::Where, {is_nan, scalar(graph, type.dtype, 0), attended}, {}, name);
   }
   if (!packed) {
     replace_value(graph, answer, reshaped(graph, attended, type.shape, name));

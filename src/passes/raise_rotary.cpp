@@ -42,7 +42,8 @@ Part part(const Graph& graph, ValueId value) {
   const std::vector<int64_t> starts = ints(1), axes = ints(3), steps = ints(4);
   if (starts.size() != 1 || axes.size() != 1 || !is_last(axes[0])) return {};
   if (node.inputs.size() > 4 && steps != std::vector<int64_t>{1}) return {};
-  const int64_t begin = std::clamp<int64_t>(starts[0] < 0 ? starts[0] + length : starts[0], 0, length);
+  const int64_t begin =
+      std::clamp<int64_t>(starts[0] < 0 ? starts[0] + length : starts[0], 0, length);
   return {node.inputs[0], begin, begin + own};
 }
 
@@ -55,7 +56,8 @@ ValueId rotated(const Graph& graph, ValueId value) {
   if (axis != -1 && axis != rank - 1) return kNone;
   const NodeId negated = graph.producer(node.inputs[0], Op::Neg);
   if (negated == kNone) return kNone;
-  const Part second = part(graph, graph.node(negated).inputs[0]), first = part(graph, node.inputs[1]);
+  const Part second = part(graph, graph.node(negated).inputs[0]),
+             first = part(graph, node.inputs[1]);
   const int64_t size = graph.type(value).shape.back();
   if (first.of == kNone || first.of != second.of || graph.type(first.of) != graph.type(value))
     return kNone;
@@ -190,7 +192,8 @@ void raise(Graph& graph, Known& known, NodeId id) {
     const NodeId turned = graph.producer(node.inputs[1 - side], Op::Mul);
     if (straight == kNone || turned == kNone || straight == turned) continue;
     for (size_t by : {1, 0}) {
-      const ValueId rotation = graph.node(turned).inputs[1 - by], sine = graph.node(turned).inputs[by];
+      const ValueId rotation = graph.node(turned).inputs[1 - by],
+                    sine = graph.node(turned).inputs[by];
       const ValueId x = rotated(graph, rotation);
       if (x == kNone || graph.type(x) != type) continue;
       const std::vector<ValueId> factors = graph.node(straight).inputs;

@@ -16,7 +16,8 @@ namespace {
 constexpr char kMagic[4] = {'O', 'B', 'K', '\x1a'};
 constexpr uint32_t kVersion = kObkFormat;
 enum Section : uint32_t { kTables, kGraph, kBodies, kObjects, kWeights, kSections };
-constexpr size_t kHeaderBytes = 24, kEntryBytes = 40, kDirectory = kHeaderBytes + kSections * kEntryBytes, kFirst = kDirectory + 16;
+constexpr size_t kHeaderBytes = 24, kEntryBytes = 40,
+                 kDirectory = kHeaderBytes + kSections * kEntryBytes, kFirst = kDirectory + 16;
 
 class Writer {
  public:
@@ -32,16 +33,23 @@ class Writer {
     size(values.size());
     for (int64_t value : values) number(value);
   }
-  void type(const Type& type) { number<uint8_t>(static_cast<uint8_t>(type.dtype)), ints(type.shape); }
-  void place(const Place& place) { number<uint8_t>(static_cast<uint8_t>(place.kind)), number(place.index); }
-  void tensor(const Tensor& tensor) { type(tensor.type()), out.append(static_cast<const char*>(tensor.data()), tensor.bytes()); }
+  void type(const Type& type) {
+    number<uint8_t>(static_cast<uint8_t>(type.dtype)), ints(type.shape);
+  }
+  void place(const Place& place) {
+    number<uint8_t>(static_cast<uint8_t>(place.kind)), number(place.index);
+  }
+  void tensor(const Tensor& tensor) {
+    type(tensor.type()), out.append(static_cast<const char*>(tensor.data()), tensor.bytes());
+  }
 };
 
 struct Damaged : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-/// Reads what Writer wrote; throws Damaged (caught in parse_obk) where the bytes do not hold what they claim.
+/// Reads what Writer wrote; throws Damaged (caught in parse_obk) where the bytes do not hold what
+/// they claim.
 class Reader {
  public:
   explicit Reader(std::string_view bytes) : left_(bytes) {}
@@ -57,10 +65,12 @@ class Reader {
     memcpy(&value, take(sizeof value).data(), sizeof value);
     return value;
   }
-  /// A count of things that take at least `least` bytes each, so that memory stays bounded by the file.
+  /// A count of things that take at least `least` bytes each, so that memory stays bounded by the
+  /// file.
   size_t count(size_t least) {
     const uint64_t value = number<uint64_t>();
-    if (value > left_.size() / least) throw Damaged("a table claims more entries than it has bytes");
+    if (value > left_.size() / least)
+      throw Damaged("a table claims more entries than it has bytes");
     return value;
   }
   std::string text() { return std::string(take(count(1))); }
@@ -70,7 +80,8 @@ class Reader {
     return values;
   }
   int64_t within(int64_t value, int64_t low, int64_t high, const char* what) {  // [low, high)
-    if (value < low || value >= high) throw Damaged(fmt::format("{} {} is not in [{}, {})", what, value, low, high));
+    if (value < low || value >= high)
+      throw Damaged(fmt::format("{} {} is not in [{}, {})", what, value, low, high));
     return value;
   }
   Type type() {
@@ -78,7 +89,8 @@ class Reader {
     type.dtype = static_cast<DType>(within(number<uint8_t>(), 0, kDTypes, "element type"));
     type.shape = ints();
     const auto elements = checked_element_count(type.shape);
-    if (!elements || *elements > (int64_t{1} << 40)) throw Damaged(fmt::format("the shape {} is beyond any reason", to_string(type.shape)));
+    if (!elements || *elements > (int64_t{1} << 40))
+      throw Damaged(fmt::format("the shape {} is beyond any reason", to_string(type.shape)));
     return type;
   }
   Tensor tensor() {
@@ -132,7 +144,8 @@ struct Stored {
 class WeightStore {
  public:
   int32_t add(const Tensor& tensor, const Hash& hash) {
-    auto [at, fresh] = places_.try_emplace({hash, tensor.bytes()}, static_cast<int32_t>(stored.size()));
+    auto [at, fresh] =
+        places_.try_emplace({hash, tensor.bytes()}, static_cast<int32_t>(stored.size()));
     if (fresh) {
       stored.push_back({size, tensor.bytes(), hash});
       tensors.push_back(tensor);
@@ -155,11 +168,14 @@ class WeightStore {
 
 void write_weights(const WeightStore& weights, Writer& to) {
   to.size(weights.stored.size());
-  for (const Stored& one : weights.stored) to.number(one.offset), to.number(one.bytes), to.number(one.hash.high), to.number(one.hash.low);
+  for (const Stored& one : weights.stored)
+    to.number(one.offset), to.number(one.bytes), to.number(one.hash.high), to.number(one.hash.low);
 }
 
-constexpr int64_t PackRecipe::* kRecipeNumbers[] = {&PackRecipe::n, &PackRecipe::k, &PackRecipe::row, &PackRecipe::column, &PackRecipe::offset,
-                                                    &PackRecipe::outputs, &PackRecipe::inputs, &PackRecipe::height, &PackRecipe::width, &PackRecipe::groups, &PackRecipe::tile};
+constexpr int64_t PackRecipe::*kRecipeNumbers[] = {
+    &PackRecipe::n,      &PackRecipe::k,       &PackRecipe::row,    &PackRecipe::column,
+    &PackRecipe::offset, &PackRecipe::outputs, &PackRecipe::inputs, &PackRecipe::height,
+    &PackRecipe::width,  &PackRecipe::groups,  &PackRecipe::tile};
 
 void write_packing(const Packing& packing, Writer& to) {
   to.number<int32_t>(packing.weight), to.number<uint8_t>(static_cast<uint8_t>(packing.recipe.kind));
@@ -167,31 +183,39 @@ void write_packing(const Packing& packing, Writer& to) {
   to.type(packing.type);
 }
 
-/// Which of the graph's weights need not be stored, since a packed weight tells them: the packing by the weight's hash.
-std::map<Hash, int> told_by_packings(const Program& program, const graph::Weights& of_graph, const graph::KnownHashes& hashes) {
+/// Which of the graph's weights need not be stored, since a packed weight tells them: the packing
+/// by the weight's hash.
+std::map<Hash, int> told_by_packings(const Program& program, const graph::Weights& of_graph,
+                                     const graph::KnownHashes& hashes) {
   std::map<Hash, int> told;
   const kernels::TileLibrary* tiles = tiles_of(program.target);
   CHECK(tiles || program.packings.empty(), "no tiles for '{}'", program.target);
   std::map<std::tuple<PackRecipe, DType, int64_t>, bool> known;
   for (size_t k = 0; k < program.packings.size(); ++k) {
     const Packing& packing = program.packings[k];
-    auto [can, fresh] = known.try_emplace({packing.recipe, packing.type.dtype, packing.type.count()}, false);
+    auto [can, fresh] =
+        known.try_emplace({packing.recipe, packing.type.dtype, packing.type.count()}, false);
     if (fresh) can->second = can_unpack(*tiles, packing.recipe, packing.type);
     if (!can->second) continue;
     const Tensor& packed = program.weights[packing.weight];
-    const bool exact = packs_bits(*tiles, packing.recipe, packing.type) && !packing.source.empty();  // else a NaN's payload may have got lost
-    const Tensor source = exact ? packing.source : unpack(*tiles, packing.recipe, packing.type, packed);
+    // else a NaN's payload may have got lost
+    const bool exact = packs_bits(*tiles, packing.recipe, packing.type) && !packing.source.empty();
+    const Tensor source =
+        exact ? packing.source : unpack(*tiles, packing.recipe, packing.type, packed);
     const auto hashed = hashes.find({source.data(), source.bytes()});
-    const Hash hash = hashed != hashes.end() ? hashed->second : hash_bytes(source.data(), source.bytes());
+    const Hash hash =
+        hashed != hashes.end() ? hashed->second : hash_bytes(source.data(), source.bytes());
     const auto wanted = of_graph.find(hash);
-    if (wanted != of_graph.end() && wanted->second.type() == packing.type) told.try_emplace(hash, static_cast<int>(k));
+    if (wanted != of_graph.end() && wanted->second.type() == packing.type)
+      told.try_emplace(hash, static_cast<int>(k));
   }
   return told;
 }
 
 void write_tables(const Program& p, WeightStore& weights, Writer& to) {
   to.text(p.name), to.text(p.target), to.text(p.granularity);
-  to.number<int32_t>(p.sms), to.number<int32_t>(p.waves), to.number(p.arena.count), to.number(p.scratch.count);
+  to.number<int32_t>(p.sms), to.number<int32_t>(p.waves), to.number(p.arena.count),
+      to.number(p.scratch.count);
   for (const auto* ports : {&p.inputs, &p.outputs}) {
     to.size(ports->size());
     for (const Port& port : *ports) to.text(port.name), to.type(port.type);
@@ -214,13 +238,16 @@ void write_tables(const Program& p, WeightStore& weights, Writer& to) {
     to.size(custom.attrs.all().size());
     for (const auto& [name, attr] : custom.attrs.all()) to.text(name), write_attr(to, attr);
     to.size(custom.inputs.size());
-    for (size_t k = 0; k < custom.inputs.size(); ++k) to.number<int32_t>(custom.inputs[k]), to.type(custom.input_types[k]);
+    for (size_t k = 0; k < custom.inputs.size(); ++k)
+      to.number<int32_t>(custom.inputs[k]), to.type(custom.input_types[k]);
     to.size(custom.outputs.size());
-    for (size_t k = 0; k < custom.outputs.size(); ++k) to.number<int32_t>(custom.outputs[k]), to.type(custom.output_types[k]);
+    for (size_t k = 0; k < custom.outputs.size(); ++k)
+      to.number<int32_t>(custom.outputs[k]), to.type(custom.output_types[k]);
   }
   to.size(p.works.size());
   for (const WorkRecord& work : p.works) {
-    to.number(work.body), to.number(work.custom), to.number(work.scratch), to.number(work.row_scratch), to.ints(work.params);
+    to.number(work.body), to.number(work.custom), to.number(work.scratch),
+        to.number(work.row_scratch), to.ints(work.params);
     to.text(work.label), to.number(work.floor_nanos), to.number(work.task_nanos);
     to.size(work.operands.size());
     for (const Place& place : work.operands) to.place(place);
@@ -250,8 +277,10 @@ struct WeightSection {
     for (Stored& one : stored) {
       one.offset = from.number<int64_t>(), one.bytes = from.number<int64_t>();
       one.hash.high = from.number<uint64_t>(), one.hash.low = from.number<uint64_t>();
-      if (one.offset < 0 || one.offset % 64 != 0 || one.offset > size || one.bytes < 0 || one.bytes > size - one.offset)
-        throw Damaged(fmt::format("a weight of {} bytes at {} does not lie in the weights", one.bytes, one.offset));
+      if (one.offset < 0 || one.offset % 64 != 0 || one.offset > size || one.bytes < 0 ||
+          one.bytes > size - one.offset)
+        throw Damaged(fmt::format("a weight of {} bytes at {} does not lie in the weights",
+                                  one.bytes, one.offset));
     }
   }
   Hash hash() const {
@@ -261,8 +290,10 @@ struct WeightSection {
   }
   Tensor view(Reader& from) const {
     const Type type = from.type();
-    const Stored& one = stored[from.within(from.number<int32_t>(), 0, static_cast<int64_t>(stored.size()), "weight")];
-    if (type.bytes() != one.bytes) throw Damaged(fmt::format("a weight {} has {} bytes", to_string(type), one.bytes));
+    const Stored& one = stored[from.within(from.number<int32_t>(), 0,
+                                           static_cast<int64_t>(stored.size()), "weight")];
+    if (type.bytes() != one.bytes)
+      throw Damaged(fmt::format("a weight {} has {} bytes", to_string(type), one.bytes));
     static const char empty = 0;
     return Tensor::view(type, bytes.empty() ? &empty : bytes.data() + one.offset, owner);
   }
@@ -272,8 +303,10 @@ Packing read_packing(Reader& from, const std::string& target, const std::vector<
   const kernels::TileLibrary* tiles = tiles_of(target);
   if (!tiles) throw Damaged(fmt::format("there is no target '{}'", target));
   Packing packing;
-  packing.weight = static_cast<int>(from.within(from.number<int32_t>(), 0, static_cast<int64_t>(weights.size()), "packed weight"));
-  packing.recipe.kind = static_cast<PackRecipe::Kind>(from.within(from.number<uint8_t>(), 0, 3, "kind of packing"));
+  packing.weight = static_cast<int>(from.within(
+      from.number<int32_t>(), 0, static_cast<int64_t>(weights.size()), "packed weight"));
+  packing.recipe.kind =
+      static_cast<PackRecipe::Kind>(from.within(from.number<uint8_t>(), 0, 3, "kind of packing"));
   for (const auto number : kRecipeNumbers) packing.recipe.*number = from.number<int64_t>();
   packing.type = from.type();
   const auto bytes = packed_bytes(*tiles, packing.recipe, packing.type);
@@ -286,14 +319,17 @@ Place read_place(Reader& from, const Program& p) {
   Place place;
   place.kind = static_cast<BufferKind>(from.within(from.number<uint8_t>(), 0, 4, "kind of place"));
   place.index = from.number<int64_t>();
-  const int64_t counts[] = {static_cast<int64_t>(p.inputs.size()), static_cast<int64_t>(p.outputs.size()), static_cast<int64_t>(p.weights.size()), p.arena.count + 1};
+  const int64_t counts[] = {static_cast<int64_t>(p.inputs.size()),
+                            static_cast<int64_t>(p.outputs.size()),
+                            static_cast<int64_t>(p.weights.size()), p.arena.count + 1};
   from.within(place.index, 0, counts[static_cast<int>(place.kind)], "place");
   return place;
 }
 
 void read_tables(Reader& from, Program& p, const WeightSection& weights) {
   p.name = from.text(), p.target = from.text(), p.granularity = from.text();
-  p.sms = static_cast<int>(from.within(from.number<int32_t>(), 1, 1 << 16, "number of virtual SMs"));
+  p.sms =
+      static_cast<int>(from.within(from.number<int32_t>(), 1, 1 << 16, "number of virtual SMs"));
   p.waves = static_cast<int>(from.within(from.number<int32_t>(), 0, 1 << 24, "number of waves"));
   p.arena = {from.within(from.number<int64_t>(), 0, int64_t{1} << 44, "arena")};
   p.scratch = {from.within(from.number<int64_t>(), 0, int64_t{1} << 36, "scratch")};
@@ -304,7 +340,8 @@ void read_tables(Reader& from, Program& p, const WeightSection& weights) {
   p.weights.resize(from.count(1));
   for (Tensor& weight : p.weights)
     if (from.number<uint8_t>()) weight = weights.view(from);
-  for (size_t k = from.count(112); k > 0; --k) p.packings.push_back(read_packing(from, p.target, p.weights));
+  for (size_t k = from.count(112); k > 0; --k)
+    p.packings.push_back(read_packing(from, p.target, p.weights));
   const size_t customs = from.count(40);
   for (size_t c = 0; c < customs; ++c) {
     CustomRecord custom{};
@@ -316,25 +353,32 @@ void read_tables(Reader& from, Program& p, const WeightSection& weights) {
       std::string name = from.text();
       custom.attrs.set(std::move(name), read_attr(from));
     }
-    for (auto [list, types] : {std::pair{&custom.inputs, &custom.input_types}, std::pair{&custom.outputs, &custom.output_types}}) {
-      for (size_t k = from.count(13); k > 0; --k) list->push_back(from.number<int32_t>()), types->push_back(from.type());
+    for (auto [list, types] : {std::pair{&custom.inputs, &custom.input_types},
+                               std::pair{&custom.outputs, &custom.output_types}}) {
+      for (size_t k = from.count(13); k > 0; --k)
+        list->push_back(from.number<int32_t>()), types->push_back(from.type());
     }
     p.customs.push_back(std::move(custom));
   }
   p.works.resize(from.count(64));
   for (WorkRecord& work : p.works) {
-    work.body = static_cast<int32_t>(from.within(from.number<int32_t>(), -1, static_cast<int64_t>(p.bodies.size()), "body"));
-    work.custom = static_cast<int32_t>(from.within(from.number<int32_t>(), -1, static_cast<int64_t>(p.customs.size()), "custom op"));
-    if ((work.body < 0) == (work.custom < 0)) throw Damaged("a work has neither a body nor an op, or both");
+    work.body = static_cast<int32_t>(
+        from.within(from.number<int32_t>(), -1, static_cast<int64_t>(p.bodies.size()), "body"));
+    work.custom = static_cast<int32_t>(from.within(
+        from.number<int32_t>(), -1, static_cast<int64_t>(p.customs.size()), "custom op"));
+    if ((work.body < 0) == (work.custom < 0))
+      throw Damaged("a work has neither a body nor an op, or both");
     work.scratch = from.within(from.number<int64_t>(), 0, int64_t{1} << 36, "scratch");
     work.row_scratch = from.within(from.number<int64_t>(), 0, work.scratch + 1, "scratch of a row");
     work.params = from.ints();
-    work.label = from.text(), work.floor_nanos = from.number<double>(), work.task_nanos = from.number<double>();
+    work.label = from.text(), work.floor_nanos = from.number<double>(),
+    work.task_nanos = from.number<double>();
     work.operands.resize(from.count(9));
     for (Place& place : work.operands) place = read_place(from, p);
     if (work.custom < 0) continue;
     for (const auto* list : {&p.customs[work.custom].inputs, &p.customs[work.custom].outputs})
-      for (int operand : *list) from.within(operand, -1, static_cast<int64_t>(work.operands.size()), "operand");
+      for (int operand : *list)
+        from.within(operand, -1, static_cast<int64_t>(work.operands.size()), "operand");
   }
   p.lists.resize(from.within(from.number<int64_t>(), p.sms, p.sms + 1, "number of lists"));
   for (auto& list : p.lists) {
@@ -342,19 +386,24 @@ void read_tables(Reader& from, Program& p, const WeightSection& weights) {
     uint32_t before = 0;
     for (ObkTask& task : list) {
       task = ObkTask{};
-      task.work = static_cast<uint32_t>(from.within(from.number<uint32_t>(), 0, static_cast<int64_t>(p.works.size()), "work"));
-      task.wave = static_cast<uint32_t>(from.within(from.number<uint32_t>(), before, p.waves, "wave"));
+      task.work = static_cast<uint32_t>(
+          from.within(from.number<uint32_t>(), 0, static_cast<int64_t>(p.works.size()), "work"));
+      task.wave =
+          static_cast<uint32_t>(from.within(from.number<uint32_t>(), before, p.waves, "wave"));
       before = task.wave;
-      for (int64_t* each : {&task.r0, &task.r1, &task.c0, &task.c1, &task.weights}) *each = from.number<int64_t>();
+      for (int64_t* each : {&task.r0, &task.r1, &task.c0, &task.c1, &task.weights})
+        *each = from.number<int64_t>();
       for (int32_t* each : {&task.weight_bytes, &task.weight_group}) *each = from.number<int32_t>();
     }
   }
   p.copies.resize(from.count(13));
   for (Program::Copy& copy : p.copies) {
-    copy.output = static_cast<int>(from.within(from.number<int32_t>(), 0, static_cast<int64_t>(p.outputs.size()), "output"));
+    copy.output = static_cast<int>(
+        from.within(from.number<int32_t>(), 0, static_cast<int64_t>(p.outputs.size()), "output"));
     copy.from = read_place(from, p);
   }
-  if (!p.objects.empty() && p.objects.size() != (p.on_gpu() ? 1 : p.bodies.size())) throw Damaged("machine code for another number of bodies");
+  if (!p.objects.empty() && p.objects.size() != (p.on_gpu() ? 1 : p.bodies.size()))
+    throw Damaged("machine code for another number of bodies");
   if (!from.at_end()) throw Damaged("bytes after the last table");
 }
 
@@ -388,24 +437,32 @@ Status write_obk(const std::string& path, const Executable& executable, const gr
     else text.type(tensor.type()), text.number(weights.add(tensor, hash));
   }
   bodies.size(program.bodies.size());
-  for (const codegen::BodyText& body : program.bodies) bodies.text(body.label), bodies.text(body.text);
+  for (const codegen::BodyText& body : program.bodies)
+    bodies.text(body.label), bodies.text(body.text);
   const std::vector<std::string> code = executable.objects();
-  objects.text(program.on_gpu() ? program.target : code.empty() ? "" : cpu_features()), objects.size(code.size());
+  objects.text(program.on_gpu() ? program.target
+               : code.empty()   ? ""
+                                : cpu_features()),
+      objects.size(code.size());
   for (const std::string& object : code) objects.text(object);
   write_weights(weights, places);
-  const std::array<std::string, kWeights> sections = {places.out + tables.out, std::move(text.out), std::move(bodies.out), std::move(objects.out)};
+  const std::array<std::string, kWeights> sections = {
+      places.out + tables.out, std::move(text.out), std::move(bodies.out), std::move(objects.out)};
 
   Writer header, directory;
   size_t offset = (kFirst + 63) / 64 * 64;
   for (uint32_t kind = 0; kind < kSections; ++kind) {
     const Hash hash = kind == kWeights ? weights.hash() : hash_text(sections[kind]);
-    const size_t bytes = kind == kWeights ? static_cast<size_t>(weights.size) : sections[kind].size();
+    const size_t bytes =
+        kind == kWeights ? static_cast<size_t>(weights.size) : sections[kind].size();
     directory.number(kind), directory.number<uint32_t>(0);
-    directory.size(offset), directory.size(bytes), directory.number(hash.high), directory.number(hash.low);
+    directory.size(offset), directory.size(bytes), directory.number(hash.high),
+        directory.number(hash.low);
     offset = (offset + bytes + 63) / 64 * 64;
   }
   header.out.append(kMagic, sizeof kMagic);
-  header.number(kVersion), header.size(offset), header.number<uint32_t>(kSections), header.number<uint32_t>(0);
+  header.number(kVersion), header.size(offset), header.number<uint32_t>(kSections),
+      header.number<uint32_t>(0);
   header.out += directory.out;
   const Hash hash = hash_text(header.out);
   header.number(hash.high), header.number(hash.low);
@@ -418,11 +475,13 @@ Status write_obk(const std::string& path, const Executable& executable, const gr
   }
   for (const Tensor& tensor : weights.tensors) {
     TRY_STATUS(file->pad_to(64));
-    TRY_STATUS(file->write({static_cast<const char*>(tensor.data()), static_cast<size_t>(tensor.bytes())}));
+    TRY_STATUS(file->write(
+        {static_cast<const char*>(tensor.data()), static_cast<size_t>(tensor.bytes())}));
   }
   TRY_STATUS(file->pad_to(64));
   CHECK(file->size() == offset, "{} bytes instead of {}", file->size(), offset);
-  // Its checksums tell a file that a power cut broke, and its model makes it again: not worth the wait for hundreds of megabytes.
+  // Its checksums tell a file that a power cut broke, and its model makes it again: not worth the
+  // wait for hundreds of megabytes.
   return file->commit(FileWriter::kSoon);
 }
 
@@ -430,31 +489,41 @@ Result<graph::Graph> Compiled::graph() const {
   graph::Weights weights = graph_weights;
   for (const auto& [hash, index] : graph_packings) {
     const Packing& packing = program->packings[index];
-    Tensor source = unpack(*tiles_of(program->target), packing.recipe, packing.type, program->weights[packing.weight]);
+    Tensor source = unpack(*tiles_of(program->target), packing.recipe, packing.type,
+                           program->weights[packing.weight]);
     if (hash_bytes(source.data(), source.bytes()) != hash)
-      return Error{Code::kBadModel, "runtime", "a packed weight of the compiled file is damaged", "", "compile it again from its model"};
+      return Error{Code::kBadModel, "runtime", "a packed weight of the compiled file is damaged",
+                   "", "compile it again from its model"};
     weights[hash] = std::move(source);
   }
   return graph::parse(graph_text, weights);
 }
 
-Result<Compiled> parse_obk(const void* data, size_t size, std::shared_ptr<const void> owner, const std::string& name, bool check_weights) {
+Result<Compiled> parse_obk(const void* data, size_t size, std::shared_ptr<const void> owner,
+                           const std::string& name, bool check_weights) {
   const std::string_view file(static_cast<const char*>(data), size);
   const auto bad = [&](std::string message) {
-    return Error{Code::kBadModel, "runtime", fmt::format("'{}' is damaged: {}", name, message), "", "compile it again from its model"};
+    return Error{Code::kBadModel, "runtime", fmt::format("'{}' is damaged: {}", name, message), "",
+                 "compile it again from its model"};
   };
-  if (size < kFirst || memcmp(file.data(), kMagic, sizeof kMagic) != 0) return bad(size < kFirst ? "it ends early" : "it is no compiled file");
+  if (size < kFirst || memcmp(file.data(), kMagic, sizeof kMagic) != 0)
+    return bad(size < kFirst ? "it ends early" : "it is no compiled file");
   Reader header(file.substr(sizeof kMagic, kHeaderBytes - sizeof kMagic));
   const uint32_t version = header.number<uint32_t>();
   if (version != kVersion)
-    return Error{Code::kBadModel, "runtime", fmt::format("'{}' has format version {}, but this program reads {}", name, version, kVersion), "", "compile it again from its model"};
+    return Error{Code::kBadModel, "runtime",
+                 fmt::format("'{}' has format version {}, but this program reads {}", name, version,
+                             kVersion),
+                 "", "compile it again from its model"};
   const uint64_t claimed = header.number<uint64_t>();
   const uint32_t sections = header.number<uint32_t>();
-  if (claimed != size) return bad(fmt::format("it says that it has {} bytes, but it has {}", claimed, size));
+  if (claimed != size)
+    return bad(fmt::format("it says that it has {} bytes, but it has {}", claimed, size));
   if (sections != kSections) return bad(fmt::format("it says that it has {} sections", sections));
   const Hash own = hash_bytes(file.data(), kDirectory);
   Reader stored(file.substr(kDirectory, 16));
-  if (stored.number<uint64_t>() != own.high || stored.number<uint64_t>() != own.low) return bad("the checksum of its header is wrong");
+  if (stored.number<uint64_t>() != own.high || stored.number<uint64_t>() != own.low)
+    return bad("the checksum of its header is wrong");
   std::array<std::string_view, kSections> parts;
   std::array<Hash, kSections> hashes;
   Reader directory(file.substr(kHeaderBytes, kSections * kEntryBytes));
@@ -464,10 +533,12 @@ Result<Compiled> parse_obk(const void* data, size_t size, std::shared_ptr<const 
     const uint64_t offset = directory.number<uint64_t>(), bytes = directory.number<uint64_t>();
     Hash hash;
     hash.high = directory.number<uint64_t>(), hash.low = directory.number<uint64_t>();
-    if (stored_kind != kind || offset > size || bytes > size - offset || offset % 64 != 0) return bad(fmt::format("section {} lies outside of it", kind));
+    if (stored_kind != kind || offset > size || bytes > size - offset || offset % 64 != 0)
+      return bad(fmt::format("section {} lies outside of it", kind));
     parts[kind] = file.substr(offset, bytes);
     hashes[kind] = hash;
-    if (kind != kWeights && hash_bytes(parts[kind].data(), bytes) != hash) return bad(fmt::format("the checksum of section {} is wrong", kind));
+    if (kind != kWeights && hash_bytes(parts[kind].data(), bytes) != hash)
+      return bad(fmt::format("the checksum of section {} is wrong", kind));
   }
   try {
     Compiled compiled;
@@ -479,7 +550,8 @@ Result<Compiled> parse_obk(const void* data, size_t size, std::shared_ptr<const 
     if (weights.hash() != hashes[kWeights]) return bad("the checksum of its weights is wrong");
     if (check_weights || static_cast<int64_t>(parts[kWeights].size()) <= kEagerWeights)
       for (size_t k = 0; k < weights.stored.size(); ++k)
-        if (hash_bytes(parts[kWeights].data() + weights.stored[k].offset, weights.stored[k].bytes) != weights.stored[k].hash)
+        if (hash_bytes(parts[kWeights].data() + weights.stored[k].offset,
+                       weights.stored[k].bytes) != weights.stored[k].hash)
           return bad(fmt::format("the checksum of weight {} is wrong", k));
     read_tables(tables, *compiled.program, weights);
     Reader graph(parts[kGraph]);
@@ -491,10 +563,14 @@ Result<Compiled> parse_obk(const void* data, size_t size, std::shared_ptr<const 
         compiled.graph_weights[hash] = weights.view(graph);
         continue;
       }
-      const int64_t packing = graph.within(graph.number<int32_t>(), 0, static_cast<int64_t>(compiled.program->packings.size()), "packing");
+      const int64_t packing =
+          graph.within(graph.number<int32_t>(), 0,
+                       static_cast<int64_t>(compiled.program->packings.size()), "packing");
       const Packing& told = compiled.program->packings[packing];
       // What is not all of its source would be unpacked to more memory than the file has bytes.
-      if (told.recipe.kind == PackRecipe::Kind::kProduct && told.recipe.n * told.recipe.k != told.type.count()) throw Damaged("a packed weight is not all of its source");
+      if (told.recipe.kind == PackRecipe::Kind::kProduct &&
+          told.recipe.n * told.recipe.k != told.type.count())
+        throw Damaged("a packed weight is not all of its source");
       compiled.graph_packings[hash] = static_cast<int>(packing);
     }
     return compiled;

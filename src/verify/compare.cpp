@@ -1,13 +1,18 @@
 // When two answers are the same. The rule, in full:
 //
-//   float    |got - wanted| <= tolerance * scale, scale = the largest finite |wanted| of that output; NaN answers NaN, infinities
-//            answer themselves. `wanted` is rounded to the output's type first.
-//   tolerance  by the narrowest arithmetic that leads to the value: f64 1e-9, f32 1e-4, f16 2e-2, bf16 1e-1,
-//            quantized or 8-bit floats 1e-1. A float that is only moved or compared is exact, and so passes any of them.
-//   depth    roundings to 16 bits add up like a random walk: f16 and bf16 are meant for 36 sums (products, norms, reductions) one after
-//            another, and change with the root of their number, from a half to three times. Measured, with --precision: MiniLM
-//            (49 sums) 7e-4 and 5e-3 of the scale, T5's encoder 2e-3 and 1.2e-2, a Llama decoder's step 7e-4 and 6e-3.
-//   integer  equal, unless it was computed from floats: then one off, or anything for one element in 200 (a tie that rounding decides).
+//   float    |got - wanted| <= tolerance * scale, scale = the largest finite |wanted| of that
+//            output; NaN answers NaN, infinities answer themselves. `wanted` is rounded to the
+//            output's type first.
+//   tolerance  by the narrowest arithmetic that leads to the value: f64 1e-9, f32 1e-4, f16 2e-2,
+//              bf16 1e-1, quantized or 8-bit floats 1e-1. A float that is only moved or compared is
+//              exact, and so passes any of them.
+//   depth    roundings to 16 bits add up like a random walk: f16 and bf16 are meant for 36 sums
+//            (products, norms, reductions) one after another, and change with the root of their
+//            number, from a half to three times. Measured, with --precision: MiniLM (49 sums) 7e-4
+//            and 5e-3 of the scale, T5's encoder 2e-3 and 1.2e-2, a Llama decoder's step 7e-4 and
+//            6e-3.
+//   integer  equal, unless it was computed from floats: then one off, or anything for one element
+//            in 200 (a tie that rounding decides).
 #include <algorithm>
 #include <cmath>
 
@@ -28,7 +33,8 @@ double type_tolerance(DType dtype) {
   }
 }
 
-/// The same where a program computes in another type than the graph says: that type's, and the rounding of the port.
+/// The same where a program computes in another type than the graph says: that type's, and the
+/// rounding of the port.
 double tolerance_in(DType dtype, std::optional<DType> arithmetic) {
   if (!arithmetic || !is_float(dtype) || is_low_float(dtype)) return type_tolerance(dtype);
   const double stored = dtype == DType::bf16 ? 0x1p-7 : dtype == DType::f16 ? 0x1p-10 : 0;
@@ -40,24 +46,31 @@ constexpr int kUsualDepth = 36;
 /// A tolerance of 16-bit arithmetic after `depth` sums.
 double deepened(double tolerance, DType dtype, std::optional<DType> arithmetic, int depth) {
   const DType computed = arithmetic.value_or(dtype);
-  if (!is_float(dtype) || is_low_float(dtype) || (computed != DType::f16 && computed != DType::bf16)) return tolerance;
+  if (!is_float(dtype) || is_low_float(dtype) ||
+      (computed != DType::f16 && computed != DType::bf16))
+    return tolerance;
   return tolerance * std::clamp(std::sqrt(static_cast<double>(depth) / kUsualDepth), 0.5, 3.0);
 }
 
 /// Products, norms and reductions: where an error of every element comes into every other.
 bool is_sum(Op op) {
   const ops::Kind kind = ops::row(op).kind;
-  return kind == ops::Kind::kCompute || kind == ops::Kind::kReduce || ops::row(op).accuracy == ops::Accuracy::kSummed;
+  return kind == ops::Kind::kCompute || kind == ops::Kind::kReduce ||
+         ops::row(op).accuracy == ops::Accuracy::kSummed;
 }
 
 bool quantizes(Op op) { return op == Op::QuantizeLinear || op == Op::DynamicQuantizeLinear; }
 
-/// What leads to each value: the loosest tolerance among its ancestors, whether floats are among them, the sums on the longest path.
+/// What leads to each value: the loosest tolerance among its ancestors, whether floats are among
+/// them, the sums on the longest path.
 struct Ancestry {
   std::vector<double> tolerance;
   std::vector<char> floats;
   std::vector<int> depth;
-  Ancestry(const Graph& graph, std::optional<DType> arithmetic) : tolerance(graph.value_count(), 0), floats(graph.value_count(), 0), depth(graph.value_count(), 0) {
+  Ancestry(const Graph& graph, std::optional<DType> arithmetic)
+      : tolerance(graph.value_count(), 0),
+        floats(graph.value_count(), 0),
+        depth(graph.value_count(), 0) {
     const auto own = [&](DType dtype) { return tolerance_in(dtype, arithmetic); };
     const auto start = [&](ValueId v) {
       tolerance[v] = own(graph.type(v).dtype);
@@ -83,7 +96,8 @@ struct Ancestry {
         depth[out] = deepest + is_sum(node.op);
       }
     }
-    for (ValueId v = 0; v < graph.value_count(); ++v) tolerance[v] = deepened(tolerance[v], graph.type(v).dtype, arithmetic, depth[v]);
+    for (ValueId v = 0; v < graph.value_count(); ++v)
+      tolerance[v] = deepened(tolerance[v], graph.type(v).dtype, arithmetic, depth[v]);
   }
 };
 
@@ -107,33 +121,47 @@ void name_node(const Graph& graph, ValueId value, Difference& bad) {
 
 std::string Difference::text() const {
   std::string by;
-  if (!op.empty()) by = node.empty() ? fmt::format(" (of {})", op) : fmt::format(" (node '{}', {})", node, op);
-  return fmt::format("'{}' {}{}: got {:.9g}, wanted {:.9g}, allowed difference {:.3g}", output, to_string(coordinate), by, got, wanted, allowed);
+  if (!op.empty())
+    by = node.empty() ? fmt::format(" (of {})", op) : fmt::format(" (node '{}', {})", node, op);
+  return fmt::format("'{}' {}{}: got {:.9g}, wanted {:.9g}, allowed difference {:.3g}", output,
+                     to_string(coordinate), by, got, wanted, allowed);
 }
 
 std::string Report::text() const {
   if (!ok) return bad->text();
-  std::string text = fmt::format("max |err| {:.2g}, {:.2g} of the scale (tolerance {:.2g}) against {}", max_abs, max_rel, tolerance, against);
-  // The judge never rounds to the program's type: what the type costs is part of the error that is told.
-  if (arithmetic) text += fmt::format("; computed in {}, judged by the model's own numbers", to_string(*arithmetic));
+  std::string text =
+      fmt::format("max |err| {:.2g}, {:.2g} of the scale (tolerance {:.2g}) against {}", max_abs,
+                  max_rel, tolerance, against);
+  // The judge never rounds to the program's type: what the type costs is part of the error that is
+  // told.
+  if (arithmetic)
+    text +=
+        fmt::format("; computed in {}, judged by the model's own numbers", to_string(*arithmetic));
   return text;
 }
 
 Error Report::error() const {
-  return Error{Code::kAccuracy, "verify", fmt::format("answers differ from the {}: {}", against, bad ? bad->text() : "no value named"), bad ? bad->node : "",
-               "obelisk verify --bisect names the first node that is off; --verify off goes on without"};
+  return Error{
+      Code::kAccuracy, "verify",
+      fmt::format("answers differ from the {}: {}", against, bad ? bad->text() : "no value named"),
+      bad ? bad->node : "",
+      "obelisk verify --bisect names the first node that is off; --verify off goes on without"};
 }
 
-std::vector<double> tolerances(const Graph& graph, std::span<const ValueId> values, std::optional<DType> arithmetic) {
+std::vector<double> tolerances(const Graph& graph, std::span<const ValueId> values,
+                               std::optional<DType> arithmetic) {
   const Ancestry ancestry(graph, arithmetic);
   std::vector<double> out;
   for (ValueId v : values)
-    out.push_back(graph.value(v).is_constant() ? tolerance_in(graph.type(v).dtype, arithmetic) : ancestry.tolerance[v]);
+    out.push_back(graph.value(v).is_constant() ? tolerance_in(graph.type(v).dtype, arithmetic)
+                                               : ancestry.tolerance[v]);
   return out;
 }
 
-void compare(const Tensor& got, const Tensor& wanted_wide, double tolerance, bool from_floats, const std::string& name, Report& report) {
-  const Tensor wanted = wanted_wide.dtype() == got.dtype() ? wanted_wide : wanted_wide.cast(got.dtype());
+void compare(const Tensor& got, const Tensor& wanted_wide, double tolerance, bool from_floats,
+             const std::string& name, Report& report) {
+  const Tensor wanted =
+      wanted_wide.dtype() == got.dtype() ? wanted_wide : wanted_wide.cast(got.dtype());
   const auto fail = [&](int64_t k, double allowed) {
     report.ok = false;
     if (report.bad) return;
@@ -154,12 +182,14 @@ void compare(const Tensor& got, const Tensor& wanted_wide, double tolerance, boo
       if (first_far < 0 && (!from_floats || off > 1)) first_far = k;
       if (!from_floats || off > 1) ++unequal;
     }
-    if (first_far >= 0 && (!from_floats || unequal * 200 > count)) fail(first_far, from_floats ? 1 : 0);
+    if (first_far >= 0 && (!from_floats || unequal * 200 > count))
+      fail(first_far, from_floats ? 1 : 0);
     return;
   }
   double scale = 0;
   for (int64_t k = 0; k < count; ++k)
-    if (const double w = std::fabs(wanted.get_double(k)); std::isfinite(w)) scale = std::max(scale, w);
+    if (const double w = std::fabs(wanted.get_double(k)); std::isfinite(w))
+      scale = std::max(scale, w);
   const double allowed = tolerance * std::max(scale, 1e-30);
   double most = 0;
   for (int64_t k = 0; k < count; ++k) {
@@ -171,20 +201,24 @@ void compare(const Tensor& got, const Tensor& wanted_wide, double tolerance, boo
   }
   report.max_abs = std::max(report.max_abs, most);
   const double relative = scale > 0 ? most / scale : most;
-  if (report.tolerance == 0 || relative * report.tolerance >= report.max_rel * tolerance) report.tolerance = tolerance;
+  if (report.tolerance == 0 || relative * report.tolerance >= report.max_rel * tolerance)
+    report.tolerance = tolerance;
   report.max_rel = std::max(report.max_rel, relative);
 }
 
-Report compare_outputs(const Graph& graph, std::span<const Tensor> got, std::span<const Tensor> wanted, std::optional<DType> arithmetic) {
+Report compare_outputs(const Graph& graph, std::span<const Tensor> got,
+                       std::span<const Tensor> wanted, std::optional<DType> arithmetic) {
   const Ancestry ancestry(graph, arithmetic);
   Report report;
   report.arithmetic = arithmetic;
   for (size_t k = 0; k < graph.outputs().size(); ++k) {
     const ValueId value = graph.outputs()[k];
     const bool known = graph.value(value).is_constant();
-    const double tolerance = known ? tolerance_in(graph.type(value).dtype, arithmetic) : ancestry.tolerance[value];
+    const double tolerance =
+        known ? tolerance_in(graph.type(value).dtype, arithmetic) : ancestry.tolerance[value];
     const bool had = report.bad.has_value();
-    compare(got[k], wanted[k], tolerance, !known && ancestry.floats[value], graph.output_names()[k], report);
+    compare(got[k], wanted[k], tolerance, !known && ancestry.floats[value], graph.output_names()[k],
+            report);
     if (!had && report.bad) name_node(graph, value, *report.bad);
   }
   return report;

@@ -1,8 +1,9 @@
 // Inputs for a network that nobody gave inputs for.
 //
-// An input's range is found by following it forward through ops that keep its values (casts, moves, selections, sums with constants):
-// where it arrives as an index, the extent that it indexes bounds it; where it arrives at a comparison or is cast to a float, it is a
-// mask. What arrives nowhere is a small number.
+// An input's range is found by following it forward through ops that keep its values (casts, moves,
+// selections, sums with constants): where it arrives as an index, the extent that it indexes bounds
+// it; where it arrives at a comparison or is cast to a float, it is a mask. What arrives nowhere is
+// a small number.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -16,7 +17,8 @@ namespace {
 using ops::Op;
 
 struct Range {
-  int64_t low = std::numeric_limits<int64_t>::min(), high = std::numeric_limits<int64_t>::max();  // inclusive, of indices
+  // inclusive, of indices
+  int64_t low = std::numeric_limits<int64_t>::min(), high = std::numeric_limits<int64_t>::max();
   bool index = false, mask = false;
 };
 
@@ -65,37 +67,66 @@ class Follower {
       case Op::ScatterND: {
         if (at(0)) on();
         if (!at(1)) return;
-        const int64_t batch = node.attrs.get_int("batch_dims", 0), width = graph_.type(value).shape.back();
-        for (int64_t d = 0; d < width; ++d) index_into(graph_.type(node.inputs[0]).shape[batch + d], added);
+        const int64_t batch = node.attrs.get_int("batch_dims", 0),
+                      width = graph_.type(value).shape.back();
+        for (int64_t d = 0; d < width; ++d)
+          index_into(graph_.type(node.inputs[0]).shape[batch + d], added);
         return;
       }
       case Op::OneHot:
-        if (at(0) && graph_.value(node.inputs[1]).is_constant()) index_into(largest(graph_.value(node.inputs[1]).constant), added);
+        if (at(0) && graph_.value(node.inputs[1]).is_constant())
+          index_into(largest(graph_.value(node.inputs[1]).constant), added);
         return;
       case Op::Add: {
         const ValueId other = at(0) ? node.inputs[1] : node.inputs[0];
         const graph::Value& constant = graph_.value(other);
         const bool known = constant.is_constant() && !is_float(constant.type.dtype);
-        for (ValueId out : node.outputs) walk(out, added + (known ? largest(constant.constant) : 0));
+        for (ValueId out : node.outputs)
+          walk(out, added + (known ? largest(constant.constant) : 0));
         return;
       }
       case Op::Mul: {  // of masks; an index that is multiplied has a range that is not told here
         const ValueId other = at(0) ? node.inputs[1] : node.inputs[0];
         const graph::Value& constant = graph_.value(other);
-        if (!is_float(constant.type.dtype) && (!constant.is_constant() || largest(constant.constant) <= 1)) on();
+        if (!is_float(constant.type.dtype) &&
+            (!constant.is_constant() || largest(constant.constant) <= 1))
+          on();
         return;
       }
       case Op::Cast: {
-        const bool to_float = is_float(graph_.type(node.outputs[0]).dtype), from_float = is_float(graph_.type(value).dtype);
-        if ((to_float && !from_float) || graph_.type(node.outputs[0]).dtype == DType::b1) range_.mask = true;
+        const bool to_float = is_float(graph_.type(node.outputs[0]).dtype),
+                   from_float = is_float(graph_.type(value).dtype);
+        if ((to_float && !from_float) || graph_.type(node.outputs[0]).dtype == DType::b1)
+          range_.mask = true;
         on();
         return;
       }
-      case Op::Equal: case Op::Greater: case Op::Less: case Op::GreaterOrEqual: case Op::LessOrEqual: case Op::Not: case Op::And: case Op::Or:
+      case Op::Equal:
+      case Op::Greater:
+      case Op::Less:
+      case Op::GreaterOrEqual:
+      case Op::LessOrEqual:
+      case Op::Not:
+      case Op::And:
+      case Op::Or:
         range_.mask = true;
         return;
-      case Op::Identity: case Op::Reshape: case Op::Flatten: case Op::Squeeze: case Op::Unsqueeze: case Op::Transpose: case Op::Expand:
-      case Op::Slice: case Op::Split: case Op::Concat: case Op::Tile: case Op::Pad: case Op::Clip: case Op::Max: case Op::Min: case Op::Where:
+      case Op::Identity:
+      case Op::Reshape:
+      case Op::Flatten:
+      case Op::Squeeze:
+      case Op::Unsqueeze:
+      case Op::Transpose:
+      case Op::Expand:
+      case Op::Slice:
+      case Op::Split:
+      case Op::Concat:
+      case Op::Tile:
+      case Op::Pad:
+      case Op::Clip:
+      case Op::Max:
+      case Op::Min:
+      case Op::Where:
       case Op::ReduceMax: case Op::ReduceMin: case Op::ReverseSequence: case Op::CumSum:
         on();
         return;
@@ -123,7 +154,8 @@ class Random {
   int64_t between(int64_t low, int64_t high) {
     return low + static_cast<int64_t>(unit() * static_cast<double>(high - low + 1));
   }
-  /// Close to normal(0, 1), and free of libm, whose last bit differs between machines: twelve uniform numbers.
+  /// Close to normal(0, 1), and free of libm, whose last bit differs between machines: twelve
+  /// uniform numbers.
   double normal() {
     double sum = -6;
     for (int k = 0; k < 12; ++k) sum += unit();
@@ -148,7 +180,8 @@ void fill(Tensor& tensor, const Range& range, Random& random) {
     } else if (bits(dtype) == 8) {
       tensor.set_int(k, is_signed(dtype) ? random.between(-100, 100) : random.between(0, 200));
     } else {
-      tensor.set_int(k, bits(dtype) < 8 ? random.between(0, bits(dtype) == 2 ? 1 : 7) : random.between(1, 5));
+      tensor.set_int(
+          k, bits(dtype) < 8 ? random.between(0, bits(dtype) == 2 ? 1 : 7) : random.between(1, 5));
     }
   }
 }

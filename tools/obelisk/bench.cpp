@@ -1,7 +1,8 @@
 // obelisk bench: how long one answer takes, alone or beside another runtime.
 //
-// Both sides run in short alternating rounds of one go, so that what the machine does otherwise hits both alike. A round rests
-// until the other side's workers have stopped spinning, and is timed answer by answer.
+// Both sides run in short alternating rounds of one go, so that what the machine does otherwise
+// hits both alike. A round rests until the other side's workers have stopped spinning, and is timed
+// answer by answer.
 #include <stdlib.h>
 
 #include <algorithm>
@@ -25,18 +26,24 @@ namespace fs = std::filesystem;
 
 constexpr double kRoundSeconds = 0.2;
 constexpr auto kRest = std::chrono::milliseconds(5);  // our workers spin 0.5 ms after a run
-// A side is noisy when its answers scatter: half of them lie further than this share from the median, or a tenth is this much slower.
+// A side is noisy when its answers scatter: half of them lie further than this share from the
+// median, or a tenth is this much slower.
 constexpr double kQuietDeviation = 0.05, kQuietTail = 1.25;
 constexpr size_t kFewInRound = 3;
 constexpr size_t kFewRuns = 5;  // nothing can be said of fewer
 
-double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
 
 struct Latencies {
   std::vector<double> us;
 
-  /// The first answer of a round finds cold caches and sleeping workers; it only counts where a round holds few.
-  void add_round(const std::vector<double>& round) { us.insert(us.end(), round.begin() + (round.size() > kFewInRound ? 1 : 0), round.end()); }
+  /// The first answer of a round finds cold caches and sleeping workers; it only counts where a
+  /// round holds few.
+  void add_round(const std::vector<double>& round) {
+    us.insert(us.end(), round.begin() + (round.size() > kFewInRound ? 1 : 0), round.end());
+  }
   double quantile(double share) const {
     std::vector<double> sorted = us;
     std::sort(sorted.begin(), sorted.end());
@@ -50,7 +57,12 @@ struct Latencies {
     for (double one : us) away.us.push_back(std::abs(one - median));
     return away.quantile(0.5) > kQuietDeviation * median || quantile(0.9) > kQuietTail * median;
   }
-  Json json() const { return {{"median", quantile(0.5)}, {"p90", quantile(0.9)}, {"p99", quantile(0.99)}, {"min", quantile(0)}}; }
+  Json json() const {
+    return {{"median", quantile(0.5)},
+            {"p90", quantile(0.9)},
+            {"p99", quantile(0.99)},
+            {"min", quantile(0)}};
+  }
 };
 
 /// A side of the comparison. `round` adds what it measured in about `seconds`.
@@ -69,11 +81,14 @@ struct Ours : Side {
   const std::vector<Tensor>& in;
   std::vector<Tensor> out;
 
-  Ours(Runner& runner, const std::vector<Tensor>& in) : runner(runner), in(in), out(runner.allocate_outputs()) {
+  Ours(Runner& runner, const std::vector<Tensor>& in)
+      : runner(runner), in(in), out(runner.allocate_outputs()) {
     name = "obelisk", version = OBELISK_VERSION;
     if (const runtime::DeviceReport* device = report()) name += " " + device->granularity;
   }
-  const runtime::DeviceReport* report() const { return runner.executable ? runner.executable->device() : nullptr; }
+  const runtime::DeviceReport* report() const {
+    return runner.executable ? runner.executable->device() : nullptr;
+  }
   Status time_device() override {
     if (!report()) return ok_status();
     TRY(device_us.us, runner.context->device_us(100));
@@ -100,10 +115,13 @@ struct Peer {
   Result<Json> ask(const Json& question) {
     std::string line;
     if (!process.write_line(question.dump()) || !process.read_line(line))
-      return Error{Code::kUsage, "cli", fmt::format("the process of {} has ended", what), "", "obelisk doctor"};
+      return Error{Code::kUsage, "cli", fmt::format("the process of {} has ended", what), "",
+                   "obelisk doctor"};
     Json answer = Json::parse(line, nullptr, false);
-    if (answer.is_discarded()) return Error{Code::kUsage, "cli", fmt::format("{}'s helper said '{}'", what, line)};
-    if (answer.contains("error")) return Error{Code::kUsage, "cli", answer["error"], "", answer.value("hint", "")};
+    if (answer.is_discarded())
+      return Error{Code::kUsage, "cli", fmt::format("{}'s helper said '{}'", what, line)};
+    if (answer.contains("error"))
+      return Error{Code::kUsage, "cli", answer["error"], "", answer.value("hint", "")};
     return answer;
   }
 };
@@ -125,7 +143,9 @@ struct Torch : Side {
   std::shared_ptr<Peer> peer;
   std::string way;
 
-  Torch(std::shared_ptr<Peer> peer, std::string way) : peer(std::move(peer)), way(std::move(way)) { name = "torch " + this->way; }
+  Torch(std::shared_ptr<Peer> peer, std::string way) : peer(std::move(peer)), way(std::move(way)) {
+    name = "torch " + this->way;
+  }
   Status round(double seconds, bool keep) override {
     TRY(const Json answer, peer->ask({{"round", seconds}, {"way", way}}));
     if (keep) latencies.add_round(answer["latencies_us"].get<std::vector<double>>());
@@ -138,11 +158,13 @@ struct Torch : Side {
   }
 };
 
-Result<std::unique_ptr<Side>> start_onnxruntime(const Flags& flags, const Source& source, const Runner& runner,
+Result<std::unique_ptr<Side>> start_onnxruntime(const Flags& flags, const Source& source,
+                                                const Runner& runner,
                                                 const std::vector<Tensor>& in) {
   const std::string python = find_python();
   if (python.empty())
-    return Error{Code::kUsage, "cli", "no Python for ONNX Runtime was found", "", "scripts/setup.sh, or OBELISK_PYTHON=PATH"};
+    return Error{Code::kUsage, "cli", "no Python for ONNX Runtime was found", "",
+                 "scripts/setup.sh, or OBELISK_PYTHON=PATH"};
   TRY(const TemporaryFolder folder, TemporaryFolder::create());
   TRY(const std::string model, peer_model(flags, source, runner, folder.path()));
   NamedTensors arrays = source.given;  // also those that became constants
@@ -151,12 +173,14 @@ Result<std::unique_ptr<Side>> start_onnxruntime(const Flags& flags, const Source
   for (const auto& [name, tensor] : arrays) {
     const std::string file = fmt::format("{}/{}.npy", folder.path(), inputs.size());
     TRY_STATUS(write_npy(file, tensor));
-    inputs.push_back({{"name", name}, {"type", std::string(to_string(tensor.type().dtype))}, {"file", file}});
+    inputs.push_back(
+        {{"name", name}, {"type", std::string(to_string(tensor.type().dtype))}, {"file", file}});
   }
   const int threads = flags.threads > 0 ? flags.threads : target::cpu().sms;
   TRY(Process process, Process::start({python, find_script("bench_onnxruntime.py")}));
   auto side = std::make_unique<OnnxRuntime>(std::move(process));
-  TRY(const Json answer, side->peer.ask({{"model", model}, {"threads", threads}, {"inputs", inputs}}));
+  TRY(const Json answer,
+      side->peer.ask({{"model", model}, {"threads", threads}, {"inputs", inputs}}));
   side->name = "onnxruntime", side->version = answer["version"];
   return std::unique_ptr<Side>(std::move(side));
 }
@@ -164,10 +188,12 @@ Result<std::unique_ptr<Side>> start_onnxruntime(const Flags& flags, const Source
 /// PyTorch runs the module that the model was exported from, in the same arithmetic.
 Result<std::vector<std::unique_ptr<Side>>> start_torch(const Flags& flags) {
   const std::string python = find_python();
-  if (python.empty()) return Error{Code::kUsage, "cli", "no Python for PyTorch was found", "", "OBELISK_PYTHON=PATH"};
+  if (python.empty())
+    return Error{Code::kUsage, "cli", "no Python for PyTorch was found", "", "OBELISK_PYTHON=PATH"};
   TRY(Process process, Process::start({python, find_script("torch_peer.py")}));
   auto peer = std::make_shared<Peer>(Peer{std::move(process), "PyTorch"});
-  TRY(const Json answer, peer->ask({{"model", fs::absolute(flags.file).string()}, {"precision", flags.precision}}));
+  TRY(const Json answer,
+      peer->ask({{"model", fs::absolute(flags.file).string()}, {"precision", flags.precision}}));
   std::vector<std::unique_ptr<Side>> sides;
   for (const Json& way : answer["ways"]) {
     sides.push_back(std::make_unique<Torch>(peer, way.get<std::string>()));
@@ -176,7 +202,8 @@ Result<std::vector<std::unique_ptr<Side>>> start_torch(const Flags& flags) {
   return sides;
 }
 
-/// First answers of each side are thrown away: memory is touched for the first time, clocks rise. Then who begins alternates, too.
+/// First answers of each side are thrown away: memory is touched for the first time, clocks rise.
+/// Then who begins alternates, too.
 Status alternate(const std::vector<Side*>& sides, double seconds) {
   Progress progress(Progress::mode_for(stderr, false), "bench");
   const double each = std::min(kRoundSeconds, seconds / 2);
@@ -196,8 +223,9 @@ Status alternate(const std::vector<Side*>& sides, double seconds) {
 
 std::string row(const Side& side, double ratio) {
   const Latencies& l = side.latencies;
-  return fmt::format("{:<24}{:>12.1f}{:>12.1f}{:>12.1f}{:>12.1f}{:>8}{:>9.2f}\n", side.name + " " + side.version, l.quantile(0.5),
-                     l.quantile(0.9), l.quantile(0.99), l.quantile(0), l.us.size(), ratio);
+  return fmt::format("{:<24}{:>12.1f}{:>12.1f}{:>12.1f}{:>12.1f}{:>8}{:>9.2f}\n",
+                     side.name + " " + side.version, l.quantile(0.5), l.quantile(0.9),
+                     l.quantile(0.99), l.quantile(0), l.us.size(), ratio);
 }
 
 /// The device's part of a side, for machines.
@@ -208,25 +236,37 @@ Json device_json(const Ours& ours) {
   const double median = ours.device_us.quantile(0.5);
   json["device_us"] = {{"median", median}, {"p99", ours.device_us.quantile(0.99)}};
   json["workspace_bytes"] = ours.runner.executable->program().arena.count;
-  json["roof_share"] = report.roof_bytes_per_us > 0 ? static_cast<double>(report.bytes_streamed) / median / report.roof_bytes_per_us : 0;
+  json["roof_share"] = report.roof_bytes_per_us > 0 ? static_cast<double>(report.bytes_streamed) /
+                                                          median / report.roof_bytes_per_us
+                                                    : 0;
   json["latency_us"] = ours.latencies.json();
   return json;
 }
 
-std::string device_table(const std::vector<std::unique_ptr<Ours>>& ours, const std::vector<std::unique_ptr<Side>>& peers) {
-  std::string text = fmt::format("\n{:<24}{:>12}{:>12}{:>10}{:>8}{:>10}{:>12}{:>12}{:>7}\n", "device us", "median", "p99", "launches", "phases", "barriers", "workspace", "streamed", "roof");
+std::string device_table(const std::vector<std::unique_ptr<Ours>>& ours,
+                         const std::vector<std::unique_ptr<Side>>& peers) {
+  std::string text =
+      fmt::format("\n{:<24}{:>12}{:>12}{:>10}{:>8}{:>10}{:>12}{:>12}{:>7}\n", "device us", "median",
+                  "p99", "launches", "phases", "barriers", "workspace", "streamed", "roof");
   for (const auto& side : ours) {
     const Json json = device_json(*side);
-    text += fmt::format("{:<24}{:>12.1f}{:>12.1f}{:>10}{:>8}{:>10}{:>12}{:>12}{:>6.0f}%\n", side->name, side->device_us.quantile(0.5), side->device_us.quantile(0.99), json["launches"].get<int>(),
-                        json["phases"].get<int>(), json["barriers"].get<int>(), to_string(Bytes{json["workspace_bytes"]}), to_string(Bytes{json["bytes_streamed"]}), 100 * json["roof_share"].get<double>());
+    text += fmt::format("{:<24}{:>12.1f}{:>12.1f}{:>10}{:>8}{:>10}{:>12}{:>12}{:>6.0f}%\n",
+                        side->name, side->device_us.quantile(0.5), side->device_us.quantile(0.99),
+                        json["launches"].get<int>(), json["phases"].get<int>(),
+                        json["barriers"].get<int>(), to_string(Bytes{json["workspace_bytes"]}),
+                        to_string(Bytes{json["bytes_streamed"]}),
+                        100 * json["roof_share"].get<double>());
   }
   for (const auto& side : peers)
-    if (!side->device_us.us.empty()) text += fmt::format("{:<24}{:>12.1f}{:>12.1f}\n", side->name, side->device_us.quantile(0.5), side->device_us.quantile(0.99));
+    if (!side->device_us.us.empty())
+      text += fmt::format("{:<24}{:>12.1f}{:>12.1f}\n", side->name, side->device_us.quantile(0.5),
+                          side->device_us.quantile(0.99));
   return text;
 }
 
 /// A runner for each granularity that was asked for; one on a CPU.
-Result<std::vector<std::unique_ptr<Runner>>> make_runners(const Flags& flags, const Source& source, frontends::ImportReport& report) {
+Result<std::vector<std::unique_ptr<Runner>>> make_runners(const Flags& flags, const Source& source,
+                                                          frontends::ImportReport& report) {
   std::vector<std::unique_ptr<Runner>> runners;
   std::istringstream list(flags.granularity);
   for (std::string name; std::getline(list, name, ',');) {
@@ -251,7 +291,9 @@ int bench(const Flags& flags) {
   auto in = feeds(flags, *source, runner.inputs, [&] { return graph_of(runner, *source); });
   if (!in.ok()) return fail(flags, in.error());
   std::vector<std::unique_ptr<Side>> peers;
-  const auto refused = [&](const Error& error) { return fail(flags, interrupted() ? Error{Code::kInterrupted, "cli", "interrupted"} : error); };
+  const auto refused = [&](const Error& error) {
+    return fail(flags, interrupted() ? Error{Code::kInterrupted, "cli", "interrupted"} : error);
+  };
   if (flags.against == "torch") {
     auto started = start_torch(flags);
     if (!started.ok()) return refused(started.error());
@@ -272,27 +314,43 @@ int bench(const Flags& flags) {
   for (Side* side : sides)
     if (Status status = side->time_device(); !status.ok()) return refused(status.error());
 
-  // The first of ours is what others are compared with: by device time where there is a GPU, for the host's part is much alike.
+  // The first of ours is what others are compared with: by device time where there is a GPU, for
+  // the host's part is much alike.
   const bool on_gpu = ours[0]->report() != nullptr;
-  const auto median_of = [&](const Side& side) { return on_gpu && !side.device_us.us.empty() ? side.device_us.quantile(0.5) : side.latencies.quantile(0.5); };
+  const auto median_of = [&](const Side& side) {
+    return on_gpu && !side.device_us.us.empty() ? side.device_us.quantile(0.5)
+                                                : side.latencies.quantile(0.5);
+  };
   bool noisy = false;
   for (Side* side : sides) noisy = noisy || side->latencies.noisy();
   Json against = Json::array(), granularities = Json::array();
-  std::string text = fmt::format("{:<24}{:>12}{:>12}{:>12}{:>12}{:>8}{:>9}\n", "us", "median", "p90", "p99", "min", "runs", "speedup");
+  std::string text = fmt::format("{:<24}{:>12}{:>12}{:>12}{:>12}{:>8}{:>9}\n", "us", "median",
+                                 "p90", "p99", "min", "runs", "speedup");
   for (const auto& side : ours) {
     text += row(*side, median_of(*ours[0]) / median_of(*side));
     if (on_gpu) granularities.push_back(device_json(*side));
   }
   for (const auto& peer : peers) {
-    const double speedup = median_of(*peer) / median_of(*ours[0]);  // ours over theirs: above 1 we are faster
-    against.push_back({{"name", peer->name}, {"version", peer->version}, {"latency_us", peer->latencies.json()}, {"speedup", speedup}});
-    if (!peer->device_us.us.empty()) against.back()["device_us"] = {{"median", peer->device_us.quantile(0.5)}, {"p99", peer->device_us.quantile(0.99)}};
+    // ours over theirs: above 1 we are faster
+    const double speedup = median_of(*peer) / median_of(*ours[0]);
+    against.push_back({{"name", peer->name},
+                       {"version", peer->version},
+                       {"latency_us", peer->latencies.json()},
+                       {"speedup", speedup}});
+    if (!peer->device_us.us.empty())
+      against.back()["device_us"] = {{"median", peer->device_us.quantile(0.5)},
+                                     {"p99", peer->device_us.quantile(0.99)}};
     text += row(*peer, 1 / speedup);
   }
   if (on_gpu) text += device_table(ours, peers) + "\n";
-  text += fmt::format("{} on {}{}\n", runner.target, host_cpu(), noisy ? "; noisy: the answers scatter, so trust none of this much" : "");
-  Json json = {{"target", runner.target}, {"device", on_gpu ? ours[0]->report()->gpu : host_cpu()}, {"runs", ours[0]->latencies.us.size()},
-               {"latency_us", ours[0]->latencies.json()}, {"noisy", noisy}, {"against", against}};
+  text += fmt::format("{} on {}{}\n", runner.target, host_cpu(),
+                      noisy ? "; noisy: the answers scatter, so trust none of this much" : "");
+  Json json = {{"target", runner.target},
+               {"device", on_gpu ? ours[0]->report()->gpu : host_cpu()},
+               {"runs", ours[0]->latencies.us.size()},
+               {"latency_us", ours[0]->latencies.json()},
+               {"noisy", noisy},
+               {"against", against}};
   if (on_gpu) {
     Json first = device_json(*ours[0]);
     first.erase("latency_us");

@@ -9,10 +9,12 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Objects are named by a hash in hexadecimal digits. Anything else in the folder is not ours and is left alone.
+/// Objects are named by a hash in hexadecimal digits. Anything else in the folder is not ours and
+/// is left alone.
 bool is_object(const fs::path& path) {
   const std::string stem = path.stem().string();
-  return (path.extension() == ".so" || path.extension() == ".cubin") && stem.size() >= 16 && stem.find_first_not_of("0123456789abcdef") == std::string::npos;
+  return (path.extension() == ".so" || path.extension() == ".cubin") && stem.size() >= 16 &&
+         stem.find_first_not_of("0123456789abcdef") == std::string::npos;
 }
 
 }  // namespace
@@ -28,7 +30,10 @@ int cache(const Flags& flags, bool clear) {
     for (fs::directory_iterator at(folder, failed), end; !failed && at != end; at.increment(failed))
       if (is_object(at->path())) files.push_back(at->path());
   }
-  if (failed) return fail(flags, Error{Code::kUsage, "cli", fmt::format("the cache '{}' cannot be read: {}", folder, failed.message())});
+  if (failed)
+    return fail(flags,
+                Error{Code::kUsage, "cli",
+                      fmt::format("the cache '{}' cannot be read: {}", folder, failed.message())});
   std::sort(files.begin(), files.end());
   for (const fs::path& file : files) {
     const uintmax_t size = fs::file_size(file, failed);
@@ -36,7 +41,9 @@ int cache(const Flags& flags, bool clear) {
     if (clear) {
       if (!fs::remove(file, failed)) {
         if (!failed) continue;
-        return fail(flags, Error{Code::kUsage, "cli", fmt::format("'{}' cannot be removed: {}", file.string(), failed.message())});
+        return fail(flags, Error{Code::kUsage, "cli",
+                                 fmt::format("'{}' cannot be removed: {}", file.string(),
+                                             failed.message())});
       }
       ++removed;
     } else {

@@ -7,7 +7,8 @@ int check(const Flags& flags) {
   auto source = open_source(flags);
   if (!source.ok()) return fail(flags, source.error());
   if (source->kind == FileKind::kCompiled)
-    return fail(flags, Error{Code::kUsage, "cli", "check reads models, not compiled files", "", "obelisk inspect " + flags.file});
+    return fail(flags, Error{Code::kUsage, "cli", "check reads models, not compiled files", "",
+                             "obelisk inspect " + flags.file});
   compiler::Options options;
   options.import = source->import;
   options.interrupted = interrupted;
@@ -26,7 +27,8 @@ int check(const Flags& flags) {
     }
     for (size_t k = 0; k < graph.outputs().size(); ++k) {
       outputs.push_back(port_json(graph.output_names()[k], graph.type(graph.outputs()[k])));
-      text += fmt::format("out  {:<24} {}\n", graph.output_names()[k], to_string(graph.type(graph.outputs()[k])));
+      text += fmt::format("out  {:<24} {}\n", graph.output_names()[k],
+                          to_string(graph.type(graph.outputs()[k])));
     }
     text += fmt::format("ok: {} nodes, all of them run\n", graph.order().size());
   } else {
@@ -40,7 +42,12 @@ int check(const Flags& flags) {
     to_people.json = false;
     fail(to_people, status.error(), &report);
   }
-  answer(flags, {{"ok", status.ok()}, {"inputs", inputs}, {"outputs", outputs}, {"unsupported", json_of(report)}}, text);
+  answer(flags,
+         {{"ok", status.ok()},
+          {"inputs", inputs},
+          {"outputs", outputs},
+          {"unsupported", json_of(report)}},
+         text);
   return code;
 }
 

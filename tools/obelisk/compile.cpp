@@ -11,7 +11,10 @@ namespace {
 
 Json verification_json(const std::optional<verify::Report>& report) {
   if (!report) return nullptr;
-  return {{"ok", report->ok}, {"max_abs", report->max_abs}, {"max_rel", report->max_rel}, {"tolerance", report->tolerance}};
+  return {{"ok", report->ok},
+          {"max_abs", report->max_abs},
+          {"max_rel", report->max_rel},
+          {"tolerance", report->tolerance}};
 }
 
 int64_t weights_bytes(const runtime::Program& program) {
@@ -24,12 +27,16 @@ int64_t weights_bytes(const runtime::Program& program) {
 /// nvdisasm's listing of machine code.
 Result<std::string> disassembled(const std::string& cubin, const std::string& folder) {
   const std::string tool = find_tool("nvdisasm");
-  if (tool.empty()) return Error{Code::kUsage, "cli", "nvdisasm is not found", "", "pip install nvidia-cuda-nvdisasm, or put the toolkit's bin on the PATH"};
+  if (tool.empty())
+    return Error{Code::kUsage, "cli", "nvdisasm is not found", "",
+                 "pip install nvidia-cuda-nvdisasm, or put the toolkit's bin on the PATH"};
   const std::string file = folder + "/program.cubin";
   TRY_STATUS(write_file(file, cubin));
   TRY(Process process, Process::start({tool, "--print-code", file}));
   std::string text = process.read_all();
-  if (process.wait() != 0) return Error{Code::kUsage, "cli", "nvdisasm does not read the machine code", "", "update it: its version must be that of NVRTC or later"};
+  if (process.wait() != 0)
+    return Error{Code::kUsage, "cli", "nvdisasm does not read the machine code", "",
+                 "update it: its version must be that of NVRTC or later"};
   return text;
 }
 
@@ -38,16 +45,24 @@ Result<std::vector<std::string>> emit_texts(const Flags& flags, const compiler::
   const std::string folder = flags.folder.empty() ? "." : flags.folder;
   std::error_code failed;
   std::filesystem::create_directories(folder, failed);
-  if (failed) return Error{Code::kUsage, "cli", fmt::format("the folder '{}' cannot be made: {}", folder, failed.message())};
+  if (failed)
+    return Error{Code::kUsage, "cli",
+                 fmt::format("the folder '{}' cannot be made: {}", folder, failed.message())};
   TRY(const compiler::Options options, options_from(flags));
   std::vector<std::string> written;
   std::istringstream kinds(flags.emit);
   for (std::string kind; std::getline(kinds, kind, ',');) {
-    std::string text, file = folder + "/program." + (kind == "cuda" ? "cu" : kind == "schedule" ? "schedule.txt" : kind);
+    std::string text, file = folder + "/program." +
+                             (kind == "cuda"       ? "cu"
+                              : kind == "schedule" ? "schedule.txt"
+                                                   : kind);
     if (kind == "schedule") {
       text = schedule::print(made.graph, made.plan, made.tasks);
     } else if (!made.program->on_gpu()) {
-      return Error{Code::kUsage, "cli", fmt::format("--emit {} is for GPUs, the target is {}", kind, made.program->target), "", "--target sm_90a compiles without a GPU"};
+      return Error{
+          Code::kUsage, "cli",
+          fmt::format("--emit {} is for GPUs, the target is {}", kind, made.program->target), "",
+          "--target sm_90a compiles without a GPU"};
     } else if (kind == "sass") {
       TRY(const std::string cubin, runtime::device_text(*made.program, "cubin", options.load));
       TRY(text, disassembled(cubin, folder));
@@ -65,7 +80,8 @@ Result<std::vector<std::string>> emit_texts(const Flags& flags, const compiler::
 int compile(const Flags& flags, const std::string& output, bool verify) {
   const auto start = std::chrono::steady_clock::now();
   if (output.empty() && flags.to.empty() && flags.explain.empty() && flags.emit.empty())
-    return fail(flags, Error{Code::kUsage, "cli", "compile needs a file to write", "", "-o model.obk"});
+    return fail(flags,
+                Error{Code::kUsage, "cli", "compile needs a file to write", "", "-o model.obk"});
   auto options = options_from(flags);
   if (!options.ok()) return fail(flags, options.error());
   Flags portable = flags;  // compiling a compiled file means its graph
@@ -80,7 +96,8 @@ int compile(const Flags& flags, const std::string& output, bool verify) {
   const Status status = compiler::compile(source->network, *options, made);
   progress.finish();
   std::string text;
-  for (const auto& [step, reasons] : made.explanations) text += fmt::format("== {}\n{}", step, reasons);
+  for (const auto& [step, reasons] : made.explanations)
+    text += fmt::format("== {}\n{}", step, reasons);
   if (!status.ok()) {
     if (!text.empty()) fwrite(text.data(), 1, text.size(), stderr);
     return fail(flags, status.error(), &made.import_report);
@@ -99,8 +116,11 @@ int compile(const Flags& flags, const std::string& output, bool verify) {
   }
   int64_t bytes = 0;
   if (!output.empty()) {
-    if (interrupted()) return fail(flags, Error{Code::kInterrupted, "cli", "interrupted before the file was written"});
-    if (Status written = runtime::write_obk(output, *made.executable, made.graph); !written.ok()) return fail(flags, written.error());
+    if (interrupted())
+      return fail(flags,
+                  Error{Code::kInterrupted, "cli", "interrupted before the file was written"});
+    if (Status written = runtime::write_obk(output, *made.executable, made.graph); !written.ok())
+      return fail(flags, written.error());
     std::error_code ignored;
     bytes = static_cast<int64_t>(std::filesystem::file_size(output, ignored));
   }
@@ -109,9 +129,16 @@ int compile(const Flags& flags, const std::string& output, bool verify) {
   all.update(seconds);
   const runtime::Program& program = *made.program;
   const runtime::LoadReport& load = made.executable->report();
-  Json json = {{"output", output}, {"target", program.target}, {"seconds", all}, {"phases", program.waves}, {"tasks", program.task_count()},
-               {"bodies", program.bodies.size()}, {"weights_bytes", weights_bytes(program)}, {"workspace_bytes", program.arena.count},
-               {"peak_rss_bytes", peak_rss_bytes()}, {"verify", verification_json(made.verification)}};
+  Json json = {{"output", output},
+               {"target", program.target},
+               {"seconds", all},
+               {"phases", program.waves},
+               {"tasks", program.task_count()},
+               {"bodies", program.bodies.size()},
+               {"weights_bytes", weights_bytes(program)},
+               {"workspace_bytes", program.arena.count},
+               {"peak_rss_bytes", peak_rss_bytes()},
+               {"verify", verification_json(made.verification)}};
   const runtime::DeviceReport* device = made.executable->device();
   if (device) json.update(json_of(*device));
   if (made.choice) json["choice"] = made.choice->text();
@@ -123,22 +150,35 @@ int compile(const Flags& flags, const std::string& output, bool verify) {
     written = *files;
     json["emitted"] = written;
   }
-  text += fmt::format(" model    {} · {} nodes\n", made.imported.name, made.imported.order().size());
-  text += fmt::format(" plan     {} phases · {} tasks · {} bodies ({} compiled, {} from the cache) · {} weights · {} workspace\n", program.waves,
-                      program.task_count(), program.bodies.size(), load.compiled, load.cached, to_string(Bytes{weights_bytes(program)}), to_string(program.arena));
+  text +=
+      fmt::format(" model    {} · {} nodes\n", made.imported.name, made.imported.order().size());
+  text += fmt::format(
+      " plan     {} phases · {} tasks · {} bodies ({} compiled, {} from the cache) · {} weights · "
+      "{} workspace\n",
+      program.waves, program.task_count(), program.bodies.size(), load.compiled, load.cached,
+      to_string(Bytes{weights_bytes(program)}), to_string(program.arena));
   if (device) {
     int most = 0;
     int64_t spills = 0;
-    for (const runtime::KernelReport& each : device->kernels) most = std::max(most, each.registers), spills += each.spill_bytes;
-    text += fmt::format(" device   {}{} · {} · {} launches · {} phases · {} barriers · {} machine code · {} registers at most · {} bytes spilled\n", device->architecture,
-                        device->gpu.empty() ? " (not here)" : " " + device->gpu, device->granularity, device->launches, device->phases, device->barriers,
-                        to_string(Bytes{device->cubin_bytes}), most, spills);
+    for (const runtime::KernelReport& each : device->kernels)
+      most = std::max(most, each.registers), spills += each.spill_bytes;
+    text += fmt::format(
+        " device   {}{} · {} · {} launches · {} phases · {} barriers · {} machine code · {} "
+        "registers at most · {} bytes spilled\n",
+        device->architecture, device->gpu.empty() ? " (not here)" : " " + device->gpu,
+        device->granularity, device->launches, device->phases, device->barriers,
+        to_string(Bytes{device->cubin_bytes}), most, spills);
   }
   if (made.choice) text += " choice   " + made.choice->text() + "\n";
   const bool nowhere = verify && device && device->gpu.empty();
-  text += nowhere ? fmt::format(" verify   not done: there is no GPU here to run {} on\n", device->architecture) : made.verification ? " verify   " + made.verification->text() + "\n" : std::string(" verify   off\n");
+  text += nowhere ? fmt::format(" verify   not done: there is no GPU here to run {} on\n",
+                                device->architecture)
+          : made.verification ? " verify   " + made.verification->text() + "\n"
+                              : std::string(" verify   off\n");
   for (const std::string& file : written) text += fmt::format(" wrote    {}\n", file);
-  if (!output.empty()) text += fmt::format(" wrote    {} {} in {:.1f} s     next: obelisk bench {}\n", output, to_string(Bytes{bytes}), total, output);
+  if (!output.empty())
+    text += fmt::format(" wrote    {} {} in {:.1f} s     next: obelisk bench {}\n", output,
+                        to_string(Bytes{bytes}), total, output);
   answer(flags, json, text);
   return 0;
 }

@@ -36,9 +36,13 @@ std::string proc_value(const char* file, const std::string& key) {
 Finding cpu() {
   const std::string flags = " " + proc_value("/proc/cpuinfo", "flags") + " ";
   std::string features;
-  for (const char* name : {"avx2", "fma", "f16c", "avx512f", "avx512_bf16", "avx512_vnni", "amx_tile"})
-    if (flags.find(fmt::format(" {} ", name)) != std::string::npos) features += fmt::format(" {}", name);
-  Finding found{"cpu", true, fmt::format("{};{}; {} cores", host_cpu(), features.empty() ? " no AVX2" : features, target::cpu().sms)};
+  for (const char* name :
+       {"avx2", "fma", "f16c", "avx512f", "avx512_bf16", "avx512_vnni", "amx_tile"})
+    if (flags.find(fmt::format(" {} ", name)) != std::string::npos)
+      features += fmt::format(" {}", name);
+  Finding found{"cpu", true,
+                fmt::format("{};{}; {} cores", host_cpu(), features.empty() ? " no AVX2" : features,
+                            target::cpu().sms)};
 #if !defined(__x86_64__)
   found.text += "; not an x86-64: products run in plain C++";
 #endif
@@ -46,38 +50,52 @@ Finding cpu() {
 }
 
 Finding memory() {
-  const double available = atof(proc_value("/proc/meminfo", "MemAvailable").c_str()) / 1e6, total = atof(proc_value("/proc/meminfo", "MemTotal").c_str()) / 1e6;
-  Finding found{"memory", available >= 1, fmt::format("{:.1f} of {:.1f} GB are free", available, total)};
-  if (!found.ok) found.mend = "end other programs: compiling needs up to three times the model's size";
+  const double available = atof(proc_value("/proc/meminfo", "MemAvailable").c_str()) / 1e6,
+               total = atof(proc_value("/proc/meminfo", "MemTotal").c_str()) / 1e6;
+  Finding found{"memory", available >= 1,
+                fmt::format("{:.1f} of {:.1f} GB are free", available, total)};
+  if (!found.ok)
+    found.mend = "end other programs: compiling needs up to three times the model's size";
   return found;
 }
 
 Finding compiler(const Flags& flags) {
   const auto path = runtime::find_compiler(flags.compiler);
-  if (!path.ok()) return {"compiler", false, path.error().message, "apt-get install g++", Code::kBuild};
+  if (!path.ok())
+    return {"compiler", false, path.error().message, "apt-get install g++", Code::kBuild};
   auto process = Process::start({*path, "--version"}, false);
   const std::string said = process.ok() ? process->read_all() : "";
-  if (said.empty()) return {"compiler", false, *path + " does not start", "apt-get install --reinstall g++", Code::kBuild};
+  if (said.empty())
+    return {"compiler", false, *path + " does not start", "apt-get install --reinstall g++",
+            Code::kBuild};
   return {"compiler", true, *path + ": " + said.substr(0, said.find('\n'))};
 }
 
 Finding cache_folder(const Flags& flags) {
   const std::string folder = runtime::cache_folder(flags.cache);
-  if (folder.empty()) return {"cache", false, "off: every compile builds all bodies anew", "unset OBELISK_CACHE, or set it to a folder"};
+  if (folder.empty())
+    return {"cache", false, "off: every compile builds all bodies anew",
+            "unset OBELISK_CACHE, or set it to a folder"};
   std::error_code failed;
   fs::create_directories(folder, failed);
   if (failed || access(folder.c_str(), W_OK) != 0)
-    return {"cache", false, folder + " cannot be written", fmt::format("mkdir -p '{0}' && chmod u+rwx '{0}', or set OBELISK_CACHE", folder)};
+    return {"cache", false, folder + " cannot be written",
+            fmt::format("mkdir -p '{0}' && chmod u+rwx '{0}', or set OBELISK_CACHE", folder)};
   const fs::space_info space = fs::space(folder, failed);
   const double free = failed ? 0 : static_cast<double>(space.available) / 1e9;
-  if (!failed && free < 0.1) return {"cache", false, fmt::format("{}: {:.2f} GB of the disk are free", folder, free), "obelisk cache clear"};
+  if (!failed && free < 0.1)
+    return {"cache", false, fmt::format("{}: {:.2f} GB of the disk are free", folder, free),
+            "obelisk cache clear"};
   return {"cache", true, fmt::format("{}: {:.0f} GB of the disk are free", folder, free)};
 }
 
-/// The whole way, on a graph that takes a moment: compiled without the cache, loaded, run and compared with the reference.
+/// The whole way, on a graph that takes a moment: compiled without the cache, loaded, run and
+/// compared with the reference.
 Finding pipeline(const Flags& flags) {
   compiler::Network network;
-  auto graph = graph::parse("graph \"doctor\" {\n  in %0 \"x\": f32[4,8]\n  in %1 \"w\": f32[8,4]\n  %2: f32[4,4] = MatMul(%0, %1)\n  %3 \"y\": f32[4,4] = Tanh(%2)\n  out %3 \"y\"\n}\n");
+  auto graph = graph::parse(
+      "graph \"doctor\" {\n  in %0 \"x\": f32[4,8]\n  in %1 \"w\": f32[8,4]\n  %2: f32[4,4] = "
+      "MatMul(%0, %1)\n  %3 \"y\": f32[4,4] = Tanh(%2)\n  out %3 \"y\"\n}\n");
   CHECK(graph.ok(), "{}", graph.error().text());
   network.graph = std::move(*graph);
   compiler::Options options;
@@ -87,11 +105,15 @@ Finding pipeline(const Flags& flags) {
   compiler::Compilation compilation;
   if (const Status status = compiler::compile(network, options, compilation); !status.ok()) {
     const Error& error = status.error();
-    return {"program", false, error.message, error.hint, error.code == Code::kBuild || error.code == Code::kUsage ? Code::kBuild : Code::kDevice};
+    return {
+        "program", false, error.message, error.hint,
+        error.code == Code::kBuild || error.code == Code::kUsage ? Code::kBuild : Code::kDevice};
   }
   double seconds = 0;
   for (const auto& timing : compilation.timings) seconds += timing.seconds;
-  return {"program", true, fmt::format("a small network compiled, ran and agreed with the reference in {:.1f} s", seconds)};
+  return {"program", true,
+          fmt::format("a small network compiled, ran and agreed with the reference in {:.1f} s",
+                      seconds)};
 }
 
 /// The GPU: its driver, then the compiler of device code. The CPU target works without both.
@@ -99,21 +121,32 @@ std::vector<Finding> gpu() {
   std::vector<Finding> found;
   const auto first = runtime::describe_gpu(0);
   if (first.ok()) {
-    found.push_back({"gpu", true, fmt::format("{} ({}, {} multiprocessors), {} of {} free, driver for CUDA {}.{}", first->name, first->architecture, first->sms,
-                                              to_string(Bytes{first->free_bytes}), to_string(Bytes{first->total_bytes}), first->driver_version / 1000, first->driver_version % 1000 / 10)});
+    found.push_back(
+        {"gpu", true,
+         fmt::format("{} ({}, {} multiprocessors), {} of {} free, driver for CUDA {}.{}",
+                     first->name, first->architecture, first->sms,
+                     to_string(Bytes{first->free_bytes}), to_string(Bytes{first->total_bytes}),
+                     first->driver_version / 1000, first->driver_version % 1000 / 10)});
   } else {
-    found.push_back({"gpu", false, first.error().message + "; models run on the CPU", first.error().hint.find("cpu") != std::string::npos ? "install NVIDIA's driver, 525 or later: apt-get install nvidia-driver" : first.error().hint});
+    found.push_back({"gpu", false, first.error().message + "; models run on the CPU",
+                     first.error().hint.find("cpu") != std::string::npos
+                         ? "install NVIDIA's driver, 525 or later: apt-get install nvidia-driver"
+                         : first.error().hint});
   }
   const auto compiler = runtime::find_device_compiler();
   if (compiler.ok()) found.push_back({"nvrtc", true, *compiler});
-  else found.push_back({"nvrtc", false, compiler.error().message + "; compiled files run without it", compiler.error().hint});
+  else
+    found.push_back({"nvrtc", false, compiler.error().message + "; compiled files run without it",
+                     compiler.error().hint});
   return found;
 }
 
 /// A small network as one kernel on the GPU, and what it answers.
 Finding gpu_program() {
   compiler::Network network;
-  auto graph = graph::parse("graph \"doctor\" {\n  in %0 \"x\": f32[64,96]\n  in %1 \"y\": f32[96]\n  %2: f32[64,96] = Add(%0, %1)\n  %3 \"z\": f32[64,96] = Tanh(%2)\n  out %3 \"z\"\n}\n");
+  auto graph = graph::parse(
+      "graph \"doctor\" {\n  in %0 \"x\": f32[64,96]\n  in %1 \"y\": f32[96]\n  %2: f32[64,96] = "
+      "Add(%0, %1)\n  %3 \"z\": f32[64,96] = Tanh(%2)\n  out %3 \"z\"\n}\n");
   CHECK(graph.ok(), "{}", graph.error().text());
   network.graph = std::move(*graph);
   compiler::Options options;
@@ -131,11 +164,16 @@ Finding gpu_program() {
 Finding peer() {
   const std::string python = find_python();
   const std::string mend = "scripts/build.sh, or OBELISK_PYTHON=PATH of a Python with onnxruntime";
-  if (python.empty()) return {"onnxruntime", false, "no Python was found; bench and verify cannot compare with ONNX Runtime", mend};
-  auto process = Process::start({python, "-c", "import onnxruntime; print(onnxruntime.__version__)"}, false);
+  if (python.empty())
+    return {"onnxruntime", false,
+            "no Python was found; bench and verify cannot compare with ONNX Runtime", mend};
+  auto process =
+      Process::start({python, "-c", "import onnxruntime; print(onnxruntime.__version__)"}, false);
   std::string version = process.ok() ? process->read_all() : "";
   while (!version.empty() && version.back() == '\n') version.pop_back();
-  if (version.empty()) return {"onnxruntime", false, python + " has no onnxruntime; bench and verify cannot compare with it", mend};
+  if (version.empty())
+    return {"onnxruntime", false,
+            python + " has no onnxruntime; bench and verify cannot compare with it", mend};
   return {"onnxruntime", true, fmt::format("{} in {}", version, python)};
 }
 
@@ -154,7 +192,11 @@ int doctor(const Flags& flags) {
   for (const Finding& one : findings) {
     const bool essential = one.essential != Code::kOk;
     if (!one.ok && essential && code == 0) code = static_cast<int>(one.essential);
-    list.push_back({{"name", one.name}, {"ok", one.ok}, {"essential", essential}, {"text", one.text}, {"mend", one.mend}});
+    list.push_back({{"name", one.name},
+                    {"ok", one.ok},
+                    {"essential", essential},
+                    {"text", one.text},
+                    {"mend", one.mend}});
     text += fmt::format("{:<8} {:<12} {}\n", one.ok ? "ok" : "problem", one.name, one.text);
     if (!one.ok && !one.mend.empty()) text += fmt::format("{:21} try: {}\n", "", one.mend);
   }

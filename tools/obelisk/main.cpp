@@ -7,8 +7,10 @@
 
 int main(int argc, char** argv) {
   using namespace obelisk;
-  CLI::App app{"Obelisk compiles neural networks into one program.\n"
-               "exit codes: 0 ok, 1 usage, 2 bad model, 3 unsupported, 4 build, 5 accuracy, 6 memory, 7 device, 130 interrupted"};
+  CLI::App app{
+      "Obelisk compiles neural networks into one program.\n"
+      "exit codes: 0 ok, 1 usage, 2 bad model, 3 unsupported, 4 build, 5 accuracy, 6 memory, 7 "
+      "device, 130 interrupted"};
   app.set_version_flag("--version", OBELISK_VERSION);
   app.require_subcommand(1);
   cli::Flags flags;
@@ -27,45 +29,59 @@ int main(int argc, char** argv) {
   run->add_option("--output-dir", output_dir, "folder for NAME.npy of each output");
   run->callback([&] { body = [&] { return cli::run(flags, output_dir); }; });
 
-  run->add_flag("--portable", flags.portable, "compile the graph of an .obk again instead of trusting its machine code");
+  run->add_flag("--portable", flags.portable,
+                "compile the graph of an .obk again instead of trusting its machine code");
   cli::add_steps(*run, flags);
 
   CLI::App* compile = app.add_subcommand("compile", "a model into one file that runs");
   cli::add_model(*compile, flags);
   cli::add_machine(*compile, flags);
   compile->add_option("-o,--output", output, "the file to write (.obk)");
-  compile->add_option("--verify", verify_mode, "compare with the reference on generated inputs")->check(CLI::IsMember({"on", "off"}));
+  compile->add_option("--verify", verify_mode, "compare with the reference on generated inputs")
+      ->check(CLI::IsMember({"on", "off"}));
   compile->add_option("--seed", flags.seed, "of the generated inputs");
   cli::add_steps(*compile, flags);
-  compile->add_option("--emit", flags.emit, "texts to write, of a GPU's program: cuda,ptx,sass,schedule")
-      ->check(CLI::Validator([](const std::string& kinds) {
-        std::istringstream list(kinds);
-        for (std::string kind; std::getline(list, kind, ',');)
-          if (kind != "cuda" && kind != "ptx" && kind != "sass" && kind != "schedule") return "there is no text '" + kind + "'";
-        return std::string();
-      }, "KINDS"));
+  compile
+      ->add_option("--emit", flags.emit,
+                   "texts to write, of a GPU's program: cuda,ptx,sass,schedule")
+      ->check(CLI::Validator(
+          [](const std::string& kinds) {
+            std::istringstream list(kinds);
+            for (std::string kind; std::getline(list, kind, ',');)
+              if (kind != "cuda" && kind != "ptx" && kind != "sass" && kind != "schedule")
+                return "there is no text '" + kind + "'";
+            return std::string();
+          },
+          "KINDS"));
   compile->add_option("-d,--directory", flags.folder, "where --emit writes");
-  compile->callback([&] { body = [&] { return cli::compile(flags, output, verify_mode == "on"); }; });
+  compile->callback(
+      [&] { body = [&] { return cli::compile(flags, output, verify_mode == "on"); }; });
 
   CLI::App* verify = app.add_subcommand("verify", "compare answers with the reference");
   cli::add_model(*verify, flags);
   cli::add_machine(*verify, flags);
   cli::add_inputs(*verify, flags);
-  verify->add_option("--against", flags.against, "who is right")->check(CLI::IsMember({"reference", "onnxruntime"}));
+  verify->add_option("--against", flags.against, "who is right")
+      ->check(CLI::IsMember({"reference", "onnxruntime"}));
   verify->add_flag("--bisect", bisect, "find the node that is the first to be off");
   verify->callback([&] { body = [&] { return cli::verify(flags, bisect); }; });
 
   CLI::App* inspect = app.add_subcommand("inspect", "what a model or a compiled file holds");
   cli::add_model(*inspect, flags);
-  inspect->add_option("--onnx", flags.onnx, "write the graph after the passes as a model for viewers: wave and group of each node");
+  inspect->add_option(
+      "--onnx", flags.onnx,
+      "write the graph after the passes as a model for viewers: wave and group of each node");
   inspect->callback([&] { body = [&] { return cli::inspect(flags); }; });
 
-  CLI::App* bench = app.add_subcommand("bench", "how long an answer takes, alone or beside ONNX Runtime");
+  CLI::App* bench =
+      app.add_subcommand("bench", "how long an answer takes, alone or beside ONNX Runtime");
   cli::add_model(*bench, flags);
   cli::add_machine(*bench, flags);
   cli::add_inputs(*bench, flags);
-  bench->add_option("--against", flags.against, "the other side of alternating rounds")->check(CLI::IsMember({"onnxruntime", "torch"}));
-  bench->add_option("--seconds", flags.seconds, "how long the rounds go on")->check(CLI::Range(0.01, 3600.0));
+  bench->add_option("--against", flags.against, "the other side of alternating rounds")
+      ->check(CLI::IsMember({"onnxruntime", "torch"}));
+  bench->add_option("--seconds", flags.seconds, "how long the rounds go on")
+      ->check(CLI::Range(0.01, 3600.0));
   bench->callback([&] { body = [&] { return cli::bench(flags); }; });
 
   CLI::App* profile = app.add_subcommand("profile", "where a GPU's time goes, phase by phase");
@@ -96,16 +112,20 @@ int main(int argc, char** argv) {
   } catch (const CLI::Success& done) {
     return app.exit(done);
   } catch (const CLI::ParseError& wrong) {
-    return cli::fail(flags, Error{Code::kUsage, "cli", wrong.what(), "", "obelisk --help, obelisk VERB --help"});
+    return cli::fail(
+        flags, Error{Code::kUsage, "cli", wrong.what(), "", "obelisk --help, obelisk VERB --help"});
   }
   cli::install_interrupt_handler();
   try {
     return body();
   } catch (const std::bad_alloc&) {
-    return cli::fail(flags, Error{Code::kMemory, "cli", "out of memory", "", "smaller shapes, or a machine with more memory"});
+    return cli::fail(flags, Error{Code::kMemory, "cli", "out of memory", "",
+                                  "smaller shapes, or a machine with more memory"});
   } catch (const Bug& bug) {
-    return cli::fail(flags, Error{Code::kBuild, "cli", bug.what(), "", "this is a defect of Obelisk; please report it with the model"});
+    return cli::fail(flags, Error{Code::kBuild, "cli", bug.what(), "",
+                                  "this is a defect of Obelisk; please report it with the model"});
   } catch (const std::exception& other) {
-    return cli::fail(flags, Error{Code::kBuild, "cli", other.what(), "", "this is a defect of Obelisk; please report it with the model"});
+    return cli::fail(flags, Error{Code::kBuild, "cli", other.what(), "",
+                                  "this is a defect of Obelisk; please report it with the model"});
   }
 }

@@ -18,7 +18,8 @@ struct Phase {
   double median_us = 0;             // of its tasks
 };
 
-std::vector<Phase> phases_of(const runtime::Program& program, const std::vector<runtime::TaskTime>& times) {
+std::vector<Phase> phases_of(const runtime::Program& program,
+                             const std::vector<runtime::TaskTime>& times) {
   std::vector<Phase> phases(program.waves);
   std::vector<std::vector<double>> durations(program.waves);
   std::vector<std::map<int, double>> busy(program.waves);
@@ -32,7 +33,8 @@ std::vector<Phase> phases_of(const runtime::Program& program, const std::vector<
   for (const runtime::WorkRecord& work : program.works) {
     const size_t w = &work - program.works.data();
     for (const auto& list : program.lists) {
-      const auto at = std::find_if(list.begin(), list.end(), [&](const ObkTask& task) { return task.work == w; });
+      const auto at = std::find_if(list.begin(), list.end(),
+                                   [&](const ObkTask& task) { return task.work == w; });
       if (at == list.end()) continue;
       phases[at->wave].floor_us += work.floor_nanos / 1e3;
       break;
@@ -45,13 +47,16 @@ std::vector<Phase> phases_of(const runtime::Program& program, const std::vector<
     phase.to_us = phase.last.end_us, phase.sms = static_cast<int>(busy[k].size());
     phase.took_us = phase.to_us - before, before = phase.to_us;
     for (const auto& [sm, us] : busy[k]) phase.predicted_us = std::max(phase.predicted_us, us);
-    std::nth_element(durations[k].begin(), durations[k].begin() + durations[k].size() / 2, durations[k].end());
+    std::nth_element(durations[k].begin(), durations[k].begin() + durations[k].size() / 2,
+                     durations[k].end());
     phase.median_us = durations[k][durations[k].size() / 2];
   }
   return phases;
 }
 
-std::string quoted(const std::string& text) { return Json(text).dump(-1, ' ', false, Json::error_handler_t::replace); }
+std::string quoted(const std::string& text) {
+  return Json(text).dump(-1, ' ', false, Json::error_handler_t::replace);
+}
 
 /// Chrome's trace format, which Perfetto reads: a track for each SM.
 std::string trace_of(const runtime::Program& program, const std::vector<runtime::TaskTime>& times) {
@@ -59,11 +64,17 @@ std::string trace_of(const runtime::Program& program, const std::vector<runtime:
   std::map<int, bool> seen;
   for (const runtime::TaskTime& time : times)
     if (!std::exchange(seen[time.sm], true))
-      out += fmt::format("{{\"ph\": \"M\", \"name\": \"thread_name\", \"pid\": 0, \"tid\": {0}, \"args\": {{\"name\": \"SM {0}\"}}}},\n", time.sm);
+      out += fmt::format(
+          "{{\"ph\": \"M\", \"name\": \"thread_name\", \"pid\": 0, \"tid\": {0}, \"args\": "
+          "{{\"name\": \"SM {0}\"}}}},\n",
+          time.sm);
   for (size_t k = 0; k < times.size(); ++k) {
     const runtime::TaskTime& time = times[k];
-    out += fmt::format("{{\"ph\": \"X\", \"name\": {}, \"cat\": \"phase {}\", \"pid\": 0, \"tid\": {}, \"ts\": {:.3f}, \"dur\": {:.3f}, \"args\": {{\"phase\": {}, \"work\": {}}}}}{}\n",
-                       quoted(program.works[time.work].label), time.wave, time.sm, time.start_us, time.end_us - time.start_us, time.wave, time.work, k + 1 < times.size() ? "," : "");
+    out += fmt::format(
+        "{{\"ph\": \"X\", \"name\": {}, \"cat\": \"phase {}\", \"pid\": 0, \"tid\": {}, \"ts\": "
+        "{:.3f}, \"dur\": {:.3f}, \"args\": {{\"phase\": {}, \"work\": {}}}}}{}\n",
+        quoted(program.works[time.work].label), time.wave, time.sm, time.start_us,
+        time.end_us - time.start_us, time.wave, time.work, k + 1 < times.size() ? "," : "");
   }
   return out + "], \"displayTimeUnit\": \"ns\"}\n";
 }
@@ -77,7 +88,9 @@ int profile(const Flags& flags) {
   auto runner = make_runner(flags, *source, report);
   if (!runner.ok()) return fail(flags, runner.error(), &report);
   if (!(*runner)->executable || !(*runner)->executable->device())
-    return fail(flags, Error{Code::kUsage, "cli", "profile is for GPUs: kernels record when their tasks ran", "", "OBELISK_PROFILE=1 obelisk run prints where a CPU's time goes"});
+    return fail(flags, Error{Code::kUsage, "cli",
+                             "profile is for GPUs: kernels record when their tasks ran", "",
+                             "OBELISK_PROFILE=1 obelisk run prints where a CPU's time goes"});
   auto in = feeds(flags, *source, (*runner)->inputs, [&] { return graph_of(**runner, *source); });
   if (!in.ok()) return fail(flags, in.error());
   std::vector<Tensor> out = (*runner)->allocate_outputs();
@@ -91,28 +104,53 @@ int profile(const Flags& flags) {
   const std::vector<Phase> phases = phases_of(program, *times);
   std::sort(device_us->begin(), device_us->end());
   const double median = (*device_us)[device_us->size() / 2];
-  const double stream = device.roof_bytes_per_us > 0 ? static_cast<double>(device.bytes_streamed) / device.roof_bytes_per_us : 0;
-  const double exposed = (median - stream) / std::max<double>(1, static_cast<double>(phases.size()));
+  const double stream = device.roof_bytes_per_us > 0
+                            ? static_cast<double>(device.bytes_streamed) / device.roof_bytes_per_us
+                            : 0;
+  const double exposed =
+      (median - stream) / std::max<double>(1, static_cast<double>(phases.size()));
   Json list = Json::array();
-  std::string text = fmt::format("{:>5} {:>9} {:>9} {:>9} {:>9} {:>6} {:>5}  {}\n", "phase", "floor us", "predicted", "measured", "task us", "tasks", "SMs", "waited for");
+  std::string text =
+      fmt::format("{:>5} {:>9} {:>9} {:>9} {:>9} {:>6} {:>5}  {}\n", "phase", "floor us",
+                  "predicted", "measured", "task us", "tasks", "SMs", "waited for");
   double floor = 0, predicted = 0, measured = 0;
   for (size_t k = 0; k < phases.size(); ++k) {
     const Phase& phase = phases[k];
     const std::string label = phase.tasks ? program.works[phase.last.work].label : "";
     floor += phase.floor_us, predicted += phase.predicted_us, measured += phase.took_us;
-    text += fmt::format("{:>5} {:>9.2f} {:>9.2f} {:>9.2f} {:>9.2f} {:>6} {:>5}  {} on SM {}, {:.2f} us\n", k, phase.floor_us, phase.predicted_us, phase.took_us, phase.median_us, phase.tasks,
-                        phase.sms, label, phase.last.sm, phase.last.end_us - phase.last.start_us);
-    list.push_back({{"phase", k}, {"floor_us", phase.floor_us}, {"predicted_us", phase.predicted_us}, {"measured_us", phase.took_us}, {"task_us", phase.median_us},
-                    {"tasks", phase.tasks}, {"sms", phase.sms}, {"waited_for", {{"work", phase.last.work}, {"node", label}, {"sm", phase.last.sm}, {"us", phase.last.end_us - phase.last.start_us}}}});
+    text += fmt::format(
+        "{:>5} {:>9.2f} {:>9.2f} {:>9.2f} {:>9.2f} {:>6} {:>5}  {} on SM {}, {:.2f} us\n", k,
+        phase.floor_us, phase.predicted_us, phase.took_us, phase.median_us, phase.tasks, phase.sms,
+        label, phase.last.sm, phase.last.end_us - phase.last.start_us);
+    list.push_back({{"phase", k},
+                    {"floor_us", phase.floor_us},
+                    {"predicted_us", phase.predicted_us},
+                    {"measured_us", phase.took_us},
+                    {"task_us", phase.median_us},
+                    {"tasks", phase.tasks},
+                    {"sms", phase.sms},
+                    {"waited_for",
+                     {{"work", phase.last.work},
+                      {"node", label},
+                      {"sm", phase.last.sm},
+                      {"us", phase.last.end_us - phase.last.start_us}}}});
   }
-  text += fmt::format("{:>5} {:>9.2f} {:>9.2f} {:>9.2f}   {:.2f} us of device time a run without records; {:.2f} us are streaming, {:.2f} us a phase are exposed\n", "all", floor, predicted,
-                      measured, median, stream, exposed);
+  text += fmt::format(
+      "{:>5} {:>9.2f} {:>9.2f} {:>9.2f}   {:.2f} us of device time a run without records; {:.2f} "
+      "us are streaming, {:.2f} us a phase are exposed\n",
+      "all", floor, predicted, measured, median, stream, exposed);
   if (!flags.trace.empty()) {
-    if (Status written = write_file(flags.trace, trace_of(program, *times)); !written.ok()) return fail(flags, written.error());
+    if (Status written = write_file(flags.trace, trace_of(program, *times)); !written.ok())
+      return fail(flags, written.error());
     text += fmt::format("wrote {}: open it at https://ui.perfetto.dev\n", flags.trace);
   }
   text += fmt::format("{}\n", (*runner)->target);
-  Json json = {{"target", program.target}, {"device", device.gpu}, {"device_us", median}, {"stream_us", stream}, {"exposed_us_per_phase", exposed}, {"phases", list}};
+  Json json = {{"target", program.target},
+               {"device", device.gpu},
+               {"device_us", median},
+               {"stream_us", stream},
+               {"exposed_us_per_phase", exposed},
+               {"phases", list}};
   json["granularity"] = device.granularity, json["trace"] = flags.trace;
   answer(flags, json, text);
   return 0;

@@ -20,7 +20,8 @@ std::string safe_name(const std::string& name) {
 }  // namespace
 
 int run(const Flags& flags, const std::string& output_dir) {
-  if (!flags.to.empty()) return compile(flags, "", false);  // nothing runs: the same steps, for these inputs
+  // nothing runs: the same steps, for these inputs
+  if (!flags.to.empty()) return compile(flags, "", false);
   auto source = open_source(flags);
   if (!source.ok()) return fail(flags, source.error());
   frontends::ImportReport report;
@@ -30,11 +31,13 @@ int run(const Flags& flags, const std::string& output_dir) {
   if (!in.ok()) return fail(flags, in.error());
   std::vector<Tensor> out = (*runner)->allocate_outputs();
   double best = 0;
-  const bool again = (*runner)->target != "reference";  // the first run touches memory for the first time
+  // the first run touches memory for the first time
+  const bool again = (*runner)->target != "reference";
   for (int round = 0; round < (again ? 2 : 1); ++round) {
     const auto start = std::chrono::steady_clock::now();
     if (Status status = (*runner)->run(*in, out); !status.ok()) return fail(flags, status.error());
-    best = std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start).count();
+    best =
+        std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start).count();
     if (interrupted()) return fail(flags, Error{Code::kInterrupted, "cli", "interrupted"});
   }
   Json outputs = Json::array();
@@ -42,7 +45,10 @@ int run(const Flags& flags, const std::string& output_dir) {
   if (!output_dir.empty()) {
     std::error_code failed;
     fs::create_directories(output_dir, failed);
-    if (failed) return fail(flags, Error{Code::kUsage, "cli", fmt::format("the folder '{}' cannot be made: {}", output_dir, failed.message())});
+    if (failed)
+      return fail(flags, Error{Code::kUsage, "cli",
+                               fmt::format("the folder '{}' cannot be made: {}", output_dir,
+                                           failed.message())});
   }
   for (size_t k = 0; k < out.size(); ++k) {
     const runtime::Port& port = (*runner)->outputs[k];
@@ -50,7 +56,8 @@ int run(const Flags& flags, const std::string& output_dir) {
     text += fmt::format("{:<24} {}", port.name, to_string(port.type));
     if (!output_dir.empty()) {
       const std::string file = output_dir + "/" + safe_name(port.name) + ".npy";
-      if (Status written = write_npy(file, out[k]); !written.ok()) return fail(flags, written.error());
+      if (Status written = write_npy(file, out[k]); !written.ok())
+        return fail(flags, written.error());
       one["file"] = file;
       text += "  " + file;
     }

@@ -15,7 +15,8 @@ std::vector<Tensor> Runner::allocate_outputs() const {
 Status Runner::run(const std::vector<Tensor>& in, std::vector<Tensor>& out) {
   if (!context) {
     TRY(const auto answers, graph::interpret(compilation.imported, in));
-    for (size_t k = 0; k < out.size(); ++k) memcpy(out[k].mutable_data(), answers[k].data(), answers[k].bytes());
+    for (size_t k = 0; k < out.size(); ++k)
+      memcpy(out[k].mutable_data(), answers[k].data(), answers[k].bytes());
     return ok_status();
   }
   std::vector<const void*> from;
@@ -34,7 +35,10 @@ namespace {
 
 Status finish(const Flags& flags, Runner& runner) {
   const runtime::DeviceReport* device = runner.executable->device();
-  runner.target = !device ? "cpu" : fmt::format("{} ({}, {})", device->gpu.empty() ? device->architecture : device->gpu, device->architecture, device->granularity);
+  runner.target =
+      !device ? "cpu"
+              : fmt::format("{} ({}, {})", device->gpu.empty() ? device->architecture : device->gpu,
+                            device->architecture, device->granularity);
   runner.inputs = runner.executable->program().inputs;
   runner.outputs = runner.executable->program().outputs;
   TRY(runner.context, runner.executable->context(flags.threads));
@@ -43,12 +47,15 @@ Status finish(const Flags& flags, Runner& runner) {
 
 }  // namespace
 
-Result<std::unique_ptr<Runner>> make_runner(const Flags& flags, const Source& source, frontends::ImportReport& report) {
+Result<std::unique_ptr<Runner>> make_runner(const Flags& flags, const Source& source,
+                                            frontends::ImportReport& report) {
   auto runner = std::make_unique<Runner>();
   TRY(compiler::Options options, options_from(flags));
   if (source.kind == FileKind::kCompiled && !source.network.graph) {
     if (!flags.explain.empty())
-      return Error{Code::kUsage, "cli", "a compiled file runs as it is: no step is taken that could be explained", "", "--portable compiles its graph again"};
+      return Error{Code::kUsage, "cli",
+                   "a compiled file runs as it is: no step is taken that could be explained", "",
+                   "--portable compiles its graph again"};
     TRY(runner->executable, runtime::load(source.compiled.program, options.load));
     if (const std::string& why = runner->executable->report().not_carried; !why.empty())
       fmt::print(stderr, "note: {}; bodies were built again from their source\n", why);
@@ -63,21 +70,26 @@ Result<std::unique_ptr<Runner>> make_runner(const Flags& flags, const Source& so
   if (!interpret && flags.target == "auto" && options.target == "cpu") {
     if (auto compiler = runtime::find_compiler(flags.compiler); !compiler.ok()) {
       if (!flags.compiler.empty()) return compiler.error();
-      fmt::print(stderr, "note: {}; the interpreter runs instead (slow)\n", compiler.error().message);
+      fmt::print(stderr, "note: {}; the interpreter runs instead (slow)\n",
+                 compiler.error().message);
       interpret = true;
     }
   }
   if (interpret) options.to = "import";
   Status status = compiler::compile(source.network, options, runner->compilation);
-  if (!status.ok() && flags.target == "auto" && options.target != "cpu" && status.error().code == Code::kUnsupported && runner->compilation.import_report.unsupported.empty()) {
+  if (!status.ok() && flags.target == "auto" && options.target != "cpu" &&
+      status.error().code == Code::kUnsupported &&
+      runner->compilation.import_report.unsupported.empty()) {
     progress.finish();
-    fmt::print(stderr, "note: {}; the CPU runs it (--target cuda makes this an error)\n", status.error().text());
+    fmt::print(stderr, "note: {}; the CPU runs it (--target cuda makes this an error)\n",
+               status.error().text());
     Flags on_cpu = flags;
     on_cpu.target = "cpu";
     return make_runner(on_cpu, source, report);
   }
   progress.finish();
-  for (const auto& [step, reasons] : runner->compilation.explanations) fmt::print(stderr, "== {}\n{}", step, reasons);
+  for (const auto& [step, reasons] : runner->compilation.explanations)
+    fmt::print(stderr, "== {}\n{}", step, reasons);
   if (!status.ok()) {
     report = runner->compilation.import_report;
     return status.error();
@@ -90,7 +102,8 @@ Result<std::unique_ptr<Runner>> make_runner(const Flags& flags, const Source& so
   const graph::Graph& graph = runner->compilation.imported;
   runner->target = "reference";
   runner->inputs = input_ports(graph);
-  for (size_t k = 0; k < graph.outputs().size(); ++k) runner->outputs.push_back({graph.output_names()[k], graph.type(graph.outputs()[k])});
+  for (size_t k = 0; k < graph.outputs().size(); ++k)
+    runner->outputs.push_back({graph.output_names()[k], graph.type(graph.outputs()[k])});
   return runner;
 }
 

@@ -7,10 +7,13 @@
 namespace obelisk::cli {
 namespace {
 
-Error usage(std::string message, std::string hint = "") { return Error{Code::kUsage, "cli", std::move(message), "", std::move(hint)}; }
+Error usage(std::string message, std::string hint = "") {
+  return Error{Code::kUsage, "cli", std::move(message), "", std::move(hint)};
+}
 
 bool ends_with(const std::string& text, std::string_view end) {
-  return text.size() >= end.size() && std::string_view(text).substr(text.size() - end.size()) == end;
+  return text.size() >= end.size() &&
+         std::string_view(text).substr(text.size() - end.size()) == end;
 }
 
 /// The model's input types by name, so that raw elements are read as what they are.
@@ -19,11 +22,14 @@ NamedTypes wanted_types(const Source& source) {
   NamedTypes types;
   if (network.model)
     for (const auto& input : network.model->graph.inputs)
-      if (const auto dtype = frontends::onnx::to_dtype(input.type.element)) types[std::string(input.name)] = *dtype;
+      if (const auto dtype = frontends::onnx::to_dtype(input.type.element))
+        types[std::string(input.name)] = *dtype;
   if (network.graph)
-    for (graph::ValueId v : network.graph->inputs()) types[network.graph->value(v).name] = network.graph->type(v).dtype;
+    for (graph::ValueId v : network.graph->inputs())
+      types[network.graph->value(v).name] = network.graph->type(v).dtype;
   if (source.compiled.program)
-    for (const runtime::Port& port : source.compiled.program->inputs) types[port.name] = port.type.dtype;
+    for (const runtime::Port& port : source.compiled.program->inputs)
+      types[port.name] = port.type.dtype;
   return types;
 }
 
@@ -31,19 +37,24 @@ Status read_given(const Flags& flags, Source& source, const NamedTypes& types) {
   for (const std::string& archive : flags.archives) {
     TRY(NamedTensors arrays, read_npz(archive, types));
     for (auto& [name, tensor] : arrays) {
-      if (!types.count(name)) return usage(fmt::format("'{}' holds '{}', but the model has no such input", archive, name));
+      if (!types.count(name))
+        return usage(
+            fmt::format("'{}' holds '{}', but the model has no such input", archive, name));
       source.given[name] = std::move(tensor);
     }
   }
   for (const std::string& input : flags.inputs) {
     // Names may hold '=' (a path seldom does): the longest name that the model has.
     size_t at = std::string::npos;
-    for (size_t equal = input.find('='); equal != std::string::npos; equal = input.find('=', equal + 1))
+    for (size_t equal = input.find('='); equal != std::string::npos;
+         equal = input.find('=', equal + 1))
       if (at == std::string::npos || types.count(input.substr(0, equal))) at = equal;
-    if (at == std::string::npos) return usage(fmt::format("--input {} has no '='", input), "write --input NAME=F.npy");
+    if (at == std::string::npos)
+      return usage(fmt::format("--input {} has no '='", input), "write --input NAME=F.npy");
     const std::string name = input.substr(0, at);
     const auto type = types.find(name);
-    if (type == types.end()) return usage(fmt::format("--input {}: the model has no input '{}'", input, name));
+    if (type == types.end())
+      return usage(fmt::format("--input {}: the model has no input '{}'", input, name));
     auto tensor = read_npy(input.substr(at + 1), type->second);
     if (!tensor.ok()) {
       Error error = tensor.error();
@@ -57,13 +68,18 @@ Status read_given(const Flags& flags, Source& source, const NamedTypes& types) {
 
 Status bind_model(const Flags& flags, Source& source) {
   const frontends::onnx::Model& model = *source.network.model;
-  for (const std::string& shape : flags.shapes) TRY_STATUS(frontends::bind_shape(model, shape, source.import));
+  for (const std::string& shape : flags.shapes)
+    TRY_STATUS(frontends::bind_shape(model, shape, source.import));
   const std::vector<std::string> decide = frontends::value_dependent_inputs(model);
   const frontends::ModelDescription description = frontends::inspect(model);
   for (const auto& [name, tensor] : source.given) {
-    const bool is_port = std::any_of(description.inputs.begin(), description.inputs.end(), [&, &name = name](const auto& port) { return port.name == name; });
-    // A stored default that is given anew, and a value that shapes depend on, are known when compiling.
-    if (!is_port || std::find(decide.begin(), decide.end(), name) != decide.end()) source.import.bound_inputs[name] = tensor;
+    const bool is_port =
+        std::any_of(description.inputs.begin(), description.inputs.end(),
+                    [&, &name = name](const auto& port) { return port.name == name; });
+    // A stored default that is given anew, and a value that shapes depend on, are known when
+    // compiling.
+    if (!is_port || std::find(decide.begin(), decide.end(), name) != decide.end())
+      source.import.bound_inputs[name] = tensor;
     else source.import.input_shapes[name] = tensor.shape();
   }
   return ok_status();
@@ -77,10 +93,14 @@ Result<Source> open_source(const Flags& flags) {
   const std::string_view bytes(reinterpret_cast<const char*>(file->data()), file->size());
   if (ends_with(flags.file, ".obk") || bytes.substr(0, 4) == "OBK\x1a") {
     source.kind = FileKind::kCompiled;
-    if (!flags.shapes.empty()) return usage("a compiled file has its shapes already", "leave --shape out, or compile the model again");
+    if (!flags.shapes.empty())
+      return usage("a compiled file has its shapes already",
+                   "leave --shape out, or compile the model again");
     if (!flags.portable && flags.precision != "keep")
-      return usage("a compiled file has its precision already", "leave --precision out, or compile the model again");
-    // Its machine code is trusted, unless it is told not to be: then all of the file is checked and compiled again.
+      return usage("a compiled file has its precision already",
+                   "leave --precision out, or compile the model again");
+    // Its machine code is trusted, unless it is told not to be: then all of the file is checked and
+    // compiled again.
     TRY(source.compiled, runtime::open_obk(flags.file, flags.portable));
     if (flags.portable || flags.target == "reference") {
       TRY(source.network.graph, source.compiled.graph());
@@ -88,7 +108,8 @@ Result<Source> open_source(const Flags& flags) {
   } else if (ends_with(flags.file, ".ir")) {
     source.kind = FileKind::kText;
     TRY(source.network.graph, graph::parse(bytes));
-    if (!flags.shapes.empty()) return usage("a graph as text has its shapes already", "leave --shape out");
+    if (!flags.shapes.empty())
+      return usage("a graph as text has its shapes already", "leave --shape out");
   } else {
     TRY(source.network.model, frontends::onnx::read_model(flags.file));
   }
@@ -104,7 +125,8 @@ std::vector<runtime::Port> input_ports(const graph::Graph& graph) {
   return ports;
 }
 
-Result<std::vector<Tensor>> feeds(const Flags& flags, const Source& source, const std::vector<runtime::Port>& ports,
+Result<std::vector<Tensor>> feeds(const Flags& flags, const Source& source,
+                                  const std::vector<runtime::Port>& ports,
                                   const std::function<Result<graph::Graph>()>& graph) {
   std::vector<Tensor> generated;
   std::vector<Tensor> out;
@@ -113,12 +135,14 @@ Result<std::vector<Tensor>> feeds(const Flags& flags, const Source& source, cons
     const auto given = source.given.find(port.name);
     if (given != source.given.end()) {
       if (given->second.type() != port.type)
-        return usage(fmt::format("input '{}' is {}, but {} was given", port.name, to_string(port.type), to_string(given->second.type())));
+        return usage(fmt::format("input '{}' is {}, but {} was given", port.name,
+                                 to_string(port.type), to_string(given->second.type())));
       out.push_back(given->second);
       continue;
     }
     if (!flags.seed && !source.given.empty())
-      return usage(fmt::format("input '{}' ({}) is not given", port.name, to_string(port.type)), fmt::format("--input {}=F.npy, or --seed N to generate it", port.name));
+      return usage(fmt::format("input '{}' ({}) is not given", port.name, to_string(port.type)),
+                   fmt::format("--input {}=F.npy, or --seed N to generate it", port.name));
     if (generated.empty()) {
       TRY(const graph::Graph network, graph());
       generated = verify::generate_inputs(network, flags.seed.value_or(0));

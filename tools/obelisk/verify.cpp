@@ -1,4 +1,5 @@
-// obelisk verify: the machine's answers beside the reference's (or another runtime's), and the first node that is off.
+// obelisk verify: the machine's answers beside the reference's (or another runtime's), and the
+// first node that is off.
 #include "peer.h"
 #include "runner.h"
 
@@ -29,7 +30,8 @@ Result<verify::Report> bisect_program(const Flags& flags, const compiler::Compil
     }
     return inner;
   };
-  bisection.compile = [&](const graph::Graph& graph) -> Result<std::shared_ptr<const runtime::Executable>> {
+  bisection.compile =
+      [&](const graph::Graph& graph) -> Result<std::shared_ptr<const runtime::Executable>> {
     compiler::Network network;
     network.graph = graph;
     compiler::Compilation again;
@@ -39,15 +41,18 @@ Result<verify::Report> bisect_program(const Flags& flags, const compiler::Compil
   return verify::bisect(bisection, options.verification);
 }
 
-/// What the program computes in where its judge does not: a compiled file carries the graph that it computes.
+/// What the program computes in where its judge does not: a compiled file carries the graph that it
+/// computes.
 std::optional<DType> arithmetic(const Flags& flags, const Source& source) {
   if (source.kind == FileKind::kCompiled && !source.network.graph) return std::nullopt;
   return passes::dtype_of(*passes::parse_precision(flags.precision));
 }
 
 /// The runner's answers for given or generated inputs, judged by the reference or by ONNX Runtime.
-Result<verify::Report> compare_answers(const Flags& flags, const Source& source, Runner& runner, const graph::Graph& graph) {
-  TRY(const auto in, feeds(flags, source, runner.inputs, [&]() -> Result<graph::Graph> { return graph; }));
+Result<verify::Report> compare_answers(const Flags& flags, const Source& source, Runner& runner,
+                                       const graph::Graph& graph) {
+  TRY(const auto in,
+      feeds(flags, source, runner.inputs, [&]() -> Result<graph::Graph> { return graph; }));
   std::vector<Tensor> got = runner.allocate_outputs();
   TRY_STATUS(runner.run(in, got));
   Result<std::vector<Tensor>> wanted = Error{};
@@ -82,10 +87,13 @@ int verify(const Flags& flags, bool bisect) {
   frontends::ImportReport report;
   auto runner = make_runner(flags, *source, report);
   if (!runner.ok()) return fail(flags, runner.error(), &report);
-  if ((*runner)->target == "reference") return fail(flags, Error{Code::kUsage, "cli", "the interpreter is the reference itself", "", "leave --target out"});
+  if ((*runner)->target == "reference")
+    return fail(flags, Error{Code::kUsage, "cli", "the interpreter is the reference itself", "",
+                             "leave --target out"});
   auto graph = graph_of(**runner, *source);
   if (!graph.ok()) return fail(flags, graph.error());
-  auto found = bisect ? bisect_program(flags, (*runner)->compilation) : compare_answers(flags, *source, **runner, *graph);
+  auto found = bisect ? bisect_program(flags, (*runner)->compilation)
+                      : compare_answers(flags, *source, **runner, *graph);
   bool carried = false;
   if (bisect && found.ok() && found->ok && source->kind == FileKind::kCompiled) {
     found = compare_carried(flags, *graph);
@@ -93,16 +101,25 @@ int verify(const Flags& flags, bool bisect) {
   }
   if (!found.ok()) return fail(flags, found.error());
   const verify::Report& result = *found;
-  Json json = {{"ok", result.ok}, {"against", result.against}, {"max_abs", result.max_abs}, {"max_rel", result.max_rel}, {"tolerance", result.tolerance}};
+  Json json = {{"ok", result.ok},
+               {"against", result.against},
+               {"max_abs", result.max_abs},
+               {"max_rel", result.max_rel},
+               {"tolerance", result.tolerance}};
   if (result.bad)
-    json["first"] = {{"value", result.bad->output}, {"node", result.bad->node}, {"op", result.bad->op}, {"coordinate", result.bad->coordinate},
-                     {"got", result.bad->got}, {"wanted", result.bad->wanted}, {"allowed", result.bad->allowed}};
+    json["first"] = {{"value", result.bad->output},   {"node", result.bad->node},
+                     {"op", result.bad->op},          {"coordinate", result.bad->coordinate},
+                     {"got", result.bad->got},        {"wanted", result.bad->wanted},
+                     {"allowed", result.bad->allowed}};
   answer(flags, json, (result.ok ? "ok: " : "") + result.text() + "\n");
   if (result.ok) return 0;
   Flags to_people = flags;
   to_people.json = false;
   Error error = result.error();
-  if (carried) error.hint = "compiled again from the graph inside it is right, so the file's machine code is wrong: compile it again";
+  if (carried)
+    error.hint =
+        "compiled again from the graph inside it is right, so the file's machine code is wrong: "
+        "compile it again";
   return fail(to_people, error);
 }
 

@@ -18,7 +18,8 @@ size_t allocation_count() { return count.load(); }
 bool can_count_allocations() { return OWN_MALLOC; }
 
 #if OWN_MALLOC
-// The C library's own functions stand behind these names; what is defined in the program is called in their place.
+// The C library's own functions stand behind these names; what is defined in the program is called
+// in their place.
 extern "C" {
 void* __libc_malloc(size_t);
 void* __libc_calloc(size_t, size_t);

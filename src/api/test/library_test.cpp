@@ -1,4 +1,5 @@
-// The library as its users see it: compile, save, open, run from many threads, and what it says when something is wrong.
+// The library as its users see it: compile, save, open, run from many threads, and what it says
+// when something is wrong.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -18,10 +19,12 @@ using obelisk::Failure;
 using obelisk::FailureKind;
 using obelisk::Model;
 
-/// A softmax of a product, so that products, reductions and several waves take part; 40 x 24 weights.
+/// A softmax of a product, so that products, reductions and several waves take part; 40 x 24
+/// weights.
 std::string network() {
   std::string weights;
-  for (int k = 0; k < 40 * 24; ++k) weights += (k ? ", " : "") + std::to_string((k * 37 % 101 - 50) / 64.0);
+  for (int k = 0; k < 40 * 24; ++k)
+    weights += (k ? ", " : "") + std::to_string((k * 37 % 101 - 50) / 64.0);
   return R"(graph "net" {
   in %0 "x": f32[9,40]
   const %1 "w": f32[40,24] = [)" + weights + R"(]
@@ -42,15 +45,20 @@ class Library : public testing::Test {
   }
   ~Library() override { fs::remove_all(folder); }
   std::string path(const std::string& name) const { return (folder / name).string(); }
-  void write(const std::string& name, const std::string& text) const { std::ofstream(path(name), std::ios::binary) << text; }
-  Model model(bool verify = false) const { return Model::compile(path("net.ir"), {.virtual_sms = 7, .verify = verify}); }
+  void write(const std::string& name, const std::string& text) const {
+    std::ofstream(path(name), std::ios::binary) << text;
+  }
+  Model model(bool verify = false) const {
+    return Model::compile(path("net.ir"), {.virtual_sms = 7, .verify = verify});
+  }
   fs::path folder;
 };
 
 void fill(Context& context, int seed) {
   for (const char* name : {"x", "b"}) {
     int k = seed;
-    for (float& value : context.input<float>(name)) value = static_cast<float>(++k * 29 % 83 - 41) / 32;
+    for (float& value : context.input<float>(name))
+      value = static_cast<float>(++k * 29 % 83 - 41) / 32;
   }
 }
 
@@ -169,18 +177,25 @@ TEST_F(Library, SaysWhatIsWrong) {
   expect_failure(FailureKind::kUsage, "'x' is f32, not f64", [&] { context.input<double>("x"); });
   expect_failure(FailureKind::kUsage, "no output 'x'", [&] { context.output<float>("x"); });
   std::vector<float> few(3);
-  expect_failure(FailureKind::kUsage, "takes 1440 bytes, but 12", [&] { context.bind_input("x", std::as_bytes(std::span(few))); });
+  expect_failure(FailureKind::kUsage, "takes 1440 bytes, but 12",
+                 [&] { context.bind_input("x", std::as_bytes(std::span(few))); });
   std::vector<char> bytes(1441);
-  const auto odd = std::as_bytes(std::span(bytes)).subspan(reinterpret_cast<uintptr_t>(bytes.data()) % 2 ? 0 : 1, 1440);
+  const auto odd = std::as_bytes(std::span(bytes))
+                       .subspan(reinterpret_cast<uintptr_t>(bytes.data()) % 2 ? 0 : 1, 1440);
   expect_failure(FailureKind::kUsage, "not aligned", [&] { context.bind_input("x", odd); });
-  expect_failure(FailureKind::kUsage, "nowhere.onnx", [&] { Model::compile(path("nowhere.onnx")); });
+  expect_failure(FailureKind::kUsage, "nowhere.onnx",
+                 [&] { Model::compile(path("nowhere.onnx")); });
   expect_failure(FailureKind::kBadModel, "damaged", [&] {
     write("bad.obk", "OBK\x1a and then nothing that was ever written");
     Model::open(path("bad.obk"));
   });
-  expect_failure(FailureKind::kUsage, "no/such/folder", [&] { net.save(path("no/such/folder/m.obk")); });
-  expect_failure(FailureKind::kInterrupted, "interrupted", [&] { Model::compile(path("net.ir"), {.interrupted = [] { return true; }}); });
-  expect_failure(FailureKind::kUsage, "cannot be run", [&] { Model::compile(path("net.ir"), {.compiler = "no-such-compiler", .cache = "off"}); });
+  expect_failure(FailureKind::kUsage, "no/such/folder",
+                 [&] { net.save(path("no/such/folder/m.obk")); });
+  expect_failure(FailureKind::kInterrupted, "interrupted",
+                 [&] { Model::compile(path("net.ir"), {.interrupted = [] { return true; }}); });
+  expect_failure(FailureKind::kUsage, "cannot be run", [&] {
+    Model::compile(path("net.ir"), {.compiler = "no-such-compiler", .cache = "off"});
+  });
   write("bad.onnx", "no model at all");
   expect_failure(FailureKind::kBadModel, "bad.onnx", [&] { Model::compile(path("bad.onnx")); });
 }

@@ -156,10 +156,13 @@ void Importer::dispatch(Site& site) {
     return site.contradict("the model does not say which version of the operator set it uses",
                            "add an opset_import for the domain 'ai.onnx'");
   }
-  // A newer set may give an op another meaning or attributes that say it: answers would be wrong without a word.
+  // A newer set may give an op another meaning or attributes that say it: answers would be wrong
+  // without a word.
   if (domain.empty() && site.opset > kNewestOpset)
-    return site.refuse(fmt::format("the operator set {} is newer than {}, the newest known", site.opset, kNewestOpset),
-                       fmt::format("export the model with opset_version={} or older", kNewestOpset));
+    return site.refuse(
+        fmt::format("the operator set {} is newer than {}, the newest known", site.opset,
+                    kNewestOpset),
+        fmt::format("export the model with opset_version={} or older", kNewestOpset));
   if (const Handler handler = find_handler(domain, site.op)) {
     handler(site);
     if (site.ok() && static_cast<int>(site.outputs.size()) < site.wanted())

@@ -170,8 +170,9 @@ void import_group_query_attention(Site& site) {
       alike ? site.vector(std::vector<int64_t>(static_cast<size_t>(batch), longest[0] - length))
             : site.emit("Add", {site.cast(site.reshape(site.in(kLengths), {batch}), DType::i64),
                                 site.scalar(DType::i64, static_cast<double>(1 - length))});
-  const Item positions = site.emit("Add", {site.reshape(begins, {batch, 1}),
-                                           site.reshape(site.vector(counting(0, length)), {1, length})});
+  const Item positions =
+      site.emit("Add", {site.reshape(begins, {batch, 1}),
+                        site.reshape(site.vector(counting(0, length)), {1, length})});
   parts = {apart(site, parts[0], heads), apart(site, parts[1], kv_heads),
            apart(site, parts[2], kv_heads)};
   if (site.attrs.get_int("do_rotary", 0) != 0) {

@@ -15,8 +15,10 @@ using graph::Graph;
 using graph::ValueId;
 using protozero::pbf_writer;
 
-constexpr int64_t kSmall = 1024;  // shapes and axes stay inside, where shape inference looks for them
-constexpr int64_t kOldest = 21;  // norms of groups and blocked quantization mean what the op table says from here on
+// shapes and axes stay inside, where shape inference looks for them
+constexpr int64_t kSmall = 1024;
+// norms of groups and blocked quantization mean what the op table says from here on
+constexpr int64_t kOldest = 21;
 
 template <typename Fill>
 std::string message(Fill fill) {
@@ -28,13 +30,20 @@ std::string message(Fill fill) {
 
 int64_t since(const graph::Node& node) {
   static const std::map<std::string_view, int64_t> table = {
-      {"RMSNormalization", 23}, {"Attention", 23},  {"RotaryEmbedding", 23},     {"Swish", 24},
-      {"TensorScatter", 24},    {"CumProd", 26},    {"BitCast", 26},             {"LinearAttention", 27},
+      {"RMSNormalization", 23},
+      {"Attention", 23},
+      {"RotaryEmbedding", 23},
+      {"Swish", 24},
+      {"TensorScatter", 24},
+      {"CumProd", 26},
+      {"BitCast", 26},
+      {"LinearAttention", 27},
       {"CausalConvWithState", 27},
   };
   const auto found = table.find(ops::to_string(node.op));
   int64_t needed = found == table.end() ? kOldest : found->second;
-  if (node.op == ops::Op::Attention && node.inputs.size() > 6) needed = 24;  // the length of what is no padding
+  // the length of what is no padding
+  if (node.op == ops::Op::Attention && node.inputs.size() > 6) needed = 24;
   if (node.op == ops::Op::DequantizeLinear && node.attrs.has("output_dtype")) needed = 23;
   if (node.attrs.has("round_mode")) needed = 24;
   if (node.op == ops::Op::QuantizeLinear && node.attrs.has("precision")) needed = 23;
@@ -53,7 +62,8 @@ int64_t since(DType dtype) {
 
 std::string type_message(const Type& type) {
   const std::string shape = message([&](pbf_writer& out) {
-    for (int64_t extent : type.shape) out.add_message(1, message([&](pbf_writer& dim) { dim.add_int64(1, extent); }));
+    for (int64_t extent : type.shape)
+      out.add_message(1, message([&](pbf_writer& dim) { dim.add_int64(1, extent); }));
   });
   const std::string tensor = message([&](pbf_writer& out) {
     out.add_int32(1, static_cast<int32_t>(ops::number_of_dtype(type.dtype)));
@@ -63,7 +73,8 @@ std::string type_message(const Type& type) {
 }
 
 std::string value_message(const std::string& name, const Type& type) {
-  return message([&](pbf_writer& out) { out.add_string(1, name), out.add_message(2, type_message(type)); });
+  return message(
+      [&](pbf_writer& out) { out.add_string(1, name), out.add_message(2, type_message(type)); });
 }
 
 std::string entry(const std::string& key, const std::string& value) {
@@ -93,7 +104,9 @@ class WeightFile {
       out.add_int32(2, static_cast<int32_t>(ops::number_of_dtype(value.dtype())));
       if (!name.empty()) out.add_string(8, name);
       if (!beside) return out.add_bytes(9, bytes.data(), bytes.size());
-      for (const auto& [key, text] : {std::pair<std::string, std::string>{"location", name_}, {"offset", std::to_string(offset)}, {"length", std::to_string(bytes.size())}})
+      for (const auto& [key, text] : {std::pair<std::string, std::string>{"location", name_},
+                                      {"offset", std::to_string(offset)},
+                                      {"length", std::to_string(bytes.size())}})
         out.add_message(13, entry(key, text));
       out.add_int32(14, 1);
     });
@@ -109,7 +122,8 @@ std::string attribute_message(const std::string& name, const ops::Attr& attr) {
     out.add_string(1, name);
     int32_t kind = 0;
     if (const auto* value = std::get_if<int64_t>(&attr)) kind = 2, out.add_int64(3, *value);
-    if (const auto* value = std::get_if<double>(&attr)) kind = 1, out.add_float(2, static_cast<float>(*value));
+    if (const auto* value = std::get_if<double>(&attr))
+      kind = 1, out.add_float(2, static_cast<float>(*value));
     if (const auto* value = std::get_if<std::string>(&attr)) kind = 3, out.add_bytes(4, *value);
     if (const auto* value = std::get_if<std::vector<int64_t>>(&attr)) {
       kind = 7;
@@ -128,7 +142,8 @@ std::string attribute_message(const std::string& name, const ops::Attr& attr) {
   });
 }
 
-/// Names of values in the file: inputs' and outputs' are the user's, all others only have to differ.
+/// Names of values in the file: inputs' and outputs' are the user's, all others only have to
+/// differ.
 class Names {
  public:
   explicit Names(const Graph& graph) : names_(graph.value_count()) {
@@ -137,7 +152,8 @@ class Names {
       const std::string& name = graph.output_names()[k];
       used_.insert(name);
       const graph::Value& value = graph.value(graph.outputs()[k]);
-      if (value.producer != graph::kNone && names_[graph.outputs()[k]].empty()) names_[graph.outputs()[k]] = name;
+      if (value.producer != graph::kNone && names_[graph.outputs()[k]].empty())
+        names_[graph.outputs()[k]] = name;
     }
     for (ValueId v = 0; v < graph.value_count(); ++v)
       if (names_[v].empty()) take(v, graph.value(v).name);
@@ -145,12 +161,15 @@ class Names {
   const std::string& of(ValueId v) const { return names_[v]; }
   std::string fresh(const std::string& wanted) {
     std::string name = wanted;
-    for (int k = 1; name.empty() || !used_.insert(name).second; ++k) name = fmt::format("{}.{}", wanted.empty() ? "value" : wanted, k);
+    for (int k = 1; name.empty() || !used_.insert(name).second; ++k)
+      name = fmt::format("{}.{}", wanted.empty() ? "value" : wanted, k);
     return name;
   }
 
  private:
-  void take(ValueId v, const std::string& wanted) { names_[v] = fresh(wanted.empty() ? fmt::format("value_{}", v) : wanted); }
+  void take(ValueId v, const std::string& wanted) {
+    names_[v] = fresh(wanted.empty() ? fmt::format("value_{}", v) : wanted);
+  }
   std::vector<std::string> names_;
   std::set<std::string> used_;
 };
@@ -162,8 +181,8 @@ struct NodeText {
   Notes notes;
 };
 
-/// An op that the standard has no words for: it stands in a domain of its own. Viewers show it; who runs the model expands it before
-/// (passes::expand_for_machine).
+/// An op that the standard has no words for: it stands in a domain of its own. Viewers show it; who
+/// runs the model expands it before (passes::expand_for_machine).
 constexpr std::string_view kOurs = "Recurrence";
 
 std::string node_message(const NodeText& node) {
@@ -174,7 +193,8 @@ std::string node_message(const NodeText& node) {
     out.add_string(4, node.op);
     if (node.op == kOurs) out.add_string(7, "obelisk");
     if (node.attrs)
-      for (const auto& [name, attr] : node.attrs->all()) out.add_message(5, attribute_message(name, attr));
+      for (const auto& [name, attr] : node.attrs->all())
+        out.add_message(5, attribute_message(name, attr));
     for (const auto& [key, text] : node.notes) out.add_message(9, entry(key, text));
   });
 }
@@ -193,7 +213,8 @@ int64_t needed_opset(const Graph& graph) {
   return needed;
 }
 
-Status write_onnx(const Graph& graph, const std::string& path, const std::function<Notes(graph::NodeId)>& notes) {
+Status write_onnx(const Graph& graph, const std::string& path,
+                  const std::function<Notes(graph::NodeId)>& notes) {
   Names names(graph);
   std::vector<ValueId> constants;
   std::vector<bool> listed(graph.value_count(), false);
@@ -209,36 +230,49 @@ Status write_onnx(const Graph& graph, const std::string& path, const std::functi
   WeightFile weights;
   if (bytes > kInlineWeights) TRY_STATUS(weights.open(path + ".weights"));
 
-  std::set<std::string> taken;  // nodes' names: those that passes made several nodes of get a number
+  // nodes' names: those that passes made several nodes of get a number
+  std::set<std::string> taken;
   const auto unique = [&](const std::string& wanted) {
     std::string name = wanted;
-    for (int k = 1; !name.empty() && !taken.insert(name).second; ++k) name = fmt::format("{}.{}", wanted, k);
+    for (int k = 1; !name.empty() && !taken.insert(name).second; ++k)
+      name = fmt::format("{}.{}", wanted, k);
     return name;
   };
   std::string body;
   pbf_writer out(body);
   for (graph::NodeId id : graph.order()) {
     const graph::Node& node = graph.node(id);
-    NodeText text{.name = unique(node.name), .op = std::string(ops::to_string(node.op)), .attrs = &node.attrs, .notes = notes ? notes(id) : Notes{}};
+    NodeText text{.name = unique(node.name),
+                  .op = std::string(ops::to_string(node.op)),
+                  .attrs = &node.attrs,
+                  .notes = notes ? notes(id) : Notes{}};
     for (ValueId v : node.inputs) text.inputs.push_back(v == graph::kNone ? "" : names.of(v));
     for (ValueId v : node.outputs) text.outputs.push_back(names.of(v));
     if (node.op == ops::Op::Rsqrt) {  // ours alone: the standard has its two parts
       const std::string root = names.fresh(text.outputs[0] + ".root");
-      out.add_message(1, node_message({.name = text.name, .op = "Sqrt", .inputs = text.inputs, .outputs = {root}, .notes = text.notes}));
+      out.add_message(1, node_message({.name = text.name,
+                                       .op = "Sqrt",
+                                       .inputs = text.inputs,
+                                       .outputs = {root},
+                                       .notes = text.notes}));
       text.name = unique(text.name + ".reciprocal"), text.op = "Reciprocal", text.inputs = {root};
     }
     out.add_message(1, node_message(text));
   }
-  for (size_t k = 0; k < graph.outputs().size(); ++k)  // second names, and outputs that no node makes
+  // second names, and outputs that no node makes
+  for (size_t k = 0; k < graph.outputs().size(); ++k)
     if (names.of(graph.outputs()[k]) != graph.output_names()[k])
-      out.add_message(1, node_message({.op = "Identity", .inputs = {names.of(graph.outputs()[k])}, .outputs = {graph.output_names()[k]}}));
+      out.add_message(1, node_message({.op = "Identity",
+                                       .inputs = {names.of(graph.outputs()[k])},
+                                       .outputs = {graph.output_names()[k]}}));
   out.add_string(2, graph.name.empty() ? "graph" : graph.name);
   for (ValueId v : constants) {
     TRY(const std::string tensor, weights.tensor(names.of(v), graph.value(v).constant));
     out.add_message(5, tensor);
   }
   for (ValueId v : graph.inputs()) out.add_message(11, value_message(names.of(v), graph.type(v)));
-  for (size_t k = 0; k < graph.outputs().size(); ++k) out.add_message(12, value_message(graph.output_names()[k], graph.type(graph.outputs()[k])));
+  for (size_t k = 0; k < graph.outputs().size(); ++k)
+    out.add_message(12, value_message(graph.output_names()[k], graph.type(graph.outputs()[k])));
   for (graph::NodeId id : graph.order())
     for (ValueId v : graph.node(id).outputs)
       if (!graph.is_output(v)) out.add_message(13, value_message(names.of(v), graph.type(v)));
@@ -248,9 +282,12 @@ Status write_onnx(const Graph& graph, const std::string& path, const std::functi
     to.add_int64(1, opset <= 22 ? 10 : opset == 23 ? 11 : opset <= 25 ? 12 : 13);
     to.add_string(2, "obelisk");
     to.add_message(7, body);
-    to.add_message(8, message([&](pbf_writer& set) { set.add_string(1, ""), set.add_int64(2, opset); }));
-    if (std::any_of(graph.order().begin(), graph.order().end(), [&](graph::NodeId id) { return ops::to_string(graph.node(id).op) == kOurs; }))
-      to.add_message(8, message([&](pbf_writer& set) { set.add_string(1, "obelisk"), set.add_int64(2, 1); }));
+    to.add_message(
+        8, message([&](pbf_writer& set) { set.add_string(1, ""), set.add_int64(2, opset); }));
+    if (std::any_of(graph.order().begin(), graph.order().end(),
+                    [&](graph::NodeId id) { return ops::to_string(graph.node(id).op) == kOurs; }))
+      to.add_message(
+          8, message([&](pbf_writer& set) { set.add_string(1, "obelisk"), set.add_int64(2, 1); }));
   });
   TRY_STATUS(weights.commit());
   return write_file(path, model);

@@ -48,8 +48,9 @@ struct Source {
     width = (t.out_width - 1) * t.stride_w + (t.kernel_w - 1) * t.dilation_w + 1;
     merged = !t.depthwise && t.in_channels <= kFewChannels && t.kernel_w > 1 && t.dilation_w == 1;
     const bool sticks_out = t.pad_left > 0 || width - t.pad_left > t.width;
-    gathered = !t.depthwise && t.kernel_h == 1 && t.kernel_w == 1 && !sticks_out && t.pad_top == 0 &&
-               (t.stride_h > 1 || t.stride_w > 1) && last - first == (t.rows - 1) * t.stride_h + 1;
+    gathered = !t.depthwise && t.kernel_h == 1 && t.kernel_w == 1 && !sticks_out &&
+               t.pad_top == 0 && (t.stride_h > 1 || t.stride_w > 1) &&
+               last - first == (t.rows - 1) * t.stride_h + 1;
     if (t.depthwise) {
       copied = t.type != kObkF32;  // its loop minds the edges itself
       width = t.width;

@@ -13,9 +13,7 @@ bool is_float_tile(int32_t type) {
 const TileLibrary kCpuTiles = {
     .name = "cpu",
     .panel = kObkPanel,
-    .takes_gemm = [](int32_t a, int32_t b) {
-      return a == b && (is_float_tile(a) || a == kObkF64);
-    },
+    .takes_gemm = [](int32_t a, int32_t b) { return a == b && (is_float_tile(a) || a == kObkF64); },
     .takes_conv = is_float_tile,
     .takes_attention = is_float_tile,
     .attention_widest = [](int32_t) { return INT64_MAX; },
@@ -24,9 +22,10 @@ const TileLibrary kCpuTiles = {
         [](int32_t type, int64_t n, int64_t k, int64_t, const void* b, int64_t b_row, int64_t b_col,
            void* packed) { obk_gemm_pack(type, n, k, b, b_row, b_col, nullptr, 0, packed); },
     .gemm_scratch_bytes = obk_gemm_scratch_bytes,
-    .panel_bytes = [](int32_t type, int64_t m, int64_t k) {
-      return m * k * (type == kObkF64 ? 8 : type == kObkF32 ? 4 : 2);
-    },
+    .panel_bytes =
+        [](int32_t type, int64_t m, int64_t k) {
+          return m * k * (type == kObkF64 ? 8 : type == kObkF32 ? 4 : 2);
+        },
     .panel_pitch = [](int32_t, int64_t, int64_t k) { return k; },
     .gemm_weights = [](int32_t, int64_t, int64_t, int64_t, int64_t) { return WeightRange(); },
     .gemm_nanos = [](int32_t, int64_t, int64_t, int64_t) { return 0.0; },
@@ -40,8 +39,10 @@ const TileLibrary kCpuTiles = {
                         packed);
         },
     .conv_weights = nullptr,
-    .depthwise_packed_bytes = [](int32_t, int64_t channels, int64_t kh,
-                                 int64_t kw) { return obk_depthwise_packed_bytes(channels, kh, kw); },
+    .depthwise_packed_bytes =
+        [](int32_t, int64_t channels, int64_t kh, int64_t kw) {
+          return obk_depthwise_packed_bytes(channels, kh, kw);
+        },
     .depthwise_pack = obk_depthwise_pack,
     .conv_scratch_bytes = obk_conv_scratch_bytes,
     .conv_nanos = nullptr,

@@ -5,7 +5,9 @@
 namespace obelisk::passes {
 
 TEST(Passes, Expand) { graph::run_cases("src/passes/test/expand.ir", expand); }
-TEST(Passes, StageConvInputs) { graph::run_cases("src/passes/test/stage_conv_inputs.ir", stage_conv_inputs); }
+TEST(Passes, StageConvInputs) {
+  graph::run_cases("src/passes/test/stage_conv_inputs.ir", stage_conv_inputs);
+}
 TEST(Passes, RemoveDead) { graph::run_cases("src/passes/test/remove_dead.ir", remove_dead); }
 
 TEST(Passes, FoldConstants) {

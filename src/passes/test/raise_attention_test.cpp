@@ -28,7 +28,8 @@ class Writer {
     size_ = 1 + below(6), value_size_ = 1 + below(6);
     heads_ = groups_ * times_;
     flat_ = times_ == 1 && below(3) == 0;  // [batch * heads, length, size]
-    ValueId q = split("q", heads_, queries_, size_), v = repeated(split("v", groups_, keys_, value_size_));
+    ValueId q = split("q", heads_, queries_, size_),
+            v = repeated(split("v", groups_, keys_, value_size_));
     ValueId k = repeated(split("k", groups_, keys_, size_));
     if (below(3) == 0) q = scaled(q);
     if (flat_) q = flat(q), k = flat(k), v = flat(v);
@@ -63,7 +64,9 @@ class Writer {
 
  private:
   using Ints = std::vector<int64_t>;
-  int64_t below(int64_t end) { return static_cast<int64_t>(random_() % static_cast<uint64_t>(end)); }
+  int64_t below(int64_t end) {
+    return static_cast<int64_t>(random_() % static_cast<uint64_t>(end));
+  }
   ValueId add(Op op, std::vector<ValueId> inputs, Attrs attrs = {}) {
     return graph_.must_add(op, std::move(inputs), std::move(attrs), "node");
   }

@@ -23,9 +23,11 @@ int cores_we_may_use() {
   return std::max(CPU_COUNT(&set), 1);
 }
 
-/// How many of at most `most` threads pay: the predicted time of the lists that they share, and a barrier a wave.
+/// How many of at most `most` threads pay: the predicted time of the lists that they share, and a
+/// barrier a wave.
 int threads_that_pay(const Program& program, int most) {
-  constexpr double kHandOver = 6000, kBarrier = 1000;  // ns, of two threads on a machine that does other things too
+  // ns, of two threads on a machine that does other things too
+  constexpr double kHandOver = 6000, kBarrier = 1000;
   double best = 0;
   int chosen = 1;
   bool predicted = false;
@@ -38,7 +40,8 @@ int threads_that_pay(const Program& program, int most) {
       }
     double total = threads > 1 ? kHandOver + kBarrier * program.waves : 0;
     for (int wave = 0; wave < program.waves; ++wave)
-      total += *std::max_element(busy.begin() + wave * threads, busy.begin() + (wave + 1) * threads);
+      total +=
+          *std::max_element(busy.begin() + wave * threads, busy.begin() + (wave + 1) * threads);
     if (threads == 1 || total < best) best = total, chosen = threads;
     if (threads >= 16) threads += threads / 4;  // many cores: look at fewer counts
   }
@@ -47,8 +50,9 @@ int threads_that_pay(const Program& program, int most) {
 
 class CpuExecutable;
 
-/// Workers run virtual SMs: worker t runs the lists of SMs t, t + workers, ..., wave by wave. Who is done with a wave's tasks takes those of
-/// others: a core that the system gave to somebody else does not hold up the wave. Answers do not depend on who runs what.
+/// Workers run virtual SMs: worker t runs the lists of SMs t, t + workers, ..., wave by wave. Who
+/// is done with a wave's tasks takes those of others: a core that the system gave to somebody else
+/// does not hold up the wave. Answers do not depend on who runs what.
 class CpuContext : public Context {
  public:
   CpuContext(std::shared_ptr<const CpuExecutable> executable, int threads);
@@ -92,13 +96,18 @@ class CpuContext : public Context {
 
 class CpuExecutable : public Executable, public std::enable_shared_from_this<CpuExecutable> {
  public:
-  CpuExecutable(std::shared_ptr<const Program> program, std::vector<std::unique_ptr<cpu::Object>> objects, LoadReport report,
+  CpuExecutable(std::shared_ptr<const Program> program,
+                std::vector<std::unique_ptr<cpu::Object>> objects, LoadReport report,
                 bool every_thread)
-      : program_(std::move(program)), objects_(std::move(objects)), report_(std::move(report)), every_thread_(every_thread) {}
+      : program_(std::move(program)),
+        objects_(std::move(objects)),
+        report_(std::move(report)),
+        every_thread_(every_thread) {}
   const Program& program() const override { return *program_; }
   const LoadReport& report() const override { return report_; }
   Result<std::unique_ptr<Context>> context(int threads) const override {
-    const int limit = std::min(program_->sms, std::max(threads > 0 ? threads : cores_we_may_use(), 1));
+    const int limit =
+        std::min(program_->sms, std::max(threads > 0 ? threads : cores_we_may_use(), 1));
     const int chosen = every_thread_ ? limit : threads_that_pay(*program_, limit);
     return std::unique_ptr<Context>(new CpuContext(shared_from_this(), chosen));
   }
@@ -116,18 +125,21 @@ class CpuExecutable : public Executable, public std::enable_shared_from_this<Cpu
   const bool every_thread_;
 };
 
-CpuContext::CpuContext(std::shared_ptr<const CpuExecutable> executable, int threads) : executable_(std::move(executable)) {
+CpuContext::CpuContext(std::shared_ptr<const CpuExecutable> executable, int threads)
+    : executable_(std::move(executable)) {
   const Program& program = executable_->program();
   arena_ = Tensor::allocate({DType::u8, {std::max<int64_t>(program.arena.count, 64)}});
   tasks_.resize(threads);
   ends_.resize(threads);
   for (int t = 0; t < threads; ++t) taken_.emplace_back(static_cast<size_t>(program.waves));
   for (int t = 0; t < threads; ++t) {
-    scratch_.push_back(Tensor::allocate({DType::u8, {std::max<int64_t>(program.scratch.count, 64)}}));
+    scratch_.push_back(
+        Tensor::allocate({DType::u8, {std::max<int64_t>(program.scratch.count, 64)}}));
     std::vector<ObkTask>& mine = tasks_[t];
     for (size_t sm = t; sm < program.lists.size(); sm += threads)
       mine.insert(mine.end(), program.lists[sm].begin(), program.lists[sm].end());
-    std::stable_sort(mine.begin(), mine.end(), [](const ObkTask& a, const ObkTask& b) { return a.wave < b.wave; });
+    std::stable_sort(mine.begin(), mine.end(),
+                     [](const ObkTask& a, const ObkTask& b) { return a.wave < b.wave; });
     size_t at = 0;
     for (int wave = 0; wave < program.waves; ++wave) {
       while (at < mine.size() && mine[at].wave == static_cast<uint32_t>(wave)) ++at;
@@ -164,18 +176,22 @@ void* CpuContext::resolve(const Place& place) const {
     case BufferKind::kInput: return const_cast<void*>(inputs_[place.index]);
     case BufferKind::kOutput: return outputs_[place.index];
     case BufferKind::kWeight: return const_cast<void*>(program.weights[place.index].data());
-    case BufferKind::kArena: return const_cast<std::byte*>(static_cast<const std::byte*>(arena_.data()) + place.index);
+    case BufferKind::kArena:
+      return const_cast<std::byte*>(static_cast<const std::byte*>(arena_.data()) + place.index);
   }
   return nullptr;
 }
 
 Status CpuContext::run(std::span<const void* const> inputs, std::span<void* const> outputs) {
   const Program& program = executable_->program();
-  CHECK(inputs.size() == program.inputs.size() && outputs.size() == program.outputs.size(), "{} inputs and {} outputs given, {} and {} needed",
-        inputs.size(), outputs.size(), program.inputs.size(), program.outputs.size());
+  CHECK(inputs.size() == program.inputs.size() && outputs.size() == program.outputs.size(),
+        "{} inputs and {} outputs given, {} and {} needed", inputs.size(), outputs.size(),
+        program.inputs.size(), program.outputs.size());
   inputs_ = inputs, outputs_ = outputs;
   for (const Bound& bound : bound_)
-    operands_[bound.slot] = bound.kind == BufferKind::kInput ? const_cast<void*>(inputs[bound.index]) : outputs[bound.index];
+    operands_[bound.slot] = bound.kind == BufferKind::kInput
+                                ? const_cast<void*>(inputs[bound.index])
+                                : outputs[bound.index];
   for (size_t t = 0; t < tasks_.size(); ++t)
     for (size_t wave = 0; wave < ends_[t].size(); ++wave)
       taken_[t][wave].next.store(wave == 0 ? 0 : ends_[t][wave - 1], std::memory_order_relaxed);
@@ -207,7 +223,8 @@ void CpuContext::run_task(const ObkTask& task, ObkWorker& self) {
 
 void CpuContext::run_worker(int worker) {
   const Program& program = executable_->program();
-  ObkWorker self{scratch_[worker].mutable_data(), scratch_[worker].bytes(), worker, program.sms, obk_kernels()};
+  ObkWorker self{scratch_[worker].mutable_data(), scratch_[worker].bytes(), worker, program.sms,
+                 obk_kernels()};
   const int workers = workers_->count();
   for (int wave = 0; wave < program.waves; ++wave) {
     for (int turn = 0; turn < workers; ++turn) {  // one's own tasks first
@@ -229,7 +246,8 @@ void CpuContext::run_worker(int worker) {
 }
 
 void CpuContext::prepare(const CustomRecord& custom) {
-  customs_.push_back(std::make_unique<CustomCall>(CustomCall{{.op = custom.op, .attrs = custom.attrs}, {}, {}, {}}));
+  customs_.push_back(std::make_unique<CustomCall>(
+      CustomCall{{.op = custom.op, .attrs = custom.attrs}, {}, {}, {}}));
   CustomCall& made = *customs_.back();
   made.call.outputs = static_cast<int>(custom.outputs.size());
   made.inputs.resize(custom.inputs.size());
@@ -252,20 +270,23 @@ Status CpuContext::run_custom(const WorkRecord& work, void* const* operands) {
     if (custom.inputs[k] < 0 || made.inputs[k].data() == operands[custom.inputs[k]]) continue;
     made.inputs[k] = Tensor::view(custom.input_types[k], operands[custom.inputs[k]], nullptr);
   }
-  for (Tensor& output : made.outputs) memset(output.mutable_data(), 0, output.bytes());  // a reference may rely on it
+  // a reference may rely on it
+  for (Tensor& output : made.outputs) memset(output.mutable_data(), 0, output.bytes());
   if (Status status = ops::reference(made.call, made.pointers, made.outputs); !status.ok()) {
     Error error = status.error();
     error.node = custom.name;
     return error;
   }
   for (size_t k = 0; k < made.outputs.size(); ++k)
-    if (custom.outputs[k] >= 0) memcpy(operands[custom.outputs[k]], made.outputs[k].data(), made.outputs[k].bytes());
+    if (custom.outputs[k] >= 0)
+      memcpy(operands[custom.outputs[k]], made.outputs[k].data(), made.outputs[k].bytes());
   return ok_status();
 }
 
 }  // namespace
 
-Result<std::shared_ptr<const Executable>> load_cpu(std::shared_ptr<const Program> program, const LoadOptions& options) {
+Result<std::shared_ptr<const Executable>> load_cpu(std::shared_ptr<const Program> program,
+                                                   const LoadOptions& options) {
   const auto start = std::chrono::steady_clock::now();
   LoadReport report;
   std::vector<std::unique_ptr<cpu::Object>> objects;
@@ -282,8 +303,8 @@ Result<std::shared_ptr<const Executable>> load_cpu(std::shared_ptr<const Program
     TRY(objects, cpu::build_objects(program->bodies, options, report));
   }
   report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  return std::shared_ptr<const Executable>(new CpuExecutable(std::move(program), std::move(objects), std::move(report),
-                                                                    options.every_thread));
+  return std::shared_ptr<const Executable>(new CpuExecutable(
+      std::move(program), std::move(objects), std::move(report), options.every_thread));
 }
 
 }  // namespace obelisk::runtime

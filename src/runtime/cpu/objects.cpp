@@ -28,19 +28,35 @@ Error build_error(std::string message, std::string hint = "") {
   return Error{Code::kBuild, "runtime", std::move(message), "", std::move(hint)};
 }
 
-const std::vector<std::string> kFlags = {"-std=c++17", "-O3", "-march=native", "-fPIC", "-shared", "-fopenmp-simd", "-fno-math-errno",
-                                         "-fno-trapping-math", "-fwrapv", "-fno-exceptions", "-fno-rtti", "-w", "-nostartfiles",
+const std::vector<std::string> kFlags = {
+    "-std=c++17",
+    "-O3",
+    "-march=native",
+    "-fPIC",
+    "-shared",
+    "-fopenmp-simd",
+    "-fno-math-errno",
+    "-fno-trapping-math",
+    "-fwrapv",
+    "-fno-exceptions",
+    "-fno-rtti",
+    "-w",
+    "-nostartfiles",
 #ifdef OBELISK_SANITIZE
-                                         // A sanitised build watches the bodies too.
-                                         "-fsanitize=" OBELISK_SANITIZE, "-fno-sanitize-recover=all", "-g1",
+    // A sanitised build watches the bodies too.
+    "-fsanitize=" OBELISK_SANITIZE,
+    "-fno-sanitize-recover=all",
+    "-g1",
 #endif
 };
 
-/// What, besides the body's text, decides the machine code: compiler and its version, flags, dialect, the CPU's features.
+/// What, besides the body's text, decides the machine code: compiler and its version, flags,
+/// dialect, the CPU's features.
 std::string build_identity(const std::string& compiler) {
   std::string text = compiler;
   struct stat info;
-  if (stat(compiler.c_str(), &info) == 0) text += fmt::format(" {} {}", info.st_size, info.st_mtime);
+  if (stat(compiler.c_str(), &info) == 0)
+    text += fmt::format(" {} {}", info.st_size, info.st_mtime);
   for (const std::string& flag : kFlags) text += " " + flag;
   for (int k = 0; k < cpu::kDialectFileCount; ++k) text += cpu::kDialectFiles[k].text;
   if (auto info_text = read_file("/proc/cpuinfo"); info_text.ok()) {
@@ -68,7 +84,9 @@ std::string first_lines(const std::string& path, int count) {
 Result<std::string> find_compiler(const std::string& wanted) {
   if (!wanted.empty()) {
     const std::string found = find_program(wanted);
-    if (found.empty()) return Error{Code::kUsage, "runtime", fmt::format("the compiler '{}' cannot be run", wanted), "", "give the path of g++ or clang++"};
+    if (found.empty())
+      return Error{Code::kUsage, "runtime", fmt::format("the compiler '{}' cannot be run", wanted),
+                   "", "give the path of g++ or clang++"};
     return found;
   }
   for (const char* variable : {"OBELISK_CXX", "CXX"}) {
@@ -81,21 +99,24 @@ Result<std::string> find_compiler(const std::string& wanted) {
     const std::string found = find_program(name);
     if (!found.empty()) return found;
   }
-  return Error{Code::kUsage, "runtime", "no C++ compiler was found on the PATH", "", "install g++, or run with --target reference"};
+  return Error{Code::kUsage, "runtime", "no C++ compiler was found on the PATH", "",
+               "install g++, or run with --target reference"};
 }
 
 std::string cpu_features() {
   std::string out = fmt::format("abi{}.{}", OBK_ABI, kObkVersion);
   const auto text = read_file("/proc/cpuinfo");
   if (!text.ok()) return out;
-  const size_t at = text->find("\nflags"), colon = at == std::string::npos ? at : text->find(':', at);
+  const size_t at = text->find("\nflags"),
+               colon = at == std::string::npos ? at : text->find(':', at);
   if (colon == std::string::npos) return out;
   std::set<std::string> words;
   std::string word;
   for (size_t k = colon + 1; k < text->size(); ++k) {
     const char c = (*text)[k];
     if (c != ' ' && c != '\n') { word += c; continue; }
-    for (const char* family : {"sse", "ssse", "avx", "fma", "bmi", "f16c", "amx", "gfni", "vaes", "vpcl", "popcnt", "movbe", "abm", "adx"})
+    for (const char* family : {"sse", "ssse", "avx", "fma", "bmi", "f16c", "amx", "gfni", "vaes",
+                               "vpcl", "popcnt", "movbe", "abm", "adx"})
       if (word.starts_with(family)) words.insert(word);
     word.clear();
     if (c == '\n') break;
@@ -107,9 +128,12 @@ std::string cpu_features() {
 std::string cache_folder(const std::string& wanted) {
   if (wanted == "off") return "";
   if (!wanted.empty()) return wanted;
-  if (const char* folder = getenv("OBELISK_CACHE"); folder && *folder) return std::string(folder) == "off" ? "" : folder;
-  if (const char* folder = getenv("XDG_CACHE_HOME"); folder && *folder) return std::string(folder) + "/obelisk";
-  if (const char* home = getenv("HOME"); home && *home) return std::string(home) + "/.cache/obelisk";
+  if (const char* folder = getenv("OBELISK_CACHE"); folder && *folder)
+    return std::string(folder) == "off" ? "" : folder;
+  if (const char* folder = getenv("XDG_CACHE_HOME"); folder && *folder)
+    return std::string(folder) + "/obelisk";
+  if (const char* home = getenv("HOME"); home && *home)
+    return std::string(home) + "/.cache/obelisk";
   return "";
 }
 
@@ -118,16 +142,20 @@ namespace cpu {
 Result<std::unique_ptr<Object>> Object::open(const std::string& path) {
   std::unique_ptr<Object> object(new Object);
   object->handle_ = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
-  if (!object->handle_) return build_error(fmt::format("cannot load a compiled body: {}", dlerror()));
+  if (!object->handle_)
+    return build_error(fmt::format("cannot load a compiled body: {}", dlerror()));
   object->body_ = reinterpret_cast<ObkBody>(dlsym(object->handle_, "obk_body"));
-  if (!object->body_) return build_error(fmt::format("'{}' holds no obk_body", path), "clear the cache: obelisk cache clear");
+  if (!object->body_)
+    return build_error(fmt::format("'{}' holds no obk_body", path),
+                       "clear the cache: obelisk cache clear");
   TRY(object->bytes_, read_file(path));
   return object;
 }
 
 Result<std::unique_ptr<Object>> Object::open_bytes(std::string bytes) {
   const int file = memfd_create("obelisk-body", MFD_CLOEXEC);
-  if (file < 0) return build_error(fmt::format("no anonymous file can be made: {}", strerror(errno)));
+  if (file < 0)
+    return build_error(fmt::format("no anonymous file can be made: {}", strerror(errno)));
   size_t done = 0;
   while (done < bytes.size()) {
     const ssize_t wrote = write(file, bytes.data() + done, bytes.size() - done);
@@ -135,7 +163,9 @@ Result<std::unique_ptr<Object>> Object::open_bytes(std::string bytes) {
     if (wrote <= 0) break;
     done += static_cast<size_t>(wrote);
   }
-  auto object = done == bytes.size() ? open(fmt::format("/proc/self/fd/{}", file)) : Result<std::unique_ptr<Object>>(build_error("no memory for a body"));
+  auto object = done == bytes.size()
+                    ? open(fmt::format("/proc/self/fd/{}", file))
+                    : Result<std::unique_ptr<Object>>(build_error("no memory for a body"));
   if (object.ok()) (*object)->file_ = file;
   else close(file);
   return object;
@@ -148,10 +178,12 @@ Result<std::vector<std::unique_ptr<Object>>> carried_objects(const Program& prog
   while (at < program.objects_need.size()) {
     const size_t end = std::min(program.objects_need.find(' ', at), program.objects_need.size());
     const std::string word = program.objects_need.substr(at, end - at);
-    if (!word.empty() && here.find(" " + word + " ") == std::string::npos) lacking += (lacking.empty() ? "" : ", ") + word;
+    if (!word.empty() && here.find(" " + word + " ") == std::string::npos)
+      lacking += (lacking.empty() ? "" : ", ") + word;
     at = end + 1;
   }
-  if (!lacking.empty()) return build_error("the file's machine code needs what this CPU lacks: " + lacking);
+  if (!lacking.empty())
+    return build_error("the file's machine code needs what this CPU lacks: " + lacking);
   std::vector<std::unique_ptr<Object>> objects;
   for (const std::string& bytes : program.objects) {
     TRY(auto object, Object::open_bytes(bytes));
@@ -165,8 +197,8 @@ Object::~Object() {
   if (file_ >= 0) close(file_);
 }
 
-Result<std::vector<std::unique_ptr<Object>>> build_objects(const std::vector<codegen::BodyText>& bodies, const LoadOptions& options,
-                                                           LoadReport& report) {
+Result<std::vector<std::unique_ptr<Object>>> build_objects(
+    const std::vector<codegen::BodyText>& bodies, const LoadOptions& options, LoadReport& report) {
   std::vector<std::unique_ptr<Object>> objects(bodies.size());
   if (bodies.empty()) return objects;
   TRY(const std::string compiler, find_compiler(options.compiler));
@@ -177,7 +209,8 @@ Result<std::vector<std::unique_ptr<Object>>> build_objects(const std::vector<cod
   if (!cache.empty()) {
     fs::create_directories(cache, failed);
     if (failed || access(cache.c_str(), W_OK) != 0) {
-      LOG(kWarning, "runtime", "the cache '{}' cannot be written; bodies are compiled every time", cache);
+      LOG(kWarning, "runtime", "the cache '{}' cannot be written; bodies are compiled every time",
+          cache);
       cache.clear();
     }
   }
@@ -193,7 +226,8 @@ Result<std::vector<std::unique_ptr<Object>>> build_objects(const std::vector<cod
     for (size_t b = next++; b < bodies.size(); b = next++) {
       {
         std::lock_guard lock(mutex);
-        if (!first && options.interrupted && options.interrupted()) first = Error{Code::kInterrupted, "runtime", "interrupted while compiling bodies"};
+        if (!first && options.interrupted && options.interrupted())
+          first = Error{Code::kInterrupted, "runtime", "interrupted while compiling bodies"};
         if (first) return;
       }
       const std::string key = to_string(hash_text(identity + to_string(bodies[b].hash)));
@@ -209,18 +243,21 @@ Result<std::vector<std::unique_ptr<Object>>> build_objects(const std::vector<cod
         }
         ::unlink(kept.c_str());  // a broken entry is made again
       }
-      // The compiler writes the source's name into the object: the hash, so that a body's machine code is always the same bytes.
+      // The compiler writes the source's name into the object: the hash, so that a body's machine
+      // code is always the same bytes.
       const std::string stem = folder.path() + "/" + to_string(bodies[b].hash);
       auto compile = [&]() -> Status {
         TRY_STATUS(write_file(stem + ".cpp", bodies[b].text));
         std::vector<std::string> words = {compiler};
         words.insert(words.end(), kFlags.begin(), kFlags.end());
-        words.insert(words.end(), {"-iquote", folder.path(), stem + ".cpp", "-o", stem + ".so", "-lm"});
+        words.insert(words.end(),
+                     {"-iquote", folder.path(), stem + ".cpp", "-o", stem + ".so", "-lm"});
         const int status = run_program(words, stem + ".log", folder);
         if (status != 0) {
-          return build_error(fmt::format("{} ended with {} on a generated body ({}):{}", compiler, status, bodies[b].label,
-                                         first_lines(stem + ".log", 6)),
-                             "this is a defect of Obelisk or of the compiler; --compiler names another one");
+          return build_error(
+              fmt::format("{} ended with {} on a generated body ({}):{}", compiler, status,
+                          bodies[b].label, first_lines(stem + ".log", 6)),
+              "this is a defect of Obelisk or of the compiler; --compiler names another one");
         }
         TRY(auto object, Object::open(stem + ".so"));
         if (!kept.empty()) {
@@ -242,7 +279,8 @@ Result<std::vector<std::unique_ptr<Object>>> build_objects(const std::vector<cod
     }
   };
   const int cores = std::max(1u, std::thread::hardware_concurrency());
-  const int jobs = std::min<int>(options.jobs > 0 ? options.jobs : cores, static_cast<int>(bodies.size()));
+  const int jobs =
+      std::min<int>(options.jobs > 0 ? options.jobs : cores, static_cast<int>(bodies.size()));
   std::vector<std::thread> threads;
   for (int k = 1; k < jobs; ++k) threads.emplace_back(work);
   work();

@@ -37,7 +37,8 @@ void Profile::print(const Program& program) const {
   for (size_t w = 0; w < program.works.size(); ++w) {
     const WorkRecord& work = program.works[w];
     Row& row = rows[{work.body, work.custom}];
-    row.label = work.body >= 0 ? program.bodies[work.body].label : "reference of " + program.customs[work.custom].name;
+    row.label = work.body >= 0 ? program.bodies[work.body].label
+                               : "reference of " + program.customs[work.custom].name;
     double us = 0;
     for (const Sums& sums : workers_) us += sums.by_work[w] * per_run;
     row.us += us;
@@ -49,12 +50,16 @@ void Profile::print(const Program& program) const {
   for (auto& [key, row] : rows) sorted.push_back(std::move(row));
   std::sort(sorted.begin(), sorted.end(), [](const Row& a, const Row& b) { return a.us > b.us; });
   const double all = std::max(total + waiting, 1e-9);
-  fmt::print(stderr, "profile of {}: {} runs, {} waves, {:.1f} us of work and {:.1f} us at barriers a run, all {} workers\n", program.name,
-             runs_, program.waves, total, waiting, workers_.size());
-  fmt::print(stderr, "{:>10} {:>6} {:>6}  {:>10} {:>6}  {}\n", "us", "share", "works", "slowest", "work", "body");
+  fmt::print(stderr,
+             "profile of {}: {} runs, {} waves, {:.1f} us of work and {:.1f} us at barriers a run, "
+             "all {} workers\n",
+             program.name, runs_, program.waves, total, waiting, workers_.size());
+  fmt::print(stderr, "{:>10} {:>6} {:>6}  {:>10} {:>6}  {}\n", "us", "share", "works", "slowest",
+             "work", "body");
   for (size_t k = 0; k < std::min(sorted.size(), kRows); ++k) {
     const Row& row = sorted[k];
-    fmt::print(stderr, "{:>10.1f} {:>5.1f}% {:>6}  {:>10.1f} {:>6}  {}\n", row.us, 100 * row.us / all, row.works, row.slowest_us, row.slowest,
+    fmt::print(stderr, "{:>10.1f} {:>5.1f}% {:>6}  {:>10.1f} {:>6}  {}\n", row.us,
+               100 * row.us / all, row.works, row.slowest_us, row.slowest,
                row.label.substr(0, 120));
   }
 }

@@ -15,8 +15,10 @@ inline void pause_briefly() {
 #endif
 }
 
-constexpr int kSpins = 20000;      // about 0.5 ms of pauses: longer than any wave that is worth splitting
-// About 2 ms at a barrier: who sleeps is woken where its waker runs, and waits there for its turn, which costs more.
+// about 0.5 ms of pauses: longer than any wave that is worth splitting
+constexpr int kSpins = 20000;
+// About 2 ms at a barrier: who sleeps is woken where its waker runs, and waits there for its turn,
+// which costs more.
 constexpr int kBarrierSpins = 40000;
 constexpr int kCrowdedSpins = 1000;  // more workers than cores: whoever waits is in the way
 
@@ -44,7 +46,8 @@ void SpinBarrier::wait() {
 }
 
 Workers::Workers(int count) : count_(count) {
-  for (int worker = 1; worker < count; ++worker) threads_.emplace_back([this, worker] { loop(worker); });
+  for (int worker = 1; worker < count; ++worker)
+    threads_.emplace_back([this, worker] { loop(worker); });
 }
 
 Workers::~Workers() {

@@ -1,4 +1,5 @@
-// The compiled file: what is written is read again; each kind of damage is refused with a reason; packed weights tell their sources.
+// The compiled file: what is written is read again; each kind of damage is refused with a reason;
+// packed weights tell their sources.
 #include <gtest/gtest.h>
 
 #include <string.h>
@@ -15,13 +16,16 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr size_t kHeader = 24, kEntry = 40, kSections = 5, kHeaderHash = kHeader + kSections * kEntry;
+constexpr size_t kHeader = 24, kEntry = 40, kSections = 5,
+                 kHeaderHash = kHeader + kSections * kEntry;
 
-/// A product with packed weights, a convolution, and an op that runs by its reference, with attributes.
+/// A product with packed weights, a convolution, and an op that runs by its reference, with
+/// attributes.
 std::string network() {
   const auto values = [](int count, int step) {
     std::string out = "[";
-    for (int k = 0; k < count; ++k) out += (k ? ", " : "") + fmt::format("{}", (k * step % 97 - 48) / 64.0);
+    for (int k = 0; k < count; ++k)
+      out += (k ? ", " : "") + fmt::format("{}", (k * step % 97 - 48) / 64.0);
     return out + "]";
   };
   return fmt::format(R"(graph "file" {{
@@ -54,7 +58,9 @@ class Obk : public testing::Test {
     const target::DeviceSpec device = target::cpu(3);
     const stitch::Plan plan = stitch::plan(graph, device);
     const schedule::TaskGraph tasks = schedule::build(graph, plan, device);
-    auto program = std::make_shared<Program>(assemble(graph, plan, tasks, codegen::emit(graph, plan, tasks, kernels::tile_library(device.family)), "cpu"));
+    auto program = std::make_shared<Program>(
+        assemble(graph, plan, tasks,
+                 codegen::emit(graph, plan, tasks, kernels::tile_library(device.family)), "cpu"));
     auto loaded = load_cpu(program);
     ASSERT_TRUE(loaded.ok()) << loaded.error().text();
     executable = *loaded;
@@ -70,7 +76,8 @@ class Obk : public testing::Test {
   static Result<Compiled> parse(const std::string& bytes, bool check_weights = true) {
     auto owner = std::make_shared<std::string>(bytes);
     // Aligned as a mapping is.
-    auto memory = std::make_shared<Tensor>(Tensor::allocate({DType::u8, {static_cast<int64_t>(bytes.size()) + 1}}));
+    auto memory = std::make_shared<Tensor>(
+        Tensor::allocate({DType::u8, {static_cast<int64_t>(bytes.size()) + 1}}));
     memcpy(memory->mutable_data(), bytes.data(), bytes.size());
     return parse_obk(memory->data(), bytes.size(), memory, "damaged.obk", check_weights);
   }
@@ -96,7 +103,8 @@ class Obk : public testing::Test {
   static std::string resealed(std::string bytes) {
     for (size_t kind = 0; kind + 1 < kSections; ++kind) {
       const size_t entry = kHeader + kind * kEntry;
-      const uint64_t offset = number<uint64_t>(bytes, entry + 8), length = number<uint64_t>(bytes, entry + 16);
+      const uint64_t offset = number<uint64_t>(bytes, entry + 8),
+                     length = number<uint64_t>(bytes, entry + 16);
       if (offset > bytes.size() || length > bytes.size() - offset) continue;
       const Hash hash = hash_bytes(bytes.data() + offset, length);
       bytes = with(with(bytes, entry + 24, hash.high), entry + 32, hash.low);
@@ -116,7 +124,8 @@ std::vector<Tensor> answers(const Executable& executable, const Tensor& x) {
   EXPECT_TRUE(context.ok());
   std::vector<Tensor> out;
   std::vector<void*> to;
-  for (const Port& port : executable.program().outputs) out.push_back(Tensor::allocate(port.type)), to.push_back(out.back().mutable_data());
+  for (const Port& port : executable.program().outputs)
+    out.push_back(Tensor::allocate(port.type)), to.push_back(out.back().mutable_data());
   EXPECT_TRUE((*context)->run(std::vector<const void*>{x.data()}, to).ok());
   return out;
 }
@@ -128,14 +137,19 @@ TEST_F(Obk, WhatIsWrittenIsReadAgain) {
   ASSERT_TRUE(again.ok()) << again.error().text();
   EXPECT_EQ((*again)->report().carried, static_cast<int>(file->program->bodies.size()));
   Tensor x = Tensor::allocate(graph.type(graph.inputs()[0]));
-  for (int64_t k = 0; k < x.count(); ++k) x.set_double(k, static_cast<double>(k * 13 % 41 - 20) / 16);
+  for (int64_t k = 0; k < x.count(); ++k)
+    x.set_double(k, static_cast<double>(k * 13 % 41 - 20) / 16);
   const auto wanted = answers(*executable, x), got = answers(**again, x);
-  for (size_t k = 0; k < wanted.size(); ++k) EXPECT_EQ(0, memcmp(wanted[k].data(), got[k].data(), wanted[k].bytes())) << "output " << k;
+  for (size_t k = 0; k < wanted.size(); ++k)
+    EXPECT_EQ(0, memcmp(wanted[k].data(), got[k].data(), wanted[k].bytes())) << "output " << k;
 }
 
-// The prediction travels in the file: what takes microseconds runs on its caller's thread, unless all are wanted.
+// The prediction travels in the file: what takes microseconds runs on its caller's thread, unless
+// all are wanted.
 TEST_F(Obk, SmallProgramsTakeNoThreads) {
-  const auto threads = [] { return std::distance(fs::directory_iterator("/proc/self/task"), fs::directory_iterator()); };
+  const auto threads = [] {
+    return std::distance(fs::directory_iterator("/proc/self/task"), fs::directory_iterator());
+  };
   auto file = open_obk(path("good.obk"), true);
   ASSERT_TRUE(file.ok()) << file.error().text();
   for (const bool every_thread : {false, true}) {
@@ -162,8 +176,10 @@ TEST_F(Obk, PackedWeightsAreStoredOnce) {
   auto file = open_obk(path("good.obk"), true);
   ASSERT_TRUE(file.ok());
   ASSERT_GE(file->program->packings.size(), 1u);
-  EXPECT_EQ(file->graph_packings.size(), file->program->packings.size()) << "weights that only packed bytes tell";
-  EXPECT_EQ(file->graph_weights.size() + file->graph_packings.size(), graph::collect_weights(graph).size());
+  EXPECT_EQ(file->graph_packings.size(), file->program->packings.size())
+      << "weights that only packed bytes tell";
+  EXPECT_EQ(file->graph_weights.size() + file->graph_packings.size(),
+            graph::collect_weights(graph).size());
 }
 
 TEST_F(Obk, EqualProgramsGiveEqualBytes) {
@@ -177,7 +193,8 @@ TEST_F(Obk, EqualProgramsGiveEqualBytes) {
 }
 
 TEST_F(Obk, TruncatedAnywhere) {
-  for (size_t size = 0; size < good.size(); size += size < 400 ? 1 : 977) EXPECT_FALSE(parse(good.substr(0, size)).ok()) << size;
+  for (size_t size = 0; size < good.size(); size += size < 400 ? 1 : 977)
+    EXPECT_FALSE(parse(good.substr(0, size)).ok()) << size;
   expect_refused(good.substr(0, 100), "ends early");
   expect_refused(good.substr(0, good.size() - 64), "it says that it has");
   expect_refused(good + "more", "it says that it has");
@@ -193,13 +210,16 @@ TEST_F(Obk, AnyChangedByteIsNoticed) {
     accepted += parse(bytes).ok();
   }
   EXPECT_LT(accepted, 30) << "more than the padding's share";
-  for (size_t at = 0; at < kHeaderHash + 16; ++at) EXPECT_FALSE(parse(with(good, at, static_cast<char>(good[at] ^ 4))).ok()) << "header byte " << at;
+  for (size_t at = 0; at < kHeaderHash + 16; ++at)
+    EXPECT_FALSE(parse(with(good, at, static_cast<char>(good[at] ^ 4))).ok())
+        << "header byte " << at;
 }
 
 TEST_F(Obk, NamesWhatIsWrong) {
   expect_refused("", "ends early");
   expect_refused(std::string(4096, 'x'), "no compiled file");
-  expect_refused(with(good, 4, kObkFormat + 1), fmt::format("version {}, but this program reads {}", kObkFormat + 1, kObkFormat));
+  expect_refused(with(good, 4, kObkFormat + 1),
+                 fmt::format("version {}, but this program reads {}", kObkFormat + 1, kObkFormat));
   expect_refused(with(good, 4, uint32_t{0}), "format version 0");
   expect_refused(with(good, 16, uint32_t{99}), "99 sections");
   expect_refused(with(good, kHeaderHash, uint64_t{1}), "checksum of its header");
@@ -214,21 +234,27 @@ TEST_F(Obk, LyingSizesAreRefusedBehindRightChecksums) {
     const size_t entry = kHeader + kind * kEntry;
     expect_refused(resealed(with(good, entry + 8, uint64_t{1} << 60)), "lies outside");
     expect_refused(resealed(with(good, entry + 16, uint64_t{1} << 63)), "lies outside");
-    expect_refused(resealed(with(good, entry + 8, number<uint64_t>(good, entry + 8) + 1)), "lies outside");
+    expect_refused(resealed(with(good, entry + 8, number<uint64_t>(good, entry + 8) + 1)),
+                   "lies outside");
     expect_refused(resealed(with(good, entry, uint32_t{7})), "lies outside");
   }
   const size_t tables = number<uint64_t>(good, kHeader + 8);
   expect_refused(resealed(with(good, tables, uint64_t{1} << 61)), "more entries than it has bytes");
-  expect_refused(resealed(with(good, tables + 8, int64_t{1} << 40)), "does not lie in the weights");   // where a weight is
+  // where a weight is
+  expect_refused(resealed(with(good, tables + 8, int64_t{1} << 40)), "does not lie in the weights");
   expect_refused(resealed(with(good, tables + 8, int64_t{-64})), "does not lie in the weights");
-  expect_refused(resealed(with(good, tables + 16, int64_t{1} << 40)), "does not lie in the weights");  // how large it is
+  // how large it is
+  expect_refused(resealed(with(good, tables + 16, int64_t{1} << 40)),
+                 "does not lie in the weights");
 }
 
 TEST_F(Obk, TablesMayHoldAnythingWithoutACrash) {
-  // Every eight bytes of the tables and of the graph in turn become large, small and negative, with checksums that fit.
+  // Every eight bytes of the tables and of the graph in turn become large, small and negative, with
+  // checksums that fit.
   for (size_t kind : {size_t{0}, size_t{1}, size_t{2}}) {
     const size_t entry = kHeader + kind * kEntry;
-    const size_t begin = number<uint64_t>(good, entry + 8), size = std::min<size_t>(number<uint64_t>(good, entry + 16), 6000);
+    const size_t begin = number<uint64_t>(good, entry + 8),
+                 size = std::min<size_t>(number<uint64_t>(good, entry + 16), 6000);
     for (size_t at = begin; at + 8 <= begin + size; at += 5) {
       for (uint64_t value : {uint64_t{0}, ~uint64_t{0}, uint64_t{1} << 62, uint64_t{0x7fffffff}}) {
         const auto read = parse(resealed(with(good, at, value)));
@@ -246,7 +272,7 @@ TEST_F(Obk, FailsWholly) {
   EXPECT_FALSE(open_obk(path("nowhere.obk")).ok());
 }
 
-// ---- packing -------------------------------------------------------------------------------------
+// ---- packing ------------------------------------------------------------------------------------
 class Packings : public testing::TestWithParam<std::tuple<target::Family, DType>> {};
 
 TEST_P(Packings, TellTheirSources) {
@@ -256,19 +282,31 @@ TEST_P(Packings, TellTheirSources) {
   const std::vector<std::pair<PackRecipe, Shape>> cases = {
       {{.kind = Kind::kProduct, .n = 150, .k = 37, .row = 150, .column = 1}, {37, 150}},
       {{.kind = Kind::kProduct, .n = 37, .k = 150, .row = 1, .column = 150}, {37, 150}},
-      {{.kind = Kind::kProduct, .n = 150, .k = 137, .row = 150, .column = 1, .tile = 48}, {137, 150}},
-      {{.kind = Kind::kConv, .outputs = 70, .inputs = 9, .height = 3, .width = 2, .groups = 2, .tile = 32}, {140, 9, 3, 2}},
+      {{.kind = Kind::kProduct, .n = 150, .k = 137, .row = 150, .column = 1, .tile = 48},
+       {137, 150}},
+      {{.kind = Kind::kConv,
+        .outputs = 70,
+        .inputs = 9,
+        .height = 3,
+        .width = 2,
+        .groups = 2,
+        .tile = 32},
+       {140, 9, 3, 2}},
       {{.kind = Kind::kProduct, .n = 1, .k = 5, .row = 1, .column = 1}, {5, 1}},
-      {{.kind = Kind::kProduct, .n = 64, .k = 32, .row = -64, .column = 1, .offset = 31 * 64}, {32, 64}},
-      {{.kind = Kind::kConv, .outputs = 70, .inputs = 9, .height = 3, .width = 2, .groups = 2}, {140, 9, 3, 2}},
-      {{.kind = Kind::kDepthwise, .outputs = 70, .inputs = 1, .height = 3, .width = 3}, {70, 1, 3, 3}},
+      {{.kind = Kind::kProduct, .n = 64, .k = 32, .row = -64, .column = 1, .offset = 31 * 64},
+       {32, 64}},
+      {{.kind = Kind::kConv, .outputs = 70, .inputs = 9, .height = 3, .width = 2, .groups = 2},
+       {140, 9, 3, 2}},
+      {{.kind = Kind::kDepthwise, .outputs = 70, .inputs = 1, .height = 3, .width = 3},
+       {70, 1, 3, 3}},
   };
   for (const auto& [recipe, shape] : cases) {
     const Type type{dtype, shape};
     const auto bytes = packed_bytes(tiles, recipe, type);
     if (!bytes) continue;  // no tile of this machine takes it
     Tensor source = Tensor::allocate(type);
-    for (int64_t k = 0; k < source.count(); ++k) source.set_double(k, static_cast<double>((k * 7919) % 2003 - 1000) / 32);
+    for (int64_t k = 0; k < source.count(); ++k)
+      source.set_double(k, static_cast<double>((k * 7919) % 2003 - 1000) / 32);
     EXPECT_TRUE(can_unpack(tiles, recipe, type)) << to_string(type);
     const Tensor packed = pack(tiles, recipe, source);
     EXPECT_EQ(packed.bytes(), *bytes);
@@ -276,19 +314,31 @@ TEST_P(Packings, TellTheirSources) {
     EXPECT_EQ(0, memcmp(source.data(), again.data(), source.bytes())) << to_string(type);
   }
   // A part of the source, and one element many times, cannot be told.
-  EXPECT_FALSE(can_unpack(tiles, {.kind = Kind::kProduct, .n = 16, .k = 16, .row = 32, .column = 1}, {dtype, {16, 32}}));
-  EXPECT_FALSE(can_unpack(tiles, {.kind = Kind::kProduct, .n = 16, .k = 2, .row = 16, .column = 0}, {dtype, {2, 16}}));
+  EXPECT_FALSE(can_unpack(tiles, {.kind = Kind::kProduct, .n = 16, .k = 16, .row = 32, .column = 1},
+                          {dtype, {16, 32}}));
+  EXPECT_FALSE(can_unpack(tiles, {.kind = Kind::kProduct, .n = 16, .k = 2, .row = 16, .column = 0},
+                          {dtype, {2, 16}}));
   // Recipes of a damaged file.
-  EXPECT_FALSE(packed_bytes(tiles, {.kind = Kind::kProduct, .n = int64_t{1} << 40, .k = 4, .row = 1, .column = 1}, {dtype, {4, 4}}));
-  EXPECT_FALSE(packed_bytes(tiles, {.kind = Kind::kProduct, .n = 4, .k = 4, .row = 4, .column = 1, .offset = 1}, {dtype, {4, 4}}));
-  EXPECT_FALSE(packed_bytes(tiles, {.kind = Kind::kProduct, .n = 4, .k = 4, .row = 4, .column = 1, .tile = INT64_MAX}, {dtype, {4, 4}}));
-  EXPECT_FALSE(packed_bytes(tiles, {.kind = Kind::kProduct, .n = 4, .k = 4, .row = -4, .column = 1}, {dtype, {4, 4}}));
-  EXPECT_FALSE(packed_bytes(tiles, {.kind = Kind::kConv, .outputs = 4, .inputs = 4, .height = 1, .width = 2, .groups = 1}, {dtype, {4, 4, 1, 1}}));
+  EXPECT_FALSE(packed_bytes(
+      tiles, {.kind = Kind::kProduct, .n = int64_t{1} << 40, .k = 4, .row = 1, .column = 1},
+      {dtype, {4, 4}}));
+  EXPECT_FALSE(packed_bytes(
+      tiles, {.kind = Kind::kProduct, .n = 4, .k = 4, .row = 4, .column = 1, .offset = 1},
+      {dtype, {4, 4}}));
+  EXPECT_FALSE(packed_bytes(
+      tiles, {.kind = Kind::kProduct, .n = 4, .k = 4, .row = 4, .column = 1, .tile = INT64_MAX},
+      {dtype, {4, 4}}));
+  EXPECT_FALSE(packed_bytes(tiles, {.kind = Kind::kProduct, .n = 4, .k = 4, .row = -4, .column = 1},
+                            {dtype, {4, 4}}));
+  EXPECT_FALSE(packed_bytes(
+      tiles, {.kind = Kind::kConv, .outputs = 4, .inputs = 4, .height = 1, .width = 2, .groups = 1},
+      {dtype, {4, 4, 1, 1}}));
 }
 
-INSTANTIATE_TEST_SUITE_P(Machines, Packings,
-                         testing::Combine(testing::Values(target::Family::kCpu, target::Family::kCuda),
-                                          testing::Values(DType::f32, DType::f16, DType::bf16, DType::f64)));
+INSTANTIATE_TEST_SUITE_P(
+    Machines, Packings,
+    testing::Combine(testing::Values(target::Family::kCpu, target::Family::kCuda),
+                     testing::Values(DType::f32, DType::f16, DType::bf16, DType::f64)));
 
 }  // namespace
 }  // namespace obelisk::runtime

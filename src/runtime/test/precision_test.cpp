@@ -1,4 +1,5 @@
-// Numbers of every width through the whole pipeline: networks of f32 in other precisions, networks of 16 and 64 bits as they are.
+// Numbers of every width through the whole pipeline: networks of f32 in other precisions, networks
+// of 16 and 64 bits as they are.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -38,7 +39,8 @@ std::vector<Tensor> answers(const Graph& graph, const std::vector<Tensor>& input
   const schedule::TaskGraph tasks = schedule::build(graph, plan, device);
   const Status valid = schedule::validate(graph, plan, tasks);
   EXPECT_TRUE(valid.ok()) << (valid.ok() ? "" : valid.error().text());
-  auto program = std::make_shared<Program>(assemble(graph, plan, tasks, codegen::emit(graph, plan, tasks, kernels::kCpuTiles), "cpu"));
+  auto program = std::make_shared<Program>(
+      assemble(graph, plan, tasks, codegen::emit(graph, plan, tasks, kernels::kCpuTiles), "cpu"));
   auto executable = load_cpu(program);
   if (!executable.ok()) {
     ADD_FAILURE() << executable.error().text();
@@ -59,7 +61,8 @@ std::vector<Tensor> answers(const Graph& graph, const std::vector<Tensor>& input
   return outputs;
 }
 
-/// The largest difference, relative to the largest wanted magnitude of its output; infinite when NaN stands where a number is wanted.
+/// The largest difference, relative to the largest wanted magnitude of its output; infinite when
+/// NaN stands where a number is wanted.
 double distance(const std::vector<Tensor>& got, const std::vector<Tensor>& wanted) {
   double worst = 0;
   for (size_t o = 0; o < wanted.size(); ++o) {
@@ -90,7 +93,8 @@ Graph parsed(std::string text) {
       else value = value * 10 + static_cast<size_t>(text[k] - '0');
     }
     std::string values = "[";
-    for (int64_t k = 0; k < count; ++k) values += (k ? ", " : "") + fmt::format("{:.4f}", random.normal() / 8);
+    for (int64_t k = 0; k < count; ++k)
+      values += (k ? ", " : "") + fmt::format("{:.4f}", random.normal() / 8);
     text.replace(at, 7, values + "]");
   }
   auto graph = graph::parse(text);
@@ -171,7 +175,8 @@ const char* const kSequence = R"(graph "sequence" {
   out %12 "c"
 })";
 
-// Positions beyond what 16 bits can count, an epsilon that is nothing in them, squares that overflow.
+// Positions beyond what 16 bits can count, an epsilon that is nothing in them, squares that
+// overflow.
 const char* const kNumbers = R"(graph "numbers" {
   in %0 "x": f32[2,64]
   in %1 "at": i64[2,1]
@@ -206,7 +211,8 @@ TEST(Precision, NetworksOfF32InEveryPrecision) {
     const Graph graph = parsed(text);
     SCOPED_TRACE(graph.name);
     std::vector<Tensor> inputs = graph::random_inputs(graph, 3);
-    if (graph.name == "block")  // a row whose keys are all masked: uniform in f32, and no NaN in any type
+    // a row whose keys are all masked: uniform in f32, and no NaN in any type
+    if (graph.name == "block")
       for (int64_t k = 0; k < 9; ++k) inputs[1].set_int(k, 0), inputs[1].set_int(9 + k, k % 2 == 0);
     const auto wanted = graph::interpret(graph, inputs, {.exact = true});
     ASSERT_TRUE(wanted.ok()) << wanted.error().text();
@@ -214,11 +220,14 @@ TEST(Precision, NetworksOfF32InEveryPrecision) {
       const DType dtype = *passes::dtype_of(precision);
       const Graph converted = lowered(graph, precision);
       std::vector<How> hows{How{7}};
-      if (precision == Precision::kFp16) hows.insert(hows.end(), {How{1}, How{2, false}, How{2, true, false}});
+      if (precision == Precision::kFp16)
+        hows.insert(hows.end(), {How{1}, How{2, false}, How{2, true, false}});
       for (const How& how : hows) {
         const std::vector<Tensor> got = answers(converted, inputs, how);
         ASSERT_EQ(got.size(), wanted->size());
-        EXPECT_LT(distance(got, *wanted), allowed(dtype)) << to_string(dtype) << ", " << how.sms << " SMs, stitching " << how.stitching << ", tiles " << how.tiles;
+        EXPECT_LT(distance(got, *wanted), allowed(dtype))
+            << to_string(dtype) << ", " << how.sms << " SMs, stitching " << how.stitching
+            << ", tiles " << how.tiles;
       }
     }
   }
@@ -233,7 +242,8 @@ TEST(Precision, ANetworkOfF16InF32) {
   ASSERT_TRUE(wanted.ok());
   const Graph converted = lowered(graph, Precision::kFp32);
   EXPECT_EQ(converted.type(converted.outputs()[0]).dtype, DType::f16);
-  EXPECT_LT(distance(answers(converted, inputs, {3}), *wanted), 0x1p-10);  // one rounding, at the port
+  // one rounding, at the port
+  EXPECT_LT(distance(answers(converted, inputs, {3}), *wanted), 0x1p-10);
 }
 
 TEST(Precision, RandomGraphsOfEveryFloat) {
@@ -256,7 +266,8 @@ int roundings(const stitch::Plan& plan) {
   for (const stitch::Group& group : plan.groups)
     for (ops::ExprId id = 0; id < group.body.exprs.size(); ++id) {
       const ops::Expr& expr = group.body.exprs[id];
-      count += expr.scalar == ops::Scalar::kCast && (expr.dtype == DType::f16 || expr.dtype == DType::bf16);
+      count += expr.scalar == ops::Scalar::kCast &&
+               (expr.dtype == DType::f16 || expr.dtype == DType::bf16);
     }
   return count;
 }

@@ -1,5 +1,6 @@
-// Random graphs: plan, schedule and program keep the meaning, on few and on many virtual SMs; the same bits from run to run and from
-// one number of threads to another. OBELISK_GRAPHS=N tries N of them from OBELISK_SEED on.
+// Random graphs: plan, schedule and program keep the meaning, on few and on many virtual SMs; the
+// same bits from run to run and from one number of threads to another. OBELISK_GRAPHS=N tries N of
+// them from OBELISK_SEED on.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -18,7 +19,8 @@ int from_environment(const char* name, int otherwise) {
   return value ? atoi(value) : otherwise;
 }
 
-std::vector<Tensor> run(const Executable& executable, const std::vector<Tensor>& inputs, int threads) {
+std::vector<Tensor> run(const Executable& executable, const std::vector<Tensor>& inputs,
+                        int threads) {
   auto context = executable.context(threads);
   EXPECT_TRUE(context.ok());
   std::vector<const void*> in;
@@ -43,12 +45,14 @@ void deal_anew(Program& program, int seed) {
   std::vector<ObkTask> all;
   for (auto& list : program.lists) all.insert(all.end(), list.begin(), list.end()), list.clear();
   std::shuffle(all.begin(), all.end(), random);
-  std::stable_sort(all.begin(), all.end(), [](const ObkTask& a, const ObkTask& b) { return a.wave < b.wave; });
+  std::stable_sort(all.begin(), all.end(),
+                   [](const ObkTask& a, const ObkTask& b) { return a.wave < b.wave; });
   for (const ObkTask& task : all) program.lists[random() % program.lists.size()].push_back(task);
 }
 
 TEST(RandomGraphs, ProgramsKeepTheMeaning) {
-  const int first = from_environment("OBELISK_SEED", 1), count = from_environment("OBELISK_GRAPHS", 6);
+  const int first = from_environment("OBELISK_SEED", 1),
+            count = from_environment("OBELISK_GRAPHS", 6);
   for (int seed = first; seed < first + count; ++seed) {
     const graph::Graph made = graph::random_graph(seed);
     const std::vector<Tensor> inputs = graph::random_inputs(made, seed);
@@ -68,7 +72,10 @@ TEST(RandomGraphs, ProgramsKeepTheMeaning) {
       const schedule::TaskGraph tasks = schedule::build(lowered, plan, device);
       sound = schedule::validate(lowered, plan, tasks);
       ASSERT_TRUE(sound.ok()) << "seed " << seed << ": " << sound.error().text();
-      auto program = std::make_shared<Program>(assemble(lowered, plan, tasks, codegen::emit(lowered, plan, tasks, sms == 132 ? vector_tiles() : kernels::kCpuTiles), "cpu"));
+      auto program = std::make_shared<Program>(assemble(
+          lowered, plan, tasks,
+          codegen::emit(lowered, plan, tasks, sms == 132 ? vector_tiles() : kernels::kCpuTiles),
+          "cpu"));
       LoadOptions load;
       load.every_thread = true;
       auto executable = load_cpu(program, load);
@@ -76,18 +83,22 @@ TEST(RandomGraphs, ProgramsKeepTheMeaning) {
       const std::vector<Tensor> got = run(**executable, inputs, 1);
       const std::vector<ops::Tolerance> tolerances(got.size(), {1e-4, 1e-3});
       const graph::Comparison same = graph::compare(got, *wanted, tolerances);
-      ASSERT_TRUE(same.ok) << "seed " << seed << ", " << sms << " SMs: " << same.text() << "\n" << graph::print(made);
+      ASSERT_TRUE(same.ok) << "seed " << seed << ", " << sms << " SMs: " << same.text() << "\n"
+                           << graph::print(made);
       const std::vector<Tensor> again = run(**executable, inputs, 3);
       for (size_t o = 0; o < got.size(); ++o)
-        ASSERT_EQ(0, memcmp(got[o].data(), again[o].data(), got[o].bytes())) << "seed " << seed << ": bits differ between 1 and 3 threads";
-      // Another deal of the same tasks: the answers do not depend on who runs what when, within a wave.
+        ASSERT_EQ(0, memcmp(got[o].data(), again[o].data(), got[o].bytes()))
+            << "seed " << seed << ": bits differ between 1 and 3 threads";
+      // Another deal of the same tasks: the answers do not depend on who runs what when, within a
+      // wave.
       auto dealt = std::make_shared<Program>(*program);
       deal_anew(*dealt, seed);
       auto other = load_cpu(dealt, load);
       ASSERT_TRUE(other.ok()) << other.error().text();
       const std::vector<Tensor> anew = run(**other, inputs, 2);
       for (size_t o = 0; o < got.size(); ++o)
-        ASSERT_EQ(0, memcmp(got[o].data(), anew[o].data(), got[o].bytes())) << "seed " << seed << ", " << sms << " SMs: bits differ when tasks are dealt anew";
+        ASSERT_EQ(0, memcmp(got[o].data(), anew[o].data(), got[o].bytes()))
+            << "seed " << seed << ", " << sms << " SMs: bits differ when tasks are dealt anew";
     }
   }
 }

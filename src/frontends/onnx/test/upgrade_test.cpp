@@ -35,7 +35,8 @@ TEST(Upgrade, BroadcastAlongAnAxis) {
 
 TEST(Upgrade, SetsBeyondTheNewestAreRefused) {
   EXPECT_THAT(upgraded(node("Relu", {"x"}, {"z"}), 27), HasSubstr("= Relu("));
-  EXPECT_THAT(upgraded(node("Relu", {"x"}, {"z"}), 28), HasSubstr("operator set 28 is newer than 27"));
+  EXPECT_THAT(upgraded(node("Relu", {"x"}, {"z"}), 28),
+              HasSubstr("operator set 28 is newer than 27"));
 }
 
 TEST(Upgrade, PReluSlopeOfChannels) {
@@ -160,12 +161,13 @@ TEST(Upgrade, OldScatterAndTheDft) {
 TEST(Upgrade, NGramsOfIntegers) {
   const List tokens{value("t", kI64, {"2", "6"})};
   const auto vectorizer = [&](std::vector<int64_t> starts) {
-    return upgraded(node("TfIdfVectorizer", {"t"}, {"z"},
-                         {attr("mode", "TF"), attr("min_gram_length", 2), attr("max_gram_length", 2),
-                          attr("max_skip_count", 1), attr("ngram_counts", starts),
-                          attr("ngram_indexes", std::vector<int64_t>{0, 1, 2, 5}),
-                          attr("pool_int64s", std::vector<int64_t>{2, 3, 5, 4, 6, 7})}),
-                    9, {}, tokens);
+    return upgraded(
+        node("TfIdfVectorizer", {"t"}, {"z"},
+             {attr("mode", "TF"), attr("min_gram_length", 2), attr("max_gram_length", 2),
+              attr("max_skip_count", 1), attr("ngram_counts", starts),
+              attr("ngram_indexes", std::vector<int64_t>{0, 1, 2, 5}),
+              attr("pool_int64s", std::vector<int64_t>{2, 3, 5, 4, 6, 7})}),
+        9, {}, tokens);
   };
   const std::string text = vectorizer({0, 2});
   EXPECT_THAT(text, HasSubstr("b1[2,2,5] = And("));  // neighbours

@@ -1,4 +1,5 @@
-// Graphs written as model files and read again mean the same; notes, names and large weights arrive.
+// Graphs written as model files and read again mean the same; notes, names and large weights
+// arrive.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -13,7 +14,9 @@ namespace fs = std::filesystem;
 
 class WriteModel : public testing::Test {
  protected:
-  WriteModel() : folder(fs::temp_directory_path() / fmt::format("obelisk-write-{}", ::getpid())) { fs::create_directories(folder); }
+  WriteModel() : folder(fs::temp_directory_path() / fmt::format("obelisk-write-{}", ::getpid())) {
+    fs::create_directories(folder);
+  }
   ~WriteModel() override { fs::remove_all(folder); }
   std::string path() const { return (folder / "m.onnx").string(); }
 
@@ -70,7 +73,9 @@ TEST_F(WriteModel, OutputsThatNoNodeMakesKeepTheirNames) {
 
 TEST_F(WriteModel, AsksForTheOldestOperatorSetThatDoes) {
   const auto opset = [&](const std::string& op, const std::string& type) {
-    return needed_opset(parsed(fmt::format("graph \"g\" {{\n  in %0 \"x\": {0}[2,2]\n  %1: {0}[2,2] = {1}(%0)\n  out %1 \"y\"\n}}", type, op)));
+    return needed_opset(parsed(fmt::format(
+        "graph \"g\" {{\n  in %0 \"x\": {0}[2,2]\n  %1: {0}[2,2] = {1}(%0)\n  out %1 \"y\"\n}}",
+        type, op)));
   };
   EXPECT_EQ(opset("Relu", "f32"), 21);
   EXPECT_EQ(opset("Swish", "f32"), 24);
@@ -92,14 +97,19 @@ TEST_F(WriteModel, LargeWeightsGoBeside) {
 }
 
 TEST_F(WriteModel, NodesHaveNamesOfTheirOwn) {
-  const graph::Graph read = again(parsed("graph \"g\" {\n  in %0 \"x\": f32[2]\n  %1: f32[2] = Relu(%0) \"n\"\n  %2: f32[2] = Neg(%1) \"n\"\n  out %2 \"y\"\n}"));
+  const graph::Graph read =
+      again(parsed("graph \"g\" {\n  in %0 \"x\": f32[2]\n  %1: f32[2] = Relu(%0) \"n\"\n  %2: "
+                   "f32[2] = Neg(%1) \"n\"\n  out %2 \"y\"\n}"));
   EXPECT_EQ(read.node(read.order()[0]).name, "n");
   EXPECT_EQ(read.node(read.order()[1]).name, "n.1");
 }
 
 TEST_F(WriteModel, NotesAreTheNodesMetadata) {
-  const graph::Graph graph = parsed("graph \"g\" {\n  in %0 \"x\": f32[2]\n  %1: f32[2] = Relu(%0) \"first\"\n  out %1 \"y\"\n}");
-  ASSERT_TRUE(write_onnx(graph, path(), [](graph::NodeId) { return Notes{{"obelisk.wave", "7"}}; }).ok());
+  const graph::Graph graph = parsed(
+      "graph \"g\" {\n  in %0 \"x\": f32[2]\n  %1: f32[2] = Relu(%0) \"first\"\n  out %1 \"y\"\n}");
+  ASSERT_TRUE(write_onnx(graph, path(), [](graph::NodeId) {
+                return Notes{{"obelisk.wave", "7"}};
+              }).ok());
   const std::string bytes = read_file(path()).value();
   EXPECT_NE(bytes.find("obelisk.wave"), std::string::npos);
   const Status failed = write_onnx(graph, "/no/such/folder/m.onnx");
