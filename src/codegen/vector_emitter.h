@@ -25,6 +25,7 @@ using stitch::Step;
 using stitch::StepKind;
 
 inline constexpr int64_t kMostRegisters = 96;   // of a batch, for loads and values that stay
+inline constexpr int64_t kMostOfAWarp = 128;    // vectors of a row: longer ones are shared by all warps
 inline constexpr int64_t kMostOfOneRow = 144;   // above this a row is walked instead
 inline constexpr int64_t kMostAhead = 24;       // of what is loaded before a tile: the tile's own are many
 inline constexpr int64_t kAllThreads = 256, kWarp = 32;
@@ -168,7 +169,7 @@ class VectorEmitter {
     vectors_ = columns_ / v_;
     // A warp a row or a part of one, or all threads where it is long.
     lanes_ = few_lanes(vectors_);
-    if (registers((vectors_ + kWarp - 1) / kWarp) > kMostRegisters) lanes_ = kAllThreads;
+    if (registers((vectors_ + kWarp - 1) / kWarp) > kMostRegisters || vectors_ > kMostOfAWarp) lanes_ = kAllThreads;
     const int64_t units = (vectors_ + lanes_ - 1) / lanes_;
     if (registers(units) > kMostOfOneRow) return false;
     const int64_t groups = kAllThreads / lanes_;

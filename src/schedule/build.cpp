@@ -270,7 +270,7 @@ void cut_attention(const stitch::AttentionTile& tile, const target::DeviceSpec& 
   // ones that need no second round.
   if (tiles.attention_nanos) {
     double best = 0;
-    for (int64_t candidate = kFewest; candidate < 2 * tile.queries && candidate <= block; candidate *= 2) {
+    for (int64_t candidate = kFewest; candidate == kFewest || (candidate < 2 * tile.queries && candidate <= block); candidate *= 2) {
       const int64_t count = tile.images * tile.heads * ((tile.queries + candidate - 1) / candidate);
       const double nanos = tiles.attention_nanos(shape.type, std::min(candidate, tile.queries), tile.keys, tile.size, tile.value_size);
       const double all = static_cast<double>((count + device.sms - 1) / device.sms) * nanos;

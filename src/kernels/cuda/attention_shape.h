@@ -22,6 +22,7 @@
 enum {
   kAttentionStages = 3,         /* blocks of a group on their way or in use, at most */
   kAttentionRoom = 147456,      /* bytes of shared memory for keys, values and sums */
+  kAttentionFew = 81920,        /* where queries are few: the rest is for weights on their way */
   kAttentionMostQueries = 36864 /* and for queries */
 };
 
@@ -91,6 +92,8 @@ OBK_SHAPE AttentionCut attention_cut(int32_t type, const AttentionSizes& z, int6
   if (!easy) { /* then as many stages as have room */
     if (c.stages == 3 && !attention_fits(z, c.rows_log, c.groups_log, 3)) c.stages = 2;
     if (c.stages == 2 && !attention_fits(z, c.rows_log, c.groups_log, 2)) c.stages = 1;
+    while (c.rows_log == 0 && c.stages > 1 && (c.stages * z.stage << c.groups_log) > kAttentionFew)
+      --c.stages;
   }
   const bool over_keys = c.groups_log == 3 && z.over_keys;
   const int32_t keys_end = c.stages * z.stage << c.groups_log;

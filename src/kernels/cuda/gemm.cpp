@@ -95,8 +95,9 @@ int64_t cuda_gemm_scratch_bytes(const ObkGemm* gemm) {
   // Weights come through the ring where there is one, else behind the activations.
   int64_t most = int64_t{2} * rows * (columns + 4) * 4;
   const int own = g.panel ? 0 : rows;
-  for (int all : {g.packed ? own : own + columns, own + columns}) {
-    const int blocks = gemm_stages(all, k_blocks).blocks;
+  for (bool ring : {g.packed != 0, false}) {
+    const int all = ring ? own : own + columns;
+    const int blocks = gemm_stages(all, k_blocks, ring ? own == 16 : g.packed != 0).blocks;
     const int stages = blocks ? std::min(4, (k_blocks + blocks - 1) / blocks) : 0;
     most = std::max(most, int64_t{128} * all * blocks * stages);
   }

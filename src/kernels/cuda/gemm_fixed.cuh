@@ -65,6 +65,9 @@ struct FixedShape {
   static constexpr int kCode = kChunks * (kM + (kN + 1) / 2 + kM * kN);
   static constexpr bool kWhole = (kPanel || kBlock * kChunks <= OBK_GEMM_PANEL) && kCode <= 640 &&
                                  (kRows <= 32 || kColumns <= 96);
+  /* Few rows: all of A at once, and a loop over the pages. Such tiles wait for weights alone, and their
+   * unrolled code would be long. */
+  static constexpr bool kByPages = kWhole && kFew && kPages > 2;
   static constexpr int stage() {
     int best = 1;
     for (int c = 1; c <= kPage; ++c)
@@ -388,7 +391,20 @@ static __device__ __forceinline__ void fixed_tile(const ObkGemm& g) {
   ring.open(range);
   tile.prepare(work);
   uint32_t weights = 0;
-  if (S::kWhole) {
+  if (S::kByPages) {
+    if (!S::kPanel) copy16_wait<0>();
+    if (!S::kPanel) __syncthreads();
+#pragma unroll 1
+    for (int page = 0, panel = 0; page < S::kPages; ++page, panel += S::kPage * S::kBlock) {
+      weights = ring.take();
+      if (page > 0 && page - 1 + ring.pages < S::kPages) ring.ask(range, page - 1 + ring.pages);
+#pragma unroll
+      for (int c = 0; c < S::kPage; ++c)
+        if (S::kChunks % S::kPage == 0 || page * S::kPage + c < S::kChunks)
+          tile.template multiply<kBfloat>(panel + c * S::kBlock, weights + c * (S::kGroups * 1024));
+      ring.release();
+    }
+  } else if (S::kWhole) {
     weights = ring.take();
 #pragma unroll
     for (int c = 0; c < S::kChunks; ++c) {

@@ -105,7 +105,7 @@ struct Stages16 {
   __device__ __forceinline__ Stages16(const Pass16& p, uint32_t at) : work(at) {
     k_blocks = (p.a.k + 63) >> 6, groups = p.blocks16 * 2;
     const int own = p.panel ? 0 : p.padded, rows = own + (p.ring ? 0 : groups * 8);
-    blocks = gemm_stages(rows, k_blocks).blocks;
+    blocks = gemm_stages(rows, k_blocks, p.ring ? own == 16 : p.weights.groups > 0).blocks;
     bytes = blocks * rows * 128, behind = blocks * own * 128, panel = p.panel;
     block_bytes = (panel ? p.panel_rows : p.padded) * 128;
     const int r = threadIdx.x >> 3, piece = threadIdx.x & 7;

@@ -34,20 +34,25 @@ constexpr int gemm_long_places(int groups, int chunks) {
 OBK_BOTH int gemm_pass_rows(int64_t m) { return m <= 16 ? 16 : m <= 32 ? 32 : 64; }
 OBK_BOTH int gemm_pass_columns(int64_t m) { return m <= 32 ? 192 : 96; }
 
+/* Bytes of it for a tile that is seldom met: few rows, or packed weights without a ring. */
+#ifndef OBK_GEMM_SMALL
+#define OBK_GEMM_SMALL 32768
+#endif
+
 /* The operands' way through shared memory: four stages of so many blocks of 64 k; all of k where it
  * has room. */
 struct GemmStages {
   int blocks;
 };
-OBK_BOTH struct GemmStages gemm_stages(int rows, int k_blocks) {
+OBK_BOTH struct GemmStages gemm_stages(int rows, int k_blocks, int small) {
   if (rows == 0) { /* nothing to bring: the body wrote A, the ring brings B */
     struct GemmStages whole = {k_blocks};
     return whole;
   }
   /* Activations alone come in powers of two: no division on a path that waits. */
-  const int room = rows == 64   ? 1
+  const int room = small        ? OBK_GEMM_SMALL / (rows * 512)
+                   : rows == 64 ? 1
                    : rows == 32 ? OBK_GEMM_PANEL / (32 * 512)
-                   : rows == 16 ? OBK_GEMM_PANEL / (16 * 512)
                                 : OBK_GEMM_PANEL / (rows * 512);
   const int all = (k_blocks + 3) / 4;
   struct GemmStages s = {all < room ? all : room > 1 ? room : 1};

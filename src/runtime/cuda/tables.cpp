@@ -13,7 +13,7 @@ int64_t aligned(int64_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; 
 
 constexpr int64_t kPageBytes = 24576, kBarBytes = 16;  // kernels/cuda/ring.cuh
 constexpr int64_t kMostPages =
-    5;  // 120 KB in flight on each SM; four of 16 KB already fill the memory's way
+    8;  // 192 KB on their way to an SM while it waits for the others: all that one token asks of most layers
 
 int64_t ring_bytes(int64_t pages) { return pages ? aligned(pages * (kPageBytes + kBarBytes)) : 0; }
 
