@@ -297,9 +297,30 @@ bool turns(const Nest& nest) {
 /// Whether a worker should have one task of a wave: its threads wait for what a task's beginning loads.
 bool cuts_once(const target::DeviceSpec& device) { return kernels::tile_library(device.family).vectors; }
 
-/// Rows and columns of a task, so that each worker has a few and none is too small to be worth a record. On GPUs one: a task's beginning
+/// How much longer a work's tasks take than the roofs that predict them. On GPUs bodies wait for their loads, reductions most: measured.
+double slower_than_roof(const Group& group, const target::DeviceSpec& device) {
+  if (!cuts_once(device) || group.kind != GroupKind::kStitched) return 1;
+  for (const stitch::Step& step : group.body.steps)
+    if (step.kind == StepKind::kReduce) return 10;
+  return 3;
+}
+
+/// Bytes that a work reads and writes: what its nodes do one by one; of one loop on a GPU, where intermediate values stay in registers, each
+/// operand once, and of one that is larger than the loop (a table of embeddings) as many elements as the loop has.
+double moved_bytes(const Group& group, const target::DeviceSpec& device, const TaskGraph& tasks, const Work& work) {
+  if (!cuts_once(device) || group.kind != GroupKind::kStitched) return static_cast<double>(group.cost.read.count + group.cost.written.count);
+  const int64_t most = work.nest.row_count() * std::max<int64_t>(work.nest.column_count(), 1);
+  double bytes = 0;
+  for (int buffer : work.buffers) {
+    const Type& type = tasks.buffers[buffer].type;
+    bytes += static_cast<double>(byte_size(type.dtype, std::min(type.count(), most)));
+  }
+  return bytes;
+}
+
+/// Rows and columns of a task, so that each worker has a few and none is too small to be worth a record, `waits` times what its roof says. On GPUs one: a task's beginning
 /// and end cost more than an uneven deal.
-void cut_work(const Plan& plan, const target::DeviceSpec& device, const TaskGraph& tasks, Work& work) {
+void cut_work(const Plan& plan, const target::DeviceSpec& device, const TaskGraph& tasks, Work& work, double waits = 1) {
   const Group& group = plan.groups[work.group];
   if (group.kind == GroupKind::kCustom) { work.tile_rows = work.tile_columns = 1; return; }
   if (group.kind == GroupKind::kBlock && group.block.team > 0) {  // an item a task
@@ -308,11 +329,11 @@ void cut_work(const Plan& plan, const target::DeviceSpec& device, const TaskGrap
     return;
   }
   const int64_t rows = work.nest.row_count(), columns = work.nest.column_count();
-  const double bytes = static_cast<double>(group.cost.read.count + group.cost.written.count);
+  const double bytes = moved_bytes(group, device, tasks, work);
   // A block walks its elements one by one, with compares or divisions: about a vector's width slower.
   const double slower = group.kind == GroupKind::kBlock ? 16 : 1;
   const double nanos = std::max(bytes / device.bytes_per_sm, group.cost.flops.count * slower / device.flops_per_sm);
-  int64_t pieces = std::clamp<int64_t>(static_cast<int64_t>(nanos / device.smallest_task.count()), 1, int64_t{cuts_once(device) ? 1 : 2} * device.sms);
+  int64_t pieces = std::clamp<int64_t>(static_cast<int64_t>(nanos * waits / device.smallest_task.count()), 1, int64_t{cuts_once(device) ? 1 : 2} * device.sms);
   if (pieces > device.sms) pieces = pieces / device.sms * device.sms;
   work.tile_rows = std::max<int64_t>(rows, 1);
   work.tile_columns = std::max<int64_t>(columns, 1);
@@ -368,18 +389,14 @@ void cut_tiles(const Plan& plan, const target::DeviceSpec& device, TaskGraph& ta
     for (size_t w : wave) {
       const Work& work = tasks.works[w];
       const Group& group = plan.groups[work.group];
-      // Bodies wait for their loads, reductions most: measured, the roofs that predict them are 3 and 10 times quicker.
-      double slower = 1;
-      if (group.kind == GroupKind::kStitched) slower = 3;
-      for (const stitch::Step& step : group.body.steps)
-        if (step.kind == StepKind::kReduce && group.kind == GroupKind::kStitched) slower = 10;
-      nanos.push_back(static_cast<double>(count_tasks(group, work)) * (slower * work.task_nanos + kTaskNanos));
+      nanos.push_back(static_cast<double>(count_tasks(group, work)) * (slower_than_roof(group, device) * work.task_nanos + kTaskNanos));
     }
     const double all = std::accumulate(nanos.begin(), nanos.end(), 0.0);
     for (size_t k = 0; k < wave.size(); ++k) {
       target::DeviceSpec share = device;
       share.sms = std::max(1, static_cast<int>(device.sms * nanos[k] / all));
-      cut_work(plan, share, tasks, tasks.works[wave[k]]);
+      Work& work = tasks.works[wave[k]];
+      cut_work(plan, share, tasks, work, slower_than_roof(plan.groups[work.group], device));
     }
   }
 }
