@@ -15,7 +15,7 @@ struct Options {
   bool stitch = true;        // false: every op is a group of its own (the granularity `op`)
   bool tiles = true;         // false: products and convolutions go through their loop form
   bool prologues = true;     // false: no norm moves into the tiles that read it (fold_prologues)
-  bool teams = false;        // of GPUs: recurrent steps by teams of multiprocessors that exchange their state (GroupKind::kBlock)
+  bool teams = true;         // of GPUs: recurrent steps by teams of multiprocessors that exchange their state; false: unrolled
   int max_operands = 24;     // of one body
 };
 
