@@ -1,7 +1,9 @@
-/// compile.h — the compiler as a list of steps, from a model file's contents to a program that runs.
+/// compile.h — the compiler as a list of steps, from a model file's contents to a program that
+/// runs.
 ///
-/// Start with compile.cpp: it reads as the table of contents. Each step can be stopped at (`to`), explained (`explain`) and timed;
-/// passes can be left out by name (`disabled`). An interrupt is noticed between steps, and inside the long ones.
+/// Start with compile.cpp: it reads as the table of contents. Each step can be stopped at (`to`),
+/// explained (`explain`) and timed; passes can be left out by name (`disabled`). An interrupt is
+/// noticed between steps, and inside the long ones.
 #pragma once
 
 #include <functional>
@@ -64,8 +66,8 @@ struct Compilation {
   std::string text;      // the text form of what that step made
 };
 
-/// Runs the steps. On an error the compilation holds what was made before it, and every unsupported node.
-/// Errors: kUsage for unknown names of steps or passes, kInterrupted, and those of the steps.
+/// Runs the steps. On an error the compilation holds what was made before it, and every unsupported
+/// node. Errors: kUsage for unknown names of steps or passes, kInterrupted, and those of the steps.
 Status compile(const Network& network, const Options& options, Compilation& compilation);
 
 /// Names in order: what `to` and `explain` take.

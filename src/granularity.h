@@ -1,5 +1,5 @@
-/// granularity.h — how a GPU's program is launched, when the user leaves it open: each way is measured where a GPU is, and predicted
-/// from the task table where none is.
+/// granularity.h — how a GPU's program is launched, when the user leaves it open: each way is
+/// measured where a GPU is, and predicted from the task table where none is.
 ///
 ///   op      a kernel for each op, in a graph: nothing stitched, no epilogues
 ///   stitch  a kernel for each stitched group, in a graph whose kernels overlap
@@ -34,7 +34,9 @@ struct Choice {
 /// Microseconds of a run by the table: each wave's busiest SM, and what a phase costs.
 double predicted_us(const runtime::Program& program);
 
-/// Fills in times and chooses. `inputs` for measuring are asked for once. Errors: that of the first candidate, when all are refused.
-Result<Choice> choose_granularity(std::vector<Candidate> candidates, const std::function<std::vector<Tensor>()>& inputs);
+/// Fills in times and chooses. `inputs` for measuring are asked for once. Errors: that of the first
+/// candidate, when all are refused.
+Result<Choice> choose_granularity(std::vector<Candidate> candidates,
+                                  const std::function<std::vector<Tensor>()>& inputs);
 
 }  // namespace obelisk::compiler

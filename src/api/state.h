@@ -37,9 +37,11 @@ auto guarded(Function&& function) {
   } catch (const Failure&) {
     throw;
   } catch (const std::bad_alloc&) {
-    raise({Code::kMemory, "api", "out of memory", "", "smaller shapes, or a machine with more memory"});
+    raise({Code::kMemory, "api", "out of memory", "",
+           "smaller shapes, or a machine with more memory"});
   } catch (const std::exception& bug) {
-    raise({Code::kBuild, "api", bug.what(), "", "this is a defect of Obelisk; please report it with the model"});
+    raise({Code::kBuild, "api", bug.what(), "",
+           "this is a defect of Obelisk; please report it with the model"});
   }
 }
 

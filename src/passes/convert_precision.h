@@ -3,20 +3,26 @@
 ///   in   Graph   x f32 → MatMul(w f32) → Softmax → y f32
 ///   out  Graph   x f32 → Cast f16 → MatMul(w f16) → Cast f32 → Softmax → y f32      with kFp16
 ///
-/// Every value of type f64, f32, f16 or bf16 is computed in f32 (kFp32), or in 16 bits where precision_rules.h allows and in f32
-/// elsewhere. Integers, booleans and floats of 8 bits stay what they are. The user's own casts between float types go.
+/// Every value of type f64, f32, f16 or bf16 is computed in f32 (kFp32), or in 16 bits where
+/// precision_rules.h allows and in f32 elsewhere. Integers, booleans and floats of 8 bits stay what
+/// they are. The user's own casts between float types go.
 ///
-///   constants    are converted here. A constant that 16 bits cannot hold decides for its op: huge ones that are added or selected
-///                (masks such as -3.4e38) become half of the type's largest value, so that a score added to them is still finite
-///                and no row of a softmax becomes NaN; bounds become the largest value; infinities stay. Any other huge or tiny
-///                one (an epsilon of 1e-12) keeps its op in f32.
-///   f32 remains  for what follows ops in f32 until it meets a 16-bit value; for quotients, squares, sums of many; for numbers
-///                that count: what comes from integers, and what leads to Sin, Floor, indices. Such values keep f64 if they had it.
-///   casts        are `loose`: a value that stays inside a body is not rounded, only what is stored is.
+///   constants    are converted here. A constant that 16 bits cannot hold decides for its op: huge
+///                ones that are added or selected (masks such as -3.4e38) become half of the type's
+///                largest value, so that a score added to them is still finite and no row of a
+///                softmax becomes NaN; bounds become the largest value; infinities stay. Any other
+///                huge or tiny one (an epsilon of 1e-12) keeps its op in f32.
+///   f32 remains  for what follows ops in f32 until it meets a 16-bit value; for quotients,
+///                squares, sums of many; for numbers that count: what comes from integers, and what
+///                leads to Sin, Floor, indices. Such values keep f64 if they had it.
+///   casts        are `loose`: a value that stays inside a body is not rounded, only what is stored
+///                is.
 ///
-/// Stands   after the passes that look for patterns and fold weights, in the model's own precision; before `expand`, for which
-///          normalisations and recurrences of 16 bits are composite ops that compute in f32.
-/// Errors   none: an op that does not take the type gets the one that it had.    Cost  O(nodes + elements of constants).
+/// Stands   after the passes that look for patterns and fold weights, in the model's own precision;
+///          before `expand`, for which normalisations and recurrences of 16 bits are composite ops
+///          that compute in f32.
+/// Errors   none: an op that does not take the type gets the one that it had.
+/// Cost     O(nodes + elements of constants).
 #pragma once
 
 #include "graph/graph.h"

@@ -3,11 +3,13 @@
 ///   in   Graph                                Softmax(x)
 ///   out  Graph of ops that have a loop form   Div(e, ReduceSum(e)), e = Exp(Sub(x, ReduceMax(x)))
 ///
-/// Stands   after the passes that look for whole composite ops; before ops are grouped into bodies, which composes single loops.
-/// Whole    Attention and Recurrence stay one op: a machine's tile or block may compute them. Where none
-///          does, expand_for_machine follows when the machine is known.
+/// Stands   after the passes that look for whole composite ops; before ops are grouped into bodies,
+///          which composes single loops.
+/// Whole    Attention and Recurrence stay one op: a machine's tile or block may compute them. Where
+///          none does, expand_for_machine follows when the machine is known.
 /// Names    the new nodes keep the name of the node that they come from.
-/// Errors   none for users; an expansion whose types differ from the call's is our bug.    Cost  O(nodes).
+/// Errors   none for users; an expansion whose types differ from the call's is our bug.
+/// Cost     O(nodes).
 #pragma once
 
 #include <functional>

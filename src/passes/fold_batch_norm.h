@@ -3,7 +3,8 @@
 ///
 ///   y = (Conv(x, W, B)) * s + t   →   Conv(x, W * s, B * s + t)      s, t constants, one a channel
 ///
-/// Producers  Conv, ConvTranspose, Gemm, MatMul of two matrices (constant weights and bias, read by nobody else)
+/// Producers  Conv, ConvTranspose, Gemm, MatMul of two matrices (constant weights and bias, read by
+///            nobody else)
 /// Followers  BatchNormalization; Add, Sub, Mul and Div with a constant, one value a channel or one
 /// Stands     after fold_constants and simplify_algebra.    Arithmetic is in f64.
 /// Differs    f16 and bf16 stay: rounding their scaled weights again would cost accuracy.

@@ -1,7 +1,8 @@
-/// passes/passes.h — the door of `passes`: graph to graph, one table of passes in the order in which they run.
+/// passes/passes.h — the door of `passes`: graph to graph, one table of passes in the order in
+/// which they run.
 ///
-/// A pass is one word: its file, its function, its row here, its `--disable=` flag and its `.ir` cases. Each leaves a graph
-/// that graph::verify accepts and that means the same.
+/// A pass is one word: its file, its function, its row here, its `--disable=` flag and its `.ir`
+/// cases. Each leaves a graph that graph::verify accepts and that means the same.
 #pragma once
 
 #include <functional>

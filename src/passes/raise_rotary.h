@@ -3,7 +3,8 @@
 ///   x * cos + Concat(-x[h:], x[:h]) * sin   →   RotaryEmbedding(x, cos[:h], sin[:h])
 ///
 /// Angles   cos and sin over the whole head whose halves are equal: a constant, rows gathered from
-///          one, or made of Concat(f, f) by elementwise ops and reshapes; only the half is computed.
+///          one, or made of Concat(f, f) by elementwise ops and reshapes; only the half is
+///          computed.
 /// Form     x [batch, heads, length, size], or [batch, length, heads, size] with the angles of a
 ///          token beside all heads.
 /// Stands   after simplify_algebra; before raise_attention, whose operands these are.

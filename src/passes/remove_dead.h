@@ -1,4 +1,5 @@
-/// passes/remove_dead.h — nodes that no output needs are removed, and values get the numbers that print() shows.
+/// passes/remove_dead.h — nodes that no output needs are removed, and values get the numbers that
+/// print() shows.
 ///
 ///   in   Graph   %1 = Exp(%0), %2 = Neg(%0), out %2
 ///   out  Graph   %1 = Neg(%0), out %1

@@ -1,4 +1,5 @@
-/// passes/sink_transposes.h — transposes move through elementwise ops to where they cancel or merge.
+/// passes/sink_transposes.h — transposes move through elementwise ops to where they cancel or
+/// merge.
 ///
 ///   in   %2 = Transpose(%0)  %3 = Relu(%2)  %4 = Transpose(%3), the inverse
 ///   out  %4 = Relu(%0)
@@ -7,11 +8,12 @@
 ///
 /// How      What a Transpose reads is told in its order, through any chain of elementwise ops that
 ///          nobody else reads, where fewer transposes are left than before; so is an elementwise op
-///          whose inputs are transposed alike, with one Transpose behind it. Constants are turned now.
+///          whose inputs are transposed alike, with one Transpose behind it. Constants are turned
+///          now.
 /// Stands   after the passes that look for patterns, which know transposes where exporters put
 ///          them; before fold_batch_norm, which then meets the convolution that a Transpose hid.
-/// Bounds   chains of 32 ops; constants of a million elements. There are fewer transposes after each
-///          step, so it ends.
+/// Bounds   chains of 32 ops; constants of a million elements. There are fewer transposes after
+///          each step, so it ends.
 /// Errors   none.    Cost  O(nodes * chain).
 #pragma once
 

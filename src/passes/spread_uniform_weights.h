@@ -1,5 +1,5 @@
-/// passes/spread_uniform_weights.h — a product with weights that are all one number is computed once
-/// and spread over its channels.
+/// passes/spread_uniform_weights.h — a product with weights that are all one number is computed
+/// once and spread over its channels.
 ///
 ///   in   %w = ConstantOfShape of [512,256,3,3]   %y = Conv(%x, %w, %b)
 ///   out  %1 = Conv(%x, const [1,256,3,3])        %y = Add(Expand(%1), %b)

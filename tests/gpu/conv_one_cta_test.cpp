@@ -1,5 +1,6 @@
-// Convolution tiles whose shape stands in their text, on a core (one_cta.h), against the definition: every tile of an image, sums
-// of a row of blocks, called one after another with weights asked for ahead or not.
+// Convolution tiles whose shape stands in their text, on a core (one_cta.h), against the
+// definition: every tile of an image, sums of a row of blocks, called one after another with
+// weights asked for ahead or not.
 #include "one_cta.h"
 
 #include <random>
@@ -20,18 +21,22 @@ namespace {
 
 struct Case {
   const char* name;
-  int64_t in, height, width, kernel_h, kernel_w, stride_h, stride_w, dilation_h, dilation_w, top, left, out_width, x_row, x_pixel;
+  int64_t in, height, width, kernel_h, kernel_w, stride_h, stride_w, dilation_h, dilation_w, top,
+      left, out_width, x_row, x_pixel;
   int64_t pixels, channels;  // of a tile
   int64_t out, out_height;
   bool bfloat;
   void (*tile)(const ObkConv&);
 };
 void PrintTo(const Case& c, std::ostream* out) { *out << c.name; }
-#define CASE(name, out, out_height, bfloat, in, h, w, kh, kw, sh, sw, dh, dw, top, left, out_width, pixels, channels)              \
-  Case {                                                                                                                           \
-    name, in, h, w, kh, kw, sh, sw, dh, dw, top, left, out_width, w * in, in, pixels, channels, out, out_height, bfloat,           \
-        obk::conv_tile_of < bfloat ? kObkBf16 : kObkF16, true,                                                                     \
-        obk::ConvFixed<in, h, w, kh, kw, sh, sw, dh, dw, top, left, out_width, w * in, in, pixels, channels> >                     \
+#define CASE(name, out, out_height, bfloat, in, h, w, kh, kw, sh, sw, dh, dw, top, left,         \
+             out_width, pixels, channels)                                                        \
+  Case {                                                                                         \
+    name, in, h, w, kh, kw, sh, sw, dh, dw, top, left, out_width, w * in, in, pixels, channels,   \
+        out, out_height, bfloat,                                                                 \
+        obk::conv_tile_of<bfloat ? kObkBf16 : kObkF16, true,                                     \
+                          obk::ConvFixed<in, h, w, kh, kw, sh, sw, dh, dw, top, left, out_width, \
+                                         w * in, in, pixels, channels> >                         \
   }
 
 const Case kCases[] = {
@@ -80,13 +85,19 @@ TEST_P(OneCta, ConvolvesAsDefined) {
     return at;
   };
   const int64_t taps = c.kernel_h * c.kernel_w;
-  std::vector<char> packed(static_cast<size_t>(kernels::cuda_conv_packed_bytes(number, c.out, c.in, c.kernel_h, c.kernel_w))), hold_x, hold_w;
-  kernels::cuda_conv_pack(number, c.out, c.in, c.kernel_h, c.kernel_w, c.channels, w_bytes.data(), c.in * taps, taps, c.kernel_w, 1, packed.data());
+  std::vector<char> packed(static_cast<size_t>(
+      kernels::cuda_conv_packed_bytes(number, c.out, c.in, c.kernel_h, c.kernel_w))),
+      hold_x, hold_w;
+  kernels::cuda_conv_pack(number, c.out, c.in, c.kernel_h, c.kernel_w, c.channels, w_bytes.data(),
+                          c.in * taps, taps, c.kernel_w, 1, packed.data());
   one_cta::readable.clear();
   ObkConv g = {};
-  g.type = number, g.height = c.height, g.width = c.width, g.in_channels = c.in, g.kernel_h = c.kernel_h, g.kernel_w = c.kernel_w;
-  g.stride_h = c.stride_h, g.stride_w = c.stride_w, g.dilation_h = c.dilation_h, g.dilation_w = c.dilation_w;
-  g.pad_top = c.top, g.pad_left = c.left, g.out_width = c.out_width, g.out_channels = c.out, g.x_row = c.x_row, g.x_pixel = c.x_pixel;
+  g.type = number, g.height = c.height, g.width = c.width, g.in_channels = c.in,
+  g.kernel_h = c.kernel_h, g.kernel_w = c.kernel_w;
+  g.stride_h = c.stride_h, g.stride_w = c.stride_w, g.dilation_h = c.dilation_h,
+  g.dilation_w = c.dilation_w;
+  g.pad_top = c.top, g.pad_left = c.left, g.out_width = c.out_width, g.out_channels = c.out,
+  g.x_row = c.x_row, g.x_pixel = c.x_pixel;
   g.x = aligned(x_bytes.data(), static_cast<size_t>(c.height * c.x_row) * 2, hold_x);
   g.weights = aligned(packed.data(), packed.size(), hold_w);
   constexpr int kPages = 2, kRing = kPages * 24576;
@@ -102,18 +113,22 @@ TEST_P(OneCta, ConvolvesAsDefined) {
     for (int64_t pixel = 0; pixel < all; pixel += c.pixels)
       for (int64_t channel = 0; channel < c.out; channel += c.channels, ++tile) {
         ObkConv t = g;
-        t.row = pixel / c.out_width, t.column = pixel % c.out_width, t.pixels = std::min(c.pixels, all - pixel);
+        t.row = pixel / c.out_width, t.column = pixel % c.out_width,
+        t.pixels = std::min(c.pixels, all - pixel);
         t.rows = t.pixels / c.out_width, t.channel = channel;
         if (tile % 2) {
-          const kernels::WeightRange range = kernels::cuda_conv_weights(number, c.out, c.in, c.kernel_h, c.kernel_w, channel, channel + c.channels);
-          obk::ring_ask_ahead(obk::WeightPages::of_tile(static_cast<const char*>(g.weights) + range.offset, static_cast<int>(range.bytes / range.group),
-                                                        static_cast<int>(range.group / 1024)));
+          const kernels::WeightRange range = kernels::cuda_conv_weights(
+              number, c.out, c.in, c.kernel_h, c.kernel_w, channel, channel + c.channels);
+          obk::ring_ask_ahead(obk::WeightPages::of_tile(
+              static_cast<const char*>(g.weights) + range.offset,
+              static_cast<int>(range.bytes / range.group), static_cast<int>(range.group / 1024)));
           __syncthreads();
           asked_ahead += threadIdx.x == 0;
         }
         c.tile(t);
         for (int64_t k = threadIdx.x; k < t.pixels * c.channels; k += 256)
-          y[static_cast<size_t>((pixel + k / c.channels) * c.out + channel + k % c.channels)] = t.y[k];
+          y[static_cast<size_t>((pixel + k / c.channels) * c.out + channel + k % c.channels)] =
+              t.y[k];
         __syncthreads();
       }
     obk::ring_finish();
@@ -127,15 +142,18 @@ TEST_P(OneCta, ConvolvesAsDefined) {
           const int64_t column = pixel % c.out_width * c.stride_w - c.left + j * c.dilation_w;
           if (row < 0 || row >= c.height || column < 0 || column >= c.width) continue;
           for (int64_t ch = 0; ch < c.in; ++ch) {
-            const double product = x[static_cast<size_t>(row * c.x_row + column * c.x_pixel + ch)] *
-                                   w[static_cast<size_t>(((o * c.in + ch) * c.kernel_h + i) * c.kernel_w + j)];
+            const double product =
+                x[static_cast<size_t>(row * c.x_row + column * c.x_pixel + ch)] *
+                w[static_cast<size_t>(((o * c.in + ch) * c.kernel_h + i) * c.kernel_w + j)];
             sum += product, size += std::fabs(product);
           }
         }
-      ASSERT_NEAR(static_cast<double>(y[static_cast<size_t>(pixel * c.out + o)]), sum, 2e-6 * size) << "pixel " << pixel << " channel " << o;
+      ASSERT_NEAR(static_cast<double>(y[static_cast<size_t>(pixel * c.out + o)]), sum, 2e-6 * size)
+          << "pixel " << pixel << " channel " << o;
     }
 }
-INSTANTIATE_TEST_SUITE_P(Conv, OneCta, testing::ValuesIn(kCases), [](const auto& info) { return std::string(info.param.name); });
+INSTANTIATE_TEST_SUITE_P(Conv, OneCta, testing::ValuesIn(kCases),
+                         [](const auto& info) { return std::string(info.param.name); });
 
 }  // namespace
 }  // namespace obelisk

@@ -1,11 +1,14 @@
-// tests/gpu/one_cta.h — a CTA on one core: its threads are fibers, its instructions (ptx.cuh) plain C++. So tiles of device
-// code are tested where no GPU is: their indexing, their shares of work, that all meet where they should.
+// tests/gpu/one_cta.h — a CTA on one core: its threads are fibers, its instructions (ptx.cuh) plain
+// C++. So tiles of device code are tested where no GPU is: their indexing, their shares of work,
+// that all meet where they should.
 //
 //   #include "one_cta.h"            before any device header
-//   one_cta::run(256, [&] { ... });  every thread runs it; addresses of shared memory are offsets into one_cta::shared
+//   one_cta::run(256, [&] { ... });  every thread runs it; addresses of shared memory are
+//                                    offsets into one_cta::shared
 //
-// A fiber runs until it waits. What a real machine adds, orders of memory between threads that do not meet, is not seen here.
-// Copies are done when they are asked for, and only inside memory that one_cta::readable names.
+// A fiber runs until it waits. What a real machine adds, orders of memory between threads that do
+// not meet, is not seen here. Copies are done when they are asked for, and only inside memory that
+// one_cta::readable names.
 #pragma once
 
 #include <ucontext.h>
@@ -87,7 +90,8 @@ inline const Lane* exchange(const Lane& mine) {
   return lanes;
 }
 inline char* at(uint32_t address, int bytes) {
-  CHECK(address + bytes <= kSharedBytes && address % std::min(bytes, 16) == 0, "shared address {} of {} bytes", address, bytes);
+  CHECK(address + bytes <= kSharedBytes && address % std::min(bytes, 16) == 0,
+        "shared address {} of {} bytes", address, bytes);
   return shared + address;
 }
 inline void copy(uint32_t to, const void* from, uint32_t read, int bytes) {
@@ -95,8 +99,11 @@ inline void copy(uint32_t to, const void* from, uint32_t read, int bytes) {
   char* target = at(to, bytes);
   memset(target, 0, static_cast<size_t>(bytes));
   if (read == 0) return;
-  const bool inside = std::any_of(readable.begin(), readable.end(), [&](auto& range) { return first >= range.first && first + read <= range.second; });
-  CHECK(inside && reinterpret_cast<uint64_t>(first) % static_cast<uint64_t>(bytes) == 0, "a copy reads what is not there");
+  const bool inside = std::any_of(readable.begin(), readable.end(), [&](auto& range) {
+    return first >= range.first && first + read <= range.second;
+  });
+  CHECK(inside && reinterpret_cast<uint64_t>(first) % static_cast<uint64_t>(bytes) == 0,
+        "a copy reads what is not there");
   memcpy(target, first, read);
 }
 
@@ -146,9 +153,13 @@ inline void __syncthreads() { one_cta::all.meet(static_cast<int>(one_cta::fibers
 inline void __syncwarp() { one_cta::exchange({}); }
 inline float __uint_as_float(uint32_t v) { return std::bit_cast<float>(v); }
 inline uint32_t __float_as_uint(float v) { return std::bit_cast<uint32_t>(v); }
-inline uint32_t __funnelshift_r(uint32_t low, uint32_t high, uint32_t by) { return static_cast<uint32_t>((uint64_t{high} << 32 | low) >> (by & 31)); }
+inline uint32_t __funnelshift_r(uint32_t low, uint32_t high, uint32_t by) {
+  return static_cast<uint32_t>((uint64_t{high} << 32 | low) >> (by & 31));
+}
 inline float __fdividef(float a, float b) { return a / b; }
-inline bool __isShared(const void* p) { return p >= one_cta::shared && p < one_cta::shared + one_cta::kSharedBytes; }
+inline bool __isShared(const void* p) {
+  return p >= one_cta::shared && p < one_cta::shared + one_cta::kSharedBytes;
+}
 
 #define OBK_PTX_CUH
 #define OBK_DEVICE static inline
@@ -165,15 +176,21 @@ OBK_DEVICE void mbarrier_init(uint32_t bar, uint32_t arrivals) {
   one_cta::bars[bar] = {static_cast<int>(arrivals), static_cast<int>(arrivals), 0, 0};
 }
 OBK_DEVICE void mbarrier_init_fence() {}
-OBK_DEVICE void mbarrier_arrive(uint32_t bar) { --one_cta::bars.at(bar).waiting, one_cta::bars.at(bar).look(); }
-OBK_DEVICE void mbarrier_expect(uint32_t bar, uint32_t bytes) { one_cta::bars.at(bar).bytes += bytes, mbarrier_arrive(bar); }
+OBK_DEVICE void mbarrier_arrive(uint32_t bar) {
+  --one_cta::bars.at(bar).waiting, one_cta::bars.at(bar).look();
+}
+OBK_DEVICE void mbarrier_expect(uint32_t bar, uint32_t bytes) {
+  one_cta::bars.at(bar).bytes += bytes, mbarrier_arrive(bar);
+}
 OBK_DEVICE bool mbarrier_try(uint32_t bar, uint32_t parity) {
   if (one_cta::bars.at(bar).phase != static_cast<int>(parity)) return true;
   one_cta::yield();
   return false;
 }
 OBK_DEVICE void copy16(uint32_t to, const void* from) { one_cta::copy(to, from, 16, 16); }
-OBK_DEVICE void copy16_partly(uint32_t to, const void* from, uint32_t bytes) { one_cta::copy(to, from, bytes, 16); }
+OBK_DEVICE void copy16_partly(uint32_t to, const void* from, uint32_t bytes) {
+  one_cta::copy(to, from, bytes, 16);
+}
 OBK_DEVICE void bulk_copy(uint32_t to, const void* from, uint32_t bytes, uint32_t bar) {
   for (uint32_t k = 0; k < bytes; k += 16) copy16(to + k, static_cast<const char*>(from) + k);
   one_cta::bars.at(bar).bytes -= bytes, one_cta::bars.at(bar).look();
@@ -191,12 +208,24 @@ OBK_DEVICE uint32_t load_shared_word(uint32_t address) {
   memcpy(&v, one_cta::at(address, 4), 4);
   return v;
 }
-OBK_DEVICE void store_shared_word(uint32_t address, uint32_t v) { memcpy(one_cta::at(address, 4), &v, 4); }
-OBK_DEVICE float load_shared(uint32_t address) { return __uint_as_float(load_shared_word(address)); }
-OBK_DEVICE void store_shared(uint32_t address, float v) { store_shared_word(address, __float_as_uint(v)); }
-OBK_DEVICE float widen_f16_bits(uint16_t bits) { return static_cast<float>(std::bit_cast<_Float16>(bits)); }
-OBK_DEVICE void load_shared16(uint32_t (&r)[4], uint32_t address) { memcpy(r, one_cta::at(address, 16), 16); }
-OBK_DEVICE void store_shared16(uint32_t address, const uint32_t (&r)[4]) { memcpy(one_cta::at(address, 16), r, 16); }
+OBK_DEVICE void store_shared_word(uint32_t address, uint32_t v) {
+  memcpy(one_cta::at(address, 4), &v, 4);
+}
+OBK_DEVICE float load_shared(uint32_t address) {
+  return __uint_as_float(load_shared_word(address));
+}
+OBK_DEVICE void store_shared(uint32_t address, float v) {
+  store_shared_word(address, __float_as_uint(v));
+}
+OBK_DEVICE float widen_f16_bits(uint16_t bits) {
+  return static_cast<float>(std::bit_cast<_Float16>(bits));
+}
+OBK_DEVICE void load_shared16(uint32_t (&r)[4], uint32_t address) {
+  memcpy(r, one_cta::at(address, 16), 16);
+}
+OBK_DEVICE void store_shared16(uint32_t address, const uint32_t (&r)[4]) {
+  memcpy(one_cta::at(address, 16), r, 16);
+}
 
 OBK_DEVICE uint32_t matrix_word(const one_cta::Lane* lanes, int matrix) {
   const int lane = static_cast<int>(threadIdx.x % 32);
@@ -217,7 +246,8 @@ OBK_DEVICE void mma_16x8x16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, 
   const one_cta::Lane* lanes = one_cta::exchange({{a[0], a[1], a[2], a[3], b0, b1}});
   const auto number = [](uint32_t word, int k) {
     const auto bits = static_cast<uint16_t>(word >> (k & 1) * 16);
-    return kBfloat ? std::bit_cast<float>(static_cast<uint32_t>(bits) << 16) : static_cast<float>(std::bit_cast<_Float16>(bits));
+    return kBfloat ? std::bit_cast<float>(static_cast<uint32_t>(bits) << 16)
+                   : static_cast<float>(std::bit_cast<_Float16>(bits));
   };
   const int lane = static_cast<int>(threadIdx.x % 32);
   for (int e = 0; e < 4; ++e) {
@@ -226,7 +256,8 @@ OBK_DEVICE void mma_16x8x16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, 
     for (int k = 0; k < 16; ++k) {
       const uint32_t* of_a = lanes[row * 4 + k % 8 / 2].words;
       const uint32_t* of_b = lanes[column * 4 + k % 8 / 2].words;
-      sum += static_cast<double>(number(of_a[e / 2 + k / 8 * 2], k)) * static_cast<double>(number(of_b[4 + k / 8], k));
+      sum += static_cast<double>(number(of_a[e / 2 + k / 8 * 2], k)) *
+             static_cast<double>(number(of_b[4 + k / 8], k));
     }
     d[e] = static_cast<float>(sum);
   }

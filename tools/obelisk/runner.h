@@ -1,4 +1,5 @@
-/// obelisk/runner.h — something that answers inputs with outputs: the program on the CPU, or the interpreter.
+/// obelisk/runner.h — something that answers inputs with outputs: the program on the CPU, or the
+/// interpreter.
 #pragma once
 
 #include "source.h"
@@ -20,8 +21,9 @@ struct Runner {
 /// The graph that answers are judged by: the model's, or the one that a compiled file carries.
 Result<graph::Graph> graph_of(const Runner& runner, const Source& source);
 
-/// Compiles what has to be compiled. Without a host compiler the interpreter runs, and a line on stderr says so (target auto).
-/// On an error `report` holds all nodes that cannot be run.
-Result<std::unique_ptr<Runner>> make_runner(const Flags& flags, const Source& source, frontends::ImportReport& report);
+/// Compiles what has to be compiled. Without a host compiler the interpreter runs, and a line on
+/// stderr says so (target auto). On an error `report` holds all nodes that cannot be run.
+Result<std::unique_ptr<Runner>> make_runner(const Flags& flags, const Source& source,
+                                            frontends::ImportReport& report);
 
 }  // namespace obelisk::cli

@@ -1,4 +1,5 @@
-/// runtime/cpu/dialect_files.h — the headers that bodies include, as text inside the library (made by cmake/embed.cmake).
+/// runtime/cpu/dialect_files.h — the headers that bodies include, as text inside the library (made
+/// by cmake/embed.cmake).
 #pragma once
 
 namespace obelisk::runtime::cpu {

@@ -23,16 +23,18 @@ class Object {
  private:
   Object() = default;
   std::string bytes_;
-  int file_ = -1;  // open as long as the object: the loader knows objects by path, and its number is part of it
+  // open as long as the object: the loader knows objects by path, and its number is part of it
+  int file_ = -1;
   void* handle_ = nullptr;
   ObkBody body_ = nullptr;
 };
 
 /// Compiles (or finds in the cache) and opens each body, in order. Errors: kBuild, kUsage.
-Result<std::vector<std::unique_ptr<Object>>> build_objects(const std::vector<codegen::BodyText>& bodies, const LoadOptions& options,
-                                                           LoadReport& report);
+Result<std::vector<std::unique_ptr<Object>>> build_objects(
+    const std::vector<codegen::BodyText>& bodies, const LoadOptions& options, LoadReport& report);
 
-/// The machine code that a program brought along. Errors: kBuild, naming features that this CPU lacks.
+/// The machine code that a program brought along. Errors: kBuild, naming features that this CPU
+/// lacks.
 Result<std::vector<std::unique_ptr<Object>>> carried_objects(const Program& program);
 
 }  // namespace obelisk::runtime::cpu

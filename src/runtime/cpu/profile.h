@@ -1,4 +1,5 @@
-/// runtime/cpu/profile.h — where a context's time goes: OBELISK_PROFILE=1 prints it to stderr when the context ends.
+/// runtime/cpu/profile.h — where a context's time goes: OBELISK_PROFILE=1 prints it to stderr when
+/// the context ends.
 #pragma once
 
 #include <chrono>
@@ -17,7 +18,9 @@ class Profile {
   /// Nothing unless $OBELISK_PROFILE is set to something other than 0.
   static std::unique_ptr<Profile> if_wished(const Program& program, int workers);
 
-  void worked(int worker, uint32_t work, Clock::duration time) { workers_[worker].by_work[work] += Nanos(time).count(); }
+  void worked(int worker, uint32_t work, Clock::duration time) {
+    workers_[worker].by_work[work] += Nanos(time).count();
+  }
   void waited(int worker, Clock::duration time) { workers_[worker].waiting += Nanos(time).count(); }
   void ran() { ++runs_; }
   /// The bodies by time, with the part that each has of all workers' time, and their slowest work.

@@ -1,4 +1,5 @@
-/// runtime/cpu/workers.h — the threads that run a context's lists: they spin for a while, then sleep.
+/// runtime/cpu/workers.h — the threads that run a context's lists: they spin for a while, then
+/// sleep.
 #pragma once
 
 #include <atomic>
@@ -9,7 +10,8 @@
 
 namespace obelisk::runtime::cpu {
 
-/// A reusable barrier of `count` threads. Arriving releases what a thread wrote; leaving acquires what the others wrote.
+/// A reusable barrier of `count` threads. Arriving releases what a thread wrote; leaving acquires
+/// what the others wrote.
 class SpinBarrier {
  public:
   explicit SpinBarrier(int count);
@@ -17,11 +19,14 @@ class SpinBarrier {
 
  private:
   const int count_, spins_;
-  alignas(64) std::atomic<int> arrived_{0};    // written by every arriving thread (acq_rel), reset by the last
-  alignas(64) std::atomic<uint32_t> phase_{0};  // written by the last to arrive (release), read by the others (acquire)
+  // written by every arriving thread (acq_rel), reset by the last
+  alignas(64) std::atomic<int> arrived_{0};
+  // written by the last to arrive (release), read by the others (acquire)
+  alignas(64) std::atomic<uint32_t> phase_{0};
 };
 
-/// `count` workers, of which the caller is number 0. run() hands one function to all and returns when all have returned.
+/// `count` workers, of which the caller is number 0. run() hands one function to all and returns
+/// when all have returned.
 class Workers {
  public:
   explicit Workers(int count);
@@ -33,8 +38,10 @@ class Workers {
   void loop(int worker);
 
   const int count_;
-  const std::function<void(int)>* function_ = nullptr;  // written by run() before generation_ (release)
-  alignas(64) std::atomic<uint32_t> generation_{0};     // written by run(), read by workers (acquire); UINT32_MAX ends
+  // written by run() before generation_ (release)
+  const std::function<void(int)>* function_ = nullptr;
+  // written by run(), read by workers (acquire); UINT32_MAX ends
+  alignas(64) std::atomic<uint32_t> generation_{0};
   alignas(64) std::atomic<int> running_{0};             // workers that have not returned yet
   std::atomic<bool> stop_{false};
   std::vector<std::thread> threads_;

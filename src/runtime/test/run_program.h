@@ -1,5 +1,5 @@
-/// runtime/test/run_program.h — a graph as a program on virtual SMs of this machine, beside the interpreter.
-/// For tests only (it speaks googletest).
+/// runtime/test/run_program.h — a graph as a program on virtual SMs of this machine, beside the
+/// interpreter. For tests only (it speaks googletest).
 #pragma once
 
 #include <gtest/gtest.h>
@@ -27,7 +27,8 @@ inline const kernels::TileLibrary& vector_tiles() {
   static const kernels::TileLibrary tiles = [] {
     kernels::TileLibrary library = kernels::kCpuTiles;
     library.vectors = true;
-    library.gemm_parts = [](int32_t, int64_t, int64_t) -> int64_t { return 1; };  // packs a batch of matrices, as GPUs' do
+    // packs a batch of matrices, as GPUs' do
+    library.gemm_parts = [](int32_t, int64_t, int64_t) -> int64_t { return 1; };
     return library;
   }();
   return tiles;
@@ -38,8 +39,8 @@ struct Run {
   stitch::Plan plan;
 };
 
-inline Run run_program(const graph::Graph& graph, const std::vector<Tensor>& inputs, int sms, bool stitching, bool tiles,
-                bool recomputes = false, bool vectors = false) {
+inline Run run_program(const graph::Graph& graph, const std::vector<Tensor>& inputs, int sms,
+                       bool stitching, bool tiles, bool recomputes = false, bool vectors = false) {
   Run run;
   target::DeviceSpec device = target::cpu(sms);
   device.recomputes = recomputes;
@@ -51,8 +52,10 @@ inline Run run_program(const graph::Graph& graph, const std::vector<Tensor>& inp
   schedule::TaskGraph tasks = schedule::build(graph, run.plan, device);
   Status valid = schedule::validate(graph, run.plan, tasks);
   EXPECT_TRUE(valid.ok()) << (valid.ok() ? "" : valid.error().text());
-  codegen::Source source = codegen::emit(graph, run.plan, tasks, vectors ? vector_tiles() : kernels::kCpuTiles);
-  auto program = std::make_shared<Program>(assemble(graph, run.plan, tasks, std::move(source), "cpu"));
+  codegen::Source source =
+      codegen::emit(graph, run.plan, tasks, vectors ? vector_tiles() : kernels::kCpuTiles);
+  auto program =
+      std::make_shared<Program>(assemble(graph, run.plan, tasks, std::move(source), "cpu"));
   if (getenv("OBELISK_SHOW"))
     for (const codegen::BodyText& body : program->bodies) fmt::print("{}\n", body.text);
   LoadOptions load;
@@ -79,15 +82,18 @@ inline Run run_program(const graph::Graph& graph, const std::vector<Tensor>& inp
 }
 
 /// `after` is what runs, and means `graph`.
-inline void expect_same(const graph::Graph& graph, const graph::Graph& after, const std::string& what, double tolerance = 1e-4) {
+inline void expect_same(const graph::Graph& graph, const graph::Graph& after,
+                        const std::string& what, double tolerance = 1e-4) {
   std::mt19937 random(7);
   std::vector<Tensor> inputs;
   for (graph::ValueId v : graph.inputs()) inputs.push_back(random_tensor(graph.type(v), random));
   auto wanted = graph::interpret(graph, inputs);
   ASSERT_TRUE(wanted.ok()) << wanted.error().text();
   for (int sms : {1, 2, 7}) {
-    for (int mode = 0; mode < (sms == 7 ? 6 : 4); ++mode) {  // vectors: shapes are in the text, so each count is compiled anew
-      Run got = run_program(after, inputs, sms, mode != 1, mode != 2, mode == 3 || mode == 5, mode >= 4);
+    // vectors: shapes are in the text, so each count is compiled anew
+    for (int mode = 0; mode < (sms == 7 ? 6 : 4); ++mode) {
+      Run got =
+          run_program(after, inputs, sms, mode != 1, mode != 2, mode == 3 || mode == 5, mode >= 4);
       ASSERT_EQ(got.outputs.size(), wanted->size());
       for (size_t o = 0; o < wanted->size(); ++o) {
         const Tensor& w = (*wanted)[o];
@@ -96,9 +102,12 @@ inline void expect_same(const graph::Graph& graph, const graph::Graph& after, co
           if (is_float(w.dtype())) {
             const double a = g.get_double(k), b = w.get_double(k);
             if (std::isnan(a) && std::isnan(b)) continue;
-            ASSERT_NEAR(a, b, tolerance + tolerance * std::fabs(b)) << what << " sms " << sms << " mode " << mode << " output " << o << " element " << k;
+            ASSERT_NEAR(a, b, tolerance + tolerance * std::fabs(b))
+                << what << " sms " << sms << " mode " << mode << " output " << o << " element "
+                << k;
           } else {
-            ASSERT_EQ(g.get_int(k), w.get_int(k)) << what << " sms " << sms << " mode " << mode << " output " << o << " element " << k;
+            ASSERT_EQ(g.get_int(k), w.get_int(k)) << what << " sms " << sms << " mode " << mode
+                                                  << " output " << o << " element " << k;
           }
         }
       }

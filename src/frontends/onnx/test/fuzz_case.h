@@ -1,4 +1,5 @@
-/// frontends/onnx/test/fuzz_case.h — what the fuzzer and the replay of its finds do with some bytes.
+/// frontends/onnx/test/fuzz_case.h — what the fuzzer and the replay of its finds do with some
+/// bytes.
 #pragma once
 
 #include <cstring>
