@@ -90,16 +90,21 @@ int64_t cuda_gemm_scratch_bytes(const ObkGemm* gemm) {
     return 2 * sum * (kFmaTile * (kFmaDepth + kFmaPad) + kFmaDepth * (kFmaTile + kFmaPad)) + 16;
   }
   const int rows = gemm_pass_rows(g.m), k_blocks = static_cast<int>(chunks_of(g.k));
-  const int columns =
-      static_cast<int>(round_up(std::min<int64_t>(g.n, gemm_pass_columns(g.m)), 16));
+  const int64_t pass = gemm_pass_columns(g.m);
+  const int columns = static_cast<int>(round_up(std::min<int64_t>(g.n, pass), 16));
+  // The last of several passes has fewer columns, and so may have longer stages.
+  const int rest = g.n > pass ? static_cast<int>(round_up(g.n % pass, 16)) : 0;
   // Weights come through the ring where there is one, else behind the activations.
   int64_t most = int64_t{2} * rows * (columns + 4) * 4;
   const int own = g.panel ? 0 : rows;
-  for (bool ring : {g.packed != 0, false}) {
-    const int all = ring ? own : own + columns;
-    const int blocks = gemm_stages(all, k_blocks, ring ? own == 16 : g.packed != 0).blocks;
-    const int stages = blocks ? std::min(4, (k_blocks + blocks - 1) / blocks) : 0;
-    most = std::max(most, int64_t{128} * all * blocks * stages);
+  for (int wide : {columns, rest}) {
+    if (wide == 0) continue;
+    for (bool ring : {g.packed != 0, false}) {
+      const int all = ring ? own : own + wide;
+      const int blocks = gemm_stages(all, k_blocks, ring ? own == 16 : g.packed != 0).blocks;
+      const int stages = blocks ? std::min(4, (k_blocks + blocks - 1) / blocks) : 0;
+      most = std::max(most, int64_t{128} * all * blocks * stages);
+    }
   }
   if (g.packed) {  // a tile of a known shape: its operands, and a plane of sums behind them
     const int64_t lines = g.panel ? 0 : g.m < 8 ? g.m : round_up(g.m, 8);

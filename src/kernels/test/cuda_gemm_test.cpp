@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "kernels/cuda/gemm.h"
+#include "kernels/cuda/gemm_shape.h"
 
 namespace obelisk::kernels {
 namespace {
@@ -68,6 +69,24 @@ TEST(CudaGemm, ScratchHoldsWhatTheTileTakes) {
   EXPECT_LE(cuda_gemm_scratch_bytes(&g), 98304 + 3072);
   g.m = 1, g.k = 64;
   EXPECT_GE(cuda_gemm_scratch_bytes(&g), (16 + 48) * 128);
+}
+
+TEST(CudaGemm, ScratchHoldsEachPassOfATile) {
+  for (int64_t m : {8, 16, 30, 64})
+    for (int64_t n = 8; n <= 400; n += 8)
+      for (int64_t k : {64, 200, 768, 4096})
+        for (int packed : {0, 1}) {
+          ObkGemm g = {};
+          g.a_type = g.b_type = kObkF16, g.packed = packed, g.m = m, g.n = n, g.k = k;
+          const int64_t most = gemm_pass_columns(m), bytes = cuda_gemm_scratch_bytes(&g);
+          for (int64_t column = 0; column < n; column += most) {
+            const int wide = static_cast<int>((std::min(most, n - column) + 15) / 16 * 16);
+            const int rows = gemm_pass_rows(m) + wide, chunks = static_cast<int>((k + 63) / 64);
+            const int blocks = gemm_stages(rows, chunks, packed).blocks;
+            ASSERT_GE(bytes, 128 * rows * blocks * std::min(4, (chunks + blocks - 1) / blocks))
+                << m << " x " << n << " x " << k << " from column " << column;
+          }
+        }
 }
 
 TEST(CudaGemm, LongSumsOfFewColumnsComeInParts) {
