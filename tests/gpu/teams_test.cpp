@@ -21,12 +21,14 @@ static __device__ uint32_t word_of(uint32_t step, uint32_t team, uint32_t unit) 
 
 /* As obk::recurrence walks the steps, without its sums: every member posts 32 words, reads all 256 and
  * checks them. 36 KB of weights are in flight for most of the time and are checked as well. */
-extern "C" __global__ void __launch_bounds__(256, 1)
-    teams_stress(uint64_t* exchange, const uint32_t* weights, int64_t weight_words,
-                 unsigned long long* wrong, int steps, int late, ObkWatch* watch) {
+template <bool kNear>
+static __device__ __forceinline__ void stress(uint64_t* exchange, const uint32_t* weights,
+                                              int64_t weight_words, unsigned long long* wrong,
+                                              int steps, int late, ObkWatch* watch) {
   extern __shared__ __align__(128) char shared[];
   __shared__ uint64_t bar;
   __shared__ __align__(16) char states[2 * Team::kState];
+  __shared__ __align__(16) uint64_t near_words[512];
   constexpr int kWeights = 9216;
   const int member = blockIdx.x % 8, team = blockIdx.x / 8, thread = threadIdx.x;
   uint64_t* const counts = exchange + team * (8 + 512);
@@ -35,7 +37,11 @@ extern "C" __global__ void __launch_bounds__(256, 1)
   if (thread == 0) obk::mbarrier_init(full, 1), obk::mbarrier_init_fence();
   obk::Watchdog dog{watch, blockIdx.x, 0, 0};
   const uint32_t base = (uint32_t)obk::poll_relaxed(counts + member);
-  __syncthreads();
+  for (int k = thread; k < 512; k += 256) near_words[k] = 0;
+  if (kNear)
+    obk::cluster_meet();
+  else
+    __syncthreads();
   int64_t at = (int64_t)blockIdx.x * kWeights % weight_words;
   unsigned bad = 0, page_turn = 0;
   for (int step = 0; step < steps; ++step) {
@@ -50,14 +56,22 @@ extern "C" __global__ void __launch_bounds__(256, 1)
     }
     if (thread < 32) {
       const int unit = member * 32 + thread;
-      obk::post_relaxed(posted + unit, (uint64_t)number << 32 | word_of(number, team, unit));
+      const uint64_t word = (uint64_t)number << 32 | word_of(number, team, unit);
+      if (kNear)
+        Team::post_to_all(obk::shared_address(near_words + (step & 1) * 256), unit, word);
+      else
+        obk::post_relaxed(posted + unit, word);
     }
     if (thread == 0 && step % 4 == 0) {
       obk::mbarrier_expect(full, kWeights * 4);
       for (int k = 0; k < 4; ++k)
         obk::bulk_copy(page + k * kWeights, weights + at + k * (kWeights / 4), kWeights, full);
     }
-    Team::collect(posted, number, 1, obk::shared_address(next), dog);
+    if (kNear)
+      Team::collect_near(obk::shared_address(near_words + (step & 1) * 256), number, 1,
+                         obk::shared_address(next), dog);
+    else
+      Team::collect(posted, number, 1, obk::shared_address(next), dog);
     __syncthreads();
     bad += ((const uint32_t*)next)[thread] != word_of(number, team, thread);
     if (step % 4 == 3) {
@@ -72,7 +86,21 @@ extern "C" __global__ void __launch_bounds__(256, 1)
     }
   }
   if (bad) atomicAdd(wrong, (unsigned long long)bad);
-  if (thread == 0) obk::post_relaxed(counts + member, base + (uint32_t)steps);
+  if (kNear)
+    obk::cluster_meet();
+  else if (thread == 0)
+    obk::post_relaxed(counts + member, base + (uint32_t)steps);
+}
+
+extern "C" __global__ void __launch_bounds__(256, 1)
+    teams_stress(uint64_t* exchange, const uint32_t* weights, int64_t weight_words,
+                 unsigned long long* wrong, int steps, int late, ObkWatch* watch) {
+  stress<false>(exchange, weights, weight_words, wrong, steps, late, watch);
+}
+extern "C" __global__ void __cluster_dims__(8, 1, 1) __launch_bounds__(256, 1)
+    clusters_stress(uint64_t* exchange, const uint32_t* weights, int64_t weight_words,
+                    unsigned long long* wrong, int steps, int late, ObkWatch* watch) {
+  stress<true>(exchange, weights, weight_words, wrong, steps, late, watch);
 }
 
 /* A team whose last member never comes: the watchdog's case. */
@@ -85,37 +113,49 @@ extern "C" __global__ void __launch_bounds__(256, 1) team_missed(uint64_t* words
 }
 )cu";
 
-TEST(TeamWords, AreRightWhileWeightsStream) {
+/// A run of steps, with the words in global memory or in one another's shared memory.
+void stress(const char* name, bool near) {
   OPEN(g, kText, "OBK_WATCHDOG=4000000000LL");
   const char* wished = getenv("OBELISK_GPU_STEPS");
   const int steps = (wished ? atoi(wished) : 40000) / 4 * 4, teams = g.gpu.sms / 8, shared = 36864;
   const int64_t weight_words = int64_t{64} << 20;
   std::vector<uint32_t> host(static_cast<size_t>(weight_words));
   for (size_t k = 0; k < host.size(); ++k) host[k] = static_cast<uint32_t>(k) * 747796405u;
-  const DevicePointer weights = g.make(host.size() * 4, 0), wrong = g.make(8, 0);
+  DevicePointer weights = g.make(host.size() * 4, 0), wrong = g.make(8, 0), watch = 0;
   ASSERT_EQ(g.d->CopyToDevice(weights, host.data(), host.size() * 4), 0);
-  const DevicePointer exchange = g.make(static_cast<size_t>(teams) * (8 + 512) * 8, 0);
-  const Handle kernel = g.function("teams_stress", shared);
+  DevicePointer exchange = g.make(static_cast<size_t>(teams) * (8 + 512) * 8, 0);
+  const Handle kernel = g.function(name, shared);
   Handle begin = nullptr, end = nullptr;
   g.d->EventCreate(&begin, 0), g.d->EventCreate(&end, 0);
   for (int late : {0, 0, 400, 6000}) {  // clocks; numbers go on from run to run
     g.d->EventRecord(begin, nullptr);
-    ASSERT_EQ(g.launch(kernel, teams * 8, shared, nullptr, exchange, weights, weight_words, wrong, steps,
-                       late, DevicePointer{0}),
-              0);
+    int64_t words = weight_words;
+    int count = steps, most = late;
+    void* list[] = {&exchange, &weights, &words, &wrong, &count, &most, &watch};
+    const auto ctas = static_cast<unsigned>(teams * 8);
+    if (near)
+      ASSERT_EQ(g.d->Launch(kernel, ctas, 1, 1, 256, 1, 1, shared, nullptr, list, nullptr), 0);
+    else
+      ASSERT_EQ(g.d->LaunchCooperative(kernel, ctas, 1, 1, 256, 1, 1, shared, nullptr, list), 0);
     g.d->EventRecord(end, nullptr);
     const Status done = check(g.d->CtxSynchronize(), "stress");
     ASSERT_TRUE(done.ok()) << done.error().text();
     float millis = 0;
     g.d->EventElapsed(&millis, begin, end);
     EXPECT_EQ(g.read<uint64_t>(wrong), 0u) << "late by up to " << late;
-    fmt::print("{{\"stress\": \"words of {} teams\", \"late\": {}, \"steps\": {}, \"us_a_step\": {:.3f}, "
-               "\"wrong_words\": {}}}\n",
-               teams, late, steps, millis * 1e3 / steps, g.read<uint64_t>(wrong));
+    fmt::print("{{\"stress\": \"words of {} teams, {}\", \"late\": {}, \"steps\": {}, "
+               "\"us_a_step\": {:.3f}, \"wrong_words\": {}}}\n",
+               teams, near ? "clusters" : "one kernel", late, steps, millis * 1e3 / steps,
+               g.read<uint64_t>(wrong));
   }
-  EXPECT_EQ(g.read<uint64_t>(exchange), static_cast<uint64_t>(steps) * 4);
+  if (!near) {
+    EXPECT_EQ(g.read<uint64_t>(exchange), static_cast<uint64_t>(steps) * 4);
+  }
   g.d->EventDestroy(begin), g.d->EventDestroy(end);
 }
+
+TEST(TeamWords, AreRightWhileWeightsStream) { stress("teams_stress", false); }
+TEST(TeamWords, OfAClusterAreRightWhileWeightsStream) { stress("clusters_stress", true); }
 
 // Run apart (--gtest_also_run_disabled_tests --gtest_filter=*Watchdog*), since a trap ends the
 // process's context.

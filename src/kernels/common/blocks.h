@@ -89,6 +89,8 @@ struct ObkRecurrent {
   int64_t steps, batch, directions, first_backwards;
 };
 #define OBK_RECURRENT_BATCH 8
+/* Words of a step that members of a cluster leave in one another's fast memory, at most. */
+#define OBK_RECURRENT_NEAR 512
 /* On a core: floats of fast memory a unit and sequence: two states, the cell, the gates' sums. */
 static constexpr inline int64_t obk_recurrent_floats(int64_t gates) { return 3 + gates; }
 /* On a GPU: units of one member; and bytes of fast memory: two states, a row of each sequence, in
@@ -101,7 +103,8 @@ static constexpr inline int64_t obk_recurrent_pitch(int64_t hidden, int64_t byte
   return bytes == 2 ? ((hidden + 31) / 32 | 1) * 64 : (hidden + 127) / 128 * 512;
 }
 static constexpr inline int64_t obk_recurrent_scratch(int64_t hidden, int64_t batch, int64_t bytes) {
-  return 2 * batch * obk_recurrent_pitch(hidden, bytes);
+  return 2 * batch * obk_recurrent_pitch(hidden, bytes) +
+         (batch * hidden <= OBK_RECURRENT_NEAR ? 16 * batch * hidden : 0);
 }
 
 /* x[.., n, n] -> [..]. An item is a matrix; n <= OBK_DET. */

@@ -45,6 +45,33 @@ OBK_DEVICE float reciprocal_near(float x) { /* to 1 unit of the last place; inf 
 OBK_DEVICE void post_relaxed(uint64_t* to, uint64_t word) {
   asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(to), "l"(word) : "memory");
 }
+/* The same in the shared memory of CTAs of one cluster, which must all have begun (cluster_meet) and
+ * must not end before what others write to them has come. */
+OBK_DEVICE uint32_t near_address(uint32_t shared, int rank) {
+  uint32_t address = shared;
+#if __CUDA_ARCH__ >= 900
+  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(address) : "r"(shared), "r"(rank));
+#endif
+  return address;
+}
+OBK_DEVICE void post_near(uint32_t to, uint64_t word) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("st.relaxed.cluster.shared::cluster.u64 [%0], %1;" ::"r"(to), "l"(word) : "memory");
+#endif
+}
+OBK_DEVICE uint64_t poll_near(uint32_t own) {
+  uint64_t word = 0;
+#if __CUDA_ARCH__ >= 900
+  asm volatile("ld.relaxed.cluster.shared::cta.u64 %0, [%1];" : "=l"(word) : "r"(own) : "memory");
+#endif
+  return word;
+}
+OBK_DEVICE void cluster_meet() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+#endif
+}
 /* Between plain accesses to global memory and the copy engine's. */
 OBK_DEVICE void fence_async() {
 #if __CUDA_ARCH__ >= 900

@@ -9,6 +9,9 @@
  *               A word is written and read as a whole, so who reads the number has the value: there
  *               is no signal besides, and nothing has to be ordered
  *
+ * A kernel of one work runs a team as a cluster: there a few words lie in every member's own shared
+ * memory, where their owners write them, and a step is shorter by the way to the second-level cache.
+ *
  * Two places for each word take turns. A member writes a place again two steps later, when it has
  * read every unit's state of the step between, which its owner computed from all states of the
  * first: so everybody had read the place. Numbers go on from run to run (each member keeps its own
@@ -46,6 +49,12 @@ static __device__ __forceinline__ float tanh_near(float x) {
   const float large = 1.0f - 2.0f * reciprocal_near(1.0f + exp2_near(2.88539008f * x));
   return x2 < 0.02f ? small : large; /* NaN takes the second */
 }
+
+#ifdef OBK_MONO
+static constexpr bool kClusters = false;
+#else
+static constexpr bool kClusters = true;
+#endif
 
 template <class T, int kGates, int kHidden, int kTeam, int kBatch>
 struct Recurrence {
@@ -236,9 +245,10 @@ struct Recurrence {
   }
 
   /* Waits for every unit's state of a step and puts it into shared memory: a few words a thread at
-   * a time. */
-  static __device__ __forceinline__ void collect(const uint64_t* words, uint32_t number, int count,
-                                                 uint32_t state, Watchdog dog) {
+   * a time. `poll(k)`: word k. */
+  template <class Poll>
+  static __device__ __forceinline__ void collect(const Poll& poll, uint32_t number, int count,
+                                                 uint32_t state, Watchdog dog, uint64_t where) {
     constexpr int kTogether = kWords < 8 ? kWords : 8;
     dog.start();
 #pragma unroll 1
@@ -249,17 +259,30 @@ struct Recurrence {
         all = true;
 #pragma unroll
         for (int k = 0; k < kTogether; ++k)
-          if (place(k) < count * kHidden) word[k] = poll_relaxed(words + place(k));
+          if (place(k) < count * kHidden) word[k] = poll(place(k));
 #pragma unroll
         for (int k = 0; k < kTogether; ++k)
           if (place(k) < count * kHidden) all = all && (uint32_t)(word[k] >> 32) == number;
-        if (!all) dog.check(4, (uint64_t)words, number, word[0] >> 32);
+        if (!all) dog.check(4, where, number, word[0] >> 32);
       }
 #pragma unroll
       for (int k = 0; k < kTogether; ++k)
         if (place(k) < count * kHidden)
           put(state, place(k) / kHidden, place(k) % kHidden, (uint32_t)word[k]);
     }
+  }
+  static __device__ __forceinline__ void collect(const uint64_t* words, uint32_t number, int count,
+                                                 uint32_t state, Watchdog dog) {
+    collect([&](int k) { return poll_relaxed(words + k); }, number, count, state, dog,
+            (uint64_t)words);
+  }
+  static __device__ __forceinline__ void collect_near(uint32_t words, uint32_t number, int count,
+                                                      uint32_t state, Watchdog dog) {
+    collect([&](int k) { return poll_near(words + k * 8); }, number, count, state, dog, words);
+  }
+  static __device__ __forceinline__ void post_to_all(uint32_t words, int place, uint64_t word) {
+#pragma unroll
+    for (int m = 0; m < kTeam; ++m) post_near(near_address(words + place * 8, m), word);
   }
 
   static __device__ __forceinline__ float sigmoid(float x) {
@@ -286,8 +309,10 @@ struct Recurrence {
   }
 };
 
-/* Operands: fed, R, bias, lengths, initial h and c, Y, last h and c, exchange. */
-template <class T, int kGates, int kHidden, int kTeam, int kBatch>
+/* Operands: fed, R, bias, lengths, initial h and c, Y, last h and c, exchange. A cluster's members
+ * are its CTAs in order. */
+template <class T, int kGates, int kHidden, int kTeam, int kBatch,
+          bool kNear = kClusters && (kTeam > 1) && kBatch * kHidden <= OBK_RECURRENT_NEAR>
 static __device__ __forceinline__ void recurrence(const int64_t* p, void* const* x, int64_t item,
                                                   ObkLanes* w) {
   typedef Recurrence<T, kGates, kHidden, kTeam, kBatch> Own;
@@ -310,10 +335,14 @@ static __device__ __forceinline__ void recurrence(const int64_t* p, void* const*
   own.rows_ = (const T*)x[1] + (int64_t)direction * kGates * kHidden * kHidden;
   own.member_ = member;
   own.hold_weights();
-  const uint32_t base = kTeam > 1 ? (uint32_t)poll_relaxed(counts + member) : 0;
-  for (int k = threadIdx.x; k < 2 * Own::kState / 4; k += OBK_THREADS)
-    store_shared_word(states + k * 4, 0);
-  __syncthreads();
+  const uint32_t base = kTeam > 1 && !kNear ? (uint32_t)poll_relaxed(counts + member) : 0;
+  const uint32_t near_words = states + 2 * Own::kState;
+  constexpr int kClear = 2 * Own::kState / 4 + (kNear ? 4 * kBatch * kHidden : 0);
+  for (int k = threadIdx.x; k < kClear; k += OBK_THREADS) store_shared_word(states + k * 4, 0);
+  if (kNear)
+    cluster_meet();
+  else
+    __syncthreads();
   if (initial_h)
     for (int k = threadIdx.x; k < count * kHidden; k += OBK_THREADS)
       Own::put(states, k / kHidden, k % kHidden,
@@ -360,6 +389,7 @@ static __device__ __forceinline__ void recurrence(const int64_t* p, void* const*
     const int time = backwards ? steps - 1 - step : step;
     const uint32_t next = states + (step & 1 ? 0 : Own::kState);
     uint64_t* const posted = words + (step & 1) * (kBatch * kHidden);
+    const uint32_t posted_near = near_words + (step & 1) * (8 * kBatch * kHidden);
     const bool last = step + 1 == steps, alive = time < length;
     float sums[Own::kTiles][4];
     own.multiply(states + (step & 1 ? Own::kState : 0), count, sums);
@@ -370,9 +400,11 @@ static __device__ __forceinline__ void recurrence(const int64_t* p, void* const*
       if (alive) h[t] = new_h, c[t] = new_c;
       if (last || !mine[t]) continue;
       const uint32_t bits = state_bits((const T*)nullptr, h[t]);
-      if (kTeam > 1)
-        post_relaxed(posted + sequence * kHidden + unit[t],
-                     (uint64_t)(base + step + 1) << 32 | bits);
+      const uint64_t word = (uint64_t)(base + step + 1) << 32 | bits;
+      if (kNear)
+        Own::post_to_all(posted_near, sequence * kHidden + unit[t], word);
+      else if (kTeam > 1)
+        post_relaxed(posted + sequence * kHidden + unit[t], word);
       else
         Own::put(next, sequence, unit[t], bits);
     }
@@ -384,7 +416,10 @@ static __device__ __forceinline__ void recurrence(const int64_t* p, void* const*
       y_at += y_step;
     }
     if (last) break;
-    if (kTeam > 1) Own::collect(posted, base + step + 1, count, next, ring_state().dog);
+    if (kNear)
+      Own::collect_near(posted_near, base + step + 1, count, next, ring_state().dog);
+    else if (kTeam > 1)
+      Own::collect(posted, base + step + 1, count, next, ring_state().dog);
     __syncthreads();
   }
 #pragma unroll
@@ -393,7 +428,7 @@ static __device__ __forceinline__ void recurrence(const int64_t* p, void* const*
     if (mine[t] && x[7]) store((T*)x[7], at, h[t]);
     if (mine[t] && x[8]) store((T*)x[8], at, c[t]);
   }
-  if (kTeam > 1 && threadIdx.x == 0) post_relaxed(counts + member, base + (uint32_t)steps);
+  if (kTeam > 1 && !kNear && threadIdx.x == 0) post_relaxed(counts + member, base + (uint32_t)steps);
 }
 
 }  // namespace obk

@@ -38,6 +38,8 @@ struct Cta {
   alignas(64) char shared[1 << 16];
 };
 struct Machine {
+  int team = 1;
+  std::vector<Meeting> clusters;
   std::vector<std::unique_ptr<Fiber>> fibers;
   std::vector<std::unique_ptr<Cta>> ctas;
   ucontext_t main;
@@ -81,6 +83,7 @@ std::unique_ptr<Fiber> begin(int cta, int thread) {
 void run(int ctas, std::mt19937& random, std::function<void(int)> body) {
   machine.body = std::move(body);
   machine.fibers.clear(), machine.ctas.clear();
+  machine.clusters.assign(ctas / machine.team, Meeting{});
   for (int c = 0; c < ctas; ++c) machine.ctas.push_back(std::make_unique<Cta>());
   for (int k = 0; k < ctas * 256; ++k) machine.fibers.push_back(begin(k / 256, k % 256));
   for (bool left = true; left;) {
@@ -171,6 +174,24 @@ static void store_shared_word(uint32_t address, uint32_t v) {
 static void store_shared_half(uint32_t address, uint32_t v) {
   memcpy(cta().shared + address, &v, 2);
 }
+/* A member's number stands above an address of its memory. */
+static uint32_t near_address(uint32_t shared, int rank) {
+  return shared | static_cast<uint32_t>(rank + 1) << 24;
+}
+static void post_near(uint32_t to, uint64_t word) {
+  const int first = machine.now->cta / machine.team * machine.team;
+  Cta& other = *machine.ctas[first + static_cast<int>(to >> 24) - 1];
+  memcpy(other.shared + (to & 0xffffff), &word, 8);
+}
+static uint64_t poll_near(uint32_t own) {
+  yield();
+  uint64_t word;
+  memcpy(&word, cta().shared + own, 8);
+  return word;
+}
+static void cluster_meet() {
+  meet(machine.clusters[machine.now->cta / machine.team], 256 * machine.team);
+}
 template <typename T>
 static T other_lane(T v, int mask) {
   return shuffle(v, lane() ^ mask);
@@ -220,7 +241,7 @@ struct Sizes {
 };
 
 /// Two runs in a row, against sums in double.
-template <class T, int kGates, int kHidden, int kTeam, int kBatch>
+template <class T, int kGates, int kHidden, int kTeam, int kBatch, bool kNear = false>
 void check(Sizes z) {
   SCOPED_TRACE(testing::Message() << kGates << " gates, " << kHidden << " units, team " << kTeam);
   std::mt19937 random(kHidden * 10 + kTeam);
@@ -287,13 +308,14 @@ void check(Sizes z) {
                         h.data(),
                         c.data(),
                         exchange.data()};
+    machine.team = kTeam;
     run(static_cast<int>(parts * kTeam), random, [&](int item) {
       ObkLanes lanes = {};
       lanes.scratch = cta().shared;
       lanes.scratch_bytes = obk_recurrent_scratch(kHidden, kBatch, sizeof(T));
       ASSERT_LE(lanes.scratch_bytes, static_cast<int64_t>(sizeof cta().shared));
-      obk::recurrence<T, kGates, kHidden, kTeam, kBatch>(reinterpret_cast<const int64_t*>(&params),
-                                                         operands, item, &lanes);
+      obk::recurrence<T, kGates, kHidden, kTeam, kBatch, kNear>(
+          reinterpret_cast<const int64_t*>(&params), operands, item, &lanes);
     });
     const double limit = sizeof(T) == 4 ? 2e-5 : 2e-2;
     for (size_t k = 0; k < want_y.size(); ++k)
@@ -335,6 +357,13 @@ TEST(DeviceRecurrence, HalvesOnTensorCores) {
   check<obk::bf16, 4, 100, 2, 8>({.steps = 3, .batch = 11, .directions = 1, .backwards = true});
   check<obk::f16, 3, 200, 8, 2>({.steps = 5, .batch = 2, .directions = 1, .full = true});
   check<obk::f16, 1, 77, 4, 8>({.steps = 6, .batch = 8, .directions = 1});
+}
+
+TEST(DeviceRecurrence, MembersOfAClusterWriteToOneAnother) {
+  SKIP_FIBERS;
+  check<obk::f16, 4, 256, 8, 1, true>({.steps = 5, .batch = 1, .directions = 2, .full = true});
+  check<obk::f16, 3, 100, 4, 2, true>({.steps = 4, .batch = 4, .directions = 1, .full = true});
+  check<float, 1, 77, 2, 3, true>({.steps = 4, .batch = 3, .directions = 1, .backwards = true});
 }
 
 TEST(DeviceRecurrence, WhatRegistersCannotHoldIsReadAgain) {
