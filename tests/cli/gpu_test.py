@@ -103,6 +103,26 @@ def test_device_code_is_cached_and_reproducible(obelisk, mlp, nvrtc, tmp_path):
     assert (tmp_path / "one.obk").read_bytes() == (tmp_path / "three.obk").read_bytes()
 
 
+def test_recurrent_steps_are_one_phase_or_many(obelisk, tmp_path):
+    (tmp_path / "steps.ir").write_text(
+        """graph "steps" {
+  in %0 "fed": f32[9,1,2048]
+  in %1 "r": f16[2,1024,256]
+  %2: f16[9,2,1,256] = Recurrence(%0, %1) {cell = "lstm", direction = "bidirectional"}
+  out %2 "y"
+}"""
+    )
+
+    def waves(*flags):
+        text = obelisk("compile", "steps.ir", *flags, "--to", "schedule", code=0).out
+        return int(text.split(" waves")[0])
+
+    assert waves("--target", "sm_90a") == waves("--target", "sm_90a", "--teams") == 1
+    assert waves("--target", "sm_90a", "--no-teams") >= 9
+    assert waves("--target", "sm_80") >= 9  # no clusters, no teams
+    assert waves("--target", "cpu") == 1
+
+
 def test_unknown_targets_and_granularities(obelisk, mlp):
     assert (
         "sm_12345"
