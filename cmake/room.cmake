@@ -36,6 +36,6 @@ function(obelisk_room name)
     target_link_libraries(${name}_test PRIVATE obelisk_${name} GTest::gtest_main GTest::gmock)
     obelisk_know_sources(${tests})
     add_test(NAME ${name} COMMAND ${name}_test)
-    set_tests_properties(${name} PROPERTIES LABELS ${name} TIMEOUT 900)
+    set_tests_properties(${name} PROPERTIES LABELS ${name} TIMEOUT 2700)  # minutes when alone
   endif()
 endfunction()
