@@ -138,7 +138,7 @@ double cuda_gemm_nanos(int32_t type, int64_t m, int64_t n, int64_t k) {
     const int64_t two = (blocks + 1) / 2 * 512 + groups * 256;
     const int64_t bytes = m <= 8 ? one - 256 : blocks > 1 ? std::min(one, two) : one;
     double fragments = static_cast<double>(bytes) * 8 / 128 / 1.98;
-    if (m > 48 && passes == 1) fragments = 2.0 * static_cast<double>(groups * 8) / 1.9;  // by wgmma
+    if (m > 48 && n >= 64 && passes == 1) fragments = 2.0 * static_cast<double>(groups * 8) / 1.9;  // by wgmma
     const double a = static_cast<double>(m * k) / 512;  // KB
     const double b = static_cast<double>(round_up(n, 16) * k) / 512;
     const double brought = 2 * a + 8 * std::max(a - 96, 0.0) + 12.6 * b + 3 * std::max(b - 96, 0.0);

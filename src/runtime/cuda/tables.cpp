@@ -71,13 +71,18 @@ Launch lay_out(std::vector<Shape*> shapes, int64_t room, bool has_ring, int bloc
   return launch;
 }
 
-/// CTAs of a kernel begin where the one before it has ended first, as many as an SM holds. Where a wave has a task for each SM at
-/// most, a CTA takes so much shared memory that the next one waits for an SM of its own.
-void spread_out(std::vector<Launch>& launches, int sms, int64_t room) {
-  std::map<int, int> tasks;
-  for (const Launch& launch : launches) tasks[launch.wave] += launch.tasks;
-  for (Launch& launch : launches)
-    if (tasks[launch.wave] <= sms) launch.shared = std::max(launch.shared, static_cast<int32_t>(room / 2 + kAlign));
+/// CTAs of a kernel begin where the one before it has ended first, as many as an SM holds. Where it has a task for each SM at most, a CTA
+/// takes so much shared memory that the next one waits for an SM of its own. Not beside other kernels, whose SMs it may share; and not
+/// where tasks are short: then it is better to leave SMs for the kernel after it, whose weights are on their way before it may begin.
+void spread_out(std::vector<Launch>& launches, const Program& program, int64_t room) {
+  constexpr double kShortNanos = 150;  // predicted; with 90 BERT-base's norms cost the next kernel as much as they gain, with 180 less
+  std::map<int, int> kernels;
+  for (const Launch& launch : launches) ++kernels[launch.wave];
+  for (Launch& launch : launches) {
+    const bool long_tasks = program.works[launch.work].task_nanos >= kShortNanos;
+    if (kernels[launch.wave] == 1 && launch.tasks <= static_cast<int>(program.lists.size()) && long_tasks)
+      launch.shared = std::max(launch.shared, static_cast<int32_t>(room / 2 + kAlign));
+  }
 }
 
 }  // namespace
@@ -152,7 +157,7 @@ Result<Tables> make_tables(const Program& program, bool one_kernel, int64_t room
       tables.tasks.insert(tables.tasks.end(), mine.begin(), mine.end());
       tables.launches.push_back(launch);
     }
-    spread_out(tables.launches, static_cast<int>(program.lists.size()), room);
+    spread_out(tables.launches, program, room);
   }
   for (size_t w = 0; w < shapes.size(); ++w) {
     DeviceWork head;
