@@ -12,8 +12,6 @@ using graph::ValueId;
 using ops::Kind;
 using ops::Op;
 
-constexpr int64_t kManyRows = 512;
-
 bool is_half(DType type) { return type == DType::f16 || type == DType::bf16; }
 
 /// Whether a reduction reads `value`, perhaps through elementwise ops that alone read what comes before them: a body that walks over
@@ -73,12 +71,6 @@ Result<Graph> split_products(Graph graph, const ProductParts& parts) {
     if (count < 2 || depth % count != 0) continue;
     const std::string name = graph.node(id).name;
     const int64_t rows = type.count() / depth, part = depth / count;
-    if (rows > kManyRows) {
-      const ValueId product = graph.must_add(Op::MatMul, {cast(graph, a, DType::f32, name), cast(graph, b, DType::f32, name)},
-                                             ops::Attrs().set("parts", count), name);
-      replace_value(graph, y, cast(graph, product, graph.type(y).dtype, name));
-      continue;
-    }
     const ValueId by_parts = graph.must_add(Op::Transpose, {reshaped(graph, a, {rows, count, part}, name)},
                                             ops::Attrs().set("perm", std::vector<int64_t>{1, 0, 2}), name);
     const ValueId weights = weights_of(graph, b, {count, part, columns}, name);

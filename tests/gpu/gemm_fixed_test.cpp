@@ -11,7 +11,7 @@ namespace obelisk::runtime::cuda {
 namespace {
 
 struct FixedCase {
-  int rows, columns, k, a_row, c_row, panel, parts = 1;
+  int rows, columns, k, a_row, c_row, panel;
 };
 
 const std::vector<FixedCase> kMixed = {
@@ -30,13 +30,12 @@ const std::vector<FixedCase> kLong = {
     {64, 128, 768, 776, 136, 0}, {64, 128, 64, 64, 136, 0}, {50, 160, 320, 320, 168, 0}, {64, 144, 1000, 1000, 152, 0},
     {64, 64, 2304, 2304, 72, 0}, {64, 32, 2048, 2048, 40, 0}, {56, 112, 576, 576, 112, 0}, {50, 72, 768, 768, 72, 0},
     {64, 96, 1536, 1536, 104, 0},
-    {64, 96, 3072, 3072, 104, 0, 4}, {64, 64, 1536, 1536, 72, 0, 2},
 };
 
 std::string text(const std::vector<FixedCase>& cases) {
   std::string all = R"cu(
 #include "gemm.cuh"
-template <int kRows, int kColumns, int kK, int kPitchA, int kPitchC, int kPanel, int kParts>
+template <int kRows, int kColumns, int kK, int kPitchA, int kPitchC, int kPanel>
 static __device__ __forceinline__ void both(const uint16_t* a, const char* packed, float* out,
                                             unsigned long long* wrong, int m, int n, int pages,
                                             int ahead) {
@@ -68,18 +67,11 @@ static __device__ __forceinline__ void both(const uint16_t* a, const char* packe
     if (ahead) obk::ring_ask_ahead(range);
     for (int i = threadIdx.x; i < kRows * kPitchC; i += 256) c[i] = -7;
     __syncthreads();
-    OBK_GEMM_TILE_OF(OBK_TYPE, g, kRows, kColumns, kK, kPitchA, kPitchC, kPanel, kParts);
+    OBK_GEMM_TILE_OF(OBK_TYPE, g, kRows, kColumns, kK, kPitchA, kPitchC, kPanel);
     for (int i = threadIdx.x; i < kRows * kPitchC; i += 256)
       known[i] = c[i], c[i] = -7;
     __syncthreads();
-    for (int part = 0; part < kParts; ++part) {
-      ObkGemm h = g;
-      if (kParts > 1) {
-        h.k = kK / kParts, h.a = a + part * h.k, h.column = 0, h.accumulate = part > 0;
-        h.b = range.from + (int64_t)part * range.chunks / kParts * range.groups * 1024;
-      }
-      OBK_GEMM_TILE(OBK_TYPE, h);
-    }
+    OBK_GEMM_TILE(OBK_TYPE, g);
     unsigned bad = 0;
     for (int i = threadIdx.x; i < m * kColumns; i += 256) {
       const int at = i / kColumns * kPitchC + i % kColumns;
@@ -102,8 +94,8 @@ static __device__ __forceinline__ void both(const uint16_t* a, const char* packe
 )cu";
   int id = 0;
   for (const FixedCase& c : cases)
-    all += fmt::format("CASE({}, {}, {}, {}, {}, {}, {}, {})\n", id++, c.rows, c.columns, c.k, c.a_row,
-                       c.c_row, c.panel, c.parts);
+    all += fmt::format("CASE({}, {}, {}, {}, {}, {}, {})\n", id++, c.rows, c.columns, c.k, c.a_row,
+                       c.c_row, c.panel);
   return all;
 }
 
@@ -158,7 +150,6 @@ void compare(const std::vector<FixedCase>& cases, int type) {
       for (const int pages : {2, 3, 1})
         for (const int ahead : {1, 0}) {
           if (c.panel && m != c.rows) continue;
-          if (c.parts > 1 && pages == 1) continue;  // the tile of any shape knows no parts
           const int shared = pages * 24576 + 128 + 2 * c.rows * c.c_row * 4 + 1024 +
                              (c.panel ? lines * c.k * 2 : 0) +
                              static_cast<int>(kernels::cuda_gemm_scratch_bytes(&shape));

@@ -22,7 +22,7 @@ enum { kLongColumns = 160 };
 /* Such a tile of 49 rows or more that streams both operands (gemm_long.cuh): blocks of 64 k in a stage,
  * stages that have a place in shared memory. */
 constexpr int gemm_long_stage(int groups, int chunks) {
-  return groups <= 8 && chunks % 2 == 0 ? 2 : 1;
+  return groups <= 12 && chunks % 2 == 0 ? 2 : 1;
 }
 constexpr int gemm_long_places(int groups, int chunks) {
   const int most = 98304 / (8192 * gemm_long_stage(groups, chunks));
