@@ -9,9 +9,8 @@
  *
  * A range is a rectangle of packed weights: `chunks` of 64 k, each of `groups` of 8 columns side by
  * side, `pitch` groups from one to the next. Packing puts a tile's columns together, so that a page
- * is one run of bytes and one copy: a copy takes 85 ns of the thread that asks, and copies of a few
- * KB stream at a third of the rate. Pages follow from groups and chunks alone. What was asked for ahead is remembered
- * with its range; a tile that opens another range throws those pages away and asks anew, so a wrong
+ * is one run of bytes and one copy: each copy takes the thread that asks some hundred cycles. Pages
+ * follow from groups and chunks alone. What was asked for ahead is remembered with its range; a tile that opens another range throws those pages away and asks anew, so a wrong
  * guess costs time, never an answer.
  *
  * The counts lie in shared memory between tiles and in registers within one, equal in every thread:
