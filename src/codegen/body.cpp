@@ -254,6 +254,7 @@ class BodyEmitter {
     job.tile_rows = work_.tile_rows, job.tile_columns = work_.tile_columns, job.tile_pitch = tile_pitch();
     job.panel = panel_, job.panel_pitch = panel_pitch_;
     if (panel_ != graph::kNone) job.panel_type = tile_type(graph_.type(panel_).dtype);
+    job.ahead_bytes = ahead_bytes_;
     job.pointer = [this](int operand, bool store) { return pointer(operand, store); };
     return emit_vectors(job);
   }
@@ -747,6 +748,7 @@ class BodyEmitter {
 
  public:
   const std::vector<stitch::Layout>* layouts_ = nullptr;
+  int64_t ahead_bytes_ = 0;
 
  private:
   const graph::Graph& graph_;
@@ -783,9 +785,9 @@ class BodyEmitter {
 }  // namespace
 
 EmittedBody emit_body(const graph::Graph& graph, const stitch::Group& group, const schedule::Work& work,
-                      const std::vector<stitch::Layout>& layouts, bool packed_b, const kernels::TileLibrary& tiles) {
+                      const std::vector<stitch::Layout>& layouts, bool packed_b, const kernels::TileLibrary& tiles, int64_t ahead_bytes) {
   BodyEmitter emitter(graph, group, work, packed_b, tiles);
-  emitter.layouts_ = &layouts;
+  emitter.layouts_ = &layouts, emitter.ahead_bytes_ = ahead_bytes;
   return emitter.run();
 }
 

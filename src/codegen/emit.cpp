@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <map>
 
 #include "codegen/codegen.h"
@@ -10,6 +11,11 @@ Source emit(const graph::Graph& graph, const stitch::Plan& plan, const schedule:
   Source source;
   source.tiles = &tiles;
   std::map<Hash, int> known;
+  // Beside tiles, whose weights stream through the same memory, rows that are asked for ahead get a part of it.
+  const bool has_tiles = std::any_of(plan.groups.begin(), plan.groups.end(), [](const stitch::Group& group) {
+    return group.kind != stitch::GroupKind::kStitched && !stitch::calls_op(group.kind);
+  });
+  const int64_t ahead_bytes = has_tiles ? tasks.fast_memory.count / 8 : tasks.fast_memory.count / 4 * 3;
   for (const schedule::Work& work : tasks.works) {
     const stitch::Group& group = plan.groups[work.group];
     if (group.kind == stitch::GroupKind::kCustom) {
@@ -21,7 +27,7 @@ Source emit(const graph::Graph& graph, const stitch::Plan& plan, const schedule:
     const bool packed = work_packs_weights(plan, tasks, work, tiles);
     EmittedBody body = group.kind == stitch::GroupKind::kBlock
                                 ? emit_block(graph, group)
-                                : emit_body(graph, group, work, plan.layouts, packed, tiles);
+                                : emit_body(graph, group, work, plan.layouts, packed, tiles, ahead_bytes);
     source.scratch.push_back({body.scratch, body.row_scratch});
     const Hash hash = hash_text(body.text);
     auto [it, fresh] = known.try_emplace(hash, static_cast<int>(source.bodies.size()));

@@ -41,6 +41,7 @@ class VectorEmitter {
     if (!plan()) return std::nullopt;
     if (across_) return across();
     if (turns_) return turned();
+    if (slots_ > 0) return in_slots();
     VectorText text;
     std::string& ahead = text.ahead;
     ahead += fmt::format("  constexpr int R = {}, U = {}, V = {};\n", rows_text_, units_text_, v_);
@@ -151,6 +152,7 @@ class VectorEmitter {
       const int64_t here = (columns_ + slices() - 1) / slices();
       const int64_t most = std::clamp<int64_t>(64 / std::max<int64_t>(registers(1), 1), 1, 32);
       rows_text_ = "1", units_text_ = fmt::format("{}", std::min(here, most));
+      plan_slots_across(here);
       return registers(1) <= kMostOfOneRow;
     }
     if (turns_) return true;
@@ -158,6 +160,7 @@ class VectorEmitter {
       vectors_ = wide() / v_;
       const int64_t points = std::max<int64_t>((job_.tile_rows * vectors_ + kAllThreads - 1) / kAllThreads, 1);
       const int64_t most = std::max<int64_t>(kMostRegisters / std::max<int64_t>(registers(1), 1), 1);
+      if (plan_slots(points)) return true;
       overlaps_ = most < points && !job_.anchored;
       const int64_t batch = std::clamp<int64_t>(overlaps_ ? most / 2 : most, 1, points);
       batches_ = (points + batch - 1) / batch, points_ = points;
@@ -175,6 +178,7 @@ class VectorEmitter {
     const int64_t groups = kAllThreads / lanes_;
     const int64_t all = std::max<int64_t>((job_.tile_rows + groups - 1) / groups, 1);  // of a group
     const int64_t most = std::clamp<int64_t>(kMostRegisters / std::max<int64_t>(registers(units), 1), 1, lanes_ == kAllThreads ? 4 : kMostRegisters);
+    if (plan_slots(all)) return true;
     overlaps_ = most < all && 2 * registers(units) <= kMostOfOneRow && !job_.anchored;
     const int64_t rows = std::clamp<int64_t>(overlaps_ ? most / 2 : most, 1, all);
     rows_text_ = fmt::format("{}", rows);
@@ -196,12 +200,13 @@ class VectorEmitter {
     return lanes;
   }
   /// Across: threads that share the columns of a row, by their number alone.
-  int64_t slices() const { return columns_ >= 32 ? 8 : 1; }
+  int64_t slices() const { return columns_ >= 1024 ? 16 : columns_ >= 32 ? 8 : 1; }
   /// Columns that a task spans at most.
   int64_t wide() const { return std::min(job_.tile_columns, columns_); }
 
   bool divides(int64_t v) const {
     if (nest_.dims[lane_].extent % v != 0) return false;
+    if (v > 1 && v * narrowest() > 16) return false;  // lanes that are neighbours read neighbouring bytes
     if (flat_ && wide() % v != 0) return false;
     if (across_ && job_.tile_rows % v != 0) return false;
     for (const Load& load : loads_)
@@ -225,6 +230,15 @@ class VectorEmitter {
       if (whole == 0) return false;
     }
     return true;
+  }
+  /// Bytes of an element of the narrowest operand that vectors run along.
+  int64_t narrowest() const {
+    int64_t bytes = 16;
+    for (const Load& load : loads_)
+      if ((load.varies & kByElement) && !(load.varies & kByTile)) bytes = std::min(bytes, byte_size(load.storage, 1));
+    for (const auto& [s, access] : store_access_)
+      bytes = std::min(bytes, byte_size(job_.graph.type(body_.operands[body_.steps[s].slot]).dtype, 1));
+    return bytes;
   }
   static bool whole(const Access& access, size_t lane, int64_t v) {
     if (!access.affine || access.strides[lane] != 1 || access.offset % v) return false;
@@ -728,6 +742,13 @@ class VectorEmitter {
     finish_loop(out, indent);
   }
 
+  bool may_wait(const Load& load) const;
+  bool take_slots(int64_t bytes, int64_t batches);
+  bool plan_slots(int64_t all);
+  void plan_slots_across(int64_t here);
+  VectorText in_slots();
+  std::string asked(const std::string& indent, const std::string& index, const std::string& each);
+  std::string taken(const std::string& indent, const std::string& index, const std::string& each);
   VectorText across();
   VectorText turned();
   void need(ExprId id);
@@ -744,6 +765,7 @@ class VectorEmitter {
   std::vector<Load> loads_;
   std::vector<Member> members_;  // of a batch: what its loads fill
   bool overlaps_ = false;        // batches follow each other
+  int64_t slots_ = 0, slot_bytes_ = 0;  // in fast memory, of batches that are asked for ahead; none: batches are loaded to registers
   std::set<ExprId> loaded_;
   std::map<ExprId, int> varies_;
   std::map<int, int> dim_of_;

@@ -7,7 +7,7 @@ namespace obelisk::codegen {
 /// their columns, U at a time. Many columns are shared by the warps, whose parts are joined in order.
 VectorText VectorEmitter::across() {
   VectorText text;
-  const int64_t n = slices();
+  const int64_t n = slices(), joined = n > 1 ? kAllThreads * v_ * 8 : 0;
   std::string& out = text.rows;
   out += fmt::format("  constexpr int R = {}, U = {}, V = {}, kSlices = OBK_SLICES({}), kTogether = OBK_ALL_THREADS / kSlices;\n", rows_text_, units_text_,
                      v_, n);
@@ -33,8 +33,7 @@ VectorText VectorEmitter::across() {
     for (const Step& step : body_.steps)
       if (!step.per_row && step.pass == pass) need(step.expr), std::for_each(step.at.begin(), step.at.end(), [&](ExprId id) { need(id); });
     if (needed_.empty()) continue;
-    std::string walk = fmt::format("    for (int c0 = slice; c0 < {}; c0 += U * kSlices) {{\n", columns_);
-    walk += "      bool here[U];\n";
+    std::string walk = "      bool here[U];\n";
     for (size_t d = nest_.rows; d < nest_.dims.size(); ++d) walk += fmt::format("      int j{}[U];\n", d);
     walk += fmt::format("      OBK_EACH(u, U) {{\n        int c = c0 + u * kSlices;\n        here[u] = c < {0};\n        c = here[u] ? c : {1};\n", columns_, columns_ - 1);
     for (int d = static_cast<int>(nest_.dims.size()) - 1; d >= nest_.rows; --d) {
@@ -43,13 +42,24 @@ VectorText VectorEmitter::across() {
     }
     walk += "      }\n";
     in_walk_ = true;
-    loads(walk, "      ", false);
+    std::string loop = fmt::format("    for (int c0 = slice; c0 < {}; c0 += U * kSlices) {{\n", columns_);
+    if (slots_ > 0) {
+      const std::string each = "OBK_EACH(q, R) OBK_EACH(u, U)", index = "u";
+      std::string ask = fmt::format("    char* const own = (char*)w->scratch + {};\n    const auto ask = [&](int c0, int slot) {{\n    if (c0 < {}) {{\n", joined, columns_);
+      ask += walk + asked("      ", index, each) + "    }\n    OBK_ASKED();\n    };\n    int slot = 0;\n";
+      ask += fmt::format("    OBK_EACH(k, {}) ask(slice + k * U * kSlices, k);\n", slots_ - 1);
+      loop = ask + loop + fmt::format("      ask(c0 + {0} * U * kSlices, slot == 0 ? {0} : slot - 1);\n      OBK_AWAIT({0});\n", slots_ - 1);
+      walk += taken("      ", index, each) + fmt::format("      slot = slot == {} ? 0 : slot + 1;\n", slots_ - 1);
+    } else {
+      loads(walk, "      ", false);
+    }
+    walk = loop + walk;
     segment(pass, out, "      ", &walk);
     for (const Load& load : loads_)
       if (load.varies & kByVector) loaded_.erase(load.expr);
   }
   out += "  }\n";
-  text.scratch = n > 1 ? kAllThreads * v_ * 8 : 0;
+  text.scratch = joined + slots_ * slot_bytes_;
   return text;
 }
 

@@ -3,13 +3,24 @@
 
 namespace obelisk::codegen {
 
-/// A transposition: squares of 64 by 64 come in packs along the rows, lie in fast memory, and leave in packs along the columns.
+/// A transposition: squares of 64 by 64 come in packs along the rows, some squares ahead of their turn, lie in fast memory, and leave in packs
+/// along the columns. Where there is room two squares have a place, so that one is written while the one before is read.
 VectorText VectorEmitter::turned() {
   VectorText text;
   std::string& out = text.rows;
   constexpr int64_t side = 64;
-  std::string head, bring, put;
-  int64_t offset = 0;
+  std::string head, ask, put;
+  int64_t asked_bytes = 0, places = 0;
+  for (const Load& load : loads_) {
+    if (!turns(load)) continue;
+    const int64_t bytes = byte_size(load.storage, 1);
+    asked_bytes += side * side * bytes, places += (side * (side + 4 / bytes) * bytes + 15) / 16 * 16;
+  }
+  const int64_t squares = (job_.tile_rows + side - 1) / side * ((wide() + side - 1) / side);
+  slots_ = std::min<int64_t>({6, squares, (job_.ahead_bytes - 2 * places) / asked_bytes});
+  const bool twice = slots_ >= 3;
+  if (!twice) slots_ = 1;
+  int64_t offset = 0, behind = twice ? 2 * places : places;
   for (const Load& load : loads_) {
     if (!turns(load)) continue;
     const Access& access = *load_access_.at(load.expr);
@@ -23,27 +34,37 @@ VectorText VectorEmitter::turned() {
     };
     while (v > 1 && !packs()) v /= 2;
     const std::string type = storage_name(load.storage), name = fmt::format("t{}", load.expr);
-    head += fmt::format("  {0}* const {1} = ({0}*)((char*)w->scratch + {2});\n", type, name, offset);
-    offset += (side * pitch * bytes + 15) / 16 * 16;
+    head += fmt::format("  {0}* const {1}_ = ({0}*)((char*)w->scratch + {2});\n", type, name, offset);
     const int64_t down = side / v;
-    bring += fmt::format("    constexpr int N{} = OBK_POINTS({}, {});\n    obk::Pack<{}, {}> {}p[N{}];\n", load.expr, side * down / kAllThreads, side * down, type, v,
-                         name, load.expr);
-    bring += fmt::format("    OBK_EACH(k, N{}) {{\n      const int n = k * OBK_ALL_THREADS + OBK_THREAD;\n", load.expr);
-    bring += fmt::format("      const int c = cb + n / {0} < (int)t->c1 ? cb + n / {0} : cb, r = rb + n % {0} * {1} < (int)t->r1 ? rb + n % {0} * {1} : rb;\n", down, v);
+    head += fmt::format("  constexpr int N{} = OBK_POINTS({}, {});\n", load.expr, side * down / kAllThreads, side * down);
+    ask += fmt::format("    OBK_EACH(k, N{}) {{\n      const int n = k * OBK_ALL_THREADS + OBK_THREAD;\n", load.expr);
+    ask += fmt::format("      const int c = cb + n / {0} < (int)t->c1 ? cb + n / {0} : cb, r = rb + n % {0} * {1} < (int)t->r1 ? rb + n % {0} * {1} : rb;\n", down, v);
     std::string at = access.offset ? std::to_string(access.offset) : "0";
-    bring += "      int r_ = r;\n";
+    ask += "      int r_ = r;\n";
     for (int d = nest_.rows - 1; d >= 0; --d) {
-      bring += d == 0 ? "      const int i0 = r_;\n" : fmt::format("      const int i{0} = r_ % {1}; r_ /= {1};\n", d, nest_.dims[d].extent);
+      ask += d == 0 ? "      const int i0 = r_;\n" : fmt::format("      const int i{0} = r_ % {1}; r_ /= {1};\n", d, nest_.dims[d].extent);
       if (access.strides[d]) at += fmt::format(" + (int64_t)i{} * {}", d, access.strides[d]);
     }
     at += fmt::format(" + (int64_t)c * {}", access.strides[lane_]);
-    bring += fmt::format("      {}p[k] = obk::load_pack<{}>({}, {});\n    }}\n", name, v, job_.pointer(exprs_[load.expr].slot, false), at);
-    put += fmt::format("    OBK_EACH(k, N{0}) {{\n      const int n = k * OBK_ALL_THREADS + OBK_THREAD;\n      OBK_EACH(v, {1}) {2}[(n % {3} * {1} + v) * {4} + n / {3}] = "
-                       "obk::element({2}p[k], v);\n    }}\n", load.expr, v, name, down, pitch);
+    const std::string own = fmt::format("(char*)w->scratch + {} + slot * {} + k * {} * OBK_ALL_THREADS", behind, asked_bytes, v * bytes);
+    // Copies of less than four bytes are not asked for: they are made at once.
+    const std::string pointer = job_.pointer(exprs_[load.expr].slot, false);
+    ask += v * bytes >= 4 ? fmt::format("      obk::ask_pack<{}>({}, {}, {});\n    }}\n", v, own, pointer, at)
+                          : fmt::format("      obk::keep_pack<{}>({}, obk::load_pack<{}>({}, {}));\n    }}\n", v, own, v, pointer, at);
+    put += fmt::format("    {0}* const {1} = {1}_ + (s & 1) * {2};\n", type, name, twice ? places / bytes : 0);
+    put += fmt::format("    OBK_EACH(k, N{0}) {{\n      const int n = k * OBK_ALL_THREADS + OBK_THREAD;\n      const auto pack = obk::take_pack<{1}, {6}>({5});\n"
+                       "      OBK_EACH(v, {1}) {2}[(n % {3} * {1} + v) * {4} + n / {3}] = obk::element(pack, v);\n    }}\n",
+                       load.expr, v, name, down, pitch, own, type);
+    offset += (side * pitch * bytes + 15) / 16 * 16, behind += side * side * bytes;
   }
+  const std::string start = fmt::format("rb = (int)t->r0 + s / across * {0}, cb = (int)t->c0 + s % across * {0};\n", side);
   out += fmt::format("  constexpr int R = OBK_POINTS({0}, {1}), U = 1, V = {2};\n", side * side / v_ / kAllThreads, side * side / v_, v_) + head;
-  out += fmt::format("  for (int rb = (int)t->r0; rb < (int)t->r1; rb += {0}) for (int cb = (int)t->c0; cb < (int)t->c1; cb += {0}) {{\n", side);
-  out += bring + "    OBK_MEET();\n" + put + "    OBK_MEET();\n";
+  out += fmt::format("  const int across = ((int)(t->c1 - t->c0) + {0}) / {1}, squares = ((int)(t->r1 - t->r0) + {0}) / {1} * across;\n", side - 1, side);
+  out += "  const auto ask = [&](int s, int slot) {\n  if (s < squares) {\n    const int " + start + ask + "  }\n  OBK_ASKED();\n  };\n  int slot = 0;\n";
+  if (slots_ > 1) out += fmt::format("  OBK_EACH(k, {}) ask(k, k);\n", slots_ - 1);
+  out += "  for (int s = 0; s < squares; ++s) {\n    const int " + start;
+  out += fmt::format("    ask(s + {0}, slot == 0 ? {0} : slot - 1);\n    OBK_AWAIT({0});\n", slots_ - 1) + (twice ? "" : "    OBK_MEET();\n") + put + "    OBK_MEET();\n";
+  out += fmt::format("    slot = slot == {} ? 0 : slot + 1;\n", slots_ - 1);
   out += "    int row[R], col[R];\n    bool there[R];\n";
   for (int d = 0; d < nest_.rows; ++d) out += fmt::format("    int i{}[R];\n", d);
   out += fmt::format("    int j{}[R];\n    OBK_EACH(q, R) {{\n      const int n = q * OBK_ALL_THREADS + OBK_THREAD, r = rb + n / {}, c = cb + n % {} * V;\n", lane_, side / v_,
@@ -64,7 +85,7 @@ VectorText VectorEmitter::turned() {
   out += declared("    ") + others;
   segment(0, out, "    ");
   out += "  }\n";
-  text.scratch = offset;
+  text.scratch = behind - asked_bytes + slots_ * asked_bytes;
   return text;
 }
 

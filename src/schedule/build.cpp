@@ -506,6 +506,7 @@ int64_t TaskGraph::task_count() const {
 
 TaskGraph build(const Graph& graph, const Plan& plan, const target::DeviceSpec& device) {
   TaskGraph tasks;
+  tasks.fast_memory = device.fast_memory;
   for (size_t g = 0; g < plan.groups.size(); ++g) {
     Work work;
     work.group = static_cast<int>(g);

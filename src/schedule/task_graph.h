@@ -75,6 +75,7 @@ struct TaskGraph {
   int waves = 0;
   std::vector<std::vector<ObkTask>> lists;  // by worker; ascending waves
   Bytes arena;
+  Bytes fast_memory;  // of a worker; what it was cut for
   int64_t task_count() const;
 };
 

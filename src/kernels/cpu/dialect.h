@@ -69,6 +69,8 @@
 #define OBK_SLICES(n) 1
 #define OBK_MEET()
 #define OBK_JOIN_SLICES(n, op, v)
+#define OBK_ASKED()
+#define OBK_AWAIT(n)
 
 namespace obk {
 
@@ -78,6 +80,15 @@ template <int n> static inline void store_bytes(void* to, const uint32_t* words)
 }  // namespace obk
 #include "packs.h"
 namespace obk {
+
+/* A pack that is asked for ahead of its use, into fast memory, and taken from there. */
+template <int V, typename T> static inline void ask_pack(char* own, const T* p, int64_t i) { memcpy(own, p + i, V * sizeof(T)); }
+template <int V, typename T> static inline Pack<T, V> take_pack(const char* own) {
+  Pack<T, V> pack;
+  memcpy(pack.words, own, V * sizeof(T));
+  return pack;
+}
+template <int V, typename T> static inline void keep_pack(char* own, const Pack<T, V>& pack) { memcpy(own, pack.words, V * sizeof(T)); }
 
 static inline int64_t block_of(int64_t row, int64_t end, int64_t extent) {
   const int64_t left = extent - row % extent, rest = end - row;

@@ -40,6 +40,7 @@ static __device__ inline void replace_bits(uint8_t* byte, uint32_t mask, uint32_
 #define OBK_OWN_HALF
 #define OBK_OWN_PAIRS
 #define OBK_SHARED_BYTES
+#define OBK_ALL_THREADS 256
 #include "numbers.h"
 
 namespace obk {
@@ -94,6 +95,36 @@ static __device__ __forceinline__ uint32_t pair_bf16_bits(float low, float high)
 }  // namespace obk
 
 #include "packs.h"
+
+namespace obk {
+
+/* A pack that is asked for ahead of its use and taken from shared memory by the same thread: pieces of
+ * 16 bytes (or one smaller), each beside the same piece of the thread's neighbours. */
+template <int V, typename T>
+static __device__ __forceinline__ void ask_pack(char* own, const T* p, int64_t i) {
+  constexpr int kBytes = V * (int)sizeof(T), kUnit = kBytes < 16 ? kBytes : 16;
+  const uint32_t to = shared_address(own) + threadIdx.x * kUnit;
+#pragma unroll
+  for (int k = 0; k < kBytes / kUnit; ++k)
+    copy_unit<kUnit>(to + k * OBK_ALL_THREADS * kUnit, (const char*)(p + i) + k * kUnit, kUnit);
+}
+/* The same of a pack that is here already, where it is too small for an asynchronous copy. */
+template <int V, typename T>
+static __device__ __forceinline__ void keep_pack(char* own, const Pack<T, V>& pack) {
+  constexpr int kBytes = V * (int)sizeof(T);
+  store_bytes<kBytes>(own + (int)threadIdx.x * kBytes, pack.words);
+}
+template <int V, typename T>
+static __device__ __forceinline__ Pack<T, V> take_pack(const char* own) {
+  constexpr int kBytes = V * (int)sizeof(T), kUnit = kBytes < 16 ? kBytes : 16;
+  Pack<T, V> pack;
+#pragma unroll
+  for (int k = 0; k < kBytes / kUnit; ++k)
+    load_bytes<kUnit>(own + (k * OBK_ALL_THREADS + (int)threadIdx.x) * kUnit, pack.words + k * 4);
+  return pack;
+}
+
+}  // namespace obk
 
 /* A worker as a thread of its CTA sees it, for one task. */
 struct ObkLanes : ObkWorker {
@@ -166,7 +197,6 @@ struct ObkLanes : ObkWorker {
 #define OBK_AT(name, k) name
 /* Rows in vectors (codegen/vectors.h). How lanes share a row is the text's choice, by the row's length alone. */
 #define OBK_EACH(i, n) _Pragma("unroll") for (int i = 0; i < (n); ++i)
-#define OBK_ALL_THREADS 256
 #define OBK_THREAD ((int)threadIdx.x)
 #define OBK_POINTS(device, core) (device)
 #define OBK_COUNT_POINTS(t, vectors) ((int)((t)->r1 - (t)->r0) * (vectors))
@@ -178,6 +208,8 @@ struct ObkLanes : ObkWorker {
 #define OBK_JOINED(lanes, op, v) obk::join_lanes<lanes>(w, v, obk::op())
 #define OBK_SLICES(n) (n)
 #define OBK_MEET() __syncthreads()
+#define OBK_ASKED() obk::copy16_commit()
+#define OBK_AWAIT(n) obk::copy16_wait<n>()
 #define OBK_JOIN_SLICES(n, op, v) obk::join_slices<n>(w, v, obk::op())
 /* A row walked lane by lane, by a warp or by the whole CTA. */
 #define OBK_SHARE_ROWS(n) obk::share_rows(w, n)

@@ -60,6 +60,48 @@ INSTANTIATE_TEST_SUITE_P(Graphs, Differential, testing::Values(
   %5: f32[3,4,33] = Div(%3, %4)
   out %5 "z"
 })"},
+    // Long enough for rows, points, columns and squares that are asked for some batches ahead of their use.
+    std::pair{"many_rows", R"(graph "g" {
+  in %0 "x": f32[2051,128]
+  in %1 "y": f32[128]
+  const %9: i64[1] = [-1]
+  %2: f32[2051,1] = ReduceMax(%0, %9) {keepdims = 1}
+  %3: f32[2051,128] = Sub(%0, %2)
+  %4: f32[2051,128] = Mul(%3, %1)
+  %5: f32[2051,1] = ReduceSum(%4, %9) {keepdims = 1}
+  %6: f32[2051,128] = Add(%4, %5)
+  out %6 "z"
+})"},
+    std::pair{"many_points", R"(graph "g" {
+  in %0 "x": f16[1031,640]
+  in %1 "y": f16[1031,640]
+  in %2 "b": f16[640]
+  %3: f16[1031,640] = Max(%0, %1)
+  %4: f16[1031,640] = Max(%3, %2)
+  out %4 "z"
+})"},
+    std::pair{"many_columns", R"(graph "g" {
+  in %0 "x": f32[1500,264]
+  const %9: i64[1] = [0]
+  %1: f32[1,264] = ReduceMax(%0, %9) {keepdims = 1}
+  out %1 "z"
+})"},
+    std::pair{"many_squares", R"(graph "g" {
+  in %0 "x": f32[388,776]
+  in %1 "y": f32[776,388]
+  %2: f32[776,388] = Transpose(%0) {perm = [1, 0]}
+  %3: f32[776,388] = Add(%2, %1)
+  out %3 "z"
+})"},
+    std::pair{"rows_looked_up", R"(graph "g" {
+  in %0 "i": i64[60,39]
+  in %1 "table": f16[6,16]
+  %2: f16[60,39,16] = Gather(%1, %0) {axis = 0}
+  const %9: i64[1] = [1]
+  %3: f16[60,16] = ReduceSum(%2, %9) {keepdims = 0}
+  out %2 "y"
+  out %3 "z"
+})"},
     std::pair{"transpose_add", R"(graph "g" {
   in %0 "x": f32[3,4,33]
   in %1 "y": f32[33,3,4]
