@@ -156,9 +156,16 @@ PATTERNS = {
     "hard_swish": (nn.Hardswish(), X, "HardSwish"),
     "hard_swish_by_hand": (function(lambda x: x * F.relu6(x + 3) / 6), X, "HardSwish"),
     "softmax_added_mask": (function(lambda x, mask: torch.softmax(x + mask, -1)),
-                           [(2, 3, 4), (3, 4)], "Add Softmax"),
+                           [(2, 3, 4), (3, 4)], "MaskedSoftmax"),
+    "softmax_scaled_mask": (function(lambda x, mask: torch.softmax(x / 3.0 + mask, 1)),
+                            [(2, 3, 4), (2, 1, 4)], "MaskedSoftmax"),
+    "softmax_subtracted_mask": (function(lambda x, mask: F.softmax(x - mask * 1e4, -1)),
+                                [(2, 3, 4), (4,)], "MaskedSoftmax Mul Neg"),
     "softmax_filled": (function(lambda x, seen: torch.softmax(
-        x.masked_fill(seen, float("-inf")), -1)), [Q[:2] + (3, 3), hidden], "Softmax Where"),
+        x.masked_fill(seen, float("-inf")), -1)), [Q[:2] + (3, 3), hidden], "MaskedSoftmax"),
+    "softmax_chosen": (function(lambda x, seen: torch.softmax(
+        torch.where(seen, x * 0.5, torch.finfo(x.dtype).min), -1)),
+        [Q[:2] + (3, 3), hidden], "MaskedSoftmax"),
     "attention": (function(F.scaled_dot_product_attention), [Q, Q, Q], "Attention"),
     "attention_eager": (function(eager), [Q, Q, Q], "Attention"),
     "attention_causal": (function(lambda q, k, v: F.scaled_dot_product_attention(

@@ -183,14 +183,18 @@ Status lower(const Network& network, const Options& options, Compilation& made, 
 
   for (const passes::Pass& pass : passes::table(options.passes)) {
     graph::Graph before;
+    passes::Remarks remarks;
+    passes::Remarks* asked = options.explain.count(std::string(pass.name)) ? &remarks : nullptr;
     const bool left_out = options.disabled.count(std::string(pass.name)) > 0;
     const auto run = [&] {
       before = made.graph;
-      return left_out ? ok_status() : put(made.graph, pass.run(std::move(made.graph)));
+      return left_out ? ok_status() : put(made.graph, pass.run(std::move(made.graph), asked));
     };
     const auto show = [&](bool explain) {
       if (explain && left_out) return std::string("left out by --disable\n");
-      return explain ? explain_pass(pass.summary, before, made.graph) : graph::print(made.graph);
+      return explain ? explain_pass(pass.summary, before, made.graph) +
+                           explain_remarks("left as it is", remarks)
+                     : graph::print(made.graph);
     };
     TRY_STATUS(step(pass.name, run, sound_graph, show));
   }
@@ -210,10 +214,15 @@ Status lower(const Network& network, const Options& options, Compilation& made, 
   if (device.family == target::Family::kCuda && options.granularity == "op")
     stitching.stitch = false;
   graph::Graph unfitted;
+  passes::Remarks whole, in_parts;
   TRY_STATUS(step("fit", [&] {
     unfitted = made.graph;
     const auto takes = [&](const graph::Graph& graph, graph::NodeId id) {
-      return stitch::takes_whole(graph, id, device, stitching);
+      std::string why;
+      const bool taken = stitch::takes_whole(graph, id, device, stitching, &why);
+      if (taken) why = "the machine has a tile or a block for it";
+      (taken ? whole : in_parts).left(graph, id, why);
+      return taken;
     };
     Status fitted = put(made.graph, passes::expand_for_machine(std::move(made.graph), takes));
     const auto parts = kernels::tile_library(device.family).gemm_parts;
@@ -226,7 +235,8 @@ Status lower(const Network& network, const Options& options, Compilation& made, 
   }, sound_graph, [&](bool explain) {
     if (!explain) return graph::print(made.graph);
     return explain_pass("what no tile of the machine takes whole is told in simpler ops", unfitted,
-                        made.graph);
+                        made.graph) +
+           explain_remarks("stays whole", whole) + explain_remarks("in simpler ops", in_parts);
   }));
   TRY_STATUS(step(
       "stitch",

@@ -140,6 +140,20 @@ std::string explain_pass(std::string_view reason, const Graph& before, const Gra
   return out;
 }
 
+std::string explain_remarks(std::string_view heading, const passes::Remarks& remarks) {
+  std::string out;
+  std::vector<std::pair<std::string, std::vector<std::string>>> left;  // by reason, as they came
+  for (const passes::Remark& remark : remarks.all()) {
+    const auto same = [&](const auto& each) { return each.first == remark.why; };
+    auto place = std::find_if(left.begin(), left.end(), same);
+    if (place == left.end()) place = left.insert(left.end(), {remark.why, {}});
+    place->second.push_back(remark.node);
+  }
+  for (const auto& [why, nodes] : left)
+    out += fmt::format("  {}: {}\n    {}\n", heading, why, listed(nodes));
+  return out;
+}
+
 std::string explain_schedule(const Graph& graph, const stitch::Plan& plan,
                              const schedule::TaskGraph& tasks, const target::DeviceSpec& device) {
   std::vector<int> work_of(plan.groups.size(), -1);

@@ -6,6 +6,7 @@
 
 #include "codegen/codegen.h"
 #include "frontends/frontends.h"
+#include "passes/passes.h"
 #include "schedule/schedule.h"
 
 namespace obelisk::compiler {
@@ -17,6 +18,9 @@ std::string explain_import(const graph::Graph& graph, const frontends::ImportOpt
 /// `reason` is the pass's own sentence. Nodes are told apart by op, name and type.
 std::string explain_pass(std::string_view reason, const graph::Graph& before,
                          const graph::Graph& after);
+
+/// The nodes of the remarks by their reasons, each behind `heading`.
+std::string explain_remarks(std::string_view heading, const passes::Remarks& remarks);
 
 /// Why each work stands in its wave, how it is cut and what that should cost, who shares memory.
 std::string explain_schedule(const graph::Graph& graph, const stitch::Plan& plan,

@@ -127,6 +127,15 @@ Result<std::string> read_file(const std::string& path) {
 
 Result<std::unique_ptr<FileWriter>> FileWriter::create(const std::string& path) {
   static std::atomic<unsigned> serial{0};  // only makes names differ between threads
+  // A rename would put a file in the place of a device or a pipe.
+  struct stat status {};
+  if (::stat(path.c_str(), &status) == 0 && !S_ISREG(status.st_mode)) {
+    if (S_ISDIR(status.st_mode)) return file_error("write", path, EISDIR, "name a file in it");
+    return Error{.code = Code::kUsage,
+                 .room = "base",
+                 .message = fmt::format("cannot write {}: it is not a regular file", path),
+                 .hint = "write to a file"};
+  }
   std::unique_ptr<FileWriter> out(new FileWriter);
   out->path_ = path;
   out->temporary_ =

@@ -62,6 +62,7 @@ class Maker {
         {20, &Maker::map_one},   {20, &Maker::map_two}, {10, &Maker::reduce}, {6, &Maker::reshape},
         {6, &Maker::transpose},  {4, &Maker::slice},    {4, &Maker::concat},  {3, &Maker::expand},
         {3, &Maker::split},      {3, &Maker::gather},   {3, &Maker::pad},     {4, &Maker::softmax},
+        {3, &Maker::masked_softmax},
         {5, &Maker::layer_norm}, {3, &Maker::select},   {8, &Maker::matmul},  {4, &Maker::convolve},
         {2, &Maker::squeeze},    {2, &Maker::arg_max},
     };
@@ -349,6 +350,32 @@ class Maker {
     x = squeezed(x);
     const int64_t axis = random_.between(-type(x).rank(), type(x).rank() - 1);
     return made(add("Softmax", {x}, ops::Attrs().set("axis", axis)), 1);
+  }
+
+  // As exporters write it: a scale, and then what is added, or a number where nothing is seen.
+  bool masked_softmax() {
+    ValueId x = pick(1);
+    if (x == kNone || !known("Softmax")) return false;
+    x = squeezed(x);
+    const Shape shape = type(x).shape;
+    const Shape last(shape.end() - random_.between(1, std::ssize(shape)), shape.end());
+    ValueId scores = x;
+    if (random_.chance(50)) {
+      const ValueId factor = graph_.add_constant(tensor_of(options_.dtype, {}, {0.125}));
+      scores = add(random_.chance(50) ? "Mul" : "Div", {x, factor});
+    }
+    if (random_.chance(50)) {
+      scores = add("Add", {scores, weights(last)});
+    } else {
+      Tensor seen = Tensor::allocate({DType::b1, last});
+      // Some place of each row is seen: else all weights are NaN, which hides what is wrong.
+      for (int64_t k = 0; k < seen.count(); ++k)
+        seen.set_int(k, k % last.back() == 0 || random_.chance(60));
+      const ValueId mask = graph_.add_constant(seen);
+      const ValueId fill = graph_.add_constant(tensor_of(options_.dtype, {}, {-3e4}));
+      scores = add("Where", {mask, scores, fill});
+    }
+    return made(add("Softmax", {scores}, ops::Attrs().set("axis", int64_t{-1})), 1);
   }
 
   bool layer_norm() {

@@ -3,6 +3,7 @@
 #include "ops/norm.h"
 
 #include <cmath>
+#include <limits>
 #include <numeric>
 
 #include "ops/dtype_set.h"
@@ -64,6 +65,16 @@ Result<Types> infer_softmax(const Call& call) {
     const int64_t p = call.attrs.get_int("p", 2);
     if (p != 1 && p != 2) return bad_call(call, fmt::format("p = {}, wanted 1 or 2", p));
   }
+  return Types{call.in(0)};
+}
+
+Result<Types> infer_masked_softmax(const Call& call) {
+  TRY_STATUS(infer_softmax(call));
+  const DType mask = call.in(1).dtype;
+  if (mask != DType::b1 && mask != call.in(0).dtype)
+    return bad_call(call, fmt::format("the mask is {}, wanted {} to add or b1 to choose by",
+                                      to_string(mask), to_string(call.in(0).dtype)));
+  TRY_STATUS(check_fits(call, 1));
   return Types{call.in(0)};
 }
 
@@ -166,6 +177,16 @@ std::optional<Loop> loop_lrn(const Call& call, int) {
 // -------------------------------------------------------------------------------------------------
 namespace {
 
+struct Exponentials {
+  Steps::Value shifted, power, sum;  // x - max(x), exp of it, the sum of that
+};
+
+Exponentials exponentials(Steps& s, Steps::Value x, int64_t axis) {
+  const auto shifted = s(Op::Sub, x, s.reduce(Op::ReduceMax, x, {axis}));
+  const auto power = s(Op::Exp, shifted);
+  return {shifted, power, s.reduce(Op::ReduceSum, power, {axis})};
+}
+
 struct Normalized {
   Steps::Value mean, inverse,
       value;  // value = (x - mean) * inverse, inverse = 1 / sqrt(variance + eps)
@@ -198,14 +219,27 @@ Steps::Value scale_shift(Steps& s, const Call& call, Steps::Value x) {
 
 std::vector<int32_t> expand_softmax(const Call& call, Expander& expander) {
   Steps s(expander);
-  const std::vector<int64_t> axes{norm_axis(call)};
-  const auto x = s.widen(s.in(0));
-  const auto shifted = s(Op::Sub, x, s.reduce(Op::ReduceMax, x, axes));
-  const auto power = s(Op::Exp, shifted);
-  const auto sum = s.reduce(Op::ReduceSum, power, axes);
+  const auto [shifted, power, sum] = exponentials(s, s.widen(s.in(0)), norm_axis(call));
   const auto result =
       call.op == Op::Softmax ? s(Op::Div, power, sum) : s(Op::Sub, shifted, s(Op::Log, sum));
   return {s.cast(result, call.out().dtype)};
+}
+
+std::vector<int32_t> expand_masked_softmax(const Call& call, Expander& expander) {
+  Steps s(expander);
+  auto scores = s.widen(s.in(0));
+  const double scale = call.attrs.get_float("scale", 1);
+  if (scale != 1) scores = s(Op::Mul, scores, scale);
+  if (call.in(1).dtype == DType::b1) {
+    const double infinity = std::numeric_limits<double>::infinity();
+    const auto fill = s.scalar(s.dtype(scores), call.attrs.get_float("fill", -infinity));
+    const bool forbids = call.attrs.get_int("forbids", 0) != 0;
+    scores = forbids ? s.where(s.in(1), fill, scores) : s.where(s.in(1), scores, fill);
+  } else {
+    scores = s(Op::Add, scores, s.widen(s.in(1)));
+  }
+  const Exponentials e = exponentials(s, scores, norm_axis(call));
+  return {s.cast(s(Op::Div, e.power, e.sum), call.out().dtype)};
 }
 
 std::vector<int32_t> expand_hardmax(const Call& call, Expander& expander) {

@@ -4,6 +4,11 @@
 /// They have no loop of their own but expand into ones that have (LRN alone is a map). Statistics
 /// are taken about the mean (sum of (x - mean)^2, never E[x^2] - mean^2) and in f32 where x is
 /// narrower. Softmax over nothing but -inf is NaN.
+///
+/// MaskedSoftmax(x, mask) {axis, scale, fill, forbids} is ours: Softmax(x * scale + mask), or,
+/// where the mask is bool, Softmax(Where(mask, x * scale, fill)); with forbids = 1 a true mask
+/// forbids. The mask broadcasts into x. A row with nothing allowed is what those parts make of it:
+/// NaN where fill is -inf or the mask adds it, equal weights where fill is finite.
 #pragma once
 
 #include "ops/ops.h"
@@ -11,6 +16,7 @@
 namespace obelisk::ops {
 
 Result<Types> infer_softmax(const Call& call);  // also LogSoftmax, Hardmax, LpNormalization
+Result<Types> infer_masked_softmax(const Call& call);
 Result<Types> infer_layer_norm(const Call& call);
 Result<Types> infer_rms_norm(const Call& call);
 Result<Types> infer_group_norm(const Call& call);
@@ -25,6 +31,8 @@ std::optional<Loop> loop_lrn(const Call& call, int output);
 
 Status reference_softmax(const Call& call, std::span<const Tensor* const> inputs,
                          std::span<Tensor> outputs);  // also LogSoftmax, Hardmax, LpNormalization
+Status reference_masked_softmax(const Call& call, std::span<const Tensor* const> inputs,
+                                std::span<Tensor> outputs);
 Status reference_layer_norm(const Call& call, std::span<const Tensor* const> inputs,
                             std::span<Tensor> outputs);  // also RMSNormalization
 Status reference_channel_norm(const Call& call, std::span<const Tensor* const> inputs,
@@ -35,6 +43,7 @@ Status reference_lrn(const Call& call, std::span<const Tensor* const> inputs,
                      std::span<Tensor> outputs);
 
 std::vector<int32_t> expand_softmax(const Call& call, Expander& expander);  // also LogSoftmax
+std::vector<int32_t> expand_masked_softmax(const Call& call, Expander& expander);
 std::vector<int32_t> expand_hardmax(const Call& call, Expander& expander);
 std::vector<int32_t> expand_lp_norm(const Call& call, Expander& expander);
 std::vector<int32_t> expand_layer_norm(const Call& call, Expander& expander);

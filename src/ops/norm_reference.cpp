@@ -1,6 +1,7 @@
 // The references of softmax and the norms: plain sums in double.
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "ops/arrays.h"
 #include "ops/norm.h"
@@ -36,7 +37,7 @@ void softmax_row(const Call& call, double* x, const std::vector<int64_t>& step) 
   double sum = 0;
   for (int64_t at : step) sum += std::exp(x[at] - top);
   for (int64_t at : step)
-    x[at] = call.op == Op::Softmax ? std::exp(x[at] - top) / sum : x[at] - top - std::log(sum);
+    x[at] = call.op == Op::LogSoftmax ? x[at] - top - std::log(sum) : std::exp(x[at] - top) / sum;
 }
 
 struct Statistics {
@@ -65,6 +66,27 @@ Status reference_softmax(const Call& call, std::span<const Tensor* const> inputs
   const Fold fold(inputs[0]->shape(), {norm_axis(call)});
   for (int64_t base : fold.base) softmax_row(call, x.data() + base, fold.step);
   write_reals(outputs[0], x);
+  return ok_status();
+}
+
+Status reference_masked_softmax(const Call& call, std::span<const Tensor* const> inputs,
+                                std::span<Tensor> outputs) {
+  const Tensor &x = *inputs[0], &mask = *inputs[1];
+  const double scale = call.attrs.get_float("scale", 1);
+  const double fill = call.attrs.get_float("fill", -std::numeric_limits<double>::infinity());
+  const bool chooses = call.in(1).dtype == DType::b1;
+  const bool allowed = call.attrs.get_int("forbids", 0) == 0;
+  std::vector<double> scores = read_reals(x);
+  Broadcast(x.shape(), inputs).each([&](int64_t n, const int64_t* at) {
+    scores[n] *= scale;
+    if (!chooses)
+      scores[n] += mask.get_double(at[1]);
+    else if ((mask.get_double(at[1]) != 0) != allowed)
+      scores[n] = fill;
+  });
+  const Fold fold(x.shape(), {norm_axis(call)});
+  for (int64_t base : fold.base) softmax_row(call, scores.data() + base, fold.step);
+  write_reals(outputs[0], scores);
   return ok_status();
 }
 

@@ -15,6 +15,11 @@ constexpr double kForbids = -1e4;  // a score as low as this is meant to weigh n
 
 bool is_wide_float(DType dtype) { return is_float(dtype) && !is_low_float(dtype); }
 
+std::string called(const Node& node) {
+  const std::string_view op = ops::to_string(node.op);
+  return node.name.empty() ? std::string(op) : fmt::format("{} '{}'", op, node.name);
+}
+
 bool same_last_two(const Shape& a, const Shape& b) {
   return a.size() >= 2 && b.size() >= 2 && std::equal(a.end() - 2, a.end(), b.end() - 2);
 }
@@ -22,11 +27,16 @@ bool same_last_two(const Shape& a, const Shape& b) {
 /// Walks from the softmax down to the product of the scores.
 class ScoreWalk {
  public:
-  explicit ScoreWalk(const Graph& graph) : graph_(graph) {}
+  ScoreWalk(const Graph& graph, Reason& why) : graph_(graph), why_(why) {}
 
   bool down(ValueId at, double factor, bool capped) {
-    if (!has_one_reader(graph_, at) || graph_.value(at).producer == kNone) return false;
+    if (graph_.value(at).producer == kNone) return why_.no("its scores are no product");
     const Node& node = graph_.node(graph_.value(at).producer);
+    if (!has_one_reader(graph_, at)) {
+      const bool product = node.op == Op::MatMul;
+      return why_.no(fmt::format("its scores have another reader, behind {}", called(node)),
+                     product ? 3 : 2);
+    }
     const Type& type = graph_.type(at);
     const auto on = [&](size_t side) { return node.inputs[side]; };
     const auto same_shape = [&](size_t side) { return graph_.type(on(side)).shape == type.shape; };
@@ -52,9 +62,10 @@ class ScoreWalk {
           if (!by || !same_shape(1 - side) || !std::isfinite(*by) || *by == 0) continue;
           return down(on(1 - side), node.op == Op::Mul ? factor * *by : factor / *by, capped);
         }
-        return false;
+        return why_.no(fmt::format("{} scales its scores by what is not one known number",
+                                   called(node)), 2);
       case Op::Tanh:
-        if (capped || !(factor > 0)) return false;
+        if (capped || !(factor > 0)) return why_.no("its scores are capped twice", 2);
         parts.cap = factor;
         return down(on(0), 1, true);
       case Op::Add:
@@ -69,13 +80,18 @@ class ScoreWalk {
       case Op::Where:
         for (size_t side : {1, 2}) {
           const std::optional<double> fill = uniform_value(graph_, on(3 - side));
-          if (!fill || !(*fill * factor <= kForbids) || !same_shape(side)) continue;
+          if (!fill || !same_shape(side)) continue;
+          if (!(*fill * factor <= kForbids)) {
+            why_.no(fmt::format("{} puts {} in place of scores, which forbids nothing",
+                                called(node), *fill * factor), 2);
+            continue;
+          }
           const ScoreMask mask{on(0), true, side == 1, *fill * factor, 1, leading(type.shape)};
           if (masked(on(side), mask, factor, capped)) return true;
         }
         return false;
       default:
-        return false;
+        return why_.no(fmt::format("its scores come from {}", called(node)));
     }
   }
 
@@ -89,7 +105,8 @@ class ScoreWalk {
   /// The mask is applied after all that lies below.
   bool masked(ValueId below, const ScoreMask& mask, double factor, bool capped) {
     const AttentionParts before = parts;
-    if (!capped && down(below, factor, capped)) {
+    if (capped) return why_.no("its scores are masked before they are capped", 2);
+    if (down(below, factor, capped)) {
       parts.masks.push_back(mask);
       return true;
     }
@@ -98,18 +115,27 @@ class ScoreWalk {
   }
 
   const Graph& graph_;
+  Reason& why_;
 };
 
 /// The softmax that makes these weights, seen through casts, reshapes and the guard against NaN.
-NodeId softmax_of(const Graph& graph, ValueId weights, bool& guarded) {
+NodeId softmax_of(const Graph& graph, ValueId weights, bool& guarded, Reason& why) {
+  const auto over_last = [&](ValueId value, NodeId softmax) {
+    const int64_t rank = graph.type(value).rank();
+    const int64_t axis = graph.node(softmax).attrs.get_int("axis", -1);
+    if (axis == -1 || axis == rank - 1) return softmax;
+    why.no(fmt::format("its softmax is over axis {}, not the last one", axis));
+    return kNone;
+  };
   for (;;) {
     const NodeId id = graph.value(weights).producer;
-    if (id == kNone || !has_one_reader(graph, weights)) return kNone;
+    if (id == kNone) return kNone;
     const Node& node = graph.node(id);
-    if (node.op == Op::Softmax) {
-      const int64_t rank = graph.type(weights).rank(), axis = node.attrs.get_int("axis", -1);
-      return axis == -1 || axis == rank - 1 ? id : kNone;
+    if (!has_one_reader(graph, weights)) {
+      if (node.op == Op::Softmax) why.no("its weights have another reader");
+      return kNone;
     }
+    if (node.op == Op::Softmax) return over_last(weights, id);
     const bool looks_through =
         (node.op == Op::Cast && is_wide_float(graph.type(node.inputs[0]).dtype)) ||
         (keeps_order(node.op) &&
@@ -124,13 +150,14 @@ NodeId softmax_of(const Graph& graph, ValueId weights, bool& guarded) {
     if (is_nan == kNone || graph.node(is_nan).inputs[0] != inner) return kNone;
     if (graph.node(is_nan).attrs.all().size() > 0) return kNone;
     if (uniform_value(graph, node.inputs[1]) != 0.0) return kNone;
-    if (graph.users(inner).size() != 2 || graph.is_output(inner)) return kNone;
-    guarded = true;
     const NodeId softmax = graph.producer(inner, Op::Softmax);
     if (softmax == kNone) return kNone;
-    const int64_t rank = graph.type(inner).rank();
-    const int64_t axis = graph.node(softmax).attrs.get_int("axis", -1);
-    return axis == -1 || axis == rank - 1 ? softmax : kNone;
+    if (graph.users(inner).size() != 2 || graph.is_output(inner)) {
+      why.no("its weights have another reader");
+      return kNone;
+    }
+    guarded = true;
+    return over_last(inner, softmax);
   }
 }
 
@@ -169,23 +196,27 @@ std::optional<size_t> split_of(const Shape& frame, const AttentionHeads& heads) 
   return std::nullopt;
 }
 
-std::optional<AttentionParts> attention_parts(const Graph& graph, NodeId product) {
+std::optional<AttentionParts> attention_parts(const Graph& graph, NodeId product, Reason& why) {
   const Node& node = graph.node(product);
   const DType dtype = graph.type(node.outputs[0]).dtype;
   bool guarded = false;
-  const NodeId softmax = softmax_of(graph, node.inputs[0], guarded);
+  const NodeId softmax = softmax_of(graph, node.inputs[0], guarded, why);
   if (softmax == kNone) return std::nullopt;
-  ScoreWalk walk(graph);
+  ScoreWalk walk(graph, why);
   if (!walk.down(graph.node(softmax).inputs[0], 1, false)) return std::nullopt;
   AttentionParts parts = walk.parts;
   parts.v = node.inputs[1];
   parts.guarded = guarded;
   for (ValueId part : {parts.q, parts.kt, parts.v}) {
     const Type& type = graph.type(part);
-    if (type.dtype != dtype || type.rank() < 2 || type.count() == 0) return std::nullopt;
-  }
-  if (graph.value(parts.kt).is_constant() || graph.value(parts.v).is_constant())
+    if (type.dtype == dtype && type.rank() >= 2 && type.count() > 0) continue;
+    why.no(fmt::format("one of its operands is {}", to_string(type)), 4);
     return std::nullopt;
+  }
+  if (graph.value(parts.kt).is_constant() || graph.value(parts.v).is_constant()) {
+    why.no("its keys or values are constants", 4);
+    return std::nullopt;
+  }
   return parts;
 }
 

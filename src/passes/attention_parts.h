@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "graph/graph.h"
+#include "passes/remarks.h"
 
 namespace obelisk::passes {
 
@@ -26,8 +27,9 @@ struct AttentionParts {
   bool guarded = false;           // weights that are NaN become 0
 };
 
-/// From the second product, or nothing.
-std::optional<AttentionParts> attention_parts(const graph::Graph& graph, graph::NodeId product);
+/// From the second product, or nothing, and why where weights of a softmax are multiplied.
+std::optional<AttentionParts> attention_parts(const graph::Graph& graph, graph::NodeId product,
+                                              Reason& why);
 
 /// The heads of one attention: leading axes flattened to [batch, heads].
 struct AttentionHeads {

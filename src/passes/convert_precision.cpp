@@ -92,7 +92,8 @@ bool keeps_counts(Op op) {
 
 class Converter {
  public:
-  Converter(const Graph& from, DType narrow) : from_(from), narrow_(narrow) {
+  Converter(const Graph& from, DType narrow, Remarks* remarks)
+      : from_(from), narrow_(narrow), remarks_(remarks) {
     place_.assign(from.value_count(), kNone);
     find_positions();
   }
@@ -236,20 +237,29 @@ class Converter {
     return reads;
   }
 
-  bool computes_wide(const Node& node, const Reads& reads) const {
+  /// Why a node computes in f32, or nullptr where it does not.
+  const char* wide_because(const Node& node, const Reads& reads) const {
     switch (precision_rule(node.op)) {
-      case PrecisionRule::kWide: return true;
+      case PrecisionRule::kWide: return "it overflows, or loses digits, in 16 bits";
       case PrecisionRule::kAsIs:
-      case PrecisionRule::kNarrow: return false;
+      case PrecisionRule::kNarrow: return nullptr;
       case PrecisionRule::kFollow: break;
     }
-    if (reads.any && !reads.narrow) return true;
-    if (!reads.any && reads.huge_constant) return true;
-    if (node.op == Op::Div && !is_constant(node.inputs[1])) return true;
-    if (node.op == Op::Mul && node.inputs[0] == node.inputs[1]) return true;
-    if (ops::row(node.op).kind != ops::Kind::kMap) return false;
+    if (reads.any && !reads.narrow) return "all that it reads is wider";
+    if (!reads.any && reads.huge_constant) return "16 bits do not hold its constant";
+    if (node.op == Op::Div && !is_constant(node.inputs[1])) return "a quotient may be large";
+    if (node.op == Op::Mul && node.inputs[0] == node.inputs[1]) return "a square may be large";
+    if (ops::row(node.op).kind != ops::Kind::kMap) return nullptr;
     const bool bounds = node.op == Op::Clip || node.op == Op::Max || node.op == Op::Min;
-    return reads.tiny_constant || (reads.huge_constant && !bounds && !takes_masks(node.op));
+    if (reads.tiny_constant) return "16 bits lose digits of its constant";
+    const bool beyond = reads.huge_constant && !bounds && !takes_masks(node.op);
+    return beyond ? "16 bits do not hold its constant" : nullptr;
+  }
+
+  /// Of nodes with floats: those of integers alone have nothing to convert.
+  void tell(NodeId id, const Reads& reads, const char* why) const {
+    const bool half = narrow_ == DType::f16 || narrow_ == DType::bf16;
+    if (remarks_ && half && reads.any) remarks_->left(from_, id, why);
   }
 
   void convert(NodeId id) {
@@ -272,7 +282,9 @@ class Converter {
       for (ValueId v : *side) f64 |= counts && v != kNone && type(v).dtype == DType::f64;
     const DType wide = f64 ? DType::f64 : DType::f32;
     const PrecisionRule rule = precision_rule(node.op);
-    const bool stays = counts || computes_wide(node, reads);
+    const char* because = counts ? "it counts, or leads to positions" : wide_because(node, reads);
+    const bool stays = because != nullptr;
+    if (stays) tell(id, reads, because);
     const Limit limit = takes_masks(node.op) ? kMask : kBound;
 
     Result<NodeId> made = Error{};
@@ -322,6 +334,7 @@ class Converter {
 
   const Graph& from_;
   const DType narrow_;
+  Remarks* const remarks_;
   Graph to_;
   std::vector<bool> positions_;  // by old value
   std::vector<int> place_;       // by old value, into places_
@@ -350,13 +363,13 @@ std::optional<DType> dtype_of(Precision precision) {
   return std::nullopt;
 }
 
-Result<Graph> convert_precision(Graph graph, Precision precision) {
+Result<Graph> convert_precision(Graph graph, Precision precision, Remarks* remarks) {
   const auto dtype = dtype_of(precision);
   if (!dtype) return graph;
   bool differs = false;
   for (ValueId v = 0; v < graph.value_count(); ++v)
     differs |= is_converted(graph.type(v).dtype) && graph.type(v).dtype != *dtype;
-  return differs ? Converter(graph, *dtype).run() : std::move(graph);
+  return differs ? Converter(graph, *dtype, remarks).run() : std::move(graph);
 }
 
 }  // namespace obelisk::passes

@@ -26,6 +26,7 @@
 #pragma once
 
 #include "graph/graph.h"
+#include "passes/remarks.h"
 
 namespace obelisk::passes {
 
@@ -34,6 +35,7 @@ std::optional<Precision> parse_precision(std::string_view name);  // "keep", "fp
 /// The type that most values get; nothing for kKeep.
 std::optional<DType> dtype_of(Precision precision);
 
-Result<graph::Graph> convert_precision(graph::Graph graph, Precision precision);
+Result<graph::Graph> convert_precision(graph::Graph graph, Precision precision,
+                                       Remarks* remarks = nullptr);
 
 }  // namespace obelisk::passes

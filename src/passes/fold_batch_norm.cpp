@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 
 #include "passes/rewrite.h"
 
@@ -120,29 +121,50 @@ bool is_product(const Graph& graph, const Node& node) {
   return node.op == Op::Conv || node.op == Op::ConvTranspose || node.op == Op::Gemm;
 }
 
+/// Whether `id` does something to x channel by channel, or might.
+bool follows(const Graph& graph, NodeId id, ValueId x) {
+  const Node& node = graph.node(id);
+  if (node.op == Op::BatchNormalization) return node.inputs[0] == x;
+  const bool maps =
+      node.op == Op::Add || node.op == Op::Sub || node.op == Op::Mul || node.op == Op::Div;
+  return maps && constant_input(graph, node, node.inputs[0] == x ? 1 : 0) != nullptr;
+}
+
 /// The product with the affine map inside, or kNone.
-ValueId fold(Graph& graph, NodeId follower, ValueId x) {
+ValueId fold(Graph& graph, NodeId follower, ValueId x, Reason& why) {
+  const auto no = [&](std::string_view reason, int near) {
+    if (follows(graph, follower, x)) why.no(std::string(reason), near);
+    return kNone;
+  };
   const NodeId producer = graph.value(x).producer;
-  if (producer == kNone || !is_product(graph, graph.node(producer))) return kNone;
+  if (producer == kNone || !is_product(graph, graph.node(producer))) {
+    const bool norm = graph.node(follower).op == Op::BatchNormalization;
+    return norm ? no("no product stands before it", 1) : kNone;
+  }
   const Type type = graph.type(x);
-  if (type.rank() < 2 || (type.dtype != DType::f32 && type.dtype != DType::f64)) return kNone;
-  if (!has_one_reader(graph, x)) return kNone;
-  if (graph.type(graph.node(follower).outputs[0]) != type) return kNone;
+  if (type.rank() < 2) return no("the product before it has no channels", 2);
+  if (type.dtype != DType::f32 && type.dtype != DType::f64)
+    return no(fmt::format("weights in {} would be rounded again", to_string(type.dtype)), 2);
+  if (!has_one_reader(graph, x)) return no("the product before it has another reader", 2);
+  if (graph.type(graph.node(follower).outputs[0]) != type)
+    return no("it has more axes than the product before it", 2);
   Node node = graph.node(producer);
   if (node.op == Op::MatMul) node.op = Op::Gemm;
   const Tensor* weights = constant_input(graph, node, 1);
   const bool has_bias = node.inputs.size() > 2 && node.inputs[2] != kNone;
   const Tensor* bias = constant_input(graph, node, 2);
-  if (weights == nullptr || weights->count() == 0 || (has_bias && bias == nullptr)) return kNone;
+  if (weights == nullptr || weights->count() == 0 || (has_bias && bias == nullptr))
+    return no("the weights or the bias of the product before it are no constants", 2);
   const std::optional<Affine> by = affine(graph, follower, x);
-  if (!by || !all_finite(*by)) return kNone;
+  if (!by) return no("its parameters are not known, or not one number a channel", 2);
+  if (!all_finite(*by)) return no("its parameters are not finite", 2);
 
   std::vector<double> old(static_cast<size_t>(type.shape[1]), 0.0);
   if (has_bias) {
     const Shape flat{1, type.shape[1]};  // a product's bias is [C], or for Gemm what broadcasts so
     const auto values = node.op == Op::Gemm ? by_channel(*bias, flat)
                                             : by_channel(bias->reshaped({1, bias->count()}), flat);
-    if (!values) return kNone;
+    if (!values) return no("the bias of the product before it is not one number a channel", 2);
     old = *values;
   }
   ops::Attrs attrs = node.attrs;
@@ -165,9 +187,11 @@ ValueId fold(Graph& graph, NodeId follower, ValueId x) {
 
 }  // namespace
 
-Result<Graph> fold_batch_norm(Graph graph) {
+Result<Graph> fold_batch_norm(Graph graph, Remarks* remarks) {
+  std::map<NodeId, Reason> left;
   for (bool changed = true; changed;) {  // a chain folds one link a round
     changed = false;
+    left.clear();
     const std::vector<NodeId> order = graph.order();
     for (NodeId id : order) {
       const Node node = graph.node(id);
@@ -176,15 +200,17 @@ Result<Graph> fold_batch_norm(Graph graph) {
         continue;  // replaced before
       for (size_t k = 0; k < std::min<size_t>(node.inputs.size(), 2); ++k) {
         if (node.inputs[k] == kNone) continue;
-        const ValueId folded = fold(graph, id, node.inputs[k]);
+        const ValueId folded = fold(graph, id, node.inputs[k], left[id]);
         if (folded == kNone) continue;
         changed = replace_value(graph, node.outputs[0], folded);
+        left.erase(id);
         break;
       }
     }
     graph.sort();
     graph.remove_dead();
   }
+  for (const auto& [id, why] : left) why.tell(remarks, graph, id);
   return tidy(std::move(graph));
 }
 

@@ -12,9 +12,10 @@
 #pragma once
 
 #include "graph/graph.h"
+#include "passes/remarks.h"
 
 namespace obelisk::passes {
 
-Result<graph::Graph> fold_batch_norm(graph::Graph graph);
+Result<graph::Graph> fold_batch_norm(graph::Graph graph, Remarks* remarks = nullptr);
 
 }  // namespace obelisk::passes

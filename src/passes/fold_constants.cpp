@@ -7,7 +7,7 @@
 namespace obelisk::passes {
 namespace {
 
-bool can_fold(const Graph& graph, NodeId id) {
+bool can_fold(const Graph& graph, NodeId id, Reason& why) {
   const graph::Node& node = graph.node(id);
   int64_t in = 0, out = 0;
   for (ValueId input : node.inputs) {
@@ -16,11 +16,15 @@ bool can_fold(const Graph& graph, NodeId id) {
     in += graph.type(input).count();
   }
   for (ValueId output : node.outputs) {
-    if (graph.is_output(output)) return false;  // an answer stays a value of its own
+    if (graph.is_output(output)) return why.no("it is an output, which stays a value of its own");
     out += graph.type(output).count();
   }
-  if (out > std::max(in, kMostFolded)) return false;
-  return ops::cost(graph.call(id)).flops.count <= kMostFoldedFlops;
+  if (out > std::max(in, kMostFolded))
+    return why.no(fmt::format("its {} elements are more than {} and than it reads", out,
+                              kMostFolded));
+  const double flops = ops::cost(graph.call(id)).flops.count;
+  return flops <= kMostFoldedFlops ||
+         why.no(fmt::format("its {:.2g} flops are more than {:.0e}", flops, kMostFoldedFlops));
 }
 
 /// The node's answers, or nothing where its reference refuses.
@@ -38,12 +42,20 @@ std::vector<Tensor> answers(const Graph& graph, NodeId id) {
 
 }  // namespace
 
-Result<Graph> fold_constants(Graph graph) {
+Result<Graph> fold_constants(Graph graph, Remarks* remarks) {
   const std::vector<NodeId> order = graph.order();
   for (NodeId id : order) {
-    if (!can_fold(graph, id)) continue;
+    Reason why;
+    if (!can_fold(graph, id, why)) {
+      why.tell(remarks, graph, id);
+      continue;
+    }
     const std::vector<Tensor> made = answers(graph, id);
-    if (made.empty()) continue;
+    if (made.empty()) {
+      why.no("the reference refuses it");
+      why.tell(remarks, graph, id);
+      continue;
+    }
     const graph::Node node = graph.node(id);
     for (size_t k = 0; k < made.size(); ++k) {
       const ValueId folded = graph.add_constant(made[k], graph.value(node.outputs[k]).name);

@@ -11,12 +11,13 @@
 #pragma once
 
 #include "graph/graph.h"
+#include "passes/remarks.h"
 
 namespace obelisk::passes {
 
 inline constexpr int64_t kMostFolded = int64_t{4} << 20;  // elements of one node
 inline constexpr double kMostFoldedFlops = 1e8;  // of one node: about a second of reference
 
-Result<graph::Graph> fold_constants(graph::Graph graph);
+Result<graph::Graph> fold_constants(graph::Graph graph, Remarks* remarks = nullptr);
 
 }  // namespace obelisk::passes

@@ -65,7 +65,7 @@ void merge_constants(Graph& graph) {
 
 }  // namespace
 
-Result<Graph> merge_equal(Graph graph) {
+Result<Graph> merge_equal(Graph graph, Remarks* remarks) {
   merge_constants(graph);
   std::unordered_map<std::string, NodeId> seen;
   const std::vector<NodeId> order = graph.order();
@@ -74,7 +74,9 @@ Result<Graph> merge_equal(Graph graph) {
     if (is_new) continue;
     const std::vector<ValueId> from = graph.node(id).outputs,
                                to = graph.node(first->second).outputs;
-    for (size_t k = 0; k < from.size(); ++k) replace_value(graph, from[k], to[k]);
+    for (size_t k = 0; k < from.size(); ++k)
+      if (!replace_value(graph, from[k], to[k]) && remarks)
+        remarks->left(graph, id, "a node before it computes the same, but both are outputs");
   }
   return tidy(std::move(graph));
 }

@@ -27,7 +27,7 @@ bool is_bias(const Graph& graph, ValueId value, DType dtype, int64_t columns) {
          type.shape.back() == columns;
 }
 
-std::optional<Product> product(const Graph& graph, NodeId id) {
+std::optional<Product> product(const Graph& graph, NodeId id, Reason& why) {
   const Node& node = graph.node(id);
   if (node.op != Op::MatMul && node.op != Op::Gemm) return std::nullopt;
   Product out{.node = id, .weights = node.inputs[1], .answer = node.outputs[0]};
@@ -39,11 +39,16 @@ std::optional<Product> product(const Graph& graph, NodeId id) {
   if (node.op == Op::Gemm) {
     const bool plain = node.attrs.get_float("alpha", 1) == 1 &&
                        node.attrs.get_float("beta", 1) == 1 && node.attrs.get_int("transA", 0) == 0;
-    if (!plain) return std::nullopt;
+    if (!plain) {
+      why.no("it scales what it adds or turns its input");
+      return std::nullopt;
+    }
     out.turned = node.attrs.get_int("transB", 0) != 0;
     if (node.inputs.size() > 2 && node.inputs[2] != kNone) {
       out.bias = node.inputs[2];
-      return is_bias(graph, out.bias, type.dtype, out.columns) ? std::optional(out) : std::nullopt;
+      if (is_bias(graph, out.bias, type.dtype, out.columns)) return out;
+      why.no("its bias is not one known number a column");
+      return std::nullopt;
     }
   }
   if (!has_one_reader(graph, out.answer)) return out;
@@ -165,12 +170,18 @@ void merge(Graph& graph, const std::vector<Product>& parts) {
 
 }  // namespace
 
-Result<Graph> merge_qkv(Graph graph) {
+Result<Graph> merge_qkv(Graph graph, Remarks* remarks) {
   // By input, op, element type and the way the weights lie.
   std::map<std::tuple<ValueId, Op, bool>, std::vector<Product>> alike;
   std::vector<std::tuple<ValueId, Op, bool>> keys;  // as they are met
+  std::map<ValueId, int> readers;  // products with constant matrices, by input
+  std::map<NodeId, Reason> left;
   for (NodeId id : graph.order()) {
-    const std::optional<Product> one = product(graph, id);
+    Reason why;
+    const std::optional<Product> one = product(graph, id, why);
+    const Node& node = graph.node(id);
+    if ((node.op == Op::MatMul || node.op == Op::Gemm) && constant_input(graph, node, 1))
+      ++readers[node.inputs[0]], left[id] = why;
     if (!one) continue;
     const auto key = std::tuple(graph.node(id).inputs[0], graph.node(id).op, one->turned);
     std::vector<Product>& others = alike[key];
@@ -179,8 +190,20 @@ Result<Graph> merge_qkv(Graph graph) {
   }
   for (const auto& key : keys) {
     const std::vector<Product> parts = apart(graph, alike[key]);
+    for (const Product& one : alike[key]) {
+      const auto same = [&](const Product& part) { return part.node == one.node; };
+      const bool is_apart = std::any_of(parts.begin(), parts.end(), same);
+      if (is_apart && parts.size() > 1)
+        left.erase(one.node);
+      else if (is_apart)
+        left[one.node].no("no other product of its input is of its op and lies as its weights do");
+      else
+        left[one.node].no("its answer meets that of another product in one elementwise op", 2);
+    }
     if (parts.size() > 1) merge(graph, parts);
   }
+  for (const auto& [id, why] : left)
+    if (readers[graph.node(id).inputs[0]] > 1) why.tell(remarks, graph, id);
   return tidy(std::move(graph));
 }
 

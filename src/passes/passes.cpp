@@ -1,10 +1,18 @@
 #include "passes/passes.h"
 
 namespace obelisk::passes {
+namespace {
+
+/// A pass that takes whatever there is: it has nothing to remark.
+auto silent(Result<graph::Graph> (*pass)(graph::Graph)) {
+  return [pass](graph::Graph graph, Remarks*) { return pass(std::move(graph)); };
+}
+
+}  // namespace
 
 std::vector<Pass> table(const Options& options) {
-  const auto precise = [precision = options.precision](graph::Graph graph) {
-    return convert_precision(std::move(graph), precision);
+  const auto precise = [precision = options.precision](graph::Graph graph, Remarks* remarks) {
+    return convert_precision(std::move(graph), precision, remarks);
   };
   return {
       {"fold_constants", "what is known is computed now, within bounds", fold_constants},
@@ -18,17 +26,20 @@ std::vector<Pass> table(const Options& options) {
       {"raise_softmax", "a softmax told in parts becomes one op", raise_softmax},
       {"raise_rotary", "rotary embeddings told in parts become one op", raise_rotary},
       {"raise_attention", "attention told in parts becomes one op", raise_attention},
+      {"raise_masked_softmax", "a mask goes into the softmax whose scores it is applied to",
+       raise_masked_softmax},
       {"sink_transposes", "transposes go through elementwise ops to where they cancel or merge",
        sink_transposes},
       {"merge_qkv", "products of one input with several weights become one", merge_qkv},
       {"fold_batch_norm", "scales and shifts of channels go into weights and biases",
        fold_batch_norm},
       {"convert_precision", "all arithmetic in the type that --precision asks for", precise},
-      {"expand", "composite ops are told in simpler ones, which fuse", expand},
+      {"expand", "composite ops are told in simpler ones, which fuse", silent(expand)},
       {"stage_conv_inputs",
        "a convolution's row-major input gets a copy that may be stored channels-last",
-       stage_conv_inputs},
-      {"remove_dead", "nodes that no output needs are removed, values are renumbered", remove_dead},
+      silent(stage_conv_inputs)},
+      {"remove_dead", "nodes that no output needs are removed, values are renumbered",
+       silent(remove_dead)},
   };
 }
 

@@ -19,8 +19,10 @@
 #include "passes/raise_activations.h"
 #include "passes/raise_attention.h"
 #include "passes/raise_layer_norm.h"
+#include "passes/raise_masked_softmax.h"
 #include "passes/raise_rotary.h"
 #include "passes/raise_softmax.h"
+#include "passes/remarks.h"
 #include "passes/remove_dead.h"
 #include "passes/simplify_algebra.h"
 #include "passes/sink_transposes.h"
@@ -33,7 +35,12 @@ namespace obelisk::passes {
 struct Pass {
   std::string_view name;
   std::string_view summary;   // for --help and the manual
-  std::function<Result<graph::Graph>(graph::Graph)> run;
+  std::function<Result<graph::Graph>(graph::Graph, Remarks*)> step;
+
+  /// `remarks`, where somebody asks: what was left although it nearly fitted, and why.
+  Result<graph::Graph> run(graph::Graph graph, Remarks* remarks = nullptr) const {
+    return step(std::move(graph), remarks);
+  }
 };
 
 struct Options {

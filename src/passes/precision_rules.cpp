@@ -21,8 +21,8 @@ PrecisionRule precision_rule(Op op) {
     // Overflow at 65504, underflow at 6e-8, or more digits in than out.
     case Op::Exp: case Op::Log: case Op::Pow: case Op::Sqrt: case Op::Rsqrt: case Op::Reciprocal:
     case Op::Sinh: case Op::Cosh: case Op::Asinh: case Op::Acosh: case Op::Atanh: case Op::Asin:
-    case Op::Acos: case Op::Atan: case Op::Softplus: case Op::Softmax: case Op::LogSoftmax:
-    case Op::LpNormalization: case Op::Det:
+    case Op::Acos: case Op::Atan: case Op::Softplus: case Op::Softmax: case Op::MaskedSoftmax:
+    case Op::LogSoftmax: case Op::LpNormalization: case Op::Det:
     // Sums and products of many.
     case Op::ReduceSum: case Op::ReduceMean: case Op::ReduceProd: case Op::ReduceL1:
     case Op::ReduceL2: case Op::ReduceSumSquare: case Op::ReduceLogSum: case Op::ReduceLogSumExp:

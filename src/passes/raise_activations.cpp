@@ -92,51 +92,78 @@ struct Raised {
   Attrs attrs;
 };
 
-std::optional<Raised> gelu(const Graph& graph, ValueId x, ValueId gate, double factor) {
+std::optional<Raised> gelu(const Graph& graph, ValueId x, ValueId gate, double factor,
+                           Reason& why) {
   const ValueId curve = beyond_one(graph, gate);
-  if (curve == kNone || !near(graph, x, factor, 0.5)) return std::nullopt;
-  if (const NodeId erf = graph.producer(curve, Op::Erf); erf != kNone) {
+  if (curve == kNone) return std::nullopt;
+  const NodeId erf = graph.producer(curve, Op::Erf), tanh = graph.producer(curve, Op::Tanh);
+  if (erf == kNone && tanh == kNone) return std::nullopt;
+  const bool half = near(graph, x, factor, 0.5);
+  if (!half) why.no(fmt::format("its factor is {}, that of a GELU 0.5", factor));
+  if (erf != kNone) {
     const auto times = multiple_of(graph, graph.node(erf).inputs[0], x);
-    if (times && near(graph, x, *times, 1 / std::numbers::sqrt2)) return Raised{Op::Gelu, {}};
+    if (!times)
+      why.no("its Erf is of another value than it multiplies");
+    else if (!near(graph, x, *times, 1 / std::numbers::sqrt2))
+      why.no(fmt::format("its Erf takes {} * x, that of a GELU x / sqrt 2", *times), 2);
+    else if (half)
+      return Raised{Op::Gelu, {}};
+    return std::nullopt;
   }
-  const NodeId tanh = graph.producer(curve, Op::Tanh);
-  if (tanh == kNone || !is_tanh_argument(graph, graph.node(tanh).inputs[0], x)) return std::nullopt;
+  if (!is_tanh_argument(graph, graph.node(tanh).inputs[0], x)) {
+    why.no("its Tanh is not of sqrt(2/pi) * (x + 0.044715 * x * x * x)");
+    return std::nullopt;
+  }
+  if (!half) return std::nullopt;
   return Raised{Op::Gelu, Attrs().set("approximate", std::string("tanh"))};
 }
 
-std::optional<Raised> swish(const Graph& graph, ValueId x, ValueId gate, double factor) {
+std::optional<Raised> swish(const Graph& graph, ValueId x, ValueId gate, double factor,
+                            Reason& why) {
   const NodeId sigmoid = graph.producer(gate, Op::Sigmoid);
-  if (sigmoid == kNone || factor != 1) return std::nullopt;
+  if (sigmoid == kNone) return std::nullopt;
   const auto alpha = multiple_of(graph, graph.node(sigmoid).inputs[0], x);
-  if (!alpha) return std::nullopt;
-  return Raised{Op::Swish, Attrs().set("alpha", *alpha)};
+  if (!alpha)
+    why.no("its Sigmoid is of another value than it multiplies: a gate");
+  else if (factor != 1)
+    why.no(fmt::format("a factor of {} stands beside x * Sigmoid(x)", factor), 2);
+  else
+    return Raised{Op::Swish, Attrs().set("alpha", *alpha)};
+  return std::nullopt;
 }
 
-std::optional<Raised> hard_swish(const Graph& graph, ValueId x, ValueId gate, double factor) {
+std::optional<Raised> hard_swish(const Graph& graph, ValueId x, ValueId gate, double factor,
+                                 Reason& why) {
   if (const NodeId id = graph.producer(gate, Op::HardSigmoid); id != kNone) {
     const Node& node = graph.node(id);
     const bool same = node.inputs[0] == x && factor == 1 &&
                       near(graph, x, node.attrs.get_float("alpha", 0.2), 1.0 / 6) &&
                       node.attrs.get_float("beta", 0.5) == 0.5;
     if (same) return Raised{Op::HardSwish, {}};
+    if (node.inputs[0] == x) why.no("its HardSigmoid is not that of HardSwish, 1/6 and 1/2");
   }
   const NodeId id = graph.producer(gate, Op::Clip);
-  if (id == kNone || !near(graph, x, factor, 1.0 / 6)) return std::nullopt;
+  if (id == kNone) return std::nullopt;
   const Node& clip = graph.node(id);
-  if (clip.inputs.size() != 3 || uniform_value(graph, clip.inputs[1]) != 0.0 ||
-      uniform_value(graph, clip.inputs[2]) != 6.0) {
-    return std::nullopt;
-  }
   const NodeId add = graph.producer(clip.inputs[0], Op::Add);
   if (add == kNone) return std::nullopt;
   const Beside by = beside_constant(graph, graph.node(add));
-  if (by.value != x || by.constant != 3) return std::nullopt;
-  return Raised{Op::HardSwish, {}};
+  if (by.value != x) return std::nullopt;
+  if (clip.inputs.size() != 3 || uniform_value(graph, clip.inputs[1]) != 0.0 ||
+      uniform_value(graph, clip.inputs[2]) != 6.0)
+    why.no("its Clip is not from 0 to 6");
+  else if (by.constant != 3)
+    why.no(fmt::format("its Clip is of x + {}, that of HardSwish x + 3", by.constant));
+  else if (!near(graph, x, factor, 1.0 / 6))
+    why.no(fmt::format("its factor is {}, that of HardSwish 1/6", factor));
+  else
+    return Raised{Op::HardSwish, {}};
+  return std::nullopt;
 }
 
 }  // namespace
 
-Result<Graph> raise_activations(Graph graph) {
+Result<Graph> raise_activations(Graph graph, Remarks* remarks) {
   const std::vector<NodeId> order = graph.order();
   for (NodeId id : order) {
     const Node node = graph.node(id);
@@ -144,16 +171,20 @@ Result<Graph> raise_activations(Graph graph) {
     const ValueId out = node.outputs[0];
     const Product parts = product(graph, out);
     if (parts.values.size() != 2) continue;
+    Reason why;
+    bool done = false;
     for (size_t side : {0, 1}) {
       const ValueId x = parts.values[side], gate = parts.values[1 - side];
       if (graph.type(x) != graph.type(out) || graph.type(gate) != graph.type(out)) continue;
-      std::optional<Raised> raised = gelu(graph, x, gate, parts.factor);
-      if (!raised) raised = swish(graph, x, gate, parts.factor);
-      if (!raised) raised = hard_swish(graph, x, gate, parts.factor);
+      std::optional<Raised> raised = gelu(graph, x, gate, parts.factor, why);
+      if (!raised) raised = swish(graph, x, gate, parts.factor, why);
+      if (!raised) raised = hard_swish(graph, x, gate, parts.factor, why);
       if (!raised) continue;
       replace_value(graph, out, graph.must_add(raised->op, {x}, raised->attrs, node.name));
+      done = true;
       break;
     }
+    if (!done) why.tell(remarks, graph, id);
   }
   return tidy(std::move(graph));
 }

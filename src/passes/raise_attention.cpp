@@ -162,14 +162,18 @@ NodeId joins_heads(const Graph& graph, ValueId answer, const Shape& by_heads) {
   return order_of(graph, reader) == kHeadsFirst ? reader : kNone;
 }
 
-void raise(Graph& graph, NodeId id) {
+void raise(Graph& graph, NodeId id, Remarks* remarks) {
   const Node node = graph.node(id);
   const ValueId answer = node.outputs[0];
   const Type type = graph.type(answer);
-  std::optional<AttentionParts> parts = attention_parts(graph, id);
-  if (!parts) return;
+  Reason why;
+  std::optional<AttentionParts> parts = attention_parts(graph, id, why);
+  if (!parts) return why.tell(remarks, graph, id);
   const std::optional<AttentionHeads> heads = attention_heads(graph, *parts, type.shape);
-  if (!heads) return;
+  if (!heads) {
+    why.no("its leading axes are no batch and heads that queries, keys, values and masks share", 5);
+    return why.tell(remarks, graph, id);
+  }
   const std::string& name = node.name;
   const auto by_heads = [&](ValueId value, int64_t count) {
     const Shape& shape = graph.type(value).shape;
@@ -236,10 +240,10 @@ void raise(Graph& graph, NodeId id) {
 
 }  // namespace
 
-Result<Graph> raise_attention(Graph graph) {
+Result<Graph> raise_attention(Graph graph, Remarks* remarks) {
   const std::vector<NodeId> order = graph.order();
   for (NodeId id : order) {
-    if (graph.node(id).op == Op::MatMul) raise(graph, id);
+    if (graph.node(id).op == Op::MatMul) raise(graph, id, remarks);
   }
   return tidy(std::move(graph));
 }

@@ -18,9 +18,10 @@
 #pragma once
 
 #include "graph/graph.h"
+#include "passes/remarks.h"
 
 namespace obelisk::passes {
 
-Result<graph::Graph> raise_attention(graph::Graph graph);
+Result<graph::Graph> raise_attention(graph::Graph graph, Remarks* remarks = nullptr);
 
 }  // namespace obelisk::passes

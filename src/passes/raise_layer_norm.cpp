@@ -48,36 +48,51 @@ ValueId inverted(const Graph& graph, ValueId value) {
 }
 
 /// `under`: mean(of * of) + epsilon.
-std::optional<Scaled> mean_square(const Graph& graph, ValueId under, ValueId of) {
+std::optional<Scaled> mean_square(const Graph& graph, ValueId under, ValueId of, Reason& why) {
   const NodeId add = graph.producer(under, Op::Add);
-  if (add == kNone) return std::nullopt;
+  if (add == kNone) {
+    if (graph.producer(under, Op::ReduceMean) != kNone)
+      why.no("nothing is added to the mean under the root: it has no epsilon");
+    return std::nullopt;
+  }
   for (size_t side : {0, 1}) {
+    const ValueId middle = graph.node(add).inputs[side];
+    if (graph.producer(middle, Op::ReduceMean) == kNone) continue;
+    const NodeId square =
+        graph.producer(graph.node(graph.producer(middle, Op::ReduceMean)).inputs[0], Op::Mul);
+    if (square == kNone || graph.node(square).inputs != std::vector<ValueId>{of, of}) {
+      why.no("the mean under the root is not of the square of what is divided");
+      continue;
+    }
     const std::optional<double> epsilon = uniform_value(graph, graph.node(add).inputs[1 - side]);
-    const std::optional<Mean> squares = mean(graph, graph.node(add).inputs[side]);
-    if (!epsilon || !squares) continue;
-    if (graph.type(graph.node(add).inputs[side]) != graph.type(under)) continue;
-    const NodeId square = graph.producer(squares->of, Op::Mul);
-    if (square == kNone || graph.node(square).inputs != std::vector<ValueId>{of, of}) continue;
-    return Scaled{of, squares->axis, *epsilon};
+    const std::optional<Mean> squares = mean(graph, middle);
+    if (!squares)
+      why.no("its means are not over the last axes, known and kept", 2);
+    else if (!epsilon)
+      why.no("its epsilon is not one known number", 2);
+    else if (graph.type(middle) != graph.type(under))
+      why.no("its epsilon has more axes than the mean", 2);
+    else
+      return Scaled{of, squares->axis, *epsilon};
   }
   return std::nullopt;
 }
 
-std::optional<Scaled> scaled(const Graph& graph, const Node& node) {
+std::optional<Scaled> scaled(const Graph& graph, const Node& node, Reason& why) {
   for (size_t side : {0, 1}) {
     const ValueId of = node.inputs[side], by = node.inputs[1 - side];
     ValueId root = by;
     if (node.op == Op::Div && side == 1) break;
     if (node.op == Op::Mul) {
       if (const NodeId id = graph.producer(by, Op::Rsqrt); id != kNone) {
-        if (const auto found = mean_square(graph, graph.node(id).inputs[0], of)) return found;
+        if (const auto found = mean_square(graph, graph.node(id).inputs[0], of, why)) return found;
         continue;
       }
       root = inverted(graph, by);
     }
     const NodeId id = graph.producer(root, Op::Sqrt);
     if (id == kNone) continue;
-    if (const auto found = mean_square(graph, graph.node(id).inputs[0], of)) return found;
+    if (const auto found = mean_square(graph, graph.node(id).inputs[0], of, why)) return found;
   }
   return std::nullopt;
 }
@@ -103,12 +118,21 @@ ValueId take_parameter(const Graph& graph, Op op, const Type& parameter, ValueId
   return other;
 }
 
-void raise(Graph& graph, NodeId id) {
+void raise(Graph& graph, NodeId id, Remarks* remarks) {
   const Node node = graph.node(id);
   const Type type = graph.type(node.outputs[0]);
-  if (type.dtype != DType::f32 && type.dtype != DType::f64) return;
-  const std::optional<Scaled> found = scaled(graph, node);
-  if (!found || graph.type(found->of) != type) return;
+  Reason why;
+  std::optional<Scaled> found = scaled(graph, node, why);
+  if (found && type.dtype != DType::f32 && type.dtype != DType::f64) {
+    why.no(fmt::format("it computes in {}: the whole op would round less", to_string(type.dtype)),
+           3);
+    found.reset();
+  }
+  if (found && graph.type(found->of) != type) {
+    why.no("the root has more axes than what it divides", 3);
+    found.reset();
+  }
+  if (!found) return why.tell(remarks, graph, id);
 
   const Type parameter{type.dtype, Shape(type.shape.begin() + found->axis, type.shape.end())};
   const ValueId x = centred(graph, found->of, found->axis);
@@ -135,10 +159,10 @@ void raise(Graph& graph, NodeId id) {
 
 }  // namespace
 
-Result<Graph> raise_layer_norm(Graph graph) {
+Result<Graph> raise_layer_norm(Graph graph, Remarks* remarks) {
   const std::vector<NodeId> order = graph.order();
   for (NodeId id : order) {
-    if (graph.node(id).op == Op::Div || graph.node(id).op == Op::Mul) raise(graph, id);
+    if (graph.node(id).op == Op::Div || graph.node(id).op == Op::Mul) raise(graph, id, remarks);
   }
   return tidy(std::move(graph));
 }

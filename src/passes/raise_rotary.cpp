@@ -182,11 +182,12 @@ ValueId half_cache(Graph& graph, Known& known, ValueId angles, int64_t batch, in
   return place->second;
 }
 
-void raise(Graph& graph, Known& known, NodeId id) {
+void raise(Graph& graph, Known& known, NodeId id, Remarks* remarks) {
   const Node node = graph.node(id);
   const ValueId out = node.outputs[0];
   const Type type = graph.type(out);
-  if (type.rank() != 4 || type.count() == 0) return;
+  if (type.rank() == 0 || type.count() == 0) return;
+  Reason why;
   for (size_t side : {0, 1}) {
     const NodeId straight = graph.producer(node.inputs[side], Op::Mul);
     const NodeId turned = graph.producer(node.inputs[1 - side], Op::Mul);
@@ -200,13 +201,25 @@ void raise(Graph& graph, Known& known, NodeId id) {
       const size_t own = factors[0] == x ? 0 : 1;
       if (factors[own] != x || factors[1 - own] == x) continue;
       const ValueId cosine = factors[1 - own];
+      if (type.rank() != 4) {
+        why.no(fmt::format("it turns {} axes, wanted batch, heads, length and size", type.rank()));
+        continue;
+      }
       const Heads heads = heads_of(type.shape, graph.type(cosine).shape);
-      if (heads == Heads::kUnknown || graph.type(cosine) != graph.type(sine)) continue;
+      if (heads == Heads::kUnknown || graph.type(cosine) != graph.type(sine)) {
+        why.no(fmt::format("its cosines {} and sines {} are not one for each place of a token",
+                           to_string(graph.type(cosine).shape),
+                           to_string(graph.type(sine).shape)), 2);
+        continue;
+      }
       const bool first = heads == Heads::kFirst;
       const int64_t batch = type.shape[0], length = type.shape[first ? 2 : 1];
       const ValueId c = half_cache(graph, known, cosine, batch, length, node.name);
       const ValueId s = half_cache(graph, known, sine, batch, length, node.name);
-      if (c == kNone || s == kNone) continue;
+      if (c == kNone || s == kNone) {
+        why.no("the halves of its cosines or sines are not known to be equal", 3);
+        continue;
+      }
       if (first) {
         replace_value(graph, out, graph.must_add(Op::RotaryEmbedding, {x, c, s}, {}, node.name));
         return;
@@ -219,15 +232,16 @@ void raise(Graph& graph, Known& known, NodeId id) {
       return;
     }
   }
+  why.tell(remarks, graph, id);
 }
 
 }  // namespace
 
-Result<Graph> raise_rotary(Graph graph) {
+Result<Graph> raise_rotary(Graph graph, Remarks* remarks) {
   const std::vector<NodeId> order = graph.order();
   Known known;
   for (NodeId id : order) {
-    if (graph.node(id).op == Op::Add) raise(graph, known, id);
+    if (graph.node(id).op == Op::Add) raise(graph, known, id, remarks);
   }
   return tidy(std::move(graph));
 }

@@ -12,9 +12,10 @@
 #pragma once
 
 #include "graph/graph.h"
+#include "passes/remarks.h"
 
 namespace obelisk::passes {
 
-Result<graph::Graph> raise_rotary(graph::Graph graph);
+Result<graph::Graph> raise_rotary(graph::Graph graph, Remarks* remarks = nullptr);
 
 }  // namespace obelisk::passes

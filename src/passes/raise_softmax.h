@@ -11,9 +11,10 @@
 #pragma once
 
 #include "graph/graph.h"
+#include "passes/remarks.h"
 
 namespace obelisk::passes {
 
-Result<graph::Graph> raise_softmax(graph::Graph graph);
+Result<graph::Graph> raise_softmax(graph::Graph graph, Remarks* remarks = nullptr);
 
 }  // namespace obelisk::passes

@@ -245,9 +245,26 @@ ValueId simplified(const At& at) {
   }
 }
 
+/// Where a rule would change a number in some case.
+void tell_left(const Graph& graph, NodeId id, Remarks& remarks) {
+  const Node& node = graph.node(id);
+  const Type& out = graph.type(node.outputs[0]);
+  const auto uniform = [&](size_t k) {
+    return k < node.inputs.size() ? uniform_value(graph, node.inputs[k]) : std::nullopt;
+  };
+  if (node.op == Op::Div && is_plain_float(out.dtype) && uniform(1))
+    remarks.left(graph, id, "the reciprocal of its divisor is rounded: it divides");
+  if (node.op == Op::Add && is_plain_float(out.dtype) && (uniform(0) == 0.0 || uniform(1) == 0.0))
+    remarks.left(graph, id, "-0 + 0 is 0: adding 0 changes a sign");
+  if (node.op == Op::Pow && uniform(1) && is_plain_float(out.dtype))
+    remarks.left(graph, id, fmt::format("a power of {} is no short product", *uniform(1)));
+  if (node.op == Op::Cast && graph.producer(node.inputs[0], Op::Cast) != kNone)
+    remarks.left(graph, id, "the cast before it loses digits");
+}
+
 }  // namespace
 
-Result<Graph> simplify_algebra(Graph graph) {
+Result<Graph> simplify_algebra(Graph graph, Remarks* remarks) {
   for (bool changed = true; changed;) {
     changed = false;
     const std::vector<NodeId> order = graph.order();
@@ -261,6 +278,8 @@ Result<Graph> simplify_algebra(Graph graph) {
     graph.sort();
     graph.remove_dead();
   }
+  if (remarks)
+    for (NodeId id : graph.order()) tell_left(graph, id, *remarks);
   return tidy(std::move(graph));
 }
 

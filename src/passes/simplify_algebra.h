@@ -17,9 +17,10 @@
 #pragma once
 
 #include "graph/graph.h"
+#include "passes/remarks.h"
 
 namespace obelisk::passes {
 
-Result<graph::Graph> simplify_algebra(graph::Graph graph);
+Result<graph::Graph> simplify_algebra(graph::Graph graph, Remarks* remarks = nullptr);
 
 }  // namespace obelisk::passes

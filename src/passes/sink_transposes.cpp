@@ -88,6 +88,21 @@ class Sinker {
     return kNone;
   }
 
+  /// Why a Transpose is still there.
+  void tell(NodeId id, Remarks& remarks) const {
+    const ValueId x = graph_.node(id).inputs[0];
+    const NodeId behind = graph_.value(x).producer;
+    const auto left = [&](std::string why) { remarks.left(graph_, id, std::move(why)); };
+    if (behind == kNone) return left("it turns what the network is given");
+    if (!is_elementwise(graph_.node(behind)))
+      return left(fmt::format("it turns what {} gives, which is no elementwise op",
+                              ops::to_string(graph_.node(behind).op)));
+    if (!has_one_reader(graph_, x)) return left("what it turns has other readers");
+    if (!inputs_cost(behind, order_of(graph_, id), 0))
+      return left("what the op before it reads cannot be told in its order");
+    left("the op before it would read as many transposes or more");
+  }
+
  private:
   bool chained(ValueId value) const {
     const NodeId producer = graph_.value(value).producer;
@@ -158,7 +173,7 @@ class Sinker {
 
 }  // namespace
 
-Result<Graph> sink_transposes(Graph graph) {
+Result<Graph> sink_transposes(Graph graph, Remarks* remarks) {
   for (bool changed = true; changed;) {
     changed = false;
     const std::vector<NodeId> order = graph.order();
@@ -170,6 +185,9 @@ Result<Graph> sink_transposes(Graph graph) {
     }
     graph = tidy(std::move(graph));
   }
+  if (remarks)
+    for (const NodeId id : graph.order())
+      if (graph.node(id).op == Op::Transpose) Sinker(graph).tell(id, *remarks);
   return graph;
 }
 

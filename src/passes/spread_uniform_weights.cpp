@@ -18,6 +18,14 @@ class Spreader {
   Spreader(Graph& graph, NodeId id) : graph_(graph), node_(graph.node(id)) {}
 
   /// The product's answer told anew, or kNone.
+  ValueId run(Reason& why) {
+    const ValueId made = run();
+    if (made == kNone && number_)
+      why.no("its weights are one number, but of one channel or of more than two axes");
+    return made;
+  }
+
+ private:
   ValueId run() {
     if (node_.op != Op::Conv && node_.op != Op::MatMul && node_.op != Op::Gemm) return kNone;
     number_ = spread_number(graph_, node_.inputs[1]);
@@ -28,7 +36,6 @@ class Spreader {
     return node_.op == Op::Conv ? conv() : product();
   }
 
- private:
   ValueId add(Op op, std::vector<ValueId> inputs, ops::Attrs attrs = {}) {
     return graph_.must_add(op, std::move(inputs), std::move(attrs), node_.name);
   }
@@ -92,11 +99,13 @@ class Spreader {
 
 }  // namespace
 
-Result<Graph> spread_uniform_weights(Graph graph) {
+Result<Graph> spread_uniform_weights(Graph graph, Remarks* remarks) {
   const std::vector<NodeId> order = graph.order();
   for (NodeId id : order) {
     const ValueId old = graph.node(id).outputs.empty() ? kNone : graph.node(id).outputs[0];
-    const ValueId made = Spreader(graph, id).run();
+    Reason why;
+    const ValueId made = Spreader(graph, id).run(why);
+    why.tell(remarks, graph, id);
     if (made != kNone) replace_value(graph, old, made);
   }
   return tidy(std::move(graph));

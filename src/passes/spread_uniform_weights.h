@@ -13,9 +13,10 @@
 #pragma once
 
 #include "graph/graph.h"
+#include "passes/remarks.h"
 
 namespace obelisk::passes {
 
-Result<graph::Graph> spread_uniform_weights(graph::Graph graph);
+Result<graph::Graph> spread_uniform_weights(graph::Graph graph, Remarks* remarks = nullptr);
 
 }  // namespace obelisk::passes

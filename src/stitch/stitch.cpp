@@ -72,10 +72,19 @@ ops::Teams teams_of(const target::DeviceSpec& device, const Options& options) {
   return teams;
 }
 
-bool takes_whole(const Graph& graph, NodeId node, const target::DeviceSpec& device, const Options& options) {
-  if (graph.node(node).op == ops::Op::Recurrence) return ops::block(graph.call(node), 1, teams_of(device, options)).has_value();
-  std::string why;
-  return has_attention_tile(graph, node, options.tiles ? &kernels::tile_library(device.family) : nullptr, why);
+bool takes_whole(const Graph& graph, NodeId node, const target::DeviceSpec& device,
+                 const Options& options, std::string* why) {
+  std::string reason;
+  if (graph.node(node).op == ops::Op::Recurrence) {
+    if (ops::block(graph.call(node), 1, teams_of(device, options))) return true;
+    reason = options.teams ? "no block for its cells, types or sizes" : "teams are off";
+  } else if (has_attention_tile(graph, node,
+                                options.tiles ? &kernels::tile_library(device.family) : nullptr,
+                                reason)) {
+    return true;
+  }
+  if (why) *why = std::move(reason);
+  return false;
 }
 
 Status verify(const Graph& graph, const Plan& plan) {

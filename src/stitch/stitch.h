@@ -22,8 +22,9 @@ struct Options {
 Plan plan(const Graph& graph, const target::DeviceSpec& device, const Options& options = {});
 
 /// Whether a tile of the machine computes this Attention node, or a block this Recurrence; one that none computes is better told in
-/// simpler ops before plan().
-bool takes_whole(const Graph& graph, NodeId node, const target::DeviceSpec& device, const Options& options = {});
+/// simpler ops before plan(). `why`: gets the reason where it is false.
+bool takes_whole(const Graph& graph, NodeId node, const target::DeviceSpec& device,
+                 const Options& options = {}, std::string* why = nullptr);
 
 /// What the machine gives to blocks for teams.
 ops::Teams teams_of(const target::DeviceSpec& device, const Options& options);

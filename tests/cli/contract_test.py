@@ -1,5 +1,6 @@
 """What other tools rely on: verbs, exit codes, JSON keys, files written. Text that people read is
 matched only where a message must name its culprit."""
+import os
 import re
 
 import numpy as np
@@ -464,6 +465,74 @@ def test_explanations_tell_decisions_and_reasons(obelisk, mlp):
     assert "left out" in obelisk(
         "compile", mlp, *ROWS, "--to=expand", "--explain=expand", "--disable=expand", code=0
     ).out
+
+
+def test_explanations_tell_what_is_left_and_why(obelisk, tmp_path):
+    """A norm whose epsilon comes from outside, a batch norm whose convolution is an output."""
+    nodes = [
+        helper.make_node(op, inputs.split(), [output], name=name)
+        for op, inputs, output, name in (
+            ("Conv", "x w", "c", "conv"),
+            ("BatchNormalization", "c s s s s", "b", "batch"),
+            ("ReduceMean", "b axes", "m", "mean"),
+            ("Sub", "b m", "d", "centred"),
+            ("Mul", "d d", "q", "square"),
+            ("ReduceMean", "q axes", "v", "variance"),
+            ("Add", "v epsilon", "e", "sum"),
+            ("Sqrt", "e", "r", "root"),
+            ("Div", "d r", "y", "norm"),
+        )
+    ]
+    image = (TensorProto.FLOAT, [1, 2, 3, 4])
+    save(
+        tmp_path / "left.onnx",
+        nodes,
+        {"x": image, "epsilon": (TensorProto.FLOAT, [])},
+        {"y": image, "c": image},
+        {"w": random(2, 2, 1, 1), "s": np.ones(2, "float32"), "axes": np.array([-1])},
+        opset=18,
+    )
+    told = obelisk(
+        "compile", "left.onnx", "--explain=raise_layer_norm,fold_batch_norm", "--json", code=0
+    ).json["explained"]
+    assert "its epsilon is not one known number\n    Div 'norm'" in told["raise_layer_norm"]
+    assert "another reader\n    BatchNormalization 'batch'" in told["fold_batch_norm"]
+
+
+def test_a_verb_that_is_not_there_is_named(obelisk):
+    wrong = obelisk("frobnicate", code=USAGE).err
+    assert "no verb 'frobnicate'" in wrong and "check, run, compile" in wrong
+    assert "one of ls, clear" in obelisk("cache", code=USAGE).err
+    assert "no verb 'rm'" in obelisk("cache", "rm", code=USAGE).err
+
+
+def test_compile_does_not_write_over_its_model(obelisk, mlp):
+    before = mlp.read_bytes()
+    assert "the model itself" in obelisk("compile", mlp, *ROWS, "-o", mlp.name, code=USAGE).err
+    assert mlp.read_bytes() == before
+
+
+def test_what_would_be_ignored_is_refused(obelisk, mlp):
+    told = obelisk("compile", mlp, *ROWS, "--shape", "rows=4", "-o", "m.obk", code=USAGE).err
+    assert "binds 'rows' to 4" in told
+    obelisk("compile", mlp, *ROWS, "--shape", "rows=3", "-o", "m.obk", code=0)
+    for flag in ("--sms=7", "--disable=expand"):
+        assert "too late" in obelisk("run", "m.obk", "--seed", "1", flag, code=USAGE).err
+        obelisk("run", "m.obk", "--seed", "1", flag, "--portable", code=0)
+
+
+def test_devices_and_pipes_are_no_files_to_write(obelisk, mlp, tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    assert "not a regular file" in obelisk("compile", mlp, *ROWS, "-o", "pipe", code=USAGE).err
+    assert (tmp_path / "pipe").is_fifo()
+
+
+def test_ops_of_ours_are_no_ops_of_a_model(obelisk, tmp_path):
+    matrix = (TensorProto.FLOAT, [2, 3])
+    for op, count in (("Rsqrt", 1), ("MaskedSoftmax", 2)):
+        node = helper.make_node(op, ["x"] * count, ["y"], name="n")
+        save(tmp_path / "m.onnx", [node], {"x": matrix}, {"y": matrix})
+        assert "no implementation" in obelisk("check", "m.onnx", code=UNSUPPORTED).err
 
 
 def test_unknown_pass_cannot_be_disabled(obelisk, mlp):

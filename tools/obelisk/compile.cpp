@@ -88,6 +88,11 @@ int compile(const Flags& flags, const std::string& output, bool verify) {
   portable.portable = true;
   auto source = open_source(portable);
   if (!source.ok()) return fail(flags, source.error());
+  std::error_code missing;
+  if (source->kind != FileKind::kCompiled &&
+      std::filesystem::equivalent(output, flags.file, missing))
+    return fail(flags, Error{Code::kUsage, "cli", "the file to write is the model itself", "",
+                             "-o with another name"});
   options->import = source->import;
   options->verify = verify;
   Progress progress(Progress::mode_for(stderr, false), "compile");

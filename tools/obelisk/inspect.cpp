@@ -118,9 +118,10 @@ int inspect(const Flags& flags) {
   json["opsets"] = opsets, json["symbols"] = description.symbols, json["nodes"] = description.nodes,
   json["functions"] = description.functions;
   json["weights_bytes"] = description.weights_bytes;
-  text += fmt::format(" model    {} nodes · {} functions · {} weights ·{} · by {}\n",
+  text += fmt::format(" model    {} nodes · {} functions · {} weights ·{}{}\n",
                       description.nodes, description.functions,
-                      to_string(Bytes{description.weights_bytes}), versions, description.producer);
+                      to_string(Bytes{description.weights_bytes}), versions,
+                      description.producer.empty() ? "" : " · by " + description.producer);
   for (const std::string& symbol : description.symbols)
     text += fmt::format(" bind     --shape {}=N\n", symbol);
   answer(flags, json, text);

@@ -5,6 +5,33 @@
 
 #include "flags.h"
 
+namespace {
+
+/// A parse that failed, in our words: CLI11 says "A subcommand is required" of an unknown one too.
+obelisk::Error usage(const CLI::App& app, const CLI::ParseError& wrong, int argc, char** argv) {
+  const CLI::App* at = &app;
+  int word = 1;
+  for (; word < argc; ++word) {
+    const std::string name = argv[word];
+    const auto called_so = [&](const CLI::App* verb) { return verb->get_name() == name; };
+    const std::vector<const CLI::App*> verbs = at->get_subcommands(called_so);
+    if (verbs.empty()) break;
+    at = verbs[0];
+  }
+  obelisk::Error error{obelisk::Code::kUsage, "cli", wrong.what(), "",
+                       "obelisk --help, obelisk VERB --help"};
+  const bool lacks_verb = dynamic_cast<const CLI::RequiredError*>(&wrong) != nullptr;
+  if (at->get_require_subcommand_min() == 0 || !lacks_verb) return error;
+  error.message =
+      word < argc ? fmt::format("there is no verb '{}'", argv[word]) : "a verb is missing";
+  error.hint.clear();
+  for (const CLI::App* verb : at->get_subcommands([](const CLI::App*) { return true; }))
+    error.hint += (error.hint.empty() ? "one of " : ", ") + verb->get_name();
+  return error;
+}
+
+}  // namespace
+
 int main(int argc, char** argv) {
   using namespace obelisk;
   CLI::App app{
@@ -112,8 +139,7 @@ int main(int argc, char** argv) {
   } catch (const CLI::Success& done) {
     return app.exit(done);
   } catch (const CLI::ParseError& wrong) {
-    return cli::fail(
-        flags, Error{Code::kUsage, "cli", wrong.what(), "", "obelisk --help, obelisk VERB --help"});
+    return cli::fail(flags, usage(app, wrong, argc, argv));
   }
   cli::install_interrupt_handler();
   try {

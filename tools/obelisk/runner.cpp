@@ -56,6 +56,11 @@ Result<std::unique_ptr<Runner>> make_runner(const Flags& flags, const Source& so
       return Error{Code::kUsage, "cli",
                    "a compiled file runs as it is: no step is taken that could be explained", "",
                    "--portable compiles its graph again"};
+    if (flags.sms > 0 || !flags.disabled.empty())
+      return Error{Code::kUsage, "cli",
+                   fmt::format("a compiled file runs as it is: {} comes too late",
+                               flags.sms > 0 ? "--sms" : "--disable"), "",
+                   "leave it out, or compile the model again"};
     TRY(runner->executable, runtime::load(source.compiled.program, options.load));
     if (const std::string& why = runner->executable->report().not_carried; !why.empty())
       fmt::print(stderr, "note: {}; bodies were built again from their source\n", why);

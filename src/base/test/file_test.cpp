@@ -71,6 +71,7 @@ TEST_F(Files, AFailedWriteLeavesTheOldFileAndNoOther) {
 TEST_F(Files, AFileThatNeedNotBeOnTheDiskYetTakesThePlaceOfTheOld) {
   const auto commit = [&](const std::string& name, std::string_view bytes) {
     const auto file = FileWriter::create(at(name));
+    if (!file.ok()) return Status(file.error());
     EXPECT_TRUE((*file)->write(bytes).ok());
     return (*file)->commit(FileWriter::kSoon);
   };
@@ -87,6 +88,18 @@ TEST_F(Files, AFileThatNeedNotBeOnTheDiskYetTakesThePlaceOfTheOld) {
   EXPECT_EQ(read_file(at("a")).value(), "second");
   EXPECT_EQ(read_file(at("link")).value(), "third");
   EXPECT_EQ(entries(), 3);
+}
+
+TEST_F(Files, WhatIsNoFileKeepsItsPlace) {
+  ASSERT_EQ(::mkfifo(at("pipe").c_str(), 0600), 0);
+  ASSERT_EQ(::symlink("pipe", at("link").c_str()), 0);
+  for (const char* name : {"pipe", "link"}) {
+    const Status status = write_file(at(name), "x");
+    ASSERT_FALSE(status.ok());
+    EXPECT_EQ(status.error().code, Code::kUsage);
+    EXPECT_NE(status.error().message.find("not a regular file"), std::string::npos);
+  }
+  EXPECT_EQ(entries(), 2);
 }
 
 TEST_F(Files, AKilledWriterLeavesNothing) {

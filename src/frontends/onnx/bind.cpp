@@ -51,13 +51,21 @@ Status bind_shape(const onnx::Model& model, std::string_view text, ImportOptions
     shape.push_back(*extent);
     rest = cut == rest.npos ? std::string_view() : rest.substr(cut + 1);
   }
-  if (has_input(model, name))
-    options.input_shapes[name] = shape;
-  else if (shape.size() == 1)
-    options.dimensions[name] = shape[0];
-  else
+  const auto twice = [&] {
+    return usage(fmt::format("--shape binds '{}' to {}, but it was bound otherwise before", name,
+                             text.substr(equals + 1)),
+                 "give each name once");
+  };
+  if (has_input(model, name)) {
+    const auto [known, fresh] = options.input_shapes.try_emplace(name, shape);
+    if (!fresh && known->second != shape) return twice();
+  } else if (shape.size() == 1) {
+    const auto [known, fresh] = options.dimensions.try_emplace(name, shape[0]);
+    if (!fresh && known->second != shape[0]) return twice();
+  } else {
     return usage(fmt::format("--shape '{}': the model has no input '{}'", text, name),
                  "`obelisk inspect` prints the inputs");
+  }
   return ok_status();
 }
 

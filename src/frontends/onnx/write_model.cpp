@@ -183,7 +183,7 @@ struct NodeText {
 
 /// An op that the standard has no words for: it stands in a domain of its own. Viewers show it; who
 /// runs the model expands it before (passes::expand_for_machine).
-constexpr std::string_view kOurs = "Recurrence";
+bool is_ours(std::string_view op) { return op == "Recurrence" || op == "MaskedSoftmax"; }
 
 std::string node_message(const NodeText& node) {
   return message([&](pbf_writer& out) {
@@ -191,7 +191,7 @@ std::string node_message(const NodeText& node) {
     for (const std::string& output : node.outputs) out.add_string(2, output);
     if (!node.name.empty()) out.add_string(3, node.name);
     out.add_string(4, node.op);
-    if (node.op == kOurs) out.add_string(7, "obelisk");
+    if (is_ours(node.op)) out.add_string(7, "obelisk");
     if (node.attrs)
       for (const auto& [name, attr] : node.attrs->all())
         out.add_message(5, attribute_message(name, attr));
@@ -285,7 +285,7 @@ Status write_onnx(const Graph& graph, const std::string& path,
     to.add_message(
         8, message([&](pbf_writer& set) { set.add_string(1, ""), set.add_int64(2, opset); }));
     if (std::any_of(graph.order().begin(), graph.order().end(),
-                    [&](graph::NodeId id) { return ops::to_string(graph.node(id).op) == kOurs; }))
+                    [&](graph::NodeId id) { return is_ours(ops::to_string(graph.node(id).op)); }))
       to.add_message(
           8, message([&](pbf_writer& set) { set.add_string(1, "obelisk"), set.add_int64(2, 1); }));
   });

@@ -113,6 +113,22 @@ TEST(Golden, Values) {
       {"one row of softmax is masked away",
        {Op::Softmax, {}, {tensor(f32, {2, 2}, {-kInf, -kInf, 0, -kInf})}},
        tensor(f32, {2, 2}, {kNan, kNan, 1, 0})},
+      {"a row whose mask allows nothing is what its parts give",
+       {Op::MaskedSoftmax, {},
+        {tensor(f32, {2, 2}, {1, 2, 5, 6}), tensor(b1, {2, 2}, {0, 0, 0, 1})}},
+       tensor(f32, {2, 2}, {kNan, kNan, 0, 1})},
+      {"and with a finite number in place of its scores",
+       {Op::MaskedSoftmax, Attrs().set("fill", -1e9).set("forbids", int64_t{1}),
+        {tensor(f32, {2, 2}, {1, 2, 5, 6}), tensor(b1, {2}, {1, 1})}},
+       tensor(f32, {2, 2}, {0.5, 0.5, 0.5, 0.5})},
+      {"an added mask",
+       {Op::MaskedSoftmax, Attrs().set("scale", 2.0),
+        {tensor(f32, {2, 2}, {1, 2, 0, 1}), tensor(f32, {2, 1}, {-kInf, 0})}},
+       tensor(f32, {2, 2}, {kNan, kNan, 0.11920292, 0.88079708})},
+      {"masked scores of 16 bits are summed in 32",
+       {Op::MaskedSoftmax, {},
+        {tensor(DType::f16, {2}, {-100, -99}), tensor(DType::f16, {2}, {-65504, -65504})}},
+       tensor(DType::f16, {2}, {0.26894142, 0.73105858})},
       {"gelu",
        {Op::Gelu, {}, {tensor(f32, {3}, {-1, 0, 1})}},
        tensor(f32, {3}, {-0.15865525, 0, 0.84134475})},
@@ -164,6 +180,10 @@ TEST(Golden, RefusalsName) {
   EXPECT_THAT(refusal(Op::ReduceSum, {f, axes}), HasSubstr("the axes (input 1) depends on data"));
   EXPECT_THAT(refusal(Op::Softmax, {f}, Attrs().set("axis", int64_t{2})),
               HasSubstr("axis 2 but the tensor has rank 2"));
+  EXPECT_THAT(refusal(Op::MaskedSoftmax, {f, g}),
+              HasSubstr("input 1 is [4], which does not broadcast into [2,3]"));
+  EXPECT_THAT(refusal(Op::MaskedSoftmax, {f, axes}),
+              HasSubstr("the mask is i64, wanted f32 to add or b1 to choose by"));
   EXPECT_THAT(refusal(Op::LayerNormalization, {f, g}),
               HasSubstr("input 1 is [4], which does not broadcast into [2,3]"));
   EXPECT_THAT(refusal(Op::Cast, {f}, Attrs().set("to", int64_t{8})),

@@ -236,6 +236,21 @@ Samples norm_samples() {
       if (op != Op::LpNormalization)
         out.push_back({op, {}, {random_tensor(dtype, {6, 5}, 2, true)}});
     }
+    for (const auto& [shape, mask] : std::vector<std::pair<Shape, Shape>>{
+             {{9}, {9}}, {{3, 5}, {5}}, {{2, 3, 4}, {3, 1}}, {{2, 3, 4}, {}}, {{2, 0}, {2, 1}}}) {
+      for (int64_t axis : {0, -1}) {
+        const Attrs attrs = Attrs().set("axis", axis).set("scale", 0.5);
+        Tensor seen = Tensor::allocate({DType::b1, mask});
+        for (int64_t n = 0; n < seen.count(); ++n) seen.set_int(n, n % 3 != 1);
+        out.push_back({Op::MaskedSoftmax, attrs, {random(shape, 1), random(mask, 2)}});
+        out.push_back({Op::MaskedSoftmax, attrs, {random(shape, 1), seen}});
+        out.push_back({Op::MaskedSoftmax, Attrs(attrs).set("forbids", int64_t{1}).set("fill", -3e4),
+                       {random(shape, 1), seen}});
+      }
+    }
+    out.push_back({Op::MaskedSoftmax,
+                   {},
+                   {random({6, 5}, 1), random_tensor(dtype, {6, 5}, 2, true)}});
     out.push_back({Op::LpNormalization, Attrs().set("p", int64_t{1}), {random({3, 4}, 1)}});
     out.push_back({Op::LpNormalization, {}, {tensor(dtype, {2, 2}, {0, 0, 3, 4})}});
     for (int64_t axis : {0, 1, -1}) {

@@ -73,7 +73,7 @@ TEST_P(Exported, IsRaisedToTheSameOps) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Patterns, Exported,
-                         testing::Values("norms", "activations", "attention", "rotary",
+                         testing::Values("norms", "activations", "softmaxes", "attention", "rotary",
                                          "projections"));
 
 }  // namespace

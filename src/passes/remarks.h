@@ -1,0 +1,53 @@
+/// passes/remarks.h — what a pass left as it was although it nearly fitted, and why: for --explain.
+///
+///   in   left(graph, node, "the epsilon is no constant")
+///   out  {"Div 'norm/div'", "the epsilon is no constant"}
+///
+/// A pass speaks of a node that it would take but for one thing, not of every node of a graph. It
+/// gets nullptr where nobody asks. A node has one sentence: the first.
+#pragma once
+
+#include <set>
+#include <string>
+#include <vector>
+
+#include "graph/graph.h"
+
+namespace obelisk::passes {
+
+struct Remark {
+  std::string node;  // op and name
+  std::string why;
+};
+
+class Remarks {
+ public:
+  void left(const graph::Graph& graph, graph::NodeId node, std::string why);
+  const std::vector<Remark>& all() const { return all_; }
+
+ private:
+  std::vector<Remark> all_;
+  std::set<graph::NodeId> told_;
+};
+
+/// Why the tests of one pattern said no to one node. Of several ways to read a node, the one that
+/// came nearest speaks.
+class Reason {
+ public:
+  /// Always false, so that a test may `return why.no("…")`. `near`: how much of the pattern was
+  /// there; the first of those that came as near stands.
+  bool no(std::string why, int near = 1) {
+    if (near > near_) near_ = near, why_ = std::move(why);
+    return false;
+  }
+  /// To the remarks, if there is one and somebody asks.
+  void tell(Remarks* remarks, const graph::Graph& graph, graph::NodeId node) const {
+    if (remarks && near_ > 0) remarks->left(graph, node, why_);
+  }
+
+ private:
+  int near_ = 0;
+  std::string why_;
+};
+
+}  // namespace obelisk::passes
