@@ -211,7 +211,7 @@ Result<Graph> fold_batch_norm(Graph graph, Remarks* remarks) {
     graph.remove_dead();
   }
   for (const auto& [id, why] : left) why.tell(remarks, graph, id);
-  return tidy(std::move(graph));
+  return tidy(std::move(graph), remarks);
 }
 
 }  // namespace obelisk::passes

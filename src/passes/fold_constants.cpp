@@ -68,7 +68,7 @@ Result<Graph> fold_constants(Graph graph, Remarks* remarks) {
       graph.value(input).constant = Tensor();
     }
   }
-  return tidy(std::move(graph));
+  return tidy(std::move(graph), remarks);
 }
 
 }  // namespace obelisk::passes

@@ -78,7 +78,7 @@ Result<Graph> merge_equal(Graph graph, Remarks* remarks) {
       if (!replace_value(graph, from[k], to[k]) && remarks)
         remarks->left(graph, id, "a node before it computes the same, but both are outputs");
   }
-  return tidy(std::move(graph));
+  return tidy(std::move(graph), remarks);
 }
 
 }  // namespace obelisk::passes

@@ -204,7 +204,7 @@ Result<Graph> merge_qkv(Graph graph, Remarks* remarks) {
   }
   for (const auto& [id, why] : left)
     if (readers[graph.node(id).inputs[0]] > 1) why.tell(remarks, graph, id);
-  return tidy(std::move(graph));
+  return tidy(std::move(graph), remarks);
 }
 
 }  // namespace obelisk::passes

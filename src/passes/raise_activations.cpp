@@ -186,7 +186,7 @@ Result<Graph> raise_activations(Graph graph, Remarks* remarks) {
     }
     if (!done) why.tell(remarks, graph, id);
   }
-  return tidy(std::move(graph));
+  return tidy(std::move(graph), remarks);
 }
 
 }  // namespace obelisk::passes

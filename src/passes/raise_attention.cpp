@@ -245,7 +245,7 @@ Result<Graph> raise_attention(Graph graph, Remarks* remarks) {
   for (NodeId id : order) {
     if (graph.node(id).op == Op::MatMul) raise(graph, id, remarks);
   }
-  return tidy(std::move(graph));
+  return tidy(std::move(graph), remarks);
 }
 
 }  // namespace obelisk::passes

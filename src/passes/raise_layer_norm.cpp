@@ -79,6 +79,7 @@ std::optional<Scaled> mean_square(const Graph& graph, ValueId under, ValueId of,
 }
 
 std::optional<Scaled> scaled(const Graph& graph, const Node& node, Reason& why) {
+  if (graph.value(node.inputs[0]).is_constant()) return std::nullopt;  // 1 / root
   for (size_t side : {0, 1}) {
     const ValueId of = node.inputs[side], by = node.inputs[1 - side];
     ValueId root = by;
@@ -164,7 +165,7 @@ Result<Graph> raise_layer_norm(Graph graph, Remarks* remarks) {
   for (NodeId id : order) {
     if (graph.node(id).op == Op::Div || graph.node(id).op == Op::Mul) raise(graph, id, remarks);
   }
-  return tidy(std::move(graph));
+  return tidy(std::move(graph), remarks);
 }
 
 }  // namespace obelisk::passes

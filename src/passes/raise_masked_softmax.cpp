@@ -111,7 +111,7 @@ Result<Graph> raise_masked_softmax(Graph graph, Remarks* remarks) {
   for (NodeId id : order) {
     if (graph.node(id).op == Op::Softmax) raise(graph, id, remarks);
   }
-  return tidy(std::move(graph));
+  return tidy(std::move(graph), remarks);
 }
 
 }  // namespace obelisk::passes

@@ -243,7 +243,7 @@ Result<Graph> raise_rotary(Graph graph, Remarks* remarks) {
   for (NodeId id : order) {
     if (graph.node(id).op == Op::Add) raise(graph, known, id, remarks);
   }
-  return tidy(std::move(graph));
+  return tidy(std::move(graph), remarks);
 }
 
 }  // namespace obelisk::passes

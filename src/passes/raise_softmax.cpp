@@ -78,7 +78,7 @@ Result<Graph> raise_softmax(Graph graph, Remarks* remarks) {
   for (NodeId id : order) {
     if (graph.node(id).op == Op::Div || graph.node(id).op == Op::Mul) raise(graph, id, remarks);
   }
-  return tidy(std::move(graph));
+  return tidy(std::move(graph), remarks);
 }
 
 }  // namespace obelisk::passes

@@ -7,7 +7,6 @@
 /// gets nullptr where nobody asks. A node has one sentence: the first.
 #pragma once
 
-#include <set>
 #include <string>
 #include <vector>
 
@@ -23,11 +22,13 @@ struct Remark {
 class Remarks {
  public:
   void left(const graph::Graph& graph, graph::NodeId node, std::string why);
+  /// Forgets nodes that are no longer there: a larger pattern took them.
+  void keep_those_of(const graph::Graph& graph);
   const std::vector<Remark>& all() const { return all_; }
 
  private:
   std::vector<Remark> all_;
-  std::set<graph::NodeId> told_;
+  std::vector<graph::NodeId> of_;  // by remark
 };
 
 /// Why the tests of one pattern said no to one node. Of several ways to read a node, the one that

@@ -43,9 +43,10 @@ bool has_one_reader(const Graph& graph, ValueId id) {
   return graph.users(id).size() == 1 && !graph.is_output(id);
 }
 
-Graph tidy(Graph graph) {
+Graph tidy(Graph graph, Remarks* remarks) {
   graph.sort();
   graph.remove_dead();
+  if (remarks) remarks->keep_those_of(graph);
   return graph.compacted();
 }
 

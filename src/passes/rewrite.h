@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "graph/graph.h"
+#include "passes/remarks.h"
 
 namespace obelisk::passes {
 
@@ -34,7 +35,8 @@ std::optional<double> uniform_value(const Graph& graph, ValueId id);
 /// Read by one node and not an answer: this value may vanish into its reader.
 bool has_one_reader(const Graph& graph, ValueId id);
 
-/// Orders, drops what is not read and renumbers: how passes that add nodes end.
-Graph tidy(Graph graph);
+/// Orders, drops what is not read and renumbers: how passes that add nodes end. Remarks about what
+/// is dropped go too.
+Graph tidy(Graph graph, Remarks* remarks = nullptr);
 
 }  // namespace obelisk::passes

@@ -280,7 +280,7 @@ Result<Graph> simplify_algebra(Graph graph, Remarks* remarks) {
   }
   if (remarks)
     for (NodeId id : graph.order()) tell_left(graph, id, *remarks);
-  return tidy(std::move(graph));
+  return tidy(std::move(graph), remarks);
 }
 
 }  // namespace obelisk::passes

@@ -108,7 +108,7 @@ Result<Graph> spread_uniform_weights(Graph graph, Remarks* remarks) {
     why.tell(remarks, graph, id);
     if (made != kNone) replace_value(graph, old, made);
   }
-  return tidy(std::move(graph));
+  return tidy(std::move(graph), remarks);
 }
 
 }  // namespace obelisk::passes

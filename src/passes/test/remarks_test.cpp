@@ -156,6 +156,22 @@ TEST(Remarks, ActivationsAndSoftmaxes) {
                           "Softmax 'of a bias': what is added is a bias: it forbids nothing"));
 }
 
+TEST(Remarks, PartsOfWhatIsRaisedAreNotTold) {
+  EXPECT_THAT(remarks("raise_activations", R"(
+  in %0 "x": f32[4]
+  const %1: f32[] = 0.70710678
+  const %2: f32[] = 1
+  const %3: f32[] = 0.5
+  %4: f32[4] = Mul(%0, %1) "scaled"
+  %5: f32[4] = Erf(%4) "erf"
+  %6: f32[4] = Add(%5, %2) "one more"
+  %7: f32[4] = Mul(%0, %6) "gated"
+  %8: f32[4] = Mul(%7, %3) "gelu"
+  out %8 "y"
+)"),
+              IsEmpty());
+}
+
 TEST(Remarks, AttentionThatStaysInParts) {
   const std::string parts = R"(
   in %0 "q": f32[1,2,3,4]
