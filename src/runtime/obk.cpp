@@ -569,7 +569,7 @@ Result<Compiled> parse_obk(const void* data, size_t size, std::shared_ptr<const 
       const Packing& told = compiled.program->packings[packing];
       // What is not all of its source would be unpacked to more memory than the file has bytes.
       if (told.recipe.kind == PackRecipe::Kind::kProduct &&
-          told.recipe.n * told.recipe.k != told.type.count())
+          told.recipe.n * told.recipe.k * told.recipe.groups != told.type.count())
         throw Damaged("a packed weight is not all of its source");
       compiled.graph_packings[hash] = static_cast<int>(packing);
     }

@@ -145,6 +145,24 @@ def test_a_gpu_that_is_missing_is_an_error_with_a_way_out(obelisk, mlp, machine,
     assert obelisk("run", "m.obk", "--portable", "--target", "cpu", code=0).out
 
 
+def test_a_product_in_parts_comes_back_from_its_file(obelisk, nvrtc, tmp_path):
+    """Its weights are packed as a batch of matrices."""
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["p"]),
+        helper.make_node("Add", ["p", "r"], ["s"]),
+        helper.make_node("LayerNormalization", ["s", "g"], ["y"], axis=-1),
+    ]
+    inputs = {"x": (TensorProto.FLOAT, [64, 1536]), "r": (TensorProto.FLOAT, [64, 384])}
+    outputs = {"y": (TensorProto.FLOAT, [64, 384])}
+    weights = {"w": random(1536, 384), "g": random(384)}
+    model = save(tmp_path / "parts.onnx", nodes, inputs, outputs, weights)
+    flags = ("--target", "sm_90a", "--precision", "fp16")
+    schedule = obelisk("compile", model, *flags, "--to", "schedule", code=0).out
+    assert "f16[4,384,384]: weight" in schedule
+    made = obelisk("compile", model, "-o", "m.obk", *flags, "--json", code=0).json
+    assert obelisk("inspect", "m.obk", "--json", code=0).json["tasks"] == made["tasks"]
+
+
 def test_a_damaged_file_is_refused(obelisk, mlp, nvrtc, tmp_path):
     obelisk("compile", mlp, "-o", "m.obk", *ROWS, "--target", "sm_90a", code=0)
     whole = (tmp_path / "m.obk").read_bytes()
