@@ -567,7 +567,9 @@ class BodyEmitter {
     if (tiles_.vectors && packed_b_ && !direct_ && shape.a_col == 1 && a_row >= 0 && a_row < (int64_t{1} << 30)) {
       const auto tile_of = [&](int64_t columns) {
         const int64_t c_row = pitch_.front() == '(' ? columns : tile_pitch();  // the same for all tiles where the pitch is a number
-        return fmt::format("OBK_GEMM_TILE_OF({}, g, {}, {}, {}, {}, {}, {});\n", type, shape.m, columns, shape.k, a_row, c_row, shape.panel);
+        const std::string parts = product.parts > 1 ? fmt::format(", {}", product.parts) : "";
+        return fmt::format("OBK_GEMM_TILE_OF({}, g, {}, {}, {}, {}, {}, {}{});\n", type, shape.m,
+                           columns, shape.k, a_row, c_row, shape.panel, parts);
       };
       const int64_t last = work_.nest.column_count() % shape.n;  // columns of a narrower tile at the end
       if (last) text += fmt::format("    if (g.n == {})\n      {}    else\n  ", last, tile_of(last));

@@ -12,6 +12,9 @@ using graph::ValueId;
 using ops::Kind;
 using ops::Op;
 
+/// Of a product: its tiles are enough for all workers without parts of their own.
+constexpr int64_t kManyRows = 512;
+
 bool is_half(DType type) { return type == DType::f16 || type == DType::bf16; }
 
 /// Whether a reduction reads `value`, perhaps through elementwise ops that alone read what comes before them: a body that walks over
@@ -24,9 +27,12 @@ bool meets_reduction(const Graph& graph, ValueId value) {
     for (NodeId id : graph.users(value)) {
       const Kind kind = ops::row(graph.node(id).op).kind;
       if (kind == Kind::kReduce) return true;
-      if (kind == Kind::kMap && graph.type(graph.node(id).outputs[0]).shape == shape) next = id;
+      const bool maps = kind == Kind::kMap && graph.type(graph.node(id).outputs[0]).shape == shape;
+      if (maps && (next == kNone || graph.node(id).op == Op::Cast)) next = id;
     }
-    if (next == kNone || !has_one_reader(graph, value)) return false;
+    // A residual sum is stored for others too; its norm reads it through a cast.
+    const bool alone = has_one_reader(graph, value);
+    if (next == kNone || (!alone && graph.node(next).op != Op::Cast)) return false;
     value = graph.node(next).outputs[0];
   }
   return false;
@@ -71,6 +77,14 @@ Result<Graph> split_products(Graph graph, const ProductParts& parts) {
     if (count < 2 || depth % count != 0) continue;
     const std::string name = graph.node(id).name;
     const int64_t rows = type.count() / depth, part = depth / count;
+    if (rows > kManyRows) {
+      const ValueId wide_a = cast(graph, a, DType::f32, name);
+      const ValueId wide_b = cast(graph, b, DType::f32, name);
+      const ValueId product = graph.must_add(Op::MatMul, {wide_a, wide_b},
+                                             ops::Attrs().set("parts", count), name);
+      replace_value(graph, y, cast(graph, product, graph.type(y).dtype, name));
+      continue;
+    }
     const ValueId by_parts = graph.must_add(Op::Transpose, {reshaped(graph, a, {rows, count, part}, name)},
                                             ops::Attrs().set("perm", std::vector<int64_t>{1, 0, 2}), name);
     const ValueId weights = weights_of(graph, b, {count, part, columns}, name);

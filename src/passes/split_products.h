@@ -5,7 +5,14 @@
 ///   out  %3 = MatMul(%0 as [2,128,1536], %1 as [2,1536,768])    f32: products of 16-bit numbers
 ///        %2 = Cast(Sum(%3[0], %3[1]))
 ///
-/// Only where a reduction (a norm) follows over elementwise ops that nobody else reads: its body adds the parts as it reads them.
+/// Where there are rows enough for all workers the product stays whole, and its tiles add the parts
+/// in that order:
+///
+///        %3 = MatMul(%0, %1) {parts = 2} f32,  %2 = Cast(%3)
+///
+/// So a row's bits do not depend on how many there are. Only where a reduction (a norm) follows over
+/// elementwise ops that nobody else reads, or over a residual sum that is read through a cast: its
+/// body adds the parts as it reads them.
 /// `parts` says in how many; 1: as it is. Equal in f32 but for the order of the sum.
 ///
 /// Stands   after convert_precision and expand; for the machine that is compiled for.

@@ -350,6 +350,10 @@ class Former {
             std::string& why) {
     Draft& draft = out_.drafts[target];
     if (calls_op(draft.group.kind)) { why = "the producer has no loop form"; return false; }
+    if (draft.group.kind == GroupKind::kProduct && draft.group.product.parts > 1) {
+      why = "what follows a sum of parts is its reader's";
+      return false;
+    }
     const bool reduces = form.combine != Combine::kNone;
     if (draft.anchored && reduces) { why = "a reduction over a tile's row needs the whole row"; return false; }
     if (element_count(form.domain) == 0) { why = "empty"; return false; }

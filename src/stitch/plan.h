@@ -88,6 +88,7 @@ struct Product {
   ValueId a = graph::kNone, b = graph::kNone;
   int64_t a_offset = 0, b_offset = 0;
   DType a_type = DType::f32, b_type = DType::f32;
+  int64_t parts = 1;  // of k: each is summed for itself, then they are added in order
 };
 
 /// A convolution that tiles compute: one or two spatial dimensions (a missing height is 1), channels last, constant weights.

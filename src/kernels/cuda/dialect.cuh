@@ -186,9 +186,9 @@ struct ObkLanes : ObkWorker {
 #define OBK_PANEL_AT(type, row, column, pitch) obk::panel_at<type>(row, column, pitch)
 /* Product tiles: gemm.cuh. */
 #define OBK_GEMM_TILE(type, g) obk::gemm_tile<type>(w, g)
-/* As constants: the most rows and columns of a tile, k, a_row, c_row and panel. */
-#define OBK_GEMM_TILE_OF(type, g, rows, columns, k, a_row, c_row, panel) \
-  obk::gemm_tile_of<type, obk::FixedShape<rows, columns, k, a_row, c_row, panel>, OBK_INLINED>(w, g)
+/* As constants: the most rows and columns of a tile, k, a_row, c_row and panel, perhaps parts. */
+#define OBK_GEMM_TILE_OF(type, g, ...) \
+  obk::gemm_tile_of<type, obk::FixedShape<__VA_ARGS__>, OBK_INLINED>(w, g)
 /* As constants: g's size, value_size and keys, and the most queries of a tile. */
 #define OBK_ATTENTION_TILE(type, g, size, value_size, queries, keys) \
   obk::attention_tile<type, size, value_size, queries, keys>(w, g)

@@ -111,6 +111,31 @@ static __device__ __forceinline__ void gemm_tile(ObkLanes*, const ObkGemm& g) {
     fma_tile<FmaInt>();
 }
 
+/* Packed 16-bit operands whose k has parts: one after another, onto the ones before. */
+template <bool kBfloat, typename S>
+static __device__ __forceinline__ void gemm_parts(const ObkGemm& g) {
+  constexpr int kChunks = S::kChunks / S::kParts;
+  static_assert(S::kK % (64 * S::kParts) == 0, "parts are whole blocks of 64");
+#pragma unroll 1
+  for (int p = 0; p < S::kParts; ++p) {
+    if (threadIdx.x == 0) {
+      ObkGemm& part = tile_arguments();
+      if (p == 0) {
+        part = g;
+        part.k = kChunks * 64, part.column = 0;
+        part.b = (const char*)g.b + ((int64_t)g.column >> 3) * (S::kChunks * 1024);
+      } else {
+        part.accumulate = 1;
+        part.a = (const char*)part.a + kChunks * 128;
+        part.b = (const char*)part.b + (part.n + 15) / 16 * (2048 * kChunks);
+      }
+    }
+    __syncthreads();
+    gemm16_passes<kBfloat, false>();
+    __syncthreads();
+  }
+}
+
 /* A tile of a body that knows its shape: S as in gemm_fixed.cuh. Tiles that differ go the long
  * way. kInlined: the body is part of its kernel. */
 template <int kType, typename S, bool kInlined>
@@ -120,14 +145,18 @@ static __device__ __forceinline__ void gemm_tile_of(ObkLanes* w, const ObkGemm& 
   if constexpr (kHalf && S::kFits) {
     if (fixed_takes<S>(g)) {
 #ifdef OBK_WGMMA
+
       if constexpr (kInlined && wide_fits<S>()) return fixed_wide_tile<kType == kObkBf16, S>(g);
       if constexpr (kInlined && long_fits<S>()) return fixed_long_tile<kType == kObkBf16, S>(g);
 #endif
-      return fixed_tile<kType == kObkBf16, S>(g);
+      if constexpr (S::kParts == 1) return fixed_tile<kType == kObkBf16, S>(g);
     }
   }
 #endif
-  gemm_tile<kType>(w, g);
+  if constexpr (S::kParts == 1)
+    gemm_tile<kType>(w, g);
+  else
+    gemm_parts<kType == kObkBf16, S>(g);
 }
 
 }  // namespace obk

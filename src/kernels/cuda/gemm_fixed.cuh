@@ -32,9 +32,12 @@ static constexpr int fixed_power(int n) { /* of two, not below n */
   return p;
 }
 
-/* kPitchA, kPitchC: from row to row, in elements. kPanel: the body has written A (panel_at). */
-template <int kRows_, int kColumns_, int kK_, int kPitchA_, int kPitchC_, bool kPanel_>
+/* kPitchA, kPitchC: from row to row, in elements. kPanel: the body has written A (panel_at).
+ * kParts: of k, each summed for itself; they are added in order (gemm_long.cuh, gemm_parts). */
+template <int kRows_, int kColumns_, int kK_, int kPitchA_, int kPitchC_, bool kPanel_,
+          int kParts_ = 1>
 struct FixedShape {
+  static constexpr int kParts = kParts_;
   static constexpr int kRows = kRows_, kColumns = kColumns_, kK = kK_;
   static constexpr int kPitchA = kPitchA_, kPitchC = kPitchC_;
   static constexpr bool kPanel = kPanel_;

@@ -1,13 +1,18 @@
-/* kernels/cuda/gemm_long.cuh — a tile of a known shape with 49 to 64 rows by wgmma, whatever its k and
- * to 160 columns: both operands are streamed, so that many rows are read for few bytes.
+/* kernels/cuda/gemm_long.cuh — a tile of a known shape with 49 to 64 rows by wgmma, whatever its
+ * k and to 160 columns: both operands are streamed, so that many rows are read for few bytes.
  *
  *   if constexpr (long_fits<S>()) fixed_long_tile<bf16, S>(g)      S as in gemm_fixed.cuh
  *
- * Only in functions that are part of their kernel: the assembler serialises wgmma in called ones. The
- * order of the sums is that of gemm_wide.cuh: the first warpgroup sums the k-steps 0 and 1 of each
- * 64, each for itself, the second the steps 2 and 3. Rows of A come by asynchronous copies in stages
- * of some blocks of 64 k, weights by the ring. The products of a stage are under way while the
- * threads ask for a later one; what a stage held is refilled two stages after. */
+ * Only in functions that are part of their kernel: the assembler serialises wgmma in called ones.
+ * The order of the sums is that of gemm_wide.cuh: the first warpgroup sums the k-steps 0 and 1 of
+ * each 64, each for itself, the second the steps 2 and 3; S::kParts of k are added in order. Rows
+ * come by asynchronous copies in stages of one or two blocks of 64 k and go to registers, weights
+ * by the ring. While the products of a stage are under way, the rows of the next are read and a later
+ * stage is asked for.
+ *
+ * Rows go through registers because wgmma reads shared memory by the copy engine's path: what
+ * threads copied there would have to be fenced first, and the fence waits for all copies of its
+ * thread, those of later stages too. */
 #ifndef OBK_GEMM_LONG_CUH
 #define OBK_GEMM_LONG_CUH
 
@@ -19,17 +24,19 @@ namespace obk {
 template <typename S>
 struct LongShape {
   static constexpr int kStage = gemm_long_stage(S::kGroups, S::kChunks);
-  static constexpr int kStages = S::kChunks / kStage;
+  static constexpr int kStages = S::kChunks / kStage, kOfPart = kStages / S::kParts;
   static constexpr int kBlock = 8192, kBytes = kStage * kBlock; /* 64 rows by 64 k */
   static constexpr int kPlaces = gemm_long_places(S::kGroups, S::kChunks);
-  static constexpr int kAhead = kPlaces < kStages ? kPlaces - 2 : kStages; /* stages asked for */
+  static constexpr int kAhead = kPlaces < kStages ? kPlaces - 1 : kStages; /* stages asked for */
 };
 
 template <typename S>
 static constexpr bool long_fits() {
 #if defined OBK_WGMMA && !defined OBK_NO_WIDE_TILES
-  return S::kRows > 48 && S::kRows <= 64 && !S::kPanel && S::kGroups >= 6 && S::kGroups <= kLongColumns / 8 &&
-         S::kColumns % 2 == 0 && S::kPitchC % 2 == 0 && S::kK % 8 == 0 && S::kPitchA % 8 == 0;
+  return S::kRows > 48 && S::kRows <= 64 && !S::kPanel && S::kGroups >= 4 &&
+         S::kGroups <= kLongColumns / 8 && S::kColumns % 2 == 0 &&
+         S::kPitchC % 2 == 0 && S::kK % 8 == 0 && S::kPitchA % 8 == 0 &&
+         S::kChunks % S::kParts == 0 && LongShape<S>::kStages % S::kParts == 0;
 #else
   return false;
 #endif
@@ -46,7 +53,8 @@ static __device__ __forceinline__ void fixed_long_tile(const ObkGemm& g) {
   ring.look();
   const int piece = threadIdx.x % 8, r = threadIdx.x / 8, last = (int)g.m - 1;
   const char* from = (const char*)g.a + piece * 16 + (int64_t)min(r, last) * (S::kPitchA * 2);
-  const char* from32 = (const char*)g.a + piece * 16 + (int64_t)min(r + 32, last) * (S::kPitchA * 2);
+  const char* from32 =
+      (const char*)g.a + piece * 16 + (int64_t)min(r + 32, last) * (S::kPitchA * 2);
   const uint32_t to = work + r * 128 + ((piece ^ (r & 7)) << 4);
   uint32_t place = 0; /* of the stage that is asked for next */
   int wanted = 0;
@@ -87,22 +95,26 @@ static __device__ __forceinline__ void fixed_long_tile(const ObkGemm& g) {
       ask_page_here(ring.at + slot * WeightPages::kPageBytes, full, full + 8 * ring.pages, turn,
                     range, given - 1 + ring.pages);
   };
-  const int part = same_in_warp(threadIdx.x / 128);
-  const uint64_t x0 = matrix_at(same_in_warp(work) + part * 64, 1024),
-                 y0 = matrix_at(part * 64, 1024);
+  const int part = same_in_warp(threadIdx.x / 128), lane = threadIdx.x % 32;
+  const uint64_t y0 = matrix_at(part * 64, 1024);
+  /* This lane's share of ldmatrix: 16 rows of the warp, the warpgroup's first k-step; the second
+   * lies at a place that differs in one bit. */
+  const uint32_t x0 = work + (threadIdx.x / 32 % 4 * 16 + lane % 16) * 128 +
+                      (((part * 4 + lane / 16) ^ (lane & 7)) << 4);
   float sum[kN / 2], odd[kN / 2];
-#pragma unroll
-  for (int e = 0; e < kN / 2; ++e) sum[e] = zero_here(), odd[e] = zero_here();
-  uint64_t x = x0, y = 0;
-  int in_page = 0;
-#pragma unroll 1
-  for (int s = 0; s < L::kStages; ++s) {
+  float all[S::kParts > 1 ? kHalf * 4 : 1]; /* this warpgroup's half of the parts before */
+  uint32_t rows[2][2 * L::kStage][4];       /* of two stages */
+  uint32_t x = x0;
+  uint64_t y = 0;
+  int in_page = 0, s = 0, left = L::kPlaces;
+  auto multiply = [&](uint32_t (&a)[2 * L::kStage][4]) {
     copy16_wait<L::kAhead - 1>();
-    fence_async_shared(); /* own copies before anybody's wgmma */
-    __syncthreads();      /* and all have seen the end of the stage before the last */
+    __syncthreads(); /* the stage is there, and all have read the one before */
     uint64_t at[L::kStage];
 #pragma unroll
     for (int c = 0; c < L::kStage; ++c) {
+      load_matrices(a[2 * c], x + c * L::kBlock);
+      load_matrices(a[2 * c + 1], (x ^ 32) + c * L::kBlock);
       if (in_page == 0) {
         y = y0 + (same_in_warp(ring.take()) >> 4);
         if (++ring.slot == ring.pages) ring.slot = 0, ring.turn ^= 1;
@@ -113,8 +125,8 @@ static __device__ __forceinline__ void fixed_long_tile(const ObkGemm& g) {
     wgmma_begin();
 #pragma unroll
     for (int c = 0; c < L::kStage; ++c) {
-      Wgmma<kN, kBfloat>::multiply(sum, x + c * (L::kBlock >> 4), at[c]);
-      Wgmma<kN, kBfloat>::multiply(odd, x + c * (L::kBlock >> 4) + 2, at[c] + 2);
+      Wgmma<kN, kBfloat>::multiply_rows(sum, a[2 * c], at[c]);
+      Wgmma<kN, kBfloat>::multiply_rows(odd, a[2 * c + 1], at[c] + 2);
     }
     wgmma_commit();
     if (L::kPlaces < L::kStages)
@@ -123,13 +135,44 @@ static __device__ __forceinline__ void fixed_long_tile(const ObkGemm& g) {
       copy16_commit();
     wgmma_wait<1>();
     if (given < s * L::kStage / S::kPage) give_back(); /* all products of the page have ended */
-    x = (s + 1) % L::kPlaces == 0 ? x0 : x + (L::kBytes >> 4);
-  }
-  wgmma_wait<0>();
-  while (given < S::kPages) give_back();
+    x = --left == 0 ? x0 : x + L::kBytes;
+    if (left == 0) left = L::kPlaces;
+    ++s;
+  };
+#pragma unroll 1
+  for (int p = 0; p < S::kParts; ++p) {
 #pragma unroll
-  for (int e = 0; e < kN / 2; ++e) sum[e] += odd[e];
-  wide_join<S, kHalf, kN>(sum, part, shared_address(g.c), (int)g.m);
+    for (int e = 0; e < kN / 2; ++e) sum[e] = zero_here(), odd[e] = zero_here();
+#pragma unroll 1
+    for (int pair = 0; pair < L::kOfPart / 2; ++pair) multiply(rows[0]), multiply(rows[1]);
+    if (L::kOfPart % 2) { /* the assembler knows rows by their place in a loop */
+      wgmma_wait<0>();
+      multiply(rows[0]);
+    }
+    wgmma_wait<0>();
+#pragma unroll
+    for (int e = 0; e < kN / 2; ++e) sum[e] += odd[e];
+    wide_add<S, kHalf, kN>(sum, part, shared_address(g.c), (int)g.m);
+    if (S::kParts > 1) {
+#pragma unroll
+      for (int e = 0; e < kHalf * 4; ++e) {
+        const int right = kHalf * 4 + e < kN / 2 ? kHalf * 4 + e : e;
+        const float mine = part == 0 ? sum[e] : sum[right];
+        all[e] = p == 0 ? mine : all[e] + mine;
+      }
+    }
+  }
+  while (given < S::kPages) give_back();
+  if (S::kParts > 1) {
+#pragma unroll
+    for (int e = 0; e < kHalf * 4; ++e) {
+      if (part == 0)
+        sum[e] = all[e];
+      else if (kHalf * 4 + e < kN / 2)
+        sum[kHalf * 4 + e] = all[e];
+    }
+  }
+  wide_give<S, kHalf, kN>(sum, part, shared_address(g.c), (int)g.m);
   ring.close();
   __syncthreads();
 }

@@ -18,7 +18,8 @@ namespace obk {
 template <typename S>
 static constexpr bool wide_fits() {
 #if defined OBK_WGMMA && !defined OBK_NO_WIDE_TILES
-  return S::kRows > 48 && S::kRows <= 64 && S::kGroups <= 12 && S::kColumns % 2 == 0 && S::kPitchC % 2 == 0 &&
+  return S::kRows > 48 && S::kRows <= 64 && S::kParts == 1 && S::kGroups <= 12 &&
+         S::kColumns % 2 == 0 && S::kPitchC % 2 == 0 &&
          (S::kPanel || S::kBlock * S::kChunks <= OBK_GEMM_PANEL);
 #else
   return false;
@@ -54,9 +55,10 @@ static __device__ __forceinline__ void wide_each(float (&sum)[kN / 2], uint32_t 
     }
 }
 
-/* C = the first warpgroup's sums + the second's: each takes half of the columns. */
+/* `sum` = the first warpgroup's sums + the second's: each of them has half of the columns. */
 template <typename S, int kHalf, int kN>
-static __device__ __forceinline__ void wide_join(float (&sum)[kN / 2], int part, uint32_t at, int rows) {
+static __device__ __forceinline__ void wide_add(float (&sum)[kN / 2], int part, uint32_t at,
+                                                int rows) {
   auto give = [](uint32_t to, float v, float w) { store_shared8(to, v, w); };
   auto add = [](uint32_t from, float& v, float& w) {
     float a, b;
@@ -73,13 +75,20 @@ static __device__ __forceinline__ void wide_join(float (&sum)[kN / 2], int part,
   else
     wide_each<S, 0, kHalf, kN>(sum, at, rows, give);
   __syncthreads();
-  if (part == 0) {
+  if (part == 0)
     wide_each<S, 0, kHalf, kN>(sum, at, rows, add);
-    wide_each<S, 0, kHalf, kN>(sum, at, rows, give);
-  } else {
+  else
     wide_each<S, kHalf, S::kGroups, kN>(sum, at, rows, add_to);
+}
+/* A warpgroup's half of the sums to C. */
+template <typename S, int kHalf, int kN>
+static __device__ __forceinline__ void wide_give(float (&sum)[kN / 2], int part, uint32_t at,
+                                                 int rows) {
+  auto give = [](uint32_t to, float v, float w) { store_shared8(to, v, w); };
+  if (part == 0)
+    wide_each<S, 0, kHalf, kN>(sum, at, rows, give);
+  else
     wide_each<S, kHalf, S::kGroups, kN>(sum, at, rows, give);
-  }
 }
 
 template <bool kBfloat, typename S>
@@ -149,7 +158,8 @@ static __device__ __forceinline__ void fixed_wide_tile(const ObkGemm& g) {
   while (given < S::kPages) give_back();
 #pragma unroll
   for (int e = 0; e < kN / 2; ++e) sum[e] += odd[e];
-  wide_join<S, kHalf, kN>(sum, part, shared_address(g.c), (int)g.m);
+  wide_add<S, kHalf, kN>(sum, part, shared_address(g.c), (int)g.m);
+  wide_give<S, kHalf, kN>(sum, part, shared_address(g.c), (int)g.m);
   ring.close();
   __syncthreads();
 }
