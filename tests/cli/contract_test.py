@@ -527,6 +527,23 @@ def test_devices_and_pipes_are_no_files_to_write(obelisk, mlp, tmp_path):
     assert (tmp_path / "pipe").is_fifo()
 
 
+def test_outputs_whose_files_would_be_one_are_refused(obelisk, tmp_path):
+    pair = (TensorProto.FLOAT, [2])
+    both = (("Relu", "a/b"), ("Neg", "a_b"))
+    nodes = [helper.make_node(op, ["x"], [y], name=op) for op, y in both]
+    save(tmp_path / "m.onnx", nodes, {"x": pair}, {"a/b": pair, "a_b": pair})
+    obelisk("run", "m.onnx", "--seed", "1", code=0)
+    told = obelisk("run", "m.onnx", "--seed", "1", "--output-dir", "d", code=USAGE).err
+    assert "'a/b' and 'a_b' would both be written to a_b.npy" in told
+
+
+def test_short_names_of_nodes_are_told(obelisk, tmp_path):
+    pair = (TensorProto.FLOAT, [2])
+    node = helper.make_node("Relu", ["no"], ["y"], name="r")
+    save(tmp_path / "m.onnx", [node], {"x": pair}, {"y": pair})
+    assert 'node "r": reads \'no\'' in obelisk("check", "m.onnx", code=BAD_MODEL).err
+
+
 def test_ops_of_ours_are_no_ops_of_a_model(obelisk, tmp_path):
     matrix = (TensorProto.FLOAT, [2, 3])
     for op, count in (("Rsqrt", 1), ("MaskedSoftmax", 2)):

@@ -183,7 +183,8 @@ int fail(const Flags& flags, const Error& error, const frontends::ImportReport* 
     }
   } else {
     out = fmt::format("error[O{}] {}: ", code, word(error.code));
-    if (!error.node.empty() && error.message.find(error.node) == std::string::npos) out += fmt::format("node \"{}\": ", error.node);
+    const bool named = error.message.find("'" + error.node + "'") != std::string::npos;
+    if (!error.node.empty() && !named) out += fmt::format("node \"{}\": ", error.node);
     out += fmt::format("{}\n", error.message);
     std::string place = error.room;
     if (!flags.file.empty() && error.message.find(flags.file) == std::string::npos) place += "      in  " + flags.file;

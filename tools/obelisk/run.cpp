@@ -1,6 +1,7 @@
 // obelisk run: answers for given or generated inputs, as files.
 #include <chrono>
 #include <filesystem>
+#include <map>
 
 #include "base/npy.h"
 #include "runner.h"
@@ -17,6 +18,20 @@ std::string safe_name(const std::string& name) {
   return out;
 }
 
+/// Two outputs may have names that are one as a file's.
+Status files_apart(const std::vector<runtime::Port>& outputs) {
+  std::map<std::string, std::string> names;
+  for (const runtime::Port& port : outputs) {
+    const auto [other, fresh] = names.try_emplace(safe_name(port.name), port.name);
+    if (!fresh)
+      return Error{Code::kUsage, "cli",
+                   fmt::format("the outputs '{}' and '{}' would both be written to {}.npy",
+                               other->second, port.name, other->first),
+                   "", "rename one of them in the model, or leave --output-dir out"};
+  }
+  return ok_status();
+}
+
 }  // namespace
 
 int run(const Flags& flags, const std::string& output_dir) {
@@ -27,6 +42,9 @@ int run(const Flags& flags, const std::string& output_dir) {
   frontends::ImportReport report;
   auto runner = make_runner(flags, *source, report);
   if (!runner.ok()) return fail(flags, runner.error(), &report);
+  if (!output_dir.empty())
+    if (Status apart = files_apart((*runner)->outputs); !apart.ok())
+      return fail(flags, apart.error());
   auto in = feeds(flags, *source, (*runner)->inputs, [&] { return graph_of(**runner, *source); });
   if (!in.ok()) return fail(flags, in.error());
   std::vector<Tensor> out = (*runner)->allocate_outputs();
