@@ -20,7 +20,8 @@ EmittedBody emit_block(const graph::Graph& graph, const stitch::Group& group) {
   const auto at_or_none = [](const std::vector<graph::ValueId>& values, int k) {
     return k < static_cast<int>(values.size()) ? values[k] : graph::kNone;
   };
-  const int outputs = std::max(ops::row(node.op).max_outputs, static_cast<int>(node.outputs.size()));
+  const int outputs =
+      std::max(ops::row(node.op).max_outputs, static_cast<int>(node.outputs.size()));
   for (int k = 0; k < block.inputs; ++k) name(at_or_none(node.inputs, k));
   for (int k = 0; k < outputs; ++k) name(at_or_none(node.outputs, k));
   if (block.exchange > 0) operands += fmt::format(", x[{}]", known.size());
@@ -38,10 +39,13 @@ EmittedBody emit_block(const graph::Graph& graph, const stitch::Group& group) {
   body.text += fmt::format("  void* const operands[] = {{{}}};\n", operands);
   if (block.team > 0) {
     body.scratch = block.scratch;
-    body.text += fmt::format("  OBK_TEAM({})\n  OBK_FOR_TEAM_ITEMS(r) obk::{}<{}>(p, operands, r, w);\n}}\n", block.team, block.name, types);
+    body.text +=
+        fmt::format("  OBK_TEAM({})\n  OBK_FOR_TEAM_ITEMS(r) obk::{}<{}>(p, operands, r, w);\n}}\n",
+                    block.team, block.name, types);
     return body;
   }
-  body.text += fmt::format("  OBK_FOR_ITEMS(r) obk::{}<{}>(p, operands, r);\n}}\n", block.name, types);
+  body.text +=
+      fmt::format("  OBK_FOR_ITEMS(r) obk::{}<{}>(p, operands, r);\n}}\n", block.name, types);
   return body;
 }
 

@@ -7,15 +7,19 @@
 
 namespace obelisk::codegen {
 
-Source emit(const graph::Graph& graph, const stitch::Plan& plan, const schedule::TaskGraph& tasks, const kernels::TileLibrary& tiles) {
+Source emit(const graph::Graph& graph, const stitch::Plan& plan, const schedule::TaskGraph& tasks,
+            const kernels::TileLibrary& tiles) {
   Source source;
   source.tiles = &tiles;
   std::map<Hash, int> known;
-  // Beside tiles, whose weights stream through the same memory, rows that are asked for ahead get a part of it.
-  const bool has_tiles = std::any_of(plan.groups.begin(), plan.groups.end(), [](const stitch::Group& group) {
-    return group.kind != stitch::GroupKind::kStitched && !stitch::calls_op(group.kind);
-  });
-  const int64_t ahead_bytes = has_tiles ? tasks.fast_memory.count / 8 : tasks.fast_memory.count / 4 * 3;
+  // Beside tiles, whose weights stream through the same memory, rows that are asked for ahead get a
+  // part of it.
+  const bool has_tiles =
+      std::any_of(plan.groups.begin(), plan.groups.end(), [](const stitch::Group& group) {
+        return group.kind != stitch::GroupKind::kStitched && !stitch::calls_op(group.kind);
+      });
+  const int64_t ahead_bytes =
+      has_tiles ? tasks.fast_memory.count / 8 : tasks.fast_memory.count / 4 * 3;
   for (const schedule::Work& work : tasks.works) {
     const stitch::Group& group = plan.groups[work.group];
     if (group.kind == stitch::GroupKind::kCustom) {
@@ -25,15 +29,17 @@ Source emit(const graph::Graph& graph, const stitch::Plan& plan, const schedule:
       continue;
     }
     const bool packed = work_packs_weights(plan, tasks, work, tiles);
-    EmittedBody body = group.kind == stitch::GroupKind::kBlock
-                                ? emit_block(graph, group)
-                                : emit_body(graph, group, work, plan.layouts, packed, tiles, ahead_bytes);
+    EmittedBody body =
+        group.kind == stitch::GroupKind::kBlock
+            ? emit_block(graph, group)
+            : emit_body(graph, group, work, plan.layouts, packed, tiles, ahead_bytes);
     source.scratch.push_back({body.scratch, body.row_scratch});
     const Hash hash = hash_text(body.text);
     auto [it, fresh] = known.try_emplace(hash, static_cast<int>(source.bodies.size()));
     if (fresh) {
       std::string label;
-      for (graph::NodeId n : group.nodes) label += (label.empty() ? "" : " ") + std::string(ops::to_string(graph.node(n).op));
+      for (graph::NodeId n : group.nodes)
+        label += (label.empty() ? "" : " ") + std::string(ops::to_string(graph.node(n).op));
       source.bodies.push_back({std::move(body.text), hash, std::move(label)});
     }
     source.body_of_work.push_back(it->second);
@@ -42,24 +48,30 @@ Source emit(const graph::Graph& graph, const stitch::Plan& plan, const schedule:
   return source;
 }
 
-bool work_packs_weights(const stitch::Plan& plan, const schedule::TaskGraph& tasks, const schedule::Work& work, const kernels::TileLibrary& tiles) {
+bool work_packs_weights(const stitch::Plan& plan, const schedule::TaskGraph& tasks,
+                        const schedule::Work& work, const kernels::TileLibrary& tiles) {
   const stitch::Group& group = plan.groups[work.group];
   if (group.kind == stitch::GroupKind::kConv) return true;
   if (group.kind != stitch::GroupKind::kProduct) return false;
-  if (!group.product.batch.empty() && (!tiles.gemm_parts || packed_matrix_dim(group, work) < 0)) return false;
+  if (!group.product.batch.empty() && (!tiles.gemm_parts || packed_matrix_dim(group, work) < 0))
+    return false;
   return tasks.buffers[work.buffers.back()].kind == schedule::BufferKind::kWeight;
 }
 
 int packed_matrix_dim(const stitch::Group& group, const schedule::Work& work) {
   const std::vector<stitch::Product::Dim>& batch = group.product.batch;
-  if (batch.size() != 1 || batch[0].a == 0 || batch[0].b <= 0 || byte_size(group.product.b_type, 1) != 2) return -1;
+  if (batch.size() != 1 || batch[0].a == 0 || batch[0].b <= 0 ||
+      byte_size(group.product.b_type, 1) != 2)
+    return -1;
   const int b = static_cast<int>(group.body.operands.size()) + 1;
   int found = -1;
   for (const schedule::Access& access : work.nest.accesses) {
     if (access.operand != b || access.load != ops::kNoExpr || access.step >= 0) continue;
     for (int d = 0; d < work.nest.rows; ++d) {
       if (access.strides[d] == 0) continue;
-      if (found >= 0 || access.strides[d] != batch[0].b || work.nest.dims[d].extent != batch[0].extent) return -1;
+      if (found >= 0 || access.strides[d] != batch[0].b ||
+          work.nest.dims[d].extent != batch[0].extent)
+        return -1;
       found = d;
     }
   }

@@ -41,13 +41,18 @@ std::string identity_text(Combine combine, DType dtype) {
   return "0";
 }
 
-std::string update_text(Combine combine, const std::string& accumulator, const std::string& term, DType dtype) {
+std::string update_text(Combine combine, const std::string& accumulator, const std::string& term,
+                        DType dtype) {
   switch (combine) {
     case Combine::kNone: return fmt::format("{} = {};", accumulator, term);
     case Combine::kSum: return fmt::format("{} += {};", accumulator, term);
     case Combine::kProd: return fmt::format("{} *= {};", accumulator, term);
-    case Combine::kMax: return fmt::format("{0} = obk::maximum({0}, ({1}){2});", accumulator, accumulator_name(dtype), term);
-    case Combine::kMin: return fmt::format("{0} = obk::minimum({0}, ({1}){2});", accumulator, accumulator_name(dtype), term);
+    case Combine::kMax:
+      return fmt::format("{0} = obk::maximum({0}, ({1}){2});", accumulator, accumulator_name(dtype),
+                         term);
+    case Combine::kMin:
+      return fmt::format("{0} = obk::minimum({0}, ({1}){2});", accumulator, accumulator_name(dtype),
+                         term);
     case Combine::kAny: return fmt::format("{} |= {};", accumulator, term);
     case Combine::kAll: return fmt::format("{} &= {};", accumulator, term);
   }

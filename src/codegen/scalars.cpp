@@ -42,9 +42,12 @@ std::string scalar_text(const Exprs& exprs, const Expr& expr, const std::string 
   const std::string name = arithmetic_name(type);
   const std::string &x = args[0], &y = args[1];
   auto call = [&](std::string_view function) { return fmt::format("obk::{}({})", function, x); };
-  auto call2 = [&](std::string_view function) { return fmt::format("obk::{}({}, {})", function, x, y); };
+  auto call2 = [&](std::string_view function) {
+    return fmt::format("obk::{}({}, {})", function, x, y);
+  };
   auto infix = [&](std::string_view op) {
-    return real || type == DType::b1 ? fmt::format("({} {} {})", x, op, y) : fmt::format("({})({} {} {})", name, x, op, y);
+    return real || type == DType::b1 ? fmt::format("({} {} {})", x, op, y)
+                                     : fmt::format("({})({} {} {})", name, x, op, y);
   };
   switch (expr.scalar) {
     case Scalar::kCoord: case Scalar::kConst: case Scalar::kLoad: case Scalar::kAcc: break;
@@ -86,20 +89,29 @@ std::string scalar_text(const Exprs& exprs, const Expr& expr, const std::string 
       if (is_float(to)) {
         if (to == to_compute) return fmt::format("({}){}", arithmetic_name(to), x);
         const bool saturates = expr.scalar == Scalar::kCastSat && is_low_float(to);
-        return fmt::format("obk::{}_{}((float){})", saturates ? "saturate" : "round", to_string(to), x);
+        return fmt::format("obk::{}_{}((float){})", saturates ? "saturate" : "round", to_string(to),
+                           x);
       }
       if (bits(to) < 8) {  // wrap to the narrow width, in the byte that holds it
         const std::string byte = arithmetic_name(to);
-        const std::string value = real ? fmt::format("obk::to_int<{}>({})", byte, x) : fmt::format("({}){}", byte, x);
-        return is_signed(to) ? fmt::format("(int8_t)((int8_t)((uint8_t){} << {}) >> {})", value, 8 - bits(to), 8 - bits(to))
+        const std::string value =
+            real ? fmt::format("obk::to_int<{}>({})", byte, x) : fmt::format("({}){}", byte, x);
+        return is_signed(to) ? fmt::format("(int8_t)((int8_t)((uint8_t){} << {}) >> {})", value,
+                                           8 - bits(to), 8 - bits(to))
                              : fmt::format("(uint8_t)({} & {})", value, (1 << bits(to)) - 1);
       }
-      if (real) return type == DType::f32 && to == DType::i32 ? call("to_i32") : fmt::format("obk::to_int<{}>({})", arithmetic_name(to), x);
+      if (real)
+        return type == DType::f32 && to == DType::i32
+                   ? call("to_i32")
+                   : fmt::format("obk::to_int<{}>({})", arithmetic_name(to), x);
       return fmt::format("({}){}", arithmetic_name(to), x);
     }
     case Scalar::kAdd: return infix("+");
     case Scalar::kSub: return infix("-");
-    case Scalar::kMul: return bits(type) == 16 && !real ? fmt::format("({})((uint32_t){} * (uint32_t){})", name, x, y) : infix("*");
+    case Scalar::kMul:
+      return bits(type) == 16 && !real
+                 ? fmt::format("({})((uint32_t){} * (uint32_t){})", name, x, y)
+                 : infix("*");
     case Scalar::kDiv: return real ? infix("/") : call2("quotient");
     case Scalar::kMod: return call2("modulo");
     case Scalar::kFmod: return real ? call2("fmod_of") : call2("remainder_c");

@@ -17,7 +17,8 @@ using stitch::StepKind;
 /// The linear offset of coords in a value's storage.
 ExprId offset_of(Exprs& exprs, const stitch::Layout& layout, const std::vector<ExprId>& coords) {
   ExprId sum = exprs.integer(layout.offset);
-  for (size_t d = 0; d < coords.size(); ++d) sum = exprs.add(sum, exprs.mul(coords[d], layout.strides[d]));
+  for (size_t d = 0; d < coords.size(); ++d)
+    sum = exprs.add(sum, exprs.mul(coords[d], layout.strides[d]));
   return sum;
 }
 
@@ -80,7 +81,8 @@ Nest fold_domain(const stitch::Plan& plan, const stitch::Group& group) {
   for (ExprId id : loads) {
     const Expr expr = body.exprs[id];
     Raw entry{{.load = id, .operand = expr.slot}, {}};
-    auto at = ops::affine(exprs, offset_of(exprs, plan.layouts[body.operands[expr.slot]], expr.coords), rank);
+    auto at = ops::affine(
+        exprs, offset_of(exprs, plan.layouts[body.operands[expr.slot]], expr.coords), rank);
     entry.access.affine = at.has_value();
     if (at) {
       entry.access.offset = at->offset, entry.strides = at->strides;
@@ -95,7 +97,8 @@ Nest fold_domain(const stitch::Plan& plan, const stitch::Group& group) {
     if (step.kind == StepKind::kReduce) pins.walk(step.finish);
     if (step.kind != StepKind::kStore) continue;
     Raw entry{{.step = static_cast<int>(s), .operand = step.slot}, {}};
-    auto at = ops::affine(exprs, offset_of(exprs, plan.layouts[body.operands[step.slot]], step.at), rank);
+    auto at =
+        ops::affine(exprs, offset_of(exprs, plan.layouts[body.operands[step.slot]], step.at), rank);
     entry.access.affine = at.has_value();
     if (at) entry.access.offset = at->offset, entry.strides = at->strides;
     else for (ExprId coord : step.at) pins.walk(coord);
@@ -103,21 +106,27 @@ Nest fold_domain(const stitch::Plan& plan, const stitch::Group& group) {
   }
 
   const bool anchored = group.kind != stitch::GroupKind::kStitched;
-  if (group.kind == stitch::GroupKind::kProduct) {  // A and B are walked by the tile: operands after the body's own
+  if (group.kind == stitch::GroupKind::kProduct) {  // A and B are walked by the tile: operands
+                                                    // after the body's own
     for (int side_of : {0, 1}) {
-      Raw entry{{.operand = static_cast<int>(body.operands.size()) + side_of}, std::vector<int64_t>(rank, 0)};
+      Raw entry{{.operand = static_cast<int>(body.operands.size()) + side_of},
+                std::vector<int64_t>(rank, 0)};
       entry.access.offset = side_of ? group.product.b_offset : group.product.a_offset;
       for (const auto* dims : {&group.product.batch, &group.product.m, &group.product.n})
-        for (const stitch::Product::Dim& dim : *dims) entry.strides[dim.c] = side_of ? dim.b : dim.a;
+        for (const stitch::Product::Dim& dim : *dims)
+          entry.strides[dim.c] = side_of ? dim.b : dim.a;
       raw.push_back(std::move(entry));
     }
   }
   nest.cut_columns = !reduces;
-  // Merge neighbours from the inside out. Without reductions rows and columns may merge too: then all is one loop.
+  // Merge neighbours from the inside out. Without reductions rows and columns may merge too: then
+  // all is one loop.
   auto mergeable = [&](int outer, int inner_first) {
     if (pins.coords.count(outer) || pins.coords.count(inner_first)) return false;
     for (const Raw& entry : raw)
-      if (entry.access.affine && entry.strides[outer] != entry.strides[inner_first] * body.domain[inner_first]) return false;
+      if (entry.access.affine &&
+          entry.strides[outer] != entry.strides[inner_first] * body.domain[inner_first])
+        return false;
     return true;
   };
   // Folded dims hold the coords and, per access, the stride of the innermost coordinate.
@@ -153,10 +162,12 @@ Nest fold_domain(const stitch::Plan& plan, const stitch::Group& group) {
   nest.dims = std::move(dims);
   for (Raw& entry : raw) {
     if (entry.access.affine)
-      for (const Nest::Dim& dim : nest.dims) entry.access.strides.push_back(entry.strides[dim.coords.back()]);
+      for (const Nest::Dim& dim : nest.dims)
+        entry.access.strides.push_back(entry.strides[dim.coords.back()]);
     nest.accesses.push_back(std::move(entry.access));
   }
-  // Where columns jump and rows do not, the vector runs over rows: column reductions, pooling channels-last.
+  // Where columns jump and rows do not, the vector runs over rows: column reductions, pooling
+  // channels-last.
   if (reduces && nest.rows > 0 && static_cast<size_t>(nest.rows) < nest.dims.size()) {
     int row_unit = 0, column_unit = 0;
     for (const Access& access : nest.accesses) {
@@ -167,15 +178,18 @@ Nest fold_domain(const stitch::Plan& plan, const stitch::Group& group) {
     }
     for (const Access& access : nest.accesses) {
       if (access.affine || access.step >= 0) continue;
-      // A computed read (a window): unit along the channels when its innermost row coordinate only appears with stride one.
-      ExprId offset = offset_of(exprs, plan.layouts[body.operands[access.operand]], body.exprs[access.load].coords);
+      // A computed read (a window): unit along the channels when its innermost row coordinate only
+      // appears with stride one.
+      ExprId offset = offset_of(exprs, plan.layouts[body.operands[access.operand]],
+                                body.exprs[access.load].coords);
       const Nest::Dim& inner = nest.dims[nest.rows - 1];
       if (inner.coords.size() == 1) {
         std::function<int64_t(ExprId)> stride = [&](ExprId id) -> int64_t {
           const Expr& e = exprs[id];
           if (e.scalar == Scalar::kCoord) return e.slot == inner.coords[0] ? 1 : 0;
           if (e.scalar == Scalar::kAdd) return stride(e.args[0]) + stride(e.args[1]);
-          if (e.scalar == Scalar::kMul && exprs[e.args[1]].scalar == Scalar::kConst) return stride(e.args[0]) * exprs[e.args[1]].integer;
+          if (e.scalar == Scalar::kMul && exprs[e.args[1]].scalar == Scalar::kConst)
+            return stride(e.args[0]) * exprs[e.args[1]].integer;
           return 0;
         };
         row_unit += stride(offset) == 1;

@@ -4,11 +4,16 @@ namespace obelisk::schedule {
 
 std::string print(const Graph& graph, const stitch::Plan& plan, const TaskGraph& tasks) {
   constexpr std::string_view kKinds[] = {"input", "output", "weight", "arena"};
-  std::string out = fmt::format("{} waves, {} works, {} tasks, arena {}\n", tasks.waves, tasks.works.size(), tasks.task_count(), to_string(tasks.arena));
+  std::string out = fmt::format("{} waves, {} works, {} tasks, arena {}\n", tasks.waves,
+                                tasks.works.size(), tasks.task_count(), to_string(tasks.arena));
   for (size_t b = 0; b < tasks.buffers.size(); ++b) {
     const Buffer& buffer = tasks.buffers[b];
-    out += fmt::format("buffer {} {} {}: {}", b, buffer.value == graph::kNone ? "of teams" : fmt::format("%{}", buffer.value), to_string(buffer.type), kKinds[static_cast<size_t>(buffer.kind)]);
-    if (buffer.kind == BufferKind::kArena) out += fmt::format(" at {} for {}, waves {}..{}", buffer.offset.count, buffer.size.count, buffer.first, buffer.last);
+    out += fmt::format("buffer {} {} {}: {}", b,
+                       buffer.value == graph::kNone ? "of teams" : fmt::format("%{}", buffer.value),
+                       to_string(buffer.type), kKinds[static_cast<size_t>(buffer.kind)]);
+    if (buffer.kind == BufferKind::kArena)
+      out += fmt::format(" at {} for {}, waves {}..{}", buffer.offset.count, buffer.size.count,
+                         buffer.first, buffer.last);
     else out += fmt::format(" {}", buffer.index);
     out += "\n";
   }
@@ -19,9 +24,11 @@ std::string print(const Graph& graph, const stitch::Plan& plan, const TaskGraph&
       if (work.wave != wave) continue;
       const stitch::Group& group = plan.groups[work.group];
       out += fmt::format("  work {} {}", w, stitch::to_string(group.kind));
-      for (graph::NodeId n : group.nodes) out += fmt::format(" {}", ops::to_string(graph.node(n).op));
+      for (graph::NodeId n : group.nodes)
+        out += fmt::format(" {}", ops::to_string(graph.node(n).op));
       if (group.kind != stitch::GroupKind::kCustom) {
-        out += fmt::format(": {} x {}, tiles {} x {}", work.nest.row_count(), work.nest.column_count(), work.tile_rows, work.tile_columns);
+        out += fmt::format(": {} x {}, tiles {} x {}", work.nest.row_count(),
+                           work.nest.column_count(), work.tile_rows, work.tile_columns);
         if (work.nest.lanes_in_rows) out += ", lanes over rows";
       }
       out += "; buffers";

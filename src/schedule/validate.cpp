@@ -7,54 +7,78 @@ namespace obelisk::schedule {
 namespace {
 
 Error refused(std::string text) {
-  return Error{Code::kBuild, "schedule", "the task table is refused: " + std::move(text), "", "this is a defect of Obelisk; please report it with the model"};
+  return Error{Code::kBuild, "schedule", "the task table is refused: " + std::move(text), "",
+               "this is a defect of Obelisk; please report it with the model"};
 }
 
 /// Tasks of one work, as rectangles: inside the domain, disjoint, and together all of it.
-Status check_cover(const stitch::Plan& plan, const TaskGraph& tasks, size_t w, const std::vector<const ObkTask*>& mine) {
+Status check_cover(const stitch::Plan& plan, const TaskGraph& tasks, size_t w,
+                   const std::vector<const ObkTask*>& mine) {
   const Work& work = tasks.works[w];
   const bool custom = plan.groups[work.group].kind == stitch::GroupKind::kCustom;
   const int64_t rows = custom ? 1 : work.nest.row_count();
-  const int64_t columns = custom ? 1 : work.nest.cut_columns ? work.nest.column_count() : std::max<int64_t>(work.nest.column_count(), 1);
+  const int64_t columns = custom                  ? 1
+                          : work.nest.cut_columns ? work.nest.column_count()
+                                                  : std::max<int64_t>(work.nest.column_count(), 1);
   const bool whole_columns = !custom && !work.nest.cut_columns;
   const int64_t span = tile_span(plan.groups[work.group], work.nest);
   std::vector<const ObkTask*> sorted = mine;
-  std::sort(sorted.begin(), sorted.end(), [](const ObkTask* a, const ObkTask* b) { return std::tie(a->r0, a->c0) < std::tie(b->r0, b->c0); });
+  std::sort(sorted.begin(), sorted.end(), [](const ObkTask* a, const ObkTask* b) {
+    return std::tie(a->r0, a->c0) < std::tie(b->r0, b->c0);
+  });
   int64_t row = 0;
   for (size_t k = 0; k < sorted.size();) {
     const ObkTask& first = *sorted[k];
-    if (first.r0 != row) return refused(fmt::format("work {} computes row {} {}", w, std::min(first.r0, row), first.r0 < row ? "twice" : "never"));
-    if (first.r1 <= first.r0 || first.r1 > rows) return refused(fmt::format("work {} has rows {}..{} of {}", w, first.r0, first.r1, rows));
-    if (span > 0 && first.r0 / span != (first.r1 - 1) / span) return refused(fmt::format("work {} has a tile over two matrices", w));
+    if (first.r0 != row)
+      return refused(fmt::format("work {} computes row {} {}", w, std::min(first.r0, row),
+                                 first.r0 < row ? "twice" : "never"));
+    if (first.r1 <= first.r0 || first.r1 > rows)
+      return refused(fmt::format("work {} has rows {}..{} of {}", w, first.r0, first.r1, rows));
+    if (span > 0 && first.r0 / span != (first.r1 - 1) / span)
+      return refused(fmt::format("work {} has a tile over two matrices", w));
     int64_t column = 0;
     for (; k < sorted.size() && sorted[k]->r0 == first.r0; ++k) {
       const ObkTask& task = *sorted[k];
-      if (task.r1 != first.r1) return refused(fmt::format("work {} has tiles of unequal rows side by side", w));
-      if (task.c0 != column) return refused(fmt::format("work {} computes column {} {}", w, std::min(task.c0, column), task.c0 < column ? "twice" : "never"));
-      if (whole_columns && task.c1 - task.c0 < work.nest.column_count()) return refused(fmt::format("work {} reduces only a part of its columns", w));
+      if (task.r1 != first.r1)
+        return refused(fmt::format("work {} has tiles of unequal rows side by side", w));
+      if (task.c0 != column)
+        return refused(fmt::format("work {} computes column {} {}", w, std::min(task.c0, column),
+                                   task.c0 < column ? "twice" : "never"));
+      if (whole_columns && task.c1 - task.c0 < work.nest.column_count())
+        return refused(fmt::format("work {} reduces only a part of its columns", w));
       column = task.c1;
     }
-    if (column != columns && !whole_columns) return refused(fmt::format("work {} computes {} of {} columns", w, column, columns));
+    if (column != columns && !whole_columns)
+      return refused(fmt::format("work {} computes {} of {} columns", w, column, columns));
     row = first.r1;
   }
-  const bool empty = rows == 0 || (work.nest.cut_columns && work.nest.column_count() == 0 && !custom);
-  if (row != rows && !empty) return refused(fmt::format("work {} computes {} of {} rows", w, row, rows));
-  if (empty && !mine.empty()) return refused(fmt::format("work {} has tasks but nothing to compute", w));
+  const bool empty =
+      rows == 0 || (work.nest.cut_columns && work.nest.column_count() == 0 && !custom);
+  if (row != rows && !empty)
+    return refused(fmt::format("work {} computes {} of {} rows", w, row, rows));
+  if (empty && !mine.empty())
+    return refused(fmt::format("work {} has tasks but nothing to compute", w));
   return ok_status();
 }
 
-/// Members of a team wait for each other, so each has an SM of its own; and all SMs meet the teams of a wave in one order, so that no two
-/// teams wait for each other's members.
+/// Members of a team wait for each other, so each has an SM of its own; and all SMs meet the teams
+/// of a wave in one order, so that no two teams wait for each other's members.
 Status check_teams(const stitch::Plan& plan, const TaskGraph& tasks) {
   for (size_t sm = 0; sm < tasks.lists.size(); ++sm) {
     std::tuple<uint32_t, uint32_t, int64_t> before{0, 0, -1};
     for (const ObkTask& task : tasks.lists[sm]) {
       const int team = plan.groups[tasks.works[task.work].group].block.team;
       if (team <= 0) continue;
-      if (task.r1 != task.r0 + 1) return refused(fmt::format("work {} has {} members of a team in one task", task.work, task.r1 - task.r0));
+      if (task.r1 != task.r0 + 1)
+        return refused(fmt::format("work {} has {} members of a team in one task", task.work,
+                                   task.r1 - task.r0));
       const std::tuple<uint32_t, uint32_t, int64_t> mine{task.wave, task.work, task.r0 / team};
-      if (mine == before) return refused(fmt::format("SM {} has two members of team {} of work {}", sm, task.r0 / team, task.work));
-      if (mine < before) return refused(fmt::format("SM {} meets team {} of work {} too late", sm, task.r0 / team, task.work));
+      if (mine == before)
+        return refused(fmt::format("SM {} has two members of team {} of work {}", sm,
+                                   task.r0 / team, task.work));
+      if (mine < before)
+        return refused(
+            fmt::format("SM {} meets team {} of work {} too late", sm, task.r0 / team, task.work));
       before = mine;
     }
   }
@@ -69,26 +93,35 @@ Status validate(const Graph& graph, const stitch::Plan& plan, const TaskGraph& t
   for (size_t sm = 0; sm < tasks.lists.size(); ++sm) {
     uint32_t wave = 0;
     for (const ObkTask& task : tasks.lists[sm]) {
-      if (task.work >= tasks.works.size()) return refused(fmt::format("SM {} has a task of work {}, of {}", sm, task.work, tasks.works.size()));
-      if (task.wave < wave) return refused(fmt::format("SM {} goes back from wave {} to {}", sm, wave, task.wave));
+      if (task.work >= tasks.works.size())
+        return refused(
+            fmt::format("SM {} has a task of work {}, of {}", sm, task.work, tasks.works.size()));
+      if (task.wave < wave)
+        return refused(fmt::format("SM {} goes back from wave {} to {}", sm, wave, task.wave));
       if (static_cast<int>(task.wave) != tasks.works[task.work].wave)
-        return refused(fmt::format("SM {} runs work {} in wave {} instead of {}", sm, task.work, task.wave, tasks.works[task.work].wave));
+        return refused(fmt::format("SM {} runs work {} in wave {} instead of {}", sm, task.work,
+                                   task.wave, tasks.works[task.work].wave));
       wave = task.wave;
       by_work[task.work].push_back(&task);
     }
-    if (static_cast<int>(wave) >= std::max(tasks.waves, 1)) return refused(fmt::format("SM {} has wave {} of {}", sm, wave, tasks.waves));
+    if (static_cast<int>(wave) >= std::max(tasks.waves, 1))
+      return refused(fmt::format("SM {} has wave {} of {}", sm, wave, tasks.waves));
   }
   for (size_t w = 0; w < tasks.works.size(); ++w) {
     const Work& work = tasks.works[w];
     TRY_STATUS(check_cover(plan, tasks, w, by_work[w]));
     for (int before : plan.groups[work.group].after)
       if (tasks.works[before].wave >= work.wave)
-        return refused(fmt::format("work {} (wave {}) reads what work {} writes in wave {}", w, work.wave, before, tasks.works[before].wave));
+        return refused(fmt::format("work {} (wave {}) reads what work {} writes in wave {}", w,
+                                   work.wave, before, tasks.works[before].wave));
     for (int b : work.buffers) {
-      if (b < 0 || b >= static_cast<int>(tasks.buffers.size())) return refused(fmt::format("work {} names buffer {}", w, b));
+      if (b < 0 || b >= static_cast<int>(tasks.buffers.size()))
+        return refused(fmt::format("work {} names buffer {}", w, b));
       const Buffer& buffer = tasks.buffers[b];
-      if (buffer.kind == BufferKind::kArena && (work.wave < buffer.first || work.wave > buffer.last))
-        return refused(fmt::format("work {} uses buffer {} in wave {}, alive in {}..{}", w, b, work.wave, buffer.first, buffer.last));
+      if (buffer.kind == BufferKind::kArena &&
+          (work.wave < buffer.first || work.wave > buffer.last))
+        return refused(fmt::format("work {} uses buffer {} in wave {}, alive in {}..{}", w, b,
+                                   work.wave, buffer.first, buffer.last));
     }
   }
   TRY_STATUS(check_teams(plan, tasks));
@@ -96,14 +129,18 @@ Status validate(const Graph& graph, const stitch::Plan& plan, const TaskGraph& t
   std::vector<const Buffer*> arena;
   for (const Buffer& buffer : tasks.buffers) {
     if (buffer.kind != BufferKind::kArena) continue;
-    if (buffer.offset.count < 0 || buffer.offset + buffer.size > tasks.arena) return refused(fmt::format("value %{} lies outside of the arena", buffer.value));
+    if (buffer.offset.count < 0 || buffer.offset + buffer.size > tasks.arena)
+      return refused(fmt::format("value %{} lies outside of the arena", buffer.value));
     arena.push_back(&buffer);
   }
-  std::sort(arena.begin(), arena.end(), [](const Buffer* a, const Buffer* b) { return a->offset < b->offset; });
+  std::sort(arena.begin(), arena.end(),
+            [](const Buffer* a, const Buffer* b) { return a->offset < b->offset; });
   for (size_t a = 0; a < arena.size(); ++a) {
-    for (size_t b = a + 1; b < arena.size() && arena[b]->offset < arena[a]->offset + arena[a]->size; ++b) {
+    for (size_t b = a + 1; b < arena.size() && arena[b]->offset < arena[a]->offset + arena[a]->size;
+         ++b) {
       if (arena[a]->first <= arena[b]->last && arena[b]->first <= arena[a]->last)
-        return refused(fmt::format("values %{} and %{} share bytes in wave {}", arena[a]->value, arena[b]->value, std::max(arena[a]->first, arena[b]->first)));
+        return refused(fmt::format("values %{} and %{} share bytes in wave {}", arena[a]->value,
+                                   arena[b]->value, std::max(arena[a]->first, arena[b]->first)));
     }
   }
   return ok_status();

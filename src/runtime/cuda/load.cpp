@@ -252,8 +252,9 @@ Status CudaContext::init() {
     TRY_STATUS(check(driver_.EventCreate(event, 0), "make an event"));
   TRY_STATUS(arena_.reserve(p.arena.count + 256, "the workspace"));
   // Words that teams exchange are zero at first and last from run to run.
-  TRY_STATUS(check(driver_.MemsetAsync(arena_.at(), 0, static_cast<size_t>(p.arena.count + 256), stream_),
-                   "clear the workspace"));
+  TRY_STATUS(
+      check(driver_.MemsetAsync(arena_.at(), 0, static_cast<size_t>(p.arena.count + 256), stream_),
+            "clear the workspace"));
   TRY_STATUS(check(driver_.StreamSynchronize(stream_), "clear the workspace"));
   const uint64_t zero[16] = {};
   TRY_STATUS(counter_.fill(zero, sizeof zero, "the barrier"));
@@ -298,8 +299,10 @@ Result<Handle> CudaContext::make_graph(DevicePointer stamps) {
         record.first = 0;
         place_shared(launch, record);
         record.waves = launch.tasks;
-        // Where an SM has room for one CTA, that goes on with the next task: it need not begin again.
-        const bool alone = launch.ring_pages > 0 && 2 * launch.shared > executable_->gpu_.shared_bytes;
+        // Where an SM has room for one CTA, that goes on with the next task: it need not begin
+        // again.
+        const bool alone =
+            launch.ring_pages > 0 && 2 * launch.shared > executable_->gpu_.shared_bytes;
         const int ctas = alone ? std::min(launch.tasks, executable_->gpu_.sms) : launch.tasks;
         record.stamps =
             stamps ? stamps + static_cast<uint64_t>(launch.first_task) * sizeof(DeviceStamp) : 0;
@@ -426,7 +429,10 @@ Status CudaContext::failed(Status status) {
                               : nullptr;
     error.message = fmt::format(
         "SM {} waits for {} at {:#x} before task {}{}: it wants {}, has {} ({})", w.sm,
-        w.kind == 1 ? "the grid barrier" : w.kind == 4 ? "another member of its team" : "a page of weights", w.counter, w.task,
+        w.kind == 1   ? "the grid barrier"
+        : w.kind == 4 ? "another member of its team"
+                      : "a page of weights",
+        w.counter, w.task,
         task ? fmt::format(" (wave {}, '{}')", task->wave, program().works[task->work].label)
              : std::string(),
         w.want, w.have, error.message);
@@ -447,10 +453,11 @@ Status CudaContext::packs_fit(std::span<const void* const> inputs, std::span<voi
     const Port& port = in ? p.inputs[k] : p.outputs[k - inputs.size()];
     const auto address = reinterpret_cast<uintptr_t>(pointer);
     if (port.type.bytes() == 0 || address % 16 == 0 || !on_device(pointer)) continue;
-    return Error{Code::kUsage, "runtime",
-                 fmt::format("'{}' lies at {:#x} of the GPU's memory, which is no multiple of 16",
-                             port.name, address),
-                 "", "give memory as the driver allocates it, or copy a part of a tensor to such first"};
+    return Error{
+        Code::kUsage, "runtime",
+        fmt::format("'{}' lies at {:#x} of the GPU's memory, which is no multiple of 16", port.name,
+                    address),
+        "", "give memory as the driver allocates it, or copy a part of a tensor to such first"};
   }
   return ok_status();
 }

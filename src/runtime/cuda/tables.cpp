@@ -12,8 +12,8 @@ constexpr int64_t kAlign = 128;
 int64_t aligned(int64_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
 
 constexpr int64_t kPageBytes = 24576, kBarBytes = 16;  // kernels/cuda/ring.cuh
-constexpr int64_t kMostPages =
-    8;  // 192 KB on their way to an SM while it waits for the others: all that one token asks of most layers
+constexpr int64_t kMostPages = 8;  // 192 KB on their way to an SM while it waits for the others:
+                                   // all that one token asks of most layers
 
 int64_t ring_bytes(int64_t pages) { return pages ? aligned(pages * (kPageBytes + kBarBytes)) : 0; }
 
@@ -71,16 +71,20 @@ Launch lay_out(std::vector<Shape*> shapes, int64_t room, bool has_ring, int bloc
   return launch;
 }
 
-/// CTAs of a kernel begin where the one before it has ended first, as many as an SM holds. Where it has a task for each SM at most, a CTA
-/// takes so much shared memory that the next one waits for an SM of its own. Not beside other kernels, whose SMs it may share; and not
-/// where tasks are short: then it is better to leave SMs for the kernel after it, whose weights are on their way before it may begin.
+/// CTAs of a kernel begin where the one before it has ended first, as many as an SM holds. Where it
+/// has a task for each SM at most, a CTA takes so much shared memory that the next one waits for an
+/// SM of its own. Not beside other kernels, whose SMs it may share; and not where tasks are short:
+/// then it is better to leave SMs for the kernel after it, whose weights are on their way before it
+/// may begin.
 void spread_out(std::vector<Launch>& launches, const Program& program, int64_t room) {
-  constexpr double kShortNanos = 150;  // predicted; with 90 BERT-base's norms cost the next kernel as much as they gain, with 180 less
+  constexpr double kShortNanos = 150;  // predicted; with 90 BERT-base's norms cost the next kernel
+                                       // as much as they gain, with 180 less
   std::map<int, int> kernels;
   for (const Launch& launch : launches) ++kernels[launch.wave];
   for (Launch& launch : launches) {
     const bool long_tasks = program.works[launch.work].task_nanos >= kShortNanos;
-    if (kernels[launch.wave] == 1 && launch.tasks <= static_cast<int>(program.lists.size()) && long_tasks)
+    if (kernels[launch.wave] == 1 && launch.tasks <= static_cast<int>(program.lists.size()) &&
+        long_tasks)
       launch.shared = std::max(launch.shared, static_cast<int32_t>(room / 2 + kAlign));
   }
 }

@@ -1,4 +1,5 @@
-// Random graphs, planned for random machines: every table passes the validator, and so does any other deal of its tasks to SMs.
+// Random graphs, planned for random machines: every table passes the validator, and so does any
+// other deal of its tasks to SMs.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -24,12 +25,14 @@ void deal_anew(TaskGraph& tasks, std::mt19937& random) {
     list.clear();
   }
   std::shuffle(all.begin(), all.end(), random);
-  std::stable_sort(all.begin(), all.end(), [](const ObkTask& a, const ObkTask& b) { return a.wave < b.wave; });
+  std::stable_sort(all.begin(), all.end(),
+                   [](const ObkTask& a, const ObkTask& b) { return a.wave < b.wave; });
   for (const ObkTask& task : all) tasks.lists[random() % tasks.lists.size()].push_back(task);
 }
 
 TEST(RandomSchedules, PassTheValidator) {
-  const int first = from_environment("OBELISK_SEED", 1), count = from_environment("OBELISK_SCHEDULES", 1000);
+  const int first = from_environment("OBELISK_SEED", 1),
+            count = from_environment("OBELISK_SCHEDULES", 1000);
   const char* const machines[] = {"cpu", "sm_90a", "sm_80", "sm_89"};
   for (int seed = first; seed < first + count; ++seed) {
     std::mt19937 random(seed);

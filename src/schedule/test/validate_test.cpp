@@ -1,4 +1,5 @@
-// A table that was tampered with is refused, each way by its reason: what would otherwise hang a GPU or give wrong answers.
+// A table that was tampered with is refused, each way by its reason: what would otherwise hang a
+// GPU or give wrong answers.
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -8,7 +9,8 @@
 namespace obelisk::schedule {
 namespace {
 
-// Products of two matrices each, a row reduction, chains between them: several waves, cut rows and columns, reused workspace.
+// Products of two matrices each, a row reduction, chains between them: several waves, cut rows and
+// columns, reused workspace.
 constexpr const char* kText = R"(graph "g" {
   in %0 "x": f32[2,96,128]
   in %1 "w": f32[2,128,200]
@@ -53,7 +55,8 @@ ObkTask& task_where(TaskGraph& tasks, const std::function<bool(const ObkTask&)>&
       if (fits(task)) return task;
   CHECK(false, "no task fits");
 }
-std::vector<ObkTask>& list_where(TaskGraph& tasks, const std::function<bool(const std::vector<ObkTask>&)>& fits) {
+std::vector<ObkTask>& list_where(TaskGraph& tasks,
+                                 const std::function<bool(const std::vector<ObkTask>&)>& fits) {
   for (auto& list : tasks.lists)
     if (fits(list)) return list;
   CHECK(false, "no list fits");
@@ -74,31 +77,64 @@ struct Tampering {
 };
 
 const Tampering kTamperings[] = {
-    {"a work that is none", "a task of work", [](Table& t) { task_where(t.tasks, any).work = 1000; }},
-    {"a list that goes back", "goes back", [](Table& t) {
-       auto& list = list_where(t.tasks, [](const auto& l) { return l.size() > 1 && l.front().wave < l.back().wave; });
+    {"a work that is none", "a task of work",
+     [](Table& t) { task_where(t.tasks, any).work = 1000; }},
+    {"a list that goes back", "goes back",
+     [](Table& t) {
+       auto& list = list_where(
+           t.tasks, [](const auto& l) { return l.size() > 1 && l.front().wave < l.back().wave; });
        std::swap(list.front(), list.back());
      }},
-    {"a task in another wave", "instead of", [](Table& t) { ++list_where(t.tasks, [](const auto& l) { return !l.empty(); }).back().wave; }},
+    {"a task in another wave", "instead of",
+     [](Table& t) { ++list_where(t.tasks, [](const auto& l) { return !l.empty(); }).back().wave; }},
     {"a wave beyond the last", "wave", [](Table& t) { --t.tasks.waves; }},
-    {"a task that is lost", "", [](Table& t) { list_where(t.tasks, [](const auto& l) { return l.size() > 1; }).pop_back(); }},
-    {"a list that is lost", "", [](Table& t) { list_where(t.tasks, [](const auto& l) { return !l.empty(); }).clear(); }},
-    {"a task that is there twice", "twice", [](Table& t) { t.tasks.lists.back().push_back(list_where(t.tasks, [&](const auto& l) { return !l.empty() && &l != &t.tasks.lists.back(); }).back()); }},
-    {"rows beyond the last", "", [](Table& t) { task_where(t.tasks, [](const ObkTask& k) { return k.r0 > 0; }).r1 += 1 << 20; }},
-    {"rows before the first", "", [](Table& t) { task_where(t.tasks, [](const ObkTask& k) { return k.r0 == 0; }).r0 = -8; }},
-    {"no rows", "", [](Table& t) { ObkTask& k = task_where(t.tasks, any); k.r1 = k.r0; }},
-    {"a hole in the rows", "", [](Table& t) { ++task_where(t.tasks, [](const ObkTask& k) { return k.r1 - k.r0 > 1; }).r0; }},
-    {"rows that overlap", "", [](Table& t) { --task_where(t.tasks, [](const ObkTask& k) { return k.r0 > 0; }).r0; }},
-    {"a hole in the columns", "", [](Table& t) { ++task_where(t.tasks, [](const ObkTask& k) { return k.c0 > 0; }).c0; }},
-    {"columns that overlap", "", [](Table& t) { --task_where(t.tasks, [](const ObkTask& k) { return k.c0 > 0; }).c0; }},
-    {"columns beyond the last", "", [](Table& t) { task_where(t.tasks, [](const ObkTask& k) { return k.c0 > 0; }).c1 += 512; }},
-    {"a reduction of half its columns", "", [](Table& t) {
-       task_where(t.tasks, [&](const ObkTask& k) { return !t.tasks.works[k.work].nest.cut_columns && k.c1 > 1; }).c1 /= 2;
+    {"a task that is lost", "",
+     [](Table& t) { list_where(t.tasks, [](const auto& l) { return l.size() > 1; }).pop_back(); }},
+    {"a list that is lost", "",
+     [](Table& t) { list_where(t.tasks, [](const auto& l) { return !l.empty(); }).clear(); }},
+    {"a task that is there twice", "twice",
+     [](Table& t) {
+       t.tasks.lists.back().push_back(list_where(t.tasks, [&](const auto& l) {
+                                        return !l.empty() && &l != &t.tasks.lists.back();
+                                      }).back());
      }},
-    {"a tile over two matrices", "", [](Table& t) {
-       task_where(t.tasks, [&](const ObkTask& k) { const Work& w = t.tasks.works[k.work]; return t.plan.groups[w.group].kind == stitch::GroupKind::kProduct && k.r1 == tile_span(t.plan.groups[w.group], w.nest); }).r1 += 4;
+    {"rows beyond the last", "",
+     [](Table& t) {
+       task_where(t.tasks, [](const ObkTask& k) { return k.r0 > 0; }).r1 += 1 << 20;
      }},
-    {"a reader in its writer's wave", "reads what", [](Table& t) {
+    {"rows before the first", "",
+     [](Table& t) { task_where(t.tasks, [](const ObkTask& k) { return k.r0 == 0; }).r0 = -8; }},
+    {"no rows", "",
+     [](Table& t) {
+       ObkTask& k = task_where(t.tasks, any);
+       k.r1 = k.r0;
+     }},
+    {"a hole in the rows", "",
+     [](Table& t) { ++task_where(t.tasks, [](const ObkTask& k) { return k.r1 - k.r0 > 1; }).r0; }},
+    {"rows that overlap", "",
+     [](Table& t) { --task_where(t.tasks, [](const ObkTask& k) { return k.r0 > 0; }).r0; }},
+    {"a hole in the columns", "",
+     [](Table& t) { ++task_where(t.tasks, [](const ObkTask& k) { return k.c0 > 0; }).c0; }},
+    {"columns that overlap", "",
+     [](Table& t) { --task_where(t.tasks, [](const ObkTask& k) { return k.c0 > 0; }).c0; }},
+    {"columns beyond the last", "",
+     [](Table& t) { task_where(t.tasks, [](const ObkTask& k) { return k.c0 > 0; }).c1 += 512; }},
+    {"a reduction of half its columns", "",
+     [](Table& t) {
+       task_where(t.tasks, [&](const ObkTask& k) {
+         return !t.tasks.works[k.work].nest.cut_columns && k.c1 > 1;
+       }).c1 /= 2;
+     }},
+    {"a tile over two matrices", "",
+     [](Table& t) {
+       task_where(t.tasks, [&](const ObkTask& k) {
+         const Work& w = t.tasks.works[k.work];
+         return t.plan.groups[w.group].kind == stitch::GroupKind::kProduct &&
+                k.r1 == tile_span(t.plan.groups[w.group], w.nest);
+       }).r1 += 4;
+     }},
+    {"a reader in its writer's wave", "reads what",
+     [](Table& t) {
        for (size_t w = 0; w < t.tasks.works.size(); ++w) {
          const auto& after = t.plan.groups[t.tasks.works[w].group].after;
          if (after.empty()) continue;
@@ -107,19 +143,27 @@ const Tampering kTamperings[] = {
          for (auto& list : t.tasks.lists) {
            for (ObkTask& task : list)
              if (task.work == w) task.wave = static_cast<uint32_t>(work.wave);
-           std::stable_sort(list.begin(), list.end(), [](const ObkTask& a, const ObkTask& b) { return a.wave < b.wave; });
+           std::stable_sort(list.begin(), list.end(),
+                            [](const ObkTask& a, const ObkTask& b) { return a.wave < b.wave; });
          }
          return;
        }
        CHECK(false, "nothing reads");
      }},
-    {"a buffer that is none", "names buffer", [](Table& t) { t.tasks.works.front().buffers[0] = 1 << 20; }},
-    {"a buffer used after its life", "alive in", [](Table& t) { arena(t.tasks, 0).last = arena(t.tasks, 0).first; --arena(t.tasks, 0).last; }},
+    {"a buffer that is none", "names buffer",
+     [](Table& t) { t.tasks.works.front().buffers[0] = 1 << 20; }},
+    {"a buffer used after its life", "alive in",
+     [](Table& t) {
+       arena(t.tasks, 0).last = arena(t.tasks, 0).first;
+       --arena(t.tasks, 0).last;
+     }},
     {"a buffer used before its life", "alive in", [](Table& t) { ++arena(t.tasks, 0).first; }},
     {"a buffer before the arena", "outside", [](Table& t) { arena(t.tasks, 0).offset = {-64}; }},
-    {"a buffer behind the arena", "outside", [](Table& t) { arena(t.tasks, 0).offset = t.tasks.arena; }},
+    {"a buffer behind the arena", "outside",
+     [](Table& t) { arena(t.tasks, 0).offset = t.tasks.arena; }},
     {"an arena that is too small", "outside", [](Table& t) { t.tasks.arena = {1024}; }},
-    {"buffers that share bytes", "share bytes", [](Table& t) {
+    {"buffers that share bytes", "share bytes",
+     [](Table& t) {
        Buffer &a = arena(t.tasks, 0), &b = arena(t.tasks, 1);
        b.offset = a.offset;
        a.first = b.first = 0, a.last = b.last = t.tasks.waves;
@@ -140,7 +184,8 @@ TEST(Validate, RefusesATableThatWasTamperedWith) {
     const Status got = validate(t.graph, t.plan, t.tasks);
     ASSERT_FALSE(got.ok()) << tampering.name;
     EXPECT_NE(got.error().message.find("refused"), std::string::npos) << got.error().message;
-    EXPECT_NE(got.error().message.find(tampering.said), std::string::npos) << tampering.name << ": " << got.error().message;
+    EXPECT_NE(got.error().message.find(tampering.said), std::string::npos)
+        << tampering.name << ": " << got.error().message;
   }
 }
 
@@ -175,7 +220,8 @@ TEST(Validate, MembersOfATeamHaveAnSmEach) {
     const Table t = table_of_teams(sms);
     int64_t members = 0;
     for (const auto& list : t.tasks.lists)
-      for (const ObkTask& task : list) members += t.plan.groups[t.tasks.works[task.work].group].block.team == 8;
+      for (const ObkTask& task : list)
+        members += t.plan.groups[t.tasks.works[task.work].group].block.team == 8;
     EXPECT_EQ(members, 2 * 3 * 8 + 8) << sms;
     const Status sound = validate(t.graph, t.plan, t.tasks);
     EXPECT_TRUE(sound.ok()) << sms << ": " << sound.error().text();
@@ -183,10 +229,13 @@ TEST(Validate, MembersOfATeamHaveAnSmEach) {
 }
 
 TEST(Validate, RefusesTeamsThatWouldWaitForEver) {
-  const auto teamed = [](const Table& t, const ObkTask& task) { return t.plan.groups[t.tasks.works[task.work].group].block.team > 0; };
+  const auto teamed = [](const Table& t, const ObkTask& task) {
+    return t.plan.groups[t.tasks.works[task.work].group].block.team > 0;
+  };
   Table t = table_of_teams(8);  // seven teams, each on all SMs
   std::vector<ObkTask>& list = t.tasks.lists[3];
-  const auto first = std::find_if(list.begin(), list.end(), [&](const ObkTask& task) { return teamed(t, task); });
+  const auto first =
+      std::find_if(list.begin(), list.end(), [&](const ObkTask& task) { return teamed(t, task); });
   ASSERT_TRUE(first != list.end() && teamed(t, *(first + 1)));
   std::swap(*first, *(first + 1));
   Status got = validate(t.graph, t.plan, t.tasks);
@@ -194,7 +243,9 @@ TEST(Validate, RefusesTeamsThatWouldWaitForEver) {
   EXPECT_NE(got.error().message.find("too late"), std::string::npos) << got.error().message;
   std::swap(*first, *(first + 1));
   // Two members on one SM.
-  t.tasks.lists[4].insert(std::find_if(t.tasks.lists[4].begin(), t.tasks.lists[4].end(), [&](const ObkTask& task) { return teamed(t, task); }), *first);
+  t.tasks.lists[4].insert(std::find_if(t.tasks.lists[4].begin(), t.tasks.lists[4].end(),
+                                       [&](const ObkTask& task) { return teamed(t, task); }),
+                          *first);
   list.erase(first);
   got = validate(t.graph, t.plan, t.tasks);
   ASSERT_FALSE(got.ok());
