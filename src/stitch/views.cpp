@@ -303,20 +303,24 @@ ExprId Views::read(Exprs& exprs, ValueId value, DType dtype, std::vector<ExprId>
   }
   const Loop* form = loop(v.producer, v.producer_output);
   const graph::Node& node = graph_.node(v.producer);
-  bool bare = false;  // the body is one load, which can carry the guard itself
+  const auto inner = [&](int slot, DType inner_type, std::vector<ExprId> at, ExprId inner_guard,
+                         ExprId inner_otherwise) {
+    ExprId g = inner_guard, o = inner_otherwise;
+    if (guard != kNoExpr) {
+      g = inner_guard == kNoExpr ? guard : exprs.both(guard, inner_guard);
+      if (inner_guard == kNoExpr) o = exprs.constant(inner_type, 0);
+    }
+    return read(exprs, node.inputs[slot], inner_type, std::move(at), g, o, leaf);
+  };
   const ops::Expr& body = form->exprs[form->body];
-  bare = body.scalar == Scalar::kLoad && body.args[0] == kNoExpr;
-  ExprId result = exprs.import(
-      form->exprs, form->body, coords,
-      [&](int slot, DType inner_type, std::vector<ExprId> at, ExprId inner_guard, ExprId inner_otherwise) {
-        ExprId g = inner_guard, o = inner_otherwise;
-        if (guard != kNoExpr) {
-          g = inner_guard == kNoExpr ? guard : exprs.both(guard, inner_guard);
-          if (inner_guard == kNoExpr) o = bare ? otherwise : exprs.constant(inner_type, 0);
-        }
-        return read(exprs, node.inputs[slot], inner_type, std::move(at), g, o, leaf);
-      });
-  if (guard != kNoExpr && !bare) result = exprs.select(guard, result, otherwise);
+  if (body.scalar == Scalar::kLoad && body.args[0] == kNoExpr) {  // it can carry the guard itself
+    std::vector<ExprId> at;
+    for (ExprId coord : body.coords)  // which may load too: positions, of another type
+      at.push_back(exprs.import(form->exprs, coord, coords, inner));
+    return read(exprs, node.inputs[body.slot], body.dtype, std::move(at), guard, otherwise, leaf);
+  }
+  ExprId result = exprs.import(form->exprs, form->body, coords, inner);
+  if (guard != kNoExpr) result = exprs.select(guard, result, otherwise);
   return result;
 }
 

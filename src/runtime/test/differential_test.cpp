@@ -411,6 +411,22 @@ TEST(Blocks, NoReferenceIsCalled) {
 }
 
 const std::pair<const char*, const char*> kMemoryCases[] = {
+    std::pair{"positions_read_under_a_guard", R"(graph "g" {
+  in %0 "x": f32[3]
+  const %1: i64[4] = [0, -1, 2, 1]
+  const %2: i64[4] = [-1, 0, -1, -1]
+  const %3: i64[1] = [2]
+  const %4: i64[1] = [3]
+  const %5: i64[1] = [0]
+  %6: f32[3] = Mul(%0, %0) "square"
+  %7: f32[4] = Gather(%0, %1) {axis = 0} "some"
+  %8: f32[7] = Concat(%6, %7) {axis = 0} "both"
+  %9: f32[1] = Slice(%8, %3, %4, %5) "one"
+  %11: f32[4] = Gather(%9, %2) {axis = 0} "spread"
+  %10: f32[3] = Tanh(%6) "tanh"
+  out %11 "y"
+  out %10 "z"
+})"},
     std::pair{"joined_moves_joined_again", R"(graph "g" {
   in %0 "x": f32[2,3]
   in %1 "y": f32[2,3]
