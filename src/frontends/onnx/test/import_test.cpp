@@ -78,8 +78,12 @@ TEST(Import, ShapeFlags) {
   EXPECT_THAT(options.input_shapes["x"], ElementsAre(2, 4));
   EXPECT_TRUE(bind_shape(model, "batch=2", options).ok());
   EXPECT_EQ(options.dimensions["batch"], 2);
-  EXPECT_TRUE(bind_shape(model, "x=", options).ok());
-  EXPECT_THAT(options.input_shapes["x"], IsEmpty());
+  EXPECT_TRUE(bind_shape(model, "x=2x4", options).ok());
+  for (const char* again : {"x=2x5", "x=", "batch=3"})
+    EXPECT_THAT(bind_shape(model, again, options).error().text(), HasSubstr("otherwise before"));
+  ImportOptions scalar;
+  EXPECT_TRUE(bind_shape(model, "x=", scalar).ok());
+  EXPECT_THAT(scalar.input_shapes["x"], IsEmpty());
   for (const char* wrong : {"x", "=2", "x=2x", "x=ax2", "x=-1", "x=2xx3"})
     EXPECT_FALSE(bind_shape(model, wrong, options).ok()) << wrong;
   EXPECT_THAT(bind_shape(model, "q=2x3", options).error().text(), HasSubstr("no input 'q'"));
