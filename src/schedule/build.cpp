@@ -254,7 +254,8 @@ void cut_product(const Group& group, const target::DeviceSpec& device, int64_t p
 /// scores of a block stay in fast memory.
 void cut_attention(const stitch::AttentionTile& tile, const target::DeviceSpec& device, int64_t pieces, Work& work) {
   const kernels::TileLibrary& tiles = kernels::tile_library(device.family);
-  constexpr int64_t kFewest = 16, kMost = 64;
+  constexpr int64_t kFewest = 16;
+  const int64_t kMost = tiles.attention_nanos ? 128 : 64;
   const int64_t heads = std::max<int64_t>(tile.images * tile.heads, 1);
   const int64_t wanted = std::clamp<int64_t>((pieces + heads - 1) / heads, 1, (tile.queries + kFewest - 1) / kFewest);
   int64_t block = tiles.attention_nanos ? kMost : std::min(kMost, (tile.queries + wanted - 1) / wanted);

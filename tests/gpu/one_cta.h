@@ -69,7 +69,7 @@ struct Warp {
   Meeting meeting;
   Lane lanes[2][32];
 };
-inline Meeting all;
+inline Meeting all, named[16];
 inline std::vector<Warp> warps;
 struct Bar {
   int arrivals = 0, waiting = 0, phase = 0;
@@ -94,16 +94,20 @@ inline char* at(uint32_t address, int bytes) {
         "shared address {} of {} bytes", address, bytes);
   return shared + address;
 }
+inline void look(const void* from, int bytes, int aligned) {
+  const char* first = static_cast<const char*>(from);
+  const bool inside = std::any_of(readable.begin(), readable.end(), [&](auto& range) {
+    return first >= range.first && first + bytes <= range.second;
+  });
+  CHECK(inside && reinterpret_cast<uint64_t>(first) % static_cast<uint64_t>(aligned) == 0,
+        "a copy reads what is not there");
+}
 inline void copy(uint32_t to, const void* from, uint32_t read, int bytes) {
   const char* first = static_cast<const char*>(from);
   char* target = at(to, bytes);
   memset(target, 0, static_cast<size_t>(bytes));
   if (read == 0) return;
-  const bool inside = std::any_of(readable.begin(), readable.end(), [&](auto& range) {
-    return first >= range.first && first + read <= range.second;
-  });
-  CHECK(inside && reinterpret_cast<uint64_t>(first) % static_cast<uint64_t>(bytes) == 0,
-        "a copy reads what is not there");
+  look(from, static_cast<int>(read), bytes);
   memcpy(target, first, read);
 }
 
@@ -157,6 +161,32 @@ inline uint32_t __funnelshift_r(uint32_t low, uint32_t high, uint32_t by) {
   return static_cast<uint32_t>((uint64_t{high} << 32 | low) >> (by & 31));
 }
 inline float __fdividef(float a, float b) { return a / b; }
+inline float __int_as_float(int v) { return std::bit_cast<float>(v); }
+inline float __fadd_rn(float a, float b) { return a + b; }
+inline float __fmul_rn(float a, float b) { return a * b; }
+inline float __fmaf_rn(float a, float b, float c) { return std::fma(a, b, c); }
+inline uint32_t __byte_perm(uint32_t low, uint32_t high, uint32_t pick) {
+  uint32_t v = 0;
+  for (int k = 0; k < 4; ++k)
+    v |= static_cast<uint32_t>((uint64_t{high} << 32 | low) >> (pick >> 4 * k & 7) * 8 & 255) << 8 * k;
+  return v;
+}
+inline float __shfl_xor_sync(uint32_t, float v, int mask) {
+  const one_cta::Lane* lanes = one_cta::exchange({{std::bit_cast<uint32_t>(v)}});
+  return std::bit_cast<float>(lanes[(one_cta::thread.x % 32) ^ static_cast<unsigned>(mask)].words[0]);
+}
+inline bool __any_sync(uint32_t, bool v) {
+  const one_cta::Lane* lanes = one_cta::exchange({{v}});
+  return std::any_of(lanes, lanes + 32, [](const one_cta::Lane& lane) { return lane.words[0] != 0; });
+}
+struct float2 {
+  float x, y;
+};
+struct float4 {
+  float x, y, z, w;
+};
+inline float2 make_float2(float x, float y) { return {x, y}; }
+inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
 inline bool __isShared(const void* p) {
   return p >= one_cta::shared && p < one_cta::shared + one_cta::kSharedBytes;
 }
@@ -168,6 +198,8 @@ OBK_DEVICE void arrive_release(uint64_t*) {}
 OBK_DEVICE uint64_t poll_acquire(const uint64_t*) { return 0; }
 OBK_DEVICE uint64_t poll_relaxed(const uint64_t*) { return 0; }
 OBK_DEVICE int64_t clock_cycles() { return 0; }
+OBK_DEVICE float exp2_near(float x) { return std::exp2(x); }
+OBK_DEVICE void named_barrier(int name, int threads) { one_cta::named[name].meet(threads); }
 OBK_DEVICE uint32_t shared_address(const void* p) {
   CHECK(__isShared(p), "not an address of shared memory");
   return static_cast<uint32_t>(static_cast<const char*>(p) - one_cta::shared);
@@ -227,6 +259,29 @@ OBK_DEVICE void store_shared16(uint32_t address, const uint32_t (&r)[4]) {
   memcpy(one_cta::at(address, 16), r, 16);
 }
 
+OBK_DEVICE void load_shared8(float& a, float& b, uint32_t address) {
+  one_cta::at(address, 8);
+  a = load_shared(address), b = load_shared(address + 4);
+}
+OBK_DEVICE void store_shared8(uint32_t address, float a, float b) {
+  one_cta::at(address, 8);
+  store_shared(address, a), store_shared(address + 4, b);
+}
+template <int kWords>
+OBK_DEVICE void load_global(uint32_t (&r)[kWords], const void* from) {
+  one_cta::look(from, 4 * kWords, 4 * kWords);
+  memcpy(r, from, sizeof r);
+}
+template <bool kBfloat>
+OBK_DEVICE uint32_t narrow_two(float low, float high) {
+  const auto bits = [](float v) -> uint32_t {
+    if (!kBfloat) return std::bit_cast<uint16_t>(static_cast<_Float16>(v));
+    const auto all = std::bit_cast<uint32_t>(v);
+    return v != v ? 0x7fc0u : (all + 0x7fff + (all >> 16 & 1)) >> 16;
+  };
+  return bits(low) | bits(high) << 16;
+}
+
 OBK_DEVICE uint32_t matrix_word(const one_cta::Lane* lanes, int matrix) {
   const int lane = static_cast<int>(threadIdx.x % 32);
   uint32_t v;
@@ -236,6 +291,18 @@ OBK_DEVICE uint32_t matrix_word(const one_cta::Lane* lanes, int matrix) {
 OBK_DEVICE void load_matrices(uint32_t (&r)[4], uint32_t address) {
   const one_cta::Lane* lanes = one_cta::exchange({{address}});
   for (int k = 0; k < 4; ++k) r[k] = matrix_word(lanes, k);
+}
+OBK_DEVICE void load_matrices_turned(uint32_t (&r)[4], uint32_t address) {
+  const one_cta::Lane* lanes = one_cta::exchange({{address}});
+  const uint32_t lane = threadIdx.x % 32;
+  for (uint32_t k = 0; k < 4; ++k) {
+    r[k] = 0;
+    for (uint32_t e = 0; e < 2; ++e) {
+      uint16_t v;
+      memcpy(&v, one_cta::at(lanes[k * 8 + lane % 4 * 2 + e].words[0], 16) + lane / 4 * 2, 2);
+      r[k] |= static_cast<uint32_t>(v) << 16 * e;
+    }
+  }
 }
 OBK_DEVICE void load_two_matrices(uint32_t& a, uint32_t& b, uint32_t address) {
   const one_cta::Lane* lanes = one_cta::exchange({{address}});

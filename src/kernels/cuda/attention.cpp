@@ -10,12 +10,25 @@ int64_t cuda_attention_widest(int32_t type) { return type == kObkF32 ? 512 : 256
 
 int64_t cuda_attention_scratch_bytes(const ObkAttention* attention) {
   const ObkAttention& g = *attention;
+  if (attention_by_warps(g.type, g.size, g.value_size))
+    return g.queries <= 16 ? few_cut(g.keys, g.value_size).bytes
+                           : many_cut(g.queries, g.keys, g.size, g.value_size).bytes;
   const AttentionSizes sizes = attention_sizes(g.type, g.keys, g.size, g.value_size);
   return attention_cut(g.type, sizes, g.queries, g.keys).bytes;
 }
 
 double cuda_attention_nanos(int32_t type, int64_t queries, int64_t keys, int64_t size,
                             int64_t value_size) {
+  if (attention_by_warps(type, size, value_size)) {
+    // What a task waits for once, then a warp's blocks of 32 keys one after the other.
+    const double width = static_cast<double>(size + value_size) / 128;
+    if (queries <= 16) return 1150 + 100 * width + 350 * width * (few_cut(keys, value_size).chain - 1);
+    const ManyCut cut = many_cut(queries, keys, size, value_size);
+    const int64_t rows = int64_t{16} << cut.rows_log, passes = (queries + rows - 1) / rows;
+    return 900 + static_cast<double>(passes) * (100 + 400 * width * cut.walk);
+  }
+  // Measured up to 64 rows.
+  if (queries > 64) return 2.1 * cuda_attention_nanos(type, (queries + 1) / 2, keys, size, value_size);
   const AttentionSizes sizes = attention_sizes(type, keys, size, value_size);
   const AttentionCut cut = attention_cut(type, sizes, queries, keys);
   const int64_t rows = int64_t{16} << cut.rows_log, columns = std::max(sizes.columns, 1);

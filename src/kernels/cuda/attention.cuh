@@ -19,6 +19,7 @@
 #ifndef OBK_ATTENTION_CUH
 #define OBK_ATTENTION_CUH
 
+#include "attention_scores.cuh"
 #include "attention_shape.h"
 #include "dialect.cuh"
 #include "tiles.h"
@@ -27,30 +28,6 @@ namespace obk {
 
 static constexpr int log2_up(int n, int log = 0) {
   return (1 << log) < n ? log2_up(n, log + 1) : log;
-}
-
-/* Rows by plain loads, whatever their alignment. */
-static __device__ __noinline__ void bring_plainly(uint32_t to, int pitch, int pieces,
-                                                  const char* at, int64_t row, int rows, int there,
-                                                  int bytes, bool wide, int thread, int threads) {
-#pragma unroll 1
-  for (int i = thread; i < rows * pieces; i += threads) {
-    const int r = i / pieces, p = i % pieces, left = r < there ? bytes - p * 16 : 0;
-    const char* from = at + r * row + p * 16;
-    uint32_t v[4];
-#pragma unroll
-    for (int e = 0; e < 4; ++e) {
-      v[e] = 0;
-      if (left <= 4 * e) continue;
-      if (wide) {
-        v[e] = *(const uint32_t*)(from + 4 * e);
-      } else {
-        v[e] = *(const uint16_t*)(from + 4 * e);
-        if (left > 4 * e + 2) v[e] |= (uint32_t)(*(const uint16_t*)(from + 4 * e + 2)) << 16;
-      }
-    }
-    store_shared16(to + r * pitch + p * 16, v);
-  }
 }
 
 /* kRows rows of `kBytes` that 2^kThreadsLog threads bring to shared memory, `kPieces` of 16 bytes
@@ -100,44 +77,6 @@ struct RowsOf {
       if (kBytes < kPieces * 16 && bytes > 16) bytes = 16;
       copy16_partly(place + q * 512, from + q * 512, there ? (uint32_t)bytes : 0u);
     }
-  }
-};
-
-/* What is added to a score, and what a score becomes before it; in units of log 2. */
-struct Scores {
-  const void* mask;
-  int64_t mask_query, mask_key;
-  int32_t first, queries; /* of the pass */
-  int32_t seen;           /* keys from here on are not there */
-  int32_t reach; /* a row of the pass sees the keys before row + reach, with a causal rule */
-  float scale, softcap;
-  int32_t mask_type;
-  bool causal;
-
-  /* How many keys from `key` on a row of the pass sees. */
-  __device__ __forceinline__ int limit(int row, int key) const {
-    return (causal && row + reach < seen ? row + reach : seen) - key;
-  }
-  /* Whether any score of a block, for rows from `row` on, needs more than the scale. */
-  __device__ __forceinline__ bool masked(int row, int key, int keys) const {
-    return mask_type != 0 || limit(row, key) < keys;
-  }
-  /* Of this row and the k-th key from `key` on. Large finite values stay finite: a row with nothing
-   * else has equal weights. */
-  __device__ __forceinline__ float bias(int row, int key, int k, int limit) const {
-    if (k >= limit) return -INFINITY;
-    if (mask_type == 0 || first + row >= queries) return 0.0f;
-    const int64_t at = (first + row) * mask_query + (key + k) * mask_key;
-    if (mask_type != 1) return ((const uint8_t*)mask)[at] ? 0.0f : -INFINITY;
-    const float m = ((const float*)mask)[at], b = m * kLog2;
-    return b == -INFINITY && m != -INFINITY ? -3e38f : b;
-  }
-  static constexpr float kLog2 = 1.4426950408889634f;
-  __device__ __forceinline__ float scaled(float score) const {
-    if (!(softcap > 0.0f)) return score * (scale * kLog2);
-    /* tanh x = 1 - 2 / (1 + e^2x), to 1e-7 */
-    const float e = exp2_near(score * (scale * 2.0f * kLog2 / softcap));
-    return softcap * kLog2 * (1.0f - 2.0f / (1.0f + e));
   }
 };
 
@@ -352,7 +291,9 @@ static __device__ __forceinline__ void attention_pass(const ObkAttention& g, uin
 
 }  // namespace obk
 
+#include "attention_few.cuh"
 #include "attention_fma.cuh"
+#include "attention_many.cuh"
 #include "attention_mma.cuh"
 
 namespace obk {
@@ -367,18 +308,40 @@ struct AttentionMath<kObkF32, kSize, kValue, kQueries, kKeys> {
   typedef AttentionFma<kSize, kValue, kQueries, kKeys> Is;
 };
 
+/* Heads of multiples of 32. */
+template <int kType, int kSize, int kValue, int kQueries, int kKeys>
+static __device__ __forceinline__ void attention_by_warps_tile(const ObkAttention& g,
+                                                               uint32_t base) {
+  constexpr bool kBfloat = kType == kObkBf16;
+  constexpr int kMost = kQueries <= 16 ? 16 : 16 << many_rows_log(kQueries, kSize, kValue);
+#pragma unroll 1
+  for (int first = 0;;) {
+    if constexpr (kQueries <= 16)
+      AttentionFew<kBfloat, kSize, kValue, kKeys>::pass(g, base, first);
+    else
+      AttentionMany<kBfloat, kSize, kValue, kQueries, kKeys>::pass(g, base, first);
+    __syncthreads();
+    first += kMost;
+    if (kQueries <= kMost || first >= (int)g.queries) return;
+  }
+}
+
 template <int kType, int kSize, int kValue, int kQueries, int kKeys>
 static __device__ __forceinline__ void attention_tile(ObkLanes*, const ObkAttention& g) {
-  typedef typename AttentionMath<kType, kSize, kValue, kQueries, kKeys>::Is Math;
-  constexpr int kMost = 16 << Math::kCut.rows_log, kColumns = Math::kSizes.columns;
   const uint32_t base = (shared_address(g.scratch) + 15) & ~15u;
-  int column = 0, first = 0;
+  if constexpr (attention_by_warps(kType, kSize, kValue)) {
+    attention_by_warps_tile<kType, kSize, kValue, kQueries, kKeys>(g, base);
+  } else {
+    typedef typename AttentionMath<kType, kSize, kValue, kQueries, kKeys>::Is Math;
+    constexpr int kMost = 16 << Math::kCut.rows_log, kColumns = Math::kSizes.columns;
+    int column = 0, first = 0;
 #pragma unroll 1
-  do {
-    attention_pass<Math>(g, base, first, column);
-    first += kMost;
-    if (kQueries <= kMost || first >= (int)g.queries) first = 0, column += kColumns;
-  } while (column < kValue);
+    do {
+      attention_pass<Math>(g, base, first, column);
+      first += kMost;
+      if (kQueries <= kMost || first >= (int)g.queries) first = 0, column += kColumns;
+    } while (column < kValue);
+  }
 }
 
 }  // namespace obk

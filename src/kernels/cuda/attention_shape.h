@@ -106,4 +106,59 @@ OBK_SHAPE AttentionCut attention_cut(int32_t type, const AttentionSizes& z, int6
   return c;
 }
 
+/* ---- 16-bit heads of a multiple of 32: attention_warps.cuh ---- */
+OBK_SHAPE bool attention_by_warps(int32_t type, int64_t size, int64_t value_size) {
+  return type != kObkF32 && size % 32 == 0 && size > 0 && size <= 128 &&
+         (value_size == 32 || value_size == 64 || value_size == 128);
+}
+/* Blocks of 32 keys of each of the four chains. */
+OBK_SHAPE int32_t attention_chain(int64_t keys) {
+  return keys <= 128 ? 1 : (int32_t)(((keys + 31) / 32 + 3) / 4);
+}
+
+/* Up to 16 rows. */
+struct FewCut {
+  int32_t chain;              /* blocks */
+  int32_t pitch, slot, parts; /* bytes of a row's sums, of a chain's; where maxima and totals lie */
+  int32_t bytes;
+};
+OBK_SHAPE FewCut few_cut(int64_t keys, int64_t value_size) {
+  FewCut c = {};
+  c.chain = attention_chain(keys);
+  c.pitch = (int32_t)value_size * 4 + 16, c.slot = 16 * c.pitch;
+  c.parts = 4 * c.slot, c.bytes = c.parts + 4 * 16 * 8 + 16;
+  return c;
+}
+
+/* More rows: 2^rows_log warps with 16 rows each, the others of the eight have other keys. */
+struct ManyCut {
+  int32_t rows_log, groups, own; /* groups of warps; chains of each */
+  int32_t chain, walk, stages;   /* blocks: of a chain, that a group walks, that are there at once */
+  int32_t k_pitch, v_pitch, stage, pitch;
+  int32_t slots, parts, bytes;
+};
+OBK_SHAPE int32_t many_rows_log(int64_t queries, int64_t size, int64_t value_size) {
+  return queries <= 32 || value_size > 64 ? 1 : queries <= 64 || size > 96 ? 2 : 3;
+}
+OBK_SHAPE ManyCut many_cut(int64_t queries, int64_t keys, int64_t size, int64_t value_size) {
+  ManyCut c = {};
+  c.rows_log = many_rows_log(queries, size, value_size);
+  c.groups = 8 >> c.rows_log, c.own = 4 / c.groups;
+  c.chain = attention_chain(keys), c.walk = c.own * c.chain;
+  /* Of a row's groups of 64 bytes those of odd rows are swapped, or their count is odd. */
+  c.k_pitch = (int32_t)size * 2, c.v_pitch = (int32_t)value_size * 2 + 16;
+  c.stage = 32 * (c.k_pitch + c.v_pitch);
+  const int32_t blocks = (int32_t)((keys + 31) / 32), most = blocks < c.walk ? blocks : c.walk;
+  c.stages = 81920 / (c.groups * c.stage);
+  c.stages = c.stages < 2 ? 2 : c.stages > 4 ? 4 : c.stages;
+  if (c.stages > most) c.stages = most > 0 ? most : 1;
+  c.pitch = (int32_t)value_size * 4 + 16;
+  const int32_t rows = 16 << c.rows_log, stages = c.groups * c.stages * c.stage;
+  const int32_t slots = c.groups > 1 ? 4 * rows * c.pitch : 0;
+  c.slots = c.own > 1 ? stages : 0; /* over the keys where a group has one chain */
+  c.parts = c.own > 1 ? stages + slots : slots > stages ? slots : stages;
+  c.bytes = c.parts + (c.groups > 1 ? 4 * rows * 8 : 0) + 16;
+  return c;
+}
+
 #endif

@@ -164,6 +164,20 @@ OBK_DEVICE void copy16_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 }
 
+/* 4, 8 or 16 bytes of global memory, aligned so. */
+OBK_DEVICE void load_global(uint32_t (&r)[1], const void* from) {
+  asm volatile("ld.global.b32 %0, [%1];" : "=r"(r[0]) : "l"(from) : "memory");
+}
+OBK_DEVICE void load_global(uint32_t (&r)[2], const void* from) {
+  asm volatile("ld.global.v2.b32 {%0,%1}, [%2];" : "=r"(r[0]), "=r"(r[1]) : "l"(from) : "memory");
+}
+OBK_DEVICE void load_global(uint32_t (&r)[4], const void* from) {
+  asm volatile("ld.global.v4.b32 {%0,%1,%2,%3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "l"(from)
+               : "memory");
+}
+
 /* ---- matrices ---- */
 /* d[16,8] += a[16,16] b[16,8]. Lane l holds rows l/4 and l/4 + 8 of a and d, column l/4 of b. */
 template <bool kBfloat>

@@ -1,0 +1,76 @@
+/* kernels/cuda/attention_scores.cuh — what becomes of a score before the softmax: scale, soft cap,
+ * mask and causal rule, for all ways to compute attention; rows that lie at no multiple of 16. */
+#ifndef OBK_ATTENTION_SCORES_CUH
+#define OBK_ATTENTION_SCORES_CUH
+
+#include "dialect.cuh"
+#include "tiles.h"
+
+namespace obk {
+
+/* What is added to a score, and what a score becomes before it; in units of log 2. */
+struct Scores {
+  const void* mask;
+  int64_t mask_query, mask_key;
+  int32_t first, queries; /* of the pass */
+  int32_t seen;           /* keys from here on are not there */
+  int32_t reach; /* a row of the pass sees the keys before row + reach, with a causal rule */
+  float scale, softcap;
+  int32_t mask_type;
+  bool causal;
+
+  /* How many keys from `key` on a row of the pass sees. */
+  __device__ __forceinline__ int limit(int row, int key) const {
+    return (causal && row + reach < seen ? row + reach : seen) - key;
+  }
+  /* Whether any score of a block, for rows from `row` on, needs more than the scale. */
+  __device__ __forceinline__ bool masked(int row, int key, int keys) const {
+    return mask_type != 0 || limit(row, key) < keys;
+  }
+  /* Of this row and the k-th key from `key` on. Large finite values stay finite: a row with nothing
+   * else has equal weights. */
+  __device__ __forceinline__ float bias(int row, int key, int k, int limit) const {
+    if (k >= limit) return -INFINITY;
+    if (mask_type == 0 || first + row >= queries) return 0.0f;
+    const int64_t at = (first + row) * mask_query + (key + k) * mask_key;
+    if (mask_type != 1) return ((const uint8_t*)mask)[at] ? 0.0f : -INFINITY;
+    const float m = ((const float*)mask)[at], b = m * kLog2;
+    return b == -INFINITY && m != -INFINITY ? -3e38f : b;
+  }
+  static constexpr float kLog2 = 1.4426950408889634f;
+  __device__ __forceinline__ float scaled(float score) const {
+    if (!(softcap > 0.0f)) return score * (scale * kLog2);
+    /* tanh x = 1 - 2 / (1 + e^2x), to 1e-7 */
+    const float e = exp2_near(score * (scale * 2.0f * kLog2 / softcap));
+    return softcap * kLog2 * (1.0f - 2.0f / (1.0f + e));
+  }
+};
+
+/* Rows by plain loads, whatever their alignment; in odd rows pieces are swapped by `turn`. */
+static __device__ __noinline__ void bring_plainly(uint32_t to, int pitch, int pieces,
+                                                  const char* at, int64_t row, int rows, int there,
+                                                  int bytes, bool wide, int thread, int threads,
+                                                  int turn = 0) {
+#pragma unroll 1
+  for (int i = thread; i < rows * pieces; i += threads) {
+    const int r = i / pieces, p = i % pieces, left = r < there ? bytes - p * 16 : 0;
+    const char* from = at + r * row + p * 16;
+    uint32_t v[4];
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+      v[e] = 0;
+      if (left <= 4 * e) continue;
+      if (wide) {
+        v[e] = *(const uint32_t*)(from + 4 * e);
+      } else {
+        v[e] = *(const uint16_t*)(from + 4 * e);
+        if (left > 4 * e + 2) v[e] |= (uint32_t)(*(const uint16_t*)(from + 4 * e + 2)) << 16;
+      }
+    }
+    store_shared16(to + r * pitch + (r & 1 ? p ^ turn : p) * 16, v);
+  }
+}
+
+}  // namespace obk
+
+#endif

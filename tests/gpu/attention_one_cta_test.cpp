@@ -1,0 +1,200 @@
+// Attention tiles of 16-bit heads on a core (one_cta.h) against sums in double: any number of
+// queries and keys, masks, the causal rule, rows that are not aligned; and the same bits whatever
+// the rows of a tile.
+#include "one_cta.h"
+
+#include <random>
+
+#include "kernels/cuda/attention.h"
+#include "kernels/kernels.h"
+
+#define OBK_CUDA_DIALECT_CUH
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wunused-function"
+struct ObkLanes;
+#include "kernels/common/tiles.h"
+#include "kernels/cuda/attention.cuh"
+#pragma GCC diagnostic pop
+
+namespace obelisk {
+namespace {
+
+struct Case {
+  const char* name;
+  int32_t type;
+  int64_t size, value_size, rows, keys;  // rows: of a tile
+  void (*tile)(ObkLanes*, const ObkAttention&);
+};
+void PrintTo(const Case& c, std::ostream* out) { *out << c.name; }
+#define CASE(type, size, value, rows, keys)                                              \
+  Case {                                                                                 \
+    #type "_" #size "_" #value "_" #rows "_" #keys, kObk##type, size, value, rows, keys,   \
+        obk::attention_tile<kObk##type, size, value, rows, keys>                          \
+  }
+
+const Case kCases[] = {
+    CASE(F16, 64, 64, 16, 128),  CASE(F16, 64, 64, 32, 128),   CASE(F16, 64, 64, 64, 128),
+    CASE(F16, 64, 64, 128, 128), CASE(F16, 32, 32, 16, 64),    CASE(F16, 32, 32, 48, 64),
+    CASE(Bf16, 64, 64, 16, 197), CASE(Bf16, 64, 64, 32, 197),  CASE(Bf16, 64, 64, 64, 197),
+    CASE(F16, 64, 64, 128, 197), CASE(F16, 128, 32, 16, 37),   CASE(F16, 128, 32, 64, 37),
+    CASE(F16, 96, 128, 7, 300),  CASE(F16, 96, 128, 32, 300),  CASE(F16, 32, 64, 16, 1),
+    CASE(F16, 32, 64, 128, 1),   CASE(F16, 64, 32, 128, 1000), CASE(F16, 64, 32, 16, 1000),
+    CASE(F16, 64, 64, 16, 0),    CASE(F16, 64, 64, 32, 0),     CASE(F16, 128, 128, 64, 520),
+    CASE(F16, 128, 128, 9, 520),
+};
+
+struct Problem {
+  const Case* c;
+  int64_t queries;
+  bool aligned = true, causal = false, softcap = false, zero = false;
+  int64_t offset = 0;
+  int mask = 0;
+};
+
+/// Values of a matrix: `at` in memory, with rows `row` apart.
+struct Matrix {
+  int64_t row;
+  std::vector<double> exact;
+  std::vector<char> hold;
+  char* at;
+  double operator()(int64_t r, int64_t c) const { return exact[static_cast<size_t>(r * row + c)]; }
+};
+
+Matrix make(std::mt19937& random, DType type, int64_t rows, int64_t columns, bool aligned) {
+  Matrix m;
+  m.row = aligned ? columns : columns + 3;
+  const int64_t count = rows * m.row, first = aligned ? 0 : 2;
+  m.exact.resize(static_cast<size_t>(count));
+  m.hold.assign(static_cast<size_t>(count * 2 + 32), 0);
+  m.at = m.hold.data() + (16 - reinterpret_cast<uint64_t>(m.hold.data()) % 16) % 16 + first;
+  std::uniform_real_distribution<double> uniform(-3, 3);
+  for (int64_t k = 0; k < count; ++k) {
+    set_double(m.at, type, k, uniform(random));
+    m.exact[static_cast<size_t>(k)] = get_double(m.at, type, k);
+  }
+  one_cta::readable.push_back({m.at, m.at + count * 2});
+  return m;
+}
+
+class OneCtaAttention : public testing::TestWithParam<Case> {};
+
+std::vector<float> attend(const Problem& p, const Matrix& q, const Matrix& k, const Matrix& v,
+                          const std::vector<float>& mask, const std::vector<uint8_t>& bytes) {
+  const Case& c = *p.c;
+  ObkAttention shape = {};
+  shape.type = c.type, shape.queries = c.rows, shape.keys = c.keys, shape.size = c.size,
+  shape.value_size = c.value_size;
+  const int64_t scratch = kernels::cuda_attention_scratch_bytes(&shape);
+  std::vector<float> all;
+  for (int64_t first = 0; first < p.queries; first += c.rows) {
+    ObkAttention g = shape;
+    g.queries = std::min(c.rows, p.queries - first);
+    g.q = q.at + first * q.row * 2, g.k = k.at, g.v = v.at;
+    g.q_row = q.row, g.k_row = k.row, g.v_row = v.row;
+    g.scale = 1 / std::sqrt(static_cast<float>(c.size));
+    g.softcap = p.softcap ? 5 : 0, g.zero_if_masked = p.zero;
+    g.causal = p.causal, g.causal_offset = p.offset + first;
+    g.mask_type = p.mask, g.mask_query = c.keys, g.mask_key = 1;
+    g.mask = p.mask == 1 ? static_cast<const void*>(mask.data() + first * c.keys)
+                         : bytes.data() + first * c.keys;
+    memset(one_cta::shared, 0xff, sizeof one_cta::shared);
+    g.scratch = one_cta::shared;
+    g.y = reinterpret_cast<float*>(one_cta::shared + (scratch + 15) / 16 * 16);
+    g.y_row = c.value_size + 1;
+    const float* end = g.y + g.queries * g.y_row;
+    CHECK(reinterpret_cast<const char*>(end) <= one_cta::shared + one_cta::kSharedBytes, "room");
+    one_cta::run(256, [&] { c.tile(nullptr, g); });
+    for (const char* at = one_cta::shared + scratch; at < reinterpret_cast<char*>(g.y); ++at)
+      EXPECT_EQ(*at, '\xff') << "written beyond the scratch";
+    for (int64_t r = 0; r < g.queries; ++r)
+      all.insert(all.end(), g.y + r * g.y_row, g.y + r * g.y_row + c.value_size);
+  }
+  return all;
+}
+
+TEST_P(OneCtaAttention, EqualsReference) {
+  const Case& c = GetParam();
+  const DType type = c.type == kObkF16 ? DType::f16 : DType::bf16;
+  const int64_t most = std::min<int64_t>(c.rows + 5, 133);
+  const Problem problems[] = {
+      {&c, most, true},
+      {&c, c.rows, false, false, true},
+      {&c, most, true, true, false, false, c.keys - most},
+      {&c, 3, true, true, false, true, -1},
+      {&c, std::min<int64_t>(c.rows, 20), true, false, false, false, 0, 1},
+      {&c, std::min<int64_t>(c.rows, 20), false, true, false, true, c.keys / 2, 2},
+  };
+  std::mt19937 random(9);
+  for (const Problem& p : problems) {
+    SCOPED_TRACE(testing::Message() << p.queries << " queries, aligned " << p.aligned << ", causal "
+                                    << p.causal << " " << p.offset << ", mask " << p.mask);
+    one_cta::readable.clear();
+    const Matrix q = make(random, type, p.queries, c.size, p.aligned);
+    const Matrix k = make(random, type, c.keys, c.size, p.aligned);
+    const Matrix v = make(random, type, c.keys, c.value_size, p.aligned);
+    std::vector<float> mask(static_cast<size_t>(p.queries * c.keys) + 1);
+    std::vector<uint8_t> bytes(mask.size());
+    for (size_t e = 0; e < mask.size(); ++e) {
+      mask[e] = e % 3 == 1 ? -INFINITY : static_cast<float>(e % 7) / 7;
+      bytes[e] = e % 3 != 1;
+    }
+    const std::vector<float> y = attend(p, q, k, v, mask, bytes);
+    for (int64_t i = 0; i < p.queries; ++i) {
+      std::vector<double> score(static_cast<size_t>(c.keys));
+      double largest = -INFINITY, total = 0;
+      for (int64_t j = 0; j < c.keys; ++j) {
+        double dot = 0;
+        for (int64_t e = 0; e < c.size; ++e) dot += q(i, e) * k(j, e);
+        dot *= static_cast<double>(1 / std::sqrt(static_cast<float>(c.size)));
+        if (p.softcap) dot = 5 * std::tanh(dot / 5);
+        const auto at = static_cast<size_t>(i * c.keys + j);
+        if (p.mask == 1) dot += static_cast<double>(mask[at]);
+        if (p.mask == 2 && !bytes[at]) dot = -INFINITY;
+        if (p.causal && j > i + p.offset) dot = -INFINITY;
+        score[static_cast<size_t>(j)] = dot, largest = std::max(largest, dot);
+      }
+      for (double& s : score) total += s = largest == -INFINITY ? 0 : std::exp(s - largest);
+      for (int64_t e = 0; e < c.value_size; ++e) {
+        double want = 0;
+        for (int64_t j = 0; j < c.keys; ++j) want += score[static_cast<size_t>(j)] / total * v(j, e);
+        if (largest == -INFINITY) want = p.zero || c.keys == 0 ? 0 : NAN;
+        const auto got = static_cast<double>(y[static_cast<size_t>(i * c.value_size + e)]);
+        if (std::isnan(want))
+          ASSERT_TRUE(std::isnan(got)) << i << ", " << e;
+        else
+          ASSERT_NEAR(got, want, type == DType::f16 ? 3e-3 : 2.4e-2) << i << ", " << e;
+      }
+    }
+  }
+}
+
+TEST(OneCtaAttentions, BitsDependOnTheRowAlone) {
+  for (const Case& a : kCases)
+    for (const Case& b : kCases) {
+      if (&a >= &b || a.type != b.type || a.size != b.size || a.value_size != b.value_size ||
+          a.keys != b.keys || a.keys == 0)
+        continue;
+      SCOPED_TRACE(testing::Message() << a.name << " and " << b.name);
+      const DType type = a.type == kObkF16 ? DType::f16 : DType::bf16;
+      std::mt19937 random(3);
+      one_cta::readable.clear();
+      constexpr int64_t kQueries = 45;
+      const Matrix q = make(random, type, kQueries, a.size, true);
+      const Matrix k = make(random, type, a.keys, a.size, true);
+      const Matrix v = make(random, type, a.keys, a.value_size, true);
+      for (const bool causal : {false, true}) {
+        Problem p = {&a, kQueries, true, causal};
+        p.offset = a.keys - kQueries;
+        const std::vector<float> first = attend(p, q, k, v, {}, {});
+        p.c = &b;
+        const std::vector<float> second = attend(p, q, k, v, {}, {});
+        EXPECT_EQ(0, memcmp(first.data(), second.data(), first.size() * 4));
+      }
+    }
+}
+
+INSTANTIATE_TEST_SUITE_P(Tiles, OneCtaAttention, testing::ValuesIn(kCases),
+                         [](const auto& info) { return info.param.name; });
+
+}  // namespace
+}  // namespace obelisk
