@@ -244,7 +244,8 @@ class BodyEmitter {
   /// From row to row of the tile, where vectors read it. Four lanes store two columns each of a row, eight rows at once: rows of a product
   /// begin eight banks apart.
   int64_t tile_pitch() const {
-    const bool padded = tiles_.vectors && group_.kind == GroupKind::kProduct && packed_b_ && work_.tile_columns % 16 == 0;
+    const bool stored_so = (group_.kind == GroupKind::kProduct && packed_b_) || group_.kind == GroupKind::kAttention;
+    const bool padded = tiles_.vectors && stored_so && work_.tile_columns % 16 == 0;
     return work_.tile_columns + (padded ? 8 : 0);
   }
 
@@ -728,17 +729,30 @@ class BodyEmitter {
       text += fmt::format("    g.y = {} + ({});\n    g.y_row = {};\n", pointer(step.slot, true), out, nest_.rows > 0 ? param(store->strides[nest_.rows - 1]) : "0");
       text += "    g.scratch = (char*)w->scratch;\n";
     } else {
-      const int64_t bytes = (work_.tile_rows * work_.tile_columns * 4 + 63) / 64 * 64;
+      const int64_t bytes = (work_.tile_rows * tile_pitch() * 4 + 63) / 64 * 64;
       top_ += "  float* __restrict tile = (float*)w->scratch;\n";
       text += fmt::format("    g.y = tile;\n    g.y_row = {};\n    g.scratch = (char*)w->scratch + {};\n", pitch_, param(bytes));
       scratch_ += bytes;
     }
+    if (a.pieces > 1) {
+      const int exchange = q + (masked ? 4 : 3);
+      text += fmt::format("    g.piece = (int)piece;\n    g.exchange = (char*)x[{}] + (image * {} + head) * {};\n", exchange, param(a.heads), param(a.exchange));
+      text += fmt::format("    if (!OBK_ATTENTION_PIECE({}, g, {}, {}, {}, {})) return;\n  }}\n", type, a.size, a.value_size, a.keys, a.pieces);
+      top_ += fmt::format("  const int64_t piece = t->c0 % {0} / {1};\n  ObkTask whole = *t;\n  whole.c0 -= whole.c0 % {0}, whole.c1 = whole.c0 + {0};\n  t = &whole;\n",
+                          param(a.value_size), param(a.value_size / a.pieces));
+      out_ += text;
+      add_attention_scratch(a, masked);
+      return;
+    }
     const std::string constants = tiles_.vectors ? fmt::format(", {}, {}, {}, {}", a.size, a.value_size, work_.tile_rows, a.keys) : "";
     text += fmt::format("    OBK_ATTENTION_TILE({}, g{});\n  }}\n", type, constants);
     out_ += text;
+    add_attention_scratch(a, masked);
+  }
+  void add_attention_scratch(const stitch::AttentionTile& a, bool masked) {
     ObkAttention shape = {};
     shape.type = static_cast<int32_t>(a.type), shape.queries = work_.tile_rows, shape.keys = a.keys, shape.size = a.size, shape.value_size = a.value_size;
-    shape.mask_type = masked ? (a.mask_type == DType::f32 ? 1 : 2) : 0;
+    shape.mask_type = masked ? (a.mask_type == DType::f32 ? 1 : 2) : 0, shape.pieces = static_cast<int32_t>(a.pieces);
     shape.softcap = static_cast<float>(a.softcap), shape.causal = a.causal;
     scratch_ += (tiles_.attention_scratch_bytes(&shape) + 63) / 64 * 64;
   }
@@ -788,7 +802,9 @@ class BodyEmitter {
 
 EmittedBody emit_body(const graph::Graph& graph, const stitch::Group& group, const schedule::Work& work,
                       const std::vector<stitch::Layout>& layouts, bool packed_b, const kernels::TileLibrary& tiles, int64_t ahead_bytes) {
-  BodyEmitter emitter(graph, group, work, packed_b, tiles);
+  schedule::Work whole = work;
+  if (group.kind == GroupKind::kAttention && group.attention.pieces > 1) whole.tile_columns = group.attention.value_size;
+  BodyEmitter emitter(graph, group, whole, packed_b, tiles);
   emitter.layouts_ = &layouts, emitter.ahead_bytes_ = ahead_bytes;
   return emitter.run();
 }

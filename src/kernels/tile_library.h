@@ -73,6 +73,12 @@ struct TileLibrary {
   /// Nanoseconds of one tile on one SM, for the cut; 0: the device's rates decide.
   double (*attention_nanos)(int32_t type, int64_t queries, int64_t keys, int64_t size,
                             int64_t value_size);
+  /// In how many pieces the keys of a head of few queries are shared out, a power of two that divides value_size: a
+  /// matter of the shape, not of the batch, since it decides the order of sums. Null: always one.
+  int64_t (*attention_pieces)(int32_t type, int64_t heads, int64_t queries, int64_t keys,
+                              int64_t size, int64_t value_size) = nullptr;
+  /// Bytes of global memory that the pieces of one head share, zero before the first run.
+  int64_t (*attention_exchange_bytes)(int64_t pieces, int64_t value_size) = nullptr;
 };
 
 const TileLibrary& tile_library(target::Family family);

@@ -99,6 +99,11 @@ void place_arena(TaskGraph& tasks) {
 
 void assign_buffers(const Graph& graph, const Plan& plan, TaskGraph& tasks) {
   Buffers buffers(graph, plan, tasks);
+  // Lasts from run to run: alive in all waves, so that nobody else writes there.
+  const auto keep = [&](int64_t bytes, Work& work) {
+    work.buffers.push_back(static_cast<int>(tasks.buffers.size()));
+    tasks.buffers.push_back({.size = {bytes}, .type = {DType::u8, {bytes}}, .first = 0, .last = std::max(tasks.waves - 1, 0)});
+  };
   for (Work& work : tasks.works) {
     const Group& group = plan.groups[work.group];
     for (ValueId v : group.body.operands) work.buffers.push_back(buffers.of(v, work.wave));
@@ -115,14 +120,12 @@ void assign_buffers(const Graph& graph, const Plan& plan, TaskGraph& tasks) {
       work.buffers.push_back(buffers.of(group.conv.x, work.wave));
       work.buffers.push_back(buffers.of(group.conv.w, work.wave));
     } else if (group.kind == GroupKind::kBlock && group.block.exchange > 0) {
-      // Lasts from run to run: alive in all waves, so that nobody else writes there.
-      work.buffers.push_back(static_cast<int>(tasks.buffers.size()));
-      tasks.buffers.push_back({.size = {group.block.exchange}, .type = {DType::u8, {group.block.exchange}},
-                               .first = 0, .last = std::max(tasks.waves - 1, 0)});
+      keep(group.block.exchange, work);
     } else if (group.kind == GroupKind::kAttention) {
       const stitch::AttentionTile& tile = group.attention;
       for (const auto* operand : {&tile.q, &tile.k, &tile.v, &tile.mask})
         if (operand->value != graph::kNone) work.buffers.push_back(buffers.of(operand->value, work.wave));
+      if (tile.pieces > 1) keep(tile.images * tile.heads * tile.exchange, work);
     }
   }
   place_arena(tasks);
@@ -254,6 +257,11 @@ void cut_product(const Group& group, const target::DeviceSpec& device, int64_t p
 /// scores of a block stay in fast memory.
 void cut_attention(const stitch::AttentionTile& tile, const target::DeviceSpec& device, int64_t pieces, Work& work) {
   const kernels::TileLibrary& tiles = kernels::tile_library(device.family);
+  if (tile.pieces > 1) {
+    // A piece of the keys is named by the columns that it would have: the last to come writes them all.
+    work.tile_rows = tile.queries, work.tile_columns = tile.value_size / tile.pieces;
+    return;
+  }
   constexpr int64_t kFewest = 16;
   const int64_t kMost = tiles.attention_nanos ? 128 : 64;
   const int64_t heads = std::max<int64_t>(tile.images * tile.heads, 1);
@@ -362,7 +370,7 @@ void cut_work(const Plan& plan, const target::DeviceSpec& device, const TaskGrap
   }
   if (group.kind == GroupKind::kAttention) {
     cut_attention(group.attention, device, pieces, work);
-    const int64_t tasks_of_it = group.attention.images * group.attention.heads * ((group.attention.queries + work.tile_rows - 1) / work.tile_rows);
+    const int64_t tasks_of_it = group.attention.images * group.attention.heads * group.attention.pieces * ((group.attention.queries + work.tile_rows - 1) / work.tile_rows);
     work.task_nanos = nanos / static_cast<double>(std::max<int64_t>(tasks_of_it, 1));
     return;
   }

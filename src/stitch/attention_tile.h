@@ -28,6 +28,6 @@ std::optional<AttentionTile::Operand> attention_operand(const Graph& graph, cons
                                                         NodeId node, int input);
 
 /// `node` has a tile. An operand without strides through views is read from its own storage.
-AttentionTile match_attention(const Graph& graph, const Views& views, NodeId node);
+AttentionTile match_attention(const Graph& graph, const Views& views, NodeId node, const kernels::TileLibrary& tiles);
 
 }  // namespace obelisk::stitch

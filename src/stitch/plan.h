@@ -114,6 +114,8 @@ struct AttentionTile {
   int64_t queries = 0, keys = 0, size = 0, value_size = 0;
   double scale = 1, softcap = 0;
   bool causal = false;             // query i sees keys 0 .. i
+  int64_t pieces = 1;              // tiles that share the keys of a head of few queries
+  int64_t exchange = 0;            // bytes that they share, of each head: zero at first, kept from run to run
 };
 
 /// How one value is stored: element (i0, i1, ...) is at offset + sum of strides[d] * i_d of its storage.

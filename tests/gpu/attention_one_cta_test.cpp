@@ -34,7 +34,8 @@ void PrintTo(const Case& c, std::ostream* out) { *out << c.name; }
 
 const Case kCases[] = {
     CASE(F16, 64, 64, 16, 128),  CASE(F16, 64, 64, 32, 128),   CASE(F16, 64, 64, 64, 128),
-    CASE(F16, 64, 64, 128, 128), CASE(F16, 32, 32, 16, 64),    CASE(F16, 32, 32, 48, 64),
+    CASE(F16, 64, 64, 128, 128), CASE(F16, 128, 64, 16, 256),  CASE(F16, 128, 64, 64, 256),
+    CASE(F16, 128, 128, 128, 100), CASE(F16, 128, 128, 30, 100), CASE(F16, 32, 32, 16, 64),    CASE(F16, 32, 32, 48, 64),
     CASE(Bf16, 64, 64, 16, 197), CASE(Bf16, 64, 64, 32, 197),  CASE(Bf16, 64, 64, 64, 197),
     CASE(F16, 64, 64, 128, 197), CASE(F16, 128, 32, 16, 37),   CASE(F16, 128, 32, 64, 37),
     CASE(F16, 96, 128, 7, 300),  CASE(F16, 96, 128, 32, 300),  CASE(F16, 32, 64, 16, 1),
@@ -191,6 +192,60 @@ TEST(OneCtaAttentions, BitsDependOnTheRowAlone) {
         EXPECT_EQ(0, memcmp(first.data(), second.data(), first.size() * 4));
       }
     }
+}
+
+/// Pieces of one head in any order of coming: one of them has the answer, with the same bits; and again
+/// with the counts that the first run left.
+template <int kType, int kSize, int kValue, int kKeys, int kPieces>
+void check_pieces(int64_t queries, bool causal) {
+  const DType type = kType == kObkF16 ? DType::f16 : DType::bf16;
+  std::mt19937 random(4);
+  one_cta::readable.clear();
+  const Matrix q = make(random, type, queries, kSize, true);
+  const Matrix k = make(random, type, kKeys, kSize, true);
+  const Matrix v = make(random, type, kKeys, kValue, true);
+  const Case c = {"", kType, kSize, kValue, queries, kKeys,
+                  obk::attention_tile<kType, kSize, kValue, 16, kKeys>};
+  Problem p = {&c, queries, true, causal};
+  p.offset = kKeys - queries - 2;
+  const std::vector<float> want = attend(p, q, k, v, {}, {});
+  std::vector<float> exchange(
+      static_cast<size_t>(kernels::cuda_attention_exchange_bytes(kPieces, kValue) / 4), 0);
+  one_cta::readable.push_back({reinterpret_cast<char*>(exchange.data()),
+                               reinterpret_cast<char*>(exchange.data() + exchange.size())});
+  std::vector<float> y(static_cast<size_t>(queries * kValue)), first;
+  std::vector<int> order(kPieces);
+  for (int k = 0; k < kPieces; ++k) order[static_cast<size_t>(k)] = k;
+  for (int run = 0; run < 3; ++run) {
+    std::shuffle(order.begin(), order.end(), random);
+    std::fill(y.begin(), y.end(), 77.0f);
+    for (int n = 0; n < kPieces; ++n) {
+      ObkAttention g = {};
+      g.type = kType, g.queries = queries, g.keys = kKeys, g.size = kSize, g.value_size = kValue;
+      g.q = q.at, g.k = k.at, g.v = v.at, g.q_row = q.row, g.k_row = k.row, g.v_row = v.row;
+      g.scale = 1 / std::sqrt(static_cast<float>(kSize));
+      g.causal = causal, g.causal_offset = p.offset;
+      g.y = y.data(), g.y_row = kValue, g.scratch = one_cta::shared;
+      g.piece = order[static_cast<size_t>(n)], g.exchange = exchange.data();
+      memset(one_cta::shared, 0xff, sizeof one_cta::shared);
+      int last = 0;
+      one_cta::run(256, [&] {
+        last += obk::attention_piece<kType, kSize, kValue, kKeys, kPieces>(nullptr, g);
+      });
+      EXPECT_EQ(last, n + 1 == kPieces ? 256 : 0);
+      if (n + 1 < kPieces) EXPECT_EQ(y[0], 77.0f);
+    }
+    for (size_t e = 0; e < y.size(); ++e) ASSERT_NEAR(y[e], want[e], 2e-3) << e;
+    if (run == 0) first = y;
+    EXPECT_EQ(0, memcmp(y.data(), first.data(), y.size() * 4));
+  }
+}
+
+TEST(OneCtaAttentions, PiecesOfKeysJoinInTheirOrder) {
+  check_pieces<kObkF16, 64, 64, 1025, 16>(4, false);
+  check_pieces<kObkF16, 64, 64, 300, 4>(1, true);
+  check_pieces<kObkF16, 128, 128, 2500, 16>(9, true);
+  check_pieces<kObkBf16, 32, 32, 256, 2>(16, false);
 }
 
 INSTANTIATE_TEST_SUITE_P(Tiles, OneCtaAttention, testing::ValuesIn(kCases),

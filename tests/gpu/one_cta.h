@@ -198,6 +198,7 @@ OBK_DEVICE void arrive_release(uint64_t*) {}
 OBK_DEVICE uint64_t poll_acquire(const uint64_t*) { return 0; }
 OBK_DEVICE uint64_t poll_relaxed(const uint64_t*) { return 0; }
 OBK_DEVICE int64_t clock_cycles() { return 0; }
+OBK_DEVICE uint32_t take_ticket(uint32_t* counter) { return (*counter)++; }
 OBK_DEVICE float exp2_near(float x) { return std::exp2(x); }
 OBK_DEVICE void named_barrier(int name, int threads) { one_cta::named[name].meet(threads); }
 OBK_DEVICE uint32_t shared_address(const void* p) {

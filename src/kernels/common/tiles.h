@@ -81,6 +81,8 @@ struct ObkAttention {
   int64_t causal_offset;   // may be negative
   int32_t zero_if_masked;  // a row with every key forbidden gives 1: zeros, 0: NaN
   void* scratch;
+  int32_t piece, pieces;  // which part of the keys, of how many, where several tiles share a head
+  void* exchange; // and what they leave for the last of them: all zero before the first run
 };
 
 

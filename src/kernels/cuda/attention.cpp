@@ -10,20 +10,42 @@ int64_t cuda_attention_widest(int32_t type) { return type == kObkF32 ? 512 : 256
 
 int64_t cuda_attention_scratch_bytes(const ObkAttention* attention) {
   const ObkAttention& g = *attention;
-  if (attention_by_warps(g.type, g.size, g.value_size))
-    return g.queries <= 16 ? few_cut(g.keys, g.value_size).bytes
-                           : many_cut(g.queries, g.keys, g.size, g.value_size).bytes;
+  if (attention_by_warps(g.type, g.size, g.value_size)) {
+    const int64_t pieces = std::max<int64_t>(g.pieces, 1);
+    return attention_short(g.keys, pieces) ? short_cut(g.queries, g.keys, g.size, g.value_size, pieces).bytes
+                                           : long_cut(g.queries, g.keys, g.size, g.value_size).bytes;
+  }
   const AttentionSizes sizes = attention_sizes(g.type, g.keys, g.size, g.value_size);
   return attention_cut(g.type, sizes, g.queries, g.keys).bytes;
+}
+
+int64_t cuda_attention_pieces(int32_t type, int64_t heads, int64_t queries, int64_t keys,
+                              int64_t size, int64_t value_size) {
+  constexpr int64_t kMultiprocessors = 132, kMost = 16, kFewestKeys = 64;
+  if (queries > 16 || keys < 256 || !attention_by_warps(type, size, value_size)) return 1;
+  int64_t pieces = 1;
+  while (pieces < kMost && 2 * pieces * heads <= kMultiprocessors && 2 * pieces * kFewestKeys <= keys)
+    pieces *= 2;
+  return attention_short(keys, pieces) ? pieces : 1;
+}
+
+int64_t cuda_attention_exchange_bytes(int64_t pieces, int64_t value_size) {
+  return kAttentionTicketBytes + (pieces * piece_bytes(value_size) + 127) / 128 * 128;
 }
 
 double cuda_attention_nanos(int32_t type, int64_t queries, int64_t keys, int64_t size,
                             int64_t value_size) {
   if (attention_by_warps(type, size, value_size)) {
-    // What a task waits for once, then a warp's blocks of 32 keys one after the other.
     const double width = static_cast<double>(size + value_size) / 128;
-    if (queries <= 16) return 1150 + 100 * width + 350 * width * (few_cut(keys, value_size).chain - 1);
-    const ManyCut cut = many_cut(queries, keys, size, value_size);
+    if (attention_short(keys, 1)) {
+      // What a task waits for once, what its copies bring, a warp's scores and its sums.
+      const ShortCut cut = short_cut(queries, keys, size, value_size, 1);
+      const int64_t rows = int64_t{16} << cut.rows_log, passes = (queries + rows - 1) / rows;
+      const double copied = static_cast<double>(rows + 2 * cut.keys) * width * 128 * 0.008;
+      return 700 + static_cast<double>(passes) * (copied + (6.5 * cut.own + 1.6 * cut.keys) * width + 3 * static_cast<double>(rows));
+    }
+    // A warp's blocks of 32 keys one after the other.
+    const LongCut cut = long_cut(queries, keys, size, value_size);
     const int64_t rows = int64_t{16} << cut.rows_log, passes = (queries + rows - 1) / rows;
     return 900 + static_cast<double>(passes) * (100 + 400 * width * cut.walk);
   }

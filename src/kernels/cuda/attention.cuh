@@ -291,10 +291,10 @@ static __device__ __forceinline__ void attention_pass(const ObkAttention& g, uin
 
 }  // namespace obk
 
-#include "attention_few.cuh"
 #include "attention_fma.cuh"
-#include "attention_many.cuh"
+#include "attention_long.cuh"
 #include "attention_mma.cuh"
+#include "attention_short.cuh"
 
 namespace obk {
 
@@ -313,13 +313,15 @@ template <int kType, int kSize, int kValue, int kQueries, int kKeys>
 static __device__ __forceinline__ void attention_by_warps_tile(const ObkAttention& g,
                                                                uint32_t base) {
   constexpr bool kBfloat = kType == kObkBf16;
-  constexpr int kMost = kQueries <= 16 ? 16 : 16 << many_rows_log(kQueries, kSize, kValue);
+  constexpr bool kShort = attention_short(kKeys, 1);
+  constexpr int kMost = 16 << (kShort ? short_rows_log(kQueries, kKeys)
+                                      : long_rows_log(kQueries, kSize, kValue));
 #pragma unroll 1
   for (int first = 0;;) {
-    if constexpr (kQueries <= 16)
-      AttentionFew<kBfloat, kSize, kValue, kKeys>::pass(g, base, first);
+    if constexpr (kShort)
+      AttentionShort<kBfloat, kSize, kValue, kQueries, kKeys>::pass(g, base, first);
     else
-      AttentionMany<kBfloat, kSize, kValue, kQueries, kKeys>::pass(g, base, first);
+      AttentionLong<kBfloat, kSize, kValue, kQueries, kKeys>::pass(g, base, first);
     __syncthreads();
     first += kMost;
     if (kQueries <= kMost || first >= (int)g.queries) return;
@@ -342,6 +344,17 @@ static __device__ __forceinline__ void attention_tile(ObkLanes*, const ObkAttent
       if (kQueries <= kMost || first >= (int)g.queries) first = 0, column += kColumns;
     } while (column < kValue);
   }
+}
+
+/* A piece of the keys (g.piece) for up to 16 rows, the pieces of a head sharing g.exchange; whether
+ * this was the last of them, which has Y. */
+template <int kType, int kSize, int kValue, int kKeys, int kPieces>
+static __device__ __forceinline__ bool attention_piece(ObkLanes*, const ObkAttention& g) {
+  const uint32_t base = (shared_address(g.scratch) + 15) & ~15u;
+  const bool last =
+      AttentionShort<kType == kObkBf16, kSize, kValue, 16, kKeys, kPieces>::pass(g, base, 0);
+  __syncthreads();
+  return last;
 }
 
 }  // namespace obk

@@ -116,33 +116,54 @@ OBK_SHAPE int32_t attention_chain(int64_t keys) {
   return keys <= 128 ? 1 : (int32_t)(((keys + 31) / 32 + 3) / 4);
 }
 
-/* Up to 16 rows. */
-struct FewCut {
-  int32_t chain;              /* blocks */
-  int32_t pitch, slot, parts; /* bytes of a row's sums, of a chain's; where maxima and totals lie */
-  int32_t bytes;
+/* Up to 256 keys, or pieces of so many: attention_short.cuh. */
+struct ShortCut {
+  int32_t rows_log;              /* warps with rows of their own */
+  int32_t blocks, keys, own;     /* 16 keys each, of all; keys of a CTA; of a warp, for scores */
+  int32_t v_pitch, p_pitch;      /* bytes */
+  int32_t q_at, k_at, v_at, p_at, m_at, bytes;
 };
-OBK_SHAPE FewCut few_cut(int64_t keys, int64_t value_size) {
-  FewCut c = {};
-  c.chain = attention_chain(keys);
-  c.pitch = (int32_t)value_size * 4 + 16, c.slot = 16 * c.pitch;
-  c.parts = 4 * c.slot, c.bytes = c.parts + 4 * 16 * 8 + 16;
+OBK_SHAPE int32_t short_rows_log(int64_t queries, int64_t keys) {
+  return queries <= 16 ? 0 : queries <= 32 ? 1 : queries <= 64 || keys > 128 ? 2 : 3;
+}
+OBK_SHAPE bool attention_short(int64_t keys, int64_t pieces) {
+  return keys > 0 && ((keys + 15) / 16 + pieces - 1) / pieces <= 16;
+}
+OBK_SHAPE ShortCut short_cut(int64_t queries, int64_t keys, int64_t size, int64_t value_size,
+                             int64_t pieces) {
+  ShortCut c = {};
+  c.rows_log = short_rows_log(queries, keys);
+  c.blocks = (int32_t)((keys + 15) / 16), c.keys = (int32_t)((c.blocks + pieces - 1) / pieces) * 16;
+  const int32_t groups = 8 >> c.rows_log, rows = 16 << c.rows_log;
+  c.own = (c.keys + 8 * groups - 1) / (8 * groups) * 8;
+  c.v_pitch = (int32_t)value_size * 2 + 16, c.p_pitch = c.keys * 2 + 16;
+  c.k_at = rows * (int32_t)size * 2, c.v_at = c.k_at + c.own * groups * (int32_t)size * 2;
+  /* Weights come where queries and keys lay; V is read 32 rows at a time. */
+  const int32_t weights = groups > 1 ? rows * c.p_pitch : 0;
+  if (c.v_at < weights) c.v_at = (weights + 15) / 16 * 16;
+  c.m_at = c.v_at + (c.keys + 31) / 32 * 32 * c.v_pitch;
+  c.bytes = c.m_at + (groups > 1 ? rows * groups * 4 : 0) + 16;
   return c;
 }
 
-/* More rows: 2^rows_log warps with 16 rows each, the others of the eight have other keys. */
-struct ManyCut {
+/* What the pieces of one head leave: a count, then of each piece [16 rows][value_size] sums and
+ * [16 rows] maxima and totals. */
+enum { kAttentionTicketBytes = 128 };
+OBK_SHAPE int64_t piece_bytes(int64_t value_size) { return 16 * (value_size + 2) * 4; }
+
+/* More keys (attention_long.cuh): 2^rows_log warps with 16 rows each, the others of the eight have other keys. */
+struct LongCut {
   int32_t rows_log, groups, own; /* groups of warps; chains of each */
   int32_t chain, walk, stages;   /* blocks: of a chain, that a group walks, that are there at once */
   int32_t k_pitch, v_pitch, stage, pitch;
   int32_t slots, parts, bytes;
 };
-OBK_SHAPE int32_t many_rows_log(int64_t queries, int64_t size, int64_t value_size) {
+OBK_SHAPE int32_t long_rows_log(int64_t queries, int64_t size, int64_t value_size) {
   return queries <= 32 || value_size > 64 ? 1 : queries <= 64 || size > 96 ? 2 : 3;
 }
-OBK_SHAPE ManyCut many_cut(int64_t queries, int64_t keys, int64_t size, int64_t value_size) {
-  ManyCut c = {};
-  c.rows_log = many_rows_log(queries, size, value_size);
+OBK_SHAPE LongCut long_cut(int64_t queries, int64_t keys, int64_t size, int64_t value_size) {
+  LongCut c = {};
+  c.rows_log = long_rows_log(queries, size, value_size);
   c.groups = 8 >> c.rows_log, c.own = 4 / c.groups;
   c.chain = attention_chain(keys), c.walk = c.own * c.chain;
   /* Of a row's groups of 64 bytes those of odd rows are swapped, or their count is odd. */
@@ -152,7 +173,7 @@ OBK_SHAPE ManyCut many_cut(int64_t queries, int64_t keys, int64_t size, int64_t 
   c.stages = 81920 / (c.groups * c.stage);
   c.stages = c.stages < 2 ? 2 : c.stages > 4 ? 4 : c.stages;
   if (c.stages > most) c.stages = most > 0 ? most : 1;
-  c.pitch = (int32_t)value_size * 4 + 16;
+  c.pitch = (int32_t)value_size * 4 + 32;
   const int32_t rows = 16 << c.rows_log, stages = c.groups * c.stages * c.stage;
   const int32_t slots = c.groups > 1 ? 4 * rows * c.pitch : 0;
   c.slots = c.own > 1 ? stages : 0; /* over the keys where a group has one chain */

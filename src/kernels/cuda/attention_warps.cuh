@@ -1,14 +1,11 @@
-/* kernels/cuda/attention_warps.cuh — what a warp does for attention of 16-bit types where a head's
- * size is a multiple of 32: 16 rows against blocks of 32 keys, all in registers.
+/* kernels/cuda/attention_warps.cuh — pieces of attention of 16-bit types where a head's size is a
+ * multiple of 32, for attention_short.cuh and attention_long.cuh: where rows and keys lie, running
+ * rows of a chain of keys, how chains are joined.
  *
- * How      S = Q K^T by mma.sync; the softmax in the registers where S arose (lane l has the rows l / 4
- * and l / 4 + 8); the weights are then the first operand of P V as they lie. A lane takes eight
+ * Scores arise in registers by mma.sync (lane l has the rows l / 4 and l / 4 + 8), the softmax is done
+ * there, and the weights are the first operand of the product with V as they lie. A lane takes eight
  * neighbouring columns of a row of Q or K in one load: both sides of the product in the same order,
- * so nothing is turned.
- * Order    keys lie in four chains of consecutive blocks (kAttentionChains). A chain has a running
- * maximum and starts from nothing; chains are joined in their order. Both ways to share the work,
- * warps of the same rows (attention_few.cuh) and warps of the same keys (attention_many.cuh), do
- * that and no other arithmetic, so that the cut decides no bit. */
+ * so nothing is turned. */
 #ifndef OBK_ATTENTION_WARPS_CUH
 #define OBK_ATTENTION_WARPS_CUH
 
@@ -100,16 +97,64 @@ OBK_DEVICE void store_shared_floats(uint32_t to, float a, float b, float c, floa
   store_shared16(to, bits);
 }
 
-/* All threads: four chains of `most` rows become Y. Slots and parts: [chain][row]. */
-template <int kValue>
-static __device__ __forceinline__ void join_slots(const ObkAttention& g, uint32_t slots,
-                                                  uint32_t parts, int most, int pitch, int first,
-                                                  int queries, bool zero) {
+/* Where a row's joined sums go: divided by its total to Y, */
+struct RowsToY {
+  float* y;
+  int64_t row;
+  bool together, zero;
+
+  __device__ __forceinline__ RowsToY(const ObkAttention& g, int first, bool zero_if_empty)
+      : y(g.y + first * g.y_row), row(g.y_row), zero(zero_if_empty) {
+    together = g.y_row % 4 == 0 && ((uint64_t)g.y & 15) == 0;
+  }
+  __device__ __forceinline__ void put(int r, int four, float (&v)[4], float, float total) const {
+    const float over = over_total(total, zero);
+    float* const to = y + r * row + four;
+#pragma unroll
+    for (int q = 0; q < 4; ++q) v[q] = __fmul_rn(v[q], over);
+    if (together) {
+      *(float4*)to = make_float4(v[0], v[1], v[2], v[3]);
+    } else {
+#pragma unroll
+      for (int q = 0; q < 4; ++q) to[q] = v[q];
+    }
+  }
+};
+/* or as they are, with maximum and total behind, for the other pieces of a head. */
+struct RowsToPiece {
+  float* sums;
+  int32_t columns;
+
+  __device__ __forceinline__ void put(int r, int four, float (&v)[4], float largest,
+                                      float total) const {
+    *(float4*)(sums + r * columns + four) = make_float4(v[0], v[1], v[2], v[3]);
+    if (four == 0) *(float2*)(sums + 16 * columns + r * 2) = make_float2(largest, total);
+  }
+};
+
+/* The rows of kCount chains or pieces, joined in their order. */
+template <int kCount>
+OBK_DEVICE void join_all(float (&m)[kCount], float (&l)[kCount], const uint32_t (&x)[kCount][4],
+                         float (&v)[4]) {
+#pragma unroll
+  for (int q = 0; q < 4; ++q) v[q] = __uint_as_float(x[0][q]);
+#pragma unroll
+  for (int k = 1; k < kCount; ++k) {
+    float old, now;
+    join_rows(m[0], l[0], m[k], l[k], old, now);
+#pragma unroll
+    for (int q = 0; q < 4; ++q) v[q] = join_values(v[q], old, __uint_as_float(x[k][q]), now);
+  }
+}
+
+/* All threads: four chains of `most` rows. Slots and parts: [chain][row]. */
+template <int kValue, class To>
+static __device__ __forceinline__ void join_slots(const To& to, uint32_t slots, uint32_t parts,
+                                                  int most, int pitch, int rows) {
   constexpr int kFours = kValue / 4;
   const int four = threadIdx.x % kFours * 4;
-  const bool together = g.y_row % 4 == 0 && ((uint64_t)g.y & 15) == 0;
 #pragma unroll 1
-  for (int row = threadIdx.x / kFours; row < queries; row += 256 / kFours) {
+  for (int row = threadIdx.x / kFours; row < rows; row += 256 / kFours) {
     float m[4], l[4], v[4];
     uint32_t x[4][4];
 #pragma unroll
@@ -117,25 +162,30 @@ static __device__ __forceinline__ void join_slots(const ObkAttention& g, uint32_
       load_shared8(m[k], l[k], parts + (k * most + row) * 8);
       load_shared16(x[k], slots + (k * most + row) * pitch + four * 4);
     }
+    join_all(m, l, x, v);
+    to.put(row, four, v, m[0], l[0]);
+  }
+}
+
+/* The same for what pieces left in global memory. */
+template <int kValue, int kPieces>
+static __device__ __forceinline__ void join_pieces(const RowsToY& to, const char* left, int rows) {
+  constexpr int kFours = kValue / 4;
+  const int four = threadIdx.x % kFours * 4;
+#pragma unroll 1
+  for (int row = threadIdx.x / kFours; row < rows; row += 256 / kFours) {
+    float m[kPieces], l[kPieces], v[4];
+    uint32_t x[kPieces][4];
 #pragma unroll
-    for (int q = 0; q < 4; ++q) v[q] = __uint_as_float(x[0][q]);
-#pragma unroll
-    for (int k = 1; k < 4; ++k) {
-      float old, now;
-      join_rows(m[0], l[0], m[k], l[k], old, now);
-#pragma unroll
-      for (int q = 0; q < 4; ++q) v[q] = join_values(v[q], old, __uint_as_float(x[k][q]), now);
+    for (int k = 0; k < kPieces; ++k) {
+      const char* const at = left + k * piece_bytes(kValue);
+      uint32_t both[2];
+      load_global(both, at + (16 * kValue + row * 2) * 4);
+      load_global(x[k], at + (row * kValue + four) * 4);
+      m[k] = __uint_as_float(both[0]), l[k] = __uint_as_float(both[1]);
     }
-    const float over = over_total(l[0], zero);
-    float* y = g.y + (int64_t)(first + row) * g.y_row + four;
-#pragma unroll
-    for (int q = 0; q < 4; ++q) v[q] = __fmul_rn(v[q], over);
-    if (together) {
-      *(float4*)y = make_float4(v[0], v[1], v[2], v[3]);
-    } else {
-#pragma unroll
-      for (int q = 0; q < 4; ++q) y[q] = v[q];
-    }
+    join_all(m, l, x, v);
+    to.put(row, four, v, m[0], l[0]);
   }
 }
 
@@ -245,6 +295,10 @@ struct AttentionPlace {
              15) != 0;
     scores = {g.mask, g.mask_query, g.mask_key, first,       (int)g.queries, seen,
               reach,  g.scale,      g.softcap,  g.mask_type, g.causal != 0};
+  }
+  /* Keys from `key` on are not seen. */
+  __device__ __forceinline__ void end_at(int key) {
+    if (seen > key) scores.seen = seen = key;
   }
 };
 

@@ -192,6 +192,9 @@ struct ObkLanes : ObkWorker {
 /* As constants: g's size, value_size and keys, and the most queries of a tile. */
 #define OBK_ATTENTION_TILE(type, g, size, value_size, queries, keys) \
   obk::attention_tile<type, size, value_size, queries, keys>(w, g)
+/* One piece of the keys; whether the answer is there. */
+#define OBK_ATTENTION_PIECE(type, g, size, value_size, keys, pieces) \
+  obk::attention_piece<type, size, value_size, keys, pieces>(w, g)
 #define OBK_FOR_BLOCK(k, n) for (int64_t k = threadIdx.x % 32; k < n; k += 32)
 #define OBK_BLOCK_VALUES(type, name) type name
 #define OBK_AT(name, k) name

@@ -49,6 +49,8 @@ const TileLibrary kCudaTiles = {
     .vectors = true,
     .attention_scratch_bytes = cuda_attention_scratch_bytes,
     .attention_nanos = cuda_attention_nanos,
+    .attention_pieces = cuda_attention_pieces,
+    .attention_exchange_bytes = cuda_attention_exchange_bytes,
 };
 
 }  // namespace obelisk::kernels

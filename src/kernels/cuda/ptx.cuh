@@ -31,6 +31,13 @@ OBK_DEVICE uint64_t poll_relaxed(const uint64_t* counter) {
   asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(value) : "l"(counter) : "memory");
   return value;
 }
+/* Adds one; gives what was there. Stores of threads that met this one before are seen by who draws a
+ * later number, and by threads that meet that one. */
+OBK_DEVICE uint32_t take_ticket(uint32_t* counter) {
+  uint32_t before;
+  asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], 1;" : "=r"(before) : "l"(counter) : "memory");
+  return before;
+}
 OBK_DEVICE float exp2_near(float x) { /* to 2 units of the last place; -inf gives 0, NaN stays */
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));

@@ -123,7 +123,7 @@ Result<std::string> device_source(const Program& program) {
   const auto calls = [&](std::string_view tile) {
     return std::any_of(program.bodies.begin(), program.bodies.end(), [&](const auto& body) { return body.text.find(tile) != std::string::npos; });
   };
-  if (calls("OBK_ATTENTION_TILE")) text += "#include \"attention.cuh\"\n";
+  if (calls("OBK_ATTENTION_TILE") || calls("OBK_ATTENTION_PIECE")) text += "#include \"attention.cuh\"\n";
   if (calls("OBK_CONV_TILE") || calls("OBK_DEPTHWISE_TILE")) text += "#include \"conv.cuh\"\n";
   std::string cases, kernels;
   const std::vector<bool> inlined = inlined_bodies(program);

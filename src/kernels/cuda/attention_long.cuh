@@ -1,9 +1,9 @@
-/* kernels/cuda/attention_many.cuh — attention of 17 and more rows: each warp has 16 of them, groups
+/* kernels/cuda/attention_long.cuh — attention of 16-bit heads to more than 256 keys: each warp has 16 rows, groups
  * of warps have chains of keys of their own (attention_warps.cuh). Blocks of keys come by
  * asynchronous copies, up to four ahead; one barrier of the group a block. Where one group has all
  * chains, their sums are joined in registers and Y comes straight from them. */
-#ifndef OBK_ATTENTION_MANY_CUH
-#define OBK_ATTENTION_MANY_CUH
+#ifndef OBK_ATTENTION_LONG_CUH
+#define OBK_ATTENTION_LONG_CUH
 
 #include "attention_warps.cuh"
 
@@ -30,8 +30,8 @@ OBK_DEVICE void bring_block(uint32_t to, const char* at, int64_t row_bytes, int 
 }
 
 template <bool kBfloat, int kSize, int kValue, int kQueries, int kKeys>
-struct AttentionMany {
-  static constexpr ManyCut kCut = many_cut(kQueries, kKeys, kSize, kValue);
+struct AttentionLong {
+  static constexpr LongCut kCut = long_cut(kQueries, kKeys, kSize, kValue);
   static constexpr int kRows = 16 << kCut.rows_log, kThreads = 32 << kCut.rows_log;
   static constexpr int kGroups = kSize / 32, kSteps = kValue / 16;
   static constexpr bool kTurn = kGroups % 2 == 0, kJoins = kCut.groups == 1;
@@ -163,8 +163,8 @@ struct AttentionMany {
     const bool zero = g.zero_if_masked || kKeys == 0;
     if (!kJoins) {
       __syncthreads();
-      join_slots<kValue>(g, base + kCut.slots, base + kCut.parts, kRows, kCut.pitch, rows_from,
-                         place.queries, zero);
+      join_slots<kValue>(RowsToY(g, rows_from, zero), base + kCut.slots, base + kCut.parts, kRows,
+                         kCut.pitch, place.queries);
       return;
     }
     const bool together = g.y_row % 2 == 0 && ((uint64_t)g.y & 7) == 0;

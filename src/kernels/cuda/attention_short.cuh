@@ -1,0 +1,321 @@
+/* kernels/cuda/attention_short.cuh — attention of 16-bit heads (sizes of attention_by_warps) to no
+ * more keys than registers hold the scores of: up to 256.
+ *
+ * How      2^rows_log warps have 16 rows each. For the scores, the other warps of the eight have other
+ * keys; for the product with V they have other columns. Q and K come by asynchronous copies, then V,
+ * while scores are computed. Between, warps of the same rows tell each other the rows' maxima and the
+ * weights through shared memory; where a warp has all keys of its rows it needs nobody.
+ * Order    a row's maximum is that of all keys, so what is summed is one chain of mma.sync over the
+ * keys, 16 a step, whatever the cut. Totals are the same chain with a column of ones.
+ * Pieces   where there are many keys and few heads, several CTAs have a piece of the keys each. A piece
+ * leaves its sums in global memory and draws a number; who draws the last joins all pieces in their
+ * order, whichever came first. Counts only grow: nobody clears them between runs. */
+#ifndef OBK_ATTENTION_SHORT_CUH
+#define OBK_ATTENTION_SHORT_CUH
+
+#include "attention_warps.cuh"
+
+namespace obk {
+
+/* kCount rows by all threads, zero filled; kTurn as bring_block (attention_warps.cuh). */
+template <int kBytes, int kPitch, bool kTurn, int kCount>
+OBK_DEVICE void bring_rows(uint32_t to, const char* at, int64_t row_bytes, int there, bool plain) {
+  constexpr int kPieces = kBytes / 16, kAll = kCount * kPieces;
+  if (plain)
+    return bring_plainly(to, kPitch, kPieces, at, row_bytes, kCount, there, kBytes, false,
+                         threadIdx.x, 256, kTurn ? 4 : 0);
+#pragma unroll
+  for (int i = 0; i < (kAll + 255) / 256; ++i) {
+    const int piece = threadIdx.x + i * 256, row = piece / kPieces, p = piece % kPieces;
+    if (kAll % 256 != 0 && piece >= kAll) break;
+    copy16_partly(to + row * kPitch + (kTurn ? p ^ (row & 1) * 4 : p) * 16,
+                  at + row * row_bytes + p * 16, row < there ? 16u : 0u);
+  }
+}
+
+template <bool kBfloat, int kSize, int kValue, int kQueries, int kKeys, int kPieces = 1>
+struct AttentionShort {
+  static constexpr ShortCut kCut = short_cut(kQueries, kKeys, kSize, kValue, kPieces);
+  static constexpr int kRows = 16 << kCut.rows_log, kGroups = 8 >> kCut.rows_log;
+  static constexpr int kTiles = kCut.own / 8, kParts = kSize / 32;
+  static constexpr int kColumns = kValue / 8 < kGroups ? 1 : kValue / 8 / kGroups; /* by 8 */
+  static constexpr bool kAlone = kGroups == 1, kTurn = kParts % 2 == 0;
+  static constexpr uint32_t kOnes = kBfloat ? 0x3f803f80 : 0x3c003c00;
+
+  float s[kTiles][4];            /* scores */
+  uint32_t p[(kTiles + 1) / 2][4]; /* weights, as the product with V takes them */
+  float o[kColumns][4], total[4];
+
+  /* Of `row`s of this warp and keys from `keys` on, both in shared memory. */
+  __device__ __forceinline__ void score(uint32_t rows, uint32_t keys) {
+    const int lane = threadIdx.x % 32, line = lane / 4, swap = kTurn ? (line & 1) * 64 : 0;
+    const uint32_t at = line * (kSize * 2) + lane % 4 * 16;
+    uint32_t q[kParts][2][4];
+#pragma unroll
+    for (int j = 0; j < kParts; ++j)
+#pragma unroll
+      for (int r = 0; r < 2; ++r)
+        load_shared16(q[j][r], rows + at + (j * 64 ^ swap) + r * (8 * kSize * 2));
+#pragma unroll
+    for (int n = 0; n < kTiles; ++n)
+#pragma unroll
+      for (int e = 0; e < 4; ++e) s[n][e] = 0.0f;
+#pragma unroll
+    for (int j = 0; j < kParts; ++j) {
+      const uint32_t from = keys + at + (j * 64 ^ swap);
+#pragma unroll
+      for (int n = 0; n < kTiles; ++n) {
+        uint32_t k[4];
+        load_shared16(k, from + n * (8 * kSize * 2));
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+          const uint32_t a[4] = {q[j][0][2 * h], q[j][1][2 * h], q[j][0][2 * h + 1],
+                                 q[j][1][2 * h + 1]};
+          mma_16x8x16<kBfloat>(s[n], a, k[2 * h], k[2 * h + 1]);
+        }
+      }
+    }
+  }
+  /* What is not the scale; scores are in units of `unit` then. */
+  __device__ __forceinline__ void mask(const Scores& scores, int row, int key, bool uneven) {
+    const int r = row + threadIdx.x % 32 / 4, k = threadIdx.x % 4 * 2;
+    const int limit[2] = {scores.limit(r, key), scores.limit(r + 8, key)};
+    if (!scores.only_scaled())
+#pragma unroll
+      for (int n = 0; n < kTiles; ++n)
+#pragma unroll
+        for (int e = 0; e < 4; ++e)
+          s[n][e] = __fadd_rn(scores.scaled(s[n][e]),
+                              scores.bias(r + e / 2 * 8, key, k + n * 8 + e % 2, limit[e / 2]));
+    if (!uneven || scores.limit(row, key) >= kCut.own) return;
+#pragma unroll
+    for (int n = 0; n < kTiles; ++n)
+#pragma unroll
+      for (int e = 0; e < 4; ++e)
+        if (k + n * 8 + e % 2 >= limit[e / 2]) s[n][e] = -INFINITY;
+  }
+  /* Of the lane's two rows, of this warp's keys. */
+  __device__ __forceinline__ void maxima(float (&m)[2]) const {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      float high[kTiles];
+#pragma unroll
+      for (int n = 0; n < kTiles; ++n) high[n] = fmaxf(s[n][2 * r], s[n][2 * r + 1]);
+#pragma unroll
+      for (int step = 1; step < kTiles; step *= 2)
+#pragma unroll
+        for (int n = 0; n + step < kTiles; n += 2 * step) high[n] = fmaxf(high[n], high[n + step]);
+      m[r] = high[0];
+    }
+#pragma unroll
+    for (int step = 1; step < 4; step *= 2)
+#pragma unroll
+      for (int r = 0; r < 2; ++r) m[r] = fmaxf(m[r], __shfl_xor_sync(0xffffffffu, m[r], step));
+  }
+  /* Maxima of all warps with the same rows. `at`: [rows][groups]. */
+  static __device__ __forceinline__ void exchange_maxima(float (&m)[2], uint32_t at, int row,
+                                                         int group) {
+    const int lane = threadIdx.x % 32;
+    const uint32_t place = at + (row + lane / 4) * (kGroups * 4);
+    if (lane % 4 == 0)
+#pragma unroll
+      for (int r = 0; r < 2; ++r) store_shared(place + r * (8 * kGroups * 4) + group * 4, m[r]);
+    __syncthreads();
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const uint32_t from = place + r * (8 * kGroups * 4);
+      if (kGroups == 2) {
+        float a, b;
+        load_shared8(a, b, from);
+        m[r] = fmaxf(a, b);
+      } else {
+        float high[kGroups / 4 + 1];
+#pragma unroll
+        for (int k = 0; k < kGroups / 4; ++k) {
+          uint32_t x[4];
+          load_shared16(x, from + k * 16);
+          high[k] = fmaxf(fmaxf(__uint_as_float(x[0]), __uint_as_float(x[1])),
+                          fmaxf(__uint_as_float(x[2]), __uint_as_float(x[3])));
+        }
+        m[r] = kGroups == 8 ? fmaxf(high[0], high[kGroups / 8]) : high[0];
+      }
+    }
+  }
+  __device__ __forceinline__ void weigh(const float (&m)[2], float unit) {
+    float base[2];
+#pragma unroll
+    for (int r = 0; r < 2; ++r) base[r] = m[r] == -INFINITY ? 0.0f : -__fmul_rn(m[r], unit);
+#pragma unroll
+    for (int n = 0; n < (kTiles + 1) / 2 * 2; ++n)
+#pragma unroll
+      for (int r = 0; r < 2; ++r)
+        p[n / 2][n % 2 * 2 + r] =
+            n >= kTiles ? 0u
+                        : narrow_two<kBfloat>(
+                              exp2_near(__fmaf_rn(s[n < kTiles ? n : 0][2 * r], unit, base[r])),
+                              exp2_near(__fmaf_rn(s[n < kTiles ? n : 0][2 * r + 1], unit, base[r])));
+  }
+  /* The warp's weights to shared memory: its 16 rows, columns from its first key on. */
+  __device__ __forceinline__ void leave_weights(uint32_t at, int first_key) const {
+    const int lane = threadIdx.x % 32;
+    const uint32_t to = at + lane / 4 * kCut.p_pitch + (first_key + lane % 4 * 2) * 2;
+#pragma unroll
+    for (int n = 0; n < kTiles; ++n)
+      if (kCut.own * kGroups <= kCut.keys || first_key + n * 8 < kCut.keys)
+#pragma unroll
+        for (int r = 0; r < 2; ++r)
+          store_shared_word(to + r * (8 * kCut.p_pitch) + n * 16, p[n / 2][n % 2 * 2 + r]);
+  }
+  __device__ __forceinline__ void clear_sums() {
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+      total[e] = 0.0f;
+#pragma unroll
+      for (int c = 0; c < kColumns; ++c) o[c][e] = 0.0f;
+    }
+  }
+  /* Sums over all keys of the warp's columns. */
+  __device__ __forceinline__ void add_own(uint32_t values) {
+    const int lane = threadIdx.x % 32;
+    const uint32_t at = values + lane % 16 * kCut.v_pitch + lane / 16 * 16;
+#pragma unroll
+    for (int i = 0; i < kCut.keys / 16; ++i) {
+#pragma unroll
+      for (int c = 0; c + 1 < kColumns; c += 2) {
+        uint32_t x[4];
+        load_matrices_turned(x, at + i * (16 * kCut.v_pitch) + c * 16);
+        mma_16x8x16<kBfloat>(o[c], p[i], x[0], x[1]);
+        mma_16x8x16<kBfloat>(o[c + 1], p[i], x[2], x[3]);
+      }
+      mma_16x8x16<kBfloat>(total, p[i], kOnes, kOnes);
+    }
+  }
+  __device__ __forceinline__ void add_shared(uint32_t weights, uint32_t values, int column) {
+    const int lane = threadIdx.x % 32;
+    const uint32_t from = weights + lane % 16 * kCut.p_pitch + lane / 16 * 16;
+    const uint32_t at = values + column * 16 +
+                        (kColumns == 1 ? lane * kCut.v_pitch
+                                       : lane % 16 * kCut.v_pitch + lane / 16 * 16);
+    uint32_t x[4];
+#pragma unroll
+    for (int i = 0; i < kCut.keys / 16; ++i) {
+      uint32_t a[4];
+      load_matrices(a, from + i * 32);
+      if (kColumns == 1) {
+        if (i % 2 == 0) load_matrices_turned(x, at + i * (16 * kCut.v_pitch));
+        mma_16x8x16<kBfloat>(o[0], a, x[i % 2 * 2], x[i % 2 * 2 + 1]);
+      } else {
+#pragma unroll
+        for (int c = 0; c + 1 < kColumns; c += 2) {
+          load_matrices_turned(x, at + i * (16 * kCut.v_pitch) + c * 16);
+          mma_16x8x16<kBfloat>(o[c], a, x[0], x[1]);
+          mma_16x8x16<kBfloat>(o[kColumns > 1 ? c + 1 : 0], a, x[2], x[3]);
+        }
+      }
+      mma_16x8x16<kBfloat>(total, a, kOnes, kOnes);
+    }
+  }
+
+  /* Whether Y is there: of several pieces the last to come has it. */
+  static __device__ __forceinline__ bool pass(const ObkAttention& g, uint32_t base, int rows_from) {
+    AttentionPlace place(g, rows_from, kRows, kKeys);
+    int begin = 0;
+    if (kPieces > 1) {
+      begin = kCut.blocks * g.piece / kPieces * 16;
+      place.end_at(kCut.blocks * (g.piece + 1) / kPieces * 16);
+    }
+    const bool uneven = g.causal || kPieces > 1 || kKeys != kCut.own * kGroups;
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    const int row = warp % (kRows / 16) * 16, group = warp / (kRows / 16);
+    const int there = place.seen - begin;
+    bring_rows<kSize * 2, kSize * 2, kTurn, kRows>(
+        base + kCut.q_at, (const char*)g.q + rows_from * g.q_row * 2, g.q_row * 2, place.queries,
+        place.plain);
+    bring_rows<kSize * 2, kSize * 2, kTurn, kCut.keys>(
+        base + kCut.k_at, (const char*)g.k + begin * g.k_row * 2, g.k_row * 2, there, place.plain);
+    copy16_commit();
+    bring_rows<kValue * 2, kCut.v_pitch, false, kCut.keys>(
+        base + kCut.v_at, (const char*)g.v + begin * g.v_row * 2, g.v_row * 2, there, place.plain);
+    copy16_commit();
+    AttentionShort t;
+    const int own = group * kCut.own;
+    copy16_wait<1>();
+    __syncthreads();
+    t.score(base + kCut.q_at + row * (kSize * 2), base + kCut.k_at + own * (kSize * 2));
+    t.mask(place.scores, row, begin + own, uneven);
+    float m[2];
+    t.maxima(m);
+    if (!kAlone) exchange_maxima(m, base + kCut.m_at, row, group);
+    const float unit = place.scores.only_scaled() ? place.scores.scale * Scores::kLog2 : 1.0f;
+    t.weigh(m, unit);
+    if (!kAlone) t.leave_weights(base + kCut.p_at + row * kCut.p_pitch, own);
+    t.clear_sums();
+    copy16_wait<0>();
+    __syncthreads();
+    const int column = group * kColumns;
+    const bool works = kValue / 8 >= kGroups || column < kValue / 8;
+    if (kAlone)
+      t.add_own(base + kCut.v_at);
+    else if (works)
+      t.add_shared(base + kCut.p_at + row * kCut.p_pitch, base + kCut.v_at, column);
+    if (kPieces == 1) {
+      if (works) t.put(g, rows_from, row, column, place.queries);
+      return true;
+    }
+    if (works) {
+#pragma unroll
+      for (int r = 0; r < 2; ++r) m[r] = __fmul_rn(m[r], unit);
+      t.leave_piece(g, column, place.queries, m);
+    }
+    __syncthreads();
+    if (threadIdx.x == 0)
+      store_shared_word(base, take_ticket((uint32_t*)g.exchange) % kPieces == kPieces - 1);
+    __syncthreads();
+    if (load_shared_word(base) == 0) return false;
+    join_pieces<kValue, kPieces>(RowsToY(g, rows_from, g.zero_if_masked),
+                                 (const char*)g.exchange + kAttentionTicketBytes, place.queries);
+    return true;
+  }
+  __device__ __forceinline__ void put(const ObkAttention& g, int rows_from, int row, int column,
+                                      int queries) const {
+    const int lane = threadIdx.x % 32;
+    const bool together = g.y_row % 2 == 0 && ((uint64_t)g.y & 7) == 0;
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const int at_row = row + lane / 4 + 8 * r;
+      if (at_row >= queries) continue;
+      const float over = over_total(total[2 * r], g.zero_if_masked);
+      float* const y = g.y + (int64_t)(rows_from + at_row) * g.y_row + column * 8 + lane % 4 * 2;
+#pragma unroll
+      for (int c = 0; c < kColumns; ++c) {
+        const float a = __fmul_rn(o[c][2 * r], over), b = __fmul_rn(o[c][2 * r + 1], over);
+        if (together) {
+          *(float2*)(y + c * 8) = make_float2(a, b);
+        } else {
+          y[c * 8] = a, y[c * 8 + 1] = b;
+        }
+      }
+    }
+  }
+  __device__ __forceinline__ void leave_piece(const ObkAttention& g, int column, int queries,
+                                              const float (&m)[2]) const {
+    const int lane = threadIdx.x % 32;
+    float* const sums =
+        (float*)((char*)g.exchange + kAttentionTicketBytes + g.piece * piece_bytes(kValue));
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const int row = lane / 4 + 8 * r;
+      if (row >= queries) continue;
+#pragma unroll
+      for (int c = 0; c < kColumns; ++c)
+        *(float2*)(sums + row * kValue + (column + c) * 8 + lane % 4 * 2) =
+            make_float2(o[c][2 * r], o[c][2 * r + 1]);
+      if (column == 0 && lane % 4 == 0)
+        *(float2*)(sums + 16 * kValue + row * 2) = make_float2(m[r], total[2 * r]);
+    }
+  }
+};
+
+}  // namespace obk
+
+#endif
