@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <deque>
 #include <limits>
 #include <map>
@@ -717,8 +718,8 @@ class BodyEmitter {
                           storage_name(a.mask_type), q + 3, at(a.mask, "head"), row, row);
       set("mask_key", a.mask.column);
     }
-    text += fmt::format("    g.scale = (float)obk::as_double({});\n", param(pattern(a.scale)));
-    if (a.softcap > 0) text += fmt::format("    g.softcap = (float)obk::as_double({});\n", param(pattern(a.softcap)));
+    text += fmt::format("    g.scale = (float)obk::as_double({});\n", param(std::bit_cast<int64_t>(a.scale)));
+    if (a.softcap > 0) text += fmt::format("    g.softcap = (float)obk::as_double({});\n", param(std::bit_cast<int64_t>(a.softcap)));
     if (a.causal) text += "    g.causal = 1;\n    g.causal_offset = first;\n";
     if (direct_) {
       const Step& step = body_.steps.front();
@@ -735,31 +736,20 @@ class BodyEmitter {
       scratch_ += bytes;
     }
     if (a.pieces > 1) {
-      const int exchange = q + (masked ? 4 : 3);
-      text += fmt::format("    g.piece = (int)piece;\n    g.exchange = (char*)x[{}] + (image * {} + head) * {};\n", exchange, param(a.heads), param(a.exchange));
+      text += fmt::format("    g.piece = (int)piece;\n    g.exchange = (char*)x[{}] + (image * {} + head) * {};\n", q + (masked ? 4 : 3), param(a.heads), param(a.exchange));
       text += fmt::format("    if (!OBK_ATTENTION_PIECE({}, g, {}, {}, {}, {})) return;\n  }}\n", type, a.size, a.value_size, a.keys, a.pieces);
-      top_ += fmt::format("  const int64_t piece = t->c0 % {0} / {1};\n  ObkTask whole = *t;\n  whole.c0 -= whole.c0 % {0}, whole.c1 = whole.c0 + {0};\n  t = &whole;\n",
+      top_ += fmt::format("  const int64_t piece = t->c0 % {0} / {1};\n  ObkTask whole = *t;\n  whole.c0 -= whole.c0 % {0}, whole.c1 = whole.c0 + {0}, t = &whole;\n",
                           param(a.value_size), param(a.value_size / a.pieces));
-      out_ += text;
-      add_attention_scratch(a, masked);
-      return;
+    } else {
+      const std::string constants = tiles_.vectors ? fmt::format(", {}, {}, {}, {}", a.size, a.value_size, work_.tile_rows, a.keys) : "";
+      text += fmt::format("    OBK_ATTENTION_TILE({}, g{});\n  }}\n", type, constants);
     }
-    const std::string constants = tiles_.vectors ? fmt::format(", {}, {}, {}, {}", a.size, a.value_size, work_.tile_rows, a.keys) : "";
-    text += fmt::format("    OBK_ATTENTION_TILE({}, g{});\n  }}\n", type, constants);
     out_ += text;
-    add_attention_scratch(a, masked);
-  }
-  void add_attention_scratch(const stitch::AttentionTile& a, bool masked) {
     ObkAttention shape = {};
     shape.type = static_cast<int32_t>(a.type), shape.queries = work_.tile_rows, shape.keys = a.keys, shape.size = a.size, shape.value_size = a.value_size;
     shape.mask_type = masked ? (a.mask_type == DType::f32 ? 1 : 2) : 0, shape.pieces = static_cast<int32_t>(a.pieces);
     shape.softcap = static_cast<float>(a.softcap), shape.causal = a.causal;
     scratch_ += (tiles_.attention_scratch_bytes(&shape) + 63) / 64 * 64;
-  }
-  static int64_t pattern(double real) {
-    int64_t bits = 0;
-    __builtin_memcpy(&bits, &real, sizeof bits);
-    return bits;
   }
 
  public:

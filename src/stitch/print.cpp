@@ -93,6 +93,7 @@ std::string print(const Graph& graph, const Plan& plan, bool edges) {
       out += fmt::format("  tile = attention of %{} %{} %{}{}: {} images, {} heads{}, {} queries, {} keys of {} and {}{}\n", a.q.value, a.k.value, a.v.value,
                          a.mask.value == graph::kNone ? "" : fmt::format(" mask %{}", a.mask.value), a.images, a.heads,
                          a.shared > 1 ? fmt::format(" in groups of {}", a.shared) : "", a.queries, a.keys, a.size, a.value_size, a.causal ? ", causal" : "");
+      if (a.pieces > 1) out += fmt::format("  keys in {} pieces\n", a.pieces);
     }
     const Shape rows(group.body.domain.begin(), group.body.domain.begin() + group.body.rows);
     const Shape columns(group.body.domain.begin() + group.body.rows, group.body.domain.end());

@@ -28,20 +28,20 @@ struct Case {
 void PrintTo(const Case& c, std::ostream* out) { *out << c.name; }
 #define CASE(type, size, value, rows, keys)                                              \
   Case {                                                                                 \
-    #type "_" #size "_" #value "_" #rows "_" #keys, kObk##type, size, value, rows, keys,   \
-        obk::attention_tile<kObk##type, size, value, rows, keys>                          \
+#type "_" #size "_" #value "_" #rows "_" #keys, kObk##type, size, value, rows, keys, \
+        obk::attention_tile < kObk##type, size, value, rows, keys>                       \
   }
 
 const Case kCases[] = {
-    CASE(F16, 64, 64, 16, 128),  CASE(F16, 64, 64, 32, 128),   CASE(F16, 64, 64, 64, 128),
-    CASE(F16, 64, 64, 128, 128), CASE(F16, 128, 64, 16, 256),  CASE(F16, 128, 64, 64, 256),
-    CASE(F16, 128, 128, 128, 100), CASE(F16, 128, 128, 30, 100), CASE(F16, 32, 32, 16, 64),    CASE(F16, 32, 32, 48, 64),
-    CASE(Bf16, 64, 64, 16, 197), CASE(Bf16, 64, 64, 32, 197),  CASE(Bf16, 64, 64, 64, 197),
-    CASE(F16, 64, 64, 128, 197), CASE(F16, 128, 32, 16, 37),   CASE(F16, 128, 32, 64, 37),
-    CASE(F16, 96, 128, 7, 300),  CASE(F16, 96, 128, 32, 300),  CASE(F16, 32, 64, 16, 1),
-    CASE(F16, 32, 64, 128, 1),   CASE(F16, 64, 32, 128, 1000), CASE(F16, 64, 32, 16, 1000),
-    CASE(F16, 64, 64, 16, 0),    CASE(F16, 64, 64, 32, 0),     CASE(F16, 128, 128, 64, 520),
-    CASE(F16, 128, 128, 9, 520),
+    CASE(F16, 64, 64, 16, 128),    CASE(F16, 64, 64, 32, 128),   CASE(F16, 64, 64, 64, 128),
+    CASE(F16, 64, 64, 128, 128),   CASE(F16, 128, 64, 16, 256),  CASE(F16, 128, 64, 64, 256),
+    CASE(F16, 128, 128, 128, 100), CASE(F16, 128, 128, 30, 100), CASE(F16, 32, 32, 16, 64),
+    CASE(F16, 32, 32, 48, 64),     CASE(Bf16, 64, 64, 16, 197),  CASE(Bf16, 64, 64, 32, 197),
+    CASE(Bf16, 64, 64, 64, 197),   CASE(F16, 64, 64, 128, 197),  CASE(F16, 128, 32, 16, 37),
+    CASE(F16, 128, 32, 64, 37),    CASE(F16, 96, 128, 7, 300),   CASE(F16, 96, 128, 32, 300),
+    CASE(F16, 32, 64, 16, 1),      CASE(F16, 32, 64, 128, 1),    CASE(F16, 64, 32, 128, 1000),
+    CASE(F16, 64, 32, 16, 1000),   CASE(F16, 64, 64, 16, 0),     CASE(F16, 64, 64, 32, 0),
+    CASE(F16, 128, 128, 64, 520),  CASE(F16, 128, 128, 9, 520),
 };
 
 struct Problem {
@@ -157,7 +157,8 @@ TEST_P(OneCtaAttention, EqualsReference) {
       for (double& s : score) total += s = largest == -INFINITY ? 0 : std::exp(s - largest);
       for (int64_t e = 0; e < c.value_size; ++e) {
         double want = 0;
-        for (int64_t j = 0; j < c.keys; ++j) want += score[static_cast<size_t>(j)] / total * v(j, e);
+        for (int64_t j = 0; j < c.keys; ++j)
+          want += score[static_cast<size_t>(j)] / total * v(j, e);
         if (largest == -INFINITY) want = p.zero || c.keys == 0 ? 0 : NAN;
         const auto got = static_cast<double>(y[static_cast<size_t>(i * c.value_size + e)]);
         if (std::isnan(want))
@@ -194,8 +195,8 @@ TEST(OneCtaAttentions, BitsDependOnTheRowAlone) {
     }
 }
 
-/// Pieces of one head in any order of coming: one of them has the answer, with the same bits; and again
-/// with the counts that the first run left.
+/// Pieces of one head in any order of coming: one of them has the answer, with the same bits; and
+/// again with the counts that the first run left.
 template <int kType, int kSize, int kValue, int kKeys, int kPieces>
 void check_pieces(int64_t queries, bool causal) {
   const DType type = kType == kObkF16 ? DType::f16 : DType::bf16;
@@ -204,7 +205,12 @@ void check_pieces(int64_t queries, bool causal) {
   const Matrix q = make(random, type, queries, kSize, true);
   const Matrix k = make(random, type, kKeys, kSize, true);
   const Matrix v = make(random, type, kKeys, kValue, true);
-  const Case c = {"", kType, kSize, kValue, queries, kKeys,
+  const Case c = {"",
+                  kType,
+                  kSize,
+                  kValue,
+                  queries,
+                  kKeys,
                   obk::attention_tile<kType, kSize, kValue, 16, kKeys>};
   Problem p = {&c, queries, true, causal};
   p.offset = kKeys - queries - 2;

@@ -34,6 +34,23 @@ constexpr const char* kText = R"cu(
     for (int64_t i = threadIdx.x; i < g.queries * g.value_size; i += 256)                 \
       y[i / g.value_size * pitch + i % g.value_size] = g.y[i];                            \
   }
+
+// CTA b: piece b % PIECES of the keys of tile b / PIECES.
+#define ATTEND_PIECES(KEYS, PIECES)                                                       \
+  extern "C" __global__ void __launch_bounds__(256, 1)                                    \
+      attend_pieces_##KEYS##_##PIECES(const ObkAttention* tiles, int, int) {              \
+    extern __shared__ __align__(128) char shared[];                                       \
+    ObkLanes lanes = {};                                                                  \
+    ObkLanes* w = &lanes;                                                                 \
+    ObkAttention g = tiles[blockIdx.x / PIECES];                                          \
+    g.scratch = shared, g.piece = blockIdx.x % PIECES;                                    \
+    float* y = g.y;                                                                       \
+    const int64_t pitch = g.y_row;                                                        \
+    g.y = (float*)(shared + 150000), g.y_row = g.value_size;                              \
+    if (!OBK_ATTENTION_PIECE(OBK_TYPE, g, OBK_SIZE, OBK_VALUE, KEYS, PIECES)) return;     \
+    for (int64_t i = threadIdx.x; i < g.queries * g.value_size; i += 256)                 \
+      y[i / g.value_size * pitch + i % g.value_size] = g.y[i];                            \
+  }
 )cu";
 
 using Extents = std::vector<std::pair<int64_t, int64_t>>;
@@ -42,6 +59,7 @@ const Extents kExtents = {{1, 1},    {1, 37},   {16, 128},  {17, 65},
 const Extents kOdd = {{20, 200}, {20, 0}};
 const std::vector<std::tuple<int64_t, int64_t, int>> kCut = {{130, 1000, 1}, {70, 197, 0}};
 const std::vector<int64_t> kCuts = {64, 32, 16, 7};
+const Extents kPieces = {{1025, 16}, {300, 4}};  // keys, pieces
 
 struct Shape {
   int type;
@@ -64,7 +82,8 @@ class Attention : public testing::TestWithParam<Shape> {
                                               fmt::format("OBK_SIZE={}", s.size),
                                               fmt::format("OBK_VALUE={}", s.value_size)};
     if (auto gpu = first_gpu(); !gpu.ok()) {
-      auto cubin = compile_cubin(text({{17, 65}}), s.size % 64 ? "sm_80" : "sm_90a", defines);
+      const Extents few = {{17, 65}, {16, 128}, {128, 128}, {64, 300}};
+      auto cubin = compile_cubin(text(few), s.size % 64 ? "sm_80" : "sm_90a", defines);
       ASSERT_TRUE(cubin.ok()) << cubin.error().text();
       GTEST_SKIP() << "compiled, not run: " << gpu.error().text();
     }
@@ -77,8 +96,15 @@ class Attention : public testing::TestWithParam<Shape> {
     const Status opened = g_.open(text(all).c_str(), defines);
     ASSERT_TRUE(opened.ok()) << opened.error().text();
   }
+  static bool shares_keys() {
+    return kernels::cuda_attention_pieces(GetParam().type, 8, 4, 1025, GetParam().size,
+                                          GetParam().value_size) > 1;
+  }
   static std::string text(const Extents& extents) {
     std::string all = kText;
+    if (shares_keys())
+      for (const auto& [keys, pieces] : kPieces)
+        all += fmt::format("ATTEND_PIECES({}, {})\n", keys, pieces);
     for (const auto& [queries, keys] : extents)
       all += fmt::format("ATTEND({}, {})\n", queries, keys);
     return all;
@@ -132,8 +158,11 @@ class Attention : public testing::TestWithParam<Shape> {
   /// column must stay as it was.
   std::vector<float> run(std::vector<ObkAttention> tiles, bool through, int64_t queries = 0) {
     if (queries == 0) queries = tiles[0].queries;
-    const Handle kernel =
-        g_.function(fmt::format("attend_{}_{}", queries, tiles[0].keys).c_str(), 227 * 1024);
+    const int64_t pieces = std::max<int64_t>(tiles[0].pieces, 1);
+    const std::string name =
+        pieces > 1 ? fmt::format("attend_pieces_{}_{}", tiles[0].keys, pieces)
+                   : fmt::format("attend_{}_{}", queries, tiles[0].keys);
+    const Handle kernel = g_.function(name.c_str(), 227 * 1024);
     const int64_t pitch = GetParam().value_size + 1;
     int64_t rows = 0, scratch = 0, most = 0;
     for (const ObkAttention& t : tiles) {
@@ -150,8 +179,9 @@ class Attention : public testing::TestWithParam<Shape> {
       t.y = static_cast<float*>(pointer(y)) + row * pitch, t.y_row = pitch;
       row += t.queries;
     }
-    EXPECT_EQ(g_.launch(kernel, static_cast<int>(tiles.size()),
-                        static_cast<int>(scratch + (through ? most : 0)), nullptr, to_device(tiles),
+    const int64_t shared = pieces > 1 ? 227 * 1024 : scratch + (through ? most : 0);
+    EXPECT_EQ(g_.launch(kernel, static_cast<int>(tiles.size() * static_cast<size_t>(pieces)),
+                        static_cast<int>(shared), nullptr, to_device(tiles),
                         static_cast<int>(scratch), through ? 1 : 0),
               0);
     const Status done = check(g_.d->CtxSynchronize(), "attention");
@@ -252,6 +282,34 @@ TEST_P(Attention, EqualsReference) {
       }
     }
   }
+}
+
+/// Pieces of the keys, of several heads at once, one run after another with the counts of the one
+/// before: the same bits in each.
+TEST_P(Attention, PiecesOfKeysJoin) {
+  if (!shares_keys()) GTEST_SKIP() << "keys of such heads are not shared out";
+  for (const auto& [keys, pieces] : kPieces)
+    for (const int64_t queries : {1, 4, 16}) {
+      const Matrix q = matrix(queries, GetParam().size, true);
+      const Matrix k = matrix(keys, GetParam().size, queries != 4);
+      const Matrix v = matrix(keys, GetParam().value_size, true);
+      ObkAttention t = tile(q, k, v, queries, keys);
+      t.pieces = static_cast<int32_t>(pieces), t.causal = queries == 16, t.causal_offset = keys / 2;
+      const auto bytes = static_cast<size_t>(
+          kernels::cuda_attention_exchange_bytes(pieces, GetParam().value_size));
+      t.exchange = pointer(g_.make(bytes, 0));
+      check_tile(t, q, k, v, {}, true, "pieces");
+      std::vector<ObkAttention> heads(8, t);
+      for (ObkAttention& head : heads) head.exchange = pointer(g_.make(bytes, 0));
+      const std::vector<float> first = run(heads, true);
+      const size_t one = first.size() / heads.size();
+      for (size_t h = 1; h < heads.size(); ++h)
+        EXPECT_EQ(0, memcmp(first.data(), first.data() + h * one, one * 4)) << h;
+      for (int again = 0; again < 20; ++again) {
+        const std::vector<float> next = run(heads, true);
+        ASSERT_EQ(0, memcmp(first.data(), next.data(), first.size() * 4)) << "run " << again;
+      }
+    }
 }
 
 TEST_P(Attention, NotANumberStaysInItsRow) {

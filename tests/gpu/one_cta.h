@@ -168,16 +168,19 @@ inline float __fmaf_rn(float a, float b, float c) { return std::fma(a, b, c); }
 inline uint32_t __byte_perm(uint32_t low, uint32_t high, uint32_t pick) {
   uint32_t v = 0;
   for (int k = 0; k < 4; ++k)
-    v |= static_cast<uint32_t>((uint64_t{high} << 32 | low) >> (pick >> 4 * k & 7) * 8 & 255) << 8 * k;
+    v |= static_cast<uint32_t>((uint64_t{high} << 32 | low) >> (pick >> 4 * k & 7) * 8 & 255)
+         << 8 * k;
   return v;
 }
 inline float __shfl_xor_sync(uint32_t, float v, int mask) {
   const one_cta::Lane* lanes = one_cta::exchange({{std::bit_cast<uint32_t>(v)}});
-  return std::bit_cast<float>(lanes[(one_cta::thread.x % 32) ^ static_cast<unsigned>(mask)].words[0]);
+  const unsigned other = (one_cta::thread.x % 32) ^ static_cast<unsigned>(mask);
+  return std::bit_cast<float>(lanes[other].words[0]);
 }
 inline bool __any_sync(uint32_t, bool v) {
   const one_cta::Lane* lanes = one_cta::exchange({{v}});
-  return std::any_of(lanes, lanes + 32, [](const one_cta::Lane& lane) { return lane.words[0] != 0; });
+  return std::any_of(lanes, lanes + 32,
+                     [](const one_cta::Lane& lane) { return lane.words[0] != 0; });
 }
 struct float2 {
   float x, y;

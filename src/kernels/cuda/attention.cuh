@@ -3,13 +3,14 @@
  *
  *   obk::attention_tile<kObkF16, 64, 64, 16, 128>(w, g)   size, value_size, most queries, keys
  *
- * f16, bf16: mma.sync (attention_mma.cuh), sizes up to 256; f32: exact (attention_fma.cuh), up to
- * 512. Any number of queries and keys, any strides and alignment of Q, K, V in global memory. Y
+ * f16, bf16: mma.sync, sizes up to 256: attention_short.cuh and attention_long.cuh for heads of
+ * 32, 64, 96 and 128, else the walk here with attention_mma.cuh; f32: exact (attention_fma.cuh), up
+ * to 512. Any number of queries and keys, any strides and alignment of Q, K, V in global memory. Y
  * best lies in shared memory, where an epilogue reads it. g.scratch: shared memory, as much as
  * cuda_attention_scratch_bytes says. It ends with a barrier, after which Y may be read.
  *
- * How      keys are dealt to warps (attention_shape.h); each warp walks its blocks with a
- * running maximum, its copies up to three blocks ahead, and holds scores and sums in registers; at
+ * How      of the walk here: keys are dealt to warps (attention_shape.h); each warp walks its blocks
+ * with a running maximum, its copies up to three blocks ahead, and holds scores and sums in registers; at
  * the end the warps' sums are joined. Up to 128 keys that is one step for each warp and three
  * barriers. A step's length is its chain of instructions, so sizes are constants, and the tile is
  * inlined: what the body sets to a constant (no mask, no causal rule) costs nothing.

@@ -1,7 +1,7 @@
-/* kernels/cuda/attention_long.cuh — attention of 16-bit heads to more than 256 keys: each warp has 16 rows, groups
- * of warps have chains of keys of their own (attention_warps.cuh). Blocks of keys come by
- * asynchronous copies, up to four ahead; one barrier of the group a block. Where one group has all
- * chains, their sums are joined in registers and Y comes straight from them. */
+/* kernels/cuda/attention_long.cuh — attention of 16-bit heads to more than 256 keys: each warp has
+ * 16 rows, groups of warps have chains of keys of their own (attention_warps.cuh). Blocks of keys
+ * come by asynchronous copies, up to four ahead; one barrier of the group a block. Where one group
+ * has all chains, their sums are joined in registers and Y comes straight from them. */
 #ifndef OBK_ATTENTION_LONG_CUH
 #define OBK_ATTENTION_LONG_CUH
 
@@ -80,9 +80,8 @@ struct AttentionLong {
       if (block < end) {
         bring_block<kSize * 2, kCut.k_pitch, kTurn, kThreads>(to, k_at, g.k_row * 2, block * 32,
                                                               place.seen, place.plain);
-        bring_block<kValue * 2, kCut.v_pitch, false, kThreads>(to + 32 * kCut.k_pitch, v_at,
-                                                               g.v_row * 2, block * 32, place.seen,
-                                                               place.plain);
+        bring_block<kValue * 2, kCut.v_pitch, false, kThreads>(
+            to + 32 * kCut.k_pitch, v_at, g.v_row * 2, block * 32, place.seen, place.plain);
       }
       copy16_commit();
     };
@@ -195,8 +194,7 @@ struct AttentionLong {
       const uint32_t to = base + kCut.slots + place * kCut.pitch + lane % 4 * 8;
 #pragma unroll
       for (int c = 0; c < 2 * kSteps; ++c) store_shared8(to + c * 32, o[c][2 * r], o[c][2 * r + 1]);
-      if (lane % 4 == 0)
-        store_shared8(base + kCut.parts + place * 8, rows.largest[r], rows.sum[r]);
+      if (lane % 4 == 0) store_shared8(base + kCut.parts + place * 8, rows.largest[r], rows.sum[r]);
     }
   }
 };

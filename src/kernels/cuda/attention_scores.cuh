@@ -37,7 +37,8 @@ struct Scores {
     const float m = ((const float*)mask)[at], b = m * kLog2;
     return b == -INFINITY && m != -INFINITY ? -3e38f : b;
   }
-  /* Whether nothing but the scale and limits changes a score; a maximum may then be looked for before. */
+  /* Whether nothing but the scale and limits changes a score; a maximum may then be looked for
+   * before. */
   __device__ __forceinline__ bool only_scaled() const {
     return mask_type == 0 && !(softcap > 0.0f) && scale > 0.0f;
   }

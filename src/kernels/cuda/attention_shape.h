@@ -118,9 +118,9 @@ OBK_SHAPE int32_t attention_chain(int64_t keys) {
 
 /* Up to 256 keys, or pieces of so many: attention_short.cuh. */
 struct ShortCut {
-  int32_t rows_log;              /* warps with rows of their own */
-  int32_t blocks, keys, own;     /* 16 keys each, of all; keys of a CTA; of a warp, for scores */
-  int32_t v_pitch, p_pitch;      /* bytes */
+  int32_t rows_log;          /* warps with rows of their own */
+  int32_t blocks, keys, own; /* 16 keys each, of all; keys of a CTA; of a warp, for scores */
+  int32_t v_pitch, p_pitch;  /* bytes */
   int32_t q_at, k_at, v_at, p_at, m_at, bytes;
 };
 OBK_SHAPE int32_t short_rows_log(int64_t queries, int64_t keys) {
@@ -151,10 +151,11 @@ OBK_SHAPE ShortCut short_cut(int64_t queries, int64_t keys, int64_t size, int64_
 enum { kAttentionTicketBytes = 128 };
 OBK_SHAPE int64_t piece_bytes(int64_t value_size) { return 16 * (value_size + 2) * 4; }
 
-/* More keys (attention_long.cuh): 2^rows_log warps with 16 rows each, the others of the eight have other keys. */
+/* More keys (attention_long.cuh): 2^rows_log warps with 16 rows each, the others of the eight have
+ * other keys. */
 struct LongCut {
   int32_t rows_log, groups, own; /* groups of warps; chains of each */
-  int32_t chain, walk, stages;   /* blocks: of a chain, that a group walks, that are there at once */
+  int32_t chain, walk, stages; /* blocks: of a chain, that a group walks, that are there at once */
   int32_t k_pitch, v_pitch, stage, pitch;
   int32_t slots, parts, bytes;
 };

@@ -1,15 +1,15 @@
 /* kernels/cuda/attention_short.cuh — attention of 16-bit heads (sizes of attention_by_warps) to no
  * more keys than registers hold the scores of: up to 256.
  *
- * How      2^rows_log warps have 16 rows each. For the scores, the other warps of the eight have other
- * keys; for the product with V they have other columns. Q and K come by asynchronous copies, then V,
- * while scores are computed. Between, warps of the same rows tell each other the rows' maxima and the
- * weights through shared memory; where a warp has all keys of its rows it needs nobody.
- * Order    a row's maximum is that of all keys, so what is summed is one chain of mma.sync over the
- * keys, 16 a step, whatever the cut. Totals are the same chain with a column of ones.
- * Pieces   where there are many keys and few heads, several CTAs have a piece of the keys each. A piece
- * leaves its sums in global memory and draws a number; who draws the last joins all pieces in their
- * order, whichever came first. Counts only grow: nobody clears them between runs. */
+ * How      2^rows_log warps have 16 rows each. For the scores, the other warps of the eight have
+ * other keys; for the product with V they have other columns. Q and K come by asynchronous copies,
+ * then V, while scores are computed. Between, warps of the same rows tell each other the rows'
+ * maxima and the weights through shared memory; where a warp has all keys of its rows it needs
+ * nobody. Order    a row's maximum is that of all keys, so what is summed is one chain of mma.sync
+ * over the keys, 16 a step, whatever the cut. Totals are the same chain with a column of ones.
+ * Pieces   where there are many keys and few heads, several CTAs have a piece of the keys each. A
+ * piece leaves its sums in global memory and draws a number; who draws the last joins all pieces in
+ * their order, whichever came first. Counts only grow: nobody clears them between runs. */
 #ifndef OBK_ATTENTION_SHORT_CUH
 #define OBK_ATTENTION_SHORT_CUH
 
@@ -17,19 +17,23 @@
 
 namespace obk {
 
-/* kCount rows by all threads, zero filled; kTurn as bring_block (attention_warps.cuh). */
+/* kCount rows by all threads, zero filled; kTurn as bring_block (attention_long.cuh). */
 template <int kBytes, int kPitch, bool kTurn, int kCount>
 OBK_DEVICE void bring_rows(uint32_t to, const char* at, int64_t row_bytes, int there, bool plain) {
-  constexpr int kPieces = kBytes / 16, kAll = kCount * kPieces;
+  constexpr int kPieces = kBytes / 16, kStep = 256 / kPieces;
   if (plain)
     return bring_plainly(to, kPitch, kPieces, at, row_bytes, kCount, there, kBytes, false,
                          threadIdx.x, 256, kTurn ? 4 : 0);
+  const uint32_t thread = threadIdx.x, first = thread / kPieces, p = thread % kPieces;
+  static_assert(kStep % 2 == 0, "a thread's rows are turned alike");
+  const char* const from = at + first * row_bytes + p * 16;
+  const uint32_t place = to + first * kPitch + (kTurn ? p ^ (first & 1) * 4 : p) * 16;
+  if (256 % kPieces != 0 && first >= kStep) return; /* the last threads bring nothing */
 #pragma unroll
-  for (int i = 0; i < (kAll + 255) / 256; ++i) {
-    const int piece = threadIdx.x + i * 256, row = piece / kPieces, p = piece % kPieces;
-    if (kAll % 256 != 0 && piece >= kAll) break;
-    copy16_partly(to + row * kPitch + (kTurn ? p ^ (row & 1) * 4 : p) * 16,
-                  at + row * row_bytes + p * 16, row < there ? 16u : 0u);
+  for (int i = 0; i < (kCount + kStep - 1) / kStep; ++i) {
+    const int row = (int)first + i * kStep;
+    if (kCount % kStep != 0 && row >= kCount) break;
+    copy16_partly(place + i * kStep * kPitch, from + i * kStep * row_bytes, row < there ? 16u : 0u);
   }
 }
 
@@ -42,7 +46,7 @@ struct AttentionShort {
   static constexpr bool kAlone = kGroups == 1, kTurn = kParts % 2 == 0;
   static constexpr uint32_t kOnes = kBfloat ? 0x3f803f80 : 0x3c003c00;
 
-  float s[kTiles][4];            /* scores */
+  float s[kTiles][4];              /* scores */
   uint32_t p[(kTiles + 1) / 2][4]; /* weights, as the product with V takes them */
   float o[kColumns][4], total[4];
 
@@ -150,10 +154,11 @@ struct AttentionShort {
 #pragma unroll
       for (int r = 0; r < 2; ++r)
         p[n / 2][n % 2 * 2 + r] =
-            n >= kTiles ? 0u
-                        : narrow_two<kBfloat>(
-                              exp2_near(__fmaf_rn(s[n < kTiles ? n : 0][2 * r], unit, base[r])),
-                              exp2_near(__fmaf_rn(s[n < kTiles ? n : 0][2 * r + 1], unit, base[r])));
+            n >= kTiles
+                ? 0u
+                : narrow_two<kBfloat>(
+                      exp2_near(__fmaf_rn(s[n < kTiles ? n : 0][2 * r], unit, base[r])),
+                      exp2_near(__fmaf_rn(s[n < kTiles ? n : 0][2 * r + 1], unit, base[r])));
   }
   /* The warp's weights to shared memory: its 16 rows, columns from its first key on. */
   __device__ __forceinline__ void leave_weights(uint32_t at, int first_key) const {
@@ -193,9 +198,9 @@ struct AttentionShort {
   __device__ __forceinline__ void add_shared(uint32_t weights, uint32_t values, int column) {
     const int lane = threadIdx.x % 32;
     const uint32_t from = weights + lane % 16 * kCut.p_pitch + lane / 16 * 16;
-    const uint32_t at = values + column * 16 +
-                        (kColumns == 1 ? lane * kCut.v_pitch
-                                       : lane % 16 * kCut.v_pitch + lane / 16 * 16);
+    const uint32_t at =
+        values + column * 16 +
+        (kColumns == 1 ? lane * kCut.v_pitch : lane % 16 * kCut.v_pitch + lane / 16 * 16);
     uint32_t x[4];
 #pragma unroll
     for (int i = 0; i < kCut.keys / 16; ++i) {
@@ -228,15 +233,21 @@ struct AttentionShort {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const int row = warp % (kRows / 16) * 16, group = warp / (kRows / 16);
     const int there = place.seen - begin;
-    bring_rows<kSize * 2, kSize * 2, kTurn, kRows>(
-        base + kCut.q_at, (const char*)g.q + rows_from * g.q_row * 2, g.q_row * 2, place.queries,
-        place.plain);
-    bring_rows<kSize * 2, kSize * 2, kTurn, kCut.keys>(
-        base + kCut.k_at, (const char*)g.k + begin * g.k_row * 2, g.k_row * 2, there, place.plain);
-    copy16_commit();
-    bring_rows<kValue * 2, kCut.v_pitch, false, kCut.keys>(
-        base + kCut.v_at, (const char*)g.v + begin * g.v_row * 2, g.v_row * 2, there, place.plain);
-    copy16_commit();
+    auto bring = [&](bool plain) {
+      bring_rows<kSize * 2, kSize * 2, kTurn, kRows>(base + kCut.q_at,
+                                                     (const char*)g.q + rows_from * g.q_row * 2,
+                                                     g.q_row * 2, place.queries, plain);
+      bring_rows<kSize * 2, kSize * 2, kTurn, kCut.keys>(
+          base + kCut.k_at, (const char*)g.k + begin * g.k_row * 2, g.k_row * 2, there, plain);
+      copy16_commit();
+      bring_rows<kValue * 2, kCut.v_pitch, false, kCut.keys>(
+          base + kCut.v_at, (const char*)g.v + begin * g.v_row * 2, g.v_row * 2, there, plain);
+      copy16_commit();
+    };
+    if (!place.plain)
+      bring(false);
+    else
+      bring(true);
     AttentionShort t;
     const int own = group * kCut.own;
     copy16_wait<1>();

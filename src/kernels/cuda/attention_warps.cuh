@@ -2,10 +2,10 @@
  * multiple of 32, for attention_short.cuh and attention_long.cuh: where rows and keys lie, running
  * rows of a chain of keys, how chains are joined.
  *
- * Scores arise in registers by mma.sync (lane l has the rows l / 4 and l / 4 + 8), the softmax is done
- * there, and the weights are the first operand of the product with V as they lie. A lane takes eight
- * neighbouring columns of a row of Q or K in one load: both sides of the product in the same order,
- * so nothing is turned. */
+ * Scores arise in registers by mma.sync (lane l has the rows l / 4 and l / 4 + 8), the softmax is
+ * done there, and the weights are the first operand of the product with V as they lie. A lane takes
+ * eight neighbouring columns of a row of Q or K in one load: both sides of the product in the same
+ * order, so nothing is turned. */
 #ifndef OBK_ATTENTION_WARPS_CUH
 #define OBK_ATTENTION_WARPS_CUH
 
@@ -25,8 +25,7 @@ struct ChainRows {
   }
   /* Scores of 32 keys in units of log 2 become weights; `factor`: of all that was summed before. */
   template <bool kBfloat>
-  __device__ __forceinline__ void weigh(float (&t)[4][4], uint32_t (&p)[2][4],
-                                        float (&factor)[2]) {
+  __device__ __forceinline__ void weigh(float (&t)[4][4], uint32_t (&p)[2][4], float (&factor)[2]) {
     float m[2], base[2];
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
@@ -38,8 +37,7 @@ struct ChainRows {
 #pragma unroll
     for (int step = 1; step < 4; step *= 2)
 #pragma unroll
-      for (int r = 0; r < 2; ++r)
-        m[r] = fmaxf(m[r], __shfl_xor_sync(0xffffffffu, m[r], step));
+      for (int r = 0; r < 2; ++r) m[r] = fmaxf(m[r], __shfl_xor_sync(0xffffffffu, m[r], step));
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       m[r] = fmaxf(m[r], largest[r]);
@@ -91,13 +89,7 @@ OBK_DEVICE float over_total(float total, bool zero) {
   return total == 0.0f ? (zero ? 0.0f : NAN) : __fdividef(1.0f, total);
 }
 
-OBK_DEVICE void store_shared_floats(uint32_t to, float a, float b, float c, float d) {
-  const uint32_t bits[4] = {__float_as_uint(a), __float_as_uint(b), __float_as_uint(c),
-                            __float_as_uint(d)};
-  store_shared16(to, bits);
-}
-
-/* Where a row's joined sums go: divided by its total to Y, */
+/* Where a row's joined sums go: divided by its total, to Y. */
 struct RowsToY {
   float* y;
   int64_t row;
@@ -120,18 +112,6 @@ struct RowsToY {
     }
   }
 };
-/* or as they are, with maximum and total behind, for the other pieces of a head. */
-struct RowsToPiece {
-  float* sums;
-  int32_t columns;
-
-  __device__ __forceinline__ void put(int r, int four, float (&v)[4], float largest,
-                                      float total) const {
-    *(float4*)(sums + r * columns + four) = make_float4(v[0], v[1], v[2], v[3]);
-    if (four == 0) *(float2*)(sums + 16 * columns + r * 2) = make_float2(largest, total);
-  }
-};
-
 /* The rows of kCount chains or pieces, joined in their order. */
 template <int kCount>
 OBK_DEVICE void join_all(float (&m)[kCount], float (&l)[kCount], const uint32_t (&x)[kCount][4],
@@ -148,8 +128,8 @@ OBK_DEVICE void join_all(float (&m)[kCount], float (&l)[kCount], const uint32_t 
 }
 
 /* All threads: four chains of `most` rows. Slots and parts: [chain][row]. */
-template <int kValue, class To>
-static __device__ __forceinline__ void join_slots(const To& to, uint32_t slots, uint32_t parts,
+template <int kValue>
+static __device__ __forceinline__ void join_slots(const RowsToY& to, uint32_t slots, uint32_t parts,
                                                   int most, int pitch, int rows) {
   constexpr int kFours = kValue / 4;
   const int four = threadIdx.x % kFours * 4;
@@ -232,7 +212,8 @@ struct QueryParts {
   }
 };
 
-/* The lane's scores of 32 keys from `key` on: scaled, and what masks and limits say. `row`: of the pass, the warp's first. */
+/* The lane's scores of 32 keys from `key` on: scaled, and what masks and limits say. `row`: of the
+ * pass, the warp's first. */
 struct MoreScores {
   float more[4][4];
   bool masked, limited;
