@@ -245,8 +245,8 @@ class BodyEmitter {
   /// From row to row of the tile, where vectors read it. Four lanes store two columns each of a row, eight rows at once: rows of a product
   /// begin eight banks apart.
   int64_t tile_pitch() const {
-    const bool stored_so = (group_.kind == GroupKind::kProduct && packed_b_) || group_.kind == GroupKind::kAttention;
-    const bool padded = tiles_.vectors && stored_so && work_.tile_columns % 16 == 0;
+    const bool by_lanes = group_.kind == GroupKind::kAttention || (group_.kind == GroupKind::kProduct && packed_b_);
+    const bool padded = tiles_.vectors && by_lanes && work_.tile_columns % 16 == 0;
     return work_.tile_columns + (padded ? 8 : 0);
   }
 
@@ -738,11 +738,9 @@ class BodyEmitter {
     if (a.pieces > 1) {
       text += fmt::format("    g.piece = (int)piece;\n    g.exchange = (char*)x[{}] + (image * {} + head) * {};\n", q + (masked ? 4 : 3), param(a.heads), param(a.exchange));
       text += fmt::format("    if (!OBK_ATTENTION_PIECE({}, g, {}, {}, {}, {})) return;\n  }}\n", type, a.size, a.value_size, a.keys, a.pieces);
-      top_ += fmt::format("  const int64_t piece = t->c0 % {0} / {1};\n  ObkTask whole = *t;\n  whole.c0 -= whole.c0 % {0}, whole.c1 = whole.c0 + {0}, t = &whole;\n",
-                          param(a.value_size), param(a.value_size / a.pieces));
+      top_ += fmt::format("  const int64_t piece = t->c0 % {0} / {1};\n  ObkTask whole = *t;\n  whole.c0 -= whole.c0 % {0}, whole.c1 = whole.c0 + {0}, t = &whole;\n", param(a.value_size), param(a.value_size / a.pieces));
     } else {
-      const std::string constants = tiles_.vectors ? fmt::format(", {}, {}, {}, {}", a.size, a.value_size, work_.tile_rows, a.keys) : "";
-      text += fmt::format("    OBK_ATTENTION_TILE({}, g{});\n  }}\n", type, constants);
+      text += fmt::format("    OBK_ATTENTION_TILE({}, g{});\n  }}\n", type, tiles_.vectors ? fmt::format(", {}, {}, {}, {}", a.size, a.value_size, work_.tile_rows, a.keys) : "");
     }
     out_ += text;
     ObkAttention shape = {};
@@ -792,7 +790,7 @@ class BodyEmitter {
 
 EmittedBody emit_body(const graph::Graph& graph, const stitch::Group& group, const schedule::Work& work,
                       const std::vector<stitch::Layout>& layouts, bool packed_b, const kernels::TileLibrary& tiles, int64_t ahead_bytes) {
-  schedule::Work whole = work;
+  schedule::Work whole = work;  // pieces of keys are named by columns
   if (group.kind == GroupKind::kAttention && group.attention.pieces > 1) whole.tile_columns = group.attention.value_size;
   BodyEmitter emitter(graph, group, whole, packed_b, tiles);
   emitter.layouts_ = &layouts, emitter.ahead_bytes_ = ahead_bytes;
