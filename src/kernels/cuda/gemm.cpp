@@ -116,7 +116,9 @@ int64_t cuda_gemm_scratch_bytes(const ObkGemm* gemm) {
     if (g.m > 48 && g.m <= 64) {
       const int groups = static_cast<int>(round_up(g.n, 16) / 8);
       const int stage = gemm_long_stage(groups, k_blocks);
-      most = std::max(most, int64_t{8192} * stage * gemm_long_places(groups, k_blocks));
+      const int whole = k_blocks <= 12 ? k_blocks : 0;  // gemm_wide.cuh
+      const int staged = stage * gemm_long_places(groups, k_blocks);
+      most = std::max(most, int64_t{8192} * std::max(whole, staged));
     }
   }
   return most + 1024 + 2048;  // aligned; wgmma may read, not use, two groups of columns beyond
@@ -138,7 +140,9 @@ double cuda_gemm_nanos(int32_t type, int64_t m, int64_t n, int64_t k) {
     const int64_t two = (blocks + 1) / 2 * 512 + groups * 256;
     const int64_t bytes = m <= 8 ? one - 256 : blocks > 1 ? std::min(one, two) : one;
     double fragments = static_cast<double>(bytes) * 8 / 128 / 1.98;
-    if (m > 48 && n >= 64 && passes == 1) fragments = 2.0 * static_cast<double>(groups * 8) / 1.9;  // by wgmma
+    // By wgmma: all of k at once, or streamed where there are columns enough.
+    if (m > 48 && passes == 1 && (k <= 768 || n > 16))
+      fragments = 2.0 * static_cast<double>(groups * 8) / 1.9;
     const double a = static_cast<double>(m * k) / 512;  // KB
     const double b = static_cast<double>(round_up(n, 16) * k) / 512;
     const double brought = 2 * a + 8 * std::max(a - 96, 0.0) + 12.6 * b + 3 * std::max(b - 96, 0.0);

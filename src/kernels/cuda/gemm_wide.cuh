@@ -18,7 +18,7 @@ namespace obk {
 template <typename S>
 static constexpr bool wide_fits() {
 #if defined OBK_WGMMA && !defined OBK_NO_WIDE_TILES
-  return S::kRows > 48 && S::kRows <= 64 && S::kParts == 1 && S::kGroups <= 12 &&
+  return S::kRows > 48 && S::kRows <= 64 && S::kParts == 1 && S::kGroups <= kLongColumns / 8 &&
          S::kColumns % 2 == 0 && S::kPitchC % 2 == 0 &&
          (S::kPanel || S::kBlock * S::kChunks <= OBK_GEMM_PANEL);
 #else
