@@ -50,6 +50,7 @@ struct Problem {
   bool aligned = true, causal = false, softcap = false, zero = false;
   int64_t offset = 0;
   int mask = 0;
+  bool keys_alone = false;  // one row of the mask for all queries
 };
 
 /// Values of a matrix: `at` in memory, with rows `row` apart.
@@ -95,9 +96,9 @@ std::vector<float> attend(const Problem& p, const Matrix& q, const Matrix& k, co
     g.scale = 1 / std::sqrt(static_cast<float>(c.size));
     g.softcap = p.softcap ? 5 : 0, g.zero_if_masked = p.zero;
     g.causal = p.causal, g.causal_offset = p.offset + first;
-    g.mask_type = p.mask, g.mask_query = c.keys, g.mask_key = 1;
-    g.mask = p.mask == 1 ? static_cast<const void*>(mask.data() + first * c.keys)
-                         : bytes.data() + first * c.keys;
+    g.mask_type = p.mask, g.mask_query = p.keys_alone ? 0 : c.keys, g.mask_key = 1;
+    const int64_t at = first * g.mask_query;
+    g.mask = p.mask == 1 ? static_cast<const void*>(mask.data() + at) : bytes.data() + at;
     memset(one_cta::shared, 0xff, sizeof one_cta::shared);
     g.scratch = one_cta::shared;
     g.y = reinterpret_cast<float*>(one_cta::shared + (scratch + 15) / 16 * 16);
@@ -124,6 +125,8 @@ TEST_P(OneCtaAttention, EqualsReference) {
       {&c, 3, true, true, false, true, -1},
       {&c, std::min<int64_t>(c.rows, 20), true, false, false, false, 0, 1},
       {&c, std::min<int64_t>(c.rows, 20), false, true, false, true, c.keys / 2, 2},
+      {&c, c.rows, true, false, false, false, 0, 1, true},
+      {&c, 3, true, false, true, false, 0, 2, true},
   };
   std::mt19937 random(9);
   for (const Problem& p : problems) {
@@ -148,7 +151,7 @@ TEST_P(OneCtaAttention, EqualsReference) {
         for (int64_t e = 0; e < c.size; ++e) dot += q(i, e) * k(j, e);
         dot *= static_cast<double>(1 / std::sqrt(static_cast<float>(c.size)));
         if (p.softcap) dot = 5 * std::tanh(dot / 5);
-        const auto at = static_cast<size_t>(i * c.keys + j);
+        const auto at = static_cast<size_t>((p.keys_alone ? 0 : i * c.keys) + j);
         if (p.mask == 1) dot += static_cast<double>(mask[at]);
         if (p.mask == 2 && !bytes[at]) dot = -INFINITY;
         if (p.causal && j > i + p.offset) dot = -INFINITY;

@@ -121,7 +121,7 @@ struct ShortCut {
   int32_t rows_log;          /* warps with rows of their own */
   int32_t blocks, keys, own; /* 16 keys each, of all; keys of a CTA; of a warp, for scores */
   int32_t v_pitch, p_pitch;  /* bytes */
-  int32_t q_at, k_at, v_at, p_at, m_at, bytes;
+  int32_t q_at, k_at, v_at, p_at, b_at, m_at, bytes;
 };
 OBK_SHAPE int32_t short_rows_log(int64_t queries, int64_t keys) {
   return queries <= 16 ? 0 : queries <= 32 ? 1 : queries <= 64 || keys > 128 ? 2 : 3;
@@ -141,7 +141,7 @@ OBK_SHAPE ShortCut short_cut(int64_t queries, int64_t keys, int64_t size, int64_
   /* Weights come where queries and keys lay; V is read 32 rows at a time. */
   const int32_t weights = groups > 1 ? rows * c.p_pitch : 0;
   if (c.v_at < weights) c.v_at = (weights + 15) / 16 * 16;
-  c.m_at = c.v_at + (c.keys + 31) / 32 * 32 * c.v_pitch;
+  c.b_at = c.v_at + (c.keys + 31) / 32 * 32 * c.v_pitch, c.m_at = c.b_at + c.own * groups * 4;
   c.bytes = c.m_at + (groups > 1 ? rows * groups * 4 : 0) + 16;
   return c;
 }

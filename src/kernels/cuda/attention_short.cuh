@@ -80,11 +80,34 @@ struct AttentionShort {
       }
     }
   }
-  /* What is not the scale; scores are in units of `unit` then. */
-  __device__ __forceinline__ void mask(const Scores& scores, int row, int key, bool uneven) {
+  /* What a mask of keys alone adds to each: all threads, before the scores. */
+  static __device__ __forceinline__ bool of_keys(const Scores& scores) {
+    return scores.mask_type != 0 && scores.mask_query == 0;
+  }
+  static __device__ __forceinline__ void leave_bias(const Scores& scores, uint32_t at, int begin,
+                                                    int there) {
+    static_assert(kCut.own * kGroups <= 256, "a key a thread");
+    const int k = (int)threadIdx.x;
+    if (k < kCut.own * kGroups) store_shared(at + k * 4, scores.bias(0, begin, k, there));
+  }
+  /* What is not the scale; scores are in units of `unit` then. `bias`: of the warp's keys. */
+  __device__ __forceinline__ void mask(const Scores& scores, int row, int key, bool uneven,
+                                       uint32_t bias) {
     const int r = row + threadIdx.x % 32 / 4, k = threadIdx.x % 4 * 2;
     const int limit[2] = {scores.limit(r, key), scores.limit(r + 8, key)};
-    if (!scores.only_scaled())
+    const bool keys_alone = of_keys(scores);
+    if (keys_alone)
+#pragma unroll
+      for (int n = 0; n < kTiles; ++n) {
+        float b[2];
+        load_shared8(b[0], b[1], bias + (k + n * 8) * 4);
+#pragma unroll
+        for (int e = 0; e < 4; ++e)
+          s[n][e] = scores.softcap > 0.0f
+                        ? __fadd_rn(scores.scaled(s[n][e]), b[e % 2])
+                        : __fmaf_rn(s[n][e], scores.scale * Scores::kLog2, b[e % 2]);
+      }
+    if (!scores.only_scaled() && !keys_alone)
 #pragma unroll
       for (int n = 0; n < kTiles; ++n)
 #pragma unroll
@@ -250,10 +273,11 @@ struct AttentionShort {
       bring(true);
     AttentionShort t;
     const int own = group * kCut.own;
+    if (of_keys(place.scores)) leave_bias(place.scores, base + kCut.b_at, begin, there);
     copy16_wait<1>();
     __syncthreads();
     t.score(base + kCut.q_at + row * (kSize * 2), base + kCut.k_at + own * (kSize * 2));
-    t.mask(place.scores, row, begin + own, uneven);
+    t.mask(place.scores, row, begin + own, uneven, base + kCut.b_at + own * 4);
     float m[2];
     t.maxima(m);
     if (!kAlone) exchange_maxima(m, base + kCut.m_at, row, group);
