@@ -62,7 +62,7 @@ class BodyEmitter {
     if (tiles_.vectors && group_.kind == GroupKind::kProduct && packed_b_ && byte_size(group_.product.a_type, 1) == 2) direct_ = false;
     const std::optional<VectorText> vectors = tiles_.vectors && !direct_ ? as_vectors() : std::nullopt;
     head(!vectors);
-    pitch_ = vectors ? std::to_string(tile_pitch()) : "(t->c1 - t->c0)";
+    pitch_ = vectors ? std::to_string(tile_pitch()) : group_.product.twin ? "(2 * (t->c1 - t->c0))" : "(t->c1 - t->c0)";
     if (vectors) out_ += "  {\n" + vectors->ahead;
     if (group_.kind == GroupKind::kProduct) product();
     if (group_.kind == GroupKind::kConv) conv();
@@ -186,7 +186,7 @@ class BodyEmitter {
   }
 
   std::string load(ExprId id, const Expr& expr) {
-    if (expr.slot >= stitch::kTileSlot) return "tile[tile_at]";
+    if (expr.slot >= stitch::kTileSlot) return expr.slot > stitch::kTileSlot ? "tile[tile_at + (t->c1 - t->c0)]" : "tile[tile_at]";
     if (expr.slot >= stitch::kStageSlot) return fmt::format("g{}[stage_at]", expr.slot - stitch::kStageSlot);
     if (expr.slot >= stitch::kRowSlot) return held("w", expr.slot - stitch::kRowSlot);
     const std::string base = pointer(expr.slot, false);
@@ -247,7 +247,7 @@ class BodyEmitter {
   int64_t tile_pitch() const {
     const bool by_lanes = group_.kind == GroupKind::kAttention || (group_.kind == GroupKind::kProduct && packed_b_);
     const bool padded = tiles_.vectors && by_lanes && work_.tile_columns % 16 == 0;
-    return work_.tile_columns + (padded ? 8 : 0);
+    return work_.tile_columns * group_.product.sides() + (padded ? 8 : 0);
   }
 
   std::optional<VectorText> as_vectors() {
@@ -480,14 +480,14 @@ class BodyEmitter {
     } else if (lane_ < 0) {
       out_ += indent + "{\n";
       if (stages) out_ += indent + "  const int64_t stage_at = 0;\n";
-      if (tile) out_ += indent + "  const int64_t tile_at = r - t->r0;\n";
+      if (tile) out_ += fmt::format("{}  const int64_t tile_at = {}(r - t->r0);\n", indent, group_.product.twin ? "2 * " : "");
       flush(kLane, indent + "  ");
       out_ += indent + "}\n";
     } else {
       std::string stage_base = "0";
       for (int d = first; d < lane_; ++d) stage_base = fmt::format("({}) * {} + {}", stage_base, extent(d), var(d));
       if (stages) out_ += fmt::format("{}const int64_t stage0 = ({}) * {};\n", indent, stage_base, extent(lane_));
-      if (tile) out_ += fmt::format("{}const int64_t tile0 = (r - t->r0) * (t->c1 - t->c0) - t->c0;\n", indent);
+      if (tile) out_ += fmt::format("{}const int64_t tile0 = (r - t->r0) * {}(t->c1 - t->c0) - t->c0;\n", indent, group_.product.twin ? "2 * " : "");
       const std::string low = nest_.cut_columns ? "t->c0" : "0", high = nest_.cut_columns ? "t->c1" : extent(lane_);
       if (clauses.empty()) out_ += fmt::format("{}OBK_FOR_LANES({}, {}, {}) {{\n", indent, var(lane_), low, high);
       else out_ += fmt::format("{0}OBK_LANES_REDUCE({1})\n{0}OBK_FOR_LANES_OF({2}, {3}, {4}) {{\n", indent, clauses.substr(1), var(lane_), low, high);
@@ -525,7 +525,7 @@ class BodyEmitter {
     };
     const std::string type = tile_type(product.a_type), element = storage_name(product.a_type), sum = product.a_type == DType::f64 ? "double" : "float";
     const int64_t sum_bytes = product.a_type == DType::f64 ? 8 : 4;
-    text += fmt::format("    ObkGemm g = {{}};\n    g.a_type = g.b_type = {};\n    g.m = t->r1 - t->r0;\n    g.n = t->c1 - t->c0;\n", type);
+    text += fmt::format("    ObkGemm g = {{}};\n    g.a_type = g.b_type = {};\n    g.m = t->r1 - t->r0;\n    g.n = {}(t->c1 - t->c0);\n", type, group_.product.twin ? "2 * " : "");
     text += fmt::format("    g.k = {};\n", param(product.k[0].extent));
     if (group_.prologue) {
       text += "    g.panel = 1;\n    g.a = w->scratch;\n" + fmt::format("    g.a_row = {};\n    g.a_col = 1;\n", pitch);
@@ -540,7 +540,7 @@ class BodyEmitter {
         const int64_t bytes = tiles_.gemm_packed_bytes(static_cast<int32_t>(product.b_type), product.n[0].extent, product.k[0].extent);
         from = fmt::format("(const char*){} + {} * {}", from, var(dim), param(bytes));
       }
-      text += fmt::format("    g.packed = 1;\n    g.b = {};\n    g.column = t->c0;\n    g.n_packed = {};\n", from, param(product.n[0].extent));
+      text += fmt::format("    g.packed = 1;\n    g.b = {};\n    g.column = {}t->c0;\n    g.n_packed = {};\n", from, group_.product.twin ? "2 * " : "", param(product.n[0].extent * product.sides()));
     } else {
       text += fmt::format("    g.b = (const {}*)x[{}] + ({}) + t->c0 * {};\n", element, x_b, base(*b_access), param(product.n[0].b));
       text += fmt::format("    g.b_row = {};\n    g.b_col = {};\n", param(product.k[0].b), param(product.n[0].b));
@@ -560,9 +560,9 @@ class BodyEmitter {
     ObkGemm shape = {};
     shape.a_type = shape.b_type = static_cast<int32_t>(product.a_type);
     shape.packed = packed_b_, shape.panel = group_.prologue.has_value();
-    shape.m = work_.tile_rows, shape.n = work_.tile_columns, shape.k = product.k[0].extent;
+    shape.m = work_.tile_rows, shape.n = work_.tile_columns * group_.product.sides(), shape.k = product.k[0].extent;
     shape.a_row = walks_rows ? a_access->strides[inner] : 0, shape.a_col = product.k[0].a;
-    shape.b_row = product.k[0].b, shape.b_col = product.n[0].b, shape.n_packed = product.n[0].extent;
+    shape.b_row = product.k[0].b, shape.b_col = product.n[0].b, shape.n_packed = product.n[0].extent * group_.product.sides();
     shape.c_row = shape.n;
     scratch_ += (tiles_.gemm_scratch_bytes(&shape) + 63) / 64 * 64;
     const int64_t a_row = group_.prologue ? 0 : shape.a_row;
@@ -573,7 +573,7 @@ class BodyEmitter {
         return fmt::format("OBK_GEMM_TILE_OF({}, g, {}, {}, {}, {}, {}, {}{});\n", type, shape.m,
                            columns, shape.k, a_row, c_row, shape.panel, parts);
       };
-      const int64_t last = work_.nest.column_count() % shape.n;  // columns of a narrower tile at the end
+      const int64_t last = work_.nest.column_count() * group_.product.sides() % shape.n;  // columns of a narrower tile at the end
       if (last) text += fmt::format("    if (g.n == {})\n      {}    else\n  ", last, tile_of(last));
       text += "    " + tile_of(shape.n) + "  }\n";
     } else {

@@ -437,8 +437,11 @@ class VectorEmitter {
       if (exprs_[load.expr].slot < stitch::kTileSlot) continue;
       const Indices i = indices(load.varies);
       out += fmt::format("{}obk::Pack<{}, V> l{}{};\n", indent, arithmetic_name(exprs_[load.expr].dtype), load.expr, sizes(i));
-      out += loops(i, indent) + fmt::format("{0}  l{1}{2} = obk::load_pack<V>(tile, (row[q] - (int)t->r0) * {3} + (col{4} - {5}));\n{0}}}\n", indent,
-                                            load.expr, at(i), job_.tile_pitch, flat_ ? "[q]" : "[u]", flat_ ? "(int)t->c0" : "0");
+      // A twin's second half stands beside the first, which is narrower in the last tile of a row that tiles do not divide.
+      const std::string beside = columns_ % job_.tile_columns ? "(int)(t->c1 - t->c0)" : std::to_string(job_.tile_columns);
+      const std::string side = exprs_[load.expr].slot > stitch::kTileSlot ? " + " + beside : "";
+      out += loops(i, indent) + fmt::format("{0}  l{1}{2} = obk::load_pack<V>(tile, (row[q] - (int)t->r0) * {3} + (col{4} - {5}){6});\n{0}}}\n", indent,
+                                            load.expr, at(i), job_.tile_pitch, flat_ ? "[q]" : "[u]", flat_ ? "(int)t->c0" : "0", side);
       loaded_.insert(load.expr);
     }
   }

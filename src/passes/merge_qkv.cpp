@@ -1,12 +1,11 @@
 #include "passes/merge_qkv.h"
 
 #include <algorithm>
-#include <cstring>
 #include <map>
 #include <set>
 #include <tuple>
 
-#include "passes/rewrite.h"
+#include "passes/beside.h"
 
 namespace obelisk::passes {
 namespace {
@@ -62,26 +61,6 @@ std::optional<Product> product(const Graph& graph, NodeId id, Reason& why) {
   return out;
 }
 
-/// The elementwise ops that a value reaches through elementwise ops and moves.
-std::set<NodeId> reached(const Graph& graph, ValueId from) {
-  constexpr size_t kMost = 100;
-  std::set<NodeId> maps, seen;
-  std::vector<ValueId> open{from};
-  while (!open.empty() && seen.size() < kMost) {
-    const ValueId value = open.back();
-    open.pop_back();
-    for (NodeId id : graph.users(value)) {
-      const ops::Kind kind = ops::row(graph.node(id).op).kind;
-      if (kind != ops::Kind::kMap && kind != ops::Kind::kMove) continue;
-      if (!seen.insert(id).second) continue;
-      if (kind == ops::Kind::kMap) maps.insert(id);
-      const std::vector<ValueId>& outputs = graph.node(id).outputs;
-      open.insert(open.end(), outputs.begin(), outputs.end());
-    }
-  }
-  return maps;
-}
-
 /// Those of the products that meet no other one.
 std::vector<Product> apart(const Graph& graph, const std::vector<Product>& all) {
   std::vector<std::set<NodeId>> maps;
@@ -94,35 +73,6 @@ std::vector<Product> apart(const Graph& graph, const std::vector<Product>& all) 
       return false;
     });
     if (!meets) out.push_back(all[k]);
-  }
-  return out;
-}
-
-/// Matrices beside each other: rows of the result are the parts' rows, one after the other.
-Tensor beside(const std::vector<const Tensor*>& parts) {
-  const int64_t rows = parts[0]->shape()[0];
-  int64_t columns = 0;
-  for (const Tensor* part : parts) columns += part->shape()[1];
-  Tensor out = Tensor::allocate({parts[0]->dtype(), {rows, columns}});
-  char* to = static_cast<char*>(out.mutable_data());
-  for (int64_t row = 0; row < rows; ++row) {
-    for (const Tensor* part : parts) {
-      const auto bytes = static_cast<size_t>(part->bytes() / rows);
-      std::memcpy(to, static_cast<const char*>(part->data()) + row * static_cast<int64_t>(bytes),
-                  bytes);
-      to += bytes;
-    }
-  }
-  return out;
-}
-
-/// One after the other, whole.
-Tensor below(const std::vector<const Tensor*>& parts, const Shape& shape) {
-  Tensor out = Tensor::allocate({parts[0]->dtype(), shape});
-  char* to = static_cast<char*>(out.mutable_data());
-  for (const Tensor* part : parts) {
-    std::memcpy(to, part->data(), static_cast<size_t>(part->bytes()));
-    to += part->bytes();
   }
   return out;
 }

@@ -5,8 +5,8 @@
 ///
 /// What     MatMul and plain Gemm, constant matrices of one type, turned alike; a constant bias of
 ///          one number a column may be missing in some. The parts are views of the one answer.
-/// Not      those whose answers meet in one elementwise op (a gate and what it gates): the second
-///          product finishes there, and would not if both were one.
+/// Not      those whose answers meet in one elementwise op: a gate and what it gates are merged by
+///          merge_gates, whose halves one task computes; of others the second product finishes there.
 /// Stands   after raise_attention, which takes scales off the products; before fold_batch_norm.
 /// Errors   none.    Cost  O(nodes), and a copy of the weights.
 #pragma once

@@ -31,6 +31,7 @@ std::vector<Pass> table(const Options& options) {
       {"sink_transposes", "transposes go through elementwise ops to where they cancel or merge",
        sink_transposes},
       {"merge_qkv", "products of one input with several weights become one", merge_qkv},
+      {"merge_gates", "a gate and what it gates become halves of one product", merge_gates},
       {"fold_batch_norm", "scales and shifts of channels go into weights and biases",
        fold_batch_norm},
       {"convert_precision", "all arithmetic in the type that --precision asks for", precise},
@@ -38,6 +39,8 @@ std::vector<Pass> table(const Options& options) {
       {"stage_conv_inputs",
        "a convolution's row-major input gets a copy that may be stored channels-last",
       silent(stage_conv_inputs)},
+      {"copy_early_pieces", "what a concatenation takes from long ago gets a copy of its own",
+       silent(copy_early_pieces)},
       {"remove_dead", "nodes that no output needs are removed, values are renumbered",
        silent(remove_dead)},
   };

@@ -11,10 +11,12 @@
 
 #include "graph/graph.h"
 #include "passes/convert_precision.h"
+#include "passes/copy_early_pieces.h"
 #include "passes/expand.h"
 #include "passes/fold_batch_norm.h"
 #include "passes/fold_constants.h"
 #include "passes/merge_equal.h"
+#include "passes/merge_gates.h"
 #include "passes/merge_qkv.h"
 #include "passes/raise_activations.h"
 #include "passes/raise_attention.h"

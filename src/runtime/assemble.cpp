@@ -30,6 +30,7 @@ PackRecipe recipe_of(const stitch::Group& group, const schedule::Work& work, con
     PackRecipe recipe = {.kind = PackRecipe::Kind::kProduct, .n = p.n[0].extent, .k = p.k[0].extent, .row = p.k[0].b, .column = p.n[0].b, .offset = p.b_offset};
     if (!p.batch.empty()) recipe.groups = p.batch[0].extent, recipe.outputs = p.batch[0].b;
     recipe.tile = tile(recipe.n, tiles.gemm_weights(static_cast<int32_t>(p.b_type), recipe.n, recipe.k, 0, recipe.n));
+    if (p.twin) recipe.n *= 2, recipe.tile *= 2, recipe.half = work.tile_columns;
     return recipe;
   }
   const stitch::ConvTile& conv = group.conv;
@@ -47,7 +48,7 @@ kernels::WeightRange weights_of(const stitch::Group& group, const schedule::Work
   if (group.kind == GroupKind::kProduct) {
     const stitch::Product& p = group.product;
     const auto type = static_cast<int32_t>(p.b_type);
-    kernels::WeightRange range = tiles.gemm_weights(type, p.n[0].extent, p.k[0].extent, task.c0, task.c1);
+    kernels::WeightRange range = tiles.gemm_weights(type, p.n[0].extent * p.sides(), p.k[0].extent, task.c0 * p.sides(), task.c1 * p.sides());
     if (!p.batch.empty())
       range.offset += codegen::matrix_of_row(work, codegen::packed_matrix_dim(group, work), task.r0) * tiles.gemm_packed_bytes(type, p.n[0].extent, p.k[0].extent);
     return range;

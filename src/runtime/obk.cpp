@@ -175,7 +175,8 @@ void write_weights(const WeightStore& weights, Writer& to) {
 constexpr int64_t PackRecipe::*kRecipeNumbers[] = {
     &PackRecipe::n,      &PackRecipe::k,       &PackRecipe::row,    &PackRecipe::column,
     &PackRecipe::offset, &PackRecipe::outputs, &PackRecipe::inputs, &PackRecipe::height,
-    &PackRecipe::width,  &PackRecipe::groups,  &PackRecipe::tile};
+    &PackRecipe::width,  &PackRecipe::groups,  &PackRecipe::tile,
+    &PackRecipe::half};
 
 void write_packing(const Packing& packing, Writer& to) {
   to.number<int32_t>(packing.weight), to.number<uint8_t>(static_cast<uint8_t>(packing.recipe.kind));

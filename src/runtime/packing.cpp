@@ -16,6 +16,27 @@ constexpr int64_t kMostElements = int64_t{1} << 31;  // numbers of elements are 
 
 int32_t type_of(DType dtype) { return static_cast<int32_t>(dtype); }
 
+/// The columns of B's halves in turns: so many of the first, then the same of the second.
+Tensor halves_in_turns(const PackRecipe& r, const Tensor& source) {
+  const int64_t columns = r.n / 2, size = byte_size(source.dtype(), 1);
+  Tensor out = Tensor::allocate({source.dtype(), {r.k, r.n}});
+  const char* from = source.as<char>() + r.offset * size;
+  char* to = out.as_mutable<char>();
+  for (int64_t row = 0; row < r.k; ++row)
+    for (int64_t first = 0; first < columns; first += r.half)
+      for (int64_t side : {int64_t{0}, columns}) {
+        const int64_t count = std::min(r.half, columns - first);
+        const char* run = from + (row * r.row + (side + first) * r.column) * size;
+        if (r.column == 1) {
+          memcpy(to, run, static_cast<size_t>(count * size)), to += count * size;
+          continue;
+        }
+        for (int64_t c = 0; c < count; ++c, run += r.column * size, to += size)
+          memcpy(to, run, static_cast<size_t>(size));
+      }
+  return out;
+}
+
 void pack_into(const TileLibrary& tiles, const PackRecipe& r, const Tensor& source, char* packed) {
   const int32_t type = type_of(source.dtype());
   const char* from = source.as<char>();
@@ -23,6 +44,10 @@ void pack_into(const TileLibrary& tiles, const PackRecipe& r, const Tensor& sour
   const int64_t taps = r.kind == Kind::kProduct ? 0 : r.height * r.width;
   switch (r.kind) {
     case Kind::kProduct:
+      if (r.half > 0) {
+        const Tensor turns = halves_in_turns(r, source);
+        return tiles.gemm_pack(type, r.n, r.k, r.tile, turns.data(), r.n, 1, packed);
+      }
       for (int64_t group = 0; group < r.groups; ++group)
         tiles.gemm_pack(type, r.n, r.k, r.tile,
                         from + byte_size(source.dtype(), r.offset + group * r.outputs), r.row,
@@ -131,7 +156,8 @@ std::optional<int64_t> packed_bytes(const TileLibrary& tiles, const PackRecipe& 
   if (count < 1 || count >= kMostElements || !within(r.tile, 0, kMostElements)) return std::nullopt;
   if (r.kind == Kind::kProduct) {
     if (!within(r.n, 1, kMostElements) || !within(r.k, 1, kMostElements) ||
-        !within(r.groups, 1, count) || !within(r.offset, 0, count - 1))
+        !within(r.groups, 1, count) || !within(r.offset, 0, count - 1) ||
+        !within(r.half, 0, r.n / 2) || (r.half > 0 && (r.n % 2 != 0 || r.groups != 1)))
       return std::nullopt;
     int64_t low = r.offset, high = r.offset;  // the first and the last element that packing reads
     for (auto [extent, stride] :

@@ -47,6 +47,7 @@ struct PackRecipe {
   int64_t n = 0, k = 0, row = 0, column = 0, offset = 0;          // kProduct: B [k, n] in the source, strides in elements
   int64_t outputs = 0, inputs = 0, height = 0, width = 0, groups = 1;  // convolutions, of one group; kProduct: `groups` matrices, `outputs` elements apart
   int64_t tile = 0;  // columns or channels that are packed together, for machines that stream them; 0: all
+  int64_t half = 0;  // kProduct: columns of a tile from either half of B, side by side; 0: columns as they stand
   auto operator<=>(const PackRecipe&) const = default;
 };
 

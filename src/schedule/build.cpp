@@ -209,11 +209,12 @@ bool cut_by_cost(const Group& group, const target::DeviceSpec& device, Work& wor
   double best = 0;
   for (int64_t rows = 8; rows == 8 || (rows < 2 * inner && rows <= 128); rows *= 2) {
     for (int64_t columns = tiles.panel; columns < n + tiles.panel && columns <= 256; columns += tiles.panel) {
-      if (rows * columns * 8 > device.fast_memory.count / 2) continue;
+      const int64_t wide = columns * group.product.sides();  // of the tile
+      if (wide > 256 || rows * wide * 8 > device.fast_memory.count / 2) continue;
       if (group.prologue && (rows > 64 || tiles.panel_bytes(type, rows, k) > device.fast_memory.count / 2)) continue;
       const int64_t count = batches * ((inner + rows - 1) / rows) * ((n + columns - 1) / columns);
       const int64_t rounds = (count + device.sms - 1) / device.sms;
-      double nanos = tiles.gemm_nanos(type, std::min(rows, inner), std::min(columns, n), k);
+      double nanos = tiles.gemm_nanos(type, std::min(rows, inner), std::min(wide, n * group.product.sides()), k);
       // The prologue: its loads take the place of A's; about ten instructions an element, four warps at a time.
       if (group.prologue) nanos += 400 + static_cast<double>(std::min(rows, inner) * k) * 0.045;
       if (best != 0 && rounds * nanos >= best) continue;
@@ -241,10 +242,11 @@ void cut_product(const Group& group, const target::DeviceSpec& device, int64_t p
     int64_t high = (inner + parts - 1) / parts;  // of about equal sizes, blocks of 16 keep the vector units full
     if (parts > 1) high = std::min(inner, (high + 15) / 16 * 16);
     for (int64_t wide = 64; wide < columns + 64; wide += 64) {
-      if (wide > 64 && high * wide > fit) break;
-      if (wide == 64 && high > 16 && high * wide > 2 * fit) break;
+      const int64_t sums = high * wide * group.product.sides();
+      if (wide > 64 && sums > fit) break;
+      if (wide == 64 && high > 16 && sums > 2 * fit) break;
       const int64_t count = batches * ((inner + high - 1) / high) * ((columns + wide - 1) / wide);
-      const double m = static_cast<double>(high), n = static_cast<double>(std::min(wide, columns)), depth = static_cast<double>(k);
+      const double m = static_cast<double>(high), n = static_cast<double>(std::min(wide, columns) * group.product.sides()), depth = static_cast<double>(k);
       const double task = kTask + 2 * m * n * depth / device.flops_per_sm + 4 * depth * (n + m / kNearer) / device.bytes_per_sm;
       const double all = static_cast<double>((count + workers - 1) / workers) * task;
       if (best != 0 && all >= best) continue;
@@ -401,6 +403,63 @@ int64_t count_tasks(const Group& group, const Work& work) {
   return (rows + span - 1) / span * ((span + work.tile_rows - 1) / work.tile_rows) * ((columns + work.tile_columns - 1) / work.tile_columns);
 }
 
+/// One node that reads one value, which no group has made, at plain places, and stores it.
+bool is_copy(const Group& group, const Work& work) {
+  const bool one_store = group.body.steps.size() == 1 && group.body.steps[0].kind == StepKind::kStore;
+  if (group.kind != GroupKind::kStitched || !group.after.empty() || group.nodes.size() != 1 || !one_store) return false;
+  return work.nest.accesses.size() == 2 && work.nest.accesses[0].affine && work.nest.accesses[1].affine;
+}
+
+/// Copies of what is there before anything is computed (a cache's past) may run in any wave before their readers: each goes to the one of
+/// the last few that it lengthens least, and of those that it does not lengthen to the idlest, the later of equals. True: some moved, and
+/// buffers live otherwise.
+bool place_copies(const Plan& plan, const target::DeviceSpec& device, TaskGraph& tasks) {
+  constexpr int kMostAhead = 12;  // waves that a copy waits in memory
+  constexpr double kTaskNanos = 700;
+  struct Wave {
+    double longest = 0, all = 0, bytes = 0;  // a task's, all tasks' nanoseconds; what goes to and from far memory
+    double nanos(const target::DeviceSpec& of) const {
+      return std::max({longest, all / of.sms, bytes / (of.bytes_per_sm * of.sms)});
+    }
+  };
+  std::vector<Wave> waves(tasks.waves);
+  std::vector<int> last(tasks.works.size(), -1);  // the wave before the first reader
+  std::vector<std::pair<int, size_t>> copies;
+  for (size_t w = 0; w < tasks.works.size(); ++w)
+    for (int before : plan.groups[tasks.works[w].group].after)
+      if (last[before] < 0 || tasks.works[w].wave - 1 < last[before]) last[before] = tasks.works[w].wave - 1;
+  const auto add = [&](Work& work, Wave& to) {
+    const Group& group = plan.groups[work.group];
+    cut_work(plan, device, tasks, work);
+    const double task = work.task_nanos + kTaskNanos;
+    to.all += static_cast<double>(count_tasks(group, work)) * task;
+    if (!is_copy(group, work)) to.longest = std::max(to.longest, group.kind == GroupKind::kProduct ? work.task_nanos : task);  // streams all the while
+    if (is_copy(group, work) || group.kind != GroupKind::kStitched) to.bytes += moved_bytes(group, device, tasks, work);
+  };
+  for (size_t w = 0; w < tasks.works.size(); ++w) {
+    Work& work = tasks.works[w];
+    if (last[w] > work.wave && is_copy(plan.groups[work.group], work)) copies.push_back({last[w], w});
+    else add(work, waves[work.wave]);
+  }
+  std::stable_sort(copies.begin(), copies.end());
+  for (const auto& [until, w] : copies) {
+    Work& work = tasks.works[w];
+    int best = -1;
+    double least = 0, idlest = 0;
+    Wave filled;
+    for (int wave = until; wave >= std::max(work.wave, until - kMostAhead); --wave) {
+      Wave with = waves[wave];
+      add(work, with);
+      const double longer = std::max(with.nanos(device) - std::max(waves[wave].nanos(device), kTaskNanos), 0.0);
+      const double share = std::max(with.all / device.sms, with.bytes / (device.bytes_per_sm * device.sms)) / with.nanos(device);
+      if (best >= 0 && (longer > least + 1 || (longer > least - 1 && share > idlest - 0.01))) continue;
+      best = wave, least = longer, idlest = share, filled = with;
+    }
+    work.wave = best, waves[best] = filled;
+  }
+  return !copies.empty();
+}
+
 /// Every work is cut for all workers; where a GPU's wave has several, each is then cut again for its share of them, so that together they
 /// fill the workers once.
 void cut_tiles(const Plan& plan, const target::DeviceSpec& device, TaskGraph& tasks) {
@@ -409,8 +468,20 @@ void cut_tiles(const Plan& plan, const target::DeviceSpec& device, TaskGraph& ta
   constexpr double kTaskNanos = 700;  // of any task, whatever it holds
   std::vector<std::vector<size_t>> by_wave(tasks.waves);
   for (size_t w = 0; w < tasks.works.size(); ++w) by_wave[tasks.works[w].wave].push_back(w);
-  for (const std::vector<size_t>& wave : by_wave) {
+  for (std::vector<size_t>& wave : by_wave) {
     if (wave.size() < 2 || wave.size() > static_cast<size_t>(device.sms)) continue;
+    // Copies beside what is computed take the workers that it leaves.
+    const auto copies = std::stable_partition(wave.begin(), wave.end(), [&](size_t w) { return !is_copy(plan.groups[tasks.works[w].group], tasks.works[w]); });
+    if (copies != wave.begin() && copies != wave.end()) {
+      int64_t busy = 0;
+      for (auto w = wave.begin(); w != copies; ++w) busy += count_tasks(plan.groups[tasks.works[*w].group], tasks.works[*w]);
+      target::DeviceSpec rest = device;
+      if (busy < device.sms) rest.sms -= static_cast<int>(busy);
+      rest.sms = std::max<int>(rest.sms / static_cast<int>(wave.end() - copies), 1);
+      for (auto w = copies; w != wave.end(); ++w) cut_work(plan, rest, tasks, tasks.works[*w], slower_than_roof(plan.groups[tasks.works[*w].group], device));
+      wave.erase(copies, wave.end());
+      if (wave.size() < 2) continue;
+    }
     std::vector<double> nanos;
     for (size_t w : wave) {
       const Work& work = tasks.works[w];
@@ -529,6 +600,11 @@ TaskGraph build(const Graph& graph, const Plan& plan, const target::DeviceSpec& 
   }
   assign_waves(plan, tasks);
   assign_buffers(graph, plan, tasks);
+  if (place_copies(plan, device, tasks)) {
+    tasks.buffers.clear(), tasks.weights.clear();
+    for (Work& work : tasks.works) work.buffers.clear();
+    assign_buffers(graph, plan, tasks);
+  }
   cut_tiles(plan, device, tasks);
   deal_tasks(plan, device, tasks);
   return tasks;

@@ -80,6 +80,7 @@ class Former {
           const std::vector<ValueId> reads = {product->a, product->b};
           const int column = static_cast<int>(product->n[0].c);
           draft.group.product = std::move(*product);
+          if (views_.twin(n) != graph::kNone) draft.group.product.twin = true, draft.group.product.n[0].extent /= 2;
           return place_anchor(n, std::move(draft), column, reads);
         }
       }
@@ -193,8 +194,14 @@ class Former {
     draft.group.nodes = {n};
     draft.anchored = true;
     draft.open = false;
-    const ValueId out = graph_.node(n).outputs[0];
-    const Shape& shape = graph_.type(out).shape;
+    // The halves of a twin product are two members, at the same points.
+    std::vector<ValueId> outs = {graph_.node(n).outputs[0]};
+    if (draft.group.kind == GroupKind::kProduct && draft.group.product.twin) {
+      outs = graph_.node(views_.twin(n)).outputs;
+      draft.group.nodes.push_back(views_.twin(n));
+      explain(graph_.node(n).outputs[0], views_.twin(n), Scheme::kLocal, "halves that meet: a task computes the same columns of both");
+    }
+    const Shape& shape = graph_.type(outs[0]).shape;
     Body& body = draft.group.body;
     body.domain = shape;
     draft.is_column.assign(shape.size(), false);
@@ -222,14 +229,19 @@ class Former {
                                          return views_.read(body.exprs, graph_.node(n).inputs[slot], dtype, std::move(at), guard, otherwise, leaf);
                                        }, tile);
     }
-    draft.members[out] = std::move(member);
+    for (size_t side = 0; side < outs.size(); ++side) {
+      if (side > 0) member.value = body.exprs.load(kTileSlot + static_cast<int>(side), body.exprs[tile].dtype, {});
+      draft.members[outs[side]] = member;
+    }
     add(std::move(draft), n);
   }
 
   void add(Draft draft, NodeId n) {
     const int id = static_cast<int>(out_.drafts.size());
-    for (ValueId v : graph_.node(n).outputs)
-      if (v != graph::kNone && (draft.members.count(v) || calls_op(draft.group.kind))) out_.group_of[v] = id;
+    for (const auto& [v, member] : draft.members) out_.group_of[v] = id;
+    if (calls_op(draft.group.kind))
+      for (ValueId v : graph_.node(n).outputs)
+        if (v != graph::kNone) out_.group_of[v] = id;
     out_.drafts.push_back(std::move(draft));
   }
 
@@ -315,7 +327,9 @@ class Former {
         if (out == graph::kNone) continue;
         const auto whole = static_cast<double>(graph_.type(out).count());
         double read = whole;
-        if (views_.is_view(user)) {
+        if (views_.is_view(user) && views_.layout(out).storage != out) {
+          // A copy into a concatenation: it walks its own elements, whoever reads them there.
+        } else if (views_.is_view(user)) {
           if (views_.needs_storage(out)) return std::nullopt;
           const std::optional<double> beyond = elements_read(out);
           if (!beyond) return std::nullopt;

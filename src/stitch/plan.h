@@ -38,7 +38,7 @@ struct Edge {
 // In a body's expressions a load's slot names an operand; slots from these bases name what lives inside the body.
 inline constexpr int kRowSlot = 1 << 20;    // + k: the k-th row value (a reduction's result), no coordinates
 inline constexpr int kStageSlot = 1 << 21;  // + k: the k-th staged row, at the point's own column
-inline constexpr int kTileSlot = 1 << 22;   // the anchor's tile, at the point itself
+inline constexpr int kTileSlot = 1 << 22;   // + k: the anchor's tile (k: of a twin product, its k-th half), at the point itself
 
 enum class StepKind : uint8_t { kReduce, kStage, kStore };
 
@@ -87,6 +87,8 @@ struct Product {
   std::vector<Dim> batch, m, n, k;           // outermost first
   ValueId a = graph::kNone, b = graph::kNone;
   int64_t a_offset = 0, b_offset = 0;
+  bool twin = false;  // B has n columns twice, halves that meet: a task computes the same columns of both, side by side in its tile
+  int64_t sides() const { return twin ? 2 : 1; }
   DType a_type = DType::f32, b_type = DType::f32;
   int64_t parts = 1;  // of k: each is summed for itself, then they are added in order
 };

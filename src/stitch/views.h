@@ -4,7 +4,8 @@
 ///   out  a Layout for every value; the set of nodes that no group computes
 ///
 /// A value that only a transpose reads is stored in the transposed order, a convolution's output channels-last, and the pieces of a
-/// concatenation inside its output; so most moves of a network need no code at all. A cast from f16 or bf16 to f32 is a view too, since
+/// concatenation inside its output; so most moves of a network need no code at all. Where the halves of a product meet again, its group
+/// computes both side by side (a twin), and the split is no move but part of it. A cast from f16 or bf16 to f32 is a view too, since
 /// every load computes in f32: a product of two such values is one of 16-bit operands with an f32 answer.
 /// form_groups adds light nodes that would stand alone: a cast of which others take slices, a negated half.
 ///
@@ -38,6 +39,11 @@ class Views {
   /// The values whose groups must have run before `value` can be read: itself, or the pieces stored inside it.
   const std::vector<ValueId>& pieces(ValueId value) const { return pieces_.at(value); }
   bool has_pieces(ValueId value) const { return pieces_.count(value) != 0; }
+  /// The Split into halves that a product's group computes itself (a gate and what it gates), or kNone.
+  NodeId twin(NodeId product) const {
+    auto it = twins_.find(product);
+    return it == twins_.end() ? graph::kNone : it->second;
+  }
   /// From here on readers compute the node's only output themselves.
   void read_through(NodeId node) { view_[node] = true; }
 
@@ -60,12 +66,16 @@ class Views {
   NodeId widening_behind(ValueId value) const;
   std::set<NodeId> casts_to_compute() const;
   void store_product_operands();
+  void find_twins();
+  bool halves_meet(const graph::Node& split) const;
 
   const Graph& graph_;
   const kernels::TileLibrary* tiles_;
   std::vector<Layout> layouts_;
   std::vector<bool> view_, stored_;
   std::map<ValueId, std::vector<ValueId>> pieces_;
+  std::map<NodeId, NodeId> twins_;  // product → its split
+  std::set<NodeId> taken_splits_;
   mutable std::map<std::pair<NodeId, int>, std::optional<ops::Loop>> loops_;
 };
 

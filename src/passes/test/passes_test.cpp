@@ -21,6 +21,9 @@ TEST(Passes, StageConvInputs) {
 TEST(Passes, RemoveDead) {
   graph::run_cases("src/passes/test/remove_dead.ir", pass("remove_dead"));
 }
+TEST(Passes, CopyEarlyPieces) {
+  graph::run_cases("src/passes/test/copy_early_pieces.ir", pass("copy_early_pieces"));
+}
 
 TEST(Passes, FoldConstants) {
   graph::run_cases("src/passes/test/fold_constants.ir", pass("fold_constants"));
@@ -72,5 +75,8 @@ TEST(Passes, SplitProducts) {
   });
 }
 TEST(Passes, MergeQkv) { graph::run_cases("src/passes/test/merge_qkv.ir", pass("merge_qkv")); }
+TEST(Passes, MergeGates) {
+  graph::run_cases("src/passes/test/merge_gates.ir", pass("merge_gates"));
+}
 
 }  // namespace obelisk::passes

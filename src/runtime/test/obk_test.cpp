@@ -292,6 +292,9 @@ TEST_P(Packings, TellTheirSources) {
         .groups = 2,
         .tile = 32},
        {140, 9, 3, 2}},
+      {{.kind = Kind::kProduct, .n = 300, .k = 37, .row = 300, .column = 1, .tile = 64, .half = 32},
+       {37, 300}},
+      {{.kind = Kind::kProduct, .n = 36, .k = 20, .row = 1, .column = 20, .half = 18}, {36, 20}},
       {{.kind = Kind::kProduct, .n = 1, .k = 5, .row = 1, .column = 1}, {5, 1}},
       {{.kind = Kind::kProduct, .n = 64, .k = 32, .row = -64, .column = 1, .offset = 31 * 64},
        {32, 64}},
@@ -319,6 +322,12 @@ TEST_P(Packings, TellTheirSources) {
   EXPECT_FALSE(can_unpack(tiles, {.kind = Kind::kProduct, .n = 16, .k = 2, .row = 16, .column = 0},
                           {dtype, {2, 16}}));
   // Recipes of a damaged file.
+  EXPECT_FALSE(packed_bytes(
+      tiles, {.kind = Kind::kProduct, .n = 7, .k = 4, .row = 7, .column = 1, .half = 3},
+      {dtype, {4, 7}}));
+  EXPECT_FALSE(packed_bytes(
+      tiles, {.kind = Kind::kProduct, .n = 8, .k = 4, .row = 8, .column = 1, .half = 5},
+      {dtype, {4, 8}}));
   EXPECT_FALSE(packed_bytes(
       tiles, {.kind = Kind::kProduct, .n = int64_t{1} << 40, .k = 4, .row = 1, .column = 1},
       {dtype, {4, 4}}));

@@ -106,6 +106,45 @@ TEST(Waves, AShortcutRunsBesideTheBranchThatItJoins) {
   EXPECT_EQ(tasks.waves, 2);
 }
 
+// The copy of a cache waits for nothing: it runs where workers are idle, not in the first wave nor in the one before its reader.
+TEST(Waves, ACopyRunsWhereWorkersAreIdle) {
+  const auto graph = graph::parse(R"(graph "g" {
+  in %0 "past": f32[1,8,1023,64]
+  in %1 "x": f16[1,2048]
+  in %2 "wide": f16[2048,8192]
+  in %3 "narrow": f16[8192,16]
+  in %4 "new": f16[16,512]
+  const %5: i64[4] = [1, 8, 1, 64]
+  %6: f16[1,8,1023,64] = Cast(%0) {loose = 1, to = 10}
+  %7: f16[1,8192] = MatMul(%1, %2)
+  %8: f16[1,16] = MatMul(%7, %3)
+  %9: f16[1,512] = MatMul(%8, %4)
+  %10: f16[1,8,1,64] = Reshape(%9, %5)
+  %11: f16[1,8,1,64] = Neg(%10)
+  %12: f16[1,8,1023,64] = Identity(%6)
+  %13: f16[1,8,1024,64] = Concat(%12, %11) {axis = 2}
+  %14: f16[1,8,1024,64] = Exp(%13)
+  out %14 "y"
+})");
+  ASSERT_TRUE(graph.ok()) << graph.error().text();
+  const auto device = target::gpu("sm_90a");
+  ASSERT_TRUE(device.ok());
+  const stitch::Plan plan = stitch::plan(*graph, *device);
+  const TaskGraph tasks = build(*graph, plan, *device);
+  ASSERT_TRUE(validate(*graph, plan, tasks).ok());
+  std::vector<int> waves;
+  int copy = -1, busiest = -1, narrow = -1;
+  for (const Work& work : tasks.works) {
+    const stitch::Group& group = plan.groups[work.group];
+    const graph::Node& node = graph->node(group.nodes.front());
+    if (node.op == ops::Op::Identity) copy = work.wave;
+    if (node.op == ops::Op::MatMul && node.inputs[1] == 2) busiest = work.wave;
+    if (node.op == ops::Op::MatMul && node.inputs[1] == 3) narrow = work.wave;  // one task of all workers'
+  }
+  EXPECT_EQ(busiest, 0);
+  EXPECT_EQ(copy, narrow);
+}
+
 // What is light, stands alone and is read about once has no phase: its reader computes it.
 TEST(Waves, LightNodesAreLeftToTheirReaders) {
   const auto text = [](const char* last) {

@@ -1,0 +1,53 @@
+#include "passes/beside.h"
+
+#include <cstring>
+
+namespace obelisk::passes {
+
+std::set<NodeId> reached(const Graph& graph, ValueId from) {
+  constexpr size_t kMost = 100;
+  std::set<NodeId> maps, seen;
+  std::vector<ValueId> open{from};
+  while (!open.empty() && seen.size() < kMost) {
+    const ValueId value = open.back();
+    open.pop_back();
+    for (NodeId id : graph.users(value)) {
+      const ops::Kind kind = ops::row(graph.node(id).op).kind;
+      if (kind != ops::Kind::kMap && kind != ops::Kind::kMove) continue;
+      if (!seen.insert(id).second) continue;
+      if (kind == ops::Kind::kMap) maps.insert(id);
+      const std::vector<ValueId>& outputs = graph.node(id).outputs;
+      open.insert(open.end(), outputs.begin(), outputs.end());
+    }
+  }
+  return maps;
+}
+
+Tensor beside(const std::vector<const Tensor*>& parts) {
+  const int64_t rows = parts[0]->shape()[0];
+  int64_t columns = 0;
+  for (const Tensor* part : parts) columns += part->shape()[1];
+  Tensor out = Tensor::allocate({parts[0]->dtype(), {rows, columns}});
+  char* to = static_cast<char*>(out.mutable_data());
+  for (int64_t row = 0; row < rows; ++row) {
+    for (const Tensor* part : parts) {
+      const auto bytes = static_cast<size_t>(part->bytes() / rows);
+      std::memcpy(to, static_cast<const char*>(part->data()) + row * static_cast<int64_t>(bytes),
+                  bytes);
+      to += bytes;
+    }
+  }
+  return out;
+}
+
+Tensor below(const std::vector<const Tensor*>& parts, const Shape& shape) {
+  Tensor out = Tensor::allocate({parts[0]->dtype(), shape});
+  char* to = static_cast<char*>(out.mutable_data());
+  for (const Tensor* part : parts) {
+    std::memcpy(to, part->data(), static_cast<size_t>(part->bytes()));
+    to += part->bytes();
+  }
+  return out;
+}
+
+}  // namespace obelisk::passes
