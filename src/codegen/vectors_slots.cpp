@@ -23,15 +23,17 @@ bool VectorEmitter::take_slots(int64_t bytes, int64_t batches) {
 bool VectorEmitter::plan_slots(int64_t all) {
   if (job_.anchored || job_.panel != graph::kNone) return false;
   constexpr int64_t kLargest = 32 * 1024;
+  // Lanes that have no column of a row have a place for it.
+  const int64_t units = flat_ ? 1 : (vectors_ + lanes_ - 1) / lanes_, wide = (flat_ ? kAllThreads : units * lanes_) * v_;
   int64_t bytes = 0;  // of one row, or of one point of all threads
   for (const Load& load : loads_) {
     if (!flat_ && !(load.varies & kByRow)) continue;
     if (!may_wait(load)) return false;
-    bytes += (flat_ ? kAllThreads * v_ : columns_) * byte_size(load.storage, 1);
+    bytes += wide * byte_size(load.storage, 1);
   }
   const int64_t together = flat_ ? 1 : kAllThreads / lanes_;
   if (bytes == 0) return false;
-  const int64_t fits = std::max<int64_t>(kMostRegisters / std::max<int64_t>(registers(flat_ ? 1 : (vectors_ + lanes_ - 1) / lanes_), 1), 1);
+  const int64_t fits = std::max<int64_t>(kMostRegisters / std::max<int64_t>(registers(units), 1), 1);
   const int64_t batch = std::clamp<int64_t>(kLargest / (bytes * together), 1, fits);
   if (!take_slots(batch * bytes * together, (all + batch - 1) / batch)) return false;
   rows_text_ = std::to_string(batch);
@@ -98,7 +100,7 @@ std::string VectorEmitter::asked(const std::string& indent, const std::string& i
                         job_.pointer(expr.slot, false), place(*load_access_.at(load.expr), expr, false));
     behind += fmt::format(" + R * U * {}", bytes);
   }
-  return text + indent + "}\n";
+  return text + indent + fmt::format("}}\n{}static_assert(({}) * OBK_ALL_THREADS <= {}, \"a batch has its slot\");\n", indent, behind, slot_bytes_);
 }
 
 /// The packs of a batch from where they were asked for to registers.

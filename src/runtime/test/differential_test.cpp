@@ -72,6 +72,12 @@ INSTANTIATE_TEST_SUITE_P(Graphs, Differential, testing::Values(
   %6: f32[2051,128] = Add(%4, %5)
   out %6 "z"
 })"},
+    std::pair{"many_ragged_rows", R"(graph "g" {
+  in %0 "x": f32[2051,143]
+  const %9: i64[1] = [-1]
+  %1: f32[2051,1] = ReduceMax(%0, %9) {keepdims = 1}
+  out %1 "z"
+})"},
     std::pair{"many_points", R"(graph "g" {
   in %0 "x": f16[1031,640]
   in %1 "y": f16[1031,640]
