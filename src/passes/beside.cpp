@@ -4,6 +4,27 @@
 
 namespace obelisk::passes {
 
+std::optional<Product> constant_product(const Graph& graph, NodeId id, Reason& why) {
+  const Node& node = graph.node(id);
+  if (node.op != Op::MatMul && node.op != Op::Gemm) return std::nullopt;
+  Product out{.node = id, .weights = node.inputs[1], .answer = node.outputs[0]};
+  if (!graph.value(out.weights).is_constant() || graph.type(out.weights).rank() != 2)
+    return std::nullopt;
+  const Type& type = graph.type(out.answer);
+  if (type.count() == 0 || graph.type(node.inputs[0]).rank() < 2) return std::nullopt;
+  out.columns = type.shape.back();
+  if (node.op == Op::MatMul) return out;
+  const bool plain = node.attrs.get_float("alpha", 1) == 1 &&
+                     node.attrs.get_float("beta", 1) == 1 && node.attrs.get_int("transA", 0) == 0;
+  if (!plain) {
+    why.no("it scales what it adds or turns its input");
+    return std::nullopt;
+  }
+  out.turned = node.attrs.get_int("transB", 0) != 0;
+  if (node.inputs.size() > 2) out.bias = node.inputs[2];
+  return out;
+}
+
 std::set<NodeId> reached(const Graph& graph, ValueId from) {
   constexpr size_t kMost = 100;
   std::set<NodeId> maps, seen;

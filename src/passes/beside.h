@@ -1,12 +1,25 @@
 /// passes/beside.h — what passes that make one product of several have in common.
 #pragma once
 
+#include <optional>
 #include <set>
 #include <vector>
 
 #include "passes/rewrite.h"
 
 namespace obelisk::passes {
+
+/// A MatMul or Gemm with a constant matrix, and what is added to it.
+struct Product {
+  NodeId node = kNone;
+  ValueId weights = kNone, bias = kNone;  // bias: a Gemm's third input
+  ValueId answer = kNone;
+  int64_t columns = 0;
+  bool turned = false;  // weights [columns, depth]
+};
+
+/// The node as such a product. None for other ops and matrices, and, with a reason, for a Gemm that scales or turns its input.
+std::optional<Product> constant_product(const Graph& graph, NodeId id, Reason& why);
 
 /// Matrices beside each other: rows of the result are the parts' rows, one after the other.
 Tensor beside(const std::vector<const Tensor*>& parts);

@@ -11,30 +11,6 @@ namespace {
 
 constexpr int64_t kLeastColumns = 16;
 
-/// A product with a constant matrix; a Gemm's bias.
-struct Product {
-  NodeId node = kNone;
-  ValueId weights = kNone, bias = kNone, answer = kNone;
-  bool turned = false;  // weights [columns, depth]
-};
-
-std::optional<Product> product(const Graph& graph, NodeId id) {
-  const Node& node = graph.node(id);
-  if (node.op != Op::MatMul && node.op != Op::Gemm) return std::nullopt;
-  Product out{.node = id, .weights = node.inputs[1], .answer = node.outputs[0]};
-  if (!graph.value(out.weights).is_constant() || graph.type(out.weights).rank() != 2)
-    return std::nullopt;
-  const Type& type = graph.type(out.answer);
-  if (type.count() == 0 || graph.type(node.inputs[0]).rank() < 2) return std::nullopt;
-  if (node.op == Op::MatMul) return out;
-  const bool plain = node.attrs.get_float("alpha", 1) == 1 &&
-                     node.attrs.get_float("beta", 1) == 1 && node.attrs.get_int("transA", 0) == 0;
-  if (!plain) return std::nullopt;
-  out.turned = node.attrs.get_int("transB", 0) != 0;
-  if (node.inputs.size() > 2) out.bias = node.inputs[2];
-  return out;
-}
-
 /// Whether some elementwise op reads what both become.
 bool meet(const Graph& graph, const Product& a, const Product& b) {
   const std::set<NodeId> from_a = reached(graph, a.answer), from_b = reached(graph, b.answer);
@@ -45,7 +21,7 @@ bool meet(const Graph& graph, const Product& a, const Product& b) {
 bool suit(const Graph& graph, const Product& a, const Product& b, Reason& why) {
   if (graph.type(a.weights) != graph.type(b.weights))
     return why.no("the product that it meets has weights of another shape");
-  if (graph.type(a.answer).shape.back() < kLeastColumns)
+  if (a.columns < kLeastColumns)
     return why.no(fmt::format("it has fewer columns than a tile, {}", kLeastColumns));
   if (graph.is_output(a.answer) || graph.is_output(b.answer))
     return why.no("its answer, or that of the product that it meets, is one of the graph's");
@@ -56,8 +32,7 @@ void merge(Graph& graph, const Product& a, const Product& b) {
   const Node first = graph.node(a.node);
   const std::vector<const Tensor*> weights{&graph.value(a.weights).constant,
                                            &graph.value(b.weights).constant};
-  const int64_t columns = graph.type(a.answer).shape.back();
-  const Tensor matrix = a.turned ? below(weights, {2 * columns, weights[0]->shape()[1]})
+  const Tensor matrix = a.turned ? below(weights, {2 * a.columns, weights[0]->shape()[1]})
                                  : beside(weights);
   std::string name = first.name;
   if (const std::string& other = graph.node(b.node).name; !other.empty())
@@ -65,7 +40,7 @@ void merge(Graph& graph, const Product& a, const Product& b) {
   const ValueId both =
       graph.must_add(first.op, {first.inputs[0], graph.add_constant(matrix)}, first.attrs, name);
   const Attrs last = Attrs().set("axis", int64_t{graph.type(both).rank() - 1});
-  const ValueId sizes = graph.add_constant(tensor_of(std::vector<int64_t>{columns, columns}));
+  const ValueId sizes = graph.add_constant(tensor_of(std::vector<int64_t>{a.columns, a.columns}));
   const Result<NodeId> split = graph.add_node(Op::Split, {both, sizes}, last, name, 2);
   CHECK(split.ok(), "split of a merged product: {}", split.error().text());
   for (size_t k = 0; k < 2; ++k) {
@@ -84,10 +59,13 @@ Result<Graph> merge_gates(Graph graph, Remarks* remarks) {
   std::map<std::tuple<ValueId, Op, bool>, std::vector<Product>> waiting;
   std::vector<std::pair<Product, Product>> pairs;
   for (NodeId id : graph.order()) {
-    const std::optional<Product> one = product(graph, id);
-    if (!one) continue;
-    auto& others = waiting[std::tuple(graph.node(id).inputs[0], graph.node(id).op, one->turned)];
     Reason why;
+    const std::optional<Product> one = constant_product(graph, id, why);
+    if (!one) {
+      why.tell(remarks, graph, id);
+      continue;
+    }
+    auto& others = waiting[std::tuple(graph.node(id).inputs[0], graph.node(id).op, one->turned)];
     const auto other = std::find_if(others.begin(), others.end(), [&](const Product& before) {
       return meet(graph, before, *one) && suit(graph, before, *one, why);
     });

@@ -10,15 +10,6 @@
 namespace obelisk::passes {
 namespace {
 
-/// One product with a constant matrix, and the bias that is added to it.
-struct Product {
-  NodeId node = kNone;
-  ValueId weights = kNone, bias = kNone;
-  ValueId answer = kNone;  // after the bias
-  int64_t columns = 0;
-  bool turned = false;  // weights [columns, depth]
-};
-
 bool is_bias(const Graph& graph, ValueId value, DType dtype, int64_t columns) {
   if (!graph.value(value).is_constant()) return false;
   const Type& type = graph.type(value);
@@ -26,39 +17,26 @@ bool is_bias(const Graph& graph, ValueId value, DType dtype, int64_t columns) {
          type.shape.back() == columns;
 }
 
-std::optional<Product> product(const Graph& graph, NodeId id, Reason& why) {
-  const Node& node = graph.node(id);
-  if (node.op != Op::MatMul && node.op != Op::Gemm) return std::nullopt;
-  Product out{.node = id, .weights = node.inputs[1], .answer = node.outputs[0]};
-  if (!graph.value(out.weights).is_constant() || graph.type(out.weights).rank() != 2)
-    return std::nullopt;
+/// The product with the bias that follows it, if both are known.
+std::optional<Product> biased_product(const Graph& graph, NodeId id, Reason& why) {
+  std::optional<Product> found = constant_product(graph, id, why);
+  if (!found) return std::nullopt;
+  Product& out = *found;
   const Type& type = graph.type(out.answer);
-  if (type.count() == 0 || graph.type(node.inputs[0]).rank() < 2) return std::nullopt;
-  out.columns = type.shape.back();
-  if (node.op == Op::Gemm) {
-    const bool plain = node.attrs.get_float("alpha", 1) == 1 &&
-                       node.attrs.get_float("beta", 1) == 1 && node.attrs.get_int("transA", 0) == 0;
-    if (!plain) {
-      why.no("it scales what it adds or turns its input");
-      return std::nullopt;
-    }
-    out.turned = node.attrs.get_int("transB", 0) != 0;
-    if (node.inputs.size() > 2 && node.inputs[2] != kNone) {
-      out.bias = node.inputs[2];
-      if (is_bias(graph, out.bias, type.dtype, out.columns)) return out;
-      why.no("its bias is not one known number a column");
-      return std::nullopt;
-    }
+  if (out.bias != kNone) {
+    if (is_bias(graph, out.bias, type.dtype, out.columns)) return found;
+    why.no("its bias is not one known number a column");
+    return std::nullopt;
   }
-  if (!has_one_reader(graph, out.answer)) return out;
+  if (!has_one_reader(graph, out.answer)) return found;
   const Node& reader = graph.node(graph.users(out.answer)[0]);
-  if (reader.op != Op::Add || reader.inputs[0] == reader.inputs[1]) return out;
+  if (reader.op != Op::Add || reader.inputs[0] == reader.inputs[1]) return found;
   const ValueId other = reader.inputs[reader.inputs[0] == out.answer ? 1 : 0];
-  if (!is_bias(graph, other, type.dtype, out.columns)) return out;
-  if (graph.type(reader.outputs[0]) != type) return out;
+  if (!is_bias(graph, other, type.dtype, out.columns)) return found;
+  if (graph.type(reader.outputs[0]) != type) return found;
   out.bias = other;
   out.answer = reader.outputs[0];
-  return out;
+  return found;
 }
 
 /// Those of the products that meet no other one.
@@ -128,7 +106,7 @@ Result<Graph> merge_qkv(Graph graph, Remarks* remarks) {
   std::map<NodeId, Reason> left;
   for (NodeId id : graph.order()) {
     Reason why;
-    const std::optional<Product> one = product(graph, id, why);
+    const std::optional<Product> one = biased_product(graph, id, why);
     const Node& node = graph.node(id);
     if ((node.op == Op::MatMul || node.op == Op::Gemm) && constant_input(graph, node, 1))
       ++readers[node.inputs[0]], left[id] = why;
