@@ -60,7 +60,7 @@ TEST(Resize, ExtentsBeyondReasonAreRefused) {
   for (const int64_t size : {int64_t{-1}, int64_t{1} << 62}) {
     for (const char* policy : {"stretch", "not_larger", "not_smaller"}) {
       check_refused({Op::Resize,
-                     {x, {}, {}, ints({1}, {size})},
+                     {x, {}, {}, ints({1}, {static_cast<double>(size)})},
                      Attrs().set("keep_aspect_ratio_policy", policy)},
                     Code::kBadModel, "size");
     }
