@@ -200,7 +200,9 @@ Status lower(const Network& network, const Options& options, Compilation& made, 
   }
 
   TRY_STATUS(step("target", [&] {
-    return put(device, target::device(options.target, options.sms));
+    const Status known = put(device, target::device(options.target, options.sms));
+    device.own_kernels = device.family == target::Family::kCuda && options.granularity != "mono";
+    return known;
   }, nothing_to_check, [&](bool explain) {
     std::string text = fmt::format("{}: {} virtual SMs, {} of fast memory each\n", device.name,
                                    device.sms, to_string(device.fast_memory));

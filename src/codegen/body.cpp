@@ -242,10 +242,11 @@ class BodyEmitter {
     return sum.empty() ? "0" : sum;
   }
 
-  /// From row to row of the tile, where vectors read it. Four lanes store two columns each of a row, eight rows at once: rows of a product
-  /// begin eight banks apart.
+  /// From row to row of the tile, where vectors read it. Four lanes store two columns each of a row, eight rows at once: rows begin
+  /// eight banks apart.
   int64_t tile_pitch() const {
-    const bool by_lanes = group_.kind == GroupKind::kAttention || (group_.kind == GroupKind::kProduct && packed_b_);
+    const bool by_lanes = group_.kind == GroupKind::kAttention || (group_.kind == GroupKind::kProduct && packed_b_) ||
+                          (group_.kind == GroupKind::kConv && !group_.conv.depthwise && byte_size(group_.conv.type, 1) == 2);
     const bool padded = tiles_.vectors && by_lanes && work_.tile_columns % 16 == 0;
     return work_.tile_columns * group_.product.sides() + (padded ? 8 : 0);
   }
@@ -651,13 +652,12 @@ class BodyEmitter {
       set("y_row", flat ? 0 : out.strides[2]), set("y_pixel", out.strides.back());
       text += "    g.scratch = (char*)w->scratch;\n";
     } else {
-      const int64_t bytes = (work_.tile_rows * work_.tile_columns * 4 + 63) / 64 * 64;
+      const int64_t bytes = (work_.tile_rows * tile_pitch() * 4 + 63) / 64 * 64;
       top_ += "  float* __restrict tile = (float*)w->scratch;\n";
       text += fmt::format("    g.y = tile;\n    g.y_pixel = {0};\n    g.y_row = wide * {0};\n    g.scratch = (char*)w->scratch + {1};\n", pitch_, param(bytes));
       scratch_ += bytes;
     }
-    ObkConv shape = {};
-    shape.type = static_cast<int32_t>(c.type), shape.depthwise = c.depthwise;
+    ObkConv shape = {.type = static_cast<int32_t>(c.type), .depthwise = c.depthwise};
     shape.height = c.height, shape.width = c.width, shape.in_channels = c.depthwise ? c.shape.inputs : c.shape.group_inputs;
     shape.kernel_h = c.kernel_h, shape.kernel_w = c.kernel_w, shape.stride_h = c.stride_h, shape.stride_w = c.stride_w;
     shape.dilation_h = c.dilation_h, shape.dilation_w = c.dilation_w, shape.pad_top = c.pad_top, shape.pad_left = c.pad_left;
@@ -671,9 +671,9 @@ class BodyEmitter {
     const bool aligned = (in.offset | (nest_.row_count() == pixels ? 0 : in.strides[0]) | (grouped ? c.shape.group_inputs : 0)) * size % 16 == 0;
     const bool sure = !direct_ && aligned && inside && outputs % work_.tile_columns == 0 && graph_.value(c.w).is_constant();
     if (tiles_.vectors && !c.depthwise && x_row < INT32_MAX && x_pixel < INT32_MAX)  // shapes as constants of device code
-      text += fmt::format("    OBK_CONV_TILE_OF({}, g, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {});\n  }}\n", type, sure, shape.in_channels,
+      text += fmt::format("    OBK_CONV_TILE_OF({}, g, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {});\n  }}\n", type, sure, shape.in_channels,
                           c.height, c.width, c.kernel_h, c.kernel_w, c.stride_h, c.stride_w, c.dilation_h, c.dilation_w, c.pad_top, c.pad_left, c.out_width,
-                          x_row, x_pixel, work_.tile_rows, work_.tile_columns);
+                          x_row, x_pixel, work_.tile_rows, work_.tile_columns, pitch_.front() == '(' ? work_.tile_columns : tile_pitch());
     else
       text += fmt::format("    {}({}, g);\n  }}\n", c.depthwise ? "OBK_DEPTHWISE_TILE" : "OBK_CONV_TILE", type);
     out_ += text;

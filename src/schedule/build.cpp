@@ -163,6 +163,7 @@ bool cut_conv_by_cost(const stitch::ConvTile& conv, const target::DeviceSpec& de
   const int64_t outputs = conv.depthwise ? conv.shape.outputs : conv.shape.group_outputs;  // a tile stays inside a group
   ObkConv shape = {};
   shape.type = static_cast<int32_t>(conv.type), shape.depthwise = conv.depthwise;
+  shape.own_kernel = device.own_kernels;
   shape.height = conv.height, shape.width = conv.width, shape.in_channels = conv.depthwise ? conv.shape.inputs : conv.shape.group_inputs;
   shape.kernel_h = conv.kernel_h, shape.kernel_w = conv.kernel_w, shape.stride_h = conv.stride_h, shape.stride_w = conv.stride_w;
   shape.dilation_h = conv.dilation_h, shape.dilation_w = conv.dilation_w, shape.pad_top = conv.pad_top, shape.pad_left = conv.pad_left;
@@ -184,7 +185,7 @@ bool cut_conv_by_cost(const stitch::ConvTile& conv, const target::DeviceSpec& de
       if (height * width * 4 > device.fast_memory.count / 4 && height > 16) continue;
       shape.pixels = height, shape.channels = width;
       shape.row = shape.column = 0;
-      if (height > 16 && tiles.conv_scratch_bytes(&shape) + height * width * 4 > device.fast_memory.count) continue;
+      if (height > 16 && tiles.conv_scratch_bytes(&shape) + height * (width + 8) * 4 > device.fast_memory.count) continue;  // rows are padded
       const int64_t middle = pixels / 2 / height * height;  // neither the first nor the last rows
       shape.row = middle / wide, shape.column = middle % wide;
       shape.pixels = std::min(height, pixels - middle);

@@ -21,6 +21,7 @@ struct DeviceSpec {
   int team = 0;             // of a GPU: so many workers surely run at once when a kernel is made of such teams, a power of two; 0: no teams
   int team_registers = 0;   // of each thread of a member, that may hold weights from step to step
   bool recomputes = false;  // computing a row again costs less than a phase: norms move into the tiles that read them
+  bool own_kernels = false; // of a GPU: a work is a kernel of its own, whose body is part of it
   double flops_per_sm = 1;  // multiply-adds count two; per nanosecond
   double bytes_per_sm = 1;  // streaming from far memory; per nanosecond
 };

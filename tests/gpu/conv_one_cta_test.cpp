@@ -1,14 +1,15 @@
 // Convolution tiles whose shape stands in their text, on a core (one_cta.h), against the
 // definition: every tile of an image, sums of a row of blocks, called one after another with
 // weights asked for ahead or not.
-#include "one_cta.h"
+#include "one_cta_wgmma.h"
 
 #include <random>
 
 #include "kernels/cuda/conv.h"
 #include "kernels/kernels.h"
 
-#define OBK_RING 1
+#define OBK_RING 2
+#define OBK_CONV_PATCHES 1
 #define OBK_CUDA_DIALECT_CUH
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wunused-function"
@@ -27,16 +28,20 @@ struct Case {
   int64_t out, out_height;
   bool bfloat;
   void (*tile)(const ObkConv&);
+  int pages;  // of the ring
 };
 void PrintTo(const Case& c, std::ostream* out) { *out << c.name; }
-#define CASE(name, out, out_height, bfloat, in, h, w, kh, kw, sh, sw, dh, dw, top, left,         \
-             out_width, pixels, channels)                                                        \
-  Case {                                                                                         \
+#define CASE(...) CASE_OF(false, __VA_ARGS__)
+#define LONG_CASE(...) CASE_OF(true, __VA_ARGS__) /* a body that is part of its kernel */
+#define CASE_OF(inlined, name, out, out_height, bfloat, in, h, w, kh, kw, sh, sw, dh, dw, top, left, \
+             out_width, pixels, channels)                                                         \
+  Case {                                                                                          \
     name, in, h, w, kh, kw, sh, sw, dh, dw, top, left, out_width, w * in, in, pixels, channels,   \
-        out, out_height, bfloat,                                                                 \
-        obk::conv_tile_of<bfloat ? kObkBf16 : kObkF16, true,                                     \
-                          obk::ConvFixed<in, h, w, kh, kw, sh, sw, dh, dw, top, left, out_width, \
-                                         w * in, in, pixels, channels> >                         \
+        out, out_height, bfloat,                                                                  \
+        obk::conv_tile_of<bfloat ? kObkBf16 : kObkF16, true, inlined,                             \
+                          obk::ConvFixed<in, h, w, kh, kw, sh, sw, dh, dw, top, left, out_width,  \
+                                         w * in, in, pixels, channels, channels + 8> >,           \
+        inlined ? 3 : 2                                                                           \
   }
 
 const Case kCases[] = {
@@ -57,6 +62,19 @@ const Case kCases[] = {
     CASE("thin_40x16", 16, 8, true, 4, 8, 10, 3, 3, 1, 1, 1, 1, 1, 1, 10, 40, 16),
     CASE("rows_as_they_lie_33x32", 32, 10, false, 3, 21, 23, 3, 3, 2, 2, 1, 1, 0, 0, 11, 33, 32),
     CASE("thin_33x32", 32, 8, false, 3, 8, 8, 3, 3, 1, 1, 1, 1, 1, 1, 8, 33, 32),
+    LONG_CASE("first_by_wgmma_96x64", 64, 16, false, 3, 32, 32, 7, 7, 2, 2, 1, 1, 3, 3, 16, 96, 64),
+    LONG_CASE("thin_by_wgmma_40x16", 16, 8, true, 4, 8, 10, 3, 3, 1, 1, 1, 1, 1, 1, 10, 40, 16),
+    LONG_CASE("as_they_lie_by_wgmma_33x32", 32, 10, false, 3, 21, 23, 3, 3, 2, 2, 1, 1, 0, 0, 11, 33, 32),
+    LONG_CASE("thin_by_wgmma_33x32", 32, 8, false, 3, 8, 8, 3, 3, 1, 1, 1, 1, 1, 1, 8, 33, 32),
+    LONG_CASE("wide_56x128", 128, 4, false, 64, 4, 28, 3, 3, 1, 1, 1, 1, 1, 1, 28, 56, 128),
+    LONG_CASE("wide_49x64", 64, 7, true, 128, 7, 7, 3, 3, 1, 1, 1, 1, 1, 1, 7, 49, 64),
+    LONG_CASE("wide_single_56x128", 128, 4, false, 256, 8, 56, 1, 1, 2, 2, 1, 1, 0, 0, 28, 56, 128),
+    LONG_CASE("wide_dilated_64x96", 96, 9, false, 24, 9, 31, 3, 5, 1, 2, 2, 1, 2, 2, 16, 64, 96),
+    LONG_CASE("wide_row_60x80", 160, 2, true, 208, 2, 60, 1, 7, 1, 1, 1, 1, 0, 3, 60, 60, 80),
+    LONG_CASE("wide_three_steps_36x48", 48, 12, true, 16, 12, 12, 1, 3, 1, 1, 1, 1, 0, 1, 12, 36, 48),
+    LONG_CASE("long_single_49x128", 128, 7, true, 1024, 14, 14, 1, 1, 2, 2, 1, 1, 0, 0, 7, 49, 128),
+    LONG_CASE("long_dilated_64x96", 96, 9, false, 392, 9, 31, 3, 5, 1, 2, 2, 1, 2, 2, 16, 64, 96),
+    LONG_CASE("long_strided_56x64", 64, 14, false, 256, 28, 28, 3, 3, 2, 2, 1, 1, 1, 1, 14, 56, 64),
 };
 
 class OneCta : public testing::TestWithParam<Case> {};
@@ -100,15 +118,16 @@ TEST_P(OneCta, ConvolvesAsDefined) {
   g.x_row = c.x_row, g.x_pixel = c.x_pixel;
   g.x = aligned(x_bytes.data(), static_cast<size_t>(c.height * c.x_row) * 2, hold_x);
   g.weights = aligned(packed.data(), packed.size(), hold_w);
-  constexpr int kPages = 2, kRing = kPages * 24576;
-  g.y = reinterpret_cast<float*>(one_cta::shared + kRing + 128);
-  g.y_pixel = c.channels, g.y_row = c.out_width * c.channels, g.channels = c.channels;
-  g.scratch = one_cta::shared + kRing + 128 + c.pixels * c.channels * 4;
+  const int pages = c.pages, ring = pages * 24576;
+  g.y = reinterpret_cast<float*>(one_cta::shared + ring + 128);
+  const int64_t pitch = c.channels + 8;
+  g.y_pixel = pitch, g.y_row = c.out_width * pitch, g.channels = c.channels;
+  g.scratch = one_cta::shared + ring + 128 + c.pixels * pitch * 4;
   const int64_t all = c.out_height * c.out_width;
   std::vector<float> y(static_cast<size_t>(all * c.out));
   int64_t asked_ahead = 0;
   one_cta::run(256, [&] {
-    obk::ring_start(0, kRing, kPages, nullptr, 0);
+    obk::ring_start(0, ring, pages, nullptr, 0);
     int64_t tile = 0;
     for (int64_t pixel = 0; pixel < all; pixel += c.pixels)
       for (int64_t channel = 0; channel < c.out; channel += c.channels, ++tile) {
@@ -128,7 +147,7 @@ TEST_P(OneCta, ConvolvesAsDefined) {
         c.tile(t);
         for (int64_t k = threadIdx.x; k < t.pixels * c.channels; k += 256)
           y[static_cast<size_t>((pixel + k / c.channels) * c.out + channel + k % c.channels)] =
-              t.y[k];
+              t.y[k / c.channels * pitch + k % c.channels];
         __syncthreads();
       }
     obk::ring_finish();

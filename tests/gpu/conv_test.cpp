@@ -362,45 +362,63 @@ INSTANTIATE_TEST_SUITE_P(Types, Conv, testing::Values("f32", "f16", "bf16"),
 
 // A tile whose shape stands in the text gives the bits of the tile of any shape, which the test above compares with the
 // definition: called and inlined, sure of its operands or not.
-class ConvFixed : public testing::TestWithParam<std::tuple<int, bool>> {};
+struct FixedTile {
+  Case c;
+  int64_t pixels, channels;
+};
+const std::vector<FixedTile> kFixedTiles = {
+    {{56, 56, 64, 64, 3, 3, 1, 1, 1, 1, 1, 1, 1, 1}, 48, 32},
+    {{28, 28, 128, 128, 3, 3, 1, 1, 1, 1, 1, 1, 1, 1}, 28, 64},
+    {{14, 14, 256, 64, 3, 3, 1, 1, 1, 1, 1, 1, 1, 1}, 28, 16},
+    {{7, 7, 512, 48, 3, 3, 1, 1, 1, 1, 1, 1, 1, 1}, 14, 48},
+    {{28, 28, 64, 128, 3, 3, 2, 2, 1, 1, 1, 1, 1, 1}, 64, 64},
+    {{28, 28, 64, 128, 1, 1, 2, 2}, 14, 32},
+    {{14, 14, 24, 64, 5, 5, 1, 1, 1, 1, 2, 2, 2, 2}, 42, 16},
+    {{12, 12, 16, 48, 3, 3, 1, 1, 1, 1, 1, 1, 1, 1}, 36, 48},
+    {{13, 15, 40, 32, 3, 5, 1, 2, 2, 3, 2, 6, 2, 6}, 20, 32},
+    {{8, 60, 208, 96, 1, 7, 1, 1, 1, 1, 0, 3, 0, 3}, 20, 48},
+    {{32, 32, 3, 64, 7, 7, 2, 2, 1, 1, 3, 3, 3, 3}, 96, 64},
+    {{21, 24, 4, 32, 3, 3, 2, 2}, 33, 32},
+    {{8, 10, 3, 80, 3, 3, 1, 1, 1, 1, 1, 1, 1, 1}, 40, 64},
+    {{8, 9, 64, 80, 3, 3, 1, 1, 1, 1, 1, 1, 1, 1}, 36, 64},
+};
+/* In bodies that are part of their kernel: conv_wide.cuh, conv_long.cuh, conv_first.cuh. */
+const std::vector<FixedTile> kLongTiles = {
+    {{28, 28, 128, 128, 3, 3, 1, 1, 1, 1, 1, 1, 1, 1}, 56, 128},
+    {{14, 14, 256, 64, 3, 3, 1, 1, 1, 1, 1, 1, 1, 1}, 49, 64},
+    {{28, 28, 256, 128, 1, 1, 2, 2}, 56, 128},
+    {{9, 31, 24, 96, 3, 5, 1, 2, 2, 1, 2, 2, 2, 2}, 64, 96},
+    {{8, 60, 208, 160, 1, 7, 1, 1, 1, 1, 0, 3, 0, 3}, 60, 80},
+    {{28, 28, 256, 64, 3, 3, 2, 2, 1, 1, 1, 1, 1, 1}, 56, 64},
+    {{14, 14, 1024, 128, 1, 1, 2, 2}, 49, 128},
+    {{7, 7, 512, 32, 3, 3, 1, 1, 1, 1, 1, 1, 1, 1}, 49, 32},
+    {{32, 32, 3, 64, 7, 7, 2, 2, 1, 1, 3, 3, 3, 3}, 96, 64},
+    {{21, 24, 4, 32, 3, 3, 2, 2}, 33, 32},
+    {{8, 10, 3, 80, 3, 3, 1, 1, 1, 1, 1, 1, 1, 1}, 40, 64},
+};
 
-TEST_P(ConvFixed, HasTheBitsOfAnyShape) {
-  const struct {
-    Case c;
-    int64_t pixels, channels;
-  } cases[] = {
-      {{56, 56, 64, 64, 3, 3, 1, 1, 1, 1, 1, 1, 1, 1}, 48, 32},
-      {{28, 28, 128, 128, 3, 3, 1, 1, 1, 1, 1, 1, 1, 1}, 28, 64},
-      {{14, 14, 256, 64, 3, 3, 1, 1, 1, 1, 1, 1, 1, 1}, 28, 16},
-      {{7, 7, 512, 48, 3, 3, 1, 1, 1, 1, 1, 1, 1, 1}, 14, 48},
-      {{28, 28, 64, 128, 3, 3, 2, 2, 1, 1, 1, 1, 1, 1}, 64, 64},
-      {{28, 28, 64, 128, 1, 1, 2, 2}, 14, 32},
-      {{14, 14, 24, 64, 5, 5, 1, 1, 1, 1, 2, 2, 2, 2}, 42, 16},
-      {{12, 12, 16, 48, 3, 3, 1, 1, 1, 1, 1, 1, 1, 1}, 36, 48},
-      {{13, 15, 40, 32, 3, 5, 1, 2, 2, 3, 2, 6, 2, 6}, 20, 32},
-      {{8, 60, 208, 96, 1, 7, 1, 1, 1, 1, 0, 3, 0, 3}, 20, 48},
-      {{32, 32, 3, 64, 7, 7, 2, 2, 1, 1, 3, 3, 3, 3}, 96, 64},
-      {{21, 24, 4, 32, 3, 3, 2, 2}, 33, 32},
-      {{8, 10, 3, 80, 3, 3, 1, 1, 1, 1, 1, 1, 1, 1}, 40, 64},
-      {{8, 9, 64, 80, 3, 3, 1, 1, 1, 1, 1, 1, 1, 1}, 36, 64},
-  };
-  const auto dtype = static_cast<DType>(std::get<0>(GetParam()));
+std::string cases_of(const std::vector<FixedTile>& tiles) {
   std::string list = "OBK_CASES=";
-  for (size_t k = 0; k < std::size(cases); ++k) {
-    const auto& [c, pixels, channels] = cases[k];
-    list += fmt::format(
-        " case {}: OBK_CONV_TILE_OF(kType, t, {}, {},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{}); break;",
-        k + 1, c.out % channels == 0, c.in, c.height, c.width, c.kernel_h, c.kernel_w, c.stride_h,
-        c.stride_w, c.dilation_h, c.dilation_w, c.top, c.left, c.out_width(), c.width * c.in, c.in,
-        pixels, channels);
+  for (size_t k = 0; k < tiles.size(); ++k) {
+    const auto& [c, pixels, channels] = tiles[k];
+    list += fmt::format(" case {}: OBK_CONV_TILE_OF(kType, t, {}, {},{},{},{},{},{},{},{},{},{},{},{},"
+                        "{},{},{},{}); break;",
+                        k + 1, c.out % channels == 0, c.in, c.height, c.width, c.kernel_h, c.kernel_w,
+                        c.stride_h, c.stride_w, c.dilation_h, c.dilation_w, c.top, c.left,
+                        c.out_width(), c.width * c.in, c.in, pixels, channels);
   }
-  OPEN(g, kText, define_of(dtype), list, "OBK_RING=1",
-       std::get<1>(GetParam()) ? "OBK_INLINE_BODIES=1" : "OBK_ANY=1", "OBK_WATCHDOG=4000000000LL");
+  return list;
+}
+
+void compare_with_any_shape(const std::vector<FixedTile>& all, DType dtype, const char* inlined,
+                            const char* bodies) {
+  OPEN(g, kText, define_of(dtype), cases_of(all), "OBK_RING=2", inlined, bodies,
+       "OBK_WATCHDOG=4000000000LL");
   std::mt19937 random(7);
   int tiles = 0;
-  for (size_t k = 0; k < std::size(cases); ++k) {
+  for (size_t k = 0; k < all.size(); ++k) {
     SCOPED_TRACE(fmt::format("case {}", k));
-    const auto& [c, pixels, channels] = cases[k];
+    const auto& [c, pixels, channels] = all[k];
     Layer layer(g, c, dtype, random);
     std::vector<float> first;
     for (const bool fixed : {false, true}) {
@@ -418,6 +436,17 @@ TEST_P(ConvFixed, HasTheBitsOfAnyShape) {
   }
   fmt::print("{{\"fixed_conv_tiles\": {}}}\n", tiles);
 }
+class ConvFixed : public testing::TestWithParam<std::tuple<int, bool>> {};
+TEST_P(ConvFixed, HasTheBitsOfAnyShape) {
+  const auto [type, bodies] = GetParam();
+  compare_with_any_shape(kFixedTiles, static_cast<DType>(type), "OBK_INLINED=0",
+                         bodies ? "OBK_INLINE_BODIES=1" : "OBK_ANY=1");
+}
+class ConvLong : public testing::TestWithParam<int> {};
+TEST_P(ConvLong, HasTheBitsOfAnyShape) {
+  compare_with_any_shape(kLongTiles, static_cast<DType>(GetParam()), "OBK_INLINED=1", "OBK_ANY=1");
+}
+INSTANTIATE_TEST_SUITE_P(Tiles, ConvLong, testing::Values(int{kObkF16}, int{kObkBf16}));
 INSTANTIATE_TEST_SUITE_P(Tiles, ConvFixed,
                          testing::Combine(testing::Values(int{kObkF16}, int{kObkBf16}), testing::Bool()));
 
@@ -431,6 +460,15 @@ TEST(ConvCompile, NoSpills) {
          ++at)
       EXPECT_EQ(cubin->log.substr(at - 2, 2), " 0") << cubin->log;
   }
+}
+
+// Tiles by wgmma: the assembler keeps its products apart from what waits for them.
+TEST(ConvCompile, LongTiles) {
+  if (auto found = find_nvrtc(); !found.ok()) GTEST_SKIP() << found.error().text();
+  auto cubin = compile_cubin(kText, "sm_90a", {define_of(DType::f16), cases_of(kLongTiles),
+                                               "OBK_RING=2", "OBK_INLINED=1"});
+  ASSERT_TRUE(cubin.ok()) << cubin.error().text();
+  EXPECT_EQ(cubin->log.find("(C75"), std::string::npos) << cubin->log;
 }
 
 TEST(ConvBench, Layers) {

@@ -177,6 +177,9 @@ inline float __shfl_xor_sync(uint32_t, float v, int mask) {
   const unsigned other = (one_cta::thread.x % 32) ^ static_cast<unsigned>(mask);
   return std::bit_cast<float>(lanes[other].words[0]);
 }
+inline uint32_t __shfl_sync(uint32_t, uint32_t v, int from) {
+  return one_cta::exchange({{v}})[from].words[0];
+}
 inline bool __any_sync(uint32_t, bool v) {
   const one_cta::Lane* lanes = one_cta::exchange({{v}});
   return std::any_of(lanes, lanes + 32,
@@ -253,6 +256,8 @@ OBK_DEVICE float load_shared(uint32_t address) {
 OBK_DEVICE void store_shared(uint32_t address, float v) {
   store_shared_word(address, __float_as_uint(v));
 }
+OBK_DEVICE void fence_async_shared() {}
+OBK_DEVICE float zero_here() { return 0; }
 OBK_DEVICE float widen_f16_bits(uint16_t bits) {
   return static_cast<float>(std::bit_cast<_Float16>(bits));
 }

@@ -48,6 +48,7 @@ struct ObkConv {
   int32_t
       depthwise;  // 1: weights from obk_depthwise_pack; channel c of Y reads c / multiplier of X
   int32_t accumulate;                  // 1: Y += (the planes of a third spatial dimension)
+  int32_t own_kernel;                  // what it costs: its body is part of a kernel, not called
   int64_t height, width, in_channels;  // of X, in_channels of this group
   int64_t kernel_h, kernel_w, stride_h, stride_w, dilation_h, dilation_w, pad_top, pad_left;
   int64_t out_width, out_channels;  // of Y, out_channels of this group, as packed

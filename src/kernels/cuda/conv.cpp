@@ -33,6 +33,19 @@ ConvFit fit_of(const ObkConv& g) {
                   g.x_pixel, pixels_of(g), g.channels);
 }
 
+/// Whether a body that is part of its kernel has the tile of conv_wide.cuh, or that of conv_long.cuh.
+bool is_wide(const ObkConv& g) {
+  return is_half(g) && !g.depthwise && conv_wide(pixels_of(g), g.channels) && fit_of(g).patched;
+}
+bool is_long(const ObkConv& g) {
+  return is_half(g) && !g.depthwise && !is_wide(g) &&
+         conv_long(g.in_channels, g.height, g.width, g.x_row, g.x_pixel, pixels_of(g), g.channels);
+}
+int chunks_of(const ObkConv& g) {
+  return (conv_k16(static_cast<int32_t>(g.in_channels), static_cast<int32_t>(g.kernel_h),
+                   static_cast<int32_t>(g.kernel_w)) + 3) / 4;
+}
+
 /// Blocks of 128 bytes of k.
 int64_t blocks_of(int32_t type, int64_t in_channels, int64_t kernel_h, int64_t kernel_w) {
   if (conv_size(type) == 4) return (in_channels * kernel_h * kernel_w + 31) / 32;
@@ -86,7 +99,7 @@ WeightRange cuda_conv_weights(int32_t type, int64_t out_channels, int64_t in_cha
   if (conv_size(type) != 2) return {};
   const int64_t group = blocks_of(type, in_channels, kernel_h, kernel_w) * 1024;
   const int64_t columns = round_up(std::min(c1, out_channels) - c0, 16);
-  if (columns > kConvPass) return {};  // a pass has a part of them
+  if (columns > kLongColumns) return {};  // a pass has a part of them
   return {c0 / 8 * group, columns / 8 * group, group};
 }
 
@@ -124,6 +137,11 @@ int64_t cuda_conv_scratch_bytes(const ObkConv* conv) {
             most, conv_plan(conv, first, pixels, channels, aligned, ring).bytes);
   });
   if (is_half(*conv)) most = std::max<int64_t>(most, fit_of(*conv).bytes);
+  if (is_wide(*conv)) most = std::max<int64_t>(most, fit_of(*conv).wide_bytes);
+  if (is_long(*conv)) {
+    const int groups = static_cast<int>(conv->channels / 8), chunks = chunks_of(*conv);
+    most = std::max<int64_t>(most, 2048 + 8192 * gemm_long_stage(groups, chunks) * gemm_long_places(groups, chunks));
+  }
   return most;
 }
 
@@ -136,6 +154,14 @@ double cuda_conv_nanos(const ObkConv* conv) {
     const double items = static_cast<double>(pixels_of(*conv) * conv->channels);
     return nanos + std::max(items, 2048.0) * taps * 0.03 + items * size / 35;
   }
+  const double n = static_cast<double>(conv->channels), chunks = chunks_of(*conv);
+  if (conv->own_kernel && is_wide(*conv)) {
+    // The patch; then a block of 64 k is multiplied, its weights come, or its fragments.
+    const double patch = fit_of(*conv).patch_bytes / 100.0;
+    return 1300 + patch + chunks * std::max(1.6 * n, 110.0) + 64 * n * 0.12;
+  }
+  if (conv->own_kernel && is_long(*conv))  // rows are gathered: as measured (bench/results)
+    return 1800 + chunks * std::max(2.2 * n, 300.0) + 64 * n * 0.12;
   const ConvFit fit = is_half(*conv) ? fit_of(*conv) : ConvFit{};
   for_passes(*conv, [&](int32_t first, int32_t pixels, int32_t channels) {
     const double area = static_cast<double>(conv_up16(pixels)) * conv_up16(channels);

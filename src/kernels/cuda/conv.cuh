@@ -19,7 +19,7 @@
  * so that ldmatrix meets no bank twice.
  *
  * Channels are the 16-row side of mma.sync, pixels its 8-column side. Warp w sums the k-steps of
- * 16 that are w modulo 4, in order; the four sums are added in order. So an element's bits depend
+ * 16 that are w modulo 4, in order; the sums are added as (0 + 1) + (2 + 3). So an element's bits depend
  * on k alone: not on the cut into tiles, the batch, or the way that pixels came. */
 #ifndef OBK_CONV_CUH
 #define OBK_CONV_CUH
@@ -83,8 +83,8 @@ static __device__ __noinline__ void conv_store(const ObkConv& g, uint32_t work, 
       float sum[4];
 #pragma unroll
       for (int e = 0; e < 4; ++e)
-        sum[e] = ((__uint_as_float(bits[0][e]) + __uint_as_float(bits[1][e])) +
-                  __uint_as_float(bits[2][e])) + __uint_as_float(bits[3][e]);
+        sum[e] = (__uint_as_float(bits[0][e]) + __uint_as_float(bits[1][e])) +
+                 (__uint_as_float(bits[2][e]) + __uint_as_float(bits[3][e]));
       float* to = y + (dense ? (pixel + q) * y_pixel : conv_place(g, pixel + q));
       if (wide && !accumulate) {
         asm volatile("st.v4.f32 [%0], {%1,%2,%3,%4};" ::"l"(to), "f"(sum[0]), "f"(sum[1]),

@@ -1,11 +1,12 @@
 /* kernels/cuda/conv_fixed.cuh — a 16-bit convolution tile whose shape stands in the text of its body:
  * all that follows from it is worked out by the compiler.
  *
- *   conv_tile_of<kObkF16, kSure, ConvFixed<...>>(g)    what does not fit goes the way of conv.cuh
+ *   conv_tile_of<kObkF16, kSure, kInlined, ConvFixed<...>>(g)    what does not fit: conv.cuh
  *
- * kSure: the caller knows that g.channels are the shape's, that X lies at a multiple of 16 bytes and Y
- * in fast memory, and that no tile reads below X where nothing is padded above or to the left; where
- * a ring is certain too (OBK_RING), the general way is not compiled at all.
+ * kInlined: the body is part of its kernel; tiles of many pixels by many channels are then those of
+ * conv_wide.cuh, or conv_long.cuh; those of few channels of X conv_first.cuh's. kSure: the caller knows that g.channels are the shape's, that X lies at a multiple of
+ * 16 bytes and Y in fast memory, and that no tile reads below X where nothing is padded above or to
+ * the left; where a ring is certain too (OBK_RING), the general way is not compiled at all.
  *
  * The tile is one pass over all of k, by a patch of X; sums, and so their bits, are those of conv.cuh.
  * All copies are asked for before anything else is worked out; weights come by the ring, asked for
@@ -26,13 +27,14 @@ namespace obk {
 
 template <int kIn_, int kHeight_, int kWidth_, int kKernelH_, int kKernelW_, int kStrideH_,
           int kStrideW_, int kDilationH_, int kDilationW_, int kTop_, int kLeft_, int kOutWidth_,
-          int kXRow_, int kXPixel_, int kPixels_, int kChannels_>
+          int kXRow_, int kXPixel_, int kPixels_, int kChannels_, int kPitch_ = kChannels_>
 struct ConvFixed {
   static constexpr int kIn = kIn_, kHeight = kHeight_, kWidth = kWidth_, kKernelW = kKernelW_;
   static constexpr int kKernelH = kKernelH_;
   static constexpr int kStrideH = kStrideH_, kStrideW = kStrideW_, kDilationH = kDilationH_;
   static constexpr int kDilationW = kDilationW_, kTop = kTop_, kLeft = kLeft_;
   static constexpr int kOutWidth = kOutWidth_, kPixels = kPixels_, kChannels = kChannels_;
+  static constexpr int kPitch = kPitch_; /* of Y: from pixel to pixel, in elements */
   static constexpr int64_t kXRow = (int64_t)kXRow_ * 2, kXPixel = (int64_t)kXPixel_ * 2;
   static constexpr ConvFit kFit =
       conv_fit(kIn_, kHeight_, kWidth_, kKernelH_, kKernelW_, kStrideH_, kStrideW_, kDilationH_,
@@ -50,7 +52,7 @@ struct ConvFixed {
   X(rows) X(columns) X(pieces) X(own) X(step_h) X(step_w) X(row_bytes)             \
   X(pixel_bytes) X(teams) X(row_step) X(pixel_step)                                \
   X(kernel_w) X(each) X(tap_row) X(tap_column) X(k16) X(chunks)                    \
-  X(out_width) X(one_row) X(table_bytes)                                           \
+  X(out_width) X(one_row) X(table_bytes) X(y_pixel)                                          \
   X(by_pieces) X(by_all) X(by_each) X(by_kernel) X(by_width)
 #define OBK_CONV_FIELD(name) int name;
 #define OBK_CONV_PARAMETER(name) , int name##_
@@ -78,6 +80,7 @@ static __device__ constexpr ConvNumbers conv_numbers() {
   n.tap_row = S::kDilationH * f.row_bytes, n.tap_column = S::kDilationW * f.pixel_bytes;
   n.k16 = S::kK16, n.chunks = S::kChunks;
   n.out_width = S::kOutWidth, n.one_row = f.one_row, n.table_bytes = f.table_bytes;
+  n.y_pixel = S::kPitch * 4;
   n.by_pieces = (int)conv_divisor(n.pieces), n.by_all = (int)conv_divisor(all);
   n.by_each = (int)conv_divisor(n.each), n.by_kernel = (int)conv_divisor(n.kernel_w);
   n.by_width = (int)conv_divisor(n.out_width);
@@ -217,7 +220,7 @@ static __device__ __forceinline__ void conv_thin_table(uint32_t table) {
   }
 }
 
-/* What is not constant. Y lies in shared memory, pixel after pixel. */
+/* What is not constant. Y lies in shared memory. */
 struct ConvPlace {
   const char *x, *weights; /* weights: of the tile's first channel */
   uint32_t y, scratch;
@@ -269,8 +272,8 @@ struct ConvTile {
 #pragma unroll
       for (int m = 0; m < kMs; ++m) mma_16x8x16<kBfloat>(sum[m][n], a[m], x[n][0], x[n][1]);
   }
-  /* All have read the patch. The four sums, in order, to `y`, pixel after pixel. */
-  __device__ __forceinline__ void finish(uint32_t work, uint32_t y, int pixels) {
+  /* All have read the patch. The four sums to `y`, its pixels `y_pixel` bytes apart. */
+  __device__ __forceinline__ void finish(uint32_t work, uint32_t y, int y_pixel, int pixels) {
     const int lane = threadIdx.x % 32;
     const uint32_t base = work + part() * kPlane + lane / 4 * 4 +
                           (first_pixel() + lane % 4 * 2) * (kSumPitch * 4);
@@ -294,9 +297,9 @@ struct ConvTile {
       for (int p = 0; p < 4; ++p) load_shared16(bits[p], from + p * kPlane);
 #pragma unroll
       for (int e = 0; e < 4; ++e)
-        bits[0][e] = __float_as_uint(((__uint_as_float(bits[0][e]) + __uint_as_float(bits[1][e])) +
-                                      __uint_as_float(bits[2][e])) + __uint_as_float(bits[3][e]));
-      store_shared16(y + i * 16, bits[0]);
+        bits[0][e] = __float_as_uint((__uint_as_float(bits[0][e]) + __uint_as_float(bits[1][e])) +
+                                     (__uint_as_float(bits[2][e]) + __uint_as_float(bits[3][e])));
+      store_shared16(y + i / kFours * y_pixel + i % kFours * 16, bits[0]);
     }
     __syncthreads();
   }
@@ -370,7 +373,7 @@ static __device__ OBK_SHARED_CODE void conv_patched(
   }
   ring.close();
   __syncthreads();
-  tile.finish(work, g.y, g.pixels);
+  tile.finish(work, g.y, n.y_pixel, g.pixels);
 }
 
 /* A kernel row is a run of elements, read by words. */
@@ -429,18 +432,30 @@ static __device__ OBK_SHARED_CODE void conv_thin_tile(ConvPlace g) {
   }
   ring.close();
   __syncthreads();
-  tile.finish(work, g.y, g.pixels);
+  tile.finish(work, g.y, S::kPitch * 4, g.pixels);
 }
 
-/* Whether the general way need not be compiled. */
+/* Whether the general way need not be compiled. OBK_RING: pages that a ring has at least. */
 #if defined(OBK_RING) && __CUDA_ARCH__ >= 900
 #define OBK_HAS_RING true
+#define OBK_HAS_PAGES (OBK_RING >= 2)
 #else
 #define OBK_HAS_RING false
+#define OBK_HAS_PAGES false
 #endif
 
+}  // namespace obk
+
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+#include "conv_first.cuh"
+#include "conv_wide.cuh"
+#endif
+
+namespace obk {
+
+/* A tile that takes mma.sync, or no tensor core. */
 template <int kType, bool kSure, typename S>
-static __device__ __forceinline__ void conv_tile_of(const ObkConv& g) {
+static __device__ __forceinline__ void conv_short_tile(const ObkConv& g) {
   constexpr bool kFits = kType != kObkF32 && S::kFits;
   constexpr bool kAlways = kFits && kSure && OBK_HAS_RING;
   if constexpr (kFits) {
@@ -450,7 +465,7 @@ static __device__ __forceinline__ void conv_tile_of(const ObkConv& g) {
       const int last =
           ((int)g.row + ((int)g.column + (int)g.pixels - 1) / S::kOutWidth) * S::kStrideH;
       const bool inside = !S::kFit.raw || last + (S::kKernelH - 1) * S::kDilationH < S::kHeight;
-      const bool y_is_near = __isShared(g.y) && g.y_pixel == S::kChannels && !g.accumulate;
+      const bool y_is_near = __isShared(g.y) && g.y_pixel == S::kPitch && !g.accumulate;
       takes = g.channels == S::kChannels && ((uint64_t)g.x & 15) == 0 && ring_state().pages > 0 &&
               inside && y_is_near;
     }
@@ -474,9 +489,40 @@ static __device__ __forceinline__ void conv_tile_of(const ObkConv& g) {
   if constexpr (!kAlways) conv_general<kType>(conv_share(g));
 }
 
+template <int kType, bool kSure, bool kInlined, typename S>
+static __device__ __forceinline__ void conv_tile_of(const ObkConv& g) {
+#ifdef OBK_WGMMA
+  constexpr bool kBfloat = kType == kObkBf16, kHalf = kInlined && kType != kObkF32;
+  constexpr bool kFirst = kHalf && conv_first_fits<S>(), kWide = kHalf && conv_wide_fits<S>();
+  constexpr bool kLong = kHalf && conv_long_fits<S>();
+  if constexpr (kFirst || kWide || kLong) {
+    const auto take = [&] {
+      if constexpr (kFirst)
+        conv_first_tile<kBfloat, S>(g);
+      else if constexpr (kWide)
+        conv_wide_tile<kBfloat, S>(g);
+      else
+        conv_long_tile<kBfloat, S>(g);
+    };
+    if constexpr (kSure && OBK_HAS_PAGES) {
+      take();
+    } else {
+      const bool near = __isShared(g.y) && g.y_pixel == S::kPitch && !g.accumulate;
+      /* A run of X's own bytes has no padding below. */
+      const bool sure = near && !S::kFit.raw && g.channels == S::kChannels && ((uint64_t)g.x & 15) == 0;
+      if (ring_state().pages > 1 && (kSure || sure))
+        take();
+      else
+        conv_short_tile<kType, kSure, S>(g);
+    }
+  } else
+#endif
+    conv_short_tile<kType, kSure, S>(g);
+}
+
 }  // namespace obk
 
 #define OBK_CONV_TILE_OF(type, g, sure, ...) \
-  obk::conv_tile_of<type, sure, obk::ConvFixed<__VA_ARGS__>>(g)
+  obk::conv_tile_of<type, sure, OBK_INLINED, obk::ConvFixed<__VA_ARGS__>>(g)
 
 #endif

@@ -5,6 +5,7 @@
 
 #include <stdint.h>
 
+#include "gemm_shape.h"
 #include "tiles.h"
 
 #ifndef OBK_BOTH
@@ -122,12 +123,30 @@ OBK_BOTH struct ConvPlan conv_plan(const struct ObkConv* g, int32_t first, int32
 /* n / d as n * conv_divisor(d) >> 24, where n * d < 2^24. */
 constexpr uint32_t conv_divisor(int64_t d) { return (uint32_t)(((1 << 24) + d - 1) / d); }
 
+/* Whether the tiles of conv_wide.cuh and conv_first.cuh are taken: on a core they are right, on a card
+ * they were not seen yet. */
+#ifndef OBK_CONV_PATCHES
+#define OBK_CONV_PATCHES 0
+#endif
+/* Whether a tile of so many pixels by channels may be that of conv_wide.cuh, if its patch fits. */
+constexpr bool conv_wide(int64_t pixels, int64_t channels) {
+  return OBK_CONV_PATCHES && pixels > 32 && pixels <= 64 && channels >= 32 && channels <= kLongColumns && channels % 16 == 0;
+}
+/* Whether a tile of that shape may be that of conv_long.cuh. Strides of X in elements. */
+constexpr bool conv_long(int64_t in, int64_t height, int64_t width, int64_t x_row, int64_t x_pixel,
+                         int64_t pixels, int64_t channels) {
+  return in % 8 == 0 && pixels > 48 && pixels <= 64 && channels >= 64 && channels <= kLongColumns &&
+         channels % 16 == 0 && x_row % 8 == 0 && x_pixel % 8 == 0 && height < 1 << 14 &&
+         width < 1 << 14 && x_row * (height + 64) < 1 << 29;
+}
+
 /* A patch as above for every tile of an image, where it is the same for all: tiles of `pixels` in row
  * order, in constants of device code (conv_fixed.cuh). Strides of X in elements. */
 struct ConvFit {
   bool fits, thin, one_row, raw; /* one_row: no tile leaves a row of Y */
+  bool patched;                  /* not thin, the patch fits, whatever the channels */
   int k16, step_h, step_w, stride_h, stride_w, rows, columns;
-  int pixel_bytes, row_bytes, lead, unit, table_bytes, patch_bytes, bytes;
+  int pixel_bytes, row_bytes, lead, unit, table_bytes, patch_bytes, bytes, wide_bytes;
 };
 constexpr ConvFit conv_fit(int64_t in, int64_t height, int64_t width, int64_t kernel_h,
                            int64_t kernel_w, int64_t sh, int64_t sw, int64_t dilation_h,
@@ -136,11 +155,12 @@ constexpr ConvFit conv_fit(int64_t in, int64_t height, int64_t width, int64_t ke
   ConvFit f = {};
   f.thin = in % 8 != 0;
   const int64_t most = f.thin ? kConvThinPass : kConvPass;
-  if (pixels < 1 || pixels > most || channels < 16 || channels % 16 != 0 || channels > kConvPass ||
+  const int64_t in16 = (in + 15) / 16 * 16;
+  /* Of any tile, also of one that does not fit. */
+  f.k16 = (int)(f.thin ? kernel_h * ((kernel_w * in + 15) / 16) : kernel_h * kernel_w * in16 / 16);
+  if (pixels < 1 || pixels > most || channels < 16 || channels % 16 != 0 ||
       wide < 1 || in * kernel_w * kernel_h > 65536 || x_row > 1 << 28 || x_pixel > 1 << 28)
     return f;
-  const int64_t in16 = (in + 15) / 16 * 16;
-  f.k16 = (int)(f.thin ? kernel_h * ((kernel_w * in + 15) / 16) : kernel_h * kernel_w * in16 / 16);
   f.table_bytes = ((f.k16 + 3) / 4 * 16 + 127) / 128 * 128;
   f.step_h = (int)(kernel_h == 1 ? sh : 1), f.stride_h = (int)(kernel_h == 1 ? 1 : sh);
   const bool skips = kernel_w == 1 && !f.thin;
@@ -184,6 +204,8 @@ constexpr ConvFit conv_fit(int64_t in, int64_t height, int64_t width, int64_t ke
   if (!f.thin && (columns * (in16 / 8) * (in16 / 8) >> 24 || (wide + pixels) * wide >> 24)) return f;
   f.rows = (int)rows, f.columns = (int)columns, f.row_bytes = (int)row_bytes;
   f.patch_bytes = f.rows * f.row_bytes + 64;
+  f.patched = !f.thin, f.wide_bytes = f.table_bytes + f.patch_bytes + 128;
+  if (channels > kConvPass) return f;
   const int padded = (int)((pixels + 15) / 16 * 16);
   const int sums = 4 * padded * (int)(channels + 4) * 4;
   f.bytes = f.table_bytes + (f.patch_bytes > sums ? f.patch_bytes : sums) + 128;

@@ -44,35 +44,47 @@ static constexpr bool long_fits() {
 
 #ifdef OBK_WGMMA
 
-template <bool kBfloat, typename S>
-static __device__ __forceinline__ void fixed_long_tile(const ObkGemm& g) {
+/* Rows of a matrix: what a thread copies of rows threadIdx.x / 8 and 32 further. */
+template <typename S>
+struct LongRows {
+  const char *from, *from32;
+
+  __device__ __forceinline__ explicit LongRows(const ObkGemm& g) {
+    const int piece = threadIdx.x % 8, r = threadIdx.x / 8, last = (int)g.m - 1;
+    from = (const char*)g.a + piece * 16 + (int64_t)min(r, last) * (S::kPitchA * 2);
+    from32 = (const char*)g.a + piece * 16 + (int64_t)min(r + 32, last) * (S::kPitchA * 2);
+  }
+  __device__ __forceinline__ void copy(uint32_t at, int chunk) const {
+    const int piece = threadIdx.x % 8;
+    if (S::kK % 64 != 0) {
+      const uint32_t bytes = chunk * 64 + piece * 8 < S::kK ? 16 : 0; /* the rest becomes zero */
+      copy16_partly(at, bytes ? from + (int64_t)chunk * 128 : from, bytes);
+      copy16_partly(at + 4096, bytes ? from32 + (int64_t)chunk * 128 : from32, bytes);
+    } else {
+      copy16(at, from + (int64_t)chunk * 128);
+      copy16(at + 4096, from32 + (int64_t)chunk * 128);
+    }
+  }
+};
+
+/* `rows` copies blocks of 64 k of the tile's rows; `weights`: the tile's own; `work`: a multiple of
+ * 1024 in shared memory; `c`: where the sums go, `m` rows of them. */
+template <bool kBfloat, typename S, typename Rows>
+static __device__ __forceinline__ void long_tile(const Rows& rows_of, const char* weights,
+                                                 uint32_t work, uint32_t c_at, int m) {
   using L = LongShape<S>;
   constexpr int kN = S::kGroups * 8, kHalf = (S::kGroups + 1) / 2;
-  const uint32_t work = (shared_address(g.scratch) + 1023) & ~1023u;
   FixedRing ring;
   ring.look();
-  const int piece = threadIdx.x % 8, r = threadIdx.x / 8, last = (int)g.m - 1;
-  const char* from = (const char*)g.a + piece * 16 + (int64_t)min(r, last) * (S::kPitchA * 2);
-  const char* from32 =
-      (const char*)g.a + piece * 16 + (int64_t)min(r + 32, last) * (S::kPitchA * 2);
+  const int piece = threadIdx.x % 8, r = threadIdx.x / 8;
   const uint32_t to = work + r * 128 + ((piece ^ (r & 7)) << 4);
   uint32_t place = 0; /* of the stage that is asked for next */
   int wanted = 0;
   auto bring = [&] {
     if (wanted < L::kStages) {
 #pragma unroll
-      for (int c = 0; c < L::kStage; ++c) {
-        const int chunk = wanted * L::kStage + c;
-        const uint32_t at = to + place + c * L::kBlock;
-        if (S::kK % 64 != 0) {
-          const uint32_t bytes = chunk * 64 + piece * 8 < S::kK ? 16 : 0; /* the rest becomes zero */
-          copy16_partly(at, bytes ? from + (int64_t)chunk * 128 : from, bytes);
-          copy16_partly(at + 4096, bytes ? from32 + (int64_t)chunk * 128 : from32, bytes);
-        } else {
-          copy16(at, from + (int64_t)chunk * 128);
-          copy16(at + 4096, from32 + (int64_t)chunk * 128);
-        }
-      }
+      for (int c = 0; c < L::kStage; ++c)
+        rows_of.copy(to + place + c * L::kBlock, wanted * L::kStage + c);
       place = place + L::kBytes == L::kPlaces * L::kBytes ? 0 : place + L::kBytes;
     }
     ++wanted;
@@ -80,8 +92,7 @@ static __device__ __forceinline__ void fixed_long_tile(const ObkGemm& g) {
   };
 #pragma unroll
   for (int s = 0; s < L::kAhead; ++s) bring();
-  const WeightPages range = WeightPages::of_tile(
-      (const char*)g.b + ((int64_t)g.column >> 3) * (S::kChunks * 1024), S::kGroups, S::kChunks);
+  const WeightPages range = WeightPages::of_tile(weights, S::kGroups, S::kChunks);
   ring.open(range);
   int oldest = ring.slot, given = 0; /* the page that is given back next; how many were */
   uint32_t oldest_turn = ring.turn;
@@ -152,7 +163,7 @@ static __device__ __forceinline__ void fixed_long_tile(const ObkGemm& g) {
     wgmma_wait<0>();
 #pragma unroll
     for (int e = 0; e < kN / 2; ++e) sum[e] += odd[e];
-    wide_add<S, kHalf, kN>(sum, part, shared_address(g.c), (int)g.m);
+    wide_add<S, kHalf, kN>(sum, part, c_at, m);
     if (S::kParts > 1) {
 #pragma unroll
       for (int e = 0; e < kHalf * 4; ++e) {
@@ -172,9 +183,16 @@ static __device__ __forceinline__ void fixed_long_tile(const ObkGemm& g) {
         sum[kHalf * 4 + e] = all[e];
     }
   }
-  wide_give<S, kHalf, kN>(sum, part, shared_address(g.c), (int)g.m);
+  wide_give<S, kHalf, kN>(sum, part, c_at, m);
   ring.close();
   __syncthreads();
+}
+
+template <bool kBfloat, typename S>
+static __device__ __forceinline__ void fixed_long_tile(const ObkGemm& g) {
+  long_tile<kBfloat, S>(LongRows<S>(g),
+                        (const char*)g.b + ((int64_t)g.column >> 3) * (S::kChunks * 1024),
+                        (shared_address(g.scratch) + 1023) & ~1023u, shared_address(g.c), (int)g.m);
 }
 
 #endif

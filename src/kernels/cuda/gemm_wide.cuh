@@ -33,13 +33,6 @@ static __device__ __forceinline__ uint32_t same_in_warp(uint32_t v) {
   return __shfl_sync(0xffffffffu, v, 0);
 }
 
-/* A zero that is written now: a copy between two products would wait for the first. */
-static __device__ __forceinline__ float zero_here() {
-  float v;
-  asm volatile("mov.f32 %0, 0f00000000;" : "=f"(v));
-  return v;
-}
-
 /* f(address, first, second) for the pairs of columns 8 * first .. 8 * end of this warpgroup's sums. */
 template <typename S, int kFirst, int kEnd, int kN, typename F>
 static __device__ __forceinline__ void wide_each(float (&sum)[kN / 2], uint32_t c, int rows, F&& f) {

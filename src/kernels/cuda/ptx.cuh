@@ -262,6 +262,12 @@ OBK_DEVICE void store_shared16(uint32_t address, const uint32_t (&r)[4]) {
 }
 
 /* ---- floats ---- */
+/* A zero that is written now: a copy between two products would wait for the first. */
+OBK_DEVICE float zero_here() {
+  float v;
+  asm volatile("mov.f32 %0, 0f00000000;" : "=f"(v));
+  return v;
+}
 OBK_DEVICE float widen_f16_bits(uint16_t bits) {
   float value;
   asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(bits));

@@ -51,7 +51,7 @@ TEST(CudaConv, PacksAtomsByTaps) {  // 24 channels a tap, padded to 32
 }
 
 TEST(CudaConv, NamesTheWeightsOfATile) {
-  EXPECT_EQ(cuda_conv_weights(kObkBf16, 100, 64, 3, 3, 0, 80).bytes, 0);  // two passes
+  EXPECT_EQ(cuda_conv_weights(kObkBf16, 200, 64, 3, 3, 0, 176).bytes, 0);  // two passes
   const WeightRange range = cuda_conv_weights(kObkBf16, 100, 64, 3, 3, 32, 80);
   EXPECT_EQ(range.group, 9 * 1024);
   EXPECT_EQ(range.offset, 4 * range.group);

@@ -21,14 +21,17 @@ constexpr const char* kWatchdogClocks = "OBK_WATCHDOG=4000000000";  // about two
 
 bool is_mono(const Program& program) { return program.granularity == "mono"; }
 
-/// Whether every kernel that streams weights has pages for them: tiles then need no other way.
-bool has_ring(const Program& program) {
+/// Pages that every kernel that streams weights has for them, 0 to 2: with one tiles need no other
+/// way, with two they may stream both operands.
+int ring_pages(const Program& program) {
   const auto device = target::gpu(program.target, 0);
-  if (!device.ok()) return false;
+  if (!device.ok()) return 0;
   const auto tables = make_tables(program, is_mono(program), device->fast_memory.count);
-  return tables.ok() && std::all_of(tables->launches.begin(), tables->launches.end(), [](const Launch& launch) {
-    return launch.ring_pages > 0 || !launch.streams;
-  });
+  int least = tables.ok() ? 2 : 0;
+  if (tables.ok())
+    for (const Launch& launch : tables->launches)
+      if (launch.streams) least = std::min(least, launch.ring_pages);
+  return least;
 }
 
 /// A cache entry is the machine code, what the assembler said about it, and a tail that tells them
@@ -109,7 +112,7 @@ std::vector<std::string> device_defines(const Program& program, const LoadOption
   std::vector<std::string> defines;
   if (is_mono(program)) defines.push_back("OBK_MONO=1");
   if (options.watchdog) defines.push_back(kWatchdogClocks);
-  if (has_ring(program)) defines.push_back("OBK_RING=1");
+  if (const int pages = ring_pages(program)) defines.push_back(fmt::format("OBK_RING={}", pages));
   return defines;
 }
 

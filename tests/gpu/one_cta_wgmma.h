@@ -1,0 +1,60 @@
+// tests/gpu/one_cta_wgmma.h — the tensor cores of sm_90a (wgmma.cuh) on a core, beside one_cta.h.
+//
+//   #include "one_cta.h"
+//   #include "one_cta_wgmma.h"      before device headers: tiles by wgmma are taken
+//
+// A product is done when it is asked for, so one that is waited for too late, or whose operands are
+// written too early, is not seen here.
+#pragma once
+
+#include "one_cta.h"
+
+#define __CUDA_ARCH_FEAT_SM90_ALL 1
+#define OBK_WGMMA_CUH
+#define OBK_WGMMA 1
+
+namespace obk {
+
+OBK_DEVICE void wgmma_begin() {}
+OBK_DEVICE void wgmma_commit() {}
+template <int kPending>
+OBK_DEVICE void wgmma_wait() {}
+OBK_DEVICE uint64_t matrix_at(uint32_t address, uint32_t pitch) {
+  return uint64_t{pitch >> 4} << 32 | (address & 0x3ffff) >> 4;
+}
+template <int kN, bool kBfloat>
+struct Wgmma {
+  static double number(uint32_t bits) {
+    const auto half = static_cast<uint16_t>(bits);
+    return static_cast<double>(kBfloat ? std::bit_cast<float>(uint32_t{half} << 16)
+                                       : static_cast<float>(std::bit_cast<_Float16>(half)));
+  }
+  /* Column n, step k of 16 of the matrix that `y` describes. */
+  static double weight(uint64_t y, int n, int k) {
+    const uint32_t row = static_cast<uint32_t>(n % 8 * 128 + k * 2);
+    uint32_t at = static_cast<uint32_t>(y & 0x3fff) * 16 + row +
+                  static_cast<uint32_t>(n / 8) * static_cast<uint32_t>(y >> 32 & 0x3fff) * 16;
+    at ^= (at >> 7 & 7) << 4;
+    uint16_t bits;
+    memcpy(&bits, one_cta::at(at, 2), 2);
+    return number(bits);
+  }
+  static void multiply_rows(float (&d)[kN / 2], const uint32_t (&x)[4], uint64_t y) {
+    const one_cta::Lane* lanes = one_cta::exchange({{x[0], x[1], x[2], x[3]}});
+    const int lane = static_cast<int>(threadIdx.x % 32);
+    for (int j = 0; j < kN / 8; ++j)
+      for (int e = 0; e < 4; ++e) {
+        double sum = static_cast<double>(d[4 * j + e]);
+        for (int k = 0; k < 16; ++k) {
+          const uint32_t word = lanes[lane / 4 * 4 + k % 8 / 2].words[e / 2 + k / 8 * 2];
+          sum += number(word >> (k & 1) * 16) * weight(y, 8 * j + lane % 4 * 2 + e % 2, k);
+        }
+        d[4 * j + e] = static_cast<float>(sum);
+      }
+  }
+  static void multiply(float (&)[kN / 2], uint64_t, uint64_t) {
+    CHECK(false, "both operands in shared memory: not here yet");
+  }
+};
+
+}  // namespace obk
