@@ -7,6 +7,7 @@
     gpu.py bench  [--models A,B] [--granularity op,stitch,mono]     device time and latency
     gpu.py peers  [--models A,B] [--ways eager,graph,compile]
     gpu.py profile [--models A,B] [--granularity mono]    a table per phase
+    gpu.py sanitize [--tools racecheck] [--jobs 8]        device blocks under compute-sanitizer
     gpu.py all                                    all of it, in this order
 
 Works in the folder that scripts/pack.sh makes, and in a checkout with a build. Each part goes on
@@ -30,7 +31,7 @@ ROOT = HERE.parent
 BIN = next(
     (p for p in (ROOT / "bin", ROOT / "build/bin") if (p / "obelisk").exists()), ROOT / "bin"
 )
-PARTS = ("tests", "models", "run", "bench", "peers", "profile")
+PARTS = ("tests", "models", "run", "bench", "peers", "profile", "sanitize")
 TESTS = ("gpu_test", "gpu_blocks_test")
 
 
@@ -305,6 +306,16 @@ class Session:
                 )
         self.result["profile"] = rows
 
+    def sanitize(self):
+        sys.path.insert(0, str(HERE))
+        import gpu_sanitize
+        rows = gpu_sanitize.sanitize(
+            BIN, self.options.tools.split(","), self.options.jobs, self.options.timeout, say
+        )
+        for what, why in gpu_sanitize.failures(rows):
+            self.fail(what, why)
+        self.result["sanitize"] = rows
+
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -329,6 +340,8 @@ def main():
     parser.add_argument(
         "--flags", action="append", default=[], help="a flag for obelisk, e.g. --flags=--watchdog"
     )
+    parser.add_argument("--tools", default="memcheck,racecheck,initcheck")
+    parser.add_argument("--jobs", type=int, default=8, help="processes at once")
     parser.add_argument("--work", default=os.environ.get("TMPDIR", "/tmp") + "/obelisk-gpu")
     parser.add_argument("--out", help="a JSON file for the results")
     session = Session(parser.parse_args())
@@ -341,6 +354,7 @@ def main():
                 "bench": session.bench,
                 "peers": session.peers,
                 "profile": session.profile,
+                "sanitize": session.sanitize,
             }[part]()
         except Exception as error:
             self_error = f"{type(error).__name__}: {error}"

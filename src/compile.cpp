@@ -112,7 +112,7 @@ std::shared_ptr<const runtime::Program> with_granularity(const runtime::Program&
   return other;
 }
 
-/// What the steps from stitching on made, for a granularity that needs a plan of its own.
+/// What the steps from stitching on made, for a granularity whose plan or tasks are its own.
 struct Lowered {
   stitch::Plan plan;
   schedule::TaskGraph tasks;
@@ -120,28 +120,40 @@ struct Lowered {
   std::shared_ptr<const runtime::Program> program;
 };
 
-Result<Lowered> lower_unstitched(const graph::Graph& graph, const target::DeviceSpec& device,
-                                 stitch::Options options) {
-  Lowered made;
-  options.stitch = false;
-  made.plan = stitch::plan(graph, device, options);
-  TRY_STATUS(stitch::verify(graph, made.plan));
-  made.tasks = schedule::build(graph, made.plan, device);
+Status lower_tasks(const graph::Graph& graph, const target::DeviceSpec& device,
+                   const std::string& granularity, Lowered& made) {
   TRY_STATUS(schedule::validate(graph, made.plan, made.tasks));
   made.source = codegen::emit(graph, made.plan, made.tasks, kernels::tile_library(device.family));
   auto program = runtime::assemble(graph, made.plan, made.tasks, made.source, device.name);
-  program.granularity = "op";
+  program.granularity = granularity;
   made.program = std::make_shared<runtime::Program>(std::move(program));
-  return made;
+  return ok_status();
+}
+
+/// Where every work is a kernel of its own, long ones are dealt while they run: what moves more than all
+/// multiprocessors hold at once.
+target::DeviceSpec for_granularity(target::DeviceSpec device, const std::string& granularity) {
+  device.deals = {granularity == "mono" ? 0 : device.fast_memory.count * device.sms};
+  return device;
 }
 
 /// Loads all three granularities and keeps the quickest.
-Status load_quickest(const Options& options, const target::DeviceSpec& device,
+Status load_quickest(const Options& options, target::DeviceSpec device, stitch::Options stitching,
                      const runtime::LoadOptions& load, Compilation& made) {
-  TRY(Lowered op, lower_unstitched(made.graph, device, options.stitch));
+  device = for_granularity(device, "stitch");
+  Lowered op, stitch{.plan = made.plan};
+  stitching.stitch = false;
+  op.plan = stitch::plan(made.graph, device, stitching);
+  TRY_STATUS(stitch::verify(made.graph, op.plan));
+  op.tasks = schedule::build(made.graph, op.plan, device);
+  TRY_STATUS(lower_tasks(made.graph, device, "op", op));
+  stitch.tasks = schedule::build(made.graph, stitch.plan, device);
+  const bool same = std::none_of(stitch.tasks.works.begin(), stitch.tasks.works.end(),
+                                 [](const schedule::Work& work) { return work.dealt; });
+  if (same) stitch.program = with_granularity(*made.program, "stitch");
+  if (!same) TRY_STATUS(lower_tasks(made.graph, device, "stitch", stitch));
   std::vector<Candidate> candidates;
-  for (const auto& program :
-       {made.program, with_granularity(*made.program, "stitch"), op.program}) {
+  for (const auto& program : {made.program, stitch.program, op.program}) {
     Candidate candidate{.granularity = program->granularity};
     auto loaded = runtime::load(program, load);
     if (loaded.ok()) {
@@ -159,9 +171,12 @@ Status load_quickest(const Options& options, const target::DeviceSpec& device,
       }));
   made.executable = made.choice->candidates[made.choice->chosen].executable;
   for (Candidate& each : made.choice->candidates) each.executable = nullptr;
-  if (made.executable->program().granularity == "op")
-    made.plan = std::move(op.plan), made.tasks = std::move(op.tasks),
-    made.source = std::move(op.source);
+  const std::string& chosen = made.executable->program().granularity;
+  if (chosen == "op" || (chosen == "stitch" && !same)) {
+    Lowered& other = chosen == "op" ? op : stitch;
+    made.plan = std::move(other.plan), made.tasks = std::move(other.tasks);
+    made.source = std::move(other.source);
+  }
   made.program =
       std::shared_ptr<const runtime::Program>(made.executable, &made.executable->program());
   return ok_status();
@@ -215,6 +230,8 @@ Status lower(const Network& network, const Options& options, Compilation& made, 
   stitching.prologues = options.disabled.count("fold_prologues") == 0;
   if (device.family == target::Family::kCuda && options.granularity == "op")
     stitching.stitch = false;
+  if (device.family == target::Family::kCuda && options.granularity != "auto")
+    device = for_granularity(device, options.granularity);
   graph::Graph unfitted;
   passes::Remarks whole, in_parts;
   TRY_STATUS(step("fit", [&] {
@@ -286,7 +303,7 @@ Status lower(const Network& network, const Options& options, Compilation& made, 
       };
     load.interrupted = options.interrupted;
     if (made.program->on_gpu() && options.granularity == "auto")
-      return load_quickest(options, device, load, made);
+      return load_quickest(options, device, stitching, load, made);
     return put(made.executable, runtime::load(made.program, load));
   }, nothing_to_check, [&](bool) {
     if (made.choice) return made.choice->text() + "\n";

@@ -257,7 +257,7 @@ class BodyEmitter {
     job.tile_rows = work_.tile_rows, job.tile_columns = work_.tile_columns, job.tile_pitch = tile_pitch();
     job.panel = panel_, job.panel_pitch = panel_pitch_;
     if (panel_ != graph::kNone) job.panel_type = tile_type(graph_.type(panel_).dtype);
-    job.ahead_bytes = ahead_bytes_;
+    job.ahead_bytes = ahead_bytes_, job.dealt = work_.dealt;
     job.pointer = [this](int operand, bool store) { return pointer(operand, store); };
     return emit_vectors(job);
   }

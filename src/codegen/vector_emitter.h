@@ -25,6 +25,7 @@ using stitch::Step;
 using stitch::StepKind;
 
 inline constexpr int64_t kMostRegisters = 96;   // of a batch, for loads and values that stay
+inline constexpr int64_t kFewRegisters = 48;    // of a batch where several tasks share a multiprocessor
 inline constexpr int64_t kMostOfAWarp = 128;    // vectors of a row: longer ones are shared by all warps
 inline constexpr int64_t kMostOfOneRow = 144;   // above this a row is walked instead
 inline constexpr int64_t kMostAhead = 24;       // of what is loaded before a tile: the tile's own are many
@@ -48,9 +49,8 @@ class VectorEmitter {
     if (!flat_) ahead += fmt::format("  const int lane = OBK_LANE({});\n", lanes_);
     const bool one_batch = flies_ahead();
     columns_text(ahead);
-    std::string free_loads;
-    loads(free_loads, "  ", true);
-    ahead += free_loads;
+    if (job_.dealt) hold_back();
+    loads(ahead, "  ", true);
     std::string body;
     points(body);
     loads(body, "    ", false);
@@ -72,6 +72,13 @@ class VectorEmitter {
     }
     text.rows += "  }\n";
     return text;
+  }
+
+  /// CTAs that share a multiprocessor where tasks are dealt: as registers let them, of rows that all
+  /// threads share three, or two where a scale comes beside (H200: 132.7 us where more take 134).
+  int residents() const {
+    const int most = words_ <= kFewRegisters ? 4 : words_ <= 64 ? 3 : words_ <= 104 ? 2 : 1;
+    return lanes_ == kAllThreads && !flat_ ? std::min(most, held_.empty() ? 3 : 2) : most;
   }
 
  private:
@@ -159,11 +166,11 @@ class VectorEmitter {
     if (flat_) {
       vectors_ = wide() / v_;
       const int64_t points = std::max<int64_t>((job_.tile_rows * vectors_ + kAllThreads - 1) / kAllThreads, 1);
-      const int64_t most = std::max<int64_t>(kMostRegisters / std::max<int64_t>(registers(1), 1), 1);
+      const int64_t most = std::max<int64_t>(budget() / std::max<int64_t>(registers(1), 1), 1);
       if (plan_slots(points)) return true;
-      overlaps_ = most < points && !job_.anchored;
+      overlaps_ = most < points && !job_.anchored && !job_.dealt;
       const int64_t batch = std::clamp<int64_t>(overlaps_ ? most / 2 : most, 1, points);
-      batches_ = (points + batch - 1) / batch, points_ = points;
+      batches_ = (points + batch - 1) / batch, points_ = points, words_ = batch * registers(1);
       const int64_t even = (points + batches_ - 1) / batches_;
       rows_text_ = fmt::format("OBK_POINTS({}, {})", even, flies_ahead() ? std::max<int64_t>(job_.tile_rows * vectors_, 1) : batch);
       units_text_ = "1";
@@ -177,11 +184,11 @@ class VectorEmitter {
     if (registers(units) > kMostOfOneRow) return false;
     const int64_t groups = kAllThreads / lanes_;
     const int64_t all = std::max<int64_t>((job_.tile_rows + groups - 1) / groups, 1);  // of a group
-    const int64_t most = std::clamp<int64_t>(kMostRegisters / std::max<int64_t>(registers(units), 1), 1, lanes_ == kAllThreads ? 4 : kMostRegisters);
+    const int64_t most = std::clamp<int64_t>(budget() / std::max<int64_t>(registers(units), 1), 1, lanes_ == kAllThreads ? 4 : kMostRegisters);
     if (plan_slots(all)) return true;
-    overlaps_ = most < all && 2 * registers(units) <= kMostOfOneRow && !job_.anchored;
+    overlaps_ = most < all && 2 * registers(units) <= kMostOfOneRow && !job_.anchored && !job_.dealt;
     const int64_t rows = std::clamp<int64_t>(overlaps_ ? most / 2 : most, 1, all);
-    rows_text_ = fmt::format("{}", rows);
+    rows_text_ = fmt::format("{}", rows), words_ = rows * registers(units);
     units_text_ = fmt::format("OBK_UNITS({}, OBK_LANES_OF({}))", vectors_, lanes_);
     return true;
   }
@@ -392,6 +399,7 @@ class VectorEmitter {
         if (load.depth != d || loaded_.count(load.expr) || (load.varies & kByTile)) continue;
         const Indices i = indices(load.varies);
         if (free && i.row) continue;
+        if (held_.count(load.expr)) continue;
         if (across_ && (i.unit != in_walk_ || !needed_.count(load.expr))) continue;
         together[{i.row, i.unit}].push_back(&load);
       }
@@ -506,7 +514,7 @@ class VectorEmitter {
   void begin() {
     for (auto& names : named_) names.clear();
     for (auto& lines : lines_) lines.clear();
-    statements_.clear(), element_statements_.clear(), staged_here_.clear();
+    statements_.clear(), element_statements_.clear(), staged_here_.clear(), placed_.clear();
   }
   /// Closes the loops that `loops` has opened: what is known once a vector, then what each element has of its own.
   void finish_loop(std::string& out, const std::string& indent, const std::string& after = "") {
@@ -601,6 +609,13 @@ class VectorEmitter {
     if (expr.slot >= stitch::kRowSlot) return fmt::format("w{}[q]{}", expr.slot - stitch::kRowSlot, across_ ? "[v]" : "");
     const Load& load = *std::find_if(loads_.begin(), loads_.end(), [&](const Load& l) { return l.expr == id; });
     const Indices i = indices(load.varies);
+    if (held_.count(id)) {
+      if (placed_.insert(id).second)
+        lines_[kOnce].push_back(fmt::format("const auto l{} = obk::still_pack<V>({}, {});", id,
+                                            job_.pointer(expr.slot, false),
+                                            place(*load_access_.at(id), expr, false)));
+      return fmt::format("obk::at(l{}, v)", id);
+    }
     if (packs(load, v_)) {
       std::string text = fmt::format("obk::at(l{}{}, v)", id, at(i));
       if (expr.args[0] != kNoExpr) text = fmt::format("{} ? {} : {}", value(expr.args[0]), text, value(expr.args[1]));
@@ -745,6 +760,7 @@ class VectorEmitter {
     finish_loop(out, indent);
   }
 
+  void hold_back();
   bool may_wait(const Load& load) const;
   bool take_slots(int64_t bytes, int64_t batches);
   bool plan_slots(int64_t all);
@@ -761,14 +777,15 @@ class VectorEmitter {
   const ops::Exprs& exprs_;
   const schedule::Nest& nest_;
   bool flat_ = false, across_ = false, turns_ = false, in_walk_ = false;
-  std::set<ExprId> needed_;
+  std::set<ExprId> needed_, held_, placed_;  // of a walk; loads that are made where they are used; of this loop
   int lane_ = 0, names_ = 0;
   int64_t columns_ = 0, vectors_ = 0, v_ = 1, lanes_ = kWarp, batches_ = 1, points_ = 1;
   std::string rows_text_, units_text_, acc_;
   std::vector<Load> loads_;
   std::vector<Member> members_;  // of a batch: what its loads fill
   bool overlaps_ = false;        // batches follow each other
-  int64_t slots_ = 0, slot_bytes_ = 0;  // in fast memory, of batches that are asked for ahead; none: batches are loaded to registers
+  int64_t budget() const { return job_.dealt ? kFewRegisters : kMostRegisters; }
+  int64_t words_ = 0, slots_ = 0, slot_bytes_ = 0;  // registers of a batch; batches in fast memory that are asked for ahead, 0: none
   std::set<ExprId> loaded_;
   std::map<ExprId, int> varies_;
   std::map<int, int> dim_of_;

@@ -14,6 +14,7 @@ bool VectorEmitter::may_wait(const Load& load) const {
 bool VectorEmitter::take_slots(int64_t bytes, int64_t batches) {
   constexpr int64_t kFewest = 3, kMost = 6;
   const int64_t room = (job_.ahead_bytes - (across_ ? kAllThreads * v_ * 8 : 0)) / std::max<int64_t>(bytes, 1);
+  if (job_.dealt) return false;  // others compute meanwhile
   if (bytes == 0 || std::min(batches, room) < kFewest) return false;
   slots_ = std::min({kMost, batches, room}), slot_bytes_ = bytes;
   return true;

@@ -342,6 +342,36 @@ int64_t rows_at_once(const Group& group, const target::DeviceSpec& device, const
 /// Such a batch's time; measured: a 3x3 pooling takes 3.5 us.
 double batch_nanos(const Work& work) { return 700 + 330.0 * static_cast<double>(work.nest.column_count()); }
 
+/// A long work whose tasks are dealt while it runs (a kernel of its own): small ones, several on a multiprocessor at once, of about `kTask`
+/// bytes: a long row, a square of a transposition, two packs of each thread. Multiprocessors are not equally quick: with equal shares
+/// dealt beforehand the H200 moves 3.5 to 3.7 TB/s, so 4.0 to 4.3; a copy 4.15. False: it is short, or no such work.
+bool cut_to_deal(const Group& group, const target::DeviceSpec& device, const TaskGraph& tasks, Work& work) {
+  constexpr double kTask = 25e3;
+  constexpr int64_t kSide = 64;
+  constexpr size_t kMostOperands = 32;  // of a kernel's parameter
+  const int64_t rows = work.nest.row_count(), columns = work.nest.column_count();
+  work.dealt = false;
+  if (device.deals.count == 0 || group.kind != GroupKind::kStitched || work.nest.lanes_in_rows || columns == 0) return false;
+  const double bytes = moved_bytes(group, device, tasks, work);
+  if (bytes < static_cast<double>(device.deals.count) || work.buffers.size() > kMostOperands) return false;
+  for (const stitch::Step& step : group.body.steps)  // packed elements share bytes
+    if (step.kind == StepKind::kStore && bits(tasks.buffers[work.buffers[step.slot]].type.dtype) < 8) return false;
+  const auto fit = static_cast<int64_t>(kTask * static_cast<double>(rows) * static_cast<double>(columns) / bytes);  // elements
+  work.dealt = true, work.tile_rows = 1, work.tile_columns = columns;
+  if (turns(work.nest)) {
+    work.tile_rows = std::min(rows, kSide), work.tile_columns = std::min(columns, std::max(fit / kSide / kSide, int64_t{1}) * kSide);
+  } else if (work.nest.cut_columns && fit < columns) {
+    const int64_t cuts = (columns + fit - 1) / std::max<int64_t>(fit, 1);
+    work.tile_columns = std::min(columns, ((columns + cuts - 1) / cuts + kSide - 1) / kSide * kSide);
+  } else {
+    work.tile_rows = std::clamp<int64_t>(fit / columns, 1, rows);
+    if (work.tile_rows > kSide) work.tile_rows = work.tile_rows / kSide * kSide;
+  }
+  work.task_nanos = bytes / device.bytes_per_sm * (static_cast<double>(work.tile_rows) / static_cast<double>(rows)) *
+                    (static_cast<double>(work.tile_columns) / static_cast<double>(columns));
+  return true;
+}
+
 /// Rows and columns of a task, so that each worker has a few and none is too small to be worth a record, `waits` times what its roof says. On GPUs one: a task's beginning
 /// and end cost more than an uneven deal.
 void cut_work(const Plan& plan, const target::DeviceSpec& device, const TaskGraph& tasks, Work& work, double waits = 1) {
@@ -378,6 +408,7 @@ void cut_work(const Plan& plan, const target::DeviceSpec& device, const TaskGrap
     return;
   }
   if (pieces <= 1 && group.kind != GroupKind::kProduct) { work.task_nanos = nanos; return; }
+  if (cut_to_deal(group, device, tasks, work)) return;
   if (group.kind == GroupKind::kProduct) {
     cut_product(group, device, pieces, work);
   } else if (work.nest.cut_columns && rows < pieces) {

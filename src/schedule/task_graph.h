@@ -66,6 +66,7 @@ struct Work {
   }
   int64_t tile_rows = 1, tile_columns = 1;
   double task_nanos = 0;       // predicted, of a full tile
+  bool dealt = false;          // long, of many small tasks that go to whoever is free
 };
 
 struct TaskGraph {

@@ -20,6 +20,7 @@ struct DeviceSpec {
   Nanos smallest_task{1500};  // below this a task costs more to deal than to run
   int team = 0;             // of a GPU: so many workers surely run at once when a kernel is made of such teams, a power of two; 0: no teams
   int team_registers = 0;   // of each thread of a member, that may hold weights from step to step
+  Bytes deals{0};           // a work that moves so much is cut into small tasks that go to whoever is free; 0: lists say who runs what
   bool recomputes = false;  // computing a row again costs less than a phase: norms move into the tiles that read them
   bool own_kernels = false; // of a GPU: a work is a kernel of its own, whose body is part of it
   double flops_per_sm = 1;  // multiply-adds count two; per nanosecond

@@ -226,9 +226,10 @@ Tensor random_tensor(const Type& type, std::mt19937& random) {
 std::shared_ptr<Program> program_of(const graph::Graph& graph, const std::string& granularity,
                                     bool tiles = false) {
   const auto gpu = describe_gpu(0);
-  const auto device =
+  auto device =
       target::gpu(gpu.ok() ? gpu->architecture : "sm_90a", gpu.ok() ? gpu->sms : 132);
   CHECK(device.ok(), "{}", device.error().text());
+  if (granularity == "stitch") device->deals = {1};  // as only long works are
   stitch::Options options;
   options.stitch = granularity != "op", options.tiles = tiles, options.teams = true;
   const stitch::Plan plan = stitch::plan(graph, *device, options);

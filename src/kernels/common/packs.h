@@ -2,6 +2,7 @@
  *
  *   obk::Pack<T, V>              V elements of storage type T, in words
  *   obk::load_pack<V>(p, i)      elements i .. i + V - 1 of p, whose address is a multiple of the pack's size, or of 16 bytes
+ *   obk::still_pack<V>(p, i)     the same of memory that nobody writes while the kernel runs
  *   obk::at(pack, v)             element v as the type of arithmetic
  *   obk::store_pack<V>(p, i, o)  o[0 .. V-1], with one rounding each
  *
@@ -21,6 +22,10 @@ template <int V, typename T> static inline Pack<T, V> load_pack(const T* p, int6
   load_bytes<V * (int)sizeof(T)>(p + i, pack.words);
   return pack;
 }
+
+#ifndef OBK_OWN_STILL
+template <int V, typename T> static inline Pack<T, V> still_pack(const T* p, int64_t i) { return load_pack<V>(p, i); }
+#endif
 
 /* Element v's bits. */
 template <typename T, int V> static inline T element(const Pack<T, V>& pack, int v) {

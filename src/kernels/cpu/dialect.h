@@ -26,6 +26,7 @@
 /* Items of a hand-written block: each is one thread's. */
 #define OBK_FOR_ITEMS(r) OBK_FOR_ROWS(r)
 #define OBK_TEAM(members)
+#define OBK_RESIDENT(ctas)
 #define OBK_FOR_TEAM_ITEMS(r) OBK_FOR_ROWS(r)
 #define OBK_FOR_LANES_OF(j, low, high) for (int64_t j = low; j < high; ++j)
 #define OBK_FOR_LANES(j, low, high) OBK_LANES OBK_FOR_LANES_OF(j, low, high)

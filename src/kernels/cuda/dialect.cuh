@@ -94,6 +94,7 @@ static __device__ __forceinline__ uint32_t pair_bf16_bits(float low, float high)
 
 }  // namespace obk
 
+#define OBK_OWN_STILL
 #include "packs.h"
 
 namespace obk {
@@ -107,6 +108,19 @@ static __device__ __forceinline__ void ask_pack(char* own, const T* p, int64_t i
 #pragma unroll
   for (int k = 0; k < kBytes / kUnit; ++k)
     copy_unit<kUnit>(to + k * OBK_ALL_THREADS * kUnit, (const char*)(p + i) + k * kUnit, kUnit);
+}
+/* A pack of memory that nobody writes while the kernel runs. */
+template <int V, typename T>
+static __device__ __forceinline__ Pack<T, V> still_pack(const T* p, int64_t i) {
+  constexpr int kBytes = V * (int)sizeof(T);
+  if (kBytes % 16) return load_pack<V>(p, i);
+  Pack<T, V> pack;
+#pragma unroll
+  for (int k = 0; k < kBytes / 16; ++k) {
+    const uint4 v = __ldg((const uint4*)(p + i) + k);
+    pack.words[4 * k] = v.x, pack.words[4 * k + 1] = v.y, pack.words[4 * k + 2] = v.z, pack.words[4 * k + 3] = v.w;
+  }
+  return pack;
 }
 /* The same of a pack that is here already, where it is too small for an asynchronous copy. */
 template <int V, typename T>
@@ -164,6 +178,8 @@ struct ObkLanes : ObkWorker {
   for (int64_t r = t->r0 + (int64_t)threadIdx.x; r < t->r1; r += (int64_t)blockDim.x)
 /* Items of a block for teams (blocks.h): each is the whole CTA's. */
 #define OBK_TEAM(members)
+/* A long work's body: its tasks are dealt while it runs, so many CTAs share an SM (dealt.cuh). */
+#define OBK_RESIDENT(ctas)
 #define OBK_FOR_TEAM_ITEMS(r) for (int64_t r = t->r0; r < t->r1; ++r)
 #define OBK_FOR_LANES_OF(j, low, high) for (int64_t j = (low) + w->lane; j < (high); j += w->lanes)
 #define OBK_FOR_LANES(j, low, high) OBK_FOR_LANES_OF(j, low, high)

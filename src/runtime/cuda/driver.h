@@ -105,6 +105,7 @@ inline constexpr GraphEdge kProgrammaticEdge = {1, 0, 1, {}};
   X(GraphInstantiate, "cuGraphInstantiateWithFlags", (Handle*, Handle, unsigned long long))        \
   X(GraphUpload, "cuGraphUpload", (Handle, Handle))                                                \
   X(GraphLaunch, "cuGraphLaunch", (Handle, Handle))                                                \
+  X(GraphSetKernel, "cuGraphExecKernelNodeSetParams_v2", (Handle, Handle, const KernelNode*))      \
   X(GraphExecDestroy, "cuGraphExecDestroy", (Handle))                                              \
   X(ErrorName, "cuGetErrorName", (int, const char**))                                              \
   X(ErrorString, "cuGetErrorString", (int, const char**))

@@ -88,6 +88,8 @@ class CudaContext : public Context {
   const Program& program() const { return *executable_->program_; }
   bool mono() const { return program().granularity == "mono"; }
   Result<Handle> make_graph(DevicePointer stamps);
+  DeviceDealt dealt(const Launch& launch, DevicePointer stamps) const;
+  KernelNode node_of(size_t launch, void** parameters) const;
   Status reserve_staging();
   Status packs_fit(std::span<const void* const> inputs, std::span<void* const> outputs);
   Status bind(Handle stream);
@@ -104,6 +106,8 @@ class CudaContext : public Context {
   DeviceWatch* watch_ = nullptr;
   Handle stream_ = nullptr, graph_ = nullptr, ran_ = nullptr, from_ = nullptr, to_ = nullptr;
   Handle last_stream_ = nullptr;
+  Handle plain_ = nullptr;  // the graph that graph_ was made of, for the kernels below
+  std::vector<std::pair<Handle, size_t>> dealt_;  // nodes that name ports, and their launches
   bool has_run_ = false;
   DeviceProgram record_ = {};
   std::vector<DevicePointer> ports_, bound_;  // of this run; what the GPU's table holds
@@ -235,6 +239,7 @@ CudaContext::~CudaContext() {
   if (stream_) driver_.StreamSynchronize(stream_);
   if (has_run_ && last_stream_ != stream_ && ran_) driver_.EventSynchronize(ran_);
   if (graph_) driver_.GraphExecDestroy(graph_);
+  if (plain_) driver_.GraphDestroy(plain_);
   for (Handle event : {ran_, from_, to_})
     if (event) driver_.EventDestroy(event);
   if (stream_) driver_.StreamDestroy(stream_);
@@ -282,6 +287,36 @@ Status CudaContext::init() {
   return check(driver_.GraphUpload(graph_, stream_), "upload the graph");
 }
 
+/// The parameter of a kernel whose CTAs find their rectangles by themselves.
+DeviceDealt CudaContext::dealt(const Launch& launch, DevicePointer stamps) const {
+  const Program& p = program();
+  DeviceDealt record = launch.rectangles;
+  if (stamps) record.stamps = stamps + static_cast<uint64_t>(launch.first_task) * sizeof(DeviceStamp);
+  DevicePointer* at = record.operands;
+  for (const Place& place : p.works[launch.work].operands) {
+    const auto index = static_cast<size_t>(place.index);
+    switch (place.kind) {
+      case BufferKind::kInput: *at++ = ports_[index]; break;
+      case BufferKind::kOutput: *at++ = ports_[p.inputs.size() + index]; break;
+      case BufferKind::kWeight: *at++ = executable_->weights_[index].at(); break;
+      case BufferKind::kArena: *at++ = arena_.at() + static_cast<uint64_t>(place.index); break;
+    }
+  }
+  return record;
+}
+
+KernelNode CudaContext::node_of(size_t k, void** parameters) const {
+  const Launch& launch = executable_->cut_.launches[k];
+  // Where an SM has room for one CTA, that goes on with the next task: it need not begin again.
+  const bool alone = launch.ring_pages > 0 && 2 * launch.shared > executable_->gpu_.shared_bytes;
+  const int ctas = alone ? std::min(launch.tasks, executable_->gpu_.sms) : launch.tasks;
+  return {.function = executable_->functions_[k],
+          .grid = {static_cast<unsigned>(ctas), 1, 1},
+          .block = {kThreads, 1, 1},
+          .shared_bytes = static_cast<unsigned>(launch.shared),
+          .parameters = parameters};
+}
+
 /// A kernel a work; every kernel of a wave follows all of the wave before. Independent works are
 /// parallel branches.
 Result<Handle> CudaContext::make_graph(DevicePointer stamps) {
@@ -299,19 +334,11 @@ Result<Handle> CudaContext::make_graph(DevicePointer stamps) {
         record.first = 0;
         place_shared(launch, record);
         record.waves = launch.tasks;
-        // Where an SM has room for one CTA, that goes on with the next task: it need not begin
-        // again.
-        const bool alone =
-            launch.ring_pages > 0 && 2 * launch.shared > executable_->gpu_.shared_bytes;
-        const int ctas = alone ? std::min(launch.tasks, executable_->gpu_.sms) : launch.tasks;
         record.stamps =
             stamps ? stamps + static_cast<uint64_t>(launch.first_task) * sizeof(DeviceStamp) : 0;
-        void* parameters[] = {&record};
-        KernelNode node = {.function = executable_->functions_[k],
-                           .grid = {static_cast<unsigned>(ctas), 1, 1},
-                           .block = {kThreads, 1, 1},
-                           .shared_bytes = static_cast<unsigned>(launch.shared),
-                           .parameters = parameters};
+        DeviceDealt rectangles = launch.dealt ? dealt(launch, stamps) : DeviceDealt{};
+        void* parameters[] = {launch.dealt ? static_cast<void*>(&rectangles) : &record};
+        const KernelNode node = node_of(k, parameters);
         Handle made = nullptr;
         TRY_STATUS(check(driver_.GraphAddKernel(&made, graph, nullptr, 0, &node),
                          "add a kernel to the graph"));
@@ -322,11 +349,16 @@ Result<Handle> CudaContext::make_graph(DevicePointer stamps) {
           TRY_STATUS(check(code, "add an edge to the graph"));
         }
         now.push_back(made);
+        if (launch.dealt && !stamps) dealt_.push_back({made, k});
       }
       return check(driver_.GraphInstantiate(&ready, graph, 0), "make the graph ready");
     };
+    if (!stamps) dealt_.clear();
     const Status added = add();
-    driver_.GraphDestroy(graph);
+    if (added.ok() && !stamps && !dealt_.empty())
+      plain_ = graph;  // its nodes name the kernels that learn where ports are
+    else
+      driver_.GraphDestroy(graph);
     if (!added.ok()) return added.error();
     return ready;
   };
@@ -374,6 +406,12 @@ Status CudaContext::bind(Handle stream) {
     TRY_STATUS(
         check(driver_.CopyToDeviceAsync(port_table_.at(), ports_.data(), ports_.size() * 8, stream),
               "name the ports"));
+    for (const auto& [node, k] : dealt_) {
+      DeviceDealt rectangles = dealt(executable_->cut_.launches[k], 0);
+      void* parameters[] = {&rectangles};
+      const KernelNode now = node_of(k, parameters);
+      TRY_STATUS(check(driver_.GraphSetKernel(graph_, node, &now), "name a kernel's ports"));
+    }
     bound_ = ports_;
   }
   return ok_status();

@@ -108,6 +108,11 @@ std::string kernel_name(int body) {
   return body < 0 ? "obk_program" : fmt::format("obk_kernel_{}", body);
 }
 
+int residents_of(const std::string& body) {
+  const size_t at = body.find("OBK_RESIDENT(");
+  return at == std::string::npos ? 0 : atoi(body.c_str() + at + 13);
+}
+
 std::vector<std::string> device_defines(const Program& program, const LoadOptions& options) {
   std::vector<std::string> defines;
   if (is_mono(program)) defines.push_back("OBK_MONO=1");
@@ -128,6 +133,7 @@ Result<std::string> device_source(const Program& program) {
   };
   if (calls("OBK_ATTENTION_TILE") || calls("OBK_ATTENTION_PIECE")) text += "#include \"attention.cuh\"\n";
   if (calls("OBK_CONV_TILE") || calls("OBK_DEPTHWISE_TILE")) text += "#include \"conv.cuh\"\n";
+  if (calls("OBK_RESIDENT(")) text += "#include \"dealt.cuh\"\n";
   std::string cases, kernels;
   const std::vector<bool> inlined = inlined_bodies(program);
   for (size_t k = 0; k < program.bodies.size(); ++k) {
@@ -137,8 +143,11 @@ Result<std::string> device_source(const Program& program) {
                         program.bodies[k].label, k, program.bodies[k].text);
     cases += fmt::format("    case {0}: return obk_body_{0}(t, p, x, w);\n", k);
     const int team = team_of(program.bodies[k].text);
-    kernels += team > 1 ? fmt::format("OBK_TEAM_KERNEL({}, obk_body_{}, {})\n", kernel_name(static_cast<int>(k)), k, team)
-                        : fmt::format("OBK_KERNEL({}, obk_body_{})\n", kernel_name(static_cast<int>(k)), k);
+    const int residents = residents_of(program.bodies[k].text);
+    const std::string named = fmt::format("{}, obk_body_{}", kernel_name(static_cast<int>(k)), k);
+    kernels += team > 1        ? fmt::format("OBK_TEAM_KERNEL({}, {})\n", named, team)
+               : residents > 0 ? fmt::format("OBK_DEALT_KERNEL({}, {})\n", named, residents)
+                               : fmt::format("OBK_KERNEL({})\n", named);
   }
   if (!mono) return text + "\n" + kernels;
   return text +

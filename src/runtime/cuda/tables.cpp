@@ -1,3 +1,4 @@
+#include "runtime/cuda/source.h"
 #include "runtime/cuda/tables.h"
 
 #include <algorithm>
@@ -89,6 +90,21 @@ void spread_out(std::vector<Launch>& launches, const Program& program, int64_t r
   }
 }
 
+/// A kernel whose text says that its CTAs find their own rectangles: what these follow from.
+void deal(const Program& program, const Shape& shape, const std::vector<ObkTask>& tasks, Launch& launch) {
+  const WorkRecord& work = program.works[launch.work];
+  launch.dealt = residents_of(program.bodies[work.body].text) > 0;
+  if (!launch.dealt) return;
+  CHECK(work.params.empty() && work.operands.size() <= kDealtOperands);
+  const ObkTask &first = tasks.front(), &last = tasks.back();
+  DeviceDealt& cut = launch.rectangles;
+  cut.rows = static_cast<int32_t>(last.r1), cut.columns = static_cast<int32_t>(last.c1);
+  cut.tile_rows = static_cast<int32_t>(first.r1), cut.tile_columns = static_cast<int32_t>(first.c1);
+  cut.across = (cut.columns + cut.tile_columns - 1) / cut.tile_columns;
+  cut.scratch_bytes = launch.shared = static_cast<int32_t>(shape.scratch());
+  CHECK(int64_t{cut.across} * ((cut.rows + cut.tile_rows - 1) / cut.tile_rows) == launch.tasks);
+}
+
 }  // namespace
 
 Result<Tables> make_tables(const Program& program, bool one_kernel, int64_t room) {
@@ -158,6 +174,7 @@ Result<Tables> make_tables(const Program& program, bool one_kernel, int64_t room
       launch.wave = static_cast<int>(mine.front().wave);
       launch.first_task = static_cast<int>(tables.tasks.size());
       launch.tasks = static_cast<int>(mine.size()), launch.block = mine.front().nanos;
+      deal(program, shapes[w], mine, launch);
       tables.tasks.insert(tables.tasks.end(), mine.begin(), mine.end());
       tables.launches.push_back(launch);
     }

@@ -30,6 +30,12 @@ struct DeviceProgram {
   int64_t block;
   DevicePointer inline_ports[kInlinePorts];
 };
+inline constexpr int kDealtOperands = 32;  // kernels/cuda/dealt.cuh
+struct DeviceDealt {
+  int32_t rows, columns, tile_rows, tile_columns, across, scratch_bytes;
+  DevicePointer stamps;
+  DevicePointer operands[kDealtOperands];
+};
 struct DeviceWatch {
   uint32_t hit, sm, task, kind;
   uint64_t counter, want, have;
@@ -45,6 +51,8 @@ struct Launch {
   // dynamic shared memory: pages of weights, a task's scratch, its block (of all works: and the next task's)
   int32_t ring_pages = 0, scratch_at = 0, block_at = 0, block_bytes = 0, shared = 0;
   int64_t block = 0;  // of a kernel of one work, as its tasks say it
+  bool dealt = false;           // its CTAs find their rectangles by themselves
+  DeviceDealt rectangles = {};  // then: without operands and stamps
 };
 
 struct Tables {

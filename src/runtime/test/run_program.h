@@ -40,10 +40,11 @@ struct Run {
 };
 
 inline Run run_program(const graph::Graph& graph, const std::vector<Tensor>& inputs, int sms,
-                       bool stitching, bool tiles, bool recomputes = false, bool vectors = false) {
+                       bool stitching, bool tiles, bool recomputes = false, bool vectors = false,
+                       Bytes deals = {}) {
   Run run;
   target::DeviceSpec device = target::cpu(sms);
-  device.recomputes = recomputes;
+  device.recomputes = recomputes, device.deals = deals;
   stitch::Options options;
   options.stitch = stitching, options.tiles = tiles;
   run.plan = stitch::plan(graph, device, options);

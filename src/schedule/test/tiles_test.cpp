@@ -64,6 +64,48 @@ TEST(Tiles, AttentionGoesRoundOnce) {
   EXPECT_TRUE(validate(*graph, plan, tasks).ok());
 }
 
+// A long work is cut small where its tasks are dealt while it runs, and once for each worker where lists say who runs what. Short ones
+// are cut alike.
+TEST(Tiles, LongWorksAreDealt) {
+  const auto tasks_of = [](const std::string& body, bool deals) {
+    const auto graph = graph::parse("graph \"g\" {\n" + body + "}");
+    CHECK(graph.ok(), "{}", graph.error().text());
+    target::DeviceSpec device = *target::gpu("sm_90a");
+    if (deals) device.deals = {device.fast_memory.count * device.sms};
+    const stitch::Plan plan = stitch::plan(*graph, device);
+    TaskGraph tasks = build(*graph, plan, device);
+    const Status sound = validate(*graph, plan, tasks);
+    CHECK(sound.ok(), "{}", sound.error().text());
+    CHECK(tasks.works.size() == 1);
+    return tasks;
+  };
+  const auto centred = [](int rows) {
+    return fmt::format(R"(in %0 "x": f32[{0},8192]
+  const %9: i64[1] = [1]
+  %1: f32[{0},1] = ReduceMean(%0, %9) {{keepdims = 1}}
+  %2: f32[{0},8192] = Sub(%0, %1)
+  out %2 "y"
+)", rows);
+  };
+  EXPECT_EQ(tasks_of(centred(8192), true).task_count(), 8192);  // a row each
+  EXPECT_LE(tasks_of(centred(8192), false).task_count(), 132);
+  EXPECT_EQ(tasks_of(centred(256), true).task_count(), tasks_of(centred(256), false).task_count());
+  const TaskGraph turned = tasks_of(R"(in %0 "x": f32[8192,8192]
+  in %1 "b": f32[8192,8192]
+  %2: f32[8192,8192] = Transpose(%0) {perm = [1, 0]}
+  %3: f32[8192,8192] = Add(%1, %2)
+  out %3 "y"
+)", true);
+  EXPECT_EQ(turned.works[0].tile_rows, 64);
+  EXPECT_EQ(turned.works[0].tile_columns, 64);
+  const TaskGraph flat = tasks_of(R"(in %0 "x": f32[8192,8192]
+  %1: f32[8192,8192] = Relu(%0)
+  out %1 "y"
+)", true);
+  EXPECT_TRUE(flat.works[0].dealt);
+  EXPECT_EQ(flat.works[0].tile_columns * flat.works[0].tile_rows % 64, 0);
+}
+
 // One query of eight heads that four each share: the keys go to 16 tiles a head, whose sums lie in a buffer that nobody else has.
 TEST(Tiles, KeysOfFewHeadsAreSharedOut) {
   const auto graph = graph::parse(R"(graph "g" {

@@ -1,0 +1,147 @@
+"""Device blocks under compute-sanitizer, for gpu.py sanitize: small cases of every block, each a process
+of its own under each tool, several at once.
+
+First the cases run without a tool and leave what they compiled in a folder, so that no tool waits
+for a compiler. What a tool reports is an error unless it stands in UNDERSTOOD with its reason.
+"""
+
+import concurrent.futures
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import tempfile
+import time
+
+TOOLS = ("memcheck", "racecheck", "initcheck")
+# Program, filter of its tests: a case or more of every block of kernels/cuda.
+BLOCKS = (
+    ("gpu_blocks_test", "Phases.BarrierUnderStreamingWeights"),
+    ("gpu_blocks_test", "TeamWords.*"),
+    ("gpu_blocks_test", "Gemm.RingAcrossBarriers"),
+    ("gpu_blocks_test", "Gemm/Tiles.*"),
+    ("gpu_blocks_test", "Gemm/Chain.*m32_n2048*:Gemm/Chain.*m1_n2048*:Gemm/Chain.*m128_n384*"),
+    ("gpu_blocks_test", "Gemm/Fixed.*"),
+    ("gpu_blocks_test", "Tiles/Attention.EqualsReference/*:Tiles/Attention.PiecesOfKeysJoin/*_64_64"),
+    ("gpu_blocks_test", "Types/Conv.*:Tiles/ConvFixed.*:*ConvLong*"),
+    (
+        "gpu_test",
+        ":".join(
+            f"Bodies/Programs.EqualInterpreter/{case}"
+            for case in (
+                "lstm_of_one_f32 lstm_team_f16 lstm_beyond_registers_f16 lstm_batch_bf16 "
+                "gru_team_f32 rnn_odd_f16 softmax_long_rows_f16 layer_norm_f32 transpose_add_f16 "
+                "column_sum_f32 top_k_f32 long_scan_f32 scatter_f32 product_f16"
+            ).split()
+        ),
+    ),
+)
+# (tool, pattern of a report's text): why it is no error.
+UNDERSTOOD = ()
+SMALL = {"OBELISK_GPU_FEW": "1", "OBELISK_GPU_PHASES": "20", "OBELISK_GPU_STEPS": "16",
+         "OBELISK_LINEINFO": "1"}
+
+
+def find_tool():
+    return shutil.which("compute-sanitizer") or shutil.which(
+        "compute-sanitizer", path="/usr/local/cuda/bin:/usr/local/cuda/compute-sanitizer"
+    )
+
+
+def cases(folder):
+    """(program, test), those of the filters that the programs have."""
+    found = []
+    for program, wanted in BLOCKS:
+        if not (folder / program).exists():
+            continue
+        listed = subprocess.run(
+            [folder / program, "--gtest_list_tests", f"--gtest_filter={wanted}"],
+            capture_output=True, text=True, timeout=60,
+        ).stdout
+        suite = ""
+        for line in listed.splitlines():
+            name = line.split("#")[0].rstrip()
+            if name.endswith(".") and not name.startswith(" "):
+                suite = name
+            elif name.startswith("  ") and "DISABLED" not in name:
+                found.append((program, suite + name.strip()))
+    return found
+
+
+def run_case(folder, tool, program, test, environment, timeout):
+    words = [folder / program, f"--gtest_filter={test}", "--gtest_brief=1"]
+    if tool:
+        words = [find_tool(), "--tool", tool, "--print-limit", "30", "--target-processes", "all", *words]
+    start = time.monotonic()
+    try:
+        done = subprocess.run([str(w) for w in words], capture_output=True, text=True,
+                              timeout=timeout, env=environment)
+        code, text = done.returncode, done.stdout + done.stderr
+    except subprocess.TimeoutExpired as late:
+        text = "".join(t.decode(errors="replace") if isinstance(t, bytes) else t or ""
+                       for t in (late.stdout, late.stderr))
+        code = 124
+    return {"tool": tool or "none", "test": test, "exit": code,
+            "seconds": round(time.monotonic() - start, 1), **judged(tool, text, code)}
+
+
+def judged(tool, text, code):
+    """What a tool's text says: counts, and the first of each kind of report that is not understood."""
+    reports, understood = {}, {}
+    for block in re.split(r"\n=========\s*\n", text):
+        lines = [l[9:].strip() for l in block.splitlines() if l.startswith("=========")]
+        lines = [l for l in lines if l and not l.startswith(("COMPUTE-SANITIZER", "RACECHECK SUMMARY",
+                                                             "ERROR SUMMARY", "Target application"))]
+        if not lines:
+            continue
+        where = next((re.search(r"\bin (\S+\.cuh?:\d+)", l) for l in lines if " in " in l), None)
+        kind = re.sub(r"0x[0-9a-f]+|\(\d+,\d+,\d+\)|\d+ hazards?|\b\d{3,}\b", "#", lines[0])
+        key = kind + (" " + where[1] if where else "")
+        why = next((why for of, pattern, why in UNDERSTOOD
+                    if of == tool and re.search(pattern, "\n".join(lines))), None)
+        to = understood if why else reports
+        to.setdefault(why or key, {"count": 0, "first": lines[:14]})["count"] += 1
+    summary = re.findall(r"(?:ERROR|RACECHECK) SUMMARY: (.*)", text)
+    failed = "FAILED" in text or code not in (0,) and not summary
+    if code == 124:
+        reports["ended: it ran too long"] = {"count": 1, "first": text[-600:].splitlines()}
+    elif failed:
+        reports["the test failed"] = {"count": 1, "first": text[-1500:].splitlines()}
+    return {"summary": summary[-1:] or [], "reports": reports, "understood": understood}
+
+
+def sanitize(folder, tools, jobs, timeout, say):
+    """Rows by tool and test, and what failed."""
+    folder = pathlib.Path(folder)
+    if not find_tool():
+        raise RuntimeError("compute-sanitizer is not found: it is part of the CUDA toolkit")
+    tests = cases(folder)
+    rows = []
+    with tempfile.TemporaryDirectory() as kept:
+        environment = dict(os.environ, **SMALL, OBELISK_GPU_CUBINS=kept)
+        with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
+            def all_of(pairs):
+                start = time.monotonic()
+                made = [pool.submit(run_case, folder, tool, *test, environment, timeout)
+                        for tool, test in pairs]
+                for each in made:
+                    rows.append(each.result())
+                return time.monotonic() - start
+            seconds = all_of([(None, test) for test in tests])
+            say(f"sanitize none       {len(tests)} tests in {seconds:.0f} s")
+            seconds = all_of([(tool, test) for test in tests for tool in tools])
+    for tool in tools:
+        mine = [r for r in rows if r["tool"] == tool]
+        bad = [r for r in mine if r["reports"]]
+        known = sum(len(r["understood"]) > 0 for r in mine)
+        say(f"sanitize {tool:10} {len(mine)} tests, {len(bad)} with reports"
+            + (f", {known} with reports that are understood" if known else ""))
+    say(f"sanitize {seconds:.0f} s, {jobs} at once")
+    return rows
+
+
+def failures(rows):
+    for row in rows:
+        for kind, report in row["reports"].items():
+            yield f"{row['tool']} {row['test']}: {kind} ({report['count']})", "\n".join(report["first"])

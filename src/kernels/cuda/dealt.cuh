@@ -1,0 +1,58 @@
+/* kernels/cuda/dealt.cuh — a kernel of one long work, whose many small tasks the hardware deals to
+ * whatever multiprocessor is free. Several CTAs share one: while one waits, others compute.
+ *
+ *   OBK_DEALT_KERNEL(k, body, residents)   an entry; `residents` CTAs fit an SM at once
+ *
+ * CTA b runs rectangle b of the work's rows and columns. There is no table: rectangle and operands
+ * follow from the kernel's parameter alone, so that a CTA's first loads are those of its rows.
+ *
+ * Host and device lay out ObkDealt alike (runtime/cuda/tables.h). */
+#ifndef OBK_DEALT_CUH
+#define OBK_DEALT_CUH
+
+#include "program.cuh"
+
+#define OBK_DEALT_OPERANDS 32
+
+struct ObkDealt {
+  int32_t rows, columns, tile_rows, tile_columns;
+  int32_t across, scratch_bytes; /* rectangles side by side */
+  ObkStamp* stamps;              /* by task, or null */
+  void* operands[OBK_DEALT_OPERANDS];
+};
+
+namespace obk {
+
+template <Body body>
+static __device__ __forceinline__ void run_dealt(const ObkDealt& dealt) {
+  extern __shared__ __align__(1024) char shared[];
+  __shared__ uint64_t parts[32];
+  allow_next();
+  const int at = (int)blockIdx.x, down = at / dealt.across;
+  const int row = down * dealt.tile_rows, column = (at - down * dealt.across) * dealt.tile_columns;
+  ObkTask task = {};
+  task.r0 = row, task.r1 = min(row + dealt.tile_rows, dealt.rows);
+  task.c0 = column, task.c1 = min(column + dealt.tile_columns, dealt.columns);
+  ObkLanes lanes = {};
+  lanes.scratch = shared, lanes.scratch_bytes = dealt.scratch_bytes;
+  lanes.sm = at, lanes.sms = (int)gridDim.x;
+  lanes.warp = threadIdx.x / 32, lanes.warps = OBK_THREADS / 32;
+  lanes.parts = parts;
+  wait_for_previous();
+  ObkProgram stamped = {};
+  stamped.stamps = dealt.stamps;
+  stamp(stamped, at, false);
+  body(&task, nullptr, dealt.operands, &lanes);
+  if (dealt.stamps) __syncthreads();
+  stamp(stamped, at, true);
+}
+
+}  // namespace obk
+
+#define OBK_DEALT_KERNEL(name, body, residents)                        \
+  extern "C" __global__ void __launch_bounds__(OBK_THREADS, residents) \
+      name(const __grid_constant__ ObkDealt dealt) {                   \
+    obk::run_dealt<body>(dealt);                                       \
+  }
+
+#endif
