@@ -129,7 +129,8 @@ TEST(GemmLong, NeitherSpillsNorUsesLocalMemory) {
   expect_registers_alone(kLong);
 }
 
-void compare(const std::vector<FixedCase>& cases, int type) {
+void compare(std::vector<FixedCase> cases, int type) {
+  if (few()) std::erase_if(cases, [](const FixedCase& c) { return c.k > 400; });
   const std::string source = text(cases);
   OPEN(g, source.c_str(), fmt::format("OBK_TYPE={}", type), "OBK_WATCHDOG=4000000000LL");
   const bool brain = type == kObkBf16;
@@ -161,7 +162,7 @@ void compare(const std::vector<FixedCase>& cases, int type) {
       for (const int pages : {2, 3, 1})
         for (const int ahead : {1, 0}) {
           if (c.panel && m != c.rows) continue;
-          if (few() && (m != c.rows || pages != 2 || c.k > 1100)) continue;
+          if (few() && (m != c.rows || pages != 2)) continue;
           const int shared = pages * 24576 + 128 + 2 * c.rows * c.c_row * 4 + 1024 +
                              (c.panel ? lines * c.k * 2 : 0) +
                              static_cast<int>(kernels::cuda_gemm_scratch_bytes(&shape));
@@ -178,7 +179,7 @@ void compare(const std::vector<FixedCase>& cases, int type) {
         }
     std::vector<float> got(static_cast<size_t>(c.rows) * n);
     ASSERT_EQ(g.d->CopyToHost(got.data(), out, got.size() * 4), 0);
-    for (int y = 0; y < c.rows && !(few() && c.k > 1100); ++y)
+    for (int y = 0; y < c.rows; ++y)
       for (int x = 0; x < n; ++x) {
         if (x % (n / tiles) >= c.columns) continue;
         double sum = 0, size = 0;

@@ -1,0 +1,43 @@
+"""What scripts/gpu_sanitize.py reads in the reports of compute-sanitizer. No GPU is wanted."""
+
+import pathlib
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "scripts"))
+import gpu_sanitize  # noqa: E402
+
+RECYCLED = """========= COMPUTE-SANITIZER
+========= Error: Race reported between Write access at obk::bulk_copy(unsigned int)+0xeaf0 in ptx.cuh:138
+=========     and Read access at obk::load_matrices(unsigned int (&)[4], unsigned int)+0xaca0 in ptx.cuh:209 [7936 hazards]
+=========
+"""
+RACE = """========= Error: Race reported between Write access at foo(int)+0x3f0 in gemm_long.cuh:120
+=========     and Read access at foo(int)+0x5a0 in gemm_long.cuh:130 [128 hazards]
+=========
+"""
+SUMMARY = "========= RACECHECK SUMMARY: 2 hazards displayed (2 errors, 0 warnings)\n"
+
+
+def test_a_race_is_reported_and_what_is_understood_is_not():
+    got = gpu_sanitize.judged("racecheck", "Gemm/Fixed.Some/f16", RECYCLED + RACE + SUMMARY, 0)
+    assert got["summary"] == ["2 hazards displayed (2 errors, 0 warnings)"]
+    (kind,) = got["reports"]
+    assert "gemm_long.cuh:120" in kind and got["reports"][kind]["count"] == 1
+    assert [each["count"] for each in got["understood"].values()] == [1]
+
+
+def test_what_is_understood_of_one_block_is_a_report_of_another():
+    assert gpu_sanitize.judged("racecheck", "Tiles/Attention.Some", RECYCLED + SUMMARY, 0)["reports"]
+    assert gpu_sanitize.judged("memcheck", "Gemm/Fixed.Some/f16", RECYCLED + SUMMARY, 0)["reports"]
+
+
+def test_a_clean_run_has_no_reports_and_a_failed_or_late_one_has():
+    clean = "========= COMPUTE-SANITIZER\n[  PASSED  ] 1 test.\n========= ERROR SUMMARY: 0 errors\n"
+    assert gpu_sanitize.judged("memcheck", "Gemm.Some", clean, 0)["reports"] == {}
+    assert gpu_sanitize.judged("memcheck", "Gemm.Some", "[  FAILED  ] Gemm.Some\n", 1)["reports"]
+    assert gpu_sanitize.judged("memcheck", "Gemm.Some", clean, 124)["reports"]
+
+
+def test_every_understood_report_has_a_reason():
+    for tool, tests, pattern, why in gpu_sanitize.UNDERSTOOD:
+        assert tool in gpu_sanitize.TOOLS and tests and pattern and len(why) > 20
