@@ -90,19 +90,26 @@ void spread_out(std::vector<Launch>& launches, const Program& program, int64_t r
   }
 }
 
-/// A kernel whose text says that its CTAs find their own rectangles: what these follow from.
-void deal(const Program& program, const Shape& shape, const std::vector<ObkTask>& tasks, Launch& launch) {
+/// A kernel whose text says that its CTAs find their own rectangles: what these follow from. Errors:
+/// kBuild, for a table (of a damaged file) whose tasks are not such rectangles.
+Status deal(const Program& program, const Shape& shape, const std::vector<ObkTask>& tasks,
+            Launch& launch) {
   const WorkRecord& work = program.works[launch.work];
   launch.dealt = residents_of(program.bodies[work.body].text) > 0;
-  if (!launch.dealt) return;
-  CHECK(work.params.empty() && work.operands.size() <= kDealtOperands);
+  if (!launch.dealt) return ok_status();
+  const Error broken{Code::kBuild, "runtime", "the tasks of a dealt work do not cover it evenly",
+                     work.label, "compile the model again"};
   const ObkTask &first = tasks.front(), &last = tasks.back();
+  if (!work.params.empty() || work.operands.size() > kDealtOperands || first.r1 < 1 ||
+      first.c1 < 1 || last.r1 > INT32_MAX || last.c1 > INT32_MAX)
+    return broken;
   DeviceDealt& cut = launch.rectangles;
   cut.rows = static_cast<int32_t>(last.r1), cut.columns = static_cast<int32_t>(last.c1);
   cut.tile_rows = static_cast<int32_t>(first.r1), cut.tile_columns = static_cast<int32_t>(first.c1);
-  cut.across = (cut.columns + cut.tile_columns - 1) / cut.tile_columns;
+  cut.across = static_cast<int32_t>((last.c1 + first.c1 - 1) / first.c1);
   cut.scratch_bytes = launch.shared = static_cast<int32_t>(shape.scratch());
-  CHECK(int64_t{cut.across} * ((cut.rows + cut.tile_rows - 1) / cut.tile_rows) == launch.tasks);
+  const int64_t down = (int64_t{cut.rows} + cut.tile_rows - 1) / cut.tile_rows;
+  return int64_t{cut.across} * down == launch.tasks ? ok_status() : Status(broken);
 }
 
 }  // namespace
@@ -174,7 +181,7 @@ Result<Tables> make_tables(const Program& program, bool one_kernel, int64_t room
       launch.wave = static_cast<int>(mine.front().wave);
       launch.first_task = static_cast<int>(tables.tasks.size());
       launch.tasks = static_cast<int>(mine.size()), launch.block = mine.front().nanos;
-      deal(program, shapes[w], mine, launch);
+      TRY_STATUS(deal(program, shapes[w], mine, launch));
       tables.tasks.insert(tables.tasks.end(), mine.begin(), mine.end());
       tables.launches.push_back(launch);
     }
