@@ -111,6 +111,8 @@ class DeepFm(nn.Module):
         self.linear, self.factors = nn.Embedding(fields * values, 1), nn.Embedding(
             fields * values, width
         )
+        for table in (self.linear, self.factors):  # so that the sigmoid tells answers apart
+            nn.init.normal_(table.weight, std=0.1)
         layers, inputs = [], fields * width
         for outputs in hidden:
             layers += [nn.Linear(inputs, outputs), nn.ReLU()]
