@@ -131,10 +131,19 @@ Status lower_tasks(const graph::Graph& graph, const target::DeviceSpec& device,
 }
 
 /// Where every work is a kernel of its own, long ones are dealt while they run: what moves more than all
-/// multiprocessors hold at once.
+/// multiprocessors hold at once; and convolutions may take tiles that only such bodies can have.
 target::DeviceSpec for_granularity(target::DeviceSpec device, const std::string& granularity) {
-  device.deals = {granularity == "mono" ? 0 : device.fast_memory.count * device.sms};
+  device.own_kernels = granularity == "stitch" || granularity == "op";
+  device.deals = {device.own_kernels ? device.fast_memory.count * device.sms : 0};
   return device;
+}
+
+bool same_tasks(const schedule::TaskGraph& a, const schedule::TaskGraph& b) {
+  return std::equal(a.works.begin(), a.works.end(), b.works.begin(), b.works.end(),
+                    [](const schedule::Work& x, const schedule::Work& y) {
+                      return x.dealt == y.dealt && x.tile_rows == y.tile_rows &&
+                             x.tile_columns == y.tile_columns;
+                    });
 }
 
 /// Loads all three granularities and keeps the quickest.
@@ -148,8 +157,7 @@ Status load_quickest(const Options& options, target::DeviceSpec device, stitch::
   op.tasks = schedule::build(made.graph, op.plan, device);
   TRY_STATUS(lower_tasks(made.graph, device, "op", op));
   stitch.tasks = schedule::build(made.graph, stitch.plan, device);
-  const bool same = std::none_of(stitch.tasks.works.begin(), stitch.tasks.works.end(),
-                                 [](const schedule::Work& work) { return work.dealt; });
+  const bool same = same_tasks(stitch.tasks, made.tasks);
   if (same) stitch.program = with_granularity(*made.program, "stitch");
   if (!same) TRY_STATUS(lower_tasks(made.graph, device, "stitch", stitch));
   std::vector<Candidate> candidates;
@@ -215,9 +223,7 @@ Status lower(const Network& network, const Options& options, Compilation& made, 
   }
 
   TRY_STATUS(step("target", [&] {
-    const Status known = put(device, target::device(options.target, options.sms));
-    device.own_kernels = device.family == target::Family::kCuda && options.granularity != "mono";
-    return known;
+    return put(device, target::device(options.target, options.sms));
   }, nothing_to_check, [&](bool explain) {
     std::string text = fmt::format("{}: {} virtual SMs, {} of fast memory each\n", device.name,
                                    device.sms, to_string(device.fast_memory));
