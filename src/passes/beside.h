@@ -18,7 +18,8 @@ struct Product {
   bool turned = false;  // weights [columns, depth]
 };
 
-/// The node as such a product. None for other ops and matrices, and, with a reason, for a Gemm that scales or turns its input.
+/// The node as such a product. None for other ops and matrices, and, with a reason, for a Gemm that
+/// scales or turns its input.
 std::optional<Product> constant_product(const Graph& graph, NodeId id, Reason& why);
 
 /// Matrices beside each other: rows of the result are the parts' rows, one after the other.

@@ -3,6 +3,8 @@
 import pathlib
 import sys
 
+import pytest
+
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "scripts"))
 import gpu_sanitize  # noqa: E402
 
@@ -36,6 +38,17 @@ def test_a_clean_run_has_no_reports_and_a_failed_or_late_one_has():
     assert gpu_sanitize.judged("memcheck", "Gemm.Some", clean, 0)["reports"] == {}
     assert gpu_sanitize.judged("memcheck", "Gemm.Some", "[  FAILED  ] Gemm.Some\n", 1)["reports"]
     assert gpu_sanitize.judged("memcheck", "Gemm.Some", clean, 124)["reports"]
+
+
+def test_what_the_tool_counts_and_nobody_read_is_a_report():
+    text = "========= COMPUTE-SANITIZER\n========= ERROR SUMMARY: 3 errors\n"
+    assert gpu_sanitize.judged("memcheck", "Gemm.Some", text, 0)["reports"]
+
+
+def test_a_folder_without_test_programs_is_no_clean_run(tmp_path, monkeypatch):
+    monkeypatch.setattr(gpu_sanitize, "find_tool", lambda: "compute-sanitizer")
+    with pytest.raises(RuntimeError, match="no test of gpu_blocks_test"):
+        gpu_sanitize.sanitize(tmp_path, ["memcheck"], 1, 1, print)
 
 
 def test_every_understood_report_has_a_reason():

@@ -46,7 +46,8 @@ struct Device {
       if (few() && define.starts_with("OBK_WATCHDOG=")) define = "OBK_WATCHDOG=400000000000LL";
     if (auto driver = load_driver(); driver.ok()) d = *driver;
     else if (!getenv("OBELISK_GPU_CUBINS")) return driver.error();
-    else return cubin_of(text, "sm_90a", defines).ok() ? driver.error() : Error{Code::kBuild, "gpu", "does not compile"};
+    else if (auto made = cubin_of(text, "sm_90a", defines); !made.ok()) return made.error();
+    else return driver.error();
     TRY(gpu, first_gpu());
     TRY(Cubin cubin, cubin_of(text, gpu.architecture, defines));
     log = cubin.log;

@@ -160,7 +160,7 @@ double cuda_conv_nanos(const ObkConv* conv) {
     const double patch = fit_of(*conv).patch_bytes / 100.0;
     return 1300 + patch + chunks * std::max(1.6 * n, 110.0) + 64 * n * 0.12;
   }
-  if (conv->own_kernel && is_long(*conv))  // rows are gathered: as measured (bench/results)
+  if (conv->own_kernel && is_long(*conv))  // rows are gathered
     return 1800 + chunks * std::max(2.2 * n, 300.0) + 64 * n * 0.12;
   const ConvFit fit = is_half(*conv) ? fit_of(*conv) : ConvFit{};
   for_passes(*conv, [&](int32_t first, int32_t pixels, int32_t channels) {

@@ -12,11 +12,11 @@
 
 #include "program.cuh"
 
-#define OBK_DEALT_OPERANDS 32
+#define OBK_DEALT_OPERANDS 32 /* as many as schedule/build.cpp deals and runtime/cuda/tables.h places */
 
 struct ObkDealt {
   int32_t rows, columns, tile_rows, tile_columns;
-  int32_t across, scratch_bytes; /* rectangles side by side */
+  int32_t across, scratch_bytes; /* rectangles side by side; of shared memory, for each CTA */
   ObkStamp* stamps;              /* by task, or null */
   void* operands[OBK_DEALT_OPERANDS];
 };

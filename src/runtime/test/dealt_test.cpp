@@ -67,18 +67,11 @@ class Dealt : public testing::TestWithParam<Case> {};
 TEST_P(Dealt, EqualsInterpreter) {
   auto graph = graph::parse(GetParam().text);
   ASSERT_TRUE(graph.ok()) << graph.error().text();
-  std::mt19937 random(7);
-  std::vector<Tensor> inputs;
-  for (graph::ValueId v : graph->inputs()) inputs.push_back(random_tensor(graph->type(v), random));
+  const std::vector<Tensor> inputs = random_inputs(*graph);
   auto wanted = graph::interpret(*graph, inputs);
   ASSERT_TRUE(wanted.ok()) << wanted.error().text();
-  const auto got = run_program(*graph, inputs, 3, true, true, false, true, Bytes{1});
-  ASSERT_EQ(got.outputs.size(), wanted->size());
-  for (size_t o = 0; o < wanted->size(); ++o)
-    for (int64_t k = 0; k < (*wanted)[o].count(); ++k) {
-      const double want = (*wanted)[o].get_double(k);
-      ASSERT_NEAR(got.outputs[o].get_double(k), want, 1e-4 + 1e-4 * std::fabs(want)) << k;
-    }
+  expect_outputs(run_program(*graph, inputs, 3, true, true, false, true, Bytes{1}), *wanted,
+                 GetParam().name);
 }
 
 INSTANTIATE_TEST_SUITE_P(Works, Dealt, testing::ValuesIn(kCases),

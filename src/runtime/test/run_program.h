@@ -82,36 +82,46 @@ inline Run run_program(const graph::Graph& graph, const std::vector<Tensor>& inp
   return run;
 }
 
-/// `after` is what runs, and means `graph`.
-inline void expect_same(const graph::Graph& graph, const graph::Graph& after,
-                        const std::string& what, double tolerance = 1e-4) {
+inline std::vector<Tensor> random_inputs(const graph::Graph& graph) {
   std::mt19937 random(7);
   std::vector<Tensor> inputs;
   for (graph::ValueId v : graph.inputs()) inputs.push_back(random_tensor(graph.type(v), random));
+  return inputs;
+}
+
+/// Floats within the tolerance, absolute and of the wanted value; all else equal.
+inline void expect_outputs(const Run& got, const std::vector<Tensor>& wanted,
+                           const std::string& what, double tolerance = 1e-4) {
+  ASSERT_EQ(got.outputs.size(), wanted.size());
+  for (size_t o = 0; o < wanted.size(); ++o) {
+    const Tensor& w = wanted[o];
+    const Tensor& g = got.outputs[o];
+    for (int64_t k = 0; k < w.count(); ++k) {
+      if (is_float(w.dtype())) {
+        const double a = g.get_double(k), b = w.get_double(k);
+        if (std::isnan(a) && std::isnan(b)) continue;
+        ASSERT_NEAR(a, b, tolerance + tolerance * std::fabs(b))
+            << what << " output " << o << " element " << k;
+      } else {
+        ASSERT_EQ(g.get_int(k), w.get_int(k)) << what << " output " << o << " element " << k;
+      }
+    }
+  }
+}
+
+/// `after` is what runs, and means `graph`.
+inline void expect_same(const graph::Graph& graph, const graph::Graph& after,
+                        const std::string& what, double tolerance = 1e-4) {
+  const std::vector<Tensor> inputs = random_inputs(graph);
   auto wanted = graph::interpret(graph, inputs);
   ASSERT_TRUE(wanted.ok()) << wanted.error().text();
   for (int sms : {1, 2, 7}) {
     // vectors: shapes are in the text, so each count is compiled anew
     for (int mode = 0; mode < (sms == 7 ? 6 : 4); ++mode) {
-      Run got =
+      const Run got =
           run_program(after, inputs, sms, mode != 1, mode != 2, mode == 3 || mode == 5, mode >= 4);
-      ASSERT_EQ(got.outputs.size(), wanted->size());
-      for (size_t o = 0; o < wanted->size(); ++o) {
-        const Tensor& w = (*wanted)[o];
-        const Tensor& g = got.outputs[o];
-        for (int64_t k = 0; k < w.count(); ++k) {
-          if (is_float(w.dtype())) {
-            const double a = g.get_double(k), b = w.get_double(k);
-            if (std::isnan(a) && std::isnan(b)) continue;
-            ASSERT_NEAR(a, b, tolerance + tolerance * std::fabs(b))
-                << what << " sms " << sms << " mode " << mode << " output " << o << " element "
-                << k;
-          } else {
-            ASSERT_EQ(g.get_int(k), w.get_int(k)) << what << " sms " << sms << " mode " << mode
-                                                  << " output " << o << " element " << k;
-          }
-        }
-      }
+      expect_outputs(got, *wanted, fmt::format("{} sms {} mode {}", what, sms, mode), tolerance);
+      if (testing::Test::HasFatalFailure()) return;
     }
   }
 }
