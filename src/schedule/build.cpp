@@ -372,6 +372,13 @@ bool cut_to_deal(const Group& group, const target::DeviceSpec& device, const Tas
   return true;
 }
 
+/// One node that reads one value, which no group has made, at plain places, and stores it.
+bool is_copy(const Group& group, const Work& work) {
+  const bool one_store = group.body.steps.size() == 1 && group.body.steps[0].kind == StepKind::kStore;
+  if (group.kind != GroupKind::kStitched || !group.after.empty() || group.nodes.size() != 1 || !one_store) return false;
+  return work.nest.accesses.size() == 2 && work.nest.accesses[0].affine && work.nest.accesses[1].affine;
+}
+
 /// Rows and columns of a task, so that each worker has a few and none is too small to be worth a record, `waits` times what its roof says. On GPUs one: a task's beginning
 /// and end cost more than an uneven deal.
 void cut_work(const Plan& plan, const target::DeviceSpec& device, const TaskGraph& tasks, Work& work, double waits = 1) {
@@ -412,7 +419,9 @@ void cut_work(const Plan& plan, const target::DeviceSpec& device, const TaskGrap
   if (group.kind == GroupKind::kProduct) {
     cut_product(group, device, pieces, work);
   } else if (work.nest.cut_columns && rows < pieces) {
-    const int64_t per_row = (pieces + rows - 1) / std::max<int64_t>(rows, 1);
+    int64_t per_row = (pieces + rows - 1) / std::max<int64_t>(rows, 1);
+    // A few tasks more than workers would take twice as long.
+    if (cuts_once(device) && is_copy(group, work) && rows * per_row > device.sms) per_row = std::max<int64_t>(pieces / rows, 1);
     work.tile_rows = 1;
     work.tile_columns = std::max<int64_t>(((columns + per_row - 1) / per_row + 63) / 64 * 64, 64);
   } else {
@@ -433,13 +442,6 @@ int64_t count_tasks(const Group& group, const Work& work) {
   const int64_t rows = work.nest.row_count(), columns = std::max<int64_t>(work.nest.column_count(), 1);
   const int64_t span = std::max<int64_t>(tile_span(group, work.nest), 1);
   return (rows + span - 1) / span * ((span + work.tile_rows - 1) / work.tile_rows) * ((columns + work.tile_columns - 1) / work.tile_columns);
-}
-
-/// One node that reads one value, which no group has made, at plain places, and stores it.
-bool is_copy(const Group& group, const Work& work) {
-  const bool one_store = group.body.steps.size() == 1 && group.body.steps[0].kind == StepKind::kStore;
-  if (group.kind != GroupKind::kStitched || !group.after.empty() || group.nodes.size() != 1 || !one_store) return false;
-  return work.nest.accesses.size() == 2 && work.nest.accesses[0].affine && work.nest.accesses[1].affine;
 }
 
 /// Copies of what is there before anything is computed (a cache's past) may run in any wave before their readers: each goes to the one of
@@ -492,46 +494,51 @@ bool place_copies(const Plan& plan, const target::DeviceSpec& device, TaskGraph&
   return !copies.empty();
 }
 
+/// Works of a wave are cut again, each for its share of the workers, so that together they fill them once.
+void share_workers(const Plan& plan, const target::DeviceSpec& device, TaskGraph& tasks, const std::vector<size_t>& wave) {
+  constexpr double kTaskNanos = 700;  // of any task, whatever it holds
+  if (wave.size() < 2) return;
+  std::vector<double> nanos;
+  for (size_t w : wave) {
+    const Work& work = tasks.works[w];
+    const Group& group = plan.groups[work.group];
+    if (const int64_t batch = rows_at_once(group, device, tasks, work)) {
+      const double batches = static_cast<double>((work.nest.row_count() + batch - 1) / batch);
+      nanos.push_back(batches * batch_nanos(work));
+      continue;
+    }
+    nanos.push_back(static_cast<double>(count_tasks(group, work)) * (slower_than_roof(group, device) * work.task_nanos + kTaskNanos));
+  }
+  const double all = std::accumulate(nanos.begin(), nanos.end(), 0.0);
+  for (size_t k = 0; k < wave.size(); ++k) {
+    target::DeviceSpec share = device;
+    share.sms = std::max(1, static_cast<int>(device.sms * nanos[k] / all));
+    Work& work = tasks.works[wave[k]];
+    cut_work(plan, share, tasks, work, slower_than_roof(plan.groups[work.group], device));
+  }
+}
+
 /// Every work is cut for all workers; where a GPU's wave has several, each is then cut again for its share of them, so that together they
 /// fill the workers once.
 void cut_tiles(const Plan& plan, const target::DeviceSpec& device, TaskGraph& tasks) {
   for (Work& work : tasks.works) cut_work(plan, device, tasks, work);
   if (!cuts_once(device)) return;
-  constexpr double kTaskNanos = 700;  // of any task, whatever it holds
   std::vector<std::vector<size_t>> by_wave(tasks.waves);
   for (size_t w = 0; w < tasks.works.size(); ++w) by_wave[tasks.works[w].wave].push_back(w);
   for (std::vector<size_t>& wave : by_wave) {
     if (wave.size() < 2 || wave.size() > static_cast<size_t>(device.sms)) continue;
     // Copies beside what is computed take the workers that it leaves.
-    const auto copies = std::stable_partition(wave.begin(), wave.end(), [&](size_t w) { return !is_copy(plan.groups[tasks.works[w].group], tasks.works[w]); });
-    if (copies != wave.begin() && copies != wave.end()) {
-      int64_t busy = 0;
-      for (auto w = wave.begin(); w != copies; ++w) busy += count_tasks(plan.groups[tasks.works[*w].group], tasks.works[*w]);
-      target::DeviceSpec rest = device;
-      if (busy < device.sms) rest.sms -= static_cast<int>(busy);
-      rest.sms = std::max<int>(rest.sms / static_cast<int>(wave.end() - copies), 1);
-      for (auto w = copies; w != wave.end(); ++w) cut_work(plan, rest, tasks, tasks.works[*w], slower_than_roof(plan.groups[tasks.works[*w].group], device));
-      wave.erase(copies, wave.end());
-      if (wave.size() < 2) continue;
-    }
-    std::vector<double> nanos;
-    for (size_t w : wave) {
-      const Work& work = tasks.works[w];
-      const Group& group = plan.groups[work.group];
-      if (const int64_t batch = rows_at_once(group, device, tasks, work)) {
-        const double batches = static_cast<double>((work.nest.row_count() + batch - 1) / batch);
-        nanos.push_back(batches * batch_nanos(work));
-        continue;
-      }
-      nanos.push_back(static_cast<double>(count_tasks(group, work)) * (slower_than_roof(group, device) * work.task_nanos + kTaskNanos));
-    }
-    const double all = std::accumulate(nanos.begin(), nanos.end(), 0.0);
-    for (size_t k = 0; k < wave.size(); ++k) {
-      target::DeviceSpec share = device;
-      share.sms = std::max(1, static_cast<int>(device.sms * nanos[k] / all));
-      Work& work = tasks.works[wave[k]];
-      cut_work(plan, share, tasks, work, slower_than_roof(plan.groups[work.group], device));
-    }
+    const auto first_copy = std::stable_partition(wave.begin(), wave.end(), [&](size_t w) { return !is_copy(plan.groups[tasks.works[w].group], tasks.works[w]); });
+    std::vector<size_t> copies;
+    if (first_copy != wave.begin()) copies.assign(first_copy, wave.end()), wave.erase(first_copy, wave.end());
+    share_workers(plan, device, tasks, wave);
+    if (copies.empty()) continue;
+    int64_t busy = 0;
+    for (size_t w : wave) busy += count_tasks(plan.groups[tasks.works[w].group], tasks.works[w]);
+    target::DeviceSpec rest = device;
+    if (busy < device.sms) rest.sms -= static_cast<int>(busy);
+    rest.sms = std::max<int>(rest.sms / static_cast<int>(copies.size()), 1);
+    for (size_t w : copies) cut_work(plan, rest, tasks, tasks.works[w], slower_than_roof(plan.groups[tasks.works[w].group], device));
   }
 }
 

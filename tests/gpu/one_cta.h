@@ -201,6 +201,7 @@ inline bool __isShared(const void* p) {
 #define OBK_DEVICE static inline
 namespace obk {
 OBK_DEVICE void arrive_release(uint64_t*) {}
+OBK_DEVICE void arrive_relaxed(uint64_t*) {}
 OBK_DEVICE uint64_t poll_acquire(const uint64_t*) { return 0; }
 OBK_DEVICE uint64_t poll_relaxed(const uint64_t*) { return 0; }
 OBK_DEVICE int64_t clock_cycles() { return 0; }
@@ -226,6 +227,7 @@ OBK_DEVICE bool mbarrier_try(uint32_t bar, uint32_t parity) {
   one_cta::yield();
   return false;
 }
+OBK_DEVICE bool mbarrier_test(uint32_t bar, uint32_t parity) { return mbarrier_try(bar, parity); }
 OBK_DEVICE void copy16(uint32_t to, const void* from) { one_cta::copy(to, from, 16, 16); }
 OBK_DEVICE void copy16_partly(uint32_t to, const void* from, uint32_t bytes) {
   one_cta::copy(to, from, bytes, 16);

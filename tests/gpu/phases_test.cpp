@@ -11,12 +11,24 @@ namespace {
 constexpr const char* kText = R"cu(
 #include "barrier.cuh"
 
+/* Where idle CTAs are wanted: three phases in eight, each its own. */
+__device__ inline bool idle_in(int idle, int cta, int phase) {
+  return idle && phase >= 8 && (cta * 5 + phase) % 8 < 3;
+}
+/* What stands in a CTA's words when it may have been idle: of the last phase that wrote there. */
+__device__ inline uint32_t tag_of(int idle, int cta, int phase) {
+  while (idle_in(idle, cta, phase)) phase -= 2;
+  return (uint32_t)phase * 2654435761u;
+}
+
 /* Every phase each CTA writes 1536 words and checks 12288 that others wrote; 36 KB of weights stream
- * in meanwhile and are checked as well. Two buffers take turns; both are poisoned by the host. */
+ * in meanwhile and are checked as well. Two buffers take turns; both are poisoned by the host. An
+ * idle CTA writes nothing, has read nothing since it left the barrier before, has its copies under
+ * way when it arrives, and arrives without order. */
 extern "C" __global__ void __launch_bounds__(256, 1)
     barrier_stress(uint64_t* counter, uint32_t* words, const uint32_t* weights,
-                   int64_t weight_words, unsigned long long* wrong, int phases, int stop_sm,
-                   int stop_phase, ObkWatch* watch) {
+                   int64_t weight_words, unsigned long long* wrong, int phases, int idle,
+                   int stop_sm, int stop_phase, ObkWatch* watch) {
   extern __shared__ __align__(128) char shared[];
   __shared__ uint64_t bar;
   constexpr int kOwn = 1536, kSeen = 12288, kWeights = 9216, kThreads = 256;
@@ -32,25 +44,31 @@ extern "C" __global__ void __launch_bounds__(256, 1)
     barrier.dog().task = phase;
     const uint32_t tag = (uint32_t)phase * 2654435761u;
     uint32_t* to = words + (phase & 1) * all;
-    for (int k = thread; k < kOwn; k += kThreads) to[sm * kOwn + k] = tag + sm * kOwn + k;
-    barrier.arrive();
+    const bool idles = idle_in(idle, sm, phase);
+    if (!idles) {
+      for (int k = thread; k < kOwn; k += kThreads) to[sm * kOwn + k] = tag + sm * kOwn + k;
+      barrier.arrive();
+    }
     if (thread == 0) {
       obk::mbarrier_expect(full, kWeights * 4);
       for (int k = 0; k < 4; ++k)
         obk::bulk_copy(page + k * kWeights, weights + at + k * (kWeights / 4), kWeights, full);
     }
+    if (idles) barrier.arrive_idle();
     barrier.wait();
     const int start = ((sm * 4099 + phase % 65536 * 7919) & 0x3fffffff) % (all / 4) * 4;
+    const bool looks = !idle_in(idle, sm, phase + 1);
     uint4 seen[kSeen / 4 / kThreads];
 #pragma unroll
     for (int k = 0; k < kSeen / 4 / kThreads; ++k) {
       const int i = start + (thread + k * kThreads) * 4;
-      seen[k] = *(const uint4*)(to + (i < all ? i : i - all));
+      if (looks) seen[k] = *(const uint4*)(to + (i < all ? i : i - all));
     }
 #pragma unroll
     for (int k = 0; k < kSeen / 4 / kThreads; ++k) {
-      const int i = start + (thread + k * kThreads) * 4;
-      const uint32_t want = tag + (i < all ? i : i - all);
+      const int i = start + (thread + k * kThreads) * 4, word = i < all ? i : i - all;
+      const uint32_t want = (idle ? tag_of(idle, word / kOwn, phase) : tag) + word;
+      if (!looks) continue;
       bad += (seen[k].x != want) + (seen[k].y != want + 1) + (seen[k].z != want + 2) +
              (seen[k].w != want + 3);
     }
@@ -97,9 +115,10 @@ TEST(Phases, BarrierUnderStreamingWeights) {
   auto make = [&] {
     return Stress{g.make(128, 0), g.make(static_cast<size_t>(sms) * 1536 * 8, 0xee), g.make(8, 0)};
   };
+  int idle = 0;
   auto start = [&](Stress& s, int count, Handle stream, int stop_sm, int stop_phase) {
     return g.launch(kernel, sms, shared, stream, s.counter, s.words, weights, weight_words, s.wrong,
-                    count, stop_sm, stop_phase, DevicePointer{0});
+                    count, idle, stop_sm, stop_phase, DevicePointer{0});
   };
   Handle begin = nullptr, end = nullptr;
   g.d->EventCreate(&begin, 0), g.d->EventCreate(&end, 0);
@@ -135,6 +154,20 @@ TEST(Phases, BarrierUnderStreamingWeights) {
       "{{\"stress\": \"two streams at once\", \"phases\": {}, \"us_a_phase_of_both\": {:.3f}, "
       "\"wrong_words\": {}}}\n",
       fewer, millis * 1e3 / fewer, both);
+
+  idle = 1;
+  Stress some = make();
+  g.d->EventRecord(begin, nullptr);
+  ASSERT_EQ(start(some, phases, nullptr, -1, 0), 0);
+  g.d->EventRecord(end, nullptr);
+  done = check(g.d->CtxSynchronize(), "idle CTAs");
+  ASSERT_TRUE(done.ok()) << done.error().text();
+  g.d->EventElapsed(&millis, begin, end);
+  EXPECT_EQ(g.read<uint64_t>(some.wrong), 0u);
+  fmt::print(
+      "{{\"stress\": \"idle CTAs\", \"phases\": {}, \"us_a_phase\": {:.3f}, \"wrong_words\": {}}}\n",
+      phases, millis * 1e3 / phases, g.read<uint64_t>(some.wrong));
+  idle = 0;
 
   // A run whose CTAs all leave in the middle of a barrier: what it leaves is a partial count, which
   // the owner clears.

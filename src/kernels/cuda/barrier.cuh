@@ -13,8 +13,14 @@
  * run side by side with a counter each. The CTAs must all be resident: a cooperative launch.
  *
  * A release waits for every copy in flight on its SM, so ask for weights right after arrive(), by
- * the thread that signals. With OBK_WATCHDOG, a number of clocks, a spin that lasts longer writes
- * what it waits for and traps. */
+ * the thread that signals. A CTA that has neither stored nor loaded what others share since it left
+ * the barrier before has nothing to order: arrive_idle() adds its one relaxed, and waits for no
+ * copy. Who then acquires the count still sees what the releases before it published: each adds to
+ * what it read, so that an acquire which reads the last sum stands behind all of them (the chain of
+ * read-modify-writes of PTX's observation order), the idle CTA's own last release among them.
+ *
+ * With OBK_WATCHDOG, a number of clocks, a spin that lasts longer writes what it waits for and
+ * traps. */
 #ifndef OBK_BARRIER_CUH
 #define OBK_BARRIER_CUH
 
@@ -71,11 +77,26 @@ class GridBarrier {
     want_ += ctas_;
     if (threadIdx.x == 0) arrive_release(counter_);
   }
+  /* For a CTA that did nothing since it left the barrier before. */
+  __device__ void arrive_idle() {
+    want_ += ctas_;
+    if (threadIdx.x == 0) arrive_relaxed(counter_);
+  }
   __device__ void wait() {
     if (threadIdx.x == 0) {
       dog_.start();
       for (uint64_t have; (have = poll_acquire(counter_)) < want_;)
         dog_.check(1, (uint64_t)counter_, want_, have);
+    }
+    __syncthreads();
+  }
+  /* The same; `left`, of the CTA's shared memory, becomes `wave` as soon as thread 0 knows. */
+  __device__ void wait(volatile int* left, int wave) {
+    if (threadIdx.x == 0) {
+      dog_.start();
+      for (uint64_t have; (have = poll_acquire(counter_)) < want_;)
+        dog_.check(1, (uint64_t)counter_, want_, have);
+      *left = wave;
     }
     __syncthreads();
   }

@@ -105,7 +105,10 @@ struct ConvPages {
     const RingState& s = ring_state();
     const bool ahead = s.pending > 0 && s.pending == s.next && s.opened.from == range.from &&
                        s.opened.groups == range.groups && s.opened.chunks == range.chunks;
-    if (!ahead) reopen(range);
+    if (!ahead)
+      reopen(range);
+    else if (kFewRows)
+      ring_ask_rest(range, s.pending, s.pages);
     at = s.at, bars = s.bars, pages = s.pages, slot = s.take, turn = s.take_turn;
   }
   /* What is pending is thrown away: nobody asked ahead for this tile. */

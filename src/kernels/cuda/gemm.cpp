@@ -106,12 +106,12 @@ int64_t cuda_gemm_scratch_bytes(const ObkGemm* gemm) {
       most = std::max(most, int64_t{128} * all * blocks * stages);
     }
   }
-  if (g.packed) {  // a tile of a known shape: its operands, and a plane of sums behind them
+  if (g.packed) {  // a tile of a known shape: its operands, and sums behind them: a plane, of few rows four
     const int64_t lines = g.panel ? 0 : g.m < 8 ? g.m : round_up(g.m, 8);
     const bool stages = g.m > 32 && g.n > columns;
     const int64_t operands = lines * 128 * (stages ? 4 : std::max<int64_t>(chunks_of(g.k), 4));
-    const int64_t plane = g.m * (round_up(g.n, 16) + 8) * 4;
-    most = std::max(most, std::min<int64_t>(operands + plane, OBK_GEMM_PANEL));
+    const int64_t plane = g.m * (round_up(g.n, 16) + 8) * 4, planes = g.m <= 8 ? 4 : 1;
+    most = std::max(most, std::min<int64_t>(operands + planes * plane, OBK_GEMM_PANEL));
     if (g.m <= 64 && g.n <= std::max<int64_t>(columns, kLongColumns)) most = std::max(most, plane);
     if (g.m > 48 && g.m <= 64) {
       const int groups = static_cast<int>(round_up(g.n, 16) / 8);

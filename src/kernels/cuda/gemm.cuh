@@ -21,6 +21,7 @@
 
 #include "dialect.cuh"
 #include "fma.cuh"
+#include "gemm_few.cuh"
 #include "gemm_fixed.cuh"
 #include "gemm_long.cuh"
 #include "gemm_mma.cuh"
@@ -144,6 +145,7 @@ static __device__ __forceinline__ void gemm_tile_of(ObkLanes* w, const ObkGemm& 
   constexpr bool kHalf = kType == kObkF16 || kType == kObkBf16;
   if constexpr (kHalf && S::kFits) {
     if (fixed_takes<S>(g)) {
+      if constexpr (few_fits<S>()) return few_tile<kType == kObkBf16, S>(g);
 #ifdef OBK_WGMMA
 
       if constexpr (kInlined && wide_fits<S>()) return fixed_wide_tile<kType == kObkBf16, S>(g);

@@ -130,7 +130,10 @@ struct FixedRing {
   __device__ __forceinline__ void open(const WeightPages& range) {
     const bool ahead = pending > 0 && pending == next && opened.from == range.from &&
                        opened.groups == range.groups && opened.chunks == range.chunks;
-    if (!ahead) ring_reopen(range), look();
+    if (!ahead)
+      ring_reopen(range), look();
+    else if (kFewRows)
+      ring_ask_rest(range, pending, pages);
   }
   __device__ __forceinline__ uint32_t take() const {
     const uint32_t bar = bars + 8 * slot;
@@ -157,6 +160,14 @@ struct FixedRing {
     if (threadIdx.x != 0) return;
     RingState& s = ring_state();
     s.take = s.back = s.ask = slot, s.take_turn = s.ask_turn = turn, s.pending = 0;
+  }
+  /* The same where pages of the next range are on their way. */
+  __device__ __forceinline__ void close(const WeightPages& after, int asked) const {
+    close();
+    if (threadIdx.x != 0 || asked == 0) return;
+    RingState& s = ring_state();
+    s.ask = slot + asked, s.next = s.pending = asked, s.opened = after;
+    if (s.ask >= pages) s.ask -= pages, s.ask_turn ^= 1;
   }
 };
 

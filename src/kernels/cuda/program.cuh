@@ -94,15 +94,26 @@ static __device__ inline void place_operands(const ObkProgram& program, uint64_t
   }
 }
 
-/* All threads, after they met: the first pages of the weights that a task will stream. */
-static __device__ inline void ask_ahead(const ObkTask* task) {
-  if (task->weight_bytes <= 0) return;
+/* The packed weights that a task streams. */
+static __device__ inline WeightPages pages_of(const ObkTask* task) {
   const int groups = task->weight_bytes / task->weight_group, rows = (int)(task->r1 - task->r0);
   WeightPages pages = WeightPages::of_tile((const char*)task->weights, groups,
                                            task->weight_group / WeightPages::kAtomBytes);
   const int most = rows > 32 && rows <= 64 ? (int)kLongColumns : gemm_pass_columns(rows);
   pages.groups = min(groups, most / 8);
-  ring_ask_ahead(pages);
+  return pages;
+}
+/* All threads, after they met: the first pages of the weights that a task will stream. */
+static __device__ inline void ask_ahead(const ObkTask* task, int at_once = 1 << 30) {
+  if (task->weight_bytes > 0) ring_ask_ahead(pages_of(task), at_once);
+}
+/* What a tile may go on with: `task`, or null. Seen after the next meeting. */
+static __device__ inline void tell_after(const ObkTask* task) {
+  if (!kFewRows || threadIdx.x != 0) return;
+  if (task && task->weight_bytes > 0)
+    ring_after() = pages_of(task);
+  else
+    ring_after().chunks = 0;
 }
 
 static __device__ inline uint32_t sm_id() {
@@ -173,6 +184,7 @@ static __device__ inline void run_tasks(const ObkProgram& program) {
   copy16_wait<0>();
   __syncthreads();
   ask_ahead(&tasks[0]);
+  tell_after(at + step < count ? &tasks[1] : nullptr);
   place_operands(program, block);
   __syncthreads();
   const ObkWork* work = (const ObkWork*)block;
@@ -193,6 +205,7 @@ static __device__ inline void run_tasks(const ObkProgram& program) {
     at = next;
     if (threadIdx.x == 0) ring_state().dog.task = at;
     ask_ahead(&tasks[(k + 1) & 3]);
+    tell_after(at + step < count ? &tasks[(k + 2) & 3] : nullptr);
     __syncthreads();
   }
   ring_finish();
@@ -225,6 +238,8 @@ extern "C" __global__ void __launch_bounds__(OBK_THREADS, 1)
   extern __shared__ __align__(1024) char shared[];
   __shared__ uint64_t parts[32];
   __shared__ __align__(16) ObkTask tasks[4];
+  __shared__ volatile int left; /* the wave that the CTA is in, once it knows: of few rows */
+  if (obk::kFewRows && threadIdx.x == 0) left = 0;
   const int sm = blockIdx.x;
   ObkLanes lanes = {};
   obk::set_up(&lanes, program, shared, parts, sm);
@@ -241,13 +256,30 @@ extern "C" __global__ void __launch_bounds__(OBK_THREADS, 1)
     const int wanted = next < last ? (int)task_at(next)->wave : end;
     const bool arrives = wave < wanted;
     if (arrives) barrier.arrive_after_sync();
+    const bool streams = obk::kFewRows && next < last && task_at(next)->weight_bytes > 0;
     if (next < last) {
-      obk::ask_ahead(task_at(next));
+      if (!obk::kFewRows)
+        obk::ask_ahead(task_at(next));
+      else if (streams)
+        obk::ask_ahead(task_at(next), arrives ? obk::kPacedPages : 1 << 30);
+      else if (next + 1 < last)
+        obk::ask_ahead(task_at(next + 1), obk::kEarlyPages);
+      const bool goes_on = streams && next + 1 < last && (int)task_at(next + 1)->wave == wanted;
+      obk::tell_after(goes_on ? task_at(next + 1) : nullptr);
       obk::place_operands(program, block_at(next));
     }
     if (!arrives) return __syncthreads();
-    barrier.wait();
-    for (++wave; wave < wanted; ++wave) barrier.arrive(), barrier.wait();
+    if (!obk::kFewRows) {
+      barrier.wait();
+      for (++wave; wave < wanted; ++wave) barrier.arrive(), barrier.wait();
+      return;
+    }
+    for (;;) {
+      if (streams && obk::asks_for_pages()) obk::ring_follow(&left, wave + 1);
+      barrier.wait(&left, ++wave);
+      if (wave == wanted) return;
+      barrier.arrive_idle();
+    }
   };
   if (at < last) obk::fetch_task(program.tasks + at, task_at(at));
   if (at + 1 < last) obk::fetch_task(program.tasks + at + 1, task_at(at + 1));

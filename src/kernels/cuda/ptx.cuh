@@ -21,6 +21,10 @@ namespace obk {
 OBK_DEVICE void arrive_release(uint64_t* counter) {
   asm volatile("red.release.gpu.global.add.u64 [%0], 1;" ::"l"(counter) : "memory");
 }
+/* By who has nothing to show (barrier.cuh): waits for no copy. */
+OBK_DEVICE void arrive_relaxed(uint64_t* counter) {
+  asm volatile("red.relaxed.gpu.global.add.u64 [%0], 1;" ::"l"(counter) : "memory");
+}
 OBK_DEVICE uint64_t poll_acquire(const uint64_t* counter) {
   unsigned long long value;
   asm volatile("ld.acquire.gpu.global.u64 %0, [%1];" : "=l"(value) : "l"(counter) : "memory");
@@ -127,6 +131,16 @@ OBK_DEVICE bool mbarrier_try(uint32_t bar, uint32_t parity) {
       : "memory");
   return done != 0;
 }
+/* The same without waiting. */
+OBK_DEVICE bool mbarrier_test(uint32_t bar, uint32_t parity) {
+  uint32_t done;
+  asm volatile(
+      "{.reg .pred p; mbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p;}"
+      : "=r"(done)
+      : "r"(bar), "r"(parity)
+      : "memory");
+  return done != 0;
+}
 OBK_DEVICE void mbarrier_arrive(uint32_t bar) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(bar) : "memory");
 }
@@ -144,6 +158,7 @@ OBK_DEVICE void mbarrier_init_fence() {}
 OBK_DEVICE void mbarrier_expect(uint32_t, uint32_t) {}
 OBK_DEVICE void mbarrier_arrive(uint32_t) {}
 OBK_DEVICE bool mbarrier_try(uint32_t, uint32_t) { return true; }
+OBK_DEVICE bool mbarrier_test(uint32_t, uint32_t) { return true; }
 OBK_DEVICE void bulk_copy(uint32_t, const void*, uint32_t, uint32_t) { __trap(); }
 #endif
 /* 16 bytes by one thread, past the first-level cache. */

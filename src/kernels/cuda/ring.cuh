@@ -25,6 +25,21 @@
 
 namespace obk {
 
+/* Few rows by many weights, as of one token: the program waits for far memory most of the time. Then
+ * pages are asked for early, and in step with their coming: a signal, and what waits for it, stand
+ * in line behind all that was asked for, and far memory is as quick with little in line. Other
+ * programs lose by the bookkeeping. */
+#ifdef OBK_FEW_ROWS
+static constexpr bool kFewRows = true;
+#else
+static constexpr bool kFewRows = false;
+#endif
+/* Pages on their way to an SM while it waits for the others. */
+static constexpr int kPacedPages = 3;
+/* Pages that come while a task without weights runs, for the task after it: no more than are here
+ * when it signals, for a signal waits for all copies in flight. */
+static constexpr int kEarlyPages = 2;
+
 struct WeightPages {
   const char* from;
   int32_t groups, chunks, pitch;
@@ -55,6 +70,13 @@ struct RingState {
   int32_t next;       /* the first page of it that was not asked for */
   Watchdog dog;
 };
+
+/* What the task after the present one will stream, where no barrier of the grid stands between: a
+ * tile that has asked for all of its own pages goes on with those. No chunks: nothing. */
+static __device__ __forceinline__ WeightPages& ring_after() {
+  static __shared__ WeightPages after;
+  return after;
+}
 
 static __device__ __forceinline__ RingState& ring_state() {
   static __shared__ RingState state;
@@ -159,6 +181,7 @@ static __device__ inline void ring_start(uint32_t pages_at, uint32_t bars_at, in
     s.at = pages_at, s.bars = bars_at, s.pages = pages;
     s.take = s.back = s.ask = 0, s.take_turn = s.ask_turn = 0, s.pending = 0;
     s.opened.from = nullptr, s.opened.groups = s.opened.chunks = s.opened.pitch = 0, s.next = 0;
+    if (kFewRows) ring_after().chunks = 0;
     s.dog.watch = watch, s.dog.sm = sm, s.dog.task = 0, s.dog.since = 0;
     for (int k = 0; k < pages; ++k) {
       mbarrier_init(bars_at + 8 * k, 1);
@@ -169,28 +192,86 @@ static __device__ inline void ring_start(uint32_t pages_at, uint32_t bars_at, in
   __syncthreads();
 }
 
+/* The thread that asks for pages while the first warp's waits for the other SMs. */
+static __device__ __forceinline__ bool asks_for_pages() { return threadIdx.x == blockDim.x - 32; }
+
+/* That thread: asks for the opened range's pages that have a place, each when the one kPacedPages
+ * before it is there, until `left` becomes `wave`. */
+static __device__ __noinline__ void ring_follow(volatile int* left, int wave) {
+  RingState& s = ring_state();
+  const WeightPages range = s.opened;
+  const int per_page = range.chunks_a_page();
+  int page = s.next, first = page * per_page, slot = s.ask;
+  if (s.pending == 0 || page != s.pending) return;
+  for (; first < range.chunks && page < s.pages; ++page, first += per_page) {
+    int before = s.take + page - kPacedPages;
+    if (page >= kPacedPages) {
+      const uint32_t turn = before >= s.pages ? s.take_turn ^ 1 : s.take_turn;
+      if (before >= s.pages) before -= s.pages;
+      bool there;
+      while (!(there = mbarrier_test(s.bars + 8 * before, turn)) && *left < wave) {
+      }
+      if (!there) break;
+    }
+    if (*left >= wave) break;
+    const int beyond = first + per_page;
+    copy_page(s.at + slot * WeightPages::kPageBytes, range, first,
+              beyond < range.chunks ? beyond : range.chunks, s.bars + 8 * slot);
+    if (++slot == s.pages) slot = 0;
+  }
+  if (slot < s.ask || (slot == s.ask && page > s.next)) s.ask_turn ^= 1;
+  s.ask = slot, s.next = s.pending = page;
+}
+/* Where a tile begins, every thread: what was left to be asked for, each warp a page. */
+static __device__ __noinline__ void ring_ask_others(WeightPages range, int asked) {
+  const int per_page = range.chunks_a_page();
+  const RingState& s = ring_state();
+  int page = asked + (int)threadIdx.x / 32;
+  if (threadIdx.x % 32 == 0) {
+    for (; page < s.pages && page * per_page < range.chunks; page += (int)blockDim.x / 32) {
+      const int first = page * per_page, beyond = first + per_page;
+      int slot = s.ask + page - asked;
+      if (slot >= s.pages) slot -= s.pages;
+      copy_page(s.at + slot * WeightPages::kPageBytes, range, first,
+                beyond < range.chunks ? beyond : range.chunks, s.bars + 8 * slot);
+    }
+  }
+  __syncwarp();
+}
+static __device__ __forceinline__ void ring_ask_rest(const WeightPages& range, int asked,
+                                                     int pages) {
+  if (asked < pages && asked * range.chunks_a_page() < range.chunks) ring_ask_others(range, asked);
+}
+
 /* Every thread, after all have met since the last tile: as much of a range as fits, when no pages
- * are pending. Warps share the pages; the first has none, for its thread waits for the other SMs
- * next. */
-static __device__ inline void ring_ask_ahead(const WeightPages& range) {
+ * are pending; of few rows the first `most` pages, also when this range's first are pending. Warps
+ * share the pages; the first has none, for its thread waits for the other SMs next. */
+static __device__ inline void ring_ask_ahead(const WeightPages& range, int most = 1 << 30) {
   const RingState s = ring_state();
   __syncthreads(); /* the signal of thread 0 before the copies of others; the state is read */
   const int warp = (int)threadIdx.x / 32 - 1, warps = (int)blockDim.x / 32 - 1;
-  if (s.pages == 0 || s.pending > 0 || range.groups == 0) return;
+  const bool again = kFewRows && s.pending > 0;
+  if (s.pages == 0 || (s.pending > 0 && !again) || range.groups == 0) return;
+  if (again && (s.pending != s.next || s.opened.from != range.from ||
+                s.opened.groups != range.groups || s.opened.chunks != range.chunks))
+    return;
   if (warp < 0 || threadIdx.x % 32 != 0) return;
   const int per_page = range.chunks_a_page();
-  int slot = s.ask, page = 0, first = 0;
+  const int had = again ? s.next : 0;
+  int slot = s.ask, page = had, first = had * per_page;
 #pragma unroll 1
-  for (; first < range.chunks && page < s.pages; ++page, first += per_page) {
+  for (; first < range.chunks && page < s.pages && (!kFewRows || page < most);
+       ++page, first += per_page) {
     const int beyond = first + per_page;
     if (page % warps == warp)
       copy_page(s.at + slot * WeightPages::kPageBytes, range, first,
                 beyond < range.chunks ? beyond : range.chunks, s.bars + 8 * slot);
     if (++slot == s.pages) slot = 0;
   }
-  if (warp == 0) {
+  if (kFewRows ? asks_for_pages() : warp == 0) {
     RingState& kept = ring_state();
-    kept.opened = range, kept.ask = slot, kept.ask_turn = s.ask_turn ^ (s.ask + page >= s.pages);
+    kept.opened = range, kept.ask = slot;
+    kept.ask_turn = s.ask_turn ^ (s.ask + page - had >= s.pages);
     kept.next = kept.pending = page;
   }
 }

@@ -102,6 +102,19 @@ int team_of(const std::string& body) {
   return at == std::string::npos ? 1 : atoi(body.c_str() + at + 9);
 }
 
+/// Whether most of what a program does is to bring weights for few rows, as of one token, from far
+/// memory: kernels/cuda/ring.cuh.
+bool streams_for_few_rows(const Program& program) {
+  constexpr int64_t kFew = 8, kMuch = int64_t{64} << 20;  // more than stays near from run to run
+  int64_t few = 0, all = 0;
+  for (const auto& list : program.lists)
+    for (const ObkTask& task : list) {
+      all += task.weight_bytes;
+      if (task.r1 - task.r0 <= kFew) few += task.weight_bytes;
+    }
+  return few >= kMuch && 2 * few >= all;
+}
+
 }  // namespace
 
 std::string kernel_name(int body) {
@@ -117,7 +130,10 @@ std::vector<std::string> device_defines(const Program& program, const LoadOption
   std::vector<std::string> defines;
   if (is_mono(program)) defines.push_back("OBK_MONO=1");
   if (options.watchdog) defines.push_back(kWatchdogClocks);
-  if (const int pages = ring_pages(program)) defines.push_back(fmt::format("OBK_RING={}", pages));
+  if (const int pages = ring_pages(program)) {
+    defines.push_back(fmt::format("OBK_RING={}", pages));
+    if (streams_for_few_rows(program)) defines.push_back("OBK_FEW_ROWS=1");
+  }
   return defines;
 }
 
