@@ -9,7 +9,6 @@
 #include "kernels/kernels.h"
 
 #define OBK_RING 2
-#define OBK_CONV_PATCHES 1
 #define OBK_CUDA_DIALECT_CUH
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wunused-function"

@@ -467,10 +467,13 @@ TEST(ConvCompile, NoSpills) {
 // Tiles by wgmma: the assembler keeps its products apart from what waits for them.
 TEST(ConvCompile, LongTiles) {
   if (auto found = find_nvrtc(); !found.ok()) GTEST_SKIP() << found.error().text();
-  auto cubin = compile_cubin(kText, "sm_90a", {define_of(DType::f16), cases_of(kLongTiles),
-                                               "OBK_RING=2", "OBK_INLINED=1"});
-  ASSERT_TRUE(cubin.ok()) << cubin.error().text();
-  EXPECT_EQ(cubin->log.find("(C75"), std::string::npos) << cubin->log;
+  for (const FixedTile& tile : kLongTiles) {
+    SCOPED_TRACE(fmt::format("{} pixels x {} channels of {}", tile.pixels, tile.channels, tile.c.in));
+    auto cubin = compile_cubin(kText, "sm_90a", {define_of(DType::f16), cases_of({tile}),
+                                                 "OBK_RING=2", "OBK_INLINED=1"});
+    ASSERT_TRUE(cubin.ok()) << cubin.error().text();
+    EXPECT_EQ(cubin->log.find("(C75"), std::string::npos) << cubin->log;
+  }
 }
 
 TEST(ConvBench, Layers) {

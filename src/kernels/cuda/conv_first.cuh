@@ -19,7 +19,7 @@ namespace obk {
 template <typename S>
 static constexpr bool conv_first_fits() {
 #if defined OBK_WGMMA && !defined OBK_NO_WIDE_TILES
-  return OBK_CONV_PATCHES && S::kFits && S::kThin && S::kPixels > 32 && S::kChannels <= 64 && S::kChunks <= 4 &&
+  return S::kFits && S::kThin && S::kPixels > 32 && S::kChannels <= 64 && S::kChunks <= 4 &&
          S::kChunks * S::kChannels / 8 <= 2 * WeightPages::kMostGroups && S::kPitch % 2 == 0;
 #else
   return false;

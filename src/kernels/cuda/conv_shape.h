@@ -123,14 +123,9 @@ OBK_BOTH struct ConvPlan conv_plan(const struct ObkConv* g, int32_t first, int32
 /* n / d as n * conv_divisor(d) >> 24, where n * d < 2^24. */
 constexpr uint32_t conv_divisor(int64_t d) { return (uint32_t)(((1 << 24) + d - 1) / d); }
 
-/* Whether the tiles of conv_wide.cuh and conv_first.cuh are taken: on a core they are right, on a card
- * they were not seen yet. */
-#ifndef OBK_CONV_PATCHES
-#define OBK_CONV_PATCHES 0
-#endif
 /* Whether a tile of so many pixels by channels may be that of conv_wide.cuh, if its patch fits. */
 constexpr bool conv_wide(int64_t pixels, int64_t channels) {
-  return OBK_CONV_PATCHES && pixels > 32 && pixels <= 64 && channels >= 32 && channels <= kLongColumns && channels % 16 == 0;
+  return pixels > 32 && pixels <= 64 && channels >= 32 && channels <= kLongColumns && channels % 16 == 0;
 }
 /* Whether a tile of that shape may be that of conv_long.cuh. Strides of X in elements. */
 constexpr bool conv_long(int64_t in, int64_t height, int64_t width, int64_t x_row, int64_t x_pixel,

@@ -91,17 +91,17 @@ static __device__ __forceinline__ void conv_wide_tile(const ObkConv& g) {
   uint32_t rows[2][2][4]; /* of two blocks of 64 k */
   uint64_t y = 0;
   int in_page = 0, block = 0;
+  uint32_t first = 0, second = 0; /* where a block's steps lie in the patch */
+  /* Behind the last step: not an empty register, for that would be written between two products. */
+  const uint32_t zeros = work + n.rows * n.row_bytes;
+  if (S::kK16 % 4 != 0 && threadIdx.x < 4) store_shared_word(zeros + threadIdx.x * 4, 0);
   auto read = [&](uint32_t (&a)[4], uint32_t entry) {
-    if (S::kK16 % 4 != 0 && entry == 0) { /* behind the last step */
-      a[0] = a[1] = a[2] = a[3] = 0;
-    } else {
-      load_matrices(a, x + (entry >> 5));
-    }
+    load_matrices(a, S::kK16 % 4 != 0 && entry == 0 ? zeros : x + (entry >> 5));
   };
   auto multiply = [&](uint32_t (&a)[2][4]) {
-    const uint32_t first = load_shared_word(entries), second = load_shared_word(entries + 4);
-    entries += 16;
     read(a[0], first), read(a[1], second);
+    entries += 16; /* the next block's, or what lies behind the table */
+    first = load_shared_word(entries), second = load_shared_word(entries + 4);
     if (in_page == 0) y = y0 + (same_in_warp(turns.take()) >> 4);
     wgmma_begin();
     Wgmma<kN, kBfloat>::multiply_rows(sum, a[0], y);
@@ -115,6 +115,7 @@ static __device__ __forceinline__ void conv_wide_tile(const ObkConv& g) {
   };
   copy16_wait<0>();
   __syncthreads();
+  first = load_shared_word(entries), second = load_shared_word(entries + 4);
 #pragma unroll 1
   for (int pair = 0; pair < S::kChunks / 2; ++pair) multiply(rows[0]), multiply(rows[1]);
   if (S::kChunks % 2) { /* the assembler knows rows by their place in a loop */
