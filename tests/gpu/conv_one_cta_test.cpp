@@ -62,6 +62,7 @@ const Case kCases[] = {
     CASE("rows_as_they_lie_33x32", 32, 10, false, 3, 21, 23, 3, 3, 2, 2, 1, 1, 0, 0, 11, 33, 32),
     CASE("thin_33x32", 32, 8, false, 3, 8, 8, 3, 3, 1, 1, 1, 1, 1, 1, 8, 33, 32),
     LONG_CASE("first_by_wgmma_96x64", 64, 16, false, 3, 32, 32, 7, 7, 2, 2, 1, 1, 3, 3, 16, 96, 64),
+    LONG_CASE("first_by_wgmma_128x64", 64, 17, true, 3, 34, 32, 7, 7, 2, 2, 1, 1, 3, 3, 16, 128, 64),
     LONG_CASE("thin_by_wgmma_40x16", 16, 8, true, 4, 8, 10, 3, 3, 1, 1, 1, 1, 1, 1, 10, 40, 16),
     LONG_CASE("as_they_lie_by_wgmma_33x32", 32, 10, false, 3, 21, 23, 3, 3, 2, 2, 1, 1, 0, 0, 11, 33, 32),
     LONG_CASE("thin_by_wgmma_33x32", 32, 8, false, 3, 8, 8, 3, 3, 1, 1, 1, 1, 1, 1, 8, 33, 32),

@@ -35,11 +35,18 @@ ConvFit fit_of(const ObkConv& g) {
 
 /// Whether a body that is part of its kernel has the tile of conv_wide.cuh, or that of conv_long.cuh.
 bool is_wide(const ObkConv& g) {
-  return is_half(g) && !g.depthwise && conv_wide(pixels_of(g), g.channels) && fit_of(g).patched;
+  return is_half(g) && !g.depthwise && conv_wide(pixels_of(g), g.channels) &&
+         !conv_thin(static_cast<int32_t>(g.in_channels)) && fit_of(g).patched;
 }
 bool is_long(const ObkConv& g) {
   return is_half(g) && !g.depthwise && !is_wide(g) &&
          conv_long(g.in_channels, g.height, g.width, g.x_row, g.x_pixel, pixels_of(g), g.channels);
+}
+int chunks_of(const ObkConv& g);
+/// The same of conv_first.cuh.
+bool is_first(const ObkConv& g) {
+  return is_half(g) && !g.depthwise && conv_thin(static_cast<int32_t>(g.in_channels)) &&
+         conv_first(pixels_of(g), g.channels, chunks_of(g)) && fit_of(g).patched;
 }
 int chunks_of(const ObkConv& g) {
   return (conv_k16(static_cast<int32_t>(g.in_channels), static_cast<int32_t>(g.kernel_h),
@@ -137,7 +144,8 @@ int64_t cuda_conv_scratch_bytes(const ObkConv* conv) {
             most, conv_plan(conv, first, pixels, channels, aligned, ring).bytes);
   });
   if (is_half(*conv)) most = std::max<int64_t>(most, fit_of(*conv).bytes);
-  if (is_wide(*conv)) most = std::max<int64_t>(most, fit_of(*conv).wide_bytes);
+  if (is_wide(*conv) || is_first(*conv))
+    most = std::max<int64_t>(most, fit_of(*conv).wide_bytes);
   if (is_long(*conv)) {
     const int groups = static_cast<int>(conv->channels / 8), chunks = chunks_of(*conv);
     most = std::max<int64_t>(most, 2048 + 8192 * gemm_long_stage(groups, chunks) * gemm_long_places(groups, chunks));
@@ -159,6 +167,10 @@ double cuda_conv_nanos(const ObkConv* conv) {
     // The patch; then a block of 64 k is multiplied, its weights come, or its fragments.
     const double patch = fit_of(*conv).patch_bytes / 100.0;
     return 1300 + patch + chunks * std::max(1.6 * n, 110.0) + 64 * n * 0.12;
+  }
+  if (conv->own_kernel && is_first(*conv)) {
+    const double patch = fit_of(*conv).patch_bytes / 100.0;
+    return 1300 + patch + chunks * 200 + static_cast<double>(pixels_of(*conv)) * n * 0.08;
   }
   if (conv->own_kernel && is_long(*conv))  // rows are gathered
     return 1800 + chunks * std::max(2.2 * n, 300.0) + 64 * n * 0.12;

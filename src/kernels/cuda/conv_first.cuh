@@ -15,12 +15,11 @@
 
 namespace obk {
 
-/* All of k is unrolled, its weights are two pages at most, and the four sums have room. */
 template <typename S>
 static constexpr bool conv_first_fits() {
 #if defined OBK_WGMMA && !defined OBK_NO_WIDE_TILES
-  return S::kFits && S::kThin && S::kPixels > 32 && S::kChannels <= 64 && S::kChunks <= 4 &&
-         S::kChunks * S::kChannels / 8 <= 2 * WeightPages::kMostGroups && S::kPitch % 2 == 0;
+  return S::kFit.patched && S::kThin && conv_first(S::kPixels, S::kChannels, S::kChunks) &&
+         S::kPitch % 2 == 0;
 #else
   return false;
 #endif

@@ -22,6 +22,7 @@ enum {
   kConvThreads = 256,
   kConvPass = 64,
   kConvThinPass = 96,
+  kConvFirst = 128, /* pixels of a tile of conv_first.cuh */
   kConvStages = 4,
   kConvPanel = 98304,
   kConvPatch = 98304
@@ -127,6 +128,12 @@ constexpr uint32_t conv_divisor(int64_t d) { return (uint32_t)(((1 << 24) + d - 
 constexpr bool conv_wide(int64_t pixels, int64_t channels) {
   return pixels > 32 && pixels <= 64 && channels >= 32 && channels <= kLongColumns && channels % 16 == 0;
 }
+/* The same of conv_first.cuh, for so many blocks of 64 k: the four sums have room, k is unrolled, its
+ * weights are two pages at most. */
+constexpr bool conv_first(int64_t pixels, int64_t channels, int64_t chunks) {
+  return pixels > 32 && pixels <= kConvFirst && channels >= 16 && channels <= 64 &&
+         channels % 16 == 0 && chunks <= 4 && chunks * channels / 8 <= 48;
+}
 /* Whether a tile of that shape may be that of conv_long.cuh. Strides of X in elements. */
 constexpr bool conv_long(int64_t in, int64_t height, int64_t width, int64_t x_row, int64_t x_pixel,
                          int64_t pixels, int64_t channels) {
@@ -139,7 +146,7 @@ constexpr bool conv_long(int64_t in, int64_t height, int64_t width, int64_t x_ro
  * order, in constants of device code (conv_fixed.cuh). Strides of X in elements. */
 struct ConvFit {
   bool fits, thin, one_row, raw; /* one_row: no tile leaves a row of Y */
-  bool patched;                  /* not thin, the patch fits, whatever the channels */
+  bool patched;                  /* the patch fits, whatever the channels and pixels */
   int k16, step_h, step_w, stride_h, stride_w, rows, columns;
   int pixel_bytes, row_bytes, lead, unit, table_bytes, patch_bytes, bytes, wide_bytes;
 };
@@ -149,7 +156,7 @@ constexpr ConvFit conv_fit(int64_t in, int64_t height, int64_t width, int64_t ke
                            int64_t x_row, int64_t x_pixel, int64_t pixels, int64_t channels) {
   ConvFit f = {};
   f.thin = in % 8 != 0;
-  const int64_t most = f.thin ? kConvThinPass : kConvPass;
+  const int64_t most = f.thin ? kConvFirst : kConvPass;
   const int64_t in16 = (in + 15) / 16 * 16;
   /* Of any tile, also of one that does not fit. */
   f.k16 = (int)(f.thin ? kernel_h * ((kernel_w * in + 15) / 16) : kernel_h * kernel_w * in16 / 16);
@@ -199,8 +206,8 @@ constexpr ConvFit conv_fit(int64_t in, int64_t height, int64_t width, int64_t ke
   if (!f.thin && (columns * (in16 / 8) * (in16 / 8) >> 24 || (wide + pixels) * wide >> 24)) return f;
   f.rows = (int)rows, f.columns = (int)columns, f.row_bytes = (int)row_bytes;
   f.patch_bytes = f.rows * f.row_bytes + 64;
-  f.patched = !f.thin, f.wide_bytes = f.table_bytes + f.patch_bytes + 128;
-  if (channels > kConvPass) return f;
+  f.patched = true, f.wide_bytes = f.table_bytes + f.patch_bytes + 128;
+  if (channels > kConvPass || (f.thin && pixels > kConvThinPass)) return f;
   const int padded = (int)((pixels + 15) / 16 * 16);
   const int sums = 4 * padded * (int)(channels + 4) * 4;
   f.bytes = f.table_bytes + (f.patch_bytes > sums ? f.patch_bytes : sums) + 128;

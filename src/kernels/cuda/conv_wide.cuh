@@ -17,7 +17,7 @@ namespace obk {
 template <typename S>
 static constexpr bool conv_wide_fits() {
 #if defined OBK_WGMMA && !defined OBK_NO_WIDE_TILES
-  return S::kFit.patched && conv_wide(S::kPixels, S::kChannels);
+  return S::kFit.patched && !S::kThin && conv_wide(S::kPixels, S::kChannels);
 #else
   return false;
 #endif
