@@ -121,11 +121,11 @@ struct Lowered {
 };
 
 Status lower_tasks(const graph::Graph& graph, const target::DeviceSpec& device,
-                   const std::string& granularity, Lowered& made) {
+                   const std::string& granularity, const std::string& precision, Lowered& made) {
   TRY_STATUS(schedule::validate(graph, made.plan, made.tasks));
   made.source = codegen::emit(graph, made.plan, made.tasks, kernels::tile_library(device.family));
   auto program = runtime::assemble(graph, made.plan, made.tasks, made.source, device.name);
-  program.granularity = granularity;
+  program.granularity = granularity, program.precision = precision;
   made.program = std::make_shared<runtime::Program>(std::move(program));
   return ok_status();
 }
@@ -155,11 +155,12 @@ Status load_quickest(const Options& options, target::DeviceSpec device, stitch::
   op.plan = stitch::plan(made.graph, device, stitching);
   TRY_STATUS(stitch::verify(made.graph, op.plan));
   op.tasks = schedule::build(made.graph, op.plan, device);
-  TRY_STATUS(lower_tasks(made.graph, device, "op", op));
+  const std::string& precision = made.program->precision;
+  TRY_STATUS(lower_tasks(made.graph, device, "op", precision, op));
   stitch.tasks = schedule::build(made.graph, stitch.plan, device);
   const bool same = same_tasks(stitch.tasks, made.tasks);
   if (same) stitch.program = with_granularity(*made.program, "stitch");
-  if (!same) TRY_STATUS(lower_tasks(made.graph, device, "stitch", stitch));
+  if (!same) TRY_STATUS(lower_tasks(made.graph, device, "stitch", precision, stitch));
   std::vector<Candidate> candidates;
   for (const auto& program : {made.program, stitch.program, op.program}) {
     Candidate candidate{.granularity = program->granularity};
@@ -195,6 +196,7 @@ Status lower(const Network& network, const Options& options, Compilation& made, 
   const auto sound_graph = [&] { return graph::verify(made.graph); };
   const auto graph_text = [&](bool) { return graph::print(made.graph); };
   target::DeviceSpec device;
+  made.precision = options.passes.precision;
 
   TRY_STATUS(step("import", [&] {
     const Status status = put(made.graph, import(network, options, made));
@@ -233,6 +235,7 @@ Status lower(const Network& network, const Options& options, Compilation& made, 
                        options.sms > 0 ? "and so were the SMs" : "with as many SMs as it has");
   }));
   stitch::Options stitching = options.stitch;
+  stitching.tf32 = options.passes.precision == passes::Precision::kTf32;
   stitching.prologues = options.disabled.count("fold_prologues") == 0;
   if (device.family == target::Family::kCuda && options.granularity == "op")
     stitching.stitch = false;
@@ -295,6 +298,7 @@ Status lower(const Network& network, const Options& options, Compilation& made, 
       [&] {
         auto program = std::make_shared<runtime::Program>(
             runtime::assemble(made.graph, made.plan, made.tasks, made.source, device.name));
+        program->precision = to_string(options.passes.precision);
         if (program->on_gpu())
           program->granularity = options.granularity == "auto" ? "mono" : options.granularity;
         made.program = std::move(program);
@@ -324,7 +328,7 @@ Status lower(const Network& network, const Options& options, Compilation& made, 
     verify::Options how = options.verification;
     how.threads = options.threads;
     how.interrupted = options.interrupted;
-    how.arithmetic = passes::dtype_of(options.passes.precision);
+    how.arithmetic = arithmetic_of(options.passes.precision);
     auto report = verify::check(made.imported, *made.executable, how);
     if (!report.ok()) return Status(report.error());
     made.verification = std::move(*report);
@@ -370,6 +374,12 @@ Status compile(const Network& network, const Options& options, Compilation& comp
   if (!status.ok() && compilation.stopped && status.error().code == Code::kOk) return ok_status();
   if (status.ok() && options.progress) options.progress("done", 1.0);
   return status;
+}
+
+std::optional<verify::Arithmetic> arithmetic_of(passes::Precision precision) {
+  const auto dtype = passes::dtype_of(precision);
+  if (!dtype) return std::nullopt;
+  return verify::Arithmetic(*dtype, precision == passes::Precision::kTf32);
 }
 
 std::vector<std::string> step_names() {

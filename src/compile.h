@@ -48,6 +48,7 @@ struct Options {
 /// What the steps made; complete up to where they went.
 struct Compilation {
   frontends::ImportReport import_report;
+  passes::Precision precision = passes::Precision::kKeep;  // that was asked for
   graph::Graph imported;  // before any pass: what answers are judged by
   graph::Graph graph;     // after the passes
   stitch::Plan plan;
@@ -65,6 +66,9 @@ struct Compilation {
   bool stopped = false;  // at Options::to
   std::string text;      // the text form of what that step made
 };
+
+/// What verification has to know of a precision; nothing for kKeep.
+std::optional<verify::Arithmetic> arithmetic_of(passes::Precision precision);
 
 /// Runs the steps. On an error the compilation holds what was made before it, and every unsupported
 /// node. Errors: kUsage for unknown names of steps or passes, kInterrupted, and those of the steps.

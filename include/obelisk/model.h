@@ -37,6 +37,9 @@ struct CompileOptions {
   std::map<std::string, int64_t> dimensions;            // by symbolic dimension
   std::map<std::string, std::vector<int64_t>> values;   // of inputs that shapes depend on
   std::string target = "cpu";
+  /// "keep" the model's arithmetic, or "fp32", "tf32" (products round what they multiply to 10 bits of
+  /// mantissa), "fp16", "bf16"; inputs and outputs keep their types.
+  std::string precision = "keep";
   int threads = 0;          // workers that verifying runs on; 0: one a core
   int virtual_sms = 0;      // that the tables are made for; 0: one a worker
   bool verify = true;       // compare with the reference: kAccuracy when it is too far off

@@ -124,6 +124,11 @@ Model Model::compile(const std::string& path, const CompileOptions& wanted) {
   return guarded([&] {
     compiler::Options options;
     options.target = wanted.target;
+    const auto precision = passes::parse_precision(wanted.precision);
+    if (!precision)
+      raise(Error{Code::kUsage, "api", fmt::format("there is no precision '{}'", wanted.precision), "",
+                  "keep, fp32, tf32, fp16 or bf16"});
+    options.passes.precision = *precision;
     options.threads = wanted.threads;
     options.sms = wanted.virtual_sms > 0 ? wanted.virtual_sms : wanted.threads;
     options.verify = wanted.verify;
@@ -162,6 +167,8 @@ Model Model::open(const std::string& path, const OpenOptions& wanted) {
       compiler::Options options;
       options.target = state->file->program->target, options.sms = state->file->program->sms;
       options.verify = false;
+      if (const auto kept = passes::parse_precision(state->file->program->precision))
+        options.passes.precision = *kept;
       options.load.compiler = wanted.compiler, options.load.cache_dir = wanted.cache;
       compiler::Compilation made;
       if (Status status = compiler::compile(network, options, made); !status.ok())

@@ -31,16 +31,6 @@ using stitch::StepKind;
 /// Where an expression is printed: once a row, once a walk of the outer columns, or for every lane.
 enum Level { kRow = 0, kColumn = 1, kLane = 2 };
 
-std::string tile_type(DType dtype) {
-  switch (dtype) {
-    case DType::f64: return "kObkF64";
-    case DType::f32: return "kObkF32";
-    case DType::f16: return "kObkF16";
-    case DType::bf16: return "kObkBf16";
-    default: return "";
-  }
-}
-
 class BodyEmitter {
  public:
   BodyEmitter(const graph::Graph& graph, const stitch::Group& group, const schedule::Work& work, bool packed_b, const kernels::TileLibrary& tiles)
@@ -256,7 +246,7 @@ class BodyEmitter {
     job.anchored = group_.kind != GroupKind::kStitched;
     job.tile_rows = work_.tile_rows, job.tile_columns = work_.tile_columns, job.tile_pitch = tile_pitch();
     job.panel = panel_, job.panel_pitch = panel_pitch_;
-    if (panel_ != graph::kNone) job.panel_type = tile_type(graph_.type(panel_).dtype);
+    if (panel_ != graph::kNone) job.panel_type = tile_type(static_cast<int32_t>(graph_.type(panel_).dtype));
     job.ahead_bytes = ahead_bytes_, job.dealt = work_.dealt;
     job.pointer = [this](int operand, bool store) { return pointer(operand, store); };
     return emit_vectors(job);
@@ -343,7 +333,7 @@ class BodyEmitter {
       for (int d = 0; d < nest_.rows; ++d) column.strides[d] = 0;
       column.offset = 0;
       const std::string j = affine_offset(panel_columns_.emplace_back(std::move(column)), fmt::format("s{}", s), deepest(access));
-      return fmt::format("obk::store(panel, OBK_PANEL_AT({}, r - t->r0, {}, {}), ({}){});", tile_type(dtype), j.empty() ? "0" : j, panel_pitch_,
+      return fmt::format("obk::store(panel, OBK_PANEL_AT({}, r - t->r0, {}, {}), ({}){});", tile_type(static_cast<int32_t>(dtype)), j.empty() ? "0" : j, panel_pitch_,
                          arithmetic_name(dtype), stored);
     }
     const std::string at = access.affine ? affine_offset(access, fmt::format("s{}", s), deepest(access)) : offset_text(layout, step.at);
@@ -524,7 +514,7 @@ class BodyEmitter {
         if (access.strides[d]) sum += fmt::format(" + {} * {}", var(d), stride(access, d));
       return sum;
     };
-    const std::string type = tile_type(product.a_type), element = storage_name(product.a_type), sum = product.a_type == DType::f64 ? "double" : "float";
+    const std::string type = tile_type(product.tile_type()), element = storage_name(product.a_type), sum = product.a_type == DType::f64 ? "double" : "float";
     const int64_t sum_bytes = product.a_type == DType::f64 ? 8 : 4;
     text += fmt::format("    ObkGemm g = {{}};\n    g.a_type = g.b_type = {};\n    g.m = t->r1 - t->r0;\n    g.n = {}(t->c1 - t->c0);\n", type, group_.product.twin ? "2 * " : "");
     text += fmt::format("    g.k = {};\n", param(product.k[0].extent));
@@ -559,7 +549,7 @@ class BodyEmitter {
       text += fmt::format("    g.c = tile;\n    g.c_row = {};\n    g.scratch = (char*)w->scratch + {};\n", pitch_, param(scratch_));
     }
     ObkGemm shape = {};
-    shape.a_type = shape.b_type = static_cast<int32_t>(product.a_type);
+    shape.a_type = shape.b_type = product.tile_type();
     shape.packed = packed_b_, shape.panel = group_.prologue.has_value();
     shape.m = work_.tile_rows, shape.n = work_.tile_columns * group_.product.sides(), shape.k = product.k[0].extent;
     shape.a_row = walks_rows ? a_access->strides[inner] : 0, shape.a_col = product.k[0].a;
@@ -627,7 +617,7 @@ class BodyEmitter {
     const stitch::Layout& in = (*layouts_)[c.x];
     const bool flat = c.shape.in.size() == 1, grouped = c.shape.groups > 1 && !c.depthwise;
     const int64_t x_row = flat ? 0 : in.strides[2], x_pixel = in.strides.back();
-    const std::string type = tile_type(c.type);
+    const std::string type = tile_type(c.tile_type());
     std::string text = "  {\n";
     const char* index = tiles_.vectors && nest_.row_count() < INT32_MAX && nest_.column_count() < INT32_MAX ? "int" : "int64_t";
     text += fmt::format("    const {3} wide = {0}, pixels = {1};\n    const {3} image = ({3})t->r0 / pixels, group = ({3})t->c0 / ({3}){2};\n", param(c.out_width),
@@ -657,7 +647,7 @@ class BodyEmitter {
       text += fmt::format("    g.y = tile;\n    g.y_pixel = {0};\n    g.y_row = wide * {0};\n    g.scratch = (char*)w->scratch + {1};\n", pitch_, param(bytes));
       scratch_ += bytes;
     }
-    ObkConv shape = {.type = static_cast<int32_t>(c.type), .depthwise = c.depthwise};
+    ObkConv shape = {.type = c.tile_type(), .depthwise = c.depthwise};
     shape.height = c.height, shape.width = c.width, shape.in_channels = c.depthwise ? c.shape.inputs : c.shape.group_inputs;
     shape.kernel_h = c.kernel_h, shape.kernel_w = c.kernel_w, shape.stride_h = c.stride_h, shape.stride_w = c.stride_w;
     shape.dilation_h = c.dilation_h, shape.dilation_w = c.dilation_w, shape.pad_top = c.pad_top, shape.pad_left = c.pad_left;
@@ -693,7 +683,7 @@ class BodyEmitter {
     const int q = static_cast<int>(body_.operands.size());
     const bool masked = a.mask.value != graph::kNone;
     const Access* store = store_access_.at(0);
-    const std::string type = tile_type(a.type), element = storage_name(a.type);
+    const std::string type = tile_type(a.tile_type()), element = storage_name(a.type);
     std::string text = "  {\n";
     if (direct_) text += decode("t->r0", "    ", true);
     // Rows are the queries of a head, head after head where heads are not columns.
@@ -744,7 +734,7 @@ class BodyEmitter {
     }
     out_ += text;
     ObkAttention shape = {};
-    shape.type = static_cast<int32_t>(a.type), shape.queries = work_.tile_rows, shape.keys = a.keys, shape.size = a.size, shape.value_size = a.value_size;
+    shape.type = a.tile_type(), shape.queries = work_.tile_rows, shape.keys = a.keys, shape.size = a.size, shape.value_size = a.value_size;
     shape.mask_type = masked ? (a.mask_type == DType::f32 ? 1 : 2) : 0, shape.pieces = static_cast<int32_t>(a.pieces);
     shape.softcap = static_cast<float>(a.softcap), shape.causal = a.causal;
     scratch_ += (tiles_.attention_scratch_bytes(&shape) + 63) / 64 * 64;

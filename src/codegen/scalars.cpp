@@ -2,6 +2,8 @@
 
 #include <cmath>
 
+#include "kernels/kernels.h"
+
 namespace obelisk::codegen {
 
 using ops::Expr;
@@ -21,6 +23,17 @@ std::string storage_name(DType dtype) {
     case DType::u16: return "uint16_t";
     case DType::u8: return "uint8_t";
     default: return fmt::format("obk::{}", to_string(dtype));
+  }
+}
+
+std::string tile_type(int32_t type) {
+  switch (type) {
+    case kObkF64: return "kObkF64";
+    case kObkF32: return "kObkF32";
+    case kObkTf32: return "kObkTf32";
+    case kObkF16: return "kObkF16";
+    case kObkBf16: return "kObkBf16";
+    default: return "";
   }
 }
 

@@ -10,6 +10,8 @@ namespace obelisk::codegen {
 /// The C++ name of a storage type ("obk::f16") and of the type its arithmetic happens in ("float").
 std::string storage_name(DType dtype);
 std::string arithmetic_name(DType dtype);
+/// The element type of a tile, as its text names it; `type` by the numbers of ObkType.
+std::string tile_type(int32_t type);
 
 /// A literal of a floating type, exact ("0x1.8p+1f", "INFINITY").
 std::string real_literal(DType dtype, double value);

@@ -348,15 +348,28 @@ class Converter {
 std::optional<Precision> parse_precision(std::string_view name) {
   if (name == "keep") return Precision::kKeep;
   if (name == "fp32") return Precision::kFp32;
+  if (name == "tf32") return Precision::kTf32;
   if (name == "fp16") return Precision::kFp16;
   if (name == "bf16") return Precision::kBf16;
   return std::nullopt;
 }
 
+std::string_view to_string(Precision precision) {
+  switch (precision) {
+    case Precision::kKeep: break;
+    case Precision::kFp32: return "fp32";
+    case Precision::kTf32: return "tf32";
+    case Precision::kFp16: return "fp16";
+    case Precision::kBf16: return "bf16";
+  }
+  return "keep";
+}
+
 std::optional<DType> dtype_of(Precision precision) {
   switch (precision) {
     case Precision::kKeep: break;
-    case Precision::kFp32: return DType::f32;
+    case Precision::kFp32:
+    case Precision::kTf32: return DType::f32;
     case Precision::kFp16: return DType::f16;
     case Precision::kBf16: return DType::bf16;
   }

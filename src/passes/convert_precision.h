@@ -3,7 +3,8 @@
 ///   in   Graph   x f32 → MatMul(w f32) → Softmax → y f32
 ///   out  Graph   x f32 → Cast f16 → MatMul(w f16) → Cast f32 → Softmax → y f32      with kFp16
 ///
-/// Every value of type f64, f32, f16 or bf16 is computed in f32 (kFp32), or in 16 bits where
+/// Every value of type f64, f32, f16 or bf16 is computed in f32 (kFp32; kTf32, of which the graph says no
+/// more: that products round their operands is told to the tiles), or in 16 bits where
 /// precision_rules.h allows and in f32 elsewhere. Integers, booleans and floats of 8 bits stay what
 /// they are. The user's own casts between float types go.
 ///
@@ -30,8 +31,10 @@
 
 namespace obelisk::passes {
 
-enum class Precision : uint8_t { kKeep, kFp32, kFp16, kBf16 };
-std::optional<Precision> parse_precision(std::string_view name);  // "keep", "fp32", "fp16", "bf16"
+enum class Precision : uint8_t { kKeep, kFp32, kTf32, kFp16, kBf16 };
+/// "keep", "fp32", "tf32", "fp16", "bf16"
+std::optional<Precision> parse_precision(std::string_view name);
+std::string_view to_string(Precision precision);
 /// The type that most values get; nothing for kKeep.
 std::optional<DType> dtype_of(Precision precision);
 

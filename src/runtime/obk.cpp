@@ -7,6 +7,7 @@
 
 #include "base/file_writer.h"
 #include "base/parallel.h"
+#include "passes/passes.h"
 #include "runtime/packing.h"
 #include "runtime/runtime.h"
 
@@ -214,7 +215,7 @@ std::map<Hash, int> told_by_packings(const Program& program, const graph::Weight
 }
 
 void write_tables(const Program& p, WeightStore& weights, Writer& to) {
-  to.text(p.name), to.text(p.target), to.text(p.granularity);
+  to.text(p.name), to.text(p.target), to.text(p.granularity), to.text(p.precision);
   to.number<int32_t>(p.sms), to.number<int32_t>(p.waves), to.number(p.arena.count),
       to.number(p.scratch.count);
   for (const auto* ports : {&p.inputs, &p.outputs}) {
@@ -329,6 +330,8 @@ Place read_place(Reader& from, const Program& p) {
 
 void read_tables(Reader& from, Program& p, const WeightSection& weights) {
   p.name = from.text(), p.target = from.text(), p.granularity = from.text();
+  p.precision = from.text();
+  if (!passes::parse_precision(p.precision)) throw Damaged("a precision that does not exist");
   p.sms =
       static_cast<int>(from.within(from.number<int32_t>(), 1, 1 << 16, "number of virtual SMs"));
   p.waves = static_cast<int>(from.within(from.number<int32_t>(), 0, 1 << 24, "number of waves"));

@@ -162,7 +162,7 @@ bool cut_conv_by_cost(const stitch::ConvTile& conv, const target::DeviceSpec& de
   const int64_t pixels = conv.out_height * conv.out_width, wide = conv.out_width;
   const int64_t outputs = conv.depthwise ? conv.shape.outputs : conv.shape.group_outputs;  // a tile stays inside a group
   ObkConv shape = {};
-  shape.type = static_cast<int32_t>(conv.type), shape.depthwise = conv.depthwise;
+  shape.type = conv.tile_type(), shape.depthwise = conv.depthwise;
   shape.own_kernel = device.own_kernels;
   shape.height = conv.height, shape.width = conv.width, shape.in_channels = conv.depthwise ? conv.shape.inputs : conv.shape.group_inputs;
   shape.kernel_h = conv.kernel_h, shape.kernel_w = conv.kernel_w, shape.stride_h = conv.stride_h, shape.stride_w = conv.stride_w;
@@ -203,7 +203,7 @@ bool cut_conv_by_cost(const stitch::ConvTile& conv, const target::DeviceSpec& de
 /// The tile of a product whose library knows what tiles cost: the least time of all workers' rounds together. False: it does not.
 bool cut_by_cost(const Group& group, const target::DeviceSpec& device, Work& work) {
   const kernels::TileLibrary& tiles = kernels::tile_library(device.family);
-  const auto type = static_cast<int32_t>(group.product.a_type);
+  const int32_t type = group.product.tile_type();
   const int64_t inner = tile_span(group, work.nest), n = work.nest.column_count(), k = group.product.k[0].extent;
   if (inner == 0 || n == 0 || tiles.gemm_nanos(type, 1, 1, k) <= 0) return false;
   const int64_t batches = std::max<int64_t>(work.nest.row_count() / inner, 1);
@@ -271,7 +271,7 @@ void cut_attention(const stitch::AttentionTile& tile, const target::DeviceSpec& 
   const int64_t wanted = std::clamp<int64_t>((pieces + heads - 1) / heads, 1, (tile.queries + kFewest - 1) / kFewest);
   int64_t block = tiles.attention_nanos ? kMost : std::min(kMost, (tile.queries + wanted - 1) / wanted);
   ObkAttention shape = {};
-  shape.type = static_cast<int32_t>(tile.type);
+  shape.type = tile.tile_type();
   shape.keys = tile.keys, shape.size = tile.size, shape.value_size = tile.value_size;
   const auto fits = [&] {
     shape.queries = block;

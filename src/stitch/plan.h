@@ -90,6 +90,8 @@ struct Product {
   bool twin = false;  // B has n columns twice, halves that meet: a task computes the same columns of both, side by side in its tile
   int64_t sides() const { return twin ? 2 : 1; }
   DType a_type = DType::f32, b_type = DType::f32;
+  bool tf32 = false;  // of f32: its tile rounds what it multiplies to 10 bits of mantissa
+  int32_t tile_type() const { return tf32 ? int32_t{kObkTf32} : static_cast<int32_t>(a_type); }
   int64_t parts = 1;  // of k: each is summed for itself, then they are added in order
 };
 
@@ -98,6 +100,8 @@ struct ConvTile {
   ops::ConvGeometry shape;
   ValueId x = graph::kNone, w = graph::kNone;
   DType type = DType::f32;
+  bool tf32 = false;               // as of Product
+  int32_t tile_type() const { return tf32 ? int32_t{kObkTf32} : static_cast<int32_t>(type); }
   bool depthwise = false;          // every output channel reads one input channel
   int64_t height = 1, width = 1, out_height = 1, out_width = 1;
   int64_t kernel_h = 1, kernel_w = 1, stride_h = 1, stride_w = 1, dilation_h = 1, dilation_w = 1, pad_top = 0, pad_left = 0;
@@ -111,6 +115,8 @@ struct AttentionTile {
   };
   Operand q, k, v, mask;           // a mask's row is a query, its column a key
   DType type = DType::f32, mask_type = DType::f32;
+  bool tf32 = false;               // as of Product
+  int32_t tile_type() const { return tf32 ? int32_t{kObkTf32} : static_cast<int32_t>(type); }
   bool packed = false;             // the domain is [images, queries, heads * value_size], else [images, heads, queries, value_size]
   int64_t images = 1, heads = 1, shared = 1;  // `shared` neighbouring heads read the same keys and values
   int64_t queries = 0, keys = 0, size = 0, value_size = 0;

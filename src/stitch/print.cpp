@@ -77,7 +77,8 @@ std::string print(const Graph& graph, const Plan& plan, bool edges) {
         return count;
       };
       const Product& p = group.product;
-      out += fmt::format("  tile = %{} x %{}: batch {} m {} n {} k {}\n", p.a, p.b, extent(p.batch), extent(p.m), extent(p.n), extent(p.k));
+      out += fmt::format("  tile = %{} x %{}: batch {} m {} n {} k {}{}\n", p.a, p.b, extent(p.batch), extent(p.m), extent(p.n), extent(p.k),
+                         p.tf32 ? ", tf32" : "");
       if (group.prologue) {
         out += "  prologue, rows of the tile:\n";
         for (const Step& step : group.prologue->steps) out += "    " + show_step(*group.prologue, step) + "\n";
@@ -85,14 +86,14 @@ std::string print(const Graph& graph, const Plan& plan, bool edges) {
     }
     if (group.kind == GroupKind::kConv) {
       const ConvTile& c = group.conv;
-      out += fmt::format("  tile = %{} conv %{}: {} groups, kernel {}x{}, stride {}x{}{}\n", c.x, c.w, c.shape.groups, c.kernel_h, c.kernel_w, c.stride_h,
-                         c.stride_w, c.depthwise ? ", depthwise" : "");
+      out += fmt::format("  tile = %{} conv %{}: {} groups, kernel {}x{}, stride {}x{}{}{}\n", c.x, c.w, c.shape.groups, c.kernel_h, c.kernel_w, c.stride_h,
+                         c.stride_w, c.depthwise ? ", depthwise" : "", c.tf32 ? ", tf32" : "");
     }
     if (group.kind == GroupKind::kAttention) {
       const AttentionTile& a = group.attention;
-      out += fmt::format("  tile = attention of %{} %{} %{}{}: {} images, {} heads{}, {} queries, {} keys of {} and {}{}\n", a.q.value, a.k.value, a.v.value,
+      out += fmt::format("  tile = attention of %{} %{} %{}{}: {} images, {} heads{}, {} queries, {} keys of {} and {}{}{}\n", a.q.value, a.k.value, a.v.value,
                          a.mask.value == graph::kNone ? "" : fmt::format(" mask %{}", a.mask.value), a.images, a.heads,
-                         a.shared > 1 ? fmt::format(" in groups of {}", a.shared) : "", a.queries, a.keys, a.size, a.value_size, a.causal ? ", causal" : "");
+                         a.shared > 1 ? fmt::format(" in groups of {}", a.shared) : "", a.queries, a.keys, a.size, a.value_size, a.causal ? ", causal" : "", a.tf32 ? ", tf32" : "");
       if (a.pieces > 1) out += fmt::format("  keys in {} pieces\n", a.pieces);
     }
     const Shape rows(group.body.domain.begin(), group.body.domain.begin() + group.body.rows);

@@ -31,6 +31,21 @@ std::string_view to_string(GroupKind kind) {
   return "";
 }
 
+namespace {
+
+/// Tiles of products, convolutions and attention of f32 round what they multiply. A sum of products that
+/// is told as a reduction stays exact, and so do depthwise convolutions, which multiply on no tensor core.
+void round_operands(const Graph& graph, Group& group) {
+  if (group.anchor == graph::kNone || ops::row(graph.node(group.anchor).op).kind != ops::Kind::kCompute) return;
+  const auto is_f32 = [](DType type) { return type == DType::f32; };
+  Product& product = group.product;
+  product.tf32 = group.kind == GroupKind::kProduct && is_f32(product.a_type) && is_f32(product.b_type);
+  group.conv.tf32 = group.kind == GroupKind::kConv && is_f32(group.conv.type) && !group.conv.depthwise;
+  group.attention.tf32 = group.kind == GroupKind::kAttention && is_f32(group.attention.type);
+}
+
+}  // namespace
+
 Plan plan(const Graph& graph, const target::DeviceSpec& device, const Options& options) {
   const kernels::TileLibrary* tiles = options.tiles ? &kernels::tile_library(device.family) : nullptr;
   Views views(graph, options, tiles);
@@ -52,6 +67,8 @@ Plan plan(const Graph& graph, const target::DeviceSpec& device, const Options& o
     }
     plan.groups.push_back(std::move(draft.group));
   }
+  if (options.tf32)
+    for (Group& group : plan.groups) round_operands(graph, group);
   plan.layouts = views.take_layouts();
   for (const Group& group : plan.groups)
     for (const Step& step : group.body.steps)

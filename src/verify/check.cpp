@@ -24,7 +24,7 @@ Result<Report> compare_values(const Bisection& bisection, std::span<const ValueI
   TRY(const std::vector<Tensor> got, run(*executable, inputs, options.threads));
   std::map<ValueId, size_t> slot;
   for (size_t k = 0; k < graph.outputs().size(); ++k) slot.emplace(graph.outputs()[k], k);
-  const std::vector<double> allowed = tolerances(graph, graph.outputs());
+  const std::vector<double> allowed = tolerances(graph, graph.outputs(), options.arithmetic);
   Report report;
   bool stopped = false;
   graph::Interpretation how{.exact = true};

@@ -6,7 +6,8 @@
 //   tolerance  by the narrowest arithmetic that leads to the value: f64 1e-9, f32 1e-4, f16 2e-2,
 //              bf16 1e-1, quantized or 8-bit floats 1e-1. A float that is only moved or compared is
 //              exact, and so passes any of them.
-//   depth    roundings to 16 bits add up like a random walk: f16 and bf16 are meant for 36 sums
+//              tf32, whose products alone round, to as many bits as f16: 1e-2.
+//   depth    roundings to 16 bits add up like a random walk: f16, bf16 and tf32 are meant for 36 sums
 //            (products, norms, reductions) one after another, and change with the root of their
 //            number, from a half to three times. Measured, with --precision: MiniLM (49 sums) 7e-4
 //            and 5e-3 of the scale, T5's encoder 2e-3 and 1.2e-2, a Llama decoder's step 7e-4 and
@@ -23,6 +24,8 @@ namespace {
 
 using ops::Op;
 
+constexpr double kTf32 = 1e-2;
+
 double type_tolerance(DType dtype) {
   switch (dtype) {
     case DType::f64: return 1e-9;
@@ -35,20 +38,19 @@ double type_tolerance(DType dtype) {
 
 /// The same where a program computes in another type than the graph says: that type's, and the
 /// rounding of the port.
-double tolerance_in(DType dtype, std::optional<DType> arithmetic) {
+double tolerance_in(DType dtype, std::optional<Arithmetic> arithmetic) {
   if (!arithmetic || !is_float(dtype) || is_low_float(dtype)) return type_tolerance(dtype);
   const double stored = dtype == DType::bf16 ? 0x1p-7 : dtype == DType::f16 ? 0x1p-10 : 0;
-  return std::max(type_tolerance(*arithmetic), stored);
+  return std::max(arithmetic->tf32 ? kTf32 : type_tolerance(arithmetic->dtype), stored);
 }
 
 constexpr int kUsualDepth = 36;
 
 /// A tolerance of 16-bit arithmetic after `depth` sums.
-double deepened(double tolerance, DType dtype, std::optional<DType> arithmetic, int depth) {
-  const DType computed = arithmetic.value_or(dtype);
-  if (!is_float(dtype) || is_low_float(dtype) ||
-      (computed != DType::f16 && computed != DType::bf16))
-    return tolerance;
+double deepened(double tolerance, DType dtype, std::optional<Arithmetic> arithmetic, int depth) {
+  const DType computed = arithmetic ? arithmetic->dtype : dtype;
+  const bool rounds = computed == DType::f16 || computed == DType::bf16 || (arithmetic && arithmetic->tf32);
+  if (!is_float(dtype) || is_low_float(dtype) || !rounds) return tolerance;
   return tolerance * std::clamp(std::sqrt(static_cast<double>(depth) / kUsualDepth), 0.5, 3.0);
 }
 
@@ -67,7 +69,7 @@ struct Ancestry {
   std::vector<double> tolerance;
   std::vector<char> floats;
   std::vector<int> depth;
-  Ancestry(const Graph& graph, std::optional<DType> arithmetic)
+  Ancestry(const Graph& graph, std::optional<Arithmetic> arithmetic)
       : tolerance(graph.value_count(), 0),
         floats(graph.value_count(), 0),
         depth(graph.value_count(), 0) {
@@ -136,7 +138,7 @@ std::string Report::text() const {
   // told.
   if (arithmetic)
     text +=
-        fmt::format("; computed in {}, judged by the model's own numbers", to_string(*arithmetic));
+        fmt::format("; computed in {}, judged by the model's own numbers", arithmetic->text());
   return text;
 }
 
@@ -149,7 +151,7 @@ Error Report::error() const {
 }
 
 std::vector<double> tolerances(const Graph& graph, std::span<const ValueId> values,
-                               std::optional<DType> arithmetic) {
+                               std::optional<Arithmetic> arithmetic) {
   const Ancestry ancestry(graph, arithmetic);
   std::vector<double> out;
   for (ValueId v : values)
@@ -207,7 +209,7 @@ void compare(const Tensor& got, const Tensor& wanted_wide, double tolerance, boo
 }
 
 Report compare_outputs(const Graph& graph, std::span<const Tensor> got,
-                       std::span<const Tensor> wanted, std::optional<DType> arithmetic) {
+                       std::span<const Tensor> wanted, std::optional<Arithmetic> arithmetic) {
   const Ancestry ancestry(graph, arithmetic);
   Report report;
   report.arithmetic = arithmetic;

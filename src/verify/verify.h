@@ -22,11 +22,19 @@ namespace obelisk::verify {
 using graph::Graph;
 using graph::ValueId;
 
+/// What a program computes in: a type, of which products may round their operands to 10 bits of mantissa.
+struct Arithmetic {
+  DType dtype;
+  bool tf32 = false;
+  Arithmetic(DType type, bool rounds = false) : dtype(type), tf32(rounds) {}
+  std::string text() const { return tf32 ? "tf32" : std::string(to_string(dtype)); }
+};
+
 struct Options {
   uint64_t seed = 0;
   int threads = 0;
   // what the program computes in, where it is not what the graph says
-  std::optional<DType> arithmetic;
+  std::optional<Arithmetic> arithmetic;
   std::function<bool()> interrupted;
 };
 
@@ -43,7 +51,7 @@ struct Difference {
 struct Report {
   bool ok = true;
   std::string against = "reference";
-  std::optional<DType> arithmetic;  // of the program, where it is not the graph's
+  std::optional<Arithmetic> arithmetic;  // of the program, where it is not the graph's
   double max_abs = 0;
   double max_rel = 0;      // relative to the scale of the output where it is
   // of the output with the largest share of it used up, relative to its scale
@@ -60,7 +68,7 @@ std::vector<Tensor> generate_inputs(const Graph& graph, uint64_t seed);
 /// The tolerance of a value, relative to its scale, by the narrowest arithmetic among what leads to
 /// it.
 std::vector<double> tolerances(const Graph& graph, std::span<const ValueId> values,
-                               std::optional<DType> arithmetic = {});
+                               std::optional<Arithmetic> arithmetic = {});
 
 /// Compares one value. `from_floats`: an integer that was computed from floats, which may be one
 /// off, or fall to the other side of a tie now and then.
@@ -70,7 +78,8 @@ void compare(const Tensor& got, const Tensor& wanted, double tolerance, bool fro
 /// All outputs of a graph; fills in the nodes' names.
 /// `arithmetic`: Options::arithmetic.
 Report compare_outputs(const Graph& graph, std::span<const Tensor> got,
-                       std::span<const Tensor> wanted, std::optional<DType> arithmetic = {});
+                       std::span<const Tensor> wanted,
+                       std::optional<Arithmetic> arithmetic = {});
 
 /// Runs the program once. Errors: those of the runtime.
 Result<std::vector<Tensor>> run(const runtime::Executable& executable,

@@ -193,7 +193,7 @@ def test_bad_shapes_are_usage_errors(obelisk, mlp, shape):
     assert obelisk("check", mlp, "--shape", shape, code=USAGE).err
 
 
-@pytest.mark.parametrize("precision", ["keep", "fp32", "fp16", "bf16"])
+@pytest.mark.parametrize("precision", ["keep", "fp32", "tf32", "fp16", "bf16"])
 def test_precision(obelisk, mlp, precision):
     report = obelisk(
         "compile", mlp, "-o", "m.obk", *ROWS, "--precision", precision, "--json", code=0
@@ -202,6 +202,14 @@ def test_precision(obelisk, mlp, precision):
     assert report["verify"]["ok"] and (report["verify"]["tolerance"] <= 1e-4) == wide
     ran = obelisk("run", "m.obk", "--seed", "1", "--json", code=0).json
     assert {port["type"] for port in ran["outputs"]} == {"f32"}
+    assert report["precision"] == precision
+    assert obelisk("inspect", "m.obk", "--json", code=0).json["precision"] == precision
+    # A compiled file of it is judged by what it is, also when its graph is compiled again.
+    obelisk("run", "m.obk", "--portable", "--seed", "1", code=0)
+    for again in ((), ("--bisect",)):
+        judged = obelisk("verify", "m.obk", *again, "--json", code=0).json
+        if precision == "tf32" and again != ("--bisect",):
+            assert judged["tolerance"] > 1e-4 and judged["max_rel"] > 1e-6
 
 
 def test_precision_of_a_compiled_file_is_decided(obelisk, mlp):

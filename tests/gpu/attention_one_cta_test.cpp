@@ -6,6 +6,7 @@
 #include <random>
 
 #include "kernels/cuda/attention.h"
+#include "tf32.h"
 #include "kernels/kernels.h"
 
 #define OBK_CUDA_DIALECT_CUH
@@ -42,7 +43,14 @@ const Case kCases[] = {
     CASE(F16, 32, 64, 16, 1),      CASE(F16, 32, 64, 128, 1),    CASE(F16, 64, 32, 128, 1000),
     CASE(F16, 64, 32, 16, 1000),   CASE(F16, 64, 64, 16, 0),     CASE(F16, 64, 64, 32, 0),
     CASE(F16, 128, 128, 64, 520),  CASE(F16, 128, 128, 9, 520),
+    CASE(Tf32, 64, 64, 16, 128),   CASE(Tf32, 64, 64, 64, 128),  CASE(Tf32, 64, 64, 128, 197),
+    CASE(Tf32, 20, 12, 16, 37),    CASE(Tf32, 20, 12, 48, 37),   CASE(Tf32, 5, 7, 16, 300),
+    CASE(Tf32, 80, 160, 32, 100),  CASE(Tf32, 64, 64, 16, 0),
 };
+
+DType type_of(int32_t type) {
+  return type == kObkTf32 ? DType::f32 : type == kObkF16 ? DType::f16 : DType::bf16;
+}
 
 struct Problem {
   const Case* c;
@@ -63,18 +71,21 @@ struct Matrix {
 };
 
 Matrix make(std::mt19937& random, DType type, int64_t rows, int64_t columns, bool aligned) {
+  const bool tf32 = type == DType::f32; /* what a tile takes is rounded, what it reads is not */
   Matrix m;
+  const int64_t size = tf32 ? 4 : 2;
   m.row = aligned ? columns : columns + 3;
-  const int64_t count = rows * m.row, first = aligned ? 0 : 2;
+  const int64_t count = rows * m.row, first = aligned ? 0 : size;
   m.exact.resize(static_cast<size_t>(count));
-  m.hold.assign(static_cast<size_t>(count * 2 + 32), 0);
+  m.hold.assign(static_cast<size_t>(count * size + 32), 0);
   m.at = m.hold.data() + (16 - reinterpret_cast<uint64_t>(m.hold.data()) % 16) % 16 + first;
   std::uniform_real_distribution<double> uniform(-3, 3);
   for (int64_t k = 0; k < count; ++k) {
     set_double(m.at, type, k, uniform(random));
     m.exact[static_cast<size_t>(k)] = get_double(m.at, type, k);
+    if (tf32) m.exact[static_cast<size_t>(k)] = to_tf32(m.exact[static_cast<size_t>(k)]);
   }
-  one_cta::readable.push_back({m.at, m.at + count * 2});
+  one_cta::readable.push_back({m.at, m.at + count * size});
   return m;
 }
 
@@ -91,7 +102,7 @@ std::vector<float> attend(const Problem& p, const Matrix& q, const Matrix& k, co
   for (int64_t first = 0; first < p.queries; first += c.rows) {
     ObkAttention g = shape;
     g.queries = std::min(c.rows, p.queries - first);
-    g.q = q.at + first * q.row * 2, g.k = k.at, g.v = v.at;
+    g.q = q.at + first * q.row * (c.type == kObkTf32 ? 4 : 2), g.k = k.at, g.v = v.at;
     g.q_row = q.row, g.k_row = k.row, g.v_row = v.row;
     g.scale = 1 / std::sqrt(static_cast<float>(c.size));
     g.softcap = p.softcap ? 5 : 0, g.zero_if_masked = p.zero;
@@ -116,7 +127,7 @@ std::vector<float> attend(const Problem& p, const Matrix& q, const Matrix& k, co
 
 TEST_P(OneCtaAttention, EqualsReference) {
   const Case& c = GetParam();
-  const DType type = c.type == kObkF16 ? DType::f16 : DType::bf16;
+  const DType type = type_of(c.type);
   const int64_t most = std::min<int64_t>(c.rows + 5, 133);
   const Problem problems[] = {
       {&c, most, true},
@@ -167,7 +178,7 @@ TEST_P(OneCtaAttention, EqualsReference) {
         if (std::isnan(want))
           ASSERT_TRUE(std::isnan(got)) << i << ", " << e;
         else
-          ASSERT_NEAR(got, want, type == DType::f16 ? 3e-3 : 2.4e-2) << i << ", " << e;
+          ASSERT_NEAR(got, want, type == DType::bf16 ? 2.4e-2 : 3e-3) << i << ", " << e;
       }
     }
   }
@@ -180,7 +191,7 @@ TEST(OneCtaAttentions, BitsDependOnTheRowAlone) {
           a.keys != b.keys || a.keys == 0)
         continue;
       SCOPED_TRACE(testing::Message() << a.name << " and " << b.name);
-      const DType type = a.type == kObkF16 ? DType::f16 : DType::bf16;
+      const DType type = type_of(a.type);
       std::mt19937 random(3);
       one_cta::readable.clear();
       constexpr int64_t kQueries = 45;

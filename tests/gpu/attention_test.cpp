@@ -7,6 +7,7 @@
 
 #include "device.h"
 #include "kernels/cuda/attention.h"
+#include "tf32.h"
 
 namespace obelisk::runtime::cuda {
 namespace {
@@ -112,6 +113,7 @@ class Attention : public testing::TestWithParam<Shape> {
   }
   double rounded(double v) const {
     const float f = static_cast<float>(v);
+    if (GetParam().type == kObkTf32) return to_tf32(f);
     if (GetParam().type == kObkF16) return f16_to_float(float_to_f16(f));
     return GetParam().type == kObkBf16 ? bf16_to_float(float_to_bf16(f)) : f;
   }
@@ -127,13 +129,14 @@ class Attention : public testing::TestWithParam<Shape> {
   }
   void upload(Matrix& m, int64_t first = 0) {
     const int type = GetParam().type;
-    const int64_t width = type == kObkF32 ? 4 : 2;
+    const int64_t width = OBK_LIES_AS_F32(type) ? 4 : 2;
     std::vector<char> bytes((m.exact.size() + static_cast<size_t>(first)) * width);
     for (size_t k = 0; k < m.exact.size(); ++k) {
-      const float f = static_cast<float>(m.exact[k]);
+      const float f = type == kObkTf32 ? near_tf32(m.exact[k], static_cast<int64_t>(k))
+                                       : static_cast<float>(m.exact[k]);
       const uint16_t half = type == kObkF16 ? float_to_f16(f) : float_to_bf16(f);
       memcpy(bytes.data() + (k + static_cast<size_t>(first)) * width,
-             type == kObkF32 ? static_cast<const void*>(&f) : &half, static_cast<size_t>(width));
+             OBK_LIES_AS_F32(type) ? static_cast<const void*>(&f) : &half, static_cast<size_t>(width));
     }
     m.at = to_device(bytes) + static_cast<uint64_t>(first * width);
   }
@@ -202,7 +205,7 @@ class Attention : public testing::TestWithParam<Shape> {
     SCOPED_TRACE(fmt::format("{}: {} queries, {} keys, causal {} {}, zero {}", what, t.queries,
                              t.keys, t.causal, t.causal_offset, t.zero_if_masked));
     const std::vector<float> got = run({t}, through);
-    const double step = t.type == kObkF32 ? 2e-5 : t.type == kObkF16 ? 3e-3 : 2.4e-2;
+    const double step = t.type == kObkF32 ? 2e-5 : t.type == kObkBf16 ? 2.4e-2 : 3e-3;
     for (int64_t i = 0; i < t.queries; ++i) {
       std::vector<double> score(static_cast<size_t>(t.keys));
       double largest = -kInfinity, total = 0;
@@ -342,7 +345,7 @@ TEST_P(Attention, BitsDependOnTheRowAlone) {
       std::vector<float> got;
       for (int64_t first = 0; first < queries; first += cut) {
         ObkAttention t = tile(q, k, v, std::min(cut, queries - first), keys);
-        t.q = static_cast<const char*>(t.q) + first * q.row * (t.type == kObkF32 ? 4 : 2);
+        t.q = static_cast<const char*>(t.q) + first * q.row * (OBK_LIES_AS_F32(t.type) ? 4 : 2);
         t.causal = causal, t.causal_offset = first + keys - queries;
         const std::vector<float> rows = run({t}, true, cut);
         got.insert(got.end(), rows.begin(), rows.end());
@@ -359,11 +362,14 @@ INSTANTIATE_TEST_SUITE_P(Tiles, Attention,
                                          Shape{kObkF16, 24, 40}, Shape{kObkF16, 128, 96},
                                          Shape{kObkF16, 256, 256}, Shape{kObkBf16, 64, 64},
                                          Shape{kObkBf16, 7, 11}, Shape{kObkF32, 64, 64},
-                                         Shape{kObkF32, 80, 5}, Shape{kObkF32, 300, 320}),
+                                         Shape{kObkF32, 80, 5}, Shape{kObkF32, 300, 320},
+                                         Shape{kObkTf32, 64, 64}, Shape{kObkTf32, 20, 5},
+                                         Shape{kObkTf32, 300, 320}),
                          [](const auto& info) {
                            const Shape& s = info.param;
                            return fmt::format("{}_{}_{}",
-                                              s.type == kObkF32   ? "f32"
+                                              s.type == kObkF32    ? "f32"
+                                              : s.type == kObkTf32 ? "tf32"
                                               : s.type == kObkF16 ? "f16"
                                                                   : "bf16",
                                               s.size, s.value_size);

@@ -8,6 +8,7 @@
 #include "kernels/cuda/conv.h"
 #include "kernels/kernels.h"
 #include "device.h"
+#include "tf32.h"
 
 namespace obelisk::runtime::cuda {
 namespace {
@@ -30,7 +31,7 @@ static __device__ __forceinline__ int across(const Job& job) {
 }
 template <int kType>
 static __device__ __forceinline__ void ask(const Job& job, int tile) {
-  if (kType == kObkF32) return;
+  if (OBK_LIES_AS_F32(kType)) return;
   const int wide = (int)job.tile_channels, channel = tile % across(job) * wide;
   obk::WeightPages pages;
   pages.chunks =
@@ -195,6 +196,15 @@ std::vector<char> random_bytes(DType dtype, int64_t count, std::mt19937& random,
   return bytes;
 }
 
+/// What the tile takes is a number of tf32, what it reads is near it.
+void rounds(std::vector<char>& bytes, std::vector<double>& exact) {
+  for (size_t k = 0; k < exact.size(); ++k) {
+    exact[k] = to_tf32(exact[k]);
+    const float stored = near_tf32(exact[k], static_cast<int64_t>(k));
+    memcpy(bytes.data() + 4 * k, &stored, 4);
+  }
+}
+
 /// Shapes, packed weights and device buffers of one convolution.
 struct Layer {
   Job job = {};
@@ -206,17 +216,19 @@ struct Layer {
   DType dtype;
   bool ring = true;
 
-  Layer(Device& g, const Case& c, DType type, std::mt19937& random) : dtype(type) {
+  Layer(Device& g, const Case& c, DType type, std::mt19937& random, bool tf32 = false)
+      : dtype(type) {
     const bool depthwise = c.multiplier > 0;
     const int64_t taps = c.kernel_h * c.kernel_w, own = depthwise ? 1 : c.in;
-    const auto number = static_cast<int32_t>(type);
+    const auto number = tf32 ? int32_t{kObkTf32} : static_cast<int32_t>(type);
     x_pixel = c.in + c.gap, x_row = c.width * x_pixel + c.gap;
-    const std::vector<char> x_bytes = random_bytes(type, c.height * x_row, random, x);
+    std::vector<char> x_bytes = random_bytes(type, c.height * x_row, random, x);
     plain = random_bytes(type, c.out * own * taps, random, w);
+    if (tf32 && !depthwise) rounds(x_bytes, x), rounds(plain, w);
     std::vector<char> packed;
     if (depthwise) {
       packed.resize(kernels::cuda_depthwise_packed_bytes(number, c.out, c.kernel_h, c.kernel_w));
-      kernels::cuda_depthwise_pack(number, c.out, c.kernel_h, c.kernel_w, plain.data(), taps,
+      kernels::cuda_depthwise_pack(static_cast<int32_t>(type), c.out, c.kernel_h, c.kernel_w, plain.data(), taps,
                                    c.kernel_w, 1, packed.data());
     } else {
       packed.resize(kernels::cuda_conv_packed_bytes(number, c.out, c.in, c.kernel_h, c.kernel_w));
@@ -282,7 +294,7 @@ struct Layer {
 };
 
 DType type_named(const std::string& name) {
-  return name == "f32" ? DType::f32 : name == "f16" ? DType::f16 : DType::bf16;
+  return name == "f32" || name == "tf32" ? DType::f32 : name == "f16" ? DType::f16 : DType::bf16;
 }
 std::string define_of(DType dtype) {
   return fmt::format("OBK_TYPE={}", static_cast<int>(dtype));
@@ -290,12 +302,14 @@ std::string define_of(DType dtype) {
 
 TEST_P(Conv, EqualsTheDefinition) {
   const DType dtype = type_named(GetParam());
-  OPEN(g, kText, define_of(dtype), "OBK_WATCHDOG=4000000000LL");
+  const bool tf32 = std::string(GetParam()) == "tf32";
+  const int type = tf32 ? int{kObkTf32} : static_cast<int>(dtype);
+  OPEN(g, kText, fmt::format("OBK_TYPE={}", type), "OBK_WATCHDOG=4000000000LL");
   std::mt19937 random(3);
   for (size_t k = 0; k < std::size(kCases); ++k) {
     SCOPED_TRACE(fmt::format("case {}", k));
     const Case& c = kCases[k];
-    Layer layer(g, c, dtype, random);
+    Layer layer(g, c, dtype, random, tf32);
     const bool depthwise = c.multiplier > 0;
     const int64_t own = depthwise ? 1 : c.in, taps = c.kernel_h * c.kernel_w;
     struct Cut {
@@ -358,7 +372,7 @@ TEST_P(Conv, EqualsTheDefinition) {
     g.memory.clear();
   }
 }
-INSTANTIATE_TEST_SUITE_P(Types, Conv, testing::Values("f32", "f16", "bf16"),
+INSTANTIATE_TEST_SUITE_P(Types, Conv, testing::Values("f32", "tf32", "f16", "bf16"),
                          [](const auto& info) { return std::string(info.param); });
 
 // A tile whose shape stands in the text gives the bits of the tile of any shape, which the test above compares with the

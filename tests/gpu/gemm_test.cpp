@@ -10,6 +10,7 @@
 
 #include "device.h"
 #include "kernels/cuda/gemm.h"
+#include "tf32.h"
 
 namespace obelisk::runtime::cuda {
 namespace {
@@ -34,7 +35,7 @@ typedef float Sum;
 #endif
 #if OBK_TYPE == 0
 typedef double In;
-#elif OBK_TYPE == 1
+#elif OBK_TYPE == 1 || OBK_TYPE == 64
 typedef float In;
 #elif OBK_TYPE == 13 || OBK_TYPE == 19
 typedef int8_t In;
@@ -204,13 +205,16 @@ struct Product {
   int wave = 0;
 };
 
-int64_t width(int type) { return type == kObkF64 ? 8 : type == kObkF32 ? 4 : type <= 3 ? 2 : 1; }
+int64_t width(int type) {
+  return type == kObkF64 ? 8 : OBK_LIES_AS_F32(type) ? 4 : type <= 3 ? 2 : 1;
+}
 
 void put(int type, std::vector<char>& to, int64_t index, double v) {
   char* at = to.data() + index * width(type);
   auto copy = [&](auto value) { memcpy(at, &value, sizeof value); };
   if (type == kObkF64) copy(v);
   if (type == kObkF32) copy(static_cast<float>(v));
+  if (type == kObkTf32) copy(near_tf32(v, index));
   if (type == kObkF16) copy(float_to_f16(static_cast<float>(v)));
   if (type == kObkBf16) copy(float_to_bf16(static_cast<float>(v)));
   if (type == kObkI8) copy(static_cast<int8_t>(v));
@@ -224,6 +228,7 @@ double get(int type, const std::vector<char>& from, int64_t index) {
   };
   if (type == kObkF64) return read(double{});
   if (type == kObkF32) return read(float{});
+  if (type == kObkTf32) return to_tf32(read(float{}));
   if (type == kObkF16) return f16_to_float(read(uint16_t{}));
   if (type == kObkBf16) return bf16_to_float(read(uint16_t{}));
   return type == kObkI8 ? read(int8_t{}) : read(uint8_t{});
@@ -508,6 +513,7 @@ INSTANTIATE_TEST_SUITE_P(Gemm, Tiles,
                          testing::Values(std::tuple{kObkF16, 3}, std::tuple{kObkF16, 0},
                                          std::tuple{kObkF16, 2}, std::tuple{kObkBf16, 3},
                                          std::tuple{kObkF32, 0}, std::tuple{kObkF64, 0},
+                                         std::tuple{kObkTf32, 0},
                                          std::tuple{kObkI8, 0}, std::tuple{kObkU8, 0}),
                          [](const auto& info) {
                            return fmt::format("type{}_pages{}", std::get<0>(info.param),
@@ -519,6 +525,7 @@ TEST(Gemm, CompilesForEveryArchitecture) {
   for (const auto& [architecture, type] :
        {std::pair{"sm_90a", int{kObkF16}}, std::pair{"sm_90a", int{kObkF32}},
         std::pair{"sm_90a", int{kObkF64}}, std::pair{"sm_90a", int{kObkI8}},
+        std::pair{"sm_90a", int{kObkTf32}}, std::pair{"sm_80", int{kObkTf32}},
         std::pair{"sm_80", int{kObkBf16}}}) {
     auto cubin = compile_cubin(kText, architecture, {defined(type)});
     ASSERT_TRUE(cubin.ok()) << architecture << " " << type << "\n" << cubin.error().text();

@@ -224,7 +224,7 @@ Tensor random_tensor(const Type& type, std::mt19937& random) {
 
 /// A graph planned, scheduled and emitted for a GPU. `tiles`: products by the tile library.
 std::shared_ptr<Program> program_of(const graph::Graph& graph, const std::string& granularity,
-                                    bool tiles = false) {
+                                    bool tiles = false, bool tf32 = false) {
   const auto gpu = describe_gpu(0);
   auto device =
       target::gpu(gpu.ok() ? gpu->architecture : "sm_90a", gpu.ok() ? gpu->sms : 132);
@@ -232,6 +232,7 @@ std::shared_ptr<Program> program_of(const graph::Graph& graph, const std::string
   if (granularity == "stitch") device->deals = {1};  // as only long works are
   stitch::Options options;
   options.stitch = granularity != "op", options.tiles = tiles, options.teams = true;
+  options.tf32 = tf32;
   const stitch::Plan plan = stitch::plan(graph, *device, options);
   const schedule::TaskGraph tasks = schedule::build(graph, plan, *device);
   const Status valid = schedule::validate(graph, plan, tasks);
@@ -271,7 +272,9 @@ TEST_P(Programs, EqualInterpreter) {
   const auto& [test, dtype] = GetParam();
   if (auto found = find_nvrtc(); !found.ok()) GTEST_SKIP() << found.error().text();
   std::string text = test.text;
-  for (size_t at; (at = text.find("FLOAT")) != std::string::npos;) text.replace(at, 5, dtype);
+  const bool tf32 = std::string(dtype) == "tf32";
+  for (size_t at; (at = text.find("FLOAT")) != std::string::npos;)
+    text.replace(at, 5, tf32 ? "f32" : dtype);
   auto graph = graph::parse(text);
   ASSERT_TRUE(graph.ok()) << graph.error().text();
   std::mt19937 random(7);
@@ -280,12 +283,12 @@ TEST_P(Programs, EqualInterpreter) {
   auto wanted = graph::interpret(*graph, inputs);
   ASSERT_TRUE(wanted.ok()) << wanted.error().text();
   const double step = std::string(dtype) == "f32"   ? 1e-5
-                      : std::string(dtype) == "f16" ? 2e-3
+                      : std::string(dtype) == "f16" || tf32 ? 2e-3
                                                     : 1.6e-2;
   std::string skipped;
   for (const char* granularity : {"mono", "stitch", "op"}) {
     SCOPED_TRACE(granularity);
-    auto program = program_of(*graph, granularity);
+    auto program = program_of(*graph, granularity, tf32, tf32);
     auto executable = load_cuda(program, {.cache_dir = "off", .watchdog = true});
     ASSERT_TRUE(executable.ok()) << executable.error().text();
     const DeviceReport& report = *(*executable)->device();
@@ -527,6 +530,32 @@ TEST_P(Contexts, AMemoryLimitIsKept) {
 
 INSTANTIATE_TEST_SUITE_P(Gpu, Contexts, testing::Values("mono", "stitch", "op"));
 
+/// What rounds its operands: products with strides of every kind, attention with and without a rule.
+const Case kTf32Cases[] = {
+    {"products", R"(graph "g" {
+  in %0 "x": FLOAT[2,70,96]
+  in %1 "w": FLOAT[96,40]
+  in %2 "u": FLOAT[2,50,40]
+  %3: FLOAT[2,70,40] = MatMul(%0, %1)
+  %4: FLOAT[2,70,40] = Relu(%3)
+  %5: FLOAT[2,40,50] = Transpose(%2) {perm = [0, 2, 1]}
+  %6: FLOAT[2,70,50] = MatMul(%4, %5)
+  out %6 "z"
+})"},
+    {"attention", R"(graph "g" {
+  in %0 "q": FLOAT[2,4,70,64]
+  in %1 "k": FLOAT[2,4,90,64]
+  in %2 "v": FLOAT[2,4,90,40]
+  %3: FLOAT[2,4,70,40] = Attention(%0, %1, %2)
+  %4: FLOAT[2,4,70,40] = Attention(%0, %1, %2) {is_causal = 1}
+  %5: FLOAT[2,4,70,40] = Add(%3, %4)
+  out %5 "z"
+})"},
+};
+INSTANTIATE_TEST_SUITE_P(Tf32, Programs,
+                         testing::Combine(testing::ValuesIn(kTf32Cases),
+                                          testing::Values("tf32")),
+                         [](const auto& info) { return std::string(std::get<0>(info.param).name); });
 INSTANTIATE_TEST_SUITE_P(Bodies, Programs,
                          testing::Combine(testing::ValuesIn(kCases),
                                           testing::Values("f32", "f16", "bf16")),

@@ -319,6 +319,26 @@ OBK_DEVICE void load_two_matrices(uint32_t& a, uint32_t& b, uint32_t address) {
   const one_cta::Lane* lanes = one_cta::exchange({{address}});
   a = matrix_word(lanes, 0), b = matrix_word(lanes, 1);
 }
+OBK_DEVICE uint32_t round_tf32(float v) { /* the nearest, halves away from zero */
+  const auto bits = std::bit_cast<uint32_t>(v);
+  return v != v ? 0x7fffffffu : (bits + (1u << 12)) >> 13 << 13;
+}
+OBK_DEVICE void mma_16x8x8(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  const one_cta::Lane* lanes = one_cta::exchange({{a[0], a[1], a[2], a[3], b0, b1}});
+  const auto number = [](uint32_t word) {
+    CHECK((word & 0x1fff) == 0 || (word & 0x7f800000) == 0x7f800000, "an operand is not rounded");
+    return static_cast<double>(std::bit_cast<float>(word));
+  };
+  const int lane = static_cast<int>(threadIdx.x % 32);
+  for (int e = 0; e < 4; ++e) {
+    const int row = lane / 4, column = lane % 4 * 2 + e % 2;
+    double sum = static_cast<double>(d[e]);
+    for (int k = 0; k < 8; ++k)
+      sum += number(lanes[row * 4 + k % 4].words[e / 2 + k / 4 * 2]) *
+             number(lanes[column * 4 + k % 4].words[4 + k / 4]);
+    d[e] = static_cast<float>(sum);
+  }
+}
 template <bool kBfloat>
 OBK_DEVICE void mma_16x8x16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
   const one_cta::Lane* lanes = one_cta::exchange({{a[0], a[1], a[2], a[3], b0, b1}});

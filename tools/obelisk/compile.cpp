@@ -136,6 +136,7 @@ int compile(const Flags& flags, const std::string& output, bool verify) {
   const runtime::LoadReport& load = made.executable->report();
   Json json = {{"output", output},
                {"target", program.target},
+               {"precision", program.precision},
                {"seconds", all},
                {"phases", program.waves},
                {"tasks", program.task_count()},

@@ -92,7 +92,7 @@ void add_machine(CLI::App& verb, Flags& flags) {
   verb.add_option("--memory-limit", flags.memory_limit, "MiB of a GPU's memory that a program may take; 0: what there is")->check(CLI::Range(int64_t{0}, int64_t{1} << 30));
   verb.add_flag("--watchdog", flags.watchdog, "a GPU that waits for two seconds stops and says for what");
   verb.add_flag("--teams,!--no-teams", flags.teams, "on a GPU: the steps of a recurrent layer in one phase, by a team of multiprocessors; --no-teams unrolls them");
-  verb.add_option("--precision", flags.precision, "keep the model's arithmetic, or change it")->check(CLI::IsMember({"keep", "fp32", "fp16", "bf16"}));
+  verb.add_option("--precision", flags.precision, "keep the model's arithmetic, or change it; tf32: f32 whose products round what they multiply to 10 bits of mantissa")->check(CLI::IsMember({"keep", "fp32", "tf32", "fp16", "bf16"}));
   verb.add_option("--threads", flags.threads, "the most workers, small programs take fewer; 0: one a core")->check(CLI::Range(0, 1024));
   verb.add_option("--sms", flags.sms, "virtual SMs that the table is made for; 0: one a worker")->check(CLI::Range(0, 4096));
   verb.add_option("--compiler", flags.compiler, "the C++ compiler that builds bodies");

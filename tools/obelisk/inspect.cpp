@@ -22,7 +22,8 @@ int inspect_compiled(const Flags& flags, const runtime::Compiled& compiled) {
   std::string text =
       fmt::format(" file     {} · format {} · {}\n", flags.file, runtime::kObkFormat, program.name);
   Json json = {
-      {"kind", "obk"}, {"name", program.name}, {"target", program.target}, {"sms", program.sms}};
+      {"kind", "obk"}, {"name", program.name}, {"target", program.target}, {"sms", program.sms},
+      {"precision", program.precision}};
   json["inputs"] = ports_json(program.inputs, "in", text);
   json["outputs"] = ports_json(program.outputs, "out", text);
   Json bodies = Json::array();
@@ -40,9 +41,9 @@ int inspect_compiled(const Flags& flags, const runtime::Compiled& compiled) {
   json["customs"] = customs, json["weights_bytes"] = weights,
   json["workspace_bytes"] = program.arena.count;
   json["code_bytes"] = code, json["code_needs"] = program.objects_need;
-  text += fmt::format(" plan     {}{} on {} virtual SMs · {} phases · {} tasks · {} bodies\n",
+  text += fmt::format(" plan     {}{}{} on {} virtual SMs · {} phases · {} tasks · {} bodies\n",
                       program.target, program.granularity.empty() ? "" : ", " + program.granularity,
-                      program.sms, program.waves, program.task_count(), program.bodies.size());
+                      program.precision == "keep" ? "" : ", " + program.precision, program.sms, program.waves, program.task_count(), program.bodies.size());
   text += fmt::format(" memory   {} weights · {} workspace · {} machine code\n",
                       to_string(Bytes{weights}), to_string(program.arena), to_string(Bytes{code}));
   text += fmt::format(" needs    {}\n", program.objects_need);

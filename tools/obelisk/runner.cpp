@@ -69,6 +69,8 @@ Result<std::unique_ptr<Runner>> make_runner(const Flags& flags, const Source& so
   }
   options.import = source.import;
   options.verify = false;
+  if (source.kind == FileKind::kCompiled && flags.precision == "keep")
+    options.passes.precision = *passes::parse_precision(source.compiled.program->precision);
   Progress progress(Progress::mode_for(stderr, false), "compile");
   options.progress = [&](std::string_view step, double done) { progress.step(step, done); };
   bool interpret = flags.target == "reference";

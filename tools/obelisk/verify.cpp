@@ -10,6 +10,9 @@ namespace {
 Result<verify::Report> bisect_program(const Flags& flags, const compiler::Compilation& made) {
   TRY(compiler::Options options, options_from(flags));
   options.verify = false;
+  options.passes.precision = made.precision;
+  if (made.precision == passes::Precision::kTf32)  // the graph's types say the rest
+    options.verification.arithmetic = compiler::arithmetic_of(made.precision);
   for (const passes::Pass& pass : passes::table()) options.disabled.insert(std::string(pass.name));
   const auto stored = [&](graph::ValueId v) { return made.plan.layouts[v].materialized; };
   verify::Bisection bisection{.graph = made.graph};
@@ -43,9 +46,13 @@ Result<verify::Report> bisect_program(const Flags& flags, const compiler::Compil
 
 /// What the program computes in where its judge does not: a compiled file carries the graph that it
 /// computes.
-std::optional<DType> arithmetic(const Flags& flags, const Source& source) {
-  if (source.kind == FileKind::kCompiled && !source.network.graph) return std::nullopt;
-  return passes::dtype_of(*passes::parse_precision(flags.precision));
+std::optional<verify::Arithmetic> arithmetic(const Flags& flags, const Source& source) {
+  const bool carried = source.kind == FileKind::kCompiled && flags.precision == "keep";
+  const auto precision =
+      *passes::parse_precision(carried ? source.compiled.program->precision : flags.precision);
+  // Its types say the rest.
+  if (carried && precision != passes::Precision::kTf32) return std::nullopt;
+  return compiler::arithmetic_of(precision);
 }
 
 /// The runner's answers for given or generated inputs, judged by the reference or by ONNX Runtime.

@@ -9,7 +9,9 @@
 
 #include <stdint.h>
 
-/* Element types, by the numbers of obelisk::DType. */
+/* Element types, by the numbers of obelisk::DType. kObkTf32 is none of those: f32 operands that a
+ * tile rounds to 10 bits of mantissa (to the nearest, halves away from zero) before it multiplies; they lie in
+ * memory, and weights are packed, as f32. */
 enum ObkType {
   kObkF64 = 0,
   kObkF32 = 1,
@@ -18,11 +20,13 @@ enum ObkType {
   kObkI32 = 11,
   kObkI8 = 13,
   kObkU8 = 19,
+  kObkTf32 = 64,
 };
+#define OBK_LIES_AS_F32(type) ((type) == kObkF32 || (type) == kObkTf32)
 
 /* C[m,n] = A[m,k] B[k,n], or += . */
 struct ObkGemm {
-  int32_t a_type, b_type;  // f32, f16, bf16: C is f32; f64: C is f64; i8, u8: C is i32
+  int32_t a_type, b_type;  // f32, tf32, f16, bf16: C is f32; f64: C is f64; i8, u8: C is i32
   int32_t packed;          // 1: b is what obk_gemm_pack wrote; 0: b is plain
   int32_t accumulate;      // 1: C += A B
   int32_t panel;           // 1: a is a panel in fast memory (OBK_PANEL_AT), a_row its pitch
@@ -44,7 +48,7 @@ struct ObkGemm {
 
 /* Y[row, column, channel] of one group of one image: an output tile of whole rows. Channels last. */
 struct ObkConv {
-  int32_t type;  // of x: f32, f16, bf16; y is f32
+  int32_t type;  // of x: f32, tf32, f16, bf16; y is f32
   int32_t
       depthwise;  // 1: weights from obk_depthwise_pack; channel c of Y reads c / multiplier of X
   int32_t accumulate;                  // 1: Y += (the planes of a third spatial dimension)
@@ -67,7 +71,7 @@ struct ObkConv {
 
 /* One block of query rows of one head: Y = softmax(softcap(Q K^T * scale) + mask) V. */
 struct ObkAttention {
-  int32_t type;  // of q, k, v: f32, f16, bf16; y is f32
+  int32_t type;  // of q, k, v: f32, tf32, f16, bf16; y is f32
   int64_t queries, keys, size, value_size;
   const void *q, *k, *v;
   int64_t q_row, k_row, v_row;

@@ -16,7 +16,7 @@ constexpr int64_t kConverted = 64;  // keys whose K or V is converted to f32 at 
 int64_t round_up(int64_t value) { return (value + 15) / 16 * 16; }
 
 const void* at(const ObkAttention& t, const void* data, int64_t element) {
-  return static_cast<const char*>(data) + element * (t.type == kObkF32 ? 4 : 2);
+  return static_cast<const char*>(data) + element * (OBK_LIES_AS_F32(t.type) ? 4 : 2);
 }
 
 /// Where the parts of the scratch begin, in floats.
@@ -106,6 +106,7 @@ void run(const ObkAttention& t) {
              });
   }
   loops().softmax_keys(&t, keys, width, scores, scratch + layout.mask, total);
+  if (t.type == kObkTf32) loops().to_f32(kObkTf32, keys * width, scores, 1, scores);
   if (t.value_size == 0) return;
   for_rows(t, t.v, t.v_row, t.value_size, keys, converted,
            [&](int64_t key, int64_t count, const float* rows, int64_t row) {

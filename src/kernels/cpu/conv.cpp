@@ -17,7 +17,7 @@ constexpr int64_t kBatch = 64;  // products summed by one call
 
 int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-int64_t element_bytes(int32_t type) { return type == kObkF32 ? 4 : 2; }
+int64_t element_bytes(int32_t type) { return OBK_LIES_AS_F32(type) ? 4 : 2; }
 
 const void* at(const void* data, int32_t type, int64_t element) {
   return static_cast<const char*>(data) + element * element_bytes(type);
@@ -38,7 +38,7 @@ struct Source {
   bool copied;
   int64_t first, last;  // input rows of the tile, inside the image
   int64_t width;        // pixels of a copied row
-  int64_t bytes;        // of scratch
+  int64_t bytes;        // of scratch for it
 
   explicit Source(const ObkConv& t) {
     const int64_t begin = t.row * t.stride_h - t.pad_top;
@@ -61,6 +61,13 @@ struct Source {
     if (gathered) bytes = t.rows * t.out_width * t.in_channels * 4;
   }
 };
+
+/// A block of weights, rounded where the tile is of tf32: they are packed as f32.
+int64_t rounded_weight_bytes(const ObkConv& t) {
+  if (t.type != kObkTf32 || t.depthwise) return 0;
+  const int64_t taps = t.kernel_h * t.kernel_w;
+  return std::min(t.in_channels, block_channels(t.in_channels, taps)) * taps * kObkPanel * 4;
+}
 
 void copy_rows(const ObkConv& t, const Source& source, float* to) {
   const int64_t left = t.depthwise ? 0 : std::min(t.pad_left, source.width);
@@ -147,6 +154,11 @@ void run_dense(const ObkConv& tile) {
     for (int64_t begin = 0; begin < std::max<int64_t>(t.in_channels, 1); begin += block) {
       const int64_t channels = std::min(block, t.in_channels - begin);
       const float* weights = panel + begin * kernel_size * width;
+      if (t.type == kObkTf32) {
+        float* rounded = reinterpret_cast<float*>(static_cast<char*>(t.scratch) + source.bytes);
+        loops().to_f32(t.type, kernel_size * channels * width, weights, 1, rounded);
+        weights = rounded;
+      }
       for (int64_t row = 0; row < t.rows; ++row) {
         const int64_t top = (t.row + row) * t.stride_h - t.pad_top;
         for (int64_t turn = 0; turn < std::min(turns, t.out_width); ++turn) {
@@ -279,7 +291,9 @@ void obk_depthwise_pack(int32_t type, int64_t channels, int64_t kernel_h, int64_
                      to);
 }
 
-int64_t obk_conv_scratch_bytes(const ObkConv* conv) { return Source(*conv).bytes; }
+int64_t obk_conv_scratch_bytes(const ObkConv* conv) {
+  return Source(*conv).bytes + rounded_weight_bytes(*conv);
+}
 
 void obk_conv_tile(const ObkConv* conv) {
   if (conv->rows <= 0 || conv->out_width <= 0 || conv->channels <= 0) return;

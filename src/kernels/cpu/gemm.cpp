@@ -60,7 +60,7 @@ int64_t round_up(int64_t value, int64_t to) { return (value + to - 1) / to * to;
 bool is_int8(int32_t type) { return type == kObkI8 || type == kObkU8; }
 
 int64_t element_bytes(int32_t type) {
-  return type == kObkF64 ? 8 : type == kObkF32 ? 4 : is_int8(type) ? 1 : 2;
+  return type == kObkF64 ? 8 : OBK_LIES_AS_F32(type) ? 4 : is_int8(type) ? 1 : 2;
 }
 
 const void* at(const void* data, int32_t type, int64_t element) {
@@ -191,7 +191,8 @@ struct Scratch {
       a_row = depth;
       a_bytes = round_up(g.m * depth * static_cast<int64_t>(sizeof(typename Kind::Element)), 64);
     }
-    if (!g.packed && !Kind::reads_directly(g.b_type, g.b_col))
+    // Packed tf32 weights are those of f32: each block is rounded when it is met.
+    if (g.packed ? g.b_type == kObkTf32 : !Kind::reads_directly(g.b_type, g.b_col))
       b_bytes = depth * kObkPanel * static_cast<int64_t>(sizeof(typename Kind::Element));
   }
 };
@@ -233,6 +234,10 @@ void run(const ObkGemm& g) {
       if (g.packed) {
         b_row = panel_width(g.n_packed, g.column + column);
         b = static_cast<const Element*>(g.b) + (g.column + column) * padded_k + begin * b_row;
+        if (scratch.b_bytes) {
+          Kind::row(g.b_type, b, units * b_row, 1, 0, b_scratch);
+          b = b_scratch;
+        }
       } else if (scratch.b_bytes) {
         const void* zero = g.b_zero ? at(g.b_zero, g.b_type, column * g.b_zero_col) : nullptr;
         pack_panel<Kind>(g.b_type, columns, depth, b_row,

@@ -5,7 +5,7 @@ namespace obelisk::kernels {
 namespace {
 
 bool is_float_tile(int32_t type) {
-  return type == kObkF32 || type == kObkF16 || type == kObkBf16;
+  return OBK_LIES_AS_F32(type) || type == kObkF16 || type == kObkBf16;
 }
 
 }  // namespace
@@ -24,7 +24,7 @@ const TileLibrary kCpuTiles = {
     .gemm_scratch_bytes = obk_gemm_scratch_bytes,
     .panel_bytes =
         [](int32_t type, int64_t m, int64_t k) {
-          return m * k * (type == kObkF64 ? 8 : type == kObkF32 ? 4 : 2);
+          return m * k * (type == kObkF64 ? 8 : OBK_LIES_AS_F32(type) ? 4 : 2);
         },
     .panel_pitch = [](int32_t, int64_t, int64_t k) { return k; },
     .gemm_weights = [](int32_t, int64_t, int64_t, int64_t, int64_t) { return WeightRange(); },

@@ -32,7 +32,8 @@ struct Loops {
   void (*gemm_i16)(int64_t m, int64_t n, int64_t k, const int16_t* a, int64_t a_row,
                    const int16_t* b, int64_t b_row, int32_t* c, int64_t c_row, bool accumulate);
 
-  // destination[i] = source[i * stride] as f32; `type` is an ObkType: f32, f16, bf16.
+  // destination[i] = source[i * stride] as f32; `type` is an ObkType: f32, tf32
+  // (which rounds), f16, bf16.
   void (*to_f32)(int32_t type, int64_t count, const void* source, int64_t stride,
                  float* destination);
   // destination[column][row] = source[row][column]

@@ -177,6 +177,12 @@ inline T read(const T* from) {
   return value;
 }
 
+/// To 10 bits of mantissa, the nearest, halves away from zero; NaN stays NaN.
+inline float rounded_to_tf32(float value) {
+  const uint32_t bits = obk::to_bits(value), rounded = (bits + 0x1000u) & 0xffffe000u;
+  return obk::from_bits((bits & 0x7f800000u) == 0x7f800000u ? bits : rounded);
+}
+
 void to_f32(int32_t type, int64_t count, const void* source, int64_t stride, float* destination) {
   if (type == kObkF32) {
     const float* from = static_cast<const float*>(source);
@@ -184,6 +190,15 @@ void to_f32(int32_t type, int64_t count, const void* source, int64_t stride, flo
       memcpy(destination, from, count * sizeof(float));
     } else {
       for (int64_t i = 0; i < count; ++i) destination[i] = read(from + i * stride);
+    }
+    return;
+  }
+  if (type == kObkTf32) {
+    const float* from = static_cast<const float*>(source);
+    if (stride == 1) {
+      for (int64_t i = 0; i < count; ++i) destination[i] = rounded_to_tf32(read(from + i));
+    } else {
+      for (int64_t i = 0; i < count; ++i) destination[i] = rounded_to_tf32(read(from + i * stride));
     }
     return;
   }

@@ -6,7 +6,7 @@
 
 namespace obelisk::kernels {
 
-int64_t cuda_attention_widest(int32_t type) { return type == kObkF32 ? 512 : 256; }
+int64_t cuda_attention_widest(int32_t type) { return OBK_LIES_AS_F32(type) ? 512 : 256; }
 
 int64_t cuda_attention_scratch_bytes(const ObkAttention* attention) {
   const ObkAttention& g = *attention;
@@ -65,7 +65,11 @@ double cuda_attention_nanos(int32_t type, int64_t queries, int64_t keys, int64_t
   const int64_t lap = sizes.keys * 8, fours = (columns + 3) / 4;
   const double chain = static_cast<double>((keys + lap - 1) / lap), rounds = 8 >> cut.groups_log;
   const double width = static_cast<double>(size + columns), per_key = sizes.keys / 16.0;
-  const double block = (type == kObkF32 ? 800 + 17 * width : 200 + 3.3 * width) * per_key;
+  // tf32 has twice the bytes and, a word at a time, four times the loads of 16-bit rows.
+  const double block = (type == kObkF32    ? 800 + 17 * width
+                        : type == kObkTf32 ? 300 + 8 * width
+                                           : 200 + 3.3 * width) *
+                       per_key;
   const double join = 150 + 180.0 * static_cast<double>((rows * fours + 255) / 256);
   return 900 + passes * rounds * (chain * block + join);
 }

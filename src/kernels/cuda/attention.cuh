@@ -4,8 +4,8 @@
  *   obk::attention_tile<kObkF16, 64, 64, 16, 128>(w, g)   size, value_size, most queries, keys
  *
  * f16, bf16: mma.sync, sizes up to 256: attention_short.cuh and attention_long.cuh for heads of
- * 32, 64, 96 and 128, else the walk here with attention_mma.cuh; f32: exact (attention_fma.cuh), up
- * to 512. Any number of queries and keys, any strides and alignment of Q, K, V in global memory. Y
+ * 32, 64, 96 and 128, else the walk here with attention_mma.cuh; f32: exact (attention_fma.cuh), or by
+ * tensor cores from operands rounded to tf32 (attention_tf32.cuh), up to 512. Any number of queries and keys, any strides and alignment of Q, K, V in global memory. Y
  * best lies in shared memory, where an epilogue reads it. g.scratch: shared memory, as much as
  * cuda_attention_scratch_bytes says. It ends with a barrier, after which Y may be read.
  *
@@ -296,6 +296,7 @@ static __device__ __forceinline__ void attention_pass(const ObkAttention& g, uin
 #include "attention_long.cuh"
 #include "attention_mma.cuh"
 #include "attention_short.cuh"
+#include "attention_tf32.cuh"
 
 namespace obk {
 
@@ -307,6 +308,11 @@ struct AttentionMath {
 template <int kSize, int kValue, int kQueries, int kKeys>
 struct AttentionMath<kObkF32, kSize, kValue, kQueries, kKeys> {
   typedef AttentionFma<kSize, kValue, kQueries, kKeys> Is;
+};
+
+template <int kSize, int kValue, int kQueries, int kKeys>
+struct AttentionMath<kObkTf32, kSize, kValue, kQueries, kKeys> {
+  typedef AttentionTf32<kSize, kValue, kQueries, kKeys> Is;
 };
 
 /* Heads of multiples of 32. */

@@ -44,14 +44,14 @@ struct AttentionCut {
 
 /* An odd count of 16 bytes, so that eight rows below one another meet no bank twice. */
 OBK_SHAPE int32_t attention_pitch(int32_t type, int64_t columns) {
-  return type == kObkF32 ? (int32_t)((columns + 3) / 4 | 1) * 16
-                         : (int32_t)((columns + 15) / 16 * 2 + 1) * 16;
+  return OBK_LIES_AS_F32(type) ? (int32_t)((columns + 3) / 4 | 1) * 16
+                               : (int32_t)((columns + 15) / 16 * 2 + 1) * 16;
 }
 
 OBK_SHAPE AttentionSizes attention_sizes(int32_t type, int64_t keys, int64_t size,
                                          int64_t value_size) {
   AttentionSizes z = {};
-  int64_t parts = type == kObkF32 ? (value_size + 127) / 128 : 1; /* of equal width */
+  int64_t parts = OBK_LIES_AS_F32(type) ? (value_size + 127) / 128 : 1; /* of equal width */
   while (parts > 1 && value_size % parts != 0) ++parts;
   z.columns = (int32_t)(parts > 1 ? value_size / parts : value_size);
   z.k_pitch = attention_pitch(type, size), z.v_pitch = attention_pitch(type, z.columns);
@@ -108,7 +108,7 @@ OBK_SHAPE AttentionCut attention_cut(int32_t type, const AttentionSizes& z, int6
 
 /* ---- 16-bit heads of a multiple of 32: attention_warps.cuh ---- */
 OBK_SHAPE bool attention_by_warps(int32_t type, int64_t size, int64_t value_size) {
-  return type != kObkF32 && size % 32 == 0 && size > 0 && size <= 128 &&
+  return !OBK_LIES_AS_F32(type) && size % 32 == 0 && size > 0 && size <= 128 &&
          (value_size == 32 || value_size == 64 || value_size == 128);
 }
 /* Blocks of 32 keys of each of the four chains. */

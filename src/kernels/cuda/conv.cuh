@@ -2,7 +2,8 @@
  * one group of one image, by all 256 threads of a CTA. What the fields mean stands in cpu/conv.h.
  *
  *   obk::conv_tile<kObkF16>(g)       f16, bf16: an implicit product by mma.sync, float sums (here);
- *                                    f32: exact multiply-adds (conv_cores.cuh)
+ *                                    f32: exact multiply-adds, or by tensor cores from operands
+ *                                    rounded to tf32 (conv_cores.cuh)
  *   obk::depthwise_tile<kObkF16>(g)  where g.depthwise is set (conv_cores.cuh)
  *
  * Any kernel, stride, dilation, padding, number of channels, strides and alignment of X; X in
@@ -87,9 +88,7 @@ static __device__ __noinline__ void conv_store(const ObkConv& g, uint32_t work, 
                  (__uint_as_float(bits[2][e]) + __uint_as_float(bits[3][e]));
       float* to = y + (dense ? (pixel + q) * y_pixel : conv_place(g, pixel + q));
       if (wide && !accumulate) {
-        asm volatile("st.v4.f32 [%0], {%1,%2,%3,%4};" ::"l"(to), "f"(sum[0]), "f"(sum[1]),
-                     "f"(sum[2]), "f"(sum[3])
-                     : "memory");
+        *(float4*)to = make_float4(sum[0], sum[1], sum[2], sum[3]);
       } else {
 #pragma unroll
         for (int e = 0; e < 4; ++e)
@@ -119,8 +118,8 @@ static __device__ __forceinline__ const ObkConv& conv_share(const ObkConv& g) {
 
 template <int kType>
 static __device__ __noinline__ void conv_general(const ObkConv& shared) {
-  if (kType == kObkF32)
-    conv32(shared);
+  if (OBK_LIES_AS_F32(kType))
+    conv32<kType == kObkTf32>(shared);
   else
     conv16<kType == kObkBf16>(shared);
 }

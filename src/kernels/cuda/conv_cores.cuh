@@ -1,9 +1,12 @@
-/* kernels/cuda/conv_cores.cuh — convolution tiles on CUDA cores: exact f32 (no tensor cores), and
- * depthwise in every type.
+/* kernels/cuda/conv_cores.cuh — convolution tiles of f32: exact on CUDA cores, or on tensor cores
+ * from operands rounded to tf32; and depthwise in every type, on CUDA cores.
  *
  * f32: a pass is 64 pixels by 64 channels at most, staged like the 16-bit one (conv.cuh); threads
  * 64 q .. 64 q + 63 sum pieces 2q and 2q + 1 of each block of 32 k, in order of k, each up to 8 x 8
  * elements; the four sums are added in order. Packed weights: [out / 16][k padded to 32][16].
+ *
+ * tf32: the same stages and the same four sums, each of two warps by mma.sync m16n8k8: the eight k of
+ * their pieces at once.
  *
  * Depthwise: an element is one thread's, taps in order of rows, one fused multiply-add each, taps
  * outside of the image left out. Packed weights: [tap][channels] f32. */
@@ -77,15 +80,117 @@ struct ConvGather32 {
   }
 };
 
-/* kWide: 32 channels each that a thread walks. */
+/* The four sums of f32: a thread's pixels ty + 8 i and channels tx * 4 + 32 j. */
 template <int kWide>
+struct ConvSums32 {
+  float sum[8][kWide * 4] = {};
+  int part, tx, ty;
+  __device__ __forceinline__ ConvSums32()
+      : part(threadIdx.x / 64), tx(threadIdx.x % 8), ty(threadIdx.x / 8 % 8) {}
+  /* A block of 32 k: pixels at `x`, weights at `w`. */
+  __device__ __forceinline__ void add(const ConvPlan32& p, uint32_t x_at, uint32_t w_at) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const int piece = part * 2 + h;
+      const uint32_t from = w_at + (piece * 4 * p.weights_pitch + tx * 4) * 4;
+      float weight[4][kWide * 4];
+#pragma unroll
+      for (int k = 0; k < 4; ++k)
+#pragma unroll
+        for (int j = 0; j < kWide; ++j) {
+          uint32_t bits[4];
+          load_shared16(bits, from + (k * p.weights_pitch + j * 32) * 4);
+#pragma unroll
+          for (int e = 0; e < 4; ++e) weight[k][j * 4 + e] = __uint_as_float(bits[e]);
+        }
+      const uint32_t panel = x_at + ty * 128 + ((piece ^ ty) << 4);
+#pragma unroll
+      for (int i = 0; i < 8; ++i) {
+        if (i < p.pixels / 8) {
+          uint32_t x[4];
+          load_shared16(x, panel + i * 1024);
+#pragma unroll
+          for (int k = 0; k < 4; ++k)
+#pragma unroll
+            for (int e = 0; e < kWide * 4; ++e)
+              sum[i][e] = fmaf(__uint_as_float(x[k]), weight[k][e], sum[i][e]);
+        }
+      }
+    }
+  }
+  __device__ __forceinline__ void leave(const ConvPlan32& p, uint32_t work, int pitch) const {
+#pragma unroll
+    for (int i = 0; i < 8; ++i)
+      if (i < p.pixels / 8)
+#pragma unroll
+        for (int j = 0; j < kWide; ++j) {
+          uint32_t bits[4];
+#pragma unroll
+          for (int e = 0; e < 4; ++e) bits[e] = __float_as_uint(sum[i][j * 4 + e]);
+          store_shared16(
+              work + ((part * p.pixels + ty + i * 8) * pitch + tx * 4 + j * 32) * 4, bits);
+        }
+  }
+};
+
+/* Those of tf32: of two warps a part, each half of the channels, 16 pixels by 8 channels in turn. */
+template <int kWide>
+struct ConvSumsTf32 {
+  float sum[4][kWide * 2][4] = {};
+  int part, side, lane;
+  __device__ __forceinline__ ConvSumsTf32()
+      : part(threadIdx.x / 64), side(threadIdx.x / 32 % 2), lane(threadIdx.x % 32) {}
+  __device__ __forceinline__ void add(const ConvPlan32& p, uint32_t x_at, uint32_t w_at) {
+    const uint32_t from =
+        w_at + ((part * 8 + lane % 4) * p.weights_pitch + side * kWide * 16 + lane / 4) * 4;
+    uint32_t weight[kWide * 2][2];
+#pragma unroll
+    for (int n = 0; n < kWide * 2; ++n)
+#pragma unroll
+      for (int e = 0; e < 2; ++e)
+        weight[n][e] = round_tf32(load_shared(from + (e * 4 * p.weights_pitch + n * 8) * 4));
+#pragma unroll
+    for (int i = 0; i < 4; ++i)
+      if (i < p.pixels / 16) {
+        uint32_t x[4];
+#pragma unroll
+        for (int e = 0; e < 4; ++e) /* rows eight apart have the same places */
+          x[e] = round_tf32(load_shared(x_at + (i * 16 + (e & 1) * 8 + lane / 4) * 128 +
+                                        (((part * 2 + (e >> 1)) ^ (lane / 4)) << 4) + lane % 4 * 4));
+#pragma unroll
+        for (int n = 0; n < kWide * 2; ++n) mma_16x8x8(sum[i][n], x, weight[n][0], weight[n][1]);
+      }
+  }
+  __device__ __forceinline__ void leave(const ConvPlan32& p, uint32_t work, int pitch) const {
+#pragma unroll
+    for (int i = 0; i < 4; ++i)
+      if (i < p.pixels / 16)
+#pragma unroll
+        for (int n = 0; n < kWide * 2; ++n)
+#pragma unroll
+          for (int h = 0; h < 2; ++h)
+            store_shared8(work + ((part * p.pixels + i * 16 + h * 8 + lane / 4) * pitch +
+                                  side * kWide * 16 + n * 8 + lane % 4 * 2) * 4,
+                          sum[i][n][2 * h], sum[i][n][2 * h + 1]);
+  }
+};
+template <bool kTf32, int kWide>
+struct ConvSums {
+  typedef ConvSums32<kWide> Are;
+};
+template <int kWide>
+struct ConvSums<true, kWide> {
+  typedef ConvSumsTf32<kWide> Are;
+};
+
+/* kWide: 32 channels each that a thread walks. */
+template <bool kTf32, int kWide>
 static __device__ __noinline__ void conv_pass32(const ObkConv& g, uint32_t work, int pixel,
                                                 int pixels, int channel, int channels) {
-  const int part = threadIdx.x / 64, tx = threadIdx.x % 8, ty = threadIdx.x / 8 % 8;
   const ConvWindow v(g, 4);
   const int first = (int)(g.row * g.out_width + g.column) + pixel;
   const ConvPlan32 p = conv_plan32(&g, pixels, channels);
-  const int groups = (channels + 15) / 16, own = p.pixels / 8;
+  const int groups = (channels + 15) / 16;
   const int64_t group_bytes = (int64_t)p.k_blocks * 32 * 64;
   const char* weights = (const char*)g.weights + (g.channel + channel) / 16 * group_bytes;
   const uint32_t behind = p.stage_blocks * p.pixels * 128;
@@ -101,7 +206,7 @@ static __device__ __noinline__ void conv_pass32(const ObkConv& g, uint32_t work,
 #pragma unroll 1
       for (int i = threadIdx.x >> 7; i < blocks * groups; i += 2) {
         const int b = i / groups, group = i - b * groups;
-        copy16(to + behind + ((b * 32 + k) * p.channels + group * 16 + quarter * 4) * 4,
+        copy16(to + behind + ((b * 32 + k) * p.weights_pitch + group * 16 + quarter * 4) * 4,
                weights + group * group_bytes + ((block + b) * 32 + k) * 64 + quarter * 16);
       }
       gather.load(to, v, p.pixels, blocks);
@@ -109,7 +214,7 @@ static __device__ __noinline__ void conv_pass32(const ObkConv& g, uint32_t work,
     copy16_commit();
   };
 
-  float sum[8][kWide * 4] = {};
+  typename ConvSums<kTf32, kWide>::Are sums;
 #pragma unroll 1
   for (int s = -kConvStages, block = 0; block < p.k_blocks; ++s) {
     if (s == 0)
@@ -121,55 +226,18 @@ static __device__ __noinline__ void conv_pass32(const ObkConv& g, uint32_t work,
     if (s < 0) continue;
     const uint32_t stage = work + s % kConvStages * p.stage_bytes;
 #pragma unroll 1
-    for (int b = 0; b < p.stage_blocks && block < p.k_blocks; ++b, ++block) {
-#pragma unroll
-      for (int h = 0; h < 2; ++h) {
-        const int piece = part * 2 + h;
-        const uint32_t from = stage + behind + ((b * 32 + piece * 4) * p.channels + tx * 4) * 4;
-        float weight[4][kWide * 4];
-#pragma unroll
-        for (int k = 0; k < 4; ++k)
-#pragma unroll
-          for (int j = 0; j < kWide; ++j) {
-            uint32_t bits[4];
-            load_shared16(bits, from + (k * p.channels + j * 32) * 4);
-#pragma unroll
-            for (int e = 0; e < 4; ++e) weight[k][j * 4 + e] = __uint_as_float(bits[e]);
-          }
-        const uint32_t panel = stage + (b * p.pixels + ty) * 128 + ((piece ^ ty) << 4);
-#pragma unroll
-        for (int i = 0; i < 8; ++i) {
-          if (i < own) {
-            uint32_t x[4];
-            load_shared16(x, panel + i * 1024);
-#pragma unroll
-            for (int k = 0; k < 4; ++k)
-#pragma unroll
-              for (int e = 0; e < kWide * 4; ++e)
-                sum[i][e] = fmaf(__uint_as_float(x[k]), weight[k][e], sum[i][e]);
-          }
-        }
-      }
-    }
+    for (int b = 0; b < p.stage_blocks && block < p.k_blocks; ++b, ++block)
+      sums.add(p, stage + b * p.pixels * 128, stage + behind + b * p.weights_pitch * 128);
   }
   copy16_wait<0>();
   __syncthreads();
   const int pitch = p.channels + 4;
-#pragma unroll
-  for (int i = 0; i < 8; ++i)
-    if (i < own)
-#pragma unroll
-      for (int j = 0; j < kWide; ++j) {
-        uint32_t bits[4];
-#pragma unroll
-        for (int e = 0; e < 4; ++e) bits[e] = __float_as_uint(sum[i][j * 4 + e]);
-        store_shared16(
-            work + ((part * p.pixels + ty + i * 8) * pitch + tx * 4 + j * 32) * 4, bits);
-      }
+  sums.leave(p, work, pitch);
   __syncthreads();
   conv_store(g, work, p.pixels, pitch, pixel, pixels, channel, channels);
 }
 
+template <bool kTf32>
 static __device__ inline void conv32(const ObkConv& g) {
   const uint32_t work = (shared_address(g.scratch) + 127) & ~127u;
   const int all = conv_pixels(g), channels = (int)g.channels;
@@ -179,16 +247,16 @@ static __device__ inline void conv32(const ObkConv& g) {
     for (int c = 0; c < channels; c += kConvPass) {
       const int pixels = min(kConvPass, all - pixel), wide = min(kConvPass, channels - c);
       if (wide > 32)
-        conv_pass32<2>(g, work, pixel, pixels, c, wide);
+        conv_pass32<kTf32, 2>(g, work, pixel, pixels, c, wide);
       else
-        conv_pass32<1>(g, work, pixel, pixels, c, wide);
+        conv_pass32<kTf32, 1>(g, work, pixel, pixels, c, wide);
     }
 }
 
 /* kEach neighbouring channels as floats. */
 template <int kType, int kEach>
 static __device__ inline void conv_read(float (&to)[kEach], const char* from) {
-  constexpr int kSize = kType == kObkF32 ? 4 : 2;
+  constexpr int kSize = OBK_LIES_AS_F32(kType) ? 4 : 2;
   uint32_t words[kEach * kSize / 4 + 1];
   if (kEach > 1)
     memcpy(words, __builtin_assume_aligned(from, 16), kEach * kSize);
@@ -205,7 +273,7 @@ static __device__ inline void conv_read(float (&to)[kEach], const char* from) {
 
 template <int kType, int kEach>
 static __device__ inline void conv_depthwise_by(const ObkConv& g) {
-  constexpr int kSize = kType == kObkF32 ? 4 : 2;
+  constexpr int kSize = OBK_LIES_AS_F32(kType) ? 4 : 2;
   const ConvWindow v(g, kSize);
   const int pixels = conv_pixels(g), first = (int)(g.row * g.out_width + g.column);
   const int vectors = (int)g.channels / kEach, all = (int)g.out_channels;
@@ -240,7 +308,7 @@ static __device__ inline void conv_depthwise_by(const ObkConv& g) {
 
 template <int kType>
 static __device__ __noinline__ void conv_depthwise(const ObkConv& g) {
-  const ConvWindow v(g, kType == kObkF32 ? 4 : 2);
+  const ConvWindow v(g, OBK_LIES_AS_F32(kType) ? 4 : 2);
   const bool wide = g.multiplier == 1 && ((g.channels | g.channel | g.out_channels) & 7) == 0 &&
                     (((uint64_t)v.x | v.x_row | v.x_pixel) & 15) == 0;
   if (wide)

@@ -459,7 +459,7 @@ namespace obk {
 /* A tile that takes mma.sync, or no tensor core. */
 template <int kType, bool kSure, typename S>
 static __device__ __forceinline__ void conv_short_tile(const ObkConv& g) {
-  constexpr bool kFits = kType != kObkF32 && S::kFits;
+  constexpr bool kFits = !OBK_LIES_AS_F32(kType) && S::kFits;
   constexpr bool kAlways = kFits && kSure && OBK_HAS_RING;
   if constexpr (kFits) {
     bool takes = true;
@@ -495,7 +495,7 @@ static __device__ __forceinline__ void conv_short_tile(const ObkConv& g) {
 template <int kType, bool kSure, bool kInlined, typename S>
 static __device__ __forceinline__ void conv_tile_of(const ObkConv& g) {
 #ifdef OBK_WGMMA
-  constexpr bool kBfloat = kType == kObkBf16, kHalf = kInlined && kType != kObkF32;
+  constexpr bool kBfloat = kType == kObkBf16, kHalf = kInlined && !OBK_LIES_AS_F32(kType);
   constexpr bool kFirst = kHalf && conv_first_fits<S>(), kWide = kHalf && conv_wide_fits<S>();
   constexpr bool kLong = kHalf && conv_long_fits<S>();
   if constexpr (kFirst || kWide || kLong) {

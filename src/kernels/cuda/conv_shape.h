@@ -28,7 +28,7 @@ enum {
   kConvPatch = 98304
 };
 
-OBK_BOTH int32_t conv_size(int32_t type) { return type == kObkF32 ? 4 : 2; }
+OBK_BOTH int32_t conv_size(int32_t type) { return OBK_LIES_AS_F32(type) ? 4 : 2; }
 OBK_BOTH int32_t conv_up(int32_t n, int32_t to) { return (n + to - 1) / to * to; }
 OBK_BOTH int32_t conv_up16(int32_t n) { return (n + 15) & ~15; }
 
@@ -224,13 +224,15 @@ OBK_BOTH int32_t conv_pass_pixels(const struct ObkConv* g) {
 /* f32: stages of 32 k, four in flight. */
 struct ConvPlan32 {
   int32_t pixels, channels; /* of the pass, padded: to 16, to 32 */
+  int32_t weights_pitch;    /* elements from k to k: by tensor cores so that no bank is met twice */
   int32_t k_blocks, stage_blocks, stage_bytes, bytes;
 };
 OBK_BOTH struct ConvPlan32 conv_plan32(const struct ObkConv* g, int32_t pixels, int32_t channels) {
   struct ConvPlan32 p = {};
   p.pixels = conv_up16(pixels), p.channels = conv_up(channels, 32);
+  p.weights_pitch = p.channels + (g->type == kObkTf32 ? 8 : 0);
   p.k_blocks = (int32_t)(g->kernel_h * g->kernel_w * g->in_channels + 31) / 32;
-  const int32_t block = (p.pixels + p.channels) * 128;
+  const int32_t block = (p.pixels + p.weights_pitch) * 128;
   const int32_t room = conv_div(kConvPanel / kConvStages / 128, block / 128);
   const int32_t all = (p.k_blocks + kConvStages - 1) / kConvStages;
   p.stage_blocks = all < room ? all : room > 1 ? room : 1;

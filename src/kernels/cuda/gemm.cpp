@@ -85,6 +85,7 @@ WeightRange cuda_gemm_weights(int32_t type, int64_t n, int64_t k, int64_t c0, in
 
 int64_t cuda_gemm_scratch_bytes(const ObkGemm* gemm) {
   const ObkGemm& g = *gemm;
+  if (g.a_type == kObkTf32) return kTf32Stages * kTf32StageBytes + 16;
   if (!is_half(g.a_type)) {
     const int64_t sum = g.a_type == kObkF64 ? 8 : 4;
     return 2 * sum * (kFmaTile * (kFmaDepth + kFmaPad) + kFmaDepth * (kFmaTile + kFmaPad)) + 16;
@@ -152,6 +153,8 @@ double cuda_gemm_nanos(int32_t type, int64_t m, int64_t n, int64_t k) {
   const int64_t width = type == kObkF64 ? 8 : 4;
   const double passes = std::ceil(m / 64.0) * std::ceil(n / 64.0);
   const double flops = passes * 2.0 * 64 * 64 * static_cast<double>(k);
+  if (type == kObkTf32)  // operands come by stages, and their fragments word by word
+    return 1500 + static_cast<double>((m + n) * k * width) / 70 + flops / 1600;
   return 1500 + static_cast<double>((m + n) * k * width) / 50 + flops / (width == 4 ? 300 : 150);
 }
 

@@ -1,7 +1,8 @@
 /* kernels/cuda/gemm.cuh — the product tile of generated bodies: C[m,n] = A[m,k] B[k,n], or +=, by
  * all 256 threads of a CTA.
  *
- *   obk::gemm_tile<kObkF16>(w, g)    f16, bf16: tensor cores, float sums; f32, f64, int8: fma.cuh
+ *   obk::gemm_tile<kObkF16>(w, g)    f16, bf16: tensor cores, float sums; tf32 (f32 rounded where
+ *                                  it is multiplied): gemm_tf32.cuh; f32, f64, int8: fma.cuh
  *   obk::gemm_tile_of<kObkF16, FixedShape<...>>(w, g)    the same of a shape that the body knows
  *
  * Any m, n, k, strides and alignment. A in global or in shared memory (a prologue's); B packed by
@@ -25,6 +26,7 @@
 #include "gemm_fixed.cuh"
 #include "gemm_long.cuh"
 #include "gemm_mma.cuh"
+#include "gemm_tf32.cuh"
 #include "gemm_wgmma.cuh"
 #include "gemm_wide.cuh"
 #include "tiles.h"
@@ -108,6 +110,8 @@ static __device__ __forceinline__ void gemm_tile(ObkLanes*, const ObkGemm& g) {
     fma_tile<FmaF64>();
   else if (kType == kObkF32)
     fma_tile<FmaF32>();
+  else if (kType == kObkTf32)
+    tf32_tile();
   else
     fma_tile<FmaInt>();
 }

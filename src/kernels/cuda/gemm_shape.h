@@ -60,6 +60,16 @@ OBK_BOTH struct GemmStages gemm_stages(int rows, int k_blocks, int small) {
 }
 
 /* CUDA cores: a tile of C, and the k of a partial sum, which is also what lies in shared memory. */
-enum { kFmaTile = 64, kFmaDepth = 32, kFmaPad = 4 };
+enum {
+  kFmaTile = 64,
+  kFmaDepth = 32,
+  kFmaPad = 4,
+  /* The same by tensor cores, operands rounded to tf32: floats from row to row of A, of B; stages in
+   * flight, a power of two. */
+  kTf32PitchA = kFmaDepth + 4,
+  kTf32PitchB = kFmaTile + 8,
+  kTf32Stages = 4,
+  kTf32StageBytes = 4 * (kFmaTile * kTf32PitchA + kFmaDepth * kTf32PitchB)
+};
 
 #endif

@@ -22,13 +22,13 @@ const TileLibrary kCudaTiles = {
     .name = "cuda",
     .panel = 16,
     .takes_gemm = [](int32_t a, int32_t b) {
-      return a == b && (a == kObkF32 || a == kObkF16 || a == kObkBf16 || a == kObkF64);
+      return a == b && (OBK_LIES_AS_F32(a) || a == kObkF16 || a == kObkBf16 || a == kObkF64);
     },
     .takes_conv = [](int32_t type) {
-      return type == kObkF32 || type == kObkF16 || type == kObkBf16;
+      return OBK_LIES_AS_F32(type) || type == kObkF16 || type == kObkBf16;
     },
     .takes_attention = [](int32_t type) {
-      return type == kObkF32 || type == kObkF16 || type == kObkBf16;
+      return OBK_LIES_AS_F32(type) || type == kObkF16 || type == kObkBf16;
     },
     .attention_widest = cuda_attention_widest,
     .gemm_packed_bytes = cuda_gemm_packed_bytes,

@@ -2,8 +2,8 @@
  *
  *   order     arrive_release, poll_acquire at gpu scope; fence_async: plain writes before copies of
  * the copy engine copies    mbarriers in shared memory, bulk copies global -> shared, 16-byte
- * asynchronous copies of single threads matrices  mma m16n8k16 (f16 or bf16 in, float out),
- * ldmatrix floats    f16, bf16 <-> float, rounded to nearest even; NaN stays NaN
+ * asynchronous copies of single threads matrices  mma m16n8k16 (f16 or bf16 in, float out)
+ * and m16n8k8 (tf32 in), ldmatrix floats    f16, bf16 <-> float, rounded to nearest even; NaN stays NaN
  *
  * Addresses of shared memory are 32-bit, from `shared_address`. Needs sm_80; bulk copies and
  * mbarriers need sm_90. */
@@ -216,6 +216,21 @@ OBK_DEVICE void mma_16x8x16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, 
         "{%0,%1,%2,%3};"
         : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+/* To 10 bits of mantissa, the nearest, halves away from zero: what mma_16x8x8 multiplies. */
+OBK_DEVICE uint32_t round_tf32(float value) {
+  uint32_t bits;
+  asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(bits) : "f"(value));
+  return bits;
+}
+/* d[16,8] += a[16,8] b[8,8]. Lane l holds rows l/4 (a[0], a[2]) and l/4 + 8 of a, places l%4 of k and
+ * l%4 + 4 (a[2], a[3]; b1), column l/4 of b; d as above. */
+OBK_DEVICE void mma_16x8x8(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+      "{%0,%1,%2,%3};"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 /* Four 8x8 matrices of 16-bit elements; lane l gives the address of row l % 8 of matrix l / 8. */
 OBK_DEVICE void load_matrices(uint32_t (&r)[4], uint32_t address) {

@@ -29,7 +29,8 @@ void run(ObkAttention t) {
 
 /// The definition, in double.
 void expect_attention(const ObkAttention& t, const std::vector<double>& q,
-                      const std::vector<double>& k, const std::vector<double>& v) {
+                      const std::vector<double>& k, const std::vector<double>& v,
+                      double allowed = 6e-6) {
   for (int64_t query = 0; query < t.queries; ++query) {
     std::vector<double> score(t.keys);
     double largest = -kInfinity, total = 0;
@@ -55,7 +56,7 @@ void expect_attention(const ObkAttention& t, const std::vector<double>& q,
       if (std::isnan(want))
         ASSERT_TRUE(std::isnan(got)) << query << ", " << i;
       else
-        ASSERT_NEAR(got, want, 6e-6)
+        ASSERT_NEAR(got, want, allowed)
             << query << ", " << i << " of " << t.queries << " x " << t.keys;
     }
   }
@@ -70,8 +71,9 @@ const Case kCases[] = {{1, 1, 1, 1},      {1, 37, 64, 64}, {48, 128, 32, 32}, {1
 
 /// Fills all but the options and compares; y's other columns must stay as they were.
 void check(const Case& s, ObkAttention t, DType dtype = DType::f32) {
+  const bool tf32 = t.type == kObkTf32;
   t.queries = s.queries, t.keys = s.keys, t.size = s.size, t.value_size = s.value_size;
-  t.type = static_cast<int>(dtype);
+  if (!tf32) t.type = static_cast<int>(dtype);
   t.q_row = s.size + 3, t.k_row = s.size + 5, t.v_row = s.value_size + 2,
   t.y_row = s.value_size + 1;
   t.scale = 1 / std::sqrt(static_cast<float>(s.size));
@@ -81,7 +83,11 @@ void check(const Case& s, ObkAttention t, DType dtype = DType::f32) {
     const auto values = random_floats(rows == 0 ? 0 : (rows - 1) * row + columns, seed);
     std::vector<char> bytes(byte_size(dtype, values.size()));
     for (size_t i = 0; i < values.size(); ++i) set_double(bytes.data(), dtype, i, 3 * values[i]);
-    for (size_t i = 0; i < values.size(); ++i) exact.push_back(get_double(bytes.data(), dtype, i));
+    for (size_t i = 0; i < values.size(); ++i) {
+      const double v = get_double(bytes.data(), dtype, i);
+      const int shift = 10 - (v == 0 ? 0 : std::ilogb(v));  // to 10 bits of mantissa
+      exact.push_back(tf32 ? std::ldexp(std::round(std::ldexp(v, shift)), -shift) : v);
+    }
     return bytes;
   };
   std::vector<double> q_exact, k_exact, v_exact;
@@ -92,7 +98,8 @@ void check(const Case& s, ObkAttention t, DType dtype = DType::f32) {
   std::vector<float> y(s.queries * t.y_row, 99);
   t.y = y.data();
   run(t);
-  expect_attention(t, q_exact, k_exact, v_exact);
+  // The weights are rounded too: half a unit of ten bits of the largest value.
+  expect_attention(t, q_exact, k_exact, v_exact, tf32 ? 2e-3 : 6e-6);
   for (int64_t query = 0; query < s.queries; ++query)
     ASSERT_EQ(y[query * t.y_row + s.value_size], 99);
 }
@@ -104,6 +111,10 @@ TEST(Attention, Plain) {
 TEST(Attention, HalfTypes) {
   for (const DType dtype : {DType::f16, DType::bf16})
     for (const Case& s : kCases) check(s, {.causal = 1, .causal_offset = 2}, dtype);
+}
+
+TEST(Attention, Tf32RoundsWhatItMultiplies) {
+  for (const Case& s : kCases) check(s, {.type = kObkTf32, .causal = 1, .causal_offset = 2});
 }
 
 TEST(Attention, CausalWithAnyOffset) {

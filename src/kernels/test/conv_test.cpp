@@ -93,7 +93,7 @@ double exact(const Case& s, const std::vector<double>& x, int64_t x_row, int64_t
   return sum;
 }
 
-void check_dense(const Case& s, DType dtype, int64_t gap, bool accumulate) {
+void check_dense(const Case& s, DType dtype, int64_t gap, bool accumulate, bool tf32 = false) {
   const int64_t x_pixel = s.in + gap, x_row = s.width * x_pixel + gap;
   const auto x = random_floats((s.height - 1) * x_row + (s.width - 1) * x_pixel + s.in, 1);
   const auto w = random_floats(s.out * s.in * s.kernel_h * s.kernel_w, 2);
@@ -105,12 +105,17 @@ void check_dense(const Case& s, DType dtype, int64_t gap, bool accumulate) {
   for (size_t i = 0; i < w.size(); ++i)
     set_double(w_bytes.data(), dtype, i, w[i]),
         w_exact.push_back(get_double(w_bytes.data(), dtype, i));
+  for (std::vector<double>* all : {&x_exact, &w_exact})
+    for (double& v : *all) {
+      const int shift = 10 - (v == 0 ? 0 : std::ilogb(v));  // to 10 bits of mantissa
+      if (tf32) v = std::ldexp(std::round(std::ldexp(v, shift)), -shift);
+    }
   Aligned packed(conv_packed_bytes(s.out, s.in, s.kernel_h, s.kernel_w));
   const int64_t kernel = s.kernel_h * s.kernel_w;
   conv_pack(static_cast<int>(dtype), s.out, s.in, s.kernel_h, s.kernel_w, w_bytes.data(),
             s.in * kernel, kernel, s.kernel_w, 1, packed.data());
   ObkConv t = describe(s);
-  t.type = static_cast<int>(dtype), t.accumulate = accumulate;
+  t.type = tf32 ? int{kObkTf32} : static_cast<int>(dtype), t.accumulate = accumulate;
   t.x = x_bytes.data(), t.x_row = x_row, t.x_pixel = x_pixel, t.weights = packed.data();
   t.y_pixel = s.out + gap, t.y_row = t.out_width * t.y_pixel + 2 * gap;
   std::vector<float> whole(t.rows * t.y_row, 0.5f);
@@ -156,6 +161,11 @@ TEST(Conv, Accumulates) {
 TEST(Conv, HalfTypes) {
   for (const Case& s : kCases)
     for (const DType dtype : {DType::f16, DType::bf16}) check_dense(s, dtype, 0, false);
+}
+
+TEST(Conv, Tf32RoundsPixelsAndWeights) {
+  for (const Case& s : kCases)
+    for (const int64_t gap : {0, 3}) check_dense(s, DType::f32, gap, gap > 0, true);
 }
 
 TEST(Conv, GroupsAreCallsOnSlices) {

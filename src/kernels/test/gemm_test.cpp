@@ -182,6 +182,54 @@ TEST(Gemm, HalfTypesAreConvertedExactly) {
   }
 }
 
+/// The nearest number of 10 bits of mantissa, halves away from zero.
+float to_tf32(float v) {
+  if (v == 0 || !std::isfinite(v)) return v;
+  const int shift = 10 - std::ilogb(v);
+  return std::ldexp(std::round(std::ldexp(v, shift)), -shift);
+}
+
+// Weights are packed as f32, so that a compiled file has them exactly: tiles round both sides.
+TEST(Gemm, Tf32RoundsBothOperandsToTenBits) {
+  for (const Case& s : kCases) {
+    const auto a = random_floats(s.m * s.k, 1), b = random_floats(s.k * s.n, 2);
+    std::vector<float> a_exact, b_exact;
+    for (float v : a) a_exact.push_back(to_tf32(v));
+    for (float v : b) b_exact.push_back(to_tf32(v));
+    std::vector<char> packed(gemm_packed_bytes(kObkF32, s.n, s.k) + 64);
+    gemm_pack(kObkF32, s.n, s.k, b.data(), s.n, 1, aligned(packed));
+    for (const int is_packed : {1, 0}) {
+      std::vector<float> c(s.m * s.n + 1);
+      ObkGemm gemm{.a_type = kObkTf32, .b_type = kObkTf32, .packed = is_packed};
+      gemm.m = s.m, gemm.n = s.n, gemm.k = s.k;
+      gemm.a = a.data(), gemm.a_row = s.k, gemm.a_col = 1;
+      gemm.b = is_packed ? aligned(packed) : static_cast<const void*>(b.data());
+      gemm.b_row = s.n, gemm.b_col = 1, gemm.n_packed = s.n, gemm.c = c.data(), gemm.c_row = s.n;
+      auto scratch = scratch_for(gemm);
+      gemm.scratch = aligned(scratch);
+      gemm_tile(gemm);
+      for (int64_t row = 0; row < s.m; ++row)
+        for (int64_t column = 0; column < s.n; ++column)
+          ASSERT_EQ(c[row * s.n + column],
+                    in_order(&a_exact[row * s.k], 1, &b_exact[column], s.n, s.k, 0))
+              << s.m << " " << s.n << " " << s.k << " packed " << is_packed;
+    }
+  }
+}
+
+TEST(Gemm, Tf32RoundsHalvesAwayFromZeroAndKeepsWhatIsNoNumber) {
+  const float infinity = std::numeric_limits<float>::infinity();
+  const std::vector<float> from = {1 + 0x1p-11f, -1 - 0x1p-11f, 1 + 0x1.8p-11f, 1 + 0x1.fp-12f,
+                                   0x1p-126f,    infinity,      -infinity,      std::nanf(""),
+                                   std::numeric_limits<float>::max()};
+  const std::vector<float> wanted = {1 + 0x1p-10f, -1 - 0x1p-10f, 1 + 0x1p-10f, 1,       0x1p-126f,
+                                     infinity,     -infinity,     std::nanf(""), infinity};
+  std::vector<float> to(from.size());
+  loops().to_f32(kObkTf32, static_cast<int64_t>(from.size()), from.data(), 1, to.data());
+  for (size_t k = 0; k < from.size(); ++k)
+    EXPECT_TRUE(to[k] == wanted[k] || (std::isnan(to[k]) && std::isnan(wanted[k]))) << from[k];
+}
+
 TEST(Gemm, EveryHalfValueConvertsAsBaseSays) {
   std::vector<uint16_t> all(65536);
   for (int i = 0; i < 65536; ++i) all[i] = static_cast<uint16_t>(i);

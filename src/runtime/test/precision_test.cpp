@@ -15,7 +15,7 @@ using passes::Precision;
 
 struct How {
   int sms = 2;
-  bool stitching = true, tiles = true;
+  bool stitching = true, tiles = true, tf32 = false;
 };
 
 Graph lowered(Graph graph, Precision precision) {
@@ -29,7 +29,7 @@ Graph lowered(Graph graph, Precision precision) {
 
 stitch::Plan planned(const Graph& graph, const How& how) {
   stitch::Options options;
-  options.stitch = how.stitching, options.tiles = how.tiles;
+  options.stitch = how.stitching, options.tiles = how.tiles, options.tf32 = how.tf32;
   return stitch::plan(graph, target::cpu(how.sms), options);
 }
 
@@ -230,6 +230,64 @@ TEST(Precision, NetworksOfF32InEveryPrecision) {
             << ", tiles " << how.tiles;
       }
     }
+  }
+}
+
+/// Groups whose tile rounds to tf32, and those of f32 whose tile does not.
+std::pair<int, int> rounding_tiles(const stitch::Plan& plan) {
+  int rounds = 0, exact = 0;
+  for (const stitch::Group& group : plan.groups) {
+    const int32_t type = group.kind == stitch::GroupKind::kProduct     ? group.product.tile_type()
+                         : group.kind == stitch::GroupKind::kConv      ? group.conv.tile_type()
+                         : group.kind == stitch::GroupKind::kAttention ? group.attention.tile_type()
+                                                                       : -1;
+    rounds += type == kObkTf32, exact += type == kObkF32;
+  }
+  return {rounds, exact};
+}
+
+TEST(Precision, Tf32RoundsWhatTilesMultiplyAndNothingElse) {
+  for (const char* text : {kBlock, kImage, kSequence, kNumbers}) {
+    const Graph graph = parsed(text);
+    SCOPED_TRACE(graph.name);
+    const Graph lower = lowered(graph, Precision::kTf32);
+    std::vector<Tensor> inputs = graph::random_inputs(graph, 3);
+    if (graph.name == "block")
+      for (int64_t k = 0; k < 9; ++k) inputs[1].set_int(k, 0), inputs[1].set_int(9 + k, k % 2 == 0);
+    const auto wanted = graph::interpret(graph, inputs, {.exact = true});
+    ASSERT_TRUE(wanted.ok());
+    const std::vector<Tensor> f32 = answers(lower, inputs, {2});
+    for (const How& how : {How{2, true, true, true}, How{7, false, true, true}}) {
+      const std::vector<Tensor> got = answers(lower, inputs, how);
+      EXPECT_LT(distance(got, *wanted), 4e-3);
+      const auto [rounds, exact] = rounding_tiles(planned(lower, how));
+      EXPECT_EQ(exact, graph.name == "image" && how.stitching ? 1 : 0)
+          << "the depthwise convolution is exact";
+      if (graph.name == "numbers") EXPECT_EQ(rounds, 0);
+      // One has no product; the others' differ by more than the order of sums.
+      EXPECT_EQ(distance(got, f32) < 1e-6, graph.name == "numbers") << distance(got, f32);
+    }
+  }
+}
+
+TEST(Precision, TextsOfTf32NameItsTile) {
+  const Graph graph = lowered(parsed(kBlock), Precision::kTf32);
+  const How how{2, true, true, true};
+  const stitch::Plan plan = planned(graph, how);
+  EXPECT_NE(stitch::print(graph, plan).find(", tf32"), std::string::npos);
+  for (const kernels::TileLibrary* tiles : {&kernels::kCpuTiles, &kernels::kCudaTiles}) {
+    const auto device = *target::device(tiles == &kernels::kCpuTiles ? "cpu" : "sm_90a", 4);
+    stitch::Options options;
+    options.tf32 = true;
+    const stitch::Plan own = stitch::plan(graph, device, options);
+    const schedule::TaskGraph tasks = schedule::build(graph, own, device);
+    int named = 0, exact = 0;
+    for (const codegen::BodyText& body : codegen::emit(graph, own, tasks, *tiles).bodies) {
+      named += body.text.find("kObkTf32") != std::string::npos;
+      exact += body.text.find("kObkF32") != std::string::npos;
+    }
+    EXPECT_GT(named, 2);
+    EXPECT_EQ(exact, 0);
   }
 }
 

@@ -79,6 +79,22 @@ TEST(Compare, IntegersAreEqualUnlessFloatsMadeThem) {
   EXPECT_TRUE(compared(got, wanted, true).ok);
 }
 
+TEST(Compare, Tf32IsJudgedByItsTenBitsWhateverTheDepth) {
+  const Graph graph = parsed(R"(graph "g" {
+  in %0 "x": f32[2,2]
+  in %1 "w": f32[2,2]
+  %2: f32[2,2] = MatMul(%0, %1)
+  out %2 "y"
+})");
+  const std::vector<ValueId> y = graph.outputs();
+  const double exact = tolerances(graph, y)[0];
+  const double tf32 = tolerances(graph, y, Arithmetic(DType::f32, true))[0];
+  EXPECT_EQ(exact, 1e-4);
+  EXPECT_EQ(tf32, 5e-3);  // a shallow network is allowed half
+  EXPECT_LT(tf32, tolerances(graph, y, Arithmetic(DType::f16))[0]);
+  EXPECT_EQ(Arithmetic(DType::f32, true).text(), "tf32");
+}
+
 TEST(Compare, OutputsNameTheirNode) {
   const Graph graph = parsed(R"(graph "g" {
   in %0 "x": f32[2]
