@@ -10,12 +10,17 @@
     gpu.py sanitize [--tools racecheck] [--jobs 8]        device blocks under compute-sanitizer
     gpu.py all                                    all of it, in this order
 
+Networks are exported, compiled and made ready for both sides in parallel (--jobs), and timed one at
+a time: `gpu.py models run bench peers` is one run that has both sides at one commit. A network's
+precision may stand behind its name: --models bert_b1,softmax_8192@fp32.
+
 Works in the folder that scripts/pack.sh makes, and in a checkout with a build. Each part goes on
 after a failure and says what failed; the exit status counts failures. Results: --out FILE.json
 (bench/results).
 """
 
 import argparse
+import concurrent.futures
 import datetime
 import json
 import os
@@ -59,7 +64,11 @@ class Session:
         self.options, self.failures = options, []
         self.work = pathlib.Path(options.work)
         self.work.mkdir(parents=True, exist_ok=True)
-        self.models = options.models.split(",")
+        self.models, self.precisions, self.sides = [], {}, None
+        for entry in options.models.split(","):
+            name, _, precision = entry.partition("@")
+            self.models.append(name)
+            self.precisions[name] = precision or options.precision
         self.result = {
             "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d"),
             "commit": self.commit(),
@@ -114,87 +123,110 @@ class Session:
                 self.fail(name, f"exit {code}\n" + "\n".join(lines[-40:]) + "\n" + err[-800:])
         self.result["tests"] = rows
 
+    def in_parallel(self, work, items):
+        """work(item) for each, by --jobs threads; answers in the order of the items."""
+        with concurrent.futures.ThreadPoolExecutor(self.options.jobs) as pool:
+            return list(pool.map(work, items))
+
+    def export(self, name):
+        """The network as ONNX, by a process of its own; what went wrong, or nothing."""
+        if self.onnx(name).exists():
+            return ""
+        code = "import sys, pathlib, gpu_models\n"
+        code += "print(gpu_models.export(sys.argv[1], pathlib.Path(sys.argv[2])))"
+        part = self.onnx(name).with_suffix(".part")
+        done, out, err = call(
+            [sys.executable, "-c", code, name, part], 280, cwd=HERE,
+            env=os.environ | {"OMP_NUM_THREADS": "2"},
+        )
+        if done == 0:
+            part.rename(self.onnx(name))
+            say(f"models {name}: {int(out) / 1e6:.0f} MB")
+        return "" if done == 0 else err[-800:] or f"exit {done}"
+
     def write_models(self):
-        sys.path.insert(0, str(HERE))
-        import gpu_models
+        for name, why in zip(self.models, self.in_parallel(self.export, self.models)):
+            if why:
+                self.fail(f"export {name}", why)
+
+    def target(self, name, granularity):
+        return ("--target", "cuda", "--granularity", granularity, "--precision",
+                self.precisions[name], *self.options.flags)
+
+    def prepare(self):
+        """Machine code in the cache, and PyTorch's sides, all at once: nothing is timed here."""
+        if self.sides:
+            return
+        import gpu_sides
+        log = open(self.work / "peers.log", "w")
+        self.sides = gpu_sides.Sides(self.options.jobs, self.options.timeout, log)
+        ways = self.options.ways.split(",") if "peers" in self.parts else []
         for name in self.models:
+            if self.onnx(name).exists() or "peers" in self.parts:
+                self.sides.start(name, self.onnx(name), self.precisions[name], ways,
+                                 answers=self.work / f"{name}.answers.npz")
+        def compile(which):
+            name, granularity = which
             if self.onnx(name).exists():
-                continue
-            try:
-                say(f"models {name}: {gpu_models.export(name, self.onnx(name)) / 1e6:.0f} MB")
-            except Exception as error:
-                self.fail(f"export {name}", f"{type(error).__name__}: {error}")
+                self.obelisk("compile", self.onnx(name), *self.target(name, granularity),
+                             "--verify", "off", "--to", "load")
+        self.in_parallel(compile, [
+            (name, granularity) for name in self.models
+            for granularity in self.options.granularity.split(",")
+        ])
+        self.sides.wait()
+        for name, why in self.sides.errors.items():
+            self.fail(f"PyTorch {name}", why)
 
     def run(self):
         """Answers beside those of the module in f32 on the GPU."""
-        sys.path.insert(0, str(HERE))
-        import gpu_models
         import numpy
-        import torch
-        rows = []
-        for name in self.models:
-            if not self.onnx(name).exists():
-                continue
-            module, inputs, names = gpu_models.make(name)
-            torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
-            with torch.inference_mode():
-                wanted = module.cuda()(*(t.cuda() for t in inputs))
-            wanted = [
-                t.float().cpu().numpy()
-                for t in (wanted if isinstance(wanted, tuple) else (wanted,))
-            ]
-            arrays = self.work / f"{name}.npz"
-            numpy.savez(arrays, **{n: t.numpy() for n, t in zip(names, inputs)})
-            for granularity in self.options.granularity.split(","):
-                folder = self.work / "answers"
-                shutil.rmtree(folder, ignore_errors=True)
-                code, out, err = self.obelisk(
-                    "run",
-                    self.onnx(name),
-                    "--inputs",
-                    arrays,
-                    "--target",
-                    "cuda",
-                    "--granularity",
-                    granularity,
-                    "--precision",
-                    self.options.precision,
-                    "--output-dir",
-                    folder,
-                    "--json",
-                    *self.options.flags,
+        self.prepare()
+        def one(which):
+            name, granularity = which
+            kept = self.work / f"{name}.answers.npz"
+            row = {"model": name, "granularity": granularity, "ok": False}
+            if name in self.sides.errors and not kept.exists():
+                return row | {"error": "PyTorch gave no answers"}
+            both = numpy.load(kept)
+            arrays = self.work / f"{name}.{granularity}.npz"
+            numpy.savez(arrays, **{str(n): both[f"{k}.in"] for k, n in enumerate(both["names"])})
+            folder = self.work / f"answers.{name}.{granularity}"
+            shutil.rmtree(folder, ignore_errors=True)
+            code, out, err = self.obelisk(
+                "run", self.onnx(name), "--inputs", arrays, *self.target(name, granularity),
+                "--output-dir", folder, "--json",
+            )
+            if code != 0:
+                return row | {"error": err.strip()[:600]}
+            errors = []
+            for k, port in enumerate(json.loads(out)["outputs"]):
+                reference = both[f"{k}.out"].astype(numpy.float64)
+                got = numpy.load(port["file"]).astype(numpy.float64)
+                scale = numpy.sqrt(numpy.mean(reference**2)) + 1e-12
+                finite = numpy.isfinite(got).all()
+                errors.append(
+                    float(numpy.max(numpy.abs(got - reference)) / scale) if finite else 1e30
                 )
-                row = {"model": name, "granularity": granularity, "ok": False}
-                rows.append(row)
-                if code != 0:
-                    row["error"] = err.strip()[:600]
-                    self.fail(f"run {name} {granularity}", err)
-                    continue
-                answer = json.loads(out)
-                errors = []
-                for port, reference in zip(answer["outputs"], wanted):
-                    got = numpy.load(port["file"]).astype(numpy.float64)
-                    scale = numpy.sqrt(numpy.mean(reference.astype(numpy.float64) ** 2)) + 1e-12
-                    errors.append(
-                        float(numpy.max(numpy.abs(got - reference)) / scale)
-                        if numpy.isfinite(got).all()
-                        else float("inf")
-                    )
-                row.update(
-                    ok=max(errors) < self.options.tolerance,
-                    max_error=max(errors),
-                    latency_us=answer["latency_us"],
-                )
-                say(
-                    f"run    {name:16} {granularity:7} max error {max(errors):.2e} of the "
-                    f"output's rms, {answer['latency_us']:.1f} us"
-                )
-                if not row["ok"]:
-                    self.fail(f"run {name} {granularity}", f"max error {max(errors)}")
+            shutil.rmtree(folder, ignore_errors=True)
+            arrays.unlink()
+            return row | {"ok": max(errors) < self.options.tolerance, "max_error": max(errors)}
+        rows = self.in_parallel(one, [
+            (name, granularity) for name in self.models if self.onnx(name).exists()
+            for granularity in self.options.granularity.split(",")
+        ])
+        for row in rows:
+            what = f"run {row['model']} {row['granularity']}"
+            if "max_error" in row:
+                say(f"run    {row['model']:16} {row['granularity']:7} max error "
+                    f"{row['max_error']:.2e} of the output's rms")
+            if not row["ok"]:
+                self.fail(what, row.get("error") or f"max error {row['max_error']}")
         self.result["answers"] = rows
 
     def bench(self):
         rows = []
+        self.prepare()
         for name in self.models:
             if not self.onnx(name).exists():
                 continue
@@ -202,16 +234,10 @@ class Session:
                 code, out, err = self.obelisk(
                     "bench",
                     self.onnx(name),
-                    "--target",
-                    "cuda",
-                    "--granularity",
-                    granularity,
-                    "--precision",
-                    self.options.precision,
+                    *self.target(name, granularity),
                     "--seconds",
                     self.options.seconds,
                     "--json",
-                    *self.options.flags,
                 )
                 if code != 0:
                     rows.append(
@@ -246,36 +272,29 @@ class Session:
         self.result["obelisk"] = rows
 
     def peers(self):
-        sys.path.insert(0, str(HERE))
-        import gpu_models
-        import torch
-        import torch_peer
-        rows = []
+        rows, versions = [], set()
+        self.prepare()
         for name in self.models:
-            try:
-                module, inputs, _ = gpu_models.make(name)
-                peer = torch_peer.Peer(module, inputs, self.options.precision)
-            except Exception as error:
-                self.fail(f"peer {name}", str(error))
+            side = self.sides.sides.get(name)
+            if name in self.sides.errors or not side:
                 continue
-            for way in self.options.ways.split(","):
+            versions.add(side.version)
+            for way in side.ways:
+                row = {"model": name, "way": way}
+                rows.append(row)
                 try:
-                    times = sorted(torch_peer.device_us(peer.way(way)))
-                except Exception as error:
-                    rows.append({"model": name, "way": way, "error": str(error)[:300]})
+                    times = self.sides.device_us(name, way)
+                except RuntimeError as error:
+                    row["error"] = str(error)[:300]
                     self.fail(f"peer {name} {way}", str(error))
                     continue
-                rows.append(
-                    {
-                        "model": name,
-                        "way": way,
-                        "device_us": {"median": statistics.median(times), "p99": times[-1]},
-                    }
-                )
-                say(f"peers  {name:16} {way:13} device {statistics.median(times):8.1f} us")
-            del peer
-            torch.cuda.empty_cache()
-        self.result["pytorch"] = {"version": torch.__version__, "rows": rows}
+                row["device_us"] = {"median": statistics.median(times), "p99": times[-1]}
+                say(f"peers  {name:16} {way:13} device {row['device_us']['median']:8.1f} us")
+        self.result["pytorch"] = {"version": ", ".join(sorted(versions)), "rows": rows}
+
+    def close(self):
+        if self.sides:
+            self.sides.close()
 
     def profile(self):
         rows = []
@@ -284,16 +303,7 @@ class Session:
                 continue
             for granularity in self.options.granularity.split(","):
                 code, out, err = self.obelisk(
-                    "profile",
-                    self.onnx(name),
-                    "--target",
-                    "cuda",
-                    "--granularity",
-                    granularity,
-                    "--precision",
-                    self.options.precision,
-                    "--json",
-                    *self.options.flags,
+                    "profile", self.onnx(name), *self.target(name, granularity), "--json"
                 )
                 if code != 0:
                     self.fail(f"profile {name} {granularity}", err)
@@ -325,7 +335,9 @@ def main():
     )
     parser.add_argument("--granularity", default="mono,stitch,op")
     parser.add_argument("--precision", default="fp16")
-    parser.add_argument("--ways", default="eager,graph,compile")
+    parser.add_argument(
+        "--ways", default="eager,graph,compile", help="of eager, graph, compile, max-autotune"
+    )
     parser.add_argument("--seconds", type=float, default=1)
     parser.add_argument(
         "--tolerance", type=float, default=0.05, help="of the output's root mean square"
@@ -345,7 +357,8 @@ def main():
     parser.add_argument("--work", default=os.environ.get("TMPDIR", "/tmp") + "/obelisk-gpu")
     parser.add_argument("--out", help="a JSON file for the results")
     session = Session(parser.parse_args())
-    for part in PARTS if "all" in session.options.parts else session.options.parts:
+    session.parts = PARTS if "all" in session.options.parts else session.options.parts
+    for part in session.parts:
         try:
             {
                 "tests": session.tests,
@@ -363,6 +376,7 @@ def main():
             pathlib.Path(session.options.out).write_text(
                 json.dumps(session.result, indent=1) + "\n"
             )
+    session.close()
     say(f"{len(session.failures)} failures" + "".join(f"\n  {f}" for f in session.failures))
     return min(len(session.failures), 100)
 

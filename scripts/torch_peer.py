@@ -4,7 +4,9 @@
 
 `python torch_peer.py` is the helper of `obelisk bench --against torch`: it reads questions and
 answers in lines of JSON. A model NAME.onnx is run from NAME.torch.py beside it, which defines
-make() -> (module, inputs), or, for the networks of gpu_models.py, by its name.
+make() -> (module, inputs), or, for the networks of gpu_models.py, by its name. A question for a
+model may also ask for `answers`: a file of arrays, "0.in", "1.in" ... by the order of
+`names`, and "0.out" ..., that the module gives in f32, before its arithmetic changes.
 """
 
 import contextlib
@@ -89,21 +91,34 @@ def latencies_us(call, seconds):
 
 
 def load(model):
-    """The module that an ONNX file was exported from."""
+    """The module that an ONNX file was exported from, example inputs, their names."""
     model = pathlib.Path(model)
     script = model.with_suffix(".torch.py")
     if script.exists():
         spec = importlib.util.spec_from_file_location("peer_model", script)
         made = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(made)
-        return made.make()[:2]
+        return (*made.make(), ())[:3]  # the inputs' names may follow
     import gpu_models
     if model.stem in gpu_models.MODELS:
-        return gpu_models.make(model.stem)[:2]
+        return gpu_models.make(model.stem)
     raise FileNotFoundError(
         f"no PyTorch module is known for {model.name}: write {script.name} beside it, "
         "with make() -> (module, inputs)"
     )
+
+
+def write_answers(file, module, inputs, names):
+    """What the module means: in f32, without rounded products."""
+    import numpy
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+    with torch.inference_mode():
+        answers = module.cuda()(*(t.cuda() for t in inputs))
+    answers = answers if isinstance(answers, tuple) else (answers,)
+    arrays = {f"{k}.in": t.numpy() for k, t in enumerate(inputs)}
+    arrays["names"] = numpy.array(names)
+    arrays |= {f"{k}.out": t.float().cpu().numpy() for k, t in enumerate(answers)}
+    numpy.savez(file, **arrays)
 
 
 def main():
@@ -115,14 +130,17 @@ def main():
             if "model" in question:
                 if not torch.cuda.is_available():
                     raise RuntimeError("PyTorch finds no GPU")
-                module, inputs = load(question["model"])
+                module, inputs, names = load(question["model"])
+                if "answers" in question:
+                    write_answers(question["answers"], module, inputs, names)
                 peer = Peer(module, inputs, question.get("precision", "keep"))
-                names = []
+                made = []
                 for name in question.get("ways", WAYS):
                     with contextlib.suppress(NotImplementedError):
                         ways[name] = peer.way(name)
-                        names.append(name)
-                answer = {"version": torch.__version__, "ways": names}
+                        made.append(name)
+                torch.cuda.synchronize()
+                answer = {"version": torch.__version__, "ways": made}
             elif "round" in question:
                 answer = {"latencies_us": latencies_us(ways[question["way"]], question["round"])}
             else:
