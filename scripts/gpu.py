@@ -6,6 +6,7 @@
     gpu.py run    [--models A,B] [--granularity mono]     answers against PyTorch in f32
     gpu.py bench  [--models A,B] [--granularity op,stitch,mono]     device time and latency
     gpu.py peers  [--models A,B] [--ways eager,graph,compile]
+    gpu.py auto   [--models A,B]                  what `auto` chose beside each granularity
     gpu.py profile [--models A,B] [--granularity mono]    a table per phase
     gpu.py sanitize [--tools racecheck] [--jobs 8]        device blocks under compute-sanitizer
     gpu.py all                                    all of it, in this order
@@ -36,7 +37,7 @@ ROOT = HERE.parent
 BIN = next(
     (p for p in (ROOT / "bin", ROOT / "build/bin") if (p / "obelisk").exists()), ROOT / "bin"
 )
-PARTS = ("tests", "models", "run", "bench", "peers", "profile", "sanitize")
+PARTS = ("tests", "models", "run", "bench", "peers", "auto", "profile", "sanitize")
 TESTS = ("gpu_test", "gpu_blocks_test")
 
 
@@ -296,6 +297,33 @@ class Session:
         if self.sides:
             self.sides.close()
 
+    def auto(self):
+        """The choice is measured anew: none of the three may be quicker beyond noise."""
+        rows = []
+        self.prepare()
+        for name in self.models:
+            if not self.onnx(name).exists():
+                continue
+            code, out, err = self.obelisk(
+                "bench", self.onnx(name), *self.target(name, "auto,mono,stitch,op"), "--seconds",
+                self.options.seconds, "--json",
+            )
+            if code != 0:
+                self.fail(f"auto {name}", err)
+                continue
+            chosen, *others = json.loads(out)["granularities"]
+            row = {"model": name, "chosen": chosen["granularity"],
+                   "device_us": chosen["device_us"]["median"],
+                   "beside": {o["granularity"]: o["device_us"]["median"] for o in others}}
+            rows.append(row)
+            say(f"auto   {name:16} chose {row['chosen']:7} {row['device_us']:8.1f} us, beside "
+                + ", ".join(f"{g} {us:.1f}" for g, us in row["beside"].items()))
+            least = min(row["beside"].values())
+            if row["device_us"] > least * (1 + self.options.noise):
+                self.fail(f"auto {name}", f"chose {row['chosen']}, {row['device_us']:.1f} us, "
+                          f"where one takes {least:.1f}")
+        self.result["auto"] = rows
+
     def profile(self):
         rows = []
         for name in self.models:
@@ -342,6 +370,7 @@ def main():
     parser.add_argument(
         "--tolerance", type=float, default=0.05, help="of the output's root mean square"
     )
+    parser.add_argument("--noise", type=float, default=0.05, help="share that auto may lose")
     parser.add_argument("--timeout", type=int, default=300, help="of a test program, in seconds")
     parser.add_argument(
         "--gtest",
@@ -366,6 +395,7 @@ def main():
                 "run": session.run,
                 "bench": session.bench,
                 "peers": session.peers,
+                "auto": session.auto,
                 "profile": session.profile,
                 "sanitize": session.sanitize,
             }[part]()

@@ -20,7 +20,7 @@ mkdir -p "$1/bin" "$1/scripts"
 for program in "${programs[@]}"; do
   strip -o "$1/bin/$program" "$build/bin/$program"
 done
-cp scripts/gpu.py scripts/gpu_models.py scripts/gpu_sanitize.py scripts/torch_peer.py scripts/bench_onnxruntime.py scripts/answers_onnxruntime.py "$1/scripts/"
+cp scripts/gpu.py scripts/gpu_models.py scripts/gpu_sanitize.py scripts/gpu_sides.py scripts/torch_peer.py scripts/bench_onnxruntime.py scripts/answers_onnxruntime.py "$1/scripts/"
 git rev-parse --short HEAD >"$1/VERSION" 2>/dev/null || echo unknown >"$1/VERSION"
 cp LICENSE "$1/"
 needed=$(objdump -p "$1/bin/"* | awk '/NEEDED/ {print $2}' | sort -u | grep -Ev '^(libc|libm|libdl|libpthread|librt|ld-linux-x86-64)\.' || true)

@@ -136,6 +136,8 @@ def main():
                 peer = Peer(module, inputs, question.get("precision", "keep"))
                 made = []
                 for name in question.get("ways", WAYS):
+                    if name not in WAYS:
+                        raise ValueError(f"no way is called {name!r}: {', '.join(WAYS)}")
                     with contextlib.suppress(NotImplementedError):
                         ways[name] = peer.way(name)
                         made.append(name)

@@ -52,6 +52,15 @@ def test_every_way_of_pytorch_stands_beside_ours(obelisk, mlp, torch):
     assert graph < eager
 
 
+def test_ways_are_chosen_by_name(obelisk, mlp, torch):
+    flags = ("--target", "cpu", "--seconds", "0.05")
+    answer = obelisk("bench", mlp, *ROWS, *flags, "--against", "torch=compile,eager", "--json",
+                     code=0).json
+    assert [side["name"] for side in answer["against"]] == ["torch compile", "torch eager"]
+    unknown = obelisk("bench", mlp, *ROWS, *flags, "--against", "torch=quick", code=1)
+    assert "'quick'" in unknown.err and "max-autotune" in unknown.err
+
+
 def test_the_table_has_a_line_for_each(obelisk, mlp, torch):
     text = bench(obelisk, mlp).out
     for name in ("obelisk", "torch eager 0-stub", "torch graph 0-stub", "torch compile 0-stub"):

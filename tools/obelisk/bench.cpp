@@ -185,6 +185,15 @@ Result<std::unique_ptr<Side>> start_onnxruntime(const Flags& flags, const Source
   return std::unique_ptr<Side>(std::move(side));
 }
 
+/// "torch": all ways; "torch=eager,compile": these.
+Json ways_of_torch(const std::string& against) {
+  if (against == "torch") return {"eager", "graph", "compile", "max-autotune"};
+  Json ways = Json::array();
+  std::istringstream list(against.substr(against.find('=') + 1));
+  for (std::string name; std::getline(list, name, ',');) ways.push_back(name);
+  return ways;
+}
+
 /// PyTorch runs the module that the model was exported from, in the same arithmetic.
 Result<std::vector<std::unique_ptr<Side>>> start_torch(const Flags& flags) {
   const std::string python = find_python();
@@ -193,7 +202,9 @@ Result<std::vector<std::unique_ptr<Side>>> start_torch(const Flags& flags) {
   TRY(Process process, Process::start({python, find_script("torch_peer.py")}));
   auto peer = std::make_shared<Peer>(Peer{std::move(process), "PyTorch"});
   TRY(const Json answer,
-      peer->ask({{"model", fs::absolute(flags.file).string()}, {"precision", flags.precision}}));
+      peer->ask({{"model", fs::absolute(flags.file).string()},
+                 {"precision", flags.precision},
+                 {"ways", ways_of_torch(flags.against)}}));
   std::vector<std::unique_ptr<Side>> sides;
   for (const Json& way : answer["ways"]) {
     sides.push_back(std::make_unique<Torch>(peer, way.get<std::string>()));
@@ -294,7 +305,7 @@ int bench(const Flags& flags) {
   const auto refused = [&](const Error& error) {
     return fail(flags, interrupted() ? Error{Code::kInterrupted, "cli", "interrupted"} : error);
   };
-  if (flags.against == "torch") {
+  if (flags.against.starts_with("torch")) {
     auto started = start_torch(flags);
     if (!started.ok()) return refused(started.error());
     peers = std::move(*started);

@@ -105,8 +105,17 @@ int main(int argc, char** argv) {
   cli::add_model(*bench, flags);
   cli::add_machine(*bench, flags);
   cli::add_inputs(*bench, flags);
-  bench->add_option("--against", flags.against, "the other side of alternating rounds")
-      ->check(CLI::IsMember({"onnxruntime", "torch"}));
+  bench->add_option("--against", flags.against,
+                    "the other side of alternating rounds: onnxruntime, torch (on a GPU: eager, a "
+                    "graph of it, compiled, max-autotune), or some of its ways, "
+                    "torch=eager,graph,compile")
+      ->check(CLI::Validator(
+          [](const std::string& name) {
+            const bool known =
+                name == "onnxruntime" || name == "torch" || name.starts_with("torch=");
+            return known ? std::string() : fmt::format("there is no side '{}'", name);
+          },
+          "SIDE"));
   bench->add_option("--seconds", flags.seconds, "how long the rounds go on")
       ->check(CLI::Range(0.01, 3600.0));
   bench->callback([&] { body = [&] { return cli::bench(flags); }; });
