@@ -17,7 +17,7 @@ void VectorEmitter::hold_back() {
 std::optional<VectorText> emit_vectors(const VectorJob& job) {
   VectorEmitter emitter(job);
   std::optional<VectorText> text = emitter.run();
-  if (text && job.dealt) text->ahead = fmt::format("  OBK_RESIDENT({})\n", emitter.residents()) + text->ahead;
+  if (text && job.dealt) text->ahead = fmt::format("  OBK_RESIDENT({})\n", job.residents ? job.residents : emitter.residents()) + text->ahead;
   return text;
 }
 

@@ -28,6 +28,7 @@ struct VectorJob {
   int64_t tile_rows = 1, tile_columns = 1, tile_pitch = 1;
   graph::ValueId panel = graph::kNone; // stored into `panel` (OBK_PANEL_AT with the pitch's text) instead of its operand
   std::string panel_pitch, panel_type;
+  int residents = 0;                   // CTAs that share a multiprocessor where tasks are dealt; 0: as many as the batch lets
   bool dealt = false;                  // several small tasks share a multiprocessor: they wait for one another's loads
   int64_t ahead_bytes = 0;             // of fast memory, for rows that are asked for ahead of their use
   std::function<std::string(int operand, bool store)> pointer;  // the name of an operand

@@ -69,7 +69,7 @@ void name_weights(const stitch::Plan& plan, const schedule::TaskGraph& tasks, co
   for (auto& list : program.lists) {
     for (ObkTask& task : list) {
       const schedule::Work& work = tasks.works[task.work];
-      if (!codegen::work_packs_weights(plan, tasks, work, tiles)) continue;
+      if (work.dealt || !codegen::work_packs_weights(plan, tasks, work, tiles)) continue;  // dealt tasks have no ring
       const kernels::WeightRange range = weights_of(plan.groups[work.group], work, tiles, task);
       task.weights = range.offset;
       task.weight_bytes = static_cast<int32_t>(range.bytes), task.weight_group = static_cast<int32_t>(range.group);

@@ -200,6 +200,72 @@ bool cut_conv_by_cost(const stitch::ConvTile& conv, const target::DeviceSpec& de
   return best != 0;
 }
 
+int64_t count_tasks(const Group& group, const Work& work) {
+  if (group.kind == GroupKind::kCustom) return 1;
+  const int64_t rows = work.nest.row_count(), columns = std::max<int64_t>(work.nest.column_count(), 1);
+  const int64_t span = std::max<int64_t>(tile_span(group, work), 1);
+  return (rows + span - 1) / span * ((span + work.tile_rows - 1) / work.tile_rows) * ((columns + work.tile_columns - 1) / work.tile_columns);
+}
+
+/// The same of a kernel of its own whose CTAs share multiprocessors (as cut_to_deal's do): tiles of any images' pixels, taken where they
+/// promise less than the tile that `work` has. Their beginnings hide behind one another, so that only the first counts. `tasks`: of that tile.
+void deal_tiles(const target::DeviceSpec& device, ObkConv shape, int64_t outputs, int64_t tasks, Work& work) {
+  constexpr double kFirst = 2500;  // nanoseconds until the first tile multiplies
+  constexpr int64_t kMostWidth = 128;
+  constexpr size_t kMostOperands = 32;  // of a kernel's parameter
+  const kernels::TileLibrary& tiles = kernels::tile_library(device.family);
+  const int64_t all = work.nest.row_count();
+  work.dealt = false;
+  if (device.deals.count == 0 || all == 0 || work.buffers.size() > kMostOperands || !tiles.conv_nanos) return;
+  double best = static_cast<double>((tasks + device.sms - 1) / device.sms) * work.task_nanos;
+  for (const int64_t height : {64, 128}) {
+    for (int64_t width = 32; width <= kMostWidth; width += 16) {
+      if (outputs % width != 0) continue;
+      const int64_t count = (all + height - 1) / height * (outputs / width);
+      const int residents = count <= device.sms ? 1 : 2;
+      shape.own_kernel = -residents, shape.pixels = height, shape.channels = width;
+      const double nanos = tiles.conv_nanos(&shape);
+      if (nanos <= 0) continue;
+      const double time = kFirst + static_cast<double>((count + device.sms - 1) / device.sms) * nanos;
+      if (time >= best) continue;
+      best = time;
+      work.dealt = true, work.residents = residents, work.tile_rows = height, work.tile_columns = width, work.task_nanos = nanos;
+    }
+  }
+}
+
+void deal_conv(const stitch::Plan& plan, const stitch::ConvTile& conv, const target::DeviceSpec& device, int64_t tasks, Work& work) {
+  const stitch::Layout& in = plan.layouts[conv.x];
+  const int64_t pixels = conv.out_height * conv.out_width, size = byte_size(conv.type, 1);
+  work.dealt = false;
+  if (conv.depthwise || conv.shape.groups != 1 || in.strides.size() != 4 || in.strides[1] != 1 || in.offset * size % 16 != 0) return;
+  if (conv.shape.batch * in.strides[0] * size >= INT32_MAX || work.nest.row_count() != conv.shape.batch * pixels) return;
+  ObkConv shape = {};
+  shape.type = static_cast<int32_t>(conv.type), shape.in_channels = conv.shape.inputs, shape.height = conv.height, shape.width = conv.width;
+  shape.kernel_h = conv.kernel_h, shape.kernel_w = conv.kernel_w, shape.x_row = in.strides[2], shape.x_pixel = in.strides[3], shape.x_image = in.strides[0];
+  deal_tiles(device, shape, conv.shape.outputs, tasks, work);
+}
+
+/// A product of many rows by packed weights, as a convolution of single pixels.
+void deal_product(const Group& group, const TaskGraph& graph, const target::DeviceSpec& device, int64_t tasks, Work& work) {
+  constexpr int64_t kFewestRows = 384;
+  const stitch::Product& p = group.product;
+  const int64_t rows = work.nest.row_count(), size = byte_size(p.a_type, 1);
+  work.dealt = false;
+  const int a = static_cast<int>(group.body.operands.size());
+  const Access* access = nullptr;
+  for (const Access& each : work.nest.accesses)
+    if (each.operand == a && each.load == ops::kNoExpr && each.step < 0) access = &each;
+  if (!access || work.nest.rows != 1 || rows < kFewestRows || group.prologue || p.sides() != 1 || !p.batch.empty() || p.k.size() != 1) return;
+  const int64_t row = access->strides[0];
+  const bool packed = graph.buffers[work.buffers[static_cast<size_t>(work.operand_count(group)) + 1]].kind == BufferKind::kWeight && p.b_type == p.a_type;
+  if (!packed || p.k[0].a != 1 || row <= 0 || access->offset * size % 16 != 0 || rows * row * size >= INT32_MAX) return;
+  ObkConv shape = {};
+  shape.type = static_cast<int32_t>(p.a_type), shape.in_channels = p.k[0].extent, shape.height = 1, shape.width = rows, shape.kernel_h = shape.kernel_w = 1;
+  shape.x_row = shape.x_image = rows * row, shape.x_pixel = row;
+  deal_tiles(device, shape, work.nest.column_count(), tasks, work);
+}
+
 /// The tile of a product whose library knows what tiles cost: the least time of all workers' rounds together. False: it does not.
 bool cut_by_cost(const Group& group, const target::DeviceSpec& device, Work& work) {
   const kernels::TileLibrary& tiles = kernels::tile_library(device.family);
@@ -400,10 +466,11 @@ void cut_work(const Plan& plan, const target::DeviceSpec& device, const TaskGrap
   work.tile_columns = std::max<int64_t>(columns, 1);
   for (const stitch::Step& step : group.body.steps)  // packed elements share bytes: one worker writes them all
     if (step.kind == StepKind::kStore && bits(tasks.buffers[work.buffers[step.slot]].type.dtype) < 8) pieces = 1;
+  work.dealt = false;
   if (group.kind == GroupKind::kProduct) work.tile_rows = tile_span(group, work.nest);
-  if (group.kind == GroupKind::kProduct && cut_by_cost(group, device, work)) return;
+  if (group.kind == GroupKind::kProduct && cut_by_cost(group, device, work)) return deal_product(group, tasks, device, count_tasks(group, work), work);
   if (group.kind == GroupKind::kConv) {
-    if (cut_conv_by_cost(group.conv, device, work)) return;
+    if (cut_conv_by_cost(group.conv, device, work)) return deal_conv(plan, group.conv, device, count_tasks(group, work), work);
     cut_conv(group.conv, device, pieces, work);
     work.task_nanos = nanos * (static_cast<double>(work.tile_rows) / rows) * (static_cast<double>(work.tile_columns) / columns);
     return;
@@ -435,13 +502,6 @@ void cut_work(const Plan& plan, const target::DeviceSpec& device, const TaskGrap
   }
   work.task_nanos = nanos * (static_cast<double>(work.tile_rows) / std::max<int64_t>(rows, 1)) *
                     (static_cast<double>(std::min(work.tile_columns, columns)) / std::max<int64_t>(columns, 1));
-}
-
-int64_t count_tasks(const Group& group, const Work& work) {
-  if (group.kind == GroupKind::kCustom) return 1;
-  const int64_t rows = work.nest.row_count(), columns = std::max<int64_t>(work.nest.column_count(), 1);
-  const int64_t span = std::max<int64_t>(tile_span(group, work.nest), 1);
-  return (rows + span - 1) / span * ((span + work.tile_rows - 1) / work.tile_rows) * ((columns + work.tile_columns - 1) / work.tile_columns);
 }
 
 /// Copies of what is there before anything is computed (a cache's past) may run in any wave before their readers: each goes to the one of
@@ -557,7 +617,7 @@ void deal_tasks(const Plan& plan, const target::DeviceSpec& device, TaskGraph& t
       const int64_t rows = group.kind == GroupKind::kCustom ? 1 : work.nest.row_count();
       const int64_t columns = group.kind == GroupKind::kCustom ? 1 : work.nest.column_count();
       // A product's tile stays inside one of its matrices.
-      const int64_t span = tile_span(group, work.nest);
+      const int64_t span = tile_span(group, work);
       if (rows == 0 || span == 0 || (columns == 0 && work.nest.cut_columns)) continue;
       for (int64_t base = 0; base < rows; base += span) {
         for (int64_t r = base; r < base + span; r += work.tile_rows) {
@@ -615,6 +675,10 @@ int64_t tile_span(const Group& group, const Nest& nest) {
   CHECK(a_access && b_access);
   const int inner = nest.rows - 1;
   return a_access->strides[inner] != 0 && b_access->strides[inner] == 0 ? nest.dims[inner].extent : 1;
+}
+
+int64_t tile_span(const Group& group, const Work& work) {
+  return group.kind == GroupKind::kConv && work.dealt ? work.nest.row_count() : tile_span(group, work.nest);
 }
 
 int64_t TaskGraph::task_count() const {

@@ -67,7 +67,11 @@ struct Work {
   int64_t tile_rows = 1, tile_columns = 1;
   double task_nanos = 0;       // predicted, of a full tile
   bool dealt = false;          // long, of many small tasks that go to whoever is free
+  int residents = 0;           // of a dealt product or convolution: tasks that share a multiprocessor
 };
+
+/// The same of a work: tiles of a dealt convolution take pixels of all images in a row.
+int64_t tile_span(const stitch::Group& group, const Work& work);
 
 struct TaskGraph {
   std::vector<Buffer> buffers;

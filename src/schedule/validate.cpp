@@ -21,7 +21,7 @@ Status check_cover(const stitch::Plan& plan, const TaskGraph& tasks, size_t w,
                           : work.nest.cut_columns ? work.nest.column_count()
                                                   : std::max<int64_t>(work.nest.column_count(), 1);
   const bool whole_columns = !custom && !work.nest.cut_columns;
-  const int64_t span = tile_span(plan.groups[work.group], work.nest);
+  const int64_t span = tile_span(plan.groups[work.group], work);
   std::vector<const ObkTask*> sorted = mine;
   std::sort(sorted.begin(), sorted.end(), [](const ObkTask* a, const ObkTask* b) {
     return std::tie(a->r0, a->c0) < std::tie(b->r0, b->c0);

@@ -77,6 +77,26 @@ const Case kCases[] = {
     LONG_CASE("long_strided_56x64", 64, 14, false, 256, 28, 28, 3, 3, 2, 2, 1, 1, 1, 1, 14, 56, 64),
 };
 
+/// `count` random numbers: as the tile reads them, and what they are.
+std::vector<double> numbers(DType type, int64_t count, std::mt19937& random, std::vector<uint64_t>& bytes) {
+  std::uniform_real_distribution<double> uniform(-1, 1);
+  std::vector<double> exact(static_cast<size_t>(count));
+  bytes.resize(static_cast<size_t>(count * 2 + 15) / 8);
+  for (int64_t k = 0; k < count; ++k) {
+    set_double(bytes.data(), type, k, uniform(random));
+    exact[static_cast<size_t>(k)] = get_double(bytes.data(), type, k);
+  }
+  return exact;
+}
+/// A copy that begins where 16 bytes do, and that copies of the tile may read.
+const char* aligned(const void* from, size_t bytes, std::vector<char>& hold) {
+  hold.assign(bytes + 16, 0);
+  char* at = hold.data() + (16 - reinterpret_cast<uint64_t>(hold.data()) % 16) % 16;
+  memcpy(at, from, bytes);
+  one_cta::readable.push_back({at, at + bytes});
+  return at;
+}
+
 class OneCta : public testing::TestWithParam<Case> {};
 
 TEST_P(OneCta, ConvolvesAsDefined) {
@@ -84,24 +104,9 @@ TEST_P(OneCta, ConvolvesAsDefined) {
   const DType type = c.bfloat ? DType::bf16 : DType::f16;
   const auto number = static_cast<int32_t>(type);
   std::mt19937 random(5);
-  std::uniform_real_distribution<double> uniform(-1, 1);
-  const auto make = [&](int64_t count, std::vector<uint64_t>& bytes, std::vector<double>& exact) {
-    bytes.resize(static_cast<size_t>(count * 2 + 15) / 8), exact.resize(static_cast<size_t>(count));
-    for (int64_t k = 0; k < count; ++k) {
-      set_double(bytes.data(), type, k, uniform(random));
-      exact[static_cast<size_t>(k)] = get_double(bytes.data(), type, k);
-    }
-  };
   std::vector<uint64_t> x_bytes, w_bytes;
-  std::vector<double> x, w;
-  make(c.height * c.x_row, x_bytes, x), make(c.out * c.in * c.kernel_h * c.kernel_w, w_bytes, w);
-  const auto aligned = [](const void* from, size_t bytes, std::vector<char>& hold) {
-    hold.assign(bytes + 16, 0);
-    char* at = hold.data() + (16 - reinterpret_cast<uint64_t>(hold.data()) % 16) % 16;
-    memcpy(at, from, bytes);
-    one_cta::readable.push_back({at, at + bytes});
-    return at;
-  };
+  const std::vector<double> x = numbers(type, c.height * c.x_row, random, x_bytes);
+  const std::vector<double> w = numbers(type, c.out * c.in * c.kernel_h * c.kernel_w, random, w_bytes);
   const int64_t taps = c.kernel_h * c.kernel_w;
   std::vector<char> packed(static_cast<size_t>(
       kernels::cuda_conv_packed_bytes(number, c.out, c.in, c.kernel_h, c.kernel_w))),
@@ -172,6 +177,94 @@ TEST_P(OneCta, ConvolvesAsDefined) {
     }
 }
 INSTANTIATE_TEST_SUITE_P(Conv, OneCta, testing::ValuesIn(kCases),
+                         [](const auto& info) { return std::string(info.param.name); });
+
+/// Tiles of kernels whose CTAs share a multiprocessor: pixels of all images in a row.
+struct Dealt {
+  const char* name;
+  int64_t in, height, width, kernel_h, kernel_w, stride_h, stride_w, dilation_h, dilation_w, top,
+      left, out_width, out_height, x_row, x_pixel, image;
+  int64_t pixels, channels, images, out;
+  bool bfloat;
+  void (*begin)(const ObkConv&);
+  void (*tile)(const ObkConv&);
+};
+void PrintTo(const Dealt& c, std::ostream* out) { *out << c.name; }
+#define DEALT(name, images, out, bfloat, in, h, w, kh, kw, sh, sw, dh, dw, top, left, wide, high, row, \
+              pixel, image, pixels, channels, residents)                                                       \
+  Dealt {                                                                                           \
+    name, in, h, w, kh, kw, sh, sw, dh, dw, top, left, wide, high, row, pixel, image, pixels,       \
+        channels, images, out, bfloat,                                                              \
+        obk::conv_dealt_begin<obk::ConvDealt<in, h, w, kh, kw, sh, sw, dh, dw, top, left, wide, high, \
+                                             row, pixel, image, pixels, channels, channels + 8, residents> >,  \
+        obk::conv_dealt_tile<bfloat, obk::ConvDealt<in, h, w, kh, kw, sh, sw, dh, dw, top, left,    \
+                                                    wide, high, row, pixel, image, pixels, channels, \
+                                                    channels + 8, residents> >                                 \
+  }
+const Dealt kDealt[] = {
+    DEALT("single_128x64", 2, 128, false, 64, 10, 14, 1, 1, 1, 1, 1, 1, 0, 0, 14, 10, 14 * 64, 64, 140 * 64, 128, 64, 2),
+    DEALT("single_long_128x128", 3, 128, true, 512, 7, 7, 1, 1, 1, 1, 1, 1, 0, 0, 7, 7, 7 * 512, 512, 49 * 512, 128, 128, 1),
+    DEALT("single_strided_64x64", 3, 128, false, 256, 14, 14, 1, 1, 2, 2, 1, 1, 0, 0, 7, 7, 14 * 256, 256, 196 * 256, 64, 64, 2),
+    DEALT("around_64x128", 3, 128, false, 128, 7, 7, 3, 3, 1, 1, 1, 1, 1, 1, 7, 7, 7 * 128, 128, 49 * 128, 64, 128, 1),
+    DEALT("around_strided_128x96", 3, 96, false, 64, 15, 14, 3, 3, 2, 2, 1, 1, 1, 1, 7, 8, 14 * 64, 64, 210 * 64, 128, 96, 2),
+    DEALT("pieces_128x48", 2, 96, true, 40, 9, 9, 1, 1, 1, 1, 1, 1, 0, 0, 9, 9, 9 * 56, 56, 90 * 56, 128, 48, 1),
+    DEALT("dilated_64x32", 2, 32, false, 24, 9, 31, 3, 5, 1, 2, 2, 1, 2, 2, 16, 9, 31 * 24, 24, 279 * 24, 64, 32, 2),
+    DEALT("row_128x80", 2, 160, true, 208, 2, 60, 1, 7, 1, 1, 1, 1, 0, 3, 60, 2, 60 * 208, 208, 120 * 208, 128, 80, 1),
+};
+class OneCtaDealt : public testing::TestWithParam<Dealt> {};
+
+TEST_P(OneCtaDealt, ConvolvesAsDefined) {
+  const Dealt& c = GetParam();
+  const DType type = c.bfloat ? DType::bf16 : DType::f16;
+  const auto number = static_cast<int32_t>(type);
+  std::mt19937 random(5);
+  const int64_t taps = c.kernel_h * c.kernel_w;
+  std::vector<char> hold_x, hold_w, packed(static_cast<size_t>(kernels::cuda_conv_packed_bytes(
+                                         number, c.out, c.in, c.kernel_h, c.kernel_w)));
+  std::vector<uint64_t> x_bytes, w_bytes;
+  const std::vector<double> x = numbers(type, c.images * c.image, random, x_bytes);
+  const std::vector<double> w = numbers(type, c.out * c.in * taps, random, w_bytes);
+  kernels::cuda_conv_pack(number, c.out, c.in, c.kernel_h, c.kernel_w, c.channels, w_bytes.data(),
+                          c.in * taps, taps, c.kernel_w, 1, packed.data());
+  one_cta::readable.clear();
+  ObkConv g = {};
+  g.x = aligned(x_bytes.data(), static_cast<size_t>(c.images * c.image) * 2, hold_x);
+  g.weights = aligned(packed.data(), packed.size(), hold_w);
+  g.y = reinterpret_cast<float*>(one_cta::shared + 64), g.scratch = one_cta::shared + 64;
+  const int64_t pitch = c.channels + 8, all = c.images * c.out_height * c.out_width;
+  std::vector<float> y(static_cast<size_t>(all * c.out));
+  for (int64_t pixel = 0; pixel < all; pixel += c.pixels)
+    for (int64_t channel = 0; channel < c.out; channel += c.channels)
+      one_cta::run(256, [&] {
+        ObkConv t = g;
+        t.row = pixel, t.pixels = std::min(c.pixels, all - pixel), t.channel = channel;
+        t.channels = c.channels;
+        c.begin(t), c.tile(t);
+        for (int64_t k = threadIdx.x; k < t.pixels * c.channels; k += 256)
+          y[static_cast<size_t>((pixel + k / c.channels) * c.out + channel + k % c.channels)] =
+              t.y[k / c.channels * pitch + k % c.channels];
+      });
+  for (int64_t pixel = 0; pixel < all; ++pixel)
+    for (int64_t o = 0; o < c.out; ++o) {
+      double sum = 0, size = 0.01;
+      const int64_t image = pixel / (c.out_width * c.out_height), of = pixel % (c.out_width * c.out_height);
+      for (int64_t i = 0; i < c.kernel_h; ++i)
+        for (int64_t j = 0; j < c.kernel_w; ++j) {
+          const int64_t row = of / c.out_width * c.stride_h - c.top + i * c.dilation_h;
+          const int64_t column = of % c.out_width * c.stride_w - c.left + j * c.dilation_w;
+          if (row < 0 || row >= c.height || column < 0 || column >= c.width) continue;
+          for (int64_t ch = 0; ch < c.in; ++ch) {
+            const double product =
+                x[static_cast<size_t>(image * c.image + row * c.x_row + column * c.x_pixel + ch)] *
+                w[static_cast<size_t>(((o * c.in + ch) * c.kernel_h + i) * c.kernel_w + j)];
+            sum += product, size += std::fabs(product);
+          }
+        }
+      ASSERT_NEAR(static_cast<double>(y[static_cast<size_t>(pixel * c.out + o)]), sum, 2e-6 * size)
+          << "pixel " << pixel << " channel " << o;
+    }
+}
+INSTANTIATE_TEST_SUITE_P(Conv, OneCtaDealt, testing::ValuesIn(kDealt),
                          [](const auto& info) { return std::string(info.param.name); });
 
 }  // namespace

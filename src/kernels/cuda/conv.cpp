@@ -130,6 +130,8 @@ void cuda_depthwise_pack(int32_t type, int64_t channels, int64_t kernel_h, int64
 int64_t cuda_conv_scratch_bytes(const ObkConv* conv) {
   int64_t most = 0;
   if (conv->depthwise) return 0;
+  if (conv->own_kernel < 0)
+    return conv_dealt_bytes(conv->pixels, conv->channels, chunks_of(*conv), -conv->own_kernel);
   for_passes(*conv, [&](int32_t first, int32_t pixels, int32_t channels) {
     if (!is_half(*conv)) {
       // A tile at the end has fewer channels, which may take more: its stages are longer.
@@ -163,16 +165,23 @@ double cuda_conv_nanos(const ObkConv* conv) {
     return nanos + std::max(items, 2048.0) * taps * 0.03 + items * size / 35;
   }
   const double n = static_cast<double>(conv->channels), chunks = chunks_of(*conv);
-  if (conv->own_kernel && is_wide(*conv)) {
+  if (conv->own_kernel < 0) {
+    const ObkConv& g = *conv;
+    if (!is_half(g) || !conv_dealt(g.in_channels, g.x_row, g.x_pixel, g.x_image, g.pixels, g.channels)) return 0;
+    // Where others share the multiprocessor a block of 64 k comes, or is multiplied; alone it has a latency. Then the sums become Y.
+    const double area = static_cast<double>(g.pixels) * n, bytes = static_cast<double>(g.pixels + g.channels) * 128;
+    return chunks * std::max({bytes / 105, area * 0.0178, g.own_kernel == -1 ? 190.0 : 0.0}) + area * 0.055;
+  }
+  if (conv->own_kernel == 1 && is_wide(*conv)) {
     // The patch; then a block of 64 k is multiplied, its weights come, or its fragments.
     const double patch = fit_of(*conv).patch_bytes / 100.0;
     return 1300 + patch + chunks * std::max(1.6 * n, 110.0) + 64 * n * 0.12;
   }
-  if (conv->own_kernel && is_first(*conv)) {
+  if (conv->own_kernel == 1 && is_first(*conv)) {
     const double patch = fit_of(*conv).patch_bytes / 100.0;
     return 1300 + patch + chunks * 200 + static_cast<double>(pixels_of(*conv)) * n * 0.08;
   }
-  if (conv->own_kernel && is_long(*conv))  // rows are gathered
+  if (conv->own_kernel == 1 && is_long(*conv))  // rows are gathered
     return 1800 + chunks * std::max(2.2 * n, 300.0) + 64 * n * 0.12;
   const ConvFit fit = is_half(*conv) ? fit_of(*conv) : ConvFit{};
   for_passes(*conv, [&](int32_t first, int32_t pixels, int32_t channels) {

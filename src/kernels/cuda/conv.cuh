@@ -134,7 +134,7 @@ static __device__ __forceinline__ void depthwise_tile(const ObkConv& g) {
 
 }  // namespace obk
 
-#include "conv_fixed.cuh"
+#include "conv_dealt.cuh"
 
 #define OBK_CONV_TILE(type, g) obk::conv_tile<type>(g)
 #define OBK_DEPTHWISE_TILE(type, g) obk::depthwise_tile<type>(g)

@@ -1,7 +1,8 @@
 /* kernels/cuda/dealt.cuh — a kernel of one long work, whose many small tasks the hardware deals to
  * whatever multiprocessor is free. Several CTAs share one: while one waits, others compute.
  *
- *   OBK_DEALT_KERNEL(k, body, residents)   an entry; `residents` CTAs fit an SM at once
+ *   OBK_DEALT_KERNEL(k, body, residents, waits)   an entry; `residents` CTAs fit an SM at once;
+ *                            waits: the body itself waits for the kernel before (OBK_WAIT_FOR_PREVIOUS)
  *
  * CTA b runs rectangle b of the work's rows and columns. There is no table: rectangle and operands
  * follow from the kernel's parameter alone, so that a CTA's first loads are those of its rows.
@@ -23,7 +24,7 @@ struct ObkDealt {
 
 namespace obk {
 
-template <Body body>
+template <Body body, bool kWaits>
 static __device__ __forceinline__ void run_dealt(const ObkDealt& dealt) {
   extern __shared__ __align__(1024) char shared[];
   __shared__ uint64_t parts[32];
@@ -38,7 +39,7 @@ static __device__ __forceinline__ void run_dealt(const ObkDealt& dealt) {
   lanes.sm = at, lanes.sms = (int)gridDim.x;
   lanes.warp = threadIdx.x / 32, lanes.warps = OBK_THREADS / 32;
   lanes.parts = parts;
-  wait_for_previous();
+  if (!kWaits || dealt.stamps) wait_for_previous(); /* a task's time does not hold the wait */
   ObkProgram stamped = {};
   stamped.stamps = dealt.stamps;
   stamp(stamped, at, false);
@@ -49,10 +50,11 @@ static __device__ __forceinline__ void run_dealt(const ObkDealt& dealt) {
 
 }  // namespace obk
 
-#define OBK_DEALT_KERNEL(name, body, residents)                        \
+#define OBK_WAIT_FOR_PREVIOUS() obk::wait_for_previous()
+#define OBK_DEALT_KERNEL(name, body, residents, waits)                 \
   extern "C" __global__ void __launch_bounds__(OBK_THREADS, residents) \
       name(const __grid_constant__ ObkDealt dealt) {                   \
-    obk::run_dealt<body>(dealt);                                       \
+    obk::run_dealt<body, waits>(dealt);                                \
   }
 
 #endif

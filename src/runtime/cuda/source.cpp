@@ -148,8 +148,8 @@ Result<std::string> device_source(const Program& program) {
     return std::any_of(program.bodies.begin(), program.bodies.end(), [&](const auto& body) { return body.text.find(tile) != std::string::npos; });
   };
   if (calls("OBK_ATTENTION_TILE") || calls("OBK_ATTENTION_PIECE")) text += "#include \"attention.cuh\"\n";
-  if (calls("OBK_CONV_TILE") || calls("OBK_DEPTHWISE_TILE")) text += "#include \"conv.cuh\"\n";
-  if (calls("OBK_RESIDENT(")) text += "#include \"dealt.cuh\"\n";
+  if (calls("OBK_CONV_TILE") || calls("OBK_CONV_DEALT_TILE") || calls("OBK_DEPTHWISE_TILE")) text += "#include \"conv.cuh\"\n";
+  if (calls("OBK_RESIDENT(") || calls("OBK_WAIT_FOR_PREVIOUS(")) text += "#include \"dealt.cuh\"\n";
   std::string cases, kernels;
   const std::vector<bool> inlined = inlined_bodies(program);
   for (size_t k = 0; k < program.bodies.size(); ++k) {
@@ -160,9 +160,10 @@ Result<std::string> device_source(const Program& program) {
     cases += fmt::format("    case {0}: return obk_body_{0}(t, p, x, w);\n", k);
     const int team = team_of(program.bodies[k].text);
     const int residents = residents_of(program.bodies[k].text);
+    const bool waits = program.bodies[k].text.find("OBK_WAIT_FOR_PREVIOUS(") != std::string::npos;
     const std::string named = fmt::format("{}, obk_body_{}", kernel_name(static_cast<int>(k)), k);
     kernels += team > 1        ? fmt::format("OBK_TEAM_KERNEL({}, {})\n", named, team)
-               : residents > 0 ? fmt::format("OBK_DEALT_KERNEL({}, {})\n", named, residents)
+               : residents > 0 ? fmt::format("OBK_DEALT_KERNEL({}, {}, {})\n", named, residents, waits)
                                : fmt::format("OBK_KERNEL({})\n", named);
   }
   if (!mono) return text + "\n" + kernels;
