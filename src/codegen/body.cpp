@@ -8,6 +8,7 @@
 #include <map>
 
 #include "codegen/codegen.h"
+#include "codegen/dealt.h"
 #include "codegen/reductions.h"
 #include "codegen/scalars.h"
 #include "codegen/vectors.h"
@@ -50,14 +51,13 @@ class BodyEmitter {
     direct_ = group_.kind != GroupKind::kStitched && stores_tile_plainly();
     // Tiles of known shapes have their sums in fast memory; a loop of whole vectors stores them.
     if (tiles_.vectors && group_.kind == GroupKind::kProduct && packed_b_ && byte_size(group_.product.a_type, 1) == 2) direct_ = false;
-    if (work_.dealt) direct_ = false;
+    if (work_.residents > 0) direct_ = false;
     const std::optional<VectorText> vectors = tiles_.vectors && !direct_ ? as_vectors() : std::nullopt;
     head(!vectors);
     pitch_ = vectors ? std::to_string(tile_pitch()) : group_.product.twin ? "(2 * (t->c1 - t->c0))" : "(t->c1 - t->c0)";
-    const bool dealt = work_.dealt && (group_.kind == GroupKind::kProduct || group_.kind == GroupKind::kConv);
-    const std::string tile = dealt ? dealt_tile() : "";
-    if (vectors) out_ += "  {\n" + vectors->ahead;
-    out_ += tile;
+    const bool dealt = work_.residents > 0;
+    const DealtText tile = dealt ? emit_dealt(group_, work_, *layouts_, tiles_, vectors ? tile_pitch() : work_.tile_columns) : DealtText{};
+    out_ += tile.ahead + (vectors ? "  {\n" + vectors->ahead : "") + tile.tile, scratch_ += tile.scratch;
     if (group_.kind == GroupKind::kProduct && !dealt) product();
     if (group_.kind == GroupKind::kConv && !dealt) conv();
     if (group_.kind == GroupKind::kAttention) attention();
@@ -681,39 +681,6 @@ class BodyEmitter {
       most = std::max(most, tiles_.conv_scratch_bytes(&shape));
     }
     scratch_ += (most + 63) / 64 * 64;
-  }
-
-  /// A tile of a kernel whose CTAs share multiprocessors: its sums take the place of what it multiplied. Here its weights are asked for, before
-  /// the kernel waits for the one before it; what is returned computes it.
-  std::string dealt_tile() {
-    const int x = work_.operand_count(group_);
-    const int64_t pitch = pitch_.front() == '(' ? work_.tile_columns : tile_pitch();
-    DType type;
-    int64_t offset = 0;
-    std::string geometry;
-    ObkConv shape = {.own_kernel = -work_.residents, .kernel_h = 1, .kernel_w = 1};
-    if (group_.kind == GroupKind::kConv) {
-      const stitch::ConvTile& c = group_.conv;
-      const stitch::Layout& in = (*layouts_)[c.x];
-      type = c.type, offset = in.offset, shape.in_channels = c.shape.inputs, shape.kernel_h = c.kernel_h, shape.kernel_w = c.kernel_w;
-      geometry = fmt::format("{}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}", c.height, c.width, c.kernel_h, c.kernel_w, c.stride_h, c.stride_w,
-                             c.dilation_h, c.dilation_w, c.pad_top, c.pad_left, c.out_width, c.out_height, in.strides[2], in.strides[3], in.strides[0]);
-    } else {  // single pixels
-      const auto a = std::find_if(nest_.accesses.begin(), nest_.accesses.end(), [&](const Access& each) {
-        return each.operand == static_cast<int>(body_.operands.size()) && each.load == kNoExpr && each.step < 0;
-      });
-      const int64_t rows = nest_.row_count(), row = a->strides[0];
-      type = group_.product.a_type, offset = a->offset, shape.in_channels = group_.product.k[0].extent;
-      geometry = fmt::format("1, {0}, 1, 1, 1, 1, 1, 1, 0, 0, {0}, 1, {1}, {2}, {1}", rows, rows * row, row);
-    }
-    shape.type = static_cast<int32_t>(type), shape.pixels = work_.tile_rows, shape.channels = work_.tile_columns;
-    scratch_ += (std::max(work_.tile_rows * pitch * 4, tiles_.conv_scratch_bytes(&shape)) + 63) / 64 * 64;
-    const std::string of = fmt::format("({}, g, {}, {}, {}, {}, {}, {});\n", tile_type(type), shape.in_channels, geometry, work_.tile_rows, work_.tile_columns, pitch, work_.residents);
-    top_ += "  float* __restrict tile = (float*)w->scratch;\n";
-    out_ += "  ObkConv g = {};\n  g.row = t->r0, g.pixels = t->r1 - t->r0, g.channel = t->c0, g.channels = t->c1 - t->c0;\n";
-    out_ += fmt::format("  g.x = (const {}*)x[{}] + {}, g.weights = x[{}], g.y = tile, g.scratch = (char*)w->scratch;\n", storage_name(type), x, param(offset), x + 1);
-    out_ += "  OBK_CONV_DEALT_BEGIN" + of + "  OBK_WAIT_FOR_PREVIOUS();\n";
-    return "  OBK_CONV_DEALT_TILE" + of;
   }
 
   void attention() {

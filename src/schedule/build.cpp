@@ -215,7 +215,7 @@ void deal_tiles(const target::DeviceSpec& device, ObkConv shape, int64_t outputs
   constexpr size_t kMostOperands = 32;  // of a kernel's parameter
   const kernels::TileLibrary& tiles = kernels::tile_library(device.family);
   const int64_t all = work.nest.row_count();
-  work.dealt = false;
+  work.dealt = false, work.residents = 0;
   if (device.deals.count == 0 || all == 0 || work.buffers.size() > kMostOperands || !tiles.conv_nanos) return;
   double best = static_cast<double>((tasks + device.sms - 1) / device.sms) * work.task_nanos;
   for (const int64_t height : {64, 128}) {
@@ -237,7 +237,7 @@ void deal_tiles(const target::DeviceSpec& device, ObkConv shape, int64_t outputs
 void deal_conv(const stitch::Plan& plan, const stitch::ConvTile& conv, const target::DeviceSpec& device, int64_t tasks, Work& work) {
   const stitch::Layout& in = plan.layouts[conv.x];
   const int64_t pixels = conv.out_height * conv.out_width, size = byte_size(conv.type, 1);
-  work.dealt = false;
+  work.dealt = false, work.residents = 0;
   if (conv.depthwise || conv.shape.groups != 1 || in.strides.size() != 4 || in.strides[1] != 1 || in.offset * size % 16 != 0) return;
   if (conv.shape.batch * in.strides[0] * size >= INT32_MAX || work.nest.row_count() != conv.shape.batch * pixels) return;
   ObkConv shape = {};
@@ -248,10 +248,10 @@ void deal_conv(const stitch::Plan& plan, const stitch::ConvTile& conv, const tar
 
 /// A product of many rows by packed weights, as a convolution of single pixels.
 void deal_product(const Group& group, const TaskGraph& graph, const target::DeviceSpec& device, int64_t tasks, Work& work) {
-  constexpr int64_t kFewestRows = 384;
+  constexpr int64_t kFewestRows = 1200;
   const stitch::Product& p = group.product;
   const int64_t rows = work.nest.row_count(), size = byte_size(p.a_type, 1);
-  work.dealt = false;
+  work.dealt = false, work.residents = 0;
   const int a = static_cast<int>(group.body.operands.size());
   const Access* access = nullptr;
   for (const Access& each : work.nest.accesses)
@@ -416,7 +416,7 @@ bool cut_to_deal(const Group& group, const target::DeviceSpec& device, const Tas
   constexpr int64_t kSide = 64;
   constexpr size_t kMostOperands = 32;  // of a kernel's parameter
   const int64_t rows = work.nest.row_count(), columns = work.nest.column_count();
-  work.dealt = false;
+  work.dealt = false, work.residents = 0;
   if (device.deals.count == 0 || group.kind != GroupKind::kStitched || work.nest.lanes_in_rows || columns == 0) return false;
   const double bytes = moved_bytes(group, device, tasks, work);
   if (bytes < static_cast<double>(device.deals.count) || work.buffers.size() > kMostOperands) return false;
@@ -466,7 +466,7 @@ void cut_work(const Plan& plan, const target::DeviceSpec& device, const TaskGrap
   work.tile_columns = std::max<int64_t>(columns, 1);
   for (const stitch::Step& step : group.body.steps)  // packed elements share bytes: one worker writes them all
     if (step.kind == StepKind::kStore && bits(tasks.buffers[work.buffers[step.slot]].type.dtype) < 8) pieces = 1;
-  work.dealt = false;
+  work.dealt = false, work.residents = 0;
   if (group.kind == GroupKind::kProduct) work.tile_rows = tile_span(group, work.nest);
   if (group.kind == GroupKind::kProduct && cut_by_cost(group, device, work)) return deal_product(group, tasks, device, count_tasks(group, work), work);
   if (group.kind == GroupKind::kConv) {

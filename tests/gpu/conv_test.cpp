@@ -478,17 +478,18 @@ TEST(ConvCompile, NoSpills) {
   }
 }
 
-// Tiles by wgmma: the assembler keeps its products apart from what waits for them.
-TEST(ConvCompile, LongTiles) {
+// Tiles by wgmma: the assembler keeps its products apart from what waits for them. A test a tile: each is a compilation.
+class ConvLongCompile : public testing::TestWithParam<size_t> {};
+TEST_P(ConvLongCompile, KeepsProductsApart) {
   if (auto found = find_nvrtc(); !found.ok()) GTEST_SKIP() << found.error().text();
-  for (const FixedTile& tile : kLongTiles) {
-    SCOPED_TRACE(fmt::format("{} pixels x {} channels of {}", tile.pixels, tile.channels, tile.c.in));
-    auto cubin = compile_cubin(kText, "sm_90a", {define_of(DType::f16), cases_of({tile}),
-                                                 "OBK_RING=2", "OBK_INLINED=1"});
-    ASSERT_TRUE(cubin.ok()) << cubin.error().text();
-    EXPECT_EQ(cubin->log.find("(C75"), std::string::npos) << cubin->log;
-  }
+  const FixedTile& tile = kLongTiles[GetParam()];
+  SCOPED_TRACE(fmt::format("{} pixels x {} channels of {}", tile.pixels, tile.channels, tile.c.in));
+  auto cubin = compile_cubin(kText, "sm_90a", {define_of(DType::f16), cases_of({tile}),
+                                               "OBK_RING=2", "OBK_INLINED=1"});
+  ASSERT_TRUE(cubin.ok()) << cubin.error().text();
+  EXPECT_EQ(cubin->log.find("(C75"), std::string::npos) << cubin->log;
 }
+INSTANTIATE_TEST_SUITE_P(Tiles, ConvLongCompile, testing::Range(size_t{0}, kLongTiles.size()));
 
 TEST(ConvBench, Layers) {
   if (!getenv("OBELISK_GPU_BENCH")) GTEST_SKIP() << "OBELISK_GPU_BENCH is not set";

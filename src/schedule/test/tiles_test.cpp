@@ -106,6 +106,53 @@ TEST(Tiles, LongWorksAreDealt) {
   EXPECT_EQ(flat.works[0].tile_columns * flat.works[0].tile_rows % 64, 0);
 }
 
+// A product of many rows, and a convolution of many images, take tiles that share multiprocessors, over the edges of images;
+// not where a list says who runs what, nor where there are few rows.
+TEST(Tiles, ManyRowsShareMultiprocessors) {
+  const auto work_of = [](const std::string& body, bool deals) {
+    const auto graph = graph::parse("graph \"g\" {\n" + body + "}");
+    CHECK(graph.ok(), "{}", graph.error().text());
+    target::DeviceSpec device = *target::gpu("sm_90a");
+    device.own_kernels = deals;
+    if (deals) device.deals = {device.fast_memory.count * device.sms};
+    const stitch::Plan plan = stitch::plan(*graph, device);
+    const TaskGraph tasks = build(*graph, plan, device);
+    const Status sound = validate(*graph, plan, tasks);
+    CHECK(sound.ok(), "{}", sound.error().text());
+    return tasks.works.back();
+  };
+  const auto zeros = [](int64_t count) {
+    std::string list = "0";
+    for (int64_t k = 1; k < count; ++k) list += ", 0";
+    return list;
+  };
+  const auto conv = [&](int images) {
+    return fmt::format(R"(in %0 "x": f16[{0},64,28,28]
+  const %1: f16[64,64,3,3] = [{1}]
+  %4: f16[{0},64,28,28] = Tanh(%0)
+  %2: f16[{0},64,14,14] = Conv(%4, %1) {{kernel_shape = [3, 3], pads = [1, 1, 1, 1], strides = [2, 2]}}
+  %3: f16[{0},64,14,14] = Relu(%2)
+  out %3 "y"
+)", images, zeros(64 * 64 * 9));
+  };
+  const Work many = work_of(conv(128), true);
+  EXPECT_TRUE(many.dealt);
+  EXPECT_EQ(many.residents, 2);
+  EXPECT_NE(14 * 14 % many.tile_rows, 0);
+  EXPECT_FALSE(work_of(conv(128), false).dealt);
+  const auto product = [&](int rows) {
+    return fmt::format(R"(in %0 "x": f16[{0},64]
+  const %1: f16[64,256] = [{1}]
+  %2: f16[{0},256] = MatMul(%0, %1)
+  %3: f16[{0},256] = Relu(%2)
+  out %3 "y"
+)", rows, zeros(64 * 256));
+  };
+  EXPECT_EQ(work_of(product(25000), true).residents, 2);
+  EXPECT_EQ(work_of(product(25000), false).residents, 0);
+  EXPECT_EQ(work_of(product(128), true).residents, 0);
+}
+
 // One query of eight heads that four each share: the keys go to 16 tiles a head, whose sums lie in a buffer that nobody else has.
 TEST(Tiles, KeysOfFewHeadsAreSharedOut) {
   const auto graph = graph::parse(R"(graph "g" {
