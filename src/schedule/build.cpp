@@ -414,12 +414,11 @@ double batch_nanos(const Work& work) { return 700 + 330.0 * static_cast<double>(
 bool cut_to_deal(const Group& group, const target::DeviceSpec& device, const TaskGraph& tasks, Work& work) {
   constexpr double kTask = 25e3;
   constexpr int64_t kSide = 64;
-  constexpr size_t kMostOperands = 32;  // of a kernel's parameter
   const int64_t rows = work.nest.row_count(), columns = work.nest.column_count();
   work.dealt = false, work.residents = 0;
   if (device.deals.count == 0 || group.kind != GroupKind::kStitched || work.nest.lanes_in_rows || columns == 0) return false;
   const double bytes = moved_bytes(group, device, tasks, work);
-  if (bytes < static_cast<double>(device.deals.count) || work.buffers.size() > kMostOperands) return false;
+  if (bytes < static_cast<double>(device.deals.count) || work.buffers.size() > size_t{kDealtOperands}) return false;
   for (const stitch::Step& step : group.body.steps)  // packed elements share bytes
     if (step.kind == StepKind::kStore && bits(tasks.buffers[work.buffers[step.slot]].type.dtype) < 8) return false;
   const auto fit = static_cast<int64_t>(kTask * static_cast<double>(rows) * static_cast<double>(columns) / bytes);  // elements

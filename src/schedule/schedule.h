@@ -10,6 +10,9 @@
 
 namespace obelisk::schedule {
 
+/// Operands of a work whose tasks are dealt while it runs, at most: they travel in its kernel's parameter.
+inline constexpr int kDealtOperands = 32;
+
 TaskGraph build(const Graph& graph, const stitch::Plan& plan, const target::DeviceSpec& device);
 
 /// Every table is checked before it runs: waves ascend in every list, each work's tiles cover its domain once, whatever a work reads was

@@ -526,6 +526,6 @@ static __device__ __forceinline__ void conv_tile_of(const ObkConv& g) {
 }  // namespace obk
 
 #define OBK_CONV_TILE_OF(type, g, sure, ...) \
-  obk::conv_tile_of<type, sure, OBK_INLINED, obk::ConvFixed<__VA_ARGS__>>(g)
+  obk::conv_tile_of<type, sure, OBK_WIDE_TILES, obk::ConvFixed<__VA_ARGS__>>(g)
 
 #endif

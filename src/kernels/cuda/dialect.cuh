@@ -157,6 +157,10 @@ struct ObkLanes : ObkWorker {
 #ifndef OBK_INLINED
 #define OBK_INLINED 1
 #endif
+/* Whether its tiles may take wgmma; 0 before the text of a body where the assembler would serialise it. */
+#ifndef OBK_WIDE_TILES
+#define OBK_WIDE_TILES OBK_INLINED
+#endif
 #define OBK_BODY(name) OBK_BODY_OF(OBK_INLINED, name)
 #define OBK_BODY_OF(inlined, name) OBK_BODY_AS(inlined, name)
 #define OBK_BODY_AS(inlined, name) OBK_BODY_AS_##inlined(name)
@@ -204,7 +208,7 @@ struct ObkLanes : ObkWorker {
 #define OBK_GEMM_TILE(type, g) obk::gemm_tile<type>(w, g)
 /* As constants: the most rows and columns of a tile, k, a_row, c_row and panel, perhaps parts. */
 #define OBK_GEMM_TILE_OF(type, g, ...) \
-  obk::gemm_tile_of<type, obk::FixedShape<__VA_ARGS__>, OBK_INLINED>(w, g)
+  obk::gemm_tile_of<type, obk::FixedShape<__VA_ARGS__>, OBK_WIDE_TILES>(w, g)
 /* As constants: g's size, value_size and keys, and the most queries of a tile. */
 #define OBK_ATTENTION_TILE(type, g, size, value_size, queries, keys) \
   obk::attention_tile<type, size, value_size, queries, keys>(w, g)

@@ -137,7 +137,7 @@ std::vector<std::string> device_defines(const Program& program, const LoadOption
   return defines;
 }
 
-Result<std::string> device_source(const Program& program) {
+Result<std::string> device_source(const Program& program, const std::set<int>& narrow) {
   for (const CustomRecord& custom : program.customs)
     return Error{Code::kUnsupported, "runtime",
                  fmt::format("{} has no device code", ops::to_string(custom.op)), custom.name,
@@ -149,14 +149,21 @@ Result<std::string> device_source(const Program& program) {
   };
   if (calls("OBK_ATTENTION_TILE") || calls("OBK_ATTENTION_PIECE")) text += "#include \"attention.cuh\"\n";
   if (calls("OBK_CONV_TILE") || calls("OBK_CONV_DEALT_TILE") || calls("OBK_DEPTHWISE_TILE")) text += "#include \"conv.cuh\"\n";
-  if (calls("OBK_RESIDENT(") || calls("OBK_WAIT_FOR_PREVIOUS(")) text += "#include \"dealt.cuh\"\n";
+  if (calls("OBK_RESIDENT(") || calls("OBK_WAIT_FOR_PREVIOUS("))
+    text += fmt::format(
+        "#define OBK_DEALT_OPERANDS {}\n#define OBK_DEALT_BYTES {}\n#include \"dealt.cuh\"\n",
+        schedule::kDealtOperands, sizeof(DeviceDealt));
   std::string cases, kernels;
   const std::vector<bool> inlined = inlined_bodies(program);
   for (size_t k = 0; k < program.bodies.size(); ++k) {
     if (mono && (k == 0 || inlined[k] != inlined[k - 1]))
       text += fmt::format("\n#undef OBK_INLINED\n#define OBK_INLINED {}\n", inlined[k] ? 1 : 0);
+    const bool plain = narrow.count(static_cast<int>(k)) > 0;
+    const std::string_view widest = "\n#undef OBK_WIDE_TILES\n#define OBK_WIDE_TILES ";
+    if (plain) text += fmt::format("{}0\n", widest);
     text += fmt::format("\n/* {} */\n#define obk_body obk_body_{}\n{}#undef obk_body\n",
                         program.bodies[k].label, k, program.bodies[k].text);
+    if (plain) text += fmt::format("{}OBK_INLINED\n", widest);
     cases += fmt::format("    case {0}: return obk_body_{0}(t, p, x, w);\n", k);
     const int team = team_of(program.bodies[k].text);
     const int residents = residents_of(program.bodies[k].text);
@@ -226,6 +233,59 @@ std::vector<KernelReport> read_assembler_log(const std::string& log) {
   return kernels;
 }
 
+Serialised serialised(const std::string& log) {
+  Serialised found;
+  std::istringstream lines(log);
+  for (std::string line; std::getline(lines, line);) {
+    if (line.find("(C75") == std::string::npos) continue;
+    found.any = true;
+    bool named = false;
+    for (const std::string_view kind : {"obk_kernel_", "obk_body_"}) {
+      const size_t at = line.find(kind);
+      if (at == std::string::npos || !isdigit(static_cast<unsigned char>(line[at + kind.size()])))
+        continue;
+      found.bodies.insert(atoi(line.c_str() + at + kind.size())), named = true;
+      break;
+    }
+    found.known = found.known && named;
+  }
+  return found;
+}
+
+namespace {
+
+/// Machine code in which nothing is serialised: where wgmma would be, bodies by name, or else all of the
+/// program, take mma.sync, which gives the same bits.
+Result<Cubin> compile_quickly(const Program& program, const std::string& text,
+                              const std::string& architecture,
+                              const std::vector<std::string>& defines) {
+  TRY(Cubin cubin, compile_cubin(text, architecture, defines));
+  Serialised slow = serialised(cubin.log);
+  if (!slow.any) return cubin;
+  if (slow.known) {
+    std::string names;
+    for (const int body : slow.bodies) {
+      if (static_cast<size_t>(body) >= program.bodies.size()) continue;
+      names += (names.empty() ? "" : ", ") + program.bodies[static_cast<size_t>(body)].label;
+    }
+    LOG(kWarning, "runtime",
+        "the assembler would serialise wgmma in {} of {} bodies ({}); their tiles take mma.sync, "
+        "which may be slower", slow.bodies.size(), program.bodies.size(), names);
+    TRY(const std::string narrow, device_source(program, slow.bodies));
+    TRY(cubin, compile_cubin(narrow, architecture, defines));
+    slow = serialised(cubin.log);
+    if (!slow.any) return cubin;
+  }
+  LOG(kWarning, "runtime",
+      "the assembler would serialise wgmma; all tiles of '{}' take mma.sync, which may be slower",
+      program.name);
+  std::vector<std::string> plain = defines;
+  plain.push_back("OBK_NO_WIDE_TILES=1");
+  return compile_cubin(text, architecture, plain);
+}
+
+}  // namespace
+
 Result<Image> build_image(const Program& program, const std::string& architecture,
                           const LoadOptions& options) {
   TRY(const std::string text, device_source(program));
@@ -252,13 +312,7 @@ Result<Image> build_image(const Program& program, const std::string& architectur
   if (image.ok()) {
     image->cached = true;
   } else {
-    TRY(Cubin cubin, compile_cubin(text, architecture, defines));
-    if (cubin.log.find("(C75") != std::string::npos) {  // wgmma in turns is slower than mma.sync, which gives the same bits
-      LOG(kInfo, "runtime", "the assembler serialised wgmma; the product tiles take mma.sync");
-      std::vector<std::string> narrow = defines;
-      narrow.push_back("OBK_NO_WIDE_TILES=1");
-      TRY(cubin, compile_cubin(text, architecture, narrow));
-    }
+    TRY(Cubin cubin, compile_quickly(program, text, architecture, defines));
     image = Image{.bytes = std::move(cubin.bytes), .log = timeless(cubin.log)};
     image->kernels = read_assembler_log(image->log);
     if (!kept.empty())

@@ -7,6 +7,8 @@
 /// compiler, published by rename.
 #pragma once
 
+#include <set>
+
 #include "runtime/cuda/nvrtc.h"
 #include "runtime/runtime.h"
 
@@ -14,7 +16,8 @@ namespace obelisk::runtime::cuda {
 
 /// The device headers, every distinct body, and one kernel over all (granularity "mono") or one a
 /// body. Errors: kUnsupported, naming an op that has no body.
-Result<std::string> device_source(const Program& program);
+/// `narrow`: bodies whose tiles must not take wgmma.
+Result<std::string> device_source(const Program& program, const std::set<int>& narrow = {});
 /// What the text is compiled with beside it.
 std::vector<std::string> device_defines(const Program& program, const LoadOptions& options);
 
@@ -40,6 +43,14 @@ Result<Image> from_entry(const std::string& bytes);
 /// broken kernel: instructions of the tensor cores that were serialised, or a tile that spills.
 Result<Image> build_image(const Program& program, const std::string& architecture,
                           const LoadOptions& options);
+
+/// Where the assembler serialised wgmma (C75xx), which is slower than mma.sync: the bodies by number, or
+/// nothing for a function that is more than one body's.
+struct Serialised {
+  bool any = false, known = true;  // known: all of them are named
+  std::set<int> bodies;
+};
+Serialised serialised(const std::string& log);
 
 /// What "ptxas -v" says, by function. Functions that are called are their own entries.
 std::vector<KernelReport> read_assembler_log(const std::string& log);

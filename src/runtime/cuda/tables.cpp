@@ -100,7 +100,7 @@ Status deal(const Program& program, const Shape& shape, const std::vector<ObkTas
   const Error broken{Code::kBuild, "runtime", "the tasks of a dealt work do not cover it evenly",
                      work.label, "compile the model again"};
   const ObkTask &first = tasks.front(), &last = tasks.back();
-  if (!work.params.empty() || work.operands.size() > kDealtOperands || first.r1 < 1 ||
+  if (!work.params.empty() || work.operands.size() > size_t{schedule::kDealtOperands} || first.r1 < 1 ||
       first.c1 < 1 || last.r1 > INT32_MAX || last.c1 > INT32_MAX)
     return broken;
   DeviceDealt& cut = launch.rectangles;

@@ -30,11 +30,10 @@ struct DeviceProgram {
   int64_t block;
   DevicePointer inline_ports[kInlinePorts];
 };
-inline constexpr int kDealtOperands = 32;  // kernels/cuda/dealt.cuh
 struct DeviceDealt {
   int32_t rows, columns, tile_rows, tile_columns, across, scratch_bytes;
   DevicePointer stamps;
-  DevicePointer operands[kDealtOperands];
+  DevicePointer operands[schedule::kDealtOperands];
 };
 struct DeviceWatch {
   uint32_t hit, sm, task, kind;
