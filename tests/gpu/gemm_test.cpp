@@ -205,6 +205,7 @@ struct Product {
   int wave = 0;
 };
 
+bool whole(int type) { return type == kObkI8 || type == kObkU8; }
 int64_t width(int type) {
   return type == kObkF64 ? 8 : OBK_LIES_AS_F32(type) ? 4 : type <= 3 ? 2 : 1;
 }
@@ -333,7 +334,7 @@ struct Jobs {
           const int32_t i = static_cast<int32_t>(v);
           memcpy(at,
                  sum_width() == 8 ? static_cast<const void*>(&v)
-                 : type > 3       ? static_cast<const void*>(&i)
+                 : whole(type)    ? static_cast<const void*>(&i)
                                   : &f,
                  static_cast<size_t>(sum_width()));
         }
@@ -434,7 +435,7 @@ struct Jobs {
           double have = 0;
           if (sum_width() == 8) {
             memcpy(&have, at, 8);
-          } else if (type > 3) {
+          } else if (whole(type)) {
             int32_t v;
             memcpy(&v, at, 4);
             have = v;
@@ -444,7 +445,7 @@ struct Jobs {
             have = v;
           }
           const double want = d.sum[y * p.n + x] + (p.accumulate ? d.c0[y * p.n + x] : 0);
-          const double step = type > 3 ? 0 : type == kObkF64 ? 4e-16 : 4e-7;
+          const double step = whole(type) ? 0 : type == kObkF64 ? 4e-16 : 4e-7;
           const double room = step * (d.size[y * p.n + x] + (p.accumulate ? 64 : 0) + 1e-30) * 4;
           ASSERT_LE(std::fabs(have - want), room)
               << "product " << o << " (" << p.m << " x " << p.n << " x " << p.k << ", kind "
