@@ -156,9 +156,7 @@ Result<Cubin> compile_cubin(const std::string& text, const std::string& architec
                                       "--ptxas-options=-v"};
   if (const char* wished = getenv("OBELISK_LINEINFO"); wished && *wished)
     options.push_back("-lineinfo");  // for profilers; it doubles the machine code's size
-  int major = 0, minor = 0;
-  if (n.Version(&major, &minor) == 0 && major >= 13)
-    options.push_back("-split-compile=0");  // the machine's cores share a text's functions
+  // Not -split-compile, which shares functions among cores: the same text gives other bytes each time.
   for (const std::string& define : defines) options.push_back("-D" + define);
   std::vector<const char*> pointers;
   for (const std::string& option : options) pointers.push_back(option.c_str());
