@@ -26,7 +26,7 @@ BLOCKS = (
     ("gpu_blocks_test", "Gemm/Fixed.*/f16"),
     ("gpu_blocks_test", "Tiles/Attention.EqualsReference/*-*_32_32:*_24_40:*f32_300*"),
     ("gpu_blocks_test", "Tiles/Attention.PiecesOfKeysJoin/f16_64_64"),
-    ("gpu_blocks_test", "Types/Conv.*f16:Types/Conv.*f32:Tiles/ConvFixed.*/0:*ConvLong*"),
+    ("gpu_blocks_test", "Types/Conv.*/f16:Types/Conv.*f32:Tiles/ConvFixed.*/0:Tiles/ConvLong.*:ConvDealt.*"),
     (
         "gpu_test",
         ":".join(
