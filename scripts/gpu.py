@@ -162,10 +162,9 @@ class Session:
         log = open(self.work / "peers.log", "w")
         self.sides = gpu_sides.Sides(self.options.jobs, self.options.timeout, log)
         ways = self.options.ways.split(",") if "peers" in self.parts else []
-        for name in self.models:
-            if self.onnx(name).exists() or "peers" in self.parts:
-                self.sides.start(name, self.onnx(name), self.precisions[name], ways,
-                                 answers=self.work / f"{name}.answers.npz")
+        for name in self.models if {"run", "peers"} & set(self.parts) else ():
+            kept = self.work / f"{name}.answers.npz" if "run" in self.parts else None
+            self.sides.start(name, self.onnx(name), self.precisions[name], ways, answers=kept)
         def compile(which):
             name, granularity = which
             if self.onnx(name).exists():
