@@ -42,7 +42,7 @@ def test_every_way_of_pytorch_stands_beside_ours(obelisk, mlp, torch):
     answer = bench(obelisk, mlp, "--json").json
     # The stub has no max-autotune: a way that a PyTorch lacks is left out.
     names = ["torch eager", "torch graph", "torch compile"]
-    assert [side["name"] for side in answer["against"]] == names
+    assert [side["name"] for side in answer["against"]] == names and answer["precision"] == "keep"
     for side in answer["against"]:
         assert side["version"] == "0-stub" and side["latency_us"]["median"] > 0
         assert side["device_us"]["median"] > 0 and side["device_us"]["p99"] > 0

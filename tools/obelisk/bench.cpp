@@ -357,6 +357,7 @@ int bench(const Flags& flags) {
   text += fmt::format("{} on {}{}\n", runner.target, host_cpu(),
                       noisy ? "; noisy: the answers scatter, so trust none of this much" : "");
   Json json = {{"target", runner.target},
+               {"precision", runner.executable ? runner.executable->program().precision : "keep"},
                {"device", on_gpu ? ours[0]->report()->gpu : host_cpu()},
                {"runs", ours[0]->latencies.us.size()},
                {"latency_us", ours[0]->latencies.json()},

@@ -146,6 +146,7 @@ int profile(const Flags& flags) {
   }
   text += fmt::format("{}\n", (*runner)->target);
   Json json = {{"target", program.target},
+               {"precision", program.precision},
                {"device", device.gpu},
                {"device_us", median},
                {"stream_us", stream},
