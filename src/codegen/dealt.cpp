@@ -18,6 +18,9 @@ DealtText emit_dealt(const stitch::Group& group, const schedule::Work& work, con
     const stitch::ConvTile& c = group.conv;
     const stitch::Layout& in = layouts[c.x];
     type = c.type, offset = in.offset, shape.in_channels = c.shape.inputs, shape.kernel_h = c.kernel_h, shape.kernel_w = c.kernel_w;
+    shape.height = c.height, shape.width = c.width, shape.stride_h = c.stride_h, shape.stride_w = c.stride_w, shape.dilation_h = c.dilation_h;
+    shape.dilation_w = c.dilation_w, shape.pad_top = c.pad_top, shape.pad_left = c.pad_left, shape.out_width = c.out_width;
+    shape.x_row = in.strides[2], shape.x_pixel = in.strides[3];
     geometry = fmt::format("{}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}", c.height, c.width, c.kernel_h, c.kernel_w, c.stride_h, c.stride_w,
                            c.dilation_h, c.dilation_w, c.pad_top, c.pad_left, c.out_width, c.out_height, in.strides[2], in.strides[3], in.strides[0]);
   } else {

@@ -155,20 +155,26 @@ void cut_conv(const stitch::ConvTile& conv, const target::DeviceSpec& device, in
   work.tile_rows = rows * conv.out_width;
 }
 
-/// The tile of a convolution whose library knows what tiles cost: pixels in row order by channels. False: it does not.
-bool cut_conv_by_cost(const stitch::ConvTile& conv, const target::DeviceSpec& device, Work& work) {
-  const kernels::TileLibrary& tiles = kernels::tile_library(device.family);
-  if (!tiles.conv_nanos) return false;
-  const int64_t pixels = conv.out_height * conv.out_width, wide = conv.out_width;
-  const int64_t outputs = conv.depthwise ? conv.shape.outputs : conv.shape.group_outputs;  // a tile stays inside a group
+/// A convolution as its tiles see it, without a place.
+ObkConv geometry(const stitch::ConvTile& conv, const target::DeviceSpec& device) {
   ObkConv shape = {};
   shape.type = conv.tile_type(), shape.depthwise = conv.depthwise;
   shape.own_kernel = device.own_kernels;
   shape.height = conv.height, shape.width = conv.width, shape.in_channels = conv.depthwise ? conv.shape.inputs : conv.shape.group_inputs;
   shape.kernel_h = conv.kernel_h, shape.kernel_w = conv.kernel_w, shape.stride_h = conv.stride_h, shape.stride_w = conv.stride_w;
   shape.dilation_h = conv.dilation_h, shape.dilation_w = conv.dilation_w, shape.pad_top = conv.pad_top, shape.pad_left = conv.pad_left;
-  shape.out_width = wide, shape.out_channels = outputs;
+  shape.out_width = conv.out_width, shape.out_channels = conv.depthwise ? conv.shape.outputs : conv.shape.group_outputs;
   shape.x_pixel = conv.shape.inputs, shape.x_row = conv.width * shape.x_pixel;
+  return shape;
+}
+
+/// The tile of a convolution whose library knows what tiles cost: pixels in row order by channels. False: it does not.
+bool cut_conv_by_cost(const stitch::ConvTile& conv, const target::DeviceSpec& device, Work& work) {
+  const kernels::TileLibrary& tiles = kernels::tile_library(device.family);
+  if (!tiles.conv_nanos) return false;
+  const int64_t pixels = conv.out_height * conv.out_width, wide = conv.out_width;
+  const int64_t outputs = conv.depthwise ? conv.shape.outputs : conv.shape.group_outputs;  // a tile stays inside a group
+  ObkConv shape = geometry(conv, device);
   std::vector<int64_t> heights, widths;
   for (int64_t p : {8, 16, 24, 32, 40, 48, 56, 64, 96, 128, 256, 512}) heights.push_back(std::min(p, pixels));
   for (int64_t parts = 2; pixels / parts >= 8 && parts <= 16; ++parts) heights.push_back((pixels + parts - 1) / parts);
@@ -210,14 +216,14 @@ int64_t count_tasks(const Group& group, const Work& work) {
 /// The same of a kernel of its own whose CTAs share multiprocessors (as cut_to_deal's do): tiles of any images' pixels, taken where they
 /// promise less than the tile that `work` has. Their beginnings hide behind one another, so that only the first counts. `tasks`: of that tile.
 void deal_tiles(const target::DeviceSpec& device, ObkConv shape, int64_t outputs, int64_t tasks, Work& work) {
-  constexpr double kFirst = 2500;  // nanoseconds until the first tile multiplies
+  constexpr double kFirst = 1700;  // nanoseconds until the first tile multiplies
+  constexpr double kAlone = 1.25;  // how much longer than predicted tasks take that have a multiprocessor each
   constexpr int64_t kMostWidth = 128;
-  constexpr size_t kMostOperands = 32;  // of a kernel's parameter
   const kernels::TileLibrary& tiles = kernels::tile_library(device.family);
   const int64_t all = work.nest.row_count();
   work.dealt = false, work.residents = 0;
-  if (device.deals.count == 0 || all == 0 || work.buffers.size() > kMostOperands || !tiles.conv_nanos) return;
-  double best = static_cast<double>((tasks + device.sms - 1) / device.sms) * work.task_nanos;
+  if (device.deals.count == 0 || all == 0 || work.buffers.size() > size_t{kDealtOperands} || !tiles.conv_nanos) return;
+  double best = static_cast<double>((tasks + device.sms - 1) / device.sms) * work.task_nanos * kAlone;
   for (const int64_t height : {64, 128}) {
     for (int64_t width = 32; width <= kMostWidth; width += 16) {
       if (outputs % width != 0) continue;
@@ -226,7 +232,11 @@ void deal_tiles(const target::DeviceSpec& device, ObkConv shape, int64_t outputs
       shape.own_kernel = -residents, shape.pixels = height, shape.channels = width;
       const double nanos = tiles.conv_nanos(&shape);
       if (nanos <= 0) continue;
-      const double time = kFirst + static_cast<double>((count + device.sms - 1) / device.sms) * nanos;
+      // Whole rounds of all multiprocessors, or where other kernels fill the last one, parts of them: between the two.
+      const int64_t together = int64_t{device.sms} * residents;
+      const double whole = static_cast<double>((count + together - 1) / together * residents);
+      const double part = std::max(1.0, static_cast<double>(count) / device.sms);
+      const double time = kFirst + (residents == 1 ? whole : (whole + part) / 2) * nanos;
       if (time >= best) continue;
       best = time;
       work.dealt = true, work.residents = residents, work.tile_rows = height, work.tile_columns = width, work.task_nanos = nanos;
@@ -240,9 +250,8 @@ void deal_conv(const stitch::Plan& plan, const stitch::ConvTile& conv, const tar
   work.dealt = false, work.residents = 0;
   if (conv.depthwise || conv.shape.groups != 1 || in.strides.size() != 4 || in.strides[1] != 1 || in.offset * size % 16 != 0) return;
   if (conv.shape.batch * in.strides[0] * size >= INT32_MAX || work.nest.row_count() != conv.shape.batch * pixels) return;
-  ObkConv shape = {};
-  shape.type = static_cast<int32_t>(conv.type), shape.in_channels = conv.shape.inputs, shape.height = conv.height, shape.width = conv.width;
-  shape.kernel_h = conv.kernel_h, shape.kernel_w = conv.kernel_w, shape.x_row = in.strides[2], shape.x_pixel = in.strides[3], shape.x_image = in.strides[0];
+  ObkConv shape = geometry(conv, device);
+  shape.rows = conv.out_height, shape.x_row = in.strides[2], shape.x_pixel = in.strides[3], shape.x_image = in.strides[0];
   deal_tiles(device, shape, conv.shape.outputs, tasks, work);
 }
 

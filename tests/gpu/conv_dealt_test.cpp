@@ -23,6 +23,7 @@ const Shape kShapes[] = {
     {8, 512, 28, 28, 1, 2, 0, 128, 0, 128, 128, 1},  {3, 256, 14, 14, 3, 2, 1, 128, 0, 64, 64, 1},
     {5, 1024, 7, 7, 1, 1, 0, 128, 0, 64, 128, 1},    {2, 288, 35, 35, 1, 1, 0, 64, 32, 128, 64, 2},
     {3, 80, 17, 19, 3, 1, 0, 96, 8, 128, 96, 2},     {2, 40, 9, 9, 5, 1, 2, 96, 0, 64, 32, 1},
+    {3, 3, 32, 32, 7, 2, 3, 64, 0, 128, 64, 2},      {2, 4, 16, 16, 3, 1, 1, 64, 0, 128, 32, 2},
 };
 
 constexpr const char* kText = R"cu(
@@ -86,6 +87,9 @@ TEST(ConvDealt, EqualsTheDefinition) {
     g.d->CopyToDevice(w_at, packed.data(), packed.size());
     ObkConv job = {.type = kObkF16, .own_kernel = static_cast<int32_t>(-s.residents)};
     job.in_channels = s.in, job.kernel_h = job.kernel_w = s.kernel, job.out_channels = s.out;
+    job.height = s.height, job.width = s.width, job.stride_h = job.stride_w = s.stride;
+    job.dilation_h = job.dilation_w = 1, job.pad_top = job.pad_left = s.pad;
+    job.out_width = s.out_width(), job.x_pixel = s.x_pixel(), job.x_row = s.width * s.x_pixel();
     job.pixels = s.pixels, job.channels = s.channels;
     job.x = reinterpret_cast<const void*>(x_at), job.weights = reinterpret_cast<const void*>(w_at);
     const DevicePointer table = g.make(sizeof job, 0);

@@ -130,6 +130,8 @@ void cuda_depthwise_pack(int32_t type, int64_t channels, int64_t kernel_h, int64
 int64_t cuda_conv_scratch_bytes(const ObkConv* conv) {
   int64_t most = 0;
   if (conv->depthwise) return 0;
+  if (conv->own_kernel < 0 && conv_thin(static_cast<int32_t>(conv->in_channels)))
+    return conv_dealt_first_bytes(fit_of(*conv).patch_bytes, conv->channels, chunks_of(*conv));
   if (conv->own_kernel < 0)
     return conv_dealt_bytes(conv->pixels, conv->channels, chunks_of(*conv), -conv->own_kernel);
   for_passes(*conv, [&](int32_t first, int32_t pixels, int32_t channels) {
@@ -167,10 +169,17 @@ double cuda_conv_nanos(const ObkConv* conv) {
   const double n = static_cast<double>(conv->channels), chunks = chunks_of(*conv);
   if (conv->own_kernel < 0) {
     const ObkConv& g = *conv;
-    if (!is_half(g) || !conv_dealt(g.in_channels, g.x_row, g.x_pixel, g.x_image, g.pixels, g.channels)) return 0;
-    // Where others share the multiprocessor a block of 64 k comes, or is multiplied; alone it has a latency. Then the sums become Y.
-    const double area = static_cast<double>(g.pixels) * n, bytes = static_cast<double>(g.pixels + g.channels) * 128;
-    return chunks * std::max({bytes / 105, area * 0.0178, g.own_kernel == -1 ? 190.0 : 0.0}) + area * 0.055;
+    if (!is_half(g)) return 0;
+    if (conv_thin(static_cast<int32_t>(g.in_channels))) {
+      const bool fits = g.own_kernel < -1 && conv_dealt_first(g.rows * g.out_width, g.pixels, g.channels, chunks_of(g)) && fit_of(g).patched;
+      return fits ? chunks * 250 + static_cast<double>(g.pixels) * n * 0.11 : 0;
+    }
+    if (!conv_dealt(g.in_channels, g.x_row, g.x_pixel, g.x_image, g.pixels, g.channels)) return 0;
+    // Measured on an H200, ResNet-50 of batch 8 by eight tiles: what a block of 64 k takes of a multiprocessor that two CTAs share, or how
+    // long one takes alone, longer where taps may lie outside of X; then the sums become Y.
+    const double high = static_cast<double>(g.pixels) / 64, wide = n / 64, area = high * wide;
+    if (g.own_kernel < -1) return chunks * (140 + 40 * high + 40 * wide) + area * 450;
+    return chunks * (60 + (g.kernel_h * g.kernel_w > 1 ? 135 : 100) * high + 40 * wide) + area * 675;
   }
   if (conv->own_kernel == 1 && is_wide(*conv)) {
     // The patch; then a block of 64 k is multiplied, its weights come, or its fragments.

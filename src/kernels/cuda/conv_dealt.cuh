@@ -34,10 +34,16 @@ struct ConvDealt {
   static constexpr int kPixels = kPixels_, kChannels = kChannels_, kPitch = kPitch_;
   static constexpr int kIn16 = (kIn + 15) / 16 * 16;
   static constexpr int kChunks = (kKernelH * kKernelW * kIn16 + 63) / 64;
-  static constexpr int kResidents = kResidents_, kStep = conv_dealt_step(kChunks, kResidents);
+  static constexpr int kResidents = kResidents_, kStep = conv_dealt_step(kPixels, kChannels, kChunks, kResidents);
   static constexpr int kStages = kChunks / kStep, kBlock = kPixels * 128; /* rows of 64 k */
   static constexpr int kStage = conv_dealt_stage(kPixels, kChannels, kChunks, kResidents);
   static constexpr int kPlaces = conv_dealt_places(kPixels, kChannels, kChunks, kResidents);
+  /* Few channels: the tile of conv_first.cuh. */
+  static constexpr bool kThin = kIn % 8 != 0;
+  typedef ConvFixed<kIn_, kHeight_, kWidth_, kKernelH_, kKernelW_, kStrideH_, kStrideW_, kDilationH_,
+                    kDilationW_, kTop_, kLeft_, kOutWidth_, kXRow_, kXPixel_, kPixels_, kChannels_,
+                    kPitch_>
+      Fixed;
   /* Whether no tap lies outside of X. */
   static constexpr bool kInside =
       kTop == 0 && kLeft == 0 && kIn == kIn16 && kIn % 64 == 0 &&
@@ -112,9 +118,31 @@ struct DealtStages {
   }
 };
 
+/* Few channels: all weights, a barrier for them, the patch. */
+template <typename S>
+struct DealtFirst {
+  static constexpr uint32_t kWeights = S::Fixed::kChunks * S::kChannels * 128;
+  uint32_t weights, bar, patch;
+
+  __device__ __forceinline__ explicit DealtFirst(const ObkConv& g)
+      : weights((shared_address(g.scratch) + 1023) & ~1023u),
+        bar(weights + kWeights),
+        patch(bar + 128) {}
+};
+
 template <typename S>
 static __device__ __forceinline__ void conv_dealt_begin(const ObkConv& g) {
   if (threadIdx.x != 0) return;
+  if constexpr (S::kThin) {
+    const DealtFirst<S> at(g);
+    mbarrier_init(at.bar, 1);
+    mbarrier_init_fence();
+    mbarrier_expect(at.bar, at.kWeights);
+    return bulk_copy(at.weights,
+                     (const char*)g.weights +
+                         (uint32_t)g.channel / 8 * (int64_t)(S::Fixed::kChunks * WeightPages::kAtomBytes),
+                     at.kWeights, at.bar);
+  }
   const DealtStages<S> stages(g);
 #pragma unroll 1
   for (int k = 0; k < S::kPlaces; ++k) mbarrier_init(stages.bars + 8 * k, 1);
@@ -123,8 +151,54 @@ static __device__ __forceinline__ void conv_dealt_begin(const ObkConv& g) {
   for (int k = 0; k < stages.kAhead; ++k) stages.ask(k, k);
 }
 
+/* 128 pixels of an image, whose kernel rows are runs of elements: conv_first.cuh, in one sum. */
 template <bool kBfloat, typename S>
-static __device__ __forceinline__ void conv_dealt_tile(const ObkConv& g) {
+static __device__ __forceinline__ void conv_dealt_first_tile(const ObkConv& g) {
+  typedef typename S::Fixed F;
+  constexpr int kN = S::kChannels, kAll = S::kOutWidth * S::kOutHeight;
+  const DealtFirst<S> at(g);
+  const int image = (int)g.row / kAll, first = (int)g.row - image * kAll, top = first / S::kOutWidth;
+  const uint32_t patch =
+      conv_thin_patch<F>(at.patch, (const char*)g.x + (int64_t)image * S::kImage,
+                         top * S::kStrideH - S::kTop, -S::kLeft);
+  copy16_commit();
+  const int lane = threadIdx.x % 32, row = threadIdx.x / 32 * 16 + lane / 4;
+  ConvRuns<F> runs;
+  runs.find(patch, row, first - top * S::kOutWidth, S::kPixels);
+  float sum[kN / 2];
+#pragma unroll
+  for (int e = 0; e < kN / 2; ++e) sum[e] = zero_here();
+  uint32_t a[F::kK16][4]; /* each has registers of its own: products are under way */
+  const uint64_t y = matrix_at(at.weights, 1024);
+  copy16_wait<0>();
+  __syncthreads(); /* the patch and the barrier are there */
+  while (!mbarrier_try(at.bar, 0)) {
+  }
+#pragma unroll
+  for (int c = 0; c < F::kChunks; ++c) {
+#pragma unroll
+    for (int p = 0; p < 4; ++p)
+      if (c * 4 + p < F::kK16) runs.step(a[c * 4 + p], c * 4 + p);
+    wgmma_begin();
+#pragma unroll
+    for (int p = 0; p < 4; ++p)
+      if (c * 4 + p < F::kK16)
+        Wgmma<kN, kBfloat>::multiply_rows(sum, a[c * 4 + p], y + c * (kN / 8 * 64) + 2 * p);
+    wgmma_commit();
+  }
+  wgmma_wait<0>();
+  __syncthreads(); /* Y lies where weights and patch lay */
+  const uint32_t to = shared_address(g.y) + (row * S::kPitch + lane % 4 * 2) * 4;
+#pragma unroll
+  for (int j = 0; j < kN / 8; ++j) {
+    store_shared8(to + 32 * j, sum[4 * j], sum[4 * j + 1]);
+    store_shared8(to + 32 * (j + S::kPitch), sum[4 * j + 2], sum[4 * j + 3]);
+  }
+  __syncthreads();
+}
+
+template <bool kBfloat, typename S>
+static __device__ __forceinline__ void conv_dealt_rows_tile(const ObkConv& g) {
   constexpr int kPlaces = S::kPlaces, kAhead = DealtStages<S>::kAhead;
   constexpr bool kHigh = S::kPixels == 128;
   constexpr int kN = kHigh ? S::kChannels : S::kChannels / 2; /* of a warpgroup */
@@ -196,6 +270,12 @@ static __device__ __forceinline__ void conv_dealt_tile(const ObkConv& g) {
     store_shared8(c + 32 * (j + S::kPitch), sum[4 * j + 2], sum[4 * j + 3]);
   }
   __syncthreads();
+}
+
+template <bool kBfloat, typename S>
+static __device__ __forceinline__ void conv_dealt_tile(const ObkConv& g) {
+  if constexpr (S::kThin) return conv_dealt_first_tile<kBfloat, S>(g);
+  else conv_dealt_rows_tile<kBfloat, S>(g);
 }
 
 #else

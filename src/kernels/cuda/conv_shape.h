@@ -144,15 +144,15 @@ constexpr bool conv_long(int64_t in, int64_t height, int64_t width, int64_t x_ro
 
 /* A tile of conv_dealt.cuh, `residents` of which share a multiprocessor: blocks of 64 k of a stage, its
  * bytes; how many stages have a place, all of k or what it goes round in; its shared memory. */
-constexpr int conv_dealt_step(int64_t chunks, int64_t residents) {
-  return residents == 1 && chunks % 2 == 0 ? 2 : 1;
+constexpr int conv_dealt_step(int64_t pixels, int64_t channels, int64_t chunks, int64_t residents) {
+  return residents == 1 && chunks % 2 == 0 && pixels + channels <= 128 ? 2 : 1;
 }
 constexpr int conv_dealt_stage(int64_t pixels, int64_t channels, int64_t chunks, int64_t residents) {
-  return (int)((pixels + channels) * 128 * conv_dealt_step(chunks, residents));
+  return (int)((pixels + channels) * 128 * conv_dealt_step(pixels, channels, chunks, residents));
 }
 constexpr int conv_dealt_places(int64_t pixels, int64_t channels, int64_t chunks, int64_t residents) {
   const int most = (int)(204800 / residents) / conv_dealt_stage(pixels, channels, chunks, residents);
-  const int all = (int)(chunks / conv_dealt_step(chunks, residents));
+  const int all = (int)(chunks / conv_dealt_step(pixels, channels, chunks, residents));
   return all < most ? all : most;
 }
 constexpr int conv_dealt_bytes(int64_t pixels, int64_t channels, int64_t chunks, int64_t residents) {
@@ -165,6 +165,14 @@ constexpr bool conv_dealt(int64_t in, int64_t x_row, int64_t x_pixel, int64_t im
   return in % 8 == 0 && x_row % 8 == 0 && x_pixel % 8 == 0 && image % 8 == 0 &&
          (pixels == 64 || pixels == 128) && channels >= 32 && channels <= 128 && channels % 16 == 0 &&
          (pixels == 128 || channels % 32 == 0);
+}
+/* The same of few channels of X, where a tile ends with an image: `patch` bytes of it, and all weights. */
+constexpr bool conv_dealt_first(int64_t all_pixels, int64_t pixels, int64_t channels, int64_t chunks) {
+  return pixels == 128 && all_pixels % 128 == 0 && channels >= 16 && channels <= 64 &&
+         channels % 16 == 0 && chunks <= 4;
+}
+constexpr int conv_dealt_first_bytes(int64_t patch, int64_t channels, int64_t chunks) {
+  return (int)(1024 + channels * chunks * 128 + 128 + patch);
 }
 
 /* A patch as above for every tile of an image, where it is the same for all: tiles of `pixels` in row

@@ -88,37 +88,50 @@ static __device__ __forceinline__ void conv_wide_tile(const ObkConv& g) {
   float sum[kN / 2], odd[kN / 2];
 #pragma unroll
   for (int e = 0; e < kN / 2; ++e) sum[e] = zero_here(), odd[e] = zero_here();
-  uint32_t rows[2][2][4]; /* of two blocks of 64 k */
+  /* A page's blocks of 64 k are read and multiplied together, where k is whole pages. */
+  constexpr int kStep = L::kPage > 1 && S::kChunks % L::kPage == 0 ? L::kPage : 1;
+  constexpr int kTurns = S::kChunks / kStep;
+  uint32_t rows[2][2 * kStep][4];
   uint64_t y = 0;
   int in_page = 0, block = 0;
-  uint32_t first = 0, second = 0; /* where a block's steps lie in the patch */
+  uint32_t places[2 * kStep]; /* where the blocks' steps lie in the patch */
+  auto find = [&] {
+#pragma unroll
+    for (int c = 0; c < kStep; ++c)
+      places[2 * c] = load_shared_word(entries + c * 16),
+                 places[2 * c + 1] = load_shared_word(entries + c * 16 + 4);
+    entries += kStep * 16;
+  };
   /* Behind the last step: not an empty register, for that would be written between two products. */
   const uint32_t zeros = work + n.rows * n.row_bytes;
   if (S::kK16 % 4 != 0 && threadIdx.x < 4) store_shared_word(zeros + threadIdx.x * 4, 0);
   auto read = [&](uint32_t (&a)[4], uint32_t entry) {
     load_matrices(a, S::kK16 % 4 != 0 && entry == 0 ? zeros : x + (entry >> 5));
   };
-  auto multiply = [&](uint32_t (&a)[2][4]) {
-    read(a[0], first), read(a[1], second);
-    entries += 16; /* the next block's, or what lies behind the table */
-    first = load_shared_word(entries), second = load_shared_word(entries + 4);
+  auto multiply = [&](uint32_t (&a)[2 * kStep][4]) {
+#pragma unroll
+    for (int k = 0; k < 2 * kStep; ++k) read(a[k], places[k]);
+    find(); /* the next blocks', or what lies behind the table */
     if (in_page == 0) y = y0 + (same_in_warp(turns.take()) >> 4);
     wgmma_begin();
-    Wgmma<kN, kBfloat>::multiply_rows(sum, a[0], y);
-    Wgmma<kN, kBfloat>::multiply_rows(odd, a[1], y + 2);
+#pragma unroll
+    for (int c = 0; c < kStep; ++c) {
+      Wgmma<kN, kBfloat>::multiply_rows(sum, a[2 * c], y);
+      Wgmma<kN, kBfloat>::multiply_rows(odd, a[2 * c + 1], y + 2);
+      y += L::kGroups * 64;
+    }
     wgmma_commit();
-    y += L::kGroups * 64;
-    in_page = in_page + 1 == L::kPage ? 0 : in_page + 1;
+    in_page = in_page + kStep == L::kPage ? 0 : in_page + kStep;
     wgmma_wait<1>();
     if (turns.given < block / L::kPage) turns.give_back(); /* its products have ended */
-    ++block;
+    block += kStep;
   };
   copy16_wait<0>();
   __syncthreads();
-  first = load_shared_word(entries), second = load_shared_word(entries + 4);
+  find();
 #pragma unroll 1
-  for (int pair = 0; pair < S::kChunks / 2; ++pair) multiply(rows[0]), multiply(rows[1]);
-  if (S::kChunks % 2) { /* the assembler knows rows by their place in a loop */
+  for (int pair = 0; pair < kTurns / 2; ++pair) multiply(rows[0]), multiply(rows[1]);
+  if (kTurns % 2) { /* the assembler knows rows by their place in a loop */
     wgmma_wait<0>();
     multiply(rows[0]);
   }
