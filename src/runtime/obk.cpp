@@ -406,7 +406,7 @@ void read_tables(Reader& from, Program& p, const WeightSection& weights) {
         from.within(from.number<int32_t>(), 0, static_cast<int64_t>(p.outputs.size()), "output"));
     copy.from = read_place(from, p);
   }
-  if (!p.objects.empty() && p.objects.size() != (p.on_gpu() ? 1 : p.bodies.size()))
+  if (!p.on_gpu() && !p.objects.empty() && p.objects.size() != p.bodies.size())
     throw Damaged("machine code for another number of bodies");
   if (!from.at_end()) throw Damaged("bytes after the last table");
 }

@@ -30,27 +30,31 @@ void place_shared(const Launch& launch, DeviceProgram& record) {
 
 class CudaExecutable : public Executable, public std::enable_shared_from_this<CudaExecutable> {
  public:
-  CudaExecutable(std::shared_ptr<const Program> program, Image image, const LoadOptions& options)
-      : program_(std::move(program)), image_(std::move(image)), options_(options) {}
+  CudaExecutable(std::shared_ptr<const Program> program, std::vector<Image> images, const LoadOptions& options)
+      : program_(std::move(program)), images_(std::move(images)), options_(options) {}
   ~CudaExecutable() override {
-    if (!module_) return;
+    if (modules_.empty()) return;
     InContext here(gpu_);
     weights_.clear();
     for (Memory* each : {&tasks_, &first_, &blocks_}) each->release();
-    driver_->ModuleUnload(module_);
+    for (Handle module : modules_) driver_->ModuleUnload(module);
   }
 
   const Program& program() const override { return *program_; }
   const LoadReport& report() const override { return report_; }
   const DeviceReport* device() const override { return &device_; }
-  std::vector<std::string> objects() const override { return {to_entry(image_)}; }
+  std::vector<std::string> objects() const override {
+    std::vector<std::string> entries;
+    for (const Image& image : images_) entries.push_back(to_entry(image));
+    return entries;
+  }
   Result<std::unique_ptr<Context>> context(int threads) const override;
 
   /// Tables and the report; the GPU's side only where one is.
   Status init(LoadReport report);
 
   std::shared_ptr<const Program> program_;
-  Image image_;
+  std::vector<Image> images_;  // by part
   const LoadOptions options_;
   LoadReport report_;
   DeviceReport device_;
@@ -58,7 +62,7 @@ class CudaExecutable : public Executable, public std::enable_shared_from_this<Cu
   const Driver* driver_ = nullptr;
   Gpu gpu_;
   std::optional<Error> absent_;  // why there is no GPU to run on
-  Handle module_ = nullptr;
+  std::vector<Handle> modules_;    // by part
   std::vector<Handle> functions_;  // by launch
   Memory tasks_, first_, blocks_;
   std::vector<Memory> weights_;
@@ -145,20 +149,22 @@ Status CudaExecutable::init(LoadReport report) {
              .launches = static_cast<int>(cut_.launches.size()),
              .phases = p.waves};
   device_.barriers = p.granularity == "mono" ? std::max(p.waves - 1, 0) : 0;
-  device_.cubin_bytes = static_cast<int64_t>(image_.bytes.size());
   for (const Tensor& weight : p.weights)
     device_.bytes_streamed += weight.empty() ? 0 : weight.bytes();
   for (const auto* ports : {&p.inputs, &p.outputs})
     for (const Port& port : *ports) device_.bytes_streamed += port.type.bytes();
   if (auto spec = target::device(p.target, p.sms); spec.ok())
     device_.roof_bytes_per_us = spec->bytes_per_sm * 1000.0 * spec->sms;
-  for (KernelReport kernel : image_.kernels) {
-    int64_t dynamic = 0;
-    for (const Launch& launch : cut_.launches)
-      if (kernel_name(launch.body) == kernel.name)
-        dynamic = std::max<int64_t>(dynamic, launch.shared);
-    kernel.smem_bytes += dynamic;
-    device_.kernels.push_back(kernel);
+  for (const Image& image : images_) {
+    device_.cubin_bytes += static_cast<int64_t>(image.bytes.size());
+    for (KernelReport kernel : image.kernels) {
+      int64_t dynamic = 0;
+      for (const Launch& launch : cut_.launches)
+        if (kernel_name(launch.body) == kernel.name)
+          dynamic = std::max<int64_t>(dynamic, launch.shared);
+      kernel.smem_bytes += dynamic;
+      device_.kernels.push_back(kernel);
+    }
   }
   if (absent_) return ok_status();
   InContext here(gpu_);
@@ -168,10 +174,15 @@ Status CudaExecutable::init(LoadReport report) {
 Status CudaExecutable::on_gpu() {
   const Driver& d = *driver_;
   const Program& p = *program_;
-  TRY_STATUS(check(d.ModuleLoadData(&module_, image_.bytes.data()), "load the device code"));
+  for (const Image& image : images_) {
+    Handle module = nullptr;
+    TRY_STATUS(check(d.ModuleLoadData(&module, image.bytes.data()), "load the device code"));
+    modules_.push_back(module);
+  }
   for (const Launch& launch : cut_.launches) {
     Handle function = nullptr;
-    TRY_STATUS(check(d.ModuleGetFunction(&function, module_, kernel_name(launch.body).c_str()),
+    const Handle module = modules_[static_cast<size_t>(part_of(p, launch.body))];
+    TRY_STATUS(check(d.ModuleGetFunction(&function, module, kernel_name(launch.body).c_str()),
                      "find a kernel"));
     int now = 0;
     d.FuncGetAttribute(&now, kDynamicShared,
@@ -650,19 +661,26 @@ Result<std::shared_ptr<const Executable>> load_cuda(std::shared_ptr<const Progra
                                                     const LoadOptions& options) {
   const auto start = std::chrono::steady_clock::now();
   LoadReport report;
-  Result<Image> image = Error{};
-  if (program->objects.size() == 1) image = from_entry(program->objects[0]);
-  if (image.ok()) {
+  std::vector<Image> images;
+  if (!program->objects.empty() && program->objects.size() != static_cast<size_t>(part_count(*program)))
+    report.not_carried = "its device code is in another number of parts";
+  else
+    for (const std::string& object : program->objects) {
+      auto image = from_entry(object);
+      if (image.ok()) images.push_back(std::move(*image));
+      else report.not_carried = image.error().message;
+    }
+  if (!images.empty() && report.not_carried.empty()) {
     report.carried = 1;
   } else {
-    if (!program->objects.empty()) report.not_carried = image.error().message;
-    TRY(image, build_image(*program, program->target, options));
-    (image->cached ? report.cached : report.compiled) = static_cast<int>(program->bodies.size());
+    TRY(images, build_images(*program, program->target, options));
+    for (int body = 0; body < static_cast<int>(program->bodies.size()); ++body)
+      ++(images[static_cast<size_t>(part_of(*program, body))].cached ? report.cached : report.compiled);
     report.compiler = "NVRTC " + nvrtc_version();
   }
   if (options.progress) options.progress(1, 1);
   auto executable =
-      std::make_shared<CudaExecutable>(std::move(program), std::move(*image), options);
+      std::make_shared<CudaExecutable>(std::move(program), std::move(images), options);
   report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   TRY_STATUS(executable->init(std::move(report)));
   return std::shared_ptr<const Executable>(std::move(executable));
@@ -695,8 +713,8 @@ Result<std::string> device_text(const Program& program, const std::string& kind,
   TRY(const std::string text, device_source(program));
   if (kind == "cuda") return text;
   if (kind == "cubin") {
-    TRY(const Image image, build_image(program, program.target, options));
-    return image.bytes;
+    TRY(const Cubin cubin, compile_cubin(text, program.target, device_defines(program, options)));
+    return cubin.bytes;
   }
   TRY(const Cubin cubin, compile_cubin(text, program.target, device_defines(program, options)));
   if (cubin.ptx.empty())

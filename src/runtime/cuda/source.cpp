@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <sstream>
 
+#include "base/parallel.h"
 #include "runtime/cuda/dialect_files.h"
 #include "runtime/cuda/tables.h"
 
@@ -137,15 +138,25 @@ std::vector<std::string> device_defines(const Program& program, const LoadOption
   return defines;
 }
 
-Result<std::string> device_source(const Program& program, const std::set<int>& narrow) {
+int part_count(const Program& program) {
+  constexpr size_t kBodies = 3, kMost = 16;  // of a part; parts
+  if (is_mono(program)) return 1;
+  return static_cast<int>(std::clamp((program.bodies.size() + kBodies - 1) / kBodies, size_t{1}, kMost));
+}
+int part_of(const Program& program, int body) { return body < 0 ? 0 : body % part_count(program); }
+
+Result<std::string> device_source(const Program& program, const std::set<int>& narrow, int part) {
   for (const CustomRecord& custom : program.customs)
     return Error{Code::kUnsupported, "runtime",
                  fmt::format("{} has no device code", ops::to_string(custom.op)), custom.name,
                  "compile with --target cpu"};
   const bool mono = is_mono(program);
   std::string text = "#include \"program.cuh\"\n";
+  const auto is_here = [&](size_t body) { return part < 0 || part_of(program, static_cast<int>(body)) == part; };
   const auto calls = [&](std::string_view tile) {
-    return std::any_of(program.bodies.begin(), program.bodies.end(), [&](const auto& body) { return body.text.find(tile) != std::string::npos; });
+    for (size_t k = 0; k < program.bodies.size(); ++k)
+      if (is_here(k) && program.bodies[k].text.find(tile) != std::string::npos) return true;
+    return false;
   };
   if (calls("OBK_ATTENTION_TILE") || calls("OBK_ATTENTION_PIECE")) text += "#include \"attention.cuh\"\n";
   if (calls("OBK_CONV_TILE") || calls("OBK_CONV_DEALT_TILE") || calls("OBK_DEPTHWISE_TILE")) text += "#include \"conv.cuh\"\n";
@@ -156,6 +167,7 @@ Result<std::string> device_source(const Program& program, const std::set<int>& n
   std::string cases, kernels;
   const std::vector<bool> inlined = inlined_bodies(program);
   for (size_t k = 0; k < program.bodies.size(); ++k) {
+    if (!is_here(k)) continue;
     if (mono && (k == 0 || inlined[k] != inlined[k - 1]))
       text += fmt::format("\n#undef OBK_INLINED\n#define OBK_INLINED {}\n", inlined[k] ? 1 : 0);
     const bool plain = narrow.count(static_cast<int>(k)) > 0;
@@ -258,7 +270,7 @@ namespace {
 /// program, take mma.sync, which gives the same bits.
 Result<Cubin> compile_quickly(const Program& program, const std::string& text,
                               const std::string& architecture,
-                              const std::vector<std::string>& defines) {
+                              const std::vector<std::string>& defines, int part) {
   TRY(Cubin cubin, compile_cubin(text, architecture, defines));
   Serialised slow = serialised(cubin.log);
   if (!slow.any) return cubin;
@@ -271,7 +283,7 @@ Result<Cubin> compile_quickly(const Program& program, const std::string& text,
     LOG(kWarning, "runtime",
         "the assembler would serialise wgmma in {} of {} bodies ({}); their tiles take mma.sync, "
         "which may be slower", slow.bodies.size(), program.bodies.size(), names);
-    TRY(const std::string narrow, device_source(program, slow.bodies));
+    TRY(const std::string narrow, device_source(program, slow.bodies, part));
     TRY(cubin, compile_cubin(narrow, architecture, defines));
     slow = serialised(cubin.log);
     if (!slow.any) return cubin;
@@ -284,24 +296,23 @@ Result<Cubin> compile_quickly(const Program& program, const std::string& text,
   return compile_cubin(text, architecture, plain);
 }
 
-}  // namespace
-
-Result<Image> build_image(const Program& program, const std::string& architecture,
-                          const LoadOptions& options) {
-  TRY(const std::string text, device_source(program));
-  const std::vector<std::string> defines = device_defines(program, options);
-  std::string identity = architecture + " " + nvrtc_version();
-  for (const std::string& define : defines) identity += " " + define;
+/// The folder of the cache, or nothing where there is none to write into.
+std::string folder_of(const LoadOptions& options) {
   std::string folder = cache_folder(options.cache_dir);
   std::error_code failed;
-  if (!folder.empty()) {
-    fs::create_directories(folder, failed);
-    if (failed || access(folder.c_str(), W_OK) != 0) {
-      LOG(kWarning, "runtime",
-          "the cache '{}' cannot be written; device code is compiled every time", folder);
-      folder.clear();
-    }
-  }
+  if (folder.empty()) return folder;
+  fs::create_directories(folder, failed);
+  if (!failed && access(folder.c_str(), W_OK) == 0) return folder;
+  LOG(kWarning, "runtime",
+      "the cache '{}' cannot be written; device code is compiled every time", folder);
+  return "";
+}
+
+Result<Image> build_part(const Program& program, const std::string& architecture,
+                         const std::vector<std::string>& defines, const std::string& folder, int part) {
+  TRY(const std::string text, device_source(program, {}, part));
+  std::string identity = architecture + " " + nvrtc_version();
+  for (const std::string& define : defines) identity += " " + define;
   const std::string kept =
       folder.empty()
           ? ""
@@ -312,7 +323,7 @@ Result<Image> build_image(const Program& program, const std::string& architectur
   if (image.ok()) {
     image->cached = true;
   } else {
-    TRY(Cubin cubin, compile_quickly(program, text, architecture, defines));
+    TRY(Cubin cubin, compile_quickly(program, text, architecture, defines, part));
     image = Image{.bytes = std::move(cubin.bytes), .log = timeless(cubin.log)};
     image->kernels = read_assembler_log(image->log);
     if (!kept.empty())
@@ -321,6 +332,25 @@ Result<Image> build_image(const Program& program, const std::string& architectur
   }
   TRY_STATUS(judge(program, *image));
   return image;
+}
+
+}  // namespace
+
+Result<std::vector<Image>> build_images(const Program& program, const std::string& architecture,
+                                        const LoadOptions& options) {
+  const std::vector<std::string> defines = device_defines(program, options);
+  const std::string folder = folder_of(options);
+  std::vector<Result<Image>> built(static_cast<size_t>(part_count(program)), Error{});
+  (void)find_nvrtc();  // loaded once, before there are threads
+  for_each_on_all_cores(built.size(), [&](size_t part) {
+    built[part] = build_part(program, architecture, defines, folder, static_cast<int>(part));
+  });
+  std::vector<Image> images;
+  for (Result<Image>& each : built) {
+    if (!each.ok()) return each.error();
+    images.push_back(std::move(*each));
+  }
+  return images;
 }
 
 std::string to_entry(const Image& image) {

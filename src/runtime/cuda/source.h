@@ -16,8 +16,13 @@ namespace obelisk::runtime::cuda {
 
 /// The device headers, every distinct body, and one kernel over all (granularity "mono") or one a
 /// body. Errors: kUnsupported, naming an op that has no body.
-/// `narrow`: bodies whose tiles must not take wgmma.
-Result<std::string> device_source(const Program& program, const std::set<int>& narrow = {});
+/// `narrow`: bodies whose tiles must not take wgmma. `part`: only the bodies of that part (part_of); -1: all.
+Result<std::string> device_source(const Program& program, const std::set<int>& narrow = {}, int part = -1);
+
+/// In how many parts the device code is compiled, at once on the machine's cores: so many for a program on any
+/// machine, so that the same program gives the same bytes. And which part has a body.
+int part_count(const Program& program);
+int part_of(const Program& program, int body);
 /// What the text is compiled with beside it.
 std::vector<std::string> device_defines(const Program& program, const LoadOptions& options);
 
@@ -39,10 +44,10 @@ std::string to_entry(const Image& image);
 /// Errors: kBuild, when the bytes are no such entry.
 Result<Image> from_entry(const std::string& bytes);
 
-/// Compiles, or finds in the cache. Errors: kBuild, also where the assembler reports what means a
+/// Compiles, or finds in the cache: an image a part. Errors: kBuild, also where the assembler reports what means a
 /// broken kernel: instructions of the tensor cores that were serialised, or a tile that spills.
-Result<Image> build_image(const Program& program, const std::string& architecture,
-                          const LoadOptions& options);
+Result<std::vector<Image>> build_images(const Program& program, const std::string& architecture,
+                                        const LoadOptions& options);
 
 /// Where the assembler serialised wgmma (C75xx), which is slower than mma.sync: the bodies by number, or
 /// nothing for a function that is more than one body's.

@@ -48,6 +48,28 @@ TEST(CudaSource, OnlyTheBodyThatWouldBeSerialisedLosesItsWideTiles) {
   EXPECT_GT(narrow->find("#define OBK_WIDE_TILES OBK_INLINED"), narrow->find("/* second */"));
 }
 
+// Kernels of a graph are compiled in parts, each body in one of them; one kernel of all is whole.
+TEST(CudaSource, EachBodyIsInOnePart) {
+  Program program = two_bodies();
+  while (program.bodies.size() < 20) program.bodies.push_back(program.bodies[0]);
+  const int parts = part_count(program);
+  EXPECT_EQ(parts, 7);
+  std::vector<int> found(program.bodies.size());
+  for (int part = 0; part < parts; ++part) {
+    const auto text = device_source(program, {}, part);
+    ASSERT_TRUE(text.ok());
+    for (int body = 0; body < 20; ++body)
+      if (text->find(kernel_name(body) + ",") != std::string::npos) {
+        ++found[static_cast<size_t>(body)];
+        EXPECT_EQ(part_of(program, body), part);
+      }
+  }
+  EXPECT_EQ(found, std::vector<int>(20, 1));
+  program.granularity = "mono";
+  EXPECT_EQ(part_count(program), 1);
+  EXPECT_EQ(part_of(program, -1), 0);
+}
+
 // What a dealt work may have stands in schedule/schedule.h; device code is told, and compares the bytes.
 TEST(CudaSource, DeviceCodeIsToldWhatADealtKernelTakes) {
   const auto text = device_source(two_bodies());
