@@ -347,7 +347,8 @@ class Session:
         sys.path.insert(0, str(HERE))
         import gpu_sanitize
         rows = gpu_sanitize.sanitize(
-            BIN, self.options.tools.split(","), self.options.jobs, self.options.timeout, say
+            BIN, self.options.tools.split(","), self.options.jobs, self.options.timeout, say,
+            self.options.budget,
         )
         for what, why in gpu_sanitize.failures(rows):
             self.fail(what, why)
@@ -381,6 +382,9 @@ def main():
         "--flags", action="append", default=[], help="a flag for obelisk, e.g. --flags=--watchdog"
     )
     parser.add_argument("--tools", default="memcheck,racecheck,initcheck")
+    parser.add_argument(
+        "--budget", type=float, default=float("inf"), help="seconds of sanitize; the rest is told"
+    )
     parser.add_argument("--jobs", type=int, default=8, help="processes at once")
     parser.add_argument("--work", default=os.environ.get("TMPDIR", "/tmp") + "/obelisk-gpu")
     parser.add_argument("--out", help="a JSON file for the results")

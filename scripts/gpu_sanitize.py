@@ -86,7 +86,12 @@ def cases(folder):
     return found
 
 
-def run_case(folder, tool, program, test, environment, timeout):
+def run_case(folder, tool, program, test, environment, timeout, deadline=float("inf")):
+    left = deadline - time.monotonic()
+    if left < 1:  # a report, so that nobody takes it for clean
+        return {"tool": tool or "none", "test": test, "exit": 0, "seconds": 0, "summary": [],
+                "reports": {"not run: the time was up": {"count": 1, "first": []}}, "understood": {}}
+    timeout = min(timeout, left)
     words = [folder / program, f"--gtest_filter={test}", "--gtest_brief=1"]
     if tool:
         words = [find_tool(), "--tool", tool, "--print-limit", "30", "--target-processes", "all", *words]
@@ -132,8 +137,9 @@ def judged(tool, test, text, code):
     return {"summary": summary[-1:] or [], "reports": reports, "understood": understood}
 
 
-def sanitize(folder, tools, jobs, timeout, say):
-    """Rows by tool and test, and what failed."""
+def sanitize(folder, tools, jobs, timeout, say, seconds=float("inf")):
+    """Rows by tool and test. What is not begun in `seconds`, or does not end in them, is told as such."""
+    deadline = time.monotonic() + seconds
     folder = pathlib.Path(folder)
     if not find_tool():
         raise RuntimeError("compute-sanitizer is not found: it is part of the CUDA toolkit")
@@ -150,7 +156,7 @@ def sanitize(folder, tools, jobs, timeout, say):
         with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
             def all_of(pairs):
                 start = time.monotonic()
-                made = [pool.submit(run_case, folder, tool, *test, environment, timeout)
+                made = [pool.submit(run_case, folder, tool, *test, environment, timeout, deadline)
                         for tool, test in pairs]
                 for each in made:
                     rows.append(each.result())
@@ -158,7 +164,7 @@ def sanitize(folder, tools, jobs, timeout, say):
             if not filled:
                 seconds = all_of([(None, test) for test in tests])
                 say(f"sanitize none       {len(tests)} tests in {seconds:.0f} s")
-            seconds = all_of([(tool, test) for test in tests for tool in tools])
+            seconds = all_of([(tool, test) for tool in tools for test in tests])
     for tool in tools:
         mine = [r for r in rows if r["tool"] == tool]
         bad = [r for r in mine if r["reports"]]

@@ -51,6 +51,16 @@ def test_a_folder_without_test_programs_is_no_clean_run(tmp_path, monkeypatch):
         gpu_sanitize.sanitize(tmp_path, ["memcheck"], 1, 1, print)
 
 
+def test_what_there_was_no_time_for_is_told(tmp_path, monkeypatch):
+    program = tmp_path / "gpu_blocks_test"
+    program.write_text("#!/bin/sh\nprintf 'Gemm.\\n  RingAcrossBarriers\\n'\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(gpu_sanitize, "find_tool", lambda: "compute-sanitizer")
+    rows = gpu_sanitize.sanitize(tmp_path, ["memcheck"], 1, 1, lambda *_: None, seconds=0)
+    assert any("not run" in kind for row in rows for kind in row["reports"])
+    assert list(gpu_sanitize.failures(rows))
+
+
 def test_every_understood_report_has_a_reason():
     for tool, tests, pattern, why in gpu_sanitize.UNDERSTOOD:
         assert tool in gpu_sanitize.TOOLS and tests and pattern and len(why) > 20
