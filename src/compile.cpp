@@ -141,7 +141,7 @@ target::DeviceSpec for_granularity(target::DeviceSpec device, const std::string&
 bool same_tasks(const schedule::TaskGraph& a, const schedule::TaskGraph& b) {
   return std::equal(a.works.begin(), a.works.end(), b.works.begin(), b.works.end(),
                     [](const schedule::Work& x, const schedule::Work& y) {
-                      return x.dealt == y.dealt && x.tile_rows == y.tile_rows &&
+                      return x.dealt == y.dealt && x.streamed.has_value() == y.streamed.has_value() && x.tile_rows == y.tile_rows &&
                              x.tile_columns == y.tile_columns;
                     });
 }

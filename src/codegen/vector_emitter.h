@@ -448,8 +448,8 @@ class VectorEmitter {
       // A twin's second half stands beside the first, which is narrower in the last tile of a row that tiles do not divide.
       const std::string beside = columns_ % job_.tile_columns ? "(int)(t->c1 - t->c0)" : std::to_string(job_.tile_columns);
       const std::string side = exprs_[load.expr].slot > stitch::kTileSlot ? " + " + beside : "";
-      out += loops(i, indent) + fmt::format("{0}  l{1}{2} = obk::load_pack<V>(tile, (row[q] - (int)t->r0) * {3} + (col{4} - {5}){6});\n{0}}}\n", indent,
-                                            load.expr, at(i), job_.tile_pitch, flat_ ? "[q]" : "[u]", flat_ ? "(int)t->c0" : "0", side);
+      out += loops(i, indent) + fmt::format("{0}  l{1}{2} = obk::load_{7}(row[q] - (int)t->r0) * {3} + (col{4} - {5}){6});\n{0}}}\n", indent,
+                                            load.expr, at(i), job_.tile_pitch, flat_ ? "[q]" : "[u]", flat_ ? "(int)t->c0" : "0", side, job_.two_planes ? "sums<V>(tile, other, " : "pack<V>(tile, ");
       loaded_.insert(load.expr);
     }
   }

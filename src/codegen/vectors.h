@@ -26,6 +26,7 @@ struct VectorJob {
   const std::vector<stitch::Layout>& layouts;
   bool anchored = false;               // a tile has been computed: `tile`, rows of tile_columns, tile_pitch apart
   int64_t tile_rows = 1, tile_columns = 1, tile_pitch = 1;
+  bool two_planes = false;             // a second plane of sums may lie `other` floats behind it (0: none)
   graph::ValueId panel = graph::kNone; // stored into `panel` (OBK_PANEL_AT with the pitch's text) instead of its operand
   std::string panel_pitch, panel_type;
   int residents = 0;                   // CTAs that share a multiprocessor where tasks are dealt; 0: as many as the batch lets

@@ -48,6 +48,11 @@ struct TileLibrary {
   /// In how many parts of k of their own a product is better computed where the next body adds them up; null: always in one.
   int64_t (*gemm_parts)(int32_t type, int64_t n, int64_t k) = nullptr;
 
+  /// Nanoseconds of one tile of 64 rows by n columns where the product has a kernel of its own, and blocks of 64 k in one of its stages; 0: there is no such tile. Null:
+  /// no product has.
+  double (*product_nanos)(int32_t type, int64_t n, int64_t k) = nullptr;
+  int64_t (*product_stage)(int64_t n, int64_t k) = nullptr;
+
   int64_t (*conv_packed_bytes)(int32_t type, int64_t out_channels, int64_t in_channels,
                                int64_t kernel_h, int64_t kernel_w);
   /// One group's weights for tiles of `tile` channels, strides in elements.

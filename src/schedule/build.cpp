@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "schedule/schedule.h"
+#include "schedule/streamed.h"
 
 namespace obelisk::schedule {
 namespace {
@@ -257,7 +258,7 @@ void deal_conv(const stitch::Plan& plan, const stitch::ConvTile& conv, const tar
 
 /// A product of many rows by packed weights, as a convolution of single pixels.
 void deal_product(const Group& group, const TaskGraph& graph, const target::DeviceSpec& device, int64_t tasks, Work& work) {
-  constexpr int64_t kFewestRows = 1200;
+  constexpr int64_t kFewestRows = kMostStreamedRows;
   const stitch::Product& p = group.product;
   const int64_t rows = work.nest.row_count(), size = byte_size(p.a_type, 1);
   work.dealt = false, work.residents = 0;
@@ -476,6 +477,7 @@ void cut_work(const Plan& plan, const target::DeviceSpec& device, const TaskGrap
     if (step.kind == StepKind::kStore && bits(tasks.buffers[work.buffers[step.slot]].type.dtype) < 8) pieces = 1;
   work.dealt = false, work.residents = 0;
   if (group.kind == GroupKind::kProduct) work.tile_rows = tile_span(group, work.nest);
+  if (group.kind == GroupKind::kProduct && cut_streamed(group, device, tasks, work)) return;
   if (group.kind == GroupKind::kProduct && cut_by_cost(group, device, work)) return deal_product(group, tasks, device, count_tasks(group, work), work);
   if (group.kind == GroupKind::kConv) {
     if (cut_conv_by_cost(group.conv, device, work)) return deal_conv(plan, group.conv, device, count_tasks(group, work), work);

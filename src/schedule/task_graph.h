@@ -1,6 +1,7 @@
 /// schedule/task_graph.h — the program as data: buffers, works, waves and every worker's list of tasks.
 #pragma once
 
+#include <optional>
 #include <vector>
 
 #include "kernels/kernels.h"
@@ -54,6 +55,14 @@ struct Nest {
 /// How many rows in a row a tile may span without leaving its matrix or image.
 int64_t tile_span(const stitch::Group& group, const Nest& nest);
 
+/// How the rows of a product's A lie in a matrix that a copy engine knows, one batch after another: row r of batch b is row
+/// `row` + b `row_step` + r of the matrix, its k begins with block `block` + b `block_step` of 64 columns.
+struct RowMatrix {
+  int64_t rows = 0, pitch = 0;  // of the matrix; elements from row to row
+  int64_t span = 0;             // rows of a batch
+  int64_t row = 0, block = 0, row_step = 0, block_step = 0;
+};
+
 /// One group in the program.
 struct Work {
   int group = 0;
@@ -68,6 +77,7 @@ struct Work {
   double task_nanos = 0;       // predicted, of a full tile
   bool dealt = false;          // long, of many small tasks that go to whoever is free
   int residents = 0;           // of a dealt product or convolution: tasks that share a multiprocessor
+  std::optional<RowMatrix> streamed;  // a product with a kernel of its own that streams both operands
 };
 
 /// The same of a work: tiles of a dealt convolution take pixels of all images in a row.

@@ -13,11 +13,12 @@ struct Architecture {
   Bytes shared;
   double barrier, flops, bytes;
   int cluster;  // CTAs of a cluster on every device of the architecture, which run at once; 0: no clusters
+  bool copies_blocks;  // by tensor maps, for wgmma
 };
 constexpr Architecture kArchitectures[] = {
-    {"sm_90a", 132, 227_KiB, 950, 400, 35, 8},
-    {"sm_80", 108, 163_KiB, 1200, 250, 14, 0},
-    {"sm_89", 142, 99_KiB, 1200, 350, 6, 0},
+    {"sm_90a", 132, 227_KiB, 950, 400, 35, 8, true},
+    {"sm_80", 108, 163_KiB, 1200, 250, 14, 0, false},
+    {"sm_89", 142, 99_KiB, 1200, 350, 6, 0, false},
 };
 
 }  // namespace
@@ -36,6 +37,7 @@ Result<DeviceSpec> gpu(const std::string& architecture, int sms) {
     // A tile's own rows of a norm cost MiniLM more than the phases that they save, with the product tiles of
     // the time when it was measured (bench/results/h200_networks.json: 31 phases against 43). To be measured again.
     spec.recomputes = false;
+    spec.copies_blocks = known.copies_blocks;
     spec.team = known.cluster, spec.team_registers = 128;
     spec.flops_per_sm = known.flops;
     spec.bytes_per_sm = known.bytes;

@@ -224,12 +224,14 @@ Tensor random_tensor(const Type& type, std::mt19937& random) {
 
 /// A graph planned, scheduled and emitted for a GPU. `tiles`: products by the tile library.
 std::shared_ptr<Program> program_of(const graph::Graph& graph, const std::string& granularity,
-                                    bool tiles = false, bool tf32 = false) {
+                                    bool tiles = false, bool tf32 = false,
+                                    bool own = false) {
   const auto gpu = describe_gpu(0);
   auto device =
       target::gpu(gpu.ok() ? gpu->architecture : "sm_90a", gpu.ok() ? gpu->sms : 132);
   CHECK(device.ok(), "{}", device.error().text());
-  if (granularity == "stitch") device->deals = {1};  // as only long works are
+  device->own_kernels = own;
+  if (granularity == "stitch" && !own) device->deals = {1};  // as only long works are
   stitch::Options options;
   options.stitch = granularity != "op", options.tiles = tiles, options.teams = true;
   options.tf32 = tf32;
@@ -265,6 +267,77 @@ bool same_bits(const std::vector<Tensor>& a, const std::vector<Tensor>& b) {
     if (memcmp(a[k].data(), b[k].data(), static_cast<size_t>(a[k].bytes())) != 0) return false;
   return a.size() == b.size();
 }
+
+/// y = tanh(tanh(x) W + b) + residual V, with weights that do not depend on the rows.
+graph::Graph two_products(DType type, int64_t rows, int64_t depth, int64_t columns) {
+  std::mt19937 random(5);
+  graph::Graph graph;
+  const auto constant = [&](Shape shape) {
+    Tensor tensor = random_tensor({type, shape}, random);
+    for (int64_t k = 0; k < tensor.count(); ++k) tensor.set_double(k, tensor.get_double(k) / 16);
+    return graph.add_constant(std::move(tensor));
+  };
+  const auto x = graph.add_input("x", {type, {rows, depth}});
+  const auto a = graph.must_add(graph::Op::Tanh, {x});
+  const auto product = graph.must_add(graph::Op::MatMul, {a, constant({depth, columns})});
+  const auto biased = graph.must_add(graph::Op::Add, {product, constant({columns})});
+  const auto curved = graph.must_add(graph::Op::Tanh, {biased});
+  const auto back = graph.must_add(graph::Op::MatMul, {curved, constant({columns, depth})});
+  graph.mark_output(graph.must_add(graph::Op::Add, {back, a}), "y");
+  return graph;
+}
+
+class Streamed : public testing::TestWithParam<const char*> {};
+
+// Products of some rows have kernels of their own in a graph of kernels: right, the same bits from run to run, and a row's bits do not depend
+// on how many rows there are, below and above the number where such kernels begin.
+TEST_P(Streamed, EqualInterpreterAndRowsKeepTheirBits) {
+  if (auto found = find_nvrtc(); !found.ok()) GTEST_SKIP() << found.error().text();
+  const DType type = std::string(GetParam()) == "f16" ? DType::f16 : DType::bf16;
+  std::vector<Tensor> before;
+  std::string skipped;
+  for (const int64_t rows : {24, 50, 197}) {
+    SCOPED_TRACE(rows);
+    const graph::Graph graph = two_products(type, rows, 192, 320);
+    auto program = program_of(graph, "stitch", true, false, true);
+    int streamed = 0;
+    for (const auto& body : program->bodies) streamed += body.text.find("OBK_PRODUCT(") != std::string::npos;
+    EXPECT_EQ(streamed, rows > 32 ? 2 : 0);
+    auto executable = load_cuda(program, {.cache_dir = "off", .watchdog = true});
+    ASSERT_TRUE(executable.ok()) << executable.error().text();
+    for (const KernelReport& kernel : (*(*executable)->device()).kernels)
+      EXPECT_LE(kernel.spill_bytes, 0) << kernel.name;
+    auto context = (*executable)->context();
+    if (!context.ok()) {
+      ASSERT_EQ(context.error().code, Code::kDevice) << context.error().text();
+      skipped = context.error().text();
+      continue;
+    }
+    std::mt19937 random(7);  // the first rows are the same
+    const std::vector<Tensor> inputs = {random_tensor(graph.type(graph.inputs()[0]), random)};
+    auto wanted = graph::interpret(graph, inputs);
+    ASSERT_TRUE(wanted.ok()) << wanted.error().text();
+    auto got = run(**context, *program, inputs);
+    ASSERT_TRUE(got.ok()) << got.error().text();
+    for (int repeat = 0; repeat < 3; ++repeat) {
+      auto again = run(**context, *program, inputs);
+      ASSERT_TRUE(again.ok()) << again.error().text();
+      EXPECT_TRUE(same_bits(*got, *again)) << "the same input gave other bits";
+    }
+    const double step = type == DType::f16 ? 2e-3 : 1.6e-2;
+    for (int64_t k = 0; k < (*got)[0].count(); ++k) {
+      const double a = (*got)[0].get_double(k), b = (*wanted)[0].get_double(k);
+      ASSERT_LE(std::fabs(a - b), 4 * step * (1 + std::fabs(b))) << "element " << k;
+    }
+    if (!before.empty()) {
+      EXPECT_EQ(memcmp(before[0].data(), (*got)[0].data(), static_cast<size_t>(before[0].bytes())), 0)
+          << "rows have other bits beside more rows";
+    }
+    before = std::move(*got);
+  }
+  if (!skipped.empty()) GTEST_SKIP() << "compiled, not run: " << skipped;
+}
+INSTANTIATE_TEST_SUITE_P(Types, Streamed, testing::Values("f16", "bf16"));
 
 class Programs : public testing::TestWithParam<std::tuple<Case, const char*>> {};
 

@@ -147,6 +147,7 @@ struct ObkLanes : ObkWorker {
   int32_t warp, warps;
   char* stage;     /* this group's part of the scratch */
   uint64_t* parts; /* shared memory for joins of the whole CTA: a word a warp */
+  void* pipe;      /* of a product's own kernel: product.cuh */
 };
 
 #define OBK_BLOCK 32 /* rows that share a walk over the columns: a lane each */
@@ -209,6 +210,11 @@ struct ObkLanes : ObkWorker {
 /* As constants: the most rows and columns of a tile, k, a_row, c_row and panel, perhaps parts. */
 #define OBK_GEMM_TILE_OF(type, g, ...) \
   obk::gemm_tile_of<type, obk::FixedShape<__VA_ARGS__>, OBK_WIDE_TILES>(w, g)
+/* A product with a kernel of its own: what the host must know (runtime/cuda/tables.cpp), and the tile's
+ * sums, of which perhaps a second plane lies as many floats behind the first as this gives. */
+#define OBK_PRODUCT(...)
+#define OBK_PRODUCT_SUMS_OF(type, g, stage, other, ...) \
+  (obk::product_sums<type, obk::FixedShape<__VA_ARGS__>, stage, other>(w, g), other)
 /* As constants: g's size, value_size and keys, and the most queries of a tile. */
 #define OBK_ATTENTION_TILE(type, g, size, value_size, queries, keys) \
   obk::attention_tile<type, size, value_size, queries, keys>(w, g)

@@ -30,6 +30,15 @@ constexpr int gemm_long_places(int groups, int chunks) {
   return stages < places ? stages : places;
 }
 
+/* A product's kernel of its own (product.cuh): blocks of 64 k that come for one barrier, as many as 56 KB
+ * hold and as cut the k of a part evenly. */
+constexpr int product_stage(int groups, int chunks_of_part) {
+  int stage = 1;
+  for (int s = 2; s <= 6; ++s)
+    if (chunks_of_part % s == 0 && s * (8192 + groups * 1024) <= 57344) stage = s;
+  return stage;
+}
+
 /* A pass over k: rows of C in the registers of the CTA, padded to the four warps' 16; and columns. */
 OBK_BOTH int gemm_pass_rows(int64_t m) { return m <= 16 ? 16 : m <= 32 ? 32 : 64; }
 OBK_BOTH int gemm_pass_columns(int64_t m) { return m <= 32 ? 192 : 96; }

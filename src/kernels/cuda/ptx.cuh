@@ -152,6 +152,22 @@ OBK_DEVICE void bulk_copy(uint32_t to, const void* from, uint32_t bytes, uint32_
       "l"(from), "r"(bytes), "r"(bar)
       : "memory");
 }
+/* To the second-level cache only. */
+OBK_DEVICE void bulk_prefetch(const void* from, uint32_t bytes) {
+  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
+}
+/* Blocks of 64 columns of a 16-bit matrix that `map` describes, 64 rows from `row`, as atoms of 8 rows
+ * whose 16-byte pieces are swapped by row; as many blocks from `block` as the map says, zeros beyond it. */
+OBK_DEVICE void copy_blocks(uint32_t to, const void* map, int row, int block, uint32_t bar) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, "
+      "{%2, %3, %4}], [%5];" ::"r"(to),
+      "l"(map), "r"(0), "r"(row), "r"(block), "r"(bar)
+      : "memory");
+}
+OBK_DEVICE void fetch_map(const void* map) {
+  asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
+}
 #else /* nobody calls them: a ring has no pages */
 OBK_DEVICE void mbarrier_init(uint32_t, uint32_t) {}
 OBK_DEVICE void mbarrier_init_fence() {}
@@ -160,6 +176,9 @@ OBK_DEVICE void mbarrier_arrive(uint32_t) {}
 OBK_DEVICE bool mbarrier_try(uint32_t, uint32_t) { return true; }
 OBK_DEVICE bool mbarrier_test(uint32_t, uint32_t) { return true; }
 OBK_DEVICE void bulk_copy(uint32_t, const void*, uint32_t, uint32_t) { __trap(); }
+OBK_DEVICE void copy_blocks(uint32_t, const void*, int, int, uint32_t) { __trap(); }
+OBK_DEVICE void bulk_prefetch(const void*, uint32_t) {}
+OBK_DEVICE void fetch_map(const void*) {}
 #endif
 /* 16 bytes by one thread, past the first-level cache. */
 OBK_DEVICE void copy16(uint32_t to, const void* from) {

@@ -112,7 +112,13 @@ inline constexpr GraphEdge kProgrammaticEdge = {1, 0, 1, {}};
 
 #define OBELISK_OPTIONAL_DRIVER_CALLS(X)             \
   X(GraphAddTypedEdges, "cuGraphAddDependencies_v2", \
-    (Handle, const Handle*, const Handle*, const GraphEdge*, size_t))
+    (Handle, const Handle*, const Handle*, const GraphEdge*, size_t)) \
+  X(MapEncode, "cuTensorMapEncodeTiled", \
+    (void*, int, unsigned, DevicePointer, const uint64_t*, const uint64_t*, const unsigned*, const unsigned*, int, int, int, int))
+
+/// What the copy engine must know to bring `blocks` blocks of 64 columns by 64 rows at once of a matrix of 16-bit elements, rows `pitch`
+/// apart: 16-byte pieces swapped by row, zeros below its end. `map`: 128 bytes.
+Status encode_rows(DevicePointer at, int64_t rows, int64_t pitch, int64_t blocks, void* map);
 
 struct Driver {
 #define OBELISK_DECLARE(name, symbol, arguments) int(*name) arguments = nullptr;

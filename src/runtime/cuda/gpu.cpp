@@ -67,6 +67,7 @@ Status Memory::reserve(int64_t bytes, const std::string& what) {
   release();
   Status got = check(driver_->MemAlloc(&at_, static_cast<size_t>(std::max<int64_t>(bytes, 16))),
                      fmt::format("{} of {}", what, to_string(Bytes{bytes})));
+  bytes_ = got.ok() ? bytes : 0;
   if (got.ok()) return got;
   at_ = 0;
   size_t free = 0, total = 0;

@@ -40,7 +40,7 @@ class Memory {
  public:
   Memory() = default;
   Memory(const Memory&) = delete;
-  Memory(Memory&& other) noexcept : driver_(other.driver_), at_(other.at_) { other.at_ = 0; }
+  Memory(Memory&& other) noexcept : driver_(other.driver_), at_(other.at_), bytes_(other.bytes_) { other.at_ = 0, other.bytes_ = 0; }
   ~Memory() { release(); }
   void release();
   Status reserve(int64_t bytes, const std::string& what);
@@ -50,10 +50,12 @@ class Memory {
     return fill(from.data(), static_cast<int64_t>(from.size() * sizeof(T)), what);
   }
   DevicePointer at() const { return at_; }
+  int64_t bytes() const { return bytes_; }
 
  private:
   const Driver* driver_ = nullptr;
   DevicePointer at_ = 0;
+  int64_t bytes_ = 0;
 };
 
 }  // namespace obelisk::runtime::cuda

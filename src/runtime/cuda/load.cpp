@@ -93,6 +93,7 @@ class CudaContext : public Context {
   bool mono() const { return program().granularity == "mono"; }
   Result<Handle> make_graph(DevicePointer stamps);
   DeviceDealt dealt(const Launch& launch, DevicePointer stamps) const;
+  Result<DeviceProduct> product(const Launch& launch, DevicePointer stamps) const;
   KernelNode node_of(size_t launch, void** parameters) const;
   Status reserve_staging();
   Status packs_fit(std::span<const void* const> inputs, std::span<void* const> outputs);
@@ -301,7 +302,7 @@ Status CudaContext::init() {
 /// The parameter of a kernel whose CTAs find their rectangles by themselves.
 DeviceDealt CudaContext::dealt(const Launch& launch, DevicePointer stamps) const {
   const Program& p = program();
-  DeviceDealt record = launch.rectangles;
+  DeviceDealt record = launch.product ? launch.streamed.dealt : launch.rectangles;
   if (stamps) record.stamps = stamps + static_cast<uint64_t>(launch.first_task) * sizeof(DeviceStamp);
   DevicePointer* at = record.operands;
   for (const Place& place : p.works[launch.work].operands) {
@@ -316,11 +317,25 @@ DeviceDealt CudaContext::dealt(const Launch& launch, DevicePointer stamps) const
   return record;
 }
 
+/// The same of a product's own kernel.
+Result<DeviceProduct> CudaContext::product(const Launch& launch, DevicePointer stamps) const {
+  DeviceProduct record = launch.streamed;
+  record.dealt = dealt(launch, stamps), record.watch = record_.watch;
+  if (launch.next >= 0) {
+    constexpr int64_t kMost = 12 << 20;  // a quarter of the second-level cache
+    const Memory& weights = executable_->weights_[static_cast<size_t>(launch.next)];
+    record.next = weights.at(), record.next_bytes = std::min(weights.bytes() / 16 * 16, kMost);
+  }
+  const RowsMap& rows = launch.rows;
+  TRY_STATUS(encode_rows(record.dealt.operands[rows.operand], rows.rows, rows.pitch, rows.blocks, record.map));
+  return record;
+}
+
 KernelNode CudaContext::node_of(size_t k, void** parameters) const {
   const Launch& launch = executable_->cut_.launches[k];
   // Where an SM has room for one CTA, that goes on with the next task: it need not begin again.
   const bool alone = launch.ring_pages > 0 && 2 * launch.shared > executable_->gpu_.shared_bytes;
-  const int ctas = alone ? std::min(launch.tasks, executable_->gpu_.sms) : launch.tasks;
+  const int ctas = launch.product ? launch.ctas : alone ? std::min(launch.tasks, executable_->gpu_.sms) : launch.tasks;
   return {.function = executable_->functions_[k],
           .grid = {static_cast<unsigned>(ctas), 1, 1},
           .block = {kThreads, 1, 1},
@@ -348,7 +363,13 @@ Result<Handle> CudaContext::make_graph(DevicePointer stamps) {
         record.stamps =
             stamps ? stamps + static_cast<uint64_t>(launch.first_task) * sizeof(DeviceStamp) : 0;
         DeviceDealt rectangles = launch.dealt ? dealt(launch, stamps) : DeviceDealt{};
-        void* parameters[] = {launch.dealt ? static_cast<void*>(&rectangles) : &record};
+        DeviceProduct streamed = {};
+        if (launch.product) {
+          TRY(streamed, product(launch, stamps));
+        }
+        void* parameters[] = {launch.product ? static_cast<void*>(&streamed)
+                              : launch.dealt ? static_cast<void*>(&rectangles)
+                                             : &record};
         const KernelNode node = node_of(k, parameters);
         Handle made = nullptr;
         TRY_STATUS(check(driver_.GraphAddKernel(&made, graph, nullptr, 0, &node),
@@ -360,7 +381,7 @@ Result<Handle> CudaContext::make_graph(DevicePointer stamps) {
           TRY_STATUS(check(code, "add an edge to the graph"));
         }
         now.push_back(made);
-        if (launch.dealt && !stamps) dealt_.push_back({made, k});
+        if ((launch.dealt || launch.product) && !stamps) dealt_.push_back({made, k});
       }
       return check(driver_.GraphInstantiate(&ready, graph, 0), "make the graph ready");
     };
@@ -418,8 +439,13 @@ Status CudaContext::bind(Handle stream) {
         check(driver_.CopyToDeviceAsync(port_table_.at(), ports_.data(), ports_.size() * 8, stream),
               "name the ports"));
     for (const auto& [node, k] : dealt_) {
-      DeviceDealt rectangles = dealt(executable_->cut_.launches[k], 0);
-      void* parameters[] = {&rectangles};
+      const Launch& launch = executable_->cut_.launches[k];
+      DeviceDealt rectangles = dealt(launch, 0);
+      DeviceProduct streamed = {};
+      if (launch.product) {
+        TRY(streamed, product(launch, 0));
+      }
+      void* parameters[] = {launch.product ? static_cast<void*>(&streamed) : &rectangles};
       const KernelNode now = node_of(k, parameters);
       TRY_STATUS(check(driver_.GraphSetKernel(graph_, node, &now), "name a kernel's ports"));
     }

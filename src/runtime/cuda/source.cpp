@@ -160,10 +160,12 @@ Result<std::string> device_source(const Program& program, const std::set<int>& n
   };
   if (calls("OBK_ATTENTION_TILE") || calls("OBK_ATTENTION_PIECE")) text += "#include \"attention.cuh\"\n";
   if (calls("OBK_CONV_TILE") || calls("OBK_CONV_DEALT_TILE") || calls("OBK_DEPTHWISE_TILE")) text += "#include \"conv.cuh\"\n";
-  if (calls("OBK_RESIDENT(") || calls("OBK_WAIT_FOR_PREVIOUS("))
+  const bool products = calls("OBK_PRODUCT(");
+  if (products || calls("OBK_RESIDENT(") || calls("OBK_WAIT_FOR_PREVIOUS("))
     text += fmt::format(
         "#define OBK_DEALT_OPERANDS {}\n#define OBK_DEALT_BYTES {}\n#include \"dealt.cuh\"\n",
         schedule::kDealtOperands, sizeof(DeviceDealt));
+  if (products) text += fmt::format("#define OBK_PRODUCT_BYTES {}\n#include \"product.cuh\"\n", sizeof(DeviceProduct));
   std::string cases, kernels;
   const std::vector<bool> inlined = inlined_bodies(program);
   for (size_t k = 0; k < program.bodies.size(); ++k) {
@@ -181,7 +183,9 @@ Result<std::string> device_source(const Program& program, const std::set<int>& n
     const int residents = residents_of(program.bodies[k].text);
     const bool waits = program.bodies[k].text.find("OBK_WAIT_FOR_PREVIOUS(") != std::string::npos;
     const std::string named = fmt::format("{}, obk_body_{}", kernel_name(static_cast<int>(k)), k);
-    kernels += team > 1        ? fmt::format("OBK_TEAM_KERNEL({}, {})\n", named, team)
+    const bool product = program.bodies[k].text.find("OBK_PRODUCT(") != std::string::npos;
+    kernels += product         ? fmt::format("OBK_PRODUCT_KERNEL({})\n", named)
+               : team > 1      ? fmt::format("OBK_TEAM_KERNEL({}, {})\n", named, team)
                : residents > 0 ? fmt::format("OBK_DEALT_KERNEL({}, {}, {})\n", named, residents, waits)
                                : fmt::format("OBK_KERNEL({})\n", named);
   }

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cstdio>
 #include <cstring>
 #include <map>
 
@@ -86,7 +87,7 @@ void spread_out(std::vector<Launch>& launches, const Program& program, int64_t r
     const bool long_tasks = program.works[launch.work].task_nanos >= kShortNanos;
     if (kernels[launch.wave] == 1 && launch.tasks <= static_cast<int>(program.lists.size()) &&
         long_tasks)
-      launch.shared = std::max(launch.shared, static_cast<int32_t>(room / 2 + kAlign));
+      launch.shared = std::max(launch.shared, static_cast<int32_t>(room / 2 + kAlign + (launch.product ? 1024 : 0)));
   }
 }
 
@@ -110,6 +111,47 @@ Status deal(const Program& program, const Shape& shape, const std::vector<ObkTas
   cut.scratch_bytes = launch.shared = static_cast<int32_t>(shape.scratch());
   const int64_t down = (int64_t{cut.rows} + cut.tile_rows - 1) / cut.tile_rows;
   return int64_t{cut.across} * down == launch.tasks ? ok_status() : Status(broken);
+}
+
+/// A product whose text says that it has a kernel of its own: what its CTAs' rectangles and copies follow from.
+/// Errors: kBuild, as above.
+Status stream(const Program& program, const Shape& shape, const std::vector<ObkTask>& tasks, int64_t room, Launch& launch) {
+  const WorkRecord& work = program.works[launch.work];
+  const std::string& text = program.bodies[work.body].text;
+  const size_t at = text.find("OBK_PRODUCT(");
+  if (at == std::string::npos) return ok_status();
+  const Error broken{Code::kBuild, "runtime", "the tasks of a product do not cover it evenly", work.label, "compile the model again"};
+  DeviceProduct& p = launch.streamed;
+  int a = 0, wide = 0;
+  long long rows = 0, pitch = 0, step = 0;
+  if (sscanf(text.c_str() + at, "OBK_PRODUCT(%d, %d, %lld, %lld, %d, %d, %d, %d, %d, %d, %d, %lld, %d, %d)", &a, &p.weights, &rows, &pitch, &p.span, &p.row, &p.block,
+             &p.row_step, &p.block_step, &p.blocks, &p.stage, &step, &p.sides, &wide) != 14)
+    return broken;
+  const auto operands = static_cast<int>(work.operands.size());
+  if (a < 0 || a >= operands || p.weights < 0 || p.weights >= operands || operands > schedule::kDealtOperands || !work.params.empty()) return broken;
+  if (work.operands[a].kind != BufferKind::kArena || work.operands[a].index % 16 != 0) return broken;
+  if (work.operands[p.weights].kind != BufferKind::kWeight) return broken;
+  if (p.span < 1 || p.stage < 1 || p.blocks < p.stage || p.blocks % p.stage != 0 || p.sides < 1 || wide < 1 || wide > 256) return broken;
+  const ObkTask &first = tasks.front(), &last = tasks.back();
+  if (first.r1 < 1 || first.r1 > 64 || first.c1 < 1 || last.r1 > INT32_MAX || last.c1 > INT32_MAX || last.r1 % p.span != 0) return broken;
+  DeviceDealt& cut = p.dealt;
+  cut.rows = static_cast<int32_t>(last.r1), cut.columns = static_cast<int32_t>(last.c1);
+  cut.tile_rows = static_cast<int32_t>(first.r1), cut.tile_columns = static_cast<int32_t>(first.c1);
+  cut.across = static_cast<int32_t>((last.c1 + first.c1 - 1) / first.c1);
+  cut.scratch_bytes = static_cast<int32_t>(shape.scratch());
+  const int64_t down = (int64_t{p.span} + cut.tile_rows - 1) / cut.tile_rows * (cut.rows / p.span);
+  if (int64_t{cut.across} * down != launch.tasks) return broken;
+  p.weights_step = step, p.tasks = launch.tasks;
+  p.stage_bytes = p.stage * (8192 + (wide + 15) / 16 * 2048);
+  launch.ctas = static_cast<int>(std::min<int64_t>(launch.tasks, static_cast<int64_t>(program.lists.size())));
+  const int64_t wanted = p.blocks / p.stage * ((launch.tasks + launch.ctas - 1) / launch.ctas);
+  p.stages = static_cast<int32_t>(std::min(wanted, (room - cut.scratch_bytes - kAlign) / (p.stage_bytes + kBarBytes)));
+  if (p.stages < std::min<int64_t>(wanted, 2)) return broken;
+  p.bars_at = p.stages * p.stage_bytes + cut.scratch_bytes;
+  launch.product = true, launch.streams = false, launch.ring_pages = 0;
+  launch.shared = p.bars_at + p.stages * static_cast<int32_t>(kBarBytes);
+  launch.rows = {a, rows, pitch, p.stage};
+  return ok_status();
 }
 
 }  // namespace
@@ -182,10 +224,18 @@ Result<Tables> make_tables(const Program& program, bool one_kernel, int64_t room
       launch.first_task = static_cast<int>(tables.tasks.size());
       launch.tasks = static_cast<int>(mine.size()), launch.block = mine.front().nanos;
       TRY_STATUS(deal(program, shapes[w], mine, launch));
+      TRY_STATUS(stream(program, shapes[w], mine, room, launch));
       tables.tasks.insert(tables.tasks.end(), mine.begin(), mine.end());
       tables.launches.push_back(launch);
     }
     spread_out(tables.launches, program, room);
+    int next = -1;
+    for (size_t k = tables.launches.size(); k-- > 0;) {
+      Launch& launch = tables.launches[k];
+      if (!launch.product) continue;
+      launch.next = next;
+      next = static_cast<int>(program.works[launch.work].operands[launch.streamed.weights].index);
+    }
   }
   for (size_t w = 0; w < shapes.size(); ++w) {
     DeviceWork head;

@@ -35,9 +35,24 @@ struct DeviceDealt {
   DevicePointer stamps;
   DevicePointer operands[schedule::kDealtOperands];
 };
+struct alignas(64) DeviceProduct {  // kernels/cuda/product.cuh
+  char map[128];
+  DeviceDealt dealt;
+  DevicePointer watch, next;
+  int64_t next_bytes;
+  int64_t weights_step;
+  int32_t weights, tasks, span, row, block, row_step, block_step, blocks, stage, stages, stage_bytes, sides, bars_at, spare;
+};
 struct DeviceWatch {
   uint32_t hit, sm, task, kind;
   uint64_t counter, want, have;
+};
+
+/// The matrix that a product's own kernel reads rows of: which operand, how many rows, elements from one
+/// to the next, blocks of 64 columns that come at once.
+struct RowsMap {
+  int operand = 0;
+  int64_t rows = 0, pitch = 0, blocks = 0;
 };
 
 /// One kernel of a graph, or the only one.
@@ -52,6 +67,11 @@ struct Launch {
   int64_t block = 0;  // of a kernel of one work, as its tasks say it
   bool dealt = false;           // its CTAs find their rectangles by themselves
   DeviceDealt rectangles = {};  // then: without operands and stamps
+  int ctas = 0;                 // of a product's own kernel
+  bool product = false;         // a product's own kernel, which copies by a map
+  DeviceProduct streamed = {};  // then: without map, operands, stamps and watch
+  RowsMap rows = {};
+  int next = -1;  // the weights, by number, of the product after it
 };
 
 struct Tables {

@@ -4,6 +4,7 @@
 #include <set>
 
 #include "schedule/schedule.h"
+#include "schedule/streamed.h"
 
 namespace obelisk::schedule {
 namespace {
@@ -104,6 +105,70 @@ TEST(Tiles, LongWorksAreDealt) {
 )", true);
   EXPECT_TRUE(flat.works[0].dealt);
   EXPECT_EQ(flat.works[0].tile_columns * flat.works[0].tile_rows % 64, 0);
+}
+
+// A product of some rows whose A is computed here has a kernel of its own where works have kernels: tiles of 64 rows, A a matrix of blocks. Not
+// one of few rows or of many, of odd k, of an input, or where one kernel runs all.
+TEST(Tiles, ProductsOfSomeRowsStream) {
+  const auto work_of = [](int64_t rows, int64_t k, bool own, bool computed = true, const char* architecture = "sm_90a") {
+    target::DeviceSpec device = *target::gpu(architecture);
+    device.own_kernels = own;
+    graph::Graph graph;
+    const auto x = graph.add_input("x", {DType::f16, {rows, k}}), w = graph.add_constant(Tensor::allocate({DType::f16, {k, 192}}));
+    const auto a = graph.must_add(graph::Op::Tanh, {x});
+    const auto product = graph.must_add(graph::Op::MatMul, {computed ? a : x, w});
+    graph.mark_output(graph.must_add(graph::Op::Add, {graph.must_add(graph::Op::Relu, {product}), w}), "y");
+    const stitch::Plan plan = stitch::plan(graph, device);
+    const TaskGraph tasks = build(graph, plan, device);
+    const Status sound = validate(graph, plan, tasks);
+    CHECK(sound.ok(), "{}", sound.error().text());
+    for (const Work& work : tasks.works)
+      if (plan.groups[work.group].kind == stitch::GroupKind::kProduct) return work;
+    return Work{};
+  };
+  const Work work = work_of(192, 192, true);
+  ASSERT_TRUE(work.streamed.has_value());
+  EXPECT_EQ(work.tile_rows, 64);
+  EXPECT_EQ(work.tile_columns % 16, 0);
+  EXPECT_EQ(work.streamed->rows, 192);
+  EXPECT_EQ(work.streamed->pitch, 192);
+  EXPECT_EQ(work.streamed->span, 192);
+  EXPECT_FALSE(work_of(192, 192, false).streamed.has_value());
+  EXPECT_FALSE(work_of(192, 192, true, false).streamed.has_value());
+  EXPECT_FALSE(work_of(192, 192, true, true, "sm_80").streamed.has_value());
+}
+
+// What a copy engine takes: rows of a batch side by side in the matrix, from whole blocks of 64 columns; no others.
+TEST(Tiles, RowsOfAreAMatrixOfBlocks) {
+  const auto matrix_of = [](int64_t k, int64_t pitch, int64_t offset, int64_t step) {
+    stitch::Group group;
+    group.kind = stitch::GroupKind::kProduct;
+    group.product.k = {{k, 1, 1, 0}};
+    Nest nest;
+    nest.rows = 2, nest.dims = {{2, {0}}, {70, {1}}, {16, {2}}};
+    Access a, b;
+    a.operand = 0, a.offset = offset, a.strides = {step, pitch, 0};
+    b.operand = 1, b.strides = {k * 16, 0, 1};
+    nest.accesses = {a, b};
+    return row_matrix(group, nest);
+  };
+  const auto beside = matrix_of(128, 256, 0, 128);  // parts of k
+  ASSERT_TRUE(beside.has_value());
+  EXPECT_EQ(beside->rows, 70);
+  EXPECT_EQ(beside->span, 70);
+  EXPECT_EQ(beside->row_step, 0);
+  EXPECT_EQ(beside->block_step, 2);
+  const auto below = matrix_of(128, 192, 64 + 192, 70 * 192);
+  ASSERT_TRUE(below.has_value());
+  EXPECT_EQ(below->row, 1);
+  EXPECT_EQ(below->block, 1);
+  EXPECT_EQ(below->row_step, 70);
+  EXPECT_EQ(below->rows, 1 + 70 + 70);
+  EXPECT_FALSE(matrix_of(128, 256, 32, 128).has_value());   // not from a block's first column
+  EXPECT_FALSE(matrix_of(128, 256, 0, 32).has_value());
+  EXPECT_FALSE(matrix_of(96, 256, 0, 128).has_value());     // half a block
+  EXPECT_FALSE(matrix_of(128, 196, 0, 128).has_value());    // rows not 16 bytes apart
+  EXPECT_FALSE(matrix_of(128, 192, 0, 128).has_value());    // over the end of the rows
 }
 
 // A product of many rows, and a convolution of many images, take tiles that share multiprocessors, over the edges of images;

@@ -1,0 +1,270 @@
+/* kernels/cuda/product.cuh — a kernel of one product of 16-bit numbers with packed weights, of 33 to
+ * some hundred rows: C[m, n] = A[m, k] B[k, n], tiles of 64 rows by up to 160 columns. sm_90a.
+ *
+ *   OBK_PRODUCT_KERNEL(k, body)    an entry: a CTA an SM
+ *   product_sums<kObkF16, S, stage, other>(w, g)    in the body: the tile's sums to g.c
+ *
+ * Stages of `stage` blocks of 64 k: rows of A by the copy engine's map of the whole matrix (blocks of
+ * 64 by 64, 16-byte pieces swapped by row, zeros below the matrix), weights as they were packed, both
+ * for one mbarrier. Thread 0 asks: for as many stages as have a place before the tile, weights before
+ * the kernel waits for the one before it; then for one more whenever a stage has been read, past the
+ * end of the tile into the next of this CTA.
+ *
+ * The order of a sum is that of gemm_mma.cuh: the first warpgroup sums the k-steps 0 and 1 of each 64,
+ * each for itself, the second the steps 2 and 3: (0 + 1) + (2 + 3); S::kParts of k, each so summed, are
+ * added in order. Where the body adds the warpgroups' sums itself they are left as two planes.
+ *
+ * There is no table: rectangles and addresses follow from the kernel's parameter. Host and device lay
+ * out ObkProduct alike (runtime/cuda/tables.h); the host says its bytes as OBK_PRODUCT_BYTES. */
+#ifndef OBK_PRODUCT_CUH
+#define OBK_PRODUCT_CUH
+
+#include "dealt.cuh"
+
+struct __align__(64) ObkProduct {
+  char map[128];    /* of the matrix in which A's rows lie: [k / 64][rows][64] */
+  ObkDealt dealt;   /* of rectangles: 64 rows by the tile's columns */
+  ObkWatch* watch;
+  const char* next;              /* weights of the product after this one, which all CTAs together ask for */
+  int64_t next_bytes;
+  int64_t weights_step;          /* bytes from matrix to matrix of a batch */
+  int32_t weights;               /* which operand */
+  int32_t tasks, span;           /* rectangles; rows of a matrix, which they do not leave */
+  int32_t row, block;            /* where A begins in the map, in rows and in blocks of 64 k */
+  int32_t row_step, block_step;  /* from matrix to matrix */
+  int32_t blocks, stage, stages; /* of k; blocks in a stage; stages in shared memory */
+  int32_t stage_bytes, sides, bars_at, spare;
+};
+static_assert(sizeof(ObkProduct) == OBK_PRODUCT_BYTES, "host and device lay out ObkProduct alike");
+
+namespace obk {
+
+struct ProductTask {
+  int32_t r0, r1, c0, c1, batch;
+
+  __device__ __forceinline__ ProductTask(const ObkProduct& p, int at) {
+    const ObkDealt& d = p.dealt;
+    const int down = at / d.across, each = (p.span + d.tile_rows - 1) / d.tile_rows;
+    batch = down / each;
+    r0 = batch * p.span + (down - batch * each) * d.tile_rows;
+    r1 = min(r0 + d.tile_rows, (batch + 1) * p.span);
+    c0 = (at - down * d.across) * d.tile_columns, c1 = min(c0 + d.tile_columns, d.columns);
+  }
+};
+
+/* Thread 0's way through the tiles: the stage that it asks for next. What a tile needs is worked out
+ * once a tile, for a stage must cost the thread few instructions. In shared memory: registers are the
+ * sums'. */
+struct ProductWay {
+  int task, left, slot, turn; /* left: stages of the tile that are not asked for */
+  const char* from;           /* weights */
+  uint32_t bytes;
+  int row, block; /* rows of A */
+
+  __device__ __forceinline__ void find(const ObkProduct& p, int at) {
+    task = at, left = p.blocks / p.stage;
+    if (task >= p.tasks) return;
+    const ProductTask t(p, task);
+    const int groups = (p.sides * (t.c1 - t.c0) + 15) / 16 * 2;
+    from = (const char*)p.dealt.operands[p.weights] + t.batch * p.weights_step +
+           (int64_t)(p.sides * t.c0 / 8) * p.blocks * 1024;
+    bytes = p.stage * groups * 1024;
+    row = p.row + t.r0 - t.batch * (p.span - p.row_step);
+    block = p.block + t.batch * p.block_step;
+  }
+  __device__ __forceinline__ void step(const ObkProduct& p) {
+    from += bytes, block += p.stage;
+    if (++slot == p.stages) slot = 0, turn ^= 1;
+    if (--left == 0) find(p, task + gridDim.x);
+  }
+  __device__ __forceinline__ void weights(const ObkProduct& p, uint32_t at, uint32_t bars) const {
+    const uint32_t rows_bytes = p.stage * 8192, full = bars + 8 * slot;
+    mbarrier_expect(full, bytes + rows_bytes);
+    bulk_copy(at + slot * p.stage_bytes + rows_bytes, from, bytes, full);
+  }
+  __device__ __forceinline__ void rows(const ObkProduct& p, uint32_t at, uint32_t bars) const {
+    copy_blocks(at + slot * p.stage_bytes, p.map, row, block, bars + 8 * slot);
+  }
+};
+
+/* Stages in the order of their use. */
+struct ProductPipe {
+  const ObkProduct* product;
+  ProductWay* way;
+  uint32_t at, bars;
+  int32_t slot;
+  uint32_t turn;
+  Watchdog dog;
+
+  __device__ __forceinline__ uint32_t wait() {
+    dog.start();
+    while (!mbarrier_try(bars + 8 * slot, turn)) dog.check(2, slot, turn, 0);
+    const uint32_t stage = at + slot * product->stage_bytes;
+    if (++slot == product->stages) slot = 0, turn ^= 1;
+    return stage;
+  }
+  /* This warp has read the stage in place `place`. */
+  __device__ __forceinline__ void give_back(int place) const {
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) mbarrier_arrive(bars + 8 * (product->stages + place));
+  }
+  /* Thread 0, when its warp has given a stage back: the next one to the place of the oldest. */
+  __device__ __forceinline__ void refill() {
+    if (threadIdx.x != 0) return;
+    ProductWay w = *way;
+    if (w.task >= product->tasks) return;
+    dog.start();
+    while (!mbarrier_try(bars + 8 * (product->stages + w.slot), w.turn ^ 1))
+      dog.check(3, w.slot, w.turn, 0);
+    w.weights(*product, at, bars);
+    w.rows(*product, at, bars);
+    w.step(*product);
+    *way = w;
+  }
+};
+
+/* One thread: this CTA's share of what the next product streams to the second-level cache. Far memory
+ * would else be idle while kernels compute or wait for one another. */
+static __device__ __forceinline__ void bring_nearer(const ObkProduct& p) {
+  constexpr int kPiece = 16384;
+  const int64_t share = (p.next_bytes / gridDim.x + 127) / 128 * 128, from = share * blockIdx.x;
+  const int64_t end = min(from + share, p.next_bytes);
+#pragma unroll 1
+  for (int64_t at = from; at < end; at += kPiece)
+    bulk_prefetch(p.next + at, (uint32_t)min(end - at, (int64_t)kPiece));
+}
+
+template <Body body>
+static __device__ __forceinline__ void run_product(const ObkProduct& p) {
+  extern __shared__ __align__(1024) char shared[];
+  __shared__ uint64_t parts[32];
+  __shared__ ProductWay kept;
+  allow_next();
+  const uint32_t at = shared_address(shared), bars = at + p.bars_at;
+  if (threadIdx.x == 0) {
+    fetch_map(p.map);
+    for (int k = 0; k < p.stages; ++k) {
+      mbarrier_init(bars + 8 * k, 1);
+      mbarrier_init(bars + 8 * (p.stages + k), OBK_THREADS / 32);
+    }
+    mbarrier_init_fence();
+    ProductWay first, way;
+    first.slot = first.turn = 0;
+    first.find(p, blockIdx.x);
+    way = first;
+#pragma unroll 1
+    for (int k = 0; k < p.stages && way.task < p.tasks; ++k) way.weights(p, at, bars), way.step(p);
+    wait_for_previous();
+#pragma unroll 1
+    for (int k = 0; k < p.stages && first.task < p.tasks; ++k) first.rows(p, at, bars), first.step(p);
+    kept = way;
+  } else {
+    if (threadIdx.x == 32) bring_nearer(p);
+    wait_for_previous();
+  }
+  __syncthreads();
+  ObkLanes lanes = {};
+  ProductPipe pipe = {&p, &kept, at, bars, 0, 0, {p.watch, blockIdx.x, 0, 0}};
+  lanes.scratch = shared + p.stages * p.stage_bytes, lanes.scratch_bytes = p.dealt.scratch_bytes;
+  lanes.sm = blockIdx.x, lanes.sms = (int)gridDim.x;
+  lanes.warp = threadIdx.x / 32, lanes.warps = OBK_THREADS / 32;
+  lanes.parts = parts, lanes.pipe = &pipe;
+  ObkProgram stamped = {};
+  stamped.stamps = p.dealt.stamps;
+#pragma unroll 1
+  for (int k = blockIdx.x; k < p.tasks; k += gridDim.x) {
+    const ProductTask place(p, k);
+    ObkTask task = {};
+    task.r0 = place.r0, task.r1 = place.r1, task.c0 = place.c0, task.c1 = place.c1;
+    pipe.dog.task = k;
+    stamp(stamped, k, false);
+    body(&task, nullptr, p.dealt.operands, &lanes);
+    __syncthreads(); /* all have read the sums before the next tile's */
+    stamp(stamped, k, true);
+  }
+}
+
+#ifdef OBK_WGMMA
+
+/* The sums of a tile to g.c; the second warpgroup's `kOther` floats behind the first's, for the body to
+ * add, if not 0. */
+template <int kType, typename S, int kStage, int kOther>
+static __device__ __forceinline__ void product_sums(ObkLanes* w, const ObkGemm& g) {
+  constexpr bool kBfloat = kType == kObkBf16;
+  constexpr int kN = S::kGroups * 8, kHalf = (S::kGroups + 1) / 2;
+  constexpr int kStages = S::kChunks / kStage / S::kParts; /* of a part */
+  static_assert(S::kChunks % (kStage * S::kParts) == 0, "stages of a tile are whole");
+  static_assert(kOther == 0 || S::kParts == 1, "parts are added here");
+  ProductPipe& pipe = *(ProductPipe*)w->pipe;
+  const int part = same_in_warp(threadIdx.x / 128);
+  const uint64_t x0 = matrix_at(part * 64, 1024), y0 = matrix_at(kStage * 8192 + part * 64, 1024);
+  float sum[kN / 2], odd[kN / 2];
+  float all[S::kParts > 1 ? kHalf * 4 : 1]; /* this warpgroup's half of the parts before */
+  const uint32_t c = shared_address(g.c);
+  const int rows = (int)g.m;
+#pragma unroll 1
+  for (int p = 0; p < S::kParts; ++p) {
+#pragma unroll
+    for (int e = 0; e < kN / 2; ++e) sum[e] = zero_here(), odd[e] = zero_here();
+    int before = -1; /* the place of the stage whose products are under way */
+#pragma unroll 1
+    for (int s = 0; s < kStages; ++s) {
+      const int place = pipe.slot;
+      const uint64_t stage = same_in_warp(pipe.wait()) >> 4;
+      wgmma_begin();
+#pragma unroll
+      for (int b = 0; b < kStage; ++b) {
+        const uint64_t x = x0 + stage + b * 512, y = y0 + stage + b * (S::kGroups * 64);
+        Wgmma<kN, kBfloat>::multiply(sum, x, y);
+        Wgmma<kN, kBfloat>::multiply(odd, x + 2, y + 2);
+      }
+      wgmma_commit();
+      wgmma_wait<1>();
+      if (before >= 0) pipe.give_back(before), pipe.refill();
+      before = place;
+    }
+    wgmma_wait<0>();
+    pipe.give_back(before), pipe.refill();
+#pragma unroll
+    for (int e = 0; e < kN / 2; ++e) sum[e] += odd[e];
+    if (kOther == 0) {
+      if (p > 0) __syncthreads(); /* the part before is read */
+      wide_add<S, kHalf, kN>(sum, part, c, rows);
+    }
+    if (S::kParts > 1) {
+#pragma unroll
+      for (int e = 0; e < kHalf * 4; ++e) {
+        const int right = kHalf * 4 + e < kN / 2 ? kHalf * 4 + e : e;
+        const float mine = part == 0 ? sum[e] : sum[right];
+        all[e] = p == 0 ? mine : all[e] + mine;
+      }
+    }
+  }
+  if (S::kParts > 1) {
+#pragma unroll
+    for (int e = 0; e < kHalf * 4; ++e) {
+      if (part == 0)
+        sum[e] = all[e];
+      else if (kHalf * 4 + e < kN / 2)
+        sum[kHalf * 4 + e] = all[e];
+    }
+  }
+  if (kOther == 0)
+    wide_give<S, kHalf, kN>(sum, part, c, rows);
+  else
+    wide_each<S, 0, S::kGroups, kN>(sum, c + part * (kOther * 4), rows,
+                                    [](uint32_t to, float v, float u) { store_shared8(to, v, u); });
+  __syncthreads();
+}
+
+#endif
+
+}  // namespace obk
+
+#define OBK_PRODUCT_KERNEL(name, body)                         \
+  extern "C" __global__ void __launch_bounds__(OBK_THREADS, 1) \
+      name(const __grid_constant__ ObkProduct product) {       \
+    obk::run_product<body>(product);                           \
+  }
+
+#endif

@@ -1,0 +1,60 @@
+#include "schedule/streamed.h"
+
+#include <algorithm>
+
+namespace obelisk::schedule {
+
+using stitch::Group;
+using stitch::GroupKind;
+
+std::optional<RowMatrix> row_matrix(const Group& group, const Nest& nest) {
+  constexpr int64_t kBlock = 64, kPiece = 8;  // elements: of a block's row; of 16 bytes
+  const stitch::Product& product = group.product;
+  const int inner = nest.rows - 1;
+  if (group.kind != GroupKind::kProduct || group.prologue || inner < 0 || inner > 1) return std::nullopt;
+  if (product.k.size() != 1 || product.k[0].a != 1 || product.k[0].extent % (kBlock * product.parts) != 0) return std::nullopt;
+  const auto a = std::find_if(nest.accesses.begin(), nest.accesses.end(), [&](const Access& access) {
+    return access.operand == static_cast<int>(group.body.operands.size()) && access.load == ops::kNoExpr && access.step < 0;
+  });
+  if (a == nest.accesses.end() || a->offset < 0) return std::nullopt;
+  const int64_t pitch = a->strides[inner], batches = inner == 1 ? nest.dims[0].extent : 1, step = inner == 1 ? a->strides[0] : 0;
+  if (pitch < kBlock || pitch % kPiece != 0 || step < 0 || tile_span(group, nest) != nest.dims[inner].extent) return std::nullopt;
+  RowMatrix m{.pitch = pitch, .span = nest.dims[inner].extent};
+  m.row = a->offset / pitch, m.row_step = step / pitch;
+  const int64_t column = a->offset % pitch, column_step = step % pitch;
+  if (column % kBlock != 0 || column_step % kBlock != 0) return std::nullopt;
+  if (column + (batches - 1) * column_step + product.k[0].extent > pitch) return std::nullopt;
+  m.block = column / kBlock, m.block_step = column_step / kBlock;
+  m.rows = m.row + (batches - 1) * m.row_step + m.span;
+  return m.rows * pitch < INT32_MAX ? std::optional(m) : std::nullopt;
+}
+
+bool cut_streamed(const Group& group, const target::DeviceSpec& device, const TaskGraph& tasks, Work& work) {
+  constexpr int64_t kRows = 64, kFewest = 33;
+  constexpr double kBegin = 1600;       // of a kernel: its first operands' way
+  work.streamed.reset();
+  const kernels::TileLibrary& tiles = kernels::tile_library(device.family);
+  if (!device.own_kernels || !device.copies_blocks || !tiles.product_nanos || group.kind != GroupKind::kProduct) return false;
+  const stitch::Product& product = group.product;
+  if (product.batch.size() > 1 || work.buffers.size() > size_t{kDealtOperands}) return false;
+  const Buffer& a = tasks.buffers[work.buffers[work.operand_count(group)]];
+  if (a.kind != BufferKind::kArena || tasks.buffers[work.buffers.back()].kind != BufferKind::kWeight) return false;
+  const auto matrix = row_matrix(group, work.nest);
+  if (!matrix || matrix->span < kFewest || work.nest.row_count() >= kMostStreamedRows) return false;
+  const auto type = static_cast<int32_t>(product.a_type);
+  const int64_t n = work.nest.column_count(), k = product.k[0].extent, rows = std::min(matrix->span, kRows);
+  const int64_t down = work.nest.row_count() / matrix->span * ((matrix->span + rows - 1) / rows);
+  double best = 0;
+  for (int64_t columns = tiles.panel; columns < n + tiles.panel; columns += tiles.panel) {
+    const int64_t wide = std::min(columns, n) * product.sides(), count = down * ((n + columns - 1) / columns);
+    const double nanos = tiles.product_nanos(type, wide, k);
+    if (nanos <= 0) break;
+    const double all = kBegin + static_cast<double>((count + device.sms - 1) / device.sms) * nanos;
+    if (best != 0 && all >= best) continue;
+    best = all, work.tile_rows = rows, work.tile_columns = std::min(columns, n), work.task_nanos = nanos;
+  }
+  if (best != 0) work.streamed = matrix;
+  return best != 0;
+}
+
+}  // namespace obelisk::schedule
