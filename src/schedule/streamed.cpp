@@ -40,7 +40,7 @@ bool cut_streamed(const Group& group, const target::DeviceSpec& device, const Ta
   const Buffer& a = tasks.buffers[work.buffers[work.operand_count(group)]];
   if (a.kind != BufferKind::kArena || tasks.buffers[work.buffers.back()].kind != BufferKind::kWeight) return false;
   const auto matrix = row_matrix(group, work.nest);
-  if (!matrix || matrix->span < kFewest || work.nest.row_count() >= kMostStreamedRows) return false;
+  if (!matrix || matrix->span < kFewest || matrix->span >= kMostStreamedRows) return false;
   const auto type = static_cast<int32_t>(product.a_type);
   const int64_t n = work.nest.column_count(), k = product.k[0].extent, rows = std::min(matrix->span, kRows);
   const int64_t down = work.nest.row_count() / matrix->span * ((matrix->span + rows - 1) / rows);
