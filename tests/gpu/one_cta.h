@@ -5,10 +5,11 @@
 //   #include "one_cta.h"            before any device header
 //   one_cta::run(256, [&] { ... });  every thread runs it; addresses of shared memory are
 //                                    offsets into one_cta::shared
+//   one_cta::cta, one_cta::grid      which CTA that is, of how many: the test runs one after another
 //
-// A fiber runs until it waits. What a real machine adds, orders of memory between threads that do
-// not meet, is not seen here. Copies are done when they are asked for, and only inside memory that
-// one_cta::readable names.
+// A fiber runs until it waits; one_cta::rests lets warps fall behind. What a real machine adds, orders
+// of memory between threads that do not meet, is not seen here. Copies are done when they are asked
+// for, and only inside memory that one_cta::readable names.
 #pragma once
 
 #include <ucontext.h>
@@ -28,14 +29,19 @@
 
 #include "base/base.h"
 
+namespace obk {
+// Where kernels declare it: `extern __shared__ char shared[]`.
+alignas(1024) inline char shared[227 * 1024];
+}  // namespace obk
+
 namespace one_cta {
 
-inline constexpr int kSharedBytes = 227 * 1024;
-alignas(1024) inline char shared[kSharedBytes];
+using obk::shared;
+inline constexpr int kSharedBytes = sizeof shared;
 struct Index {
   unsigned x = 0, y = 0, z = 0;
 };
-inline Index thread, block_size{256, 1, 1};
+inline Index thread, block_size{256, 1, 1}, cta, grid{1, 1, 1};
 
 struct Fiber {
   ucontext_t context = {};
@@ -52,13 +58,17 @@ void wait_until(Ready ready) {
   while (!ready()) yield();
 }
 
+/// Whether a warp sits out a round of all fibers.
+inline std::function<bool(int warp, int round)> rests;
+inline int64_t events;  // waits that came to an end
+
 /// Threads that meet: all of a CTA, or a warp's 32 with what each brings.
 struct Meeting {
   int here = 0;
   int64_t turn = 0;
   void meet(int count) {
     const int64_t mine = turn;
-    if (++here == count) here = 0, ++turn;
+    if (++here == count) here = 0, ++turn, ++events;
     wait_until([&] { return turn != mine; });
   }
 };
@@ -75,11 +85,20 @@ struct Bar {
   int arrivals = 0, waiting = 0, phase = 0;
   int64_t bytes = 0;
   void look() {
-    if (waiting == 0 && bytes == 0) phase ^= 1, waiting = arrivals;
+    if (waiting == 0 && bytes == 0) phase ^= 1, waiting = arrivals, ++events;
   }
 };
 inline std::map<uint32_t, Bar> bars;
 inline std::vector<std::pair<const char*, const char*>> readable;
+
+/// What a tensor map says of a matrix of 16-bit elements, in the place of one: rows `pitch` elements
+/// apart, of which blocks of 64 come, so many at once.
+struct RowsMap {
+  const char* at;
+  int64_t rows, pitch, blocks;
+};
+/// What bulk_prefetch asked for.
+inline std::vector<std::pair<const char*, uint32_t>> prefetched;
 
 /// What each lane brings, seen by all of its warp.
 inline const Lane* exchange(const Lane& mine) {
@@ -128,13 +147,16 @@ inline void run(int threads, std::function<void()> what) {
     fiber.context.uc_stack.ss_sp = fiber.stack.get(), fiber.context.uc_stack.ss_size = kStack;
     makecontext(&fiber.context, enter, 0);
   }
-  for (int rounds = 0;; ++rounds) {
-    CHECK(rounds < 1000000, "the CTA waits for ever");
+  int64_t seen = events;
+  for (int round = 0, idle = 0;; ++round, ++idle) {
+    if (events != seen) seen = events, idle = 0;
+    CHECK(idle < 1000, "the CTA waits for ever");
     bool any = false;
     for (int k = 0; k < threads; ++k) {
       thread.x = static_cast<unsigned>(k);
       if (fibers[thread.x].done) continue;
       any = true;
+      if (rests && rests(k / 32, round)) continue;
       swapcontext(&scheduler, &fibers[thread.x].context);
     }
     if (!any) return;
@@ -149,10 +171,14 @@ inline void run(int threads, std::function<void()> what) {
 #define __forceinline__ inline
 #define __noinline__ __attribute__((noinline))
 #define __CUDA_ARCH__ 900
+#define __align__(bytes) __attribute__((aligned(bytes)))
 #define threadIdx one_cta::thread
+#define blockIdx one_cta::cta
+#define gridDim one_cta::grid
 #define blockDim one_cta::block_size
 inline int max(int a, int b) { return a > b ? a : b; }
 inline int min(int a, int b) { return a < b ? a : b; }
+inline int64_t min(int64_t a, int64_t b) { return a < b ? a : b; }
 inline void __syncthreads() { one_cta::all.meet(static_cast<int>(one_cta::fibers.size())); }
 inline void __syncwarp() { one_cta::exchange({}); }
 inline float __uint_as_float(uint32_t v) { return std::bit_cast<float>(v); }
@@ -235,6 +261,29 @@ OBK_DEVICE void copy16_partly(uint32_t to, const void* from, uint32_t bytes) {
 OBK_DEVICE void bulk_copy(uint32_t to, const void* from, uint32_t bytes, uint32_t bar) {
   for (uint32_t k = 0; k < bytes; k += 16) copy16(to + k, static_cast<const char*>(from) + k);
   one_cta::bars.at(bar).bytes -= bytes, one_cta::bars.at(bar).look();
+}
+OBK_DEVICE void bulk_prefetch(const void* from, uint32_t bytes) {
+  CHECK(bytes > 0 && bytes % 16 == 0, "{} bytes asked ahead", bytes);
+  one_cta::look(from, static_cast<int>(bytes), 16);
+  one_cta::prefetched.push_back({static_cast<const char*>(from), bytes});
+}
+OBK_DEVICE void fetch_map(const void* map) {
+  CHECK(reinterpret_cast<uint64_t>(map) % 64 == 0, "a map lies at a multiple of 64 bytes");
+}
+OBK_DEVICE void copy_blocks(uint32_t to, const void* map, int row, int block, uint32_t bar) {
+  fetch_map(map);
+  one_cta::RowsMap m;
+  memcpy(&m, map, sizeof m);
+  CHECK(to % 1024 == 0 && row >= 0 && block >= 0, "atoms at {}, row {}, block {}", to, row, block);
+  for (int64_t b = 0; b < m.blocks; ++b)
+    for (int64_t r = 0; r < 64; ++r)
+      for (int64_t piece = 0; piece < 8; ++piece) {
+        const bool inside = row + r < m.rows && block + b < m.pitch / 64;
+        const char* from = m.at + ((row + r) * m.pitch + (block + b) * 64 + piece * 8) * 2;
+        one_cta::copy(to + static_cast<uint32_t>(b * 8192 + r * 128 + (piece ^ (r & 7)) * 16), from,
+                      inside ? 16 : 0, 16);
+      }
+  one_cta::bars.at(bar).bytes -= m.blocks * 8192, one_cta::bars.at(bar).look();
 }
 template <int kUnit>
 OBK_DEVICE void copy_unit(uint32_t to, const void* from, uint32_t bytes) {

@@ -29,7 +29,7 @@ struct Wgmma {
     return static_cast<double>(kBfloat ? std::bit_cast<float>(uint32_t{half} << 16)
                                        : static_cast<float>(std::bit_cast<_Float16>(half)));
   }
-  /* Column n, step k of 16 of the matrix that `y` describes. */
+  /* Column (of the other operand: row) n, step k of 16 of the matrix that `y` describes. */
   static double weight(uint64_t y, int n, int k) {
     const uint32_t row = static_cast<uint32_t>(n % 8 * 128 + k * 2);
     uint32_t at = static_cast<uint32_t>(y & 0x3fff) * 16 + row +
@@ -52,8 +52,20 @@ struct Wgmma {
         d[4 * j + e] = static_cast<float>(sum);
       }
   }
-  static void multiply(float (&)[kN / 2], uint64_t, uint64_t) {
-    CHECK(false, "both operands in shared memory: not here yet");
+  static void multiply(float (&d)[kN / 2], uint64_t x, uint64_t y) {
+    const int warp = static_cast<int>(threadIdx.x / 32 % 4), lane = static_cast<int>(threadIdx.x % 32);
+    double rows[2][16];
+    for (int k = 0; k < 32; ++k)
+      rows[k / 16][k % 16] = weight(x, warp * 16 + lane / 4 + k / 16 * 8, k % 16);
+    for (int j = 0; j < kN / 8; ++j)
+      for (int c = 0; c < 2; ++c) {
+        double sum[2] = {static_cast<double>(d[4 * j + c]), static_cast<double>(d[4 * j + 2 + c])};
+        for (int k = 0; k < 16; ++k) {
+          const double w = weight(y, 8 * j + lane % 4 * 2 + c, k);
+          sum[0] += rows[0][k] * w, sum[1] += rows[1][k] * w;
+        }
+        d[4 * j + c] = static_cast<float>(sum[0]), d[4 * j + 2 + c] = static_cast<float>(sum[1]);
+      }
   }
 };
 

@@ -1,0 +1,274 @@
+// Kernels of one product (product.cuh) on a core (one_cta.h): all their CTAs, one after another,
+// against sums in the order of gemm_mma.cuh, bit by bit. Rows come by a map whose matrix holds other
+// rows and columns too; none of it may be read before the kernel before has ended.
+#include "one_cta_wgmma.h"
+
+#include <random>
+
+#include "kernels/cuda/gemm.h"
+#include "kernels/kernels.h"
+
+#define OBK_RING 1
+#define OBK_CUDA_DIALECT_CUH
+#define OBK_PROGRAM_CUH
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wunused-function"
+#include "kernels/common/abi.h"
+#include "kernels/common/tiles.h"
+#include "kernels/cuda/gemm_wide.cuh"
+
+// What a kernel of a product takes from program.cuh, which a core cannot run.
+#define OBK_THREADS 256
+#define OBK_DEALT_OPERANDS 2
+#define OBK_DEALT_BYTES sizeof(ObkDealt)
+#define OBK_PRODUCT_BYTES sizeof(ObkProduct)
+struct ObkLanes : ObkWorker {
+  int32_t warp, warps;
+  uint64_t* parts;
+  void* pipe;
+};
+struct ObkStamp {};
+struct ObkProgram {
+  ObkStamp* stamps;
+};
+namespace obk {
+typedef void (*Body)(const ObkTask*, const int64_t*, void* const*, ObkLanes*);
+static std::pair<const char*, const char*> of_previous;  // what the kernel before writes
+static bool waited[OBK_THREADS];
+static void allow_next() {}
+static void wait_for_previous() {
+  if (threadIdx.x == 0) one_cta::readable.push_back(of_previous);
+  waited[threadIdx.x] = true;
+}
+static void stamp(const ObkProgram&, int, bool) {}
+}  // namespace obk
+#include "kernels/cuda/product.cuh"
+#pragma GCC diagnostic pop
+
+namespace obelisk {
+namespace {
+
+/// Tiles of `rows` by `columns` of C, `sides` of them side by side; the last ones of a matrix `tail`
+/// columns wide, 0: as the others. `stage` blocks of 64 k come for a barrier.
+struct Tile {
+  const char* name;
+  int rows, columns, sides, tail, k, stage, parts, other;
+  bool bfloat;
+  obk::Body body;
+  void (*run)(const ObkProduct&);
+};
+void PrintTo(const Tile& c, std::ostream* out) { *out << c.name; }
+
+std::vector<float>* result;  // C, rows of `result_wide`
+int64_t result_wide;
+
+template <bool kBfloat, int kRows, int kColumns, int kSides, int kTail, int kK, int kStage,
+          int kParts, int kOther>
+void body(const ObkTask* t, const int64_t*, void* const*, ObkLanes* w) {
+  constexpr int kPitch = (kColumns * kSides + 1) / 2 * 2 + 8;
+  CHECK(obk::waited[threadIdx.x], "a thread goes on before the kernel before has ended");
+  ObkGemm g = {};
+  g.m = t->r1 - t->r0, g.n = kSides * (t->c1 - t->c0), g.k = kK, g.c_row = kPitch, g.c = w->scratch;
+  constexpr int kType = kBfloat ? kObkBf16 : kObkF16;
+  const auto sums = [&](auto columns) {
+    using S = obk::FixedShape<kRows, columns() * kSides, kK, kK, kPitch, false, kParts>;
+    obk::product_sums<kType, S, kStage, kOther>(w, g);
+  };
+  if (kTail != 0 && t->c1 - t->c0 == kTail)
+    sums(std::integral_constant<int, kTail == 0 ? kColumns : kTail>());
+  else
+    sums(std::integral_constant<int, kColumns>());
+  const float* c = static_cast<const float*>(g.c);
+  for (int64_t at = threadIdx.x; at < g.m * g.n; at += OBK_THREADS) {
+    const int64_t row = at / g.n, column = at % g.n, from = row * kPitch + column;
+    (*result)[static_cast<size_t>((t->r0 + row) * result_wide + kSides * t->c0 + column)] =
+        kOther == 0 ? c[from] : c[from] + c[from + kOther];
+  }
+}
+template <obk::Body body>
+void run(const ObkProduct& product) {
+  obk::run_product<body>(product);
+}
+
+constexpr int plane(int rows, int columns) { return rows * ((columns + 1) / 2 * 2 + 8); }
+#define TILE(name, bfloat, rows, columns, sides, tail, k, stage, parts, planes)                      \
+  TILE_OF(name, bfloat, rows, columns, sides, tail, k, stage, parts,                                 \
+          (planes == 1 ? 0 : (plane(rows, columns * sides) + 15) / 16 * 16))
+#define TILE_OF(name, bfloat, rows, columns, sides, tail, k, stage, parts, other)                    \
+  Tile {                                                                                             \
+    name, rows, columns, sides, tail, k, stage, parts, other, bfloat,                                \
+        body<bfloat, rows, columns, sides, tail, k, stage, parts, other>,                            \
+        run<body<bfloat, rows, columns, sides, tail, k, stage, parts, other> >                       \
+  }
+
+/// Of every kind one; matrices, batches and CTAs below.
+const Tile kTiles[] = {
+    TILE("rows_33", false, 33, 16, 1, 0, 64, 1, 1, 1),
+    TILE("rows_33_planes", true, 33, 48, 1, 24, 192, 3, 1, 2),
+    TILE("rows_50", true, 50, 48, 1, 0, 192, 1, 1, 1),
+    TILE("rows_50_planes", false, 50, 96, 1, 33, 192, 3, 1, 2),
+    TILE("whole_16", true, 64, 16, 1, 5, 768, 4, 1, 2),
+    TILE("whole_48", false, 64, 48, 1, 16, 768, 3, 1, 1),
+    TILE("whole_96", false, 64, 96, 1, 40, 768, 2, 1, 2),
+    TILE("whole_96_by_four", true, 64, 96, 1, 0, 768, 4, 1, 1),
+    TILE("whole_160", false, 64, 160, 1, 64, 192, 1, 1, 2),
+    TILE("whole_160_by_two", true, 64, 160, 1, 96, 768, 2, 1, 1),
+    TILE("short_k", false, 64, 48, 1, 0, 64, 1, 1, 2),
+    TILE("twin", false, 64, 48, 2, 16, 192, 3, 1, 2),
+    TILE("parts", false, 64, 96, 1, 40, 768, 3, 2, 1),
+    TILE("parts_by_one", true, 64, 48, 1, 0, 768, 1, 2, 1),
+    TILE("three_parts_rows_50", true, 50, 16, 1, 0, 192, 1, 3, 1),
+};
+
+/// Matrices of `rows` rows (0: as the tile), `across` tiles wide; a batch of them whose k lie side by
+/// side in A, or whose rows lie one below another with `gap` between. Stages that have a place. Warps
+/// that fall behind, a bit each.
+struct Cut {
+  int64_t rows, across, batch = 1;
+  bool beside = false;
+  int64_t gap = 0;
+  int ctas = 1, stages = 0, slow = 0;
+};
+
+double number(uint16_t bits, bool bfloat) {
+  return static_cast<double>(bfloat ? std::bit_cast<float>(uint32_t{bits} << 16)
+                                    : static_cast<float>(std::bit_cast<_Float16>(bits)));
+}
+struct Halves {
+  std::vector<uint64_t> hold;
+  const char* at;
+  std::vector<double> exact;
+  Halves(int64_t count, bool bfloat, std::mt19937& random)
+      : hold(static_cast<size_t>(count) / 4 + 3), exact(static_cast<size_t>(count)) {
+    char* to = reinterpret_cast<char*>(hold.data()) + reinterpret_cast<uint64_t>(hold.data()) % 16;
+    std::uniform_real_distribution<float> uniform(-1, 1);
+    for (size_t k = 0; k < exact.size(); ++k) {
+      const auto bits = static_cast<uint16_t>(bfloat ? obk::narrow_two<true>(uniform(random), 0)
+                                                     : obk::narrow_two<false>(uniform(random), 0));
+      memcpy(to + 2 * k, &bits, 2), exact[k] = number(bits, bfloat);
+    }
+    at = to;
+  }
+};
+
+/// The sum of products as gemm_mma.cuh adds them.
+float sum_of(const double* a, const double* b, int k, int parts) {
+  float all = 0;
+  for (int part = 0; part < parts; ++part) {
+    float sums[4] = {};
+    for (int step = part * (k / parts); step < (part + 1) * (k / parts); step += 16) {
+      double sum = static_cast<double>(sums[step / 16 % 4]);
+      for (int e = step; e < step + 16; ++e) sum += a[e] * b[e];
+      sums[step / 16 % 4] = static_cast<float>(sum);
+    }
+    const float here = (sums[0] + sums[1]) + (sums[2] + sums[3]);
+    all = part == 0 ? here : all + here;
+  }
+  return all;
+}
+
+void multiply(const Tile& t, const Cut& cut) {
+  constexpr int64_t kAbove = 3, kBefore = 1, kBehind = 1;  // of A's matrix: rows; blocks of 64 columns
+  const auto type = static_cast<int32_t>(t.bfloat ? kObkBf16 : kObkF16);
+  std::mt19937 random(11);
+  const int64_t span = cut.rows == 0 ? t.rows : cut.rows, blocks = t.k / 64;
+  const int64_t n = (cut.across - (t.tail != 0)) * t.columns + t.tail, wide = n * t.sides;
+  const int64_t beside = cut.beside ? cut.batch : 1, below = cut.beside ? 1 : cut.batch;
+  const int64_t pitch = (kBefore + beside * blocks + kBehind) * 64;
+  // The matrix ends with the last row that a tile has: what lies below is zeros.
+  const int64_t rows = kAbove + (below - 1) * (span + cut.gap) + span;
+  const Halves a(rows * pitch, t.bfloat, random), b(cut.batch * wide * t.k, t.bfloat, random);
+  const int64_t matrix = kernels::cuda_gemm_packed_bytes(type, wide, t.k);
+  std::vector<uint64_t> hold(static_cast<size_t>(cut.batch * matrix) / 8 + 2);
+  char* packed = reinterpret_cast<char*>(hold.data()) + reinterpret_cast<uint64_t>(hold.data()) % 16;
+  for (int64_t k = 0; k < cut.batch; ++k)
+    kernels::cuda_gemm_pack(type, wide, t.k, t.columns * t.sides, b.at + k * wide * t.k * 2, 1, t.k,
+                            packed + k * matrix);
+  std::vector<char> next_hold(100000);
+  char* next = next_hold.data() + 16 - reinterpret_cast<uint64_t>(next_hold.data()) % 16;
+
+  ObkProduct p = {};
+  const one_cta::RowsMap map = {a.at, rows, pitch, t.stage};
+  static_assert(sizeof map <= sizeof p.map);
+  memcpy(p.map, &map, sizeof map);
+  p.dealt.rows = static_cast<int32_t>(cut.batch * span), p.dealt.columns = static_cast<int32_t>(n);
+  p.dealt.tile_rows = t.rows, p.dealt.tile_columns = t.columns;
+  p.dealt.across = static_cast<int32_t>(cut.across);
+  p.dealt.scratch_bytes = (4 * (plane(t.rows, t.columns * t.sides) + t.other) + 63) / 64 * 64;
+  p.weights = 1, p.dealt.operands[1] = packed, p.weights_step = matrix;
+  p.next = next, p.next_bytes = 99984;
+  const int64_t down = (span + t.rows - 1) / t.rows * cut.batch;
+  p.tasks = static_cast<int32_t>(cut.across * down), p.span = static_cast<int32_t>(span);
+  p.row = kAbove, p.block = kBefore;
+  p.row_step = static_cast<int32_t>(cut.beside ? 0 : span + cut.gap);
+  p.block_step = static_cast<int32_t>(cut.beside ? blocks : 0);
+  p.blocks = static_cast<int32_t>(blocks), p.stage = t.stage, p.sides = t.sides;
+  p.stage_bytes = t.stage * (8192 + (t.columns * t.sides + 15) / 16 * 2048);
+  const int wanted = p.blocks / p.stage * ((p.tasks + cut.ctas - 1) / cut.ctas);
+  const int room = (one_cta::kSharedBytes - p.dealt.scratch_bytes - 256) / p.stage_bytes;
+  p.stages = std::min({wanted, room, cut.stages == 0 ? 16 : cut.stages});
+  ASSERT_GE(p.stages, std::min(wanted, 2));
+  p.bars_at = p.stages * p.stage_bytes + p.dealt.scratch_bytes;
+
+  std::vector<float> c(static_cast<size_t>(cut.batch * span * wide), -77);
+  result = &c, result_wide = wide;
+  one_cta::grid.x = static_cast<unsigned>(cut.ctas), one_cta::prefetched.clear();
+  one_cta::rests = [&](int warp, int round) { return (cut.slow >> warp & 1) != 0 && round % 12 != 0; };
+  obk::of_previous = {a.at, a.at + rows * pitch * 2};
+  for (int k = 0; k < cut.ctas; ++k) {
+    one_cta::cta.x = static_cast<unsigned>(k);
+    one_cta::readable = {{packed, packed + cut.batch * matrix}, {next, next + p.next_bytes}};
+    memset(one_cta::shared, 0xff, sizeof one_cta::shared);  // NaN wherever nothing is brought
+    std::fill(std::begin(obk::waited), std::end(obk::waited), false);
+    one_cta::run(OBK_THREADS, [&] { t.run(p); });
+    for (const auto& [at, bar] : one_cta::bars) {
+      EXPECT_EQ(bar.bytes, 0) << "a stage is still under way, CTA " << k;
+      EXPECT_EQ(bar.waiting, bar.arrivals) << "a stage was not given back, CTA " << k;
+    }
+  }
+  std::sort(one_cta::prefetched.begin(), one_cta::prefetched.end());
+  const char* until = next;
+  for (const auto& [from, bytes] : one_cta::prefetched) {
+    ASSERT_EQ(from, until) << "the next product's weights are asked for once";
+    until = from + bytes;
+  }
+  EXPECT_EQ(until, next + p.next_bytes);
+
+  for (int64_t row = 0; row < cut.batch * span; ++row)
+    for (int64_t x = 0; x < wide; ++x) {
+      const int64_t of = row / span, line = kAbove + row % span + (cut.beside ? 0 : of * (span + cut.gap));
+      const int64_t column = (kBefore + (cut.beside ? of * blocks : 0)) * 64;
+      const float want = sum_of(a.exact.data() + line * pitch + column,
+                                b.exact.data() + (of * wide + x) * t.k, t.k, t.parts);
+      ASSERT_EQ(std::bit_cast<uint32_t>(c[static_cast<size_t>(row * wide + x)]),
+                std::bit_cast<uint32_t>(want))
+          << "row " << row << " column " << x << ": " << c[static_cast<size_t>(row * wide + x)]
+          << ", not " << want;
+    }
+}
+
+class OneCtaProduct : public testing::TestWithParam<Tile> {};
+
+TEST_P(OneCtaProduct, SumsInTheOrderOfAllTiles) {
+  const Tile& t = GetParam();
+  const Cut cuts[] = {
+      {0, 2},                                                // all of k has a place, if anywhere
+      {0, 3, 1, false, 0, 3, 2, 0xfe},                       // a tile a CTA, fewer stages than it has
+      {t.rows == 64 ? 128 : 0, 3, 1, false, 0, 1, 2, 0x80},  // several tiles, by two stages
+      {t.rows == 64 ? 197 : 0, 2, 1, false, 0, 3, 3, 0x01},  // fewer rows at the end; uneven shares
+      {0, 1 + (t.tail != 0), 3, true, 0, 3, 3, 0x2a},        // parts of k side by side
+      {t.rows == 64 ? 80 : 0, 2, 2, false, 5, 1, 5, 0xf0},   // matrices, others' rows between
+  };
+  for (const Cut& cut : cuts) {
+    SCOPED_TRACE(testing::Message() << "rows " << cut.rows << ", " << cut.across << " across, batch " << cut.batch
+                                    << ", " << cut.ctas << " CTAs, " << cut.stages << " stages, slow warps "
+                                    << cut.slow);
+    multiply(t, cut);
+    if (HasFatalFailure()) return;
+  }
+}
+INSTANTIATE_TEST_SUITE_P(Product, OneCtaProduct, testing::ValuesIn(kTiles),
+                         [](const auto& info) { return std::string(info.param.name); });
+
+}  // namespace
+}  // namespace obelisk
