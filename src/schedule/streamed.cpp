@@ -44,6 +44,7 @@ bool cut_streamed(const Group& group, const target::DeviceSpec& device, const Ta
   const auto type = static_cast<int32_t>(product.a_type);
   const int64_t n = work.nest.column_count(), k = product.k[0].extent, rows = std::min(matrix->span, kRows);
   const int64_t down = work.nest.row_count() / matrix->span * ((matrix->span + rows - 1) / rows);
+  if (n * product.sides() % 2 != 0) return false;  // sums are stored in pairs
   double best = 0;
   for (int64_t columns = tiles.panel; columns < n + tiles.panel; columns += tiles.panel) {
     const int64_t wide = std::min(columns, n) * product.sides(), count = down * ((n + columns - 1) / columns);

@@ -195,6 +195,7 @@ static __device__ __forceinline__ void product_sums(ObkLanes* w, const ObkGemm& 
   constexpr int kStages = S::kChunks / kStage / S::kParts; /* of a part */
   static_assert(S::kChunks % (kStage * S::kParts) == 0, "stages of a tile are whole");
   static_assert(kOther == 0 || S::kParts == 1, "parts are added here");
+  static_assert(S::kPitchC % 2 == 0 && S::kPitchC > S::kColumns - 1 + S::kColumns % 2, "sums go in pairs");
   ProductPipe& pipe = *(ProductPipe*)w->pipe;
   const int part = same_in_warp(threadIdx.x / 128);
   const uint64_t x0 = matrix_at(part * 64, 1024), y0 = matrix_at(kStage * 8192 + part * 64, 1024);

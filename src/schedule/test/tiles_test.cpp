@@ -108,13 +108,14 @@ TEST(Tiles, LongWorksAreDealt) {
 }
 
 // A product of some rows whose A is computed here has a kernel of its own where works have kernels: tiles of 64 rows, A a matrix of blocks. Not
-// one of few rows or of many, of odd k, of an input, or where one kernel runs all.
+// one of few rows or of many, of odd k or columns, of an input, or where one kernel runs all.
 TEST(Tiles, ProductsOfSomeRowsStream) {
-  const auto work_of = [](int64_t rows, int64_t k, bool own, bool computed = true, const char* architecture = "sm_90a") {
+  const auto work_of = [](int64_t rows, int64_t k, bool own, bool computed = true, const char* architecture = "sm_90a",
+                           int64_t columns = 192) {
     target::DeviceSpec device = *target::gpu(architecture);
     device.own_kernels = own;
     graph::Graph graph;
-    const auto x = graph.add_input("x", {DType::f16, {rows, k}}), w = graph.add_constant(Tensor::allocate({DType::f16, {k, 192}}));
+    const auto x = graph.add_input("x", {DType::f16, {rows, k}}), w = graph.add_constant(Tensor::allocate({DType::f16, {k, columns}}));
     const auto a = graph.must_add(graph::Op::Tanh, {x});
     const auto product = graph.must_add(graph::Op::MatMul, {computed ? a : x, w});
     graph.mark_output(graph.must_add(graph::Op::Add, {graph.must_add(graph::Op::Relu, {product}), w}), "y");
@@ -136,6 +137,8 @@ TEST(Tiles, ProductsOfSomeRowsStream) {
   EXPECT_FALSE(work_of(192, 192, false).streamed.has_value());
   EXPECT_FALSE(work_of(192, 192, true, false).streamed.has_value());
   EXPECT_FALSE(work_of(192, 192, true, true, "sm_80").streamed.has_value());
+  EXPECT_TRUE(work_of(192, 192, true, true, "sm_90a", 10).streamed.has_value());
+  EXPECT_FALSE(work_of(192, 192, true, true, "sm_90a", 7).streamed.has_value());  // sums are stored in pairs
 }
 
 // What a copy engine takes: rows of a batch side by side in the matrix, from whole blocks of 64 columns; no others.
