@@ -179,6 +179,7 @@ inline void run(int threads, std::function<void()> what) {
 inline int max(int a, int b) { return a > b ? a : b; }
 inline int min(int a, int b) { return a < b ? a : b; }
 inline int64_t min(int64_t a, int64_t b) { return a < b ? a : b; }
+inline void __trap() { CHECK(false, "the CTA gives up"); }
 inline void __syncthreads() { one_cta::all.meet(static_cast<int>(one_cta::fibers.size())); }
 inline void __syncwarp() { one_cta::exchange({}); }
 inline float __uint_as_float(uint32_t v) { return std::bit_cast<float>(v); }
