@@ -223,6 +223,7 @@ void deal_tiles(const target::DeviceSpec& device, ObkConv shape, int64_t outputs
   const kernels::TileLibrary& tiles = kernels::tile_library(device.family);
   const int64_t all = work.nest.row_count();
   work.dealt = false, work.residents = 0;
+  if (device.team == 0) return;  // the machines whose workers form teams are those that have such tiles
   if (device.deals.count == 0 || all == 0 || work.buffers.size() > size_t{kDealtOperands} || !tiles.conv_nanos) return;
   double best = static_cast<double>((tasks + device.sms - 1) / device.sms) * work.task_nanos * kAlone;
   for (const int64_t height : {64, 128}) {

@@ -177,10 +177,10 @@ TEST(Tiles, RowsOfAreAMatrixOfBlocks) {
 // A product of many rows, and a convolution of many images, take tiles that share multiprocessors, over the edges of images;
 // not where a list says who runs what, nor where there are few rows.
 TEST(Tiles, ManyRowsShareMultiprocessors) {
-  const auto work_of = [](const std::string& body, bool deals) {
+  const auto work_of = [](const std::string& body, bool deals, const char* machine = "sm_90a") {
     const auto graph = graph::parse("graph \"g\" {\n" + body + "}");
     CHECK(graph.ok(), "{}", graph.error().text());
-    target::DeviceSpec device = *target::gpu("sm_90a");
+    target::DeviceSpec device = *target::gpu(machine);
     device.own_kernels = deals;
     if (deals) device.deals = {device.fast_memory.count * device.sms};
     const stitch::Plan plan = stitch::plan(*graph, device);
@@ -219,6 +219,10 @@ TEST(Tiles, ManyRowsShareMultiprocessors) {
   EXPECT_EQ(work_of(product(25000), true).residents, 2);
   EXPECT_EQ(work_of(product(25000), false).residents, 0);
   EXPECT_EQ(work_of(product(128), true).residents, 0);
+  for (const char* lesser : {"sm_80", "sm_89"}) {  // they have no such tiles
+    EXPECT_EQ(work_of(product(25000), true, lesser).residents, 0);
+    EXPECT_EQ(work_of(conv(128), true, lesser).residents, 0);
+  }
 }
 
 // One query of eight heads that four each share: the keys go to 16 tiles a head, whose sums lie in a buffer that nobody else has.
