@@ -65,7 +65,7 @@ class Session:
         self.options, self.failures = options, []
         self.work = pathlib.Path(options.work)
         self.work.mkdir(parents=True, exist_ok=True)
-        self.models, self.precisions, self.sides = [], {}, None
+        self.models, self.precisions, self.sides, self.ready = [], {}, None, False
         for entry in options.models.split(","):
             name, _, precision = entry.partition("@")
             self.models.append(name)
@@ -146,6 +146,7 @@ class Session:
         return "" if done == 0 else err[-800:] or f"exit {done}"
 
     def write_models(self):
+        self.start_sides()
         for name, why in zip(self.models, self.in_parallel(self.export, self.models)):
             if why:
                 self.fail(f"export {name}", why)
@@ -154,17 +155,24 @@ class Session:
         return ("--target", "cuda", "--granularity", granularity, "--precision",
                 self.precisions[name], *self.options.flags)
 
-    def prepare(self):
-        """Machine code in the cache, and PyTorch's sides, all at once: nothing is timed here."""
-        if self.sides:
+    def start_sides(self):
+        """PyTorch's sides begin to get ready, in the background."""
+        if self.sides or not {"run", "peers"} & set(self.parts):
             return
         import gpu_sides
         log = open(self.work / "peers.log", "w")
         self.sides = gpu_sides.Sides(self.options.jobs, self.options.timeout, log)
         ways = self.options.ways.split(",") if "peers" in self.parts else []
-        for name in self.models if {"run", "peers"} & set(self.parts) else ():
+        for name in self.models:
             kept = self.work / f"{name}.answers.npz" if "run" in self.parts else None
             self.sides.start(name, self.onnx(name), self.precisions[name], ways, answers=kept)
+
+    def prepare(self):
+        """Machine code in the cache, and PyTorch's sides, all at once: nothing is timed here."""
+        if self.ready:
+            return
+        self.ready = True
+        self.start_sides()
         def compile(which):
             name, granularity = which
             if self.onnx(name).exists():
@@ -174,9 +182,10 @@ class Session:
             (name, granularity) for name in self.models
             for granularity in self.options.granularity.split(",")
         ])
-        self.sides.wait()
-        for name, why in self.sides.errors.items():
-            self.fail(f"PyTorch {name}", why)
+        if self.sides:
+            self.sides.wait()
+            for name, why in self.sides.errors.items():
+                self.fail(f"PyTorch {name}", why)
 
     def run(self):
         """Answers beside those of the module in f32 on the GPU."""

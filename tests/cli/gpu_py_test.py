@@ -1,0 +1,102 @@
+"""scripts/gpu.py in the folder that a pack is, with a program that answers as one on a GPU does and a
+stub of PyTorch: both sides in one run, and auto's choice. No GPU is wanted."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import ROOT
+
+STUB = Path(__file__).resolve().parent / "stub"
+MODULE = """
+import numpy, torch
+def make():
+    return torch.Module(lambda x: x.sum(1)), (torch.Tensor(numpy.ones((3, 8), "f4")),), ("x",)
+"""
+# `stitch` takes less than the others; `run` answers what the module does, or WRONG.
+PROGRAM = f"""#!{sys.executable}
+import json, os, pathlib, sys
+import numpy
+words = sys.argv[1:]
+def after(flag):
+    return words[words.index(flag) + 1]
+us = {{"mono": 120, "stitch": 100, "op": 500}}
+with open(os.environ["ASKED"], "a") as log:
+    log.write(" ".join(words) + "\\n")
+def row(granularity):
+    return {{"granularity": granularity, "device_us": {{"median": us[granularity], "p99": 1}},
+            "latency_us": {{"median": 1}}, "launches": 1, "phases": 2, "bytes_streamed": 3,
+            "roof_share": 0.5}}
+if words[0] == "bench" and "auto" in after("--granularity"):
+    chosen = os.environ.get("CHOSEN", "stitch")
+    print(json.dumps({{"granularities": [row(g) for g in (chosen, "mono", "stitch", "op")]}}))
+elif words[0] == "bench":
+    print(json.dumps(row(after("--granularity"))))
+elif words[0] == "run":
+    assert (numpy.load(after("--inputs"))["x"] == 1).all()
+    folder = pathlib.Path(after("--output-dir"))
+    folder.mkdir()
+    numpy.save(folder / "y.npy", numpy.full(3, 8.0 + float(os.environ.get("WRONG", 0)), "f4"))
+    print(json.dumps({{"outputs": [{{"file": str(folder / "y.npy")}}]}}))
+"""
+
+
+@pytest.fixture
+def gpu_py(tmp_path, environment):
+    for folder in ("bin", "scripts", "work"):
+        (tmp_path / folder).mkdir()
+    for script in (ROOT / "scripts").glob("*.py"):
+        shutil.copy(script, tmp_path / "scripts")
+    program = tmp_path / "bin" / "obelisk"
+    program.write_text(PROGRAM)
+    program.chmod(0o755)
+    for name in ("a", "b"):
+        (tmp_path / "work" / f"{name}.onnx").touch()
+        (tmp_path / "work" / f"{name}.torch.py").write_text(MODULE)
+    def run(*words, **more):
+        done = subprocess.run(
+            [sys.executable, tmp_path / "scripts" / "gpu.py", *words, "--models", "a,b@fp32",
+             "--granularity", "mono,stitch", "--ways", "eager,graph", "--jobs", "2", "--work",
+             tmp_path / "work", "--out", tmp_path / "out.json"],
+            capture_output=True, text=True, timeout=100,
+            env={**environment, "PYTHONPATH": str(STUB), "ASKED": str(tmp_path / "asked"), **more},
+        )
+        return done, json.loads((tmp_path / "out.json").read_text())
+    run.asked = tmp_path / "asked"
+    return run
+
+
+def test_one_run_has_both_sides(gpu_py):
+    done, result = gpu_py("run", "bench", "peers", "auto")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert [(r["model"], r["granularity"], r["ok"]) for r in result["answers"]] == [
+        (m, g, True) for m in "ab" for g in ("mono", "stitch")
+    ]
+    assert len(result["obelisk"]) == 4
+    assert [(r["model"], r["way"]) for r in result["pytorch"]["rows"]] == [
+        (m, w) for m in "ab" for w in ("eager", "graph")
+    ]
+    assert result["pytorch"]["version"] == "0-stub"
+    assert {row["chosen"] for row in result["auto"]} == {"stitch"}
+    asked = gpu_py.asked.read_text().splitlines()
+    first_timed = next(k for k, line in enumerate(asked) if line.startswith(("run", "bench")))
+    assert sum(line.startswith("compile") for line in asked[:first_timed]) == 4  # before all else
+    for line in asked:  # a network's own precision stands behind its name
+        assert ("--precision fp32" in line) == ("b.onnx" in line)
+
+
+def test_wrong_answers_and_a_slower_choice_are_failures(gpu_py):
+    done, result = gpu_py("run", "auto", WRONG="3", CHOSEN="mono")
+    assert done.returncode == 6 and not any(row["ok"] for row in result["answers"])
+    assert "chose mono, 120.0 us, where one takes 100.0" in done.stdout
+    assert "pytorch" not in result
+
+
+def test_bench_alone_wants_no_pytorch(gpu_py):
+    done, result = gpu_py("bench", STUB_TORCH_NO_GPU="1")
+    assert done.returncode == 0 and len(result["obelisk"]) == 4, done.stdout
+    assert np.isclose(result["obelisk"][0]["device_us"]["median"], 120)
