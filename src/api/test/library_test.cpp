@@ -79,6 +79,27 @@ void expect_failure(FailureKind kind, const std::string& word, Function function
   }
 }
 
+TEST_F(Library, APrecisionIsKeptByTheFile) {
+  const Model exact = model(true);
+  const Model tf32 =
+      Model::compile(path("net.ir"), {.precision = "tf32", .virtual_sms = 7, .verify = true});
+  EXPECT_GT(tf32.verification()->tolerance, exact.verification()->tolerance);
+  EXPECT_GT(tf32.verification()->max_rel, 4 * exact.verification()->max_rel);
+  tf32.save(path("tf32.obk"));
+  const auto of = [](const Model& model) {
+    Context context(model);
+    fill(context, 3);
+    for (float& value : context.input<float>("x")) value *= 1.0009f;  // no number of ten bits
+    return answers(context);
+  };
+  const std::vector<float> rounded = of(tf32);
+  EXPECT_NE(rounded, of(exact));
+  for (const bool portable : {false, true})
+    EXPECT_EQ(rounded, of(Model::open(path("tf32.obk"), {.portable = portable}))) << portable;
+  expect_failure(FailureKind::kUsage, "tf16",
+                 [&] { Model::compile(path("net.ir"), {.precision = "tf16"}); });
+}
+
 TEST_F(Library, CompilesVerifiesAndRuns) {
   const Model net = model(true);
   EXPECT_EQ(net.name(), "net");
