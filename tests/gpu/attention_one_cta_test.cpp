@@ -263,6 +263,8 @@ void check_pieces(int64_t queries, bool causal) {
 
 TEST(OneCtaAttentions, PiecesOfKeysJoinInTheirOrder) {
   check_pieces<kObkF16, 64, 64, 1025, 16>(4, false);
+  check_pieces<kObkF16, 64, 64, 1024, 8>(4, false);
+  check_pieces<kObkBf16, 128, 128, 2048, 8>(4, true);
   check_pieces<kObkF16, 64, 64, 300, 4>(1, true);
   check_pieces<kObkF16, 128, 128, 2500, 16>(9, true);
   check_pieces<kObkBf16, 32, 32, 256, 2>(16, false);
