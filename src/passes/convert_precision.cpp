@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -67,14 +68,18 @@ bool holds_huge(const Tensor& tensor, DType dtype) {
   const int64_t count = tensor.count();
   if (tensor.dtype() == DType::f32) {
     const char* x = tensor.as<char>();  // floats where a file has them: not aligned
-    int huge = 0;
-    for (int64_t k = 0; k < count; ++k) {
-      float value;
-      std::memcpy(&value, x + k * 4, 4);
-      value = std::fabs(value);
-      huge |= (value > static_cast<float>(most)) & (value <= kLargest);
-    }
-    return huge != 0;
+    std::atomic<int> found{0};  // a flag that is read when all have ended: relaxed
+    for_each_part_on_all_cores(count, [&](int64_t begin, int64_t end) {
+      int huge = 0;
+      for (int64_t k = begin; k < end; ++k) {
+        float value;
+        std::memcpy(&value, x + k * 4, 4);
+        value = std::fabs(value);
+        huge |= (value > static_cast<float>(most)) & (value <= kLargest);
+      }
+      found.fetch_or(huge, std::memory_order_relaxed);
+    });
+    return found != 0;
   }
   for (int64_t k = 0; k < count; ++k) {
     const double value = std::fabs(tensor.get_double(k));
