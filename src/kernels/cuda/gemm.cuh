@@ -15,7 +15,9 @@
  * call. wgmma in a called function is serialised by the assembler (C7510), so it is used only where
  * OBK_TILES_INLINE makes tiles part of the kernel.
  *
- * The order of a sum depends on k alone: not on m, n, the cut into tiles or the SM. That rests on
+ * The order of a sum depends on k alone: not on m, n, the cut into tiles or the SM; so it is in
+ * product.cuh. Only dealt tiles, of products of 512 rows and more in graphs of kernels, sum otherwise
+ * (conv_dealt.cuh): there the same program gives the same bits, but not those of fewer rows. That rests on
  * wgmma and mma.sync giving the same bits for the same sixteen k, which tests/gpu checks. */
 #ifndef OBK_GEMM_CUH
 #define OBK_GEMM_CUH
