@@ -84,6 +84,30 @@ static __device__ __forceinline__ void wide_give(float (&sum)[kN / 2], int part,
     wide_each<S, kHalf, S::kGroups, kN>(sum, at, rows, give);
 }
 
+/* Parts of a long sum: this warpgroup's half of one is added to those before it, in order; and at the end
+ * put where wide_give takes it. */
+template <int kHalf, int kN>
+static __device__ __forceinline__ void wide_keep(float (&all)[kHalf * 4], const float (&sum)[kN / 2],
+                                                 int part, bool first) {
+#pragma unroll
+  for (int e = 0; e < kHalf * 4; ++e) {
+    const int right = kHalf * 4 + e < kN / 2 ? kHalf * 4 + e : e;
+    const float mine = part == 0 ? sum[e] : sum[right];
+    all[e] = first ? mine : all[e] + mine;
+  }
+}
+template <int kHalf, int kN>
+static __device__ __forceinline__ void wide_take_back(const float (&all)[kHalf * 4],
+                                                      float (&sum)[kN / 2], int part) {
+#pragma unroll
+  for (int e = 0; e < kHalf * 4; ++e) {
+    if (part == 0)
+      sum[e] = all[e];
+    else if (kHalf * 4 + e < kN / 2)
+      sum[kHalf * 4 + e] = all[e];
+  }
+}
+
 template <bool kBfloat, typename S>
 static __device__ __forceinline__ void fixed_wide_tile(const ObkGemm& g) {
   constexpr int kN = S::kGroups * 8, kHalf = (S::kGroups + 1) / 2;

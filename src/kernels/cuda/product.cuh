@@ -232,24 +232,9 @@ static __device__ __forceinline__ void product_sums(ObkLanes* w, const ObkGemm& 
       if (p > 0) __syncthreads(); /* the part before is read */
       wide_add<S, kHalf, kN>(sum, part, c, rows);
     }
-    if (S::kParts > 1) {
-#pragma unroll
-      for (int e = 0; e < kHalf * 4; ++e) {
-        const int right = kHalf * 4 + e < kN / 2 ? kHalf * 4 + e : e;
-        const float mine = part == 0 ? sum[e] : sum[right];
-        all[e] = p == 0 ? mine : all[e] + mine;
-      }
-    }
+    if constexpr (S::kParts > 1) wide_keep<kHalf, kN>(all, sum, part, p == 0);
   }
-  if (S::kParts > 1) {
-#pragma unroll
-    for (int e = 0; e < kHalf * 4; ++e) {
-      if (part == 0)
-        sum[e] = all[e];
-      else if (kHalf * 4 + e < kN / 2)
-        sum[kHalf * 4 + e] = all[e];
-    }
-  }
+  if constexpr (S::kParts > 1) wide_take_back<kHalf, kN>(all, sum, part);
   if (kOther == 0)
     wide_give<S, kHalf, kN>(sum, part, c, rows);
   else
