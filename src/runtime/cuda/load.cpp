@@ -299,6 +299,13 @@ Status CudaContext::init() {
   return check(driver_.GraphUpload(graph_, stream_), "upload the graph");
 }
 
+/// Whether a work reads or writes what the caller brings.
+bool names_ports(const WorkRecord& work) {
+  return std::any_of(work.operands.begin(), work.operands.end(), [](const Place& place) {
+    return place.kind == BufferKind::kInput || place.kind == BufferKind::kOutput;
+  });
+}
+
 /// The parameter of a kernel whose CTAs find their rectangles by themselves.
 DeviceDealt CudaContext::dealt(const Launch& launch, DevicePointer stamps) const {
   const Program& p = program();
@@ -381,7 +388,7 @@ Result<Handle> CudaContext::make_graph(DevicePointer stamps) {
           TRY_STATUS(check(code, "add an edge to the graph"));
         }
         now.push_back(made);
-        if ((launch.dealt || launch.product) && !stamps) dealt_.push_back({made, k});
+        if ((launch.dealt || launch.product) && names_ports(program().works[launch.work]) && !stamps) dealt_.push_back({made, k});
       }
       return check(driver_.GraphInstantiate(&ready, graph, 0), "make the graph ready");
     };
