@@ -83,6 +83,8 @@ class Session:
         stamp = ROOT / "VERSION"
         if stamp.exists():
             return stamp.read_text().strip()
+        if not shutil.which("git"):
+            return "unknown"
         return call(["git", "-C", ROOT, "rev-parse", "--short", "HEAD"], 20)[1].strip()
 
     @staticmethod

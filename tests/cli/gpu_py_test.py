@@ -51,6 +51,7 @@ def gpu_py(tmp_path, environment):
         (tmp_path / folder).mkdir()
     for script in (ROOT / "scripts").glob("*.py"):
         shutil.copy(script, tmp_path / "scripts")
+    (tmp_path / "VERSION").write_text("1234567\n")
     program = tmp_path / "bin" / "obelisk"
     program.write_text(PROGRAM)
     program.chmod(0o755)
