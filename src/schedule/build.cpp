@@ -222,8 +222,7 @@ void deal_tiles(const target::DeviceSpec& device, ObkConv shape, int64_t outputs
   constexpr int64_t kMostWidth = 128;
   const kernels::TileLibrary& tiles = kernels::tile_library(device.family);
   const int64_t all = work.nest.row_count();
-  work.dealt = false, work.residents = 0;
-  if (device.team == 0) return;  // the machines whose workers form teams are those that have such tiles
+  if (!device.copies_blocks) return;  // the machines that have wgmma
   if (device.deals.count == 0 || all == 0 || work.buffers.size() > size_t{kDealtOperands} || !tiles.conv_nanos) return;
   double best = static_cast<double>((tasks + device.sms - 1) / device.sms) * work.task_nanos * kAlone;
   for (const int64_t height : {64, 128}) {
@@ -249,7 +248,6 @@ void deal_tiles(const target::DeviceSpec& device, ObkConv shape, int64_t outputs
 void deal_conv(const stitch::Plan& plan, const stitch::ConvTile& conv, const target::DeviceSpec& device, int64_t tasks, Work& work) {
   const stitch::Layout& in = plan.layouts[conv.x];
   const int64_t pixels = conv.out_height * conv.out_width, size = byte_size(conv.type, 1);
-  work.dealt = false, work.residents = 0;
   if (conv.depthwise || conv.shape.groups != 1 || in.strides.size() != 4 || in.strides[1] != 1 || in.offset * size % 16 != 0) return;
   if (conv.shape.batch * in.strides[0] * size >= INT32_MAX || work.nest.row_count() != conv.shape.batch * pixels) return;
   ObkConv shape = geometry(conv, device);
@@ -259,15 +257,13 @@ void deal_conv(const stitch::Plan& plan, const stitch::ConvTile& conv, const tar
 
 /// A product of many rows by packed weights, as a convolution of single pixels.
 void deal_product(const Group& group, const TaskGraph& graph, const target::DeviceSpec& device, int64_t tasks, Work& work) {
-  constexpr int64_t kFewestRows = kMostStreamedRows;
   const stitch::Product& p = group.product;
   const int64_t rows = work.nest.row_count(), size = byte_size(p.a_type, 1);
-  work.dealt = false, work.residents = 0;
   const int a = static_cast<int>(group.body.operands.size());
   const Access* access = nullptr;
   for (const Access& each : work.nest.accesses)
     if (each.operand == a && each.load == ops::kNoExpr && each.step < 0) access = &each;
-  if (!access || work.nest.rows != 1 || rows < kFewestRows || group.prologue || p.sides() != 1 || !p.batch.empty() || p.k.size() != 1) return;
+  if (!access || work.nest.rows != 1 || rows < kMostStreamedRows || group.prologue || p.sides() != 1 || !p.batch.empty() || p.k.size() != 1) return;
   const int64_t row = access->strides[0];
   const bool packed = graph.buffers[work.buffers[static_cast<size_t>(work.operand_count(group)) + 1]].kind == BufferKind::kWeight && p.b_type == p.a_type;
   if (!packed || p.k[0].a != 1 || row <= 0 || access->offset * size % 16 != 0 || rows * row * size >= INT32_MAX) return;

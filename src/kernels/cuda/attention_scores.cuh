@@ -76,6 +76,51 @@ static __device__ __noinline__ void bring_plainly(uint32_t to, int pitch, int pi
   }
 }
 
+/* Softmax over keys as they come, of a lane that holds two queries: t[4 n + 2 r] and the next are the scores
+ * of query r, and become weights; the largest so far and the sum of weights go along, and what was summed
+ * before is to be multiplied by factor[r]. Four lanes share a query. */
+template <int kCount>
+static __device__ __forceinline__ void weigh_scores(float (&t)[kCount], float (&largest)[2],
+                                                    float (&sum)[2], float (&factor)[2]) {
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    float m = largest[r];
+#pragma unroll
+    for (int n = 0; n < kCount / 4; ++n)
+      m = fmaxf(m, fmaxf(t[4 * n + 2 * r], t[4 * n + 2 * r + 1]));
+    m = fmaxf(m, __shfl_xor_sync(0xffffffffu, m, 1));
+    m = fmaxf(m, __shfl_xor_sync(0xffffffffu, m, 2));
+    const float base = m == -INFINITY ? 0.0f : m;
+    factor[r] = exp2_near(largest[r] - base);
+    largest[r] = m;
+    float more_sum = 0.0f;
+#pragma unroll
+    for (int n = 0; n < kCount / 4; ++n) {
+      const int i = 4 * n + 2 * r;
+      t[i] = exp2_near(t[i] - base), t[i + 1] = exp2_near(t[i + 1] - base);
+      more_sum += t[i] + t[i + 1];
+    }
+    sum[r] = sum[r] * factor[r] + more_sum;
+  }
+}
+
+/* A chain's sums of such lanes to `slot`, 16 rows `pitch` bytes apart; maxima and totals to `part`. */
+template <int kEights>
+static __device__ __forceinline__ void leave_chain(const float (&o)[kEights][4],
+                                                   const float (&largest)[2], float (&sum)[2],
+                                                   uint32_t slot, uint32_t part, int pitch, int lane) {
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    sum[r] += __shfl_xor_sync(0xffffffffu, sum[r], 1);
+    sum[r] += __shfl_xor_sync(0xffffffffu, sum[r], 2);
+    const int row = lane / 4 + 8 * r;
+    if (lane % 4 == 0) store_shared8(part + row * 8, largest[r], sum[r]);
+    const uint32_t to = slot + row * pitch + lane % 4 * 8;
+#pragma unroll
+    for (int j = 0; j < kEights; ++j) store_shared8(to + j * 32, o[j][2 * r], o[j][2 * r + 1]);
+  }
+}
+
 }  // namespace obk
 
 #endif

@@ -8,6 +8,7 @@
 #ifndef OBK_ATTENTION_TF32_CUH
 #define OBK_ATTENTION_TF32_CUH
 
+#include "attention_scores.cuh"
 #include "attention_shape.h"
 #include "dialect.cuh"
 #include "tiles.h"
@@ -93,26 +94,7 @@ struct AttentionTf32 {
 #pragma unroll
       for (int e = 0; e < 4 * kEights; ++e) t[e] += more[e];
     float factor[2];
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      float m = largest[r];
-#pragma unroll
-      for (int n = 0; n < kEights; ++n)
-        m = fmaxf(m, fmaxf(t[4 * n + 2 * r], t[4 * n + 2 * r + 1]));
-      m = fmaxf(m, __shfl_xor_sync(0xffffffffu, m, 1));
-      m = fmaxf(m, __shfl_xor_sync(0xffffffffu, m, 2));
-      const float base = m == -INFINITY ? 0.0f : m;
-      factor[r] = exp2_near(largest[r] - base);
-      largest[r] = m;
-      float more_sum = 0.0f;
-#pragma unroll
-      for (int n = 0; n < kEights; ++n) {
-        const int i = 4 * n + 2 * r;
-        t[i] = exp2_near(t[i] - base), t[i + 1] = exp2_near(t[i + 1] - base);
-        more_sum += t[i] + t[i + 1];
-      }
-      sum[r] = sum[r] * factor[r] + more_sum;
-    }
+    weigh_scores(t, largest, sum, factor);
 #pragma unroll
     for (int n = 0; n < kEights; ++n) { /* keys 2 q of both queries, then keys 2 q + 1 */
       p[n][0] = round_tf32(t[4 * n]), p[n][1] = round_tf32(t[4 * n + 2]);
@@ -138,17 +120,7 @@ struct AttentionTf32 {
   }
   /* The chain's sums to `slot`, 16 rows; its maxima and totals to `part`. */
   __device__ __forceinline__ void leave(uint32_t slot, uint32_t part) {
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      sum[r] += __shfl_xor_sync(0xffffffffu, sum[r], 1);
-      sum[r] += __shfl_xor_sync(0xffffffffu, sum[r], 2);
-      const int row = lane / 4 + 8 * r;
-      if (lane % 4 == 0) store_shared8(part + row * 8, largest[r], sum[r]);
-      const uint32_t to = slot + row * kSizes.slot_pitch + lane % 4 * 8;
-#pragma unroll
-      for (int j = 0; j < kVSteps; ++j)
-        store_shared8(to + j * 32, o[j][2 * r], o[j][2 * r + 1]);
-    }
+    leave_chain(o, largest, sum, slot, part, kSizes.slot_pitch, lane);
   }
 };
 

@@ -151,6 +151,17 @@ static __device__ __forceinline__ void conv_dealt_begin(const ObkConv& g) {
   for (int k = 0; k < stages.kAhead; ++k) stages.ask(k, k);
 }
 
+/* A thread's sums to Y, whose rows are kPitch floats apart; all may read it then. */
+template <int kN, int kPitch>
+static __device__ __forceinline__ void dealt_give(const float (&sum)[kN / 2], uint32_t to) {
+#pragma unroll
+  for (int j = 0; j < kN / 8; ++j) {
+    store_shared8(to + 32 * j, sum[4 * j], sum[4 * j + 1]);
+    store_shared8(to + 32 * (j + kPitch), sum[4 * j + 2], sum[4 * j + 3]);
+  }
+  __syncthreads();
+}
+
 /* 128 pixels of an image, whose kernel rows are runs of elements: conv_first.cuh, in one sum. */
 template <bool kBfloat, typename S>
 static __device__ __forceinline__ void conv_dealt_first_tile(const ObkConv& g) {
@@ -188,13 +199,7 @@ static __device__ __forceinline__ void conv_dealt_first_tile(const ObkConv& g) {
   }
   wgmma_wait<0>();
   __syncthreads(); /* Y lies where weights and patch lay */
-  const uint32_t to = shared_address(g.y) + (row * S::kPitch + lane % 4 * 2) * 4;
-#pragma unroll
-  for (int j = 0; j < kN / 8; ++j) {
-    store_shared8(to + 32 * j, sum[4 * j], sum[4 * j + 1]);
-    store_shared8(to + 32 * (j + S::kPitch), sum[4 * j + 2], sum[4 * j + 3]);
-  }
-  __syncthreads();
+  dealt_give<kN, S::kPitch>(sum, shared_address(g.y) + (row * S::kPitch + lane % 4 * 2) * 4);
 }
 
 template <bool kBfloat, typename S>
@@ -264,12 +269,7 @@ static __device__ __forceinline__ void conv_dealt_rows_tile(const ObkConv& g) {
   __syncthreads(); /* Y lies where the stages lay */
   const uint32_t c = shared_address(g.y) + 4 * ((high + threadIdx.x / 32 % 4 * 16 + lane / 4) * S::kPitch +
                                                 left + lane % 4 * 2);
-#pragma unroll
-  for (int j = 0; j < kN / 8; ++j) {
-    store_shared8(c + 32 * j, sum[4 * j], sum[4 * j + 1]);
-    store_shared8(c + 32 * (j + S::kPitch), sum[4 * j + 2], sum[4 * j + 3]);
-  }
-  __syncthreads();
+  dealt_give<kN, S::kPitch>(sum, c);
 }
 
 template <bool kBfloat, typename S>

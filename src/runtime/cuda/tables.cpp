@@ -146,7 +146,12 @@ Status stream(const Program& program, const Shape& shape, const std::vector<ObkT
   launch.ctas = static_cast<int>(std::min<int64_t>(launch.tasks, static_cast<int64_t>(program.lists.size())));
   const int64_t wanted = p.blocks / p.stage * ((launch.tasks + launch.ctas - 1) / launch.ctas);
   p.stages = static_cast<int32_t>(std::min(wanted, (room - cut.scratch_bytes - kAlign) / (p.stage_bytes + kBarBytes)));
-  if (p.stages < std::min<int64_t>(wanted, 2)) return broken;
+  const int64_t least = std::min<int64_t>(wanted, 2);
+  if (p.stages < least)
+    return Error{Code::kUnsupported, "runtime",
+                 fmt::format("a product's kernel wants {} of shared memory, a multiprocessor has {}",
+                             to_string(Bytes{cut.scratch_bytes + least * (p.stage_bytes + kBarBytes) + kAlign}), to_string(Bytes{room})),
+                 work.label, "compile with --granularity mono"};
   p.bars_at = p.stages * p.stage_bytes + cut.scratch_bytes;
   launch.product = true, launch.streams = false, launch.ring_pages = 0;
   launch.shared = p.bars_at + p.stages * static_cast<int32_t>(kBarBytes);
