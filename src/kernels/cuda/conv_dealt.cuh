@@ -10,7 +10,8 @@
  * is the first of them, g.x the first image. Rows are gathered tap after tap (ConvLong's order of k)
  * by asynchronous copies, weights come by one bulk copy a block of 64 k; both in stages of their own,
  * for these kernels have no ring. 128 pixels: a warpgroup has 64 of them; 64: half of the channels.
- * A sum is one chain over k. Y takes the place of the stages when all have been read.
+ * A sum is one chain over k: the same program gives the same bits, but not those of tiles of fewer pixels
+ * (gemm.cuh). Y takes the place of the stages when all have been read.
  *
  * Needs sm_90a, 16-bit X whose pixels begin at multiples of 16 bytes and which is less than 2 GB. */
 #ifndef OBK_CONV_DEALT_CUH
