@@ -243,22 +243,30 @@ Status lower(const Network& network, const Options& options, Compilation& made, 
     device = for_granularity(device, options.granularity);
   graph::Graph unfitted;
   passes::Remarks whole, in_parts;
-  TRY_STATUS(step("fit", [&] {
+  TRY_STATUS(step("fit", [&]() -> Status {
     unfitted = made.graph;
     const auto takes = [&](const graph::Graph& graph, graph::NodeId id) {
-      std::string why;
-      const bool taken = stitch::takes_whole(graph, id, device, stitching, &why);
+      std::string why = "no product's tile gives them";
+      const bool taken = graph.node(id).op == ops::Op::NormStatistics
+                             ? passes::product_of_statistics(graph, id) != graph::kNone
+                             : stitch::takes_whole(graph, id, device, stitching, &why);
       if (taken) why = "the machine has a tile or a block for it";
       (taken ? whole : in_parts).left(graph, id, why);
       return taken;
     };
-    Status fitted = put(made.graph, passes::expand_for_machine(std::move(made.graph), takes));
-    const auto parts = kernels::tile_library(device.family).gemm_parts;
+    const kernels::TileLibrary& tiles = kernels::tile_library(device.family);
+    const auto parts = tiles.gemm_parts;
     const bool splits = parts && stitching.stitch && !options.disabled.count("split_products");
-    if (!fitted.ok() || !splits) return fitted;
-    const auto how_many = [&](DType type, int64_t columns, int64_t depth) {
-      return parts(static_cast<int32_t>(type), columns, depth);
+    const auto how_many = [&](DType type, int64_t columns, int64_t depth) -> int64_t {
+      return splits ? parts(static_cast<int32_t>(type), columns, depth) : 1;
     };
+    const auto gives_statistics = [&](DType type, int64_t rows, int64_t columns, int64_t depth) {
+      return tiles.gemm_statistics(static_cast<int32_t>(type), rows, columns, depth, device.own_kernels);
+    };
+    if (tiles.gemm_statistics && stitching.stitch && stitching.tiles && !options.disabled.count("fold_norms"))
+      TRY_STATUS(put(made.graph, passes::fold_norms(std::move(made.graph), gives_statistics, how_many, &in_parts)));
+    Status fitted = put(made.graph, passes::expand_for_machine(std::move(made.graph), takes));
+    if (!fitted.ok() || !splits) return fitted;
     return put(made.graph, passes::split_products(std::move(made.graph), how_many));
   }, sound_graph, [&](bool explain) {
     if (!explain) return graph::print(made.graph);
@@ -356,7 +364,7 @@ Status check_names(const Options& options) {
                    "steps: " + joined(steps)};
   std::vector<std::string> passes;
   for (const passes::Pass& pass : passes::table()) passes.emplace_back(pass.name);
-  for (const char* other : {"split_products", "fold_prologues"})
+  for (const char* other : {"fold_norms", "split_products", "fold_prologues"})
     passes.emplace_back(other);  // of `fit` and of stitching
   for (const std::string& name : options.disabled)
     if (std::find(passes.begin(), passes.end(), name) == passes.end())

@@ -28,7 +28,6 @@ inline constexpr int64_t kMostRegisters = 96;   // of a batch, for loads and val
 inline constexpr int64_t kFewRegisters = 48;    // of a batch where several tasks share a multiprocessor
 inline constexpr int64_t kMostOfAWarp = 128;    // vectors of a row: longer ones are shared by all warps
 inline constexpr int64_t kMostOfOneRow = 144;   // above this a row is walked instead
-inline constexpr int64_t kMostAhead = 24;       // of what is loaded before a tile: the tile's own are many
 inline constexpr int64_t kAllThreads = 256, kWarp = 32;
 
 /// What a value varies with: bits. Of the innermost dimension, which vectors run along, its side as well.
@@ -71,6 +70,7 @@ class VectorEmitter {
       segment(pass, text.rows, indent);
     }
     text.rows += "  }\n";
+    text.gives_partials = gives_partials_;
     return text;
   }
 
@@ -198,7 +198,7 @@ class VectorEmitter {
     int64_t words = 0;
     for (const Load& load : loads_)
       if (!(load.varies & kByTile)) words += load.varies & kByElement ? std::max<int64_t>(v_ * byte_size(load.storage, 1) / 4, 1) : 1;
-    return words * points_ <= kMostAhead;
+    return words * points_ <= job_.most_ahead;
   }
   /// Lanes of a short row: a power of two, so that parts join by exchanges.
   static int64_t few_lanes(int64_t vectors) {
@@ -321,6 +321,7 @@ class VectorEmitter {
       case Scalar::kConst: break;
       case Scalar::kAcc: result = kByRow | kByPass | (across_ ? kByElement : 0); break;
       case Scalar::kLoad:
+        if (expr.slot >= stitch::kStatisticSlot) { result = kByRow | kByTile; break; }
         if (expr.slot >= stitch::kTileSlot) { result = kByRow | kByVector | kByElement | kByTile; break; }
         if (expr.slot >= stitch::kStageSlot) { result = kByRow | kByVector | kByElement | kByPass; break; }
         if (expr.slot >= stitch::kRowSlot) { result = kByRow | kByPass | (across_ ? kByElement : 0); break; }
@@ -444,6 +445,12 @@ class VectorEmitter {
     for (const Load& load : loads_) {
       if (exprs_[load.expr].slot < stitch::kTileSlot) continue;
       const Indices i = indices(load.varies);
+      if (const int slot = exprs_[load.expr].slot; slot >= stitch::kStatisticSlot) {
+        out += fmt::format("{0}float l{1}[R];\n{0}OBK_EACH(q, R) l{1}[q] = statistics[2 * (row[q] - (int)t->r0) + {2}];\n", indent, load.expr,
+                           slot - stitch::kStatisticSlot);
+        loaded_.insert(load.expr);
+        continue;
+      }
       out += fmt::format("{}obk::Pack<{}, V> l{}{};\n", indent, arithmetic_name(exprs_[load.expr].dtype), load.expr, sizes(i));
       // A twin's second half stands beside the first, which is narrower in the last tile of a row that tiles do not divide.
       const std::string beside = columns_ % job_.tile_columns ? "(int)(t->c1 - t->c0)" : std::to_string(job_.tile_columns);
@@ -604,6 +611,7 @@ class VectorEmitter {
                        expr.integer == INT64_MIN ? "INT64_MIN" : std::to_string(expr.integer) + (expr.dtype == DType::u64 ? "u" : ""));
   }
   std::string loaded(ExprId id, const Expr& expr) {
+    if (expr.slot >= stitch::kStatisticSlot) return fmt::format("l{}[q]", id);
     if (expr.slot >= stitch::kTileSlot) return fmt::format("obk::at(l{}{}, v)", id, at(indices(varies(id))));
     if (expr.slot >= stitch::kStageSlot) return fmt::format("g{}[q][u][v]", expr.slot - stitch::kStageSlot);
     if (expr.slot >= stitch::kRowSlot) return fmt::format("w{}[q]{}", expr.slot - stitch::kRowSlot, across_ ? "[v]" : "");
@@ -688,7 +696,12 @@ class VectorEmitter {
       call = panel_packs() ? fmt::format("if ({}) obk::store_pack<V>(panel, {}, {});", condition, where, array)
                            : fmt::format("if ({}) {{ OBK_EACH(v, V) obk::store(panel, {}, {}[v]); }}", condition, where, array);
     } else if (store_packs(access, v_)) {
-      call = fmt::format("if ({}) obk::store_pack<V>({}, {}, {});", condition, job_.pointer(step.slot, true), affine_text(access, false, false), array);
+      const std::string where = affine_text(access, false, false);
+      call = fmt::format("if ({}) obk::store_pack<V>({}, {}, {});", condition, job_.pointer(step.slot, true), where, array);
+      if (flat_ && body_.operands[step.slot] == job_.partials && v_ <= stitch::kPartialColumns && slots_ == 0) {
+        call += fmt::format("\n{}  obk::give_partials<{}>(partials, ({}) / {}, {}, {});", indent, storage_name(dtype), where, stitch::kPartialColumns, condition, array);
+        gives_partials_ = true;
+      }
     } else {
       const stitch::Layout& layout = job_.layouts[body_.operands[step.slot]];
       const std::string where = access.affine ? affine_text(access, true, false) : offset_text(layout, step.at);
@@ -784,6 +797,7 @@ class VectorEmitter {
   std::vector<Load> loads_;
   std::vector<Member> members_;  // of a batch: what its loads fill
   bool overlaps_ = false;        // batches follow each other
+  bool gives_partials_ = false;
   int64_t budget() const { return job_.dealt ? kFewRegisters : kMostRegisters; }
   int64_t words_ = 0, slots_ = 0, slot_bytes_ = 0;  // registers of a batch; batches in fast memory that are asked for ahead, 0: none
   std::set<ExprId> loaded_;

@@ -26,9 +26,11 @@ struct VectorJob {
   const std::vector<stitch::Layout>& layouts;
   bool anchored = false;               // a tile has been computed: `tile`, rows of tile_columns, tile_pitch apart
   int64_t tile_rows = 1, tile_columns = 1, tile_pitch = 1;
+  int64_t most_ahead = 24;             // words of a thread that are loaded before the tile is computed: its own are many
   bool two_planes = false;             // a second plane of sums may lie `other` floats behind it (0: none)
   graph::ValueId panel = graph::kNone; // stored into `panel` (OBK_PANEL_AT with the pitch's text) instead of its operand
   std::string panel_pitch, panel_type;
+  graph::ValueId partials = graph::kNone; // of whose rows partial statistics go to `partials`
   int residents = 0;                   // CTAs that share a multiprocessor where tasks are dealt; 0: as many as the batch lets
   bool dealt = false;                  // several small tasks share a multiprocessor: they wait for one another's loads
   int64_t ahead_bytes = 0;             // of fast memory, for rows that are asked for ahead of their use
@@ -39,6 +41,7 @@ struct VectorText {
   std::string ahead;  // loads that do not need the tile: they may stand before it
   std::string rows;
   int64_t scratch = 0;  // bytes of fast memory
+  bool gives_partials = false;
 };
 std::optional<VectorText> emit_vectors(const VectorJob& job);
 

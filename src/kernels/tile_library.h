@@ -48,6 +48,10 @@ struct TileLibrary {
   /// In how many parts of k of their own a product is better computed where the next body adds them up; null: always in one.
   int64_t (*gemm_parts)(int32_t type, int64_t n, int64_t k) = nullptr;
 
+  /// Whether a product's tile gives a norm's statistics of its rows of A for less than a phase of their own; `own_kernel`: it is
+  /// a kernel of its own. Null: no tile does.
+  bool (*gemm_statistics)(int32_t type, int64_t rows, int64_t n, int64_t k, bool own_kernel) = nullptr;
+
   /// Nanoseconds of one tile of 64 rows by n columns where the product has a kernel of its own, and blocks of 64 k in one of its stages; 0: there is no such tile. Null:
   /// no product has.
   double (*product_nanos)(int32_t type, int64_t n, int64_t k) = nullptr;

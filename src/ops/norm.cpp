@@ -95,6 +95,22 @@ Result<Types> infer_rms_norm(const Call& call) {
   return Types{{call.in(1).dtype, call.in(0).shape}};
 }
 
+Result<Types> infer_norm_statistics(const Call& call) {
+  TRY_STATUS(check_dtype(call, 0, kFloats));
+  if (call.in(0).rank() == 0) return bad_call(call, "a scalar has no rows");
+  if (call.has(1)) {
+    Shape mine = call.in(0).shape, product = call.in(1).shape;
+    mine.pop_back();
+    if (!product.empty()) product.pop_back();
+    if (call.in(1).rank() != call.in(0).rank() || mine != product)
+      return bad_call(call, fmt::format("the product is {}, which has other rows than {}",
+                                        to_string(call.in(1).shape), to_string(call.in(0).shape)));
+  }
+  Type statistic{DType::f32, call.in(0).shape};
+  statistic.shape.back() = 1;
+  return Types{statistic, statistic};
+}
+
 Result<Types> infer_group_norm(const Call& call) {
   if (call.in(0).rank() < 2) return bad_call(call, "the input needs a batch and a channel axis");
   TRY_STATUS(check_channel_norm(call, 1, 2));
@@ -288,6 +304,21 @@ std::vector<int32_t> expand_rms_norm(const Call& call, Expander& expander) {
   const auto inverse = s(Op::Rsqrt, s(Op::Add, square, epsilon(call)));
   const auto y = s(Op::Mul, s(Op::Mul, x, inverse), s.cast(s.in(1), wide));
   return {s.cast(y, call.out().dtype)};
+}
+
+std::vector<int32_t> expand_norm_statistics(const Call& call, Expander& expander) {
+  Steps s(expander);
+  const auto x = s.widen(s.in(0));
+  const std::vector<int64_t> axes{call.in(0).rank() - 1};
+  Normalized normal;
+  if (call.attrs.get_int("centred", 1)) {
+    normal = normalize(s, x, axes, epsilon(call));
+  } else {
+    const auto square = s.reduce(Op::ReduceMean, s(Op::Mul, x, x), axes);
+    normal.mean = s(Op::Mul, square, 0.0);
+    normal.inverse = s(Op::Rsqrt, s(Op::Add, square, epsilon(call)));
+  }
+  return {s.cast(normal.mean, DType::f32), s.cast(normal.inverse, DType::f32)};
 }
 
 std::vector<int32_t> expand_group_norm(const Call& call, Expander& expander) {

@@ -116,6 +116,20 @@ Status reference_layer_norm(const Call& call, std::span<const Tensor* const> inp
   return ok_status();
 }
 
+Status reference_norm_statistics(const Call& call, std::span<const Tensor* const> inputs,
+                                 std::span<Tensor> outputs) {
+  const std::vector<double> x = read_reals(*inputs[0]);
+  const Shape& shape = inputs[0]->shape();
+  const Fold fold(shape, {static_cast<int64_t>(shape.size()) - 1});
+  for (int64_t o = 0; o < fold.outer; ++o) {
+    Statistics found = statistics(x.data() + fold.base[o], fold.step);
+    if (!call.attrs.get_int("centred", 1)) found = {0, found.variance + found.mean * found.mean};
+    outputs[0].set_double(o, found.mean);
+    outputs[1].set_double(o, 1 / std::sqrt(found.variance + epsilon(call)));
+  }
+  return ok_status();
+}
+
 Status reference_channel_norm(const Call& call, std::span<const Tensor* const> inputs,
                               std::span<Tensor> outputs) {
   std::vector<double> x = read_reals(*inputs[0]);

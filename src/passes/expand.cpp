@@ -2,6 +2,8 @@
 
 #include <deque>
 
+#include "passes/fold_norms.h"
+
 namespace obelisk::passes {
 namespace {
 
@@ -41,8 +43,14 @@ class IntoGraph : public ops::Expander {
   const std::string name_;
 };
 
-/// Ops that stay whole until the machine is known: it may have a tile or a block for them.
-bool waits_for_machine(ops::Op op) { return op == ops::Op::Attention || op == ops::Op::Recurrence; }
+/// What stays whole until the machine is known: it may have a tile or a block for it.
+bool waits_for_machine(const Graph& graph, NodeId id) {
+  switch (graph.node(id).op) {
+    case ops::Op::Attention: case ops::Op::Recurrence: case ops::Op::NormStatistics: return true;
+    case ops::Op::LayerNormalization: case ops::Op::RMSNormalization: return may_fold_norm(graph, id);
+    default: return false;
+  }
+}
 
 /// `whole`: whether a node stays as it is.
 Graph expanded(Graph graph, std::deque<NodeId> open, const KeepWhole& whole) {
@@ -96,14 +104,13 @@ Graph expanded(Graph graph, std::deque<NodeId> open, const KeepWhole& whole) {
 
 Result<Graph> expand(Graph graph) {
   std::deque<NodeId> open(graph.order().begin(), graph.order().end());
-  return expanded(std::move(graph), std::move(open),
-                  [](const Graph& g, NodeId id) { return waits_for_machine(g.node(id).op); });
+  return expanded(std::move(graph), std::move(open), waits_for_machine);
 }
 
 Result<Graph> expand_for_machine(Graph graph, const KeepWhole& keep) {
   std::deque<NodeId> open(graph.order().begin(), graph.order().end());
   std::erase_if(
-      open, [&](NodeId id) { return !waits_for_machine(graph.node(id).op) || keep(graph, id); });
+      open, [&](NodeId id) { return !waits_for_machine(graph, id) || keep(graph, id); });
   if (open.empty()) return graph;
   return expanded(std::move(graph), std::move(open), [](const Graph&, NodeId) { return false; })
       .compacted();

@@ -5,8 +5,9 @@
 ///
 /// Stands   after the passes that look for whole composite ops; before ops are grouped into bodies,
 ///          which composes single loops.
-/// Whole    Attention and Recurrence stay one op: a machine's tile or block may compute them. Where
-///          none does, expand_for_machine follows when the machine is known.
+/// Whole    Attention and Recurrence stay one op: a machine's tile or block may compute them; so do norms
+///          that may go through a product (fold_norms.h) and what is left of those that did. Where the
+///          machine takes them not, expand_for_machine follows when it is known.
 /// Names    the new nodes keep the name of the node that they come from.
 /// Errors   none for users; an expansion whose types differ from the call's is our bug.
 /// Cost     O(nodes).

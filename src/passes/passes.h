@@ -15,6 +15,7 @@
 #include "passes/expand.h"
 #include "passes/fold_batch_norm.h"
 #include "passes/fold_constants.h"
+#include "passes/fold_norms.h"
 #include "passes/merge_equal.h"
 #include "passes/merge_gates.h"
 #include "passes/merge_qkv.h"

@@ -48,6 +48,16 @@ class Buffers {
     return it->second;
   }
 
+  /// Partial statistics of the rows of `value`.
+  int partials_of(ValueId value, int wave) {
+    auto [it, fresh] = partials_.try_emplace(value, static_cast<int>(tasks_.buffers.size()));
+    const int64_t count = graph_.type(value).count() / stitch::kPartialColumns;
+    if (fresh) tasks_.buffers.push_back({.size = {count * 8}, .type = {DType::f32, {count, 2}}, .first = wave, .last = wave});
+    Buffer& buffer = tasks_.buffers[it->second];
+    buffer.first = std::min(buffer.first, wave), buffer.last = std::max(buffer.last, wave);
+    return it->second;
+  }
+
  private:
   Buffer make(ValueId value) {
     Buffer buffer{.size = storage_size(graph_, value), .type = graph_.type(value), .value = value};
@@ -66,7 +76,7 @@ class Buffers {
   const Graph& graph_;
   const Plan& plan_;
   TaskGraph& tasks_;
-  std::map<ValueId, int> input_, output_, made_;
+  std::map<ValueId, int> input_, output_, made_, partials_;
 };
 
 /// Places arena buffers: largest first, each at the lowest offset where no buffer that is alive in the same waves lies.
@@ -115,6 +125,8 @@ void assign_buffers(const Graph& graph, const Plan& plan, TaskGraph& tasks) {
       work.buffers.push_back(buffers.of(group.product.b, work.wave));
       work.buffers.push_back(work.buffers.back());
     } else if (group.kind == GroupKind::kProduct) {
+      if (group.product.statistics.of_partials) work.buffers.push_back(buffers.partials_of(group.product.a, work.wave));
+      if (group.partials != graph::kNone) work.buffers.push_back(buffers.partials_of(group.partials, work.wave));
       work.buffers.push_back(buffers.of(group.product.a, work.wave));
       work.buffers.push_back(buffers.of(group.product.b, work.wave));
     } else if (group.kind == GroupKind::kConv) {

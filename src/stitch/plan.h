@@ -39,6 +39,7 @@ struct Edge {
 inline constexpr int kRowSlot = 1 << 20;    // + k: the k-th row value (a reduction's result), no coordinates
 inline constexpr int kStageSlot = 1 << 21;  // + k: the k-th staged row, at the point's own column
 inline constexpr int kTileSlot = 1 << 22;   // + k: the anchor's tile (k: of a twin product, its k-th half), at the point itself
+inline constexpr int kStatisticSlot = 1 << 23;  // + k: of the row of A that the product's tile reads: 0 its mean, 1 the inverse of its deviation
 
 enum class StepKind : uint8_t { kReduce, kStage, kStore };
 
@@ -93,6 +94,9 @@ struct Product {
   bool tf32 = false;  // of f32: its tile rounds what it multiplies to 10 bits of mantissa
   int32_t tile_type() const { return tf32 ? int32_t{kObkTf32} : static_cast<int32_t>(a_type); }
   int64_t parts = 1;  // of k: each is summed for itself, then they are added in order
+  /// The tile gives a norm's statistics of the rows of A as well (ops::Op::NormStatistics): of A, or where the body that stores A
+  /// leaves partial ones (Group::partials), of these.
+  struct Statistics { bool wanted = false, centred = true, of_partials = false; double epsilon = 0; } statistics;
 };
 
 /// A convolution that tiles compute: one or two spatial dimensions (a missing height is 1), channels last, constant weights.
@@ -106,6 +110,9 @@ struct ConvTile {
   int64_t height = 1, width = 1, out_height = 1, out_width = 1;
   int64_t kernel_h = 1, kernel_w = 1, stride_h = 1, stride_w = 1, dilation_h = 1, dilation_w = 1, pad_top = 0, pad_left = 0;
 };
+
+/// Columns of a stored row whose sum, and sum of squares about their mean, are one partial statistic: f32 [rows, columns / 16, 2].
+inline constexpr int64_t kPartialColumns = 16;
 
 /// Attention that tiles compute: blocks of query rows of one head, against all keys. Strides are elements of the operand's storage.
 struct AttentionTile {
@@ -144,6 +151,7 @@ struct Group {
   std::optional<Body> prologue;  // kProduct: computes the tile's rows of A into fast memory first
   ConvTile conv;              // kConv
   AttentionTile attention;    // kAttention
+  ValueId partials = graph::kNone;  // kProduct: a stored value of whose rows the body leaves partial statistics, of kPartialColumns each
   ops::Block block;           // kBlock; operands: the values it reads, each once, then those it writes
   std::vector<int> after;     // groups whose outputs this one reads, ascending
   ops::Cost cost;

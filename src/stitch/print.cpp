@@ -15,6 +15,7 @@ std::string show(const Body& body, ExprId id) {
     case Scalar::kConst: return is_float(expr.dtype) ? fmt::format("{}", expr.real) : fmt::format("{}", expr.integer);
     case Scalar::kAcc: return "acc";
     case Scalar::kLoad: {
+      if (expr.slot >= kStatisticSlot) return expr.slot > kStatisticSlot ? "inverse deviation" : "mean";
       if (expr.slot >= kTileSlot) return expr.slot > kTileSlot ? "second tile" : "tile";
       if (expr.slot >= kStageSlot) return fmt::format("stage{}", expr.slot - kStageSlot);
       if (expr.slot >= kRowSlot) return fmt::format("row{}", expr.slot - kRowSlot);

@@ -65,6 +65,7 @@ Views::Views(const Graph& graph, const Options& options, const kernels::TileLibr
     const bool strided = has_attention_tile(graph, n, tiles_, why);
     for (size_t k = 0; k < graph.node(n).inputs.size(); ++k) {  // any other op without a loop form reads dense values
       const ValueId v = graph.node(n).inputs[k];
+      if (graph.node(n).op == Op::NormStatistics && k == 1) continue;  // only says whose tile gives them
       if (v != graph::kNone && !(strided && attention_operand(graph, *this, n, static_cast<int>(k)))) stored_[v] = true;
     }
   }

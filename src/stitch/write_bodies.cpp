@@ -55,7 +55,7 @@ class Passes {
     auto [it, fresh] = column_.try_emplace(id, false);
     if (!fresh) return it->second;
     const Expr& expr = exprs_[id];
-    bool c = (expr.scalar == Scalar::kCoord && is_column_[expr.slot]) || (expr.scalar == Scalar::kLoad && expr.slot >= kTileSlot);
+    bool c = (expr.scalar == Scalar::kCoord && is_column_[expr.slot]) || (expr.scalar == Scalar::kLoad && expr.slot >= kTileSlot && expr.slot < kStatisticSlot);
     for_children(expr, [&](ExprId child) { c = per_column(child) || c; });
     return column_[id] = c;
   }

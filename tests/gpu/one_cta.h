@@ -190,6 +190,7 @@ inline uint32_t __funnelshift_r(uint32_t low, uint32_t high, uint32_t by) {
 inline float __fdividef(float a, float b) { return a / b; }
 inline float __int_as_float(int v) { return std::bit_cast<float>(v); }
 inline float __fadd_rn(float a, float b) { return a + b; }
+inline float __fsub_rn(float a, float b) { return a - b; }
 inline float __fmul_rn(float a, float b) { return a * b; }
 inline float __fmaf_rn(float a, float b, float c) { return std::fma(a, b, c); }
 inline uint32_t __byte_perm(uint32_t low, uint32_t high, uint32_t pick) {
@@ -206,6 +207,9 @@ inline float __shfl_xor_sync(uint32_t, float v, int mask) {
 }
 inline uint32_t __shfl_sync(uint32_t, uint32_t v, int from) {
   return one_cta::exchange({{v}})[from].words[0];
+}
+inline float __shfl_sync(uint32_t, float v, int from) {
+  return std::bit_cast<float>(one_cta::exchange({{std::bit_cast<uint32_t>(v)}})[from].words[0]);
 }
 inline bool __any_sync(uint32_t, bool v) {
   const one_cta::Lane* lanes = one_cta::exchange({{v}});

@@ -20,7 +20,7 @@ bool is_random(std::string_view op) {
 
 /// Rows of the op table that the standard lacks: a model that names them means something else.
 bool is_ours(std::string_view op) {
-  return op == "Rsqrt" || op == "Recurrence" || op == "MaskedSoftmax";
+  return op == "Rsqrt" || op == "Recurrence" || op == "MaskedSoftmax" || op == "NormStatistics";
 }
 
 std::string function_key(std::string_view domain, std::string_view name,

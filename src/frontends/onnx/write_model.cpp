@@ -183,7 +183,7 @@ struct NodeText {
 
 /// An op that the standard has no words for: it stands in a domain of its own. Viewers show it; who
 /// runs the model expands it before (passes::expand_for_machine).
-bool is_ours(std::string_view op) { return op == "Recurrence" || op == "MaskedSoftmax"; }
+bool is_ours(std::string_view op) { return op == "Recurrence" || op == "MaskedSoftmax" || op == "NormStatistics"; }
 
 std::string node_message(const NodeText& node) {
   return message([&](pbf_writer& out) {

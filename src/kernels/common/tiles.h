@@ -44,6 +44,10 @@ struct ObkGemm {
   const void* b_zero;  // plain i8, u8: a zero point of b_type per column of the tile, or null
   int64_t b_zero_col;  // 0: one for all columns
   void* scratch;
+  float* statistics;      // f16, bf16 with k a multiple of 64: [m][2], of each row of A its mean (0 where not centred) and
+  const float* partials;  // 1 / sqrt(variance + epsilon), or of the squares where not centred; or null. Of each 16 elements of A's rows
+  float epsilon;          // the sum, and that of the squares about their mean: [m][k / 16][2]; null: of A itself
+  int32_t centred;
 };
 
 /* Y[row, column, channel] of one group of one image: an output tile of whole rows. Channels last. */

@@ -32,7 +32,7 @@
 #define OBK_FOR_LANES(j, low, high) OBK_LANES OBK_FOR_LANES_OF(j, low, high)
 /* The tiles of the library that the worker brings. What stands after g a device wants
  * as constants: of attention the size, value_size, most queries of a tile, keys. */
-#define OBK_GEMM_TILE(type, g) w->kernels->gemm_tile(&(g))
+#define OBK_GEMM_TILE(type, g) (obk::row_statistics<type>(g), w->kernels->gemm_tile(&(g)))
 #define OBK_CONV_TILE(type, g) w->kernels->conv_tile(&(g))
 #define OBK_DEPTHWISE_TILE(type, g) w->kernels->conv_tile(&(g))
 #define OBK_ATTENTION_TILE(type, g, ...) w->kernels->attention_tile(&(g))
@@ -92,6 +92,25 @@ template <int V, typename T> static inline Pack<T, V> take_pack(const char* own)
   return pack;
 }
 template <int V, typename T> static inline void keep_pack(char* own, const Pack<T, V>& pack) { memcpy(own, pack.words, V * sizeof(T)); }
+
+/* Of the rows of a product's A, where its body asks for them: mean and 1 / sqrt(variance + epsilon). */
+template <int type> static inline void row_statistics(const ObkGemm& g) {
+  if (!g.statistics) return;
+  for (int64_t r = 0; r < g.m; ++r) {
+    const auto x = [&](int64_t k) {
+      const uint16_t bits = ((const uint16_t*)g.a)[r * g.a_row + k * g.a_col];
+      return (double)(type == kObkBf16 ? widen(bf16{bits}) : widen(f16{bits}));
+    };
+    double mean = 0, squares = 0;
+    for (int64_t k = 0; k < g.k && g.centred; ++k) mean += x(k) / (double)g.k;
+    for (int64_t k = 0; k < g.k; ++k) squares += (x(k) - mean) * (x(k) - mean) / (double)g.k;
+    g.statistics[2 * r] = (float)mean, g.statistics[2 * r + 1] = (float)(1 / ::sqrt(squares + (double)g.epsilon));
+  }
+}
+
+/* A core's tiles take statistics from the rows themselves. */
+template <typename T, int V> static inline void give_partials(float*, int64_t, bool, const float (&)[V]) {}
+template <typename T> static inline void leave_partials(const T*, float*, const ObkTask*, int64_t) {}
 
 static inline int64_t block_of(int64_t row, int64_t end, int64_t extent) {
   const int64_t left = extent - row % extent, rest = end - row;

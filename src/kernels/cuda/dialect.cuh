@@ -140,6 +140,53 @@ static __device__ __forceinline__ Pack<T, V> take_pack(const char* own) {
 
 }  // namespace obk
 
+namespace obk {
+
+/* Partial statistics of 16 neighbouring columns of a row that is stored, of which each of 16 / V lanes that are neighbours has
+ * V: their sum, and that of the squares about their mean (statistics.cuh), of the numbers as they are rounded. All lanes of the warp
+ * come here. `at`: of the 16 columns. */
+template <typename T, int V>
+static __device__ __forceinline__ void give_partials(float* partials, int64_t at, bool there,
+                                                     const float (&o)[V]) {
+  constexpr int kLanes = 16 / V;
+  float x[V], sum = 0, squares = 0;
+#pragma unroll
+  for (int v = 0; v < V; ++v) {
+    T value;
+    store(&value, 0, o[v]);
+    x[v] = load(&value, 0);
+    sum = v == 0 ? x[0] : __fadd_rn(sum, x[v]);
+  }
+#pragma unroll
+  for (int mask = 1; mask < kLanes; mask <<= 1)
+    sum = __fadd_rn(sum, __shfl_xor_sync(0xffffffffu, sum, mask));
+#pragma unroll
+  for (int v = 0; v < V; ++v) {
+    const float off = __fmaf_rn(sum, -1.0f / 16, x[v]);
+    squares = __fmaf_rn(off, off, squares);
+  }
+#pragma unroll
+  for (int mask = 1; mask < kLanes; mask <<= 1)
+    squares = __fadd_rn(squares, __shfl_xor_sync(0xffffffffu, squares, mask));
+  if (there && threadIdx.x % kLanes == 0) *(float2*)(partials + 2 * at) = make_float2(sum, squares);
+}
+/* The same of a task's rows of `pitch` elements that have been stored, by whoever comes: where a body does not walk them in packs. */
+template <typename T>
+static __device__ __forceinline__ void leave_partials(const T* x, float* partials, const ObkTask* t,
+                                                      int64_t pitch) {
+  __syncthreads();
+  const int parts = (int)(t->c1 - t->c0) / 16, all = (int)(t->r1 - t->r0) * parts;
+#pragma unroll 1
+  for (int k = threadIdx.x / 16; k < (all + 1) / 2 * 2; k += OBK_ALL_THREADS / 16) { /* two in a warp */
+    const int n = k < all ? k : all - 1;
+    const int64_t at = (t->r0 + n / parts) * pitch + t->c0 + n % parts * 16;
+    const float o[1] = {(float)load(x, at + threadIdx.x % 16)};
+    give_partials<T>(partials, at / 16, k < all, o);
+  }
+}
+
+}  // namespace obk
+
 /* A worker as a thread of its CTA sees it, for one task. */
 struct ObkLanes : ObkWorker {
   int32_t lane, lanes;   /* this thread among those that share a row: a warp or the whole CTA */

@@ -171,6 +171,11 @@ double cuda_gemm_nanos(int32_t type, int64_t m, int64_t n, int64_t k) {
   return 1500 + static_cast<double>((m + n) * k * width) / 50 + flops / (width == 4 ? 300 : 150);
 }
 
+bool cuda_gemm_statistics(int32_t type, int64_t rows, int64_t, int64_t k, bool own_kernel) {
+  constexpr int64_t kFewest = 33, kMost = 511;  // product.cuh
+  return own_kernel && is_half(type) && k % 64 == 0 && rows >= kFewest && rows <= kMost;
+}
+
 int64_t cuda_gemm_parts(int32_t type, int64_t n, int64_t k) {
   // Few columns leave most SMs idle, or give each so few that it reads A for little; and a tile keeps all of k in shared memory only
   // to k = 768 (128 x 768 x 3072 takes 8.0 us on an H200, 128 x 3072 x 768 5.4). The rows do not count: a row's bits would depend on

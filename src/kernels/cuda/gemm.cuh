@@ -98,6 +98,8 @@ static __device__ OBK_TILE_FUNCTION void gemm16_passes() {
 
 template <int kType>
 static __device__ __forceinline__ void gemm_tile(ObkLanes*, const ObkGemm& g) {
+  if constexpr (kType == kObkF16 || kType == kObkBf16)
+    find_statistics<kType == kObkBf16>(g);
   if (threadIdx.x == 0) tile_arguments() = g;
   __syncthreads();
   if (kType == kObkF16 && g.panel)
@@ -152,8 +154,8 @@ static __device__ __forceinline__ void gemm_tile_of(ObkLanes* w, const ObkGemm& 
   if constexpr (kHalf && S::kFits) {
     if (fixed_takes<S>(g)) {
       if constexpr (few_fits<S>()) return few_tile<kType == kObkBf16, S>(g);
+      find_statistics<kType == kObkBf16>(g);
 #ifdef OBK_WGMMA
-
       if constexpr (kInlined && wide_fits<S>()) return fixed_wide_tile<kType == kObkBf16, S>(g);
       if constexpr (kInlined && long_fits<S>()) return fixed_long_tile<kType == kObkBf16, S>(g);
 #endif
@@ -164,7 +166,7 @@ static __device__ __forceinline__ void gemm_tile_of(ObkLanes* w, const ObkGemm& 
   if constexpr (S::kParts == 1)
     gemm_tile<kType>(w, g);
   else
-    gemm_parts<kType == kObkBf16, S>(g);
+    gemm_parts<kType == kObkBf16, S>(g); /* what follows such a product is its reader's */
 }
 
 }  // namespace obk

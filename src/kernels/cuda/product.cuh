@@ -20,6 +20,7 @@
 #define OBK_PRODUCT_CUH
 
 #include "dealt.cuh"
+#include "statistics.cuh"
 
 struct __align__(64) ObkProduct {
   char map[128];    /* of the matrix in which A's rows lie: [k / 64][rows][64] */
@@ -203,6 +204,13 @@ static __device__ __forceinline__ void product_sums(ObkLanes* w, const ObkGemm& 
   float all[S::kParts > 1 ? kHalf * 4 : 1]; /* this warpgroup's half of the parts before */
   const uint32_t c = shared_address(g.c);
   const int rows = (int)g.m;
+  /* Partial statistics of its rows come while it multiplies, where they have room. */
+  constexpr int kPartials = (S::kK / kPartialColumns + 3) / 4, kHeld = kPartials <= 16 ? kPartials : 1;
+  RowPartials<kHeld> held;
+  if (kPartials <= kHeld && g.partials)
+    held.ask(g, 0, 0);
+  else
+    find_statistics<kBfloat>(g);
 #pragma unroll 1
   for (int p = 0; p < S::kParts; ++p) {
 #pragma unroll
@@ -235,6 +243,11 @@ static __device__ __forceinline__ void product_sums(ObkLanes* w, const ObkGemm& 
     if constexpr (S::kParts > 1) wide_keep<kHalf, kN>(all, sum, part, p == 0);
   }
   if constexpr (S::kParts > 1) wide_take_back<kHalf, kN>(all, sum, part);
+  if (kPartials <= kHeld && g.partials) {
+    typename RowPartials<kHeld>::Sums sums;
+    held.add(g, 0, sums);
+    held.give(g, 0, sums);
+  }
   if (kOther == 0)
     wide_give<S, kHalf, kN>(sum, part, c, rows);
   else

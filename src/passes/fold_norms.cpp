@@ -1,0 +1,276 @@
+#include "passes/fold_norms.h"
+
+#include <algorithm>
+
+#include "base/parallel.h"
+#include "passes/beside.h"
+
+namespace obelisk::passes {
+namespace {
+
+constexpr int64_t kBlock = 64;  // elements of k that tiles take at once
+
+bool is_half(DType type) { return type == DType::f16 || type == DType::bf16; }
+
+/// A vector of the row's length, as f32.
+std::optional<std::vector<float>> along_row(const Graph& graph, ValueId value, int64_t width) {
+  const Tensor* tensor = constant(graph, value);
+  if (tensor == nullptr || tensor->count() != width || tensor->shape().empty() || tensor->shape().back() != width) return std::nullopt;
+  std::vector<float> out(static_cast<size_t>(width));
+  for (int64_t k = 0; k < width; ++k) out[static_cast<size_t>(k)] = static_cast<float>(tensor->get_double(k));
+  return out;
+}
+
+struct Norm {
+  NodeId node = kNone;
+  ValueId x = kNone, y = kNone;
+  bool centred = false;
+  double epsilon = 0;
+  std::vector<float> scale, shift;       // shift: empty where there is none
+  std::vector<Product> products;         // that read y
+  std::vector<NodeId> others;            // elementwise
+  int64_t width() const { return static_cast<int64_t>(scale.size()); }
+};
+
+std::optional<Norm> read_norm(const Graph& graph, NodeId id, Reason& why) {
+  const Node& node = graph.node(id);
+  if (node.op != Op::LayerNormalization && node.op != Op::RMSNormalization) return std::nullopt;
+  const Type type = graph.type(node.inputs[0]);
+  if (!is_half(type.dtype) || type.rank() < 2 || type.count() == 0) return std::nullopt;
+  if (graph.type(node.outputs[0]).dtype != type.dtype) return std::nullopt;
+  const int64_t axis = node.attrs.get_int("axis", -1), width = type.shape.back();
+  if ((axis != -1 && axis != type.rank() - 1) || width % kBlock != 0) return std::nullopt;
+  Norm norm{.node = id, .x = node.inputs[0], .y = node.outputs[0], .centred = node.op == Op::LayerNormalization};
+  norm.epsilon = node.attrs.get_float("epsilon", 1e-5f);
+  for (size_t k = 1; k < node.outputs.size(); ++k)
+    if (node.outputs[k] != kNone && (!graph.users(node.outputs[k]).empty() || graph.is_output(node.outputs[k]))) {
+      why.no("its statistics are read");
+      return std::nullopt;
+    }
+  auto scale = along_row(graph, node.inputs[1], width);
+  if (!scale) {
+    why.no("its scale is no constant of a row's length");
+    return std::nullopt;
+  }
+  norm.scale = std::move(*scale);
+  if (node.inputs.size() > 2 && node.inputs[2] != kNone) {
+    auto shift = along_row(graph, node.inputs[2], width);
+    if (!shift) {
+      why.no("its shift is no constant of a row's length");
+      return std::nullopt;
+    }
+    norm.shift = std::move(*shift);
+  }
+  if (graph.is_output(norm.y)) {
+    why.no("its answer is one of the graph's");
+    return std::nullopt;
+  }
+  for (NodeId user : graph.users(norm.y)) {
+    const Node& reader = graph.node(user);
+    Reason ignored;
+    const auto product = reader.op == Op::MatMul ? constant_product(graph, user, ignored) : std::nullopt;
+    if (product && reader.inputs[0] == norm.y && graph.type(product->weights).dtype == type.dtype) {
+      norm.products.push_back(*product);
+    } else if (ops::row(reader.op).kind == ops::Kind::kMap && reader.outputs.size() == 1 && graph.type(reader.outputs[0]).shape == type.shape) {
+      norm.others.push_back(user);
+    } else {
+      why.no(fmt::format("{} '{}' reads it, which is neither elementwise nor a product with constant weights", ops::to_string(reader.op), reader.name));
+      return std::nullopt;
+    }
+  }
+  if (norm.products.empty()) return std::nullopt;
+  return norm;
+}
+
+/// Weights scaled along k, with what their columns sum to: those of the scaled ones as they were rounded, and of the weights times `shift`.
+struct Scaled {
+  Tensor weights;
+  std::vector<float> sums, shifts;
+};
+
+Scaled scaled(const Tensor& weights, const Norm& norm) {
+  constexpr int64_t kColumns = 64;  // of a job
+  const int64_t depth = weights.shape()[0], columns = weights.shape()[1];
+  const bool brain = weights.dtype() == DType::bf16;
+  Scaled out{Tensor::allocate(weights.type()), std::vector<float>(static_cast<size_t>(columns)), std::vector<float>(static_cast<size_t>(columns))};
+  const auto* from = static_cast<const uint16_t*>(weights.data());
+  auto* to = static_cast<uint16_t*>(out.weights.mutable_data());
+  for_each_on_all_cores(static_cast<size_t>((columns + kColumns - 1) / kColumns), [&](size_t job) {
+    const int64_t first = static_cast<int64_t>(job) * kColumns, count = std::min(kColumns, columns - first);
+    double sums[kColumns] = {}, shifts[kColumns] = {};
+    float row[kColumns];
+    for (int64_t k = 0; k < depth; ++k) {
+      const uint16_t* source = from + k * columns + first;
+      uint16_t* target = to + k * columns + first;
+      const float g = norm.scale[static_cast<size_t>(k)], b = norm.shift.empty() ? 0 : norm.shift[static_cast<size_t>(k)];
+      for (int64_t n = 0; n < count; ++n) row[n] = brain ? bf16_to_f32(source[n]) : f16_to_f32(source[n]);
+      for (int64_t n = 0; n < count; ++n) shifts[n] += double(b) * row[n], row[n] *= g;
+      if (brain)
+        for (int64_t n = 0; n < count; ++n) target[n] = f32_to_bf16(row[n]);
+      else
+        f32_to_f16(row, target, count);
+      for (int64_t n = 0; n < count; ++n) sums[n] += brain ? bf16_to_f32(target[n]) : f16_to_f32(target[n]);
+    }
+    for (int64_t n = 0; n < count; ++n) {
+      out.sums[static_cast<size_t>(first + n)] = static_cast<float>(sums[n]);
+      out.shifts[static_cast<size_t>(first + n)] = static_cast<float>(shifts[n]);
+    }
+  });
+  return out;
+}
+
+ValueId vector_of(Graph& graph, const std::vector<float>& values) {
+  return graph.add_constant(tensor_of(DType::f32, {static_cast<int64_t>(values.size())}, {values.begin(), values.end()}));
+}
+
+ValueId cast(Graph& graph, ValueId value, DType to, const std::string& name) {
+  Attrs attrs = Attrs().set("to", ops::number_of_dtype(to));
+  if (bits(to) < bits(graph.type(value).dtype)) attrs.set("loose", int64_t{1});
+  return graph.must_add(Op::Cast, {value}, std::move(attrs), name);
+}
+
+/// What is added to a product's answer and nothing else reads: a constant of its columns.
+struct Bias {
+  ValueId answer = kNone;
+  std::vector<float> values;
+};
+std::optional<Bias> bias_of(const Graph& graph, ValueId product) {
+  if (!has_one_reader(graph, product)) return std::nullopt;
+  const Node& add = graph.node(graph.users(product).front());
+  if (add.op != Op::Add || graph.type(add.outputs[0]) != graph.type(product)) return std::nullopt;
+  const ValueId other = add.inputs[add.inputs[0] == product ? 1 : 0];
+  auto values = along_row(graph, other, graph.type(product).shape.back());
+  if (!values) return std::nullopt;
+  return Bias{add.outputs[0], std::move(*values)};
+}
+
+/// The split of a product's columns into two halves, where nothing else reads it.
+NodeId halves_of(const Graph& graph, const Product& product) {
+  if (!has_one_reader(graph, product.answer)) return kNone;
+  const NodeId id = graph.users(product.answer).front();
+  const Node& split = graph.node(id);
+  const int64_t rank = graph.type(product.answer).rank(), axis = split.attrs.get_int("axis", 0);
+  if (split.op != Op::Split || split.outputs.size() != 2 || split.inputs.size() < 2 || (axis != -1 && axis != rank - 1)) return kNone;
+  for (ValueId half : split.outputs)
+    if (half == kNone || graph.type(half).shape.back() * 2 != product.columns) return kNone;
+  return id;
+}
+
+void fold(Graph& graph, const Norm& norm) {
+  const DType half = graph.type(norm.x).dtype;
+  const std::string name = graph.node(norm.node).name;
+  ValueId mean = kNone, inverse = kNone;  // of the first product: the residual's
+  for (const Product& product : norm.products) {
+    const std::string named = graph.node(product.node).name;
+    const Scaled by = scaled(graph.value(product.weights).constant, norm);
+    const ValueId weights = graph.add_constant(by.weights);
+    const ValueId sum = graph.must_add(Op::MatMul, {cast(graph, norm.x, DType::f32, named), cast(graph, weights, DType::f32, named)}, {}, named);
+    // A gate and what it gates stay halves of one product, which meet in its epilogue.
+    const NodeId halves = halves_of(graph, product);
+    std::vector<ValueId> sums{sum}, answers{product.answer};
+    if (halves != kNone) {
+      const Node split = graph.node(halves);
+      const auto made = graph.add_node(Op::Split, {sum, split.inputs[1]}, split.attrs, split.name, 2);
+      CHECK(made.ok(), "{}", made.error().text());
+      sums = graph.node(*made).outputs, answers = split.outputs;
+    }
+    const Attrs how = Attrs().set("epsilon", norm.epsilon).set("centred", int64_t{norm.centred});
+    const auto made = graph.add_node(Op::NormStatistics, {norm.x, sums[0]}, how, name, 2);
+    CHECK(made.ok(), "{}", made.error().text());
+    const ValueId m = graph.node(*made).outputs[0], r = graph.node(*made).outputs[1];
+    if (mean == kNone) mean = m, inverse = r;
+    const size_t each = by.sums.size() / sums.size();
+    for (size_t side = 0; side < sums.size(); ++side) {
+      const auto part = [&](const std::vector<float>& all) { return std::vector<float>(all.begin() + side * each, all.begin() + (side + 1) * each); };
+      ValueId answer = sums[side], replaced = answers[side];
+      if (norm.centred) answer = graph.must_add(Op::Sub, {answer, graph.must_add(Op::Mul, {m, vector_of(graph, part(by.sums))}, {}, named)}, {}, named);
+      answer = graph.must_add(Op::Mul, {answer, r}, {}, named);
+      std::vector<float> added = part(by.shifts);
+      const auto bias = bias_of(graph, replaced);
+      if (bias) {
+        replaced = bias->answer;
+        for (size_t n = 0; n < added.size(); ++n) added[n] += bias->values[n];
+      }
+      if (bias || !norm.shift.empty()) answer = graph.must_add(Op::Add, {answer, vector_of(graph, added)}, {}, named);
+      replace_value(graph, replaced, cast(graph, answer, half, named));
+    }
+  }
+  if (norm.others.empty()) return;
+  ValueId own = cast(graph, norm.x, DType::f32, name);
+  if (norm.centred) own = graph.must_add(Op::Sub, {own, mean}, {}, name);
+  own = graph.must_add(Op::Mul, {own, inverse}, {}, name);
+  own = graph.must_add(Op::Mul, {own, vector_of(graph, norm.scale)}, {}, name);
+  if (!norm.shift.empty()) own = graph.must_add(Op::Add, {own, vector_of(graph, norm.shift)}, {}, name);
+  replace_value(graph, norm.y, cast(graph, own, half, name));
+}
+
+/// Whether elementwise ops make `value` of a product that split_products computes in parts.
+bool adds_parts(const Graph& graph, ValueId value, const ProductParts& parts, int most = 6) {
+  const NodeId id = graph.value(value).producer;
+  if (id == kNone || most == 0) return false;
+  const Node& node = graph.node(id);
+  Reason ignored;
+  if (const auto product = constant_product(graph, id, ignored))
+    return node.op == Op::MatMul && parts(graph.type(value).dtype, product->columns, graph.type(product->weights).shape[0]) > 1;
+  if (ops::row(node.op).kind != ops::Kind::kMap) return false;
+  return std::any_of(node.inputs.begin(), node.inputs.end(), [&](ValueId input) {
+    return input != kNone && has_one_reader(graph, input) && adds_parts(graph, input, parts, most - 1);
+  });
+}
+
+/// Whether the epilogue of a product stores `value`: elementwise ops make it of what the product gives, which nobody else reads.
+bool made_by_product(const Graph& graph, ValueId value, int most = 8) {
+  const NodeId id = graph.value(value).producer;
+  if (id == kNone || most == 0) return false;
+  const Node& node = graph.node(id);
+  Reason ignored;
+  if (node.op == Op::MatMul) return constant_product(graph, id, ignored).has_value();
+  if (ops::row(node.op).kind != ops::Kind::kMap || graph.type(node.outputs[0]).shape != graph.type(value).shape) return false;
+  return std::any_of(node.inputs.begin(), node.inputs.end(), [&](ValueId input) {
+    return input != kNone && graph.type(input).shape == graph.type(value).shape && has_one_reader(graph, input) && made_by_product(graph, input, most - 1);
+  });
+}
+
+}  // namespace
+
+bool may_fold_norm(const Graph& graph, NodeId id) {
+  Reason ignored;
+  return read_norm(graph, id, ignored).has_value();
+}
+
+Result<Graph> fold_norms(Graph graph, const TakesStatistics& takes, const ProductParts& parts, Remarks* remarks) {
+  const std::vector<NodeId> order = graph.order();
+  for (NodeId id : order) {
+    Reason why;
+    const std::optional<Norm> norm = read_norm(graph, id, why);
+    bool taken = norm.has_value();
+    if (taken && !made_by_product(graph, norm->x)) taken = why.no("no product stores what it reads");
+    if (taken && adds_parts(graph, norm->x, parts)) taken = why.no("it adds the parts of a product's sum");
+    for (size_t k = 0; taken && k < norm->products.size(); ++k) {
+      const Product& product = norm->products[k];
+      const Type& type = graph.type(norm->x);
+      taken = takes(type.dtype, type.count() / norm->width(), product.columns, norm->width()) ||
+              why.no(fmt::format("the tile of '{}' gives no statistics", graph.node(product.node).name));
+    }
+    if (taken) fold(graph, *norm);
+    else why.tell(remarks, graph, id);
+  }
+  return tidy(std::move(graph), remarks);
+}
+
+NodeId product_of_statistics(const Graph& graph, NodeId statistics) {
+  const Node& node = graph.node(statistics);
+  if (node.op != Op::NormStatistics || node.inputs.size() < 2 || node.inputs[1] == kNone) return kNone;
+  const NodeId split = graph.producer(node.inputs[1], Op::Split);
+  const NodeId product = graph.producer(split == kNone ? node.inputs[1] : graph.node(split).inputs[0], Op::MatMul);
+  if (product == kNone) return kNone;
+  const auto stored = [&](ValueId value) {
+    const NodeId widened = graph.producer(value, Op::Cast);
+    return widened == kNone ? value : graph.node(widened).inputs[0];
+  };
+  const ValueId a = stored(graph.node(product).inputs[0]), b = stored(graph.node(product).inputs[1]);
+  const bool fits = a == node.inputs[0] && graph.value(b).is_constant() && is_half(graph.type(a).dtype) && graph.type(b).dtype == graph.type(a).dtype;
+  return fits ? product : kNone;
+}
+
+}  // namespace obelisk::passes

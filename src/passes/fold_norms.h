@@ -1,0 +1,42 @@
+/// passes/fold_norms.h — a norm before a product with constant weights goes through it, so that the
+/// product reads what the norm would read and no phase stands between them.
+///
+///   y = LayerNormalization(x, g, b),  y W + c      mean m and 1 / deviation r of each row of x
+///       →  ((x (g W)) - m s) r + c'                s = column sums of g W,  c' = c + b W
+///   RMSNormalization                               the same without m
+///
+/// m and r are NormStatistics (ops/norm.h) of the product: its tile reads whole rows of x anyway. g W
+/// is rounded to the weights' type once, s is the sum of what was rounded, so that a row's mean cancels
+/// as exactly as f32 sums do. Readers that are no products (a residual) compute the norm of their own
+/// elements from m and r.
+///
+/// Needs    f16 or bf16; constant scale and shift of the last axis; a reader that is such a product
+///          and which `takes` accepts; other readers elementwise; x made by a product's epilogue, which
+///          leaves partial statistics of it, and no sum of parts (split_products.h), which the norm's body
+///          adds up.
+/// Stands   in the step `fit`, for it is the machine's tiles that give statistics; before
+///          expand_for_machine, which tells the norms that stay. `expand` leaves norms that may fold.
+/// Paper    the hierarchical reuse of AStitch §4.2 across a product; MonoNN's barrier merging §4.4.
+/// Errors   none.    Cost  O(nodes + weights that are scaled), on all cores.
+#pragma once
+
+#include <functional>
+
+#include "graph/graph.h"
+#include "passes/remarks.h"
+#include "passes/split_products.h"
+
+namespace obelisk::passes {
+
+/// Whether a norm could go through some product, whatever the machine.
+bool may_fold_norm(const graph::Graph& graph, graph::NodeId norm);
+
+/// Whether the machine's tile of a product of `rows` rows by weights [depth, columns] gives its rows' statistics.
+using TakesStatistics = std::function<bool(DType type, int64_t rows, int64_t columns, int64_t depth)>;
+Result<graph::Graph> fold_norms(graph::Graph graph, const TakesStatistics& takes, const ProductParts& parts, Remarks* remarks = nullptr);
+
+/// The product of a NormStatistics, where its tile can give them: x, or x widened, by constant weights.
+/// kNone: there is none.
+graph::NodeId product_of_statistics(const graph::Graph& graph, graph::NodeId statistics);
+
+}  // namespace obelisk::passes
