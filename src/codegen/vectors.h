@@ -25,8 +25,8 @@ struct VectorJob {
   const schedule::Nest& nest;
   const std::vector<stitch::Layout>& layouts;
   bool anchored = false;               // a tile has been computed: `tile`, rows of tile_columns, tile_pitch apart
-  int64_t tile_rows = 1, tile_columns = 1, tile_pitch = 1;
-  bool two_planes = false;             // a second plane of sums may lie `other` floats behind it (0: none)
+  int64_t tile_rows = 1 /* that this body's CTA has */, tile_columns = 1, tile_pitch = 1;
+  int64_t planes = 1;                  // of sums, to be added in order: each `other` floats behind the one before (0: there is one)
   graph::ValueId panel = graph::kNone; // stored into `panel` (OBK_PANEL_AT with the pitch's text) instead of its operand
   std::string panel_pitch, panel_type;
   int residents = 0;                   // CTAs that share a multiprocessor where tasks are dealt; 0: as many as the batch lets
