@@ -63,9 +63,7 @@ void PrintTo(const Tile& c, std::ostream* out) { *out << c.name; }
 std::vector<float>* result;  // C, rows of `result_wide`
 int64_t result_wide;
 
-constexpr int plane_of_slice(int rows, int pitch, int parts) {
-  return ((rows + parts - 1) / parts * pitch + 15) / 16 * 16;
-}
+constexpr int plane_of_slice(int pitch, int parts) { return (obk::product_slice(parts) * pitch + 15) / 16 * 16; }
 template <bool kBfloat, int kRows, int kColumns, int kSides, int kTail, int kK, int kStage,
           int kParts, int kOther>
 void body(const ObkTask* t, const int64_t*, void* const*, ObkLanes* w) {
@@ -75,11 +73,11 @@ void body(const ObkTask* t, const int64_t*, void* const*, ObkLanes* w) {
   g.m = t->r1 - t->r0, g.n = kSides * (t->c1 - t->c0), g.k = kK, g.c_row = kPitch, g.c = w->scratch;
   constexpr int kType = kBfloat ? kObkBf16 : kObkF16;
   const auto sums = [&](auto columns) {
-    using S = obk::FixedShape<kRows, columns() * kSides, kK / kParts, kK, kPitch, false>;
+    using S = obk::FixedShape<kParts == 1 ? kRows : 64, columns() * kSides, kK / kParts, kK, kPitch, false>;
     if constexpr (kParts == 1)
       obk::product_sums<kType, S, kStage, kOther>(w, g);
     else
-      obk::product_parts<kType, S, kStage, kParts, plane_of_slice(kRows, kPitch, kParts), kOther != 0>(w, g);
+      obk::product_parts<kType, S, kStage, kParts, plane_of_slice(kPitch, kParts), kOther != 0>(w, g);
   };
   if (kTail != 0 && t->c1 - t->c0 == kTail)
     sums(std::integral_constant<int, kTail == 0 ? kColumns : kTail>());
@@ -103,7 +101,7 @@ void run(const ObkProduct& product) {
 constexpr int plane(int rows, int columns) { return rows * ((columns + 1) / 2 * 2 + 8); }
 #define TILE(name, bfloat, rows, columns, sides, tail, k, stage, parts, planes)                      \
   TILE_OF(name, bfloat, rows, columns, sides, tail, k, stage, parts,                                 \
-          (planes == 1 ? 0 : plane_of_slice(rows, plane(1, columns * sides), parts)))
+          (planes == 1 ? 0 : parts > 1 ? plane_of_slice(plane(1, columns * sides), parts) : (plane(rows, columns * sides) + 15) / 16 * 16))
 #define TILE_OF(name, bfloat, rows, columns, sides, tail, k, stage, parts, other)                    \
   Tile {                                                                                             \
     name, rows, columns, sides, tail, k, stage, parts, other, bfloat,                                \
@@ -208,8 +206,8 @@ void multiply(const Tile& t, const Cut& cut) {
   p.dealt.rows = static_cast<int32_t>(cut.batch * span), p.dealt.columns = static_cast<int32_t>(n);
   p.dealt.tile_rows = t.rows, p.dealt.tile_columns = t.columns;
   p.dealt.across = static_cast<int32_t>(cut.across);
-  const int slices = t.parts * plane_of_slice(t.rows, plane(1, t.columns * t.sides), t.parts);
-  p.dealt.scratch_bytes = (4 * (plane(t.rows, t.columns * t.sides) + (t.parts > 1 ? slices : t.other)) + 63) / 64 * 64;
+  const int slices = t.parts * plane_of_slice(plane(1, t.columns * t.sides), t.parts);
+  p.dealt.scratch_bytes = (4 * (plane(t.parts > 1 ? 64 : t.rows, t.columns * t.sides) + (t.parts > 1 ? slices : t.other)) + 63) / 64 * 64;
   p.weights = 1, p.dealt.operands[1] = packed, p.weights_step = matrix;
   p.next = next, p.next_bytes = 99984;
   const int64_t down = (span + t.rows - 1) / t.rows * cut.batch;

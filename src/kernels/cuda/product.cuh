@@ -153,6 +153,9 @@ static __device__ __forceinline__ void bring_nearer(const ObkProduct& p) {
     bulk_prefetch(p.next + at, (uint32_t)min(end - at, (int64_t)kPiece));
 }
 
+/* Of the 64 rows of a tile, those whose epilogue a CTA of a cluster runs. */
+static constexpr int product_slice(int parts) { return (64 + parts - 1) / parts; }
+
 /* `kParts`: CTAs of a cluster, which have one tile. */
 template <Body body, int kParts = 1>
 static __device__ __forceinline__ void run_product(const ObkProduct& p) {
@@ -203,7 +206,7 @@ static __device__ __forceinline__ void run_product(const ObkProduct& p) {
     ObkTask task = {};
     task.r0 = place.r0, task.r1 = place.r1, task.c0 = place.c0, task.c1 = place.c1;
     if (kParts > 1) { /* the rows of this CTA's slice; none of them may be left, then any place will do */
-      const int slice = (p.dealt.tile_rows + kParts - 1) / kParts;
+      constexpr int slice = product_slice(kParts);
       const int from = place.r0 + blockIdx.x % kParts * slice, end = min(from + slice, place.r1);
       task.r0 = from < end ? from : place.r0, task.r1 = from < end ? end : place.r0;
     }
@@ -217,6 +220,14 @@ static __device__ __forceinline__ void run_product(const ObkProduct& p) {
 }
 
 #ifdef OBK_WGMMA
+
+/* Stages whose products are under way while a warp waits for the next one. The assembler would serialise
+ * all of them where a watchdog may end such a wait. */
+#ifdef OBK_WATCHDOG
+static constexpr int kUnderWay = 0;
+#else
+static constexpr int kUnderWay = 1;
+#endif
 
 /* A warpgroup's sums of all k that its CTA has of a tile. */
 template <int kType, typename S, int kStage, typename Pipe>
@@ -242,7 +253,7 @@ static __device__ __forceinline__ void product_steps(Pipe& pipe, float (&sum)[S:
       Wgmma<kN, kBfloat>::multiply(odd, x + 2, y + 2);
     }
     wgmma_commit();
-    wgmma_wait<1>();
+    wgmma_wait<kUnderWay>();
     if (before >= 0) pipe.give_back(before), pipe.refill();
     before = place;
   }
@@ -274,22 +285,23 @@ static __device__ __forceinline__ void product_sums(ObkLanes* w, const ObkGemm& 
 }
 
 /* The sums of this CTA's slice of a tile's rows to g.c, a plane of `kPlane` floats for each part, for the
- * body to add in order where it does (kAdds), else added here. S: of a part. Behind the planes lie the
- * tile's rows once more, for the warpgroups to exchange halves. */
+ * body to add in order where it does (kAdds), else added here. S: of a part, 64 rows. Behind the planes lie
+ * these rows once more, for the warpgroups to exchange halves. */
 template <int kType, typename S, int kStage, int kParts, int kPlane, bool kAdds>
 static __device__ __forceinline__ void product_parts(ObkLanes* w, const ObkGemm& g) {
   constexpr int kN = S::kGroups * 8, kHalf = (S::kGroups + 1) / 2;
-  constexpr int kSlice = (S::kRows + kParts - 1) / kParts;
+  constexpr int kSlice = product_slice(kParts);
   static_assert(S::kPitchC % 2 == 0 && S::kPitchC > S::kColumns - 1 + S::kColumns % 2, "sums go in pairs");
   static_assert(kPlane >= kSlice * S::kPitchC && kPlane % 4 == 0, "planes lie side by side");
+  static_assert(S::kRows == 64, "no thread asks whether a row is there: wgmma would wait for those that do");
   ProductPipe<kParts>& pipe = *(ProductPipe<kParts>*)w->pipe;
   const int part = same_in_warp(threadIdx.x / 128), row = wide_row(), rank = blockIdx.x % kParts;
   float sum[kN / 2];
   product_steps<kType, S, kStage>(pipe, sum);
   const uint32_t c = shared_address(g.c);
-  wide_add<S, kHalf, kN>(sum, part, c + kParts * kPlane * 4, S::kRows);
+  wide_add<S, kHalf, kN>(sum, part, c + kParts * kPlane * 4, 64);
   if (threadIdx.x == 0) { /* pairs of sums of this slice's rows, from all parts */
-    const int rows = max(min(S::kRows - rank * kSlice, kSlice), 0);
+    const int rows = max(min(64 - rank * kSlice, kSlice), 0);
     mbarrier_expect(pipe.come(), kParts * rows * ((S::kColumns + 1) / 2) * 8);
   }
   const uint32_t mine = c + 4 * (rank * kPlane + wide_column());
@@ -301,9 +313,9 @@ static __device__ __forceinline__ void product_parts(ObkLanes* w, const ObkGemm&
   const auto give_lower = [&](uint32_t to, float v, float u) { store_near8(to, v, u, lower_bar); };
   cluster_wait();
   if (part == 0)
-    wide_pairs<S, 0, kHalf, kN>(sum, upper, lower, S::kRows, give_upper, give_lower);
+    wide_pairs<S, 0, kHalf, kN>(sum, upper, lower, 64, give_upper, give_lower);
   else
-    wide_pairs<S, kHalf, S::kGroups, kN>(sum, upper, lower, S::kRows, give_upper, give_lower);
+    wide_pairs<S, kHalf, S::kGroups, kN>(sum, upper, lower, 64, give_upper, give_lower);
   pipe.wait_for_sums();
   if (kAdds) return;
   for (int at = threadIdx.x * 4; at < kPlane; at += OBK_THREADS * 4) {
