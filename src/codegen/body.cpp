@@ -549,8 +549,7 @@ class BodyEmitter {
       text += fmt::format("    g.c = {} + ({});\n    g.c_row = {};\n", pointer(first.slot, true), out, inner >= 0 ? param(store->strides[inner]) : "0");
       text += group_.prologue ? fmt::format("    g.scratch = (char*)w->scratch + {};\n", param(scratch_)) : "    g.scratch = (char*)w->scratch;\n";
     } else {
-      const int64_t rows = streamed() ? streamed_slice(group_, work_) : work_.tile_rows;
-      const int64_t bytes = (rows * tile_pitch() * sum_bytes + 63) / 64 * 64;
+      const int64_t bytes = ((streamed() ? streamed_slice(group_, work_) : work_.tile_rows) * tile_pitch() * sum_bytes + 63) / 64 * 64;
       if (group_.prologue) top_ += fmt::format("  {0}* __restrict tile = ({0}*)((char*)w->scratch + {1});\n", sum, param(scratch_));
       else top_ += fmt::format("  {0}* __restrict tile = ({0}*)w->scratch;\n", sum);
       scratch_ += bytes;
