@@ -112,19 +112,52 @@ std::shared_ptr<const runtime::Program> with_granularity(const runtime::Program&
   return other;
 }
 
-/// What the steps from stitching on made, for a granularity whose plan or tasks are its own.
+/// A graph as the machine takes it: what no tile of it takes whole in simpler ops, long sums in parts. `left` hears of every node
+/// that was asked about.
+using Asked = std::function<void(const graph::Graph&, graph::NodeId, bool taken, std::string why)>;
+Result<graph::Graph> fit(graph::Graph graph, const Options& options, const target::DeviceSpec& device,
+                         const stitch::Options& stitching, const Asked& left = {}) {
+  const auto takes = [&](const graph::Graph& of, graph::NodeId id) {
+    std::string why = "no product's tile gives them";
+    const bool taken = of.node(id).op == ops::Op::NormStatistics ? passes::product_of_statistics(of, id) != graph::kNone
+                                                                 : stitch::takes_whole(of, id, device, stitching, &why);
+    if (left) left(of, id, taken, std::move(why));
+    return taken;
+  };
+  const kernels::TileLibrary& tiles = kernels::tile_library(device.family);
+  const bool splits = tiles.gemm_parts && stitching.stitch && !options.disabled.count("split_products");
+  const auto parts = [&](DType type, int64_t columns, int64_t depth) -> int64_t {
+    return splits ? tiles.gemm_parts(static_cast<int32_t>(type), columns, depth) : 1;
+  };
+  const auto whole = [&](int64_t rows) { return stitch::parts_meet(device, rows); };
+  if (tiles.gemm_statistics && stitching.stitch && stitching.tiles && !options.disabled.count("fold_norms")) {
+    const auto gives_statistics = [&](DType type, int64_t rows, int64_t columns, int64_t depth) {
+      return tiles.gemm_statistics(static_cast<int32_t>(type), rows, columns, depth, device.own_kernels) && parts(type, columns, depth) == 1;
+    };
+    const auto in_planes = [&](DType type, int64_t rows, int64_t columns, int64_t depth) {
+      return parts(type, columns, depth) > 1 && !whole(rows);
+    };
+    passes::Remarks unfolded;
+    TRY(graph, passes::fold_norms(std::move(graph), gives_statistics, in_planes, &unfolded));
+  }
+  TRY(graph, passes::expand_for_machine(std::move(graph), takes));
+  return splits ? passes::split_products(std::move(graph), parts, whole) : Result<graph::Graph>(std::move(graph));
+}
+
+/// What the steps from fitting on made, for a granularity whose graph, plan or tasks are its own.
 struct Lowered {
+  graph::Graph graph;
   stitch::Plan plan;
   schedule::TaskGraph tasks;
   codegen::Source source;
   std::shared_ptr<const runtime::Program> program;
 };
 
-Status lower_tasks(const graph::Graph& graph, const target::DeviceSpec& device,
-                   const std::string& granularity, const std::string& precision, Lowered& made) {
-  TRY_STATUS(schedule::validate(graph, made.plan, made.tasks));
-  made.source = codegen::emit(graph, made.plan, made.tasks, kernels::tile_library(device.family));
-  auto program = runtime::assemble(graph, made.plan, made.tasks, made.source, device.name);
+Status lower_tasks(const target::DeviceSpec& device, const std::string& granularity,
+                   const std::string& precision, Lowered& made) {
+  TRY_STATUS(schedule::validate(made.graph, made.plan, made.tasks));
+  made.source = codegen::emit(made.graph, made.plan, made.tasks, kernels::tile_library(device.family));
+  auto program = runtime::assemble(made.graph, made.plan, made.tasks, made.source, device.name);
   program.granularity = granularity, program.precision = precision;
   made.program = std::make_shared<runtime::Program>(std::move(program));
   return ok_status();
@@ -146,21 +179,26 @@ bool same_tasks(const schedule::TaskGraph& a, const schedule::TaskGraph& b) {
                     });
 }
 
-/// Loads all three granularities and keeps the quickest.
-Status load_quickest(const Options& options, target::DeviceSpec device, stitch::Options stitching,
-                     const runtime::LoadOptions& load, Compilation& made) {
+/// Loads all three granularities and keeps the quickest. `unfitted`: the graph before `fit`.
+Status load_quickest(const Options& options, const graph::Graph& unfitted, target::DeviceSpec device,
+                     stitch::Options stitching, const runtime::LoadOptions& load, Compilation& made) {
   device = for_granularity(device, "stitch");
-  Lowered op, stitch{.plan = made.plan};
+  Lowered stitch, op{.graph = made.graph};
+  TRY(stitch.graph, fit(unfitted, options, device, stitching));
+  const auto plan_and_cut = [&](Lowered& to) -> Status {
+    to.plan = stitch::plan(to.graph, device, stitching);
+    TRY_STATUS(stitch::verify(to.graph, to.plan));
+    to.tasks = schedule::build(to.graph, to.plan, device);
+    return ok_status();
+  };
+  TRY_STATUS(plan_and_cut(stitch));
   stitching.stitch = false;
-  op.plan = stitch::plan(made.graph, device, stitching);
-  TRY_STATUS(stitch::verify(made.graph, op.plan));
-  op.tasks = schedule::build(made.graph, op.plan, device);
+  TRY_STATUS(plan_and_cut(op));
   const std::string& precision = made.program->precision;
-  TRY_STATUS(lower_tasks(made.graph, device, "op", precision, op));
-  stitch.tasks = schedule::build(made.graph, stitch.plan, device);
-  const bool same = same_tasks(stitch.tasks, made.tasks);
+  TRY_STATUS(lower_tasks(device, "op", precision, op));
+  const bool same = graph::print(stitch.graph) == graph::print(made.graph) && same_tasks(stitch.tasks, made.tasks);
   if (same) stitch.program = with_granularity(*made.program, "stitch");
-  if (!same) TRY_STATUS(lower_tasks(made.graph, device, "stitch", precision, stitch));
+  if (!same) TRY_STATUS(lower_tasks(device, "stitch", precision, stitch));
   std::vector<Candidate> candidates;
   for (const auto& program : {made.program, stitch.program, op.program}) {
     Candidate candidate{.granularity = program->granularity};
@@ -183,6 +221,7 @@ Status load_quickest(const Options& options, target::DeviceSpec device, stitch::
   const std::string& chosen = made.executable->program().granularity;
   if (chosen == "op" || (chosen == "stitch" && !same)) {
     Lowered& other = chosen == "op" ? op : stitch;
+    made.graph = std::move(other.graph);
     made.plan = std::move(other.plan), made.tasks = std::move(other.tasks);
     made.source = std::move(other.source);
   }
@@ -245,29 +284,11 @@ Status lower(const Network& network, const Options& options, Compilation& made, 
   passes::Remarks whole, in_parts;
   TRY_STATUS(step("fit", [&]() -> Status {
     unfitted = made.graph;
-    const auto takes = [&](const graph::Graph& graph, graph::NodeId id) {
-      std::string why = "no product's tile gives them";
-      const bool taken = graph.node(id).op == ops::Op::NormStatistics
-                             ? passes::product_of_statistics(graph, id) != graph::kNone
-                             : stitch::takes_whole(graph, id, device, stitching, &why);
-      if (taken) why = "the machine has a tile or a block for it";
-      (taken ? whole : in_parts).left(graph, id, why);
-      return taken;
-    };
-    const kernels::TileLibrary& tiles = kernels::tile_library(device.family);
-    const auto parts = tiles.gemm_parts;
-    const bool splits = parts && stitching.stitch && !options.disabled.count("split_products");
-    const auto how_many = [&](DType type, int64_t columns, int64_t depth) -> int64_t {
-      return splits ? parts(static_cast<int32_t>(type), columns, depth) : 1;
-    };
-    const auto gives_statistics = [&](DType type, int64_t rows, int64_t columns, int64_t depth) {
-      return tiles.gemm_statistics(static_cast<int32_t>(type), rows, columns, depth, device.own_kernels);
-    };
-    if (tiles.gemm_statistics && stitching.stitch && stitching.tiles && !options.disabled.count("fold_norms"))
-      TRY_STATUS(put(made.graph, passes::fold_norms(std::move(made.graph), gives_statistics, how_many, &in_parts)));
-    Status fitted = put(made.graph, passes::expand_for_machine(std::move(made.graph), takes));
-    if (!fitted.ok() || !splits) return fitted;
-    return put(made.graph, passes::split_products(std::move(made.graph), how_many));
+    return put(made.graph, fit(std::move(made.graph), options, device, stitching,
+                               [&](const graph::Graph& graph, graph::NodeId id, bool taken, std::string why) {
+                                 if (taken) why = "the machine has a tile or a block for it";
+                                 (taken ? whole : in_parts).left(graph, id, why);
+                               }));
   }, sound_graph, [&](bool explain) {
     if (!explain) return graph::print(made.graph);
     return explain_pass("what no tile of the machine takes whole is told in simpler ops", unfitted,
@@ -321,7 +342,7 @@ Status lower(const Network& network, const Options& options, Compilation& made, 
       };
     load.interrupted = options.interrupted;
     if (made.program->on_gpu() && options.granularity == "auto")
-      return load_quickest(options, device, stitching, load, made);
+      return load_quickest(options, unfitted, device, stitching, load, made);
     return put(made.executable, runtime::load(made.program, load));
   }, nothing_to_check, [&](bool) {
     if (made.choice) return made.choice->text() + "\n";

@@ -255,10 +255,10 @@ class BodyEmitter {
   std::optional<VectorText> as_vectors() {
     VectorJob job{graph_, body_, nest_, *layouts_};
     job.anchored = group_.kind != GroupKind::kStitched;
-    job.tile_rows = work_.tile_rows, job.tile_columns = work_.tile_columns, job.tile_pitch = tile_pitch();
+    job.tile_rows = streamed() ? streamed_slice(group_, work_) : work_.tile_rows, job.tile_columns = work_.tile_columns, job.tile_pitch = tile_pitch();
     job.panel = panel_, job.panel_pitch = panel_pitch_;
     if (panel_ != graph::kNone) job.panel_type = tile_type(static_cast<int32_t>(graph_.type(panel_).dtype));
-    job.ahead_bytes = ahead_bytes_, job.dealt = work_.dealt, job.residents = work_.residents, job.two_planes = two_planes();
+    job.ahead_bytes = ahead_bytes_, job.dealt = work_.dealt, job.residents = work_.residents, job.planes = planes();
     if (streamed()) job.most_ahead = 48;  // all registers are its sums' and these
     job.partials = group_.partials;
     job.pointer = [this](int operand, bool store) { return pointer(operand, store); };
@@ -504,9 +504,9 @@ class BodyEmitter {
   }
 
   // ---- the anchor's tile ---------------------------------------------------------------------------------------------
-  /// Whether the product has a kernel of its own; whether its two warpgroups then leave their sums side by side for the epilogue to add.
-  bool streamed() const { return work_.streamed && tiles_.product_stage && packed_b_ && !direct_; }
-  bool two_planes() const { return streamed() && group_.product.parts == 1; }
+  /// Whether the product has a kernel of its own; how many planes of sums that then leaves for the epilogue to add: its warpgroups' or its parts'.
+  bool streamed() const { return group_.kind == GroupKind::kProduct && work_.streamed && tiles_.product_stage && packed_b_ && !direct_; }
+  int64_t planes() const { return !streamed() ? 1 : std::max<int64_t>(group_.product.parts, 2); }
   void product(bool vectors) {
     const stitch::Product& product = group_.product;
     const int a = static_cast<int>(body_.operands.size()), b = a + 1;  // in the nest
@@ -558,7 +558,7 @@ class BodyEmitter {
       text += fmt::format("    g.c = {} + ({});\n    g.c_row = {};\n", pointer(first.slot, true), out, inner >= 0 ? param(store->strides[inner]) : "0");
       text += group_.prologue ? fmt::format("    g.scratch = (char*)w->scratch + {};\n", param(scratch_)) : "    g.scratch = (char*)w->scratch;\n";
     } else {
-      const int64_t bytes = (work_.tile_rows * tile_pitch() * sum_bytes + 63) / 64 * 64;
+      const int64_t bytes = ((streamed() ? streamed_slice(group_, work_) : work_.tile_rows) * tile_pitch() * sum_bytes + 63) / 64 * 64;
       if (group_.prologue) top_ += fmt::format("  {0}* __restrict tile = ({0}*)((char*)w->scratch + {1});\n", sum, param(scratch_));
       else top_ += fmt::format("  {0}* __restrict tile = ({0}*)w->scratch;\n", sum);
       scratch_ += bytes;
@@ -572,7 +572,7 @@ class BodyEmitter {
     shape.b_row = product.k[0].b, shape.b_col = product.n[0].b, shape.n_packed = product.n[0].extent * group_.product.sides(), shape.c_row = shape.n;
     if (streamed()) {
       text += statistics();
-      const StreamedText streamed = emit_streamed(group_, work_, tiles_, shape, type, x_a, vectors && two_planes(), pitch_.front() == '(' ? 0 : tile_pitch());
+      const StreamedText streamed = emit_streamed(group_, work_, tiles_, shape, type, x_a, vectors, pitch_.front() == '(' ? 0 : tile_pitch());
       top_ += streamed.top, scratch_ += streamed.scratch, out_ += text + streamed.tile;
       keep_statistics();
       return;

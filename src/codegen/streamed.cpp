@@ -2,19 +2,30 @@
 
 namespace obelisk::codegen {
 
+constexpr int64_t kWarpgroupRows = 64;  // that a tile of a cluster has, the last ones perhaps beyond the matrix
+
+int64_t streamed_slice(const stitch::Group& group, const schedule::Work& work) {
+  const int64_t parts = group.product.parts;
+  return parts == 1 ? work.tile_rows : (kWarpgroupRows + parts - 1) / parts;
+}
+
 StreamedText emit_streamed(const stitch::Group& group, const schedule::Work& work, const kernels::TileLibrary& tiles, const ObkGemm& shape, const std::string& type, int x_a,
-                           bool two_planes, int64_t pitch) {
+                           bool adds, int64_t pitch) {
   const schedule::RowMatrix& m = *work.streamed;
   const stitch::Product& product = group.product;
-  const int64_t stage = tiles.product_stage(shape.n, shape.k / product.parts);
-  const int64_t plane = two_planes ? (work.tile_rows * pitch * 4 + 63) / 64 * 64 : 0;
+  const int64_t parts = product.parts, depth = shape.k / parts;
+  const int64_t stage = tiles.product_stage(shape.n, depth);
+  const int64_t wide = pitch == 0 ? shape.n : pitch;
+  const int64_t plane = (streamed_slice(group, work) * wide * 4 + 63) / 64 * 64;
   const int64_t matrix = product.batch.empty() ? 0 : tiles.gemm_packed_bytes(static_cast<int32_t>(product.b_type), product.n[0].extent, shape.k);
-  StreamedText text{.top = two_planes ? "  int other = 0;\n" : "", .scratch = plane};
-  text.top += fmt::format("  OBK_PRODUCT({}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {})\n", x_a, x_a + 1, m.rows, m.pitch, m.span, m.row, m.block, m.row_step, m.block_step,
-                          shape.k / 64, stage, matrix, product.sides(), shape.n);
+  StreamedText text{.top = adds ? "  int other = 0;\n" : "", .scratch = adds ? plane : 0};
+  if (parts > 1) text.scratch = (parts - 1) * plane + (kWarpgroupRows * wide * 4 + 63) / 64 * 64;  // parts' planes; warpgroups' exchange
+  text.top += fmt::format("  OBK_PRODUCT({}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {})\n", x_a, x_a + 1, m.rows, m.pitch, m.span, m.row, m.block, m.row_step, m.block_step,
+                          shape.k / 64, stage, matrix, product.sides(), shape.n, parts);
   const auto sums_of = [&](int64_t columns) {
-    return fmt::format("{}OBK_PRODUCT_SUMS_OF({}, g, {}, {}, {}, {}, {}, {}, {}, 0, {});\n", two_planes ? "other = " : "", type, stage, plane / 4, shape.m, columns, shape.k,
-                       shape.a_row, pitch == 0 ? columns : pitch, product.parts);
+    const std::string of_what = parts > 1 ? fmt::format("PARTS_OF({}, g, {}, {}, {}, {:d}", type, stage, parts, plane / 4, adds)
+                                          : fmt::format("SUMS_OF({}, g, {}, {}", type, stage, adds ? plane / 4 : 0);
+    return fmt::format("{}OBK_PRODUCT_{}, {}, {}, {}, {}, {}, 0);\n", adds ? "other = " : "", of_what, parts > 1 ? kWarpgroupRows : shape.m, columns, depth, shape.a_row, pitch == 0 ? columns : pitch);
   };
   const int64_t last = work.nest.column_count() * product.sides() % shape.n;  // columns of a narrower tile at the end
   text.tile = (last ? fmt::format("    if (g.n == {})\n      {}    else\n  ", last, sums_of(last)) : "") + "    " + sums_of(shape.n) + "  }\n";

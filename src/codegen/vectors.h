@@ -25,9 +25,9 @@ struct VectorJob {
   const schedule::Nest& nest;
   const std::vector<stitch::Layout>& layouts;
   bool anchored = false;               // a tile has been computed: `tile`, rows of tile_columns, tile_pitch apart
-  int64_t tile_rows = 1, tile_columns = 1, tile_pitch = 1;
+  int64_t tile_rows = 1 /* that this body's CTA has */, tile_columns = 1, tile_pitch = 1;
   int64_t most_ahead = 24;             // words of a thread that are loaded before the tile is computed: its own are many
-  bool two_planes = false;             // a second plane of sums may lie `other` floats behind it (0: none)
+  int64_t planes = 1;                  // of sums, to be added in order: each `other` floats behind the one before (0: there is one)
   graph::ValueId panel = graph::kNone; // stored into `panel` (OBK_PANEL_AT with the pitch's text) instead of its operand
   std::string panel_pitch, panel_type;
   graph::ValueId partials = graph::kNone; // of whose rows partial statistics go to `partials`

@@ -205,16 +205,17 @@ void fold(Graph& graph, const Norm& norm) {
 }
 
 /// Whether elementwise ops make `value` of a product that split_products computes in parts.
-bool adds_parts(const Graph& graph, ValueId value, const ProductParts& parts, int most = 6) {
+bool adds_parts(const Graph& graph, ValueId value, const OfProduct& in_planes, int most = 6) {
   const NodeId id = graph.value(value).producer;
   if (id == kNone || most == 0) return false;
   const Node& node = graph.node(id);
   Reason ignored;
   if (const auto product = constant_product(graph, id, ignored))
-    return node.op == Op::MatMul && parts(graph.type(value).dtype, product->columns, graph.type(product->weights).shape[0]) > 1;
+    return node.op == Op::MatMul && in_planes(graph.type(value).dtype, graph.type(value).count() / product->columns, product->columns,
+                                              graph.type(product->weights).shape[0]);
   if (ops::row(node.op).kind != ops::Kind::kMap) return false;
   return std::any_of(node.inputs.begin(), node.inputs.end(), [&](ValueId input) {
-    return input != kNone && has_one_reader(graph, input) && adds_parts(graph, input, parts, most - 1);
+    return input != kNone && has_one_reader(graph, input) && adds_parts(graph, input, in_planes, most - 1);
   });
 }
 
@@ -238,14 +239,14 @@ bool may_fold_norm(const Graph& graph, NodeId id) {
   return read_norm(graph, id, ignored).has_value();
 }
 
-Result<Graph> fold_norms(Graph graph, const TakesStatistics& takes, const ProductParts& parts, Remarks* remarks) {
+Result<Graph> fold_norms(Graph graph, const OfProduct& takes, const OfProduct& in_planes, Remarks* remarks) {
   const std::vector<NodeId> order = graph.order();
   for (NodeId id : order) {
     Reason why;
     const std::optional<Norm> norm = read_norm(graph, id, why);
     bool taken = norm.has_value();
     if (taken && !made_by_product(graph, norm->x)) taken = why.no("no product stores what it reads");
-    if (taken && adds_parts(graph, norm->x, parts)) taken = why.no("it adds the parts of a product's sum");
+    if (taken && adds_parts(graph, norm->x, in_planes)) taken = why.no("it adds the parts of a product's sum");
     for (size_t k = 0; taken && k < norm->products.size(); ++k) {
       const Product& product = norm->products[k];
       const Type& type = graph.type(norm->x);

@@ -24,16 +24,16 @@
 
 #include "graph/graph.h"
 #include "passes/remarks.h"
-#include "passes/split_products.h"
 
 namespace obelisk::passes {
 
 /// Whether a norm could go through some product, whatever the machine.
 bool may_fold_norm(const graph::Graph& graph, graph::NodeId norm);
 
-/// Whether the machine's tile of a product of `rows` rows by weights [depth, columns] gives its rows' statistics.
-using TakesStatistics = std::function<bool(DType type, int64_t rows, int64_t columns, int64_t depth)>;
-Result<graph::Graph> fold_norms(graph::Graph graph, const TakesStatistics& takes, const ProductParts& parts, Remarks* remarks = nullptr);
+/// Something of the machine's tiles of a product of `rows` rows by weights [depth, columns].
+using OfProduct = std::function<bool(DType type, int64_t rows, int64_t columns, int64_t depth)>;
+/// `takes`: they give the statistics of its rows; `in_planes`: they compute parts of its sum for the next body to add.
+Result<graph::Graph> fold_norms(graph::Graph graph, const OfProduct& takes, const OfProduct& in_planes, Remarks* remarks = nullptr);
 
 /// The product of a NormStatistics, where its tile can give them: x, or x widened, by constant weights.
 /// kNone: there is none.

@@ -5,8 +5,8 @@
 ///   out  %3 = MatMul(%0 as [2,128,1536], %1 as [2,1536,768])    f32: products of 16-bit numbers
 ///        %2 = Cast(Sum(%3[0], %3[1]))
 ///
-/// Where there are rows enough for all workers the product stays whole, and its tiles add the parts
-/// in that order:
+/// Where there are rows enough for all workers, or where the machine has clusters for so many (`whole`),
+/// the product stays whole, and its tiles add the parts in that order:
 ///
 ///        %3 = MatMul(%0, %1) {parts = 2} f32,  %2 = Cast(%3)
 ///
@@ -27,6 +27,8 @@ namespace obelisk::passes {
 
 using ProductParts = std::function<int64_t(DType type, int64_t columns, int64_t depth)>;
 
-Result<graph::Graph> split_products(graph::Graph graph, const ProductParts& parts);
+using StaysWhole = std::function<bool(int64_t rows)>;
+
+Result<graph::Graph> split_products(graph::Graph graph, const ProductParts& parts, const StaysWhole& whole = {});
 
 }  // namespace obelisk::passes

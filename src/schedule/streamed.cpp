@@ -29,28 +29,37 @@ std::optional<RowMatrix> row_matrix(const Group& group, const Nest& nest) {
   return m.rows * pitch < INT32_MAX ? std::optional(m) : std::nullopt;
 }
 
+int64_t clusters_at_once(int64_t sms, int64_t ctas) {
+  constexpr int64_t kGroup = 16;
+  if (ctas == 1) return sms;
+  return std::max<int64_t>(sms < kGroup ? sms / ctas : sms / kGroup * (kGroup / ctas), 1);
+}
+
 bool cut_streamed(const Group& group, const target::DeviceSpec& device, const TaskGraph& tasks, Work& work) {
-  constexpr int64_t kRows = 64, kFewest = 33;
+  constexpr int64_t kRows = 64;
   constexpr double kBegin = 1600;       // of a kernel: its first operands' way
+  constexpr double kExchange = 600;     // of parts: sums go to who adds them
   work.streamed.reset();
   const kernels::TileLibrary& tiles = kernels::tile_library(device.family);
   if (!device.own_kernels || !device.copies_blocks || !tiles.product_nanos || group.kind != GroupKind::kProduct) return false;
   const stitch::Product& product = group.product;
-  if (product.batch.size() > 1 || work.buffers.size() > size_t{kDealtOperands}) return false;
+  if (product.batch.size() > 1 || product.parts > kMostOfCluster || work.buffers.size() > size_t{kDealtOperands}) return false;
   const Buffer& a = tasks.buffers[work.buffers[work.operand_count(group)]];
   if (a.kind != BufferKind::kArena || tasks.buffers[work.buffers.back()].kind != BufferKind::kWeight) return false;
   const auto matrix = row_matrix(group, work.nest);
-  if (!matrix || matrix->span < kFewest || matrix->span >= kMostStreamedRows) return false;
+  if (!matrix || matrix->span < stitch::kFewestStreamedRows || matrix->span >= stitch::kMostStreamedRows) return false;
   const auto type = static_cast<int32_t>(product.a_type);
-  const int64_t n = work.nest.column_count(), k = product.k[0].extent, rows = std::min(matrix->span, kRows);
+  const int64_t n = work.nest.column_count(), k = product.k[0].extent / product.parts, rows = std::min(matrix->span, kRows);
   const int64_t down = work.nest.row_count() / matrix->span * ((matrix->span + rows - 1) / rows);
   if (n * product.sides() % 2 != 0) return false;  // sums are stored in pairs
+  const int64_t workers = clusters_at_once(device.sms, product.parts);
   double best = 0;
   for (int64_t columns = tiles.panel; columns < n + tiles.panel; columns += tiles.panel) {
     const int64_t wide = std::min(columns, n) * product.sides(), count = down * ((n + columns - 1) / columns);
-    const double nanos = tiles.product_nanos(type, wide, k);
+    double nanos = tiles.product_nanos(type, wide, k);
     if (nanos <= 0) break;
-    const double all = kBegin + static_cast<double>((count + device.sms - 1) / device.sms) * nanos;
+    if (product.parts > 1) nanos += kExchange;
+    const double all = kBegin + static_cast<double>((count + workers - 1) / workers) * nanos;
     if (best != 0 && all >= best) continue;
     best = all, work.tile_rows = rows, work.tile_columns = std::min(columns, n), work.task_nanos = nanos;
   }

@@ -6,14 +6,11 @@
 
 namespace obelisk::schedule {
 
-/// With so many rows tiles are dealt: two of them share a multiprocessor, and one's epilogue hides behind the other's products. Of BERT-base
-/// with 1024 rows a layer takes 58 us so on an H200, streamed 67.
-inline constexpr int64_t kMostStreamedRows = 512;
-
 /// Where A's rows lie as a matrix of whole blocks of 64 columns; nothing where they do not.
 std::optional<RowMatrix> row_matrix(const stitch::Group& group, const Nest& nest);
 
-/// Cuts such a product into tiles of 64 rows: the columns with the least time of all workers' rounds. False: it is none, and stays uncut.
+/// Cuts such a product into tiles of 64 rows: the columns with the least time of all workers' rounds. A cluster of CTAs computes a tile of
+/// one whose k is in parts. False: it is none, and stays uncut.
 /// Such are products of 16-bit numbers with constant B and 33 to 511 rows, A in the arena, on a machine that copies blocks.
 bool cut_streamed(const stitch::Group& group, const target::DeviceSpec& device, const TaskGraph& tasks, Work& work);
 

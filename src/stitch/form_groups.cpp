@@ -247,7 +247,7 @@ class Former {
     const Shape& shape = graph_.type(x).shape;
     const Layout& layout = views_.layout(x);
     if (member == from.members.end() || from.group.body.domain != shape || shape.back() % kPartialColumns != 0) return false;
-    if (from.group.product.twin || from.group.product.parts > 1 || !from.group.product.batch.empty()) return false;
+    if (from.group.product.twin || !from.group.product.batch.empty()) return false;
     if (layout.storage != x || layout.strides != row_major_strides(shape)) return false;
     if (from.group.partials != graph::kNone && from.group.partials != x) return false;
     from.group.partials = x;
@@ -404,7 +404,7 @@ class Former {
             std::string& why) {
     Draft& draft = out_.drafts[target];
     if (calls_op(draft.group.kind)) { why = "the producer has no loop form"; return false; }
-    if (draft.group.kind == GroupKind::kProduct && draft.group.product.parts > 1) {
+    if (draft.group.kind == GroupKind::kProduct && draft.group.product.parts > 1 && !parts_meet(device_, rows_of(draft))) {
       why = "what follows a sum of parts is its reader's";
       return false;
     }
@@ -563,6 +563,12 @@ class Former {
     return true;
   }
 
+  static int64_t rows_of(const Draft& draft) {
+    int64_t rows = 1;
+    for (size_t d = 0; d < draft.is_column.size(); ++d)
+      if (!draft.is_column[d]) rows *= draft.group.body.domain[d];
+    return rows;
+  }
   bool is_reduction(NodeId n) const {
     const Loop* form = views_.loop(n, 0);
     return form && form->combine != Combine::kNone;

@@ -7,11 +7,14 @@
 #include <atomic>
 #include <cmath>
 #include <cstring>
+#include <functional>
 #include <random>
 #include <thread>
 
+#include "passes/passes.h"
 #include "runtime/cuda/gpu.h"
 #include "runtime/cuda/nvrtc.h"
+#include "runtime/cuda/source.h"
 #include "runtime/runtime.h"
 
 namespace obelisk::runtime::cuda {
@@ -287,22 +290,53 @@ graph::Graph two_products(DType type, int64_t rows, int64_t depth, int64_t colum
   return graph;
 }
 
+/// r = (tanh(x) W in parts) + b + residual, y = r - mean(r), as the compiler fits it for graphs of kernels.
+graph::Graph long_sum(DType type, int64_t rows, int64_t depth, int64_t columns, int64_t parts) {
+  std::mt19937 random(5);
+  graph::Graph graph;
+  const auto constant = [&](Shape shape) {
+    Tensor tensor = random_tensor({type, shape}, random);
+    for (int64_t k = 0; k < tensor.count(); ++k) tensor.set_double(k, tensor.get_double(k) / 16);
+    return graph.add_constant(std::move(tensor));
+  };
+  const auto x = graph.add_input("x", {type, {rows, depth}});
+  const auto a = graph.must_add(graph::Op::Tanh, {x});
+  const auto product = graph.must_add(graph::Op::MatMul, {a, constant({depth, columns})});
+  const auto biased = graph.must_add(graph::Op::Add, {product, constant({columns})});
+  const auto zero = graph.add_constant(tensor_of(std::vector<int64_t>{0})), end = graph.add_constant(tensor_of(std::vector<int64_t>{columns}));
+  const auto residual = graph.must_add(graph::Op::Slice, {x, zero, end, graph.add_constant(tensor_of(std::vector<int64_t>{1}))});
+  const auto sum = graph.must_add(graph::Op::Add, {biased, residual});
+  const auto wide = graph.must_add(graph::Op::Cast, {sum}, ops::Attrs().set("to", ops::number_of_dtype(DType::f32)));
+  const auto mean = graph.must_add(graph::Op::ReduceMean, {wide, graph.add_constant(tensor_of(std::vector<int64_t>{-1}))}, ops::Attrs().set("keepdims", int64_t{1}));
+  graph.mark_output(sum, "r");
+  graph.mark_output(graph.must_add(graph::Op::Sub, {wide, mean}), "y");
+  auto split = passes::split_products(std::move(graph), [&](DType, int64_t, int64_t) { return parts; },
+                                      [](int64_t of) { return of >= stitch::kFewestStreamedRows && of < stitch::kMostStreamedRows; });
+  CHECK(split.ok(), "{}", split.error().text());
+  return std::move(*split);
+}
+
 class Streamed : public testing::TestWithParam<const char*> {};
 
-// Products of some rows have kernels of their own in a graph of kernels: right, the same bits from run to run, and a row's bits do not depend
-// on how many rows there are, below and above the number where such kernels begin.
-TEST_P(Streamed, EqualInterpreterAndRowsKeepTheirBits) {
+/// Graphs of so many rows, whose first output's rows are the same however many there are. `streamed`: kernels of their own that one of more
+/// than 32 rows has, in clusters of `parts`.
+void expect_streamed(const std::function<graph::Graph(DType, int64_t rows)>& graph_of, const std::string& name, const std::vector<int64_t>& all_rows,
+                     int streamed, int parts) {
   if (auto found = find_nvrtc(); !found.ok()) GTEST_SKIP() << found.error().text();
-  const DType type = std::string(GetParam()) == "f16" ? DType::f16 : DType::bf16;
+  const DType type = name == "f16" ? DType::f16 : DType::bf16;
   std::vector<Tensor> before;
   std::string skipped;
-  for (const int64_t rows : {24, 50, 197}) {
+  for (const int64_t rows : all_rows) {
     SCOPED_TRACE(rows);
-    const graph::Graph graph = two_products(type, rows, 192, 320);
+    const graph::Graph graph = graph_of(type, rows);
     auto program = program_of(graph, "stitch", true, false, true);
-    int streamed = 0;
-    for (const auto& body : program->bodies) streamed += body.text.find("OBK_PRODUCT(") != std::string::npos;
-    EXPECT_EQ(streamed, rows > 32 ? 2 : 0);
+    int found = 0, clusters = 0;
+    for (const auto& body : program->bodies) {
+      found += body.text.find("OBK_PRODUCT(") != std::string::npos;
+      clusters += body.text.find("OBK_PRODUCT_PARTS_OF(") != std::string::npos && product_parts_of(body.text) == parts;
+    }
+    EXPECT_EQ(found, rows > 32 ? streamed : 0);
+    EXPECT_EQ(clusters, rows > 32 && parts > 1 ? 1 : 0);
     auto executable = load_cuda(program, {.cache_dir = "off", .watchdog = true});
     ASSERT_TRUE(executable.ok()) << executable.error().text();
     for (const KernelReport& kernel : (*(*executable)->device()).kernels)
@@ -325,17 +359,32 @@ TEST_P(Streamed, EqualInterpreterAndRowsKeepTheirBits) {
       EXPECT_TRUE(same_bits(*got, *again)) << "the same input gave other bits";
     }
     const double step = type == DType::f16 ? 2e-3 : 1.6e-2;
-    for (int64_t k = 0; k < (*got)[0].count(); ++k) {
-      const double a = (*got)[0].get_double(k), b = (*wanted)[0].get_double(k);
-      ASSERT_LE(std::fabs(a - b), 4 * step * (1 + std::fabs(b))) << "element " << k;
-    }
+    for (size_t output = 0; output < got->size(); ++output)
+      for (int64_t k = 0; k < (*got)[output].count(); ++k) {
+        const double a = (*got)[output].get_double(k), b = (*wanted)[output].get_double(k);
+        ASSERT_LE(std::fabs(a - b), 4 * step * (1 + std::fabs(b))) << "output " << output << " element " << k;
+      }
     if (!before.empty()) {
-      EXPECT_EQ(memcmp(before[0].data(), (*got)[0].data(), static_cast<size_t>(before[0].bytes())), 0)
-          << "rows have other bits beside more rows";
+      const int64_t bytes = std::min(before[0].bytes(), (*got)[0].bytes());
+      EXPECT_EQ(memcmp(before[0].data(), (*got)[0].data(), static_cast<size_t>(bytes)), 0) << "rows have other bits beside more rows";
     }
     before = std::move(*got);
   }
   if (!skipped.empty()) GTEST_SKIP() << "compiled, not run: " << skipped;
+}
+
+// Products of some rows have kernels of their own in a graph of kernels: right, the same bits from run to run, and a row's bits do not depend
+// on how many rows there are, below and above the number where such kernels begin.
+TEST_P(Streamed, EqualInterpreterAndRowsKeepTheirBits) {
+  expect_streamed([](DType type, int64_t rows) { return two_products(type, rows, 192, 320); }, GetParam(), {24, 50, 197}, 2, 1);
+}
+
+// So have those of a long k, whose parts a cluster computes: one round of clusters, several, a last tile of few rows, one of few columns.
+TEST_P(Streamed, ClustersAddPartsInOrder) {
+  expect_streamed([](DType type, int64_t rows) { return long_sum(type, rows, 3072, 768, 4); }, GetParam(), {24, 50, 197}, 1, 4);
+  expect_streamed([](DType type, int64_t rows) { return long_sum(type, rows, 1024, 1024, 4); }, GetParam(), {128, 500}, 1, 4);
+  expect_streamed([](DType type, int64_t rows) { return long_sum(type, rows, 1024, 96, 2); }, GetParam(), {24, 50, 70}, 1, 2);
+  expect_streamed([](DType type, int64_t rows) { return long_sum(type, rows, 1152, 200, 3); }, GetParam(), {24, 33, 150}, 1, 3);
 }
 INSTANTIATE_TEST_SUITE_P(Types, Streamed, testing::Values("f16", "bf16"));
 

@@ -6,6 +6,7 @@
 //   one_cta::run(256, [&] { ... });  every thread runs it; addresses of shared memory are
 //                                    offsets into one_cta::shared
 //   one_cta::cta, one_cta::grid      which CTA that is, of how many: the test runs one after another
+//   one_cta::run_cluster(4, ...)     CTAs that write into one another's shared memory, in turns
 //
 // A fiber runs until it waits; one_cta::rests lets warps fall behind. What a real machine adds, orders
 // of memory between threads that do not meet, is not seen here. Copies are done when they are asked
@@ -47,6 +48,7 @@ struct Fiber {
   ucontext_t context = {};
   std::unique_ptr<char[]> stack;
   bool done = false;
+  int64_t arrived = -1;  // at which turn of the cluster's barrier
 };
 inline std::vector<Fiber> fibers;
 inline ucontext_t scheduler;
@@ -135,8 +137,7 @@ inline void enter() {
   fibers[thread.x].done = true;
   yield();
 }
-inline void run(int threads, std::function<void()> what) {
-  body = std::move(what);
+inline void begin(int threads) {
   fibers = std::vector<Fiber>(static_cast<size_t>(threads));
   warps = std::vector<Warp>(static_cast<size_t>(threads) / 32);
   all = {}, bars.clear(), block_size.x = static_cast<unsigned>(threads);
@@ -147,20 +148,73 @@ inline void run(int threads, std::function<void()> what) {
     fiber.context.uc_stack.ss_sp = fiber.stack.get(), fiber.context.uc_stack.ss_size = kStack;
     makecontext(&fiber.context, enter, 0);
   }
+}
+/// Until all threads have ended, or so many rounds have brought nothing; whether they have ended.
+inline bool go_on(int idle_rounds) {
   int64_t seen = events;
-  for (int round = 0, idle = 0;; ++round, ++idle) {
+  for (int round = 0, idle = 0; idle < idle_rounds; ++round, ++idle) {
     if (events != seen) seen = events, idle = 0;
-    CHECK(idle < 1000, "the CTA waits for ever");
     bool any = false;
-    for (int k = 0; k < threads; ++k) {
+    for (size_t k = 0; k < fibers.size(); ++k) {
       thread.x = static_cast<unsigned>(k);
       if (fibers[thread.x].done) continue;
       any = true;
-      if (rests && rests(k / 32, round)) continue;
+      if (rests && rests(static_cast<int>(k / 32), round)) continue;
       swapcontext(&scheduler, &fibers[thread.x].context);
     }
-    if (!any) return;
+    if (!any) return true;
   }
+  return false;
+}
+inline void run(int threads, std::function<void()> what) {
+  body = std::move(what);
+  begin(threads);
+  CHECK(go_on(1000), "the CTA waits for ever");
+}
+
+/// What is a CTA's own, while others of its cluster run.
+struct Member {
+  std::vector<Fiber> fibers;
+  std::vector<Warp> warps;
+  Meeting all, named[16];
+  std::map<uint32_t, Bar> bars;
+  std::vector<std::pair<const char*, const char*>> readable;
+  std::vector<char> shared;
+};
+inline std::vector<Member> members;
+inline int rank;  // of the member that runs; its own state is in the globals
+inline Meeting clusters;
+inline void exchange_state(Member& m) {
+  std::swap(fibers, m.fibers), std::swap(warps, m.warps), std::swap(all, m.all);
+  std::swap(named, m.named), std::swap(bars, m.bars), std::swap(readable, m.readable);
+  std::swap_ranges(m.shared.begin(), m.shared.end(), shared);
+}
+/// CTAs cta.x .. cta.x + count - 1, whose shared memory `before` fills. `after` looks at what each leaves behind.
+inline void run_cluster(int count, int threads, std::function<void()> what, const std::function<void()>& before,
+                        const std::function<void()>& after) {
+  body = std::move(what), clusters = {};
+  const unsigned first = cta.x;
+  members = std::vector<Member>(static_cast<size_t>(count));
+  for (Member& m : members) {
+    m.shared.resize(kSharedBytes);
+    exchange_state(m), before(), begin(threads), exchange_state(m);
+  }
+  std::vector<bool> ended(members.size());
+  for (int stuck = 0; stuck < 100 && std::find(ended.begin(), ended.end(), false) != ended.end(); ++stuck) {
+    const int64_t seen = events;
+    for (rank = 0; rank < count; ++rank) {
+      const auto k = static_cast<size_t>(rank);
+      if (ended[k]) continue;
+      cta.x = first + static_cast<unsigned>(rank);
+      exchange_state(members[k]), ended[k] = go_on(30), exchange_state(members[k]);
+    }
+    if (events != seen) stuck = 0;
+  }
+  for (Member& m : members) {
+    CHECK(ended[static_cast<size_t>(&m - members.data())], "a CTA of a cluster waits for ever");
+    exchange_state(m), after(), exchange_state(m);
+  }
+  cta.x = first, rank = 0;
 }
 
 }  // namespace one_cta
@@ -259,6 +313,35 @@ OBK_DEVICE bool mbarrier_try(uint32_t bar, uint32_t parity) {
   return false;
 }
 OBK_DEVICE bool mbarrier_test(uint32_t bar, uint32_t parity) { return mbarrier_try(bar, parity); }
+OBK_DEVICE uint32_t near_address(uint32_t shared, int rank) {
+  CHECK(rank >= 0 && rank < static_cast<int>(one_cta::members.size()), "CTA {} of a cluster", rank);
+  return shared | static_cast<uint32_t>(rank + 1) << 24;
+}
+OBK_DEVICE void store_near8(uint32_t to, float a, float b, uint32_t bar) {
+  const int rank = static_cast<int>(to >> 24) - 1;
+  CHECK(rank >= 0 && bar >> 24 == to >> 24, "an mbarrier counts what comes beside it");
+  to &= 0xffffff, bar &= 0xffffff;
+  one_cta::at(to, 8);
+  one_cta::Member& other = one_cta::members[static_cast<size_t>(rank)];
+  const bool own = rank == one_cta::rank;  // whose state is not in its place
+  const float values[] = {a, b};
+  memcpy((own ? one_cta::shared : other.shared.data()) + to, values, 8);
+  one_cta::Bar& counts = (own ? one_cta::bars : other.bars).at(bar);
+  counts.bytes -= 8, counts.look();
+}
+OBK_DEVICE void cluster_arrive() {
+  one_cta::Fiber& fiber = one_cta::fibers[threadIdx.x];
+  CHECK(fiber.arrived < one_cta::clusters.turn, "a thread arrives twice");
+  fiber.arrived = one_cta::clusters.turn;
+  if (++one_cta::clusters.here == static_cast<int>(one_cta::members.size() * one_cta::fibers.size()))
+    one_cta::clusters.here = 0, ++one_cta::clusters.turn, ++one_cta::events;
+}
+OBK_DEVICE void cluster_arrive_relaxed() { cluster_arrive(); }
+OBK_DEVICE void cluster_wait() {
+  const int64_t mine = one_cta::fibers[threadIdx.x].arrived;
+  CHECK(mine >= 0, "a thread waits for a cluster at which it has not arrived");
+  one_cta::wait_until([=] { return one_cta::clusters.turn != mine; });
+}
 OBK_DEVICE void copy16(uint32_t to, const void* from) { one_cta::copy(to, from, 16, 16); }
 OBK_DEVICE void copy16_partly(uint32_t to, const void* from, uint32_t bytes) {
   one_cta::copy(to, from, bytes, 16);

@@ -1,5 +1,5 @@
-// Kernels of one product (product.cuh) on a core (one_cta.h): all their CTAs, one after another,
-// against sums in the order of gemm_mma.cuh, bit by bit. Rows come by a map whose matrix holds other
+// Kernels of one product (product.cuh) on a core (one_cta.h): all their CTAs, one after another, those of
+// a cluster in turns, against sums in the order of gemm_mma.cuh, bit by bit. Rows come by a map whose matrix holds other
 // rows and columns too; none of it may be read before the kernel before has ended.
 #include "one_cta_wgmma.h"
 
@@ -34,11 +34,11 @@ struct ObkProgram {
 namespace obk {
 typedef void (*Body)(const ObkTask*, const int64_t*, void* const*, ObkLanes*);
 static std::pair<const char*, const char*> of_previous;  // what the kernel before writes
-static bool waited[OBK_THREADS];
+static bool waited[8][OBK_THREADS];  // by rank in the cluster
 static void allow_next() {}
 static void wait_for_previous() {
   if (threadIdx.x == 0) one_cta::readable.push_back(of_previous);
-  waited[threadIdx.x] = true;
+  waited[one_cta::rank][threadIdx.x] = true;
 }
 static void stamp(const ObkProgram&, int, bool) {}
 }  // namespace obk
@@ -49,7 +49,8 @@ namespace obelisk {
 namespace {
 
 /// Tiles of `rows` by `columns` of C, `sides` of them side by side; the last ones of a matrix `tail`
-/// columns wide, 0: as the others. `stage` blocks of 64 k come for a barrier.
+/// columns wide, 0: as the others. `stage` blocks of 64 k come for a barrier. `other`: floats from plane to plane that the
+/// body adds, 0: it finds one.
 struct Tile {
   const char* name;
   int rows, columns, sides, tail, k, stage, parts, other;
@@ -62,17 +63,21 @@ void PrintTo(const Tile& c, std::ostream* out) { *out << c.name; }
 std::vector<float>* result;  // C, rows of `result_wide`
 int64_t result_wide;
 
+constexpr int plane_of_slice(int pitch, int parts) { return (obk::product_slice(parts) * pitch + 15) / 16 * 16; }
 template <bool kBfloat, int kRows, int kColumns, int kSides, int kTail, int kK, int kStage,
           int kParts, int kOther>
 void body(const ObkTask* t, const int64_t*, void* const*, ObkLanes* w) {
   constexpr int kPitch = (kColumns * kSides + 1) / 2 * 2 + 8;
-  CHECK(obk::waited[threadIdx.x], "a thread goes on before the kernel before has ended");
+  CHECK(obk::waited[one_cta::rank][threadIdx.x], "a thread goes on before the kernel before has ended");
   ObkGemm g = {};
   g.m = t->r1 - t->r0, g.n = kSides * (t->c1 - t->c0), g.k = kK, g.c_row = kPitch, g.c = w->scratch;
   constexpr int kType = kBfloat ? kObkBf16 : kObkF16;
   const auto sums = [&](auto columns) {
-    using S = obk::FixedShape<kRows, columns() * kSides, kK, kK, kPitch, false, kParts>;
-    obk::product_sums<kType, S, kStage, kOther>(w, g);
+    using S = obk::FixedShape<kParts == 1 ? kRows : 64, columns() * kSides, kK / kParts, kK, kPitch, false>;
+    if constexpr (kParts == 1)
+      obk::product_sums<kType, S, kStage, kOther>(w, g);
+    else
+      obk::product_parts<kType, S, kStage, kParts, plane_of_slice(kPitch, kParts), kOther != 0>(w, g);
   };
   if (kTail != 0 && t->c1 - t->c0 == kTail)
     sums(std::integral_constant<int, kTail == 0 ? kColumns : kTail>());
@@ -81,24 +86,27 @@ void body(const ObkTask* t, const int64_t*, void* const*, ObkLanes* w) {
   const float* c = static_cast<const float*>(g.c);
   for (int64_t at = threadIdx.x; at < g.m * g.n; at += OBK_THREADS) {
     const int64_t row = at / g.n, column = at % g.n, from = row * kPitch + column;
-    (*result)[static_cast<size_t>((t->r0 + row) * result_wide + kSides * t->c0 + column)] =
-        kOther == 0 ? c[from] : c[from] + c[from + kOther];
+    float all = c[from];
+    for (int plane = 1; kOther != 0 && plane < std::max(kParts, 2); ++plane) all += c[from + plane * kOther];
+    float& to = (*result)[static_cast<size_t>((t->r0 + row) * result_wide + kSides * t->c0 + column)];
+    CHECK(to == -77, "row {} has two owners", t->r0 + row);
+    to = all;
   }
 }
-template <obk::Body body>
+template <obk::Body body, int kParts>
 void run(const ObkProduct& product) {
-  obk::run_product<body>(product);
+  obk::run_product<body, kParts>(product);
 }
 
 constexpr int plane(int rows, int columns) { return rows * ((columns + 1) / 2 * 2 + 8); }
 #define TILE(name, bfloat, rows, columns, sides, tail, k, stage, parts, planes)                      \
   TILE_OF(name, bfloat, rows, columns, sides, tail, k, stage, parts,                                 \
-          (planes == 1 ? 0 : (plane(rows, columns * sides) + 15) / 16 * 16))
+          (planes == 1 ? 0 : parts > 1 ? plane_of_slice(plane(1, columns * sides), parts) : (plane(rows, columns * sides) + 15) / 16 * 16))
 #define TILE_OF(name, bfloat, rows, columns, sides, tail, k, stage, parts, other)                    \
   Tile {                                                                                             \
     name, rows, columns, sides, tail, k, stage, parts, other, bfloat,                                \
         body<bfloat, rows, columns, sides, tail, k, stage, parts, other>,                            \
-        run<body<bfloat, rows, columns, sides, tail, k, stage, parts, other> >                       \
+        run<body<bfloat, rows, columns, sides, tail, k, stage, parts, other>, parts>                 \
   }
 
 /// Of every kind one; matrices, batches and CTAs below.
@@ -115,9 +123,13 @@ const Tile kTiles[] = {
     TILE("whole_160_by_two", true, 64, 160, 1, 96, 768, 2, 1, 1),
     TILE("short_k", false, 64, 48, 1, 0, 64, 1, 1, 2),
     TILE("twin", false, 64, 48, 2, 16, 192, 3, 1, 2),
-    TILE("parts", false, 64, 96, 1, 40, 768, 3, 2, 1),
-    TILE("parts_by_one", true, 64, 48, 1, 0, 768, 1, 2, 1),
+    TILE("two_parts", false, 64, 96, 1, 40, 768, 3, 2, 2),
+    TILE("two_parts_one_plane", true, 64, 48, 1, 0, 768, 1, 2, 1),
+    TILE("three_parts", false, 64, 48, 1, 16, 576, 3, 3, 3),
     TILE("three_parts_rows_50", true, 50, 16, 1, 0, 192, 1, 3, 1),
+    TILE("four_parts", true, 64, 32, 1, 0, 768, 3, 4, 4),
+    TILE("four_parts_rows_33", false, 33, 48, 1, 16, 512, 2, 4, 4),
+    TILE("eight_parts", false, 64, 16, 1, 0, 512, 1, 8, 8),
 };
 
 /// Matrices of `rows` rows (0: as the tile), `across` tiles wide; a batch of them whose k lie side by
@@ -194,7 +206,8 @@ void multiply(const Tile& t, const Cut& cut) {
   p.dealt.rows = static_cast<int32_t>(cut.batch * span), p.dealt.columns = static_cast<int32_t>(n);
   p.dealt.tile_rows = t.rows, p.dealt.tile_columns = t.columns;
   p.dealt.across = static_cast<int32_t>(cut.across);
-  p.dealt.scratch_bytes = (4 * (plane(t.rows, t.columns * t.sides) + t.other) + 63) / 64 * 64;
+  const int slices = t.parts * plane_of_slice(plane(1, t.columns * t.sides), t.parts);
+  p.dealt.scratch_bytes = (4 * (plane(t.parts > 1 ? 64 : t.rows, t.columns * t.sides) + (t.parts > 1 ? slices : t.other)) + 63) / 64 * 64;
   p.weights = 1, p.dealt.operands[1] = packed, p.weights_step = matrix;
   p.next = next, p.next_bytes = 99984;
   const int64_t down = (span + t.rows - 1) / t.rows * cut.batch;
@@ -204,7 +217,7 @@ void multiply(const Tile& t, const Cut& cut) {
   p.block_step = static_cast<int32_t>(cut.beside ? blocks : 0);
   p.blocks = static_cast<int32_t>(blocks), p.stage = t.stage, p.sides = t.sides;
   p.stage_bytes = t.stage * (8192 + (t.columns * t.sides + 15) / 16 * 2048);
-  const int wanted = p.blocks / p.stage * ((p.tasks + cut.ctas - 1) / cut.ctas);
+  const int wanted = p.blocks / t.parts / p.stage * ((p.tasks + cut.ctas - 1) / cut.ctas);
   const int room = (one_cta::kSharedBytes - p.dealt.scratch_bytes - 256) / p.stage_bytes;
   p.stages = std::min({wanted, room, cut.stages == 0 ? 16 : cut.stages});
   ASSERT_GE(p.stages, std::min(wanted, 2));
@@ -212,19 +225,23 @@ void multiply(const Tile& t, const Cut& cut) {
 
   std::vector<float> c(static_cast<size_t>(cut.batch * span * wide), -77);
   result = &c, result_wide = wide;
-  one_cta::grid.x = static_cast<unsigned>(cut.ctas), one_cta::prefetched.clear();
+  one_cta::grid.x = static_cast<unsigned>(cut.ctas * t.parts), one_cta::prefetched.clear();
   one_cta::rests = [&](int warp, int round) { return (cut.slow >> warp & 1) != 0 && round % 12 != 0; };
   obk::of_previous = {a.at, a.at + rows * pitch * 2};
-  for (int k = 0; k < cut.ctas; ++k) {
-    one_cta::cta.x = static_cast<unsigned>(k);
-    one_cta::readable = {{packed, packed + cut.batch * matrix}, {next, next + p.next_bytes}};
-    memset(one_cta::shared, 0xff, sizeof one_cta::shared);  // NaN wherever nothing is brought
-    std::fill(std::begin(obk::waited), std::end(obk::waited), false);
-    one_cta::run(OBK_THREADS, [&] { t.run(p); });
-    for (const auto& [at, bar] : one_cta::bars) {
-      EXPECT_EQ(bar.bytes, 0) << "a stage is still under way, CTA " << k;
-      EXPECT_EQ(bar.waiting, bar.arrivals) << "a stage was not given back, CTA " << k;
-    }
+  for (int k = 0; k < cut.ctas; ++k) {  // CTAs, or clusters of them
+    one_cta::cta.x = static_cast<unsigned>(k * t.parts);
+    memset(obk::waited, 0, sizeof obk::waited);
+    const auto before = [&] {
+      one_cta::readable = {{packed, packed + cut.batch * matrix}, {next, next + p.next_bytes}};
+      memset(one_cta::shared, 0xff, sizeof one_cta::shared);  // NaN wherever nothing is brought
+    };
+    const auto after = [&] {
+      for (const auto& [at, bar] : one_cta::bars) {
+        EXPECT_EQ(bar.bytes, 0) << "a stage is still under way, CTA " << k;
+        EXPECT_EQ(bar.waiting, bar.arrivals) << "a stage was not given back, CTA " << k;
+      }
+    };
+    one_cta::run_cluster(t.parts, OBK_THREADS, [&] { t.run(p); }, before, after);
   }
   std::sort(one_cta::prefetched.begin(), one_cta::prefetched.end());
   const char* until = next;

@@ -3,7 +3,8 @@
  *   obk::Pack<T, V>              V elements of storage type T, in words
  *   obk::load_pack<V>(p, i)      elements i .. i + V - 1 of p, whose address is a multiple of the pack's size, or of 16 bytes
  *   obk::still_pack<V>(p, i)     the same of memory that nobody writes while the kernel runs
- *   obk::load_sums<V>(p, other, i)   of floats: the same, plus what lies `other` floats further, if not 0
+ *   obk::load_sums<V, planes>(p, other, i)   of floats: the same, plus what lies `other` floats further,
+ *                                    plane after plane, if not 0
  *   obk::at(pack, v)             element v as the type of arithmetic
  *   obk::store_pack<V>(p, i, o)  o[0 .. V-1], with one rounding each
  *
@@ -28,10 +29,10 @@ template <int V, typename T> static inline Pack<T, V> load_pack(const T* p, int6
 template <int V, typename T> static inline Pack<T, V> still_pack(const T* p, int64_t i) { return load_pack<V>(p, i); }
 #endif
 
-template <int V> static inline Pack<float, V> load_sums(const float* p, int other, int i) {
+template <int V, int planes = 2> static inline Pack<float, V> load_sums(const float* p, int other, int i) {
   Pack<float, V> sums = load_pack<V>(p, i);
-  if (other != 0) {
-    const Pack<float, V> more = load_pack<V>(p + other, i);
+  for (int plane = 1; other != 0 && plane < planes; ++plane) {
+    const Pack<float, V> more = load_pack<V>(p + plane * other, i);
     for (int v = 0; v < V; ++v) {
       float a, b;
       memcpy(&a, &sums.words[v], 4), memcpy(&b, &more.words[v], 4);

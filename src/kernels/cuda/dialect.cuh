@@ -262,6 +262,10 @@ struct ObkLanes : ObkWorker {
 #define OBK_PRODUCT(...)
 #define OBK_PRODUCT_SUMS_OF(type, g, stage, other, ...) \
   (obk::product_sums<type, obk::FixedShape<__VA_ARGS__>, stage, other>(w, g), other)
+/* The same where a cluster computes parts of k: `parts` planes so far apart, if the body adds them. */
+#define OBK_PRODUCT_PARTS_OF(type, g, stage, parts, plane, adds, ...)                          \
+  (obk::product_parts<type, obk::FixedShape<__VA_ARGS__>, stage, parts, plane, (adds) != 0>(w, g), \
+   (adds) ? (plane) : 0)
 /* As constants: g's size, value_size and keys, and the most queries of a tile. */
 #define OBK_ATTENTION_TILE(type, g, size, value_size, queries, keys) \
   obk::attention_tile<type, size, value_size, queries, keys>(w, g)

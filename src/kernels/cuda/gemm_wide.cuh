@@ -33,19 +33,29 @@ static __device__ __forceinline__ uint32_t same_in_warp(uint32_t v) {
   return __shfl_sync(0xffffffffu, v, 0);
 }
 
-/* f(address, first, second) for the pairs of columns 8 * first .. 8 * end of this warpgroup's sums. */
-template <typename S, int kFirst, int kEnd, int kN, typename F>
-static __device__ __forceinline__ void wide_each(float (&sum)[kN / 2], uint32_t c, int rows, F&& f) {
-  const int row = threadIdx.x / 32 % 4 * 16 + threadIdx.x % 32 / 4, column = threadIdx.x % 4 * 2;
-  const uint32_t at = c + 4 * (row * S::kPitchC + column);
+/* The first of this thread's two rows of a warpgroup's sums, eight apart, and of its pairs of columns. */
+static __device__ __forceinline__ int wide_row() {
+  return threadIdx.x / 32 % 4 * 16 + threadIdx.x % 32 / 4;
+}
+static __device__ __forceinline__ int wide_column() { return threadIdx.x % 4 * 2; }
+
+/* f(address, first, second) for the pairs of columns 8 * first .. 8 * end of this warpgroup's sums, whose
+ * two rows begin at `upper` and `lower`; of the lower row g. */
+template <typename S, int kFirst, int kEnd, int kN, typename F, typename G>
+static __device__ __forceinline__ void wide_pairs(float (&sum)[kN / 2], uint32_t upper, uint32_t lower,
+                                                  int rows, F&& f, G&& g) {
+  const int row = wide_row(), column = wide_column();
 #pragma unroll
   for (int j = kFirst; j < kEnd; ++j)
     if (S::kColumns >= 8 * j + 8 || column + 8 * j < S::kColumns) {
-      const uint32_t to = at + 32 * j;
-      if (S::kRows == 64 || row < rows) f(to, sum[4 * j], sum[4 * j + 1]);
-      if (S::kRows == 64 || row + 8 < rows)
-        f(to + 32 * S::kPitchC, sum[4 * j + 2], sum[4 * j + 3]);
+      if (S::kRows == 64 || row < rows) f(upper + 32 * j, sum[4 * j], sum[4 * j + 1]);
+      if (S::kRows == 64 || row + 8 < rows) g(lower + 32 * j, sum[4 * j + 2], sum[4 * j + 3]);
     }
+}
+template <typename S, int kFirst, int kEnd, int kN, typename F>
+static __device__ __forceinline__ void wide_each(float (&sum)[kN / 2], uint32_t c, int rows, F&& f) {
+  const uint32_t at = c + 4 * (wide_row() * S::kPitchC + wide_column());
+  wide_pairs<S, kFirst, kEnd, kN>(sum, at, at + 32 * S::kPitchC, rows, f, f);
 }
 
 /* `sum` = the first warpgroup's sums + the second's: each of them has half of the columns. */

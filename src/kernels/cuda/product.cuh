@@ -4,6 +4,9 @@
  *   OBK_PRODUCT_KERNEL(k, body)    an entry: a CTA an SM
  *   product_sums<kObkF16, S, stage, other>(w, g)    in the body: the tile's sums to g.c
  *
+ *   OBK_PRODUCT_CLUSTER_KERNEL(k, body, parts)    the same of a long k: clusters of so many CTAs
+ *   product_parts<kObkF16, S, stage, parts, plane, adds>(w, g)
+ *
  * Stages of `stage` blocks of 64 k: rows of A by the copy engine's map of the whole matrix (blocks of
  * 64 by 64, 16-byte pieces swapped by row, zeros below the matrix), weights as they were packed, both
  * for one mbarrier. Thread 0 asks: for as many stages as have a place before the tile, weights before
@@ -11,8 +14,13 @@
  * end of the tile into the next of this CTA.
  *
  * The order of a sum is that of gemm_mma.cuh: the first warpgroup sums the k-steps 0 and 1 of each 64,
- * each for itself, the second the steps 2 and 3: (0 + 1) + (2 + 3); S::kParts of k, each so summed, are
- * added in order. Where the body adds the warpgroups' sums itself they are left as two planes.
+ * each for itself, the second the steps 2 and 3: (0 + 1) + (2 + 3). Where the body adds the warpgroups'
+ * sums itself they are left as two planes.
+ *
+ * A cluster's CTAs compute one tile: each a part of k, of which it brings no more, and then the epilogue
+ * of its slice of the tile's rows. Sums go to the shared memory of the CTA that has their rows, a plane
+ * for each part, and are counted there by an mbarrier behind the stages'; there they are added in order of
+ * the parts. That a CTA has begun, or has read the tile before, the cluster's barrier says.
  *
  * There is no table: rectangles and addresses follow from the kernel's parameter. Host and device lay
  * out ObkProduct alike (runtime/cuda/tables.h); the host says its bytes as OBK_PRODUCT_BYTES. */
@@ -56,6 +64,7 @@ struct ProductTask {
 /* Thread 0's way through the tiles: the stage that it asks for next. What a tile needs is worked out
  * once a tile, for a stage must cost the thread few instructions. In shared memory: registers are the
  * sums'. */
+template <int kParts>
 struct ProductWay {
   int task, left, slot, turn; /* left: stages of the tile that are not asked for */
   const char* from;           /* weights */
@@ -63,20 +72,21 @@ struct ProductWay {
   int row, block; /* rows of A */
 
   __device__ __forceinline__ void find(const ObkProduct& p, int at) {
-    task = at, left = p.blocks / p.stage;
+    const int blocks = p.blocks / kParts, before = blockIdx.x % kParts * blocks;
+    task = at, left = blocks / p.stage;
     if (task >= p.tasks) return;
     const ProductTask t(p, task);
     const int groups = (p.sides * (t.c1 - t.c0) + 15) / 16 * 2;
     from = (const char*)p.dealt.operands[p.weights] + t.batch * p.weights_step +
-           (int64_t)(p.sides * t.c0 / 8) * p.blocks * 1024;
+           (int64_t)(p.sides * t.c0 / 8) * p.blocks * 1024 + before * groups * 1024;
     bytes = p.stage * groups * 1024;
     row = p.row + t.r0 - t.batch * (p.span - p.row_step);
-    block = p.block + t.batch * p.block_step;
+    block = p.block + t.batch * p.block_step + before;
   }
   __device__ __forceinline__ void step(const ObkProduct& p) {
     from += bytes, block += p.stage;
     if (++slot == p.stages) slot = 0, turn ^= 1;
-    if (--left == 0) find(p, task + gridDim.x);
+    if (--left == 0) find(p, task + gridDim.x / kParts);
   }
   __device__ __forceinline__ void weights(const ObkProduct& p, uint32_t at, uint32_t bars) const {
     const uint32_t rows_bytes = p.stage * 8192, full = bars + 8 * slot;
@@ -89,14 +99,23 @@ struct ProductWay {
 };
 
 /* Stages in the order of their use. */
+template <int kParts>
 struct ProductPipe {
   const ObkProduct* product;
-  ProductWay* way;
+  ProductWay<kParts>* way;
   uint32_t at, bars;
   int32_t slot;
   uint32_t turn;
   Watchdog dog;
+  uint32_t round; /* of planes of sums: even, odd */
 
+  /* Where sums from all of the cluster are counted. */
+  __device__ __forceinline__ uint32_t come() const { return bars + 16 * product->stages; }
+  __device__ __forceinline__ void wait_for_sums() {
+    dog.start();
+    while (!mbarrier_try(come(), round)) dog.check(4, kParts, round, 0);
+    round ^= 1;
+  }
   __device__ __forceinline__ uint32_t wait() {
     dog.start();
     while (!mbarrier_try(bars + 8 * slot, turn)) dog.check(2, slot, turn, 0);
@@ -112,7 +131,7 @@ struct ProductPipe {
   /* Thread 0, when its warp has given a stage back: the next one to the place of the oldest. */
   __device__ __forceinline__ void refill() {
     if (threadIdx.x != 0) return;
-    ProductWay w = *way;
+    ProductWay<kParts> w = *way;
     if (w.task >= product->tasks) return;
     dog.start();
     while (!mbarrier_try(bars + 8 * (product->stages + w.slot), w.turn ^ 1))
@@ -135,13 +154,23 @@ static __device__ __forceinline__ void bring_nearer(const ObkProduct& p) {
     bulk_prefetch(p.next + at, (uint32_t)min(end - at, (int64_t)kPiece));
 }
 
-template <Body body>
+/* Of the 64 rows of a tile, those whose epilogue a CTA of a cluster runs. */
+static constexpr int product_slice(int parts) { return (64 + parts - 1) / parts; }
+
+/* `kParts`: CTAs of a cluster, which have one tile. */
+template <Body body, int kParts = 1>
 static __device__ __forceinline__ void run_product(const ObkProduct& p) {
   extern __shared__ __align__(1024) char shared[];
   __shared__ uint64_t parts[32];
-  __shared__ ProductWay kept;
-  allow_next();
+  __shared__ ProductWay<kParts> kept;
+  const int first_tile = blockIdx.x / kParts, step = gridDim.x / kParts;
   const uint32_t at = shared_address(shared), bars = at + p.bars_at;
+  if (kParts > 1) { /* this CTA's planes are there, and what counts their sums */
+    if (threadIdx.x == 0) mbarrier_init(bars + 16 * p.stages, 1), mbarrier_init_fence();
+    __syncwarp();
+    cluster_arrive_relaxed();
+  }
+  allow_next();
   if (threadIdx.x == 0) {
     fetch_map(p.map);
     for (int k = 0; k < p.stages; ++k) {
@@ -149,9 +178,9 @@ static __device__ __forceinline__ void run_product(const ObkProduct& p) {
       mbarrier_init(bars + 8 * (p.stages + k), OBK_THREADS / 32);
     }
     mbarrier_init_fence();
-    ProductWay first, way;
+    ProductWay<kParts> first, way;
     first.slot = first.turn = 0;
-    first.find(p, blockIdx.x);
+    first.find(p, first_tile);
     way = first;
 #pragma unroll 1
     for (int k = 0; k < p.stages && way.task < p.tasks; ++k) way.weights(p, at, bars), way.step(p);
@@ -165,94 +194,158 @@ static __device__ __forceinline__ void run_product(const ObkProduct& p) {
   }
   __syncthreads();
   ObkLanes lanes = {};
-  ProductPipe pipe = {&p, &kept, at, bars, 0, 0, {p.watch, blockIdx.x, 0, 0}};
+  ProductPipe<kParts> pipe = {&p, &kept, at, bars, 0, 0, {p.watch, blockIdx.x, 0, 0}, 0};
   lanes.scratch = shared + p.stages * p.stage_bytes, lanes.scratch_bytes = p.dealt.scratch_bytes;
   lanes.sm = blockIdx.x, lanes.sms = (int)gridDim.x;
   lanes.warp = threadIdx.x / 32, lanes.warps = OBK_THREADS / 32;
   lanes.parts = parts, lanes.pipe = &pipe;
   ObkProgram stamped = {};
-  stamped.stamps = p.dealt.stamps;
+  stamped.stamps = blockIdx.x % kParts == 0 ? p.dealt.stamps : nullptr;
 #pragma unroll 1
-  for (int k = blockIdx.x; k < p.tasks; k += gridDim.x) {
+  for (int k = first_tile; k < p.tasks; k += step) {
     const ProductTask place(p, k);
     ObkTask task = {};
     task.r0 = place.r0, task.r1 = place.r1, task.c0 = place.c0, task.c1 = place.c1;
+    if (kParts > 1) { /* the rows of this CTA's slice; none of them may be left, then any place will do */
+      constexpr int slice = product_slice(kParts);
+      const int from = place.r0 + blockIdx.x % kParts * slice, end = min(from + slice, place.r1);
+      task.r0 = from < end ? from : place.r0, task.r1 = from < end ? end : place.r0;
+    }
     pipe.dog.task = k;
     stamp(stamped, k, false);
     body(&task, nullptr, p.dealt.operands, &lanes);
-    __syncthreads(); /* all have read the sums before the next tile's */
+    if (kParts > 1 && k + step < p.tasks) cluster_arrive(); /* this CTA has read its planes */
+    if (kParts == 1 || p.dealt.stamps) __syncthreads(); /* all have read the sums before the next tile's */
     stamp(stamped, k, true);
   }
 }
 
 #ifdef OBK_WGMMA
 
+/* Stages whose products are under way while a warp waits for the next one. The assembler would serialise
+ * all of them where a watchdog may end such a wait. */
+#ifdef OBK_WATCHDOG
+static constexpr int kUnderWay = 0;
+#else
+static constexpr int kUnderWay = 1;
+#endif
+
+/* A warpgroup's sums of all k that its CTA has of a tile. */
+template <int kType, typename S, int kStage, typename Pipe>
+static __device__ __forceinline__ void product_steps(Pipe& pipe, float (&sum)[S::kGroups * 4]) {
+  constexpr bool kBfloat = kType == kObkBf16;
+  constexpr int kN = S::kGroups * 8, kStages = S::kChunks / kStage;
+  static_assert(S::kChunks % kStage == 0 && S::kParts == 1, "stages of a tile are whole");
+  const int part = same_in_warp(threadIdx.x / 128);
+  const uint64_t x0 = matrix_at(part * 64, 1024), y0 = matrix_at(kStage * 8192 + part * 64, 1024);
+  float odd[kN / 2];
+#pragma unroll
+  for (int e = 0; e < kN / 2; ++e) sum[e] = zero_here(), odd[e] = zero_here();
+  int before = -1; /* the place of the stage whose products are under way */
+#pragma unroll 1
+  for (int s = 0; s < kStages; ++s) {
+    const int place = pipe.slot;
+    const uint64_t stage = same_in_warp(pipe.wait()) >> 4;
+    wgmma_begin();
+#pragma unroll
+    for (int b = 0; b < kStage; ++b) {
+      const uint64_t x = x0 + stage + b * 512, y = y0 + stage + b * (S::kGroups * 64);
+      Wgmma<kN, kBfloat>::multiply(sum, x, y);
+      Wgmma<kN, kBfloat>::multiply(odd, x + 2, y + 2);
+    }
+    wgmma_commit();
+    wgmma_wait<kUnderWay>();
+    if (before >= 0) pipe.give_back(before), pipe.refill();
+    before = place;
+  }
+  wgmma_wait<0>();
+  pipe.give_back(before), pipe.refill();
+#pragma unroll
+  for (int e = 0; e < kN / 2; ++e) sum[e] += odd[e];
+}
+
 /* The sums of a tile to g.c; the second warpgroup's `kOther` floats behind the first's, for the body to
  * add, if not 0. */
 template <int kType, typename S, int kStage, int kOther>
 static __device__ __forceinline__ void product_sums(ObkLanes* w, const ObkGemm& g) {
-  constexpr bool kBfloat = kType == kObkBf16;
   constexpr int kN = S::kGroups * 8, kHalf = (S::kGroups + 1) / 2;
-  constexpr int kStages = S::kChunks / kStage / S::kParts; /* of a part */
-  static_assert(S::kChunks % (kStage * S::kParts) == 0, "stages of a tile are whole");
-  static_assert(kOther == 0 || S::kParts == 1, "parts are added here");
   static_assert(S::kPitchC % 2 == 0 && S::kPitchC > S::kColumns - 1 + S::kColumns % 2, "sums go in pairs");
-  ProductPipe& pipe = *(ProductPipe*)w->pipe;
   const int part = same_in_warp(threadIdx.x / 128);
-  const uint64_t x0 = matrix_at(part * 64, 1024), y0 = matrix_at(kStage * 8192 + part * 64, 1024);
-  float sum[kN / 2], odd[kN / 2];
-  float all[S::kParts > 1 ? kHalf * 4 : 1]; /* this warpgroup's half of the parts before */
-  const uint32_t c = shared_address(g.c);
-  const int rows = (int)g.m;
   /* Partial statistics of its rows come while it multiplies, where they have room. */
   constexpr int kPartials = (S::kK / kPartialColumns + 3) / 4, kHeld = kPartials <= 16 ? kPartials : 1;
   RowPartials<kHeld> held;
   if (kPartials <= kHeld && g.partials)
     held.ask(g, 0, 0);
   else
-    find_statistics<kBfloat>(g);
-#pragma unroll 1
-  for (int p = 0; p < S::kParts; ++p) {
-#pragma unroll
-    for (int e = 0; e < kN / 2; ++e) sum[e] = zero_here(), odd[e] = zero_here();
-    int before = -1; /* the place of the stage whose products are under way */
-#pragma unroll 1
-    for (int s = 0; s < kStages; ++s) {
-      const int place = pipe.slot;
-      const uint64_t stage = same_in_warp(pipe.wait()) >> 4;
-      wgmma_begin();
-#pragma unroll
-      for (int b = 0; b < kStage; ++b) {
-        const uint64_t x = x0 + stage + b * 512, y = y0 + stage + b * (S::kGroups * 64);
-        Wgmma<kN, kBfloat>::multiply(sum, x, y);
-        Wgmma<kN, kBfloat>::multiply(odd, x + 2, y + 2);
-      }
-      wgmma_commit();
-      wgmma_wait<1>();
-      if (before >= 0) pipe.give_back(before), pipe.refill();
-      before = place;
-    }
-    wgmma_wait<0>();
-    pipe.give_back(before), pipe.refill();
-#pragma unroll
-    for (int e = 0; e < kN / 2; ++e) sum[e] += odd[e];
-    if (kOther == 0) {
-      if (p > 0) __syncthreads(); /* the part before is read */
-      wide_add<S, kHalf, kN>(sum, part, c, rows);
-    }
-    if constexpr (S::kParts > 1) wide_keep<kHalf, kN>(all, sum, part, p == 0);
-  }
-  if constexpr (S::kParts > 1) wide_take_back<kHalf, kN>(all, sum, part);
+    find_statistics<kType == kObkBf16>(g);
+  float sum[kN / 2];
+  product_steps<kType, S, kStage>(*(ProductPipe<1>*)w->pipe, sum);
+  const uint32_t c = shared_address(g.c);
+  const int rows = (int)g.m;
   if (kPartials <= kHeld && g.partials) {
     typename RowPartials<kHeld>::Sums sums;
     held.add(g, 0, sums);
     held.give(g, 0, sums);
   }
-  if (kOther == 0)
+  if (kOther == 0) {
+    wide_add<S, kHalf, kN>(sum, part, c, rows);
     wide_give<S, kHalf, kN>(sum, part, c, rows);
-  else
+  } else {
     wide_each<S, 0, S::kGroups, kN>(sum, c + part * (kOther * 4), rows,
                                     [](uint32_t to, float v, float u) { store_shared8(to, v, u); });
+  }
+  __syncthreads();
+}
+
+/* The sums of this CTA's slice of a tile's rows to g.c, a plane of `kPlane` floats for each part, for the
+ * body to add in order where it does (kAdds), else added here. S: of a part, 64 rows. Behind the planes lie
+ * these rows once more, for the warpgroups to exchange halves. */
+template <int kType, typename S, int kStage, int kParts, int kPlane, bool kAdds>
+static __device__ __forceinline__ void product_parts(ObkLanes* w, const ObkGemm& g) {
+  constexpr int kN = S::kGroups * 8, kHalf = (S::kGroups + 1) / 2;
+  constexpr int kSlice = product_slice(kParts);
+  static_assert(S::kPitchC % 2 == 0 && S::kPitchC > S::kColumns - 1 + S::kColumns % 2, "sums go in pairs");
+  static_assert(kPlane >= kSlice * S::kPitchC && kPlane % 4 == 0, "planes lie side by side");
+  static_assert(S::kRows == 64, "no thread asks whether a row is there: wgmma would wait for those that do");
+  ProductPipe<kParts>& pipe = *(ProductPipe<kParts>*)w->pipe;
+  const int part = same_in_warp(threadIdx.x / 128), row = wide_row(), rank = blockIdx.x % kParts;
+  float sum[kN / 2];
+  product_steps<kType, S, kStage>(pipe, sum);
+  const uint32_t c = shared_address(g.c);
+  wide_add<S, kHalf, kN>(sum, part, c + kParts * kPlane * 4, 64);
+  if (threadIdx.x == 0) { /* pairs of sums of this slice's rows, from all parts */
+    const int rows = max(min(64 - rank * kSlice, kSlice), 0);
+    mbarrier_expect(pipe.come(), kParts * rows * ((S::kColumns + 1) / 2) * 8);
+  }
+  const uint32_t mine = c + 4 * (rank * kPlane + wide_column());
+  const int above = min(row / kSlice, kParts - 1), below = min((row + 8) / kSlice, kParts - 1);
+  const uint32_t upper = near_address(mine + 4 * (row - above * kSlice) * S::kPitchC, above);
+  const uint32_t lower = near_address(mine + 4 * (row + 8 - below * kSlice) * S::kPitchC, below);
+  const uint32_t upper_bar = near_address(pipe.come(), above), lower_bar = near_address(pipe.come(), below);
+  const auto give_upper = [&](uint32_t to, float v, float u) { store_near8(to, v, u, upper_bar); };
+  const auto give_lower = [&](uint32_t to, float v, float u) { store_near8(to, v, u, lower_bar); };
+  cluster_wait();
+  if (part == 0)
+    wide_pairs<S, 0, kHalf, kN>(sum, upper, lower, 64, give_upper, give_lower);
+  else
+    wide_pairs<S, kHalf, S::kGroups, kN>(sum, upper, lower, 64, give_upper, give_lower);
+  pipe.wait_for_sums();
+  if (kAdds) return;
+  for (int at = threadIdx.x * 4; at < kPlane; at += OBK_THREADS * 4) {
+    float all[4];
+#pragma unroll
+    for (int p = 0; p < kParts; ++p) {
+      uint32_t words[4];
+      load_shared16(words, c + 4 * (p * kPlane + at));
+#pragma unroll
+      for (int e = 0; e < 4; ++e)
+        all[e] = p == 0 ? __uint_as_float(words[e]) : all[e] + __uint_as_float(words[e]);
+    }
+    uint32_t words[4];
+#pragma unroll
+    for (int e = 0; e < 4; ++e) words[e] = __float_as_uint(all[e]);
+    store_shared16(c + 4 * at, words);
+  }
   __syncthreads();
 }
 
@@ -264,6 +357,11 @@ static __device__ __forceinline__ void product_sums(ObkLanes* w, const ObkGemm& 
   extern "C" __global__ void __launch_bounds__(OBK_THREADS, 1) \
       name(const __grid_constant__ ObkProduct product) {       \
     obk::run_product<body>(product);                           \
+  }
+#define OBK_PRODUCT_CLUSTER_KERNEL(name, body, parts)                   \
+  extern "C" __global__ void __cluster_dims__(parts, 1, 1)              \
+      __launch_bounds__(OBK_THREADS, 1) name(const __grid_constant__ ObkProduct product) { \
+    obk::run_product<body, parts>(product);                             \
   }
 
 #endif

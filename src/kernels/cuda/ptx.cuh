@@ -77,12 +77,33 @@ OBK_DEVICE uint64_t poll_near(uint32_t own) {
 #endif
   return word;
 }
-OBK_DEVICE void cluster_meet() {
+/* Eight bytes, which the mbarrier beside them counts when they have come. */
+OBK_DEVICE void store_near8(uint32_t to, float a, float b, uint32_t bar) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile(
+      "st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1, %2}, [%3];" ::"r"(to),
+      "f"(a), "f"(b), "r"(bar)
+      : "memory");
+#endif
+}
+/* All threads of a cluster, each of which arrives before it waits. */
+OBK_DEVICE void cluster_arrive() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+#endif
+}
+/* With nothing to show but mbarriers that a fence has made known: the other waits for all stores. */
+OBK_DEVICE void cluster_arrive_relaxed() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+#endif
+}
+OBK_DEVICE void cluster_wait() {
+#if __CUDA_ARCH__ >= 900
   asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
 #endif
 }
+OBK_DEVICE void cluster_meet() { cluster_arrive(), cluster_wait(); }
 /* Between plain accesses to global memory and the copy engine's. */
 OBK_DEVICE void fence_async() {
 #if __CUDA_ARCH__ >= 900

@@ -70,8 +70,10 @@ TEST(Passes, RaiseMaskedSoftmax) {
 }
 TEST(Passes, SplitProducts) {
   graph::run_cases("src/passes/test/split_products.ir", [](graph::Graph graph) {
-    const int64_t parts = std::stoll(graph.name);  // a case names its graph so
-    return split_products(std::move(graph), [&](DType, int64_t, int64_t) { return parts; });
+    const int64_t parts = std::stoll(graph.name);  // a case names its graph so: "2", "2 clusters of 50"
+    const size_t of = graph.name.find("clusters of ");
+    const int64_t clusters = of == std::string::npos ? 0 : std::stoll(graph.name.substr(of + 12));
+    return split_products(std::move(graph), [&](DType, int64_t, int64_t) { return parts; }, [&](int64_t rows) { return rows == clusters; });
   });
 }
 TEST(Passes, MergeQkv) { graph::run_cases("src/passes/test/merge_qkv.ir", pass("merge_qkv")); }

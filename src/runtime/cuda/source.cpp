@@ -127,6 +127,13 @@ int residents_of(const std::string& body) {
   return at == std::string::npos ? 0 : atoi(body.c_str() + at + 13);
 }
 
+int product_parts_of(const std::string& body) {
+  constexpr int kBefore = 14;  // of its parameters
+  size_t at = body.find("OBK_PRODUCT(");
+  for (int k = 0; k < kBefore && at != std::string::npos; ++k) at = body.find(',', at + 1);
+  return at == std::string::npos ? 0 : atoi(body.c_str() + at + 1);
+}
+
 std::vector<std::string> device_defines(const Program& program, const LoadOptions& options) {
   std::vector<std::string> defines;
   if (is_mono(program)) defines.push_back("OBK_MONO=1");
@@ -183,8 +190,9 @@ Result<std::string> device_source(const Program& program, const std::set<int>& n
     const int residents = residents_of(program.bodies[k].text);
     const bool waits = program.bodies[k].text.find("OBK_WAIT_FOR_PREVIOUS(") != std::string::npos;
     const std::string named = fmt::format("{}, obk_body_{}", kernel_name(static_cast<int>(k)), k);
-    const bool product = program.bodies[k].text.find("OBK_PRODUCT(") != std::string::npos;
-    kernels += product         ? fmt::format("OBK_PRODUCT_KERNEL({})\n", named)
+    const int parts = product_parts_of(program.bodies[k].text);
+    kernels += parts > 1       ? fmt::format("OBK_PRODUCT_CLUSTER_KERNEL({}, {})\n", named, parts)
+               : parts == 1    ? fmt::format("OBK_PRODUCT_KERNEL({})\n", named)
                : team > 1      ? fmt::format("OBK_TEAM_KERNEL({}, {})\n", named, team)
                : residents > 0 ? fmt::format("OBK_DEALT_KERNEL({}, {}, {})\n", named, residents, waits)
                                : fmt::format("OBK_KERNEL({})\n", named);

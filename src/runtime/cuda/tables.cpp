@@ -122,16 +122,17 @@ Status stream(const Program& program, const Shape& shape, const std::vector<ObkT
   if (at == std::string::npos) return ok_status();
   const Error broken{Code::kBuild, "runtime", "the tasks of a product do not cover it evenly", work.label, "compile the model again"};
   DeviceProduct& p = launch.streamed;
-  int a = 0, wide = 0;
+  int a = 0, wide = 0, parts = 0;
   long long rows = 0, pitch = 0, step = 0;
-  if (sscanf(text.c_str() + at, "OBK_PRODUCT(%d, %d, %lld, %lld, %d, %d, %d, %d, %d, %d, %d, %lld, %d, %d)", &a, &p.weights, &rows, &pitch, &p.span, &p.row, &p.block,
-             &p.row_step, &p.block_step, &p.blocks, &p.stage, &step, &p.sides, &wide) != 14)
+  if (sscanf(text.c_str() + at, "OBK_PRODUCT(%d, %d, %lld, %lld, %d, %d, %d, %d, %d, %d, %d, %lld, %d, %d, %d)", &a, &p.weights, &rows, &pitch, &p.span, &p.row, &p.block,
+             &p.row_step, &p.block_step, &p.blocks, &p.stage, &step, &p.sides, &wide, &parts) != 15)
     return broken;
   const auto operands = static_cast<int>(work.operands.size());
   if (a < 0 || a >= operands || p.weights < 0 || p.weights >= operands || operands > schedule::kDealtOperands || !work.params.empty()) return broken;
   if (work.operands[a].kind != BufferKind::kArena || work.operands[a].index % 16 != 0) return broken;
   if (work.operands[p.weights].kind != BufferKind::kWeight) return broken;
-  if (p.span < 1 || p.stage < 1 || p.blocks < p.stage || p.blocks % p.stage != 0 || p.sides < 1 || wide < 1 || wide > 256) return broken;
+  if (parts < 1 || parts > schedule::kMostOfCluster) return broken;
+  if (p.span < 1 || p.stage < 1 || p.blocks < p.stage * parts || p.blocks % (p.stage * parts) != 0 || p.sides < 1 || wide < 1 || wide > 256) return broken;
   const ObkTask &first = tasks.front(), &last = tasks.back();
   if (first.r1 < 1 || first.r1 > 64 || first.c1 < 1 || last.r1 > INT32_MAX || last.c1 > INT32_MAX || last.r1 % p.span != 0) return broken;
   DeviceDealt& cut = p.dealt;
@@ -143,8 +144,9 @@ Status stream(const Program& program, const Shape& shape, const std::vector<ObkT
   if (int64_t{cut.across} * down != launch.tasks) return broken;
   p.weights_step = step, p.tasks = launch.tasks;
   p.stage_bytes = p.stage * (8192 + (wide + 15) / 16 * 2048);
-  launch.ctas = static_cast<int>(std::min<int64_t>(launch.tasks, static_cast<int64_t>(program.lists.size())));
-  const int64_t wanted = p.blocks / p.stage * ((launch.tasks + launch.ctas - 1) / launch.ctas);
+  const auto clusters = std::min<int64_t>(launch.tasks, schedule::clusters_at_once(static_cast<int64_t>(program.lists.size()), parts));
+  launch.ctas = static_cast<int>(clusters * parts);
+  const int64_t wanted = p.blocks / parts / p.stage * ((launch.tasks + clusters - 1) / clusters);
   p.stages = static_cast<int32_t>(std::min(wanted, (room - cut.scratch_bytes - kAlign) / (p.stage_bytes + kBarBytes)));
   const int64_t least = std::min<int64_t>(wanted, 2);
   if (p.stages < least)
@@ -154,7 +156,7 @@ Status stream(const Program& program, const Shape& shape, const std::vector<ObkT
                  work.label, "compile with --granularity mono"};
   p.bars_at = p.stages * p.stage_bytes + cut.scratch_bytes;
   launch.product = true, launch.streams = false, launch.ring_pages = 0;
-  launch.shared = p.bars_at + p.stages * static_cast<int32_t>(kBarBytes);
+  launch.shared = p.bars_at + (p.stages + 1) * static_cast<int32_t>(kBarBytes);  // one more counts what a cluster's CTAs bring
   launch.rows = {a, rows, pitch, p.stage};
   return ok_status();
 }

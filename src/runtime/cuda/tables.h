@@ -67,7 +67,7 @@ struct Launch {
   int64_t block = 0;  // of a kernel of one work, as its tasks say it
   bool dealt = false;           // its CTAs find their rectangles by themselves
   DeviceDealt rectangles = {};  // then: without operands and stamps
-  int ctas = 0;                 // of a product's own kernel
+  int ctas = 0;                 // of a product's own kernel; in clusters where its text says so
   bool product = false;         // a product's own kernel, which copies by a map
   DeviceProduct streamed = {};  // then: without map, operands, stamps and watch
   RowsMap rows = {};

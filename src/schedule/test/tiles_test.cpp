@@ -141,6 +141,55 @@ TEST(Tiles, ProductsOfSomeRowsStream) {
   EXPECT_FALSE(work_of(192, 192, true, true, "sm_90a", 7).streamed.has_value());  // sums are stored in pairs
 }
 
+// Clusters of CTAs lie in groups of 16 multiprocessors.
+TEST(Tiles, ClustersAtOnce) {
+  EXPECT_EQ(clusters_at_once(132, 1), 132);
+  EXPECT_EQ(clusters_at_once(132, 2), 64);
+  EXPECT_EQ(clusters_at_once(132, 3), 40);
+  EXPECT_EQ(clusters_at_once(132, 4), 32);
+  EXPECT_EQ(clusters_at_once(132, 8), 16);
+  EXPECT_EQ(clusters_at_once(8, 4), 2);
+  EXPECT_EQ(clusters_at_once(1, 4), 1);
+}
+
+// A long sum in parts of some rows is cut so that all clusters run at once, and what follows it joins it. With more rows, or where one
+// kernel runs all, its reader adds what it gives.
+TEST(Tiles, PartsOfALongSumAreClusters) {
+  const auto plan_of = [](int64_t rows, int64_t k, int64_t columns, int64_t parts, bool own, stitch::Plan& plan) {
+    target::DeviceSpec device = *target::gpu("sm_90a");
+    device.own_kernels = own;
+    graph::Graph graph;
+    const auto x = graph.add_input("x", {DType::f16, {rows, k}}), residual = graph.add_input("r", {DType::f16, {rows, columns}});
+    const auto wide = [&](graph::ValueId value) { return graph.must_add(graph::Op::Cast, {value}, ops::Attrs().set("to", int64_t{1})); };
+    const auto w = graph.add_constant(Tensor::allocate({DType::f16, {k, columns}}));
+    const auto a = graph.must_add(graph::Op::Tanh, {x});
+    const auto product = graph.must_add(graph::Op::MatMul, {wide(a), wide(w)}, ops::Attrs().set("parts", parts));
+    const auto narrow = graph.must_add(graph::Op::Cast, {product}, ops::Attrs().set("to", int64_t{10}).set("loose", int64_t{1}));
+    graph.mark_output(graph.must_add(graph::Op::Add, {narrow, residual}), "y");
+    plan = stitch::plan(graph, device);
+    const TaskGraph tasks = build(graph, plan, device);
+    const Status sound = validate(graph, plan, tasks);
+    CHECK(sound.ok(), "{}", sound.error().text());
+    for (const Work& work : tasks.works)
+      if (plan.groups[work.group].kind == stitch::GroupKind::kProduct) return std::pair(work, tasks.task_count());
+    return std::pair(Work{}, int64_t{0});
+  };
+  stitch::Plan plan;
+  auto [work, count] = plan_of(128, 3072, 768, 4, true, plan);
+  ASSERT_TRUE(work.streamed.has_value());
+  EXPECT_EQ(plan.groups.size(), 2u);  // what makes A; the product with the residual
+  EXPECT_EQ(work.tile_rows, 64);
+  EXPECT_EQ(work.tile_columns, 48);   // 2 x 16 tiles: 32 clusters of 4
+  EXPECT_EQ(plan_of(197, 3072, 768, 4, true, plan).first.tile_columns, 96);
+  EXPECT_EQ(plan_of(50, 1024, 96, 2, true, plan).first.tile_rows, 50);
+  EXPECT_EQ(plan.groups.size(), 2u);
+  EXPECT_FALSE(plan_of(50, 1280, 96, 10, true, plan).first.streamed.has_value());  // no cluster is so large
+  EXPECT_FALSE(plan_of(128, 3072, 768, 4, false, plan).first.streamed.has_value());
+  EXPECT_EQ(plan.groups.size(), 3u);
+  EXPECT_FALSE(plan_of(600, 3072, 768, 4, true, plan).first.streamed.has_value());
+  EXPECT_EQ(plan.groups.size(), 3u);
+}
+
 // What a copy engine takes: rows of a batch side by side in the matrix, from whole blocks of 64 columns; no others.
 TEST(Tiles, RowsOfAreAMatrixOfBlocks) {
   const auto matrix_of = [](int64_t k, int64_t pitch, int64_t offset, int64_t step) {
