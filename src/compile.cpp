@@ -126,16 +126,18 @@ Result<graph::Graph> fit(graph::Graph graph, const Options& options, const targe
   };
   const kernels::TileLibrary& tiles = kernels::tile_library(device.family);
   const bool splits = tiles.gemm_parts && stitching.stitch && !options.disabled.count("split_products");
-  const auto parts = [&](DType type, int64_t columns, int64_t depth) -> int64_t {
-    return splits ? tiles.gemm_parts(static_cast<int32_t>(type), columns, depth) : 1;
+  const auto parts = [&](DType type, int64_t rows, int64_t columns, int64_t depth) -> int64_t {
+    const bool dealt = device.own_kernels && device.copies_blocks && rows >= stitch::kMostStreamedRows;  // in one chain over k
+    return splits && !dealt ? tiles.gemm_parts(static_cast<int32_t>(type), columns, depth) : 1;
   };
-  const auto whole = [&](int64_t rows) { return stitch::parts_meet(device, rows); };
+  const auto whole = [&](int64_t rows, int64_t columns, int64_t count) { return stitch::parts_meet(device, rows, columns, count); };
   if (tiles.gemm_statistics && stitching.stitch && stitching.tiles && !options.disabled.count("fold_norms")) {
     const auto gives_statistics = [&](DType type, int64_t rows, int64_t columns, int64_t depth) {
-      return tiles.gemm_statistics(static_cast<int32_t>(type), rows, columns, depth, device.own_kernels) && parts(type, columns, depth) == 1;
+      return tiles.gemm_statistics(static_cast<int32_t>(type), rows, columns, depth, device.own_kernels) && parts(type, rows, columns, depth) == 1;
     };
     const auto in_planes = [&](DType type, int64_t rows, int64_t columns, int64_t depth) {
-      return parts(type, columns, depth) > 1 && !whole(rows);
+      const int64_t count = parts(type, rows, columns, depth);
+      return count > 1 && !whole(rows, columns, count);
     };
     passes::Remarks unfolded;
     TRY(graph, passes::fold_norms(std::move(graph), gives_statistics, in_planes, &unfolded));

@@ -73,11 +73,11 @@ Result<Graph> split_products(Graph graph, const ProductParts& parts, const Stays
     if (!is_half(type.dtype) || graph.type(b).dtype != type.dtype || graph.type(b).rank() != 2 || type.rank() < 2) continue;
     const int64_t depth = type.shape.back(), columns = graph.type(b).shape[1];
     if (type.count() == 0 || columns == 0 || !is_weight(graph, b) || !meets_reduction(graph, y)) continue;
-    const int64_t count = parts(type.dtype, columns, depth);
+    const int64_t count = parts(type.dtype, type.count() / depth, columns, depth);
     if (count < 2 || depth % count != 0) continue;
     const std::string name = graph.node(id).name;
     const int64_t rows = type.count() / depth, part = depth / count;
-    if (rows > kManyRows || (whole && whole(rows))) {
+    if (rows > kManyRows || (whole && whole(rows, columns, count))) {
       const ValueId wide_a = cast(graph, a, DType::f32, name);
       const ValueId wide_b = cast(graph, b, DType::f32, name);
       const ValueId product = graph.must_add(Op::MatMul, {wide_a, wide_b},

@@ -13,7 +13,7 @@
 /// So a row's bits do not depend on how many there are. Only where a reduction (a norm) follows over
 /// elementwise ops that nobody else reads, or over a residual sum that is read through a cast: its
 /// body adds the parts as it reads them.
-/// `parts` says in how many; 1: as it is. Equal in f32 but for the order of the sum.
+/// `parts` says in how many; 1: as it is, as where the machine's tiles of many rows sum k in one chain. Equal in f32 but for the order of the sum.
 ///
 /// Stands   after convert_precision and expand; for the machine that is compiled for.
 /// Errors   none.    Cost  O(nodes).
@@ -25,9 +25,9 @@
 
 namespace obelisk::passes {
 
-using ProductParts = std::function<int64_t(DType type, int64_t columns, int64_t depth)>;
+using ProductParts = std::function<int64_t(DType type, int64_t rows, int64_t columns, int64_t depth)>;
 
-using StaysWhole = std::function<bool(int64_t rows)>;
+using StaysWhole = std::function<bool(int64_t rows, int64_t columns, int64_t parts)>;
 
 Result<graph::Graph> split_products(graph::Graph graph, const ProductParts& parts, const StaysWhole& whole = {});
 

@@ -16,10 +16,6 @@ inline constexpr int kDealtOperands = 32;
 /// CTAs of a cluster at most: as many as every GPU has room for.
 inline constexpr int kMostOfCluster = 8;
 
-/// Clusters of so many CTAs, one to a multiprocessor, that run at once. All of a cluster lie in one of the groups of 16 or 18
-/// multiprocessors (GPCs) that a GPU consists of; which have 18 differs from one GPU to the next, so 16 count.
-int64_t clusters_at_once(int64_t sms, int64_t ctas);
-
 TaskGraph build(const Graph& graph, const stitch::Plan& plan, const target::DeviceSpec& device);
 
 /// Every table is checked before it runs: waves ascend in every list, each work's tiles cover its domain once, whatever a work reads was

@@ -29,12 +29,6 @@ std::optional<RowMatrix> row_matrix(const Group& group, const Nest& nest) {
   return m.rows * pitch < INT32_MAX ? std::optional(m) : std::nullopt;
 }
 
-int64_t clusters_at_once(int64_t sms, int64_t ctas) {
-  constexpr int64_t kGroup = 16;
-  if (ctas == 1) return sms;
-  return std::max<int64_t>(sms < kGroup ? sms / ctas : sms / kGroup * (kGroup / ctas), 1);
-}
-
 bool cut_streamed(const Group& group, const target::DeviceSpec& device, const TaskGraph& tasks, Work& work) {
   constexpr int64_t kRows = 64;
   constexpr double kBegin = 1600;       // of a kernel: its first operands' way
@@ -52,7 +46,7 @@ bool cut_streamed(const Group& group, const target::DeviceSpec& device, const Ta
   const int64_t n = work.nest.column_count(), k = product.k[0].extent / product.parts, rows = std::min(matrix->span, kRows);
   const int64_t down = work.nest.row_count() / matrix->span * ((matrix->span + rows - 1) / rows);
   if (n * product.sides() % 2 != 0) return false;  // sums are stored in pairs
-  const int64_t workers = clusters_at_once(device.sms, product.parts);
+  const int64_t workers = target::clusters_at_once(device.sms, product.parts);
   double best = 0;
   for (int64_t columns = tiles.panel; columns < n + tiles.panel; columns += tiles.panel) {
     const int64_t wide = std::min(columns, n) * product.sides(), count = down * ((n + columns - 1) / columns);

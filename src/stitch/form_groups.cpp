@@ -404,7 +404,7 @@ class Former {
             std::string& why) {
     Draft& draft = out_.drafts[target];
     if (calls_op(draft.group.kind)) { why = "the producer has no loop form"; return false; }
-    if (draft.group.kind == GroupKind::kProduct && draft.group.product.parts > 1 && !parts_meet(device_, rows_of(draft))) {
+    if (draft.group.kind == GroupKind::kProduct && draft.group.product.parts > 1 && !parts_meet(device_, rows_of(draft), draft.group.product.n[0].extent, draft.group.product.parts)) {
       why = "what follows a sum of parts is its reader's";
       return false;
     }

@@ -48,4 +48,12 @@ Result<DeviceSpec> gpu(const std::string& architecture, int sms) {
   return Error{Code::kUsage, "target", fmt::format("no GPU architecture is called '{}'", architecture), "", "architectures: " + names};
 }
 
+int64_t clusters_at_once(int64_t sms, int64_t ctas) {
+  constexpr double kInGroups = 0.89;  // of the multiprocessors, in whole clusters
+  constexpr int64_t kSmall = 16;      // all in one group
+  if (ctas == 1) return sms;
+  const double held = static_cast<double>(sms / ctas) * (sms <= kSmall ? 1.0 : kInGroups);
+  return held < 1 ? 1 : static_cast<int64_t>(held);
+}
+
 }  // namespace obelisk::target

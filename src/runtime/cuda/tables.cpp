@@ -144,7 +144,7 @@ Status stream(const Program& program, const Shape& shape, const std::vector<ObkT
   if (int64_t{cut.across} * down != launch.tasks) return broken;
   p.weights_step = step, p.tasks = launch.tasks;
   p.stage_bytes = p.stage * (8192 + (wide + 15) / 16 * 2048);
-  const auto clusters = std::min<int64_t>(launch.tasks, schedule::clusters_at_once(static_cast<int64_t>(program.lists.size()), parts));
+  const auto clusters = std::min<int64_t>(launch.tasks, target::clusters_at_once(static_cast<int64_t>(program.lists.size()), parts));
   launch.ctas = static_cast<int>(clusters * parts);
   const int64_t wanted = p.blocks / parts / p.stage * ((launch.tasks + clusters - 1) / clusters);
   p.stages = static_cast<int32_t>(std::min(wanted, (room - cut.scratch_bytes - kAlign) / (p.stage_bytes + kBarBytes)));

@@ -141,15 +141,15 @@ TEST(Tiles, ProductsOfSomeRowsStream) {
   EXPECT_FALSE(work_of(192, 192, true, true, "sm_90a", 7).streamed.has_value());  // sums are stored in pairs
 }
 
-// Clusters of CTAs lie in groups of 16 multiprocessors.
+// No more than an H200 holds (66, 39, 30, 15).
 TEST(Tiles, ClustersAtOnce) {
-  EXPECT_EQ(clusters_at_once(132, 1), 132);
-  EXPECT_EQ(clusters_at_once(132, 2), 64);
-  EXPECT_EQ(clusters_at_once(132, 3), 40);
-  EXPECT_EQ(clusters_at_once(132, 4), 32);
-  EXPECT_EQ(clusters_at_once(132, 8), 16);
-  EXPECT_EQ(clusters_at_once(8, 4), 2);
-  EXPECT_EQ(clusters_at_once(1, 4), 1);
+  EXPECT_EQ(target::clusters_at_once(132, 1), 132);
+  EXPECT_EQ(target::clusters_at_once(132, 2), 58);
+  EXPECT_EQ(target::clusters_at_once(132, 3), 39);
+  EXPECT_EQ(target::clusters_at_once(132, 4), 29);
+  EXPECT_EQ(target::clusters_at_once(132, 8), 14);
+  EXPECT_EQ(target::clusters_at_once(8, 4), 2);
+  EXPECT_EQ(target::clusters_at_once(1, 4), 1);
 }
 
 // A long sum in parts of some rows is cut so that all clusters run at once, and what follows it joins it. With more rows, or where one
