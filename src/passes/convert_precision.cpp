@@ -50,8 +50,7 @@ Tensor converted(const Tensor& from, DType to, double limit) {
         std::memcpy(block.data(), x + at * 4, static_cast<size_t>(size) * 4);
         for (int64_t k = 0; k < size; ++k)
           block[k] = std::fabs(block[k]) <= kLargest ? std::clamp(block[k], -most, most) : block[k];
-        if (to == DType::f16) f32_to_f16(block.data(), y + at, size);
-        else for (int64_t k = 0; k < size; ++k) y[at + k] = f32_to_bf16(block[k]);
+        narrow(to, block.data(), y + at, size);
       }
     });
     return made;
