@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include <algorithm>
+#include <array>
 
 #include "base/parallel.h"
 
@@ -101,36 +102,39 @@ std::vector<uint32_t> places(const TileLibrary& tiles, const PackRecipe& recipe,
                                                  : 32;
   std::vector<uint32_t> out(static_cast<size_t>(bytes * 8 / bits(packed)), 0);
   Tensor digits = Tensor::allocate(source), to = Tensor::allocate({DType::u8, {bytes}});
+  constexpr int64_t kBlock = 1024;
+  const auto is_usual = [](DType dtype) {  // converted many at once
+    return dtype == DType::f32 || dtype == DType::f16 || dtype == DType::bf16;
+  };
+  const int64_t digit_bytes = bits(source.dtype) / 8, packed_element = bits(packed) / 8;
   for (int shift = 0; int64_t{1} << shift <= count; shift += width) {
-    void* digit = digits.mutable_data();
-    const auto digit_of = [&](int64_t k) { return (k + 1) >> shift & ((int64_t{1} << width) - 1); };
-    // The usual types without asking for the type of each element.
+    char* digit = digits.as_mutable<char>();
     for_each_part_on_all_cores(count, [&](int64_t begin, int64_t end) {
-      for (int64_t k = begin; k < end; ++k) {
-        const auto value = static_cast<double>(digit_of(k));
-        switch (source.dtype) {
-          case DType::f32: static_cast<float*>(digit)[k] = static_cast<float>(value); break;
-          case DType::f16:
-            static_cast<uint16_t*>(digit)[k] = f32_to_f16(static_cast<float>(value));
-            break;
-          case DType::bf16:
-            static_cast<uint16_t*>(digit)[k] = f32_to_bf16(static_cast<float>(value));
-            break;
-          default: set_double(digit, source.dtype, k, value);
+      std::array<float, kBlock> block;
+      for (int64_t at = begin; at < end; at += kBlock) {
+        const int64_t size = std::min(kBlock, end - at);
+        for (int64_t k = 0; k < size; ++k) {
+          const int64_t value = (at + k + 1) >> shift & ((int64_t{1} << width) - 1);
+          if (is_usual(source.dtype)) block[k] = static_cast<float>(static_cast<int32_t>(value));
+          else set_double(digit, source.dtype, at + k, static_cast<double>(value));
         }
+        if (is_usual(source.dtype))
+          narrow(source.dtype, block.data(), digit + at * digit_bytes, size);
       }
     });
     pack_into(tiles, recipe, digits, to.as_mutable<char>());
     for_each_part_on_all_cores(static_cast<int64_t>(out.size()), [&](int64_t begin, int64_t end) {
-      for (int64_t k = begin; k < end; ++k) {
-        double value;
-        switch (packed) {
-          case DType::f32: value = to.as<float>()[k]; break;
-          case DType::f16: value = f16_to_f32(to.as<uint16_t>()[k]); break;
-          case DType::bf16: value = bf16_to_f32(to.as<uint16_t>()[k]); break;
-          default: value = get_double(to.data(), packed, k);
+      std::array<float, kBlock> block;
+      for (int64_t at = begin; at < end; at += kBlock) {
+        const int64_t size = std::min(kBlock, end - at);
+        if (is_usual(packed))
+          widen(packed, to.as<char>() + at * packed_element, block.data(), size);
+        for (int64_t k = 0; k < size; ++k) {
+          const auto value = is_usual(packed)
+                                 ? static_cast<int64_t>(static_cast<int32_t>(block[k]))
+                                 : static_cast<int64_t>(get_double(to.data(), packed, at + k));
+          out[static_cast<size_t>(at + k)] += static_cast<uint32_t>(value << shift);
         }
-        out[static_cast<size_t>(k)] += static_cast<uint32_t>(static_cast<int64_t>(value) << shift);
       }
     });
   }
