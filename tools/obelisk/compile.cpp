@@ -124,8 +124,10 @@ int compile(const Flags& flags, const std::string& output, bool verify) {
     if (interrupted())
       return fail(flags,
                   Error{Code::kInterrupted, "cli", "interrupted before the file was written"});
+    const auto begin = std::chrono::steady_clock::now();
     if (Status written = runtime::write_obk(output, *made.executable, made.graph); !written.ok())
       return fail(flags, written.error());
+    seconds["write"] = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
     std::error_code ignored;
     bytes = static_cast<int64_t>(std::filesystem::file_size(output, ignored));
   }
