@@ -143,6 +143,8 @@ int compile(const Flags& flags, const std::string& output, bool verify) {
                {"phases", program.waves},
                {"tasks", program.task_count()},
                {"bodies", program.bodies.size()},
+               {"bodies_compiled", load.compiled},
+               {"bodies_cached", load.cached},
                {"weights_bytes", weights_bytes(program)},
                {"workspace_bytes", program.arena.count},
                {"peak_rss_bytes", peak_rss_bytes()},
