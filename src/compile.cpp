@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <future>
 
 #include "explain.h"
 
@@ -48,6 +49,8 @@ class Steps {
     return stopped();
   }
 
+  /// Whether steps are done, not only named.
+  bool works() const { return compilation_ != nullptr; }
   double done() const { return done_; }
   /// How much of the whole a step takes, as seen on exported networks with an empty cache.
   static double share(std::string_view step) {
@@ -232,12 +235,23 @@ Status load_quickest(const Options& options, const graph::Graph& unfitted, targe
   return ok_status();
 }
 
+/// Opens the GPU that `load` will ask for: starting the driver takes as long as some passes, and a core.
+std::future<void> open_gpu_meanwhile(const Options& options) {
+  const auto device = target::device(options.target, options.sms);
+  const bool loads = options.to.empty() || options.to == "load" || options.to == "verify";
+  if (!loads || !device.ok() || device->family != target::Family::kCuda) return {};
+  return std::async(std::launch::async,
+                    [gpu = options.load.gpu] { (void)runtime::describe_gpu(gpu); });
+}
+
 /// The compiler, in order.
 Status lower(const Network& network, const Options& options, Compilation& made, Steps& step) {
   const auto sound_graph = [&] { return graph::verify(made.graph); };
   const auto graph_text = [&](bool) { return graph::print(made.graph); };
   target::DeviceSpec device;
   made.precision = options.passes.precision;
+  const std::future<void> opening =
+      step.works() ? open_gpu_meanwhile(options) : std::future<void>();  // its end waits
 
   TRY_STATUS(step("import", [&] {
     const Status status = put(made.graph, import(network, options, made));

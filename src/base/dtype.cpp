@@ -412,43 +412,6 @@ uint16_t f32_to_f16(float value) {
   return static_cast<uint16_t>(sign | ((rounded >> 13) - (112u << 10)));
 }
 
-#if defined(__x86_64__)
-namespace {
-
-// Everything but NaN, which the machine would let keep its payload: how many it took.
-__attribute__((target("avx,f16c"))) int64_t convert_by_eights(const float* from, uint16_t* to,
-                                                              int64_t count) {
-  int64_t k = 0;
-  for (; k + 8 <= count; k += 8) {
-    const __m256 value = _mm256_loadu_ps(from + k);
-    if (_mm256_movemask_ps(_mm256_cmp_ps(value, value, _CMP_UNORD_Q))) break;
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(to + k),
-                     _mm256_cvtps_ph(value, _MM_FROUND_TO_NEAREST_INT));
-  }
-  return k;
-}
-
-bool has_f16c() {  // not every compiler's __builtin_cpu_supports knows its name
-  unsigned a = 0, b = 0, c = 0, d = 0;
-  return __builtin_cpu_supports("avx") && __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C);
-}
-
-}  // namespace
-#endif
-
-void f32_to_f16(const float* from, uint16_t* to, int64_t count) {
-  int64_t k = 0;
-#if defined(__x86_64__)
-  static const bool by_eights = has_f16c();
-#endif
-  while (k < count) {
-#if defined(__x86_64__)
-    if (by_eights) k += convert_by_eights(from + k, to + k, count - k);
-#endif
-    for (const int64_t end = std::min(count, k + 8); k < end; ++k) to[k] = f32_to_f16(from[k]);
-  }
-}
-
 float f16_to_f32(uint16_t value) {
   const uint32_t sign = (value & 0x8000u) << 16, magnitude = value & 0x7fffu;
   if (magnitude >= 0x7c00) {  // infinity, or a NaN that keeps its payload
@@ -467,6 +430,150 @@ uint16_t f32_to_bf16(float value) {
 
 float bf16_to_f32(uint16_t value) {
   return std::bit_cast<float>(static_cast<uint32_t>(value) << 16);
+}
+
+// ---- many at once -------------------------------------------------------------------------------
+//
+// Bytes of a file may lie anywhere, so nothing here takes an address to be aligned.
+
+namespace {
+
+#if defined(__x86_64__)
+// Each tells how many it took: all but a few at the end, or up to a NaN, of which the machine would
+// keep the payload, or not keep it, otherwise than we do.
+__attribute__((target("avx,f16c"))) int64_t f16_by_eights(const char* from, char* to,
+                                                          int64_t count) {
+  int64_t k = 0;
+  for (; k + 8 <= count; k += 8) {
+    const __m256 value = _mm256_loadu_ps(reinterpret_cast<const float*>(from + k * 4));
+    if (_mm256_movemask_ps(_mm256_cmp_ps(value, value, _CMP_UNORD_Q))) break;
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(to + k * 2),
+                     _mm256_cvtps_ph(value, _MM_FROUND_TO_NEAREST_INT));
+  }
+  return k;
+}
+
+__attribute__((target("avx,f16c"))) int64_t from_f16_by_eights(const char* from, char* to,
+                                                               int64_t count) {
+  int64_t k = 0;
+  for (; k + 8 <= count; k += 8) {
+    const __m256 value =
+        _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from + k * 2)));
+    if (_mm256_movemask_ps(_mm256_cmp_ps(value, value, _CMP_UNORD_Q))) break;
+    _mm256_storeu_ps(reinterpret_cast<float*>(to + k * 4), value);
+  }
+  return k;
+}
+
+__attribute__((target("avx2"))) __m256i bf16_of_eight(const char* from) {
+  const __m256 value = _mm256_loadu_ps(reinterpret_cast<const float*>(from));
+  const __m256i word = _mm256_castps_si256(value), high = _mm256_srli_epi32(word, 16);
+  const __m256i odd = _mm256_and_si256(high, _mm256_set1_epi32(1));
+  const __m256i rounded = _mm256_srli_epi32(
+      _mm256_add_epi32(_mm256_add_epi32(word, _mm256_set1_epi32(0x7fff)), odd), 16);
+  const __m256i nan = _mm256_or_si256(_mm256_and_si256(high, _mm256_set1_epi32(0x8000)),
+                                      _mm256_set1_epi32(0x7fc0));
+  const __m256i is_nan = _mm256_castps_si256(_mm256_cmp_ps(value, value, _CMP_UNORD_Q));
+  return _mm256_blendv_epi8(rounded, nan, is_nan);
+}
+
+__attribute__((target("avx2"))) int64_t bf16_by_sixteens(const char* from, char* to,
+                                                         int64_t count) {
+  int64_t k = 0;
+  for (; k + 16 <= count; k += 16) {
+    const __m256i both =
+        _mm256_packus_epi32(bf16_of_eight(from + k * 4), bf16_of_eight(from + k * 4 + 32));
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(to + k * 2),
+                        _mm256_permute4x64_epi64(both, 0b11'01'10'00));
+  }
+  return k;
+}
+
+__attribute__((target("avx2"))) int64_t from_bf16_by_eights(const char* from, char* to,
+                                                            int64_t count) {
+  int64_t k = 0;
+  for (; k + 8 <= count; k += 8) {
+    const __m256i wide =
+        _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from + k * 2)));
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(to + k * 4), _mm256_slli_epi32(wide, 16));
+  }
+  return k;
+}
+
+bool has_f16c() {  // not every compiler's __builtin_cpu_supports knows its name
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  static const bool has =
+      __builtin_cpu_supports("avx") && __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C);
+  return has;
+}
+bool has_avx2() {
+  static const bool has = __builtin_cpu_supports("avx2");
+  return has;
+}
+#else  // one by one
+constexpr auto f16_by_eights = [](const char*, char*, int64_t) { return int64_t{0}; };
+constexpr auto from_f16_by_eights = f16_by_eights, bf16_by_sixteens = f16_by_eights,
+               from_bf16_by_eights = f16_by_eights;
+bool has_f16c() { return false; }
+bool has_avx2() { return false; }
+#endif
+
+/// Many at once as long as `many` takes them, a few one by one, and again.
+template <typename From, typename To, typename Many>
+void convert(const char* from, char* to, int64_t count, bool can, const Many& many,
+             To (*one)(From)) {
+  for (int64_t k = 0; k < count;) {
+    if (can) k += many(from + k * sizeof(From), to + k * sizeof(To), count - k);
+    for (const int64_t end = std::min(count, k + 16); k < end; ++k)
+      store(to, k, one(load<From>(from, k)));
+  }
+}
+
+}  // namespace
+
+void f32_to_f16(const float* from, uint16_t* to, int64_t count) {
+  narrow(DType::f16, from, to, count);
+}
+void f16_to_f32(const uint16_t* from, float* to, int64_t count) {
+  widen(DType::f16, from, to, count);
+}
+void f32_to_bf16(const float* from, uint16_t* to, int64_t count) {
+  narrow(DType::bf16, from, to, count);
+}
+void bf16_to_f32(const uint16_t* from, float* to, int64_t count) {
+  widen(DType::bf16, from, to, count);
+}
+
+void widen(DType dtype, const void* from, float* to, int64_t count) {
+  const char* x = static_cast<const char*>(from);
+  char* y = reinterpret_cast<char*>(to);
+  switch (dtype) {
+    case DType::f32:
+      if (count > 0) std::memcpy(y, x, static_cast<size_t>(count) * 4);
+      return;
+    case DType::f16:
+      return convert<uint16_t, float>(x, y, count, has_f16c(), from_f16_by_eights, f16_to_f32);
+    case DType::bf16:
+      return convert<uint16_t, float>(x, y, count, has_avx2(), from_bf16_by_eights, bf16_to_f32);
+    default:
+      CHECK(false, "{} to floats", to_string(dtype));
+  }
+}
+
+void narrow(DType dtype, const float* from, void* to, int64_t count) {
+  const char* x = reinterpret_cast<const char*>(from);
+  char* y = static_cast<char*>(to);
+  switch (dtype) {
+    case DType::f32:
+      if (count > 0) std::memcpy(y, x, static_cast<size_t>(count) * 4);
+      return;
+    case DType::f16:
+      return convert<float, uint16_t>(x, y, count, has_f16c(), f16_by_eights, f32_to_f16);
+    case DType::bf16:
+      return convert<float, uint16_t>(x, y, count, has_avx2(), bf16_by_sixteens, f32_to_bf16);
+    default:
+      CHECK(false, "floats to {}", to_string(dtype));
+  }
 }
 
 }  // namespace obelisk

@@ -41,9 +41,20 @@ void set_int(void* data, DType dtype, int64_t index, int64_t value);
 void set_double_saturating(void* data, DType dtype, int64_t index, double value);
 
 uint16_t f32_to_f16(float value);
-void     f32_to_f16(const float* from, uint16_t* to, int64_t count);  // the same for each, eight at once where the machine can
 float    f16_to_f32(uint16_t value);
 uint16_t f32_to_bf16(float value);
 float    bf16_to_f32(uint16_t value);
+
+/// The same for each of `count`, bit for bit (NaN too), eight and more at once where the machine can: about as fast as a copy.
+/// Of one core; a long array is cut with for_each_part_on_all_cores (parallel.h). Arrays do not overlap.
+void f32_to_f16(const float* from, uint16_t* to, int64_t count);
+void f16_to_f32(const uint16_t* from, float* to, int64_t count);
+void f32_to_bf16(const float* from, uint16_t* to, int64_t count);
+void bf16_to_f32(const uint16_t* from, float* to, int64_t count);
+
+/// Rows of weights to floats and back: f32 is copied, f16 and bf16 as above; no other types. As a tensor's elements, those of
+/// `dtype` need no alignment.
+void widen(DType dtype, const void* from, float* to, int64_t count);
+void narrow(DType dtype, const float* from, void* to, int64_t count);
 
 }  // namespace obelisk

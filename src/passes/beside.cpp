@@ -1,6 +1,9 @@
 #include "passes/beside.h"
 
+#include <algorithm>
 #include <cstring>
+
+#include "base/parallel.h"
 
 namespace obelisk::passes {
 
@@ -50,14 +53,20 @@ Tensor beside(const std::vector<const Tensor*>& parts) {
   for (const Tensor* part : parts) columns += part->shape()[1];
   Tensor out = Tensor::allocate({parts[0]->dtype(), {rows, columns}});
   char* to = static_cast<char*>(out.mutable_data());
-  for (int64_t row = 0; row < rows; ++row) {
+  const int64_t row_bytes = rows > 0 ? out.bytes() / rows : 0;
+  constexpr int64_t kWorthIt = 1 << 18;  // bytes for one core
+  const int64_t many = std::clamp(kWorthIt / std::max<int64_t>(row_bytes, 1), int64_t{1}, rows + 1);
+  for_each_on_all_cores(static_cast<size_t>((rows + many - 1) / many), [&](size_t k) {
+    const int64_t begin = static_cast<int64_t>(k) * many, end = std::min(rows, begin + many);
+    int64_t at = 0;
     for (const Tensor* part : parts) {
-      const auto bytes = static_cast<size_t>(part->bytes() / rows);
-      std::memcpy(to, static_cast<const char*>(part->data()) + row * static_cast<int64_t>(bytes),
-                  bytes);
-      to += bytes;
+      const int64_t bytes = part->bytes() / rows;
+      const char* from = static_cast<const char*>(part->data());
+      for (int64_t row = begin; row < end; ++row)
+        std::memcpy(to + row * row_bytes + at, from + row * bytes, static_cast<size_t>(bytes));
+      at += bytes;
     }
-  }
+  });
   return out;
 }
 

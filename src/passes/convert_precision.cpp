@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -50,8 +51,7 @@ Tensor converted(const Tensor& from, DType to, double limit) {
         std::memcpy(block.data(), x + at * 4, static_cast<size_t>(size) * 4);
         for (int64_t k = 0; k < size; ++k)
           block[k] = std::fabs(block[k]) <= kLargest ? std::clamp(block[k], -most, most) : block[k];
-        if (to == DType::f16) f32_to_f16(block.data(), y + at, size);
-        else for (int64_t k = 0; k < size; ++k) y[at + k] = f32_to_bf16(block[k]);
+        narrow(to, block.data(), y + at, size);
       }
     });
     return made;
@@ -65,6 +65,7 @@ Tensor converted(const Tensor& from, DType to, double limit) {
 
 bool holds_huge(const Tensor& tensor, DType dtype) {
   const double most = largest(dtype);
+  if (most >= largest(tensor.dtype())) return false;
   const int64_t count = tensor.count();
   if (tensor.dtype() == DType::f32) {
     const char* x = tensor.as<char>();  // floats where a file has them: not aligned
@@ -88,6 +89,58 @@ bool holds_huge(const Tensor& tensor, DType dtype) {
   return false;
 }
 
+/// A constant in 16 bits, as it is where none of its values needs a limit, and the largest of its
+/// finite magnitudes, which tells.
+struct Narrowed {
+  Tensor tensor;
+  float most = 0;
+};
+
+/// Of many constants of type f32 at once, each read once: what is cut by tensor leaves cores idle.
+std::vector<Narrowed> narrowed(const std::vector<const Tensor*>& from, DType to) {
+  constexpr int64_t kPart = 1 << 19, kBlock = 1024;
+  struct Part {
+    size_t tensor;
+    int64_t begin, end;
+  };
+  std::vector<Narrowed> made(from.size());
+  std::vector<void*> places;
+  std::vector<Part> parts;
+  for (size_t k = 0; k < from.size(); ++k) {
+    made[k].tensor = Tensor::allocate({to, from[k]->shape()});
+    places.push_back(made[k].tensor.mutable_data());
+    for (int64_t at = 0; at < from[k]->count(); at += kPart)
+      parts.push_back({k, at, std::min(from[k]->count(), at + kPart)});
+  }
+  std::vector<int32_t> most(parts.size());
+  for_each_on_all_cores(parts.size(), [&](size_t k) {
+    const Part& part = parts[k];
+    const char* x = from[part.tensor]->as<char>();  // floats where a file has them: not aligned
+    uint16_t* y = static_cast<uint16_t*>(places[part.tensor]);
+    std::array<float, kBlock> block;
+    std::array<int32_t, kBlock> words;  // as integers, magnitudes have the order of the floats
+    int32_t largest_word = 0;
+    for (int64_t at = part.begin; at < part.end; at += kBlock) {
+      const int64_t size = std::min(kBlock, part.end - at);
+      if (size < kBlock) block.fill(0);
+      std::memcpy(block.data(), x + at * 4, static_cast<size_t>(size) * 4);
+      narrow(to, block.data(), y + at, size);
+      std::memcpy(words.data(), block.data(), sizeof words);
+      for (size_t i = 0; i < kBlock; ++i) {  // of whole blocks: the compiler makes vectors of it
+        const int32_t word = words[i] & 0x7fffffff;
+        const int32_t finite = word < 0x7f800000 ? word : 0;
+        largest_word = largest_word < finite ? finite : largest_word;
+      }
+    }
+    most[k] = largest_word;
+  });
+  for (size_t k = 0; k < parts.size(); ++k) {
+    float& known = made[parts[k].tensor].most;
+    known = std::max(known, std::bit_cast<float>(most[k]));
+  }
+  return made;
+}
+
 /// Ops whose result counts when what they read counts.
 bool keeps_counts(Op op) {
   return precision_rule(op) == PrecisionRule::kFollow || op == Op::MatMul || op == Op::Einsum ||
@@ -101,6 +154,7 @@ class Converter {
       : from_(from), narrow_(narrow), remarks_(remarks) {
     place_.assign(from.value_count(), kNone);
     find_positions();
+    narrow_weights();
   }
 
   Graph run() {
@@ -133,6 +187,32 @@ class Converter {
     What what;
     std::map<std::pair<DType, Limit>, ValueId> made;
   };
+
+  /// Constants that are likely to be wanted in 16 bits, all at once on all cores.
+  void narrow_weights() {
+    if (narrow_ != DType::f16 && narrow_ != DType::bf16) return;
+    constexpr int64_t kWorthIt = 1 << 12;
+    std::vector<const Tensor*> tensors;
+    std::vector<ValueId> ids;
+    for (NodeId id : from_.order()) {
+      const Node& node = from_.node(id);
+      const PrecisionRule rule = precision_rule(node.op);
+      if (rule != PrecisionRule::kNarrow && rule != PrecisionRule::kFollow) continue;
+      for (size_t k = 0; k < node.inputs.size(); ++k) {
+        const ValueId in = node.inputs[k];
+        if (in == kNone || !is_constant(in) || is_precise_input(node.op, k)) continue;
+        const Tensor& tensor = from_.value(in).constant;
+        if (tensor.dtype() != DType::f32 || tensor.count() < kWorthIt) continue;
+        if (!narrowed_.try_emplace(in).second) continue;
+        tensors.push_back(&tensor), ids.push_back(in);
+      }
+    }
+    std::vector<Narrowed> made = narrowed(tensors, narrow_);
+    for (size_t k = 0; k < ids.size(); ++k) {
+      huge_constants_[ids[k]] = made[k].most > static_cast<float>(largest(narrow_));
+      narrowed_[ids[k]] = std::move(made[k]);
+    }
+  }
 
   const Type& type(ValueId old) const { return from_.type(old); }
   bool is_float_value(ValueId old) const { return old != kNone && is_converted(type(old).dtype); }
@@ -206,7 +286,10 @@ class Converter {
     const double most = limit == kMask    ? largest(dtype) / 2
                         : limit == kBound ? largest(dtype)
                                           : largest(DType::f64);
-    return found->second = to_.add_constant(converted(value.constant, dtype, most), value.name);
+    const auto ahead = narrowed_.find(old);
+    const bool is_ahead = dtype == narrow_ && ahead != narrowed_.end() && ahead->second.most <= most;
+    return found->second = to_.add_constant(
+               is_ahead ? ahead->second.tensor : converted(value.constant, dtype, most), value.name);
   }
   std::string producer_name(ValueId old) const {
     const NodeId producer = from_.value(old).producer;
@@ -346,6 +429,7 @@ class Converter {
   std::vector<Place> places_;
   std::map<std::tuple<ValueId, DType, Limit>, ValueId> constants_;
   std::map<ValueId, bool> huge_constants_;
+  std::map<ValueId, Narrowed> narrowed_;
 };
 
 }  // namespace

@@ -192,13 +192,27 @@ std::map<Hash, int> told_by_packings(const Program& program, const graph::Weight
   std::map<Hash, int> told;
   const kernels::TileLibrary* tiles = tiles_of(program.target);
   CHECK(tiles || program.packings.empty(), "no tiles for '{}'", program.target);
-  std::map<std::tuple<PackRecipe, DType, int64_t>, bool> known;
+  using Layout = std::tuple<PackRecipe, DType, int64_t>;
+  const auto layout_of = [](const Packing& packing) {
+    return Layout{packing.recipe, packing.type.dtype, packing.type.count()};
+  };
+  std::map<Layout, bool> can;
+  // One of each layout; long ones, which take memory, one after the other.
+  constexpr int64_t kLong = int64_t{1} << 23;
+  std::vector<std::pair<const Packing*, bool*>> asked, long_ones;
+  for (const Packing& packing : program.packings) {
+    const auto [known, fresh] = can.try_emplace(layout_of(packing), false);
+    auto& which = packing.type.count() < kLong ? asked : long_ones;
+    if (fresh) which.push_back({&packing, &known->second});
+  }
+  const auto answer = [&](const std::pair<const Packing*, bool*>& one) {
+    *one.second = can_unpack(*tiles, one.first->recipe, one.first->type);
+  };
+  for_each_on_all_cores(asked.size(), [&](size_t k) { answer(asked[k]); });
+  for (const auto& one : long_ones) answer(one);
   for (size_t k = 0; k < program.packings.size(); ++k) {
     const Packing& packing = program.packings[k];
-    auto [can, fresh] =
-        known.try_emplace({packing.recipe, packing.type.dtype, packing.type.count()}, false);
-    if (fresh) can->second = can_unpack(*tiles, packing.recipe, packing.type);
-    if (!can->second) continue;
+    if (!can.at(layout_of(packing))) continue;
     const Tensor& packed = program.weights[packing.weight];
     // else a NaN's payload may have got lost
     const bool exact = packs_bits(*tiles, packing.recipe, packing.type) && !packing.source.empty();

@@ -88,51 +88,70 @@ std::optional<DType> packed_dtype(const TileLibrary& tiles, const PackRecipe& r,
   return bytes == 4 ? std::optional(DType::f32) : std::nullopt;
 }
 
+/// An array of codes of a float type of 16 or 32 bits, as it is.
+template <typename Code>
+Code load_code(const char* from, int64_t index) {
+  Code code;
+  memcpy(&code, from + index * static_cast<int64_t>(sizeof(Code)), sizeof code);
+  return code;
+}
+
+/// places() for elements that are codes of 16 or 32 bits. A digit is the code itself, small enough
+/// to be of a finite number that is not negative, which packing moves, or widens, exactly.
+template <typename Code>
+std::vector<uint32_t> places_of_codes(const TileLibrary& tiles, const PackRecipe& recipe,
+                                      const Type& source, DType packed, int64_t bytes) {
+  constexpr int kWidth = sizeof(Code) * 8 - 2;
+  constexpr uint32_t kMask = (uint32_t{1} << kWidth) - 1;
+  const int64_t count = source.count();
+  std::vector<uint32_t> out(static_cast<size_t>(bytes * 8 / bits(packed)), 0);
+  Tensor digits = Tensor::allocate(source), to = Tensor::allocate({DType::u8, {bytes}});
+  Code* digit = digits.as_mutable<Code>();
+  for (int shift = 0; int64_t{1} << shift <= count; shift += kWidth) {
+    for_each_part_on_all_cores(count, [&](int64_t begin, int64_t end) {
+      for (int64_t k = begin; k < end; ++k)
+        digit[k] = static_cast<Code>(static_cast<uint32_t>(k + 1) >> shift & kMask);
+    });
+    pack_into(tiles, recipe, digits, to.as_mutable<char>());
+    const char* from = to.as<char>();
+    for_each_part_on_all_cores(static_cast<int64_t>(out.size()), [&](int64_t begin, int64_t end) {
+      if (packed == source.dtype) {
+        for (int64_t k = begin; k < end; ++k)
+          out[k] |= static_cast<uint32_t>(load_code<Code>(from, k)) << shift;
+        return;
+      }
+      Code code;  // of a number that was widened to f32
+      for (int64_t k = begin; k < end; ++k) {
+        narrow(source.dtype, reinterpret_cast<const float*>(from) + k, &code, 1);
+        out[k] |= static_cast<uint32_t>(code) << shift;
+      }
+    });
+  }
+  return out;
+}
+
 /// For each packed element the number of its source plus one; 0 for padding. Numbers are packed
-/// digit by digit, each digit an integer that the element type holds exactly.
+/// digit by digit.
 std::vector<uint32_t> places(const TileLibrary& tiles, const PackRecipe& recipe,
                              const Type& source) {
   const DType packed = *packed_dtype(tiles, recipe, source.dtype);
   const int64_t bytes = *packed_bytes(tiles, recipe, source), count = source.count();
-  // bits
-  const int width = source.dtype == DType::bf16  ? 8
-                    : source.dtype == DType::f16 ? 11
-                    : source.dtype == DType::f32 ? 24
-                                                 : 32;
+  if (source.dtype == DType::f16 || source.dtype == DType::bf16)
+    return places_of_codes<uint16_t>(tiles, recipe, source, packed, bytes);
+  if (source.dtype == DType::f32)
+    return places_of_codes<uint32_t>(tiles, recipe, source, packed, bytes);
+  constexpr int kWidth = 32;  // bits of a digit, an integer that the element type holds exactly
   std::vector<uint32_t> out(static_cast<size_t>(bytes * 8 / bits(packed)), 0);
   Tensor digits = Tensor::allocate(source), to = Tensor::allocate({DType::u8, {bytes}});
-  for (int shift = 0; int64_t{1} << shift <= count; shift += width) {
+  for (int shift = 0; int64_t{1} << shift <= count; shift += kWidth) {
     void* digit = digits.mutable_data();
-    const auto digit_of = [&](int64_t k) { return (k + 1) >> shift & ((int64_t{1} << width) - 1); };
-    // The usual types without asking for the type of each element.
-    for_each_part_on_all_cores(count, [&](int64_t begin, int64_t end) {
-      for (int64_t k = begin; k < end; ++k) {
-        const auto value = static_cast<double>(digit_of(k));
-        switch (source.dtype) {
-          case DType::f32: static_cast<float*>(digit)[k] = static_cast<float>(value); break;
-          case DType::f16:
-            static_cast<uint16_t*>(digit)[k] = f32_to_f16(static_cast<float>(value));
-            break;
-          case DType::bf16:
-            static_cast<uint16_t*>(digit)[k] = f32_to_bf16(static_cast<float>(value));
-            break;
-          default: set_double(digit, source.dtype, k, value);
-        }
-      }
-    });
+    for (int64_t k = 0; k < count; ++k)
+      set_double(digit, source.dtype, k,
+                 static_cast<double>((k + 1) >> shift & ((int64_t{1} << kWidth) - 1)));
     pack_into(tiles, recipe, digits, to.as_mutable<char>());
-    for_each_part_on_all_cores(static_cast<int64_t>(out.size()), [&](int64_t begin, int64_t end) {
-      for (int64_t k = begin; k < end; ++k) {
-        double value;
-        switch (packed) {
-          case DType::f32: value = to.as<float>()[k]; break;
-          case DType::f16: value = f16_to_f32(to.as<uint16_t>()[k]); break;
-          case DType::bf16: value = bf16_to_f32(to.as<uint16_t>()[k]); break;
-          default: value = get_double(to.data(), packed, k);
-        }
-        out[static_cast<size_t>(k)] += static_cast<uint32_t>(static_cast<int64_t>(value) << shift);
-      }
-    });
+    for (size_t k = 0; k < out.size(); ++k)
+      out[k] += static_cast<uint32_t>(
+          static_cast<int64_t>(get_double(to.data(), packed, static_cast<int64_t>(k))) << shift);
   }
   return out;
 }

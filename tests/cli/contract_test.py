@@ -151,6 +151,12 @@ def test_compile_json(obelisk, mlp, tmp_path):
             "workspace_bytes", "peak_rss_bytes", "verify"}
     assert keys <= report.keys()
     assert report["seconds"]["total"] > 0 and len(report["seconds"]) > 1
+    assert 0 < report["seconds"]["write"] < report["seconds"]["total"]
+    assert report["bodies_compiled"] + report["bodies_cached"] == report["bodies"]
+    again = obelisk("compile", mlp, "-o", "mlp.obk", *ROWS, "--json", code=0).json
+    assert again["bodies_compiled"] == 0 and again["bodies_cached"] == report["bodies"]
+    uncached = obelisk("compile", mlp, "-o", "off.obk", *ROWS, "--json", "--cache", "off", code=0).json
+    assert uncached["bodies_compiled"] == report["bodies"] and uncached["bodies_cached"] == 0
     assert {"ok", "max_abs", "max_rel", "tolerance"} <= report["verify"].keys()
     assert report["verify"]["ok"] is True
     assert (tmp_path / "mlp.obk").stat().st_size > 0

@@ -124,8 +124,10 @@ int compile(const Flags& flags, const std::string& output, bool verify) {
     if (interrupted())
       return fail(flags,
                   Error{Code::kInterrupted, "cli", "interrupted before the file was written"});
+    const auto begin = std::chrono::steady_clock::now();
     if (Status written = runtime::write_obk(output, *made.executable, made.graph); !written.ok())
       return fail(flags, written.error());
+    seconds["write"] = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
     std::error_code ignored;
     bytes = static_cast<int64_t>(std::filesystem::file_size(output, ignored));
   }
@@ -141,6 +143,8 @@ int compile(const Flags& flags, const std::string& output, bool verify) {
                {"phases", program.waves},
                {"tasks", program.task_count()},
                {"bodies", program.bodies.size()},
+               {"bodies_compiled", load.compiled},
+               {"bodies_cached", load.cached},
                {"weights_bytes", weights_bytes(program)},
                {"workspace_bytes", program.arena.count},
                {"peak_rss_bytes", peak_rss_bytes()},

@@ -2,7 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <bit>
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <random>
 #include <vector>
@@ -161,20 +163,78 @@ TEST(Dtype, FloatHalvesAgreeWithTheGeneralConversion) {
     ASSERT_EQ(f32_to_bf16(value), code_of(DType::bf16, value)) << value;
     ASSERT_EQ(f32_to_f16(value), code_of(DType::f16, value)) << value;
   }
-  std::vector<float> values(10007);  // many at once: NaN of any payload, infinities, odd lengths
-  for (float& value : values) value = std::bit_cast<float>(static_cast<uint32_t>(random()));
-  values[3] = std::bit_cast<float>(0x7fabcdefu), values[4096] = kInf;
-  for (const size_t skip : {0, 1, 9999}) {
-    std::vector<uint16_t> got(values.size() - skip);
-    f32_to_f16(values.data() + skip, got.data(), static_cast<int64_t>(got.size()));
-    for (size_t k = 0; k < got.size(); ++k) ASSERT_EQ(got[k], f32_to_f16(values[k + skip])) << k;
-  }
   for (int code = 0; code < 65536; ++code) {
     const double want = slow_decode(kSpecs[0], code);
     const float got = f16_to_f32(static_cast<uint16_t>(code));
     ASSERT_TRUE(std::isnan(want) ? std::isnan(got) : got == want) << code;
     ASSERT_EQ(std::signbit(got), (code >> 15) != 0);
   }
+}
+
+// Arrays, many elements at once, against one by one: every code, every place where rounding turns,
+// NaN of any payload anywhere, any length, any address.
+TEST(Dtype, ArraysConvertAsTheirElementsDo) {
+  std::vector<float> values;
+  for (uint32_t high = 0; high < 65536; ++high)  // bf16's neighbourhoods: ties, and beside them
+    for (const uint32_t low : {0x0000u, 0x0001u, 0x7fffu, 0x8000u, 0x8001u, 0xffffu})
+      values.push_back(std::bit_cast<float>(high << 16 | low));
+  for (uint32_t code = 0; code < 0x7c00; ++code) {  // halfway from one f16 to the next
+    const float here = f16_to_f32(static_cast<uint16_t>(code));
+    const float next = code == 0x7bff ? 65536.0f : f16_to_f32(static_cast<uint16_t>(code + 1));
+    const uint32_t half = std::bit_cast<uint32_t>((here + next) / 2);
+    for (const uint32_t bits : {half - 1, half, half + 1})
+      for (const uint32_t sign : {0u, 0x80000000u})
+        values.push_back(std::bit_cast<float>(sign | bits));
+  }
+  std::mt19937_64 random(3);
+  for (int k = 0; k < 100003; ++k)
+    values.push_back(std::bit_cast<float>(static_cast<uint32_t>(random())));
+  for (int k = 0; k < 5; ++k)  // few NaN, so that runs of many are taken
+    for (int j = 0; j < 300; ++j)
+      values.push_back(j % 97 == 90 + k ? std::bit_cast<float>(0x7f800001u + k)
+                                        : static_cast<float>(j) * 0.37f);
+  std::vector<uint16_t> codes;
+  for (int stride : {1, 4097})  // neighbours alike, and not
+    for (int k = 0; k < 65536; ++k) codes.push_back(static_cast<uint16_t>(k * stride));
+  const auto n = static_cast<int64_t>(values.size()), m = static_cast<int64_t>(codes.size());
+  for (const DType dtype : {DType::f16, DType::bf16}) {
+    const auto down = [&](float x) { return dtype == DType::f16 ? f32_to_f16(x) : f32_to_bf16(x); };
+    const auto up = [&](uint16_t x) {
+      return dtype == DType::f16 ? f16_to_f32(x) : bf16_to_f32(x);
+    };
+    for (const int64_t skip : {int64_t{0}, int64_t{1}, int64_t{7}}) {
+      std::vector<char> raw(static_cast<size_t>(n) * 2 + 1);  // an odd address
+      narrow(dtype, values.data() + skip, raw.data() + 1, n - skip);
+      for (int64_t k = 0; k < n - skip; ++k) {
+        uint16_t got;
+        std::memcpy(&got, raw.data() + 1 + k * 2, 2);
+        ASSERT_EQ(got, down(values[k + skip])) << to_string(dtype) << " " << k;
+      }
+      std::vector<char> of(static_cast<size_t>(m) * 2 + 1);
+      std::memcpy(of.data() + 1, codes.data(), static_cast<size_t>(m) * 2);
+      std::vector<float> wide(static_cast<size_t>(m));
+      widen(dtype, of.data() + 1 + skip * 2, wide.data(), m - skip);
+      for (int64_t k = 0; k < m - skip; ++k)
+        ASSERT_EQ(std::bit_cast<uint32_t>(wide[k]), std::bit_cast<uint32_t>(up(codes[k + skip])))
+            << to_string(dtype) << " " << codes[k + skip];
+    }
+    for (int64_t count = 0; count < 40; ++count) {  // and nothing is written beyond
+      std::vector<uint16_t> few(41, 0xabcd);
+      narrow(dtype, values.data() + 90, few.data(), count);
+      for (int64_t k = 0; k < 41; ++k)
+        ASSERT_EQ(few[k], k < count ? down(values[k + 90]) : 0xabcd) << count;
+      std::vector<float> wide(41, -5.0f);
+      widen(dtype, codes.data() + 900, wide.data(), count);
+      for (int64_t k = 0; k < 41; ++k)
+        ASSERT_EQ(wide[k], k < count ? up(codes[k + 900]) : -5.0f) << count;
+    }
+  }
+  std::vector<float> same(values.size());
+  widen(DType::f32, values.data(), same.data(), n);
+  EXPECT_EQ(std::memcmp(same.data(), values.data(), values.size() * 4), 0);
+  std::fill(same.begin(), same.end(), 0.0f);
+  narrow(DType::f32, values.data(), same.data(), n);
+  EXPECT_EQ(std::memcmp(same.data(), values.data(), values.size() * 4), 0);
 }
 
 TEST(Dtype, SubByteElementsArePackedLowBitsFirst) {

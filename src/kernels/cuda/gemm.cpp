@@ -1,5 +1,9 @@
 #include "kernels/cuda/gemm.h"
 
+#if defined(__SSE2__)
+#include <emmintrin.h>
+#endif
+
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -16,20 +20,66 @@ bool is_int8(int32_t type) { return type == kObkI8 || type == kObkU8; }
 int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 int64_t chunks_of(int64_t k) { return (k + 63) / 64; }
 
+/// Eight rows of eight columns, turned: column r becomes a row of eight at to[r].
+void turn_eight(const uint16_t* from, int64_t row, uint16_t* const (&to)[8]) {
+#if defined(__SSE2__)
+  __m128i a[8], b[8];
+  for (int k = 0; k < 8; ++k)
+    a[k] = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + k * row));
+  for (int k = 0; k < 4; ++k) {  // pairs of rows: elements 0 to 3, and 4 to 7
+    b[k] = _mm_unpacklo_epi16(a[2 * k], a[2 * k + 1]);
+    b[4 + k] = _mm_unpackhi_epi16(a[2 * k], a[2 * k + 1]);
+  }
+  for (int half = 0; half < 8; half += 4) {  // fours of rows: two columns each
+    const __m128i first = _mm_unpacklo_epi32(b[half], b[half + 1]),
+                  second = _mm_unpackhi_epi32(b[half], b[half + 1]),
+                  third = _mm_unpacklo_epi32(b[half + 2], b[half + 3]),
+                  fourth = _mm_unpackhi_epi32(b[half + 2], b[half + 3]);
+    a[half] = _mm_unpacklo_epi64(first, third), a[half + 1] = _mm_unpackhi_epi64(first, third);
+    a[half + 2] = _mm_unpacklo_epi64(second, fourth);
+    a[half + 3] = _mm_unpackhi_epi64(second, fourth);
+  }
+  for (int k = 0; k < 8; ++k) _mm_storeu_si128(reinterpret_cast<__m128i*>(to[k]), a[k]);
+#else
+  for (int k = 0; k < 8; ++k)
+    for (int e = 0; e < 8; ++e) to[k][e] = from[e * row + k];
+#endif
+}
+
 /// Tile by tile [k / 64][columns / 8][row of 8][16-byte piece at place piece ^ row].
 void pack_half(int64_t n, int64_t k, int64_t tile, const uint16_t* b, int64_t b_row, int64_t b_col,
                uint16_t* to) {
+  constexpr int64_t kAtom = kAtomBytes / 2, kLine = 32;  // elements; columns of a line of memory
   const int64_t wide = tile > 0 ? round_up(tile, 16) : round_up(n, 16);
-  for (int64_t first = 0; first < n; first += wide)
+  const auto atom = [&](int64_t chunk, int64_t group, uint16_t* place_of) {
+    for (int64_t r = 0; r < 8; ++r)
+      for (int64_t place = 0; place < 8; ++place) {
+        const int64_t column = group + r, from = chunk * 64 + (place ^ r) * 8;
+        for (int64_t e = 0; e < 8; ++e, ++place_of)
+          *place_of =
+              column < n && from + e < k ? b[(from + e) * b_row + column * b_col] : uint16_t{0};
+      }
+  };
+  for (int64_t first = 0; first < n; first += wide) {
+    const int64_t end = std::min(first + wide, round_up(n, 16));
     for (int64_t chunk = 0; chunk < chunks_of(k); ++chunk)
-      for (int64_t group = first; group < std::min(first + wide, round_up(n, 16)); group += 8)
-        for (int64_t r = 0; r < 8; ++r)
-          for (int64_t place = 0; place < 8; ++place) {
-            const int64_t column = group + r, from = chunk * 64 + (place ^ r) * 8;
-            for (int64_t e = 0; e < 8; ++e, ++to)
-              *to = column < n && from + e < k ? b[(from + e) * b_row + column * b_col]
-                                               : uint16_t{0};
-          }
+      for (int64_t line = first; line < end; line += kLine) {
+        const int64_t groups = (std::min(line + kLine, end) - line) / 8;
+        if (b_col == 1 && line + groups * 8 <= n && chunk * 64 + 64 <= k) {
+          for (int64_t piece = 0; piece < 8; ++piece)
+            for (int64_t group = 0; group < groups; ++group) {
+              uint16_t* places[8];
+              for (int64_t r = 0; r < 8; ++r)
+                places[r] = to + group * kAtom + r * 64 + (piece ^ r) * 8;
+              turn_eight(b + (chunk * 64 + piece * 8) * b_row + line + group * 8, b_row, places);
+            }
+        } else {
+          for (int64_t group = 0; group < groups; ++group)
+            atom(chunk, line + group * 8, to + group * kAtom);
+        }
+        to += groups * kAtom;
+      }
+  }
 }
 
 /// [n / 16][k][16], each element by `read(k, column)`.

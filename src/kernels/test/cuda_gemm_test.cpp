@@ -12,15 +12,18 @@ namespace obelisk::kernels {
 namespace {
 
 TEST(CudaGemm, PacksAtomsOfEightColumnsTileByTile) {
-  for (auto [n, k] : {std::pair<int64_t, int64_t>{40, 100}, {16, 64}, {1, 1}, {17, 129}, {150, 70}})
-    for (int64_t tile : {0, 16, 32, 64, 160}) {
-      std::vector<uint16_t> b(static_cast<size_t>(n * k));
+  for (auto [n, k] : {std::pair<int64_t, int64_t>{40, 100}, {16, 64}, {1, 1}, {17, 129}, {150, 70}, {96, 192}})
+    for (int64_t tile : {0, 16, 32, 64, 160, -1}) {  // -1: whole, of a matrix that lies turned
+      const bool turned = tile < 0;
+      if (turned) tile = 0;
+      const int64_t row_step = turned ? 1 : n + 3, column_step = turned ? k : 1;
+      std::vector<uint16_t> b(static_cast<size_t>((n + 3) * k));
       for (size_t i = 0; i < b.size(); ++i) b[i] = static_cast<uint16_t>(i + 1);
       const int64_t bytes = cuda_gemm_packed_bytes(kObkF16, n, k), chunks = (k + 63) / 64;
       const int64_t padded = (n + 15) / 16 * 16, wide = tile ? tile : padded;
       ASSERT_EQ(bytes, padded / 8 * chunks * 1024);
       std::vector<uint16_t> packed(static_cast<size_t>(bytes / 2), 0xffff);
-      cuda_gemm_pack(kObkF16, n, k, tile, b.data(), n, 1, packed.data());
+      cuda_gemm_pack(kObkF16, n, k, tile, b.data(), row_step, column_step, packed.data());
       for (int64_t column = 0; column < padded; ++column)
         for (int64_t row = 0; row < chunks * 64; ++row) {
           const int64_t first = column / wide * wide, groups = std::min(wide, padded - first) / 8;
@@ -29,7 +32,7 @@ TEST(CudaGemm, PacksAtomsOfEightColumnsTileByTile) {
           const uint16_t have =
               packed[static_cast<size_t>(atom * 512 + r * 64 + place * 8 + row % 8)];
           const bool inside = column < n && row < k;
-          ASSERT_EQ(have, inside ? b[static_cast<size_t>(row * n + column)] : 0)
+          ASSERT_EQ(have, inside ? b[static_cast<size_t>(row * row_step + column * column_step)] : 0)
               << "tile " << tile << " column " << column << " row " << row;
         }
     }

@@ -52,6 +52,8 @@ class CudaExecutable : public Executable, public std::enable_shared_from_this<Cu
 
   /// Tables and the report; the GPU's side only where one is.
   Status init(LoadReport report);
+  /// Weights and tables on the GPU, when the first context is made: who compiles for a file has none.
+  Status fill() const;
 
   std::shared_ptr<const Program> program_;
   std::vector<Image> images_;  // by part
@@ -69,7 +71,12 @@ class CudaExecutable : public Executable, public std::enable_shared_from_this<Cu
 
  private:
   Status on_gpu();
+  Status check_memory_limit() const;
+  Status upload();
   Status upload_weights();
+
+  mutable std::once_flag filling_;
+  mutable Status filled_ = ok_status();
 };
 
 /// One user's memory on the GPU: arena, barrier, staging for the host's arrays, a graph of
@@ -205,13 +212,23 @@ Status CudaExecutable::on_gpu() {
                       p.sms, fits * gpu_.sms),
           "", "compile it again on this machine"};
   }
+  return check_memory_limit();
+}
+
+Status CudaExecutable::fill() const {
+  // Nobody reads what this writes before a context is there.
+  std::call_once(filling_, [&] { filled_ = const_cast<CudaExecutable*>(this)->upload(); });
+  return filled_;
+}
+
+Status CudaExecutable::upload() {
   TRY_STATUS(upload_weights());
   TRY_STATUS(tasks_.fill(cut_.tasks, "the tasks"));
   TRY_STATUS(first_.fill(cut_.first, "the lists"));
   return blocks_.fill(cut_.blocks, "the works");
 }
 
-Status CudaExecutable::upload_weights() {
+Status CudaExecutable::check_memory_limit() const {
   const Program& p = *program_;
   int64_t wanted = p.arena.count + bytes_of(p.inputs) + bytes_of(p.outputs);
   for (const Tensor& weight : p.weights) wanted += weight.empty() ? 0 : weight.bytes();
@@ -221,6 +238,11 @@ Status CudaExecutable::upload_weights() {
         fmt::format("the program takes {} of the GPU's memory ({} of workspace), the limit is {}",
                     to_string(Bytes{wanted}), to_string(p.arena), to_string(Bytes{limit})),
         "", "a smaller batch, or a higher --memory-limit"};
+  return ok_status();
+}
+
+Status CudaExecutable::upload_weights() {
+  const Program& p = *program_;
   std::vector<DevicePointer> at;
   for (const Tensor& weight : p.weights) {
     weights_.emplace_back();
@@ -241,6 +263,7 @@ Status CudaExecutable::upload_weights() {
 Result<std::unique_ptr<Context>> CudaExecutable::context(int) const {
   if (absent_) return *absent_;
   InContext here(gpu_);
+  TRY_STATUS(fill());
   auto context = std::make_unique<CudaContext>(shared_from_this());
   TRY_STATUS(context->init());
   return std::unique_ptr<Context>(std::move(context));

@@ -158,9 +158,16 @@ Result<Cubin> compile_cubin(const std::string& text, const std::string& architec
     options.push_back("-lineinfo");  // for profilers; it doubles the machine code's size
   // Not -split-compile, which shares functions among cores: the same text gives other bytes each time.
   for (const std::string& define : defines) options.push_back("-D" + define);
+  // Where there is a driver, newer versions look into its cache (~/.nv/ComputeCache), which `--cache off` and a cleared
+  // cache of ours leave full. Ours is the only one: it also holds what the assembler said. Last, since older versions do
+  // not know the word.
+  options.push_back("--no-cache");
   std::vector<const char*> pointers;
   for (const std::string& option : options) pointers.push_back(option.c_str());
-  const int code = n.CompileProgram(program, static_cast<int>(pointers.size()), pointers.data());
+  constexpr int kInvalidOption = 5;
+  int code = n.CompileProgram(program, static_cast<int>(pointers.size()), pointers.data());
+  if (code == kInvalidOption)
+    code = n.CompileProgram(program, static_cast<int>(pointers.size()) - 1, pointers.data());
   Cubin cubin;
   size_t size = 0;
   n.GetProgramLogSize(program, &size);

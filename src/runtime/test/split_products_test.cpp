@@ -27,7 +27,7 @@ graph::Graph network(int64_t rows, int64_t depth, int64_t columns) {
 TEST(SplitProducts, RunAndMeanTheSame) {
   for (const auto& [rows, depth, columns, parts] : {std::array<int64_t, 4>{9, 256, 40, 4}, {33, 128, 72, 2}, {1, 192, 64, 3}}) {
     const graph::Graph graph = network(rows, depth, columns);
-    auto after = passes::split_products(graph, [&](DType, int64_t, int64_t) { return parts; });
+    auto after = passes::split_products(graph, [&](DType, int64_t, int64_t, int64_t) { return parts; });
     ASSERT_TRUE(after.ok());
     ASSERT_GT(after->node_count(), graph.node_count());
     expect_same(graph, *after, fmt::format("{} x {} x {} in {}", rows, columns, depth, parts), 4e-3);
