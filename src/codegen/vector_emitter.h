@@ -557,6 +557,8 @@ class VectorEmitter {
       text = coordinate(dim_of_.at(expr.slot), true);
     } else if (expr.scalar == Scalar::kLoad) {
       text = loaded(id, expr);
+    } else if (const ExprId of = one_plus_erf(expr); of != kNoExpr) {
+      text = fmt::format("obk::one_plus_erf({})", value(of));
     } else {
       const bool few = few_bits(id);  // of an index: 32 are enough, and what computes with them is half as long
       std::string args[3];
@@ -569,6 +571,17 @@ class VectorEmitter {
     lines_[level].push_back(fmt::format("const {} {} = {};", few_bits(id) && type == "int64_t" ? "int" : type, name, text));
     named_[level][id] = name;
     return name;
+  }
+  /// 1 + erf(x), of which GELU is made: x, where results of 16 bits are stored; kNoExpr: it is something else.
+  ExprId one_plus_erf(const Expr& expr) const {
+    if (expr.scalar != Scalar::kAdd || expr.dtype != DType::f32) return kNoExpr;
+    for (const Step& step : body_.steps)
+      if (step.kind != StepKind::kStore || bits(stored_type(step)) > 16) return kNoExpr;
+    for (int side : {0, 1}) {
+      const Expr &erf = exprs_[expr.args[side]], &one = exprs_[expr.args[1 - side]];
+      if (erf.scalar == Scalar::kErf && erf.dtype == DType::f32 && one.scalar == Scalar::kConst && one.real == 1) return erf.args[0];
+    }
+    return kNoExpr;
   }
   /// An index in 64 bits, where 32 do not hold what is made of it.
   std::string wide_value(ExprId id) {

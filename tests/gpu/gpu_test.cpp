@@ -310,8 +310,8 @@ graph::Graph long_sum(DType type, int64_t rows, int64_t depth, int64_t columns, 
   const auto mean = graph.must_add(graph::Op::ReduceMean, {wide, graph.add_constant(tensor_of(std::vector<int64_t>{-1}))}, ops::Attrs().set("keepdims", int64_t{1}));
   graph.mark_output(sum, "r");
   graph.mark_output(graph.must_add(graph::Op::Sub, {wide, mean}), "y");
-  auto split = passes::split_products(std::move(graph), [&](DType, int64_t, int64_t) { return parts; },
-                                      [](int64_t of) { return of >= stitch::kFewestStreamedRows && of < stitch::kMostStreamedRows; });
+  auto split = passes::split_products(std::move(graph), [&](DType, int64_t, int64_t, int64_t) { return parts; },
+                                      [](int64_t of, int64_t, int64_t) { return of >= stitch::kFewestStreamedRows && of < stitch::kMostStreamedRows; });
   CHECK(split.ok(), "{}", split.error().text());
   return std::move(*split);
 }
@@ -385,6 +385,38 @@ TEST_P(Streamed, ClustersAddPartsInOrder) {
   expect_streamed([](DType type, int64_t rows) { return long_sum(type, rows, 1024, 1024, 4); }, GetParam(), {128, 500}, 1, 4);
   expect_streamed([](DType type, int64_t rows) { return long_sum(type, rows, 1024, 96, 2); }, GetParam(), {24, 50, 70}, 1, 2);
   expect_streamed([](DType type, int64_t rows) { return long_sum(type, rows, 1152, 200, 3); }, GetParam(), {24, 33, 150}, 1, 3);
+}
+/// a = tanh(x) A + r, y = gelu(norm(a) U + b), z = y V + norm(a): the norm goes through U and is told again for the residual.
+graph::Graph folded_norm(DType type, int64_t rows, int64_t width, int64_t columns, bool centred) {
+  std::mt19937 random(5);
+  graph::Graph graph;
+  const auto constant = [&](Shape shape, double scale, double shift = 0) {
+    Tensor tensor = random_tensor({type, shape}, random);
+    for (int64_t k = 0; k < tensor.count(); ++k) tensor.set_double(k, shift + tensor.get_double(k) * scale);
+    return graph.add_constant(std::move(tensor));
+  };
+  const auto x = graph.add_input("x", {type, {rows, width}});
+  const auto a = graph.must_add(graph::Op::Tanh, {x});
+  const auto sum = graph.must_add(graph::Op::Add, {graph.must_add(graph::Op::MatMul, {a, constant({width, width}, 0.06)}), constant({width}, 1, 2)});
+  std::vector<graph::ValueId> inputs = {sum, constant({width}, 0.2, 1)};
+  if (centred) inputs.push_back(constant({width}, 0.2));
+  const auto norm = graph.must_add(centred ? graph::Op::LayerNormalization : graph::Op::RMSNormalization, inputs);
+  const auto up = graph.must_add(graph::Op::Add, {graph.must_add(graph::Op::MatMul, {norm, constant({width, columns}, 0.06)}), constant({columns}, 1)});
+  const auto one = [&](double value) { return graph.add_constant(tensor_of(type, {}, {value})); };
+  const auto erf = graph.must_add(graph::Op::Erf, {graph.must_add(graph::Op::Mul, {up, one(0.70703125)})});
+  const auto y = graph.must_add(graph::Op::Mul, {graph.must_add(graph::Op::Mul, {up, one(0.5)}), graph.must_add(graph::Op::Add, {erf, one(1)})});
+  const auto z = graph.must_add(graph::Op::Add, {graph.must_add(graph::Op::MatMul, {y, constant({columns, width}, 0.05)}), norm});
+  graph.mark_output(z, "z");
+  auto folded = passes::fold_norms(std::move(graph), [](DType, int64_t, int64_t, int64_t) { return true; },
+                                   [](DType, int64_t, int64_t, int64_t) { return false; });
+  CHECK(folded.ok(), "{}", folded.error().text());
+  return std::move(*folded);
+}
+
+// A norm whose statistics the product behind it joins from what the product before it left; of few rows by other tiles, the same bits.
+TEST_P(Streamed, NormsGoThroughProducts) {
+  expect_streamed([](DType type, int64_t rows) { return folded_norm(type, rows, 768, 320, true); }, GetParam(), {1, 24, 50, 128}, 3, 1);
+  expect_streamed([](DType type, int64_t rows) { return folded_norm(type, rows, 192, 96, false); }, GetParam(), {40, 197}, 3, 1);
 }
 INSTANTIATE_TEST_SUITE_P(Types, Streamed, testing::Values("f16", "bf16"));
 

@@ -446,6 +446,17 @@ OBK_FUNCTION(log, logf, log) OBK_FUNCTION(erf, erff, erf) OBK_FUNCTION(tanh, tan
   const float e = ::expf(-fabsf(a)), y = 1.0f / (1.0f + e);
   return a < 0.0f ? e * y : y; /* NaN takes the second */
 }
+/* 1 + erf(a), of which GELU is made: erfc(|a|) is exp(-a^2) times a polynomial in 1 / (1 + p |a|), fitted to 1.1e-7 of
+ * itself and within 2e-6 as computed where it is above 1e-8; without a branch, and half as long as erff, which for results of 16 bits
+ * is more than enough. */
+static inline float one_plus_erf(float a) {
+  const float x = fabsf(a), t = reciprocal_near(fmaf(0.32759109f, x, 1.0f));
+  float q = -0.14166199f;
+  q = fmaf(q, t, 0.49887615f), q = fmaf(q, t, -0.4095961f), q = fmaf(q, t, 0.4565582f);
+  q = fmaf(q, t, 0.023718469f), q = fmaf(q, t, 0.20639715f), q = fmaf(q, t, 0.18065013f);
+  q = fmaf(q, t, 0.18505807f) * t * exp2_near(x * x * -1.44269504f);
+  return a < 0.0f ? q : 2.0f - q; /* NaN takes the second */
+}
 static inline double sigmoid_of(double a) { return 1.0 / (1.0 + ::exp(-a)); }
 static inline float pow_of(float a, float b) { return ::powf(a, b); }
 static inline double pow_of(double a, double b) { return ::pow(a, b); }

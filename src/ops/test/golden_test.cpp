@@ -186,6 +186,7 @@ TEST(Golden, RefusalsName) {
               HasSubstr("the mask is i64, wanted f32 to add or b1 to choose by"));
   EXPECT_THAT(refusal(Op::LayerNormalization, {f, g}),
               HasSubstr("input 1 is [4], which does not broadcast into [2,3]"));
+  EXPECT_THAT(refusal(Op::NormStatistics, {f, g}), HasSubstr("the product is [4], which has other rows than [2,3]"));
   EXPECT_THAT(refusal(Op::Cast, {f}, Attrs().set("to", int64_t{8})),
               HasSubstr("strings and complex numbers do not run"));
   EXPECT_THAT(refusal(Op::RandomNormal, {}), HasSubstr("draws random numbers"));

@@ -264,6 +264,11 @@ Samples norm_samples() {
     }
     out.push_back(
         {Op::RMSNormalization, {}, {random({2, 4}, 1), random_tensor(DType::f32, {4}, 2)}});
+    for (int64_t centred : {0, 1})
+      for (const Shape& shape : {Shape{5}, Shape{3, 8}, Shape{2, 3, 7}})
+        out.push_back({Op::NormStatistics, Attrs().set("epsilon", 1e-3).set("centred", centred),
+                       {random(shape, 1)}, 2});
+    out.push_back({Op::NormStatistics, {}, {random({3, 8}, 1), random({3, 2}, 2)}, 2});
     for (int64_t groups : {1, 2, 6})
       out.push_back({Op::GroupNormalization,
                      Attrs().set("num_groups", groups),

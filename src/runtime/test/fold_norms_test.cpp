@@ -1,0 +1,93 @@
+// Norms that go through products, run as programs: beside the graph before, whose norms stand for themselves.
+#include "passes/passes.h"
+#include "runtime/test/run_program.h"
+
+namespace obelisk::runtime {
+namespace {
+
+using graph::Op;
+using graph::ValueId;
+
+/// s = x A + r, n = norm(s), y = n W + b, z = n + tanh(n V); with gates: y = sigmoid(n G) * (n U), both halves of one product.
+graph::Graph network(DType type, int64_t rows, bool centred, bool gated, double offset) {
+  constexpr int64_t kDepth = 48, kWidth = 128, kColumns = 72;
+  std::mt19937 random(5);
+  graph::Graph graph;
+  const auto constant = [&](Shape shape, double scale, double shift = 0) {
+    Tensor tensor = random_tensor({type, shape}, random);
+    for (int64_t k = 0; k < tensor.count(); ++k) tensor.set_double(k, shift + tensor.get_double(k) * scale);
+    return graph.add_constant(std::move(tensor));
+  };
+  const auto x = graph.add_input("x", {type, {2, rows, kDepth}}), r = graph.add_input("r", {type, {2, rows, kWidth}});
+  const auto shifted = graph.must_add(Op::Add, {r, constant({kWidth}, 0, offset)});
+  const auto product = graph.must_add(Op::MatMul, {x, constant({kDepth, kWidth}, 0.1)});
+  const auto sum = graph.must_add(Op::Add, {shifted, product});
+  std::vector<ValueId> inputs = {sum, constant({kWidth}, 0.2, 1)};
+  if (centred) inputs.push_back(constant({kWidth}, 0.2));
+  const auto norm = graph.must_add(centred ? Op::LayerNormalization : Op::RMSNormalization, inputs, ops::Attrs().set("epsilon", 1e-4), "norm");
+  if (gated) {
+    const auto both = graph.must_add(Op::MatMul, {norm, constant({kWidth, 2 * kColumns}, 0.1)});
+    const auto sizes = graph.add_constant(tensor_of(std::vector<int64_t>{kColumns, kColumns}));
+    const auto split = graph.add_node(Op::Split, {both, sizes}, ops::Attrs().set("axis", int64_t{2}), "gates", 2);
+    CHECK(split.ok());
+    const std::vector<ValueId> halves = graph.node(*split).outputs;
+    graph.mark_output(graph.must_add(Op::Mul, {graph.must_add(Op::Sigmoid, {halves[0]}), halves[1]}), "y");
+  } else {
+    const auto y = graph.must_add(Op::MatMul, {norm, constant({kWidth, kColumns}, 0.1)});
+    graph.mark_output(graph.must_add(Op::Add, {y, constant({kColumns}, 1)}), "y");
+    const auto v = graph.must_add(Op::Tanh, {graph.must_add(Op::MatMul, {norm, constant({kWidth, kWidth}, 0.1)})});
+    graph.mark_output(graph.must_add(Op::Add, {norm, v}), "z");
+  }
+  return graph;
+}
+
+TEST(FoldNorms, RunAndMeanTheSame) {
+  const auto takes = [](DType, int64_t, int64_t, int64_t) { return true; };
+  const auto never = [](DType, int64_t, int64_t, int64_t) { return false; };
+  for (const DType type : {DType::f16, DType::bf16})
+    for (const bool centred : {true, false})
+      for (const bool gated : {false, true})
+        for (const double offset : {0.0, 8.0}) {  // a mean far from 0 cancels in the product
+          const std::string what = fmt::format("{} {} {} offset {}", to_string(type), centred ? "layer" : "rms", gated ? "gated" : "plain", offset);
+          SCOPED_TRACE(what);
+          const graph::Graph graph = network(type, 19, centred, gated, offset);
+          auto after = passes::fold_norms(graph, takes, never);
+          ASSERT_TRUE(after.ok()) << after.error().text();
+          int statistics = 0;
+          for (graph::NodeId id : after->order()) {
+            statistics += after->node(id).op == Op::NormStatistics;
+            EXPECT_NE(after->node(id).op, centred ? Op::LayerNormalization : Op::RMSNormalization);
+          }
+          EXPECT_EQ(statistics, gated ? 1 : 2);  // a product each
+          const std::vector<Tensor> inputs = random_inputs(graph);
+          auto wanted = graph::interpret(graph, inputs);
+          ASSERT_TRUE(wanted.ok()) << wanted.error().text();
+          for (const bool vectors : {false, true})
+            expect_outputs(run_program(*after, inputs, 3, true, true, false, vectors), *wanted, what, type == DType::f16 ? 2e-2 : 1.5e-1);
+        }
+}
+
+// What does not fit stays: a norm whose rows no product stores, one whose product adds parts in planes, one that a move reads.
+TEST(FoldNorms, StaysWhereItDoesNotFit) {
+  const auto yes = [](DType, int64_t, int64_t, int64_t) { return true; };
+  const auto no = [](DType, int64_t, int64_t, int64_t) { return false; };
+  const graph::Graph graph = network(DType::f16, 5, true, false, 0);
+  const auto norms = [](const Result<graph::Graph>& of) {
+    int count = 0;
+    CHECK(of.ok());
+    for (graph::NodeId id : of->order()) count += of->node(id).op == Op::LayerNormalization;
+    return count;
+  };
+  EXPECT_EQ(norms(passes::fold_norms(graph, yes, no)), 0);
+  EXPECT_EQ(norms(passes::fold_norms(graph, no, no)), 1);
+  EXPECT_EQ(norms(passes::fold_norms(graph, yes, yes)), 1);
+  graph::Graph alone;
+  const auto x = alone.add_input("x", {DType::f16, {4, 64}});
+  const auto ones = alone.add_constant(Tensor::allocate({DType::f16, {64}}));
+  const auto norm = alone.must_add(Op::LayerNormalization, {alone.must_add(Op::Tanh, {x}), ones});
+  alone.mark_output(alone.must_add(Op::MatMul, {norm, alone.add_constant(Tensor::allocate({DType::f16, {64, 8}}))}), "y");
+  EXPECT_EQ(norms(passes::fold_norms(alone, yes, no)), 1);
+}
+
+}  // namespace
+}  // namespace obelisk::runtime
