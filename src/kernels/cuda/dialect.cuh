@@ -142,6 +142,18 @@ static __device__ __forceinline__ Pack<T, V> take_pack(const char* own) {
 
 namespace obk {
 
+/* Neighbours are added, then neighbouring pairs, ...: one order of the sum of 16, however many of them a lane has. */
+template <int V>
+static __device__ __forceinline__ float sum_of_neighbours(float (&x)[V]) {
+#pragma unroll
+  for (int step = 1; step < V; step *= 2)
+#pragma unroll
+    for (int v = 0; v < V; v += 2 * step) x[v] = __fadd_rn(x[v], x[v + step]);
+#pragma unroll
+  for (int mask = 1; mask < 16 / V; mask <<= 1)
+    x[0] = __fadd_rn(x[0], __shfl_xor_sync(0xffffffffu, x[0], mask));
+  return x[0];
+}
 /* Partial statistics of 16 neighbouring columns of a row that is stored, of which each of 16 / V lanes that are neighbours has
  * V: their sum, and that of the squares about their mean (statistics.cuh), of the numbers as they are rounded. All lanes of the warp
  * come here. `at`: of the 16 columns. */
@@ -149,25 +161,20 @@ template <typename T, int V>
 static __device__ __forceinline__ void give_partials(float* partials, int64_t at, bool there,
                                                      const float (&o)[V]) {
   constexpr int kLanes = 16 / V;
-  float x[V], sum = 0, squares = 0;
+  float x[V], part[V];
 #pragma unroll
   for (int v = 0; v < V; ++v) {
     T value;
     store(&value, 0, o[v]);
-    x[v] = load(&value, 0);
-    sum = v == 0 ? x[0] : __fadd_rn(sum, x[v]);
+    part[v] = x[v] = load(&value, 0);
   }
-#pragma unroll
-  for (int mask = 1; mask < kLanes; mask <<= 1)
-    sum = __fadd_rn(sum, __shfl_xor_sync(0xffffffffu, sum, mask));
+  const float sum = sum_of_neighbours(part);
 #pragma unroll
   for (int v = 0; v < V; ++v) {
     const float off = __fmaf_rn(sum, -1.0f / 16, x[v]);
-    squares = __fmaf_rn(off, off, squares);
+    part[v] = __fmul_rn(off, off);
   }
-#pragma unroll
-  for (int mask = 1; mask < kLanes; mask <<= 1)
-    squares = __fadd_rn(squares, __shfl_xor_sync(0xffffffffu, squares, mask));
+  const float squares = sum_of_neighbours(part);
   if (there && threadIdx.x % kLanes == 0) *(float2*)(partials + 2 * at) = make_float2(sum, squares);
 }
 /* The same of a task's rows of `pitch` elements that have been stored, by whoever comes: where a body does not walk them in packs. */
