@@ -16,7 +16,7 @@
 ///          adds up.
 /// Stands   in the step `fit`, for it is the machine's tiles that give statistics; before
 ///          expand_for_machine, which tells the norms that stay. `expand` leaves norms that may fold.
-/// Paper    the hierarchical reuse of AStitch §4.2 across a product; MonoNN's barrier merging §4.4.
+/// Paper    hierarchical reuse (ASPLOS'22 §4.2) across a product; barrier merging (MonoNN §4.4).
 /// Errors   none.    Cost  O(nodes + weights that are scaled), on all cores.
 #pragma once
 

@@ -61,6 +61,13 @@ TEST(Passes, ConvertPrecision) {
     return convert_precision(std::move(graph), precision);
   });
 }
+TEST(Passes, FoldNorms) {
+  graph::run_cases("src/passes/test/fold_norms.ir", [](graph::Graph graph) {
+    const bool takes = graph.name != "no statistics", planes = graph.name == "in planes";  // a case names its graph so
+    return fold_norms(std::move(graph), [=](DType, int64_t, int64_t, int64_t) { return takes; },
+                      [=](DType, int64_t, int64_t, int64_t) { return planes; });
+  });
+}
 // Weights of more than a part of those that cores take, with values that 16 bits do not hold, or
 // not as a mask, in odd places: told from the values one by one.
 TEST(Passes, ConvertPrecisionOfLongConstants) {

@@ -1,0 +1,43 @@
+#include "codegen/row_statistics.h"
+
+#include <algorithm>
+
+#include "codegen/scalars.h"
+
+namespace obelisk::codegen {
+
+std::string statistics_asked(const stitch::Group& group, const schedule::Work& work) {
+  const stitch::Product::Statistics& wanted = group.product.statistics;
+  if (!wanted.wanted) return "";
+  std::string text = fmt::format("    g.statistics = statistics, g.epsilon = {}, g.centred = {};\n", real_literal(DType::f32, wanted.epsilon), wanted.centred ? 1 : 0);
+  if (wanted.of_partials)
+    text += fmt::format("    g.partials = (const float*)x[{}] + t->r0 * {};\n", work.read_partials(group), group.product.k[0].extent / stitch::kPartialColumns * 2);
+  return text;
+}
+
+std::string dealt_statistics(const stitch::Group& group, const schedule::Work& work) {
+  const stitch::Product& product = group.product;
+  if (!product.statistics.wanted) return "";
+  const auto a = std::find_if(work.nest.accesses.begin(), work.nest.accesses.end(), [&](const schedule::Access& each) {
+    return each.operand == static_cast<int>(group.body.operands.size()) && each.load == ops::kNoExpr && each.step < 0;
+  });
+  std::string text = fmt::format("  {{\n    ObkGemm g = {{}};\n    g.m = t->r1 - t->r0, g.k = {}, g.a_row = {}, g.a_col = 1;\n", product.k[0].extent, a->strides[0]);
+  text += fmt::format("    g.a = (const {}*)x[{}] + ({} + t->r0 * {});\n", storage_name(product.a_type), work.operand_count(group), a->offset, a->strides[0]);
+  return text + statistics_asked(group, work) + fmt::format("    obk::find_statistics<{}>(g);\n  }}\n", product.a_type == DType::bf16);
+}
+
+int64_t keep_row_statistics(const stitch::Group& group, const schedule::Work& work, int64_t at, std::string& top) {
+  if (!group.product.statistics.wanted) return 0;
+  top += fmt::format("  float* __restrict statistics = (float*)((char*)w->scratch + {});\n", at);
+  return (work.tile_rows * 8 + 63) / 64 * 64;
+}
+
+std::string leave_partials(const stitch::Group& group, const schedule::Work& work, const std::function<std::string(int operand)>& pointer) {
+  std::string text;
+  for (const stitch::Step& step : group.body.steps)
+    if (step.kind == stitch::StepKind::kStore && group.body.operands[step.slot] == group.partials)
+      text += fmt::format("  obk::leave_partials({}, partials, t, {});\n", pointer(step.slot), work.nest.column_count());
+  return text;
+}
+
+}  // namespace obelisk::codegen
