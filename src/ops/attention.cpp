@@ -179,6 +179,10 @@ Result<Types> infer_attention(const Call& call) {
   if (call.has(kMask)) TRY_STATUS(check_dtype(call, kMask, kMaskTypes));
   if (call.has(kValidLengths))
     TRY_STATUS(check_dtype(call, kValidLengths, dtype_set({DType::i64})));
+  for (const char* window : {"left_window_size", "right_window_size"})  // -1: all keys are seen
+    if (call.attrs.get_int(window, -1) != -1)
+      return unsupported_call(call, fmt::format("{} limits which keys a query sees", window),
+                              "give the window as a mask");
   TRY(const AttentionShape shape, attention_shape(call));
   const DType dtype = call.in(kQuery).dtype;
   Shape attended{shape.batch, shape.q_heads, shape.q_length, shape.v_head};

@@ -184,6 +184,10 @@ TEST(Golden, RefusalsName) {
               HasSubstr("input 1 is [4], which does not broadcast into [2,3]"));
   EXPECT_THAT(refusal(Op::MaskedSoftmax, {f, axes}),
               HasSubstr("the mask is i64, wanted f32 to add or b1 to choose by"));
+  const Type heads{DType::f32, {1, 2, 3, 4}};
+  EXPECT_THAT(refusal(Op::Attention, {heads, heads, heads}), HasSubstr("accepted"));
+  EXPECT_THAT(refusal(Op::Attention, {heads, heads, heads}, Attrs().set("left_window_size", int64_t{1})),
+              HasSubstr("left_window_size limits which keys a query sees"));
   EXPECT_THAT(refusal(Op::LayerNormalization, {f, g}),
               HasSubstr("input 1 is [4], which does not broadcast into [2,3]"));
   EXPECT_THAT(refusal(Op::NormStatistics, {f, g}), HasSubstr("the product is [4], which has other rows than [2,3]"));
