@@ -119,7 +119,7 @@ std::shared_ptr<const runtime::Program> with_granularity(const runtime::Program&
 /// that was asked about.
 using Asked = std::function<void(const graph::Graph&, graph::NodeId, bool taken, std::string why)>;
 Result<graph::Graph> fit(graph::Graph graph, const Options& options, const target::DeviceSpec& device,
-                         const stitch::Options& stitching, const Asked& left = {}) {
+                         const stitch::Options& stitching, const Asked& left = {}, passes::Remarks* unfolded = nullptr) {
   const auto takes = [&](const graph::Graph& of, graph::NodeId id) {
     std::string why = "no product's tile gives them";
     const bool taken = of.node(id).op == ops::Op::NormStatistics ? passes::product_of_statistics(of, id) != graph::kNone
@@ -142,8 +142,7 @@ Result<graph::Graph> fit(graph::Graph graph, const Options& options, const targe
       const int64_t count = parts(type, rows, columns, depth);
       return count > 1 && !whole(rows, columns, count);
     };
-    passes::Remarks unfolded;
-    TRY(graph, passes::fold_norms(std::move(graph), gives_statistics, in_planes, &unfolded));
+    TRY(graph, passes::fold_norms(std::move(graph), gives_statistics, in_planes, unfolded));
   }
   TRY(graph, passes::expand_for_machine(std::move(graph), takes));
   return splits ? passes::split_products(std::move(graph), parts, whole) : Result<graph::Graph>(std::move(graph));
@@ -297,19 +296,20 @@ Status lower(const Network& network, const Options& options, Compilation& made, 
   if (device.family == target::Family::kCuda && options.granularity != "auto")
     device = for_granularity(device, options.granularity);
   graph::Graph unfitted;
-  passes::Remarks whole, in_parts;
+  passes::Remarks whole, in_parts, unfolded;
   TRY_STATUS(step("fit", [&]() -> Status {
     unfitted = made.graph;
     return put(made.graph, fit(std::move(made.graph), options, device, stitching,
                                [&](const graph::Graph& graph, graph::NodeId id, bool taken, std::string why) {
                                  if (taken) why = "the machine has a tile or a block for it";
                                  (taken ? whole : in_parts).left(graph, id, why);
-                               }));
+                               }, options.explain.count("fit") ? &unfolded : nullptr));
   }, sound_graph, [&](bool explain) {
     if (!explain) return graph::print(made.graph);
     return explain_pass("what no tile of the machine takes whole is told in simpler ops", unfitted,
                         made.graph) +
-           explain_remarks("stays whole", whole) + explain_remarks("in simpler ops", in_parts);
+           explain_remarks("norms that go through no product", unfolded) + explain_remarks("stays whole", whole) +
+           explain_remarks("in simpler ops", in_parts);
   }));
   TRY_STATUS(step(
       "stitch",
