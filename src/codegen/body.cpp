@@ -572,7 +572,7 @@ class BodyEmitter {
       scratch_ += keep_row_statistics(group_, work_, scratch_, top_);
       return;
     }
-    text += statistics_asked(group_, work_);
+    text += statistics_found(group_, work_, type);
     scratch_ += (tiles_.gemm_scratch_bytes(&shape) + 63) / 64 * 64;
     const int64_t a_row = group_.prologue ? 0 : shape.a_row;
     if (tiles_.vectors && packed_b_ && !direct_ && shape.a_col == 1 && a_row >= 0 && a_row < (int64_t{1} << 30)) {

@@ -15,6 +15,11 @@ std::string statistics_asked(const stitch::Group& group, const schedule::Work& w
   return text;
 }
 
+std::string statistics_found(const stitch::Group& group, const schedule::Work& work, const std::string& type) {
+  const std::string asked = statistics_asked(group, work);
+  return asked.empty() ? "" : asked + fmt::format("    OBK_FIND_STATISTICS({}, g);\n", type);
+}
+
 std::string dealt_statistics(const stitch::Group& group, const schedule::Work& work) {
   const stitch::Product& product = group.product;
   if (!product.statistics.wanted) return "";
@@ -23,7 +28,7 @@ std::string dealt_statistics(const stitch::Group& group, const schedule::Work& w
   });
   std::string text = fmt::format("  {{\n    ObkGemm g = {{}};\n    g.m = t->r1 - t->r0, g.k = {}, g.a_row = {}, g.a_col = 1;\n", product.k[0].extent, a->strides[0]);
   text += fmt::format("    g.a = (const {}*)x[{}] + ({} + t->r0 * {});\n", storage_name(product.a_type), work.operand_count(group), a->offset, a->strides[0]);
-  return text + statistics_asked(group, work) + fmt::format("    obk::find_statistics<{}>(g);\n  }}\n", product.a_type == DType::bf16);
+  return text + statistics_found(group, work, tile_type(product.tile_type())) + "  }\n";
 }
 
 int64_t keep_row_statistics(const stitch::Group& group, const schedule::Work& work, int64_t at, std::string& top) {

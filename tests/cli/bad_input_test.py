@@ -232,15 +232,16 @@ def test_killed_while_the_file_is_written(program, environment, tmp_path):
         "--verify",
         "off",
     ]
-    start = time.monotonic()
-    subprocess.run(
-        command,
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        check=True,
-        timeout=120,
-    )
+    for _ in range(2):  # what the first compiles the second finds
+        start = time.monotonic()
+        subprocess.run(
+            command,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            check=True,
+            timeout=120,
+        )
     whole, taken = (tmp_path / "wide.obk").read_bytes(), time.monotonic() - start
     killed = 0
     for part in (0.3, 0.5, 0.7, 0.8, 0.9):

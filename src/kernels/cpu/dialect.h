@@ -32,13 +32,14 @@
 #define OBK_FOR_LANES(j, low, high) OBK_LANES OBK_FOR_LANES_OF(j, low, high)
 /* The tiles of the library that the worker brings. What stands after g a device wants
  * as constants: of attention the size, value_size, most queries of a tile, keys. */
-#define OBK_GEMM_TILE(type, g) (obk::row_statistics<type>(g), w->kernels->gemm_tile(&(g)))
+#define OBK_GEMM_TILE(type, g) w->kernels->gemm_tile(&(g))
+#define OBK_FIND_STATISTICS(type, g) obk::row_statistics<type>(g)
 #define OBK_CONV_TILE(type, g) w->kernels->conv_tile(&(g))
 #define OBK_DEPTHWISE_TILE(type, g) w->kernels->conv_tile(&(g))
 #define OBK_ATTENTION_TILE(type, g, ...) w->kernels->attention_tile(&(g))
 #define OBK_GEMM_TILE_OF(type, g, ...) OBK_GEMM_TILE(type, g)
 #define OBK_PRODUCT(...)
-#define OBK_PRODUCT_SUMS_OF(type, g, stage, other, ...) (OBK_GEMM_TILE(type, g), 0)
+#define OBK_PRODUCT_SUMS_OF(type, g, stage, other, ...) (obk::row_statistics<type>(g), OBK_GEMM_TILE(type, g), 0)
 #define OBK_PRODUCT_PARTS_OF(type, g, stage, parts, plane, adds, ...) (OBK_GEMM_TILE(type, g), 0)
 #define OBK_CONV_TILE_OF(type, g, ...) OBK_CONV_TILE(type, g)
 /* Rows of A in fast memory, as the product tile reads them. */

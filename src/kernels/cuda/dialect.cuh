@@ -264,6 +264,8 @@ struct ObkLanes : ObkWorker {
 /* As constants: the most rows and columns of a tile, k, a_row, c_row and panel, perhaps parts. */
 #define OBK_GEMM_TILE_OF(type, g, ...) \
   obk::gemm_tile_of<type, obk::FixedShape<__VA_ARGS__>, OBK_WIDE_TILES>(w, g)
+/* Before a tile that does not give them itself: the statistics of its rows that its body wants (statistics.cuh). */
+#define OBK_FIND_STATISTICS(type, g) obk::find_statistics<type == kObkBf16>(g)
 /* A product with a kernel of its own: what the host must know (runtime/cuda/tables.cpp), and the tile's
  * sums, of which perhaps a second plane lies as many floats behind the first as this gives. */
 #define OBK_PRODUCT(...)

@@ -28,6 +28,7 @@
 #include "gemm_fixed.cuh"
 #include "gemm_long.cuh"
 #include "gemm_mma.cuh"
+#include "statistics.cuh"
 #include "gemm_tf32.cuh"
 #include "gemm_wgmma.cuh"
 #include "gemm_wide.cuh"
@@ -98,8 +99,6 @@ static __device__ OBK_TILE_FUNCTION void gemm16_passes() {
 
 template <int kType>
 static __device__ __forceinline__ void gemm_tile(ObkLanes*, const ObkGemm& g) {
-  if constexpr (kType == kObkF16 || kType == kObkBf16)
-    find_statistics<kType == kObkBf16>(g);
   if (threadIdx.x == 0) tile_arguments() = g;
   __syncthreads();
   if (kType == kObkF16 && g.panel)
@@ -154,7 +153,6 @@ static __device__ __forceinline__ void gemm_tile_of(ObkLanes* w, const ObkGemm& 
   if constexpr (kHalf && S::kFits) {
     if (fixed_takes<S>(g)) {
       if constexpr (few_fits<S>()) return few_tile<kType == kObkBf16, S>(g);
-      find_statistics<kType == kObkBf16>(g);
 #ifdef OBK_WGMMA
       if constexpr (kInlined && wide_fits<S>()) return fixed_wide_tile<kType == kObkBf16, S>(g);
       if constexpr (kInlined && long_fits<S>()) return fixed_long_tile<kType == kObkBf16, S>(g);

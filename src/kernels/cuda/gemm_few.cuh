@@ -15,7 +15,6 @@
 #define OBK_GEMM_FEW_CUH
 
 #include "gemm_fixed.cuh"
-#include "statistics.cuh"
 
 namespace obk {
 
@@ -141,7 +140,6 @@ static __device__ __forceinline__ void few_tile(const ObkGemm& g) {
     }
     __syncwarp();
   };
-  find_statistics<kBfloat>(g); /* its loads fly beside A's */
   copy16_wait<0>();
   __syncthreads();
   constexpr int kWholePages = F::kLast == S::kPage ? S::kPages : S::kPages - 1;
