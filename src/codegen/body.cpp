@@ -60,8 +60,7 @@ class BodyEmitter {
     head(!vectors);
     pitch_ = vectors ? std::to_string(tile_pitch()) : group_.product.twin ? "(2 * (t->c1 - t->c0))" : "(t->c1 - t->c0)";
     const DealtText tile = dealt ? emit_dealt(group_, work_, *layouts_, tiles_, vectors ? tile_pitch() : work_.tile_columns) : DealtText{};
-    out_ += tile.ahead + (dealt ? dealt_statistics(group_, work_) : "") + (vectors ? "  {\n" + vectors->ahead : "") + tile.tile, scratch_ += tile.scratch;
-    if (dealt) scratch_ += keep_row_statistics(group_, work_, scratch_, top_);
+    out_ += tile.ahead + (vectors ? "  {\n" + vectors->ahead : "") + tile.tile, scratch_ += tile.scratch;
     if (group_.kind == GroupKind::kProduct && !dealt) product(vectors.has_value());
     if (group_.kind == GroupKind::kConv && !dealt) conv();
     if (group_.kind == GroupKind::kAttention) attention();

@@ -1,7 +1,5 @@
 #include "codegen/row_statistics.h"
 
-#include <algorithm>
-
 #include "codegen/scalars.h"
 
 namespace obelisk::codegen {
@@ -18,17 +16,6 @@ std::string statistics_asked(const stitch::Group& group, const schedule::Work& w
 std::string statistics_found(const stitch::Group& group, const schedule::Work& work, const std::string& type) {
   const std::string asked = statistics_asked(group, work);
   return asked.empty() ? "" : asked + fmt::format("    OBK_FIND_STATISTICS({}, g);\n", type);
-}
-
-std::string dealt_statistics(const stitch::Group& group, const schedule::Work& work) {
-  const stitch::Product& product = group.product;
-  if (!product.statistics.wanted) return "";
-  const auto a = std::find_if(work.nest.accesses.begin(), work.nest.accesses.end(), [&](const schedule::Access& each) {
-    return each.operand == static_cast<int>(group.body.operands.size()) && each.load == ops::kNoExpr && each.step < 0;
-  });
-  std::string text = fmt::format("  {{\n    ObkGemm g = {{}};\n    g.m = t->r1 - t->r0, g.k = {}, g.a_row = {}, g.a_col = 1;\n", product.k[0].extent, a->strides[0]);
-  text += fmt::format("    g.a = (const {}*)x[{}] + ({} + t->r0 * {});\n", storage_name(product.a_type), work.operand_count(group), a->offset, a->strides[0]);
-  return text + statistics_found(group, work, tile_type(product.tile_type())) + "  }\n";
 }
 
 int64_t keep_row_statistics(const stitch::Group& group, const schedule::Work& work, int64_t at, std::string& top) {

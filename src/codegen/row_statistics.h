@@ -11,9 +11,8 @@ namespace obelisk::codegen {
 
 /// Fields of `g`, by which the tile is asked; empty where nobody wants them.
 std::string statistics_asked(const stitch::Group& group, const schedule::Work& work);
-/// The same before a tile that does not give them itself; and before a dealt one, whose own fields are a convolution's.
+/// The same before a tile that does not give them itself (dealt ones have no such rows: schedule/build.cpp).
 std::string statistics_found(const stitch::Group& group, const schedule::Work& work, const std::string& type);
-std::string dealt_statistics(const stitch::Group& group, const schedule::Work& work);
 /// Their place, `at` bytes into the scratch, is named in `top`. Returns its bytes.
 int64_t keep_row_statistics(const stitch::Group& group, const schedule::Work& work, int64_t at, std::string& top);
 /// Partial statistics of what has been stored, by reading it back: where rows do not go in packs.

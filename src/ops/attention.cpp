@@ -180,8 +180,8 @@ Result<Types> infer_attention(const Call& call) {
   if (call.has(kValidLengths))
     TRY_STATUS(check_dtype(call, kValidLengths, dtype_set({DType::i64})));
   for (const char* window : {"left_window_size", "right_window_size"})  // -1: all keys are seen
-    if (call.attrs.get_int(window, -1) != -1)
-      return unsupported_call(call, fmt::format("{} limits which keys a query sees", window),
+    if (const int64_t size = call.attrs.get_int(window, -1); size != -1)
+      return unsupported_call(call, fmt::format("{} = {} limits which keys a query sees, wanted -1", window, size),
                               "give the window as a mask");
   TRY(const AttentionShape shape, attention_shape(call));
   const DType dtype = call.in(kQuery).dtype;

@@ -91,7 +91,6 @@ struct Scaled {
 Scaled scaled(const Tensor& weights, const Norm& norm) {
   constexpr int64_t kColumns = 64;  // of a job
   const int64_t depth = weights.shape()[0], columns = weights.shape()[1];
-  const bool brain = weights.dtype() == DType::bf16;
   Scaled out{Tensor::allocate(weights.type()), std::vector<float>(static_cast<size_t>(columns)), std::vector<float>(static_cast<size_t>(columns))};
   const auto* from = static_cast<const uint16_t*>(weights.data());
   auto* to = static_cast<uint16_t*>(out.weights.mutable_data());
@@ -103,13 +102,11 @@ Scaled scaled(const Tensor& weights, const Norm& norm) {
       const uint16_t* source = from + k * columns + first;
       uint16_t* target = to + k * columns + first;
       const float g = norm.scale[static_cast<size_t>(k)], b = norm.shift.empty() ? 0 : norm.shift[static_cast<size_t>(k)];
-      for (int64_t n = 0; n < count; ++n) row[n] = brain ? bf16_to_f32(source[n]) : f16_to_f32(source[n]);
+      widen(weights.dtype(), source, row, count);
       for (int64_t n = 0; n < count; ++n) shifts[n] += double(b) * row[n], row[n] *= g;
-      if (brain)
-        for (int64_t n = 0; n < count; ++n) target[n] = f32_to_bf16(row[n]);
-      else
-        f32_to_f16(row, target, count);
-      for (int64_t n = 0; n < count; ++n) sums[n] += brain ? bf16_to_f32(target[n]) : f16_to_f32(target[n]);
+      narrow(weights.dtype(), row, target, count);
+      widen(weights.dtype(), target, row, count);
+      for (int64_t n = 0; n < count; ++n) sums[n] += row[n];
     }
     for (int64_t n = 0; n < count; ++n) {
       out.sums[static_cast<size_t>(first + n)] = static_cast<float>(sums[n]);

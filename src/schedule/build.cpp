@@ -275,7 +275,7 @@ void deal_product(const Group& group, const TaskGraph& graph, const target::Devi
   const Access* access = nullptr;
   for (const Access& each : work.nest.accesses)
     if (each.operand == a && each.load == ops::kNoExpr && each.step < 0) access = &each;
-  if (!access || work.nest.rows != 1 || rows < stitch::kMostStreamedRows || group.prologue || p.sides() != 1 || !p.batch.empty() || p.k.size() != 1) return;
+  if (!access || work.nest.rows != 1 || rows < stitch::kMostStreamedRows || group.prologue || p.sides() != 1 || !p.batch.empty() || p.k.size() != 1 || p.statistics.wanted) return;
   const int64_t row = access->strides[0];
   const bool packed = graph.buffers[work.buffers[static_cast<size_t>(work.operand_count(group)) + 1]].kind == BufferKind::kWeight && p.b_type == p.a_type;
   if (!packed || p.k[0].a != 1 || row <= 0 || access->offset * size % 16 != 0 || rows * row * size >= INT32_MAX) return;

@@ -187,7 +187,7 @@ TEST(Golden, RefusalsName) {
   const Type heads{DType::f32, {1, 2, 3, 4}};
   EXPECT_THAT(refusal(Op::Attention, {heads, heads, heads}), HasSubstr("accepted"));
   EXPECT_THAT(refusal(Op::Attention, {heads, heads, heads}, Attrs().set("left_window_size", int64_t{1})),
-              HasSubstr("left_window_size limits which keys a query sees"));
+              HasSubstr("left_window_size = 1 limits which keys a query sees, wanted -1"));
   EXPECT_THAT(refusal(Op::LayerNormalization, {f, g}),
               HasSubstr("input 1 is [4], which does not broadcast into [2,3]"));
   EXPECT_THAT(refusal(Op::NormStatistics, {f, g}), HasSubstr("the product is [4], which has other rows than [2,3]"));
