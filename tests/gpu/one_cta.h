@@ -62,6 +62,7 @@ void wait_until(Ready ready) {
 
 /// Whether a warp sits out a round of all fibers.
 inline std::function<bool(int warp, int round)> rests;
+inline std::function<void()> copies_rows;  // before a thread copies rows by a map
 inline int64_t events;  // waits that came to an end
 
 /// Threads that meet: all of a CTA, or a warp's 32 with what each brings.
@@ -359,6 +360,7 @@ OBK_DEVICE void fetch_map(const void* map) {
   CHECK(reinterpret_cast<uint64_t>(map) % 64 == 0, "a map lies at a multiple of 64 bytes");
 }
 OBK_DEVICE void copy_blocks(uint32_t to, const void* map, int row, int block, uint32_t bar) {
+  if (one_cta::copies_rows) one_cta::copies_rows();
   fetch_map(map);
   one_cta::RowsMap m;
   memcpy(&m, map, sizeof m);

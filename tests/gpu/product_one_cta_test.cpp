@@ -37,7 +37,8 @@ static std::pair<const char*, const char*> of_previous;  // what the kernel befo
 static bool waited[8][OBK_THREADS];  // by rank in the cluster
 static void allow_next() {}
 static void wait_for_previous() {
-  if (threadIdx.x == 0) one_cta::readable.push_back(of_previous);
+  auto& readable = one_cta::readable;
+  if (std::find(readable.begin(), readable.end(), of_previous) == readable.end()) readable.push_back(of_previous);
   waited[one_cta::rank][threadIdx.x] = true;
 }
 static void stamp(const ObkProgram&, int, bool) {}
@@ -210,12 +211,16 @@ void multiply(const Tile& t, const Cut& cut) {
   p.dealt.scratch_bytes = (4 * (plane(t.parts > 1 ? 64 : t.rows, t.columns * t.sides) + (t.parts > 1 ? slices : t.other)) + 63) / 64 * 64;
   p.weights = 1, p.dealt.operands[1] = packed, p.weights_step = matrix;
   p.next = next, p.next_bytes = 99984;
+  p.next_share = (p.next_bytes / (cut.ctas * t.parts) + 127) / 128 * 128;
   const int64_t down = (span + t.rows - 1) / t.rows * cut.batch;
   p.tasks = static_cast<int32_t>(cut.across * down), p.span = static_cast<int32_t>(span);
+  const auto divisor = [](int64_t by) { return ObkDivisor{static_cast<uint32_t>(by), by == 1 ? 0 : static_cast<uint32_t>(((int64_t{1} << 32) + by - 1) / by)}; };
+  p.across = divisor(cut.across), p.each = divisor(down / cut.batch);
   p.row = kAbove, p.block = kBefore;
   p.row_step = static_cast<int32_t>(cut.beside ? 0 : span + cut.gap);
   p.block_step = static_cast<int32_t>(cut.beside ? blocks : 0);
   p.blocks = static_cast<int32_t>(blocks), p.stage = t.stage, p.sides = t.sides;
+  p.tile_stages = p.blocks / t.parts / p.stage;
   p.stage_bytes = t.stage * (8192 + (t.columns * t.sides + 15) / 16 * 2048);
   const int wanted = p.blocks / t.parts / p.stage * ((p.tasks + cut.ctas - 1) / cut.ctas);
   const int room = (one_cta::kSharedBytes - p.dealt.scratch_bytes - 256) / p.stage_bytes;
@@ -227,6 +232,7 @@ void multiply(const Tile& t, const Cut& cut) {
   result = &c, result_wide = wide;
   one_cta::grid.x = static_cast<unsigned>(cut.ctas * t.parts), one_cta::prefetched.clear();
   one_cta::rests = [&](int warp, int round) { return (cut.slow >> warp & 1) != 0 && round % 12 != 0; };
+  one_cta::copies_rows = [] { CHECK(obk::waited[one_cta::rank][threadIdx.x], "rows are asked for before the kernel before has ended"); };
   obk::of_previous = {a.at, a.at + rows * pitch * 2};
   for (int k = 0; k < cut.ctas; ++k) {  // CTAs, or clusters of them
     one_cta::cta.x = static_cast<unsigned>(k * t.parts);

@@ -9,9 +9,10 @@
  *
  * Stages of `stage` blocks of 64 k: rows of A by the copy engine's map of the whole matrix (blocks of
  * 64 by 64, 16-byte pieces swapped by row, zeros below the matrix), weights as they were packed, both
- * for one mbarrier. Thread 0 asks: for as many stages as have a place before the tile, weights before
- * the kernel waits for the one before it; then for one more whenever a stage has been read, past the
- * end of the tile into the next of this CTA.
+ * for one mbarrier. As many stages as have a place are asked for before the tile, by a thread of each warp in
+ * turn, their weights before the kernel waits for the one before it; then thread 0 asks for one more whenever a
+ * stage has been read, past the end of the tile into the next of this CTA. Between that wait and the first
+ * copy of rows nothing is worked out, for all of the kernel waits for it.
  *
  * The order of a sum is that of gemm_mma.cuh: the first warpgroup sums the k-steps 0 and 1 of each 64,
  * each for itself, the second the steps 2 and 3: (0 + 1) + (2 + 3). Where the body adds the warpgroups'
@@ -30,32 +31,44 @@
 #include "dealt.cuh"
 #include "statistics.cuh"
 
+/* What the host knows that one divides by: `times` is 2^32 / by, rounded up, 0 of 1. Exact while the product
+ * of the two numbers stays below 2^32. A division by a number that nobody knows takes 100 ns. */
+struct ObkDivisor {
+  uint32_t by, times;
+};
+
 struct __align__(64) ObkProduct {
   char map[128];    /* of the matrix in which A's rows lie: [k / 64][rows][64] */
   ObkDealt dealt;   /* of rectangles: 64 rows by the tile's columns */
   ObkWatch* watch;
   const char* next;              /* weights of the product after this one, which all CTAs together ask for */
-  int64_t next_bytes;
+  int64_t next_bytes, next_share; /* and of which each asks for so many bytes */
   int64_t weights_step;          /* bytes from matrix to matrix of a batch */
   int32_t weights;               /* which operand */
   int32_t tasks, span;           /* rectangles; rows of a matrix, which they do not leave */
   int32_t row, block;            /* where A begins in the map, in rows and in blocks of 64 k */
   int32_t row_step, block_step;  /* from matrix to matrix */
   int32_t blocks, stage, stages; /* of k; blocks in a stage; stages in shared memory */
-  int32_t stage_bytes, sides, bars_at, spare;
+  int32_t tile_stages;           /* of a tile: of a CTA's part of k */
+  int32_t stage_bytes, sides, bars_at;
+  ObkDivisor across, each; /* rectangles side by side; one below another in a matrix */
 };
 static_assert(sizeof(ObkProduct) == OBK_PRODUCT_BYTES, "host and device lay out ObkProduct alike");
 
 namespace obk {
+
+static __device__ __forceinline__ int divided(int n, const ObkDivisor& d) {
+  return d.times ? (int)((uint64_t)(uint32_t)n * d.times >> 32) : n;
+}
 
 struct ProductTask {
   int32_t r0, r1, c0, c1, batch;
 
   __device__ __forceinline__ ProductTask(const ObkProduct& p, int at) {
     const ObkDealt& d = p.dealt;
-    const int down = at / d.across, each = (p.span + d.tile_rows - 1) / d.tile_rows;
-    batch = down / each;
-    r0 = batch * p.span + (down - batch * each) * d.tile_rows;
+    const int down = divided(at, p.across);
+    batch = divided(down, p.each);
+    r0 = batch * p.span + (down - batch * (int)p.each.by) * d.tile_rows;
     r1 = min(r0 + d.tile_rows, (batch + 1) * p.span);
     c0 = (at - down * d.across) * d.tile_columns, c1 = min(c0 + d.tile_columns, d.columns);
   }
@@ -72,8 +85,8 @@ struct ProductWay {
   int row, block; /* rows of A */
 
   __device__ __forceinline__ void find(const ObkProduct& p, int at) {
-    const int blocks = p.blocks / kParts, before = blockIdx.x % kParts * blocks;
-    task = at, left = blocks / p.stage;
+    const int before = blockIdx.x % kParts * (p.blocks / kParts);
+    task = at, left = p.tile_stages;
     if (task >= p.tasks) return;
     const ProductTask t(p, task);
     const int groups = (p.sides * (t.c1 - t.c0) + 15) / 16 * 2;
@@ -83,10 +96,21 @@ struct ProductWay {
     row = p.row + t.r0 - t.batch * (p.span - p.row_step);
     block = p.block + t.batch * p.block_step + before;
   }
+  __device__ __forceinline__ void begin(const ObkProduct& p, int at) {
+    slot = turn = 0;
+    find(p, at);
+  }
+  /* `count` of the stages that are left. */
+  __device__ __forceinline__ void skip(const ObkProduct& p, int count) {
+    from += count * bytes, block += count * p.stage, slot += count, left -= count;
+  }
+  __device__ __forceinline__ void turn_over(const ObkProduct& p) {
+    if (slot == p.stages) slot = 0, turn ^= 1;
+    if (left == 0) find(p, task + gridDim.x / kParts);
+  }
   __device__ __forceinline__ void step(const ObkProduct& p) {
-    from += bytes, block += p.stage;
-    if (++slot == p.stages) slot = 0, turn ^= 1;
-    if (--left == 0) find(p, task + gridDim.x / kParts);
+    skip(p, 1);
+    turn_over(p);
   }
   __device__ __forceinline__ void weights(const ObkProduct& p, uint32_t at, uint32_t bars) const {
     const uint32_t rows_bytes = p.stage * 8192, full = bars + 8 * slot;
@@ -147,8 +171,7 @@ struct ProductPipe {
  * would else be idle while kernels compute or wait for one another. */
 static __device__ __forceinline__ void bring_nearer(const ObkProduct& p) {
   constexpr int kPiece = 16384;
-  const int64_t share = (p.next_bytes / gridDim.x + 127) / 128 * 128, from = share * blockIdx.x;
-  const int64_t end = min(from + share, p.next_bytes);
+  const int64_t from = p.next_share * blockIdx.x, end = min(from + p.next_share, p.next_bytes);
 #pragma unroll 1
   for (int64_t at = from; at < end; at += kPiece)
     bulk_prefetch(p.next + at, (uint32_t)min(end - at, (int64_t)kPiece));
@@ -164,41 +187,62 @@ static __device__ __forceinline__ void run_product(const ObkProduct& p) {
   __shared__ uint64_t parts[32];
   __shared__ ProductWay<kParts> kept;
   const int first_tile = blockIdx.x / kParts, step = gridDim.x / kParts;
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const uint32_t at = shared_address(shared), bars = at + p.bars_at;
-  if (kParts > 1) { /* this CTA's planes are there, and what counts their sums */
-    if (threadIdx.x == 0) mbarrier_init(bars + 16 * p.stages, 1), mbarrier_init_fence();
-    __syncwarp();
-    cluster_arrive_relaxed();
-  }
   allow_next();
   if (threadIdx.x == 0) {
     fetch_map(p.map);
-    for (int k = 0; k < p.stages; ++k) {
+    if (kParts > 1) mbarrier_init(bars + 16 * p.stages, 1); /* this CTA's planes are there, and what counts their sums */
+  }
+  if (lane == 0) {
+#pragma unroll 1
+    for (int k = warp; k < p.stages; k += OBK_THREADS / 32) {
       mbarrier_init(bars + 8 * k, 1);
       mbarrier_init(bars + 8 * (p.stages + k), OBK_THREADS / 32);
     }
     mbarrier_init_fence();
-    ProductWay<kParts> first, way;
-    first.slot = first.turn = 0;
-    first.find(p, first_tile);
-    way = first;
-#pragma unroll 1
-    for (int k = 0; k < p.stages && way.task < p.tasks; ++k) way.weights(p, at, bars), way.step(p);
-    wait_for_previous();
-#pragma unroll 1
-    for (int k = 0; k < p.stages && first.task < p.tasks; ++k) first.rows(p, at, bars), first.step(p);
-    kept = way;
-  } else {
-    if (threadIdx.x == 32) bring_nearer(p);
-    wait_for_previous();
   }
+  __syncwarp();
+  if (kParts > 1) cluster_arrive_relaxed();
   __syncthreads();
+  ProductWay<kParts> way, more; /* more: past the first tile */
+  int here = 0;                 /* stages of it that have a place */
+  if (lane == 0) {
+    way.begin(p, first_tile);
+    here = min(way.left, p.stages);
+    more = way;
+    way.skip(p, warp);
+#pragma unroll 1
+    for (int k = warp; k < here; k += OBK_THREADS / 32) way.weights(p, at, bars), way.skip(p, OBK_THREADS / 32);
+    if (warp == 0) {
+      more.skip(p, here);
+      more.turn_over(p);
+      way = more;
+#pragma unroll 1
+      for (int k = here; k < p.stages && way.task < p.tasks; ++k) way.weights(p, at, bars), way.step(p);
+      kept = way;
+    } else if (warp == OBK_THREADS / 32 - 1) {
+      bring_nearer(p);
+    }
+    way.begin(p, first_tile);
+    way.skip(p, warp);
+  }
   ObkLanes lanes = {};
   ProductPipe<kParts> pipe = {&p, &kept, at, bars, 0, 0, {p.watch, blockIdx.x, 0, 0}, 0};
   lanes.scratch = shared + p.stages * p.stage_bytes, lanes.scratch_bytes = p.dealt.scratch_bytes;
   lanes.sm = blockIdx.x, lanes.sms = (int)gridDim.x;
-  lanes.warp = threadIdx.x / 32, lanes.warps = OBK_THREADS / 32;
+  lanes.warp = warp, lanes.warps = OBK_THREADS / 32;
   lanes.parts = parts, lanes.pipe = &pipe;
+  wait_for_previous();
+  if (lane == 0) {
+#pragma unroll 1
+    for (int k = warp; k < here; k += OBK_THREADS / 32) way.rows(p, at, bars), way.skip(p, OBK_THREADS / 32);
+    if (warp == 0) {
+#pragma unroll 1
+      for (int k = here; k < p.stages && more.task < p.tasks; ++k) more.rows(p, at, bars), more.step(p);
+    }
+  }
+  __syncwarp();
   ObkProgram stamped = {};
   stamped.stamps = blockIdx.x % kParts == 0 ? p.dealt.stamps : nullptr;
 #pragma unroll 1

@@ -355,6 +355,7 @@ Result<DeviceProduct> CudaContext::product(const Launch& launch, DevicePointer s
     constexpr int64_t kMost = 12 << 20;  // a quarter of the second-level cache
     const Memory& weights = executable_->weights_[static_cast<size_t>(launch.next)];
     record.next = weights.at(), record.next_bytes = std::min(weights.bytes() / 16 * 16, kMost);
+    record.next_share = (record.next_bytes / launch.ctas + 127) / 128 * 128;
   }
   const RowsMap& rows = launch.rows;
   TRY_STATUS(encode_rows(record.dealt.operands[rows.operand], rows.rows, rows.pitch, rows.blocks, record.map));

@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <cstring>
 #include <map>
+#include <optional>
 
 namespace obelisk::runtime::cuda {
 namespace {
@@ -113,6 +114,12 @@ Status deal(const Program& program, const Shape& shape, const std::vector<ObkTas
   return int64_t{cut.across} * down == launch.tasks ? ok_status() : Status(broken);
 }
 
+/// Of numbers up to `most`. Errors: none that fits, where their product is 2^32 or more.
+std::optional<DeviceDivisor> divisor(int64_t by, int64_t most) {
+  if (by < 1 || by * (most + 1) >> 32 != 0) return std::nullopt;
+  return DeviceDivisor{static_cast<uint32_t>(by), by == 1 ? 0 : static_cast<uint32_t>(((int64_t{1} << 32) + by - 1) / by)};
+}
+
 /// A product whose text says that it has a kernel of its own: what its CTAs' rectangles and copies follow from.
 /// Errors: kBuild, as above.
 Status stream(const Program& program, const Shape& shape, const std::vector<ObkTask>& tasks, int64_t room, Launch& launch) {
@@ -140,13 +147,17 @@ Status stream(const Program& program, const Shape& shape, const std::vector<ObkT
   cut.tile_rows = static_cast<int32_t>(first.r1), cut.tile_columns = static_cast<int32_t>(first.c1);
   cut.across = static_cast<int32_t>((last.c1 + first.c1 - 1) / first.c1);
   cut.scratch_bytes = static_cast<int32_t>(shape.scratch());
-  const int64_t down = (int64_t{p.span} + cut.tile_rows - 1) / cut.tile_rows * (cut.rows / p.span);
+  const int64_t each = (int64_t{p.span} + cut.tile_rows - 1) / cut.tile_rows, down = each * (cut.rows / p.span);
   if (int64_t{cut.across} * down != launch.tasks) return broken;
+  const auto by_across = divisor(cut.across, 2 * int64_t{launch.tasks}), by_each = divisor(each, 2 * down);  // a CTA looks past the end
+  if (!by_across || !by_each) return broken;
+  p.across = *by_across, p.each = *by_each;
   p.weights_step = step, p.tasks = launch.tasks;
   p.stage_bytes = p.stage * (8192 + (wide + 15) / 16 * 2048);
   const auto clusters = std::min<int64_t>(launch.tasks, target::clusters_at_once(static_cast<int64_t>(program.lists.size()), parts));
   launch.ctas = static_cast<int>(clusters * parts);
-  const int64_t wanted = p.blocks / parts / p.stage * ((launch.tasks + clusters - 1) / clusters);
+  p.tile_stages = p.blocks / parts / p.stage;
+  const int64_t wanted = p.tile_stages * ((launch.tasks + clusters - 1) / clusters);
   p.stages = static_cast<int32_t>(std::min(wanted, (room - cut.scratch_bytes - kAlign) / (p.stage_bytes + kBarBytes)));
   const int64_t least = std::min<int64_t>(wanted, 2);
   if (p.stages < least)

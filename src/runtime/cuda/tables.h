@@ -35,13 +35,17 @@ struct DeviceDealt {
   DevicePointer stamps;
   DevicePointer operands[schedule::kDealtOperands];
 };
+struct DeviceDivisor {  // kernels/cuda/product.cuh
+  uint32_t by, times;
+};
 struct alignas(64) DeviceProduct {  // kernels/cuda/product.cuh
   char map[128];
   DeviceDealt dealt;
   DevicePointer watch, next;
-  int64_t next_bytes;
+  int64_t next_bytes, next_share;
   int64_t weights_step;
-  int32_t weights, tasks, span, row, block, row_step, block_step, blocks, stage, stages, stage_bytes, sides, bars_at, spare;
+  int32_t weights, tasks, span, row, block, row_step, block_step, blocks, stage, stages, tile_stages, stage_bytes, sides, bars_at;
+  DeviceDivisor across, each;
 };
 struct DeviceWatch {
   uint32_t hit, sm, task, kind;
