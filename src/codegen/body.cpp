@@ -60,6 +60,7 @@ class BodyEmitter {
     head(!vectors);
     pitch_ = vectors ? std::to_string(tile_pitch()) : group_.product.twin ? "(2 * (t->c1 - t->c0))" : "(t->c1 - t->c0)";
     const DealtText tile = dealt ? emit_dealt(group_, work_, *layouts_, tiles_, vectors ? tile_pitch() : work_.tile_columns) : DealtText{};
+    if (streamed() && !vectors) out_ += product_begin(group_);
     out_ += tile.ahead + (vectors ? "  {\n" + vectors->ahead : "") + tile.tile, scratch_ += tile.scratch;
     if (group_.kind == GroupKind::kProduct && !dealt) product(vectors.has_value());
     if (group_.kind == GroupKind::kConv && !dealt) conv();
@@ -253,7 +254,7 @@ class BodyEmitter {
     job.panel = panel_, job.panel_pitch = panel_pitch_;
     if (panel_ != graph::kNone) job.panel_type = tile_type(static_cast<int32_t>(graph_.type(panel_).dtype));
     job.ahead_bytes = ahead_bytes_, job.dealt = work_.dealt, job.residents = work_.residents, job.planes = planes();
-    if (streamed()) job.most_ahead = 48;  // all registers are its sums' and these
+    if (streamed()) job.most_ahead = 48, job.begin = product_begin(group_);  // all registers are its sums' and these
     job.partials = group_.partials;
     job.pointer = [this](int operand, bool store) { return pointer(operand, store); };
     return emit_vectors(job);

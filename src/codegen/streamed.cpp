@@ -9,6 +9,8 @@ int64_t streamed_slice(const stitch::Group& group, const schedule::Work& work) {
   return parts == 1 ? work.tile_rows : (kWarpgroupRows + parts - 1) / parts;
 }
 
+std::string product_begin(const stitch::Group& group) { return fmt::format("  OBK_PRODUCT_BEGIN({})\n", group.product.parts); }
+
 StreamedText emit_streamed(const stitch::Group& group, const schedule::Work& work, const kernels::TileLibrary& tiles, const ObkGemm& shape, const std::string& type, int x_a,
                            bool adds, int64_t pitch) {
   const schedule::RowMatrix& m = *work.streamed;
@@ -22,9 +24,10 @@ StreamedText emit_streamed(const stitch::Group& group, const schedule::Work& wor
   if (parts > 1) text.scratch = (parts - 1) * plane + (kWarpgroupRows * wide * 4 + 63) / 64 * 64;  // parts' planes; warpgroups' exchange
   text.top += fmt::format("  OBK_PRODUCT({}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {})\n", x_a, x_a + 1, m.rows, m.pitch, m.span, m.row, m.block, m.row_step, m.block_step,
                           shape.k / 64, stage, matrix, product.sides(), shape.n, parts);
+  const char* statistics = !product.statistics.wanted ? "kObkNoStatistics" : product.statistics.of_partials ? "kObkOfPartials" : "kObkOfRows";
   const auto sums_of = [&](int64_t columns) {
     const std::string of_what = parts > 1 ? fmt::format("PARTS_OF({}, g, {}, {}, {}, {:d}", type, stage, parts, plane / 4, adds)
-                                          : fmt::format("SUMS_OF({}, g, {}, {}", type, stage, adds ? plane / 4 : 0);
+                                          : fmt::format("SUMS_OF({}, g, {}, {}, {}", type, stage, adds ? plane / 4 : 0, statistics);
     return fmt::format("{}OBK_PRODUCT_{}, {}, {}, {}, {}, {}, 0);\n", adds ? "other = " : "", of_what, parts > 1 ? kWarpgroupRows : shape.m, columns, depth, shape.a_row, pitch == 0 ? columns : pitch);
   };
   const int64_t last = work.nest.column_count() * product.sides() % shape.n;  // columns of a narrower tile at the end

@@ -3,7 +3,8 @@
 ///   OBK_PRODUCT(x_a, x_b, rows, pitch, span, row, block, row_step, block_step, blocks, stage, matrix, sides, columns, parts)
 ///       what the host must know to launch it: operands, the matrix of A (schedule::RowMatrix), blocks of 64 k and those of a stage, bytes from
 ///       one of B's matrices to the next, columns of a tile with both sides, CTAs of a cluster
-///   OBK_PRODUCT_SUMS_OF(type, g, stage, other, rows, columns, k, a_row, c_row, 0)
+///   OBK_PRODUCT_BEGIN(parts)    after loads of weights, before all others: waits for the kernel before
+///   OBK_PRODUCT_SUMS_OF(type, g, stage, other, kObkNoStatistics|kObkOfRows|kObkOfPartials, rows, columns, k, a_row, c_row, 0)
 ///   OBK_PRODUCT_PARTS_OF(type, g, stage, parts, plane, adds, rows, columns, k of a part, a_row, c_row, 0)   of a cluster
 #pragma once
 
@@ -20,6 +21,9 @@ struct StreamedText {
 };
 /// Rows of a tile whose epilogue a CTA runs: the tile's, or its share of them in a cluster.
 int64_t streamed_slice(const stitch::Group& group, const schedule::Work& work);
+
+/// Before the first load of anything but weights.
+std::string product_begin(const stitch::Group& group);
 
 /// `shape`: of a whole tile; `x_a`: A's operand, B's follows; `adds`: the epilogue adds planes; `pitch` 0: rows of the tile lie one after another.
 StreamedText emit_streamed(const stitch::Group& group, const schedule::Work& work, const kernels::TileLibrary& tiles, const ObkGemm& shape, const std::string& type, int x_a,

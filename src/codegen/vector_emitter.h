@@ -49,9 +49,21 @@ class VectorEmitter {
     const bool one_batch = flies_ahead();
     columns_text(ahead);
     if (job_.dealt) hold_back();
+    only_weights_ = !job_.begin.empty();
     loads(ahead, "  ", true);
     std::string body;
-    points(body);
+    if (only_weights_ && one_batch) {
+      points(body);
+      loads(body, "    ", false);
+      ahead += declared("  ") + unindented(body);
+      body.clear(), members_.clear();
+    }
+    if (only_weights_) {
+      only_weights_ = false, text.begins = true;
+      ahead += job_.begin;
+      loads(ahead, "  ", true);
+    }
+    if (!text.begins || !one_batch) points(body);
     loads(body, "    ", false);
     if (one_batch) {  // the loads fly while the tile is computed
       ahead += declared("  ") + unindented(body);
@@ -145,14 +157,15 @@ class VectorEmitter {
     turns_ = flat_ && !job_.anchored && job_.panel == graph::kNone && nest_.rows > 0 && nest_.dims[nest_.rows - 1].extent >= 32 && columns_ >= 32 &&
              std::any_of(loads_.begin(), loads_.end(), [&](const Load& load) { return turns(load); });
     // The widest vector whose loads are whole ones, unless lanes would stand idle.
-    int64_t best = 0;
+    int64_t best = 0, fewest = 0;
     for (int64_t v : {8, 4, 2, 1}) {
       if (!divides(v)) continue;
       const int64_t vectors = across_ ? job_.tile_rows / v : flat_ ? job_.tile_rows * (wide() / v) : columns_ / v;
       const int64_t lanes = across_ ? kAllThreads / slices() : flat_ ? kAllThreads : few_lanes(vectors);
       // A row on few lanes leaves room for others beside it.
       const int64_t cost = (vectors + lanes - 1) / lanes * (4 + v) * (flat_ || across_ ? kWarp : lanes);
-      if (best == 0 || cost < best) best = cost, v_ = v;
+      const int64_t most = (vectors + lanes - 1) / lanes * v;  // elements of a thread
+      if (best == 0 || cost < best || (cost == best && job_.anchored && most < fewest)) best = cost, fewest = most, v_ = v;
     }
     if (across_) {
       // As many columns at once as fit: their loads are in flight together.
@@ -398,6 +411,7 @@ class VectorEmitter {
       std::map<std::pair<bool, bool>, std::vector<const Load*>> together;
       for (const Load& load : loads_) {
         if (load.depth != d || loaded_.count(load.expr) || (load.varies & kByTile)) continue;
+        if (only_weights_ && (d > 1 || !is_weight(load))) continue;
         const Indices i = indices(load.varies);
         if (free && i.row) continue;
         if (held_.count(load.expr)) continue;
@@ -406,6 +420,10 @@ class VectorEmitter {
       }
       for (const auto& [key, list] : together) load_loop({key.first, key.second, false}, list, out, indent, free);
     }
+  }
+  bool is_weight(const Load& load) const {
+    const int32_t slot = exprs_[load.expr].slot;
+    return slot < stitch::kRowSlot && job_.graph.value(body_.operands[slot]).is_constant();
   }
   void load_loop(const Indices& over, const std::vector<const Load*>& list, std::string& out, const std::string& indent, bool free) {
     begin();
@@ -767,7 +785,7 @@ class VectorEmitter {
   const stitch::Body& body_;
   const ops::Exprs& exprs_;
   const schedule::Nest& nest_;
-  bool flat_ = false, across_ = false, turns_ = false, in_walk_ = false;
+  bool flat_ = false, across_ = false, turns_ = false, in_walk_ = false, only_weights_ = false;
   std::set<ExprId> needed_, held_, placed_;  // of a walk; loads that are made where they are used; of this loop
   int lane_ = 0, names_ = 0;
   int64_t columns_ = 0, vectors_ = 0, v_ = 1, lanes_ = kWarp, batches_ = 1, points_ = 1;

@@ -58,6 +58,7 @@ std::string VectorEmitter::unindented(const std::string& text) {
 std::optional<VectorText> emit_vectors(const VectorJob& job) {
   VectorEmitter emitter(job);
   std::optional<VectorText> text = emitter.run();
+  if (text && !text->begins) text->ahead = job.begin + text->ahead;
   if (text && job.dealt) text->ahead = fmt::format("  OBK_RESIDENT({})\n", job.residents ? job.residents : emitter.residents()) + text->ahead;
   return text;
 }

@@ -34,6 +34,7 @@ struct VectorJob {
   int residents = 0;                   // CTAs that share a multiprocessor where tasks are dealt; 0: as many as the batch lets
   bool dealt = false;                  // several small tasks share a multiprocessor: they wait for one another's loads
   int64_t ahead_bytes = 0;             // of fast memory, for rows that are asked for ahead of their use
+  std::string begin;                   // stands before the first load of anything but weights; empty: nothing has to
   std::function<std::string(int operand, bool store)> pointer;  // the name of an operand
 };
 
@@ -41,7 +42,7 @@ struct VectorText {
   std::string ahead;  // loads that do not need the tile: they may stand before it
   std::string rows;
   int64_t scratch = 0;  // bytes of fast memory
-  bool gives_partials = false;
+  bool gives_partials = false, begins = false;  // begins: `ahead` has the job's beginning
 };
 std::optional<VectorText> emit_vectors(const VectorJob& job);
 

@@ -69,6 +69,7 @@ template <bool kBfloat, int kRows, int kColumns, int kSides, int kTail, int kK, 
           int kParts, int kOther>
 void body(const ObkTask* t, const int64_t*, void* const*, ObkLanes* w) {
   constexpr int kPitch = (kColumns * kSides + 1) / 2 * 2 + 8;
+  ((obk::ProductPipe<kParts>*)w->pipe)->begin();
   CHECK(obk::waited[one_cta::rank][threadIdx.x], "a thread goes on before the kernel before has ended");
   ObkGemm g = {};
   g.m = t->r1 - t->r0, g.n = kSides * (t->c1 - t->c0), g.k = kK, g.c_row = kPitch, g.c = w->scratch;
@@ -76,7 +77,7 @@ void body(const ObkTask* t, const int64_t*, void* const*, ObkLanes* w) {
   const auto sums = [&](auto columns) {
     using S = obk::FixedShape<kParts == 1 ? kRows : 64, columns() * kSides, kK / kParts, kK, kPitch, false>;
     if constexpr (kParts == 1)
-      obk::product_sums<kType, S, kStage, kOther>(w, g);
+      obk::product_sums<kType, S, kStage, kOther, kObkNoStatistics>(w, g);
     else
       obk::product_parts<kType, S, kStage, kParts, plane_of_slice(kPitch, kParts), kOther != 0>(w, g);
   };
@@ -209,7 +210,8 @@ void multiply(const Tile& t, const Cut& cut) {
   p.dealt.across = static_cast<int32_t>(cut.across);
   const int slices = t.parts * plane_of_slice(plane(1, t.columns * t.sides), t.parts);
   p.dealt.scratch_bytes = (4 * (plane(t.parts > 1 ? 64 : t.rows, t.columns * t.sides) + (t.parts > 1 ? slices : t.other)) + 63) / 64 * 64;
-  p.weights = 1, p.dealt.operands[1] = packed, p.weights_step = matrix;
+  p.weights = packed, p.weights_step = matrix;
+  p.tile_rows = p.dealt.tile_rows, p.tile_columns = p.dealt.tile_columns, p.columns = p.dealt.columns;
   p.next = next, p.next_bytes = 99984;
   p.next_share = (p.next_bytes / (cut.ctas * t.parts) + 127) / 128 * 128;
   const int64_t down = (span + t.rows - 1) / t.rows * cut.batch;
@@ -226,6 +228,7 @@ void multiply(const Tile& t, const Cut& cut) {
   const int room = (one_cta::kSharedBytes - p.dealt.scratch_bytes - 256) / p.stage_bytes;
   p.stages = std::min({wanted, room, cut.stages == 0 ? 16 : cut.stages});
   ASSERT_GE(p.stages, std::min(wanted, 2));
+  p.refills = p.stages < wanted;
   p.bars_at = p.stages * p.stage_bytes + p.dealt.scratch_bytes;
 
   std::vector<float> c(static_cast<size_t>(cut.batch * span * wide), -77);

@@ -24,6 +24,9 @@ enum ObkType {
 };
 #define OBK_LIES_AS_F32(type) ((type) == kObkF32 || (type) == kObkTf32)
 
+/* What a product finds of its rows' statistics, and from what (ObkGemm::partials). */
+enum ObkStatistics { kObkNoStatistics, kObkOfRows, kObkOfPartials };
+
 /* C[m,n] = A[m,k] B[k,n], or += . */
 struct ObkGemm {
   int32_t a_type, b_type;  // f32, tf32, f16, bf16: C is f32; f64: C is f64; i8, u8: C is i32

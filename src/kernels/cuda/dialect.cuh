@@ -269,8 +269,9 @@ struct ObkLanes : ObkWorker {
 /* A product with a kernel of its own: what the host must know (runtime/cuda/tables.cpp), and the tile's
  * sums, of which perhaps a second plane lies as many floats behind the first as this gives. */
 #define OBK_PRODUCT(...)
-#define OBK_PRODUCT_SUMS_OF(type, g, stage, other, ...) \
-  (obk::product_sums<type, obk::FixedShape<__VA_ARGS__>, stage, other>(w, g), other)
+#define OBK_PRODUCT_BEGIN(parts) ((obk::ProductPipe<parts>*)w->pipe)->begin();
+#define OBK_PRODUCT_SUMS_OF(type, g, stage, other, statistics, ...) \
+  (obk::product_sums<type, obk::FixedShape<__VA_ARGS__>, stage, other, statistics>(w, g), other)
 /* The same where a cluster computes parts of k: `parts` planes so far apart, if the body adds them. */
 #define OBK_PRODUCT_PARTS_OF(type, g, stage, parts, plane, adds, ...)                          \
   (obk::product_parts<type, obk::FixedShape<__VA_ARGS__>, stage, parts, plane, (adds) != 0>(w, g), \

@@ -2,7 +2,8 @@
  * some hundred rows: C[m, n] = A[m, k] B[k, n], tiles of 64 rows by up to 160 columns. sm_90a.
  *
  *   OBK_PRODUCT_KERNEL(k, body)    an entry: a CTA an SM
- *   product_sums<kObkF16, S, stage, other>(w, g)    in the body: the tile's sums to g.c
+ *   pipe->begin()    in the body, before it reads anything but weights
+ *   product_sums<kObkF16, S, stage, other, statistics>(w, g)    then: the tile's sums to g.c
  *
  *   OBK_PRODUCT_CLUSTER_KERNEL(k, body, parts)    the same of a long k: clusters of so many CTAs
  *   product_parts<kObkF16, S, stage, parts, plane, adds>(w, g)
@@ -38,20 +39,23 @@ struct ObkDivisor {
 };
 
 struct __align__(64) ObkProduct {
-  char map[128];    /* of the matrix in which A's rows lie: [k / 64][rows][64] */
-  ObkDealt dealt;   /* of rectangles: 64 rows by the tile's columns */
-  ObkWatch* watch;
-  const char* next;              /* weights of the product after this one, which all CTAs together ask for */
-  int64_t next_bytes, next_share; /* and of which each asks for so many bytes */
+  char map[128]; /* of the matrix in which A's rows lie: [k / 64][rows][64] */
+  /* What the first copies follow from lies in two lines of the parameters' cache, which is cold then. */
+  const char* weights;
   int64_t weights_step;          /* bytes from matrix to matrix of a batch */
-  int32_t weights;               /* which operand */
   int32_t tasks, span;           /* rectangles; rows of a matrix, which they do not leave */
+  int32_t tile_rows, tile_columns, columns;
+  ObkDivisor across, each;       /* rectangles side by side; one below another in a matrix */
   int32_t row, block;            /* where A begins in the map, in rows and in blocks of 64 k */
   int32_t row_step, block_step;  /* from matrix to matrix */
   int32_t blocks, stage, stages; /* of k; blocks in a stage; stages in shared memory */
   int32_t tile_stages;           /* of a tile: of a CTA's part of k */
   int32_t stage_bytes, sides, bars_at;
-  ObkDivisor across, each; /* rectangles side by side; one below another in a matrix */
+  int32_t refills;               /* some places get another stage: not all that a CTA needs have one */
+  ObkWatch* watch;
+  const char* next;              /* weights of the product after this one, which all CTAs together ask for */
+  int64_t next_bytes, next_share; /* and of which each asks for so many bytes */
+  ObkDealt dealt;                /* of rectangles: 64 rows by the tile's columns */
 };
 static_assert(sizeof(ObkProduct) == OBK_PRODUCT_BYTES, "host and device lay out ObkProduct alike");
 
@@ -65,12 +69,11 @@ struct ProductTask {
   int32_t r0, r1, c0, c1, batch;
 
   __device__ __forceinline__ ProductTask(const ObkProduct& p, int at) {
-    const ObkDealt& d = p.dealt;
     const int down = divided(at, p.across);
     batch = divided(down, p.each);
-    r0 = batch * p.span + (down - batch * (int)p.each.by) * d.tile_rows;
-    r1 = min(r0 + d.tile_rows, (batch + 1) * p.span);
-    c0 = (at - down * d.across) * d.tile_columns, c1 = min(c0 + d.tile_columns, d.columns);
+    r0 = batch * p.span + (down - batch * (int)p.each.by) * p.tile_rows;
+    r1 = min(r0 + p.tile_rows, (batch + 1) * p.span);
+    c0 = (at - down * (int)p.across.by) * p.tile_columns, c1 = min(c0 + p.tile_columns, p.columns);
   }
 };
 
@@ -86,11 +89,11 @@ struct ProductWay {
 
   __device__ __forceinline__ void find(const ObkProduct& p, int at) {
     const int before = blockIdx.x % kParts * (p.blocks / kParts);
-    task = at, left = p.tile_stages;
+    task = at, left = at < p.tasks ? p.tile_stages : 0;
     if (task >= p.tasks) return;
     const ProductTask t(p, task);
     const int groups = (p.sides * (t.c1 - t.c0) + 15) / 16 * 2;
-    from = (const char*)p.dealt.operands[p.weights] + t.batch * p.weights_step +
+    from = p.weights + t.batch * p.weights_step +
            (int64_t)(p.sides * t.c0 / 8) * p.blocks * 1024 + before * groups * 1024;
     bytes = p.stage * groups * 1024;
     row = p.row + t.r0 - t.batch * (p.span - p.row_step);
@@ -132,7 +135,27 @@ struct ProductPipe {
   uint32_t turn;
   Watchdog dog;
   uint32_t round; /* of planes of sums: even, odd */
+  ProductWay<kParts> first, more; /* this warp's stage of the first tile, whose rows are not asked for yet; past that tile */
+  int32_t here;                   /* stages of the first tile that have a place */
+  bool begun;
 
+  /* Before anything that another kernel computes is read: waits for it, asks for the first stages' rows. */
+  __device__ __forceinline__ void begin() {
+    if (begun) return;
+    begun = true;
+    wait_for_previous();
+    const ObkProduct& p = *product;
+    const int warp = threadIdx.x / 32;
+    if (threadIdx.x % 32 == 0) {
+#pragma unroll 1
+      for (int k = warp; k < here; k += OBK_THREADS / 32) first.rows(p, at, bars), first.skip(p, OBK_THREADS / 32);
+      if (warp == 0) {
+#pragma unroll 1
+        for (int k = here; k < p.stages && more.task < p.tasks; ++k) more.rows(p, at, bars), more.step(p);
+      }
+    }
+    __syncthreads(); /* the barriers are there */
+  }
   /* Where sums from all of the cluster are counted. */
   __device__ __forceinline__ uint32_t come() const { return bars + 16 * product->stages; }
   __device__ __forceinline__ void wait_for_sums() {
@@ -190,59 +213,46 @@ static __device__ __forceinline__ void run_product(const ObkProduct& p) {
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const uint32_t at = shared_address(shared), bars = at + p.bars_at;
   allow_next();
-  if (threadIdx.x == 0) {
-    fetch_map(p.map);
-    if (kParts > 1) mbarrier_init(bars + 16 * p.stages, 1); /* this CTA's planes are there, and what counts their sums */
-  }
+  ProductWay<kParts> way, first, more; /* first: this warp's stage of the first tile; more: past that tile */
+  int here = 0;                        /* stages of it that have a place */
   if (lane == 0) {
+    way.begin(p, first_tile);
+    here = min(way.left, p.stages);
+    more = way;
+    way.skip(p, warp);
+    first = way;
+    if (kParts > 1 && warp == 0) mbarrier_init(bars + 16 * p.stages, 1); /* this CTA's planes are there, and what counts their sums */
 #pragma unroll 1
     for (int k = warp; k < p.stages; k += OBK_THREADS / 32) {
       mbarrier_init(bars + 8 * k, 1);
       mbarrier_init(bars + 8 * (p.stages + k), OBK_THREADS / 32);
     }
     mbarrier_init_fence();
+#pragma unroll 1
+    for (int k = warp; k < here; k += OBK_THREADS / 32) way.weights(p, at, bars), way.skip(p, OBK_THREADS / 32);
+    if (warp == OBK_THREADS / 32 - 1) {
+      fetch_map(p.map);
+      bring_nearer(p);
+    }
   }
   __syncwarp();
   if (kParts > 1) cluster_arrive_relaxed();
-  __syncthreads();
-  ProductWay<kParts> way, more; /* more: past the first tile */
-  int here = 0;                 /* stages of it that have a place */
-  if (lane == 0) {
-    way.begin(p, first_tile);
-    here = min(way.left, p.stages);
-    more = way;
-    way.skip(p, warp);
+  if (p.stages > p.tile_stages) __syncthreads(); /* the barriers of the tiles after the first one are there */
+  if (threadIdx.x == 0) {
+    more.skip(p, here);
+    more.turn_over(p);
+    way = more;
 #pragma unroll 1
-    for (int k = warp; k < here; k += OBK_THREADS / 32) way.weights(p, at, bars), way.skip(p, OBK_THREADS / 32);
-    if (warp == 0) {
-      more.skip(p, here);
-      more.turn_over(p);
-      way = more;
-#pragma unroll 1
-      for (int k = here; k < p.stages && way.task < p.tasks; ++k) way.weights(p, at, bars), way.step(p);
-      kept = way;
-    } else if (warp == OBK_THREADS / 32 - 1) {
-      bring_nearer(p);
-    }
-    way.begin(p, first_tile);
-    way.skip(p, warp);
+    for (int k = here; k < p.stages && way.task < p.tasks; ++k) way.weights(p, at, bars), way.step(p);
+    kept = way;
   }
   ObkLanes lanes = {};
-  ProductPipe<kParts> pipe = {&p, &kept, at, bars, 0, 0, {p.watch, blockIdx.x, 0, 0}, 0};
+  ProductPipe<kParts> pipe = {&p, &kept, at, bars, 0, 0, {p.watch, blockIdx.x, 0, 0}, 0, first, more, here, false};
   lanes.scratch = shared + p.stages * p.stage_bytes, lanes.scratch_bytes = p.dealt.scratch_bytes;
   lanes.sm = blockIdx.x, lanes.sms = (int)gridDim.x;
   lanes.warp = warp, lanes.warps = OBK_THREADS / 32;
   lanes.parts = parts, lanes.pipe = &pipe;
-  wait_for_previous();
-  if (lane == 0) {
-#pragma unroll 1
-    for (int k = warp; k < here; k += OBK_THREADS / 32) way.rows(p, at, bars), way.skip(p, OBK_THREADS / 32);
-    if (warp == 0) {
-#pragma unroll 1
-      for (int k = here; k < p.stages && more.task < p.tasks; ++k) more.rows(p, at, bars), more.step(p);
-    }
-  }
-  __syncwarp();
+  if (p.dealt.stamps) wait_for_previous(); /* a task's time does not hold the wait */
   ObkProgram stamped = {};
   stamped.stamps = blockIdx.x % kParts == 0 ? p.dealt.stamps : nullptr;
 #pragma unroll 1
@@ -285,10 +295,7 @@ static __device__ __forceinline__ void product_steps(Pipe& pipe, float (&sum)[S:
   float odd[kN / 2];
 #pragma unroll
   for (int e = 0; e < kN / 2; ++e) sum[e] = zero_here(), odd[e] = zero_here();
-  int before = -1; /* the place of the stage whose products are under way */
-#pragma unroll 1
-  for (int s = 0; s < kStages; ++s) {
-    const int place = pipe.slot;
+  const auto multiply = [&] {
     const uint64_t stage = same_in_warp(pipe.wait()) >> 4;
     wgmma_begin();
 #pragma unroll
@@ -298,39 +305,57 @@ static __device__ __forceinline__ void product_steps(Pipe& pipe, float (&sum)[S:
       Wgmma<kN, kBfloat>::multiply(odd, x + 2, y + 2);
     }
     wgmma_commit();
-    wgmma_wait<kUnderWay>();
-    if (before >= 0) pipe.give_back(before), pipe.refill();
-    before = place;
+  };
+  if (!pipe.product->refills) { /* nobody waits for a place: all products may be under way */
+#pragma unroll
+    for (int s = 0; s < kStages; ++s) {
+      multiply();
+      if (kUnderWay == 0) wgmma_wait<0>();
+    }
+    wgmma_wait<0>();
+  } else {
+    int before = -1; /* the place of the stage whose products are under way */
+#pragma unroll 1
+    for (int s = 0; s < kStages; ++s) {
+      const int place = pipe.slot;
+      multiply();
+      wgmma_wait<kUnderWay>();
+      if (before >= 0) pipe.give_back(before), pipe.refill();
+      before = place;
+    }
+    wgmma_wait<0>();
+    pipe.give_back(before), pipe.refill();
   }
-  wgmma_wait<0>();
-  pipe.give_back(before), pipe.refill();
 #pragma unroll
   for (int e = 0; e < kN / 2; ++e) sum[e] += odd[e];
 }
 
 /* The sums of a tile to g.c; the second warpgroup's `kOther` floats behind the first's, for the body to
  * add, if not 0. */
-template <int kType, typename S, int kStage, int kOther>
+template <int kType, typename S, int kStage, int kOther, int kStatistics>
 static __device__ __forceinline__ void product_sums(ObkLanes* w, const ObkGemm& g) {
   constexpr int kN = S::kGroups * 8, kHalf = (S::kGroups + 1) / 2;
   static_assert(S::kPitchC % 2 == 0 && S::kPitchC > S::kColumns - 1 + S::kColumns % 2, "sums go in pairs");
   const int part = same_in_warp(threadIdx.x / 128);
-  /* Partial statistics of its rows come while it multiplies, where they have room. */
-  constexpr int kPartials = (S::kK / kPartialColumns + 3) / 4, kHeld = kPartials <= 16 ? kPartials : 1;
-  RowPartials<kHeld> held;
-  if (kPartials <= kHeld && g.partials)
-    held.ask(g, 0, 0);
-  else
-    find_statistics<kType == kObkBf16>(g);
+  ProductPipe<1>& pipe = *(ProductPipe<1>*)w->pipe;
+  if (kStatistics == kObkOfPartials) { /* while the first stage comes */
+    constexpr int kPairs = (S::kK / (2 * kPartialColumns) + 3) / 4;
+    if constexpr (kPairs <= 8) {
+      RowPartials<kPairs> partials;
+      typename RowPartials<kPairs>::Sums sums;
+      partials.ask(g, 0, 0);
+      partials.add(g, 0, sums);
+      partials.give(g, 0, sums);
+    } else {
+      join_partials(g);
+    }
+  } else if (kStatistics == kObkOfRows) {
+    row_statistics<kType == kObkBf16>(g);
+  }
   float sum[kN / 2];
-  product_steps<kType, S, kStage>(*(ProductPipe<1>*)w->pipe, sum);
+  product_steps<kType, S, kStage>(pipe, sum);
   const uint32_t c = shared_address(g.c);
   const int rows = (int)g.m;
-  if (kPartials <= kHeld && g.partials) {
-    typename RowPartials<kHeld>::Sums sums;
-    held.add(g, 0, sums);
-    held.give(g, 0, sums);
-  }
   if (kOther == 0) {
     wide_add<S, kHalf, kN>(sum, part, c, rows);
     wide_give<S, kHalf, kN>(sum, part, c, rows);

@@ -133,44 +133,49 @@ static __device__ __forceinline__ void row_statistics(const ObkGemm& g) {
   }
 }
 
-/* Four threads a row: thread q has the partial statistics q, q + 4, ... of 16 columns each. What is
+/* Four threads a row: thread q has pairs q, q + 4, ... of partial statistics of 16 columns each. What is
  * summed of means is their distance from the row's first, so that a mean far from 0 does not cancel the
- * variance. kMost: of a thread's that may be on their way while other things are done. */
+ * variance. kMost: pairs of a thread at once. */
 static constexpr int kPartialColumns = 16;
 
 template <int kMost>
 struct RowPartials {
-  float2 of[kMost];
+  uint32_t of[kMost][4];
 
   static __device__ __forceinline__ int row_of(const ObkGemm& g, int first) {
     return min(first + (int)threadIdx.x / 4, (int)g.m - 1);
   }
+  static __device__ __forceinline__ int pairs(const ObkGemm& g) { return (int)g.k / (2 * kPartialColumns); }
   /* Those from the thread's number `from` on. */
   __device__ __forceinline__ void ask(const ObkGemm& g, int first, int from) {
-    const int parts = (int)g.k / kPartialColumns;
-    const float2* row = (const float2*)g.partials + row_of(g, first) * parts;
+    const Words16* row = (const Words16*)g.partials + row_of(g, first) * pairs(g);
 #pragma unroll
     for (int e = 0; e < kMost; ++e) {
       const int k = threadIdx.x % 4 + 4 * (from + e);
-      if (k < parts) of[e] = row[k];
+      if (k >= pairs(g)) continue;
+      const Words16 words = row[k];
+#pragma unroll
+      for (int n = 0; n < 4; ++n) of[e][n] = words.of[n];
     }
   }
   struct Sums {
     float about, means, squares, inside;
   };
   __device__ __forceinline__ void add(const ObkGemm& g, int from, Sums& s) const {
-    const int parts = (int)g.k / kPartialColumns;
     if (from == 0) {
-      const float x = __shfl_sync(0xffffffffu, of[0].x, threadIdx.x % 32 & ~3);
+      const float x = __shfl_sync(0xffffffffu, __uint_as_float(of[0][0]), threadIdx.x % 32 & ~3);
       s = {g.centred ? __fmul_rn(x, 1.0f / kPartialColumns) : 0.0f, 0, 0, 0};
     }
 #pragma unroll
     for (int e = 0; e < kMost; ++e) {
-      if ((int)(threadIdx.x % 4) + 4 * (from + e) >= parts) continue;
-      const float off = __fmaf_rn(of[e].x, 1.0f / kPartialColumns, -s.about);
-      s.means = __fadd_rn(s.means, off);
-      s.squares = __fmaf_rn(off, off, s.squares);
-      s.inside = __fadd_rn(s.inside, of[e].y);
+      if ((int)(threadIdx.x % 4) + 4 * (from + e) >= pairs(g)) continue;
+#pragma unroll
+      for (int n = 0; n < 4; n += 2) {
+        const float off = __fmaf_rn(__uint_as_float(of[e][n]), 1.0f / kPartialColumns, -s.about);
+        s.means = __fadd_rn(s.means, off);
+        s.squares = __fmaf_rn(off, off, s.squares);
+        s.inside = __fadd_rn(s.inside, __uint_as_float(of[e][n + 1]));
+      }
     }
   }
   static __device__ __forceinline__ void give(const ObkGemm& g, int first, Sums s) {
@@ -191,9 +196,9 @@ struct RowPartials {
 };
 
 static __device__ __forceinline__ void join_partials(const ObkGemm& g) {
-  constexpr int kMost = 8;
+  constexpr int kMost = 4;
   typedef RowPartials<kMost> Partials;
-  const int each = ((int)g.k / kPartialColumns + 3) / 4; /* of a thread */
+  const int each = (Partials::pairs(g) + 3) / 4; /* of a thread */
 #pragma unroll 1
   for (int first = 0; first < (int)g.m; first += 64) {
     typename Partials::Sums sums;

@@ -131,13 +131,13 @@ Status stream(const Program& program, const Shape& shape, const std::vector<ObkT
   DeviceProduct& p = launch.streamed;
   int a = 0, wide = 0, parts = 0;
   long long rows = 0, pitch = 0, step = 0;
-  if (sscanf(text.c_str() + at, "OBK_PRODUCT(%d, %d, %lld, %lld, %d, %d, %d, %d, %d, %d, %d, %lld, %d, %d, %d)", &a, &p.weights, &rows, &pitch, &p.span, &p.row, &p.block,
+  if (sscanf(text.c_str() + at, "OBK_PRODUCT(%d, %d, %lld, %lld, %d, %d, %d, %d, %d, %d, %d, %lld, %d, %d, %d)", &a, &launch.weights, &rows, &pitch, &p.span, &p.row, &p.block,
              &p.row_step, &p.block_step, &p.blocks, &p.stage, &step, &p.sides, &wide, &parts) != 15)
     return broken;
   const auto operands = static_cast<int>(work.operands.size());
-  if (a < 0 || a >= operands || p.weights < 0 || p.weights >= operands || operands > schedule::kDealtOperands || !work.params.empty()) return broken;
+  if (a < 0 || a >= operands || launch.weights < 0 || launch.weights >= operands || operands > schedule::kDealtOperands || !work.params.empty()) return broken;
   if (work.operands[a].kind != BufferKind::kArena || work.operands[a].index % 16 != 0) return broken;
-  if (work.operands[p.weights].kind != BufferKind::kWeight) return broken;
+  if (work.operands[launch.weights].kind != BufferKind::kWeight) return broken;
   if (parts < 1 || parts > schedule::kMostOfCluster) return broken;
   if (p.span < 1 || p.stage < 1 || p.blocks < p.stage * parts || p.blocks % (p.stage * parts) != 0 || p.sides < 1 || wide < 1 || wide > 256) return broken;
   const ObkTask &first = tasks.front(), &last = tasks.back();
@@ -153,6 +153,7 @@ Status stream(const Program& program, const Shape& shape, const std::vector<ObkT
   if (!by_across || !by_each) return broken;
   p.across = *by_across, p.each = *by_each;
   p.weights_step = step, p.tasks = launch.tasks;
+  p.tile_rows = cut.tile_rows, p.tile_columns = cut.tile_columns, p.columns = cut.columns;
   p.stage_bytes = p.stage * (8192 + (wide + 15) / 16 * 2048);
   const auto clusters = std::min<int64_t>(launch.tasks, target::clusters_at_once(static_cast<int64_t>(program.lists.size()), parts));
   launch.ctas = static_cast<int>(clusters * parts);
@@ -165,6 +166,7 @@ Status stream(const Program& program, const Shape& shape, const std::vector<ObkT
                  fmt::format("a product's kernel wants {} of shared memory, a multiprocessor has {}",
                              to_string(Bytes{cut.scratch_bytes + least * (p.stage_bytes + kBarBytes) + kAlign}), to_string(Bytes{room})),
                  work.label, "compile with --granularity mono"};
+  p.refills = p.stages < wanted;
   p.bars_at = p.stages * p.stage_bytes + cut.scratch_bytes;
   launch.product = true, launch.streams = false, launch.ring_pages = 0;
   launch.shared = p.bars_at + (p.stages + 1) * static_cast<int32_t>(kBarBytes);  // one more counts what a cluster's CTAs bring
@@ -252,7 +254,7 @@ Result<Tables> make_tables(const Program& program, bool one_kernel, int64_t room
       Launch& launch = tables.launches[k];
       if (!launch.product) continue;
       launch.next = next;
-      next = static_cast<int>(program.works[launch.work].operands[launch.streamed.weights].index);
+      next = static_cast<int>(program.works[launch.work].operands[launch.weights].index);
     }
   }
   for (size_t w = 0; w < shapes.size(); ++w) {

@@ -40,12 +40,14 @@ struct DeviceDivisor {  // kernels/cuda/product.cuh
 };
 struct alignas(64) DeviceProduct {  // kernels/cuda/product.cuh
   char map[128];
-  DeviceDealt dealt;
+  DevicePointer weights;
+  int64_t weights_step;
+  int32_t tasks, span, tile_rows, tile_columns, columns;
+  DeviceDivisor across, each;
+  int32_t row, block, row_step, block_step, blocks, stage, stages, tile_stages, stage_bytes, sides, bars_at, refills;
   DevicePointer watch, next;
   int64_t next_bytes, next_share;
-  int64_t weights_step;
-  int32_t weights, tasks, span, row, block, row_step, block_step, blocks, stage, stages, tile_stages, stage_bytes, sides, bars_at;
-  DeviceDivisor across, each;
+  DeviceDealt dealt;
 };
 struct DeviceWatch {
   uint32_t hit, sm, task, kind;
@@ -74,6 +76,7 @@ struct Launch {
   int ctas = 0;                 // of a product's own kernel; in clusters where its text says so
   bool product = false;         // a product's own kernel, which copies by a map
   DeviceProduct streamed = {};  // then: without map, operands, stamps and watch
+  int weights = -1;             // which operand its weights are
   RowsMap rows = {};
   int next = -1;  // the weights, by number, of the product after it
 };
