@@ -44,6 +44,17 @@ void round_operands(const Graph& graph, Group& group) {
   group.attention.tf32 = group.kind == GroupKind::kAttention && is_f32(group.attention.type);
 }
 
+/// What a node's inputs have more of than is read of them: a widening cast is a view.
+int64_t bytes_of_casts(const Graph& graph, const Views& views, NodeId n) {
+  int64_t more = 0;
+  for (ValueId v : graph.node(n).inputs) {
+    const NodeId by = v == graph::kNone ? graph::kNone : graph.value(v).producer;
+    if (by == graph::kNone || graph.node(by).op != ops::Op::Cast || !views.is_view(by) || views.needs_storage(v)) continue;
+    more += graph.type(v).bytes() - graph.type(graph.node(by).inputs[0]).bytes();
+  }
+  return more;
+}
+
 }  // namespace
 
 Plan plan(const Graph& graph, const target::DeviceSpec& device, const Options& options) {
@@ -60,7 +71,8 @@ Plan plan(const Graph& graph, const target::DeviceSpec& device, const Options& o
     for (int before : draft.after) draft.group.after.push_back(place[before]);
     std::sort(draft.group.after.begin(), draft.group.after.end());
     for (NodeId n : draft.group.nodes) {
-      const ops::Cost cost = ops::cost(graph.call(n));
+      ops::Cost cost = ops::cost(graph.call(n));
+      if (draft.group.kind == GroupKind::kProduct) cost.read.count -= bytes_of_casts(graph, views, n);
       draft.group.cost.read = draft.group.cost.read + cost.read;
       draft.group.cost.written = draft.group.cost.written + cost.written;
       draft.group.cost.flops = draft.group.cost.flops + cost.flops;

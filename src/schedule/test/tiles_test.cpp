@@ -359,6 +359,25 @@ TEST(Waves, ACopyRunsWhereWorkersAreIdle) {
   EXPECT_EQ(copy, narrow);
 }
 
+// A product of operands that are widened where they are read moves their 16 bits.
+TEST(Tiles, WideningCastsMoveNothing) {
+  const auto graph = graph::parse(R"(graph "g" {
+  in %0 "x": f16[1,2048]
+  in %1 "w": f16[2048,512]
+  %2: f32[1,2048] = Cast(%0) {to = 1}
+  %3: f32[2048,512] = Cast(%1) {to = 1}
+  %4: f32[1,512] = MatMul(%2, %3)
+  out %4 "y"
+})");
+  ASSERT_TRUE(graph.ok()) << graph.error().text();
+  const auto device = target::gpu("sm_90a");
+  ASSERT_TRUE(device.ok());
+  const stitch::Plan plan = stitch::plan(*graph, *device);
+  ASSERT_EQ(plan.groups.size(), 1u);
+  EXPECT_EQ(plan.groups[0].kind, stitch::GroupKind::kProduct);
+  EXPECT_EQ(plan.groups[0].cost.read.count, 2 * (2048 + 2048 * 512));
+}
+
 // What is light, stands alone and is read about once has no phase: its reader computes it.
 TEST(Waves, LightNodesAreLeftToTheirReaders) {
   const auto text = [](const char* last) {
