@@ -58,15 +58,18 @@ struct Tile {
   bool bfloat;
   obk::Body body;
   void (*run)(const ObkProduct&);
+  bool statistics = false;  // its scratch holds those of its rows
 };
 void PrintTo(const Tile& c, std::ostream* out) { *out << c.name; }
 
 std::vector<float>* result;  // C, rows of `result_wide`
 int64_t result_wide;
+const float* given_partials;           // [rows][k / 16][2], where tiles join them
+std::vector<float>* found_statistics;  // [rows][2]
 
 constexpr int plane_of_slice(int pitch, int parts) { return (obk::product_slice(parts) * pitch + 15) / 16 * 16; }
 template <bool kBfloat, int kRows, int kColumns, int kSides, int kTail, int kK, int kStage,
-          int kParts, int kOther>
+          int kParts, int kOther, int kStatistics = kObkNoStatistics>
 void body(const ObkTask* t, const int64_t*, void* const*, ObkLanes* w) {
   constexpr int kPitch = (kColumns * kSides + 1) / 2 * 2 + 8;
   ((obk::ProductPipe<kParts>*)w->pipe)->begin();
@@ -74,10 +77,14 @@ void body(const ObkTask* t, const int64_t*, void* const*, ObkLanes* w) {
   ObkGemm g = {};
   g.m = t->r1 - t->r0, g.n = kSides * (t->c1 - t->c0), g.k = kK, g.c_row = kPitch, g.c = w->scratch;
   constexpr int kType = kBfloat ? kObkBf16 : kObkF16;
+  if (kStatistics != kObkNoStatistics) {
+    g.statistics = (float*)w->scratch + kRows * kPitch, g.epsilon = 1e-5f, g.centred = 1;
+    g.partials = given_partials + t->r0 * (kK / 8);
+  }
   const auto sums = [&](auto columns) {
     using S = obk::FixedShape<kParts == 1 ? kRows : 64, columns() * kSides, kK / kParts, kK, kPitch, false>;
     if constexpr (kParts == 1)
-      obk::product_sums<kType, S, kStage, kOther, kObkNoStatistics>(w, g);
+      obk::product_sums<kType, S, kStage, kOther, kStatistics>(w, g);
     else
       obk::product_parts<kType, S, kStage, kParts, plane_of_slice(kPitch, kParts), kOther != 0>(w, g);
   };
@@ -85,6 +92,8 @@ void body(const ObkTask* t, const int64_t*, void* const*, ObkLanes* w) {
     sums(std::integral_constant<int, kTail == 0 ? kColumns : kTail>());
   else
     sums(std::integral_constant<int, kColumns>());
+  if (kStatistics != kObkNoStatistics && t->c0 == 0 && (int64_t)threadIdx.x < 2 * g.m)
+    (*found_statistics)[static_cast<size_t>(2 * t->r0 + threadIdx.x)] = g.statistics[threadIdx.x];
   const float* c = static_cast<const float*>(g.c);
   for (int64_t at = threadIdx.x; at < g.m * g.n; at += OBK_THREADS) {
     const int64_t row = at / g.n, column = at % g.n, from = row * kPitch + column;
@@ -210,6 +219,7 @@ void multiply(const Tile& t, const Cut& cut) {
   p.dealt.across = static_cast<int32_t>(cut.across);
   const int slices = t.parts * plane_of_slice(plane(1, t.columns * t.sides), t.parts);
   p.dealt.scratch_bytes = (4 * (plane(t.parts > 1 ? 64 : t.rows, t.columns * t.sides) + (t.parts > 1 ? slices : t.other)) + 63) / 64 * 64;
+  if (t.statistics) p.dealt.scratch_bytes += 512;
   p.weights = packed, p.weights_step = matrix;
   p.tile_rows = p.dealt.tile_rows, p.tile_columns = p.dealt.tile_columns, p.columns = p.dealt.columns;
   p.next = next, p.next_bytes = 99984;
@@ -271,6 +281,39 @@ void multiply(const Tile& t, const Cut& cut) {
           << "row " << row << " column " << x << ": " << c[static_cast<size_t>(row * wide + x)]
           << ", not " << want;
     }
+}
+
+// Statistics of a tile's rows are those of join_partials, bit by bit, whatever the tile.
+struct alignas(16) Words {
+  float of[4];
+};
+template <int kRows, int kColumns, int kK, int kStage>
+void join(const char* name, const Cut& cut) {
+  SCOPED_TRACE(name);
+  constexpr obk::Body of = body<false, kRows, kColumns, 1, 0, kK, kStage, 1, 0, kObkOfPartials>;
+  Tile t = TILE("", false, kRows, kColumns, 1, 0, kK, kStage, 1, 1);
+  t.body = of, t.run = run<of, 1>, t.statistics = true;
+  const int64_t rows = cut.batch * (cut.rows == 0 ? kRows : cut.rows);
+  std::mt19937 random(17);
+  std::normal_distribution<float> normal(3, 2);
+  std::vector<Words> hold(static_cast<size_t>(rows * kK / 32));
+  float* partials = reinterpret_cast<float*>(hold.data());
+  for (int64_t k = 0; k < rows * kK / 8; ++k) partials[k] = k % 2 == 0 ? 16 * normal(random) : std::abs(normal(random));
+  std::vector<float> found(static_cast<size_t>(2 * rows), -77), wanted(found);
+  given_partials = partials, found_statistics = &found;
+  multiply(t, cut);
+  ObkGemm g = {};
+  g.m = rows, g.k = kK, g.partials = partials, g.statistics = wanted.data(), g.epsilon = 1e-5f, g.centred = 1;
+  one_cta::rests = nullptr;
+  one_cta::run(256, [&] { obk::find_statistics<false>(g); });
+  for (size_t k = 0; k < found.size(); ++k)
+    ASSERT_EQ(std::bit_cast<uint32_t>(found[k]), std::bit_cast<uint32_t>(wanted[k])) << "row " << k / 2;
+}
+
+TEST(OneCtaStatisticsOfTiles, AreThoseOfThePartialOnes) {
+  join<64, 48, 768, 4>("all of k has a place", {0, 2, 1, false, 0, 2});
+  join<64, 16, 192, 1>("two tiles a CTA, stages that come in turn", {197, 3, 1, false, 0, 6, 2, 0x24});
+  join<40, 32, 1088, 1>("few rows, more pairs than a thread holds", {0, 1, 1, false, 0, 1, 3});
 }
 
 class OneCtaProduct : public testing::TestWithParam<Tile> {};

@@ -44,8 +44,8 @@ double cuda_product_nanos(int32_t type, int64_t n, int64_t k);
 int64_t cuda_product_stage(int64_t n, int64_t k);
 
 /// Whether a product's tile gives the statistics of its rows of A (statistics.cuh) for less than a norm's phase: streamed products, which
-/// wait for partial statistics while they multiply. Measured on an H200: with 128 rows (BERT-base, MiniLM) a layer gains 1.3 us and
-/// more, with 197 (ViT-B/16) it loses 0.6; one kernel for all, whose tiles wait for them first, loses 1.5 to 3.5 us a layer, a token nothing.
+/// join partial statistics while their first stage comes. Measured on an H200: with 128 rows (BERT-base, MiniLM) a layer gains 1.3 us and
+/// more, with 197 (ViT-B/16) 1.1; one kernel for all, whose tiles wait for them first, lost 1.5 to 3.5 us a layer, a token nothing.
 bool cuda_gemm_statistics(int32_t type, int64_t rows, int64_t n, int64_t k, bool own_kernel);
 
 /// In how many parts of k, each a product of its own whose sums the next body adds, a product of 16-bit numbers over all SMs is

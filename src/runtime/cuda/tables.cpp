@@ -6,7 +6,6 @@
 #include <cstdio>
 #include <cstring>
 #include <map>
-#include <optional>
 
 namespace obelisk::runtime::cuda {
 namespace {
@@ -114,12 +113,6 @@ Status deal(const Program& program, const Shape& shape, const std::vector<ObkTas
   return int64_t{cut.across} * down == launch.tasks ? ok_status() : Status(broken);
 }
 
-/// Of numbers up to `most`. Errors: none that fits, where their product is 2^32 or more.
-std::optional<DeviceDivisor> divisor(int64_t by, int64_t most) {
-  if (by < 1 || by * (most + 1) >> 32 != 0) return std::nullopt;
-  return DeviceDivisor{static_cast<uint32_t>(by), by == 1 ? 0 : static_cast<uint32_t>(((int64_t{1} << 32) + by - 1) / by)};
-}
-
 /// A product whose text says that it has a kernel of its own: what its CTAs' rectangles and copies follow from.
 /// Errors: kBuild, as above.
 Status stream(const Program& program, const Shape& shape, const std::vector<ObkTask>& tasks, int64_t room, Launch& launch) {
@@ -175,6 +168,11 @@ Status stream(const Program& program, const Shape& shape, const std::vector<ObkT
 }
 
 }  // namespace
+
+std::optional<DeviceDivisor> divisor(int64_t by, int64_t most) {
+  if (by < 1 || by * (most + 1) >> 32 != 0) return std::nullopt;
+  return DeviceDivisor{static_cast<uint32_t>(by), by == 1 ? 0 : static_cast<uint32_t>(((int64_t{1} << 32) + by - 1) / by)};
+}
 
 Result<Tables> make_tables(const Program& program, bool one_kernel, int64_t room) {
   Tables tables;

@@ -5,6 +5,8 @@
 ///   executable: no entry differs between contexts, operands name ports and places in the arena
 #pragma once
 
+#include <optional>
+
 #include "runtime/cuda/gpu.h"
 #include "runtime/program.h"
 
@@ -89,6 +91,9 @@ struct Tables {
       weight_words;  // words of `blocks` that are weights: number, until addresses are known
   std::vector<Launch> launches;  // by wave
 };
+
+/// By which a kernel divides numbers from 0 to `most` (ObkDivisor). None where the product of the two is 2^32 or more.
+std::optional<DeviceDivisor> divisor(int64_t by, int64_t most);
 
 /// `room`: bytes of shared memory that a CTA may take. Weights are named by number until
 /// place_weights. Errors: kUnsupported for a work whose rows or parameters do not fit.

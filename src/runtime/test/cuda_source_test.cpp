@@ -1,6 +1,8 @@
 // A GPU's program as one text, and what is read in the assembler's log. No device compiler is wanted.
 #include <gtest/gtest.h>
 
+#include "codegen/codegen.h"
+#include "graph/graph.h"
 #include "runtime/cuda/source.h"
 #include "runtime/cuda/tables.h"
 
@@ -46,6 +48,50 @@ TEST(CudaSource, OnlyTheBodyThatWouldBeSerialisedLosesItsWideTiles) {
   EXPECT_GT(off, narrow->find("/* first */"));
   EXPECT_LT(off, narrow->find("/* second */"));
   EXPECT_GT(narrow->find("#define OBK_WIDE_TILES OBK_INLINED"), narrow->find("/* second */"));
+}
+
+// A kernel divides by a number that the host knows with one multiplication.
+TEST(CudaTables, ADivisorIsExact) {
+  for (const int64_t by : {1, 2, 3, 5, 7, 48, 64, 65, 1000, 4097, 65535, 65536}) {
+    const int64_t most = (int64_t{1} << 32) / by - 2;
+    const auto made = divisor(by, most);
+    ASSERT_TRUE(made.has_value()) << by;
+    const auto over = [&](int64_t n) { return made->times == 0 ? n : n * made->times >> 32; };
+    for (int64_t n = 0; n <= most; n += std::max<int64_t>(most / 100003, 1))
+      for (const int64_t near : {n / by * by, n / by * by + by - 1, n})
+        if (near <= most) ASSERT_EQ(over(near), near / by) << near << " by " << by;
+    ASSERT_EQ(over(most), most / by) << by;
+    EXPECT_FALSE(divisor(by, most + 2).has_value()) << by;
+  }
+  EXPECT_FALSE(divisor(0, 1).has_value());
+}
+
+// What a streamed product's epilogue reads of weights is asked for before its kernel waits for the one before, what others compute after it.
+TEST(CudaSource, AStreamedProductReadsOnlyWeightsBeforeItWaits) {
+  target::DeviceSpec device = *target::gpu("sm_90a");
+  device.own_kernels = true;
+  graph::Graph graph;
+  const auto x = graph.add_input("x", {DType::f16, {192, 192}}), r = graph.add_input("r", {DType::f16, {192, 96}});
+  const auto w = graph.add_constant(Tensor::allocate({DType::f16, {192, 96}})), bias = graph.add_constant(Tensor::allocate({DType::f16, {96}}));
+  const auto product = graph.must_add(graph::Op::MatMul, {graph.must_add(graph::Op::Tanh, {x}), w});
+  graph.mark_output(graph.must_add(graph::Op::Add, {graph.must_add(graph::Op::Add, {product, bias}), r}), "y");
+  const stitch::Plan plan = stitch::plan(graph, device);
+  const schedule::TaskGraph tasks = schedule::build(graph, plan, device);
+  const codegen::Source source = codegen::emit(graph, plan, tasks, kernels::tile_library(device.family));
+  int products = 0;
+  for (const codegen::BodyText& body : source.bodies) {
+    const size_t begin = body.text.find("OBK_PRODUCT_BEGIN(1)");
+    if (begin == std::string::npos) continue;
+    ++products;
+    std::vector<size_t> loads;
+    for (size_t at = body.text.find("load_pack<V>("); at != std::string::npos; at = body.text.find("load_pack<V>(", at + 1)) loads.push_back(at);
+    ASSERT_EQ(loads.size(), 2u) << body.text;  // the bias, the residual; the tile's sums have a load of their own
+    EXPECT_LT(loads[0], begin) << body.text;
+    EXPECT_GT(loads[1], begin) << body.text;
+    EXPECT_LT(begin, body.text.find("OBK_PRODUCT_SUMS_OF(")) << body.text;
+    EXPECT_EQ(body.text.find("OBK_PRODUCT_BEGIN(", begin + 1), std::string::npos);
+  }
+  EXPECT_EQ(products, 1);
 }
 
 // Kernels of a graph are compiled in parts, each body in one of them; one kernel of all is whole.
