@@ -156,7 +156,8 @@ class VectorEmitter {
       if (exprs_[load.expr].slot < stitch::kTileSlot && (load.varies & (kByPass | kByTile))) return false;
     turns_ = flat_ && !job_.anchored && job_.panel == graph::kNone && nest_.rows > 0 && nest_.dims[nest_.rows - 1].extent >= 32 && columns_ >= 32 &&
              std::any_of(loads_.begin(), loads_.end(), [&](const Load& load) { return turns(load); });
-    // The widest vector whose loads are whole ones, unless lanes would stand idle.
+    // The widest vector whose loads are whole ones, unless lanes would stand idle; of those that cost the same in a kernel of one product,
+    // which waits for its slowest thread, the one that leaves a thread the fewest elements.
     int64_t best = 0, fewest = 0;
     for (int64_t v : {8, 4, 2, 1}) {
       if (!divides(v)) continue;
@@ -165,7 +166,7 @@ class VectorEmitter {
       // A row on few lanes leaves room for others beside it.
       const int64_t cost = (vectors + lanes - 1) / lanes * (4 + v) * (flat_ || across_ ? kWarp : lanes);
       const int64_t most = (vectors + lanes - 1) / lanes * v;  // elements of a thread
-      if (best == 0 || cost < best || (cost == best && job_.anchored && most < fewest)) best = cost, fewest = most, v_ = v;
+      if (best == 0 || cost < best || (cost == best && !job_.begin.empty() && most < fewest)) best = cost, fewest = most, v_ = v;
     }
     if (across_) {
       // As many columns at once as fit: their loads are in flight together.
