@@ -196,7 +196,7 @@ struct RowPartials {
 };
 
 static __device__ __forceinline__ void join_partials(const ObkGemm& g) {
-  constexpr int kMost = 4;
+  constexpr int kMost = 2;
   typedef RowPartials<kMost> Partials;
   const int each = (Partials::pairs(g) + 3) / 4; /* of a thread */
 #pragma unroll 1
