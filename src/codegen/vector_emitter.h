@@ -114,12 +114,7 @@ class VectorEmitter {
     return text;
   }
   /// The loads of the next batch are asked for before this one is computed.
-  std::string overlapped(const std::string& loads) const {
-    std::string text = "  struct Batch {\n" + declared("    ") + "  } next;\n  const auto fetch = [&](int base) {\n" + aliases("    ", "next") + loads + "  };\n";
-    text += fmt::format("  fetch({});\n", first_text());
-    text += loop_head("") + "    const Batch now = next;\n" + fmt::format("    if (base + {0} < {1}) fetch(base + {0});\n", step_text(), end_text());
-    return text + aliases("    ", "now");
-  }
+  std::string overlapped(const std::string& loads) const;
   std::string first_text() const {
     return flat_ ? "0" : lanes_ < kWarp ? "(int)t->r0" : fmt::format("(int)t->r0 + OBK_GROUP({}) * R", lanes_);
   }
@@ -207,13 +202,7 @@ class VectorEmitter {
     return true;
   }
   /// Whether what an epilogue reads beside the tile is asked for before the tile is computed: one batch of few registers.
-  bool flies_ahead() const {
-    if (!flat_ || !job_.anchored || batches_ != 1) return false;
-    int64_t words = 0;
-    for (const Load& load : loads_)
-      if (!(load.varies & kByTile)) words += load.varies & kByElement ? std::max<int64_t>(v_ * byte_size(load.storage, 1) / 4, 1) : 1;
-    return words * points_ <= job_.most_ahead;
-  }
+  bool flies_ahead() const;
   /// Lanes of a short row: a power of two, so that parts join by exchanges.
   static int64_t few_lanes(int64_t vectors) {
     int64_t lanes = 1;

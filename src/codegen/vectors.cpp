@@ -42,6 +42,21 @@ ExprId VectorEmitter::one_plus_erf(const Expr& expr) const {
   return kNoExpr;
 }
 
+bool VectorEmitter::flies_ahead() const {
+  if (!flat_ || !job_.anchored || batches_ != 1) return false;
+  int64_t words = 0;
+  for (const Load& load : loads_)
+    if (!(load.varies & kByTile)) words += load.varies & kByElement ? std::max<int64_t>(v_ * byte_size(load.storage, 1) / 4, 1) : 1;
+  return words * points_ <= job_.most_ahead;
+}
+
+std::string VectorEmitter::overlapped(const std::string& loads) const {
+  std::string text = "  struct Batch {\n" + declared("    ") + "  } next;\n  const auto fetch = [&](int base) {\n" + aliases("    ", "next") + loads + "  };\n";
+  text += fmt::format("  fetch({});\n", first_text());
+  text += loop_head("") + "    const Batch now = next;\n" + fmt::format("    if (base + {0} < {1}) fetch(base + {0});\n", step_text(), end_text());
+  return text + aliases("    ", "now");
+}
+
 std::string VectorEmitter::unindented(const std::string& text) {
   std::string out;
   size_t at = 0;
