@@ -201,6 +201,18 @@ void fold(Graph& graph, const Norm& norm) {
   replace_value(graph, norm.y, cast(graph, own, half, name));
 }
 
+/// Whether a node hands on its input's rows as they lie, under another shape.
+bool hands_on_rows(const Graph& graph, const Node& node) {
+  if (node.op != Op::Reshape && node.op != Op::Squeeze && node.op != Op::Unsqueeze && node.op != Op::Transpose) return false;
+  const Shape &from = graph.type(node.inputs[0]).shape, &to = graph.type(node.outputs[0]).shape;
+  if (from.empty() || to.empty() || from.back() != to.back()) return false;
+  if (node.op != Op::Transpose) return true;
+  std::vector<int64_t> moved;  // dimensions of more than one element
+  for (int64_t d : node.attrs.get_ints("perm"))
+    if (from[static_cast<size_t>(d)] != 1) moved.push_back(d);
+  return !moved.empty() && std::is_sorted(moved.begin(), moved.end());
+}
+
 /// Whether elementwise ops make `value` of a product that split_products computes in parts.
 bool adds_parts(const Graph& graph, ValueId value, const OfProduct& in_planes, int most = 6) {
   const NodeId id = graph.value(value).producer;
@@ -210,6 +222,7 @@ bool adds_parts(const Graph& graph, ValueId value, const OfProduct& in_planes, i
   if (const auto product = constant_product(graph, id, ignored))
     return node.op == Op::MatMul && in_planes(graph.type(value).dtype, graph.type(value).count() / product->columns, product->columns,
                                               graph.type(product->weights).shape[0]);
+  if (hands_on_rows(graph, node)) return has_one_reader(graph, node.inputs[0]) && adds_parts(graph, node.inputs[0], in_planes, most - 1);
   if (ops::row(node.op).kind != ops::Kind::kMap) return false;
   return std::any_of(node.inputs.begin(), node.inputs.end(), [&](ValueId input) {
     return input != kNone && has_one_reader(graph, input) && adds_parts(graph, input, in_planes, most - 1);
@@ -222,7 +235,8 @@ bool made_by_product(const Graph& graph, ValueId value, int most = 8) {
   if (id == kNone || most == 0) return false;
   const Node& node = graph.node(id);
   Reason ignored;
-  if (node.op == Op::MatMul) return constant_product(graph, id, ignored).has_value();
+  if (node.op == Op::MatMul || node.op == Op::Gemm) return constant_product(graph, id, ignored).has_value();
+  if (hands_on_rows(graph, node)) return has_one_reader(graph, node.inputs[0]) && made_by_product(graph, node.inputs[0], most - 1);
   if (ops::row(node.op).kind != ops::Kind::kMap || graph.type(node.outputs[0]).shape != graph.type(value).shape) return false;
   return std::any_of(node.inputs.begin(), node.inputs.end(), [&](ValueId input) {
     return input != kNone && graph.type(input).shape == graph.type(value).shape && has_one_reader(graph, input) && made_by_product(graph, input, most - 1);

@@ -9,7 +9,8 @@ using graph::Op;
 using graph::ValueId;
 
 /// s = x A + r, n = norm(s), y = n W + b, z = n + tanh(n V); with gates: y = sigmoid(n G) * (n U), both halves of one product.
-graph::Graph network(DType type, int64_t rows, bool centred, bool gated, double offset) {
+/// `moved`: the first product is a Gemm of all rows, whose answer is reshaped and transposed past a dimension of one.
+graph::Graph network(DType type, int64_t rows, bool centred, bool gated, double offset, bool moved = false) {
   constexpr int64_t kDepth = 48, kWidth = 128, kColumns = 72;
   std::mt19937 random(5);
   graph::Graph graph;
@@ -20,7 +21,17 @@ graph::Graph network(DType type, int64_t rows, bool centred, bool gated, double 
   };
   const auto x = graph.add_input("x", {type, {2, rows, kDepth}}), r = graph.add_input("r", {type, {2, rows, kWidth}});
   const auto shifted = graph.must_add(Op::Add, {r, constant({kWidth}, 0, offset)});
-  const auto product = graph.must_add(Op::MatMul, {x, constant({kDepth, kWidth}, 0.1)});
+  const auto shape_of = [&](std::vector<int64_t> shape) { return graph.add_constant(tensor_of(std::move(shape))); };
+  ValueId product;
+  if (moved) {
+    const auto all = graph.must_add(Op::Reshape, {x, shape_of({2 * rows, kDepth})});
+    const auto gemm = graph.must_add(Op::Gemm, {all, constant({kWidth, kDepth}, 0.1), constant({kWidth}, 0.1)}, ops::Attrs().set("transB", int64_t{1}));
+    const auto apart = graph.must_add(Op::Reshape, {gemm, shape_of({2, 1, rows, kWidth})});
+    const auto turned = graph.must_add(Op::Transpose, {apart}, ops::Attrs().set("perm", std::vector<int64_t>{1, 0, 2, 3}));
+    product = graph.must_add(Op::Reshape, {turned, shape_of({2, rows, kWidth})});
+  } else {
+    product = graph.must_add(Op::MatMul, {x, constant({kDepth, kWidth}, 0.1)});
+  }
   const auto sum = graph.must_add(Op::Add, {shifted, product});
   std::vector<ValueId> inputs = {sum, constant({kWidth}, 0.2, 1)};
   if (centred) inputs.push_back(constant({kWidth}, 0.2));
@@ -47,10 +58,11 @@ TEST(FoldNorms, RunAndMeanTheSame) {
   for (const DType type : {DType::f16, DType::bf16})
     for (const bool centred : {true, false})
       for (const bool gated : {false, true})
-        for (const double offset : {0.0, 8.0}) {  // a mean far from 0 cancels in the product
+        for (const double offset : {0.0, 8.0, 9.0}) {  // a mean far from 0 cancels in the product
+          const bool moved = offset == 9.0;
           const std::string what = fmt::format("{} {} {} offset {}", to_string(type), centred ? "layer" : "rms", gated ? "gated" : "plain", offset);
           SCOPED_TRACE(what);
-          const graph::Graph graph = network(type, 19, centred, gated, offset);
+          const graph::Graph graph = network(type, 19, centred, gated, offset, moved);
           auto after = passes::fold_norms(graph, takes, never);
           ASSERT_TRUE(after.ok()) << after.error().text();
           int statistics = 0;
@@ -65,6 +77,34 @@ TEST(FoldNorms, RunAndMeanTheSame) {
           for (const bool vectors : {false, true})
             expect_outputs(run_program(*after, inputs, 3, true, true, false, vectors), *wanted, what, type == DType::f16 ? 2e-2 : 1.5e-1);
         }
+}
+
+// The body that stores the norm's rows leaves their partial statistics, moves past dimensions of one or not; of rows that it stores in another
+// order it does not.
+TEST(FoldNorms, PartialStatisticsAreLeft) {
+  const auto takes = [](DType, int64_t, int64_t, int64_t) { return true; };
+  const auto never = [](DType, int64_t, int64_t, int64_t) { return false; };
+  target::DeviceSpec device = *target::gpu("sm_90a");
+  device.own_kernels = true;
+  for (const int64_t images : {1, 2}) {
+    constexpr int64_t kRows = 40, kWidth = 128;
+    graph::Graph graph;
+    const auto weights = [&](int64_t depth, int64_t columns) { return graph.add_constant(Tensor::allocate({DType::f16, {depth, columns}})); };
+    const auto x = graph.must_add(Op::Tanh, {graph.add_input("x", {DType::f16, {kRows * images, kWidth}})});
+    const auto gemm = graph.must_add(Op::Gemm, {x, weights(kWidth, kWidth)});
+    const auto apart = graph.must_add(Op::Reshape, {gemm, graph.add_constant(tensor_of(std::vector<int64_t>{kRows, images, kWidth}))});
+    const auto turned = graph.must_add(Op::Transpose, {apart}, ops::Attrs().set("perm", std::vector<int64_t>{1, 0, 2}));
+    const auto sum = graph.must_add(Op::Add, {turned, graph.add_input("r", {DType::f16, {images, kRows, kWidth}})});
+    const auto norm = graph.must_add(Op::LayerNormalization, {sum, graph.add_constant(Tensor::allocate({DType::f16, {kWidth}}))});
+    graph.mark_output(graph.must_add(Op::MatMul, {norm, weights(kWidth, 2 * kWidth)}), "y");
+    auto after = passes::fold_norms(graph, takes, never);
+    ASSERT_TRUE(after.ok()) << after.error().text();
+    int statistics = 0, of_partials = 0;
+    for (const stitch::Group& group : stitch::plan(*after, device).groups)
+      statistics += group.product.statistics.wanted, of_partials += group.product.statistics.of_partials;
+    EXPECT_EQ(statistics, images == 1 ? 1 : 0) << images;  // of two images the transposition moves rows: no product stores them
+    EXPECT_EQ(of_partials, images == 1 ? 1 : 0) << images;
+  }
 }
 
 // What does not fit stays: a norm whose rows no product stores, one whose product adds parts in planes, one that a move reads.
@@ -87,6 +127,13 @@ TEST(FoldNorms, StaysWhereItDoesNotFit) {
   const auto norm = alone.must_add(Op::LayerNormalization, {alone.must_add(Op::Tanh, {x}), ones});
   alone.mark_output(alone.must_add(Op::MatMul, {norm, alone.add_constant(Tensor::allocate({DType::f16, {64, 8}}))}), "y");
   EXPECT_EQ(norms(passes::fold_norms(alone, yes, no)), 1);
+  graph::Graph turned;  // rows of the norm are columns of the product
+  const auto a = turned.add_input("a", {DType::f16, {64, 8}});
+  const auto product = turned.must_add(Op::MatMul, {a, turned.add_constant(Tensor::allocate({DType::f16, {8, 64}}))});
+  const auto columns = turned.must_add(Op::Transpose, {product}, ops::Attrs().set("perm", std::vector<int64_t>{1, 0}));
+  const auto of_columns = turned.must_add(Op::LayerNormalization, {columns, turned.add_constant(Tensor::allocate({DType::f16, {64}}))});
+  turned.mark_output(turned.must_add(Op::MatMul, {of_columns, turned.add_constant(Tensor::allocate({DType::f16, {64, 8}}))}), "y");
+  EXPECT_EQ(norms(passes::fold_norms(turned, yes, no)), 1);
 }
 
 }  // namespace
