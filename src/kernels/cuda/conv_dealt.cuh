@@ -152,6 +152,18 @@ static __device__ __forceinline__ void conv_dealt_begin(const ObkConv& g) {
   for (int k = 0; k < stages.kAhead; ++k) stages.ask(k, k);
 }
 
+/* Stages whose products are under way while a warp waits: none where a watchdog may end that wait (product.cuh). */
+#ifdef OBK_WATCHDOG
+static constexpr int kDealtUnderWay = 0;
+#else
+static constexpr int kDealtUnderWay = 1;
+#endif
+static __device__ __forceinline__ void wait_for_weights(uint32_t bar, int place, uint32_t turn) {
+  Watchdog dog = ring_state().dog;
+  dog.start();
+  while (!mbarrier_try(bar, turn)) dog.check(2, place, turn, 0);
+}
+
 /* A thread's sums to Y, whose rows are kPitch floats apart; all may read it then. */
 template <int kN, int kPitch>
 static __device__ __forceinline__ void dealt_give(const float (&sum)[kN / 2], uint32_t to) {
@@ -184,8 +196,7 @@ static __device__ __forceinline__ void conv_dealt_first_tile(const ObkConv& g) {
   const uint64_t y = matrix_at(at.weights, 1024);
   copy16_wait<0>();
   __syncthreads(); /* the patch and the barrier are there */
-  while (!mbarrier_try(at.bar, 0)) {
-  }
+  wait_for_weights(at.bar, 0, 0);
 #pragma unroll
   for (int c = 0; c < F::kChunks; ++c) {
 #pragma unroll
@@ -242,8 +253,7 @@ static __device__ __forceinline__ void conv_dealt_rows_tile(const ObkConv& g) {
   uint32_t turn = 0;
   auto multiply = [&](uint32_t (&a)[4 * S::kStep][4]) {
     copy16_wait<kAhead - 1>();
-    while (!mbarrier_try(bars + 8 * place, turn)) {
-    }
+    wait_for_weights(bars + 8 * place, place, turn);
     __syncthreads(); /* the stage is there, and all have read the one before the last */
     const uint32_t at = same_in_warp(place * S::kStage);
 #pragma unroll
@@ -257,7 +267,7 @@ static __device__ __forceinline__ void conv_dealt_rows_tile(const ObkConv& g) {
     wgmma_commit();
     if (threadIdx.x == 0 && wanted < S::kStages) stages.ask(wanted, asked);
     bring();
-    wgmma_wait<1>();
+    wgmma_wait<kDealtUnderWay>();
     if (++place == kPlaces) place = 0, turn ^= 1;
   };
 #pragma unroll 1

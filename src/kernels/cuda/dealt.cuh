@@ -23,6 +23,7 @@ struct ObkDealt {
   int32_t across, scratch_bytes; /* rectangles side by side; of shared memory, for each CTA */
   ObkStamp* stamps;              /* by task, or null */
   void* operands[OBK_DEALT_OPERANDS];
+  ObkWatch* watch;
 };
 static_assert(sizeof(ObkDealt) == OBK_DEALT_BYTES, "host and device lay out ObkDealt alike");
 
@@ -44,6 +45,10 @@ static __device__ __forceinline__ void run_dealt(const ObkDealt& dealt) {
   lanes.warp = threadIdx.x / 32, lanes.warps = OBK_THREADS / 32;
   lanes.parts = parts;
   if (!kWaits || dealt.stamps) wait_for_previous(); /* a task's time does not hold the wait */
+#ifdef OBK_WATCHDOG
+  if (threadIdx.x == 0) ring_state().dog = {dealt.watch, blockIdx.x, (uint32_t)at, 0};
+  __syncthreads();
+#endif
   ObkProgram stamped = {};
   stamped.stamps = dealt.stamps;
   stamp(stamped, at, false);

@@ -333,6 +333,7 @@ bool names_ports(const WorkRecord& work) {
 DeviceDealt CudaContext::dealt(const Launch& launch, DevicePointer stamps) const {
   const Program& p = program();
   DeviceDealt record = launch.product ? launch.streamed.dealt : launch.rectangles;
+  record.watch = record_.watch;
   if (stamps) record.stamps = stamps + static_cast<uint64_t>(launch.first_task) * sizeof(DeviceStamp);
   DevicePointer* at = record.operands;
   for (const Place& place : p.works[launch.work].operands) {

@@ -36,6 +36,7 @@ struct DeviceDealt {
   int32_t rows, columns, tile_rows, tile_columns, across, scratch_bytes;
   DevicePointer stamps;
   DevicePointer operands[schedule::kDealtOperands];
+  DevicePointer watch;
 };
 struct DeviceDivisor {  // kernels/cuda/product.cuh
   uint32_t by, times;
