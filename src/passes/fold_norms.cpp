@@ -4,6 +4,7 @@
 
 #include "base/parallel.h"
 #include "passes/beside.h"
+#include "passes/moves.h"
 
 namespace obelisk::passes {
 namespace {
@@ -201,16 +202,21 @@ void fold(Graph& graph, const Norm& norm) {
   replace_value(graph, norm.y, cast(graph, own, half, name));
 }
 
-/// Whether a node hands on its input's rows as they lie, under another shape.
-bool hands_on_rows(const Graph& graph, const Node& node) {
-  if (node.op != Op::Reshape && node.op != Op::Squeeze && node.op != Op::Unsqueeze && node.op != Op::Transpose) return false;
+/// Whether a move hands on its input's rows one after the other: only dimensions of one element come, go or change places.
+bool hands_on_rows(const Graph& graph, NodeId id) {
+  const Node& node = graph.node(id);
+  if (!keeps_order(node.op) && node.op != Op::Transpose) return false;
   const Shape &from = graph.type(node.inputs[0]).shape, &to = graph.type(node.outputs[0]).shape;
-  if (from.empty() || to.empty() || from.back() != to.back()) return false;
+  const auto longer = [](const Shape& shape) {
+    Shape out;
+    std::copy_if(shape.begin(), shape.end(), std::back_inserter(out), [](int64_t extent) { return extent != 1; });
+    return out;
+  };
+  if (from.empty() || to.empty() || from.back() != to.back() || longer(from) != longer(to)) return false;
   if (node.op != Op::Transpose) return true;
-  std::vector<int64_t> moved;  // dimensions of more than one element
-  for (int64_t d : node.attrs.get_ints("perm"))
-    if (from[static_cast<size_t>(d)] != 1) moved.push_back(d);
-  return !moved.empty() && std::is_sorted(moved.begin(), moved.end());
+  std::vector<int64_t> order = order_of(graph, id);
+  std::erase_if(order, [&](int64_t axis) { return from[static_cast<size_t>(axis)] == 1; });
+  return std::is_sorted(order.begin(), order.end());
 }
 
 /// Whether elementwise ops make `value` of a product that split_products computes in parts.
@@ -222,7 +228,7 @@ bool adds_parts(const Graph& graph, ValueId value, const OfProduct& in_planes, i
   if (const auto product = constant_product(graph, id, ignored))
     return node.op == Op::MatMul && in_planes(graph.type(value).dtype, graph.type(value).count() / product->columns, product->columns,
                                               graph.type(product->weights).shape[0]);
-  if (hands_on_rows(graph, node)) return has_one_reader(graph, node.inputs[0]) && adds_parts(graph, node.inputs[0], in_planes, most - 1);
+  if (hands_on_rows(graph, id)) return has_one_reader(graph, node.inputs[0]) && adds_parts(graph, node.inputs[0], in_planes, most - 1);
   if (ops::row(node.op).kind != ops::Kind::kMap) return false;
   return std::any_of(node.inputs.begin(), node.inputs.end(), [&](ValueId input) {
     return input != kNone && has_one_reader(graph, input) && adds_parts(graph, input, in_planes, most - 1);
@@ -236,7 +242,7 @@ bool made_by_product(const Graph& graph, ValueId value, int most = 8) {
   const Node& node = graph.node(id);
   Reason ignored;
   if (node.op == Op::MatMul || node.op == Op::Gemm) return constant_product(graph, id, ignored).has_value();
-  if (hands_on_rows(graph, node)) return has_one_reader(graph, node.inputs[0]) && made_by_product(graph, node.inputs[0], most - 1);
+  if (hands_on_rows(graph, id)) return has_one_reader(graph, node.inputs[0]) && made_by_product(graph, node.inputs[0], most - 1);
   if (ops::row(node.op).kind != ops::Kind::kMap || graph.type(node.outputs[0]).shape != graph.type(value).shape) return false;
   return std::any_of(node.inputs.begin(), node.inputs.end(), [&](ValueId input) {
     return input != kNone && graph.type(input).shape == graph.type(value).shape && has_one_reader(graph, input) && made_by_product(graph, input, most - 1);

@@ -11,9 +11,9 @@
 /// elements from m and r.
 ///
 /// Needs    f16 or bf16; constant scale and shift of the last axis; a reader that is such a product
-///          and which `takes` accepts; other readers elementwise; x made by a product's epilogue (its rows
-///          may be handed on under other shapes), which leaves partial statistics of it, and no sum of parts (split_products.h), which the norm's body
-///          adds up.
+///          and which `takes` accepts; other readers elementwise; x made by a product's epilogue (moves
+///          between may bring, take or move dimensions of one element), which leaves partial statistics
+///          of it, and no sum of parts (split_products.h), which the norm's body adds up.
 /// Stands   in the step `fit`, for it is the machine's tiles that give statistics; before
 ///          expand_for_machine, which tells the norms that stay. `expand` leaves norms that may fold.
 /// Paper    hierarchical reuse (ASPLOS'22 §4.2) across a product; barrier merging (MonoNN §4.4).

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <map>
 
+#include "stitch/form_groups.h"
+
 namespace obelisk::stitch {
 namespace {
 
@@ -18,13 +20,7 @@ ValueId rows_of(const Graph& graph, const Plan& plan, const Group& group, int64_
     const Layout& layout = plan.layouts[value];
     const Shape& shape = graph.type(value).shape;
     if (layout.storage != value || layout.strides != row_major_strides(shape)) { why = "A does not lie densely"; return graph::kNone; }
-    int64_t slot = -1;  // coordinates of the value are those of the domain, in order: row r of the domain is row r of A
-    for (size_t d = 0; d < step.at.size(); ++d) {
-      const ops::Expr& at = body.exprs[step.at[d]];
-      if (shape[d] == 1) continue;
-      if (at.scalar != ops::Scalar::kCoord || at.slot <= slot || body.domain[at.slot] != shape[d]) { why = "its producer walks A in another order"; return graph::kNone; }
-      slot = at.slot;
-    }
+    if (!walks_in_order(body, step.at, shape)) { why = "its producer walks A in another order"; return graph::kNone; }
   }
   int64_t body_rows = 1, body_columns = 1;
   for (size_t d = 0; d < body.domain.size(); ++d) (static_cast<int>(d) < body.rows ? body_rows : body_columns) *= body.domain[d];

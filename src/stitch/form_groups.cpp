@@ -237,22 +237,6 @@ class Former {
     add(std::move(draft), n);
   }
 
-  /// Whether a member's elements come in the order of the domain's: of both the dimensions of more than one element are the same ones.
-  static bool in_order(const Body& body, const Member& member, const Shape& shape) {
-    const auto next_long = [&](size_t slot) {
-      while (slot < body.domain.size() && body.domain[slot] == 1) ++slot;
-      return slot;
-    };
-    size_t slot = next_long(0);
-    for (size_t d = 0; d < shape.size(); ++d) {
-      if (shape[d] == 1) continue;
-      const ops::Expr& at = body.exprs[member.at[d]];
-      if (slot == body.domain.size() || body.domain[slot] != shape[d] || at.scalar != ops::Scalar::kCoord || at.slot != static_cast<int>(slot)) return false;
-      slot = next_long(slot + 1);
-    }
-    return slot == body.domain.size();
-  }
-
   /// Whether the body of a product stores `x` as the rows that `reader` multiplies: it then leaves partial statistics of them, for it has
   /// them in registers.
   bool leaves_partials(ValueId x, const Product& reader) {
@@ -262,7 +246,7 @@ class Former {
     const auto member = from.members.find(x);
     const Shape& shape = graph_.type(x).shape;
     const Layout& layout = views_.layout(x);
-    if (member == from.members.end() || !in_order(from.group.body, member->second, shape) || shape.back() % kPartialColumns != 0) return false;
+    if (member == from.members.end() || !walks_in_order(from.group.body, member->second.at, shape) || shape.back() % kPartialColumns != 0) return false;
     if (from.group.product.twin || !from.group.product.batch.empty()) return false;
     if (layout.storage != x || layout.strides != row_major_strides(shape)) return false;
     if (from.group.partials != graph::kNone && from.group.partials != x) return false;
@@ -639,6 +623,22 @@ class Former {
 };
 
 }  // namespace
+
+bool walks_in_order(const Body& body, const std::vector<ExprId>& at, const Shape& shape) {
+  const auto longer = [&](size_t slot) {  // the next dimension of the domain that has more than one element
+    while (slot < body.domain.size() && body.domain[slot] == 1) ++slot;
+    return slot;
+  };
+  size_t slot = longer(0);
+  for (size_t d = 0; d < shape.size(); ++d) {
+    if (shape[d] == 1) continue;
+    const ops::Expr& coordinate = body.exprs[at[d]];
+    if (slot == body.domain.size() || body.domain[slot] != shape[d]) return false;
+    if (coordinate.scalar != ops::Scalar::kCoord || coordinate.slot != static_cast<int>(slot)) return false;
+    slot = longer(slot + 1);
+  }
+  return slot == body.domain.size();
+}
 
 Grouping form_groups(const Graph& graph, Views& views, const target::DeviceSpec& device,
                      const Options& options, const kernels::TileLibrary* tiles) {

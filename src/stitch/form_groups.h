@@ -52,6 +52,10 @@ struct Grouping {
   std::set<ValueId> read_outside;  // values that a group other than their own reads
 };
 
+/// Whether the elements of a value of this shape, whose coordinates are these expressions over the domain, come in the domain's order:
+/// row r of the one is row r of the other.
+bool walks_in_order(const Body& body, const std::vector<ExprId>& at, const Shape& shape);
+
 /// `tiles`: the machine's, or null.
 Grouping form_groups(const Graph& graph, Views& views, const target::DeviceSpec& device,
                      const Options& options, const kernels::TileLibrary* tiles);

@@ -212,13 +212,14 @@ const Case kCases[] = {
 })"},
 };
 
-Tensor random_tensor(const Type& type, std::mt19937& random) {
+/// Of floats: normal, times `scale` and about `shift`.
+Tensor random_tensor(const Type& type, std::mt19937& random, double scale = 1, double shift = 0) {
   Tensor tensor = Tensor::allocate(type);
   std::normal_distribution<double> normal(0, 1);
   std::uniform_int_distribution<int> small(0, 30);
   for (int64_t k = 0; k < type.count(); ++k) {
     if (is_float(type.dtype))
-      tensor.set_double(k, normal(random));
+      tensor.set_double(k, shift + normal(random) * scale);
     else
       tensor.set_int(k, small(random));
   }
@@ -276,9 +277,7 @@ graph::Graph two_products(DType type, int64_t rows, int64_t depth, int64_t colum
   std::mt19937 random(5);
   graph::Graph graph;
   const auto constant = [&](Shape shape) {
-    Tensor tensor = random_tensor({type, shape}, random);
-    for (int64_t k = 0; k < tensor.count(); ++k) tensor.set_double(k, tensor.get_double(k) / 16);
-    return graph.add_constant(std::move(tensor));
+    return graph.add_constant(random_tensor({type, shape}, random, 1.0 / 16));
   };
   const auto x = graph.add_input("x", {type, {rows, depth}});
   const auto a = graph.must_add(graph::Op::Tanh, {x});
@@ -295,9 +294,7 @@ graph::Graph long_sum(DType type, int64_t rows, int64_t depth, int64_t columns, 
   std::mt19937 random(5);
   graph::Graph graph;
   const auto constant = [&](Shape shape) {
-    Tensor tensor = random_tensor({type, shape}, random);
-    for (int64_t k = 0; k < tensor.count(); ++k) tensor.set_double(k, tensor.get_double(k) / 16);
-    return graph.add_constant(std::move(tensor));
+    return graph.add_constant(random_tensor({type, shape}, random, 1.0 / 16));
   };
   const auto x = graph.add_input("x", {type, {rows, depth}});
   const auto a = graph.must_add(graph::Op::Tanh, {x});
@@ -393,9 +390,7 @@ graph::Graph folded_norm(DType type, int64_t rows, int64_t width, int64_t column
   std::mt19937 random(5);
   graph::Graph graph;
   const auto constant = [&](Shape shape, double scale, double shift = 0) {
-    Tensor tensor = random_tensor({type, shape}, random);
-    for (int64_t k = 0; k < tensor.count(); ++k) tensor.set_double(k, shift + tensor.get_double(k) * scale);
-    return graph.add_constant(std::move(tensor));
+    return graph.add_constant(random_tensor({type, shape}, random, scale, shift));
   };
   const auto x = graph.add_input("x", {type, {rows, width}});
   const auto a = graph.must_add(graph::Op::Tanh, {x});

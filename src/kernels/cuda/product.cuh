@@ -52,7 +52,6 @@ struct __align__(64) ObkProduct {
   int32_t tile_stages;           /* of a tile: of a CTA's part of k */
   int32_t stage_bytes, sides, bars_at;
   int32_t refills;               /* some places get another stage: not all that a CTA needs have one */
-  ObkWatch* watch;
   const char* next;              /* weights of the product after this one, which all CTAs together ask for */
   int64_t next_bytes, next_share; /* and of which each asks for so many bytes */
   ObkDealt dealt;                /* of rectangles: 64 rows by the tile's columns */
@@ -247,7 +246,7 @@ static __device__ __forceinline__ void run_product(const ObkProduct& p) {
     kept = way;
   }
   ObkLanes lanes = {};
-  ProductPipe<kParts> pipe = {&p, &kept, at, bars, 0, 0, {p.watch, blockIdx.x, 0, 0}, 0, first, more, here, false};
+  ProductPipe<kParts> pipe = {&p, &kept, at, bars, 0, 0, {p.dealt.watch, blockIdx.x, 0, 0}, 0, first, more, here, false};
   lanes.scratch = shared + p.stages * p.stage_bytes, lanes.scratch_bytes = p.dealt.scratch_bytes;
   lanes.sm = blockIdx.x, lanes.sms = (int)gridDim.x;
   lanes.warp = warp, lanes.warps = OBK_THREADS / 32;

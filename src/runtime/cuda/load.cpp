@@ -351,7 +351,7 @@ DeviceDealt CudaContext::dealt(const Launch& launch, DevicePointer stamps) const
 /// The same of a product's own kernel.
 Result<DeviceProduct> CudaContext::product(const Launch& launch, DevicePointer stamps) const {
   DeviceProduct record = launch.streamed;
-  record.dealt = dealt(launch, stamps), record.watch = record_.watch, record.weights = record.dealt.operands[launch.weights];
+  record.dealt = dealt(launch, stamps), record.weights = record.dealt.operands[launch.weights];
   if (launch.next >= 0) {
     constexpr int64_t kMost = 12 << 20;  // a quarter of the second-level cache
     const Memory& weights = executable_->weights_[static_cast<size_t>(launch.next)];

@@ -143,7 +143,11 @@ Status stream(const Program& program, const Shape& shape, const std::vector<ObkT
   const int64_t each = (int64_t{p.span} + cut.tile_rows - 1) / cut.tile_rows, down = each * (cut.rows / p.span);
   if (int64_t{cut.across} * down != launch.tasks) return broken;
   const auto by_across = divisor(cut.across, 2 * int64_t{launch.tasks}), by_each = divisor(each, 2 * down);  // a CTA looks past the end
-  if (!by_across || !by_each) return broken;
+  if (!by_across || !by_each)
+    return Error{Code::kUnsupported, "runtime",
+                 fmt::format("a product's kernel numbers {} tiles, {} side by side and {} one below another, wanted: a product of the first two below 2^31", launch.tasks,
+                             cut.across, each),
+                 work.label, "compile with --granularity mono"};
   p.across = *by_across, p.each = *by_each;
   p.weights_step = step, p.tasks = launch.tasks;
   p.tile_rows = cut.tile_rows, p.tile_columns = cut.tile_columns, p.columns = cut.columns;

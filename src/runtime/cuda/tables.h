@@ -48,7 +48,7 @@ struct alignas(64) DeviceProduct {  // kernels/cuda/product.cuh
   int32_t tasks, span, tile_rows, tile_columns, columns;
   DeviceDivisor across, each;
   int32_t row, block, row_step, block_step, blocks, stage, stages, tile_stages, stage_bytes, sides, bars_at, refills;
-  DevicePointer watch, next;
+  DevicePointer next;
   int64_t next_bytes, next_share;
   DeviceDealt dealt;
 };
@@ -75,10 +75,10 @@ struct Launch {
   int32_t ring_pages = 0, scratch_at = 0, block_at = 0, block_bytes = 0, shared = 0;
   int64_t block = 0;  // of a kernel of one work, as its tasks say it
   bool dealt = false;           // its CTAs find their rectangles by themselves
-  DeviceDealt rectangles = {};  // then: without operands and stamps
+  DeviceDealt rectangles = {};  // then: without operands, stamps and watch
   int ctas = 0;                 // of a product's own kernel; in clusters where its text says so
   bool product = false;         // a product's own kernel, which copies by a map
-  DeviceProduct streamed = {};  // then: without map, operands, stamps and watch
+  DeviceProduct streamed = {};  // then: without map, weights, operands, stamps and watch
   int weights = -1;             // which operand its weights are
   RowsMap rows = {};
   int next = -1;  // the weights, by number, of the product after it

@@ -11,12 +11,13 @@
 
 namespace obelisk::runtime {
 
-inline Tensor random_tensor(const Type& type, std::mt19937& random) {
+/// Of floats: normal, times `scale` and about `shift`.
+inline Tensor random_tensor(const Type& type, std::mt19937& random, double scale = 1, double shift = 0) {
   Tensor tensor = Tensor::allocate(type);
   std::normal_distribution<double> normal(0, 1);
   std::uniform_int_distribution<int> small(0, 5);
   for (int64_t k = 0; k < type.count(); ++k) {
-    if (is_float(type.dtype)) tensor.set_double(k, normal(random));
+    if (is_float(type.dtype)) tensor.set_double(k, shift + normal(random) * scale);
     else tensor.set_int(k, type.dtype == DType::b1 ? small(random) & 1 : small(random));
   }
   return tensor;
