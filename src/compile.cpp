@@ -171,12 +171,13 @@ Status lower_tasks(const target::DeviceSpec& device, const std::string& granular
 /// multiprocessors hold at once; and convolutions may take tiles that only such bodies can have.
 target::DeviceSpec for_granularity(target::DeviceSpec device, const std::string& granularity) {
   device.own_kernels = granularity == "stitch" || granularity == "op";
+  device.flows = granularity == "mono" && device.copies_blocks;
   device.deals = {device.own_kernels ? device.fast_memory.count * device.sms : 0};
   return device;
 }
 
 bool same_tasks(const schedule::TaskGraph& a, const schedule::TaskGraph& b) {
-  return std::equal(a.works.begin(), a.works.end(), b.works.begin(), b.works.end(),
+  return a.flows == b.flows && std::equal(a.works.begin(), a.works.end(), b.works.begin(), b.works.end(),
                     [](const schedule::Work& x, const schedule::Work& y) {
                       return x.dealt == y.dealt && x.streamed.has_value() == y.streamed.has_value() && x.tile_rows == y.tile_rows &&
                              x.tile_columns == y.tile_columns;
@@ -293,8 +294,9 @@ Status lower(const Network& network, const Options& options, Compilation& made, 
   stitching.prologues = options.disabled.count("fold_prologues") == 0;
   if (device.family == target::Family::kCuda && options.granularity == "op")
     stitching.stitch = false;
-  if (device.family == target::Family::kCuda && options.granularity != "auto")
-    device = for_granularity(device, options.granularity);
+  if (device.family == target::Family::kCuda)  // `auto` begins with one kernel
+    device = for_granularity(device, options.granularity == "auto" ? "mono" : options.granularity);
+  device.flows = device.flows && !options.disabled.count("flow");
   graph::Graph unfitted;
   passes::Remarks whole, in_parts, unfolded;
   TRY_STATUS(step("fit", [&]() -> Status {
@@ -401,7 +403,7 @@ Status check_names(const Options& options) {
                    "steps: " + joined(steps)};
   std::vector<std::string> passes;
   for (const passes::Pass& pass : passes::table()) passes.emplace_back(pass.name);
-  for (const char* other : {"fold_norms", "split_products", "fold_prologues"})
+  for (const char* other : {"fold_norms", "split_products", "fold_prologues", "flow"})
     passes.emplace_back(other);  // of `fit` and of stitching
   for (const std::string& name : options.disabled)
     if (std::find(passes.begin(), passes.end(), name) == passes.end())

@@ -55,8 +55,9 @@ class BodyEmitter {
     // Tiles of known shapes have their sums in fast memory; a loop of whole vectors stores them.
     if (tiles_.vectors && group_.kind == GroupKind::kProduct && packed_b_ && byte_size(group_.product.a_type, 1) == 2) direct_ = false;
     const bool dealt = work_.residents > 0;
-    if (dealt || group_.partials != graph::kNone) direct_ = false;
+    if (dealt || work_.flows || group_.partials != graph::kNone) direct_ = false;
     const std::optional<VectorText> vectors = tiles_.vectors && !direct_ ? as_vectors() : std::nullopt;
+    CHECK(vectors || !tiles_.vectors || !work_.gives_any(), "what is given to all workers is stored in packs");
     head(!vectors);
     pitch_ = vectors ? std::to_string(tile_pitch()) : group_.product.twin ? "(2 * (t->c1 - t->c0))" : "(t->c1 - t->c0)";
     const DealtText tile = dealt ? emit_dealt(group_, work_, *layouts_, tiles_, vectors ? tile_pitch() : work_.tile_columns) : DealtText{};
@@ -66,8 +67,7 @@ class BodyEmitter {
     if (group_.kind == GroupKind::kConv && !dealt) conv();
     if (group_.kind == GroupKind::kAttention) attention();
     if (vectors) {
-      scratch_ = std::max(scratch_, vectors->scratch);
-      out_ += vectors->rows + "  }\n";
+      scratch_ = std::max(scratch_, vectors->scratch), out_ += vectors->rows + "  }\n";
     } else if (!direct_) {
       rows();
     }
@@ -255,7 +255,7 @@ class BodyEmitter {
     if (panel_ != graph::kNone) job.panel_type = tile_type(static_cast<int32_t>(graph_.type(panel_).dtype));
     job.ahead_bytes = ahead_bytes_, job.dealt = work_.dealt, job.residents = work_.residents, job.planes = planes();
     if (streamed()) job.most_ahead = 48, job.begin = product_begin(group_);  // all registers are its sums' and these
-    job.partials = group_.partials;
+    job.partials = group_.partials, job.gives = work_.gives;
     job.pointer = [this](int operand, bool store) { return pointer(operand, store); };
     return emit_vectors(job);
   }
@@ -736,8 +736,9 @@ class BodyEmitter {
     }
     if (a.pieces > 1) {
       text += fmt::format("    g.piece = (int)piece;\n    g.exchange = (char*)x[{}] + (image * {} + head) * {};\n", q + (masked ? 4 : 3), param(a.heads), param(a.exchange));
-      text += fmt::format("    if (!OBK_ATTENTION_PIECE({}, g, {}, {}, {}, {})) return;\n  }}\n", type, a.size, a.value_size, a.keys, a.pieces);
-      top_ += fmt::format("  const int64_t piece = t->c0 % {0} / {1};\n  ObkTask whole = *t;\n  whole.c0 -= whole.c0 % {0}, whole.c1 = whole.c0 + {0}, t = &whole;\n", param(a.value_size), param(a.value_size / a.pieces));
+      const std::string wide = param(a.value_size), sizes = fmt::format("{}, g, {}, {}, {}, {}", type, a.size, a.value_size, a.keys, a.pieces);
+      top_ += fmt::format("  const int64_t piece = t->c0 % {} / {};\n", wide, param(a.value_size / a.pieces)) + (work_.flows ? "" : fmt::format("  ObkTask whole = *t;\n  whole.c0 -= whole.c0 % {0}, whole.c1 = whole.c0 + {0}, t = &whole;\n", wide));
+      text += work_.flows ? "    OBK_ATTENTION_SHARE(" + sizes + ");\n  }\n" : "    if (!OBK_ATTENTION_PIECE(" + sizes + ")) return;\n  }\n";
     } else {
       text += fmt::format("    OBK_ATTENTION_TILE({}, g{});\n  }}\n", type, tiles_.vectors ? fmt::format(", {}, {}, {}, {}", a.size, a.value_size, work_.tile_rows, a.keys) : "");
     }
@@ -790,7 +791,7 @@ class BodyEmitter {
 EmittedBody emit_body(const graph::Graph& graph, const stitch::Group& group, const schedule::Work& work,
                       const std::vector<stitch::Layout>& layouts, bool packed_b, const kernels::TileLibrary& tiles, int64_t ahead_bytes) {
   schedule::Work whole = work;  // pieces of keys are named by columns
-  if (group.kind == GroupKind::kAttention && group.attention.pieces > 1) whole.tile_columns = group.attention.value_size;
+  if (group.kind == GroupKind::kAttention && group.attention.pieces > 1 && !work.flows) whole.tile_columns = group.attention.value_size;
   BodyEmitter emitter(graph, group, whole, packed_b, tiles);
   emitter.layouts_ = &layouts, emitter.ahead_bytes_ = ahead_bytes;
   return emitter.run();

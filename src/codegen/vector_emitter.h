@@ -223,7 +223,7 @@ class VectorEmitter {
       if ((load.varies & kByElement) && v * byte_size(load.storage, 1) > 64) return false;
     for (const auto& [s, access] : store_access_) {
       const DType dtype = job_.graph.type(body_.operands[body_.steps[s].slot]).dtype;
-      if (v * byte_size(dtype, 1) > 32) return false;
+      if (v * byte_size(dtype, 1) > 32 || (job_.gives_to_all(body_.steps[s]) && (v * byte_size(dtype, 1) < 4 || !store_packs(*access, v)))) return false;
     }
     if (turns_) {
       for (const auto& [s, access] : store_access_)
@@ -683,7 +683,7 @@ class VectorEmitter {
                            : fmt::format("if ({}) {{ OBK_EACH(v, V) obk::store(panel, {}, {}[v]); }}", condition, where, array);
     } else if (store_packs(access, v_)) {
       const std::string where = affine_text(access, false, false);
-      call = fmt::format("if ({}) obk::store_pack<V>({}, {}, {});", condition, job_.pointer(step.slot, true), where, array);
+      call = fmt::format("if ({}) {}{}, {}, {});", condition, job_.gives_to_all(step) ? "OBK_GIVE_PACK(V, " : "obk::store_pack<V>(", job_.pointer(step.slot, true), where, array);
       if (flat_ && body_.operands[step.slot] == job_.partials && v_ <= stitch::kPartialColumns && slots_ == 0) {
         call += fmt::format("\n{}  obk::give_partials<{}>(partials, ({}) / {}, {}, {});", indent, storage_name(dtype), where, stitch::kPartialColumns, condition, array);
         gives_partials_ = true;

@@ -34,8 +34,10 @@ struct VectorJob {
   int residents = 0;                   // CTAs that share a multiprocessor where tasks are dealt; 0: as many as the batch lets
   bool dealt = false;                  // several small tasks share a multiprocessor: they wait for one another's loads
   int64_t ahead_bytes = 0;             // of fast memory, for rows that are asked for ahead of their use
+  std::vector<bool> gives;             // by operand: what is stored there goes to all workers, in words of 32 bits (schedule/flow.h)
   std::string begin;                   // stands before the first load of anything but weights; empty: nothing has to
   std::function<std::string(int operand, bool store)> pointer;  // the name of an operand
+  bool gives_to_all(const stitch::Step& step) const { return static_cast<size_t>(step.slot) < gives.size() && gives[step.slot]; }
 };
 
 struct VectorText {

@@ -119,7 +119,7 @@ Program assemble(const graph::Graph& graph, const stitch::Plan& plan, const sche
     program.outputs.push_back({graph.output_names()[k], graph.type(graph.outputs()[k])});
   program.bodies = std::move(source.bodies);
   program.lists = tasks.lists;
-  program.waves = tasks.waves;
+  program.waves = tasks.waves, program.flows = tasks.flows, program.near = tasks.near;
   program.arena = tasks.arena;
   for (const codegen::Source::Scratch& scratch : source.scratch) program.scratch = std::max(program.scratch, Bytes{scratch.bytes});
   program.weights = tasks.weights;
@@ -128,6 +128,7 @@ Program assemble(const graph::Graph& graph, const stitch::Plan& plan, const sche
   // A weight that only products read in packed form is dropped; one packed form serves every reader with the same strides.
   std::vector<bool> read_plain(tasks.weights.size(), false);
   std::map<std::pair<int, PackRecipe>, int64_t> packed_as;
+  std::map<int, int32_t> given;  // buffers that are given to all, in the order of their first reader
   for (size_t w = 0; w < tasks.works.size(); ++w) {
     const schedule::Work& work = tasks.works[w];
     const stitch::Group& group = plan.groups[work.group];
@@ -143,6 +144,12 @@ Program assemble(const graph::Graph& graph, const stitch::Plan& plan, const sche
     for (size_t k = 0; k < work.buffers.size(); ++k) {
       const schedule::Buffer& buffer = tasks.buffers[work.buffers[k]];
       Place place{buffer.kind, buffer.kind == BufferKind::kArena ? buffer.offset.count : buffer.index};
+      const bool gives = k < work.gives.size() && work.gives[k];
+      if (buffer.reach != schedule::Reach::kAll && !gives) place.near = buffer.near.count;
+      if (buffer.reach == schedule::Reach::kGiven && !gives) {
+        const int32_t number = given.try_emplace(work.buffers[k], static_cast<int32_t>(given.size())).first->second;
+        record.gathers.push_back({buffer.offset.count, buffer.near.count, buffer.size.count / 4, number});
+      }
       if (packs && k + 1 == work.buffers.size()) {
         const PackRecipe recipe = recipe_of(group, work, *source.tiles);
         auto [it, fresh] = packed_as.try_emplace({buffer.index, recipe}, static_cast<int64_t>(program.weights.size()));

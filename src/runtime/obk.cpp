@@ -232,6 +232,7 @@ void write_tables(const Program& p, WeightStore& weights, Writer& to) {
   to.text(p.name), to.text(p.target), to.text(p.granularity), to.text(p.precision);
   to.number<int32_t>(p.sms), to.number<int32_t>(p.waves), to.number(p.arena.count),
       to.number(p.scratch.count);
+  to.number<uint8_t>(p.flows), to.number(p.near.count);
   for (const auto* ports : {&p.inputs, &p.outputs}) {
     to.size(ports->size());
     for (const Port& port : *ports) to.text(port.name), to.type(port.type);
@@ -266,7 +267,10 @@ void write_tables(const Program& p, WeightStore& weights, Writer& to) {
         to.number(work.row_scratch), to.ints(work.params);
     to.text(work.label), to.number(work.floor_nanos), to.number(work.task_nanos);
     to.size(work.operands.size());
-    for (const Place& place : work.operands) to.place(place);
+    for (const Place& place : work.operands) to.place(place), to.number(place.near);
+    to.size(work.gathers.size());
+    for (const Gather& gather : work.gathers)
+      to.number(gather.from), to.number(gather.near), to.number(gather.words), to.number(gather.number);
   }
   to.size(p.lists.size());
   for (const auto& list : p.lists) {
@@ -351,6 +355,8 @@ void read_tables(Reader& from, Program& p, const WeightSection& weights) {
   p.waves = static_cast<int>(from.within(from.number<int32_t>(), 0, 1 << 24, "number of waves"));
   p.arena = {from.within(from.number<int64_t>(), 0, int64_t{1} << 44, "arena")};
   p.scratch = {from.within(from.number<int64_t>(), 0, int64_t{1} << 36, "scratch")};
+  p.flows = from.number<uint8_t>() != 0;
+  p.near = {from.within(from.number<int64_t>(), 0, int64_t{1} << 20, "fast memory of copies")};
   for (auto* ports : {&p.inputs, &p.outputs}) {
     ports->resize(from.count(17));
     for (Port& port : *ports) port.name = from.text(), port.type = from.type();
@@ -391,8 +397,19 @@ void read_tables(Reader& from, Program& p, const WeightSection& weights) {
     work.params = from.ints();
     work.label = from.text(), work.floor_nanos = from.number<double>(),
     work.task_nanos = from.number<double>();
-    work.operands.resize(from.count(9));
-    for (Place& place : work.operands) place = read_place(from, p);
+    work.operands.resize(from.count(17));
+    for (Place& place : work.operands) {
+      place = read_place(from, p);
+      place.near = from.within(from.number<int64_t>(), -1, p.near.count + 1, "place of a copy");
+    }
+    work.gathers.resize(from.count(28));
+    for (Gather& gather : work.gathers) {
+      gather.from = from.within(from.number<int64_t>(), 0, p.arena.count, "gathered value");
+      gather.near = from.within(from.number<int64_t>(), 0, p.near.count, "place of a copy");
+      gather.words = from.within(from.number<int64_t>(), 0, (p.near.count - gather.near) / 4 + 1, "size of a copy");
+      gather.number = static_cast<int32_t>(from.within(from.number<int32_t>(), 0, 1 << 20, "number of a given value"));
+      if (gather.words * 8 > p.arena.count - gather.from) throw Damaged("a gathered value leaves the arena");
+    }
     if (work.custom < 0) continue;
     for (const auto* list : {&p.customs[work.custom].inputs, &p.customs[work.custom].outputs})
       for (int operand : *list)

@@ -14,6 +14,14 @@ using schedule::BufferKind;
 struct Place {
   BufferKind kind = BufferKind::kArena;
   int64_t index = 0;  // input, output or weight number; the byte offset for the arena
+  int64_t near = -1;  // of a program that flows: where a worker's own copy lies in its fast memory; else -1
+};
+
+/// A value of a program that flows (schedule/flow.h) that workers give to all: words of 32 bits, each with one beside it that says when it is
+/// there, of which every worker that reads the value makes a copy.
+struct Gather {
+  int64_t from = 0, near = 0, words = 0;  // byte offsets into the arena and the copies; an even number of words
+  int32_t number = 0;                     // of the value, from 0
 };
 
 /// One work as the runtime sees it.
@@ -24,6 +32,7 @@ struct WorkRecord {
   int64_t row_scratch = 0;  // the part of it, at the end, that each row in flight needs for itself
   std::vector<int64_t> params;
   std::vector<Place> operands;
+  std::vector<Gather> gathers;  // what must be there before a task of it runs
   std::string label;         // the node that it is anchored at, for people
   double floor_nanos = 0;    // what its bytes and operations take at least on all SMs
   double task_nanos = 0;     // predicted, of one of its tasks
@@ -77,6 +86,8 @@ struct Program {
   std::vector<CustomRecord> customs;
   std::vector<std::vector<ObkTask>> lists;  // by virtual SM
   int waves = 0;
+  bool flows = false;  // no barrier stands between waves: workers wait for what they gather
+  Bytes near;          // then: of a worker's fast memory, for copies
   Bytes arena, scratch;      // workspace of a context; fast memory of a worker
   std::vector<Tensor> weights;  // views of the model file where nothing was packed
   std::vector<Packing> packings;

@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "schedule/schedule.h"
+#include "schedule/flow.h"
 #include "schedule/streamed.h"
 
 namespace obelisk::schedule {
@@ -728,6 +729,12 @@ TaskGraph build(const Graph& graph, const Plan& plan, const target::DeviceSpec& 
     assign_buffers(graph, plan, tasks);
   }
   cut_tiles(plan, device, tasks);
+  if (device.flows) {
+    TaskGraph flowing = tasks;
+    cut_to_flow(plan, device, flowing);
+    deal_tasks(plan, device, flowing);
+    if (let_flow(graph, plan, device, flowing)) return flowing;
+  }
   deal_tasks(plan, device, tasks);
   return tasks;
 }

@@ -6,6 +6,7 @@ std::string print(const Graph& graph, const stitch::Plan& plan, const TaskGraph&
   constexpr std::string_view kKinds[] = {"input", "output", "weight", "arena"};
   std::string out = fmt::format("{} waves, {} works, {} tasks, arena {}\n", tasks.waves,
                                 tasks.works.size(), tasks.task_count(), to_string(tasks.arena));
+  if (tasks.flows) out += fmt::format("flows: no barriers, copies in {} of fast memory\n", to_string(tasks.near));
   for (size_t b = 0; b < tasks.buffers.size(); ++b) {
     const Buffer& buffer = tasks.buffers[b];
     out += fmt::format("buffer {} {} {}: {}", b,
@@ -15,6 +16,9 @@ std::string print(const Graph& graph, const stitch::Plan& plan, const TaskGraph&
       out += fmt::format(" at {} for {}, waves {}..{}", buffer.offset.count, buffer.size.count,
                          buffer.first, buffer.last);
     else out += fmt::format(" {}", buffer.index);
+    if (buffer.reach != Reach::kAll)
+      out += fmt::format(", {}", buffer.reach == Reach::kGiven ? "given" : "own");
+    if (buffer.near.count >= 0) out += fmt::format(", copies at {}", buffer.near.count);
     out += "\n";
   }
   for (int wave = 0; wave < tasks.waves; ++wave) {
@@ -30,6 +34,7 @@ std::string print(const Graph& graph, const stitch::Plan& plan, const TaskGraph&
         out += fmt::format(": {} x {}, tiles {} x {}", work.nest.row_count(),
                            work.nest.column_count(), work.tile_rows, work.tile_columns);
         if (work.nest.lanes_in_rows) out += ", lanes over rows";
+        if (work.own) out += ", by each for itself";
       }
       out += "; buffers";
       for (int b : work.buffers) out += fmt::format(" {}", b);

@@ -1,6 +1,7 @@
 /// schedule/task_graph.h — the program as data: buffers, works, waves and every worker's list of tasks.
 #pragma once
 
+#include <algorithm>
 #include <optional>
 #include <vector>
 
@@ -16,6 +17,13 @@ using obelisk::to_string;
 
 enum class BufferKind : uint8_t { kInput, kOutput, kWeight, kArena };
 
+/// Where a value of a program that flows (schedule/flow.h) is read.
+enum class Reach : uint8_t {
+  kAll,    // in the arena, by everybody
+  kOwn,    // in the fast memory of the worker that computes it, by itself
+  kGiven,  // computed in parts by some, given to all: each reads a copy in its own fast memory
+};
+
 /// Memory that values live in. Arena buffers share one allocation; two whose waves overlap never share bytes.
 struct Buffer {
   BufferKind kind = BufferKind::kArena;
@@ -25,6 +33,10 @@ struct Buffer {
   Type type;               // of the value, for dumps
   ValueId value = graph::kNone;
   int first = 0, last = 0; // kArena: waves between which it is alive, inclusive
+  Reach reach = Reach::kAll;
+  Bytes near{-1};          // kOwn, kGiven: where the copy lies in a worker's fast memory
+  /// Bytes of the arena: of what is given, words of 32 bits with as many that say when they are there.
+  Bytes room() const { return {reach == Reach::kGiven ? 2 * size.count : size.count}; }
 };
 
 /// One read or write of a body: an affine one by its strides over the folded domain, another by its expressions.
@@ -80,6 +92,9 @@ struct Work {
   int left_partials(const stitch::Group& group) const { return read_partials(group) + (group.product.statistics.of_partials ? 1 : 0); }
   int64_t tile_rows = 1, tile_columns = 1;
   double task_nanos = 0;       // predicted, of a full tile
+  bool flows = false, own = false;  // of a program that flows; then: each worker computes what it reads of it
+  std::vector<bool> gives;     // then: by the body's operand slot, whether what it stores there is given to all workers
+  bool gives_any() const { return std::find(gives.begin(), gives.end(), true) != gives.end(); }
   bool dealt = false;          // long, of many small tasks that go to whoever is free
   int residents = 0;           // of a dealt product or convolution: tasks that share a multiprocessor
   std::optional<RowMatrix> streamed;  // a product with a kernel of its own that streams both operands
@@ -96,6 +111,8 @@ struct TaskGraph {
   std::vector<std::vector<ObkTask>> lists;  // by worker; ascending waves
   Bytes arena;
   Bytes fast_memory;  // of a worker; what it was cut for
+  bool flows = false; // no barrier: workers wait for values (schedule/flow.h)
+  Bytes near;         // of a worker's fast memory, for its copies of values
   int64_t task_count() const;
 };
 

@@ -1,7 +1,7 @@
 #include <algorithm>
 #include <map>
 
-#include "schedule/schedule.h"
+#include "schedule/flow.h"
 
 namespace obelisk::schedule {
 namespace {
@@ -61,6 +61,17 @@ Status check_cover(const stitch::Plan& plan, const TaskGraph& tasks, size_t w,
   return ok_status();
 }
 
+/// Tasks of a work that each worker computes for itself, as much as it reads: inside the domain.
+Status check_inside(const Work& work, size_t w, const std::vector<const ObkTask*>& mine) {
+  for (const ObkTask* task : mine)
+    if (task->r0 < 0 || task->r1 <= task->r0 || task->r1 > work.nest.row_count() || task->c0 < 0 ||
+        task->c1 > std::max<int64_t>(work.nest.column_count(), 1) ||
+        (!work.nest.cut_columns && task->c1 - task->c0 != work.nest.column_count()))
+      return refused(fmt::format("work {} has rows {}..{} and columns {}..{} of {} x {}", w, task->r0, task->r1,
+                                 task->c0, task->c1, work.nest.row_count(), work.nest.column_count()));
+  return ok_status();
+}
+
 /// Members of a team wait for each other, so each has an SM of its own; and all SMs meet the teams
 /// of a wave in one order, so that no two teams wait for each other's members.
 Status check_teams(const stitch::Plan& plan, const TaskGraph& tasks) {
@@ -109,7 +120,7 @@ Status validate(const Graph& graph, const stitch::Plan& plan, const TaskGraph& t
   }
   for (size_t w = 0; w < tasks.works.size(); ++w) {
     const Work& work = tasks.works[w];
-    TRY_STATUS(check_cover(plan, tasks, w, by_work[w]));
+    TRY_STATUS(work.own ? check_inside(work, w, by_work[w]) : check_cover(plan, tasks, w, by_work[w]));
     for (int before : plan.groups[work.group].after)
       if (tasks.works[before].wave >= work.wave)
         return refused(fmt::format("work {} (wave {}) reads what work {} writes in wave {}", w,
@@ -125,18 +136,19 @@ Status validate(const Graph& graph, const stitch::Plan& plan, const TaskGraph& t
     }
   }
   TRY_STATUS(check_teams(plan, tasks));
+  if (tasks.flows) TRY_STATUS(validate_flow(plan, tasks));
   // Buffers that are alive together do not share bytes, and none leaves the arena.
   std::vector<const Buffer*> arena;
   for (const Buffer& buffer : tasks.buffers) {
     if (buffer.kind != BufferKind::kArena) continue;
-    if (buffer.offset.count < 0 || buffer.offset + buffer.size > tasks.arena)
+    if (buffer.offset.count < 0 || buffer.offset + buffer.room() > tasks.arena)
       return refused(fmt::format("value %{} lies outside of the arena", buffer.value));
     arena.push_back(&buffer);
   }
   std::sort(arena.begin(), arena.end(),
             [](const Buffer* a, const Buffer* b) { return a->offset < b->offset; });
   for (size_t a = 0; a < arena.size(); ++a) {
-    for (size_t b = a + 1; b < arena.size() && arena[b]->offset < arena[a]->offset + arena[a]->size;
+    for (size_t b = a + 1; b < arena.size() && arena[b]->offset < arena[a]->offset + arena[a]->room();
          ++b) {
       if (arena[a]->first <= arena[b]->last && arena[b]->first <= arena[a]->last)
         return refused(fmt::format("values %{} and %{} share bytes in wave {}", arena[a]->value,

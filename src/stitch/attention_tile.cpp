@@ -110,7 +110,7 @@ std::optional<AttentionTile::Operand> attention_operand(const Graph& graph, cons
   return found;
 }
 
-AttentionTile match_attention(const Graph& graph, const Views& views, NodeId node, const kernels::TileLibrary& tiles) {
+AttentionTile match_attention(const Graph& graph, const Views& views, NodeId node, const kernels::TileLibrary& tiles, bool flows) {
   const graph::Node& n = graph.node(node);
   const Sizes s = sizes(graph, node);
   AttentionTile tile;
@@ -143,7 +143,7 @@ AttentionTile match_attention(const Graph& graph, const Views& views, NodeId nod
     tile.shared = 1;
   }
   if (tiles.attention_pieces) {
-    tile.pieces = tiles.attention_pieces(static_cast<int32_t>(tile.type), tile.heads, tile.queries, tile.keys, tile.size, tile.value_size);
+    tile.pieces = tiles.attention_pieces(static_cast<int32_t>(tile.type), tile.heads, tile.queries, tile.keys, tile.size, tile.value_size, flows);
     if (tile.pieces > 1) tile.exchange = tiles.attention_exchange_bytes(tile.pieces, tile.value_size);
   }
   return tile;

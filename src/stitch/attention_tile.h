@@ -27,7 +27,7 @@ bool has_attention_tile(const Graph& graph, NodeId node, const kernels::TileLibr
 std::optional<AttentionTile::Operand> attention_operand(const Graph& graph, const Views& views,
                                                         NodeId node, int input);
 
-/// `node` has a tile. An operand without strides through views is read from its own storage.
-AttentionTile match_attention(const Graph& graph, const Views& views, NodeId node, const kernels::TileLibrary& tiles);
+/// `node` has a tile. An operand without strides through views is read from its own storage. `flows`: the program may (schedule/flow.h).
+AttentionTile match_attention(const Graph& graph, const Views& views, NodeId node, const kernels::TileLibrary& tiles, bool flows);
 
 }  // namespace obelisk::stitch

@@ -46,7 +46,7 @@ class Former {
     if (!loops && has_attention_tile(graph_, n, tiles_, why)) {
       Draft draft;
       draft.group.kind = GroupKind::kAttention;
-      draft.group.attention = match_attention(graph_, views_, n, *tiles_);
+      draft.group.attention = match_attention(graph_, views_, n, *tiles_, device_.flows);
       const AttentionTile& tile = draft.group.attention;
       std::vector<ValueId> reads = {tile.q.value, tile.k.value, tile.v.value};
       if (tile.mask.value != graph::kNone) reads.push_back(tile.mask.value);

@@ -23,6 +23,7 @@ struct DeviceSpec {
   Bytes deals{0};           // a work that moves so much is cut into small tasks that go to whoever is free; 0: lists say who runs what
   bool recomputes = false;  // computing a row again costs less than a phase: norms move into the tiles that read them
   bool copies_blocks = false;  // of a GPU: a copy engine brings blocks of a matrix to shared memory, whence warpgroups multiply them
+  bool flows = false;       // one kernel runs all, and workers may pass words to each other that carry their own readiness: schedule/flow.h
   bool own_kernels = false; // of a GPU: a work is a kernel of its own, whose body is part of it
   double flops_per_sm = 1;  // multiply-adds count two; per nanosecond
   double bytes_per_sm = 1;  // streaming from far memory; per nanosecond

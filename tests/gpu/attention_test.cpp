@@ -105,7 +105,7 @@ class Attention : public testing::TestWithParam<Shape> {
   }
   static bool shares_keys() {
     return kernels::cuda_attention_pieces(GetParam().type, 8, 4, 1025, GetParam().size,
-                                          GetParam().value_size) > 1;
+                                          GetParam().value_size, false) > 1;
   }
   static std::string text(const Extents& extents) {
     std::string all = kText;

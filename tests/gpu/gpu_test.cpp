@@ -11,6 +11,7 @@
 #include <random>
 #include <thread>
 
+#include "graph/test_decoder.h"
 #include "passes/passes.h"
 #include "runtime/cuda/gpu.h"
 #include "runtime/cuda/nvrtc.h"
@@ -234,7 +235,7 @@ std::shared_ptr<Program> program_of(const graph::Graph& graph, const std::string
   auto device =
       target::gpu(gpu.ok() ? gpu->architecture : "sm_90a", gpu.ok() ? gpu->sms : 132);
   CHECK(device.ok(), "{}", device.error().text());
-  device->own_kernels = own;
+  device->own_kernels = own, device->flows = granularity == "mono" && device->copies_blocks;
   if (granularity == "stitch" && !own) device->deals = {1};  // as only long works are
   stitch::Options options;
   options.stitch = granularity != "op", options.tiles = tiles, options.teams = true;
@@ -563,6 +564,58 @@ constexpr const char* kChain = R"(graph "g" {
   out %7 "z"
   out %1 "same"
 })";
+
+/// A token of a decoder whose words carry their readiness from SM to SM (schedule/flow.h): right, the bits of the same program with
+/// barriers, the same from run to run (OBELISK_GPU_RUNS of them) and in several contexts at once, whose runs overwrite each other's weights near the SMs.
+class Flowing : public testing::TestWithParam<const char*> {};
+TEST_P(Flowing, AnswersAsWithBarriers) {
+  if (auto found = find_nvrtc(); !found.ok()) GTEST_SKIP() << found.error().text();
+  const DType type = std::string(GetParam()) == "f16" ? DType::f16 : DType::bf16;
+  auto early = passes::copy_early_pieces(graph::decoder_step(type));
+  ASSERT_TRUE(early.ok());
+  auto graph = passes::merge_gates(std::move(*early));
+  ASSERT_TRUE(graph.ok());
+  auto program = program_of(*graph, "mono", true);
+  ASSERT_TRUE(program->flows);
+  auto executable = load_cuda(program, {.cache_dir = "off", .watchdog = getenv("OBELISK_GPU_NO_WATCHDOG") == nullptr});
+  ASSERT_TRUE(executable.ok()) << executable.error().text();
+  EXPECT_EQ((*executable)->device()->barriers, 0);
+  auto quick = load_cuda(program, {.cache_dir = "off"});
+  ASSERT_TRUE(quick.ok()) << quick.error().text();
+  for (const KernelReport& kernel : (*(*quick)->device()).kernels)
+    EXPECT_LE(kernel.spill_bytes, 64) << kernel.name << " keeps registers in far memory";
+  auto context = (*executable)->context();
+  if (!context.ok()) {
+    ASSERT_EQ(context.error().code, Code::kDevice) << context.error().text();
+    GTEST_SKIP() << "compiled, not run: " << context.error().text();
+  }
+  std::mt19937 random(7);
+  std::vector<Tensor> inputs;
+  for (graph::ValueId v : graph->inputs()) inputs.push_back(random_tensor(graph->type(v), random));
+  auto wanted = graph::interpret(*graph, inputs);
+  ASSERT_TRUE(wanted.ok()) << wanted.error().text();
+  auto got = run(**context, *program, inputs);
+  ASSERT_TRUE(got.ok()) << got.error().text();
+  for (int64_t k = 0; k < (*got)[0].count(); ++k) {
+    const double a = (*got)[0].get_double(k), b = (*wanted)[0].get_double(k);
+    ASSERT_LE(std::fabs(a - b), (type == DType::f16 ? 1e-2 : 8e-2) * (1 + std::fabs(b))) << "element " << k;
+  }
+  const char* wished = getenv("OBELISK_GPU_RUNS");
+  std::atomic<int> wrong{0};
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 3; ++t)
+    threads.emplace_back([&] {
+      auto mine = (*executable)->context();
+      if (!mine.ok()) return void(++wrong);
+      for (int k = 0; k < (wished ? atoi(wished) : 50); ++k) {
+        auto again = run(**mine, *program, inputs);
+        if (!again.ok() || !same_bits(*got, *again)) ++wrong;
+      }
+    });
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(wrong, 0);
+}
+INSTANTIATE_TEST_SUITE_P(Types, Flowing, testing::Values("f16", "bf16"));
 
 class Contexts : public testing::TestWithParam<const char*> {
  protected:

@@ -76,8 +76,9 @@ static inline uint32_t pair_bits(const f16*, float low, float high) { return pai
 static inline uint32_t pair_bits(const bf16*, float low, float high) { return pair_bf16_bits(low, high); }
 #endif
 
-template <int V, typename T, typename A> static inline void store_pack(T* p, int64_t i, const A (&o)[V]) {
-  uint32_t words[(Pack<T, V>::kBytes + 3) / 4] = {};
+template <int V, typename T, typename A> static inline Pack<T, V> make_pack(const T*, const A (&o)[V]) {
+  Pack<T, V> pack = {};
+  uint32_t(&words)[(Pack<T, V>::kBytes + 3) / 4] = pack.words;
   if (sizeof(T) == 2 && V % 2 == 0) {
     for (int v = 0; v < V; v += 2) words[v / 2] = pair_bits((const T*)0, o[v], o[v + 1]);
   } else {
@@ -96,7 +97,11 @@ template <int V, typename T, typename A> static inline void store_pack(T* p, int
       }
     }
   }
-  store_bytes<V * (int)sizeof(T)>(p + i, words);
+  return pack;
+}
+template <int V, typename T, typename A> static inline void store_pack(T* p, int64_t i, const A (&o)[V]) {
+  const Pack<T, V> pack = make_pack((const T*)0, o);
+  store_bytes<V * (int)sizeof(T)>(p + i, pack.words);
 }
 
 }  // namespace obk

@@ -14,6 +14,7 @@
 #define OBK_ATTENTION_SHORT_CUH
 
 #include "attention_warps.cuh"
+#include "ring.cuh"
 
 namespace obk {
 
@@ -244,8 +245,11 @@ struct AttentionShort {
     }
   }
 
-  /* Whether Y is there: of several pieces the last to come has it. */
-  static __device__ __forceinline__ bool pass(const ObkAttention& g, uint32_t base, int rows_from) {
+  /* Whether Y is there: of several pieces the last to come has it; where all share it, each its own
+   * columns. */
+  template <bool kShare = false>
+  static __device__ __forceinline__ bool pass(const ObkAttention& g, uint32_t base, int rows_from,
+                                              uint32_t tag = 0) {
     AttentionPlace place(g, rows_from, kRows, kKeys);
     int begin = 0;
     if (kPieces > 1) {
@@ -259,7 +263,8 @@ struct AttentionShort {
     auto bring = [&](bool plain) {
       bring_rows<kSize * 2, kSize * 2, kTurn, kRows>(base + kCut.q_at,
                                                      (const char*)g.q + rows_from * g.q_row * 2,
-                                                     g.q_row * 2, place.queries, plain);
+                                                     g.q_row * 2, place.queries,
+                                                     plain || lies_near(g.q));
       bring_rows<kSize * 2, kSize * 2, kTurn, kCut.keys>(
           base + kCut.k_at, (const char*)g.k + begin * g.k_row * 2, g.k_row * 2, there, plain);
       copy16_commit();
@@ -300,7 +305,14 @@ struct AttentionShort {
     if (works) {
 #pragma unroll
       for (int r = 0; r < 2; ++r) m[r] = __fmul_rn(m[r], unit);
-      t.leave_piece(g, column, place.queries, m);
+      if constexpr (kShare)
+        t.give_piece(g, column, place.queries, m, tag);
+      else
+        t.leave_piece(g, column, place.queries, m);
+    }
+    if constexpr (kShare) {
+      join_given(g, place.queries, tag);
+      return true;
     }
     __syncthreads();
     if (threadIdx.x == 0)
@@ -332,6 +344,66 @@ struct AttentionShort {
       }
     }
   }
+#ifdef OBK_FLOW
+  /* Of a piece, in words that carry `tag`: [8 rows][value_size] sums and [8 rows] maxima and totals. */
+  static constexpr int kMostShared = 8;
+  static __device__ __forceinline__ char* shared_piece(const ObkAttention& g, int piece) {
+    static_assert(kMostShared * (kValue + 2) * 8 <= piece_bytes(kValue), "a piece has a place");
+    return (char*)g.exchange + kAttentionTicketBytes + piece * piece_bytes(kValue);
+  }
+  __device__ __forceinline__ void give_piece(const ObkAttention& g, int column, int queries,
+                                             const float (&m)[2], uint32_t tag) const {
+    const int lane = threadIdx.x % 32, row = lane / 4; /* no more than kMostShared */
+    if (row >= queries) return;
+    char* const to = shared_piece(g, g.piece);
+#pragma unroll
+    for (int c = 0; c < kColumns; ++c)
+      give_two(to + (row * kValue + (column + c) * 8 + lane % 4 * 2) * 8, __float_as_uint(o[c][0]),
+               __float_as_uint(o[c][1]), tag);
+    if (column == 0 && lane % 4 == 0)
+      give_two(to + (kMostShared * kValue + row * 2) * 8, __float_as_uint(m[0]),
+               __float_as_uint(total[0]), tag);
+  }
+  /* The columns of this piece's number, of all pieces, joined in their order. */
+  static __device__ __forceinline__ void join_given(const ObkAttention& g, int queries,
+                                                    uint32_t tag) {
+    constexpr int kOwn = kValue / kPieces, kTwos = (kOwn + 1) / 2;
+    static_assert(kOwn % 2 == 0, "columns are given by twos");
+#pragma unroll 1
+    for (int n = threadIdx.x; n < queries * kTwos; n += 256) {
+      const int row = n / kTwos, two = n % kTwos * 2;
+      GivenTwo seen[2 * kPieces];
+      uint32_t at[2 * kPieces];
+#pragma unroll
+      for (int k = 0; k < kPieces; ++k) {
+        const uint32_t of = k * (piece_bytes(kValue) / 16);
+        at[2 * k] = of + (kMostShared * kValue + row * 2) / 2;
+        at[2 * k + 1] = of + (row * kValue + g.piece * kOwn + two) / 2;
+      }
+      await_all(seen, shared_piece(g, 0), at, tag, ring_state().dog);
+      float largest = 0, all = 0, v[2] = {};
+#pragma unroll
+      for (int k = 0; k < kPieces; ++k) {
+        const GivenTwo &both = seen[2 * k], &x = seen[2 * k + 1];
+        const float m = __uint_as_float(both.first()), l = __uint_as_float(both.second());
+        const float a = __uint_as_float(x.first()), b = __uint_as_float(x.second());
+        if (k == 0) {
+          largest = m, all = l, v[0] = a, v[1] = b;
+        } else {
+          float old, now;
+          join_rows(largest, all, m, l, old, now);
+          v[0] = join_values(v[0], old, a, now), v[1] = join_values(v[1], old, b, now);
+        }
+      }
+      const float over = over_total(all, g.zero_if_masked);
+      float* const y = g.y + row * g.y_row + two;
+      y[0] = __fmul_rn(v[0], over), y[1] = __fmul_rn(v[1], over);
+    }
+  }
+#else
+  __device__ __forceinline__ void give_piece(const ObkAttention&, int, int, const float (&)[2], uint32_t) const {}
+  static __device__ __forceinline__ void join_given(const ObkAttention&, int, uint32_t) {}
+#endif
   __device__ __forceinline__ void leave_piece(const ObkAttention& g, int column, int queries,
                                               const float (&m)[2]) const {
     const int lane = threadIdx.x % 32;

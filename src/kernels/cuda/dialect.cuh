@@ -97,6 +97,27 @@ static __device__ __forceinline__ uint32_t pair_bf16_bits(float low, float high)
 #define OBK_OWN_STILL
 #include "packs.h"
 
+#ifdef OBK_FLOW
+#include "given.cuh"
+
+namespace obk {
+
+/* A pack of what a program that flows gives to all: elements i .. of words that carry `tag`. */
+template <int V, typename T, typename A>
+static __device__ __forceinline__ void give_pack(uint32_t tag, T* p, int64_t i, const A (&o)[V]) {
+  constexpr int kWords = V * (int)sizeof(T) / 4;
+  static_assert(V * sizeof(T) % 4 == 0, "whole words are given");
+  const Pack<T, V> pack = make_pack((const T*)0, o);
+  char* const at = (char*)p + i * (int64_t)(2 * sizeof(T));
+  if (kWords == 1) give_one(at, pack.words[0], tag);
+#pragma unroll
+  for (int k = 0; k + 1 < kWords; k += 2)
+    give_two(at + k * 8, pack.words[k], pack.words[k + 1], tag);
+}
+
+}  // namespace obk
+#endif
+
 namespace obk {
 
 /* A pack that is asked for ahead of its use and taken from shared memory by the same thread: pieces of
@@ -202,6 +223,9 @@ struct ObkLanes : ObkWorker {
   char* stage;     /* this group's part of the scratch */
   uint64_t* parts; /* shared memory for joins of the whole CTA: a word a warp */
   void* pipe;      /* of a product's own kernel: product.cuh */
+#ifdef OBK_FLOW
+  uint32_t tag; /* of this run, beside every word that is given: flow.cuh */
+#endif
 };
 
 #define OBK_BLOCK 32 /* rows that share a walk over the columns: a lane each */
@@ -234,7 +258,7 @@ struct ObkLanes : ObkWorker {
 #define OBK_FOR_ROWS(r) for (int64_t r = t->r0 + w->group; r < t->r1; r += w->groups)
 /* Items of a hand-written block: each is one thread's. */
 #define OBK_FOR_ITEMS(r) \
-  for (int64_t r = t->r0 + (int64_t)threadIdx.x; r < t->r1; r += (int64_t)blockDim.x)
+  for (int64_t r = t->r0 + (int64_t)threadIdx.x; r < t->r1; r += (int64_t)OBK_THREADS)
 /* Items of a block for teams (blocks.h): each is the whole CTA's. */
 #define OBK_TEAM(members)
 /* A long work's body: its tasks are dealt while it runs, so many CTAs share an SM (dealt.cuh). */
@@ -282,6 +306,10 @@ struct ObkLanes : ObkWorker {
 /* One piece of the keys; whether the answer is there. */
 #define OBK_ATTENTION_PIECE(type, g, size, value_size, keys, pieces) \
   obk::attention_piece<type, size, value_size, keys, pieces>(w, g)
+/* Of a program that flows: the piece's own columns of the answer, once all pieces are there; what is stored is given to all. */
+#define OBK_ATTENTION_SHARE(type, g, size, value_size, keys, pieces) \
+  obk::attention_share<type, size, value_size, keys, pieces>(w, g)
+#define OBK_GIVE_PACK(V, p, i, o) obk::give_pack<V>(w->tag, p, i, o)
 #define OBK_FOR_BLOCK(k, n) for (int64_t k = threadIdx.x % 32; k < n; k += 32)
 #define OBK_BLOCK_VALUES(type, name) type name
 #define OBK_AT(name, k) name

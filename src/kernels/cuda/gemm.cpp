@@ -226,6 +226,15 @@ bool cuda_gemm_statistics(int32_t type, int64_t rows, int64_t, int64_t k, bool o
   return own_kernel && is_half(type) && k % 64 == 0 && rows >= kFewest && rows <= kMost;
 }
 
+bool cuda_gemm_flows(int32_t type, int64_t rows, int64_t columns, int64_t k) {
+  // gemm_few.cuh: all of A and four planes of sums in shared memory, a few pages' code. A body that is told so asserts it.
+  constexpr int64_t kMostRows = 8, kMostColumns = 128, kMostCode = 640;
+  if (!is_half(type) || rows < 1 || rows > kMostRows || columns < 1 || columns > kMostColumns || k < 1 || k % 8 != 0) return false;
+  const int64_t chunks = (k + 63) / 64, groups = (columns + 15) / 16 * 2, lines = rows < 8 ? rows : 8, across = groups / 2;
+  const int64_t operands = lines * 128 * chunks, plane = rows * (groups * 8 + 8) * 4;
+  return chunks * (1 + (across + 1) / 2 + across) <= kMostCode && operands + 4 * plane <= OBK_GEMM_PANEL;
+}
+
 int64_t cuda_gemm_parts(int32_t type, int64_t n, int64_t k) {
   // Few columns leave most SMs idle, or give each so few that it reads A for little; and a tile keeps all of k in shared memory only
   // to k = 768 (128 x 768 x 3072 takes 8.0 us on an H200, 128 x 3072 x 768 5.4). The rows do not count: a row's bits would depend on

@@ -150,6 +150,10 @@ template <int kType, typename S, bool kInlined>
 static __device__ __forceinline__ void gemm_tile_of(ObkLanes* w, const ObkGemm& g) {
 #if __CUDA_ARCH__ >= 900
   constexpr bool kHalf = kType == kObkF16 || kType == kObkBf16;
+  if constexpr (kFlows) { /* whoever asks for pages asks for those of all tiles: cuda_gemm_flows */
+    static_assert(kHalf && S::kFits && few_fits<S>() && S::kGroups <= WeightPages::kMostGroups, "a tile of a program that flows has few rows");
+    return few_tile<kType == kObkBf16, S>(g);
+  }
   if constexpr (kHalf && S::kFits) {
     if (fixed_takes<S>(g)) {
       if constexpr (few_fits<S>()) return few_tile<kType == kObkBf16, S>(g);

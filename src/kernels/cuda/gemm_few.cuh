@@ -5,12 +5,13 @@
  *
  * Columns of C are the 16-row side of mma.sync, rows of C its 8-column side. Each of the four
  * k-steps of 64 has a sum of its own, by two warps that share the columns; (0 + 1) + (2 + 3) at the
- * end: the order, and the bits, of gemm_mma.cuh. All of A comes first. A warp reads its part of a
- * page into registers, all of it before the first product, and gives the page back; products that
- * follow one another wait for one another only. The warps take turns in asking for later pages,
- * each for the place of the page before the last, which all have left; when the tile's own are
- * asked for, it goes on with those of the next tile (ring_after), so that far memory has something
- * to bring while sums are joined and the next tile begins. */
+ * end: the order, and the bits, of gemm_mma.cuh. All of A comes first, or lies in shared memory. A warp
+ * reads its part of a page into registers, before its products, and gives the page back; products that
+ * follow one another wait for one another only. In a program that flows (flow.cuh) pages come unasked.
+ * Else the warps take turns in asking for later pages, each for the place of the page before the last,
+ * which all have left; when the tile's own are asked for, it goes on with those of the next tile
+ * (ring_after), so that far memory has something to bring while sums are joined and the next tile
+ * begins. */
 #ifndef OBK_GEMM_FEW_CUH
 #define OBK_GEMM_FEW_CUH
 
@@ -23,12 +24,14 @@ struct FewShape {
   /* Of 16 columns: a tile's, a warp's. */
   static constexpr int kAll = S::kGroups / 2, kBlocks = (kAll + 1) / 2;
   static constexpr int kLast = S::kChunks - (S::kPages - 1) * S::kPage; /* chunks of that page */
+  /* Chunks whose operands are read at once. */
+  static constexpr int kUnit = kFlows && S::kPage % 4 == 0 ? 4 : S::kPage, kUnits = S::kPage / kUnit;
   static constexpr int kPlane = S::kRows * S::kPlanePitch * 4;
 };
 
 template <typename S>
 static constexpr bool few_fits() {
-  return S::kByPages && !S::kPanel && S::kParts == 1 &&
+  return (kFlows ? S::kWhole && S::kFew : S::kByPages) && !S::kPanel && S::kParts == 1 &&
          S::kOperands + 4 * FewShape<S>::kPlane <= OBK_GEMM_PANEL;
 }
 
@@ -54,32 +57,37 @@ struct FewTile {
 #pragma unroll
       for (int e = 0; e < 4; ++e) sum[b][e] = 0;
   }
-  /* kCount chunks of a page; `leave` when all of it is in registers. Beyond the last column the
-   * last are read again, and their sums go nowhere. */
-  template <bool kBfloat, int kCount, typename Leave>
-  __device__ __forceinline__ void multiply(uint32_t panel, uint32_t page, Leave&& leave) {
-    if (F::kAll == 1 && first16() > 0) return leave();
+  /* This lane's operands of kCount chunks of a page. */
+  template <int kCount>
+  struct Operands {
     uint32_t x[(kCount + 1) / 2][4], w[kCount][F::kBlocks][4];
+  };
+  static __device__ __forceinline__ bool idle() { return F::kAll == 1 && first16() > 0; }
+  /* Beyond the last column the last are read again, and their sums go nowhere. */
+  template <int kCount>
+  __device__ __forceinline__ void load(Operands<kCount>& to, uint32_t panel, uint32_t page) const {
 #pragma unroll
     for (int c = 0; c < kCount; c += 2) {
       const uint32_t from = a_at + panel + c * S::kBlock;
       if (c + 1 < kCount)
-        load_matrices(x[c / 2], from);
+        load_matrices(to.x[c / 2], from);
       else
-        load_two_matrices(x[c / 2][0], x[c / 2][1], from);
+        load_two_matrices(to.x[c / 2][0], to.x[c / 2][1], from);
     }
 #pragma unroll
     for (int c = 0; c < kCount; ++c)
 #pragma unroll
       for (int b = 0; b < F::kBlocks; ++b)
-        load_matrices(w[c][b], page + c * (S::kGroups * 1024) +
-                                   (b + 1 == F::kBlocks ? last_at : w_at + b * 2048));
-    leave();
+        load_matrices(to.w[c][b], page + c * (S::kGroups * 1024) +
+                                      (b + 1 == F::kBlocks ? last_at : w_at + b * 2048));
+  }
+  template <bool kBfloat, int kCount>
+  __device__ __forceinline__ void multiply(const Operands<kCount>& of) {
 #pragma unroll
     for (int c = 0; c < kCount; ++c)
 #pragma unroll
       for (int b = 0; b < F::kBlocks; ++b)
-        mma_16x8x16<kBfloat>(sum[b], w[c][b], x[c / 2][c % 2 * 2], x[c / 2][c % 2 * 2 + 1]);
+        mma_16x8x16<kBfloat>(sum[b], of.w[c][b], of.x[c / 2][c % 2 * 2], of.x[c / 2][c % 2 * 2 + 1]);
   }
   /* The warp's sums to its k-step's plane. */
   __device__ __forceinline__ void give(uint32_t planes) const {
@@ -103,12 +111,16 @@ static __device__ __forceinline__ void few_tile(const ObkGemm& g) {
   const uint32_t work = (shared_address(g.scratch) + 1023) & ~1023u;
   FixedRing ring;
   ring.look();
+  const bool near = lies_near(g.a);
   {
     FixedTile<S> rows; /* only the way of A's copies */
     rows.find_rows(g, work);
 #pragma unroll
     for (int pass = 0; pass < S::kPasses; ++pass)
-      rows.copy(pass, pass * S::kStep * S::kBlock);
+      if (near)
+        rows.copy_near(pass, pass * S::kStep * S::kBlock);
+      else
+        rows.copy(pass, pass * S::kStep * S::kBlock);
     copy16_commit();
   }
   const WeightPages range = WeightPages::of_tile(
@@ -126,6 +138,7 @@ static __device__ __forceinline__ void few_tile(const ObkGemm& g) {
   }
   /* Page page - 2 + pages, to the place of page - 2; beyond the last the next tile's. */
   auto ask = [&](int page) {
+    if (kFlows) return;
     const int wanted = page - 2 + ring.pages;
     const bool beyond = wanted >= S::kPages;
     if (page < 2 || (page & 7) != warp) return;
@@ -140,20 +153,48 @@ static __device__ __forceinline__ void few_tile(const ObkGemm& g) {
     }
     __syncwarp();
   };
-  copy16_wait<0>();
+  if (!near) copy16_wait<0>();
   __syncthreads();
   constexpr int kWholePages = F::kLast == S::kPage ? S::kPages : S::kPages - 1;
-  auto leave = [&] { ring.release(); };
+  /* Of a program that flows pages are often there already: operands are read while the products of those
+   * before are under way. */
+  typedef typename FewTile<S>::template Operands<F::kUnit> Unit;
+  Unit even, odd;
+  uint32_t weights = 0;
+  auto read = [&](int n, Unit& to) {
+    const int page = n / F::kUnits, part = n % F::kUnits;
+    if (part == 0) ask(page), weights = ring.take();
+    tile.template load<F::kUnit>(to, n * (F::kUnit * S::kBlock),
+                                 weights + part * (F::kUnit * S::kGroups * 1024));
+    if (part == F::kUnits - 1) ring.release();
+  };
+  constexpr int kAll = kWholePages * F::kUnits;
+  if (tile.idle()) {
 #pragma unroll 1
-  for (int page = 0; page < kWholePages; ++page) {
-    ask(page);
-    const uint32_t weights = ring.take();
-    tile.template multiply<kBfloat, S::kPage>(page * (S::kPage * S::kBlock), weights, leave);
-  }
-  if constexpr (kWholePages < S::kPages) {
-    ask(kWholePages);
-    const uint32_t weights = ring.take();
-    tile.template multiply<kBfloat, F::kLast>(kWholePages * (S::kPage * S::kBlock), weights, leave);
+    for (int page = 0; page < S::kPages; ++page) ask(page), ring.take(), ring.release();
+  } else {
+    int end = kAll;
+    asm volatile("" : "+r"(end)); /* the loop stays one: unrolled it would be long */
+    if constexpr (!kFlows) {
+#pragma unroll 1
+      for (int n = 0; n < end; ++n) read(n, even), tile.template multiply<kBfloat, F::kUnit>(even);
+    } else {
+      if (kAll > 0) read(0, even);
+#pragma unroll 1
+      for (int n = 0; n < end; n += 2) {
+        if (kAll % 2 == 0 || n + 1 < end) read(n + 1, odd);
+        tile.template multiply<kBfloat, F::kUnit>(even);
+        if (n + 2 < end) read(n + 2, even);
+        if (kAll % 2 == 0 || n + 1 < end) tile.template multiply<kBfloat, F::kUnit>(odd);
+      }
+    }
+    if constexpr (kWholePages < S::kPages) {
+      ask(kWholePages), weights = ring.take();
+      typename FewTile<S>::template Operands<F::kLast> last;
+      tile.template load<F::kLast>(last, kWholePages * (S::kPage * S::kBlock), weights);
+      ring.release();
+      tile.template multiply<kBfloat, F::kLast>(last);
+    }
   }
   const uint32_t planes = work + S::kOperands;
   tile.give(planes);

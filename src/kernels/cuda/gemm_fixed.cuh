@@ -46,7 +46,8 @@ struct FixedShape {
                                 (kPanel ? kK % 64 == 0
                                         : kK % 8 == 0 && (kPitchA % 8 == 0 || kRows == 1));
   static constexpr int kChunks = (kK + 63) / 64, kGroups = (kColumns + 15) / 16 * 2;
-  static constexpr int kPage = kGroups < 24 ? 24 / kGroups : 1; /* chunks of a page of weights */
+  static constexpr int kPage = /* chunks of a page of weights */
+      kGroups < WeightPages::kMostGroups ? WeightPages::kMostGroups / kGroups : 1;
   static constexpr int kPages = fixed_parts(kChunks, kPage);
   /* Lines of A in shared memory, and the threads' way over them: kStep chunks in one go. */
   static constexpr bool kFew = kRows <= 8;
@@ -128,6 +129,7 @@ struct FixedRing {
     pending = s.pending, next = s.next, opened = s.opened;
   }
   __device__ __forceinline__ void open(const WeightPages& range) {
+    if (kFlows) return; /* they come */
     const bool ahead = pending > 0 && pending == next && opened.from == range.from &&
                        opened.groups == range.groups && opened.chunks == range.chunks;
     if (!ahead)
@@ -227,6 +229,16 @@ struct FixedTile {
     }
     copy16(to + place, from + c * 128);
     if (upper) copy16(to + place + 4096, from32 + c * 128);
+  }
+  /* The same of rows that lie in shared memory. */
+  __device__ __forceinline__ void copy_near(int pass, uint32_t place) const {
+    const int c = pass * S::kStep, at = c + chunk;
+    if (S::kSpread > S::kLines && (int)(threadIdx.x / 8 % S::kSpread) >= S::kLines) return;
+    if (at >= S::kChunks) return;
+    uint32_t v[4] = {};
+    if (S::kK % 64 == 0 || (at * 8 + (int)(threadIdx.x % 8)) * 8 < S::kK)
+      load_shared16(v, shared_address(from) + c * 128);
+    store_shared16(to + place, v);
   }
   __device__ __forceinline__ void prepare(uint32_t work) {
     const int lane = threadIdx.x % 32, r = lane & 7, half = lane / 8 & 1;

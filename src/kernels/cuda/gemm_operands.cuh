@@ -42,7 +42,7 @@ static __device__ __noinline__ void load_rows_plainly(uint32_t to, int padded, R
                                                       int blocks) {
   const bool neighbours = x.row == 1; /* threads side by side take rows, else pieces of a row */
 #pragma unroll 1
-  for (int i = threadIdx.x; i < blocks * 8 * padded; i += blockDim.x) {
+  for (int i = threadIdx.x; i < blocks * 8 * padded; i += OBK_THREADS) {
     const int r = neighbours ? i % padded : i / 8 % padded;
     const int piece = neighbours ? i / padded % 8 : i % 8, block = i / padded / 8;
     const int k = (first + block) * 64 + piece * 8, left = r < x.rows ? x.k - k : 0;
@@ -68,7 +68,7 @@ static __device__ __noinline__ void load_atoms(uint32_t to, const char* from, in
                                                int pitch, int first, int blocks) {
   const int piece = threadIdx.x & 63; /* of an atom */
 #pragma unroll 1
-  for (int i = threadIdx.x >> 6; i < groups * blocks; i += blockDim.x >> 6) {
+  for (int i = threadIdx.x >> 6; i < groups * blocks; i += OBK_THREADS >> 6) {
     const int group = i % groups, block = i / groups;
     copy16(to + i * 1024 + piece * 16,
            from + ((int64_t)(first + block) * pitch + group) * 1024 + piece * 16);

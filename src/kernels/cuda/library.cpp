@@ -39,6 +39,7 @@ const TileLibrary kCudaTiles = {
     .gemm_weights = cuda_gemm_weights,
     .gemm_nanos = cuda_gemm_nanos,
     .gemm_parts = cuda_gemm_parts,
+    .gemm_flows = cuda_gemm_flows,
     .gemm_statistics = cuda_gemm_statistics,
     .product_nanos = cuda_product_nanos,
     .product_stage = cuda_product_stage,

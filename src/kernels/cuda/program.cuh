@@ -20,17 +20,24 @@
 #include "conv.cuh"
 #include "gemm.cuh"
 
-/* The head of a work's block; `params` words and `operands` words follow. */
+/* The head of a work's block; `params` words and `operands` words follow, then what it gathers. */
 struct ObkWork {
   int32_t body, params, operands;
   int32_t groups;      /* groups of lanes that have room for their staged rows */
   int64_t row_scratch; /* bytes of a group's staged rows */
+  int32_t gathers, spare; /* ObkGather behind the operands, from an even word on: flow.cuh */
 };
-#define OBK_WORK_WORDS 3
+#define OBK_WORK_WORDS 4
 
-/* An operand: an address, or one of these with an index of a port or an offset into the arena. */
+/* An operand: an address, or one of these with an index of a port or an offset into the arena or the
+ * CTA's own copies. */
 #define OBK_PORT (1ull << 63)
 #define OBK_ARENA (1ull << 62)
+#define OBK_NEAR (1ull << 61)
+/* Of a program that flows: a small weight at the lower bits, so many lines of 128 bytes above
+ * OBK_SOON_AT: to be brought nearer a task ahead. */
+#define OBK_SOON (1ull << 60)
+#define OBK_SOON_AT 52
 
 /* When a task ran, in nanoseconds of the GPU's clock, and where. */
 struct ObkStamp {
@@ -53,14 +60,11 @@ struct ObkProgram {
   ObkStamp* stamps;   /* by task, or null */
   int32_t waves, ring_pages; /* a kernel of one work: its tasks instead of waves */
   int32_t scratch_at, block_at; /* where in dynamic shared memory these lie */
-  int32_t block_bytes, spare;   /* of the place of a block; one kernel has two */
+  int32_t block_bytes;          /* of the place of a block; one kernel has two */
+  int32_t near_at;              /* the CTA's copies of values: flow.cuh */
   int64_t block;                /* a kernel of one work: its block, as a task's `nanos` says it */
   void* inline_ports[OBK_INLINE_PORTS];
 };
-
-#ifndef OBK_THREADS
-#define OBK_THREADS 256
-#endif
 
 namespace obk {
 
@@ -76,20 +80,32 @@ static __device__ inline void deal(ObkLanes* w, const ObkWork* work) {
 static __device__ inline void fetch_block(const ObkProgram& program, int64_t block, uint64_t* to) {
   const char* from = program.blocks + (block >> 16);
   const int bytes = (int)(block & 0xffff) * 8;
-  for (int k = threadIdx.x * 16; k < bytes; k += OBK_THREADS * 16)
+  const int threads = kFlows ? 32 : OBK_THREADS; /* a warp of a program that flows */
+#pragma unroll 1
+  for (int k = threadIdx.x % threads * 16; k < bytes; k += threads * 16)
     copy16(shared_address(to) + k, from + k);
 }
 /* All threads, when the block is there: operands become addresses. Seen after the next meeting. */
-static __device__ inline void place_operands(const ObkProgram& program, uint64_t* block) {
+static __device__ inline void place_operands(const ObkProgram& program, uint64_t* block,
+                                             char* near = nullptr) {
   const ObkWork* work = (const ObkWork*)block;
   uint64_t* operands = block + OBK_WORK_WORDS + work->params;
-  for (int k = threadIdx.x; k < work->operands; k += OBK_THREADS) {
+  const int threads = kFlows ? 32 : OBK_THREADS;
+#pragma unroll 1
+  for (int k = threadIdx.x % threads; k < work->operands; k += threads) {
     const uint64_t word = operands[k];
     if (word & OBK_PORT) {
       const int port = (int)(word & 0xffffffffu);
       operands[k] = (uint64_t)(program.ports ? program.ports[port] : program.inline_ports[port]);
     } else if (word & OBK_ARENA) {
       operands[k] = (uint64_t)(program.arena + (word & ~OBK_ARENA));
+    } else if (kFlows && (word & OBK_NEAR)) {
+      operands[k] = (uint64_t)(near + (word & ~OBK_NEAR));
+    } else if (kFlows && (word & OBK_SOON)) {
+      const char* at = (const char*)(word & ((1ull << OBK_SOON_AT) - 1));
+      operands[k] = (uint64_t)at;
+      for (int line = (int)((word & ~OBK_SOON) >> OBK_SOON_AT); line > 0; --line, at += 128)
+        asm volatile("prefetch.global.L1 [%0];" ::"l"(at));
     }
   }
 }
@@ -136,8 +152,8 @@ static __device__ inline void wait_for_previous() {
 
 /* 64 bytes by four threads, without waiting. */
 static __device__ inline void fetch_task(const ObkTask* from, ObkTask* to) {
-  if (threadIdx.x < 4)
-    copy16(shared_address((char*)to + 16 * threadIdx.x), (const char*)from + 16 * threadIdx.x);
+  const int k = threadIdx.x % (kFlows ? 32 : OBK_THREADS);
+  if (k < 4) copy16(shared_address((char*)to + 16 * k), (const char*)from + 16 * k);
 }
 
 static __device__ inline void stamp(const ObkProgram& program, int at, bool end) {
@@ -228,7 +244,9 @@ static __device__ inline void run_tasks(const ObkProgram& program) {
     obk::run_tasks<body>(program);                                               \
   }
 
-#ifdef OBK_MONO
+#ifdef OBK_FLOW
+#include "flow.cuh"
+#elif defined OBK_MONO
 static __device__ __forceinline__ void obk_dispatch(int32_t body, const ObkTask* t,
                                                     const int64_t* p, void* const* x,
                                                     ObkLanes* w);

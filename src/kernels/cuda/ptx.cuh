@@ -14,6 +14,12 @@
 
 #define OBK_DEVICE static __device__ __forceinline__
 
+/* A warp that computes nothing is not waited for (flow.cuh). */
+#ifdef OBK_FLOW
+static __device__ __forceinline__ void obk_meet() { asm volatile("bar.sync 0, 256;" ::: "memory"); }
+#define __syncthreads obk_meet
+#endif
+
 namespace obk {
 
 /* ---- order ---- */

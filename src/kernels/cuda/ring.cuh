@@ -23,6 +23,10 @@
 
 #include "barrier.cuh"
 
+#ifndef OBK_THREADS
+#define OBK_THREADS 256 /* of a CTA, that compute */
+#endif
+
 namespace obk {
 
 /* Few rows by many weights, as of one token: the program waits for far memory most of the time. Then
@@ -34,6 +38,21 @@ static constexpr bool kFewRows = true;
 #else
 static constexpr bool kFewRows = false;
 #endif
+/* A program that flows: a warp of its own asks for all pages, in the order of their use (flow.cuh). */
+#ifdef OBK_FLOW
+static constexpr bool kFlows = true;
+#else
+static constexpr bool kFlows = false;
+#endif
+/* Whether an operand lies in shared memory: a CTA's own copy. */
+static __device__ __forceinline__ bool lies_near(const void* operand) {
+#ifdef OBK_FLOW
+  return __isShared(operand);
+#else
+  (void)operand;
+  return false;
+#endif
+}
 /* Pages on their way to an SM while it waits for the others. */
 static constexpr int kPacedPages = 3;
 /* Pages that come while a task without weights runs, for the task after it: no more than are here
@@ -45,7 +64,8 @@ struct WeightPages {
   int32_t groups, chunks, pitch;
 
   static constexpr int kAtomBytes = 1024; /* 8 columns by 64 k of 16 bits */
-  static constexpr int kPageBytes = 24 * kAtomBytes, kMostGroups = 24;
+  /* Where pages of all tasks stand in one line a smaller page leaves less of it empty (flow.cuh). */
+  static constexpr int kMostGroups = kFlows ? 16 : 24, kPageBytes = kMostGroups * kAtomBytes;
 
   /* A tile's own range: its columns were packed together. */
   static __device__ __forceinline__ WeightPages of_tile(const char* from, int groups, int chunks) {
@@ -54,9 +74,10 @@ struct WeightPages {
     return range;
   }
 
-  /* 24 / groups, for groups of 2, 4, .. 24: no division on a path that waits. */
+  /* kMostGroups / groups, for groups of 2, 4, ..: no division on a path that waits. */
   __device__ __forceinline__ int chunks_a_page() const {
-    return (int)(0x11111122346cull >> ((groups * 2 - 4) & 63)) & 15;
+    constexpr uint64_t kEach = kFlows ? 0x11112248ull : 0x11111122346cull;
+    return (int)(kEach >> ((groups * 2 - 4) & 63)) & 15;
   }
 };
 
@@ -185,7 +206,7 @@ static __device__ inline void ring_start(uint32_t pages_at, uint32_t bars_at, in
     s.dog.watch = watch, s.dog.sm = sm, s.dog.task = 0, s.dog.since = 0;
     for (int k = 0; k < pages; ++k) {
       mbarrier_init(bars_at + 8 * k, 1);
-      mbarrier_init(bars_at + 8 * (pages + k), blockDim.x / 32);
+      mbarrier_init(bars_at + 8 * (pages + k), OBK_THREADS / 32);
     }
     if (pages > 0) mbarrier_init_fence();
   }
@@ -193,7 +214,7 @@ static __device__ inline void ring_start(uint32_t pages_at, uint32_t bars_at, in
 }
 
 /* The thread that asks for pages while the first warp's waits for the other SMs. */
-static __device__ __forceinline__ bool asks_for_pages() { return threadIdx.x == blockDim.x - 32; }
+static __device__ __forceinline__ bool asks_for_pages() { return threadIdx.x == OBK_THREADS - 32; }
 
 /* That thread: asks for the opened range's pages that have a place, each when the one kPacedPages
  * before it is there, until `left` becomes `wave`. */
@@ -228,7 +249,7 @@ static __device__ __noinline__ void ring_ask_others(WeightPages range, int asked
   const RingState& s = ring_state();
   int page = asked + (int)threadIdx.x / 32;
   if (threadIdx.x % 32 == 0) {
-    for (; page < s.pages && page * per_page < range.chunks; page += (int)blockDim.x / 32) {
+    for (; page < s.pages && page * per_page < range.chunks; page += (int)OBK_THREADS / 32) {
       const int first = page * per_page, beyond = first + per_page;
       int slot = s.ask + page - asked;
       if (slot >= s.pages) slot -= s.pages;
@@ -249,7 +270,7 @@ static __device__ __forceinline__ void ring_ask_rest(const WeightPages& range, i
 static __device__ inline void ring_ask_ahead(const WeightPages& range, int most = 1 << 30) {
   const RingState s = ring_state();
   __syncthreads(); /* the signal of thread 0 before the copies of others; the state is read */
-  const int warp = (int)threadIdx.x / 32 - 1, warps = (int)blockDim.x / 32 - 1;
+  const int warp = (int)threadIdx.x / 32 - 1, warps = (int)OBK_THREADS / 32 - 1;
   const bool again = kFewRows && s.pending > 0;
   if (s.pages == 0 || (s.pending > 0 && !again) || range.groups == 0) return;
   if (again && (s.pending != s.next || s.opened.from != range.from ||

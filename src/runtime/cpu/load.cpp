@@ -4,7 +4,9 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <set>
 #include <thread>
+#include <tuple>
 
 #include "kernels/kernels.h"
 #include "runtime/cpu/jitter.h"
@@ -132,12 +134,15 @@ CpuContext::CpuContext(std::shared_ptr<const CpuExecutable> executable, int thre
   tasks_.resize(threads);
   ends_.resize(threads);
   for (int t = 0; t < threads; ++t) taken_.emplace_back(static_cast<size_t>(program.waves));
+  // Of a program that flows, a task that several workers do for themselves is one here.
+  std::set<std::tuple<uint32_t, int64_t, int64_t, int64_t, int64_t>> seen;
   for (int t = 0; t < threads; ++t) {
     scratch_.push_back(
         Tensor::allocate({DType::u8, {std::max<int64_t>(program.scratch.count, 64)}}));
     std::vector<ObkTask>& mine = tasks_[t];
     for (size_t sm = t; sm < program.lists.size(); sm += threads)
-      mine.insert(mine.end(), program.lists[sm].begin(), program.lists[sm].end());
+      for (const ObkTask& task : program.lists[sm])
+        if (!program.flows || seen.emplace(task.work, task.r0, task.r1, task.c0, task.c1).second) mine.push_back(task);
     std::stable_sort(mine.begin(), mine.end(),
                      [](const ObkTask& a, const ObkTask& b) { return a.wave < b.wave; });
     size_t at = 0;

@@ -26,6 +26,7 @@ void place_shared(const Launch& launch, DeviceProgram& record) {
   record.ring_pages = launch.ring_pages;
   record.scratch_at = launch.scratch_at, record.block_at = launch.block_at;
   record.block_bytes = launch.block_bytes, record.block = launch.block;
+  record.near_at = launch.near_at;
 }
 
 class CudaExecutable : public Executable, public std::enable_shared_from_this<CudaExecutable> {
@@ -156,7 +157,7 @@ Status CudaExecutable::init(LoadReport report) {
              .granularity = p.granularity,
              .launches = static_cast<int>(cut_.launches.size()),
              .phases = p.waves};
-  device_.barriers = p.granularity == "mono" ? std::max(p.waves - 1, 0) : 0;
+  device_.barriers = p.granularity == "mono" && !p.flows ? std::max(p.waves - 1, 0) : 0;
   for (const Tensor& weight : p.weights)
     device_.bytes_streamed += weight.empty() ? 0 : weight.bytes();
   for (const auto* ports : {&p.inputs, &p.outputs})
@@ -203,7 +204,7 @@ Status CudaExecutable::on_gpu() {
   if (p.granularity == "mono" && !cut_.launches.empty()) {
     int fits = 0;
     TRY_STATUS(check(
-        d.Occupancy(&fits, functions_[0], kThreads, static_cast<size_t>(cut_.launches[0].shared)),
+        d.Occupancy(&fits, functions_[0], cut_.launches[0].threads, static_cast<size_t>(cut_.launches[0].shared)),
         "ask for the occupancy"));
     if (fits * gpu_.sms < p.sms)
       return Error{
@@ -492,7 +493,7 @@ Status CudaContext::launch(Handle stream, Handle graph, DevicePointer stamps) {
   void* parameters[] = {&record_};
   const Launch& all = executable_->cut_.launches[0];
   return check(driver_.LaunchCooperative(executable_->functions_[0],
-                                         static_cast<unsigned>(all.tasks), 1, 1, kThreads, 1, 1,
+                                         static_cast<unsigned>(all.tasks), 1, 1, static_cast<unsigned>(all.threads), 1, 1,
                                          static_cast<unsigned>(all.shared), stream, parameters),
                "launch the program");
 }
@@ -538,6 +539,7 @@ Status CudaContext::failed(Status status) {
         "SM {} waits for {} at {:#x} before task {}{}: it wants {}, has {} ({})", w.sm,
         w.kind == 1   ? "the grid barrier"
         : w.kind == 4 ? "another member of its team"
+        : w.kind == 5 ? "a value that other SMs give"
                       : "a page of weights",
         w.counter, w.task,
         task ? fmt::format(" (wave {}, '{}')", task->wave, program().works[task->work].label)

@@ -51,6 +51,7 @@ std::vector<bool> inlined_bodies(const Program& program) {
   constexpr size_t kMost = 8;
   std::vector<bool> inlined(program.bodies.size(), !is_mono(program));
   if (!is_mono(program)) return inlined;
+  if (program.flows) return std::vector<bool>(program.bodies.size(), true);  // calls would keep registers in memory, which is far while weights flow
   std::vector<int> works(program.bodies.size()), order;
   for (const WorkRecord& work : program.works) ++works[work.body];
   for (size_t k = 0; k < program.bodies.size(); ++k)
@@ -138,9 +139,11 @@ std::vector<std::string> device_defines(const Program& program, const LoadOption
   std::vector<std::string> defines;
   if (is_mono(program)) defines.push_back("OBK_MONO=1");
   if (options.watchdog) defines.push_back(kWatchdogClocks);
+  const bool flows = program.flows && is_mono(program);
+  if (flows) defines.push_back("OBK_FLOW=1");
   if (const int pages = ring_pages(program)) {
     defines.push_back(fmt::format("OBK_RING={}", pages));
-    if (streams_for_few_rows(program)) defines.push_back("OBK_FEW_ROWS=1");
+    if (!flows && streams_for_few_rows(program)) defines.push_back("OBK_FEW_ROWS=1");
   }
   return defines;
 }
@@ -165,7 +168,7 @@ Result<std::string> device_source(const Program& program, const std::set<int>& n
       if (is_here(k) && program.bodies[k].text.find(tile) != std::string::npos) return true;
     return false;
   };
-  if (calls("OBK_ATTENTION_TILE") || calls("OBK_ATTENTION_PIECE")) text += "#include \"attention.cuh\"\n";
+  if (calls("OBK_ATTENTION_TILE") || calls("OBK_ATTENTION_PIECE") || calls("OBK_ATTENTION_SHARE")) text += "#include \"attention.cuh\"\n";
   if (calls("OBK_CONV_TILE") || calls("OBK_CONV_DEALT_TILE") || calls("OBK_DEPTHWISE_TILE")) text += "#include \"conv.cuh\"\n";
   const bool products = calls("OBK_PRODUCT(");
   if (products || calls("OBK_RESIDENT(") || calls("OBK_WAIT_FOR_PREVIOUS("))

@@ -14,10 +14,11 @@ constexpr int64_t kAlign = 128;
 int64_t aligned(int64_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
 
 constexpr int64_t kPageBytes = 24576, kBarBytes = 16;  // kernels/cuda/ring.cuh
+constexpr int64_t kFlowPageBytes = 16384, kMostFlowPages = 12;  // of a program that flows
 constexpr int64_t kMostPages = 8;  // 192 KB on their way to an SM while it waits for the others:
                                    // all that one token asks of most layers
 
-int64_t ring_bytes(int64_t pages) { return pages ? aligned(pages * (kPageBytes + kBarBytes)) : 0; }
+int64_t ring_bytes(int64_t pages, int64_t page_bytes = kPageBytes) { return pages ? aligned(pages * (page_bytes + kBarBytes)) : 0; }
 
 /// A work's shared memory beside the ring: its tile, staged rows of as many groups as fit, then the
 /// block.
@@ -32,6 +33,7 @@ struct Shape {
 Result<Shape> shape_of(const WorkRecord& work, int64_t room) {
   Shape shape{.tile = work.scratch - work.row_scratch, .row = work.row_scratch};
   shape.words = kWorkWords + static_cast<int64_t>(work.params.size() + work.operands.size());
+  if (!work.gathers.empty()) shape.words += shape.words % 2 + 2 * static_cast<int64_t>(work.gathers.size());
   const auto refuse = [&](const std::string& what) {
     return Error{Code::kUnsupported, "runtime", what, work.label, "compile with --target cpu"};
   };
@@ -46,8 +48,11 @@ Result<Shape> shape_of(const WorkRecord& work, int64_t room) {
 
 /// The layout of a kernel that runs these works: pages first, then as many groups of lanes as there
 /// is room for.
-Launch lay_out(std::vector<Shape*> shapes, int64_t room, bool has_ring, int blocks) {
+/// `flowing`: the program, where it flows.
+Launch lay_out(std::vector<Shape*> shapes, int64_t room, bool has_ring, int blocks, const Program* flowing = nullptr) {
   Launch launch;
+  const int64_t near = flowing ? flowing->near.count : 0, page_bytes = flowing ? kFlowPageBytes : kPageBytes;
+  room -= aligned(near);
   int64_t least = 0, words = 0;
   bool streams = false;
   for (const Shape* shape : shapes) {
@@ -59,8 +64,8 @@ Launch lay_out(std::vector<Shape*> shapes, int64_t room, bool has_ring, int bloc
   words *= blocks;
   if (has_ring && streams)
     launch.ring_pages = static_cast<int32_t>(std::clamp<int64_t>(
-        (room - least - words - kAlign) / (kPageBytes + kBarBytes), 0, kMostPages));
-  launch.scratch_at = static_cast<int32_t>(ring_bytes(launch.ring_pages));
+        (room - least - words - kAlign) / (page_bytes + kBarBytes), 0, flowing ? kMostFlowPages : kMostPages));
+  launch.scratch_at = static_cast<int32_t>(ring_bytes(launch.ring_pages, page_bytes));
   const int64_t left = room - words - launch.scratch_at;
   int64_t scratch = 0;
   for (Shape* shape : shapes) {
@@ -69,7 +74,8 @@ Launch lay_out(std::vector<Shape*> shapes, int64_t room, bool has_ring, int bloc
     scratch = std::max(scratch, shape->scratch());
   }
   launch.block_at = static_cast<int32_t>(launch.scratch_at + scratch);
-  launch.shared = static_cast<int32_t>(launch.block_at + words);
+  launch.near_at = static_cast<int32_t>(launch.block_at + words);
+  launch.shared = static_cast<int32_t>(launch.near_at + aligned(near));
   return launch;
 }
 
@@ -190,13 +196,18 @@ Result<Tables> make_tables(const Program& program, bool one_kernel, int64_t room
     const DeviceWork head = {.body = work.body,
                              .params = static_cast<int32_t>(work.params.size()),
                              .operands = static_cast<int32_t>(work.operands.size()),
-                             .row_scratch = work.row_scratch};
+                             .row_scratch = work.row_scratch,
+                             .gathers = static_cast<int32_t>(work.gathers.size())};
     uint64_t words[kWorkWords];
     memcpy(words, &head, sizeof head);
     tables.blocks.insert(tables.blocks.end(), words, words + kWorkWords);
     for (int64_t param : work.params) tables.blocks.push_back(static_cast<uint64_t>(param));
     for (const Place& place : work.operands) {
       uint64_t word = static_cast<uint64_t>(place.index);
+      if (place.near >= 0 && program.flows) {
+        tables.blocks.push_back(static_cast<uint64_t>(place.near) | kNearBit);
+        continue;
+      }
       if (place.kind == BufferKind::kInput) word |= kPortBit;
       if (place.kind == BufferKind::kOutput) word = (word + program.inputs.size()) | kPortBit;
       if (place.kind == BufferKind::kArena) word |= kArenaBit;
@@ -205,6 +216,16 @@ Result<Tables> make_tables(const Program& program, bool one_kernel, int64_t room
       tables.blocks.push_back(word);
     }
     if (tables.blocks.size() % 2) tables.blocks.push_back(0);
+    for (const Gather& gather : work.gathers) {
+      if (gather.from % kGatherUnit != 0 || gather.from / kGatherUnit > UINT32_MAX || gather.words % 2 != 0 || gather.number >= kMostGiven)
+        return Error{Code::kUnsupported, "runtime", fmt::format("a program gives {} values to all multiprocessors, a GPU's table holds {}", gather.number + 1, kMostGiven),
+                     work.label, "compile with --granularity stitch"};
+      const DeviceGather one = {static_cast<uint32_t>(gather.from / kGatherUnit), static_cast<uint32_t>(gather.number), static_cast<int32_t>(gather.near),
+                                static_cast<int32_t>(gather.words / 2)};
+      uint64_t two[2];
+      memcpy(two, &one, sizeof one);
+      tables.blocks.insert(tables.blocks.end(), two, two + 2);
+    }
   }
   const auto with_block = [&](ObkTask task) {
     task.nanos = block_of[task.work] << 16 | shapes[task.work].words;
@@ -225,7 +246,13 @@ Result<Tables> make_tables(const Program& program, bool one_kernel, int64_t room
   if (one_kernel) {
     std::vector<Shape*> all;
     for (Shape& shape : shapes) all.push_back(&shape);
-    Launch launch = lay_out(all, room, has_ring, 2);
+    Launch launch = lay_out(all, room, has_ring, program.flows ? 4 : 2, program.flows ? &program : nullptr);
+    if (program.flows) launch.threads = kFlowThreads;
+    if (program.flows && launch.streams && launch.ring_pages < 2)
+      return Error{Code::kUnsupported, "runtime",
+                   fmt::format("a task and copies of values want {} of shared memory beside two pages of weights, a multiprocessor has {}", to_string(Bytes{launch.shared}),
+                               to_string(Bytes{room})),
+                   "", "compile with --granularity stitch"};
     launch.tasks = static_cast<int>(program.lists.size());
     tables.launches.push_back(launch);
   } else {
@@ -270,7 +297,14 @@ Result<Tables> make_tables(const Program& program, bool one_kernel, int64_t room
 
 void place_weights(Tables& tables, const Program& program,
                    const std::vector<DevicePointer>& weights) {
-  for (int64_t at : tables.weight_words) tables.blocks[at] = weights[tables.blocks[at]];
+  constexpr int64_t kSmall = 8192, kLine = 128;  // bytes: what bodies read of their own accord, as a norm's scale
+  for (int64_t at : tables.weight_words) {
+    const uint64_t weight = tables.blocks[at];
+    const int64_t bytes = program.weights[weight].empty() ? 0 : program.weights[weight].bytes();
+    tables.blocks[at] = weights[weight];
+    if (program.flows && tables.launches.front().work < 0 && bytes > 0 && bytes <= kSmall)
+      tables.blocks[at] |= kSoonBit | static_cast<uint64_t>((bytes + kLine - 1) / kLine) << kSoonAt;
+  }
   for (ObkTask& task : tables.tasks) {
     const std::vector<Place>& operands = program.works[task.work].operands;
     if (task.weight_bytes > 0 && !operands.empty() && operands.back().kind == BufferKind::kWeight)

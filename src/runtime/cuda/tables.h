@@ -13,14 +13,24 @@
 namespace obelisk::runtime::cuda {
 
 inline constexpr int kThreads = 256, kWarps = kThreads / 32;
+/// Of a program that flows: one more warp asks for weights (kernels/cuda/flow.cuh).
+inline constexpr int kFlowThreads = kThreads + 32;
 
 // ---- the layouts of kernels/cuda/program.cuh ----
 struct DeviceWork {
   int32_t body, params, operands, groups;
   int64_t row_scratch;
+  int32_t gathers, spare;
 };
+struct DeviceGather {  // kernels/cuda/flow.cuh
+  uint32_t from, number;  // of the arena, in units of kGatherUnit bytes
+  int32_t near, pairs;    // words that are gathered by twos
+};
+inline constexpr int64_t kGatherUnit = 16;
+inline constexpr int kMostGiven = 1024;  // values of a program
 inline constexpr int kWorkWords = sizeof(DeviceWork) / 8;
-inline constexpr uint64_t kPortBit = uint64_t{1} << 63, kArenaBit = uint64_t{1} << 62;
+inline constexpr uint64_t kPortBit = uint64_t{1} << 63, kArenaBit = uint64_t{1} << 62, kNearBit = uint64_t{1} << 61, kSoonBit = uint64_t{1} << 60;
+inline constexpr int kSoonAt = 52;  // lines of a small weight stand above its address
 inline constexpr int kInlinePorts = 48;
 struct DeviceStamp {
   uint64_t start, end;
@@ -28,7 +38,7 @@ struct DeviceStamp {
 };
 struct DeviceProgram {
   DevicePointer tasks, first, blocks, arena, ports, counter, watch, stamps;
-  int32_t waves, ring_pages, scratch_at, block_at, block_bytes, spare;
+  int32_t waves, ring_pages, scratch_at, block_at, block_bytes, near_at;
   int64_t block;
   DevicePointer inline_ports[kInlinePorts];
 };
@@ -72,7 +82,8 @@ struct Launch {
   int first_task = 0, tasks = 0;  // its CTAs
   bool streams = false;           // a task of it names weights that a ring brings
   // dynamic shared memory: pages of weights, a task's scratch, its block (of all works: and the next task's)
-  int32_t ring_pages = 0, scratch_at = 0, block_at = 0, block_bytes = 0, shared = 0;
+  int32_t ring_pages = 0, scratch_at = 0, block_at = 0, block_bytes = 0, near_at = 0, shared = 0;
+  int threads = kThreads;
   int64_t block = 0;  // of a kernel of one work, as its tasks say it
   bool dealt = false;           // its CTAs find their rectangles by themselves
   DeviceDealt rectangles = {};  // then: without operands, stamps and watch

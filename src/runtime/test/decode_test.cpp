@@ -1,4 +1,5 @@
 // One step of a decoder as programs: a cache whose past is copied by itself and whose new row is stored in place, beside the interpreter.
+#include "graph/test_decoder.h"
 #include "passes/passes.h"
 #include "runtime/test/run_program.h"
 
@@ -78,6 +79,21 @@ TEST(Decode, AGateAndWhatItGatesAreOneWork) {
     const stitch::Plan plan = stitch::plan(*after, target::cpu(2));
     EXPECT_EQ(plan.groups.size(), 2u) << stitch::print(*after, plan);
     expect_same(graph, *after, fmt::format("{} x {} x {}", rows, depth, columns), dtype == DType::f32 ? 1e-4 : 2e-2);
+  }
+}
+
+// The table without barriers, of virtual SMs: what each has for itself, cut as it reads it, gives the answers of the table with them.
+TEST(Decode, ATokenThatFlowsAnswersAsWithBarriers) {
+  auto graph = passes::copy_early_pieces(graph::decoder_step(DType::f16, {.width = 128, .heads = 4, .size = 32, .keys = 40, .inner = 192}));
+  ASSERT_TRUE(graph.ok());
+  const std::vector<Tensor> inputs = random_inputs(*graph);
+  auto wanted = graph::interpret(*graph, inputs);
+  ASSERT_TRUE(wanted.ok()) << wanted.error().text();
+  for (const int sms : {2, 7, 132}) {
+    const runtime::Run barriers = run_program(*graph, inputs, sms, true, true);
+    const runtime::Run flows = run_program(*graph, inputs, sms, true, true, false, false, {}, true);
+    expect_outputs(flows, *wanted, fmt::format("{} SMs", sms), 3e-2);
+    EXPECT_EQ(memcmp(flows.outputs[0].data(), barriers.outputs[0].data(), static_cast<size_t>(flows.outputs[0].bytes())), 0) << sms << " SMs";
   }
 }
 

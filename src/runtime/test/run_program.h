@@ -42,16 +42,17 @@ struct Run {
 
 inline Run run_program(const graph::Graph& graph, const std::vector<Tensor>& inputs, int sms,
                        bool stitching, bool tiles, bool recomputes = false, bool vectors = false,
-                       Bytes deals = {}) {
+                       Bytes deals = {}, bool flows = false) {
   Run run;
   target::DeviceSpec device = target::cpu(sms);
-  device.recomputes = recomputes, device.deals = deals;
+  device.recomputes = recomputes, device.deals = deals, device.flows = flows;
   stitch::Options options;
   options.stitch = stitching, options.tiles = tiles;
   run.plan = stitch::plan(graph, device, options);
   Status verified = stitch::verify(graph, run.plan);
   EXPECT_TRUE(verified.ok()) << (verified.ok() ? "" : verified.error().text());
   schedule::TaskGraph tasks = schedule::build(graph, run.plan, device);
+  EXPECT_EQ(tasks.flows, flows);
   Status valid = schedule::validate(graph, run.plan, tasks);
   EXPECT_TRUE(valid.ok()) << (valid.ok() ? "" : valid.error().text());
   codegen::Source source =

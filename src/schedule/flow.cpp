@@ -1,0 +1,520 @@
+#include "schedule/flow.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+namespace obelisk::schedule {
+namespace {
+
+using stitch::Group;
+using stitch::GroupKind;
+using stitch::Plan;
+using stitch::Step;
+using stitch::StepKind;
+
+constexpr int64_t kMostRows = 8;             // of a product, of an attention's queries
+constexpr int64_t kMostGiven = 32 << 10;     // bytes of a value that is passed on
+constexpr int64_t kMostNear = 48 << 10;      // bytes of all copies of a worker
+constexpr int64_t kMostArena = 256 << 20;    // bytes: nothing of it is written twice
+constexpr int kMostGivenValues = 1024;       // whose copies a worker marks
+constexpr int64_t kMostOwn = 64 << 10;       // elements of a work that a worker computes for itself
+constexpr int64_t kMostRowsLooked = 4096;    // of a work, row by row
+constexpr int64_t kNearAlign = 128;
+
+int64_t align_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
+
+/// The offset of a row's first element, by an affine access.
+int64_t row_offset(const Nest& nest, const Access& access, int64_t row) {
+  int64_t at = access.offset;
+  for (int d = nest.rows - 1; d >= 0; --d) at += row % nest.dims[d].extent * access.strides[d], row /= nest.dims[d].extent;
+  return at;
+}
+
+/// What an affine access touches from its row's first element on, for columns [c0, c1).
+Span column_span(const Nest& nest, const Access& access, int64_t c0, int64_t c1) {
+  const size_t first = static_cast<size_t>(nest.rows);
+  if (c0 >= c1 && nest.column_count() > 0) return {};
+  if (nest.dims.size() == first + 1) {
+    const int64_t stride = access.strides[first], a = c0 * stride, b = (c1 - 1) * stride;
+    return {std::min(a, b), std::max(a, b) + 1};
+  }
+  Span span{0, 1};
+  for (size_t d = first; d < nest.dims.size(); ++d) {
+    const int64_t reach = (nest.dims[d].extent - 1) * access.strides[d];
+    (reach < 0 ? span.low : span.high) += reach;
+  }
+  return span;
+}
+
+Span touched(const Nest& nest, const Access& access, const ObkTask& task, int64_t count) {
+  if (!access.affine || task.r1 - task.r0 > kMostRowsLooked) return {0, count};
+  const Span columns = column_span(nest, access, task.c0, task.c1);
+  Span all;
+  for (int64_t row = task.r0; row < task.r1; ++row) {
+    const int64_t at = row_offset(nest, access, row);
+    all.join({at + columns.low, at + columns.high});
+  }
+  return {std::max<int64_t>(all.low, 0), std::min(all.high, count)};
+}
+
+/// What one piece of a head's keys reads.
+Span attention_reads(const stitch::AttentionTile& tile, const ObkTask& task, int operand) {
+  const int64_t plane = task.r0 / tile.queries, image = plane / tile.heads, head = plane % tile.heads;
+  if (operand == 0) {
+    const int64_t at = tile.q.offset + image * tile.q.image + head * tile.q.head + task.r0 % tile.queries * tile.q.row;
+    return {at, at + (task.r1 - task.r0 - 1) * tile.q.row + tile.size};
+  }
+  constexpr int64_t kBlock = 16;  // keys: attention_shape.h
+  const stitch::AttentionTile::Operand& from = operand == 1 ? tile.k : tile.v;
+  const int64_t blocks = (tile.keys + kBlock - 1) / kBlock, piece = tile.pieces > 1 ? task.c0 * tile.pieces / tile.value_size : 0;
+  const int64_t first = blocks * piece / tile.pieces * kBlock, end = std::min(blocks * (piece + 1) / tile.pieces * kBlock, tile.keys);
+  const int64_t at = from.offset + image * from.image + head / tile.shared * from.head;
+  return {at + first * from.row, at + (end - 1) * from.row + (operand == 1 ? tile.size : tile.value_size)};
+}
+
+bool stores(const Group& group, size_t slot) {
+  return std::any_of(group.body.steps.begin(), group.body.steps.end(), [&](const Step& step) {
+    return step.kind == StepKind::kStore && static_cast<size_t>(step.slot) == slot;
+  });
+}
+
+int64_t count_of(const Buffer& buffer) { return buffer.type.count(); }
+
+/// Makes one table flow, or finds that it does not.
+class Flow {
+ public:
+  Flow(const Graph& graph, const Plan& plan, const target::DeviceSpec& device, TaskGraph& tasks)
+      : graph_(graph), plan_(plan), device_(device), tasks_(tasks) {}
+
+  bool run() {
+    if (!sort_works() || !sort_buffers()) return false;
+    move_attention();
+    hold_back_copies();
+    deal_own();
+    return !too_much_ && place();
+  }
+
+ private:
+  const Group& group_of(const Work& work) const { return plan_.groups[work.group]; }
+
+  /// Which works each worker does for itself; false where one is of a kind that waits for others.
+  bool sort_works() {
+    bool gives = false;
+    for (Work& work : tasks_.works) {
+      const Group& group = group_of(work);
+      if (work.dealt || work.streamed) return false;
+      switch (group.kind) {
+        case GroupKind::kStitched: {
+          if (work.nest.lanes_in_rows || work.nest.row_count() == 0 || work.nest.column_count() == 0) return false;
+          bool ports = false, arena = false;
+          for (const Step& step : group.body.steps)
+            if (step.kind == StepKind::kStore)
+              (tasks_.buffers[work.buffers[step.slot]].kind == BufferKind::kArena ? arena : ports) = true;
+          if (ports && arena) return false;
+          work.own = arena;
+          break;
+        }
+        case GroupKind::kProduct:
+          if (!takes_product(work, group)) return false;
+          gives = true;
+          break;
+        case GroupKind::kAttention:
+          if (!takes_attention(work, group)) return false;
+          gives = true;
+          break;
+        default: return false;
+      }
+    }
+    return gives;
+  }
+  bool takes_product(const Work& work, const Group& group) const {
+    const stitch::Product& p = group.product;
+    const kernels::TileLibrary& tiles = kernels::tile_library(device_.family);
+    const int64_t rows = work.nest.row_count(), n = work.nest.column_count();
+    if (group.prologue || group.partials != graph::kNone || p.statistics.wanted || p.parts != 1 || !p.batch.empty()) return false;
+    if (rows < 1 || rows > kMostRows || work.tile_rows != rows || n == 0) return false;
+    if (p.k.size() != 1 || p.k[0].a != 1 || p.n.size() != 1 || p.a_type != p.b_type || tile_span(group, work.nest) != rows) return false;
+    if (p.a_type != DType::f16 && p.a_type != DType::bf16) return false;
+    if (tasks_.buffers[work.buffers.back()].kind != BufferKind::kWeight) return false;
+    return !tiles.gemm_flows || (n % work.tile_columns == 0 && tiles.gemm_flows(p.tile_type(), rows, work.tile_columns * p.sides(), p.k[0].extent));
+  }
+  bool takes_attention(const Work& work, const Group& group) const {
+    const stitch::AttentionTile& tile = group.attention;
+    if (tile.packed || tile.mask.value != graph::kNone || tile.queries > kMostRows || tile.queries == 0 || tile.keys == 0) return false;
+    if (tile.q.column != 1 || tile.k.column != 1 || tile.v.column != 1 || work.tile_rows != tile.queries) return false;
+    return tile.pieces > 1 || device_.family == target::Family::kCpu;
+  }
+
+  /// Which values are given and which are a worker's own; false where one is too large to be passed on, or comes in both ways.
+  bool sort_buffers() {
+    std::vector<int64_t> given(tasks_.buffers.size(), 0);  // elements that works give
+    std::vector<bool> own(tasks_.buffers.size(), false);
+    for (const Work& work : tasks_.works) {
+      const Group& group = group_of(work);
+      for (const Step& step : group.body.steps) {
+        if (step.kind != StepKind::kStore) continue;
+        const int b = work.buffers[step.slot];
+        if (tasks_.buffers[b].kind != BufferKind::kArena) continue;
+        if (work.own) { own[b] = true; continue; }
+        const int64_t elements = work.nest.row_count() * (step.per_row ? 1 : work.nest.column_count());
+        // Words of 32 bits are stored whole, by one thread.
+        const auto store = std::find_if(work.nest.accesses.begin(), work.nest.accesses.end(), [&](const Access& access) {
+          return access.step >= 0 && &group.body.steps[access.step] == &step;
+        });
+        const int64_t per_word = 4 / std::max<int64_t>(byte_size(tasks_.buffers[b].type.dtype, 1), 1);
+        const size_t lane = work.nest.dims.size() - 1;
+        if (step.per_row || per_word < 1 || bits(tasks_.buffers[b].type.dtype) < 16 || store == work.nest.accesses.end() || !store->affine) return false;
+        if (work.nest.dims.size() != static_cast<size_t>(work.nest.rows) + 1 || store->strides[lane] != 1 || store->offset % per_word != 0) return false;
+        if (work.nest.dims[lane].extent % per_word != 0 || work.tile_columns % per_word != 0) return false;
+        for (size_t d = 0; d < lane; ++d)
+          if (store->strides[d] % per_word != 0) return false;
+        given[b] += elements;
+      }
+    }
+    int values = 0;
+    // Keys and values are read where the worker has written them.
+    std::vector<bool> attended(tasks_.buffers.size(), false);
+    for (const Work& work : tasks_.works)
+      if (group_of(work).kind == GroupKind::kAttention)
+        for (size_t operand = 1; operand <= 2; ++operand) attended[work.buffers[group_of(work).body.operands.size() + operand]] = true;
+    for (size_t b = 0; b < tasks_.buffers.size(); ++b) {
+      Buffer& buffer = tasks_.buffers[b];
+      if (buffer.kind != BufferKind::kArena || buffer.value == graph::kNone) continue;
+      if (given[b] > 0) {
+        // Who reads a copy waits for all of its words, so all of them must come.
+        if (own[b] || given[b] != count_of(buffer) || buffer.size.count > kMostGiven || buffer.size.count % 8 != 0) return false;
+        if (++values > kMostGivenValues) return false;
+        buffer.reach = Reach::kGiven;
+      } else if (own[b] && !attended[b] && buffer.size.count <= kMostGiven) {
+        buffer.reach = Reach::kOwn;
+      }
+    }
+    for (const Work& work : tasks_.works) {
+      const Group& group = group_of(work);
+      for (size_t slot = 0; slot < work.buffers.size(); ++slot) {
+        const Buffer& buffer = tasks_.buffers[work.buffers[slot]];
+        if (buffer.kind != BufferKind::kArena || slot < group.body.operands.size()) continue;
+        const bool query = group.kind == GroupKind::kAttention && slot == group.body.operands.size();
+        // Rows of a product, queries: copies. Keys and values: whatever the worker has written.
+        if (group.kind == GroupKind::kProduct && buffer.reach == Reach::kAll) return false;
+        if (group.kind == GroupKind::kAttention && buffer.value != graph::kNone && query != (buffer.reach != Reach::kAll)) return false;
+      }
+    }
+    return true;
+  }
+
+  /// Attention goes to workers that have no part of what is computed just before it: those have time to bring its keys and values.
+  void move_attention() {
+    for (size_t w = 0; w < tasks_.works.size(); ++w) {
+      const Work& work = tasks_.works[w];
+      if (group_of(work).kind != GroupKind::kAttention) continue;
+      int before = -1;  // the wave of the last product before it
+      for (const Work& other : tasks_.works)
+        if (group_of(other).kind == GroupKind::kProduct && other.wave < work.wave) before = std::max(before, other.wave);
+      std::vector<ObkTask> mine;
+      std::vector<std::pair<int, size_t>> load;  // tasks around there, worker
+      for (size_t sm = 0; sm < tasks_.lists.size(); ++sm) {
+        std::vector<ObkTask>& list = tasks_.lists[sm];
+        const auto ours = std::stable_partition(list.begin(), list.end(), [&](const ObkTask& task) { return task.work != w; });
+        mine.insert(mine.end(), ours, list.end());
+        list.erase(ours, list.end());
+        int busy = 0;
+        for (const ObkTask& task : list)
+          busy += !tasks_.works[task.work].own && static_cast<int>(task.wave) >= before && static_cast<int>(task.wave) <= work.wave;
+        load.push_back({busy, sm});
+      }
+      std::stable_sort(load.begin(), load.end());
+      std::sort(mine.begin(), mine.end(), [](const ObkTask& a, const ObkTask& b) { return std::tie(a.r0, a.c0) < std::tie(b.r0, b.c0); });
+      for (size_t k = 0; k < mine.size(); ++k) tasks_.lists[load[k % load.size()].second].push_back(mine[k]);
+    }
+  }
+
+  /// What waits for nothing is copied as late as its readers let: while others compute what those wait for. (Before a product whose weights
+  /// come meanwhile it would take half as long again, and what its worker misses of them it does not make good: 5 us a layer on an H200.)
+  void hold_back_copies() {
+    for (Work& work : tasks_.works) {
+      if (!work.own || !plan_.groups[work.group].after.empty()) continue;
+      int reader = tasks_.waves;
+      for (const Work& other : tasks_.works)
+        for (const int before : plan_.groups[other.group].after)
+          if (tasks_.works[before].group == work.group) reader = std::min(reader, other.wave);
+      if (reader < tasks_.waves) work.wave = std::max(reader - 1, work.wave);
+    }
+  }
+
+  /// Every worker's tasks of the works that it does for itself: what its other tasks read, of works from the last to the first.
+  void deal_own() {
+    const size_t workers = tasks_.lists.size();
+    std::vector<std::vector<std::vector<ObkTask>>> of(tasks_.works.size(), std::vector<std::vector<ObkTask>>(workers));
+    for (size_t sm = 0; sm < workers; ++sm)
+      for (const ObkTask& task : tasks_.lists[sm])
+        if (!tasks_.works[task.work].own) of[task.work][sm].push_back(task);
+    std::vector<std::map<int, Span>> wanted(workers);
+    for (size_t w = tasks_.works.size(); w-- > 0;) {
+      Work& work = tasks_.works[w];
+      int64_t rows = 1, columns = 1;
+      for (size_t sm = 0; sm < workers; ++sm) {
+        if (work.own) of[w][sm] = own_tasks(w, wanted[sm]);
+        int64_t elements = 0;
+        for (const ObkTask& task : of[w][sm]) {
+          rows = std::max(rows, task.r1 - task.r0), columns = std::max(columns, task.c1 - task.c0);
+          elements += (task.r1 - task.r0) * std::max<int64_t>(task.c1 - task.c0, 1);
+          for (size_t slot = 0; slot < work.buffers.size(); ++slot)
+            if (const Span span = read_by(plan_, tasks_, task, slot); !span.empty()) wanted[sm][work.buffers[slot]].join(span);
+        }
+        too_much_ |= work.own && elements > kMostOwn;
+      }
+      if (!work.own) continue;
+      work.tile_rows = rows;
+      if (work.nest.cut_columns) work.tile_columns = std::min(align_up(columns, 64), work.nest.column_count());
+    }
+    // What waits for nobody comes first in a wave.
+    std::vector<bool> waits(tasks_.works.size(), false);
+    for (size_t w = 0; w < tasks_.works.size(); ++w)
+      for (size_t slot = 0; slot < tasks_.works[w].buffers.size(); ++slot)
+        if (tasks_.buffers[tasks_.works[w].buffers[slot]].reach == Reach::kGiven && !gives(tasks_.works[w], slot)) waits[w] = true;
+    for (size_t sm = 0; sm < workers; ++sm) {
+      std::vector<ObkTask> list;
+      for (size_t w = 0; w < of.size(); ++w) list.insert(list.end(), of[w][sm].begin(), of[w][sm].end());
+      std::stable_sort(list.begin(), list.end(), [&](const ObkTask& a, const ObkTask& b) {
+        return std::make_pair(a.wave, bool{waits[a.work]}) < std::make_pair(b.wave, bool{waits[b.work]});
+      });
+      tasks_.lists[sm] = std::move(list);
+    }
+  }
+  bool gives(const Work& work, size_t slot) const { return !work.own && slot < group_of(work).body.operands.size() && stores(group_of(work), slot); }
+
+  std::vector<ObkTask> own_tasks(size_t w, const std::map<int, Span>& wanted) const {
+    const Work& work = tasks_.works[w];
+    const Group& group = group_of(work);
+    const int64_t rows = work.nest.row_count(), columns = work.nest.column_count();
+    std::vector<ObkTask> found;
+    const auto add = [&](int64_t r0, int64_t r1, int64_t c0, int64_t c1) {
+      if (!found.empty() && found.back().r1 == r0 && found.back().c0 == c0 && found.back().c1 == c1) {
+        found.back().r1 = r1;
+        return;
+      }
+      ObkTask task{};
+      task.work = static_cast<uint32_t>(w), task.wave = static_cast<uint32_t>(work.wave);
+      task.nanos = static_cast<int64_t>(work.task_nanos);
+      task.r0 = r0, task.r1 = r1, task.c0 = c0, task.c1 = c1;
+      found.push_back(task);
+    };
+    std::set<int> buffers;
+    for (const Step& step : group.body.steps)
+      if (step.kind == StepKind::kStore)
+        if (const auto it = wanted.find(work.buffers[step.slot]); it != wanted.end() && !it->second.empty()) buffers.insert(it->first);
+    if (buffers.empty()) return found;
+    if (rows > kMostRowsLooked) {
+      add(0, rows, 0, columns);
+      return found;
+    }
+    constexpr int64_t kVector = 8;  // columns that are stored at once
+    for (int64_t row = 0; row < rows; ++row) {
+      Span here;  // columns
+      for (const int buffer : buffers) {
+        const Span& span = wanted.at(buffer);
+        const Span all = written_in_row(plan_, tasks_, work, buffer, row, 0, columns), first = written_in_row(plan_, tasks_, work, buffer, row, 0, 1);
+        if (std::max(all.low, span.low) >= std::min(all.high, span.high)) continue;
+        if (!work.nest.cut_columns || all.high - all.low != columns || first.high - first.low != 1 || first.low != all.low) {
+          here = {0, columns};
+          continue;
+        }
+        here.join({std::max<int64_t>(span.low - all.low, 0) / kVector * kVector, std::min(align_up(span.high - all.low, kVector), columns)});
+      }
+      if (!here.empty()) add(row, row + 1, here.low, here.high);
+    }
+    return found;
+  }
+
+  /// Places for copies, by the waves in which a worker needs them. In the arena nothing is written twice: nobody knows when all have read it.
+  bool place() {
+    struct Life { int first = -1, last = -1; };
+    std::vector<Life> lives(tasks_.buffers.size());
+    for (const Work& work : tasks_.works)
+      for (size_t slot = 0; slot < work.buffers.size(); ++slot) {
+        if (gives(work, slot)) continue;
+        Life& life = lives[work.buffers[slot]];
+        life.first = life.first < 0 ? work.wave : std::min(life.first, work.wave), life.last = std::max(life.last, work.wave);
+      }
+    int64_t arena = 0, near = 0;
+    std::vector<int> placed;
+    for (size_t b = 0; b < tasks_.buffers.size(); ++b) {
+      Buffer& buffer = tasks_.buffers[b];
+      if (buffer.kind != BufferKind::kArena) continue;
+      buffer.first = 0, buffer.last = std::max(tasks_.waves - 1, 0);
+      buffer.offset = {arena}, arena += align_up(buffer.room().count, kNearAlign);
+      if (buffer.reach == Reach::kAll || lives[b].first < 0) continue;
+      std::vector<std::pair<int64_t, int64_t>> taken;
+      for (const int other : placed)
+        if (lives[other].first <= lives[b].last && lives[b].first <= lives[other].last)
+          taken.push_back({tasks_.buffers[other].near.count, tasks_.buffers[other].near.count + align_up(tasks_.buffers[other].size.count, kNearAlign)});
+      std::sort(taken.begin(), taken.end());
+      int64_t at = 0;
+      for (const auto& [low, high] : taken) {
+        if (at + align_up(buffer.size.count, kNearAlign) <= low) break;
+        at = std::max(at, high);
+      }
+      buffer.near = {at}, near = std::max(near, at + align_up(buffer.size.count, kNearAlign));
+      placed.push_back(static_cast<int>(b));
+    }
+    tasks_.arena = {arena}, tasks_.near = {near}, tasks_.flows = true;
+    for (Work& work : tasks_.works) {
+      work.flows = true;
+      for (size_t slot = 0; slot < group_of(work).body.operands.size(); ++slot)
+        work.gives.push_back(gives(work, slot) && tasks_.buffers[work.buffers[slot]].reach == Reach::kGiven);
+    }
+    return near <= kMostNear && arena <= kMostArena;
+  }
+
+  const Graph& graph_;
+  const Plan& plan_;
+  const target::DeviceSpec& device_;
+  TaskGraph& tasks_;
+  bool too_much_ = false;
+};
+
+}  // namespace
+
+void Span::join(const Span& other) {
+  if (other.empty()) return;
+  if (empty()) *this = other;
+  else low = std::min(low, other.low), high = std::max(high, other.high);
+}
+
+Span read_by(const Plan& plan, const TaskGraph& tasks, const ObkTask& task, size_t slot) {
+  const Work& work = tasks.works[task.work];
+  const Group& group = plan.groups[work.group];
+  const Buffer& buffer = tasks.buffers[work.buffers[slot]];
+  if (buffer.kind != BufferKind::kArena) return {};
+  const int64_t count = count_of(buffer);
+  if (slot < group.body.operands.size()) {
+    Span all;
+    for (const Access& access : work.nest.accesses)
+      if (access.load != ops::kNoExpr && static_cast<size_t>(access.operand) == slot) all.join(touched(work.nest, access, task, count));
+    return all;
+  }
+  const size_t operand = slot - group.body.operands.size();
+  if (group.kind == GroupKind::kProduct) return operand == 0 ? Span{0, count} : Span{};
+  if (group.kind == GroupKind::kAttention && operand < 3) return attention_reads(group.attention, task, static_cast<int>(operand));
+  return {};
+}
+
+Span written_in_row(const Plan& plan, const TaskGraph& tasks, const Work& work, int buffer, int64_t row, int64_t c0, int64_t c1) {
+  const Group& group = plan.groups[work.group];
+  Span all;
+  for (const Access& access : work.nest.accesses) {
+    if (access.step < 0 || work.buffers[group.body.steps[access.step].slot] != buffer) continue;
+    if (!access.affine) return {0, count_of(tasks.buffers[buffer])};
+    const int64_t at = row_offset(work.nest, access, row);
+    const Span columns = group.body.steps[access.step].per_row ? Span{0, 1} : column_span(work.nest, access, c0, c1);
+    all.join({at + columns.low, at + columns.high});
+  }
+  return all;
+}
+
+void cut_to_flow(const Plan& plan, const target::DeviceSpec& device, TaskGraph& tasks) {
+  constexpr int64_t kTask = 4;  // what a task costs beside its weights, as columns
+  const kernels::TileLibrary& tiles = kernels::tile_library(device.family);
+  if (!tiles.gemm_flows) return;
+  for (Work& work : tasks.works) {
+    const Group& group = plan.groups[work.group];
+    const int64_t rows = work.nest.row_count(), n = work.nest.column_count();
+    if (group.kind != GroupKind::kProduct || rows > kMostRows || group.product.k.size() != 1) continue;
+    const auto fits = [&](int64_t columns) {
+      return n % columns == 0 && tiles.gemm_flows(group.product.tile_type(), rows, columns * group.product.sides(), group.product.k[0].extent);
+    };
+    if (n == 0 || fits(work.tile_columns)) continue;
+    int64_t best = 0;
+    for (int64_t columns = tiles.panel; columns <= n; columns += tiles.panel) {
+      if (!fits(columns)) continue;
+      const int64_t rounds = (n / columns + device.sms - 1) / device.sms, cost = rounds * (columns + kTask);
+      if (best != 0 && cost > best) continue;
+      work.task_nanos *= static_cast<double>(columns) / static_cast<double>(work.tile_columns);
+      best = cost, work.tile_rows = rows, work.tile_columns = columns;
+    }
+  }
+}
+
+bool let_flow(const Graph& graph, const Plan& plan, const target::DeviceSpec& device, TaskGraph& tasks) {
+  if (!device.flows || tasks.waves < 2) return false;
+  TaskGraph flowing = tasks;
+  if (!Flow(graph, plan, device, flowing).run()) return false;
+  tasks = std::move(flowing);
+  return true;
+}
+
+Status validate_flow(const Plan& plan, const TaskGraph& tasks) {
+  const auto refused = [](std::string text) {
+    return Error{Code::kBuild, "schedule", "the task table is refused: " + std::move(text), "",
+                 "this is a defect of Obelisk; please report it with the model"};
+  };
+  std::vector<int> given_in(tasks.buffers.size(), -1);  // the last wave that gives to it
+  for (const Work& work : tasks.works) {
+    const Group& group = plan.groups[work.group];
+    for (const Step& step : group.body.steps) {
+      if (step.kind != StepKind::kStore) continue;
+      const Buffer& buffer = tasks.buffers[work.buffers[step.slot]];
+      if (buffer.reach == Reach::kGiven && work.own) return refused(fmt::format("value %{} is given, and computed by each worker", buffer.value));
+      if (buffer.reach != Reach::kGiven && !work.own && buffer.kind == BufferKind::kArena)
+        return refused(fmt::format("value %{} is computed in parts and given to nobody", buffer.value));
+      if (!work.own) given_in[work.buffers[step.slot]] = std::max(given_in[work.buffers[step.slot]], work.wave);
+    }
+  }
+  std::vector<const Buffer*> near;
+  for (const Buffer& buffer : tasks.buffers) {
+    if (buffer.near.count < 0) continue;
+    if (buffer.near + buffer.size > tasks.near) return refused(fmt::format("the copy of value %{} leaves its place", buffer.value));
+  }
+  for (size_t sm = 0; sm < tasks.lists.size(); ++sm) {
+    std::map<int, std::vector<Span>> written;
+    std::map<int64_t, std::pair<int64_t, int>> lies;  // in fast memory: from, to, which copy was put there last
+    const auto put = [&](int b) {
+      const Buffer& buffer = tasks.buffers[b];
+      const int64_t low = buffer.near.count, high = low + buffer.size.count;
+      for (auto it = lies.begin(); it != lies.end();)
+        it = it->first < high && low < it->second.first ? lies.erase(it) : std::next(it);
+      lies[low] = {high, b};
+    };
+    const auto is_there = [&](int b) {
+      const auto it = lies.find(tasks.buffers[b].near.count);
+      return it != lies.end() && it->second.second == b;
+    };
+    std::set<int> gathered;
+    for (const ObkTask& task : tasks.lists[sm]) {
+      const Work& work = tasks.works[task.work];
+      const Group& group = plan.groups[work.group];
+      for (size_t slot = 0; slot < work.buffers.size(); ++slot) {
+        const int b = work.buffers[slot];
+        const Buffer& buffer = tasks.buffers[b];
+        const Span reads = read_by(plan, tasks, task, slot);
+        if (reads.empty()) continue;
+        if (buffer.reach == Reach::kGiven) {
+          if (given_in[b] < 0 || given_in[b] >= work.wave) return refused(fmt::format("work {} waits for value %{}, which is not given before", task.work, buffer.value));
+          if (gathered.insert(b).second) put(b);
+          else if (!is_there(b)) return refused(fmt::format("SM {} has overwritten its copy of value %{}, which work {} reads", sm, buffer.value, task.work));
+          continue;
+        }
+        if (buffer.reach == Reach::kOwn && !is_there(b)) return refused(fmt::format("SM {} has no copy of value %{}, which work {} reads", sm, buffer.value, task.work));
+        // All of what is read: spans of rows, joined where they meet.
+        std::vector<Span>& mine = written[b];
+        std::sort(mine.begin(), mine.end(), [](const Span& x, const Span& y) { return x.low < y.low; });
+        int64_t end = reads.low;
+        for (const Span& span : mine)
+          if (span.low <= end) end = std::max(end, span.high);
+        if (end < reads.high) return refused(fmt::format("SM {} reads element {} of value %{} in work {} and has not computed it", sm, end, buffer.value, task.work));
+      }
+      std::set<int> stored;
+      for (const Step& step : group.body.steps)
+        if (step.kind == StepKind::kStore && work.own) stored.insert(work.buffers[step.slot]);
+      for (const int b : stored) {
+        if (tasks.buffers[b].reach == Reach::kOwn && !is_there(b)) put(b), written[b].clear();
+        for (int64_t row = task.r0; row < task.r1; ++row) written[b].push_back(written_in_row(plan, tasks, work, b, row, task.c0, task.c1));
+      }
+    }
+  }
+  return ok_status();
+}
+
+}  // namespace obelisk::schedule
