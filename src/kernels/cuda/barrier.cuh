@@ -29,7 +29,7 @@
 /* What a spin waited for when its clock ran out; in memory of the host, which outlives a trap. */
 struct ObkWatch {
   uint32_t hit, sm, task, kind; /* kind: 1 the grid barrier, 2 and 3 a page of the ring,
-                                   4 another member of a team */
+                                   4 another member of a team, 5 a word that is given */
   uint64_t counter, want, have;
 };
 

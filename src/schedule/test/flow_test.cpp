@@ -62,10 +62,25 @@ TEST(Flow, ADecodersTokenFlows) {
   }
 }
 
+// Whatever the sizes, the table is one that nobody waits in for ever and in which all that is read is there; most of these flow.
+TEST(Flow, TablesOfManySizesAreRight) {
+  int flowing = 0, all = 0;
+  for (const int64_t width : {64, 192})
+    for (const int64_t heads : {1, 3, 8})
+      for (const int64_t keys : {256, 301, 1025, 3000})
+        for (const int64_t inner : {64, 200, 1024}) {
+          const Table t = table(graph::decoder_step(DType::bf16, {.width = width, .heads = heads, .keys = keys, .inner = inner}));
+          const Status valid = validate(t.graph, t.plan, t.tasks);
+          ASSERT_TRUE(valid.ok()) << width << " " << heads << " " << keys << " " << inner << ": " << valid.error().text();
+          ++all, flowing += t.tasks.flows;
+        }
+  EXPECT_GT(flowing, all / 2) << "of " << all;
+}
+
 TEST(Flow, WhatIsLargeOrManyRowsOrOfOtherMachinesDoesNot) {
   EXPECT_FALSE(table(graph::decoder_step(DType::f16), false).tasks.flows);
   EXPECT_FALSE(table(graph::decoder_step(DType::f32)).tasks.flows);                              // no tile that takes pages as they come
-  EXPECT_FALSE(table(graph::decoder_step(DType::f16, {.inner = 20480})).tasks.flows);            // 40 KB to pass on
+  EXPECT_FALSE(table(graph::decoder_step(DType::f16, {.width = 64, .heads = 1, .inner = 20480})).tasks.flows);            // 40 KB to pass on
   EXPECT_FALSE(table(graph::decoder_step(DType::f16, {.keys = 64})).tasks.flows);                // attention in one piece
 }
 
