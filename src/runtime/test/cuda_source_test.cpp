@@ -1,8 +1,12 @@
 // A GPU's program as one text, and what is read in the assembler's log. No device compiler is wanted.
 #include <gtest/gtest.h>
 
+#include <set>
+
 #include "codegen/codegen.h"
 #include "graph/graph.h"
+#include "graph/test_decoder.h"
+#include "passes/passes.h"
 #include "runtime/cuda/source.h"
 #include "runtime/cuda/tables.h"
 
@@ -124,6 +128,68 @@ TEST(CudaSource, DeviceCodeIsToldWhatADealtKernelTakes) {
        {fmt::format("#define OBK_DEALT_OPERANDS {}\n", schedule::kDealtOperands),
         fmt::format("#define OBK_DEALT_BYTES {}\n", sizeof(DeviceDealt))})
     EXPECT_LT(text->find(line), text->find("dealt.cuh")) << line;
+}
+
+// Of a program that flows the table says where each work's operands are: what it gives in the arena, what it reads of others or of its own in
+// the CTA's copies, each of which a task gathers before; no barrier is told, all bodies are part of the kernel.
+TEST(CudaTables, AProgramThatFlowsReadsItsCopies) {
+  target::DeviceSpec device = *target::gpu("sm_90a");
+  device.flows = true;
+  const auto graph = passes::copy_early_pieces(graph::decoder_step(DType::f16));
+  ASSERT_TRUE(graph.ok());
+  const stitch::Plan plan = stitch::plan(*graph, device);
+  const schedule::TaskGraph tasks = schedule::build(*graph, plan, device);
+  ASSERT_TRUE(tasks.flows);
+  Program program = assemble(*graph, plan, tasks, codegen::emit(*graph, plan, tasks, kernels::tile_library(device.family)), "sm_90a");
+  program.granularity = "mono";
+  const auto tables = make_tables(program, true, device.fast_memory.count);
+  ASSERT_TRUE(tables.ok()) << tables.error().text();
+  ASSERT_EQ(tables->launches.size(), 1u);
+  const Launch& launch = tables->launches[0];
+  EXPECT_EQ(launch.threads, kFlowThreads);
+  EXPECT_GE(launch.ring_pages, 2);
+  EXPECT_LE(launch.near_at + program.near.count, launch.shared);
+  EXPECT_LE(launch.shared, device.fast_memory.count);
+  std::set<int> numbers;
+  for (const std::vector<ObkTask>& list : tasks.lists) {
+    std::set<int> here;
+    for (const ObkTask& task : list)
+      for (const Gather& gather : program.works[task.work].gathers) here.insert(gather.number);
+    numbers.insert(here.begin(), here.end());
+  }
+  EXPECT_GE(numbers.size(), 7u);
+  EXPECT_EQ(*numbers.rbegin() + 1, static_cast<int>(numbers.size()));
+  size_t at = 0, gathers = 0;
+  for (const WorkRecord& work : program.works) {  // the blocks, one after another
+    DeviceWork head;
+    memcpy(&head, &tables->blocks[at], sizeof head);
+    ASSERT_EQ(head.operands, static_cast<int>(work.operands.size()));
+    ASSERT_EQ(head.gathers, static_cast<int>(work.gathers.size()));
+    size_t word = at + kWorkWords + work.params.size();
+    for (const Place& place : work.operands) {
+      const uint64_t told = tables->blocks[word++];
+      if (place.near >= 0) EXPECT_EQ(told, static_cast<uint64_t>(place.near) | kNearBit);
+      else EXPECT_EQ(told & kNearBit, 0u);
+    }
+    word += word % 2;
+    for (const Gather& gather : work.gathers) {
+      DeviceGather told;
+      memcpy(&told, &tables->blocks[word], sizeof told), word += 2, ++gathers;
+      EXPECT_EQ(told.from * kGatherUnit, gather.from);
+      EXPECT_EQ(told.near, gather.near);
+      EXPECT_EQ(told.pairs * 2, gather.words);
+      EXPECT_TRUE(std::any_of(work.operands.begin(), work.operands.end(), [&](const Place& place) { return place.near == gather.near; })) << "it is gathered for nobody";
+    }
+    at = word;
+  }
+  EXPECT_EQ(at, tables->blocks.size());
+  EXPECT_GT(gathers, numbers.size());  // what a residual adds is read twice
+  const std::vector<std::string> defines = device_defines(program, {});
+  EXPECT_NE(std::find(defines.begin(), defines.end(), "OBK_FLOW=1"), defines.end());
+  const auto text = device_source(program);
+  ASSERT_TRUE(text.ok());
+  EXPECT_EQ(text->find("#define OBK_INLINED 0"), std::string::npos) << "a called body keeps registers in far memory";
+  EXPECT_NE(text->find("OBK_GIVE_PACK("), std::string::npos);
 }
 
 }  // namespace
