@@ -22,6 +22,7 @@ struct Place {
 struct Gather {
   int64_t from = 0, near = 0, words = 0;  // byte offsets into the arena and the copies; an even number of words
   int32_t number = 0;                     // of the value, from 0
+  bool operator==(const Gather&) const = default;
 };
 
 /// One work as the runtime sees it.

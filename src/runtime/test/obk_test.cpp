@@ -8,6 +8,8 @@
 #include <filesystem>
 #include <random>
 
+#include "graph/test_decoder.h"
+#include "passes/passes.h"
 #include "runtime/packing.h"
 #include "runtime/runtime.h"
 
@@ -128,6 +130,37 @@ std::vector<Tensor> answers(const Executable& executable, const Tensor& x) {
     out.push_back(Tensor::allocate(port.type)), to.push_back(out.back().mutable_data());
   EXPECT_TRUE((*context)->run(std::vector<const void*>{x.data()}, to).ok());
   return out;
+}
+
+// What a program without barriers passes on and where copies lie.
+TEST_F(Obk, AProgramThatFlowsIsReadAsWritten) {
+  target::DeviceSpec device = target::cpu(3);
+  device.flows = true;
+  const auto early = passes::copy_early_pieces(graph::decoder_step(DType::f16, {.width = 64, .heads = 2, .size = 32, .keys = 24, .inner = 128, .layers = 1}));
+  ASSERT_TRUE(early.ok());
+  const stitch::Plan plan = stitch::plan(*early, device);
+  const schedule::TaskGraph tasks = schedule::build(*early, plan, device);
+  auto program = std::make_shared<Program>(assemble(*early, plan, tasks, codegen::emit(*early, plan, tasks, kernels::tile_library(device.family)), "cpu"));
+  ASSERT_TRUE(program->flows);
+  auto loaded = load_cpu(program);
+  ASSERT_TRUE(loaded.ok()) << loaded.error().text();
+  ASSERT_TRUE(write_obk(path("flows.obk"), **loaded, *early).ok());
+  const std::string bytes = read_file(path("flows.obk")).value();
+  const auto read = parse(bytes);
+  ASSERT_TRUE(read.ok()) << read.error().text();
+  const Program& again = *read->program;
+  EXPECT_TRUE(again.flows);
+  EXPECT_EQ(again.near.count, program->near.count);
+  ASSERT_EQ(again.works.size(), program->works.size());
+  size_t gathers = 0;
+  for (size_t w = 0; w < again.works.size(); ++w) {
+    const WorkRecord &wrote = program->works[w], &has = again.works[w];
+    ASSERT_EQ(has.operands.size(), wrote.operands.size());
+    for (size_t k = 0; k < has.operands.size(); ++k) EXPECT_EQ(has.operands[k].near, wrote.operands[k].near);
+    ASSERT_EQ(has.gathers.size(), wrote.gathers.size());
+    for (size_t k = 0; k < has.gathers.size(); ++k, ++gathers) EXPECT_EQ(has.gathers[k], wrote.gathers[k]);
+  }
+  EXPECT_GT(gathers, 0u);
 }
 
 TEST_F(Obk, WhatIsWrittenIsReadAgain) {
