@@ -123,6 +123,25 @@ def test_recurrent_steps_are_one_phase_or_many(obelisk, tmp_path):
     assert waves("--target", "cpu") == 1
 
 
+def test_few_rows_flow_in_one_kernel(obelisk, tmp_path, nvrtc):
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["xw"]),
+        helper.make_node("Relu", ["xw"], ["r"]),
+        helper.make_node("MatMul", ["r", "v"], ["y"]),
+    ]
+    weights = {"w": random(256, 512), "v": random(512, 64)}
+    ports = [{"x": (TensorProto.FLOAT, ["rows", 256])}, {"y": (TensorProto.FLOAT, ["rows", 64])}]
+    save(tmp_path / "two.onnx", nodes, *ports, weights)
+
+    def barriers(rows, *flags):
+        words = ["--shape", f"rows={rows}", "--target", "sm_90a", "--precision", "fp16"]
+        words += ["--granularity", "mono", "-o", "two.obk", *flags]
+        return obelisk("compile", "two.onnx", *words, "--json", code=0).json["barriers"]
+
+    assert barriers(3) == barriers(8) == 0
+    assert barriers(3, "--disable", "flow") == barriers(9) == 2
+
+
 def test_unknown_targets_and_granularities(obelisk, mlp):
     assert (
         "sm_12345"
