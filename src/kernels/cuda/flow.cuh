@@ -34,7 +34,7 @@ namespace obk {
 /* Pages under way to an SM: of the task that runs, and of one that will. All that is asked for stands
  * in line before far memory, and a look at a given word behind it: a page more is 0.4 us more. While a
  * task runs that waits for nothing but its pages, far memory must not run dry; between such tasks it has
- * time. H200, a decoder: of 1 to 4 and 3 to 8 these are best. */
+ * time. H200, a decoder: of 3 to 8 and of 1 to 3 these are best. */
 static constexpr int kFlowPages = 6, kQuietPages = 2;
 
 /* All threads: what the work waits for, into the CTA's copies. Seen after the next meeting. One text for
