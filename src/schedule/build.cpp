@@ -5,6 +5,7 @@
 
 #include "schedule/schedule.h"
 #include "schedule/flow.h"
+#include "schedule/places.h"
 #include "schedule/streamed.h"
 
 namespace obelisk::schedule {
@@ -16,7 +17,6 @@ using stitch::Plan;
 using stitch::StepKind;
 
 constexpr int64_t kAlign = 64;  // bytes; a line of the cache and the widest vector
-int64_t align_up(int64_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
 
 /// A work's wave is the longest chain of works before it: works of one wave are independent and share a barrier (MonoNN §4.4).
 void assign_waves(const Plan& plan, TaskGraph& tasks) {
@@ -80,33 +80,14 @@ class Buffers {
   std::map<ValueId, int> input_, output_, made_, partials_;
 };
 
-/// Places arena buffers: largest first, each at the lowest offset where no buffer that is alive in the same waves lies.
+/// Places arena buffers: none shares bytes with one that is alive in the same waves.
 void place_arena(TaskGraph& tasks) {
-  std::vector<int> order;
-  for (size_t b = 0; b < tasks.buffers.size(); ++b)
-    if (tasks.buffers[b].kind == BufferKind::kArena) order.push_back(static_cast<int>(b));
-  std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return tasks.buffers[a].size > tasks.buffers[b].size; });
-  std::vector<int> placed;
-  int64_t end = 0;
-  for (int b : order) {
-    Buffer& buffer = tasks.buffers[b];
-    std::vector<std::pair<int64_t, int64_t>> taken;
-    for (int other_id : placed) {
-      const Buffer& other = tasks.buffers[other_id];
-      if (other.first <= buffer.last && buffer.first <= other.last)
-        taken.push_back({other.offset.count, other.offset.count + align_up(other.size.count)});
-    }
-    std::sort(taken.begin(), taken.end());
-    int64_t at = 0;
-    for (auto [low, high] : taken) {
-      if (at + align_up(buffer.size.count) <= low) break;
-      at = std::max(at, high);
-    }
-    buffer.offset = {at};
-    end = std::max(end, at + align_up(buffer.size.count));
-    placed.push_back(b);
-  }
-  tasks.arena = {end};
+  std::vector<Living> living;
+  std::vector<Buffer*> of;
+  for (Buffer& buffer : tasks.buffers)
+    if (buffer.kind == BufferKind::kArena) living.push_back({.size = buffer.size.count, .first = buffer.first, .last = buffer.last}), of.push_back(&buffer);
+  tasks.arena = {place_living(living, kAlign)};
+  for (size_t k = 0; k < living.size(); ++k) of[k]->offset = {living[k].offset};
 }
 
 void assign_buffers(const Graph& graph, const Plan& plan, TaskGraph& tasks) {
@@ -733,7 +714,7 @@ TaskGraph build(const Graph& graph, const Plan& plan, const target::DeviceSpec& 
     TaskGraph flowing = tasks;
     cut_to_flow(plan, device, flowing);
     deal_tasks(plan, device, flowing);
-    if (let_flow(graph, plan, device, flowing)) return flowing;
+    if (let_flow(plan, device, flowing)) return flowing;
   }
   deal_tasks(plan, device, tasks);
   return tasks;

@@ -1,5 +1,7 @@
 #include "schedule/flow.h"
 
+#include "schedule/places.h"
+
 #include <algorithm>
 #include <map>
 #include <set>
@@ -17,7 +19,6 @@ constexpr int64_t kMostRows = 8;             // of a product, of an attention's 
 constexpr int64_t kMostGiven = 32 << 10;     // bytes of a value that is passed on
 constexpr int64_t kMostNear = 48 << 10;      // bytes of all copies of a worker
 constexpr int64_t kMostArena = 256 << 20;    // bytes: nothing of it is written twice
-constexpr int kMostGivenValues = 1024;       // whose copies a worker marks
 constexpr int64_t kMostOwn = 64 << 10;       // elements of a work that a worker computes for itself
 constexpr int64_t kMostRowsLooked = 4096;    // of a work, row by row
 constexpr int64_t kNearAlign = 128;
@@ -81,11 +82,17 @@ bool stores(const Group& group, size_t slot) {
 
 int64_t count_of(const Buffer& buffer) { return buffer.type.count(); }
 
+/// Whether a store writes neighbours, column after column: then what is written can be told by spans.
+bool stores_neighbours(const Work& work, const Group& group, const Access& access) {
+  if (!access.affine) return false;
+  if (group.body.steps[access.step].per_row || work.nest.column_count() == 1) return true;
+  return work.nest.dims.size() == static_cast<size_t>(work.nest.rows) + 1 && access.strides.back() == 1;
+}
+
 /// Makes one table flow, or finds that it does not.
 class Flow {
  public:
-  Flow(const Graph& graph, const Plan& plan, const target::DeviceSpec& device, TaskGraph& tasks)
-      : graph_(graph), plan_(plan), device_(device), tasks_(tasks) {}
+  Flow(const Plan& plan, const target::DeviceSpec& device, TaskGraph& tasks) : plan_(plan), device_(device), tasks_(tasks) {}
 
   bool run() {
     if (!sort_works() || !sort_buffers()) return false;
@@ -156,15 +163,16 @@ class Flow {
         if (step.kind != StepKind::kStore) continue;
         const int b = work.buffers[step.slot];
         if (tasks_.buffers[b].kind != BufferKind::kArena) continue;
-        if (work.own) { own[b] = true; continue; }
         const int64_t elements = work.nest.row_count() * (step.per_row ? 1 : work.nest.column_count());
         // Words of 32 bits are stored whole, by one thread.
         const auto store = std::find_if(work.nest.accesses.begin(), work.nest.accesses.end(), [&](const Access& access) {
           return access.step >= 0 && &group.body.steps[access.step] == &step;
         });
+        if (store == work.nest.accesses.end() || !stores_neighbours(work, group, *store)) return false;
+        if (work.own) { own[b] = true; continue; }
         const int64_t per_word = 4 / std::max<int64_t>(byte_size(tasks_.buffers[b].type.dtype, 1), 1);
         const size_t lane = work.nest.dims.size() - 1;
-        if (step.per_row || per_word < 1 || bits(tasks_.buffers[b].type.dtype) < 16 || store == work.nest.accesses.end() || !store->affine) return false;
+        if (step.per_row || per_word < 1 || bits(tasks_.buffers[b].type.dtype) < 16) return false;
         if (work.nest.dims.size() != static_cast<size_t>(work.nest.rows) + 1 || store->strides[lane] != 1 || store->offset % per_word != 0) return false;
         if (work.nest.dims[lane].extent % per_word != 0 || work.tile_columns % per_word != 0) return false;
         for (size_t d = 0; d < lane; ++d)
@@ -230,8 +238,8 @@ class Flow {
     }
   }
 
-  /// What waits for nothing is copied as late as its readers let: while others compute what those wait for. (Before a product whose weights
-  /// come meanwhile it would take half as long again, and what its worker misses of them it does not make good: 5 us a layer on an H200.)
+  /// What waits for nothing is copied as late as its readers let: while others compute what those wait for. (Before a large product, whose
+  /// weights come meanwhile, a copy takes longer, and its worker does not make good what it misses of them: h200_networks.json.)
   void hold_back_copies() {
     for (Work& work : tasks_.works) {
       if (!work.own || !plan_.groups[work.group].after.empty()) continue;
@@ -338,27 +346,19 @@ class Flow {
         Life& life = lives[work.buffers[slot]];
         life.first = life.first < 0 ? work.wave : std::min(life.first, work.wave), life.last = std::max(life.last, work.wave);
       }
-    int64_t arena = 0, near = 0;
-    std::vector<int> placed;
+    int64_t arena = 0;
+    std::vector<Living> copies;
+    std::vector<Buffer*> of;
     for (size_t b = 0; b < tasks_.buffers.size(); ++b) {
       Buffer& buffer = tasks_.buffers[b];
       if (buffer.kind != BufferKind::kArena) continue;
       buffer.first = 0, buffer.last = std::max(tasks_.waves - 1, 0);
       buffer.offset = {arena}, arena += align_up(buffer.room().count, kNearAlign);
       if (buffer.reach == Reach::kAll || lives[b].first < 0) continue;
-      std::vector<std::pair<int64_t, int64_t>> taken;
-      for (const int other : placed)
-        if (lives[other].first <= lives[b].last && lives[b].first <= lives[other].last)
-          taken.push_back({tasks_.buffers[other].near.count, tasks_.buffers[other].near.count + align_up(tasks_.buffers[other].size.count, kNearAlign)});
-      std::sort(taken.begin(), taken.end());
-      int64_t at = 0;
-      for (const auto& [low, high] : taken) {
-        if (at + align_up(buffer.size.count, kNearAlign) <= low) break;
-        at = std::max(at, high);
-      }
-      buffer.near = {at}, near = std::max(near, at + align_up(buffer.size.count, kNearAlign));
-      placed.push_back(static_cast<int>(b));
+      copies.push_back({.size = buffer.size.count, .first = lives[b].first, .last = lives[b].last}), of.push_back(&buffer);
     }
+    const int64_t near = place_living(copies, kNearAlign);
+    for (size_t k = 0; k < copies.size(); ++k) of[k]->near = {copies[k].offset};
     tasks_.arena = {arena}, tasks_.near = {near}, tasks_.flows = true;
     for (Work& work : tasks_.works) {
       work.flows = true;
@@ -368,7 +368,6 @@ class Flow {
     return near <= kMostNear && arena <= kMostArena;
   }
 
-  const Graph& graph_;
   const Plan& plan_;
   const target::DeviceSpec& device_;
   TaskGraph& tasks_;
@@ -437,10 +436,10 @@ void cut_to_flow(const Plan& plan, const target::DeviceSpec& device, TaskGraph& 
   }
 }
 
-bool let_flow(const Graph& graph, const Plan& plan, const target::DeviceSpec& device, TaskGraph& tasks) {
+bool let_flow(const Plan& plan, const target::DeviceSpec& device, TaskGraph& tasks) {
   if (!device.flows || tasks.waves < 2) return false;
   TaskGraph flowing = tasks;
-  if (!Flow(graph, plan, device, flowing).run()) return false;
+  if (!Flow(plan, device, flowing).run()) return false;
   tasks = std::move(flowing);
   return true;
 }
@@ -456,13 +455,14 @@ Status validate_flow(const Plan& plan, const TaskGraph& tasks) {
     for (const Step& step : group.body.steps) {
       if (step.kind != StepKind::kStore) continue;
       const Buffer& buffer = tasks.buffers[work.buffers[step.slot]];
+      if (work.own && std::any_of(work.nest.accesses.begin(), work.nest.accesses.end(), [&](const Access& access) { return access.step >= 0 && !stores_neighbours(work, group, access); }))
+        return refused(fmt::format("nobody can tell which elements of value %{} a worker has", buffer.value));
       if (buffer.reach == Reach::kGiven && work.own) return refused(fmt::format("value %{} is given, and computed by each worker", buffer.value));
       if (buffer.reach != Reach::kGiven && !work.own && buffer.kind == BufferKind::kArena)
         return refused(fmt::format("value %{} is computed in parts and given to nobody", buffer.value));
       if (!work.own) given_in[work.buffers[step.slot]] = std::max(given_in[work.buffers[step.slot]], work.wave);
     }
   }
-  std::vector<const Buffer*> near;
   for (const Buffer& buffer : tasks.buffers) {
     if (buffer.near.count < 0) continue;
     if (buffer.near + buffer.size > tasks.near) return refused(fmt::format("the copy of value %{} leaves its place", buffer.value));

@@ -565,10 +565,10 @@ constexpr const char* kChain = R"(graph "g" {
   out %1 "same"
 })";
 
-/// A token of a decoder whose words carry their readiness from SM to SM (schedule/flow.h): right, the bits of the same program with
-/// barriers, the same from run to run (OBELISK_GPU_RUNS of them) and in several contexts at once, whose runs overwrite each other's weights near the SMs.
+/// A token of a decoder whose words carry their readiness from SM to SM (schedule/flow.h): right, and the same bits from run to run
+/// (OBELISK_GPU_RUNS of them) and in several contexts at once.
 class Flowing : public testing::TestWithParam<const char*> {};
-TEST_P(Flowing, AnswersAsWithBarriers) {
+TEST_P(Flowing, EqualInterpreterInAllContexts) {
   if (auto found = find_nvrtc(); !found.ok()) GTEST_SKIP() << found.error().text();
   const DType type = std::string(GetParam()) == "f16" ? DType::f16 : DType::bf16;
   auto early = passes::copy_early_pieces(graph::decoder_step(type));
@@ -577,7 +577,7 @@ TEST_P(Flowing, AnswersAsWithBarriers) {
   ASSERT_TRUE(graph.ok());
   auto program = program_of(*graph, "mono", true);
   ASSERT_TRUE(program->flows);
-  auto executable = load_cuda(program, {.cache_dir = "off", .watchdog = getenv("OBELISK_GPU_NO_WATCHDOG") == nullptr});
+  auto executable = load_cuda(program, {.cache_dir = "off", .watchdog = true});
   ASSERT_TRUE(executable.ok()) << executable.error().text();
   EXPECT_EQ((*executable)->device()->barriers, 0);
   auto quick = load_cuda(program, {.cache_dir = "off"});

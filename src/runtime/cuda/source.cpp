@@ -161,7 +161,8 @@ Result<std::string> device_source(const Program& program, const std::set<int>& n
                  fmt::format("{} has no device code", ops::to_string(custom.op)), custom.name,
                  "compile with --target cpu"};
   const bool mono = is_mono(program);
-  std::string text = "#include \"program.cuh\"\n";
+  std::string text = program.flows ? fmt::format("#define OBK_MOST_GIVEN {}\n", schedule::kMostGivenValues) : "";
+  text += "#include \"program.cuh\"\n";
   const auto is_here = [&](size_t body) { return part < 0 || part_of(program, static_cast<int>(body)) == part; };
   const auto calls = [&](std::string_view tile) {
     for (size_t k = 0; k < program.bodies.size(); ++k)

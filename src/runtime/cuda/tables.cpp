@@ -217,9 +217,13 @@ Result<Tables> make_tables(const Program& program, bool one_kernel, int64_t room
     }
     if (tables.blocks.size() % 2) tables.blocks.push_back(0);
     for (const Gather& gather : work.gathers) {
-      if (gather.from % kGatherUnit != 0 || gather.from / kGatherUnit > UINT32_MAX || gather.words % 2 != 0 || gather.number >= kMostGiven)
-        return Error{Code::kUnsupported, "runtime", fmt::format("a program gives {} values to all multiprocessors, a GPU's table holds {}", gather.number + 1, kMostGiven),
-                     work.label, "compile with --granularity stitch"};
+      if (gather.number >= schedule::kMostGivenValues)
+        return Error{Code::kUnsupported, "runtime",
+                     fmt::format("a program gives {} values to all multiprocessors, a GPU's table holds {}", gather.number + 1, schedule::kMostGivenValues), work.label,
+                     "compile with --disable flow"};
+      if (gather.from % kGatherUnit != 0 || gather.from / kGatherUnit > UINT32_MAX || gather.words % 2 != 0)
+        return Error{Code::kBuild, "runtime", fmt::format("a given value of {} words lies at {}, wanted: pairs of words at a multiple of {}", gather.words, gather.from, kGatherUnit),
+                     work.label, "compile the model again"};
       const DeviceGather one = {static_cast<uint32_t>(gather.from / kGatherUnit), static_cast<uint32_t>(gather.number), static_cast<int32_t>(gather.near),
                                 static_cast<int32_t>(gather.words / 2)};
       uint64_t two[2];
@@ -248,11 +252,12 @@ Result<Tables> make_tables(const Program& program, bool one_kernel, int64_t room
     for (Shape& shape : shapes) all.push_back(&shape);
     Launch launch = lay_out(all, room, has_ring, program.flows ? 4 : 2, program.flows ? &program : nullptr);
     if (program.flows) launch.threads = kFlowThreads;
+    const auto largest = std::max_element(program.works.begin(), program.works.end(), [](const WorkRecord& a, const WorkRecord& b) { return a.scratch < b.scratch; });
     if (program.flows && launch.streams && launch.ring_pages < 2)
       return Error{Code::kUnsupported, "runtime",
-                   fmt::format("a task and copies of values want {} of shared memory beside two pages of weights, a multiprocessor has {}", to_string(Bytes{launch.shared}),
-                               to_string(Bytes{room})),
-                   "", "compile with --granularity stitch"};
+                   fmt::format("its tasks want {} of shared memory beside {} of copies and two pages of weights, a multiprocessor has {}", to_string(Bytes{largest->scratch}),
+                               to_string(program.near), to_string(Bytes{room})),
+                   largest->label, "compile with --disable flow"};
     launch.tasks = static_cast<int>(program.lists.size());
     tables.launches.push_back(launch);
   } else {
@@ -302,7 +307,7 @@ void place_weights(Tables& tables, const Program& program,
     const uint64_t weight = tables.blocks[at];
     const int64_t bytes = program.weights[weight].empty() ? 0 : program.weights[weight].bytes();
     tables.blocks[at] = weights[weight];
-    if (program.flows && tables.launches.front().work < 0 && bytes > 0 && bytes <= kSmall)
+    if (program.flows && bytes > 0 && bytes <= kSmall)
       tables.blocks[at] |= kSoonBit | static_cast<uint64_t>((bytes + kLine - 1) / kLine) << kSoonAt;
   }
   for (ObkTask& task : tables.tasks) {

@@ -27,7 +27,6 @@ struct DeviceGather {  // kernels/cuda/flow.cuh
   int32_t near, pairs;    // words that are gathered by twos
 };
 inline constexpr int64_t kGatherUnit = 16;
-inline constexpr int kMostGiven = 1024;  // values of a program
 inline constexpr int kWorkWords = sizeof(DeviceWork) / 8;
 inline constexpr uint64_t kPortBit = uint64_t{1} << 63, kArenaBit = uint64_t{1} << 62, kNearBit = uint64_t{1} << 61, kSoonBit = uint64_t{1} << 60;
 inline constexpr int kSoonAt = 52;  // lines of a small weight stand above its address
