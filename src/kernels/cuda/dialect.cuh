@@ -431,7 +431,8 @@ static __device__ __forceinline__ T join_lanes(ObkLanes* w, T v, Op op) {
   __syncthreads();
   T sum;
   memcpy(&sum, &w->parts[0], sizeof sum);
-  for (int k = 1; k < w->warps; ++k) {
+#pragma unroll
+  for (int k = 1; k < OBK_ALL_THREADS / 32; ++k) { /* read together, added in order */
     T part;
     memcpy(&part, &w->parts[k], sizeof part);
     sum = op(sum, part);

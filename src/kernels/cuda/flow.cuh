@@ -46,7 +46,8 @@ static __device__ __forceinline__ const ObkGather* gathers_of(const uint64_t* bl
 /* All threads: what the work waits for, into the CTA's copies. Seen after the next meeting. One text for
  * all bodies: code that each has of its own would come from as far as weights. */
 static __device__ __forceinline__ void gather(const char* arena, const uint64_t* block,
-                                              const uint32_t* there, uint32_t copies, uint32_t tag) {
+                                              const uint32_t* there, uint32_t copies, uint32_t tag,
+                                              Watchdog dog) {
   constexpr int kBatch = 8;
   const int count = ((const ObkWork*)block)->gathers;
   const ObkGather* all = gathers_of(block);
@@ -71,7 +72,7 @@ static __device__ __forceinline__ void gather(const char* arena, const uint64_t*
       at[i] = k < count ? from + n : kNowhere, put[i] = copies + to + n * 8;
       if (k < count) n += OBK_THREADS, step();
     }
-    await_all(two, arena, at, tag, ring_state().dog);
+    await_all(two, arena, at, tag, dog);
 #pragma unroll
     for (int i = 0; i < kBatch; ++i)
       if (at[i] != kNowhere)
@@ -88,6 +89,11 @@ static __device__ __forceinline__ void mark(const uint64_t* block, uint32_t* the
 /* What stands between two tasks is shared out among the warps, beside the first: its instructions are
  * waited for. */
 enum FlowWarp { kMarks = 1, kPlaces, kFetches };
+/* Far memory is far while weights flow, and some tasks take half a microsecond: tasks and blocks are fetched so far ahead
+ * that what was asked for during the last three tasks may still be under way; operands become addresses one ahead. */
+static constexpr int kFetchesUnderWay = 3, kBlocksAhead = kFetchesUnderWay + 2;
+static constexpr int kTasksAhead = kBlocksAhead + kFetchesUnderWay + 1, kTaskPlaces = 16;
+static_assert(kBlocksAhead < OBK_FLOW_BLOCKS && kTasksAhead < kTaskPlaces, "what is fetched has a place");
 
 /* The warp that asks: pages of tasks first .. last, one after another. `now`: the task that runs. */
 static __device__ __noinline__ void ask_for_all(const ObkProgram& program, int first, int last,
@@ -144,7 +150,7 @@ extern "C" __global__ void __launch_bounds__(OBK_THREADS + 32, 1)
     obk_program(const __grid_constant__ ObkProgram program) {
   extern __shared__ __align__(1024) char shared[];
   __shared__ uint64_t parts[32];
-  __shared__ __align__(16) ObkTask tasks[8];
+  __shared__ __align__(16) ObkTask tasks[obk::kTaskPlaces];
   __shared__ uint32_t there[OBK_MOST_GIVEN / 32]; /* copies, a bit each */
   __shared__ uint32_t run;
   __shared__ volatile int now; /* the task that runs */
@@ -163,43 +169,54 @@ extern "C" __global__ void __launch_bounds__(OBK_THREADS + 32, 1)
                             &now);
   lanes.tag = run == 0 ? 1 : run;
   char* const near = shared + program.near_at;
-  auto task_at = [&](int task) { return &tasks[task & 7]; };
+  using obk::kBlocksAhead, obk::kTasksAhead;
+  auto task_at = [&](int task) { return &tasks[task % obk::kTaskPlaces]; };
   auto block_at = [&](int task) {
-    return (uint64_t*)(shared + program.block_at + (task & 3) * program.block_bytes);
+    return (uint64_t*)(shared + program.block_at + task % OBK_FLOW_BLOCKS * program.block_bytes);
   };
-  /* Tasks are fetched five ahead and blocks three, operands become addresses one ahead: far memory is
-   * far while weights flow. */
   const int warp = threadIdx.x / 32;
   auto fetch_block_of = [&](int task) {
     if (task < last) obk::fetch_block(program, task_at(task)->nanos, block_at(task));
   };
+  auto place = [&](int task) {
+    if (task >= last) return;
+    obk::fetch_small(block_at(task), shared + program.soon_at + (task & 1) * program.soon_bytes);
+    obk::place_operands(program, block_at(task), near);
+  };
   int at = first;
   if (warp == obk::kFetches)
-    for (int k = 0; k < 5 && at + k < last; ++k) obk::fetch_task(program.tasks + at + k, task_at(at + k));
+    for (int k = 0; k < kTasksAhead && at + k < last; ++k) obk::fetch_task(program.tasks + at + k, task_at(at + k));
   obk::copy16_commit();
   obk::copy16_wait<0>();
   __syncthreads();
   if (warp == obk::kFetches)
-    for (int k = 0; k < 3; ++k) fetch_block_of(at + k);
+    for (int k = 0; k < kBlocksAhead; ++k) fetch_block_of(at + k);
   obk::copy16_commit();
   obk::copy16_wait<0>();
   __syncthreads();
-  if (warp == obk::kPlaces && at < last) obk::place_operands(program, block_at(at), near);
+  if (warp == obk::kPlaces) place(at);
+  obk::copy16_commit();
+  obk::copy16_wait<0>();
   __syncthreads();
+  obk::Watchdog dog = obk::ring_state().dog; /* this thread's own */
 #pragma unroll 1
   for (; at < last; ++at) {
     uint64_t* const block = block_at(at);
-    if (warp == obk::kPlaces && at + 1 < last) obk::place_operands(program, block_at(at + 1), near);
+    if (warp == obk::kPlaces) {
+      place(at + 1);
+      obk::copy16_commit();
+    }
     if (warp == obk::kFetches) {
-      fetch_block_of(at + 3);
-      if (at + 5 < last) obk::fetch_task(program.tasks + at + 5, task_at(at + 5));
+      fetch_block_of(at + kBlocksAhead);
+      if (at + kTasksAhead < last) obk::fetch_task(program.tasks + at + kTasksAhead, task_at(at + kTasksAhead));
       obk::copy16_commit();
     }
     const ObkWork* work = (const ObkWork*)block;
     obk::deal(&lanes, work);
+    dog.task = at;
     if (threadIdx.x == 0) obk::ring_state().dog.task = at;
-    if (work->gathers > 0) {
-      obk::gather(program.arena, block, there, obk::shared_address(near), lanes.tag);
+    if (work->gathers > 0 && !(task_at(at)->nanos & OBK_GATHERED)) {
+      obk::gather(program.arena, block, there, obk::shared_address(near), lanes.tag, dog);
       __syncthreads();
       if (warp == obk::kMarks) obk::mark(block, there);
     }
@@ -207,7 +224,8 @@ extern "C" __global__ void __launch_bounds__(OBK_THREADS + 32, 1)
     obk::stamp(program, at, false);
     obk_dispatch(work->body, task_at(at), (const int64_t*)(block + OBK_WORK_WORDS),
                  (void* const*)(block + OBK_WORK_WORDS + work->params), &lanes);
-    if (warp == obk::kFetches) obk::copy16_wait<1>();
+    if (warp == obk::kFetches) obk::copy16_wait<obk::kFetchesUnderWay>();
+    if (warp == obk::kPlaces) obk::copy16_wait<0>();
     __syncthreads(); /* the body's shared memory before the next */
     obk::stamp(program, at, true);
   }

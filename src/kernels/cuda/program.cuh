@@ -35,9 +35,11 @@ struct ObkWork {
 #define OBK_ARENA (1ull << 62)
 #define OBK_NEAR (1ull << 61)
 /* Of a program that flows: a small weight at the lower bits, so many lines of 128 bytes above
- * OBK_SOON_AT: to be brought nearer a task ahead. */
+ * OBK_SOON_AT: to be copied to shared memory a task ahead. */
 #define OBK_SOON (1ull << 60)
 #define OBK_SOON_AT 52
+/* Of the words of a task's block: what the work gathers was gathered by tasks before. */
+#define OBK_GATHERED 0x8000
 
 /* When a task ran, in nanoseconds of the GPU's clock, and where. */
 struct ObkStamp {
@@ -47,8 +49,8 @@ struct ObkStamp {
 
 #define OBK_INLINE_PORTS 48
 
-/* The kernel's only parameter. A task's `spare` is its work's block: byte offset * 65536 + words.
- */
+/* The kernel's only parameter. A task's `nanos` is its work's block: byte offset * 65536 + words, perhaps
+ * OBK_GATHERED. */
 struct ObkProgram {
   const ObkTask* tasks;
   const int32_t* first; /* SM s runs tasks first[s] .. first[s + 1]; null: CTA b runs tasks b, b + CTAs, .. */
@@ -62,6 +64,7 @@ struct ObkProgram {
   int32_t scratch_at, block_at; /* where in dynamic shared memory these lie */
   int32_t block_bytes;          /* of the place of a block; one kernel has two */
   int32_t near_at;              /* the CTA's copies of values: flow.cuh */
+  int32_t soon_at, soon_bytes;  /* of the small weights of a task, and of the one after it */
   int64_t block;                /* a kernel of one work: its block, as a task's `nanos` says it */
   void* inline_ports[OBK_INLINE_PORTS];
 };
@@ -76,10 +79,10 @@ static __device__ inline void deal(ObkLanes* w, const ObkWork* work) {
   w->stage = (char*)w->scratch + (w->group < w->groups ? w->group * work->row_scratch : 0);
 }
 
-/* All threads: a work's block to shared memory, without waiting. `block`: byte offset * 65536 + words. */
+/* All threads: a work's block to shared memory, without waiting. `block`: as a task's `nanos` says it. */
 static __device__ inline void fetch_block(const ObkProgram& program, int64_t block, uint64_t* to) {
   const char* from = program.blocks + (block >> 16);
-  const int bytes = (int)(block & 0xffff) * 8;
+  const int bytes = (int)(block & (OBK_GATHERED - 1)) * 8;
   const int threads = kFlows ? 32 : OBK_THREADS; /* a warp of a program that flows */
 #pragma unroll 1
   for (int k = threadIdx.x % threads * 16; k < bytes; k += threads * 16)
@@ -101,13 +104,32 @@ static __device__ inline void place_operands(const ObkProgram& program, uint64_t
       operands[k] = (uint64_t)(program.arena + (word & ~OBK_ARENA));
     } else if (kFlows && (word & OBK_NEAR)) {
       operands[k] = (uint64_t)(near + (word & ~OBK_NEAR));
-    } else if (kFlows && (word & OBK_SOON)) {
-      const char* at = (const char*)(word & ((1ull << OBK_SOON_AT) - 1));
-      operands[k] = (uint64_t)at;
-      for (int line = (int)((word & ~OBK_SOON) >> OBK_SOON_AT); line > 0; --line, at += 128)
-        asm volatile("prefetch.global.L1 [%0];" ::"l"(at));
     }
   }
+}
+/* A warp, before the operands of the block are placed: its small weights to `soon`, without waiting. (A prefetch to
+ * L1 does nothing: a norm waited for its scale for 1.1 us.) */
+static __device__ inline void fetch_small(uint64_t* block, char* soon) {
+  const ObkWork* work = (const ObkWork*)block;
+  uint64_t* operands = block + OBK_WORK_WORDS + work->params;
+  const int lane = threadIdx.x % 32, count = work->operands;
+#pragma unroll 1
+  for (int base = 0; base < count; base += 32) {
+    const uint64_t word = base + lane < count ? operands[base + lane] : 0;
+    const bool small = (word & (OBK_PORT | OBK_ARENA | OBK_NEAR | OBK_SOON)) == OBK_SOON;
+#pragma unroll 1
+    for (uint32_t all = __ballot_sync(0xffffffffu, small); all != 0; all &= all - 1) {
+      const int k = __ffs(all) - 1;
+      const uint64_t one = __shfl_sync(0xffffffffu, word, k);
+      const char* const from = (const char*)(one & ((1ull << OBK_SOON_AT) - 1));
+      const int bytes = (int)((one & ~OBK_SOON) >> OBK_SOON_AT) * 128;
+#pragma unroll 1
+      for (int at = lane * 16; at < bytes; at += 512) copy16(shared_address(soon + at), from + at);
+      if (lane == k) operands[base + k] = (uint64_t)soon;
+      soon += bytes;
+    }
+  }
+  __syncwarp();
 }
 
 /* The packed weights that a task streams. */

@@ -26,7 +26,7 @@ void place_shared(const Launch& launch, DeviceProgram& record) {
   record.ring_pages = launch.ring_pages;
   record.scratch_at = launch.scratch_at, record.block_at = launch.block_at;
   record.block_bytes = launch.block_bytes, record.block = launch.block;
-  record.near_at = launch.near_at;
+  record.near_at = launch.near_at, record.soon_at = launch.soon_at, record.soon_bytes = launch.soon_bytes;
 }
 
 class CudaExecutable : public Executable, public std::enable_shared_from_this<CudaExecutable> {

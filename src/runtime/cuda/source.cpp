@@ -140,7 +140,7 @@ std::vector<std::string> device_defines(const Program& program, const LoadOption
   if (is_mono(program)) defines.push_back("OBK_MONO=1");
   if (options.watchdog) defines.push_back(kWatchdogClocks);
   const bool flows = program.flows && is_mono(program);
-  if (flows) defines.push_back("OBK_FLOW=1");
+  if (flows) defines.insert(defines.end(), {"OBK_FLOW=1", fmt::format("OBK_FLOW_BLOCKS={}", kFlowBlocks)});
   if (const int pages = ring_pages(program)) {
     defines.push_back(fmt::format("OBK_RING={}", pages));
     if (!flows && streams_for_few_rows(program)) defines.push_back("OBK_FEW_ROWS=1");

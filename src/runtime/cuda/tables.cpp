@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <cstring>
 #include <map>
+#include <set>
 
 namespace obelisk::runtime::cuda {
 namespace {
@@ -37,13 +38,21 @@ Result<Shape> shape_of(const WorkRecord& work, int64_t room) {
   const auto refuse = [&](const std::string& what) {
     return Error{Code::kUnsupported, "runtime", what, work.label, "compile with --target cpu"};
   };
-  if (shape.words > 0xffff)
+  if (shape.words >= kGathered)
     return refuse(
-        fmt::format("a body takes {} parameters, a GPU's table holds 65535", shape.words));
+        fmt::format("a body takes {} parameters, a GPU's table holds {}", shape.words, kGathered - 1));
   if (shape.bytes() > room)
     return refuse(fmt::format("a task wants {} of shared memory, a multiprocessor has {}",
                               to_string(Bytes{shape.bytes()}), to_string(Bytes{room})));
   return shape;
+}
+
+/// Of a program that flows: the lines of a small weight, which bodies read of their own accord, as a norm's scale; 0 of another.
+constexpr int64_t kLine = 128, kSmall = 8192;  // bytes
+int64_t lines_of_small(const Program& program, const Place& place) {
+  if (!program.flows || place.kind != BufferKind::kWeight || program.weights[static_cast<size_t>(place.index)].empty()) return 0;
+  const int64_t bytes = program.weights[static_cast<size_t>(place.index)].bytes();
+  return bytes <= kSmall ? (bytes + kLine - 1) / kLine : 0;
 }
 
 /// The layout of a kernel that runs these works: pages first, then as many groups of lanes as there
@@ -52,7 +61,14 @@ Result<Shape> shape_of(const WorkRecord& work, int64_t room) {
 Launch lay_out(std::vector<Shape*> shapes, int64_t room, bool has_ring, int blocks, const Program* flowing = nullptr) {
   Launch launch;
   const int64_t near = flowing ? flowing->near.count : 0, page_bytes = flowing ? kFlowPageBytes : kPageBytes;
-  room -= aligned(near);
+  int64_t soon = 0;  // of the small weights of a work
+  if (flowing)
+    for (const WorkRecord& work : flowing->works) {
+      int64_t lines = 0;
+      for (const Place& place : work.operands) lines += lines_of_small(*flowing, place);
+      soon = std::max(soon, lines * kLine);
+    }
+  room -= aligned(near) + 2 * soon;
   int64_t least = 0, words = 0;
   bool streams = false;
   for (const Shape* shape : shapes) {
@@ -75,7 +91,8 @@ Launch lay_out(std::vector<Shape*> shapes, int64_t room, bool has_ring, int bloc
   }
   launch.block_at = static_cast<int32_t>(launch.scratch_at + scratch);
   launch.near_at = static_cast<int32_t>(launch.block_at + words);
-  launch.shared = static_cast<int32_t>(launch.near_at + aligned(near));
+  launch.soon_at = static_cast<int32_t>(launch.near_at + aligned(near)), launch.soon_bytes = static_cast<int32_t>(soon);
+  launch.shared = static_cast<int32_t>(launch.soon_at + 2 * soon);
   return launch;
 }
 
@@ -238,19 +255,21 @@ Result<Tables> make_tables(const Program& program, bool one_kernel, int64_t room
   std::vector<std::vector<ObkTask>> by_work(program.works.size());
   for (const auto& list : program.lists) {
     tables.first.push_back(static_cast<int32_t>(tables.tasks.size()));
+    std::set<int64_t> gathered;  // by tasks before
     for (const ObkTask& task : list) {
       shapes[task.work].streams |= task.weight_bytes > 0;
-      if (one_kernel)
-        tables.tasks.push_back(with_block(task));
-      else
-        by_work[task.work].push_back(with_block(task));
+      (one_kernel ? tables.tasks : by_work[task.work]).push_back(with_block(task));
+      if (!one_kernel) continue;
+      bool fresh = false;
+      for (const Gather& gather : program.works[task.work].gathers) fresh |= gathered.insert(gather.number).second;
+      if (!fresh) tables.tasks.back().nanos |= kGathered;
     }
   }
   tables.first.push_back(static_cast<int32_t>(tables.tasks.size()));
   if (one_kernel) {
     std::vector<Shape*> all;
     for (Shape& shape : shapes) all.push_back(&shape);
-    Launch launch = lay_out(all, room, has_ring, program.flows ? 4 : 2, program.flows ? &program : nullptr);
+    Launch launch = lay_out(all, room, has_ring, program.flows ? kFlowBlocks : 2, program.flows ? &program : nullptr);
     if (program.flows) launch.threads = kFlowThreads;
     const auto largest = std::max_element(program.works.begin(), program.works.end(), [](const WorkRecord& a, const WorkRecord& b) { return a.scratch < b.scratch; });
     if (program.flows && launch.streams && launch.ring_pages < 2)
@@ -302,13 +321,11 @@ Result<Tables> make_tables(const Program& program, bool one_kernel, int64_t room
 
 void place_weights(Tables& tables, const Program& program,
                    const std::vector<DevicePointer>& weights) {
-  constexpr int64_t kSmall = 8192, kLine = 128;  // bytes: what bodies read of their own accord, as a norm's scale
   for (int64_t at : tables.weight_words) {
     const uint64_t weight = tables.blocks[at];
-    const int64_t bytes = program.weights[weight].empty() ? 0 : program.weights[weight].bytes();
     tables.blocks[at] = weights[weight];
-    if (program.flows && bytes > 0 && bytes <= kSmall)
-      tables.blocks[at] |= kSoonBit | static_cast<uint64_t>((bytes + kLine - 1) / kLine) << kSoonAt;
+    if (const int64_t lines = lines_of_small(program, {.kind = BufferKind::kWeight, .index = static_cast<int>(weight)}); lines > 0)
+      tables.blocks[at] |= kSoonBit | static_cast<uint64_t>(lines) << kSoonAt;
   }
   for (ObkTask& task : tables.tasks) {
     const std::vector<Place>& operands = program.works[task.work].operands;

@@ -30,6 +30,8 @@ inline constexpr int64_t kGatherUnit = 16;
 inline constexpr int kWorkWords = sizeof(DeviceWork) / 8;
 inline constexpr uint64_t kPortBit = uint64_t{1} << 63, kArenaBit = uint64_t{1} << 62, kNearBit = uint64_t{1} << 61, kSoonBit = uint64_t{1} << 60;
 inline constexpr int kSoonAt = 52;  // lines of a small weight stand above its address
+inline constexpr int64_t kGathered = 0x8000;  // beside the words of a task's block: tasks before have gathered all that it gathers
+inline constexpr int kFlowBlocks = 8;        // of works at once, in a program that flows
 inline constexpr int kInlinePorts = 48;
 struct DeviceStamp {
   uint64_t start, end;
@@ -37,7 +39,7 @@ struct DeviceStamp {
 };
 struct DeviceProgram {
   DevicePointer tasks, first, blocks, arena, ports, counter, watch, stamps;
-  int32_t waves, ring_pages, scratch_at, block_at, block_bytes, near_at;
+  int32_t waves, ring_pages, scratch_at, block_at, block_bytes, near_at, soon_at, soon_bytes;
   int64_t block;
   DevicePointer inline_ports[kInlinePorts];
 };
@@ -81,7 +83,7 @@ struct Launch {
   int first_task = 0, tasks = 0;  // its CTAs
   bool streams = false;           // a task of it names weights that a ring brings
   // dynamic shared memory: pages of weights, a task's scratch, its block (of all works: and the next task's)
-  int32_t ring_pages = 0, scratch_at = 0, block_at = 0, block_bytes = 0, near_at = 0, shared = 0;
+  int32_t ring_pages = 0, scratch_at = 0, block_at = 0, block_bytes = 0, near_at = 0, soon_at = 0, soon_bytes = 0, shared = 0;
   int threads = kThreads;
   int64_t block = 0;  // of a kernel of one work, as its tasks say it
   bool dealt = false;           // its CTAs find their rectangles by themselves
