@@ -298,6 +298,12 @@ class Former {
     std::sort(candidates.rbegin(), candidates.rend());
     deepest_first(candidates);
     std::vector<std::string> reasons;
+    if (options_.stitch && left_to_reduction(n, form, reads, candidates)) {
+      views_.read_through(n);
+      for (const Read& read : reads)
+        explain(read.value, n, Scheme::kLocal, "light, and larger than what it is made of: the reduction that reads it computes it");
+      return;
+    }
     if (options_.stitch) {
       for (int candidate : candidates) {
         std::string why;
@@ -329,11 +335,10 @@ class Former {
     (void)out;
   }
 
-  /// A light node that would begin a group, whose readers can compute it at once: what it reads is stored anyway.
-  bool left_to_readers(NodeId n, const Loop& form, const std::vector<Read>& reads) const {
+  /// A light node that readers can compute as they read.
+  bool can_be_left(NodeId n, const Loop& form, const std::vector<Read>& reads) const {
     constexpr size_t kMostReads = 6;
     constexpr int kMostExprs = 48;
-    constexpr double kMostAgain = 16384;  // elements computed again; a phase costs more
     const graph::Node& node = graph_.node(n);
     const Kind kind = ops::row(node.op).kind;
     if ((kind != Kind::kMap && kind != Kind::kMove) || node.outputs.size() != 1) return false;
@@ -342,6 +347,27 @@ class Former {
     if (graph_.is_output(out) || views_.needs_storage(out) || views_.has_pieces(out) || views_.layout(out).storage != out) return false;
     for (int id = 0; id < form.exprs.size(); ++id)
       if (!is_light(form.exprs[id].scalar)) return false;
+    return true;
+  }
+  /// One whose only reader is a reduction over what a tile gives, as the square of a norm: that reader is another group whatever happens, and
+  /// would read more bytes of this node's result than of what it is made of.
+  bool left_to_reduction(NodeId n, const Loop& form, const std::vector<Read>& reads, const std::vector<int>& candidates) const {
+    if (!can_be_left(n, form, reads)) return false;
+    const ValueId out = graph_.node(n).outputs[0];
+    const std::vector<NodeId> users = graph_.users(out);
+    if (users.size() != 1 || !views_.loop(users[0], 0) || views_.loop(users[0], 0)->combine == Combine::kNone) return false;
+    if (std::none_of(candidates.begin(), candidates.end(), [&](int group) { return out_.drafts[group].anchored; })) return false;
+    std::set<ValueId> values;
+    int64_t bytes = 0;
+    for (const Read& read : reads)
+      if (values.insert(read.value).second) bytes += graph_.type(read.value).bytes();
+    return bytes < graph_.type(out).bytes();
+  }
+  /// One that would begin a group, whose readers can compute it at once: what it reads is stored anyway.
+  bool left_to_readers(NodeId n, const Loop& form, const std::vector<Read>& reads) const {
+    constexpr double kMostAgain = 16384;  // elements computed again; a phase costs more
+    if (!can_be_left(n, form, reads)) return false;
+    const ValueId out = graph_.node(n).outputs[0];
     const auto count = static_cast<double>(graph_.type(out).count());
     const std::optional<double> read = elements_read(out);
     return read && *read - count <= std::max(kMostAgain, 0.05 * count);
