@@ -38,9 +38,23 @@ BLOCKS = (
             ).split()
         ),
     ),
+    ("gpu_test", "Types/Flowing.*"),
 )
 # Tool, pattern of the test's name, pattern of a report's text: why it is no error.
 UNDERSTOOD = (
+    (
+        "racecheck",
+        r"Flowing",
+        r"Write access at obk_program\S* in flow\.cuh:\d+\n(and )?Read access at obk::ask_for_all",
+        "the warp that asks for pages looks which task runs while that changes: a hint of how many pages may be "
+        "under way, one word",
+    ),
+    (
+        "memcheck",
+        r".",
+        r"CUDA_ERROR_INVALID_VALUE .* on CUDA API call to cuPointerGetAttribute",
+        "asked whether memory of the caller is the device's: the answer is no",
+    ),
     (
         "racecheck",
         r"Gemm|Conv",
@@ -56,7 +70,7 @@ UNDERSTOOD = (
         "at once, relaxed; the test checks every word",
     ),
 )
-SMALL = {"OBELISK_GPU_FEW": "1", "OBELISK_GPU_PHASES": "20", "OBELISK_GPU_STEPS": "4",
+SMALL = {"OBELISK_GPU_FEW": "1", "OBELISK_GPU_RUNS": "2", "OBELISK_GPU_PHASES": "20", "OBELISK_GPU_STEPS": "4",
          "OBELISK_LINEINFO": "1"}
 
 
@@ -94,7 +108,7 @@ def run_case(folder, tool, program, test, environment, timeout, deadline=float("
     timeout = min(timeout, left)
     words = [folder / program, f"--gtest_filter={test}", "--gtest_brief=1"]
     if tool:
-        words = [find_tool(), "--tool", tool, "--print-limit", "30", "--target-processes", "all", *words]
+        words = [find_tool(), "--tool", tool, "--print-limit", "200", "--target-processes", "all", *words]
     start = time.monotonic()
     try:
         done = subprocess.run([str(w) for w in words], capture_output=True, text=True,

@@ -9,6 +9,7 @@
 
 #include "codegen/codegen.h"
 #include "codegen/dealt.h"
+#include "codegen/pieces.h"
 #include "codegen/reductions.h"
 #include "codegen/row_statistics.h"
 #include "codegen/scalars.h"
@@ -573,7 +574,7 @@ class BodyEmitter {
       return;
     }
     text += statistics_found(group_, work_, type);
-    scratch_ += (tiles_.gemm_scratch_bytes(&shape) + 63) / 64 * 64;
+    scratch_ += ((work_.flows && tiles_.gemm_flows ? tiles_.gemm_flows(shape.a_type, shape.m, shape.n, shape.k) : tiles_.gemm_scratch_bytes(&shape)) + 63) / 64 * 64;
     const int64_t a_row = group_.prologue ? 0 : shape.a_row;
     if (tiles_.vectors && packed_b_ && !direct_ && shape.a_col == 1 && a_row >= 0 && a_row < (int64_t{1} << 30)) {
       const auto tile_of = [&](int64_t columns) {
@@ -736,16 +737,15 @@ class BodyEmitter {
     }
     if (a.pieces > 1) {
       text += fmt::format("    g.piece = (int)piece;\n    g.exchange = (char*)x[{}] + (image * {} + head) * {};\n", q + (masked ? 4 : 3), param(a.heads), param(a.exchange));
-      const std::string wide = param(a.value_size), sizes = fmt::format("{}, g, {}, {}, {}, {}", type, a.size, a.value_size, a.keys, a.pieces);
-      top_ += fmt::format("  const int64_t piece = t->c0 % {} / {};\n", wide, param(a.value_size / a.pieces)) + (work_.flows ? "" : fmt::format("  ObkTask whole = *t;\n  whole.c0 -= whole.c0 % {0}, whole.c1 = whole.c0 + {0}, t = &whole;\n", wide));
-      text += work_.flows ? "    OBK_ATTENTION_SHARE(" + sizes + ");\n  }\n" : "    if (!OBK_ATTENTION_PIECE(" + sizes + ")) return;\n  }\n";
+      top_ += fmt::format("  const int64_t piece = t->c0 % {} / {};\n", param(a.value_size), param(a.value_size / a.pieces)) + (work_.flows ? "" : fmt::format("  ObkTask whole = *t;\n  whole.c0 -= whole.c0 % {0}, whole.c1 = whole.c0 + {0}, t = &whole;\n", param(a.value_size)));
+      text += piece_of_keys(group_, work_, type);
     } else {
       text += fmt::format("    OBK_ATTENTION_TILE({}, g{});\n  }}\n", type, tiles_.vectors ? fmt::format(", {}, {}, {}, {}", a.size, a.value_size, work_.tile_rows, a.keys) : "");
     }
     out_ += text;
     ObkAttention shape = {};
     shape.type = a.tile_type(), shape.queries = work_.tile_rows, shape.keys = a.keys, shape.size = a.size, shape.value_size = a.value_size;
-    shape.mask_type = masked ? (a.mask_type == DType::f32 ? 1 : 2) : 0, shape.pieces = static_cast<int32_t>(a.pieces);
+    shape.mask_type = masked ? (a.mask_type == DType::f32 ? 1 : 2) : 0, shape.pieces = static_cast<int32_t>(a.pieces), shape.kept = work_.keeps.has_value();
     shape.softcap = static_cast<float>(a.softcap), shape.causal = a.causal;
     scratch_ += (tiles_.attention_scratch_bytes(&shape) + 63) / 64 * 64;
   }

@@ -48,8 +48,9 @@ struct TileLibrary {
   /// In how many parts of k of their own a product is better computed where the next body adds them up; null: always in one.
   int64_t (*gemm_parts)(int32_t type, int64_t n, int64_t k) = nullptr;
 
-  /// Whether a product's tile of few rows takes its weights page by page as they come, whoever asked for them (schedule/flow.h). Null: all do.
-  bool (*gemm_flows)(int32_t type, int64_t rows, int64_t columns, int64_t k) = nullptr;
+  /// Bytes of fast memory of a product's tile of few rows that takes its weights page by page as they come, whoever asked for them
+  /// (schedule/flow.h); 0: there is none. Null: all do.
+  int64_t (*gemm_flows)(int32_t type, int64_t rows, int64_t columns, int64_t k) = nullptr;
 
   /// Whether a product's tile gives a norm's statistics of its rows of A for less than a phase of their own; `own_kernel`: it is
   /// a kernel of its own. Null: no tile does.
@@ -87,9 +88,10 @@ struct TileLibrary {
                             int64_t value_size);
   /// In how many pieces the keys of a head of few queries are shared out, a power of two that divides value_size: a
   /// matter of the shape, not of the batch, since it decides the order of sums. Null: always one.
-  /// `flows`: of a program that may flow (schedule/flow.h).
   int64_t (*attention_pieces)(int32_t type, int64_t heads, int64_t queries, int64_t keys,
                               int64_t size, int64_t value_size, bool flows) = nullptr;
+  /// Whether a piece of a program that flows takes keys and values from where the caller keeps them (schedule/kept_keys.h).
+  bool attention_keeps = false;
   /// Bytes of global memory that the pieces of one head share, zero before the first run.
   int64_t (*attention_exchange_bytes)(int64_t pieces, int64_t value_size) = nullptr;
 };

@@ -1,8 +1,10 @@
 #include "schedule/flow.h"
 
+#include "schedule/kept_keys.h"
 #include "schedule/places.h"
 
 #include <algorithm>
+#include <cstring>
 #include <map>
 #include <set>
 
@@ -24,13 +26,6 @@ constexpr int64_t kMostRowsLooked = 4096;    // of a work, row by row
 constexpr int64_t kNearAlign = 128;
 
 int64_t align_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
-
-/// The offset of a row's first element, by an affine access.
-int64_t row_offset(const Nest& nest, const Access& access, int64_t row) {
-  int64_t at = access.offset;
-  for (int d = nest.rows - 1; d >= 0; --d) at += row % nest.dims[d].extent * access.strides[d], row /= nest.dims[d].extent;
-  return at;
-}
 
 /// What an affine access touches from its row's first element on, for columns [c0, c1).
 Span column_span(const Nest& nest, const Access& access, int64_t c0, int64_t c1) {
@@ -69,8 +64,9 @@ Span attention_reads(const stitch::AttentionTile& tile, const ObkTask& task, int
   constexpr int64_t kBlock = 16;  // keys: attention_shape.h
   const stitch::AttentionTile::Operand& from = operand == 1 ? tile.k : tile.v;
   const int64_t blocks = (tile.keys + kBlock - 1) / kBlock, piece = tile.pieces > 1 ? task.c0 * tile.pieces / tile.value_size : 0;
-  const int64_t first = blocks * piece / tile.pieces * kBlock, end = std::min(blocks * (piece + 1) / tile.pieces * kBlock, tile.keys);
+  const int64_t first = blocks * piece / tile.pieces * kBlock + kept_keys_of(task), end = std::min(blocks * (piece + 1) / tile.pieces * kBlock, tile.keys);
   const int64_t at = from.offset + image * from.image + head / tile.shared * from.head;
+  if (first >= end) return {};
   return {at + first * from.row, at + (end - 1) * from.row + (operand == 1 ? tile.size : tile.value_size)};
 }
 
@@ -98,6 +94,7 @@ class Flow {
     if (!sort_works() || !sort_buffers()) return false;
     move_attention();
     hold_back_copies();
+    leave_keys();
     deal_own();
     return !too_much_ && place();
   }
@@ -144,6 +141,8 @@ class Flow {
     if (p.k.size() != 1 || p.k[0].a != 1 || p.n.size() != 1 || p.a_type != p.b_type || tile_span(group, work.nest) != rows) return false;
     if (p.a_type != DType::f16 && p.a_type != DType::bf16) return false;
     if (tasks_.buffers[work.buffers.back()].kind != BufferKind::kWeight) return false;
+    // Its rows are read where the worker's copy of them lies.
+    if (tiles.gemm_flows && (tasks_.buffers[work.buffers[work.operand_count(group)]].kind != BufferKind::kArena || p.a_offset % 8 != 0)) return false;
     return !tiles.gemm_flows || (n % work.tile_columns == 0 && tiles.gemm_flows(p.tile_type(), rows, work.tile_columns * p.sides(), p.k[0].extent));
   }
   bool takes_attention(const Work& work, const Group& group) const {
@@ -180,7 +179,6 @@ class Flow {
         given[b] += elements;
       }
     }
-    int values = 0;
     // Keys and values are read where the worker has written them.
     std::vector<bool> attended(tasks_.buffers.size(), false);
     for (const Work& work : tasks_.works)
@@ -192,7 +190,6 @@ class Flow {
       if (given[b] > 0) {
         // Who reads a copy waits for all of its words, so all of them must come.
         if (own[b] || given[b] != count_of(buffer) || buffer.size.count > kMostGiven || buffer.size.count % 8 != 0) return false;
-        if (++values > kMostGivenValues) return false;
         buffer.reach = Reach::kGiven;
       } else if (own[b] && !attended[b] && buffer.size.count <= kMostGiven) {
         buffer.reach = Reach::kOwn;
@@ -200,8 +197,10 @@ class Flow {
     }
     for (const Work& work : tasks_.works) {
       const Group& group = group_of(work);
+      int given_here = 0;
       for (size_t slot = 0; slot < work.buffers.size(); ++slot) {
         const Buffer& buffer = tasks_.buffers[work.buffers[slot]];
+        if (buffer.reach == Reach::kGiven && ++given_here > kMostGathers) return false;
         if (buffer.kind != BufferKind::kArena || slot < group.body.operands.size()) continue;
         const bool query = group.kind == GroupKind::kAttention && slot == group.body.operands.size();
         // Rows of a product, queries: copies. Keys and values: whatever the worker has written.
@@ -236,6 +235,20 @@ class Flow {
       std::sort(mine.begin(), mine.end(), [](const ObkTask& a, const ObkTask& b) { return std::tie(a.r0, a.c0) < std::tie(b.r0, b.c0); });
       for (size_t k = 0; k < mine.size(); ++k) tasks_.lists[load[k % load.size()].second].push_back(mine[k]);
     }
+  }
+
+  /// Keys and values that would only be copied stay where the caller keeps them, if the machine's tiles take them so.
+  void leave_keys() {
+    if (!kernels::tile_library(device_.family).attention_keeps) return;
+    for (std::vector<ObkTask>& list : tasks_.lists)
+      for (ObkTask& task : list) {
+        const auto kept = find_kept_keys(plan_, tasks_, task);
+        if (!kept) continue;
+        Work& work = tasks_.works[task.work];
+        if (!work.keeps) work.keeps = tasks_.buffers[kept->k_buffer].type.dtype, work.buffers.push_back(kept->k_buffer), work.buffers.push_back(kept->v_buffer);
+        const size_t last = work.buffers.size() - 1;
+        if (work.buffers[last - 1] == kept->k_buffer && work.buffers[last] == kept->v_buffer) name_kept_keys(*kept, task);
+      }
   }
 
   /// What waits for nothing is copied as late as its readers let: while others compute what those wait for. (Before a large product, whose
@@ -376,6 +389,12 @@ class Flow {
 
 }  // namespace
 
+int64_t row_offset(const Nest& nest, const Access& access, int64_t row) {
+  int64_t at = access.offset;
+  for (int d = nest.rows - 1; d >= 0; --d) at += row % nest.dims[d].extent * access.strides[d], row /= nest.dims[d].extent;
+  return at;
+}
+
 void Span::join(const Span& other) {
   if (other.empty()) return;
   if (empty()) *this = other;
@@ -485,6 +504,14 @@ Status validate_flow(const Plan& plan, const TaskGraph& tasks) {
     for (const ObkTask& task : tasks.lists[sm]) {
       const Work& work = tasks.works[task.work];
       const Group& group = plan.groups[work.group];
+      if (group.kind == GroupKind::kAttention && task.weight_group != 0) {
+        const auto kept = find_kept_keys(plan, tasks, task);
+        ObkTask named = task;
+        if (kept) name_kept_keys(*kept, named);
+        const size_t last = work.buffers.size() - 1;
+        if (!kept || !work.keeps || memcmp(&named, &task, sizeof task) != 0 || work.buffers[last - 1] != kept->k_buffer || work.buffers[last] != kept->v_buffer)
+          return refused(fmt::format("work {} takes keys from where the caller does not keep them", task.work));
+      }
       for (size_t slot = 0; slot < work.buffers.size(); ++slot) {
         const int b = work.buffers[slot];
         const Buffer& buffer = tasks.buffers[b];

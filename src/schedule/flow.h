@@ -32,6 +32,9 @@ struct Span {
   bool operator==(const Span&) const = default;
 };
 
+/// The offset of a row's first element, by an affine access.
+int64_t row_offset(const Nest& nest, const Access& access, int64_t row);
+
 /// What a task reads of operand `slot` of its work, at most; of a buffer that it does not read, nothing.
 Span read_by(const stitch::Plan& plan, const TaskGraph& tasks, const ObkTask& task, size_t slot);
 

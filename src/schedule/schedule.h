@@ -13,8 +13,8 @@ namespace obelisk::schedule {
 /// Operands of a work whose tasks are dealt while it runs, at most: they travel in its kernel's parameter.
 inline constexpr int kDealtOperands = 32;
 
-/// Values that a program that flows gives to all workers (schedule/flow.h), at most: a worker has a bit of each.
-inline constexpr int kMostGivenValues = 1024;
+/// Values given to all workers that a work of a program that flows reads (schedule/flow.h), at most: a task has a bit of each.
+inline constexpr int kMostGathers = 16;
 
 /// CTAs of a cluster at most: as many as every GPU has room for.
 inline constexpr int kMostOfCluster = 8;

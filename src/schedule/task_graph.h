@@ -95,6 +95,7 @@ struct Work {
   bool flows = false, own = false;  // of a program that flows; then: each worker computes what it reads of it
   std::vector<bool> gives;     // then: by the body's operand slot, whether what it stores there is given to all workers
   bool gives_any() const { return std::find(gives.begin(), gives.end(), true) != gives.end(); }
+  std::optional<DType> keeps;  // then, of attention: its last two buffers are inputs of this type that have keys and values (schedule/kept_keys.h)
   bool dealt = false;          // long, of many small tasks that go to whoever is free
   int residents = 0;           // of a dealt product or convolution: tasks that share a multiprocessor
   std::optional<RowMatrix> streamed;  // a product with a kernel of its own that streams both operands

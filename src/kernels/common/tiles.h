@@ -97,6 +97,7 @@ struct ObkAttention {
   void* scratch;
   int32_t piece, pieces;  // which part of the keys, of how many, where several tiles share a head
   void* exchange; // and what they leave for the last of them: all zero before the first run
+  int64_t kept;   // of the piece's keys, how many from its first on come as pages from where the caller keeps them (schedule/kept_keys.h)
 };
 
 

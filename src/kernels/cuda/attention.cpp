@@ -13,7 +13,7 @@ int64_t cuda_attention_scratch_bytes(const ObkAttention* attention) {
   if (attention_by_warps(g.type, g.size, g.value_size)) {
     const int64_t pieces = std::max<int64_t>(g.pieces, 1);
     return attention_short(g.keys, pieces)
-               ? short_cut(g.queries, g.keys, g.size, g.value_size, pieces).bytes
+               ? short_cut(g.queries, g.keys, g.size, g.value_size, pieces, g.kept != 0).bytes
                : long_cut(g.queries, g.keys, g.size, g.value_size).bytes;
   }
   const AttentionSizes sizes = attention_sizes(g.type, g.keys, g.size, g.value_size);
@@ -23,9 +23,9 @@ int64_t cuda_attention_scratch_bytes(const ObkAttention* attention) {
 int64_t cuda_attention_pieces(int32_t type, int64_t heads, int64_t queries, int64_t keys,
                               int64_t size, int64_t value_size, bool flows) {
   constexpr int64_t kMultiprocessors = 132, kMost = 16, kFewestKeys = 64;
-  // Where they can hold all keys: who joins them reads less (H200, 1024 keys: of 8 0.9 us less than of 16). In a program that flows few
-  // multiprocessors shall take part, so that others have the product before (of 4 a layer takes 3 us less than of 8).
-  int64_t enough = flows ? 4 : 8, pieces = 1;
+  // Where they can hold all keys: who joins them reads less (H200, 1024 keys: of 8 0.9 us less than of 16). In a program that flows smaller
+  // ones leave room for pages, and each takes less (a layer 0.5 us less than of 8, and 1.8 less than of 4).
+  int64_t enough = flows ? kMost : 8, pieces = 1;
   while (enough < kMost && !attention_short(keys, enough)) enough *= 2;
   if (queries > 16 || keys < 256 || !attention_by_warps(type, size, value_size)) return 1;
   while (pieces < enough && 2 * pieces * heads <= kMultiprocessors && 2 * pieces * kFewestKeys <= keys) pieces *= 2;
@@ -43,7 +43,7 @@ double cuda_attention_nanos(int32_t type, int64_t queries, int64_t keys, int64_t
     if (attention_short(keys, 1)) {
       // What a task waits for once; copies, a warp's scores and weights, sums and the epilogue.
       // Fitted to tasks of 16 to 128 rows with 128 and 197 keys of 32 and 64 on an H200.
-      const ShortCut cut = short_cut(queries, keys, size, value_size, 1);
+      const ShortCut cut = short_cut(queries, keys, size, value_size, 1, false);
       const int64_t rows = int64_t{16} << cut.rows_log, passes = (queries + rows - 1) / rows;
       const double work = 2.8 * cut.keys + 14.0 * cut.own + 3.7 * static_cast<double>(rows);
       return 1000 + static_cast<double>(passes) * width * work;

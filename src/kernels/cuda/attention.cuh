@@ -366,10 +366,10 @@ static __device__ __forceinline__ bool attention_piece(ObkLanes*, const ObkAtten
 
 #ifdef OBK_FLOW
 /* The same of a program that flows: Y has the piece's own columns, [queries][value_size / pieces]. */
-template <int kType, int kSize, int kValue, int kKeys, int kPieces>
+template <int kType, int kSize, int kValue, int kKeys, int kPieces, int kKept = -1>
 static __device__ __forceinline__ void attention_share(ObkLanes* w, const ObkAttention& g) {
   const uint32_t base = (shared_address(g.scratch) + 15) & ~15u;
-  AttentionShort<kType == kObkBf16, kSize, kValue, 16, kKeys, kPieces>::template pass<true>(g, base, 0, w->tag);
+  AttentionShort<kType == kObkBf16, kSize, kValue, 16, kKeys, kPieces, kKept>::template pass<true>(g, base, 0, w->tag);
   __syncthreads();
 }
 #endif

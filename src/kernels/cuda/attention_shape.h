@@ -130,18 +130,20 @@ OBK_SHAPE bool attention_short(int64_t keys, int64_t pieces) {
   return keys > 0 && ((keys + 15) / 16 + pieces - 1) / pieces <= 16;
 }
 OBK_SHAPE ShortCut short_cut(int64_t queries, int64_t keys, int64_t size, int64_t value_size,
-                             int64_t pieces) {
+                             int64_t pieces, bool kept) {
   ShortCut c = {};
   c.rows_log = short_rows_log(queries, keys);
   c.blocks = (int32_t)((keys + 15) / 16), c.keys = (int32_t)((c.blocks + pieces - 1) / pieces) * 16;
   const int32_t groups = 8 >> c.rows_log, rows = 16 << c.rows_log;
   c.own = (c.keys + 8 * groups - 1) / (8 * groups) * 8;
   c.v_pitch = (int32_t)value_size * 2 + 16, c.p_pitch = c.keys * 2 + 16;
-  c.k_at = rows * (int32_t)size * 2, c.v_at = c.k_at + c.own * groups * (int32_t)size * 2;
-  /* Weights come where queries and keys lay; V is read 32 rows at a time. */
-  const int32_t weights = groups > 1 ? rows * c.p_pitch : 0;
-  if (c.v_at < weights) c.v_at = (weights + 15) / 16 * 16;
-  c.b_at = c.v_at + (c.keys + 31) / 32 * 32 * c.v_pitch, c.m_at = c.b_at + c.own * groups * 4;
+  c.k_at = rows * (int32_t)size * 2;
+  const int32_t keys_end = c.k_at + c.own * groups * (int32_t)size * 2;
+  /* Weights come where queries and keys lay, behind them kept values; V is read 32 rows at a time. */
+  const int32_t weights = groups > 1 ? (rows * c.p_pitch + 15) / 16 * 16 : 0;
+  c.v_at = kept || keys_end < weights ? weights : keys_end;
+  const int32_t values_end = c.v_at + (c.keys + 31) / 32 * 32 * c.v_pitch;
+  c.b_at = values_end > keys_end ? values_end : keys_end, c.m_at = c.b_at + c.own * groups * 4;
   c.bytes = c.m_at + (groups > 1 ? rows * groups * 4 : 0) + 16;
   return c;
 }

@@ -38,9 +38,63 @@ OBK_DEVICE void bring_rows(uint32_t to, const char* at, int64_t row_bytes, int t
   }
 }
 
-template <bool kBfloat, int kSize, int kValue, int kQueries, int kKeys, int kPieces = 1>
+/* Rows of keys or values that lie where the caller keeps them, of type kType (f32 or the tile's own), and that come as pages
+ * of the ring, whole rows in each (flow.cuh). */
+template <int kType, bool kBfloat>
+struct KeptRows;
+template <bool kBfloat>
+struct KeptRows<-1, kBfloat> { /* none */
+  __device__ __forceinline__ explicit KeptRows(const ObkAttention&) {}
+};
+#ifdef OBK_FLOW
+template <int kType, bool kBfloat>
+struct KeptRows {
+  static constexpr int kBytes = kType == kObkF32 ? 4 : 2;
+  FixedRing ring;
+  int count;
+
+  __device__ __forceinline__ explicit KeptRows(const ObkAttention& g) : count((int)g.kept) { ring.look(); }
+  /* Rows of kSize, narrowed, to rows kPitch bytes apart. All threads. */
+  template <int kSize, int kPitch, bool kTurn>
+  __device__ __forceinline__ void take(uint32_t to) {
+    constexpr int kRow = kSize * kBytes, kPage = WeightPages::kPageBytes / kRow;
+#pragma unroll 1
+    for (int first = 0; first < count; first += kPage) {
+      const uint32_t page = ring.take();
+      const int rows = count - first < kPage ? count - first : kPage;
+      constexpr int kParts = kRow / 16, kEach = (kPage * kParts + 255) / 256;
+      uint32_t x[kEach][4]; /* all at once: one after another each would be waited for */
+#pragma unroll
+      for (int i = 0; i < kEach; ++i) {
+        const int n = i * 256 + threadIdx.x;
+        load_shared16(x[i], page + (n < rows * kParts ? n : 0) * 16);
+      }
+      ring.release();
+#pragma unroll
+      for (int i = 0; i < kEach; ++i) {
+        const int n = i * 256 + threadIdx.x, row = first + n / kParts, part = n % kParts;
+        if (n >= rows * kParts) break;
+        const uint32_t at = to + row * kPitch;
+        if (kBytes == 4) {
+          const int piece = part / 2;
+          store_shared8(at + (kTurn ? piece ^ (row & 1) * 4 : piece) * 16 + part % 2 * 8,
+                        __uint_as_float(narrow_two<kBfloat>(__uint_as_float(x[i][0]), __uint_as_float(x[i][1]))),
+                        __uint_as_float(narrow_two<kBfloat>(__uint_as_float(x[i][2]), __uint_as_float(x[i][3]))));
+        } else {
+          store_shared16(at + (kTurn ? part ^ (row & 1) * 4 : part) * 16, x[i]);
+        }
+      }
+    }
+  }
+  /* Before the tile's last barrier. */
+  __device__ __forceinline__ void close() const { ring.close(); }
+};
+#endif
+
+/* kKept: of keys and values that lie where the caller keeps them; -1: there are none. */
+template <bool kBfloat, int kSize, int kValue, int kQueries, int kKeys, int kPieces = 1, int kKept = -1>
 struct AttentionShort {
-  static constexpr ShortCut kCut = short_cut(kQueries, kKeys, kSize, kValue, kPieces);
+  static constexpr ShortCut kCut = short_cut(kQueries, kKeys, kSize, kValue, kPieces, kKept >= 0);
   static constexpr int kRows = 16 << kCut.rows_log, kGroups = 8 >> kCut.rows_log;
   static constexpr int kTiles = kCut.own / 8, kParts = kSize / 32;
   static constexpr int kColumns = kValue / 8 < kGroups ? 1 : kValue / 8 / kGroups; /* by 8 */
@@ -245,6 +299,55 @@ struct AttentionShort {
     }
   }
 
+  /* Queries, and of K and V what is not kept elsewhere; zeros behind. */
+  static __device__ __forceinline__ void bring_new(const ObkAttention& g, uint32_t base, int queries, int begin,
+                                                   int there) {
+    constexpr int kParts16 = kSize / 8;
+    const int first = (int)g.kept;
+#pragma unroll
+    for (int n = threadIdx.x; n < kRows * kParts16; n += 256) {
+      const int row = n / kParts16, part = n % kParts16;
+      uint32_t x[4] = {};
+      if (row < queries) {
+        const uint64_t* const from = (const uint64_t*)((const char*)g.q + (row * g.q_row + part * 8) * 2);
+        const uint64_t low = from[0], high = from[1];
+        x[0] = (uint32_t)low, x[1] = (uint32_t)(low >> 32), x[2] = (uint32_t)high, x[3] = (uint32_t)(high >> 32);
+      }
+      store_shared16(base + kCut.q_at + row * (kSize * 2) + (kTurn ? part ^ (row & 1) * 4 : part) * 16, x);
+    }
+#pragma unroll 1
+    for (int n = threadIdx.x; n < (kCut.keys - first) * kParts16; n += 256) {
+      const int row = first + n / kParts16, part = n % kParts16;
+      copy16_partly(base + kCut.k_at + row * (kSize * 2) + (kTurn ? part ^ (row & 1) * 4 : part) * 16,
+                    (const char*)g.k + ((begin + row) * g.k_row + part * 8) * 2, row < there ? 16u : 0u);
+    }
+    copy16_commit();
+  }
+  /* The same of V, which comes where keys lay: a thread's first 16 bytes are asked for before the scores. */
+  struct NewValues {
+    static constexpr int kParts16 = kValue / 8;
+    const ObkAttention& g;
+    int begin, there;
+    uint32_t x[4];
+
+    __device__ __forceinline__ void read(int n) {
+      const int row = (int)g.kept + n / kParts16;
+      x[0] = x[1] = x[2] = x[3] = 0;
+      if (row >= there) return;
+      const uint64_t* const from =
+          (const uint64_t*)((const char*)g.v + ((begin + row) * g.v_row + n % kParts16 * 8) * 2);
+      const uint64_t low = from[0], high = from[1];
+      x[0] = (uint32_t)low, x[1] = (uint32_t)(low >> 32), x[2] = (uint32_t)high, x[3] = (uint32_t)(high >> 32);
+    }
+    __device__ __forceinline__ void put(uint32_t values) {
+#pragma unroll 1
+      for (int n = threadIdx.x; n < (kCut.keys - (int)g.kept) * kParts16; n += 256) {
+        if (n >= 256) read(n);
+        store_shared16(values + ((int)g.kept + n / kParts16) * kCut.v_pitch + n % kParts16 * 16, x);
+      }
+    }
+  };
+
   /* Whether Y is there: of several pieces the last to come has it; where all share it, each its own
    * columns. */
   template <bool kShare = false>
@@ -272,14 +375,19 @@ struct AttentionShort {
           base + kCut.v_at, (const char*)g.v + begin * g.v_row * 2, g.v_row * 2, there, plain);
       copy16_commit();
     };
-    if (!place.plain)
+    if constexpr (kKept >= 0)
+      bring_new(g, base, place.queries, begin, there);
+    else if (!place.plain)
       bring(false);
     else
       bring(true);
+    [[maybe_unused]] KeptRows<kKept, kBfloat> kept(g);
+    [[maybe_unused]] NewValues added{g, begin, there};
+    if constexpr (kKept >= 0) added.read(threadIdx.x), kept.template take<kSize, kSize * 2, kTurn>(base + kCut.k_at);
     AttentionShort t;
     const int own = group * kCut.own;
     if (of_keys(place.scores)) leave_bias(place.scores, base + kCut.b_at, begin, there);
-    copy16_wait<1>();
+    copy16_wait<kKept >= 0 ? 0 : 1>();
     __syncthreads();
     t.score(base + kCut.q_at + row * (kSize * 2), base + kCut.k_at + own * (kSize * 2));
     t.mask(place.scores, row, begin + own, uneven, base + kCut.b_at + own * 4);
@@ -290,6 +398,11 @@ struct AttentionShort {
     t.weigh(m, unit);
     if (!kAlone) t.leave_weights(base + kCut.p_at + row * kCut.p_pitch, own);
     t.clear_sums();
+    if constexpr (kKept >= 0) {
+      kept.template take<kValue, kCut.v_pitch, false>(base + kCut.v_at);
+      kept.close();
+      added.put(base + kCut.v_at);
+    }
     copy16_wait<0>();
     __syncthreads();
     const int column = group * kColumns;
@@ -369,24 +482,23 @@ struct AttentionShort {
                                                     uint32_t tag) {
     constexpr int kOwn = kValue / kPieces, kTwos = (kOwn + 1) / 2;
     static_assert(kOwn % 2 == 0, "columns are given by twos");
+    static_assert(32 % kPieces == 0, "lanes of a warp, a piece each, join two columns");
+    const int count = queries * kTwos * kPieces;
 #pragma unroll 1
-    for (int n = threadIdx.x; n < queries * kTwos; n += 256) {
-      const int row = n / kTwos, two = n % kTwos * 2;
-      GivenTwo seen[2 * kPieces];
-      uint32_t at[2 * kPieces];
-#pragma unroll
-      for (int k = 0; k < kPieces; ++k) {
-        const uint32_t of = k * (piece_bytes(kValue) / 16);
-        at[2 * k] = of + (kMostShared * kValue + row * 2) / 2;
-        at[2 * k + 1] = of + (row * kValue + g.piece * kOwn + two) / 2;
-      }
+    for (int n = threadIdx.x; n - (int)threadIdx.x % 32 < count; n += 256) {
+      const int of = (n < count ? n : count - 1) / kPieces, piece = n % kPieces, lane0 = threadIdx.x % 32 - piece;
+      const int row = of / kTwos, two = of % kTwos * 2;
+      const uint32_t from = piece * (piece_bytes(kValue) / 16);
+      const uint32_t at[2] = {from + (kMostShared * kValue + row * 2) / 2,
+                              from + (row * kValue + g.piece * kOwn + two) / 2};
+      GivenTwo seen[2];
       await_all(seen, shared_piece(g, 0), at, tag, ring_state().dog);
       float largest = 0, all = 0, v[2] = {};
 #pragma unroll
       for (int k = 0; k < kPieces; ++k) {
-        const GivenTwo &both = seen[2 * k], &x = seen[2 * k + 1];
-        const float m = __uint_as_float(both.first()), l = __uint_as_float(both.second());
-        const float a = __uint_as_float(x.first()), b = __uint_as_float(x.second());
+        auto of_lane = [&](uint32_t word) { return __uint_as_float(__shfl_sync(0xffffffffu, word, lane0 + k)); };
+        const float m = of_lane(seen[0].first()), l = of_lane(seen[0].second());
+        const float a = of_lane(seen[1].first()), b = of_lane(seen[1].second());
         if (k == 0) {
           largest = m, all = l, v[0] = a, v[1] = b;
         } else {
@@ -397,7 +509,7 @@ struct AttentionShort {
       }
       const float over = over_total(all, g.zero_if_masked);
       float* const y = g.y + row * g.y_row + two;
-      y[0] = __fmul_rn(v[0], over), y[1] = __fmul_rn(v[1], over);
+      if (n < count && piece == 0) y[0] = __fmul_rn(v[0], over), y[1] = __fmul_rn(v[1], over);
     }
   }
 #else

@@ -35,6 +35,15 @@ struct ObkWatch {
 
 namespace obk {
 
+#ifdef OBK_FLOW
+/* The task that runs, -1 before the first: warps go their own ways, and some look while it changes. */
+OBK_DEVICE volatile int& task_now() {
+  static __shared__ volatile int now;
+  return now;
+}
+#endif
+static constexpr uint32_t kTaskNow = 0xffffffffu; /* as a Watchdog's task: whichever runs when it reports */
+
 struct Watchdog {
   ObkWatch* watch;
   uint32_t sm, task;
@@ -51,6 +60,9 @@ struct Watchdog {
     if (watch && atomicCAS_system(&watch->hit, 0u, 1u) == 0u) {
       volatile ObkWatch* out = watch;
       out->sm = sm, out->task = task, out->kind = kind;
+#ifdef OBK_FLOW
+      if (task == kTaskNow) out->task = task_now();
+#endif
       out->counter = counter, out->want = want, out->have = have;
       __threadfence_system();
     }

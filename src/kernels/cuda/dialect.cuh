@@ -309,6 +309,9 @@ struct ObkLanes : ObkWorker {
 /* Of a program that flows: the piece's own columns of the answer, once all pieces are there; what is stored is given to all. */
 #define OBK_ATTENTION_SHARE(type, g, size, value_size, keys, pieces) \
   obk::attention_share<type, size, value_size, keys, pieces>(w, g)
+/* The same where keys and values of `kept` type lie where the caller keeps them. */
+#define OBK_ATTENTION_KEPT(type, g, size, value_size, keys, pieces, kept) \
+  obk::attention_share<type, size, value_size, keys, pieces, kept>(w, g)
 #define OBK_GIVE_PACK(V, p, i, o) obk::give_pack<V>(w->tag, p, i, o)
 #define OBK_FOR_BLOCK(k, n) for (int64_t k = threadIdx.x % 32; k < n; k += 32)
 #define OBK_BLOCK_VALUES(type, name) type name

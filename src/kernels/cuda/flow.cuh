@@ -17,14 +17,14 @@
 
 #include "given.cuh"
 
-/* What a task reads that other CTAs give: its place in the arena in units of 16 bytes, its number among
- * all such values, where the copy goes, how many pairs of words. */
+/* What a work reads that other CTAs give: its place in the arena in units of 16 bytes, where the copy goes, how many pairs of
+ * words. */
 struct ObkGather {
-  uint32_t from, number;
-  int32_t near, pairs;
+  uint32_t from, near;
+  int32_t pairs, spare;
 };
-#ifndef OBK_MOST_GIVEN
-#error "OBK_MOST_GIVEN stands before (schedule/schedule.h)"
+#if OBK_FLOW_THREADS != OBK_THREADS + 96
+#error "OBK_FLOW_THREADS: as many warps as below"
 #endif
 
 static __device__ __forceinline__ void obk_dispatch(int32_t body, const ObkTask* t,
@@ -33,44 +33,48 @@ static __device__ __forceinline__ void obk_dispatch(int32_t body, const ObkTask*
 
 namespace obk {
 
-/* Pages under way to an SM: of the task that runs, and of one that will. All that is asked for stands
+/* Pages under way to an SM: of tasks that wait for nothing but their pages, and of one behind a task that gathers. All that is asked for stands
  * in line before far memory, and a look at a given word behind it: a page more on each of 132 SMs is
  * 2 MB more, half a microsecond. While a task runs that waits for nothing but its pages, far memory must not run dry; between such tasks it has
  * time. H200, a decoder: of 3 to 8 and of 1 to 3 these are best. */
 static constexpr int kFlowPages = 6, kQuietPages = 2;
+/* While all places are taken, far memory has nothing to bring: so many of the next pages of the same task are then asked to
+ * come as near as the second-level cache, one after another at this pace. H200, a decoder: a layer takes 0.9 us less; of 4 to 14
+ * pages, 250 to 800 ns all gain, quicker ones stand before the words that others wait for. */
+static constexpr int kNearerPages = 8, kNearerNanos = 300;
 
 static __device__ __forceinline__ const ObkGather* gathers_of(const uint64_t* block) {
   const ObkWork* work = (const ObkWork*)block;
   return (const ObkGather*)(block + ((OBK_WORK_WORDS + work->params + work->operands + 1) & ~1));
 }
-/* All threads: what the work waits for, into the CTA's copies. Seen after the next meeting. One text for
- * all bodies: code that each has of its own would come from as far as weights. */
-static __device__ __forceinline__ void gather(const char* arena, const uint64_t* block,
-                                              const uint32_t* there, uint32_t copies, uint32_t tag,
-                                              Watchdog dog) {
+/* All threads: what the task is the first of the CTA's to read, bit k of `fresh` the k-th value that its work gathers, into
+ * the CTA's copies. Seen after the next meeting. One text for all bodies: code that each has of its own would
+ * come from as far as weights. */
+static __device__ __forceinline__ void gather(const char* arena, const uint64_t* block, uint32_t fresh,
+                                              uint32_t copies, uint32_t tag, Watchdog dog) {
   constexpr int kBatch = 8;
-  const int count = ((const ObkWork*)block)->gathers;
   const ObkGather* all = gathers_of(block);
-  int k = -1, pairs = 0, n = (int)threadIdx.x; /* of the present value; the pair in it */
+  int pairs = 0, n = (int)threadIdx.x; /* of the present value; the pair in it */
   uint32_t from = 0, to = 0;
+  bool more = true;
   auto step = [&] { /* on to the value that has pair n */
     while (n >= pairs) {
-      n -= pairs, pairs = 0;
-      if (++k >= count) return;
-      if (there[all[k].number / 32] >> all[k].number % 32 & 1) continue;
-      pairs = all[k].pairs;
-      from = all[k].from, to = all[k].near;
+      n -= pairs;
+      if (fresh == 0) return void(more = false);
+      const ObkGather* const next = all + (__ffs(fresh) - 1);
+      fresh &= fresh - 1;
+      pairs = next->pairs, from = next->from, to = next->near;
     }
   };
   step();
 #pragma unroll 1
-  while (k < count) {
+  while (__any_sync(0xffffffffu, more)) {
     GivenTwo two[kBatch];
     uint32_t at[kBatch], put[kBatch];
 #pragma unroll
     for (int i = 0; i < kBatch; ++i) {
-      at[i] = k < count ? from + n : kNowhere, put[i] = copies + to + n * 8;
-      if (k < count) n += OBK_THREADS, step();
+      at[i] = more ? from + n : kNowhere, put[i] = copies + to + n * 8;
+      if (more) n += OBK_THREADS, step();
     }
     await_all(two, arena, at, tag, dog);
 #pragma unroll
@@ -79,66 +83,100 @@ static __device__ __forceinline__ void gather(const char* arena, const uint64_t*
         store_shared8(put[i], __uint_as_float(two[i].first()), __uint_as_float(two[i].second()));
   }
 }
-/* A warp, when all have met: these copies are there. */
-static __device__ __forceinline__ void mark(const uint64_t* block, uint32_t* there) {
-  const ObkGather* all = gathers_of(block);
-#pragma unroll 1
-  for (int k = threadIdx.x % 32; k < ((const ObkWork*)block)->gathers; k += 32)
-    atomicOr(&there[all[k].number / 32], 1u << all[k].number % 32);
-}
-/* What stands between two tasks is shared out among the warps, beside the first: its instructions are
- * waited for. */
-enum FlowWarp { kMarks = 1, kPlaces, kFetches };
+/* Warps beside the eight that compute; what computes never waits for what they do but at the end of a task. The registers of
+ * a thread are the same with one of them and with four. */
+enum FlowWarp { kAsks = OBK_THREADS / 32, kFetches, kPlaces };
 /* Far memory is far while weights flow, and some tasks take half a microsecond: tasks and blocks are fetched so far ahead
  * that what was asked for during the last three tasks may still be under way; operands become addresses one ahead. */
 static constexpr int kFetchesUnderWay = 3, kBlocksAhead = kFetchesUnderWay + 2;
 static constexpr int kTasksAhead = kBlocksAhead + kFetchesUnderWay + 1, kTaskPlaces = 16;
 static_assert(kBlocksAhead < OBK_FLOW_BLOCKS && kTasksAhead < kTaskPlaces, "what is fetched has a place");
 
-/* The warp that asks: pages of tasks first .. last, one after another. `now`: the task that runs. */
+/* What a task streams: one range of packed weights, or a range of kept keys and one of values (schedule/kept_keys.h). */
+struct Streamed {
+  const char *from, *also; /* also: null where there is one range */
+  int page, bytes;         /* of a page; of either range */
+
+  static __device__ __forceinline__ Streamed of(const ObkProgram& program, const ObkTask* task) {
+    Streamed s = {};
+    if (task->weight_bytes <= 0) return s;
+    if (task->weight_group > 0) {
+      const WeightPages pages = pages_of(task);
+      const int chunk = pages.groups * WeightPages::kAtomBytes;
+      s.from = pages.from, s.page = pages.chunks_a_page() * chunk, s.bytes = pages.chunks * chunk;
+      return s;
+    }
+    const uint64_t* block = (const uint64_t*)(program.blocks + block_offset(task->nanos));
+    const ObkWork* work = (const ObkWork*)block;
+    const uint64_t* last = block + OBK_WORK_WORDS + work->params + work->operands - 1;
+    auto port = [&](uint64_t word) { return (const char*)program_port(program, word); };
+    s.from = port(last[-1]) + (int64_t)(uint32_t)task->weights * 16;
+    s.also = port(last[0]) + (int64_t)(task->weights >> 32) * 16;
+    const int row = -task->weight_group;
+    s.page = WeightPages::kPageBytes / row * row, s.bytes = task->weight_bytes; /* KeptRows */
+    return s;
+  }
+};
+
+/* The warp that asks: pages of tasks first .. last, one after another. */
 static __device__ __noinline__ void ask_for_all(const ObkProgram& program, int first, int last,
-                                                uint32_t pages_at, uint32_t bars,
-                                                const volatile int* now) {
+                                                uint32_t pages_at, uint32_t bars) {
   const int lane = threadIdx.x % 32, pages = program.ring_pages;
   if (pages == 0) return;
   const int most = pages < kFlowPages ? pages : kFlowPages;
   Watchdog dog = ring_state().dog;
   int slot = 0, oldest = 0, under_way = 0; /* the next place; of what is under way */
   uint32_t turn = 0, oldest_turn = 0;
+  const char* nearer = nullptr; /* to where its range is near */
+  uint64_t since = 0;
+  /* Lane 0: a page of the range that ends at `end`, to the next place. `waits`: the last task, up to the page's own, that
+   * gathers. */
+  auto ask = [&](const char* from, int bytes, const char* end, int task, int waits) {
+    if (nearer < from || nearer > end) nearer = from;
+    const char* const most_near = from + kNearerPages * (int64_t)bytes;
+    dog.start();
+    while (!mbarrier_try_for(bars + 8 * (pages + slot), turn ^ 1, kNearerNanos / 2)) {
+      dog.check(3, slot, turn, task);
+      if (nearer >= end || nearer >= most_near || clock_nanos() - since < kNearerNanos) continue;
+      const int64_t left = end - nearer;
+      bulk_prefetch(nearer, left < bytes ? (uint32_t)left : bytes);
+      nearer += bytes, since = clock_nanos();
+    }
+    while (under_way >= (waits <= task_now() ? most : kQuietPages)) {
+      if (!mbarrier_try(bars + 8 * oldest, oldest_turn)) {
+        dog.check(2, oldest, oldest_turn, task);
+        continue;
+      }
+      if (++oldest == pages) oldest = 0, oldest_turn ^= 1;
+      --under_way;
+    }
+    mbarrier_expect(bars + 8 * slot, bytes);
+    bulk_copy(pages_at + slot * WeightPages::kPageBytes, from, bytes, bars + 8 * slot);
+    if (++slot == pages) slot = 0, turn ^= 1;
+    ++under_way;
+  };
+  int before = -1; /* the last task before these that gathers */
 #pragma unroll 1
   for (int base = first; base < last; base += 32) {
-    WeightPages mine = {};
-    if (base + lane < last) {
-      const ObkTask* task = program.tasks + base + lane;
-      if (task->weight_bytes > 0) mine = pages_of(task);
-    }
+    Streamed mine = {};
+    const ObkTask* const task = program.tasks + base + lane;
+    if (base + lane < last) mine = Streamed::of(program, task);
+    const uint32_t gathers =
+        __ballot_sync(0xffffffffu, base + lane < last && (uint64_t)task->nanos >> OBK_FRESH_AT != 0);
     const int here = last - base < 32 ? last - base : 32;
 #pragma unroll 1
     for (int k = 0; k < here; ++k) {
-      const uint64_t from = __shfl_sync(0xffffffffu, (uint64_t)mine.from, k);
-      const int groups = __shfl_sync(0xffffffffu, mine.groups, k);
-      const int chunks = __shfl_sync(0xffffffffu, mine.chunks, k);
-      if (chunks == 0 || lane != 0) continue;
-      const WeightPages range = WeightPages::of_tile((const char*)from, groups, chunks);
-      const int per_page = range.chunks_a_page();
+      const uint64_t from[2] = {__shfl_sync(0xffffffffu, (uint64_t)mine.from, k),
+                                __shfl_sync(0xffffffffu, (uint64_t)mine.also, k)};
+      const int page = __shfl_sync(0xffffffffu, mine.page, k), bytes = __shfl_sync(0xffffffffu, mine.bytes, k);
+      if (gathers >> k & 1) before = base + k;
+      if (lane != 0) continue;
 #pragma unroll 1
-      for (int chunk = 0; chunk < chunks; chunk += per_page) {
-        dog.start();
-        while (!mbarrier_try(bars + 8 * (pages + slot), turn ^ 1)) dog.check(3, slot, turn, base + k);
-        while (under_way >= (base + k <= *now ? most : kQuietPages)) {
-          if (!mbarrier_try(bars + 8 * oldest, oldest_turn)) {
-            dog.check(2, oldest, oldest_turn, base + k);
-            continue;
-          }
-          if (++oldest == pages) oldest = 0, oldest_turn ^= 1;
-          --under_way;
-        }
-        const int beyond = chunk + per_page;
-        copy_page(pages_at + slot * WeightPages::kPageBytes, range, chunk,
-                  beyond < chunks ? beyond : chunks, bars + 8 * slot);
-        if (++slot == pages) slot = 0, turn ^= 1;
-        ++under_way;
-      }
+      for (int which = 0; which < (from[1] ? 2 : 1); ++which)
+#pragma unroll 1
+        for (int at = 0; at < bytes; at += page)
+          ask((const char*)from[which] + at, bytes - at < page ? bytes - at : page,
+              (const char*)from[which] + bytes, base + k, before);
     }
     __syncwarp();
   }
@@ -146,90 +184,90 @@ static __device__ __noinline__ void ask_for_all(const ObkProgram& program, int f
 
 }  // namespace obk
 
-extern "C" __global__ void __launch_bounds__(OBK_THREADS + 32, 1)
+extern "C" __global__ void __launch_bounds__(OBK_FLOW_THREADS, 1)
     obk_program(const __grid_constant__ ObkProgram program) {
   extern __shared__ __align__(1024) char shared[];
   __shared__ uint64_t parts[32];
   __shared__ __align__(16) ObkTask tasks[obk::kTaskPlaces];
-  __shared__ uint32_t there[OBK_MOST_GIVEN / 32]; /* copies, a bit each */
   __shared__ uint32_t run;
-  __shared__ volatile int now; /* the task that runs */
-  const int sm = blockIdx.x, first = program.first[sm], last = program.first[sm + 1];
+  using namespace obk;
+  const int sm = blockIdx.x, first = program.first[sm], last = program.first[sm + 1], warp = threadIdx.x / 32;
   ObkLanes lanes = {};
   if (threadIdx.x < OBK_THREADS) {
-    obk::set_up(&lanes, program, shared, parts, sm);
-    if (threadIdx.x < OBK_MOST_GIVEN / 32) there[threadIdx.x] = 0;
-    if (threadIdx.x == 0) now = -1;
-    if (threadIdx.x == 0) run = (uint32_t)(obk::poll_relaxed(program.counter) / gridDim.x) + 1;
+    set_up(&lanes, program, shared, parts, sm);
+    if (threadIdx.x == 0) task_now() = -1, run = (uint32_t)(poll_relaxed(program.counter) / gridDim.x) + 1;
   }
-  obk::named_barrier(15, OBK_THREADS + 32);
-  if (threadIdx.x >= OBK_THREADS)
-    return obk::ask_for_all(program, first, last, obk::shared_address(shared),
-                            obk::shared_address(shared + program.ring_pages * obk::WeightPages::kPageBytes),
-                            &now);
-  lanes.tag = run == 0 ? 1 : run;
   char* const near = shared + program.near_at;
-  using obk::kBlocksAhead, obk::kTasksAhead;
-  auto task_at = [&](int task) { return &tasks[task % obk::kTaskPlaces]; };
+  auto task_at = [&](int task) { return &tasks[task % kTaskPlaces]; };
   auto block_at = [&](int task) {
     return (uint64_t*)(shared + program.block_at + task % OBK_FLOW_BLOCKS * program.block_bytes);
   };
-  const int warp = threadIdx.x / 32;
   auto fetch_block_of = [&](int task) {
-    if (task < last) obk::fetch_block(program, task_at(task)->nanos, block_at(task));
+    if (task < last) fetch_block(program, task_at(task)->nanos, block_at(task));
   };
   auto place = [&](int task) {
     if (task >= last) return;
-    obk::fetch_small(block_at(task), shared + program.soon_at + (task & 1) * program.soon_bytes);
-    obk::place_operands(program, block_at(task), near);
+    fetch_small(block_at(task), shared + program.soon_at + task % OBK_FLOW_SOON * program.soon_bytes);
+    place_operands(program, block_at(task), near);
   };
-  int at = first;
-  if (warp == obk::kFetches)
-    for (int k = 0; k < kTasksAhead && at + k < last; ++k) obk::fetch_task(program.tasks + at + k, task_at(at + k));
-  obk::copy16_commit();
-  obk::copy16_wait<0>();
-  __syncthreads();
-  if (warp == obk::kFetches)
-    for (int k = 0; k < kBlocksAhead; ++k) fetch_block_of(at + k);
-  obk::copy16_commit();
-  obk::copy16_wait<0>();
-  __syncthreads();
-  if (warp == obk::kPlaces) place(at);
-  obk::copy16_commit();
-  obk::copy16_wait<0>();
-  __syncthreads();
-  obk::Watchdog dog = obk::ring_state().dog; /* this thread's own */
+  auto meet_all = [] { named_barrier(15, OBK_FLOW_THREADS); };
+  auto meet = [] { named_barrier(14, OBK_FLOW_THREADS - 32); }; /* without who asks */
+  if (warp == kFetches)
+    for (int k = 0; k < kTasksAhead && first + k < last; ++k)
+      fetch_task(program.tasks + first + k, task_at(first + k));
+  copy16_commit();
+  copy16_wait<0>();
+  meet_all();
+  if (warp == kAsks)
+    return ask_for_all(program, first, last, shared_address(shared),
+                       shared_address(shared + program.ring_pages * WeightPages::kPageBytes));
+  if (warp == kFetches)
+    for (int k = 0; k < kBlocksAhead; ++k) fetch_block_of(first + k);
+  copy16_commit();
+  copy16_wait<0>();
+  meet();
+  if (warp == kPlaces) place(first);
+  meet();
+  if (warp == kFetches) {
 #pragma unroll 1
-  for (; at < last; ++at) {
-    uint64_t* const block = block_at(at);
-    if (warp == obk::kPlaces) {
-      place(at + 1);
-      obk::copy16_commit();
-    }
-    if (warp == obk::kFetches) {
+    for (int at = first; at < last; ++at) {
       fetch_block_of(at + kBlocksAhead);
-      if (at + kTasksAhead < last) obk::fetch_task(program.tasks + at + kTasksAhead, task_at(at + kTasksAhead));
-      obk::copy16_commit();
+      if (at + kTasksAhead < last) fetch_task(program.tasks + at + kTasksAhead, task_at(at + kTasksAhead));
+      copy16_commit();
+      copy16_wait<kFetchesUnderWay>();
+      meet();
     }
-    const ObkWork* work = (const ObkWork*)block;
-    obk::deal(&lanes, work);
-    dog.task = at;
-    if (threadIdx.x == 0) obk::ring_state().dog.task = at;
-    if (work->gathers > 0 && !(task_at(at)->nanos & OBK_GATHERED)) {
-      obk::gather(program.arena, block, there, obk::shared_address(near), lanes.tag, dog);
-      __syncthreads();
-      if (warp == obk::kMarks) obk::mark(block, there);
-    }
-    if (threadIdx.x == 0) now = at;
-    obk::stamp(program, at, false);
-    obk_dispatch(work->body, task_at(at), (const int64_t*)(block + OBK_WORK_WORDS),
-                 (void* const*)(block + OBK_WORK_WORDS + work->params), &lanes);
-    if (warp == obk::kFetches) obk::copy16_wait<obk::kFetchesUnderWay>();
-    if (warp == obk::kPlaces) obk::copy16_wait<0>();
-    __syncthreads(); /* the body's shared memory before the next */
-    obk::stamp(program, at, true);
+    return;
   }
-  if (threadIdx.x == 0) obk::arrive_relaxed(program.counter);
+  if (warp == kPlaces) {
+#pragma unroll 1
+    for (int at = first; at < last; ++at) {
+      place(at + 1);
+      meet();
+    }
+    return;
+  }
+  lanes.tag = run == 0 ? 1 : run;
+  Watchdog dog = ring_state().dog; /* this thread's own */
+#pragma unroll 1
+  for (int at = first; at < last; ++at) {
+    uint64_t* const block = block_at(at);
+    const ObkTask* const task = task_at(at);
+    const ObkWork* work = (const ObkWork*)block;
+    deal(&lanes, work);
+    dog.task = at;
+    if (const uint32_t fresh = (uint64_t)task->nanos >> OBK_FRESH_AT) {
+      gather(program.arena, block, fresh, shared_address(near), lanes.tag, dog);
+      __syncthreads();
+    }
+    if (threadIdx.x == 0) task_now() = at;
+    stamp(program, at, false);
+    obk_dispatch(work->body, task, (const int64_t*)(block + OBK_WORK_WORDS),
+                 (void* const*)(block + OBK_WORK_WORDS + work->params), &lanes);
+    meet(); /* the body's shared memory before the next; what the next task needs is there */
+    stamp(program, at, true);
+  }
+  if (threadIdx.x == 0) arrive_relaxed(program.counter);
 }
 
 #endif

@@ -226,13 +226,15 @@ bool cuda_gemm_statistics(int32_t type, int64_t rows, int64_t, int64_t k, bool o
   return own_kernel && is_half(type) && k % 64 == 0 && rows >= kFewest && rows <= kMost;
 }
 
-bool cuda_gemm_flows(int32_t type, int64_t rows, int64_t columns, int64_t k) {
+int64_t cuda_gemm_flows(int32_t type, int64_t rows, int64_t columns, int64_t k) {
   // gemm_few.cuh: all of A and four planes of sums in shared memory, a few pages' code. A body that is told so asserts it.
   constexpr int64_t kMostRows = 8, kMostColumns = 128, kMostCode = 640;
-  if (!is_half(type) || rows < 1 || rows > kMostRows || columns < 1 || columns > kMostColumns || k < 1 || k % 8 != 0) return false;
+  if (!is_half(type) || rows < 1 || rows > kMostRows || columns < 1 || columns > kMostColumns || k < 1 || k % 8 != 0) return 0;
   const int64_t chunks = (k + 63) / 64, groups = (columns + 15) / 16 * 2, lines = rows < 8 ? rows : 8, across = groups / 2;
   const int64_t operands = lines * 128 * chunks, plane = rows * (groups * 8 + 8) * 4;
-  return chunks * (1 + (across + 1) / 2 + across) <= kMostCode && operands + 4 * plane <= OBK_GEMM_PANEL;
+  if (chunks * (1 + (across + 1) / 2 + across) > kMostCode || operands + 4 * plane > OBK_GEMM_PANEL) return 0;
+  const bool in_place = rows == 1 && k % 64 == 0;
+  return (in_place ? 0 : operands) + 4 * plane + 1024;  // aligned
 }
 
 int64_t cuda_gemm_parts(int32_t type, int64_t n, int64_t k) {

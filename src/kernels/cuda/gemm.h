@@ -48,9 +48,9 @@ int64_t cuda_product_stage(int64_t n, int64_t k);
 /// more, with 197 (ViT-B/16) 1.1; one kernel for all, whose tiles wait for them first, lost 1.5 to 3.5 us a layer, a token nothing.
 bool cuda_gemm_statistics(int32_t type, int64_t rows, int64_t n, int64_t k, bool own_kernel);
 
-/// Whether a tile of these rows and columns takes its weights page by page, whoever asked for them (gemm_few.cuh): all of A and four planes
-/// of sums in shared memory, pages of 16 KB.
-bool cuda_gemm_flows(int32_t type, int64_t rows, int64_t columns, int64_t k);
+/// Bytes of shared memory of a tile of these rows and columns that takes its weights page by page, whoever asked for them (gemm_few.cuh):
+/// all of A and four planes of sums, beside pages of 16 KB; 0: there is none.
+int64_t cuda_gemm_flows(int32_t type, int64_t rows, int64_t columns, int64_t k);
 
 /// In how many parts of k, each a product of its own whose sums the next body adds, a product of 16-bit numbers over all SMs is
 /// quicker; 1: in none.

@@ -27,6 +27,8 @@ struct FewShape {
   /* Chunks whose operands are read at once. */
   static constexpr int kUnit = kFlows && S::kPage % 4 == 0 ? 4 : S::kPage, kUnits = S::kPage / kUnit;
   static constexpr int kPlane = S::kRows * S::kPlanePitch * 4;
+  /* One row lies in its place already: a chunk of it is a line. */
+  static constexpr bool kInPlace = kFlows && S::kRows == 1 && S::kK % 64 == 0;
 };
 
 template <typename S>
@@ -111,8 +113,8 @@ static __device__ __forceinline__ void few_tile(const ObkGemm& g) {
   const uint32_t work = (shared_address(g.scratch) + 1023) & ~1023u;
   FixedRing ring;
   ring.look();
-  const bool near = lies_near(g.a);
-  {
+  const bool near = F::kInPlace || lies_near(g.a);
+  if constexpr (!F::kInPlace) {
     FixedTile<S> rows; /* only the way of A's copies */
     rows.find_rows(g, work);
 #pragma unroll
@@ -127,7 +129,7 @@ static __device__ __forceinline__ void few_tile(const ObkGemm& g) {
       (const char*)g.b + ((int64_t)g.column >> 3) * (S::kChunks * 1024), S::kGroups, S::kChunks);
   ring.open(range);
   FewTile<S> tile;
-  tile.prepare(work);
+  tile.prepare(F::kInPlace ? shared_address(g.a) : work);
   const int warp = threadIdx.x / 32;
   WeightPages after = {};
   int after_pages = 0; /* of the next tile that this one asks for */
@@ -154,7 +156,7 @@ static __device__ __forceinline__ void few_tile(const ObkGemm& g) {
     __syncwarp();
   };
   if (!near) copy16_wait<0>();
-  __syncthreads();
+  if (!F::kInPlace) __syncthreads();
   constexpr int kWholePages = F::kLast == S::kPage ? S::kPages : S::kPages - 1;
   /* Of a program that flows pages are often there already: operands are read while the products of those
    * before are under way. */
@@ -196,10 +198,10 @@ static __device__ __forceinline__ void few_tile(const ObkGemm& g) {
       tile.template multiply<kBfloat, F::kLast>(last);
     }
   }
-  const uint32_t planes = work + S::kOperands;
+  const uint32_t planes = work + (F::kInPlace ? 0 : S::kOperands);
   tile.give(planes);
+  __syncthreads(); /* all have looked at the ring's state */
   ring.close(after, after_pages);
-  __syncthreads();
 #pragma unroll
   for (int n = 0; n < fixed_parts(S::kRows * S::kColumns, 256); ++n) {
     const int i = n * 256 + threadIdx.x, row = i / S::kColumns, column = i % S::kColumns;

@@ -40,8 +40,9 @@ OBK_DEVICE GivenTwo see_two(const void* at) {
 OBK_DEVICE bool given(const GivenTwo& two, uint32_t tag) {
   return (uint32_t)(two.a >> 32) == tag && (uint32_t)(two.b >> 32) == tag;
 }
-/* Waits for kCount pairs, each so many times 16 bytes behind `from` (kNowhere: no pair): all that is
- * missing is asked for at once, for a look takes the better part of a microsecond. */
+/* A whole warp waits for kCount pairs of each lane, so many times 16 bytes behind `from` (kNowhere: no pair): all that
+ * is missing is asked for at once, for a look takes the better part of a microsecond. The warp stays together: lanes
+ * that went each their own way would look one after another (H200: eight pieces of keys were joined 4 us late). */
 static constexpr uint32_t kNowhere = 0xffffffffu;
 template <int kCount>
 OBK_DEVICE void await_all(GivenTwo (&two)[kCount], const char* from, const uint32_t (&at)[kCount],
@@ -51,17 +52,16 @@ OBK_DEVICE void await_all(GivenTwo (&two)[kCount], const char* from, const uint3
     if (at[i] != kNowhere) two[i] = see_two(from + (uint64_t)at[i] * 16);
   dog.start();
   for (;;) {
-    bool all = true;
+    uint32_t missing = 0;
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) missing |= (at[i] != kNowhere && !given(two[i], tag) ? 1u : 0u) << i;
+    if (__all_sync(0xffffffffu, missing == 0)) return;
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
-      if (at[i] == kNowhere || given(two[i], tag)) continue;
-      all = false;
+      if (!(missing >> i & 1)) continue;
       dog.check(5, (uint64_t)(from + (uint64_t)at[i] * 16), tag, two[i].a >> 32);
+      two[i] = see_two(from + (uint64_t)at[i] * 16);
     }
-    if (all) return;
-#pragma unroll
-    for (int i = 0; i < kCount; ++i)
-      if (at[i] != kNowhere && !given(two[i], tag)) two[i] = see_two(from + (uint64_t)at[i] * 16);
   }
 }
 

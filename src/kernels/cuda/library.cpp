@@ -54,6 +54,7 @@ const TileLibrary kCudaTiles = {
     .attention_scratch_bytes = cuda_attention_scratch_bytes,
     .attention_nanos = cuda_attention_nanos,
     .attention_pieces = cuda_attention_pieces,
+    .attention_keeps = true,
     .attention_exchange_bytes = cuda_attention_exchange_bytes,
 };
 

@@ -38,8 +38,8 @@ struct ObkWork {
  * OBK_SOON_AT: to be copied to shared memory a task ahead. */
 #define OBK_SOON (1ull << 60)
 #define OBK_SOON_AT 52
-/* Of the words of a task's block: what the work gathers was gathered by tasks before. */
-#define OBK_GATHERED 0x8000
+/* Where a task's `nanos` says, of a program that flows, which of the values that its work gathers no task before has gathered. */
+#define OBK_FRESH_AT 48
 
 /* When a task ran, in nanoseconds of the GPU's clock, and where. */
 struct ObkStamp {
@@ -49,8 +49,8 @@ struct ObkStamp {
 
 #define OBK_INLINE_PORTS 48
 
-/* The kernel's only parameter. A task's `nanos` is its work's block: byte offset * 65536 + words, perhaps
- * OBK_GATHERED. */
+/* The kernel's only parameter. A task's `nanos` is its work's block: byte offset * 65536 + words, and what stands at
+ * OBK_FRESH_AT. */
 struct ObkProgram {
   const ObkTask* tasks;
   const int32_t* first; /* SM s runs tasks first[s] .. first[s + 1]; null: CTA b runs tasks b, b + CTAs, .. */
@@ -64,7 +64,7 @@ struct ObkProgram {
   int32_t scratch_at, block_at; /* where in dynamic shared memory these lie */
   int32_t block_bytes;          /* of the place of a block; one kernel has two */
   int32_t near_at;              /* the CTA's copies of values: flow.cuh */
-  int32_t soon_at, soon_bytes;  /* of the small weights of a task, and of the one after it */
+  int32_t soon_at, soon_bytes;  /* of the small weights of a task, of OBK_FLOW_SOON tasks in a row */
   int64_t block;                /* a kernel of one work: its block, as a task's `nanos` says it */
   void* inline_ports[OBK_INLINE_PORTS];
 };
@@ -79,14 +79,21 @@ static __device__ inline void deal(ObkLanes* w, const ObkWork* work) {
   w->stage = (char*)w->scratch + (w->group < w->groups ? w->group * work->row_scratch : 0);
 }
 
+static __device__ inline int64_t block_offset(int64_t block) {
+  return block >> 16 & ((1ll << (OBK_FRESH_AT - 16)) - 1);
+}
 /* All threads: a work's block to shared memory, without waiting. `block`: as a task's `nanos` says it. */
 static __device__ inline void fetch_block(const ObkProgram& program, int64_t block, uint64_t* to) {
-  const char* from = program.blocks + (block >> 16);
-  const int bytes = (int)(block & (OBK_GATHERED - 1)) * 8;
+  const char* from = program.blocks + block_offset(block);
+  const int bytes = (int)(block & 0xffff) * 8;
   const int threads = kFlows ? 32 : OBK_THREADS; /* a warp of a program that flows */
 #pragma unroll 1
   for (int k = threadIdx.x % threads * 16; k < bytes; k += threads * 16)
     copy16(shared_address(to) + k, from + k);
+}
+static __device__ inline void* program_port(const ObkProgram& program, uint64_t word) {
+  const int port = (int)(word & 0xffffffffu);
+  return program.ports ? program.ports[port] : program.inline_ports[port];
 }
 /* All threads, when the block is there: operands become addresses. Seen after the next meeting. */
 static __device__ inline void place_operands(const ObkProgram& program, uint64_t* block,
@@ -98,8 +105,7 @@ static __device__ inline void place_operands(const ObkProgram& program, uint64_t
   for (int k = threadIdx.x % threads; k < work->operands; k += threads) {
     const uint64_t word = operands[k];
     if (word & OBK_PORT) {
-      const int port = (int)(word & 0xffffffffu);
-      operands[k] = (uint64_t)(program.ports ? program.ports[port] : program.inline_ports[port]);
+      operands[k] = (uint64_t)program_port(program, word);
     } else if (word & OBK_ARENA) {
       operands[k] = (uint64_t)(program.arena + (word & ~OBK_ARENA));
     } else if (kFlows && (word & OBK_NEAR)) {
@@ -107,8 +113,8 @@ static __device__ inline void place_operands(const ObkProgram& program, uint64_t
     }
   }
 }
-/* A warp, before the operands of the block are placed: its small weights to `soon`, without waiting. (A prefetch to
- * L1 does nothing: a norm waited for its scale for 1.1 us.) */
+/* A warp, before the operands of the block are placed: its small weights to `soon`. (A prefetch to L1 does nothing: a
+ * norm waited for its scale for 1.1 us.) */
 static __device__ inline void fetch_small(uint64_t* block, char* soon) {
   const ObkWork* work = (const ObkWork*)block;
   uint64_t* operands = block + OBK_WORK_WORDS + work->params;
@@ -123,8 +129,17 @@ static __device__ inline void fetch_small(uint64_t* block, char* soon) {
       const uint64_t one = __shfl_sync(0xffffffffu, word, k);
       const char* const from = (const char*)(one & ((1ull << OBK_SOON_AT) - 1));
       const int bytes = (int)((one & ~OBK_SOON) >> OBK_SOON_AT) * 128;
+      constexpr int kTogether = 4;
 #pragma unroll 1
-      for (int at = lane * 16; at < bytes; at += 512) copy16(shared_address(soon + at), from + at);
+      for (int at = lane * 16; at < bytes; at += kTogether * 512) {
+        uint4 x[kTogether];
+#pragma unroll
+        for (int i = 0; i < kTogether; ++i)
+          if (at + i * 512 < bytes) x[i] = *(const uint4*)(from + at + i * 512);
+#pragma unroll
+        for (int i = 0; i < kTogether; ++i)
+          if (at + i * 512 < bytes) *(uint4*)(soon + at + i * 512) = x[i];
+      }
       if (lane == k) operands[base + k] = (uint64_t)soon;
       soon += bytes;
     }

@@ -158,6 +158,16 @@ OBK_DEVICE bool mbarrier_try(uint32_t bar, uint32_t parity) {
       : "memory");
   return done != 0;
 }
+/* The same, waiting about so many nanoseconds at most. */
+OBK_DEVICE bool mbarrier_try_for(uint32_t bar, uint32_t parity, uint32_t nanos) {
+  uint32_t done;
+  asm volatile(
+      "{.reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2, %3; selp.u32 %0, 1, 0, p;}"
+      : "=r"(done)
+      : "r"(bar), "r"(parity), "r"(nanos)
+      : "memory");
+  return done != 0;
+}
 /* The same without waiting. */
 OBK_DEVICE bool mbarrier_test(uint32_t bar, uint32_t parity) {
   uint32_t done;
@@ -201,6 +211,7 @@ OBK_DEVICE void mbarrier_init_fence() {}
 OBK_DEVICE void mbarrier_expect(uint32_t, uint32_t) {}
 OBK_DEVICE void mbarrier_arrive(uint32_t) {}
 OBK_DEVICE bool mbarrier_try(uint32_t, uint32_t) { return true; }
+OBK_DEVICE bool mbarrier_try_for(uint32_t, uint32_t, uint32_t) { return true; }
 OBK_DEVICE bool mbarrier_test(uint32_t, uint32_t) { return true; }
 OBK_DEVICE void bulk_copy(uint32_t, const void*, uint32_t, uint32_t) { __trap(); }
 OBK_DEVICE void copy_blocks(uint32_t, const void*, int, int, uint32_t) { __trap(); }

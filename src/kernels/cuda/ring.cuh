@@ -203,7 +203,7 @@ static __device__ inline void ring_start(uint32_t pages_at, uint32_t bars_at, in
     s.take = s.back = s.ask = 0, s.take_turn = s.ask_turn = 0, s.pending = 0;
     s.opened.from = nullptr, s.opened.groups = s.opened.chunks = s.opened.pitch = 0, s.next = 0;
     if (kFewRows) ring_after().chunks = 0;
-    s.dog.watch = watch, s.dog.sm = sm, s.dog.task = 0, s.dog.since = 0;
+    s.dog.watch = watch, s.dog.sm = sm, s.dog.task = kFlows ? kTaskNow : 0, s.dog.since = 0;
     for (int k = 0; k < pages; ++k) {
       mbarrier_init(bars_at + 8 * k, 1);
       mbarrier_init(bars_at + 8 * (pages + k), OBK_THREADS / 32);

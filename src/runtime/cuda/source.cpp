@@ -140,7 +140,7 @@ std::vector<std::string> device_defines(const Program& program, const LoadOption
   if (is_mono(program)) defines.push_back("OBK_MONO=1");
   if (options.watchdog) defines.push_back(kWatchdogClocks);
   const bool flows = program.flows && is_mono(program);
-  if (flows) defines.insert(defines.end(), {"OBK_FLOW=1", fmt::format("OBK_FLOW_BLOCKS={}", kFlowBlocks)});
+  if (flows) defines.insert(defines.end(), {"OBK_FLOW=1", fmt::format("OBK_FLOW_BLOCKS={}", kFlowBlocks), fmt::format("OBK_FLOW_SOON={}", kFlowSoon), fmt::format("OBK_FLOW_THREADS={}", kFlowThreads)});
   if (const int pages = ring_pages(program)) {
     defines.push_back(fmt::format("OBK_RING={}", pages));
     if (!flows && streams_for_few_rows(program)) defines.push_back("OBK_FEW_ROWS=1");
@@ -161,15 +161,19 @@ Result<std::string> device_source(const Program& program, const std::set<int>& n
                  fmt::format("{} has no device code", ops::to_string(custom.op)), custom.name,
                  "compile with --target cpu"};
   const bool mono = is_mono(program);
-  std::string text = program.flows ? fmt::format("#define OBK_MOST_GIVEN {}\n", schedule::kMostGivenValues) : "";
-  text += "#include \"program.cuh\"\n";
-  const auto is_here = [&](size_t body) { return part < 0 || part_of(program, static_cast<int>(body)) == part; };
+  std::string text = "#include \"program.cuh\"\n";
+  // In one kernel a body without tasks would only be in the way of others' instructions.
+  std::vector<bool> runs(program.bodies.size(), !program.flows);
+  for (const auto& list : program.lists)
+    for (const ObkTask& task : list)
+      if (const int body = program.works[task.work].body; body >= 0) runs[static_cast<size_t>(body)] = true;
+  const auto is_here = [&](size_t body) { return runs[body] && (part < 0 || part_of(program, static_cast<int>(body)) == part); };
   const auto calls = [&](std::string_view tile) {
     for (size_t k = 0; k < program.bodies.size(); ++k)
       if (is_here(k) && program.bodies[k].text.find(tile) != std::string::npos) return true;
     return false;
   };
-  if (calls("OBK_ATTENTION_TILE") || calls("OBK_ATTENTION_PIECE") || calls("OBK_ATTENTION_SHARE")) text += "#include \"attention.cuh\"\n";
+  if (calls("OBK_ATTENTION_TILE") || calls("OBK_ATTENTION_PIECE") || calls("OBK_ATTENTION_SHARE") || calls("OBK_ATTENTION_KEPT")) text += "#include \"attention.cuh\"\n";
   if (calls("OBK_CONV_TILE") || calls("OBK_CONV_DEALT_TILE") || calls("OBK_DEPTHWISE_TILE")) text += "#include \"conv.cuh\"\n";
   const bool products = calls("OBK_PRODUCT(");
   if (products || calls("OBK_RESIDENT(") || calls("OBK_WAIT_FOR_PREVIOUS("))

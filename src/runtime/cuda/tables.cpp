@@ -38,9 +38,9 @@ Result<Shape> shape_of(const WorkRecord& work, int64_t room) {
   const auto refuse = [&](const std::string& what) {
     return Error{Code::kUnsupported, "runtime", what, work.label, "compile with --target cpu"};
   };
-  if (shape.words >= kGathered)
+  if (shape.words > 0xffff)
     return refuse(
-        fmt::format("a body takes {} parameters, a GPU's table holds {}", shape.words, kGathered - 1));
+        fmt::format("a body takes {} parameters, a GPU's table holds 65535", shape.words));
   if (shape.bytes() > room)
     return refuse(fmt::format("a task wants {} of shared memory, a multiprocessor has {}",
                               to_string(Bytes{shape.bytes()}), to_string(Bytes{room})));
@@ -68,7 +68,7 @@ Launch lay_out(std::vector<Shape*> shapes, int64_t room, bool has_ring, int bloc
       for (const Place& place : work.operands) lines += lines_of_small(*flowing, place);
       soon = std::max(soon, lines * kLine);
     }
-  room -= aligned(near) + 2 * soon;
+  room -= aligned(near) + kFlowSoon * soon;
   int64_t least = 0, words = 0;
   bool streams = false;
   for (const Shape* shape : shapes) {
@@ -92,7 +92,7 @@ Launch lay_out(std::vector<Shape*> shapes, int64_t room, bool has_ring, int bloc
   launch.block_at = static_cast<int32_t>(launch.scratch_at + scratch);
   launch.near_at = static_cast<int32_t>(launch.block_at + words);
   launch.soon_at = static_cast<int32_t>(launch.near_at + aligned(near)), launch.soon_bytes = static_cast<int32_t>(soon);
-  launch.shared = static_cast<int32_t>(launch.soon_at + 2 * soon);
+  launch.shared = static_cast<int32_t>(launch.soon_at + kFlowSoon * soon);
   return launch;
 }
 
@@ -112,6 +112,21 @@ void spread_out(std::vector<Launch>& launches, const Program& program, int64_t r
         long_tasks)
       launch.shared = std::max(launch.shared, static_cast<int32_t>(room / 2 + kAlign + (launch.product ? 1024 : 0)));
   }
+}
+
+/// Keys and values that a task takes from where the caller keeps them lie in inputs. Errors: kBuild, for a table of a damaged file.
+Status check_kept_keys(const Program& program, const ObkTask& task) {
+  const WorkRecord& work = program.works[task.work];
+  const int64_t row = -static_cast<int64_t>(task.weight_group), bytes = task.weight_bytes;
+  const Error broken{Code::kBuild, "runtime", "its keys do not lie where the caller keeps them", work.label, "compile the model again"};
+  if (!program.flows || row > kFlowPageBytes || row % kGatherUnit != 0 || bytes <= 0 || bytes % row != 0 || work.operands.size() < 2) return broken;
+  for (size_t which = 0; which < 2; ++which) {
+    const Place& place = work.operands[work.operands.size() - 2 + which];
+    if (place.kind != BufferKind::kInput || place.index < 0 || place.index >= static_cast<int64_t>(program.inputs.size())) return broken;
+    const int64_t from = (which == 0 ? task.weights & UINT32_MAX : task.weights >> 32) * kGatherUnit;
+    if (task.weights < 0 || from + bytes > program.inputs[static_cast<size_t>(place.index)].type.bytes()) return broken;
+  }
+  return ok_status();
 }
 
 /// A kernel whose text says that its CTAs find their own rectangles: what these follow from. Errors:
@@ -210,6 +225,8 @@ Result<Tables> make_tables(const Program& program, bool one_kernel, int64_t room
     TRY(const Shape shape, shape_of(work, room));
     shapes.push_back(shape);
     block_of.push_back(static_cast<int64_t>(tables.blocks.size()) * 8);
+    if (block_of.back() >> (kFreshAt - 16) != 0)
+      return Error{Code::kUnsupported, "runtime", "its tables take more than 4 GB", work.label, "compile with --target cpu"};
     const DeviceWork head = {.body = work.body,
                              .params = static_cast<int32_t>(work.params.size()),
                              .operands = static_cast<int32_t>(work.operands.size()),
@@ -233,16 +250,14 @@ Result<Tables> make_tables(const Program& program, bool one_kernel, int64_t room
       tables.blocks.push_back(word);
     }
     if (tables.blocks.size() % 2) tables.blocks.push_back(0);
+    if (work.gathers.size() > schedule::kMostGathers)
+      return Error{Code::kUnsupported, "runtime", fmt::format("a work gathers {} values, a GPU's table says it of {}", work.gathers.size(), schedule::kMostGathers), work.label,
+                   "compile with --disable flow"};
     for (const Gather& gather : work.gathers) {
-      if (gather.number >= schedule::kMostGivenValues)
-        return Error{Code::kUnsupported, "runtime",
-                     fmt::format("a program gives {} values to all multiprocessors, a GPU's table holds {}", gather.number + 1, schedule::kMostGivenValues), work.label,
-                     "compile with --disable flow"};
       if (gather.from % kGatherUnit != 0 || gather.from / kGatherUnit > UINT32_MAX || gather.words % 2 != 0)
         return Error{Code::kBuild, "runtime", fmt::format("a given value of {} words lies at {}, wanted: pairs of words at a multiple of {}", gather.words, gather.from, kGatherUnit),
                      work.label, "compile the model again"};
-      const DeviceGather one = {static_cast<uint32_t>(gather.from / kGatherUnit), static_cast<uint32_t>(gather.number), static_cast<int32_t>(gather.near),
-                                static_cast<int32_t>(gather.words / 2)};
+      const DeviceGather one = {static_cast<uint32_t>(gather.from / kGatherUnit), static_cast<uint32_t>(gather.near), static_cast<int32_t>(gather.words / 2), 0};
       uint64_t two[2];
       memcpy(two, &one, sizeof one);
       tables.blocks.insert(tables.blocks.end(), two, two + 2);
@@ -258,11 +273,12 @@ Result<Tables> make_tables(const Program& program, bool one_kernel, int64_t room
     std::set<int64_t> gathered;  // by tasks before
     for (const ObkTask& task : list) {
       shapes[task.work].streams |= task.weight_bytes > 0;
+      if (task.weight_group < 0) TRY_STATUS(check_kept_keys(program, task));
       (one_kernel ? tables.tasks : by_work[task.work]).push_back(with_block(task));
       if (!one_kernel) continue;
-      bool fresh = false;
-      for (const Gather& gather : program.works[task.work].gathers) fresh |= gathered.insert(gather.number).second;
-      if (!fresh) tables.tasks.back().nanos |= kGathered;
+      const std::vector<Gather>& gathers = program.works[task.work].gathers;
+      for (size_t k = 0; k < gathers.size(); ++k)
+        if (gathered.insert(gathers[k].number).second) tables.tasks.back().nanos |= static_cast<int64_t>(uint64_t{1} << (kFreshAt + k));
     }
   }
   tables.first.push_back(static_cast<int32_t>(tables.tasks.size()));
@@ -329,6 +345,7 @@ void place_weights(Tables& tables, const Program& program,
   }
   for (ObkTask& task : tables.tasks) {
     const std::vector<Place>& operands = program.works[task.work].operands;
+    if (task.weight_group < 0) continue;  // keys that the caller keeps
     if (task.weight_bytes > 0 && !operands.empty() && operands.back().kind == BufferKind::kWeight)
       task.weights += static_cast<int64_t>(weights[operands.back().index]);
     else

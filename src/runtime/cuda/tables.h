@@ -13,8 +13,8 @@
 namespace obelisk::runtime::cuda {
 
 inline constexpr int kThreads = 256, kWarps = kThreads / 32;
-/// Of a program that flows: one more warp asks for weights (kernels/cuda/flow.cuh).
-inline constexpr int kFlowThreads = kThreads + 32;
+/// Of a program that flows: three more warps ask for weights, fetch tables, place operands (kernels/cuda/flow.cuh).
+inline constexpr int kFlowThreads = kThreads + 96;
 
 // ---- the layouts of kernels/cuda/program.cuh ----
 struct DeviceWork {
@@ -23,15 +23,15 @@ struct DeviceWork {
   int32_t gathers, spare;
 };
 struct DeviceGather {  // kernels/cuda/flow.cuh
-  uint32_t from, number;  // of the arena, in units of kGatherUnit bytes
-  int32_t near, pairs;    // words that are gathered by twos
+  uint32_t from, near;   // of the arena, in units of kGatherUnit bytes; of the copies
+  int32_t pairs, spare;  // words that are gathered by twos
 };
 inline constexpr int64_t kGatherUnit = 16;
 inline constexpr int kWorkWords = sizeof(DeviceWork) / 8;
 inline constexpr uint64_t kPortBit = uint64_t{1} << 63, kArenaBit = uint64_t{1} << 62, kNearBit = uint64_t{1} << 61, kSoonBit = uint64_t{1} << 60;
 inline constexpr int kSoonAt = 52;  // lines of a small weight stand above its address
-inline constexpr int64_t kGathered = 0x8000;  // beside the words of a task's block: tasks before have gathered all that it gathers
-inline constexpr int kFlowBlocks = 8;        // of works at once, in a program that flows
+inline constexpr int kFreshAt = 48;  // of a task's block: bits of what its work gathers and no task before has gathered
+inline constexpr int kFlowBlocks = 8, kFlowSoon = 3;  // of a program that flows, at once: blocks of works, small weights of tasks
 inline constexpr int kInlinePorts = 48;
 struct DeviceStamp {
   uint64_t start, end;

@@ -4,9 +4,12 @@
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <map>
+#include <span>
 
 #include "graph/test_decoder.h"
 #include "passes/passes.h"
+#include "schedule/kept_keys.h"
 
 namespace obelisk::schedule {
 namespace {
@@ -17,8 +20,8 @@ struct Table {
   TaskGraph tasks;
 };
 
-Table table(graph::Graph graph, bool flows = true) {
-  auto device = target::gpu("sm_90a");
+Table table(graph::Graph graph, bool flows = true, const std::string& target = "sm_90a") {
+  auto device = target::device(target, 132);
   CHECK(device.ok());
   device->flows = flows;
   auto early = passes::copy_early_pieces(std::move(graph));
@@ -50,15 +53,62 @@ TEST(Flow, ADecodersTokenFlows) {
   EXPECT_GE(given, 7);  // of two layers: queries, keys and values; attention; its product; gates; the last layer's product is an output
   EXPECT_GE(own, 4);    // norms, queries
   EXPECT_GT(t.tasks.near.count, 0);
-  // Who has a piece of a head's keys copies that piece; attention has workers without a part of the product before it.
+}
+
+bool is_copy(const Work& work, const stitch::Group& group) { return work.own && group.after.empty() && work.nest.row_count() > 1; }
+
+// Where tiles read keys and values from memory of their own, who has a head copies them.
+TEST(Flow, WhoAttendsCopiesWhatItReads) {
+  const Table t = table(graph::decoder_step(DType::f16), true, "cpu");
+  ASSERT_TRUE(t.tasks.flows);
+  size_t attending = 0;
   for (size_t sm = 0; sm < t.tasks.lists.size(); ++sm) {
     bool attends = false, copies = false;
     for (const ObkTask& task : t.tasks.lists[sm]) {
       const Work& work = t.tasks.works[task.work];
       attends |= t.plan.groups[work.group].kind == stitch::GroupKind::kAttention;
-      copies |= work.own && t.plan.groups[work.group].after.empty() && t.tasks.buffers[work.buffers[0]].kind == BufferKind::kInput && work.nest.row_count() > 1;
+      copies |= is_copy(work, t.plan.groups[work.group]) && t.tasks.buffers[work.buffers[0]].kind == BufferKind::kInput;
+      EXPECT_EQ(task.weight_group, 0);
     }
     EXPECT_EQ(attends, copies) << "SM " << sm;
+    attending += attends;
+  }
+  EXPECT_GE(attending, 8u);
+}
+
+// Where tiles take them from the caller's memory nobody copies: each piece of a head's keys is a range of the two inputs.
+TEST(Flow, KeysStayWhereTheCallerKeepsThem) {
+  constexpr int64_t kKeys = 320, kHeads = 8, kSize = 64;
+  const Table t = table(graph::decoder_step(DType::f16, {.heads = kHeads, .size = kSize, .keys = kKeys}));
+  ASSERT_TRUE(t.tasks.flows);
+  std::map<std::pair<uint32_t, int64_t>, std::vector<std::pair<int64_t, int64_t>>> ranges;  // by work and head: bytes of the input
+  for (const std::vector<ObkTask>& list : t.tasks.lists)
+    for (const ObkTask& task : list) {
+      const Work& work = t.tasks.works[task.work];
+      const stitch::Group& group = t.plan.groups[work.group];
+      EXPECT_FALSE(is_copy(work, group) && t.tasks.buffers[work.buffers[0]].kind == BufferKind::kInput);
+      if (group.kind != stitch::GroupKind::kAttention) continue;
+      ASSERT_EQ(work.keeps, DType::f32);
+      EXPECT_EQ(task.weight_group, -kSize * 4);
+      const int64_t from = (task.weights & UINT32_MAX) * 16;
+      EXPECT_EQ(task.weights >> 32, task.weights & UINT32_MAX) << "keys and values lie alike here";
+      for (size_t k = 1; k <= 2; ++k) EXPECT_EQ(t.tasks.buffers[work.buffers[work.buffers.size() - k]].kind, BufferKind::kInput);
+      ranges[{task.work, task.r0}].push_back({from, from + task.weight_bytes});
+      const int64_t here = kept_keys_of(task);
+      const Span rest = read_by(t.plan, t.tasks, task, group.body.operands.size() + 1);
+      const bool last = task.c1 == kSize;
+      EXPECT_EQ(rest.high - rest.low, last ? kSize : 0) << "the new key";
+      EXPECT_EQ(here * kSize * 4, task.weight_bytes);
+    }
+  ASSERT_EQ(ranges.size(), 2u * kHeads);
+  for (auto& [of, all] : ranges) {
+    std::sort(all.begin(), all.end());
+    int64_t at = of.second * (kKeys - 1) * kSize * 4;
+    for (const auto& [low, high] : all) {
+      EXPECT_EQ(low, at);
+      at = high;
+    }
+    EXPECT_EQ(at, (of.second + 1) * (kKeys - 1) * kSize * 4) << "head " << of.second;
   }
 }
 
@@ -96,12 +146,20 @@ Buffer& buffer_of(Table& t, Reach reach) {
     if (buffer.reach == reach) return buffer;
   CHECK(false, "no buffer fits");
 }
-bool is_copy(const Work& work, const stitch::Group& group) { return work.own && group.after.empty() && work.nest.row_count() > 1; }
+bool attends(const Work&, const stitch::Group& group) { return group.kind == stitch::GroupKind::kAttention; }
 
 TEST(Flow, ATableThatReadsWhatIsNotThereIsRefused) {
-  struct { const char* name; const char* said; std::function<void(Table&)> how; } tamperings[] = {
+  struct Tampering { const char* name; const char* said; std::function<void(Table&)> how; };
+  const Tampering of_copies[] = {
       {"a piece of a copy is missing", "has not computed it", [](Table& t) { task_of(t, is_copy).c1 -= 8; }},
       {"a copy is another row's", "has not computed it", [](Table& t) { ObkTask& task = task_of(t, is_copy); (task.r0 > 0 ? --task.r0, --task.r1 : ++task.r0, ++task.r1); }},
+  };
+  const Tampering tamperings[] = {
+      {"kept keys are another head's", "does not keep them", [](Table& t) { task_of(t, attends).weights += 64; }},
+      {"more keys than are kept", "does not keep them", [](Table& t) { ObkTask& task = task_of(t, attends); task.weight_bytes -= task.weight_group; }},
+      {"rows of another size", "does not keep them", [](Table& t) { task_of(t, attends).weight_group *= 2; }},
+      {"values of another input", "does not keep them", [](Table& t) { Work& work = t.tasks.works[task_of(t, attends).work]; work.buffers.back() = work.buffers[work.buffers.size() - 2]; }},
+      {"keys that nobody brings", "has not computed it", [](Table& t) { ObkTask& task = task_of(t, attends); task.weight_group = task.weight_bytes = 0, task.weights = 0; }},
       {"a worker does not compute its norm", "", [](Table& t) {
          for (auto& list : t.tasks.lists)
            if (std::erase_if(list, [&](const ObkTask& task) { return t.tasks.works[task.work].own && !is_copy(t.tasks.works[task.work], t.plan.groups[t.tasks.works[task.work].group]); })) return;
@@ -123,15 +181,18 @@ TEST(Flow, ATableThatReadsWhatIsNotThereIsRefused) {
        }},
       {"a norm of half its row", "", [](Table& t) { task_of(t, [](const Work& work, const stitch::Group&) { return work.own && !work.nest.cut_columns; }).c1 /= 2; }},
   };
-  const Table right = table(graph::decoder_step(DType::f16));
-  ASSERT_TRUE(validate(right.graph, right.plan, right.tasks).ok());
-  for (const auto& [name, said, how] : tamperings) {
-    Table t = right;
-    how(t);
-    const Status status = validate(t.graph, t.plan, t.tasks);
-    ASSERT_FALSE(status.ok()) << name;
-    EXPECT_NE(status.error().message.find(said), std::string::npos) << name << ": " << status.error().message;
-  }
+  const auto refuses_all = [](const Table& right, std::span<const Tampering> all) {
+    ASSERT_TRUE(validate(right.graph, right.plan, right.tasks).ok());
+    for (const auto& [name, said, how] : all) {
+      Table t = right;
+      how(t);
+      const Status status = validate(t.graph, t.plan, t.tasks);
+      ASSERT_FALSE(status.ok()) << name;
+      EXPECT_NE(status.error().message.find(said), std::string::npos) << name << ": " << status.error().message;
+    }
+  };
+  refuses_all(table(graph::decoder_step(DType::f16)), tamperings);
+  refuses_all(table(graph::decoder_step(DType::f16), true, "cpu"), of_copies);
 }
 
 }  // namespace
