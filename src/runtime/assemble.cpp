@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cmath>
 #include <map>
 
 #include "base/parallel.h"
@@ -106,6 +107,24 @@ int64_t Program::task_count() const {
   int64_t count = 0;
   for (const auto& list : lists) count += static_cast<int64_t>(list.size());
   return count;
+}
+
+int64_t bytes_of_a_run(const Program& program) {
+  const auto machine = target::device(program.target, program.sms);
+  std::vector<int64_t> read(program.weights.size(), 0);
+  for (const WorkRecord& work : program.works)
+    for (const Place& place : work.operands) {
+      if (place.kind != BufferKind::kWeight || program.weights[static_cast<size_t>(place.index)].empty()) continue;
+      int64_t bytes = program.weights[static_cast<size_t>(place.index)].bytes();
+      if (machine.ok() && work.floor_nanos > 0)
+        bytes = std::min(bytes, static_cast<int64_t>(std::ceil(1.001 * work.floor_nanos * machine->bytes_per_sm * machine->sms)));
+      read[static_cast<size_t>(place.index)] = std::max(read[static_cast<size_t>(place.index)], bytes);
+    }
+  int64_t sum = 0;
+  for (const int64_t bytes : read) sum += bytes;
+  for (const auto* ports : {&program.inputs, &program.outputs})
+    for (const Port& port : *ports) sum += port.type.bytes();
+  return sum;
 }
 
 Program assemble(const graph::Graph& graph, const stitch::Plan& plan, const schedule::TaskGraph& tasks, codegen::Source source,

@@ -101,6 +101,10 @@ struct Program {
   int64_t task_count() const;
 };
 
+/// What one run reads of weights and inputs and writes of outputs, in bytes. Of a weight of which works read a few rows, as of a table of
+/// words, no more than what their floors say.
+int64_t bytes_of_a_run(const Program& program);
+
 /// Tables, bodies and packed weights of a program for the machine whose tiles the source was emitted for. Errors: none for users; a table that the validator refuses is a Bug.
 Program assemble(const graph::Graph& graph, const stitch::Plan& plan, const schedule::TaskGraph& tasks, codegen::Source source,
                  const std::string& target);

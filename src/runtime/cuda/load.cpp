@@ -158,10 +158,7 @@ Status CudaExecutable::init(LoadReport report) {
              .launches = static_cast<int>(cut_.launches.size()),
              .phases = p.waves};
   device_.barriers = p.granularity == "mono" && !p.flows ? std::max(p.waves - 1, 0) : 0;
-  for (const Tensor& weight : p.weights)
-    device_.bytes_streamed += weight.empty() ? 0 : weight.bytes();
-  for (const auto* ports : {&p.inputs, &p.outputs})
-    for (const Port& port : *ports) device_.bytes_streamed += port.type.bytes();
+  device_.bytes_streamed = bytes_of_a_run(p);
   if (auto spec = target::device(p.target, p.sms); spec.ok())
     device_.roof_bytes_per_us = spec->bytes_per_sm * 1000.0 * spec->sms;
   for (const Image& image : images_) {

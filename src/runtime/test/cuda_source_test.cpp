@@ -1,6 +1,8 @@
 // A GPU's program as one text, and what is read in the assembler's log. No device compiler is wanted.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <functional>
 #include <set>
 
 #include "codegen/codegen.h"
@@ -130,6 +132,26 @@ TEST(CudaSource, DeviceCodeIsToldWhatADealtKernelTakes) {
     EXPECT_LT(text->find(line), text->find("dealt.cuh")) << line;
 }
 
+// A run reads a few rows of a table of words, all of a product's weight.
+TEST(Programs, AFewRowsOfATableAreRead) {
+  graph::Graph graph;
+  const auto weight = [&](Shape shape) {
+    Tensor tensor = Tensor::allocate({DType::f16, shape});
+    std::memset(tensor.mutable_data(), 0, static_cast<size_t>(tensor.bytes()));
+    return graph.add_constant(std::move(tensor));
+  };
+  constexpr int64_t kWords = 50000, kWidth = 256, kColumns = 512;
+  const graph::ValueId ids = graph.add_input("ids", {DType::i64, {1, 4}});
+  const graph::ValueId rows = graph.must_add(ops::Op::Gather, {weight({kWords, kWidth}), ids});
+  graph.mark_output(graph.must_add(ops::Op::MatMul, {rows, weight({kWidth, kColumns})}), "y");
+  const target::DeviceSpec device = *target::gpu("sm_90a");
+  const stitch::Plan plan = stitch::plan(graph, device);
+  const schedule::TaskGraph tasks = schedule::build(graph, plan, device);
+  const Program program = assemble(graph, plan, tasks, codegen::emit(graph, plan, tasks, kernels::tile_library(device.family)), "sm_90a");
+  EXPECT_GE(bytes_of_a_run(program), kWidth * kColumns * 2);
+  EXPECT_LE(bytes_of_a_run(program), 2 * kWidth * kColumns * 2);
+}
+
 // Of a program that flows the table says where each work's operands are: what it gives in the arena, what it reads of others or of its own in
 // the CTA's copies, each of which a task gathers before; no barrier is told, all bodies are part of the kernel.
 TEST(CudaTables, AProgramThatFlowsReadsItsCopies) {
@@ -184,6 +206,41 @@ TEST(CudaTables, AProgramThatFlowsReadsItsCopies) {
   }
   EXPECT_EQ(at, tables->blocks.size());
   EXPECT_GT(gathers, numbers.size());  // what a residual adds is read twice
+  // A task gathers what no task of its list before it has.
+  size_t k = 0, kept = 0;
+  for (const std::vector<ObkTask>& list : program.lists) {
+    std::set<int> seen;
+    for (const ObkTask& task : list) {
+      const std::vector<Gather>& all = program.works[task.work].gathers;
+      uint64_t fresh = 0;
+      for (size_t n = 0; n < all.size(); ++n)
+        if (seen.insert(all[n].number).second) fresh |= uint64_t{1} << n;
+      EXPECT_EQ(static_cast<uint64_t>(tables->tasks[k].nanos) >> kFreshAt, fresh);
+      kept += task.weight_group < 0;
+      ++k;
+    }
+  }
+  EXPECT_GT(kept, 0u);
+  // Keys that do not lie where the caller keeps them: a damaged file.
+  const auto is_kept = [](const ObkTask& task) { return task.weight_group < 0; };
+  const auto refused = [&](const std::function<void(ObkTask&, Program&)>& how) {
+    Program damaged = program;
+    for (std::vector<ObkTask>& list : damaged.lists)
+      if (const auto task = std::find_if(list.begin(), list.end(), is_kept); task != list.end()) {
+        how(*task, damaged);
+        return !make_tables(damaged, true, device.fast_memory.count).ok();
+      }
+    return false;
+  };
+  EXPECT_TRUE(refused([](ObkTask& task, Program&) { task.weights += int64_t{1} << 20; }));
+  EXPECT_TRUE(refused([](ObkTask& task, Program&) { task.weights += int64_t{1} << 52; }));
+  EXPECT_TRUE(refused([](ObkTask& task, Program&) { task.weights = -1; }));
+  EXPECT_TRUE(refused([](ObkTask& task, Program&) { task.weight_bytes = INT32_MAX; }));
+  EXPECT_TRUE(refused([](ObkTask& task, Program&) { task.weight_group = INT32_MIN; }));
+  EXPECT_TRUE(refused([](ObkTask& task, Program&) { task.weight_group = -24; }));
+  EXPECT_TRUE(refused([](ObkTask& task, Program& p) { p.works[task.work].operands.back().kind = BufferKind::kArena; }));
+  EXPECT_TRUE(refused([](ObkTask& task, Program& p) { p.works[task.work].operands.back().index = 99; }));
+  EXPECT_FALSE(refused([](ObkTask&, Program&) {}));
   const std::vector<std::string> defines = device_defines(program, {});
   EXPECT_NE(std::find(defines.begin(), defines.end(), "OBK_FLOW=1"), defines.end());
   const auto text = device_source(program);
