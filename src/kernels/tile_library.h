@@ -87,7 +87,8 @@ struct TileLibrary {
   double (*attention_nanos)(int32_t type, int64_t queries, int64_t keys, int64_t size,
                             int64_t value_size);
   /// In how many pieces the keys of a head of few queries are shared out, a power of two that divides value_size: a
-  /// matter of the shape, not of the batch, since it decides the order of sums. Null: always one.
+  /// matter of the shape, not of the batch, since it decides the order of sums. Null: always one. `flows`: of a program that may flow
+  /// (schedule/flow.h).
   int64_t (*attention_pieces)(int32_t type, int64_t heads, int64_t queries, int64_t keys,
                               int64_t size, int64_t value_size, bool flows) = nullptr;
   /// Whether a piece of a program that flows takes keys and values from where the caller keeps them (schedule/kept_keys.h).

@@ -356,6 +356,7 @@ void read_tables(Reader& from, Program& p, const WeightSection& weights) {
   p.arena = {from.within(from.number<int64_t>(), 0, int64_t{1} << 44, "arena")};
   p.scratch = {from.within(from.number<int64_t>(), 0, int64_t{1} << 36, "scratch")};
   p.flows = from.number<uint8_t>() != 0;
+  if (p.flows && p.on_gpu() && p.granularity != "mono") throw Damaged("a program that flows is one kernel");
   p.near = {from.within(from.number<int64_t>(), 0, int64_t{1} << 20, "fast memory of copies")};
   for (auto* ports : {&p.inputs, &p.outputs}) {
     ports->resize(from.count(17));

@@ -116,6 +116,12 @@ class Flow {
             if (step.kind == StepKind::kStore)
               (tasks_.buffers[work.buffers[step.slot]].kind == BufferKind::kArena ? arena : ports) = true;
           if (ports && arena) return false;
+          // A body that turns what it reads asks for it by copies of global memory: not of a worker's copy.
+          if (arena && work.nest.row_count() > 1)
+            for (const Access& access : work.nest.accesses)
+              if (access.affine && access.step < 0 && !access.strides.empty() && access.strides.back() != 0 && access.strides.back() != 1 &&
+                  tasks_.buffers[work.buffers[access.operand]].kind != BufferKind::kInput)
+                return false;
           work.own = arena;
           break;
         }

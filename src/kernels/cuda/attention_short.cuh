@@ -3,7 +3,7 @@
  *
  * How      2^rows_log warps have 16 rows each. For the scores, the other warps of the eight have
  * other keys; for the product with V they have other columns. Q and K come by asynchronous copies,
- * then V, while scores are computed. Between, warps of the same rows tell each other the rows'
+ * then V, while scores are computed (of kept keys: K as pages, and after the scores V, where K lay). Between, warps of the same rows tell each other the rows'
  * maxima and the weights through shared memory; where a warp has all keys of its rows it needs
  * nobody. Order    a row's maximum is that of all keys, so what is summed is one chain of mma.sync
  * over the keys, 16 a step, whatever the cut. Totals are the same chain with a column of ones.

@@ -2,7 +2,7 @@
  * of the run that gave them, in one store of 64.
  *
  *   give_two(at, a, b, tag)     by who computes them
- *   await_all(two, at, tag, dog)    by who reads them
+ *   await_all(two, from, at, tag, dog)    by who reads them: whole warps
  *
  * Nothing is ordered but the word itself, so nobody waits for the copies that are under way on an SM,
  * as a release would. A place is written once a run, and runs of one instance follow one another:

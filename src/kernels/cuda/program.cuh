@@ -9,7 +9,7 @@
  * address that differs between instances: a table serves all contexts and whatever memory the
  * caller brings. Weights of the next task are asked for right after the CTA has arrived, before it
  * waits (or before the kernel waits for the one before it): a release waits for copies in flight on
- * its SM.
+ * its SM. (A program without barriers has warps of its own for all that: flow.cuh.)
  *
  * Host and device lay out these structures alike (runtime/cuda/tables.h). */
 #ifndef OBK_PROGRAM_CUH
@@ -62,7 +62,7 @@ struct ObkProgram {
   ObkStamp* stamps;   /* by task, or null */
   int32_t waves, ring_pages; /* a kernel of one work: its tasks instead of waves */
   int32_t scratch_at, block_at; /* where in dynamic shared memory these lie */
-  int32_t block_bytes;          /* of the place of a block; one kernel has two */
+  int32_t block_bytes;          /* of the place of a block; one kernel has two, one that flows OBK_FLOW_BLOCKS */
   int32_t near_at;              /* the CTA's copies of values: flow.cuh */
   int32_t soon_at, soon_bytes;  /* of the small weights of a task, of OBK_FLOW_SOON tasks in a row */
   int64_t block;                /* a kernel of one work: its block, as a task's `nanos` says it */
@@ -82,7 +82,8 @@ static __device__ inline void deal(ObkLanes* w, const ObkWork* work) {
 static __device__ inline int64_t block_offset(int64_t block) {
   return block >> 16 & ((1ll << (OBK_FRESH_AT - 16)) - 1);
 }
-/* All threads: a work's block to shared memory, without waiting. `block`: as a task's `nanos` says it. */
+/* All threads (of a program that flows: a warp): a work's block to shared memory, without waiting. `block`: as a task's `nanos`
+ * says it. */
 static __device__ inline void fetch_block(const ObkProgram& program, int64_t block, uint64_t* to) {
   const char* from = program.blocks + block_offset(block);
   const int bytes = (int)(block & 0xffff) * 8;
@@ -95,7 +96,7 @@ static __device__ inline void* program_port(const ObkProgram& program, uint64_t 
   const int port = (int)(word & 0xffffffffu);
   return program.ports ? program.ports[port] : program.inline_ports[port];
 }
-/* All threads, when the block is there: operands become addresses. Seen after the next meeting. */
+/* All threads (of a program that flows: a warp), when the block is there: operands become addresses. Seen after the next meeting. */
 static __device__ inline void place_operands(const ObkProgram& program, uint64_t* block,
                                              char* near = nullptr) {
   const ObkWork* work = (const ObkWork*)block;

@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <cstring>
 #include <map>
+#include <numeric>
 #include <set>
 
 namespace obelisk::runtime::cuda {
@@ -47,27 +48,29 @@ Result<Shape> shape_of(const WorkRecord& work, int64_t room) {
   return shape;
 }
 
-/// Of a program that flows: the lines of a small weight, which bodies read of their own accord, as a norm's scale; 0 of another.
-constexpr int64_t kLine = 128, kSmall = 8192;  // bytes
-int64_t lines_of_small(const Program& program, const Place& place) {
-  if (!program.flows || place.kind != BufferKind::kWeight || program.weights[static_cast<size_t>(place.index)].empty()) return 0;
-  const int64_t bytes = program.weights[static_cast<size_t>(place.index)].bytes();
-  return bytes <= kSmall ? (bytes + kLine - 1) / kLine : 0;
+/// Of a program that flows, by a work's operand: the lines of a small weight, which its body reads of its own accord, as a norm's scale; 0 of
+/// another operand, and where those before it fill the place of a task.
+constexpr int64_t kLine = 128, kMostSoon = 8192;  // bytes
+std::vector<int64_t> small_weights(const Program& program, const WorkRecord& work) {
+  std::vector<int64_t> lines(work.operands.size(), 0);
+  int64_t left = kMostSoon;
+  for (size_t k = 0; k < work.operands.size() && program.flows; ++k) {
+    const Place& place = work.operands[k];
+    if (place.kind != BufferKind::kWeight || program.weights[static_cast<size_t>(place.index)].empty()) continue;
+    const bool packed = std::any_of(program.packings.begin(), program.packings.end(), [&](const Packing& packing) { return packing.weight == place.index; });
+    const int64_t all = (program.weights[static_cast<size_t>(place.index)].bytes() + kLine - 1) / kLine;
+    if (packed || all * kLine > left) continue;
+    lines[k] = all, left -= all * kLine;
+  }
+  return lines;
 }
 
 /// The layout of a kernel that runs these works: pages first, then as many groups of lanes as there
 /// is room for.
-/// `flowing`: the program, where it flows.
-Launch lay_out(std::vector<Shape*> shapes, int64_t room, bool has_ring, int blocks, const Program* flowing = nullptr) {
+/// `flowing`: the program, where it flows; `soon`: bytes of the small weights of a task.
+Launch lay_out(std::vector<Shape*> shapes, int64_t room, bool has_ring, int blocks, const Program* flowing = nullptr, int64_t soon = 0) {
   Launch launch;
   const int64_t near = flowing ? flowing->near.count : 0, page_bytes = flowing ? kFlowPageBytes : kPageBytes;
-  int64_t soon = 0;  // of the small weights of a work
-  if (flowing)
-    for (const WorkRecord& work : flowing->works) {
-      int64_t lines = 0;
-      for (const Place& place : work.operands) lines += lines_of_small(*flowing, place);
-      soon = std::max(soon, lines * kLine);
-    }
   room -= aligned(near) + kFlowSoon * soon;
   int64_t least = 0, words = 0;
   bool streams = false;
@@ -122,11 +125,22 @@ Status check_kept_keys(const Program& program, const ObkTask& task) {
   if (!program.flows || row > kFlowPageBytes || row % kGatherUnit != 0 || bytes <= 0 || bytes % row != 0 || work.operands.size() < 2) return broken;
   for (size_t which = 0; which < 2; ++which) {
     const Place& place = work.operands[work.operands.size() - 2 + which];
-    if (place.kind != BufferKind::kInput || place.index < 0 || place.index >= static_cast<int64_t>(program.inputs.size())) return broken;
+    if (place.kind != BufferKind::kInput || place.near >= 0 || place.index < 0 || place.index >= static_cast<int64_t>(program.inputs.size())) return broken;
     const int64_t from = (which == 0 ? task.weights & UINT32_MAX : task.weights >> 32) * kGatherUnit;
     if (task.weights < 0 || from + bytes > program.inputs[static_cast<size_t>(place.index)].type.bytes()) return broken;
   }
   return ok_status();
+}
+
+/// The packed weights that a task of a program that flows takes page by page lie in them. Errors: kBuild, for a table of a damaged file.
+Status check_streamed(const Program& program, const ObkTask& task) {
+  const WorkRecord& work = program.works[task.work];
+  constexpr int64_t kAtomBytes = 1024;  // 8 columns of 64 k: kernels/cuda/ring.cuh
+  const int64_t bytes = task.weight_bytes, group = task.weight_group;
+  const Error broken{Code::kBuild, "runtime", "what its tasks stream is not in its weights", work.label, "compile the model again"};
+  if (bytes < 0 || group <= 0 || group % kAtomBytes != 0 || bytes % group != 0 || work.operands.empty() || work.operands.back().kind != BufferKind::kWeight) return broken;
+  const Tensor& weight = program.weights[static_cast<size_t>(work.operands.back().index)];
+  return task.weights >= 0 && !weight.empty() && task.weights <= weight.bytes() - bytes ? ok_status() : Status(broken);
 }
 
 /// A kernel whose text says that its CTAs find their own rectangles: what these follow from. Errors:
@@ -220,6 +234,7 @@ Result<Tables> make_tables(const Program& program, bool one_kernel, int64_t room
   Tables tables;
   std::vector<Shape> shapes;
   std::vector<int64_t> block_of;  // bytes
+  int64_t soon = 0;
   const bool has_ring = program.target >= "sm_90";
   for (const WorkRecord& work : program.works) {
     TRY(const Shape shape, shape_of(work, room));
@@ -236,6 +251,8 @@ Result<Tables> make_tables(const Program& program, bool one_kernel, int64_t room
     memcpy(words, &head, sizeof head);
     tables.blocks.insert(tables.blocks.end(), words, words + kWorkWords);
     for (int64_t param : work.params) tables.blocks.push_back(static_cast<uint64_t>(param));
+    const std::vector<int64_t> small = small_weights(program, work);
+    soon = std::max(soon, std::accumulate(small.begin(), small.end(), int64_t{0}) * kLine);
     for (const Place& place : work.operands) {
       uint64_t word = static_cast<uint64_t>(place.index);
       if (place.near >= 0 && program.flows) {
@@ -246,7 +263,7 @@ Result<Tables> make_tables(const Program& program, bool one_kernel, int64_t room
       if (place.kind == BufferKind::kOutput) word = (word + program.inputs.size()) | kPortBit;
       if (place.kind == BufferKind::kArena) word |= kArenaBit;
       if (place.kind == BufferKind::kWeight)
-        tables.weight_words.push_back(static_cast<int64_t>(tables.blocks.size()));
+        tables.weight_words.push_back({static_cast<int64_t>(tables.blocks.size()), small[static_cast<size_t>(&place - work.operands.data())]});
       tables.blocks.push_back(word);
     }
     if (tables.blocks.size() % 2) tables.blocks.push_back(0);
@@ -254,7 +271,7 @@ Result<Tables> make_tables(const Program& program, bool one_kernel, int64_t room
       return Error{Code::kUnsupported, "runtime", fmt::format("a work gathers {} values, a GPU's table says it of {}", work.gathers.size(), schedule::kMostGathers), work.label,
                    "compile with --disable flow"};
     for (const Gather& gather : work.gathers) {
-      if (gather.from % kGatherUnit != 0 || gather.from / kGatherUnit > UINT32_MAX || gather.words % 2 != 0)
+      if (gather.from % kGatherUnit != 0 || gather.from / kGatherUnit > UINT32_MAX || gather.words % 2 != 0 || gather.near % kGatherUnit != 0)
         return Error{Code::kBuild, "runtime", fmt::format("a given value of {} words lies at {}, wanted: pairs of words at a multiple of {}", gather.words, gather.from, kGatherUnit),
                      work.label, "compile the model again"};
       const DeviceGather one = {static_cast<uint32_t>(gather.from / kGatherUnit), static_cast<uint32_t>(gather.near), static_cast<int32_t>(gather.words / 2), 0};
@@ -273,7 +290,11 @@ Result<Tables> make_tables(const Program& program, bool one_kernel, int64_t room
     std::set<int64_t> gathered;  // by tasks before
     for (const ObkTask& task : list) {
       shapes[task.work].streams |= task.weight_bytes > 0;
-      if (task.weight_group < 0) TRY_STATUS(check_kept_keys(program, task));
+      if (task.weight_group < 0) {
+        TRY_STATUS(check_kept_keys(program, task));
+      } else if (program.flows && (task.weight_bytes != 0 || task.weight_group != 0)) {
+        TRY_STATUS(check_streamed(program, task));
+      }
       (one_kernel ? tables.tasks : by_work[task.work]).push_back(with_block(task));
       if (!one_kernel) continue;
       const std::vector<Gather>& gathers = program.works[task.work].gathers;
@@ -285,13 +306,13 @@ Result<Tables> make_tables(const Program& program, bool one_kernel, int64_t room
   if (one_kernel) {
     std::vector<Shape*> all;
     for (Shape& shape : shapes) all.push_back(&shape);
-    Launch launch = lay_out(all, room, has_ring, program.flows ? kFlowBlocks : 2, program.flows ? &program : nullptr);
+    Launch launch = lay_out(all, room, has_ring, program.flows ? kFlowBlocks : 2, program.flows ? &program : nullptr, soon);
     if (program.flows) launch.threads = kFlowThreads;
     const auto largest = std::max_element(program.works.begin(), program.works.end(), [](const WorkRecord& a, const WorkRecord& b) { return a.scratch < b.scratch; });
     if (program.flows && launch.streams && launch.ring_pages < 2)
       return Error{Code::kUnsupported, "runtime",
                    fmt::format("its tasks want {} of shared memory beside {} of copies and two pages of weights, a multiprocessor has {}", to_string(Bytes{largest->scratch}),
-                               to_string(program.near), to_string(Bytes{room})),
+                               to_string(program.near + Bytes{kFlowSoon * soon}), to_string(Bytes{room})),
                    largest->label, "compile with --disable flow"};
     launch.tasks = static_cast<int>(program.lists.size());
     tables.launches.push_back(launch);
@@ -337,11 +358,9 @@ Result<Tables> make_tables(const Program& program, bool one_kernel, int64_t room
 
 void place_weights(Tables& tables, const Program& program,
                    const std::vector<DevicePointer>& weights) {
-  for (int64_t at : tables.weight_words) {
-    const uint64_t weight = tables.blocks[at];
-    tables.blocks[at] = weights[weight];
-    if (const int64_t lines = lines_of_small(program, {.kind = BufferKind::kWeight, .index = static_cast<int>(weight)}); lines > 0)
-      tables.blocks[at] |= kSoonBit | static_cast<uint64_t>(lines) << kSoonAt;
+  for (const auto& [at, lines] : tables.weight_words) {
+    tables.blocks[at] = weights[tables.blocks[at]];
+    if (lines > 0) tables.blocks[at] |= kSoonBit | static_cast<uint64_t>(lines) << kSoonAt;
   }
   for (ObkTask& task : tables.tasks) {
     const std::vector<Place>& operands = program.works[task.work].operands;

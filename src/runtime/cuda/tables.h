@@ -82,7 +82,7 @@ struct Launch {
   int wave = 0;
   int first_task = 0, tasks = 0;  // its CTAs
   bool streams = false;           // a task of it names weights that a ring brings
-  // dynamic shared memory: pages of weights, a task's scratch, its block (of all works: and the next task's)
+  // dynamic shared memory: pages of weights, a task's scratch, its block (of all works: and those of later tasks)
   int32_t ring_pages = 0, scratch_at = 0, block_at = 0, block_bytes = 0, near_at = 0, soon_at = 0, soon_bytes = 0, shared = 0;
   int threads = kThreads;
   int64_t block = 0;  // of a kernel of one work, as its tasks say it
@@ -100,8 +100,8 @@ struct Tables {
   std::vector<ObkTask> tasks;  // of one kernel: list after list; of a graph: work after work
   std::vector<int32_t> first;  // by SM, and the end; only of one kernel
   std::vector<uint64_t> blocks;
-  std::vector<int64_t>
-      weight_words;  // words of `blocks` that are weights: number, until addresses are known
+  struct WeightWord { int64_t at = 0, lines = 0; };  // of a small weight that is copied ahead, its lines
+  std::vector<WeightWord> weight_words;  // words of `blocks` that are weights: number, until addresses are known
   std::vector<Launch> launches;  // by wave
 };
 

@@ -223,10 +223,11 @@ TEST(CudaTables, AProgramThatFlowsReadsItsCopies) {
   EXPECT_GT(kept, 0u);
   // Keys that do not lie where the caller keeps them: a damaged file.
   const auto is_kept = [](const ObkTask& task) { return task.weight_group < 0; };
-  const auto refused = [&](const std::function<void(ObkTask&, Program&)>& how) {
+  const auto streams = [](const ObkTask& task) { return task.weight_group > 0; };
+  const auto refused = [&](const std::function<void(ObkTask&, Program&)>& how, bool kept_ones = true) {
     Program damaged = program;
     for (std::vector<ObkTask>& list : damaged.lists)
-      if (const auto task = std::find_if(list.begin(), list.end(), is_kept); task != list.end()) {
+      if (const auto task = kept_ones ? std::find_if(list.begin(), list.end(), is_kept) : std::find_if(list.begin(), list.end(), streams); task != list.end()) {
         how(*task, damaged);
         return !make_tables(damaged, true, device.fast_memory.count).ok();
       }
@@ -240,7 +241,14 @@ TEST(CudaTables, AProgramThatFlowsReadsItsCopies) {
   EXPECT_TRUE(refused([](ObkTask& task, Program&) { task.weight_group = -24; }));
   EXPECT_TRUE(refused([](ObkTask& task, Program& p) { p.works[task.work].operands.back().kind = BufferKind::kArena; }));
   EXPECT_TRUE(refused([](ObkTask& task, Program& p) { p.works[task.work].operands.back().index = 99; }));
+  EXPECT_TRUE(refused([](ObkTask& task, Program& p) { p.works[task.work].operands.back().near = 0; }));
   EXPECT_FALSE(refused([](ObkTask&, Program&) {}));
+  // The same of packed weights.
+  EXPECT_TRUE(refused([](ObkTask& task, Program&) { task.weight_group = 0; }, false));
+  EXPECT_TRUE(refused([](ObkTask& task, Program&) { task.weights += int64_t{1} << 24; }, false));
+  EXPECT_TRUE(refused([](ObkTask& task, Program&) { task.weights = -1024; }, false));
+  EXPECT_TRUE(refused([](ObkTask& task, Program&) { task.weight_bytes += 8; }, false));
+  EXPECT_FALSE(refused([](ObkTask&, Program&) {}, false));
   const std::vector<std::string> defines = device_defines(program, {});
   EXPECT_NE(std::find(defines.begin(), defines.end(), "OBK_FLOW=1"), defines.end());
   const auto text = device_source(program);
