@@ -11,6 +11,8 @@ namespace obelisk::graph {
 
 struct DecoderSizes {
   int64_t width = 512, heads = 8, size = 64, keys = 320, inner = 1024, layers = 2;
+  bool gives_keys = false;  // all keys of the first layer are an output, too
+  bool gives_sum = false;   // the sum behind its attention is one
 };
 
 /// Inputs: x [1, 1, width] and of each layer past keys and values f32 [1, heads, keys - 1, size]; output "y" [1, 1, width].
@@ -45,9 +47,11 @@ inline Graph decoder_step(DType type, const DecoderSizes& sizes = {}) {
       if (which == 1) added = graph.must_add(ops::Op::Tanh, {added});
       const ValueId past = graph.add_input((which == 1 ? "keys" : "values") + std::to_string(layer), {DType::f32, {1, sizes.heads, sizes.keys - 1, sizes.size}});
       operands.push_back(graph.must_add(ops::Op::Concat, {cast(past, type), added}, ops::Attrs().set("axis", int64_t{2})));
+      if (which == 1 && layer == 0 && sizes.gives_keys) graph.mark_output(operands.back(), "all_keys");
     }
     const ValueId seen = graph.must_add(ops::Op::Attention, std::move(operands), ops::Attrs().set("scale", 0.125));
     x = graph.must_add(ops::Op::Add, {x, product(graph.must_add(ops::Op::Reshape, {seen, ints({1, 1, all})}), all, sizes.width)});
+    if (layer == 0 && sizes.gives_sum) graph.mark_output(x, "attended");
     const ValueId inner = norm(x);
     const ValueId gate = graph.must_add(ops::Op::Swish, {product(inner, sizes.width, sizes.inner)});
     x = graph.must_add(ops::Op::Add, {x, product(graph.must_add(ops::Op::Mul, {gate, product(inner, sizes.width, sizes.inner)}), sizes.inner, sizes.width)});

@@ -85,6 +85,18 @@ bool stores_neighbours(const Work& work, const Group& group, const Access& acces
   return work.nest.dims.size() == static_cast<size_t>(work.nest.rows) + 1 && access.strides.back() == 1;
 }
 
+/// Whether a work reads an output of the program: nobody waits for what is stored there.
+bool reads_an_output(const Plan& plan, const TaskGraph& tasks, const Work& work) {
+  const Group& group = plan.groups[work.group];
+  for (size_t slot = 0; slot < work.buffers.size(); ++slot) {
+    if (tasks.buffers[work.buffers[slot]].kind != BufferKind::kOutput) continue;
+    if (slot >= group.body.operands.size()) return true;  // of its tile
+    for (const Access& access : work.nest.accesses)
+      if (access.load != ops::kNoExpr && static_cast<size_t>(access.operand) == slot) return true;
+  }
+  return false;
+}
+
 /// Makes one table flow, or finds that it does not.
 class Flow {
  public:
@@ -107,7 +119,7 @@ class Flow {
     bool gives = false;
     for (Work& work : tasks_.works) {
       const Group& group = group_of(work);
-      if (work.dealt || work.streamed) return false;
+      if (work.dealt || work.streamed || reads_an_output(plan_, tasks_, work)) return false;
       switch (group.kind) {
         case GroupKind::kStitched: {
           if (work.nest.lanes_in_rows || work.nest.row_count() == 0 || work.nest.column_count() == 0) return false;
@@ -477,6 +489,7 @@ Status validate_flow(const Plan& plan, const TaskGraph& tasks) {
   std::vector<int> given_in(tasks.buffers.size(), -1);  // the last wave that gives to it
   for (const Work& work : tasks.works) {
     const Group& group = plan.groups[work.group];
+    if (reads_an_output(plan, tasks, work)) return refused(fmt::format("wave {} reads an output of the program, for which nobody waits", work.wave));
     for (const Step& step : group.body.steps) {
       if (step.kind != StepKind::kStore) continue;
       const Buffer& buffer = tasks.buffers[work.buffers[step.slot]];

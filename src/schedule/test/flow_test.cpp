@@ -132,6 +132,11 @@ TEST(Flow, WhatIsLargeOrManyRowsOrOfOtherMachinesDoesNot) {
   EXPECT_FALSE(table(graph::decoder_step(DType::f32)).tasks.flows);                              // no tile that takes pages as they come
   EXPECT_FALSE(table(graph::decoder_step(DType::f16, {.width = 64, .heads = 1, .inner = 20480})).tasks.flows);            // 40 KB to pass on
   EXPECT_FALSE(table(graph::decoder_step(DType::f16, {.keys = 64})).tasks.flows);                // attention in one piece
+  // Nobody waits for what is stored into an output.
+  for (const std::string& target : {std::string("sm_90a"), std::string("cpu")}) {
+    EXPECT_FALSE(table(graph::decoder_step(DType::f16, {.gives_keys = true}), true, target).tasks.flows) << target;
+    EXPECT_FALSE(table(graph::decoder_step(DType::f16, {.gives_sum = true}), true, target).tasks.flows) << target;
+  }
 }
 
 /// The first task of a work that fits.
@@ -179,6 +184,7 @@ TEST(Flow, ATableThatReadsWhatIsNotThereIsRefused) {
          for (Buffer& buffer : t.tasks.buffers)
            if (buffer.kind == BufferKind::kArena) buffer.offset = {0};
        }},
+      {"what is passed on is an output", "reads an output", [](Table& t) { buffer_of(t, Reach::kGiven).kind = BufferKind::kOutput; }},
       {"a norm of half its row", "", [](Table& t) { task_of(t, [](const Work& work, const stitch::Group&) { return work.own && !work.nest.cut_columns; }).c1 /= 2; }},
   };
   const auto refuses_all = [](const Table& right, std::span<const Tampering> all) {
