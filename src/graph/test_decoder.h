@@ -11,11 +11,12 @@ namespace obelisk::graph {
 
 struct DecoderSizes {
   int64_t width = 512, heads = 8, size = 64, keys = 320, inner = 1024, layers = 2;
+  DType past = DType::f32;  // of the keys and values that are given: f32 or the decoder's own
   bool gives_keys = false;  // all keys of the first layer are an output, too
   bool gives_sum = false;   // the sum behind its attention is one
 };
 
-/// Inputs: x [1, 1, width] and of each layer past keys and values f32 [1, heads, keys - 1, size]; output "y" [1, 1, width].
+/// Inputs: x [1, 1, width] and of each layer past keys and values [1, heads, keys - 1, size]; output "y" [1, 1, width].
 inline Graph decoder_step(DType type, const DecoderSizes& sizes = {}) {
   std::mt19937 random(11);
   std::normal_distribution<double> normal(0, 1);
@@ -45,8 +46,8 @@ inline Graph decoder_step(DType type, const DecoderSizes& sizes = {}) {
     for (int which = 1; which <= 2; ++which) {
       ValueId added = graph.node(*parts).outputs[which];
       if (which == 1) added = graph.must_add(ops::Op::Tanh, {added});
-      const ValueId past = graph.add_input((which == 1 ? "keys" : "values") + std::to_string(layer), {DType::f32, {1, sizes.heads, sizes.keys - 1, sizes.size}});
-      operands.push_back(graph.must_add(ops::Op::Concat, {cast(past, type), added}, ops::Attrs().set("axis", int64_t{2})));
+      const ValueId past = graph.add_input((which == 1 ? "keys" : "values") + std::to_string(layer), {sizes.past, {1, sizes.heads, sizes.keys - 1, sizes.size}});
+      operands.push_back(graph.must_add(ops::Op::Concat, {sizes.past == type ? past : cast(past, type), added}, ops::Attrs().set("axis", int64_t{2})));
       if (which == 1 && layer == 0 && sizes.gives_keys) graph.mark_output(operands.back(), "all_keys");
     }
     const ValueId seen = graph.must_add(ops::Op::Attention, std::move(operands), ops::Attrs().set("scale", 0.125));

@@ -33,14 +33,14 @@ static __device__ __forceinline__ void obk_dispatch(int32_t body, const ObkTask*
 
 namespace obk {
 
-/* Pages under way to an SM: of tasks that wait for nothing but their pages, and of one behind a task that gathers. All that is asked for stands
- * in line before far memory, and a look at a given word behind it: a page more on each of 132 SMs is
- * 2 MB more, half a microsecond. While a task runs that waits for nothing but its pages, far memory must not run dry; between such tasks it has
- * time. H200, a decoder: of 3 to 8 and of 1 to 3 these are best. */
+/* Pages under way to an SM: of tasks that wait for nothing but their pages, and of those behind a task that has not gathered
+ * yet. All that is asked for stands in line before far memory, and a look at a given word behind it: a page more on each of
+ * 132 SMs is 2 MB more, half a microsecond. While a task runs that waits for nothing but its pages, far memory must not run
+ * dry; between such tasks it has time. H200, a decoder: 4 to 10 and 2 to 4 are within half a percent (h200_networks.json). */
 static constexpr int kFlowPages = 6, kQuietPages = 2;
 /* While all places are taken, far memory has nothing to bring: so many of the next pages of the same task are then asked to
- * come as near as the second-level cache, one after another at this pace. H200, a decoder: a layer takes 0.9 us less; of 4 to 14
- * pages, 250 to 800 ns all gain, quicker ones stand before the words that others wait for. */
+ * come as near as the second-level cache, one after another at this pace. H200, a decoder: a layer takes 0.9 us less; 4 to 14
+ * pages, one in 200 to 800 ns, all gain; 14 in 150 ns lose: they stand before the words that others wait for. */
 static constexpr int kNearerPages = 8, kNearerNanos = 300;
 
 static __device__ __forceinline__ const ObkGather* gathers_of(const uint64_t* block) {

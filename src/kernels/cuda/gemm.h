@@ -49,7 +49,7 @@ int64_t cuda_product_stage(int64_t n, int64_t k);
 bool cuda_gemm_statistics(int32_t type, int64_t rows, int64_t n, int64_t k, bool own_kernel);
 
 /// Bytes of shared memory of a tile of these rows and columns that takes its weights page by page, whoever asked for them (gemm_few.cuh):
-/// all of A and four planes of sums, beside pages of 16 KB; 0: there is none.
+/// four planes of sums and all of A (one row of a multiple of 64 is read where it lies), beside pages of 16 KB; 0: there is none.
 int64_t cuda_gemm_flows(int32_t type, int64_t rows, int64_t columns, int64_t k);
 
 /// In how many parts of k, each a product of its own whose sums the next body adds, a product of 16-bit numbers over all SMs is

@@ -121,7 +121,10 @@ void spread_out(std::vector<Launch>& launches, const Program& program, int64_t r
 Status check_kept_keys(const Program& program, const ObkTask& task) {
   const WorkRecord& work = program.works[task.work];
   const int64_t row = -static_cast<int64_t>(task.weight_group), bytes = task.weight_bytes;
-  const Error broken{Code::kBuild, "runtime", "its keys do not lie where the caller keeps them", work.label, "compile the model again"};
+  const Error broken{Code::kBuild, "runtime",
+                     fmt::format("a task takes keys of {} bytes, {} a row, from {:#x}; wanted: whole rows of multiples of {} bytes up to {}, inside its last two operands, two inputs", bytes, row,
+                                 task.weights, kGatherUnit, kFlowPageBytes),
+                     work.label, "compile the model again"};
   if (!program.flows || row > kFlowPageBytes || row % kGatherUnit != 0 || bytes <= 0 || bytes % row != 0 || work.operands.size() < 2) return broken;
   for (size_t which = 0; which < 2; ++which) {
     const Place& place = work.operands[work.operands.size() - 2 + which];
@@ -137,7 +140,9 @@ Status check_streamed(const Program& program, const ObkTask& task) {
   const WorkRecord& work = program.works[task.work];
   constexpr int64_t kAtomBytes = 1024;  // 8 columns of 64 k: kernels/cuda/ring.cuh
   const int64_t bytes = task.weight_bytes, group = task.weight_group;
-  const Error broken{Code::kBuild, "runtime", "what its tasks stream is not in its weights", work.label, "compile the model again"};
+  const Error broken{Code::kBuild, "runtime",
+                     fmt::format("a task streams {} bytes, {} a group, from {}; wanted: whole groups of multiples of {} bytes, inside its last operand, a weight", bytes, group, task.weights, kAtomBytes),
+                     work.label, "compile the model again"};
   if (bytes < 0 || group <= 0 || group % kAtomBytes != 0 || bytes % group != 0 || work.operands.empty() || work.operands.back().kind != BufferKind::kWeight) return broken;
   const Tensor& weight = program.weights[static_cast<size_t>(work.operands.back().index)];
   return task.weights >= 0 && !weight.empty() && task.weights <= weight.bytes() - bytes ? ok_status() : Status(broken);
@@ -272,7 +277,7 @@ Result<Tables> make_tables(const Program& program, bool one_kernel, int64_t room
                    "compile with --disable flow"};
     for (const Gather& gather : work.gathers) {
       if (gather.from % kGatherUnit != 0 || gather.from / kGatherUnit > UINT32_MAX || gather.words % 2 != 0 || gather.near % kGatherUnit != 0)
-        return Error{Code::kBuild, "runtime", fmt::format("a given value of {} words lies at {}, wanted: pairs of words at a multiple of {}", gather.words, gather.from, kGatherUnit),
+        return Error{Code::kBuild, "runtime", fmt::format("a given value of {} words lies at {}, its copy at {}; wanted: pairs of words at multiples of {}", gather.words, gather.from, gather.near, kGatherUnit),
                      work.label, "compile the model again"};
       const DeviceGather one = {static_cast<uint32_t>(gather.from / kGatherUnit), static_cast<uint32_t>(gather.near), static_cast<int32_t>(gather.words / 2), 0};
       uint64_t two[2];

@@ -31,7 +31,9 @@ inline constexpr int kWorkWords = sizeof(DeviceWork) / 8;
 inline constexpr uint64_t kPortBit = uint64_t{1} << 63, kArenaBit = uint64_t{1} << 62, kNearBit = uint64_t{1} << 61, kSoonBit = uint64_t{1} << 60;
 inline constexpr int kSoonAt = 52;  // lines of a small weight stand above its address
 inline constexpr int kFreshAt = 48;  // of a task's block: bits of what its work gathers and no task before has gathered
-inline constexpr int kFlowBlocks = 8, kFlowSoon = 3;  // of a program that flows, at once: blocks of works, small weights of tasks
+/// Of a program that flows, at once: blocks of works, small weights of tasks. (Of two tasks would do; then racecheck told one CTA of 132 of a read
+/// before and a write after the same barrier, with three it tells nothing.)
+inline constexpr int kFlowBlocks = 8, kFlowSoon = 3;
 inline constexpr int kInlinePorts = 48;
 struct DeviceStamp {
   uint64_t start, end;

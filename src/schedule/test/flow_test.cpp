@@ -42,6 +42,9 @@ TEST(Flow, ADecodersTokenFlows) {
   int given = 0, own = 0;
   for (const Buffer& buffer : t.tasks.buffers) {
     given += buffer.reach == Reach::kGiven, own += buffer.reach == Reach::kOwn;
+    if (buffer.reach == Reach::kGiven) {
+      EXPECT_EQ(byte_size(buffer.type.dtype, 1), 2) << "squares of a norm, wider than what they are made of, are its reader's";
+    }
     if (buffer.reach != Reach::kAll) {
       EXPECT_GE(buffer.near.count, 0);
       EXPECT_LE((buffer.near + buffer.size).count, t.tasks.near.count);
@@ -152,6 +155,20 @@ Buffer& buffer_of(Table& t, Reach reach) {
   CHECK(false, "no buffer fits");
 }
 bool attends(const Work&, const stitch::Group& group) { return group.kind == stitch::GroupKind::kAttention; }
+
+TEST(Flow, KeysOfTheDecodersOwnTypeStayToo) {
+  const Table t = table(graph::decoder_step(DType::bf16, {.size = 32, .past = DType::bf16}));
+  ASSERT_TRUE(t.tasks.flows);
+  int64_t keys = 0;
+  for (const std::vector<ObkTask>& list : t.tasks.lists)
+    for (const ObkTask& task : list) {
+      if (task.weight_group >= 0) continue;
+      EXPECT_EQ(task.weight_group, -32 * 2);
+      EXPECT_EQ(t.tasks.works[task.work].keeps, DType::bf16);
+      keys += kept_keys_of(task);
+    }
+  EXPECT_EQ(keys, 2 * 8 * 319);  // of two layers and eight heads all but the new ones
+}
 
 TEST(Flow, ATableThatReadsWhatIsNotThereIsRefused) {
   struct Tampering { const char* name; const char* said; std::function<void(Table&)> how; };
