@@ -121,16 +121,18 @@ void spread_out(std::vector<Launch>& launches, const Program& program, int64_t r
 Status check_kept_keys(const Program& program, const ObkTask& task) {
   const WorkRecord& work = program.works[task.work];
   const int64_t row = -static_cast<int64_t>(task.weight_group), bytes = task.weight_bytes;
-  const Error broken{Code::kBuild, "runtime",
-                     fmt::format("a task takes keys of {} bytes, {} a row, from {:#x}; wanted: whole rows of multiples of {} bytes up to {}, inside its last two operands, two inputs", bytes, row,
+  const auto broken = [&] {
+    return Error{Code::kBuild, "runtime",
+                 fmt::format("a task takes keys of {} bytes, {} a row, from {:#x}; wanted: whole rows of multiples of {} bytes up to {}, inside its last two operands, two inputs", bytes, row,
                                  task.weights, kGatherUnit, kFlowPageBytes),
-                     work.label, "compile the model again"};
-  if (!program.flows || row > kFlowPageBytes || row % kGatherUnit != 0 || bytes <= 0 || bytes % row != 0 || work.operands.size() < 2) return broken;
+                 work.label, "compile the model again"};
+  };
+  if (!program.flows || row > kFlowPageBytes || row % kGatherUnit != 0 || bytes <= 0 || bytes % row != 0 || work.operands.size() < 2) return broken();
   for (size_t which = 0; which < 2; ++which) {
     const Place& place = work.operands[work.operands.size() - 2 + which];
-    if (place.kind != BufferKind::kInput || place.near >= 0 || place.index < 0 || place.index >= static_cast<int64_t>(program.inputs.size())) return broken;
+    if (place.kind != BufferKind::kInput || place.near >= 0 || place.index < 0 || place.index >= static_cast<int64_t>(program.inputs.size())) return broken();
     const int64_t from = (which == 0 ? task.weights & UINT32_MAX : task.weights >> 32) * kGatherUnit;
-    if (task.weights < 0 || from + bytes > program.inputs[static_cast<size_t>(place.index)].type.bytes()) return broken;
+    if (task.weights < 0 || from + bytes > program.inputs[static_cast<size_t>(place.index)].type.bytes()) return broken();
   }
   return ok_status();
 }
@@ -140,12 +142,14 @@ Status check_streamed(const Program& program, const ObkTask& task) {
   const WorkRecord& work = program.works[task.work];
   constexpr int64_t kAtomBytes = 1024;  // 8 columns of 64 k: kernels/cuda/ring.cuh
   const int64_t bytes = task.weight_bytes, group = task.weight_group;
-  const Error broken{Code::kBuild, "runtime",
-                     fmt::format("a task streams {} bytes, {} a group, from {}; wanted: whole groups of multiples of {} bytes, inside its last operand, a weight", bytes, group, task.weights, kAtomBytes),
-                     work.label, "compile the model again"};
-  if (bytes < 0 || group <= 0 || group % kAtomBytes != 0 || bytes % group != 0 || work.operands.empty() || work.operands.back().kind != BufferKind::kWeight) return broken;
+  const auto broken = [&] {
+    return Error{Code::kBuild, "runtime",
+                 fmt::format("a task streams {} bytes, {} a group, from {}; wanted: whole groups of multiples of {} bytes, inside its last operand, a weight", bytes, group, task.weights, kAtomBytes),
+                 work.label, "compile the model again"};
+  };
+  if (bytes < 0 || group <= 0 || group % kAtomBytes != 0 || bytes % group != 0 || work.operands.empty() || work.operands.back().kind != BufferKind::kWeight) return broken();
   const Tensor& weight = program.weights[static_cast<size_t>(work.operands.back().index)];
-  return task.weights >= 0 && !weight.empty() && task.weights <= weight.bytes() - bytes ? ok_status() : Status(broken);
+  return task.weights >= 0 && !weight.empty() && task.weights <= weight.bytes() - bytes ? ok_status() : Status(broken());
 }
 
 /// A kernel whose text says that its CTAs find their own rectangles: what these follow from. Errors:
