@@ -556,6 +556,7 @@ class VectorEmitter {
     return name;
   }
   ExprId one_plus_erf(const Expr& expr) const;
+  bool made_of(ExprId id, const Expr& part) const;
   /// An index in 64 bits, where 32 do not hold what is made of it.
   std::string wide_value(ExprId id) {
     const std::string text = value(id);

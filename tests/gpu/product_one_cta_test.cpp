@@ -239,6 +239,7 @@ void multiply(const Tile& t, const Cut& cut) {
   p.stages = std::min({wanted, room, cut.stages == 0 ? 16 : cut.stages});
   ASSERT_GE(p.stages, std::min(wanted, 2));
   p.refills = p.stages < wanted;
+  p.alone = p.tasks <= cut.ctas && !p.refills;
   p.bars_at = p.stages * p.stage_bytes + p.dealt.scratch_bytes;
 
   std::vector<float> c(static_cast<size_t>(cut.batch * span * wide), -77);

@@ -52,6 +52,7 @@ struct __align__(64) ObkProduct {
   int32_t tile_stages;           /* of a tile: of a CTA's part of k */
   int32_t stage_bytes, sides, bars_at;
   int32_t refills;               /* some places get another stage: not all that a CTA needs have one */
+  int32_t alone;                 /* CTAs have one tile each, and a place for all of it */
   const char* next;              /* weights of the product after this one, which all CTAs together ask for */
   int64_t next_bytes, next_share; /* and of which each asks for so many bytes */
   ObkDealt dealt;                /* of rectangles: 64 rows by the tile's columns */
@@ -136,19 +137,24 @@ struct ProductPipe {
   uint32_t round; /* of planes of sums: even, odd */
   ProductWay<kParts> first, more; /* this warp's stage of the first tile, whose rows are not asked for yet; past that tile */
   int32_t here;                   /* stages of the first tile that have a place */
-  bool begun;
+  bool waited, begun;
 
-  /* Before anything that another kernel computes is read: waits for it, asks for the first stages' rows. */
+  /* Before anything that another kernel computes is read. */
+  __device__ __forceinline__ void wait_for_kernel() {
+    if (!waited) wait_for_previous();
+    waited = true;
+  }
+  /* The same, and asks for the first stages' rows. */
   __device__ __forceinline__ void begin() {
     if (begun) return;
     begun = true;
-    wait_for_previous();
+    wait_for_kernel();
     const ObkProduct& p = *product;
     const int warp = threadIdx.x / 32;
     if (threadIdx.x % 32 == 0) {
 #pragma unroll 1
       for (int k = warp; k < here; k += OBK_THREADS / 32) first.rows(p, at, bars), first.skip(p, OBK_THREADS / 32);
-      if (warp == 0) {
+      if (warp == 0 && !p.alone) {
 #pragma unroll 1
         for (int k = here; k < p.stages && more.task < p.tasks; ++k) more.rows(p, at, bars), more.step(p);
       }
@@ -212,19 +218,20 @@ static __device__ __forceinline__ void run_product(const ObkProduct& p) {
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const uint32_t at = shared_address(shared), bars = at + p.bars_at;
   allow_next();
+  const bool alone = p.alone; /* one tile a CTA, and a place for each of its stages: nothing else to find or to give back */
   ProductWay<kParts> way, first, more; /* first: this warp's stage of the first tile; more: past that tile */
   int here = 0;                        /* stages of it that have a place */
   if (lane == 0) {
     way.begin(p, first_tile);
     here = min(way.left, p.stages);
-    more = way;
+    if (!alone) more = way;
     way.skip(p, warp);
     first = way;
     if (kParts > 1 && warp == 0) mbarrier_init(bars + 16 * p.stages, 1); /* this CTA's planes are there, and what counts their sums */
 #pragma unroll 1
     for (int k = warp; k < p.stages; k += OBK_THREADS / 32) {
       mbarrier_init(bars + 8 * k, 1);
-      mbarrier_init(bars + 8 * (p.stages + k), OBK_THREADS / 32);
+      if (!alone) mbarrier_init(bars + 8 * (p.stages + k), OBK_THREADS / 32);
     }
     mbarrier_init_fence();
 #pragma unroll 1
@@ -237,7 +244,7 @@ static __device__ __forceinline__ void run_product(const ObkProduct& p) {
   __syncwarp();
   if (kParts > 1) cluster_arrive_relaxed();
   if (p.stages > p.tile_stages) __syncthreads(); /* the barriers of the tiles after the first one are there */
-  if (threadIdx.x == 0) {
+  if (threadIdx.x == 0 && !alone) {
     more.skip(p, here);
     more.turn_over(p);
     way = more;
@@ -246,7 +253,7 @@ static __device__ __forceinline__ void run_product(const ObkProduct& p) {
     kept = way;
   }
   ObkLanes lanes = {};
-  ProductPipe<kParts> pipe = {&p, &kept, at, bars, 0, 0, {p.dealt.watch, blockIdx.x, 0, 0}, 0, first, more, here, false};
+  ProductPipe<kParts> pipe = {&p, &kept, at, bars, 0, 0, {p.dealt.watch, blockIdx.x, 0, 0}, 0, first, more, here, false, false};
   lanes.scratch = shared + p.stages * p.stage_bytes, lanes.scratch_bytes = p.dealt.scratch_bytes;
   lanes.sm = blockIdx.x, lanes.sms = (int)gridDim.x;
   lanes.warp = warp, lanes.warps = OBK_THREADS / 32;
@@ -283,9 +290,9 @@ static constexpr int kUnderWay = 0;
 static constexpr int kUnderWay = 1;
 #endif
 
-/* A warpgroup's sums of all k that its CTA has of a tile. */
-template <int kType, typename S, int kStage, typename Pipe>
-static __device__ __forceinline__ void product_steps(Pipe& pipe, float (&sum)[S::kGroups * 4]) {
+/* A warpgroup's sums of all k that its CTA has of a tile. meanwhile(): while the last products are under way. */
+template <int kType, typename S, int kStage, typename Pipe, typename F>
+static __device__ __forceinline__ void product_steps(Pipe& pipe, float (&sum)[S::kGroups * 4], F&& meanwhile) {
   constexpr bool kBfloat = kType == kObkBf16;
   constexpr int kN = S::kGroups * 8, kStages = S::kChunks / kStage;
   static_assert(S::kChunks % kStage == 0 && S::kParts == 1, "stages of a tile are whole");
@@ -311,6 +318,7 @@ static __device__ __forceinline__ void product_steps(Pipe& pipe, float (&sum)[S:
       multiply();
       if (kUnderWay == 0) wgmma_wait<0>();
     }
+    meanwhile();
     wgmma_wait<0>();
   } else {
     int before = -1; /* the place of the stage whose products are under way */
@@ -322,6 +330,7 @@ static __device__ __forceinline__ void product_steps(Pipe& pipe, float (&sum)[S:
       if (before >= 0) pipe.give_back(before), pipe.refill();
       before = place;
     }
+    meanwhile();
     wgmma_wait<0>();
     pipe.give_back(before), pipe.refill();
   }
@@ -337,22 +346,25 @@ static __device__ __forceinline__ void product_sums(ObkLanes* w, const ObkGemm& 
   static_assert(S::kPitchC % 2 == 0 && S::kPitchC > S::kColumns - 1 + S::kColumns % 2, "sums go in pairs");
   const int part = same_in_warp(threadIdx.x / 128);
   ProductPipe<1>& pipe = *(ProductPipe<1>*)w->pipe;
-  if (kStatistics == kObkOfPartials) { /* while the first stage comes */
-    constexpr int kPairs = (S::kK / (2 * kPartialColumns) + 3) / 4;
-    if constexpr (kPairs <= 8) {
-      RowPartials<kPairs> partials;
+  constexpr int kPairs = (S::kK / (2 * kPartialColumns) + 3) / 4;
+  float sum[kN / 2];
+  if constexpr (kStatistics == kObkOfPartials && kPairs <= 8) {
+    /* Asked for before the rows, behind which they would wait, and joined under the last products. */
+    RowPartials<kPairs> partials;
+    pipe.wait_for_kernel();
+    partials.ask(g, 0, 0);
+    pipe.begin();
+    product_steps<kType, S, kStage>(pipe, sum, [&] {
       typename RowPartials<kPairs>::Sums sums;
-      partials.ask(g, 0, 0);
       partials.add(g, 0, sums);
       partials.give(g, 0, sums);
-    } else {
-      join_partials(g);
-    }
-  } else if (kStatistics == kObkOfRows) {
-    row_statistics<kType == kObkBf16>(g);
+    });
+  } else {
+    pipe.begin();
+    if (kStatistics == kObkOfPartials) join_partials(g);
+    if (kStatistics == kObkOfRows) row_statistics<kType == kObkBf16>(g);
+    product_steps<kType, S, kStage>(pipe, sum, [] {});
   }
-  float sum[kN / 2];
-  product_steps<kType, S, kStage>(pipe, sum);
   const uint32_t c = shared_address(g.c);
   const int rows = (int)g.m;
   if (kOther == 0) {
@@ -378,7 +390,7 @@ static __device__ __forceinline__ void product_parts(ObkLanes* w, const ObkGemm&
   ProductPipe<kParts>& pipe = *(ProductPipe<kParts>*)w->pipe;
   const int part = same_in_warp(threadIdx.x / 128), row = wide_row(), rank = blockIdx.x % kParts;
   float sum[kN / 2];
-  product_steps<kType, S, kStage>(pipe, sum);
+  product_steps<kType, S, kStage>(pipe, sum, [] {});
   const uint32_t c = shared_address(g.c);
   wide_add<S, kHalf, kN>(sum, part, c + kParts * kPlane * 4, 64);
   if (threadIdx.x == 0) { /* pairs of sums of this slice's rows, from all parts */

@@ -225,6 +225,7 @@ Status stream(const Program& program, const Shape& shape, const std::vector<ObkT
                              to_string(Bytes{cut.scratch_bytes + least * (p.stage_bytes + kBarBytes) + kAlign}), to_string(Bytes{room})),
                  work.label, "compile with --granularity mono"};
   p.refills = p.stages < wanted;
+  p.alone = launch.tasks <= clusters && !p.refills;
   p.bars_at = p.stages * p.stage_bytes + cut.scratch_bytes;
   launch.product = true, launch.streams = false, launch.ring_pages = 0;
   launch.shared = p.bars_at + (p.stages + 1) * static_cast<int32_t>(kBarBytes);  // one more counts what a cluster's CTAs bring

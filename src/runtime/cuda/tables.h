@@ -60,7 +60,7 @@ struct alignas(64) DeviceProduct {  // kernels/cuda/product.cuh
   int64_t weights_step;
   int32_t tasks, span, tile_rows, tile_columns, columns;
   DeviceDivisor across, each;
-  int32_t row, block, row_step, block_step, blocks, stage, stages, tile_stages, stage_bytes, sides, bars_at, refills;
+  int32_t row, block, row_step, block_step, blocks, stage, stages, tile_stages, stage_bytes, sides, bars_at, refills, alone;
   DevicePointer next;
   int64_t next_bytes, next_share;
   DeviceDealt dealt;
