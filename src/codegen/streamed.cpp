@@ -9,10 +9,7 @@ int64_t streamed_slice(const stitch::Group& group, const schedule::Work& work) {
   return parts == 1 ? work.tile_rows : (kWarpgroupRows + parts - 1) / parts;
 }
 
-std::string product_begin(const stitch::Group& group) {
-  const bool asks_first = group.product.statistics.wanted && group.product.statistics.of_partials;
-  return fmt::format("  OBK_PRODUCT_{}({})\n", asks_first ? "WAIT" : "BEGIN", group.product.parts);
-}
+std::string product_begin(const stitch::Group& group) { return fmt::format("  OBK_PRODUCT_BEGIN({})\n", group.product.parts); }
 
 StreamedText emit_streamed(const stitch::Group& group, const schedule::Work& work, const kernels::TileLibrary& tiles, const ObkGemm& shape, const std::string& type, int x_a,
                            bool adds, int64_t pitch) {

@@ -3,8 +3,7 @@
 ///   OBK_PRODUCT(x_a, x_b, rows, pitch, span, row, block, row_step, block_step, blocks, stage, matrix, sides, columns, parts)
 ///       what the host must know to launch it: operands, the matrix of A (schedule::RowMatrix), blocks of 64 k and those of a stage, bytes from
 ///       one of B's matrices to the next, columns of a tile with both sides, CTAs of a cluster
-///   OBK_PRODUCT_BEGIN(parts)    after loads of weights, before all others: waits for the kernel before, asks for rows
-///   OBK_PRODUCT_WAIT(parts)     the same where the sums ask for rows: for what is smaller and needed with them first
+///   OBK_PRODUCT_BEGIN(parts)    after loads of weights, before all others: waits for the kernel before
 ///   OBK_PRODUCT_SUMS_OF(type, g, stage, other, kObkNoStatistics|kObkOfRows|kObkOfPartials, rows, columns, k, a_row, c_row, 0)
 ///   OBK_PRODUCT_PARTS_OF(type, g, stage, parts, plane, adds, rows, columns, k of a part, a_row, c_row, 0)   of a cluster
 #pragma once

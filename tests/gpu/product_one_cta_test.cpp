@@ -231,15 +231,18 @@ void multiply(const Tile& t, const Cut& cut) {
   p.row = kAbove, p.block = kBefore;
   p.row_step = static_cast<int32_t>(cut.beside ? 0 : span + cut.gap);
   p.block_step = static_cast<int32_t>(cut.beside ? blocks : 0);
-  p.blocks = static_cast<int32_t>(blocks), p.stage = t.stage, p.sides = t.sides;
-  p.tile_stages = p.blocks / t.parts / p.stage;
-  p.stage_bytes = t.stage * (8192 + (t.columns * t.sides + 15) / 16 * 2048);
-  const int wanted = p.blocks / t.parts / p.stage * ((p.tasks + cut.ctas - 1) / cut.ctas);
+  p.stage = t.stage;
+  p.tile_stages = static_cast<int32_t>(blocks) / t.parts / p.stage;
+  const auto weights_of = [&](int64_t columns) { return static_cast<int32_t>(t.stage * ((columns * t.sides + 15) / 16 * 2048)); };
+  p.tile_bytes = static_cast<int32_t>(t.columns * t.sides / 8 * blocks * 1024);
+  p.bytes = weights_of(t.columns), p.last_bytes = weights_of(n - (cut.across - 1) * t.columns);
+  p.rows_bytes = t.stage * 8192, p.stage_bytes = p.rows_bytes + weights_of(t.columns);
+  const int wanted = p.tile_stages * ((p.tasks + cut.ctas - 1) / cut.ctas);
   const int room = (one_cta::kSharedBytes - p.dealt.scratch_bytes - 256) / p.stage_bytes;
   p.stages = std::min({wanted, room, cut.stages == 0 ? 16 : cut.stages});
   ASSERT_GE(p.stages, std::min(wanted, 2));
   p.refills = p.stages < wanted;
-  p.alone = p.tasks <= cut.ctas && !p.refills;
+  p.alone = p.tasks == cut.ctas && !p.refills;
   p.bars_at = p.stages * p.stage_bytes + p.dealt.scratch_bytes;
 
   std::vector<float> c(static_cast<size_t>(cut.batch * span * wide), -77);

@@ -42,7 +42,6 @@
 #define OBK_GEMM_TILE_OF(type, g, ...) OBK_GEMM_TILE(type, g)
 #define OBK_PRODUCT(...)
 #define OBK_PRODUCT_BEGIN(parts)
-#define OBK_PRODUCT_WAIT(parts)
 #define OBK_PRODUCT_SUMS_OF(type, g, stage, other, statistics, ...) (obk::row_statistics<type>(g), OBK_GEMM_TILE(type, g), 0)
 #define OBK_PRODUCT_PARTS_OF(type, g, stage, parts, plane, adds, ...) (OBK_GEMM_TILE(type, g), 0)
 #define OBK_CONV_TILE_OF(type, g, ...) OBK_CONV_TILE(type, g)

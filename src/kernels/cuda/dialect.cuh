@@ -294,7 +294,6 @@ struct ObkLanes : ObkWorker {
  * sums, of which perhaps a second plane lies as many floats behind the first as this gives. */
 #define OBK_PRODUCT(...)
 #define OBK_PRODUCT_BEGIN(parts) ((obk::ProductPipe<parts>*)w->pipe)->begin();
-#define OBK_PRODUCT_WAIT(parts) ((obk::ProductPipe<parts>*)w->pipe)->wait_for_kernel();
 #define OBK_PRODUCT_SUMS_OF(type, g, stage, other, statistics, ...) \
   (obk::product_sums<type, obk::FixedShape<__VA_ARGS__>, stage, other, statistics>(w, g), other)
 /* The same where a cluster computes parts of k: `parts` planes so far apart, if the body adds them. */

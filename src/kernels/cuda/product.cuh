@@ -40,22 +40,25 @@ struct ObkDivisor {
 
 struct __align__(64) ObkProduct {
   char map[128]; /* of the matrix in which A's rows lie: [k / 64][rows][64] */
-  /* What the first copies follow from lies in two lines of the parameters' cache, which is cold then. */
+  /* What the first copies of weights follow from is one line of the parameters' cache, which is cold then. */
   const char* weights;
-  int64_t weights_step;          /* bytes from matrix to matrix of a batch */
-  int32_t tasks, span;           /* rectangles; rows of a matrix, which they do not leave */
+  ObkDivisor across, each;      /* rectangles side by side; one below another in a matrix */
+  int32_t tile_bytes;           /* of weights, from a rectangle to the next one beside it */
+  int32_t bytes, last_bytes;    /* of a stage's weights; in the last rectangle of a row of them */
+  int32_t rows_bytes;           /* of a stage's rows, behind which its weights lie */
+  int32_t stage_bytes, stages;  /* in shared memory */
+  int32_t tile_stages, bars_at; /* tile_stages: of a CTA's part of k */
+  int32_t alone;                /* CTAs have one tile each, and a place for all of it */
+  int32_t refills;              /* some places get another stage: not all that a CTA needs have one */
+  int64_t weights_step;         /* bytes from matrix to matrix of a batch */
+  int32_t tasks, span;          /* rectangles; rows of a matrix, which they do not leave */
   int32_t tile_rows, tile_columns, columns;
-  ObkDivisor across, each;       /* rectangles side by side; one below another in a matrix */
-  int32_t row, block;            /* where A begins in the map, in rows and in blocks of 64 k */
-  int32_t row_step, block_step;  /* from matrix to matrix */
-  int32_t blocks, stage, stages; /* of k; blocks in a stage; stages in shared memory */
-  int32_t tile_stages;           /* of a tile: of a CTA's part of k */
-  int32_t stage_bytes, sides, bars_at;
-  int32_t refills;               /* some places get another stage: not all that a CTA needs have one */
-  int32_t alone;                 /* CTAs have one tile each, and a place for all of it */
-  const char* next;              /* weights of the product after this one, which all CTAs together ask for */
+  int32_t row, block;           /* where A begins in the map, in rows and in blocks of 64 k */
+  int32_t row_step, block_step; /* from matrix to matrix */
+  int32_t stage;                /* blocks of 64 k in a stage */
+  const char* next;             /* weights of the product after this one, which all CTAs together ask for */
   int64_t next_bytes, next_share; /* and of which each asks for so many bytes */
-  ObkDealt dealt;                /* of rectangles: 64 rows by the tile's columns */
+  ObkDealt dealt;                 /* of rectangles: 64 rows by the tile's columns */
 };
 static_assert(sizeof(ObkProduct) == OBK_PRODUCT_BYTES, "host and device lay out ObkProduct alike");
 
@@ -87,21 +90,28 @@ struct ProductWay {
   uint32_t bytes;
   int row, block; /* rows of A */
 
-  __device__ __forceinline__ void find(const ObkProduct& p, int at) {
-    const int before = blockIdx.x % kParts * (p.blocks / kParts);
-    task = at, left = at < p.tasks ? p.tile_stages : 0;
-    if (task >= p.tasks) return;
-    const ProductTask t(p, task);
-    const int groups = (p.sides * (t.c1 - t.c0) + 15) / 16 * 2;
-    from = p.weights + t.batch * p.weights_step +
-           (int64_t)(p.sides * t.c0 / 8) * p.blocks * 1024 + before * groups * 1024;
-    bytes = p.stage * groups * 1024;
-    row = p.row + t.r0 - t.batch * (p.span - p.row_step);
-    block = p.block + t.batch * p.block_step + before;
-  }
   __device__ __forceinline__ void begin(const ObkProduct& p, int at) {
     slot = turn = 0;
     find(p, at);
+  }
+  __device__ __forceinline__ void find(const ObkProduct& p, int at) {
+    task = at, left = 0;
+    if (task >= p.tasks) return;
+    find_weights(p);
+    find_rows(p);
+  }
+  /* Of a task that is there. */
+  __device__ __forceinline__ void find_weights(const ObkProduct& p) {
+    const int down = divided(task, p.across), x = task - down * (int)p.across.by, batch = divided(down, p.each);
+    bytes = x + 1 == (int)p.across.by ? p.last_bytes : p.bytes;
+    from = p.weights + ((int64_t)x * p.tile_bytes + (int)(blockIdx.x % kParts) * p.tile_stages * (int)bytes);
+    if (batch > 0) from += batch * p.weights_step;
+    left = p.tile_stages, block = 0;
+  }
+  __device__ __forceinline__ void find_rows(const ObkProduct& p) {
+    const int down = divided(task, p.across), batch = divided(down, p.each);
+    row = p.row + batch * p.row_step + (down - batch * (int)p.each.by) * p.tile_rows;
+    block += p.block + batch * p.block_step + (int)(blockIdx.x % kParts) * p.tile_stages * p.stage;
   }
   /* `count` of the stages that are left. */
   __device__ __forceinline__ void skip(const ObkProduct& p, int count) {
@@ -116,9 +126,9 @@ struct ProductWay {
     turn_over(p);
   }
   __device__ __forceinline__ void weights(const ObkProduct& p, uint32_t at, uint32_t bars) const {
-    const uint32_t rows_bytes = p.stage * 8192, full = bars + 8 * slot;
-    mbarrier_expect(full, bytes + rows_bytes);
-    bulk_copy(at + slot * p.stage_bytes + rows_bytes, from, bytes, full);
+    const uint32_t full = bars + 8 * slot;
+    mbarrier_expect(full, bytes + p.rows_bytes);
+    bulk_copy(at + slot * p.stage_bytes + p.rows_bytes, from, bytes, full);
   }
   __device__ __forceinline__ void rows(const ObkProduct& p, uint32_t at, uint32_t bars) const {
     copy_blocks(at + slot * p.stage_bytes, p.map, row, block, bars + 8 * slot);
@@ -137,24 +147,19 @@ struct ProductPipe {
   uint32_t round; /* of planes of sums: even, odd */
   ProductWay<kParts> first, more; /* this warp's stage of the first tile, whose rows are not asked for yet; past that tile */
   int32_t here;                   /* stages of the first tile that have a place */
-  bool waited, begun;
+  bool begun;
 
-  /* Before anything that another kernel computes is read. */
-  __device__ __forceinline__ void wait_for_kernel() {
-    if (!waited) wait_for_previous();
-    waited = true;
-  }
-  /* The same, and asks for the first stages' rows. */
+  /* Before anything that another kernel computes is read: waits for it, and asks for the first stages' rows where that is not done. */
   __device__ __forceinline__ void begin() {
     if (begun) return;
     begun = true;
-    wait_for_kernel();
+    wait_for_previous();
     const ObkProduct& p = *product;
     const int warp = threadIdx.x / 32;
-    if (threadIdx.x % 32 == 0) {
+    if (threadIdx.x % 32 == 0 && !p.alone) {
 #pragma unroll 1
       for (int k = warp; k < here; k += OBK_THREADS / 32) first.rows(p, at, bars), first.skip(p, OBK_THREADS / 32);
-      if (warp == 0 && !p.alone) {
+      if (warp == 0) {
 #pragma unroll 1
         for (int k = here; k < p.stages && more.task < p.tasks; ++k) more.rows(p, at, bars), more.step(p);
       }
@@ -218,21 +223,21 @@ static __device__ __forceinline__ void run_product(const ObkProduct& p) {
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const uint32_t at = shared_address(shared), bars = at + p.bars_at;
   allow_next();
-  const bool alone = p.alone; /* one tile a CTA, and a place for each of its stages: nothing else to find or to give back */
-  ProductWay<kParts> way, first, more; /* first: this warp's stage of the first tile; more: past that tile */
-  int here = 0;                        /* stages of it that have a place */
+  const bool alone = p.alone;
+  ProductWay<kParts> first = {}, more = {}; /* first: this warp's stage of the first tile; more: past that tile */
+  const int here = alone || first_tile < p.tasks ? min(p.tile_stages, p.stages) : 0; /* stages of it that have a place */
   if (lane == 0) {
-    way.begin(p, first_tile);
-    here = min(way.left, p.stages);
-    if (!alone) more = way;
+    ProductWay<kParts> way = {};
+    way.task = first_tile;
+    way.find_weights(p);
     way.skip(p, warp);
     first = way;
-    if (kParts > 1 && warp == 0) mbarrier_init(bars + 16 * p.stages, 1); /* this CTA's planes are there, and what counts their sums */
 #pragma unroll 1
     for (int k = warp; k < p.stages; k += OBK_THREADS / 32) {
       mbarrier_init(bars + 8 * k, 1);
       if (!alone) mbarrier_init(bars + 8 * (p.stages + k), OBK_THREADS / 32);
     }
+    if (kParts > 1 && warp == OBK_THREADS / 32 - 2) mbarrier_init(bars + 16 * p.stages, 1); /* this CTA's planes are there, and what counts their sums */
     mbarrier_init_fence();
 #pragma unroll 1
     for (int k = warp; k < here; k += OBK_THREADS / 32) way.weights(p, at, bars), way.skip(p, OBK_THREADS / 32);
@@ -240,20 +245,31 @@ static __device__ __forceinline__ void run_product(const ObkProduct& p) {
       fetch_map(p.map);
       bring_nearer(p);
     }
+    first.find_rows(p);
   }
   __syncwarp();
   if (kParts > 1) cluster_arrive_relaxed();
-  if (p.stages > p.tile_stages) __syncthreads(); /* the barriers of the tiles after the first one are there */
-  if (threadIdx.x == 0 && !alone) {
-    more.skip(p, here);
-    more.turn_over(p);
-    way = more;
+  if (alone) { /* nothing else to find or to give back */
+    if (lane == 0 && warp < here) {
+      wait_for_previous();
 #pragma unroll 1
-    for (int k = here; k < p.stages && way.task < p.tasks; ++k) way.weights(p, at, bars), way.step(p);
-    kept = way;
+      for (int k = warp; k < here; k += OBK_THREADS / 32) first.rows(p, at, bars), first.skip(p, OBK_THREADS / 32);
+    }
+    __syncwarp();
+  } else {
+    if (p.stages > p.tile_stages) __syncthreads(); /* the barriers of the tiles after the first one are there */
+    if (threadIdx.x == 0) {
+      more.begin(p, first_tile);
+      more.skip(p, here);
+      more.turn_over(p);
+      ProductWay<kParts> way = more;
+#pragma unroll 1
+      for (int k = here; k < p.stages && way.task < p.tasks; ++k) way.weights(p, at, bars), way.step(p);
+      kept = way;
+    }
   }
   ObkLanes lanes = {};
-  ProductPipe<kParts> pipe = {&p, &kept, at, bars, 0, 0, {p.dealt.watch, blockIdx.x, 0, 0}, 0, first, more, here, false, false};
+  ProductPipe<kParts> pipe = {&p, &kept, at, bars, 0, 0, {p.dealt.watch, blockIdx.x, 0, 0}, 0, first, more, here, false};
   lanes.scratch = shared + p.stages * p.stage_bytes, lanes.scratch_bytes = p.dealt.scratch_bytes;
   lanes.sm = blockIdx.x, lanes.sms = (int)gridDim.x;
   lanes.warp = warp, lanes.warps = OBK_THREADS / 32;
@@ -349,18 +365,14 @@ static __device__ __forceinline__ void product_sums(ObkLanes* w, const ObkGemm& 
   constexpr int kPairs = (S::kK / (2 * kPartialColumns) + 3) / 4;
   float sum[kN / 2];
   if constexpr (kStatistics == kObkOfPartials && kPairs <= 8) {
-    /* Asked for before the rows, behind which they would wait, and joined under the last products. */
     RowPartials<kPairs> partials;
-    pipe.wait_for_kernel();
     partials.ask(g, 0, 0);
-    pipe.begin();
-    product_steps<kType, S, kStage>(pipe, sum, [&] {
+    product_steps<kType, S, kStage>(pipe, sum, [&] { /* while the last products are under way */
       typename RowPartials<kPairs>::Sums sums;
       partials.add(g, 0, sums);
       partials.give(g, 0, sums);
     });
   } else {
-    pipe.begin();
     if (kStatistics == kObkOfPartials) join_partials(g);
     if (kStatistics == kObkOfRows) row_statistics<kType == kObkBf16>(g);
     product_steps<kType, S, kStage>(pipe, sum, [] {});

@@ -183,17 +183,17 @@ Status stream(const Program& program, const Shape& shape, const std::vector<ObkT
   if (at == std::string::npos) return ok_status();
   const Error broken{Code::kBuild, "runtime", "the tasks of a product do not cover it evenly", work.label, "compile the model again"};
   DeviceProduct& p = launch.streamed;
-  int a = 0, wide = 0, parts = 0;
+  int a = 0, wide = 0, parts = 0, blocks = 0, sides = 0;
   long long rows = 0, pitch = 0, step = 0;
   if (sscanf(text.c_str() + at, "OBK_PRODUCT(%d, %d, %lld, %lld, %d, %d, %d, %d, %d, %d, %d, %lld, %d, %d, %d)", &a, &launch.weights, &rows, &pitch, &p.span, &p.row, &p.block,
-             &p.row_step, &p.block_step, &p.blocks, &p.stage, &step, &p.sides, &wide, &parts) != 15)
+             &p.row_step, &p.block_step, &blocks, &p.stage, &step, &sides, &wide, &parts) != 15)
     return broken;
   const auto operands = static_cast<int>(work.operands.size());
   if (a < 0 || a >= operands || launch.weights < 0 || launch.weights >= operands || operands > schedule::kDealtOperands || !work.params.empty()) return broken;
   if (work.operands[a].kind != BufferKind::kArena || work.operands[a].index % 16 != 0) return broken;
   if (work.operands[launch.weights].kind != BufferKind::kWeight) return broken;
   if (parts < 1 || parts > schedule::kMostOfCluster) return broken;
-  if (p.span < 1 || p.stage < 1 || p.blocks < p.stage * parts || p.blocks % (p.stage * parts) != 0 || p.sides < 1 || wide < 1 || wide > 256) return broken;
+  if (p.span < 1 || p.stage < 1 || blocks < p.stage * parts || blocks % (p.stage * parts) != 0 || sides < 1 || wide < 1 || wide > 256) return broken;
   const ObkTask &first = tasks.front(), &last = tasks.back();
   if (first.r1 < 1 || first.r1 > 64 || first.c1 < 1 || last.r1 > INT32_MAX || last.c1 > INT32_MAX || last.r1 % p.span != 0) return broken;
   DeviceDealt& cut = p.dealt;
@@ -212,10 +212,14 @@ Status stream(const Program& program, const Shape& shape, const std::vector<ObkT
   p.across = *by_across, p.each = *by_each;
   p.weights_step = step, p.tasks = launch.tasks;
   p.tile_rows = cut.tile_rows, p.tile_columns = cut.tile_columns, p.columns = cut.columns;
-  p.stage_bytes = p.stage * (8192 + (wide + 15) / 16 * 2048);
+  const auto weights_of = [&](int64_t columns) { return static_cast<int32_t>(p.stage * ((sides * columns + 15) / 16 * 2048)); };
+  if (cut.across > 1 && sides * cut.tile_columns % 8 != 0) return broken;  // tiles are whole groups of 8 columns as they are packed
+  p.tile_bytes = static_cast<int32_t>(int64_t{sides} * cut.tile_columns / 8 * blocks * 1024);
+  p.bytes = weights_of(cut.tile_columns), p.last_bytes = weights_of(cut.columns - int64_t{cut.across - 1} * cut.tile_columns);
+  p.rows_bytes = p.stage * 8192, p.stage_bytes = p.rows_bytes + p.stage * ((wide + 15) / 16 * 2048);
   const auto clusters = std::min<int64_t>(launch.tasks, target::clusters_at_once(static_cast<int64_t>(program.lists.size()), parts));
   launch.ctas = static_cast<int>(clusters * parts);
-  p.tile_stages = p.blocks / parts / p.stage;
+  p.tile_stages = blocks / parts / p.stage;
   const int64_t wanted = p.tile_stages * ((launch.tasks + clusters - 1) / clusters);
   p.stages = static_cast<int32_t>(std::min(wanted, (room - cut.scratch_bytes - kAlign) / (p.stage_bytes + kBarBytes)));
   const int64_t least = std::min<int64_t>(wanted, 2);
@@ -225,7 +229,7 @@ Status stream(const Program& program, const Shape& shape, const std::vector<ObkT
                              to_string(Bytes{cut.scratch_bytes + least * (p.stage_bytes + kBarBytes) + kAlign}), to_string(Bytes{room})),
                  work.label, "compile with --granularity mono"};
   p.refills = p.stages < wanted;
-  p.alone = launch.tasks <= clusters && !p.refills;
+  p.alone = launch.tasks == clusters && !p.refills;
   p.bars_at = p.stages * p.stage_bytes + cut.scratch_bytes;
   launch.product = true, launch.streams = false, launch.ring_pages = 0;
   launch.shared = p.bars_at + (p.stages + 1) * static_cast<int32_t>(kBarBytes);  // one more counts what a cluster's CTAs bring

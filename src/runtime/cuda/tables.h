@@ -57,10 +57,10 @@ struct DeviceDivisor {  // kernels/cuda/product.cuh
 struct alignas(64) DeviceProduct {  // kernels/cuda/product.cuh
   char map[128];
   DevicePointer weights;
-  int64_t weights_step;
-  int32_t tasks, span, tile_rows, tile_columns, columns;
   DeviceDivisor across, each;
-  int32_t row, block, row_step, block_step, blocks, stage, stages, tile_stages, stage_bytes, sides, bars_at, refills, alone;
+  int32_t tile_bytes, bytes, last_bytes, rows_bytes, stage_bytes, stages, tile_stages, bars_at, alone, refills;
+  int64_t weights_step;
+  int32_t tasks, span, tile_rows, tile_columns, columns, row, block, row_step, block_step, stage;
   DevicePointer next;
   int64_t next_bytes, next_share;
   DeviceDealt dealt;
