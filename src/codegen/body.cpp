@@ -227,9 +227,8 @@ class BodyEmitter {
     return name;
   }
   std::string stride(const Access& access, size_t dim) {
-    auto [it, fresh] = stride_.try_emplace({&access, dim});
-    if (fresh) it->second = param(access.strides[dim]);
-    return it->second;
+    if (auto [it, fresh] = stride_.try_emplace({&access, dim}); fresh) it->second = param(access.strides[dim]);
+    return stride_.at({&access, dim});
   }
   std::string computed_offset(const Expr& expr) {
     const stitch::Layout& layout = (*layouts_)[body_.operands[expr.slot]];
@@ -254,7 +253,8 @@ class BodyEmitter {
     job.tile_rows = streamed() ? streamed_slice(group_, work_) : work_.tile_rows, job.tile_columns = work_.tile_columns, job.tile_pitch = tile_pitch();
     job.panel = panel_, job.panel_pitch = panel_pitch_;
     if (panel_ != graph::kNone) job.panel_type = tile_type(static_cast<int32_t>(graph_.type(panel_).dtype));
-    job.ahead_bytes = ahead_bytes_, job.dealt = work_.dealt, job.residents = work_.residents, job.planes = planes();
+    job.ahead_bytes = ahead_bytes_, job.dealt = work_.dealt && group_.kind != GroupKind::kAttention, job.residents = work_.residents, job.planes = planes();
+    if (group_.kind == GroupKind::kAttention) job.begin = work_.dealt ? "  OBK_RESIDENT(1)\n" : "";
     if (streamed()) job.most_ahead = 48, job.begin = product_begin(group_);  // all registers are its sums' and these
     job.partials = group_.partials, job.gives = work_.gives;
     job.pointer = [this](int operand, bool store) { return pointer(operand, store); };

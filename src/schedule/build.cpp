@@ -480,6 +480,10 @@ void cut_work(const Plan& plan, const target::DeviceSpec& device, const TaskGrap
     cut_attention(group.attention, device, pieces, work);
     const int64_t tasks_of_it = group.attention.images * group.attention.heads * group.attention.pieces * ((group.attention.queries + work.tile_rows - 1) / work.tile_rows);
     work.task_nanos = nanos / static_cast<double>(std::max<int64_t>(tasks_of_it, 1));
+    // One task a multiprocessor needs no table, and begins sooner without.
+    const stitch::AttentionTile& tile = group.attention;
+    work.dealt = device.deals.count != 0 && tile.pieces == 1 && tasks_of_it <= device.sms && work.buffers.size() <= size_t{kDealtOperands} &&
+                 (tile.images == 1 || tile.queries % work.tile_rows == 0);
     return;
   }
   if (pieces <= 1 && group.kind != GroupKind::kProduct) { work.task_nanos = nanos; return; }

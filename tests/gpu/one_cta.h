@@ -318,18 +318,22 @@ OBK_DEVICE uint32_t near_address(uint32_t shared, int rank) {
   CHECK(rank >= 0 && rank < static_cast<int>(one_cta::members.size()), "CTA {} of a cluster", rank);
   return shared | static_cast<uint32_t>(rank + 1) << 24;
 }
-OBK_DEVICE void store_near8(uint32_t to, float a, float b, uint32_t bar) {
+OBK_DEVICE void store_near(uint32_t to, const void* values, int bytes, uint32_t bar) {
   const int rank = static_cast<int>(to >> 24) - 1;
   CHECK(rank >= 0 && bar >> 24 == to >> 24, "an mbarrier counts what comes beside it");
   to &= 0xffffff, bar &= 0xffffff;
-  one_cta::at(to, 8);
+  one_cta::at(to, static_cast<size_t>(bytes));
   one_cta::Member& other = one_cta::members[static_cast<size_t>(rank)];
   const bool own = rank == one_cta::rank;  // whose state is not in its place
-  const float values[] = {a, b};
-  memcpy((own ? one_cta::shared : other.shared.data()) + to, values, 8);
+  memcpy((own ? one_cta::shared : other.shared.data()) + to, values, static_cast<size_t>(bytes));
   one_cta::Bar& counts = (own ? one_cta::bars : other.bars).at(bar);
-  counts.bytes -= 8, counts.look();
+  counts.bytes -= bytes, counts.look();
 }
+OBK_DEVICE void store_near8(uint32_t to, float a, float b, uint32_t bar) {
+  const float values[] = {a, b};
+  store_near(to, values, 8, bar);
+}
+OBK_DEVICE void store_near16(uint32_t to, const uint32_t (&words)[4], uint32_t bar) { store_near(to, words, 16, bar); }
 OBK_DEVICE void cluster_arrive() {
   one_cta::Fiber& fiber = one_cta::fibers[threadIdx.x];
   CHECK(fiber.arrived < one_cta::clusters.turn, "a thread arrives twice");

@@ -68,15 +68,16 @@ static __device__ __forceinline__ int divided(int n, const ObkDivisor& d) {
   return d.times ? (int)((uint64_t)(uint32_t)n * d.times >> 32) : n;
 }
 
+/* Rectangles are numbered one below another: those with the same weights run side by side. */
 struct ProductTask {
   int32_t r0, r1, c0, c1, batch;
 
   __device__ __forceinline__ ProductTask(const ObkProduct& p, int at) {
-    const int down = divided(at, p.across);
-    batch = divided(down, p.each);
-    r0 = batch * p.span + (down - batch * (int)p.each.by) * p.tile_rows;
+    const int beside = divided(at, p.each);
+    batch = divided(beside, p.across);
+    r0 = batch * p.span + (at - beside * (int)p.each.by) * p.tile_rows;
     r1 = min(r0 + p.tile_rows, (batch + 1) * p.span);
-    c0 = (at - down * (int)p.across.by) * p.tile_columns, c1 = min(c0 + p.tile_columns, p.columns);
+    c0 = (beside - batch * (int)p.across.by) * p.tile_columns, c1 = min(c0 + p.tile_columns, p.columns);
   }
 };
 
@@ -102,15 +103,15 @@ struct ProductWay {
   }
   /* Of a task that is there. */
   __device__ __forceinline__ void find_weights(const ObkProduct& p) {
-    const int down = divided(task, p.across), x = task - down * (int)p.across.by, batch = divided(down, p.each);
+    const int beside = divided(task, p.each), batch = divided(beside, p.across), x = beside - batch * (int)p.across.by;
     bytes = x + 1 == (int)p.across.by ? p.last_bytes : p.bytes;
     from = p.weights + ((int64_t)x * p.tile_bytes + (int)(blockIdx.x % kParts) * p.tile_stages * (int)bytes);
     if (batch > 0) from += batch * p.weights_step;
     left = p.tile_stages, block = 0;
   }
   __device__ __forceinline__ void find_rows(const ObkProduct& p) {
-    const int down = divided(task, p.across), batch = divided(down, p.each);
-    row = p.row + batch * p.row_step + (down - batch * (int)p.each.by) * p.tile_rows;
+    const int beside = divided(task, p.each), batch = divided(beside, p.across);
+    row = p.row + batch * p.row_step + (task - beside * (int)p.each.by) * p.tile_rows;
     block += p.block + batch * p.block_step + (int)(blockIdx.x % kParts) * p.tile_stages * p.stage;
   }
   /* `count` of the stages that are left. */
@@ -306,7 +307,7 @@ static constexpr int kUnderWay = 0;
 static constexpr int kUnderWay = 1;
 #endif
 
-/* A warpgroup's sums of all k that its CTA has of a tile. meanwhile(): while the last products are under way. */
+/* A warpgroup's sums of all k that its CTA has of a tile. meanwhile(): before the last stage is waited for. */
 template <int kType, typename S, int kStage, typename Pipe, typename F>
 static __device__ __forceinline__ void product_steps(Pipe& pipe, float (&sum)[S::kGroups * 4], F&& meanwhile) {
   constexpr bool kBfloat = kType == kObkBf16;
@@ -331,22 +332,22 @@ static __device__ __forceinline__ void product_steps(Pipe& pipe, float (&sum)[S:
   if (!pipe.product->refills) { /* nobody waits for a place: all products may be under way */
 #pragma unroll
     for (int s = 0; s < kStages; ++s) {
+      if (s == kStages - 1) meanwhile();
       multiply();
       if (kUnderWay == 0) wgmma_wait<0>();
     }
-    meanwhile();
     wgmma_wait<0>();
   } else {
     int before = -1; /* the place of the stage whose products are under way */
 #pragma unroll 1
     for (int s = 0; s < kStages; ++s) {
       const int place = pipe.slot;
+      if (s == kStages - 1) meanwhile();
       multiply();
       wgmma_wait<kUnderWay>();
       if (before >= 0) pipe.give_back(before), pipe.refill();
       before = place;
     }
-    meanwhile();
     wgmma_wait<0>();
     pipe.give_back(before), pipe.refill();
   }
@@ -367,7 +368,7 @@ static __device__ __forceinline__ void product_sums(ObkLanes* w, const ObkGemm& 
   if constexpr (kStatistics == kObkOfPartials && kPairs <= 8) {
     RowPartials<kPairs> partials;
     partials.ask(g, 0, 0);
-    product_steps<kType, S, kStage>(pipe, sum, [&] { /* while the last products are under way */
+    product_steps<kType, S, kStage>(pipe, sum, [&] {
       typename RowPartials<kPairs>::Sums sums;
       partials.add(g, 0, sums);
       partials.give(g, 0, sums);
@@ -400,27 +401,39 @@ static __device__ __forceinline__ void product_parts(ObkLanes* w, const ObkGemm&
   static_assert(kPlane >= kSlice * S::kPitchC && kPlane % 4 == 0, "planes lie side by side");
   static_assert(S::kRows == 64, "no thread asks whether a row is there: wgmma would wait for those that do");
   ProductPipe<kParts>& pipe = *(ProductPipe<kParts>*)w->pipe;
-  const int part = same_in_warp(threadIdx.x / 128), row = wide_row(), rank = blockIdx.x % kParts;
+  constexpr int kUnit = S::kPitchC % 4 == 0 ? 4 : 2, kColumns = (S::kColumns + kUnit - 1) / kUnit * kUnit; /* sums that go at once */
+  const int part = same_in_warp(threadIdx.x / 128), rank = blockIdx.x % kParts;
   float sum[kN / 2];
   product_steps<kType, S, kStage>(pipe, sum, [] {});
   const uint32_t c = shared_address(g.c);
   wide_add<S, kHalf, kN>(sum, part, c + kParts * kPlane * 4, 64);
-  if (threadIdx.x == 0) { /* pairs of sums of this slice's rows, from all parts */
+  if (threadIdx.x == 0) { /* sums of this slice's rows, from all parts */
     const int rows = max(min(64 - rank * kSlice, kSlice), 0);
-    mbarrier_expect(pipe.come(), kParts * rows * ((S::kColumns + 1) / 2) * 8);
+    mbarrier_expect(pipe.come(), kParts * rows * kColumns * 4);
   }
-  const uint32_t mine = c + 4 * (rank * kPlane + wide_column());
-  const int above = min(row / kSlice, kParts - 1), below = min((row + 8) / kSlice, kParts - 1);
-  const uint32_t upper = near_address(mine + 4 * (row - above * kSlice) * S::kPitchC, above);
-  const uint32_t lower = near_address(mine + 4 * (row + 8 - below * kSlice) * S::kPitchC, below);
-  const uint32_t upper_bar = near_address(pipe.come(), above), lower_bar = near_address(pipe.come(), below);
-  const auto give_upper = [&](uint32_t to, float v, float u) { store_near8(to, v, u, upper_bar); };
-  const auto give_lower = [&](uint32_t to, float v, float u) { store_near8(to, v, u, lower_bar); };
+  /* From shared memory, rows side by side: a warp's stores to another CTA are then whole lines. */
+  const uint32_t own = c + kParts * kPlane * 4, mine = c + 4 * rank * kPlane;
+  wide_give<S, kHalf, kN>(sum, part, own, 64);
+  __syncthreads();
   cluster_wait();
-  if (part == 0)
-    wide_pairs<S, 0, kHalf, kN>(sum, upper, lower, 64, give_upper, give_lower);
-  else
-    wide_pairs<S, kHalf, S::kGroups, kN>(sum, upper, lower, 64, give_upper, give_lower);
+  constexpr int kEach = kColumns / kUnit, kAll = 64 * kEach;
+#pragma unroll
+  for (int k = 0; k < (kAll + OBK_THREADS - 1) / OBK_THREADS; ++k) {
+    const int at = k * OBK_THREADS + threadIdx.x, row = at / kEach, column = at % kEach * kUnit;
+    if (kAll % OBK_THREADS != 0 && at >= kAll) break;
+    const int owner = min(row / kSlice, kParts - 1);
+    const uint32_t from = own + 4 * (row * S::kPitchC + column), bar = near_address(pipe.come(), owner);
+    const uint32_t to = near_address(mine + 4 * ((row - owner * kSlice) * S::kPitchC + column), owner);
+    if (kUnit == 4) {
+      uint32_t words[4];
+      load_shared16(words, from);
+      store_near16(to, words, bar);
+    } else {
+      float v, u;
+      load_shared8(v, u, from);
+      store_near8(to, v, u, bar);
+    }
+  }
   pipe.wait_for_sums();
   if (kAdds) return;
   for (int at = threadIdx.x * 4; at < kPlane; at += OBK_THREADS * 4) {

@@ -92,6 +92,15 @@ OBK_DEVICE void store_near8(uint32_t to, float a, float b, uint32_t bar) {
       : "memory");
 #endif
 }
+/* The same of sixteen. */
+OBK_DEVICE void store_near16(uint32_t to, const uint32_t (&words)[4], uint32_t bar) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile(
+      "st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(to),
+      "r"(words[0]), "r"(words[1]), "r"(words[2]), "r"(words[3]), "r"(bar)
+      : "memory");
+#endif
+}
 /* All threads of a cluster, each of which arrives before it waits. */
 OBK_DEVICE void cluster_arrive() {
 #if __CUDA_ARCH__ >= 900

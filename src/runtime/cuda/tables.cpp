@@ -203,7 +203,7 @@ Status stream(const Program& program, const Shape& shape, const std::vector<ObkT
   cut.scratch_bytes = static_cast<int32_t>(shape.scratch());
   const int64_t each = (int64_t{p.span} + cut.tile_rows - 1) / cut.tile_rows, down = each * (cut.rows / p.span);
   if (int64_t{cut.across} * down != launch.tasks) return broken;
-  const auto by_across = divisor(cut.across, 2 * int64_t{launch.tasks}), by_each = divisor(each, 2 * down);  // a CTA looks past the end
+  const auto by_across = divisor(cut.across, 2 * int64_t{launch.tasks}), by_each = divisor(each, 2 * int64_t{launch.tasks});  // a CTA looks past the end
   if (!by_across || !by_each)
     return Error{Code::kUnsupported, "runtime",
                  fmt::format("a product's kernel numbers {} tiles, {} side by side and {} one below another, wanted: a product of the first two below 2^31", launch.tasks,
