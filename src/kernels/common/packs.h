@@ -3,6 +3,7 @@
  *   obk::Pack<T, V>              V elements of storage type T, in words
  *   obk::load_pack<V>(p, i)      elements i .. i + V - 1 of p, whose address is a multiple of the pack's size, or of 16 bytes
  *   obk::still_pack<V>(p, i)     the same of memory that nobody writes while the kernel runs
+ *   obk::once_pack<V>(p, i)      the same of more than caches hold, which the kernel reads once
  *   obk::load_sums<V, planes>(p, other, i)   of floats: the same, plus what lies `other` floats further,
  *                                    plane after plane, if not 0
  *   obk::at(pack, v)             element v as the type of arithmetic
@@ -27,6 +28,7 @@ template <int V, typename T> static inline Pack<T, V> load_pack(const T* p, int6
 
 #ifndef OBK_OWN_STILL
 template <int V, typename T> static inline Pack<T, V> still_pack(const T* p, int64_t i) { return load_pack<V>(p, i); }
+template <int V, typename T> static inline Pack<T, V> once_pack(const T* p, int64_t i) { return load_pack<V>(p, i); }
 #endif
 
 template <int V, int planes = 2> static inline Pack<float, V> load_sums(const float* p, int other, int i) {
