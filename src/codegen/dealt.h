@@ -12,6 +12,9 @@
 
 namespace obelisk::codegen {
 
+/// Of a kernel of one task a multiprocessor, which needs no table: before the first load of anything but weights.
+inline constexpr const char* kAloneBegins = "  OBK_RESIDENT(1)\n  OBK_WAIT_FOR_PREVIOUS();\n";
+
 struct DealtText {
   std::string ahead;  // before the first load of anything but weights
   std::string tile;   // computes `tile`, `pitch` floats from row to row

@@ -60,7 +60,8 @@ class VectorEmitter {
     }
     if (only_weights_) {
       only_weights_ = false, text.begins = true;
-      ahead += job_.begin;
+      text.asks_nothing = std::all_of(loads_.begin(), loads_.end(), [&](const Load& load) { return exprs_[load.expr].slot >= stitch::kTileSlot || is_weight(load); });
+      if (!text.asks_nothing || !job_.begins_late) ahead += job_.begin;
       loads(ahead, "  ", true);
     }
     if (!text.begins || !one_batch) points(body);

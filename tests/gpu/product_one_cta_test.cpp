@@ -22,6 +22,8 @@
 #define OBK_DEALT_OPERANDS 2
 #define OBK_DEALT_BYTES sizeof(ObkDealt)
 #define OBK_PRODUCT_BYTES sizeof(ObkProduct)
+#define OBK_PRODUCT_STAGES 24
+#define OBK_OWN_PRODUCT_BARS
 struct ObkLanes : ObkWorker {
   int32_t warp, warps;
   uint64_t* parts;
@@ -42,6 +44,8 @@ static void wait_for_previous() {
   waited[one_cta::rank][threadIdx.x] = true;
 }
 static void stamp(const ObkProgram&, int, bool) {}
+constexpr int kBars = 512;  // bytes behind all else
+static uint32_t product_bars() { return one_cta::kSharedBytes - kBars; }
 }  // namespace obk
 #include "kernels/cuda/product.cuh"
 #pragma GCC diagnostic pop
@@ -238,12 +242,11 @@ void multiply(const Tile& t, const Cut& cut) {
   p.bytes = weights_of(t.columns), p.last_bytes = weights_of(n - (cut.across - 1) * t.columns);
   p.rows_bytes = t.stage * 8192, p.stage_bytes = p.rows_bytes + weights_of(t.columns);
   const int wanted = p.tile_stages * ((p.tasks + cut.ctas - 1) / cut.ctas);
-  const int room = (one_cta::kSharedBytes - p.dealt.scratch_bytes - 256) / p.stage_bytes;
+  const int room = (one_cta::kSharedBytes - p.dealt.scratch_bytes - obk::kBars) / p.stage_bytes;
   p.stages = std::min({wanted, room, cut.stages == 0 ? 16 : cut.stages});
   ASSERT_GE(p.stages, std::min(wanted, 2));
   p.refills = p.stages < wanted;
   p.alone = p.tasks == cut.ctas && !p.refills;
-  p.bars_at = p.stages * p.stage_bytes + p.dealt.scratch_bytes;
 
   std::vector<float> c(static_cast<size_t>(cut.batch * span * wide), -77);
   result = &c, result_wide = wide;

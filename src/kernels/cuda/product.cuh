@@ -47,9 +47,10 @@ struct __align__(64) ObkProduct {
   int32_t bytes, last_bytes;    /* of a stage's weights; in the last rectangle of a row of them */
   int32_t rows_bytes;           /* of a stage's rows, behind which its weights lie */
   int32_t stage_bytes, stages;  /* in shared memory */
-  int32_t tile_stages, bars_at; /* tile_stages: of a CTA's part of k */
+  int32_t tile_stages;          /* of a CTA's part of k */
   int32_t alone;                /* CTAs have one tile each, and a place for all of it */
   int32_t refills;              /* some places get another stage: not all that a CTA needs have one */
+  int32_t spare;
   int64_t weights_step;         /* bytes from matrix to matrix of a batch */
   int32_t tasks, span;          /* rectangles; rows of a matrix, which they do not leave */
   int32_t tile_rows, tile_columns, columns;
@@ -80,6 +81,17 @@ struct ProductTask {
     c0 = (beside - batch * (int)p.across.by) * p.tile_columns, c1 = min(c0 + p.tile_columns, p.columns);
   }
 };
+
+/* mbarriers: that a stage has come; that it has been read; what counts a cluster's sums. Where they are follows from no
+ * parameter: they are ready when the first ones have come from far. */
+static constexpr int kMostStages = OBK_PRODUCT_STAGES;
+#ifndef OBK_OWN_PRODUCT_BARS
+static __device__ __forceinline__ uint32_t product_bars() {
+  __shared__ uint64_t words[2 * kMostStages + 1];
+  return shared_address(words);
+}
+#endif
+static __device__ __forceinline__ uint32_t read_bar(uint32_t bars, int place) { return bars + 8 * (kMostStages + place); }
 
 /* Thread 0's way through the tiles: the stage that it asks for next. What a tile needs is worked out
  * once a tile, for a stage must cost the thread few instructions. In shared memory: registers are the
@@ -168,7 +180,7 @@ struct ProductPipe {
     __syncthreads(); /* the barriers are there */
   }
   /* Where sums from all of the cluster are counted. */
-  __device__ __forceinline__ uint32_t come() const { return bars + 16 * product->stages; }
+  __device__ __forceinline__ uint32_t come() const { return read_bar(bars, kMostStages); }
   __device__ __forceinline__ void wait_for_sums() {
     dog.start();
     while (!mbarrier_try(come(), round)) dog.check(4, kParts, round, 0);
@@ -184,7 +196,7 @@ struct ProductPipe {
   /* This warp has read the stage in place `place`. */
   __device__ __forceinline__ void give_back(int place) const {
     __syncwarp();
-    if (threadIdx.x % 32 == 0) mbarrier_arrive(bars + 8 * (product->stages + place));
+    if (threadIdx.x % 32 == 0) mbarrier_arrive(read_bar(bars, place));
   }
   /* Thread 0, when its warp has given a stage back: the next one to the place of the oldest. */
   __device__ __forceinline__ void refill() {
@@ -192,7 +204,7 @@ struct ProductPipe {
     ProductWay<kParts> w = *way;
     if (w.task >= product->tasks) return;
     dog.start();
-    while (!mbarrier_try(bars + 8 * (product->stages + w.slot), w.turn ^ 1))
+    while (!mbarrier_try(read_bar(bars, w.slot), w.turn ^ 1))
       dog.check(3, w.slot, w.turn, 0);
     w.weights(*product, at, bars);
     w.rows(*product, at, bars);
@@ -222,8 +234,12 @@ static __device__ __forceinline__ void run_product(const ObkProduct& p) {
   __shared__ ProductWay<kParts> kept;
   const int first_tile = blockIdx.x / kParts, step = gridDim.x / kParts;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  const uint32_t at = shared_address(shared), bars = at + p.bars_at;
+  const uint32_t at = shared_address(shared), bars = product_bars();
   allow_next();
+  if (lane == 0) {
+    mbarrier_init(bars + 8 * warp, 1);
+    if (kParts > 1 && warp == OBK_THREADS / 32 - 2) mbarrier_init(read_bar(bars, kMostStages), 1);
+  }
   const bool alone = p.alone;
   ProductWay<kParts> first = {}, more = {}; /* first: this warp's stage of the first tile; more: past that tile */
   const int here = alone || first_tile < p.tasks ? min(p.tile_stages, p.stages) : 0; /* stages of it that have a place */
@@ -234,11 +250,11 @@ static __device__ __forceinline__ void run_product(const ObkProduct& p) {
     way.skip(p, warp);
     first = way;
 #pragma unroll 1
-    for (int k = warp; k < p.stages; k += OBK_THREADS / 32) {
-      mbarrier_init(bars + 8 * k, 1);
-      if (!alone) mbarrier_init(bars + 8 * (p.stages + k), OBK_THREADS / 32);
+    for (int k = warp + OBK_THREADS / 32; k < p.stages; k += OBK_THREADS / 32) mbarrier_init(bars + 8 * k, 1);
+    if (!alone) {
+#pragma unroll 1
+      for (int k = warp; k < p.stages; k += OBK_THREADS / 32) mbarrier_init(read_bar(bars, k), OBK_THREADS / 32);
     }
-    if (kParts > 1 && warp == OBK_THREADS / 32 - 2) mbarrier_init(bars + 16 * p.stages, 1); /* this CTA's planes are there, and what counts their sums */
     mbarrier_init_fence();
 #pragma unroll 1
     for (int k = warp; k < here; k += OBK_THREADS / 32) way.weights(p, at, bars), way.skip(p, OBK_THREADS / 32);
@@ -417,7 +433,7 @@ static __device__ __forceinline__ void product_parts(ObkLanes* w, const ObkGemm&
   __syncthreads();
   cluster_wait();
   constexpr int kEach = kColumns / kUnit, kAll = 64 * kEach;
-#pragma unroll
+#pragma unroll 4
   for (int k = 0; k < (kAll + OBK_THREADS - 1) / OBK_THREADS; ++k) {
     const int at = k * OBK_THREADS + threadIdx.x, row = at / kEach, column = at % kEach * kUnit;
     if (kAll % OBK_THREADS != 0 && at >= kAll) break;

@@ -180,7 +180,7 @@ Result<std::string> device_source(const Program& program, const std::set<int>& n
     text += fmt::format(
         "#define OBK_DEALT_OPERANDS {}\n#define OBK_DEALT_BYTES {}\n#include \"dealt.cuh\"\n",
         schedule::kDealtOperands, sizeof(DeviceDealt));
-  if (products) text += fmt::format("#define OBK_PRODUCT_BYTES {}\n#include \"product.cuh\"\n", sizeof(DeviceProduct));
+  if (products) text += fmt::format("#define OBK_PRODUCT_BYTES {}\n#define OBK_PRODUCT_STAGES {}\n#include \"product.cuh\"\n", sizeof(DeviceProduct), kProductStages);
   std::string cases, kernels;
   const std::vector<bool> inlined = inlined_bodies(program);
   for (size_t k = 0; k < program.bodies.size(); ++k) {

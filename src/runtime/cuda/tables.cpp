@@ -221,18 +221,17 @@ Status stream(const Program& program, const Shape& shape, const std::vector<ObkT
   launch.ctas = static_cast<int>(clusters * parts);
   p.tile_stages = blocks / parts / p.stage;
   const int64_t wanted = p.tile_stages * ((launch.tasks + clusters - 1) / clusters);
-  p.stages = static_cast<int32_t>(std::min(wanted, (room - cut.scratch_bytes - kAlign) / (p.stage_bytes + kBarBytes)));
+  p.stages = static_cast<int32_t>(std::min({wanted, (room - cut.scratch_bytes - kAlign) / p.stage_bytes, int64_t{kProductStages}}));
   const int64_t least = std::min<int64_t>(wanted, 2);
   if (p.stages < least)
     return Error{Code::kUnsupported, "runtime",
                  fmt::format("a product's kernel wants {} of shared memory, a multiprocessor has {}",
-                             to_string(Bytes{cut.scratch_bytes + least * (p.stage_bytes + kBarBytes) + kAlign}), to_string(Bytes{room})),
+                             to_string(Bytes{cut.scratch_bytes + least * p.stage_bytes + kAlign}), to_string(Bytes{room})),
                  work.label, "compile with --granularity mono"};
   p.refills = p.stages < wanted;
   p.alone = launch.tasks == clusters && !p.refills;
-  p.bars_at = p.stages * p.stage_bytes + cut.scratch_bytes;
   launch.product = true, launch.streams = false, launch.ring_pages = 0;
-  launch.shared = p.bars_at + (p.stages + 1) * static_cast<int32_t>(kBarBytes);  // one more counts what a cluster's CTAs bring
+  launch.shared = p.stages * p.stage_bytes + cut.scratch_bytes;
   launch.rows = {a, rows, pitch, p.stage};
   return ok_status();
 }

@@ -51,6 +51,7 @@ struct DeviceDealt {
   DevicePointer operands[schedule::kDealtOperands];
   DevicePointer watch;
 };
+constexpr int kProductStages = 24;  // that a product's kernel has mbarriers for, at most
 struct DeviceDivisor {  // kernels/cuda/product.cuh
   uint32_t by, times;
 };
@@ -58,7 +59,7 @@ struct alignas(64) DeviceProduct {  // kernels/cuda/product.cuh
   char map[128];
   DevicePointer weights;
   DeviceDivisor across, each;
-  int32_t tile_bytes, bytes, last_bytes, rows_bytes, stage_bytes, stages, tile_stages, bars_at, alone, refills;
+  int32_t tile_bytes, bytes, last_bytes, rows_bytes, stage_bytes, stages, tile_stages, alone, refills, spare;
   int64_t weights_step;
   int32_t tasks, span, tile_rows, tile_columns, columns, row, block, row_step, block_step, stage;
   DevicePointer next;
