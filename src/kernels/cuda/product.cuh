@@ -177,6 +177,7 @@ struct ProductPipe {
         for (int k = here; k < p.stages && more.task < p.tasks; ++k) more.rows(p, at, bars), more.step(p);
       }
     }
+    allow_next();    /* not before: its weights would come before these rows */
     __syncthreads(); /* the barriers are there */
   }
   /* Where sums from all of the cluster are counted. */
@@ -235,7 +236,6 @@ static __device__ __forceinline__ void run_product(const ObkProduct& p) {
   const int first_tile = blockIdx.x / kParts, step = gridDim.x / kParts;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const uint32_t at = shared_address(shared), bars = product_bars();
-  allow_next();
   if (lane == 0) {
     mbarrier_init(bars + 8 * warp, 1);
     if (kParts > 1 && warp == OBK_THREADS / 32 - 2) mbarrier_init(read_bar(bars, kMostStages), 1);
@@ -323,7 +323,7 @@ static constexpr int kUnderWay = 0;
 static constexpr int kUnderWay = 1;
 #endif
 
-/* A warpgroup's sums of all k that its CTA has of a tile. meanwhile(): before the last stage is waited for. */
+/* A warpgroup's sums of all k that its CTA has of a tile. meanwhile(): while the last products are under way. */
 template <int kType, typename S, int kStage, typename Pipe, typename F>
 static __device__ __forceinline__ void product_steps(Pipe& pipe, float (&sum)[S::kGroups * 4], F&& meanwhile) {
   constexpr bool kBfloat = kType == kObkBf16;
@@ -348,18 +348,18 @@ static __device__ __forceinline__ void product_steps(Pipe& pipe, float (&sum)[S:
   if (!pipe.product->refills) { /* nobody waits for a place: all products may be under way */
 #pragma unroll
     for (int s = 0; s < kStages; ++s) {
-      if (s == kStages - 1) meanwhile();
       multiply();
       if (kUnderWay == 0) wgmma_wait<0>();
     }
+    meanwhile();
     wgmma_wait<0>();
   } else {
     int before = -1; /* the place of the stage whose products are under way */
 #pragma unroll 1
     for (int s = 0; s < kStages; ++s) {
       const int place = pipe.slot;
-      if (s == kStages - 1) meanwhile();
       multiply();
+      if (s == kStages - 1) meanwhile();
       wgmma_wait<kUnderWay>();
       if (before >= 0) pipe.give_back(before), pipe.refill();
       before = place;

@@ -99,6 +99,8 @@ Launch lay_out(std::vector<Shape*> shapes, int64_t room, bool has_ring, int bloc
   return launch;
 }
 
+constexpr int32_t kOwnOfTables = 1024;  // shared memory of their own that kernels with a table have beside
+
 /// CTAs of a kernel begin where the one before it has ended first, as many as an SM holds. Where it
 /// has a task for each SM at most, a CTA takes so much shared memory that the next one waits for an
 /// SM of its own. Not beside other kernels, whose SMs it may share; and not where tasks are short:
@@ -113,7 +115,7 @@ void spread_out(std::vector<Launch>& launches, const Program& program, int64_t r
     const bool long_tasks = program.works[launch.work].task_nanos >= kShortNanos;
     if (kernels[launch.wave] == 1 && launch.tasks <= static_cast<int>(program.lists.size()) &&
         long_tasks)
-      launch.shared = std::max(launch.shared, static_cast<int32_t>(room / 2 + kAlign + (launch.product ? 1024 : 0)));
+      launch.shared = std::max(launch.shared, static_cast<int32_t>(room / 2 + kAlign + (launch.product || launch.dealt ? kOwnOfTables : 0)));
   }
 }
 
