@@ -482,8 +482,8 @@ void cut_work(const Plan& plan, const target::DeviceSpec& device, const TaskGrap
     work.task_nanos = nanos / static_cast<double>(std::max<int64_t>(tasks_of_it, 1));
     // One task a multiprocessor needs no table, and begins sooner without.
     const stitch::AttentionTile& tile = group.attention;
-    work.dealt = device.deals.count != 0 && tile.pieces == 1 && tasks_of_it <= device.sms && work.buffers.size() <= size_t{kDealtOperands} &&
-                 (tile.images == 1 || tile.queries % work.tile_rows == 0);
+    const bool even = rows == tile.queries || tile.queries % work.tile_rows == 0;  // rectangles of one grid: none ends with a head's or an image's rows
+    work.dealt = device.deals.count != 0 && tile.pieces == 1 && even && tasks_of_it <= device.sms && work.buffers.size() <= size_t{kDealtOperands};
     return;
   }
   if (pieces <= 1 && group.kind != GroupKind::kProduct) { work.task_nanos = nanos; return; }

@@ -65,6 +65,33 @@ TEST(Tiles, AttentionGoesRoundOnce) {
   EXPECT_TRUE(validate(*graph, plan, tasks).ok());
 }
 
+// Attention of one task a multiprocessor has a kernel without a table where its rectangles are a grid: heads whose last block of queries is
+// smaller are none where heads are rows.
+TEST(Tiles, AttentionOfOneRoundNeedsNoTable) {
+  const auto work_of = [](int64_t images, int64_t heads, int64_t queries, bool packed, bool deals) {
+    const std::string type = packed ? fmt::format("f16[{},{},{}]", images, queries, heads * 64) : fmt::format("f16[{},{},{},64]", images, heads, queries);
+    const auto graph = graph::parse(fmt::format("graph \"g\" {{\n  in %0 \"q\": {0}\n  in %1 \"k\": {0}\n  in %2 \"v\": {0}\n  %3: {0} = Attention(%0, %1, %2){1}\n  out %3 \"y\"\n}}", type,
+                                                packed ? fmt::format(" {{q_num_heads = {0}, kv_num_heads = {0}}}", heads) : ""));
+    CHECK(graph.ok(), "{}", graph.error().text());
+    target::DeviceSpec device = *target::gpu("sm_90a");
+    if (deals) device.deals = {device.fast_memory.count * device.sms};
+    const stitch::Plan plan = stitch::plan(*graph, device);
+    const TaskGraph tasks = build(*graph, plan, device);
+    CHECK(validate(*graph, plan, tasks).ok());
+    const Work& work = tasks.works.front();
+    const int64_t rows = work.nest.row_count(), columns = std::max<int64_t>(work.nest.column_count(), 1);
+    const int64_t grid = (rows + work.tile_rows - 1) / work.tile_rows * ((columns + work.tile_columns - 1) / work.tile_columns);
+    CHECK(!work.dealt || grid == tasks.task_count(), "{} rectangles, {} tasks", grid, tasks.task_count());
+    return work;
+  };
+  EXPECT_TRUE(work_of(1, 12, 128, false, true).dealt);
+  EXPECT_FALSE(work_of(1, 12, 128, false, false).dealt);  // lists say who runs what
+  EXPECT_FALSE(work_of(1, 12, 197, false, true).dealt);
+  EXPECT_TRUE(work_of(1, 12, 197, true, true).dealt);
+  EXPECT_FALSE(work_of(2, 2, 50, true, true).dealt);
+  EXPECT_FALSE(work_of(16, 12, 128, true, true).dealt);  // more tasks than multiprocessors
+}
+
 // A long work is cut small where its tasks are dealt while it runs, and once for each worker where lists say who runs what. Short ones
 // are cut alike.
 TEST(Tiles, LongWorksAreDealt) {
