@@ -247,7 +247,6 @@ std::future<void> open_gpu_meanwhile(const Options& options) {
 /// The compiler, in order.
 Status lower(const Network& network, const Options& options, Compilation& made, Steps& step) {
   const auto sound_graph = [&] { return graph::verify(made.graph); };
-  const auto graph_text = [&](bool) { return graph::print(made.graph); };
   target::DeviceSpec device;
   made.precision = options.passes.precision;
   const std::future<void> opening =

@@ -30,10 +30,11 @@ void VectorEmitter::columns_text(std::string& out) const {
   out += "  }\n";
 }
 
-bool VectorEmitter::made_of(ExprId id, const Expr& part) const {
+/// Whether `part` is among what `id` is made of.
+static bool made_of(const ops::Exprs& exprs, ExprId id, const Expr& part) {
   std::vector<bool> made(static_cast<size_t>(id) + 1);
   for (ExprId e = 0; e <= id; ++e)  // arguments come before what is made of them
-    made[e] = &exprs_[e] == &part || std::any_of(std::begin(exprs_[e].args), std::end(exprs_[e].args), [&](ExprId arg) { return arg != kNoExpr && made[arg]; });
+    made[e] = &exprs[e] == &part || std::any_of(std::begin(exprs[e].args), std::end(exprs[e].args), [&](ExprId arg) { return arg != kNoExpr && made[arg]; });
   return made[id];
 }
 
@@ -41,7 +42,7 @@ bool VectorEmitter::made_of(ExprId id, const Expr& part) const {
 ExprId VectorEmitter::one_plus_erf(const Expr& expr) const {
   if (expr.scalar != Scalar::kAdd || expr.dtype != DType::f32) return kNoExpr;
   for (const Step& step : body_.steps)
-    if (step.kind != StepKind::kStore || (bits(stored_type(step)) > 16 && made_of(step.expr, expr))) return kNoExpr;
+    if (step.kind != StepKind::kStore || (bits(stored_type(step)) > 16 && made_of(exprs_, step.expr, expr))) return kNoExpr;
   for (int side : {0, 1}) {
     const Expr &erf = exprs_[expr.args[side]], &one = exprs_[expr.args[1 - side]];
     if (erf.scalar == Scalar::kErf && erf.dtype == DType::f32 && one.scalar == Scalar::kConst && one.real == 1) return erf.args[0];

@@ -253,7 +253,9 @@ void check_pieces(int64_t queries, bool causal) {
         last += obk::attention_piece<kType, kSize, kValue, kKeys, kPieces>(nullptr, g);
       });
       EXPECT_EQ(last, n + 1 == kPieces ? 256 : 0);
-      if (n + 1 < kPieces) EXPECT_EQ(y[0], 77.0f);
+      if (n + 1 < kPieces) {
+        EXPECT_EQ(y[0], 77.0f);
+      }
     }
     for (size_t e = 0; e < y.size(); ++e) ASSERT_NEAR(y[e], want[e], 2e-3) << e;
     if (run == 0) first = y;

@@ -360,7 +360,7 @@ struct AttentionShort {
       place.end_at(kCut.blocks * (g.piece + 1) / kPieces * 16);
     }
     const bool uneven = g.causal || kPieces > 1 || kKeys != kCut.own * kGroups;
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    const int warp = threadIdx.x / 32;
     const int row = warp % (kRows / 16) * 16, group = warp / (kRows / 16);
     const int there = place.seen - begin;
     auto bring = [&](bool plain) {

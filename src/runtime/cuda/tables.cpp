@@ -215,8 +215,9 @@ Status stream(const Program& program, const Shape& shape, const std::vector<ObkT
   p.weights_step = step, p.tasks = launch.tasks;
   p.tile_rows = cut.tile_rows, p.tile_columns = cut.tile_columns, p.columns = cut.columns;
   const auto weights_of = [&](int64_t columns) { return static_cast<int32_t>(p.stage * ((sides * columns + 15) / 16 * 2048)); };
-  if (cut.across > 1 && sides * cut.tile_columns % 8 != 0) return broken;  // tiles are whole groups of 8 columns as they are packed
-  p.tile_bytes = static_cast<int32_t>(int64_t{sides} * cut.tile_columns / 8 * blocks * 1024);
+  const int64_t tile_wide = int64_t{sides} * cut.tile_columns;
+  if (tile_wide > (wide + 15) / 16 * 16 || (cut.across > 1 && tile_wide % 8 != 0) || blocks > INT32_MAX / 65536) return broken;  // of whole groups of 8 columns as they are packed
+  p.tile_bytes = static_cast<int32_t>(tile_wide / 8 * blocks * 1024);
   p.bytes = weights_of(cut.tile_columns), p.last_bytes = weights_of(cut.columns - int64_t{cut.across - 1} * cut.tile_columns);
   p.rows_bytes = p.stage * 8192, p.stage_bytes = p.rows_bytes + p.stage * ((wide + 15) / 16 * 2048);
   const auto clusters = std::min<int64_t>(launch.tasks, target::clusters_at_once(static_cast<int64_t>(program.lists.size()), parts));
