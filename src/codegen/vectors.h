@@ -36,7 +36,7 @@ struct VectorJob {
   int64_t ahead_bytes = 0;             // of fast memory, for rows that are asked for ahead of their use
   std::vector<bool> gives;             // by operand: what is stored there goes to all workers, in words of 32 bits (schedule/flow.h)
   std::string begin;                   // stands before the first load of anything but weights; empty: nothing has to
-  bool begins_late = false;            // where there is none, not even behind those of weights (VectorText::asks_nothing)
+  bool begins_late = false;            // where there is none (VectorText::asks_nothing) whoever writes the tile puts it before it
   std::function<std::string(int operand, bool store)> pointer;  // the name of an operand
   bool gives_to_all(const stitch::Step& step) const { return static_cast<size_t>(step.slot) < gives.size() && gives[step.slot]; }
 };
@@ -46,7 +46,7 @@ struct VectorText {
   std::string rows;
   int64_t scratch = 0;  // bytes of fast memory
   bool gives_partials = false, begins = false;  // begins: `ahead` has the job's beginning
-  bool asks_nothing = false;  // of other kernels, but the tile: where the job begins late, what follows `ahead` has its beginning
+  bool asks_nothing = false;  // but weights and the tile's values
 };
 std::optional<VectorText> emit_vectors(const VectorJob& job);
 

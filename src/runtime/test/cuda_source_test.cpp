@@ -100,6 +100,80 @@ TEST(CudaSource, AStreamedProductReadsOnlyWeightsBeforeItWaits) {
   EXPECT_EQ(products, 1);
 }
 
+/// The bodies of a graph of kernels whose works are dealt from `deals` bytes on.
+std::vector<std::string> bodies_of(const std::string& text, int64_t deals) {
+  const auto graph = graph::parse("graph \"g\" {\n" + text + "}");
+  CHECK(graph.ok(), "{}", graph.error().text());
+  target::DeviceSpec device = *target::gpu("sm_90a");
+  device.deals = {deals};
+  const stitch::Plan plan = stitch::plan(*graph, device);
+  const schedule::TaskGraph tasks = schedule::build(*graph, plan, device);
+  std::vector<std::string> texts;
+  for (const codegen::BodyText& body : codegen::emit(*graph, plan, tasks, kernels::tile_library(device.family)).bodies) texts.push_back(body.text);
+  return texts;
+}
+int count_of(const std::string& text, std::string_view what) {
+  int count = 0;
+  for (size_t at = text.find(what); at != std::string::npos; at = text.find(what, at + 1)) ++count;
+  return count;
+}
+
+// Attention of one task a multiprocessor waits for the kernel before where it first reads what that computes: its keys, or a residual.
+TEST(CudaSource, AttentionWithoutATableWaitsBeforeItReads) {
+  const std::string attention = R"(in %0 "q": f16[1,12,128,64]
+  in %1 "k": f16[1,12,128,64]
+  in %2 "v": f16[1,12,128,64]
+  in %3 "r": f16[1,12,128,64]
+  %4: f16[1,12,128,64] = Attention(%0, %1, %2)
+)";
+  for (const bool residual : {false, true}) {
+    const std::string rest = residual ? "%5: f16[1,12,128,64] = Add(%4, %3)\n" : "%5: f16[1,12,128,64] = Relu(%4)\n";
+    const auto bodies = bodies_of(attention + rest + "out %5 \"y\"\n", int64_t{1} << 40);
+    ASSERT_EQ(bodies.size(), 1u);
+    const std::string& text = bodies[0];
+    const size_t waits = text.find("OBK_WAIT_FOR_PREVIOUS();"), tile = text.find("OBK_ATTENTION_TILE("), load = text.find("load_pack<V>(x");
+    ASSERT_NE(waits, std::string::npos) << text;
+    EXPECT_EQ(count_of(text, "OBK_WAIT_FOR_PREVIOUS();"), 1);
+    EXPECT_EQ(count_of(text, "OBK_RESIDENT(1)"), 1);
+    EXPECT_LT(waits, tile);
+    EXPECT_EQ(load != std::string::npos, residual) << text;
+    EXPECT_LT(residual ? waits : text.find("ObkAttention g"), residual ? load : waits) << text;
+  }
+}
+
+// What a dealt work reads of its rows is read once, what all rows share is not.
+TEST(CudaSource, RowsOfDealtWorksAreReadOnce) {
+  const std::string norm = R"(in %0 "x": f32[4096,1024]
+  const %1: f32[1024] = [)" + [] { std::string ones = "1"; for (int k = 1; k < 1024; ++k) ones += ", 1"; return ones; }() + R"(]
+  %2: f32[4096,1024] = Softmax(%0) {axis = -1}
+  %3: f32[4096,1024] = Mul(%2, %1)
+  out %3 "y"
+)";
+  for (const bool dealt : {true, false}) {
+    const auto bodies = bodies_of(norm, dealt ? 1 << 20 : int64_t{1} << 40);
+    ASSERT_EQ(bodies.size(), 1u);
+    EXPECT_EQ(count_of(bodies[0], "once_pack<V>(x0"), dealt ? 1 : 0) << bodies[0];
+    EXPECT_EQ(count_of(bodies[0], "once_pack<V>(x1"), 0) << bodies[0];
+  }
+}
+
+// 1 + erf takes its short form where all that is stored of it has 16 bits, whatever else is stored beside it.
+TEST(CudaSource, TheShortFormOfErfIsForWhatHas16Bits) {
+  const std::string gelu = R"(in %0 "x": f32[64,256]
+  const %1: f32[] = [1]
+  %6: f32[64,256] = Tanh(%0)
+  %2: f32[64,256] = Erf(%6)
+  %3: f32[64,256] = Add(%2, %1)
+  %4: f32[64,256] = Mul(%6, %3)
+  %5: f16[64,256] = Cast(%4) {to = 10}
+)";
+  const auto narrow = bodies_of(gelu + "out %5 \"y\"\n out %6 \"z\"\n", int64_t{1} << 40), wide = bodies_of(gelu + "out %5 \"y\"\n out %4 \"z\"\n", int64_t{1} << 40);
+  ASSERT_EQ(narrow.size(), 1u);
+  ASSERT_EQ(wide.size(), 1u);
+  EXPECT_EQ(count_of(narrow[0], "one_plus_erf("), 1) << narrow[0];
+  EXPECT_EQ(count_of(wide[0], "one_plus_erf("), 0) << wide[0];
+}
+
 // Kernels of a graph are compiled in parts, each body in one of them; one kernel of all is whole.
 TEST(CudaSource, EachBodyIsInOnePart) {
   Program program = two_bodies();
