@@ -100,6 +100,60 @@ TEST(CudaSource, AStreamedProductReadsOnlyWeightsBeforeItWaits) {
   EXPECT_EQ(products, 1);
 }
 
+// What a streamed product's kernel copies lies inside its packed weights and its places; numbers of a damaged file are refused.
+TEST(CudaTables, AStreamedProductStaysInsideItsOperands) {
+  target::DeviceSpec device = *target::gpu("sm_90a");
+  device.own_kernels = true;
+  for (const auto& [rows, columns, k] : {std::tuple{128, 768, 768}, std::tuple{128, 768, 3072}, std::tuple{197, 3064, 768}, std::tuple{500, 40, 192}}) {
+    graph::Graph graph;
+    const auto x = graph.add_input("x", {DType::f16, {rows, k}});
+    const auto w = graph.add_constant(Tensor::allocate({DType::f16, {k, columns}}));
+    graph.mark_output(graph.must_add(graph::Op::MatMul, {graph.must_add(graph::Op::Tanh, {x}), w}), "y");
+    const stitch::Plan plan = stitch::plan(graph, device);
+    const schedule::TaskGraph tasks = schedule::build(graph, plan, device);
+    Program program = assemble(graph, plan, tasks, codegen::emit(graph, plan, tasks, kernels::tile_library(device.family)), "sm_90a");
+    program.granularity = "stitch";
+    const auto tables = make_tables(program, false, device.fast_memory.count);
+    ASSERT_TRUE(tables.ok()) << tables.error().text();
+    const auto launch = std::find_if(tables->launches.begin(), tables->launches.end(), [](const Launch& made) { return made.product; });
+    ASSERT_NE(launch, tables->launches.end());
+    const DeviceProduct& p = launch->streamed;
+    const Tensor& weights = program.weights[static_cast<size_t>(program.works[launch->work].operands[launch->weights].index)];
+    const int64_t blocks = k / 64, parts = blocks / p.stage / p.tile_stages;
+    EXPECT_EQ(int64_t{p.across.by} * p.each.by, p.tasks);
+    EXPECT_EQ((p.across.by - 1) * int64_t{p.tile_bytes} + parts * p.tile_stages * int64_t{p.last_bytes}, weights.bytes());
+    EXPECT_EQ(p.tile_bytes, parts * p.tile_stages * p.bytes);
+    EXPECT_LE(p.rows_bytes + std::max(p.bytes, p.last_bytes), p.stage_bytes);
+    EXPECT_LE(p.stages, kProductStages);
+    EXPECT_LE(p.stages * p.stage_bytes + p.dealt.scratch_bytes, launch->shared);
+    EXPECT_LE(launch->shared, device.fast_memory.count);
+    EXPECT_EQ(p.alone != 0, launch->ctas == p.tasks * parts && p.stages == p.tile_stages);
+    // Of the numbers in its body's text: operands; span; blocks, stage; sides, columns, parts.
+    std::string& text = program.bodies[program.works[launch->work].body].text;
+    const std::string sound = text;
+    const size_t from = sound.find("OBK_PRODUCT(") + 12, end = sound.find(')', from);
+    std::vector<long long> numbers;
+    for (size_t at = from; at < end; at = sound.find(',', at) + 2) {
+      numbers.push_back(atoll(sound.c_str() + at));
+      if (sound.find(',', at) > end) break;
+    }
+    ASSERT_EQ(numbers.size(), 15u);
+    const auto with = [&](size_t number, long long value) {
+      std::vector<long long> other = numbers;
+      other[number] = value;
+      text = sound.substr(0, from) + fmt::format("{}", fmt::join(other, ", ")) + sound.substr(end);
+      return make_tables(program, false, device.fast_memory.count);
+    };
+    EXPECT_TRUE(with(0, numbers[0]).ok());
+    for (const auto& [number, value] : {std::pair{0, -1ll}, {0, 99ll}, {1, -1ll}, {1, 99ll}, {4, 0ll}, {9, 0ll}, {9, blocks * 100000}, {10, 0ll}, {10, blocks + 1}, {12, 0ll}, {12, 9ll}, {13, 0ll},
+                                        {13, numbers[13] - 16}, {13, 1000ll}, {14, 0ll}, {14, 99ll}}) {
+      const auto broken = with(static_cast<size_t>(number), value);
+      ASSERT_FALSE(broken.ok()) << number << " is " << value;
+      EXPECT_EQ(broken.error().code, Code::kBuild);
+    }
+  }
+}
+
 /// The bodies of a graph of kernels whose works are dealt from `deals` bytes on.
 std::vector<std::string> bodies_of(const std::string& text, int64_t deals) {
   const auto graph = graph::parse("graph \"g\" {\n" + text + "}");
