@@ -66,7 +66,7 @@ class BodyEmitter {
     out_ += tile.ahead + (vectors ? "  {\n" + vectors->ahead : "") + tile.tile, scratch_ += tile.scratch;
     if (group_.kind == GroupKind::kProduct && !dealt) product(vectors.has_value());
     if (group_.kind == GroupKind::kConv && !dealt) conv();
-    if (group_.kind == GroupKind::kAttention) attention(vectors && vectors->asks_nothing);
+    if (group_.kind == GroupKind::kAttention) attention(vectors && vectors->late);
     if (vectors) {
       scratch_ = std::max(scratch_, vectors->scratch), out_ += vectors->rows + "  }\n";
     } else if (!direct_) {
@@ -227,8 +227,8 @@ class BodyEmitter {
     return name;
   }
   std::string stride(const Access& access, size_t dim) {
-    if (auto [it, fresh] = stride_.try_emplace({&access, dim}); fresh) it->second = param(access.strides[dim]);
-    return stride_.at({&access, dim});
+    std::string& name = stride_[{&access, dim}];
+    return name.empty() ? name = param(access.strides[dim]) : name;
   }
   std::string computed_offset(const Expr& expr) {
     const stitch::Layout& layout = (*layouts_)[body_.operands[expr.slot]];
@@ -253,8 +253,8 @@ class BodyEmitter {
     job.tile_rows = streamed() ? streamed_slice(group_, work_) : work_.tile_rows, job.tile_columns = work_.tile_columns, job.tile_pitch = tile_pitch();
     job.panel = panel_, job.panel_pitch = panel_pitch_;
     if (panel_ != graph::kNone) job.panel_type = tile_type(static_cast<int32_t>(graph_.type(panel_).dtype));
-    job.ahead_bytes = ahead_bytes_, job.dealt = work_.dealt && group_.kind != GroupKind::kAttention, job.residents = work_.residents, job.planes = planes();
-    if (group_.kind == GroupKind::kAttention && work_.dealt) job.begin = kAloneBegins, job.begins_late = true;
+    job.ahead_bytes = ahead_bytes_, job.dealt = work_.dealt, job.residents = work_.residents, job.planes = planes();
+    if (work_.alone) job.begin = kAloneBegins, job.may_begin_late = true;
     if (streamed()) job.most_ahead = 48, job.begin = product_begin(group_);  // all registers are its sums' and these
     job.partials = group_.partials, job.gives = work_.gives;
     job.pointer = [this](int operand, bool store) { return pointer(operand, store); };
@@ -688,7 +688,7 @@ class BodyEmitter {
     scratch_ += (most + 63) / 64 * 64;
   }
 
-  void attention(bool begins) {
+  void attention(bool begins_here) {
     const stitch::AttentionTile& a = group_.attention;
     const int q = static_cast<int>(body_.operands.size());
     const bool masked = a.mask.value != graph::kNone;
@@ -740,7 +740,7 @@ class BodyEmitter {
       top_ += fmt::format("  const int64_t piece = t->c0 % {} / {};\n", param(a.value_size), param(a.value_size / a.pieces)) + (work_.flows ? "" : fmt::format("  ObkTask whole = *t;\n  whole.c0 -= whole.c0 % {0}, whole.c1 = whole.c0 + {0}, t = &whole;\n", param(a.value_size)));
       text += piece_of_keys(group_, work_, type);
     } else {
-      text += fmt::format("{}    OBK_ATTENTION_TILE({}, g{});\n  }}\n", begins && work_.dealt ? kAloneBegins : "", type, tiles_.vectors ? fmt::format(", {}, {}, {}, {}", a.size, a.value_size, work_.tile_rows, a.keys) : "");
+      text += fmt::format("{}    OBK_ATTENTION_TILE({}, g{});\n  }}\n", begins_here ? kAloneBegins : "", type, tiles_.vectors ? fmt::format(", {}, {}, {}, {}", a.size, a.value_size, work_.tile_rows, a.keys) : "");
     }
     out_ += text;
     ObkAttention shape = {};

@@ -60,8 +60,8 @@ class VectorEmitter {
     }
     if (only_weights_) {
       only_weights_ = false, text.begins = true;
-      text.asks_nothing = std::all_of(loads_.begin(), loads_.end(), [&](const Load& load) { return exprs_[load.expr].slot >= stitch::kTileSlot || is_weight(load); });
-      if (!text.asks_nothing || !job_.begins_late) ahead += job_.begin;
+      text.late = job_.may_begin_late && std::all_of(loads_.begin(), loads_.end(), [&](const Load& load) { return exprs_[load.expr].slot >= stitch::kTileSlot || is_weight(load); });
+      if (!text.late) ahead += job_.begin;
       loads(ahead, "  ", true);
     }
     if (!text.begins || !one_batch) points(body);

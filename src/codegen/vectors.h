@@ -36,7 +36,7 @@ struct VectorJob {
   int64_t ahead_bytes = 0;             // of fast memory, for rows that are asked for ahead of their use
   std::vector<bool> gives;             // by operand: what is stored there goes to all workers, in words of 32 bits (schedule/flow.h)
   std::string begin;                   // stands before the first load of anything but weights; empty: nothing has to
-  bool begins_late = false;            // where there is none (VectorText::asks_nothing) whoever writes the tile puts it before it
+  bool may_begin_late = false;         // where there is none it may be left to whoever writes the tile
   std::function<std::string(int operand, bool store)> pointer;  // the name of an operand
   bool gives_to_all(const stitch::Step& step) const { return static_cast<size_t>(step.slot) < gives.size() && gives[step.slot]; }
 };
@@ -45,8 +45,8 @@ struct VectorText {
   std::string ahead;  // loads that do not need the tile: they may stand before it
   std::string rows;
   int64_t scratch = 0;  // bytes of fast memory
-  bool gives_partials = false, begins = false;  // begins: `ahead` has the job's beginning
-  bool asks_nothing = false;  // but weights and the tile's values
+  bool gives_partials = false;
+  bool begins = false, late = false;  // the job's beginning has its place: in `ahead`, or, late, still to be put before the tile
 };
 std::optional<VectorText> emit_vectors(const VectorJob& job);
 

@@ -466,7 +466,7 @@ void cut_work(const Plan& plan, const target::DeviceSpec& device, const TaskGrap
   work.tile_columns = std::max<int64_t>(columns, 1);
   for (const stitch::Step& step : group.body.steps)  // packed elements share bytes: one worker writes them all
     if (step.kind == StepKind::kStore && bits(tasks.buffers[work.buffers[step.slot]].type.dtype) < 8) pieces = 1;
-  work.dealt = false, work.residents = 0;
+  work.dealt = work.alone = false, work.residents = 0;
   if (group.kind == GroupKind::kProduct) work.tile_rows = tile_span(group, work.nest);
   if (group.kind == GroupKind::kProduct && cut_streamed(group, device, tasks, work)) return;
   if (group.kind == GroupKind::kProduct && cut_by_cost(group, device, work)) return deal_product(group, tasks, device, count_tasks(group, work), work);
@@ -483,7 +483,7 @@ void cut_work(const Plan& plan, const target::DeviceSpec& device, const TaskGrap
     // One task a multiprocessor needs no table, and begins sooner without.
     const stitch::AttentionTile& tile = group.attention;
     const bool even = rows == tile.queries || tile.queries % work.tile_rows == 0;  // rectangles of one grid: none ends with a head's or an image's rows
-    work.dealt = device.deals.count != 0 && tile.pieces == 1 && even && tasks_of_it <= device.sms && work.buffers.size() <= size_t{kDealtOperands};
+    work.alone = device.deals.count != 0 && tile.pieces == 1 && even && tasks_of_it <= device.sms && work.buffers.size() <= size_t{kDealtOperands};
     return;
   }
   if (pieces <= 1 && group.kind != GroupKind::kProduct) { work.task_nanos = nanos; return; }

@@ -119,7 +119,7 @@ class Flow {
     bool gives = false;
     for (Work& work : tasks_.works) {
       const Group& group = group_of(work);
-      if (work.dealt || work.streamed || reads_an_output(plan_, tasks_, work)) return false;
+      if (work.dealt || work.alone || work.streamed || reads_an_output(plan_, tasks_, work)) return false;
       switch (group.kind) {
         case GroupKind::kStitched: {
           if (work.nest.lanes_in_rows || work.nest.row_count() == 0 || work.nest.column_count() == 0) return false;

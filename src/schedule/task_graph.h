@@ -98,6 +98,7 @@ struct Work {
   std::optional<DType> keeps;  // then, of attention: its last two buffers are inputs of this type that have keys and values (schedule/kept_keys.h)
   bool dealt = false;          // long, of many small tasks that go to whoever is free
   int residents = 0;           // of a dealt product or convolution: tasks that share a multiprocessor
+  bool alone = false;          // attention of no more tasks than multiprocessors, a grid of rectangles: its kernel needs no table
   std::optional<RowMatrix> streamed;  // a product with a kernel of its own that streams both operands
 };
 

@@ -21,7 +21,7 @@
  *
  * A cluster's CTAs compute one tile: each a part of k, of which it brings no more, and then the epilogue
  * of its slice of the tile's rows. Sums go to the shared memory of the CTA that has their rows, a plane
- * for each part, and are counted there by an mbarrier behind the stages'; there they are added in order of
+ * for each part, and are counted there by an mbarrier; there they are added in order of
  * the parts. That a CTA has begun, or has read the tile before, the cluster's barrier says.
  *
  * There is no table: rectangles and addresses follow from the kernel's parameter. Host and device lay
@@ -50,7 +50,6 @@ struct __align__(64) ObkProduct {
   int32_t tile_stages;          /* of a CTA's part of k */
   int32_t alone;                /* CTAs have one tile each, and a place for all of it */
   int32_t refills;              /* some places get another stage: not all that a CTA needs have one */
-  int32_t spare;
   int64_t weights_step;         /* bytes from matrix to matrix of a batch */
   int32_t tasks, span;          /* rectangles; rows of a matrix, which they do not leave */
   int32_t tile_rows, tile_columns, columns;

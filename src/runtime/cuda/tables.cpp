@@ -161,19 +161,23 @@ Status deal(const Program& program, const Shape& shape, const std::vector<ObkTas
   const WorkRecord& work = program.works[launch.work];
   launch.dealt = residents_of(program.bodies[work.body].text) > 0;
   if (!launch.dealt) return ok_status();
-  const Error broken{Code::kBuild, "runtime", "the tasks of a dealt work do not cover it evenly",
-                     work.label, "compile the model again"};
   const ObkTask &first = tasks.front(), &last = tasks.back();
+  const auto broken = [&] {
+    return Error{Code::kBuild, "runtime",
+                     fmt::format("{} tasks, the first of {} x {}, are not a grid of such rectangles over {} x {}, by up to {} operands without parameters", launch.tasks, first.r1, first.c1, last.r1,
+                                 last.c1, schedule::kDealtOperands),
+                     work.label, "compile the model again"};
+  };
   if (!work.params.empty() || work.operands.size() > size_t{schedule::kDealtOperands} || first.r1 < 1 ||
       first.c1 < 1 || last.r1 > INT32_MAX || last.c1 > INT32_MAX)
-    return broken;
+    return broken();
   DeviceDealt& cut = launch.rectangles;
   cut.rows = static_cast<int32_t>(last.r1), cut.columns = static_cast<int32_t>(last.c1);
   cut.tile_rows = static_cast<int32_t>(first.r1), cut.tile_columns = static_cast<int32_t>(first.c1);
   cut.across = static_cast<int32_t>((last.c1 + first.c1 - 1) / first.c1);
   cut.scratch_bytes = launch.shared = static_cast<int32_t>(shape.scratch());
   const int64_t down = (int64_t{cut.rows} + cut.tile_rows - 1) / cut.tile_rows;
-  return int64_t{cut.across} * down == launch.tasks ? ok_status() : Status(broken);
+  return int64_t{cut.across} * down == launch.tasks ? ok_status() : Status(broken());
 }
 
 /// A product whose text says that it has a kernel of its own: what its CTAs' rectangles and copies follow from.
@@ -183,28 +187,33 @@ Status stream(const Program& program, const Shape& shape, const std::vector<ObkT
   const std::string& text = program.bodies[work.body].text;
   const size_t at = text.find("OBK_PRODUCT(");
   if (at == std::string::npos) return ok_status();
-  const Error broken{Code::kBuild, "runtime", "the tasks of a product do not cover it evenly", work.label, "compile the model again"};
+  const auto broken = [&] {
+    return Error{Code::kBuild, "runtime",
+                     fmt::format("a product's kernel is told {}, of {} operands and {} tasks over {} x {}; wanted: stages of whole blocks, its parts' alike, and even tiles inside its operands",
+                                 text.substr(at, text.find(')', at) - at + 1), work.operands.size(), launch.tasks, tasks.back().r1, tasks.back().c1),
+                     work.label, "compile the model again"};
+  };
   DeviceProduct& p = launch.streamed;
   int a = 0, wide = 0, parts = 0, blocks = 0, sides = 0;
   long long rows = 0, pitch = 0, step = 0;
   if (sscanf(text.c_str() + at, "OBK_PRODUCT(%d, %d, %lld, %lld, %d, %d, %d, %d, %d, %d, %d, %lld, %d, %d, %d)", &a, &launch.weights, &rows, &pitch, &p.span, &p.row, &p.block,
              &p.row_step, &p.block_step, &blocks, &p.stage, &step, &sides, &wide, &parts) != 15)
-    return broken;
+    return broken();
   const auto operands = static_cast<int>(work.operands.size());
-  if (a < 0 || a >= operands || launch.weights < 0 || launch.weights >= operands || operands > schedule::kDealtOperands || !work.params.empty()) return broken;
-  if (work.operands[a].kind != BufferKind::kArena || work.operands[a].index % 16 != 0) return broken;
-  if (work.operands[launch.weights].kind != BufferKind::kWeight) return broken;
-  if (parts < 1 || parts > schedule::kMostOfCluster) return broken;
-  if (p.span < 1 || p.stage < 1 || blocks < p.stage * parts || blocks % (p.stage * parts) != 0 || sides < 1 || wide < 1 || wide > 256) return broken;
+  if (a < 0 || a >= operands || launch.weights < 0 || launch.weights >= operands || operands > schedule::kDealtOperands || !work.params.empty()) return broken();
+  if (work.operands[a].kind != BufferKind::kArena || work.operands[a].index % 16 != 0) return broken();
+  if (work.operands[launch.weights].kind != BufferKind::kWeight) return broken();
+  if (parts < 1 || parts > schedule::kMostOfCluster) return broken();
+  if (p.span < 1 || p.stage < 1 || blocks < p.stage * parts || blocks % (p.stage * parts) != 0 || sides < 1 || wide < 1 || wide > 256) return broken();
   const ObkTask &first = tasks.front(), &last = tasks.back();
-  if (first.r1 < 1 || first.r1 > 64 || first.c1 < 1 || last.r1 > INT32_MAX || last.c1 > INT32_MAX || last.r1 % p.span != 0) return broken;
+  if (first.r1 < 1 || first.r1 > 64 || first.c1 < 1 || last.r1 > INT32_MAX || last.c1 > INT32_MAX || last.r1 % p.span != 0) return broken();
   DeviceDealt& cut = p.dealt;
   cut.rows = static_cast<int32_t>(last.r1), cut.columns = static_cast<int32_t>(last.c1);
   cut.tile_rows = static_cast<int32_t>(first.r1), cut.tile_columns = static_cast<int32_t>(first.c1);
   cut.across = static_cast<int32_t>((last.c1 + first.c1 - 1) / first.c1);
   cut.scratch_bytes = static_cast<int32_t>(shape.scratch());
   const int64_t each = (int64_t{p.span} + cut.tile_rows - 1) / cut.tile_rows, down = each * (cut.rows / p.span);
-  if (int64_t{cut.across} * down != launch.tasks) return broken;
+  if (int64_t{cut.across} * down != launch.tasks) return broken();
   const auto by_across = divisor(cut.across, 2 * int64_t{launch.tasks}), by_each = divisor(each, 2 * int64_t{launch.tasks});  // a CTA looks past the end
   if (!by_across || !by_each)
     return Error{Code::kUnsupported, "runtime",
@@ -216,7 +225,9 @@ Status stream(const Program& program, const Shape& shape, const std::vector<ObkT
   p.tile_rows = cut.tile_rows, p.tile_columns = cut.tile_columns, p.columns = cut.columns;
   const auto weights_of = [&](int64_t columns) { return static_cast<int32_t>(p.stage * ((sides * columns + 15) / 16 * 2048)); };
   const int64_t tile_wide = int64_t{sides} * cut.tile_columns;
-  if (tile_wide > (wide + 15) / 16 * 16 || (cut.across > 1 && tile_wide % 8 != 0) || blocks > INT32_MAX / 65536) return broken;  // of whole groups of 8 columns as they are packed
+  constexpr int kMostBlocks = 1 << 14;  // bytes of a tile's weights are 32 bits
+  const bool has_place = tile_wide <= (wide + 15) / 16 * 16, whole = cut.across == 1 || tile_wide % 8 == 0;  // in a stage; groups of 8 columns, as they are packed
+  if (!has_place || !whole || blocks > kMostBlocks) return broken();
   p.tile_bytes = static_cast<int32_t>(tile_wide / 8 * blocks * 1024);
   p.bytes = weights_of(cut.tile_columns), p.last_bytes = weights_of(cut.columns - int64_t{cut.across - 1} * cut.tile_columns);
   p.rows_bytes = p.stage * 8192, p.stage_bytes = p.rows_bytes + p.stage * ((wide + 15) / 16 * 2048);
@@ -257,7 +268,7 @@ Result<Tables> make_tables(const Program& program, bool one_kernel, int64_t room
     shapes.push_back(shape);
     block_of.push_back(static_cast<int64_t>(tables.blocks.size()) * 8);
     if (block_of.back() >> (kFreshAt - 16) != 0)
-      return Error{Code::kUnsupported, "runtime", "its tables take more than 4 GB", work.label, "compile with --target cpu"};
+      return Error{Code::kUnsupported, "runtime", fmt::format("its tables take {}, a GPU's kernels find the first 4 GiB", to_string(Bytes{block_of.back()})), work.label, "compile with --target cpu"};
     const DeviceWork head = {.body = work.body,
                              .params = static_cast<int32_t>(work.params.size()),
                              .operands = static_cast<int32_t>(work.operands.size()),

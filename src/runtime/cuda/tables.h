@@ -5,6 +5,7 @@
 ///   executable: no entry differs between contexts, operands name ports and places in the arena
 #pragma once
 
+#include <cstddef>
 #include <optional>
 
 #include "runtime/cuda/gpu.h"
@@ -59,13 +60,14 @@ struct alignas(64) DeviceProduct {  // kernels/cuda/product.cuh
   char map[128];
   DevicePointer weights;
   DeviceDivisor across, each;
-  int32_t tile_bytes, bytes, last_bytes, rows_bytes, stage_bytes, stages, tile_stages, alone, refills, spare;
+  int32_t tile_bytes, bytes, last_bytes, rows_bytes, stage_bytes, stages, tile_stages, alone, refills;
   int64_t weights_step;
   int32_t tasks, span, tile_rows, tile_columns, columns, row, block, row_step, block_step, stage;
   DevicePointer next;
   int64_t next_bytes, next_share;
   DeviceDealt dealt;
 };
+static_assert(offsetof(DeviceProduct, weights) % 64 == 0 && offsetof(DeviceProduct, weights_step) - offsetof(DeviceProduct, weights) <= 64, "the first copies of weights follow from one line");
 struct DeviceWatch {
   uint32_t hit, sm, task, kind;
   uint64_t counter, want, have;

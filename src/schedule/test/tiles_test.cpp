@@ -81,15 +81,15 @@ TEST(Tiles, AttentionOfOneRoundNeedsNoTable) {
     const Work& work = tasks.works.front();
     const int64_t rows = work.nest.row_count(), columns = std::max<int64_t>(work.nest.column_count(), 1);
     const int64_t grid = (rows + work.tile_rows - 1) / work.tile_rows * ((columns + work.tile_columns - 1) / work.tile_columns);
-    CHECK(!work.dealt || grid == tasks.task_count(), "{} rectangles, {} tasks", grid, tasks.task_count());
+    CHECK(!work.alone || grid == tasks.task_count(), "{} rectangles, {} tasks", grid, tasks.task_count());
     return work;
   };
-  EXPECT_TRUE(work_of(1, 12, 128, false, true).dealt);
-  EXPECT_FALSE(work_of(1, 12, 128, false, false).dealt);  // lists say who runs what
-  EXPECT_FALSE(work_of(1, 12, 197, false, true).dealt);
-  EXPECT_TRUE(work_of(1, 12, 197, true, true).dealt);
-  EXPECT_FALSE(work_of(2, 2, 50, true, true).dealt);
-  EXPECT_FALSE(work_of(16, 12, 128, true, true).dealt);  // more tasks than multiprocessors
+  EXPECT_TRUE(work_of(1, 12, 128, false, true).alone);
+  EXPECT_FALSE(work_of(1, 12, 128, false, false).alone);  // lists say who runs what
+  EXPECT_FALSE(work_of(1, 12, 197, false, true).alone);
+  EXPECT_TRUE(work_of(1, 12, 197, true, true).alone);
+  EXPECT_FALSE(work_of(2, 2, 50, true, true).alone);
+  EXPECT_FALSE(work_of(16, 12, 128, true, true).alone);  // more tasks than multiprocessors
 }
 
 // A long work is cut small where its tasks are dealt while it runs, and once for each worker where lists say who runs what. Short ones
