@@ -359,7 +359,7 @@ class Session:
         import gpu_sanitize
         rows = gpu_sanitize.sanitize(
             BIN, self.options.tools.split(","), self.options.jobs, self.options.timeout, say,
-            self.options.budget,
+            self.options.budget, self.options.cases,
         )
         for what, why in gpu_sanitize.failures(rows):
             self.fail(what, why)
@@ -393,6 +393,7 @@ def main():
         "--flags", action="append", default=[], help="a flag for obelisk, e.g. --flags=--watchdog"
     )
     parser.add_argument("--tools", default="memcheck,racecheck,initcheck")
+    parser.add_argument("--cases", default="", help="of sanitize: tests whose name has this pattern")
     parser.add_argument(
         "--budget", type=float, default=float("inf"), help="seconds of sanitize; the rest is told"
     )

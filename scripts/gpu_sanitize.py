@@ -39,6 +39,7 @@ BLOCKS = (
         ),
     ),
     ("gpu_test", "Types/Flowing.*"),
+    ("gpu_test", "Types/Streamed.*"),
 )
 # Tool, pattern of the test's name, pattern of a report's text: why it is no error.
 UNDERSTOOD = (
@@ -80,8 +81,8 @@ def find_tool():
     )
 
 
-def cases(folder):
-    """(program, test), those of the filters that the programs have."""
+def cases(folder, pattern=""):
+    """(program, test), those of the filters that the programs have and whose name has the pattern."""
     found = []
     for program, wanted in BLOCKS:
         if not (folder / program).exists():
@@ -97,7 +98,7 @@ def cases(folder):
                 suite = name
             elif name.startswith("  ") and "DISABLED" not in name:
                 found.append((program, suite + name.strip()))
-    return found
+    return [each for each in found if re.search(pattern, each[1])]
 
 
 def run_case(folder, tool, program, test, environment, timeout, deadline=float("inf")):
@@ -151,16 +152,16 @@ def judged(tool, test, text, code):
     return {"summary": summary[-1:] or [], "reports": reports, "understood": understood}
 
 
-def sanitize(folder, tools, jobs, timeout, say, seconds=float("inf")):
-    """Rows by tool and test. What is not begun in `seconds`, or does not end in them, is told as such."""
+def sanitize(folder, tools, jobs, timeout, say, seconds=float("inf"), pattern=""):
+    """Rows by tool and test, of tests whose name has the pattern. What is not begun in `seconds`, or does not end in them, is told as such."""
     deadline = time.monotonic() + seconds
     folder = pathlib.Path(folder)
     if not find_tool():
         raise RuntimeError("compute-sanitizer is not found: it is part of the CUDA toolkit")
-    tests = cases(folder)
+    tests = cases(folder, pattern)
     if not tests:
         programs = ", ".join(sorted({program for program, _ in BLOCKS}))
-        raise RuntimeError(f"no test of {programs} in {folder}: build them, or run this in the "
+        raise RuntimeError(f"no test {pattern!r} of {programs} in {folder}: build them, or run this in the "
                            "folder that scripts/pack.sh makes")
     rows = []
     with tempfile.TemporaryDirectory() as fresh:
