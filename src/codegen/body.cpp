@@ -62,7 +62,7 @@ class BodyEmitter {
     head(!vectors);
     pitch_ = vectors ? std::to_string(tile_pitch()) : group_.product.twin ? "(2 * (t->c1 - t->c0))" : "(t->c1 - t->c0)";
     const DealtText tile = dealt ? emit_dealt(group_, work_, *layouts_, tiles_, vectors ? tile_pitch() : work_.tile_columns) : DealtText{};
-    if (streamed() && !vectors) out_ += product_begin(group_);
+    if (streamed() && !vectors) out_ += kProductBegin;
     out_ += tile.ahead + (vectors ? "  {\n" + vectors->ahead : "") + tile.tile, scratch_ += tile.scratch;
     if (group_.kind == GroupKind::kProduct && !dealt) product(vectors.has_value());
     if (group_.kind == GroupKind::kConv && !dealt) conv();
@@ -255,7 +255,7 @@ class BodyEmitter {
     if (panel_ != graph::kNone) job.panel_type = tile_type(static_cast<int32_t>(graph_.type(panel_).dtype));
     job.ahead_bytes = ahead_bytes_, job.dealt = work_.dealt, job.residents = work_.residents, job.planes = planes();
     if (work_.alone) job.begin = kAloneBegins, job.may_begin_late = true;
-    if (streamed()) job.most_ahead = 48, job.begin = product_begin(group_);  // all registers are its sums' and these
+    if (streamed()) job.most_ahead = 48, job.begin = kProductBegin;  // all registers are its sums' and these
     job.partials = group_.partials, job.gives = work_.gives;
     job.pointer = [this](int operand, bool store) { return pointer(operand, store); };
     return emit_vectors(job);
@@ -554,10 +554,10 @@ class BodyEmitter {
       text += fmt::format("    g.c = {} + ({});\n    g.c_row = {};\n", pointer(first.slot, true), out, inner >= 0 ? param(store->strides[inner]) : "0");
       text += group_.prologue ? fmt::format("    g.scratch = (char*)w->scratch + {};\n", param(scratch_)) : "    g.scratch = (char*)w->scratch;\n";
     } else {
-      const int64_t bytes = ((streamed() ? streamed_slice(group_, work_) : work_.tile_rows) * tile_pitch() * sum_bytes + 63) / 64 * 64;
-      if (group_.prologue) top_ += fmt::format("  {0}* __restrict tile = ({0}*)((char*)w->scratch + {1});\n", sum, param(scratch_));
-      else top_ += fmt::format("  {0}* __restrict tile = ({0}*)w->scratch;\n", sum);
-      scratch_ += bytes;
+      if (streamed()) scratch_ += streamed_whole(group_, work_, pitch_.front() == '(' ? 0 : tile_pitch());
+      const std::string at = scratch_ > 0 ? fmt::format("((char*)w->scratch + {})", param(scratch_)) : "w->scratch";
+      top_ += fmt::format("  {0}* __restrict tile = ({0}*){1};\n", sum, at);
+      scratch_ += ((streamed() ? streamed_slice(group_, work_) : work_.tile_rows) * tile_pitch() * sum_bytes + 63) / 64 * 64;
       text += fmt::format("    g.c = tile;\n    g.c_row = {};\n    g.scratch = (char*)w->scratch + {};\n", pitch_, param(scratch_));
     }
     ObkGemm shape = {};

@@ -9,7 +9,13 @@ int64_t streamed_slice(const stitch::Group& group, const schedule::Work& work) {
   return parts == 1 ? work.tile_rows : (kWarpgroupRows + parts - 1) / parts;
 }
 
-std::string product_begin(const stitch::Group& group) { return fmt::format("  OBK_PRODUCT_BEGIN({})\n", group.product.parts); }
+static int64_t wide_of(const stitch::Group& group, const schedule::Work& work, int64_t pitch) { return pitch == 0 ? work.tile_columns * group.product.sides() : pitch; }
+
+int64_t streamed_whole(const stitch::Group& group, const schedule::Work& work, int64_t pitch) {
+  return group.product.parts == 1 ? 0 : (kWarpgroupRows * wide_of(group, work, pitch) * 4 + 63) / 64 * 64;
+}
+
+const char* const kProductBegin = "  OBK_PRODUCT_BEGIN()\n";
 
 StreamedText emit_streamed(const stitch::Group& group, const schedule::Work& work, const kernels::TileLibrary& tiles, const ObkGemm& shape, const std::string& type, int x_a,
                            bool adds, int64_t pitch) {
@@ -17,16 +23,16 @@ StreamedText emit_streamed(const stitch::Group& group, const schedule::Work& wor
   const stitch::Product& product = group.product;
   const int64_t parts = product.parts, depth = shape.k / parts;
   const int64_t stage = tiles.product_stage(shape.n, depth);
-  const int64_t wide = pitch == 0 ? shape.n : pitch;
-  const int64_t plane = (streamed_slice(group, work) * wide * 4 + 63) / 64 * 64;
+  const int64_t plane = (streamed_slice(group, work) * wide_of(group, work, pitch) * 4 + 63) / 64 * 64;
   const int64_t matrix = product.batch.empty() ? 0 : tiles.gemm_packed_bytes(static_cast<int32_t>(product.b_type), product.n[0].extent, shape.k);
   StreamedText text{.top = adds ? "  int other = 0;\n" : "", .scratch = adds ? plane : 0};
-  if (parts > 1) text.scratch = (parts - 1) * plane + (kWarpgroupRows * wide * 4 + 63) / 64 * 64;  // parts' planes; warpgroups' exchange
-  text.top += fmt::format("  OBK_PRODUCT({}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {})\n", x_a, x_a + 1, m.rows, m.pitch, m.span, m.row, m.block, m.row_step, m.block_step,
-                          shape.k / 64, stage, matrix, product.sides(), shape.n, parts);
+  if (parts > 1) text.scratch = (parts - 1) * plane;
+  const int64_t sums = parts > 1 ? streamed_whole(group, work, pitch) : plane + text.scratch;
+  text.top += fmt::format("  OBK_PRODUCT({}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {})\n", x_a, x_a + 1, m.rows, m.pitch, m.span, m.row, m.block, m.row_step, m.block_step,
+                          shape.k / 64, stage, matrix, product.sides(), shape.n, parts, sums, work.nest.row_count(), work.nest.column_count());
   const char* statistics = !product.statistics.wanted ? "kObkNoStatistics" : product.statistics.of_partials ? "kObkOfPartials" : "kObkOfRows";
   const auto sums_of = [&](int64_t columns) {
-    const std::string of_what = parts > 1 ? fmt::format("PARTS_OF({}, g, {}, {}, {}, {:d}", type, stage, parts, plane / 4, adds)
+    const std::string of_what = parts > 1 ? fmt::format("PARTS_OF({}, g, {}, {}, {:d}", type, stage, plane / 4, adds)
                                           : fmt::format("SUMS_OF({}, g, {}, {}, {}", type, stage, adds ? plane / 4 : 0, statistics);
     return fmt::format("{}OBK_PRODUCT_{}, {}, {}, {}, {}, {}, 0);\n", adds ? "other = " : "", of_what, parts > 1 ? kWarpgroupRows : shape.m, columns, depth, shape.a_row, pitch == 0 ? columns : pitch);
   };

@@ -1,11 +1,12 @@
 /// codegen/streamed.h — the text of a product's tile that has a kernel of its own (kernels/cuda/product.cuh), where its work says so.
 ///
-///   OBK_PRODUCT(x_a, x_b, rows, pitch, span, row, block, row_step, block_step, blocks, stage, matrix, sides, columns, parts)
+///   OBK_PRODUCT(x_a, x_b, rows, pitch, span, row, block, row_step, block_step, blocks, stage, matrix, sides, columns, parts, sums, all_rows, all_columns)
 ///       what the host must know to launch it: operands, the matrix of A (schedule::RowMatrix), blocks of 64 k and those of a stage, bytes from
-///       one of B's matrices to the next, columns of a tile with both sides, CTAs of a cluster
-///   OBK_PRODUCT_BEGIN(parts)    after loads of weights, before all others: waits for the kernel before
+///       one of B's matrices to the next, columns of a tile with both sides, CTAs of a cluster, bytes at the scratch's beginning
+///       that nobody needs before the products are done, rows and columns of all tiles
+///   OBK_PRODUCT_BEGIN()    after loads of weights, before all others: waits for the kernel before
 ///   OBK_PRODUCT_SUMS_OF(type, g, stage, other, kObkNoStatistics|kObkOfRows|kObkOfPartials, rows, columns, k, a_row, c_row, 0)
-///   OBK_PRODUCT_PARTS_OF(type, g, stage, parts, plane, adds, rows, columns, k of a part, a_row, c_row, 0)   of a cluster
+///   OBK_PRODUCT_PARTS_OF(type, g, stage, plane, adds, rows, columns, k of a part, a_row, c_row, 0)   of a cluster
 #pragma once
 
 #include <string>
@@ -22,8 +23,11 @@ struct StreamedText {
 /// Rows of a tile whose epilogue a CTA runs: the tile's, or its share of them in a cluster.
 int64_t streamed_slice(const stitch::Group& group, const schedule::Work& work);
 
+/// Bytes of scratch before the sums: a cluster's tile once more, whole. `pitch` as below.
+int64_t streamed_whole(const stitch::Group& group, const schedule::Work& work, int64_t pitch);
+
 /// Before the first load of anything but weights.
-std::string product_begin(const stitch::Group& group);
+extern const char* const kProductBegin;
 
 /// `shape`: of a whole tile; `x_a`: A's operand, B's follows; `adds`: the epilogue adds planes; `pitch` 0: rows of the tile lie one after another.
 StreamedText emit_streamed(const stitch::Group& group, const schedule::Work& work, const kernels::TileLibrary& tiles, const ObkGemm& shape, const std::string& type, int x_a,

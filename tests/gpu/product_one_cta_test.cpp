@@ -7,6 +7,7 @@
 
 #include "kernels/cuda/gemm.h"
 #include "kernels/kernels.h"
+#include "runtime/cuda/tables.h"
 
 #define OBK_RING 1
 #define OBK_CUDA_DIALECT_CUH
@@ -62,6 +63,7 @@ struct Tile {
   bool bfloat;
   obk::Body body;
   void (*run)(const ObkProduct&);
+  void (*compile)(const runtime::cuda::ProductNumbers&);  // that `run` is of these numbers
   bool statistics = false;  // its scratch holds those of its rows
 };
 void PrintTo(const Tile& c, std::ostream* out) { *out << c.name; }
@@ -71,15 +73,31 @@ int64_t result_wide;
 const float* given_partials;           // [rows][k / 16][2], where tiles join them
 std::vector<float>* found_statistics;  // [rows][2]
 
+/// What a kernel is compiled with (product.cuh), here set for each cut.
+template <int kParts>
+struct Numbers {
+  static constexpr int parts = kParts;
+  static inline int tasks, across, each, span, tile_rows, tile_columns, columns, tile_bytes, bytes, last_bytes, rows_bytes, stage_bytes, stage, tile_stages, stages;
+  static inline int row, block, row_step, block_step, overlaid, scratch_bytes;
+  static inline int64_t weights_step;
+  static inline bool alone, refills;
+  static void set(const runtime::cuda::ProductNumbers& n) {
+    tasks = n.tasks, across = n.across, each = n.each, span = n.span, tile_rows = n.tile_rows, tile_columns = n.tile_columns, columns = n.columns;
+    tile_bytes = n.tile_bytes, bytes = n.bytes, last_bytes = n.last_bytes, rows_bytes = n.rows_bytes, stage_bytes = n.stage_bytes, stage = n.stage;
+    tile_stages = n.tile_stages, stages = n.stages, row = n.row, block = n.block, row_step = n.row_step, block_step = n.block_step;
+    overlaid = n.overlaid, scratch_bytes = n.scratch_bytes, weights_step = n.weights_step, alone = n.alone, refills = n.refills;
+  }
+};
+
 constexpr int plane_of_slice(int pitch, int parts) { return (obk::product_slice(parts) * pitch + 15) / 16 * 16; }
 template <bool kBfloat, int kRows, int kColumns, int kSides, int kTail, int kK, int kStage,
           int kParts, int kOther, int kStatistics = kObkNoStatistics>
 void body(const ObkTask* t, const int64_t*, void* const*, ObkLanes* w) {
   constexpr int kPitch = (kColumns * kSides + 1) / 2 * 2 + 8;
-  ((obk::ProductPipe<kParts>*)w->pipe)->begin();
+  ((obk::ProductPipe<Numbers<kParts>>*)w->pipe)->begin();
   CHECK(obk::waited[one_cta::rank][threadIdx.x], "a thread goes on before the kernel before has ended");
   ObkGemm g = {};
-  g.m = t->r1 - t->r0, g.n = kSides * (t->c1 - t->c0), g.k = kK, g.c_row = kPitch, g.c = w->scratch;
+  g.m = t->r1 - t->r0, g.n = kSides * (t->c1 - t->c0), g.k = kK, g.c_row = kPitch, g.c = (char*)w->scratch + (kParts == 1 ? 0 : 64 * kPitch * 4);
   constexpr int kType = kBfloat ? kObkBf16 : kObkF16;
   if (kStatistics != kObkNoStatistics) {
     g.statistics = (float*)w->scratch + kRows * kPitch, g.epsilon = 1e-5f, g.centred = 1;
@@ -88,9 +106,9 @@ void body(const ObkTask* t, const int64_t*, void* const*, ObkLanes* w) {
   const auto sums = [&](auto columns) {
     using S = obk::FixedShape<kParts == 1 ? kRows : 64, columns() * kSides, kK / kParts, kK, kPitch, false>;
     if constexpr (kParts == 1)
-      obk::product_sums<kType, S, kStage, kOther, kStatistics>(w, g);
+      obk::product_sums<kType, S, kStage, kOther, kStatistics, Numbers<1>>(w, g);
     else
-      obk::product_parts<kType, S, kStage, kParts, plane_of_slice(kPitch, kParts), kOther != 0>(w, g);
+      obk::product_parts<kType, S, kStage, plane_of_slice(kPitch, kParts), kOther != 0, Numbers<kParts>>(w, g);
   };
   if (kTail != 0 && t->c1 - t->c0 == kTail)
     sums(std::integral_constant<int, kTail == 0 ? kColumns : kTail>());
@@ -110,7 +128,7 @@ void body(const ObkTask* t, const int64_t*, void* const*, ObkLanes* w) {
 }
 template <obk::Body body, int kParts>
 void run(const ObkProduct& product) {
-  obk::run_product<body, kParts>(product);
+  obk::run_product<body, Numbers<kParts>>(product);
 }
 
 constexpr int plane(int rows, int columns) { return rows * ((columns + 1) / 2 * 2 + 8); }
@@ -121,7 +139,8 @@ constexpr int plane(int rows, int columns) { return rows * ((columns + 1) / 2 * 
   Tile {                                                                                             \
     name, rows, columns, sides, tail, k, stage, parts, other, bfloat,                                \
         body<bfloat, rows, columns, sides, tail, k, stage, parts, other>,                            \
-        run<body<bfloat, rows, columns, sides, tail, k, stage, parts, other>, parts>                 \
+        run<body<bfloat, rows, columns, sides, tail, k, stage, parts, other>, parts>,                \
+        Numbers<parts>::set                                                                          \
   }
 
 /// Of every kind one; matrices, batches and CTAs below.
@@ -155,6 +174,7 @@ struct Cut {
   bool beside = false;
   int64_t gap = 0;
   int ctas = 1, stages = 0, slow = 0;
+  bool overlay = false;  // sums on the stages' place, where CTAs have a tile each
 };
 
 double number(uint16_t bits, bool bfloat) {
@@ -199,7 +219,7 @@ void multiply(const Tile& t, const Cut& cut) {
   const auto type = static_cast<int32_t>(t.bfloat ? kObkBf16 : kObkF16);
   std::mt19937 random(11);
   const int64_t span = cut.rows == 0 ? t.rows : cut.rows, blocks = t.k / 64;
-  const int64_t n = (cut.across - (t.tail != 0)) * t.columns + t.tail, wide = n * t.sides;
+  const int64_t columns = (cut.across - (t.tail != 0)) * t.columns + t.tail, wide = columns * t.sides;
   const int64_t beside = cut.beside ? cut.batch : 1, below = cut.beside ? 1 : cut.batch;
   const int64_t pitch = (kBefore + beside * blocks + kBehind) * 64;
   // The matrix ends with the last row that a tile has: what lies below is zeros.
@@ -218,35 +238,31 @@ void multiply(const Tile& t, const Cut& cut) {
   const one_cta::RowsMap map = {a.at, rows, pitch, t.stage};
   static_assert(sizeof map <= sizeof p.map);
   memcpy(p.map, &map, sizeof map);
-  p.dealt.rows = static_cast<int32_t>(cut.batch * span), p.dealt.columns = static_cast<int32_t>(n);
-  p.dealt.tile_rows = t.rows, p.dealt.tile_columns = t.columns;
-  p.dealt.across = static_cast<int32_t>(cut.across);
-  const int slices = t.parts * plane_of_slice(plane(1, t.columns * t.sides), t.parts);
-  p.dealt.scratch_bytes = (4 * (plane(t.parts > 1 ? 64 : t.rows, t.columns * t.sides) + (t.parts > 1 ? slices : t.other)) + 63) / 64 * 64;
-  if (t.statistics) p.dealt.scratch_bytes += 512;
-  p.weights = packed, p.weights_step = matrix;
-  p.tile_rows = p.dealt.tile_rows, p.tile_columns = p.dealt.tile_columns, p.columns = p.dealt.columns;
-  p.next = next, p.next_bytes = 99984;
+  runtime::cuda::ProductNumbers n;
+  const int columns_wide = t.columns * t.sides, first = 4 * (t.parts > 1 ? plane(64, columns_wide) : plane(t.rows, columns_wide));
+  const int planes = t.parts > 1 ? t.parts * plane_of_slice(plane(1, columns_wide), t.parts) : t.other;
+  n.scratch_bytes = (first + 4 * planes + 63) / 64 * 64 + (t.statistics ? 512 : 0);
+  p.weights = packed, p.next = next, p.next_bytes = 99984;
   p.next_share = (p.next_bytes / (cut.ctas * t.parts) + 127) / 128 * 128;
-  const int64_t down = (span + t.rows - 1) / t.rows * cut.batch;
-  p.tasks = static_cast<int32_t>(cut.across * down), p.span = static_cast<int32_t>(span);
-  const auto divisor = [](int64_t by) { return ObkDivisor{static_cast<uint32_t>(by), by == 1 ? 0 : static_cast<uint32_t>(((int64_t{1} << 32) + by - 1) / by)}; };
-  p.across = divisor(cut.across), p.each = divisor(down / cut.batch);
-  p.row = kAbove, p.block = kBefore;
-  p.row_step = static_cast<int32_t>(cut.beside ? 0 : span + cut.gap);
-  p.block_step = static_cast<int32_t>(cut.beside ? blocks : 0);
-  p.stage = t.stage;
-  p.tile_stages = static_cast<int32_t>(blocks) / t.parts / p.stage;
-  const auto weights_of = [&](int64_t columns) { return static_cast<int32_t>(t.stage * ((columns * t.sides + 15) / 16 * 2048)); };
-  p.tile_bytes = static_cast<int32_t>(t.columns * t.sides / 8 * blocks * 1024);
-  p.bytes = weights_of(t.columns), p.last_bytes = weights_of(n - (cut.across - 1) * t.columns);
-  p.rows_bytes = t.stage * 8192, p.stage_bytes = p.rows_bytes + weights_of(t.columns);
-  const int wanted = p.tile_stages * ((p.tasks + cut.ctas - 1) / cut.ctas);
-  const int room = (one_cta::kSharedBytes - p.dealt.scratch_bytes - obk::kBars) / p.stage_bytes;
-  p.stages = std::min({wanted, room, cut.stages == 0 ? 16 : cut.stages});
-  ASSERT_GE(p.stages, std::min(wanted, 2));
-  p.refills = p.stages < wanted;
-  p.alone = p.tasks == cut.ctas && !p.refills;
+  n.parts = t.parts, n.weights_step = matrix;
+  n.span = static_cast<int>(span), n.tile_rows = t.rows, n.tile_columns = t.columns, n.columns = static_cast<int>(columns);
+  n.across = static_cast<int>(cut.across), n.each = static_cast<int>((span + t.rows - 1) / t.rows);
+  n.tasks = static_cast<int>(n.across * n.each * cut.batch);
+  n.row = kAbove, n.block = kBefore;
+  n.row_step = static_cast<int>(cut.beside ? 0 : span + cut.gap), n.block_step = static_cast<int>(cut.beside ? blocks : 0);
+  n.stage = t.stage, n.tile_stages = static_cast<int>(blocks) / t.parts / n.stage;
+  const auto weights_of = [&](int64_t of) { return static_cast<int>(t.stage * ((of * t.sides + 15) / 16 * 2048)); };
+  n.tile_bytes = static_cast<int>(columns_wide / 8 * blocks * 1024);
+  n.bytes = weights_of(t.columns), n.last_bytes = weights_of(columns - (cut.across - 1) * t.columns);
+  n.rows_bytes = t.stage * 8192, n.stage_bytes = n.rows_bytes + weights_of(t.columns);
+  const int wanted = n.tile_stages * ((n.tasks + cut.ctas - 1) / cut.ctas);
+  const int room = (one_cta::kSharedBytes - n.scratch_bytes - obk::kBars) / n.stage_bytes;
+  n.stages = std::min({wanted, room, cut.stages == 0 ? 16 : cut.stages});
+  ASSERT_GE(n.stages, std::min(wanted, 2));
+  n.refills = n.stages < wanted;
+  n.alone = n.tasks == cut.ctas && !n.refills;
+  if (cut.overlay && n.alone) n.overlaid = std::min(first / 64 * 64, n.stages * n.stage_bytes);
+  t.compile(n);
 
   std::vector<float> c(static_cast<size_t>(cut.batch * span * wide), -77);
   result = &c, result_wide = wide;
@@ -299,7 +315,7 @@ void join(const char* name, const Cut& cut) {
   SCOPED_TRACE(name);
   constexpr obk::Body of = body<false, kRows, kColumns, 1, 0, kK, kStage, 1, 0, kObkOfPartials>;
   Tile t = TILE("", false, kRows, kColumns, 1, 0, kK, kStage, 1, 1);
-  t.body = of, t.run = run<of, 1>, t.statistics = true;
+  t.body = of, t.run = run<of, 1>, t.compile = Numbers<1>::set, t.statistics = true;
   const int64_t rows = cut.batch * (cut.rows == 0 ? kRows : cut.rows);
   std::mt19937 random(17);
   std::normal_distribution<float> normal(3, 2);
@@ -319,6 +335,7 @@ void join(const char* name, const Cut& cut) {
 
 TEST(OneCtaStatisticsOfTiles, AreThoseOfThePartialOnes) {
   join<64, 48, 768, 4>("all of k has a place", {0, 2, 1, false, 0, 2});
+  join<64, 48, 768, 4>("sums lie where stages were", {0, 2, 1, false, 0, 2, 0, 0x40, true});
   join<64, 16, 192, 1>("two tiles a CTA, stages that come in turn", {197, 3, 1, false, 0, 6, 2, 0x24});
   join<40, 32, 1088, 1>("few rows, more pairs than a thread holds", {0, 1, 1, false, 0, 1, 3});
 }
@@ -329,6 +346,7 @@ TEST_P(OneCtaProduct, SumsInTheOrderOfAllTiles) {
   const Tile& t = GetParam();
   const Cut cuts[] = {
       {0, 2},                                                // all of k has a place, if anywhere
+      {0, 2, 1, false, 0, 2, 0, 0x11, true},                 // a tile a CTA, sums where stages were
       {0, 3, 1, false, 0, 3, 2, 0xfe},                       // a tile a CTA, fewer stages than it has
       {t.rows == 64 ? 128 : 0, 3, 1, false, 0, 1, 2, 0x80},  // several tiles, by two stages
       {t.rows == 64 ? 197 : 0, 2, 1, false, 0, 3, 3, 0x01},  // fewer rows at the end; uneven shares

@@ -41,9 +41,9 @@
 #define OBK_GIVE_PACK(V, p, i, o) obk::store_pack<V>(p, i, o)
 #define OBK_GEMM_TILE_OF(type, g, ...) OBK_GEMM_TILE(type, g)
 #define OBK_PRODUCT(...)
-#define OBK_PRODUCT_BEGIN(parts)
+#define OBK_PRODUCT_BEGIN()
 #define OBK_PRODUCT_SUMS_OF(type, g, stage, other, statistics, ...) (obk::row_statistics<type>(g), OBK_GEMM_TILE(type, g), 0)
-#define OBK_PRODUCT_PARTS_OF(type, g, stage, parts, plane, adds, ...) (OBK_GEMM_TILE(type, g), 0)
+#define OBK_PRODUCT_PARTS_OF(type, g, stage, plane, adds, ...) (OBK_GEMM_TILE(type, g), 0)
 #define OBK_CONV_TILE_OF(type, g, ...) OBK_CONV_TILE(type, g)
 /* Rows of A in fast memory, as the product tile reads them. */
 #define OBK_PANEL_AT(type, row, column, pitch) ((row) * (pitch) + (column))

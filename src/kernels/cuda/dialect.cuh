@@ -309,12 +309,12 @@ struct ObkLanes : ObkWorker {
 /* A product with a kernel of its own: what the host must know (runtime/cuda/tables.cpp), and the tile's
  * sums, of which perhaps a second plane lies as many floats behind the first as this gives. */
 #define OBK_PRODUCT(...)
-#define OBK_PRODUCT_BEGIN(parts) ((obk::ProductPipe<parts>*)w->pipe)->begin();
+#define OBK_PRODUCT_BEGIN() ((obk::ProductPipe<OBK_PRODUCT_NUMBERS>*)w->pipe)->begin();
 #define OBK_PRODUCT_SUMS_OF(type, g, stage, other, statistics, ...) \
-  (obk::product_sums<type, obk::FixedShape<__VA_ARGS__>, stage, other, statistics>(w, g), other)
-/* The same where a cluster computes parts of k: `parts` planes so far apart, if the body adds them. */
-#define OBK_PRODUCT_PARTS_OF(type, g, stage, parts, plane, adds, ...)                          \
-  (obk::product_parts<type, obk::FixedShape<__VA_ARGS__>, stage, parts, plane, (adds) != 0>(w, g), \
+  (obk::product_sums<type, obk::FixedShape<__VA_ARGS__>, stage, other, statistics, OBK_PRODUCT_NUMBERS>(w, g), other)
+/* The same where a cluster computes parts of k: planes so far apart, if the body adds them. */
+#define OBK_PRODUCT_PARTS_OF(type, g, stage, plane, adds, ...)                          \
+  (obk::product_parts<type, obk::FixedShape<__VA_ARGS__>, stage, plane, (adds) != 0, OBK_PRODUCT_NUMBERS>(w, g), \
    (adds) ? (plane) : 0)
 /* As constants: g's size, value_size and keys, and the most queries of a tile. */
 #define OBK_ATTENTION_TILE(type, g, size, value_size, queries, keys) \

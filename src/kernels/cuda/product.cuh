@@ -1,12 +1,12 @@
 /* kernels/cuda/product.cuh — a kernel of one product of 16-bit numbers with packed weights, of 33 to
  * some hundred rows: C[m, n] = A[m, k] B[k, n], tiles of 64 rows by up to 160 columns. sm_90a.
  *
- *   OBK_PRODUCT_KERNEL(k, body)    an entry: a CTA an SM
+ *   OBK_PRODUCT_KERNEL(k, body, N)    an entry: a CTA an SM
  *   pipe->begin()    in the body, before it reads anything but weights
- *   product_sums<kObkF16, S, stage, other, statistics>(w, g)    then: the tile's sums to g.c
+ *   product_sums<kObkF16, S, stage, other, statistics, N>(w, g)    then: the tile's sums to g.c
  *
- *   OBK_PRODUCT_CLUSTER_KERNEL(k, body, parts)    the same of a long k: clusters of so many CTAs
- *   product_parts<kObkF16, S, stage, parts, plane, adds>(w, g)
+ *   OBK_PRODUCT_CLUSTER_KERNEL(k, body, N)    the same of a long k: clusters of so many CTAs
+ *   product_parts<kObkF16, S, stage, plane, adds, N>(w, g)
  *
  * Stages of `stage` blocks of 64 k: rows of A by the copy engine's map of the whole matrix (blocks of
  * 64 by 64, 16-byte pieces swapped by row, zeros below the matrix), weights as they were packed, both
@@ -24,60 +24,52 @@
  * for each part, and are counted there by an mbarrier; there they are added in order of
  * the parts. That a CTA has begun, or has read the tile before, the cluster's barrier says.
  *
- * There is no table: rectangles and addresses follow from the kernel's parameter. Host and device lay
- * out ObkProduct alike (runtime/cuda/tables.h); the host says its bytes as OBK_PRODUCT_BYTES. */
+ * There is no table: rectangles follow from numbers N that the kernel is compiled with, for what a CTA does before its
+ * first copies all of the GPU may wait for (runtime/cuda/tables.h, ProductNumbers):
+ *
+ *   parts                         CTAs of a cluster
+ *   tasks, across, each           rectangles; side by side; one below another in a matrix
+ *   span, tile_rows, tile_columns, columns    of a matrix, of a rectangle, of the whole
+ *   weights_step                  bytes of weights from matrix to matrix of a batch
+ *   tile_bytes                    from a rectangle to the next one beside it
+ *   bytes, last_bytes             of a stage's weights; in the last rectangle of a row of them
+ *   rows_bytes, stage_bytes       of a stage's rows, behind which its weights lie; of a place
+ *   stage, tile_stages, stages    blocks of 64 k in a stage; stages of a CTA's part of k; places
+ *   row, block, row_step, block_step    where A begins in the map, in rows and in blocks of 64 k; from matrix to matrix
+ *   alone                         CTAs have one tile each, and a place for all of it
+ *   refills                       some places get another stage: not all that a CTA needs have one
+ *   overlaid, scratch_bytes       bytes of the sums that lie on the last places, which nobody needs by then; of all scratch
+ *
+ * Addresses are the kernel's parameter. Host and device lay out ObkProduct alike; the host says its bytes as
+ * OBK_PRODUCT_BYTES. */
 #ifndef OBK_PRODUCT_CUH
 #define OBK_PRODUCT_CUH
 
 #include "dealt.cuh"
 #include "statistics.cuh"
 
-/* What the host knows that one divides by: `times` is 2^32 / by, rounded up, 0 of 1. Exact while the product
- * of the two numbers stays below 2^32. A division by a number that nobody knows takes 100 ns. */
-struct ObkDivisor {
-  uint32_t by, times;
-};
-
+/* A kernel's only parameter. What the first copies of weights follow from is one line of its cache, which is cold then. */
 struct __align__(64) ObkProduct {
   char map[128]; /* of the matrix in which A's rows lie: [k / 64][rows][64] */
-  /* What the first copies of weights follow from is one line of the parameters' cache, which is cold then. */
   const char* weights;
-  ObkDivisor across, each;      /* rectangles side by side; one below another in a matrix */
-  int32_t tile_bytes;           /* of weights, from a rectangle to the next one beside it */
-  int32_t bytes, last_bytes;    /* of a stage's weights; in the last rectangle of a row of them */
-  int32_t rows_bytes;           /* of a stage's rows, behind which its weights lie */
-  int32_t stage_bytes, stages;  /* in shared memory */
-  int32_t tile_stages;          /* of a CTA's part of k */
-  int32_t alone;                /* CTAs have one tile each, and a place for all of it */
-  int32_t refills;              /* some places get another stage: not all that a CTA needs have one */
-  int64_t weights_step;         /* bytes from matrix to matrix of a batch */
-  int32_t tasks, span;          /* rectangles; rows of a matrix, which they do not leave */
-  int32_t tile_rows, tile_columns, columns;
-  int32_t row, block;           /* where A begins in the map, in rows and in blocks of 64 k */
-  int32_t row_step, block_step; /* from matrix to matrix */
-  int32_t stage;                /* blocks of 64 k in a stage */
-  const char* next;             /* weights of the product after this one, which all CTAs together ask for */
+  const char* next;               /* weights of the product after this one, which all CTAs together ask for */
   int64_t next_bytes, next_share; /* and of which each asks for so many bytes */
-  ObkDealt dealt;                 /* of rectangles: 64 rows by the tile's columns */
+  ObkDealt dealt;                 /* operands, stamps, watch */
 };
 static_assert(sizeof(ObkProduct) == OBK_PRODUCT_BYTES, "host and device lay out ObkProduct alike");
 
 namespace obk {
 
-static __device__ __forceinline__ int divided(int n, const ObkDivisor& d) {
-  return d.times ? (int)((uint64_t)(uint32_t)n * d.times >> 32) : n;
-}
-
 /* Rectangles are numbered one below another: those with the same weights run side by side. */
+template <class N>
 struct ProductTask {
-  int32_t r0, r1, c0, c1, batch;
+  int32_t r0, r1, c0, c1;
 
-  __device__ __forceinline__ ProductTask(const ObkProduct& p, int at) {
-    const int beside = divided(at, p.each);
-    batch = divided(beside, p.across);
-    r0 = batch * p.span + (at - beside * (int)p.each.by) * p.tile_rows;
-    r1 = min(r0 + p.tile_rows, (batch + 1) * p.span);
-    c0 = (beside - batch * (int)p.across.by) * p.tile_columns, c1 = min(c0 + p.tile_columns, p.columns);
+  __device__ __forceinline__ ProductTask(int at) {
+    const int beside = (unsigned)at / N::each, batch = (unsigned)beside / N::across;
+    r0 = batch * N::span + (unsigned)at % N::each * N::tile_rows;
+    r1 = min(r0 + N::tile_rows, (batch + 1) * N::span);
+    c0 = (unsigned)beside % N::across * N::tile_columns, c1 = min(c0 + N::tile_columns, N::columns);
   }
 };
 
@@ -95,7 +87,7 @@ static __device__ __forceinline__ uint32_t read_bar(uint32_t bars, int place) { 
 /* Thread 0's way through the tiles: the stage that it asks for next. What a tile needs is worked out
  * once a tile, for a stage must cost the thread few instructions. In shared memory: registers are the
  * sums'. */
-template <int kParts>
+template <class N>
 struct ProductWay {
   int task, left, slot, turn; /* left: stages of the tile that are not asked for */
   const char* from;           /* weights */
@@ -108,58 +100,59 @@ struct ProductWay {
   }
   __device__ __forceinline__ void find(const ObkProduct& p, int at) {
     task = at, left = 0;
-    if (task >= p.tasks) return;
+    if (task >= N::tasks) return;
     find_weights(p);
-    find_rows(p);
+    find_rows();
   }
   /* Of a task that is there. */
   __device__ __forceinline__ void find_weights(const ObkProduct& p) {
-    const int beside = divided(task, p.each), batch = divided(beside, p.across), x = beside - batch * (int)p.across.by;
-    bytes = x + 1 == (int)p.across.by ? p.last_bytes : p.bytes;
-    from = p.weights + ((int64_t)x * p.tile_bytes + (int)(blockIdx.x % kParts) * p.tile_stages * (int)bytes);
-    if (batch > 0) from += batch * p.weights_step;
-    left = p.tile_stages, block = 0;
+    const int beside = (unsigned)task / N::each, x = (unsigned)beside % N::across;
+    bytes = x + 1 == N::across ? N::last_bytes : N::bytes;
+    from = p.weights + (x * N::tile_bytes + (int)(blockIdx.x % N::parts) * N::tile_stages * (int)bytes + (unsigned)beside / N::across * N::weights_step);
+    left = N::tile_stages, block = 0;
   }
-  __device__ __forceinline__ void find_rows(const ObkProduct& p) {
-    const int beside = divided(task, p.each), batch = divided(beside, p.across);
-    row = p.row + batch * p.row_step + (task - beside * (int)p.each.by) * p.tile_rows;
-    block += p.block + batch * p.block_step + (int)(blockIdx.x % kParts) * p.tile_stages * p.stage;
+  __device__ __forceinline__ void find_rows() {
+    const int batch = (unsigned)task / N::each / N::across;
+    row = N::row + batch * N::row_step + (unsigned)task % N::each * N::tile_rows;
+    block += N::block + batch * N::block_step + (int)(blockIdx.x % N::parts) * N::tile_stages * N::stage;
   }
   /* `count` of the stages that are left. */
-  __device__ __forceinline__ void skip(const ObkProduct& p, int count) {
-    from += count * bytes, block += count * p.stage, slot += count, left -= count;
+  __device__ __forceinline__ void skip(int count) {
+    from += count * bytes, block += count * N::stage, slot += count, left -= count;
   }
   __device__ __forceinline__ void turn_over(const ObkProduct& p) {
-    if (slot == p.stages) slot = 0, turn ^= 1;
-    if (left == 0) find(p, task + gridDim.x / kParts);
+    if (slot == N::stages) slot = 0, turn ^= 1;
+    if (left == 0) find(p, task + gridDim.x / N::parts);
   }
   __device__ __forceinline__ void step(const ObkProduct& p) {
-    skip(p, 1);
+    skip(1);
     turn_over(p);
   }
-  __device__ __forceinline__ void weights(const ObkProduct& p, uint32_t at, uint32_t bars) const {
+  __device__ __forceinline__ void weights(uint32_t at, uint32_t bars) const {
     const uint32_t full = bars + 8 * slot;
-    mbarrier_expect(full, bytes + p.rows_bytes);
-    bulk_copy(at + slot * p.stage_bytes + p.rows_bytes, from, bytes, full);
+    mbarrier_expect(full, bytes + N::rows_bytes);
+    bulk_copy(at + slot * N::stage_bytes + N::rows_bytes, from, bytes, full);
   }
   __device__ __forceinline__ void rows(const ObkProduct& p, uint32_t at, uint32_t bars) const {
-    copy_blocks(at + slot * p.stage_bytes, p.map, row, block, bars + 8 * slot);
+    copy_blocks(at + slot * N::stage_bytes, p.map, row, block, bars + 8 * slot);
   }
 };
 
 /* Stages in the order of their use. */
-template <int kParts>
+template <class N>
 struct ProductPipe {
   const ObkProduct* product;
-  ProductWay<kParts>* way;
+  ProductWay<N>* way;
   uint32_t at, bars;
   int32_t slot;
   uint32_t turn;
   Watchdog dog;
   uint32_t round; /* of planes of sums: even, odd */
-  ProductWay<kParts> first, more; /* this warp's stage of the first tile, whose rows are not asked for yet; past that tile */
+  ProductWay<N> first, more; /* this warp's stage of the first tile, whose rows are not asked for yet; past that tile */
   int32_t here;                   /* stages of the first tile that have a place */
   bool begun;
+
+  static constexpr int kParts = N::parts;
 
   /* Before anything that another kernel computes is read: waits for it, and asks for the first stages' rows where that is not done. */
   __device__ __forceinline__ void begin() {
@@ -168,12 +161,11 @@ struct ProductPipe {
     wait_for_previous();
     const ObkProduct& p = *product;
     const int warp = threadIdx.x / 32;
-    if (threadIdx.x % 32 == 0 && !p.alone) {
-#pragma unroll 1
-      for (int k = warp; k < here; k += OBK_THREADS / 32) first.rows(p, at, bars), first.skip(p, OBK_THREADS / 32);
+    if (threadIdx.x % 32 == 0 && !N::alone) {
+      each_of_warp(warp, here, [&](int) { first.rows(p, at, bars), first.skip(OBK_THREADS / 32); });
       if (warp == 0) {
 #pragma unroll 1
-        for (int k = here; k < p.stages && more.task < p.tasks; ++k) more.rows(p, at, bars), more.step(p);
+        for (int k = here; k < N::stages && more.task < N::tasks; ++k) more.rows(p, at, bars), more.step(p);
       }
     }
     allow_next();    /* not before: its weights would come before these rows */
@@ -189,8 +181,8 @@ struct ProductPipe {
   __device__ __forceinline__ uint32_t wait() {
     dog.start();
     while (!mbarrier_try(bars + 8 * slot, turn)) dog.check(2, slot, turn, 0);
-    const uint32_t stage = at + slot * product->stage_bytes;
-    if (++slot == product->stages) slot = 0, turn ^= 1;
+    const uint32_t stage = at + slot * N::stage_bytes;
+    if (++slot == N::stages) slot = 0, turn ^= 1;
     return stage;
   }
   /* This warp has read the stage in place `place`. */
@@ -201,17 +193,26 @@ struct ProductPipe {
   /* Thread 0, when its warp has given a stage back: the next one to the place of the oldest. */
   __device__ __forceinline__ void refill() {
     if (threadIdx.x != 0) return;
-    ProductWay<kParts> w = *way;
-    if (w.task >= product->tasks) return;
+    ProductWay<N> w = *way;
+    if (w.task >= N::tasks) return;
     dog.start();
     while (!mbarrier_try(read_bar(bars, w.slot), w.turn ^ 1))
       dog.check(3, w.slot, w.turn, 0);
-    w.weights(*product, at, bars);
+    w.weights(at, bars);
     w.rows(*product, at, bars);
     w.step(*product);
     *way = w;
   }
 };
+
+/* f(k) for k of 0 to `count` that are this warp's. */
+template <typename F>
+static __device__ __forceinline__ void each_of_warp(int warp, int count, F&& f) {
+  constexpr int kWarps = OBK_THREADS / 32;
+#pragma unroll
+  for (int k = 0; k < (count + kWarps - 1) / kWarps; ++k)
+    if (k * kWarps + warp < count) f(k * kWarps + warp);
+}
 
 /* One thread: this CTA's share of what the next product streams to the second-level cache. Far memory
  * would else be idle while kernels compute or wait for one another. */
@@ -226,67 +227,60 @@ static __device__ __forceinline__ void bring_nearer(const ObkProduct& p) {
 /* Of the 64 rows of a tile, those whose epilogue a CTA of a cluster runs. */
 static constexpr int product_slice(int parts) { return (64 + parts - 1) / parts; }
 
-/* `kParts`: CTAs of a cluster, which have one tile. */
-template <Body body, int kParts = 1>
+template <Body body, class N>
 static __device__ __forceinline__ void run_product(const ObkProduct& p) {
   extern __shared__ __align__(1024) char shared[];
+  constexpr int kParts = N::parts;
   __shared__ uint64_t parts[32];
-  __shared__ ProductWay<kParts> kept;
+  __shared__ ProductWay<N> kept;
   const int first_tile = blockIdx.x / kParts, step = gridDim.x / kParts;
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const int warp = same_in_warp(threadIdx.x / 32), lane = threadIdx.x % 32;
   const uint32_t at = shared_address(shared), bars = product_bars();
   if (lane == 0) {
     mbarrier_init(bars + 8 * warp, 1);
     if (kParts > 1 && warp == OBK_THREADS / 32 - 2) mbarrier_init(read_bar(bars, kMostStages), 1);
   }
-  const bool alone = p.alone;
-  ProductWay<kParts> first = {}, more = {}; /* first: this warp's stage of the first tile; more: past that tile */
-  const int here = alone || first_tile < p.tasks ? min(p.tile_stages, p.stages) : 0; /* stages of it that have a place */
+  ProductWay<N> first = {}, more = {}; /* first: this warp's stage of the first tile; more: past that tile */
+  const int here = N::alone || first_tile < N::tasks ? min(N::tile_stages, N::stages) : 0; /* stages of it that have a place */
   if (lane == 0) {
-    ProductWay<kParts> way = {};
+    ProductWay<N> way = {};
     way.task = first_tile;
     way.find_weights(p);
-    way.skip(p, warp);
+    way.skip(warp);
     first = way;
-#pragma unroll 1
-    for (int k = warp + OBK_THREADS / 32; k < p.stages; k += OBK_THREADS / 32) mbarrier_init(bars + 8 * k, 1);
-    if (!alone) {
-#pragma unroll 1
-      for (int k = warp; k < p.stages; k += OBK_THREADS / 32) mbarrier_init(read_bar(bars, k), OBK_THREADS / 32);
-    }
+    each_of_warp(warp, N::stages - OBK_THREADS / 32, [&](int k) { mbarrier_init(bars + 8 * (k + OBK_THREADS / 32), 1); });
+    if (!N::alone) each_of_warp(warp, N::stages, [&](int k) { mbarrier_init(read_bar(bars, k), OBK_THREADS / 32); });
     mbarrier_init_fence();
-#pragma unroll 1
-    for (int k = warp; k < here; k += OBK_THREADS / 32) way.weights(p, at, bars), way.skip(p, OBK_THREADS / 32);
+    each_of_warp(warp, here, [&](int) { way.weights(at, bars), way.skip(OBK_THREADS / 32); });
     if (warp == OBK_THREADS / 32 - 1) {
       fetch_map(p.map);
       bring_nearer(p);
     }
-    first.find_rows(p);
+    first.find_rows();
   }
   __syncwarp();
   if (kParts > 1) cluster_arrive_relaxed();
-  if (alone) { /* nothing else to find or to give back */
+  if (N::alone) { /* nothing else to find or to give back */
     if (lane == 0 && warp < here) {
       wait_for_previous();
-#pragma unroll 1
-      for (int k = warp; k < here; k += OBK_THREADS / 32) first.rows(p, at, bars), first.skip(p, OBK_THREADS / 32);
+      each_of_warp(warp, here, [&](int) { first.rows(p, at, bars), first.skip(OBK_THREADS / 32); });
     }
     __syncwarp();
   } else {
-    if (p.stages > p.tile_stages) __syncthreads(); /* the barriers of the tiles after the first one are there */
+    if (N::stages > N::tile_stages) __syncthreads(); /* the barriers of the tiles after the first one are there */
     if (threadIdx.x == 0) {
       more.begin(p, first_tile);
-      more.skip(p, here);
+      more.skip(here);
       more.turn_over(p);
-      ProductWay<kParts> way = more;
+      ProductWay<N> way = more;
 #pragma unroll 1
-      for (int k = here; k < p.stages && way.task < p.tasks; ++k) way.weights(p, at, bars), way.step(p);
+      for (int k = here; k < N::stages && way.task < N::tasks; ++k) way.weights(at, bars), way.step(p);
       kept = way;
     }
   }
   ObkLanes lanes = {};
-  ProductPipe<kParts> pipe = {&p, &kept, at, bars, 0, 0, {p.dealt.watch, blockIdx.x, 0, 0}, 0, first, more, here, false};
-  lanes.scratch = shared + p.stages * p.stage_bytes, lanes.scratch_bytes = p.dealt.scratch_bytes;
+  ProductPipe<N> pipe = {&p, &kept, at, bars, 0, 0, {p.dealt.watch, blockIdx.x, 0, 0}, 0, first, more, here, false};
+  lanes.scratch = shared + (N::stages * N::stage_bytes - N::overlaid), lanes.scratch_bytes = N::scratch_bytes;
   lanes.sm = blockIdx.x, lanes.sms = (int)gridDim.x;
   lanes.warp = warp, lanes.warps = OBK_THREADS / 32;
   lanes.parts = parts, lanes.pipe = &pipe;
@@ -294,8 +288,8 @@ static __device__ __forceinline__ void run_product(const ObkProduct& p) {
   ObkProgram stamped = {};
   stamped.stamps = blockIdx.x % kParts == 0 ? p.dealt.stamps : nullptr;
 #pragma unroll 1
-  for (int k = first_tile; k < p.tasks; k += step) {
-    const ProductTask place(p, k);
+  for (int k = first_tile; N::alone || k < N::tasks; k += step) {
+    const ProductTask<N> place(k);
     ObkTask task = {};
     task.r0 = place.r0, task.r1 = place.r1, task.c0 = place.c0, task.c1 = place.c1;
     if (kParts > 1) { /* the rows of this CTA's slice; none of them may be left, then any place will do */
@@ -306,9 +300,10 @@ static __device__ __forceinline__ void run_product(const ObkProduct& p) {
     pipe.dog.task = k;
     stamp(stamped, k, false);
     body(&task, nullptr, p.dealt.operands, &lanes);
-    if (kParts > 1 && k + step < p.tasks) cluster_arrive(); /* this CTA has read its planes */
-    if (kParts == 1 || p.dealt.stamps) __syncthreads(); /* all have read the sums before the next tile's */
+    if (kParts > 1 && k + step < N::tasks) cluster_arrive(); /* this CTA has read its planes */
+    if ((kParts == 1 && !N::alone) || p.dealt.stamps) __syncthreads(); /* all have read the sums before the next tile's */
     stamp(stamped, k, true);
+    if (N::alone) break;
   }
 }
 
@@ -323,8 +318,8 @@ static constexpr int kUnderWay = 1;
 #endif
 
 /* A warpgroup's sums of all k that its CTA has of a tile. meanwhile(): while the last products are under way. */
-template <int kType, typename S, int kStage, typename Pipe, typename F>
-static __device__ __forceinline__ void product_steps(Pipe& pipe, float (&sum)[S::kGroups * 4], F&& meanwhile) {
+template <int kType, typename S, int kStage, class N, typename F>
+static __device__ __forceinline__ void product_steps(ProductPipe<N>& pipe, float (&sum)[S::kGroups * 4], F&& meanwhile) {
   constexpr bool kBfloat = kType == kObkBf16;
   constexpr int kN = S::kGroups * 8, kStages = S::kChunks / kStage;
   static_assert(S::kChunks % kStage == 0 && S::kParts == 1, "stages of a tile are whole");
@@ -344,7 +339,7 @@ static __device__ __forceinline__ void product_steps(Pipe& pipe, float (&sum)[S:
     }
     wgmma_commit();
   };
-  if (!pipe.product->refills) { /* nobody waits for a place: all products may be under way */
+  if (!N::refills) { /* nobody waits for a place: all products may be under way */
 #pragma unroll
     for (int s = 0; s < kStages; ++s) {
       multiply();
@@ -368,16 +363,17 @@ static __device__ __forceinline__ void product_steps(Pipe& pipe, float (&sum)[S:
   }
 #pragma unroll
   for (int e = 0; e < kN / 2; ++e) sum[e] += odd[e];
+  if (N::overlaid > 0) __syncthreads(); /* no products are under way */
 }
 
 /* The sums of a tile to g.c; the second warpgroup's `kOther` floats behind the first's, for the body to
  * add, if not 0. */
-template <int kType, typename S, int kStage, int kOther, int kStatistics>
+template <int kType, typename S, int kStage, int kOther, int kStatistics, class N>
 static __device__ __forceinline__ void product_sums(ObkLanes* w, const ObkGemm& g) {
   constexpr int kN = S::kGroups * 8, kHalf = (S::kGroups + 1) / 2;
   static_assert(S::kPitchC % 2 == 0 && S::kPitchC > S::kColumns - 1 + S::kColumns % 2, "sums go in pairs");
   const int part = same_in_warp(threadIdx.x / 128);
-  ProductPipe<1>& pipe = *(ProductPipe<1>*)w->pipe;
+  ProductPipe<N>& pipe = *(ProductPipe<N>*)w->pipe;
   constexpr int kPairs = (S::kK / (2 * kPartialColumns) + 3) / 4;
   float sum[kN / 2];
   if constexpr (kStatistics == kObkOfPartials && kPairs <= 8) {
@@ -406,28 +402,28 @@ static __device__ __forceinline__ void product_sums(ObkLanes* w, const ObkGemm& 
 }
 
 /* The sums of this CTA's slice of a tile's rows to g.c, a plane of `kPlane` floats for each part, for the
- * body to add in order where it does (kAdds), else added here. S: of a part, 64 rows. Behind the planes lie
- * these rows once more, for the warpgroups to exchange halves. */
-template <int kType, typename S, int kStage, int kParts, int kPlane, bool kAdds>
+ * body to add in order where it does (kAdds), else added here. S: of a part, 64 rows. Before the planes, where
+ * the scratch begins, lie the sums of all rows, for the warpgroups to exchange halves and to send from. */
+template <int kType, typename S, int kStage, int kPlane, bool kAdds, class N>
 static __device__ __forceinline__ void product_parts(ObkLanes* w, const ObkGemm& g) {
   constexpr int kN = S::kGroups * 8, kHalf = (S::kGroups + 1) / 2;
-  constexpr int kSlice = product_slice(kParts);
+  constexpr int kParts = N::parts, kSlice = product_slice(kParts);
   static_assert(S::kPitchC % 2 == 0 && S::kPitchC > S::kColumns - 1 + S::kColumns % 2, "sums go in pairs");
   static_assert(kPlane >= kSlice * S::kPitchC && kPlane % 4 == 0, "planes lie side by side");
   static_assert(S::kRows == 64, "no thread asks whether a row is there: wgmma would wait for those that do");
-  ProductPipe<kParts>& pipe = *(ProductPipe<kParts>*)w->pipe;
+  ProductPipe<N>& pipe = *(ProductPipe<N>*)w->pipe;
   constexpr int kUnit = S::kPitchC % 4 == 0 ? 4 : 2, kColumns = (S::kColumns + kUnit - 1) / kUnit * kUnit; /* sums that go at once */
   const int part = same_in_warp(threadIdx.x / 128), rank = blockIdx.x % kParts;
   float sum[kN / 2];
   product_steps<kType, S, kStage>(pipe, sum, [] {});
-  const uint32_t c = shared_address(g.c);
-  wide_add<S, kHalf, kN>(sum, part, c + kParts * kPlane * 4, 64);
+  const uint32_t c = shared_address(g.c), own = shared_address(w->scratch);
+  wide_add<S, kHalf, kN>(sum, part, own, 64);
   if (threadIdx.x == 0) { /* sums of this slice's rows, from all parts */
     const int rows = max(min(64 - rank * kSlice, kSlice), 0);
     mbarrier_expect(pipe.come(), kParts * rows * kColumns * 4);
   }
   /* From shared memory, rows side by side: a warp's stores to another CTA are then whole lines. */
-  const uint32_t own = c + kParts * kPlane * 4, mine = c + 4 * rank * kPlane;
+  const uint32_t mine = c + 4 * rank * kPlane;
   wide_give<S, kHalf, kN>(sum, part, own, 64);
   __syncthreads();
   cluster_wait();
@@ -473,15 +469,15 @@ static __device__ __forceinline__ void product_parts(ObkLanes* w, const ObkGemm&
 
 }  // namespace obk
 
-#define OBK_PRODUCT_KERNEL(name, body)                         \
+#define OBK_PRODUCT_KERNEL(name, body, numbers)                \
   extern "C" __global__ void __launch_bounds__(OBK_THREADS, 1) \
       name(const __grid_constant__ ObkProduct product) {       \
-    obk::run_product<body>(product);                           \
+    obk::run_product<body, numbers>(product);                  \
   }
-#define OBK_PRODUCT_CLUSTER_KERNEL(name, body, parts)                   \
-  extern "C" __global__ void __cluster_dims__(parts, 1, 1)              \
+#define OBK_PRODUCT_CLUSTER_KERNEL(name, body, numbers)                 \
+  extern "C" __global__ void __cluster_dims__(numbers::parts, 1, 1)     \
       __launch_bounds__(OBK_THREADS, 1) name(const __grid_constant__ ObkProduct product) { \
-    obk::run_product<body, parts>(product);                             \
+    obk::run_product<body, numbers>(product);                           \
   }
 
 #endif

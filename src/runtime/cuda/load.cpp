@@ -330,7 +330,7 @@ bool names_ports(const WorkRecord& work) {
 /// The parameter of a kernel whose CTAs find their rectangles by themselves.
 DeviceDealt CudaContext::dealt(const Launch& launch, DevicePointer stamps) const {
   const Program& p = program();
-  DeviceDealt record = launch.product ? launch.streamed.dealt : launch.rectangles;
+  DeviceDealt record = launch.rectangles;
   record.watch = record_.watch;
   if (stamps) record.stamps = stamps + static_cast<uint64_t>(launch.first_task) * sizeof(DeviceStamp);
   DevicePointer* at = record.operands;
@@ -348,7 +348,7 @@ DeviceDealt CudaContext::dealt(const Launch& launch, DevicePointer stamps) const
 
 /// The same of a product's own kernel.
 Result<DeviceProduct> CudaContext::product(const Launch& launch, DevicePointer stamps) const {
-  DeviceProduct record = launch.streamed;
+  DeviceProduct record = {};
   record.dealt = dealt(launch, stamps), record.weights = record.dealt.operands[launch.weights];
   if (launch.next >= 0) {
     constexpr int64_t kMost = 12 << 20;  // a quarter of the second-level cache

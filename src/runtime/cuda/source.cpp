@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <map>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
@@ -181,6 +182,13 @@ Result<std::string> device_source(const Program& program, const std::set<int>& n
         "#define OBK_DEALT_OPERANDS {}\n#define OBK_DEALT_BYTES {}\n#include \"dealt.cuh\"\n",
         schedule::kDealtOperands, sizeof(DeviceDealt));
   if (products) text += fmt::format("#define OBK_PRODUCT_BYTES {}\n#define OBK_PRODUCT_STAGES {}\n#include \"product.cuh\"\n", sizeof(DeviceProduct), kProductStages);
+  std::map<int, ProductNumbers> numbers;  // by body
+  if (products) {
+    TRY(const target::DeviceSpec device, target::gpu(program.target, 0));
+    TRY(const Tables tables, make_tables(program, mono, device.fast_memory.count));
+    for (const Launch& launch : tables.launches)
+      if (launch.product) numbers.emplace(launch.body, launch.numbers);
+  }
   std::string cases, kernels;
   const std::vector<bool> inlined = inlined_bodies(program);
   for (size_t k = 0; k < program.bodies.size(); ++k) {
@@ -188,6 +196,8 @@ Result<std::string> device_source(const Program& program, const std::set<int>& n
     if (mono && (k == 0 || inlined[k] != inlined[k - 1]))
       text += fmt::format("\n#undef OBK_INLINED\n#define OBK_INLINED {}\n", inlined[k] ? 1 : 0);
     const bool plain = narrow.count(static_cast<int>(k)) > 0;
+    if (const auto at = numbers.find(static_cast<int>(k)); at != numbers.end())
+      text += fmt::format("\n{}#undef OBK_PRODUCT_NUMBERS\n#define OBK_PRODUCT_NUMBERS ObkProduct{}\n", text_of(at->second, fmt::format("ObkProduct{}", k)), k);
     const std::string_view widest = "\n#undef OBK_WIDE_TILES\n#define OBK_WIDE_TILES ";
     if (plain) text += fmt::format("{}0\n", widest);
     text += fmt::format("\n/* {} */\n#define obk_body obk_body_{}\n{}#undef obk_body\n",
@@ -199,8 +209,8 @@ Result<std::string> device_source(const Program& program, const std::set<int>& n
     const bool waits = program.bodies[k].text.find("OBK_WAIT_FOR_PREVIOUS(") != std::string::npos;
     const std::string named = fmt::format("{}, obk_body_{}", kernel_name(static_cast<int>(k)), k);
     const int parts = product_parts_of(program.bodies[k].text);
-    kernels += parts > 1       ? fmt::format("OBK_PRODUCT_CLUSTER_KERNEL({}, {})\n", named, parts)
-               : parts == 1    ? fmt::format("OBK_PRODUCT_KERNEL({})\n", named)
+    kernels += parts > 1       ? fmt::format("OBK_PRODUCT_CLUSTER_KERNEL({}, ObkProduct{})\n", named, k)
+               : parts == 1    ? fmt::format("OBK_PRODUCT_KERNEL({}, ObkProduct{})\n", named, k)
                : team > 1      ? fmt::format("OBK_TEAM_KERNEL({}, {})\n", named, team)
                : residents > 0 ? fmt::format("OBK_DEALT_KERNEL({}, {}, {})\n", named, residents, waits)
                                : fmt::format("OBK_KERNEL({})\n", named);

@@ -182,7 +182,7 @@ Status deal(const Program& program, const Shape& shape, const std::vector<ObkTas
 
 /// A product whose text says that it has a kernel of its own: what its CTAs' rectangles and copies follow from.
 /// Errors: kBuild, as above.
-Status stream(const Program& program, const Shape& shape, const std::vector<ObkTask>& tasks, int64_t room, Launch& launch) {
+Status stream(const Program& program, const Shape& shape, const std::vector<ObkTask>& tasks, int64_t there, Launch& launch) {
   const WorkRecord& work = program.works[launch.work];
   const std::string& text = program.bodies[work.body].text;
   const size_t at = text.find("OBK_PRODUCT(");
@@ -193,68 +193,73 @@ Status stream(const Program& program, const Shape& shape, const std::vector<ObkT
                                  text.substr(at, text.find(')', at) - at + 1), work.operands.size(), launch.tasks, tasks.back().r1, tasks.back().c1),
                      work.label, "compile the model again"};
   };
-  DeviceProduct& p = launch.streamed;
-  int a = 0, wide = 0, parts = 0, blocks = 0, sides = 0;
-  long long rows = 0, pitch = 0, step = 0;
-  if (sscanf(text.c_str() + at, "OBK_PRODUCT(%d, %d, %lld, %lld, %d, %d, %d, %d, %d, %d, %d, %lld, %d, %d, %d)", &a, &launch.weights, &rows, &pitch, &p.span, &p.row, &p.block,
-             &p.row_step, &p.block_step, &blocks, &p.stage, &step, &sides, &wide, &parts) != 15)
+  TRY(const target::DeviceSpec device, target::gpu(program.target, 0));
+  const int64_t room = device.fast_memory.count;  // what its numbers are compiled for
+  ProductNumbers& p = launch.numbers;
+  int a = 0, wide = 0, blocks = 0, sides = 0, sums = 0;
+  long long rows = 0, pitch = 0, all_rows = 0, all_columns = 0;
+  long long step = 0;
+  if (sscanf(text.c_str() + at, "OBK_PRODUCT(%d, %d, %lld, %lld, %d, %d, %d, %d, %d, %d, %d, %lld, %d, %d, %d, %d, %lld, %lld)", &a, &launch.weights, &rows, &pitch, &p.span, &p.row, &p.block,
+             &p.row_step, &p.block_step, &blocks, &p.stage, &step, &sides, &wide, &p.parts, &sums, &all_rows, &all_columns) != 18)
     return broken();
   const auto operands = static_cast<int>(work.operands.size());
   if (a < 0 || a >= operands || launch.weights < 0 || launch.weights >= operands || operands > schedule::kDealtOperands || !work.params.empty()) return broken();
   if (work.operands[a].kind != BufferKind::kArena || work.operands[a].index % 16 != 0) return broken();
   if (work.operands[launch.weights].kind != BufferKind::kWeight) return broken();
-  if (parts < 1 || parts > schedule::kMostOfCluster) return broken();
-  if (p.span < 1 || p.stage < 1 || blocks < p.stage * parts || blocks % (p.stage * parts) != 0 || sides < 1 || wide < 1 || wide > 256) return broken();
+  if (p.parts < 1 || p.parts > schedule::kMostOfCluster) return broken();
+  if (p.span < 1 || p.stage < 1 || blocks < p.stage * p.parts || blocks % (p.stage * p.parts) != 0 || sides < 1 || wide < 1 || wide > 256) return broken();
   const ObkTask &first = tasks.front(), &last = tasks.back();
   if (first.r1 < 1 || first.r1 > 64 || first.c1 < 1 || last.r1 > INT32_MAX || last.c1 > INT32_MAX || last.r1 % p.span != 0) return broken();
-  DeviceDealt& cut = p.dealt;
-  cut.rows = static_cast<int32_t>(last.r1), cut.columns = static_cast<int32_t>(last.c1);
-  cut.tile_rows = static_cast<int32_t>(first.r1), cut.tile_columns = static_cast<int32_t>(first.c1);
-  cut.across = static_cast<int32_t>((last.c1 + first.c1 - 1) / first.c1);
-  cut.scratch_bytes = static_cast<int32_t>(shape.scratch());
-  const int64_t each = (int64_t{p.span} + cut.tile_rows - 1) / cut.tile_rows, down = each * (cut.rows / p.span);
-  if (int64_t{cut.across} * down != launch.tasks) return broken();
-  const auto by_across = divisor(cut.across, 2 * int64_t{launch.tasks}), by_each = divisor(each, 2 * int64_t{launch.tasks});  // a CTA looks past the end
-  if (!by_across || !by_each)
-    return Error{Code::kUnsupported, "runtime",
-                 fmt::format("a product's kernel numbers {} tiles, {} side by side and {} one below another, wanted: a product of the first two below 2^31", launch.tasks,
-                             cut.across, each),
-                 work.label, "compile with --granularity mono"};
-  p.across = *by_across, p.each = *by_each;
-  p.weights_step = step, p.tasks = launch.tasks;
-  p.tile_rows = cut.tile_rows, p.tile_columns = cut.tile_columns, p.columns = cut.columns;
-  const auto weights_of = [&](int64_t columns) { return static_cast<int32_t>(p.stage * ((sides * columns + 15) / 16 * 2048)); };
-  const int64_t tile_wide = int64_t{sides} * cut.tile_columns;
+  if (last.r1 != all_rows || last.c1 != all_columns) return broken();  // works with the same text have the same numbers
+  p.tile_rows = static_cast<int>(first.r1), p.tile_columns = static_cast<int>(first.c1), p.columns = static_cast<int>(last.c1);
+  p.across = (p.columns + p.tile_columns - 1) / p.tile_columns, p.each = (p.span + p.tile_rows - 1) / p.tile_rows;
+  p.scratch_bytes = static_cast<int>(shape.scratch()), p.tasks = launch.tasks;
+  if (int64_t{p.across} * p.each * (last.r1 / p.span) != launch.tasks) return broken();
+  if (step < 0 || step % 16 != 0 || sums < 0 || sums > p.scratch_bytes || sums % 16 != 0) return broken();
+  p.weights_step = step;
+  const auto weights_of = [&](int64_t columns) { return static_cast<int>(p.stage * ((sides * columns + 15) / 16 * 2048)); };
+  const int64_t tile_wide = int64_t{sides} * p.tile_columns;
   constexpr int kMostBlocks = 1 << 14;  // bytes of a tile's weights are 32 bits
-  const bool has_place = tile_wide <= (wide + 15) / 16 * 16, whole = cut.across == 1 || tile_wide % 8 == 0;  // in a stage; groups of 8 columns, as they are packed
-  if (!has_place || !whole || blocks > kMostBlocks) return broken();
-  p.tile_bytes = static_cast<int32_t>(tile_wide / 8 * blocks * 1024);
-  p.bytes = weights_of(cut.tile_columns), p.last_bytes = weights_of(cut.columns - int64_t{cut.across - 1} * cut.tile_columns);
+  const bool has_place = tile_wide <= (wide + 15) / 16 * 16, whole = p.across == 1 || tile_wide % 8 == 0;  // in a stage; groups of 8 columns, as they are packed
+  if (!has_place || !whole || blocks > kMostBlocks || p.across * (tile_wide / 8 * blocks * 1024) > INT32_MAX) return broken();
+  p.tile_bytes = static_cast<int>(tile_wide / 8 * blocks * 1024);
+  p.bytes = weights_of(p.tile_columns), p.last_bytes = weights_of(p.columns - int64_t{p.across - 1} * p.tile_columns);
   p.rows_bytes = p.stage * 8192, p.stage_bytes = p.rows_bytes + p.stage * ((wide + 15) / 16 * 2048);
-  const auto clusters = std::min<int64_t>(launch.tasks, target::clusters_at_once(static_cast<int64_t>(program.lists.size()), parts));
-  launch.ctas = static_cast<int>(clusters * parts);
-  p.tile_stages = blocks / parts / p.stage;
+  const auto clusters = std::min<int64_t>(launch.tasks, target::clusters_at_once(static_cast<int64_t>(program.lists.size()), p.parts));
+  launch.ctas = static_cast<int>(clusters * p.parts);
+  p.tile_stages = blocks / p.parts / p.stage;
   const int64_t wanted = p.tile_stages * ((launch.tasks + clusters - 1) / clusters);
-  p.stages = static_cast<int32_t>(std::min({wanted, (room - cut.scratch_bytes - kAlign) / p.stage_bytes, int64_t{kProductStages}}));
+  const auto places = [&](int64_t scratch) { return std::min({wanted, (room - scratch - kAlign) / p.stage_bytes, int64_t{kProductStages}}); };
+  p.stages = static_cast<int>(places(p.scratch_bytes));
+  // Sums lie where stages were if there is no other place for them, and nobody needs the stages any more.
+  if (p.stages < wanted && launch.tasks == clusters && sums <= wanted * p.stage_bytes && places(p.scratch_bytes - sums) == wanted)
+    p.stages = static_cast<int>(wanted), p.overlaid = sums;
   const int64_t least = std::min<int64_t>(wanted, 2);
-  if (p.stages < least)
+  if (p.stages < least || room > there)
     return Error{Code::kUnsupported, "runtime",
                  fmt::format("a product's kernel wants {} of shared memory, a multiprocessor has {}",
-                             to_string(Bytes{cut.scratch_bytes + least * p.stage_bytes + kAlign}), to_string(Bytes{room})),
+                             to_string(Bytes{p.scratch_bytes + least * p.stage_bytes + kAlign}), to_string(Bytes{std::min(room, there)})),
                  work.label, "compile with --granularity mono"};
   p.refills = p.stages < wanted;
   p.alone = launch.tasks == clusters && !p.refills;
   launch.product = true, launch.streams = false, launch.ring_pages = 0;
-  launch.shared = p.stages * p.stage_bytes + cut.scratch_bytes;
+  launch.shared = p.stages * p.stage_bytes + p.scratch_bytes - p.overlaid;
   launch.rows = {a, rows, pitch, p.stage};
   return ok_status();
 }
 
 }  // namespace
 
-std::optional<DeviceDivisor> divisor(int64_t by, int64_t most) {
-  if (by < 1 || by * (most + 1) >> 32 != 0) return std::nullopt;
-  return DeviceDivisor{static_cast<uint32_t>(by), by == 1 ? 0 : static_cast<uint32_t>(((int64_t{1} << 32) + by - 1) / by)};
+std::string text_of(const ProductNumbers& p, const std::string& name) {
+  return fmt::format(
+      "struct {} {{\n"
+      "  static constexpr int parts = {}, tasks = {}, across = {}, each = {}, span = {}, tile_rows = {}, tile_columns = {}, columns = {};\n"
+      "  static constexpr int tile_bytes = {}, bytes = {}, last_bytes = {}, rows_bytes = {}, stage_bytes = {}, stage = {}, tile_stages = {}, stages = {};\n"
+      "  static constexpr int row = {}, block = {}, row_step = {}, block_step = {}, overlaid = {}, scratch_bytes = {};\n"
+      "  static constexpr int64_t weights_step = {};\n"
+      "  static constexpr bool alone = {}, refills = {};\n}};\n",
+      name, p.parts, p.tasks, p.across, p.each, p.span, p.tile_rows, p.tile_columns, p.columns, p.tile_bytes, p.bytes, p.last_bytes, p.rows_bytes, p.stage_bytes, p.stage, p.tile_stages, p.stages,
+      p.row, p.block, p.row_step, p.block_step, p.overlaid, p.scratch_bytes, p.weights_step, p.alone, p.refills);
 }
 
 Result<Tables> make_tables(const Program& program, bool one_kernel, int64_t room) {

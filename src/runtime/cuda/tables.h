@@ -6,7 +6,6 @@
 #pragma once
 
 #include <cstddef>
-#include <optional>
 
 #include "runtime/cuda/gpu.h"
 #include "runtime/program.h"
@@ -53,21 +52,22 @@ struct DeviceDealt {
   DevicePointer watch;
 };
 constexpr int kProductStages = 24;  // that a product's kernel has mbarriers for, at most
-struct DeviceDivisor {  // kernels/cuda/product.cuh
-  uint32_t by, times;
-};
 struct alignas(64) DeviceProduct {  // kernels/cuda/product.cuh
   char map[128];
-  DevicePointer weights;
-  DeviceDivisor across, each;
-  int32_t tile_bytes, bytes, last_bytes, rows_bytes, stage_bytes, stages, tile_stages, alone, refills;
-  int64_t weights_step;
-  int32_t tasks, span, tile_rows, tile_columns, columns, row, block, row_step, block_step, stage;
-  DevicePointer next;
+  DevicePointer weights, next;
   int64_t next_bytes, next_share;
   DeviceDealt dealt;
 };
-static_assert(offsetof(DeviceProduct, weights) % 64 == 0 && offsetof(DeviceProduct, weights_step) - offsetof(DeviceProduct, weights) <= 64, "the first copies of weights follow from one line");
+static_assert(offsetof(DeviceProduct, weights) % 64 == 0 && offsetof(DeviceProduct, dealt) - offsetof(DeviceProduct, weights) <= 64, "the first copies of weights follow from one line");
+/// What such a kernel is compiled with; kernels/cuda/product.cuh says what each number is.
+struct ProductNumbers {
+  int parts = 1, tasks = 0, across = 0, each = 0, span = 0, tile_rows = 0, tile_columns = 0, columns = 0;
+  int tile_bytes = 0, bytes = 0, last_bytes = 0, rows_bytes = 0, stage_bytes = 0, stage = 0, tile_stages = 0, stages = 0;
+  int row = 0, block = 0, row_step = 0, block_step = 0, overlaid = 0, scratch_bytes = 0;
+  int64_t weights_step = 0;
+  bool alone = false, refills = false;
+  friend bool operator==(const ProductNumbers&, const ProductNumbers&) = default;
+};
 struct DeviceWatch {
   uint32_t hit, sm, task, kind;
   uint64_t counter, want, have;
@@ -95,7 +95,7 @@ struct Launch {
   DeviceDealt rectangles = {};  // then: without operands, stamps and watch
   int ctas = 0;                 // of a product's own kernel; in clusters where its text says so
   bool product = false;         // a product's own kernel, which copies by a map
-  DeviceProduct streamed = {};  // then: without map, weights, operands, stamps and watch
+  ProductNumbers numbers = {};  // then
   int weights = -1;             // which operand its weights are
   RowsMap rows = {};
   int next = -1;  // the weights, by number, of the product after it
@@ -110,8 +110,8 @@ struct Tables {
   std::vector<Launch> launches;  // by wave
 };
 
-/// By which a kernel divides numbers from 0 to `most` (ObkDivisor). None where the product of the two is 2^32 or more.
-std::optional<DeviceDivisor> divisor(int64_t by, int64_t most);
+/// The same as constants of device code: a struct by this name.
+std::string text_of(const ProductNumbers& numbers, const std::string& name);
 
 /// `room`: bytes of shared memory that a CTA may take. Weights are named by number until
 /// place_weights. Errors: kUnsupported for a work whose rows or parameters do not fit.

@@ -56,22 +56,6 @@ TEST(CudaSource, OnlyTheBodyThatWouldBeSerialisedLosesItsWideTiles) {
   EXPECT_GT(narrow->find("#define OBK_WIDE_TILES OBK_INLINED"), narrow->find("/* second */"));
 }
 
-// A kernel divides by a number that the host knows with one multiplication.
-TEST(CudaTables, ADivisorIsExact) {
-  for (const int64_t by : {1, 2, 3, 5, 7, 48, 64, 65, 1000, 4097, 65535, 65536}) {
-    const int64_t most = (int64_t{1} << 32) / by - 2;
-    const auto made = divisor(by, most);
-    ASSERT_TRUE(made.has_value()) << by;
-    const auto over = [&](int64_t n) { return made->times == 0 ? n : n * made->times >> 32; };
-    for (int64_t n = 0; n <= most; n += std::max<int64_t>(most / 100003, 1))
-      for (const int64_t near : {n / by * by, n / by * by + by - 1, n})
-        if (near <= most) ASSERT_EQ(over(near), near / by) << near << " by " << by;
-    ASSERT_EQ(over(most), most / by) << by;
-    EXPECT_FALSE(divisor(by, most + 2).has_value()) << by;
-  }
-  EXPECT_FALSE(divisor(0, 1).has_value());
-}
-
 // What a streamed product's epilogue reads of weights is asked for before its kernel waits for the one before, what others compute after it.
 TEST(CudaSource, AStreamedProductReadsOnlyWeightsBeforeItWaits) {
   target::DeviceSpec device = *target::gpu("sm_90a");
@@ -86,7 +70,7 @@ TEST(CudaSource, AStreamedProductReadsOnlyWeightsBeforeItWaits) {
   const codegen::Source source = codegen::emit(graph, plan, tasks, kernels::tile_library(device.family));
   int products = 0;
   for (const codegen::BodyText& body : source.bodies) {
-    const size_t begin = body.text.find("OBK_PRODUCT_BEGIN(1)");
+    const size_t begin = body.text.find("OBK_PRODUCT_BEGIN()");
     if (begin == std::string::npos) continue;
     ++products;
     std::vector<size_t> loads;
@@ -104,7 +88,8 @@ TEST(CudaSource, AStreamedProductReadsOnlyWeightsBeforeItWaits) {
 TEST(CudaTables, AStreamedProductStaysInsideItsOperands) {
   target::DeviceSpec device = *target::gpu("sm_90a");
   device.own_kernels = true;
-  for (const auto& [rows, columns, k] : {std::tuple{128, 768, 768}, std::tuple{128, 768, 3072}, std::tuple{197, 3064, 768}, std::tuple{500, 40, 192}}) {
+  int overlaid = 0;
+  for (const auto& [rows, columns, k] : {std::tuple{128, 768, 768}, std::tuple{197, 2304, 768}, std::tuple{128, 768, 3072}, std::tuple{197, 3064, 768}, std::tuple{500, 40, 192}}) {
     graph::Graph graph;
     const auto x = graph.add_input("x", {DType::f16, {rows, k}});
     const auto w = graph.add_constant(Tensor::allocate({DType::f16, {k, columns}}));
@@ -117,17 +102,29 @@ TEST(CudaTables, AStreamedProductStaysInsideItsOperands) {
     ASSERT_TRUE(tables.ok()) << tables.error().text();
     const auto launch = std::find_if(tables->launches.begin(), tables->launches.end(), [](const Launch& made) { return made.product; });
     ASSERT_NE(launch, tables->launches.end());
-    const DeviceProduct& p = launch->streamed;
+    const ProductNumbers& p = launch->numbers;
     const Tensor& weights = program.weights[static_cast<size_t>(program.works[launch->work].operands[launch->weights].index)];
-    const int64_t blocks = k / 64, parts = blocks / p.stage / p.tile_stages;
-    EXPECT_EQ(int64_t{p.across.by} * p.each.by, p.tasks);
-    EXPECT_EQ((p.across.by - 1) * int64_t{p.tile_bytes} + parts * p.tile_stages * int64_t{p.last_bytes}, weights.bytes());
-    EXPECT_EQ(p.tile_bytes, parts * p.tile_stages * p.bytes);
+    const int64_t blocks = k / 64;
+    EXPECT_EQ(blocks, int64_t{p.parts} * p.stage * p.tile_stages);
+    EXPECT_EQ(p.across * p.each, p.tasks);
+    EXPECT_EQ((p.across - 1) * int64_t{p.tile_bytes} + p.parts * p.tile_stages * int64_t{p.last_bytes}, weights.bytes());
+    EXPECT_EQ(p.tile_bytes, p.parts * p.tile_stages * p.bytes);
     EXPECT_LE(p.rows_bytes + std::max(p.bytes, p.last_bytes), p.stage_bytes);
     EXPECT_LE(p.stages, kProductStages);
-    EXPECT_LE(p.stages * p.stage_bytes + p.dealt.scratch_bytes, launch->shared);
+    EXPECT_LE(p.stages * p.stage_bytes + p.scratch_bytes - p.overlaid, launch->shared);
     EXPECT_LE(launch->shared, device.fast_memory.count);
-    EXPECT_EQ(p.alone != 0, launch->ctas == p.tasks * parts && p.stages == p.tile_stages);
+    EXPECT_EQ(p.alone, launch->ctas == p.tasks * p.parts && p.stages == p.tile_stages);
+    if (p.overlaid > 0) {  // only where nothing is left to come
+      EXPECT_TRUE(p.alone);
+      EXPECT_GT(p.stages * p.stage_bytes + p.scratch_bytes, device.fast_memory.count - 128);
+    }
+    overlaid += p.overlaid > 0;
+    // The numbers are constants of its kernel.
+    const auto source = device_source(program);
+    ASSERT_TRUE(source.ok()) << source.error().text();
+    const std::string name = fmt::format("ObkProduct{}", program.works[launch->work].body);
+    EXPECT_NE(source->find(text_of(p, name)), std::string::npos);
+    EXPECT_NE(source->find(fmt::format("_KERNEL(obk_kernel_{0}, obk_body_{0}, {1})", program.works[launch->work].body, name)), std::string::npos);
     // Of the numbers in its body's text: operands; span; blocks, stage; sides, columns, parts.
     std::string& text = program.bodies[program.works[launch->work].body].text;
     const std::string sound = text;
@@ -137,7 +134,7 @@ TEST(CudaTables, AStreamedProductStaysInsideItsOperands) {
       numbers.push_back(atoll(sound.c_str() + at));
       if (sound.find(',', at) > end) break;
     }
-    ASSERT_EQ(numbers.size(), 15u);
+    ASSERT_EQ(numbers.size(), 18u);
     const auto with = [&](size_t number, long long value) {
       std::vector<long long> other = numbers;
       other[number] = value;
@@ -146,12 +143,13 @@ TEST(CudaTables, AStreamedProductStaysInsideItsOperands) {
     };
     EXPECT_TRUE(with(0, numbers[0]).ok());
     for (const auto& [number, value] : {std::pair{0, -1ll}, {0, 99ll}, {1, -1ll}, {1, 99ll}, {4, 0ll}, {9, 0ll}, {9, blocks * 100000}, {10, 0ll}, {10, blocks + 1}, {12, 0ll}, {12, 9ll}, {13, 0ll},
-                                        {13, numbers[13] - 16}, {13, 1000ll}, {14, 0ll}, {14, 99ll}}) {
+                                        {13, numbers[13] - 16}, {13, 1000ll}, {14, 0ll}, {14, 99ll}, {15, -16ll}, {15, 8ll}, {15, 1ll << 24}, {16, 0ll}, {16, numbers[16] + 1}, {17, numbers[17] + 64}}) {
       const auto broken = with(static_cast<size_t>(number), value);
       ASSERT_FALSE(broken.ok()) << number << " is " << value;
       EXPECT_EQ(broken.error().code, Code::kBuild);
     }
   }
+  EXPECT_EQ(overlaid, 1);  // 197 x 2304 x 768
 }
 
 /// The bodies of a graph of kernels whose works are dealt from `deals` bytes on.
