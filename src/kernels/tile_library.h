@@ -56,9 +56,9 @@ struct TileLibrary {
   /// a kernel of its own. Null: no tile does.
   bool (*gemm_statistics)(int32_t type, int64_t rows, int64_t n, int64_t k, bool own_kernel) = nullptr;
 
-  /// Nanoseconds of one tile of 64 rows by n columns where the product has a kernel of its own, and blocks of 64 k in one of its stages; 0: there is no such tile. Null:
+  /// Nanoseconds of one tile of m rows, up to 64, by n columns where the product has a kernel of its own, and blocks of 64 k in one of its stages; 0: there is no such tile. Null:
   /// no product has.
-  double (*product_nanos)(int32_t type, int64_t n, int64_t k) = nullptr;
+  double (*product_nanos)(int32_t type, int64_t m, int64_t n, int64_t k) = nullptr;
   int64_t (*product_stage)(int64_t n, int64_t k) = nullptr;
 
   int64_t (*conv_packed_bytes)(int32_t type, int64_t out_channels, int64_t in_channels,

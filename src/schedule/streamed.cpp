@@ -43,14 +43,15 @@ bool cut_streamed(const Group& group, const target::DeviceSpec& device, const Ta
   const auto matrix = row_matrix(group, work.nest);
   if (!matrix || matrix->span < stitch::kFewestStreamedRows || matrix->span >= stitch::kMostStreamedRows) return false;
   const auto type = static_cast<int32_t>(product.a_type);
-  const int64_t n = work.nest.column_count(), k = product.k[0].extent / product.parts, rows = std::min(matrix->span, kRows);
-  const int64_t down = work.nest.row_count() / matrix->span * ((matrix->span + rows - 1) / rows);
+  const int64_t n = work.nest.column_count(), k = product.k[0].extent / product.parts;
+  const int64_t each = (matrix->span + kRows - 1) / kRows, rows = (matrix->span + each - 1) / each;  // tiles one below another, alike
+  const int64_t down = work.nest.row_count() / matrix->span * each;
   if (n * product.sides() % 2 != 0) return false;  // sums are stored in pairs
   const int64_t workers = target::clusters_at_once(device.sms, product.parts);
   double best = 0;
   for (int64_t columns = tiles.panel; columns < n + tiles.panel; columns += tiles.panel) {
     const int64_t wide = std::min(columns, n) * product.sides(), count = down * ((n + columns - 1) / columns);
-    double nanos = tiles.product_nanos(type, wide, k);
+    double nanos = tiles.product_nanos(type, rows, wide, k);
     if (nanos <= 0) break;
     if (product.parts > 1) nanos += kExchange;
     const double all = kBegin + static_cast<double>((count + workers - 1) / workers) * nanos;

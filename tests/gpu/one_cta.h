@@ -95,10 +95,10 @@ inline std::map<uint32_t, Bar> bars;
 inline std::vector<std::pair<const char*, const char*>> readable;
 
 /// What a tensor map says of a matrix of 16-bit elements, in the place of one: rows `pitch` elements
-/// apart, of which blocks of 64 come, so many at once.
+/// apart, of which blocks of 64 come, so many at once, of so many rows.
 struct RowsMap {
   const char* at;
-  int64_t rows, pitch, blocks;
+  int64_t rows, pitch, blocks, together;
 };
 /// What bulk_prefetch asked for.
 inline std::vector<std::pair<const char*, uint32_t>> prefetched;
@@ -370,14 +370,14 @@ OBK_DEVICE void copy_blocks(uint32_t to, const void* map, int row, int block, ui
   memcpy(&m, map, sizeof m);
   CHECK(to % 1024 == 0 && row >= 0 && block >= 0, "atoms at {}, row {}, block {}", to, row, block);
   for (int64_t b = 0; b < m.blocks; ++b)
-    for (int64_t r = 0; r < 64; ++r)
+    for (int64_t r = 0; r < m.together; ++r)
       for (int64_t piece = 0; piece < 8; ++piece) {
         const bool inside = row + r < m.rows && block + b < m.pitch / 64;
         const char* from = m.at + ((row + r) * m.pitch + (block + b) * 64 + piece * 8) * 2;
-        one_cta::copy(to + static_cast<uint32_t>(b * 8192 + r * 128 + (piece ^ (r & 7)) * 16), from,
+        one_cta::copy(to + static_cast<uint32_t>(b * m.together * 128 + r * 128 + (piece ^ ((b * m.together + r) & 7)) * 16), from,
                       inside ? 16 : 0, 16);
       }
-  one_cta::bars.at(bar).bytes -= m.blocks * 8192, one_cta::bars.at(bar).look();
+  one_cta::bars.at(bar).bytes -= m.blocks * m.together * 128, one_cta::bars.at(bar).look();
 }
 template <int kUnit>
 OBK_DEVICE void copy_unit(uint32_t to, const void* from, uint32_t bytes) {

@@ -235,7 +235,7 @@ void multiply(const Tile& t, const Cut& cut) {
   char* next = next_hold.data() + 16 - reinterpret_cast<uint64_t>(next_hold.data()) % 16;
 
   ObkProduct p = {};
-  const one_cta::RowsMap map = {a.at, rows, pitch, t.stage};
+  const one_cta::RowsMap map = {a.at, rows, pitch, t.stage, t.rows};
   static_assert(sizeof map <= sizeof p.map);
   memcpy(p.map, &map, sizeof map);
   runtime::cuda::ProductNumbers n;
@@ -254,7 +254,7 @@ void multiply(const Tile& t, const Cut& cut) {
   const auto weights_of = [&](int64_t of) { return static_cast<int>(t.stage * ((of * t.sides + 15) / 16 * 2048)); };
   n.tile_bytes = static_cast<int>(columns_wide / 8 * blocks * 1024);
   n.bytes = weights_of(t.columns), n.last_bytes = weights_of(columns - (cut.across - 1) * t.columns);
-  n.rows_bytes = t.stage * 8192, n.stage_bytes = n.rows_bytes + weights_of(t.columns);
+  n.rows_bytes = (t.stage * t.rows * 128 + 1023) / 1024 * 1024, n.stage_bytes = n.rows_bytes + weights_of(t.columns);
   const int wanted = n.tile_stages * ((n.tasks + cut.ctas - 1) / cut.ctas);
   const int room = (one_cta::kSharedBytes - n.scratch_bytes - obk::kBars) / n.stage_bytes;
   n.stages = std::min({wanted, room, cut.stages == 0 ? 16 : cut.stages});

@@ -175,12 +175,12 @@ int64_t cuda_gemm_scratch_bytes(const ObkGemm* gemm) {
   return most + 1024 + 2048;  // aligned; wgmma may read, not use, two groups of columns beyond
 }
 
-double cuda_product_nanos(int32_t type, int64_t n, int64_t k) {
+double cuda_product_nanos(int32_t type, int64_t m, int64_t n, int64_t k) {
   if (!is_half(type) || n > kLongColumns) return 0;
   // Bytes at what an SM takes from the second-level cache when all do, or products at three quarters of the
   // tensor cores' rate; and the epilogue, which waits for all of them.
   const double columns = static_cast<double>(round_up(n, 16)), depth = static_cast<double>(k);
-  const double bytes = 2 * depth * (64 + columns) / 90, products = 64 * columns * depth / 2700;
+  const double rows = static_cast<double>(m), bytes = 2 * depth * (rows + columns) / 90, products = 64 * columns * depth / 2700;
   return std::max(bytes, products) + 500 + 8 * columns;
 }
 

@@ -38,9 +38,9 @@ int64_t cuda_gemm_scratch_bytes(const ObkGemm* gemm);
 /// Predicted nanoseconds of one tile of m x n over all of k on one SM, all SMs at work.
 double cuda_gemm_nanos(int32_t type, int64_t m, int64_t n, int64_t k);
 
-/// One tile of 64 rows by n columns of a product with a kernel of its own (product.cuh), in
+/// One tile of m rows, up to 64, by n columns of a product with a kernel of its own (product.cuh), in
 /// nanoseconds; and the blocks of 64 k that are one of its stages, of a part of k.
-double cuda_product_nanos(int32_t type, int64_t n, int64_t k);
+double cuda_product_nanos(int32_t type, int64_t m, int64_t n, int64_t k);
 int64_t cuda_product_stage(int64_t n, int64_t k);
 
 /// Whether a product's tile gives the statistics of its rows of A (statistics.cuh) for less than a norm's phase: streamed products, which

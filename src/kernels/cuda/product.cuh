@@ -9,7 +9,7 @@
  *   product_parts<kObkF16, S, stage, plane, adds, N>(w, g)
  *
  * Stages of `stage` blocks of 64 k: rows of A by the copy engine's map of the whole matrix (blocks of
- * 64 by 64, 16-byte pieces swapped by row, zeros below the matrix), weights as they were packed, both
+ * 64 columns by the tile's rows, 16-byte pieces swapped as their places say, zeros below the matrix), weights as they were packed, both
  * for one mbarrier. As many stages as have a place are asked for before the tile, by a thread of each warp in
  * turn, their weights before the kernel waits for the one before it; then thread 0 asks for one more whenever a
  * stage has been read, past the end of the tile into the next of this CTA. Between that wait and the first
@@ -33,7 +33,7 @@
  *   weights_step                  bytes of weights from matrix to matrix of a batch
  *   tile_bytes                    from a rectangle to the next one beside it
  *   bytes, last_bytes             of a stage's weights; in the last rectangle of a row of them
- *   rows_bytes, stage_bytes       of a stage's rows, behind which its weights lie; of a place
+ *   rows_bytes, stage_bytes       for a stage's rows, behind which its weights lie; of a place. Products are of 64 rows: those that a tile has not are what lies behind
  *   stage, tile_stages, stages    blocks of 64 k in a stage; stages of a CTA's part of k; places
  *   row, block, row_step, block_step    where A begins in the map, in rows and in blocks of 64 k; from matrix to matrix
  *   alone                         CTAs have one tile each, and a place for all of it
@@ -130,7 +130,7 @@ struct ProductWay {
   }
   __device__ __forceinline__ void weights(uint32_t at, uint32_t bars) const {
     const uint32_t full = bars + 8 * slot;
-    mbarrier_expect(full, bytes + N::rows_bytes);
+    mbarrier_expect(full, bytes + N::stage * N::tile_rows * 128);
     bulk_copy(at + slot * N::stage_bytes + N::rows_bytes, from, bytes, full);
   }
   __device__ __forceinline__ void rows(const ObkProduct& p, uint32_t at, uint32_t bars) const {
@@ -324,7 +324,7 @@ static __device__ __forceinline__ void product_steps(ProductPipe<N>& pipe, float
   constexpr int kN = S::kGroups * 8, kStages = S::kChunks / kStage;
   static_assert(S::kChunks % kStage == 0 && S::kParts == 1, "stages of a tile are whole");
   const int part = same_in_warp(threadIdx.x / 128);
-  const uint64_t x0 = matrix_at(part * 64, 1024), y0 = matrix_at(kStage * 8192 + part * 64, 1024);
+  const uint64_t x0 = matrix_at(part * 64, 1024), y0 = matrix_at(N::rows_bytes + part * 64, 1024);
   float odd[kN / 2];
 #pragma unroll
   for (int e = 0; e < kN / 2; ++e) sum[e] = zero_here(), odd[e] = zero_here();
@@ -333,7 +333,7 @@ static __device__ __forceinline__ void product_steps(ProductPipe<N>& pipe, float
     wgmma_begin();
 #pragma unroll
     for (int b = 0; b < kStage; ++b) {
-      const uint64_t x = x0 + stage + b * 512, y = y0 + stage + b * (S::kGroups * 64);
+      const uint64_t x = x0 + stage + b * (N::tile_rows * 8), y = y0 + stage + b * (S::kGroups * 64);
       Wgmma<kN, kBfloat>::multiply(sum, x, y);
       Wgmma<kN, kBfloat>::multiply(odd, x + 2, y + 2);
     }

@@ -202,8 +202,8 @@ OBK_DEVICE void bulk_copy(uint32_t to, const void* from, uint32_t bytes, uint32_
 OBK_DEVICE void bulk_prefetch(const void* from, uint32_t bytes) {
   asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
 }
-/* Blocks of 64 columns of a 16-bit matrix that `map` describes, 64 rows from `row`, as atoms of 8 rows
- * whose 16-byte pieces are swapped by row; as many blocks from `block` as the map says, zeros beyond it. */
+/* Blocks of 64 columns of a 16-bit matrix that `map` describes, its rows from `row`, as atoms of 8 rows
+ * whose 16-byte pieces are swapped by row; as many rows, and blocks from `block`, as the map says, zeros beyond it. */
 OBK_DEVICE void copy_blocks(uint32_t to, const void* map, int row, int block, uint32_t bar) {
   asm volatile(
       "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, "

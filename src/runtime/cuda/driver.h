@@ -116,9 +116,9 @@ inline constexpr GraphEdge kProgrammaticEdge = {1, 0, 1, {}};
   X(MapEncode, "cuTensorMapEncodeTiled", \
     (void*, int, unsigned, DevicePointer, const uint64_t*, const uint64_t*, const unsigned*, const unsigned*, int, int, int, int))
 
-/// What the copy engine must know to bring `blocks` blocks of 64 columns by 64 rows at once of a matrix of 16-bit elements, rows `pitch`
+/// What the copy engine must know to bring `blocks` blocks of 64 columns by `together` rows at once of a matrix of 16-bit elements, rows `pitch`
 /// apart: 16-byte pieces swapped by row, zeros below its end. `map`: 128 bytes.
-Status encode_rows(DevicePointer at, int64_t rows, int64_t pitch, int64_t blocks, void* map);
+Status encode_rows(DevicePointer at, int64_t rows, int64_t pitch, int64_t blocks, int64_t together, void* map);
 
 struct Driver {
 #define OBELISK_DECLARE(name, symbol, arguments) int(*name) arguments = nullptr;

@@ -357,7 +357,7 @@ Result<DeviceProduct> CudaContext::product(const Launch& launch, DevicePointer s
     record.next_share = (record.next_bytes / launch.ctas + 127) / 128 * 128;
   }
   const RowsMap& rows = launch.rows;
-  TRY_STATUS(encode_rows(record.dealt.operands[rows.operand], rows.rows, rows.pitch, rows.blocks, record.map));
+  TRY_STATUS(encode_rows(record.dealt.operands[rows.operand], rows.rows, rows.pitch, rows.blocks, rows.together, record.map));
   return record;
 }
 

@@ -224,7 +224,7 @@ Status stream(const Program& program, const Shape& shape, const std::vector<ObkT
   if (!has_place || !whole || blocks > kMostBlocks || p.across * (tile_wide / 8 * blocks * 1024) > INT32_MAX) return broken();
   p.tile_bytes = static_cast<int>(tile_wide / 8 * blocks * 1024);
   p.bytes = weights_of(p.tile_columns), p.last_bytes = weights_of(p.columns - int64_t{p.across - 1} * p.tile_columns);
-  p.rows_bytes = p.stage * 8192, p.stage_bytes = p.rows_bytes + p.stage * ((wide + 15) / 16 * 2048);
+  p.rows_bytes = (p.stage * p.tile_rows * 128 + 1023) / 1024 * 1024, p.stage_bytes = p.rows_bytes + p.stage * ((wide + 15) / 16 * 2048);
   const auto clusters = std::min<int64_t>(launch.tasks, target::clusters_at_once(static_cast<int64_t>(program.lists.size()), p.parts));
   launch.ctas = static_cast<int>(clusters * p.parts);
   p.tile_stages = blocks / p.parts / p.stage;
@@ -244,7 +244,7 @@ Status stream(const Program& program, const Shape& shape, const std::vector<ObkT
   p.alone = launch.tasks == clusters && !p.refills;
   launch.product = true, launch.streams = false, launch.ring_pages = 0;
   launch.shared = p.stages * p.stage_bytes + p.scratch_bytes - p.overlaid;
-  launch.rows = {a, rows, pitch, p.stage};
+  launch.rows = {a, rows, pitch, p.stage, p.tile_rows};
   return ok_status();
 }
 

@@ -74,10 +74,10 @@ struct DeviceWatch {
 };
 
 /// The matrix that a product's own kernel reads rows of: which operand, how many rows, elements from one
-/// to the next, blocks of 64 columns that come at once.
+/// to the next, blocks of 64 columns that come at once, of so many rows.
 struct RowsMap {
   int operand = 0;
-  int64_t rows = 0, pitch = 0, blocks = 0;
+  int64_t rows = 0, pitch = 0, blocks = 0, together = 0;
 };
 
 /// One kernel of a graph, or the only one.
