@@ -6,7 +6,7 @@ constexpr int64_t kWarpgroupRows = 64;  // that a tile of a cluster has, the las
 
 int64_t streamed_slice(const stitch::Group& group, const schedule::Work& work) {
   const int64_t parts = group.product.parts;
-  return parts == 1 ? work.tile_rows : (kWarpgroupRows + parts - 1) / parts;
+  return (work.tile_rows + parts - 1) / parts;
 }
 
 static int64_t wide_of(const stitch::Group& group, const schedule::Work& work, int64_t pitch) { return pitch == 0 ? work.tile_columns * group.product.sides() : pitch; }

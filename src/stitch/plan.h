@@ -106,9 +106,9 @@ inline constexpr int64_t kFewestStreamedRows = 33, kMostStreamedRows = 512;  // 
 /// Whether clusters compute the parts of such a product and add them: what follows joins it as it joins other products. All clusters run
 /// at once with tiles of up to 64 columns; with wider ones the sums of parts are quicker through memory (H200, ViT-B/16: 4 x 12 tiles).
 inline bool parts_meet(const target::DeviceSpec& device, int64_t rows, int64_t columns, int64_t parts) {
-  constexpr int64_t kTile = 64;
+  constexpr int64_t kTile = 64, kColumns = 112;
   if (!device.own_kernels || !device.copies_blocks || rows < kFewestStreamedRows || rows >= kMostStreamedRows) return false;
-  return (rows + kTile - 1) / kTile * ((columns + kTile - 1) / kTile) <= target::clusters_at_once(device.sms, parts);
+  return (rows + kTile - 1) / kTile * ((columns + kColumns - 1) / kColumns) <= target::clusters_at_once(device.sms, parts);
 }
 
 /// A convolution that tiles compute: one or two spatial dimensions (a missing height is 1), channels last, constant weights.

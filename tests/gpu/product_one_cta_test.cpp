@@ -89,7 +89,7 @@ struct Numbers {
   }
 };
 
-constexpr int plane_of_slice(int pitch, int parts) { return (obk::product_slice(parts) * pitch + 15) / 16 * 16; }
+constexpr int plane_of_slice(int rows, int pitch, int parts) { return (obk::product_slice(rows, parts) * pitch + 15) / 16 * 16; }
 template <bool kBfloat, int kRows, int kColumns, int kSides, int kTail, int kK, int kStage,
           int kParts, int kOther, int kStatistics = kObkNoStatistics>
 void body(const ObkTask* t, const int64_t*, void* const*, ObkLanes* w) {
@@ -108,7 +108,7 @@ void body(const ObkTask* t, const int64_t*, void* const*, ObkLanes* w) {
     if constexpr (kParts == 1)
       obk::product_sums<kType, S, kStage, kOther, kStatistics, Numbers<1>>(w, g);
     else
-      obk::product_parts<kType, S, kStage, plane_of_slice(kPitch, kParts), kOther != 0, Numbers<kParts>>(w, g);
+      obk::product_parts<kType, S, kStage, plane_of_slice(kRows, kPitch, kParts), kOther != 0, Numbers<kParts>>(w, g);
   };
   if (kTail != 0 && t->c1 - t->c0 == kTail)
     sums(std::integral_constant<int, kTail == 0 ? kColumns : kTail>());
@@ -134,7 +134,7 @@ void run(const ObkProduct& product) {
 constexpr int plane(int rows, int columns) { return rows * ((columns + 1) / 2 * 2 + 8); }
 #define TILE(name, bfloat, rows, columns, sides, tail, k, stage, parts, planes)                      \
   TILE_OF(name, bfloat, rows, columns, sides, tail, k, stage, parts,                                 \
-          (planes == 1 ? 0 : parts > 1 ? plane_of_slice(plane(1, columns * sides), parts) : (plane(rows, columns * sides) + 15) / 16 * 16))
+          (planes == 1 ? 0 : parts > 1 ? plane_of_slice(rows, plane(1, columns * sides), parts) : (plane(rows, columns * sides) + 15) / 16 * 16))
 #define TILE_OF(name, bfloat, rows, columns, sides, tail, k, stage, parts, other)                    \
   Tile {                                                                                             \
     name, rows, columns, sides, tail, k, stage, parts, other, bfloat,                                \
@@ -240,7 +240,7 @@ void multiply(const Tile& t, const Cut& cut) {
   memcpy(p.map, &map, sizeof map);
   runtime::cuda::ProductNumbers n;
   const int columns_wide = t.columns * t.sides, first = 4 * (t.parts > 1 ? plane(64, columns_wide) : plane(t.rows, columns_wide));
-  const int planes = t.parts > 1 ? t.parts * plane_of_slice(plane(1, columns_wide), t.parts) : t.other;
+  const int planes = t.parts > 1 ? t.parts * plane_of_slice(t.rows, plane(1, columns_wide), t.parts) : t.other;
   n.scratch_bytes = (first + 4 * planes + 63) / 64 * 64 + (t.statistics ? 512 : 0);
   p.weights = packed, p.next = next, p.next_bytes = 99984;
   p.next_share = (p.next_bytes / (cut.ctas * t.parts) + 127) / 128 * 128;

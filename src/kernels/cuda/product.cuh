@@ -224,8 +224,8 @@ static __device__ __forceinline__ void bring_nearer(const ObkProduct& p) {
     bulk_prefetch(p.next + at, (uint32_t)min(end - at, (int64_t)kPiece));
 }
 
-/* Of the 64 rows of a tile, those whose epilogue a CTA of a cluster runs. */
-static constexpr int product_slice(int parts) { return (64 + parts - 1) / parts; }
+/* Of a tile's rows, those whose epilogue a CTA of a cluster runs. */
+static constexpr int product_slice(int rows, int parts) { return (rows + parts - 1) / parts; }
 
 template <Body body, class N>
 static __device__ __forceinline__ void run_product(const ObkProduct& p) {
@@ -293,7 +293,7 @@ static __device__ __forceinline__ void run_product(const ObkProduct& p) {
     ObkTask task = {};
     task.r0 = place.r0, task.r1 = place.r1, task.c0 = place.c0, task.c1 = place.c1;
     if (kParts > 1) { /* the rows of this CTA's slice; none of them may be left, then any place will do */
-      constexpr int slice = product_slice(kParts);
+      const int slice = product_slice(N::tile_rows, kParts);
       const int from = place.r0 + blockIdx.x % kParts * slice, end = min(from + slice, place.r1);
       task.r0 = from < end ? from : place.r0, task.r1 = from < end ? end : place.r0;
     }
@@ -407,9 +407,10 @@ static __device__ __forceinline__ void product_sums(ObkLanes* w, const ObkGemm& 
 template <int kType, typename S, int kStage, int kPlane, bool kAdds, class N>
 static __device__ __forceinline__ void product_parts(ObkLanes* w, const ObkGemm& g) {
   constexpr int kN = S::kGroups * 8, kHalf = (S::kGroups + 1) / 2;
-  constexpr int kParts = N::parts, kSlice = product_slice(kParts);
+  constexpr int kParts = N::parts;
+  const int slice = product_slice(N::tile_rows, kParts);
   static_assert(S::kPitchC % 2 == 0 && S::kPitchC > S::kColumns - 1 + S::kColumns % 2, "sums go in pairs");
-  static_assert(kPlane >= kSlice * S::kPitchC && kPlane % 4 == 0, "planes lie side by side");
+  static_assert(kPlane % 4 == 0, "planes lie side by side, each of a slice's rows");
   static_assert(S::kRows == 64, "no thread asks whether a row is there: wgmma would wait for those that do");
   ProductPipe<N>& pipe = *(ProductPipe<N>*)w->pipe;
   constexpr int kUnit = S::kPitchC % 4 == 0 ? 4 : 2, kColumns = (S::kColumns + kUnit - 1) / kUnit * kUnit; /* sums that go at once */
@@ -419,7 +420,7 @@ static __device__ __forceinline__ void product_parts(ObkLanes* w, const ObkGemm&
   const uint32_t c = shared_address(g.c), own = shared_address(w->scratch);
   wide_add<S, kHalf, kN>(sum, part, own, 64);
   if (threadIdx.x == 0) { /* sums of this slice's rows, from all parts */
-    const int rows = max(min(64 - rank * kSlice, kSlice), 0);
+    const int rows = max(min(N::tile_rows - rank * slice, slice), 0);
     mbarrier_expect(pipe.come(), kParts * rows * kColumns * 4);
   }
   /* From shared memory, rows side by side: a warp's stores to another CTA are then whole lines. */
@@ -427,14 +428,15 @@ static __device__ __forceinline__ void product_parts(ObkLanes* w, const ObkGemm&
   wide_give<S, kHalf, kN>(sum, part, own, 64);
   __syncthreads();
   cluster_wait();
-  constexpr int kEach = kColumns / kUnit, kAll = 64 * kEach;
+  constexpr int kEach = kColumns / kUnit;
+  const int all = N::tile_rows * kEach;
 #pragma unroll 4
-  for (int k = 0; k < (kAll + OBK_THREADS - 1) / OBK_THREADS; ++k) {
+  for (int k = 0; k < (all + OBK_THREADS - 1) / OBK_THREADS; ++k) {
     const int at = k * OBK_THREADS + threadIdx.x, row = at / kEach, column = at % kEach * kUnit;
-    if (kAll % OBK_THREADS != 0 && at >= kAll) break;
-    const int owner = min(row / kSlice, kParts - 1);
+    if (all % OBK_THREADS != 0 && at >= all) break;
+    const int owner = row / slice;
     const uint32_t from = own + 4 * (row * S::kPitchC + column), bar = near_address(pipe.come(), owner);
-    const uint32_t to = near_address(mine + 4 * ((row - owner * kSlice) * S::kPitchC + column), owner);
+    const uint32_t to = near_address(mine + 4 * ((row - owner * slice) * S::kPitchC + column), owner);
     if (kUnit == 4) {
       uint32_t words[4];
       load_shared16(words, from);
