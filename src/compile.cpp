@@ -145,6 +145,10 @@ Result<graph::Graph> fit(graph::Graph graph, const Options& options, const targe
     TRY(graph, passes::fold_norms(std::move(graph), gives_statistics, in_planes, unfolded));
   }
   TRY(graph, passes::expand_for_machine(std::move(graph), takes));
+  if (device.own_kernels && device.copies_blocks && stitching.stitch && !options.disabled.count("patch_products")) {
+    const auto streams = [](DType type, int64_t, int64_t, int64_t depth) { return (type == DType::f16 || type == DType::bf16) && depth % 64 == 0; };
+    TRY(graph, passes::patch_products(std::move(graph), streams));
+  }
   return splits ? passes::split_products(std::move(graph), parts, whole) : Result<graph::Graph>(std::move(graph));
 }
 
@@ -402,7 +406,7 @@ Status check_names(const Options& options) {
                    "steps: " + joined(steps)};
   std::vector<std::string> passes;
   for (const passes::Pass& pass : passes::table()) passes.emplace_back(pass.name);
-  for (const char* other : {"fold_norms", "split_products", "fold_prologues", "flow"})
+  for (const char* other : {"fold_norms", "patch_products", "split_products", "fold_prologues", "flow"})
     passes.emplace_back(other);  // of `fit` and of stitching
   for (const std::string& name : options.disabled)
     if (std::find(passes.begin(), passes.end(), name) == passes.end())

@@ -29,6 +29,7 @@
 #include "passes/remove_dead.h"
 #include "passes/simplify_algebra.h"
 #include "passes/sink_transposes.h"
+#include "passes/patch_products.h"
 #include "passes/split_products.h"
 #include "passes/spread_uniform_weights.h"
 #include "passes/stage_conv_inputs.h"

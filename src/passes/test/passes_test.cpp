@@ -149,6 +149,11 @@ TEST(Passes, RaiseAttention) {
 TEST(Passes, RaiseMaskedSoftmax) {
   graph::run_cases("src/passes/test/raise_masked_softmax.ir", pass("raise_masked_softmax"));
 }
+TEST(Passes, PatchProducts) {
+  graph::run_cases("src/passes/test/patch_products.ir", [](graph::Graph graph) {
+    return patch_products(std::move(graph), [](DType type, int64_t, int64_t, int64_t) { return type == DType::f16; });
+  });
+}
 TEST(Passes, SplitProducts) {
   graph::run_cases("src/passes/test/split_products.ir", [](graph::Graph graph) {
     const int64_t parts = std::stoll(graph.name);  // a case names its graph so: "2", "2 clusters of 50"
