@@ -52,6 +52,7 @@ int64_t clusters_at_once(int64_t sms, int64_t ctas) {
   constexpr double kInGroups = 0.89;  // of the multiprocessors, in whole clusters
   constexpr int64_t kSmall = 16;      // all in one group
   if (ctas == 1) return sms;
+  if (ctas == 2) return std::max<int64_t>(sms / 2, 1);  // groups consist of pairs
   const double held = static_cast<double>(sms / ctas) * (sms <= kSmall ? 1.0 : kInGroups);
   return held < 1 ? 1 : static_cast<int64_t>(held);
 }

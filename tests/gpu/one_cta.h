@@ -342,6 +342,8 @@ OBK_DEVICE void cluster_arrive() {
     one_cta::clusters.here = 0, ++one_cta::clusters.turn, ++one_cta::events;
 }
 OBK_DEVICE void cluster_arrive_relaxed() { cluster_arrive(); }
+OBK_DEVICE void cluster_wait();
+OBK_DEVICE void cluster_meet_relaxed() { cluster_arrive(), cluster_wait(); }
 OBK_DEVICE void cluster_wait() {
   const int64_t mine = one_cta::fibers[threadIdx.x].arrived;
   CHECK(mine >= 0, "a thread waits for a cluster at which it has not arrived");
@@ -354,6 +356,24 @@ OBK_DEVICE void copy16_partly(uint32_t to, const void* from, uint32_t bytes) {
 OBK_DEVICE void bulk_copy(uint32_t to, const void* from, uint32_t bytes, uint32_t bar) {
   for (uint32_t k = 0; k < bytes; k += 16) copy16(to + k, static_cast<const char*>(from) + k);
   one_cta::bars.at(bar).bytes -= bytes, one_cta::bars.at(bar).look();
+}
+OBK_DEVICE void bulk_copy_to_all(uint32_t to, const void* from, uint32_t bytes, uint32_t bar, uint16_t ctas) {
+  one_cta::at(to, 16), one_cta::look(from, static_cast<int>(bytes), 16);
+  for (int rank = 0; rank < static_cast<int>(one_cta::members.size()); ++rank) {
+    if ((ctas >> rank & 1) == 0) continue;
+    one_cta::Member& other = one_cta::members[static_cast<size_t>(rank)];
+    const bool own = rank == one_cta::rank;  // whose state is not in its place
+    memcpy((own ? one_cta::shared : other.shared.data()) + to, from, bytes);
+    one_cta::Bar& counts = (own ? one_cta::bars : other.bars).at(bar);
+    counts.bytes -= bytes, counts.look();
+  }
+  CHECK(ctas >> one_cta::members.size() == 0, "CTAs {:#x} of a cluster of {}", ctas, one_cta::members.size());
+}
+OBK_DEVICE void mbarrier_arrive_near(uint32_t bar) {
+  const int rank = static_cast<int>(bar >> 24) - 1;
+  CHECK(rank >= 0, "not an address of a CTA");
+  one_cta::Bar& counts = (rank == one_cta::rank ? one_cta::bars : one_cta::members[static_cast<size_t>(rank)].bars).at(bar & 0xffffff);
+  --counts.waiting, counts.look();
 }
 OBK_DEVICE void bulk_prefetch(const void* from, uint32_t bytes) {
   CHECK(bytes > 0 && bytes % 16 == 0, "{} bytes asked ahead", bytes);

@@ -77,15 +77,15 @@ std::vector<float>* found_statistics;  // [rows][2]
 template <int kParts>
 struct Numbers {
   static constexpr int parts = kParts;
-  static inline int tasks, across, each, span, tile_rows, tile_columns, columns, tile_bytes, bytes, last_bytes, rows_bytes, stage_bytes, stage, tile_stages, stages;
+  static inline int share = 1, tasks, across, each, span, tile_rows, tile_columns, columns, tile_bytes, bytes, last_bytes, rows_bytes, stage_bytes, stage, tile_stages, stages;
   static inline int row, block, row_step, block_step, overlaid, scratch_bytes;
   static inline int64_t weights_step;
-  static inline bool alone, refills;
+  static inline bool single, refills;
   static void set(const runtime::cuda::ProductNumbers& n) {
-    tasks = n.tasks, across = n.across, each = n.each, span = n.span, tile_rows = n.tile_rows, tile_columns = n.tile_columns, columns = n.columns;
+    share = n.share, tasks = n.tasks, across = n.across, each = n.each, span = n.span, tile_rows = n.tile_rows, tile_columns = n.tile_columns, columns = n.columns;
     tile_bytes = n.tile_bytes, bytes = n.bytes, last_bytes = n.last_bytes, rows_bytes = n.rows_bytes, stage_bytes = n.stage_bytes, stage = n.stage;
     tile_stages = n.tile_stages, stages = n.stages, row = n.row, block = n.block, row_step = n.row_step, block_step = n.block_step;
-    overlaid = n.overlaid, scratch_bytes = n.scratch_bytes, weights_step = n.weights_step, alone = n.alone, refills = n.refills;
+    overlaid = n.overlaid, scratch_bytes = n.scratch_bytes, weights_step = n.weights_step, single = n.single, refills = n.refills;
   }
 };
 
@@ -175,6 +175,7 @@ struct Cut {
   int64_t gap = 0;
   int ctas = 1, stages = 0, slow = 0;
   bool overlay = false;  // sums on the stages' place, where CTAs have a tile each
+  int share = 1;         // tiles of a cluster, where CTAs have a tile each
 };
 
 double number(uint16_t bits, bool bfloat) {
@@ -260,8 +261,9 @@ void multiply(const Tile& t, const Cut& cut) {
   n.stages = std::min({wanted, room, cut.stages == 0 ? 16 : cut.stages});
   ASSERT_GE(n.stages, std::min(wanted, 2));
   n.refills = n.stages < wanted;
-  n.alone = n.tasks == cut.ctas && !n.refills;
-  if (cut.overlay && n.alone) n.overlaid = std::min(first / 64 * 64, n.stages * n.stage_bytes);
+  n.single = n.tasks == cut.ctas, n.share = cut.share;
+  ASSERT_TRUE(cut.share == 1 || (n.single && n.each % cut.share == 0));
+  if (cut.overlay && n.single) n.overlaid = std::min(first / 64 * 64, n.stages * n.stage_bytes);
   t.compile(n);
 
   std::vector<float> c(static_cast<size_t>(cut.batch * span * wide), -77);
@@ -270,8 +272,8 @@ void multiply(const Tile& t, const Cut& cut) {
   one_cta::rests = [&](int warp, int round) { return (cut.slow >> warp & 1) != 0 && round % 12 != 0; };
   one_cta::copies_rows = [] { CHECK(obk::waited[one_cta::rank][threadIdx.x], "rows are asked for before the kernel before has ended"); };
   obk::of_previous = {a.at, a.at + rows * pitch * 2};
-  for (int k = 0; k < cut.ctas; ++k) {  // CTAs, or clusters of them
-    one_cta::cta.x = static_cast<unsigned>(k * t.parts);
+  for (int k = 0; k < cut.ctas / cut.share; ++k) {  // CTAs, or clusters of them
+    one_cta::cta.x = static_cast<unsigned>(k * t.parts * cut.share);
     memset(obk::waited, 0, sizeof obk::waited);
     const auto before = [&] {
       one_cta::readable = {{packed, packed + cut.batch * matrix}, {next, next + p.next_bytes}};
@@ -283,7 +285,7 @@ void multiply(const Tile& t, const Cut& cut) {
         EXPECT_EQ(bar.waiting, bar.arrivals) << "a stage was not given back, CTA " << k;
       }
     };
-    one_cta::run_cluster(t.parts, OBK_THREADS, [&] { t.run(p); }, before, after);
+    one_cta::run_cluster(t.parts * cut.share, OBK_THREADS, [&] { t.run(p); }, before, after);
   }
   std::sort(one_cta::prefetched.begin(), one_cta::prefetched.end());
   const char* until = next;
@@ -348,6 +350,9 @@ TEST_P(OneCtaProduct, SumsInTheOrderOfAllTiles) {
       {0, 2},                                                // all of k has a place, if anywhere
       {0, 2, 1, false, 0, 2, 0, 0x11, true},                 // a tile a CTA, sums where stages were
       {0, 3, 1, false, 0, 3, 2, 0xfe},                       // a tile a CTA, fewer stages than it has
+      {2 * t.rows, 2, 1, false, 0, 4, 0, 0x22, false, t.parts <= 4 ? 2 : 1},          // tiles that share weights
+      {4 * t.rows - 3, 2, 1, false, 0, 8, 3, 0x81, true, t.parts <= 4 ? 2 : 1},       // with fewer stages, sums where they were
+      {4 * t.rows, 1 + (t.tail != 0), 1, false, 0, 4 * (1 + (t.tail != 0)), 2, 0, false, t.parts <= 2 ? 4 : 1},  // four of them
       {t.rows == 64 ? 128 : 0, 3, 1, false, 0, 1, 2, 0x80},  // several tiles, by two stages
       {t.rows == 64 ? 197 : 0, 2, 1, false, 0, 3, 3, 0x01},  // fewer rows at the end; uneven shares
       {0, 1 + (t.tail != 0), 3, true, 0, 3, 3, 0x2a},        // parts of k side by side

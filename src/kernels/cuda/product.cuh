@@ -19,7 +19,10 @@
  * each for itself, the second the steps 2 and 3: (0 + 1) + (2 + 3). Where the body adds the warpgroups'
  * sums itself they are left as two planes.
  *
- * A cluster's CTAs compute one tile: each a part of k, of which it brings no more, and then the epilogue
+ * Tiles of a cluster that share weights bring each some of them, to all. All multiprocessors of an H200 together take
+ * 85 GB/s each from the second-level cache, 117 where pairs share half of it (bench/results/h200_multicast.json).
+ *
+ * A tile's parts: each CTA computes a part of k, of which it brings no more, and then the epilogue
  * of its slice of the tile's rows. Sums go to the shared memory of the CTA that has their rows, a plane
  * for each part, and are counted there by an mbarrier; there they are added in order of
  * the parts. That a CTA has begun, or has read the tile before, the cluster's barrier says.
@@ -27,7 +30,7 @@
  * There is no table: rectangles follow from numbers N that the kernel is compiled with, for what a CTA does before its
  * first copies all of the GPU may wait for (runtime/cuda/tables.h, ProductNumbers):
  *
- *   parts                         CTAs of a cluster
+ *   parts, share                  CTAs of a cluster: for a tile, tiles; those that share weights have one tile each
  *   tasks, across, each           rectangles; side by side; one below another in a matrix
  *   span, tile_rows, tile_columns, columns    of a matrix, of a rectangle, of the whole
  *   weights_step                  bytes of weights from matrix to matrix of a batch
@@ -36,7 +39,7 @@
  *   rows_bytes, stage_bytes       for a stage's rows, behind which its weights lie; of a place. Products are of 64 rows: those that a tile has not are what lies behind
  *   stage, tile_stages, stages    blocks of 64 k in a stage; stages of a CTA's part of k; places
  *   row, block, row_step, block_step    where A begins in the map, in rows and in blocks of 64 k; from matrix to matrix
- *   alone                         CTAs have one tile each, and a place for all of it
+ *   single                        CTAs have one tile each
  *   refills                       some places get another stage: not all that a CTA needs have one
  *   overlaid, scratch_bytes       bytes of the sums that lie on the last places, which nobody needs by then; of all scratch
  *
@@ -84,6 +87,17 @@ static __device__ __forceinline__ uint32_t product_bars() {
 #endif
 static __device__ __forceinline__ uint32_t read_bar(uint32_t bars, int place) { return bars + 8 * (kMostStages + place); }
 
+/* A cluster's CTAs: N::share tiles one below another, which have the same weights, each computed by N::parts. */
+template <class N>
+struct ProductCluster {
+  static __device__ __forceinline__ int part() { return (int)(blockIdx.x % (N::parts * N::share)) / N::share; }
+  static __device__ __forceinline__ int sharer() { return (int)blockIdx.x % N::share; }
+  static __device__ __forceinline__ int first_tile() { return (int)(blockIdx.x / (N::parts * N::share)) * N::share + sharer(); }
+  static __device__ __forceinline__ int rank_of(int part, int sharer) { return part * N::share + sharer; }
+  /* Those that take the same weights. */
+  static __device__ __forceinline__ uint16_t sharers() { return (uint16_t)(((1 << N::share) - 1) << rank_of(part(), 0)); }
+};
+
 /* Thread 0's way through the tiles: the stage that it asks for next. What a tile needs is worked out
  * once a tile, for a stage must cost the thread few instructions. In shared memory: registers are the
  * sums'. */
@@ -108,13 +122,13 @@ struct ProductWay {
   __device__ __forceinline__ void find_weights(const ObkProduct& p) {
     const int beside = (unsigned)task / N::each, x = (unsigned)beside % N::across;
     bytes = x + 1 == N::across ? N::last_bytes : N::bytes;
-    from = p.weights + (x * N::tile_bytes + (int)(blockIdx.x % N::parts) * N::tile_stages * (int)bytes + (unsigned)beside / N::across * N::weights_step);
+    from = p.weights + (x * N::tile_bytes + ProductCluster<N>::part() * N::tile_stages * (int)bytes + (unsigned)beside / N::across * N::weights_step);
     left = N::tile_stages, block = 0;
   }
   __device__ __forceinline__ void find_rows() {
     const int batch = (unsigned)task / N::each / N::across;
     row = N::row + batch * N::row_step + (unsigned)task % N::each * N::tile_rows;
-    block += N::block + batch * N::block_step + (int)(blockIdx.x % N::parts) * N::tile_stages * N::stage;
+    block += N::block + batch * N::block_step + ProductCluster<N>::part() * N::tile_stages * N::stage;
   }
   /* `count` of the stages that are left. */
   __device__ __forceinline__ void skip(int count) {
@@ -129,9 +143,12 @@ struct ProductWay {
     turn_over(p);
   }
   __device__ __forceinline__ void weights(uint32_t at, uint32_t bars) const {
-    const uint32_t full = bars + 8 * slot;
+    const uint32_t full = bars + 8 * slot, to = at + slot * N::stage_bytes + N::rows_bytes;
     mbarrier_expect(full, bytes + N::stage * N::tile_rows * 128);
-    bulk_copy(at + slot * N::stage_bytes + N::rows_bytes, from, bytes, full);
+    if (N::share == 1)
+      bulk_copy(to, from, bytes, full);
+    else if (slot % N::share == ProductCluster<N>::sharer()) /* perhaps before another one expects them: that is counted as well */
+      bulk_copy_to_all(to, from, bytes, full, ProductCluster<N>::sharers());
   }
   __device__ __forceinline__ void rows(const ObkProduct& p, uint32_t at, uint32_t bars) const {
     copy_blocks(at + slot * N::stage_bytes, p.map, row, block, bars + 8 * slot);
@@ -148,7 +165,7 @@ struct ProductPipe {
   uint32_t turn;
   Watchdog dog;
   uint32_t round; /* of planes of sums: even, odd */
-  ProductWay<N> first, more; /* this warp's stage of the first tile, whose rows are not asked for yet; past that tile */
+  ProductWay<N> first, more; /* this warp's stage of the first tile; past that tile, whose rows are not asked for yet */
   int32_t here;                   /* stages of the first tile that have a place */
   bool begun;
 
@@ -161,7 +178,7 @@ struct ProductPipe {
     wait_for_previous();
     const ObkProduct& p = *product;
     const int warp = threadIdx.x / 32;
-    if (threadIdx.x % 32 == 0 && !N::alone) {
+    if (threadIdx.x % 32 == 0 && !N::single) {
       each_of_warp(warp, here, [&](int) { first.rows(p, at, bars), first.skip(OBK_THREADS / 32); });
       if (warp == 0) {
 #pragma unroll 1
@@ -188,7 +205,14 @@ struct ProductPipe {
   /* This warp has read the stage in place `place`. */
   __device__ __forceinline__ void give_back(int place) const {
     __syncwarp();
-    if (threadIdx.x % 32 == 0) mbarrier_arrive(read_bar(bars, place));
+    if (threadIdx.x % 32 != 0) return;
+    if (N::share == 1) {
+      mbarrier_arrive(read_bar(bars, place));
+    } else {
+#pragma unroll
+      for (int k = 0; k < N::share; ++k)
+        mbarrier_arrive_near(near_address(read_bar(bars, place), ProductCluster<N>::rank_of(ProductCluster<N>::part(), k)));
+    }
   }
   /* Thread 0, when its warp has given a stage back: the next one to the place of the oldest. */
   __device__ __forceinline__ void refill() {
@@ -202,6 +226,16 @@ struct ProductPipe {
     w.rows(*product, at, bars);
     w.step(*product);
     *way = w;
+  }
+  /* The same of a CTA's only tile: its stage `stage` to the place of the one that has been read. */
+  __device__ __forceinline__ void refill_with(int stage) {
+    if (threadIdx.x != 0) return;
+    ProductWay<N> w = first; /* of stage 0 */
+    w.skip(stage), w.slot = stage % N::stages;
+    dog.start();
+    while (!mbarrier_try(read_bar(bars, w.slot), (stage / N::stages - 1) & 1)) dog.check(3, w.slot, stage, 0);
+    w.weights(at, bars);
+    w.rows(*product, at, bars);
   }
 };
 
@@ -233,7 +267,8 @@ static __device__ __forceinline__ void run_product(const ObkProduct& p) {
   constexpr int kParts = N::parts;
   __shared__ uint64_t parts[32];
   __shared__ ProductWay<N> kept;
-  const int first_tile = blockIdx.x / kParts, step = gridDim.x / kParts;
+  using Cluster = ProductCluster<N>;
+  const int first_tile = Cluster::first_tile(), step = gridDim.x / kParts;
   const int warp = same_in_warp(threadIdx.x / 32), lane = threadIdx.x % 32;
   const uint32_t at = shared_address(shared), bars = product_bars();
   if (lane == 0) {
@@ -241,16 +276,22 @@ static __device__ __forceinline__ void run_product(const ObkProduct& p) {
     if (kParts > 1 && warp == OBK_THREADS / 32 - 2) mbarrier_init(read_bar(bars, kMostStages), 1);
   }
   ProductWay<N> first = {}, more = {}; /* first: this warp's stage of the first tile; more: past that tile */
-  const int here = N::alone || first_tile < N::tasks ? min(N::tile_stages, N::stages) : 0; /* stages of it that have a place */
+  const int here = N::single || first_tile < N::tasks ? min(N::tile_stages, N::stages) : 0; /* stages of it that have a place */
+  ProductWay<N> way = {};
   if (lane == 0) {
-    ProductWay<N> way = {};
     way.task = first_tile;
     way.find_weights(p);
     way.skip(warp);
     first = way;
     each_of_warp(warp, N::stages - OBK_THREADS / 32, [&](int k) { mbarrier_init(bars + 8 * (k + OBK_THREADS / 32), 1); });
-    if (!N::alone) each_of_warp(warp, N::stages, [&](int k) { mbarrier_init(read_bar(bars, k), OBK_THREADS / 32); });
+    if (N::refills) each_of_warp(warp, N::stages, [&](int k) { mbarrier_init(read_bar(bars, k), OBK_THREADS / 32 * N::share); });
     mbarrier_init_fence();
+  }
+  if (N::share > 1) { /* weights come to barriers of all of the cluster */
+    __syncwarp();
+    cluster_meet_relaxed();
+  }
+  if (lane == 0) {
     each_of_warp(warp, here, [&](int) { way.weights(at, bars), way.skip(OBK_THREADS / 32); });
     if (warp == OBK_THREADS / 32 - 1) {
       fetch_map(p.map);
@@ -260,10 +301,11 @@ static __device__ __forceinline__ void run_product(const ObkProduct& p) {
   }
   __syncwarp();
   if (kParts > 1) cluster_arrive_relaxed();
-  if (N::alone) { /* nothing else to find or to give back */
+  if (N::single) { /* nothing else to find */
     if (lane == 0 && warp < here) {
+      ProductWay<N> mine = first;
       wait_for_previous();
-      each_of_warp(warp, here, [&](int) { first.rows(p, at, bars), first.skip(OBK_THREADS / 32); });
+      each_of_warp(warp, here, [&](int) { mine.rows(p, at, bars), mine.skip(OBK_THREADS / 32); });
     }
     __syncwarp();
   } else {
@@ -272,7 +314,7 @@ static __device__ __forceinline__ void run_product(const ObkProduct& p) {
       more.begin(p, first_tile);
       more.skip(here);
       more.turn_over(p);
-      ProductWay<N> way = more;
+      way = more;
 #pragma unroll 1
       for (int k = here; k < N::stages && way.task < N::tasks; ++k) way.weights(at, bars), way.step(p);
       kept = way;
@@ -286,24 +328,24 @@ static __device__ __forceinline__ void run_product(const ObkProduct& p) {
   lanes.parts = parts, lanes.pipe = &pipe;
   if (p.dealt.stamps) wait_for_previous(); /* a task's time does not hold the wait */
   ObkProgram stamped = {};
-  stamped.stamps = blockIdx.x % kParts == 0 ? p.dealt.stamps : nullptr;
+  stamped.stamps = Cluster::part() == 0 ? p.dealt.stamps : nullptr;
 #pragma unroll 1
-  for (int k = first_tile; N::alone || k < N::tasks; k += step) {
+  for (int k = first_tile; N::single || k < N::tasks; k += step) {
     const ProductTask<N> place(k);
     ObkTask task = {};
     task.r0 = place.r0, task.r1 = place.r1, task.c0 = place.c0, task.c1 = place.c1;
     if (kParts > 1) { /* the rows of this CTA's slice; none of them may be left, then any place will do */
       const int slice = product_slice(N::tile_rows, kParts);
-      const int from = place.r0 + blockIdx.x % kParts * slice, end = min(from + slice, place.r1);
+      const int from = place.r0 + Cluster::part() * slice, end = min(from + slice, place.r1);
       task.r0 = from < end ? from : place.r0, task.r1 = from < end ? end : place.r0;
     }
     pipe.dog.task = k;
     stamp(stamped, k, false);
     body(&task, nullptr, p.dealt.operands, &lanes);
-    if (kParts > 1 && k + step < N::tasks) cluster_arrive(); /* this CTA has read its planes */
-    if ((kParts == 1 && !N::alone) || p.dealt.stamps) __syncthreads(); /* all have read the sums before the next tile's */
+    if (kParts > 1 && !N::single && k + step < N::tasks) cluster_arrive(); /* this CTA has read its planes */
+    if ((kParts == 1 && !N::single) || p.dealt.stamps) __syncthreads(); /* all have read the sums before the next tile's */
     stamp(stamped, k, true);
-    if (N::alone) break;
+    if (N::single) break;
   }
 }
 
@@ -344,6 +386,16 @@ static __device__ __forceinline__ void product_steps(ProductPipe<N>& pipe, float
     for (int s = 0; s < kStages; ++s) {
       multiply();
       if (kUnderWay == 0) wgmma_wait<0>();
+    }
+    meanwhile();
+    wgmma_wait<0>();
+  } else if (N::single) { /* what is not refilled nobody gives back: it might reach a CTA that has ended */
+#pragma unroll
+    for (int s = 0; s < kStages; ++s) {
+      multiply();
+      const bool again = s > 0 && s - 1 + N::stages < kStages;
+      if (again || kUnderWay == 0) wgmma_wait<kUnderWay>();
+      if (again) pipe.give_back((s - 1) % N::stages), pipe.refill_with(s - 1 + N::stages);
     }
     meanwhile();
     wgmma_wait<0>();
@@ -414,7 +466,7 @@ static __device__ __forceinline__ void product_parts(ObkLanes* w, const ObkGemm&
   static_assert(S::kRows == 64, "no thread asks whether a row is there: wgmma would wait for those that do");
   ProductPipe<N>& pipe = *(ProductPipe<N>*)w->pipe;
   constexpr int kUnit = S::kPitchC % 4 == 0 ? 4 : 2, kColumns = (S::kColumns + kUnit - 1) / kUnit * kUnit; /* sums that go at once */
-  const int part = same_in_warp(threadIdx.x / 128), rank = blockIdx.x % kParts;
+  const int part = same_in_warp(threadIdx.x / 128), rank = ProductCluster<N>::part();
   float sum[kN / 2];
   product_steps<kType, S, kStage>(pipe, sum, [] {});
   const uint32_t c = shared_address(g.c), own = shared_address(w->scratch);
@@ -434,9 +486,9 @@ static __device__ __forceinline__ void product_parts(ObkLanes* w, const ObkGemm&
   for (int k = 0; k < (all + OBK_THREADS - 1) / OBK_THREADS; ++k) {
     const int at = k * OBK_THREADS + threadIdx.x, row = at / kEach, column = at % kEach * kUnit;
     if (all % OBK_THREADS != 0 && at >= all) break;
-    const int owner = row / slice;
-    const uint32_t from = own + 4 * (row * S::kPitchC + column), bar = near_address(pipe.come(), owner);
-    const uint32_t to = near_address(mine + 4 * ((row - owner * slice) * S::kPitchC + column), owner);
+    const int owner = row / slice, to_rank = ProductCluster<N>::rank_of(owner, ProductCluster<N>::sharer());
+    const uint32_t from = own + 4 * (row * S::kPitchC + column), bar = near_address(pipe.come(), to_rank);
+    const uint32_t to = near_address(mine + 4 * ((row - owner * slice) * S::kPitchC + column), to_rank);
     if (kUnit == 4) {
       uint32_t words[4];
       load_shared16(words, from);
@@ -477,7 +529,7 @@ static __device__ __forceinline__ void product_parts(ObkLanes* w, const ObkGemm&
     obk::run_product<body, numbers>(product);                  \
   }
 #define OBK_PRODUCT_CLUSTER_KERNEL(name, body, numbers)                 \
-  extern "C" __global__ void __cluster_dims__(numbers::parts, 1, 1)     \
+  extern "C" __global__ void __cluster_dims__(numbers::parts * numbers::share, 1, 1) \
       __launch_bounds__(OBK_THREADS, 1) name(const __grid_constant__ ObkProduct product) { \
     obk::run_product<body, numbers>(product);                           \
   }

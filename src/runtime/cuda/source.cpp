@@ -209,7 +209,8 @@ Result<std::string> device_source(const Program& program, const std::set<int>& n
     const bool waits = program.bodies[k].text.find("OBK_WAIT_FOR_PREVIOUS(") != std::string::npos;
     const std::string named = fmt::format("{}, obk_body_{}", kernel_name(static_cast<int>(k)), k);
     const int parts = product_parts_of(program.bodies[k].text);
-    kernels += parts > 1       ? fmt::format("OBK_PRODUCT_CLUSTER_KERNEL({}, ObkProduct{})\n", named, k)
+    const bool cluster = parts > 0 && numbers.at(static_cast<int>(k)).parts * numbers.at(static_cast<int>(k)).share > 1;
+    kernels += cluster         ? fmt::format("OBK_PRODUCT_CLUSTER_KERNEL({}, ObkProduct{})\n", named, k)
                : parts == 1    ? fmt::format("OBK_PRODUCT_KERNEL({}, ObkProduct{})\n", named, k)
                : team > 1      ? fmt::format("OBK_TEAM_KERNEL({}, {})\n", named, team)
                : residents > 0 ? fmt::format("OBK_DEALT_KERNEL({}, {}, {})\n", named, residents, waits)

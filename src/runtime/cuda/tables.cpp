@@ -180,6 +180,8 @@ Status deal(const Program& program, const Shape& shape, const std::vector<ObkTas
   return int64_t{cut.across} * down == launch.tasks ? ok_status() : Status(broken());
 }
 
+constexpr int kSharers = 2;  // tiles of a cluster that share weights: with four fewer clusters find a place, for as much
+
 /// A product whose text says that it has a kernel of its own: what its CTAs' rectangles and copies follow from.
 /// Errors: kBuild, as above.
 Status stream(const Program& program, const Shape& shape, const std::vector<ObkTask>& tasks, int64_t there, Launch& launch) {
@@ -225,15 +227,17 @@ Status stream(const Program& program, const Shape& shape, const std::vector<ObkT
   p.tile_bytes = static_cast<int>(tile_wide / 8 * blocks * 1024);
   p.bytes = weights_of(p.tile_columns), p.last_bytes = weights_of(p.columns - int64_t{p.across - 1} * p.tile_columns);
   p.rows_bytes = (p.stage * p.tile_rows * 128 + 1023) / 1024 * 1024, p.stage_bytes = p.rows_bytes + p.stage * ((wide + 15) / 16 * 2048);
-  const auto clusters = std::min<int64_t>(launch.tasks, target::clusters_at_once(static_cast<int64_t>(program.lists.size()), p.parts));
-  launch.ctas = static_cast<int>(clusters * p.parts);
   p.tile_stages = blocks / p.parts / p.stage;
-  const int64_t wanted = p.tile_stages * ((launch.tasks + clusters - 1) / clusters);
+  const auto at_once = [&](int64_t share) { return std::min(launch.tasks / share, target::clusters_at_once(static_cast<int64_t>(program.lists.size()), p.parts * share)) * share; };
+  p.single = at_once(1) == launch.tasks;
+  if (p.single && p.each % kSharers == 0 && p.parts * kSharers <= schedule::kMostOfCluster && at_once(kSharers) == launch.tasks) p.share = kSharers;
+  launch.ctas = static_cast<int>(at_once(p.share) * p.parts);
+  const int64_t wanted = p.tile_stages * ((launch.tasks + at_once(p.share) - 1) / at_once(p.share));
   const auto places = [&](int64_t scratch) { return std::min({wanted, (room - scratch - kAlign) / p.stage_bytes, int64_t{kProductStages}}); };
   p.stages = static_cast<int>(places(p.scratch_bytes));
-  // Sums lie where stages were if there is no other place for them, and nobody needs the stages any more.
-  if (p.stages < wanted && launch.tasks == clusters && sums <= wanted * p.stage_bytes && places(p.scratch_bytes - sums) == wanted)
-    p.stages = static_cast<int>(wanted), p.overlaid = sums;
+  // Sums lie where stages were if these have no other place: nobody needs them any more.
+  if (const int64_t more = places(p.scratch_bytes - sums); p.single && more > p.stages && sums <= more * p.stage_bytes)
+    p.stages = static_cast<int>(more), p.overlaid = sums;
   const int64_t least = std::min<int64_t>(wanted, 2);
   if (p.stages < least || room > there)
     return Error{Code::kUnsupported, "runtime",
@@ -241,7 +245,6 @@ Status stream(const Program& program, const Shape& shape, const std::vector<ObkT
                              to_string(Bytes{p.scratch_bytes + least * p.stage_bytes + kAlign}), to_string(Bytes{std::min(room, there)})),
                  work.label, "compile with --granularity mono"};
   p.refills = p.stages < wanted;
-  p.alone = launch.tasks == clusters && !p.refills;
   launch.product = true, launch.streams = false, launch.ring_pages = 0;
   launch.shared = p.stages * p.stage_bytes + p.scratch_bytes - p.overlaid;
   launch.rows = {a, rows, pitch, p.stage, p.tile_rows};
@@ -253,13 +256,13 @@ Status stream(const Program& program, const Shape& shape, const std::vector<ObkT
 std::string text_of(const ProductNumbers& p, const std::string& name) {
   return fmt::format(
       "struct {} {{\n"
-      "  static constexpr int parts = {}, tasks = {}, across = {}, each = {}, span = {}, tile_rows = {}, tile_columns = {}, columns = {};\n"
+      "  static constexpr int parts = {}, share = {}, tasks = {}, across = {}, each = {}, span = {}, tile_rows = {}, tile_columns = {}, columns = {};\n"
       "  static constexpr int tile_bytes = {}, bytes = {}, last_bytes = {}, rows_bytes = {}, stage_bytes = {}, stage = {}, tile_stages = {}, stages = {};\n"
       "  static constexpr int row = {}, block = {}, row_step = {}, block_step = {}, overlaid = {}, scratch_bytes = {};\n"
       "  static constexpr int64_t weights_step = {};\n"
-      "  static constexpr bool alone = {}, refills = {};\n}};\n",
-      name, p.parts, p.tasks, p.across, p.each, p.span, p.tile_rows, p.tile_columns, p.columns, p.tile_bytes, p.bytes, p.last_bytes, p.rows_bytes, p.stage_bytes, p.stage, p.tile_stages, p.stages,
-      p.row, p.block, p.row_step, p.block_step, p.overlaid, p.scratch_bytes, p.weights_step, p.alone, p.refills);
+      "  static constexpr bool single = {}, refills = {};\n}};\n",
+      name, p.parts, p.share, p.tasks, p.across, p.each, p.span, p.tile_rows, p.tile_columns, p.columns, p.tile_bytes, p.bytes, p.last_bytes, p.rows_bytes, p.stage_bytes, p.stage, p.tile_stages, p.stages,
+      p.row, p.block, p.row_step, p.block_step, p.overlaid, p.scratch_bytes, p.weights_step, p.single, p.refills);
 }
 
 Result<Tables> make_tables(const Program& program, bool one_kernel, int64_t room) {

@@ -61,11 +61,11 @@ struct alignas(64) DeviceProduct {  // kernels/cuda/product.cuh
 static_assert(offsetof(DeviceProduct, weights) % 64 == 0 && offsetof(DeviceProduct, dealt) - offsetof(DeviceProduct, weights) <= 64, "the first copies of weights follow from one line");
 /// What such a kernel is compiled with; kernels/cuda/product.cuh says what each number is.
 struct ProductNumbers {
-  int parts = 1, tasks = 0, across = 0, each = 0, span = 0, tile_rows = 0, tile_columns = 0, columns = 0;
+  int parts = 1, share = 1, tasks = 0, across = 0, each = 0, span = 0, tile_rows = 0, tile_columns = 0, columns = 0;
   int tile_bytes = 0, bytes = 0, last_bytes = 0, rows_bytes = 0, stage_bytes = 0, stage = 0, tile_stages = 0, stages = 0;
   int row = 0, block = 0, row_step = 0, block_step = 0, overlaid = 0, scratch_bytes = 0;
   int64_t weights_step = 0;
-  bool alone = false, refills = false;
+  bool single = false, refills = false;
   friend bool operator==(const ProductNumbers&, const ProductNumbers&) = default;
 };
 struct DeviceWatch {

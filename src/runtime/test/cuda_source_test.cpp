@@ -113,11 +113,15 @@ TEST(CudaTables, AStreamedProductStaysInsideItsOperands) {
     EXPECT_LE(p.stages, kProductStages);
     EXPECT_LE(p.stages * p.stage_bytes + p.scratch_bytes - p.overlaid, launch->shared);
     EXPECT_LE(launch->shared, device.fast_memory.count);
-    EXPECT_EQ(p.alone, launch->ctas == p.tasks * p.parts && p.stages == p.tile_stages);
-    if (p.overlaid > 0) {  // only where nothing is left to come
-      EXPECT_TRUE(p.alone);
-      EXPECT_GT(p.stages * p.stage_bytes + p.scratch_bytes, device.fast_memory.count - 128);
+    EXPECT_EQ(p.single, launch->ctas == p.tasks * p.parts);
+    if (p.single) EXPECT_EQ(p.refills, p.stages < p.tile_stages);
+    if (p.overlaid > 0) {  // only where all that is still to come has come, and for want of room
+      EXPECT_TRUE(p.single);
+      EXPECT_GT((p.stages - 1) * p.stage_bytes + p.scratch_bytes, device.fast_memory.count - 128 - p.stage_bytes);
     }
+    EXPECT_EQ(p.share, p.single && p.each % 2 == 0 ? 2 : 1);
+    EXPECT_EQ(p.tasks % p.share, 0);
+    EXPECT_EQ(launch->ctas % (p.parts * p.share), 0);
     overlaid += p.overlaid > 0;
     // The numbers are constants of its kernel.
     const auto source = device_source(program);

@@ -171,7 +171,7 @@ TEST(Tiles, ProductsOfSomeRowsStream) {
 // No more than an H200 holds (66, 39, 30, 15).
 TEST(Tiles, ClustersAtOnce) {
   EXPECT_EQ(target::clusters_at_once(132, 1), 132);
-  EXPECT_EQ(target::clusters_at_once(132, 2), 58);
+  EXPECT_EQ(target::clusters_at_once(132, 2), 66);
   EXPECT_EQ(target::clusters_at_once(132, 3), 39);
   EXPECT_EQ(target::clusters_at_once(132, 4), 29);
   EXPECT_EQ(target::clusters_at_once(132, 8), 14);
@@ -207,8 +207,12 @@ TEST(Tiles, PartsOfALongSumAreClusters) {
   EXPECT_EQ(plan.groups.size(), 2u);  // what makes A; the product with the residual
   EXPECT_EQ(work.tile_rows, 64);
   EXPECT_EQ(work.tile_columns, 64);   // 2 x 12 tiles: 24 clusters of 4
-  plan_of(197, 3072, 768, 4, true, plan);
-  EXPECT_EQ(plan.groups.size(), 3u);  // 4 x 12 are too many: its reader adds them
+  work = plan_of(197, 3072, 768, 4, true, plan).first;
+  EXPECT_EQ(plan.groups.size(), 2u);
+  EXPECT_EQ(work.tile_rows, 50);      // of 4 x 50 rows
+  EXPECT_EQ(work.tile_columns, 112);  // 4 x 7 tiles: 28 clusters
+  plan_of(300, 3072, 768, 4, true, plan);
+  EXPECT_EQ(plan.groups.size(), 3u);  // 5 x 7 are too many: its reader adds them
   EXPECT_EQ(plan_of(50, 1024, 96, 2, true, plan).first.tile_rows, 50);
   EXPECT_EQ(plan.groups.size(), 2u);
   EXPECT_FALSE(plan_of(50, 1280, 96, 10, true, plan).first.streamed.has_value());  // no cluster is so large
