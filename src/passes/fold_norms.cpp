@@ -22,6 +22,23 @@ std::optional<std::vector<float>> along_row(const Graph& graph, ValueId value, i
   return out;
 }
 
+/// Whether a move hands on its input's rows one after the other: only dimensions of one element come, go or change places.
+bool hands_on_rows(const Graph& graph, NodeId id) {
+  const Node& node = graph.node(id);
+  if (!keeps_order(node.op) && node.op != Op::Transpose) return false;
+  const Shape &from = graph.type(node.inputs[0]).shape, &to = graph.type(node.outputs[0]).shape;
+  const auto longer = [](const Shape& shape) {
+    Shape out;
+    std::copy_if(shape.begin(), shape.end(), std::back_inserter(out), [](int64_t extent) { return extent != 1; });
+    return out;
+  };
+  if (from.empty() || to.empty() || from.back() != to.back() || longer(from) != longer(to)) return false;
+  if (node.op != Op::Transpose) return true;
+  std::vector<int64_t> order = order_of(graph, id);
+  std::erase_if(order, [&](int64_t axis) { return from[static_cast<size_t>(axis)] == 1; });
+  return std::is_sorted(order.begin(), order.end());
+}
+
 struct Norm {
   NodeId node = kNone;
   ValueId x = kNone, y = kNone;
@@ -29,6 +46,7 @@ struct Norm {
   double epsilon = 0;
   std::vector<float> scale, shift;       // shift: empty where there is none
   std::vector<Product> products;         // that read y
+  std::vector<size_t> moved;             // of which these do behind a move
   std::vector<NodeId> others;            // elementwise
   int64_t width() const { return static_cast<int64_t>(scale.size()); }
 };
@@ -69,8 +87,12 @@ std::optional<Norm> read_norm(const Graph& graph, NodeId id, Reason& why) {
   for (NodeId user : graph.users(norm.y)) {
     const Node& reader = graph.node(user);
     Reason ignored;
-    const auto product = reader.op == Op::MatMul ? constant_product(graph, user, ignored) : std::nullopt;
-    if (product && reader.inputs[0] == norm.y && graph.type(product->weights).dtype == type.dtype) {
+    // A product may read y with its dimensions of one element elsewhere.
+    const bool moves = reader.outputs.size() == 1 && hands_on_rows(graph, user) && has_one_reader(graph, reader.outputs[0]);
+    const NodeId multiplies = moves ? graph.users(reader.outputs[0]).front() : user;
+    const auto product = graph.node(multiplies).op == Op::MatMul ? constant_product(graph, multiplies, ignored) : std::nullopt;
+    if (product && graph.node(multiplies).inputs[0] == (moves ? reader.outputs[0] : norm.y) && graph.type(product->weights).dtype == type.dtype) {
+      if (moves) norm.moved.push_back(norm.products.size());
       norm.products.push_back(*product);
     } else if (ops::row(reader.op).kind == ops::Kind::kMap && reader.outputs.size() == 1 && graph.type(reader.outputs[0]).shape == type.shape) {
       norm.others.push_back(user);
@@ -202,21 +224,22 @@ void fold(Graph& graph, const Norm& norm) {
   replace_value(graph, norm.y, cast(graph, own, half, name));
 }
 
-/// Whether a move hands on its input's rows one after the other: only dimensions of one element come, go or change places.
-bool hands_on_rows(const Graph& graph, NodeId id) {
-  const Node& node = graph.node(id);
-  if (!keeps_order(node.op) && node.op != Op::Transpose) return false;
-  const Shape &from = graph.type(node.inputs[0]).shape, &to = graph.type(node.outputs[0]).shape;
-  const auto longer = [](const Shape& shape) {
-    Shape out;
-    std::copy_if(shape.begin(), shape.end(), std::back_inserter(out), [](int64_t extent) { return extent != 1; });
-    return out;
-  };
-  if (from.empty() || to.empty() || from.back() != to.back() || longer(from) != longer(to)) return false;
-  if (node.op != Op::Transpose) return true;
-  std::vector<int64_t> order = order_of(graph, id);
-  std::erase_if(order, [&](int64_t axis) { return from[static_cast<size_t>(axis)] == 1; });
-  return std::is_sorted(order.begin(), order.end());
+/// Products behind a move read the norm itself, and what they give is moved, behind their biases: rows stay in their order.
+void sink_moves(Graph& graph, Norm& norm) {
+  for (size_t k : norm.moved) {
+    const Product product = norm.products[k];
+    const Node node = graph.node(product.node);
+    ValueId value = graph.must_add(Op::MatMul, {norm.y, product.weights}, node.attrs, node.name), moved = product.answer;
+    Reason ignored;
+    norm.products[k] = *constant_product(graph, graph.value(value).producer, ignored);
+    if (const auto bias = bias_of(graph, moved)) {
+      const std::vector<double> values(bias->values.begin(), bias->values.end());
+      moved = bias->answer;
+      value = graph.must_add(Op::Add, {value, graph.add_constant(tensor_of(graph.type(value).dtype, {product.columns}, values))}, {}, node.name);
+    }
+    const ValueId shape = graph.add_constant(tensor_of(graph.type(moved).shape));
+    replace_value(graph, moved, graph.must_add(Op::Reshape, {value, shape}, {}, node.name));
+  }
 }
 
 /// Whether elementwise ops make `value` of a product that split_products computes in parts.
@@ -260,7 +283,7 @@ Result<Graph> fold_norms(Graph graph, const OfProduct& takes, const OfProduct& i
   const std::vector<NodeId> order = graph.order();
   for (NodeId id : order) {
     Reason why;
-    const std::optional<Norm> norm = read_norm(graph, id, why);
+    std::optional<Norm> norm = read_norm(graph, id, why);
     bool taken = norm.has_value();
     if (taken && !made_by_product(graph, norm->x)) taken = why.no("no product stores what it reads");
     if (taken && adds_parts(graph, norm->x, in_planes)) taken = why.no("it adds the parts of a product's sum");
@@ -270,8 +293,12 @@ Result<Graph> fold_norms(Graph graph, const OfProduct& takes, const OfProduct& i
       taken = takes(type.dtype, type.count() / norm->width(), product.columns, norm->width()) ||
               why.no(fmt::format("the tile of '{}' gives no statistics", graph.node(product.node).name));
     }
-    if (taken) fold(graph, *norm);
-    else why.tell(remarks, graph, id);
+    if (!taken) {
+      why.tell(remarks, graph, id);
+      continue;
+    }
+    sink_moves(graph, *norm);
+    fold(graph, *norm);
   }
   return tidy(std::move(graph), remarks);
 }

@@ -11,7 +11,7 @@
 /// elements from m and r.
 ///
 /// Needs    f16 or bf16; constant scale and shift of the last axis; a reader that is such a product
-///          and which `takes` accepts; other readers elementwise; x made by a product's epilogue (moves
+///          and which `takes` accepts (perhaps behind moves of dimensions of one element, which then stand behind it); other readers elementwise; x made by a product's epilogue (moves
 ///          between may bring, take or move dimensions of one element), which leaves partial statistics
 ///          of it, and no sum of parts (split_products.h), which the norm's body adds up.
 /// Stands   in the step `fit`, for it is the machine's tiles that give statistics; before
