@@ -161,7 +161,8 @@ def sanitize(folder, tools, jobs, timeout, say, seconds=float("inf"), pattern=""
     tests = cases(folder, pattern)
     if not tests:
         programs = ", ".join(sorted({program for program, _ in BLOCKS}))
-        raise RuntimeError(f"no test {pattern!r} of {programs} in {folder}: build them, or run this in the "
+        of = f" whose name has '{pattern}'" if pattern else ""
+        raise RuntimeError(f"no test of {programs} in {folder}{of}: build them, or run this in the "
                            "folder that scripts/pack.sh makes")
     rows = []
     with tempfile.TemporaryDirectory() as fresh:

@@ -51,6 +51,18 @@ def test_a_folder_without_test_programs_is_no_clean_run(tmp_path, monkeypatch):
         gpu_sanitize.sanitize(tmp_path, ["memcheck"], 1, 1, print)
 
 
+def test_cases_are_those_whose_name_has_the_pattern(tmp_path, monkeypatch):
+    program = tmp_path / "gpu_test"
+    program.write_text("#!/bin/sh\nprintf 'Types/Streamed.\n  Clusters/0\n  Norms/0\n'\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(gpu_sanitize, "BLOCKS", (("gpu_test", "Types/Streamed.*"),))
+    assert gpu_sanitize.cases(tmp_path, "Norms") == [("gpu_test", "Types/Streamed.Norms/0")]
+    assert len(gpu_sanitize.cases(tmp_path)) == 2
+    monkeypatch.setattr(gpu_sanitize, "find_tool", lambda: "compute-sanitizer")
+    with pytest.raises(RuntimeError, match="whose name has 'Other'"):
+        gpu_sanitize.sanitize(tmp_path, ["memcheck"], 1, 1, print, pattern="Other")
+
+
 def test_what_there_was_no_time_for_is_told(tmp_path, monkeypatch):
     program = tmp_path / "gpu_blocks_test"
     program.write_text("#!/bin/sh\nprintf 'Gemm.\\n  RingAcrossBarriers\\n'\n")
