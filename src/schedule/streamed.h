@@ -9,7 +9,7 @@ namespace obelisk::schedule {
 /// Where A's rows lie as a matrix of whole blocks of 64 columns; nothing where they do not.
 std::optional<RowMatrix> row_matrix(const stitch::Group& group, const Nest& nest);
 
-/// Cuts such a product into tiles of 64 rows: the columns with the least time of all workers' rounds. A cluster of CTAs computes a tile of
+/// Cuts such a product into tiles of up to 64 rows, all alike: the columns with the least time of all workers' rounds. A cluster of CTAs computes a tile of
 /// one whose k is in parts. False: it is none, and stays uncut.
 /// Such are products of 16-bit numbers with constant B and 33 to 511 rows, A in the arena, on a machine that copies blocks.
 bool cut_streamed(const stitch::Group& group, const target::DeviceSpec& device, const TaskGraph& tasks, Work& work);

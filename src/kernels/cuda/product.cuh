@@ -1,5 +1,5 @@
 /* kernels/cuda/product.cuh — a kernel of one product of 16-bit numbers with packed weights, of 33 to
- * some hundred rows: C[m, n] = A[m, k] B[k, n], tiles of 64 rows by up to 160 columns. sm_90a.
+ * some hundred rows: C[m, n] = A[m, k] B[k, n], tiles of up to 64 rows by up to 160 columns. sm_90a.
  *
  *   OBK_PRODUCT_KERNEL(k, body, N)    an entry: a CTA an SM
  *   pipe->begin()    in the body, before it reads anything but weights
