@@ -7,7 +7,7 @@
 // a barrier each. A row tile's A is the same for all column tiles, a column tile's B for all row tiles. A's blocks come by a
 // tensor map, B's by plain bulk copies. "B by 2": two CTAs with the same B bring every other block of it, each to both; "A by
 // 4": four with the same A. Timed from the first request to the last byte, mean over CTAs and rounds, median of seven runs;
-// every byte is summed once and compared. `code=sm_90` instead of sm_90a takes four times as long where copies multicast.
+// every byte is summed once and compared.
 #include <cuda.h>
 #include <cuda_runtime.h>
 

@@ -2,13 +2,14 @@
 
 #include <cstring>
 
+#include "passes/moves.h"
 #include "passes/rewrite.h"
 
 namespace obelisk::passes {
 namespace {
 
 /// Weights [outputs, channels, kernel...] as a product's second operand: [channels kernel..., outputs].
-Tensor turned(const Tensor& weights) {
+Tensor by_depth(const Tensor& weights) {
   const int64_t outputs = weights.shape()[0], depth = weights.count() / outputs, size = weights.bytes() / weights.count();
   Tensor other = Tensor::allocate({weights.dtype(), {depth, outputs}});
   const char* from = static_cast<const char*>(weights.data());
@@ -25,7 +26,7 @@ class Patches {
   /// The convolution told anew, or kNone.
   ValueId run(const WantedProduct& wanted) {
     const Tensor* constant = node_.op == Op::Conv ? constant_input(graph_, node_, 1) : nullptr;
-    if (constant == nullptr || constant->count() == 0) return kNone;
+    if (constant == nullptr || constant->count() == 0 || graph_.type(node_.outputs[0]).count() == 0 || !is_copied(node_.inputs[0])) return kNone;
     const Tensor weights = *constant;  // the graph's own moves when values are added
     const Shape x = graph_.type(node_.inputs[0]).shape, y = graph_.type(node_.outputs[0]).shape, w = weights.shape();
     const auto alike = [&](std::string_view name, int64_t missing, const auto& value) {
@@ -56,18 +57,21 @@ class Patches {
     patches.push_back(1);
     for (size_t axis = 2; axis < w.size(); ++axis) patches.push_back(static_cast<int64_t>(2 * axis - 1));
     whole.push_back(outputs);
-    ValueId value = add(Op::Reshape, {node_.inputs[0], ints(apart)});
-    value = add(Op::Transpose, {value}, Attrs().set("perm", patches));
-    value = add(Op::Reshape, {value, ints({rows, depth})});
-    value = add(Op::MatMul, {value, graph_.add_constant(turned(weights))});
-    if (node_.inputs.size() > 2 && node_.inputs[2] != kNone) value = add(Op::Add, {value, node_.inputs[2]});
-    value = add(Op::Reshape, {value, ints(whole)});
-    return add(Op::Transpose, {value}, Attrs().set("perm", back));
+    const std::string& name = node_.name;
+    ValueId value = transposed(graph_, reshaped(graph_, node_.inputs[0], apart, name), patches, name);
+    value = graph_.must_add(Op::MatMul, {reshaped(graph_, value, {rows, depth}, name), graph_.add_constant(by_depth(weights))}, {}, name);
+    if (node_.inputs.size() > 2 && node_.inputs[2] != kNone) value = graph_.must_add(Op::Add, {value, node_.inputs[2]}, {}, name);
+    return transposed(graph_, reshaped(graph_, value, whole, name), back, name);
   }
 
  private:
-  ValueId add(Op op, std::vector<ValueId> inputs, Attrs attrs = {}) { return graph_.must_add(op, std::move(inputs), std::move(attrs), node_.name); }
-  ValueId ints(const Shape& values) { return graph_.add_constant(tensor_of(values)); }
+  /// What the user brings is copied in any case: to other numbers, or to channels that lie together. Patches of what is computed would be a copy more.
+  bool is_copied(ValueId value) const {
+    const NodeId made_by = graph_.value(value).producer;
+    if (made_by == kNone) return !graph_.value(value).is_constant();
+    const Node& node = graph_.node(made_by);
+    return (node.op == Op::Cast || node.op == Op::Identity) && has_one_reader(graph_, value) && is_copied(node.inputs[0]);
+  }
 
   Graph& graph_;
   const Node node_;

@@ -4,8 +4,8 @@
 ///   out  %3 = %0 as [1,3,14,16,14,16], turned to [1,14,14,3,16,16], as [196,768]
 ///        %2 = MatMul(%3, %1 as [768,768]), as [1,14,14,768], turned to [1,768,14,14]
 ///
-/// A bias is added to the product. `wanted` says of which type, rows, columns and depth; without padding, dilation and groups. Equal but for the
-/// order of the sum.
+/// Of an input of the graph, perhaps cast, of which a copy is made anyway: this one lies patch by patch. A bias is added to the product. `wanted` says of which
+/// type, rows, columns and depth; without padding, dilation and groups. Equal but for the order of the sum.
 ///
 /// Stands   after convert_precision and expand; for the machine that is compiled for.
 /// Errors   none.    Cost  O(nodes), and a copy of the weights.

@@ -74,15 +74,15 @@ const float* given_partials;           // [rows][k / 16][2], where tiles join th
 std::vector<float>* found_statistics;  // [rows][2]
 
 /// What a kernel is compiled with (product.cuh), here set for each cut.
-template <int kParts>
+template <int kParts, int kRows>
 struct Numbers {
-  static constexpr int parts = kParts;
-  static inline int share = 1, tasks, across, each, span, tile_rows, tile_columns, columns, tile_bytes, bytes, last_bytes, rows_bytes, stage_bytes, stage, tile_stages, stages;
+  static constexpr int parts = kParts, tile_rows = kRows;
+  static inline int share = 1, tasks, across, each, span, tile_columns, columns, tile_bytes, bytes, last_bytes, rows_bytes, stage_bytes, stage, tile_stages, stages;
   static inline int row, block, row_step, block_step, overlaid, scratch_bytes;
   static inline int64_t weights_step;
   static inline bool single, refills;
   static void set(const runtime::cuda::ProductNumbers& n) {
-    share = n.share, tasks = n.tasks, across = n.across, each = n.each, span = n.span, tile_rows = n.tile_rows, tile_columns = n.tile_columns, columns = n.columns;
+    share = n.share, tasks = n.tasks, across = n.across, each = n.each, span = n.span, tile_columns = n.tile_columns, columns = n.columns;
     tile_bytes = n.tile_bytes, bytes = n.bytes, last_bytes = n.last_bytes, rows_bytes = n.rows_bytes, stage_bytes = n.stage_bytes, stage = n.stage;
     tile_stages = n.tile_stages, stages = n.stages, row = n.row, block = n.block, row_step = n.row_step, block_step = n.block_step;
     overlaid = n.overlaid, scratch_bytes = n.scratch_bytes, weights_step = n.weights_step, single = n.single, refills = n.refills;
@@ -94,7 +94,7 @@ template <bool kBfloat, int kRows, int kColumns, int kSides, int kTail, int kK, 
           int kParts, int kOther, int kStatistics = kObkNoStatistics>
 void body(const ObkTask* t, const int64_t*, void* const*, ObkLanes* w) {
   constexpr int kPitch = (kColumns * kSides + 1) / 2 * 2 + 8;
-  ((obk::ProductPipe<Numbers<kParts>>*)w->pipe)->begin();
+  ((obk::ProductPipe<Numbers<kParts, kRows>>*)w->pipe)->begin();
   CHECK(obk::waited[one_cta::rank][threadIdx.x], "a thread goes on before the kernel before has ended");
   ObkGemm g = {};
   g.m = t->r1 - t->r0, g.n = kSides * (t->c1 - t->c0), g.k = kK, g.c_row = kPitch, g.c = (char*)w->scratch + (kParts == 1 ? 0 : 64 * kPitch * 4);
@@ -106,9 +106,9 @@ void body(const ObkTask* t, const int64_t*, void* const*, ObkLanes* w) {
   const auto sums = [&](auto columns) {
     using S = obk::FixedShape<kParts == 1 ? kRows : 64, columns() * kSides, kK / kParts, kK, kPitch, false>;
     if constexpr (kParts == 1)
-      obk::product_sums<kType, S, kStage, kOther, kStatistics, Numbers<1>>(w, g);
+      obk::product_sums<kType, S, kStage, kOther, kStatistics, Numbers<1, kRows>>(w, g);
     else
-      obk::product_parts<kType, S, kStage, plane_of_slice(kRows, kPitch, kParts), kOther != 0, Numbers<kParts>>(w, g);
+      obk::product_parts<kType, S, kStage, plane_of_slice(kRows, kPitch, kParts), kOther != 0, Numbers<kParts, kRows>>(w, g);
   };
   if (kTail != 0 && t->c1 - t->c0 == kTail)
     sums(std::integral_constant<int, kTail == 0 ? kColumns : kTail>());
@@ -126,9 +126,9 @@ void body(const ObkTask* t, const int64_t*, void* const*, ObkLanes* w) {
     to = all;
   }
 }
-template <obk::Body body, int kParts>
+template <obk::Body body, int kParts, int kRows>
 void run(const ObkProduct& product) {
-  obk::run_product<body, Numbers<kParts>>(product);
+  obk::run_product<body, Numbers<kParts, kRows>>(product);
 }
 
 constexpr int plane(int rows, int columns) { return rows * ((columns + 1) / 2 * 2 + 8); }
@@ -139,8 +139,8 @@ constexpr int plane(int rows, int columns) { return rows * ((columns + 1) / 2 * 
   Tile {                                                                                             \
     name, rows, columns, sides, tail, k, stage, parts, other, bfloat,                                \
         body<bfloat, rows, columns, sides, tail, k, stage, parts, other>,                            \
-        run<body<bfloat, rows, columns, sides, tail, k, stage, parts, other>, parts>,                \
-        Numbers<parts>::set                                                                          \
+        run<body<bfloat, rows, columns, sides, tail, k, stage, parts, other>, parts, rows>,          \
+        Numbers<parts, rows>::set                                                                    \
   }
 
 /// Of every kind one; matrices, batches and CTAs below.
@@ -317,7 +317,7 @@ void join(const char* name, const Cut& cut) {
   SCOPED_TRACE(name);
   constexpr obk::Body of = body<false, kRows, kColumns, 1, 0, kK, kStage, 1, 0, kObkOfPartials>;
   Tile t = TILE("", false, kRows, kColumns, 1, 0, kK, kStage, 1, 1);
-  t.body = of, t.run = run<of, 1>, t.compile = Numbers<1>::set, t.statistics = true;
+  t.body = of, t.run = run<of, 1, kRows>, t.compile = Numbers<1, kRows>::set, t.statistics = true;
   const int64_t rows = cut.batch * (cut.rows == 0 ? kRows : cut.rows);
   std::mt19937 random(17);
   std::normal_distribution<float> normal(3, 2);

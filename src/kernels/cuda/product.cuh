@@ -459,10 +459,9 @@ static __device__ __forceinline__ void product_sums(ObkLanes* w, const ObkGemm& 
 template <int kType, typename S, int kStage, int kPlane, bool kAdds, class N>
 static __device__ __forceinline__ void product_parts(ObkLanes* w, const ObkGemm& g) {
   constexpr int kN = S::kGroups * 8, kHalf = (S::kGroups + 1) / 2;
-  constexpr int kParts = N::parts;
-  const int slice = product_slice(N::tile_rows, kParts);
+  constexpr int kParts = N::parts, kSlice = product_slice(N::tile_rows, kParts);
   static_assert(S::kPitchC % 2 == 0 && S::kPitchC > S::kColumns - 1 + S::kColumns % 2, "sums go in pairs");
-  static_assert(kPlane % 4 == 0, "planes lie side by side, each of a slice's rows");
+  static_assert(kPlane >= kSlice * S::kPitchC && kPlane % 4 == 0, "planes lie side by side");
   static_assert(S::kRows == 64, "no thread asks whether a row is there: wgmma would wait for those that do");
   ProductPipe<N>& pipe = *(ProductPipe<N>*)w->pipe;
   constexpr int kUnit = S::kPitchC % 4 == 0 ? 4 : 2, kColumns = (S::kColumns + kUnit - 1) / kUnit * kUnit; /* sums that go at once */
@@ -472,7 +471,7 @@ static __device__ __forceinline__ void product_parts(ObkLanes* w, const ObkGemm&
   const uint32_t c = shared_address(g.c), own = shared_address(w->scratch);
   wide_add<S, kHalf, kN>(sum, part, own, 64);
   if (threadIdx.x == 0) { /* sums of this slice's rows, from all parts */
-    const int rows = max(min(N::tile_rows - rank * slice, slice), 0);
+    const int rows = max(min(N::tile_rows - rank * kSlice, kSlice), 0);
     mbarrier_expect(pipe.come(), kParts * rows * kColumns * 4);
   }
   /* From shared memory, rows side by side: a warp's stores to another CTA are then whole lines. */
@@ -480,15 +479,14 @@ static __device__ __forceinline__ void product_parts(ObkLanes* w, const ObkGemm&
   wide_give<S, kHalf, kN>(sum, part, own, 64);
   __syncthreads();
   cluster_wait();
-  constexpr int kEach = kColumns / kUnit;
-  const int all = N::tile_rows * kEach;
+  constexpr int kEach = kColumns / kUnit, kAll = N::tile_rows * kEach;
 #pragma unroll 4
-  for (int k = 0; k < (all + OBK_THREADS - 1) / OBK_THREADS; ++k) {
+  for (int k = 0; k < (kAll + OBK_THREADS - 1) / OBK_THREADS; ++k) {
     const int at = k * OBK_THREADS + threadIdx.x, row = at / kEach, column = at % kEach * kUnit;
-    if (all % OBK_THREADS != 0 && at >= all) break;
-    const int owner = row / slice, to_rank = ProductCluster<N>::rank_of(owner, ProductCluster<N>::sharer());
+    if (kAll % OBK_THREADS != 0 && at >= kAll) break;
+    const int owner = row / kSlice, to_rank = ProductCluster<N>::rank_of(owner, ProductCluster<N>::sharer());
     const uint32_t from = own + 4 * (row * S::kPitchC + column), bar = near_address(pipe.come(), to_rank);
-    const uint32_t to = near_address(mine + 4 * ((row - owner * slice) * S::kPitchC + column), to_rank);
+    const uint32_t to = near_address(mine + 4 * ((row - owner * kSlice) * S::kPitchC + column), to_rank);
     if (kUnit == 4) {
       uint32_t words[4];
       load_shared16(words, from);

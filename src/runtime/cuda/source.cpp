@@ -129,13 +129,6 @@ int residents_of(const std::string& body) {
   return at == std::string::npos ? 0 : atoi(body.c_str() + at + 13);
 }
 
-int product_parts_of(const std::string& body) {
-  constexpr int kBefore = 14;  // of its parameters
-  size_t at = body.find("OBK_PRODUCT(");
-  for (int k = 0; k < kBefore && at != std::string::npos; ++k) at = body.find(',', at + 1);
-  return at == std::string::npos ? 0 : atoi(body.c_str() + at + 1);
-}
-
 std::vector<std::string> device_defines(const Program& program, const LoadOptions& options) {
   std::vector<std::string> defines;
   if (is_mono(program)) defines.push_back("OBK_MONO=1");
@@ -188,6 +181,8 @@ Result<std::string> device_source(const Program& program, const std::set<int>& n
     TRY(const Tables tables, make_tables(program, mono, device.fast_memory.count));
     for (const Launch& launch : tables.launches)
       if (launch.product) numbers.emplace(launch.body, launch.numbers);
+    for (size_t k = 0; k < program.bodies.size(); ++k)  // without tasks it has none, and nobody launches it
+      if (program.bodies[k].text.find("OBK_PRODUCT(") != std::string::npos && numbers.count(static_cast<int>(k)) == 0) runs[k] = false;
   }
   std::string cases, kernels;
   const std::vector<bool> inlined = inlined_bodies(program);
@@ -196,7 +191,8 @@ Result<std::string> device_source(const Program& program, const std::set<int>& n
     if (mono && (k == 0 || inlined[k] != inlined[k - 1]))
       text += fmt::format("\n#undef OBK_INLINED\n#define OBK_INLINED {}\n", inlined[k] ? 1 : 0);
     const bool plain = narrow.count(static_cast<int>(k)) > 0;
-    if (const auto at = numbers.find(static_cast<int>(k)); at != numbers.end())
+    const auto at = numbers.find(static_cast<int>(k));
+    if (at != numbers.end())
       text += fmt::format("\n{}#undef OBK_PRODUCT_NUMBERS\n#define OBK_PRODUCT_NUMBERS ObkProduct{}\n", text_of(at->second, fmt::format("ObkProduct{}", k)), k);
     const std::string_view widest = "\n#undef OBK_WIDE_TILES\n#define OBK_WIDE_TILES ";
     if (plain) text += fmt::format("{}0\n", widest);
@@ -208,10 +204,7 @@ Result<std::string> device_source(const Program& program, const std::set<int>& n
     const int residents = residents_of(program.bodies[k].text);
     const bool waits = program.bodies[k].text.find("OBK_WAIT_FOR_PREVIOUS(") != std::string::npos;
     const std::string named = fmt::format("{}, obk_body_{}", kernel_name(static_cast<int>(k)), k);
-    const int parts = product_parts_of(program.bodies[k].text);
-    const bool cluster = parts > 0 && numbers.at(static_cast<int>(k)).parts * numbers.at(static_cast<int>(k)).share > 1;
-    kernels += cluster         ? fmt::format("OBK_PRODUCT_CLUSTER_KERNEL({}, ObkProduct{})\n", named, k)
-               : parts == 1    ? fmt::format("OBK_PRODUCT_KERNEL({}, ObkProduct{})\n", named, k)
+    kernels += at != numbers.end() ? fmt::format("OBK_PRODUCT_{}KERNEL({}, ObkProduct{})\n", at->second.parts * at->second.share > 1 ? "CLUSTER_" : "", named, k)
                : team > 1      ? fmt::format("OBK_TEAM_KERNEL({}, {})\n", named, team)
                : residents > 0 ? fmt::format("OBK_DEALT_KERNEL({}, {}, {})\n", named, residents, waits)
                                : fmt::format("OBK_KERNEL({})\n", named);

@@ -32,9 +32,6 @@ std::string kernel_name(int body);
 /// How many CTAs of a body's kernel an SM holds at once, where its tasks are dealt while it runs; 0: it is no such body.
 int residents_of(const std::string& body);
 
-/// CTAs of a cluster that computes a tile of a product's own kernel; 0: the body has no such kernel.
-int product_parts_of(const std::string& body);
-
 struct Image {
   std::string bytes;
   std::string log;                    // the assembler's

@@ -239,14 +239,17 @@ Status stream(const Program& program, const Shape& shape, const std::vector<ObkT
   if (const int64_t more = places(p.scratch_bytes - sums); p.single && more > p.stages && sums <= more * p.stage_bytes)
     p.stages = static_cast<int>(more), p.overlaid = sums;
   const int64_t least = std::min<int64_t>(wanted, 2);
-  if (p.stages < least || room > there)
+  if (p.stages < least)
     return Error{Code::kUnsupported, "runtime",
                  fmt::format("a product's kernel wants {} of shared memory, a multiprocessor has {}",
-                             to_string(Bytes{p.scratch_bytes + least * p.stage_bytes + kAlign}), to_string(Bytes{std::min(room, there)})),
+                             to_string(Bytes{p.scratch_bytes + least * p.stage_bytes + kAlign}), to_string(Bytes{room})),
                  work.label, "compile with --granularity mono"};
   p.refills = p.stages < wanted;
   launch.product = true, launch.streams = false, launch.ring_pages = 0;
   launch.shared = p.stages * p.stage_bytes + p.scratch_bytes - p.overlaid;
+  if (launch.shared > there)
+    return Error{Code::kUnsupported, "runtime", fmt::format("a product's kernel takes {} of shared memory, this GPU's multiprocessors have {}", to_string(Bytes{launch.shared}), to_string(Bytes{there})),
+                 work.label, "compile with --granularity mono"};
   launch.rows = {a, rows, pitch, p.stage, p.tile_rows};
   return ok_status();
 }
