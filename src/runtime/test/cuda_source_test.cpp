@@ -129,6 +129,9 @@ TEST(CudaTables, AStreamedProductStaysInsideItsOperands) {
     const std::string name = fmt::format("ObkProduct{}", program.works[launch->work].body);
     EXPECT_NE(source->find(text_of(p, name)), std::string::npos);
     EXPECT_NE(source->find(fmt::format("_KERNEL(obk_kernel_{0}, obk_body_{0}, {1})", program.works[launch->work].body, name)), std::string::npos);
+    const auto small = make_tables(program, false, p.stages * p.stage_bytes + p.scratch_bytes - p.overlaid - 1);
+    ASSERT_FALSE(small.ok());
+    EXPECT_EQ(small.error().code, Code::kUnsupported);
     // Of the numbers in its body's text: operands; span; blocks, stage; sides, columns, parts.
     std::string& text = program.bodies[program.works[launch->work].body].text;
     const std::string sound = text;
