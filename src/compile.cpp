@@ -175,7 +175,8 @@ Status lower_tasks(const target::DeviceSpec& device, const std::string& granular
 /// multiprocessors hold at once; and convolutions may take tiles that only such bodies can have.
 target::DeviceSpec for_granularity(target::DeviceSpec device, const std::string& granularity) {
   device.own_kernels = granularity == "stitch" || granularity == "op";
-  device.flows = granularity == "mono" && device.copies_blocks;
+  device.one_kernel = granularity == "mono";
+  device.flows = device.one_kernel && device.copies_blocks;
   device.deals = {device.own_kernels ? device.fast_memory.count * device.sms : 0};
   return device;
 }

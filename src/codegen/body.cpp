@@ -62,7 +62,7 @@ class BodyEmitter {
     head(!vectors);
     pitch_ = vectors ? std::to_string(tile_pitch()) : group_.product.twin ? "(2 * (t->c1 - t->c0))" : "(t->c1 - t->c0)";
     const DealtText tile = dealt ? emit_dealt(group_, work_, *layouts_, tiles_, vectors ? tile_pitch() : work_.tile_columns) : DealtText{};
-    if (streamed() && !vectors) out_ += kProductBegin;
+    if (!vectors) out_ += begin();
     out_ += tile.ahead + (vectors ? "  {\n" + vectors->ahead : "") + tile.tile, scratch_ += tile.scratch;
     if (group_.kind == GroupKind::kProduct && !dealt) product(vectors.has_value());
     if (group_.kind == GroupKind::kConv && !dealt) conv();
@@ -254,12 +254,15 @@ class BodyEmitter {
     job.panel = panel_, job.panel_pitch = panel_pitch_;
     if (panel_ != graph::kNone) job.panel_type = tile_type(static_cast<int32_t>(graph_.type(panel_).dtype));
     job.ahead_bytes = ahead_bytes_, job.dealt = work_.dealt, job.residents = work_.residents, job.planes = planes();
-    if (work_.alone) job.begin = kAloneBegins, job.may_begin_late = true;
-    if (streamed()) job.most_ahead = 48, job.begin = kProductBegin;  // all registers are its sums' and these
+    job.begin = begin(), job.may_begin_late = group_.kind == GroupKind::kAttention && group_.attention.pieces == 1;
+    if (streamed()) job.most_ahead = 48;  // all registers are its sums' and these
     job.partials = group_.partials, job.gives = work_.gives;
     job.pointer = [this](int operand, bool store) { return pointer(operand, store); };
     return emit_vectors(job);
   }
+
+  /// What stands before the first load of anything but weights.
+  std::string begin() const { return streamed() ? kProductBegin : work_.alone ? kAloneBegins : asks_rows() ? kRowsBegin : work_.waits ? kWaveBegins : ""; }
 
   // ---- structure -----------------------------------------------------------------------------------------------------
   void head(bool walks_lanes) {
@@ -502,6 +505,7 @@ class BodyEmitter {
   // ---- the anchor's tile ---------------------------------------------------------------------------------------------
   /// Whether the product has a kernel of its own; how many planes of sums that then leaves for the epilogue to add: its warpgroups' or its parts'.
   bool streamed() const { return group_.kind == GroupKind::kProduct && work_.streamed && tiles_.product_stage && packed_b_ && !direct_; }
+  bool asks_rows() const { return group_.kind == GroupKind::kProduct && work_.rows && work_.waits && tiles_.vectors && packed_b_ && !direct_; }
   int64_t planes() const { return !streamed() ? 1 : std::max<int64_t>(group_.product.parts, 2); }
   void product(bool vectors) {
     const stitch::Product& product = group_.product;
@@ -574,13 +578,14 @@ class BodyEmitter {
       return;
     }
     text += statistics_found(group_, work_, type);
+    if (asks_rows()) top_ += emit_asked_rows(work_, shape, type, x_a, fmt::format("(char*)w->scratch + {}", scratch_), pitch_.front() == '(' ? 0 : tile_pitch());
     scratch_ += ((work_.flows && tiles_.gemm_flows ? tiles_.gemm_flows(shape.a_type, shape.m, shape.n, shape.k) : tiles_.gemm_scratch_bytes(&shape)) + 63) / 64 * 64;
     const int64_t a_row = group_.prologue ? 0 : shape.a_row;
     if (tiles_.vectors && packed_b_ && !direct_ && shape.a_col == 1 && a_row >= 0 && a_row < (int64_t{1} << 30)) {
       const auto tile_of = [&](int64_t columns) {
         const int64_t c_row = pitch_.front() == '(' ? columns : tile_pitch();  // the same for all tiles where the pitch is a number
         const std::string parts = product.parts > 1 ? fmt::format(", {}", product.parts) : "";
-        return fmt::format("OBK_GEMM_TILE_OF({}, g, {}, {}, {}, {}, {}, {}{});\n", type, shape.m, columns, shape.k, a_row, c_row, shape.panel, parts);
+        return fmt::format("OBK_GEMM_{}_OF({}, g, {}, {}, {}, {}, {}, {}{});\n", asks_rows() ? "ROWS" : "TILE", type, shape.m, columns, shape.k, a_row, c_row, shape.panel, parts);
       };
       const int64_t last = work_.nest.column_count() * group_.product.sides() % shape.n;  // columns of a narrower tile at the end
       if (last) text += fmt::format("    if (g.n == {})\n      {}    else\n  ", last, tile_of(last));
@@ -740,7 +745,7 @@ class BodyEmitter {
       top_ += fmt::format("  const int64_t piece = t->c0 % {} / {};\n", param(a.value_size), param(a.value_size / a.pieces)) + (work_.flows ? "" : fmt::format("  ObkTask whole = *t;\n  whole.c0 -= whole.c0 % {0}, whole.c1 = whole.c0 + {0}, t = &whole;\n", param(a.value_size)));
       text += piece_of_keys(group_, work_, type);
     } else {
-      text += fmt::format("{}    OBK_ATTENTION_TILE({}, g{});\n  }}\n", begins_here ? kAloneBegins : "", type, tiles_.vectors ? fmt::format(", {}, {}, {}, {}", a.size, a.value_size, work_.tile_rows, a.keys) : "");
+      text += fmt::format("{}    OBK_ATTENTION_TILE({}, g{});\n  }}\n", begins_here ? begin() : "", type, tiles_.vectors ? fmt::format(", {}, {}, {}, {}", a.size, a.value_size, work_.tile_rows, a.keys) : "");
     }
     out_ += text;
     ObkAttention shape = {};

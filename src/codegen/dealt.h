@@ -15,6 +15,12 @@ namespace obelisk::codegen {
 /// Of a kernel of one task a multiprocessor, which needs no table: before the first load of anything but weights.
 inline constexpr const char* kAloneBegins = "  OBK_RESIDENT(1)\n  OBK_WAIT_FOR_PREVIOUS();\n";
 
+/// Of one kernel of all works.
+inline constexpr const char* kWaveBegins = "  OBK_BEGIN_WAVE();\n";
+
+/// The same of a product that then asks for its rows of A (codegen/streamed.h).
+inline constexpr const char* kRowsBegin = "  OBK_BEGIN_ROWS();\n";
+
 struct DealtText {
   std::string ahead;  // before the first load of anything but weights
   std::string tile;   // computes `tile`, `pitch` floats from row to row

@@ -1,5 +1,7 @@
 #include "codegen/streamed.h"
 
+#include <algorithm>
+
 namespace obelisk::codegen {
 
 constexpr int64_t kWarpgroupRows = 64;  // that a tile of a cluster has, the last ones perhaps beyond the matrix
@@ -39,6 +41,19 @@ StreamedText emit_streamed(const stitch::Group& group, const schedule::Work& wor
   const int64_t last = work.nest.column_count() * product.sides() % shape.n;  // columns of a narrower tile at the end
   text.tile = (last ? fmt::format("    if (g.n == {})\n      {}    else\n  ", last, sums_of(last)) : "") + "    " + sums_of(shape.n) + "  }\n";
   return text;
+}
+
+std::string emit_asked_rows(const schedule::Work& work, const ObkGemm& shape, const std::string& type, int x_a, const std::string& at, int64_t pitch) {
+  constexpr int64_t kFewestCopies = 4;  // at once: products begin when the first one is there
+  const schedule::RowMatrix& m = *work.rows;
+  const int64_t blocks = shape.k / 64, box = (shape.m + 7) / 8 * 8;
+  int64_t together = std::max<int64_t>(blocks / kFewestCopies, 1);
+  while (blocks % together != 0) --together;
+  const bool batch = work.nest.rows == 2;
+  const std::string row = !batch ? "(int)t->r0" : fmt::format("(int)t->r0 % {0} + (int)t->r0 / {0} * {1}", m.span, m.row_step);
+  const std::string block = !batch || m.block_step == 0 ? "" : fmt::format(" + (int)t->r0 / {} * {}", m.span, m.block_step);
+  return fmt::format("  OBK_ROWS({}, {}, {}, {}, {}, {}, x[{}], {} + {}, {}{}, {}, {}, {}, {}, {}, {}, 0)\n", x_a, m.rows, m.pitch, together, box, type, work.buffers.size(), row, m.row, m.block, block, at,
+                     shape.m, shape.n, shape.k, shape.a_row, pitch == 0 ? shape.n : pitch);
 }
 
 }  // namespace obelisk::codegen

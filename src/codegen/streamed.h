@@ -33,4 +33,9 @@ extern const char* const kProductBegin;
 StreamedText emit_streamed(const stitch::Group& group, const schedule::Work& work, const kernels::TileLibrary& tiles, const ObkGemm& shape, const std::string& type, int x_a,
                            bool adds, int64_t pitch);
 
+/// What a product of one kernel of all works asks for as soon as A is there (kernels/cuda/rows.cuh), as a declaration. `at`: where A goes; `pitch` as above.
+///
+///   OBK_ROWS(x_a, rows, pitch, together, box, type, map, row, block, at, shape...)    the host makes the map from the first five (runtime/cuda/tables.cpp)
+std::string emit_asked_rows(const schedule::Work& work, const ObkGemm& shape, const std::string& type, int x_a, const std::string& at, int64_t pitch);
+
 }  // namespace obelisk::codegen

@@ -720,6 +720,10 @@ TaskGraph build(const Graph& graph, const Plan& plan, const target::DeviceSpec& 
     deal_tasks(plan, device, flowing);
     if (let_flow(plan, device, flowing)) return flowing;
   }
+  for (Work& work : tasks.works) {
+    work.waits = device.one_kernel;
+    work.rows = asked_rows(plan.groups[work.group], device, tasks, work);
+  }
   deal_tasks(plan, device, tasks);
   return tasks;
 }

@@ -29,6 +29,17 @@ std::optional<RowMatrix> row_matrix(const Group& group, const Nest& nest) {
   return m.rows * pitch < INT32_MAX ? std::optional(m) : std::nullopt;
 }
 
+std::optional<RowMatrix> asked_rows(const Group& group, const target::DeviceSpec& device, const TaskGraph& tasks, const Work& work) {
+  constexpr int64_t kFewestRows = 49, kMostRows = 64;  // of a tile by wgmma
+  if (!device.one_kernel || !device.copies_blocks || group.kind != GroupKind::kProduct || group.prologue) return std::nullopt;
+  const stitch::Product& product = group.product;
+  if (product.parts != 1 || product.batch.size() > 1 || !kernels::tile_library(device.family).product_nanos) return std::nullopt;
+  if ((product.a_type != DType::f16 && product.a_type != DType::bf16) || work.tile_rows < kFewestRows || work.tile_rows > kMostRows) return std::nullopt;
+  const Buffer& a = tasks.buffers[work.buffers[work.operand_count(group)]];
+  if (a.kind != BufferKind::kArena || tasks.buffers[work.buffers.back()].kind != BufferKind::kWeight) return std::nullopt;
+  return row_matrix(group, work.nest);
+}
+
 bool cut_streamed(const Group& group, const target::DeviceSpec& device, const TaskGraph& tasks, Work& work) {
   constexpr int64_t kRows = 64;
   constexpr double kBegin = 1600;       // of a kernel: its first operands' way

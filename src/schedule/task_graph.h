@@ -99,6 +99,8 @@ struct Work {
   bool dealt = false;          // long, of many small tasks that go to whoever is free
   int residents = 0;           // of a dealt product or convolution: tasks that share a multiprocessor
   bool alone = false;          // attention of no more tasks than multiprocessors, a grid of rectangles: its kernel needs no table
+  bool waits = false;          // of one kernel of all works: its body itself waits for the wave before
+  std::optional<RowMatrix> rows;      // then, of a product: where A lies, if a copy engine brings it
   std::optional<RowMatrix> streamed;  // a product with a kernel of its own that streams both operands
 };
 

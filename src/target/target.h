@@ -24,6 +24,7 @@ struct DeviceSpec {
   bool recomputes = false;  // computing a row again costs less than a phase: norms move into the tiles that read them
   bool copies_blocks = false;  // of a GPU: a copy engine brings blocks of a matrix to shared memory, whence warpgroups multiply them
   bool flows = false;       // one kernel runs all, and workers may pass words to each other that carry their own readiness: schedule/flow.h
+  bool one_kernel = false;  // of a GPU: all works are one kernel, with barriers where it does not flow
   bool own_kernels = false; // of a GPU: a work is a kernel of its own, whose body is part of it
   double flops_per_sm = 1;  // multiply-adds count two; per nanosecond
   double bytes_per_sm = 1;  // streaming from far memory; per nanosecond

@@ -40,6 +40,10 @@
 /* A program that flows (schedule/flow.h): on cores what is given lies where all read it. */
 #define OBK_GIVE_PACK(V, p, i, o) obk::store_pack<V>(p, i, o)
 #define OBK_GEMM_TILE_OF(type, g, ...) OBK_GEMM_TILE(type, g)
+#define OBK_BEGIN_WAVE()
+#define OBK_ROWS(...)
+#define OBK_BEGIN_ROWS()
+#define OBK_GEMM_ROWS_OF(type, g, ...) OBK_GEMM_TILE(type, g)
 #define OBK_PRODUCT(...)
 #define OBK_PRODUCT_BEGIN()
 #define OBK_PRODUCT_SUMS_OF(type, g, stage, other, statistics, ...) (obk::row_statistics<type>(g), OBK_GEMM_TILE(type, g), 0)

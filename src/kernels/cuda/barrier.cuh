@@ -29,7 +29,7 @@
 /* What a spin waited for when its clock ran out; in memory of the host, which outlives a trap. */
 struct ObkWatch {
   uint32_t hit, sm, task, kind; /* kind: 1 the grid barrier, 2 and 3 a page of the ring,
-                                   4 another member of a team, 5 a word that is given */
+                                   4 another member of a team, 5 a word that is given, 6 rows of A */
   uint64_t counter, want, have;
 };
 
@@ -112,6 +112,8 @@ class GridBarrier {
     }
     __syncthreads();
   }
+  /* What the count becomes; of thread 0. */
+  __device__ uint64_t wanted() const { return want_; }
   __device__ Watchdog& dog() { return dog_; }
 
  private:

@@ -118,14 +118,23 @@ static __device__ __forceinline__ void wide_take_back(const float (&all)[kHalf *
   }
 }
 
-template <bool kBfloat, typename S>
+/* Rows of A that all threads copy; others were asked for before (rows.cuh). */
+struct CopiedRows {
+  static constexpr bool kAsks = false;
+};
+
+template <bool kBfloat, typename S, typename Rows = CopiedRows>
 static __device__ __forceinline__ void fixed_wide_tile(const ObkGemm& g) {
+  constexpr bool kAsked = Rows::kAsks;
   constexpr int kN = S::kGroups * 8, kHalf = (S::kGroups + 1) / 2;
   const uint32_t work =
       S::kPanel ? shared_address(g.a) : (shared_address(g.scratch) + 1023) & ~1023u;
   FixedRing ring;
   ring.look();
-  if (S::kPanel) {
+  uint32_t rows_turn = 0;
+  if constexpr (kAsked) {
+    rows_turn = Rows::turn();
+  } else if (S::kPanel) {
     fence_async_shared();
     __syncthreads(); /* the body's stores */
   } else {
@@ -157,7 +166,9 @@ static __device__ __forceinline__ void fixed_wide_tile(const ObkGemm& g) {
   uint64_t y = 0;
 #pragma unroll
   for (int c = 0; c < S::kChunks; ++c) {
-    if (!S::kPanel && c % S::kGroupChunks == 0) {
+    if constexpr (kAsked) {
+      if (c % Rows::kTogether == 0) Rows::wait(c / Rows::kTogether, rows_turn);
+    } else if (!S::kPanel && c % S::kGroupChunks == 0) {
       wait_for_copies(S::kCopyGroups - 1 - c / S::kGroupChunks);
       fence_async_shared(); /* own copies before anybody's wgmma */
       __syncthreads();
@@ -182,12 +193,13 @@ static __device__ __forceinline__ void fixed_wide_tile(const ObkGemm& g) {
     }
   }
   wgmma_wait<0>();
-  while (given < S::kPages) give_back();
 #pragma unroll
   for (int e = 0; e < kN / 2; ++e) sum[e] += odd[e];
   wide_add<S, kHalf, kN>(sum, part, shared_address(g.c), (int)g.m);
   wide_give<S, kHalf, kN>(sum, part, shared_address(g.c), (int)g.m);
+  while (given < S::kPages) give_back(); /* nobody waits for these places before the next tile */
   ring.close();
+  if constexpr (kAsked) Rows::read(rows_turn);
   __syncthreads();
 }
 

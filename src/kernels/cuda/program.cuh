@@ -19,6 +19,7 @@
 #include "dialect.cuh"
 #include "conv.cuh"
 #include "gemm.cuh"
+#include "rows.cuh"
 
 /* The head of a work's block; `params` words and `operands` words follow, then what it gathers. */
 struct ObkWork {
@@ -198,9 +199,9 @@ static __device__ inline void stamp(const ObkProgram& program, int at, bool end)
   if (!program.stamps || threadIdx.x != 0) return;
   if (end) {
     program.stamps[at].end = clock_nanos();
+    program.stamps[at].sm = sm_id();
   } else {
     program.stamps[at].start = clock_nanos();
-    program.stamps[at].sm = sm_id();
   }
 }
 
@@ -302,8 +303,8 @@ extern "C" __global__ void __launch_bounds__(OBK_THREADS, 1)
   obk::GridBarrier barrier(program.counter, gridDim.x, program.watch, sm);
   const int last = program.first[sm + 1], end = program.waves - 1;
   int wave = 0, at = program.first[sm];
-  /* Tasks are fetched two ahead and blocks one, so that after the barrier nothing is waited for but
-   * the operands. */
+  /* Tasks are fetched two ahead and blocks one while the CTA waits for the others, and a body does first what
+   * depends on nobody: after the barrier nothing is waited for but the operands. */
   auto task_at = [&](int task) { return &tasks[task & 3]; };
   auto block_at = [&](int task) {
     return (uint64_t*)(shared + program.block_at + (task & 1) * program.block_bytes);
@@ -322,21 +323,35 @@ extern "C" __global__ void __launch_bounds__(OBK_THREADS, 1)
         obk::ask_ahead(task_at(next + 1), obk::kEarlyPages);
       const bool goes_on = streams && next + 1 < last && (int)task_at(next + 1)->wave == wanted;
       obk::tell_after(goes_on ? task_at(next + 1) : nullptr);
+      if (next + 1 < last) obk::fetch_block(program, task_at(next + 1)->nanos, block_at(next + 1));
+      if (next + 2 < last) obk::fetch_task(program.tasks + next + 2, task_at(next + 2));
+      obk::copy16_commit();
       obk::place_operands(program, block_at(next));
     }
-    if (!arrives) return __syncthreads();
-    if (!obk::kFewRows) {
-      barrier.wait();
-      for (++wave; wave < wanted; ++wave) barrier.arrive(), barrier.wait();
-      return;
+    bool waits = arrives; /* still */
+    if (arrives && obk::kFewRows) {
+      for (waits = false;;) {
+        if (streams && obk::asks_for_pages()) obk::ring_follow(&left, wave + 1);
+        barrier.wait(&left, ++wave);
+        if (wave == wanted) break;
+        barrier.arrive_idle();
+      }
+    } else if (arrives) {
+      while (++wave < wanted) barrier.wait(), barrier.arrive();
     }
-    for (;;) {
-      if (streams && obk::asks_for_pages()) obk::ring_follow(&left, wave + 1);
-      barrier.wait(&left, ++wave);
-      if (wave == wanted) return;
-      barrier.arrive_idle();
+    obk::fence_async_shared(); /* what was stored there before rows that the copy engine brings next */
+    obk::WaveGate& gate = obk::wave_gate();
+    if (threadIdx.x == 0) {
+      gate.want = barrier.wanted(), gate.waits = waits, gate.dog.task = next;
+      gate.begun = program.stamps && next < last ? &program.stamps[next].start : nullptr;
+      barrier.dog().task = obk::ring_state().dog.task = next;
     }
+    __syncthreads();
   };
+  if (threadIdx.x == 0) {
+    obk::wave_gate().counter = program.counter, obk::wave_gate().dog = {program.watch, (uint32_t)sm, 0, 0};
+    obk::start_rows();
+  }
   if (at < last) obk::fetch_task(program.tasks + at, task_at(at));
   if (at + 1 < last) obk::fetch_task(program.tasks + at + 1, task_at(at + 1));
   obk::copy16_commit();
@@ -346,29 +361,20 @@ extern "C" __global__ void __launch_bounds__(OBK_THREADS, 1)
   obk::copy16_commit();
   obk::copy16_wait<0>();
   __syncthreads();
-  auto name_task = [&](int task) {
-    barrier.dog().task = task;
-    if (threadIdx.x == 0) obk::ring_state().dog.task = task;
-  };
-  name_task(at);
   go_to(at);
   for (; at < last; ++at) {
     const ObkTask* task = task_at(at);
-    if (at + 1 < last) obk::fetch_block(program, task_at(at + 1)->nanos, block_at(at + 1));
-    if (at + 2 < last) obk::fetch_task(program.tasks + at + 2, task_at(at + 2));
-    obk::copy16_commit();
     const uint64_t* block = block_at(at);
     const ObkWork* work = (const ObkWork*)block;
     obk::deal(&lanes, work);
-    obk::stamp(program, at, false);
     obk_dispatch(work->body, task, (const int64_t*)(block + OBK_WORK_WORDS),
                  (void* const*)(block + OBK_WORK_WORDS + work->params), &lanes);
     obk::copy16_wait<0>();
     __syncthreads(); /* the body's stores before the signal; its shared memory before the next */
     obk::stamp(program, at, true);
-    name_task(at + 1);
     go_to(at + 1);
   }
+  obk::begin_wave(); /* the last wave's end */
   obk::ring_finish();
 }
 #endif

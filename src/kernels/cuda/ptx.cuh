@@ -127,6 +127,12 @@ OBK_DEVICE void fence_async() {
   asm volatile("fence.proxy.async;" ::: "memory");
 #endif
 }
+/* Between what others stored plainly, and an acquire has shown, and the copy engine's reads. The one above waits for all that is on its way as well. */
+OBK_DEVICE void fence_async_global() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("fence.proxy.async.global;" ::: "memory");
+#endif
+}
 /* Between plain accesses to shared memory and those of the copy engine and of wgmma. */
 OBK_DEVICE void fence_async_shared() {
 #if __CUDA_ARCH__ >= 900

@@ -288,12 +288,13 @@ Status CudaContext::init() {
   TRY_STATUS(check(driver_.StreamCreate(&stream_, kStreamNonBlocking), "make a stream"));
   for (Handle* event : {&ran_, &from_, &to_})
     TRY_STATUS(check(driver_.EventCreate(event, 0), "make an event"));
-  TRY_STATUS(arena_.reserve(p.arena.count + 256, "the workspace"));
+  TRY_STATUS(arena_.reserve(p.arena.count + executable_->cut_.map_bytes + 256, "the workspace"));
   // Words that teams exchange are zero at first and last from run to run.
   TRY_STATUS(
       check(driver_.MemsetAsync(arena_.at(), 0, static_cast<size_t>(p.arena.count + 256), stream_),
             "clear the workspace"));
   TRY_STATUS(check(driver_.StreamSynchronize(stream_), "clear the workspace"));
+  TRY_STATUS(make_maps(executable_->cut_, arena_.at()));
   const uint64_t zero[16] = {};
   TRY_STATUS(counter_.fill(zero, sizeof zero, "the barrier"));
   TRY_STATUS(port_table_.reserve(static_cast<int64_t>(ports * 8), "the table of ports"));
@@ -537,6 +538,7 @@ Status CudaContext::failed(Status status) {
         w.kind == 1   ? "the grid barrier"
         : w.kind == 4 ? "another member of its team"
         : w.kind == 5 ? "a value that other SMs give"
+        : w.kind == 6 ? "rows of a product"
                       : "a page of weights",
         w.counter, w.task,
         task ? fmt::format(" (wave {}, '{}')", task->wave, program().works[task->work].label)

@@ -56,7 +56,8 @@ std::vector<bool> inlined_bodies(const Program& program) {
   std::vector<int> works(program.bodies.size()), order;
   for (const WorkRecord& work : program.works) ++works[work.body];
   for (size_t k = 0; k < program.bodies.size(); ++k)
-    if (program.bodies[k].text.find("OBK_GEMM_TILE_OF") != std::string::npos) order.push_back(static_cast<int>(k));
+    if (const std::string& text = program.bodies[k].text; text.find("OBK_GEMM_TILE_OF") != std::string::npos || text.find("OBK_GEMM_ROWS_OF") != std::string::npos)
+      order.push_back(static_cast<int>(k));
   std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return works[a] > works[b]; });
   for (size_t k = 0; k < std::min(order.size(), kMost); ++k) inlined[order[k]] = true;
   return inlined;
@@ -199,7 +200,8 @@ Result<std::string> device_source(const Program& program, const std::set<int>& n
     text += fmt::format("\n/* {} */\n#define obk_body obk_body_{}\n{}#undef obk_body\n",
                         program.bodies[k].label, k, program.bodies[k].text);
     if (plain) text += fmt::format("{}OBK_INLINED\n", widest);
-    cases += fmt::format("    case {0}: return obk_body_{0}(t, p, x, w);\n", k);
+    const bool waits_itself = program.flows || program.bodies[k].text.find("  OBK_BEGIN_") != std::string::npos;
+    cases += fmt::format("    case {0}: {1}return obk_body_{0}(t, p, x, w);\n", k, waits_itself ? "" : "obk::begin_wave(); ");
     const int team = team_of(program.bodies[k].text);
     const int residents = residents_of(program.bodies[k].text);
     const bool waits = program.bodies[k].text.find("OBK_WAIT_FOR_PREVIOUS(") != std::string::npos;

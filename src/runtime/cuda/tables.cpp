@@ -32,9 +32,10 @@ struct Shape {
   int64_t bytes() const { return scratch() + 2 * aligned(words * 8); }
 };
 
-Result<Shape> shape_of(const WorkRecord& work, int64_t room) {
+/// `mapped`: the address of a map stands behind its operands.
+Result<Shape> shape_of(const WorkRecord& work, bool mapped, int64_t room) {
   Shape shape{.tile = work.scratch - work.row_scratch, .row = work.row_scratch};
-  shape.words = kWorkWords + static_cast<int64_t>(work.params.size() + work.operands.size());
+  shape.words = kWorkWords + static_cast<int64_t>(work.params.size() + work.operands.size()) + mapped;
   if (!work.gathers.empty()) shape.words += shape.words % 2 + 2 * static_cast<int64_t>(work.gathers.size());
   const auto refuse = [&](const std::string& what) {
     return Error{Code::kUnsupported, "runtime", what, work.label, "compile with --target cpu"};
@@ -254,6 +255,29 @@ Status stream(const Program& program, const Shape& shape, const std::vector<ObkT
   return ok_status();
 }
 
+/// The matrix whose rows a product of one kernel asks for, where its text says so: where its map lies, 0 of others. Errors: kBuild, as above.
+Result<int64_t> asked_rows(const Program& program, const WorkRecord& work, Tables& tables) {
+  if (work.body < 0) return 0;
+  const std::string& text = program.bodies[work.body].text;
+  const size_t begin = text.find("OBK_ROWS(");
+  if (begin == std::string::npos) return 0;
+  constexpr int64_t kBytes = 128, kMost = 256;  // of a map; rows and blocks of a copy
+  int a = 0;
+  long long rows = 0, pitch = 0, together = 0, box = 0;
+  const bool read = sscanf(text.c_str() + begin, "OBK_ROWS(%d, %lld, %lld, %lld, %lld,", &a, &rows, &pitch, &together, &box) == 5;
+  const bool inside = read && a >= 0 && a < static_cast<int>(work.operands.size()) && rows > 0 && pitch >= 64 && pitch % 8 == 0 && together > 0 && together <= kMost && box > 0 && box <= kMost &&
+                      rows <= INT32_MAX / pitch && work.operands[a].kind == BufferKind::kArena && work.operands[a].index >= 0 && work.operands[a].index % 16 == 0 &&
+                      rows * pitch * 2 <= program.arena.count - work.operands[a].index;
+  if (!inside)
+    return Error{Code::kBuild, "runtime", fmt::format("a product asks for rows as {}...; wanted: a matrix of 16-bit numbers inside the workspace", text.substr(begin, 60)), work.label, "compile the model again"};
+  const int64_t from = work.operands[a].index;
+  for (const ArenaMap& map : tables.maps)
+    if (map.from == from && map.rows.rows == rows && map.rows.pitch == pitch && map.rows.blocks == together && map.rows.together == box) return map.at;
+  tables.maps.push_back({aligned(program.arena.count) + static_cast<int64_t>(tables.maps.size()) * kBytes, from, {0, rows, pitch, together, box}});
+  tables.map_bytes = tables.maps.back().at + kBytes - program.arena.count;
+  return tables.maps.back().at;
+}
+
 }  // namespace
 
 std::string text_of(const ProductNumbers& p, const std::string& name) {
@@ -275,14 +299,18 @@ Result<Tables> make_tables(const Program& program, bool one_kernel, int64_t room
   int64_t soon = 0;
   const bool has_ring = program.target >= "sm_90";
   for (const WorkRecord& work : program.works) {
-    TRY(const Shape shape, shape_of(work, room));
+    int64_t map = 0;
+    if (one_kernel) {
+      TRY(map, asked_rows(program, work, tables));
+    }
+    TRY(const Shape shape, shape_of(work, map != 0, room));
     shapes.push_back(shape);
     block_of.push_back(static_cast<int64_t>(tables.blocks.size()) * 8);
     if (block_of.back() >> (kFreshAt - 16) != 0)
       return Error{Code::kUnsupported, "runtime", fmt::format("its tables take {}, a GPU's kernels find the first 4 GiB", to_string(Bytes{block_of.back()})), work.label, "compile with --target cpu"};
     const DeviceWork head = {.body = work.body,
                              .params = static_cast<int32_t>(work.params.size()),
-                             .operands = static_cast<int32_t>(work.operands.size()),
+                             .operands = static_cast<int32_t>(work.operands.size()) + (map != 0),
                              .row_scratch = work.row_scratch,
                              .gathers = static_cast<int32_t>(work.gathers.size())};
     uint64_t words[kWorkWords];
@@ -304,6 +332,7 @@ Result<Tables> make_tables(const Program& program, bool one_kernel, int64_t room
         tables.weight_words.push_back({static_cast<int64_t>(tables.blocks.size()), small[static_cast<size_t>(&place - work.operands.data())]});
       tables.blocks.push_back(word);
     }
+    if (map != 0) tables.blocks.push_back(static_cast<uint64_t>(map) | kArenaBit);
     if (tables.blocks.size() % 2) tables.blocks.push_back(0);
     if (work.gathers.size() > schedule::kMostGathers)
       return Error{Code::kUnsupported, "runtime", fmt::format("a work gathers {} values, a GPU's table says it of {}", work.gathers.size(), schedule::kMostGathers), work.label,
@@ -392,6 +421,17 @@ Result<Tables> make_tables(const Program& program, bool one_kernel, int64_t room
     memcpy(&tables.blocks[block_of[w] / 8], &head, sizeof head);
   }
   return tables;
+}
+
+Status make_maps(const Tables& tables, DevicePointer arena) {
+  if (tables.maps.empty()) return ok_status();
+  TRY(const Driver* driver, load_driver());
+  for (const ArenaMap& map : tables.maps) {
+    alignas(64) char text[128];
+    TRY_STATUS(encode_rows(arena + static_cast<uint64_t>(map.from), map.rows.rows, map.rows.pitch, map.rows.blocks, map.rows.together, text));
+    TRY_STATUS(check(driver->CopyToDevice(arena + static_cast<uint64_t>(map.at), text, sizeof text), "copy a map"));
+  }
+  return ok_status();
 }
 
 void place_weights(Tables& tables, const Program& program,

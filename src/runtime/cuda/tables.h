@@ -80,6 +80,13 @@ struct RowsMap {
   int64_t rows = 0, pitch = 0, blocks = 0, together = 0;
 };
 
+/// A matrix that works of one kernel read rows of; its map lies behind the arena, in every context's own.
+struct ArenaMap {
+  int64_t at = 0;    // bytes from the arena's beginning: of the map
+  int64_t from = 0;  // and of the matrix
+  RowsMap rows;      // its operand is nobody's
+};
+
 /// One kernel of a graph, or the only one.
 struct Launch {
   int work = -1;  // -1: all of them
@@ -108,6 +115,8 @@ struct Tables {
   struct WeightWord { int64_t at = 0, lines = 0; };  // of a small weight that is copied ahead, its lines
   std::vector<WeightWord> weight_words;  // words of `blocks` that are weights: number, until addresses are known
   std::vector<Launch> launches;  // by wave
+  std::vector<ArenaMap> maps;    // of one kernel
+  int64_t map_bytes = 0;         // behind the program's arena
 };
 
 /// The same as constants of device code: a struct by this name.
@@ -116,6 +125,9 @@ std::string text_of(const ProductNumbers& numbers, const std::string& name);
 /// `room`: bytes of shared memory that a CTA may take. Weights are named by number until
 /// place_weights. Errors: kUnsupported for a work whose rows or parameters do not fit.
 Result<Tables> make_tables(const Program& program, bool one_kernel, int64_t room);
+
+/// Writes the maps behind an arena.
+Status make_maps(const Tables& tables, DevicePointer arena);
 
 /// Puts addresses where weights' numbers stood, in blocks and in the tasks that stream weights.
 void place_weights(Tables& tables, const Program& program,

@@ -1,0 +1,142 @@
+/* kernels/cuda/rows.cuh — the barrier before a task's wave, in its body; and rows of A that a product asks for there.
+ *
+ *   OBK_BEGIN_WAVE()         in the body, when it has done all that depends on no other task
+ *   OBK_ROWS(a, rows, pitch, together, box, type, x, row, block, at, shape...)    of a product whose A lies in a matrix of whole blocks of
+ *                            64 columns: operand a; the matrix's rows and elements from row to row; blocks and rows that a copy brings. x: the
+ *                            matrix's map, behind the operands (runtime/cuda/tables.h); row, block: where the tile begins in it; at: where A goes; shape: FixedShape
+ *   OBK_BEGIN_ROWS()         then, instead of OBK_BEGIN_WAVE
+ *   OBK_GEMM_ROWS_OF(type, g, shape...)    the tile
+ *
+ * The thread that waits for the other SMs asks the copy engine for all of A as soon as it knows that A is there: a few
+ * instructions of one thread, where copies of all threads (gemm_fixed.cuh) are some hundred, each behind a barrier
+ * of the CTA. What others have stored is made known to the engine by a proxy fence of that thread, after the acquire. */
+#ifndef OBK_ROWS_CUH
+#define OBK_ROWS_CUH
+
+#include "barrier.cuh"
+#include "gemm.cuh"
+
+namespace obk {
+
+/* What a task waits for: of thread 0, in shared memory, for called bodies wait as well. */
+struct WaveGate {
+  uint64_t* counter;
+  uint64_t want;
+  uint64_t* begun; /* where the task says when it began, or null */
+  Watchdog dog;
+  int32_t waits; /* or the CTA has not left the wave */
+};
+static __device__ __forceinline__ WaveGate& wave_gate() {
+  static __shared__ WaveGate gate;
+  return gate;
+}
+/* All threads, once a task, before anything is read that another task stores. first(): of thread 0, as soon as it may. */
+template <typename F>
+static __device__ __forceinline__ void begin_wave(F&& first) {
+  WaveGate& gate = wave_gate();
+  if (threadIdx.x == 0) {
+    if (gate.waits) {
+      Watchdog dog = gate.dog;
+      const uint64_t want = gate.want;
+      dog.start();
+      for (uint64_t have; (have = poll_acquire(gate.counter)) < want;) dog.check(1, (uint64_t)gate.counter, want, have);
+    }
+    first();
+    if (gate.begun) *gate.begun = clock_nanos();
+  }
+  __syncthreads();
+}
+static __device__ __forceinline__ void begin_wave() {
+  begin_wave([] {});
+}
+
+/* mbarriers of the rows that come by maps, one a copy; and how often they have all come, even or odd. */
+static constexpr int kRowBars = 16;
+static __device__ __forceinline__ uint32_t row_bars() {
+  static __shared__ uint64_t bars[kRowBars];
+  return shared_address(bars);
+}
+static __device__ __forceinline__ uint32_t& row_turn() {
+  static __shared__ uint32_t turn;
+  return turn;
+}
+/* Thread 0, at the kernel's start, before all meet. */
+static __device__ inline void start_rows() {
+  for (int k = 0; k < kRowBars; ++k) mbarrier_init(row_bars() + 8 * k, 1);
+  mbarrier_init_fence();
+  row_turn() = 0;
+}
+
+/* kTogether: blocks of 64 columns that a copy brings. */
+template <bool kInlined, int kTogether_, typename S>
+struct AskedRows {
+  static constexpr int kTogether = kTogether_, kCopies = S::kChunks / kTogether, kBytes = kTogether * S::kBlock;
+  static constexpr bool kAsks = kInlined && wide_fits<S>() && !S::kPanel && S::kChunks % kTogether == 0 && kCopies <= kRowBars;
+  const void* map;
+  int row, block;
+  uint32_t to;
+
+  __device__ __forceinline__ AskedRows(const void* map, int row, int block, const void* at)
+      : map(map), row(row), block(block), to((shared_address(at) + 1023) & ~1023u) {}
+  __device__ __forceinline__ void begin() const {
+    if constexpr (kAsks) {
+      if (threadIdx.x == 0) fetch_map(map);
+      begin_wave([&] {
+        fence_async_global();
+        const uint32_t bars = row_bars();
+#pragma unroll
+        for (int k = 0; k < kCopies; ++k) {
+          mbarrier_expect(bars + 8 * k, kBytes);
+          copy_blocks(to + k * kBytes, map, row, block + k * kTogether, bars + 8 * k);
+        }
+      });
+    } else {
+      begin_wave();
+    }
+  }
+  static __device__ __forceinline__ uint32_t turn() { return row_turn(); }
+  static __device__ __forceinline__ void wait(int copy, uint32_t turn) {
+    Watchdog dog = ring_state().dog;
+    dog.start();
+    while (!mbarrier_try(row_bars() + 8 * copy, turn)) dog.check(6, copy, turn, 0);
+  }
+  /* All threads have waited for all copies; they meet afterwards. */
+  static __device__ __forceinline__ void read(uint32_t turn) {
+    if (threadIdx.x == 0) row_turn() = turn ^ 1;
+  }
+  /* All threads: a tile that does not read them. */
+  static __device__ __forceinline__ void drain() {
+    if constexpr (kAsks) {
+      const uint32_t now = turn();
+      for (int k = 0; k < kCopies; ++k) wait(k, now);
+      __syncthreads();
+      read(now);
+    }
+  }
+};
+
+/* The tile of a product whose rows were asked for. S: its shape, perhaps of fewer columns than asked for. */
+template <int kType, typename S, bool kInlined, typename Asked>
+static __device__ __forceinline__ void gemm_rows_of(ObkLanes* w, const ObkGemm& g, const Asked&) {
+#ifdef OBK_WGMMA
+  if constexpr (Asked::kAsks && wide_fits<S>()) {
+    if (fixed_takes<S>(g)) return fixed_wide_tile<kType == kObkBf16, S, Asked>(g);
+  }
+#endif
+  if constexpr (Asked::kAsks) {
+    Asked::drain();
+    gemm_tile<kType>(w, g);
+  } else {
+    gemm_tile_of<kType, S, kInlined>(w, g);
+  }
+}
+
+}  // namespace obk
+
+#define OBK_BEGIN_WAVE() obk::begin_wave()
+#define OBK_ROWS(a, rows, pitch, together, box, type, x, row, block, at, ...) \
+  const obk::AskedRows<OBK_WIDE_TILES, together, obk::FixedShape<__VA_ARGS__>> obk_rows(x, row, block, at);
+#define OBK_BEGIN_ROWS() obk_rows.begin()
+#define OBK_GEMM_ROWS_OF(type, g, ...) obk::gemm_rows_of<type, obk::FixedShape<__VA_ARGS__>, OBK_WIDE_TILES>(w, g, obk_rows)
+
+#endif
