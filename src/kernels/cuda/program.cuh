@@ -72,6 +72,18 @@ struct ObkProgram {
 
 namespace obk {
 
+/* Threads that fetch what tables say: of a program that flows a warp; of one kernel with barriers all but the first warp, which signals meanwhile. */
+#ifdef OBK_FLOW
+static constexpr int kTableThreads = 32;
+static __device__ __forceinline__ int table_thread() { return (int)(threadIdx.x % 32); }
+#elif defined OBK_MONO
+static constexpr int kTableThreads = OBK_THREADS - 32;
+static __device__ __forceinline__ int table_thread() { return (int)threadIdx.x - 32; }
+#else
+static constexpr int kTableThreads = OBK_THREADS;
+static __device__ __forceinline__ int table_thread() { return (int)threadIdx.x; }
+#endif
+
 /* Rows to warps: those that have room for their staged rows. A text may share a row among all threads instead (OBK_SHARE_ROWS). */
 static __device__ inline void deal(ObkLanes* w, const ObkWork* work) {
   w->lanes = 32, w->lane = (int)(threadIdx.x % 32);
@@ -88,9 +100,8 @@ static __device__ inline int64_t block_offset(int64_t block) {
 static __device__ inline void fetch_block(const ObkProgram& program, int64_t block, uint64_t* to) {
   const char* from = program.blocks + block_offset(block);
   const int bytes = (int)(block & 0xffff) * 8;
-  const int threads = kFlows ? 32 : OBK_THREADS; /* a warp of a program that flows */
 #pragma unroll 1
-  for (int k = threadIdx.x % threads * 16; k < bytes; k += threads * 16)
+  for (int k = table_thread() * 16; k < bytes; k += kTableThreads * 16)
     copy16(shared_address(to) + k, from + k);
 }
 static __device__ inline void* program_port(const ObkProgram& program, uint64_t word) {
@@ -102,9 +113,8 @@ static __device__ inline void place_operands(const ObkProgram& program, uint64_t
                                              char* near = nullptr) {
   const ObkWork* work = (const ObkWork*)block;
   uint64_t* operands = block + OBK_WORK_WORDS + work->params;
-  const int threads = kFlows ? 32 : OBK_THREADS;
 #pragma unroll 1
-  for (int k = threadIdx.x % threads; k < work->operands; k += threads) {
+  for (int k = table_thread(); k < work->operands; k += kTableThreads) {
     const uint64_t word = operands[k];
     if (word & OBK_PORT) {
       operands[k] = (uint64_t)program_port(program, word);
@@ -191,7 +201,7 @@ static __device__ inline void wait_for_previous() {
 
 /* 64 bytes by four threads, without waiting. */
 static __device__ inline void fetch_task(const ObkTask* from, ObkTask* to) {
-  const int k = threadIdx.x % (kFlows ? 32 : OBK_THREADS);
+  const int k = table_thread();
   if (k < 4) copy16(shared_address((char*)to + 16 * k), (const char*)from + 16 * k);
 }
 
@@ -312,8 +322,15 @@ extern "C" __global__ void __launch_bounds__(OBK_THREADS, 1)
   auto go_to = [&](int next) {
     const int wanted = next < last ? (int)task_at(next)->wave : end;
     const bool arrives = wave < wanted;
-    if (arrives) barrier.arrive_after_sync();
     const bool streams = obk::kFewRows && next < last && task_at(next)->weight_bytes > 0;
+    if (threadIdx.x < 32) { /* which takes 0.4 us */
+      if (arrives) barrier.arrive_after_sync();
+    } else if (next < last) {
+      if (next + 1 < last) obk::fetch_block(program, task_at(next + 1)->nanos, block_at(next + 1));
+      if (next + 2 < last) obk::fetch_task(program.tasks + next + 2, task_at(next + 2));
+      obk::copy16_commit();
+      obk::place_operands(program, block_at(next));
+    }
     if (next < last) {
       if (!obk::kFewRows)
         obk::ask_ahead(task_at(next));
@@ -323,10 +340,6 @@ extern "C" __global__ void __launch_bounds__(OBK_THREADS, 1)
         obk::ask_ahead(task_at(next + 1), obk::kEarlyPages);
       const bool goes_on = streams && next + 1 < last && (int)task_at(next + 1)->wave == wanted;
       obk::tell_after(goes_on ? task_at(next + 1) : nullptr);
-      if (next + 1 < last) obk::fetch_block(program, task_at(next + 1)->nanos, block_at(next + 1));
-      if (next + 2 < last) obk::fetch_task(program.tasks + next + 2, task_at(next + 2));
-      obk::copy16_commit();
-      obk::place_operands(program, block_at(next));
     }
     bool waits = arrives; /* still */
     if (arrives && obk::kFewRows) {
@@ -339,7 +352,6 @@ extern "C" __global__ void __launch_bounds__(OBK_THREADS, 1)
     } else if (arrives) {
       while (++wave < wanted) barrier.wait(), barrier.arrive();
     }
-    obk::fence_async_shared(); /* what was stored there before rows that the copy engine brings next */
     obk::WaveGate& gate = obk::wave_gate();
     if (threadIdx.x == 0) {
       gate.want = barrier.wanted(), gate.waits = waits, gate.dog.task = next;
@@ -352,12 +364,13 @@ extern "C" __global__ void __launch_bounds__(OBK_THREADS, 1)
     obk::wave_gate().counter = program.counter, obk::wave_gate().dog = {program.watch, (uint32_t)sm, 0, 0};
     obk::start_rows();
   }
-  if (at < last) obk::fetch_task(program.tasks + at, task_at(at));
-  if (at + 1 < last) obk::fetch_task(program.tasks + at + 1, task_at(at + 1));
+  const bool fetches = threadIdx.x >= 32;
+  if (fetches && at < last) obk::fetch_task(program.tasks + at, task_at(at));
+  if (fetches && at + 1 < last) obk::fetch_task(program.tasks + at + 1, task_at(at + 1));
   obk::copy16_commit();
   obk::copy16_wait<0>();
   __syncthreads();
-  if (at < last) obk::fetch_block(program, task_at(at)->nanos, block_at(at));
+  if (fetches && at < last) obk::fetch_block(program, task_at(at)->nanos, block_at(at));
   obk::copy16_commit();
   obk::copy16_wait<0>();
   __syncthreads();

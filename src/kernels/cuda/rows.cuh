@@ -80,7 +80,10 @@ struct AskedRows {
       : map(map), row(row), block(block), to((shared_address(at) + 1023) & ~1023u) {}
   __device__ __forceinline__ void begin() const {
     if constexpr (kAsks) {
-      if (threadIdx.x == 0) fetch_map(map);
+      if (threadIdx.x == 0) {
+        fetch_map(map);
+        fence_async_shared(); /* what was stored where these rows go */
+      }
       begin_wave([&] {
         fence_async_global();
         const uint32_t bars = row_bars();
