@@ -107,7 +107,7 @@ struct ConvPages {
                        s.opened.groups == range.groups && s.opened.chunks == range.chunks;
     if (!ahead)
       reopen(range);
-    else if (kFewRows)
+    else if (kPaces)
       ring_ask_rest(range, s.pending, s.pages);
     at = s.at, bars = s.bars, pages = s.pages, slot = s.take, turn = s.take_turn;
   }

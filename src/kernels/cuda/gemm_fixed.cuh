@@ -134,7 +134,7 @@ struct FixedRing {
                        opened.groups == range.groups && opened.chunks == range.chunks;
     if (!ahead)
       ring_reopen(range), look();
-    else if (kFewRows)
+    else if (kPaces)
       ring_ask_rest(range, pending, pages);
   }
   __device__ __forceinline__ uint32_t take() const {

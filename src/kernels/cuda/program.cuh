@@ -333,7 +333,7 @@ extern "C" __global__ void __launch_bounds__(OBK_THREADS, 1)
     }
     if (next < last) {
       if (!obk::kFewRows)
-        obk::ask_ahead(task_at(next));
+        obk::ask_ahead(task_at(next), arrives ? obk::kPacedPages : 1 << 30);
       else if (streams)
         obk::ask_ahead(task_at(next), arrives ? obk::kPacedPages : 1 << 30);
       else if (next + 1 < last)

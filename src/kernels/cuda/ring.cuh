@@ -53,8 +53,16 @@ static __device__ __forceinline__ bool lies_near(const void* operand) {
   return false;
 #endif
 }
+#if defined OBK_MONO && !defined OBK_FLOW
+static constexpr bool kPaces = true;
+#else
+static constexpr bool kPaces = kFewRows;
+#endif
+#ifndef OBK_PACED_PAGES
+#define OBK_PACED_PAGES 2
+#endif
 /* Pages on their way to an SM while it waits for the others. */
-static constexpr int kPacedPages = 3;
+static constexpr int kPacedPages = kFewRows ? 3 : OBK_PACED_PAGES;
 /* Pages that come while a task without weights runs, for the task after it: no more than are here
  * when it signals, for a signal waits for all copies in flight. */
 static constexpr int kEarlyPages = 2;
@@ -281,7 +289,7 @@ static __device__ inline void ring_ask_ahead(const WeightPages& range, int most 
   const int had = again ? s.next : 0;
   int slot = s.ask, page = had, first = had * per_page;
 #pragma unroll 1
-  for (; first < range.chunks && page < s.pages && (!kFewRows || page < most);
+  for (; first < range.chunks && page < s.pages && (!kPaces || page < most);
        ++page, first += per_page) {
     const int beyond = first + per_page;
     if (page % warps == warp)
