@@ -67,11 +67,8 @@ class BodyEmitter {
     if (group_.kind == GroupKind::kProduct && !dealt) product(vectors.has_value());
     if (group_.kind == GroupKind::kConv && !dealt) conv();
     if (group_.kind == GroupKind::kAttention) attention(vectors && vectors->late);
-    if (vectors) {
-      scratch_ = std::max(scratch_, vectors->scratch), out_ += vectors->rows + "  }\n";
-    } else if (!direct_) {
-      rows();
-    }
+    if (vectors) scratch_ = std::max(scratch_, vectors->scratch), out_ += vectors->rows + "  }\n";
+    else if (!direct_) rows();
     if (group_.partials != graph::kNone) {
       top_ += fmt::format("  float* __restrict partials = (float*)x[{}];\n  (void)partials;\n", work_.left_partials(group_));
       if (!vectors || !vectors->gives_partials) out_ += leave_partials(group_, work_, [this](int operand) { return pointer(operand, true); });
@@ -85,8 +82,7 @@ class BodyEmitter {
     text += out_;
     text += "}\n";
     for (size_t slot : stage_params_) params_[slot] += scratch_;  // staged rows lie behind the tile
-    EmittedBody result{std::move(text), std::move(params_), scratch_ + stage_, stage_};
-    return result;
+    return {std::move(text), std::move(params_), scratch_ + stage_, stage_};
   }
 
  private:
@@ -260,9 +256,6 @@ class BodyEmitter {
     job.pointer = [this](int operand, bool store) { return pointer(operand, store); };
     return emit_vectors(job);
   }
-
-  /// What stands before the first load of anything but weights.
-  std::string begin() const { return streamed() ? kProductBegin : work_.alone ? kAloneBegins : asks_rows() ? kRowsBegin : work_.waits ? kWaveBegins : ""; }
 
   // ---- structure -----------------------------------------------------------------------------------------------------
   void head(bool walks_lanes) {
@@ -505,6 +498,8 @@ class BodyEmitter {
   // ---- the anchor's tile ---------------------------------------------------------------------------------------------
   /// Whether the product has a kernel of its own; how many planes of sums that then leaves for the epilogue to add: its warpgroups' or its parts'.
   bool streamed() const { return group_.kind == GroupKind::kProduct && work_.streamed && tiles_.product_stage && packed_b_ && !direct_; }
+  /// What stands before the first load of anything but weights.
+  std::string begin() const { return streamed() ? kProductBegin : work_.alone ? kAloneBegins : asks_rows() ? kRowsBegin : work_.waits ? kWaveBegins : ""; }
   bool asks_rows() const { return group_.kind == GroupKind::kProduct && work_.rows && work_.waits && tiles_.vectors && packed_b_ && !direct_; }
   int64_t planes() const { return !streamed() ? 1 : std::max<int64_t>(group_.product.parts, 2); }
   void product(bool vectors) {

@@ -235,7 +235,7 @@ std::shared_ptr<Program> program_of(const graph::Graph& graph, const std::string
   auto device =
       target::gpu(gpu.ok() ? gpu->architecture : "sm_90a", gpu.ok() ? gpu->sms : 132);
   CHECK(device.ok(), "{}", device.error().text());
-  device->own_kernels = own, device->flows = granularity == "mono" && device->copies_blocks;
+  device->own_kernels = own, device->one_kernel = granularity == "mono", device->flows = device->one_kernel && device->copies_blocks;
   if (granularity == "stitch" && !own) device->deals = {1};  // as only long works are
   stitch::Options options;
   options.stitch = granularity != "op", options.tiles = tiles, options.teams = true;
@@ -314,6 +314,24 @@ graph::Graph long_sum(DType type, int64_t rows, int64_t depth, int64_t columns, 
   return std::move(*split);
 }
 
+/// `layers` times a = tanh(a W + b) V + a, of weights that do not depend on the rows.
+graph::Graph chain_of_products(DType type, int64_t rows, int64_t depth, int64_t columns, int layers) {
+  std::mt19937 random(5);
+  graph::Graph graph;
+  const auto constant = [&](Shape shape) {
+    return graph.add_constant(random_tensor({type, shape}, random, 1.0 / 24));
+  };
+  auto a = graph.must_add(graph::Op::Tanh, {graph.add_input("x", {type, {rows, depth}})});
+  for (int layer = 0; layer < layers; ++layer) {
+    const auto product = graph.must_add(graph::Op::MatMul, {a, constant({depth, columns})});
+    const auto curved = graph.must_add(graph::Op::Tanh, {graph.must_add(graph::Op::Add, {product, constant({columns})})});
+    a = graph.must_add(graph::Op::Add, {graph.must_add(graph::Op::MatMul, {curved, constant({columns, depth})}), a});
+  }
+  graph.mark_output(a, "y");
+  return graph;
+}
+
+class Asked : public testing::TestWithParam<const char*> {};
 class Streamed : public testing::TestWithParam<const char*> {};
 
 /// Graphs of so many rows, whose first output's rows are the same however many there are, and all bits from run to run (OBELISK_GPU_RUNS of them). `streamed`: kernels of their own that one of more
@@ -418,6 +436,63 @@ TEST_P(Streamed, NormsGoThroughProducts) {
   expect_streamed([](DType type, int64_t rows) { return folded_norm(type, rows, 192, 128, false); }, GetParam(), {40, 197}, 3, 1);
 }
 INSTANTIATE_TEST_SUITE_P(Types, Streamed, testing::Values("f16", "bf16"));
+
+// In one kernel a product's rows of A come by maps as soon as the wave before has ended: right, the same bits from run to run (OBELISK_GPU_RUNS of them), beside others'
+// rows, at each layer of a chain that reuses its memory, of tiles that are not whole, of two contexts at once.
+TEST_P(Asked, RowsComeByMapsAndKeepTheirBits) {
+  if (auto found = find_nvrtc(); !found.ok()) GTEST_SKIP() << found.error().text();
+  const DType type = GetParam() == std::string("f16") ? DType::f16 : DType::bf16;
+  std::string skipped;
+  for (const auto& [depth, columns] : {std::pair{192, 1024}, std::pair{384, 1536}}) {
+    std::vector<Tensor> before;
+    for (const int64_t rows : {24, 121, 197}) {
+      SCOPED_TRACE(fmt::format("{} x {} x {}", rows, columns, depth));
+      const graph::Graph graph = chain_of_products(type, rows, depth, columns, 2);
+      auto program = program_of(graph, "mono", true);
+      int asked = 0;
+      for (const auto& body : program->bodies) asked += body.text.find("OBK_ROWS(") != std::string::npos;
+      if (program->target == "sm_90a" && rows != 121) EXPECT_EQ(asked > 0, rows > 48);
+      auto executable = load_cuda(program, {.cache_dir = "off", .watchdog = true});
+      ASSERT_TRUE(executable.ok()) << executable.error().text();
+      auto context = (*executable)->context(), other = (*executable)->context();
+      if (!context.ok() || !other.ok()) {
+        ASSERT_EQ(context.error().code, Code::kDevice) << context.error().text();
+        skipped = context.error().text();
+        continue;
+      }
+      std::mt19937 random(7);  // the first rows are the same
+      const std::vector<Tensor> inputs = {random_tensor(graph.type(graph.inputs()[0]), random)};
+      auto wanted = graph::interpret(graph, inputs);
+      ASSERT_TRUE(wanted.ok()) << wanted.error().text();
+      auto got = run(**context, *program, inputs);
+      ASSERT_TRUE(got.ok()) << got.error().text();
+      const char* wished = getenv("OBELISK_GPU_RUNS");
+      const int runs = wished ? atoi(wished) : 3;
+      const auto repeat = [&](Context& in) -> std::string {
+        for (int run_number = 0; run_number < runs; ++run_number) {
+          auto again = run(in, *program, inputs);
+          if (!again.ok()) return again.error().text();
+          if (!same_bits(*got, *again)) return fmt::format("run {} of the same input gave other bits", run_number);
+        }
+        return "";
+      };
+      std::string beside;
+      std::thread second([&] { beside = repeat(**other); });
+      EXPECT_EQ(repeat(**context), "");
+      second.join();
+      EXPECT_EQ(beside, "");
+      const double step = type == DType::f16 ? 2e-3 : 1.6e-2;
+      for (int64_t k = 0; k < (*got)[0].count(); ++k) {
+        const double a = (*got)[0].get_double(k), b = (*wanted)[0].get_double(k);
+        ASSERT_LE(std::fabs(a - b), 8 * step * (1 + std::fabs(b))) << "element " << k;
+      }
+      if (!before.empty()) EXPECT_EQ(memcmp(before[0].data(), (*got)[0].data(), static_cast<size_t>(before[0].bytes())), 0) << "rows have other bits beside more rows";
+      before = std::move(*got);
+    }
+  }
+  if (!skipped.empty()) GTEST_SKIP() << "compiled, not run: " << skipped;
+}
+INSTANTIATE_TEST_SUITE_P(Types, Asked, testing::Values("f16", "bf16"));
 
 class Programs : public testing::TestWithParam<std::tuple<Case, const char*>> {};
 

@@ -84,6 +84,102 @@ TEST(CudaSource, AStreamedProductReadsOnlyWeightsBeforeItWaits) {
   EXPECT_EQ(products, 1);
 }
 
+/// relu(x W + bias) + r in one kernel, `layers` times, of which each reads the one before.
+Program in_one_kernel(int64_t rows, int64_t width, int layers) {
+  target::DeviceSpec device = *target::gpu("sm_90a");
+  device.one_kernel = device.flows = true;
+  graph::Graph graph;
+  const auto r = graph.add_input("r", {DType::f16, {rows, width}});
+  auto x = graph.must_add(graph::Op::Tanh, {graph.add_input("x", {DType::f16, {rows, width}})});
+  for (int layer = 0; layer < layers; ++layer) {
+    const auto w = graph.add_constant(Tensor::allocate({DType::f16, {width, width}})), bias = graph.add_constant(Tensor::allocate({DType::f16, {width}}));
+    const auto sum = graph.must_add(graph::Op::Add, {graph.must_add(graph::Op::MatMul, {x, w}), bias});
+    x = graph.must_add(graph::Op::Add, {graph.must_add(graph::Op::Tanh, {sum}), r});
+  }
+  graph.mark_output(x, "y");
+  const stitch::Plan plan = stitch::plan(graph, device);
+  const schedule::TaskGraph tasks = schedule::build(graph, plan, device);
+  Program program = assemble(graph, plan, tasks, codegen::emit(graph, plan, tasks, kernels::tile_library(device.family)), "sm_90a");
+  program.granularity = "mono";
+  return program;
+}
+
+// A body of one kernel waits for the wave before after it has asked for weights and before all other loads; where its text does not, its caller does.
+TEST(CudaSource, ABodyOfOneKernelReadsOnlyWeightsBeforeItWaits) {
+  const Program program = in_one_kernel(128, 768, 1);
+  int products = 0;
+  for (const codegen::BodyText& body : program.bodies) {
+    const size_t begin = body.text.find("  OBK_BEGIN_");
+    ASSERT_NE(begin, std::string::npos) << body.text;
+    EXPECT_EQ(body.text.find("  OBK_BEGIN_", begin + 1), std::string::npos) << body.text;
+    std::vector<size_t> loads;
+    for (size_t at = body.text.find("load_pack<V>("); at != std::string::npos; at = body.text.find("load_pack<V>(", at + 1)) loads.push_back(at);
+    if (body.text.find("OBK_ROWS(") == std::string::npos) {
+      for (size_t at : loads) EXPECT_GT(at, begin) << body.text;
+      continue;
+    }
+    ++products;
+    EXPECT_EQ(body.text.compare(begin, 18, "  OBK_BEGIN_ROWS()"), 0) << body.text;
+    ASSERT_EQ(loads.size(), 3u) << body.text;  // the bias, the residual, the tile's sums
+    EXPECT_LT(loads[0], begin) << body.text;
+    EXPECT_GT(loads[1], begin) << body.text;
+    EXPECT_LT(begin, body.text.find("OBK_GEMM_ROWS_OF(")) << body.text;
+  }
+  EXPECT_EQ(products, 1);
+  auto source = device_source(program);
+  ASSERT_TRUE(source.ok()) << source.error().text();
+  EXPECT_EQ(source->find("obk::begin_wave()"), std::string::npos);
+  Program silent = program;
+  for (codegen::BodyText& body : silent.bodies)
+    if (const size_t at = body.text.find("  OBK_BEGIN_WAVE();"); at != std::string::npos) body.text.erase(at, 19);
+  source = device_source(silent);
+  ASSERT_TRUE(source.ok()) << source.error().text();
+  EXPECT_NE(source->find("obk::begin_wave(); return obk_body_"), std::string::npos);
+}
+
+// Maps of matrices whose rows products of one kernel ask for: behind the arena, one a matrix, their addresses behind the operands; numbers of a damaged file are refused.
+TEST(CudaTables, MapsOfAskedRowsLieBehindTheArena) {
+  Program program = in_one_kernel(128, 768, 4);
+  const int64_t room = target::gpu("sm_90a")->fast_memory.count;
+  const auto tables = make_tables(program, true, room);
+  ASSERT_TRUE(tables.ok()) << tables.error().text();
+  std::set<int64_t> matrices;
+  int asking = 0;
+  for (const WorkRecord& work : program.works) {
+    if (program.bodies[work.body].text.find("OBK_ROWS(") == std::string::npos) continue;
+    ++asking;
+    const Place& a = work.operands[work.operands.size() - 2];
+    ASSERT_EQ(a.kind, BufferKind::kArena);
+    matrices.insert(a.index);
+    const auto map = std::find_if(tables->maps.begin(), tables->maps.end(), [&](const ArenaMap& each) { return each.from == a.index; });
+    ASSERT_NE(map, tables->maps.end());
+    const RowsMap& rows = map->rows;
+    EXPECT_TRUE(rows.rows == 128 && rows.pitch == 768 && rows.together == 64 && rows.blocks == 3);
+    EXPECT_TRUE(map->at >= program.arena.count && map->at % 64 == 0 && map->at + 128 <= program.arena.count + tables->map_bytes);
+    EXPECT_NE(std::find(tables->blocks.begin(), tables->blocks.end(), static_cast<uint64_t>(map->at) | kArenaBit), tables->blocks.end());
+  }
+  EXPECT_EQ(asking, 4);
+  EXPECT_EQ(matrices.size(), tables->maps.size());  // memory that is used again has one map
+  EXPECT_LT(matrices.size(), 4u);
+  EXPECT_TRUE(make_tables(program, false, room)->maps.empty());
+  for (codegen::BodyText& body : program.bodies) {
+    const size_t at = body.text.find("OBK_ROWS(");
+    if (at == std::string::npos) continue;
+    const std::string sound = body.text;
+    const int a = atoi(sound.c_str() + at + 9), b = a + 1;
+    for (const std::string& numbers : {fmt::format("{}, 128, 768, 3, 64,", b), std::string("9, 128, 768, 3, 64,"), std::string("none, 128, 768, 3, 64,"), fmt::format("{}, 0, 768, 3, 64,", a),
+                                       fmt::format("{}, 2147483647, 768, 3, 64,", a), fmt::format("{}, 129, 786432, 3, 64,", a), fmt::format("{}, 128, 770, 3, 64,", a), fmt::format("{}, 128, 768, 0, 64,", a),
+                                       fmt::format("{}, 128, 768, 3, 257,", a)}) {
+      const std::string broken = "OBK_ROWS(" + numbers;
+      body.text = sound.substr(0, at) + broken + sound.substr(sound.find(" kObk", at));
+      const auto refused = make_tables(program, true, room);
+      ASSERT_FALSE(refused.ok()) << broken;
+      EXPECT_EQ(refused.error().code, Code::kBuild) << broken;
+    }
+    body.text = sound;
+  }
+}
+
 // What a streamed product's kernel copies lies inside its packed weights and its places; numbers of a damaged file are refused.
 TEST(CudaTables, AStreamedProductStaysInsideItsOperands) {
   target::DeviceSpec device = *target::gpu("sm_90a");
