@@ -67,11 +67,17 @@ static __device__ inline void start_rows() {
   row_turn() = 0;
 }
 
+#if defined OBK_RING && OBK_RING > 1
+static constexpr bool kHasRing = true;
+#else
+static constexpr bool kHasRing = false;
+#endif
+
 /* kTogether: blocks of 64 columns that a copy brings. */
 template <bool kInlined, int kTogether_, typename S>
 struct AskedRows {
   static constexpr int kTogether = kTogether_, kCopies = S::kChunks / kTogether, kBytes = kTogether * S::kBlock;
-  static constexpr bool kAsks = kInlined && wide_fits<S>() && !S::kPanel && S::kChunks % kTogether == 0 && kCopies <= kRowBars;
+  static constexpr bool kAsks = kInlined && kHasRing && wide_fits<S>() && !S::kPanel && S::kChunks % kTogether == 0 && kCopies <= kRowBars;
   const void* map;
   int row, block;
   uint32_t to;
@@ -80,18 +86,17 @@ struct AskedRows {
       : map(map), row(row), block(block), to((shared_address(at) + 1023) & ~1023u) {}
   __device__ __forceinline__ void begin() const {
     if constexpr (kAsks) {
+      const uint32_t bars = row_bars();
       if (threadIdx.x == 0) {
         fetch_map(map);
         fence_async_shared(); /* what was stored where these rows go */
+#pragma unroll
+        for (int k = 0; k < kCopies; ++k) mbarrier_expect(bars + 8 * k, kBytes);
       }
       begin_wave([&] {
         fence_async_global();
-        const uint32_t bars = row_bars();
 #pragma unroll
-        for (int k = 0; k < kCopies; ++k) {
-          mbarrier_expect(bars + 8 * k, kBytes);
-          copy_blocks(to + k * kBytes, map, row, block + k * kTogether, bars + 8 * k);
-        }
+        for (int k = 0; k < kCopies; ++k) copy_blocks(to + k * kBytes, map, row, block + k * kTogether, bars + 8 * k);
       });
     } else {
       begin_wave();
@@ -122,9 +127,7 @@ struct AskedRows {
 template <int kType, typename S, bool kInlined, typename Asked>
 static __device__ __forceinline__ void gemm_rows_of(ObkLanes* w, const ObkGemm& g, const Asked&) {
 #ifdef OBK_WGMMA
-  if constexpr (Asked::kAsks && wide_fits<S>()) {
-    if (fixed_takes<S>(g)) return fixed_wide_tile<kType == kObkBf16, S, Asked>(g);
-  }
+  if constexpr (Asked::kAsks && wide_fits<S>()) return fixed_wide_tile<kType == kObkBf16, S, Asked>(g);
 #endif
   if constexpr (Asked::kAsks) {
     Asked::drain();
