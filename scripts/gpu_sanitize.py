@@ -40,6 +40,7 @@ BLOCKS = (
     ),
     ("gpu_test", "Types/Flowing.*"),
     ("gpu_test", "Types/Streamed.*"),
+    ("gpu_test", "Types/Asked.*"),
 )
 # Tool, pattern of the test's name, pattern of a report's text: why it is no error.
 UNDERSTOOD = (
