@@ -50,7 +50,7 @@ static __device__ __forceinline__ void begin_wave() {
   begin_wave([] {});
 }
 
-/* mbarriers of the rows that come by maps, one a copy; and how often they have all come, even or odd. */
+/* mbarriers of the rows that come by maps, one a copy; and how often each copy has come, even or odd: a bit each, for tiles have few or many. */
 static constexpr int kRowBars = 16;
 static __device__ __forceinline__ uint32_t row_bars() {
   static __shared__ uint64_t bars[kRowBars];
@@ -106,11 +106,11 @@ struct AskedRows {
   static __device__ __forceinline__ void wait(int copy, uint32_t turn) {
     Watchdog dog = ring_state().dog;
     dog.start();
-    while (!mbarrier_try(row_bars() + 8 * copy, turn)) dog.check(6, copy, turn, 0);
+    while (!mbarrier_try(row_bars() + 8 * copy, turn >> copy & 1)) dog.check(6, copy, turn, 0);
   }
   /* All threads have waited for all copies; they meet afterwards. */
   static __device__ __forceinline__ void read(uint32_t turn) {
-    if (threadIdx.x == 0) row_turn() = turn ^ 1;
+    if (threadIdx.x == 0) row_turn() = turn ^ ((1u << kCopies) - 1);
   }
   /* All threads: a tile that does not read them. */
   static __device__ __forceinline__ void drain() {

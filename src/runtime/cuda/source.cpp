@@ -46,14 +46,16 @@ std::string dialect_text() {
   return all;
 }
 
-/// Which bodies become part of the kernel; the others are called. One that is a kernel of its own does; of a kernel of few bodies all, else the
-/// products that most works run: a call costs half a microsecond, and wgmma wants none. More would only make the kernel long.
+/// Which bodies become part of the kernel; the others are called. One that is a kernel of its own does; of a kernel of all those that are no convolution where they are
+/// few, else the products that most works run: a call costs half a microsecond, and wgmma wants none. More would only make the kernel long.
 std::vector<bool> inlined_bodies(const Program& program) {
   constexpr size_t kMost = 8, kFew = 16;
   std::vector<bool> inlined(program.bodies.size(), !is_mono(program));
   if (!is_mono(program)) return inlined;
   if (program.flows) return std::vector<bool>(program.bodies.size(), true);  // calls would keep registers in memory, which is far while weights flow
-  if (program.bodies.size() <= kFew) return std::vector<bool>(program.bodies.size(), true);
+  for (size_t k = 0; k < program.bodies.size(); ++k) inlined[k] = program.bodies[k].text.find("OBK_CONV") == std::string::npos;
+  if (std::count(inlined.begin(), inlined.end(), true) <= static_cast<std::ptrdiff_t>(kFew)) return inlined;
+  inlined.assign(program.bodies.size(), false);
   std::vector<int> works(program.bodies.size()), order;
   for (const WorkRecord& work : program.works) ++works[work.body];
   for (size_t k = 0; k < program.bodies.size(); ++k)
