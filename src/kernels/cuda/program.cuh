@@ -5,11 +5,11 @@
  *   OBK_KERNEL(k, body)  an entry for one body; CTAs share the tasks of the launch
  *
  * A work's body, parameters and operands lie in one block of words, which is copied to shared
- * memory a task ahead; operands become pointers while the CTA waits for the others. So tables hold no
+ * memory a task ahead; operands become pointers while the CTA signals. So tables hold no
  * address that differs between instances: a table serves all contexts and whatever memory the
  * caller brings. Weights of the next task are asked for right after the CTA has arrived, before it
  * waits (or before the kernel waits for the one before it): a release waits for copies in flight on
- * its SM. (A program without barriers has warps of its own for all that: flow.cuh.)
+ * its SM. A body of one kernel waits itself: rows.cuh. (A program without barriers has warps of its own for all that: flow.cuh.)
  *
  * Host and device lay out these structures alike (runtime/cuda/tables.h). */
 #ifndef OBK_PROGRAM_CUH
@@ -332,9 +332,7 @@ extern "C" __global__ void __launch_bounds__(OBK_THREADS, 1)
       obk::place_operands(program, block_at(next));
     }
     if (next < last) {
-      if (!obk::kFewRows)
-        obk::ask_ahead(task_at(next), arrives ? obk::kPacedPages : 1 << 30);
-      else if (streams)
+      if (streams || !obk::kFewRows)
         obk::ask_ahead(task_at(next), arrives ? obk::kPacedPages : 1 << 30);
       else if (next + 1 < last)
         obk::ask_ahead(task_at(next + 1), obk::kEarlyPages);

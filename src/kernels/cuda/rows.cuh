@@ -123,7 +123,8 @@ struct AskedRows {
   }
 };
 
-/* The tile of a product whose rows were asked for. S: its shape, perhaps of fewer columns than asked for. */
+/* The tile of a product whose rows were asked for. S: its shape, perhaps of fewer columns than asked for. What fixed_takes would ask holds: the text has a tile for each
+ * number of columns, a map wants rows where 16 bytes begin, and there is a ring. So no other form stands beside, whose code would come from far memory with it. */
 template <int kType, typename S, bool kInlined, typename Asked>
 static __device__ __forceinline__ void gemm_rows_of(ObkLanes* w, const ObkGemm& g, const Asked&) {
 #ifdef OBK_WGMMA
