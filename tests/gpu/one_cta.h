@@ -422,6 +422,8 @@ OBK_DEVICE void store_shared(uint32_t address, float v) {
   store_shared_word(address, __float_as_uint(v));
 }
 OBK_DEVICE void fence_async_shared() {}
+OBK_DEVICE void fence_async_global() {}
+OBK_DEVICE uint64_t clock_nanos() { return 0; }
 OBK_DEVICE float zero_here() { return 0; }
 OBK_DEVICE float widen_f16_bits(uint16_t bits) {
   return static_cast<float>(std::bit_cast<_Float16>(bits));

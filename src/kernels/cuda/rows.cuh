@@ -52,10 +52,12 @@ static __device__ __forceinline__ void begin_wave() {
 
 /* mbarriers of the rows that come by maps, one a copy; and how often each copy has come, even or odd: a bit each, for tiles have few or many. */
 static constexpr int kRowBars = 16;
+#ifndef OBK_OWN_ROW_BARS
 static __device__ __forceinline__ uint32_t row_bars() {
   static __shared__ uint64_t bars[kRowBars];
   return shared_address(bars);
 }
+#endif
 static __device__ __forceinline__ uint32_t& row_turn() {
   static __shared__ uint32_t turn;
   return turn;

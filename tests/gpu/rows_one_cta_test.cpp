@@ -1,0 +1,152 @@
+// Products of one kernel whose rows come by maps (rows.cuh) on a core (one_cta.h): a list of tasks one after another in one CTA, against sums in the order
+// of gemm_mma.cuh, bit by bit: tiles of few and of many copies in turns, of few rows and columns, weights of which two pages are asked for ahead. Nothing
+// of A may be read before the wave before has ended.
+#include "one_cta_wgmma.h"
+
+#include <random>
+
+#include "kernels/cuda/gemm.h"
+#include "kernels/kernels.h"
+
+#define OBK_RING 4
+#define OBK_MONO 1
+#define OBK_CUDA_DIALECT_CUH
+#define OBK_GEMM_CUH
+#define OBK_OWN_ROW_BARS
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wunused-function"
+#include "kernels/common/abi.h"
+#include "kernels/common/tiles.h"
+#include "kernels/cuda/gemm_wide.cuh"
+typedef ObkWorker ObkLanes;
+
+namespace obk {
+template <int kType>
+static void gemm_tile(ObkLanes*, const ObkGemm&) { CHECK(false, "a tile takes the way of any shape"); }
+template <int kType, typename S, bool kInlined>
+static void gemm_tile_of(ObkLanes* w, const ObkGemm& g) { gemm_tile<kType>(w, g); }
+constexpr int kBars = 512;  // bytes behind all else
+static uint32_t row_bars() { return one_cta::kSharedBytes - kBars; }
+}  // namespace obk
+#include "kernels/cuda/rows.cuh"
+#pragma GCC diagnostic pop
+
+namespace obelisk {
+namespace {
+
+constexpr int kPages = OBK_RING, kPagesBytes = kPages * 24576, kScratch = (kPagesBytes + kPages * 16 + 1023) / 1024 * 1024;
+bool ended;  // the wave before
+
+/// A product of `rows` rows from row `above` of a matrix on, C wider than the tile.
+struct Product {
+  int columns, k;
+  std::vector<uint16_t> a;  // [above + rows][pitch], from column `before` on
+  std::vector<uint64_t> packed;
+  std::vector<double> exact_a, exact_b;
+  std::vector<float> c;
+  alignas(64) char map[128];
+  int pitch;
+  const char* weights() const { return reinterpret_cast<const char*>(packed.data()) + reinterpret_cast<uint64_t>(packed.data()) % 16; }
+  const uint16_t* matrix() const { return a.data() + reinterpret_cast<uint64_t>(a.data()) % 16 / 2; }
+};
+constexpr int kAbove = 3, kBefore = 64;
+
+double number(uint16_t bits) { return static_cast<double>(static_cast<float>(std::bit_cast<_Float16>(bits))); }
+
+Product product_of(int rows, int columns, int k, int box, int together, int seed) {
+  Product p{.columns = columns, .k = k};
+  std::mt19937 random(static_cast<unsigned>(seed));
+  std::uniform_real_distribution<float> uniform(-1, 1);
+  const auto half = [&] { return static_cast<uint16_t>(obk::narrow_two<false>(uniform(random), 0)); };
+  p.pitch = kBefore + k + 64;
+  p.a.resize(static_cast<size_t>((kAbove + rows) * p.pitch) + 8);
+  for (uint16_t& bits : p.a) bits = half();
+  for (int r = 0; r < rows; ++r)
+    for (int e = 0; e < k; ++e) p.exact_a.push_back(number(p.matrix()[(kAbove + r) * p.pitch + kBefore + e]));
+  std::vector<uint16_t> b(static_cast<size_t>(columns) * k);
+  for (uint16_t& bits : b) bits = half(), p.exact_b.push_back(number(bits));
+  p.packed.resize(static_cast<size_t>(kernels::cuda_gemm_packed_bytes(kObkF16, columns, k)) / 8 + 2);
+  kernels::cuda_gemm_pack(kObkF16, columns, k, columns, b.data(), 1, k, const_cast<char*>(p.weights()));
+  const one_cta::RowsMap map = {reinterpret_cast<const char*>(p.matrix()), kAbove + rows, p.pitch, together, box};
+  memcpy(p.map, &map, sizeof map);
+  p.c.assign(static_cast<size_t>(rows) * columns, -77);
+  return p;
+}
+
+float sum_of(const double* a, const double* b, int k) {
+  float sums[4] = {};
+  for (int step = 0; step < k; step += 16) {
+    double sum = static_cast<double>(sums[step / 16 % 4]);
+    for (int e = step; e < step + 16; ++e) sum += a[e] * b[e];
+    sums[step / 16 % 4] = static_cast<float>(sum);
+  }
+  return (sums[0] + sums[1]) + (sums[2] + sums[3]);
+}
+
+/// A task: tile r0 .. r1 of a product, as a body has it.
+template <int kRows, int kColumns, int kK, int kTogether>
+void task(Product& p, int r0, int r1) {
+  constexpr int kPitch = kColumns + 8;
+  using S = obk::FixedShape<kRows, kColumns, kK, kK, kPitch, false>;
+  obk::ring_ask_ahead(obk::WeightPages::of_tile(p.weights(), S::kGroups, S::kChunks), obk::kPacedPages);
+  if (threadIdx.x == 0) ended = false;
+  __syncthreads();
+  char* const c = one_cta::shared + kScratch;
+  char* const at = c + kRows * kPitch * 4;
+  const obk::AskedRows<true, kTogether, S> rows(p.map, kAbove + r0, kBefore / 64, at);
+  static_assert(rows.kAsks);
+  if (threadIdx.x == 0) ended = true;  // the count is what it waits for: poll_acquire gives 0
+  rows.begin();
+  ObkGemm g = {};
+  g.a_type = g.b_type = kObkF16, g.packed = 1;
+  g.m = r1 - r0, g.n = kColumns, g.k = kK, g.a = p.matrix(), g.a_row = kK, g.a_col = 1;
+  g.b = p.weights(), g.c = c, g.c_row = kPitch, g.scratch = at;
+  obk::gemm_rows_of<kObkF16, S, true>(nullptr, g, rows);
+  for (int64_t k = threadIdx.x; k < g.m * g.n; k += OBK_THREADS) {
+    float& to = p.c[static_cast<size_t>((r0 + k / g.n) * p.columns + k % g.n)];
+    CHECK(to == -77, "row {} has two owners", r0 + k / g.n);
+    to = reinterpret_cast<const float*>(c)[k / g.n * kPitch + k % g.n];
+  }
+  __syncthreads();
+}
+
+void expect_sums(const Product& p, int rows) {
+  for (int r = 0; r < rows; ++r)
+    for (int n = 0; n < p.columns; ++n)
+      ASSERT_EQ(p.c[static_cast<size_t>(r) * p.columns + n], sum_of(&p.exact_a[static_cast<size_t>(r) * p.k], &p.exact_b[static_cast<size_t>(n) * p.k], p.k))
+          << "row " << r << " column " << n << " of " << p.k;
+}
+
+TEST(AskedRows, TilesOfFewAndManyCopiesInTurns) {
+  for (const int slow : {0, 0x01, 0x90}) {  // warps that fall behind
+    Product wide = product_of(64 + 50, 48, 768, 64, 3, 1), narrow = product_of(64, 32, 192, 64, 1, 2), again = product_of(2 * 64, 48, 384, 64, 1, 3), uneven = product_of(50, 48, 320, 56, 1, 4);
+    one_cta::readable = {};
+    for (const Product* p : {&wide, &narrow, &again, &uneven}) {
+      one_cta::readable.push_back({p->weights(), p->weights() + kernels::cuda_gemm_packed_bytes(kObkF16, p->columns, p->k)});
+      one_cta::readable.push_back({reinterpret_cast<const char*>(p->matrix()), reinterpret_cast<const char*>(p->a.data() + p->a.size())});
+    }
+    one_cta::rests = [&](int warp, int round) { return (slow >> warp & 1) != 0 && round % 12 != 0; };
+    int asked = 0;
+    one_cta::copies_rows = [&] { CHECK(ended && threadIdx.x == 0, "rows are asked for before the wave before has ended"); ++asked; };
+    memset(one_cta::shared, 0xff, sizeof one_cta::shared);
+    one_cta::run(OBK_THREADS, [&] {
+      obk::ring_start(0, kPagesBytes, kPages, nullptr, 0);
+      if (threadIdx.x == 0) obk::start_rows(), obk::wave_gate() = {};
+      __syncthreads();
+      task<64, 48, 768, 3>(wide, 0, 64);
+      task<64, 32, 192, 1>(narrow, 0, 64);
+      task<64, 48, 384, 1>(again, 0, 64);
+      task<56, 48, 320, 1>(uneven, 0, 50);
+      task<64, 48, 384, 1>(again, 64, 128);
+      task<64, 48, 768, 3>(wide, 64, 114);
+      obk::ring_finish();
+    });
+    one_cta::copies_rows = nullptr, one_cta::rests = nullptr;
+    EXPECT_EQ(asked, 4 + 3 + 6 + 5 + 6 + 4);
+    expect_sums(wide, 114), expect_sums(narrow, 64), expect_sums(again, 128), expect_sums(uneven, 50);
+    for (const auto& [at, bar] : one_cta::bars) EXPECT_EQ(bar.bytes, 0) << "a copy is still under way at " << at;
+  }
+}
+
+}  // namespace
+}  // namespace obelisk
