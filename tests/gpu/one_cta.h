@@ -10,7 +10,8 @@
 //
 // A fiber runs until it waits; one_cta::rests lets warps fall behind. What a real machine adds, orders
 // of memory between threads that do not meet, is not seen here. Copies are done when they are asked
-// for, and only inside memory that one_cta::readable names.
+// for, those of single threads (copy16) with OBELISK_LATE_COPIES=1 not before their thread waits for their group, and only inside memory that
+// one_cta::readable names.
 #pragma once
 
 #include <ucontext.h>
@@ -44,7 +45,14 @@ struct Index {
 };
 inline Index thread, block_size{256, 1, 1}, cta, grid{1, 1, 1};
 
+/// A copy that its thread has not waited for yet.
+struct Later {
+  uint32_t to;
+  int bytes;
+  char data[16];
+};
 struct Fiber {
+  std::vector<std::vector<Later>> groups{1};  // the last one is not committed
   ucontext_t context = {};
   std::unique_ptr<char[]> stack;
   bool done = false;
@@ -131,6 +139,24 @@ inline void copy(uint32_t to, const void* from, uint32_t read, int bytes) {
   if (read == 0) return;
   look(from, static_cast<int>(read), bytes);
   memcpy(target, first, read);
+}
+
+/// The same by one thread, of its present group.
+inline void copy_later(uint32_t to, const void* from, uint32_t read, int bytes) {
+  static const bool late = getenv("OBELISK_LATE_COPIES") != nullptr;
+  if (!late) return copy(to, from, read, bytes);
+  Later later = {to, bytes, {}};
+  at(to, bytes);
+  if (read > 0) look(from, static_cast<int>(read), bytes), memcpy(later.data, from, read);
+  fibers[thread.x].groups.back().push_back(later);
+}
+/// All groups of the thread but the last `pending` ones are there.
+inline void land(size_t pending) {
+  auto& groups = fibers[thread.x].groups;
+  while (groups.size() > pending + 1) {
+    for (const Later& later : groups.front()) memcpy(at(later.to, later.bytes), later.data, static_cast<size_t>(later.bytes));
+    groups.erase(groups.begin());
+  }
 }
 
 inline void enter() {
@@ -349,12 +375,12 @@ OBK_DEVICE void cluster_wait() {
   CHECK(mine >= 0, "a thread waits for a cluster at which it has not arrived");
   one_cta::wait_until([=] { return one_cta::clusters.turn != mine; });
 }
-OBK_DEVICE void copy16(uint32_t to, const void* from) { one_cta::copy(to, from, 16, 16); }
+OBK_DEVICE void copy16(uint32_t to, const void* from) { one_cta::copy_later(to, from, 16, 16); }
 OBK_DEVICE void copy16_partly(uint32_t to, const void* from, uint32_t bytes) {
-  one_cta::copy(to, from, bytes, 16);
+  one_cta::copy_later(to, from, bytes, 16);
 }
 OBK_DEVICE void bulk_copy(uint32_t to, const void* from, uint32_t bytes, uint32_t bar) {
-  for (uint32_t k = 0; k < bytes; k += 16) copy16(to + k, static_cast<const char*>(from) + k);
+  for (uint32_t k = 0; k < bytes; k += 16) one_cta::copy(to + k, static_cast<const char*>(from) + k, 16, 16);
   one_cta::bars.at(bar).bytes -= bytes, one_cta::bars.at(bar).look();
 }
 OBK_DEVICE void bulk_copy_to_all(uint32_t to, const void* from, uint32_t bytes, uint32_t bar, uint16_t ctas) {
@@ -401,11 +427,11 @@ OBK_DEVICE void copy_blocks(uint32_t to, const void* map, int row, int block, ui
 }
 template <int kUnit>
 OBK_DEVICE void copy_unit(uint32_t to, const void* from, uint32_t bytes) {
-  one_cta::copy(to, from, bytes, kUnit);
+  one_cta::copy_later(to, from, bytes, kUnit);
 }
-OBK_DEVICE void copy16_commit() {}
+OBK_DEVICE void copy16_commit() { one_cta::fibers[threadIdx.x].groups.emplace_back(); }
 template <int kPending>
-OBK_DEVICE void copy16_wait() {}
+OBK_DEVICE void copy16_wait() { one_cta::land(kPending); }
 
 OBK_DEVICE uint32_t load_shared_word(uint32_t address) {
   uint32_t v;
