@@ -1,6 +1,6 @@
 // Products of one kernel whose rows come by maps (rows.cuh) on a core (one_cta.h): a list of tasks one after another in one CTA, against sums in the order
 // of gemm_mma.cuh, bit by bit: tiles of few and of many copies in turns, of few rows and columns, weights of which two pages are asked for ahead. Nothing
-// of A may be read before the wave before has ended.
+// of A may be read before the wave before has ended. And tiles beside whose threads copy A themselves (gemm_fixed.cuh).
 #include "one_cta_wgmma.h"
 
 #include <random>
@@ -145,6 +145,39 @@ TEST(AskedRows, TilesOfFewAndManyCopiesInTurns) {
     EXPECT_EQ(asked, 4 + 3 + 6 + 5 + 6 + 4);
     expect_sums(wide, 114), expect_sums(narrow, 64), expect_sums(again, 128), expect_sums(uneven, 50);
     for (const auto& [at, bar] : one_cta::bars) EXPECT_EQ(bar.bytes, 0) << "a copy is still under way at " << at;
+  }
+}
+
+/// A tile of gemm_fixed.cuh, whose threads copy A themselves, all of it at once or in stages.
+template <int kRows, int kColumns, int kK>
+void expect_copied(bool staged, int slow) {
+  using S = obk::FixedShape<kRows, kColumns, kK, kBefore + kK + 64, kColumns + 8, false>;
+  ASSERT_EQ(!S::kWhole, staged);
+  Product p = product_of(kRows, kColumns, kK, 64, 1, kK);
+  one_cta::readable = {{p.weights(), p.weights() + kernels::cuda_gemm_packed_bytes(kObkF16, kColumns, kK)},
+                       {reinterpret_cast<const char*>(p.matrix()), reinterpret_cast<const char*>(p.a.data() + p.a.size())}};
+  one_cta::rests = [&](int warp, int round) { return (slow >> warp & 1) != 0 && round % 12 != 0; };
+  memset(one_cta::shared, 0xff, sizeof one_cta::shared);
+  one_cta::run(OBK_THREADS, [&] {
+    obk::ring_start(0, kPagesBytes, kPages, nullptr, 0);
+    obk::ring_ask_ahead(obk::WeightPages::of_tile(p.weights(), S::kGroups, S::kChunks), obk::kPacedPages);
+    __syncthreads();
+    char* const c = one_cta::shared + kScratch;
+    ObkGemm g = {};
+    g.m = kRows, g.n = kColumns, g.k = kK, g.a = p.matrix() + kAbove * p.pitch + kBefore, g.a_row = p.pitch, g.a_col = 1;
+    g.b = p.weights(), g.c = c, g.c_row = kColumns + 8, g.scratch = c + kRows * (kColumns + 8) * 4;
+    obk::fixed_tile<false, S>(g);
+    for (int k = threadIdx.x; k < kRows * kColumns; k += OBK_THREADS)
+      p.c[static_cast<size_t>(k)] = reinterpret_cast<const float*>(c)[k / kColumns * (kColumns + 8) + k % kColumns];
+    obk::ring_finish();
+  });
+  one_cta::rests = nullptr;
+  expect_sums(p, kRows);
+}
+TEST(FixedTiles, ReadWhatHasCome) {
+  for (const int slow : {0, 0x41}) {
+    expect_copied<32, 32, 3072>(true, slow), expect_copied<24, 32, 1536>(false, slow);
+    expect_copied<64, 32, 1024>(true, slow), expect_copied<16, 48, 4096>(true, slow);
   }
 }
 
