@@ -18,9 +18,6 @@ inline constexpr const char* kAloneBegins = "  OBK_RESIDENT(1)\n  OBK_WAIT_FOR_P
 /// Of one kernel of all works.
 inline constexpr const char* kWaveBegins = "  OBK_BEGIN_WAVE();\n";
 
-/// The same of a product that then asks for its rows of A (codegen/streamed.h).
-inline constexpr const char* kRowsBegin = "  OBK_BEGIN_ROWS();\n";
-
 struct DealtText {
   std::string ahead;  // before the first load of anything but weights
   std::string tile;   // computes `tile`, `pitch` floats from row to row

@@ -33,6 +33,9 @@ extern const char* const kProductBegin;
 StreamedText emit_streamed(const stitch::Group& group, const schedule::Work& work, const kernels::TileLibrary& tiles, const ObkGemm& shape, const std::string& type, int x_a,
                            bool adds, int64_t pitch);
 
+/// Of one kernel of all works, where a body waits that then asks for its rows of A.
+inline constexpr const char* kRowsBegin = "  OBK_BEGIN_ROWS();\n";
+
 /// What a product of one kernel of all works asks for as soon as A is there (kernels/cuda/rows.cuh), as a declaration. `at`: where A goes; `pitch` as above.
 ///
 ///   OBK_ROWS(x_a, rows, pitch, together, box, type, map, row, block, at, shape...)    the host makes the map from the first five (runtime/cuda/tables.cpp)

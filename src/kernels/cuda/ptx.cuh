@@ -212,7 +212,7 @@ OBK_DEVICE void bulk_copy(uint32_t to, const void* from, uint32_t bytes, uint32_
       : "memory");
 }
 /* The same to all CTAs of a cluster whose bit is set, each at the same address, counted by its mbarrier at the same
- * address. The assembler warns that code for plain sm_90 does so slowly. */
+ * address. The assembler warns of it in code for plain sm_90. */
 OBK_DEVICE void bulk_copy_to_all(uint32_t to, const void* from, uint32_t bytes, uint32_t bar, uint16_t ctas) {
   asm volatile(
       "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1], %2, [%3], %4;" ::

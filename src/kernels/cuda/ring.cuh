@@ -59,11 +59,8 @@ static constexpr bool kPaces = true;
 #else
 static constexpr bool kPaces = kFewRows;
 #endif
-#ifndef OBK_PACED_PAGES
-#define OBK_PACED_PAGES 2
-#endif
 /* Pages on their way to an SM while it waits for the others. H200, BERT-base of ten layers as one kernel: 1, 2, all 236, 230, 240 us. */
-static constexpr int kPacedPages = kFewRows ? 3 : OBK_PACED_PAGES;
+static constexpr int kPacedPages = kFewRows ? 3 : 2;
 /* Pages that come while a task without weights runs, for the task after it: no more than are here
  * when it signals, for a signal waits for all copies in flight. */
 static constexpr int kEarlyPages = 2;
@@ -274,7 +271,7 @@ static __device__ __forceinline__ void ring_ask_rest(const WeightPages& range, i
 }
 
 /* Every thread, after all have met since the last tile: as much of a range as fits, when no pages
- * are pending; of few rows the first `most` pages, also when this range's first are pending. Warps
+ * are pending; in one kernel with barriers the first `most` pages, of few rows also when this range's first are pending. Warps
  * share the pages; the first has none, for its thread waits for the other SMs next. */
 static __device__ inline void ring_ask_ahead(const WeightPages& range, int most = 1 << 30) {
   const RingState s = ring_state();

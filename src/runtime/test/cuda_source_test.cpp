@@ -84,7 +84,7 @@ TEST(CudaSource, AStreamedProductReadsOnlyWeightsBeforeItWaits) {
   EXPECT_EQ(products, 1);
 }
 
-/// relu(x W + bias) + r in one kernel, `layers` times, of which each reads the one before.
+/// tanh(x W + bias) + r in one kernel, `layers` times, of which each reads the one before.
 Program in_one_kernel(int64_t rows, int64_t width, int layers) {
   target::DeviceSpec device = *target::gpu("sm_90a");
   device.one_kernel = device.flows = true;
