@@ -286,6 +286,13 @@ inline float __shfl_xor_sync(uint32_t, float v, int mask) {
   const unsigned other = (one_cta::thread.x % 32) ^ static_cast<unsigned>(mask);
   return std::bit_cast<float>(lanes[other].words[0]);
 }
+inline uint32_t __shfl_xor_sync(uint32_t, uint32_t v, int mask) {
+  return one_cta::exchange({{v}})[(one_cta::thread.x % 32) ^ static_cast<unsigned>(mask)].words[0];
+}
+inline unsigned long long __shfl_xor_sync(uint32_t, unsigned long long v, int mask) {
+  const one_cta::Lane other = one_cta::exchange({{static_cast<uint32_t>(v), static_cast<uint32_t>(v >> 32)}})[(one_cta::thread.x % 32) ^ static_cast<unsigned>(mask)];
+  return uint64_t{other.words[1]} << 32 | other.words[0];
+}
 inline uint32_t __shfl_sync(uint32_t, uint32_t v, int from) {
   return one_cta::exchange({{v}})[from].words[0];
 }

@@ -237,7 +237,8 @@ struct ObkLanes : ObkWorker {
   int32_t group, groups; /* which of the CTA's groups of lanes */
   int32_t warp, warps;
   char* stage;     /* this group's part of the scratch */
-  uint64_t* parts; /* shared memory for joins of the whole CTA: a word a warp */
+  uint64_t* parts; /* shared memory for joins of the whole CTA, and which half of it is the next one's: joins.cuh */
+  int32_t turn;
   void* pipe;      /* of a product's own kernel: product.cuh */
 #ifdef OBK_FLOW
   uint32_t tag; /* of this run, beside every word that is given: flow.cuh */
@@ -374,115 +375,9 @@ static inline int64_t block_of(int64_t row, int64_t end, int64_t extent) {
   return n < rest ? n : rest;
 }
 
-/* ---- joins ---- */
-struct First {
-  template <typename T>
-  __device__ T operator()(T a, T) const {
-    return a;
-  }
-};
-struct Sum {
-  template <typename T>
-  __device__ T operator()(T a, T b) const {
-    return (T)(a + b);
-  }
-};
-struct Product {
-  template <typename T>
-  __device__ T operator()(T a, T b) const {
-    return (T)(a * b);
-  }
-};
-struct Largest {
-  template <typename T>
-  __device__ T operator()(T a, T b) const {
-    return obk::maximum(a, b);
-  }
-};
-struct Smallest {
-  template <typename T>
-  __device__ T operator()(T a, T b) const {
-    return obk::minimum(a, b);
-  }
-};
-struct Either {
-  template <typename T>
-  __device__ T operator()(T a, T b) const {
-    return (T)(a | b);
-  }
-};
-struct Both {
-  template <typename T>
-  __device__ T operator()(T a, T b) const {
-    return (T)(a & b);
-  }
-};
-
-/* What lane `lane ^ mask` holds; values of any size up to 8 bytes travel by their bits. */
-template <typename T>
-static __device__ inline T other_lane(T v, int mask) {
-  if (sizeof(T) == 8) {
-    unsigned long long bits;
-    memcpy(&bits, &v, sizeof v);
-    bits = __shfl_xor_sync(0xffffffffu, bits, mask);
-    memcpy(&v, &bits, sizeof v);
-  } else {
-    unsigned bits = 0;
-    memcpy(&bits, &v, sizeof v);
-    bits = __shfl_xor_sync(0xffffffffu, bits, mask);
-    memcpy(&v, &bits, sizeof v);
-  }
-  return v;
-}
-
-/* The lower lane stands on the left on both sides, so that all lanes end with the same bits, NaN
- * included. */
-template <int kLanes, typename T, typename Op>
-static __device__ __forceinline__ T join_lanes(ObkLanes* w, T v, Op op) {
-  const int lane = threadIdx.x % 32;
-#pragma unroll
-  for (int mask = 1; mask < 32 && mask < kLanes; mask <<= 1) {
-    const T other = other_lane(v, mask);
-    v = lane & mask ? op(other, v) : op(v, other);
-  }
-  if (kLanes <= 32) return v;
-  if (lane == 0) memcpy(&w->parts[w->warp], &v, sizeof v);
-  __syncthreads();
-  T sum;
-  memcpy(&sum, &w->parts[0], sizeof sum);
-#pragma unroll
-  for (int k = 1; k < OBK_ALL_THREADS / 32; ++k) { /* read together, added in order */
-    T part;
-    memcpy(&part, &w->parts[k], sizeof part);
-    sum = op(sum, part);
-  }
-  __syncthreads();
-  return sum;
-}
-template <typename T, typename Op>
-static __device__ inline T join(ObkLanes* w, T v, Op op) {
-  return w->lanes == 32 ? join_lanes<32>(w, v, op) : join_lanes<256>(w, v, op);
-}
-
-/* Parts of `kSlices` groups of threads, each thread V of them, in the groups' order. */
-template <int kSlices, typename T, int V, typename Op>
-static __device__ __forceinline__ void join_slices(ObkLanes* w, T (&v)[1][V], Op op) {
-  if (kSlices == 1) return;
-  T* const parts = (T*)w->scratch;
-  constexpr int kTogether = OBK_ALL_THREADS / kSlices;
-#pragma unroll
-  for (int e = 0; e < V; ++e) parts[e * OBK_ALL_THREADS + threadIdx.x] = v[0][e];
-  __syncthreads();
-#pragma unroll
-  for (int e = 0; e < V; ++e) {
-    const T* const from = parts + e * OBK_ALL_THREADS + threadIdx.x % kTogether;
-    T sum = from[0];
-#pragma unroll
-    for (int s = 1; s < kSlices; ++s) sum = op(sum, from[s * kTogether]);
-    v[0][e] = sum;
-  }
-  __syncthreads();
-}
+}  // namespace obk
+#include "joins.cuh"
+namespace obk {
 
 /* ---- functions ---- */
 #define OBK_FUNCTION(name, thin, wide)                         \
