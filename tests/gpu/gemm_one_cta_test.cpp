@@ -1,0 +1,124 @@
+// 16-bit products of any shape (gemm_mma.cuh, gemm_operands.cuh) on a core (one_cta.h), against sums in their order, bit by bit: rows, columns and k that are
+// no multiples, A and B by copies of their threads or of the engine, packed weights by the ring's pages or with the stages, one or several passes, onto C
+// or beside it. Run again with copies that come no sooner than they must: what a stage reads has been waited for, and met about.
+#include "one_cta.h"
+
+#include <random>
+
+#include "kernels/cuda/gemm.h"
+#include "kernels/kernels.h"
+
+#define OBK_RING 4
+#define OBK_CUDA_DIALECT_CUH
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wunused-function"
+using std::isinf;
+using std::max, std::min;
+#include "kernels/common/abi.h"
+#include "kernels/common/numbers.h"
+#include "kernels/common/tiles.h"
+typedef ObkWorker ObkLanes;
+#include "kernels/cuda/gemm.cuh"
+#pragma GCC diagnostic pop
+
+namespace obelisk {
+namespace {
+
+constexpr int kPagesBytes = OBK_RING * 24576, kScratch = (kPagesBytes + OBK_RING * 16 + 1023) / 1024 * 1024;
+
+double number(uint16_t bits) { return static_cast<double>(static_cast<float>(std::bit_cast<_Float16>(bits))); }
+
+struct Case {
+  int m, n, k;
+  enum { kRing, kWithStages, kRows, kColumns, kOdd } b = kRing;
+  int a_shift = 0;        // elements
+  bool transposed = false, accumulate = false, near = false;  // A; onto C; C in shared memory
+};
+
+float sum_of(const double* a, const double* b, int k) {
+  float sums[4] = {};
+  for (int step = 0; step < k; step += 16) {
+    double sum = static_cast<double>(sums[step / 16 % 4]);
+    for (int e = step; e < std::min(k, step + 16); ++e) sum += a[e] * b[e];
+    sums[step / 16 % 4] = static_cast<float>(sum);
+  }
+  return (sums[0] + sums[1]) + (sums[2] + sums[3]);
+}
+
+void check(const Case& c, unsigned slow) {
+  SCOPED_TRACE(fmt::format("{} x {} x {}, B {}, A {} behind{}{}{}, slow {:#x}", c.m, c.n, c.k, static_cast<int>(c.b), c.a_shift, c.transposed ? ", transposed" : "",
+                           c.accumulate ? ", onto C" : "", c.near ? ", near" : "", slow));
+  std::mt19937 random(static_cast<unsigned>(c.m * 7 + c.n * 3 + c.k));
+  std::uniform_real_distribution<float> uniform(-1, 1);
+  const auto half = [&] { return static_cast<uint16_t>(obk::narrow_two<false>(uniform(random), 0)); };
+  const int a_row = c.transposed ? 1 : (c.k + 7) / 8 * 8 + 8, a_col = c.transposed ? c.m : 1;
+  const int b_row = c.b == Case::kColumns ? 1 : c.b == Case::kOdd ? 2 * c.n + 1 : (c.n + 7) / 8 * 8, b_col = c.b == Case::kColumns ? (c.k + 7) / 8 * 8 : c.b == Case::kOdd ? 2 : 1;
+  std::vector<uint64_t> hold_a(static_cast<size_t>(c.m + 8) * (c.k + 24) / 4 + 8), hold_b(static_cast<size_t>(c.k + 8) * (2 * c.n + 16) / 4 + 8);
+  const auto aligned = [](std::vector<uint64_t>& hold) { return reinterpret_cast<uint16_t*>(hold.data()) + reinterpret_cast<uint64_t>(hold.data()) % 16 / 2; };
+  uint16_t *const a = aligned(hold_a) + c.a_shift, *const b = aligned(hold_b);
+  for (std::vector<uint64_t>* hold : {&hold_a, &hold_b})
+    for (size_t k = 0; k < hold->size() * 4; ++k) reinterpret_cast<uint16_t*>(hold->data())[k] = half();
+  std::vector<double> exact_a, exact_b;
+  for (int r = 0; r < c.m; ++r)
+    for (int e = 0; e < c.k; ++e) exact_a.push_back(number(a[r * a_row + e * a_col]));
+  for (int n = 0; n < c.n; ++n)
+    for (int e = 0; e < c.k; ++e) exact_b.push_back(number(b[e * b_row + n * b_col]));
+  const bool packed = c.b == Case::kRing || c.b == Case::kWithStages;
+  const int64_t packed_bytes = kernels::cuda_gemm_packed_bytes(kObkF16, c.n, c.k);
+  std::vector<uint64_t> hold_packed(static_cast<size_t>(packed_bytes) / 8 + 2);
+  uint16_t* const weights = aligned(hold_packed);
+  if (packed) kernels::cuda_gemm_pack(kObkF16, c.n, c.k, c.n, b, b_row, b_col, weights);
+  one_cta::readable.clear();
+  for (std::vector<uint64_t>* hold : {&hold_a, &hold_b, &hold_packed})
+    one_cta::readable.push_back({reinterpret_cast<const char*>(hold->data()), reinterpret_cast<const char*>(hold->data() + hold->size())});
+  const int pitch = c.n + 8;
+  std::vector<float> out(static_cast<size_t>(c.m) * pitch, 3.0f);
+  memset(one_cta::shared, 0xff, sizeof one_cta::shared);  // NaN wherever nothing is brought
+  ObkGemm g = {};
+  g.a_type = g.b_type = kObkF16, g.packed = packed, g.accumulate = c.accumulate;
+  g.m = c.m, g.n = c.n, g.k = c.k, g.a = a, g.a_row = a_row, g.a_col = a_col, g.b = packed ? weights : b, g.b_row = b_row, g.b_col = b_col;
+  g.scratch = one_cta::shared + kScratch;
+  const int64_t scratch = kernels::cuda_gemm_scratch_bytes(&g);
+  float* const near = reinterpret_cast<float*>(one_cta::shared + kScratch + (scratch + 1023) / 1024 * 1024);
+  g.c = c.near ? near : out.data(), g.c_row = pitch;
+  one_cta::rests = [&](int warp, int round) { return (slow >> warp & 1) != 0 && round % 12 != 0; };
+  one_cta::run(OBK_THREADS, [&] {
+    obk::ring_start(0, kPagesBytes, c.b == Case::kRing ? OBK_RING : 0, nullptr, 0);
+    if (c.near)
+      for (int k = threadIdx.x; k < c.m * pitch; k += OBK_THREADS) near[k] = 3.0f;
+    obk::gemm_tile<kObkF16>(nullptr, g);
+    if (c.near)
+      for (int k = threadIdx.x; k < c.m * pitch; k += OBK_THREADS) out[static_cast<size_t>(k)] = near[k];
+    obk::ring_finish();
+  });
+  one_cta::rests = nullptr;
+  for (int r = 0; r < c.m; ++r)
+    for (int n = 0; n < pitch; ++n) {
+      const float sum = n < c.n ? sum_of(&exact_a[static_cast<size_t>(r) * c.k], &exact_b[static_cast<size_t>(n) * c.k], c.k) : 0;
+      const float wanted = n >= c.n ? 3.0f : c.accumulate ? 3.0f + sum : sum;
+      ASSERT_EQ(out[static_cast<size_t>(r) * pitch + n], wanted) << "row " << r << ", column " << n;
+    }
+}
+
+TEST(OneCtaGemm, AnyShapeInItsOrder) {
+  const Case cases[] = {
+      {64, 48, 768},
+      {64, 96, 1600, Case::kRing, 0, false, false, true},
+      {24, 32, 1536},
+      {5, 16, 7, Case::kRing, 0, false, true},
+      {33, 40, 64, Case::kRows},
+      {20, 72, 1033, Case::kColumns},
+      {40, 21, 50, Case::kOdd, 1},
+      {70, 150, 200, Case::kRing},
+      {37, 64, 1130, Case::kColumns, 0, true},
+      {16, 16, 2320, Case::kRows, 3, false, true},
+      {64, 48, 1536, Case::kWithStages},
+      {17, 80, 700, Case::kWithStages, 0, false, false, true},
+      {3, 5, 1, Case::kRows},
+  };
+  for (const Case& c : cases)
+    for (const unsigned slow : {0u, 0x96u}) check(c, slow);
+}
+
+}  // namespace
+}  // namespace obelisk
