@@ -131,7 +131,7 @@ Result<graph::Graph> fit(graph::Graph graph, const Options& options, const targe
   const bool splits = tiles.gemm_parts && stitching.stitch && !options.disabled.count("split_products");
   const auto parts = [&](DType type, int64_t rows, int64_t columns, int64_t depth) -> int64_t {
     const bool dealt = device.own_kernels && device.copies_blocks && rows >= stitch::kMostStreamedRows;  // in one chain over k
-    return splits && !dealt ? tiles.gemm_parts(static_cast<int32_t>(type), columns, depth) : 1;
+    return splits && !dealt ? tiles.gemm_parts(static_cast<int32_t>(type), columns, depth, device.one_kernel ? rows : 0) : 1;
   };
   const auto whole = [&](int64_t rows, int64_t columns, int64_t count) { return stitch::parts_meet(device, rows, columns, count); };
   if (tiles.gemm_statistics && stitching.stitch && stitching.tiles && !options.disabled.count("fold_norms")) {

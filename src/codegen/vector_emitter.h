@@ -26,7 +26,7 @@ using stitch::StepKind;
 
 inline constexpr int64_t kMostRegisters = 96;   // of a batch, for loads and values that stay
 inline constexpr int64_t kFewRegisters = 48;    // of a batch where several tasks share a multiprocessor
-inline constexpr int64_t kMostOfAWarp = 128;    // vectors of a row: longer ones are shared by all warps
+inline constexpr int64_t kMostOfAWarp = 128, kMostWaitedFor = 512;  // vectors of a row, columns of one of one kernel: longer ones are shared by all warps
 inline constexpr int64_t kMostOfOneRow = 144;   // above this a row is walked instead
 inline constexpr int64_t kAllThreads = 256, kWarp = 32;
 
@@ -157,7 +157,7 @@ class VectorEmitter {
     for (int64_t v : {8, 4, 2, 1}) {
       if (!divides(v)) continue;
       const int64_t vectors = across_ ? job_.tile_rows / v : flat_ ? job_.tile_rows * (wide() / v) : columns_ / v;
-      const int64_t lanes = across_ ? kAllThreads / slices() : flat_ ? kAllThreads : few_lanes(vectors);
+      const int64_t lanes = across_ ? kAllThreads / slices() : flat_ ? kAllThreads : lanes_of(vectors);
       // A row on few lanes leaves room for others beside it.
       const int64_t cost = (vectors + lanes - 1) / lanes * (4 + v) * (flat_ || across_ ? kWarp : lanes);
       const int64_t most = (vectors + lanes - 1) / lanes * v;  // elements of a thread
@@ -187,12 +187,11 @@ class VectorEmitter {
     }
     vectors_ = columns_ / v_;
     // A warp a row or a part of one, or all threads where it is long.
-    lanes_ = few_lanes(vectors_);
+    lanes_ = lanes_of(vectors_);
     if (registers((vectors_ + kWarp - 1) / kWarp) > kMostRegisters || vectors_ > kMostOfAWarp) lanes_ = kAllThreads;
     const int64_t units = (vectors_ + lanes_ - 1) / lanes_;
     if (registers(units) > kMostOfOneRow) return false;
-    const int64_t groups = kAllThreads / lanes_;
-    const int64_t all = std::max<int64_t>((job_.tile_rows + groups - 1) / groups, 1);  // of a group
+    const int64_t groups = kAllThreads / lanes_, all = std::max<int64_t>((job_.tile_rows + groups - 1) / groups, 1);  // of a group
     const int64_t most = std::clamp<int64_t>(budget() / std::max<int64_t>(registers(units), 1), 1, lanes_ == kAllThreads ? 4 : kMostRegisters);
     if (plan_slots(all)) return true;
     overlaps_ = most < all && 2 * registers(units) <= kMostOfOneRow && !job_.anchored && !job_.dealt;
@@ -203,8 +202,9 @@ class VectorEmitter {
   }
   /// Whether what an epilogue reads beside the tile is asked for before the tile is computed: one batch of few registers.
   bool flies_ahead() const;
-  /// Lanes of a short row: a power of two, so that parts join by exchanges.
-  static int64_t few_lanes(int64_t vectors) {
+  /// Lanes of a row; of a short one a power of two, so that parts join by exchanges.
+  int64_t lanes_of(int64_t vectors) const {
+    if (job_.shares_rows && columns_ > kMostWaitedFor && vectors > kWarp) return kAllThreads;
     int64_t lanes = 1;
     while (lanes < vectors && lanes < kWarp) lanes *= 2;
     return lanes;

@@ -46,7 +46,7 @@ struct TileLibrary {
   /// Nanoseconds of one tile of m x n on one SM, for the cut; 0: the device's rates decide.
   double (*gemm_nanos)(int32_t type, int64_t m, int64_t n, int64_t k);
   /// In how many parts of k of their own a product is better computed where the next body adds them up; null: always in one.
-  int64_t (*gemm_parts)(int32_t type, int64_t n, int64_t k) = nullptr;
+  int64_t (*gemm_parts)(int32_t type, int64_t n, int64_t k, int64_t rows_in_one_kernel) = nullptr;
 
   /// Bytes of fast memory of a product's tile of few rows that takes its weights page by page as they come, whoever asked for them
   /// (schedule/flow.h); 0: there is none. Null: all do.

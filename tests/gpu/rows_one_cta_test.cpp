@@ -100,7 +100,7 @@ void task(Product& p, int r0, int r1) {
   const obk::AskedRows<true, kTogether, S> rows(p.map, kAbove + r0, kBefore / 64, at);
   static_assert(rows.kAsks);
   if (threadIdx.x == 0) ended = true;  // the count is what it waits for: poll_acquire gives 0
-  rows.begin();
+  rows.ask(), rows.begin();
   ObkGemm g = {};
   g.a_type = g.b_type = kObkF16, g.packed = 1;
   g.m = r1 - r0, g.n = kColumns, g.k = kK, g.a = p.matrix(), g.a_row = kK, g.a_col = 1;
@@ -122,7 +122,7 @@ void narrower(Product& p) {
   if (threadIdx.x == 0) ended = true;
   __syncthreads();
   const obk::AskedRows<true, 1, S> rows(p.map, kAbove, kBefore / 64, one_cta::shared + kScratch);
-  rows.begin();
+  rows.ask(), rows.begin();
   ObkGemm g = {};
   g.m = 64, g.n = 31, g.k = 384;
   obk::gemm_rows_of<kObkF16, Last, true>(nullptr, g, rows);
@@ -137,7 +137,7 @@ void expect_sums(const Product& p, int rows) {
 }
 
 TEST(AskedRows, TilesOfFewAndManyCopiesInTurns) {
-  for (const int slow : {0, 0x01, 0x90}) {  // warps that fall behind
+  for (const int slow : {0, 0x01, 0x90}) {  // warps that fall behind: who asks, others
     Product wide = product_of(64 + 50, 48, 768, 64, 3, 1), narrow = product_of(64, 32, 192, 64, 1, 2), again = product_of(2 * 64, 48, 384, 64, 1, 3), uneven = product_of(50, 48, 320, 56, 1, 4);
     one_cta::readable = {};
     for (const Product* p : {&wide, &narrow, &again, &uneven}) {

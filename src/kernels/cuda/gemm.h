@@ -53,7 +53,7 @@ bool cuda_gemm_statistics(int32_t type, int64_t rows, int64_t n, int64_t k, bool
 int64_t cuda_gemm_flows(int32_t type, int64_t rows, int64_t columns, int64_t k);
 
 /// In how many parts of k, each a product of its own whose sums the next body adds, a product of 16-bit numbers over all SMs is
-/// quicker; 1: in none.
-int64_t cuda_gemm_parts(int32_t type, int64_t n, int64_t k);
+/// quicker; 1: in none. rows_in_one_kernel: its rows, where it is a phase of one kernel, else 0.
+int64_t cuda_gemm_parts(int32_t type, int64_t n, int64_t k, int64_t rows_in_one_kernel);
 
 }  // namespace obelisk::kernels

@@ -2,7 +2,7 @@
  *
  *   OBK_BEGIN_WAVE()         in the body, when it has done all that depends on no other task
  *   OBK_ROWS(a, rows, pitch, together, box, type, x, row, block, at, shape...)    of a product whose A lies in a matrix of whole blocks of
- *                            64 columns: operand a; the matrix's rows and elements from row to row; blocks and rows that a copy brings. x: the
+ *                            64 columns, before all else: asks for them when the wave begins. operand a; the matrix's rows and elements from row to row; blocks and rows that a copy brings. x: the
  *                            matrix's map, behind the operands (runtime/cuda/tables.h); row, block: where the tile begins in it; at: where A goes; shape: FixedShape
  *   OBK_BEGIN_ROWS()         then, instead of OBK_BEGIN_WAVE
  *   OBK_GEMM_ROWS_OF(type, g, shape...)    the tile
@@ -30,24 +30,23 @@ static __device__ __forceinline__ WaveGate& wave_gate() {
   static __shared__ WaveGate gate;
   return gate;
 }
-/* All threads, once a task, before anything is read that another task stores. first(): of thread 0, as soon as it may. */
+/* Thread 0, once a task: first() as soon as all have left the wave before. */
 template <typename F>
-static __device__ __forceinline__ void begin_wave(F&& first) {
+static __device__ __forceinline__ void leave_wave(F&& first) {
   WaveGate& gate = wave_gate();
-  if (threadIdx.x == 0) {
-    if (gate.waits) {
-      Watchdog dog = gate.dog;
-      const uint64_t want = gate.want;
-      dog.start();
-      for (uint64_t have; (have = poll_acquire(gate.counter)) < want;) dog.check(1, (uint64_t)gate.counter, want, have);
-    }
-    first();
-    if (gate.begun) *gate.begun = clock_nanos();
+  if (gate.waits) {
+    Watchdog dog = gate.dog;
+    const uint64_t want = gate.want;
+    dog.start();
+    for (uint64_t have; (have = poll_acquire(gate.counter)) < want;) dog.check(1, (uint64_t)gate.counter, want, have);
   }
-  __syncthreads();
+  first();
+  if (gate.begun) *gate.begun = clock_nanos();
 }
+/* All threads, once a task, before anything is read that another task stores. */
 static __device__ __forceinline__ void begin_wave() {
-  begin_wave([] {});
+  if (threadIdx.x == 0) leave_wave([] {});
+  __syncthreads();
 }
 
 /* mbarriers of the rows that come by maps, one a copy; and how often each copy has come, even or odd: a bit each, for tiles have few or many. */
@@ -86,23 +85,28 @@ struct AskedRows {
 
   __device__ __forceinline__ AskedRows(const void* map, int row, int block, const void* at)
       : map(map), row(row), block(block), to((shared_address(at) + 1023) & ~1023u) {}
-  __device__ __forceinline__ void begin() const {
+  /* Where the text says OBK_ROWS: the first warp waits while the others do what stands before begin(), and does it then, while
+   * the rows come. */
+  __device__ __forceinline__ void ask() const {
     if constexpr (kAsks) {
+      if (threadIdx.x != 0) return;
       const uint32_t bars = row_bars();
-      if (threadIdx.x == 0) {
-        fetch_map(map);
-        fence_async_shared(); /* what was stored where these rows go */
+      fetch_map(map);
+      fence_async_shared(); /* what was stored where these rows go */
 #pragma unroll
-        for (int k = 0; k < kCopies; ++k) mbarrier_expect(bars + 8 * k, kBytes);
-      }
-      begin_wave([&] {
+      for (int k = 0; k < kCopies; ++k) mbarrier_expect(bars + 8 * k, kBytes);
+      leave_wave([&] {
         fence_async_global();
 #pragma unroll
         for (int k = 0; k < kCopies; ++k) copy_blocks(to + k * kBytes, map, row, block + k * kTogether, bars + 8 * k);
       });
-    } else {
-      begin_wave();
     }
+  }
+  __device__ __forceinline__ void begin() const {
+    if constexpr (kAsks)
+      __syncthreads();
+    else
+      begin_wave();
   }
   static __device__ __forceinline__ uint32_t turn() { return row_turn(); }
   static __device__ __forceinline__ void wait(int copy, uint32_t turn) {
@@ -144,7 +148,8 @@ static __device__ __forceinline__ void gemm_rows_of(ObkLanes* w, const ObkGemm& 
 
 #define OBK_BEGIN_WAVE() obk::begin_wave()
 #define OBK_ROWS(a, rows, pitch, together, box, type, x, row, block, at, ...) \
-  const obk::AskedRows<OBK_WIDE_TILES, together, obk::FixedShape<__VA_ARGS__>> obk_rows(x, row, block, at);
+  const obk::AskedRows<OBK_WIDE_TILES, together, obk::FixedShape<__VA_ARGS__>> obk_rows(x, row, block, at); \
+  obk_rows.ask();
 #define OBK_BEGIN_ROWS() obk_rows.begin()
 #define OBK_GEMM_ROWS_OF(type, g, ...) obk::gemm_rows_of<type, obk::FixedShape<__VA_ARGS__>, OBK_WIDE_TILES>(w, g, obk_rows)
 

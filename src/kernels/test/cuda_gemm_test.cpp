@@ -101,12 +101,18 @@ TEST(CudaGemm, LongSumsOfFewColumnsComeInParts) {
   EXPECT_FALSE(cuda_gemm_statistics(kObkF16, 128, 3072, 768, false));  // part of one kernel
   EXPECT_FALSE(cuda_gemm_statistics(kObkF16, 128, 3072, 760, true));   // no whole blocks
   EXPECT_FALSE(cuda_gemm_statistics(kObkF32, 128, 3072, 768, true));
-  EXPECT_EQ(cuda_gemm_parts(kObkF16, 768, 3072), 4);
-  EXPECT_EQ(cuda_gemm_parts(kObkBf16, 384, 1536), 4);
-  EXPECT_EQ(cuda_gemm_parts(kObkF16, 768, 768), 1);    // short
-  EXPECT_EQ(cuda_gemm_parts(kObkF16, 3072, 3072), 1);  // columns enough for all SMs
-  EXPECT_EQ(cuda_gemm_parts(kObkF32, 768, 3072), 1);
-  EXPECT_EQ(cuda_gemm_parts(kObkF16, 768, 3000), 1);   // parts would end inside an atom
+  EXPECT_EQ(cuda_gemm_parts(kObkF16, 768, 3072, 0), 4);
+  EXPECT_EQ(cuda_gemm_parts(kObkBf16, 384, 1536, 0), 4);
+  EXPECT_EQ(cuda_gemm_parts(kObkF16, 768, 768, 0), 1);    // short
+  EXPECT_EQ(cuda_gemm_parts(kObkF16, 768, 768, 128), 2);  // but not as a phase of one kernel
+  EXPECT_EQ(cuda_gemm_parts(kObkF16, 768, 768, 32), 1);   // of many rows
+  EXPECT_EQ(cuda_gemm_parts(kObkF16, 384, 384, 128), 1);
+  EXPECT_EQ(cuda_gemm_parts(kObkF16, 2304, 768, 128), 1);
+  EXPECT_EQ(cuda_gemm_parts(kObkF16, 768, 832, 128), 1);
+  EXPECT_EQ(cuda_gemm_parts(kObkF16, 768, 3072, 128), 4);
+  EXPECT_EQ(cuda_gemm_parts(kObkF16, 3072, 3072, 0), 1);  // columns enough for all SMs
+  EXPECT_EQ(cuda_gemm_parts(kObkF32, 768, 3072, 0), 1);
+  EXPECT_EQ(cuda_gemm_parts(kObkF16, 768, 3000, 0), 1);   // parts would end inside an atom
 }
 
 }  // namespace

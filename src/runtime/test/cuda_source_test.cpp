@@ -137,6 +137,47 @@ TEST(CudaSource, ABodyOfOneKernelReadsOnlyWeightsBeforeItWaits) {
   EXPECT_NE(source->find("obk::begin_wave(); return obk_body_"), std::string::npos);
 }
 
+// Tasks of one kernel that stream the same weights lie on neighbouring multiprocessors, 2k and 2k + 1.
+TEST(CudaSource, TilesOfOneKernelWithTheSameWeightsAreNeighbours) {
+  for (const int64_t rows : {128, 197}) {  // 2 and 4 tiles high
+    const Program program = in_one_kernel(rows, 768, 2);
+    int pairs = 0;
+    for (size_t sm = 0; sm < program.lists.size(); sm += 2) {
+      std::vector<std::tuple<uint32_t, int64_t, int64_t>> streamed[2];  // work, columns, row
+      for (size_t k : {0, 1})
+        for (const ObkTask& task : program.lists[sm + k])
+          if (task.weight_bytes > 0) streamed[k].push_back({task.work, task.c0, task.r0});
+      ASSERT_EQ(streamed[0].size(), streamed[1].size()) << "multiprocessor " << sm << ", " << rows << " rows";
+      for (size_t k = 0; k < streamed[0].size(); ++k, ++pairs) {
+        EXPECT_EQ(std::get<0>(streamed[0][k]), std::get<0>(streamed[1][k]));
+        EXPECT_EQ(std::get<1>(streamed[0][k]), std::get<1>(streamed[1][k]));
+        EXPECT_LT(std::get<2>(streamed[0][k]), std::get<2>(streamed[1][k]));
+      }
+    }
+    EXPECT_GT(pairs, 40);
+  }
+}
+
+// A row of one kernel, of which a task has one or two, is shared by all threads where it is long; elsewhere a warp has it.
+TEST(CudaSource, LongRowsOfOneKernelAreSharedByAllThreads) {
+  const auto text_of = [](bool one_kernel, int64_t columns) {
+    const auto graph = graph::parse(fmt::format("graph \"g\" {{\n  in %0 \"x\": f16[128,{0}]\n  const %9: i64[1] = [1]\n  %1: f16[128,1] = ReduceMean(%0, %9) {{keepdims = 1}}\n"
+                                                "  %2: f16[128,{0}] = Sub(%0, %1)\n  out %2 \"y\"\n}}", columns));
+    CHECK(graph.ok(), "{}", graph.error().text());
+    target::DeviceSpec device = *target::gpu("sm_90a");
+    device.one_kernel = one_kernel;
+    const stitch::Plan plan = stitch::plan(*graph, device);
+    const schedule::TaskGraph tasks = schedule::build(*graph, plan, device);
+    const codegen::Source source = codegen::emit(*graph, plan, tasks, kernels::tile_library(device.family));
+    CHECK(source.bodies.size() == 1);
+    return source.bodies[0].text;
+  };
+  EXPECT_NE(text_of(true, 768).find("OBK_JOINED(256, Sum"), std::string::npos) << text_of(true, 768);
+  EXPECT_NE(text_of(true, 768).find("U = OBK_UNITS(192, OBK_LANES_OF(256)), V = 4"), std::string::npos) << text_of(true, 768);
+  EXPECT_NE(text_of(true, 512).find("OBK_JOINED(32, Sum"), std::string::npos) << text_of(true, 512);
+  EXPECT_NE(text_of(false, 768).find("OBK_JOINED(32, Sum"), std::string::npos) << text_of(false, 768);
+}
+
 // Maps of matrices whose rows products of one kernel ask for: behind the arena, one a matrix, their addresses behind the operands; numbers of a damaged file are refused.
 TEST(CudaTables, MapsOfAskedRowsLieBehindTheArena) {
   Program program = in_one_kernel(128, 768, 4);

@@ -29,7 +29,7 @@ inline const kernels::TileLibrary& vector_tiles() {
     kernels::TileLibrary library = kernels::kCpuTiles;
     library.vectors = true;
     // packs a batch of matrices, as GPUs' do
-    library.gemm_parts = [](int32_t, int64_t, int64_t) -> int64_t { return 1; };
+    library.gemm_parts = [](int32_t, int64_t, int64_t, int64_t) -> int64_t { return 1; };
     return library;
   }();
   return tiles;
