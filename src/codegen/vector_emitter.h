@@ -26,7 +26,7 @@ using stitch::StepKind;
 
 inline constexpr int64_t kMostRegisters = 96;   // of a batch, for loads and values that stay
 inline constexpr int64_t kFewRegisters = 48;    // of a batch where several tasks share a multiprocessor
-inline constexpr int64_t kMostOfAWarp = 128, kMostWaitedFor = 512;  // vectors of a row, columns of one of one kernel: longer ones are shared by all warps
+inline constexpr int64_t kMostOfAWarp = 128;    // vectors of a row: longer ones are shared by all warps
 inline constexpr int64_t kMostOfOneRow = 144;   // above this a row is walked instead
 inline constexpr int64_t kAllThreads = 256, kWarp = 32;
 
@@ -204,8 +204,8 @@ class VectorEmitter {
   bool flies_ahead() const;
   /// Lanes of a row; of a short one a power of two, so that parts join by exchanges.
   int64_t lanes_of(int64_t vectors) const {
-    if (job_.shares_rows && columns_ > kMostWaitedFor && vectors > kWarp) return kAllThreads;
-    int64_t lanes = 1;
+    constexpr int64_t kLong = 512, kFew = 256;  // columns; rows, two an SM
+    int64_t lanes = job_.shares_rows && columns_ > kLong && nest_.row_count() <= kFew && vectors > kWarp ? kAllThreads : 1;
     while (lanes < vectors && lanes < kWarp) lanes *= 2;
     return lanes;
   }

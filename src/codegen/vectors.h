@@ -36,7 +36,7 @@ struct VectorJob {
   int64_t ahead_bytes = 0;             // of fast memory, for rows that are asked for ahead of their use
   std::vector<bool> gives;             // by operand: what is stored there goes to all workers, in words of 32 bits (schedule/flow.h)
   std::string begin;                   // stands before the first load of anything but weights; empty: nothing has to
-  bool shares_rows = false;            // a task has few rows, and all wait for it: long ones are shared by all threads
+  bool shares_rows = false;            // all wait for the longest task: where it has a long row or two, these are shared by all threads
   bool may_begin_late = false;         // where there is none it may be left to whoever writes the tile
   std::function<std::string(int operand, bool store)> pointer;  // the name of an operand
   bool gives_to_all(const stitch::Step& step) const { return static_cast<size_t>(step.slot) < gives.size() && gives[step.slot]; }

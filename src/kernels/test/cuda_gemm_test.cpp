@@ -105,7 +105,8 @@ TEST(CudaGemm, LongSumsOfFewColumnsComeInParts) {
   EXPECT_EQ(cuda_gemm_parts(kObkBf16, 384, 1536, 0), 4);
   EXPECT_EQ(cuda_gemm_parts(kObkF16, 768, 768, 0), 1);    // short
   EXPECT_EQ(cuda_gemm_parts(kObkF16, 768, 768, 128), 2);  // but not as a phase of one kernel
-  EXPECT_EQ(cuda_gemm_parts(kObkF16, 768, 768, 32), 1);   // of many rows
+  EXPECT_EQ(cuda_gemm_parts(kObkF16, 768, 768, 32), 1);   // which has neither few rows
+  EXPECT_EQ(cuda_gemm_parts(kObkF16, 768, 768, 1024), 1); // nor many
   EXPECT_EQ(cuda_gemm_parts(kObkF16, 384, 384, 128), 1);
   EXPECT_EQ(cuda_gemm_parts(kObkF16, 2304, 768, 128), 1);
   EXPECT_EQ(cuda_gemm_parts(kObkF16, 768, 832, 128), 1);

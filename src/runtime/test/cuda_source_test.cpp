@@ -160,9 +160,9 @@ TEST(CudaSource, TilesOfOneKernelWithTheSameWeightsAreNeighbours) {
 
 // A row of one kernel, of which a task has one or two, is shared by all threads where it is long; elsewhere a warp has it.
 TEST(CudaSource, LongRowsOfOneKernelAreSharedByAllThreads) {
-  const auto text_of = [](bool one_kernel, int64_t columns) {
-    const auto graph = graph::parse(fmt::format("graph \"g\" {{\n  in %0 \"x\": f16[128,{0}]\n  const %9: i64[1] = [1]\n  %1: f16[128,1] = ReduceMean(%0, %9) {{keepdims = 1}}\n"
-                                                "  %2: f16[128,{0}] = Sub(%0, %1)\n  out %2 \"y\"\n}}", columns));
+  const auto text_of = [](bool one_kernel, int64_t columns, int64_t rows = 128) {
+    const auto graph = graph::parse(fmt::format("graph \"g\" {{\n  in %0 \"x\": f16[{1},{0}]\n  const %9: i64[1] = [1]\n  %1: f16[{1},1] = ReduceMean(%0, %9) {{keepdims = 1}}\n"
+                                                "  %2: f16[{1},{0}] = Sub(%0, %1)\n  out %2 \"y\"\n}}", columns, rows));
     CHECK(graph.ok(), "{}", graph.error().text());
     target::DeviceSpec device = *target::gpu("sm_90a");
     device.one_kernel = one_kernel;
@@ -175,6 +175,7 @@ TEST(CudaSource, LongRowsOfOneKernelAreSharedByAllThreads) {
   EXPECT_NE(text_of(true, 768).find("OBK_JOINED(256, Sum"), std::string::npos) << text_of(true, 768);
   EXPECT_NE(text_of(true, 768).find("U = OBK_UNITS(192, OBK_LANES_OF(256)), V = 4"), std::string::npos) << text_of(true, 768);
   EXPECT_NE(text_of(true, 512).find("OBK_JOINED(32, Sum"), std::string::npos) << text_of(true, 512);
+  EXPECT_NE(text_of(true, 768, 264).find("OBK_JOINED(32, Sum"), std::string::npos) << text_of(true, 768, 264);
   EXPECT_NE(text_of(false, 768).find("OBK_JOINED(32, Sum"), std::string::npos) << text_of(false, 768);
 }
 
