@@ -71,6 +71,7 @@ void wait_until(Ready ready) {
 /// Whether a warp sits out a round of all fibers.
 inline std::function<bool(int warp, int round)> rests;
 inline std::function<void()> copies_rows;  // before a thread copies rows by a map
+inline std::function<void(uint64_t* counter)> waits_for_others;  // whenever a count is looked at
 inline int64_t events;  // waits that came to an end
 
 /// Threads that meet: all of a CTA, or a warp's 32 with what each brings.
@@ -299,11 +300,25 @@ inline uint32_t __shfl_sync(uint32_t, uint32_t v, int from) {
 inline float __shfl_sync(uint32_t, float v, int from) {
   return std::bit_cast<float>(one_cta::exchange({{std::bit_cast<uint32_t>(v)}})[from].words[0]);
 }
+inline uint64_t __shfl_sync(uint32_t, uint64_t v, int from) {
+  const one_cta::Lane other = one_cta::exchange({{static_cast<uint32_t>(v), static_cast<uint32_t>(v >> 32)}})[from];
+  return uint64_t{other.words[1]} << 32 | other.words[0];
+}
+inline uint32_t __ballot_sync(uint32_t, bool v) {
+  const one_cta::Lane* lanes = one_cta::exchange({{v}});
+  uint32_t bits = 0;
+  for (uint32_t lane = 0; lane < 32; ++lane) bits |= lanes[lane].words[0] << lane;
+  return bits;
+}
+inline int __ffs(uint32_t bits) { return __builtin_ffs(static_cast<int>(bits)); }
 inline bool __any_sync(uint32_t, bool v) {
   const one_cta::Lane* lanes = one_cta::exchange({{v}});
   return std::any_of(lanes, lanes + 32,
                      [](const one_cta::Lane& lane) { return lane.words[0] != 0; });
 }
+struct uint4 {
+  uint32_t x, y, z, w;
+};
 struct float2 {
   float x, y;
 };
@@ -319,10 +334,14 @@ inline bool __isShared(const void* p) {
 #define OBK_PTX_CUH
 #define OBK_DEVICE static inline
 namespace obk {
-OBK_DEVICE void arrive_release(uint64_t*) {}
-OBK_DEVICE void arrive_relaxed(uint64_t*) {}
-OBK_DEVICE uint64_t poll_acquire(const uint64_t*) { return 0; }
-OBK_DEVICE uint64_t poll_relaxed(const uint64_t*) { return 0; }
+OBK_DEVICE void arrive_release(uint64_t* counter) { ++*counter; }
+OBK_DEVICE void arrive_relaxed(uint64_t* counter) { ++*counter; }
+OBK_DEVICE uint64_t poll_acquire(const uint64_t* counter) {
+  if (one_cta::waits_for_others) one_cta::waits_for_others(const_cast<uint64_t*>(counter)), one_cta::yield();
+  return *counter;
+}
+OBK_DEVICE uint64_t poll_relaxed(const uint64_t* counter) { return *counter; }
+OBK_DEVICE uint32_t sm_id() { return 0; }
 OBK_DEVICE int64_t clock_cycles() { return 0; }
 OBK_DEVICE uint32_t take_ticket(uint32_t* counter) { return (*counter)++; }
 OBK_DEVICE float exp2_near(float x) { return std::exp2(x); }

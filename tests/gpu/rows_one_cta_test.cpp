@@ -3,11 +3,6 @@
 // of A may be read before the wave before has ended. And tiles beside whose threads copy A themselves (gemm_fixed.cuh).
 #include "one_cta_wgmma.h"
 
-#include <random>
-
-#include "kernels/cuda/gemm.h"
-#include "kernels/kernels.h"
-
 #define OBK_RING 4
 #define OBK_MONO 1
 #define OBK_CUDA_DIALECT_CUH
@@ -34,58 +29,13 @@ static uint32_t row_bars() { return one_cta::kSharedBytes - kBars; }
 }  // namespace obk
 #include "kernels/cuda/rows.cuh"
 #pragma GCC diagnostic pop
+#include "asked_product.h"
 
 namespace obelisk {
 namespace {
 
 constexpr int kPages = OBK_RING, kPagesBytes = kPages * 24576, kScratch = (kPagesBytes + kPages * 16 + 1023) / 1024 * 1024;
 bool ended;  // the wave before
-
-/// A product of `rows` rows from row `above` of a matrix on, C wider than the tile.
-struct Product {
-  int columns, k;
-  std::vector<uint16_t> a;  // [above + rows][pitch], from column `before` on
-  std::vector<uint64_t> packed;
-  std::vector<double> exact_a, exact_b;
-  std::vector<float> c;
-  alignas(64) char map[128];
-  int pitch;
-  const char* weights() const { return reinterpret_cast<const char*>(packed.data()) + reinterpret_cast<uint64_t>(packed.data()) % 16; }
-  const uint16_t* matrix() const { return a.data() + reinterpret_cast<uint64_t>(a.data()) % 16 / 2; }
-};
-constexpr int kAbove = 3, kBefore = 64;
-
-double number(uint16_t bits) { return static_cast<double>(static_cast<float>(std::bit_cast<_Float16>(bits))); }
-
-Product product_of(int rows, int columns, int k, int box, int together, int seed) {
-  Product p{.columns = columns, .k = k};
-  std::mt19937 random(static_cast<unsigned>(seed));
-  std::uniform_real_distribution<float> uniform(-1, 1);
-  const auto half = [&] { return static_cast<uint16_t>(obk::narrow_two<false>(uniform(random), 0)); };
-  p.pitch = kBefore + k + 64;
-  p.a.resize(static_cast<size_t>((kAbove + rows) * p.pitch) + 8);
-  for (uint16_t& bits : p.a) bits = half();
-  for (int r = 0; r < rows; ++r)
-    for (int e = 0; e < k; ++e) p.exact_a.push_back(number(p.matrix()[(kAbove + r) * p.pitch + kBefore + e]));
-  std::vector<uint16_t> b(static_cast<size_t>(columns) * k);
-  for (uint16_t& bits : b) bits = half(), p.exact_b.push_back(number(bits));
-  p.packed.resize(static_cast<size_t>(kernels::cuda_gemm_packed_bytes(kObkF16, columns, k)) / 8 + 2);
-  kernels::cuda_gemm_pack(kObkF16, columns, k, columns, b.data(), 1, k, const_cast<char*>(p.weights()));
-  const one_cta::RowsMap map = {reinterpret_cast<const char*>(p.matrix()), kAbove + rows, p.pitch, together, box};
-  memcpy(p.map, &map, sizeof map);
-  p.c.assign(static_cast<size_t>(rows) * columns, -77);
-  return p;
-}
-
-float sum_of(const double* a, const double* b, int k) {
-  float sums[4] = {};
-  for (int step = 0; step < k; step += 16) {
-    double sum = static_cast<double>(sums[step / 16 % 4]);
-    for (int e = step; e < step + 16; ++e) sum += a[e] * b[e];
-    sums[step / 16 % 4] = static_cast<float>(sum);
-  }
-  return (sums[0] + sums[1]) + (sums[2] + sums[3]);
-}
 
 /// A task: tile r0 .. r1 of a product, as a body has it.
 template <int kRows, int kColumns, int kK, int kTogether>
@@ -129,21 +79,11 @@ void narrower(Product& p) {
   __syncthreads();
 }
 
-void expect_sums(const Product& p, int rows) {
-  for (int r = 0; r < rows; ++r)
-    for (int n = 0; n < p.columns; ++n)
-      ASSERT_EQ(p.c[static_cast<size_t>(r) * p.columns + n], sum_of(&p.exact_a[static_cast<size_t>(r) * p.k], &p.exact_b[static_cast<size_t>(n) * p.k], p.k))
-          << "row " << r << " column " << n << " of " << p.k;
-}
-
 TEST(AskedRows, TilesOfFewAndManyCopiesInTurns) {
   for (const int slow : {0, 0x01, 0x90}) {  // warps that fall behind: who asks, others
     Product wide = product_of(64 + 50, 48, 768, 64, 3, 1), narrow = product_of(64, 32, 192, 64, 1, 2), again = product_of(2 * 64, 48, 384, 64, 1, 3), uneven = product_of(50, 48, 320, 56, 1, 4);
     one_cta::readable = {};
-    for (const Product* p : {&wide, &narrow, &again, &uneven}) {
-      one_cta::readable.push_back({p->weights(), p->weights() + kernels::cuda_gemm_packed_bytes(kObkF16, p->columns, p->k)});
-      one_cta::readable.push_back({reinterpret_cast<const char*>(p->matrix()), reinterpret_cast<const char*>(p->a.data() + p->a.size())});
-    }
+    for (const Product* p : {&wide, &narrow, &again, &uneven}) let_read(*p);
     one_cta::rests = [&](int warp, int round) { return (slow >> warp & 1) != 0 && round % 12 != 0; };
     int asked = 0;
     obk::of_any_shape = 0;
@@ -176,8 +116,8 @@ void expect_copied(bool staged, int slow) {
   using S = obk::FixedShape<kRows, kColumns, kK, kBefore + kK + 64, kColumns + 8, false>;
   ASSERT_EQ(!S::kWhole, staged);
   Product p = product_of(kRows, kColumns, kK, 64, 1, kK);
-  one_cta::readable = {{p.weights(), p.weights() + kernels::cuda_gemm_packed_bytes(kObkF16, kColumns, kK)},
-                       {reinterpret_cast<const char*>(p.matrix()), reinterpret_cast<const char*>(p.a.data() + p.a.size())}};
+  one_cta::readable = {};
+  let_read(p);
   one_cta::rests = [&](int warp, int round) { return (slow >> warp & 1) != 0 && round % 12 != 0; };
   memset(one_cta::shared, 0xff, sizeof one_cta::shared);
   one_cta::run(OBK_THREADS, [&] {

@@ -181,11 +181,6 @@ static __device__ inline void tell_after(const ObkTask* task) {
     ring_after().chunks = 0;
 }
 
-static __device__ inline uint32_t sm_id() {
-  uint32_t id;
-  asm volatile("mov.u32 %0, %%smid;" : "=r"(id));
-  return id;
-}
 /* The kernels of a graph overlap: the next may start once all CTAs allow it, and reads only after
  * the one before has ended and its stores are seen. */
 static __device__ inline void allow_next() {
@@ -296,16 +291,29 @@ static __device__ inline void run_tasks(const ObkProgram& program) {
 #ifdef OBK_FLOW
 #include "flow.cuh"
 #elif defined OBK_MONO
+namespace obk {
+static __device__ __forceinline__ char* cta_memory() {
+  extern __shared__ __align__(1024) char shared[];
+  return shared;
+}
+#ifndef OBK_OWN_TASK_PLACES
+static __device__ __forceinline__ ObkTask* task_places() {
+  static __shared__ __align__(16) ObkTask tasks[4];
+  return tasks;
+}
+#endif
+}  // namespace obk
+
 static __device__ __forceinline__ void obk_dispatch(int32_t body, const ObkTask* t,
                                                     const int64_t* p, void* const* x,
                                                     ObkLanes* w);
 
 extern "C" __global__ void __launch_bounds__(OBK_THREADS, 1)
     obk_program(const __grid_constant__ ObkProgram program) {
-  extern __shared__ __align__(1024) char shared[];
-  __shared__ uint64_t parts[32];
-  __shared__ __align__(16) ObkTask tasks[4];
-  __shared__ volatile int left; /* the wave that the CTA is in, once it knows: of few rows */
+  char* const shared = obk::cta_memory();
+  static __shared__ uint64_t parts[32];
+  ObkTask* const tasks = obk::task_places();
+  static __shared__ volatile int left; /* the wave that the CTA is in, once it knows: of few rows */
   if (obk::kFewRows && threadIdx.x == 0) left = 0;
   const int sm = blockIdx.x;
   ObkLanes lanes = {};

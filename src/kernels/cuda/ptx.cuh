@@ -152,6 +152,12 @@ OBK_DEVICE uint64_t clock_nanos() {
   return value;
 }
 
+OBK_DEVICE uint32_t sm_id() {
+  uint32_t id;
+  asm volatile("mov.u32 %0, %%smid;" : "=r"(id));
+  return id;
+}
+
 /* ---- copies ---- */
 OBK_DEVICE uint32_t shared_address(const void* p) { return (uint32_t)__cvta_generic_to_shared(p); }
 
