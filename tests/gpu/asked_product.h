@@ -2,6 +2,7 @@
 // and its sums in the order of gemm_mma.cuh. After the device headers.
 #pragma once
 
+#include <algorithm>
 #include <bit>
 #include <random>
 #include <vector>
@@ -48,11 +49,12 @@ inline Product product_of(int rows, int columns, int k, int box, int together, i
   return p;
 }
 
+/// A sum over k as tiles of 16 bits have it: four chains of sixteen, joined in pairs.
 inline float sum_of(const double* a, const double* b, int k) {
   float sums[4] = {};
   for (int step = 0; step < k; step += 16) {
     double sum = static_cast<double>(sums[step / 16 % 4]);
-    for (int e = step; e < step + 16; ++e) sum += a[e] * b[e];
+    for (int e = step; e < std::min(k, step + 16); ++e) sum += a[e] * b[e];
     sums[step / 16 % 4] = static_cast<float>(sum);
   }
   return (sums[0] + sums[1]) + (sums[2] + sums[3]);

@@ -3,11 +3,6 @@
 // or beside it. Run again with copies that come no sooner than they must: what a stage reads has been waited for, and met about.
 #include "one_cta.h"
 
-#include <random>
-
-#include "kernels/cuda/gemm.h"
-#include "kernels/kernels.h"
-
 #define OBK_RING 4
 #define OBK_CUDA_DIALECT_CUH
 #pragma GCC diagnostic push
@@ -20,13 +15,12 @@ using std::max, std::min;
 typedef ObkWorker ObkLanes;
 #include "kernels/cuda/gemm.cuh"
 #pragma GCC diagnostic pop
+#include "asked_product.h"
 
 namespace obelisk {
 namespace {
 
 constexpr int kPagesBytes = OBK_RING * 24576, kScratch = (kPagesBytes + OBK_RING * 16 + 1023) / 1024 * 1024;
-
-double number(uint16_t bits) { return static_cast<double>(static_cast<float>(std::bit_cast<_Float16>(bits))); }
 
 struct Case {
   int m, n, k;
@@ -34,16 +28,6 @@ struct Case {
   int a_shift = 0;        // elements
   bool transposed = false, accumulate = false, near = false;  // A; onto C; C in shared memory
 };
-
-float sum_of(const double* a, const double* b, int k) {
-  float sums[4] = {};
-  for (int step = 0; step < k; step += 16) {
-    double sum = static_cast<double>(sums[step / 16 % 4]);
-    for (int e = step; e < std::min(k, step + 16); ++e) sum += a[e] * b[e];
-    sums[step / 16 % 4] = static_cast<float>(sum);
-  }
-  return (sums[0] + sums[1]) + (sums[2] + sums[3]);
-}
 
 void check(const Case& c, unsigned slow) {
   SCOPED_TRACE(fmt::format("{} x {} x {}, B {}, A {} behind{}{}{}, slow {:#x}", c.m, c.n, c.k, static_cast<int>(c.b), c.a_shift, c.transposed ? ", transposed" : "",

@@ -239,8 +239,8 @@ int64_t cuda_gemm_flows(int32_t type, int64_t rows, int64_t columns, int64_t k) 
 
 int64_t cuda_gemm_parts(int32_t type, int64_t n, int64_t k, int64_t rows_in_one_kernel) {
   // Few columns leave most SMs idle, or give each so few that it reads A for little; and a tile keeps all of k in shared memory only
-  // to k = 768 (128 x 768 x 3072 takes 8.0 us on an H200, 128 x 3072 x 768 5.4). The rows do not count: a row's bits would depend on
-  // how many there are.
+  // to k = 768 (128 x 768 x 3072 takes 8.0 us on an H200, 128 x 3072 x 768 5.4). Of a long k the rows do not count: a row's bits would
+  // depend on how many there are.
   constexpr int64_t kMostColumns = 1024, kLeast = 1536, kShortest = 384, kMostParts = 4;
   if (!is_half(type) || n > kMostColumns) return 1;
   // A phase of one kernel waits for its tiles' rows of A, 96 KB where k is 768: of half of k it waits for half, and the norm behind adds two

@@ -101,7 +101,7 @@ template <typename Lanes, typename T, typename Op>
 static __device__ inline T join(Lanes* w, T v, Op op) {
   if (w->lanes == 32) return join_lanes<32>(w, v, op);
   v = join_lanes<256>(w, v, op);
-  __syncthreads(); /* what others stage for the row after */
+  __syncthreads(); /* a body may stage the next row where others still read this one */
   return v;
 }
 

@@ -292,6 +292,7 @@ static __device__ inline void run_tasks(const ObkProgram& program) {
 #include "flow.cuh"
 #elif defined OBK_MONO
 namespace obk {
+/* The CTA's dynamic shared memory, and its places of four tasks, which copies reach: a test on a core has those among the former. */
 static __device__ __forceinline__ char* cta_memory() {
   extern __shared__ __align__(1024) char shared[];
   return shared;

@@ -2,7 +2,7 @@
  *
  *   OBK_BEGIN_WAVE()         in the body, when it has done all that depends on no other task
  *   OBK_ROWS(a, rows, pitch, together, box, type, x, row, block, at, shape...)    of a product whose A lies in a matrix of whole blocks of
- *                            64 columns, before all else: asks for them when the wave begins. operand a; the matrix's rows and elements from row to row; blocks and rows that a copy brings. x: the
+ *                            64 columns, before all else, for the first warp waits here and asks: operand a; the matrix's rows and elements from row to row; blocks and rows that a copy brings. x: the
  *                            matrix's map, behind the operands (runtime/cuda/tables.h); row, block: where the tile begins in it; at: where A goes; shape: FixedShape
  *   OBK_BEGIN_ROWS()         then, instead of OBK_BEGIN_WAVE
  *   OBK_GEMM_ROWS_OF(type, g, shape...)    the tile
