@@ -5,6 +5,7 @@
 /// compiler is deterministic. Control flow does not exist here: the frontend resolves or refuses it.
 #pragma once
 
+#include <deque>
 #include <functional>
 #include <map>
 #include <span>
@@ -54,7 +55,7 @@ class Graph {
   ValueId must_add(Op op, std::vector<ValueId> inputs, ops::Attrs attrs = {}, std::string name = "");
   void mark_output(ValueId value, std::string name);
 
-  // ---- looking ----
+  // ---- looking ---- References to values, nodes and types hold while the graph grows.
   const Value& value(ValueId id) const { return values_[id]; }
   Value& value(ValueId id) { return values_[id]; }
   const Node& node(NodeId id) const { return nodes_[id]; }
@@ -89,8 +90,8 @@ class Graph {
   Graph compacted() const;
 
  private:
-  std::vector<Value> values_;
-  std::vector<Node> nodes_;
+  std::deque<Value> values_;
+  std::deque<Node> nodes_;
   void use(ValueId id, NodeId reader);
   void unuse(ValueId id, NodeId reader);
   ValueId add_value(Value value);

@@ -20,6 +20,17 @@ struct Small {
   }
 };
 
+// Passes hand a value's shape to what adds nodes: where it lay in a vector it was read after that had moved.
+TEST(Graphs, ReferencesHoldWhileItGrows) {
+  Small small;
+  const Type& type = small.graph.type(small.a);
+  const Node& node = small.graph.node(1);
+  for (int k = 0; k < 1000; ++k) small.graph.must_add(Op::Relu, {small.a});
+  EXPECT_EQ(&type, &small.graph.type(small.a));
+  EXPECT_EQ(&node, &small.graph.node(1));
+  EXPECT_EQ(type.shape, kVector.shape);
+}
+
 TEST(Graphs, UsersFollowEveryChange) {
   Small small;
   Graph& graph = small.graph;
