@@ -73,6 +73,7 @@ inline std::function<bool(int warp, int round)> rests;
 inline std::function<void()> copies_rows;  // before a thread copies rows by a map
 inline std::function<void(uint64_t* counter)> waits_for_others;  // whenever a count is looked at
 inline int64_t events;  // waits that came to an end
+inline int rounds;      // of the CTA that runs
 
 /// Threads that meet: all of a CTA, or a warp's 32 with what each brings.
 struct Meeting {
@@ -168,7 +169,7 @@ inline void enter() {
 inline void begin(int threads) {
   fibers = std::vector<Fiber>(static_cast<size_t>(threads));
   warps = std::vector<Warp>(static_cast<size_t>(threads) / 32);
-  all = {}, bars.clear(), block_size.x = static_cast<unsigned>(threads);
+  all = {}, bars.clear(), rounds = 0, block_size.x = static_cast<unsigned>(threads);
   for (Fiber& fiber : fibers) {
     constexpr size_t kStack = 1 << 16;
     fiber.stack = std::make_unique<char[]>(kStack);
@@ -180,14 +181,14 @@ inline void begin(int threads) {
 /// Until all threads have ended, or so many rounds have brought nothing; whether they have ended.
 inline bool go_on(int idle_rounds) {
   int64_t seen = events;
-  for (int round = 0, idle = 0; idle < idle_rounds; ++round, ++idle) {
+  for (int idle = 0; idle < idle_rounds; ++rounds, ++idle) {
     if (events != seen) seen = events, idle = 0;
     bool any = false;
     for (size_t k = 0; k < fibers.size(); ++k) {
       thread.x = static_cast<unsigned>(k);
       if (fibers[thread.x].done) continue;
       any = true;
-      if (rests && rests(static_cast<int>(k / 32), round)) continue;
+      if (rests && rests(static_cast<int>(k / 32), rounds)) continue;
       swapcontext(&scheduler, &fibers[thread.x].context);
     }
     if (!any) return true;
@@ -208,6 +209,7 @@ struct Member {
   std::map<uint32_t, Bar> bars;
   std::vector<std::pair<const char*, const char*>> readable;
   std::vector<char> shared;
+  int rounds = 0;
 };
 inline std::vector<Member> members;
 inline int rank;  // of the member that runs; its own state is in the globals
@@ -215,6 +217,7 @@ inline Meeting clusters;
 inline void exchange_state(Member& m) {
   std::swap(fibers, m.fibers), std::swap(warps, m.warps), std::swap(all, m.all);
   std::swap(named, m.named), std::swap(bars, m.bars), std::swap(readable, m.readable);
+  std::swap(rounds, m.rounds);
   std::swap_ranges(m.shared.begin(), m.shared.end(), shared);
 }
 /// CTAs cta.x .. cta.x + count - 1, whose shared memory `before` fills. `after` looks at what each leaves behind.
@@ -234,7 +237,7 @@ inline void run_cluster(int count, int threads, std::function<void()> what, cons
       const auto k = static_cast<size_t>(rank);
       if (ended[k]) continue;
       cta.x = first + static_cast<unsigned>(rank);
-      exchange_state(members[k]), ended[k] = go_on(30), exchange_state(members[k]);
+      exchange_state(members[k]), ended[k] = go_on(2), exchange_state(members[k]);
     }
     if (events != seen) stuck = 0;
   }

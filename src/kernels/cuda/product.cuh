@@ -343,7 +343,7 @@ static __device__ __forceinline__ void run_product(const ObkProduct& p) {
     stamp(stamped, k, false);
     body(&task, nullptr, p.dealt.operands, &lanes);
     if (kParts > 1 && !N::single && k + step < N::tasks) cluster_arrive(); /* this CTA has read its planes */
-    if ((kParts == 1 && !N::single) || p.dealt.stamps) __syncthreads(); /* all have read the sums before the next tile's */
+    if (!N::single || p.dealt.stamps) __syncthreads(); /* all have read the sums (and sent them) before the next tile's */
     stamp(stamped, k, true);
     if (N::single) break;
   }
