@@ -65,6 +65,7 @@ struct FixedShape {
   static constexpr int kDown = kBlocks16 >= 2 && read_bytes(2) < read_bytes(1) ? 2 : 1;
   static constexpr int kAcross = 2 / kDown;
   static constexpr int kM = fixed_parts(kBlocks16, kDown), kN = fixed_parts(kGroups, kAcross);
+  static constexpr bool kBeyond = kDown * kM * 16 > kLines; /* some warp's last 16 rows are not all there */
   /* All of k at once and unrolled, or stages of kStage chunks. */
   static constexpr int kCode = kChunks * (kM + (kN + 1) / 2 + kM * kN);
   static constexpr bool kWhole = (kPanel || kBlock * kChunks <= OBK_GEMM_PANEL) && kCode <= 640 &&
@@ -196,6 +197,7 @@ struct FixedAdd {
 template <typename S>
 struct FixedTile {
   uint32_t a_at, w_at;    /* this lane's share of ldmatrix: in a block of A, in a page of weights */
+  uint32_t a_last;        /* the same of the warp's last 16 rows, where some are not there: the last one again */
   uint32_t to;            /* this thread's pieces of A: where they go, where they lie */
   const char *from, *from32;
   int chunk; /* of kStep */
@@ -242,9 +244,13 @@ struct FixedTile {
   }
   __device__ __forceinline__ void prepare(uint32_t work) {
     const int lane = threadIdx.x % 32, r = lane & 7, half = lane / 8 & 1;
-    const int row = S::kFew ? min(r, S::kLines - 1)
-                            : min(down() * S::kM * 16 + (lane & 15), S::kLines - 1);
-    a_at = work + row * 128 + (((step() * 2 + (S::kFew ? half : lane / 16)) ^ (row & 7)) << 4);
+    const int first = S::kFew ? r : down() * S::kM * 16 + (lane & 15), piece = step() * 2 + (S::kFew ? half : lane / 16);
+    const auto at = [&](int wanted) {
+      const int row = min(wanted, S::kLines - 1);
+      return work + row * 128 + ((piece ^ (row & 7)) << 4);
+    };
+    a_at = at(first);
+    if (S::kBeyond) a_last = at(first + (S::kM - 1) * 16);
     w_at = ((across() * S::kN + lane / 16) * 8 + r) * 128 +
            (((step() * 2 + half) ^ r) << 4);
 #pragma unroll
@@ -263,7 +269,8 @@ struct FixedTile {
       a[0][1] = a[0][3] = 0;
     } else {
 #pragma unroll
-      for (int m = 0; m < S::kM; ++m) load_matrices(a[m], a_at + panel + m * 2048);
+      for (int m = 0; m < S::kM; ++m)
+        load_matrices(a[m], S::kBeyond && m + 1 == S::kM ? a_last + panel : a_at + panel + m * 2048);
     }
 #pragma unroll
     for (int n = 0; n < S::kN; n += 2) {
