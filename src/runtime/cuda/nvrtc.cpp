@@ -134,6 +134,16 @@ std::string nvrtc_version() {
   return fmt::format("{}.{}", major, minor);
 }
 
+std::vector<std::string> wished_options() {
+  std::vector<std::string> options;
+  if (const char* wished = getenv("OBELISK_LINEINFO"); wished && *wished) options.push_back("-lineinfo");
+  if (const char* wished = getenv("OBELISK_DEVICE_DEFINES"); wished) {
+    std::istringstream words(wished);
+    for (std::string word; words >> word;) options.push_back("-D" + word);
+  }
+  return options;
+}
+
 Result<Cubin> compile_cubin(const std::string& text, const std::string& architecture,
                             const std::vector<std::string>& defines) {
   if (!nvrtc().ok()) return nvrtc().error();
@@ -154,8 +164,7 @@ Result<Cubin> compile_cubin(const std::string& text, const std::string& architec
                  fmt::format("the device compiler: {}", n.GetErrorString(code)), "", ""};
   std::vector<std::string> options = {"-std=c++17", "-default-device", "-arch=" + architecture,
                                       "--ptxas-options=-v"};
-  if (const char* wished = getenv("OBELISK_LINEINFO"); wished && *wished)
-    options.push_back("-lineinfo");  // for profilers; it doubles the machine code's size
+  for (const std::string& option : wished_options()) options.push_back(option);
   // Not -split-compile, which shares functions among cores: the same text gives other bytes each time.
   for (const std::string& define : defines) options.push_back("-D" + define);
   // Where there is a driver, newer versions look into its cache (~/.nv/ComputeCache), which `--cache off` and a cleared

@@ -26,6 +26,10 @@ Result<std::string> find_nvrtc();
 /// Its version, "13.0".
 std::string nvrtc_version();
 
+/// What the environment asks for beside: $OBELISK_LINEINFO, line numbers for profilers (it doubles the machine code's size);
+/// $OBELISK_DEVICE_DEFINES, "NAME=value NAME", for experiments with device code.
+std::vector<std::string> wished_options();
+
 /// Compiles a text that includes nothing but the device headers. `architecture`: "sm_90a".
 /// `defines`: "NAME=value". Errors: kBuild with the compiler's first lines.
 Result<Cubin> compile_cubin(const std::string& text, const std::string& architecture,

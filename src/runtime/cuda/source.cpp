@@ -342,6 +342,7 @@ Result<Image> build_part(const Program& program, const std::string& architecture
   TRY(const std::string text, device_source(program, {}, part));
   std::string identity = architecture + " " + nvrtc_version();
   for (const std::string& define : defines) identity += " " + define;
+  for (const std::string& option : wished_options()) identity += " " + option;
   const std::string kept =
       folder.empty()
           ? ""
