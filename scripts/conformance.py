@@ -86,7 +86,7 @@ def short(error):
 
 def run_case(group, name, flags):
     """(group, name, None when passed else the reason, seconds)."""
-    ObeliskBackend.program = Program(flags=flags, timeout=SECONDS[group])
+    ObeliskBackend.program = Program(flags=flags, timeout=SECONDS[group], batch=True)
     start = time.monotonic()
     suite = suites()[group](f"{name}_cpu")
     try:

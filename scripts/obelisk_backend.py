@@ -17,9 +17,11 @@ Strings, sequences, optionals and maps are refused with a message; the program d
 import json
 import os
 import re
+import select
 import signal
 import subprocess
 import tempfile
+import time
 import zipfile
 from pathlib import Path
 
@@ -107,17 +109,72 @@ def first_reason(text):
     return lines[0] if lines else "no message"
 
 
-class Program:
-    """The command line program: where it is, with what extra flags, and for how long it may run."""
+class Batch:
+    """One process that runs one command after another (`obelisk batch`): a driver starts once."""
 
-    def __init__(self, path=None, flags=(), timeout=30):
+    running = {}  # by path
+
+    def __init__(self, path):
+        self.process = subprocess.Popen([str(path), "batch"], stdin=subprocess.PIPE,
+                                        stdout=subprocess.PIPE, start_new_session=True)
+        self.read = b""
+
+    @classmethod
+    def of(cls, path):
+        kept = cls.running.get(path)
+        if kept is None or kept.process.poll() is not None:
+            kept = cls.running[path] = cls(path)
+        return kept
+
+    def __call__(self, words, timeout):
+        """(status, standard output, standard error). Raises Failure; the process is a new one then."""
+        until = time.monotonic() + timeout
+        self.process.stdin.write(json.dumps(words).encode() + b"\n")
+        self.process.stdin.flush()
+        while b"\n" not in self.read:
+            left = until - time.monotonic()
+            if left <= 0 or not select.select([self.process.stdout], [], [], left)[0]:
+                self.end()
+                raise Failure(f"no answer within {timeout} s")
+            more = os.read(self.process.stdout.fileno(), 1 << 20)
+            if not more:
+                code = self.process.wait()
+                self.end()
+                what = signal.Signals(-code).name if code < 0 else f"exit {code}"
+                raise Failure(f"crash: {what}")
+            self.read += more
+        line, _, self.read = self.read.partition(b"\n")
+        answer = json.loads(line)
+        if STATUS.get(answer["status"]) == "device":  # a GPU's context may be of no more use
+            self.end()
+        return answer["status"], answer["stdout"], answer["stderr"]
+
+    def end(self):
+        if self.process.poll() is None:
+            os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait()
+        self.process.stdin.close()
+        self.process.stdout.close()
+        Batch.running = {path: one for path, one in Batch.running.items() if one is not self}
+
+
+class Program:
+    """The command line program: where it is, with what extra flags, for how long it may run, and
+    whether in one process with the commands before."""
+
+    def __init__(self, path=None, flags=(), timeout=30, batch=False):
         self.path = path or os.environ.get("OBELISK", ROOT / "build" / "bin" / "obelisk")
         self.flags = list(flags)
         self.timeout = timeout
+        self.batch = batch
 
     def __call__(self, *arguments):
         """The JSON that the program printed. Raises Failure with its reason."""
-        command = [str(self.path), *map(str, arguments), *self.flags, "--json"]
+        words = [*map(str, arguments), *self.flags, "--json"]
+        if self.batch:
+            status, out, err = Batch.of(self.path)(words, self.timeout)
+            return self.answer(status, out, err)
+        command = [str(self.path), *words]
         # A session of its own, so that a time-out ends the host compiler too.
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                                    stdin=subprocess.DEVNULL, text=True, errors="replace",
@@ -130,9 +187,12 @@ class Program:
             raise Failure(f"no answer within {self.timeout} s") from None
         if process.returncode < 0:
             raise Failure(f"crash: {signal.Signals(-process.returncode).name}")
-        if process.returncode:
-            kind = STATUS.get(process.returncode, f"exit {process.returncode}")
-            raise Failure(f"{kind}: {first_reason(err or out)}")
+        return self.answer(process.returncode, out, err)
+
+    @staticmethod
+    def answer(status, out, err):
+        if status:
+            raise Failure(f"{STATUS.get(status, f'exit {status}')}: {first_reason(err or out)}")
         return json.loads(out) if out.strip() else {}
 
 

@@ -1,6 +1,7 @@
 /// obelisk/flags.h — what the verbs share: flags, the file they work on, answers as text or JSON, errors for people.
 #pragma once
 
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
@@ -92,5 +93,6 @@ int verify(const Flags& flags, bool bisect);
 int inspect(const Flags& flags);
 int cache(const Flags& flags, bool clear);
 int doctor(const Flags& flags);
+int batch(const Flags& flags, const std::function<int(std::vector<std::string>)>& command);  // words to exit code
 
 }  // namespace obelisk::cli

@@ -30,9 +30,7 @@ obelisk::Error usage(const CLI::App& app, const CLI::ParseError& wrong, int argc
   return error;
 }
 
-}  // namespace
-
-int main(int argc, char** argv) {
+int run_command(int argc, char** argv) {
   using namespace obelisk;
   CLI::App app{
       "Obelisk compiles neural networks into one program.\n"
@@ -143,6 +141,19 @@ int main(int argc, char** argv) {
   cli::add_json(*doctor, flags);
   doctor->callback([&] { body = [&] { return cli::doctor(flags); }; });
 
+  CLI::App* batch = app.add_subcommand(
+      "batch", "commands from standard input, a line of JSON each: [\"run\", \"model.onnx\"]; their status and what they print go to "
+               "standard output, a line each");
+  batch->callback([&] {
+    body = [&] {
+      return cli::batch(flags, [program = argv[0]](std::vector<std::string> words) {
+        std::vector<char*> given = {program};
+        for (std::string& word : words) given.push_back(word.data());
+        return run_command(static_cast<int>(given.size()), given.data());
+      });
+    };
+  });
+
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& done) {
@@ -164,3 +175,7 @@ int main(int argc, char** argv) {
                                   "this is a defect of Obelisk; please report it with the model"});
   }
 }
+
+}  // namespace
+
+int main(int argc, char** argv) { return run_command(argc, argv); }
