@@ -127,7 +127,7 @@ Result<graph::Graph> fit(graph::Graph graph, const Options& options, const targe
     if (left) left(of, id, taken, std::move(why));
     return taken;
   };
-  const kernels::TileLibrary& tiles = kernels::tile_library(device.family);
+  const kernels::TileLibrary& tiles = kernels::tile_library(device);
   const bool splits = tiles.gemm_parts && stitching.stitch && !options.disabled.count("split_products");
   const auto parts = [&](DType type, int64_t rows, int64_t columns, int64_t depth) -> int64_t {
     const bool dealt = device.own_kernels && device.copies_blocks && rows >= stitch::kMostStreamedRows;  // in one chain over k
@@ -164,7 +164,7 @@ struct Lowered {
 Status lower_tasks(const target::DeviceSpec& device, const std::string& granularity,
                    const std::string& precision, Lowered& made) {
   TRY_STATUS(schedule::validate(made.graph, made.plan, made.tasks));
-  made.source = codegen::emit(made.graph, made.plan, made.tasks, kernels::tile_library(device.family));
+  made.source = codegen::emit(made.graph, made.plan, made.tasks, kernels::tile_library(device));
   auto program = runtime::assemble(made.graph, made.plan, made.tasks, made.source, device.name);
   program.granularity = granularity, program.precision = precision;
   made.program = std::make_shared<runtime::Program>(std::move(program));
@@ -338,7 +338,7 @@ Status lower(const Network& network, const Options& options, Compilation& made, 
       }));
   TRY_STATUS(step("codegen", [&] {
     made.source = codegen::emit(made.graph, made.plan, made.tasks,
-                                kernels::tile_library(device.family));
+                                kernels::tile_library(device));
     return ok_status();
   }, nothing_to_check, [&](bool explain) {
     return explain ? explain_bodies(made.source, made.graph, made.plan, made.tasks)

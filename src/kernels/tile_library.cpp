@@ -2,8 +2,9 @@
 
 namespace obelisk::kernels {
 
-const TileLibrary& tile_library(target::Family family) {
-  return family == target::Family::kCuda ? kCudaTiles : kCpuTiles;
+const TileLibrary& tile_library(const target::DeviceSpec& device) {
+  if (device.family != target::Family::kCuda) return kCpuTiles;
+  return device.fast_memory.count < (160_KiB).count ? kCudaSmallTiles : kCudaTiles;
 }
 
 }  // namespace obelisk::kernels

@@ -1,7 +1,7 @@
 /// kernels/tile_library.h — a machine's compute tiles as the compiler sees them: which it takes, how
 /// weights are packed for them, how much fast memory they want, and what they cost.
 ///
-///   const TileLibrary& tiles = tile_library(device.family);
+///   const TileLibrary& tiles = tile_library(device);
 ///   if (tiles.takes_gemm(gemm)) ... tiles.gemm_pack(...)        all plain functions, no state
 ///
 /// The structures are those that a body fills at run time (tiles.h); here only types, extents,
@@ -38,6 +38,8 @@ struct TileLibrary {
   void (*gemm_pack)(int32_t type, int64_t n, int64_t k, int64_t tile, const void* b, int64_t b_row,
                     int64_t b_col, void* packed);
   int64_t (*gemm_scratch_bytes)(const ObkGemm* gemm);
+  /// What device texts take for the operands of a product, and of a convolution in f32, where that is not OBK_GEMM_PANEL (kernels/cuda/gemm_shape.h); 0: that.
+  int gemm_panel = 0;
   /// Rows of A that a body computed into fast memory: a panel of m rows of k, 0 bytes where the tile takes none. Element (row, column)
   /// lies where OBK_PANEL_AT(type, row, column, pitch) of the dialect says.
   int64_t (*panel_bytes)(int32_t type, int64_t m, int64_t k);
@@ -97,7 +99,8 @@ struct TileLibrary {
   int64_t (*attention_exchange_bytes)(int64_t pieces, int64_t value_size) = nullptr;
 };
 
-const TileLibrary& tile_library(target::Family family);
-extern const TileLibrary kCpuTiles, kCudaTiles;
+/// `kCudaSmallTiles`: of a GPU that has less than 160 KiB of shared memory for a block.
+const TileLibrary& tile_library(const target::DeviceSpec& device);
+extern const TileLibrary kCpuTiles, kCudaTiles, kCudaSmallTiles;
 
 }  // namespace obelisk::kernels

@@ -162,7 +162,7 @@ bool within(int64_t value, int64_t low, int64_t high) { return value >= low && v
 
 const TileLibrary* tiles_of(const std::string& target) {
   const auto device = target::device(target, 1);
-  return device.ok() ? &kernels::tile_library(device->family) : nullptr;
+  return device.ok() ? &kernels::tile_library(*device) : nullptr;
 }
 
 std::optional<int64_t> packed_bytes(const TileLibrary& tiles, const PackRecipe& r,

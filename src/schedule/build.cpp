@@ -163,9 +163,11 @@ ObkConv geometry(const stitch::ConvTile& conv, const target::DeviceSpec& device)
   return shape;
 }
 
+constexpr int64_t kBlockRoom = 4096;  // bytes of fast memory beside a tile and its scratch: parameters, operands, staged rows
+
 /// The tile of a convolution whose library knows what tiles cost: pixels in row order by channels. False: it does not.
 bool cut_conv_by_cost(const stitch::ConvTile& conv, const target::DeviceSpec& device, Work& work) {
-  const kernels::TileLibrary& tiles = kernels::tile_library(device.family);
+  const kernels::TileLibrary& tiles = kernels::tile_library(device);
   if (!tiles.conv_nanos) return false;
   const int64_t pixels = conv.out_height * conv.out_width, wide = conv.out_width;
   const int64_t outputs = conv.depthwise ? conv.shape.outputs : conv.shape.group_outputs;  // a tile stays inside a group
@@ -185,10 +187,13 @@ bool cut_conv_by_cost(const stitch::ConvTile& conv, const target::DeviceSpec& de
     for (int64_t width : widths) {
       if (height * width * 4 > device.fast_memory.count / 4 && height > 16) continue;
       shape.pixels = height, shape.channels = width;
-      shape.row = shape.column = 0;
-      if (height > 16 && tiles.conv_scratch_bytes(&shape) + height * (width + 8) * 4 > device.fast_memory.count) continue;  // rows are padded
       const int64_t middle = pixels / 2 / height * height;  // neither the first nor the last rows
-      shape.row = middle / wide, shape.column = middle % wide;
+      int64_t scratch = 0;
+      for (int64_t first : {int64_t{0}, middle}) {  // at the edge fewer rows are read
+        shape.row = first / wide, shape.column = first % wide;
+        scratch = std::max(scratch, tiles.conv_scratch_bytes(&shape));
+      }
+      if ((height > 8 || width > tiles.panel) && scratch + height * (width + 8) * 4 + kBlockRoom > device.fast_memory.count) continue;  // rows are padded
       shape.pixels = std::min(height, pixels - middle);
       const int64_t count = conv.shape.batch * ((pixels + height - 1) / height) * ((conv.shape.outputs + width - 1) / width);
       const double nanos = tiles.conv_nanos(&shape);
@@ -214,7 +219,7 @@ void deal_tiles(const target::DeviceSpec& device, ObkConv shape, int64_t outputs
   constexpr double kFirst = 1700;  // nanoseconds until the first tile multiplies
   constexpr double kAlone = 1.25;  // how much longer than predicted tasks take that have a multiprocessor each
   constexpr int64_t kMostWidth = 128;
-  const kernels::TileLibrary& tiles = kernels::tile_library(device.family);
+  const kernels::TileLibrary& tiles = kernels::tile_library(device);
   const int64_t all = work.nest.row_count();
   if (!device.copies_blocks) return;  // the machines that have wgmma
   if (device.deals.count == 0 || all == 0 || work.buffers.size() > size_t{kDealtOperands} || !tiles.conv_nanos) return;
@@ -269,16 +274,25 @@ void deal_product(const Group& group, const TaskGraph& graph, const target::Devi
 
 /// The tile of a product whose library knows what tiles cost: the least time of all workers' rounds together. False: it does not.
 bool cut_by_cost(const Group& group, const target::DeviceSpec& device, Work& work) {
-  const kernels::TileLibrary& tiles = kernels::tile_library(device.family);
+  const kernels::TileLibrary& tiles = kernels::tile_library(device);
   const int32_t type = group.product.tile_type();
   const int64_t inner = tile_span(group, work.nest), n = work.nest.column_count(), k = group.product.k[0].extent;
   if (inner == 0 || n == 0 || tiles.gemm_nanos(type, 1, 1, k) <= 0) return false;
   const int64_t batches = std::max<int64_t>(work.nest.row_count() / inner, 1);
+  const auto has_room = [&](int64_t rows, int64_t wide) {
+    ObkGemm shape = {};
+    shape.a_type = shape.b_type = type, shape.panel = group.prologue.has_value();
+    shape.m = rows, shape.n = wide, shape.k = k;
+    int64_t most = 0;
+    for (int packed : {0, 1}) shape.packed = packed, most = std::max(most, tiles.gemm_scratch_bytes(&shape));
+    return most + rows * (wide + 8) * 4 + kBlockRoom <= device.fast_memory.count;
+  };
   double best = 0;
   for (int64_t rows = 8; rows == 8 || (rows < 2 * inner && rows <= 128); rows *= 2) {
     for (int64_t columns = tiles.panel; columns < n + tiles.panel && columns <= 256; columns += tiles.panel) {
       const int64_t wide = columns * group.product.sides();  // of the tile
       if (wide > 256 || rows * wide * 8 > device.fast_memory.count / 2) continue;
+      if ((rows > 8 || columns > tiles.panel) && !has_room(std::min(rows, inner), wide)) continue;
       if (group.prologue && (rows > 64 || tiles.panel_bytes(type, rows, k) > device.fast_memory.count / 2)) continue;
       const int64_t count = batches * ((inner + rows - 1) / rows) * ((n + columns - 1) / columns);
       const int64_t rounds = (count + device.sms - 1) / device.sms;
@@ -326,7 +340,7 @@ void cut_product(const Group& group, const target::DeviceSpec& device, int64_t p
 /// One head by a block of its queries: as many blocks as give each worker some, but 16 queries at least, and no more than let the
 /// scores of a block stay in fast memory.
 void cut_attention(const stitch::AttentionTile& tile, const target::DeviceSpec& device, int64_t pieces, Work& work) {
-  const kernels::TileLibrary& tiles = kernels::tile_library(device.family);
+  const kernels::TileLibrary& tiles = kernels::tile_library(device);
   if (tile.pieces > 1) {
     // A piece of the keys is named by the columns that it would have: the last to come writes them all.
     work.tile_rows = tile.queries, work.tile_columns = tile.value_size / tile.pieces;
@@ -374,7 +388,7 @@ bool turns(const Nest& nest) {
 }
 
 /// Whether a worker should have one task of a wave: its threads wait for what a task's beginning loads.
-bool cuts_once(const target::DeviceSpec& device) { return kernels::tile_library(device.family).vectors; }
+bool cuts_once(const target::DeviceSpec& device) { return kernels::tile_library(device).vectors; }
 
 /// How much longer a work's tasks take than the roofs that predict them. On GPUs bodies wait for their loads, reductions most: measured.
 double slower_than_roof(const Group& group, const target::DeviceSpec& device) {

@@ -152,7 +152,7 @@ class Flow {
   }
   bool takes_product(const Work& work, const Group& group) const {
     const stitch::Product& p = group.product;
-    const kernels::TileLibrary& tiles = kernels::tile_library(device_.family);
+    const kernels::TileLibrary& tiles = kernels::tile_library(device_);
     const int64_t rows = work.nest.row_count(), n = work.nest.column_count();
     if (group.prologue || group.partials != graph::kNone || p.statistics.wanted || p.parts != 1 || !p.batch.empty()) return false;
     if (rows < 1 || rows > kMostRows || work.tile_rows != rows || n == 0) return false;
@@ -257,7 +257,7 @@ class Flow {
 
   /// Keys and values that would only be copied stay where the caller keeps them, if the machine's tiles take them so.
   void leave_keys() {
-    if (!kernels::tile_library(device_.family).attention_keeps) return;
+    if (!kernels::tile_library(device_).attention_keeps) return;
     for (std::vector<ObkTask>& list : tasks_.lists)
       for (ObkTask& task : list) {
         const auto kept = find_kept_keys(plan_, tasks_, task);
@@ -452,7 +452,7 @@ Span written_in_row(const Plan& plan, const TaskGraph& tasks, const Work& work, 
 
 void cut_to_flow(const Plan& plan, const target::DeviceSpec& device, TaskGraph& tasks) {
   constexpr int64_t kTask = 4;  // what a task costs beside its weights, as columns
-  const kernels::TileLibrary& tiles = kernels::tile_library(device.family);
+  const kernels::TileLibrary& tiles = kernels::tile_library(device);
   if (!tiles.gemm_flows) return;
   for (Work& work : tasks.works) {
     const Group& group = plan.groups[work.group];

@@ -33,7 +33,7 @@ std::optional<RowMatrix> asked_rows(const Group& group, const target::DeviceSpec
   constexpr int64_t kFewestRows = 49, kMostRows = 64;  // of a tile by wgmma
   if (!device.one_kernel || !device.copies_blocks || group.kind != GroupKind::kProduct || group.prologue) return std::nullopt;
   const stitch::Product& product = group.product;
-  if (product.parts != 1 || product.batch.size() > 1 || !kernels::tile_library(device.family).product_nanos) return std::nullopt;
+  if (product.parts != 1 || product.batch.size() > 1 || !kernels::tile_library(device).product_nanos) return std::nullopt;
   if ((product.a_type != DType::f16 && product.a_type != DType::bf16) || work.tile_rows < kFewestRows || work.tile_rows > kMostRows) return std::nullopt;
   const Buffer& a = tasks.buffers[work.buffers[work.operand_count(group)]];
   if (a.kind != BufferKind::kArena || tasks.buffers[work.buffers.back()].kind != BufferKind::kWeight) return std::nullopt;
@@ -45,7 +45,7 @@ bool cut_streamed(const Group& group, const target::DeviceSpec& device, const Ta
   constexpr double kBegin = 1600;       // of a kernel: its first operands' way
   constexpr double kExchange = 600;     // of parts: sums go to who adds them
   work.streamed.reset();
-  const kernels::TileLibrary& tiles = kernels::tile_library(device.family);
+  const kernels::TileLibrary& tiles = kernels::tile_library(device);
   if (!device.own_kernels || !device.copies_blocks || !tiles.product_nanos || group.kind != GroupKind::kProduct) return false;
   const stitch::Product& product = group.product;
   if (product.batch.size() > 1 || product.parts > kMostOfCluster || work.buffers.size() > size_t{kDealtOperands}) return false;

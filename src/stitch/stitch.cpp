@@ -58,7 +58,7 @@ int64_t bytes_of_casts(const Graph& graph, const Views& views, NodeId n) {
 }  // namespace
 
 Plan plan(const Graph& graph, const target::DeviceSpec& device, const Options& options) {
-  const kernels::TileLibrary* tiles = options.tiles ? &kernels::tile_library(device.family) : nullptr;
+  const kernels::TileLibrary* tiles = options.tiles ? &kernels::tile_library(device) : nullptr;
   Views views(graph, options, tiles);
   Grouping grouping = form_groups(graph, views, device, options, tiles);
   Plan plan;
@@ -108,7 +108,7 @@ bool takes_whole(const Graph& graph, NodeId node, const target::DeviceSpec& devi
     if (ops::block(graph.call(node), 1, teams_of(device, options))) return true;
     reason = options.teams ? "no block for its cells, types or sizes" : "teams are off";
   } else if (has_attention_tile(graph, node,
-                                options.tiles ? &kernels::tile_library(device.family) : nullptr,
+                                options.tiles ? &kernels::tile_library(device) : nullptr,
                                 reason)) {
     return true;
   }

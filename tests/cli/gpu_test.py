@@ -35,8 +35,32 @@ def test_doctor_tells_what_mends_the_gpu(machine):
         assert not machine[name]["essential"]
 
 
+def wide_layers(folder):
+    """Products as wide as BERT's and a convolution of 64 channels: their tiles fill what shared memory there is."""
+    nodes = [
+        helper.make_node("MatMul", ["x", "up"], ["a"]),
+        helper.make_node("Relu", ["a"], ["b"]),
+        helper.make_node("MatMul", ["b", "down"], ["y"]),
+        helper.make_node("Conv", ["image", "kernel"], ["z"], pads=[1, 1, 1, 1]),
+    ]
+    weights = {"up": random(768, 3072), "down": random(3072, 768), "kernel": random(64, 64, 3, 3)}
+    inputs, outputs = ({name: (TensorProto.FLOAT, dims) for name, dims in each.items()} for each in (
+        {"x": [128, 768], "image": [1, 64, 56, 56]}, {"y": [128, 768], "z": [1, 64, 56, 56]}))
+    return save(folder / "wide.onnx", nodes, inputs, outputs, weights)
+
+
+@pytest.mark.parametrize("precision", ["fp16", "fp32"])
+@pytest.mark.parametrize("target", ["sm_80", "sm_89"])
+def test_wide_layers_fit_a_gpu_of_little_shared_memory(obelisk, nvrtc, tmp_path, target, precision):
+    most = {"sm_80": 163, "sm_89": 99}[target] * 1024
+    for granularity in ("mono", "stitch"):
+        report = obelisk("compile", wide_layers(tmp_path), "-o", "m.obk", "--target", target, "--granularity", granularity,
+                         "--precision", precision, "--json", code=0).json
+        assert all(kernel["smem_bytes"] <= most for kernel in report["kernels"])
+
+
 @pytest.mark.parametrize("granularity", ["mono", "stitch", "op", "auto"])
-@pytest.mark.parametrize("target", ["sm_90a", "sm_80"])
+@pytest.mark.parametrize("target", ["sm_90a", "sm_80", "sm_89"])
 def test_compiles_for_a_gpu_that_is_not_there(obelisk, mlp, nvrtc, target, granularity):
     report = obelisk(
         "compile",

@@ -127,7 +127,7 @@ void cuda_depthwise_pack(int32_t type, int64_t channels, int64_t kernel_h, int64
                                               c * out_stride + h * h_stride + w * w_stride));
 }
 
-int64_t cuda_conv_scratch_bytes(const ObkConv* conv) {
+static int64_t scratch_bytes(const ObkConv* conv, int32_t panel) {
   int64_t most = 0;
   if (conv->depthwise) return 0;
   if (conv->own_kernel < 0 && conv_thin(static_cast<int32_t>(conv->in_channels)))
@@ -138,8 +138,8 @@ int64_t cuda_conv_scratch_bytes(const ObkConv* conv) {
     if (!is_half(*conv)) {
       // A tile at the end has fewer channels, which may take more: its stages are longer.
       for (int32_t fewer = 1; fewer <= channels; fewer += 32)
-        most = std::max<int64_t>(most, conv_plan32(conv, pixels, fewer).bytes);
-      most = std::max<int64_t>(most, conv_plan32(conv, pixels, channels).bytes);
+        most = std::max<int64_t>(most, conv_plan32(conv, pixels, fewer, panel).bytes);
+      most = std::max<int64_t>(most, conv_plan32(conv, pixels, channels, panel).bytes);
       return;
     }
     for (int32_t aligned : {0, 1})
@@ -156,6 +156,9 @@ int64_t cuda_conv_scratch_bytes(const ObkConv* conv) {
   }
   return most;
 }
+
+int64_t cuda_conv_scratch_bytes(const ObkConv* conv) { return scratch_bytes(conv, OBK_GEMM_PANEL); }
+int64_t cuda_conv_small_scratch_bytes(const ObkConv* conv) { return scratch_bytes(conv, kGemmSmallPanel); }
 
 double cuda_conv_nanos(const ObkConv* conv) {
   const double taps = static_cast<double>(conv->kernel_h * conv->kernel_w);

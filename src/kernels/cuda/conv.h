@@ -30,6 +30,7 @@ WeightRange cuda_conv_weights(int32_t type, int64_t out_channels, int64_t in_cha
                               int64_t kernel_h, int64_t kernel_w, int64_t c0, int64_t c1);
 /// Shared memory that conv_tile wants at g.scratch.
 int64_t cuda_conv_scratch_bytes(const ObkConv* conv);
+int64_t cuda_conv_small_scratch_bytes(const ObkConv* conv);  // where a GPU has little shared memory
 /// Predicted nanoseconds of one tile on one SM, all SMs at work.
 double cuda_conv_nanos(const ObkConv* conv);
 

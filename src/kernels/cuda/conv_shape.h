@@ -260,13 +260,13 @@ struct ConvPlan32 {
   int32_t weights_pitch;    /* elements from k to k: by tensor cores so that no bank is met twice */
   int32_t k_blocks, stage_blocks, stage_bytes, bytes;
 };
-OBK_BOTH struct ConvPlan32 conv_plan32(const struct ObkConv* g, int32_t pixels, int32_t channels) {
+OBK_BOTH struct ConvPlan32 conv_plan32(const struct ObkConv* g, int32_t pixels, int32_t channels, int32_t panel = OBK_GEMM_PANEL) {
   struct ConvPlan32 p = {};
   p.pixels = conv_up16(pixels), p.channels = conv_up(channels, 32);
   p.weights_pitch = p.channels + (g->type == kObkTf32 ? 8 : 0);
   p.k_blocks = (int32_t)(g->kernel_h * g->kernel_w * g->in_channels + 31) / 32;
   const int32_t block = (p.pixels + p.weights_pitch) * 128;
-  const int32_t room = conv_div(kConvPanel / kConvStages / 128, block / 128);
+  const int32_t room = conv_div(panel / kConvStages / 128, block / 128);
   const int32_t all = (p.k_blocks + kConvStages - 1) / kConvStages;
   p.stage_blocks = all < room ? all : room > 1 ? room : 1;
   p.stage_bytes = p.stage_blocks * block;

@@ -133,8 +133,8 @@ WeightRange cuda_gemm_weights(int32_t type, int64_t n, int64_t k, int64_t c0, in
   return {c0 / 8 * group, columns / 8 * group, group};
 }
 
-int64_t cuda_gemm_scratch_bytes(const ObkGemm* gemm) {
-  const ObkGemm& g = *gemm;
+namespace {
+int64_t scratch_bytes(const ObkGemm& g, int panel, bool has_ring) {
   if (g.a_type == kObkTf32) return kTf32Stages * kTf32StageBytes + 16;
   if (!is_half(g.a_type)) {
     const int64_t sum = g.a_type == kObkF64 ? 8 : 4;
@@ -150,14 +150,14 @@ int64_t cuda_gemm_scratch_bytes(const ObkGemm* gemm) {
   const int own = g.panel ? 0 : rows;
   for (int wide : {columns, rest}) {
     if (wide == 0) continue;
-    for (bool ring : {g.packed != 0, false}) {
+    for (bool ring : {g.packed != 0 && has_ring, false}) {
       const int all = ring ? own : own + wide;
-      const int blocks = gemm_stages(all, k_blocks, ring ? own == 16 : g.packed != 0).blocks;
+      const int blocks = gemm_stages(all, k_blocks, ring ? own == 16 : g.packed != 0, panel).blocks;
       const int stages = blocks ? std::min(4, (k_blocks + blocks - 1) / blocks) : 0;
       most = std::max(most, int64_t{128} * all * blocks * stages);
     }
   }
-  if (g.packed) {  // a tile of a known shape: its operands, and sums behind them: a plane, of few rows four
+  if (g.packed && has_ring) {  // a tile of a known shape: its operands, and sums behind them: a plane, of few rows four
     const int64_t lines = g.panel ? 0 : g.m < 8 ? g.m : round_up(g.m, 8);
     const bool stages = g.m > 32 && g.n > columns;
     const int64_t operands = lines * 128 * (stages ? 4 : std::max<int64_t>(chunks_of(g.k), 4));
@@ -174,6 +174,10 @@ int64_t cuda_gemm_scratch_bytes(const ObkGemm* gemm) {
   }
   return most + 1024 + 2048;  // aligned; wgmma may read, not use, two groups of columns beyond
 }
+}  // namespace
+
+int64_t cuda_gemm_scratch_bytes(const ObkGemm* gemm) { return scratch_bytes(*gemm, OBK_GEMM_PANEL, true); }
+int64_t cuda_gemm_small_scratch_bytes(const ObkGemm* gemm) { return scratch_bytes(*gemm, kGemmSmallPanel, false); }
 
 double cuda_product_nanos(int32_t type, int64_t m, int64_t n, int64_t k) {
   if (!is_half(type) || n > kLongColumns) return 0;

@@ -16,6 +16,9 @@
 #define OBK_GEMM_PANEL 98304
 #endif
 
+/* The same of a GPU with little of it, which has no ring either. */
+enum { kGemmSmallPanel = 49152 };
+
 /* Columns of a tile of 33 to 64 rows whose shape its body knows, at most. */
 enum { kLongColumns = 160 };
 
@@ -53,7 +56,7 @@ OBK_BOTH int gemm_pass_columns(int64_t m) { return m <= 32 ? 192 : 96; }
 struct GemmStages {
   int blocks;
 };
-OBK_BOTH struct GemmStages gemm_stages(int rows, int k_blocks, int small) {
+OBK_BOTH struct GemmStages gemm_stages(int rows, int k_blocks, int small, int panel = OBK_GEMM_PANEL) {
   if (rows == 0) { /* nothing to bring: the body wrote A, the ring brings B */
     struct GemmStages whole = {k_blocks};
     return whole;
@@ -61,8 +64,8 @@ OBK_BOTH struct GemmStages gemm_stages(int rows, int k_blocks, int small) {
   /* Activations alone come in powers of two: no division on a path that waits. */
   const int room = small        ? OBK_GEMM_SMALL / (rows * 512)
                    : rows == 64 ? 1
-                   : rows == 32 ? OBK_GEMM_PANEL / (32 * 512)
-                                : OBK_GEMM_PANEL / (rows * 512);
+                   : rows == 32 ? panel / (32 * 512)
+                                : panel / (rows * 512);
   const int all = (k_blocks + 3) / 4;
   struct GemmStages s = {all < room ? all : room > 1 ? room : 1};
   return s;

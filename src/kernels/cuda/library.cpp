@@ -1,6 +1,7 @@
 #include "kernels/cuda/attention.h"
 #include "kernels/cuda/conv.h"
 #include "kernels/cuda/gemm.h"
+#include "kernels/cuda/gemm_shape.h"
 #include "kernels/tile_library.h"
 
 namespace obelisk::kernels {
@@ -57,5 +58,14 @@ const TileLibrary kCudaTiles = {
     .attention_keeps = true,
     .attention_exchange_bytes = cuda_attention_exchange_bytes,
 };
+
+const TileLibrary kCudaSmallTiles = [] {
+  TileLibrary tiles = kCudaTiles;
+  tiles.name = "cuda, little shared memory";
+  tiles.gemm_scratch_bytes = cuda_gemm_small_scratch_bytes;
+  tiles.conv_scratch_bytes = cuda_conv_small_scratch_bytes;
+  tiles.gemm_panel = kGemmSmallPanel;
+  return tiles;
+}();
 
 }  // namespace obelisk::kernels

@@ -81,13 +81,16 @@ TEST(CudaGemm, ScratchHoldsEachPassOfATile) {
         for (int packed : {0, 1}) {
           ObkGemm g = {};
           g.a_type = g.b_type = kObkF16, g.packed = packed, g.m = m, g.n = n, g.k = k;
-          const int64_t most = gemm_pass_columns(m), bytes = cuda_gemm_scratch_bytes(&g);
+          const int64_t most = gemm_pass_columns(m), bytes = cuda_gemm_scratch_bytes(&g), little = cuda_gemm_small_scratch_bytes(&g);
+          EXPECT_LE(little, bytes);
           for (int64_t column = 0; column < n; column += most) {
             const int wide = static_cast<int>((std::min(most, n - column) + 15) / 16 * 16);
             const int rows = gemm_pass_rows(m) + wide, chunks = static_cast<int>((k + 63) / 64);
             const int blocks = gemm_stages(rows, chunks, packed).blocks;
             ASSERT_GE(bytes, 128 * rows * blocks * std::min(4, (chunks + blocks - 1) / blocks))
                 << m << " x " << n << " x " << k << " from column " << column;
+            const int fewer = gemm_stages(rows, chunks, packed, kGemmSmallPanel).blocks;
+            ASSERT_GE(little, 128 * rows * fewer * std::min(4, (chunks + fewer - 1) / fewer));
           }
         }
 }

@@ -13,13 +13,14 @@
 #include "base/parallel.h"
 #include "runtime/cuda/dialect_files.h"
 #include "runtime/cuda/tables.h"
+#include "runtime/packing.h"
 
 namespace obelisk::runtime::cuda {
 namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kWatchdogClocks = "OBK_WATCHDOG=4000000000";  // about two seconds
+constexpr const char* kWatchdogClocks = "4000000000";  // about two seconds; $OBELISK_WATCHDOG_CLOCKS
 
 bool is_mono(const Program& program) { return program.granularity == "mono"; }
 
@@ -136,7 +137,10 @@ int residents_of(const std::string& body) {
 std::vector<std::string> device_defines(const Program& program, const LoadOptions& options) {
   std::vector<std::string> defines;
   if (is_mono(program)) defines.push_back("OBK_MONO=1");
-  if (options.watchdog) defines.push_back(kWatchdogClocks);
+  const char* clocks = getenv("OBELISK_WATCHDOG_CLOCKS");
+  if (options.watchdog) defines.push_back(fmt::format("OBK_WATCHDOG={}LL", clocks && *clocks ? clocks : kWatchdogClocks));
+  if (const kernels::TileLibrary* tiles = tiles_of(program.target); tiles && tiles->gemm_panel != 0)
+    defines.push_back(fmt::format("OBK_GEMM_PANEL={}", tiles->gemm_panel));
   const bool flows = program.flows && is_mono(program);
   if (flows) defines.insert(defines.end(), {"OBK_FLOW=1", fmt::format("OBK_FLOW_BLOCKS={}", kFlowBlocks), fmt::format("OBK_FLOW_SOON={}", kFlowSoon), fmt::format("OBK_FLOW_THREADS={}", kFlowThreads)});
   if (const int pages = ring_pages(program)) {

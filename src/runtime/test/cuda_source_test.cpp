@@ -67,7 +67,7 @@ TEST(CudaSource, AStreamedProductReadsOnlyWeightsBeforeItWaits) {
   graph.mark_output(graph.must_add(graph::Op::Add, {graph.must_add(graph::Op::Add, {product, bias}), r}), "y");
   const stitch::Plan plan = stitch::plan(graph, device);
   const schedule::TaskGraph tasks = schedule::build(graph, plan, device);
-  const codegen::Source source = codegen::emit(graph, plan, tasks, kernels::tile_library(device.family));
+  const codegen::Source source = codegen::emit(graph, plan, tasks, kernels::tile_library(device));
   int products = 0;
   for (const codegen::BodyText& body : source.bodies) {
     const size_t begin = body.text.find("OBK_PRODUCT_BEGIN()");
@@ -99,7 +99,7 @@ Program in_one_kernel(int64_t rows, int64_t width, int layers) {
   graph.mark_output(x, "y");
   const stitch::Plan plan = stitch::plan(graph, device);
   const schedule::TaskGraph tasks = schedule::build(graph, plan, device);
-  Program program = assemble(graph, plan, tasks, codegen::emit(graph, plan, tasks, kernels::tile_library(device.family)), "sm_90a");
+  Program program = assemble(graph, plan, tasks, codegen::emit(graph, plan, tasks, kernels::tile_library(device)), "sm_90a");
   program.granularity = "mono";
   return program;
 }
@@ -168,7 +168,7 @@ TEST(CudaSource, LongRowsOfOneKernelAreSharedByAllThreads) {
     device.one_kernel = one_kernel;
     const stitch::Plan plan = stitch::plan(*graph, device);
     const schedule::TaskGraph tasks = schedule::build(*graph, plan, device);
-    const codegen::Source source = codegen::emit(*graph, plan, tasks, kernels::tile_library(device.family));
+    const codegen::Source source = codegen::emit(*graph, plan, tasks, kernels::tile_library(device));
     CHECK(source.bodies.size() == 1);
     return source.bodies[0].text;
   };
@@ -234,7 +234,7 @@ TEST(CudaTables, AStreamedProductStaysInsideItsOperands) {
     graph.mark_output(graph.must_add(graph::Op::MatMul, {graph.must_add(graph::Op::Tanh, {x}), w}), "y");
     const stitch::Plan plan = stitch::plan(graph, device);
     const schedule::TaskGraph tasks = schedule::build(graph, plan, device);
-    Program program = assemble(graph, plan, tasks, codegen::emit(graph, plan, tasks, kernels::tile_library(device.family)), "sm_90a");
+    Program program = assemble(graph, plan, tasks, codegen::emit(graph, plan, tasks, kernels::tile_library(device)), "sm_90a");
     program.granularity = "stitch";
     const auto tables = make_tables(program, false, device.fast_memory.count);
     ASSERT_TRUE(tables.ok()) << tables.error().text();
@@ -306,7 +306,7 @@ std::vector<std::string> bodies_of(const std::string& text, int64_t deals) {
   const stitch::Plan plan = stitch::plan(*graph, device);
   const schedule::TaskGraph tasks = schedule::build(*graph, plan, device);
   std::vector<std::string> texts;
-  for (const codegen::BodyText& body : codegen::emit(*graph, plan, tasks, kernels::tile_library(device.family)).bodies) texts.push_back(body.text);
+  for (const codegen::BodyText& body : codegen::emit(*graph, plan, tasks, kernels::tile_library(device)).bodies) texts.push_back(body.text);
   return texts;
 }
 int count_of(const std::string& text, std::string_view what) {
@@ -418,7 +418,7 @@ TEST(Programs, AFewRowsOfATableAreRead) {
   const target::DeviceSpec device = *target::gpu("sm_90a");
   const stitch::Plan plan = stitch::plan(graph, device);
   const schedule::TaskGraph tasks = schedule::build(graph, plan, device);
-  const Program program = assemble(graph, plan, tasks, codegen::emit(graph, plan, tasks, kernels::tile_library(device.family)), "sm_90a");
+  const Program program = assemble(graph, plan, tasks, codegen::emit(graph, plan, tasks, kernels::tile_library(device)), "sm_90a");
   EXPECT_GE(bytes_of_a_run(program), kWidth * kColumns * 2);
   EXPECT_LE(bytes_of_a_run(program), 2 * kWidth * kColumns * 2);
 }
@@ -433,7 +433,7 @@ TEST(CudaTables, AProgramThatFlowsReadsItsCopies) {
   const stitch::Plan plan = stitch::plan(*graph, device);
   const schedule::TaskGraph tasks = schedule::build(*graph, plan, device);
   ASSERT_TRUE(tasks.flows);
-  Program program = assemble(*graph, plan, tasks, codegen::emit(*graph, plan, tasks, kernels::tile_library(device.family)), "sm_90a");
+  Program program = assemble(*graph, plan, tasks, codegen::emit(*graph, plan, tasks, kernels::tile_library(device)), "sm_90a");
   program.granularity = "mono";
   const auto tables = make_tables(program, true, device.fast_memory.count);
   ASSERT_TRUE(tables.ok()) << tables.error().text();

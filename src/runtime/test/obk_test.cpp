@@ -62,7 +62,7 @@ class Obk : public testing::Test {
     const schedule::TaskGraph tasks = schedule::build(graph, plan, device);
     auto program = std::make_shared<Program>(
         assemble(graph, plan, tasks,
-                 codegen::emit(graph, plan, tasks, kernels::tile_library(device.family)), "cpu"));
+                 codegen::emit(graph, plan, tasks, kernels::tile_library(device)), "cpu"));
     auto loaded = load_cpu(program);
     ASSERT_TRUE(loaded.ok()) << loaded.error().text();
     executable = *loaded;
@@ -140,7 +140,7 @@ TEST_F(Obk, AProgramThatFlowsIsReadAsWritten) {
   ASSERT_TRUE(early.ok());
   const stitch::Plan plan = stitch::plan(*early, device);
   const schedule::TaskGraph tasks = schedule::build(*early, plan, device);
-  auto program = std::make_shared<Program>(assemble(*early, plan, tasks, codegen::emit(*early, plan, tasks, kernels::tile_library(device.family)), "cpu"));
+  auto program = std::make_shared<Program>(assemble(*early, plan, tasks, codegen::emit(*early, plan, tasks, kernels::tile_library(device)), "cpu"));
   ASSERT_TRUE(program->flows);
   auto loaded = load_cpu(program);
   ASSERT_TRUE(loaded.ok()) << loaded.error().text();
@@ -310,7 +310,7 @@ class Packings : public testing::TestWithParam<std::tuple<target::Family, DType>
 
 TEST_P(Packings, TellTheirSources) {
   const auto [family, dtype] = GetParam();
-  const kernels::TileLibrary& tiles = kernels::tile_library(family);
+  const kernels::TileLibrary& tiles = kernels::tile_library({.family = family});
   using Kind = PackRecipe::Kind;
   const std::vector<std::pair<PackRecipe, Shape>> cases = {
       {{.kind = Kind::kProduct, .n = 150, .k = 37, .row = 150, .column = 1}, {37, 150}},
