@@ -108,13 +108,6 @@ std::string print_program(const runtime::Program& program) {
   return out;
 }
 
-std::shared_ptr<const runtime::Program> with_granularity(const runtime::Program& program,
-                                                         const std::string& granularity) {
-  auto other = std::make_shared<runtime::Program>(program);
-  other->granularity = granularity;
-  return other;
-}
-
 /// A graph as the machine takes it: what no tile of it takes whole in simpler ops, long sums in parts. `left` hears of every node
 /// that was asked about.
 using Asked = std::function<void(const graph::Graph&, graph::NodeId, bool taken, std::string why)>;
@@ -181,15 +174,7 @@ target::DeviceSpec for_granularity(target::DeviceSpec device, const std::string&
   return device;
 }
 
-bool same_tasks(const schedule::TaskGraph& a, const schedule::TaskGraph& b) {
-  return a.flows == b.flows && std::equal(a.works.begin(), a.works.end(), b.works.begin(), b.works.end(),
-                    [](const schedule::Work& x, const schedule::Work& y) {
-                      return x.dealt == y.dealt && x.streamed.has_value() == y.streamed.has_value() && x.tile_rows == y.tile_rows &&
-                             x.tile_columns == y.tile_columns;
-                    });
-}
-
-/// Loads all three granularities and keeps the quickest. `unfitted`: the graph before `fit`.
+/// Loads all three granularities, each with its own plan, tasks and texts, and keeps the quickest. `unfitted`: the graph before `fit`.
 Status load_quickest(const Options& options, const graph::Graph& unfitted, target::DeviceSpec device,
                      stitch::Options stitching, const runtime::LoadOptions& load, Compilation& made) {
   device = for_granularity(device, "stitch");
@@ -206,9 +191,7 @@ Status load_quickest(const Options& options, const graph::Graph& unfitted, targe
   TRY_STATUS(plan_and_cut(op));
   const std::string& precision = made.program->precision;
   TRY_STATUS(lower_tasks(device, "op", precision, op));
-  const bool same = graph::print(stitch.graph) == graph::print(made.graph) && same_tasks(stitch.tasks, made.tasks);
-  if (same) stitch.program = with_granularity(*made.program, "stitch");
-  if (!same) TRY_STATUS(lower_tasks(device, "stitch", precision, stitch));
+  TRY_STATUS(lower_tasks(device, "stitch", precision, stitch));
   std::vector<Candidate> candidates;
   for (const auto& program : {made.program, stitch.program, op.program}) {
     Candidate candidate{.granularity = program->granularity};
@@ -229,7 +212,7 @@ Status load_quickest(const Options& options, const graph::Graph& unfitted, targe
   made.executable = made.choice->candidates[made.choice->chosen].executable;
   for (Candidate& each : made.choice->candidates) each.executable = nullptr;
   const std::string& chosen = made.executable->program().granularity;
-  if (chosen == "op" || (chosen == "stitch" && !same)) {
+  if (chosen != "mono") {
     Lowered& other = chosen == "op" ? op : stitch;
     made.graph = std::move(other.graph);
     made.plan = std::move(other.plan), made.tasks = std::move(other.tasks);

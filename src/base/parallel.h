@@ -3,14 +3,16 @@
 ///   for_each_on_all_cores(tensors.size(), [&](size_t k) { hashes[k] = hash_bytes(...); });
 ///   for_each_part_on_all_cores(count, [&](int64_t begin, int64_t end) { convert(begin, end); });
 ///
-/// Jobs are taken one by one; the caller works too. Jobs must not throw. Threads live for the call:
-/// for jobs of a millisecond and more.
+/// Jobs are taken one by one; the caller works too. When one throws no more are begun, and the caller gets the first
+/// exception once all that run have ended. Threads live for the call: for jobs of a millisecond and more.
 #pragma once
 
 #include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <exception>
+#include <mutex>
 #include <thread>
 #include <vector>
 
@@ -19,14 +21,23 @@ namespace obelisk {
 template <typename Job>
 void for_each_on_all_cores(size_t count, const Job& job) {
   std::atomic<size_t> next{0};  // a ticket, which publishes nothing: relaxed
+  std::mutex lock;
+  std::exception_ptr thrown;
   const auto work = [&] {
-    for (size_t k; (k = next.fetch_add(1, std::memory_order_relaxed)) < count;) job(k);
+    try {
+      for (size_t k; (k = next.fetch_add(1, std::memory_order_relaxed)) < count;) job(k);
+    } catch (...) {
+      const std::scoped_lock held(lock);
+      if (!thrown) thrown = std::current_exception();
+      next.store(count, std::memory_order_relaxed);
+    }
   };
   const size_t cores = std::max(1u, std::thread::hardware_concurrency());
   std::vector<std::thread> threads;
   for (size_t k = 1; k < std::min(cores, count); ++k) threads.emplace_back(work);
   work();
   for (std::thread& thread : threads) thread.join();
+  if (thrown) std::rethrow_exception(thrown);
 }
 
 /// Parts of about a million elements.

@@ -196,6 +196,7 @@ Result<std::string> device_source(const Program& program, const std::set<int>& n
   const std::vector<bool> inlined = inlined_bodies(program);
   for (size_t k = 0; k < program.bodies.size(); ++k) {
     if (!is_here(k)) continue;
+    CHECK(mono || program.bodies[k].text.find("  OBK_BEGIN_") == std::string::npos, "a kernel of its own waits for a wave: {}", program.bodies[k].label);
     if (mono && (k == 0 || inlined[k] != inlined[k - 1]))
       text += fmt::format("\n#undef OBK_INLINED\n#define OBK_INLINED {}\n", inlined[k] ? 1 : 0);
     const bool plain = narrow.count(static_cast<int>(k)) > 0;

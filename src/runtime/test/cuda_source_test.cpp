@@ -135,6 +135,10 @@ TEST(CudaSource, ABodyOfOneKernelReadsOnlyWeightsBeforeItWaits) {
   source = device_source(silent);
   ASSERT_TRUE(source.ok()) << source.error().text();
   EXPECT_NE(source->find("obk::begin_wave(); return obk_body_"), std::string::npos);
+  // As a kernel of its own such a body would wait for a count that nobody keeps.
+  Program apart = program;
+  apart.granularity = "stitch";
+  EXPECT_THROW((void)device_source(apart), Bug);
 }
 
 // Tasks of one kernel that stream the same weights lie on neighbouring multiprocessors, 2k and 2k + 1.
