@@ -33,6 +33,18 @@ def test_what_is_understood_of_one_block_is_a_report_of_another():
     assert gpu_sanitize.judged("memcheck", "Gemm/Fixed.Some/f16", RECYCLED + SUMMARY, 0)["reports"]
 
 
+def test_words_to_a_team_that_ends_when_it_has_them_are_understood_of_teams_alone():
+    text = """========= Potential invalid __shared__ write of size 8 bytes
+=========     at obk::near_address(unsigned int, int)+0x47e0 in ptx.cuh:76
+=========     by thread (224,0,0) in block (0,0,0)
+=========     Address 0x1001160 is located in a block that might have already exited
+=========
+"""
+    of_team = gpu_sanitize.judged("racecheck", "Bodies/Programs.EqualInterpreter/lstm_team_f16", text + SUMMARY, 0)
+    assert of_team["reports"] == {} and len(of_team["understood"]) == 1
+    assert gpu_sanitize.judged("racecheck", "Types/Streamed.ClustersAddPartsInOrder/0", text + SUMMARY, 0)["reports"]
+
+
 def test_a_clean_run_has_no_reports_and_a_failed_or_late_one_has():
     clean = "========= COMPUTE-SANITIZER\n[  PASSED  ] 1 test.\n========= ERROR SUMMARY: 0 errors\n"
     assert gpu_sanitize.judged("memcheck", "Gemm.Some", clean, 0)["reports"] == {}

@@ -561,7 +561,7 @@ TEST(Gemm, RingAcrossBarriers) {
            {8, 16, 3072, kPacked, false},
            {32, 32, 64, kPacked, true},
            {64, 48, 768, kPacked, true}}) {
-    Product p{rows, columns * g.gpu.sms, k, product++, kind, rows, columns};
+    Product p{rows, columns * (few() ? 8 : g.gpu.sms), k, product++, kind, rows, columns};
     p.ahead = ahead, p.wave = wave;
     jobs.add(p);
     if (product % 3 != 2) ++wave;  // sometimes two in a wave
