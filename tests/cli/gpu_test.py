@@ -60,7 +60,7 @@ def test_wide_layers_fit_a_gpu_of_little_shared_memory(obelisk, nvrtc, tmp_path,
 
 
 @pytest.mark.parametrize("granularity", ["mono", "stitch", "op", "auto"])
-@pytest.mark.parametrize("target", ["sm_90a", "sm_80", "sm_89"])
+@pytest.mark.parametrize("target", ["sm_90a", "sm_80", "sm_86", "sm_89", "sm_100a", "sm_120a"])
 def test_compiles_for_a_gpu_that_is_not_there(obelisk, mlp, nvrtc, target, granularity):
     report = obelisk(
         "compile",

@@ -33,7 +33,7 @@ void deal_anew(TaskGraph& tasks, std::mt19937& random) {
 TEST(RandomSchedules, PassTheValidator) {
   const int first = from_environment("OBELISK_SEED", 1),
             count = from_environment("OBELISK_SCHEDULES", 1000);
-  const char* const machines[] = {"cpu", "sm_90a", "sm_80", "sm_89"};
+  const char* const machines[] = {"cpu", "sm_90a", "sm_80", "sm_89", "sm_100a"};
   for (int seed = first; seed < first + count; ++seed) {
     std::mt19937 random(seed);
     graph::Graph graph = graph::random_graph(seed);
