@@ -1,5 +1,5 @@
-/// graph/test_cases.h — text cases for whatever turns a graph into a graph. For tests only (it
-/// speaks googletest).
+/// graph/test_cases.h — text cases for whatever turns a graph into a graph, or into another text. For
+/// tests only (it speaks googletest).
 ///
 ///   Adding zero changes nothing.            a sentence that says what the case shows
 ///   in:
@@ -67,9 +67,9 @@ inline std::vector<TextCase> read_cases(std::string_view text) {
   return cases;
 }
 
-/// `path` is relative to the root of the sources. Failures are googletest failures that show the
-/// case's sentence.
-inline void run_cases(const std::string& path, const std::function<Result<Graph>(Graph)>& step) {
+/// What comes of a case's graph, as text, is `out`. `path` is relative to the root of the sources. Failures are googletest
+/// failures that show the case's sentence.
+inline void run_text_cases(const std::string& path, const std::function<Result<std::string>(Graph)>& step) {
   const std::string file = std::string(OBELISK_SOURCE_DIR) + "/" + path;
   const Result<std::string> text = read_file(file);
   ASSERT_TRUE(text.ok()) << text.error().text();
@@ -82,17 +82,18 @@ inline void run_cases(const std::string& path, const std::function<Result<Graph>
     EXPECT_TRUE(bless || one.out.empty() != one.error.empty()) << "a case ends in out: or error:";
     std::string out, error, before;
     Result<Graph> graph = parse(one.in);
+    Result<std::string> made = Error{};
     if (graph.ok()) {
       before = trimmed(print(*graph));
-      graph = step(std::move(*graph));
+      made = step(std::move(*graph));
+    } else {
+      made = graph.error();
     }
-    if (graph.ok()) {
-      const Status sound = verify(*graph);
-      EXPECT_TRUE(sound.ok()) << sound.error().text() << "\n" << print(*graph);
-      out = trimmed(print(*graph));
+    if (made.ok()) {
+      out = trimmed(*made);
       if (out == before && (bless ? out == one.in : one.out == "unchanged")) out = "unchanged";
     } else {
-      error = trimmed(graph.error().text());
+      error = trimmed(made.error().text());
     }
     if (bless) {
       blessed += (blessed.empty() ? "" : "// -----\n") + one.sentence + "\nin:\n" + one.in + "\n";
@@ -108,6 +109,16 @@ inline void run_cases(const std::string& path, const std::function<Result<Graph>
     const Status written = write_file(file, blessed);
     EXPECT_TRUE(written.ok()) << written.error().text();
   }
+}
+
+/// The same of a step that makes a graph, which is verified.
+inline void run_cases(const std::string& path, const std::function<Result<Graph>(Graph)>& step) {
+  run_text_cases(path, [&](Graph graph) -> Result<std::string> {
+    TRY(const Graph made, step(std::move(graph)));
+    const Status sound = verify(made);
+    EXPECT_TRUE(sound.ok()) << sound.error().text() << "\n" << print(made);
+    return print(made);
+  });
 }
 
 }  // namespace obelisk::graph

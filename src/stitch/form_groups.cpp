@@ -22,8 +22,8 @@ struct Read {
 class Former {
  public:
   Former(const Graph& graph, Views& views, const target::DeviceSpec& device,
-         const Options& options, const kernels::TileLibrary* tiles)
-      : graph_(graph), views_(views), device_(device), options_(options), tiles_(tiles) {
+         const Options& options, const kernels::TileLibrary* tiles, const Demoted& demoted)
+      : graph_(graph), views_(views), device_(device), options_(options), tiles_(tiles), demoted_(demoted) {
     out_.group_of.assign(graph.value_count(), -1);
   }
 
@@ -435,6 +435,13 @@ class Former {
       return false;
     }
     const bool reduces = form.combine != Combine::kNone;
+    for (const Read& read : reads) {
+      if (draft.members.count(read.value) == 0) continue;
+      if ((reduces && made_of_demoted_.count(read.value)) || demoted_.fully.count(graph_.value(read.value).producer)) {
+        why = "its row has no place in fast memory";
+        return false;
+      }
+    }
     if (draft.anchored && reduces) { why = "a reduction over a tile's row needs the whole row"; return false; }
     if (element_count(form.domain) == 0) { why = "empty"; return false; }
     for (const Read& read : reads) {
@@ -578,6 +585,8 @@ class Former {
       member.value = value;
       if (draft.group.dominant == graph::kNone) draft.group.dominant = n;
     }
+    const bool of_demoted = std::any_of(graph_.node(n).inputs.begin(), graph_.node(n).inputs.end(), [&](ValueId v) { return draft.members.count(v) && made_of_demoted_.count(v); });
+    if (demoted_.from_reductions.count(n) || (of_demoted && !member.per_row)) made_of_demoted_.insert(out);
     draft.members[out] = std::move(member);
     if (draft.group.nodes.empty() || draft.group.nodes.back() != n) draft.group.nodes.push_back(n);
     for (ValueId v : outside) {
@@ -645,6 +654,8 @@ class Former {
   const target::DeviceSpec& device_;
   const Options& options_;
   const kernels::TileLibrary* tiles_;
+  const Demoted& demoted_;
+  std::set<ValueId> made_of_demoted_;  // members that are computed from one in their own group
   Grouping out_;
 };
 
@@ -667,8 +678,8 @@ bool walks_in_order(const Body& body, const std::vector<ExprId>& at, const Shape
 }
 
 Grouping form_groups(const Graph& graph, Views& views, const target::DeviceSpec& device,
-                     const Options& options, const kernels::TileLibrary* tiles) {
-  return Former(graph, views, device, options, tiles).run();
+                     const Options& options, const kernels::TileLibrary* tiles, const Demoted& demoted) {
+  return Former(graph, views, device, options, tiles, demoted).run();
 }
 
 }  // namespace obelisk::stitch

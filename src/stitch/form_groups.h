@@ -56,8 +56,14 @@ struct Grouping {
 /// row r of the one is row r of the other.
 bool walks_in_order(const Body& body, const std::vector<ExprId>& at, const Shape& shape);
 
+/// Nodes whose row has no place in fast memory (write_body), so that it goes from regional to global: no reduction over it joins its group; of
+/// those in `fully` nothing that reads it does.
+struct Demoted {
+  std::set<NodeId> from_reductions, fully;
+};
+
 /// `tiles`: the machine's, or null.
 Grouping form_groups(const Graph& graph, Views& views, const target::DeviceSpec& device,
-                     const Options& options, const kernels::TileLibrary* tiles);
+                     const Options& options, const kernels::TileLibrary* tiles, const Demoted& demoted = {});
 
 }  // namespace obelisk::stitch

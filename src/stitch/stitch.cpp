@@ -59,14 +59,24 @@ int64_t bytes_of_casts(const Graph& graph, const Views& views, NodeId n) {
 
 Plan plan(const Graph& graph, const target::DeviceSpec& device, const Options& options) {
   const kernels::TileLibrary* tiles = options.tiles ? &kernels::tile_library(device) : nullptr;
-  Views views(graph, options, tiles);
-  Grouping grouping = form_groups(graph, views, device, options, tiles);
+  Demoted demoted;
+  Grouping grouping;
+  std::optional<Views> formed;
+  for (bool fits = false; !fits;) {  // rows that have no place in fast memory go to far memory, one of each group a round
+    formed.emplace(graph, options, tiles);
+    grouping = form_groups(graph, *formed, device, options, tiles, demoted);
+    fits = true;
+    for (int draft : grouping.order) {
+      const NodeId n = write_body(graph, *formed, grouping, device, grouping.drafts[draft]);
+      if (n != graph::kNone && (demoted.from_reductions.insert(n).second || demoted.fully.insert(n).second)) fits = false;
+    }
+  }
+  Views& views = *formed;
   Plan plan;
   plan.edges = std::move(grouping.edges);
   std::vector<int> place(grouping.drafts.size(), -1);
   for (int draft_id : grouping.order) {
     Draft& draft = grouping.drafts[draft_id];
-    write_body(graph, views, grouping, device, draft);
     place[draft_id] = static_cast<int>(plan.groups.size());
     for (int before : draft.after) draft.group.after.push_back(place[before]);
     std::sort(draft.group.after.begin(), draft.group.after.end());

@@ -68,9 +68,9 @@ class Passes {
   std::map<ExprId, bool> column_;
 };
 
-/// Stages expensive values that a later pass over the row needs again.
-void stage(Body& body, const std::vector<bool>& is_column, const target::DeviceSpec& device, std::vector<Step>& steps) {
-  if (body.row_values == 0) return;
+/// Stages expensive values that a later pass over the row needs again. Returns the first that has no place, or kNoExpr.
+ExprId stage(Body& body, const std::vector<bool>& is_column, const target::DeviceSpec& device, std::vector<Step>& steps) {
+  if (body.row_values == 0) return kNoExpr;
   int64_t columns = 1;
   for (size_t s = 0; s < is_column.size(); ++s)
     if (is_column[s]) columns *= body.domain[s];
@@ -89,15 +89,19 @@ void stage(Body& body, const std::vector<bool>& is_column, const target::DeviceS
   }
   std::map<ExprId, int> chosen;  // → stage slot
   int64_t bytes = 0;
+  ExprId homeless = kNoExpr;
   for (auto& [id, in] : used_in) {
     if (in.size() < 2) continue;
     const int64_t more = columns * byte_size(ops::compute_type(body.exprs[id].dtype), 1);
-    if (bytes + more > device.fast_memory.count) continue;  // fit_memory: computed again instead
+    if (bytes + more > device.fast_memory.count) {
+      if (homeless == kNoExpr) homeless = id;
+      continue;
+    }
     bytes += more;
     chosen[id] = body.staged++;
     body.stage_types.push_back(ops::compute_type(body.exprs[id].dtype));
   }
-  if (chosen.empty()) return;
+  if (chosen.empty()) return homeless;
   std::vector<Step> out;
   std::set<int> done;
   std::vector<ExprId> coords;
@@ -126,6 +130,26 @@ void stage(Body& body, const std::vector<bool>& is_column, const target::DeviceS
     out.push_back(step);
   }
   steps = std::move(out);
+  return homeless;
+}
+
+/// The first node of the group whose value needs `id`.
+NodeId node_of(const Graph& graph, const Draft& draft, ExprId id) {
+  const Exprs& exprs = draft.group.body.exprs;
+  std::set<ExprId> seen;
+  std::function<bool(ExprId)> needs = [&](ExprId at) {
+    if (at == id) return true;
+    bool found = false;
+    if (seen.insert(at).second) for_children(exprs[at], [&](ExprId child) { found = found || needs(child); });
+    return found;
+  };
+  for (NodeId n : draft.group.nodes)
+    for (ValueId v : graph.node(n).outputs) {
+      const auto member = v == graph::kNone ? draft.members.end() : draft.members.find(v);
+      seen.clear();
+      if (member != draft.members.end() && !member->second.per_row && needs(member->second.value)) return n;
+    }
+  return graph::kNone;
 }
 
 /// The order of the domain's coordinates in the finished body: rows, then columns, each by descending stride of what is stored.
@@ -190,8 +214,8 @@ std::vector<ValueId> stored_members(const Graph& graph, const Views& views, cons
   return stored;
 }
 
-void write_body(const Graph& graph, const Views& views, const Grouping& grouping, const target::DeviceSpec& device, Draft& draft) {
-  if (calls_op(draft.group.kind)) return;
+NodeId write_body(const Graph& graph, const Views& views, const Grouping& grouping, const target::DeviceSpec& device, Draft& draft) {
+  if (calls_op(draft.group.kind)) return graph::kNone;
   Body& body = draft.group.body;
   std::vector<Step> steps = draft.reduce_steps;
   const std::vector<ValueId> stored = stored_members(graph, views, grouping, draft);
@@ -203,7 +227,8 @@ void write_body(const Graph& graph, const Views& views, const Grouping& grouping
     body.operands.push_back(v);
     steps.push_back(std::move(step));
   }
-  stage(body, draft.is_column, device, steps);
+  const ExprId homeless = stage(body, draft.is_column, device, steps);
+  const NodeId without_place = homeless == kNoExpr ? graph::kNone : node_of(graph, draft, homeless);
   Passes passes(body, draft.is_column, steps);
   for (Step& step : steps) step.pass = passes.pass(step.expr);
 
@@ -252,6 +277,7 @@ void write_body(const Graph& graph, const Views& views, const Grouping& grouping
     }
   }
   draft.group.body = std::move(ordered);
+  return without_place;
 }
 
 }  // namespace obelisk::stitch

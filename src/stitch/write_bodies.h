@@ -4,7 +4,8 @@
 ///   out  Body                                     reduce max x · stage e = exp(x - max) · reduce sum e · store e / sum
 ///
 /// Coordinates are ordered by the strides of what the body stores, so that its innermost loop is contiguous. A value that costs a
-/// transcendental and is used in two passes over the row is staged in fast memory (regional) while it fits, else computed again.
+/// transcendental and is used in two passes over the row is staged in fast memory (regional). One that does not fit is told, and goes to far
+/// memory instead (global): plan() forms the groups again.
 ///
 /// Stands   after form_groups; before schedule, which deals rows to workers.
 /// Paper    AStitch §3.3 adaptive thread mapping, §4.3 step 2, §4.4 memory.
@@ -18,7 +19,7 @@ namespace obelisk::stitch {
 /// Which members of a draft must reach memory: graph outputs, what others read, what has no other way.
 std::vector<ValueId> stored_members(const Graph& graph, const Views& views, const Grouping& grouping, const Draft& draft);
 
-/// Completes draft.group.body.
-void write_body(const Graph& graph, const Views& views, const Grouping& grouping, const target::DeviceSpec& device, Draft& draft);
+/// Completes draft.group.body. Returns a node whose row ought to be staged and has no place, kNone where all have one.
+NodeId write_body(const Graph& graph, const Views& views, const Grouping& grouping, const target::DeviceSpec& device, Draft& draft);
 
 }  // namespace obelisk::stitch

@@ -570,3 +570,17 @@ def test_ops_of_ours_are_no_ops_of_a_model(obelisk, tmp_path):
 def test_unknown_pass_cannot_be_disabled(obelisk, mlp):
     result = obelisk("compile", mlp, *ROWS, "-o", "m.obk", "--disable=no_such_pass", code=USAGE)
     assert "no_such_pass" in result.err
+
+
+def test_rows_larger_than_fast_memory_are_demoted_and_right(obelisk, tmp_path):
+    """What a softmax keeps of a row goes to far memory where fast memory has no place for it."""
+    columns = 200_000
+    kind = (TensorProto.FLOAT, [3, columns])
+    save(tmp_path / "rows.onnx", [helper.make_node("Softmax", ["x"], ["y"], axis=1)], {"x": kind}, {"y": kind})
+    write_npz(tmp_path / "in.npz", {"x": random(3, columns)})
+    explained = obelisk("run", "rows.onnx", "--inputs", "in.npz", "--output-dir", ".", "--target", "cpu",
+                        "--explain=stitch", code=0)
+    assert "global, its row has no place in fast memory" in explained.out + explained.err
+    x = random(3, columns).astype(np.float64)
+    e = np.exp(x - x.max(axis=1, keepdims=True))
+    np.testing.assert_allclose(np.load(tmp_path / "y.npy"), e / e.sum(axis=1, keepdims=True), rtol=1e-5)

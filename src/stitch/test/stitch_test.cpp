@@ -1,0 +1,32 @@
+#include "stitch/stitch.h"
+
+#include <sstream>
+
+#include "graph/test_cases.h"
+
+namespace obelisk::stitch {
+namespace {
+
+/// A case names its graph "DEVICE [op] [N KiB]": the device, every op alone, fast memory of so much.
+Result<std::string> planned(graph::Graph graph) {
+  std::istringstream words(graph.name);
+  std::string name;
+  words >> name;
+  TRY(target::DeviceSpec device, target::device(name, name == "cpu" ? 4 : 0));
+  Options options;
+  for (std::string word; words >> word;) {
+    if (word == "op")
+      options.stitch = false;
+    else if (isdigit(static_cast<unsigned char>(word[0])))
+      device.fast_memory = Bytes{atoll(word.c_str()) * 1024};
+  }
+  const Plan made = plan(graph, device, options);
+  TRY_STATUS(verify(graph, made));
+  return print(graph, made, true);
+}
+
+TEST(Stitch, Schemes) { graph::run_text_cases("src/stitch/test/schemes.ir", planned); }
+TEST(Stitch, Groups) { graph::run_text_cases("src/stitch/test/groups.ir", planned); }
+
+}  // namespace
+}  // namespace obelisk::stitch
