@@ -812,6 +812,18 @@ TEST_P(Contexts, TimesOfTasksFollowThePhases) {
   for (int wave = 1; wave < program->waves; ++wave) EXPECT_LE(ends[wave - 1], begins[wave] + 0.1);
 }
 
+// More lists than CTAs that run at once would wait for one another for ever: refused before anything runs.
+TEST_P(Contexts, MoreCtasThanRunAtOnceAreRefused) {
+  if (GetParam() != std::string("mono")) return;  // kernels of a graph take as many as there are
+  auto many = std::make_shared<Program>(*program);
+  many->sms *= 64;
+  many->lists.resize(static_cast<size_t>(many->sms));
+  auto refused = load_cuda(many, {.cache_dir = "off"});
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().code, Code::kDevice);
+  EXPECT_NE(refused.error().message.find("can run it at once"), std::string::npos) << refused.error().text();
+}
+
 TEST_P(Contexts, AMemoryLimitIsKept) {
   auto limited = load_cuda(program, {.cache_dir = "off", .memory_limit = 64_KiB});
   ASSERT_FALSE(limited.ok());
