@@ -19,7 +19,7 @@ constexpr Architecture kArchitectures[] = {
     {"sm_90a", 132, 227_KiB, 950, 400, 35, 8, true},
     {"sm_80", 108, 163_KiB, 1200, 250, 14, 0, false},
     {"sm_89", 142, 99_KiB, 1200, 350, 6, 0, false},
-    // Compiled for as the two above are, without what is particular to them; never measured.
+    // Compiled for as the two above are, without what is particular to them. Their rates are guesses: nothing was measured there.
     {"sm_86", 84, 99_KiB, 1200, 180, 7, 0, false},
     {"sm_87", 16, 163_KiB, 1200, 150, 12, 0, false},
     {"sm_100a", 148, 227_KiB, 1200, 400, 50, 0, false},

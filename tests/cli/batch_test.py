@@ -36,7 +36,7 @@ def test_each_command_has_its_own_answer(program, environment, mlp, tmp_path):
 @pytest.mark.parametrize("line", ["no JSON\n", "{}\n", "[]\n", '["run", 1]\n', '["batch"]\n'])
 def test_a_line_that_is_no_command_is_told_and_the_next_one_runs(program, environment, line):
     wrong, right = answers(program, environment, line, ["--version"])
-    assert wrong["status"] == USAGE and "batch" in wrong["stderr"]
+    assert wrong["status"] == USAGE and f"not '{line.strip()}'" in wrong["stderr"]
     assert right["status"] == 0 and right["stdout"].strip()
 
 

@@ -2,7 +2,9 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstdio>
+#include <cstring>
 #include <iostream>
 
 #include "flags.h"
@@ -16,7 +18,7 @@ class Captured {
   Captured(int descriptor, FILE* stream) : descriptor_(descriptor), stream_(stream) {
     fflush(stream_);
     before_ = dup(descriptor_), file_ = memfd_create("obelisk", MFD_CLOEXEC);
-    CHECK(before_ >= 0 && file_ >= 0 && dup2(file_, descriptor_) >= 0, "what is printed cannot be kept");
+    CHECK(before_ >= 0 && file_ >= 0 && dup2(file_, descriptor_) >= 0, "what is printed cannot be kept: {}", strerror(errno));
   }
   ~Captured() {
     fflush(stream_);
@@ -47,7 +49,7 @@ Result<std::vector<std::string>> words_of(const std::string& line) {
     for (const Json& word : all)
       if (word.is_string()) words.push_back(word);
   if (!all.is_array() || words.empty() || words.size() != all.size() || words[0] == "batch")
-    return Error{Code::kUsage, "cli", "a line of batch is the words of another command as JSON", "",
+    return Error{Code::kUsage, "cli", fmt::format("a line of batch is the words of another command as JSON, not '{:.80}'", line), "",
                  R"(["run", "model.onnx", "--json"])"};
   return words;
 }

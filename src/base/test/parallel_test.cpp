@@ -16,17 +16,14 @@ TEST(Parallel, EachJobRunsOnce) {
 
 TEST(Parallel, TheCallerGetsWhatAJobThrows) {
   for (const size_t bad : {0u, 7u, 99u}) {
-    std::atomic<int> ended{0};
     try {
       for_each_on_all_cores(100, [&](size_t k) {
         if (k == bad) throw std::runtime_error("job " + std::to_string(k));
-        ++ended;
       });
       ADD_FAILURE() << "nothing was thrown";
     } catch (const std::runtime_error& error) {
       EXPECT_EQ(error.what(), "job " + std::to_string(bad));
     }
-    EXPECT_LE(ended, 99);
   }
 }
 

@@ -248,7 +248,7 @@ int64_t cuda_gemm_parts(int32_t type, int64_t n, int64_t k, int64_t rows_in_one_
   constexpr int64_t kMostColumns = 1024, kLeast = 1536, kShortest = 384, kMostParts = 4;
   if (!is_half(type) || n > kMostColumns) return 1;
   // A phase of one kernel waits for its tiles' rows of A, 96 KB where k is 768: of half of k it waits for half, and the norm behind adds two
-  // planes (ViT's three layers 114.3 to 110.7 us, BERT-base's ten 218.3 to 217.2; 197 and 128 rows). Few rows flow; of many a multiprocessor
+  // planes (ViT's three layers 114.4 to 111.0 us, BERT-base's ten 218.3 to 217.2; 197 and 128 rows; bench/results/h200_networks.json). Few rows flow; of many a multiprocessor
   // has several tiles, which hide it.
   constexpr int64_t kFewRows = 32, kManyRows = 256;
   if (k < kLeast) return rows_in_one_kernel > kFewRows && rows_in_one_kernel <= kManyRows && k >= 2 * kShortest && k % 128 == 0 ? 2 : 1;
