@@ -74,7 +74,7 @@ UNDERSTOOD = (
     (
         "racecheck",
         r"lstm|gru|rnn",
-        r"Potential invalid __shared__ write of size 8 bytes\nat obk::near_address.*\n(.*\n)*Address \S+ is located in a block that "
+        r"Potential invalid __shared__ write of size 8 bytes\nat obk::(near_address|post_near).*\n(.*\n)*Address \S+ is located in a block that "
         r"might have already exited",
         "a member of a team ends after it has seen every word of the last exchange, so after all that others write to it: the "
         "tool knows meetings alone, and there is none at the end",

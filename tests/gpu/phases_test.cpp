@@ -92,6 +92,11 @@ extern "C" __global__ void barrier_missed(uint64_t* counter, ObkWatch* watch) {
   barrier.arrive();
   barrier.wait();
 }
+
+extern "C" __global__ void count_unlike(const uint32_t* at, int words, uint32_t wanted, uint32_t* unlike) {
+  for (int k = threadIdx.x; k < words; k += blockDim.x)
+    if (at[k] != wanted) atomicAdd(unlike, 1u);
+}
 )cu";
 
 int phases_wanted(int otherwise) {
@@ -182,6 +187,28 @@ TEST(Phases, BarrierUnderStreamingWeights) {
   }
   g.d->EventDestroy(begin), g.d->EventDestroy(end);
   for (Handle stream : streams) g.d->StreamDestroy(stream);
+}
+
+// A stream of its own does not wait for copies, which go to the default stream: who copies in waits for them.
+TEST(Phases, CopiedWordsAreThereForEveryStream) {
+  OPEN(g, kText);
+  const Handle kernel = g.function("count_unlike", 0);
+  Handle stream = nullptr;
+  ASSERT_EQ(g.d->StreamCreate(&stream, kStreamNonBlocking), 0);
+  const DevicePointer unlike = g.make(4, 0);
+  for (size_t words : {32u, 8192u, 65536u}) {  // a counter; less and more than the driver stages at once
+    const DevicePointer at = g.make(words * 4, 0);
+    ASSERT_EQ(g.d->CtxSynchronize(), 0);
+    for (uint32_t k = 1; k <= (few() ? 3u : 2000u); ++k) {
+      const std::vector<uint32_t> host(words, k);
+      Status copied = copy_in(*g.d, at, host.data(), static_cast<int64_t>(words * 4), "words");
+      ASSERT_TRUE(copied.ok()) << copied.error().text();
+      ASSERT_EQ(g.launch(kernel, 1, 0, stream, at, static_cast<int>(words), k, unlike), 0);
+      ASSERT_EQ(g.d->StreamSynchronize(stream), 0);
+    }
+    EXPECT_EQ(g.read<uint32_t>(unlike), 0u) << words << " words";
+  }
+  g.d->StreamDestroy(stream);
 }
 
 // Run apart (--gtest_also_run_disabled_tests --gtest_filter=*Watchdog*), since a trap ends the

@@ -57,6 +57,12 @@ InContext::~InContext() {
   if (driver_) driver_->CtxPop(&left);
 }
 
+Status copy_in(const Driver& driver, DevicePointer to, const void* from, int64_t bytes, const std::string& what) {
+  if (bytes == 0) return ok_status();
+  TRY_STATUS(check(driver.CopyToDevice(to, from, static_cast<size_t>(bytes)), what));
+  return check(driver.StreamSynchronize(nullptr), what);
+}
+
 void Memory::release() {
   if (at_) driver_->MemFree(at_);
   at_ = 0;
@@ -82,8 +88,7 @@ Status Memory::reserve(int64_t bytes, const std::string& what) {
 
 Status Memory::fill(const void* from, int64_t bytes, const std::string& what) {
   TRY_STATUS(reserve(bytes, what));
-  return bytes ? check(driver_->CopyToDevice(at_, from, static_cast<size_t>(bytes)), what)
-               : ok_status();
+  return copy_in(*driver_, at_, from, bytes, what);
 }
 
 }  // namespace obelisk::runtime::cuda

@@ -35,6 +35,10 @@ class InContext {
   const Driver* driver_ = nullptr;
 };
 
+/// Copies the host's bytes to the GPU; they are there, for kernels of every stream, when it returns. (The driver's own copy returns
+/// when it has read pageable memory: its last bytes may still be under way, and streams like ours do not wait for the default one.)
+Status copy_in(const Driver& driver, DevicePointer to, const void* from, int64_t bytes, const std::string& what);
+
 /// Device memory that frees itself. Made and ended inside the GPU's context.
 class Memory {
  public:

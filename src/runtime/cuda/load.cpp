@@ -247,10 +247,7 @@ Status CudaExecutable::upload_weights() {
     // Some room behind the last byte: copies of whole pages may read past a weight's end.
     if (!weight.empty()) {
       TRY_STATUS(weights_.back().reserve(weight.bytes() + 256, "a weight"));
-      if (weight.bytes() > 0)
-        TRY_STATUS(check(driver_->CopyToDevice(weights_.back().at(), weight.data(),
-                                               static_cast<size_t>(weight.bytes())),
-                         "copy a weight"));
+      TRY_STATUS(copy_in(*driver_, weights_.back().at(), weight.data(), weight.bytes(), "copy a weight"));
     }
     at.push_back(weights_.back().at());
   }
