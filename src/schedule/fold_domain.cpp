@@ -169,31 +169,35 @@ Nest fold_domain(const stitch::Plan& plan, const stitch::Group& group) {
   // Where columns jump and rows do not, the vector runs over rows: column reductions, pooling
   // channels-last.
   if (reduces && nest.rows > 0 && static_cast<size_t>(nest.rows) < nest.dims.size()) {
+    // What is the same for neighbouring rows is one word for all of them, and what is the same for neighbouring columns is loaded
+    // once a row: neither asks for an order.
     int row_unit = 0, column_unit = 0;
     for (const Access& access : nest.accesses) {
       if (!access.affine || access.step >= 0) continue;
-      row_unit += access.strides[nest.rows - 1] == 1;
-      // What is the same for neighbouring rows is one word for all of them: it asks for no order.
-      column_unit += access.strides.back() == 1 && access.strides[nest.rows - 1] != 0;
+      const int64_t row = access.strides[nest.rows - 1], column = access.strides.back();
+      row_unit += row == 1 && column != 0;
+      column_unit += column == 1 && row != 0;
     }
     for (const Access& access : nest.accesses) {
       if (access.affine || access.step >= 0) continue;
-      // A computed read (a window): unit along the channels when its innermost row coordinate only
-      // appears with stride one.
+      // A computed read (a window, a looked-up row): unit along what appears with stride one alone, the rows first.
       ExprId offset = offset_of(exprs, plan.layouts[body.operands[access.operand]],
                                 body.exprs[access.load].coords);
-      const Nest::Dim& inner = nest.dims[nest.rows - 1];
-      if (inner.coords.size() == 1) {
+      const auto unit_along = [&](const Nest::Dim& dim) {
+        if (dim.coords.size() != 1) return false;
         std::function<int64_t(ExprId)> stride = [&](ExprId id) -> int64_t {
           const Expr& e = exprs[id];
-          if (e.scalar == Scalar::kCoord) return e.slot == inner.coords[0] ? 1 : 0;
+          if (e.scalar == Scalar::kCoord) return e.slot == dim.coords[0] ? 1 : 0;
           if (e.scalar == Scalar::kAdd) return stride(e.args[0]) + stride(e.args[1]);
           if (e.scalar == Scalar::kMul && exprs[e.args[1]].scalar == Scalar::kConst)
             return stride(e.args[0]) * exprs[e.args[1]].integer;
           return 0;
         };
-        row_unit += stride(offset) == 1;
-      }
+        return stride(offset) == 1;
+      };
+      const bool along_rows = unit_along(nest.dims[nest.rows - 1]);
+      row_unit += along_rows;
+      column_unit += !along_rows && unit_along(nest.dims.back());
     }
     nest.lanes_in_rows = row_unit > column_unit && nest.dims[nest.rows - 1].extent >= 8;
     for (const Step& step : body.steps)

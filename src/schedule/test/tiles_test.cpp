@@ -47,6 +47,31 @@ TEST(Tiles, AProductOfAFewNanosecondsIsOneTask) {
   EXPECT_EQ(scheduled(product(4, 8, 32), 2).task_count(), 1);
 }
 
+// Rows that are looked up are contiguous along their columns, whatever order the numbers of the rows are read in; what a sum takes of
+// many such rows is contiguous along the row that it makes.
+TEST(Tiles, LookedUpRowsRunAlongThemselves) {
+  const auto over_rows = [](const std::string& text) { return scheduled(text, 2).works.at(0).nest.lanes_in_rows; };
+  EXPECT_FALSE(over_rows(R"(graph "g" {
+  in %0 "words": i64[8,17]
+  in %1 "table": f32[100,384]
+  in %2 "position": f32[1,17,384]
+  const %3: i64[1] = [-1]
+  %4: f32[8,17,384] = Gather(%1, %0) {axis = 0}
+  %5: f32[8,17,384] = Add(%4, %2)
+  %6: f32[8,17,1] = ReduceMean(%5, %3) {keepdims = 1}
+  %7: f32[8,17,384] = Sub(%5, %6)
+  out %7 "y"
+})"));
+  EXPECT_TRUE(over_rows(R"(graph "g" {
+  in %0 "words": i64[64,39]
+  in %1 "table": f32[100,16]
+  const %2: i64[1] = [1]
+  %3: f32[64,39,16] = Gather(%1, %0) {axis = 0}
+  %4: f32[64,16] = ReduceSum(%3, %2) {keepdims = 0}
+  out %4 "y"
+})"));
+}
+
 // Twelve heads of 197 queries are 156 blocks of 16, which would go round twice on a GPU of 132 multiprocessors.
 TEST(Tiles, AttentionGoesRoundOnce) {
   const auto graph = graph::parse(R"(graph "g" {
