@@ -279,6 +279,7 @@ Status lower(const Network& network, const Options& options, Compilation& made, 
   stitch::Options stitching = options.stitch;
   stitching.tf32 = options.passes.precision == passes::Precision::kTf32;
   stitching.prologues = options.disabled.count("fold_prologues") == 0;
+  stitching.adapt = options.disabled.count("adapt_groups") == 0;
   if (device.family == target::Family::kCuda && options.granularity == "op")
     stitching.stitch = false;
   if (device.family == target::Family::kCuda)  // `auto` begins with one kernel
@@ -390,7 +391,7 @@ Status check_names(const Options& options) {
                    "steps: " + joined(steps)};
   std::vector<std::string> passes;
   for (const passes::Pass& pass : passes::table()) passes.emplace_back(pass.name);
-  for (const char* other : {"fold_norms", "patch_products", "split_products", "fold_prologues", "flow"})
+  for (const char* other : {"fold_norms", "patch_products", "split_products", "fold_prologues", "adapt_groups", "flow"})
     passes.emplace_back(other);  // of `fit` and of stitching
   for (const std::string& name : options.disabled)
     if (std::find(passes.begin(), passes.end(), name) == passes.end())

@@ -302,28 +302,25 @@ class BodyEmitter {
     out_ += "  }\n";
   }
 
-  /// Stores of values that a row has one of.
+  /// What a row has one of: values that no reduction gives, then stores.
   void row_stores(int pass) {
-    std::vector<size_t> steps;
-    for (size_t s = 0; s < body_.steps.size(); ++s)
-      if (body_.steps[s].kind == StepKind::kStore && body_.steps[s].per_row && body_.steps[s].pass == pass) steps.push_back(s);
-    if (steps.empty()) return;
     begin_segment();
     std::vector<std::string> statements;
-    for (size_t s : steps) statements.push_back(store(s));
-    const std::string indent = "    ";
-    flush(kRow, indent);
-    CHECK(lines_[kColumn].empty(), "a row's store depends on a column");
-    if (nest_.lanes_in_rows) {
-      out_ += indent + "OBK_FOR_BLOCK(k, n) {\n";
-      out_ += fmt::format("{}  const int64_t {} = lane0 + k; (void){};\n", indent, var(lane_), var(lane_));
-      flush(kLane, indent + "  ");
-      for (const std::string& statement : statements) out_ += indent + "  " + statement + "\n";
-      out_ += indent + "}\n";
-    } else {
-      flush(kLane, indent);
-      for (const std::string& statement : statements) out_ += indent + statement + "\n";
+    for (size_t s = 0; s < body_.steps.size(); ++s) {
+      const Step& step = body_.steps[s];
+      if (!step.per_row || step.pass != pass) continue;
+      if (step.kind != StepKind::kRow) { statements.push_back(store(s)); continue; }
+      const std::string given = value(step.expr);
+      line(kRow, fmt::format("const {0} w{1} = ({0}){2};", arithmetic_name(body_.row_types[step.slot]), step.slot, given));
     }
+    CHECK(lines_[kColumn].empty(), "a row's store depends on a column");
+    flush(kRow, "    ");
+    if (statements.empty()) return;
+    const std::string indent = nest_.lanes_in_rows ? "      " : "    ";
+    if (nest_.lanes_in_rows) out_ += fmt::format("    OBK_FOR_BLOCK(k, n) {{\n      const int64_t {0} = lane0 + k; (void){0};\n", var(lane_));
+    flush(kLane, indent);
+    for (const std::string& statement : statements) out_ += indent + statement + "\n";
+    if (nest_.lanes_in_rows) out_ += "    }\n";
   }
 
   std::string store(size_t s) {

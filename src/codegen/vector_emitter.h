@@ -650,15 +650,12 @@ class VectorEmitter {
   bool to_panel(const Step& step) const { return body_.operands[step.slot] == job_.panel; }
 
   void row_stores(int pass, std::string& out, const std::string& indent) {
-    begin();
+    row_values(pass, out, indent);
     std::string arrays, after;
     for (size_t s = 0; s < body_.steps.size(); ++s) {
       const Step& step = body_.steps[s];
       if (step.kind != StepKind::kStore || !step.per_row || step.pass != pass) continue;
-      if (across_) {
-        store(s, "there[q] && slice == 0", indent, arrays, after);  // one warp of many is enough
-        continue;
-      }
+      if (across_) { store(s, "there[q] && slice == 0", indent, arrays, after); continue; }  // one warp of many is enough
       const Access& access = *store_access_.at(static_cast<int>(s));
       const std::string stored = value(step.expr);
       const std::string where = access.affine ? affine_text(access, false, false) : offset_text(job_.layouts[body_.operands[step.slot]], step.at);
@@ -669,6 +666,8 @@ class VectorEmitter {
     out += indent + "OBK_EACH(q, R) {\n" + arrays;
     finish_loop(out, indent, after);
   }
+  /// Values that a row has one of, by no reduction.
+  void row_values(int pass, std::string& out, const std::string& indent);
   /// A value of each element, as a pack where the place allows it: `arrays` before the elements, `after` behind them.
   void store(size_t s, const std::string& condition, const std::string& indent, std::string& arrays, std::string& after) {
     const Step& step = body_.steps[s];

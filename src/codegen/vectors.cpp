@@ -65,6 +65,17 @@ std::string VectorEmitter::overlapped(const std::string& loads) const {
   return text + aliases("    ", "now");
 }
 
+void VectorEmitter::row_values(int pass, std::string& out, const std::string& indent) {
+  begin();
+  for (const Step& step : body_.steps) {
+    if (step.kind != StepKind::kRow || step.pass != pass) continue;
+    const std::string type = arithmetic_name(body_.row_types[step.slot]), given = value(step.expr);
+    out += fmt::format("{0}{1} w{2}[R];\n{0}OBK_EACH(q, R) {{\n", indent, type, step.slot);
+    statements_.push_back(fmt::format("w{}[q] = ({}){};", step.slot, type, given));
+    finish_loop(out, indent);
+  }
+}
+
 std::string VectorEmitter::unindented(const std::string& text) {
   std::string out;
   size_t at = 0;

@@ -73,7 +73,7 @@ Nest fold_domain(const stitch::Plan& plan, const stitch::Group& group) {
   for (const Step& step : body.steps) {
     find(step.expr);
     if (step.kind == StepKind::kReduce) find(step.finish), reduces = true;
-    if (step.kind == StepKind::kStage) reduces = true;
+    if (step.kind == StepKind::kStage || step.kind == StepKind::kRow) reduces = true;
     for (ExprId at : step.at) find(at);
   }
   std::set<ExprId> affine_loads;
@@ -201,7 +201,7 @@ Nest fold_domain(const stitch::Plan& plan, const stitch::Group& group) {
     }
     nest.lanes_in_rows = row_unit > column_unit && nest.dims[nest.rows - 1].extent >= 8;
     for (const Step& step : body.steps)
-      if (step.kind == StepKind::kStage) nest.lanes_in_rows = false;
+      if (step.kind == StepKind::kStage || step.kind == StepKind::kRow) nest.lanes_in_rows = false;
   }
   return nest;
 }

@@ -1,5 +1,6 @@
 #include "stitch/form_groups.h"
 
+#include "stitch/adapt.h"
 #include "stitch/attention_tile.h"
 
 #include <algorithm>
@@ -297,17 +298,20 @@ class Former {
         if (std::find(candidates.begin(), candidates.end(), group) == candidates.end()) candidates.push_back(group);
     std::sort(candidates.rbegin(), candidates.rend());
     deepest_first(candidates);
-    std::vector<std::string> reasons;
     if (options_.stitch && left_to_reduction(n, form, reads, candidates)) {
       views_.read_through(n);
       for (const Read& read : reads)
         explain(read.value, n, Scheme::kLocal, "light, and larger than what it is made of: the reduction that reads it computes it");
       return;
     }
-    if (options_.stitch) {
+    // As it is first, in every group; only then by other coordinates.
+    const size_t known = out_.edges.size();
+    for (const bool adapted : {false, true}) {
+      if (!options_.stitch || (adapted && !options_.adapt)) break;
+      out_.edges.resize(known);
       for (int candidate : candidates) {
         std::string why;
-        if (join(n, output, form, scratch, reads, candidate, why)) return;
+        if (join(n, output, form, scratch, reads, candidate, adapted, why)) return;
         for (const Read& read : reads)
           for (int group : groups_behind(read.value))
             if (group == candidate) explain(read.value, n, Scheme::kGlobal, why);
@@ -426,9 +430,14 @@ class Former {
 
   // ---- joining -----------------------------------------------------------------------------------------------------
 
-  bool join(NodeId n, int output, const Loop& form, const Exprs& scratch, const std::vector<Read>& reads, int target,
+  bool join(NodeId n, int output, const Loop& form, const Exprs& scratch, const std::vector<Read>& reads, int target, bool adapted,
             std::string& why) {
-    Draft& draft = out_.drafts[target];
+    if (!may_join(form, reads, target, why)) return false;
+    if (adapted && join_adapted(n, output, form, scratch, reads, target, why)) return true;
+    return why.empty() && join_as_it_is(n, output, form, scratch, reads, target, why);  // where it failed before, for the reason
+  }
+  bool may_join(const Loop& form, const std::vector<Read>& reads, int target, std::string& why) const {
+    const Draft& draft = out_.drafts[target];
     if (calls_op(draft.group.kind)) { why = "the producer has no loop form"; return false; }
     if (draft.group.kind == GroupKind::kProduct && draft.group.product.parts > 1 && !parts_meet(device_, rows_of(draft), draft.group.product.n[0].extent, draft.group.product.parts)) {
       why = "what follows a sum of parts is its reader's";
@@ -453,6 +462,44 @@ class Former {
       why = "the body has enough operands";
       return false;
     }
+    return true;
+  }
+  /// The reader reads members through a reshape: it takes the group's coordinates, or, where it reduces, a group without reductions takes its.
+  bool join_adapted(NodeId n, int output, const Loop& form, const Exprs& scratch, const std::vector<Read>& reads, int target, std::string& why) {
+    Draft& draft = out_.drafts[target];
+    if (draft.anchored) return false;
+    for (const Read& read : reads) {
+      const auto member = draft.members.find(read.value);
+      if (member == draft.members.end()) continue;
+      const Shape& shape = graph_.type(read.value).shape;
+      if (form.combine == Combine::kNone) {
+        if (const auto coords = reader_coordinates(draft, member->second, shape, form, scratch, read.at))
+          return enter(n, output, form, *coords, target, false, why, true);
+      } else if (draft.open) {
+        const Draft before = draft;
+        if (!take_coordinates(draft, graph_, views_, Member(member->second), shape, form, scratch, read.at)) continue;
+        if (join_as_it_is(n, output, form, scratch, reads, target, why)) return true;
+        draft = before;
+        return false;
+      }
+    }
+    return draft.open && join_wider(n, output, form, scratch, reads, target, why);
+  }
+  /// The reader spreads what a group without reductions gives: the group's points become its rows.
+  bool join_wider(NodeId n, int output, const Loop& form, const Exprs& scratch, const std::vector<Read>& reads, int target, std::string& why) {
+    Draft& draft = out_.drafts[target];
+    std::vector<std::pair<ValueId, std::vector<ExprId>>> taken;
+    for (const Read& read : reads)
+      if (draft.members.count(read.value)) taken.emplace_back(read.value, read.at);
+    const Draft before = draft;
+    if (!take_columns(draft, graph_, views_, device_, graph_.node(n).outputs[output], form, scratch, taken)) return false;
+    if (join_as_it_is(n, output, form, scratch, reads, target, why)) return true;
+    draft = before;
+    return false;
+  }
+  bool join_as_it_is(NodeId n, int output, const Loop& form, const Exprs& scratch, const std::vector<Read>& reads, int target, std::string& why) {
+    Draft& draft = out_.drafts[target];
+    const bool reduces = form.combine != Combine::kNone;
     // Which of the group's coordinates is each coordinate of the loop? Learnt from reads of members at plain coordinates.
     const int rank = static_cast<int>(form.domain.size());
     Exprs& exprs = draft.group.body.exprs;
@@ -517,7 +564,8 @@ class Former {
 
   /// Computes the node in a group at the given coordinates of its loop. False, with nothing changed that matters, when a member is
   /// read across rows.
-  bool enter(NodeId n, int output, const Loop& form, const std::vector<ExprId>& coords, int target, bool per_row, std::string& why) {
+  /// `adapted`: these are not the loop's own coordinates; then nothing may come to lie at computed places.
+  bool enter(NodeId n, int output, const Loop& form, const std::vector<ExprId>& coords, int target, bool per_row, std::string& why, bool adapted = false) {
     Draft& draft = out_.drafts[target];
     Body& body = draft.group.body;
     Exprs& exprs = body.exprs;
@@ -529,6 +577,7 @@ class Former {
     auto leaf = [&](ValueId value, DType dtype, std::vector<ExprId> at, ExprId guard, ExprId otherwise) -> ExprId {
       auto it = draft.members.find(value);
       if (it == draft.members.end()) {
+        if (adapted && !lies_affine(body, views_, value, at)) ok = false, why = "by the group's coordinates another operand would lie at computed places";
         outside.push_back(value);
         return exprs.load(operand(draft, value), dtype, std::move(at), guard, otherwise);
       }
@@ -536,7 +585,7 @@ class Former {
       if (at == member.at) {
         const bool row_to_columns = member.per_row && !per_row;
         edges.push_back({kind_of(value), n, row_to_columns ? Scheme::kRegional : Scheme::kLocal,
-                         row_to_columns ? "one row's value, read by its columns" : "element to element"});
+                         row_to_columns ? "one row's value, read by its columns" : adapted ? "element to element, by the group's coordinates" : "element to element"});
         return guard == kNoExpr ? member.value : exprs.select(guard, member.value, otherwise);
       }
       // Same row, another column: staged. The columns' part of `at` may be anything inside the row.
@@ -565,6 +614,10 @@ class Former {
     Member member;
     member.per_row = per_row || reduces;
     for (int d = 0; d < form.parallel; ++d) member.at.push_back(coords[d]);
+    if (adapted && !lies_affine(body, views_, out, member.at)) {
+      why = "by the group's coordinates it would be stored at computed places";
+      return false;
+    }
     if (reduces) {
       Step step{.kind = StepKind::kReduce, .expr = value, .combine = form.combine, .slot = body.row_values++, .node = n};
       const DType type = ops::compute_type(exprs[value].dtype);

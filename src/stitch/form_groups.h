@@ -10,7 +10,7 @@
 ///
 /// Stands   after Views; before write_bodies, which turns members into steps.
 /// Paper    AStitch (ASPLOS'22) §4.1 scope, §4.3 steps 1 and 3 (dominants, locality check, proactive adaptation: a group without
-///          reductions takes the rows and columns of the first reduction that joins it).
+///          reductions takes the rows and columns of the first reduction that joins it; by other coordinates: adapt.h).
 /// Differs  one pass in node order instead of breadth-first scopes that are merged later; MonoNN's "contracted" subgraphs fall out.
 /// Errors   none.    Cost  O(nodes * groups among producers).
 #pragma once

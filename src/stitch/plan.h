@@ -36,21 +36,21 @@ struct Edge {
 };
 
 // In a body's expressions a load's slot names an operand; slots from these bases name what lives inside the body.
-inline constexpr int kRowSlot = 1 << 20;    // + k: the k-th row value (a reduction's result), no coordinates
+inline constexpr int kRowSlot = 1 << 20;    // + k: the k-th row value (of a reduction, or of kRow), no coordinates
 inline constexpr int kStageSlot = 1 << 21;  // + k: the k-th staged row, at the point's own column
 inline constexpr int kTileSlot = 1 << 22;   // + k: the anchor's tile (k: of a twin product, its k-th half), at the point itself
 inline constexpr int kStatisticSlot = 1 << 23;  // + k: of the row of A that the product's tile reads: 0 its mean, 1 the inverse of its deviation
 
-enum class StepKind : uint8_t { kReduce, kStage, kStore };
+enum class StepKind : uint8_t { kReduce, kStage, kStore, kRow /* a value that a row has one of, by no reduction */ };
 
 /// One thing a body does for each row, in order. Steps that share a pass over the columns are found by code generation.
 struct Step {
   StepKind kind = StepKind::kStore;
   ExprId expr = kNoExpr;    // at a point of the domain
-  bool per_row = false;     // kStore: once a row instead of once a point
+  bool per_row = false;     // kStore: once a row instead of once a point; kRow: always
   Combine combine = Combine::kNone;
   ExprId finish = kNoExpr;  // kReduce: of kAcc
-  int slot = 0;             // kReduce: row value; kStage: staged row; kStore: operand
+  int slot = 0;             // kReduce, kRow: row value; kStage: staged row; kStore: operand
   std::vector<ExprId> at;   // kStore: coordinates in the stored value
   int pass = 0;             // which walk over the columns it belongs to: one more than the row values it needs
   NodeId node = graph::kNone;

@@ -42,6 +42,7 @@ std::string show_step(const Body& body, const Step& step) {
       if (body.exprs[step.finish].scalar != Scalar::kAcc) out += " then " + show(body, step.finish);
       return out;
     }
+    case StepKind::kRow: return fmt::format("once a row: row{} = {}", step.slot, show(body, step.expr));
     case StepKind::kStage: return fmt::format("stage{} = {}", step.slot, show(body, step.expr));
     case StepKind::kStore: {
       std::string out = fmt::format("{}%{}[", step.per_row ? "once a row: " : "", body.operands[step.slot]);

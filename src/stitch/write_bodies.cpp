@@ -37,6 +37,7 @@ class Passes {
     stage_pass_.assign(body.staged, 0);
     for (const Step& step : steps) {
       if (step.kind == StepKind::kReduce) row_pass_[step.slot] = pass(step.expr) + 1;
+      if (step.kind == StepKind::kRow) row_pass_[step.slot] = pass(step.expr);
       if (step.kind == StepKind::kStage) stage_pass_[step.slot] = pass(step.expr);
     }
   }
@@ -163,6 +164,7 @@ std::vector<int> domain_order(const Graph& graph, const Views& views, const Draf
     largest = size;
     weight = strides;
   };
+  Exprs exprs = body.exprs;
   for (ValueId v : stored) {
     const Member& member = draft.members.at(v);
     if (member.per_row) continue;
@@ -171,9 +173,9 @@ std::vector<int> domain_order(const Graph& graph, const Views& views, const Draf
       const Expr& at = body.exprs[member.at[d]];
       if (at.scalar == Scalar::kCoord) strides[at.slot] = views.layout(v).strides[d];
     }
+    if (auto place = ops::affine(exprs, views.offset(exprs, v, member.at), rank)) strides = place->strides;
     consider(graph.type(v).count() * 4 + 1, strides);
   }
-  Exprs exprs = body.exprs;
   if (largest < 0) {  // a group that only stores row values: follow the largest read
     for (ExprId id = 0; id < body.exprs.size(); ++id) {
       const Expr expr = body.exprs[id];

@@ -108,6 +108,59 @@ INSTANTIATE_TEST_SUITE_P(Graphs, Differential, testing::Values(
   out %2 "y"
   out %3 "z"
 })"},
+    // Groups and readers by each other's coordinates (stitch/adapt.h).
+    std::pair{"reshaped_softmax", R"(graph "g" {
+  in %0 "x": f32[8,30,48]
+  const %1: i64[2] = [240, 48]
+  const %2: i64[1] = [1]
+  %3: f32[8,30,48] = Exp(%0)
+  %4: f32[240,48] = Reshape(%3, %1)
+  %5: f32[240,1] = ReduceSum(%4, %2) {keepdims = 1}
+  %6: f32[240,48] = Div(%4, %5)
+  out %6 "z"
+  out %3 "e"
+})"},
+    std::pair{"reshaped_norm", R"(graph "g" {
+  in %0 "x": f32[67,96]
+  in %1 "gain": f32[12,8]
+  in %2 "r": f32[67,96]
+  const %3: i64[1] = [1]
+  const %4: i64[3] = [67, 12, 8]
+  const %5: i64[2] = [67, 96]
+  const %6: i64[3] = [67, 1, 1]
+  %7: f32[67,1] = ReduceMax(%0, %3) {keepdims = 1}
+  %8: f32[67,96] = Sub(%0, %7)
+  %9: f32[67,12,8] = Reshape(%8, %4)
+  %10: f32[67,12,8] = Mul(%9, %1)
+  %11: f32[67,1,1] = Reshape(%7, %6)
+  %12: f32[67,12,8] = Add(%10, %11)
+  %13: f32[67,96] = Reshape(%12, %5)
+  %14: f32[67,96] = Add(%13, %2)
+  out %14 "z"
+  out %10 "heads"
+})"},
+    std::pair{"spread_gate", R"(graph "g" {
+  in %0 "x": f32[140,1]
+  in %1 "y": f32[140,520]
+  in %2 "b": f32[140,1]
+  const %3: i64[1] = [1]
+  %4: f32[140,1] = Tanh(%0)
+  %5: f32[140,520] = Mul(%4, %1)
+  %6: f32[140,1] = ReduceMax(%5, %3) {keepdims = 1}
+  %7: f32[140,1] = Add(%6, %2)
+  %8: f32[140,520] = Sub(%5, %7)
+  out %8 "z"
+  out %4 "gate"
+})"},
+    std::pair{"spread_beside", R"(graph "g" {
+  in %0 "x": f32[37,5]
+  in %1 "y": f32[37,5,6,7]
+  const %2: i64[4] = [37, 5, 1, 1]
+  %3: f32[37,5] = Sigmoid(%0)
+  %4: f32[37,5,1,1] = Reshape(%3, %2)
+  %5: f32[37,5,6,7] = Mul(%1, %4)
+  out %5 "z"
+})"},
     std::pair{"transpose_add", R"(graph "g" {
   in %0 "x": f32[3,4,33]
   in %1 "y": f32[33,3,4]

@@ -7,7 +7,7 @@
 namespace obelisk::stitch {
 namespace {
 
-/// A case names its graph "DEVICE [op] [N KiB]": the device, every op alone, fast memory of so much.
+/// A case names its graph "DEVICE [op] [as they are] [N KiB]": the device, every op alone, no group by other coordinates, fast memory of so much.
 Result<std::string> planned(graph::Graph graph) {
   std::istringstream words(graph.name);
   std::string name;
@@ -17,6 +17,8 @@ Result<std::string> planned(graph::Graph graph) {
   for (std::string word; words >> word;) {
     if (word == "op")
       options.stitch = false;
+    else if (word == "as")
+      options.adapt = false;
     else if (isdigit(static_cast<unsigned char>(word[0])))
       device.fast_memory = Bytes{atoll(word.c_str()) * 1024};
   }
