@@ -124,10 +124,10 @@ Result<graph::Graph> fit(graph::Graph graph, const Options& options, const targe
   const bool splits = tiles.gemm_parts && stitching.stitch && !options.disabled.count("split_products");
   const auto parts = [&](DType type, int64_t rows, int64_t columns, int64_t depth) -> int64_t {
     const bool dealt = device.own_kernels && device.copies_blocks && rows >= stitch::kMostStreamedRows;  // in one chain over k
-    return splits && !dealt ? tiles.gemm_parts(static_cast<int32_t>(type), columns, depth, device.one_kernel ? rows : 0) : 1;
+    return splits && !dealt ? tiles.gemm_parts(static_cast<int32_t>(type), columns, depth, device.one_kernel && !device.any_batch ? rows : 0) : 1;
   };
   const auto whole = [&](int64_t rows, int64_t columns, int64_t count) { return stitch::parts_meet(device, rows, columns, count); };
-  if (tiles.gemm_statistics && stitching.stitch && stitching.tiles && !options.disabled.count("fold_norms")) {
+  if (tiles.gemm_statistics && stitching.stitch && stitching.tiles && !device.any_batch && !options.disabled.count("fold_norms")) {
     const auto gives_statistics = [&](DType type, int64_t rows, int64_t columns, int64_t depth) {
       return tiles.gemm_statistics(static_cast<int32_t>(type), rows, columns, depth, device.own_kernels) && parts(type, rows, columns, depth) == 1;
     };
@@ -142,7 +142,7 @@ Result<graph::Graph> fit(graph::Graph graph, const Options& options, const targe
     const auto streams = [](DType type, int64_t, int64_t, int64_t depth) { return (type == DType::f16 || type == DType::bf16) && depth % 64 == 0; };
     TRY(graph, passes::patch_products(std::move(graph), streams));
   }
-  return splits ? passes::split_products(std::move(graph), parts, whole) : Result<graph::Graph>(std::move(graph));
+  return splits ? passes::split_products(std::move(graph), parts, whole, device.any_batch) : Result<graph::Graph>(std::move(graph));
 }
 
 /// What the steps from fitting on made, for a granularity whose graph, plan or tasks are its own.
@@ -282,6 +282,8 @@ Status lower(const Network& network, const Options& options, Compilation& made, 
   stitching.adapt = options.disabled.count("adapt_groups") == 0;
   if (device.family == target::Family::kCuda && options.granularity == "op")
     stitching.stitch = false;
+  // What the copy engine's tiles sum, and whether they take a product, follows from its rows.
+  device.any_batch = options.batch_invariant, device.copies_blocks = device.copies_blocks && !options.batch_invariant;
   if (device.family == target::Family::kCuda)  // `auto` begins with one kernel
     device = for_granularity(device, options.granularity == "auto" ? "mono" : options.granularity);
   device.flows = device.flows && !options.disabled.count("flow");

@@ -39,6 +39,7 @@ struct Options {
   bool verify = true;
   verify::Options verification;
   std::set<std::string> disabled;  // passes left out
+  bool batch_invariant = false;    // of a GPU: a row has the same bits in a program of any batch (a core's have anyway)
   std::string to;                  // the last step; empty: all
   std::set<std::string> explain;   // steps whose decisions are kept in Compilation::explanations
   std::function<void(std::string_view step, double done)> progress;

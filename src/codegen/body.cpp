@@ -249,7 +249,7 @@ class BodyEmitter {
     job.tile_rows = streamed() ? streamed_slice(group_, work_) : work_.tile_rows, job.tile_columns = work_.tile_columns, job.tile_pitch = tile_pitch();
     job.panel = panel_, job.panel_pitch = panel_pitch_;
     if (panel_ != graph::kNone) job.panel_type = tile_type(static_cast<int32_t>(graph_.type(panel_).dtype));
-    job.ahead_bytes = ahead_bytes_, job.dealt = work_.dealt, job.residents = work_.residents, job.planes = planes(), job.shares_rows = work_.waits && !job.anchored;
+    job.ahead_bytes = ahead_bytes_, job.dealt = work_.dealt, job.residents = work_.residents, job.planes = planes(), job.shares_rows = work_.shares_rows && !job.anchored;
     job.begin = begin(), job.may_begin_late = group_.kind == GroupKind::kAttention && group_.attention.pieces == 1;
     if (streamed()) job.most_ahead = 48;  // all registers are its sums' and these
     job.partials = group_.partials, job.gives = work_.gives;

@@ -64,7 +64,7 @@ bool is_weight(const Graph& graph, ValueId value) {
 
 }  // namespace
 
-Result<Graph> split_products(Graph graph, const ProductParts& parts, const StaysWhole& whole) {
+Result<Graph> split_products(Graph graph, const ProductParts& parts, const StaysWhole& whole, bool any_batch) {
   const std::vector<NodeId> order = graph.order();
   for (NodeId id : order) {
     if (graph.node(id).op != Op::MatMul) continue;
@@ -77,7 +77,7 @@ Result<Graph> split_products(Graph graph, const ProductParts& parts, const Stays
     if (count < 2 || depth % count != 0) continue;
     const std::string name = graph.node(id).name;
     const int64_t rows = type.count() / depth, part = depth / count;
-    if (rows > kManyRows || (whole && whole(rows, columns, count))) {
+    if (!any_batch && (rows > kManyRows || (whole && whole(rows, columns, count)))) {
       const ValueId wide_a = cast(graph, a, DType::f32, name);
       const ValueId wide_b = cast(graph, b, DType::f32, name);
       const ValueId product = graph.must_add(Op::MatMul, {wide_a, wide_b},

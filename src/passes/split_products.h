@@ -10,7 +10,8 @@
 ///
 ///        %3 = MatMul(%0, %1) {parts = 2} f32,  %2 = Cast(%3)
 ///
-/// So a row's bits do not depend on how many there are. Only where a reduction (a norm) follows over
+/// So the order of a row's sum does not depend on how many there are; what is then rounded to 16 bits does, for a norm may read
+/// planes that it adds or what is stored. `any_batch`: always planes. Only where a reduction (a norm) follows over
 /// elementwise ops that nobody else reads, or over a residual sum that is read through a cast: its
 /// body adds the parts as it reads them.
 /// `parts` says in how many; 1: as it is, as where the machine's tiles of many rows sum k in one chain. Equal in f32 but for the order of the sum.
@@ -29,6 +30,6 @@ using ProductParts = std::function<int64_t(DType type, int64_t rows, int64_t col
 
 using StaysWhole = std::function<bool(int64_t rows, int64_t columns, int64_t parts)>;
 
-Result<graph::Graph> split_products(graph::Graph graph, const ProductParts& parts, const StaysWhole& whole = {});
+Result<graph::Graph> split_products(graph::Graph graph, const ProductParts& parts, const StaysWhole& whole = {}, bool any_batch = false);
 
 }  // namespace obelisk::passes

@@ -742,7 +742,7 @@ TaskGraph build(const Graph& graph, const Plan& plan, const target::DeviceSpec& 
     if (let_flow(plan, device, flowing)) return flowing;
   }
   for (Work& work : tasks.works) {
-    work.waits = device.one_kernel;
+    work.waits = device.one_kernel, work.shares_rows = device.one_kernel && !device.any_batch;
     work.rows = asked_rows(plan.groups[work.group], device, tasks, work);
   }
   deal_tasks(plan, device, device.one_kernel, tasks);

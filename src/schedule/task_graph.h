@@ -100,6 +100,7 @@ struct Work {
   int residents = 0;           // of a dealt product or convolution: tasks that share a multiprocessor
   bool alone = false;          // attention of no more tasks than multiprocessors, a grid of rectangles: its kernel needs no table
   bool waits = false;          // of one kernel of all works: its body itself waits for the wave before
+  bool shares_rows = false;    // then: long rows may be shared by all threads where they are few
   std::optional<RowMatrix> rows;      // then, of a product: where A lies, if a copy engine brings it
   std::optional<RowMatrix> streamed;  // a product with a kernel of its own that streams both operands
 };

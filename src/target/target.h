@@ -26,6 +26,7 @@ struct DeviceSpec {
   bool flows = false;       // one kernel runs all, and workers may pass words to each other that carry their own readiness: schedule/flow.h
   bool one_kernel = false;  // of a GPU: all works are one kernel, with barriers where it does not flow
   bool own_kernels = false; // of a GPU: a work is a kernel of its own, whose body is part of it
+  bool any_batch = false;   // no choice that changes the order of a sum looks at how many rows there are
   double flops_per_sm = 1;  // multiply-adds count two; per nanosecond
   double bytes_per_sm = 1;  // streaming from far memory; per nanosecond
 };

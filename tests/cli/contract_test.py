@@ -531,7 +531,7 @@ def test_what_would_be_ignored_is_refused(obelisk, mlp):
     told = obelisk("compile", mlp, *ROWS, "--shape", "rows=4", "-o", "m.obk", code=USAGE).err
     assert "binds 'rows' to 4" in told
     obelisk("compile", mlp, *ROWS, "--shape", "rows=3", "-o", "m.obk", code=0)
-    for flag in ("--sms=7", "--disable=expand"):
+    for flag in ("--sms=7", "--disable=expand", "--batch-invariant"):
         assert "too late" in obelisk("run", "m.obk", "--seed", "1", flag, code=USAGE).err
         obelisk("run", "m.obk", "--seed", "1", flag, "--portable", code=0)
 

@@ -43,6 +43,8 @@ def test_words_to_a_team_that_ends_when_it_has_them_are_understood_of_teams_alon
     of_team = gpu_sanitize.judged("racecheck", "Bodies/Programs.EqualInterpreter/lstm_team_f16", text + SUMMARY, 0)
     assert of_team["reports"] == {} and len(of_team["understood"]) == 1
     assert gpu_sanitize.judged("racecheck", "Types/Streamed.ClustersAddPartsInOrder/0", text + SUMMARY, 0)["reports"]
+    posted = text.replace("near_address(unsigned int, int)", "post_near(unsigned int, unsigned long)")
+    assert not gpu_sanitize.judged("racecheck", "Bodies/Programs.EqualInterpreter/lstm_beyond_registers_f16", posted + SUMMARY, 0)["reports"]
 
 
 def test_a_clean_run_has_no_reports_and_a_failed_or_late_one_has():

@@ -1,6 +1,7 @@
 """The CUDA target from the command line. Device code compiles without a GPU, where NVRTC is found;
 what needs a GPU is skipped by name where there is none."""
 import json
+import re
 
 import numpy as np
 import pytest
@@ -145,6 +146,39 @@ def test_recurrent_steps_are_one_phase_or_many(obelisk, tmp_path):
     assert waves("--target", "sm_90a", "--no-teams") >= 9
     assert waves("--target", "sm_80") >= 9  # no clusters, no teams
     assert waves("--target", "cpu") == 1
+
+
+def test_of_any_batch_the_same_ops_are_run(obelisk, tmp_path):
+    def weights(rows, columns):
+        return "0x" + random(rows, columns).astype(np.float16).tobytes().hex()
+
+    first, second, third = weights(768, 64), weights(64, 1536), weights(1536, 64)
+
+    def ops(rows, granularity, *flags):
+        (tmp_path / "rows.ir").write_text(
+            f"""graph "rows" {{
+  in %0 "x": f16[{rows},768]
+  const %1: f16[768,64] = {first}
+  const %2: f16[64,1536] = {second}
+  const %3: f16[1536,64] = {third}
+  const %4: i64[1] = [1]
+  %5: f16[{rows},64] = MatMul(%0, %1)
+  %6: f16[{rows},64] = Softmax(%5) {{axis = 1}}
+  %7: f16[{rows},1536] = MatMul(%6, %2)
+  %8: f16[{rows},64] = MatMul(%7, %3)
+  %9: f16[{rows},1] = ReduceMean(%8, %4) {{keepdims = 1}}
+  %10: f16[{rows},64] = Sub(%8, %9)
+  out %10 "y"
+}}"""
+        )
+        machine = ("--target", "sm_90a", "--granularity", granularity, *flags)
+        text = obelisk("compile", "rows.ir", *machine, "--to", "fit", code=0).out
+        return re.findall(r"= (\w+)\(", text)
+
+    for granularity in ("mono", "stitch"):
+        few, some, many = (ops(rows, granularity, "--batch-invariant") for rows in (8, 200, 1000))
+        assert few == some == many
+        assert len({tuple(ops(rows, granularity)) for rows in (8, 200, 1000)}) > 1
 
 
 def test_few_rows_flow_in_one_kernel(obelisk, tmp_path, nvrtc):

@@ -93,6 +93,7 @@ void add_machine(CLI::App& verb, Flags& flags) {
   verb.add_flag("--watchdog", flags.watchdog, "a GPU that waits for two seconds stops and says for what");
   verb.add_flag("--teams,!--no-teams", flags.teams, "on a GPU: the steps of a recurrent layer in one phase, by a team of multiprocessors; --no-teams unrolls them");
   verb.add_option("--precision", flags.precision, "keep the model's arithmetic, or change it; tf32: f32 whose products round what they multiply to 10 bits of mantissa")->check(CLI::IsMember({"keep", "fp32", "tf32", "fp16", "bf16"}));
+  verb.add_flag("--batch-invariant", flags.batch_invariant, "on a GPU: a row has the same bits in programs of any batch; slower (on a CPU it has anyway)");
   verb.add_option("--threads", flags.threads, "the most workers, small programs take fewer; 0: one a core")->check(CLI::Range(0, 1024));
   verb.add_option("--sms", flags.sms, "virtual SMs that the table is made for; 0: one a worker")->check(CLI::Range(0, 4096));
   verb.add_option("--compiler", flags.compiler, "the C++ compiler that builds bodies");
@@ -147,6 +148,7 @@ Result<compiler::Options> options_from(const Flags& flags) {
   options.threads = flags.threads;
   options.load.compiler = flags.compiler;
   options.load.cache_dir = flags.cache;
+  options.batch_invariant = flags.batch_invariant;
   options.disabled.insert(flags.disabled.begin(), flags.disabled.end());
   options.explain.insert(flags.explain.begin(), flags.explain.end());
   options.to = flags.to;

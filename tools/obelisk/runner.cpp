@@ -56,10 +56,10 @@ Result<std::unique_ptr<Runner>> make_runner(const Flags& flags, const Source& so
       return Error{Code::kUsage, "cli",
                    "a compiled file runs as it is: no step is taken that could be explained", "",
                    "--portable compiles its graph again"};
-    if (flags.sms > 0 || !flags.disabled.empty())
+    if (flags.sms > 0 || flags.batch_invariant || !flags.disabled.empty())
       return Error{Code::kUsage, "cli",
                    fmt::format("a compiled file runs as it is: {} comes too late",
-                               flags.sms > 0 ? "--sms" : "--disable"), "",
+                               flags.sms > 0 ? "--sms" : flags.batch_invariant ? "--batch-invariant" : "--disable"), "",
                    "leave it out, or compile the model again"};
     TRY(runner->executable, runtime::load(source.compiled.program, options.load));
     if (const std::string& why = runner->executable->report().not_carried; !why.empty())
