@@ -9,7 +9,8 @@
 /// row each value, read by the columns. Always the value in between stays where the group has it.
 ///
 /// Paper    AStitch (ASPLOS'22) §4.3 step 3, proactive adaptation of groups without reductions.
-/// Differs  a group with reductions is not made wider: its columns are those of its row. Only where all that is read and stored stays affine: a walk of computed places costs more than a phase.
+/// Differs  a group with reductions is not made wider: its columns are those of its row. Only where all that is read and stored stays
+///          affine: a walk of computed places costs more than a phase.
 /// Errors   none: nothing is returned, and the value goes through far memory.
 #pragma once
 

@@ -20,7 +20,14 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kWatchdogClocks = "4000000000";  // about two seconds; $OBELISK_WATCHDOG_CLOCKS
+/// How long the watchdog waits: about two seconds, or $OBELISK_WATCHDOG_CLOCKS.
+std::string watchdog_clocks() {
+  const char* wished = getenv("OBELISK_WATCHDOG_CLOCKS");
+  const std::string_view text = wished ? wished : "";
+  if (!text.empty() && text.size() < 19 && text.find_first_not_of("0123456789") == std::string_view::npos) return wished;
+  if (!text.empty()) LOG(kWarning, "runtime", "OBELISK_WATCHDOG_CLOCKS is '{}', which is no number of clocks; the watchdog waits two seconds", text);
+  return "4000000000";
+}
 
 bool is_mono(const Program& program) { return program.granularity == "mono"; }
 
@@ -137,8 +144,7 @@ int residents_of(const std::string& body) {
 std::vector<std::string> device_defines(const Program& program, const LoadOptions& options) {
   std::vector<std::string> defines;
   if (is_mono(program)) defines.push_back("OBK_MONO=1");
-  const char* clocks = getenv("OBELISK_WATCHDOG_CLOCKS");
-  if (options.watchdog) defines.push_back(fmt::format("OBK_WATCHDOG={}LL", clocks && *clocks ? clocks : kWatchdogClocks));
+  if (options.watchdog) defines.push_back(fmt::format("OBK_WATCHDOG={}LL", watchdog_clocks()));
   if (const kernels::TileLibrary* tiles = tiles_of(program.target); tiles && tiles->gemm_panel != 0)
     defines.push_back(fmt::format("OBK_GEMM_PANEL={}", tiles->gemm_panel));
   const bool flows = program.flows && is_mono(program);

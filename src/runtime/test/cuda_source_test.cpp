@@ -375,6 +375,18 @@ TEST(CudaSource, TheShortFormOfErfIsForWhatHas16Bits) {
   EXPECT_EQ(count_of(wide[0], "one_plus_erf("), 0) << wide[0];
 }
 
+TEST(CudaSource, TheWatchdogsClocksAreANumber) {
+  const auto clocks = [](const char* wished) {
+    setenv("OBELISK_WATCHDOG_CLOCKS", wished, 1);
+    const std::vector<std::string> defines = device_defines(Program{}, {.watchdog = true});
+    unsetenv("OBELISK_WATCHDOG_CLOCKS");
+    return defines.empty() ? "" : defines.front();
+  };
+  EXPECT_EQ(clocks("12"), "OBK_WATCHDOG=12LL");
+  for (const char* none : {"", "soon", "12;", "-1", "9999999999999999999"}) EXPECT_EQ(clocks(none), "OBK_WATCHDOG=4000000000LL") << none;
+  EXPECT_TRUE(device_defines(Program{}, {}).empty());
+}
+
 // Kernels of a graph are compiled in parts, each body in one of them; one kernel of all is whole.
 TEST(CudaSource, EachBodyIsInOnePart) {
   Program program = two_bodies();
