@@ -12,7 +12,7 @@
 namespace obelisk::compiler {
 namespace {
 
-/// Two products with a norm before and behind, residuals, attention of 3 heads: sums over 192, 768 and 1536 numbers.
+/// Products with norms before and behind, residuals, attention of 3 heads: sums over 192, 768 and 1536 numbers, by tiles of as many columns.
 std::string encoder(int64_t batch, const std::string& type) {
   return fmt::format(R"(graph "encoder" {{
   in %0 "x": {1}[{0},9,768]
@@ -53,7 +53,12 @@ std::string encoder(int64_t batch, const std::string& type) {
   %35: {1}[{0},9,768] = Add(%34, %31)
   %36: {1}[{0},9,1] = ReduceMean(%35, %7) {{keepdims = 1}}
   %37: {1}[{0},9,768] = Sub(%35, %36)
-  out %37 "y"
+  const %38: {1}[768,768] = @random
+  %39: {1}[{0},9,768] = MatMul(%37, %38)
+  %40: {1}[{0},9,768] = Add(%39, %0)
+  %41: {1}[{0},9,1] = ReduceMean(%40, %7) {{keepdims = 1}}
+  %42: {1}[{0},9,768] = Sub(%40, %41)
+  out %42 "y"
 }})", batch, type);
 }
 
