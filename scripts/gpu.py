@@ -38,7 +38,7 @@ BIN = next(
     (p for p in (ROOT / "bin", ROOT / "build/bin") if (p / "obelisk").exists()), ROOT / "bin"
 )
 PARTS = ("tests", "models", "run", "bench", "peers", "auto", "profile", "sanitize")
-TESTS = ("gpu_test", "gpu_blocks_test", "batch_test")
+TESTS = ("gpu_test", "gpu_blocks_test", "batch_test", "api_test")
 
 
 def call(words, timeout, **options):

@@ -15,7 +15,7 @@ export PATH=/usr/bin:/bin:/usr/sbin:/sbin:$PATH
 PACKAGES=(
   g++ cmake ninja-build pkg-config ccache python3 python3-venv
   libfmt-dev libcli11-dev libprotozero-dev nlohmann-json3-dev libxxhash-dev zlib1g-dev
-  libxsmm-dev libgtest-dev libgmock-dev
+  libxsmm-dev libgtest-dev libgmock-dev libdlpack-dev
 )
 
 say() { printf '%s\n' "$*" >&2; }

@@ -391,6 +391,10 @@ Status check_names(const Options& options) {
     if (!known(name))
       return Error{Code::kUsage, "compile", fmt::format("no step is called '{}'", name), "",
                    "steps: " + joined(steps)};
+  const std::vector<std::string> granularities = {"auto", "op", "stitch", "mono"};
+  if (std::find(granularities.begin(), granularities.end(), options.granularity) == granularities.end())
+    return Error{Code::kUsage, "compile", fmt::format("there is no granularity '{}'", options.granularity), "",
+                 "granularities: " + joined(granularities)};
   std::vector<std::string> passes;
   for (const passes::Pass& pass : passes::table()) passes.emplace_back(pass.name);
   for (const char* other : {"fold_norms", "patch_products", "split_products", "fold_prologues", "adapt_groups", "flow"})
@@ -403,6 +407,30 @@ Status check_names(const Options& options) {
 }
 
 }  // namespace
+
+Result<Machine> find_machine(const std::string& name, int sms, int threads) {
+  Machine machine;
+  if (name.starts_with("sm_")) {
+    machine.target = name, machine.sms = sms;
+    return machine;
+  }
+  const bool numbered = name.starts_with("cuda:") && name.size() > 5 && name.size() < 9 && name.find_first_not_of("0123456789", 5) == std::string::npos;
+  const bool asked = name == "cuda" || numbered;
+  if (asked || name == "auto") {
+    machine.gpu = numbered ? atoi(name.c_str() + 5) : 0;
+    auto gpu = runtime::describe_gpu(machine.gpu);
+    if (!gpu.ok() && asked) return gpu.error();
+    if (gpu.ok() && (asked || runtime::find_device_compiler().ok())) {
+      machine.target = gpu->architecture, machine.name = gpu->name;
+      machine.sms = sms > 0 ? sms : gpu->sms;
+      return machine;
+    }
+  } else {
+    machine.target = name;
+  }
+  machine.sms = sms > 0 ? sms : threads;
+  return machine;
+}
 
 Status compile(const Network& network, const Options& options, Compilation& compilation) {
   TRY_STATUS(check_names(options));

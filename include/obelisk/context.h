@@ -5,6 +5,12 @@
 ///   context.run();
 ///   std::span<const float> scores = context.output<float>("scores");
 ///
+/// On a GPU  Inputs and outputs may be its memory (bind_input, bind_output, or obelisk/dlpack.h), which is used in place:
+///
+///   context.bind_input("pixels", {device_pointer, bytes});
+///   context.bind_output("scores", {other_pointer, more_bytes});
+///   context.run_on(stream);      returns at once; the caller's stream has the work
+///
 /// Threads  A context belongs to one thread at a time. Contexts of one model run side by side.
 /// Memory   After the first run() a run allocates nothing, unless the model has slow_ops().
 /// Numbers  The same inputs give the same bits, whatever `threads` is.
@@ -48,12 +54,19 @@ class Context {
 
   /// Reads an input from, or writes an output to, the caller's memory from now on: no copy. It has
   /// the port's bytes, is aligned as its elements are, and stays valid through every run(). Inputs
-  /// and outputs may not overlap. kUsage when size or alignment differ.
+  /// and outputs may not overlap. Of a GPU's model it may be that GPU's memory, aligned to 16 bytes
+  /// (run() says so where it is not); what lies in the host's is copied there and back.
+  /// kUsage when size or alignment differ.
   void bind_input(const std::string& name, std::span<const std::byte> memory);
   void bind_output(const std::string& name, std::span<std::byte> memory);
 
   /// Answers. Failure when an op finds its inputs out of range (an index, say).
   void run();
+  /// The same on a stream of the caller's (a CUstream or cudaStream_t; null: the default one), where every input and output is bound
+  /// to the GPU's memory; returns before the work is done. Runs of one context follow each other whatever streams they are given. A
+  /// failure of the device may come with a later call: then this context does not run again. kUsage where a port is not bound to the
+  /// GPU's memory, kUnsupported of a CPU's model.
+  void run_on(void* stream);
 
  private:
   std::span<std::byte> input_memory(const std::string& name, Element element);

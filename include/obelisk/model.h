@@ -36,7 +36,14 @@ struct CompileOptions {
   std::map<std::string, std::vector<int64_t>> shapes;   // by input
   std::map<std::string, int64_t> dimensions;            // by symbolic dimension
   std::map<std::string, std::vector<int64_t>> values;   // of inputs that shapes depend on
+  /// "cpu"; "cuda" or "cuda:1", a GPU of this machine; "auto", a GPU where one and its compiler are, else the CPU; or an
+  /// architecture, "sm_90a", of a GPU that need not be here: such a model can be saved, not run. kDevice where no such GPU is.
   std::string target = "cpu";
+  /// Of a GPU: "mono" (one kernel), "stitch" (a graph of stitched kernels), "op" (a kernel an op), "auto" (the quickest).
+  std::string granularity = "auto";
+  int64_t memory_limit = 0;      // bytes of the GPU's memory for weights and one Context; 0: what there is. kMemory beyond it
+  bool batch_invariant = false;  // on a GPU a row has the same bits in models of any batch, and is slower
+  bool watchdog = false;         // a GPU that waits for two seconds stops, and the failure says for what
   /// "keep" the model's arithmetic, or "fp32", "tf32" (products round what they multiply to 10 bits of
   /// mantissa), "fp16", "bf16"; inputs and outputs keep their types.
   std::string precision = "keep";
@@ -53,6 +60,9 @@ struct OpenOptions {
   /// A compiled file carries machine code and is trusted as a program is. `portable` does not run
   /// that code: all checksums are looked at, and the graph inside is compiled again.
   bool portable = false;
+  int gpu = 0;               // of a GPU's model: which one
+  int64_t memory_limit = 0;  // as above
+  bool watchdog = false;
   std::string compiler, cache;  // as above, where something has to be compiled
 };
 
@@ -73,6 +83,9 @@ class Model {
   const Port& input(const std::string& name) const;
   const Port& output(const std::string& name) const;
 
+  /// "cpu", or the GPU's architecture; and which GPU, -1 of a CPU.
+  const std::string& target() const noexcept;
+  int gpu() const noexcept;
   int64_t workspace_bytes() const noexcept;  // that each Context takes, besides inputs and outputs
   /// Empty for an opened model, and when verifying was left out.
   const std::optional<Verification>& verification() const noexcept;

@@ -114,4 +114,19 @@ void Context::run() {
   });
 }
 
+void Context::run_on(void* stream) {
+  api::guarded([&] {
+    const auto bound = [](std::span<const Port> ports, const char* way, const auto& memory, const std::vector<Tensor>& own) {
+      for (size_t k = 0; k < ports.size(); ++k)
+        if (ports[k].bytes > 0 && (!memory[k] || !own[k].empty()))
+          api::raise(usage(fmt::format("{} '{}' is bound to no memory: a run on a stream wants the GPU's", way, ports[k].name)));
+    };
+    if (state_->model.gpu() >= 0) {
+      bound(state_->model.inputs(), "input", state_->in, state_->own_inputs);
+      bound(state_->model.outputs(), "output", state_->out, state_->own_outputs);
+    }
+    api::value_or_raise(state_->context->run_on(state_->in, state_->out, stream));
+  });
+}
+
 }  // namespace obelisk

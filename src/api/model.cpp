@@ -123,14 +123,19 @@ void Model::State::describe() {
 Model Model::compile(const std::string& path, const CompileOptions& wanted) {
   return guarded([&] {
     compiler::Options options;
-    options.target = wanted.target;
+    const compiler::Machine machine = value_or_raise(
+        compiler::find_machine(wanted.target, wanted.virtual_sms, wanted.threads));
+    options.target = machine.target, options.granularity = wanted.granularity;
+    options.load.gpu = machine.gpu, options.load.memory_limit = Bytes{wanted.memory_limit};
+    options.load.watchdog = wanted.watchdog;
+    options.batch_invariant = wanted.batch_invariant;
     const auto precision = passes::parse_precision(wanted.precision);
     if (!precision)
       raise(Error{Code::kUsage, "api", fmt::format("there is no precision '{}'", wanted.precision), "",
                   "keep, fp32, tf32, fp16 or bf16"});
     options.passes.precision = *precision;
     options.threads = wanted.threads;
-    options.sms = wanted.virtual_sms > 0 ? wanted.virtual_sms : wanted.threads;
+    options.sms = machine.sms;
     options.verify = wanted.verify;
     options.load.compiler = wanted.compiler, options.load.cache_dir = wanted.cache;
     options.interrupted = wanted.interrupted;
@@ -144,6 +149,7 @@ Model Model::compile(const std::string& path, const CompileOptions& wanted) {
       raise(with_cause(status.error(), made.import_report));
     auto state = std::make_shared<State>();
     state->executable = made.executable;
+    state->gpu = made.executable->device() ? machine.gpu : -1;
     state->graph = std::move(made.graph);
     if (made.verification)
       state->verification = Verification{made.verification->max_abs, made.verification->max_rel,
@@ -160,12 +166,16 @@ Model Model::open(const std::string& path, const OpenOptions& wanted) {
     if (!wanted.portable) {
       runtime::LoadOptions load;
       load.compiler = wanted.compiler, load.cache_dir = wanted.cache;
+      load.gpu = wanted.gpu, load.memory_limit = Bytes{wanted.memory_limit}, load.watchdog = wanted.watchdog;
       state->executable = value_or_raise(runtime::load(state->file->program, load));
     } else {
       compiler::Network network;
       network.graph = value_or_raise(state->file->graph());
       compiler::Options options;
       options.target = state->file->program->target, options.sms = state->file->program->sms;
+      if (state->file->program->on_gpu()) options.granularity = state->file->program->granularity;
+      options.load.gpu = wanted.gpu, options.load.memory_limit = Bytes{wanted.memory_limit};
+      options.load.watchdog = wanted.watchdog;
       options.verify = false;
       if (const auto kept = passes::parse_precision(state->file->program->precision))
         options.passes.precision = *kept;
@@ -176,6 +186,7 @@ Model Model::open(const std::string& path, const OpenOptions& wanted) {
       state->executable = made.executable;
       state->graph = std::move(made.graph);
     }
+    if (state->executable->device()) state->gpu = wanted.gpu;
     state->describe();
     return Model(std::move(state));
   });
@@ -198,6 +209,8 @@ const Port& Model::input(const std::string& name) const {
 const Port& Model::output(const std::string& name) const {
   return state_->outputs[api::find_port(state_->outputs, name, "output")];
 }
+const std::string& Model::target() const noexcept { return state_->executable->program().target; }
+int Model::gpu() const noexcept { return state_->gpu; }
 int64_t Model::workspace_bytes() const noexcept {
   return state_->executable->program().arena.count;
 }

@@ -112,30 +112,13 @@ void add_steps(CLI::App& verb, Flags& flags) {
   verb.add_option("--explain", flags.explain, "print the decisions of steps")->delimiter(',');
 }
 
-Result<Machine> machine_from(const Flags& flags) {
-  Machine machine;
-  if (flags.target.starts_with("sm_")) {
-    machine.target = flags.target, machine.sms = flags.sms;
-    return machine;
-  }
-  const bool asked = flags.target.starts_with("cuda");
-  if (asked || flags.target == "auto") {
-    machine.gpu = flags.target.size() > 5 ? atoi(flags.target.c_str() + 5) : 0;
-    auto gpu = runtime::describe_gpu(machine.gpu);
-    if (!gpu.ok() && asked) return gpu.error();
-    if (gpu.ok() && (asked || runtime::find_device_compiler().ok())) {
-      machine.target = gpu->architecture, machine.name = gpu->name;
-      machine.sms = flags.sms > 0 ? flags.sms : gpu->sms;
-      return machine;
-    }
-  }
-  machine.sms = flags.sms > 0 ? flags.sms : flags.threads;
-  return machine;
+Result<compiler::Machine> machine_from(const Flags& flags) {
+  return compiler::find_machine(flags.target == "reference" ? "cpu" : flags.target, flags.sms, flags.threads);
 }
 
 Result<compiler::Options> options_from(const Flags& flags) {
   compiler::Options options;
-  TRY(const Machine machine, machine_from(flags));
+  TRY(const compiler::Machine machine, machine_from(flags));
   options.target = machine.target;
   options.sms = machine.sms;
   options.granularity = flags.granularity;

@@ -47,14 +47,8 @@ void add_machine(CLI::App& verb, Flags& flags);
 void add_inputs(CLI::App& verb, Flags& flags);
 void add_steps(CLI::App& verb, Flags& flags);  // --to, --explain
 
-/// The machine that --target means: "auto" is the first GPU where a driver and the device compiler are, else the CPU.
-struct Machine {
-  std::string target = "cpu";  // what the compiler takes
-  std::string name;            // the GPU's, empty without one
-  int gpu = 0, sms = 0;
-};
-/// Errors: kUsage for a name that is none, kDevice where a GPU is asked for and none is here.
-Result<Machine> machine_from(const Flags& flags);
+/// The machine that --target means ("reference": the CPU's). Errors: kUsage for a name that is none, kDevice where a GPU is asked for and none is here.
+Result<compiler::Machine> machine_from(const Flags& flags);
 
 /// Options of the compiler from the flags. Errors: kUsage, kUnsupported, kDevice.
 Result<compiler::Options> options_from(const Flags& flags);
