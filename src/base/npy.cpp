@@ -332,11 +332,10 @@ std::string npy_bytes(const Tensor& tensor) {
     out.append(tensor.as<char>(), static_cast<size_t>(tensor.bytes()));
     return out;
   }
-  const bool code = is_float(tensor.dtype());
+  // One byte a number: of 4-bit floats their code.
   for (int64_t k = 0; k < tensor.count(); ++k) {
-    const uint8_t pair = tensor.as<uint8_t>()[k / 2];
-    out +=
-        code ? static_cast<char>(pair >> (k % 2 * 4) & 15) : static_cast<char>(tensor.get_int(k));
+    const int64_t number = is_float(tensor.dtype()) ? tensor.as<uint8_t>()[k / 2] >> (k % 2 * 4) & 15 : tensor.get_int(k);
+    out += static_cast<char>(number);
   }
   return out;
 }

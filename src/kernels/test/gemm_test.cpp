@@ -176,7 +176,7 @@ TEST(Gemm, HalfTypesAreConvertedExactly) {
         for (int64_t row = 0; row < s.m; ++row)
           for (int64_t column = 0; column < s.n; ++column)
             ASSERT_EQ(c[row * s.n + column],
-                      in_order(&a_exact[row * s.k], 1, &b_exact[column], s.n, s.k, 0));
+                      in_order(a_exact.data() + row * s.k, 1, b_exact.data() + column, s.n, s.k, 0));
       }
     }
   }
@@ -211,7 +211,7 @@ TEST(Gemm, Tf32RoundsBothOperandsToTenBits) {
       for (int64_t row = 0; row < s.m; ++row)
         for (int64_t column = 0; column < s.n; ++column)
           ASSERT_EQ(c[row * s.n + column],
-                    in_order(&a_exact[row * s.k], 1, &b_exact[column], s.n, s.k, 0))
+                    in_order(a_exact.data() + row * s.k, 1, b_exact.data() + column, s.n, s.k, 0))
               << s.m << " " << s.n << " " << s.k << " packed " << is_packed;
     }
   }
