@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Everything that wants a GPU, in one go: tests, networks, measurements beside PyTorch, as JSON.
 
-    gpu.py tests                                  every test program, and what it said
+    gpu.py tests [--jobs 8]                       every test program, in shards, and what they said
     gpu.py models                                 writes the networks as ONNX, weights random
     gpu.py run    [--models A,B] [--granularity mono]     answers against PyTorch in f32
     gpu.py bench  [--models A,B] [--granularity op,stitch,mono]     device time and latency
@@ -31,6 +31,7 @@ import shutil
 import statistics
 import subprocess
 import sys
+import time
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent
@@ -39,6 +40,18 @@ BIN = next(
 )
 PARTS = ("tests", "models", "run", "bench", "peers", "auto", "profile", "sanitize")
 TESTS = ("gpu_test", "gpu_blocks_test", "batch_test", "api_test")
+TENSORS = """graph "tensors" {
+  in %0 "x": f32[3,40,64]
+  in %1 "keep": b1[3,40,1]
+  in %2 "gain": f16[64]
+  const %3: f32[] = 0
+  %4: f32[3,40,64] = Where(%1, %0, %3)
+  %5: f32[3,40,64] = Softmax(%4) {axis = -1}
+  %6: f16[3,40,64] = Cast(%0) {to = 10}
+  %7: f16[3,40,64] = Mul(%6, %2)
+  out %5 "share"
+  out %7 "scores"
+}"""
 
 
 def call(words, timeout, **options):
@@ -109,22 +122,58 @@ class Session:
 
     # ---- parts ----
     def tests(self):
+        """Each program in as many shards as there are jobs, all of a program's at once."""
         rows = []
         for name in TESTS:
             if not (BIN / name).exists():
                 continue
-            code, out, err = call([BIN / name, *self.options.gtest], self.options.timeout)
-            counts = {}
-            for word in ("PASSED", "SKIPPED", "FAILED"):
-                found = re.search(rf"\[\s+{word}\s+\] (\d+) test", out)
-                counts[word.lower()] = int(found[1]) if found else 0
-            measured = [json.loads(line) for line in out.splitlines() if line.startswith('{"')]
-            rows.append({"program": name, "exit": code, **counts, "measured": measured})
-            say(f"tests  {name}: {counts}")
-            if code != 0:
-                lines = [l for l in out.splitlines() if re.search(r"Failure|FAILED|error|^  ", l)]
-                self.fail(name, f"exit {code}\n" + "\n".join(lines[-40:]) + "\n" + err[-800:])
+            begin = time.monotonic()
+            done = self.in_parallel(lambda shard: self.shard(name, shard), range(self.options.jobs))
+            row = {"program": name, "exit": max(code for code, _, _ in done)}
+            for word in ("passed", "skipped", "failed"):
+                found = (re.search(rf"\[\s+{word.upper()}\s+\] (\d+) test", out) for _, out, _ in done)
+                row[word] = sum(int(number[1]) for number in found if number)
+            lines = [line for _, out, _ in done for line in out.splitlines()]
+            row["measured"] = [json.loads(line) for line in lines if line.startswith('{"')]
+            row["seconds"] = round(time.monotonic() - begin)
+            rows.append(row)
+            say(f"tests  {name}: " + ", ".join(f"{k} {row[k]}" for k in ("passed", "skipped", "failed", "seconds")))
+            for code, out, err in done:
+                if code != 0:
+                    told = [l for l in out.splitlines() if re.search(r"Failure|FAILED|error|^  ", l)]
+                    self.fail(name, f"exit {code}\n" + "\n".join(told[-40:]) + "\n" + err[-800:])
+        if not any(row["passed"] for row in rows):
+            self.fail("tests", "not one passed")
         self.result["tests"] = rows
+        if (BIN / "libtensors.so").exists():
+            self.result["tensors"] = self.tensors()
+
+    def shard(self, name, shard):
+        shards = {"GTEST_TOTAL_SHARDS": str(self.options.jobs), "GTEST_SHARD_INDEX": str(shard)}
+        return call([BIN / name, *self.options.gtest], self.options.timeout, env=os.environ | shards)
+
+    def tensors(self):
+        """PyTorch's tensors in place, on its stream, beside NumPy's on the CPU."""
+        import numpy
+        script = next(p for p in (HERE, ROOT / "examples/tensors") if (p / "tensors.py").exists())
+        network, answers = self.work / "tensors.ir", {}
+        network.write_text(TENSORS)
+        for target in ("cpu", "cuda"):
+            kept = self.work / f"tensors.{target}.npz"
+            words = (sys.executable, script / "tensors.py", BIN / "libtensors.so", network)
+            code, out, err = call([*words, "--target", target, "--save", kept], self.options.timeout)
+            if code != 0:
+                self.fail(f"tensors {target}", err)
+                return {"exit": code}
+            answers[target] = numpy.load(kept)
+        gaps = {
+            name: float(abs(answers["cuda"][name].astype(float) - answers["cpu"][name]).max())
+            for name in ("scores", "share")
+        }
+        say(f"tests  tensors of PyTorch: largest difference from the CPU {gaps}")
+        if not all(gap <= 2e-3 for gap in gaps.values()):  # of numbers up to 1, one of them in 16 bits
+            self.fail("tensors", f"PyTorch's tensors and the CPU disagree: {gaps}")
+        return gaps
 
     def in_parallel(self, work, items):
         """work(item) for each, by --jobs threads; answers in the order of the items."""

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Makes a folder that runs on any x86-64 Linux with glibc 2.36 or newer and an NVIDIA driver.
-#   scripts/pack.sh DIR      bin/ (obelisk and the tests that want a GPU), scripts/ (gpu.py, networks, PyTorch's side), VERSION
+#   scripts/pack.sh DIR      bin/ (obelisk, the tests that want a GPU, a library for Python), scripts/ (gpu.py, networks, PyTorch's side), VERSION
 # Third-party code is linked in; the C library and the driver are the machine's. $OBELISK_PACK_BUILD: the build folder, build-pack.
 # What building needs is set up by scripts/build.sh.
 set -euo pipefail
@@ -12,15 +12,15 @@ for tool in cmake ninja g++; do
   command -v $tool >/dev/null || fail "$tool is not here: scripts/build.sh installs what building needs"
 done
 build=${OBELISK_PACK_BUILD:-build-pack}
-programs=(obelisk gpu_test gpu_blocks_test batch_test api_test)
+programs=(obelisk gpu_test gpu_blocks_test batch_test api_test libtensors.so)
 cmake -S . -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DOBELISK_STATIC=ON >/dev/null
-ninja -C "$build" "${programs[@]}" >/dev/null || fail "the build failed: ninja -C $build ${programs[*]}"
+ninja -C "$build" "${programs[@]/#/bin/}" >/dev/null || fail "the build failed: ninja -C $build ${programs[*]/#/bin/}"
 rm -rf "$1/bin" "$1/scripts"
 mkdir -p "$1/bin" "$1/scripts"
 for program in "${programs[@]}"; do
   strip -o "$1/bin/$program" "$build/bin/$program"
 done
-cp scripts/gpu.py scripts/gpu_models.py scripts/gpu_sanitize.py scripts/gpu_sides.py scripts/torch_peer.py scripts/bench_onnxruntime.py scripts/answers_onnxruntime.py "$1/scripts/"
+cp scripts/gpu.py scripts/gpu_models.py scripts/gpu_sanitize.py scripts/gpu_sides.py scripts/torch_peer.py scripts/bench_onnxruntime.py scripts/answers_onnxruntime.py examples/tensors/tensors.py "$1/scripts/"
 git rev-parse --short HEAD >"$1/VERSION" 2>/dev/null || echo unknown >"$1/VERSION"
 cp LICENSE "$1/"
 needed=$(objdump -p "$1/bin/"* | awk '/NEEDED/ {print $2}' | sort -u | grep -Ev '^(libc|libm|libdl|libpthread|librt|ld-linux-x86-64)\.' || true)

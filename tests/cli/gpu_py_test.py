@@ -101,3 +101,29 @@ def test_bench_alone_wants_no_pytorch(gpu_py):
     done, result = gpu_py("bench", STUB_TORCH_NO_GPU="1")
     assert done.returncode == 0 and len(result["obelisk"]) == 4, done.stdout
     assert np.isclose(result["obelisk"][0]["device_us"]["median"], 120)
+
+
+def test_shards_of_test_programs_are_counted_together(gpu_py, tmp_path):
+    program = tmp_path / "bin" / "api_test"
+    program.write_text(f"""#!{sys.executable}
+import os, sys
+shard, bad = int(os.environ["GTEST_SHARD_INDEX"]), os.environ.get("BAD")
+assert os.environ["GTEST_TOTAL_SHARDS"] == "2" and sys.argv[1:] == []
+if bad != "all":
+    print(f"[  PASSED  ] {{3 + shard}} tests.")
+print("[  SKIPPED ] 1 test, listed below:")
+if bad == str(shard):
+    print("[  FAILED  ] One.Test (2 ms)\\n[  FAILED  ] 1 test, listed below:")
+    sys.exit(1)
+""")
+    program.chmod(0o755)
+    done, result = gpu_py("tests")
+    (row,) = result["tests"]
+    assert done.returncode == 0, done.stdout
+    counts = (row[k] for k in ("program", "exit", "passed", "skipped", "failed"))
+    assert (*counts,) == ("api_test", 0, 7, 2, 0)
+    done, result = gpu_py("tests", BAD="1")
+    assert done.returncode == 1 and "One.Test" in done.stdout
+    assert result["tests"][0]["exit"] == 1 and result["tests"][0]["failed"] == 1
+    done, _ = gpu_py("tests", BAD="all")
+    assert done.returncode == 1 and "not one passed" in done.stdout

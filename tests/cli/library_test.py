@@ -1,13 +1,18 @@
-"""The program under examples/ that carries the library: it compiles, keeps the file, and answers
-from several threads; what goes wrong leaves as one line and the exit code of its kind."""
+"""The programs under examples/ that carry the library: one compiles, keeps the file, and answers
+from several threads, and what goes wrong leaves as one line and the exit code of its kind; one
+takes tensors of Python libraries in place."""
 
 import os
 import subprocess
+import sys
 
+import numpy as np
 import pytest
 from conftest import ROOT
 
 EMBED = ROOT / "build" / "bin" / "embed"
+TENSORS = ROOT / "build" / "bin" / "libtensors.so"
+sys.path.insert(0, str(ROOT / "examples" / "tensors"))
 
 
 def embed(*words, cwd):
@@ -39,3 +44,45 @@ def test_embedding_program_says_what_is_wrong(mlp, tmp_path):
     assert code == 1 and "rows" in errors
     code, _, errors = embed("nowhere.onnx", cwd=tmp_path)
     assert code in (1, 2) and "nowhere.onnx" in errors
+
+
+@pytest.fixture
+def tensors(tmp_path, monkeypatch):
+    if not TENSORS.exists():
+        pytest.skip("built with the tests only")
+    import tensors
+    monkeypatch.setenv("OBELISK_CACHE", str(tmp_path / "cache"))
+    return tensors
+
+
+def test_numpy_arrays_are_read_and_written_in_place(tensors, obelisk, mlp, tmp_path):
+    network = tensors.Network(str(TENSORS), mlp, dimensions="rows=3")
+    (_, name, element, shape), (_, made, _, made_shape) = network.ports
+    x, y = np.zeros(shape, element), np.empty(made_shape, np.float32)
+    network.bind("in", name, x)
+    network.bind("out", made, y)
+    for seed in (1, 2):
+        x[...] = tensors.numbers(np.random.default_rng(seed), element, shape)
+        network.run()
+        np.savez(tmp_path / "x.npz", **{name: x})
+        obelisk("run", mlp, "--target", "cpu", "--inputs", "x.npz", "--output-dir", "out", code=0)
+        assert np.array_equal(y, np.load(tmp_path / "out" / f"{made}.npy")), seed
+
+
+def test_what_is_no_tensor_for_a_port_is_told(tensors, mlp):
+    network = tensors.Network(str(TENSORS), mlp, dimensions="rows=3")
+    _, name, element, shape = network.ports[0]
+    x = np.zeros(shape, element)
+    for why, side, port, array in (
+        ("it wants f32", "in", name, x.astype(np.float64)),
+        ("the tensor has", "in", name, x[:2]),
+        ("strides", "in", name, np.zeros((shape[0], 2 * shape[1]), element)[:, ::2]),
+        ("no input 'elsewhere'", "in", "elsewhere", x),
+        (f"no output '{name}'", "out", name, x),
+    ):
+        with pytest.raises(RuntimeError, match=why.replace("[", r"\[")):
+            network.bind(side, port, array)
+    with pytest.raises(RuntimeError, match="not NAME=EXTENT"):
+        tensors.Network(str(TENSORS), mlp, dimensions="rows")
+    with pytest.raises(RuntimeError, match="nowhere.onnx"):
+        tensors.Network(str(TENSORS), "nowhere.onnx")
