@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "graph/test_decoder.h"
+#include "graph/test_texts.h"
 #include "passes/passes.h"
 #include "runtime/cuda/gpu.h"
 #include "runtime/cuda/nvrtc.h"
@@ -21,10 +22,7 @@
 namespace obelisk::runtime::cuda {
 namespace {
 
-struct Case {
-  const char* name;
-  const char* text;  // FLOAT stands for the element type
-};
+using Case = graph::TextCase;
 
 const Case kCases[] = {
     {"softmax", R"(graph "g" {
@@ -73,58 +71,6 @@ const Case kCases[] = {
   %5: FLOAT[128,1030] = Add(%4, %2)
   %6: FLOAT[128,1030] = Tanh(%5)
   out %6 "z"
-})"},
-    {"reshaped_softmax", R"(graph "g" {
-  in %0 "x": FLOAT[8,30,48]
-  const %1: i64[2] = [240, 48]
-  const %2: i64[1] = [1]
-  %3: FLOAT[8,30,48] = Exp(%0)
-  %4: FLOAT[240,48] = Reshape(%3, %1)
-  %5: FLOAT[240,1] = ReduceSum(%4, %2) {keepdims = 1}
-  %6: FLOAT[240,48] = Div(%4, %5)
-  out %6 "z"
-  out %3 "e"
-})"},
-    {"reshaped_norm", R"(graph "g" {
-  in %0 "x": FLOAT[67,96]
-  in %1 "gain": FLOAT[12,8]
-  in %2 "r": FLOAT[67,96]
-  const %3: i64[1] = [1]
-  const %4: i64[3] = [67, 12, 8]
-  const %5: i64[2] = [67, 96]
-  const %6: i64[3] = [67, 1, 1]
-  %7: FLOAT[67,1] = ReduceMax(%0, %3) {keepdims = 1}
-  %8: FLOAT[67,96] = Sub(%0, %7)
-  %9: FLOAT[67,12,8] = Reshape(%8, %4)
-  %10: FLOAT[67,12,8] = Mul(%9, %1)
-  %11: FLOAT[67,1,1] = Reshape(%7, %6)
-  %12: FLOAT[67,12,8] = Add(%10, %11)
-  %13: FLOAT[67,96] = Reshape(%12, %5)
-  %14: FLOAT[67,96] = Add(%13, %2)
-  out %14 "z"
-  out %10 "heads"
-})"},
-    {"spread_gate", R"(graph "g" {
-  in %0 "x": FLOAT[140,1]
-  in %1 "y": FLOAT[140,520]
-  in %2 "b": FLOAT[140,1]
-  const %3: i64[1] = [1]
-  %4: FLOAT[140,1] = Tanh(%0)
-  %5: FLOAT[140,520] = Mul(%4, %1)
-  %6: FLOAT[140,1] = ReduceMax(%5, %3) {keepdims = 1}
-  %7: FLOAT[140,1] = Add(%6, %2)
-  %8: FLOAT[140,520] = Sub(%5, %7)
-  out %8 "z"
-  out %4 "gate"
-})"},
-    {"spread_beside", R"(graph "g" {
-  in %0 "x": FLOAT[37,5]
-  in %1 "y": FLOAT[37,5,6,7]
-  const %2: i64[4] = [37, 5, 1, 1]
-  %3: FLOAT[37,5] = Sigmoid(%0)
-  %4: FLOAT[37,5,1,1] = Reshape(%3, %2)
-  %5: FLOAT[37,5,6,7] = Mul(%1, %4)
-  out %5 "z"
 })"},
     {"transpose_add", R"(graph "g" {
   in %0 "x": FLOAT[13,40,33]
@@ -506,7 +452,7 @@ TEST_P(Asked, RowsComeByMapsAndKeepTheirBits) {
       auto program = program_of(graph, "mono", true);
       int asked = 0;
       for (const auto& body : program->bodies) asked += body.text.find("OBK_ROWS(") != std::string::npos;
-      if (program->target == "sm_90a" && rows != 121) EXPECT_EQ(asked > 0, rows > 48);
+      if (program->target == "sm_90a" && rows != 121) { EXPECT_EQ(asked > 0, rows > 48); }
       auto executable = load_cuda(program, {.cache_dir = "off", .watchdog = true});
       ASSERT_TRUE(executable.ok()) << executable.error().text();
       auto context = (*executable)->context(), other = (*executable)->context();
@@ -543,7 +489,7 @@ TEST_P(Asked, RowsComeByMapsAndKeepTheirBits) {
           const double a = (*got)[output].get_double(k), b = (*wanted)[output].get_double(k);
           ASSERT_LE(std::fabs(a - b), 8 * step * (1 + std::fabs(b))) << "output " << output << " element " << k;
         }
-      if (!before.empty()) EXPECT_EQ(memcmp(before[0].data(), (*got)[0].data(), static_cast<size_t>(before[0].bytes())), 0) << "rows have other bits beside more rows";
+      if (!before.empty()) { EXPECT_EQ(memcmp(before[0].data(), (*got)[0].data(), static_cast<size_t>(before[0].bytes())), 0) << "rows have other bits beside more rows"; }
       before = std::move(*got);
     }
   }
@@ -556,12 +502,9 @@ class Programs : public testing::TestWithParam<std::tuple<Case, const char*>> {}
 TEST_P(Programs, EqualInterpreter) {
   const auto& [test, dtype] = GetParam();
   if (auto found = find_nvrtc(); !found.ok()) GTEST_SKIP() << found.error().text();
-  std::string text = test.text;
   const std::string type = std::string(dtype).substr(0, std::string(dtype).find(','));
   const bool tf32 = type == "tf32", tiles = type != dtype || tf32;  // of the tile library
-  for (size_t at; (at = text.find("FLOAT")) != std::string::npos;)
-    text.replace(at, 5, tf32 ? "f32" : type);
-  auto graph = graph::parse(text);
+  auto graph = graph::parse(graph::of_type(test.text, tf32 ? "f32" : type));
   ASSERT_TRUE(graph.ok()) << graph.error().text();
   std::mt19937 random(7);
   std::vector<Tensor> inputs;
@@ -920,13 +863,12 @@ INSTANTIATE_TEST_SUITE_P(Tf32, Programs,
                          testing::Combine(testing::ValuesIn(kTf32Cases),
                                           testing::Values("tf32")),
                          [](const auto& info) { return std::string(std::get<0>(info.param).name); });
+const auto name_of = [](const auto& info) { return fmt::format("{}_{}", std::get<0>(info.param).name, std::get<1>(info.param)); };
 INSTANTIATE_TEST_SUITE_P(Bodies, Programs,
                          testing::Combine(testing::ValuesIn(kCases),
                                           testing::Values("f32", "f16", "bf16")),
-                         [](const auto& info) {
-                           return fmt::format("{}_{}", std::get<0>(info.param).name,
-                                              std::get<1>(info.param));
-                         });
+                         name_of);
+INSTANTIATE_TEST_SUITE_P(Adapted, Programs, testing::Combine(testing::ValuesIn(graph::kAdaptedGroups), testing::Values("f32", "f16", "bf16")), name_of);
 
 }  // namespace
 }  // namespace obelisk::runtime::cuda

@@ -1,31 +1,17 @@
 // Programs against the interpreter: graphs as text, run on one, two and seven virtual SMs.
 #include "runtime/test/run_program.h"
 
+#include "graph/test_texts.h"
 #include "passes/passes.h"
 
 namespace obelisk::runtime {
 namespace {
 
-/// A graph as text, `@random` for a tensor's values: these differ from run to run of the list but not of the test.
-Result<graph::Graph> parsed(std::string text) {
-  std::mt19937 random(11);
-  std::uniform_int_distribution<int> eighth(-16, 16);
-  for (size_t at; (at = text.find("@random")) != std::string::npos;) {
-    const size_t open = text.rfind('[', at), close = text.rfind(']', at);
-    int64_t count = 1;
-    for (size_t k = open + 1, value = 0; k <= close; ++k) {
-      if (text[k] == ',' || text[k] == ']') count *= static_cast<int64_t>(value), value = 0;
-      else value = value * 10 + (text[k] - '0');
-    }
-    std::string values = "[";
-    for (int64_t k = 0; k < count; ++k) values += (k ? ", " : "") + fmt::format("{}", eighth(random) / 64.0);
-    text.replace(at, 7, values + "]");
-  }
-  return graph::parse(text);
-}
+constexpr double kMost = 0.25;  // of constants that are random
+
 /// After all passes, as a program is made of it.
 Result<graph::Graph> compiled_graph(const std::string& text) {
-  Result<graph::Graph> graph = parsed(text);
+  Result<graph::Graph> graph = graph::parse_random(text, kMost);
   for (const passes::Pass& pass : passes::table()) {
     if (!graph.ok()) return graph;
     graph = pass.run(std::move(*graph));
@@ -36,7 +22,7 @@ Result<graph::Graph> compiled_graph(const std::string& text) {
 class Differential : public testing::TestWithParam<std::pair<const char*, const char*>> {};
 
 TEST_P(Differential, ProgramEqualsInterpreter) {
-  auto graph = parsed(GetParam().second);
+  auto graph = graph::parse_random(GetParam().second, kMost);
   ASSERT_TRUE(graph.ok()) << graph.error().text();
   const bool halves = std::string_view(GetParam().first) == "gru_steps";  // a state meets R in 16 bits: a unit in the last place
   expect_same(*graph, *graph, GetParam().first, halves ? 0x1p-11 : 1e-4);
@@ -107,59 +93,6 @@ INSTANTIATE_TEST_SUITE_P(Graphs, Differential, testing::Values(
   %3: f16[60,16] = ReduceSum(%2, %9) {keepdims = 0}
   out %2 "y"
   out %3 "z"
-})"},
-    // Groups and readers by each other's coordinates (stitch/adapt.h).
-    std::pair{"reshaped_softmax", R"(graph "g" {
-  in %0 "x": f32[8,30,48]
-  const %1: i64[2] = [240, 48]
-  const %2: i64[1] = [1]
-  %3: f32[8,30,48] = Exp(%0)
-  %4: f32[240,48] = Reshape(%3, %1)
-  %5: f32[240,1] = ReduceSum(%4, %2) {keepdims = 1}
-  %6: f32[240,48] = Div(%4, %5)
-  out %6 "z"
-  out %3 "e"
-})"},
-    std::pair{"reshaped_norm", R"(graph "g" {
-  in %0 "x": f32[67,96]
-  in %1 "gain": f32[12,8]
-  in %2 "r": f32[67,96]
-  const %3: i64[1] = [1]
-  const %4: i64[3] = [67, 12, 8]
-  const %5: i64[2] = [67, 96]
-  const %6: i64[3] = [67, 1, 1]
-  %7: f32[67,1] = ReduceMax(%0, %3) {keepdims = 1}
-  %8: f32[67,96] = Sub(%0, %7)
-  %9: f32[67,12,8] = Reshape(%8, %4)
-  %10: f32[67,12,8] = Mul(%9, %1)
-  %11: f32[67,1,1] = Reshape(%7, %6)
-  %12: f32[67,12,8] = Add(%10, %11)
-  %13: f32[67,96] = Reshape(%12, %5)
-  %14: f32[67,96] = Add(%13, %2)
-  out %14 "z"
-  out %10 "heads"
-})"},
-    std::pair{"spread_gate", R"(graph "g" {
-  in %0 "x": f32[140,1]
-  in %1 "y": f32[140,520]
-  in %2 "b": f32[140,1]
-  const %3: i64[1] = [1]
-  %4: f32[140,1] = Tanh(%0)
-  %5: f32[140,520] = Mul(%4, %1)
-  %6: f32[140,1] = ReduceMax(%5, %3) {keepdims = 1}
-  %7: f32[140,1] = Add(%6, %2)
-  %8: f32[140,520] = Sub(%5, %7)
-  out %8 "z"
-  out %4 "gate"
-})"},
-    std::pair{"spread_beside", R"(graph "g" {
-  in %0 "x": f32[37,5]
-  in %1 "y": f32[37,5,6,7]
-  const %2: i64[4] = [37, 5, 1, 1]
-  %3: f32[37,5] = Sigmoid(%0)
-  %4: f32[37,5,1,1] = Reshape(%3, %2)
-  %5: f32[37,5,6,7] = Mul(%1, %4)
-  out %5 "z"
 })"},
     std::pair{"transpose_add", R"(graph "g" {
   in %0 "x": f32[3,4,33]
@@ -431,12 +364,20 @@ const std::pair<const char*, const char*> kBlockCases[] = {
 class Compiled : public testing::TestWithParam<std::pair<const char*, const char*>> {};
 
 TEST_P(Compiled, ProgramEqualsInterpreter) {
-  auto graph = parsed(GetParam().second), after = compiled_graph(GetParam().second);
+  auto graph = graph::parse_random(GetParam().second, kMost), after = compiled_graph(GetParam().second);
   ASSERT_TRUE(graph.ok() && after.ok()) << (graph.ok() ? after : graph).error().text();
   expect_same(*graph, *after, GetParam().first);
 }
 
 INSTANTIATE_TEST_SUITE_P(Blocks, Differential, testing::ValuesIn(kBlockCases));
+
+class AdaptedGroups : public testing::TestWithParam<graph::TextCase> {};
+TEST_P(AdaptedGroups, ProgramEqualsInterpreter) {
+  auto graph = graph::parse(graph::of_type(GetParam().text, "f32"));
+  ASSERT_TRUE(graph.ok()) << graph.error().text();
+  expect_same(*graph, *graph, GetParam().name, 1e-4);
+}
+INSTANTIATE_TEST_SUITE_P(Graphs, AdaptedGroups, testing::ValuesIn(graph::kAdaptedGroups), [](const auto& one) { return std::string(one.param.name); });
 
 TEST(Blocks, StepsAreTheSameOn132VirtualSms) {
   for (const auto& [name, text] : kBlockCases) {
@@ -465,7 +406,7 @@ TEST(Blocks, NoReferenceIsCalled) {
     }
     EXPECT_EQ(blocks, 1) << name;
     const schedule::TaskGraph tasks = schedule::build(*graph, plan, device);
-    if (std::string_view(name) == "long_scan") EXPECT_GE(tasks.task_count(), 4);
+    if (std::string_view(name) == "long_scan") { EXPECT_GE(tasks.task_count(), 4); }
   }
 }
 
@@ -616,8 +557,7 @@ TEST(Products, AllHaveTiles) {
     for (const stitch::Group& group : stitch::plan(*graph, target::cpu(2)).groups) {
       tiles += group.kind == stitch::GroupKind::kProduct || group.kind == stitch::GroupKind::kConv;
       for (graph::NodeId n : group.nodes)
-        if (group.kind == stitch::GroupKind::kStitched)
-          EXPECT_NE(ops::row(graph->node(n).op).kind, ops::Kind::kCompute) << name;
+        if (group.kind == stitch::GroupKind::kStitched) { EXPECT_NE(ops::row(graph->node(n).op).kind, ops::Kind::kCompute) << name; }
     }
     EXPECT_GE(tiles, 1) << name;
   }
