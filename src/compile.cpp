@@ -108,6 +108,15 @@ std::string print_program(const runtime::Program& program) {
   return out;
 }
 
+/// In how many parts a reduction is worth another phase: where few workers would walk over all of it for long.
+int64_t reduction_parts(const target::DeviceSpec& device, const Type& type, int64_t outputs, int64_t inner) {
+  constexpr double kPhaseNanos = 2500;  // of one kernel, with the barrier; a graph's kernel takes less
+  constexpr int64_t kLanes = 64;        // columns that one worker takes side by side
+  const int64_t workers = std::max<int64_t>(inner >= kLanes ? outputs / kLanes : outputs, 1), parts = device.sms / workers;
+  const double nanos = static_cast<double>(type.bytes()) / static_cast<double>(workers) / device.bytes_per_sm;
+  return parts > 1 && nanos / static_cast<double>(parts) + kPhaseNanos < nanos / 2 ? parts : 1;
+}
+
 /// A graph as the machine takes it: what no tile of it takes whole in simpler ops, long sums in parts. `left` hears of every node
 /// that was asked about.
 using Asked = std::function<void(const graph::Graph&, graph::NodeId, bool taken, std::string why)>;
@@ -141,6 +150,9 @@ Result<graph::Graph> fit(graph::Graph graph, const Options& options, const targe
   if (device.own_kernels && device.copies_blocks && stitching.stitch && !options.disabled.count("patch_products")) {
     const auto streams = [](DType type, int64_t, int64_t, int64_t depth) { return (type == DType::f16 || type == DType::bf16) && depth % 64 == 0; };
     TRY(graph, passes::patch_products(std::move(graph), streams));
+  }
+  if (device.family == target::Family::kCuda && stitching.stitch && !device.any_batch && !options.disabled.count("split_reductions")) {
+    TRY(graph, passes::split_reductions(std::move(graph), [&](const Type& type, int64_t outputs, int64_t inner, int64_t) { return reduction_parts(device, type, outputs, inner); }));
   }
   return splits ? passes::split_products(std::move(graph), parts, whole, device.any_batch) : Result<graph::Graph>(std::move(graph));
 }
@@ -397,7 +409,7 @@ Status check_names(const Options& options) {
                  "granularities: " + joined(granularities)};
   std::vector<std::string> passes;
   for (const passes::Pass& pass : passes::table()) passes.emplace_back(pass.name);
-  for (const char* other : {"fold_norms", "patch_products", "split_products", "fold_prologues", "adapt_groups", "flow"})
+  for (const char* other : {"fold_norms", "patch_products", "split_products", "split_reductions", "fold_prologues", "adapt_groups", "flow"})
     passes.emplace_back(other);  // of `fit` and of stitching
   for (const std::string& name : options.disabled)
     if (std::find(passes.begin(), passes.end(), name) == passes.end())

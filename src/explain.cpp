@@ -167,9 +167,11 @@ std::string explain_schedule(const Graph& graph, const stitch::Plan& plan,
       lists[static_cast<size_t>(task.work)].insert(sm);
     }
   }
-  std::string out = fmt::format("{} waves of {} works on {} workers, a barrier between waves costs "
-                                "about {} ns\n", tasks.waves, tasks.works.size(), device.sms,
-                                device.barrier.count());
+  const size_t one_by_one = tasks.works.empty() ? 0 : tasks.works.size() - 1;
+  std::string out = fmt::format("{} works in {} waves on {} workers: {} barriers where works ran one "
+                                "by one, {} between waves of the longest path; one costs about {} ns\n",
+                                tasks.works.size(), tasks.waves, device.sms, one_by_one,
+                                std::max(tasks.waves - 1, 0), device.barrier.count());
   for (size_t w = 0; w < tasks.works.size(); ++w) {
     const schedule::Work& work = tasks.works[w];
     const stitch::Group& group = plan.groups[static_cast<size_t>(work.group)];

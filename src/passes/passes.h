@@ -31,6 +31,7 @@
 #include "passes/simplify_algebra.h"
 #include "passes/sink_transposes.h"
 #include "passes/split_products.h"
+#include "passes/split_reductions.h"
 #include "passes/spread_uniform_weights.h"
 #include "passes/stage_conv_inputs.h"
 

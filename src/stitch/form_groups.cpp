@@ -572,7 +572,6 @@ class Former {
     const bool reduces = form.combine != Combine::kNone;
     bool ok = true;
     std::vector<ValueId> outside;
-    std::set<ValueId> stage;
     std::vector<Edge> edges;
     auto leaf = [&](ValueId value, DType dtype, std::vector<ExprId> at, ExprId guard, ExprId otherwise) -> ExprId {
       auto it = draft.members.find(value);
@@ -588,20 +587,9 @@ class Former {
                          row_to_columns ? "one row's value, read by its columns" : adapted ? "element to element, by the group's coordinates" : "element to element"});
         return guard == kNoExpr ? member.value : exprs.select(guard, member.value, otherwise);
       }
-      // Same row, another column: staged. The columns' part of `at` may be anything inside the row.
-      if (!draft.anchored && !draft.open && !member.per_row && same_rows(draft, member, at)) {
-        stage.insert(value);
-        edges.push_back({kind_of(value), n, Scheme::kRegional, "another column of the same row"});
-        std::vector<ExprId> columns;
-        for (size_t d = 0; d < at.size(); ++d)
-          if (is_column_coord(draft, member.at[d])) columns.push_back(at[d]);
-        (void)columns;
-        ok = false;  // staging at other columns is read back through the stored value: see write_bodies
-        why = "reads another column of the same row";
-        return member.value;
-      }
+      const bool in_row = !draft.anchored && !draft.open && !member.per_row && same_rows(draft, member, at);
       ok = false;
-      why = "reads elements that other rows' workers compute";
+      why = in_row ? "reads another column of the same row" : "reads elements that other rows' workers compute";
       return member.value;
     };
     auto load = [&](int slot, DType dtype, std::vector<ExprId> at, ExprId guard, ExprId otherwise) {
@@ -646,7 +634,8 @@ class Former {
       read_from(draft, v);
       explain(v, n, Scheme::kGlobal, "computed by another group");
     }
-    for (Edge& edge : edges) if (edge.from != graph::kNone) out_.edges.push_back(std::move(edge));
+    for (Edge& edge : edges)
+      if (edge.from != graph::kNone) keep(std::move(edge));
     out_.group_of[out] = target;
     return true;
   }
@@ -674,10 +663,13 @@ class Former {
 
   void explain(ValueId value, NodeId to, Scheme scheme, std::string why) {
     const NodeId from = graph_.value(value).producer;
-    if (from == graph::kNone) return;
-    for (const Edge& edge : out_.edges)
-      if (edge.from == from && edge.to == to && edge.scheme == scheme) return;
-    out_.edges.push_back({from, to, scheme, std::move(why)});
+    if (from != graph::kNone) keep({from, to, scheme, std::move(why)});
+  }
+  /// One word an edge: what was decided last, and of one scheme the first reason.
+  void keep(Edge edge) {
+    const auto known = std::find_if(out_.edges.rbegin(), out_.edges.rend(), [&](const Edge& old) { return old.from == edge.from && old.to == edge.to; });
+    if (known == out_.edges.rend()) out_.edges.push_back(std::move(edge));
+    else if (known->scheme != edge.scheme) *known = std::move(edge);
   }
 
   /// Topological order of drafts, by the earliest first node among those that may run.

@@ -584,3 +584,34 @@ def test_rows_larger_than_fast_memory_are_demoted_and_right(obelisk, tmp_path):
     x = random(3, columns).astype(np.float64)
     e = np.exp(x - x.max(axis=1, keepdims=True))
     np.testing.assert_allclose(np.load(tmp_path / "y.npy"), e / e.sum(axis=1, keepdims=True), rtol=1e-5)
+
+
+def test_barriers_are_told_as_they_would_be_and_as_they_are(obelisk, tmp_path):
+    softmaxes = "".join(f"  %{k + 4}: f32[9,40] = Softmax(%{k})\n  out %{k + 4} \"y{k}\"\n" for k in range(4))
+    inputs = "".join(f"  in %{k} \"x{k}\": f32[9,40]\n" for k in range(4))
+    (tmp_path / "four.ir").write_text(f'graph "four" {{\n{inputs}{softmaxes}}}')
+    told = obelisk("compile", "four.ir", "-o", "m.obk", "--target", "cpu", "--explain=schedule", code=0).out
+    assert "4 works in 1 waves" in told
+    assert "3 barriers where works ran one by one, 0 between waves" in told
+
+
+def test_long_rows_of_a_gpu_are_reduced_by_parts(obelisk, tmp_path):
+    def reductions(shape, axis, *flags):
+        out = ",".join("1" if d == axis else str(n) for d, n in enumerate(shape))
+        (tmp_path / "sum.ir").write_text(
+            f"""graph "sum" {{
+  in %0 "x": f32[{",".join(map(str, shape))}]
+  const %1: i64[1] = [{axis}]
+  %2: f32[{out}] = ReduceSum(%0, %1)
+  out %2 "y"
+}}"""
+        )
+        machine = ("--target", "sm_90a", "--granularity", "stitch", "--to", "fit")
+        return obelisk("compile", "sum.ir", *machine, *flags, code=0).out.count("ReduceSum(")
+
+    assert reductions((2, 1000000), 1) == 2
+    assert reductions((32768, 64), 0) == 2
+    assert reductions((64, 30000), 1) == 1  # there are workers enough
+    assert reductions((2, 20000), 1) == 1  # another phase takes longer
+    assert reductions((2, 1000000), 1, "--batch-invariant") == 1
+    assert reductions((2, 1000000), 1, "--disable=split_reductions") == 1

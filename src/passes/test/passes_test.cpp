@@ -162,6 +162,12 @@ TEST(Passes, SplitProducts) {
     return split_products(std::move(graph), [&](DType, int64_t, int64_t, int64_t) { return parts; }, [&](int64_t rows, int64_t, int64_t) { return rows == clusters; });
   });
 }
+TEST(Passes, SplitReductions) {
+  graph::run_cases("src/passes/test/split_reductions.ir", [](graph::Graph graph) {
+    const int64_t parts = std::stoll(graph.name);  // a case's name: so many parts
+    return split_reductions(std::move(graph), [&](const Type&, int64_t, int64_t, int64_t) { return parts; });
+  });
+}
 TEST(Passes, MergeQkv) { graph::run_cases("src/passes/test/merge_qkv.ir", pass("merge_qkv")); }
 TEST(Passes, MergeGates) {
   graph::run_cases("src/passes/test/merge_gates.ir", pass("merge_gates"));

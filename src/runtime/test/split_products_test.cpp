@@ -1,4 +1,5 @@
-// Products in parts of their sum, run as programs: the parts' weights packed one after another, and what the next body adds up.
+// Products and reductions in parts of their sum, run as programs: the parts' weights packed one after another, and what the next body adds up.
+#include "graph/test_texts.h"
 #include "passes/passes.h"
 #include "runtime/test/run_program.h"
 
@@ -31,6 +32,28 @@ TEST(SplitProducts, RunAndMeanTheSame) {
     ASSERT_TRUE(after.ok());
     ASSERT_GT(after->node_count(), graph.node_count());
     expect_same(graph, *after, fmt::format("{} x {} x {} in {}", rows, columns, depth, parts), 4e-3);
+  }
+}
+
+TEST(SplitReductions, RunAndMeanTheSame) {
+  const std::string folds[] = {"ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceL1", "ReduceL2", "ReduceSumSquare", "ReduceLogSum"};
+  const std::array<std::string, 3> shapes[] = {{"3,1000", "1", "3,1"}, {"997,5", "0", "1,5"}, {"4,6,50,3", "0,2", "1,6,1,3"}};
+  for (size_t k = 0; k < std::size(folds); ++k) {
+    const auto& [shape, axes, out] = shapes[k % 3];
+    const int64_t parts = std::array{2, 7, 24}[k / 3];
+    const std::string text = fmt::format(R"(graph "g" {{
+  in %0 "x": FLOAT[{0}]
+  const %1: i64[{4}] = [{1}]
+  %2: FLOAT[{0}] = Abs(%0)
+  %3: FLOAT[{2}] = {3}(%2, %1) {{keepdims = 1}}
+  out %3 "y"
+}})", shape, axes, out, folds[k], std::count(axes.begin(), axes.end(), ',') + 1);
+    auto graph = graph::parse(graph::of_type(text, k % 2 ? "f16" : "f32"));
+    ASSERT_TRUE(graph.ok()) << graph.error().text();
+    auto after = passes::split_reductions(*graph, [&](const Type&, int64_t, int64_t, int64_t) { return parts; });
+    ASSERT_TRUE(after.ok());
+    ASSERT_GT(after->node_count(), graph->node_count());
+    expect_same(*graph, *after, fmt::format("{} of {} in {}", folds[k], shape, parts), 1e-3);
   }
 }
 
