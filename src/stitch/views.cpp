@@ -49,8 +49,8 @@ Views::Views(const Graph& graph, const Options& options, const kernels::TileLibr
     layouts_[v].storage = v;
     layouts_[v].strides = row_major_strides(graph.type(v).shape);
   }
+  if (options.stitch || tiles_) choose_orders();  // a tile of a convolution wants channels last, stitched or not
   if (options.stitch) {
-    choose_orders();
     place_concatenations();
     find_views();
     if (tiles_) store_product_operands(), find_twins();
