@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "ops/reduce.h"
 #include "passes/rewrite.h"
 
 namespace obelisk::passes {
@@ -57,14 +56,14 @@ class Splitter {
     const Type type = graph_.type(x);
     const bool half = type.dtype == DType::f16 || type.dtype == DType::bf16, real = half || type.dtype == DType::f32 || type.dtype == DType::f64;
     if (!real && !(halves->of_integers && (type.dtype == DType::i32 || type.dtype == DType::i64))) return;
-    const auto axes = ops::reduced_axes(graph_.call(id));
-    if (!axes.ok() || axes->empty() || type.count() == 0) return;
-    const auto [first, last] = longest_run(type.shape, *axes);
+    const std::vector<int64_t> axes = axes_of(id, type.rank());
+    if (axes.empty() || type.count() == 0) return;
+    const auto [first, last] = longest_run(type.shape, axes);
     Shape before(type.shape.begin(), type.shape.begin() + static_cast<int64_t>(first)), after(type.shape.begin() + static_cast<int64_t>(last) + 1, type.shape.end());
     const int64_t length = type.count() / element_count(before) / element_count(after), outputs = graph_.type(y).count();
     int64_t inner = 1;
     for (size_t d = last + 1; d < type.shape.size(); ++d)
-      if (!folds(*axes, d)) inner *= type.shape[d];
+      if (!folds(axes, d)) inner *= type.shape[d];
     const int64_t wished = std::min(parts_(type, outputs, inner, length), length);
     if (wished < 2) return;
 
@@ -74,7 +73,7 @@ class Splitter {
     const ValueId row = reshaped(half ? cast(x, wide) : x, joined(before, {length}, after));
     // Axes of what a part folds: behind the run there is one dimension more, the parts.
     std::vector<int64_t> inside{static_cast<int64_t>(first) + 1};
-    for (int64_t axis : *axes)
+    for (int64_t axis : axes)
       if (axis < static_cast<int64_t>(first)) inside.push_back(axis);
       else if (axis > static_cast<int64_t>(last)) inside.push_back(axis - static_cast<int64_t>(last - first) + 1);
     const int64_t of_parts = static_cast<int64_t>(first);
@@ -93,6 +92,19 @@ class Splitter {
   }
 
  private:
+  /// Ascending; none where they are not known.
+  std::vector<int64_t> axes_of(NodeId id, int64_t rank) const {
+    const graph::Node& node = graph_.node(id);
+    const bool told = node.inputs.size() > 1 && node.inputs[1] != kNone;
+    const Tensor* known = constant_input(graph_, node, 1);
+    if (told && !known) return {};
+    std::vector<int64_t> axes = known ? to_ints(*known) : std::vector<int64_t>();
+    if (axes.empty() && !node.attrs.get_int("noop_with_empty_axes", 0))
+      for (int64_t d = 0; d < rank; ++d) axes.push_back(d);
+    for (int64_t& axis : axes) axis += axis < 0 ? rank : 0;
+    std::sort(axes.begin(), axes.end());
+    return axes;
+  }
   static bool folds(const std::vector<int64_t>& axes, size_t d) { return std::find(axes.begin(), axes.end(), static_cast<int64_t>(d)) != axes.end(); }
   static Shape joined(const Shape& before, const Shape& run, const Shape& after) {
     Shape shape = before;

@@ -10,7 +10,7 @@
 /// `parts` says in how many; 1: as it is. Equal but for the order of sums.
 ///
 /// Stands   after expand_for_machine; for the machine that is compiled for.
-/// Paper    AStitch (ASPLOS'22) §4.2, task splitting of adaptive thread mapping; there the parts meet by atomic additions, in any order.
+/// Paper    Zheng et al. (ASPLOS'22) §4.2, task splitting of adaptive thread mapping; there the parts meet by atomic additions, in any order.
 /// Errors   none.    Cost  O(nodes).
 #pragma once
 

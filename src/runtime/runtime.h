@@ -33,11 +33,12 @@ struct LoadReport {
   std::string not_carried;   // why that machine code was not used; empty when it was, or when there was none
 };
 
-/// A function of device code as the assembler reports it.
+/// A function of device code as the assembler reports it. Registers and shared memory are a kernel's: of functions that are called it says none.
 struct KernelReport {
   std::string name;
   int registers = 0;
   int64_t spill_bytes = 0, smem_bytes = 0;  // static and dynamic shared memory
+  int launches = 0;                         // of one run; 0: kernels call it, or its body has no tasks
 };
 
 /// What a GPU's program consists of.
@@ -47,7 +48,8 @@ struct DeviceReport {
   int64_t cubin_bytes = 0;
   int64_t bytes_streamed = 0;                  // weights, inputs and outputs of one run
   double roof_bytes_per_us = 0;                // what the memory gives at most
-  std::vector<KernelReport> kernels;
+  std::vector<KernelReport> kernels;           // and the functions that they call
+  std::vector<std::string> warnings;           // registers that generated bodies keep in far memory
 };
 
 /// When a task ran, in microseconds since the first began.

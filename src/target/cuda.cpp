@@ -49,9 +49,12 @@ Result<DeviceSpec> gpu(const std::string& architecture, int sms) {
     spec.bytes_per_sm = known.bytes;
     return spec;
   }
-  std::string names;
-  for (const Architecture& known : kArchitectures) names += std::string(names.empty() ? "" : ", ") + known.name;
-  return Error{Code::kUsage, "target", fmt::format("no GPU architecture is called '{}'", architecture), "", "architectures: " + names};
+  std::string names, meant;
+  for (const Architecture& known : kArchitectures) {
+    names += std::string(names.empty() ? "" : ", ") + known.name;
+    if (architecture + "a" == known.name) meant = fmt::format("{} is the one with all of its instructions; ", known.name);
+  }
+  return Error{Code::kUsage, "target", fmt::format("no GPU architecture is called '{}'", architecture), "", meant + "architectures: " + names};
 }
 
 int64_t clusters_at_once(int64_t sms, int64_t ctas) {

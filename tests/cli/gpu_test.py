@@ -2,13 +2,16 @@
 what needs a GPU is skipped by name where there is none."""
 import json
 import re
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 from conftest import random, save
 from onnx import TensorProto, helper
 
-USAGE, UNSUPPORTED, DEVICE = 1, 3, 7
+USAGE, UNSUPPORTED, MEMORY, DEVICE = 1, 3, 6, 7
+NVRTC = ("OBELISK_NVRTC", "PYTHONPATH", "VIRTUAL_ENV")  # what says where the compiler is
 ROWS = ["--shape", "rows=3"]
 
 
@@ -25,6 +28,12 @@ def nvrtc(machine):
 
 
 @pytest.fixture
+def nvdisasm(machine, nvrtc):
+    if not machine["nvdisasm"]["ok"]:
+        pytest.skip(f"no nvdisasm: {machine['nvdisasm']['mend']}")
+
+
+@pytest.fixture
 def gpu(machine, nvrtc):
     if not machine["gpu"]["ok"]:
         pytest.skip(f"no GPU: {machine['gpu']['text']}")
@@ -34,6 +43,65 @@ def test_doctor_tells_what_mends_the_gpu(machine):
     for name in ("gpu", "nvrtc"):
         assert machine[name]["ok"] or machine[name]["mend"], machine[name]
         assert not machine[name]["essential"]
+
+
+def alone(obelisk, monkeypatch, tmp_path):
+    """A machine without environments of Python: an OBELISK_PYTHON of a folder of its own, no other."""
+    for name in NVRTC:
+        monkeypatch.setitem(obelisk.environment, name, "")
+    own = tmp_path / "own"
+    (own / "bin").mkdir(parents=True)
+    (own / "bin" / "python").symlink_to(sys.executable)
+    for name, value in {"PATH": "/usr/bin:/bin", "HOME": tmp_path, "OBELISK_PYTHON": own / "bin" / "python"}.items():
+        monkeypatch.setitem(obelisk.environment, name, str(value))
+    return own / "lib" / "python3.99" / "site-packages"
+
+
+def found(obelisk, name):
+    return {one["name"]: one for one in json.loads(obelisk("doctor", "--json").out)["findings"]}[name]
+
+
+def test_the_device_compiler_is_found_in_the_environment_of_our_python(obelisk, machine, nvrtc, monkeypatch, tmp_path):
+    packages = alone(obelisk, monkeypatch, tmp_path)
+    library = Path(machine["nvrtc"]["text"].rsplit(" (version", 1)[0]).resolve()
+    if not library.is_file():
+        pytest.skip(f"the system finds it by its name alone: {library}")
+    (packages / "nvidia" / "cu99").mkdir(parents=True)
+    (packages / "nvidia" / "cu99" / "lib").symlink_to(library.parent)
+    if not (Path("/usr/local/cuda/lib64") / library.name).exists():
+        assert str(packages / "nvidia" / "cu99" / "lib") in found(obelisk, "nvrtc")["text"]
+
+
+def test_nvdisasm_is_found_in_a_wheel(obelisk, monkeypatch, tmp_path):
+    tool = alone(obelisk, monkeypatch, tmp_path) / "nvidia" / "cu99" / "bin" / "nvdisasm"
+    tool.parent.mkdir(parents=True)
+    tool.write_text("#!/bin/sh\necho a listing\n")
+    tool.chmod(0o755)
+    finding = found(obelisk, "nvdisasm")
+    if finding["text"].startswith(("/usr/bin/", "/usr/local/cuda/")):
+        pytest.skip(f"the toolkit has one: {finding['text']}")
+    assert finding["ok"] and finding["text"] == str(tool)
+
+
+def test_without_nvdisasm_nothing_is_compiled(obelisk, mlp, monkeypatch, tmp_path):
+    monkeypatch.setitem(obelisk.environment, "OBELISK_NVDISASM", str(tmp_path / "gone"))
+    finding = found(obelisk, "nvdisasm")
+    assert not finding["ok"] and not finding["essential"]
+    assert "-m pip install nvidia-cuda-nvdisasm" in finding["mend"]
+    lines = obelisk("doctor", code=0).out.splitlines()
+    assert [line.split()[0] for line in lines if " nvdisasm " in line] == ["absent"]
+    refused = obelisk("compile", mlp, *ROWS, "-o", "m.obk", "--target", "sm_90a", "--emit", "sass", "-d", "texts", code=USAGE)
+    assert "nvdisasm" in refused.err and finding["mend"] in refused.err
+    assert not (tmp_path / "m.obk").exists() and not (tmp_path / "texts").exists()
+
+
+def test_machine_code_is_disassembled(obelisk, mlp, nvdisasm, tmp_path):
+    report = obelisk("compile", mlp, *ROWS, "--target", "sm_90a", "--granularity", "op", "--emit", "sass", "-d", "texts", "--json", code=0).json
+    assert report["emitted"] == ["texts/program.sass"]
+    text = (tmp_path / "texts" / "program.sass").read_text()
+    for kernel in report["kernels"]:
+        assert f".text.{kernel['name']}" in text
+    assert "EXIT" in text and "sm_90" in text
 
 
 def wide_layers(folder):
@@ -79,14 +147,61 @@ def test_compiles_for_a_gpu_that_is_not_there(obelisk, mlp, nvrtc, target, granu
     assert report["target"] == target
     assert report["granularity"] == granularity or granularity == "auto"
     assert report["launches"] == 1 or report["granularity"] != "mono"
-    assert report["barriers"] == (report["phases"] - 1 if report["granularity"] == "mono" else 0)
+    # One kernel waits between its phases, unless its values flow; kernels of a graph never do.
+    waits = report["granularity"] == "mono" and not report["flows"]
+    assert report["barriers"] == (report["phases"] - 1 if waits else 0)
     assert report["cubin_bytes"] > 1000 and report["kernels"]
     for kernel in report["kernels"]:
         assert {"name", "registers", "spill_bytes", "smem_bytes"} <= kernel.keys()
-        assert kernel["spill_bytes"] <= 128, kernel
-    assert max(kernel["registers"] for kernel in report["kernels"]) in range(8, 256)
+        assert kernel["registers"] in range(8, 256) and kernel["spill_bytes"] <= 128, kernel
+    assert sum(kernel["launches"] for kernel in report["kernels"]) == report["launches"]
     if granularity == "auto":
         assert report["granularity"] in report["choice"]
+
+
+@pytest.mark.parametrize("granularity", ["mono", "stitch", "op"])
+def test_kernels_are_what_is_launched(obelisk, nvrtc, tmp_path, granularity):
+    """Products in parts are summed by functions of hand-written blocks, which are no kernels."""
+    report = obelisk("compile", wide_layers(tmp_path), "-o", "m.obk", "--target", "sm_90a", "--precision", "fp16",
+                     "--granularity", granularity, "--emit", "cuda", "-d", "texts", "--json", code=0).json
+    names = [kernel["name"] for kernel in report["kernels"]]
+    assert len(set(names)) == len(names)
+    if granularity == "mono":
+        assert names == ["obk_program"] and report["kernels"][0]["launches"] == report["launches"] == 1
+    else:
+        assert sum(kernel["launches"] for kernel in report["kernels"]) == report["launches"] >= 2
+        text = (tmp_path / "texts" / "program.cu").read_text()
+        declared = set(re.findall(r"^OBK_\w*KERNEL\((obk_kernel_\d+),", text, re.MULTILINE))
+        assert set(names) <= declared and declared
+    assert all(kernel["registers"] > 0 for kernel in report["kernels"])
+    assert report["functions"] or granularity != "mono"  # its convolution is called
+    for function in report["functions"]:
+        assert function.keys() == {"name", "spill_bytes"} and function["name"] not in names
+
+
+def test_registers_that_are_spilled_are_told(obelisk, nvrtc, tmp_path):
+    """Of a row that one task holds while the network flows: nothing is wrong with its kernel, but it is slow."""
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["xw"]),
+        helper.make_node("Relu", ["xw"], ["r"]),
+        helper.make_node("MatMul", ["r", "v"], ["y"]),
+        helper.make_node("Tanh", ["z"], ["e"]),
+        helper.make_node("Softmax", ["e"], ["p"], axis=-1),
+    ]
+    inputs, outputs = ({name: (TensorProto.FLOAT, dims) for name, dims in each.items()} for each in (
+        {"x": [3, 256], "z": [2, 36000]}, {"y": [3, 64], "p": [2, 36000]}))
+    model = save(tmp_path / "long.onnx", nodes, inputs, outputs, {"w": random(256, 512), "v": random(512, 64)})
+    flags = ("-o", "m.obk", "--target", "sm_90a", "--precision", "fp16", "--granularity", "mono")
+    report = obelisk("compile", model, *flags, "--json", code=0).json
+    spilling = [one for one in report["kernels"] + report["functions"]
+                if one["name"].startswith("obk_") and one["spill_bytes"] > 0]
+    if not spilling:
+        pytest.skip("this assembler finds a register for everything")
+    assert len(report["warnings"]) == len(spilling)
+    text = obelisk("compile", model, *flags, code=0).out
+    for one, warning in zip(spilling, report["warnings"]):
+        assert one["name"] in warning and f"{one['spill_bytes']} bytes" in warning
+        assert f"warning  {warning}" in text
 
 
 def test_emits_readable_texts(obelisk, mlp, nvrtc, tmp_path):
@@ -113,6 +228,8 @@ def test_emits_readable_texts(obelisk, mlp, nvrtc, tmp_path):
 def test_emit_needs_a_gpu_target(obelisk, mlp):
     result = obelisk("compile", mlp, *ROWS, "--target", "cpu", "--emit", "ptx", code=USAGE)
     assert "--target" in result.err
+    obelisk("compile", mlp, *ROWS, "-o", "m.obk", "--target", "cpu", "--emit", "sass", code=USAGE)
+    assert not mlp.with_name("m.obk").exists()  # said before anything is compiled
 
 
 def test_device_code_is_cached_and_reproducible(obelisk, mlp, nvrtc, tmp_path):
@@ -194,22 +311,72 @@ def test_few_rows_flow_in_one_kernel(obelisk, tmp_path, nvrtc):
     def barriers(rows, *flags):
         words = ["--shape", f"rows={rows}", "--target", "sm_90a", "--precision", "fp16"]
         words += ["--granularity", "mono", "-o", "two.obk", *flags]
-        return obelisk("compile", "two.onnx", *words, "--json", code=0).json["barriers"]
+        report = obelisk("compile", "two.onnx", *words, "--json", code=0).json
+        assert report["flows"] == (report["barriers"] == 0)
+        return report["barriers"]
 
     assert barriers(3) == barriers(8) == 0
     assert barriers(3, "--disable", "flow") == barriers(9) == 2
 
 
-def test_unknown_targets_and_granularities(obelisk, mlp):
-    assert (
-        "sm_12345"
-        in obelisk("compile", mlp, "-o", "m.obk", *ROWS, "--target", "sm_12345", code=USAGE).err
-    )
-    assert (
-        "tiny"
-        in obelisk("compile", mlp, "-o", "m.obk", *ROWS, "--granularity", "tiny", code=USAGE).err
-    )
+@pytest.mark.parametrize("target", ["sm_70", "sm_90", "sm_12345", "gpu", "cuda:x"])
+def test_an_unknown_target_lists_those_that_there_are(obelisk, mlp, target):
+    error = obelisk("compile", mlp, "-o", "m.obk", *ROWS, "--target", target, "--json", code=USAGE).json["error"]
+    assert f"'{target}'" in error["message"]
+    for known in ("sm_80", "sm_89", "sm_90a", "sm_100a", "sm_120a"):
+        assert known in error["hint"]
+    assert error["hint"].startswith("sm_90a is") == (target == "sm_90")
+    assert ("cuda" in error["hint"]) == (not target.startswith("sm_"))
+
+
+def test_unknown_granularities(obelisk, mlp):
+    error = obelisk("compile", mlp, "-o", "m.obk", *ROWS, "--granularity", "tiny", code=USAGE).err
+    assert "tiny" in error and "op, stitch, mono" in error
     assert obelisk("compile", mlp, "-o", "m.obk", *ROWS, "--granularity", "op,mono", code=USAGE).err
+
+
+@pytest.mark.parametrize("target", ["cpu", "reference"])
+def test_a_cpu_has_no_granularity(obelisk, mlp, tmp_path, target):
+    for verb, *more in (["compile", "-o", "m.obk"], ["run"], ["bench"]):
+        error = obelisk(verb, mlp, *ROWS, *more, "--target", target, "--granularity", "mono", code=USAGE).err
+        assert f"--granularity mono is of GPUs, the target is {target}" in error
+    assert not (tmp_path / "m.obk").exists()
+    obelisk("run", mlp, *ROWS, "--target", target, "--granularity", "auto", code=0)
+
+
+def test_where_auto_falls_to_the_cpu_the_granularity_is_remarked(obelisk, mlp, machine):
+    if machine["gpu"]["ok"] and machine["nvrtc"]["ok"]:
+        pytest.skip("auto takes the GPU")
+    for verb, *more in (["compile", "-o", "m.obk"], ["run"]):
+        said = obelisk(verb, mlp, *ROWS, *more, "--granularity", "mono", code=0)
+        assert said.err.count("--granularity mono is of GPUs") == 1
+        assert "granularity" not in obelisk(verb, mlp, *ROWS, *more, code=0).err
+
+
+def test_a_compiled_file_keeps_its_granularity(obelisk, mlp, machine):
+    obelisk("compile", mlp, "-o", "m.obk", *ROWS, "--target", "cpu", code=0)
+    assert "comes too late" in obelisk("run", "m.obk", "--granularity", "mono", code=USAGE).err
+
+
+def test_the_answer_names_what_was_compiled_for(obelisk, mlp, nvrtc):
+    for target in ("cpu", "sm_90a"):
+        text = obelisk("compile", mlp, "-o", "m.obk", *ROWS, "--target", target, code=0).out
+        assert re.search(rf"^ device +{target} ", text, re.MULTILINE), text
+
+
+@pytest.mark.parametrize("granularity", ["mono", "stitch", "op", "auto"])
+def test_an_op_without_device_code_is_named(obelisk, nvrtc, tmp_path, granularity):
+    nodes = [
+        helper.make_node("Relu", ["x"], ["r"], name="before"),
+        helper.make_node("LRN", ["r"], ["y"], size=65, name="norm/LRN"),
+    ]
+    ports = ({name: (TensorProto.FLOAT, [1, 80, 4, 4])} for name in "xy")
+    model = save(tmp_path / "lrn.onnx", nodes, *ports)
+    flags = ("-o", "m.obk", "--target", "sm_90a", "--granularity", granularity)
+    error = obelisk("compile", model, *flags, "--json", code=UNSUPPORTED).json["error"]
+    assert error["node"] == "norm/LRN" and "LRN has no device code" in error["message"]
+    assert "--target cpu" in error["hint"] and not (tmp_path / "m.obk").exists()
+    obelisk("run", model, "--target", "cpu", code=0)
 
 
 def test_a_gpu_that_is_missing_is_an_error_with_a_way_out(obelisk, mlp, machine, nvrtc):
@@ -289,16 +456,30 @@ def test_granularities_side_by_side(obelisk, mlp, gpu):
     assert [row["granularity"] for row in report["granularities"]] == ["op", "stitch", "mono"]
 
 
-def test_a_memory_limit_is_an_error(obelisk, gpu, tmp_path):
+@pytest.fixture
+def eight_mebibytes(tmp_path):
+    """A product whose weights take so much."""
     weights = {"w": np.tile(random(512, 1), (1, 4096))}
-    model = save(
+    return save(
         tmp_path / "wide.onnx",
         [helper.make_node("MatMul", ["x", "w"], ["y"])],
         {"x": (TensorProto.FLOAT, [1, 512])},
         {"y": (TensorProto.FLOAT, [1, 4096])},
         weights,
     )
+
+
+@pytest.mark.parametrize("granularity", ["mono", "stitch", "auto"])
+def test_a_memory_limit_is_kept_without_a_gpu(obelisk, eight_mebibytes, nvrtc, tmp_path, granularity):
+    flags = ("-o", "m.obk", "--target", "sm_90a", "--granularity", granularity)
+    refused = obelisk("compile", eight_mebibytes, *flags, "--memory-limit", "1", code=MEMORY).err
+    assert re.search(r"takes 8\.\d MiB of the GPU's memory .* the limit is 1\.0 MiB", refused), refused
+    assert "--memory-limit" in refused and not (tmp_path / "m.obk").exists()
+    obelisk("compile", eight_mebibytes, *flags, "--memory-limit", "9", code=0)
+
+
+def test_a_memory_limit_is_an_error(obelisk, eight_mebibytes, gpu):
     result = obelisk(
-        "run", model, "--target", "cuda", "--granularity", "mono", "--memory-limit", "1"
+        "run", eight_mebibytes, "--target", "cuda", "--granularity", "mono", "--memory-limit", "1"
     )
-    assert result.code == 6 and "limit" in result.err, result
+    assert result.code == MEMORY and "limit" in result.err, result

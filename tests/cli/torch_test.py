@@ -80,7 +80,48 @@ def test_without_a_gpu_pytorch_says_so(obelisk, mlp, torch, monkeypatch):
 
 def test_a_model_without_a_module_names_the_way_out(obelisk, mlp, torch):
     mlp.with_suffix(".torch.py").unlink()
-    assert "mlp.torch.py" in bench(obelisk, mlp, code=1).err
+    error = bench(obelisk, mlp, "--json", code=1).json["error"]
+    assert "mlp.torch.py" in error["message"] and "make()" in error["hint"]
+
+
+def finding(obelisk):
+    return {one["name"]: one for one in obelisk("doctor", "--json", code=0).json["findings"]}["torch"]
+
+
+def python_without_torch(obelisk, tmp_path, monkeypatch):
+    """A Python whose packages cannot be seen."""
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} -S -I "$@"\n')
+    python.chmod(0o755)
+    monkeypatch.setitem(obelisk.environment, "OBELISK_PYTHON", str(python))
+
+
+def test_without_pytorch_one_line_says_so_and_what_mends_it(obelisk, mlp, tmp_path, monkeypatch):
+    python_without_torch(obelisk, tmp_path, monkeypatch)
+    refused = bench(obelisk, mlp, "--json", code=1)
+    error = refused.json["error"]
+    assert error["message"] == f"PyTorch is not found in {sys.executable}"
+    assert "pip install torch" in error["hint"] and "OBELISK_PYTHON=" in error["hint"]
+    assert "Traceback" not in refused.err and len(refused.err.splitlines()) == 3, refused
+
+
+def test_a_pytorch_that_does_not_load_is_named(obelisk, mlp, torch, tmp_path, monkeypatch):
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "torch.py").write_text('raise ImportError("libgone.so: cannot open\\nmore")\n')
+    monkeypatch.setitem(obelisk.environment, "PYTHONPATH", str(tmp_path / "broken"))
+    refused = bench(obelisk, mlp, code=1)
+    assert "does not load" in refused.err and "libgone.so" in refused.err
+    assert "Traceback" not in refused.err and "more" not in refused.err.split("libgone.so")[1].splitlines()[0]
+
+
+def test_doctor_says_whether_pytorch_is_here(obelisk, torch, tmp_path, monkeypatch):
+    found = finding(obelisk)
+    assert found["ok"] and sys.executable in found["text"]
+    python_without_torch(obelisk, tmp_path, monkeypatch)
+    absent = finding(obelisk)
+    assert not absent["ok"] and not absent["essential"] and "pip install torch" in absent["mend"]
+    lines = obelisk("doctor", code=0).out.splitlines()
+    assert [line.split()[0] for line in lines if " torch " in line] == ["absent"]
 
 
 def test_sides_are_made_ready_at_once_and_timed_one_at_a_time(mlp, torch, tmp_path):

@@ -198,7 +198,8 @@ Json ways_of_torch(const std::string& against) {
 Result<std::vector<std::unique_ptr<Side>>> start_torch(const Flags& flags) {
   const std::string python = find_python();
   if (python.empty())
-    return Error{Code::kUsage, "cli", "no Python for PyTorch was found", "", "OBELISK_PYTHON=PATH"};
+    return Error{Code::kUsage, "cli", "no Python for PyTorch was found", "",
+                 "OBELISK_PYTHON=PATH of a Python with it"};
   TRY(Process process, Process::start({python, find_script("torch_peer.py")}));
   auto peer = std::make_shared<Peer>(Peer{std::move(process), "PyTorch"});
   TRY(const Json answer,

@@ -26,43 +26,58 @@ int64_t weights_bytes(const runtime::Program& program) {
 
 /// nvdisasm's listing of machine code.
 Result<std::string> disassembled(const std::string& cubin, const std::string& folder) {
-  const std::string tool = find_tool("nvdisasm");
-  if (tool.empty())
-    return Error{Code::kUsage, "cli", "nvdisasm is not found", "",
-                 "pip install nvidia-cuda-nvdisasm, or put the toolkit's bin on the PATH"};
+  const std::string tool = find_disassembler();
   const std::string file = folder + "/program.cubin";
   TRY_STATUS(write_file(file, cubin));
   TRY(Process process, Process::start({tool, "--print-code", file}));
   std::string text = process.read_all();
   if (process.wait() != 0)
     return Error{Code::kUsage, "cli", "nvdisasm does not read the machine code", "",
-                 "update it: its version must be that of NVRTC or later"};
+                 fmt::format("{} must be of NVRTC's version or later: {}", tool,
+                             pip_install("-U nvidia-cuda-nvdisasm"))};
   return text;
 }
 
+std::vector<std::string> kinds_of_texts(const Flags& flags) {
+  std::vector<std::string> kinds;
+  std::istringstream list(flags.emit);
+  for (std::string kind; std::getline(list, kind, ',');) kinds.push_back(kind);
+  return kinds;
+}
+
+/// Whether the texts that are asked for can be written: known before anything is compiled.
+Status can_emit(const Flags& flags, const compiler::Options& options) {
+  for (const std::string& kind : kinds_of_texts(flags)) {
+    if (kind == "schedule") continue;
+    if (options.target == "cpu")
+      return Error{Code::kUsage, "cli", fmt::format("--emit {} is for GPUs, the target is cpu", kind),
+                   "", "--target sm_90a compiles without a GPU"};
+    if (kind == "sass" && find_disassembler().empty())
+      return Error{Code::kUsage, "cli",
+                   "--emit sass wants nvdisasm, which is found neither on the PATH, nor in "
+                   "/usr/local/cuda, nor in a Python environment",
+                   "", pip_install("nvidia-cuda-nvdisasm") + ", or OBELISK_NVDISASM=PATH of one"};
+  }
+  return ok_status();
+}
+
 /// --emit: texts of the program, one file each.
-Result<std::vector<std::string>> emit_texts(const Flags& flags, const compiler::Compilation& made) {
+Result<std::vector<std::string>> emit_texts(const Flags& flags, const compiler::Options& options,
+                                            const compiler::Compilation& made) {
   const std::string folder = flags.folder.empty() ? "." : flags.folder;
   std::error_code failed;
   std::filesystem::create_directories(folder, failed);
   if (failed)
     return Error{Code::kUsage, "cli",
                  fmt::format("the folder '{}' cannot be made: {}", folder, failed.message())};
-  TRY(const compiler::Options options, options_from(flags));
   std::vector<std::string> written;
-  std::istringstream kinds(flags.emit);
-  for (std::string kind; std::getline(kinds, kind, ',');) {
+  for (const std::string& kind : kinds_of_texts(flags)) {
     std::string text, file = folder + "/program." +
                              (kind == "cuda"       ? "cu"
                               : kind == "schedule" ? "schedule.txt"
                                                    : kind);
     if (kind == "schedule") {
       text = schedule::print(made.graph, made.plan, made.tasks);
-    } else if (!made.program->on_gpu()) {
-      return Error{
-          Code::kUsage, "cli",
-          fmt::format("--emit {} is for GPUs, the target is {}", kind, made.program->target), "",
-          "--target sm_90a compiles without a GPU"};
     } else if (kind == "sass") {
       TRY(const std::string cubin, runtime::device_text(*made.program, "cubin", options.load));
       TRY(text, disassembled(cubin, folder));
@@ -84,6 +99,8 @@ int compile(const Flags& flags, const std::string& output, bool verify) {
                 Error{Code::kUsage, "cli", "compile needs a file to write", "", "-o model.obk"});
   auto options = options_from(flags);
   if (!options.ok()) return fail(flags, options.error());
+  tell_what_the_cpu_ignores(flags, *options);
+  if (Status texts = can_emit(flags, *options); !texts.ok()) return fail(flags, texts.error());
   Flags portable = flags;  // compiling a compiled file means its graph
   portable.portable = true;
   auto source = open_source(portable);
@@ -150,12 +167,15 @@ int compile(const Flags& flags, const std::string& output, bool verify) {
                {"peak_rss_bytes", peak_rss_bytes()},
                {"verify", verification_json(made.verification)}};
   const runtime::DeviceReport* device = made.executable->device();
-  if (device) json.update(json_of(*device));
+  if (device) {
+    json.update(json_of(*device));
+    json["flows"] = program.flows;  // without barriers
+  }
   if (made.choice) json["choice"] = made.choice->text();
   if (!explained.empty()) json["explained"] = explained;
   std::vector<std::string> written;
   if (!flags.emit.empty()) {
-    auto files = emit_texts(flags, made);
+    auto files = emit_texts(flags, *options, made);
     if (!files.ok()) return fail(flags, files.error());
     written = *files;
     json["emitted"] = written;
@@ -178,6 +198,9 @@ int compile(const Flags& flags, const std::string& output, bool verify) {
         device->architecture, device->gpu.empty() ? " (not here)" : " " + device->gpu,
         device->granularity, device->launches, device->phases, device->barriers,
         to_string(Bytes{device->cubin_bytes}), most, spills);
+    for (const std::string& warning : device->warnings) text += " warning  " + warning + "\n";
+  } else {
+    text += fmt::format(" device   {} ({}) · {} virtual SMs\n", program.target, host_cpu(), program.sms);
   }
   if (made.choice) text += " choice   " + made.choice->text() + "\n";
   const bool nowhere = verify && device && device->gpu.empty();

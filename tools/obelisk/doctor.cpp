@@ -18,6 +18,7 @@ struct Finding {
   bool ok = true;
   std::string text, mend;
   Code essential = Code::kOk;  // the exit code when this is a problem; kOk: works without it
+  bool wanted = true;          // false: only some flag asks for it
 };
 
 /// The value of "KEY   : value" in a file of /proc, or nothing.
@@ -161,16 +162,46 @@ Finding gpu_program() {
   return {"gpu program", true, "a small network ran as one kernel and agreed with the reference"};
 }
 
+/// What --emit sass asks for.
+Finding disassembler() {
+  const std::string tool = find_disassembler();
+  if (!tool.empty()) return {"nvdisasm", true, tool};
+  return {"nvdisasm", false, "not found; compile --emit sass wants it",
+          pip_install("nvidia-cuda-nvdisasm") + ", or OBELISK_NVDISASM=PATH of one", Code::kOk, false};
+}
+
+/// What Python says; empty where it fails.
+std::string said_by(const std::string& python, const std::string& text) {
+  auto process = Process::start({python, "-c", text}, false);
+  std::string said = process.ok() ? process->read_all() : "";
+  while (!said.empty() && said.back() == '\n') said.pop_back();
+  return said;
+}
+
+/// What bench --against torch asks for. Its version is read, for starting it takes seconds.
+Finding torch() {
+  const std::string python = find_python();
+  const std::string version = python.empty() ? "" : said_by(python, R"(
+import importlib.metadata, importlib.util
+try:
+    print(importlib.metadata.version("torch"))
+except importlib.metadata.PackageNotFoundError:
+    print("of an unknown version" if importlib.util.find_spec("torch") else "")
+)");
+  if (!version.empty()) return {"torch", true, fmt::format("{} in {}", version, python)};
+  return {"torch", false,
+          (python.empty() ? "no Python was found" : python + " has no PyTorch") +
+              "; bench --against torch wants it",
+          pip_install("torch") + ", or OBELISK_PYTHON=PATH of a Python with it", Code::kOk, false};
+}
+
 Finding peer() {
   const std::string python = find_python();
   const std::string mend = "scripts/build.sh, or OBELISK_PYTHON=PATH of a Python with onnxruntime";
   if (python.empty())
     return {"onnxruntime", false,
             "no Python was found; bench and verify cannot compare with ONNX Runtime", mend};
-  auto process =
-      Process::start({python, "-c", "import onnxruntime; print(onnxruntime.__version__)"}, false);
-  std::string version = process.ok() ? process->read_all() : "";
-  while (!version.empty() && version.back() == '\n') version.pop_back();
+  const std::string version = said_by(python, "import onnxruntime; print(onnxruntime.__version__)");
   if (version.empty())
     return {"onnxruntime", false,
             python + " has no onnxruntime; bench and verify cannot compare with it", mend};
@@ -185,7 +216,7 @@ int doctor(const Flags& flags) {
   for (Finding& one : gpu()) findings.push_back(std::move(one));
   if (findings.back().ok && findings[findings.size() - 2].ok) findings.push_back(gpu_program());
   if (interrupted()) return fail(flags, Error{Code::kInterrupted, "cli", "interrupted"});
-  findings.push_back(peer());
+  for (const auto& other : {disassembler, peer, torch}) findings.push_back(other());
   Json list = Json::array();
   std::string text;
   int code = 0;
@@ -197,7 +228,8 @@ int doctor(const Flags& flags) {
                     {"essential", essential},
                     {"text", one.text},
                     {"mend", one.mend}});
-    text += fmt::format("{:<8} {:<12} {}\n", one.ok ? "ok" : "problem", one.name, one.text);
+    const char* state = one.ok ? "ok" : one.wanted ? "problem" : "absent";
+    text += fmt::format("{:<8} {:<12} {}\n", state, one.name, one.text);
     if (!one.ok && !one.mend.empty()) text += fmt::format("{:21} try: {}\n", "", one.mend);
   }
   answer(flags, {{"ok", code == 0}, {"version", OBELISK_VERSION}, {"findings", list}}, text);

@@ -32,19 +32,23 @@ std::string_view word(Code code) {
   return "error";
 }
 
-bool is_target(const std::string& name) {
+/// What is wrong with a target's name and, on a line of its own, the way out; nothing of a right one.
+std::string wrong_target(const std::string& name) {
   for (const char* known : {"auto", "cpu", "reference", "cuda"})
-    if (name == known) return true;
-  if (name.starts_with("cuda:")) return name.size() > 5 && name.size() < 9 && name.find_first_not_of("0123456789", 5) == std::string::npos;
-  return name.starts_with("sm_") && target::gpu(name).ok();
+    if (name == known) return "";
+  if (name.starts_with("cuda:") && name.size() > 5 && name.size() < 9 && name.find_first_not_of("0123456789", 5) == std::string::npos) return "";
+  const auto architecture = target::gpu(name);
+  if (architecture.ok()) return "";
+  const bool of_gpu = name.starts_with("sm_");
+  return fmt::format("there is no target '{}'\n{}{}", name, of_gpu ? "" : "auto, cpu, reference, cuda, cuda:N, or one of the ", architecture.error().hint);
 }
 
-/// A list, for bench.
-bool is_granularity(const std::string& names) {
+/// The same of granularities: a list, for bench.
+std::string wrong_granularity(const std::string& names) {
   std::istringstream list(names);
-  for (std::string name; std::getline(list, name, ',');)
-    if (name != "auto" && name != "op" && name != "stitch" && name != "mono") return false;
-  return !names.empty();
+  bool known = !names.empty();
+  for (std::string name; std::getline(list, name, ',');) known = known && (name == "auto" || name == "op" || name == "stitch" || name == "mono");
+  return known ? "" : fmt::format("there is no granularity '{}'\nop, stitch, mono or auto; of bench also some of them: op,stitch,mono", names);
 }
 
 /// "boxes f32[1,8,4], scores f32[1,80,8]"
@@ -86,9 +90,9 @@ void add_model(CLI::App& verb, Flags& flags) {
 
 void add_machine(CLI::App& verb, Flags& flags) {
   verb.add_option("--target", flags.target, "cpu, cuda, cuda:N, reference (the interpreter), auto (a GPU where one is), or an architecture to compile for: sm_90a, sm_89, sm_80")
-      ->check(CLI::Validator([](const std::string& name) { return is_target(name) ? std::string() : fmt::format("there is no target '{}'", name); }, "TARGET"));
+      ->check(CLI::Validator(wrong_target, "TARGET"));
   verb.add_option("--granularity", flags.granularity, "of a GPU: op (a kernel an op), stitch (a kernel a group), mono (one kernel), auto (the quickest)")
-      ->check(CLI::Validator([](const std::string& names) { return is_granularity(names) ? std::string() : fmt::format("there is no granularity '{}'", names); }, "NAME"));
+      ->check(CLI::Validator(wrong_granularity, "NAME"));
   verb.add_option("--memory-limit", flags.memory_limit, "MiB of a GPU's memory that a program may take; 0: what there is")->check(CLI::Range(int64_t{0}, int64_t{1} << 30));
   verb.add_flag("--watchdog", flags.watchdog, "a GPU that waits for two seconds stops and says for what");
   verb.add_flag("--teams,!--no-teams", flags.teams, "on a GPU: the steps of a recurrent layer in one phase, by a team of multiprocessors; --no-teams unrolls them");
@@ -124,6 +128,8 @@ Result<compiler::Options> options_from(const Flags& flags) {
   options.granularity = flags.granularity;
   if (options.granularity.find(',') != std::string::npos)
     return Error{Code::kUsage, "cli", "only bench takes several granularities", "", "--granularity " + options.granularity.substr(0, options.granularity.find(','))};
+  if (flags.granularity != "auto" && (flags.target == "cpu" || flags.target == "reference"))
+    return Error{Code::kUsage, "cli", fmt::format("--granularity {} is of GPUs, the target is {}", flags.granularity, flags.target), "", "leave it out, or --target cuda; sm_90a compiles without a GPU"};
   options.load.gpu = machine.gpu;
   options.load.memory_limit = Bytes{flags.memory_limit << 20};
   options.load.watchdog = flags.watchdog;
@@ -185,6 +191,11 @@ int fail(const Flags& flags, const Error& error, const frontends::ImportReport* 
   return code;
 }
 
+void tell_what_the_cpu_ignores(const Flags& flags, const compiler::Options& options) {
+  if (flags.target == "auto" && options.target == "cpu" && flags.granularity != "auto")
+    fmt::print(stderr, "note: --granularity {} is of GPUs; there is none here that can be compiled for, so the target is cpu (--target cuda makes this an error)\n", flags.granularity);
+}
+
 Json json_of(const frontends::ImportReport& report) {
   Json list = Json::array();
   for (const frontends::Unsupported& one : report.unsupported)
@@ -193,11 +204,15 @@ Json json_of(const frontends::ImportReport& report) {
 }
 
 Json json_of(const runtime::DeviceReport& report) {
-  Json kernels = Json::array();
-  for (const runtime::KernelReport& each : report.kernels)
-    kernels.push_back({{"name", each.name}, {"registers", each.registers}, {"spill_bytes", each.spill_bytes}, {"smem_bytes", each.smem_bytes}});
+  Json kernels = Json::array(), functions = Json::array();
+  for (const runtime::KernelReport& each : report.kernels) {
+    if (each.launches > 0)
+      kernels.push_back({{"name", each.name}, {"launches", each.launches}, {"registers", each.registers}, {"spill_bytes", each.spill_bytes}, {"smem_bytes", each.smem_bytes}});
+    else if (each.registers == 0)  // the assembler says it of kernels alone
+      functions.push_back({{"name", each.name}, {"spill_bytes", each.spill_bytes}});
+  }
   return {{"granularity", report.granularity}, {"launches", report.launches}, {"phases", report.phases}, {"barriers", report.barriers},
-          {"cubin_bytes", report.cubin_bytes}, {"bytes_streamed", report.bytes_streamed}, {"kernels", kernels}};
+          {"cubin_bytes", report.cubin_bytes}, {"bytes_streamed", report.bytes_streamed}, {"kernels", kernels}, {"functions", functions}, {"warnings", report.warnings}};
 }
 
 Json port_json(const std::string& name, const Type& type) {

@@ -53,6 +53,9 @@ Result<compiler::Machine> machine_from(const Flags& flags);
 /// Options of the compiler from the flags. Errors: kUsage, kUnsupported, kDevice.
 Result<compiler::Options> options_from(const Flags& flags);
 
+/// A line on stderr where --granularity was given and --target auto fell to the CPU, which has none.
+void tell_what_the_cpu_ignores(const Flags& flags, const compiler::Options& options);
+
 /// Whether Ctrl-C was pressed. install() puts the handler in place; a second Ctrl-C ends at once.
 bool interrupted();
 void install_interrupt_handler();
@@ -69,7 +72,8 @@ void answer(const Flags& flags, const Json& json, const std::string& text);
 int fail(const Flags& flags, const Error& error, const frontends::ImportReport* report = nullptr);
 
 Json json_of(const frontends::ImportReport& report);
-/// "granularity", "launches", "phases", "barriers", "cubin_bytes", "kernels" of a program for a GPU.
+/// Of a program for a GPU: "granularity", "launches", "phases", "barriers", "cubin_bytes"; "kernels", those that are launched; "functions"
+/// that they call, of which the assembler says less; "warnings".
 Json json_of(const runtime::DeviceReport& report);
 Json port_json(const std::string& name, const Type& type);
 /// The same of a port whose shape may have symbols: [1, "batch", "?"].

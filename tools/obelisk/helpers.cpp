@@ -1,5 +1,6 @@
 #include "helpers.h"
 
+#include <fmt/format.h>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -21,13 +22,18 @@ std::string find_tool(const std::string& name) {
   std::string folders = search_path() + ":/usr/local/cuda/bin";
   const std::string python = find_python();
   if (!python.empty()) folders += ":" + python.substr(0, python.rfind('/'));
+  for (const std::string& folder : package_parts("nvidia", "bin")) folders += ":" + folder;
   return find_program(name, folders);
 }
 
-std::string find_python() {
-  if (const char* told = getenv("OBELISK_PYTHON"); told && *told) return told;
-  const std::string own = find_program(OBELISK_SOURCE_DIR "/.venv/bin/python");
-  return own.empty() ? find_program("python3") : own;
+std::string find_disassembler() {
+  const char* told = getenv("OBELISK_NVDISASM");
+  return told && *told ? find_program(told) : find_tool("nvdisasm");
+}
+
+std::string pip_install(const std::string& package) {
+  const std::string python = find_python();
+  return fmt::format("{} -m pip install {}", python.empty() ? "python3" : python, package);
 }
 
 }  // namespace obelisk::cli

@@ -18,8 +18,12 @@ obelisk::Error usage(const CLI::App& app, const CLI::ParseError& wrong, int argc
     if (verbs.empty()) break;
     at = verbs[0];
   }
-  obelisk::Error error{obelisk::Code::kUsage, "cli", wrong.what(), "",
-                       "obelisk --help, obelisk VERB --help"};
+  // Of a value that is none of its kind the second line names those that there are.
+  const std::string said = wrong.what();
+  const size_t end = said.find('\n');
+  obelisk::Error error{obelisk::Code::kUsage, "cli", said.substr(0, end), "",
+                       end == std::string::npos ? "obelisk --help, obelisk VERB --help"
+                                                : said.substr(end + 1)};
   const bool lacks_verb = dynamic_cast<const CLI::RequiredError*>(&wrong) != nullptr;
   if (at->get_require_subcommand_min() == 0 || !lacks_verb) return error;
   error.message =

@@ -56,10 +56,14 @@ Result<std::unique_ptr<Runner>> make_runner(const Flags& flags, const Source& so
       return Error{Code::kUsage, "cli",
                    "a compiled file runs as it is: no step is taken that could be explained", "",
                    "--portable compiles its graph again"};
-    if (flags.sms > 0 || flags.batch_invariant || !flags.disabled.empty())
+    const bool other = flags.granularity != "auto" && flags.granularity != source.compiled.program->granularity;
+    if (flags.sms > 0 || flags.batch_invariant || !flags.disabled.empty() || other)
       return Error{Code::kUsage, "cli",
                    fmt::format("a compiled file runs as it is: {} comes too late",
-                               flags.sms > 0 ? "--sms" : flags.batch_invariant ? "--batch-invariant" : "--disable"), "",
+                               flags.sms > 0           ? "--sms"
+                               : flags.batch_invariant ? "--batch-invariant"
+                               : other                 ? "--granularity " + flags.granularity
+                                                       : "--disable"), "",
                    "leave it out, or compile the model again"};
     TRY(runner->executable, runtime::load(source.compiled.program, options.load));
     if (const std::string& why = runner->executable->report().not_carried; !why.empty())
@@ -67,6 +71,7 @@ Result<std::unique_ptr<Runner>> make_runner(const Flags& flags, const Source& so
     TRY_STATUS(finish(flags, *runner));
     return runner;
   }
+  tell_what_the_cpu_ignores(flags, options);
   options.import = source.import;
   options.verify = false;
   if (source.kind == FileKind::kCompiled && flags.precision == "keep")
@@ -91,7 +96,7 @@ Result<std::unique_ptr<Runner>> make_runner(const Flags& flags, const Source& so
     fmt::print(stderr, "note: {}; the CPU runs it (--target cuda makes this an error)\n",
                status.error().text());
     Flags on_cpu = flags;
-    on_cpu.target = "cpu";
+    on_cpu.target = "cpu", on_cpu.granularity = "auto";
     return make_runner(on_cpu, source, report);
   }
   progress.finish();

@@ -109,7 +109,7 @@ class CudaContext : public Context {
   Status launch(Handle stream, Handle graph, DevicePointer stamps);
   Status copies(Handle stream);
   Status failed(Status status);
-  bool on_device(const void* pointer) const;
+  Result<bool> on_device(const void* pointer) const;
 
   const std::shared_ptr<const CudaExecutable> executable_;
   const Gpu gpu_;
@@ -161,17 +161,8 @@ Status CudaExecutable::init(LoadReport report) {
   device_.bytes_streamed = bytes_of_a_run(p);
   if (auto spec = target::device(p.target, p.sms); spec.ok())
     device_.roof_bytes_per_us = spec->bytes_per_sm * 1000.0 * spec->sms;
-  for (const Image& image : images_) {
-    device_.cubin_bytes += static_cast<int64_t>(image.bytes.size());
-    for (KernelReport kernel : image.kernels) {
-      int64_t dynamic = 0;
-      for (const Launch& launch : cut_.launches)
-        if (kernel_name(launch.body) == kernel.name)
-          dynamic = std::max<int64_t>(dynamic, launch.shared);
-      kernel.smem_bytes += dynamic;
-      device_.kernels.push_back(kernel);
-    }
-  }
+  report_kernels(p, images_, cut_.launches, device_);
+  TRY_STATUS(check_memory_limit());  // also for a GPU that is not here
   if (absent_) return ok_status();
   InContext here(gpu_);
   return on_gpu();
@@ -210,7 +201,7 @@ Status CudaExecutable::on_gpu() {
                       p.sms, fits * gpu_.sms),
           "", "compile it again on this machine"};
   }
-  return check_memory_limit();
+  return ok_status();
 }
 
 Status CudaExecutable::fill() const {
@@ -228,7 +219,8 @@ Status CudaExecutable::upload() {
 
 Status CudaExecutable::check_memory_limit() const {
   const Program& p = *program_;
-  int64_t wanted = p.arena.count + bytes_of(p.inputs) + bytes_of(p.outputs);
+  const auto bytes = [](const auto& table) { return static_cast<int64_t>(table.size() * sizeof(table[0])); };
+  int64_t wanted = p.arena.count + cut_.map_bytes + bytes_of(p.inputs) + bytes_of(p.outputs) + bytes(cut_.tasks) + bytes(cut_.first) + bytes(cut_.blocks);
   for (const Tensor& weight : p.weights) wanted += weight.empty() ? 0 : weight.bytes();
   if (const int64_t limit = options_.memory_limit.count; limit > 0 && wanted > limit)
     return Error{
@@ -432,11 +424,13 @@ Result<Handle> CudaContext::make_graph(DevicePointer stamps) {
   return build(false);
 }
 
-bool CudaContext::on_device(const void* pointer) const {
+/// Errors: kDevice, when the GPU's context fails, which says nothing about the pointer.
+Result<bool> CudaContext::on_device(const void* pointer) const {
   unsigned kind = 0;
-  return driver_.PointerAttribute(&kind, kPointerMemoryType,
-                                  reinterpret_cast<DevicePointer>(pointer)) == 0 &&
-         kind == kMemoryDevice;
+  const int code = driver_.PointerAttribute(&kind, kPointerMemoryType, reinterpret_cast<DevicePointer>(pointer));
+  constexpr int kUnknown = 1;  // to the driver: memory of the host
+  if (code != 0 && code != kUnknown) return check(code, "ask where memory lies").error();
+  return code == 0 && kind == kMemoryDevice;
 }
 
 /// Memory for the host's arrays, when the first one comes.
@@ -523,7 +517,7 @@ Status CudaContext::copies(Handle stream) {
 
 /// An error of the device stays: later runs answer with it. Says what the watchdog saw.
 Status CudaContext::failed(Status status) {
-  if (status.ok()) return status;
+  if (status.ok() || status.error().code != Code::kDevice) return status;
   Error error = status.error();
   if (watch_ && watch_->hit) {
     const DeviceWatch& w = *watch_;
@@ -542,10 +536,8 @@ Status CudaContext::failed(Status status) {
              : std::string(),
         w.want, w.have, error.message);
   }
-  if (error.code == Code::kDevice) {
-    error.hint = "the GPU's context does not recover: start the program again";
-    broken_ = error;
-  }
+  error.hint = "the GPU's context does not recover: start the program again";
+  broken_ = error;
   return error;
 }
 
@@ -557,7 +549,9 @@ Status CudaContext::packs_fit(std::span<const void* const> inputs, std::span<voi
     const void* pointer = in ? inputs[k] : outputs[k - inputs.size()];
     const Port& port = in ? p.inputs[k] : p.outputs[k - inputs.size()];
     const auto address = reinterpret_cast<uintptr_t>(pointer);
-    if (port.type.bytes() == 0 || address % 16 == 0 || !on_device(pointer)) continue;
+    if (port.type.bytes() == 0 || address % 16 == 0) continue;
+    TRY(const bool there, on_device(pointer));
+    if (!there) continue;
     return Error{
         Code::kUsage, "runtime",
         fmt::format("'{}' lies at {:#x} of the GPU's memory, which is no multiple of 16", port.name,
@@ -574,13 +568,14 @@ Status CudaContext::run(std::span<const void* const> inputs, std::span<void* con
         p.inputs.size(), p.outputs.size());
   if (broken_) return *broken_;
   InContext here(gpu_);
-  TRY_STATUS(packs_fit(inputs, outputs));
+  TRY_STATUS(failed(packs_fit(inputs, outputs)));
   const auto whole = [&]() -> Status {
     for (size_t k = 0; k < ports_.size(); ++k) {
       const bool in = k < inputs.size();
       const void* pointer = in ? inputs[k] : outputs[k - inputs.size()];
       const int64_t bytes = (in ? p.inputs[k] : p.outputs[k - inputs.size()]).type.bytes();
-      if (on_device(pointer)) {
+      TRY(const bool there, on_device(pointer));
+      if (there) {
         ports_[k] = reinterpret_cast<DevicePointer>(pointer);
         continue;
       }
@@ -625,10 +620,12 @@ Status CudaContext::run_on(std::span<const void* const> inputs, std::span<void* 
         p.inputs.size(), p.outputs.size());
   if (broken_) return *broken_;
   InContext here(gpu_);
-  TRY_STATUS(packs_fit(inputs, outputs));
+  TRY_STATUS(failed(packs_fit(inputs, outputs)));
   for (size_t k = 0; k < ports_.size(); ++k) {
     const void* pointer = k < inputs.size() ? inputs[k] : outputs[k - inputs.size()];
-    if (!on_device(pointer))
+    const Result<bool> there = on_device(pointer);
+    if (!there.ok()) return failed(there.error());
+    if (!*there)
       return Error{
           Code::kUsage, "runtime",
           fmt::format("'{}' is not in the GPU's memory",

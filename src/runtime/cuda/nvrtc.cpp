@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
-#include <mutex>
 #include <sstream>
 
+#include "base/python.h"
 #include "runtime/cuda/dialect_files.h"
 
 namespace obelisk::runtime::cuda {
@@ -48,28 +48,7 @@ std::vector<fs::path> folders_to_search() {
   if (const char* own = getenv("OBELISK_NVRTC"))
     folders.push_back(fs::is_directory(own) ? fs::path(own) : fs::path(own).parent_path());
   folders.push_back("/usr/local/cuda/lib64");
-  auto add_packages = [&](const fs::path& packages) {
-    folders.push_back(packages / "nvidia/cu13/lib");
-    folders.push_back(packages / "nvidia/cuda_nvrtc/lib");
-  };
-  if (const char* paths = getenv("PYTHONPATH")) {
-    std::stringstream list(paths);
-    for (std::string path; std::getline(list, path, ':');) add_packages(path);
-  }
-  auto add_python = [&](const fs::path& python) {
-    std::error_code ignored;
-    for (const auto& entry : fs::directory_iterator(python / "lib", ignored))
-      if (entry.path().filename().string().starts_with("python"))
-        for (const char* packages : {"site-packages", "dist-packages"})
-          add_packages(entry.path() / packages);
-  };
-  if (const char* environment = getenv("VIRTUAL_ENV")) add_python(environment);
-  if (const char* paths = getenv("PATH")) {
-    std::stringstream list(paths);
-    std::error_code ignored;
-    for (std::string path; std::getline(list, path, ':');)
-      if (fs::exists(fs::path(path) / "python3", ignored)) add_python(fs::path(path).parent_path());
-  }
+  for (const std::string& folder : package_parts("nvidia", "lib")) folders.push_back(folder);
   return folders;
 }
 
@@ -88,11 +67,14 @@ Result<Nvrtc> load() {
     for (const std::string& compiler : compilers) open(compiler);
   }
   for (const char* name : {"libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"}) open(name);
-  if (!library)
+  if (!library) {
+    const std::string python = find_python();
     return Error{Code::kBuild, "runtime",
                  "the device compiler libnvrtc is found neither on the library path, nor in "
                  "/usr/local/cuda, nor in a Python environment",
-                 "", "pip install nvidia-cuda-nvrtc, or set OBELISK_NVRTC to its folder"};
+                 "", fmt::format("{} -m pip install nvidia-cuda-nvrtc, or set OBELISK_NVRTC to its folder",
+                                 python.empty() ? "python3" : python)};
+  }
   bool complete = true;
   auto resolve = [&](auto& function, const char* symbol) {
     function =

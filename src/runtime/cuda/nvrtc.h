@@ -1,10 +1,11 @@
 /// runtime/cuda/nvrtc.h — the run-time compiler of device code, found when it is needed: text in,
 /// machine code out.
 ///
-/// Looked for in $OBELISK_NVRTC (a folder or the library), the system's library path,
-/// /usr/local/cuda, then the Python wheel nvidia-cuda-nvrtc below each folder of $PYTHONPATH,
-/// $VIRTUAL_ENV and each Python on the PATH. A wheel's builtins library is loaded first, for the
-/// compiler looks for it by name alone. Compiling needs no GPU.
+/// Looked for in $OBELISK_NVRTC (a folder or the library), /usr/local/cuda, the Python wheel
+/// nvidia-cuda-nvrtc in each environment that base/python.h knows ($PYTHONPATH, $OBELISK_PYTHON,
+/// $VIRTUAL_ENV, .venv beside the sources, each Python on the PATH, /usr/local, ~/.local), then the
+/// system's library path. A wheel's builtins library is loaded first, for the compiler looks for it
+/// by name alone. Compiling needs no GPU.
 #pragma once
 
 #include <string>

@@ -12,7 +12,6 @@
 
 #include "base/parallel.h"
 #include "runtime/cuda/dialect_files.h"
-#include "runtime/cuda/tables.h"
 #include "runtime/packing.h"
 
 namespace obelisk::runtime::cuda {
@@ -83,6 +82,9 @@ std::string timeless(const std::string& log) {
   return kept;
 }
 
+/// Whether a function's text is a program's own, and not a hand-written block's.
+bool is_generated(const KernelReport& function) { return function.name.starts_with("obk_"); }
+
 /// Errors where the assembler reports what means a broken kernel.
 Status judge(const Program& program, const Image& image) {
   const auto broken = [](std::string message, std::string node) {
@@ -99,11 +101,10 @@ Status judge(const Program& program, const Image& image) {
   for (const KernelReport& kernel : image.kernels) {
     if (kernel.spill_bytes == 0) continue;
     // A hand-written block holds its sums in registers; in local memory they would be many times
-    // slower. A generated body may spill.
+    // slower. A generated body may spill: report_kernels tells it.
     // A called function may save some registers of its caller: that costs a few bytes a tile.
     constexpr int64_t kSaved = 256;
-    const bool generated = kernel.name.starts_with("obk_");
-    if (!generated && kernel.spill_bytes > kSaved)
+    if (!is_generated(kernel) && kernel.spill_bytes > kSaved)
       return broken(fmt::format("{} spills {} bytes of registers", kernel.name, kernel.spill_bytes),
                     program.name);
     LOG(kInfo, "runtime", "{} spills {} bytes of registers", kernel.name, kernel.spill_bytes);
@@ -164,10 +165,7 @@ int part_count(const Program& program) {
 int part_of(const Program& program, int body) { return body < 0 ? 0 : body % part_count(program); }
 
 Result<std::string> device_source(const Program& program, const std::set<int>& narrow, int part) {
-  for (const CustomRecord& custom : program.customs)
-    return Error{Code::kUnsupported, "runtime",
-                 fmt::format("{} has no device code", ops::to_string(custom.op)), custom.name,
-                 "compile with --target cpu"};
+  TRY_STATUS(has_device_code(program));
   const bool mono = is_mono(program);
   std::string text = "#include \"program.cuh\"\n";
   // In one kernel a body without tasks would only be in the way of others' instructions.
@@ -283,6 +281,37 @@ std::vector<KernelReport> read_assembler_log(const std::string& log) {
     }
   }
   return kernels;
+}
+
+namespace {
+
+/// "obk_kernel_3" and "obk_body_3" are of body 3; nothing of others.
+const codegen::BodyText* body_of(const Program& program, const std::string& function) {
+  for (const std::string_view kind : {"obk_kernel_", "obk_body_"}) {
+    if (!function.starts_with(kind)) continue;
+    const auto body = static_cast<size_t>(atoi(function.c_str() + kind.size()));
+    return body < program.bodies.size() ? &program.bodies[body] : nullptr;
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+void report_kernels(const Program& program, const std::vector<Image>& images, const std::vector<Launch>& launches, DeviceReport& report) {
+  for (const Image& image : images) {
+    report.cubin_bytes += static_cast<int64_t>(image.bytes.size());
+    for (KernelReport kernel : image.kernels) {
+      int64_t dynamic = 0;
+      for (const Launch& launch : launches)
+        if (kernel_name(launch.body) == kernel.name) dynamic = std::max<int64_t>(dynamic, launch.shared), ++kernel.launches;
+      kernel.smem_bytes += dynamic;
+      if (is_generated(kernel) && kernel.spill_bytes > 0) {
+        const codegen::BodyText* body = body_of(program, kernel.name);
+        report.warnings.push_back(fmt::format("{}{} spills registers: {} bytes stored and loaded", kernel.name, body ? fmt::format(" ('{}')", body->label) : "", kernel.spill_bytes));
+      }
+      report.kernels.push_back(std::move(kernel));
+    }
+  }
 }
 
 Serialised serialised(const std::string& log) {

@@ -10,6 +10,7 @@
 #include <set>
 
 #include "runtime/cuda/nvrtc.h"
+#include "runtime/cuda/tables.h"
 #include "runtime/runtime.h"
 
 namespace obelisk::runtime::cuda {
@@ -59,5 +60,9 @@ Serialised serialised(const std::string& log);
 
 /// What "ptxas -v" says, by function. Functions that are called are their own entries.
 std::vector<KernelReport> read_assembler_log(const std::string& log);
+
+/// A program's kernels for its report: how often each is launched and with how much shared memory; and a warning for each generated
+/// function whose registers were spilled, with its name, its body's and the bytes.
+void report_kernels(const Program& program, const std::vector<Image>& images, const std::vector<Launch>& launches, DeviceReport& report);
 
 }  // namespace obelisk::runtime::cuda

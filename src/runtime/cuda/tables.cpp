@@ -292,7 +292,14 @@ std::string text_of(const ProductNumbers& p, const std::string& name) {
       p.row, p.block, p.row_step, p.block_step, p.overlaid, p.scratch_bytes, p.weights_step, p.single, p.refills);
 }
 
+Status has_device_code(const Program& program) {
+  for (const CustomRecord& custom : program.customs)
+    return Error{Code::kUnsupported, "runtime", fmt::format("{} has no device code", ops::to_string(custom.op)), custom.name, "compile with --target cpu"};
+  return ok_status();
+}
+
 Result<Tables> make_tables(const Program& program, bool one_kernel, int64_t room) {
+  TRY_STATUS(has_device_code(program));
   Tables tables;
   std::vector<Shape> shapes;
   std::vector<int64_t> block_of;  // bytes

@@ -122,8 +122,11 @@ struct Tables {
 /// The same as constants of device code: a struct by this name.
 std::string text_of(const ProductNumbers& numbers, const std::string& name);
 
+/// Errors: kUnsupported, naming an op that has no body.
+Status has_device_code(const Program& program);
+
 /// `room`: bytes of shared memory that a CTA may take. Weights are named by number until
-/// place_weights. Errors: kUnsupported for a work whose rows or parameters do not fit.
+/// place_weights. Errors: kUnsupported for a work that has no body, or whose rows or parameters do not fit.
 Result<Tables> make_tables(const Program& program, bool one_kernel, int64_t room);
 
 /// Writes the maps behind an arena.

@@ -387,6 +387,72 @@ TEST(CudaSource, TheWatchdogsClocksAreANumber) {
   EXPECT_TRUE(device_defines(Program{}, {}).empty());
 }
 
+// An op that has neither a loop nor a block is named, however the program is launched.
+TEST(CudaSource, AnOpWithoutDeviceCodeIsNamed) {
+  const auto graph = graph::parse("graph \"g\" {\n  in %0 \"x\": f32[1,80,4,4]\n  %1: f32[1,80,4,4] = Relu(%0)\n  %2: f32[1,80,4,4] = LRN(%1) {size = 65} \"norm/LRN\"\n  out %2 \"y\"\n}");
+  ASSERT_TRUE(graph.ok()) << graph.error().text();
+  const target::DeviceSpec device = *target::gpu("sm_90a");
+  const stitch::Plan plan = stitch::plan(*graph, device);
+  const schedule::TaskGraph tasks = schedule::build(*graph, plan, device);
+  Program program = assemble(*graph, plan, tasks, codegen::emit(*graph, plan, tasks, kernels::tile_library(device)), "sm_90a");
+  ASSERT_EQ(program.customs.size(), 1u);
+  for (const char* granularity : {"mono", "stitch", "op"}) {
+    program.granularity = granularity;
+    const auto refused = device_source(program);
+    const auto tables = make_tables(program, granularity == std::string("mono"), device.fast_memory.count);
+    ASSERT_FALSE(refused.ok() || tables.ok()) << granularity;
+    for (const Error& error : {refused.error(), tables.error()}) {
+      EXPECT_EQ(error.code, Code::kUnsupported);
+      EXPECT_EQ(error.node, "norm/LRN");
+      EXPECT_NE(error.message.find("LRN has no device code"), std::string::npos) << error.message;
+    }
+    (void)device_defines(program, {});  // asks the tables, too
+  }
+}
+
+// A task that no multiprocessor has room for is refused by its ops' names.
+TEST(CudaTables, ATaskTooLargeForAMultiprocessorIsNamed) {
+  Program program = in_one_kernel(128, 768, 1);
+  const int64_t room = target::gpu("sm_90a")->fast_memory.count;
+  program.works[0].scratch = room + 1;
+  for (const bool one_kernel : {true, false}) {
+    const auto refused = make_tables(program, one_kernel, room);
+    ASSERT_FALSE(refused.ok());
+    EXPECT_EQ(refused.error().code, Code::kUnsupported);
+    EXPECT_EQ(refused.error().node, program.works[0].label);
+    EXPECT_FALSE(program.works[0].label.empty());
+  }
+}
+
+// Kernels are told with their launches and shared memory; generated functions that spill, by the ops of their bodies.
+TEST(CudaSource, SpilledRegistersAreWarnedOf) {
+  const Program program = two_bodies();
+  const std::string log =
+      "ptxas info    : Compiling entry function 'obk_kernel_0' for 'sm_90a'\n"
+      "ptxas info    : Function properties for obk_kernel_0\n"
+      "    0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads\n"
+      "ptxas info    : Used 40 registers, used 1 barriers, 100 bytes smem\n"
+      "ptxas info    : Compiling entry function 'obk_kernel_1' for 'sm_90a'\n"
+      "ptxas info    : Function properties for obk_kernel_1\n"
+      "    64 bytes stack frame, 60 bytes spill stores, 40 bytes spill loads\n"
+      "ptxas info    : Used 255 registers, used 1 barriers, 8 bytes smem\n"
+      "ptxas info    : Function properties for _ZN3obk4tileEv\n"
+      "    8 bytes stack frame, 8 bytes spill stores, 8 bytes spill loads\n";
+  const Image image{.bytes = "code", .log = log, .kernels = read_assembler_log(log)};
+  const std::vector<Launch> launches = {{.body = 1, .shared = 1000}, {.body = 0, .shared = 10}, {.body = 1, .shared = 500}};
+  DeviceReport report;
+  report_kernels(program, {image}, launches, report);
+  ASSERT_EQ(report.kernels.size(), 3u);
+  EXPECT_EQ(report.cubin_bytes, 4);
+  const KernelReport &first = report.kernels[0], &second = report.kernels[1], &called = report.kernels[2];
+  EXPECT_TRUE(first.name == "obk_kernel_0" && first.launches == 1 && first.smem_bytes == 110 && first.registers == 40) << first.name;
+  EXPECT_TRUE(second.name == "obk_kernel_1" && second.launches == 2 && second.smem_bytes == 1008) << second.name;
+  EXPECT_TRUE(called.name == "obk::tile" && called.launches == 0 && called.registers == 0 && called.spill_bytes == 16) << called.name;
+  ASSERT_EQ(report.warnings.size(), 1u);  // what a hand-written block saves of its caller's is a few bytes a tile
+  for (const char* part : {"obk_kernel_1", "'second'", "100 bytes"})
+    EXPECT_NE(report.warnings[0].find(part), std::string::npos) << report.warnings[0];
+}
+
 // Kernels of a graph are compiled in parts, each body in one of them; one kernel of all is whole.
 TEST(CudaSource, EachBodyIsInOnePart) {
   Program program = two_bodies();

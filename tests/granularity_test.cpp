@@ -1,0 +1,69 @@
+// What `auto` chooses among, and what it says of a granularity that cannot be.
+#include "granularity.h"
+
+#include <gtest/gtest.h>
+
+namespace obelisk::compiler {
+namespace {
+
+/// A program that is loaded for a GPU which is not here.
+class Loaded : public runtime::Executable {
+ public:
+  explicit Loaded(const std::string& granularity, int waves) {
+    program_.target = "sm_90a", program_.granularity = granularity;
+    program_.waves = waves, program_.lists.resize(1);
+  }
+  const runtime::Program& program() const override { return program_; }
+  const runtime::LoadReport& report() const override { return report_; }
+  const runtime::DeviceReport* device() const override { return &device_; }
+  std::vector<std::string> objects() const override { return {}; }
+  Result<std::unique_ptr<runtime::Context>> context(int) const override {
+    return Error{Code::kDevice, "test", "there is no GPU"};
+  }
+
+ private:
+  runtime::Program program_;
+  runtime::LoadReport report_;
+  runtime::DeviceReport device_;
+};
+
+Candidate loaded(const std::string& granularity, int waves) {
+  return {.granularity = granularity,
+          .executable = std::make_shared<Loaded>(granularity, waves)};
+}
+Candidate refused(const std::string& granularity, const std::string& why) {
+  return {.granularity = granularity, .refused = why};
+}
+Result<Choice> choose(std::vector<Candidate> candidates) {
+  return choose_granularity(std::move(candidates), []() -> std::vector<Tensor> {
+    ADD_FAILURE() << "nothing is measured without a GPU";
+    return {};
+  });
+}
+
+TEST(Granularity, OneThatIsRefusedIsLeftOutAndItsReasonTold) {
+  const std::string why = "node \"layer/Softmax\": a task wants 1.0 MiB of shared memory";
+  const auto choice = choose({refused("mono", why), loaded("stitch", 1), loaded("op", 3)});
+  ASSERT_TRUE(choice.ok()) << choice.error().text();
+  EXPECT_EQ(choice->candidates[choice->chosen].granularity, "stitch");
+  EXPECT_FALSE(choice->measured);
+  EXPECT_EQ(choice->text().find("stitch: "), 0u) << choice->text();
+  EXPECT_NE(choice->text().find("mono (" + why + ")"), std::string::npos) << choice->text();
+}
+
+TEST(Granularity, TheQuickestByThePredictionIsTaken) {
+  const auto choice = choose({loaded("mono", 9), loaded("stitch", 2), loaded("op", 3)});
+  ASSERT_TRUE(choice.ok()) << choice.error().text();
+  EXPECT_EQ(choice->candidates[choice->chosen].granularity, "stitch");
+}
+
+TEST(Granularity, WhereAllAreRefusedTheFirstReasonIsTheError) {
+  const auto choice = choose({refused("mono", "the first"), refused("stitch", "the second")});
+  ASSERT_FALSE(choice.ok());
+  EXPECT_EQ(choice.error().code, Code::kUnsupported);
+  EXPECT_EQ(choice.error().message, "the first");
+  EXPECT_FALSE(choice.error().hint.empty());
+}
+
+}  // namespace
+}  // namespace obelisk::compiler
