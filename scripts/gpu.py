@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Everything that wants a GPU, in one go: tests, networks, measurements beside PyTorch, as JSON.
+"""Everything that wants a GPU, in one go: tests, networks, times beside PyTorch and XLA, as JSON.
 
     gpu.py tests [--jobs 8]                       every test program, in shards, and what they said
     gpu.py models                                 writes the networks as ONNX, weights random
     gpu.py run    [--models A,B] [--granularity mono]     answers against PyTorch in f32
     gpu.py bench  [--models A,B] [--granularity op,stitch,mono]     device time and latency
-    gpu.py peers  [--models A,B] [--ways eager,graph,compile]
+    gpu.py peers  [--models A,B] [--ways eager,graph,compile,max-autotune,xla]
     gpu.py auto   [--models A,B]                  what `auto` chose beside each granularity
     gpu.py profile [--models A,B] [--granularity mono]    a table per phase
     gpu.py sanitize [--tools racecheck] [--jobs 8]        device blocks under compute-sanitizer
@@ -13,7 +13,8 @@
 
 Networks are exported, compiled and made ready for both sides in parallel (--jobs), and timed one at
 a time: `gpu.py models run bench peers` is one run that has both sides at one commit. A network's
-precision may stand behind its name: --models bert_b1,softmax_8192@fp32.
+precision may stand behind its name: --models bert_b1,softmax_8192@fp32. Sides that are not ready
+--timeout seconds after the first began are told as failures, and the others are timed.
 
 Works in the folder that scripts/pack.sh makes, and in a checkout with a build. Each part goes on
 after a failure and says what failed; the exit status counts failures. Results: --out FILE.json
@@ -31,6 +32,7 @@ import shutil
 import statistics
 import subprocess
 import sys
+import threading
 import time
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -39,6 +41,8 @@ BIN = next(
     (p for p in (ROOT / "bin", ROOT / "build/bin") if (p / "obelisk").exists()), ROOT / "bin"
 )
 PARTS = ("tests", "models", "run", "bench", "peers", "auto", "profile", "sanitize")
+QUICK = ("eager", "graph")  # ways of PyTorch that share a process: nothing is compiled
+XLA_JOBS = 3  # sides of XLA at once: one compiles, with all cores, the others load
 TESTS = ("gpu_test", "gpu_blocks_test", "batch_test", "api_test")
 TENSORS = """graph "tensors" {
   in %0 "x": f32[3,40,64]
@@ -78,7 +82,8 @@ class Session:
         self.options, self.failures = options, []
         self.work = pathlib.Path(options.work)
         self.work.mkdir(parents=True, exist_ok=True)
-        self.models, self.precisions, self.sides, self.ready = [], {}, None, False
+        self.models, self.precisions, self.sides, self.ready = [], {}, {}, False
+        self.exported = {}
         for entry in options.models.split(","):
             name, _, precision = entry.partition("@")
             self.models.append(name)
@@ -131,7 +136,7 @@ class Session:
             done = self.in_parallel(lambda shard: self.shard(name, shard), range(self.options.jobs))
             row = {"program": name, "exit": max(code for code, _, _ in done)}
             for word in ("passed", "skipped", "failed"):
-                found = (re.search(rf"\[\s+{word.upper()}\s+\] (\d+) test", out) for _, out, _ in done)
+                found = (re.search(rf"^\[\s+{word.upper()}\s+\] (\d+) test", out, re.M) for _, out, _ in done)
                 row[word] = sum(int(number[1]) for number in found if number)
             lines = [line for _, out, _ in done for line in out.splitlines()]
             row["measured"] = [json.loads(line) for line in lines if line.startswith('{"')]
@@ -197,8 +202,14 @@ class Session:
         return "" if done == 0 else err[-800:] or f"exit {done}"
 
     def write_models(self):
+        self.exported = {name: threading.Event() for name in self.models}
         self.start_sides()
-        for name, why in zip(self.models, self.in_parallel(self.export, self.models)):
+        def work(name):
+            try:
+                return self.export(name)
+            finally:
+                self.exported[name].set()
+        for name, why in zip(self.models, self.in_parallel(work, self.models)):
             if why:
                 self.fail(f"export {name}", why)
 
@@ -207,16 +218,49 @@ class Session:
                 self.precisions[name], *self.options.flags)
 
     def start_sides(self):
-        """PyTorch's sides begin to get ready, in the background."""
+        """PyTorch's sides begin to get ready, and XLA's, in the background: what is quick first,
+        each compiler in a process of its own, so that a late one takes no other along."""
         if self.sides or not {"run", "peers"} & set(self.parts):
             return
         import gpu_sides
         log = open(self.work / "peers.log", "w")
-        self.sides = gpu_sides.Sides(self.options.jobs, self.options.timeout, log)
         ways = self.options.ways.split(",") if "peers" in self.parts else []
+        torch = gpu_sides.Sides(self.options.jobs, self.options.timeout, log)
+        xla = gpu_sides.Sides(XLA_JOBS, self.options.timeout, log, helper="jax")
+        self.sides = {"PyTorch": torch, "JAX": xla}
+        quick = [way for way in ways if way in QUICK]
+        compared = "run" in self.parts or "xla" in ways
         for name in self.models:
-            kept = self.work / f"{name}.answers.npz" if "run" in self.parts else None
-            self.sides.start(name, self.onnx(name), self.precisions[name], ways, answers=kept)
+            kept = self.work / f"{name}.answers.npz" if compared else None
+            if quick or kept:
+                torch.start(name, self.onnx(name), self.precisions[name], quick, answers=kept)
+        for way in ways:
+            for name in self.models:
+                if way in QUICK:
+                    continue
+                how = (f"{name} {way}", self.onnx(name), self.precisions[name], [way])
+                if way == "xla":
+                    xla.start(*how, before=lambda n=name: self.before_xla(n),
+                              answers=self.work / f"{name}.answers.npz",
+                              tolerance=self.options.tolerance)
+                else:
+                    more = {"TORCHINDUCTOR_COMPILE_THREADS": "4"} if way == "max-autotune" else {}
+                    torch.start(*how, settings=more)
+
+    def before_xla(self, name):
+        """The ONNX file is there, and what its outputs are compared with."""
+        if name in self.exported:
+            self.exported[name].wait(self.sides["JAX"].left())
+        self.sides["PyTorch"].settle(name)
+        for file, writer in ((self.onnx(name), "gpu.py models"),
+                             (self.work / f"{name}.answers.npz", "PyTorch's side")):
+            if not file.exists():
+                raise FileNotFoundError(f"{file} is not there: {writer} writes it")
+
+    def side_of(self, name, way):
+        """(whose sides, the side's name among them)"""
+        sides = self.sides["JAX" if way == "xla" else "PyTorch"]
+        return sides, name if way in QUICK else f"{name} {way}"
 
     def prepare(self):
         """Machine code in the cache, and PyTorch's sides, all at once: nothing is timed here."""
@@ -233,10 +277,10 @@ class Session:
             (name, granularity) for name in self.models
             for granularity in self.options.granularity.split(",")
         ])
-        if self.sides:
-            self.sides.wait()
-            for name, why in self.sides.errors.items():
-                self.fail(f"PyTorch {name}", why)
+        for who, sides in self.sides.items():
+            sides.wait()
+            for name, why in sides.errors.items():
+                self.fail(f"{who} {name}", why)
 
     def run(self):
         """Answers beside those of the module in f32 on the GPU."""
@@ -246,7 +290,7 @@ class Session:
             name, granularity = which
             kept = self.work / f"{name}.answers.npz"
             row = {"model": name, "granularity": granularity, "ok": False}
-            if name in self.sides.errors and not kept.exists():
+            if name in self.sides["PyTorch"].errors and not kept.exists():
                 return row | {"error": "PyTorch gave no answers"}
             both = numpy.load(kept)
             arrays = self.work / f"{name}.{granularity}.npz"
@@ -332,29 +376,41 @@ class Session:
         self.result["obelisk"] = rows
 
     def peers(self):
-        rows, versions = [], set()
+        rows = {"PyTorch": [], "JAX": []}
         self.prepare()
         for name in self.models:
-            side = self.sides.sides.get(name)
-            if name in self.sides.errors or not side:
-                continue
-            versions.add(side.version)
-            for way in side.ways:
+            for way in self.options.ways.split(","):
+                sides, side = self.side_of(name, way)
                 row = {"model": name, "way": way}
-                rows.append(row)
+                rows["JAX" if way == "xla" else "PyTorch"].append(row)
+                if side in sides.errors:  # prepare() has said so
+                    row["error"] = sides.errors[side][:300]
+                    continue
+                ready = sides.sides[side]
+                if way not in ready.ways:
+                    row["error"] = f"not in {ready.who} {ready.version}"
+                    continue
+                row["version"] = ready.version
+                row |= {k: ready.made[k] for k in ("max_error", "layouts") if k in ready.made}
                 try:
-                    times = self.sides.device_us(name, way)
-                except RuntimeError as error:
+                    said = sides.measure(side, way)
+                except (RuntimeError, TimeoutError) as error:
                     row["error"] = str(error)[:300]
                     self.fail(f"peer {name} {way}", str(error))
                     continue
+                times = sorted(said["device_us"])
                 row["device_us"] = {"median": statistics.median(times), "p99": times[-1]}
+                if "host_us" in said:
+                    row["host_us"] = {"median": statistics.median(said["host_us"])}
                 say(f"peers  {name:16} {way:13} device {row['device_us']['median']:8.1f} us")
-        self.result["pytorch"] = {"version": ", ".join(sorted(versions)), "rows": rows}
+        for key, who in (("pytorch", "PyTorch"), ("xla", "JAX")):
+            if rows[who]:
+                versions = {row["version"] for row in rows[who] if "version" in row}
+                self.result[key] = {"version": ", ".join(sorted(versions)), "rows": rows[who]}
 
     def close(self):
-        if self.sides:
-            self.sides.close()
+        for sides in self.sides.values():
+            sides.close()
 
     def auto(self):
         """The choice is measured anew: none of the three may be quicker beyond noise."""
@@ -424,14 +480,17 @@ def main():
     parser.add_argument("--granularity", default="mono,stitch,op")
     parser.add_argument("--precision", default="fp16")
     parser.add_argument(
-        "--ways", default="eager,graph,compile", help="of eager, graph, compile, max-autotune"
+        "--ways", default="eager,graph,compile", help="of eager, graph, compile, max-autotune, xla"
     )
     parser.add_argument("--seconds", type=float, default=1)
     parser.add_argument(
         "--tolerance", type=float, default=0.05, help="of the output's root mean square"
     )
     parser.add_argument("--noise", type=float, default=0.05, help="share that auto may lose")
-    parser.add_argument("--timeout", type=int, default=300, help="of a test program, in seconds")
+    parser.add_argument(
+        "--timeout", type=int, default=300,
+        help="of a test program, and of all sides together to get ready, in seconds",
+    )
     parser.add_argument(
         "--gtest",
         action="append",

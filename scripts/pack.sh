@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Makes a folder that runs on any x86-64 Linux with glibc 2.36 or newer and an NVIDIA driver.
-#   scripts/pack.sh DIR      bin/ (obelisk, the tests that want a GPU, a library for Python), scripts/ (gpu.py, networks, PyTorch's side), VERSION
+#   scripts/pack.sh DIR      bin/ (obelisk, the tests that want a GPU, a library for Python), scripts/ (gpu.py, networks, PyTorch's and XLA's sides), VERSION
 # Third-party code is linked in; the C library and the driver are the machine's. $OBELISK_PACK_BUILD: the build folder, build-pack.
 # What building needs is set up by scripts/build.sh.
 set -euo pipefail
@@ -20,7 +20,7 @@ mkdir -p "$1/bin" "$1/scripts"
 for program in "${programs[@]}"; do
   strip -o "$1/bin/$program" "$build/bin/$program"
 done
-cp scripts/gpu.py scripts/gpu_models.py scripts/gpu_sanitize.py scripts/gpu_sides.py scripts/torch_peer.py scripts/bench_onnxruntime.py scripts/answers_onnxruntime.py examples/tensors/tensors.py "$1/scripts/"
+cp scripts/gpu.py scripts/gpu_models.py scripts/gpu_sanitize.py scripts/gpu_sides.py scripts/torch_peer.py scripts/jax_peer.py scripts/bench_onnxruntime.py scripts/answers_onnxruntime.py examples/tensors/tensors.py "$1/scripts/"
 git rev-parse --short HEAD >"$1/VERSION" 2>/dev/null || echo unknown >"$1/VERSION"
 cp LICENSE "$1/"
 needed=$(objdump -p "$1/bin/"* | awk '/NEEDED/ {print $2}' | sort -u | grep -Ev '^(libc|libm|libdl|libpthread|librt|ld-linux-x86-64)\.' || true)

@@ -12,14 +12,62 @@ model may also ask for `answers`: a file of arrays, "0.in", "1.in" ... by the or
 import contextlib
 import importlib.util
 import json
+import os
 import pathlib
 import sys
 import time
 
-import torch
+
+class Refusal(Exception):
+    """What the user can mend, and how."""
+
+    def __init__(self, message, hint):
+        super().__init__(message)
+        self.hint = hint
+
+
+def refusal_of_import(error):
+    """Why there is no PyTorch here: it is not installed, or it does not load."""
+    if isinstance(error, ModuleNotFoundError) and error.name == "torch":
+        message = f"PyTorch is not found in {sys.executable}"
+    else:
+        message = f"PyTorch does not load in {sys.executable}: {error}"
+    mend = f"{sys.executable} -m pip install torch, or OBELISK_PYTHON=PATH of a Python with it"
+    return Refusal(message, mend)
+
+
+def answer_of(error):
+    """An error as the other side prints it."""
+    message = str(error) if isinstance(error, Refusal) else f"PyTorch: {type(error).__name__}: {error}"
+    return {"error": message.splitlines()[0], "hint": getattr(error, "hint", "obelisk doctor")}
+
+
+try:
+    import torch
+except (ImportError, OSError) as absent:
+    if __name__ != "__main__":
+        raise
+    sys.stdin.readline()  # who asks hears why
+    print(json.dumps(answer_of(refusal_of_import(absent))), flush=True)
+    sys.exit()
 
 WAYS = ("eager", "graph", "compile", "max-autotune")
 TYPES = {"keep": None, "fp32": None, "tf32": None, "fp16": torch.float16, "bf16": torch.bfloat16}
+
+
+def take_turns():
+    """What the compiler times to choose a kernel, it times alone on the GPU, among sides that get
+    ready at once (gpu_sides.py)."""
+    if not os.environ.get("OBELISK_GPU_TURN"):
+        return
+    with contextlib.suppress(ImportError):
+        from torch._inductor.runtime.benchmarking import benchmarker
+        import gpu_sides
+        time_it = type(benchmarker).benchmark_gpu
+        def alone(*words, **more):
+            with gpu_sides.turn():
+                return time_it(benchmarker, *words, **more)
+        benchmarker.benchmark_gpu = alone
 
 
 class Peer:
@@ -56,6 +104,7 @@ class Peer:
         if name == "graph":
             return self.captured(eager)
         torch._dynamo.reset()
+        take_turns()
         mode = {"compile": None, "max-autotune": "max-autotune-no-cudagraphs"}[name]
         compiled = torch.compile(self.module, mode=mode, fullgraph=False)
         with torch.inference_mode():
@@ -102,9 +151,9 @@ def load(model):
     import gpu_models
     if model.stem in gpu_models.MODELS:
         return gpu_models.make(model.stem)
-    raise FileNotFoundError(
-        f"no PyTorch module is known for {model.name}: write {script.name} beside it, "
-        "with make() -> (module, inputs)"
+    raise Refusal(
+        f"no PyTorch module is known for {model.name}: there is no {script.name} beside it",
+        f"write {script.name} with make() -> (module, inputs)",
     )
 
 
@@ -129,7 +178,7 @@ def main():
         try:
             if "model" in question:
                 if not torch.cuda.is_available():
-                    raise RuntimeError("PyTorch finds no GPU")
+                    raise Refusal(f"PyTorch of {sys.executable} finds no GPU", "obelisk doctor")
                 module, inputs, names = load(question["model"])
                 if "answers" in question:
                     write_answers(question["answers"], module, inputs, names)
@@ -137,7 +186,8 @@ def main():
                 made = []
                 for name in question.get("ways", WAYS):
                     if name not in WAYS:
-                        raise ValueError(f"no way is called {name!r}: {', '.join(WAYS)}")
+                        raise Refusal(f"PyTorch: no way is called {name!r}",
+                                      f"--against torch={','.join(WAYS)}, or some of them")
                     with contextlib.suppress(NotImplementedError):
                         ways[name] = peer.way(name)
                         made.append(name)
@@ -148,10 +198,7 @@ def main():
             else:
                 answer = {"device_us": device_us(ways[question["way"]])}
         except Exception as error:  # the other side prints it
-            answer = {
-                "error": f"PyTorch: {type(error).__name__}: {error}".splitlines()[0],
-                "hint": "obelisk doctor",
-            }
+            answer = answer_of(error)
         print(json.dumps(answer), file=out, flush=True)
 
 

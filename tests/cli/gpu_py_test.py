@@ -109,6 +109,8 @@ def test_shards_of_test_programs_are_counted_together(gpu_py, tmp_path):
 import os, sys
 shard, bad = int(os.environ["GTEST_SHARD_INDEX"]), os.environ.get("BAD")
 assert os.environ["GTEST_TOTAL_SHARDS"] == "2" and sys.argv[1:] == []
+print('  | [  PASSED  ] 50 tests.')  # of a process of a test's own
+print('{{"test": "words", "phases": 10, "wrong_words": 0}}')
 if bad != "all":
     print(f"[  PASSED  ] {{3 + shard}} tests.")
 print("[  SKIPPED ] 1 test, listed below:")
@@ -122,6 +124,7 @@ if bad == str(shard):
     assert done.returncode == 0, done.stdout
     counts = (row[k] for k in ("program", "exit", "passed", "skipped", "failed"))
     assert (*counts,) == ("api_test", 0, 7, 2, 0)
+    assert row["measured"] == [{"test": "words", "phases": 10, "wrong_words": 0}] * 2
     done, result = gpu_py("tests", BAD="1")
     assert done.returncode == 1 and "One.Test" in done.stdout
     assert result["tests"][0]["exit"] == 1 and result["tests"][0]["failed"] == 1
