@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Sets up a fresh Debian 12, builds everything and runs all tests.
-#   scripts/test.sh          rooms, C++ tests, command line tests, conformance
+#   scripts/test.sh          rooms, C++ tests, command line tests, device code beside its table, conformance
 #   scripts/test.sh --all    and the exported networks (needs PyTorch, in an environment of its own)
 # Every stage runs, whatever the one before it said; the last line counts all of them.
 source "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
@@ -28,7 +28,8 @@ stage() {  # stage NAME COMMAND…: notes the exit, so that tally.py sees a stag
 
 [ -e scripts/check_rooms.py ] && stage rooms python3 scripts/check_rooms.py
 stage ctest ctest --test-dir build -j 2 --output-on-failure --output-junit "$reports/ctest.xml"
-stage pytest python3 -m pytest -q -p no:cacheprovider tests --junitxml "$reports/pytest.xml"
+stage pytest python3 -m pytest -q -p no:cacheprovider tests --ignore tests/cli/device_code_test.py --junitxml "$reports/pytest.xml"
+stage device_code python3 -m pytest -q -p no:cacheprovider tests/cli/device_code_test.py --junitxml "$reports/device_code.xml"
 stage conformance python3 scripts/conformance.py --junit "$reports/conformance.xml"
 if [ -n "$all" ]; then
   stage patterns scripts/zoo.sh patterns
