@@ -19,6 +19,7 @@ TOOLS = ("memcheck", "racecheck", "initcheck")
 # Program, filter of its tests: a case or more of every block of kernels/cuda.
 BLOCKS = (
     ("gpu_blocks_test", "Phases.BarrierUnderStreamingWeights"),
+    ("gpu_blocks_test", "Signals.*"),
     ("gpu_blocks_test", "TeamWords.*"),
     ("gpu_blocks_test", "Gemm.RingAcrossBarriers"),
     ("gpu_blocks_test", "Gemm/Tiles.*-*type2_pages2:*type3*"),

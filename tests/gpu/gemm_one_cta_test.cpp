@@ -80,7 +80,7 @@ void check(const Case& c, unsigned slow) {
   });
   one_cta::rests = nullptr;
   const auto untouched = [](char byte) { return byte == '\xff'; };
-  if (!c.near) EXPECT_TRUE(std::all_of(one_cta::shared + kScratch + scratch, one_cta::shared + one_cta::kSharedBytes, untouched)) << "more than its scratch is written";
+  if (!c.near) { EXPECT_TRUE(std::all_of(one_cta::shared + kScratch + scratch, one_cta::shared + one_cta::kSharedBytes, untouched)) << "more than its scratch is written"; }
   for (int r = 0; r < c.m; ++r)
     for (int n = 0; n < pitch; ++n) {
       const float sum = n < c.n ? sum_of(&exact_a[static_cast<size_t>(r) * c.k], &exact_b[static_cast<size_t>(n) * c.k], c.k) : 0;

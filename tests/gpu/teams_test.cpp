@@ -1,6 +1,7 @@
 // The words that members of a team exchange (kernels/cuda/recurrence.cuh), each checked, while
 // weights stream through every SM and members are late by turns. Skipped where no GPU is.
 // OBELISK_GPU_STEPS sets the steps of a run.
+#include "base/test/apart.h"
 #include "device.h"
 
 namespace obelisk::runtime::cuda {
@@ -157,10 +158,14 @@ void stress(const char* name, bool near) {
 TEST(TeamWords, AreRightWhileWeightsStream) { stress("teams_stress", false); }
 TEST(TeamWords, OfAClusterAreRightWhileWeightsStream) { stress("clusters_stress", true); }
 
-// Run apart (--gtest_also_run_disabled_tests --gtest_filter=*Watchdog*), since a trap ends the
-// process's context.
+// A trap ends the context of its process.
+TEST(TeamWords, WatchdogNamesTheWaitForAMember) {
+  if (auto gpu = open_gpu(0); !gpu.ok()) GTEST_SKIP() << gpu.error().text();
+  if (few()) GTEST_SKIP() << "a tool reports every trap";
+  EXPECT_TRUE(passes_apart("TeamWords.DISABLED_WatchdogNamesTheWaitForAMember"));
+}
 TEST(TeamWords, DISABLED_WatchdogNamesTheWaitForAMember) {
-  OPEN(g, kText, "OBK_WATCHDOG=20000000");
+  OPEN(g, kText, "OBK_WATCHDOG=200000000");
   void* memory = nullptr;
   ASSERT_EQ(g.d->MemHostAlloc(&memory, 64, kHostMapped), 0);
   memset(memory, 0, 64);

@@ -54,10 +54,17 @@ struct Watchdog {
     since = clock_cycles();
 #endif
   }
+  /* Of a wait that ends when another one of this CTA's does: that one is to be told, so its time is up first. */
+  __device__ void start_late() {
+#ifdef OBK_WATCHDOG
+    since = clock_cycles() + (int64_t)(OBK_WATCHDOG);
+#endif
+  }
   __device__ void check(uint32_t kind, uint64_t counter, uint64_t want, uint64_t have) {
 #ifdef OBK_WATCHDOG
     if (clock_cycles() - since < (int64_t)(OBK_WATCHDOG)) return;
-    if (watch && atomicCAS_system(&watch->hit, 0u, 1u) == 0u) {
+    if (watch) {
+      if (atomicCAS_system(&watch->hit, 0u, 1u) != 0u) return start(); /* who came first writes, and traps: not before it has */
       volatile ObkWatch* out = watch;
       out->sm = sm, out->task = task, out->kind = kind;
 #ifdef OBK_FLOW

@@ -134,7 +134,7 @@ static __device__ __noinline__ void ask_for_all(const ObkProgram& program, int f
   auto ask = [&](const char* from, int bytes, const char* end, int task, int waits) {
     if (nearer < from || nearer > end) nearer = from;
     const char* const most_near = from + kNearerPages * (int64_t)bytes;
-    dog.start();
+    dog.start_late(); /* for places that a task gives back, which may itself wait for words */
     while (!mbarrier_try_for(bars + 8 * (pages + slot), turn ^ 1, kNearerNanos / 2)) {
       dog.check(3, slot, turn, task);
       if (nearer >= end || nearer >= most_near || clock_nanos() - since < kNearerNanos) continue;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <iterator>
 #include <random>
 
 #include "passes/passes.h"
@@ -42,7 +43,7 @@ TEST(RandomSchedules, PassTheValidator) {
       ASSERT_TRUE(next.ok()) << "seed " << seed << ", " << pass.name << ": " << next.error().text();
       graph = std::move(*next);
     }
-    auto device = target::device(machines[random() % 4], 1 + static_cast<int>(random() % 148));
+    auto device = target::device(machines[random() % std::size(machines)], 1 + static_cast<int>(random() % 148));
     ASSERT_TRUE(device.ok());
     stitch::Options options;
     options.stitch = random() % 4 != 0, options.tiles = random() % 4 != 0;
