@@ -12,11 +12,12 @@ namespace obelisk::graph {
 struct DecoderSizes {
   int64_t width = 512, heads = 8, size = 64, keys = 320, inner = 1024, layers = 2;
   DType past = DType::f32;  // of the keys and values that are given: f32 or the decoder's own
+  int64_t words = 0;        // of a last product behind a norm; 0: none
   bool gives_keys = false;  // all keys of the first layer are an output, too
   bool gives_sum = false;   // the sum behind its attention is one
 };
 
-/// Inputs: x [1, 1, width] and of each layer past keys and values [1, heads, keys - 1, size]; output "y" [1, 1, width].
+/// Inputs: x [1, 1, width] and of each layer past keys and values [1, heads, keys - 1, size]; output "y" [1, 1, width or words].
 inline Graph decoder_step(DType type, const DecoderSizes& sizes = {}) {
   std::mt19937 random(11);
   std::normal_distribution<double> normal(0, 1);
@@ -57,6 +58,7 @@ inline Graph decoder_step(DType type, const DecoderSizes& sizes = {}) {
     const ValueId gate = graph.must_add(ops::Op::Swish, {product(inner, sizes.width, sizes.inner)});
     x = graph.must_add(ops::Op::Add, {x, product(graph.must_add(ops::Op::Mul, {gate, product(inner, sizes.width, sizes.inner)}), sizes.inner, sizes.width)});
   }
+  if (sizes.words > 0) x = product(norm(x), sizes.width, sizes.words);
   graph.mark_output(x, "y");
   return graph;
 }

@@ -70,6 +70,12 @@ Span attention_reads(const stitch::AttentionTile& tile, const ObkTask& task, int
   return {at + first * from.row, at + (end - 1) * from.row + (operand == 1 ? tile.size : tile.value_size)};
 }
 
+/// Whether a product's tiles of so many columns can flow: the last one may have fewer, but of twins, whose halves lie side by side.
+bool tiles_flow(const kernels::TileLibrary& tiles, const stitch::Product& p, int64_t rows, int64_t n, int64_t columns) {
+  const auto flows = [&](int64_t wide) { return tiles.gemm_flows(p.tile_type(), rows, wide * p.sides(), p.k[0].extent) > 0; };
+  return flows(columns) && (n % columns == 0 || (p.sides() == 1 && flows(n % columns)));
+}
+
 bool stores(const Group& group, size_t slot) {
   return std::any_of(group.body.steps.begin(), group.body.steps.end(), [&](const Step& step) {
     return step.kind == StepKind::kStore && static_cast<size_t>(step.slot) == slot;
@@ -161,7 +167,7 @@ class Flow {
     if (tasks_.buffers[work.buffers.back()].kind != BufferKind::kWeight) return false;
     // Its rows are read where the worker's copy of them lies.
     if (tiles.gemm_flows && (tasks_.buffers[work.buffers[work.operand_count(group)]].kind != BufferKind::kArena || p.a_offset % 8 != 0)) return false;
-    return !tiles.gemm_flows || (n % work.tile_columns == 0 && tiles.gemm_flows(p.tile_type(), rows, work.tile_columns * p.sides(), p.k[0].extent));
+    return !tiles.gemm_flows || tiles_flow(tiles, p, rows, n, work.tile_columns);
   }
   bool takes_attention(const Work& work, const Group& group) const {
     const stitch::AttentionTile& tile = group.attention;
@@ -458,17 +464,18 @@ void cut_to_flow(const Plan& plan, const target::DeviceSpec& device, TaskGraph& 
     const Group& group = plan.groups[work.group];
     const int64_t rows = work.nest.row_count(), n = work.nest.column_count();
     if (group.kind != GroupKind::kProduct || rows > kMostRows || group.product.k.size() != 1) continue;
-    const auto fits = [&](int64_t columns) {
-      return n % columns == 0 && tiles.gemm_flows(group.product.tile_type(), rows, columns * group.product.sides(), group.product.k[0].extent);
-    };
-    if (n == 0 || fits(work.tile_columns)) continue;
-    int64_t best = 0;
-    for (int64_t columns = tiles.panel; columns <= n; columns += tiles.panel) {
-      if (!fits(columns)) continue;
-      const int64_t rounds = (n / columns + device.sms - 1) / device.sms, cost = rounds * (columns + kTask);
-      if (best != 0 && cost > best) continue;
-      work.task_nanos *= static_cast<double>(columns) / static_cast<double>(work.tile_columns);
-      best = cost, work.tile_rows = rows, work.tile_columns = columns;
+    const auto fits = [&](int64_t columns) { return tiles_flow(tiles, group.product, rows, n, columns); };
+    if (n == 0 || (n % work.tile_columns == 0 && fits(work.tile_columns))) continue;
+    std::optional<int64_t> best;
+    for (const bool equal : {true, false}) {  // tiles of as many columns each; only else a narrower one at the end
+      if (best) break;
+      for (int64_t columns = tiles.panel; columns <= n; columns += tiles.panel) {
+        if ((n % columns == 0) != equal || !fits(columns)) continue;
+        const int64_t rounds = ((n + columns - 1) / columns + device.sms - 1) / device.sms, cost = rounds * (columns + kTask);
+        if (best && cost > *best) continue;
+        work.task_nanos *= static_cast<double>(columns) / static_cast<double>(work.tile_columns);
+        best = cost, work.tile_rows = rows, work.tile_columns = columns;
+      }
     }
   }
 }

@@ -26,7 +26,8 @@ const Few kFew[] = {
     FEW("token_16_columns", 1, 16, 8192, 24, false), FEW("token_32", 1, 32, 2048, 40, true),
     FEW("token_128", 1, 128, 1024, 136, false),      FEW("one_page", 1, 48, 128, 56, false),
     FEW("three_rows_uneven_k", 3, 32, 1000, 32, false), FEW("eight_rows_112", 8, 112, 448, 112, true),
-    FEW("a_last_page_of_one_chunk", 2, 16, 1088, 24, false),
+    FEW("a_last_page_of_one_chunk", 2, 16, 1088, 24, false), FEW("one_column", 1, 1, 2048, 40, false),
+    FEW("uneven_columns", 1, 40, 1024, 48, true),
 };
 
 class OneCtaFlow : public testing::TestWithParam<Few> {};

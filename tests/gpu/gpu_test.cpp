@@ -573,7 +573,7 @@ TEST_P(Flowing, EqualInterpreterInAllContexts) {
   if (auto found = find_nvrtc(); !found.ok()) GTEST_SKIP() << found.error().text();
   const std::string name = GetParam();
   const DType type = name.starts_with("f16") ? DType::f16 : DType::bf16;
-  auto early = passes::copy_early_pieces(graph::decoder_step(type, {.past = name.ends_with("narrow") ? type : DType::f32}));
+  auto early = passes::copy_early_pieces(graph::decoder_step(type, {.past = name.ends_with("narrow") ? type : DType::f32, .words = name.ends_with("words") ? 1003 : 0}));
   ASSERT_TRUE(early.ok());
   auto graph = passes::merge_gates(std::move(*early));
   ASSERT_TRUE(graph.ok());
@@ -617,7 +617,7 @@ TEST_P(Flowing, EqualInterpreterInAllContexts) {
   for (std::thread& thread : threads) thread.join();
   EXPECT_EQ(wrong, 0);
 }
-INSTANTIATE_TEST_SUITE_P(Types, Flowing, testing::Values("f16", "bf16", "f16, past narrow"));
+INSTANTIATE_TEST_SUITE_P(Types, Flowing, testing::Values("f16", "bf16", "f16, past narrow", "f16, uneven words"));
 
 class Contexts : public testing::TestWithParam<const char*> {
  protected:

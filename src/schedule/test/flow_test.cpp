@@ -58,6 +58,19 @@ TEST(Flow, ADecodersTokenFlows) {
   EXPECT_GT(t.tasks.near.count, 0);
 }
 
+// Vocabularies that no width of a tile divides: the last tile is narrower.
+TEST(Flow, AnyNumberOfWordsFlows) {
+  for (const int64_t words : {1000, 32000, 32001, 50257}) {
+    const Table t = table(graph::decoder_step(DType::f16, {.layers = 1, .words = words}));
+    ASSERT_TRUE(t.tasks.flows) << words;
+    const Status valid = validate(t.graph, t.plan, t.tasks);
+    EXPECT_TRUE(valid.ok()) << words << ": " << valid.error().text();
+    const Work& last = t.tasks.works.back();
+    EXPECT_EQ(last.nest.column_count(), words);
+    EXPECT_EQ(words == 32000, words % last.tile_columns == 0) << last.tile_columns << " columns of " << words;
+  }
+}
+
 bool is_copy(const Work& work, const stitch::Group& group) { return work.own && group.after.empty() && work.nest.row_count() > 1; }
 
 // Where tiles read keys and values from memory of their own, who has a head copies them.
