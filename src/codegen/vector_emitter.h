@@ -272,7 +272,8 @@ class VectorEmitter {
       if (!(load.varies & kByElement)) { words += load.varies & kByVector ? units : 1; continue; }
       if (!(load.varies & kByRow) && !flat_ && !across_) continue;  // once for all rows
       const bool pack = load.expr == kNoExpr || packs(load, v_);
-      const int64_t bytes = pack ? byte_size(load.storage, 1) : byte_size(ops::compute_type(load.storage), 1);
+      const bool computed = !pack && load.expr != kNoExpr && exprs_[load.expr].slot < stitch::kRowSlot && !load_access_.at(load.expr)->affine;
+      const int64_t bytes = pack ? byte_size(load.storage, 1) : byte_size(ops::compute_type(load.storage), 1) + (computed ? 4 : 0);  // its place
       words += (units * v_ * bytes + 3) / 4;
     }
     for (const Step& step : body_.steps)
