@@ -41,7 +41,7 @@ BIN = next(
     (p for p in (ROOT / "bin", ROOT / "build/bin") if (p / "obelisk").exists()), ROOT / "bin"
 )
 PARTS = ("tests", "models", "run", "bench", "peers", "auto", "profile", "sanitize")
-QUICK = ("eager", "graph")  # ways of PyTorch that share a process: nothing is compiled
+QUICK = ("eager", "graph", "copy")  # ways of PyTorch that share a process: nothing is compiled
 XLA_JOBS = 3  # sides of XLA at once: one compiles, with all cores, the others load
 TESTS = ("gpu_test", "gpu_blocks_test", "batch_test", "api_test")
 TENSORS = """graph "tensors" {
@@ -176,9 +176,13 @@ class Session:
             for name in ("scores", "share")
         }
         say(f"tests  tensors of PyTorch: largest difference from the CPU {gaps}")
+        _, out, err = call([*words, "--target", "cuda", "--count"], self.options.timeout)
+        found = re.search(r"a run: (\d+) kernels, (\d+) copies, (\d+) fills", out)
+        if not found or int(found[1]) == 0 or found[2] != "0" or found[3] != "0":
+            self.fail("tensors", f"a run wants kernels alone: {found[0] if found else err}")
         if not all(gap <= 2e-3 for gap in gaps.values()):  # of numbers up to 1, one of them in 16 bits
             self.fail("tensors", f"PyTorch's tensors and the CPU disagree: {gaps}")
-        return gaps
+        return {"largest_difference": gaps, "a_run": found[0] if found else ""}
 
     def in_parallel(self, work, items):
         """work(item) for each, by --jobs threads; answers in the order of the items."""
@@ -480,7 +484,7 @@ def main():
     parser.add_argument("--granularity", default="mono,stitch,op")
     parser.add_argument("--precision", default="fp16")
     parser.add_argument(
-        "--ways", default="eager,graph,compile", help="of eager, graph, compile, max-autotune, xla"
+        "--ways", default="eager,graph,compile", help="of eager, graph, compile, max-autotune, xla; copy: as many bytes from one place to another"
     )
     parser.add_argument("--seconds", type=float, default=1)
     parser.add_argument(

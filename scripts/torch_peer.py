@@ -1,4 +1,4 @@
-"""PyTorch on a GPU as the other side: eager, eager in a CUDA Graph, torch.compile, max-autotune.
+"""PyTorch on a GPU as the other side: eager, eager in a CUDA Graph, torch.compile, max-autotune; copy.
 
     peer = Peer(module, inputs, "fp16");  peer.way("compile")() runs one inference
 
@@ -52,6 +52,7 @@ except (ImportError, OSError) as absent:
     sys.exit()
 
 WAYS = ("eager", "graph", "compile", "max-autotune")
+MORE = ("copy",)  # a floor of memory traffic, where it is asked for
 TYPES = {"keep": None, "fp32": None, "tf32": None, "fp16": torch.float16, "bf16": torch.bfloat16}
 
 
@@ -96,6 +97,15 @@ class Peer:
             self.outputs = call()
         return graph.replay
 
+    def copy(self):
+        """A copy on the device that moves as many bytes as the module's inputs and outputs have."""
+        with torch.inference_mode():
+            out = self.module(*self.inputs)
+        ports = (*self.inputs, *(out if isinstance(out, tuple) else (out,)))
+        half = sum(t.numel() * t.element_size() for t in ports) // 2  # read, and as much written
+        to, of = (torch.empty(half, dtype=torch.uint8, device="cuda") for _ in range(2))
+        return lambda: to.copy_(of)
+
     def way(self, name):
         def eager():
             return self.module(*self.inputs)
@@ -103,6 +113,8 @@ class Peer:
             return torch.inference_mode()(eager)
         if name == "graph":
             return self.captured(eager)
+        if name == "copy":
+            return self.captured(self.copy())
         torch._dynamo.reset()
         take_turns()
         mode = {"compile": None, "max-autotune": "max-autotune-no-cudagraphs"}[name]
@@ -185,7 +197,7 @@ def main():
                 peer = Peer(module, inputs, question.get("precision", "keep"))
                 made = []
                 for name in question.get("ways", WAYS):
-                    if name not in WAYS:
+                    if name not in WAYS + MORE:
                         raise Refusal(f"PyTorch: no way is called {name!r}",
                                       f"--against torch={','.join(WAYS)}, or some of them")
                     with contextlib.suppress(NotImplementedError):

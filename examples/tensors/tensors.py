@@ -1,7 +1,8 @@
 """A network whose inputs and outputs are tensors of Python: NumPy's on a CPU, PyTorch's on a GPU,
 by DLPack, without a copy, on PyTorch's stream.
 
-    tensors.py LIBRARY NETWORK [--target cuda] [--seed 1] [--save FILE.npz] [NAME=EXTENT ...]
+    tensors.py LIBRARY NETWORK [--target cuda] [--seed 1] [--save FILE.npz] [--count]
+               [NAME=EXTENT ...]
 
 LIBRARY is libtensors.so, built from tensors.cpp beside this file.
 """
@@ -100,6 +101,19 @@ def on_gpu(network, inputs):
     return {name: tensor.cpu().numpy() for name, tensor in last.items()}
 
 
+def counted(network):
+    """What one run gives the GPU to do, as its profiling library sees it; the tensors are bound."""
+    import torch
+    from torch.profiler import ProfilerActivity, profile
+    stream = torch.cuda.Stream()
+    with profile(activities=[ProfilerActivity.CUDA]) as seen:
+        network.run_on(stream.cuda_stream)
+        stream.synchronize()
+    names = [e.name.lower() for e in seen.events() if e.device_type == torch.autograd.DeviceType.CUDA]
+    copies, fills = (sum(word in name for name in names) for word in ("memcpy", "memset"))
+    return f"{len(names) - copies - fills} kernels, {copies} copies, {fills} fills"
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("library")
@@ -108,6 +122,7 @@ def main():
     parser.add_argument("--target", default="cpu")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--save", help="a file for inputs and outputs")
+    parser.add_argument("--count", action="store_true", help="of a GPU: what a run consists of")
     options = parser.parse_args()
     network = Network(options.library, options.network, options.target, " ".join(options.dimensions))
     random = np.random.default_rng(options.seed)
@@ -117,6 +132,8 @@ def main():
     for name, value in outputs.items():
         print(f"{name} {list(value.shape)} {value.dtype}: root mean square "
               f"{np.sqrt(np.mean(np.square(value, dtype=np.float64))):.6g}")
+    if options.count:
+        print(f"a run: {counted(network)}")
     if options.save:
         np.savez(options.save, **inputs, **outputs)
 

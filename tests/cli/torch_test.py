@@ -57,6 +57,9 @@ def test_ways_are_chosen_by_name(obelisk, mlp, torch):
     answer = obelisk("bench", mlp, *ROWS, *flags, "--against", "torch=compile,eager", "--json",
                      code=0).json
     assert [side["name"] for side in answer["against"]] == ["torch compile", "torch eager"]
+    copied = obelisk("bench", mlp, *ROWS, *flags, "--against", "torch=copy", "--json", code=0).json
+    assert [side["name"] for side in copied["against"]] == ["torch copy"]
+    assert "copy 54 -> 54" in torch.read_text()  # half of [3, 8] and [3, 1] in f32
     unknown = obelisk("bench", mlp, *ROWS, *flags, "--against", "torch=quick", code=1)
     assert "'quick'" in unknown.err and "max-autotune" in unknown.err
 

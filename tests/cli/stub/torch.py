@@ -11,7 +11,7 @@ from types import ModuleType, SimpleNamespace
 import numpy
 
 __version__ = "0-stub"
-float16, bfloat16 = "float16", "bfloat16"
+float16, bfloat16, uint8 = "float16", "bfloat16", "u1"
 STEP = 2e-4
 LOG = os.environ.get("STUB_TORCH_LOG", os.devnull)
 pace = [1.0]
@@ -55,6 +55,20 @@ class Tensor:
 
     def numpy(self):
         return self.array
+
+    def numel(self):
+        return self.array.size
+
+    def element_size(self):
+        return self.array.itemsize
+
+    def copy_(self, other):
+        with open(LOG, "a") as log:
+            log.write(f"copy {other.array.nbytes} -> {self.array.nbytes}\n")
+
+
+def empty(count, dtype, device):
+    return Tensor(numpy.empty(count, dtype))
 
 
 class Module:
