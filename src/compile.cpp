@@ -205,19 +205,23 @@ Status load_quickest(const Options& options, const graph::Graph& unfitted, targe
   TRY_STATUS(lower_tasks(device, "op", precision, op));
   TRY_STATUS(lower_tasks(device, "stitch", precision, stitch));
   std::vector<Candidate> candidates;
+  std::optional<Error> too_large;  // beyond the memory limit: one granularity may be where another is not
+  bool any = false;
   for (const auto& program : {made.program, stitch.program, op.program}) {
     Candidate candidate{.granularity = program->granularity};
     auto loaded = runtime::load(program, load);
     if (loaded.ok()) {
-      candidate.executable = std::move(*loaded);
-    } else if (loaded.error().code == Code::kUnsupported) {
+      candidate.executable = std::move(*loaded), any = true;
+    } else if (loaded.error().code == Code::kUnsupported || loaded.error().code == Code::kMemory) {
       if (!program->customs.empty()) return loaded.error();  // so it is for all
+      if (loaded.error().code == Code::kMemory && !too_large) too_large = loaded.error();
       candidate.refused = loaded.error().text();
     } else {
       return loaded.error();
     }
     candidates.push_back(std::move(candidate));
   }
+  if (!any && too_large) return *too_large;
   TRY(made.choice, choose_granularity(std::move(candidates), [&] {
         return verify::generate_inputs(made.graph, options.verification.seed);
       }));

@@ -478,6 +478,21 @@ def test_a_memory_limit_is_kept_without_a_gpu(obelisk, eight_mebibytes, nvrtc, t
     obelisk("compile", eight_mebibytes, *flags, "--memory-limit", "9", code=0)
 
 
+def test_auto_takes_what_the_memory_limit_leaves(obelisk, nvrtc, tmp_path):
+    (tmp_path / "chain.ir").write_text("""graph "chain" {
+  in %0 "x": f32[1048576]
+  %1: f32[1048576] = Exp(%0)
+  %2: f32[1048576] = Tanh(%1)
+  %3: f32[1048576] = Sigmoid(%2)
+  out %3 "y"
+}""")
+    machine = ("--target", "sm_90a", "-o", "m.obk", "--verify", "off", "--json")
+    # Op by op the values in between take eight mebibytes more.
+    choice = obelisk("compile", "chain.ir", *machine, "--memory-limit", "9", code=0).json["choice"]
+    assert re.search(r"op \(.*bytes.*\)|op \(.*MiB.*\)", choice), choice
+    obelisk("compile", "chain.ir", *machine, "--memory-limit", "1", code=MEMORY)
+
+
 def test_a_memory_limit_is_an_error(obelisk, eight_mebibytes, gpu):
     result = obelisk(
         "run", eight_mebibytes, "--target", "cuda", "--granularity", "mono", "--memory-limit", "1"
