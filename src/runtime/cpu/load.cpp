@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <mutex>
 #include <set>
 #include <thread>
 #include <tuple>
@@ -79,6 +80,8 @@ class CpuContext : public Context {
   std::vector<Tensor> scratch_;             // by worker
   std::vector<std::vector<ObkTask>> tasks_;  // by worker, ascending waves
   std::vector<std::vector<size_t>> ends_;    // by worker: end of each wave in tasks_
+  std::vector<bool> overlaps_;               // by work: of a program that flows, whether some of its tasks write the same places
+  std::mutex one_at_a_time_;                 // of those
   struct alignas(64) Taken { std::atomic<size_t> next; };
   std::vector<std::vector<Taken>> taken_;    // by worker, then wave: the next task that nobody took
   std::vector<void*> operands_;              // all works', flattened
@@ -134,7 +137,8 @@ CpuContext::CpuContext(std::shared_ptr<const CpuExecutable> executable, int thre
   tasks_.resize(threads);
   ends_.resize(threads);
   for (int t = 0; t < threads; ++t) taken_.emplace_back(static_cast<size_t>(program.waves));
-  // Of a program that flows, a task that several workers do for themselves is one here.
+  // Of a program that flows, a task that several workers do for themselves is one here; those that overlap, each cut as its worker reads
+  // it, write the same numbers to the same places, so one waits for the other.
   std::set<std::tuple<uint32_t, int64_t, int64_t, int64_t, int64_t>> seen;
   for (int t = 0; t < threads; ++t) {
     scratch_.push_back(
@@ -151,6 +155,13 @@ CpuContext::CpuContext(std::shared_ptr<const CpuExecutable> executable, int thre
       ends_[t].push_back(at);
     }
   }
+  overlaps_.assign(program.works.size(), false);
+  for (auto one = seen.begin(); one != seen.end(); ++one)
+    for (auto other = std::next(one); other != seen.end() && std::get<0>(*other) == std::get<0>(*one); ++other) {
+      const auto& [work, r0, r1, c0, c1] = *one;
+      const auto& [same, from, to, left, right] = *other;
+      if (from < r1 && r0 < to && left < c1 && c0 < right) overlaps_[work] = true;
+    }
   for (const WorkRecord& work : program.works) {
     first_.push_back(operands_.size());
     for (const Place& place : work.operands) {
@@ -218,6 +229,8 @@ void CpuContext::run_task(const ObkTask& task, ObkWorker& self) {
   void* const* operands = operands_.data() + first_[task.work];
   if (jitter_) jitter_->delay(self.sm);
   const auto start = profile_ ? cpu::Profile::Clock::now() : cpu::Profile::Clock::time_point();
+  std::unique_lock<std::mutex> alone(one_at_a_time_, std::defer_lock);
+  if (overlaps_[task.work]) alone.lock();
   if (work.body >= 0) {
     executable_->body(work.body)(&task, work.params.data(), operands, &self);
   } else if (Status status = run_custom(work, operands); !status.ok()) {
