@@ -319,7 +319,8 @@ class BodyEmitter {
     const std::string indent = nest_.lanes_in_rows ? "      " : "    ";
     if (nest_.lanes_in_rows) out_ += fmt::format("    OBK_FOR_BLOCK(k, n) {{\n      const int64_t {0} = lane0 + k; (void){0};\n", var(lane_));
     flush(kLane, indent);
-    for (const std::string& statement : statements) out_ += indent + statement + "\n";
+    const char* first = group_.kind == GroupKind::kProduct ? "if (t->c0 == 0) " : "";  // of the tiles of a row one stores it
+    for (const std::string& statement : statements) out_ += fmt::format("{}{}{{ {} }}\n", indent, first, statement);
     if (nest_.lanes_in_rows) out_ += "    }\n";
   }
 
