@@ -4,6 +4,7 @@ own."""
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -55,6 +56,37 @@ def verbs(program):
         [str(program), "--help"], capture_output=True, text=True, timeout=20
     ).stdout
     return {verb for verb in VERBS if re.search(rf"^\s+{verb}\b", text, re.MULTILINE)}
+
+
+class Pack:
+    """The folder that scripts/pack.sh makes, with a stand-in for its program."""
+
+    def __init__(self, folder, environment):
+        self.folder = folder
+        stubs = Path(__file__).resolve().parent / "stub"
+        self.environment = {**environment, "PYTHONPATH": str(stubs), "ASKED": str(folder / "asked")}
+        for name in ("bin", "scripts", "work"):
+            (folder / name).mkdir()
+        for script in (ROOT / "scripts").glob("*.py"):
+            shutil.copy(script, folder / "scripts")
+        (folder / "VERSION").write_text("1234567\n")
+
+    def gpu_py(self, program, *words, **variables):
+        """How gpu.py ended, of the networks a and b, with stubs of PyTorch and JAX, and what it wrote."""
+        file = self.folder / "bin" / "obelisk"
+        file.write_text(program)
+        file.chmod(0o755)
+        done = subprocess.run(
+            [sys.executable, self.folder / "scripts" / "gpu.py", *words, "--models", "a,b@fp32",
+             "--jobs", "2", "--work", self.folder / "work", "--out", self.folder / "out.json"],
+            capture_output=True, text=True, timeout=100, env={**self.environment, **variables},
+        )
+        return done, json.loads((self.folder / "out.json").read_text())
+
+
+@pytest.fixture
+def pack(tmp_path, environment):
+    return Pack(tmp_path, environment)
 
 
 @pytest.fixture

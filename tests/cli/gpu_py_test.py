@@ -1,17 +1,11 @@
 """scripts/gpu.py in the folder that a pack is, with a program that answers as one on a GPU does and a
 stub of PyTorch: both sides in one run, and auto's choice. No GPU is wanted."""
 
-import json
-import shutil
-import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import ROOT
 
-STUB = Path(__file__).resolve().parent / "stub"
 MODULE = """
 import numpy, torch
 def make():
@@ -46,28 +40,14 @@ elif words[0] == "run":
 
 
 @pytest.fixture
-def gpu_py(tmp_path, environment):
-    for folder in ("bin", "scripts", "work"):
-        (tmp_path / folder).mkdir()
-    for script in (ROOT / "scripts").glob("*.py"):
-        shutil.copy(script, tmp_path / "scripts")
-    (tmp_path / "VERSION").write_text("1234567\n")
-    program = tmp_path / "bin" / "obelisk"
-    program.write_text(PROGRAM)
-    program.chmod(0o755)
+def gpu_py(pack):
     for name in ("a", "b"):
-        (tmp_path / "work" / f"{name}.onnx").touch()
-        (tmp_path / "work" / f"{name}.torch.py").write_text(MODULE)
+        (pack.folder / "work" / f"{name}.onnx").touch()
+        (pack.folder / "work" / f"{name}.torch.py").write_text(MODULE)
     def run(*words, **more):
-        done = subprocess.run(
-            [sys.executable, tmp_path / "scripts" / "gpu.py", *words, "--models", "a,b@fp32",
-             "--granularity", "mono,stitch", "--ways", "eager,graph", "--jobs", "2", "--work",
-             tmp_path / "work", "--out", tmp_path / "out.json"],
-            capture_output=True, text=True, timeout=100,
-            env={**environment, "PYTHONPATH": str(STUB), "ASKED": str(tmp_path / "asked"), **more},
-        )
-        return done, json.loads((tmp_path / "out.json").read_text())
-    run.asked = tmp_path / "asked"
+        words = (*words, "--granularity", "mono,stitch", "--ways", "eager,graph")
+        return pack.gpu_py(PROGRAM, *words, **more)
+    run.asked = pack.folder / "asked"
     return run
 
 

@@ -3,11 +3,7 @@ PyTorch. NumPy stands in for JAX (stub/jax.py); where JAX itself is installed, i
 on the CPU. No GPU is wanted."""
 
 import importlib.util
-import json
 import os
-import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import gpu_sides
@@ -16,7 +12,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from conftest import ROOT, random, save
+from conftest import random, save
 from gpu_py_test import MODULE, PROGRAM
 from onnx import helper
 
@@ -234,32 +230,16 @@ def test_what_cannot_be_done_is_refused_by_name(ask, tmp_path, unsupported):
 
 # ---- in scripts/gpu.py ----
 @pytest.fixture
-def gpu_py(tmp_path, environment):
+def gpu_py(pack, tmp_path):
     """gpu.py in the folder that a pack is, with stubs of PyTorch and JAX."""
-    for folder in ("bin", "scripts", "work"):
-        (tmp_path / folder).mkdir()
-    for script in (ROOT / "scripts").glob("*.py"):
-        shutil.copy(script, tmp_path / "scripts")
-    (tmp_path / "VERSION").write_text("1234567\n")
-    program = tmp_path / "bin" / "obelisk"
-    program.write_text(PROGRAM)
-    program.chmod(0o755)
     for name in ("a", "b"):  # the module of MODULE
         node = helper.make_node("ReduceSum", ["x", "axes"], ["y"], keepdims=0)
         save(tmp_path / "work" / f"{name}.onnx", [node], {"x": (1, [3, 8])}, {"y": (1, [3])},
              {"axes": whole(1)})
         (tmp_path / "work" / f"{name}.torch.py").write_text(MODULE)
     def run(*words, **more):
-        done = subprocess.run(
-            [sys.executable, tmp_path / "scripts" / "gpu.py", *words, "--models", "a,b@fp32",
-             "--granularity", "mono", "--jobs", "2", "--work", tmp_path / "work", "--out",
-             tmp_path / "out.json"],
-            capture_output=True, text=True, timeout=100,
-            env={**environment, "PYTHONPATH": str(STUB), "ASKED": str(tmp_path / "asked"),
-                 "OBELISK_GPU_TURN": str(tmp_path / "turn"), "STUB_JAX_LOG": str(tmp_path / "log"),
-                 **more},
-        )
-        return done, json.loads((tmp_path / "out.json").read_text())
+        more = {"OBELISK_GPU_TURN": str(tmp_path / "turn"), "STUB_JAX_LOG": str(tmp_path / "log"), **more}
+        return pack.gpu_py(PROGRAM, *words, "--granularity", "mono", **more)
     run.folder = tmp_path
     return run
 
