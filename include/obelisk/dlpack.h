@@ -22,9 +22,9 @@
 namespace obelisk {
 namespace dlpack {
 
-[[noreturn]] inline void refuse(const std::string& port, const std::string& why) {
+[[noreturn]] inline void refuse(const std::string& port, const std::string& why, const std::string& hint) {
   const std::string message = "a tensor cannot be '" + port + "': " + why;
-  throw Failure(FailureKind::kUsage, message, "", "", "usage: " + message);
+  throw Failure(FailureKind::kUsage, message, "", hint, "usage: " + message + "; " + hint);
 }
 
 /// Whether DLPack's type is the port's.
@@ -59,22 +59,25 @@ inline std::byte* memory_of(const Model& model, const Port& port, const DLTensor
   const auto rank = static_cast<size_t>(tensor.ndim < 0 ? 0 : tensor.ndim);
   if (!is_element(tensor.dtype, port.element))
     refuse(port.name, "it wants " + element_name(port.element) + ", the tensor's type has code " + std::to_string(tensor.dtype.code) +
-                          " with " + std::to_string(tensor.dtype.bits) + " bits and " + std::to_string(tensor.dtype.lanes) + " lanes");
+                          " with " + std::to_string(tensor.dtype.bits) + " bits and " + std::to_string(tensor.dtype.lanes) + " lanes",
+           "convert it first");
   if (tensor.ndim < 0 || rank != port.shape.size() || !std::equal(port.shape.begin(), port.shape.end(), tensor.shape))
-    refuse(port.name, "it wants the shape " + text(port.shape.data(), port.shape.size()) + ", the tensor has " + text(tensor.shape, rank));
+    refuse(port.name, "it wants the shape " + text(port.shape.data(), port.shape.size()) + ", the tensor has " + text(tensor.shape, rank),
+           "reshape it, or compile the model for this shape");
   if (tensor.strides && port.count > 0) {
     int64_t stride = 1;
     for (size_t d = rank; d-- > 0; stride *= port.shape[d])
       if (port.shape[d] != 1 && tensor.strides[d] != stride)
-        refuse(port.name, "the tensor's strides " + text(tensor.strides, rank) + " are not those of dense rows; copy it to such a one first");
+        refuse(port.name, "the tensor's strides " + text(tensor.strides, rank) + " are not those of dense rows", "copy it to such a one first");
   }
   const auto kind = static_cast<int>(tensor.device.device_type);
   const bool host = kind == kDLCPU || kind == kDLCUDAHost, gpu = kind == kDLCUDA || kind == kDLCUDAManaged;
-  if (!host && !gpu) refuse(port.name, "it lies on a device of DLPack's kind " + std::to_string(kind));
-  if (gpu && model.gpu() < 0) refuse(port.name, "it lies in a GPU's memory, the model runs on the CPU");
+  if (!host && !gpu) refuse(port.name, "it lies on a device of DLPack's kind " + std::to_string(kind), "copy it to the host's memory");
+  if (gpu && model.gpu() < 0) refuse(port.name, "it lies in a GPU's memory, the model runs on the CPU", "copy it to the host's, or compile for \"cuda\"");
   if (gpu && kind == kDLCUDA && tensor.device.device_id != model.gpu())
-    refuse(port.name, "it lies in the memory of GPU " + std::to_string(tensor.device.device_id) + ", the model runs on GPU " + std::to_string(model.gpu()));
-  if (!tensor.data && port.bytes > 0) refuse(port.name, "the tensor has no memory");
+    refuse(port.name, "it lies in the memory of GPU " + std::to_string(tensor.device.device_id) + ", the model runs on GPU " + std::to_string(model.gpu()),
+           "copy it there, or compile for \"cuda:" + std::to_string(tensor.device.device_id) + "\"");
+  if (!tensor.data && port.bytes > 0) refuse(port.name, "the tensor has no memory", "give it " + std::to_string(port.bytes) + " bytes");
   return static_cast<std::byte*>(tensor.data) + tensor.byte_offset;
 }
 

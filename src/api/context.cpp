@@ -119,7 +119,7 @@ void Context::run_on(void* stream) {
     const auto bound = [](std::span<const Port> ports, const char* way, const auto& memory, const std::vector<Tensor>& own) {
       for (size_t k = 0; k < ports.size(); ++k)
         if (ports[k].bytes > 0 && (!memory[k] || !own[k].empty()))
-          api::raise(usage(fmt::format("{} '{}' is bound to no memory: a run on a stream wants the GPU's", way, ports[k].name)));
+          api::raise(usage(fmt::format("{} '{}' is bound to no memory: a run on a stream wants the GPU's, by bind_{}", way, ports[k].name, way)));
     };
     if (state_->model.gpu() >= 0) {
       bound(state_->model.inputs(), "input", state_->in, state_->own_inputs);

@@ -64,7 +64,7 @@ class Splitter {
     int64_t inner = 1;
     for (size_t d = last + 1; d < type.shape.size(); ++d)
       if (!folds(axes, d)) inner *= type.shape[d];
-    const int64_t wished = std::min(parts_(type, outputs, inner, length), length);
+    const int64_t wished = std::min(parts_(type, outputs, inner), length);
     if (wished < 2) return;
 
     name_ = graph_.node(id).name;

@@ -20,8 +20,8 @@
 
 namespace obelisk::passes {
 
-/// `outputs` numbers come of a reduction of a value of this type, `length` long in its run; neighbours of `inner` lie side by side.
-using ReductionParts = std::function<int64_t(const Type& type, int64_t outputs, int64_t inner, int64_t length)>;
+/// `outputs` numbers come of a reduction of a value of this type; neighbours of `inner` lie side by side.
+using ReductionParts = std::function<int64_t(const Type& type, int64_t outputs, int64_t inner)>;
 
 Result<graph::Graph> split_reductions(graph::Graph graph, const ReductionParts& parts);
 

@@ -93,6 +93,8 @@ print('  | [  PASSED  ] 50 tests.')  # of a process of a test's own
 print('{{"test": "words", "phases": 10, "wrong_words": 0}}')
 if bad != "all":
     print(f"[  PASSED  ] {{3 + shard}} tests.")
+if bad == "signal" and shard == 1:
+    os.kill(os.getpid(), 9)
 print("[  SKIPPED ] 1 test, listed below:")
 if bad == str(shard):
     print("[  FAILED  ] One.Test (2 ms)\\n[  FAILED  ] 1 test, listed below:")
@@ -108,5 +110,7 @@ if bad == str(shard):
     done, result = gpu_py("tests", BAD="1")
     assert done.returncode == 1 and "One.Test" in done.stdout
     assert result["tests"][0]["exit"] == 1 and result["tests"][0]["failed"] == 1
+    done, result = gpu_py("tests", BAD="signal")
+    assert done.returncode == 1 and result["tests"][0]["exit"] == -9
     done, _ = gpu_py("tests", BAD="all")
     assert done.returncode == 1 and "not one passed" in done.stdout

@@ -165,7 +165,7 @@ TEST(Passes, SplitProducts) {
 TEST(Passes, SplitReductions) {
   graph::run_cases("src/passes/test/split_reductions.ir", [](graph::Graph graph) {
     const int64_t parts = std::stoll(graph.name);  // a case's name: so many parts
-    return split_reductions(std::move(graph), [&](const Type&, int64_t, int64_t, int64_t) { return parts; });
+    return split_reductions(std::move(graph), [&](const Type&, int64_t, int64_t) { return parts; });
   });
 }
 TEST(Passes, MergeQkv) { graph::run_cases("src/passes/test/merge_qkv.ir", pass("merge_qkv")); }

@@ -50,7 +50,7 @@ TEST(SplitReductions, RunAndMeanTheSame) {
 }})", shape, axes, out, folds[k], std::count(axes.begin(), axes.end(), ',') + 1);
     auto graph = graph::parse(graph::of_type(text, k % 2 ? "f16" : "f32"));
     ASSERT_TRUE(graph.ok()) << graph.error().text();
-    auto after = passes::split_reductions(*graph, [&](const Type&, int64_t, int64_t, int64_t) { return parts; });
+    auto after = passes::split_reductions(*graph, [&](const Type&, int64_t, int64_t) { return parts; });
     ASSERT_TRUE(after.ok());
     ASSERT_GT(after->node_count(), graph->node_count());
     expect_same(*graph, *after, fmt::format("{} of {} in {}", folds[k], shape, parts), 1e-3);
