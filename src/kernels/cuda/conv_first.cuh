@@ -99,7 +99,7 @@ static __device__ __forceinline__ void conv_first_tile(const ObkConv& g) {
     for (int p = 0; p < 4; ++p)
       if (c * 4 + p < S::kK16) {
 #pragma unroll
-        for (int e = 0; e < 4; ++e) a[c * 4 + p][e] = 0;
+        for (int e = 0; e < 4; ++e) a[c * 4 + p][e] = __float_as_uint(zero_here());
         if (busy) runs.step(a[c * 4 + p], c * 4 + p);
       }
     if (c % kPage == 0) {
