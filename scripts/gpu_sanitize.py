@@ -47,7 +47,7 @@ BLOCKS = (
 UNDERSTOOD = (
     (
         "racecheck",
-        r"Flowing",
+        r"Flow",
         r"Write access at obk_program\S* in flow\.cuh:\d+\n(and )?Read access at obk::ask_for_all",
         "the warp that asks for pages looks which task runs while that changes: a hint of how many pages may be "
         "under way, one word",
@@ -64,6 +64,20 @@ UNDERSTOOD = (
         r"Write access at obk::bulk_copy.*\n(and )?Read access at obk::load_(two_)?matrices",
         "a page is asked for anew when the first lane of each warp has given it back, after the warp "
         "met (__syncwarp): the tool follows that lane alone",
+    ),
+    (
+        "racecheck",
+        r"Signals\.WordsThatFlow",
+        r"Write access at obk::bulk_copy.*\n(and )?Read access at obk::load_shared_word",
+        "a page is asked for anew when the first lane of each warp has given it back, after the warp "
+        "met (__syncwarp): the tool follows that lane alone",
+    ),
+    (
+        "racecheck",
+        r"Signals\.IdleWavesOfFewRows",
+        r"Write access at obk::GridBarrier::wait.* in barrier\.cuh:\d+\n(and )?Read access at \S*ring_follow",
+        "the warp that asks for pages polls the word by which the waiting thread tells that all have come: one word, and a "
+        "meeting of the CTA behind it",
     ),
     (
         "racecheck",
