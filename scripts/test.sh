@@ -13,6 +13,7 @@ esac
 reports=$ROOT/build/test
 need_packages
 need_venv
+need_venv_at build/oldest scripts/requirements-oldest.txt
 build_targets all
 export PATH=$ROOT/.venv/bin:$PATH
 rm -rf "$reports" && mkdir -p "$reports"

@@ -2,6 +2,7 @@
 what needs a GPU is skipped by name where there is none."""
 import json
 import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -70,6 +71,25 @@ def test_the_device_compiler_is_found_in_the_environment_of_our_python(obelisk, 
     (packages / "nvidia" / "cu99" / "lib").symlink_to(library.parent)
     if not (Path("/usr/local/cuda/lib64") / library.name).exists():
         assert str(packages / "nvidia" / "cu99" / "lib") in found(obelisk, "nvrtc")["text"]
+
+
+def library_of_version(folder, version):
+    """A libnvrtc.so that tells this version, and nothing else."""
+    folder.mkdir(parents=True)
+    major, minor = version
+    text = f'extern "C" int nvrtcVersion(int* a, int* b) {{ *a = {major}, *b = {minor}; return 0; }}'
+    subprocess.run(["c++", "-shared", "-fPIC", "-x", "c++", "-", "-o", folder / "libnvrtc.so.12"], input=text, text=True, check=True)
+
+
+def test_a_device_compiler_that_is_too_old_is_passed_over_or_refused(obelisk, nvrtc, monkeypatch, tmp_path):
+    old = alone(obelisk, monkeypatch, tmp_path) / "nvidia" / "cu99" / "lib"
+    library_of_version(old, (12, 3))
+    other = found(obelisk, "nvrtc")  # that of the environment beside the sources
+    assert other["ok"] and str(old) not in other["text"]
+    monkeypatch.setitem(obelisk.environment, "OBELISK_NVRTC", str(old))
+    refused = found(obelisk, "nvrtc")
+    assert not refused["ok"] and "-m pip install --upgrade nvidia-cuda-nvrtc" in refused["mend"]
+    assert f"{old}/libnvrtc.so.12 is version 12.3, wanted is 12.4 or later" in refused["text"]
 
 
 def test_nvdisasm_is_found_in_a_wheel(obelisk, monkeypatch, tmp_path):

@@ -207,7 +207,11 @@ OBK_DEVICE void mbarrier_arrive(uint32_t bar) {
 /* At an mbarrier of a CTA of the cluster (near_address), of who has only read: it orders no stores. One that did (.release)
  * would wait a microsecond for all that the CTA has under way. */
 OBK_DEVICE void mbarrier_arrive_near(uint32_t bar) {
+#if __CUDACC_VER_MAJOR__ * 100 + __CUDACC_VER_MINOR__ < 1208 /* their assemblers have no other form */
+  asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(bar) : "memory");
+#else
   asm volatile("mbarrier.arrive.relaxed.cluster.shared::cluster.b64 _, [%0];" ::"r"(bar) : "memory");
+#endif
 }
 /* Addresses and size are multiples of 16. */
 OBK_DEVICE void bulk_copy(uint32_t to, const void* from, uint32_t bytes, uint32_t bar) {

@@ -52,29 +52,56 @@ std::vector<fs::path> folders_to_search() {
   return folders;
 }
 
+std::string install_newer() {
+  const std::string python = find_python();
+  return fmt::format("{} -m pip install --upgrade nvidia-cuda-nvrtc", python.empty() ? "python3" : python);
+}
+
+/// The lines of a log that tell errors, the first of them; or its beginning.
+std::string errors_of(const std::string& log) {
+  std::istringstream lines(log);
+  std::string told;
+  for (std::string line; told.size() < 2000 && std::getline(lines, line);)
+    if (line.find("error") != std::string::npos) told += (told.empty() ? "" : "\n") + line;
+  return told.empty() ? log.substr(0, 2000) : told;
+}
+
+/// The oldest that compiles the device headers: 12.0 to 12.2 serialise wgmma where newer ones do not.
+constexpr int kOldest[2] = {12, 4};
+
 Result<Nvrtc> load() {
   Nvrtc nvrtc;
   void* library = nullptr;
+  std::string too_old;
   auto open = [&](const std::string& path) {
-    if (!library && (library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL))) nvrtc.path = path;
+    void* const opened = library ? nullptr : dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+    if (!opened) return;
+    int version[2] = {};
+    const auto ask = reinterpret_cast<int (*)(int*, int*)>(dlsym(opened, "nvrtcVersion"));
+    if (ask && ask(&version[0], &version[1]) == 0 && !std::ranges::lexicographical_compare(version, kOldest))
+      library = opened, nvrtc.path = path;
+    else if (too_old.empty())
+      too_old = fmt::format("{} is version {}.{}", path, version[0], version[1]);
   };
-  for (const fs::path& folder : folders_to_search()) {
-    if (library) break;
+  const std::vector<fs::path> folders = folders_to_search();
+  const bool named = getenv("OBELISK_NVRTC") && !files_named(folders.front(), "libnvrtc.so").empty();
+  const auto is_over = [&] { return library || (named && !too_old.empty()); };  // what was named is taken or refused
+  for (const fs::path& folder : folders) {
+    if (is_over()) break;
     const std::vector<std::string> compilers = files_named(folder, "libnvrtc.so");
     if (compilers.empty()) continue;
     for (const std::string& builtins : files_named(folder, "libnvrtc-builtins.so"))
       if (dlopen(builtins.c_str(), RTLD_NOW | RTLD_GLOBAL)) break;
     for (const std::string& compiler : compilers) open(compiler);
   }
-  for (const char* name : {"libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"}) open(name);
-  if (!library) {
-    const std::string python = find_python();
+  for (const char* name : {"libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"})
+    if (!is_over()) open(name);
+  if (!library)
     return Error{Code::kBuild, "runtime",
-                 "the device compiler libnvrtc is found neither on the library path, nor in "
-                 "/usr/local/cuda, nor in a Python environment",
-                 "", fmt::format("{} -m pip install nvidia-cuda-nvrtc, or set OBELISK_NVRTC to its folder",
-                                 python.empty() ? "python3" : python)};
-  }
+                 too_old.empty() ? "the device compiler libnvrtc is found neither on the library path, nor in "
+                                   "/usr/local/cuda, nor in a Python environment"
+                                 : fmt::format("the device compiler is too old: {}, wanted is {}.{} or later", too_old, kOldest[0], kOldest[1]),
+                 "", install_newer() + ", or set OBELISK_NVRTC to its folder"};
   bool complete = true;
   auto resolve = [&](auto& function, const char* symbol) {
     function =
@@ -93,8 +120,7 @@ Result<Nvrtc> load() {
   resolve(nvrtc.GetProgramLog, "nvrtcGetProgramLog");
   resolve(nvrtc.GetErrorString, "nvrtcGetErrorString");
   if (!complete)
-    return Error{Code::kBuild, "runtime", nvrtc.path + " is too old", "",
-                 "install version 12 or later"};
+    return Error{Code::kBuild, "runtime", nvrtc.path + " lacks functions of NVRTC", "", install_newer()};
   return nvrtc;
 }
 
@@ -164,6 +190,7 @@ Result<Cubin> compile_cubin(const std::string& text, const std::string& architec
   n.GetProgramLogSize(program, &size);
   cubin.log.resize(size);
   n.GetProgramLog(program, cubin.log.data());
+  cubin.log.resize(std::min(cubin.log.size(), cubin.log.find('\0')));  // its end is marked by a zero
   if (code == 0) {
     n.GetCUBINSize(program, &size);
     cubin.bytes.resize(size);
@@ -175,11 +202,12 @@ Result<Cubin> compile_cubin(const std::string& text, const std::string& architec
     }
   }
   n.DestroyProgram(&program);
+  if (code == kInvalidOption && cubin.log.find("-arch") != std::string::npos)
+    return Error{Code::kBuild, "runtime", fmt::format("NVRTC {} does not compile for {}: {} does not know it", nvrtc_version(), architecture, n.path),
+                 "", install_newer()};
   if (code != 0)
-    return Error{Code::kBuild, "runtime",
-                 fmt::format("device code does not compile ({}): {}", n.GetErrorString(code),
-                             cubin.log.substr(0, 2000)),
-                 "", ""};
+    return Error{Code::kBuild, "runtime", fmt::format("device code does not compile by NVRTC {} ({}): {}", nvrtc_version(), n.GetErrorString(code), errors_of(cubin.log)),
+                 "", fmt::format("{}; if it was the newest, this is a defect of Obelisk: please report it with the model", install_newer())};
   return cubin;
 }
 

@@ -91,13 +91,8 @@ Status judge(const Program& program, const Image& image) {
     return Error{Code::kBuild, "runtime", std::move(message), std::move(node),
                  "this is a defect of Obelisk; please report it with the model"};
   };
-  if (const size_t at = image.log.find("(C75"); at != std::string::npos) {
-    const size_t begin = image.log.rfind('\n', at),
-                 from = begin == std::string::npos ? 0 : begin + 1;
-    return broken("the assembler serialised matrix instructions: " +
-                      image.log.substr(from, image.log.find('\n', at) - from),
-                  "");
-  }
+  if (const Serialised slow = serialised(image.log); slow.any)
+    return broken("the assembler serialised matrix instructions: " + slow.first, "");
   for (const KernelReport& kernel : image.kernels) {
     if (kernel.spill_bytes == 0) continue;
     // A hand-written block holds its sums in registers; in local memory they would be many times
@@ -318,7 +313,9 @@ Serialised serialised(const std::string& log) {
   Serialised found;
   std::istringstream lines(log);
   for (std::string line; std::getline(lines, line);) {
-    if (line.find("(C75") == std::string::npos) continue;
+    // An injected arrive (C7519) orders registers before products and waits for none; all else of C75xx makes products wait.
+    if (line.find("(C75") == std::string::npos || line.find("warpgroup.arrive is injected") != std::string::npos) continue;
+    if (!found.any) found.first = line;
     found.any = true;
     bool named = false;
     for (const std::string_view kind : {"obk_kernel_", "obk_body_"}) {

@@ -55,6 +55,7 @@ Result<std::vector<Image>> build_images(const Program& program, const std::strin
 struct Serialised {
   bool any = false, known = true;  // known: all of them are named
   std::set<int> bodies;
+  std::string first;  // what the assembler said of the first
 };
 Serialised serialised(const std::string& log);
 

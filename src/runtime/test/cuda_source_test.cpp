@@ -28,6 +28,20 @@ TEST(CudaSource, ASerialisedKernelIsItsBody) {
   EXPECT_EQ(two.bodies, (std::set<int>{3, 12}));
 }
 
+TEST(CudaSource, AnInjectedArriveSerialisesNothing) {
+  const std::string arrive =
+      "ptxas info    : (C7519) warpgroup.arrive is injected in around line 1381 by compiler to allow use of registers in GMMA in "
+      "function 'obk_kernel_3'\n";
+  EXPECT_FALSE(serialised(arrive).any);
+  const std::string wait =
+      "ptxas info    : (C7514) Potential Performance Loss: wgmma.mma_async instructions are serialized due to "
+      "insufficient register resources in the function 'obk_kernel_4'";
+  const Serialised both = serialised(arrive + wait + "\n");
+  EXPECT_TRUE(both.any && both.known);
+  EXPECT_EQ(both.bodies, std::set<int>{4});
+  EXPECT_EQ(both.first, wait);
+}
+
 TEST(CudaSource, OneKernelOfAllNamesNoBody) {
   const Serialised all = serialised("ptxas info : (C7514) serialized in function 'obk_program'\n");
   EXPECT_TRUE(all.any);
@@ -256,7 +270,7 @@ TEST(CudaTables, AStreamedProductStaysInsideItsOperands) {
     EXPECT_LE(p.stages * p.stage_bytes + p.scratch_bytes - p.overlaid, launch->shared);
     EXPECT_LE(launch->shared, device.fast_memory.count);
     EXPECT_EQ(p.single, launch->ctas == p.tasks * p.parts);
-    if (p.single) EXPECT_EQ(p.refills, p.stages < p.tile_stages);
+    if (p.single) { EXPECT_EQ(p.refills, p.stages < p.tile_stages); }
     if (p.overlaid > 0) {  // only where all that is still to come has come, and for want of room
       EXPECT_TRUE(p.single);
       EXPECT_GT((p.stages - 1) * p.stage_bytes + p.scratch_bytes, device.fast_memory.count - 128 - p.stage_bytes);

@@ -1,0 +1,42 @@
+"""The oldest NVRTC that is supported compiles networks of the suite's layers for a GPU that is not here, and takes the tensor cores as the pinned one does:
+what older assemblers know other forms of (the mbarriers of a cluster, wgmma with operands in registers) is in these.
+
+The compiler stands in build/oldest, where scripts/test.sh installs it:
+    python3 -m venv build/oldest && build/oldest/bin/pip install --no-deps -r scripts/requirements-oldest.txt
+"""
+import json
+from pathlib import Path
+
+import device_networks
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+BUILD = 4
+PROGRAMS = [("vit", "stitch"), ("bert_b8", "stitch"), ("resnet18", "stitch"), ("inception", "stitch"), ("resnet18", "mono"), ("minilm", "mono"), ("decoder", "mono")]
+
+
+@pytest.fixture
+def oldest(obelisk, monkeypatch):
+    folders = list((ROOT / "build" / "oldest").glob("lib/python*/site-packages/nvidia/cuda_nvrtc/lib"))
+    if not folders:
+        pytest.skip("no compiler in build/oldest (scripts/requirements-oldest.txt)")
+    monkeypatch.setitem(obelisk.environment, "OBELISK_NVRTC", str(folders[0]))
+    said = {one["name"]: one for one in json.loads(obelisk("doctor", "--json").out)["findings"]}["nvrtc"]
+    assert said["ok"] and said["text"].endswith("(version 12.4)"), said
+    return folders[0]
+
+
+@pytest.mark.parametrize("network, granularity", PROGRAMS)
+def test_networks_compile_and_nothing_is_serialised(obelisk, oldest, tmp_path, network, granularity):
+    model = device_networks.write(network, tmp_path / "full.onnx")
+    made = obelisk("compile", model, "-o", tmp_path / "made.obk", "--target", "sm_90a", "--granularity", granularity, "--precision", "fp16",
+                   "--verify", "off", "--cache", tmp_path / "cache", "--json", code=0)
+    assert "serialise" not in made.err, made.err
+    assert made.json["kernels"] and all(0 < kernel["registers"] <= 255 for kernel in made.json["kernels"])
+
+
+def test_a_gpu_that_it_does_not_know_is_named(obelisk, oldest, tmp_path):
+    model = device_networks.write("deepfm", tmp_path / "full.onnx")
+    refused = obelisk("compile", model, "-o", tmp_path / "made.obk", "--target", "sm_100a", "--verify", "off", code=BUILD)
+    assert f"NVRTC 12.4 does not compile for sm_100a: {oldest}" in refused.err and "-m pip install --upgrade nvidia-cuda-nvrtc" in refused.err
+    assert "\0" not in refused.err
