@@ -43,6 +43,8 @@ BLOCKS = (
     ("gpu_test", "Types/Streamed.*"),
     ("gpu_test", "Types/Asked.*"),
 )
+GIVEN_BACK = ("a page is asked for anew when the first lane of each warp has given it back, after the warp "
+              "met (__syncwarp): the tool follows that lane alone")
 # Tool, pattern of the test's name, pattern of a report's text: why it is no error.
 UNDERSTOOD = (
     (
@@ -62,15 +64,13 @@ UNDERSTOOD = (
         "racecheck",
         r"Gemm|Conv",
         r"Write access at obk::bulk_copy.*\n(and )?Read access at obk::load_(two_)?matrices",
-        "a page is asked for anew when the first lane of each warp has given it back, after the warp "
-        "met (__syncwarp): the tool follows that lane alone",
+        GIVEN_BACK,
     ),
     (
         "racecheck",
         r"Signals\.WordsThatFlow",
         r"Write access at obk::bulk_copy.*\n(and )?Read access at obk::load_shared_word",
-        "a page is asked for anew when the first lane of each warp has given it back, after the warp "
-        "met (__syncwarp): the tool follows that lane alone",
+        GIVEN_BACK,
     ),
     (
         "racecheck",

@@ -47,6 +47,20 @@ def test_words_to_a_team_that_ends_when_it_has_them_are_understood_of_teams_alon
     assert not gpu_sanitize.judged("racecheck", "Bodies/Programs.EqualInterpreter/lstm_beyond_registers_f16", posted + SUMMARY, 0)["reports"]
 
 
+def test_words_that_are_polled_and_pages_that_are_given_back_are_understood_of_signals():
+    def report(write, read):
+        return (f"========= Error: Race reported between Write access at {write}\n"
+                f"=========     and Read access at {read} [4300 hazards]\n=========\n" + SUMMARY)
+
+    given_back = report("obk::bulk_copy(unsigned int, const void *)+0xbe80 in ptx.cuh:217", "obk::load_shared_word(unsigned int)+0x8730 in ptx.cuh:361")
+    polled = report("obk::GridBarrier::wait(volatile int *, int)+0x8940 in barrier.cuh:118", "$obk_program$_ZN3obk11ring_followEPVii+0xa100 in ring.cuh:243")
+    task = report("obk_program+0x6d60 in flow.cuh:263", "obk::ask_for_all(const ObkProgram &, int)+0xb9e0 in flow.cuh:145")
+    for name, text in (("Signals.WordsThatFlow", given_back), ("Signals.WordsThatFlow", task), ("Signals.IdleWavesOfFewRows", polled)):
+        of_signals = gpu_sanitize.judged("racecheck", name, text, 0)
+        assert of_signals["reports"] == {} and len(of_signals["understood"]) == 1
+        assert gpu_sanitize.judged("racecheck", "Signals.WordsOfOneKernel", text, 0)["reports"]
+
+
 def test_a_clean_run_has_no_reports_and_a_failed_or_late_one_has():
     clean = "========= COMPUTE-SANITIZER\n[  PASSED  ] 1 test.\n========= ERROR SUMMARY: 0 errors\n"
     assert gpu_sanitize.judged("memcheck", "Gemm.Some", clean, 0)["reports"] == {}

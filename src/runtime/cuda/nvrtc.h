@@ -5,8 +5,8 @@
 /// nvidia-cuda-nvrtc in each environment that base/python.h knows ($PYTHONPATH, $OBELISK_PYTHON,
 /// $VIRTUAL_ENV, .venv beside the sources, each Python on the PATH, /usr/local, ~/.local), then the
 /// system's library path. A wheel's builtins library is loaded first, for the compiler looks for it
-/// by name alone. One older than 12.4 is passed over, or an
-/// error where $OBELISK_NVRTC names it. Compiling needs no GPU.
+/// by name alone. One older than 12.4 is passed over, or an error where $OBELISK_NVRTC names it.
+/// Compiling needs no GPU.
 #pragma once
 
 #include <string>
