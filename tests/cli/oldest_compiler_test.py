@@ -5,6 +5,8 @@ The compiler stands in build/oldest, where scripts/test.sh installs it:
     python3 -m venv build/oldest && build/oldest/bin/pip install --no-deps -r scripts/requirements-oldest.txt
 """
 import json
+import re
+import subprocess
 from pathlib import Path
 
 import device_networks
@@ -40,3 +42,38 @@ def test_a_gpu_that_it_does_not_know_is_named(obelisk, oldest, tmp_path):
     refused = obelisk("compile", model, "-o", tmp_path / "made.obk", "--target", "sm_100a", "--verify", "off", code=BUILD)
     assert f"NVRTC 12.4 does not compile for sm_100a: {oldest}" in refused.err and "-m pip install --upgrade nvidia-cuda-nvrtc" in refused.err
     assert "\0" not in refused.err
+
+
+def driver_of(folder, version):
+    """A libcuda.so.1 of a CUDA version that finds no GPU."""
+    names = sorted(set(re.findall(r'"(cu[A-Z]\w+)"', (ROOT / "src" / "runtime" / "cuda" / "driver.h").read_text())) - {"cuDriverGetVersion"})
+    text = "".join(f'extern "C" int {name}() {{ return 100; }}\n' for name in names)  # CUDA_ERROR_NO_DEVICE
+    text += f'extern "C" int cuDriverGetVersion(int* told) {{ *told = {version}; return 0; }}\n'
+    folder.mkdir()
+    subprocess.run(["c++", "-shared", "-fPIC", "-x", "c++", "-", "-o", folder / "libcuda.so.1"], input=text, text=True, check=True)
+    return folder
+
+
+def test_a_compiler_newer_than_the_driver_is_taken_for_want_of_another(obelisk, oldest, monkeypatch, tmp_path):
+    def finding():
+        return {one["name"]: one for one in json.loads(obelisk("doctor", "--json").out)["findings"]}["nvrtc"]
+
+    def made():
+        model = device_networks.write("deepfm", tmp_path / "full.onnx")
+        return obelisk("compile", model, "-o", tmp_path / "made.obk", "--target", "sm_90a", "--granularity", "mono", "--verify", "off", "--cache", "off", code=0)
+
+    monkeypatch.delitem(obelisk.environment, "OBELISK_NVRTC")
+    newest = finding()
+    if not newest["ok"] or "(version 13." not in newest["text"]:
+        pytest.skip(f"no compiler of CUDA 13: {newest['text']}")
+    monkeypatch.setitem(obelisk.environment, "LD_LIBRARY_PATH", str(driver_of(tmp_path / "twelve", 12040)))
+    of_twelve = finding()
+    assert not of_twelve["ok"] and "whose code the driver (of CUDA 12.4) does not load" in of_twelve["text"]
+    assert "-m pip install --upgrade 'nvidia-cuda-nvrtc-cu12>=12.4', or update the driver" in of_twelve["mend"]
+    made()  # for another machine
+    monkeypatch.setitem(obelisk.environment, "PYTHONPATH", str(oldest.parents[2]))
+    both = finding()
+    assert both["ok"] and both["text"] == f"{oldest}/libnvrtc.so.12 (version 12.4)"
+    made()
+    monkeypatch.setitem(obelisk.environment, "LD_LIBRARY_PATH", str(driver_of(tmp_path / "thirteen", 13000)))
+    assert finding()["ok"]

@@ -39,6 +39,16 @@ Result<const Driver*> load_driver() {
   return loaded;
 }
 
+int driver_version() {
+  static const int version = [] {
+    void* const library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+    const auto ask = library ? reinterpret_cast<int (*)(int*)>(dlsym(library, "cuDriverGetVersion")) : nullptr;
+    int told = 0;
+    return ask && ask(&told) == 0 ? told : 0;
+  }();
+  return version;
+}
+
 Status encode_rows(DevicePointer at, int64_t rows, int64_t pitch, int64_t blocks, int64_t together, void* map) {
   constexpr int kHalf = 1, kPlain = 0, kSwapped128 = 3, kWide = 3, kZeros = 0;
   if (!table.MapEncode)

@@ -131,6 +131,10 @@ struct Driver {
 /// it finds no GPU.
 Result<const Driver*> load_driver();
 
+/// The CUDA version of this machine's driver, 12040 of 12.4, also where it finds no GPU; 0 without a driver. It loads machine code of
+/// its own major version and of older ones.
+int driver_version();
+
 /// A call's return code as a status: "memory for the arena: out of memory
 /// (CUDA_ERROR_OUT_OF_MEMORY)".
 Status check(int code, const std::string& what);

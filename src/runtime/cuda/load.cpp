@@ -173,7 +173,7 @@ Status CudaExecutable::on_gpu() {
   const Program& p = *program_;
   for (const Image& image : images_) {
     Handle module = nullptr;
-    TRY_STATUS(check(d.ModuleLoadData(&module, image.bytes.data()), "load the device code"));
+    if (Status loaded = check(d.ModuleLoadData(&module, image.bytes.data()), "load the device code"); !loaded.ok()) return told_driver(loaded.error());
     modules_.push_back(module);
   }
   for (const Launch& launch : cut_.launches) {
@@ -757,8 +757,7 @@ Result<GpuDescription> describe_gpu(int index) {
 }
 
 Result<std::string> find_device_compiler() {
-  TRY(const std::string path, find_nvrtc());
-  return fmt::format("{} (version {})", path, nvrtc_version());
+  return find_nvrtc_of_driver();
 }
 
 Result<std::string> device_text(const Program& program, const std::string& kind,

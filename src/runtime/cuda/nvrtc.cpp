@@ -5,10 +5,12 @@
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
+#include <limits>
 #include <sstream>
 
 #include "base/python.h"
 #include "runtime/cuda/dialect_files.h"
+#include "runtime/cuda/driver.h"
 
 namespace obelisk::runtime::cuda {
 namespace {
@@ -52,11 +54,6 @@ std::vector<fs::path> folders_to_search() {
   return folders;
 }
 
-std::string install_newer() {
-  const std::string python = find_python();
-  return fmt::format("{} -m pip install --upgrade nvidia-cuda-nvrtc", python.empty() ? "python3" : python);
-}
-
 /// The lines of a log that tell errors, the first of them; or its beginning.
 std::string errors_of(const std::string& log) {
   std::istringstream lines(log);
@@ -71,37 +68,40 @@ constexpr int kOldest[2] = {12, 4};
 
 Result<Nvrtc> load() {
   Nvrtc nvrtc;
-  void* library = nullptr;
-  std::string too_old;
+  void *library = nullptr, *newer = nullptr;  // newer than the driver: for want of another
+  std::string newer_path, too_old;
+  const int most = driver_version() > 0 ? driver_version() / 1000 : std::numeric_limits<int>::max();
   auto open = [&](const std::string& path) {
     void* const opened = library ? nullptr : dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
     if (!opened) return;
     int version[2] = {};
     const auto ask = reinterpret_cast<int (*)(int*, int*)>(dlsym(opened, "nvrtcVersion"));
-    if (ask && ask(&version[0], &version[1]) == 0 && !std::ranges::lexicographical_compare(version, kOldest))
+    if (!ask || ask(&version[0], &version[1]) != 0 || std::ranges::lexicographical_compare(version, kOldest)) {
+      if (too_old.empty()) too_old = fmt::format("{} is version {}.{}", path, version[0], version[1]);
+    } else if (version[0] <= most) {
       library = opened, nvrtc.path = path;
-    else if (too_old.empty())
-      too_old = fmt::format("{} is version {}.{}", path, version[0], version[1]);
+    } else if (!newer) {
+      newer = opened, newer_path = path;
+    }
   };
   const std::vector<fs::path> folders = folders_to_search();
   const bool named = getenv("OBELISK_NVRTC") && !files_named(folders.front(), "libnvrtc.so").empty();
-  const auto is_over = [&] { return library || (named && !too_old.empty()); };  // what was named is taken or refused
+  const auto is_over = [&] { return library || (named && (newer || !too_old.empty())); };  // what was named is taken or refused
   for (const fs::path& folder : folders) {
     if (is_over()) break;
-    const std::vector<std::string> compilers = files_named(folder, "libnvrtc.so");
-    if (compilers.empty()) continue;
-    for (const std::string& builtins : files_named(folder, "libnvrtc-builtins.so"))
-      if (dlopen(builtins.c_str(), RTLD_NOW | RTLD_GLOBAL)) break;
-    for (const std::string& compiler : compilers) open(compiler);
+    for (const std::string& compiler : files_named(folder, "libnvrtc.so")) open(compiler);
   }
   for (const char* name : {"libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"})
     if (!is_over()) open(name);
+  if (!library) library = newer, nvrtc.path = newer_path;
   if (!library)
     return Error{Code::kBuild, "runtime",
                  too_old.empty() ? "the device compiler libnvrtc is found neither on the library path, nor in "
                                    "/usr/local/cuda, nor in a Python environment"
                                  : fmt::format("the device compiler is too old: {}, wanted is {}.{} or later", too_old, kOldest[0], kOldest[1]),
-                 "", install_newer() + ", or set OBELISK_NVRTC to its folder"};
+                 "", how_to_install() + ", or set OBELISK_NVRTC to its folder"};
+  for (const std::string& builtins : files_named(fs::path(nvrtc.path).parent_path(), "libnvrtc-builtins.so"))
+    if (dlopen(builtins.c_str(), RTLD_NOW | RTLD_GLOBAL)) break;
   bool complete = true;
   auto resolve = [&](auto& function, const char* symbol) {
     function =
@@ -120,7 +120,7 @@ Result<Nvrtc> load() {
   resolve(nvrtc.GetProgramLog, "nvrtcGetProgramLog");
   resolve(nvrtc.GetErrorString, "nvrtcGetErrorString");
   if (!complete)
-    return Error{Code::kBuild, "runtime", nvrtc.path + " lacks functions of NVRTC", "", install_newer()};
+    return Error{Code::kBuild, "runtime", nvrtc.path + " lacks functions of NVRTC", "", how_to_install()};
   return nvrtc;
 }
 
@@ -131,9 +131,30 @@ const Result<Nvrtc>& nvrtc() {
 
 }  // namespace
 
+std::string how_to_install() {
+  const std::string python = find_python();
+  return fmt::format("{} -m pip install --upgrade {}", python.empty() ? "python3" : python,
+                     driver_version() / 1000 == 12 ? fmt::format("'nvidia-cuda-nvrtc-cu12>={}.{}'", kOldest[0], kOldest[1]) : "nvidia-cuda-nvrtc");
+}
+
 Result<std::string> find_nvrtc() {
   if (!nvrtc().ok()) return nvrtc().error();
   return nvrtc()->path;
+}
+
+Result<std::string> find_nvrtc_of_driver() {
+  TRY(const std::string path, find_nvrtc());
+  const std::string version = nvrtc_version();
+  if (const int driver = driver_version(); driver > 0 && atoi(version.c_str()) > driver / 1000)
+    return Error{Code::kBuild, "runtime", fmt::format("{} is version {}, whose code the driver (of CUDA {}.{}) does not load", path, version, driver / 1000, driver % 1000 / 10),
+                 "", how_to_install() + ", or update the driver"};
+  return fmt::format("{} (version {})", path, version);
+}
+
+Error told_driver(Error error) {
+  if (error.code != Code::kMemory)
+    error.hint = fmt::format("the driver loads code of CUDA {} and older: compile with an NVRTC of it ({}), or update the driver", driver_version() / 1000, how_to_install());
+  return error;
 }
 
 std::string nvrtc_version() {
@@ -204,10 +225,10 @@ Result<Cubin> compile_cubin(const std::string& text, const std::string& architec
   n.DestroyProgram(&program);
   if (code == kInvalidOption && cubin.log.find("-arch") != std::string::npos)
     return Error{Code::kBuild, "runtime", fmt::format("NVRTC {} does not compile for {}: {} does not know it", nvrtc_version(), architecture, n.path),
-                 "", install_newer()};
+                 "", how_to_install()};
   if (code != 0)
     return Error{Code::kBuild, "runtime", fmt::format("device code does not compile by NVRTC {} ({}): {}", nvrtc_version(), n.GetErrorString(code), errors_of(cubin.log)),
-                 "", fmt::format("{}; if it was the newest, this is a defect of Obelisk: please report it with the model", install_newer())};
+                 "", fmt::format("{}; if it was the newest, this is a defect of Obelisk: please report it with the model", how_to_install())};
   return cubin;
 }
 

@@ -5,8 +5,9 @@
 /// nvidia-cuda-nvrtc in each environment that base/python.h knows ($PYTHONPATH, $OBELISK_PYTHON,
 /// $VIRTUAL_ENV, .venv beside the sources, each Python on the PATH, /usr/local, ~/.local), then the
 /// system's library path. A wheel's builtins library is loaded first, for the compiler looks for it
-/// by name alone. One older than 12.4 is passed over, or an error where $OBELISK_NVRTC names it.
-/// Compiling needs no GPU.
+/// by name alone. One older than 12.4 is passed over, or an error where $OBELISK_NVRTC names it. One of
+/// a later major version than the driver's is taken only where there is no other: the driver would
+/// not load what it makes. Compiling needs no GPU.
 #pragma once
 
 #include <string>
@@ -24,6 +25,15 @@ struct Cubin {
 
 /// Where the compiler was found, or kBuild with the places (or the one that is too old) and the command that mends it.
 Result<std::string> find_nvrtc();
+
+/// The same with its version, "/usr/lib/libnvrtc.so.13 (version 13.0)"; kBuild too where this machine's driver would not load what it makes.
+Result<std::string> find_nvrtc_of_driver();
+
+/// The command that installs one whose code this machine's driver loads.
+std::string how_to_install();
+
+/// What the driver said of machine code, with what it takes and the way out.
+Error told_driver(Error error);
 
 /// Its version, "13.0".
 std::string nvrtc_version();
