@@ -293,6 +293,11 @@ const codegen::BodyText* body_of(const Program& program, const std::string& func
 }  // namespace
 
 void report_kernels(const Program& program, const std::vector<Image>& images, const std::vector<Launch>& launches, DeviceReport& report) {
+  const auto named = [&](const KernelReport& function) {
+    const codegen::BodyText* body = body_of(program, function.name);
+    return function.name + (body ? fmt::format(" ('{}')", body->label) : "");
+  };
+  std::vector<KernelReport> called;  // generated functions that spill
   for (const Image& image : images) {
     report.cubin_bytes += static_cast<int64_t>(image.bytes.size());
     for (KernelReport kernel : image.kernels) {
@@ -301,12 +306,18 @@ void report_kernels(const Program& program, const std::vector<Image>& images, co
         if (kernel_name(launch.body) == kernel.name) dynamic = std::max<int64_t>(dynamic, launch.shared), ++kernel.launches;
       kernel.smem_bytes += dynamic;
       if (is_generated(kernel) && kernel.spill_bytes > 0) {
-        const codegen::BodyText* body = body_of(program, kernel.name);
-        report.warnings.push_back(fmt::format("{}{} spills registers: {} bytes stored and loaded", kernel.name, body ? fmt::format(" ('{}')", body->label) : "", kernel.spill_bytes));
+        if (kernel.registers > 0) report.warnings.push_back(fmt::format("{} spills registers: {} bytes stored and loaded", named(kernel), kernel.spill_bytes));
+        else called.push_back(kernel);  // the assembler tells registers of kernels alone
       }
       report.kernels.push_back(std::move(kernel));
     }
   }
+  if (called.empty()) return;
+  const auto most = std::ranges::max_element(called, {}, &KernelReport::spill_bytes);
+  int64_t all = 0;
+  for (const KernelReport& each : called) all += each.spill_bytes;
+  report.warnings.push_back(fmt::format("{} called function{} spill{} registers: {} bytes stored and loaded, most by {}, {}", called.size(), called.size() == 1 ? "" : "s",
+                                        called.size() == 1 ? "s" : "", all, named(*most), most->spill_bytes));
 }
 
 Serialised serialised(const std::string& log) {

@@ -63,7 +63,7 @@ Serialised serialised(const std::string& log);
 std::vector<KernelReport> read_assembler_log(const std::string& log);
 
 /// A program's kernels for its report: how often each is launched and with how much shared memory; and a warning for each generated
-/// function whose registers were spilled, with its name, its body's and the bytes.
+/// kernel whose registers were spilled, with its name, its body's and the bytes, and one for all functions that kernels call.
 void report_kernels(const Program& program, const std::vector<Image>& images, const std::vector<Launch>& launches, DeviceReport& report);
 
 }  // namespace obelisk::runtime::cuda

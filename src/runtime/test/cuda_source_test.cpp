@@ -451,18 +451,23 @@ TEST(CudaSource, SpilledRegistersAreWarnedOf) {
       "    64 bytes stack frame, 60 bytes spill stores, 40 bytes spill loads\n"
       "ptxas info    : Used 255 registers, used 1 barriers, 8 bytes smem\n"
       "ptxas info    : Function properties for _ZN3obk4tileEv\n"
-      "    8 bytes stack frame, 8 bytes spill stores, 8 bytes spill loads\n";
+      "    8 bytes stack frame, 8 bytes spill stores, 8 bytes spill loads\n"
+      "ptxas info    : Function properties for obk_body_0\n"
+      "    8 bytes stack frame, 8 bytes spill stores, 4 bytes spill loads\n"
+      "ptxas info    : Function properties for obk_body_1\n"
+      "    24 bytes stack frame, 20 bytes spill stores, 24 bytes spill loads\n";
   const Image image{.bytes = "code", .log = log, .kernels = read_assembler_log(log)};
   const std::vector<Launch> launches = {{.body = 1, .shared = 1000}, {.body = 0, .shared = 10}, {.body = 1, .shared = 500}};
   DeviceReport report;
   report_kernels(program, {image}, launches, report);
-  ASSERT_EQ(report.kernels.size(), 3u);
+  ASSERT_EQ(report.kernels.size(), 5u);
   EXPECT_EQ(report.cubin_bytes, 4);
   const KernelReport &first = report.kernels[0], &second = report.kernels[1], &called = report.kernels[2];
   EXPECT_TRUE(first.name == "obk_kernel_0" && first.launches == 1 && first.smem_bytes == 110 && first.registers == 40) << first.name;
   EXPECT_TRUE(second.name == "obk_kernel_1" && second.launches == 2 && second.smem_bytes == 1008) << second.name;
   EXPECT_TRUE(called.name == "obk::tile" && called.launches == 0 && called.registers == 0 && called.spill_bytes == 16) << called.name;
-  ASSERT_EQ(report.warnings.size(), 1u);  // what a hand-written block saves of its caller's is a few bytes a tile
+  ASSERT_EQ(report.warnings.size(), 2u);  // what a hand-written block saves of its caller's is a few bytes a tile
+  EXPECT_EQ(report.warnings[1], "2 called functions spill registers: 56 bytes stored and loaded, most by obk_body_1 ('second'), 44");
   for (const char* part : {"obk_kernel_1", "'second'", "100 bytes"})
     EXPECT_NE(report.warnings[0].find(part), std::string::npos) << report.warnings[0];
 }
