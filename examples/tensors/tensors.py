@@ -9,12 +9,17 @@ LIBRARY is libtensors.so, built from tensors.cpp beside this file.
 
 import argparse
 import ctypes
+import sys
 
 import numpy as np
 
 NAMES = {"f64": "float64", "f32": "float32", "f16": "float16", "b1": "bool"}
 for bits in (8, 16, 32, 64):
     NAMES |= {f"i{bits}": f"int{bits}", f"u{bits}": f"uint{bits}"}
+
+
+class Refused(RuntimeError):
+    """What the library says it cannot do, with the way out."""
 
 
 class Network:
@@ -37,7 +42,7 @@ class Network:
 
     def check(self, status):
         if status != 0:
-            raise RuntimeError(self.library.tensors_error().decode())
+            raise Refused(self.library.tensors_error().decode())
 
     def bind(self, side, name, tensor):
         """Uses the tensor's memory from now on; it lives as long as it is bound."""
@@ -139,4 +144,7 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except Refused as why:
+        sys.exit(f"error: {why}")
