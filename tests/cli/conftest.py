@@ -58,6 +58,18 @@ def verbs(program):
     return {verb for verb in VERBS if re.search(rf"^\s+{verb}\b", text, re.MULTILINE)}
 
 
+def found(obelisk, name):
+    """What `doctor` says of one thing."""
+    return {one["name"]: one for one in json.loads(obelisk("doctor", "--json").out)["findings"]}[name]
+
+
+def shared_library(path, text):
+    """A library with these C functions."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    words = ["c++", "-shared", "-fPIC", "-x", "c++", "-", "-o", path]
+    subprocess.run(words, input=f'extern "C" {{\n{text}\n}}', text=True, check=True)
+
+
 class Pack:
     """The folder that scripts/pack.sh makes, with a stand-in for its program."""
 

@@ -2,13 +2,12 @@
 what needs a GPU is skipped by name where there is none."""
 import json
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import random, save
+from conftest import found, random, save, shared_library
 from onnx import TensorProto, helper
 
 USAGE, UNSUPPORTED, MEMORY, DEVICE = 1, 3, 6, 7
@@ -58,10 +57,6 @@ def alone(obelisk, monkeypatch, tmp_path):
     return own / "lib" / "python3.99" / "site-packages"
 
 
-def found(obelisk, name):
-    return {one["name"]: one for one in json.loads(obelisk("doctor", "--json").out)["findings"]}[name]
-
-
 def test_the_device_compiler_is_found_in_the_environment_of_our_python(obelisk, machine, nvrtc, monkeypatch, tmp_path):
     packages = alone(obelisk, monkeypatch, tmp_path)
     library = Path(machine["nvrtc"]["text"].rsplit(" (version", 1)[0]).resolve()
@@ -73,23 +68,18 @@ def test_the_device_compiler_is_found_in_the_environment_of_our_python(obelisk, 
         assert str(packages / "nvidia" / "cu99" / "lib") in found(obelisk, "nvrtc")["text"]
 
 
-def library_of_version(folder, version):
-    """A libnvrtc.so that tells this version, and nothing else."""
-    folder.mkdir(parents=True)
-    major, minor = version
-    text = f'extern "C" int nvrtcVersion(int* a, int* b) {{ *a = {major}, *b = {minor}; return 0; }}'
-    subprocess.run(["c++", "-shared", "-fPIC", "-x", "c++", "-", "-o", folder / "libnvrtc.so.12"], input=text, text=True, check=True)
-
-
 def test_a_device_compiler_that_is_too_old_is_passed_over_or_refused(obelisk, nvrtc, monkeypatch, tmp_path):
     old = alone(obelisk, monkeypatch, tmp_path) / "nvidia" / "cu99" / "lib"
-    library_of_version(old, (12, 3))
+    shared_library(old / "libnvrtc.so.12", "int nvrtcVersion(int* major, int* minor) { *major = 12, *minor = 3; return 0; }")
     other = found(obelisk, "nvrtc")  # that of the environment beside the sources
     assert other["ok"] and str(old) not in other["text"]
     monkeypatch.setitem(obelisk.environment, "OBELISK_NVRTC", str(old))
     refused = found(obelisk, "nvrtc")
     assert not refused["ok"] and "-m pip install --upgrade nvidia-cuda-nvrtc" in refused["mend"]
     assert f"{old}/libnvrtc.so.12 is version 12.3, wanted is 12.4 or later" in refused["text"]
+    shared_library(old / "libnvrtc.so.12", "int nvrtcVersion(int* major, int* minor) { *major = 12, *minor = 9; return 0; }")
+    broken = found(obelisk, "nvrtc")
+    assert not broken["ok"] and f"{old}/libnvrtc.so.12 has no nvrtcCreateProgram" in broken["text"]
 
 
 def test_nvdisasm_is_found_in_a_wheel(obelisk, monkeypatch, tmp_path):

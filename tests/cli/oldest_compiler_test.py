@@ -4,15 +4,12 @@ what older assemblers know other forms of (the mbarriers of a cluster, wgmma wit
 The compiler stands in build/oldest, where scripts/test.sh installs it:
     python3 -m venv build/oldest && build/oldest/bin/pip install --no-deps -r scripts/requirements-oldest.txt
 """
-import json
 import re
-import subprocess
-from pathlib import Path
 
 import device_networks
 import pytest
+from conftest import ROOT, found, shared_library
 
-ROOT = Path(__file__).resolve().parents[2]
 BUILD = 4
 PROGRAMS = [("vit", "stitch"), ("bert_b8", "stitch"), ("resnet18", "stitch"), ("inception", "stitch"), ("resnet18", "mono"), ("minilm", "mono"), ("decoder", "mono")]
 
@@ -23,7 +20,7 @@ def oldest(obelisk, monkeypatch):
     if not folders:
         pytest.skip("no compiler in build/oldest (scripts/requirements-oldest.txt)")
     monkeypatch.setitem(obelisk.environment, "OBELISK_NVRTC", str(folders[0]))
-    said = {one["name"]: one for one in json.loads(obelisk("doctor", "--json").out)["findings"]}["nvrtc"]
+    said = found(obelisk, "nvrtc")
     assert said["ok"] and said["text"].endswith("(version 12.4)"), said
     return folders[0]
 
@@ -46,34 +43,30 @@ def test_a_gpu_that_it_does_not_know_is_named(obelisk, oldest, tmp_path):
 
 def driver_of(folder, version):
     """A libcuda.so.1 of a CUDA version that finds no GPU."""
-    names = sorted(set(re.findall(r'"(cu[A-Z]\w+)"', (ROOT / "src" / "runtime" / "cuda" / "driver.h").read_text())) - {"cuDriverGetVersion"})
-    text = "".join(f'extern "C" int {name}() {{ return 100; }}\n' for name in names)  # CUDA_ERROR_NO_DEVICE
-    text += f'extern "C" int cuDriverGetVersion(int* told) {{ *told = {version}; return 0; }}\n'
-    folder.mkdir()
-    subprocess.run(["c++", "-shared", "-fPIC", "-x", "c++", "-", "-o", folder / "libcuda.so.1"], input=text, text=True, check=True)
+    names = set(re.findall(r'"(cu[A-Z]\w+)"', (ROOT / "src" / "runtime" / "cuda" / "driver.h").read_text()))
+    text = "".join(f"int {name}() {{ return 100; }}\n" for name in names)  # CUDA_ERROR_NO_DEVICE
+    shared_library(folder / "libcuda.so.1", text + f"int cuDriverGetVersion(int* told) {{ *told = {version}; return 0; }}")
     return folder
 
 
 def test_a_compiler_newer_than_the_driver_is_taken_for_want_of_another(obelisk, oldest, monkeypatch, tmp_path):
-    def finding():
-        return {one["name"]: one for one in json.loads(obelisk("doctor", "--json").out)["findings"]}["nvrtc"]
-
     def made():
         model = device_networks.write("deepfm", tmp_path / "full.onnx")
         return obelisk("compile", model, "-o", tmp_path / "made.obk", "--target", "sm_90a", "--granularity", "mono", "--verify", "off", "--cache", "off", code=0)
 
     monkeypatch.delitem(obelisk.environment, "OBELISK_NVRTC")
-    newest = finding()
+    newest = found(obelisk, "nvrtc")
     if not newest["ok"] or "(version 13." not in newest["text"]:
         pytest.skip(f"no compiler of CUDA 13: {newest['text']}")
     monkeypatch.setitem(obelisk.environment, "LD_LIBRARY_PATH", str(driver_of(tmp_path / "twelve", 12040)))
-    of_twelve = finding()
+    of_twelve = found(obelisk, "nvrtc")
     assert not of_twelve["ok"] and "whose code the driver (of CUDA 12.4) does not load" in of_twelve["text"]
     assert "-m pip install --upgrade 'nvidia-cuda-nvrtc-cu12>=12.4', or update the driver" in of_twelve["mend"]
     made()  # for another machine
     monkeypatch.setitem(obelisk.environment, "PYTHONPATH", str(oldest.parents[2]))
-    both = finding()
+    both = found(obelisk, "nvrtc")
     assert both["ok"] and both["text"] == f"{oldest}/libnvrtc.so.12 (version 12.4)"
     made()
     monkeypatch.setitem(obelisk.environment, "LD_LIBRARY_PATH", str(driver_of(tmp_path / "thirteen", 13000)))
-    assert finding()["ok"]
+    monkeypatch.delitem(obelisk.environment, "PYTHONPATH")
+    assert found(obelisk, "nvrtc") == newest

@@ -52,7 +52,6 @@ inline constexpr GraphEdge kProgrammaticEdge = {1, 0, 1, {}};
 // name, the exported symbol, the arguments
 #define OBELISK_DRIVER_CALLS(X)                                                                    \
   X(Init, "cuInit", (unsigned))                                                                    \
-  X(DriverGetVersion, "cuDriverGetVersion", (int*))                                                \
   X(DeviceGetCount, "cuDeviceGetCount", (int*))                                                    \
   X(DeviceGet, "cuDeviceGet", (int*, int))                                                         \
   X(DeviceGetName, "cuDeviceGetName", (char*, int, int))                                           \

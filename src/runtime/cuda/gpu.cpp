@@ -35,7 +35,7 @@ Result<Gpu> open_gpu(int index) {
         Code::kDevice, "runtime",
         fmt::format("{} is an {}, the least that is supported is sm_80", name, gpu.architecture),
         "", "run with --target cpu"};
-  TRY_STATUS(check(driver->DriverGetVersion(&gpu.driver_version), "ask the driver"));
+  gpu.driver_version = driver_version();
   TRY_STATUS(check(driver->PrimaryRetain(&gpu.context, device), "open the GPU's context"));
   return opened[index] = gpu;
 }

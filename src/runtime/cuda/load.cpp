@@ -173,7 +173,7 @@ Status CudaExecutable::on_gpu() {
   const Program& p = *program_;
   for (const Image& image : images_) {
     Handle module = nullptr;
-    if (Status loaded = check(d.ModuleLoadData(&module, image.bytes.data()), "load the device code"); !loaded.ok()) return told_driver(loaded.error());
+    TRY_STATUS(check_image(d.ModuleLoadData(&module, image.bytes.data())));
     modules_.push_back(module);
   }
   for (const Launch& launch : cut_.launches) {

@@ -76,8 +76,9 @@ Result<Nvrtc> load() {
     if (!opened) return;
     int version[2] = {};
     const auto ask = reinterpret_cast<int (*)(int*, int*)>(dlsym(opened, "nvrtcVersion"));
-    if (!ask || ask(&version[0], &version[1]) != 0 || std::ranges::lexicographical_compare(version, kOldest)) {
-      if (too_old.empty()) too_old = fmt::format("{} is version {}.{}", path, version[0], version[1]);
+    const bool told = ask && ask(&version[0], &version[1]) == 0;
+    if (!told || std::ranges::lexicographical_compare(version, kOldest)) {
+      if (too_old.empty()) too_old = path + (told ? fmt::format(" is version {}.{}", version[0], version[1]) : " tells no version");
     } else if (version[0] <= most) {
       library = opened, nvrtc.path = path;
     } else if (!newer) {
@@ -102,11 +103,11 @@ Result<Nvrtc> load() {
                  "", how_to_install() + ", or set OBELISK_NVRTC to its folder"};
   for (const std::string& builtins : files_named(fs::path(nvrtc.path).parent_path(), "libnvrtc-builtins.so"))
     if (dlopen(builtins.c_str(), RTLD_NOW | RTLD_GLOBAL)) break;
-  bool complete = true;
+  std::string lacks;
   auto resolve = [&](auto& function, const char* symbol) {
     function =
         reinterpret_cast<std::remove_reference_t<decltype(function)>>(dlsym(library, symbol));
-    complete = complete && function;
+    if (!function && lacks.empty()) lacks = symbol;
   };
   resolve(nvrtc.CreateProgram, "nvrtcCreateProgram");
   resolve(nvrtc.DestroyProgram, "nvrtcDestroyProgram");
@@ -119,8 +120,7 @@ Result<Nvrtc> load() {
   resolve(nvrtc.GetProgramLogSize, "nvrtcGetProgramLogSize");
   resolve(nvrtc.GetProgramLog, "nvrtcGetProgramLog");
   resolve(nvrtc.GetErrorString, "nvrtcGetErrorString");
-  if (!complete)
-    return Error{Code::kBuild, "runtime", nvrtc.path + " lacks functions of NVRTC", "", how_to_install()};
+  if (!lacks.empty()) return Error{Code::kBuild, "runtime", fmt::format("{} has no {}", nvrtc.path, lacks), "", how_to_install()};
   return nvrtc;
 }
 
@@ -151,9 +151,12 @@ Result<std::string> find_nvrtc_of_driver() {
   return fmt::format("{} (version {})", path, version);
 }
 
-Error told_driver(Error error) {
-  if (error.code != Code::kMemory)
-    error.hint = fmt::format("the driver loads code of CUDA {} and older: compile with an NVRTC of it ({}), or update the driver", driver_version() / 1000, how_to_install());
+Status check_image(int code) {
+  constexpr int kInvalidImage = 200, kNoBinary = 209, kUnsupportedVersion = 222;  // CUDA_ERROR_...
+  const Status loaded = check(code, "load the device code");
+  if (code != kInvalidImage && code != kNoBinary && code != kUnsupportedVersion) return loaded;
+  Error error = loaded.error();
+  error.hint = fmt::format("the driver loads code of CUDA {} and older: compile with an NVRTC of it ({}), or update the driver", driver_version() / 1000, how_to_install());
   return error;
 }
 

@@ -32,8 +32,8 @@ Result<std::string> find_nvrtc_of_driver();
 /// The command that installs one whose code this machine's driver loads.
 std::string how_to_install();
 
-/// What the driver said of machine code, with what it takes and the way out.
-Error told_driver(Error error);
+/// What the driver said when it loaded machine code, as a status; where it cannot read the code, with what it takes and the way out.
+Status check_image(int code);
 
 /// Its version, "13.0".
 std::string nvrtc_version();

@@ -9,6 +9,7 @@
 #include "graph/graph.h"
 #include "graph/test_decoder.h"
 #include "passes/passes.h"
+#include "runtime/cuda/nvrtc.h"
 #include "runtime/cuda/source.h"
 #include "runtime/cuda/tables.h"
 
@@ -40,6 +41,18 @@ TEST(CudaSource, AnInjectedArriveSerialisesNothing) {
   EXPECT_TRUE(both.any && both.known);
   EXPECT_EQ(both.bodies, std::set<int>{4});
   EXPECT_EQ(both.first, wait);
+}
+
+TEST(CudaSource, CodeThatTheDriverCannotReadIsToldWithTheWayOut) {
+  EXPECT_TRUE(check_image(0).ok());
+  for (const int unreadable : {200, 209, 222}) {
+    const Status refused = check_image(unreadable);
+    ASSERT_FALSE(refused.ok());
+    EXPECT_NE(refused.error().hint.find("-m pip install"), std::string::npos) << refused.error().hint;
+  }
+  const Status failed = check_image(700);  // an error of an earlier launch
+  ASSERT_FALSE(failed.ok());
+  EXPECT_EQ(failed.error().hint, "");
 }
 
 TEST(CudaSource, OneKernelOfAllNamesNoBody) {
