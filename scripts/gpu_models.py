@@ -218,12 +218,10 @@ class Rows(nn.Module):
         return x.sum(0 if self.kind == "columnsum" else -1)
 
 
-def rows(kind, count, columns):
+def rows(kind, count, columns, dtype=torch.float32):
     def make():
-        inputs = (torch.randn(count, columns), torch.randn(count, columns))[
-            : 2 if kind == "gelu" else 1
-        ]
-        return Rows(kind, columns), inputs, ("x", "y")[: len(inputs)]
+        inputs = tuple(torch.randn(count, columns).to(dtype) for _ in range(2 if kind == "gelu" else 1))
+        return Rows(kind, columns).to(dtype), inputs, ("x", "y")[: len(inputs)]
     return make
 
 
@@ -257,6 +255,19 @@ MODELS = {
     "rowsum_1x4000000": rows("rowsum", 1, 4000000),
     "columnsum_32768x64": rows("columnsum", 32768, 64),
     "transpose_8192": rows("transpose", 8192, 8192),
+    "layernorm_16384": rows("layernorm", 4096, 16384),
+    # the same of 16 bits, to be run with --precision keep
+    "layernorm_8192_f16": rows("layernorm", 8192, 8192, torch.float16),
+    "rmsnorm_8192_f16": rows("rmsnorm", 8192, 8192, torch.float16),
+    "softmax_8192_f16": rows("softmax", 8192, 8192, torch.float16),
+    "gelu_8192_f16": rows("gelu", 8192, 8192, torch.float16),
+    "rowsum_64x30000_f16": rows("rowsum", 64, 30000, torch.float16),
+    "rowsum_750000x32_f16": rows("rowsum", 750000, 32, torch.float16),
+    "columnsum_8192_f16": rows("columnsum", 8192, 8192, torch.float16),
+    "transpose_8192_f16": rows("transpose", 8192, 8192, torch.float16),
+    "layernorm_4096_f16": rows("layernorm", 16384, 4096, torch.float16),
+    "layernorm_16384_f16": rows("layernorm", 4096, 16384, torch.float16),
+    "softmax_32768_f16": rows("softmax", 2048, 32768, torch.float16),
 }
 
 

@@ -87,11 +87,8 @@ class VectorEmitter {
     return text;
   }
 
-  /// CTAs that share a multiprocessor where tasks are dealt: as registers let them, three of rows that all threads share (H200, LayerNorm of 8192: 129.2 us; two 130.2, four 132.2).
-  int residents() const {
-    const int most = words_ <= kFewRegisters ? 4 : words_ <= 64 ? 3 : words_ <= 104 ? 2 : 1;
-    return lanes_ == kAllThreads && !flat_ ? std::min(most, 3) : most;
-  }
+  /// CTAs that share a multiprocessor where tasks are dealt, as registers let them.
+  int residents() const;
 
  private:
   struct Load {
@@ -190,13 +187,13 @@ class VectorEmitter {
     lanes_ = lanes_of(vectors_);
     if (registers((vectors_ + kWarp - 1) / kWarp) > kMostRegisters || vectors_ > kMostOfAWarp) lanes_ = kAllThreads;
     const int64_t units = (vectors_ + lanes_ - 1) / lanes_;
-    if (registers(units) > kMostOfOneRow) return false;
+    if ((lanes_ == kAllThreads ? held_at_once(units) : registers(units)) > kMostOfOneRow) return false;
     const int64_t groups = kAllThreads / lanes_, all = std::max<int64_t>((job_.tile_rows + groups - 1) / groups, 1);  // of a group
     const int64_t most = std::clamp<int64_t>(budget() / std::max<int64_t>(registers(units), 1), 1, lanes_ == kAllThreads ? 4 : kMostRegisters);
     if (plan_slots(all)) return true;
     overlaps_ = most < all && 2 * registers(units) <= kMostOfOneRow && !job_.anchored && !job_.dealt;
     const int64_t rows = std::clamp<int64_t>(overlaps_ ? most / 2 : most, 1, all);
-    rows_text_ = fmt::format("{}", rows), words_ = rows * registers(units);
+    rows_text_ = fmt::format("{}", rows), words_ = rows * (lanes_ == kAllThreads ? held_at_once(units) : registers(units));
     units_text_ = fmt::format("OBK_UNITS({}, OBK_LANES_OF({}))", vectors_, lanes_);
     return true;
   }
@@ -265,21 +262,11 @@ class VectorEmitter {
   }
   bool store_packs(const Access& access, int64_t v) const { return whole(access, lane_, v); }
 
-  /// Registers of a thread for one row (or one point) of `units` vectors.
-  int64_t registers(int64_t units) const {
-    int64_t words = 0;
-    for (const Load& load : loads_) {
-      if (!(load.varies & kByElement)) { words += load.varies & kByVector ? units : 1; continue; }
-      if (!(load.varies & kByRow) && !flat_ && !across_) continue;  // once for all rows
-      const bool pack = load.expr == kNoExpr || packs(load, v_);
-      const bool computed = !pack && load.expr != kNoExpr && exprs_[load.expr].slot < stitch::kRowSlot && !load_access_.at(load.expr)->affine;
-      const int64_t bytes = pack ? byte_size(load.storage, 1) : byte_size(ops::compute_type(load.storage), 1) + (computed ? 4 : 0);  // its place
-      words += (units * v_ * bytes + 3) / 4;
-    }
-    for (const Step& step : body_.steps)
-      if (step.kind == StepKind::kStage) words += units * v_ * std::max<int64_t>(byte_size(body_.stage_types[step.slot], 1), 4) / 4;
-    return std::max<int64_t>(words, units * v_ / 2);
-  }
+  /// Registers of a thread for one row (or one point) of `units` vectors: in all, and at most between two passes.
+  int64_t registers(int64_t units) const;
+  int64_t held_at_once(int64_t units) const;
+  int64_t registers_of(const Load& load, int64_t units) const;
+  int64_t registers_of(const Step& stage, int64_t units) const { return units * v_ * std::max<int64_t>(byte_size(body_.stage_types[stage.slot], 1), 4) / 4; }
 
   // ---- loads ---------------------------------------------------------------------------------------------------------------------
   bool packs(const Load& load, int64_t v) const {
@@ -505,7 +492,7 @@ class VectorEmitter {
   void begin() {
     for (auto& names : named_) names.clear();
     for (auto& lines : lines_) lines.clear();
-    statements_.clear(), element_statements_.clear(), staged_here_.clear(), placed_.clear();
+    statements_.clear(), element_statements_.clear(), staged_here_.clear(), placed_.clear(), divisors_.clear();
   }
   /// Closes the loops that `loops` has opened: what is known once a vector, then what each element has of its own.
   void finish_loop(std::string& out, const std::string& indent, const std::string& after = "") {
@@ -541,9 +528,7 @@ class VectorEmitter {
       text = coordinate(dim_of_.at(expr.slot), true);
     } else if (expr.scalar == Scalar::kLoad) {
       text = loaded(id, expr);
-    } else if (const ExprId of = one_plus_erf(expr); of != kNoExpr) {
-      text = fmt::format("obk::one_plus_erf({})", value(of));
-    } else {
+    } else if (text = near(expr); text.empty()) {
       const bool few = few_bits(id);  // of an index: 32 are enough, and what computes with them is half as long
       std::string args[3];
       for (int a = 0; a < 3; ++a)
@@ -557,6 +542,9 @@ class VectorEmitter {
     return name;
   }
   ExprId one_plus_erf(const Expr& expr) const;
+  bool gives_only_halves() const;
+  /// A function that is as good as the exact one for results of 16 bits, and shorter; empty: there is none.
+  std::string near(const Expr& expr);
   /// An index in 64 bits, where 32 do not hold what is made of it.
   std::string wide_value(ExprId id) {
     const std::string text = value(id);
@@ -730,6 +718,7 @@ class VectorEmitter {
       element_statements_.push_back(fmt::format("if (here[u]) {}", update_text(step.combine, accumulator, value_of, exprs_[step.expr].dtype)));
       reductions.push_back(&step);
     }
+    for (ExprId load : unpacked_anew(pass)) declared += fmt::format("{}OBK_EACH(q, R) OBK_EACH(u, U) obk::unpack_anew(l{}[q][u]);\n", indent, load);
     std::string body = declared + indent + "OBK_EACH(q, R) OBK_EACH(u, U) {\n" + arrays;
     finish_loop(body, indent, after);
     if (walk) out += outside + *walk + body + "    }\n";
@@ -760,6 +749,8 @@ class VectorEmitter {
   }
 
   void hold_back();
+  std::vector<ExprId> unpacked_anew(int pass) const;
+  bool read_from(int pass, ExprId part) const;
   bool may_wait(const Load& load) const;
   bool take_slots(int64_t bytes, int64_t batches);
   bool plan_slots(int64_t all);
@@ -794,6 +785,7 @@ class VectorEmitter {
   std::map<ExprId, std::string> named_[2];
   std::map<ExprId, std::optional<Range>> ranges_;
   std::map<int, std::string> staged_here_;  // in this walk: not read back
+  std::map<ExprId, std::string> divisors_;  // of a row
   std::vector<std::string> lines_[2], statements_, element_statements_;
 };
 

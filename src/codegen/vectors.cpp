@@ -14,6 +14,74 @@ void VectorEmitter::hold_back() {
   }
 }
 
+/// Whether `part` is among what `id` is made of.
+static bool made_of(const ops::Exprs& exprs, ExprId id, const Expr& part) {
+  std::vector<bool> made(static_cast<size_t>(id) + 1);
+  for (ExprId e = 0; e <= id; ++e)  // arguments come before what is made of them
+    made[e] = &exprs[e] == &part || std::any_of(std::begin(exprs[e].args), std::end(exprs[e].args), [&](ExprId arg) { return arg != kNoExpr && made[arg]; });
+  return made[id];
+}
+
+int64_t VectorEmitter::registers_of(const Load& load, int64_t units) const {
+  if (!(load.varies & kByElement)) return load.varies & kByVector ? units : 1;
+  if (!(load.varies & kByRow) && !flat_ && !across_) return 0;  // once for all rows
+  const bool pack = load.expr == kNoExpr || packs(load, v_);
+  const bool computed = !pack && load.expr != kNoExpr && exprs_[load.expr].slot < stitch::kRowSlot && !load_access_.at(load.expr)->affine;
+  const int64_t bytes = pack ? byte_size(load.storage, 1) : byte_size(ops::compute_type(load.storage), 1) + (computed ? 4 : 0);  // its place
+  return (units * v_ * bytes + 3) / 4;
+}
+
+int64_t VectorEmitter::registers(int64_t units) const {
+  int64_t words = 0;
+  for (const Load& load : loads_) words += registers_of(load, units);
+  for (const Step& step : body_.steps)
+    if (step.kind == StepKind::kStage) words += registers_of(step, units);
+  return std::max<int64_t>(words, units * v_ / 2);
+}
+
+/// Whether a pass, or one behind it, reads `part`.
+bool VectorEmitter::read_from(int pass, ExprId part) const {
+  return std::any_of(body_.steps.begin(), body_.steps.end(), [&](const Step& step) { return step.pass >= pass && made_of(exprs_, step.expr, exprs_[part]); });
+}
+
+/// What a pass reads for the last time makes room, element by element, for what it stages (a softmax's row).
+int64_t VectorEmitter::held_at_once(int64_t units) const {
+  int64_t most = units * v_ / 2;
+  int last = 0;
+  for (const Step& step : body_.steps) last = std::max(last, step.pass);
+  for (int pass = 0; pass <= last; ++pass) {
+    int64_t words = 0;
+    for (const Load& load : loads_)
+      if (load.expr == kNoExpr || read_from(pass, load.expr)) words += registers_of(load, units);
+    for (const Step& stage : body_.steps) {
+      if (stage.kind != StepKind::kStage || stage.pass >= pass) continue;
+      for (ExprId e = 0; e < exprs_.size(); ++e)
+        if (exprs_[e].scalar == Scalar::kLoad && exprs_[e].slot == stitch::kStageSlot + stage.slot && read_from(pass, e)) words += registers_of(stage, units);
+    }
+    most = std::max(most, words);
+  }
+  return most;
+}
+
+/// Of rows that all threads share as many CTAs as hold a row in registers (H200, LayerNorm of f32: rows of 8192 by three 128.7 us, by two 130.2;
+/// of 12288 by two 129.4, by three 136.0; of 16384 130.1 and 187.5; of f16: rows of 8192 by four 68.7, by three 73.5).
+int VectorEmitter::residents() const {
+  const int64_t narrow = unpacked_anew(1).empty() ? 32 : 48;
+  if (lanes_ == kAllThreads && !flat_) return words_ <= 16 ? 4 : words_ <= narrow ? 3 : words_ <= 104 ? 2 : 1;
+  return words_ <= kFewRegisters ? 4 : words_ <= 64 ? 3 : words_ <= 104 ? 2 : 1;
+}
+
+/// Packs of 16 bits that a pass before this one has unpacked, and this one unpacks anew: compilers keep the wide copies from pass to pass,
+/// and these are more than a thread's registers hold (H200, LayerNorm of f16: rows of 16384 in 68.3 us, 78.2 without; of 32768 80.6 and 122).
+std::vector<ExprId> VectorEmitter::unpacked_anew(int pass) const {
+  std::vector<ExprId> anew;
+  if (pass == 0 || !job_.dealt || flat_ || across_ || words_ < 32) return anew;
+  for (const Load& load : loads_)
+    if (packs(load, v_) && (load.varies & kByRow) && byte_size(load.storage, 1) == 2 && exprs_[load.expr].slot < stitch::kTileSlot && read_from(pass, load.expr))
+      anew.push_back(load.expr);
+  return anew;
+}
+
 /// In row mode: the columns of this thread's vectors.
 void VectorEmitter::columns_text(std::string& out) const {
   if (flat_) return;
@@ -30,14 +98,6 @@ void VectorEmitter::columns_text(std::string& out) const {
   out += "  }\n";
 }
 
-/// Whether `part` is among what `id` is made of.
-static bool made_of(const ops::Exprs& exprs, ExprId id, const Expr& part) {
-  std::vector<bool> made(static_cast<size_t>(id) + 1);
-  for (ExprId e = 0; e <= id; ++e)  // arguments come before what is made of them
-    made[e] = &exprs[e] == &part || std::any_of(std::begin(exprs[e].args), std::end(exprs[e].args), [&](ExprId arg) { return arg != kNoExpr && made[arg]; });
-  return made[id];
-}
-
 /// 1 + erf(x), of which GELU is made: x, where all that is stored of it has 16 bits; kNoExpr: it is something else.
 ExprId VectorEmitter::one_plus_erf(const Expr& expr) const {
   if (expr.scalar != Scalar::kAdd || expr.dtype != DType::f32) return kNoExpr;
@@ -48,6 +108,45 @@ ExprId VectorEmitter::one_plus_erf(const Expr& expr) const {
     if (erf.scalar == Scalar::kErf && erf.dtype == DType::f32 && one.scalar == Scalar::kConst && one.real == 1) return erf.args[0];
   }
   return kNoExpr;
+}
+
+/// Whether all that is stored are floats of 16 bits, and nothing on the way jumps where its argument hardly moves.
+bool VectorEmitter::gives_only_halves() const {
+  const auto jumps = [&](const Expr& expr) {
+    switch (expr.scalar) {
+      case Scalar::kSign: case Scalar::kFloor: case Scalar::kCeil: case Scalar::kRound: case Scalar::kTrunc: case Scalar::kMod: case Scalar::kFmod:
+      case Scalar::kLt: case Scalar::kLe: case Scalar::kEq: return is_float(exprs_[expr.args[0]].dtype);
+      case Scalar::kCast: case Scalar::kCastSat: return !is_float(expr.dtype) && is_float(exprs_[expr.args[0]].dtype);
+      default: return false;
+    }
+  };
+  for (ExprId e = 0; e < exprs_.size(); ++e)
+    if (jumps(exprs_[e])) return false;
+  return std::all_of(body_.steps.begin(), body_.steps.end(), [&](const Step& step) {
+    return step.kind != StepKind::kStore || (is_float(stored_type(step)) && bits(stored_type(step)) == 16);
+  });
+}
+
+/// A softmax's two, for floats of 16 bits: the exponential of what its row's largest was taken from, and the division by its row's sum (H200, rows
+/// of 8192: 65.8 us, 91.9 by the exact ones).
+std::string VectorEmitter::near(const Expr& expr) {
+  if (const ExprId of = one_plus_erf(expr); of != kNoExpr) return fmt::format("obk::one_plus_erf({})", value(of));
+  const auto of_a_row = [&](ExprId id) { return (varies(id) & (kByRow | kByVector | kByElement)) == kByRow; };
+  if (flat_ || across_ || expr.dtype != DType::f32 || !gives_only_halves()) return "";
+  if (expr.scalar == Scalar::kExp) {
+    const Expr& gap = exprs_[expr.args[0]];
+    if (gap.scalar == Scalar::kSub && gap.dtype == DType::f32 && of_a_row(gap.args[1])) return fmt::format("obk::exp_near({})", value(expr.args[0]));
+  }
+  if (expr.scalar == Scalar::kDiv && of_a_row(expr.args[1]) && varies(expr.args[0]) & kByElement) {
+    std::string& divisor = divisors_[expr.args[1]];
+    if (divisor.empty()) {
+      const std::string by = value(expr.args[1]);
+      divisor = fmt::format("e{}", names_++);
+      lines_[kOnce].push_back(fmt::format("const obk::Divisor {} = obk::divisor({});", divisor, by));
+    }
+    return fmt::format("obk::over_near({}, {})", value(expr.args[0]), divisor);
+  }
+  return "";
 }
 
 bool VectorEmitter::flies_ahead() const {

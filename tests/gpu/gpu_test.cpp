@@ -80,6 +80,45 @@ const Case kCases[] = {
   %4: FLOAT[33,13,40] = Exp(%3)
   out %4 "z"
 })"},
+    {"transposes", R"(graph "g" {
+  in %0 "x": FLOAT[264,136]
+  in %1 "y": FLOAT[3,130,67]
+  %2: FLOAT[136,264] = Transpose(%0) {perm = [1, 0]}
+  %3: FLOAT[3,67,130] = Transpose(%1) {perm = [0, 2, 1]}
+  out %2 "z"
+  out %3 "w"
+})"},
+    {"rows_that_registers_hold", R"(graph "g" {
+  in %0 "x": FLOAT[5,8192]
+  in %1 "y": FLOAT[3,24576]
+  const %9: i64[1] = [1]
+  %2: FLOAT[5,1] = ReduceMax(%0, %9) {keepdims = 1}
+  %3: FLOAT[5,8192] = Sub(%0, %2)
+  %4: FLOAT[5,8192] = Exp(%3)
+  %5: FLOAT[5,1] = ReduceSum(%4, %9) {keepdims = 1}
+  %6: FLOAT[5,8192] = Div(%4, %5)
+  %10: FLOAT[3,1] = ReduceMean(%1, %9) {keepdims = 1}
+  %11: FLOAT[3,24576] = Sub(%1, %10)
+  %12: FLOAT[3,24576] = Mul(%11, %11)
+  %13: FLOAT[3,1] = ReduceMean(%12, %9) {keepdims = 1}
+  %14: FLOAT[3,1] = Sqrt(%13)
+  %15: FLOAT[3,24576] = Div(%11, %14)
+  out %6 "p"
+  out %15 "q"
+})"},
+    // Rows whose sums are less than the least normal number, more than has an inverse that is one, and 0.
+    {"divisors_of_all_sizes", R"(graph "g" {
+  in %0 "x": FLOAT[4,300]
+  const %1: f32[4,1] = [1e-40, 3e35, 1, 0]
+  const %9: i64[1] = [-1]
+  %2: f32[4,300] = Cast(%0) {to = 1}
+  %3: f32[4,300] = Exp(%2)
+  %4: f32[4,300] = Mul(%3, %1)
+  %5: f32[4,1] = ReduceSum(%4, %9) {keepdims = 1}
+  %6: f32[4,300] = Div(%4, %5)
+  %7: FLOAT[4,300] = CastLike(%6, %0)
+  out %7 "z"
+})"},
     {"column_sum", R"(graph "g" {
   in %0 "x": FLOAT[700,519]
   const %9: i64[1] = [0]

@@ -7,6 +7,7 @@
  *   obk::load_sums<V, planes>(p, other, i)   of floats: the same, plus what lies `other` floats further,
  *                                    plane after plane, if not 0
  *   obk::at(pack, v)             element v as the type of arithmetic
+ *   obk::unpack_anew(pack)       what at() gave before is not kept for later: the pack alone stays in registers
  *   obk::store_pack<V>(p, i, o)  o[0 .. V-1], with one rounding each
  *
  * Before this text stand numbers.h and load_bytes<n>(from, words), store_bytes<n>(to, words) of the machine. */
@@ -29,6 +30,7 @@ template <int V, typename T> static inline Pack<T, V> load_pack(const T* p, int6
 #ifndef OBK_OWN_STILL
 template <int V, typename T> static inline Pack<T, V> still_pack(const T* p, int64_t i) { return load_pack<V>(p, i); }
 template <int V, typename T> static inline Pack<T, V> once_pack(const T* p, int64_t i) { return load_pack<V>(p, i); }
+template <int V, typename T> static inline void unpack_anew(Pack<T, V>&) {}
 #endif
 
 template <int V, int planes = 2> static inline Pack<float, V> load_sums(const float* p, int other, int i) {
@@ -63,6 +65,17 @@ template <typename T, int V> static inline T element(const Pack<T, V>& pack, int
 template <typename T, int V> static inline auto at(const Pack<T, V>& pack, int v) {
   const T value = element(pack, v);
   return load(&value, 0);
+}
+
+/* Of 16 bits in fast memory, whose rows begin at words: element v of two packs side by side; V elements from a word on. */
+template <typename T, int V> static inline void put_pair(T* to, int word, const Pack<T, V>& low, const Pack<T, V>& high, int v) {
+  const uint32_t bits = low.words[v / 2] >> v % 2 * 16 & 0xffff | high.words[v / 2] >> v % 2 * 16 << 16;
+  ((uint32_t*)to)[word] = bits;
+}
+template <int V, typename T> static inline Pack<T, V> take_pairs(const T* from, int word) {
+  Pack<T, V> pack;
+  for (int k = 0; k < V / 2; ++k) pack.words[k] = ((const uint32_t*)from)[word + k];
+  return pack;
 }
 
 /* Two neighbours of 16 bits, the first in the low half. A machine may have a better way (OBK_OWN_PAIRS). */

@@ -141,6 +141,10 @@ OBK_LIBM(asin, asinf, asin) OBK_LIBM(acos, acosf, acos) OBK_LIBM(atan, atanf, at
 OBK_LIBM(cosh, coshf, cosh) OBK_LIBM(asinh, asinhf, asinh) OBK_LIBM(acosh, acoshf, acosh) OBK_LIBM(atanh, atanhf, atanh)
 static inline float sigmoid_of(float a) { return obk::sigmoid(a); }
 static inline float one_plus_erf(float a) { return 1.0f + erf_of(a); }
+static inline float exp_near(float a) { return exp_of(a); }
+struct Divisor { float of; };
+static inline Divisor divisor(float of) { return {of}; }
+static inline float over_near(float a, const Divisor& by) { return a / by.of; }
 static inline double sigmoid_of(double a) { return 1.0 / (1.0 + ::exp(-a)); }
 static inline float pow_of(float a, float b) { return ::powf(a, b); }
 static inline double pow_of(double a, double b) { return ::pow(a, b); }

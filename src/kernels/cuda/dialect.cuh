@@ -165,6 +165,19 @@ static __device__ __forceinline__ void keep_pack(char* own, const Pack<T, V>& pa
   constexpr int kBytes = V * (int)sizeof(T);
   store_bytes<kBytes>(own + (int)threadIdx.x * kBytes, pack.words);
 }
+/* The words change by what is 0 in every launch, which no compiler knows. A shift, which unpacks bf16, may trade places with xor, not with assembly. */
+template <int V, typename T>
+static __device__ __forceinline__ void unpack_anew(Pack<T, V>& pack) {
+  const uint32_t zero = gridDim.z - 1;
+#pragma unroll
+  for (int k = 0; k < (Pack<T, V>::kBytes + 3) / 4; ++k) pack.words[k] ^= zero;
+}
+template <int V>
+static __device__ __forceinline__ void unpack_anew(Pack<bf16, V>& pack) {
+  const uint32_t zero = gridDim.z - 1;
+#pragma unroll
+  for (int k = 0; k < V / 2; ++k) asm("xor.b32 %0, %0, %1;" : "+r"(pack.words[k]) : "r"(zero));
+}
 template <int V, typename T>
 static __device__ __forceinline__ Pack<T, V> take_pack(const char* own) {
   constexpr int kBytes = V * (int)sizeof(T), kUnit = kBytes < 16 ? kBytes : 16;
@@ -409,6 +422,18 @@ static inline float one_plus_erf(float a) {
   q = fmaf(q, t, 0.28426712f) * t * exp2_near(x * x * -1.44269504f);
   return a < 0.0f ? q : 2.0f - q; /* NaN takes the second */
 }
+/* e^a, to 2^-22 and, of |a|, 2^-24 of itself; below the least normal number 0. */
+static inline float exp_near(float a) { return exp2_near(a * 1.44269504f); }
+/* What many are divided by: a product with its inverse, to 2^-22 of itself. An inverse that no float holds is that of 2^64 times as much. */
+struct Divisor {
+  float inverse;
+  bool tiny;
+};
+static inline Divisor divisor(float of) {
+  const bool tiny = fabsf(of) < 0x1p-126f;
+  return {1.0f / (tiny ? of * 0x1p64f : of), tiny};
+}
+static inline float over_near(float a, const Divisor& by) { return (by.tiny ? a * 0x1p64f : a) * by.inverse; }
 static inline double sigmoid_of(double a) { return 1.0 / (1.0 + ::exp(-a)); }
 static inline float pow_of(float a, float b) { return ::powf(a, b); }
 static inline double pow_of(double a, double b) { return ::pow(a, b); }

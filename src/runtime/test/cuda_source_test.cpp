@@ -385,6 +385,51 @@ TEST(CudaSource, RowsOfDealtWorksAreReadOnce) {
   }
 }
 
+std::string softmax_of(const std::string& type, int64_t columns, const std::string& last = "Relu(%5)") {
+  const std::string whole = fmt::format("{}[4096,{}]", type, columns), row = type + "[4096,1]";
+  return fmt::format("in %0 \"x\": {0}\n  const %9: i64[1] = [1]\n  %1: {1} = ReduceMax(%0, %9) {{keepdims = 1}}\n  %2: {0} = Sub(%0, %1)\n  %3: {0} = Exp(%2)\n"
+                     "  %4: {1} = ReduceSum(%3, %9) {{keepdims = 1}}\n  %5: {0} = Div(%3, %4)\n  %6: {0} = {2}\n  out %6 \"y\"\n", whole, row, last);
+}
+
+// A row is held by as many CTAs of a multiprocessor as have the registers; packs of 16 bits are unpacked anew where wide copies of them would not fit.
+TEST(CudaSource, DealtRowsStayInRegisters) {
+  const auto norm = [](const std::string& type, int64_t columns) {
+    const std::string whole = fmt::format("{}[512,{}]", type, columns), row = type + "[512,1]";
+    return fmt::format("in %0 \"x\": {0}\n  const %1: i64[1] = [1]\n  %2: {1} = ReduceMean(%0, %1) {{keepdims = 1}}\n  %3: {0} = Sub(%0, %2)\n  %4: {0} = Mul(%3, %3)\n"
+                       "  %5: {1} = ReduceMean(%4, %1) {{keepdims = 1}}\n  %6: {1} = Sqrt(%5)\n  %7: {0} = Div(%3, %6)\n  out %7 \"y\"\n", whole, row);
+  };
+  struct Row {
+    std::string text;
+    int residents, anew;
+  };
+  for (const auto& [text, residents, anew] : {Row{norm("f32", 8192), 3, 0}, Row{norm("f32", 12288), 2, 0}, Row{norm("f16", 8192), 4, 0}, Row{norm("f16", 16384), 3, 2},
+                                              Row{norm("bf16", 24576), 3, 2}, Row{norm("f16", 32768), 2, 2}, Row{softmax_of("f32", 8192), 3, 0}, Row{softmax_of("f16", 32768), 1, 1}}) {
+    const auto bodies = bodies_of(text, 1 << 20);
+    ASSERT_EQ(bodies.size(), 1u) << text;
+    EXPECT_EQ(count_of(bodies[0], fmt::format("OBK_RESIDENT({})", residents)), 1) << bodies[0];
+    EXPECT_EQ(count_of(bodies[0], "obk::unpack_anew("), anew) << bodies[0];
+  }
+}
+
+// For floats of 16 bits a softmax takes short forms of exp and of division; not where more is stored, or where a little more or less would be another number.
+TEST(CudaSource, TheShortFormsOfASoftmaxAreForFloatsOf16Bits) {
+  for (const auto& [text, count] : {std::pair{softmax_of("f16", 256), 1}, {softmax_of("bf16", 4096), 1}, {softmax_of("f32", 256), 0}, {softmax_of("f16", 256, "Floor(%5)"), 0}}) {
+    const auto bodies = bodies_of(text, int64_t{1} << 40);
+    ASSERT_EQ(bodies.size(), 1u) << text;
+    for (const char* form : {"obk::exp_near(", "obk::over_near(", "obk::divisor("}) EXPECT_EQ(count_of(bodies[0], form), count) << form << "\n" << bodies[0];
+  }
+}
+
+// Squares of a transposition have as many bytes of 16 bits as of 32, and two neighbours of 16 bits are turned as a word.
+TEST(CudaSource, TransposedHalvesAreTurnedInPairs) {
+  for (const auto& [type, tall] : {std::pair{"f16", 128}, {"bf16", 128}, {"f32", 64}}) {
+    const auto bodies = bodies_of(fmt::format("in %0 \"x\": {0}[4096,2048]\n  %1: {0}[2048,4096] = Transpose(%0) {{perm = [1, 0]}}\n  out %1 \"y\"\n", type), 1 << 20);
+    ASSERT_EQ(bodies.size(), 1u);
+    EXPECT_EQ(count_of(bodies[0], "obk::put_pair("), tall == 128 ? 1 : 0) << bodies[0];
+    EXPECT_EQ(count_of(bodies[0], fmt::format("s / across * {},", tall)), 2) << bodies[0];
+  }
+}
+
 // 1 + erf takes its short form where all that is stored of it has 16 bits, whatever else is stored beside it.
 TEST(CudaSource, TheShortFormOfErfIsForWhatHas16Bits) {
   const std::string gelu = R"(in %0 "x": f32[64,256]

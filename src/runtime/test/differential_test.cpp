@@ -456,6 +456,14 @@ const std::pair<const char*, const char*> kMemoryCases[] = {
   %2: f16[67,130] = Transpose(%0) {perm = [1, 0]}
   out %2 "z"
 })"},
+    std::pair{"halves_turned_in_packs", R"(graph "g" {
+  in %0 "x": bf16[2,136,200]
+  in %1 "y": f16[2,200,136]
+  %2: bf16[2,200,136] = Transpose(%0) {perm = [0, 2, 1]}
+  %3: f16[2,200,136] = CastLike(%2, %1)
+  %4: f16[2,200,136] = Add(%3, %1)
+  out %4 "z"
+})"},
     std::pair{"means_of_long_columns", R"(graph "g" {
   in %0 "x": f32[200,96]
   const %1: i64[1] = [0]
