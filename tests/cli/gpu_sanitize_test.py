@@ -101,6 +101,21 @@ def test_what_there_was_no_time_for_is_told(tmp_path, monkeypatch):
     assert list(gpu_sanitize.failures(rows))
 
 
+def test_a_case_with_more_hazards_than_the_tool_keeps_runs_again_alone(tmp_path, monkeypatch):
+    ran = []
+    def run_case(folder, tool, program, test, environment, timeout, deadline):
+        ran.append((tool, test))
+        full = (tool, test) == ("racecheck", "Signals.A") and ran.count(ran[-1]) == 1
+        text = f"========= {gpu_sanitize.FULL}. Environment variable\n" if full else "========= RACECHECK SUMMARY: 0 hazards displayed\n"
+        return {"tool": tool or "none", "test": test, "exit": 0, "seconds": 1.0, **gpu_sanitize.judged(tool, test, text, 0)}
+    monkeypatch.setattr(gpu_sanitize, "find_tool", lambda: "compute-sanitizer")
+    monkeypatch.setattr(gpu_sanitize, "cases", lambda *_: [("p", "Signals.A"), ("p", "Signals.B")])
+    monkeypatch.setattr(gpu_sanitize, "run_case", run_case)
+    rows = gpu_sanitize.sanitize(tmp_path, ["racecheck"], 1, 1, lambda *_: None)
+    assert ran.count(("racecheck", "Signals.A")) == 2 and ran.count(("racecheck", "Signals.B")) == 1
+    assert [row["reports"] for row in rows] == [{}, {}, {}, {}]
+
+
 def test_every_understood_report_has_a_reason():
     for tool, tests, pattern, why in gpu_sanitize.UNDERSTOOD:
         assert tool in gpu_sanitize.TOOLS and tests and pattern and len(why) > 20
