@@ -212,8 +212,8 @@ def sanitize(folder, tools, jobs, timeout, say, seconds=float("inf"), pattern=""
             slow = sorted(tools, key=lambda tool: tool != "racecheck")
             seconds = all_of([(tool, test) for tool in slow for test in longest])
         programs = {test: program for program, test in tests}
-        for k, row in enumerate(rows):  # beside fifteen others a program polls for longer than alone
-            if any(kind.startswith(FULL) for kind in row["reports"]):
+        for k, row in enumerate(rows):  # beside others a program polls for longer than alone
+            if any(kind.startswith(FULL) for kind in row["reports"]) and time.monotonic() + row["seconds"] < deadline:
                 rows[k] = run_case(folder, row["tool"], programs[row["test"]], row["test"], environment, timeout, deadline)
     for tool in tools:
         mine = [r for r in rows if r["tool"] == tool]

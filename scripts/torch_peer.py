@@ -6,7 +6,8 @@
 answers in lines of JSON. A model NAME.onnx is run from NAME.torch.py beside it, which defines
 make() -> (module, inputs), or, for the networks of gpu_models.py, by its name. A question for a
 model may also ask for `answers`: a file of arrays, "0.in", "1.in" ... by the order of
-`names`, and "0.out" ..., that the module gives in f32, before its arithmetic changes.
+`names`, and "0.out" ..., that the module gives in f32, before its arithmetic changes; "moved": how
+far other inputs take each output, over its root mean square.
 """
 
 import contextlib
@@ -173,12 +174,16 @@ def write_answers(file, module, inputs, names):
     """What the module means: in f32, without rounded products."""
     import numpy
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
-    with torch.inference_mode():
-        answers = module.cuda()(*(t.cuda() for t in inputs))
-    answers = answers if isinstance(answers, tuple) else (answers,)
-    arrays = {f"{k}.in": t.numpy() for k, t in enumerate(inputs)}
+    def answers_of(arrays):
+        with torch.inference_mode():
+            answers = module(*(torch.from_numpy(a).cuda() for a in arrays))
+        return [t.float().cpu().numpy() for t in (answers if isinstance(answers, tuple) else (answers,))]
+    module, given = module.cuda(), [t.numpy() for t in inputs]
+    others = [-a[(slice(None, None, -1),) * a.ndim].copy() if a.dtype.kind == "f" else (a + 1) % (a.max() + 1) for a in given]
+    wanted, moved = answers_of(given), answers_of(others)
+    arrays = {f"{k}.in": a for k, a in enumerate(given)} | {f"{k}.out": a for k, a in enumerate(wanted)}
     arrays["names"] = numpy.array(names)
-    arrays |= {f"{k}.out": t.float().cpu().numpy() for k, t in enumerate(answers)}
+    arrays["moved"] = numpy.array([abs(b - a).max() / max(float(numpy.sqrt((a.astype("f8") ** 2).mean())), 1e-30) for a, b in zip(wanted, moved)])
     numpy.savez(file, **arrays)
 
 

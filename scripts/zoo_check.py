@@ -3,7 +3,7 @@
 
 A value agrees when |got - wanted| <= tolerance * (|wanted| + rms of the output), tolerance from the
 network's card: random weights make small answers, which a fixed bound would not test. Equal NaN and
-infinities agree. Prints a line a file and shape; the exit is 1 when one disagrees.
+infinities agree. A network whose outputs hardly depend on its inputs shows nothing, and fails. Prints a line a file and shape; the exit is 1 when one disagrees.
 """
 import argparse
 import json
@@ -20,12 +20,22 @@ sys.path.insert(0, str(Path(__file__).parent))
 from obelisk_backend import Failure, Program, output_file, write_npz  # noqa: E402
 from zoo_inputs import make_inputs  # noqa: E402
 
+SAYS_LITTLE = 20  # tolerances that other inputs must move an output by, at least
+
 
 def session(path):
     onnxruntime.set_default_logger_severity(3)
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 2
     return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+
+
+def change(one, other):
+    """How far an output lies from that of other inputs, over its size; of integers: 1 where any differs."""
+    if one.dtype.kind != "f":
+        return float((one != other).any())
+    one, other = one.astype(np.float64), other.astype(np.float64)
+    return float(np.abs(one - other).max() / max(np.sqrt(np.mean(np.square(one))), 1e-30))
 
 
 def worst(got, wanted, tolerance):
@@ -52,6 +62,10 @@ def check(path, card, shape, program):
     taken = {value.name for value in reference.get_inputs()}
     inputs = {name: array for name, array in inputs.items() if name in taken}
     wanted = dict(zip(names, reference.run(None, inputs)))
+    others = {name: array for name, array in make_inputs(card, shape, seed=8).items() if name in taken}
+    moved = {name: change(wanted[name], other) for name, other in zip(names, reference.run(None, others))}
+    if min(moved.values()) < SAYS_LITTLE * card["tolerance"]:
+        return np.inf, f"other inputs move the outputs by {moved} of their size: an answer that is right says little"
     with tempfile.TemporaryDirectory(prefix="obelisk-") as folder:
         write_npz(Path(folder) / "inputs.npz", inputs)
         program("run", path, "--inputs", Path(folder) / "inputs.npz", "--output-dir", folder)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 import torch
 import torch.nn.functional as F
+from gpu_models import lively
 from torch import nn
 
 # torchvision without its compiled part: these operators' names are all that its import needs
@@ -273,6 +274,8 @@ def vision(name, size, sizes, **options):
     def make():
         import torchvision.models
         module = getattr(torchvision.models, name)(weights=None, **options)
+        if options.get("init_weights") is False:
+            lively(module)
         if name.startswith("vit"):  # its head starts as zeros, which any mistake before it passes
             nn.init.normal_(module.heads.head.weight, std=0.05)
         free = any("size" in shape for shape in sizes)
@@ -310,6 +313,7 @@ class Crnn(nn.Module):
         self.features = nn.Sequential(*parts)
         self.lstm = nn.LSTM(512, 256, num_layers=2, bidirectional=True)
         self.classify = nn.Linear(512, classes)
+        nn.init.normal_(self.classify.weight, std=0.3)  # so that classes differ
 
     def forward(self, image):
         columns = self.features(image).squeeze(2).permute(2, 0, 1)
@@ -317,7 +321,7 @@ class Crnn(nn.Module):
 
 
 def crnn():
-    return Network(Crnn(), {"image": Input(("batch", 1, 32, "width"))}, ["log_probabilities"],
+    return Network(lively(Crnn()), {"image": Input(("batch", 1, 32, "width"))}, ["log_probabilities"],
                    [dict(batch=1, width=100), dict(batch=3, width=160)],
                    derived={"log_probabilities": {0: "steps", 1: "batch"}},
                    unrolled=("width",))  # that exporter writes an LSTM step by step

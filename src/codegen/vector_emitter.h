@@ -528,7 +528,7 @@ class VectorEmitter {
       text = coordinate(dim_of_.at(expr.slot), true);
     } else if (expr.scalar == Scalar::kLoad) {
       text = loaded(id, expr);
-    } else if (text = near(expr); text.empty()) {
+    } else if (text = near(id); text.empty()) {
       const bool few = few_bits(id);  // of an index: 32 are enough, and what computes with them is half as long
       std::string args[3];
       for (int a = 0; a < 3; ++a)
@@ -542,9 +542,10 @@ class VectorEmitter {
     return name;
   }
   ExprId one_plus_erf(const Expr& expr) const;
-  bool gives_only_halves() const;
+  std::vector<bool> made_from(ExprId id) const;
+  bool rounding_hides(ExprId id) const;
   /// A function that is as good as the exact one for results of 16 bits, and shorter; empty: there is none.
-  std::string near(const Expr& expr);
+  std::string near(ExprId id);
   /// An index in 64 bits, where 32 do not hold what is made of it.
   std::string wide_value(ExprId id) {
     const std::string text = value(id);

@@ -17,8 +17,9 @@ void VectorEmitter::hold_back() {
 /// Whether `part` is among what `id` is made of.
 static bool made_of(const ops::Exprs& exprs, ExprId id, const Expr& part) {
   std::vector<bool> made(static_cast<size_t>(id) + 1);
+  const auto in = [&](ExprId arg) { return arg != kNoExpr && made[arg]; };
   for (ExprId e = 0; e <= id; ++e)  // arguments come before what is made of them
-    made[e] = &exprs[e] == &part || std::any_of(std::begin(exprs[e].args), std::end(exprs[e].args), [&](ExprId arg) { return arg != kNoExpr && made[arg]; });
+    made[e] = &exprs[e] == &part || std::any_of(std::begin(exprs[e].args), std::end(exprs[e].args), in) || std::any_of(exprs[e].coords.begin(), exprs[e].coords.end(), in);
   return made[id];
 }
 
@@ -41,7 +42,10 @@ int64_t VectorEmitter::registers(int64_t units) const {
 
 /// Whether a pass, or one behind it, reads `part`.
 bool VectorEmitter::read_from(int pass, ExprId part) const {
-  return std::any_of(body_.steps.begin(), body_.steps.end(), [&](const Step& step) { return step.pass >= pass && made_of(exprs_, step.expr, exprs_[part]); });
+  const auto reads = [&](ExprId id) { return id != kNoExpr && made_of(exprs_, id, exprs_[part]); };
+  return std::any_of(body_.steps.begin(), body_.steps.end(), [&](const Step& step) {
+    return step.pass >= pass && (reads(step.expr) || reads(step.finish) || std::any_of(step.at.begin(), step.at.end(), reads));
+  });
 }
 
 /// What a pass reads for the last time makes room, element by element, for what it stages (a softmax's row).
@@ -55,16 +59,18 @@ int64_t VectorEmitter::held_at_once(int64_t units) const {
       if (load.expr == kNoExpr || read_from(pass, load.expr)) words += registers_of(load, units);
     for (const Step& stage : body_.steps) {
       if (stage.kind != StepKind::kStage || stage.pass >= pass) continue;
+      bool read = false;
       for (ExprId e = 0; e < exprs_.size(); ++e)
-        if (exprs_[e].scalar == Scalar::kLoad && exprs_[e].slot == stitch::kStageSlot + stage.slot && read_from(pass, e)) words += registers_of(stage, units);
+        read = read || (exprs_[e].scalar == Scalar::kLoad && exprs_[e].slot == stitch::kStageSlot + stage.slot && read_from(pass, e));
+      if (read) words += registers_of(stage, units);
     }
     most = std::max(most, words);
   }
   return most;
 }
 
-/// Of rows that all threads share as many CTAs as hold a row in registers (H200, LayerNorm of f32: rows of 8192 by three 128.7 us, by two 130.2;
-/// of 12288 by two 129.4, by three 136.0; of 16384 130.1 and 187.5; of f16: rows of 8192 by four 68.7, by three 73.5).
+/// Of rows that all threads share as many CTAs as hold a row in registers (H200, LayerNorm of f32: rows of 8192 by three 129.2 us, by two 130.2;
+/// of 12288 by two 129.7, by three 136.0; of 16384 130.1 and 187.5; of f16: rows of 8192 by four 68.7, by three 73.5).
 int VectorEmitter::residents() const {
   const int64_t narrow = unpacked_anew(1).empty() ? 32 : 48;
   if (lanes_ == kAllThreads && !flat_) return words_ <= 16 ? 4 : words_ <= narrow ? 3 : words_ <= 104 ? 2 : 1;
@@ -72,7 +78,7 @@ int VectorEmitter::residents() const {
 }
 
 /// Packs of 16 bits that a pass before this one has unpacked, and this one unpacks anew: compilers keep the wide copies from pass to pass,
-/// and these are more than a thread's registers hold (H200, LayerNorm of f16: rows of 16384 in 68.3 us, 78.2 without; of 32768 80.6 and 122).
+/// and these are more than a thread's registers hold (H200, LayerNorm of f16: rows of 16384 in 68.3 us, 78.2 without; of 32768 80.6 and 121.9).
 std::vector<ExprId> VectorEmitter::unpacked_anew(int pass) const {
   std::vector<ExprId> anew;
   if (pass == 0 || !job_.dealt || flat_ || across_ || words_ < 32) return anew;
@@ -110,34 +116,82 @@ ExprId VectorEmitter::one_plus_erf(const Expr& expr) const {
   return kNoExpr;
 }
 
-/// Whether all that is stored are floats of 16 bits, and nothing on the way jumps where its argument hardly moves.
-bool VectorEmitter::gives_only_halves() const {
-  const auto jumps = [&](const Expr& expr) {
+/// Which expressions are made of `id`, by way of what a row has one of and of staged rows too.
+std::vector<bool> VectorEmitter::made_from(ExprId id) const {
+  std::vector<bool> made(static_cast<size_t>(exprs_.size()));
+  const auto in = [&](ExprId e) { return e != kNoExpr && made[e]; };
+  const auto given = [&](const Expr& expr) {  // by a step
+    return std::any_of(body_.steps.begin(), body_.steps.end(), [&](const Step& step) {
+      const bool row = step.kind == StepKind::kReduce || step.kind == StepKind::kRow;
+      return (in(step.expr) || in(step.finish)) && ((row && expr.slot == stitch::kRowSlot + step.slot) || (step.kind == StepKind::kStage && expr.slot == stitch::kStageSlot + step.slot));
+    });
+  };
+  made[id] = true;
+  for (bool more = true; more;) {
+    more = false;
+    for (ExprId e = 0; e < exprs_.size(); ++e) {
+      const Expr& expr = exprs_[e];
+      const bool leaf = expr.scalar == Scalar::kLoad && expr.slot >= stitch::kRowSlot && expr.slot < stitch::kTileSlot;
+      if (made[e] || !(std::any_of(std::begin(expr.args), std::end(expr.args), in) || (leaf && given(expr)))) continue;
+      made[e] = more = true;
+    }
+  }
+  return made;
+}
+
+/// Whether all that is stored of a value are floats of 16 bits, by functions that make its error no larger: no floor, no comparison, no logarithm, no
+/// root, no division by it but by a sum of exponentials.
+bool VectorEmitter::rounding_hides(ExprId id) const {
+  const std::vector<bool> made = made_from(id);
+  const auto itself = [&](ExprId e) {  // or as it is staged
+    while (exprs_[e].scalar == Scalar::kCast && is_float(exprs_[e].dtype)) e = exprs_[e].args[0];
+    return e == id || (exprs_[e].scalar == Scalar::kLoad && std::any_of(body_.steps.begin(), body_.steps.end(), [&](const Step& step) {
+      return step.kind == StepKind::kStage && step.expr == id && exprs_[e].slot == stitch::kStageSlot + step.slot;
+    }));
+  };
+  const auto sum_of_it = [&](ExprId by) {
+    const Expr& row = exprs_[by];
+    return exprs_[id].scalar == Scalar::kExp && row.scalar == Scalar::kLoad && std::any_of(body_.steps.begin(), body_.steps.end(), [&](const Step& step) {
+      return step.kind == StepKind::kReduce && step.combine == ops::Combine::kSum && itself(step.expr) && row.slot == stitch::kRowSlot + step.slot;
+    });
+  };
+  for (ExprId e = 0; e < exprs_.size(); ++e) {
+    const Expr& expr = exprs_[e];
+    const auto in = [&](int a) { return expr.args[a] != kNoExpr && made[expr.args[a]]; };
+    if (!in(0) && !in(1) && !in(2)) continue;
     switch (expr.scalar) {
-      case Scalar::kSign: case Scalar::kFloor: case Scalar::kCeil: case Scalar::kRound: case Scalar::kTrunc: case Scalar::kMod: case Scalar::kFmod:
-      case Scalar::kLt: case Scalar::kLe: case Scalar::kEq: return is_float(exprs_[expr.args[0]].dtype);
-      case Scalar::kCast: case Scalar::kCastSat: return !is_float(expr.dtype) && is_float(exprs_[expr.args[0]].dtype);
+      case Scalar::kNeg: case Scalar::kAbs: case Scalar::kAdd: case Scalar::kSub: case Scalar::kMul: case Scalar::kMin: case Scalar::kMax:
+      case Scalar::kTanh: case Scalar::kSigmoid: case Scalar::kErf: break;
+      case Scalar::kCast: case Scalar::kCastSat:
+        if (!is_float(expr.dtype)) return false;
+        break;
+      case Scalar::kDiv:
+        if (in(1) && !sum_of_it(expr.args[1])) return false;
+        break;
+      case Scalar::kSelect:
+        if (in(0)) return false;
+        break;
       default: return false;
     }
-  };
-  for (ExprId e = 0; e < exprs_.size(); ++e)
-    if (jumps(exprs_[e])) return false;
+  }
   return std::all_of(body_.steps.begin(), body_.steps.end(), [&](const Step& step) {
-    return step.kind != StepKind::kStore || (is_float(stored_type(step)) && bits(stored_type(step)) == 16);
+    if (step.kind == StepKind::kReduce) return !made[step.expr] || step.finish == kNoExpr || exprs_[step.finish].scalar == Scalar::kAcc;
+    return step.kind != StepKind::kStore || !made[step.expr] || (is_float(stored_type(step)) && bits(stored_type(step)) == 16);
   });
 }
 
-/// A softmax's two, for floats of 16 bits: the exponential of what its row's largest was taken from, and the division by its row's sum (H200, rows
-/// of 8192: 65.8 us, 91.9 by the exact ones).
-std::string VectorEmitter::near(const Expr& expr) {
+/// What a softmax and a norm are made of, where rounding hides the difference: the exponential of a difference to what its row has one of, and the
+/// division by such a number (H200, softmax of rows of 8192: 65.8 us, 91.9 by the exact ones). A batch of one row takes them as any other does.
+std::string VectorEmitter::near(ExprId id) {
+  const Expr& expr = exprs_[id];
   if (const ExprId of = one_plus_erf(expr); of != kNoExpr) return fmt::format("obk::one_plus_erf({})", value(of));
-  const auto of_a_row = [&](ExprId id) { return (varies(id) & (kByRow | kByVector | kByElement)) == kByRow; };
-  if (flat_ || across_ || expr.dtype != DType::f32 || !gives_only_halves()) return "";
+  const auto of_a_row = [&](ExprId part) { return exprs_[part].scalar != Scalar::kConst && !(varies(part) & (kByVector | kByElement)); };
+  if (flat_ || across_ || expr.dtype != DType::f32 || !(varies(id) & kByElement)) return "";
   if (expr.scalar == Scalar::kExp) {
     const Expr& gap = exprs_[expr.args[0]];
-    if (gap.scalar == Scalar::kSub && gap.dtype == DType::f32 && of_a_row(gap.args[1])) return fmt::format("obk::exp_near({})", value(expr.args[0]));
+    if (gap.scalar == Scalar::kSub && of_a_row(gap.args[1]) && rounding_hides(id)) return fmt::format("obk::exp_near({})", value(expr.args[0]));
   }
-  if (expr.scalar == Scalar::kDiv && of_a_row(expr.args[1]) && varies(expr.args[0]) & kByElement) {
+  if (expr.scalar == Scalar::kDiv && of_a_row(expr.args[1]) && varies(expr.args[0]) & kByElement && rounding_hides(id)) {
     std::string& divisor = divisors_[expr.args[1]];
     if (divisor.empty()) {
       const std::string by = value(expr.args[1]);

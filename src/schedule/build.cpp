@@ -445,8 +445,8 @@ bool cut_to_deal(const Group& group, const target::DeviceSpec& device, const Tas
     const int64_t cuts = (columns + fit - 1) / std::max<int64_t>(fit, 1);
     work.tile_columns = std::min(columns, ((columns + cuts - 1) / cuts + kSide - 1) / kSide * kSide);
   } else {
-    // Few rows a task wait for their loads and their sums (H200, LayerNorm of f16, rows of 4096: one a task 86 us, two 69; of f32, of 1024: three
-    // 141, four 132; softmax of f16, of 2048, which holds twice as much: three 79, four 85).
+    // Few rows a task wait for their loads and their sums: more than one are two, more than two four (H200, LayerNorm of f16, rows of 4096: one a
+    // task 86 us, two 69; of f32, of 1024: three 141, four 132), but where rows are staged (softmax of f16, of 2048: three 79, four 85).
     int64_t most = fit / columns;
     if (most == 1 || (most < 4 && most > 1 && group.body.staged == 0)) most = fit > 2 * columns ? 4 : fit > columns ? 2 : 1;
     work.tile_rows = std::clamp<int64_t>(most, 1, rows);

@@ -70,6 +70,13 @@ def test_one_run_has_both_sides(gpu_py):
         assert ("--precision fp32" in line) == ("b.onnx" in line)
 
 
+def test_answers_that_hardly_depend_on_the_inputs_show_nothing(gpu_py, pack):
+    (pack.folder / "work" / "a.torch.py").write_text(MODULE.replace("x.sum(1)", "x.sum(1) * 1e-3 + 7.992"))
+    done, result = gpu_py("run")
+    assert done.returncode == 2 and [row["ok"] for row in result["answers"]] == [False, False, True, True]
+    assert "says little" in result["answers"][0]["error"] and result["answers"][2]["moved"] == 2
+
+
 def test_wrong_answers_and_a_slower_choice_are_failures(gpu_py):
     done, result = gpu_py("run", "auto", WRONG="3", CHOSEN="mono")
     assert done.returncode == 6 and not any(row["ok"] for row in result["answers"])

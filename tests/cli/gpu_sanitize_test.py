@@ -106,7 +106,8 @@ def test_a_case_with_more_hazards_than_the_tool_keeps_runs_again_alone(tmp_path,
     def run_case(folder, tool, program, test, environment, timeout, deadline):
         ran.append((tool, test))
         full = (tool, test) == ("racecheck", "Signals.A") and ran.count(ran[-1]) == 1
-        text = f"========= {gpu_sanitize.FULL}. Environment variable\n" if full else "========= RACECHECK SUMMARY: 0 hazards displayed\n"
+        told = "Warning: Maximum number of hazards reached. Environment variable NV_COMPUTE_SANITIZER_MAX_RACECHECK_HAZARDS can be used to increase this count."
+        text = f"========= {told}\n" if full else "========= RACECHECK SUMMARY: 0 hazards displayed\n"
         return {"tool": tool or "none", "test": test, "exit": 0, "seconds": 1.0, **gpu_sanitize.judged(tool, test, text, 0)}
     monkeypatch.setattr(gpu_sanitize, "find_tool", lambda: "compute-sanitizer")
     monkeypatch.setattr(gpu_sanitize, "cases", lambda *_: [("p", "Signals.A"), ("p", "Signals.B")])

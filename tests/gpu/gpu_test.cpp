@@ -92,11 +92,13 @@ const Case kCases[] = {
   in %0 "x": FLOAT[5,8192]
   in %1 "y": FLOAT[3,24576]
   const %9: i64[1] = [1]
+  const %7: FLOAT[] = [4096]
   %2: FLOAT[5,1] = ReduceMax(%0, %9) {keepdims = 1}
   %3: FLOAT[5,8192] = Sub(%0, %2)
   %4: FLOAT[5,8192] = Exp(%3)
   %5: FLOAT[5,1] = ReduceSum(%4, %9) {keepdims = 1}
-  %6: FLOAT[5,8192] = Div(%4, %5)
+  %8: FLOAT[5,8192] = Div(%4, %5)
+  %6: FLOAT[5,8192] = Mul(%8, %7)
   %10: FLOAT[3,1] = ReduceMean(%1, %9) {keepdims = 1}
   %11: FLOAT[3,24576] = Sub(%1, %10)
   %12: FLOAT[3,24576] = Mul(%11, %11)
@@ -106,17 +108,19 @@ const Case kCases[] = {
   out %6 "p"
   out %15 "q"
 })"},
-    // Rows whose sums are less than the least normal number, more than has an inverse that is one, and 0.
+    // Rows whose sums have an inverse that no float holds, one that is no normal number, a plain one, and none.
     {"divisors_of_all_sizes", R"(graph "g" {
   in %0 "x": FLOAT[4,300]
-  const %1: f32[4,1] = [1e-40, 3e35, 1, 0]
+  const %1: f32[4,1] = [2e-42, 3e35, 1, 0]
   const %9: i64[1] = [-1]
   %2: f32[4,300] = Cast(%0) {to = 1}
   %3: f32[4,300] = Exp(%2)
   %4: f32[4,300] = Mul(%3, %1)
   %5: f32[4,1] = ReduceSum(%4, %9) {keepdims = 1}
   %6: f32[4,300] = Div(%4, %5)
-  %7: FLOAT[4,300] = CastLike(%6, %0)
+  const %8: f32[] = [300]
+  %10: f32[4,300] = Mul(%6, %8)
+  %7: FLOAT[4,300] = CastLike(%10, %0)
   out %7 "z"
 })"},
     {"column_sum", R"(graph "g" {

@@ -422,9 +422,10 @@ static inline float one_plus_erf(float a) {
   q = fmaf(q, t, 0.28426712f) * t * exp2_near(x * x * -1.44269504f);
   return a < 0.0f ? q : 2.0f - q; /* NaN takes the second */
 }
-/* e^a, to 2^-22 and, of |a|, 2^-24 of itself; below the least normal number 0. */
+/* e^a, to 2^-22 and, of |a|, 2^-23 of itself; below the least normal number 0. */
 static inline float exp_near(float a) { return exp2_near(a * 1.44269504f); }
-/* What many are divided by: a product with its inverse, to 2^-22 of itself. An inverse that no float holds is that of 2^64 times as much. */
+/* What many are divided by: a product with its inverse, to 2^-22 of itself, 2^-21 where the inverse is no normal number. An inverse that no float
+ * holds is that of 2^64 times as much. */
 struct Divisor {
   float inverse;
   bool tiny;

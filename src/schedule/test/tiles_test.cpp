@@ -157,6 +157,29 @@ TEST(Tiles, LongWorksAreDealt) {
 )", true);
   EXPECT_TRUE(flat.works[0].dealt);
   EXPECT_EQ(flat.works[0].tile_columns * flat.works[0].tile_rows % 64, 0);
+  const TaskGraph halves = tasks_of(R"(in %0 "x": f16[8192,8192]
+  %1: f16[8192,8192] = Transpose(%0) {perm = [1, 0]}
+  out %1 "y"
+)", true);
+  EXPECT_EQ(halves.works[0].tile_rows, 128);
+  EXPECT_EQ(halves.works[0].tile_columns, 64);
+  // Rows of a task: what 25 kB have, one or two or four of few, but three of staged ones.
+  const auto rows_of = [&](const std::string& type, int64_t columns, bool staged) {
+    const int64_t count = (int64_t{1} << 26) / columns;
+    const std::string whole = fmt::format("{}[{},{}]", type, count, columns), row = fmt::format("{}[{},1]", type, count);
+    const std::string text = staged ? "in %0 \"x\": {0}\n  const %9: i64[1] = [1]\n  %1: {1} = ReduceMax(%0, %9) {{keepdims = 1}}\n  %2: {0} = Sub(%0, %1)\n  %3: {0} = Exp(%2)\n"
+                                      "  %4: {1} = ReduceSum(%3, %9) {{keepdims = 1}}\n  %5: {0} = Div(%3, %4)\n  out %5 \"y\"\n"
+                                    : "in %0 \"x\": {0}\n  const %9: i64[1] = [1]\n  %1: {1} = ReduceMean(%0, %9) {{keepdims = 1}}\n  %2: {0} = Sub(%0, %1)\n  out %2 \"y\"\n";
+    return tasks_of(fmt::format(fmt::runtime(text), whole, row), true).works[0].tile_rows;
+  };
+  EXPECT_EQ(rows_of("f16", 8192, false), 1);
+  EXPECT_EQ(rows_of("f16", 4096, false), 2);
+  EXPECT_EQ(rows_of("f16", 4096, true), 2);
+  EXPECT_EQ(rows_of("f16", 3000, false), 4);
+  EXPECT_EQ(rows_of("f16", 3000, true), 2);
+  EXPECT_EQ(rows_of("f32", 1024, false), 4);
+  EXPECT_EQ(rows_of("f32", 1024, true), 3);
+  EXPECT_EQ(rows_of("f32", 512, false), 6);
 }
 
 // A product of some rows whose A is computed here has a kernel of its own where works have kernels: tiles of 64 rows, A a matrix of blocks. Not

@@ -67,6 +67,10 @@ class Tensor:
             log.write(f"copy {other.array.nbytes} -> {self.array.nbytes}\n")
 
 
+def from_numpy(array):
+    return Tensor(array)
+
+
 def empty(count, dtype, device):
     return Tensor(numpy.empty(count, dtype))
 
