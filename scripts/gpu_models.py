@@ -145,8 +145,8 @@ class DeepFm(nn.Module):
 
 
 class DecoderLayer(nn.Module):
-    """One token of a decoder with grouped queries against a cache that comes and goes as
-    tensors."""
+    """One token of a decoder with grouped queries. In ONNX its cache comes as tensors, which the new key and value are joined to; PyTorch
+    writes them in place, into buffers that `keep` fills with the same."""
 
     def __init__(self, width, heads, groups, size, inner):
         super().__init__()
@@ -158,6 +158,11 @@ class DecoderLayer(nn.Module):
         )
         self.down = nn.Linear(inner, width, bias=False)
         self.norm_attention, self.norm_inner = (nn.Parameter(torch.ones(width)) for _ in range(2))
+
+    def keep(self, keys, values):
+        for name, old in (("keys", keys), ("values", values)):
+            self.register_buffer(name, F.pad(old, (0, 0, 0, 1)))
+        self.register_buffer("place", torch.tensor([keys.shape[2]]))
 
     @staticmethod
     def norm(x, scale):
@@ -174,7 +179,10 @@ class DecoderLayer(nn.Module):
         q = turn(q.view(batch, 1, self.heads, self.size).transpose(1, 2))
         k = turn(k.view(batch, 1, self.groups, self.size).transpose(1, 2))
         v = v.view(batch, 1, self.groups, self.size).transpose(1, 2)
-        keys, values = torch.cat([keys, k], 2), torch.cat([values, v], 2)
+        if torch.onnx.is_in_onnx_export():
+            keys, values = torch.cat([keys, k], 2), torch.cat([values, v], 2)
+        else:
+            keys, values = self.keys.index_copy_(2, self.place, k), self.values.index_copy_(2, self.place, v)
         q = q.reshape(batch, self.groups, self.heads // self.groups, self.size)
         seen = F.scaled_dot_product_attention(q, keys, values)
         x = x + self.output(seen.reshape(batch, 1, -1))
@@ -210,7 +218,10 @@ def decoder(context, layers=16, groups=8, size=64):
             torch.rand(1, 1, 1, size),
             *cache,
         )
-        return Decoder(layers=layers), inputs, ("ids", "cosine", "sine", "keys", "values")
+        model = Decoder(layers=layers)
+        for layer, keys, values in zip(model.layers, *cache):
+            layer.keep(keys, values)
+        return model, inputs, ("ids", "cosine", "sine", "keys", "values")
     return make
 
 
