@@ -72,7 +72,7 @@ def test_one_run_has_both_sides(gpu_py):
 
 def test_answers_that_hardly_depend_on_the_inputs_show_nothing(gpu_py, pack):
     (pack.folder / "work" / "a.torch.py").write_text(MODULE.replace("x.sum(1)", "x.sum(1) * 1e-3 + 7.992"))
-    done, result = gpu_py("run")
+    done, result = gpu_py("run", WRONG="0.02")
     assert done.returncode == 2 and [row["ok"] for row in result["answers"]] == [False, False, True, True]
     assert "says little" in result["answers"][0]["error"] and result["answers"][2]["moved"] == 2
 
