@@ -65,7 +65,7 @@ def check(path, card, shape, program):
     others = {name: array for name, array in make_inputs(card, shape, seed=8).items() if name in taken}
     moved = {name: change(wanted[name], other) for name, other in zip(names, reference.run(None, others))}
     if min(moved.values()) < SAYS_LITTLE * card["tolerance"]:
-        return np.inf, f"other inputs move the outputs by {moved} of their size: an answer that is right says little"
+        return np.inf, f"other inputs move the outputs by {moved} of their size, wanted are {SAYS_LITTLE * card['tolerance']:.0e}: that an answer is right says little; give the network weights that let its inputs through (zoo_models.py)"
     with tempfile.TemporaryDirectory(prefix="obelisk-") as folder:
         write_npz(Path(folder) / "inputs.npz", inputs)
         program("run", path, "--inputs", Path(folder) / "inputs.npz", "--output-dir", folder)
