@@ -575,10 +575,11 @@ class BodyEmitter {
     scratch_ += ((work_.flows && tiles_.gemm_flows ? tiles_.gemm_flows(shape.a_type, shape.m, shape.n, shape.k) : tiles_.gemm_scratch_bytes(&shape)) + 63) / 64 * 64;
     const int64_t a_row = group_.prologue ? 0 : shape.a_row;
     if (tiles_.vectors && packed_b_ && !direct_ && shape.a_col == 1 && a_row >= 0 && a_row < (int64_t{1} << 30)) {
+      const std::string sure = asks_rows() ? "" : fmt::format(", {:d}", group_.prologue || rows_begin_at_16(work_, *a_access, byte_size(product.a_type, 1)));
       const auto tile_of = [&](int64_t columns) {
         const int64_t c_row = pitch_.front() == '(' ? columns : tile_pitch();  // the same for all tiles where the pitch is a number
         const std::string parts = product.parts > 1 ? fmt::format(", {}", product.parts) : "";
-        return fmt::format("OBK_GEMM_{}_OF({}, g, {}, {}, {}, {}, {}, {}{});\n", asks_rows() ? "ROWS" : "TILE", type, shape.m, columns, shape.k, a_row, c_row, shape.panel, parts);
+        return fmt::format("OBK_GEMM_{}_OF({}, g{}, {}, {}, {}, {}, {}, {}{});\n", asks_rows() ? "ROWS" : "TILE", type, sure, shape.m, columns, shape.k, a_row, c_row, shape.panel, parts);
       };
       const int64_t last = work_.nest.column_count() * group_.product.sides() % shape.n;  // columns of a narrower tile at the end
       if (last) text += fmt::format("    if (g.n == {})\n      {}    else\n  ", last, tile_of(last));

@@ -11,6 +11,13 @@ int64_t pitch_of_tile(const stitch::Group& group, const schedule::Work& work, co
   return work.tile_columns * group.product.sides() + (padded ? 8 : 0);
 }
 
+bool rows_begin_at_16(const schedule::Work& work, const schedule::Access& a, int64_t size) {
+  int64_t all = a.offset;
+  for (int d = 0; d < work.nest.rows; ++d)
+    if (work.nest.dims[static_cast<size_t>(d)].extent > 1) all |= a.strides[static_cast<size_t>(d)];
+  return all * size % 16 == 0;
+}
+
 bool stores_tile_plainly(const graph::Graph& graph, const stitch::Group& group, const schedule::Access& store, int lane) {
   const stitch::Step& first = group.body.steps.front();
   const ops::Expr& stored = group.body.exprs[first.expr];

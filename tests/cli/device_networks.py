@@ -104,7 +104,7 @@ class Net:
 
 # ---- text --------------------------------------------------------------------------------------
 def encoder(width, heads, inner, batch=1, layers=2):
-    """Words, positions and layers that are normalised after their residuals, as of BERT and MiniLM."""
+    """Words, positions, layers that are normalised after their residuals, and a pooled first token, as of BERT and MiniLM."""
     def make(net, small):
         count, length = (min(batch, 2), 16) if small else (batch, 128)
         ids, seen = net.input("ids", INT64, count, length), net.input("mask", INT64, count, length)
@@ -123,6 +123,8 @@ def encoder(width, heads, inner, batch=1, layers=2):
             y = net.linear(net.gelu(net.linear(x, width, inner)), inner, width)
             x = net.layer_norm(net.add("Add", x, y), width)
         net.output(x, FLOAT, count, length, width)
+        first = net.add("Gather", x, net.const(0, np.int64), axis=1)
+        net.output(net.add("Tanh", net.linear(first, width, width)), FLOAT, count, width)
     return make
 
 

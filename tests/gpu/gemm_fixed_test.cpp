@@ -72,7 +72,7 @@ static __device__ __forceinline__ void both(const uint16_t* a, const char* packe
     if (ahead) obk::ring_ask_ahead(range);
     for (int i = threadIdx.x; i < kRows * kPitchC; i += 256) c[i] = -7;
     __syncthreads();
-    OBK_GEMM_TILE_OF(OBK_TYPE, g, kRows, kColumns, kK, kPitchA, kPitchC, kPanel, kParts);
+    OBK_GEMM_TILE_OF(OBK_TYPE, g, false, kRows, kColumns, kK, kPitchA, kPitchC, kPanel, kParts);
     for (int i = threadIdx.x; i < kRows * kPitchC; i += 256)
       known[i] = c[i], c[i] = -7;
     __syncthreads();

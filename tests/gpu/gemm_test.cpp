@@ -160,7 +160,7 @@ extern "C" __global__ void __launch_bounds__(256, 1)
       g.b = layer, g.column = column, g.n_packed = n;
       g.c = c, g.c_row = c_row, g.scratch = w->scratch;
 #ifdef OBK_SHAPE
-      TILE_OF(OBK_TYPE, g, OBK_SHAPE);
+      TILE_OF(OBK_TYPE, g, false, OBK_SHAPE);
 #else
       OBK_GEMM_TILE(OBK_TYPE, g);
 #endif

@@ -22,7 +22,7 @@ static void gemm_tile(ObkLanes*, const ObkGemm& g) {
   CHECK(g.n % 2 == 1, "a tile of {} columns takes the way of any shape", g.n);
   if (threadIdx.x == 0) ++of_any_shape;
 }
-template <int kType, typename S, bool kInlined>
+template <int kType, typename S, bool kInlined, bool kSure>
 static void gemm_tile_of(ObkLanes* w, const ObkGemm& g) { gemm_tile<kType>(w, g); }
 constexpr int kBars = 512;  // bytes behind all else
 static uint32_t row_bars() { return one_cta::kSharedBytes - kBars; }

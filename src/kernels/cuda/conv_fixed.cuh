@@ -438,15 +438,6 @@ static __device__ OBK_SHARED_CODE void conv_thin_tile(ConvPlace g) {
   tile.finish(work, g.y, S::kPitch * 4, g.pixels);
 }
 
-/* Whether the general way need not be compiled. OBK_RING: pages that a ring has at least. */
-#if defined(OBK_RING) && __CUDA_ARCH__ >= 900
-#define OBK_HAS_RING true
-#define OBK_HAS_PAGES (OBK_RING >= 2)
-#else
-#define OBK_HAS_RING false
-#define OBK_HAS_PAGES false
-#endif
-
 }  // namespace obk
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
@@ -460,7 +451,7 @@ namespace obk {
 template <int kType, bool kSure, typename S>
 static __device__ __forceinline__ void conv_short_tile(const ObkConv& g) {
   constexpr bool kFits = !OBK_LIES_AS_F32(kType) && S::kFits;
-  constexpr bool kAlways = kFits && kSure && OBK_HAS_RING;
+  constexpr bool kAlways = kFits && kSure && kHasRing;
   if constexpr (kFits) {
     bool takes = true;
     if (!kAlways) {
@@ -507,7 +498,7 @@ static __device__ __forceinline__ void conv_tile_of(const ObkConv& g) {
       else
         conv_long_tile<kBfloat, S>(g);
     };
-    if constexpr (kSure && OBK_HAS_PAGES) {
+    if constexpr (kSure && kHasPages) {
       take();
     } else {
       const bool near = __isShared(g.y) && g.y_pixel == S::kPitch && !g.accumulate;

@@ -315,9 +315,10 @@ struct ObkLanes : ObkWorker {
 #define OBK_PANEL_AT(type, row, column, pitch) obk::panel_at<type>(row, column, pitch)
 /* Product tiles: gemm.cuh. */
 #define OBK_GEMM_TILE(type, g) obk::gemm_tile<type>(w, g)
-/* As constants: the most rows and columns of a tile, k, a_row, c_row and panel, perhaps parts. */
-#define OBK_GEMM_TILE_OF(type, g, ...) \
-  obk::gemm_tile_of<type, obk::FixedShape<__VA_ARGS__>, OBK_WIDE_TILES>(w, g)
+/* sure: the body knows that the tile has all these columns, and that rows of A begin where 16 bytes do. As constants: the most rows and
+ * columns of a tile, k, a_row, c_row and panel, perhaps parts. */
+#define OBK_GEMM_TILE_OF(type, g, sure, ...) \
+  obk::gemm_tile_of<type, obk::FixedShape<__VA_ARGS__>, OBK_WIDE_TILES, sure>(w, g)
 /* Before a tile that does not give them itself: the statistics of its rows that its body wants (statistics.cuh). */
 #define OBK_FIND_STATISTICS(type, g) obk::find_statistics<type == kObkBf16>(g)
 /* A product with a kernel of its own: what the host must know (runtime/cuda/tables.cpp), and the tile's

@@ -145,8 +145,8 @@ static __device__ __forceinline__ void gemm_parts(const ObkGemm& g) {
 }
 
 /* A tile of a body that knows its shape: S as in gemm_fixed.cuh. Tiles that differ go the long
- * way. kInlined: the body is part of its kernel. */
-template <int kType, typename S, bool kInlined>
+ * way, which is not compiled where none can: kSure, that fixed_takes what depends on the body. kInlined: the body is part of its kernel. */
+template <int kType, typename S, bool kInlined, bool kSure>
 static __device__ __forceinline__ void gemm_tile_of(ObkLanes* w, const ObkGemm& g) {
 #if __CUDA_ARCH__ >= 900
   constexpr bool kHalf = kType == kObkF16 || kType == kObkBf16;
@@ -154,21 +154,37 @@ static __device__ __forceinline__ void gemm_tile_of(ObkLanes* w, const ObkGemm& 
     static_assert(kHalf && S::kFits && few_fits<S>() && S::kGroups <= WeightPages::kMostGroups, "a tile of a program that flows has few rows");
     return few_tile<kType == kObkBf16, S>(g);
   }
-  if constexpr (kHalf && S::kFits) {
-    if (fixed_takes<S>(g)) {
-      if constexpr (few_fits<S>()) return few_tile<kType == kObkBf16, S>(g);
 #ifdef OBK_WGMMA
-      if constexpr (kInlined && wide_fits<S>()) return fixed_wide_tile<kType == kObkBf16, S>(g);
-      if constexpr (kInlined && long_fits<S>()) return fixed_long_tile<kType == kObkBf16, S>(g);
+  constexpr bool kWide = kInlined && wide_fits<S>(), kLong = kInlined && long_fits<S>();
+#else
+  constexpr bool kWide = false, kLong = false;
 #endif
-      if constexpr (S::kParts == 1) return fixed_tile<kType == kObkBf16, S>(g);
+  constexpr bool kFixed = kHalf && S::kFits && (S::kParts == 1 || kWide || kLong);
+  constexpr bool kAlways = kFixed && kSure && kHasPages;
+  if constexpr (kFixed) {
+    if (kAlways || fixed_takes<S>(g)) {
+      if constexpr (few_fits<S>())
+        few_tile<kType == kObkBf16, S>(g);
+#ifdef OBK_WGMMA
+      else if constexpr (kWide)
+        fixed_wide_tile<kType == kObkBf16, S>(g);
+      else if constexpr (kLong)
+        fixed_long_tile<kType == kObkBf16, S>(g);
+#endif
+      else
+        fixed_tile<kType == kObkBf16, S>(g);
+      return;
     }
   }
+#else
+  constexpr bool kAlways = false;
 #endif
-  if constexpr (S::kParts == 1)
+  if constexpr (kAlways) {
+  } else if constexpr (S::kParts == 1) {
     gemm_tile<kType>(w, g);
-  else
+  } else {
     gemm_parts<kType == kObkBf16, S>(g); /* what follows such a product is its reader's */
+  }
 }
 
 }  // namespace obk

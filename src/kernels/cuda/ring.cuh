@@ -29,6 +29,14 @@
 
 namespace obk {
 
+/* OBK_RING: pages that every kernel of the program that streams weights has at least, so that tiles whose body is sure of the rest need no other way,
+ * and none is compiled: with one page, with two. */
+#if defined OBK_RING && __CUDA_ARCH__ >= 900
+static constexpr bool kHasRing = OBK_RING > 0, kHasPages = OBK_RING > 1;
+#else
+static constexpr bool kHasRing = false, kHasPages = false;
+#endif
+
 /* Few rows by many weights, as of one token: the program waits for far memory most of the time. Then
  * pages are asked for early, and in step with their coming: a signal, and what waits for it, stand
  * in line behind all that was asked for, and far memory is as quick with little in line. Other programs

@@ -68,17 +68,11 @@ static __device__ inline void start_rows() {
   row_turn() = 0;
 }
 
-#if defined OBK_RING && OBK_RING > 1
-static constexpr bool kHasRing = true;
-#else
-static constexpr bool kHasRing = false;
-#endif
-
 /* kTogether: blocks of 64 columns that a copy brings. */
 template <bool kInlined, int kTogether_, typename S>
 struct AskedRows {
   static constexpr int kTogether = kTogether_, kCopies = S::kChunks / kTogether, kBytes = kTogether * S::kBlock;
-  static constexpr bool kAsks = kInlined && kHasRing && wide_fits<S>() && !S::kPanel && S::kChunks % kTogether == 0 && kCopies <= kRowBars;
+  static constexpr bool kAsks = kInlined && kHasPages && wide_fits<S>() && !S::kPanel && S::kChunks % kTogether == 0 && kCopies <= kRowBars;
   const void* map;
   int row, block;
   uint32_t to;
@@ -140,7 +134,7 @@ static __device__ __forceinline__ void gemm_rows_of(ObkLanes* w, const ObkGemm& 
     Asked::drain();
     gemm_tile<kType>(w, g);
   } else {
-    gemm_tile_of<kType, S, kInlined>(w, g);
+    gemm_tile_of<kType, S, kInlined, true>(w, g);
   }
 }
 
