@@ -168,6 +168,32 @@ TEST(CudaSource, ABodyOfOneKernelReadsOnlyWeightsBeforeItWaits) {
   EXPECT_THROW((void)device_source(apart), Bug);
 }
 
+// A tile of a product is sure of its shape where its rows begin at multiples of 16 bytes: then device code needs no general form beside.
+TEST(CudaSource, ATileIsSureOfItsShapeWhereRowsBeginAt16Bytes) {
+  struct Case {
+    int64_t rows, pitch, begin;
+    bool sure;
+  };
+  for (const Case& c : {Case{16, 768, 0, true}, {16, 776, 8, true}, {16, 776, 4, false}, {16, 772, 0, false}, {1, 772, 0, true}, {1, 776, 4, false}}) {
+    SCOPED_TRACE(fmt::format("{} rows of {}, from {}", c.rows, c.pitch, c.begin));
+    const target::DeviceSpec device = *target::gpu("sm_90a");
+    graph::Graph graph;
+    const auto number = [&](int64_t value) { return graph.add_constant(tensor_of(std::vector<int64_t>{value})); };
+    const auto x = graph.add_input("x", {DType::f16, {c.rows, c.pitch}});
+    const auto part = graph.must_add(graph::Op::Slice, {x, number(c.begin), number(c.begin + 768), number(1)});
+    graph.mark_output(graph.must_add(graph::Op::MatMul, {part, graph.add_constant(Tensor::allocate({DType::f16, {768, 100}}))}), "y");
+    const stitch::Plan plan = stitch::plan(graph, device);
+    const schedule::TaskGraph tasks = schedule::build(graph, plan, device);
+    const Program program = assemble(graph, plan, tasks, codegen::emit(graph, plan, tasks, kernels::tile_library(device)), "sm_90a");
+    int sure = 0, all = 0;
+    for (const codegen::BodyText& body : program.bodies)
+      for (size_t at = body.text.find("OBK_GEMM_TILE_OF(kObkF16, g, "); at != std::string::npos; at = body.text.find("OBK_GEMM_TILE_OF(kObkF16, g, ", at + 1), ++all)
+        sure += body.text[at + 29] == '1';
+    ASSERT_GT(all, 0);
+    EXPECT_EQ(sure, c.sure ? all : 0) << program.bodies.back().text;
+  }
+}
+
 // Tasks of one kernel that stream the same weights lie on neighbouring multiprocessors, 2k and 2k + 1.
 TEST(CudaSource, TilesOfOneKernelWithTheSameWeightsAreNeighbours) {
   for (const int64_t rows : {128, 197}) {  // 2 and 4 tiles high
