@@ -20,7 +20,7 @@ namespace obelisk::runtime {
 
 class Executable;
 
-inline constexpr uint32_t kObkFormat = 7;  // the version of the format that is written, and the only one that is read
+inline constexpr uint32_t kObkFormat = 8;  // the version of the format that is written, and the only one that is read
 
 /// Writes the file whole or not at all, weights one by one. `graph` is what the program was made from, after the passes.
 Status write_obk(const std::string& path, const Executable& executable, const graph::Graph& graph);

@@ -152,6 +152,7 @@ Status CudaExecutable::init(LoadReport report) {
     room = spec.fast_memory.count + kOwnShared;
   }
   TRY(cut_, make_tables(p, p.granularity == "mono", room - kOwnShared));
+  TRY_STATUS(check_pages(p, cut_.launches));
   device_ = {.gpu = gpu_.name,
              .architecture = p.target,
              .granularity = p.granularity,

@@ -43,6 +43,20 @@ int ring_pages(const Program& program) {
   return least;
 }
 
+}  // namespace
+
+Status check_pages(const Program& program, const std::vector<Launch>& launches) {
+  const int wanted = ring_pages(program);
+  for (const Launch& launch : launches)
+    if (launch.streams && launch.ring_pages < wanted)
+      return Error{Code::kDevice, "runtime",
+                   fmt::format("the code for {} wants {} pages of weights in shared memory, this GPU has room for {}", program.target, wanted, launch.ring_pages),
+                   launch.body >= 0 ? program.bodies[static_cast<size_t>(launch.body)].label : program.name, "run it on a GPU with more shared memory a multiprocessor, or compile with --precision fp32"};
+  return ok_status();
+}
+
+namespace {
+
 /// A cache entry is the machine code, what the assembler said about it, and a tail that tells them
 /// apart.
 constexpr char kTail[8] = {'o', 'b', 'k', 'c', 'u', 'b', '1', '\n'};

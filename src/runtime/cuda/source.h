@@ -27,6 +27,10 @@ int part_of(const Program& program, int body);
 /// What the text is compiled with beside it.
 std::vector<std::string> device_defines(const Program& program, const LoadOptions& options);
 
+/// Whether kernels have the pages of weights that their code takes for granted (OBK_RING): a tile that is sure of them would wait for ever.
+/// Errors: kDevice, where the GPU has less shared memory than GPUs of its architecture, for which the code was compiled.
+Status check_pages(const Program& program, const std::vector<Launch>& launches);
+
 /// The kernel of a body: "obk_program" of all, "obk_kernel_K".
 std::string kernel_name(int body);
 

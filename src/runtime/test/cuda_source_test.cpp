@@ -194,6 +194,24 @@ TEST(CudaSource, ATileIsSureOfItsShapeWhereRowsBeginAt16Bytes) {
   }
 }
 
+// Code that has no other form of a tile than the one that waits for pages is not run where there are none.
+TEST(CudaSource, AKernelWithoutThePagesThatItsCodeWantsIsRefused) {
+  const Program program = in_one_kernel(128, 768, 1);
+  const auto tables = make_tables(program, true, target::gpu("sm_90a")->fast_memory.count);
+  ASSERT_TRUE(tables.ok()) << tables.error().text();
+  std::vector<Launch> launches = tables->launches;
+  ASSERT_EQ(launches.size(), 1u);
+  ASSERT_TRUE(launches[0].streams);
+  EXPECT_TRUE(check_pages(program, launches).ok());
+  launches[0].ring_pages = 1;
+  const Status refused = check_pages(program, launches);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().code, Code::kDevice);
+  EXPECT_NE(refused.error().message.find("wants 2 pages of weights in shared memory, this GPU has room for 1"), std::string::npos) << refused.error().text();
+  launches[0].streams = false;
+  EXPECT_TRUE(check_pages(program, launches).ok());
+}
+
 // Tasks of one kernel that stream the same weights lie on neighbouring multiprocessors, 2k and 2k + 1.
 TEST(CudaSource, TilesOfOneKernelWithTheSameWeightsAreNeighbours) {
   for (const int64_t rows : {128, 197}) {  // 2 and 4 tiles high
