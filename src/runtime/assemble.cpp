@@ -72,7 +72,7 @@ void name_weights(const stitch::Plan& plan, const schedule::TaskGraph& tasks, co
       const schedule::Work& work = tasks.works[task.work];
       if (work.dealt || !codegen::work_packs_weights(plan, tasks, work, tiles)) continue;  // dealt tasks have no ring
       const kernels::WeightRange range = weights_of(plan.groups[work.group], work, tiles, task);
-      CHECK(range.bytes <= INT32_MAX, "a tile streams {} bytes of weights", range.bytes);
+      CHECK(range.bytes <= INT32_MAX, "work {}: a tile streams {} bytes of weights, a task's record holds {} at most", task.work, range.bytes, INT32_MAX);
       task.weights = range.offset;
       task.weight_bytes = static_cast<int32_t>(range.bytes), task.weight_group = static_cast<int32_t>(range.group);
     }
