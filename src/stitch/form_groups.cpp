@@ -118,6 +118,13 @@ class Former {
     }
     return groups;
   }
+  /// Whether the group computes something that is stored inside `value`: its own tasks may read that
+  /// no sooner than other tasks may.
+  bool writes_piece_of(int group, ValueId value) const {
+    if (!views_.has_pieces(value)) return false;
+    const std::vector<ValueId>& pieces = views_.pieces(value);
+    return std::any_of(pieces.begin(), pieces.end(), [&](ValueId piece) { return out_.group_of[piece] == group; });
+  }
   int operand(Draft& draft, ValueId value) {
     auto [it, fresh] = draft.operand.try_emplace(value, static_cast<int>(draft.group.body.operands.size()));
     if (fresh) draft.group.body.operands.push_back(value);
@@ -445,6 +452,10 @@ class Former {
     }
     const bool reduces = form.combine != Combine::kNone;
     for (const Read& read : reads) {
+      if (writes_piece_of(target, read.value)) {
+        why = "it reads a concatenation of which the group stores a piece";
+        return false;
+      }
       if (draft.members.count(read.value) == 0) continue;
       if ((reduces && made_of_demoted_.count(read.value)) || demoted_.fully.count(graph_.value(read.value).producer)) {
         why = "its row has no place in fast memory";
@@ -679,7 +690,7 @@ class Former {
     std::vector<std::vector<int>> readers(count);
     std::set<int> ready;
     for (int g = 0; g < count; ++g) {
-      out_.drafts[g].after.erase(g);
+      CHECK(!out_.drafts[g].after.count(g), "a group reads what it stores itself");
       waiting[g] = static_cast<int>(out_.drafts[g].after.size());
       for (int before : out_.drafts[g].after) readers[before].push_back(g);
       if (!waiting[g]) ready.insert(g);

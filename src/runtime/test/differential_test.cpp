@@ -229,6 +229,64 @@ INSTANTIATE_TEST_SUITE_P(Graphs, Differential, testing::Values(
   out %14 "y"
 })"}));
 
+const std::pair<const char*, const char*> kMovedCases[] = {
+    // The second half of a channel shuffle is stored in the concatenation that follows it: whoever reads
+    // the shuffled channels reads both pieces of the first concatenation.
+    std::pair{"channel_shuffle", R"(graph "g" {
+  in %0 "a": f32[1,4,3,3]
+  in %1 "b": f32[1,4,3,3]
+  %2: f32[1,4,3,3] = Relu(%0)
+  %3: f32[1,4,3,3] = Relu(%1)
+  %4: f32[1,8,3,3] = Concat(%2, %3) {axis = 1}
+  const %5: i64[5] = [1, 2, 4, 3, 3]
+  %6: f32[1,2,4,3,3] = Reshape(%4, %5)
+  %7: f32[1,4,2,3,3] = Transpose(%6) {perm = [0, 2, 1, 3, 4]}
+  const %8: i64[4] = [1, 8, 3, 3]
+  %9: f32[1,8,3,3] = Reshape(%7, %8)
+  const %10: i64[2] = [4, 4]
+  %11: f32[1,4,3,3], %12: f32[1,4,3,3] = Split(%9, %10) {axis = 1}
+  %13: f32[1,4,3,3] = Relu(%12)
+  const %14: f32[] = 2
+  %15: f32[1,4,3,3] = Mul(%13, %14)
+  %16: f32[1,8,3,3] = Concat(%11, %15) {axis = 1}
+  out %16 "z"
+})"},
+    // The rows and columns of a convolution's pixels change places behind it.
+    std::pair{"conv_of_pixels_transposed", R"(graph "g" {
+  in %0 "x": f32[2,8,6,4]
+  const %1: f32[8,8,1,1] = @random
+  %2: f32[2,8,6,4] = Relu(%0)
+  %3: f32[2,8,6,4] = Conv(%2, %1)
+  %4: f32[2,4,6,8] = Transpose(%3) {perm = [0, 3, 2, 1]}
+  out %4 "z"
+})"},
+    std::pair{"conv_of_one_row_transposed", R"(graph "g" {
+  in %0 "x": f32[1,8,1,5]
+  const %1: f32[8,8,3,3] = @random
+  %2: f32[1,8,1,5] = Relu(%0)
+  %3: f32[1,8,1,5] = Conv(%2, %1) {pads = [1, 1, 1, 1]}
+  %4: f32[5,1,1,8] = Transpose(%3) {perm = [3, 2, 0, 1]}
+  out %4 "z"
+})"},
+    std::pair{"conv_of_one_column_transposed", R"(graph "g" {
+  in %0 "x": f32[3,8,5,1]
+  const %1: f32[8,8,3,3] = @random
+  %2: f32[3,8,5,1] = Relu(%0)
+  %3: f32[3,8,5,1] = Conv(%2, %1) {pads = [1, 1, 1, 1]}
+  %4: f32[5,1,3,8] = Transpose(%3) {perm = [2, 3, 0, 1]}
+  out %4 "z"
+})"},
+    std::pair{"conv_of_a_line_transposed", R"(graph "g" {
+  in %0 "x": f32[3,8,5]
+  const %1: f32[8,8,3] = @random
+  %2: f32[3,8,5] = Relu(%0)
+  %3: f32[3,8,5] = Conv(%2, %1) {pads = [1, 1]}
+  %4: f32[5,3,8] = Transpose(%3) {perm = [2, 0, 1]}
+  out %4 "z"
+})"}};
+
+INSTANTIATE_TEST_SUITE_P(Moved, Differential, testing::ValuesIn(kMovedCases));
+
 TEST(Prologues, ATileComputesTheRowsThatItReads) {
   auto graph = graph::parse(R"(graph "g" {
   in %0 "x": f32[3,4]
