@@ -167,8 +167,9 @@ struct Lowered {
 };
 
 Status lower_tasks(const target::DeviceSpec& device, const std::string& granularity,
-                   const std::string& precision, Lowered& made) {
+                   const std::string& precision, bool check_tables, Lowered& made) {
   TRY_STATUS(schedule::validate(made.graph, made.plan, made.tasks));
+  if (check_tables) TRY_STATUS(schedule::shadow_run(made.graph, made.plan, made.tasks));
   made.source = codegen::emit(made.graph, made.plan, made.tasks, kernels::tile_library(device));
   auto program = runtime::assemble(made.graph, made.plan, made.tasks, made.source, device.name);
   program.granularity = granularity, program.precision = precision;
@@ -202,8 +203,8 @@ Status load_quickest(const Options& options, const graph::Graph& unfitted, targe
   stitching.stitch = false;
   TRY_STATUS(plan_and_cut(op));
   const std::string& precision = made.program->precision;
-  TRY_STATUS(lower_tasks(device, "op", precision, op));
-  TRY_STATUS(lower_tasks(device, "stitch", precision, stitch));
+  TRY_STATUS(lower_tasks(device, "op", precision, options.check_tables, op));
+  TRY_STATUS(lower_tasks(device, "stitch", precision, options.check_tables, stitch));
   std::vector<Candidate> candidates;
   std::optional<Error> too_large;  // beyond the memory limit: one granularity may be where another is not
   bool any = false;
@@ -333,7 +334,10 @@ Status lower(const Network& network, const Options& options, Compilation& made, 
         made.tasks = schedule::build(made.graph, made.plan, device);
         return ok_status();
       },
-      [&] { return schedule::validate(made.graph, made.plan, made.tasks); },
+      [&] {
+        const Status sound = schedule::validate(made.graph, made.plan, made.tasks);
+        return sound.ok() && options.check_tables ? schedule::shadow_run(made.graph, made.plan, made.tasks) : sound;
+      },
       [&](bool explain) {
         return explain ? explain_schedule(made.graph, made.plan, made.tasks, device)
                        : schedule::print(made.graph, made.plan, made.tasks);

@@ -50,6 +50,7 @@ struct Options {
   bool verify = true;
   verify::Options verification;
   std::set<std::string> disabled;  // passes left out
+  bool check_tables = false;       // a shadow run of every table (schedule/shadow_run.h), beside what is always checked
   bool batch_invariant = false;    // of a GPU: a row has the same bits in a program of any batch (a core's have anyway)
   std::string to;                  // the last step; empty: all
   std::set<std::string> explain;   // steps whose decisions are kept in Compilation::explanations

@@ -489,15 +489,18 @@ ExprId Exprs::import(const Exprs& other, ExprId id, std::span<const ExprId> coor
         result = load(expr.slot, expr.dtype, std::move(at), guard, otherwise);
         break;
       }
-      case Scalar::kSelect:
-        result = select(copy(expr.args[0]), copy(expr.args[1]), copy(expr.args[2]));
+      // Loads are seen in this order by whoever imports, so it is fixed: the last argument first.
+      case Scalar::kSelect: {
+        const ExprId no = copy(expr.args[2]), yes = copy(expr.args[1]);
+        result = select(copy(expr.args[0]), yes, no);
         break;
+      }
       case Scalar::kCast: result = cast(copy(expr.args[0]), expr.dtype); break;
       case Scalar::kCastSat: result = cast(copy(expr.args[0]), expr.dtype, true); break;
-      default:
-        result = expr.args[1] == kNoExpr
-                     ? unary(expr.scalar, copy(expr.args[0]))
-                     : binary(expr.scalar, copy(expr.args[0]), copy(expr.args[1]));
+      default: {
+        const ExprId y = copy(expr.args[1]), x = copy(expr.args[0]);
+        result = y == kNoExpr ? unary(expr.scalar, x) : binary(expr.scalar, x, y);
+      }
     }
     done[from] = result;
     return result;

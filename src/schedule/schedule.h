@@ -6,6 +6,7 @@
 /// Steps: fold_domains · assign_waves · cut_tiles · assign_buffers · deal_tasks, then validate.
 #pragma once
 
+#include "schedule/shadow_run.h"
 #include "schedule/task_graph.h"
 
 namespace obelisk::schedule {

@@ -2,6 +2,7 @@
 #include <map>
 
 #include "schedule/flow.h"
+#include "schedule/storage_box.h"
 
 namespace obelisk::schedule {
 namespace {
@@ -96,10 +97,54 @@ Status check_teams(const stitch::Plan& plan, const TaskGraph& tasks) {
   return ok_status();
 }
 
+/// Whatever a work reads was stored before, all of it, and nobody stores any of it in the wave in which it is read: not
+/// even the work itself, whose tasks run in any order. Elements are compared as boxes of a storage, so that a
+/// concatenation is what all its pieces are.
+Status check_order(const Graph& graph, const stitch::Plan& plan, const TaskGraph& tasks) {
+  struct Store {
+    size_t work;
+    ValueId value;
+    StorageBox box;
+  };
+  std::map<ValueId, std::vector<Store>> stores;  // by storage
+  for (size_t w = 0; w < tasks.works.size(); ++w)
+    for (const WorkAccess& access : accesses_of(graph, plan, tasks.works[w]).stores) {
+      TRY(StorageBox box, storage_box(graph, plan, access.value));
+      for (const Store& other : stores[box.storage])
+        if (shared_volume(other.box, box) > 0)
+          return refused(fmt::format("work {} stores value %{} where work {} stores value %{}", w,
+                                     access.value, other.work, other.value));
+      stores[box.storage].push_back({w, access.value, std::move(box)});
+    }
+  for (size_t w = 0; w < tasks.works.size(); ++w) {
+    const Work& work = tasks.works[w];
+    for (const WorkAccess& access : accesses_of(graph, plan, work).reads) {
+      TRY(const StorageBox box, storage_box(graph, plan, access.value));
+      const BufferKind kind = tasks.buffers[work.buffers[access.slot]].kind;
+      int64_t stored = kind == BufferKind::kInput || kind == BufferKind::kWeight ? box.volume() : 0;
+      for (const Store& store : stores[box.storage]) {
+        const int64_t volume = shared_volume(store.box, box);
+        if (volume == 0) continue;
+        if (store.work == w)
+          return refused(fmt::format("work {} reads value %{}, of which it stores a part, %{}, itself", w,
+                                     access.value, store.value));
+        const int wave = tasks.works[store.work].wave;
+        if (wave >= work.wave)
+          return refused(fmt::format("work {} (wave {}) reads of value %{} what work {} writes in wave {}",
+                                     w, work.wave, access.value, store.work, wave));
+        stored += volume;
+      }
+      if (stored != box.volume())
+        return refused(fmt::format("work {} reads value %{}, of which {} of {} elements are stored", w,
+                                   access.value, stored, box.volume()));
+    }
+  }
+  return ok_status();
+}
+
 }  // namespace
 
 Status validate(const Graph& graph, const stitch::Plan& plan, const TaskGraph& tasks) {
-  (void)graph;
   std::vector<std::vector<const ObkTask*>> by_work(tasks.works.size());
   for (size_t sm = 0; sm < tasks.lists.size(); ++sm) {
     uint32_t wave = 0;
@@ -135,6 +180,7 @@ Status validate(const Graph& graph, const stitch::Plan& plan, const TaskGraph& t
                                    work.wave, buffer.first, buffer.last));
     }
   }
+  TRY_STATUS(check_order(graph, plan, tasks));
   TRY_STATUS(check_teams(plan, tasks));
   if (tasks.flows) TRY_STATUS(validate_flow(plan, tasks));
   // Buffers that are alive together do not share bytes, and none leaves the arena.

@@ -159,6 +159,7 @@ struct Group {
   NodeId anchor = graph::kNone;
   NodeId dominant = graph::kNone;
   Body body;
+  std::vector<int> anchor_coords;  // of a tile's group: the domain's coordinate for each dimension of what the anchor computes
   Product product;            // kProduct
   std::optional<Body> prologue;  // kProduct: computes the tile's rows of A into fast memory first
   ConvTile conv;              // kConv

@@ -278,6 +278,10 @@ NodeId write_body(const Graph& graph, const Views& views, const Grouping& groupi
       std::sort(dims->begin(), dims->end(), [](auto& x, auto& y) { return x.c < y.c; });
     }
   }
+  if (draft.anchored) {
+    draft.group.anchor_coords.resize(order.size());
+    for (size_t k = 0; k < order.size(); ++k) draft.group.anchor_coords[static_cast<size_t>(order[k])] = static_cast<int>(k);
+  }
   draft.group.body = std::move(ordered);
   return without_place;
 }

@@ -57,6 +57,8 @@ inline std::shared_ptr<Program> program_of(const graph::Graph& graph, const std:
   const schedule::TaskGraph tasks = schedule::build(graph, plan, *device);
   const Status valid = schedule::validate(graph, plan, tasks);
   CHECK(valid.ok(), "{}", valid.error().text());
+  const Status shadow = schedule::shadow_run(graph, plan, tasks);
+  CHECK(shadow.ok(), "{}", shadow.error().text());
   auto program = std::make_shared<Program>(assemble(
       graph, plan, tasks, codegen::emit(graph, plan, tasks, kernels::tile_library(*device)),
       device->name));

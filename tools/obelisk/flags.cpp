@@ -102,6 +102,7 @@ void add_machine(CLI::App& verb, Flags& flags) {
   verb.add_option("--sms", flags.sms, "virtual SMs that the table is made for; 0: one a worker")->check(CLI::Range(0, 4096));
   verb.add_option("--compiler", flags.compiler, "the C++ compiler that builds bodies");
   verb.add_option("--cache", flags.cache, "folder of the object cache, or off");
+  verb.add_flag("--check-tables", flags.check_tables, "run the task tables with tags in place of numbers first: every read must find the element that the graph means");
   verb.add_option("--disable", flags.disabled, "passes to leave out, by name")->delimiter(',');
 }
 
@@ -137,7 +138,7 @@ Result<compiler::Options> options_from(const Flags& flags) {
   options.threads = flags.threads;
   options.load.compiler = flags.compiler;
   options.load.cache_dir = flags.cache;
-  options.batch_invariant = flags.batch_invariant;
+  options.batch_invariant = flags.batch_invariant, options.check_tables = flags.check_tables;
   options.disabled.insert(flags.disabled.begin(), flags.disabled.end());
   options.explain.insert(flags.explain.begin(), flags.explain.end());
   options.to = flags.to;

@@ -39,6 +39,8 @@ std::vector<Tensor> answers(const Graph& graph, const std::vector<Tensor>& input
   const schedule::TaskGraph tasks = schedule::build(graph, plan, device);
   const Status valid = schedule::validate(graph, plan, tasks);
   EXPECT_TRUE(valid.ok()) << (valid.ok() ? "" : valid.error().text());
+  const Status shadow = schedule::shadow_run(graph, plan, tasks);
+  EXPECT_TRUE(shadow.ok()) << (shadow.ok() ? "" : shadow.error().text());
   auto program = std::make_shared<Program>(
       assemble(graph, plan, tasks, codegen::emit(graph, plan, tasks, kernels::kCpuTiles), "cpu"));
   auto executable = load_cpu(program);

@@ -72,6 +72,8 @@ TEST(RandomGraphs, ProgramsKeepTheMeaning) {
       const schedule::TaskGraph tasks = schedule::build(lowered, plan, device);
       sound = schedule::validate(lowered, plan, tasks);
       ASSERT_TRUE(sound.ok()) << "seed " << seed << ": " << sound.error().text();
+      sound = schedule::shadow_run(lowered, plan, tasks);
+      ASSERT_TRUE(sound.ok()) << "seed " << seed << ": " << sound.error().text();
       auto program = std::make_shared<Program>(assemble(
           lowered, plan, tasks,
           codegen::emit(lowered, plan, tasks, sms == 132 ? vector_tiles() : kernels::kCpuTiles),

@@ -56,6 +56,8 @@ inline Run run_program(const graph::Graph& graph, const std::vector<Tensor>& inp
   EXPECT_EQ(tasks.flows, flows);
   Status valid = schedule::validate(graph, run.plan, tasks);
   EXPECT_TRUE(valid.ok()) << (valid.ok() ? "" : valid.error().text());
+  const Status shadow = schedule::shadow_run(graph, run.plan, tasks);
+  EXPECT_TRUE(shadow.ok()) << (shadow.ok() ? "" : shadow.error().text());
   codegen::Source source =
       codegen::emit(graph, run.plan, tasks, vectors ? vector_tiles() : kernels::kCpuTiles);
   auto program =

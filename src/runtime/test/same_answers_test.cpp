@@ -173,6 +173,8 @@ std::shared_ptr<const Executable> compile(const Graph& graph, int sms) {
   const schedule::TaskGraph tasks = schedule::build(graph, plan, device);
   const Status sound = schedule::validate(graph, plan, tasks);
   CHECK(sound.ok(), "{}", sound.error().text());
+  const Status shadow = schedule::shadow_run(graph, plan, tasks);
+  CHECK(shadow.ok(), "{}", shadow.error().text());
   LoadOptions load;
   load.every_thread = true;
   auto executable = load_cpu(std::make_shared<Program>(assemble(
