@@ -3,8 +3,8 @@
 
 Each network is exported (zoo_wide_export.py) and compared (zoo_wide_check.py) by processes of its
 own, bounded in time and memory, so that one that fails or hangs stops no other. What was found goes
-to FOLDER/NAME.result.json; a rerun begins where the last one stopped, and does again what did not
-agree. docs/networks.md is made of the results when all networks have one.
+to FOLDER/NAME.result.json; a rerun with the same compiler begins where the last one stopped, and
+does again what did not agree. docs/networks.md is made of the results when all networks have one.
 
 Exits with 1 if one is wrong, or fewer than 95 % of those that export run.
 """
@@ -30,6 +30,12 @@ MEMORY = 12 << 30   # bytes of address space for one process
 ENOUGH = 0.95       # of what exports must run
 LIBRARIES = {"torchvision": "torchvision", "timm": "timm", "transformers": "transformers"}
 VERDICTS = ("agrees", "refused", "not exportable", "wrong", "says little")
+
+
+def compiler():
+    """Names the program under test by its content: a verdict holds for that one only."""
+    path = os.environ.get("OBELISK", ROOT / "build" / "bin" / "obelisk")
+    return hashlib.sha256(Path(path).read_bytes()).hexdigest()[:16]
 
 
 def child(step, name, folder, pipe):
@@ -200,6 +206,8 @@ def main():
     parser.add_argument("--folder", type=Path, default=ROOT / "build" / "zoo-wide")
     parser.add_argument("--keep", action="store_true", help="leave the exported files")
     parser.add_argument("--again", action="store_true", help="also those that agreed before")
+    parser.add_argument("--older", action="store_true",
+                        help="what agreed with an older compiler still counts")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--dozen", type=int, metavar="TURN", help="twelve small ones, others each turn")
     parser.add_argument("--within", type=int, metavar="SECONDS", help="begin none after that long")
@@ -208,8 +216,8 @@ def main():
     arguments = parser.parse_args()
     folder = arguments.folder
     folder.mkdir(parents=True, exist_ok=True)
-    names = [name for name in NETWORKS if not arguments.names
-             or any(fnmatch.fnmatch(name, pattern) for pattern in arguments.names)]
+    names = list(dict.fromkeys(name for pattern in arguments.names or ["*"] for name in NETWORKS
+                               if fnmatch.fnmatch(name, pattern)))
     if not names:
         parser.error(f"no network is called {arguments.names}; there are {', '.join(NETWORKS)}")
     if arguments.dozen is not None:
@@ -217,6 +225,7 @@ def main():
     # Children are forks of a server that has imported what all of them need.
     processes = multiprocessing.get_context("forkserver")
     processes.set_forkserver_preload(["zoo_wide_preload"])
+    tested = compiler()
     start, results, left = time.monotonic(), {}, []
 
     def work(name):
@@ -224,11 +233,13 @@ def main():
         kept = json.loads(path.read_text()) if path.exists() else None
         if arguments.table:
             return kept
-        if kept and kept["verdict"] == "agrees" and not arguments.again:
+        if kept and kept["verdict"] == "agrees" and not arguments.again and (
+                arguments.older or kept["compiler"] == tested):
             return kept
         if arguments.within and time.monotonic() - start > arguments.within:
             return None
         found = export_and_check(name, folder, arguments.keep, processes)
+        found["compiler"] = tested
         path.write_text(json.dumps(found, indent=1) + "\n")
         print(f"{found['verdict']:15} {name:42} {figure(found.get('fp32')):>9} "
               f"{figure(found.get('fp16')):>9}  {found.get('reason', '')[:150]} "
