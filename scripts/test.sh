@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Sets up a fresh Debian 12, builds everything and runs all tests.
-#   scripts/test.sh          rooms, C++ tests, command line tests, device code beside its table, conformance
-#   scripts/test.sh --all    and the exported networks (needs PyTorch, in an environment of its own)
+#   scripts/test.sh          rooms, C++ tests, command line tests, device code beside its table, conformance,
+#                            a dozen of the wide zoo (PyTorch, in an environment of its own)
+#   scripts/test.sh --all    and the exported networks
 # Every stage runs, whatever the one before it said; the last line counts all of them.
 source "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
 all=
@@ -32,6 +33,8 @@ stage ctest ctest --test-dir build -j 2 --output-on-failure --output-junit "$rep
 stage pytest python3 -m pytest -q -p no:cacheprovider tests --ignore tests/cli/device_code_test.py --junitxml "$reports/pytest.xml"
 stage device_code python3 -m pytest -q -p no:cacheprovider tests/cli/device_code_test.py --junitxml "$reports/device_code.xml"
 stage conformance python3 scripts/conformance.py --junit "$reports/conformance.xml"
+# Twelve networks of the wide zoo, others with each commit; none is begun after four minutes.
+stage zoo_wide scripts/zoo.sh wide --dozen "$(git rev-list --count HEAD)" --within 240
 if [ -n "$all" ]; then
   stage patterns scripts/zoo.sh patterns
   stage zoo scripts/zoo.sh

@@ -154,6 +154,7 @@ class Converter {
       : from_(from), narrow_(narrow), remarks_(remarks) {
     place_.assign(from.value_count(), kNone);
     find_positions();
+    find_read_wide();
     narrow_weights();
   }
 
@@ -252,6 +253,30 @@ class Converter {
                                                 [&](ValueId out) { return positions_[out]; });
   }
 
+  // ---- what is read in f32 ----------------------------------------------------------------------
+
+  /// Values that every reader takes in f32, directly or behind moves and further masks.
+  void find_read_wide() {
+    read_wide_.assign(from_.value_count(), false);
+    for (auto id = from_.order().rbegin(); id != from_.order().rend(); ++id)
+      for (ValueId out : from_.node(*id).outputs) {
+        const std::vector<NodeId> readers = from_.users(out);
+        read_wide_[out] = is_float_value(out) && !readers.empty() && !from_.is_output(out) &&
+                          std::all_of(readers.begin(), readers.end(),
+                                      [&](NodeId reader) { return reads_wide(reader, out); });
+      }
+  }
+  bool reads_wide(NodeId reader, ValueId value) const {
+    const Node& node = from_.node(reader);
+    if (precision_rule(node.op) == PrecisionRule::kWide) return true;
+    if (ops::row(node.op).kind == ops::Kind::kMove || takes_masks(node.op))
+      return std::all_of(node.outputs.begin(), node.outputs.end(),
+                         [&](ValueId out) { return read_wide_[out]; });
+    for (size_t k = 0; k < node.inputs.size(); ++k)
+      if (node.inputs[k] == value && !is_precise_input(node.op, k)) return false;
+    return true;
+  }
+
   // ---- a value in a type ------------------------------------------------------------------------
 
   ValueId as(ValueId old, DType dtype, Limit limit) {
@@ -338,6 +363,9 @@ class Converter {
     if (node.op == Op::Div && !is_constant(node.inputs[1])) return "a quotient may be large";
     if (node.op == Op::Mul && node.inputs[0] == node.inputs[1]) return "a square may be large";
     if (ops::row(node.op).kind != ops::Kind::kMap) return nullptr;
+    // A row of which all is hidden weighs every key alike only while its scores vanish in the mask.
+    if (takes_masks(node.op) && (reads.huge || reads.huge_constant) && read_wide_[node.outputs[0]])
+      return "16 bits do not hold its mask, and what reads it reads f32";
     const bool bounds = node.op == Op::Clip || node.op == Op::Max || node.op == Op::Min;
     if (reads.tiny_constant) return "16 bits lose digits of its constant";
     const bool beyond = reads.huge_constant && !bounds && !takes_masks(node.op);
@@ -425,6 +453,7 @@ class Converter {
   Remarks* const remarks_;
   Graph to_;
   std::vector<bool> positions_;  // by old value
+  std::vector<bool> read_wide_;  // by old value
   std::vector<int> place_;       // by old value, into places_
   std::vector<Place> places_;
   std::map<std::tuple<ValueId, DType, Limit>, ValueId> constants_;

@@ -11,8 +11,10 @@
 ///   constants    are converted here. A constant that 16 bits cannot hold decides for its op: huge
 ///                ones that are added or selected (masks such as -3.4e38) become half of the type's
 ///                largest value, so that a score added to them is still finite and no row of a
-///                softmax becomes NaN; bounds become the largest value; infinities stay. Any other
-///                huge or tiny one (an epsilon of 1e-12) keeps its op in f32.
+///                softmax becomes NaN; where all that reads the sum reads f32 (a softmax, the mask
+///                of an attention) it stays in f32 with its mask, so that scores vanish in it as
+///                they do in f32. Bounds become the largest value; infinities stay. Any other huge
+///                or tiny one (an epsilon of 1e-12) keeps its op in f32.
 ///   f32 remains  for what follows ops in f32 until it meets a 16-bit value; for quotients,
 ///                squares, sums of many; for numbers that count: what comes from integers, and what
 ///                leads to Sin, Floor, indices. Such values keep f64 if they had it.
