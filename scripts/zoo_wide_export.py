@@ -25,9 +25,8 @@ def plain(answers):
     return answers if isinstance(answers, tuple) else (answers,)
 
 
-def export(name, folder):
-    """None, or why the network could not be written."""
-    start = time.monotonic()
+def prepared(name):
+    """(the network with its weights, its card)"""
     warnings.simplefilter("ignore")
     logging.disable(logging.WARNING)
     torch.set_num_threads(1)
@@ -47,14 +46,29 @@ def export(name, folder):
         "parameters": sum(p.numel() for p in network.module.parameters()),
     }
     calibrate(network.module, [tensors(card, seed) for seed in range(100, 108)])
+    return network, card
+
+
+def write_onnx(name, network, card, folder):
+    """None, or why the network could not be written."""
     try:
         with torch.no_grad():
-            {"torchscript": zoo.torchscript, "dynamo": zoo.dynamo}[wide.exporter](
+            {"torchscript": zoo.torchscript, "dynamo": zoo.dynamo}[card["exporter"]](
                 network, tensors(card, seed=0), str(folder / f"{name}.partial"))
     except Exception as error:  # an exporter may raise anything
         (folder / f"{name}.partial").unlink(missing_ok=True)
         return zoo.cause(error)
     (folder / f"{name}.partial").replace(folder / f"{name}.onnx")
+    return None
+
+
+def export(name, folder):
+    """None, or why the network could not be written."""
+    start = time.monotonic()
+    network, card = prepared(name)
+    why = write_onnx(name, network, card, folder)
+    if why:
+        return why
     wanted = {}
     try:
         with torch.no_grad():

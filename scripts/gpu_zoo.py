@@ -1,0 +1,233 @@
+#!/usr/bin/env python3
+"""Networks of the wide zoo on a GPU: answers beside PyTorch's in f32, and device time beside torch.compile.
+
+    gpu_zoo.py [NAME…] [--count 100] [--jobs 14] [--within 560] [--out FILE.json]
+
+Each network is a process: it makes the module, exports it, asks PyTorch (f32, f16, torch.compile of
+f16) and obelisk (op, stitch, mono; fp32, fp16) for answers to the same inputs, and times both. What
+is timed has the GPU in its turn (gpu_sides.turn); compilers of other networks use the CPU meanwhile.
+
+An answer is right when it is within FP32 of PyTorch's in f32 (largest difference over the root mean
+square), or in fp16 within FP16 or three times as far as PyTorch's own answer in f16 is; and when other
+inputs move it by at least four times its error.
+"""
+import argparse
+import concurrent.futures
+import datetime
+import fnmatch
+import hashlib
+import json
+import os
+import pathlib
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+HERE = pathlib.Path(__file__).resolve().parent
+ROOT = HERE.parent
+sys.path.insert(0, str(HERE))
+BIN = next((p for p in (ROOT / "bin", ROOT / "build/bin") if (p / "obelisk").exists()), ROOT / "bin")
+FP32, FP16 = 2e-4, 5e-3
+GRANULARITIES = ("op", "stitch", "mono")
+
+
+def error_of(got, wanted):
+    """Largest difference over the root mean square; infinite where one is not finite."""
+    import numpy
+    got, wanted = got.astype("f8"), wanted.astype("f8")
+    if got.shape != wanted.shape or not numpy.isfinite(got).all():
+        return float("inf")
+    return float(abs(got - wanted).max(initial=0) / max(numpy.sqrt((wanted**2).mean()), 1e-30))
+
+
+def reason(error):
+    return " ".join(f"{type(error).__name__}: {error}".split())[:200]
+
+
+def on_gpu(module, tensors, dtype):
+    import torch
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+    cast = [t.cuda().to(dtype) if t.is_floating_point() else t.cuda() for t in tensors]
+    with torch.inference_mode():
+        answers = module.cuda().to(dtype)(*cast)
+    answers = answers if isinstance(answers, tuple) else (answers,)
+    return [a.float().cpu().numpy() if a.is_floating_point() else a.cpu().numpy() for a in answers]
+
+
+def time_torch(module, tensors, row):
+    """Device time of torch.compile in fp16, as one launch of a CUDA graph."""
+    import torch_peer
+    from gpu_sides import turn
+    peer = torch_peer.Peer(module, tensors, "fp16")
+    call = peer.way("compile")
+    with turn():
+        row["torch_compile_us"] = round(statistics.median(torch_peer.device_us(call)), 2)
+
+
+def compile_program(onnx, granularity, precision):
+    words = ["compile", onnx, "--target", "cuda", "--granularity", granularity, "--precision",
+             precision, "--verify", "off", "--to", "load"]
+    done = subprocess.run([BIN / "obelisk", *words], capture_output=True, text=True, timeout=200)
+    return done.stderr.strip()[:300] if done.returncode else ""
+
+
+def obelisk_answers(onnx, folder, runs, feeds, outputs):
+    """{(granularity, precision): answers or a reason}, by one process."""
+    import numpy
+    from obelisk_backend import output_file, write_npz
+    write_npz(folder / "inputs.npz", feeds)
+    unverified = ["--verify", "off"] if b"--verify" in subprocess.run([BIN / "obelisk", "run", "--help"], capture_output=True).stdout else []
+    lines, folders = [], {}
+    for granularity, precision in runs:
+        folders[granularity, precision] = folder / f"{granularity}.{precision}"
+        lines.append(json.dumps(["run", str(onnx), "--inputs", str(folder / "inputs.npz"), "--target", "cuda",
+                                 "--granularity", granularity, "--precision", precision, *unverified,
+                                 "--output-dir", str(folders[granularity, precision])]))
+    done = subprocess.run([BIN / "obelisk", "batch"], input="\n".join(lines) + "\n", capture_output=True,
+                          text=True, timeout=200)
+    found = {}
+    for which, line in zip(runs, done.stdout.splitlines() + ["{}"] * len(runs)):
+        said = json.loads(line)
+        if said.get("status", said.get("exit", 1)) != 0:
+            found[which] = " ".join(str(said.get("stderr", said)).split())[:300] or done.stderr[-300:]
+            continue
+        found[which] = [numpy.load(output_file(folders[which], name)) for name in outputs]
+    return found
+
+
+def one(name, work):
+    """Everything about one network; a row of JSON for each thing that is known."""
+    import numpy
+    from gpu_sides import turn
+    from zoo_inputs import make_inputs
+    from zoo_wide_export import prepared, tensors, write_onnx
+    row = {"network": name}
+    begin = time.monotonic()
+
+    def tell():
+        row["seconds"] = round(time.monotonic() - begin, 1)
+        print(json.dumps(row), flush=True)
+
+    folder = work / name
+    folder.mkdir(parents=True, exist_ok=True)
+    network, card = prepared(name)
+    row["parameters"] = card["parameters"]
+    why = write_onnx(name, network, card, folder)
+    if why:
+        row["not_exportable"] = why[:200]
+        return tell()
+    onnx = folder / f"{name}.onnx"
+    feeds, others = tensors(card, 7), tensors(card, 8)
+    wanted = on_gpu(network.module, feeds, __import__("torch").float32)
+    moved = min(error_of(a, b) for a, b in zip(on_gpu(network.module, others, __import__("torch").float32), wanted))
+    row["moved"] = moved
+    runs = [(g, p) for p in ("fp32", "fp16") for g in GRANULARITIES]
+    with concurrent.futures.ThreadPoolExecutor(3) as pool:
+        refused = dict(zip(runs, pool.map(lambda run: compile_program(onnx, *run), runs)))
+    row["refused"] = {f"{g} {p}": why for (g, p), why in refused.items() if why}
+    runs = [run for run in runs if not refused[run]]
+    import onnx as onnx_library
+    model = onnx_library.load(onnx, load_external_data=False)
+    taken = {value.name for value in model.graph.input}
+    arrays = {key: array for key, array in make_inputs(card, {}, 7).items() if key in taken}
+    found = obelisk_answers(onnx, folder, runs, arrays, [value.name for value in model.graph.output])
+    try:
+        own = [error_of(a, b) for a, b in zip(on_gpu(network.module, feeds, __import__("torch").float16), wanted)]
+        row["torch_fp16_error"] = max(own)
+    except Exception as error:
+        row["torch_fp16_error"] = None
+        row["torch_fp16"] = reason(error)
+    row["errors"], row["wrong"] = {}, []
+    for (granularity, precision), answers in found.items():
+        label = f"{granularity} {precision}"
+        if isinstance(answers, str):
+            row["refused"][label] = answers
+            continue
+        worst = max(error_of(a, b) for a, b in zip(answers, wanted))
+        row["errors"][label] = float(f"{worst:.3g}")
+        allowed = FP32 if precision == "fp32" else max(FP16, 3 * (row["torch_fp16_error"] or 0))
+        if not worst <= allowed or not 4 * worst <= moved:
+            row["wrong"].append(label)
+    tell()
+    with turn():
+        words = ["bench", onnx, "--target", "cuda", "--granularity", ",".join(GRANULARITIES), "--precision", "fp16",
+                 "--seconds", "0.2", "--json"]
+        unverified = ["--verify", "off"] if b"--verify" in subprocess.run([BIN / "obelisk", "bench", "--help"], capture_output=True).stdout else []
+        done = subprocess.run([BIN / "obelisk", *words, *unverified], capture_output=True, text=True, timeout=200)
+    try:
+        said = json.loads(done.stdout)
+        each = said if isinstance(said, list) else said.get("granularities", [said])
+        row["obelisk_us"] = {one["granularity"]: round(one["device_us"]["median"], 2) for one in each}
+    except (ValueError, KeyError, TypeError) as error:
+        row["bench"] = (done.stderr.strip() or reason(error))[:300]
+    tell()
+    try:
+        time_torch(network.module.float(), feeds, row)
+    except Exception as error:
+        row["torch_compile"] = reason(error)
+    tell()
+
+
+def in_process(name, options, deadline):
+    """The last row that the network's process told, or why there is none."""
+    left = deadline - time.monotonic()
+    if left < 20:
+        return {"network": name, "left_out": "no time was left"}
+    words = [sys.executable, __file__, "--one", name, "--work", options.work]
+    settings = {"OMP_NUM_THREADS": "2", "TORCHINDUCTOR_COMPILE_THREADS": "1", "OBELISK_GPU_TURN": str(pathlib.Path(options.work) / "turn")}
+    log = open(pathlib.Path(options.work) / f"{name}.log", "w")
+    try:
+        done = subprocess.run(words, stdout=subprocess.PIPE, stderr=log, text=True, timeout=min(left, 240), env={**os.environ, **settings})
+        out, late = done.stdout, "" if done.returncode == 0 else f"ended with {done.returncode}"
+    except subprocess.TimeoutExpired as error:
+        out, late = (error.stdout or b"").decode(errors="replace"), "not ready in time"
+    rows = [json.loads(line) for line in out.splitlines() if line.startswith('{"network"')]
+    row = rows[-1] if rows else {"network": name}
+    if late:
+        tail = (pathlib.Path(options.work) / f"{name}.log").read_text()[-300:]
+        row["late"] = f"{late}: {' '.join(tail.split())}" if not rows else late
+    return row
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("names", nargs="*")
+    parser.add_argument("--count", type=int, default=1000, help="so many networks, spread over the libraries")
+    parser.add_argument("--skip", type=int, default=0, help="leave out so many first")
+    parser.add_argument("--jobs", type=int, default=14)
+    parser.add_argument("--within", type=float, default=560, help="seconds in all")
+    parser.add_argument("--work", default=tempfile.gettempdir() + "/gpu_zoo")
+    parser.add_argument("--out", type=pathlib.Path)
+    parser.add_argument("--one", metavar="NAME")
+    options = parser.parse_args()
+    pathlib.Path(options.work).mkdir(parents=True, exist_ok=True)
+    if options.one:
+        return one(options.one, pathlib.Path(options.work))
+    from gpu import Session
+    from zoo_wide_networks import NETWORKS
+    names = [name for name in NETWORKS if any(fnmatch.fnmatch(name, p) for p in options.names or ["*"])]
+    names.sort(key=lambda name: hashlib.sha256(name.encode()).hexdigest())  # the libraries mixed, always alike
+    names = names[options.skip:options.skip + options.count]
+    deadline = time.monotonic() + options.within
+    rows = []
+    with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
+        for row in pool.map(lambda name: in_process(name, options, deadline), names):
+            rows.append(row)
+            print(json.dumps(row), flush=True)
+            if options.out:
+                summary = {"networks": len(rows), "compared": sum("errors" in r for r in rows),
+                           "right": sum("errors" in r and not r["wrong"] and not r["refused"] for r in rows),
+                           "wrong": [r["network"] for r in rows if r.get("wrong")],
+                           "refused": [r["network"] for r in rows if r.get("refused")]}
+                options.out.write_text(json.dumps({
+                    "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d"), "commit": Session.commit(),
+                    "command": "gpu_zoo.py " + " ".join(sys.argv[1:]), **Session.machine(), "summary": summary, "rows": rows}, indent=1) + "\n")
+    bad = [row["network"] for row in rows if row.get("wrong")]
+    print(f"gpu_zoo: {len(rows)} networks, {sum('errors' in row for row in rows)} compared, wrong: {', '.join(bad) or 'none'}")
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
