@@ -186,7 +186,8 @@ def in_process(name, options, deadline):
     rows = [json.loads(line) for line in out.splitlines() if line.startswith('{"network"')]
     row = rows[-1] if rows else {"network": name}
     if late:
-        tail = (pathlib.Path(options.work) / f"{name}.log").read_text()[-300:]
+        told = (pathlib.Path(options.work) / f"{name}.log").read_text()
+        tail = told[:200] + " … " + told[-200:]
         row["late"] = f"{late}: {' '.join(tail.split())}" if not rows else late
     return row
 
@@ -226,7 +227,7 @@ def main():
                     "command": "gpu_zoo.py " + " ".join(sys.argv[1:]), **Session.machine(), "summary": summary, "rows": rows}, indent=1) + "\n")
     bad = [row["network"] for row in rows if row.get("wrong")]
     print(f"gpu_zoo: {len(rows)} networks, {sum('errors' in row for row in rows)} compared, wrong: {', '.join(bad) or 'none'}")
-    return 1 if bad else 0
+    return 1 if bad or not any("errors" in row for row in rows) else 0
 
 
 if __name__ == "__main__":

@@ -4,6 +4,9 @@ Each entry of MODELS is a function that returns a Network. Only shapes and opera
 weights are random from a fixed seed, with the norms' statistics moved off their neutral values, so
 that a dropped scale or a swapped mean shows in the answer.
 """
+import contextlib
+import importlib.util
+import pathlib
 from dataclasses import dataclass, field
 
 import torch
@@ -11,11 +14,21 @@ import torch.nn.functional as F
 from gpu_models import lively
 from torch import nn
 
-# torchvision without its compiled part: these operators' names are all that its import needs
-# (transformers imports it too, where it is installed). The library must outlive the import.
-_torchvision_names = torch.library.Library("torchvision", "DEF")
-for _name in ("nms", "qnms"):
-    _torchvision_names.define(f"{_name}(Tensor boxes, Tensor scores, float threshold) -> Tensor")
+def name_torchvision_operators():
+    """torchvision without its compiled part: these operators' names are all that its import needs
+    (transformers imports it too, where it is installed). The library must outlive the import."""
+    found = importlib.util.find_spec("torchvision")
+    for part in pathlib.Path(found.origin).parent.glob("_C*.so") if found else ():
+        with contextlib.suppress(OSError):  # built for a CUDA that is not here
+            torch.ops.load_library(part)
+            return None
+    library = torch.library.Library("torchvision", "DEF")
+    for name in ("nms", "qnms"):
+        library.define(f"{name}(Tensor boxes, Tensor scores, float threshold) -> Tensor")
+    return library
+
+
+_torchvision_names = name_torchvision_operators()
 
 
 @dataclass
