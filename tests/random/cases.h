@@ -1,0 +1,86 @@
+/// tests/random/cases.h — random graphs as cases: what a seed means, its answers, and whether others are those.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "compile.h"
+#include "graph/graph.h"
+
+namespace obelisk::random_graphs {
+
+/// Five to forty nodes, a third to all of them moves; every sixteenth of larger values, as tiles of products want.
+inline graph::RandomOptions options_of(uint64_t seed) {
+  graph::Random random(seed * 0x9e3779b97f4a7c15 + 1);
+  graph::RandomOptions options;
+  options.nodes = static_cast<int>(random.between(5, 12));
+  if (random.chance(25)) options.nodes = static_cast<int>(random.between(12, 40));
+  options.moves = static_cast<int>(random.between(30, 85));
+  options.elements = random.chance(6) ? 20000 : random.chance(30) ? 400 : 2000;
+  return options;
+}
+
+struct Case {
+  uint64_t seed = 0;
+  graph::Graph graph;
+  std::vector<Tensor> inputs, other_inputs;  // the others leave other numbers in memory
+  std::vector<Tensor> wanted;                // in f64
+  std::string failed;                        // the graph itself, or the reference
+};
+
+inline Case case_of(graph::Graph graph, uint64_t seed) {
+  Case made{.seed = seed, .graph = std::move(graph)};
+  made.inputs = graph::random_inputs(made.graph, seed), made.other_inputs = graph::random_inputs(made.graph, seed + 1);
+  if (const Status sound = graph::verify(made.graph); !sound.ok()) return made.failed = sound.error().text(), made;
+  auto wanted = graph::interpret(made.graph, made.inputs, {.exact = true});
+  if (!wanted.ok()) return made.failed = wanted.error().text(), made;
+  made.wanted = std::move(*wanted);
+  return made;
+}
+
+/// What is wrong with these answers; empty: nothing. Beyond a fixed tolerance they may be off by what the reference itself is when it
+/// computes in the graph's types, `factor` times: sums in another order are.
+inline std::string difference(const Case& one, std::span<const Tensor> got, ops::Tolerance tolerance = {1e-4, 1e-3}, double factor = 16) {
+  const std::vector<ops::Tolerance> fixed(one.wanted.size(), tolerance);
+  const graph::Comparison same = graph::compare(got, one.wanted, fixed);
+  if (same.ok) return "";
+  const auto rounded = graph::interpret(one.graph, one.inputs);
+  if (!rounded.ok()) return rounded.error().text();
+  std::vector<ops::Tolerance> allowed;
+  for (size_t k = 0; k < one.wanted.size(); ++k) {
+    const graph::Comparison error = graph::compare({&(*rounded)[k], 1}, {&one.wanted[k], 1}, {&tolerance, 1});
+    allowed.push_back({tolerance.absolute + factor * error.max_abs, tolerance.relative});
+  }
+  const graph::Comparison again = graph::compare(got, one.wanted, allowed);
+  return again.ok ? "" : again.text();
+}
+
+/// What a program leaves in its outputs when it ran with other inputs before: nothing of that may be read again. The error's text, or empty.
+inline std::string run(const runtime::Executable& executable, const Case& one, std::vector<Tensor>& outputs, int threads = 1) {
+  auto context = executable.context(threads);
+  if (!context.ok()) return context.error().text();
+  outputs.clear();
+  std::vector<void*> out;
+  for (const runtime::Port& port : executable.program().outputs) {
+    outputs.push_back(Tensor::allocate(port.type));
+    out.push_back(outputs.back().mutable_data());
+  }
+  for (const auto* inputs : {&one.other_inputs, &one.inputs}) {
+    std::vector<const void*> in;
+    for (const Tensor& tensor : *inputs) in.push_back(tensor.data());
+    for (Tensor& output : outputs) memset(output.mutable_data(), 0xa5, static_cast<size_t>(output.bytes()));
+    if (const Status ran = (*context)->run(in, out); !ran.ok()) return ran.error().text();
+  }
+  return "";
+}
+
+/// Tables as the compiler made them: every check of a table that there is stands here.
+inline std::string unsound(const compiler::Compilation& made) {
+  const Status valid = schedule::validate(made.graph, made.plan, made.tasks);
+  return valid.ok() ? "" : "schedule: " + valid.error().text();
+}
+
+}  // namespace obelisk::random_graphs
