@@ -3,7 +3,8 @@
 
 #include <algorithm>
 #include <cmath>
-#include <functional>
+#include <cstring>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -39,6 +40,31 @@ inline Case case_of(graph::Graph graph, uint64_t seed) {
   if (!wanted.ok()) return made.failed = wanted.error().text(), made;
   made.wanted = std::move(*wanted);
   return made;
+}
+
+/// Graphs side by side as one, whose inputs and outputs stand in the order of the graphs.
+inline graph::Graph together(std::span<const Case> cases) {
+  graph::Graph all;
+  all.name = fmt::format("random {} and {} more", cases[0].seed, cases.size() - 1);
+  for (const Case& one : cases) {
+    const graph::Graph& graph = one.graph;
+    std::map<graph::ValueId, graph::ValueId> made{{graph::kNone, graph::kNone}};
+    const auto named = [&](const std::string& name) { return fmt::format("{}/{}", one.seed, name); };
+    for (const graph::ValueId id : graph.inputs()) made[id] = all.add_input(named(graph.value(id).name), graph.type(id));
+    for (const graph::NodeId id : graph.order()) {
+      const graph::Node& node = graph.node(id);
+      std::vector<graph::ValueId> inputs;
+      for (const graph::ValueId input : node.inputs) {
+        if (!made.count(input)) made[input] = all.add_constant(graph.value(input).constant);
+        inputs.push_back(made[input]);
+      }
+      const auto added = all.add_node(node.op, inputs, node.attrs, named(node.name), static_cast<int>(node.outputs.size()));
+      CHECK(added.ok(), "{}", added.error().text());
+      for (size_t k = 0; k < node.outputs.size(); ++k) made[node.outputs[k]] = all.node(*added).outputs[k];
+    }
+    for (size_t k = 0; k < graph.outputs().size(); ++k) all.mark_output(made[graph.outputs()[k]], named(graph.output_names()[k]));
+  }
+  return all;
 }
 
 /// What is wrong with these answers; empty: nothing. Beyond a fixed tolerance they may be off by what the reference itself is when it

@@ -1,9 +1,10 @@
 // Very many random graphs on the CPU: each pass alone, then programs for several machines, compared with the interpreter.
 //
-//   random_graphs --from 1 --count 1000 [--configs passes,1,2,7,132,op,vectors] [--batch 200] [--found FOLDER] [--seconds S]
+//   random_graphs --from 1 --count 1000 [--configs passes,1,2,7,132] [--batch 200] [--found FOLDER] [--seconds S]
 //   random_graphs --graph FILE.ir [--configs ...]        one graph, with @random for weights
 //
-// Bodies of a batch are compiled as one text, those of equal text once for all batches. Programs run in a process of their own, so that one
+// Configurations: a number of SMs, "op" before it for an op a body, "vectors" for bodies as GPUs have them, "stitch" or "mono" for a GPU's own
+// bodies and tables by their twin (twin_library.h); "passes". Bodies of a batch are compiled as one text, those of equal text once for all batches. Programs run in a process of their own, so that one
 // that breaks it is a failure like others. Each failure is a line, and with --found a shrunk graph; the last line has counts. Exit
 // status 1: something failed.
 #include <sys/mman.h>
@@ -20,6 +21,7 @@
 #include "graph/shrink.h"
 #include "graph/test_texts.h"
 #include "kernels/tile_library.h"
+#include "twin_library.h"
 
 namespace obelisk::random_graphs {
 namespace {
@@ -31,6 +33,7 @@ struct Config {
   std::string name;
   int sms = 7;
   bool stitch = true, vectors = false;
+  std::string granularity;  // of a GPU, by its twin
 };
 
 std::vector<std::string> split(const std::string& text) {
@@ -43,12 +46,13 @@ std::vector<std::string> split(const std::string& text) {
   return out;
 }
 
-/// "7": stitched for so many SMs; "op7": an op a body; "vectors7": bodies as GPUs have them.
 std::optional<Config> config_of(const std::string& name) {
   Config config{.name = name};
   size_t at = 0;
   if (name.starts_with("op")) config.stitch = false, at = 2;
   else if (name.starts_with("vectors")) config.vectors = true, at = 7;
+  else if (name.starts_with("stitch")) config.granularity = "stitch", at = 6;
+  else if (name.starts_with("mono")) config.granularity = "mono", at = 4;
   config.sms = atoi(name.c_str() + at);
   return config.sms > 0 ? std::optional(config) : std::nullopt;
 }
@@ -75,11 +79,13 @@ std::string program_of(const graph::Graph& graph, const Config& config, std::sha
     compiler::Options options;
     options.sms = config.sms, options.verify = false, options.to = "schedule";
     options.stitch.stitch = config.stitch;
+    if (!config.granularity.empty()) options.target = "sm_90a", options.granularity = config.granularity, options.disabled = {"flow"}, options.to = "assemble";
     compiler::Network network;
     network.graph = graph;
     compiler::Compilation made;
     if (const Status status = compiler::compile(network, options, made); !status.ok()) return status.error().text();
     if (std::string wrong = unsound(made); !wrong.empty()) return wrong;
+    if (made.program) return program = made.program, "";
     program = std::make_shared<runtime::Program>(runtime::assemble(
         made.graph, made.plan, made.tasks, codegen::emit(made.graph, made.plan, made.tasks, config.vectors ? vector_tiles() : kernels::kCpuTiles), "cpu"));
     return "";
@@ -107,13 +113,37 @@ std::string passes_keep(const Case& one) {
   return "";
 }
 
+struct Libraries {
+  std::unique_ptr<runtime::BodyLibrary> cores;
+  std::unique_ptr<TwinLibrary> twin;
+
+  Status add(const runtime::Program& program) { return add(std::vector{&program}); }
+  Status add(const std::vector<const runtime::Program*>& programs) {
+    std::vector<const codegen::BodyText*> of_cores, of_gpus;
+    for (const runtime::Program* program : programs)
+      for (const codegen::BodyText& body : program->bodies) (program->on_gpu() ? of_gpus : of_cores).push_back(&body);
+    TRY_STATUS(cores->add(of_cores));
+    if (of_gpus.empty()) return ok_status();
+    if (!twin) {
+      TRY(twin, TwinLibrary::create());
+    }
+    return twin->add(of_gpus);
+  }
+  size_t count() const { return cores->count() + (twin ? twin->count() : 0); }
+};
+
 /// Runs a program in this process; what is wrong, or nothing.
-std::string run_and_compare(std::shared_ptr<const runtime::Program> program, const Case& one, const runtime::BodyLibrary& library) {
+std::string run_and_compare(std::shared_ptr<const runtime::Program> program, const Case& one, const Libraries& libraries) {
+  std::vector<Tensor> got;
+  if (program->on_gpu()) {
+    const std::vector<Tensor>* runs[] = {&one.other_inputs, &one.inputs};
+    if (std::string wrong = run_twin(*program, *libraries.twin, runs, got); !wrong.empty()) return wrong;
+    return difference(one, got);
+  }
   runtime::LoadOptions load;
-  load.library = &library, load.every_thread = true;
+  load.library = libraries.cores.get(), load.every_thread = true;
   auto executable = runtime::load_cpu(std::move(program), load);
   if (!executable.ok()) return executable.error().text();
-  std::vector<Tensor> got;
   if (std::string wrong = run(**executable, one, got); !wrong.empty()) return wrong;
   return difference(one, got);
 }
@@ -126,7 +156,7 @@ struct Job {
 };
 
 /// Runs jobs in children: one that dies took a job along, and the next goes on behind it.
-void run_apart(std::vector<Job>& jobs, const std::vector<Case>& cases, const runtime::BodyLibrary& library) {
+void run_apart(std::vector<Job>& jobs, const std::vector<Case>& cases, const Libraries& libraries) {
   constexpr size_t kText = 400;
   struct Shared {
     size_t at;  // the job that runs
@@ -147,7 +177,7 @@ void run_apart(std::vector<Job>& jobs, const std::vector<Case>& cases, const run
         alarm(60);  // a task that never ends
         std::string wrong;
         try {
-          wrong = run_and_compare(jobs[k].program, cases[jobs[k].of], library);
+          wrong = run_and_compare(jobs[k].program, cases[jobs[k].of], libraries);
         } catch (const std::exception& error) {
           wrong = error.what();
         }
@@ -183,11 +213,13 @@ std::string alone(const graph::Graph& graph, uint64_t seed, const Config* config
   jobs[0].config = config;
   jobs[0].failed = program_of(graph, *config, jobs[0].program);
   if (!jobs[0].failed.empty()) return jobs[0].failed;
-  const auto library = runtime::BodyLibrary::create({"-O0"});
-  std::vector<const codegen::BodyText*> bodies;
-  for (const codegen::BodyText& body : jobs[0].program->bodies) bodies.push_back(&body);
-  if (const Status added = library->add(bodies); !added.ok()) return added.error().text();
-  run_apart(jobs, cases, *library);
+  if (jobs[0].program->on_gpu() && !beyond_twin(*jobs[0].program).empty()) return "";
+  // The twin's common part is compiled once for all.
+  static Libraries kept;
+  if (kept.count() > 2000) kept = {};
+  if (!kept.cores) kept.cores = runtime::BodyLibrary::create({"-O0"});
+  if (const Status added = kept.add(*jobs[0].program); !added.ok()) return added.error().text();
+  run_apart(jobs, cases, kept);
   return jobs[0].failed;
 }
 
@@ -229,10 +261,11 @@ int run_all(const Settings& settings) {
     else if (name == "passes") with_passes = true;
     else return fmt::print(stderr, "no configuration is called '{}': passes, or a number of SMs, with op or vectors before it\n", name), 2;
   }
-  const auto library = runtime::BodyLibrary::create({settings.optimise});
+  Libraries library;
+  library.cores = runtime::BodyLibrary::create({settings.optimise});
   const auto start = Clock::now();
   std::map<std::string, std::pair<uint64_t, uint64_t>> counts;  // by configuration: graphs, failures
-  std::map<std::string, int> kinds;
+  std::map<std::string, uint64_t> beyond;  // programs that the twin cannot run, by why
   uint64_t graphs = 0, bodies_seen = 0, nodes = 0;
   int shrunk = 0;
   uint64_t next = settings.from;
@@ -276,25 +309,27 @@ int run_all(const Settings& settings) {
       }
     spent.passes += since(at), at = Clock::now();
     std::vector<Job> jobs;
-    std::vector<const codegen::BodyText*> bodies;
+    std::vector<const runtime::Program*> programs;
     for (size_t k = 0; k < cases.size(); ++k)
       for (const Config& config : configs) {
         if (given_up.count(k)) continue;
         Job job{.of = k, .config = &config};
         job.failed = program_of(cases[k].graph, config, job.program);
-        if (job.program)
-          for (const codegen::BodyText& body : job.program->bodies) bodies.push_back(&body);
+        if (const std::string why = job.program && job.program->on_gpu() ? beyond_twin(*job.program) : ""; !why.empty()) {
+          ++beyond[why];
+          continue;
+        }
+        if (job.program) programs.push_back(job.program.get()), bodies_seen += job.program->bodies.size();
         jobs.push_back(std::move(job));
       }
-    bodies_seen += bodies.size();
     spent.plans += since(at), at = Clock::now();
-    if (const Status added = library->add(bodies); !added.ok()) {
+    if (const Status added = library.add(programs); !added.ok()) {
       fmt::print("FAILED seeds {} to {}: {}\n", cases.front().seed, cases.back().seed, added.error().text());
       ++counts["compiler"].second;
       continue;
     }
     spent.compiler += since(at), at = Clock::now();
-    run_apart(jobs, cases, *library);
+    run_apart(jobs, cases, library);
     spent.runs += since(at);
     std::set<size_t> told;
     for (const Job& job : jobs) {
@@ -305,17 +340,18 @@ int run_all(const Settings& settings) {
     }
     if (settings.count > settings.batch) {
       fmt::print("{} graphs, {:.0f} s: graphs {:.1f}, passes {:.1f}, plans {:.1f}, compiler {:.1f}, runs {:.1f} s; {} of {} bodies compiled\n", graphs, since(start),
-                 spent.graphs, spent.passes, spent.plans, spent.compiler, spent.runs, library->count(), bodies_seen);
+                 spent.graphs, spent.passes, spent.plans, spent.compiler, spent.runs, library.count(), bodies_seen);
       fflush(stdout);
     }
   }
   uint64_t wrong = 0;
   fmt::print("seeds {} to {}, {} nodes, {} distinct bodies of {}, {:.0f} s (graphs {:.1f}, passes {:.1f}, plans {:.1f}, compiler {:.1f}, runs {:.1f})", settings.from,
-             next - 1, nodes, library->count(), bodies_seen, since(start), spent.graphs, spent.passes, spent.plans, spent.compiler, spent.runs);
+             next - 1, nodes, library.count(), bodies_seen, since(start), spent.graphs, spent.passes, spent.plans, spent.compiler, spent.runs);
   for (const auto& [name, count] : counts) {
     fmt::print("; {}: {} graphs, {} failed", name, count.first, count.second);
     wrong += count.second;
   }
+  for (const auto& [why, count] : beyond) fmt::print("; not run, {}: {}", why, count);
   fmt::print("\n");
   return wrong > 0 ? 1 : 0;
 }

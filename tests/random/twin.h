@@ -10,6 +10,7 @@
 #include <cmath>
 
 #include "one_cta.h"
+#include "twin_task.h"
 
 // Words and functions of the device compiler that one_cta.h leaves out, for tiles alone do without them.
 struct uint2 {
@@ -62,15 +63,6 @@ using std::isinf, std::isnan, std::max, std::min;
 #pragma GCC diagnostic pop
 #undef OBK_BEGIN_WAVE
 #define OBK_BEGIN_WAVE() /* waves come one after another here */
-
-/// One task, and what a kernel of its work knows beside it.
-struct TwinTask {
-  const ObkTask* task;
-  const int64_t* params;
-  void* const* operands;
-  int64_t scratch, row_scratch; /* bytes: of the tile, of each group of lanes */
-  int32_t groups, sm, sms;
-};
 
 /// What is wrong, or nothing: text that lives until the next call.
 inline const char* twin_run(obk::Body body, const TwinTask& of) {
