@@ -1,6 +1,6 @@
 // Very many random graphs on a GPU: compiled for it, run, compared with the interpreter. Without a GPU they are compiled.
 //
-//   random_graphs_gpu --from 1 --count 10000 [--granularity stitch,mono] [--merge 8] [--processes 16] [--seconds 540]
+//   random_graphs_gpu --from 1 --count 10000 [--granularity stitch,mono] [--merge 8] [--steps MOST] [--processes 16] [--seconds 540]
 //
 // A few graphs stand side by side in a program, for the device compiler reads its headers once a program; those of a program that is wrong are
 // tried again, each by itself. Processes have a context each: a kernel that ends one is a failure like others. Each failure is a line, the
@@ -15,6 +15,7 @@
 #include <cstdio>
 #include <cstring>
 #include <functional>
+#include <map>
 
 #include "../random/cases.h"
 
@@ -25,7 +26,7 @@ using Clock = std::chrono::steady_clock;
 
 struct Settings {
   uint64_t from = 1, count = 1000;
-  int merge = 8, processes = 0, sms = 0;
+  int merge = 8, processes = 0, sms = 0, steps = 40;
   double seconds = 1e9;
   std::vector<std::string> granularities = {"stitch", "mono"};
 };
@@ -34,7 +35,7 @@ enum class Outcome { kRight, kCompiled, kWrong, kBroken };  // kBroken: the proc
 
 /// What processes share.
 struct Shared {
-  static constexpr int kMost = 4096;
+  static constexpr int kMost = 4096, kProcesses = 256;
   std::atomic<uint64_t> next, ran[4], compiled[4], programs[4];  // by granularity: graphs, programs
   std::atomic<int> suspects;
   struct Suspect {
@@ -42,6 +43,17 @@ struct Shared {
     int count, granularity;
     char text[300];
   } list[kMost];
+  struct Now {  // of a process
+    uint64_t first;
+    int count, granularity;  // 0: none
+  } now[kProcesses];
+
+  void suspect(uint64_t first, int count, int granularity, const std::string& text) {
+    const int slot = suspects++;
+    if (slot >= kMost) return;
+    list[slot].first = first, list[slot].count = count, list[slot].granularity = granularity;
+    snprintf(list[slot].text, sizeof list[slot].text, "%s", text.c_str());
+  }
 };
 Shared* shared;
 
@@ -55,13 +67,12 @@ Tried try_together(std::span<const Case> cases, const std::string& granularity, 
   compiler::Compilation made;
   try {
     compiler::Options options;
-    options.target = "sm_90a", options.granularity = granularity, options.verify = false, options.sms = sms;
+    options.target = "sm_90a", options.granularity = granularity, options.verify = false, options.check_tables = true, options.sms = sms;
     if (const auto gpu = runtime::describe_gpu(0); gpu.ok()) options.target = gpu->architecture, options.sms = gpu->sms;
     options.load.cache_dir = "off", options.load.watchdog = true;
     compiler::Network network;
     network.graph = cases.size() == 1 ? cases[0].graph : together(cases);
     if (const Status status = compiler::compile(network, options, made); !status.ok()) return {Outcome::kWrong, status.error().text()};
-    if (std::string wrong = unsound(made); !wrong.empty()) return {Outcome::kWrong, wrong};
   } catch (const std::exception& error) {
     return {Outcome::kWrong, error.what()};
   }
@@ -91,10 +102,10 @@ Tried try_together(std::span<const Case> cases, const std::string& granularity, 
   return {};
 }
 
-std::vector<Case> cases_of(uint64_t first, int count) {
+std::vector<Case> cases_of(uint64_t first, int count, int steps) {
   std::vector<Case> cases;
-  for (int k = 0; k < count; ++k) {
-    Case one = case_of(graph::random_graph(first + static_cast<uint64_t>(k), options_of(first + static_cast<uint64_t>(k))), first + static_cast<uint64_t>(k));
+  for (uint64_t seed = first; seed < first + static_cast<uint64_t>(count); ++seed) {
+    Case one = case_of(graph::random_graph(seed, options_of(seed, steps)), seed);
     if (one.failed.empty()) cases.push_back(std::move(one));
     else fmt::print("FAILED seed {}: {}\n", one.seed, one.failed);
   }
@@ -102,7 +113,7 @@ std::vector<Case> cases_of(uint64_t first, int count) {
 }
 
 /// A process: takes programs until there are no more, its context is gone, or time is up.
-void work(const Settings& settings, Clock::time_point end) {
+void work(const Settings& settings, Clock::time_point end, Shared::Now& now) {
   double longest = 0;
   for (;;) {
     const auto start = Clock::now();
@@ -110,19 +121,17 @@ void work(const Settings& settings, Clock::time_point end) {
     const uint64_t at = shared->next++ * static_cast<uint64_t>(settings.merge);
     if (at >= settings.count) return;
     const int count = static_cast<int>(std::min<uint64_t>(static_cast<uint64_t>(settings.merge), settings.count - at));
-    const std::vector<Case> cases = cases_of(settings.from + at, count);
+    const std::vector<Case> cases = cases_of(settings.from + at, count, settings.steps);
     if (cases.empty()) continue;
     for (size_t g = 0; g < settings.granularities.size(); ++g) {
+      now = {settings.from + at, count, static_cast<int>(g)};
       const Tried tried = try_together(cases, settings.granularities[g], settings.sms);
+      now.count = 0;
       shared->ran[g] += tried.outcome == Outcome::kCompiled ? 0 : cases.size();
       shared->compiled[g] += tried.outcome == Outcome::kCompiled ? cases.size() : 0;
       ++shared->programs[g];
       if (tried.text.empty()) continue;
-      if (const int slot = shared->suspects++; slot < Shared::kMost) {
-        Shared::Suspect& suspect = shared->list[slot];
-        suspect.first = settings.from + at, suspect.count = count, suspect.granularity = static_cast<int>(g);
-        snprintf(suspect.text, sizeof suspect.text, "%s", tried.text.c_str());
-      }
+      shared->suspect(settings.from + at, count, static_cast<int>(g), tried.text);
       if (tried.outcome == Outcome::kBroken) _exit(3);
     }
     longest = std::max(longest, std::chrono::duration<double>(Clock::now() - start).count());
@@ -146,7 +155,7 @@ int alone(const Shared::Suspect& suspect, const Settings& settings) {
   for (int k = 0; k < suspect.count; ++k) {
     const uint64_t seed = suspect.first + static_cast<uint64_t>(k);
     const pid_t pid = child([&] {
-      const std::vector<Case> cases = cases_of(seed, 1);
+      const std::vector<Case> cases = cases_of(seed, 1, settings.steps);
       if (cases.empty()) return;
       const Tried tried = try_together(cases, granularity, settings.sms);
       if (tried.text.empty()) return;
@@ -172,18 +181,22 @@ int run_all(const Settings& settings) {
   void* memory = mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   CHECK(memory != MAP_FAILED, "no {} bytes to share", sizeof(Shared));
   shared = new (memory) Shared();
-  int running = 0, lost = 0;
-  for (; running < settings.processes; ++running) child([&] { work(settings, end); });
-  while (running > 0) {
+  std::map<pid_t, int> running;  // the slot of each process
+  const auto start_one = [&](int slot) { running[child([&] { work(settings, end, shared->now[slot]); })] = slot; };
+  for (int slot = 0; slot < settings.processes; ++slot) start_one(slot);
+  while (!running.empty()) {
     int status = 0;
     const pid_t pid = waitpid(-1, &status, 0);
     if (pid < 0) break;
-    --running;
+    const int slot = running[pid];
+    running.erase(pid);
     if (status == 0) continue;
-    if (WIFSIGNALED(status)) fmt::print("FAILED: a process ended: {}; what it was at is not counted\n", strsignal(WTERMSIG(status))), ++lost;
-    if (Clock::now() < end) child([&] { work(settings, end); }), ++running;  // another in its place
+    Shared::Now& now = shared->now[slot];
+    if (now.count > 0) shared->suspect(now.first, now.count, now.granularity, fmt::format("the process ended: {}", WIFSIGNALED(status) ? strsignal(WTERMSIG(status)) : "by itself"));
+    now.count = 0;
+    if (Clock::now() < end) start_one(slot);  // another in its place
   }
-  int failures = lost, left = 0;
+  int failures = 0, left = 0;
   for (int k = 0; k < std::min(shared->suspects.load(), Shared::kMost); ++k) {
     const Shared::Suspect& suspect = shared->list[k];
     if (Clock::now() < end) failures += alone(suspect, settings);
@@ -206,6 +219,7 @@ int main_of(int count, char** words) {
     else if (word == "--count") settings.count = strtoull(value.c_str(), nullptr, 10);
     else if (word == "--merge") settings.merge = std::max(atoi(value.c_str()), 1);
     else if (word == "--processes") settings.processes = atoi(value.c_str());
+    else if (word == "--steps") settings.steps = atoi(value.c_str());
     else if (word == "--sms") settings.sms = atoi(value.c_str());
     else if (word == "--seconds") settings.seconds = atof(value.c_str());
     else if (word == "--granularity") {
@@ -220,6 +234,7 @@ int main_of(int count, char** words) {
   if (count % 2 == 0) return fmt::print(stderr, "'{}' wants a value\n", words[count - 1]), 2;
   if (settings.granularities.empty() || settings.granularities.size() > 4) return fmt::print(stderr, "of op, stitch and mono\n"), 2;
   if (settings.processes <= 0) settings.processes = static_cast<int>(std::max(1L, sysconf(_SC_NPROCESSORS_ONLN)));
+  settings.processes = std::min(settings.processes, Shared::kProcesses);
   return run_all(settings);
 }
 
