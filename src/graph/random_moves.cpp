@@ -39,7 +39,8 @@ class Mover : public RandomMaker {
         {20, &Mover::map_one},     {14, &Mover::map_two},    {10, &Mover::map_aligned}, {7, &Mover::reduce},
         {4, &Mover::softmax},      {2, &Mover::masked_softmax}, {4, &Mover::layer_norm}, {3, &Mover::channel_norm},
         {8, &Mover::matmul},       {4, &Mover::multiply},    {12, &Mover::convolve},    {4, &Mover::pool},
-        {3, &Mover::select},       {1, &Mover::arg_max},     {2, &Mover::attend},
+        {3, &Mover::select},       {1, &Mover::arg_max},     {2, &Mover::attend},       {2, &Mover::cumulate},
+        {2, &Mover::top_values},   {2, &Mover::spread},      {2, &Mover::mask},
     };
     return make_one_of(kComputes);
   }
@@ -51,7 +52,8 @@ class Mover : public RandomMaker {
         {3, &Mover::expand},         {3, &Mover::tile},        {3, &Mover::gather},        {2, &Mover::permute},
         {4, &Mover::space_to_depth}, {4, &Mover::depth_to_space}, {3, &Mover::squeeze},    {3, &Mover::flatten},
         {8, &Mover::shuffle},        {4, &Mover::shuffle_unit}, {3, &Mover::roll},         {3, &Mover::heads},
-        {3, &Mover::windows},        {8, &Mover::chain},       {2, &Mover::grow},
+        {3, &Mover::windows},        {8, &Mover::chain},       {2, &Mover::grow},          {2, &Mover::gather_elements},
+        {2, &Mover::scatter},        {2, &Mover::triangle},
     };
     return make_one_of(kMoves);
   }
@@ -483,7 +485,107 @@ class Mover : public RandomMaker {
     return made(moved("Resize", {x, kNone, scales}, attrs), bound(x));
   }
 
+  // Any element of the same line, for each element.
+  bool gather_elements() {
+    const ValueId x = pick(1);
+    if (x == kNone) return false;
+    const int64_t axis = axis_of(x), extent = type(x).shape[at(axis)];
+    Tensor rows = Tensor::allocate({DType::i64, type(x).shape});
+    for (int64_t k = 0; k < rows.count(); ++k) rows.set_int(k, random_.between(-extent, extent - 1));
+    return made(moved("GatherElements", {x, graph_.add_constant(rows)}, ops::Attrs().set("axis", axis)), bound(x));
+  }
+
+  // A value with some of its slices replaced by another's.
+  bool scatter() {
+    const ValueId x = pick(1);
+    if (x == kNone) return false;
+    const int64_t axis = axis_of(x), extent = type(x).shape[at(axis)];
+    if (extent < 2 || extent > 64) return false;
+    Ints rows = order_of(static_cast<int>(extent));
+    rows.resize(at(random_.between(1, extent - 1)));
+    Shape shape = type(x).shape;
+    shape[at(axis)] = std::ssize(rows);
+    const ValueId other = aligned(pick(), shape);
+    if (other == kNone) return false;
+    int64_t inner = 1;
+    for (size_t k = at(axis) + 1; k < shape.size(); ++k) inner *= shape[k];
+    Tensor indices = Tensor::allocate({DType::i64, shape});
+    for (int64_t k = 0; k < indices.count(); ++k) indices.set_int(k, rows[at(k / inner % std::ssize(rows))]);
+    const double most = std::max(bound(x), bound(other));
+    return made(add("ScatterElements", {x, graph_.add_constant(indices), other}, ops::Attrs().set("axis", axis)), most);
+  }
+
+  bool triangle() {
+    const ValueId x = pick(2);
+    if (x == kNone) return false;
+    const ValueId from = graph_.add_constant(tensor_of(DType::i64, {}, {static_cast<double>(random_.between(-2, 2))}));
+    return made(moved("Trilu", {x, from}, ops::Attrs().set("upper", int64_t{random_.chance(50)})), bound(x));
+  }
+
   // ---- computations ----
+  bool cumulate() {
+    const ValueId x = pick(1);
+    if (x == kNone) return false;
+    const int64_t axis = axis_of(x);
+    const ValueId along = graph_.add_constant(tensor_of(DType::i64, {}, {static_cast<double>(axis)}));
+    ops::Attrs attrs;
+    attrs.set("exclusive", int64_t{random_.chance(30)});
+    attrs.set("reverse", int64_t{random_.chance(30)});
+    const double most = bound(x) * static_cast<double>(type(x).shape[at(axis)]);
+    return made(add("CumSum", {x, along}, attrs), most);
+  }
+
+  // The largest of a line in their order; where they stood is another matter.
+  bool top_values() {
+    const ValueId x = pick(1);
+    if (x == kNone) return false;
+    const int64_t axis = axis_of(x), count = random_.between(1, type(x).shape[at(axis)]);
+    const Result<NodeId> id = graph_.add_node(*ops::parse_op("TopK"), {x, ints({count})}, ops::Attrs().set("axis", axis).set("largest", int64_t{random_.chance(60)}),
+                                              fmt::format("TopK{}", graph_.node_count()), 2);
+    CHECK(id.ok(), "{}", id.error().text());
+    const double most = bound(x);
+    return made(graph_.node(*id).outputs[0], most);
+  }
+
+  // A transposed convolution.
+  bool spread() {
+    ValueId x = options_.compute ? picture() : kNone;
+    if (x == kNone) return false;
+    x = squeezed(x, 8);
+    const Shape s = type(x).shape;
+    const size_t dims = s.size() - 2;
+    const int64_t groups = random_.chance(60) ? 1 : divisor(s[1]), out = groups * random_.between(1, 6);
+    Ints kernel, strides, pads(2 * dims);
+    Shape to = {s[0], out};
+    for (size_t k = 0; k < dims; ++k) {
+      kernel.push_back(random_.between(1, 3));
+      strides.push_back(random_.between(1, 2));
+      if (kernel[k] == 3 && random_.chance(50)) pads[k] = pads[k + dims] = 1;
+      to.push_back((s[k + 2] - 1) * strides[k] + kernel[k] - 2 * pads[k]);
+      if (to.back() < 1) return false;
+    }
+    if (!fits(element_count(to))) return false;
+    Shape filter = {s[1], out / groups};
+    filter.insert(filter.end(), kernel.begin(), kernel.end());
+    const double count = static_cast<double>(s[1] / groups * element_count(kernel));
+    const ops::Attrs attrs = ops::Attrs().set("strides", strides).set("pads", pads).set("group", groups);
+    return made(add("ConvTranspose", {x, weights(filter, 1 / std::sqrt(count))}, attrs), bound(x) * 6 * std::sqrt(count));
+  }
+
+  // One of two values by a mask that is known.
+  bool mask() {
+    const ValueId x = pick(1);
+    if (x == kNone) return false;
+    const ValueId y = aligned(pick(), type(x).shape);
+    if (y == kNone) return false;
+    const Shape shape = type(x).shape;
+    const Shape last(shape.end() - random_.between(1, std::ssize(shape)), shape.end());
+    Tensor seen = Tensor::allocate({DType::b1, last});
+    for (int64_t k = 0; k < seen.count(); ++k) seen.set_int(k, random_.chance(50));
+    const double most = std::max(bound(x), bound(y));
+    return made(add("Where", {graph_.add_constant(seen), x, y}), most);
+  }
+
   // Two values of one shape, of which one is moved there.
   bool map_aligned() {
     const ValueId x = pick();
