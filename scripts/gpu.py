@@ -10,6 +10,7 @@
     gpu.py profile [--models A,B] [--granularity mono]    a table per phase
     gpu.py sanitize [--tools racecheck] [--jobs 8]        device blocks under compute-sanitizer
     gpu.py all                                    all of it, in this order
+    gpu.py random [--seeds 1:10000] [--budget 540]        random graphs beside the interpreter (random_graphs_gpu), not part of all
 
 Networks are exported, compiled and made ready for both sides in parallel (--jobs), and timed one at
 a time: `gpu.py models run bench peers` is one run that has both sides at one commit. A network's
@@ -467,6 +468,21 @@ class Session:
                 )
         self.result["profile"] = rows
 
+    def random(self):
+        """Seeds FROM:COUNT, until they are done or --budget seconds are over."""
+        first, _, count = self.options.seeds.partition(":")
+        seconds = min(self.options.budget, 540)
+        words = [BIN / "random_graphs_gpu", "--from", first, "--count", count or 1000, "--steps", self.options.steps,
+                 "--granularity", "stitch,mono", "--seconds", seconds]
+        code, out, err = call(words, seconds + 120)
+        lines = out.splitlines()
+        wrong = [line for line in lines if line.startswith("FAILED")]
+        said = next((line for line in reversed(lines) if line.startswith("seeds ")), "")
+        self.result["random"] = {"command": " ".join(str(w) for w in words[1:]), "exit": code, "said": said, "failed": wrong[:200]}
+        say("random " + (said or f"exit {code}"))
+        if code != 0 or not said:
+            self.fail("random", "\n".join(wrong[:40]) or err or "no summary")
+
     def sanitize(self):
         sys.path.insert(0, str(HERE))
         import gpu_sanitize
@@ -481,7 +497,7 @@ class Session:
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("parts", nargs="+", choices=(*PARTS, "all"))
+    parser.add_argument("parts", nargs="+", choices=(*PARTS, "random", "all"))
     parser.add_argument(
         "--models", default="minilm_b1,bert_b1,resnet18_b1,resnet50_b1,vit_b1,deepfm_b1"
     )
@@ -511,8 +527,10 @@ def main():
     parser.add_argument("--tools", default="memcheck,racecheck,initcheck")
     parser.add_argument("--cases", default="", help="of sanitize: tests whose name has this pattern")
     parser.add_argument(
-        "--budget", type=float, default=float("inf"), help="seconds of sanitize; the rest is told"
+        "--budget", type=float, default=float("inf"), help="seconds of sanitize, or of random; the rest is told"
     )
+    parser.add_argument("--seeds", default="1:1000", help="of random: FROM:COUNT")
+    parser.add_argument("--steps", type=int, default=40, help="of random: steps of a graph at most")
     parser.add_argument("--jobs", type=int, default=8, help="processes at once")
     parser.add_argument("--work", default=os.environ.get("TMPDIR", "/tmp") + "/obelisk-gpu")
     parser.add_argument("--out", help="a JSON file for the results")
@@ -529,6 +547,7 @@ def main():
                 "auto": session.auto,
                 "profile": session.profile,
                 "sanitize": session.sanitize,
+                "random": session.random,
             }[part]()
         except Exception as error:
             self_error = f"{type(error).__name__}: {error}"

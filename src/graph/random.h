@@ -32,6 +32,10 @@ struct RandomOptions {
   bool compute = true;       // matrix products, convolutions and pooling too
   bool steps = false;        // floors, comparisons and the like, whose answers jump
   int64_t elements = 2000;   // at most, of any value
+  /// Percent of the steps that move elements or cut and join values: chains of reshapes, transposes, slices, pads and the like,
+  /// concatenations of several pieces, channel shuffles. With any, there are convolutions, pooling and norms of all kinds between
+  /// them (`compute`), and many values are outputs and read further. 0: the graphs of the other options, as ever.
+  int moves = 0;
 };
 Graph random_graph(uint64_t seed, const RandomOptions& options = {});
 

@@ -12,6 +12,8 @@
 
 namespace obelisk::runtime {
 
+class BodyLibrary;
+
 struct LoadOptions {
   std::string compiler;   // the host compiler's path; empty: $OBELISK_CXX, $CXX, then g++, clang++, c++ on the PATH
   std::string cache_dir;  // empty: $OBELISK_CACHE, $XDG_CACHE_HOME/obelisk, ~/.cache/obelisk; "off": no cache
@@ -20,6 +22,7 @@ struct LoadOptions {
   Bytes memory_limit{0};     // of a GPU's memory, for weights and one context; 0: what there is
   bool watchdog = false;     // spins on a GPU end after two seconds and say what they waited for
   bool every_thread = false;  // contexts use all threads asked for, also where fewer are predicted to be faster
+  const BodyLibrary* library = nullptr;  // bodies that it holds are not compiled; it outlives what is loaded
   std::function<void(int done, int total)> progress;
   std::function<bool()> interrupted;  // asked between bodies; true ends with kInterrupted
 };
@@ -99,6 +102,20 @@ Result<std::shared_ptr<const Executable>> load_cpu(std::shared_ptr<const Program
 /// The same for a GPU. Without a driver the device code is still built for the program's architecture; then context() gives the error.
 /// Errors: kBuild; kUnsupported, naming the node that has no device code; kMemory, when weights do not fit the limit.
 Result<std::shared_ptr<const Executable>> load_cuda(std::shared_ptr<const Program> program, const LoadOptions& options = {});
+
+/// Bodies of very many programs for the CPU, a shared object for each call of add(): where a compiler is started for each body, that is
+/// most of its time. Not in the cache: the machine code depends on what else is in the batch's text.
+class BodyLibrary {
+ public:
+  virtual ~BodyLibrary() = default;
+  /// Compiles those that it does not hold yet as one text. Errors: kBuild with the compiler's first lines; kUsage without a compiler.
+  virtual Status add(std::span<const codegen::BodyText* const> bodies) = 0;
+  /// Null: it is not here.
+  virtual ObkBody find(const Hash& hash) const = 0;
+  virtual size_t count() const = 0;
+  /// `flags`: more for the compiler, after its own: "-O1" compiles sooner.
+  static std::unique_ptr<BodyLibrary> create(std::vector<std::string> flags = {}, std::string compiler = "");
+};
 
 /// By the program's target.
 Result<std::shared_ptr<const Executable>> load(std::shared_ptr<const Program> program, const LoadOptions& options = {});

@@ -14,7 +14,9 @@
 // one_cta::readable names.
 #pragma once
 
+#ifndef __x86_64__
 #include <ucontext.h>
+#endif
 
 #include <algorithm>
 #include <bit>
@@ -51,18 +53,64 @@ struct Later {
   int bytes;
   char data[16];
 };
+/// Where a fiber, or who runs it, goes on. Calls of the system library's contexts ask the system about signals, thousands of times a task.
+#ifdef __x86_64__
+using Context = void*;  // its stack, with the registers that a call keeps on top
+asm(R"(
+.text
+.p2align 4
+.local one_cta_switch
+.type one_cta_switch, @function
+one_cta_switch:
+  pushq %rbp
+  pushq %rbx
+  pushq %r12
+  pushq %r13
+  pushq %r14
+  pushq %r15
+  movq %rsp, (%rdi)
+  movq (%rsi), %rsp
+  popq %r15
+  popq %r14
+  popq %r13
+  popq %r12
+  popq %rbx
+  popq %rbp
+  ret
+.size one_cta_switch, .-one_cta_switch
+)");
+extern "C" void one_cta_switch(Context* from, const Context* to);
+inline void change(Context& from, const Context& to) { one_cta_switch(&from, &to); }
+inline void prepare(Context& context, char* stack, size_t bytes, void (*what)()) {
+  auto** top = reinterpret_cast<void**>((reinterpret_cast<uintptr_t>(stack) + bytes) & ~uintptr_t{15});
+  *--top = nullptr;  // nobody is returned to, and a function begins 8 bytes below a multiple of 16
+  *--top = reinterpret_cast<void*>(what);
+  for (int k = 0; k < 6; ++k) *--top = nullptr;
+  context = top;
+}
+#else
+using Context = ucontext_t;
+inline void change(Context& from, const Context& to) { swapcontext(&from, &to); }
+inline void prepare(Context& context, char* stack, size_t bytes, void (*what)()) {
+  getcontext(&context);
+  context.uc_stack.ss_sp = stack, context.uc_stack.ss_size = bytes;
+  makecontext(&context, what, 0);
+}
+#endif
+
 struct Fiber {
   std::vector<std::vector<Later>> groups{1};  // the last one is not committed
-  ucontext_t context = {};
+  Context context = {};
   std::unique_ptr<char[]> stack;
   bool done = false;
   int64_t arrived = -1;  // at which turn of the cluster's barrier
 };
 inline std::vector<Fiber> fibers;
-inline ucontext_t scheduler;
+inline std::vector<std::unique_ptr<char[]>> stacks;  // of fibers that have ended
+inline Context scheduler;
 inline std::function<void()> body;
 
-inline void yield() { swapcontext(&fibers[thread.x].context, &scheduler); }
+inline void yield() { change(fibers[thread.x].context, scheduler); }
 template <typename Ready>
 void wait_until(Ready ready) {
   while (!ready()) yield();
@@ -167,15 +215,20 @@ inline void enter() {
   yield();
 }
 inline void begin(int threads) {
+  for (Fiber& fiber : fibers)
+    if (fiber.stack) stacks.push_back(std::move(fiber.stack));
   fibers = std::vector<Fiber>(static_cast<size_t>(threads));
   warps = std::vector<Warp>(static_cast<size_t>(threads) / 32);
   all = {}, bars.clear(), rounds = 0, block_size.x = static_cast<unsigned>(threads);
   for (Fiber& fiber : fibers) {
     constexpr size_t kStack = 1 << 16;
-    fiber.stack = std::make_unique<char[]>(kStack);
-    getcontext(&fiber.context);
-    fiber.context.uc_stack.ss_sp = fiber.stack.get(), fiber.context.uc_stack.ss_size = kStack;
-    makecontext(&fiber.context, enter, 0);
+    if (stacks.empty()) {
+      fiber.stack.reset(new char[kStack]);
+    } else {
+      fiber.stack = std::move(stacks.back());
+      stacks.pop_back();
+    }
+    prepare(fiber.context, fiber.stack.get(), kStack, enter);
   }
 }
 /// Until all threads have ended, or so many rounds have brought nothing; whether they have ended.
@@ -189,7 +242,7 @@ inline bool go_on(int idle_rounds) {
       if (fibers[thread.x].done) continue;
       any = true;
       if (rests && rests(static_cast<int>(k / 32), rounds)) continue;
-      swapcontext(&scheduler, &fibers[thread.x].context);
+      change(scheduler, fibers[thread.x].context);
     }
     if (!any) return true;
   }

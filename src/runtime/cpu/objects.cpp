@@ -11,6 +11,7 @@
 #include <atomic>
 #include <chrono>
 #include <filesystem>
+#include <map>
 #include <mutex>
 #include <set>
 #include <thread>
@@ -192,6 +193,12 @@ Result<std::vector<std::unique_ptr<Object>>> carried_objects(const Program& prog
   return objects;
 }
 
+std::unique_ptr<Object> Object::borrow(ObkBody body) {
+  std::unique_ptr<Object> object(new Object);
+  object->body_ = body;
+  return object;
+}
+
 Object::~Object() {
   if (handle_) dlclose(handle_);
   if (file_ >= 0) close(file_);
@@ -201,6 +208,13 @@ Result<std::vector<std::unique_ptr<Object>>> build_objects(
     const std::vector<codegen::BodyText>& bodies, const LoadOptions& options, LoadReport& report) {
   std::vector<std::unique_ptr<Object>> objects(bodies.size());
   if (bodies.empty()) return objects;
+  if (options.library) {
+    size_t held = 0;
+    for (size_t b = 0; b < bodies.size(); ++b)
+      if (const ObkBody body = options.library->find(bodies[b].hash)) objects[b] = Object::borrow(body), ++held;
+    report.cached += static_cast<int>(held);
+    if (held == bodies.size()) return objects;
+  }
   TRY(const std::string compiler, find_compiler(options.compiler));
   report.compiler = compiler;
   const std::string identity = build_identity(compiler);
@@ -224,6 +238,7 @@ Result<std::vector<std::unique_ptr<Object>>> build_objects(
   std::optional<Error> first;
   auto work = [&] {
     for (size_t b = next++; b < bodies.size(); b = next++) {
+      if (objects[b]) continue;
       {
         std::lock_guard lock(mutex);
         if (!first && options.interrupted && options.interrupted())
@@ -290,4 +305,69 @@ Result<std::vector<std::unique_ptr<Object>>> build_objects(
 }
 
 }  // namespace cpu
+
+namespace {
+
+class Library : public BodyLibrary {
+ public:
+  Library(std::vector<std::string> flags, std::string compiler) : flags_(std::move(flags)), compiler_(std::move(compiler)) {}
+  ~Library() override {
+    for (void* handle : handles_) dlclose(handle);
+  }
+  size_t count() const override { return bodies_.size(); }
+  ObkBody find(const Hash& hash) const override {
+    const auto at = bodies_.find(hash);
+    return at == bodies_.end() ? nullptr : at->second;
+  }
+  Status add(std::span<const codegen::BodyText* const> bodies) override {
+    std::string text;
+    std::vector<Hash> added;
+    for (const codegen::BodyText* body : bodies) {
+      if (!bodies_.try_emplace(body->hash, nullptr).second) continue;
+      text += fmt::format("#define obk_body obk_body_{}\n{}\n#undef obk_body\n", to_string(body->hash), body->text);
+      added.push_back(body->hash);
+    }
+    if (added.empty()) return ok_status();
+    Status built = build(text, added);
+    if (!built.ok())
+      for (const Hash& hash : added) bodies_.erase(hash);
+    return built;
+  }
+
+ private:
+  Status build(const std::string& text, const std::vector<Hash>& added) {
+    TRY(const std::string compiler, find_compiler(compiler_));
+    TRY(const TemporaryFolder folder, TemporaryFolder::create());
+    for (int k = 0; k < cpu::kDialectFileCount; ++k)
+      TRY_STATUS(write_file(folder.path() + "/" + cpu::kDialectFiles[k].name, cpu::kDialectFiles[k].text));
+    const std::string stem = folder.path() + "/bodies";
+    TRY_STATUS(write_file(stem + ".cpp", text));
+    std::vector<std::string> words = {compiler};
+    words.insert(words.end(), kFlags.begin(), kFlags.end());
+    words.insert(words.end(), flags_.begin(), flags_.end());
+    words.insert(words.end(), {"-iquote", folder.path(), stem + ".cpp", "-o", stem + ".so", "-lm"});
+    if (const int status = run_program(words, stem + ".log", folder); status != 0)
+      return build_error(fmt::format("{} ended with {} on {} generated bodies:{}", compiler, status, added.size(), first_lines(stem + ".log", 6)));
+    void* handle = dlopen((stem + ".so").c_str(), RTLD_NOW | RTLD_LOCAL);
+    if (!handle) return build_error(fmt::format("cannot load {} compiled bodies: {}", added.size(), dlerror()));
+    handles_.push_back(handle);
+    for (const Hash& hash : added) {
+      bodies_[hash] = reinterpret_cast<ObkBody>(dlsym(handle, ("obk_body_" + to_string(hash)).c_str()));
+      CHECK(bodies_[hash], "the compiled bodies lack {}", to_string(hash));
+    }
+    return ok_status();
+  }
+
+  std::vector<std::string> flags_;
+  std::string compiler_;
+  std::map<Hash, ObkBody> bodies_;
+  std::vector<void*> handles_;
+};
+
+}  // namespace
+
+std::unique_ptr<BodyLibrary> BodyLibrary::create(std::vector<std::string> flags, std::string compiler) {
+  return std::make_unique<Library>(std::move(flags), std::move(compiler));
+}
+
 }  // namespace obelisk::runtime

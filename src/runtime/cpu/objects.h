@@ -15,6 +15,8 @@ class Object {
   static Result<std::unique_ptr<Object>> open(const std::string& path);
   /// The same of bytes in memory, through an anonymous file.
   static Result<std::unique_ptr<Object>> open_bytes(std::string bytes);
+  /// One body of a BodyLibrary, which stays open.
+  static std::unique_ptr<Object> borrow(ObkBody body);
   ~Object();
   Object(const Object&) = delete;
   ObkBody body() const { return body_; }
