@@ -121,7 +121,7 @@ def table(results, versions):
         f"{versions['torch']}, answered by Obelisk on a CPU.",
         "",
         f"*agrees*: in f32 with ONNX Runtime {versions['onnxruntime']} (largest error beside |wanted| + rms of the output, at most 1e-4,",
-        "or twice ONNX Runtime's own distance to PyTorch in f64, which then stands beside it), and in f16 with the",
+        "or four times ONNX Runtime's own distance to PyTorch in f64, which then stands beside it), and in f16 with the",
         "reference (largest error beside the output's scale, within `verify`'s tolerance); other inputs move each",
         "output by at least twenty tolerances. *refused*: Obelisk says why. *not exportable*: the exporter's own reason.",
         "",

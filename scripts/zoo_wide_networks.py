@@ -144,7 +144,7 @@ for _family, _name, _size, _options in [
     ("cait", "cait_xxs24_224", *sized(64, depth=3)),
     ("coat", "coat_tiny", 64, {"img_size": 64}),
     ("convit", "convit_tiny", *sized(64, depth=11)),
-    ("convmixer", "convmixer_768_32", 64, {}),
+    ("convmixer", "convmixer_1024_20_ks9_p14", 64, {}),
     ("convnext", "convnext_atto", 64, {}),
     ("convnext", "convnextv2_atto", 64, {}),
     ("cpubone", "cpubone_nano", 64, {}),
