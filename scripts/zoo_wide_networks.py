@@ -423,8 +423,6 @@ encoder("roc-bert", "RoCBertModel", mask=True, enable_pronunciation=False, enabl
 
 # decoders, all tokens at once
 decoder("gpt2", "GPT2LMHeadModel", vocab_size=WORDS, n_embd=64, n_layer=2, n_head=4, n_positions=64)
-decoder("gpt2-torchscript", "GPT2LMHeadModel", exporter="torchscript", mask=False,
-        attn_implementation="eager", vocab_size=WORDS, n_embd=64, n_layer=2, n_head=4, n_positions=64)
 decoder("gpt-neo", "GPTNeoForCausalLM", vocab_size=WORDS, hidden_size=64, num_layers=2,
         attention_types=[[["global", "local"], 1]], num_heads=4, window_size=8,
         max_position_embeddings=64)
@@ -434,6 +432,8 @@ decoder("gpt-j", "GPTJForCausalLM", vocab_size=WORDS, n_embd=64, n_layer=2, n_he
 decoder("opt", "OPTForCausalLM", vocab_size=WORDS, hidden_size=64, num_hidden_layers=2, ffn_dim=128,
         num_attention_heads=4, max_position_embeddings=64, word_embed_proj_dim=64)
 decoder("bloom", "BloomForCausalLM", vocab_size=WORDS, hidden_size=64, n_layer=2, n_head=4)
+decoder("bloom-torchscript", "BloomForCausalLM", exporter="torchscript", vocab_size=WORDS,
+        hidden_size=64, n_layer=2, n_head=4)
 decoder("mpt", "MptForCausalLM", vocab_size=WORDS, d_model=64, n_layers=2, n_heads=4, max_seq_len=64)
 decoder("llama", "LlamaForCausalLM", **GROUPED)
 decoder("mistral", "MistralForCausalLM", sliding_window=8, **GROUPED)
@@ -475,6 +475,8 @@ decoder("qwen2-moe", "Qwen2MoeForCausalLM", num_experts=4, shared_expert_interme
         **EXPERTS, **GROUPED)
 decoder("gpt-oss", "GptOssForCausalLM", num_local_experts=4, head_dim=16, sliding_window=8,
         num_experts_per_tok=2, **GROUPED)
+encoder("qwen3-vl-moe", "Qwen3VLMoeTextModel", num_experts=4, head_dim=16,
+        rope_scaling={"rope_type": "default", "mrope_section": [4, 2, 2]}, **EXPERTS, **GROUPED)
 decoder("granitemoe", "GraniteMoeForCausalLM", num_local_experts=4, num_experts_per_tok=2, **GROUPED)
 decoder("jetmoe", "JetMoeForCausalLM", vocab_size=WORDS, hidden_size=64, num_hidden_layers=2,
         num_key_value_heads=2, kv_channels=16, intermediate_size=64, num_local_experts=4)
