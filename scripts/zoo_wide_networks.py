@@ -129,6 +129,10 @@ def sized(size, **options):
     return size, {"img_size": size, **options}
 
 
+# Whose files have more than 100 MB, or whose graphs some thousands of nodes.
+LARGE = ("coat_tiny", "dm_nfnet_f0", "hrnet_w18_small", "inception_resnet_v2", "inception_v4",
+         "mobilenetv5_base", "nasnetalarge", "nextvit_small", "rdnet_tiny", "resnet50_clip",
+         "samvit_base_patch16_224", "sequencer2d_s", "tresnet_m", "vit_base_patch16_siglip_224")
 for _family, _name, _size, _options in [
     ("beit", "beit_base_patch16_224", *sized(64, depth=3)),
     ("byoanet", "botnet26t_256", *sized(128)),
@@ -250,7 +254,8 @@ for _family, _name, _size, _options in [
     ("xception_aligned", "xception41p", 64, {}),
     ("xcit", "xcit_nano_12_p16_224", *sized(64, depth=3)),
 ]:
-    add("timm", _name, timm_scores(_name, _size, _options), quick=_size <= 96, family=_family)
+    add("timm", _name, timm_scores(_name, _size, _options), family=_family,
+        quick=_size <= 96 and _name not in LARGE)
 
 
 # ---- transformers ------------------------------------------------------------------------------
@@ -624,7 +629,8 @@ add("transformers", "audio-spectrogram", transformer(
 add("transformers", "encodec", transformer(
     "EncodecModel", "EncodecConfig", lambda: {"input_values": value(1, 1, 1280, kind="wave")},
     ("hidden",), lambda model, named: (model.encoder(named["input_values"]),), num_filters=8,
-    hidden_size=32, num_lstm_layers=1, upsampling_ratios=[4, 4], codebook_dim=32))
+    hidden_size=32, num_lstm_layers=1, upsampling_ratios=[4, 4], codebook_dim=32),
+    exporter="torchscript")
 add("transformers", "vits-text", transformer(
     "VitsModel", "VitsConfig", lambda: {"input_ids": value(1, 12, kind="ids", high=38)},
     ("last_hidden_state",), lambda model, named: (model.text_encoder(
