@@ -228,7 +228,6 @@ def main():
     # Children are forks of a server that has imported what all of them need.
     processes = multiprocessing.get_context("forkserver")
     processes.set_forkserver_preload(["zoo_wide_preload"])
-    tested = compiler()
     start, results, left = time.monotonic(), {}, []
 
     def work(name):
@@ -237,12 +236,12 @@ def main():
         if arguments.table:
             return kept
         if kept and kept["verdict"] == "agrees" and not arguments.again and (
-                arguments.older or kept["compiler"] == tested):
+                arguments.older or kept["compiler"] == compiler()):
             return kept
         if arguments.within and time.monotonic() - start > arguments.within:
             return None
         found = export_and_check(name, folder, arguments.keep, processes)
-        found["compiler"] = tested
+        found["compiler"] = compiler()
         path.write_text(json.dumps(found, indent=1) + "\n")
         print(f"{found['verdict']:15} {name:42} {figure(found.get('fp32')):>9} "
               f"{figure(found.get('fp16')):>9}  {found.get('reason', '')[:150]} "
