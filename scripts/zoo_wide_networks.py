@@ -129,6 +129,10 @@ def sized(size, **options):
     return size, {"img_size": size, **options}
 
 
+# Whose files have more than 100 MB, or whose graphs some thousands of nodes.
+LARGE = ("coat_tiny", "dm_nfnet_f0", "hrnet_w18_small", "inception_resnet_v2", "inception_v4",
+         "mobilenetv5_base", "nasnetalarge", "nextvit_small", "rdnet_tiny", "resnet50_clip",
+         "samvit_base_patch16_224", "sequencer2d_s", "tresnet_m", "vit_base_patch16_siglip_224")
 for _family, _name, _size, _options in [
     ("beit", "beit_base_patch16_224", *sized(64, depth=3)),
     ("byoanet", "botnet26t_256", *sized(128)),
@@ -144,7 +148,7 @@ for _family, _name, _size, _options in [
     ("cait", "cait_xxs24_224", *sized(64, depth=3)),
     ("coat", "coat_tiny", 64, {"img_size": 64}),
     ("convit", "convit_tiny", *sized(64, depth=11)),
-    ("convmixer", "convmixer_768_32", 64, {}),
+    ("convmixer", "convmixer_1024_20_ks9_p14", 64, {}),
     ("convnext", "convnext_atto", 64, {}),
     ("convnext", "convnextv2_atto", 64, {}),
     ("cpubone", "cpubone_nano", 64, {}),
@@ -250,7 +254,8 @@ for _family, _name, _size, _options in [
     ("xception_aligned", "xception41p", 64, {}),
     ("xcit", "xcit_nano_12_p16_224", *sized(64, depth=3)),
 ]:
-    add("timm", _name, timm_scores(_name, _size, _options), quick=_size <= 96, family=_family)
+    add("timm", _name, timm_scores(_name, _size, _options), family=_family,
+        quick=_size <= 96 and _name not in LARGE)
 
 
 # ---- transformers ------------------------------------------------------------------------------
@@ -423,8 +428,6 @@ encoder("roc-bert", "RoCBertModel", mask=True, enable_pronunciation=False, enabl
 
 # decoders, all tokens at once
 decoder("gpt2", "GPT2LMHeadModel", vocab_size=WORDS, n_embd=64, n_layer=2, n_head=4, n_positions=64)
-decoder("gpt2-torchscript", "GPT2LMHeadModel", exporter="torchscript", mask=False,
-        attn_implementation="eager", vocab_size=WORDS, n_embd=64, n_layer=2, n_head=4, n_positions=64)
 decoder("gpt-neo", "GPTNeoForCausalLM", vocab_size=WORDS, hidden_size=64, num_layers=2,
         attention_types=[[["global", "local"], 1]], num_heads=4, window_size=8,
         max_position_embeddings=64)
@@ -434,6 +437,8 @@ decoder("gpt-j", "GPTJForCausalLM", vocab_size=WORDS, n_embd=64, n_layer=2, n_he
 decoder("opt", "OPTForCausalLM", vocab_size=WORDS, hidden_size=64, num_hidden_layers=2, ffn_dim=128,
         num_attention_heads=4, max_position_embeddings=64, word_embed_proj_dim=64)
 decoder("bloom", "BloomForCausalLM", vocab_size=WORDS, hidden_size=64, n_layer=2, n_head=4)
+decoder("bloom-torchscript", "BloomForCausalLM", exporter="torchscript", vocab_size=WORDS,
+        hidden_size=64, n_layer=2, n_head=4)
 decoder("mpt", "MptForCausalLM", vocab_size=WORDS, d_model=64, n_layers=2, n_heads=4, max_seq_len=64)
 decoder("llama", "LlamaForCausalLM", **GROUPED)
 decoder("mistral", "MistralForCausalLM", sliding_window=8, **GROUPED)
@@ -475,6 +480,8 @@ decoder("qwen2-moe", "Qwen2MoeForCausalLM", num_experts=4, shared_expert_interme
         **EXPERTS, **GROUPED)
 decoder("gpt-oss", "GptOssForCausalLM", num_local_experts=4, head_dim=16, sliding_window=8,
         num_experts_per_tok=2, **GROUPED)
+encoder("qwen3-vl-moe", "Qwen3VLMoeTextModel", num_experts=4, head_dim=16,
+        rope_scaling={"rope_type": "default", "mrope_section": [4, 2, 2]}, **EXPERTS, **GROUPED)
 decoder("granitemoe", "GraniteMoeForCausalLM", num_local_experts=4, num_experts_per_tok=2, **GROUPED)
 decoder("jetmoe", "JetMoeForCausalLM", vocab_size=WORDS, hidden_size=64, num_hidden_layers=2,
         num_key_value_heads=2, kv_channels=16, intermediate_size=64, num_local_experts=4)
@@ -622,7 +629,8 @@ add("transformers", "audio-spectrogram", transformer(
 add("transformers", "encodec", transformer(
     "EncodecModel", "EncodecConfig", lambda: {"input_values": value(1, 1, 1280, kind="wave")},
     ("hidden",), lambda model, named: (model.encoder(named["input_values"]),), num_filters=8,
-    hidden_size=32, num_lstm_layers=1, upsampling_ratios=[4, 4], codebook_dim=32))
+    hidden_size=32, num_lstm_layers=1, upsampling_ratios=[4, 4], codebook_dim=32),
+    exporter="torchscript")
 add("transformers", "vits-text", transformer(
     "VitsModel", "VitsConfig", lambda: {"input_ids": value(1, 12, kind="ids", high=38)},
     ("last_hidden_state",), lambda model, named: (model.text_encoder(
