@@ -41,6 +41,7 @@ class Mover : public RandomMaker {
         {8, &Mover::matmul},       {4, &Mover::multiply},    {12, &Mover::convolve},    {4, &Mover::pool},
         {3, &Mover::select},       {1, &Mover::arg_max},     {2, &Mover::attend},       {2, &Mover::cumulate},
         {2, &Mover::top_values},   {2, &Mover::spread},      {2, &Mover::mask},
+        {4, &Mover::project},
     };
     return make_one_of(kComputes);
   }
@@ -66,6 +67,11 @@ class Mover : public RandomMaker {
     const auto extent = [&] { return kExtents[random_.below(std::size(kExtents))]; };
     const int64_t batch = random_.chance(70) ? 1 : random_.between(2, 3);
     Shape out;
+    if (options_.elements >= 8000 && random_.chance(40)) {  // rows as tensor cores and copy engines want them
+      out = {random_.between(1, 120), random_.chance(70) ? 64 : 128};
+      if (random_.chance(50)) out.insert(out.begin(), 1);
+      return out;
+    }
     switch (random_.below(8)) {
       case 0: case 1: case 2: case 3: out = {batch, channels(), extent(), extent()}; break;
       case 4: case 5: out = {batch, extent(), channels()}; break;
@@ -696,6 +702,20 @@ class Mover : public RandomMaker {
     if (y == kNone) return false;
     const double most = bound(x) * bound(y) * static_cast<double>(inner);
     return made(add("MatMul", {x, y}), most);
+  }
+
+  // A product with weights of widths that tiles have, and others; more often of long rows.
+  bool project() {
+    ValueId x = pick(2);
+    if (x == kNone || !options_.compute || (type(x).shape.back() % 64 != 0 && random_.chance(70))) return false;
+    x = squeezed(x, 8);
+    static constexpr int64_t kWidths[] = {8, 16, 24, 33, 40, 64, 96, 128};
+    const int64_t inner = type(x).shape.back(), columns = kWidths[random_.below(std::size(kWidths))];
+    if (!fits(type(x).count() / inner * columns)) return false;
+    const double most = bound(x) * 6 * std::sqrt(static_cast<double>(inner));
+    ValueId out = add("MatMul", {x, weights({inner, columns}, 1 / std::sqrt(static_cast<double>(inner)))});
+    if (random_.chance(50)) out = add("Add", {out, weights({columns})});
+    return made(out, most + 6);
   }
 
   // Heads of one value that look at each other.

@@ -13,7 +13,7 @@
 
 namespace obelisk::random_graphs {
 
-/// Five to forty steps, or at most so many, a third to nearly all of them moves; every sixteenth of larger values, as tiles of products want; an eighth
+/// Five to forty steps, or at most so many, a third to nearly all of them moves; every eighth of larger values, as tiles of products want; an eighth
 /// in 16 bits.
 inline graph::RandomOptions options_of(uint64_t seed, int most_steps) {
   graph::Random random(seed * 0x9e3779b97f4a7c15 + 1);
@@ -22,7 +22,7 @@ inline graph::RandomOptions options_of(uint64_t seed, int most_steps) {
   if (random.chance(25)) options.nodes = static_cast<int>(random.between(12, 40));
   options.nodes = std::min(options.nodes, most_steps);
   options.moves = static_cast<int>(random.between(30, 85));
-  options.elements = random.chance(6) ? 20000 : random.chance(30) ? 400 : 2000;
+  options.elements = random.chance(12) ? 20000 : random.chance(30) ? 400 : 2000;
   options.dtype = random.chance(12) ? DType::f16 : random.chance(4) ? DType::bf16 : DType::f32;
   return options;
 }

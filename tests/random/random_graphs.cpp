@@ -214,8 +214,12 @@ void run_apart(std::vector<Job>& jobs, const std::vector<Case>& cases, const Lib
   munmap(shared, bytes);
 }
 
-/// Whether a graph fails as it stands, compiled alone. A graph whose reference fails does not.
-std::string alone(const graph::Graph& graph, uint64_t seed, const Config* config) {
+/// What is wrong with a graph as it stands, compiled alone; nothing with one whose reference fails. `plans`: the compiler alone is asked.
+std::string alone(const graph::Graph& graph, uint64_t seed, const Config* config, bool plans) {
+  if (config && plans) {
+    std::shared_ptr<const runtime::Program> program;
+    return program_of(graph, seed, *config, program);
+  }
   std::vector<Case> cases;
   cases.push_back(case_of(graph, seed));
   if (!cases[0].failed.empty()) return "";
@@ -250,8 +254,10 @@ struct Settings {
 void keep_shrunk(const Case& one, const Config* config, const std::string& wrong, const Settings& settings) {
   // The same kind of failure, not any.
   const std::string kind = wrong.substr(0, wrong.find_first_of(":'"));
+  std::shared_ptr<const runtime::Program> program;
+  const bool plans = config && !program_of(one.graph, one.seed, *config, program).empty();
   const auto fails = [&](const graph::Graph& graph) {
-    const std::string now = alone(graph, one.seed, config);
+    const std::string now = alone(graph, one.seed, config, plans);
     return !now.empty() && now.substr(0, now.find_first_of(":'")) == kind;
   };
   const std::string config_name = config ? config->name : "passes", path = fmt::format("{}/{}_{}.ir", settings.found, config_name, one.seed);
@@ -259,11 +265,11 @@ void keep_shrunk(const Case& one, const Config* config, const std::string& wrong
     fmt::print("seed {}: {} fails in its batch and not alone\n", one.seed, config_name);
     return;
   }
-  const graph::Graph small = graph::shrink(one.graph, fails, 300);
+  const graph::Graph small = graph::shrink(one.graph, fails, plans ? 3000 : 300);
   std::string text = graph::text_with_random_weights(small);
   const auto again = graph::parse_random(text, 1);
   if (!again.ok() || !fails(*again)) text = graph::print(small, {.all_data = true});
-  const Status written = write_file(path, fmt::format("// seed {}, {}: {}\n{}", one.seed, config_name, alone(small, one.seed, config), text));
+  const Status written = write_file(path, fmt::format("// seed {}, {}: {}\n{}", one.seed, config_name, alone(small, one.seed, config, plans), text));
   fmt::print("seed {}: {}\n", one.seed, written.ok() ? path : written.error().text());
 }
 
@@ -310,7 +316,19 @@ int run_all(const Settings& settings) {
       fflush(stdout);
       if (settings.found.empty() || shrunk >= settings.shrinks) return;
       ++shrunk;
-      keep_shrunk(one, config, wrong, settings);
+      // In a child: a step towards a smaller graph may break the compiler, or keep it busy for ever.
+      fflush(nullptr);
+      const pid_t child = fork();
+      CHECK(child >= 0, "no child: {}", strerror(errno));
+      if (child == 0) {
+        alarm(300);
+        keep_shrunk(one, config, wrong, settings);
+        fflush(stdout);
+        _exit(0);
+      }
+      int status = 0;
+      waitpid(child, &status, 0);
+      if (status != 0) fmt::print("seed {}: it was not shrunk: the process ended: {}\n", one.seed, WIFSIGNALED(status) ? strsignal(WTERMSIG(status)) : "by itself");
       fflush(stdout);
     };
     std::set<size_t> given_up;  // told once a graph
