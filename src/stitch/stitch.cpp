@@ -55,6 +55,10 @@ int64_t bytes_of_casts(const Graph& graph, const Views& views, NodeId n) {
   return more;
 }
 
+bool stores_something(const Group& group) {
+  return calls_op(group.kind) || std::any_of(group.body.steps.begin(), group.body.steps.end(), [](const Step& step) { return step.kind == StepKind::kStore; });
+}
+
 }  // namespace
 
 Plan plan(const Graph& graph, const target::DeviceSpec& device, const Options& options) {
@@ -77,8 +81,10 @@ Plan plan(const Graph& graph, const target::DeviceSpec& device, const Options& o
   std::vector<int> place(grouping.drafts.size(), -1);
   for (int draft_id : grouping.order) {
     Draft& draft = grouping.drafts[draft_id];
+    if (!stores_something(draft.group)) continue;  // whoever takes its values reads none of their elements
     place[draft_id] = static_cast<int>(plan.groups.size());
-    for (int before : draft.after) draft.group.after.push_back(place[before]);
+    for (int before : draft.after)
+      if (place[before] >= 0) draft.group.after.push_back(place[before]);
     std::sort(draft.group.after.begin(), draft.group.after.end());
     for (NodeId n : draft.group.nodes) {
       ops::Cost cost = ops::cost(graph.call(n));

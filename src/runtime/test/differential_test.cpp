@@ -230,6 +230,15 @@ INSTANTIATE_TEST_SUITE_P(Graphs, Differential, testing::Values(
 })"}));
 
 const std::pair<const char*, const char*> kMovedCases[] = {
+    // The sum of nothing reads no element of the convolution, whose group then has nothing to store.
+    std::pair{"sum_before_the_first_element", R"(graph "g" {
+  in %0 "x": f32[1,1,4]
+  const %1: f32[1,1,1] = @random
+  const %2: i64[] = 0
+  %3: f32[1,1,4] = Conv(%0, %1)
+  %4: f32[1,1,4] = CumSum(%3, %2) {exclusive = 1}
+  out %4 "y"
+})"},
     // The second half of a channel shuffle is stored in the concatenation that follows it: whoever reads
     // the shuffled channels reads both pieces of the first concatenation.
     std::pair{"channel_shuffle", R"(graph "g" {
