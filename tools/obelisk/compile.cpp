@@ -11,6 +11,7 @@ namespace {
 
 Json verification_json(const std::optional<verify::Report>& report) {
   if (!report) return nullptr;
+  if (report->rows.empty()) return {{"ok", false}, {"why", report->why_not}};
   return {{"ok", report->ok},
           {"max_abs", report->max_abs},
           {"max_rel", report->max_rel},
@@ -210,7 +211,10 @@ int compile(const Flags& flags, const std::string& output) {
   const bool nowhere = flags.verify && device && device->gpu.empty();
   text += nowhere ? fmt::format(" verify   not done: there is no GPU here to run {} on\n",
                                 device->architecture)
-          : made.verification ? fmt::format(" verify   {}{}\n", made.verification->before ? "before: " : "", made.verification->text())
+          : made.verification ? fmt::format(" verify   {}{}\n", made.verification->before         ? "before: "
+                                                        : made.verification->rows.empty() ? "not done: "
+                                                                                          : "",
+                                                        made.verification->text())
                               : std::string(" verify   off\n");
   for (const std::string& file : written) text += fmt::format(" wrote    {}\n", file);
   if (!output.empty())

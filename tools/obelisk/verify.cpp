@@ -151,7 +151,7 @@ int verify(const Flags& flags, bool bisect) {
                      {"op", result.bad->op},          {"coordinate", result.bad->coordinate},
                      {"got", result.bad->got},        {"wanted", result.bad->wanted},
                      {"allowed", result.bad->allowed}};
-  answer(flags, json, (result.ok ? "ok: " : "") + result.text() + "\n");
+  answer(flags, json, (!result.ok ? "" : result.rows.empty() ? "not verified: " : "ok: ") + result.text() + "\n");
   if (result.ok) return 0;
   Flags to_people = flags;
   to_people.json = false;
