@@ -7,6 +7,7 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <set>
@@ -80,8 +81,16 @@ struct Compilation {
   std::string text;      // the text form of what that step made
 };
 
-/// What verification has to know of a precision; nothing for kKeep.
-std::optional<verify::Arithmetic> arithmetic_of(passes::Precision precision);
+/// A program whose every stored value is there after a run: the groups, tasks and bodies of a compilation, with an arena in which no
+/// buffers share bytes. Its last output is that arena. Errors: kUnsupported of a program that flows; those of loading.
+struct Unshared {
+  std::shared_ptr<const runtime::Executable> executable;
+  schedule::TaskGraph tasks;
+};
+Result<Unshared> unshare(const Compilation& made, const Options& options);
+/// The stored values, from the outputs of its run.
+std::map<graph::ValueId, Tensor> stored_values(const Compilation& made, const Unshared& unshared,
+                                               std::span<const Tensor> outputs);
 
 /// Runs the steps. On an error the compilation holds what was made before it, and every unsupported
 /// node. Errors: kUsage for unknown names of steps or passes, kInterrupted, and those of the steps.

@@ -25,11 +25,14 @@ namespace obelisk {
 
 class Context;
 
-/// What compiling measured against the reference, on generated inputs.
+/// What comparing with the reference found, on generated inputs. Of an opened file only `rows` is known.
 struct Verification {
   double max_abs = 0;    // the largest difference
   double max_rel = 0;    // relative to the scale of the output it is in
   double tolerance = 0;  // what that output was allowed, relative to its scale
+  double rounding = 0;   // what the model's arithmetic costs the reference itself, on the same scale
+  std::string rows;      // that were compared: "every row", "3 of 128 rows of 'y'"
+  bool before = false;   // it was found by an earlier run, and kept in the cache
 };
 
 struct CompileOptions {
@@ -49,7 +52,8 @@ struct CompileOptions {
   std::string precision = "keep";
   int threads = 0;          // workers that verifying runs on; 0: one a core
   int virtual_sms = 0;      // that the tables are made for; 0: one a worker
-  bool verify = true;       // compare with the reference: kAccuracy when it is too far off
+  bool verify = true;       // compare with the reference: kAccuracy when it is too far off; once for a program, the cache keeps it
+  double verify_seconds = 10;  // that the reference may take: with less than all rows take it looks at some; 0: as long as it wants
   std::string compiler;     // the C++ compiler for bodies; empty: found on the PATH
   std::string cache;        // folder of the object cache; empty: the user's; "off": none
   std::function<void(const std::string& step, double done)> progress;  // done in [0, 1]
@@ -87,8 +91,9 @@ class Model {
   const std::string& target() const noexcept;
   int gpu() const noexcept;
   int64_t workspace_bytes() const noexcept;  // that each Context takes, besides inputs and outputs
-  /// Empty for an opened model, and when verifying was left out.
+  /// Empty where the answers were not compared with the reference; then `unverified` says why.
   const std::optional<Verification>& verification() const noexcept;
+  const std::string& unverified() const noexcept;
   /// Ops that run by their slow reference, on one worker, and allocate while they do; mostly none.
   std::span<const std::string> slow_ops() const noexcept;
 

@@ -137,6 +137,7 @@ Model Model::compile(const std::string& path, const CompileOptions& wanted) {
     options.threads = wanted.threads;
     options.sms = machine.sms;
     options.verify = wanted.verify;
+    if (wanted.verify_seconds > 0) options.verification.seconds = wanted.verify_seconds;
     options.load.compiler = wanted.compiler, options.load.cache_dir = wanted.cache;
     options.interrupted = wanted.interrupted;
     if (wanted.progress)
@@ -151,9 +152,13 @@ Model Model::compile(const std::string& path, const CompileOptions& wanted) {
     state->executable = made.executable;
     state->gpu = made.executable->device() ? machine.gpu : -1;
     state->graph = std::move(made.graph);
-    if (made.verification)
-      state->verification = Verification{made.verification->max_abs, made.verification->max_rel,
-                                         made.verification->tolerance};
+    if (const auto& found = made.verification; found && !found->rows.empty())
+      state->verification = Verification{found->max_abs,  found->max_rel, found->tolerance,
+                                         found->rounding, found->rows,    found->before};
+    else if (found)
+      state->unverified = found->why_not;
+    else
+      state->unverified = wanted.verify ? "there is no GPU here to run it on" : "verify = false";
     state->describe();
     return Model(std::move(state));
   });
@@ -168,7 +173,12 @@ Model Model::open(const std::string& path, const OpenOptions& wanted) {
       load.compiler = wanted.compiler, load.cache_dir = wanted.cache;
       load.gpu = wanted.gpu, load.memory_limit = Bytes{wanted.memory_limit}, load.watchdog = wanted.watchdog;
       state->executable = value_or_raise(runtime::load(state->file->program, load));
+      if (!state->file->verified.empty())
+        state->verification = Verification{.rows = state->file->verified};
+      else
+        state->unverified = "the file was compiled without";
     } else {
+      state->unverified = "it was compiled again, from the file's graph";
       compiler::Network network;
       network.graph = value_or_raise(state->file->graph());
       compiler::Options options;
@@ -196,7 +206,8 @@ void Model::save(const std::string& path) const {
   guarded([&] {
     const graph::Graph graph =
         state_->graph ? *state_->graph : value_or_raise(state_->file->graph());
-    value_or_raise(runtime::write_obk(path, *state_->executable, graph));
+    value_or_raise(runtime::write_obk(path, *state_->executable, graph,
+                                      state_->verification ? state_->verification->rows : ""));
   });
 }
 
@@ -217,6 +228,7 @@ int64_t Model::workspace_bytes() const noexcept {
 const std::optional<Verification>& Model::verification() const noexcept {
   return state_->verification;
 }
+const std::string& Model::unverified() const noexcept { return state_->unverified; }
 std::span<const std::string> Model::slow_ops() const noexcept { return state_->slow_ops; }
 
 }  // namespace obelisk

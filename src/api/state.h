@@ -16,6 +16,7 @@ struct Model::State {
   std::vector<Port> inputs, outputs;
   std::vector<std::string> slow_ops;
   std::optional<Verification> verification;
+  std::string unverified;  // why there is none
   int gpu = -1;
   void describe();  // ports and slow ops, from the program
 };

@@ -144,10 +144,12 @@ Result<Graph> parse(std::string_view text, const Weights& weights = {});
 /// Interprets a graph with the reference. `exact`: every f64, f32, f16 and bf16 tensor is carried in f64 (constants are widened as they
 /// are read), the answers too; the 8- and 4-bit floats stay what they are, for they store and do not compute.
 /// A Cast still rounds its values to the type it names, since that is its meaning.
+/// `sums`: what the references of f32 and narrower values add up in (those of f64 always in f64).
 /// `probe`, when set, receives every node's outputs as they come (for bisecting); returning false stops, and there are no answers.
 /// Errors: kUsage when the inputs are not the graph's, kMemory, and those of the references, with the node's name.
 struct Interpretation {
   bool exact = false;
+  ops::Sums sums = ops::Sums::kDouble;
   std::function<bool(NodeId, std::span<const Tensor>)> probe;
 };
 Result<std::vector<Tensor>> interpret(const Graph& graph, std::span<const Tensor> inputs, const Interpretation& how = {});

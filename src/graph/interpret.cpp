@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <new>
 
 #include <fmt/format.h>
@@ -57,6 +58,13 @@ class Interpreter {
     return value.is_constant() ? widened(value.constant) : tensors_[static_cast<size_t>(id)];
   }
 
+  /// Weights are read in their own type where that gives the same numbers: what multiplies them reads
+  /// each once, and of a table few rows are looked up.
+  bool as_stored(const Node& node, size_t input) const {
+    if (!graph_.value(node.inputs[input]).is_constant()) return false;
+    return ops::row(node.op).kind == ops::Kind::kCompute || (node.op == Op::Gather && input == 0);
+  }
+
   Status bind(std::span<const Tensor> inputs) {
     if (inputs.size() != graph_.inputs().size()) {
       return usage(fmt::format("{} inputs for a graph that takes {}", inputs.size(),
@@ -84,21 +92,28 @@ class Interpreter {
     std::vector<const Tensor*> pointers(node.inputs.size());
     for (size_t k = 0; k < inputs.size(); ++k) {
       if (node.inputs[k] == kNone) continue;
-      inputs[k] = read(node.inputs[k]);
+      inputs[k] = as_stored(node, k) ? graph_.value(node.inputs[k]).constant : read(node.inputs[k]);
       CHECK(!inputs[k].empty(), "'{}' reads value {}, which is not there", node.name,
             node.inputs[k]);
       pointers[k] = &inputs[k];
     }
     std::vector<Tensor> outputs;
+    const bool looks_up = node.op == Op::Gather && as_stored(node, 0);
     for (ValueId output : node.outputs) {
       const Type& type = graph_.type(output);
-      outputs.push_back(Tensor::allocate({carried(type.dtype), type.shape}));
+      outputs.push_back(Tensor::allocate({looks_up ? type.dtype : carried(type.dtype), type.shape}));
     }
-    if (Status status = ops::reference(graph_.call(id), pointers, outputs); !status.ok()) {
+    ops::Call call = graph_.call(id);
+    const bool wide = std::any_of(outputs.begin(), outputs.end(), [](const Tensor& output) {
+      return output.dtype() == DType::f64;
+    });
+    call.sums = wide ? ops::Sums::kDouble : how_.sums;
+    if (Status status = ops::reference(call, pointers, outputs); !status.ok()) {
       Error error = std::move(status.error());
       if (error.node.empty()) error.node = node.name;
       return error;
     }
+    if (looks_up) outputs[0] = widened(outputs[0]);
     if (how_.probe && !how_.probe(id, outputs)) return false;
     for (ValueId input : node.inputs) {
       if (input == kNone) continue;

@@ -53,6 +53,13 @@ void write_ints(Tensor& tensor, std::span<const int64_t> values) {
   for (size_t n = 0; n < values.size(); ++n) tensor.set_int(n, values[n]);
 }
 
+double stored(double value, DType dtype, Sums sums) {
+  if (sums == Sums::kDouble || dtype == DType::f64) return value;
+  uint64_t element = 0;
+  set_double(&element, dtype, 0, value);
+  return get_double(&element, dtype, 0);
+}
+
 void copy_element(Tensor& target, int64_t to, const Tensor& source, int64_t from) {
   if (is_float(source.dtype()))
     target.set_double(to, source.get_double(from));

@@ -9,7 +9,7 @@
 #include <span>
 #include <vector>
 
-#include "base/base.h"
+#include "ops/ops.h"
 
 namespace obelisk::ops {
 
@@ -17,6 +17,23 @@ std::vector<double> read_reals(const Tensor& tensor);
 std::vector<int64_t> read_ints(const Tensor& tensor);
 void write_reals(Tensor& tensor, std::span<const double> values);
 void write_ints(Tensor& tensor, std::span<const int64_t> values);
+
+/// A sum of elements in the order that they come.
+class Total {
+ public:
+  explicit Total(Sums sums) : in_f32_(sums != Sums::kDouble) {}
+  void operator+=(double value) {
+    value_ = in_f32_ ? static_cast<float>(value_) + static_cast<float>(value) : value_ + value;
+  }
+  double value() const { return value_; }
+
+ private:
+  bool in_f32_;
+  double value_ = 0;
+};
+
+/// The number of that type nearest to `value`; of kDouble, where nothing is rounded, the value.
+double stored(double value, DType dtype, Sums sums);
 
 /// Copies element `from` of `source` to element `to` of `target`, both of one kind (float or not).
 void copy_element(Tensor& target, int64_t to, const Tensor& source, int64_t from);

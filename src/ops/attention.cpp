@@ -231,7 +231,7 @@ Status reference_attention(const Call& call, std::span<const Tensor* const> inpu
       const std::vector<double> turned =
           transposed(keys.data() + kv * total * shape.head, total, shape.head);
       gemm(rows, total, shape.head, q.data() + first * shape.head, stride * shape.head,
-           turned.data(), total, scores.data(), total);
+           turned.data(), total, scores.data(), total, call.sums);
       auto show = [&](int64_t wanted) {
         if (wants_scores && mode == wanted)
           std::copy(scores.begin(), scores.end(), shown.begin() + plane * rows * total);
@@ -247,9 +247,10 @@ Status reference_attention(const Call& call, std::span<const Tensor* const> inpu
       show(2);
       for (int64_t row = 0; row < rows; ++row) softmax(scores.data() + row * total, total);
       show(3);
+      for (double& share : scores) share = stored(share, call.in(kValue).dtype, call.sums);
       gemm(rows, shape.v_head, total, scores.data(), total,
            values.data() + kv * total * shape.v_head, shape.v_head,
-           out.data() + first * shape.v_head, stride * shape.v_head);
+           out.data() + first * shape.v_head, stride * shape.v_head, call.sums);
     }
   });
   write_reals(outputs[kAttended], out);

@@ -118,7 +118,7 @@ Result<ConvShape> conv_shape(const Call& call, int x, int w) {
 }
 
 std::vector<double> convolve(const ConvShape& shape, const std::vector<double>& x,
-                             const std::vector<double>& w) {
+                             const std::vector<double>& w, Sums sums) {
   constexpr int64_t kBlockElements = 1 << 18;  // of columns at a time: 2 MiB
   const int64_t depth = shape.group_inputs * shape.window.kernel_count();
   const int64_t in_count = element_count(shape.window.in);
@@ -140,7 +140,7 @@ std::vector<double> convolve(const ConvShape& shape, const std::vector<double>& 
       gemm(shape.group_outputs, end - begin, depth, w.data() + group * shape.group_outputs * depth,
            depth, columns.data(), end - begin,
            out.data() + (image * shape.outputs + group * shape.group_outputs) * out_count + begin,
-           out_count);
+           out_count, sums);
     }
   });
   return out;
@@ -215,7 +215,7 @@ std::optional<Loop> loop_conv(const Call& call, int) {
 Status reference_conv(const Call& call, std::span<const Tensor* const> inputs,
                       std::span<Tensor> outputs) {
   TRY(const ConvShape shape, conv_shape(call, 0, 1));
-  std::vector<double> out = convolve(shape, read_reals(*inputs[0]), read_reals(*inputs[1]));
+  std::vector<double> out = convolve(shape, read_reals(*inputs[0]), read_reals(*inputs[1]), call.sums);
   if (call.has(2)) add_bias(out, shape, read_reals(*inputs[2]));
   write_reals(outputs[0], out);
   return ok_status();
@@ -347,7 +347,7 @@ Status reference_conv_transpose(const Call& call, std::span<const Tensor* const>
     const std::vector<double> turned = transposed(weights, shape.group_inputs, rows);
     gemm_on_threads(rows, in_count, shape.group_inputs, turned.data(), shape.group_inputs,
                     x.data() + (image * shape.inputs + group * shape.group_inputs) * in_count,
-                    in_count, columns.data(), in_count);
+                    in_count, columns.data(), in_count, call.sums);
     double* to = out.data() + (image * shape.outputs + group * shape.group_outputs) * out_count;
     int64_t source = 0;
     for_each_point(window.out, [&](const std::vector<int64_t>& at) {

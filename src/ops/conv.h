@@ -26,7 +26,7 @@ Result<ConvShape> conv_transpose_shape(const Call& call);
 
 /// [N, M, out...] of doubles, without bias.
 std::vector<double> convolve(const ConvShape& shape, const std::vector<double>& x,
-                             const std::vector<double>& w);
+                             const std::vector<double>& w, Sums sums = Sums::kDouble);
 
 Result<Types> infer_conv(const Call& call);
 Result<Types> infer_conv_transpose(const Call& call);

@@ -103,7 +103,7 @@ Result<Product> product_of(const Call& call, int a, int b) {
 }
 
 std::vector<double> multiply(const Product& product, const std::vector<double>& a,
-                             const std::vector<double>& b) {
+                             const std::vector<double>& b, Sums sums) {
   const int64_t m = product.m, n = product.n, k = product.k;
   const auto a_at = batch_offsets(product.batch, product.a);
   const auto b_at = batch_offsets(product.batch, product.b);
@@ -113,18 +113,18 @@ std::vector<double> multiply(const Product& product, const std::vector<double>& 
   const int64_t b_matrices = element_count(Shape(product.b.begin(), product.b.end() - 2));
   const int64_t a_matrices = element_count(Shape(product.a.begin(), product.a.end() - 2));
   if (b_matrices == 1 && a_matrices == batches) {  // one B for all: the batch is more rows
-    gemm_on_threads(batches * m, n, k, a.data(), k, b.data(), n, c.data(), n);
+    gemm_on_threads(batches * m, n, k, a.data(), k, b.data(), n, c.data(), n, sums);
     return c;
   }
   if (batches == 1) {
-    gemm_on_threads(m, n, k, a.data(), k, b.data(), n, c.data(), n);
+    gemm_on_threads(m, n, k, a.data(), k, b.data(), n, c.data(), n, sums);
     return c;
   }
   const int64_t grain = 1 + (int64_t{1} << 18) / std::max<int64_t>(m * n * k, 1);
   parallel_for(batches, grain, [&](int64_t begin, int64_t end) {
     for (int64_t batch = begin; batch < end; ++batch)
       gemm(m, n, k, a.data() + a_at[batch] * m * k, k, b.data() + b_at[batch] * k * n, n,
-           c.data() + batch * m * n, n);
+           c.data() + batch * m * n, n, sums);
   });
   return c;
 }
@@ -178,7 +178,7 @@ Status reference_matmul(const Call& call, std::span<const Tensor* const> inputs,
                         std::span<Tensor> outputs) {
   TRY(const Product product, product_of(call, 0, 1));
   if (is_float(outputs[0].dtype())) {
-    write_reals(outputs[0], multiply(product, read_reals(*inputs[0]), read_reals(*inputs[1])));
+    write_reals(outputs[0], multiply(product, read_reals(*inputs[0]), read_reals(*inputs[1]), call.sums));
   } else {
     write_ints(outputs[0], multiply_ints(product, read_ints(*inputs[0]), read_ints(*inputs[1])));
   }
@@ -267,7 +267,7 @@ Status reference_gemm(const Call& call, std::span<const Tensor* const> inputs,
     std::vector<double> a = read_reals(*inputs[0]), b = read_reals(*inputs[1]);
     if (shape.trans_a) a = transposed(a.data(), shape.k, shape.m);
     if (shape.trans_b) b = transposed(b.data(), shape.n, shape.k);
-    std::vector<double> out = multiply(product, a, b);
+    std::vector<double> out = multiply(product, a, b, call.sums);
     std::vector<double> c = biased ? read_reals(*inputs[2]) : std::vector<double>(1, 0.0);
     places.each([&](int64_t element, const int64_t* offsets) {
       out[element] = alpha * out[element] + (biased ? beta * c[offsets[0]] : 0);

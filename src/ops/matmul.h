@@ -25,7 +25,7 @@ Result<Product> product_of(const Call& call, int a, int b);
 
 /// c[batch, m, n], of doubles.
 std::vector<double> multiply(const Product& product, const std::vector<double>& a,
-                             const std::vector<double>& b);
+                             const std::vector<double>& b, Sums sums = Sums::kDouble);
 
 Result<Types> infer_matmul(const Call& call);
 Result<Types> infer_gemm(const Call& call);

@@ -34,22 +34,24 @@ void softmax_row(const Call& call, double* x, const std::vector<int64_t>& step) 
     return;
   }
   const double top = x[best];
-  double sum = 0;
+  Total sum(call.sums);
   for (int64_t at : step) sum += std::exp(x[at] - top);
   for (int64_t at : step)
-    x[at] = call.op == Op::LogSoftmax ? x[at] - top - std::log(sum) : std::exp(x[at] - top) / sum;
+    x[at] = call.op == Op::LogSoftmax ? x[at] - top - std::log(sum.value())
+                                      : std::exp(x[at] - top) / sum.value();
 }
 
 struct Statistics {
   double mean = 0, variance = 0;
 };
 
-Statistics statistics(const double* x, const std::vector<int64_t>& step) {
-  Statistics found;
+Statistics statistics(const double* x, const std::vector<int64_t>& step, Sums sums) {
   const double count = static_cast<double>(step.size());
-  for (int64_t at : step) found.mean += x[at] / count;
-  for (int64_t at : step) found.variance += (x[at] - found.mean) * (x[at] - found.mean) / count;
-  return found;
+  Total sum(sums), square(sums);
+  for (int64_t at : step) sum += x[at];
+  const double mean = sum.value() / count;
+  for (int64_t at : step) square += (x[at] - mean) * (x[at] - mean);
+  return {mean, square.value() / count};
 }
 
 std::vector<int64_t> axes_from(int64_t first, int64_t rank) {
@@ -98,7 +100,7 @@ Status reference_layer_norm(const Call& call, std::span<const Tensor* const> inp
   const bool about_mean = call.op == Op::LayerNormalization;
   for (int64_t o = 0; o < fold.outer; ++o) {
     double* row = x.data() + fold.base[o];
-    Statistics found = statistics(row, fold.step);
+    Statistics found = statistics(row, fold.step, call.sums);
     if (!about_mean) found = {0, found.variance + found.mean * found.mean};
     const double deviation = std::sqrt(found.variance + epsilon(call));
     for (int64_t at : fold.step) row[at] = (row[at] - found.mean) / deviation;
@@ -122,7 +124,7 @@ Status reference_norm_statistics(const Call& call, std::span<const Tensor* const
   const Shape& shape = inputs[0]->shape();
   const Fold fold(shape, {static_cast<int64_t>(shape.size()) - 1});
   for (int64_t o = 0; o < fold.outer; ++o) {
-    Statistics found = statistics(x.data() + fold.base[o], fold.step);
+    Statistics found = statistics(x.data() + fold.base[o], fold.step, call.sums);
     if (!call.attrs.get_int("centred", 1)) found = {0, found.variance + found.mean * found.mean};
     outputs[0].set_double(o, found.mean);
     outputs[1].set_double(o, 1 / std::sqrt(found.variance + epsilon(call)));
@@ -157,15 +159,18 @@ Status reference_channel_norm(const Call& call, std::span<const Tensor* const> i
     }
   };
   std::vector<double> mean(pools), variance(pools);
+  std::vector<Total> sums(pools, Total(call.sums)), squares = sums;
   if (batch_norm && !training) {
     mean = read_reals(*inputs[3]);
     variance = read_reals(*inputs[4]);
   } else {
     const double members = static_cast<double>(count) / static_cast<double>(pools);
-    each([&](double value, int64_t pool, int64_t) { mean[pool] += value / members; });
+    each([&](double value, int64_t pool, int64_t) { sums[pool] += value; });
+    for (int64_t pool = 0; pool < pools; ++pool) mean[pool] = sums[pool].value() / members;
     each([&](double value, int64_t pool, int64_t) {
-      variance[pool] += (value - mean[pool]) * (value - mean[pool]) / members;
+      squares[pool] += (value - mean[pool]) * (value - mean[pool]);
     });
+    for (int64_t pool = 0; pool < pools; ++pool) variance[pool] = squares[pool].value() / members;
   }
   std::vector<double> deviation(pools);
   for (int64_t pool = 0; pool < pools; ++pool) deviation[pool] = std::sqrt(variance[pool] + eps);
@@ -191,7 +196,7 @@ Status reference_mean_variance_norm(const Call& call, std::span<const Tensor* co
   for (int64_t& axis : axes) axis = *normalize_axis(call, axis, call.in(0).rank());
   const Fold fold(inputs[0]->shape(), axes);
   for (int64_t base : fold.base) {
-    const Statistics found = statistics(x.data() + base, fold.step);
+    const Statistics found = statistics(x.data() + base, fold.step, call.sums);
     for (int64_t at : fold.step)
       x[base + at] = (x[base + at] - found.mean) / (std::sqrt(found.variance) + 1e-9);
   }

@@ -62,6 +62,10 @@ class Attrs {
   std::map<std::string, Attr, std::less<>> all_;
 };
 
+/// What a reference adds up in. The judge of answers takes kDouble; the others show what a program's own arithmetic costs:
+/// sums of products and of elements in f32, kTf32 with both operands of a product rounded to 10 bits of mantissa first.
+enum class Sums : uint8_t { kDouble, kFloat, kTf32 };
+
 /// One use of an op: all that its functions may look at. Pointers are borrowed for the length of the call.
 struct Call {
   Op op;
@@ -70,6 +74,7 @@ struct Call {
   std::vector<const Tensor*> constants;  // same length as inputs: the value where it is known when compiling, else nullptr
   int outputs = 1;                       // how many outputs the user asks for
   std::vector<const Type*> results;      // types of the outputs; set for cost, loop and reference, empty for infer
+  Sums sums = Sums::kDouble;             // of the reference
 
   int arity() const { return static_cast<int>(inputs.size()); }
   bool has(int input) const { return input < arity() && inputs[input] != nullptr; }

@@ -285,13 +285,14 @@ Status reference_average_pool(const Call& call, std::span<const Tensor* const> i
   const bool padding = call.attrs.get_int("count_include_pad", 0) != 0;
   const int64_t plane_size = element_count(window.in);
   each_output(call, window, [&](int64_t plane, const std::vector<int64_t>& at, int64_t flat) {
-    double sum = 0, count = 1;
+    Total sum(call.sums);
+    double count = 1;
     each_in_window(window, at, [&](int64_t position, int64_t) {
       sum += values[plane * plane_size + position];
     });
     for (int axis = 0; axis < window.rank(); ++axis)
       count *= static_cast<double>(counted(window, axis, at[axis], padding));
-    outputs[0].set_double(flat, sum / count);
+    outputs[0].set_double(flat, sum.value() / count);
   });
   return ok_status();
 }
@@ -317,11 +318,11 @@ Status reference_lp_pool(const Call& call, std::span<const Tensor* const> inputs
   const std::vector<double> values = read_reals(*inputs[0]);
   const int64_t plane_size = element_count(window.in);
   each_output(call, window, [&](int64_t plane, const std::vector<int64_t>& at, int64_t flat) {
-    double sum = 0;
+    Total sum(call.sums);
     each_in_window(window, at, [&](int64_t position, int64_t) {
       sum += power_of(values[plane * plane_size + position], p);
     });
-    outputs[0].set_double(flat, root_of(sum, p));
+    outputs[0].set_double(flat, root_of(sum.value(), p));
   });
   return ok_status();
 }
@@ -363,7 +364,8 @@ Status reference_global_pool(const Call& call, std::span<const Tensor* const> in
   const int64_t size = element_count(Shape(shape.begin() + 2, shape.end()));
   for (int64_t plane = 0; plane < shape[0] * shape[1]; ++plane) {
     const double* from = values.data() + plane * size;
-    double sum = 0, best = -std::numeric_limits<double>::infinity();
+    Total sum(call.sums);
+    double best = -std::numeric_limits<double>::infinity();
     for (int64_t at = 0; at < size; ++at) {
       if (call.op == Op::GlobalLpPool) {
         sum += power_of(from[at], p);
@@ -373,9 +375,9 @@ Status reference_global_pool(const Call& call, std::span<const Tensor* const> in
         if (std::isnan(best)) break;
       }
     }
-    double result = sum / static_cast<double>(size);
+    double result = sum.value() / static_cast<double>(size);
     if (call.op == Op::GlobalMaxPool) result = best;
-    if (call.op == Op::GlobalLpPool) result = root_of(sum, p);
+    if (call.op == Op::GlobalLpPool) result = root_of(sum.value(), p);
     outputs[0].set_double(plane, result);
   }
   return ok_status();

@@ -118,10 +118,11 @@ Status reference_recurrence(const Call& call, std::span<const Tensor* const> inp
       double* own_c = c.data() + (direction * batch + sequence) * hidden;
       for (int64_t at = 0; at < lengths[sequence]; ++at) {
         const int64_t time = backwards ? lengths[sequence] - 1 - at : at;
-        gemm(1, rows, hidden, own_h, hidden, turned.data(), rows, back.data(), rows);
+        gemm(1, rows, hidden, own_h, hidden, turned.data(), rows, back.data(), rows, call.sums);
         step(shape.gates, hidden,
              fed.data() + ((time * batch + sequence) * directions + direction) * rows, back.data(),
              bias.empty() ? nullptr : bias.data() + direction * hidden, own_h, own_c);
+        for (int64_t n = 0; n < hidden; ++n) own_h[n] = stored(own_h[n], call.in(kFed).dtype, call.sums);
         std::copy_n(own_h, hidden,
                     y.data() + ((time * directions + direction) * batch + sequence) * hidden);
       }

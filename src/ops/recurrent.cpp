@@ -130,7 +130,8 @@ class Cell {
     } else {
       std::vector<double> kept(hidden_);
       for (int64_t n = 0; n < hidden_; ++n) kept[n] = reset[n] * h[n];
-      gemm(1, hidden_, hidden_, kept.data(), hidden_, recurrent, hidden_, product.data(), hidden_);
+      gemm(1, hidden_, hidden_, kept.data(), hidden_, recurrent, hidden_, product.data(), hidden_,
+           call_.sums);
       for (int64_t n = 0; n < hidden_; ++n) product[n] += bias[n];
     }
     for (int64_t n = 0; n < hidden_; ++n) {
@@ -274,7 +275,9 @@ Status reference_recurrent(const Call& call, std::span<const Tensor* const> inpu
     std::vector<double> fed(length * batch *
                             rows);  // every step's input product, [T, B, G*H] or [B, T, G*H]
     gemm_on_threads(length * batch, rows, shape.input, x.data(), shape.input, turned_w.data(), rows,
-                    fed.data(), rows);
+                    fed.data(), rows, call.sums);
+    const DType kept = call.in(kSequence).dtype;
+    for (double& value : fed) value = stored(value, kept, call.sums);
     for (int64_t sequence = 0; sequence < batch; ++sequence) {
       std::vector<double> h(hidden, 0.0), c(hidden, 0.0), gates(rows), back(rows);
       const int64_t state = state_at(direction, sequence);
@@ -284,7 +287,7 @@ Status reference_recurrent(const Call& call, std::span<const Tensor* const> inpu
       for (int64_t step = 0; step < steps; ++step) {
         const int64_t time = shape.backwards(direction) ? steps - 1 - step : step;
         const int64_t row = shape.batch_first ? sequence * length + time : time * batch + sequence;
-        gemm(1, rows, hidden, h.data(), hidden, turned_r.data(), rows, back.data(), rows);
+        gemm(1, rows, hidden, h.data(), hidden, turned_r.data(), rows, back.data(), rows, call.sums);
         for (int64_t n = 0; n < rows; ++n) {
           gates[n] = fed[row * rows + n] + in_bias[n];
           if (call.op != Op::GRU) gates[n] += back[n] + back_bias[n];
@@ -298,6 +301,7 @@ Status reference_recurrent(const Call& call, std::span<const Tensor* const> inpu
         } else {
           cell.step_plain(gates.data(), h.data());
         }
+        for (double& value : h) value = stored(value, kept, call.sums);
         const int64_t place = shape.batch_first
                                   ? (sequence * length + time) * directions + direction
                                   : (time * directions + direction) * batch + sequence;

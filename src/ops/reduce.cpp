@@ -169,7 +169,8 @@ namespace {
 double fold_reals(const Call& call, const double* x, const std::vector<int64_t>& step) {
   const double count = static_cast<double>(step.size());
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
-  double sum = 0, product = 1, low = kInfinity, high = -kInfinity, absolute = 0, square = 0;
+  double product = 1, low = kInfinity, high = -kInfinity;
+  Total sum(call.sums), absolute(call.sums), square(call.sums);
   bool nan = false;
   for (int64_t offset : step) {
     const double value = x[offset];
@@ -183,9 +184,9 @@ double fold_reals(const Call& call, const double* x, const std::vector<int64_t>&
   }
   switch (call.op) {
     case Op::ReduceSum:
-      return sum;
+      return sum.value();
     case Op::ReduceMean:
-      return sum / count;
+      return sum.value() / count;
     case Op::ReduceMax:
       return nan ? std::nan("") : high;
     case Op::ReduceMin:
@@ -193,19 +194,19 @@ double fold_reals(const Call& call, const double* x, const std::vector<int64_t>&
     case Op::ReduceProd:
       return product;
     case Op::ReduceL1:
-      return absolute;
+      return absolute.value();
     case Op::ReduceL2:
-      return std::sqrt(square);
+      return std::sqrt(square.value());
     case Op::ReduceSumSquare:
-      return square;
+      return square.value();
     case Op::ReduceLogSum:
-      return std::log(sum);
+      return std::log(sum.value());
     case Op::ReduceLogSumExp: {
       if (nan) return std::nan("");
       if (std::isinf(high)) return high;
-      double scaled = 0;
+      Total scaled(call.sums);
       for (int64_t offset : step) scaled += std::exp(x[offset] - high);
-      return high + std::log(scaled);
+      return high + std::log(scaled.value());
     }
     default:
       CHECK(false, "{} is not a reduction", to_string(call.op));

@@ -346,7 +346,7 @@ Place read_place(Reader& from, const Program& p) {
   return place;
 }
 
-void read_tables(Reader& from, Program& p, const WeightSection& weights) {
+void read_tables(Reader& from, Program& p, const WeightSection& weights, std::string& verified) {
   p.name = from.text(), p.target = from.text(), p.granularity = from.text();
   p.precision = from.text();
   if (!passes::parse_precision(p.precision)) throw Damaged("a precision that does not exist");
@@ -440,6 +440,7 @@ void read_tables(Reader& from, Program& p, const WeightSection& weights) {
   }
   if (!p.on_gpu() && !p.objects.empty() && p.objects.size() != p.bodies.size())
     throw Damaged("machine code for another number of bodies");
+  verified = from.text();
   if (!from.at_end()) throw Damaged("bytes after the last table");
 }
 
@@ -456,11 +457,24 @@ void read_code(Reader bodies, Reader objects, Program& p) {
 
 }  // namespace
 
-Status write_obk(const std::string& path, const Executable& executable, const graph::Graph& graph) {
+Hash fingerprint(const Executable& executable) {
+  const Program& program = executable.program();
+  WeightStore weights;
+  Writer to;
+  write_tables(program, weights, to);
+  write_weights(weights, to);
+  for (const codegen::BodyText& body : program.bodies) to.text(body.text);
+  for (const std::string& object : executable.objects()) to.text(object);
+  return hash_text(to.out);
+}
+
+Status write_obk(const std::string& path, const Executable& executable, const graph::Graph& graph,
+                 const std::string& verified) {
   const Program& program = executable.program();
   WeightStore weights;
   Writer places, tables, text, bodies, objects;
   write_tables(program, weights, tables);
+  tables.text(verified);
   const graph::KnownHashes hashes = graph::hash_weights(graph);
   text.text(graph::print(graph, {.hashes = &hashes}));
   const graph::Weights of_graph = graph::collect_weights(graph, {.hashes = &hashes});
@@ -589,7 +603,7 @@ Result<Compiled> parse_obk(const void* data, size_t size, std::shared_ptr<const 
         if (hash_bytes(parts[kWeights].data() + weights.stored[k].offset,
                        weights.stored[k].bytes) != weights.stored[k].hash)
           return bad(fmt::format("the checksum of weight {} is wrong", k));
-    read_tables(tables, *compiled.program, weights);
+    read_tables(tables, *compiled.program, weights, compiled.verified);
     Reader graph(parts[kGraph]);
     compiled.graph_text = graph.text();
     for (size_t k = graph.count(21); k > 0; --k) {

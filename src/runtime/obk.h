@@ -20,16 +20,21 @@ namespace obelisk::runtime {
 
 class Executable;
 
-inline constexpr uint32_t kObkFormat = 8;  // the version of the format that is written, and the only one that is read
+inline constexpr uint32_t kObkFormat = 9;  // the version of the format that is written, and the only one that is read
 
-/// Writes the file whole or not at all, weights one by one. `graph` is what the program was made from, after the passes.
-Status write_obk(const std::string& path, const Executable& executable, const graph::Graph& graph);
+/// Writes the file whole or not at all, weights one by one. `graph` is what the program was made from, after the passes. `verified`: on
+/// what its answers were compared with the reference, "every row" or "3 of 128 rows of 'y'"; empty where they were not.
+Status write_obk(const std::string& path, const Executable& executable, const graph::Graph& graph, const std::string& verified);
+
+/// Of all that decides what a program answers: tables, weights, source and machine code.
+Hash fingerprint(const Executable& executable);
 
 struct Compiled {
   std::shared_ptr<Program> program;  // weights are views of the mapping
   std::string graph_text;
   graph::Weights graph_weights;       // without those that are packed
   std::map<Hash, int> graph_packings;  // which packing each of those is in
+  std::string verified;                // as it was written
   /// Parsed on demand: opening is fast, compiling again is not. Errors: kBadModel when a weight is not what the graph says.
   Result<graph::Graph> graph() const;
 };

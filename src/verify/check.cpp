@@ -1,55 +1,65 @@
-#include <algorithm>
+#include <unistd.h>
 
-#include "verify/verify.h"
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <thread>
+
+#include "verify/rows.h"
 
 namespace obelisk::verify {
 namespace {
 
-Error interrupted() { return Error{Code::kInterrupted, "verify", "interrupted"}; }
-
-/// The graph with more outputs, each once.
-Graph with_outputs(const Graph& graph, std::span<const ValueId> values) {
-  Graph more = graph;
-  for (ValueId v : values)
-    if (!more.is_output(v)) more.mark_output(v, fmt::format("%{}", v));
-  return more;
-}
-
-/// What the machine says of `values`, compared with the interpreter as it goes; the report names
-/// the first that is off.
-Result<Report> compare_values(const Bisection& bisection, std::span<const ValueId> values,
-                              std::span<const Tensor> inputs, const Options& options) {
-  const Graph graph = with_outputs(bisection.graph, values);
-  TRY(const auto executable, bisection.compile(graph));
-  TRY(const std::vector<Tensor> got, run(*executable, inputs, options.threads));
-  std::map<ValueId, size_t> slot;
-  for (size_t k = 0; k < graph.outputs().size(); ++k) slot.emplace(graph.outputs()[k], k);
-  const std::vector<double> allowed = tolerances(graph, graph.outputs(), options.arithmetic);
-  Report report;
-  bool stopped = false;
-  graph::Interpretation how{.exact = true};
-  how.probe = [&](graph::NodeId id, std::span<const Tensor> made) {
-    if (options.interrupted && options.interrupted()) return !(stopped = true);
-    const graph::Node& node = graph.node(id);
-    for (size_t k = 0; k < node.outputs.size(); ++k) {
-      const auto at = slot.find(node.outputs[k]);
-      if (at == slot.end()) continue;
-      const std::string& name = graph.value(at->first).name;
-      compare(got[at->second], made[k], allowed[at->second], true,
-              name.empty() ? graph.output_names()[at->second] : name, report);
-      if (!report.bad) continue;
-      report.bad->node = node.name;
-      report.bad->op = ops::to_string(node.op);
-      return false;
-    }
-    return true;
+/// As many rows of the outputs as the reference can be expected to interpret twice in that time and
+/// in half of the machine's memory. `why_not`: why not a single one.
+std::vector<Rows> rows_in(const Graph& graph, double seconds, std::string& why_not) {
+  // Of one core, as measured (see the table in README.md); a wrong guess is held by the clock.
+  constexpr double kFlopsPerSecond = 8e9, kSecondsPerElement = 40e-9;
+  const double cores = std::max(1u, std::thread::hardware_concurrency());
+  const double memory = static_cast<double>(sysconf(_SC_PHYS_PAGES)) *
+                        static_cast<double>(sysconf(_SC_PAGE_SIZE)) / 2;
+  double needs = 0, bytes = 0;
+  const auto fit = [&](const std::vector<Rows>& rows) {
+    const Demand demand(graph, rows);
+    needs =
+        2 * (demand.flops() / (kFlopsPerSecond * cores) + demand.elements() * kSecondsPerElement);
+    bytes = demand.peak_bytes();
+    return needs <= seconds && bytes <= memory;
   };
-  TRY(const auto wanted, graph::interpret(graph, inputs, how));
-  if (stopped) return interrupted();
-  return report;
+  std::vector<Rows> all(graph.outputs().size());
+  if (fit(all)) return all;
+  int64_t most = 1;
+  for (ValueId v : graph.outputs())
+    for (int64_t extent : graph.type(v).shape) most = std::max(most, extent);
+  std::vector<Rows> best;
+  for (int64_t count = 1; count < most; count *= 2) {
+    std::vector<Rows> rows = spread_rows(graph, count);
+    if (!fit(rows)) break;
+    best = std::move(rows);
+  }
+  if (!best.empty()) return best;
+  why_not = bytes > memory
+                ? fmt::format("the reference needs {} of memory for one row",
+                              to_string(Bytes{static_cast<int64_t>(bytes)}))
+                : fmt::format("the reference takes about {:.2g} s for one row, more than the {:g} s "
+                              "that it was given",
+                              needs, seconds);
+  return all;
 }
 
 }  // namespace
+
+Error interrupted() { return Error{Code::kInterrupted, "verify", "interrupted"}; }
+
+bool keep_on(const Options& options, bool& stopped) {
+  return !(stopped = options.interrupted && options.interrupted());
+}
+
+graph::Interpretation rounding_as(Precision precision) {
+  graph::Interpretation how;
+  how.sums = precision == Precision::kTf32 ? ops::Sums::kTf32 : ops::Sums::kFloat;
+  return how;
+}
 
 Result<std::vector<Tensor>> run(const runtime::Executable& executable,
                                 std::span<const Tensor> inputs, int threads) {
@@ -67,45 +77,60 @@ Result<std::vector<Tensor>> run(const runtime::Executable& executable,
   return outputs;
 }
 
-Result<std::vector<Tensor>> reference(const Graph& graph, std::span<const Tensor> inputs,
-                                      const Options& options) {
-  bool stopped = false;
-  graph::Interpretation how{.exact = true};
-  if (options.interrupted)
-    how.probe = [&](graph::NodeId, std::span<const Tensor>) {
-      return !(stopped = options.interrupted());
-    };
-  TRY(auto outputs, graph::interpret(graph, inputs, how));
+Result<Graph> in_arithmetic(const Graph& graph, Precision precision) {
+  if (precision == Precision::kKeep) return graph;
+  return passes::convert_precision(graph, precision);
+}
+
+Result<Reference> reference(const Graph& graph, std::span<const Tensor> inputs,
+                            const Options& options) {
+  using Clock = std::chrono::steady_clock;
+  const auto start = Clock::now();
+  const bool bounded = std::isfinite(options.seconds);
+  Reference made;
+  made.rows.resize(graph.outputs().size());
+  if (bounded) made.rows = rows_in(graph, options.seconds, made.why_not);
+  if (!made.why_not.empty()) return made;
+  bool stopped = false, late = false;
+  const auto probe = [&](graph::NodeId, std::span<const Tensor>) {
+    // Predictions are of a machine that does nothing else.
+    constexpr double kPatience = 2;
+    const double passed = std::chrono::duration<double>(Clock::now() - start).count();
+    late = bounded && passed > kPatience * options.seconds;
+    return !late && keep_on(options, stopped);
+  };
+  const auto interpret = [&](const Graph& of,
+                             graph::Interpretation how) -> Result<std::vector<Tensor>> {
+    how.probe = probe;
+    const bool all = std::all_of(made.rows.begin(), made.rows.end(),
+                                 [](const Rows& rows) { return rows.all(); });
+    return all ? graph::interpret(of, inputs, how) : Demand(of, made.rows).interpret(inputs, how);
+  };
+  const auto both = [&]() -> Status {
+    TRY(made.wanted, interpret(graph, {.exact = true}));
+    if (late || stopped) return ok_status();
+    TRY(const Graph program, in_arithmetic(graph, options.precision));
+    TRY(made.rounded, interpret(program, rounding_as(options.precision)));
+    return ok_status();
+  };
+  const Status status = both();
   if (stopped) return interrupted();
-  return outputs;
+  if (!status.ok()) {
+    if (!bounded) return status.error();
+    made.why_not = "the reference gives no answer to generated inputs: " + status.error().message;
+  } else if (late) {
+    made.why_not = fmt::format("the reference took longer than the {:g} s that it was given",
+                               options.seconds);
+  }
+  return made;
 }
 
 Result<Report> check(const Graph& graph, const runtime::Executable& executable,
                      const Options& options) {
   const std::vector<Tensor> inputs = generate_inputs(graph, options.seed);
   TRY(const std::vector<Tensor> got, run(executable, inputs, options.threads));
-  TRY(const std::vector<Tensor> wanted, reference(graph, inputs, options));
-  return compare_outputs(graph, got, wanted, options.arithmetic);
-}
-
-Result<Report> bisect(const Bisection& bisection, const Options& options) {
-  const std::vector<Tensor> inputs = generate_inputs(bisection.graph, options.seed);
-  TRY(Report outside, compare_values(bisection, bisection.boundaries, inputs, options));
-  if (outside.ok) return outside;
-  // The body that stores the bad value: with its inner values stored too, the first bad one is
-  // nearer to the cause. Storing may change how ops fuse; when that hides the fault, the body's own
-  // name stands.
-  for (ValueId boundary : bisection.boundaries) {
-    const graph::NodeId producer = bisection.graph.value(boundary).producer;
-    if (producer == graph::kNone || bisection.graph.node(producer).name != outside.bad->node)
-      continue;
-    std::vector<ValueId> inner = bisection.inside(boundary);
-    if (inner.empty()) break;
-    inner.push_back(boundary);
-    TRY(Report inside, compare_values(bisection, inner, inputs, options));
-    return inside.ok ? outside : inside;
-  }
-  return outside;
+  TRY(const Reference known, reference(graph, inputs, options));
+  return compare_outputs(graph, got, known, options.precision);
 }
 
 }  // namespace obelisk::verify

@@ -232,6 +232,66 @@ def test_verify_off_is_reported(obelisk, mlp):
     assert "verify" in report and not (report["verify"] or {}).get("ok")
 
 
+# ---- what is known of answers --------------------------------------------------------------------
+def test_run_and_bench_verify_once_and_say_so(obelisk, mlp, tmp_path):
+    cache = ["--cache", tmp_path / "fresh"]
+    first = obelisk("run", mlp, *ROWS, *cache, "--seed", "1", "--json", code=0).json["verified"]
+    assert first["status"] == "now" and first["rows"] == "every row"
+    assert 0 <= first["max_rel"] <= first["tolerance"] <= 1e-4 and first["rounding"] > 0
+    again = obelisk("run", mlp, *ROWS, *cache, "--seed", "2", "--json", code=0).json["verified"]
+    assert again["status"] == "before" and again["max_rel"] == first["max_rel"]
+    assert "verified before: " in obelisk("run", mlp, *ROWS, *cache, "--seed", "1", code=0).out
+    timed = obelisk("bench", mlp, *ROWS, *cache, "--seconds", "0.05", "--json", code=0).json
+    assert timed["verified"]["status"] == "before"
+    # Another program is verified for itself.
+    other = obelisk("run", mlp, "--shape", "rows=4", *cache, "--json", code=0).json["verified"]
+    assert other["status"] == "now"
+    listed = obelisk("cache", "ls", *cache, "--json", code=0).json["entries"]
+    assert sum(entry["file"].endswith(".verified") for entry in listed) == 2
+    obelisk("cache", "clear", *cache, code=0)
+    assert not list((tmp_path / "fresh").glob("*.verified"))
+
+
+@pytest.mark.parametrize("verb", ["run", "bench"])
+def test_what_is_not_verified_says_why(obelisk, mlp, verb, tmp_path):
+    short = ["--seconds", "0.05"] if verb == "bench" else []
+    off = ["--verify", "off"]
+    assert "not verified: --verify off" in obelisk(verb, mlp, *ROWS, *short, *off, code=0).out
+    report = obelisk(verb, mlp, *ROWS, *short, *off, "--json", code=0).json["verified"]
+    assert report == {"status": "not", "why": "--verify off"}
+    late = ["--verify-seconds", "1e-9", "--cache", tmp_path / "fresh"]
+    report = obelisk(verb, mlp, *ROWS, *short, *late, "--json", code=0).json["verified"]
+    assert report["status"] == "not" and "one row" in report["why"]
+
+
+def test_a_compiled_file_says_whether_it_was_verified(obelisk, mlp):
+    obelisk("compile", mlp, "-o", "m.obk", *ROWS, code=0)
+    assert obelisk("run", "m.obk", "--json", code=0).json["verified"] == {
+        "status": "compiled", "rows": "every row"
+    }
+    obelisk("compile", mlp, "-o", "off.obk", *ROWS, "--verify", "off", code=0)
+    report = obelisk("run", "off.obk", "--json", code=0).json["verified"]
+    assert report["status"] == "not" and "--verify off" in report["why"]
+    assert "not verified" in obelisk("run", "off.obk", code=0).out
+    again = obelisk("run", "off.obk", "--portable", "--json", code=0).json["verified"]
+    assert again["status"] in ("now", "before")
+
+
+def test_rows_are_sampled_where_time_is_short(obelisk, tmp_path):
+    # A batch that takes the reference seconds, of which each row takes milliseconds.
+    width, rows = 512, 2048
+    nodes = [helper.make_node("MatMul", ["x" if k == 0 else f"h{k - 1}", f"w{k}"], [f"h{k}"])
+             for k in range(4)]
+    nodes.append(helper.make_node("Relu", ["h3"], ["y"]))
+    weights = {f"w{k}": random(width, width) / width ** 0.5 for k in range(4)}
+    model = save(tmp_path / "wide.onnx", nodes, {"x": (TensorProto.FLOAT, [rows, width])},
+                 {"y": (TensorProto.FLOAT, [rows, width])}, weights)
+    report = obelisk("run", model, "--verify-seconds", "0.1", "--json", code=0).json["verified"]
+    assert re.fullmatch(rf"\d+ of {rows} rows of 'y'", report["rows"]), report
+    obelisk("compile", model, "-o", "wide.obk", "--verify-seconds", "0.1", code=0)
+    assert obelisk("run", "wide.obk", "--json", code=0).json["verified"]["rows"] == report["rows"]
+
+
 # ---- run ---------------------------------------------------------------------------------------
 @pytest.fixture
 def numbers(tmp_path):

@@ -89,6 +89,18 @@ def test_verify_names_value_and_node(obelisk, chain, miscompile):
     assert len(first["coordinate"]) == 2 and abs(first["got"] - first["wanted"]) > first["allowed"]
 
 
+@pytest.mark.parametrize("verb", [["run", "--seed", "1"], ["bench", "--seconds", "0.05"]])
+def test_run_and_bench_do_not_answer_wrongly(obelisk, chain, miscompile, tmp_path, verb):
+    call = tanh_call(obelisk, chain)
+    flags = miscompile(call, "0.75f * " + call)
+    result = obelisk(verb[0], chain, *verb[1:], *flags, code=ACCURACY)
+    assert "answers differ from the reference: 'y' [" in result.err, result
+    assert "got" in result.err and "wanted" in result.err and "allowed" in result.err
+    assert not list((tmp_path / "wrong-cache").glob("*.verified")), "a failure is not kept"
+    again = obelisk(verb[0], chain, *verb[1:], *flags, "--verify", "off", code=0)
+    assert "not verified: --verify off" in again.out
+
+
 def test_bisect_finds_the_node(obelisk, chain, miscompile):
     call = tanh_call(obelisk, chain)
     report = obelisk(
@@ -120,4 +132,5 @@ def test_verify_off_does_not_look(obelisk, chain, miscompile, tmp_path):
     obelisk("verify", "chain.obk", code=ACCURACY)  # the file carries the wrong machine code
     result = obelisk("verify", "chain.obk", "--bisect", code=ACCURACY)
     assert "machine code" in result.err, "compiled again from the graph inside it is right"
+    assert "not verified" in obelisk("run", "chain.obk", "--seed", 1, code=0).out
     obelisk("run", "chain.obk", "--portable", "--seed", 1, code=0)

@@ -252,6 +252,7 @@ Json device_json(const Ours& ours) {
                                                           median / report.roof_bytes_per_us
                                                     : 0;
   json["latency_us"] = ours.latencies.json();
+  json["verified"] = ours.runner.verified.json();
   return json;
 }
 
@@ -357,16 +358,23 @@ int bench(const Flags& flags) {
   if (on_gpu) text += device_table(ours, peers) + "\n";
   text += fmt::format("{} on {}{}\n", runner.target, host_cpu(),
                       noisy ? "; noisy: the answers scatter, so trust none of this much" : "");
+  for (const auto& each : *runners) {
+    const bool several = runners->size() > 1;
+    text += (several ? each->executable->program().granularity + ": " : "") +
+            each->verified.text() + "\n";
+  }
   Json json = {{"target", runner.target},
                {"precision", runner.executable ? runner.executable->program().precision : "keep"},
                {"device", on_gpu ? ours[0]->report()->gpu : host_cpu()},
                {"runs", ours[0]->latencies.us.size()},
                {"latency_us", ours[0]->latencies.json()},
                {"noisy", noisy},
+               {"verified", runner.verified.json()},
                {"against", against}};
   if (on_gpu) {
     Json first = device_json(*ours[0]);
     first.erase("latency_us");
+    first.erase("verified");
     json.update(first);
     json["granularities"] = granularities;
   }

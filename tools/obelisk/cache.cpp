@@ -13,7 +13,8 @@ namespace fs = std::filesystem;
 /// is left alone.
 bool is_object(const fs::path& path) {
   const std::string stem = path.stem().string();
-  return (path.extension() == ".so" || path.extension() == ".cubin") && stem.size() >= 16 &&
+  const std::string kind = path.extension().string();
+  return (kind == ".so" || kind == ".cubin" || kind == ".verified") && stem.size() >= 16 &&
          stem.find_first_not_of("0123456789abcdef") == std::string::npos;
 }
 

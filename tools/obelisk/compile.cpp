@@ -11,10 +11,14 @@ namespace {
 
 Json verification_json(const std::optional<verify::Report>& report) {
   if (!report) return nullptr;
+  if (report->rows.empty()) return {{"ok", false}, {"why", report->why_not}};
   return {{"ok", report->ok},
           {"max_abs", report->max_abs},
           {"max_rel", report->max_rel},
-          {"tolerance", report->tolerance}};
+          {"tolerance", report->tolerance},
+          {"rounding", report->rounding},
+          {"rows", report->rows},
+          {"before", report->before}};
 }
 
 int64_t weights_bytes(const runtime::Program& program) {
@@ -92,7 +96,7 @@ Result<std::vector<std::string>> emit_texts(const Flags& flags, const compiler::
 
 }  // namespace
 
-int compile(const Flags& flags, const std::string& output, bool verify) {
+int compile(const Flags& flags, const std::string& output) {
   const auto start = std::chrono::steady_clock::now();
   if (output.empty() && flags.to.empty() && flags.explain.empty() && flags.emit.empty())
     return fail(flags,
@@ -111,7 +115,6 @@ int compile(const Flags& flags, const std::string& output, bool verify) {
     return fail(flags, Error{Code::kUsage, "cli", "the file to write is the model itself", "",
                              "-o with another name"});
   options->import = source->import;
-  options->verify = verify;
   Progress progress(Progress::mode_for(stderr, false), "compile");
   options->progress = [&](std::string_view step, double done) { progress.step(step, done); };
   compiler::Compilation made;
@@ -142,7 +145,9 @@ int compile(const Flags& flags, const std::string& output, bool verify) {
       return fail(flags,
                   Error{Code::kInterrupted, "cli", "interrupted before the file was written"});
     const auto begin = std::chrono::steady_clock::now();
-    if (Status written = runtime::write_obk(output, *made.executable, made.graph); !written.ok())
+    if (Status written = runtime::write_obk(output, *made.executable, made.graph,
+                                            made.verification ? made.verification->rows : "");
+        !written.ok())
       return fail(flags, written.error());
     seconds["write"] = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
     std::error_code ignored;
@@ -203,10 +208,13 @@ int compile(const Flags& flags, const std::string& output, bool verify) {
     text += fmt::format(" device   {} ({}) · {} virtual SMs\n", program.target, host_cpu(), program.sms);
   }
   if (made.choice) text += " choice   " + made.choice->text() + "\n";
-  const bool nowhere = verify && device && device->gpu.empty();
+  const bool nowhere = flags.verify && device && device->gpu.empty();
   text += nowhere ? fmt::format(" verify   not done: there is no GPU here to run {} on\n",
                                 device->architecture)
-          : made.verification ? " verify   " + made.verification->text() + "\n"
+          : made.verification ? fmt::format(" verify   {}{}\n", made.verification->before         ? "before: "
+                                                        : made.verification->rows.empty() ? "not done: "
+                                                                                          : "",
+                                                        made.verification->text())
                               : std::string(" verify   off\n");
   for (const std::string& file : written) text += fmt::format(" wrote    {}\n", file);
   if (!output.empty())

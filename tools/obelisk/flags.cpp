@@ -112,6 +112,17 @@ void add_inputs(CLI::App& verb, Flags& flags) {
   verb.add_option("--seed", flags.seed, "generate the inputs that are not given");
 }
 
+void add_verify(CLI::App& verb, Flags& flags, double seconds) {
+  verb.add_option_function<std::string>(
+          "--verify", [&flags](const std::string& mode) { flags.verify = mode == "on"; },
+          "compare what is compiled with the reference on generated inputs, once for a program (default: on)")
+      ->check(CLI::IsMember({"on", "off"}));
+  verb.add_option_function<double>("--verify-seconds", [&flags](double given) { flags.verify_seconds = given; },
+                                   fmt::format("that the reference may take; with less than all rows take it looks at some; 0: as long as it wants (default: {:g})", seconds))
+      ->check(CLI::Range(0.0, 1e6));
+  verb.preparse_callback([&flags, seconds](size_t) { flags.verify = true, flags.verify_seconds = seconds; });
+}
+
 void add_steps(CLI::App& verb, Flags& flags) {
   verb.add_option("--to", flags.to, "stop after a step and print what it made");
   verb.add_option("--explain", flags.explain, "print the decisions of steps")->delimiter(',');
@@ -144,6 +155,8 @@ Result<compiler::Options> options_from(const Flags& flags) {
   options.to = flags.to;
   options.interrupted = interrupted;
   if (flags.seed) options.verification.seed = *flags.seed;
+  options.verify = flags.verify;
+  if (flags.verify_seconds > 0) options.verification.seconds = flags.verify_seconds;
   const auto precision = passes::parse_precision(flags.precision);
   CHECK(precision.has_value(), "--precision {} passed the flag's check", flags.precision);
   options.passes.precision = *precision;

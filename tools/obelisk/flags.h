@@ -38,6 +38,8 @@ struct Flags {
   double seconds = 3;    // bench: how long the rounds go on
   std::string onnx;      // inspect: where to write the graph for viewers
   bool json = false, portable = false;
+  bool verify = false;         // run, bench, compile: what is compiled
+  double verify_seconds = 0;   // that the reference may take; 0: as long as it wants
 };
 
 /// The flags that say what is compiled and how; `json` is on every verb.
@@ -45,6 +47,8 @@ void add_json(CLI::App& verb, Flags& flags);
 void add_model(CLI::App& verb, Flags& flags);
 void add_machine(CLI::App& verb, Flags& flags);
 void add_inputs(CLI::App& verb, Flags& flags);
+/// --verify and --verify-seconds, which is `seconds` where it is not given.
+void add_verify(CLI::App& verb, Flags& flags, double seconds);
 void add_steps(CLI::App& verb, Flags& flags);  // --to, --explain
 
 /// The machine that --target means ("reference": the CPU's). Errors: kUsage for a name that is none, kDevice where a GPU is asked for and none is here.
@@ -84,7 +88,7 @@ std::string host_cpu();
 /// A verb's body throws nothing; what it returns is the exit code.
 int check(const Flags& flags);
 int run(const Flags& flags, const std::string& output_dir);
-int compile(const Flags& flags, const std::string& output, bool verify);
+int compile(const Flags& flags, const std::string& output);
 int bench(const Flags& flags);
 int profile(const Flags& flags);
 int verify(const Flags& flags, bool bisect);

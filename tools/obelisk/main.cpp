@@ -34,6 +34,9 @@ obelisk::Error usage(const CLI::App& app, const CLI::ParseError& wrong, int argc
   return error;
 }
 
+// Of `run` and `bench`, where somebody waits for an answer.
+constexpr double kVerifySeconds = 10;
+
 int run_command(int argc, char** argv) {
   using namespace obelisk;
   CLI::App app{
@@ -43,7 +46,7 @@ int run_command(int argc, char** argv) {
   app.set_version_flag("--version", OBELISK_VERSION);
   app.require_subcommand(1);
   cli::Flags flags;
-  std::string output_dir, output, verify_mode = "on";
+  std::string output_dir, output;
   bool bisect = false;
   std::function<int()> body;
 
@@ -55,6 +58,7 @@ int run_command(int argc, char** argv) {
   cli::add_model(*run, flags);
   cli::add_machine(*run, flags);
   cli::add_inputs(*run, flags);
+  cli::add_verify(*run, flags, kVerifySeconds);
   run->add_option("--output-dir", output_dir, "folder for NAME.npy of each output");
   run->callback([&] { body = [&] { return cli::run(flags, output_dir); }; });
 
@@ -66,8 +70,7 @@ int run_command(int argc, char** argv) {
   cli::add_model(*compile, flags);
   cli::add_machine(*compile, flags);
   compile->add_option("-o,--output", output, "the file to write (.obk)");
-  compile->add_option("--verify", verify_mode, "compare with the reference on generated inputs")
-      ->check(CLI::IsMember({"on", "off"}));
+  cli::add_verify(*compile, flags, 0);
   compile->add_option("--seed", flags.seed, "of the generated inputs");
   cli::add_steps(*compile, flags);
   compile
@@ -83,8 +86,7 @@ int run_command(int argc, char** argv) {
           },
           "KINDS"));
   compile->add_option("-d,--directory", flags.folder, "where --emit writes");
-  compile->callback(
-      [&] { body = [&] { return cli::compile(flags, output, verify_mode == "on"); }; });
+  compile->callback([&] { body = [&] { return cli::compile(flags, output); }; });
 
   CLI::App* verify = app.add_subcommand("verify", "compare answers with the reference");
   cli::add_model(*verify, flags);
@@ -107,6 +109,7 @@ int run_command(int argc, char** argv) {
   cli::add_model(*bench, flags);
   cli::add_machine(*bench, flags);
   cli::add_inputs(*bench, flags);
+  cli::add_verify(*bench, flags, kVerifySeconds);
   bench->add_option("--against", flags.against,
                     "the other side of alternating rounds: onnxruntime, torch (on a GPU: eager, a "
                     "graph of it, compiled, max-autotune), or some of its ways, "

@@ -36,7 +36,11 @@ Status files_apart(const std::vector<runtime::Port>& outputs) {
 
 int run(const Flags& flags, const std::string& output_dir) {
   // nothing runs: the same steps, for these inputs
-  if (!flags.to.empty()) return compile(flags, "", false);
+  if (!flags.to.empty()) {
+    Flags unverified = flags;
+    unverified.verify = flags.to == "verify";
+    return compile(unverified, "");
+  }
   auto source = open_source(flags);
   if (!source.ok()) return fail(flags, source.error());
   frontends::ImportReport report;
@@ -82,8 +86,13 @@ int run(const Flags& flags, const std::string& output_dir) {
     text += "\n";
     outputs.push_back(std::move(one));
   }
-  text += fmt::format("{:.1f} us on {}\n", best, (*runner)->target);
-  answer(flags, {{"target", (*runner)->target}, {"outputs", outputs}, {"latency_us", best}}, text);
+  text += fmt::format("{:.1f} us on {}\n{}\n", best, (*runner)->target, (*runner)->verified.text());
+  answer(flags,
+         {{"target", (*runner)->target},
+          {"outputs", outputs},
+          {"latency_us", best},
+          {"verified", (*runner)->verified.json()}},
+         text);
   return 0;
 }
 

@@ -12,6 +12,27 @@ std::vector<Tensor> Runner::allocate_outputs() const {
   return out;
 }
 
+std::string Verified::text() const {
+  if (rows.empty()) return "not verified: " + why_not;
+  if (!report) return fmt::format("verified when it was compiled, on {}", rows);
+  return fmt::format("{}: {}", report->before ? "verified before" : "verified", report->text());
+}
+
+Json Verified::json() const {
+  Json json = {{"status", rows.empty() ? "not" : !report ? "compiled" : report->before ? "before" : "now"}};
+  if (rows.empty()) {
+    json["why"] = why_not;
+    return json;
+  }
+  json["rows"] = rows;
+  if (report)
+    json.update({{"max_abs", report->max_abs},
+                 {"max_rel", report->max_rel},
+                 {"tolerance", report->tolerance},
+                 {"rounding", report->rounding}});
+  return json;
+}
+
 Status Runner::run(const std::vector<Tensor>& in, std::vector<Tensor>& out) {
   if (!context) {
     TRY(const auto answers, graph::interpret(compilation.imported, in));
@@ -69,11 +90,13 @@ Result<std::unique_ptr<Runner>> make_runner(const Flags& flags, const Source& so
     if (const std::string& why = runner->executable->report().not_carried; !why.empty())
       fmt::print(stderr, "note: {}; bodies were built again from their source\n", why);
     TRY_STATUS(finish(flags, *runner));
+    runner->verified = {std::nullopt, source.compiled.verified,
+                        "the file was compiled with --verify off, or where it could not run"};
     return runner;
   }
   tell_what_the_cpu_ignores(flags, options);
   options.import = source.import;
-  options.verify = false;
+  options.verification.seed = 0;  // once for a program: --seed is of the inputs that it answers
   if (source.kind == FileKind::kCompiled && flags.precision == "keep")
     options.passes.precision = *passes::parse_precision(source.compiled.program->precision);
   Progress progress(Progress::mode_for(stderr, false), "compile");
@@ -109,8 +132,13 @@ Result<std::unique_ptr<Runner>> make_runner(const Flags& flags, const Source& so
   if (!interpret) {
     runner->executable = runner->compilation.executable;
     TRY_STATUS(finish(flags, *runner));
+    Verified& verified = runner->verified;
+    verified.report = runner->compilation.verification;
+    if (verified.report) verified.rows = verified.report->rows;
+    verified.why_not = verified.report ? verified.report->why_not : "--verify off";
     return runner;
   }
+  runner->verified.why_not = "the interpreter is the reference itself";
   const graph::Graph& graph = runner->compilation.imported;
   runner->target = "reference";
   runner->inputs = input_ports(graph);

@@ -6,10 +6,20 @@
 
 namespace obelisk::cli {
 
+/// What is known of a program's answers before it gives one.
+struct Verified {
+  std::optional<verify::Report> report;  // of what was compiled
+  std::string rows;                      // that were compared; empty: none
+  std::string why_not;                   // then
+  std::string text() const;              // "verified on every row: max |err| ...", "not verified: --verify off"
+  Json json() const;
+};
+
 struct Runner {
   std::string target;                 // "cpu" or "reference"
   std::vector<runtime::Port> inputs, outputs;
   compiler::Compilation compilation;  // of a model or a graph
+  Verified verified;
   std::shared_ptr<const runtime::Executable> executable;  // unless the interpreter runs
   std::unique_ptr<runtime::Context> context;
 

@@ -109,6 +109,10 @@ TEST_F(Library, CompilesVerifiesAndRuns) {
   EXPECT_EQ(obelisk::element_name(net.output("p").element), "f32");
   ASSERT_TRUE(net.verification());
   EXPECT_LE(net.verification()->max_rel, net.verification()->tolerance);
+  EXPECT_GT(net.verification()->rounding, 0);
+  EXPECT_EQ(net.verification()->rows, "every row");
+  EXPECT_TRUE(model(true).verification()->before);  // the cache keeps it
+  EXPECT_TRUE(net.unverified().empty());
   EXPECT_TRUE(net.slow_ops().empty());
   Context context(net);
   fill(context, 1);
@@ -118,6 +122,20 @@ TEST_F(Library, CompilesVerifiesAndRuns) {
     for (int column = 0; column < 24; ++column) sum += p[row * 24 + column];
     EXPECT_NEAR(sum, 1, 1e-5) << "row " << row;
   }
+}
+
+TEST_F(Library, FilesSayWhetherTheirAnswersWereCompared) {
+  model(true).save(path("compared.obk"));
+  const Model compared = Model::open(path("compared.obk"));
+  ASSERT_TRUE(compared.verification());
+  EXPECT_EQ(compared.verification()->rows, "every row");
+  const Model off = Model::compile(path("net.ir"), {.verify = false});
+  EXPECT_FALSE(off.verification());
+  EXPECT_EQ(off.unverified(), "verify = false");
+  off.save(path("off.obk"));
+  const Model opened = Model::open(path("off.obk"));
+  EXPECT_FALSE(opened.verification());
+  EXPECT_FALSE(opened.unverified().empty());
 }
 
 TEST_F(Library, SavedModelsAnswerTheSameBits) {

@@ -66,7 +66,7 @@ class Obk : public testing::Test {
     auto loaded = load_cpu(program);
     ASSERT_TRUE(loaded.ok()) << loaded.error().text();
     executable = *loaded;
-    ASSERT_TRUE(write_obk(path("good.obk"), *executable, graph).ok());
+    ASSERT_TRUE(write_obk(path("good.obk"), *executable, graph, "every row").ok());
     good = read_file(path("good.obk")).value();
   }
   static void TearDownTestSuite() {
@@ -144,7 +144,7 @@ TEST_F(Obk, AProgramThatFlowsIsReadAsWritten) {
   ASSERT_TRUE(program->flows);
   auto loaded = load_cpu(program);
   ASSERT_TRUE(loaded.ok()) << loaded.error().text();
-  ASSERT_TRUE(write_obk(path("flows.obk"), **loaded, *early).ok());
+  ASSERT_TRUE(write_obk(path("flows.obk"), **loaded, *early, "every row").ok());
   const std::string bytes = read_file(path("flows.obk")).value();
   const auto read = parse(bytes);
   ASSERT_TRUE(read.ok()) << read.error().text();
@@ -216,12 +216,12 @@ TEST_F(Obk, PackedWeightsAreStoredOnce) {
 }
 
 TEST_F(Obk, EqualProgramsGiveEqualBytes) {
-  ASSERT_TRUE(write_obk(path("second.obk"), *executable, graph).ok());
+  ASSERT_TRUE(write_obk(path("second.obk"), *executable, graph, "every row").ok());
   EXPECT_EQ(good, read_file(path("second.obk")).value());
   auto file = open_obk(path("second.obk"));
   auto loaded = load_cpu(file->program);
   ASSERT_TRUE(loaded.ok());
-  ASSERT_TRUE(write_obk(path("third.obk"), **loaded, *file->graph()).ok());
+  ASSERT_TRUE(write_obk(path("third.obk"), **loaded, *file->graph(), "every row").ok());
   EXPECT_EQ(good, read_file(path("third.obk")).value()) << "of a program that came out of a file";
 }
 
@@ -298,7 +298,7 @@ TEST_F(Obk, TablesMayHoldAnythingWithoutACrash) {
 }
 
 TEST_F(Obk, FailsWholly) {
-  const Status failed = write_obk(path("no/such/folder.obk"), *executable, graph);
+  const Status failed = write_obk(path("no/such/folder.obk"), *executable, graph, "");
   ASSERT_FALSE(failed.ok());
   EXPECT_NE(failed.error().text().find("no/such/folder.obk"), std::string::npos);
   EXPECT_FALSE(fs::exists(path("no")));

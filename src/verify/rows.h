@@ -1,0 +1,65 @@
+/// verify/rows.h — some rows of the outputs, and the interpreter of no more than they depend on.
+///
+/// From the rows that are wanted of each output the elements that they need go backwards through
+/// the graph, a set of coordinates for each dimension of each value: through an op that treats a
+/// dimension's coordinates alike (elementwise ops, rows and columns of products, images of a batch,
+/// rows of a norm), pixels of a convolution, and moves. Other ops need the whole of what they read.
+/// Every node is then interpreted on what is left of it, by the reference of its op, so that this is
+/// the same judge as for whole outputs.
+#pragma once
+
+#include "verify/verify.h"
+
+namespace obelisk::verify {
+
+Error interrupted();
+/// False, and `stopped`, once somebody interrupts.
+bool keep_on(const Options& options, bool& stopped);
+/// The interpreter in a program's arithmetic.
+graph::Interpretation rounding_as(Precision precision);
+
+/// The tensor's rows; the tensor itself for all of them.
+Tensor rows_of(const Tensor& tensor, const Rows& rows);
+
+/// `count` rows of each output, evenly spread with the first and the last among them: of the first
+/// dimension of more than one element. All of an output that has no more.
+std::vector<Rows> spread_rows(const Graph& graph, int64_t count);
+
+/// Coordinates of each dimension, ascending; no coordinate of some dimension: no element.
+using Region = std::vector<std::vector<int64_t>>;
+
+/// How a node is interpreted.
+struct Part {
+  bool needed = false;
+  bool whole = true;            // otherwise of these regions, with these attributes
+  std::vector<Region> out;      // by output: what is computed
+  std::vector<Region> in;       // by input; of absent ones nothing
+  ops::Attrs attrs;
+};
+
+/// What of a graph some rows of its outputs depend on.
+class Demand {
+ public:
+  Demand(const Graph& graph, std::span<const Rows> rows);
+  /// Of the reference: multiply-adds count as two, and what is written.
+  double flops() const;
+  double elements() const;
+  /// At once, of values in f64 and of copies that a reference makes.
+  double peak_bytes() const;
+  /// The rows of each output. As graph::interpret, of whose modes `how` says one.
+  Result<std::vector<Tensor>> interpret(std::span<const Tensor> inputs,
+                                        const graph::Interpretation& how) const;
+
+ private:
+  Result<std::vector<Tensor>> interpret_parts(std::span<const Tensor> inputs,
+                                              const graph::Interpretation& how) const;
+  void need(ValueId value, const Region& region);
+  Region needed_of_any(const graph::Node& node) const;
+  const Graph& graph_;
+  std::vector<Rows> rows_;
+  std::vector<Region> regions_;  // by value; empty of a scalar that is needed, and of what is not
+  std::vector<bool> needed_;     // by value
+  std::vector<Part> parts_;      // by node
+};
+
+}  // namespace obelisk::verify
