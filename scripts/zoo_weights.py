@@ -17,7 +17,8 @@ def is_norm(part):
 
 
 def own_parameters(part):
-    return [p for p in part.parameters(recurse=False) if p.is_floating_point()]
+    return [(name, parameter) for name, parameter in part.named_parameters(recurse=False)
+            if parameter.is_floating_point()]
 
 
 def enliven(module, seed=1):
@@ -50,7 +51,7 @@ def enliven(module, seed=1):
             elif isinstance(part, nn.Embedding):
                 normal(weight, 1)
             else:
-                for parameter in own_parameters(part):
+                for name, parameter in own_parameters(part):
                     low, high = parameter.min().item(), parameter.max().item()
                     if is_norm(part) and parameter is weight:
                         # Some norms multiply by 1 + weight, which begins as zeros.
@@ -61,6 +62,9 @@ def enliven(module, seed=1):
                         uniform(parameter, 0.2, 0.5)
                     elif low == high:
                         uniform(parameter, 0.8 * low, 1.2 * low)
+                    elif parameter.dim() > 1 and ("weight" in name or "proj" in name):
+                        # of attention, of experts: whichever of the two axes is summed over
+                        normal(parameter, (parameter.shape[-1] * parameter.shape[-2]) ** -0.25)
                     elif parameter.std() < 0.05:  # tokens, positions, relative positions
                         normal(parameter, 0.2)
     return module
