@@ -69,6 +69,7 @@ class Mover : public RandomMaker {
     Shape out;
     if (options_.elements >= 8000 && random_.chance(40)) {  // rows as tensor cores and copy engines want them
       out = {random_.between(1, 120), random_.chance(70) ? 64 : 128};
+      out[0] = std::min(out[0], options_.elements / out[1]);
       if (random_.chance(50)) out.insert(out.begin(), 1);
       return out;
     }

@@ -31,7 +31,7 @@ struct Settings {
   std::vector<std::string> granularities = {"stitch", "mono"};
 };
 
-enum class Outcome { kRight, kCompiled, kWrong, kBroken };  // kBroken: the process's context may be gone
+enum class Outcome { kRight, kCompiled, kRefused, kWrong, kBroken };  // kRefused: not compiled; kBroken: the process's context may be gone
 
 /// What processes share.
 struct Shared {
@@ -72,9 +72,9 @@ Tried try_together(std::span<const Case> cases, const std::string& granularity, 
     options.load.cache_dir = "off", options.load.watchdog = true;
     compiler::Network network;
     network.graph = cases.size() == 1 ? cases[0].graph : together(cases);
-    if (const Status status = compiler::compile(network, options, made); !status.ok()) return {Outcome::kWrong, status.error().text()};
+    if (const Status status = compiler::compile(network, options, made); !status.ok()) return {Outcome::kRefused, status.error().text()};
   } catch (const std::exception& error) {
-    return {Outcome::kWrong, error.what()};
+    return {Outcome::kRefused, error.what()};
   }
   auto context = made.executable->context();
   if (!context.ok()) return context.error().code == Code::kDevice ? Tried{Outcome::kCompiled, ""} : Tried{Outcome::kBroken, context.error().text()};
@@ -127,7 +127,7 @@ void work(const Settings& settings, Clock::time_point end, Shared::Now& now) {
       now = {settings.from + at, count, static_cast<int>(g)};
       const Tried tried = try_together(cases, settings.granularities[g], settings.sms);
       now.count = 0;
-      shared->ran[g] += tried.outcome == Outcome::kCompiled ? 0 : cases.size();
+      shared->ran[g] += tried.outcome == Outcome::kRight || tried.outcome == Outcome::kWrong ? cases.size() : 0;
       shared->compiled[g] += tried.outcome == Outcome::kCompiled ? cases.size() : 0;
       ++shared->programs[g];
       if (tried.text.empty()) continue;
