@@ -111,7 +111,9 @@ def test_a_broken_entry_is_made_again(obelisk, mlp, tmp_path, damage):
         entry.write_bytes(damage)
     obelisk("compile", mlp, "-o", "two.obk", *ROWS, "--cache", cache, code=0)
     assert (tmp_path / "one.obk").read_bytes() == (tmp_path / "two.obk").read_bytes()
-    assert all(entry.stat().st_size > 1000 for entry in cache.iterdir())
+    for entry in cache.iterdir():
+        whole = entry.stat().st_size > 1000
+        assert whole or (entry.suffix == ".verified" and b"every row" in entry.read_bytes())
 
 
 def test_a_cache_that_cannot_be_written_is_said_and_left_out(obelisk, mlp, tmp_path):
