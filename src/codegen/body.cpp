@@ -33,19 +33,6 @@ using stitch::GroupKind;
 using stitch::Step;
 using stitch::StepKind;
 
-/// Elements between neighbours along a coordinate of the body's domain; 0 along one that has a single element.
-int64_t stride_along(const stitch::Body& body, const Nest& nest, const Access& access, int coordinate) {
-  for (size_t d = 0; d < nest.dims.size(); ++d) {
-    const std::vector<int>& coords = nest.dims[d].coords;
-    const auto at = std::find(coords.begin(), coords.end(), coordinate);
-    if (at == coords.end()) continue;
-    int64_t stride = access.strides[d];  // of the innermost
-    for (auto inner = at + 1; inner != coords.end(); ++inner) stride *= body.domain[*inner];
-    return stride;
-  }
-  return 0;
-}
-
 /// Where an expression is printed: once a row, once a walk of the outer columns, or for every lane.
 enum Level { kRow = 0, kColumn = 1, kLane = 2 };
 
@@ -657,16 +644,10 @@ class BodyEmitter {
     const int64_t packed = c.depthwise ? 0 : tiles_.conv_packed_bytes(static_cast<int32_t>(c.type), c.shape.group_outputs, c.shape.group_inputs, c.kernel_h, c.kernel_w);
     text += fmt::format("    g.weights = (const char*)x[{}] + group * {};\n", weights, param(packed));
     if (direct_) {
-      // Where the epilogue stores: the value may have the convolution's dimensions in another order.
-      const Access& store = *store_access_.at(0);
-      const int row = flat ? -1 : 1, pixel = flat ? 1 : 2;  // coordinates of the domain: images, rows, pixels, channels
-      int64_t y_pixel = c.out_width > 1 ? stride_along(body_, nest_, store, pixel) : 0;
-      int64_t y_row = !flat && c.out_height > 1 ? stride_along(body_, nest_, store, row) : 0;
-      if (c.out_width <= 1) y_pixel = y_row ? y_row : c.shape.outputs;  // never read; a tile of one pixel a row is dense
-      if (flat || c.out_height <= 1) y_row = c.out_width * y_pixel;
-      text += fmt::format("    g.y = {} + {} + image * {} + g.row * {} + g.column * {} + t->c0;\n", pointer(body_.steps.front().slot, true), param(store.offset),
-                          param(stride_along(body_, nest_, store, 0)), param(y_row), param(y_pixel));
-      set("y_row", y_row), set("y_pixel", y_pixel);
+      const ConvStore to = conv_store(group_, nest_, *store_access_.at(0));
+      text += fmt::format("    g.y = {} + {} + image * {} + g.row * {} + g.column * {} + t->c0;\n", pointer(body_.steps.front().slot, true), param(to.offset),
+                          param(to.image), param(to.row), param(to.pixel));
+      set("y_row", to.row), set("y_pixel", to.pixel);
       text += "    g.scratch = (char*)w->scratch;\n";
     } else {
       const int64_t bytes = (work_.tile_rows * tile_pitch() * 4 + 63) / 64 * 64;

@@ -14,4 +14,12 @@ bool rows_begin_at_16(const schedule::Work& work, const schedule::Access& a, int
 /// Whether the epilogue only stores the tile as it is, so that the anchor may write the output itself. `store`: the first step's access.
 bool stores_tile_plainly(const graph::Graph& graph, const stitch::Group& group, const schedule::Access& store, int lane);
 
+/// Where the pixels of a convolution are stored by a tile that stores them itself: elements from the first pixel's first channel, from image
+/// to image, from row to row and from pixel to pixel. The stored value may have the convolution's dimensions in another order.
+struct ConvStore {
+  int64_t offset = 0, image = 0, row = 0, pixel = 0;
+};
+/// `store`: the first step's access.
+ConvStore conv_store(const stitch::Group& group, const schedule::Nest& nest, const schedule::Access& store);
+
 }  // namespace obelisk::codegen

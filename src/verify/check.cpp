@@ -13,7 +13,7 @@ namespace {
 /// As many rows of the outputs as the reference can be expected to interpret twice in that time and
 /// in half of the machine's memory. `why_not`: why not a single one.
 std::vector<Rows> rows_in(const Graph& graph, double seconds, std::string& why_not) {
-  // Of one core, as measured (see the table in README.md); a wrong guess is held by the clock.
+  // Estimates of one core's rates; a wrong guess is held by the clock.
   constexpr double kFlopsPerSecond = 8e9, kSecondsPerElement = 40e-9;
   const double cores = std::max(1u, std::thread::hardware_concurrency());
   const double memory = static_cast<double>(sysconf(_SC_PHYS_PAGES)) *
