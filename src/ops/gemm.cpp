@@ -5,6 +5,7 @@
 #include <exception>
 #include <mutex>
 #include <thread>
+#include <type_traits>
 
 // The inner kernel is written once with vectors of constant length and compiled for three
 // instruction sets; the widest that the machine has is chosen when running. (A plain
@@ -52,7 +53,10 @@ template <typename Real>
   using Vector = typename VectorOf<Real>::Type;
   constexpr int lanes = kLanes<Real>;
   Vector acc[kRows][kVectors] = {};
-  if (tile.add)
+  // In f32 a panel goes on with the sum of the one before it, as an accumulator of a program does;
+  // in f64, whose sums are the reference, panels are summed apart, which rounds less.
+  constexpr bool goes_on = std::is_same_v<Real, float>;
+  if (goes_on && tile.add)
     for (int row = 0; row < kRows; ++row)
       for (int column = 0; tile.out[row] && column < tile.columns; ++column)
         acc[row][column / lanes][column % lanes] = static_cast<Real>(tile.out[row][column]);
@@ -67,8 +71,10 @@ template <typename Real>
   }
   for (int row = 0; row < kRows; ++row) {
     if (!tile.out[row]) continue;
-    for (int column = 0; column < tile.columns; ++column)
-      tile.out[row][column] = acc[row][column / lanes][column % lanes];
+    for (int column = 0; column < tile.columns; ++column) {
+      const double sum = acc[row][column / lanes][column % lanes];
+      tile.out[row][column] = !goes_on && tile.add ? tile.out[row][column] + sum : sum;
+    }
   }
 }
 

@@ -412,6 +412,11 @@ int main_of(int count, char** words) {
     else if (word == "--configs") settings.names = split(value);
     else if (word == "--found") settings.found = value;
     else if (word == "--steps") settings.steps = atoi(value.c_str());
+    else if (word == "--show") {  // the graph of one seed, as text; --steps stands before
+      const uint64_t seed = strtoull(value.c_str(), nullptr, 10);
+      fmt::print("{}", graph::print(graph::random_graph(seed, options_of(seed, settings.steps)), {.all_data = true}));
+      return 0;
+    }
     else if (word == "--shrinks") settings.shrinks = atoi(value.c_str());
     else if (word == "--seconds") settings.seconds = atof(value.c_str());
     else if (word == "--graphs") settings.files = texts_of(value);
