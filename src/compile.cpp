@@ -109,7 +109,7 @@ std::string print_program(const runtime::Program& program) {
 }
 
 /// In how many parts a reduction is worth another phase: where few workers would walk over all of it for long.
-int64_t reduction_parts(const target::DeviceSpec& device, const Type& type, int64_t outputs, int64_t inner) {
+int64_t reduction_parts(const machine::Machine& device, const Type& type, int64_t outputs, int64_t inner) {
   constexpr double kPhaseNanos = 2500;  // what BERT-base exposes a phase (h200_networks.json, exposed_us_per_phase)
   constexpr int64_t kLanes = 64;        // columns that one worker takes side by side
   const int64_t workers = std::max<int64_t>(inner >= kLanes ? outputs / kLanes : outputs, 1), parts = device.sms / workers;
@@ -120,7 +120,7 @@ int64_t reduction_parts(const target::DeviceSpec& device, const Type& type, int6
 /// A graph as the machine takes it: what no tile of it takes whole in simpler ops, long sums in parts. `left` hears of every node
 /// that was asked about.
 using Asked = std::function<void(const graph::Graph&, graph::NodeId, bool taken, std::string why)>;
-Result<graph::Graph> fit(graph::Graph graph, const Options& options, const target::DeviceSpec& device,
+Result<graph::Graph> fit(graph::Graph graph, const Options& options, const machine::Machine& device,
                          const stitch::Options& stitching, const Asked& left = {}, passes::Remarks* unfolded = nullptr) {
   const auto takes = [&](const graph::Graph& of, graph::NodeId id) {
     std::string why = "no product's tile gives them";
@@ -151,7 +151,7 @@ Result<graph::Graph> fit(graph::Graph graph, const Options& options, const targe
     const auto streams = [](DType type, int64_t, int64_t, int64_t depth) { return (type == DType::f16 || type == DType::bf16) && depth % 64 == 0; };
     TRY(graph, passes::patch_products(std::move(graph), streams));
   }
-  if (device.family == target::Family::kCuda && stitching.stitch && !device.any_batch && !options.disabled.count("split_reductions")) {
+  if (device.family == machine::Family::kCuda && stitching.stitch && !device.any_batch && !options.disabled.count("split_reductions")) {
     TRY(graph, passes::split_reductions(std::move(graph), [&](const Type& type, int64_t outputs, int64_t inner) { return reduction_parts(device, type, outputs, inner); }));
   }
   return splits ? passes::split_products(std::move(graph), parts, whole, device.any_batch) : Result<graph::Graph>(std::move(graph));
@@ -166,7 +166,7 @@ struct Lowered {
   std::shared_ptr<const runtime::Program> program;
 };
 
-Status lower_tasks(const target::DeviceSpec& device, const std::string& granularity,
+Status lower_tasks(const machine::Machine& device, const std::string& granularity,
                    const std::string& precision, bool check_tables, Lowered& made) {
   TRY_STATUS(schedule::validate(made.graph, made.plan, made.tasks));
   if (check_tables) TRY_STATUS(schedule::shadow_run(made.graph, made.plan, made.tasks));
@@ -179,7 +179,7 @@ Status lower_tasks(const target::DeviceSpec& device, const std::string& granular
 
 /// Where every work is a kernel of its own, long ones are dealt while they run: what moves more than all
 /// multiprocessors hold at once; and convolutions may take tiles that only such bodies can have.
-target::DeviceSpec for_granularity(target::DeviceSpec device, const std::string& granularity) {
+machine::Machine for_granularity(machine::Machine device, const std::string& granularity) {
   device.own_kernels = granularity == "stitch" || granularity == "op";
   device.one_kernel = granularity == "mono";
   device.flows = device.one_kernel && device.copies_blocks;
@@ -188,7 +188,7 @@ target::DeviceSpec for_granularity(target::DeviceSpec device, const std::string&
 }
 
 /// Loads all three granularities, each with its own plan, tasks and texts, and keeps the quickest. `unfitted`: the graph before `fit`.
-Status load_quickest(const Options& options, const graph::Graph& unfitted, target::DeviceSpec device,
+Status load_quickest(const Options& options, const graph::Graph& unfitted, machine::Machine device,
                      stitch::Options stitching, const runtime::LoadOptions& load, Compilation& made) {
   device = for_granularity(device, "stitch");
   Lowered stitch, op{.graph = made.graph};
@@ -242,9 +242,9 @@ Status load_quickest(const Options& options, const graph::Graph& unfitted, targe
 
 /// Opens the GPU that `load` will ask for: starting the driver takes as long as some passes, and a core.
 std::future<void> open_gpu_meanwhile(const Options& options) {
-  const auto device = target::device(options.target, options.sms);
+  const auto device = machine::device(options.target, options.sms);
   const bool loads = options.to.empty() || options.to == "load" || options.to == "verify";
-  if (!loads || !device.ok() || device->family != target::Family::kCuda) return {};
+  if (!loads || !device.ok() || device->family != machine::Family::kCuda) return {};
   return std::async(std::launch::async,
                     [gpu = options.load.gpu] { (void)runtime::describe_gpu(gpu); });
 }
@@ -252,7 +252,7 @@ std::future<void> open_gpu_meanwhile(const Options& options) {
 /// The compiler, in order.
 Status lower(const Network& network, const Options& options, Compilation& made, Steps& step) {
   const auto sound_graph = [&] { return graph::verify(made.graph); };
-  target::DeviceSpec device;
+  machine::Machine device;
   made.precision = options.passes.precision;
   const std::future<void> opening =
       step.works() ? open_gpu_meanwhile(options) : std::future<void>();  // its end waits
@@ -284,7 +284,7 @@ Status lower(const Network& network, const Options& options, Compilation& made, 
   }
 
   TRY_STATUS(step("target", [&] {
-    return put(device, target::device(options.target, options.sms));
+    return put(device, machine::device(options.target, options.sms));
   }, nothing_to_check, [&](bool explain) {
     std::string text = fmt::format("{}: {} virtual SMs, {} of fast memory each\n", device.name,
                                    device.sms, to_string(device.fast_memory));
@@ -297,11 +297,11 @@ Status lower(const Network& network, const Options& options, Compilation& made, 
   stitching.tf32 = options.passes.precision == passes::Precision::kTf32;
   stitching.prologues = options.disabled.count("fold_prologues") == 0;
   stitching.adapt = options.disabled.count("adapt_groups") == 0;
-  if (device.family == target::Family::kCuda && options.granularity == "op")
+  if (device.family == machine::Family::kCuda && options.granularity == "op")
     stitching.stitch = false;
   // What the copy engine's tiles sum, and whether they take a product, follows from its rows.
   device.any_batch = options.batch_invariant, device.copies_blocks = device.copies_blocks && !options.batch_invariant;
-  if (device.family == target::Family::kCuda)  // `auto` begins with one kernel
+  if (device.family == machine::Family::kCuda)  // `auto` begins with one kernel
     device = for_granularity(device, options.granularity == "auto" ? "mono" : options.granularity);
   device.flows = device.flows && !options.disabled.count("flow");
   graph::Graph unfitted;
@@ -433,8 +433,8 @@ Status check_names(const Options& options) {
 
 }  // namespace
 
-Result<Machine> find_machine(const std::string& name, int sms, int threads) {
-  Machine machine;
+Result<FoundMachine> find_machine(const std::string& name, int sms, int threads) {
+  FoundMachine machine;
   if (name.starts_with("sm_")) {
     machine.target = name, machine.sms = sms;
     return machine;
@@ -479,7 +479,7 @@ Result<Unshared> unshare(const Compilation& made, const Options& options) {
     end += (buffer.room().count + kApart - 1) / kApart * kApart;
   }
   unshared.tasks.arena = Bytes{end};
-  TRY(target::DeviceSpec device, target::device(made.program->target, made.program->sms));
+  TRY(machine::Machine device, machine::device(made.program->target, made.program->sms));
   codegen::Source source =
       codegen::emit(made.graph, made.plan, unshared.tasks, kernels::tile_library(device));
   auto program = std::make_shared<runtime::Program>(runtime::assemble(

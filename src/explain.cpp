@@ -155,7 +155,7 @@ std::string explain_remarks(std::string_view heading, const passes::Remarks& rem
 }
 
 std::string explain_schedule(const Graph& graph, const stitch::Plan& plan,
-                             const schedule::TaskGraph& tasks, const target::DeviceSpec& device) {
+                             const schedule::TaskGraph& tasks, const machine::Machine& device) {
   std::vector<int> work_of(plan.groups.size(), -1);
   for (size_t w = 0; w < tasks.works.size(); ++w)
     work_of[static_cast<size_t>(tasks.works[w].group)] = static_cast<int>(w);

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "target/target.h"
+#include "machine/machine.h"
 
 namespace obelisk::compiler {
 namespace {
@@ -69,7 +69,7 @@ double predicted_us(const runtime::Program& program) {
   for (size_t sm = 0; sm < program.lists.size(); ++sm)
     for (const ObkTask& task : program.lists[sm])
       busy[task.wave][sm] += program.works[task.work].task_nanos;
-  const auto device = target::device(program.target, program.sms);
+  const auto device = machine::device(program.target, program.sms);
   const double phase =
       (device.ok() ? device->barrier.count() : 1000) * phase_share(program.granularity);
   double nanos = 0;

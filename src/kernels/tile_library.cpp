@@ -2,8 +2,8 @@
 
 namespace obelisk::kernels {
 
-const TileLibrary& tile_library(const target::DeviceSpec& device) {
-  if (device.family != target::Family::kCuda) return kCpuTiles;
+const TileLibrary& tile_library(const machine::Machine& device) {
+  if (device.family != machine::Family::kCuda) return kCpuTiles;
   return device.fast_memory.count < (160_KiB).count ? kCudaSmallTiles : kCudaTiles;
 }
 

@@ -11,7 +11,7 @@
 #include <cstdint>
 
 #include "kernels/common/tiles.h"
-#include "target/target.h"
+#include "machine/machine.h"
 
 namespace obelisk::kernels {
 
@@ -100,7 +100,7 @@ struct TileLibrary {
 };
 
 /// `kCudaSmallTiles`: of a GPU that has less than 160 KiB of shared memory for a block.
-const TileLibrary& tile_library(const target::DeviceSpec& device);
+const TileLibrary& tile_library(const machine::Machine& device);
 extern const TileLibrary kCpuTiles, kCudaTiles, kCudaSmallTiles;
 
 }  // namespace obelisk::kernels

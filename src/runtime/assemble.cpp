@@ -97,7 +97,7 @@ CustomRecord custom_record(const graph::Graph& graph, const stitch::Group& group
 }
 
 /// What a group's bytes and operations take at least, when all workers share them evenly.
-double floor_nanos(const stitch::Group& group, const target::DeviceSpec& machine) {
+double floor_nanos(const stitch::Group& group, const machine::Machine& machine) {
   const double bytes = static_cast<double>(group.cost.read.count + group.cost.written.count);
   return std::max(bytes / machine.bytes_per_sm, group.cost.flops.count / machine.flops_per_sm) / machine.sms;
 }
@@ -111,7 +111,7 @@ int64_t Program::task_count() const {
 }
 
 int64_t bytes_of_a_run(const Program& program) {
-  const auto machine = target::device(program.target, program.sms);
+  const auto machine = machine::device(program.target, program.sms);
   std::vector<int64_t> read(program.weights.size(), 0);
   for (const WorkRecord& work : program.works)
     for (const Place& place : work.operands) {
@@ -143,8 +143,8 @@ Program assemble(const graph::Graph& graph, const stitch::Plan& plan, const sche
   program.arena = tasks.arena;
   for (const codegen::Source::Scratch& scratch : source.scratch) program.scratch = std::max(program.scratch, Bytes{scratch.bytes});
   program.weights = tasks.weights;
-  const auto known = target::device(target, program.sms);
-  const target::DeviceSpec machine = known.ok() ? *known : target::cpu(program.sms);
+  const auto known = machine::device(target, program.sms);
+  const machine::Machine machine = known.ok() ? *known : machine::cpu(program.sms);
   // A weight that only products read in packed form is dropped; one packed form serves every reader with the same strides.
   std::vector<bool> read_plain(tasks.weights.size(), false);
   std::map<std::pair<int, PackRecipe>, int64_t> packed_as;

@@ -161,7 +161,7 @@ bool within(int64_t value, int64_t low, int64_t high) { return value >= low && v
 }  // namespace
 
 const TileLibrary* tiles_of(const std::string& target) {
-  const auto device = target::device(target, 1);
+  const auto device = machine::device(target, 1);
   return device.ok() ? &kernels::tile_library(*device) : nullptr;
 }
 

@@ -131,7 +131,7 @@ void assign_buffers(const Graph& graph, const Plan& plan, TaskGraph& tasks) {
 /// Whole output rows of one image by channels of one group. The part of the input that a tile reads and its accumulators stay in
 /// fast memory; where weights are large a tile takes many rows, so that each panel of 64 channels is read few times. Single pixels have small
 /// weights for what they read and write: there a tile takes more channels, so that its epilogue walks along longer rows.
-void cut_conv(const stitch::ConvTile& conv, const target::DeviceSpec& device, int64_t pieces, Work& work) {
+void cut_conv(const stitch::ConvTile& conv, const machine::Machine& device, int64_t pieces, Work& work) {
   const int64_t channels = conv.depthwise ? conv.shape.outputs : conv.shape.group_outputs;
   const int64_t weights = channels * conv.shape.group_inputs * conv.kernel_h * conv.kernel_w * 4;
   const int64_t images = conv.shape.batch, height = conv.out_height;
@@ -151,7 +151,7 @@ void cut_conv(const stitch::ConvTile& conv, const target::DeviceSpec& device, in
 }
 
 /// A convolution as its tiles see it, without a place.
-ObkConv geometry(const stitch::ConvTile& conv, const target::DeviceSpec& device) {
+ObkConv geometry(const stitch::ConvTile& conv, const machine::Machine& device) {
   ObkConv shape = {};
   shape.type = conv.tile_type(), shape.depthwise = conv.depthwise;
   shape.own_kernel = device.own_kernels;
@@ -166,7 +166,7 @@ ObkConv geometry(const stitch::ConvTile& conv, const target::DeviceSpec& device)
 constexpr int64_t kBlockRoom = 4096;  // bytes of fast memory beside a tile and its scratch: parameters, operands, staged rows
 
 /// The tile of a convolution whose library knows what tiles cost: pixels in row order by channels. False: it does not.
-bool cut_conv_by_cost(const stitch::ConvTile& conv, const target::DeviceSpec& device, Work& work) {
+bool cut_conv_by_cost(const stitch::ConvTile& conv, const machine::Machine& device, Work& work) {
   const kernels::TileLibrary& tiles = kernels::tile_library(device);
   if (!tiles.conv_nanos) return false;
   const int64_t pixels = conv.out_height * conv.out_width, wide = conv.out_width;
@@ -215,7 +215,7 @@ int64_t count_tasks(const Group& group, const Work& work) {
 
 /// The same of a kernel of its own whose CTAs share multiprocessors (as cut_to_deal's do): tiles of any images' pixels, taken where they
 /// promise less than the tile that `work` has. Their beginnings hide behind one another, so that only the first counts. `tasks`: of that tile.
-void deal_tiles(const target::DeviceSpec& device, ObkConv shape, int64_t outputs, int64_t tasks, Work& work) {
+void deal_tiles(const machine::Machine& device, ObkConv shape, int64_t outputs, int64_t tasks, Work& work) {
   constexpr double kFirst = 1700;  // nanoseconds until the first tile multiplies
   constexpr double kAlone = 1.25;  // how much longer than predicted tasks take that have a multiprocessor each
   constexpr int64_t kMostWidth = 128;
@@ -244,7 +244,7 @@ void deal_tiles(const target::DeviceSpec& device, ObkConv shape, int64_t outputs
   }
 }
 
-void deal_conv(const stitch::Plan& plan, const stitch::ConvTile& conv, const target::DeviceSpec& device, int64_t tasks, Work& work) {
+void deal_conv(const stitch::Plan& plan, const stitch::ConvTile& conv, const machine::Machine& device, int64_t tasks, Work& work) {
   const stitch::Layout& in = plan.layouts[conv.x];
   const int64_t pixels = conv.out_height * conv.out_width, size = byte_size(conv.type, 1);
   if (conv.depthwise || conv.shape.groups != 1 || in.strides.size() != 4 || in.strides[1] != 1 || in.offset * size % 16 != 0) return;
@@ -255,7 +255,7 @@ void deal_conv(const stitch::Plan& plan, const stitch::ConvTile& conv, const tar
 }
 
 /// A product of many rows by packed weights, as a convolution of single pixels.
-void deal_product(const Group& group, const TaskGraph& graph, const target::DeviceSpec& device, int64_t tasks, Work& work) {
+void deal_product(const Group& group, const TaskGraph& graph, const machine::Machine& device, int64_t tasks, Work& work) {
   const stitch::Product& p = group.product;
   const int64_t rows = work.nest.row_count(), size = byte_size(p.a_type, 1);
   const int a = static_cast<int>(group.body.operands.size());
@@ -273,7 +273,7 @@ void deal_product(const Group& group, const TaskGraph& graph, const target::Devi
 }
 
 /// The tile of a product whose library knows what tiles cost: the least time of all workers' rounds together. False: it does not.
-bool cut_by_cost(const Group& group, const target::DeviceSpec& device, Work& work) {
+bool cut_by_cost(const Group& group, const machine::Machine& device, Work& work) {
   const kernels::TileLibrary& tiles = kernels::tile_library(device);
   const int32_t type = group.product.tile_type();
   const int64_t inner = tile_span(group, work.nest), n = work.nest.column_count(), k = group.product.k[0].extent;
@@ -311,7 +311,7 @@ bool cut_by_cost(const Group& group, const target::DeviceSpec& device, Work& wor
 /// The tile of a product by the device's rates: of all that fit, the one with the least time of all workers' rounds. A task computes at the
 /// machine's rate and reads its columns of B from far, its rows of A (which all tasks of those rows share) from nearer; so tiles are high
 /// where B is large, and what B's columns meet is read once.
-void cut_product(const Group& group, const target::DeviceSpec& device, int64_t pieces, Work& work) {
+void cut_product(const Group& group, const machine::Machine& device, int64_t pieces, Work& work) {
   constexpr double kTask = 300, kNearer = 4;  // ns of a task besides; how much quicker A comes
   const int64_t inner = tile_span(group, work.nest), columns = work.nest.column_count(), k = group.product.k[0].extent;
   const int64_t fit = std::max<int64_t>(device.fast_memory.count / 4 / 4, 64);  // accumulators in a quarter
@@ -339,7 +339,7 @@ void cut_product(const Group& group, const target::DeviceSpec& device, int64_t p
 
 /// One head by a block of its queries: as many blocks as give each worker some, but 16 queries at least, and no more than let the
 /// scores of a block stay in fast memory.
-void cut_attention(const stitch::AttentionTile& tile, const target::DeviceSpec& device, int64_t pieces, Work& work) {
+void cut_attention(const stitch::AttentionTile& tile, const machine::Machine& device, int64_t pieces, Work& work) {
   const kernels::TileLibrary& tiles = kernels::tile_library(device);
   if (tile.pieces > 1) {
     // A piece of the keys is named by the columns that it would have: the last to come writes them all.
@@ -388,10 +388,10 @@ bool turns(const Nest& nest) {
 }
 
 /// Whether a worker should have one task of a wave: its threads wait for what a task's beginning loads.
-bool cuts_once(const target::DeviceSpec& device) { return kernels::tile_library(device).vectors; }
+bool cuts_once(const machine::Machine& device) { return kernels::tile_library(device).vectors; }
 
 /// How much longer a work's tasks take than the roofs that predict them. On GPUs bodies wait for their loads, reductions most: measured.
-double slower_than_roof(const Group& group, const target::DeviceSpec& device) {
+double slower_than_roof(const Group& group, const machine::Machine& device) {
   if (!cuts_once(device) || group.kind != GroupKind::kStitched) return 1;
   for (const stitch::Step& step : group.body.steps)
     if (step.kind == StepKind::kReduce) return 10;
@@ -400,7 +400,7 @@ double slower_than_roof(const Group& group, const target::DeviceSpec& device) {
 
 /// Bytes that a work reads and writes: what its nodes do one by one; of one loop on a GPU, where intermediate values stay in registers, each
 /// operand once, and of one that is larger than the loop (a table of embeddings) as many elements as the loop has.
-double moved_bytes(const Group& group, const target::DeviceSpec& device, const TaskGraph& tasks, const Work& work) {
+double moved_bytes(const Group& group, const machine::Machine& device, const TaskGraph& tasks, const Work& work) {
   if (!cuts_once(device) || group.kind != GroupKind::kStitched) return static_cast<double>(group.cost.read.count + group.cost.written.count);
   const int64_t most = work.nest.row_count() * std::max<int64_t>(work.nest.column_count(), 1);
   double bytes = 0;
@@ -413,7 +413,7 @@ double moved_bytes(const Group& group, const target::DeviceSpec& device, const T
 
 /// Rows that the threads of a GPU's task reduce at once where neighbouring threads take neighbouring rows (a pooling's channels), 16 bytes
 /// each; 0: it is no such work. A part of a batch takes as long as a whole one.
-int64_t rows_at_once(const Group& group, const target::DeviceSpec& device, const TaskGraph& tasks, const Work& work) {
+int64_t rows_at_once(const Group& group, const machine::Machine& device, const TaskGraph& tasks, const Work& work) {
   if (!cuts_once(device) || group.kind != GroupKind::kStitched || !work.nest.lanes_in_rows || work.buffers.empty()) return 0;
   if (slower_than_roof(group, device) < 10) return 0;
   constexpr int64_t kThreads = 256, kWide = 16;
@@ -426,7 +426,7 @@ double batch_nanos(const Work& work) { return 700 + 330.0 * static_cast<double>(
 /// A long work whose tasks are dealt while it runs (a kernel of its own): small ones, several on a multiprocessor at once, of about `kTask`
 /// bytes: a long row, a square of a transposition, two packs of each thread. Multiprocessors are not equally quick: with equal shares
 /// dealt beforehand the H200 moves 3.5 to 3.7 TB/s, so 4.0 to 4.3; a copy 4.15. False: it is short, or no such work.
-bool cut_to_deal(const Group& group, const target::DeviceSpec& device, const TaskGraph& tasks, Work& work) {
+bool cut_to_deal(const Group& group, const machine::Machine& device, const TaskGraph& tasks, Work& work) {
   constexpr double kTask = 25e3;
   constexpr int64_t kSide = 64;
   const int64_t rows = work.nest.row_count(), columns = work.nest.column_count();
@@ -466,7 +466,7 @@ bool is_copy(const Group& group, const Work& work) {
 
 /// Rows and columns of a task, so that each worker has a few and none is too small to be worth a record, `waits` times what its roof says. On GPUs one: a task's beginning
 /// and end cost more than an uneven deal.
-void cut_work(const Plan& plan, const target::DeviceSpec& device, const TaskGraph& tasks, Work& work, double waits = 1) {
+void cut_work(const Plan& plan, const machine::Machine& device, const TaskGraph& tasks, Work& work, double waits = 1) {
   const Group& group = plan.groups[work.group];
   if (group.kind == GroupKind::kCustom) { work.tile_rows = work.tile_columns = 1; return; }
   if (group.kind == GroupKind::kBlock && group.block.team > 0) {  // an item a task
@@ -531,12 +531,12 @@ void cut_work(const Plan& plan, const target::DeviceSpec& device, const TaskGrap
 /// Copies of what is there before anything is computed (a cache's past) may run in any wave before their readers: each goes to the one of
 /// the last few that it lengthens least, and of those that it does not lengthen to the idlest, the later of equals. True: some moved, and
 /// buffers live otherwise.
-bool place_copies(const Plan& plan, const target::DeviceSpec& device, TaskGraph& tasks) {
+bool place_copies(const Plan& plan, const machine::Machine& device, TaskGraph& tasks) {
   constexpr int kMostAhead = 12;  // waves that a copy waits in memory
   constexpr double kTaskNanos = 700;
   struct Wave {
     double longest = 0, all = 0, bytes = 0;  // a task's, all tasks' nanoseconds; what goes to and from far memory
-    double nanos(const target::DeviceSpec& of) const {
+    double nanos(const machine::Machine& of) const {
       return std::max({longest, all / of.sms, bytes / (of.bytes_per_sm * of.sms)});
     }
   };
@@ -579,7 +579,7 @@ bool place_copies(const Plan& plan, const target::DeviceSpec& device, TaskGraph&
 }
 
 /// Works of a wave are cut again, each for its share of the workers, so that together they fill them once.
-void share_workers(const Plan& plan, const target::DeviceSpec& device, TaskGraph& tasks, const std::vector<size_t>& wave) {
+void share_workers(const Plan& plan, const machine::Machine& device, TaskGraph& tasks, const std::vector<size_t>& wave) {
   constexpr double kTaskNanos = 700;  // of any task, whatever it holds
   if (wave.size() < 2) return;
   std::vector<double> nanos;
@@ -595,7 +595,7 @@ void share_workers(const Plan& plan, const target::DeviceSpec& device, TaskGraph
   }
   const double all = std::accumulate(nanos.begin(), nanos.end(), 0.0);
   for (size_t k = 0; k < wave.size(); ++k) {
-    target::DeviceSpec share = device;
+    machine::Machine share = device;
     share.sms = std::max(1, static_cast<int>(device.sms * nanos[k] / all));
     Work& work = tasks.works[wave[k]];
     cut_work(plan, share, tasks, work, slower_than_roof(plan.groups[work.group], device));
@@ -604,7 +604,7 @@ void share_workers(const Plan& plan, const target::DeviceSpec& device, TaskGraph
 
 /// Every work is cut for all workers; where a GPU's wave has several, each is then cut again for its share of them, so that together they
 /// fill the workers once.
-void cut_tiles(const Plan& plan, const target::DeviceSpec& device, TaskGraph& tasks) {
+void cut_tiles(const Plan& plan, const machine::Machine& device, TaskGraph& tasks) {
   for (Work& work : tasks.works) cut_work(plan, device, tasks, work);
   if (!cuts_once(device)) return;
   std::vector<std::vector<size_t>> by_wave(tasks.waves);
@@ -619,7 +619,7 @@ void cut_tiles(const Plan& plan, const target::DeviceSpec& device, TaskGraph& ta
     if (copies.empty()) continue;
     int64_t busy = 0;
     for (size_t w : wave) busy += count_tasks(plan.groups[tasks.works[w].group], tasks.works[w]);
-    target::DeviceSpec rest = device;
+    machine::Machine rest = device;
     if (busy < device.sms) rest.sms -= static_cast<int>(busy);
     rest.sms = std::max<int>(rest.sms / static_cast<int>(copies.size()), 1);
     for (size_t w : copies) cut_work(plan, rest, tasks, tasks.works[w], slower_than_roof(plan.groups[tasks.works[w].group], device));
@@ -629,7 +629,7 @@ void cut_tiles(const Plan& plan, const target::DeviceSpec& device, TaskGraph& ta
 /// Deals the tasks of each wave to workers: longest first, to whoever is free first; lists keep the order of works. In pairs: a product's tiles with the
 /// same columns lie side by side, on workers 2k and 2k + 1, neighbours on a GPU: what both ask for in one moment is brought once (H200, BERT-base of ten
 /// layers as one kernel: 231.9 to 224.1 us).
-void deal_tasks(const Plan& plan, const target::DeviceSpec& device, bool in_pairs, TaskGraph& tasks) {
+void deal_tasks(const Plan& plan, const machine::Machine& device, bool in_pairs, TaskGraph& tasks) {
   tasks.lists.assign(device.sms, {});
   std::vector<std::vector<int>> by_wave(tasks.waves);
   for (size_t w = 0; w < tasks.works.size(); ++w) by_wave[tasks.works[w].wave].push_back(static_cast<int>(w));
@@ -718,7 +718,7 @@ int64_t TaskGraph::task_count() const {
   return count;
 }
 
-TaskGraph build(const Graph& graph, const Plan& plan, const target::DeviceSpec& device) {
+TaskGraph build(const Graph& graph, const Plan& plan, const machine::Machine& device) {
   TaskGraph tasks;
   tasks.fast_memory = device.fast_memory;
   for (size_t g = 0; g < plan.groups.size(); ++g) {

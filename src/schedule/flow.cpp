@@ -106,7 +106,7 @@ bool reads_an_output(const Plan& plan, const TaskGraph& tasks, const Work& work)
 /// Makes one table flow, or finds that it does not.
 class Flow {
  public:
-  Flow(const Plan& plan, const target::DeviceSpec& device, TaskGraph& tasks) : plan_(plan), device_(device), tasks_(tasks) {}
+  Flow(const Plan& plan, const machine::Machine& device, TaskGraph& tasks) : plan_(plan), device_(device), tasks_(tasks) {}
 
   bool run() {
     if (!sort_works() || !sort_buffers()) return false;
@@ -173,7 +173,7 @@ class Flow {
     const stitch::AttentionTile& tile = group.attention;
     if (tile.packed || tile.mask.value != graph::kNone || tile.queries > kMostRows || tile.queries == 0 || tile.keys == 0) return false;
     if (tile.q.column != 1 || tile.k.column != 1 || tile.v.column != 1 || work.tile_rows != tile.queries) return false;
-    return tile.pieces > 1 || device_.family == target::Family::kCpu;
+    return tile.pieces > 1 || device_.family == machine::Family::kCpu;
   }
 
   /// Which values are given and which are a worker's own; false where one is too large to be passed on, or comes in both ways.
@@ -406,7 +406,7 @@ class Flow {
   }
 
   const Plan& plan_;
-  const target::DeviceSpec& device_;
+  const machine::Machine& device_;
   TaskGraph& tasks_;
   bool too_much_ = false;
 };
@@ -456,7 +456,7 @@ Span written_in_row(const Plan& plan, const TaskGraph& tasks, const Work& work, 
   return all;
 }
 
-void cut_to_flow(const Plan& plan, const target::DeviceSpec& device, TaskGraph& tasks) {
+void cut_to_flow(const Plan& plan, const machine::Machine& device, TaskGraph& tasks) {
   constexpr int64_t kTask = 4;  // what a task costs beside its weights, as columns
   const kernels::TileLibrary& tiles = kernels::tile_library(device);
   if (!tiles.gemm_flows) return;
@@ -480,7 +480,7 @@ void cut_to_flow(const Plan& plan, const target::DeviceSpec& device, TaskGraph& 
   }
 }
 
-bool let_flow(const Plan& plan, const target::DeviceSpec& device, TaskGraph& tasks) {
+bool let_flow(const Plan& plan, const machine::Machine& device, TaskGraph& tasks) {
   if (!device.flows || tasks.waves < 2) return false;
   TaskGraph flowing = tasks;
   if (!Flow(plan, device, flowing).run()) return false;

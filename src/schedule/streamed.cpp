@@ -29,7 +29,7 @@ std::optional<RowMatrix> row_matrix(const Group& group, const Nest& nest) {
   return m.rows * pitch < INT32_MAX ? std::optional(m) : std::nullopt;
 }
 
-std::optional<RowMatrix> asked_rows(const Group& group, const target::DeviceSpec& device, const TaskGraph& tasks, const Work& work) {
+std::optional<RowMatrix> asked_rows(const Group& group, const machine::Machine& device, const TaskGraph& tasks, const Work& work) {
   constexpr int64_t kFewestRows = 49, kMostRows = 64;  // of a tile by wgmma
   if (!device.one_kernel || !device.copies_blocks || group.kind != GroupKind::kProduct || group.prologue) return std::nullopt;
   const stitch::Product& product = group.product;
@@ -40,7 +40,7 @@ std::optional<RowMatrix> asked_rows(const Group& group, const target::DeviceSpec
   return row_matrix(group, work.nest);
 }
 
-bool cut_streamed(const Group& group, const target::DeviceSpec& device, const TaskGraph& tasks, Work& work) {
+bool cut_streamed(const Group& group, const machine::Machine& device, const TaskGraph& tasks, Work& work) {
   constexpr int64_t kRows = 64;
   constexpr double kBegin = 1600;       // of a kernel: its first operands' way
   constexpr double kExchange = 600;     // of parts: sums go to who adds them
@@ -58,7 +58,7 @@ bool cut_streamed(const Group& group, const target::DeviceSpec& device, const Ta
   const int64_t each = (matrix->span + kRows - 1) / kRows, rows = (matrix->span + each - 1) / each;  // tiles one below another, alike
   const int64_t down = work.nest.row_count() / matrix->span * each;
   if (n * product.sides() % 2 != 0) return false;  // sums are stored in pairs
-  const int64_t workers = target::clusters_at_once(device.sms, product.parts);
+  const int64_t workers = machine::clusters_at_once(device.sms, product.parts);
   double best = 0;
   for (int64_t columns = tiles.panel; columns < n + tiles.panel; columns += tiles.panel) {
     const int64_t wide = std::min(columns, n) * product.sides(), count = down * ((n + columns - 1) / columns);

@@ -41,7 +41,7 @@ bool reads_rows(const Product& p) {
 
 }  // namespace
 
-void fold_prologues(const Graph& graph, const kernels::TileLibrary& tiles, const target::DeviceSpec& device, Plan& plan) {
+void fold_prologues(const Graph& graph, const kernels::TileLibrary& tiles, const machine::Machine& device, Plan& plan) {
   std::map<ValueId, int> stored_by;
   for (size_t g = 0; g < plan.groups.size(); ++g)
     for (const Step& step : plan.groups[g].body.steps)

@@ -16,6 +16,6 @@
 
 namespace obelisk::stitch {
 
-void fold_prologues(const Graph& graph, const kernels::TileLibrary& tiles, const target::DeviceSpec& device, Plan& plan);
+void fold_prologues(const Graph& graph, const kernels::TileLibrary& tiles, const machine::Machine& device, Plan& plan);
 
 }  // namespace obelisk::stitch

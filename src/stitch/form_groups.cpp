@@ -22,7 +22,7 @@ struct Read {
 
 class Former {
  public:
-  Former(const Graph& graph, Views& views, const target::DeviceSpec& device,
+  Former(const Graph& graph, Views& views, const machine::Machine& device,
          const Options& options, const kernels::TileLibrary* tiles, const Demoted& demoted)
       : graph_(graph), views_(views), device_(device), options_(options), tiles_(tiles), demoted_(demoted) {
     out_.group_of.assign(graph.value_count(), -1);
@@ -178,7 +178,7 @@ class Former {
     draft.group.kind = GroupKind::kCustom;
     draft.group.anchor = n;
     // As many pieces as may run at once: a block that cuts a line reads all of its updates in each.
-    const int64_t threads = device_.family == target::Family::kCpu ? 1 : 256;
+    const int64_t threads = device_.family == machine::Family::kCpu ? 1 : 256;
     if (auto block = ops::block(graph_.call(n), device_.sms * threads, teams_of(device_, options_))) {
       draft.group.kind = GroupKind::kBlock;
       draft.group.body.domain = {block->items};
@@ -707,7 +707,7 @@ class Former {
 
   const Graph& graph_;
   Views& views_;
-  const target::DeviceSpec& device_;
+  const machine::Machine& device_;
   const Options& options_;
   const kernels::TileLibrary* tiles_;
   const Demoted& demoted_;
@@ -733,7 +733,7 @@ bool walks_in_order(const Body& body, const std::vector<ExprId>& at, const Shape
   return slot == body.domain.size();
 }
 
-Grouping form_groups(const Graph& graph, Views& views, const target::DeviceSpec& device,
+Grouping form_groups(const Graph& graph, Views& views, const machine::Machine& device,
                      const Options& options, const kernels::TileLibrary* tiles, const Demoted& demoted) {
   return Former(graph, views, device, options, tiles, demoted).run();
 }

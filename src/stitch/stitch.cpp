@@ -61,7 +61,7 @@ bool stores_something(const Group& group) {
 
 }  // namespace
 
-Plan plan(const Graph& graph, const target::DeviceSpec& device, const Options& options) {
+Plan plan(const Graph& graph, const machine::Machine& device, const Options& options) {
   const kernels::TileLibrary* tiles = options.tiles ? &kernels::tile_library(device) : nullptr;
   Demoted demoted;
   Grouping grouping;
@@ -109,15 +109,15 @@ Plan plan(const Graph& graph, const target::DeviceSpec& device, const Options& o
   return plan;
 }
 
-ops::Teams teams_of(const target::DeviceSpec& device, const Options& options) {
-  if (device.family == target::Family::kCpu) return {.most = 1};
+ops::Teams teams_of(const machine::Machine& device, const Options& options) {
+  if (device.family == machine::Family::kCpu) return {.most = 1};
   if (!options.teams) return {};
   ops::Teams teams{.most = device.team, .registers = device.team_registers};
   while (teams.most > device.sms) teams.most /= 2;
   return teams;
 }
 
-bool takes_whole(const Graph& graph, NodeId node, const target::DeviceSpec& device,
+bool takes_whole(const Graph& graph, NodeId node, const machine::Machine& device,
                  const Options& options, std::string* why) {
   std::string reason;
   if (graph.node(node).op == ops::Op::Recurrence) {

@@ -8,7 +8,7 @@
 #include "compile.h"
 #include "graph/test_texts.h"
 #include "kernels/tile_library.h"
-#include "target/target.h"
+#include "machine/machine.h"
 
 namespace obelisk::compiler {
 namespace {

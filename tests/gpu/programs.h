@@ -6,7 +6,7 @@
 
 #include "graph/graph.h"
 #include "runtime/runtime.h"
-#include "target/target.h"
+#include "machine/machine.h"
 
 namespace obelisk::runtime::cuda {
 
@@ -46,7 +46,7 @@ inline std::shared_ptr<Program> program_of(const graph::Graph& graph, const std:
                                            bool own = false) {
   const auto gpu = describe_gpu(0);
   auto device =
-      target::gpu(gpu.ok() ? gpu->architecture : "sm_90a", gpu.ok() ? gpu->sms : 132);
+      machine::gpu(gpu.ok() ? gpu->architecture : "sm_90a", gpu.ok() ? gpu->sms : 132);
   CHECK(device.ok(), "{}", device.error().text());
   device->own_kernels = own, device->one_kernel = granularity == "mono", device->flows = device->one_kernel && device->copies_blocks;
   if (granularity == "stitch" && !own) device->deals = {1};  // as only long works are

@@ -176,7 +176,7 @@ Result<std::unique_ptr<Side>> start_onnxruntime(const Flags& flags, const Source
     inputs.push_back(
         {{"name", name}, {"type", std::string(to_string(tensor.type().dtype))}, {"file", file}});
   }
-  const int threads = flags.threads > 0 ? flags.threads : target::cpu().sms;
+  const int threads = flags.threads > 0 ? flags.threads : machine::cpu().sms;
   TRY(Process process, Process::start({python, find_script("bench_onnxruntime.py")}));
   auto side = std::make_unique<OnnxRuntime>(std::move(process));
   TRY(const Json answer,

@@ -43,7 +43,7 @@ Finding cpu() {
       features += fmt::format(" {}", name);
   Finding found{"cpu", true,
                 fmt::format("{};{}; {} cores", host_cpu(), features.empty() ? " no AVX2" : features,
-                            target::cpu().sms)};
+                            machine::cpu().sms)};
 #if !defined(__x86_64__)
   found.text += "; not an x86-64: products run in plain C++";
 #endif

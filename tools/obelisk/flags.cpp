@@ -37,7 +37,7 @@ std::string wrong_target(const std::string& name) {
   for (const char* known : {"auto", "cpu", "reference", "cuda"})
     if (name == known) return "";
   if (name.starts_with("cuda:") && name.size() > 5 && name.size() < 9 && name.find_first_not_of("0123456789", 5) == std::string::npos) return "";
-  const auto architecture = target::gpu(name);
+  const auto architecture = machine::gpu(name);
   if (architecture.ok()) return "";
   const bool of_gpu = name.starts_with("sm_");
   return fmt::format("there is no target '{}'\n{}{}", name, of_gpu ? "" : "auto, cpu, reference, cuda, cuda:N, or one of the ", architecture.error().hint);
@@ -128,13 +128,13 @@ void add_steps(CLI::App& verb, Flags& flags) {
   verb.add_option("--explain", flags.explain, "print the decisions of steps")->delimiter(',');
 }
 
-Result<compiler::Machine> machine_from(const Flags& flags) {
+Result<compiler::FoundMachine> machine_from(const Flags& flags) {
   return compiler::find_machine(flags.target == "reference" ? "cpu" : flags.target, flags.sms, flags.threads);
 }
 
 Result<compiler::Options> options_from(const Flags& flags) {
   compiler::Options options;
-  TRY(const compiler::Machine machine, machine_from(flags));
+  TRY(const compiler::FoundMachine machine, machine_from(flags));
   options.target = machine.target;
   options.sms = machine.sms;
   options.granularity = flags.granularity;

@@ -5,7 +5,7 @@
 
 #include "runtime/cuda/source.h"
 #include "runtime/cuda/tables.h"
-#include "target/target.h"
+#include "machine/machine.h"
 
 namespace obelisk::runtime {
 namespace {
@@ -148,7 +148,7 @@ Status CudaExecutable::init(LoadReport report) {
   }
   int64_t room = gpu_.shared_bytes;
   if (room == 0) {
-    TRY(const target::DeviceSpec spec, target::device(p.target));
+    TRY(const machine::Machine spec, machine::device(p.target));
     room = spec.fast_memory.count + kOwnShared;
   }
   TRY(cut_, make_tables(p, p.granularity == "mono", room - kOwnShared));
@@ -160,7 +160,7 @@ Status CudaExecutable::init(LoadReport report) {
              .phases = p.waves};
   device_.barriers = p.granularity == "mono" && !p.flows ? std::max(p.waves - 1, 0) : 0;
   device_.bytes_streamed = bytes_of_a_run(p);
-  if (auto spec = target::device(p.target, p.sms); spec.ok())
+  if (auto spec = machine::device(p.target, p.sms); spec.ok())
     device_.roof_bytes_per_us = spec->bytes_per_sm * 1000.0 * spec->sms;
   report_kernels(p, images_, cut_.launches, device_);
   TRY_STATUS(check_memory_limit());  // also for a GPU that is not here

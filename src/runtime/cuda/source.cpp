@@ -33,7 +33,7 @@ bool is_mono(const Program& program) { return program.granularity == "mono"; }
 /// Pages that every kernel that streams weights has for them, 0 to 2: with one tiles need no other
 /// way, with two they may stream both operands.
 int ring_pages(const Program& program) {
-  const auto device = target::gpu(program.target, 0);
+  const auto device = machine::gpu(program.target, 0);
   if (!device.ok()) return 0;
   const auto tables = make_tables(program, is_mono(program), device->fast_memory.count);
   int least = tables.ok() ? 2 : 0;
@@ -198,7 +198,7 @@ Result<std::string> device_source(const Program& program, const std::set<int>& n
   if (products) text += fmt::format("#define OBK_PRODUCT_BYTES {}\n#define OBK_PRODUCT_STAGES {}\n#include \"product.cuh\"\n", sizeof(DeviceProduct), kProductStages);
   std::map<int, ProductNumbers> numbers;  // by body
   if (products) {
-    TRY(const target::DeviceSpec device, target::gpu(program.target, 0));
+    TRY(const machine::Machine device, machine::gpu(program.target, 0));
     TRY(const Tables tables, make_tables(program, mono, device.fast_memory.count));
     for (const Launch& launch : tables.launches)
       if (launch.product) numbers.emplace(launch.body, launch.numbers);

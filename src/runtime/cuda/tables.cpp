@@ -196,7 +196,7 @@ Status stream(const Program& program, const Shape& shape, const std::vector<ObkT
                                  text.substr(at, text.find(')', at) - at + 1), work.operands.size(), launch.tasks, tasks.back().r1, tasks.back().c1),
                      work.label, "compile the model again"};
   };
-  TRY(const target::DeviceSpec device, target::gpu(program.target, 0));
+  TRY(const machine::Machine device, machine::gpu(program.target, 0));
   const int64_t room = device.fast_memory.count;  // what its numbers are compiled for
   ProductNumbers& p = launch.numbers;
   int a = 0, wide = 0, blocks = 0, sides = 0, sums = 0;
@@ -229,7 +229,7 @@ Status stream(const Program& program, const Shape& shape, const std::vector<ObkT
   p.bytes = weights_of(p.tile_columns), p.last_bytes = weights_of(p.columns - int64_t{p.across - 1} * p.tile_columns);
   p.rows_bytes = (p.stage * p.tile_rows * 128 + 1023) / 1024 * 1024, p.stage_bytes = p.rows_bytes + p.stage * ((wide + 15) / 16 * 2048);
   p.tile_stages = blocks / p.parts / p.stage;
-  const auto at_once = [&](int64_t share) { return std::min(launch.tasks / share, target::clusters_at_once(static_cast<int64_t>(program.lists.size()), p.parts * share)) * share; };
+  const auto at_once = [&](int64_t share) { return std::min(launch.tasks / share, machine::clusters_at_once(static_cast<int64_t>(program.lists.size()), p.parts * share)) * share; };
   p.single = at_once(1) == launch.tasks;
   if (p.single && p.each % kSharers == 0 && p.parts * kSharers <= schedule::kMostOfCluster && at_once(kSharers) == launch.tasks) p.share = kSharers;
   launch.ctas = static_cast<int>(at_once(p.share) * p.parts);

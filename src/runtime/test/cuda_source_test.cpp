@@ -85,7 +85,7 @@ TEST(CudaSource, OnlyTheBodyThatWouldBeSerialisedLosesItsWideTiles) {
 
 // What a streamed product's epilogue reads of weights is asked for before its kernel waits for the one before, what others compute after it.
 TEST(CudaSource, AStreamedProductReadsOnlyWeightsBeforeItWaits) {
-  target::DeviceSpec device = *target::gpu("sm_90a");
+  machine::Machine device = *machine::gpu("sm_90a");
   device.own_kernels = true;
   graph::Graph graph;
   const auto x = graph.add_input("x", {DType::f16, {192, 192}}), r = graph.add_input("r", {DType::f16, {192, 96}});
@@ -113,7 +113,7 @@ TEST(CudaSource, AStreamedProductReadsOnlyWeightsBeforeItWaits) {
 
 /// tanh(x W + bias) + r in one kernel, `layers` times, of which each reads the one before.
 Program in_one_kernel(int64_t rows, int64_t width, int layers) {
-  target::DeviceSpec device = *target::gpu("sm_90a");
+  machine::Machine device = *machine::gpu("sm_90a");
   device.one_kernel = device.flows = true;
   graph::Graph graph;
   const auto r = graph.add_input("r", {DType::f16, {rows, width}});
@@ -176,7 +176,7 @@ TEST(CudaSource, ATileIsSureOfItsShapeWhereRowsBeginAt16Bytes) {
   };
   for (const Case& c : {Case{16, 768, 0, true}, {16, 776, 8, true}, {16, 776, 4, false}, {16, 772, 0, false}, {1, 772, 0, true}, {1, 776, 4, false}}) {
     SCOPED_TRACE(fmt::format("{} rows of {}, from {}", c.rows, c.pitch, c.begin));
-    const target::DeviceSpec device = *target::gpu("sm_90a");
+    const machine::Machine device = *machine::gpu("sm_90a");
     graph::Graph graph;
     const auto number = [&](int64_t value) { return graph.add_constant(tensor_of(std::vector<int64_t>{value})); };
     const auto x = graph.add_input("x", {DType::f16, {c.rows, c.pitch}});
@@ -197,7 +197,7 @@ TEST(CudaSource, ATileIsSureOfItsShapeWhereRowsBeginAt16Bytes) {
 // Code that has no other form of a tile than the one that waits for pages is not run where there are none.
 TEST(CudaSource, AKernelWithoutThePagesThatItsCodeWantsIsRefused) {
   const Program program = in_one_kernel(128, 768, 1);
-  const auto tables = make_tables(program, true, target::gpu("sm_90a")->fast_memory.count);
+  const auto tables = make_tables(program, true, machine::gpu("sm_90a")->fast_memory.count);
   ASSERT_TRUE(tables.ok()) << tables.error().text();
   std::vector<Launch> launches = tables->launches;
   ASSERT_EQ(launches.size(), 1u);
@@ -239,7 +239,7 @@ TEST(CudaSource, LongRowsOfOneKernelAreSharedByAllThreads) {
     const auto graph = graph::parse(fmt::format("graph \"g\" {{\n  in %0 \"x\": f16[{1},{0}]\n  const %9: i64[1] = [1]\n  %1: f16[{1},1] = ReduceMean(%0, %9) {{keepdims = 1}}\n"
                                                 "  %2: f16[{1},{0}] = Sub(%0, %1)\n  out %2 \"y\"\n}}", columns, rows));
     CHECK(graph.ok(), "{}", graph.error().text());
-    target::DeviceSpec device = *target::gpu("sm_90a");
+    machine::Machine device = *machine::gpu("sm_90a");
     device.one_kernel = one_kernel;
     const stitch::Plan plan = stitch::plan(*graph, device);
     const schedule::TaskGraph tasks = schedule::build(*graph, plan, device);
@@ -257,7 +257,7 @@ TEST(CudaSource, LongRowsOfOneKernelAreSharedByAllThreads) {
 // Maps of matrices whose rows products of one kernel ask for: behind the arena, one a matrix, their addresses behind the operands; numbers of a damaged file are refused.
 TEST(CudaTables, MapsOfAskedRowsLieBehindTheArena) {
   Program program = in_one_kernel(128, 768, 4);
-  const int64_t room = target::gpu("sm_90a")->fast_memory.count;
+  const int64_t room = machine::gpu("sm_90a")->fast_memory.count;
   const auto tables = make_tables(program, true, room);
   ASSERT_TRUE(tables.ok()) << tables.error().text();
   std::set<int64_t> matrices;
@@ -299,7 +299,7 @@ TEST(CudaTables, MapsOfAskedRowsLieBehindTheArena) {
 
 // What a streamed product's kernel copies lies inside its packed weights and its places; numbers of a damaged file are refused.
 TEST(CudaTables, AStreamedProductStaysInsideItsOperands) {
-  target::DeviceSpec device = *target::gpu("sm_90a");
+  machine::Machine device = *machine::gpu("sm_90a");
   device.own_kernels = true;
   int overlaid = 0;
   for (const auto& [rows, columns, k] : {std::tuple{128, 768, 768}, std::tuple{197, 2304, 768}, std::tuple{128, 768, 3072}, std::tuple{197, 3064, 768}, std::tuple{500, 40, 192}}) {
@@ -376,7 +376,7 @@ TEST(CudaTables, AStreamedProductStaysInsideItsOperands) {
 std::vector<std::string> bodies_of(const std::string& text, int64_t deals) {
   const auto graph = graph::parse("graph \"g\" {\n" + text + "}");
   CHECK(graph.ok(), "{}", graph.error().text());
-  target::DeviceSpec device = *target::gpu("sm_90a");
+  machine::Machine device = *machine::gpu("sm_90a");
   device.deals = {deals};
   const stitch::Plan plan = stitch::plan(*graph, device);
   const schedule::TaskGraph tasks = schedule::build(*graph, plan, device);
@@ -523,7 +523,7 @@ TEST(CudaSource, TheWatchdogsClocksAreANumber) {
 TEST(CudaSource, AnOpWithoutDeviceCodeIsNamed) {
   const auto graph = graph::parse("graph \"g\" {\n  in %0 \"x\": f32[1,80,4,4]\n  %1: f32[1,80,4,4] = Relu(%0)\n  %2: f32[1,80,4,4] = LRN(%1) {size = 65} \"norm/LRN\"\n  out %2 \"y\"\n}");
   ASSERT_TRUE(graph.ok()) << graph.error().text();
-  const target::DeviceSpec device = *target::gpu("sm_90a");
+  const machine::Machine device = *machine::gpu("sm_90a");
   const stitch::Plan plan = stitch::plan(*graph, device);
   const schedule::TaskGraph tasks = schedule::build(*graph, plan, device);
   Program program = assemble(*graph, plan, tasks, codegen::emit(*graph, plan, tasks, kernels::tile_library(device)), "sm_90a");
@@ -545,7 +545,7 @@ TEST(CudaSource, AnOpWithoutDeviceCodeIsNamed) {
 // A task that no multiprocessor has room for is refused by its ops' names.
 TEST(CudaTables, ATaskTooLargeForAMultiprocessorIsNamed) {
   Program program = in_one_kernel(128, 768, 1);
-  const int64_t room = target::gpu("sm_90a")->fast_memory.count;
+  const int64_t room = machine::gpu("sm_90a")->fast_memory.count;
   program.works[0].scratch = room + 1;
   for (const bool one_kernel : {true, false}) {
     const auto refused = make_tables(program, one_kernel, room);
@@ -634,7 +634,7 @@ TEST(Programs, AFewRowsOfATableAreRead) {
   const graph::ValueId ids = graph.add_input("ids", {DType::i64, {1, 4}});
   const graph::ValueId rows = graph.must_add(ops::Op::Gather, {weight({kWords, kWidth}), ids});
   graph.mark_output(graph.must_add(ops::Op::MatMul, {rows, weight({kWidth, kColumns})}), "y");
-  const target::DeviceSpec device = *target::gpu("sm_90a");
+  const machine::Machine device = *machine::gpu("sm_90a");
   const stitch::Plan plan = stitch::plan(graph, device);
   const schedule::TaskGraph tasks = schedule::build(graph, plan, device);
   const Program program = assemble(graph, plan, tasks, codegen::emit(graph, plan, tasks, kernels::tile_library(device)), "sm_90a");
@@ -645,7 +645,7 @@ TEST(Programs, AFewRowsOfATableAreRead) {
 // Of a program that flows the table says where each work's operands are: what it gives in the arena, what it reads of others or of its own in
 // the CTA's copies, each of which a task gathers before; no barrier is told, all bodies are part of the kernel.
 TEST(CudaTables, AProgramThatFlowsReadsItsCopies) {
-  target::DeviceSpec device = *target::gpu("sm_90a");
+  machine::Machine device = *machine::gpu("sm_90a");
   device.flows = true;
   const auto graph = passes::copy_early_pieces(graph::decoder_step(DType::f16));
   ASSERT_TRUE(graph.ok());

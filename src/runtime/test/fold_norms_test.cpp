@@ -81,7 +81,7 @@ TEST(FoldNorms, RunAndMeanTheSame) {
 TEST(FoldNorms, PartialStatisticsAreLeft) {
   const auto takes = [](DType, int64_t, int64_t, int64_t) { return true; };
   const auto never = [](DType, int64_t, int64_t, int64_t) { return false; };
-  target::DeviceSpec device = *target::gpu("sm_90a");
+  machine::Machine device = *machine::gpu("sm_90a");
   device.own_kernels = true;
   for (const auto& [images, turns] : {std::pair{1, true}, {2, true}, {2, false}}) {
     constexpr int64_t kRows = 40, kWidth = 128;

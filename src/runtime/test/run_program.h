@@ -45,7 +45,7 @@ inline Run run_program(const graph::Graph& graph, const std::vector<Tensor>& inp
                        bool stitching, bool tiles, bool recomputes = false, bool vectors = false,
                        Bytes deals = {}, bool flows = false) {
   Run run;
-  target::DeviceSpec device = target::cpu(sms);
+  machine::Machine device = machine::cpu(sms);
   device.recomputes = recomputes, device.deals = deals, device.flows = flows;
   stitch::Options options;
   options.stitch = stitching, options.tiles = tiles;

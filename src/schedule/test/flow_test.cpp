@@ -21,7 +21,7 @@ struct Table {
 };
 
 Table table(graph::Graph graph, bool flows = true, const std::string& target = "sm_90a") {
-  auto device = target::device(target, 132);
+  auto device = machine::device(target, 132);
   CHECK(device.ok());
   device->flows = flows;
   auto early = passes::copy_early_pieces(std::move(graph));

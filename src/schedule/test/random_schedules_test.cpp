@@ -43,9 +43,9 @@ TEST(RandomSchedules, PassTheValidator) {
       ASSERT_TRUE(next.ok()) << "seed " << seed << ", " << pass.name << ": " << next.error().text();
       graph = std::move(*next);
     }
-    auto device = target::device(machines[random() % std::size(machines)], 1 + static_cast<int>(random() % 148));
+    auto device = machine::device(machines[random() % std::size(machines)], 1 + static_cast<int>(random() % 148));
     ASSERT_TRUE(device.ok());
-    if (device->family == target::Family::kCuda) {  // a graph of kernels, one kernel, one kernel without barriers
+    if (device->family == machine::Family::kCuda) {  // a graph of kernels, one kernel, one kernel without barriers
       const int form = static_cast<int>(random() % 3);
       device->own_kernels = form == 0, device->one_kernel = form != 0;
       device->flows = form == 2 && device->copies_blocks;

@@ -20,7 +20,7 @@ struct Table {
 enum class Form { kCpu, kGraphOfKernels, kOneKernel };
 
 Table table(graph::Graph graph, Form form, int sms = 0, bool stitching = true) {
-  auto device = form == Form::kCpu ? target::cpu(sms ? sms : 3) : *target::gpu("sm_90a", sms);
+  auto device = form == Form::kCpu ? machine::cpu(sms ? sms : 3) : *machine::gpu("sm_90a", sms);
   device.own_kernels = form == Form::kGraphOfKernels, device.one_kernel = form == Form::kOneKernel;
   device.flows = form == Form::kOneKernel;
   device.deals = {device.own_kernels ? device.fast_memory.count * device.sms : 0};

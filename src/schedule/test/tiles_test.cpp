@@ -12,7 +12,7 @@ namespace {
 TaskGraph scheduled(const std::string& text, int workers) {
   const auto graph = graph::parse(text);
   CHECK(graph.ok(), "{}", graph.error().text());
-  const target::DeviceSpec device = target::cpu(workers);
+  const machine::Machine device = machine::cpu(workers);
   const stitch::Plan plan = stitch::plan(*graph, device);
   TaskGraph tasks = build(*graph, plan, device);
   const Status sound = validate(*graph, plan, tasks);
@@ -82,7 +82,7 @@ TEST(Tiles, AttentionGoesRoundOnce) {
   out %3 "y"
 })");
   ASSERT_TRUE(graph.ok()) << graph.error().text();
-  const auto device = target::gpu("sm_90a");
+  const auto device = machine::gpu("sm_90a");
   ASSERT_TRUE(device.ok());
   const stitch::Plan plan = stitch::plan(*graph, *device);
   const TaskGraph tasks = build(*graph, plan, *device);
@@ -98,7 +98,7 @@ TEST(Tiles, AttentionOfOneRoundNeedsNoTable) {
     const auto graph = graph::parse(fmt::format("graph \"g\" {{\n  in %0 \"q\": {0}\n  in %1 \"k\": {0}\n  in %2 \"v\": {0}\n  %3: {0} = Attention(%0, %1, %2){1}\n  out %3 \"y\"\n}}", type,
                                                 packed ? fmt::format(" {{q_num_heads = {0}, kv_num_heads = {0}}}", heads) : ""));
     CHECK(graph.ok(), "{}", graph.error().text());
-    target::DeviceSpec device = *target::gpu("sm_90a");
+    machine::Machine device = *machine::gpu("sm_90a");
     if (deals) device.deals = {device.fast_memory.count * device.sms};
     const stitch::Plan plan = stitch::plan(*graph, device);
     const TaskGraph tasks = build(*graph, plan, device);
@@ -123,7 +123,7 @@ TEST(Tiles, LongWorksAreDealt) {
   const auto tasks_of = [](const std::string& body, bool deals) {
     const auto graph = graph::parse("graph \"g\" {\n" + body + "}");
     CHECK(graph.ok(), "{}", graph.error().text());
-    target::DeviceSpec device = *target::gpu("sm_90a");
+    machine::Machine device = *machine::gpu("sm_90a");
     if (deals) device.deals = {device.fast_memory.count * device.sms};
     const stitch::Plan plan = stitch::plan(*graph, device);
     TaskGraph tasks = build(*graph, plan, device);
@@ -187,7 +187,7 @@ TEST(Tiles, LongWorksAreDealt) {
 TEST(Tiles, ProductsOfSomeRowsStream) {
   const auto work_of = [](int64_t rows, int64_t k, bool own, bool computed = true, const char* architecture = "sm_90a",
                            int64_t columns = 192) {
-    target::DeviceSpec device = *target::gpu(architecture);
+    machine::Machine device = *machine::gpu(architecture);
     device.own_kernels = own;
     graph::Graph graph;
     const auto x = graph.add_input("x", {DType::f16, {rows, k}}), w = graph.add_constant(Tensor::allocate({DType::f16, {k, columns}}));
@@ -218,20 +218,20 @@ TEST(Tiles, ProductsOfSomeRowsStream) {
 
 // No more than an H200 holds (66, 39, 30, 15).
 TEST(Tiles, ClustersAtOnce) {
-  EXPECT_EQ(target::clusters_at_once(132, 1), 132);
-  EXPECT_EQ(target::clusters_at_once(132, 2), 66);
-  EXPECT_EQ(target::clusters_at_once(132, 3), 39);
-  EXPECT_EQ(target::clusters_at_once(132, 4), 29);
-  EXPECT_EQ(target::clusters_at_once(132, 8), 14);
-  EXPECT_EQ(target::clusters_at_once(8, 4), 2);
-  EXPECT_EQ(target::clusters_at_once(1, 4), 1);
+  EXPECT_EQ(machine::clusters_at_once(132, 1), 132);
+  EXPECT_EQ(machine::clusters_at_once(132, 2), 66);
+  EXPECT_EQ(machine::clusters_at_once(132, 3), 39);
+  EXPECT_EQ(machine::clusters_at_once(132, 4), 29);
+  EXPECT_EQ(machine::clusters_at_once(132, 8), 14);
+  EXPECT_EQ(machine::clusters_at_once(8, 4), 2);
+  EXPECT_EQ(machine::clusters_at_once(1, 4), 1);
 }
 
 // A long sum in parts of some rows is cut so that all clusters run at once, and what follows it joins it. With more rows, or where one
 // kernel runs all, its reader adds what it gives.
 TEST(Tiles, PartsOfALongSumAreClusters) {
   const auto plan_of = [](int64_t rows, int64_t k, int64_t columns, int64_t parts, bool own, stitch::Plan& plan) {
-    target::DeviceSpec device = *target::gpu("sm_90a");
+    machine::Machine device = *machine::gpu("sm_90a");
     device.own_kernels = own;
     graph::Graph graph;
     const auto x = graph.add_input("x", {DType::f16, {rows, k}}), residual = graph.add_input("r", {DType::f16, {rows, columns}});
@@ -309,7 +309,7 @@ TEST(Tiles, ManyRowsShareMultiprocessors) {
   const auto work_of = [](const std::string& body, bool deals, const char* machine = "sm_90a") {
     const auto graph = graph::parse("graph \"g\" {\n" + body + "}");
     CHECK(graph.ok(), "{}", graph.error().text());
-    target::DeviceSpec device = *target::gpu(machine);
+    machine::Machine device = *machine::gpu(machine);
     device.own_kernels = deals;
     if (deals) device.deals = {device.fast_memory.count * device.sms};
     const stitch::Plan plan = stitch::plan(*graph, device);
@@ -367,7 +367,7 @@ TEST(Tiles, KeysOfFewHeadsAreSharedOut) {
   out %4 "y"
 }})", keys));
     ASSERT_TRUE(graph.ok()) << graph.error().text();
-    const auto device = target::gpu("sm_90a");
+    const auto device = machine::gpu("sm_90a");
     ASSERT_TRUE(device.ok());
     const stitch::Plan plan = stitch::plan(*graph, *device);
     const TaskGraph tasks = build(*graph, plan, *device);
@@ -420,7 +420,7 @@ TEST(Waves, ACopyRunsWhereWorkersAreIdle) {
   out %14 "y"
 })");
   ASSERT_TRUE(graph.ok()) << graph.error().text();
-  const auto device = target::gpu("sm_90a");
+  const auto device = machine::gpu("sm_90a");
   ASSERT_TRUE(device.ok());
   const stitch::Plan plan = stitch::plan(*graph, *device);
   const TaskGraph tasks = build(*graph, plan, *device);
@@ -449,7 +449,7 @@ TEST(Tiles, WideningCastsMoveNothing) {
   out %4 "y"
 })");
   ASSERT_TRUE(graph.ok()) << graph.error().text();
-  const auto device = target::gpu("sm_90a");
+  const auto device = machine::gpu("sm_90a");
   ASSERT_TRUE(device.ok());
   const stitch::Plan plan = stitch::plan(*graph, *device);
   ASSERT_EQ(plan.groups.size(), 1u);

@@ -12,7 +12,7 @@ Result<std::string> planned(graph::Graph graph) {
   std::istringstream words(graph.name);
   std::string name;
   words >> name;
-  TRY(target::DeviceSpec device, target::device(name, name == "cpu" ? 4 : 0));
+  TRY(machine::Machine device, machine::device(name, name == "cpu" ? 4 : 0));
   Options options;
   for (std::string word; words >> word;) {
     if (word == "op")

@@ -1,16 +1,16 @@
-/// target/target.h — the door of `target`: what the compiler knows of a machine, as numbers with their sources.
+/// machine/machine.h — the door of `machine`: what the compiler knows of a machine, as numbers with their sources.
 #pragma once
 
 #include <string>
 
 #include "base/base.h"
 
-namespace obelisk::target {
+namespace obelisk::machine {
 
 enum class Family { kCpu, kCuda };
 
 /// A machine as the schedule sees it: `sms` workers that each run a list of tasks, each with fast memory of its own.
-struct DeviceSpec {
+struct Machine {
   Family family = Family::kCpu;
   std::string name;         // "cpu", "sm_90a"
   int sms = 1;              // workers: streaming multiprocessors, or threads of the CPU
@@ -36,12 +36,12 @@ struct DeviceSpec {
 int64_t clusters_at_once(int64_t sms, int64_t ctas);
 
 /// This machine's CPU with `sms` workers (0: one for each core we may run on).
-DeviceSpec cpu(int sms = 0);
+Machine cpu(int sms = 0);
 
 /// A GPU by its architecture, "sm_90a"; `sms` 0: as many as its largest product has. Errors: kUsage with the names that are known.
-Result<DeviceSpec> gpu(const std::string& architecture, int sms = 0);
+Result<Machine> gpu(const std::string& architecture, int sms = 0);
 
 /// "cpu" or a GPU's architecture. Errors: kUsage with the names that exist.
-Result<DeviceSpec> device(const std::string& name, int sms = 0);
+Result<Machine> device(const std::string& name, int sms = 0);
 
-}  // namespace obelisk::target
+}  // namespace obelisk::machine

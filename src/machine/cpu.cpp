@@ -2,9 +2,9 @@
 
 #include <algorithm>
 
-#include "target/target.h"
+#include "machine/machine.h"
 
-namespace obelisk::target {
+namespace obelisk::machine {
 namespace {
 
 int cores_we_may_use() {
@@ -16,8 +16,8 @@ int cores_we_may_use() {
 
 }  // namespace
 
-DeviceSpec cpu(int sms) {
-  DeviceSpec spec;
+Machine cpu(int sms) {
+  Machine spec;
   spec.family = Family::kCpu;
   spec.name = "cpu";
   spec.sms = sms > 0 ? sms : cores_we_may_use();
@@ -30,4 +30,4 @@ DeviceSpec cpu(int sms) {
   return spec;
 }
 
-}  // namespace obelisk::target
+}  // namespace obelisk::machine

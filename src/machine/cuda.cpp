@@ -1,8 +1,8 @@
 #include <algorithm>
 
-#include "target/target.h"
+#include "machine/machine.h"
 
-namespace obelisk::target {
+namespace obelisk::machine {
 namespace {
 
 /// What a multiprocessor of each architecture has: NVIDIA's tuning guides (shared memory a block may take), and rates measured on an
@@ -29,10 +29,10 @@ constexpr Architecture kArchitectures[] = {
 
 }  // namespace
 
-Result<DeviceSpec> gpu(const std::string& architecture, int sms) {
+Result<Machine> gpu(const std::string& architecture, int sms) {
   for (const Architecture& known : kArchitectures) {
     if (architecture != known.name) continue;
-    DeviceSpec spec;
+    Machine spec;
     spec.family = Family::kCuda;
     spec.name = known.name;
     spec.sms = sms > 0 ? sms : known.sms;
@@ -54,7 +54,7 @@ Result<DeviceSpec> gpu(const std::string& architecture, int sms) {
     names += std::string(names.empty() ? "" : ", ") + known.name;
     if (architecture + "a" == known.name) meant = fmt::format("{} is the one with all of its instructions; ", known.name);
   }
-  return Error{Code::kUsage, "target", fmt::format("no GPU architecture is called '{}'", architecture), "", meant + "architectures: " + names};
+  return Error{Code::kUsage, "machine", fmt::format("no GPU architecture is called '{}'", architecture), "", meant + "architectures: " + names};
 }
 
 int64_t clusters_at_once(int64_t sms, int64_t ctas) {
@@ -66,4 +66,4 @@ int64_t clusters_at_once(int64_t sms, int64_t ctas) {
   return held < 1 ? 1 : static_cast<int64_t>(held);
 }
 
-}  // namespace obelisk::target
+}  // namespace obelisk::machine
