@@ -43,7 +43,7 @@ struct Options {
   frontends::ImportOptions import;
   passes::Options passes;
   std::string target = "cpu";     // or a GPU's architecture, "sm_90a"
-  std::string granularity = "auto";  // of a GPU: op, stitch, mono
+  std::optional<Granularity> granularity;  // of a GPU; nothing: the quickest
   int sms = 0;                    // virtual SMs; 0: one a core, or as many as the GPU has
   int threads = 0;                // workers when verifying
   stitch::Options stitch;

@@ -4,7 +4,8 @@ namespace obelisk::kernels {
 
 const TileLibrary& tile_library(const machine::Machine& device) {
   if (device.family != machine::Family::kCuda) return kCpuTiles;
-  return device.fast_memory.count < (160_KiB).count ? kCudaSmallTiles : kCudaTiles;
+  if (device.fast_memory >= 160_KiB) return kCudaTiles;
+  return device.features.tma ? kCudaSmallRingTiles : kCudaSmallTiles;
 }
 
 }  // namespace obelisk::kernels

@@ -99,8 +99,8 @@ struct TileLibrary {
   int64_t (*attention_exchange_bytes)(int64_t pieces, int64_t value_size) = nullptr;
 };
 
-/// `kCudaSmallTiles`: of a GPU that has less than 160 KiB of shared memory for a block.
+/// `kCudaSmall...`: of a GPU that has less than 160 KiB of shared memory for a block; with a ring where it has TMA.
 const TileLibrary& tile_library(const machine::Machine& device);
-extern const TileLibrary kCpuTiles, kCudaTiles, kCudaSmallTiles;
+extern const TileLibrary kCpuTiles, kCudaTiles, kCudaSmallTiles, kCudaSmallRingTiles;
 
 }  // namespace obelisk::kernels

@@ -1,60 +1,87 @@
 #include <algorithm>
+#include <vector>
 
 #include "machine/machine.h"
 
 namespace obelisk::machine {
 namespace {
 
-/// What a multiprocessor of each architecture has: NVIDIA's tuning guides (shared memory a block may take), and rates measured on an
-/// H200 (streaming from far memory 35 GB/s each, a barrier of all 0.95 us; bench/results/h200_device_blocks.json).
-struct Architecture {
-  const char* name;
+/// A row of what is known of an architecture: NVIDIA's tuning guides (shared memory that a block may take, features), SMs of its largest
+/// product, and rates. Those of sm_90a were measured on an H200 (streaming from far memory 35 GB/s each, a barrier of all 0.95 us;
+/// bench/results/h200_device_blocks.json); nothing was measured on the others, whose rates are guesses from their data sheets.
+struct Row {
+  Arch arch;
+  Features features;
   int sms;
   Bytes shared;
-  double barrier, flops, bytes;
-  int cluster;  // CTAs of a cluster on every device of the architecture, which run at once; 0: no clusters
-  bool copies_blocks;  // by tensor maps, for wgmma
+  double barrier, flops, bytes;  // ns; a multiprocessor's per ns
 };
-constexpr Architecture kArchitectures[] = {
-    {"sm_90a", 132, 227_KiB, 950, 400, 35, 8, true},
-    {"sm_80", 108, 163_KiB, 1200, 250, 14, 0, false},
-    {"sm_89", 142, 99_KiB, 1200, 350, 6, 0, false},
-    // Compiled for as the two above are, without what is particular to them. Their rates are guesses: nothing was measured there.
-    {"sm_86", 84, 99_KiB, 1200, 180, 7, 0, false},
-    {"sm_87", 16, 163_KiB, 1200, 150, 12, 0, false},
-    {"sm_100a", 148, 227_KiB, 1200, 400, 50, 0, false},
-    {"sm_103a", 148, 227_KiB, 1200, 400, 50, 0, false},
-    {"sm_120a", 170, 99_KiB, 1200, 350, 10, 0, false},
+constexpr Features kAmpere = {};
+constexpr Features kHopper = {.tma = true, .wgmma = true, .clusters = true, .pdl = true};
+constexpr Features kBlackwell = {.tma = true, .clusters = true, .pdl = true};
+constexpr Row kRows[] = {
+    {{9, 0, 'a'}, kHopper, 132, 227_KiB, 950, 400, 35},
+    {{8, 0}, kAmpere, 108, 163_KiB, 1200, 250, 14},
+    {{8, 6}, kAmpere, 84, 99_KiB, 1200, 180, 7},
+    {{8, 7}, kAmpere, 16, 163_KiB, 1200, 150, 12},
+    {{8, 9}, kAmpere, 142, 99_KiB, 1200, 350, 6},
+    {{10, 0, 'a'}, kBlackwell, 148, 227_KiB, 1200, 400, 50},
+    {{10, 3, 'a'}, kBlackwell, 148, 227_KiB, 1200, 400, 50},
+    {{11, 0, 'a'}, kBlackwell, 20, 227_KiB, 1200, 400, 13},
+    {{12, 0, 'a'}, kBlackwell, 170, 99_KiB, 1200, 350, 10},
+    {{12, 1, 'a'}, kBlackwell, 48, 99_KiB, 1200, 350, 5},
 };
+
+constexpr Bytes kReserved = 2_KiB;       // of shared memory, for what is not a task's
+constexpr int kPortableCluster = 8;      // CTAs of a cluster that every device with clusters takes
+constexpr int kTeamRegisters = 128;
+
+Error unknown(const std::string& name) {
+  std::string names, meant;
+  for (const Row& known : kRows) {
+    const std::string other = to_string(known.arch);
+    names += std::string(names.empty() ? "" : ", ") + other;
+    if (name + "a" == other) meant = fmt::format("{} is the one with all of its instructions; ", other);
+  }
+  return Error{Code::kUsage, "machine", fmt::format("no GPU architecture is called '{}'", name), "", meant + "architectures: " + names};
+}
 
 }  // namespace
 
+std::span<const Arch> architectures() {
+  static const std::vector<Arch> all = [] {
+    std::vector<Arch> made;
+    for (const Row& row : kRows) made.push_back(row.arch);
+    return made;
+  }();
+  return all;
+}
+
+Result<Machine> gpu(const Arch& architecture, int sms) {
+  for (const Row& known : kRows) {
+    if (architecture != known.arch) continue;
+    Machine machine;
+    machine.family = Family::kCuda;
+    machine.arch = known.arch;
+    machine.name = to_string(known.arch);
+    machine.features = known.features;
+    machine.sms = sms > 0 ? sms : known.sms;
+    machine.fast_memory = {known.shared.count - kReserved.count};
+    machine.team = known.features.clusters ? kPortableCluster : 0;
+    machine.team_registers = kTeamRegisters;
+    machine.barrier = Nanos(known.barrier);
+    machine.smallest_task = Nanos(60);
+    machine.flops_per_sm = known.flops;
+    machine.bytes_per_sm = known.bytes;
+    return machine;
+  }
+  return unknown(to_string(architecture));
+}
+
 Result<Machine> gpu(const std::string& architecture, int sms) {
-  for (const Architecture& known : kArchitectures) {
-    if (architecture != known.name) continue;
-    Machine spec;
-    spec.family = Family::kCuda;
-    spec.name = known.name;
-    spec.sms = sms > 0 ? sms : known.sms;
-    spec.fast_memory = {known.shared.count - (2_KiB).count};
-    spec.vector_bytes = 16;
-    spec.barrier = Nanos(known.barrier);
-    spec.smallest_task = Nanos(60);
-    // A tile's own rows of a norm cost MiniLM more than the phases that they save, with the product tiles of
-    // the time when it was measured (bench/results/h200_networks.json: 31 phases against 43). To be measured again.
-    spec.recomputes = false;
-    spec.copies_blocks = known.copies_blocks;
-    spec.team = known.cluster, spec.team_registers = 128;
-    spec.flops_per_sm = known.flops;
-    spec.bytes_per_sm = known.bytes;
-    return spec;
-  }
-  std::string names, meant;
-  for (const Architecture& known : kArchitectures) {
-    names += std::string(names.empty() ? "" : ", ") + known.name;
-    if (architecture + "a" == known.name) meant = fmt::format("{} is the one with all of its instructions; ", known.name);
-  }
-  return Error{Code::kUsage, "machine", fmt::format("no GPU architecture is called '{}'", architecture), "", meant + "architectures: " + names};
+  const std::optional<Arch> arch = parse_arch(architecture);
+  if (!arch) return unknown(architecture);
+  return gpu(*arch, sms);
 }
 
 int64_t clusters_at_once(int64_t sms, int64_t ctas) {

@@ -480,8 +480,8 @@ void cut_to_flow(const Plan& plan, const machine::Machine& device, TaskGraph& ta
   }
 }
 
-bool let_flow(const Plan& plan, const machine::Machine& device, TaskGraph& tasks) {
-  if (!device.flows || tasks.waves < 2) return false;
+bool let_flow(const Plan& plan, const machine::Machine& device, const machine::Strategy& strategy, TaskGraph& tasks) {
+  if (!strategy.dataflow() || tasks.waves < 2) return false;
   TaskGraph flowing = tasks;
   if (!Flow(plan, device, flowing).run()) return false;
   tasks = std::move(flowing);

@@ -61,14 +61,14 @@ bool stores_something(const Group& group) {
 
 }  // namespace
 
-Plan plan(const Graph& graph, const machine::Machine& device, const Options& options) {
+Plan plan(const Graph& graph, const machine::Machine& device, const machine::Strategy& strategy, const Options& options) {
   const kernels::TileLibrary* tiles = options.tiles ? &kernels::tile_library(device) : nullptr;
   Demoted demoted;
   Grouping grouping;
   std::optional<Views> formed;
   for (bool fits = false; !fits;) {  // rows that have no place in fast memory go to far memory, one of each group a round
     formed.emplace(graph, options, tiles);
-    grouping = form_groups(graph, *formed, device, options, tiles, demoted);
+    grouping = form_groups(graph, *formed, device, strategy, options, tiles, demoted);
     fits = true;
     for (int draft : grouping.order) {
       const NodeId n = write_body(graph, *formed, grouping, device, grouping.drafts[draft]);
@@ -95,7 +95,7 @@ Plan plan(const Graph& graph, const machine::Machine& device, const Options& opt
     }
     plan.groups.push_back(std::move(draft.group));
   }
-  if (options.tf32)
+  if (strategy.tf32)
     for (Group& group : plan.groups) round_operands(graph, group);
   plan.layouts = views.take_layouts();
   for (const Group& group : plan.groups)
@@ -105,7 +105,7 @@ Plan plan(const Graph& graph, const machine::Machine& device, const Options& opt
     if (calls_op(group.kind))
       for (ValueId v : graph.node(group.anchor).outputs)
         if (v != graph::kNone) plan.layouts[v].materialized = true;
-  if (options.stitch && options.prologues && tiles && device.recomputes) fold_prologues(graph, *tiles, device, plan);
+  if (options.stitch && options.prologues && tiles && strategy.recomputes) fold_prologues(graph, *tiles, device, plan);
   return plan;
 }
 

@@ -156,7 +156,7 @@ TEST_P(Batches, ARowHasTheSameBitsInAny) {
     runs = gpu.ok();
     if (!runs && type != std::string("f16")) GTEST_SKIP() << "no GPU is here; f16 is compiled";
     options.target = gpu.ok() ? gpu->architecture : "sm_90a", options.sms = gpu.ok() ? gpu->sms : 132;
-    options.granularity = where, options.batch_invariant = true, options.load.watchdog = true;
+    options.granularity = machine::parse_granularity(where), options.batch_invariant = true, options.load.watchdog = true;
   }
   const auto answers = firsts(one, type, options, runs);
   if (testing::Test::HasFailure()) return;

@@ -152,7 +152,7 @@ Finding gpu_program() {
   network.graph = std::move(*graph);
   compiler::Options options;
   const auto first = runtime::describe_gpu(0);
-  options.target = first->architecture, options.sms = first->sms, options.granularity = "mono";
+  options.target = first->architecture, options.sms = first->sms, options.granularity = machine::Granularity::kMono;
   options.load.cache_dir = "off";
   options.load.watchdog = true;
   options.interrupted = interrupted;

@@ -68,4 +68,11 @@ const TileLibrary kCudaSmallTiles = [] {
   return tiles;
 }();
 
+const TileLibrary kCudaSmallRingTiles = [] {
+  TileLibrary tiles = kCudaSmallTiles;
+  tiles.name = "cuda, little shared memory, weights by pages";
+  tiles.gemm_scratch_bytes = cuda_gemm_small_ring_scratch_bytes;
+  return tiles;
+}();
+
 }  // namespace obelisk::kernels

@@ -28,7 +28,7 @@ std::string watchdog_clocks() {
   return "4000000000";
 }
 
-bool is_mono(const Program& program) { return program.granularity == "mono"; }
+bool is_mono(const Program& program) { return program.granularity == machine::Granularity::kMono; }
 
 /// Pages that every kernel that streams weights has for them, 0 to 2: with one tiles need no other
 /// way, with two they may stream both operands.

@@ -304,7 +304,8 @@ Result<Tables> make_tables(const Program& program, bool one_kernel, int64_t room
   std::vector<Shape> shapes;
   std::vector<int64_t> block_of;  // bytes
   int64_t soon = 0;
-  const bool has_ring = program.target >= "sm_90";
+  TRY(const machine::Machine machine, machine::gpu(program.target));
+  const bool has_ring = machine.features.tma;
   for (const WorkRecord& work : program.works) {
     int64_t map = 0;
     if (one_kernel) {

@@ -307,10 +307,9 @@ TEST(Prologues, ATileComputesTheRowsThatItReads) {
   out %4 "z"
 })");
   ASSERT_TRUE(graph.ok()) << graph.error().text();
-  machine::Machine device = machine::cpu(2);
+  const machine::Machine device = machine::cpu(2);
   EXPECT_EQ(stitch::plan(*graph, device).groups.size(), 2u);
-  device.recomputes = true;
-  const stitch::Plan plan = stitch::plan(*graph, device);
+  const stitch::Plan plan = stitch::plan(*graph, device, {.recomputes = true});
   ASSERT_EQ(plan.groups.size(), 1u);
   EXPECT_TRUE(plan.groups[0].prologue.has_value());
 }

@@ -134,12 +134,12 @@ std::vector<Tensor> answers(const Executable& executable, const Tensor& x) {
 
 // What a program without barriers passes on and where copies lie.
 TEST_F(Obk, AProgramThatFlowsIsReadAsWritten) {
-  machine::Machine device = machine::cpu(3);
-  device.flows = true;
+  const machine::Machine device = machine::cpu(3);
+  const machine::Strategy strategy{.sync = machine::Sync::kDataflow};
   const auto early = passes::copy_early_pieces(graph::decoder_step(DType::f16, {.width = 64, .heads = 2, .size = 32, .keys = 24, .inner = 128, .layers = 1}));
   ASSERT_TRUE(early.ok());
-  const stitch::Plan plan = stitch::plan(*early, device);
-  const schedule::TaskGraph tasks = schedule::build(*early, plan, device);
+  const stitch::Plan plan = stitch::plan(*early, device, strategy);
+  const schedule::TaskGraph tasks = schedule::build(*early, plan, device, strategy);
   auto program = std::make_shared<Program>(assemble(*early, plan, tasks, codegen::emit(*early, plan, tasks, kernels::tile_library(device)), "cpu"));
   ASSERT_TRUE(program->flows);
   auto loaded = load_cpu(program);

@@ -45,14 +45,14 @@ inline Run run_program(const graph::Graph& graph, const std::vector<Tensor>& inp
                        bool stitching, bool tiles, bool recomputes = false, bool vectors = false,
                        Bytes deals = {}, bool flows = false) {
   Run run;
-  machine::Machine device = machine::cpu(sms);
-  device.recomputes = recomputes, device.deals = deals, device.flows = flows;
+  const machine::Machine device = machine::cpu(sms);
+  const machine::Strategy strategy{.sync = flows ? machine::Sync::kDataflow : machine::Sync::kBarrier, .min_grid_bytes = deals, .recomputes = recomputes};
   stitch::Options options;
   options.stitch = stitching, options.tiles = tiles;
-  run.plan = stitch::plan(graph, device, options);
+  run.plan = stitch::plan(graph, device, strategy, options);
   Status verified = stitch::verify(graph, run.plan);
   EXPECT_TRUE(verified.ok()) << (verified.ok() ? "" : verified.error().text());
-  schedule::TaskGraph tasks = schedule::build(graph, run.plan, device);
+  schedule::TaskGraph tasks = schedule::build(graph, run.plan, device, strategy);
   EXPECT_EQ(tasks.flows, flows);
   Status valid = schedule::validate(graph, run.plan, tasks);
   EXPECT_TRUE(valid.ok()) << (valid.ok() ? "" : valid.error().text());

@@ -23,14 +23,14 @@ struct Table {
 Table table(graph::Graph graph, bool flows = true, const std::string& target = "sm_90a") {
   auto device = machine::device(target, 132);
   CHECK(device.ok());
-  device->flows = flows;
+  const machine::Strategy strategy{.sync = flows ? machine::Sync::kDataflow : machine::Sync::kBarrier};
   auto early = passes::copy_early_pieces(std::move(graph));
   CHECK(early.ok(), "{}", early.error().text());
   auto gates = passes::merge_gates(std::move(*early));
   CHECK(gates.ok(), "{}", gates.error().text());
   Table made{.graph = std::move(*gates)};
-  made.plan = stitch::plan(made.graph, *device);
-  made.tasks = build(made.graph, made.plan, *device);
+  made.plan = stitch::plan(made.graph, *device, strategy);
+  made.tasks = build(made.graph, made.plan, *device, strategy);
   return made;
 }
 

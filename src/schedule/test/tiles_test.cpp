@@ -98,10 +98,10 @@ TEST(Tiles, AttentionOfOneRoundNeedsNoTable) {
     const auto graph = graph::parse(fmt::format("graph \"g\" {{\n  in %0 \"q\": {0}\n  in %1 \"k\": {0}\n  in %2 \"v\": {0}\n  %3: {0} = Attention(%0, %1, %2){1}\n  out %3 \"y\"\n}}", type,
                                                 packed ? fmt::format(" {{q_num_heads = {0}, kv_num_heads = {0}}}", heads) : ""));
     CHECK(graph.ok(), "{}", graph.error().text());
-    machine::Machine device = *machine::gpu("sm_90a");
-    if (deals) device.deals = {device.fast_memory.count * device.sms};
-    const stitch::Plan plan = stitch::plan(*graph, device);
-    const TaskGraph tasks = build(*graph, plan, device);
+    const machine::Machine device = *machine::gpu("sm_90a");
+    const machine::Strategy strategy{.min_grid_bytes = {deals ? device.fast_memory.count * device.sms : 0}};
+    const stitch::Plan plan = stitch::plan(*graph, device, strategy);
+    const TaskGraph tasks = build(*graph, plan, device, strategy);
     CHECK(validate(*graph, plan, tasks).ok());
     const Work& work = tasks.works.front();
     const int64_t rows = work.nest.row_count(), columns = std::max<int64_t>(work.nest.column_count(), 1);
@@ -123,10 +123,10 @@ TEST(Tiles, LongWorksAreDealt) {
   const auto tasks_of = [](const std::string& body, bool deals) {
     const auto graph = graph::parse("graph \"g\" {\n" + body + "}");
     CHECK(graph.ok(), "{}", graph.error().text());
-    machine::Machine device = *machine::gpu("sm_90a");
-    if (deals) device.deals = {device.fast_memory.count * device.sms};
-    const stitch::Plan plan = stitch::plan(*graph, device);
-    TaskGraph tasks = build(*graph, plan, device);
+    const machine::Machine device = *machine::gpu("sm_90a");
+    const machine::Strategy strategy{.min_grid_bytes = {deals ? device.fast_memory.count * device.sms : 0}};
+    const stitch::Plan plan = stitch::plan(*graph, device, strategy);
+    TaskGraph tasks = build(*graph, plan, device, strategy);
     const Status sound = validate(*graph, plan, tasks);
     CHECK(sound.ok(), "{}", sound.error().text());
     CHECK(tasks.works.size() == 1);
@@ -187,15 +187,15 @@ TEST(Tiles, LongWorksAreDealt) {
 TEST(Tiles, ProductsOfSomeRowsStream) {
   const auto work_of = [](int64_t rows, int64_t k, bool own, bool computed = true, const char* architecture = "sm_90a",
                            int64_t columns = 192) {
-    machine::Machine device = *machine::gpu(architecture);
-    device.own_kernels = own;
+    const machine::Machine device = *machine::gpu(architecture);
+    const machine::Strategy strategy{.own_kernels = own};
     graph::Graph graph;
     const auto x = graph.add_input("x", {DType::f16, {rows, k}}), w = graph.add_constant(Tensor::allocate({DType::f16, {k, columns}}));
     const auto a = graph.must_add(graph::Op::Tanh, {x});
     const auto product = graph.must_add(graph::Op::MatMul, {computed ? a : x, w});
     graph.mark_output(graph.must_add(graph::Op::Add, {graph.must_add(graph::Op::Relu, {product}), w}), "y");
-    const stitch::Plan plan = stitch::plan(graph, device);
-    const TaskGraph tasks = build(graph, plan, device);
+    const stitch::Plan plan = stitch::plan(graph, device, strategy);
+    const TaskGraph tasks = build(graph, plan, device, strategy);
     const Status sound = validate(graph, plan, tasks);
     CHECK(sound.ok(), "{}", sound.error().text());
     for (const Work& work : tasks.works)
@@ -231,8 +231,8 @@ TEST(Tiles, ClustersAtOnce) {
 // kernel runs all, its reader adds what it gives.
 TEST(Tiles, PartsOfALongSumAreClusters) {
   const auto plan_of = [](int64_t rows, int64_t k, int64_t columns, int64_t parts, bool own, stitch::Plan& plan) {
-    machine::Machine device = *machine::gpu("sm_90a");
-    device.own_kernels = own;
+    const machine::Machine device = *machine::gpu("sm_90a");
+    const machine::Strategy strategy{.own_kernels = own};
     graph::Graph graph;
     const auto x = graph.add_input("x", {DType::f16, {rows, k}}), residual = graph.add_input("r", {DType::f16, {rows, columns}});
     const auto wide = [&](graph::ValueId value) { return graph.must_add(graph::Op::Cast, {value}, ops::Attrs().set("to", int64_t{1})); };
@@ -241,8 +241,8 @@ TEST(Tiles, PartsOfALongSumAreClusters) {
     const auto product = graph.must_add(graph::Op::MatMul, {wide(a), wide(w)}, ops::Attrs().set("parts", parts));
     const auto narrow = graph.must_add(graph::Op::Cast, {product}, ops::Attrs().set("to", int64_t{10}).set("loose", int64_t{1}));
     graph.mark_output(graph.must_add(graph::Op::Add, {narrow, residual}), "y");
-    plan = stitch::plan(graph, device);
-    const TaskGraph tasks = build(graph, plan, device);
+    plan = stitch::plan(graph, device, strategy);
+    const TaskGraph tasks = build(graph, plan, device, strategy);
     const Status sound = validate(graph, plan, tasks);
     CHECK(sound.ok(), "{}", sound.error().text());
     for (const Work& work : tasks.works)
@@ -309,11 +309,10 @@ TEST(Tiles, ManyRowsShareMultiprocessors) {
   const auto work_of = [](const std::string& body, bool deals, const char* machine = "sm_90a") {
     const auto graph = graph::parse("graph \"g\" {\n" + body + "}");
     CHECK(graph.ok(), "{}", graph.error().text());
-    machine::Machine device = *machine::gpu(machine);
-    device.own_kernels = deals;
-    if (deals) device.deals = {device.fast_memory.count * device.sms};
-    const stitch::Plan plan = stitch::plan(*graph, device);
-    const TaskGraph tasks = build(*graph, plan, device);
+    const machine::Machine device = *machine::gpu(machine);
+    const machine::Strategy strategy{.own_kernels = deals, .min_grid_bytes = {deals ? device.fast_memory.count * device.sms : 0}};
+    const stitch::Plan plan = stitch::plan(*graph, device, strategy);
+    const TaskGraph tasks = build(*graph, plan, device, strategy);
     const Status sound = validate(*graph, plan, tasks);
     CHECK(sound.ok(), "{}", sound.error().text());
     return tasks.works.back();

@@ -210,7 +210,7 @@ Table table_of_teams(int sms) {
   auto device = machine::gpu("sm_90a", sms);
   CHECK(device.ok());
   Table made{.graph = std::move(*graph)};
-  made.plan = stitch::plan(made.graph, *device, {.teams = true});
+  made.plan = stitch::plan(made.graph, *device, {}, {.teams = true});
   made.tasks = build(made.graph, made.plan, *device);
   return made;
 }
