@@ -130,15 +130,15 @@ Result<graph::Graph> fit(graph::Graph graph, const Options& options, const machi
     return taken;
   };
   const kernels::TileLibrary& tiles = kernels::tile_library(device);
-  const bool splits = tiles.gemm_parts && stitching.stitch && !options.disabled.count("split_products");
+  const bool splits = tiles.gemm.split_k && stitching.stitch && !options.disabled.count("split_products");
   const auto parts = [&](DType type, int64_t rows, int64_t columns, int64_t depth) -> int64_t {
     const bool dealt = strategy.own_kernels && takes_wgmma(device, strategy) && rows >= stitch::kMostStreamedRows;  // in one chain over k
-    return splits && !dealt ? tiles.gemm_parts(static_cast<int32_t>(type), columns, depth, strategy.one_kernel() && !strategy.batch_invariant ? rows : 0) : 1;
+    return splits && !dealt ? tiles.gemm.split_k->parts(static_cast<int32_t>(type), columns, depth, strategy.one_kernel() && !strategy.batch_invariant ? rows : 0) : 1;
   };
   const auto whole = [&](int64_t rows, int64_t columns, int64_t count) { return stitch::parts_meet(device, strategy, rows, columns, count); };
-  if (tiles.gemm_statistics && stitching.stitch && stitching.tiles && !strategy.batch_invariant && !options.disabled.count("fold_norms")) {
+  if (tiles.gemm.statistics && stitching.stitch && stitching.tiles && !strategy.batch_invariant && !options.disabled.count("fold_norms")) {
     const auto gives_statistics = [&](DType type, int64_t rows, int64_t columns, int64_t depth) {
-      return tiles.gemm_statistics(static_cast<int32_t>(type), rows, columns, depth, strategy.own_kernels) && parts(type, rows, columns, depth) == 1;
+      return tiles.gemm.statistics->pays(static_cast<int32_t>(type), rows, columns, depth, strategy.own_kernels) && parts(type, rows, columns, depth) == 1;
     };
     const auto in_planes = [&](DType type, int64_t rows, int64_t columns, int64_t depth) {
       const int64_t count = parts(type, rows, columns, depth);

@@ -169,7 +169,7 @@ constexpr int64_t kBlockRoom = 4096;  // bytes of fast memory beside a tile and 
 /// The tile of a convolution whose library knows what tiles cost: pixels in row order by channels. False: it does not.
 bool cut_conv_by_cost(const stitch::ConvTile& conv, const Cutting& cut, Work& work) {
   const kernels::TileLibrary& tiles = cut.tiles;
-  if (!tiles.conv_nanos) return false;
+  if (!tiles.conv.pixels) return false;
   const int64_t pixels = conv.out_height * conv.out_width, wide = conv.out_width;
   const int64_t outputs = conv.depthwise ? conv.shape.outputs : conv.shape.group_outputs;  // a tile stays inside a group
   ObkConv shape = geometry(conv, cut);
@@ -192,12 +192,12 @@ bool cut_conv_by_cost(const stitch::ConvTile& conv, const Cutting& cut, Work& wo
       int64_t scratch = 0;
       for (int64_t first : {int64_t{0}, middle}) {  // at the edge fewer rows are read
         shape.row = first / wide, shape.column = first % wide;
-        scratch = std::max(scratch, tiles.conv_scratch_bytes(&shape));
+        scratch = std::max(scratch, tiles.conv.scratch_bytes(&shape));
       }
       if ((height > 8 || width > tiles.panel) && scratch + height * (width + 8) * 4 + kBlockRoom > cut.machine.fast_memory.count) continue;  // rows are padded
       shape.pixels = std::min(height, pixels - middle);
       const int64_t count = conv.shape.batch * ((pixels + height - 1) / height) * ((conv.shape.outputs + width - 1) / width);
-      const double nanos = tiles.conv_nanos(&shape);
+      const double nanos = tiles.conv.pixels->nanos(&shape);
       const double rounds = static_cast<double>((count + cut.workers.count - 1) / cut.workers.count);
       if (best != 0 && rounds * nanos >= best) continue;
       best = rounds * nanos;
@@ -223,7 +223,7 @@ void deal_tiles(const Cutting& cut, ObkConv shape, int64_t outputs, int64_t task
   const kernels::TileLibrary& tiles = cut.tiles;
   const int64_t all = work.nest.row_count();
   if (!takes_wgmma(cut.machine, cut.strategy)) return;  // the machines that have wgmma
-  if (cut.strategy.min_grid_bytes.count == 0 || all == 0 || work.buffers.size() > size_t{kDealtOperands} || !tiles.conv_nanos) return;
+  if (cut.strategy.min_grid_bytes.count == 0 || all == 0 || work.buffers.size() > size_t{kDealtOperands} || !tiles.conv.pixels) return;
   double best = static_cast<double>((tasks + cut.workers.count - 1) / cut.workers.count) * work.task_nanos * kAlone;
   for (const int64_t height : {64, 128}) {
     for (int64_t width = 32; width <= kMostWidth; width += 16) {
@@ -231,7 +231,7 @@ void deal_tiles(const Cutting& cut, ObkConv shape, int64_t outputs, int64_t task
       const int64_t count = (all + height - 1) / height * (outputs / width);
       const int residents = count <= cut.workers.count ? 1 : 2;
       shape.own_kernel = -residents, shape.pixels = height, shape.channels = width;
-      const double nanos = tiles.conv_nanos(&shape);
+      const double nanos = tiles.conv.pixels->nanos(&shape);
       if (nanos <= 0) continue;
       // Whole rounds of all multiprocessors, or where other kernels fill the last one, parts of them: between the two.
       const int64_t together = int64_t{cut.workers.count} * residents;
@@ -240,7 +240,7 @@ void deal_tiles(const Cutting& cut, ObkConv shape, int64_t outputs, int64_t task
       const double time = kFirst + (residents == 1 ? whole : (whole + part) / 2) * nanos;
       if (time >= best) continue;
       best = time;
-      work.dealt = true, work.residents = residents, work.tile_rows = height, work.tile_columns = width, work.task_nanos = nanos;
+      work.form = Grid{residents}, work.tile_rows = height, work.tile_columns = width, work.task_nanos = nanos;
     }
   }
 }
@@ -278,14 +278,14 @@ bool cut_by_cost(const Group& group, const Cutting& cut, Work& work) {
   const kernels::TileLibrary& tiles = cut.tiles;
   const int32_t type = group.product.tile_type();
   const int64_t inner = tile_span(group, work.nest), n = work.nest.column_count(), k = group.product.k[0].extent;
-  if (inner == 0 || n == 0 || tiles.gemm_nanos(type, 1, 1, k) <= 0) return false;
+  if (inner == 0 || n == 0 || tiles.gemm.nanos(type, 1, 1, k) <= 0) return false;
   const int64_t batches = std::max<int64_t>(work.nest.row_count() / inner, 1);
   const auto has_room = [&](int64_t rows, int64_t wide) {
     ObkGemm shape = {};
     shape.a_type = shape.b_type = type, shape.panel = group.prologue.has_value();
     shape.m = rows, shape.n = wide, shape.k = k;
     int64_t most = 0;
-    for (int packed : {0, 1}) shape.packed = packed, most = std::max(most, tiles.gemm_scratch_bytes(&shape));
+    for (int packed : {0, 1}) shape.packed = packed, most = std::max(most, tiles.gemm.scratch_bytes(&shape));
     return most + rows * (wide + 8) * 4 + kBlockRoom <= cut.machine.fast_memory.count;
   };
   double best = 0;
@@ -294,10 +294,10 @@ bool cut_by_cost(const Group& group, const Cutting& cut, Work& work) {
       const int64_t wide = columns * group.product.sides();  // of the tile
       if (wide > 256 || rows * wide * 8 > cut.machine.fast_memory.count / 2) continue;
       if ((rows > 8 || columns > tiles.panel) && !has_room(std::min(rows, inner), wide)) continue;
-      if (group.prologue && (rows > 64 || tiles.panel_bytes(type, rows, k) > cut.machine.fast_memory.count / 2)) continue;
+      if (group.prologue && (rows > 64 || tiles.gemm.panel_bytes(type, rows, k) > cut.machine.fast_memory.count / 2)) continue;
       const int64_t count = batches * ((inner + rows - 1) / rows) * ((n + columns - 1) / columns);
       const int64_t rounds = (count + cut.workers.count - 1) / cut.workers.count;
-      double nanos = tiles.gemm_nanos(type, std::min(rows, inner), std::min(wide, n * group.product.sides()), k);
+      double nanos = tiles.gemm.nanos(type, std::min(rows, inner), std::min(wide, n * group.product.sides()), k);
       // The prologue: its loads take the place of A's; about ten instructions an element, four warps at a time.
       if (group.prologue) nanos += 400 + static_cast<double>(std::min(rows, inner) * k) * 0.045;
       if (best != 0 && rounds * nanos >= best) continue;
@@ -348,25 +348,25 @@ void cut_attention(const stitch::AttentionTile& tile, const Cutting& cut, int64_
     return;
   }
   constexpr int64_t kFewest = 16;
-  const int64_t kMost = tiles.attention_nanos ? 128 : 64;
+  const int64_t kMost = tiles.attention.nanos ? 128 : 64;
   const int64_t heads = std::max<int64_t>(tile.images * tile.heads, 1);
   const int64_t wanted = std::clamp<int64_t>((pieces + heads - 1) / heads, 1, (tile.queries + kFewest - 1) / kFewest);
-  int64_t block = tiles.attention_nanos ? kMost : std::min(kMost, (tile.queries + wanted - 1) / wanted);
+  int64_t block = tiles.attention.nanos ? kMost : std::min(kMost, (tile.queries + wanted - 1) / wanted);
   ObkAttention shape = {};
   shape.type = tile.tile_type();
   shape.keys = tile.keys, shape.size = tile.size, shape.value_size = tile.value_size;
   const auto fits = [&] {
     shape.queries = block;
-    return tiles.attention_scratch_bytes(&shape) + block * tile.value_size * 4 <= cut.machine.fast_memory.count;
+    return tiles.attention.scratch_bytes(&shape) + block * tile.value_size * 4 <= cut.machine.fast_memory.count;
   };
   while (block > kFewest && !fits()) block = std::max(kFewest, block / 2);
   // The block with the least time of all workers' rounds together: where blocks of the fewest queries are a few more than workers, larger
   // ones that need no second round.
-  if (tiles.attention_nanos) {
+  if (tiles.attention.nanos) {
     double best = 0;
     for (int64_t candidate = kFewest; candidate == kFewest || (candidate < 2 * tile.queries && candidate <= block); candidate *= 2) {
       const int64_t count = tile.images * tile.heads * ((tile.queries + candidate - 1) / candidate);
-      const double nanos = tiles.attention_nanos(shape.type, std::min(candidate, tile.queries), tile.keys, tile.size, tile.value_size);
+      const double nanos = tiles.attention.nanos(shape.type, std::min(candidate, tile.queries), tile.keys, tile.size, tile.value_size);
       const double all = static_cast<double>((count + cut.workers.count - 1) / cut.workers.count) * nanos;
       if (best != 0 && all >= best) continue;
       best = all, work.tile_rows = std::min(candidate, tile.queries);
@@ -431,14 +431,14 @@ bool cut_to_deal(const Group& group, const Cutting& cut, const TaskGraph& tasks,
   constexpr double kTask = 25e3;
   constexpr int64_t kSide = 64;
   const int64_t rows = work.nest.row_count(), columns = work.nest.column_count();
-  work.dealt = false, work.residents = 0;
+  work.form = TaskList{};
   if (cut.strategy.min_grid_bytes.count == 0 || group.kind != GroupKind::kStitched || work.nest.lanes_in_rows || columns == 0) return false;
   const double bytes = moved_bytes(group, cut, tasks, work);
   if (bytes < static_cast<double>(cut.strategy.min_grid_bytes.count) || work.buffers.size() > size_t{kDealtOperands}) return false;
   for (const stitch::Step& step : group.body.steps)  // packed elements share bytes
     if (step.kind == StepKind::kStore && bits(tasks.buffers[work.buffers[step.slot]].type.dtype) < 8) return false;
   const auto fit = static_cast<int64_t>(kTask * static_cast<double>(rows) * static_cast<double>(columns) / bytes);  // elements
-  work.dealt = true, work.tile_rows = 1, work.tile_columns = columns;
+  work.form = Grid{}, work.tile_rows = 1, work.tile_columns = columns;
   if (turns(work.nest)) {
     const int64_t tall = byte_size(tasks.buffers[work.buffers.back()].type.dtype, 1) == 2 ? 2 * kSide : kSide;  // of 16 bits: as many bytes
     work.tile_rows = std::min(rows, tall), work.tile_columns = std::min(columns, std::max(fit / tall / kSide, int64_t{1}) * kSide);
@@ -473,6 +473,7 @@ void cut_work(const Plan& plan, const Cutting& cut, const TaskGraph& tasks, Work
   if (group.kind == GroupKind::kBlock && group.block.team > 0) {  // an item a task
     work.tile_rows = work.tile_columns = 1;
     work.task_nanos = group.block.nanos;
+    work.form = Cluster{static_cast<int>(group.block.team)};
     return;
   }
   const int64_t rows = work.nest.row_count(), columns = work.nest.column_count();
@@ -486,7 +487,7 @@ void cut_work(const Plan& plan, const Cutting& cut, const TaskGraph& tasks, Work
   work.tile_columns = std::max<int64_t>(columns, 1);
   for (const stitch::Step& step : group.body.steps)  // packed elements share bytes: one worker writes them all
     if (step.kind == StepKind::kStore && bits(tasks.buffers[work.buffers[step.slot]].type.dtype) < 8) pieces = 1;
-  work.dealt = work.alone = false, work.residents = 0;
+  work.form = TaskList{};
   if (group.kind == GroupKind::kProduct) work.tile_rows = tile_span(group, work.nest);
   if (group.kind == GroupKind::kProduct && cut_streamed(group, cut, tasks, work)) return;
   if (group.kind == GroupKind::kProduct && cut_by_cost(group, cut, work)) return deal_product(group, tasks, cut, count_tasks(group, work), work);
@@ -503,7 +504,8 @@ void cut_work(const Plan& plan, const Cutting& cut, const TaskGraph& tasks, Work
     // One task a multiprocessor needs no table, and begins sooner without.
     const stitch::AttentionTile& tile = group.attention;
     const bool even = rows == tile.queries || tile.queries % work.tile_rows == 0;  // rectangles of one grid: none ends with a head's or an image's rows
-    work.alone = cut.strategy.min_grid_bytes.count != 0 && tile.pieces == 1 && even && tasks_of_it <= cut.workers.count && work.buffers.size() <= size_t{kDealtOperands};
+    const bool alone = cut.strategy.min_grid_bytes.count != 0 && tile.pieces == 1 && even && tasks_of_it <= cut.workers.count && work.buffers.size() <= size_t{kDealtOperands};
+    if (alone) work.form = SingleWave{};
     return;
   }
   if (pieces <= 1 && group.kind != GroupKind::kProduct) { work.task_nanos = nanos; return; }
@@ -709,7 +711,7 @@ int64_t tile_span(const Group& group, const Nest& nest) {
 }
 
 int64_t tile_span(const Group& group, const Work& work) {
-  return group.kind == GroupKind::kConv && work.dealt ? work.nest.row_count() : tile_span(group, work.nest);
+  return group.kind == GroupKind::kConv && work.grid() ? work.nest.row_count() : tile_span(group, work.nest);
 }
 
 int64_t TaskGraph::task_count() const {
@@ -748,8 +750,10 @@ TaskGraph build(const Graph& graph, const Plan& plan, const machine::Machine& ma
     if (let_flow(plan, machine, strategy, flowing)) return flowing;
   }
   for (Work& work : tasks.works) {
-    work.waits = strategy.one_kernel(), work.shares_rows = strategy.one_kernel() && !strategy.batch_invariant;
-    work.rows = asked_rows(plan.groups[work.group], all, tasks, work);
+    if (!strategy.one_kernel() || !work.list()) continue;
+    work.form = TaskList{.waits_in_body = true,
+                         .shares_rows = !strategy.batch_invariant,
+                         .a_rows = asked_rows(plan.groups[work.group], all, tasks, work)};
   }
   deal_tasks(plan, machine.sms, strategy.one_kernel(), tasks);
   return tasks;

@@ -57,7 +57,7 @@ void fold_prologues(const Graph& graph, const kernels::TileLibrary& tiles, const
     for (const Product::Dim& dim : p.m) rows *= dim.extent;
     const int64_t k = p.k.empty() ? 0 : p.k[0].extent;
     constexpr int64_t kLeastRows = 16;  // of a tile, for the recomputation to be shared by enough columns
-    const int64_t panel = tiles.panel_bytes(static_cast<int32_t>(p.a_type), std::min(rows, kLeastRows), k);
+    const int64_t panel = tiles.gemm.panel_bytes(static_cast<int32_t>(p.a_type), std::min(rows, kLeastRows), k);
     if (!reads_rows(p)) why = "A's rows are not neighbours";
     else if (panel == 0) why = "the machine's tiles take no rows from fast memory";
     else if (panel > device.fast_memory.count / 2) why = "rows of A exceed the fast memory";

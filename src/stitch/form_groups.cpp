@@ -59,7 +59,7 @@ class Former {
       if (auto conv = match_conv(graph_, n, tiles_, why)) {
         const Layout& x = views_.layout(conv->x);
         // Where a machine cuts convolutions into pixels, its product tile is the quicker one for single pixels.
-        auto pixels = tiles_->conv_nanos ? match_pixel_product(views_, *conv) : std::nullopt;
+        auto pixels = tiles_->conv.pixels ? match_pixel_product(views_, *conv) : std::nullopt;
         if (pixels && tile_fits(*tiles_, *pixels, why)) {
           Draft draft;
           draft.group.kind = GroupKind::kProduct;

@@ -123,7 +123,7 @@ std::optional<std::vector<Tensor>> firsts(const Case& one, const std::string& ty
     for (const schedule::Work& work : made.tasks.works)
       if (options.batch_invariant) {
         const bool stitched = made.plan.groups[work.group].kind == stitch::GroupKind::kStitched;
-        EXPECT_FALSE(work.shares_rows || work.streamed || work.flows || work.rows || (work.residents > 0 && !stitched));
+        EXPECT_FALSE((work.list() && (work.list()->shares_rows || work.list()->a_rows)) || work.pipelined() || work.dataflow || (work.ctas_per_sm() > 0 && !stitched));
       }
     auto context = made.executable->context();
     if (!context.ok()) {

@@ -72,7 +72,7 @@ const kernels::TileLibrary& vector_tiles() {
   static const kernels::TileLibrary tiles = [] {
     kernels::TileLibrary library = kernels::kCpuTiles;
     library.vectors = true;
-    library.gemm_parts = [](int32_t, int64_t, int64_t, int64_t) -> int64_t { return 1; };
+    library.gemm.packs_batches = true;
     return library;
   }();
   return tiles;

@@ -155,8 +155,8 @@ std::vector<std::string> device_defines(const Program& program, const LoadOption
   std::vector<std::string> defines;
   if (is_mono(program)) defines.push_back("OBK_MONO=1");
   if (options.watchdog) defines.push_back(fmt::format("OBK_WATCHDOG={}LL", watchdog_clocks()));
-  if (const kernels::TileLibrary* tiles = tiles_of(program.target); tiles && tiles->gemm_panel != 0)
-    defines.push_back(fmt::format("OBK_GEMM_PANEL={}", tiles->gemm_panel));
+  if (const kernels::TileLibrary* tiles = tiles_of(program.target); tiles && tiles->gemm.panel != 0)
+    defines.push_back(fmt::format("OBK_GEMM_PANEL={}", tiles->gemm.panel));
   const bool flows = program.flows && is_mono(program);
   if (flows) defines.insert(defines.end(), {"OBK_FLOW=1", fmt::format("OBK_FLOW_BLOCKS={}", kFlowBlocks), fmt::format("OBK_FLOW_SOON={}", kFlowSoon), fmt::format("OBK_FLOW_THREADS={}", kFlowThreads)});
   if (const int pages = ring_pages(program)) {

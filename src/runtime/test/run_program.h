@@ -29,8 +29,7 @@ inline const kernels::TileLibrary& vector_tiles() {
   static const kernels::TileLibrary tiles = [] {
     kernels::TileLibrary library = kernels::kCpuTiles;
     library.vectors = true;
-    // packs a batch of matrices, as GPUs' do
-    library.gemm_parts = [](int32_t, int64_t, int64_t, int64_t) -> int64_t { return 1; };
+    library.gemm.packs_batches = true;
     return library;
   }();
   return tiles;

@@ -106,15 +106,15 @@ TEST(Tiles, AttentionOfOneRoundNeedsNoTable) {
     const Work& work = tasks.works.front();
     const int64_t rows = work.nest.row_count(), columns = std::max<int64_t>(work.nest.column_count(), 1);
     const int64_t grid = (rows + work.tile_rows - 1) / work.tile_rows * ((columns + work.tile_columns - 1) / work.tile_columns);
-    CHECK(!work.alone || grid == tasks.task_count(), "{} rectangles, {} tasks", grid, tasks.task_count());
+    CHECK(!work.single_wave() || grid == tasks.task_count(), "{} rectangles, {} tasks", grid, tasks.task_count());
     return work;
   };
-  EXPECT_TRUE(work_of(1, 12, 128, false, true).alone);
-  EXPECT_FALSE(work_of(1, 12, 128, false, false).alone);  // lists say who runs what
-  EXPECT_FALSE(work_of(1, 12, 197, false, true).alone);
-  EXPECT_TRUE(work_of(1, 12, 197, true, true).alone);
-  EXPECT_FALSE(work_of(2, 2, 50, true, true).alone);
-  EXPECT_FALSE(work_of(16, 12, 128, true, true).alone);  // more tasks than multiprocessors
+  EXPECT_TRUE(work_of(1, 12, 128, false, true).single_wave());
+  EXPECT_FALSE(work_of(1, 12, 128, false, false).single_wave());  // lists say who runs what
+  EXPECT_FALSE(work_of(1, 12, 197, false, true).single_wave());
+  EXPECT_TRUE(work_of(1, 12, 197, true, true).single_wave());
+  EXPECT_FALSE(work_of(2, 2, 50, true, true).single_wave());
+  EXPECT_FALSE(work_of(16, 12, 128, true, true).single_wave());  // more tasks than multiprocessors
 }
 
 // A long work is cut small where its tasks are dealt while it runs, and once for each worker where lists say who runs what. Short ones
@@ -155,7 +155,7 @@ TEST(Tiles, LongWorksAreDealt) {
   %1: f32[8192,8192] = Relu(%0)
   out %1 "y"
 )", true);
-  EXPECT_TRUE(flat.works[0].dealt);
+  EXPECT_TRUE(flat.works[0].grid());
   EXPECT_EQ(flat.works[0].tile_columns * flat.works[0].tile_rows % 64, 0);
   const TaskGraph halves = tasks_of(R"(in %0 "x": f16[8192,8192]
   %1: f16[8192,8192] = Transpose(%0) {perm = [1, 0]}
@@ -203,17 +203,17 @@ TEST(Tiles, ProductsOfSomeRowsStream) {
     return Work{};
   };
   const Work work = work_of(192, 192, true);
-  ASSERT_TRUE(work.streamed.has_value());
+  ASSERT_TRUE(work.pipelined());
   EXPECT_EQ(work.tile_rows, 64);
   EXPECT_EQ(work.tile_columns % 16, 0);
-  EXPECT_EQ(work.streamed->rows, 192);
-  EXPECT_EQ(work.streamed->pitch, 192);
-  EXPECT_EQ(work.streamed->span, 192);
-  EXPECT_FALSE(work_of(192, 192, false).streamed.has_value());
-  EXPECT_FALSE(work_of(192, 192, true, false).streamed.has_value());
-  EXPECT_FALSE(work_of(192, 192, true, true, "sm_80").streamed.has_value());
-  EXPECT_TRUE(work_of(192, 192, true, true, "sm_90a", 10).streamed.has_value());
-  EXPECT_FALSE(work_of(192, 192, true, true, "sm_90a", 7).streamed.has_value());  // sums are stored in pairs
+  EXPECT_EQ(work.pipelined()->a.rows, 192);
+  EXPECT_EQ(work.pipelined()->a.pitch, 192);
+  EXPECT_EQ(work.pipelined()->a.span, 192);
+  EXPECT_FALSE(work_of(192, 192, false).pipelined());
+  EXPECT_FALSE(work_of(192, 192, true, false).pipelined());
+  EXPECT_FALSE(work_of(192, 192, true, true, "sm_80").pipelined());
+  EXPECT_TRUE(work_of(192, 192, true, true, "sm_90a", 10).pipelined());
+  EXPECT_FALSE(work_of(192, 192, true, true, "sm_90a", 7).pipelined());  // sums are stored in pairs
 }
 
 // No more than an H200 holds (66, 39, 30, 15).
@@ -251,7 +251,7 @@ TEST(Tiles, PartsOfALongSumAreClusters) {
   };
   stitch::Plan plan;
   auto [work, count] = plan_of(128, 3072, 768, 4, true, plan);
-  ASSERT_TRUE(work.streamed.has_value());
+  ASSERT_TRUE(work.pipelined());
   EXPECT_EQ(plan.groups.size(), 2u);  // what makes A; the product with the residual
   EXPECT_EQ(work.tile_rows, 64);
   EXPECT_EQ(work.tile_columns, 64);   // 2 x 12 tiles: 24 clusters of 4
@@ -263,10 +263,10 @@ TEST(Tiles, PartsOfALongSumAreClusters) {
   EXPECT_EQ(plan.groups.size(), 3u);  // 5 x 7 are too many: its reader adds them
   EXPECT_EQ(plan_of(50, 1024, 96, 2, true, plan).first.tile_rows, 50);
   EXPECT_EQ(plan.groups.size(), 2u);
-  EXPECT_FALSE(plan_of(50, 1280, 96, 10, true, plan).first.streamed.has_value());  // no cluster is so large
-  EXPECT_FALSE(plan_of(128, 3072, 768, 4, false, plan).first.streamed.has_value());
+  EXPECT_FALSE(plan_of(50, 1280, 96, 10, true, plan).first.pipelined());  // no cluster is so large
+  EXPECT_FALSE(plan_of(128, 3072, 768, 4, false, plan).first.pipelined());
   EXPECT_EQ(plan.groups.size(), 3u);
-  EXPECT_FALSE(plan_of(600, 3072, 768, 4, true, plan).first.streamed.has_value());
+  EXPECT_FALSE(plan_of(600, 3072, 768, 4, true, plan).first.pipelined());
   EXPECT_EQ(plan.groups.size(), 3u);
 }
 
@@ -332,10 +332,10 @@ TEST(Tiles, ManyRowsShareMultiprocessors) {
 )", images, zeros(64 * 64 * 9));
   };
   const Work many = work_of(conv(128), true);
-  EXPECT_TRUE(many.dealt);
-  EXPECT_EQ(many.residents, 2);
+  EXPECT_TRUE(many.grid());
+  EXPECT_EQ(many.ctas_per_sm(), 2);
   EXPECT_NE(14 * 14 % many.tile_rows, 0);
-  EXPECT_FALSE(work_of(conv(128), false).dealt);
+  EXPECT_FALSE(work_of(conv(128), false).grid());
   const auto product = [&](int rows) {
     return fmt::format(R"(in %0 "x": f16[{0},64]
   const %1: f16[64,256] = [{1}]
@@ -344,12 +344,12 @@ TEST(Tiles, ManyRowsShareMultiprocessors) {
   out %3 "y"
 )", rows, zeros(64 * 256));
   };
-  EXPECT_EQ(work_of(product(25000), true).residents, 2);
-  EXPECT_EQ(work_of(product(25000), false).residents, 0);
-  EXPECT_EQ(work_of(product(128), true).residents, 0);
+  EXPECT_EQ(work_of(product(25000), true).ctas_per_sm(), 2);
+  EXPECT_EQ(work_of(product(25000), false).ctas_per_sm(), 0);
+  EXPECT_EQ(work_of(product(128), true).ctas_per_sm(), 0);
   for (const char* lesser : {"sm_80", "sm_89"}) {  // they have no such tiles
-    EXPECT_EQ(work_of(product(25000), true, lesser).residents, 0);
-    EXPECT_EQ(work_of(conv(128), true, lesser).residents, 0);
+    EXPECT_EQ(work_of(product(25000), true, lesser).ctas_per_sm(), 0);
+    EXPECT_EQ(work_of(conv(128), true, lesser).ctas_per_sm(), 0);
   }
 }
 
