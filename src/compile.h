@@ -59,16 +59,21 @@ struct Options {
   std::function<bool()> interrupted;
 };
 
-/// What the steps made; complete up to where they went.
-struct Compilation {
-  frontends::ImportReport import_report;
-  passes::Precision precision = passes::Precision::kKeep;  // that was asked for
-  graph::Graph imported;  // before any pass: what answers are judged by
+/// What the steps from the machine's passes on made for one strategy.
+struct Lowered {
+  machine::Strategy strategy;
   graph::Graph graph;     // after the passes
   stitch::Plan plan;
   schedule::TaskGraph tasks;
   codegen::Source source;
   std::shared_ptr<const runtime::Program> program;
+};
+
+/// What the steps made; complete up to where they went. Where a granularity was left open: for the strategy that was chosen.
+struct Compilation : Lowered {
+  frontends::ImportReport import_report;
+  passes::Precision precision = passes::Precision::kKeep;  // that was asked for
+  graph::Graph imported;  // before any pass: what answers are judged by
   std::shared_ptr<const runtime::Executable> executable;
   std::optional<Choice> choice;  // of granularity, when it was left open
   std::optional<verify::Report> verification;

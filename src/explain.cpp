@@ -222,4 +222,43 @@ std::string explain_bodies(const codegen::Source& source, const Graph& graph,
   return out;
 }
 
+std::string print_bodies(const codegen::Source& source) {
+  std::string out;
+  for (const codegen::BodyText& body : source.bodies)
+    out += fmt::format("// ---- body {} {}\n{}\n", to_string(body.hash), body.label, body.text);
+  return out;
+}
+
+std::string print_program(const runtime::Program& program) {
+  std::string out = fmt::format(
+      "program \"{}\" for {}{} on {} virtual SMs: {} phases, {} tasks, {} bodies, arena {}, "
+      "scratch {}\n",
+      program.name, program.target,
+      program.on_gpu() ? fmt::format(", {},", to_string(program.granularity)) : "", program.sms,
+      program.waves, program.task_count(), program.bodies.size(), to_string(program.arena),
+      to_string(program.scratch));
+  for (const runtime::Port& port : program.inputs)
+    out += fmt::format("  in  \"{}\": {}\n", port.name, to_string(port.type));
+  for (const runtime::Port& port : program.outputs)
+    out += fmt::format("  out \"{}\": {}\n", port.name, to_string(port.type));
+  for (size_t sm = 0; sm < program.lists.size(); ++sm) {
+    out += fmt::format("  sm {}\n", sm);
+    for (const ObkTask& task : program.lists[sm])
+      out += fmt::format("    wave {} work {} rows {}..{} columns {}..{}\n", task.wave, task.work,
+                         task.r0, task.r1, task.c0, task.c1);
+  }
+  return out;
+}
+
+std::string explain_target(const machine::Machine& machine, std::string_view asked, bool asked_sms, bool explain) {
+  std::string text = fmt::format("{}: {} virtual SMs, {} of fast memory each\n", machine.name, machine.sms, to_string(machine.fast_memory));
+  if (explain) text += fmt::format("asked for as '{}', {}\n", asked, asked_sms ? "and so were the SMs" : "with as many SMs as it has");
+  return text;
+}
+
+std::string explain_load(const runtime::Executable& executable) {
+  const runtime::LoadReport& report = executable.report();
+  return fmt::format("{} bodies compiled with {}, {} from the cache\n", report.compiled, report.compiler.empty() ? "nothing" : report.compiler, report.cached);
+}
+
 }  // namespace obelisk::compiler

@@ -7,6 +7,7 @@
 #include "codegen/codegen.h"
 #include "frontends/frontends.h"
 #include "passes/passes.h"
+#include "runtime/runtime.h"
 #include "schedule/schedule.h"
 
 namespace obelisk::compiler {
@@ -29,5 +30,15 @@ std::string explain_schedule(const graph::Graph& graph, const stitch::Plan& plan
 /// Which works share a body.
 std::string explain_bodies(const codegen::Source& source, const graph::Graph& graph,
                            const stitch::Plan& plan, const schedule::TaskGraph& tasks);
+
+/// Bodies, and a program's ports and lists, as text.
+std::string print_bodies(const codegen::Source& source);
+std::string print_program(const runtime::Program& program);
+
+/// The machine that a target means; `explain`: how it was asked for.
+std::string explain_target(const machine::Machine& machine, std::string_view asked, bool asked_sms, bool explain);
+
+/// Where a program's machine code came from.
+std::string explain_load(const runtime::Executable& executable);
 
 }  // namespace obelisk::compiler

@@ -136,4 +136,30 @@ Result<Choice> choose_granularity(std::vector<Candidate> candidates,
   return choice;
 }
 
+Result<Choice> load_quickest(const std::vector<std::shared_ptr<const runtime::Program>>& programs, const runtime::LoadOptions& options,
+                             const std::function<std::vector<Tensor>()>& inputs) {
+  std::vector<Candidate> candidates;
+  std::optional<Error> too_large;  // beyond the memory limit: one granularity may be where another is not
+  bool any = false;
+  for (const auto& program : programs) {
+    Candidate candidate{.granularity = program->granularity};
+    auto loaded = runtime::load(program, options);
+    if (loaded.ok()) {
+      candidate.executable = std::move(*loaded), any = true;
+    } else if (loaded.error().code == Code::kUnsupported || loaded.error().code == Code::kMemory) {
+      if (!program->customs.empty()) return loaded.error();  // so it is for all
+      if (loaded.error().code == Code::kMemory && !too_large) too_large = loaded.error();
+      candidate.refused = loaded.error().text();
+    } else {
+      return loaded.error();
+    }
+    candidates.push_back(std::move(candidate));
+  }
+  if (!any && too_large) return *too_large;
+  TRY(Choice choice, choose_granularity(std::move(candidates), inputs));
+  choice.executable = choice.candidates[choice.chosen].executable;
+  for (Candidate& each : choice.candidates) each.executable = nullptr;
+  return choice;
+}
+
 }  // namespace obelisk::compiler

@@ -32,6 +32,7 @@ struct Candidate {
 struct Choice {
   std::vector<Candidate> candidates;
   size_t chosen = 0;
+  std::shared_ptr<const runtime::Executable> executable;  // of load_quickest: the chosen one
   bool measured = false;
   /// "mono: 61.2 us, the least of op 190.3, stitch 80.1 (measured)"
   std::string text() const;
@@ -44,5 +45,10 @@ double predicted_us(const runtime::Program& program);
 /// candidate, when all are refused.
 Result<Choice> choose_granularity(std::vector<Candidate> candidates,
                                   const std::function<std::vector<Tensor>()>& inputs);
+
+/// Loads programs of one network, each of another granularity, and chooses: the candidates stand in their order, without executables.
+/// Errors: as above, kMemory where a limit lets none be, and those of loading.
+Result<Choice> load_quickest(const std::vector<std::shared_ptr<const runtime::Program>>& programs, const runtime::LoadOptions& options,
+                             const std::function<std::vector<Tensor>()>& inputs);
 
 }  // namespace obelisk::compiler

@@ -2,6 +2,7 @@
 
 #include <deque>
 
+#include "passes/expand_nodes.h"
 #include "passes/fold_norms.h"
 
 namespace obelisk::passes {
@@ -43,7 +44,8 @@ class IntoGraph : public ops::Expander {
   const std::string name_;
 };
 
-/// What stays whole until the machine is known: it may have a tile or a block for it.
+}  // namespace
+
 bool waits_for_machine(const Graph& graph, NodeId id) {
   switch (graph.node(id).op) {
     case ops::Op::Attention: case ops::Op::Recurrence: case ops::Op::NormStatistics: return true;
@@ -52,8 +54,7 @@ bool waits_for_machine(const Graph& graph, NodeId id) {
   }
 }
 
-/// `whole`: whether a node stays as it is.
-Graph expanded(Graph graph, std::deque<NodeId> open, const KeepWhole& whole) {
+Graph expanded(Graph graph, std::deque<NodeId> open, const std::function<bool(const Graph&, NodeId)>& whole) {
   while (!open.empty()) {
     const NodeId id = open.front();
     open.pop_front();
@@ -100,20 +101,9 @@ Graph expanded(Graph graph, std::deque<NodeId> open, const KeepWhole& whole) {
   return graph;
 }
 
-}  // namespace
-
 Result<Graph> expand(Graph graph) {
   std::deque<NodeId> open(graph.order().begin(), graph.order().end());
   return expanded(std::move(graph), std::move(open), waits_for_machine);
-}
-
-Result<Graph> expand_for_machine(Graph graph, const KeepWhole& keep) {
-  std::deque<NodeId> open(graph.order().begin(), graph.order().end());
-  std::erase_if(
-      open, [&](NodeId id) { return !waits_for_machine(graph, id) || keep(graph, id); });
-  if (open.empty()) return graph;
-  return expanded(std::move(graph), std::move(open), [](const Graph&, NodeId) { return false; })
-      .compacted();
 }
 
 }  // namespace obelisk::passes

@@ -7,22 +7,16 @@
 ///          which composes single loops.
 /// Whole    Attention and Recurrence stay one op: a machine's tile or block may compute them; so do norms
 ///          that may go through a product (fold_norms.h) and what is left of those that did. Where the
-///          machine takes them not, expand_for_machine follows when it is known.
+///          machine takes them not, expand_for_machine.h follows when it is known.
 /// Names    the new nodes keep the name of the node that they come from.
 /// Errors   none for users; an expansion whose types differ from the call's is our bug.
 /// Cost     O(nodes).
 #pragma once
-
-#include <functional>
 
 #include "graph/graph.h"
 
 namespace obelisk::passes {
 
 Result<graph::Graph> expand(graph::Graph graph);
-
-/// Nodes that were left whole and that the machine does not take: those for which `keep` is false.
-using KeepWhole = std::function<bool(const graph::Graph&, graph::NodeId)>;
-Result<graph::Graph> expand_for_machine(graph::Graph graph, const KeepWhole& keep);
 
 }  // namespace obelisk::passes

@@ -14,7 +14,7 @@
 ///          and which `takes` accepts (perhaps behind moves of dimensions of one element, which then stand behind it); other readers elementwise; x made by a product's epilogue (moves
 ///          between may bring, take or move dimensions of one element), which leaves partial statistics
 ///          of it, and no sum of parts (split_products.h), which the norm's body adds up.
-/// Stands   in the step `fit`, for it is the machine's tiles that give statistics; before
+/// Stands   among machine_passes, for it is the machine's tiles that give statistics; before
 ///          expand_for_machine, which tells the norms that stay. `expand` leaves norms that may fold.
 /// Paper    hierarchical reuse (ASPLOS'22 §4.2) across a product; barrier merging (MonoNN §4.4).
 /// Errors   none.    Cost  O(nodes + weights that are scaled), on all cores.

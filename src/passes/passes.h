@@ -1,5 +1,5 @@
 /// passes/passes.h — the door of `passes`: graph to graph, one table of passes in the order in
-/// which they run.
+/// which they run, and one of those that fit a graph to a machine (machine_passes.h).
 ///
 /// A pass is one word: its file, its function, its row here, its `--disable=` flag and its `.ir`
 /// cases. Each leaves a graph that graph::verify accepts and that means the same.
@@ -13,9 +13,11 @@
 #include "passes/convert_precision.h"
 #include "passes/copy_early_pieces.h"
 #include "passes/expand.h"
+#include "passes/expand_for_machine.h"
 #include "passes/fold_batch_norm.h"
 #include "passes/fold_constants.h"
 #include "passes/fold_norms.h"
+#include "passes/machine_passes.h"
 #include "passes/merge_equal.h"
 #include "passes/merge_gates.h"
 #include "passes/merge_qkv.h"
@@ -41,6 +43,8 @@ struct Pass {
   std::string_view name;
   std::string_view summary;   // for --help and the manual
   std::function<Result<graph::Graph>(graph::Graph, Remarks*)> step;
+  bool idle = false;          // of this machine and strategy: it has nothing to do
+  std::string_view heading = "left as it is";  // of its remarks
 
   /// `remarks`, where somebody asks: what was left although it nearly fitted, and why.
   Result<graph::Graph> run(graph::Graph graph, Remarks* remarks = nullptr) const {

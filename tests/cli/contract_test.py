@@ -666,7 +666,7 @@ def test_long_rows_of_a_gpu_are_reduced_by_parts(obelisk, tmp_path):
   out %2 "y"
 }}"""
         )
-        machine = ("--target", "sm_90a", "--granularity", "stitch", "--to", "fit")
+        machine = ("--target", "sm_90a", "--granularity", "stitch", "--to", "split_products")
         return obelisk("compile", "sum.ir", *machine, *flags, code=0).out.count("ReduceSum(")
 
     assert reductions((2, 1000000), 1) == 2

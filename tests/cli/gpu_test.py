@@ -187,6 +187,17 @@ def test_compiles_for_a_gpu_that_is_not_there(obelisk, mlp, nvrtc, target, granu
         assert report["granularity"] in report["choice"]
 
 
+def test_auto_explains_what_it_chose(obelisk, mlp, nvrtc):
+    """Each candidate goes through the same steps, so what is explained is what the chosen granularity explains when it is asked for by its name."""
+    steps = "fold_norms,expand_for_machine,split_products,stitch,schedule,codegen,assemble"
+    words = ("compile", mlp, *ROWS, "-o", "m.obk", "--target", "sm_90a", "--precision", "fp16", f"--explain={steps}", "--json")
+    left_open = obelisk(*words, code=0).json
+    asked = obelisk(*words, "--granularity", left_open["granularity"], code=0).json
+    assert left_open["explained"] == asked["explained"] and set(asked["explained"]) == set(steps.split(","))
+    for count in ("launches", "phases", "barriers"):
+        assert left_open[count] == asked[count]
+
+
 @pytest.mark.parametrize("granularity", ["mono", "stitch", "op"])
 def test_kernels_are_what_is_launched(obelisk, nvrtc, tmp_path, granularity):
     """Products in parts are summed by functions of hand-written blocks, which are no kernels."""
@@ -317,7 +328,7 @@ def test_of_any_batch_the_same_ops_are_run(obelisk, tmp_path):
 }}"""
         )
         machine = ("--target", "sm_90a", "--granularity", granularity, *flags)
-        text = obelisk("compile", "rows.ir", *machine, "--to", "fit", code=0).out
+        text = obelisk("compile", "rows.ir", *machine, "--to", "split_products", code=0).out
         return re.findall(r"= (\w+)\(", text)
 
     for granularity in ("mono", "stitch"):

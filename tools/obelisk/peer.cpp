@@ -22,7 +22,7 @@ Result<std::string> peer_model(const Flags& flags, const Source& source, const R
   TRY(graph::Graph graph, graph_of(runner, source));
   // What the standard has no words for.
   TRY(graph,
-      passes::expand_for_machine(std::move(graph), [](const graph::Graph& g, graph::NodeId id) {
+      passes::expand_for_machine(std::move(graph), [](const graph::Graph& g, graph::NodeId id, std::string*) {
         return g.node(id).op != ops::Op::Recurrence;
       }));
   const std::string path = folder + "/model.onnx";

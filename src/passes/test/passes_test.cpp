@@ -20,6 +20,26 @@ std::function<Result<graph::Graph>(graph::Graph)> pass(std::string_view name) {
 }  // namespace
 
 TEST(Passes, Expand) { graph::run_cases("src/passes/test/expand.ir", pass("expand")); }
+TEST(Passes, ExpandForMachine) {
+  graph::run_cases("src/passes/test/expand_for_machine.ir", [](graph::Graph graph) {
+    const bool takes = graph.name == "a tile";  // a case names its graph so
+    return expand_for_machine(std::move(graph), [=](const graph::Graph&, graph::NodeId, std::string*) { return takes; });
+  });
+}
+// The tables name what --disable and --to take; without a machine whose tiles are asked nothing has anything to do.
+TEST(Passes, WithoutTilesNoMachinePassDoesAnything) {
+  const auto graph = graph::parse("graph \"g\" {\n  in %0 \"x\": f32[3,4]\n  %1: f32[3,4] = Softmax(%0) {axis = -1}\n  out %1 \"y\"\n}\n");
+  ASSERT_TRUE(graph.ok()) << graph.error().text();
+  std::vector<std::string_view> names;
+  for (const Pass& pass : machine_passes()) {
+    names.push_back(pass.name);
+    EXPECT_TRUE(pass.idle) << pass.name;
+    const auto made = pass.run(*graph);
+    ASSERT_TRUE(made.ok()) << pass.name;
+    EXPECT_EQ(print(*made), print(*graph)) << pass.name;
+  }
+  EXPECT_EQ(names, (std::vector<std::string_view>{"fold_norms", "expand_for_machine", "patch_products", "split_reductions", "split_products"}));
+}
 TEST(Passes, StageConvInputs) {
   graph::run_cases("src/passes/test/stage_conv_inputs.ir", pass("stage_conv_inputs"));
 }

@@ -1,0 +1,33 @@
+/// passes/machine_passes.h — the passes that fit a graph to one machine and strategy: a table beside passes::table, run when both are known.
+#pragma once
+
+#include <functional>
+#include <vector>
+
+#include "passes/expand_for_machine.h"
+#include "passes/fold_norms.h"
+#include "passes/patch_products.h"
+#include "passes/split_products.h"
+#include "passes/split_reductions.h"
+
+namespace obelisk::passes {
+
+struct Pass;
+
+/// What these passes ask of the machine's tiles. A pass whose question is absent has nothing to do: the machine has no such tiles, or the
+/// strategy wants none.
+struct OfTiles {
+  KeepWhole takes_whole;           // expand_for_machine: of attention and recurrences
+  OfProduct gives_statistics;      // fold_norms
+  OfProduct in_planes;             // fold_norms
+  WantedProduct streams_patches;   // patch_products
+  ReductionParts reduction_parts;  // split_reductions
+  ProductParts product_parts;      // split_products
+  StaysWhole product_stays_whole;  // split_products
+  bool batch_invariant = false;    // split_products
+};
+
+/// In order. Every one of them may be left out.
+std::vector<Pass> machine_passes(const OfTiles& tiles = {});
+
+}  // namespace obelisk::passes
