@@ -153,6 +153,9 @@ struct Interpretation {
   std::function<bool(NodeId, std::span<const Tensor>)> probe;
 };
 Result<std::vector<Tensor>> interpret(const Graph& graph, std::span<const Tensor> inputs, const Interpretation& how = {});
+/// Whether the interpreter reads that input, a constant, in its own type where others are widened: it gives the same numbers, for what
+/// multiplies weights reads each once, and of a table few rows are looked up (a Gather's output is widened instead).
+bool reads_as_stored(const Graph& graph, const Node& node, size_t input);
 
 }  // namespace obelisk::graph
 
