@@ -11,7 +11,7 @@
 namespace obelisk {
 
 /// A child with pipes at its standard input and output; its standard error is ours, or nowhere.
-/// Destroying it closes the pipes, which is how helpers are told to end, and waits for it.
+/// Destroying it closes the pipes, which is the signal for a helper to end, and waits for it.
 class Process {
  public:
   /// words[0] is a path. Errors: kUsage when it cannot be started.

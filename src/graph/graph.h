@@ -125,13 +125,13 @@ Status verify(const Graph& graph);
 using KnownHashes = std::map<std::pair<const void*, int64_t>, Hash>;
 struct PrintOptions {
   bool all_data = false;     // every tensor in full, so that the text alone can be parsed back
-  int64_t list_limit = 32;   // tensors of more elements are told by their hash (or bytes, with all_data)
+  int64_t list_limit = 32;   // tensors of more elements are printed as their hash (or bytes, with all_data)
   const KnownHashes* hashes = nullptr;
 };
 std::string print(const Graph& graph, const PrintOptions& options = {});
 std::string print(const Graph& graph, NodeId id);  // one node's line, with ids for numbers, for messages
 
-/// Tensors by the hash of their bytes, for the text form. collect_weights finds those that print() tells by hash.
+/// Tensors by the hash of their bytes, for the text form. collect_weights finds those that print() shows as a hash.
 using Weights = std::map<Hash, Tensor>;
 Weights collect_weights(const Graph& graph, const PrintOptions& options = {});
 /// The hashes of those tensors, computed on all cores; valid while the graph's tensors live.

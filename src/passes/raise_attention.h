@@ -1,4 +1,4 @@
-/// passes/raise_attention.h — attention that exporters tell in parts becomes one op again.
+/// passes/raise_attention.h — attention that exporters decompose becomes one op again.
 ///
 ///   MatMul(Softmax(MatMul(Q, Kᵗ) * scale + mask), V)   →   Attention(Q, K, V, mask)
 ///

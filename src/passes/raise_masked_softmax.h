@@ -10,8 +10,8 @@
 /// Not      a constant along the last axis alone that forbids nothing: that is a bias, and its
 ///          product's.
 /// Scale    one finite number that multiplies or divides.
-/// Stands   after raise_attention, which takes the masks of its scores itself. `expand` tells the op
-///          in its parts again, which fuse.
+/// Stands   after raise_attention, which takes the masks of its scores itself. `expand` decomposes
+///          the op again, and stitching fuses the parts.
 /// Differs  x / scale is x * (1 / scale); the parts round f16 and bf16 at each step, the op at the
 ///          end. A row with nothing allowed is what it was (ops/norm.h).
 /// Errors   none.    Cost  O(nodes).

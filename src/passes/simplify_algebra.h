@@ -11,7 +11,7 @@
 ///   Identity, Dropout, and Cast, Reshape, Transpose, Expand, Slice, Pad, Concat ... to the same
 ///   Where of a condition that is known          →  its branch
 ///
-/// Stands   after merge_equal; before the passes that look for patterns, which meet fewer
+/// Stands   after merge_equal; before the passes that look for patterns, which then see fewer
 /// spellings. Keeps    NaN, infinities and the sign of zero: a rule that would not is not here.
 /// Errors   none.    Cost  O(nodes), a few rounds.
 #pragma once

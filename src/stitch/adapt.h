@@ -10,8 +10,8 @@
 ///
 /// Paper    AStitch (ASPLOS'22) §4.3 step 3, proactive adaptation of groups without reductions.
 /// Differs  a group with reductions is not made wider: its columns are those of its row. Only where all that is read and stored stays
-///          affine: a walk of computed places costs more than a phase.
-/// Errors   none: nothing is returned, and the value goes through far memory.
+///          affine: a walk over computed addresses costs more than a wave.
+/// Errors   none: nothing is returned, and the value goes through global memory.
 #pragma once
 
 #include "stitch/form_groups.h"

@@ -1,16 +1,16 @@
-/// stitch/views.h — where values live, and which moves are only another way to read them.
+/// stitch/views.h — the layout of every value, and which data movement is only another way to read it.
 ///
 ///   in   Graph
 ///   out  a Layout for every value; the set of nodes that no group computes
 ///
 /// A value that only a transpose reads is stored in the transposed order, a convolution's output channels-last, and the pieces of a
-/// concatenation inside its output; so most moves of a network need no code at all. Where the halves of a product meet again, its group
-/// computes both side by side (a twin), and the split is no move but part of it. A cast from f16 or bf16 to f32 is a view too, since
-/// every load computes in f32: a product of two such values is one of 16-bit operands with an f32 answer.
-/// form_groups adds light nodes that would stand alone: a cast of which others take slices, a negated half.
+/// concatenation inside its output; so most data movement needs no code at all. Where the halves of a product are combined again, its
+/// group computes both side by side (a dual GEMM), and the split is part of it. A cast from f16 or bf16 to f32 is a view too, since
+/// every load computes in f32: a product of two such values is one of 16-bit operands with an f32 result.
+/// form_groups adds cheap nodes that would otherwise be groups of their own: a cast of which others take slices, a negated half.
 ///
 /// Stands   first: everything after it reads values through Views.
-/// Paper    AStitch treats moves as light elementwise ops of local scheme; we let them vanish into the reader's addresses.
+/// Paper    AStitch treats moves as light elementwise ops of local scheme; here they become part of the reader's addresses.
 /// Errors   none.    Cost  O(nodes + edges).
 #pragma once
 
