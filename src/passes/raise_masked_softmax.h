@@ -11,7 +11,7 @@
 ///          product's.
 /// Scale    one finite number that multiplies or divides.
 /// Stands   after raise_attention, which takes the masks of its scores itself. `expand` decomposes
-///          the op again, and stitching fuses the parts.
+///          the op again, and its parts are fused.
 /// Differs  x / scale is x * (1 / scale); the parts round f16 and bf16 at each step, the op at the
 ///          end. A row with nothing allowed is what it was (ops/norm.h).
 /// Errors   none.    Cost  O(nodes).
