@@ -129,35 +129,31 @@ def test_the_picture_is_what_was_measured():
 
 # ---- docs/papers.md ----
 def gtest_names():
-    """{(suite, name)} of all GoogleTest sources; the name of a suite alone is (suite, "")."""
+    """{(suite, name)} of all GoogleTest sources."""
     found = set()
     for path in (*ROOT.glob("src/*/test/*.cpp"), *ROOT.glob("tests/**/*.cpp")):
         for suite, name in re.findall(r"^(?:TEST|TEST_F|TEST_P|TYPED_TEST|APART)\((?:(\w+), )?(\w+)\)", path.read_text(), re.MULTILINE):
-            found |= {(suite or "Failures", name), (suite or "Failures", "")}
+            found.add((suite or "Failures", name))
     return found
 
 
 def test_what_papers_md_names_exists():
     text = (ROOT / "docs" / "papers.md").read_text()
     results = {path.name for path in (ROOT / "bench" / "results").glob("*.json")}
-    cases = "".join(path.read_text() for path in ROOT.glob("src/*/test/*.ir"))
     words = "".join(path.read_text() for path in (*ROOT.glob("tests/**/*.cpp"), *ROOT.glob("src/*/test/*.cpp"), *ROOT.glob("src/graph/*.h")))
     tests = gtest_names()
     rows = [line for line in text.splitlines() if line.startswith("| ") and not line.startswith(("| feature", "| ---"))]
-    assert len(rows) > 30
+    assert len(rows) >= 30
     for row in rows:
         shown = row.split("|")[2]
-        if re.match(r" (none|partly)\b", shown):
-            continue
         named = re.findall(r"`([^`]+)`", shown)
-        assert named, f"nothing shows: {row}"
+        assert named or shown.startswith(" none"), f"nothing shows: {row}"
         for name in named:
-            file, _, case = name.partition(" ")
             if name.endswith(".json"):
                 assert name in results, name
             elif re.fullmatch(r"\w+\.ir: .*", name):
-                assert list(ROOT.glob(f"src/*/test/{name.partition(':')[0]}")), name
-                assert name.partition(": ")[2] in cases, name
+                file, _, sentence = name.partition(": ")
+                assert any(sentence in path.read_text() for path in ROOT.glob(f"src/*/test/{file}")), name
             elif re.fullmatch(r"[A-Z]\w+\.\w+", name):
                 suite, _, case = name.partition(".")
                 assert (suite, case) in tests, name
@@ -166,8 +162,8 @@ def test_what_papers_md_names_exists():
                 assert f"def {case}(" in (ROOT / "tests" / "cli" / file).read_text(), name
             elif name.startswith("gpu_test: "):
                 assert f'"{name.removeprefix("gpu_test: ")}"' in words, name
-            elif name.startswith(("compile ", "--", "gpu.py ")):
-                continue  # a command or a flag, beside what shows it
+            elif name in ("compile --explain stitch", "gpu.py launches", "mono", "merged_with_the_product_behind"):
+                continue  # beside what shows it
             else:
                 assert (ROOT / name).exists(), f"{name} is neither a test nor a file"
 

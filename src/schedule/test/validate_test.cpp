@@ -201,6 +201,15 @@ TEST(Validate, RefusesATableThatWasTamperedWith) {
   }
 }
 
+TEST(Buffers, ShareTheArenaOneAfterTheOther) {
+  const Table t = table();
+  Bytes together{0};
+  for (const Buffer& buffer : t.tasks.buffers)
+    if (buffer.kind == BufferKind::kArena) together.count += buffer.room().count;
+  EXPECT_GT(together.count, 0);
+  EXPECT_LT(t.tasks.arena.count, together.count);
+}
+
 // ---- teams: members of one wait for each other ----
 constexpr const char* kSteps = R"(graph "g" {
   in %0 "x": f32[4,20,2048]
