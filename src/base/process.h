@@ -20,7 +20,7 @@ class Process {
   Process& operator=(Process&&) = delete;
   ~Process();
 
-  bool write_line(const std::string& line);  // false: the child has gone
+  bool write_line(const std::string& line);  // false: the child has exited
   bool read_line(std::string& line);         // false: the child closed its output
   std::string read_all();
   /// Closes the pipes and waits: the exit status, 128 + N when signal N ended it.

@@ -1,4 +1,4 @@
-/// passes/raise_masked_softmax.h — a mask that is applied to the scores of a softmax goes into it.
+/// passes/raise_masked_softmax.h — a mask that is applied to the scores of a softmax becomes part of it.
 ///
 ///   Softmax(x * scale + mask)                →  MaskedSoftmax(x, mask) {scale}
 ///   Softmax(Where(seen, x * scale, fill))    →  MaskedSoftmax(x, seen) {scale, fill}

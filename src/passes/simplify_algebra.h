@@ -1,4 +1,4 @@
-/// passes/simplify_algebra.h — what changes nothing goes, what is done twice in a row is done once.
+/// passes/simplify_algebra.h — removes ops that change nothing, merges ops done twice in a row.
 ///
 ///   x + -0, x - 0, x * 1, x / 1, Pow(x, 1)      →  x        (x + 0 only of integers: -0 + 0 is 0)
 ///   x / 2^k                                     →  x * 2^-k
@@ -7,7 +7,7 @@
 ///   Cast(Cast(x)) whose first loses nothing     →  Cast(x)
 ///   Reshape(Reshape(x)), also Squeeze and kin   →  Reshape(x)
 ///   Transpose(Transpose(x))                     →  Transpose(x)
-///   Gather of one known place                   →  Reshape(Slice(x))
+///   Gather of one known index                   →  Reshape(Slice(x))
 ///   Identity, Dropout, and Cast, Reshape, Transpose, Expand, Slice, Pad, Concat ... to the same
 ///   Where of a condition that is known          →  its branch
 ///

@@ -12,7 +12,7 @@
 ///
 /// So the order of a row's sum does not depend on the number of rows; what is rounded to 16 bits does, since a norm may read the
 /// f32 partial sums or the stored result. `any_batch`: always partial sums. Only where a reduction (a norm) follows over
-/// elementwise ops that nobody else reads, or over a residual sum that is read through a cast: its
+/// elementwise ops without other readers, or over a residual sum that is read through a cast: its
 /// body adds the parts as it reads them.
 /// `parts` says in how many; 1: not split, as where the target's tiles of many rows sum k in one chain. Equal in f32 but for the order of the sum.
 ///

@@ -29,10 +29,10 @@ class Views {
   /// `tiles`: the machine's, or null where everything goes through its loop form.
   Views(const Graph& graph, const Options& options, const kernels::TileLibrary* tiles);
 
-  /// A view is read through; it is computed only where somebody needs its bytes (`stored`).
+  /// A view is read through; it is computed only where its bytes are needed (`stored`).
   bool is_view(NodeId node) const { return view_[node]; }
   bool needs_storage(ValueId value) const { return stored_[value]; }
-  /// True when the node needs no group: a view nobody stores, or a concatenation whose pieces are stored in place.
+  /// True when the node needs no group: a view that is not stored, or a concatenation whose operands are stored in place.
   bool is_free(NodeId node) const;
   const Layout& layout(ValueId value) const { return layouts_[value]; }
   std::vector<Layout> take_layouts() { return std::move(layouts_); }
