@@ -1,11 +1,11 @@
-/// verify/rows.h — some rows of the outputs, and the interpreter of no more than they depend on.
+/// verify/rows.h — some rows of the outputs, and an interpreter of only what they depend on.
 ///
-/// From the rows that are wanted of each output the elements that they need go backwards through
+/// From the requested rows of each output the elements that they need are propagated backwards through
 /// the graph, a set of coordinates for each dimension of each value: through an op that treats a
 /// dimension's coordinates alike (elementwise ops, rows and columns of products, images of a batch,
 /// rows of a norm), pixels of a convolution, and moves. Other ops need the whole of what they read.
-/// Every node is then interpreted on what is left of it, by the reference of its op, so that this is
-/// the same judge as for whole outputs.
+/// Every node is then interpreted on what is left of it, by the reference of its op, so this is
+/// the same reference as for whole outputs.
 #pragma once
 
 #include "verify/verify.h"
@@ -13,7 +13,7 @@
 namespace obelisk::verify {
 
 Error interrupted();
-/// False, and `stopped`, once somebody interrupts.
+/// False, and `stopped`, once interrupted.
 bool keep_on(const Options& options, bool& stopped);
 /// The interpreter in a program's arithmetic.
 graph::Interpretation rounding_as(Precision precision);
