@@ -87,9 +87,9 @@ def write_texts(program, folder, which):
                     words = ["compile", str(model), *flags, "--verify", "off"]
                     text = run(batch, [*words, "--to", "codegen"])
                     if "cpu" not in flags:
-                        run(batch, [*words, "--to", "assemble", "--emit", "cuda,schedule", "-d", texts])
+                        said = run(batch, [*words, "--to", "assemble", "--emit", "cuda,schedule", "-d", texts])
                         written = sorted(Path(texts).iterdir())
-                        if [one.name for one in written] != ["program.cu", "program.schedule.txt"]:
+                        if not written and not said.startswith("exit "):
                             sys.exit(f"error: {program} is too old: it writes no texts with --to assemble")
                         text += "".join(f"==== {one.name}\n{one.read_text()}" for one in written)
                 part = folder / f"{network}.{how}.part"
