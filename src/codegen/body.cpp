@@ -60,9 +60,11 @@ class BodyEmitter {
     const std::optional<VectorText> vectors = tiles_.vectors && !direct_ ? as_vectors() : std::nullopt;
     CHECK(vectors || !tiles_.vectors || !work_.gives_any(), "what is given to all workers is stored in packs");
     head(!vectors);
+    set_form(vectors ? vectors->ctas_per_sm : 0);
     pitch_ = vectors ? std::to_string(tile_pitch()) : group_.product.twin ? "(2 * (t->c1 - t->c0))" : "(t->c1 - t->c0)";
     const DealtText tile = dealt ? emit_dealt(group_, work_, *layouts_, tiles_, vectors ? tile_pitch() : work_.tile_columns) : DealtText{};
     if (!vectors) out_ += begin();
+    if (dealt) traits_.tiles |= kConvTile, traits_.waits = BodyTraits::Wait::kKernelBefore;
     out_ += tile.ahead + (vectors ? "  {\n" + vectors->ahead : "") + tile.tile, scratch_ += tile.scratch;
     if (group_.kind == GroupKind::kProduct && !dealt) product(vectors.has_value());
     if (group_.kind == GroupKind::kConv && !dealt) conv();
@@ -82,7 +84,7 @@ class BodyEmitter {
     text += out_;
     text += "}\n";
     for (size_t slot : stage_params_) params_[slot] += scratch_;  // staged rows lie behind the tile
-    return {std::move(text), std::move(params_), scratch_ + stage_, stage_};
+    return {std::move(text), std::move(traits_), std::move(params_), scratch_ + stage_, stage_};
   }
 
  private:
@@ -497,7 +499,37 @@ class BodyEmitter {
   /// Whether the product has a kernel of its own; how many planes of sums that then leaves for the epilogue to add: its warpgroups' or its parts'.
   bool streamed() const { return group_.kind == GroupKind::kProduct && work_.streamed && tiles_.product_stage && packed_b_ && !direct_; }
   /// What stands before the first load of anything but weights.
-  std::string begin() const { return streamed() ? kProductBegin : work_.alone ? kAloneBegins : asks_rows() ? kRowsBegin : work_.waits ? kWaveBegins : ""; }
+  enum class Begin { kAtOnce, kPipelinedGemm, kAlone, kRows, kWave };
+  Begin how_it_begins() const {
+    if (streamed()) return Begin::kPipelinedGemm;
+    if (work_.alone) return Begin::kAlone;
+    if (asks_rows()) return Begin::kRows;
+    return work_.waits ? Begin::kWave : Begin::kAtOnce;
+  }
+  std::string begin() const {
+    switch (how_it_begins()) {
+      case Begin::kAtOnce: break;
+      case Begin::kPipelinedGemm: return kProductBegin;
+      case Begin::kAlone: return kAloneBegins;
+      case Begin::kRows: return kRowsBegin;
+      case Begin::kWave: return kWaveBegins;
+    }
+    return "";
+  }
+  /// The form of the body's kernel and what it waits for. `ctas_per_sm`: that share a multiprocessor, where the vectors say so; else 0.
+  void set_form(int ctas_per_sm) {
+    using Form = BodyTraits::Form;
+    using Wait = BodyTraits::Wait;
+    if (ctas_per_sm > 0) traits_.form = Form::kGrid, traits_.ctas_per_sm = ctas_per_sm;
+    const Begin begins = how_it_begins();
+    CHECK(ctas_per_sm == 0 || begins == Begin::kAtOnce || begins == Begin::kWave, "a body has two forms");
+    switch (begins) {
+      case Begin::kAtOnce: break;
+      case Begin::kPipelinedGemm: traits_.form = Form::kPipelinedGemm, traits_.waits = Wait::kKernelBefore; break;
+      case Begin::kAlone: traits_.form = Form::kGrid, traits_.ctas_per_sm = 1, traits_.waits = Wait::kKernelBefore; break;
+      case Begin::kRows: case Begin::kWave: traits_.waits = Wait::kWaveBefore; break;
+    }
+  }
   bool asks_rows() const { return group_.kind == GroupKind::kProduct && work_.rows && work_.waits && tiles_.vectors && packed_b_ && !direct_; }
   int64_t planes() const { return !streamed() ? 1 : std::max<int64_t>(group_.product.parts, 2); }
   void product(bool vectors) {
@@ -566,12 +598,16 @@ class BodyEmitter {
     if (streamed()) {
       text += statistics_asked(group_, work_);
       const StreamedText streamed = emit_streamed(group_, work_, tiles_, shape, type, x_a, vectors, pitch_.front() == '(' ? 0 : tile_pitch());
+      traits_.gemm = streamed.traits;
       top_ += streamed.top, scratch_ += streamed.scratch, out_ += text + streamed.tile;
       scratch_ += keep_row_statistics(group_, work_, scratch_, top_);
       return;
     }
     text += statistics_found(group_, work_, type);
-    if (asks_rows()) top_ += emit_asked_rows(work_, shape, type, x_a, fmt::format("(char*)w->scratch + {}", scratch_), pitch_.front() == '(' ? 0 : tile_pitch());
+    if (asks_rows()) {
+      const AskedRowsText asked = emit_asked_rows(work_, shape, type, x_a, fmt::format("(char*)w->scratch + {}", scratch_), pitch_.front() == '(' ? 0 : tile_pitch());
+      top_ += asked.top, traits_.asked_rows = asked.traits;
+    }
     scratch_ += ((work_.flows && tiles_.gemm_flows ? tiles_.gemm_flows(shape.a_type, shape.m, shape.n, shape.k) : tiles_.gemm_scratch_bytes(&shape)) + 63) / 64 * 64;
     const int64_t a_row = group_.prologue ? 0 : shape.a_row;
     if (tiles_.vectors && packed_b_ && !direct_ && shape.a_col == 1 && a_row >= 0 && a_row < (int64_t{1} << 30)) {
@@ -584,8 +620,10 @@ class BodyEmitter {
       const int64_t last = work_.nest.column_count() * group_.product.sides() % shape.n;  // columns of a narrower tile at the end
       if (last) text += fmt::format("    if (g.n == {})\n      {}    else\n  ", last, tile_of(last));
       text += "    " + tile_of(shape.n) + "  }\n";
+      traits_.tiles |= kGemmTile;
     } else {
       text += fmt::format("    OBK_GEMM_TILE({}, g);\n  }}\n", type);
+      traits_.tiles |= kAnyGemmTile;
     }
     out_ += text;
     scratch_ += keep_row_statistics(group_, work_, scratch_, top_);
@@ -621,6 +659,7 @@ class BodyEmitter {
   }
 
   void conv() {
+    traits_.tiles |= group_.conv.depthwise ? kDepthwiseTile : kConvTile;
     const stitch::ConvTile& c = group_.conv;
     const int x = work_.operand_count(group_), weights = x + 1;
     const stitch::Layout& in = (*layouts_)[c.x];
@@ -687,6 +726,7 @@ class BodyEmitter {
   }
 
   void attention(bool begins_here) {
+    traits_.tiles |= kAttentionTile;
     const stitch::AttentionTile& a = group_.attention;
     const int q = static_cast<int>(body_.operands.size());
     const bool masked = a.mask.value != graph::kNone;
@@ -781,6 +821,7 @@ class BodyEmitter {
   std::map<int, std::string> extent_, pointer_;
   std::vector<std::string> lines_[3];
   std::vector<int64_t> params_;
+  BodyTraits traits_;
   std::string top_, out_, acc_;
 };
 

@@ -533,8 +533,7 @@ class VectorEmitter {
       std::string args[3];
       for (int a = 0; a < 3; ++a)
         if (expr.args[a] != kNoExpr) args[a] = few ? value(expr.args[a]) : wide_value(expr.args[a]);
-      text = scalar_text(exprs_, expr, args);
-      for (size_t at = 0; few && (at = text.find("int64_t", at)) != std::string::npos;) text.replace(at, 7, "int");
+      text = scalar_text(exprs_, expr, args, few);
     }
     const std::string name = fmt::format("e{}", names_++), type = arithmetic_name(expr.dtype);
     lines_[level].push_back(fmt::format("const {} {} = {};", few_bits(id) && type == "int64_t" ? "int" : type, name, text));

@@ -47,6 +47,7 @@ struct VectorText {
   std::string rows;
   int64_t scratch = 0;  // bytes of fast memory
   bool gives_partials = false;
+  int ctas_per_sm = 0;  // of a job that is dealt
   bool begins = false, late = false;  // the job's beginning has its place: in `ahead`, or, late, still to be put before the tile
 };
 std::optional<VectorText> emit_vectors(const VectorJob& job);

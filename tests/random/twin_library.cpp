@@ -129,9 +129,11 @@ Status TwinLibrary::add(std::span<const codegen::BodyText* const> bodies) {
 std::string beyond_twin(const Program& program) {
   if (!program.customs.empty()) return "custom op";
   if (program.flows) return "flows";
-  for (const codegen::BodyText& body : program.bodies)
-    for (const char* word : {"OBK_PRODUCT(", "OBK_TEAM(", "OBK_ROWS(", "OBK_ATTENTION_SHARE", "OBK_ATTENTION_KEPT"})
-      if (body.text.find(word) != std::string::npos) return std::string(word).substr(0, strlen(word) - 1);
+  for (const codegen::BodyText& body : program.bodies) {
+    if (body.traits.gemm) return "pipelined GEMM";
+    if (body.traits.calls(codegen::kTeamBlock)) return "team";
+    if (body.traits.asked_rows) return "asked rows";
+  }
   return "";
 }
 

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <cstdio>
 #include <cstring>
 #include <map>
 #include <numeric>
@@ -155,12 +154,12 @@ Status check_streamed(const Program& program, const ObkTask& task) {
   return task.weights >= 0 && !weight.empty() && task.weights <= weight.bytes() - bytes ? ok_status() : Status(broken());
 }
 
-/// A kernel whose text says that its CTAs find their own rectangles: what these follow from. Errors:
+/// A kernel whose CTAs find their own rectangles: what these follow from. Errors:
 /// kBuild, for a table (of a damaged file) whose tasks are not such rectangles.
 Status deal(const Program& program, const Shape& shape, const std::vector<ObkTask>& tasks,
             Launch& launch) {
   const WorkRecord& work = program.works[launch.work];
-  launch.dealt = residents_of(program.bodies[work.body].text) > 0;
+  launch.dealt = program.bodies[work.body].traits.form == codegen::BodyTraits::Form::kGrid;
   if (!launch.dealt) return ok_status();
   const ObkTask &first = tasks.front(), &last = tasks.back();
   const auto broken = [&] {
@@ -183,45 +182,44 @@ Status deal(const Program& program, const Shape& shape, const std::vector<ObkTas
 
 constexpr int kSharers = 2;  // tiles of a cluster that share weights: with four fewer clusters find a place, for as much
 
-/// A product whose text says that it has a kernel of its own: what its CTAs' rectangles and copies follow from.
+/// A product that has a kernel of its own: what its CTAs' rectangles and copies follow from.
 /// Errors: kBuild, as above.
 Status stream(const Program& program, const Shape& shape, const std::vector<ObkTask>& tasks, int64_t there, Launch& launch) {
   const WorkRecord& work = program.works[launch.work];
-  const std::string& text = program.bodies[work.body].text;
-  const size_t at = text.find("OBK_PRODUCT(");
-  if (at == std::string::npos) return ok_status();
+  if (!program.bodies[work.body].traits.gemm) return ok_status();
+  const codegen::PipelinedGemm& gemm = *program.bodies[work.body].traits.gemm;
   const auto broken = [&] {
     return Error{Code::kBuild, "runtime",
                      fmt::format("a product's kernel is told {}, of {} operands and {} tasks over {} x {}; wanted: stages of whole blocks, its parts' alike, and even tiles inside its operands",
-                                 text.substr(at, text.find(')', at) - at + 1), work.operands.size(), launch.tasks, tasks.back().r1, tasks.back().c1),
+                                 to_string(program.bodies[work.body].traits), work.operands.size(), launch.tasks, tasks.back().r1, tasks.back().c1),
                      work.label, "compile the model again"};
   };
   TRY(const target::DeviceSpec device, target::gpu(program.target, 0));
   const int64_t room = device.fast_memory.count;  // what its numbers are compiled for
   ProductNumbers& p = launch.numbers;
-  int a = 0, wide = 0, blocks = 0, sides = 0, sums = 0;
-  long long rows = 0, pitch = 0, all_rows = 0, all_columns = 0;
-  long long step = 0;
-  if (sscanf(text.c_str() + at, "OBK_PRODUCT(%d, %d, %lld, %lld, %d, %d, %d, %d, %d, %d, %d, %lld, %d, %d, %d, %d, %lld, %lld)", &a, &launch.weights, &rows, &pitch, &p.span, &p.row, &p.block,
-             &p.row_step, &p.block_step, &blocks, &p.stage, &step, &sides, &wide, &p.parts, &sums, &all_rows, &all_columns) != 18)
-    return broken();
-  const auto operands = static_cast<int>(work.operands.size());
-  if (a < 0 || a >= operands || launch.weights < 0 || launch.weights >= operands || operands > schedule::kDealtOperands || !work.params.empty()) return broken();
+  const int64_t a = gemm.a, wide = gemm.columns, blocks = gemm.blocks, sides = gemm.sides, sums = gemm.late_scratch, operands = static_cast<int64_t>(work.operands.size());
+  if (a < 0 || a >= operands || gemm.b < 0 || gemm.b >= operands || operands > schedule::kDealtOperands || !work.params.empty()) return broken();
+  for (const int64_t number : {gemm.rows, gemm.span, gemm.row, gemm.block, gemm.row_step, gemm.block_step, blocks, gemm.stage, sides, wide, gemm.split_k, sums})
+    if (number < 0 || number > INT32_MAX) return broken();
+  launch.weights = static_cast<int>(gemm.b);
+  const auto set = [](int& to, int64_t number) { to = static_cast<int>(number); };
+  set(p.span, gemm.span), set(p.row, gemm.row), set(p.block, gemm.block), set(p.row_step, gemm.row_step), set(p.block_step, gemm.block_step);
+  set(p.stage, gemm.stage), set(p.parts, gemm.split_k);
   if (work.operands[a].kind != BufferKind::kArena || work.operands[a].index % 16 != 0) return broken();
   if (work.operands[launch.weights].kind != BufferKind::kWeight) return broken();
   if (p.parts < 1 || p.parts > schedule::kMostOfCluster) return broken();
-  if (p.span < 1 || p.stage < 1 || blocks < p.stage * p.parts || blocks % (p.stage * p.parts) != 0 || sides < 1 || wide < 1 || wide > 256) return broken();
+  if (p.span < 1 || p.stage < 1 || blocks < int64_t{p.stage} * p.parts || blocks % (int64_t{p.stage} * p.parts) != 0 || sides < 1 || wide < 1 || wide > 256) return broken();
   const ObkTask &first = tasks.front(), &last = tasks.back();
   if (first.r1 < 1 || first.r1 > 64 || first.c1 < 1 || last.r1 > INT32_MAX || last.c1 > INT32_MAX || last.r1 % p.span != 0) return broken();
-  if (last.r1 != all_rows || last.c1 != all_columns) return broken();  // works with the same text have the same numbers
+  if (last.r1 != gemm.all_rows || last.c1 != gemm.all_columns) return broken();  // works with the same text have the same numbers
   p.tile_rows = static_cast<int>(first.r1), p.tile_columns = static_cast<int>(first.c1), p.columns = static_cast<int>(last.c1);
   p.across = (p.columns + p.tile_columns - 1) / p.tile_columns, p.each = (p.span + p.tile_rows - 1) / p.tile_rows;
   p.scratch_bytes = static_cast<int>(shape.scratch()), p.tasks = launch.tasks;
   if (int64_t{p.across} * p.each * (last.r1 / p.span) != launch.tasks) return broken();
-  if (step < 0 || step % 16 != 0 || sums < 0 || sums > p.scratch_bytes || sums % 16 != 0) return broken();
-  p.weights_step = step;
+  if (gemm.weights_step < 0 || gemm.weights_step % 16 != 0 || sums > p.scratch_bytes || sums % 16 != 0) return broken();
+  p.weights_step = gemm.weights_step;
   const auto weights_of = [&](int64_t columns) { return static_cast<int>(p.stage * ((sides * columns + 15) / 16 * 2048)); };
-  const int64_t tile_wide = int64_t{sides} * p.tile_columns;
+  const int64_t tile_wide = sides * p.tile_columns;
   constexpr int kMostBlocks = 1 << 14;  // bytes of a tile's weights are 32 bits
   const bool has_place = tile_wide <= (wide + 15) / 16 * 16, whole = p.across == 1 || tile_wide % 8 == 0;  // in a stage; groups of 8 columns, as they are packed
   if (!has_place || !whole || blocks > kMostBlocks || p.across * (tile_wide / 8 * blocks * 1024) > INT32_MAX) return broken();
@@ -238,7 +236,7 @@ Status stream(const Program& program, const Shape& shape, const std::vector<ObkT
   p.stages = static_cast<int>(places(p.scratch_bytes));
   // Sums lie where stages were if these have no other place: nobody needs them any more.
   if (const int64_t more = places(p.scratch_bytes - sums); p.single && more > p.stages && sums <= more * p.stage_bytes)
-    p.stages = static_cast<int>(more), p.overlaid = sums;
+    p.stages = static_cast<int>(more), p.overlaid = static_cast<int>(sums);
   const int64_t least = std::min<int64_t>(wanted, 2);
   if (p.stages < least)
     return Error{Code::kUnsupported, "runtime",
@@ -251,25 +249,21 @@ Status stream(const Program& program, const Shape& shape, const std::vector<ObkT
   if (launch.shared > there)
     return Error{Code::kUnsupported, "runtime", fmt::format("a product's kernel takes {} of shared memory, this GPU's multiprocessors have {}", to_string(Bytes{launch.shared}), to_string(Bytes{there})),
                  work.label, "compile with --granularity mono"};
-  launch.rows = {a, rows, pitch, p.stage, p.tile_rows};
+  launch.rows = {static_cast<int>(a), gemm.rows, gemm.pitch, p.stage, p.tile_rows};
   return ok_status();
 }
 
-/// The matrix whose rows a product of one kernel asks for, where its text says so: where its map lies, 0 of others. Errors: kBuild, as above.
+/// The matrix whose rows a product of one kernel asks for, if it does: where its map lies, 0 of others. Errors: kBuild, as above.
 Result<int64_t> asked_rows(const Program& program, const WorkRecord& work, Tables& tables) {
-  if (work.body < 0) return 0;
-  const std::string& text = program.bodies[work.body].text;
-  const size_t begin = text.find("OBK_ROWS(");
-  if (begin == std::string::npos) return 0;
+  if (work.body < 0 || !program.bodies[work.body].traits.asked_rows) return 0;
+  const codegen::AskedRows& asked = *program.bodies[work.body].traits.asked_rows;
   constexpr int64_t kBytes = 128, kMost = 256;  // of a map; rows and blocks of a copy
-  int a = 0;
-  long long rows = 0, pitch = 0, together = 0, box = 0;
-  const bool read = sscanf(text.c_str() + begin, "OBK_ROWS(%d, %lld, %lld, %lld, %lld,", &a, &rows, &pitch, &together, &box) == 5;
-  const bool inside = read && a >= 0 && a < static_cast<int>(work.operands.size()) && rows > 0 && pitch >= 64 && pitch % 8 == 0 && together > 0 && together <= kMost && box > 0 && box <= kMost &&
+  const int64_t a = asked.a, rows = asked.rows, pitch = asked.pitch, together = asked.blocks, box = asked.box;
+  const bool inside = a >= 0 && a < static_cast<int64_t>(work.operands.size()) && rows > 0 && pitch >= 64 && pitch % 8 == 0 && together > 0 && together <= kMost && box > 0 && box <= kMost &&
                       rows <= INT32_MAX / pitch && work.operands[a].kind == BufferKind::kArena && work.operands[a].index >= 0 && work.operands[a].index % 16 == 0 &&
                       rows * pitch * 2 <= program.arena.count - work.operands[a].index;
   if (!inside)
-    return Error{Code::kBuild, "runtime", fmt::format("a product asks for rows as {}...; wanted: a matrix of 16-bit numbers inside the workspace", text.substr(begin, 60)), work.label, "compile the model again"};
+    return Error{Code::kBuild, "runtime", fmt::format("a product asks for rows as {}; wanted: a matrix of 16-bit numbers inside the workspace", to_string(program.bodies[work.body].traits)), work.label, "compile the model again"};
   const int64_t from = work.operands[a].index;
   for (const ArenaMap& map : tables.maps)
     if (map.from == from && map.rows.rows == rows && map.rows.pitch == pitch && map.rows.blocks == together && map.rows.together == box) return map.at;
