@@ -6,6 +6,7 @@ is compiled by a device compiler. Hashes of bodies and what else stands in the l
 
     python scripts/same_text.py texts PROGRAM FOLDER [--only NAME…]       # writes the texts that FOLDER lacks
     python scripts/same_text.py compare BEFORE NOW [--only NAME…]         # prints what differs; exit 1 where something does
+                                        [--less REGEX]                    # lines that match are left out on both sides
 """
 import argparse
 import difflib
@@ -108,14 +109,15 @@ def run(batch, words):
     return out if status == 0 else f"exit {status}\n{out}{err}"
 
 
-def compared(text):
-    return re.sub(r"^// ---- body .*$", "// ---- body", text, flags=re.MULTILINE)
+def compared(text, less):
+    text = re.sub(r"^// ---- body .*$", "// ---- body", text, flags=re.MULTILINE)
+    return "".join(line for line in text.splitlines(keepends=True) if not re.search(less, line)) if less else text
 
 
-def compare(before, now, which):
+def compare(before, now, which, less=""):
     different = {}
     for network, how, _ in which:
-        one, other = (compared((folder / f"{network}.{how}.txt").read_text()) for folder in (before, now))
+        one, other = (compared((folder / f"{network}.{how}.txt").read_text(), less) for folder in (before, now))
         if one != other:
             different.setdefault(network, []).append((how, one, other))
     for network, hows in different.items():
@@ -133,8 +135,9 @@ if __name__ == "__main__":
     parser.add_argument("verb", choices=["texts", "compare"])
     parser.add_argument("paths", nargs=2, type=Path)
     parser.add_argument("--only", nargs="+", default=[], metavar="NAME")
+    parser.add_argument("--less", default="", metavar="REGEX")
     asked = parser.parse_args()
     if asked.verb == "texts":
         write_texts(asked.paths[0], asked.paths[1], chosen(asked.only))
     else:
-        sys.exit(compare(*asked.paths, chosen(asked.only)))
+        sys.exit(compare(*asked.paths, chosen(asked.only), asked.less))

@@ -229,7 +229,7 @@ void deal_tiles(const target::DeviceSpec& device, ObkConv shape, int64_t outputs
       if (outputs % width != 0) continue;
       const int64_t count = (all + height - 1) / height * (outputs / width);
       const int residents = count <= device.sms ? 1 : 2;
-      shape.own_kernel = -residents, shape.pixels = height, shape.channels = width;
+      shape.ctas_per_sm = static_cast<int16_t>(residents), shape.pixels = height, shape.channels = width;
       const double nanos = tiles.conv_nanos(&shape);
       if (nanos <= 0) continue;
       // Whole rounds of all multiprocessors, or where other kernels fill the last one, parts of them: between the two.

@@ -130,10 +130,10 @@ void cuda_depthwise_pack(int32_t type, int64_t channels, int64_t kernel_h, int64
 static int64_t scratch_bytes(const ObkConv* conv, int32_t panel) {
   int64_t most = 0;
   if (conv->depthwise) return 0;
-  if (conv->own_kernel < 0 && conv_thin(static_cast<int32_t>(conv->in_channels)))
+  if (conv->ctas_per_sm > 0 && conv_thin(static_cast<int32_t>(conv->in_channels)))
     return conv_dealt_first_bytes(fit_of(*conv).patch_bytes, conv->channels, chunks_of(*conv));
-  if (conv->own_kernel < 0)
-    return conv_dealt_bytes(conv->pixels, conv->channels, chunks_of(*conv), -conv->own_kernel);
+  if (conv->ctas_per_sm > 0)
+    return conv_dealt_bytes(conv->pixels, conv->channels, chunks_of(*conv), conv->ctas_per_sm);
   for_passes(*conv, [&](int32_t first, int32_t pixels, int32_t channels) {
     if (!is_half(*conv)) {
       // A tile at the end has fewer channels, which may take more: its stages are longer.
@@ -170,18 +170,18 @@ double cuda_conv_nanos(const ObkConv* conv) {
     return nanos + std::max(items, 2048.0) * taps * 0.03 + items * size / 35;
   }
   const double n = static_cast<double>(conv->channels), chunks = chunks_of(*conv);
-  if (conv->own_kernel < 0) {
+  if (conv->ctas_per_sm > 0) {
     const ObkConv& g = *conv;
     if (!is_half(g)) return 0;
     if (conv_thin(static_cast<int32_t>(g.in_channels))) {
-      const bool fits = g.own_kernel < -1 && conv_dealt_first(g.rows * g.out_width, g.pixels, g.channels, chunks_of(g)) && fit_of(g).patched;
+      const bool fits = g.ctas_per_sm > 1 && conv_dealt_first(g.rows * g.out_width, g.pixels, g.channels, chunks_of(g)) && fit_of(g).patched;
       return fits ? chunks * 250 + static_cast<double>(g.pixels) * n * 0.11 : 0;
     }
     if (!conv_dealt(g.in_channels, g.x_row, g.x_pixel, g.x_image, g.pixels, g.channels)) return 0;
     // Measured on an H200, ResNet-50 of batch 8 by eight tiles: what a block of 64 k takes of a multiprocessor that two CTAs share, or how
     // long one takes alone, longer where taps may lie outside of X; then the sums become Y.
     const double high = static_cast<double>(g.pixels) / 64, wide = n / 64, area = high * wide;
-    if (g.own_kernel < -1) return chunks * (140 + 40 * high + 40 * wide) + area * 450;
+    if (g.ctas_per_sm > 1) return chunks * (140 + 40 * high + 40 * wide) + area * 450;
     return chunks * (60 + (g.kernel_h * g.kernel_w > 1 ? 135 : 100) * high + 40 * wide) + area * 675;
   }
   if (conv->own_kernel == 1 && is_wide(*conv)) {

@@ -9,11 +9,12 @@
 #include <cstring>
 
 #include "kernels/cuda/gemm_shape.h"
+#include "kernels/cuda/layout.h"
 
 namespace obelisk::kernels {
 namespace {
 
-constexpr int64_t kAtomBytes = 1024;
+using obk::kAtomBytes;
 
 bool is_half(int32_t type) { return type == kObkF16 || type == kObkBf16; }
 bool is_int8(int32_t type) { return type == kObkI8 || type == kObkU8; }

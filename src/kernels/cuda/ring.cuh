@@ -23,10 +23,6 @@
 
 #include "barrier.cuh"
 
-#ifndef OBK_THREADS
-#define OBK_THREADS 256 /* of a CTA, that compute */
-#endif
-
 namespace obk {
 
 /* OBK_RING: pages that every kernel of the program that streams weights has at least, so that tiles whose body is sure of the rest need no other way,
@@ -77,9 +73,9 @@ struct WeightPages {
   const char* from;
   int32_t groups, chunks, pitch;
 
-  static constexpr int kAtomBytes = 1024; /* 8 columns by 64 k of 16 bits */
+  static constexpr int kAtomBytes = obk::kAtomBytes;
   /* Where pages of all tasks stand in one line a smaller page leaves less of it empty (flow.cuh). */
-  static constexpr int kMostGroups = kFlows ? 16 : 24, kPageBytes = kMostGroups * kAtomBytes;
+  static constexpr int kPageBytes = kFlows ? kFlowPageBytes : kRingPageBytes, kMostGroups = kPageBytes / kAtomBytes;
 
   /* A tile's own range: its columns were packed together. */
   static __device__ __forceinline__ WeightPages of_tile(const char* from, int groups, int chunks) {
@@ -149,7 +145,7 @@ static __device__ __noinline__ void ask_page(uint32_t to, uint32_t full, uint32_
 
 class Ring {
  public:
-  static constexpr int kBarBytes = 16; /* a page's two barriers */
+  static constexpr int kBarBytes = kPageBarBytes;
 
   __device__ __forceinline__ Ring() : s_(ring_state()) {}
   __device__ __forceinline__ int pages() const { return s_.pages; }

@@ -150,7 +150,7 @@ std::vector<std::string> device_defines(const Program& program, const LoadOption
   if (const kernels::TileLibrary* tiles = tiles_of(program.target); tiles && tiles->gemm_panel != 0)
     defines.push_back(fmt::format("OBK_GEMM_PANEL={}", tiles->gemm_panel));
   const bool flows = program.flows && is_mono(program);
-  if (flows) defines.insert(defines.end(), {"OBK_FLOW=1", fmt::format("OBK_FLOW_BLOCKS={}", kFlowBlocks), fmt::format("OBK_FLOW_SOON={}", kFlowSoon), fmt::format("OBK_FLOW_THREADS={}", kFlowThreads)});
+  if (flows) defines.push_back("OBK_FLOW=1");
   if (const int pages = ring_pages(program)) {
     defines.push_back(fmt::format("OBK_RING={}", pages));
     if (!flows && streams_for_few_rows(program)) defines.push_back("OBK_FEW_ROWS=1");
@@ -184,10 +184,8 @@ Result<std::string> device_source(const Program& program, const std::set<int>& n
   if (any([](const BodyTraits& body) { return body.calls(codegen::kConvTile | codegen::kDepthwiseTile); })) text += "#include \"conv.cuh\"\n";
   const bool products = any([](const BodyTraits& body) { return body.form == Form::kPipelinedGemm; });
   if (products || any([](const BodyTraits& body) { return body.form == Form::kGrid || body.waits == Wait::kKernelBefore; }))
-    text += fmt::format(
-        "#define OBK_DEALT_OPERANDS {}\n#define OBK_DEALT_BYTES {}\n#include \"dealt.cuh\"\n",
-        schedule::kDealtOperands, sizeof(DeviceDealt));
-  if (products) text += fmt::format("#define OBK_PRODUCT_BYTES {}\n#define OBK_PRODUCT_STAGES {}\n#include \"product.cuh\"\n", sizeof(DeviceProduct), kProductStages);
+    text += "#include \"dealt.cuh\"\n";
+  if (products) text += "#include \"product.cuh\"\n";
   std::map<int, ProductNumbers> numbers;  // by body
   if (products) {
     TRY(const target::DeviceSpec device, target::gpu(program.target, 0));

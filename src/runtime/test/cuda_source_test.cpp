@@ -276,7 +276,7 @@ TEST(CudaTables, MapsOfAskedRowsLieBehindTheArena) {
     const RowsMap& rows = map->rows;
     EXPECT_TRUE(rows.rows == 128 && rows.pitch == 768 && rows.together == 64 && rows.blocks == 3);
     EXPECT_TRUE(map->at >= program.arena.count && map->at % 64 == 0 && map->at + 128 <= program.arena.count + tables->map_bytes);
-    EXPECT_NE(std::find(tables->blocks.begin(), tables->blocks.end(), static_cast<uint64_t>(map->at) | kArenaBit), tables->blocks.end());
+    EXPECT_NE(std::find(tables->blocks.begin(), tables->blocks.end(), static_cast<uint64_t>(map->at) | OBK_ARENA), tables->blocks.end());
   }
   EXPECT_EQ(asking, 4);
   EXPECT_EQ(matrices.size(), tables->maps.size());  // memory that is used again has one map
@@ -329,7 +329,7 @@ TEST(CudaTables, AStreamedProductStaysInsideItsOperands) {
     EXPECT_EQ((p.across - 1) * int64_t{p.tile_bytes} + p.parts * p.tile_stages * int64_t{p.last_bytes}, weights.bytes());
     EXPECT_EQ(p.tile_bytes, p.parts * p.tile_stages * p.bytes);
     EXPECT_LE(p.rows_bytes + std::max(p.bytes, p.last_bytes), p.stage_bytes);
-    EXPECT_LE(p.stages, kProductStages);
+    EXPECT_LE(p.stages, obk::kProductStages);
     EXPECT_LE(p.stages * p.stage_bytes + p.scratch_bytes - p.overlaid, launch->shared);
     EXPECT_LE(launch->shared, device.fast_memory.count);
     EXPECT_EQ(p.single, launch->ctas == p.tasks * p.parts);
@@ -615,16 +615,6 @@ TEST(CudaSource, EachBodyIsInOnePart) {
   EXPECT_EQ(part_of(program, -1), 0);
 }
 
-// What a dealt work may have stands in schedule/schedule.h; device code is told, and compares the bytes.
-TEST(CudaSource, DeviceCodeIsToldWhatADealtKernelTakes) {
-  const auto text = device_source(two_bodies());
-  ASSERT_TRUE(text.ok());
-  for (const std::string& line :
-       {fmt::format("#define OBK_DEALT_OPERANDS {}\n", schedule::kDealtOperands),
-        fmt::format("#define OBK_DEALT_BYTES {}\n", sizeof(DeviceDealt))})
-    EXPECT_LT(text->find(line), text->find("dealt.cuh")) << line;
-}
-
 // A run reads a few rows of a table of words, all of a product's weight.
 TEST(Programs, AFewRowsOfATableAreRead) {
   graph::Graph graph;
@@ -661,7 +651,7 @@ TEST(CudaTables, AProgramThatFlowsReadsItsCopies) {
   ASSERT_TRUE(tables.ok()) << tables.error().text();
   ASSERT_EQ(tables->launches.size(), 1u);
   const Launch& launch = tables->launches[0];
-  EXPECT_EQ(launch.threads, kFlowThreads);
+  EXPECT_EQ(launch.threads, obk::kFlowThreads);
   EXPECT_GE(launch.ring_pages, 2);
   EXPECT_LE(launch.near_at + program.near.count, launch.shared);
   EXPECT_LE(launch.shared, device.fast_memory.count);
@@ -676,21 +666,21 @@ TEST(CudaTables, AProgramThatFlowsReadsItsCopies) {
   EXPECT_EQ(*numbers.rbegin() + 1, static_cast<int>(numbers.size()));
   size_t at = 0, gathers = 0;
   for (const WorkRecord& work : program.works) {  // the blocks, one after another
-    DeviceWork head;
+    ObkWork head;
     memcpy(&head, &tables->blocks[at], sizeof head);
     ASSERT_EQ(head.operands, static_cast<int>(work.operands.size()));
     ASSERT_EQ(head.gathers, static_cast<int>(work.gathers.size()));
-    size_t word = at + kWorkWords + work.params.size();
+    size_t word = at + OBK_WORK_WORDS + work.params.size();
     for (const Place& place : work.operands) {
       const uint64_t told = tables->blocks[word++];
-      if (place.near >= 0) EXPECT_EQ(told, static_cast<uint64_t>(place.near) | kNearBit);
-      else EXPECT_EQ(told & kNearBit, 0u);
+      if (place.near >= 0) EXPECT_EQ(told, static_cast<uint64_t>(place.near) | OBK_NEAR);
+      else EXPECT_EQ(told & OBK_NEAR, 0u);
     }
     word += word % 2;
     for (const Gather& gather : work.gathers) {
-      DeviceGather told;
+      ObkGather told;
       memcpy(&told, &tables->blocks[word], sizeof told), word += 2, ++gathers;
-      EXPECT_EQ(told.from * kGatherUnit, gather.from);
+      EXPECT_EQ(told.from * obk::kGatherUnit, gather.from);
       EXPECT_EQ(told.near, gather.near);
       EXPECT_EQ(told.pairs * 2, gather.words);
       EXPECT_TRUE(std::any_of(work.operands.begin(), work.operands.end(), [&](const Place& place) { return place.near == gather.near; })) << "it is gathered for nobody";
@@ -708,7 +698,7 @@ TEST(CudaTables, AProgramThatFlowsReadsItsCopies) {
       uint64_t fresh = 0;
       for (size_t n = 0; n < all.size(); ++n)
         if (seen.insert(all[n].number).second) fresh |= uint64_t{1} << n;
-      EXPECT_EQ(static_cast<uint64_t>(tables->tasks[k].nanos) >> kFreshAt, fresh);
+      EXPECT_EQ(static_cast<uint64_t>(tables->tasks[k].block) >> OBK_FRESH_AT, fresh);
       kept += task.weight_group < 0;
       ++k;
     }
