@@ -23,6 +23,7 @@ enum ObkType {
   kObkTf32 = 64,
 };
 #define OBK_LIES_AS_F32(type) ((type) == kObkF32 || (type) == kObkTf32)
+#define OBK_IS_HALF(type) ((type) == kObkF16 || (type) == kObkBf16)
 
 /* What a product finds of its rows' statistics, and from what (ObkGemm::partials). */
 enum ObkStatistics { kObkNoStatistics, kObkOfRows, kObkOfPartials };
