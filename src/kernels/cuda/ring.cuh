@@ -205,6 +205,49 @@ class Ring {
   int32_t per_page_ = 0;
 };
 
+/* A tile's way through its pages, one after another: where as many as have a place were asked for in order. Whoever opens the range fills it in. */
+struct PageCursor {
+  uint32_t at, bars, turn;
+  int pages, slot;
+
+  __device__ __forceinline__ uint32_t take() const {
+    const uint32_t bar = bars + 8 * slot;
+    Watchdog dog = ring_state().dog;
+    dog.start();
+    while (!mbarrier_try(bar, turn)) dog.check(2, slot, turn, 0);
+    return at + slot * WeightPages::kPageBytes;
+  }
+  /* This warp has read the page: on to the next. */
+  __device__ __forceinline__ void release() {
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) mbarrier_arrive(bars + 8 * (pages + slot));
+    if (++slot == pages) slot = 0, turn ^= 1;
+  }
+  /* Page `page` takes the place of the page before the present one, which all give back soon. */
+  __device__ __forceinline__ void ask(const WeightPages& range, int page) const {
+    if (threadIdx.x != 224) return;
+    const int before = slot == 0 ? pages - 1 : slot - 1;
+    ask_page(at + before * WeightPages::kPageBytes, bars + 8 * before, bars + 8 * (pages + before),
+             slot == 0 ? turn : turn ^ 1, range, page);
+  }
+  /* Before the tile's last barrier. */
+  __device__ __forceinline__ void close() const {
+    if (threadIdx.x != 0) return;
+    RingState& s = ring_state();
+    s.take = s.back = s.ask = slot, s.take_turn = s.ask_turn = turn, s.pending = 0;
+  }
+};
+
+/* What is pending is thrown away and the range asked for: a tile that nobody asked ahead for. */
+static __device__ __noinline__ void ring_reopen(WeightPages range) {
+  __syncthreads();
+  Ring ring;
+  ring.open(range);
+  __syncthreads(); /* all have read the state */
+  ring.close();
+  __syncthreads();
+}
+
 static __device__ inline void ring_start(uint32_t pages_at, uint32_t bars_at, int pages,
                                          ObkWatch* watch, uint32_t sm) {
   if (threadIdx.x == 0) {
