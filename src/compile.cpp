@@ -295,7 +295,6 @@ Status lower(const Network& network, const Options& options, Compilation& made, 
   }));
   stitch::Options stitching = options.stitch;
   stitching.tf32 = options.passes.precision == passes::Precision::kTf32;
-  stitching.prologues = options.disabled.count("fold_prologues") == 0;
   stitching.adapt = options.disabled.count("adapt_groups") == 0;
   if (device.family == target::Family::kCuda && options.granularity == "op")
     stitching.stitch = false;
@@ -422,7 +421,7 @@ Status check_names(const Options& options) {
                  "granularities: " + joined(granularities)};
   std::vector<std::string> passes;
   for (const passes::Pass& pass : passes::table()) passes.emplace_back(pass.name);
-  for (const char* other : {"fold_norms", "patch_products", "split_products", "split_reductions", "fold_prologues", "adapt_groups", "flow"})
+  for (const char* other : {"fold_norms", "patch_products", "split_products", "split_reductions", "adapt_groups", "flow"})
     passes.emplace_back(other);  // of `fit` and of stitching
   for (const std::string& name : options.disabled)
     if (std::find(passes.begin(), passes.end(), name) == passes.end())

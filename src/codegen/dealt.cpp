@@ -10,7 +10,7 @@ namespace obelisk::codegen {
 DealtText emit_dealt(const stitch::Group& group, const schedule::Work& work, const std::vector<stitch::Layout>& layouts,
                      const kernels::TileLibrary& tiles, int64_t pitch) {
   const int x = work.operand_count(group);
-  ObkConv shape = {.own_kernel = -work.residents, .kernel_h = 1, .kernel_w = 1, .pixels = work.tile_rows, .channels = work.tile_columns};
+  ObkConv shape = {.ctas_per_sm = static_cast<int16_t>(work.residents), .kernel_h = 1, .kernel_w = 1, .pixels = work.tile_rows, .channels = work.tile_columns};
   DType type = group.product.a_type;
   int64_t offset = 0;
   std::string geometry;

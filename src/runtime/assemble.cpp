@@ -184,6 +184,11 @@ Program assemble(const graph::Graph& graph, const stitch::Plan& plan, const sche
       }
       record.operands.push_back(place);
     }
+    if (record.body >= 0) {
+      const codegen::BodyTraits& traits = program.bodies[record.body].traits;
+      CHECK(static_cast<int64_t>(record.operands.size()) == traits.operands && static_cast<int64_t>(record.params.size()) == traits.params,
+            "{} has {} operands and {} params, its body takes: {}", record.label, record.operands.size(), record.params.size(), to_string(traits));
+    }
     if (group.kind == GroupKind::kCustom) {
       record.custom = static_cast<int32_t>(program.customs.size());
       program.customs.push_back(custom_record(graph, group));

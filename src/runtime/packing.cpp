@@ -136,7 +136,7 @@ std::vector<uint32_t> places(const TileLibrary& tiles, const PackRecipe& recipe,
                              const Type& source) {
   const DType packed = *packed_dtype(tiles, recipe, source.dtype);
   const int64_t bytes = *packed_bytes(tiles, recipe, source), count = source.count();
-  if (source.dtype == DType::f16 || source.dtype == DType::bf16)
+  if (is_half(source.dtype))
     return places_of_codes<uint16_t>(tiles, recipe, source, packed, bytes);
   if (source.dtype == DType::f32)
     return places_of_codes<uint32_t>(tiles, recipe, source, packed, bytes);

@@ -410,7 +410,6 @@ class Shadow {
         for (const WorkAccess& access : accesses_of(graph_, plan_, work).reads) TRY_STATUS(look_at_whole(w, work.buffers[access.slot], -1, access.value));
         continue;
       }
-      if (group.prologue) continue;  // computes A itself
       const auto slot = static_cast<size_t>(work.operand_count(group));
       if (group.kind == GroupKind::kProduct) {
         TRY_STATUS(read_product(w, slot));
@@ -568,7 +567,7 @@ class Shadow {
   Status check_tile_rows(const ObkTask& task) {
     const Work& work = tasks_.works[task.work];
     const Group& group = plan_.groups[work.group];
-    if (group.kind == GroupKind::kStitched || group.prologue) return ok_status();
+    if (group.kind == GroupKind::kStitched) return ok_status();
     const Points points = points_of(work.nest, task.r0, task.r1, 0, 1);
     if (group.kind == GroupKind::kProduct) {
       for (const Access& access : work.nest.accesses) {

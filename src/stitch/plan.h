@@ -21,7 +21,6 @@ using obelisk::to_string;
 
 /// AStitch §3.1, Table 1: how an intermediate goes from its producer to its consumer.
 enum class Scheme : uint8_t {
-  kIndependent,  // no dependency; only in one program
   kLocal,        // one element to one element: a register
   kRegional,     // within the block that owns a row: shared memory and a block barrier
   kGlobal,       // anywhere: scratch in global memory and a barrier of all workers
@@ -161,7 +160,6 @@ struct Group {
   Body body;
   std::vector<int> anchor_coords;  // of a tile's group: the domain's coordinate for each dimension of what the anchor computes
   Product product;            // kProduct
-  std::optional<Body> prologue;  // kProduct: computes the tile's rows of A into shared memory first
   ConvTile conv;              // kConv
   AttentionTile attention;    // kAttention
   ValueId partials = graph::kNone;  // kProduct: a stored value of whose rows the body leaves partial statistics, of kPartialColumns each

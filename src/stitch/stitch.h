@@ -15,7 +15,6 @@ struct Options {
   bool stitch = true;        // false: every op is a group of its own (the granularity `op`)
   bool tiles = true;         // false: products and convolutions go through their loop form
   bool adapt = true;         // false: readers behind a reshape begin a group of their own (adapt.h)
-  bool prologues = true;     // false: no norm moves into the tiles that read it (fold_prologues)
   bool teams = true;         // of GPUs: recurrent steps by teams of multiprocessors that exchange their state; false: unrolled
   bool tf32 = false;         // products, convolutions and attention of f32 multiply numbers rounded to tf32 where a tile computes them
   int max_operands = 24;     // of one body

@@ -37,12 +37,8 @@ Result<DeviceSpec> gpu(const std::string& architecture, int sms) {
     spec.name = known.name;
     spec.sms = sms > 0 ? sms : known.sms;
     spec.fast_memory = {known.shared.count - (2_KiB).count};
-    spec.vector_bytes = 16;
     spec.barrier = Nanos(known.barrier);
     spec.smallest_task = Nanos(60);
-    // A tile's own rows of a norm cost MiniLM more than the phases that they save, with the product tiles of
-    // the time when it was measured (bench/results/h200_networks.json: 31 phases against 43). To be measured again.
-    spec.recomputes = false;
     spec.copies_blocks = known.copies_blocks;
     spec.team = known.cluster, spec.team_registers = 128;
     spec.flops_per_sm = known.flops;

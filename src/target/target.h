@@ -15,13 +15,11 @@ struct DeviceSpec {
   std::string name;         // "cpu", "sm_90a"
   int sms = 1;              // workers: streaming multiprocessors, or threads of the CPU
   Bytes fast_memory;        // per worker: shared memory, or the part of a core's L2 that a tile may fill
-  int vector_bytes = 64;    // the natural width of a load
   Nanos barrier{1000};      // one barrier of all workers
   Nanos smallest_task{1500};  // below this a task costs more to deal than to run
   int team = 0;             // of a GPU: so many workers surely run at once when a kernel is made of such teams, a power of two; 0: no teams
   int team_registers = 0;   // of each thread of a member, that may hold weights from step to step
   Bytes deals{0};           // a work that moves so much is cut into small tasks that go to whoever is free; 0: lists say who runs what
-  bool recomputes = false;  // computing a row again costs less than a phase: norms move into the tiles that read them
   bool copies_blocks = false;  // of a GPU: a copy engine brings blocks of a matrix to shared memory, whence warpgroups multiply them
   bool flows = false;       // one kernel runs all, and workers may pass words to each other that carry their own readiness: schedule/flow.h
   bool one_kernel = false;  // of a GPU: all works are one kernel, with barriers where it does not flow

@@ -235,6 +235,15 @@ def test_emits_readable_texts(obelisk, mlp, nvrtc, tmp_path):
     assert "wave" in texts["program.schedule.txt"]
 
 
+def test_texts_are_written_before_anything_is_compiled(obelisk, mlp, tmp_path, monkeypatch):
+    monkeypatch.setenv("OBELISK_NVRTC", str(tmp_path / "nowhere"))  # no device compiler
+    flags = ("--target", "sm_90a", "--granularity", "stitch", "--emit", "cuda,schedule", "-d", "texts", "--json")
+    report = obelisk("compile", mlp, *ROWS, *flags, "--to", "assemble", code=0).json
+    assert report["stopped_after"] == "assemble" and report["emitted"] == ["texts/program.cu", "texts/program.schedule.txt"]
+    assert "OBK_BODY(obk_body)" in (tmp_path / "texts" / "program.cu").read_text()
+    assert "emitted" not in obelisk("compile", mlp, *ROWS, *flags, "--to", "codegen", code=0).json  # no program yet
+
+
 def test_emit_needs_a_gpu_target(obelisk, mlp):
     result = obelisk("compile", mlp, *ROWS, "--target", "cpu", "--emit", "ptx", code=USAGE)
     assert "--target" in result.err

@@ -55,8 +55,6 @@ namespace {
 // that meet it.
 constexpr int64_t kDepth = 512;
 
-int64_t round_up(int64_t value, int64_t to) { return (value + to - 1) / to * to; }
-
 bool is_int8(int32_t type) { return type == kObkI8 || type == kObkU8; }
 
 int64_t element_bytes(int32_t type) {

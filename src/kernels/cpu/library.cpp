@@ -5,7 +5,7 @@ namespace obelisk::kernels {
 namespace {
 
 bool is_float_tile(int32_t type) {
-  return OBK_LIES_AS_F32(type) || type == kObkF16 || type == kObkBf16;
+  return OBK_LIES_AS_F32(type) || OBK_IS_HALF(type);
 }
 
 }  // namespace

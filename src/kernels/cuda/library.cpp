@@ -9,11 +9,11 @@ namespace {
 
 /// 16-bit rows in the swizzled atoms of gemm.cuh, [k / 64][pitch rows][64]; others row after row, 16 bytes apart from a bank's multiple.
 int64_t panel_pitch(int32_t type, int64_t m, int64_t k) {
-  if (type == kObkF16 || type == kObkBf16) return m <= 16 ? 16 : m <= 32 ? 32 : 64;
+  if (OBK_IS_HALF(type)) return m <= 16 ? 16 : m <= 32 ? 32 : 64;
   return k + 4;
 }
 int64_t panel_bytes(int32_t type, int64_t m, int64_t k) {
-  if (type == kObkF16 || type == kObkBf16) return k % 64 == 0 && m <= 64 ? panel_pitch(type, m, k) * k * 2 : 0;
+  if (OBK_IS_HALF(type)) return k % 64 == 0 && m <= 64 ? panel_pitch(type, m, k) * k * 2 : 0;
   return m * (k + 4) * (type == kObkF64 ? 8 : 4);
 }
 
@@ -23,13 +23,13 @@ const TileLibrary kCudaTiles = {
     .name = "cuda",
     .panel = 16,
     .takes_gemm = [](int32_t a, int32_t b) {
-      return a == b && (OBK_LIES_AS_F32(a) || a == kObkF16 || a == kObkBf16 || a == kObkF64);
+      return a == b && (OBK_LIES_AS_F32(a) || OBK_IS_HALF(a) || a == kObkF64);
     },
     .takes_conv = [](int32_t type) {
-      return OBK_LIES_AS_F32(type) || type == kObkF16 || type == kObkBf16;
+      return OBK_LIES_AS_F32(type) || OBK_IS_HALF(type);
     },
     .takes_attention = [](int32_t type) {
-      return OBK_LIES_AS_F32(type) || type == kObkF16 || type == kObkBf16;
+      return OBK_LIES_AS_F32(type) || OBK_IS_HALF(type);
     },
     .attention_widest = cuda_attention_widest,
     .gemm_packed_bytes = cuda_gemm_packed_bytes,

@@ -177,6 +177,37 @@ TEST_F(Obk, WhatIsWrittenIsReadAgain) {
     EXPECT_EQ(0, memcmp(wanted[k].data(), got[k].data(), wanted[k].bytes())) << "output " << k;
 }
 
+// What is known of bodies travels beside their texts; traits that cannot be so, or that do not suit the works, are refused.
+TEST_F(Obk, TraitsOfBodies) {
+  auto file = open_obk(path("good.obk"), true);
+  ASSERT_TRUE(file.ok()) << file.error().text();
+  const auto &wrote = executable->program().bodies, &has = file->program->bodies;
+  ASSERT_EQ(has.size(), wrote.size());
+  for (size_t k = 0; k < has.size(); ++k) {
+    EXPECT_EQ(has[k].traits, wrote[k].traits) << to_string(wrote[k].traits);
+    EXPECT_EQ(has[k].hash, wrote[k].hash);
+  }
+  size_t at = number<uint64_t>(good, kHeader + 2 * kEntry + 8) + 8;  // the first body
+  for (int text = 0; text < 2; ++text) at += 8 + number<uint64_t>(good, at);
+  ASSERT_EQ(number<int64_t>(good, at), wrote[0].traits.operands);
+  const auto refused = [&](size_t index, int64_t value, const std::string& word) { expect_refused(resealed(with(good, at + 8 * index, value)), word); };
+  refused(0, wrote[0].traits.operands + 1, "its body takes");
+  refused(0, -1, "operands -1 is not in");
+  refused(1, wrote[0].traits.params + 1, "its body takes");
+  refused(2, 4, "form 4 is not in");
+  refused(2, 1, "a grid alone");
+  refused(2, 2, "a form of its own");
+  refused(2, 3, "a cluster alone");
+  refused(3, 3, "waits 3 is not in");
+  refused(4, 64, "tiles 64 is not in");
+  refused(5, 2, "a grid alone");
+  refused(5, 33, "ctas_per_sm 33 is not in");
+  refused(6, 0, "cluster 0 is not in");
+  refused(6, 2, "a cluster alone");
+  refused(7, 2, "gemm 2 is not in");
+  refused(8, 2, "asked_rows 2 is not in");
+}
+
 // The prediction travels in the file: what takes microseconds runs on its caller's thread, unless
 // all are wanted.
 TEST_F(Obk, SmallProgramsTakeNoThreads) {
