@@ -61,7 +61,7 @@ struct Demoted {
 };
 
 /// `tiles`: the machine's, or null.
-Grouping form_groups(const Graph& graph, Views& views, const target::DeviceSpec& device,
+Grouping form_groups(const Graph& graph, Views& views, const machine::Machine& device, const machine::Strategy& strategy,
                      const Options& options, const kernels::TileLibrary* tiles, const Demoted& demoted = {});
 
 }  // namespace obelisk::stitch

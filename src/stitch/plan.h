@@ -7,7 +7,7 @@
 
 #include "graph/graph.h"
 #include "kernels/kernels.h"
-#include "target/target.h"
+#include "machine/machine.h"
 
 namespace obelisk::stitch {
 
@@ -104,10 +104,10 @@ struct Product {
 inline constexpr int64_t kFewestStreamedRows = 33, kMostStreamedRows = 512;  // the latter exclusive
 /// Whether clusters compute the parts of such a product and add them: what follows joins it as it joins other products. All clusters run
 /// at once with tiles of up to 112 columns (ViT-B/16: 4 x 7 tiles, 0.6 us a layer less on an H200 than sums through memory); wider ones were not measured.
-inline bool parts_meet(const target::DeviceSpec& device, int64_t rows, int64_t columns, int64_t parts) {
+inline bool parts_meet(const machine::Machine& machine, const machine::Strategy& strategy, int64_t rows, int64_t columns, int64_t parts) {
   constexpr int64_t kTile = 64, kColumns = 112;
-  if (!device.own_kernels || !device.copies_blocks || rows < kFewestStreamedRows || rows >= kMostStreamedRows) return false;
-  return (rows + kTile - 1) / kTile * ((columns + kColumns - 1) / kColumns) <= target::clusters_at_once(device.sms, parts);
+  if (!strategy.own_kernels || !takes_wgmma(machine, strategy) || rows < kFewestStreamedRows || rows >= kMostStreamedRows) return false;
+  return (rows + kTile - 1) / kTile * ((columns + kColumns - 1) / kColumns) <= machine::clusters_at_once(machine.sms, parts);
 }
 
 /// A convolution that tiles compute: one or two spatial dimensions (a missing height is 1), channels last, constant weights.
