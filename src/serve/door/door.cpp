@@ -1,5 +1,6 @@
 #include "serve/door/door.h"
 
+#include "serve/door/grpc_server.h"
 #include "serve/door/routes.h"
 
 namespace obelisk::serve::door {
@@ -13,6 +14,13 @@ class Opened final : public Door {
 
   Status open() {
     TRY(http_, HttpServer::start(options_.http, make_routes(service_)));
+    if (options_.grpc_port) {
+      GrpcOptions grpc;
+      grpc.host = options_.http.host, grpc.port = *options_.grpc_port, grpc.most_message = options_.http.most_body;
+      grpc.certificate = options_.http.certificate, grpc.key = options_.http.key;
+      TRY(grpc_, GrpcServer::start(std::move(grpc), service_));
+      service_.on_ready([this](bool ready) { grpc_->set_ready(ready); });
+    }
     if (options_.metrics_port) {
       HttpOptions metrics = options_.http;
       metrics.port = *options_.metrics_port;
@@ -26,12 +34,13 @@ class Opened final : public Door {
 
   Service& service() override { return service_; }
   int http_port() const override { return http_->port(); }
-  int grpc_port() const override { return -1; }
+  int grpc_port() const override { return grpc_ ? grpc_->port() : -1; }
   int metrics_port() const override { return metrics_ ? metrics_->port() : -1; }
 
   bool close() override {
     if (!engine_) return clean_;
     service_.drain();
+    if (grpc_) grpc_->set_ready(false);
     if (http_) {
       std::this_thread::sleep_for(options_.grace);
       http_->drain();
@@ -47,8 +56,10 @@ class Opened final : public Door {
     if (metrics_) metrics_->stop();
     if (http_) http_->stop();
     service_.stop();
+    if (grpc_) grpc_->stop(std::chrono::milliseconds(clean_ ? 1000 : 0));
     engine_.reset();
     metrics_.reset();
+    grpc_.reset();
     http_.reset();
     return clean_;
   }
@@ -58,6 +69,7 @@ class Opened final : public Door {
   std::unique_ptr<Engine> engine_;
   Service service_;
   std::unique_ptr<HttpServer> http_, metrics_;
+  std::unique_ptr<GrpcServer> grpc_;
   bool clean_ = true;
 };
 

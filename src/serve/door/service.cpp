@@ -54,12 +54,15 @@ void Service::load_all() {
     }
     engine.add(**found);
   }
+  const std::lock_guard lock(mutex_);
+  loaded_ = true;
+  woken_.notify_all();
 }
 
 bool Service::ready() const {
   if (draining_) return false;
   const std::lock_guard lock(mutex_);
-  return starting_.empty();
+  return loaded_ && starting_.empty();
 }
 
 Maybe<std::string> Service::tenant_of(std::string_view authorization) const {
@@ -195,7 +198,10 @@ void Service::watch() {
     lock.lock();
     for (Wait& wait : left) waits_.push_back(std::move(wait));
     for (const std::string& name : settled) starting_.erase(name);
-    if (!settled.empty() && starting_.empty()) log.info("server").field("state", "ready");
+    if (loaded_ && starting_.empty() && !draining_ && !std::exchange(told_, true)) {
+      log.info("server").field("state", "ready");
+      if (ready_) ready_(true);
+    }
   }
   for (Wait& wait : waits_) wait.done(Fault{Cause::kUnavailable, "the server is shutting down"});
   waits_.clear();

@@ -51,6 +51,8 @@ class Service {
   /// Adds every model of the repository; ready when none of them loads any more.
   void load_all();
   bool ready() const;
+  /// Called once, when the models of load_all are settled.
+  void on_ready(std::function<void(bool)> ready) { ready_ = std::move(ready); }
   bool draining() const { return draining_; }
   /// Not ready from now on; calls are answered still, until refuse().
   void drain() { draining_ = true; }
@@ -91,7 +93,8 @@ class Service {
   std::atomic<bool> draining_{false}, refusing_{false};
   mutable std::mutex mutex_;
   std::condition_variable woken_;
-  bool stopping_ = false;
+  bool stopping_ = false, loaded_ = false, told_ = false;
+  std::function<void(bool)> ready_;
   std::set<std::string> starting_;
   std::vector<Wait> waits_;
   std::map<std::string, ModelState> states_;  // of the watching thread
