@@ -5,6 +5,7 @@
 
 #include "flags.h"
 #include "serve.h"
+#include "simulate.h"
 
 namespace {
 
@@ -132,6 +133,12 @@ int run_command(int argc, char** argv) {
   cli::add_inputs(*profile, flags);
   profile->add_option("--trace", flags.trace, "a file for Perfetto: a track for each SM");
   profile->callback([&] { body = [&] { return cli::profile(flags); }; });
+
+  cli::SimulateFlags simulation;
+  CLI::App* simulate = app.add_subcommand("simulate", "many models under deadlines, by a virtual clock");
+  cli::add_simulate(*simulate, simulation);
+  cli::add_json(*simulate, flags);
+  simulate->callback([&] { body = [&] { return cli::simulate(flags, simulation); }; });
 
   CLI::App* cache = app.add_subcommand("cache", "the compiled bodies that are kept");
   cache->require_subcommand(1);

@@ -10,7 +10,7 @@
 
 #include "model_folder.h"
 #include "serve/door/door.h"
-#include "serve/door/simple_engine.h"
+#include "serve/serve.h"
 
 namespace obelisk::cli {
 namespace {
@@ -67,12 +67,12 @@ int list(const Flags& flags, const ModelFolder& folder) {
 }  // namespace
 
 struct ServeFlags {
-  std::string host = "127.0.0.1", tokens, certificate, key, log_file;
+  std::string host = "127.0.0.1", tokens, certificate, key, log_file, policy = "vliw", record;
   int http = 8000, grpc = 8001, metrics = 8002, threads = 1;
   double body_mib = 256, drain_s = 30, grace_s = 0, body_timeout_s = 60;
   int spin_us = 20;
   size_t connections = 16384;
-  bool no_control = false, shared_memory = false, quiet = false, verbose = false, check = false;
+  bool no_control = false, shared_memory = false, no_verify = false, quiet = false, verbose = false, check = false;
 };
 
 std::function<int()> add_serve(CLI::App& verb, Flags& flags) {
@@ -94,6 +94,13 @@ std::function<int()> add_serve(CLI::App& verb, Flags& flags) {
   verb.add_option("--grace", more->grace_s, "seconds after SIGTERM in which it says not ready, but answers")->check(CLI::Range(0.0, 3600.0));
   verb.add_option("--drain", more->drain_s, "seconds after that in which what was accepted may end")->check(CLI::Range(0.0, 3600.0));
   verb.add_option("--spin", more->spin_us, "microseconds that a thread looks for work before it sleeps")->check(CLI::Range(0, 1000000));
+  verb.add_option("--policy", more->policy, "which request runs next: vliw (least slack first, batches, programs side by side), or one of fifo, time, streams, edf, batch");
+  verb.add_option("--threads", flags.threads, "of the CPU, that programs run on; 0: one a core")->check(CLI::Range(0, 4096));
+  verb.add_option("--memory-limit", flags.memory_limit, "MiB of weights and workspaces of all models; 0: no limit");
+  verb.add_flag("--no-verify", more->no_verify, "models are served without being compared with the reference first");
+  verb.add_option("--record", more->record, "a file for what arrived and what was decided");
+  verb.add_option("--compiler", flags.compiler, "the C++ compiler that builds bodies");
+  verb.add_option("--cache", flags.cache, "folder of the object cache, or off");
   verb.add_flag("--no-model-control", more->no_control, "clients may not load and unload models");
   verb.add_flag("--shared-memory", more->shared_memory, "clients of this machine may pass tensors in shared memory");
   verb.add_option("--log-file", more->log_file, "where the log goes, a line of JSON an event; else stderr");
@@ -128,6 +135,13 @@ std::function<int()> add_serve(CLI::App& verb, Flags& flags) {
     options.grace = std::chrono::milliseconds(static_cast<int64_t>(given.grace_s * 1000));
     options.drain_limit = std::chrono::milliseconds(static_cast<int64_t>(given.drain_s * 1000));
 
+    serve::EngineOptions engine;
+    auto policy = serve::policy_named(given.policy);
+    if (!policy.ok()) return fail(flags, policy.error());
+    engine.policy = *policy, engine.workers = flags.threads, engine.record = given.record;
+    engine.compiler = flags.compiler, engine.cache = flags.cache;
+    engine.verify = !given.no_verify;
+    engine.memory_limit = flags.memory_limit << 20;
     // Requests of some hundred kilobytes would give their pages back each time, and fault them in again.
     mallopt(M_MMAP_THRESHOLD, 64 << 20);
     mallopt(M_TRIM_THRESHOLD, 256 << 20);
@@ -139,7 +153,7 @@ std::function<int()> add_serve(CLI::App& verb, Flags& flags) {
     pthread_sigmask(SIG_BLOCK, &ends, nullptr);
     signal(SIGPIPE, SIG_IGN);
 
-    auto opened = door::Door::open(door::make_simple_engine(), *folder, std::move(options));
+    auto opened = door::Door::open(serve::make_engine(std::move(engine)), *folder, std::move(options));
     if (!opened.ok()) return fail(flags, opened.error());
     door::Door& server = **opened;
     server.service().log.info("server").field("state", "listening").field("host", given.host).field("http", server.http_port()).field("grpc", server.grpc_port()).field("metrics", server.metrics_port());
