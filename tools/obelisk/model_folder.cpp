@@ -153,7 +153,6 @@ std::optional<Result<ModelConfig>> ModelFolder::find(const std::string& name) co
   const auto read = [&]() -> Result<ModelConfig> {
     ModelConfig config;
     config.name = name;
-    config.target = "auto";
     std::optional<std::string> file;
     bool batch_given = false;
     if (const fs::path settings = folder / kSettings; fs::exists(settings, failed))

@@ -62,7 +62,7 @@ void Service::load_all() {
 bool Service::ready() const {
   if (draining_) return false;
   const std::lock_guard lock(mutex_);
-  return loaded_ && starting_.empty();
+  return loaded_ && starting_.empty() && answers_;
 }
 
 Maybe<std::string> Service::tenant_of(std::string_view authorization) const {
@@ -176,7 +176,6 @@ void Service::watch() {
     std::vector<Wait> waits = std::exchange(waits_, {});
     std::vector<std::string> starting(starting_.begin(), starting_.end());
     lock.unlock();
-    notice_states();
     std::vector<Wait> left;
     for (Wait& wait : waits) {
       const auto found = engine.model(wait.model);
@@ -190,6 +189,7 @@ void Service::watch() {
       if (over) wait.done(std::move(fault));
       else left.push_back(std::move(wait));
     }
+    notice_states();
     std::vector<std::string> settled;
     for (const std::string& name : starting) {
       const auto found = engine.model(name);
@@ -198,7 +198,9 @@ void Service::watch() {
     lock.lock();
     for (Wait& wait : left) waits_.push_back(std::move(wait));
     for (const std::string& name : settled) starting_.erase(name);
-    if (loaded_ && starting_.empty() && !draining_ && !std::exchange(told_, true)) {
+    answers_ = states_.empty();
+    for (const auto& [name, state] : states_) answers_ |= state == ModelState::kReady;
+    if (loaded_ && starting_.empty() && answers_ && !draining_ && !std::exchange(told_, true)) {
       log.info("server").field("state", "ready");
       if (ready_) ready_(true);
     }

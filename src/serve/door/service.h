@@ -48,7 +48,7 @@ class Service {
   Log log;
   const Clock::time_point started = Clock::now();
 
-  /// Adds every model of the repository; ready when none of them loads any more.
+  /// Adds every model of the repository; ready when none of them loads any more, and one answers (if there is one).
   void load_all();
   bool ready() const;
   /// Called once, when the models of load_all are settled.
@@ -93,7 +93,7 @@ class Service {
   std::atomic<bool> draining_{false}, refusing_{false};
   mutable std::mutex mutex_;
   std::condition_variable woken_;
-  bool stopping_ = false, loaded_ = false, told_ = false;
+  bool stopping_ = false, loaded_ = false, told_ = false, answers_ = false;
   std::function<void(bool)> ready_;
   std::set<std::string> starting_;
   std::vector<Wait> waits_;
