@@ -62,15 +62,22 @@ def save_types(folder):
 
 def save_slow(folder, toml=""):
     """Some hundred milliseconds of products."""
-    nodes, before = [], "x"
+    nodes, before = [helper.make_node("Mul", ["w", "x"], ["first"])], "first"
     for k in range(6):
         nodes.append(helper.make_node("MatMul", [before, "w"], [f"m{k}"]))
         nodes.append(helper.make_node("Tanh", [f"m{k}"], [f"t{k}"]))
         before = f"t{k}"
     nodes.append(helper.make_node("ReduceMean", [before], ["y"], axes=[0, 1], keepdims=0))
     size = 1280
-    return save(folder, nodes, {"x": (TensorProto.FLOAT, [size, size])}, {"y": (TensorProto.FLOAT, [])},
+    return save(folder, nodes, {"x": (TensorProto.FLOAT, [1])}, {"y": (TensorProto.FLOAT, [])},
                 {"w": random(size, size) / 36}, toml)
+
+
+def wait_until(true, seconds=60):
+    until = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < until, "it did not happen"
+        time.sleep(0.02)
 
 
 class Server:
