@@ -8,11 +8,14 @@
 #include <atomic>
 #include <condition_variable>
 #include <cstring>
+#include <deque>
+#include <fstream>
 #include <map>
 #include <mutex>
 #include <unordered_map>
 
 #include "serve/lanes.h"
+#include "serve/record.h"
 #include "serve/scheduler.h"
 #include "serve/variants.h"
 
@@ -71,10 +74,13 @@ class LocalEngine : public Engine {
       : options_(std::move(options)),
         workers_(options_.workers > 0 ? options_.workers : cores_we_may_use()),
         window_(1, workers_),
+        record_(options_.record.empty() ? std::ofstream() : std::ofstream(options_.record)),
         busy_(static_cast<size_t>(workers_), false),
         lanes_(options_.policy.kind == PolicyKind::kStreams ? options_.policy.streams : workers_),
         alarm_([this] { act([] {}); }),
-        loader_([this] { load_models(); }) {}
+        loader_([this] { load_models(); }) {
+    if (record_.is_open()) recorder_.emplace(record_, 1, workers_, options_.policy);
+  }
   ~LocalEngine() override;
 
   void add(ModelConfig config) override;
@@ -122,7 +128,9 @@ class LocalEngine : public Engine {
   mutable std::mutex mutex_;  // all below, down to the threads
   Window window_;
   Times times_;
-  std::vector<bool> busy_;  // workers
+  std::ofstream record_;
+  std::optional<Recorder> recorder_;  // where the engine's are told to
+  std::vector<bool> busy_;            // workers
   std::map<std::string, std::shared_ptr<Served>> models_;   // by name: ready, or the only one
   std::map<std::string, std::shared_ptr<Served>> coming_;   // by name: loading, to replace one that is ready
   std::vector<std::shared_ptr<Served>> by_number_;          // null: free
@@ -172,6 +180,7 @@ void LocalEngine::act(Function function) {
 void LocalEngine::follow(Answers& answers) {
   const Time at = now();
   Decisions decisions = decide(window_, times_, at, options_.policy);
+  if (recorder_) recorder_->decide(at, decisions);
   const uint64_t first = window_.apply(decisions, options_.policy, at);
   for (const GiveUp& given : decisions.given_up) {
     const auto found = waiting_.find(given.job.key);
@@ -307,6 +316,7 @@ void LocalEngine::run(Launch& launch) {
     }
     for (const int lane : launch.lanes) busy_[static_cast<size_t>(lane)] = false;
     window_.finish(launch.run, end - begun, options_.policy);
+    if (recorder_) recorder_->finish(launch.run, end - begun);
     follow(late);
   }
   for (Answers* each : {&answers, &late})
@@ -440,7 +450,10 @@ std::optional<Answer> LocalEngine::check(const Request& request, const Served& m
 
 int LocalEngine::tenant(const std::string& name, double weight) {
   const auto [at, fresh] = tenants_.try_emplace(name, 0);
-  if (fresh) at->second = window_.add_tenant(weight);
+  if (fresh) {
+    at->second = window_.add_tenant(weight);
+    if (recorder_) recorder_->tenant(weight);
+  }
   return at->second;
 }
 
@@ -473,6 +486,7 @@ RequestKey LocalEngine::submit(Request request, Done done) {
                     .priority = request.priority != 0 ? request.priority : model->config.priority, .rows = rows, .arrival = arrival,
                     .deadline = budget ? arrival + *budget : kNever};
       const Admission admission = admit(window_, times_, at, options_.policy, job, model->config.queue_limit);
+      if (recorder_) recorder_->ask(at, model->config.queue_limit, job, admission);
       if (admission.taken) {
         pending->request = std::move(request), pending->done = std::move(done);
         pending->model = model, pending->arrival = arrival;
@@ -496,6 +510,7 @@ void LocalEngine::cancel(RequestKey key) {
   {
     std::lock_guard lock(mutex_);
     if (!window_.cancel(key)) return;
+    if (recorder_) recorder_->cancel(key);
     const auto found = waiting_.find(key);
     ++found->second->model->counts.cancelled;
     answers.emplace_back(std::move(found->second->done), refused(Outcome::kCancelled, refusal(Code::kInterrupted, "cancelled by the caller")));
@@ -558,6 +573,7 @@ int LocalEngine::free_number() {
 void LocalEngine::retire(Served& model) {
   const auto number = static_cast<size_t>(model.number);
   times_.models[number] = {};
+  if (recorder_) recorder_->times(model.number, {});
   model.variants.clear(), model.number = -1, model.memory_bytes = 0;
   const std::shared_ptr<Served> keep = std::move(by_number_[number]);  // `model` lives in it
   by_number_[number] = nullptr;
@@ -637,6 +653,7 @@ void LocalEngine::serve_variants(Served& model, std::vector<std::pair<std::share
     model.variants.push_back(std::move(variant));
     times.variants.push_back(time);
   }
+  if (recorder_) recorder_->times(model.number, times);
 }
 
 void LocalEngine::fail(Served& model, const Error& error) {

@@ -37,8 +37,9 @@ struct Policy {
   // ---- vliw: each part has its switch ----
   bool batches = true;   // requests of one model become one launch
   bool narrow = true;    // programs side by side; else each gets the whole machine
+  bool foresee = true;   // who is likely to come soon counts as waiting, when widths are chosen
   bool hold = true;      // wait for a partner while slack allows and others have work for the slots
-  bool reserve = true;   // slots that become free are kept for who would be late without them
+  bool reserve = false;  // slots that become free are kept for who would be late without them; for who is neglected they always are
   bool shares = true;    // tenants beyond their share stand behind those within it
   double margin = 1.1;   // predictions are multiplied by it before they are compared with a deadline
   double straggler = 1.5;       // a tenant whose runs take so many times the prediction is demoted

@@ -26,6 +26,14 @@ int largest(const ModelTimes& model) {
 /// Whether a request of so many rows may go to a variant.
 bool holds(const ModelTimes& model, const VariantTime& variant, int rows) { return variant.batch >= std::min(rows, largest(model)); }
 
+/// The smallest batch that holds a request.
+int smallest(const ModelTimes& model, int rows) {
+  int least = 0;
+  for (const VariantTime& variant : model.variants)
+    if (holds(model, variant, rows) && (least == 0 || variant.batch < least)) least = variant.batch;
+  return least;
+}
+
 /// Decisions as they are made: what is taken of each flow, what is left of each machine.
 class Deciding {
  public:
@@ -186,9 +194,8 @@ class Deciding {
   Rank rank(size_t f, int machine) const {
     const Flow& flow = window_.flows()[f];
     const Time quick = quickest(model_of(f), head(f).rows);
-    const double ahead = tenant_of(f).used - least_used_;
     int standing = 1;
-    if (policy_.shares && ahead > static_cast<double>(policy_.share_slack.count()) * window_.slots() * window_.machines()) standing = 2;
+    if (used_[static_cast<size_t>(flow.tenant)] - least_used_ > share_slack()) standing = 2;
     if (straggling_[f]) standing = 3;
     if (now_ - flow.served > policy_.patience) standing = 0;
     const Time slack = std::max(due(f) - now_ - quick, Time(0));
@@ -199,11 +206,15 @@ class Deciding {
     return {standing, flow.priority, bin, -quick, clash > 0 ? 1 : 0, due(f)};
   }
 
-  /// Launches that would still be made of what waits, of all models.
+  /// Slot-nanoseconds that a tenant may be ahead of another.
+  double share_slack() const {
+    return policy_.shares ? static_cast<double>(policy_.share_slack.count()) * window_.slots() * window_.machines() : INFINITY;
+  }
+
+  /// Requests that nobody took yet, of all models.
   int claims() const {
     int count = 0;
-    for (size_t m = 0; m < left_.size(); ++m)
-      if (left_[m] > 0) count += policy_.batches ? (left_[m] + batch_[m] - 1) / std::max(batch_[m], 1) : left_[m];
+    for (const int left : left_) count += left;
     return count;
   }
 
@@ -211,7 +222,7 @@ class Deciding {
     left_.assign(times_.models.size(), 0), batch_.assign(times_.models.size(), 1);
     for (size_t m = 0; m < left_.size(); ++m) left_[m] = window_.waiting_of(static_cast<int>(m)), batch_[m] = largest(model(static_cast<int>(m)));
     for (const GiveUp& given : made_.given_up) --left_[static_cast<size_t>(given.job.model)];
-    least_used_ = window_.least_used();
+    for (const Tenant& tenant : window_.tenants()) used_.push_back(tenant.used);
     held_.assign(next_.size(), false), straggling_.assign(next_.size(), false);
     for (size_t f = 0; f < next_.size(); ++f)
       if (waits(f)) straggling_[f] = straggles(window_.flows()[f].tenant);
@@ -229,6 +240,13 @@ class Deciding {
     for (size_t m = 1; m < free_.size(); ++m)
       if (free_[m] > free_[static_cast<size_t>(machine)]) machine = static_cast<int>(m);
     if (free_[static_cast<size_t>(machine)] == 0) return false;
+    least_used_ = INFINITY;
+    double most_used = 0;
+    for (size_t f = 0; f < next_.size(); ++f) {
+      if (!waits(f)) continue;
+      const double used = used_[static_cast<size_t>(window_.flows()[f].tenant)];
+      least_used_ = std::min(least_used_, used), most_used = std::max(most_used, used);
+    }
     int chosen = -1;
     std::optional<Rank> best;
     for (size_t f = 0; f < next_.size(); ++f) {
@@ -237,7 +255,10 @@ class Deciding {
       if (!best || at < *best) best = at, chosen = static_cast<int>(f);
     }
     if (chosen < 0) return false;
-    if (!start_on(static_cast<size_t>(chosen), machine, may_hold)) skipped_[static_cast<size_t>(chosen)] = true;
+    if (start_on(static_cast<size_t>(chosen), machine, may_hold)) return true;
+    skipped_[static_cast<size_t>(chosen)] = true;
+    const bool behind = most_used - used_[static_cast<size_t>(window_.flows()[static_cast<size_t>(chosen)].tenant)] > share_slack();
+    if (!held_[static_cast<size_t>(chosen)] && (policy_.reserve || best->standing == 0 || behind)) reserve(static_cast<size_t>(chosen), machine);
     return true;
   }
 
@@ -251,24 +272,22 @@ class Deciding {
     const ModelTimes& timed = model_of(f);
     const auto m = static_cast<size_t>(window_.flows()[f].model);
     const int free = free_[static_cast<size_t>(machine)], others = claims() - 1;
-    const int room = std::max(policy_.narrow ? free / (others + 1) : window_.slots(), narrowest(timed));
+    const int share = policy_.narrow ? free / (1 + others + coming(f)) : window_.slots(), least = narrowest(timed);
+    const int room = std::max(share, least);
     const int rows = policy_.batches ? std::max(left_[m], head(f).rows) : head(f).rows;
     int chosen = -1;
     for (const double margin : {policy_.margin, 1.0}) {  // rather with a margin
       for (size_t v = 0; v < timed.variants.size(); ++v) {
         const VariantTime& variant = timed.variants[v];
         const Time time = expected(f, variant), end = now_ + scaled(time, margin);
-        if (!holds(timed, variant, head(f).rows) || (variant.batch > head(f).rows && variant.batch > 1 && !policy_.batches)) continue;
+        if (!holds(timed, variant, head(f).rows) || (!policy_.batches && variant.batch != smallest(timed, head(f).rows))) continue;
         if (!policy_.narrow && variant.width != window_.slots()) continue;
         if (!fits(machine, variant, end) || (head(f).deadline != kNever && end > head(f).deadline)) continue;
-        if (chosen < 0 || better(f, variant, timed.variants[static_cast<size_t>(chosen)], room, rows, others)) chosen = static_cast<int>(v);
+        if (chosen < 0 || better(f, variant, timed.variants[static_cast<size_t>(chosen)], room, share < least, rows)) chosen = static_cast<int>(v);
       }
       if (chosen >= 0) break;
     }
-    if (chosen < 0) {
-      reserve(f, machine);
-      return false;
-    }
+    if (chosen < 0) return false;
     const VariantTime& variant = timed.variants[static_cast<size_t>(chosen)];
     if (may_hold && others > 0 && waits_for_partner(f, m, variant)) {
       held_[f] = true;
@@ -281,8 +300,21 @@ class Deciding {
     ++next_[f];
     if (policy_.batches) join(start, variant.batch, now_ + time);
     left_[m] -= static_cast<int>(start.jobs.size());
+    for (const Job& job : start.jobs)
+      used_[static_cast<size_t>(job.tenant)] += slot_time(start, job) / window_.tenants()[static_cast<size_t>(job.tenant)].weight;
     begin(std::move(start));
     return true;
+  }
+
+  /// Requests that are likely to come while a program of this one runs, by how often they came of late: they want slots, too.
+  int coming(size_t f) const {
+    if (!policy_.foresee) return 0;
+    const auto runs = static_cast<double>(quickest(model_of(f), head(f).rows).count());
+    double count = 0;
+    for (size_t m = 0; m < left_.size(); ++m)
+      if (const Time gap = window_.gap(static_cast<int>(m)); gap != kNever) count += runs / std::max(static_cast<double>(gap.count()), 1.0);
+    constexpr double kUnlikely = 0.02;
+    return static_cast<int>(std::ceil(count - kUnlikely));
   }
 
   static int narrowest(const ModelTimes& timed) {
@@ -291,20 +323,19 @@ class Deciding {
     return width;
   }
 
-  /// Both are in time. First a width within the room, the widest such; of wider ones the narrowest. Then the slots' time for a row; when
-  /// nobody else waits, all rows at once in the shortest time.
-  bool better(size_t f, const VariantTime& a, const VariantTime& b, int room, int rows, int others) const {
-    if (a.width != b.width) {
+  /// Both are in time. Where there is room for all, a width within the own part of it, the widest such; of wider ones the narrowest.
+  /// Where there is not, and between equals, what takes least of the machine for a row.
+  bool better(size_t f, const VariantTime& a, const VariantTime& b, int room, bool crowded, int rows) const {
+    if (a.width != b.width && !crowded) {
       const bool a_within = a.width <= room, b_within = b.width <= room;
       if (a_within != b_within) return a_within;
       return a_within ? a.width > b.width : a.width < b.width;
     }
-    const int a_rows = std::min(a.batch, rows), b_rows = std::min(b.batch, rows);
-    const Time a_time = expected(f, a), b_time = expected(f, b);
-    if (others <= 0 && a_rows != b_rows) return a_rows > b_rows;
-    const double a_cost = static_cast<double>(a_time.count()) / a_rows, b_cost = static_cast<double>(b_time.count()) / b_rows;
-    if (a_cost != b_cost) return a_cost < b_cost;
-    return a.batch < b.batch;
+    const auto cost = [&](const VariantTime& variant) {
+      return static_cast<double>(expected(f, variant).count()) * variant.width / std::min(variant.batch, rows);
+    };
+    const double a_cost = cost(a), b_cost = cost(b);
+    return a_cost != b_cost ? a_cost < b_cost : a.batch < b.batch;
   }
 
   /// Whether the next request of the model may well come before this one has to be started, and shares its launch.
@@ -321,7 +352,7 @@ class Deciding {
   /// Keeps slots of a machine for a request that can be in time on them when they become free, unless they are kept for another.
   void reserve(size_t f, int machine) {
     Reserved& kept = reserved_[static_cast<size_t>(machine)];
-    if (!policy_.reserve || kept.at != kNever || head(f).deadline == kNever) return;
+    if (kept.at != kNever) return;
     std::vector<std::pair<Time, int>> ends;
     for (const Running& run : window_.running())
       if (run.machine == machine) ends.emplace_back(std::max(run.started + run.predicted, now_), run.slots);
@@ -333,7 +364,8 @@ class Deciding {
       free += slots;
       int width = 0;
       for (const VariantTime& variant : model_of(f).variants)
-        if (variant.width <= free && holds(model_of(f), variant, head(f).rows) && at + scaled(expected(f, variant), policy_.margin) <= head(f).deadline)
+        if (variant.width <= free && holds(model_of(f), variant, head(f).rows) &&
+            (head(f).deadline == kNever || at + expected(f, variant) <= head(f).deadline))
           width = width == 0 ? variant.width : std::min(width, variant.width);
       if (width == 0) continue;
       kept = {at, free - width};
@@ -354,6 +386,7 @@ class Deciding {
   std::vector<Reserved> reserved_;           // by machine; kNever: none
   std::vector<int> left_, batch_;            // by model: requests that nobody took yet, the largest batch
   std::vector<bool> held_, straggling_;      // by flow
+  std::vector<double> used_;  // by tenant
   double least_used_ = 0;
   Decisions made_;
 };
@@ -403,6 +436,28 @@ int ahead_in(const Flow& flow, Time due) {
   return std::max(count, static_cast<int>(part * static_cast<double>(flow.waiting.size())));
 }
 
+/// When a run could end at the earliest, on slots that are free or that become free, if it were the next to get them.
+Time earliest_end(const Window& window, const ModelTimes& model, Time now, const Policy& policy, int rows) {
+  const bool narrow = policy.kind == PolicyKind::kVliw && policy.narrow;
+  Time best = kNever;
+  std::vector<std::pair<Time, int>> ends;
+  for (int machine = 0; machine < window.machines(); ++machine) {
+    ends.assign(1, {now, window.free(machine)});
+    for (const Running& run : window.running())
+      if (run.machine == machine) ends.emplace_back(std::max(run.started + run.predicted, now), run.slots);
+    std::sort(ends.begin() + 1, ends.end());
+    int free = 0;
+    for (const auto& [at, slots] : ends) {
+      free += slots;
+      if (at >= best) break;
+      for (const VariantTime& variant : model.variants)
+        if (variant.width <= free && (narrow || variant.width == window.slots()) && holds(model, variant, rows))
+          best = std::min(best, at + variant.alone * passes(variant, rows));
+    }
+  }
+  return best;
+}
+
 }  // namespace
 
 Admission admit(const Window& window, const Times& times, Time now, const Policy& policy, const Job& job, int queue_limit) {
@@ -413,18 +468,17 @@ Admission admit(const Window& window, const Times& times, Time now, const Policy
   if (bounded && policy.drop == Drop::kHopeless && job.arrival + quick > job.deadline) return {false, Why::kTooShort, {}};
   const bool full = window.waiting_of(job.model) >= queue_limit;
   if (!full && (!bounded || !policy.admit_by_load)) return {};
-  double ahead = 0;
-  for (const Running& run : window.running())
-    ahead += static_cast<double>(std::max(run.started + run.predicted - now, Time(0)).count()) * std::max(run.slots, 1);
+  double ahead = 0;  // slot-nanoseconds of what goes first
   for (const Flow& flow : window.flows()) {
     const int waiting = full ? static_cast<int>(flow.waiting.size()) : ahead_in(flow, job.deadline);
     if (waiting == 0) continue;
     ahead += waiting * cost_of_row(times.models[static_cast<size_t>(flow.model)], policy, window.waiting_of(flow.model), window.slots());
   }
-  const Time begins = now + Time(static_cast<int64_t>(ahead / window.slots() / window.machines()));
-  if (full) return {false, Why::kQueueFull, std::max(begins - now, Time(1'000'000))};
-  if (begins + quick <= job.deadline) return {};
-  return {false, Why::kLoad, begins + quick - job.deadline};
+  const Time delay(static_cast<int64_t>(ahead / window.slots() / window.machines()));
+  const Time end = earliest_end(window, model, now, policy, job.rows) + delay;
+  if (full) return {false, Why::kQueueFull, std::max(end - now, Time(1'000'000))};
+  if (end <= job.deadline) return {};
+  return {false, Why::kLoad, end - job.deadline};
 }
 
 }  // namespace obelisk::serve

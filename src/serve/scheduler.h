@@ -10,8 +10,9 @@
 /// among these the smaller priority; among these the least slack, in bins of powers of two, so that near-equals are ordered by what
 /// suits the machine: the longer run first, and what streams memory beside what multiplies. The chosen model's requests become one
 /// batch. Its width is its part of the free slots: all of them when nobody else waits, fewer when others do, more again when the
-/// deadline asks for it. Who would meet a better batch may be held while slack allows, if others take the slots meanwhile. Who can
-/// only be in time on slots that are still busy gets them reserved: others fill the gap if they end before.
+/// deadline asks for it; who is likely to come soon counts as waiting. Where there is no room for all, what takes least of the machine
+/// for a row. Who would meet a better batch may be held while slack allows, if others take the slots meanwhile. Who is neglected and
+/// finds too few free slots gets those reserved that become free next: others fill the gap if they end before.
 #pragma once
 
 #include <optional>

@@ -131,6 +131,12 @@ SimulationReport simulate(const SimulatedMachine& machine, const std::vector<Arr
   } else {
     for (size_t t = 0; t < options.tenants.size(); ++t) window.add_tenant(options.tenants[t]), report.tenants.push_back({.name = "tenant " + std::to_string(t)});
   }
+  std::optional<Recorder> recorder;
+  if (options.record) {
+    recorder.emplace(*options.record, options.machines, machine.slots, options.policy);
+    for (const Tenant& tenant : window.tenants()) recorder->tenant(tenant.weight);
+    for (size_t m = 0; m < times.models.size(); ++m) recorder->times(static_cast<int>(m), times.models[m]);
+  }
   std::vector<std::vector<int64_t>> latencies(report.tenants.size());
   std::vector<double> had(report.tenants.size(), 0);
   Random random(options.seed);
@@ -154,6 +160,7 @@ SimulationReport simulate(const SimulatedMachine& machine, const std::vector<Arr
     for (Live& live : truth.ended(static_cast<double>(now.count()))) {
       const Time took = now - live.started;
       window.finish(live.id, took, options.policy);
+      if (recorder) recorder->finish(live.id, took);
       busy += static_cast<double>(took.count()) * (live.slots > 0 ? live.slots : 0);
       int rows = 0;
       for (const Job& job : live.jobs) rows += job.rows;
@@ -169,6 +176,7 @@ SimulationReport simulate(const SimulatedMachine& machine, const std::vector<Arr
       Attainment& of = report.tenants[static_cast<size_t>(job.tenant)];
       ++of.asked;
       const Admission admission = admit(window, times, now, options.policy, job, options.queue_limit);
+      if (recorder) recorder->ask(now, options.queue_limit, job, admission);
       if (admission.taken) {
         window.arrive(job, options.policy);
       } else {
@@ -177,6 +185,7 @@ SimulationReport simulate(const SimulatedMachine& machine, const std::vector<Arr
       }
     }
     Decisions decisions = decide(window, times, now, options.policy);
+    if (recorder) recorder->decide(now, decisions);
     if (options.decided) options.decided(window, decisions, now);
     uint64_t run = window.apply(decisions, options.policy, now);
     wake = decisions.wake;

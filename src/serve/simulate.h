@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "serve/record.h"
 #include "serve/scheduler.h"
 
 namespace obelisk::serve {
@@ -44,6 +45,7 @@ struct SimulationOptions {
   std::vector<double> slower;
   double noise = 0;  // of durations: the sigma of their logarithm
   uint64_t seed = 0;
+  std::ostream* record = nullptr;
   std::function<void(const Window&, const Decisions&, Time)> decided;  // sees all, for tests; the window before they are applied
   std::function<void(uint64_t key, Time at, bool answered, Why why)> ended;  // each request, once
 };

@@ -34,6 +34,10 @@ Time due_of(const Job& job, const Policy& policy) {
   return job.deadline == kNever ? job.arrival + policy.best_effort : job.deadline;
 }
 
+double slot_time(const Start& start, const Job& job) {
+  return static_cast<double>(start.predicted.count()) * std::max(start.slots, 1) * job.rows / start.rows;
+}
+
 int Window::add_tenant(double weight) {
   tenants_.push_back({.weight = std::max(weight, 1e-6)});
   return static_cast<int>(tenants_.size()) - 1;
@@ -112,8 +116,7 @@ uint64_t Window::apply(const Decisions& decisions, const Policy& policy, Time no
       if (&job == &start.jobs.front()) last_flow_ = number;
       flows_[static_cast<size_t>(number)].served = now;
       Tenant& tenant = tenants_[static_cast<size_t>(job.tenant)];
-      const double part = static_cast<double>(job.rows) / start.rows;
-      tenant.used += static_cast<double>(start.predicted.count()) * std::max(start.slots, 1) * part / tenant.weight;
+      tenant.used += slot_time(start, job) / tenant.weight;
     }
     running_.push_back({next_run_++, start.machine, start.model, start.variant, start.slots, start.jobs.front().tenant,
                         static_cast<int>(start.jobs.size()), now, start.predicted});

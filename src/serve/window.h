@@ -80,6 +80,9 @@ struct Start {
   std::vector<Job> jobs;
 };
 
+/// Slot-nanoseconds that one of its requests has of it.
+double slot_time(const Start& start, const Job& job);
+
 /// A request that is not going to run.
 struct GiveUp {
   Job job;

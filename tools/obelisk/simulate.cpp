@@ -175,7 +175,7 @@ void add_simulate(CLI::App& verb, SimulateFlags& flags) {
   verb.add_option("trace", flags.trace, "lines of JSON: time_us, model, deadline_us, ...");
   verb.add_option("--times", flags.times, "how long programs take (bench/results/h200_tenants.json)")->required();
   verb.add_option("--policy", flags.policies, "fifo, time, streams, edf, batch, vliw, or several, or all")->delimiter(',');
-  verb.add_option("--without", flags.without, "parts of vliw that are left out: batches, narrow, hold, reserve, shares, admission")->delimiter(',');
+  verb.add_option("--without", flags.without, "parts of vliw that are left out: batches, narrow, foresee, hold, reserve, shares, admission")->delimiter(',');
   verb.add_option("--gpus", flags.gpus, "machines like the one of the times")->check(CLI::Range(1, 1024));
   verb.add_option("--generate", flags.generate, "make the trace: poisson, burst, azure")->check(CLI::IsMember({"poisson", "burst", "azure"}));
   verb.add_option("--models", flags.models, "of the times; NAME:MODEL gives a model once more, with weights of its own")->delimiter(',');
@@ -212,10 +212,10 @@ int simulate(const Flags& flags, const SimulateFlags& wanted) {
       serve::SimulationOptions options{.machines = wanted.gpus, .noise = wanted.noise, .seed = wanted.seed};
       TRY(options.policy, serve::policy_named(name));
       for (const std::string& part : wanted.without) {
-        const std::map<std::string, bool*> parts = {{"batches", &options.policy.batches}, {"narrow", &options.policy.narrow}, {"hold", &options.policy.hold},
+        const std::map<std::string, bool*> parts = {{"batches", &options.policy.batches}, {"narrow", &options.policy.narrow}, {"foresee", &options.policy.foresee}, {"hold", &options.policy.hold},
                                                     {"reserve", &options.policy.reserve}, {"shares", &options.policy.shares}, {"admission", &options.policy.admit_by_load}};
         const auto at = parts.find(part);
-        if (at == parts.end()) return usage(fmt::format("the scheduler has no part '{}'", part), "batches, narrow, hold, reserve, shares, admission");
+        if (at == parts.end()) return usage(fmt::format("the scheduler has no part '{}'", part), "batches, narrow, foresee, hold, reserve, shares, admission");
         *at->second = false;
       }
       if (wanted.goodput > 0) {
