@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from conftest import mlp, random, save_slow, wait_until
 
-triton = pytest.importorskip("tritonclient.grpc")
-import grpc  # noqa: E402
-from tritonclient.grpc import service_pb2  # noqa: E402
-from tritonclient.utils import InferenceServerException  # noqa: E402
+import tritonclient.grpc as triton
+import grpc
+from tritonclient.grpc import service_pb2
+from tritonclient.utils import InferenceServerException
 
 
 @pytest.fixture
@@ -105,7 +105,7 @@ def test_statistics_repository_and_settings(client):
 
 
 def test_system_shared_memory(client):
-    shm = pytest.importorskip("tritonclient.utils.shared_memory")
+    import tritonclient.utils.shared_memory as shm
     x = random(2, 8)
     region = shm.create_shared_memory_region("in", "/obelisk_test_grpc", x.nbytes + 32)
     try:

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from conftest import mlp, random
 
-triton = pytest.importorskip("tritonclient.http")
-from tritonclient.utils import InferenceServerException  # noqa: E402
+import tritonclient.http as triton
+from tritonclient.utils import InferenceServerException
 
 
 @pytest.fixture
@@ -182,7 +182,7 @@ def test_log_settings(client):
 
 
 def test_system_shared_memory(client):
-    shm = pytest.importorskip("tritonclient.utils.shared_memory")
+    import tritonclient.utils.shared_memory as shm
     x = random(2, 8)
     region = shm.create_shared_memory_region("in", "/obelisk_test_in", x.nbytes + 64)
     try:
@@ -212,7 +212,7 @@ def test_system_shared_memory(client):
 
 
 def test_metrics(server, client):
-    parser = pytest.importorskip("prometheus_client.parser")
+    from prometheus_client import parser
     client.infer("mlp", [given(random(1, 8))], parameters={"tenant": 'a"b'}, timeout=10_000_000)
     status, headers, body = server.ask("GET", "/metrics", port=int(server.metrics.split(":")[1]))
     assert status == 200 and headers["Content-Type"].startswith("text/plain; version=0.0.4")

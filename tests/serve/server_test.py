@@ -257,7 +257,7 @@ def test_tokens(tmp_path, models, start):
     assert server.ask("POST", INFER, body, {"Authorization": "Bearer secret-2"})[0] == 200
     assert server.metric('obelisk_tenant_requests{tenant="tenant-a",model="mlp",outcome="ok"}') == 1
     assert server.metric('obelisk_tenant_requests{tenant="somebody-else",model="mlp",outcome="ok"}') == 1
-    triton = pytest.importorskip("tritonclient.grpc")
+    import tritonclient.grpc as triton
     client = triton.InferenceServerClient(server.grpc)
     assert client.is_server_ready()
     with pytest.raises(Exception, match="UNAUTHENTICATED"):
@@ -286,7 +286,7 @@ def test_tls(tmp_path, models, start):
             connection.sendall(b"POST %s HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n" % (INFER.encode(), len(body)) + body)
             assert connection.recv(4096).startswith(b"HTTP/1.1 200")
     server.raw(b"GET /v2 HTTP/1.1\r\nHost: a\r\n\r\n")  # no TLS: closed, not answered
-    grpc = pytest.importorskip("grpc")
+    import grpc
     credentials = grpc.ssl_channel_credentials((tmp_path / "cert.pem").read_bytes())
     with grpc.secure_channel(f"localhost:{server.grpc.split(':')[1]}", credentials) as channel:
         ready = channel.unary_unary("/inference.GRPCInferenceService/ServerReady", request_serializer=lambda x: x, response_deserializer=lambda x: x)

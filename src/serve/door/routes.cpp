@@ -24,6 +24,8 @@ namespace {
 using Parts = std::vector<std::string>;
 namespace dom = simdjson::dom;
 
+constexpr size_t kLongJson = 128 << 10;  // bytes whose reading or writing as text is left to the thread aside
+
 HttpReply method_refused(const char* allowed) {
   HttpReply reply = fault_reply({Cause::kMethod, fmt::format("this takes {} only", allowed)});
   reply.headers.emplace_back("Allow", allowed);
@@ -278,15 +280,21 @@ class Routes {
       if (failed != std::errc() || end != text->data() + text->size() || json_bytes > size)
         return exchange->reply(fault_reply(bad_request(fmt::format("Inference-Header-Content-Length is '{}', but the body has {} bytes", text->substr(0, 40), size))));
     }
+    if (json_bytes <= kLongJson) return submit(exchange, name, version, tenant, json_bytes);
+    service_.aside.post([this, exchange, name, version, tenant, json_bytes] { submit(exchange, name, version, tenant, json_bytes); });
+  }
+
+  void submit(const std::shared_ptr<Exchange>& exchange, const std::string& name, const std::string& version, const std::string& tenant, size_t json_bytes) {
+    HttpRequest& request = exchange->request;
     auto parsed = [&]() -> Maybe<Call> {
-      if (json_bytes > 0 || size == 0) return parse_infer(request.received, json_bytes, service_.memory);
+      if (json_bytes > 0 || request.received->body.size() == 0) return parse_infer(request.received, json_bytes, service_.memory);
       auto info = service_.model(name, version);
       if (!info.ok()) return info.fault();
       return raw_infer(request.received, *info);
     }();
     if (!parsed.ok()) {
       // An unknown model is the more useful answer, where both are wrong.
-      if (!service_.engine.model(name)) return exchange->reply(fault_reply(service_.model(name, version).fault()));
+      if (auto info = service_.model(name, version); !info.ok()) return exchange->reply(fault_reply(info.fault()));
       return exchange->reply(fault_reply(parsed.fault()));
     }
     const auto call = std::make_shared<Call>(std::move(*parsed));
@@ -301,9 +309,24 @@ class Routes {
         apply_transport_deadline(*call, std::chrono::milliseconds(ms));
     }
     const RequestKey key = service_.infer(call, [this, exchange, call](Answer answer) {
-      exchange->reply_from([this, call, answer = std::move(answer)] { return infer_reply(*call, answer, service_.memory); });
+      const bool is_long = bytes_as_numbers(*call, answer) > kLongJson;
+      auto make = [this, call, answer = std::move(answer)] { return infer_reply(*call, answer, service_.memory); };
+      if (!is_long) return exchange->reply_from(std::move(make));
+      service_.aside.post([exchange, make = std::move(make)] { exchange->reply(make()); });
     });
     exchange->on_abandoned([this, key] { service_.engine.cancel(key); });
+  }
+
+  /// Of an answer, those that become text.
+  static size_t bytes_as_numbers(const Call& call, const Answer& answer) {
+    size_t bytes = 0;
+    for (const OutputView& output : answer.outputs) {
+      bool binary = call.binary;
+      for (const WantedOutput& wanted : call.wanted)
+        if (wanted.name == output.name) binary = wanted.region || wanted.binary.value_or(call.binary);
+      if (!binary) bytes += output.bytes.size();
+    }
+    return bytes;
   }
 
   void repository(const std::shared_ptr<Exchange>& exchange, const Parts& parts, bool post) {

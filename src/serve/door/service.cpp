@@ -38,6 +38,7 @@ void Service::stop() {
   }
   woken_.notify_all();
   if (watcher_.joinable()) watcher_.join();
+  aside.stop();
 }
 
 void Service::load_all() {

@@ -10,6 +10,7 @@
 #include <set>
 #include <thread>
 
+#include "serve/door/aside.h"
 #include "serve/door/infer.h"
 #include "serve/door/ledger.h"
 #include "serve/door/log.h"
@@ -46,6 +47,7 @@ class Service {
   SharedMemory memory;
   Ledger ledger;
   Log log;
+  Aside aside;
   const Clock::time_point started = Clock::now();
 
   /// Adds every model of the repository; ready when none of them loads any more, and one answers (if there is one).
