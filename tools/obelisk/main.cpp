@@ -156,10 +156,12 @@ int run_command(int argc, char** argv) {
   cli::add_json(*doctor, flags);
   doctor->callback([&] { body = [&] { return cli::doctor(flags); }; });
 
+#ifdef OBELISK_SERVE
   CLI::App* serve = app.add_subcommand(
       "serve", "answers for a folder's models over the network: the Open Inference Protocol (KServe v2)");
   const std::function<int()> serve_body = cli::add_serve(*serve, flags);
   serve->callback([&] { body = serve_body; });
+#endif
 
   CLI::App* batch = app.add_subcommand(
       "batch", "commands from standard input, a line of JSON each: [\"run\", \"model.onnx\"]; their status and what they print go to "
