@@ -256,6 +256,8 @@ void LocalEngine::gather(const Launch& launch, Seat& seat, int first, std::vecto
 }
 
 Status LocalEngine::run_once(const Launch& launch, std::vector<Tensor>& outputs) const {
+  if (options_.check)
+    for (const auto& pending : launch.requests) TRY_STATUS(options_.check(pending->request));
   TRY(std::unique_ptr<Seat> seat, launch.variant->take());
   std::vector<const void*> in;
   std::vector<void*> out;

@@ -5,6 +5,7 @@
 ///          one of them, or from submit() itself where a request is refused; it should not wait for long.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -20,6 +21,8 @@ struct EngineOptions {
   bool verify = true;           // answers are compared with the reference before a model is ready
   double verify_seconds = 10;   // that the reference may take, of each program
   int64_t memory_limit = 0;     // bytes of weights and workspaces of all models; 0: no limit
+  /// Asked on the lane before a run, about each request of it; an error fails that request. Many lanes ask at once.
+  std::function<Status(const Request&)> check;
   std::string record;           // a file for what happened and what was decided: `obelisk simulate --replay`
 };
 

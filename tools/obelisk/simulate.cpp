@@ -173,7 +173,8 @@ double highest_rate(const serve::SimulatedMachine& machine, serve::Workload work
 
 void add_simulate(CLI::App& verb, SimulateFlags& flags) {
   verb.add_option("trace", flags.trace, "lines of JSON: time_us, model, deadline_us, ...");
-  verb.add_option("--times", flags.times, "how long programs take (bench/results/h200_tenants.json)")->required();
+  verb.add_option("--times", flags.times, "how long programs take (bench/results/h200_tenants.json)");
+  verb.add_option("--replay", flags.replay, "the record of an engine: decide again, and compare");
   verb.add_option("--policy", flags.policies, "fifo, time, streams, edf, batch, vliw, or several, or all")->delimiter(',');
   verb.add_option("--without", flags.without, "parts of vliw that are left out: batches, narrow, foresee, hold, reserve, shares, admission")->delimiter(',');
   verb.add_option("--gpus", flags.gpus, "machines like the one of the times")->check(CLI::Range(1, 1024));
@@ -189,8 +190,24 @@ void add_simulate(CLI::App& verb, SimulateFlags& flags) {
   verb.add_option("-o,--output", flags.output, "write the generated trace, and do not simulate");
 }
 
+namespace {
+
+Status replay(const Flags& flags, const std::string& path) {
+  std::ifstream file(path);
+  if (!file) return usage(fmt::format("'{}' cannot be read", path));
+  TRY(const serve::Replay report, serve::replay(file));
+  answer(flags, {{"lines", report.lines}, {"requests", report.asked}, {"decisions", report.decisions}, {"same", report.difference.empty()}, {"difference", report.difference}},
+         fmt::format("{} requests, {} decisions: {}\n", report.asked, report.decisions, report.difference.empty() ? "the same again" : report.difference));
+  if (report.difference.empty()) return ok_status();
+  return Error{Code::kAccuracy, "serve", "other decisions than were recorded: " + report.difference, "", "a record replays with the version that wrote it"};
+}
+
+}  // namespace
+
 int simulate(const Flags& flags, const SimulateFlags& wanted) {
   const auto done = [&]() -> Status {
+    if (!wanted.replay.empty()) return replay(flags, wanted.replay);
+    if (wanted.times.empty()) return usage("--times is needed: how long programs take", "--times bench/results/h200_tenants.json");
     TRY(const serve::SimulatedMachine machine, read_times(wanted.times, wanted.models));
     if (wanted.trace.empty() == wanted.generate.empty()) return usage("either a trace or --generate is needed");
     if (wanted.goodput > 0 && wanted.generate.empty()) return usage("--goodput needs --generate: a trace has one rate");

@@ -9,7 +9,7 @@
 namespace obelisk::cli {
 
 struct SimulateFlags {
-  std::string trace, times, generate, output;
+  std::string trace, times, generate, output, replay;
   std::vector<std::string> policies = {"vliw"}, models, without;
   int gpus = 1;
   double rate = 5000, sigma = 1.5, deadline = 0, noise = 0, goodput = 0;
