@@ -73,7 +73,7 @@ Fault fault_of(const Answer& answer) {
     case Outcome::kOk: break;
     case Outcome::kBadRequest:
       return {Cause::kBadRequest, text.empty() ? "the request does not fit the model" : text};
-    case Outcome::kNotFound: return {Cause::kNotFound, text.empty() ? "there is no such model" : text};
+    case Outcome::kNotFound: return {Cause::kNotFound, with("Request for unknown model")};  // clients look for these words
     case Outcome::kNotReady:
       return {Cause::kUnavailable, with("the model is not ready"), answer.retry_after};
     case Outcome::kRejected: return {Cause::kUnavailable, with("refused"), answer.retry_after};

@@ -111,9 +111,9 @@ RequestKey Service::infer(const std::shared_ptr<Call>& call, std::function<void(
 
 Maybe<ModelInfo> Service::model(const std::string& name, const std::string& version) const {
   auto found = engine.model(name);
-  if (!found) return Fault{Cause::kNotFound, fmt::format("there is no model '{}'", name)};
+  if (!found) return Fault{Cause::kNotFound, fmt::format("Request for unknown model: '{}' is not found", name)};
   if (!version.empty() && version != kVersion)
-    return Fault{Cause::kNotFound, fmt::format("model '{}' has version {}, not '{}'", name, kVersion, version.substr(0, 64))};
+    return Fault{Cause::kNotFound, fmt::format("Request for unknown model: '{}' has version {}, not '{}'", name, kVersion, version.substr(0, 64))};
   return std::move(*found);
 }
 
@@ -137,8 +137,8 @@ void Service::load(const std::string& name, Loaded done) {
   if (!options.model_control) return done(Fault{Cause::kForbidden, "loading and unloading is switched off here"});
   if (draining_) return done(Fault{Cause::kUnavailable, "the server is shutting down"});
   const auto found = repository.find(name);
-  if (!found) return done(Fault{Cause::kNotFound, fmt::format("there is no model '{}' in the repository", name)});
-  if (!found->ok()) return done(bad_request(found->error().text()));
+  if (!found) return done(Fault{Cause::kNotFound, fmt::format("failed to load '{}': there is no such model in the repository", name)});
+  if (!found->ok()) return done(bad_request(fmt::format("failed to load '{}': {}", name, found->error().text())));
   engine.add(**found);
   const std::lock_guard lock(mutex_);
   waits_.push_back({name, false, Clock::now() + kLongestLoad, std::move(done)});
@@ -147,7 +147,7 @@ void Service::load(const std::string& name, Loaded done) {
 
 void Service::unload(const std::string& name, Loaded done) {
   if (!options.model_control) return done(Fault{Cause::kForbidden, "loading and unloading is switched off here"});
-  if (!engine.model(name)) return done(Fault{Cause::kNotFound, fmt::format("there is no model '{}'", name)});
+  if (!engine.model(name)) return done(Fault{Cause::kNotFound, fmt::format("Request for unknown model: '{}' is not found", name)});
   engine.remove(name);
   const std::lock_guard lock(mutex_);
   waits_.push_back({name, true, Clock::now() + kLongestUnload, std::move(done)});
@@ -184,7 +184,7 @@ void Service::watch() {
       bool over = true;
       if (wait.gone) over = !found;
       else if (!found) fault = Fault{Cause::kUnavailable, fmt::format("model '{}' was unloaded while it was loading", wait.model)};
-      else if (found->state == ModelState::kFailed) fault = bad_request(fmt::format("model '{}' cannot be loaded: {}", wait.model, found->reason));
+      else if (found->state == ModelState::kFailed) fault = bad_request(fmt::format("failed to load '{}': {}", wait.model, found->reason));
       else over = found->state == ModelState::kReady;
       if (!over && Clock::now() > wait.until) over = true, fault = Fault{Cause::kUnavailable, fmt::format("model '{}' takes too long", wait.model)};
       if (over) wait.done(std::move(fault));
