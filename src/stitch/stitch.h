@@ -4,7 +4,7 @@
 ///   out  Plan: groups in order, each with one body; a layout for every value; a scheme for every edge
 ///
 /// Steps, in order: choose_layouts (where values live) · inline_views (moves that cost nothing) · form_groups (scopes, dominants,
-/// schemes) · order_domains (thread mapping) · write_bodies (steps, staging, fast memory).
+/// schemes) · order_domains (thread mapping) · write_bodies (steps, staging, shared memory).
 #pragma once
 
 #include "stitch/plan.h"
