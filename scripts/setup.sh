@@ -16,7 +16,7 @@ PACKAGES=(
   g++ cmake ninja-build pkg-config ccache python3 python3-venv
   libfmt-dev libcli11-dev libprotozero-dev nlohmann-json3-dev libxxhash-dev zlib1g-dev
   libxsmm-dev libgtest-dev libgmock-dev libdlpack-dev
-  libboost1.81-dev libgrpc++-dev libsimdjson-dev libtomlplusplus-dev libssl-dev openssl
+  libboost1.81-dev libgrpc++-dev libsimdjson-dev libtomlplusplus-dev libssl-dev openssl libsqlite3-dev
 )
 
 say() { printf '%s\n' "$*" >&2; }

@@ -343,7 +343,7 @@ Status lower(const Network& network, const Options& options, Compilation& made, 
       "assemble",
       [&] {
         auto program = std::make_shared<runtime::Program>(
-            runtime::assemble(made.graph, made.plan, made.tasks, made.source, device.name));
+            runtime::assemble(made.graph, made.plan, made.tasks, made.source, device.name, options.weights.get()));
         program->precision = to_string(options.passes.precision);
         program->granularity = strategy.granularity;
         made.program = std::move(program);

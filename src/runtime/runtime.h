@@ -9,6 +9,7 @@
 
 #include "runtime/obk.h"
 #include "runtime/program.h"
+#include "runtime/weight_pool.h"
 
 namespace obelisk::runtime {
 
