@@ -13,9 +13,9 @@ cd "$ROOT"
 export PATH=/usr/bin:/bin:/usr/sbin:/sbin:$PATH
 
 PACKAGES=(
-  g++ cmake ninja-build pkg-config ccache python3 python3-venv
+  g++ cmake ninja-build pkg-config ccache dpkg-dev python3 python3-venv
   libfmt-dev libcli11-dev libprotozero-dev nlohmann-json3-dev libxxhash-dev zlib1g-dev
-  libxsmm-dev libsodium-dev libgtest-dev libgmock-dev libdlpack-dev
+  libxsmm-dev libsodium-dev libgtest-dev libgmock-dev libdlpack-dev python3-dev
 )
 
 say() { printf '%s\n' "$*" >&2; }

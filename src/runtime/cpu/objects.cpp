@@ -147,7 +147,10 @@ std::shared_ptr<const PrivateFolder> open_cache(const std::string& wanted) {
   if (path.empty()) return nullptr;
   auto folder = PrivateFolder::open(path);
   if (folder.ok()) return *folder;
-  LOG(kWarning, "runtime", "all is compiled every time, for the cache {}; {}", folder.error().message, folder.error().hint);
+  static std::mutex mutex;  // guards `told`
+  static std::set<std::string> told;
+  std::lock_guard lock(mutex);
+  if (told.insert(path).second) LOG(kWarning, "runtime", "all is compiled every time, for the cache {}; {}", folder.error().message, folder.error().hint);
   return nullptr;
 }
 
