@@ -43,12 +43,12 @@ class Callbacks {
     try {
       progress_(step, done);
     } catch (nb::python_error& error) {
-      thrown_ = std::move(error);
+      thrown_.emplace(std::move(error));
     }
   }
   bool interrupted() {
     nb::gil_scoped_acquire held;
-    if (!thrown_ && PyErr_CheckSignals() != 0) thrown_ = nb::python_error();
+    if (!thrown_ && PyErr_CheckSignals() != 0) thrown_.emplace();
     return thrown_.has_value();
   }
   /// Runs a function of the library without the interpreter's lock.
@@ -178,12 +178,12 @@ NB_MODULE(_obelisk, m) {
         const auto callbacks = std::make_shared<Callbacks>(std::move(progress));
         const auto o = options_of(options, callbacks);
         return callbacks->run([&] { return Model::compile(path, o); });
-      })
+      }, "path"_a, "options"_a, "progress"_a.none())
       .def_static("compile_bytes", [](const nb::bytes& file, const nb::dict& options, nb::object progress) {
         const auto callbacks = std::make_shared<Callbacks>(std::move(progress));
         const auto o = options_of(options, callbacks);
         return callbacks->run([&] { return Model::compile(bytes_of(file), o); });
-      })
+      }, "file"_a, "options"_a, "progress"_a.none())
       .def_static("open_file", [](const std::string& path, bool portable, int gpu, int64_t memory_limit, const std::string& compiler, const std::string& cache) {
         return Callbacks(nb::none()).run([&] { return Model::open(path, open_options(portable, gpu, memory_limit, compiler, cache)); });
       })

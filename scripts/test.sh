@@ -29,6 +29,7 @@ stage() {  # stage NAME COMMAND…: notes the exit, so that tally.py sees a stag
 }
 
 [ -e scripts/check_rooms.py ] && stage rooms python3 scripts/check_rooms.py
+stage wheel scripts/wheel.sh
 stage ctest ctest --test-dir build -j 2 --output-on-failure --output-junit "$reports/ctest.xml"
 stage pytest python3 -m pytest -q -p no:cacheprovider tests --ignore tests/cli/device_code_test.py --junitxml "$reports/pytest.xml"
 stage device_code python3 -m pytest -q -p no:cacheprovider tests/cli/device_code_test.py --junitxml "$reports/device_code.xml"
