@@ -354,7 +354,7 @@ Status lower(const Network& network, const Options& options, Compilation& made, 
     runtime::LoadOptions load = options.load;
     if (options.progress)
       load.progress = [&](int done, int total) {
-        options.progress("load", step.done() + Steps::share("load") * done / std::max(total, 1));
+        options.progress("load", std::min(0.95, step.done() + Steps::share("load") * done / std::max(total, 1)));
       };
     load.interrupted = options.interrupted;
     if (made.program->on_gpu() && !options.granularity)

@@ -178,6 +178,10 @@ std::optional<int64_t> packed_bytes(const TileLibrary& tiles, const PackRecipe& 
         !within(r.groups, 1, count) || !within(r.offset, 0, count - 1) ||
         !within(r.half, 0, r.n / 2) || (r.half > 0 && (r.n % 2 != 0 || r.groups != 1)))
       return std::nullopt;
+    // Each alone says nothing of their product, which is what packing writes.
+    if (int64_t all = 0; __builtin_mul_overflow(r.n, r.k, &all) ||
+                         __builtin_mul_overflow(all, r.groups, &all) || all >= kMostElements)
+      return std::nullopt;
     int64_t low = r.offset, high = r.offset;  // the first and the last element that packing reads
     for (auto [extent, stride] :
          {std::pair{r.n, r.column}, std::pair{r.k, r.row}, std::pair{r.groups, r.outputs}}) {

@@ -38,7 +38,7 @@ class Result:
 def environment(tmp_path_factory):
     """One cache for the session: the tests that need an empty one make it."""
     home = tmp_path_factory.mktemp("home")
-    return {**os.environ, "HOME": str(home), "XDG_CACHE_HOME": str(home / "cache")}
+    return {"OBELISK_PYTHON": sys.executable, **os.environ, "HOME": str(home), "XDG_CACHE_HOME": str(home / "cache")}
 
 
 @pytest.fixture(scope="session")

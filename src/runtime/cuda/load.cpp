@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstring>
 #include <mutex>
@@ -69,16 +70,17 @@ class CudaExecutable : public Executable, public std::enable_shared_from_this<Cu
   std::vector<Handle> functions_;  // by launch
   Memory tasks_, first_, blocks_;
   std::vector<Memory> weights_;
+  mutable std::atomic<int> contexts_{0};  // that there are now
 
  private:
   bool mono() const { return program_->granularity == machine::Granularity::kMono; }
   Status on_gpu();
-  Status check_memory_limit() const;
+  Status check_memory_limit(int contexts) const;
   Status upload();
   Status upload_weights();
 
-  mutable std::once_flag filling_;
-  mutable Status filled_ = ok_status();
+  mutable std::mutex filling_;   // guards `filled_` and what upload() writes
+  mutable bool filled_ = false;  // what fails is tried again: memory may be free by then
 };
 
 /// One user's memory on the GPU: arena, barrier, staging for the host's arrays, a graph of
@@ -88,12 +90,19 @@ class CudaContext : public Context {
   explicit CudaContext(std::shared_ptr<const CudaExecutable> executable)
       : executable_(std::move(executable)),
         gpu_(executable_->gpu_),
-        driver_(*executable_->driver_) {}
+        driver_(*executable_->driver_),
+        number_(++executable_->contexts_) {}
   ~CudaContext() override;
+  int number() const { return number_; }  // of the executable's contexts, when it was made
   Status init();
   Status run(std::span<const void* const> inputs, std::span<void* const> outputs) override;
   Status run_on(std::span<const void* const> inputs, std::span<void* const> outputs,
                 void* stream) override;
+  Status wait() override;
+  Result<bool> on_device(const void* pointer) const override {
+    InContext here(gpu_);
+    return lies_on_device(pointer);
+  }
   Result<std::vector<double>> device_us(int count) override;
   Result<std::vector<TaskTime>> task_times() override;
 
@@ -110,11 +119,12 @@ class CudaContext : public Context {
   Status launch(Handle stream, Handle graph, DevicePointer stamps);
   Status copies(Handle stream);
   Status failed(Status status);
-  Result<bool> on_device(const void* pointer) const;
+  Result<bool> lies_on_device(const void* pointer) const;
 
   const std::shared_ptr<const CudaExecutable> executable_;
   const Gpu gpu_;
   const Driver& driver_;
+  const int number_;
   Memory arena_, counter_, port_table_, staging_;
   void* pinned_ = nullptr;
   ObkWatch* watch_ = nullptr;
@@ -161,7 +171,7 @@ Status CudaExecutable::init(LoadReport report) {
   device_.bytes_streamed = bytes_of_a_run(p);
   device_.roof_bytes_per_us = machine.bytes_per_sm * 1000.0 * machine.sms;
   report_kernels(p, images_, cut_.launches, device_);
-  TRY_STATUS(check_memory_limit());  // also for a GPU that is not here
+  TRY_STATUS(check_memory_limit(1));  // also for a GPU that is not here
   if (absent_) return ok_status();
   InContext here(gpu_);
   return on_gpu();
@@ -205,8 +215,13 @@ Status CudaExecutable::on_gpu() {
 
 Status CudaExecutable::fill() const {
   // Nobody reads what this writes before a context is there.
-  std::call_once(filling_, [&] { filled_ = const_cast<CudaExecutable*>(this)->upload(); });
-  return filled_;
+  std::lock_guard lock(filling_);
+  if (filled_) return ok_status();
+  auto* self = const_cast<CudaExecutable*>(this);
+  Status uploaded = self->upload();
+  filled_ = uploaded.ok();
+  if (!filled_) self->weights_.clear();  // others may have room for what they need
+  return uploaded;
 }
 
 Status CudaExecutable::upload() {
@@ -216,17 +231,19 @@ Status CudaExecutable::upload() {
   return blocks_.fill(cut_.blocks, "the works");
 }
 
-Status CudaExecutable::check_memory_limit() const {
+Status CudaExecutable::check_memory_limit(int contexts) const {
   const Program& p = *program_;
   const auto bytes = [](const auto& table) { return static_cast<int64_t>(table.size() * sizeof(table[0])); };
-  int64_t wanted = p.arena.count + cut_.map_bytes + bytes_of(p.inputs) + bytes_of(p.outputs) + bytes(cut_.tasks) + bytes(cut_.first) + bytes(cut_.blocks);
+  int64_t wanted = bytes(cut_.tasks) + bytes(cut_.first) + bytes(cut_.blocks);
+  wanted += contexts * (p.arena.count + cut_.map_bytes + bytes_of(p.inputs) + bytes_of(p.outputs));
   for (const Tensor& weight : p.weights) wanted += weight.empty() ? 0 : weight.bytes();
   if (const int64_t limit = options_.memory_limit.count; limit > 0 && wanted > limit)
     return Error{
         Code::kMemory, "runtime",
-        fmt::format("the program takes {} of the GPU's memory ({} of workspace), the limit is {}",
-                    to_string(Bytes{wanted}), to_string(p.arena), to_string(Bytes{limit})),
-        "", "a smaller batch, or a higher --memory-limit"};
+        fmt::format("the program takes {} of the GPU's memory ({} of workspace{}), the limit is {}",
+                    to_string(Bytes{wanted}), to_string(p.arena), contexts > 1 ? fmt::format(" for each of {} contexts", contexts) : "",
+                    to_string(Bytes{limit})),
+        "", contexts > 1 ? "fewer contexts, or a higher memory limit" : "a smaller batch, or a higher --memory-limit"};
   return ok_status();
 }
 
@@ -249,8 +266,9 @@ Status CudaExecutable::upload_weights() {
 Result<std::unique_ptr<Context>> CudaExecutable::context(int) const {
   if (absent_) return *absent_;
   InContext here(gpu_);
+  auto context = std::make_unique<CudaContext>(shared_from_this());  // counts itself
+  TRY_STATUS(check_memory_limit(context->number()));
   TRY_STATUS(fill());
-  auto context = std::make_unique<CudaContext>(shared_from_this());
   TRY_STATUS(context->init());
   return std::unique_ptr<Context>(std::move(context));
 }
@@ -267,6 +285,7 @@ CudaContext::~CudaContext() {
   if (pinned_) driver_.MemFreeHost(pinned_);
   if (watch_) driver_.MemFreeHost(watch_);
   for (Memory* each : {&arena_, &counter_, &port_table_, &staging_}) each->release();
+  --executable_->contexts_;
 }
 
 Status CudaContext::init() {
@@ -423,7 +442,7 @@ Result<Handle> CudaContext::make_graph(DevicePointer stamps) {
 }
 
 /// Errors: kDevice, when the GPU's context fails, which says nothing about the pointer.
-Result<bool> CudaContext::on_device(const void* pointer) const {
+Result<bool> CudaContext::lies_on_device(const void* pointer) const {
   unsigned kind = 0;
   const int code = driver_.PointerAttribute(&kind, kPointerMemoryType, reinterpret_cast<DevicePointer>(pointer));
   constexpr int kUnknown = 1;  // to the driver: memory of the host
@@ -548,7 +567,7 @@ Status CudaContext::packs_fit(std::span<const void* const> inputs, std::span<voi
     const Port& port = in ? p.inputs[k] : p.outputs[k - inputs.size()];
     const auto address = reinterpret_cast<uintptr_t>(pointer);
     if (port.type.bytes() == 0 || address % 16 == 0) continue;
-    TRY(const bool there, on_device(pointer));
+    TRY(const bool there, lies_on_device(pointer));
     if (!there) continue;
     return Error{
         Code::kUsage, "runtime",
@@ -572,7 +591,7 @@ Status CudaContext::run(std::span<const void* const> inputs, std::span<void* con
       const bool in = k < inputs.size();
       const void* pointer = in ? inputs[k] : outputs[k - inputs.size()];
       const int64_t bytes = (in ? p.inputs[k] : p.outputs[k - inputs.size()]).type.bytes();
-      TRY(const bool there, on_device(pointer));
+      TRY(const bool there, lies_on_device(pointer));
       if (there) {
         ports_[k] = reinterpret_cast<DevicePointer>(pointer);
         continue;
@@ -621,7 +640,7 @@ Status CudaContext::run_on(std::span<const void* const> inputs, std::span<void* 
   TRY_STATUS(failed(packs_fit(inputs, outputs)));
   for (size_t k = 0; k < ports_.size(); ++k) {
     const void* pointer = k < inputs.size() ? inputs[k] : outputs[k - inputs.size()];
-    const Result<bool> there = on_device(pointer);
+    const Result<bool> there = lies_on_device(pointer);
     if (!there.ok()) return failed(there.error());
     if (!*there)
       return Error{
@@ -640,6 +659,13 @@ Status CudaContext::run_on(std::span<const void* const> inputs, std::span<void* 
     return check(driver_.EventRecord(ran_, on), "record an event");
   };
   return failed(whole());
+}
+
+Status CudaContext::wait() {
+  if (broken_) return *broken_;
+  if (!has_run_) return ok_status();
+  InContext here(gpu_);
+  return failed(check(driver_.EventSynchronize(ran_), "wait for the runs"));
 }
 
 Result<std::vector<double>> CudaContext::device_us(int count) {
@@ -737,23 +763,6 @@ Result<std::shared_ptr<const Executable>> load_cuda(std::shared_ptr<const Progra
   return std::shared_ptr<const Executable>(std::move(executable));
 }
 
-Result<std::shared_ptr<const Executable>> load(std::shared_ptr<const Program> program,
-                                               const LoadOptions& options) {
-  return program->on_gpu() ? load_cuda(std::move(program), options)
-                           : load_cpu(std::move(program), options);
-}
-
-Result<GpuDescription> describe_gpu(int index) {
-  TRY(const Gpu gpu, open_gpu(index));
-  TRY(const Driver* driver, load_driver());
-  InContext here(gpu);
-  size_t free = 0, total = 0;
-  TRY_STATUS(check(driver->MemInfo(&free, &total), "ask for the GPU's memory"));
-  return GpuDescription{
-      gpu.name,           to_string(gpu.arch),        gpu.sms,
-      gpu.driver_version, static_cast<int64_t>(free), static_cast<int64_t>(total)};
-}
-
 Result<std::string> find_device_compiler() {
   return find_nvrtc_of_driver();
 }
@@ -772,19 +781,6 @@ Result<std::string> device_text(const Program& program, const std::string& kind,
                  "this version of NVRTC gives no PTX for " + program.target, "",
                  "update it: pip install -U nvidia-cuda-nvrtc"};
   return cubin.ptx;
-}
-
-Status Context::run_on(std::span<const void* const>, std::span<void* const>, void*) {
-  return Error{Code::kUnsupported, "runtime", "a program on the CPU has no streams", "",
-               "run() without a stream"};
-}
-Result<std::vector<double>> Context::device_us(int) {
-  return Error{Code::kUnsupported, "runtime", "a program on the CPU has no device time", "",
-               "bench with --target cuda"};
-}
-Result<std::vector<TaskTime>> Context::task_times() {
-  return Error{Code::kUnsupported, "runtime", "a program on the CPU records no times of tasks", "",
-               "OBELISK_PROFILE=1 prints times of bodies"};
 }
 
 }  // namespace obelisk::runtime

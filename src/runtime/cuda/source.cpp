@@ -7,7 +7,6 @@
 #include <map>
 #include <cstdlib>
 #include <cstring>
-#include <filesystem>
 #include <functional>
 #include <sstream>
 
@@ -18,7 +17,6 @@
 namespace obelisk::runtime::cuda {
 namespace {
 
-namespace fs = std::filesystem;
 using codegen::BodyTraits;
 using Form = BodyTraits::Form;
 using Wait = BodyTraits::Wait;
@@ -375,39 +373,23 @@ Result<Cubin> compile_quickly(const Program& program, const std::string& text,
   return compile_cubin(text, architecture, plain);
 }
 
-/// The folder of the cache, or nothing where there is none to write into.
-std::string folder_of(const LoadOptions& options) {
-  std::string folder = cache_folder(options.cache_dir);
-  std::error_code failed;
-  if (folder.empty()) return folder;
-  fs::create_directories(folder, failed);
-  if (!failed && access(folder.c_str(), W_OK) == 0) return folder;
-  LOG(kWarning, "runtime",
-      "the cache '{}' cannot be written; device code is compiled every time", folder);
-  return "";
-}
-
 Result<Image> build_part(const Program& program, const std::string& architecture,
-                         const std::vector<std::string>& defines, const std::string& folder, int part) {
+                         const std::vector<std::string>& defines, const PrivateFolder* cache, int part) {
   TRY(const std::string text, device_source(program, {}, part));
   std::string identity = architecture + " " + nvrtc_version();
   for (const std::string& define : defines) identity += " " + define;
   for (const std::string& option : wished_options()) identity += " " + option;
-  const std::string kept =
-      folder.empty()
-          ? ""
-          : folder + "/" + to_string(hash_text(identity + dialect_text() + text)) + ".cubin";
+  const std::string kept = cache ? to_string(hash_text(identity + dialect_text() + text)) + ".cubin" : "";
   Result<Image> image = Error{};
-  if (auto bytes = kept.empty() ? Result<std::string>(Error{}) : read_file(kept); bytes.ok())
-    image = from_entry(*bytes);
+  if (auto bytes = cache ? cache->get(kept) : std::nullopt) image = from_entry(*bytes);
   if (image.ok()) {
     image->cached = true;
   } else {
     TRY(Cubin cubin, compile_quickly(program, text, architecture, defines, part));
     image = Image{.bytes = std::move(cubin.bytes), .log = timeless(cubin.log)};
     image->kernels = read_assembler_log(image->log);
-    if (!kept.empty())
-      if (Status published = write_file(kept, to_entry(*image)); !published.ok())
+    if (cache)
+      if (Status published = cache->put(kept, to_entry(*image)); !published.ok())
         LOG(kWarning, "runtime", "not cached: {}", published.error().text());
   }
   TRY_STATUS(judge(program, *image));
@@ -419,11 +401,11 @@ Result<Image> build_part(const Program& program, const std::string& architecture
 Result<std::vector<Image>> build_images(const Program& program, const std::string& architecture,
                                         const LoadOptions& options) {
   const std::vector<std::string> defines = device_defines(program, options);
-  const std::string folder = folder_of(options);
+  const auto cache = open_cache(options.cache_dir);
   std::vector<Result<Image>> built(static_cast<size_t>(part_count(program)), Error{});
   (void)find_nvrtc();  // loaded once, before there are threads
   for_each_on_all_cores(built.size(), [&](size_t part) {
-    built[part] = build_part(program, architecture, defines, folder, static_cast<int>(part));
+    built[part] = build_part(program, architecture, defines, cache.get(), static_cast<int>(part));
   });
   std::vector<Image> images;
   for (Result<Image>& each : built) {

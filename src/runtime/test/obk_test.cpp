@@ -2,6 +2,7 @@
 // packed weights tell their sources.
 #include <gtest/gtest.h>
 
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -328,6 +329,42 @@ TEST_F(Obk, TablesMayHoldAnythingWithoutACrash) {
   }
 }
 
+/// A file whose only packed weight tells extents that are small each; their product is its 1024 elements modulo 2^64.
+std::string with_a_recipe_that_wraps(const std::string& file, const PackRecipe& is) {
+  const PackRecipe wraps = {.n = 1857509888, .k = 1986179906, .groups = 5};
+  const auto words = [](const PackRecipe& r) {
+    std::string out;
+    for (const int64_t number : {r.n, r.k, r.row, r.column, r.offset, r.outputs, r.inputs, r.height, r.width, r.groups, r.tile, r.half})
+      out.append(reinterpret_cast<const char*>(&number), sizeof number);
+    return out;
+  };
+  std::string out = file;
+  const std::string from = words(is), to = words(wraps);
+  const size_t at = out.find(from);
+  EXPECT_NE(at, std::string::npos);
+  return out.replace(at, from.size(), to);
+}
+
+// Whoever believes such a recipe packs 10^19 elements into 4 KB when the file is compiled again.
+TEST_F(Obk, ARecipeWhoseProductWrapsIsRefused) {
+  auto one = graph::parse(fmt::format("graph \"g\" {{\n  in %0 \"x\": f32[4,16]\n  const %1 \"w\": f32[16,64] = [{}]\n"
+                                      "  %2 \"y\": f32[4,64] = MatMul(%0, %1)\n  out %2 \"y\"\n}}", fmt::join(std::vector<int>(1024, 1), ", ")));
+  ASSERT_TRUE(one.ok()) << one.error().text();
+  const target::DeviceSpec device = target::cpu(1);
+  const stitch::Plan plan = stitch::plan(*one, device);
+  const schedule::TaskGraph tasks = schedule::build(*one, plan, device);
+  auto program = std::make_shared<Program>(assemble(*one, plan, tasks, codegen::emit(*one, plan, tasks, kernels::tile_library(device)), "cpu"));
+  ASSERT_EQ(program->packings.size(), 1u);
+  auto loaded = load_cpu(program);
+  ASSERT_TRUE(loaded.ok()) << loaded.error().text();
+  ASSERT_TRUE(write_obk(path("one.obk"), **loaded, *one, "").ok());
+  const std::string good_one = read_file(path("one.obk")).value();
+  ASSERT_TRUE(parse(good_one).ok());
+  const std::string bad = resealed(with_a_recipe_that_wraps(good_one, program->packings[0].recipe));
+  if (const char* keep = getenv("OBELISK_KEEP_CASE")) ASSERT_TRUE(write_file(keep, bad).ok());  // for tests/fuzz/corpus/obk
+  expect_refused(bad, "a packed weight is not what f32[16,64] packs to");
+}
+
 TEST_F(Obk, FailsWholly) {
   const Status failed = write_obk(path("no/such/folder.obk"), *executable, graph, "");
   ASSERT_FALSE(failed.ok());
@@ -403,6 +440,12 @@ TEST_P(Packings, TellTheirSources) {
       {dtype, {4, 4}}));
   EXPECT_FALSE(packed_bytes(tiles, {.kind = Kind::kProduct, .n = 4, .k = 4, .row = -4, .column = 1},
                             {dtype, {4, 4}}));
+  // Extents that are small each: their product is 16384 modulo 2^64, and would be written.
+  const PackRecipe wraps = {.kind = Kind::kProduct, .n = 132726784, .k = 1376067625, .groups = 101};
+  EXPECT_FALSE(packed_bytes(tiles, wraps, {dtype, {16384}}));
+  EXPECT_FALSE(can_unpack(tiles, wraps, {dtype, {16384}}));
+  EXPECT_FALSE(packed_bytes(tiles, {.kind = Kind::kProduct, .n = 1 << 16, .k = 1 << 16},
+                            {dtype, {16384}}));
   EXPECT_FALSE(packed_bytes(
       tiles, {.kind = Kind::kConv, .outputs = 4, .inputs = 4, .height = 1, .width = 2, .groups = 1},
       {dtype, {4, 4, 1, 1}}));
