@@ -5,20 +5,6 @@
 #include "kernels/tile_library.h"
 
 namespace obelisk::kernels {
-namespace {
-
-/// 16-bit rows in the swizzled atoms of gemm.cuh, [k / 64][pitch rows][64]; others row after row, 16 bytes apart from a bank's multiple.
-int64_t panel_pitch(int32_t type, int64_t m, int64_t k) {
-  if (OBK_IS_HALF(type)) return m <= 16 ? 16 : m <= 32 ? 32 : 64;
-  return k + 4;
-}
-int64_t panel_bytes(int32_t type, int64_t m, int64_t k) {
-  if (OBK_IS_HALF(type)) return k % 64 == 0 && m <= 64 ? panel_pitch(type, m, k) * k * 2 : 0;
-  return m * (k + 4) * (type == kObkF64 ? 8 : 4);
-}
-
-}  // namespace
-
 const TileLibrary kCudaTiles = {
     .name = "cuda",
     .panel = 16,
@@ -35,8 +21,6 @@ const TileLibrary kCudaTiles = {
     .gemm_packed_bytes = cuda_gemm_packed_bytes,
     .gemm_pack = cuda_gemm_pack,
     .gemm_scratch_bytes = cuda_gemm_scratch_bytes,
-    .panel_bytes = panel_bytes,
-    .panel_pitch = panel_pitch,
     .gemm_weights = cuda_gemm_weights,
     .gemm_nanos = cuda_gemm_nanos,
     .gemm_parts = cuda_gemm_parts,
