@@ -123,9 +123,10 @@ void Model::State::describe() {
 Model Model::compile(const std::string& path, const CompileOptions& wanted) {
   return guarded([&] {
     compiler::Options options;
-    const compiler::Machine machine = value_or_raise(
+    const compiler::FoundMachine machine = value_or_raise(
         compiler::find_machine(wanted.target, wanted.virtual_sms, wanted.threads));
-    options.target = machine.target, options.granularity = wanted.granularity;
+    options.target = machine.target;
+    options.granularity = value_or_raise(compiler::parse_wanted_granularity(wanted.granularity));
     options.load.gpu = machine.gpu, options.load.memory_limit = Bytes{wanted.memory_limit};
     options.load.watchdog = wanted.watchdog;
     options.batch_invariant = wanted.batch_invariant;

@@ -54,10 +54,10 @@ class BodyEmitter {
     direct_ = group_.kind != GroupKind::kStitched && stores_tile_plainly(graph_, group_, *store_access_.at(0), lane_);
     // Tiles of known shapes have their sums in fast memory; a loop of whole vectors stores them.
     if (tiles_.vectors && group_.kind == GroupKind::kProduct && packed_b_ && byte_size(group_.product.a_type, 1) == 2) direct_ = false;
-    const bool dealt = work_.residents > 0;
-    if (dealt || work_.flows || group_.partials != graph::kNone) direct_ = false;
+    const bool dealt = work_.ctas_per_sm() > 0;
+    if (dealt || work_.dataflow || group_.partials != graph::kNone) direct_ = false;
     const std::optional<VectorText> vectors = tiles_.vectors && !direct_ ? as_vectors() : std::nullopt;
-    CHECK(vectors || !tiles_.vectors || !work_.gives_any(), "what is given to all workers is stored in packs");
+    CHECK(vectors || !tiles_.vectors || !work_.broadcasts_any(), "what is given to all workers is stored in packs");
     head(!vectors);
     set_form(vectors ? vectors->ctas_per_sm : 0);
     pitch_ = vectors ? std::to_string(tile_pitch()) : group_.product.twin ? "(2 * (t->c1 - t->c0))" : "(t->c1 - t->c0)";
@@ -248,10 +248,10 @@ class BodyEmitter {
     VectorJob job{graph_, body_, nest_, *layouts_};
     job.anchored = group_.kind != GroupKind::kStitched;
     job.tile_rows = streamed() ? streamed_slice(group_, work_) : work_.tile_rows, job.tile_columns = work_.tile_columns, job.tile_pitch = tile_pitch();
-    job.ahead_bytes = ahead_bytes_, job.dealt = work_.dealt, job.residents = work_.residents, job.planes = planes(), job.shares_rows = work_.shares_rows && !job.anchored;
+    job.ahead_bytes = ahead_bytes_, job.dealt = work_.grid() != nullptr, job.residents = work_.ctas_per_sm(), job.planes = planes(), job.shares_rows = work_.list() && work_.list()->shares_rows && !job.anchored;
     job.begin = begin(), job.may_begin_late = group_.kind == GroupKind::kAttention && group_.attention.pieces == 1;
     if (streamed()) job.most_ahead = 48;  // all registers are its sums' and these
-    job.partials = group_.partials, job.gives = work_.gives;
+    job.partials = group_.partials, job.gives = work_.dataflow ? work_.dataflow->broadcasts : std::vector<bool>();
     job.pointer = [this](int operand, bool store) { return pointer(operand, store); };
     return emit_vectors(job);
   }
@@ -485,14 +485,14 @@ class BodyEmitter {
 
   // ---- the anchor's tile ---------------------------------------------------------------------------------------------
   /// Whether the product has a kernel of its own; how many planes of sums that then leaves for the epilogue to add: its warpgroups' or its parts'.
-  bool streamed() const { return group_.kind == GroupKind::kProduct && work_.streamed && tiles_.product_stage && packed_b_ && !direct_; }
+  bool streamed() const { return group_.kind == GroupKind::kProduct && work_.pipelined() && tiles_.gemm.pipelined && packed_b_ && !direct_; }
   /// What stands before the first load of anything but weights.
   enum class Begin { kAtOnce, kPipelinedGemm, kAlone, kRows, kWave };
   Begin how_it_begins() const {
     if (streamed()) return Begin::kPipelinedGemm;
-    if (work_.alone) return Begin::kAlone;
+    if (work_.single_wave()) return Begin::kAlone;
     if (asks_rows()) return Begin::kRows;
-    return work_.waits ? Begin::kWave : Begin::kAtOnce;
+    return waits_in_body() ? Begin::kWave : Begin::kAtOnce;
   }
   std::string begin() const {
     switch (how_it_begins()) {
@@ -518,7 +518,8 @@ class BodyEmitter {
       case Begin::kRows: case Begin::kWave: traits_.waits = Wait::kWaveBefore; break;
     }
   }
-  bool asks_rows() const { return group_.kind == GroupKind::kProduct && work_.rows && work_.waits && tiles_.vectors && packed_b_ && !direct_; }
+  bool asks_rows() const { return group_.kind == GroupKind::kProduct && waits_in_body() && work_.list()->a_rows && tiles_.vectors && packed_b_ && !direct_; }
+  bool waits_in_body() const { return work_.list() && work_.list()->waits_in_body; }
   int64_t planes() const { return !streamed() ? 1 : std::max<int64_t>(group_.product.parts, 2); }
   void product(bool vectors) {
     const stitch::Product& product = group_.product;
@@ -547,7 +548,7 @@ class BodyEmitter {
       std::string from = fmt::format("x[{}]", x_b);
       if (!product.batch.empty()) {
         const int dim = packed_matrix_dim(group_, work_);
-        const int64_t bytes = tiles_.gemm_packed_bytes(static_cast<int32_t>(product.b_type), product.n[0].extent, product.k[0].extent);
+        const int64_t bytes = tiles_.gemm.packed_bytes(static_cast<int32_t>(product.b_type), product.n[0].extent, product.k[0].extent);
         from = fmt::format("(const char*){} + {} * {}", from, var(dim), param(bytes));
       }
       text += fmt::format("    g.packed = 1;\n    g.b = {};\n    g.column = {}t->c0;\n    g.n_packed = {};\n", from, group_.product.twin ? "2 * " : "", param(product.n[0].extent * product.sides()));
@@ -586,7 +587,7 @@ class BodyEmitter {
       const AskedRowsText asked = emit_asked_rows(work_, shape, x_a, fmt::format("(char*)w->scratch + {}", scratch_), pitch_.front() == '(' ? 0 : tile_pitch());
       top_ += asked.top, traits_.asked_rows = asked.traits;
     }
-    scratch_ += ((work_.flows && tiles_.gemm_flows ? tiles_.gemm_flows(shape.a_type, shape.m, shape.n, shape.k) : tiles_.gemm_scratch_bytes(&shape)) + 63) / 64 * 64;
+    scratch_ += ((work_.dataflow && tiles_.dataflow ? tiles_.dataflow->gemm_bytes(shape.a_type, shape.m, shape.n, shape.k) : tiles_.gemm.scratch_bytes(&shape)) + 63) / 64 * 64;
     const int64_t a_row = shape.a_row;
     if (tiles_.vectors && packed_b_ && !direct_ && shape.a_col == 1 && a_row >= 0 && a_row < (int64_t{1} << 30)) {
       const std::string sure = asks_rows() ? "" : fmt::format(", {:d}", rows_begin_at_16(work_, *a_access, byte_size(product.a_type, 1)));
@@ -629,7 +630,7 @@ class BodyEmitter {
     text += fmt::format("    const {0} first = ({0})t->r0 - image * pixels, top = first / wide;\n    g.row = top;\n    g.column = first - top * wide;\n", index);
     text += fmt::format("    g.pixels = t->r1 - t->r0;\n    g.rows = ({})g.pixels / wide;\n    g.channel = t->c0 - group * {};\n    g.channels = t->c1 - t->c0;\n", index, param(grouped ? c.shape.group_outputs : c.shape.outputs));
     text += fmt::format("    g.x = (const {}*)x[{}] + {} + image * {} + group * {};\n", storage_name(c.type), x, param(in.offset), param(in.strides[0]), param(c.shape.group_inputs));
-    const int64_t packed = c.depthwise ? 0 : tiles_.conv_packed_bytes(static_cast<int32_t>(c.type), c.shape.group_outputs, c.shape.group_inputs, c.kernel_h, c.kernel_w);
+    const int64_t packed = c.depthwise ? 0 : tiles_.conv.packed_bytes(static_cast<int32_t>(c.type), c.shape.group_outputs, c.shape.group_inputs, c.kernel_h, c.kernel_w);
     text += fmt::format("    g.weights = (const char*)x[{}] + group * {};\n", weights, param(packed));
     if (direct_) {
       const ConvStore to = conv_store(group_, nest_, *store_access_.at(0));
@@ -669,7 +670,7 @@ class BodyEmitter {
     for (int64_t pixel = 0; pixel < pixels; pixel += std::max<int64_t>(work_.tile_rows, 1)) {
       shape.row = pixel / wide, shape.column = pixel % wide;
       shape.pixels = std::min(work_.tile_rows, pixels - pixel), shape.rows = shape.pixels / wide;
-      most = std::max(most, tiles_.conv_scratch_bytes(&shape));
+      most = std::max(most, tiles_.conv.scratch_bytes(&shape));
     }
     scratch_ += (most + 63) / 64 * 64;
   }
@@ -724,7 +725,7 @@ class BodyEmitter {
     }
     if (a.pieces > 1) {
       text += fmt::format("    g.piece = (int)piece;\n    g.exchange = (char*)x[{}] + (image * {} + head) * {};\n", q + (masked ? 4 : 3), param(a.heads), param(a.exchange));
-      top_ += fmt::format("  const int64_t piece = t->c0 % {} / {};\n", param(a.value_size), param(a.value_size / a.pieces)) + (work_.flows ? "" : fmt::format("  ObkTask whole = *t;\n  whole.c0 -= whole.c0 % {0}, whole.c1 = whole.c0 + {0}, t = &whole;\n", param(a.value_size)));
+      top_ += fmt::format("  const int64_t piece = t->c0 % {} / {};\n", param(a.value_size), param(a.value_size / a.pieces)) + (work_.dataflow ? "" : fmt::format("  ObkTask whole = *t;\n  whole.c0 -= whole.c0 % {0}, whole.c1 = whole.c0 + {0}, t = &whole;\n", param(a.value_size)));
       text += piece_of_keys(group_, work_, type);
     } else {
       text += fmt::format("{}    OBK_ATTENTION_TILE({}, g{});\n  }}\n", begins_here ? begin() : "", type, tiles_.vectors ? fmt::format(", {}, {}, {}, {}", a.size, a.value_size, work_.tile_rows, a.keys) : "");
@@ -732,9 +733,9 @@ class BodyEmitter {
     out_ += text;
     ObkAttention shape = {};
     shape.type = a.tile_type(), shape.queries = work_.tile_rows, shape.keys = a.keys, shape.size = a.size, shape.value_size = a.value_size;
-    shape.mask_type = masked ? (a.mask_type == DType::f32 ? 1 : 2) : 0, shape.pieces = static_cast<int32_t>(a.pieces), shape.kept = work_.keeps.has_value();
+    shape.mask_type = masked ? (a.mask_type == DType::f32 ? 1 : 2) : 0, shape.pieces = static_cast<int32_t>(a.pieces), shape.kept = work_.dataflow && work_.dataflow->in_place_kv;
     shape.softcap = static_cast<float>(a.softcap), shape.causal = a.causal;
-    scratch_ += (tiles_.attention_scratch_bytes(&shape) + 63) / 64 * 64;
+    scratch_ += (tiles_.attention.scratch_bytes(&shape) + 63) / 64 * 64;
   }
 
  public:
@@ -776,7 +777,7 @@ class BodyEmitter {
 EmittedBody emit_body(const graph::Graph& graph, const stitch::Group& group, const schedule::Work& work,
                       const std::vector<stitch::Layout>& layouts, bool packed_b, const kernels::TileLibrary& tiles, int64_t ahead_bytes) {
   schedule::Work whole = work;  // pieces of keys are named by columns
-  if (group.kind == GroupKind::kAttention && group.attention.pieces > 1 && !work.flows) whole.tile_columns = group.attention.value_size;
+  if (group.kind == GroupKind::kAttention && group.attention.pieces > 1 && !work.dataflow) whole.tile_columns = group.attention.value_size;
   BodyEmitter emitter(graph, group, whole, packed_b, tiles);
   emitter.layouts_ = &layouts, emitter.ahead_bytes_ = ahead_bytes;
   return emitter.run();

@@ -57,7 +57,7 @@ bool work_packs_weights(const stitch::Plan& plan, const schedule::TaskGraph& tas
   const stitch::Group& group = plan.groups[work.group];
   if (group.kind == stitch::GroupKind::kConv) return true;
   if (group.kind != stitch::GroupKind::kProduct) return false;
-  if (!group.product.batch.empty() && (!tiles.gemm_parts || packed_matrix_dim(group, work) < 0))
+  if (!group.product.batch.empty() && (!tiles.gemm.packs_batches || packed_matrix_dim(group, work) < 0))
     return false;
   return tasks.buffers[work.buffers.back()].kind == schedule::BufferKind::kWeight;
 }

@@ -21,12 +21,12 @@ const char* const kProductBegin = "  OBK_PRODUCT_BEGIN()\n";
 
 StreamedText emit_streamed(const stitch::Group& group, const schedule::Work& work, const kernels::TileLibrary& tiles, const ObkGemm& shape, const std::string& type, int x_a,
                            bool adds, int64_t pitch) {
-  const schedule::RowMatrix& m = *work.streamed;
+  const schedule::RowMatrix& m = work.pipelined()->a;
   const stitch::Product& product = group.product;
   const int64_t parts = product.parts, depth = shape.k / parts;
-  const int64_t stage = tiles.product_stage(shape.n, depth);
+  const int64_t stage = tiles.gemm.pipelined->stage(shape.n, depth);
   const int64_t plane = (streamed_slice(group, work) * wide_of(group, work, pitch) * 4 + 63) / 64 * 64;
-  const int64_t matrix = product.batch.empty() ? 0 : tiles.gemm_packed_bytes(static_cast<int32_t>(product.b_type), product.n[0].extent, shape.k);
+  const int64_t matrix = product.batch.empty() ? 0 : tiles.gemm.packed_bytes(static_cast<int32_t>(product.b_type), product.n[0].extent, shape.k);
   StreamedText text{.top = adds ? "  int other = 0;\n" : "", .scratch = adds ? plane : 0};
   if (parts > 1) text.scratch = (parts - 1) * plane;
   const int64_t sums = parts > 1 ? streamed_whole(group, work, pitch) : plane + text.scratch;
@@ -46,7 +46,7 @@ StreamedText emit_streamed(const stitch::Group& group, const schedule::Work& wor
 
 AskedRowsText emit_asked_rows(const schedule::Work& work, const ObkGemm& shape, int x_a, const std::string& at, int64_t pitch) {
   constexpr int64_t kFewestCopies = 4;  // at once: products begin when the first one is there
-  const schedule::RowMatrix& m = *work.rows;
+  const schedule::RowMatrix& m = *work.list()->a_rows;
   const int64_t blocks = shape.k / 64, box = (shape.m + 7) / 8 * 8;
   int64_t together = std::max<int64_t>(blocks / kFewestCopies, 1);
   while (blocks % together != 0) --together;

@@ -229,7 +229,7 @@ std::map<Hash, int> told_by_packings(const Program& program, const graph::Weight
 }
 
 void write_tables(const Program& p, WeightStore& weights, Writer& to) {
-  to.text(p.name), to.text(p.target), to.text(p.granularity), to.text(p.precision);
+  to.text(p.name), to.text(p.target), to.text(std::string(to_string(p.granularity))), to.text(p.precision);
   to.number<int32_t>(p.sms), to.number<int32_t>(p.waves), to.number(p.arena.count),
       to.number(p.scratch.count);
   to.number<uint8_t>(p.flows), to.number(p.near.count);
@@ -352,7 +352,12 @@ Place read_place(Reader& from, const Program& p) {
 }
 
 void read_tables(Reader& from, Program& p, const WeightSection& weights, std::string& verified) {
-  p.name = from.text(), p.target = from.text(), p.granularity = from.text();
+  p.name = from.text(), p.target = from.text();
+  if (const std::string granularity = from.text(); !granularity.empty()) {
+    const auto known = machine::parse_granularity(granularity);
+    if (!known) throw Damaged("a granularity that does not exist");
+    p.granularity = *known;
+  }
   p.precision = from.text();
   if (!passes::parse_precision(p.precision)) throw Damaged("a precision that does not exist");
   p.sms =
@@ -361,7 +366,7 @@ void read_tables(Reader& from, Program& p, const WeightSection& weights, std::st
   p.arena = {from.within(from.number<int64_t>(), 0, int64_t{1} << 44, "arena")};
   p.scratch = {from.within(from.number<int64_t>(), 0, int64_t{1} << 36, "scratch")};
   p.flows = from.number<uint8_t>() != 0;
-  if (p.flows && p.on_gpu() && p.granularity != "mono") throw Damaged("a program that flows is one kernel");
+  if (p.flows && p.on_gpu() && p.granularity != machine::Granularity::kMono) throw Damaged("a program that flows is one kernel");
   p.near = {from.within(from.number<int64_t>(), 0, int64_t{1} << 20, "fast memory of copies")};
   for (auto* ports : {&p.inputs, &p.outputs}) {
     ports->resize(from.count(17));

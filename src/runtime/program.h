@@ -78,7 +78,7 @@ struct Program {
   std::string name;
   std::string target;       // "cpu", or a GPU's architecture: "sm_90a"
   std::string precision = "keep";  // what --precision asked for: "tf32" is in the bodies and in no type
-  std::string granularity;  // of a GPU: "op", "stitch" (a kernel a work) or "mono" (one kernel); empty on a CPU
+  machine::Granularity granularity = machine::Granularity::kThreads;
   int sms = 1;
   bool on_gpu() const { return target.starts_with("sm_"); }
   std::vector<Port> inputs, outputs;

@@ -301,7 +301,7 @@ void expect_right(const char* name, Form& form) {
 }
 
 #define OPEN_FORM(device, ...)                                                                                                     \
-  if (auto gpu = open_gpu(0); gpu.ok() && gpu->architecture != "sm_90a") GTEST_SKIP() << "copies and wgmma of " << gpu->architecture; \
+  if (auto gpu = open_gpu(0); gpu.ok() && gpu->arch != machine::Arch{9, 0, 'a'}) GTEST_SKIP() << "copies and wgmma of " << to_string(gpu->arch); \
   OPEN(device, kText, "OBK_WATCHDOG=4000000000LL", "OBK_MONO=1", "OBK_RING=2", __VA_ARGS__)
 
 // Release by one warp while another asks for two pages, the rest after the wait (go_to, rows.cuh).

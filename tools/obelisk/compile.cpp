@@ -206,7 +206,7 @@ int compile(const Flags& flags, const std::string& output) {
         " device   {}{} · {} · {} launches · {} phases · {} barriers · {} machine code · {} "
         "registers at most · {} bytes spilled\n",
         device->architecture, device->gpu.empty() ? " (not here)" : " " + device->gpu,
-        device->granularity, device->launches, device->phases, device->barriers,
+        to_string(device->granularity), device->launches, device->phases, device->barriers,
         to_string(Bytes{device->cubin_bytes}), most, spills);
     for (const std::string& warning : device->warnings) text += " warning  " + warning + "\n";
   } else {

@@ -9,20 +9,19 @@
 namespace obelisk::codegen {
 namespace {
 
-/// A case names its graph "DEVICE [stitch|op|mono]": the device, and how its programs are run; no word: as a core's are.
+/// A case names its graph "DEVICE [stitch|op|mono]": the device and the granularity.
 Result<Source> emitted(const graph::Graph& graph) {
   std::istringstream words(graph.name);
-  std::string name, how;
-  words >> name >> how;
-  TRY(target::DeviceSpec device, target::device(name, name == "cpu" ? 4 : 0));
-  device.own_kernels = how == "stitch" || how == "op";
-  device.one_kernel = how == "mono";
-  if (device.own_kernels) device.deals = {device.fast_memory.count * device.sms};
+  std::string name, granularity;
+  words >> name >> granularity;
+  TRY(const machine::Machine device, machine::device(name, name == "cpu" ? 4 : 0));
+  const machine::Strategy strategy =
+      machine::strategy_for(device, {.granularity = machine::parse_granularity(granularity).value_or(machine::Granularity::kStitch), .dataflow = false});
   stitch::Options options;
-  options.stitch = how != "op";
-  const stitch::Plan plan = stitch::plan(graph, device, options);
+  options.stitch = granularity != "op";
+  const stitch::Plan plan = stitch::plan(graph, device, strategy, options);
   TRY_STATUS(stitch::verify(graph, plan));
-  const schedule::TaskGraph tasks = schedule::build(graph, plan, device);
+  const schedule::TaskGraph tasks = schedule::build(graph, plan, device, strategy);
   TRY_STATUS(schedule::validate(graph, plan, tasks));
   return emit(graph, plan, tasks, kernels::tile_library(device));
 }

@@ -161,7 +161,7 @@ int64_t scratch_bytes(const ObkGemm& g, int panel, bool has_ring) {
     const bool stages = g.m > 32 && g.n > columns;
     const int64_t operands = lines * 128 * (stages ? 4 : std::max<int64_t>(chunks_of(g.k), 4));
     const int64_t plane = g.m * (round_up(g.n, 16) + 8) * 4, planes = g.m <= 8 ? 4 : 1;
-    most = std::max(most, std::min<int64_t>(operands + planes * plane, OBK_GEMM_PANEL));
+    most = std::max(most, std::min<int64_t>(operands + planes * plane, panel));
     if (g.m <= 64 && g.n <= std::max<int64_t>(columns, kLongColumns)) most = std::max(most, plane);
     if (g.m > 48 && g.m <= 64) {
       const int groups = static_cast<int>(round_up(g.n, 16) / 8);
@@ -177,6 +177,7 @@ int64_t scratch_bytes(const ObkGemm& g, int panel, bool has_ring) {
 
 int64_t cuda_gemm_scratch_bytes(const ObkGemm* gemm) { return scratch_bytes(*gemm, OBK_GEMM_PANEL, true); }
 int64_t cuda_gemm_small_scratch_bytes(const ObkGemm* gemm) { return scratch_bytes(*gemm, kGemmSmallPanel, false); }
+int64_t cuda_gemm_small_ring_scratch_bytes(const ObkGemm* gemm) { return scratch_bytes(*gemm, kGemmSmallPanel, true); }
 
 double cuda_product_nanos(int32_t type, int64_t m, int64_t n, int64_t k) {
   if (!OBK_IS_HALF(type) || n > kLongColumns) return 0;

@@ -5,7 +5,7 @@
 
 #include "runtime/cuda/source.h"
 #include "runtime/cuda/tables.h"
-#include "target/target.h"
+#include "machine/machine.h"
 
 namespace obelisk::runtime {
 namespace {
@@ -71,6 +71,7 @@ class CudaExecutable : public Executable, public std::enable_shared_from_this<Cu
   std::vector<Memory> weights_;
 
  private:
+  bool mono() const { return program_->granularity == machine::Granularity::kMono; }
   Status on_gpu();
   Status check_memory_limit() const;
   Status upload();
@@ -98,7 +99,7 @@ class CudaContext : public Context {
 
  private:
   const Program& program() const { return *executable_->program_; }
-  bool mono() const { return program().granularity == "mono"; }
+  bool mono() const { return program().granularity == machine::Granularity::kMono; }
   Result<Handle> make_graph(DevicePointer stamps);
   ObkDealt dealt(const Launch& launch, DevicePointer stamps) const;
   Result<ObkProduct> product(const Launch& launch, DevicePointer stamps) const;
@@ -133,35 +134,32 @@ class CudaContext : public Context {
 Status CudaExecutable::init(LoadReport report) {
   report_ = std::move(report);
   const Program& p = *program_;
+  TRY(const machine::Machine machine, machine::gpu(p.target, p.sms));
   auto gpu = open_gpu(options_.gpu);
   if (!gpu.ok()) {
     absent_ = gpu.error();
-  } else if (gpu->architecture != p.target &&
-             !(p.target.back() != 'a' && gpu->architecture.substr(0, 4) == p.target.substr(0, 4))) {
+  } else if (!runs(gpu->arch, machine.arch)) {
     absent_ = Error{Code::kDevice, "runtime",
                     fmt::format("the program is for {}, the GPU is {} ({})", p.target,
-                                gpu->architecture, gpu->name),
+                                to_string(gpu->arch), gpu->name),
                     "", "compile it again with --target cuda"};
   } else {
     gpu_ = *gpu;
     TRY(driver_, load_driver());
   }
   int64_t room = gpu_.shared_bytes;
-  if (room == 0) {
-    TRY(const target::DeviceSpec spec, target::device(p.target));
-    room = spec.fast_memory.count + kOwnShared;
-  }
-  TRY(cut_, make_tables(p, p.granularity == "mono", room - kOwnShared));
+  if (room == 0) room = machine.fast_memory.count + kOwnShared;
+  TRY(cut_, make_tables(p, mono(), room - kOwnShared));
   TRY_STATUS(check_pages(p, cut_.launches));
   device_ = {.gpu = gpu_.name,
              .architecture = p.target,
              .granularity = p.granularity,
+             .overlaps = p.granularity == machine::Granularity::kStitch && machine.features.pdl,
              .launches = static_cast<int>(cut_.launches.size()),
              .phases = p.waves};
-  device_.barriers = p.granularity == "mono" && !p.flows ? std::max(p.waves - 1, 0) : 0;
+  device_.barriers = mono() && !p.flows ? std::max(p.waves - 1, 0) : 0;
   device_.bytes_streamed = bytes_of_a_run(p);
-  if (auto spec = target::device(p.target, p.sms); spec.ok())
-    device_.roof_bytes_per_us = spec->bytes_per_sm * 1000.0 * spec->sms;
+  device_.roof_bytes_per_us = machine.bytes_per_sm * 1000.0 * machine.sms;
   report_kernels(p, images_, cut_.launches, device_);
   TRY_STATUS(check_memory_limit());  // also for a GPU that is not here
   if (absent_) return ok_status();
@@ -190,7 +188,7 @@ Status CudaExecutable::on_gpu() {
                        "reserve shared memory"));
     functions_.push_back(function);
   }
-  if (p.granularity == "mono" && !cut_.launches.empty()) {
+  if (mono() && !cut_.launches.empty()) {
     int fits = 0;
     TRY_STATUS(check(
         d.Occupancy(&fits, functions_[0], cut_.launches[0].threads, static_cast<size_t>(cut_.launches[0].shared)),
@@ -415,8 +413,7 @@ Result<Handle> CudaContext::make_graph(DevicePointer stamps) {
     if (!added.ok()) return added.error();
     return ready;
   };
-  if (program().granularity == "stitch" && driver_.GraphAddTypedEdges &&
-      program().target >= "sm_90") {
+  if (executable_->device()->overlaps && driver_.GraphAddTypedEdges) {
     auto overlapping = build(true);
     if (overlapping.ok()) return overlapping;
     LOG(kWarning, "runtime", "kernels of the graph do not overlap: {}",
@@ -753,7 +750,7 @@ Result<GpuDescription> describe_gpu(int index) {
   size_t free = 0, total = 0;
   TRY_STATUS(check(driver->MemInfo(&free, &total), "ask for the GPU's memory"));
   return GpuDescription{
-      gpu.name,           gpu.architecture,           gpu.sms,
+      gpu.name,           to_string(gpu.arch),        gpu.sms,
       gpu.driver_version, static_cast<int64_t>(free), static_cast<int64_t>(total)};
 }
 

@@ -32,12 +32,12 @@ std::string watchdog_clocks() {
   return "4000000000";
 }
 
-bool is_mono(const Program& program) { return program.granularity == "mono"; }
+bool is_mono(const Program& program) { return program.granularity == machine::Granularity::kMono; }
 
 /// Pages that every kernel that streams weights has for them, 0 to 2: with one tiles need no other
 /// way, with two they may stream both operands.
 int ring_pages(const Program& program) {
-  const auto device = target::gpu(program.target, 0);
+  const auto device = machine::gpu(program.target, 0);
   if (!device.ok()) return 0;
   const auto tables = make_tables(program, is_mono(program), device->fast_memory.count);
   int least = tables.ok() ? 2 : 0;
@@ -147,8 +147,8 @@ std::vector<std::string> device_defines(const Program& program, const LoadOption
   std::vector<std::string> defines;
   if (is_mono(program)) defines.push_back("OBK_MONO=1");
   if (options.watchdog) defines.push_back(fmt::format("OBK_WATCHDOG={}LL", watchdog_clocks()));
-  if (const kernels::TileLibrary* tiles = tiles_of(program.target); tiles && tiles->gemm_panel != 0)
-    defines.push_back(fmt::format("OBK_GEMM_PANEL={}", tiles->gemm_panel));
+  if (const kernels::TileLibrary* tiles = tiles_of(program.target); tiles && tiles->gemm.panel != 0)
+    defines.push_back(fmt::format("OBK_GEMM_PANEL={}", tiles->gemm.panel));
   const bool flows = program.flows && is_mono(program);
   if (flows) defines.push_back("OBK_FLOW=1");
   if (const int pages = ring_pages(program)) {
@@ -188,7 +188,7 @@ Result<std::string> device_source(const Program& program, const std::set<int>& n
   if (products) text += "#include \"product.cuh\"\n";
   std::map<int, ProductNumbers> numbers;  // by body
   if (products) {
-    TRY(const target::DeviceSpec device, target::gpu(program.target, 0));
+    TRY(const machine::Machine device, machine::gpu(program.target, 0));
     TRY(const Tables tables, make_tables(program, mono, device.fast_memory.count));
     for (const Launch& launch : tables.launches)
       if (launch.product) numbers.emplace(launch.body, launch.numbers);

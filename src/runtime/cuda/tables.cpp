@@ -192,7 +192,7 @@ Status stream(const Program& program, const Shape& shape, const std::vector<ObkT
                                  to_string(program.bodies[work.body].traits), work.operands.size(), launch.tasks, tasks.back().r1, tasks.back().c1),
                      work.label, "compile the model again"};
   };
-  TRY(const target::DeviceSpec device, target::gpu(program.target, 0));
+  TRY(const machine::Machine device, machine::gpu(program.target, 0));
   const int64_t room = device.fast_memory.count;  // what its numbers are compiled for
   ProductNumbers& p = launch.numbers;
   const int64_t a = gemm.a, wide = gemm.columns, blocks = gemm.blocks, sides = gemm.sides, sums = gemm.late_scratch, operands = static_cast<int64_t>(work.operands.size());
@@ -225,7 +225,7 @@ Status stream(const Program& program, const Shape& shape, const std::vector<ObkT
   p.bytes = weights_of(p.tile_columns), p.last_bytes = weights_of(p.columns - int64_t{p.across - 1} * p.tile_columns);
   p.rows_bytes = (p.stage * p.tile_rows * 128 + 1023) / 1024 * 1024, p.stage_bytes = p.rows_bytes + p.stage * ((wide + 15) / 16 * 2048);
   p.tile_stages = blocks / p.parts / p.stage;
-  const auto at_once = [&](int64_t share) { return std::min(launch.tasks / share, target::clusters_at_once(static_cast<int64_t>(program.lists.size()), p.parts * share)) * share; };
+  const auto at_once = [&](int64_t share) { return std::min(launch.tasks / share, machine::clusters_at_once(static_cast<int64_t>(program.lists.size()), p.parts * share)) * share; };
   p.single = at_once(1) == launch.tasks;
   if (p.single && p.each % kSharers == 0 && p.parts * kSharers <= schedule::kMostOfCluster && at_once(kSharers) == launch.tasks) p.share = kSharers;
   launch.ctas = static_cast<int>(at_once(p.share) * p.parts);
@@ -296,7 +296,8 @@ Result<Tables> make_tables(const Program& program, bool one_kernel, int64_t room
   std::vector<Shape> shapes;
   std::vector<int64_t> block_of;  // bytes
   int64_t soon = 0;
-  const bool has_ring = program.target >= "sm_90";
+  TRY(const machine::Machine machine, machine::gpu(program.target));
+  const bool has_ring = machine.features.tma;
   for (const WorkRecord& work : program.works) {
     int64_t map = 0;
     if (one_kernel) {

@@ -63,7 +63,7 @@ TEST(CudaSource, OneKernelOfAllNamesNoBody) {
 
 Program two_bodies() {
   Program program;
-  program.name = "two", program.target = "sm_90a", program.granularity = "stitch";
+  program.name = "two", program.target = "sm_90a", program.granularity = machine::Granularity::kStitch;
   for (const char* label : {"first", "second"}) {
     codegen::BodyText body;
     body.label = label, body.text = "OBK_BODY(obk_body) {\n}\n";
@@ -86,15 +86,15 @@ TEST(CudaSource, OnlyTheBodyThatWouldBeSerialisedLosesItsWideTiles) {
 
 // What a streamed product's epilogue reads of weights is asked for before its kernel waits for the one before, what others compute after it.
 TEST(CudaSource, AStreamedProductReadsOnlyWeightsBeforeItWaits) {
-  target::DeviceSpec device = *target::gpu("sm_90a");
-  device.own_kernels = true;
+  const machine::Machine device = *machine::gpu("sm_90a");
+  const machine::Strategy strategy{.own_kernels = true};
   graph::Graph graph;
   const auto x = graph.add_input("x", {DType::f16, {192, 192}}), r = graph.add_input("r", {DType::f16, {192, 96}});
   const auto w = graph.add_constant(Tensor::allocate({DType::f16, {192, 96}})), bias = graph.add_constant(Tensor::allocate({DType::f16, {96}}));
   const auto product = graph.must_add(graph::Op::MatMul, {graph.must_add(graph::Op::Tanh, {x}), w});
   graph.mark_output(graph.must_add(graph::Op::Add, {graph.must_add(graph::Op::Add, {product, bias}), r}), "y");
-  const stitch::Plan plan = stitch::plan(graph, device);
-  const schedule::TaskGraph tasks = schedule::build(graph, plan, device);
+  const stitch::Plan plan = stitch::plan(graph, device, strategy);
+  const schedule::TaskGraph tasks = schedule::build(graph, plan, device, strategy);
   const codegen::Source source = codegen::emit(graph, plan, tasks, kernels::tile_library(device));
   int products = 0;
   for (const codegen::BodyText& body : source.bodies) {
@@ -114,8 +114,8 @@ TEST(CudaSource, AStreamedProductReadsOnlyWeightsBeforeItWaits) {
 
 /// tanh(x W + bias) + r in one kernel, `layers` times, of which each reads the one before.
 Program in_one_kernel(int64_t rows, int64_t width, int layers) {
-  target::DeviceSpec device = *target::gpu("sm_90a");
-  device.one_kernel = device.flows = true;
+  const machine::Machine device = *machine::gpu("sm_90a");
+  const machine::Strategy strategy{.granularity = machine::Granularity::kMono, .sync = machine::Sync::kDataflow};
   graph::Graph graph;
   const auto r = graph.add_input("r", {DType::f16, {rows, width}});
   auto x = graph.must_add(graph::Op::Tanh, {graph.add_input("x", {DType::f16, {rows, width}})});
@@ -125,10 +125,10 @@ Program in_one_kernel(int64_t rows, int64_t width, int layers) {
     x = graph.must_add(graph::Op::Add, {graph.must_add(graph::Op::Tanh, {sum}), r});
   }
   graph.mark_output(x, "y");
-  const stitch::Plan plan = stitch::plan(graph, device);
-  const schedule::TaskGraph tasks = schedule::build(graph, plan, device);
+  const stitch::Plan plan = stitch::plan(graph, device, strategy);
+  const schedule::TaskGraph tasks = schedule::build(graph, plan, device, strategy);
   Program program = assemble(graph, plan, tasks, codegen::emit(graph, plan, tasks, kernels::tile_library(device)), "sm_90a");
-  program.granularity = "mono";
+  program.granularity = machine::Granularity::kMono;
   return program;
 }
 
@@ -167,7 +167,7 @@ TEST(CudaSource, ABodyOfOneKernelReadsOnlyWeightsBeforeItWaits) {
   EXPECT_NE(source->find("obk::begin_wave(); return obk_body_"), std::string::npos);
   // As a kernel of its own such a body would wait for a count that nobody keeps.
   Program apart = program;
-  apart.granularity = "stitch";
+  apart.granularity = machine::Granularity::kStitch;
   EXPECT_THROW((void)device_source(apart), Bug);
 }
 
@@ -179,7 +179,7 @@ TEST(CudaSource, ATileIsSureOfItsShapeWhereRowsBeginAt16Bytes) {
   };
   for (const Case& c : {Case{16, 768, 0, true}, {16, 776, 8, true}, {16, 776, 4, false}, {16, 772, 0, false}, {1, 772, 0, true}, {1, 776, 4, false}}) {
     SCOPED_TRACE(fmt::format("{} rows of {}, from {}", c.rows, c.pitch, c.begin));
-    const target::DeviceSpec device = *target::gpu("sm_90a");
+    const machine::Machine device = *machine::gpu("sm_90a");
     graph::Graph graph;
     const auto number = [&](int64_t value) { return graph.add_constant(tensor_of(std::vector<int64_t>{value})); };
     const auto x = graph.add_input("x", {DType::f16, {c.rows, c.pitch}});
@@ -200,7 +200,7 @@ TEST(CudaSource, ATileIsSureOfItsShapeWhereRowsBeginAt16Bytes) {
 // Code that has no other form of a tile than the one that waits for pages is not run where there are none.
 TEST(CudaSource, AKernelWithoutThePagesThatItsCodeWantsIsRefused) {
   const Program program = in_one_kernel(128, 768, 1);
-  const auto tables = make_tables(program, true, target::gpu("sm_90a")->fast_memory.count);
+  const auto tables = make_tables(program, true, machine::gpu("sm_90a")->fast_memory.count);
   ASSERT_TRUE(tables.ok()) << tables.error().text();
   std::vector<Launch> launches = tables->launches;
   ASSERT_EQ(launches.size(), 1u);
@@ -213,6 +213,29 @@ TEST(CudaSource, AKernelWithoutThePagesThatItsCodeWantsIsRefused) {
   EXPECT_NE(refused.error().message.find("wants 2 pages of weights in shared memory, this GPU has room for 1"), std::string::npos) << refused.error().text();
   launches[0].streams = false;
   EXPECT_TRUE(check_pages(program, launches).ok());
+}
+
+// Whether there are pages follows from what an architecture has, not from how its name compares with another's.
+TEST(CudaTables, WeightsComeByPagesWhereTheArchitectureHasTma) {
+  for (const machine::Arch& arch : machine::architectures()) {
+    SCOPED_TRACE(to_string(arch));
+    const machine::Machine device = *machine::gpu(arch);
+    const machine::Strategy strategy = strategy_for(device, {});
+    graph::Graph graph;
+    const auto x = graph.add_input("x", {DType::f16, {128, 768}});
+    graph.mark_output(graph.must_add(graph::Op::MatMul, {x, graph.add_constant(Tensor::allocate({DType::f16, {768, 768}}))}), "y");
+    const stitch::Plan plan = stitch::plan(graph, device, strategy);
+    const schedule::TaskGraph tasks = schedule::build(graph, plan, device, strategy);
+    Program program = assemble(graph, plan, tasks, codegen::emit(graph, plan, tasks, kernels::tile_library(device)), device.name);
+    program.granularity = strategy.granularity;
+    const auto tables = make_tables(program, true, device.fast_memory.count);
+    ASSERT_TRUE(tables.ok()) << tables.error().text();
+    ASSERT_TRUE(tables->launches.at(0).streams);
+    EXPECT_EQ(tables->launches.at(0).ring_pages > 0, device.features.tma);
+    const std::vector<std::string> defines = device_defines(program, {});
+    const auto is_ring = [](const std::string& define) { return define.starts_with("OBK_RING="); };
+    EXPECT_EQ(std::any_of(defines.begin(), defines.end(), is_ring), device.features.tma);
+  }
 }
 
 // Tasks of one kernel that stream the same weights lie on neighbouring multiprocessors, 2k and 2k + 1.
@@ -242,10 +265,10 @@ TEST(CudaSource, LongRowsOfOneKernelAreSharedByAllThreads) {
     const auto graph = graph::parse(fmt::format("graph \"g\" {{\n  in %0 \"x\": f16[{1},{0}]\n  const %9: i64[1] = [1]\n  %1: f16[{1},1] = ReduceMean(%0, %9) {{keepdims = 1}}\n"
                                                 "  %2: f16[{1},{0}] = Sub(%0, %1)\n  out %2 \"y\"\n}}", columns, rows));
     CHECK(graph.ok(), "{}", graph.error().text());
-    target::DeviceSpec device = *target::gpu("sm_90a");
-    device.one_kernel = one_kernel;
-    const stitch::Plan plan = stitch::plan(*graph, device);
-    const schedule::TaskGraph tasks = schedule::build(*graph, plan, device);
+    const machine::Machine device = *machine::gpu("sm_90a");
+    const machine::Strategy strategy{.granularity = one_kernel ? machine::Granularity::kMono : machine::Granularity::kThreads};
+    const stitch::Plan plan = stitch::plan(*graph, device, strategy);
+    const schedule::TaskGraph tasks = schedule::build(*graph, plan, device, strategy);
     const codegen::Source source = codegen::emit(*graph, plan, tasks, kernels::tile_library(device));
     CHECK(source.bodies.size() == 1);
     return source.bodies[0].text;
@@ -260,7 +283,7 @@ TEST(CudaSource, LongRowsOfOneKernelAreSharedByAllThreads) {
 // Maps of matrices whose rows products of one kernel ask for: behind the arena, one a matrix, their addresses behind the operands; numbers of a damaged file are refused.
 TEST(CudaTables, MapsOfAskedRowsLieBehindTheArena) {
   Program program = in_one_kernel(128, 768, 4);
-  const int64_t room = target::gpu("sm_90a")->fast_memory.count;
+  const int64_t room = machine::gpu("sm_90a")->fast_memory.count;
   const auto tables = make_tables(program, true, room);
   ASSERT_TRUE(tables.ok()) << tables.error().text();
   std::set<int64_t> matrices;
@@ -305,18 +328,18 @@ TEST(CudaTables, MapsOfAskedRowsLieBehindTheArena) {
 
 // What a streamed product's kernel copies lies inside its packed weights and its places; numbers of a damaged file are refused.
 TEST(CudaTables, AStreamedProductStaysInsideItsOperands) {
-  target::DeviceSpec device = *target::gpu("sm_90a");
-  device.own_kernels = true;
+  const machine::Machine device = *machine::gpu("sm_90a");
+  const machine::Strategy strategy{.own_kernels = true};
   int overlaid = 0;
   for (const auto& [rows, columns, k] : {std::tuple{128, 768, 768}, std::tuple{197, 2304, 768}, std::tuple{128, 768, 3072}, std::tuple{197, 3064, 768}, std::tuple{500, 40, 192}}) {
     graph::Graph graph;
     const auto x = graph.add_input("x", {DType::f16, {rows, k}});
     const auto w = graph.add_constant(Tensor::allocate({DType::f16, {k, columns}}));
     graph.mark_output(graph.must_add(graph::Op::MatMul, {graph.must_add(graph::Op::Tanh, {x}), w}), "y");
-    const stitch::Plan plan = stitch::plan(graph, device);
-    const schedule::TaskGraph tasks = schedule::build(graph, plan, device);
+    const stitch::Plan plan = stitch::plan(graph, device, strategy);
+    const schedule::TaskGraph tasks = schedule::build(graph, plan, device, strategy);
     Program program = assemble(graph, plan, tasks, codegen::emit(graph, plan, tasks, kernels::tile_library(device)), "sm_90a");
-    program.granularity = "stitch";
+    program.granularity = machine::Granularity::kStitch;
     const auto tables = make_tables(program, false, device.fast_memory.count);
     ASSERT_TRUE(tables.ok()) << tables.error().text();
     const auto launch = std::find_if(tables->launches.begin(), tables->launches.end(), [](const Launch& made) { return made.product; });
@@ -379,10 +402,10 @@ TEST(CudaTables, AStreamedProductStaysInsideItsOperands) {
 std::vector<codegen::BodyText> bodies_of(const std::string& text, int64_t deals) {
   const auto graph = graph::parse("graph \"g\" {\n" + text + "}");
   CHECK(graph.ok(), "{}", graph.error().text());
-  target::DeviceSpec device = *target::gpu("sm_90a");
-  device.deals = {deals};
-  const stitch::Plan plan = stitch::plan(*graph, device);
-  const schedule::TaskGraph tasks = schedule::build(*graph, plan, device);
+  const machine::Machine device = *machine::gpu("sm_90a");
+  const machine::Strategy strategy{.min_grid_bytes = {deals}};
+  const stitch::Plan plan = stitch::plan(*graph, device, strategy);
+  const schedule::TaskGraph tasks = schedule::build(*graph, plan, device, strategy);
   return codegen::emit(*graph, plan, tasks, kernels::tile_library(device)).bodies;
 }
 int count_of(const std::string& text, std::string_view what) {
@@ -525,16 +548,16 @@ TEST(CudaSource, TheWatchdogsClocksAreANumber) {
 TEST(CudaSource, AnOpWithoutDeviceCodeIsNamed) {
   const auto graph = graph::parse("graph \"g\" {\n  in %0 \"x\": f32[1,80,4,4]\n  %1: f32[1,80,4,4] = Relu(%0)\n  %2: f32[1,80,4,4] = LRN(%1) {size = 65} \"norm/LRN\"\n  out %2 \"y\"\n}");
   ASSERT_TRUE(graph.ok()) << graph.error().text();
-  const target::DeviceSpec device = *target::gpu("sm_90a");
+  const machine::Machine device = *machine::gpu("sm_90a");
   const stitch::Plan plan = stitch::plan(*graph, device);
   const schedule::TaskGraph tasks = schedule::build(*graph, plan, device);
   Program program = assemble(*graph, plan, tasks, codegen::emit(*graph, plan, tasks, kernels::tile_library(device)), "sm_90a");
   ASSERT_EQ(program.customs.size(), 1u);
-  for (const char* granularity : {"mono", "stitch", "op"}) {
+  for (const machine::Granularity granularity : {machine::Granularity::kMono, machine::Granularity::kStitch, machine::Granularity::kOp}) {
     program.granularity = granularity;
     const auto refused = device_source(program);
-    const auto tables = make_tables(program, granularity == std::string("mono"), device.fast_memory.count);
-    ASSERT_FALSE(refused.ok() || tables.ok()) << granularity;
+    const auto tables = make_tables(program, granularity == machine::Granularity::kMono, device.fast_memory.count);
+    ASSERT_FALSE(refused.ok() || tables.ok()) << to_string(granularity);
     for (const Error& error : {refused.error(), tables.error()}) {
       EXPECT_EQ(error.code, Code::kUnsupported);
       EXPECT_EQ(error.node, "norm/LRN");
@@ -547,7 +570,7 @@ TEST(CudaSource, AnOpWithoutDeviceCodeIsNamed) {
 // A task that no multiprocessor has room for is refused by its ops' names.
 TEST(CudaTables, ATaskTooLargeForAMultiprocessorIsNamed) {
   Program program = in_one_kernel(128, 768, 1);
-  const int64_t room = target::gpu("sm_90a")->fast_memory.count;
+  const int64_t room = machine::gpu("sm_90a")->fast_memory.count;
   program.works[0].scratch = room + 1;
   for (const bool one_kernel : {true, false}) {
     const auto refused = make_tables(program, one_kernel, room);
@@ -609,7 +632,7 @@ TEST(CudaSource, EachBodyIsInOnePart) {
       }
   }
   EXPECT_EQ(found, std::vector<int>(20, 1));
-  program.granularity = "mono";
+  program.granularity = machine::Granularity::kMono;
   EXPECT_EQ(part_count(program), 1);
   EXPECT_EQ(part_of(program, -1), 0);
 }
@@ -626,7 +649,7 @@ TEST(Programs, AFewRowsOfATableAreRead) {
   const graph::ValueId ids = graph.add_input("ids", {DType::i64, {1, 4}});
   const graph::ValueId rows = graph.must_add(ops::Op::Gather, {weight({kWords, kWidth}), ids});
   graph.mark_output(graph.must_add(ops::Op::MatMul, {rows, weight({kWidth, kColumns})}), "y");
-  const target::DeviceSpec device = *target::gpu("sm_90a");
+  const machine::Machine device = *machine::gpu("sm_90a");
   const stitch::Plan plan = stitch::plan(graph, device);
   const schedule::TaskGraph tasks = schedule::build(graph, plan, device);
   const Program program = assemble(graph, plan, tasks, codegen::emit(graph, plan, tasks, kernels::tile_library(device)), "sm_90a");
@@ -637,15 +660,15 @@ TEST(Programs, AFewRowsOfATableAreRead) {
 // Of a program that flows the table says where each work's operands are: what it gives in the arena, what it reads of others or of its own in
 // the CTA's copies, each of which a task gathers before; no barrier is told, all bodies are part of the kernel.
 TEST(CudaTables, AProgramThatFlowsReadsItsCopies) {
-  target::DeviceSpec device = *target::gpu("sm_90a");
-  device.flows = true;
+  const machine::Machine device = *machine::gpu("sm_90a");
+  const machine::Strategy strategy{.sync = machine::Sync::kDataflow};
   const auto graph = passes::copy_early_pieces(graph::decoder_step(DType::f16));
   ASSERT_TRUE(graph.ok());
-  const stitch::Plan plan = stitch::plan(*graph, device);
-  const schedule::TaskGraph tasks = schedule::build(*graph, plan, device);
+  const stitch::Plan plan = stitch::plan(*graph, device, strategy);
+  const schedule::TaskGraph tasks = schedule::build(*graph, plan, device, strategy);
   ASSERT_TRUE(tasks.flows);
   Program program = assemble(*graph, plan, tasks, codegen::emit(*graph, plan, tasks, kernels::tile_library(device)), "sm_90a");
-  program.granularity = "mono";
+  program.granularity = machine::Granularity::kMono;
   const auto tables = make_tables(program, true, device.fast_memory.count);
   ASSERT_TRUE(tables.ok()) << tables.error().text();
   ASSERT_EQ(tables->launches.size(), 1u);

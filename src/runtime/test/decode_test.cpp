@@ -76,7 +76,7 @@ TEST(Decode, AGateAndWhatItGatesAreOneWork) {
     const Graph graph = gated(dtype, rows, depth, columns, answers);
     auto after = passes::merge_gates(graph);
     ASSERT_TRUE(after.ok());
-    const stitch::Plan plan = stitch::plan(*after, target::cpu(2));
+    const stitch::Plan plan = stitch::plan(*after, machine::cpu(2));
     EXPECT_EQ(plan.groups.size(), 2u) << stitch::print(*after, plan);
     expect_same(graph, *after, fmt::format("{} x {} x {}", rows, depth, columns), dtype == DType::f32 ? 1e-4 : 2e-2);
   }

@@ -445,7 +445,7 @@ TEST(Blocks, NoReferenceIsCalled) {
   for (const auto& [name, text] : kBlockCases) {
     auto graph = graph::parse(text);
     ASSERT_TRUE(graph.ok()) << name << ": " << graph.error().text();
-    const target::DeviceSpec device = target::cpu(4);
+    const machine::Machine device = machine::cpu(4);
     const stitch::Plan plan = stitch::plan(*graph, device);
     int blocks = 0;
     for (const stitch::Group& group : plan.groups) {
@@ -610,7 +610,7 @@ TEST(Products, AllHaveTiles) {
     auto graph = compiled_graph(text);
     ASSERT_TRUE(graph.ok()) << name << ": " << graph.error().text();
     int tiles = 0;
-    for (const stitch::Group& group : stitch::plan(*graph, target::cpu(2)).groups) {
+    for (const stitch::Group& group : stitch::plan(*graph, machine::cpu(2)).groups) {
       tiles += group.kind == stitch::GroupKind::kProduct || group.kind == stitch::GroupKind::kConv;
       for (graph::NodeId n : group.nodes)
         if (group.kind == stitch::GroupKind::kStitched) { EXPECT_NE(ops::row(graph->node(n).op).kind, ops::Kind::kCompute) << name; }
@@ -631,7 +631,7 @@ TEST(Products, ConvolutionsOfPixelsStayConvolutions) {
 })");
   ASSERT_TRUE(graph.ok()) << graph.error().text();
   int convs = 0;
-  for (const stitch::Group& group : stitch::plan(*graph, target::cpu(2)).groups) convs += group.kind == stitch::GroupKind::kConv;
+  for (const stitch::Group& group : stitch::plan(*graph, machine::cpu(2)).groups) convs += group.kind == stitch::GroupKind::kConv;
   EXPECT_EQ(convs, 2);
 }
 

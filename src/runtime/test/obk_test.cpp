@@ -57,7 +57,7 @@ class Obk : public testing::Test {
     auto parsed = graph::parse(network());
     ASSERT_TRUE(parsed.ok()) << parsed.error().text();
     graph = *parsed;
-    const target::DeviceSpec device = target::cpu(3);
+    const machine::Machine device = machine::cpu(3);
     const stitch::Plan plan = stitch::plan(graph, device);
     const schedule::TaskGraph tasks = schedule::build(graph, plan, device);
     auto program = std::make_shared<Program>(
@@ -134,12 +134,12 @@ std::vector<Tensor> answers(const Executable& executable, const Tensor& x) {
 
 // What a program without barriers passes on and where copies lie.
 TEST_F(Obk, AProgramThatFlowsIsReadAsWritten) {
-  target::DeviceSpec device = target::cpu(3);
-  device.flows = true;
+  const machine::Machine device = machine::cpu(3);
+  const machine::Strategy strategy{.sync = machine::Sync::kDataflow};
   const auto early = passes::copy_early_pieces(graph::decoder_step(DType::f16, {.width = 64, .heads = 2, .size = 32, .keys = 24, .inner = 128, .layers = 1}));
   ASSERT_TRUE(early.ok());
-  const stitch::Plan plan = stitch::plan(*early, device);
-  const schedule::TaskGraph tasks = schedule::build(*early, plan, device);
+  const stitch::Plan plan = stitch::plan(*early, device, strategy);
+  const schedule::TaskGraph tasks = schedule::build(*early, plan, device, strategy);
   auto program = std::make_shared<Program>(assemble(*early, plan, tasks, codegen::emit(*early, plan, tasks, kernels::tile_library(device)), "cpu"));
   ASSERT_TRUE(program->flows);
   auto loaded = load_cpu(program);
@@ -337,7 +337,7 @@ TEST_F(Obk, FailsWholly) {
 }
 
 // ---- packing ------------------------------------------------------------------------------------
-class Packings : public testing::TestWithParam<std::tuple<target::Family, DType>> {};
+class Packings : public testing::TestWithParam<std::tuple<machine::Family, DType>> {};
 
 TEST_P(Packings, TellTheirSources) {
   const auto [family, dtype] = GetParam();
@@ -410,7 +410,7 @@ TEST_P(Packings, TellTheirSources) {
 
 INSTANTIATE_TEST_SUITE_P(
     Machines, Packings,
-    testing::Combine(testing::Values(target::Family::kCpu, target::Family::kCuda),
+    testing::Combine(testing::Values(machine::Family::kCpu, machine::Family::kCuda),
                      testing::Values(DType::f32, DType::f16, DType::bf16, DType::f64)));
 
 }  // namespace
