@@ -115,8 +115,9 @@ def test_a_model_that_ends_the_worker(tmp_path, start, monkeypatch, environment)
         save_mlp(tmp_path / "models" / name, "batch = 1\n")
     server = with_fault(start, monkeypatch, environment, "load:bad", tmp_path / "models")
     wait_until(lambda: server.ask("GET", "/v2/health/ready")[0] == 200)
-    states = {one["name"]: one for one in server.json("POST", "/v2/repository/index")[1]}
-    assert states["a"]["state"] == states["c"]["state"] == "READY"
+    index = lambda: {one["name"]: one for one in server.json("POST", "/v2/repository/index")[1]}
+    wait_until(lambda: index()["a"]["state"] == index()["c"]["state"] == "READY" and quarantined(server))
+    states = index()
     assert states["bad"]["state"] == "UNAVAILABLE" and re.search("quarantined: loading it ended the worker twice", states["bad"]["reason"])
     for name in ("a", "c"):
         assert server.ask("POST", f"/v2/models/{name}/infer", body())[0] == 200
