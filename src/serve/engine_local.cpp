@@ -12,11 +12,13 @@
 #include <fstream>
 #include <map>
 #include <mutex>
+#include <set>
 #include <unordered_map>
 
 #include "serve/lanes.h"
 #include "serve/record.h"
 #include "serve/scheduler.h"
+#include "serve/times_store.h"
 #include "serve/variants.h"
 
 namespace obelisk::serve {
@@ -41,6 +43,7 @@ struct Served {
   std::vector<std::shared_ptr<Variant>> variants;  // as in Times
   std::vector<PortInfo> inputs, outputs;
   int64_t memory_bytes = 0;
+  std::set<const void*> weights;  // that are counted in it
   ModelCounts counts;
   std::atomic<bool> gone{false};  // removed, or replaced: what loads it stops
 };
@@ -74,6 +77,7 @@ class LocalEngine : public Engine {
       : options_(std::move(options)),
         workers_(options_.workers > 0 ? options_.workers : cores_we_may_use()),
         window_(1, workers_),
+        store_(runtime::cache_folder(options_.cache)),
         record_(options_.record.empty() ? std::ofstream() : std::ofstream(options_.record)),
         busy_(static_cast<size_t>(workers_), false),
         lanes_(options_.policy.kind == PolicyKind::kStreams ? options_.policy.streams : workers_),
@@ -102,6 +106,7 @@ class LocalEngine : public Engine {
   void launch(Start start, uint64_t run, Time now);
   void run(Launch& launch);
   void run_each(Launch& launch, Answers& answers);
+  void learn(const Launch& launch, Time took);
   void answer(Launch& launch, Pending& request, const std::shared_ptr<std::vector<Tensor>>& outputs, int row, int rows, Time ended, Answers& answers) const;
   Status run_once(const Launch& launch, std::vector<Tensor>& outputs) const;
   void gather(const Launch& launch, Seat& seat, int first, std::vector<const void*>& in) const;
@@ -117,8 +122,11 @@ class LocalEngine : public Engine {
   void load_models();
   void load(const std::shared_ptr<Served>& model);
   void load_batch(const std::shared_ptr<Served>& model, int batch);
-  std::vector<std::pair<std::shared_ptr<Variant>, VariantTime>> time_variants(Program program, Error& error);
-  void serve_variants(Served& model, std::vector<std::pair<std::shared_ptr<Variant>, VariantTime>> made);
+  /// A program on several numbers of workers, with how long it takes.
+  using Timed = std::vector<std::pair<std::shared_ptr<Variant>, VariantTime>>;
+  Result<Timed> time_variants(Program program, const std::string& name);
+  Status serve_variants(Served& model, Timed made);
+  void keep_times(const Served& model);
   void fail(Served& model, const Error& error);
 
   const EngineOptions options_;
@@ -128,6 +136,7 @@ class LocalEngine : public Engine {
   mutable std::mutex mutex_;  // all below, down to the threads
   Window window_;
   Times times_;
+  TimesStore store_;  // has a lock of its own
   std::ofstream record_;
   std::optional<Recorder> recorder_;  // where the engine's are told to
   std::vector<bool> busy_;            // workers
@@ -164,6 +173,8 @@ LocalEngine::~LocalEngine() {
   loader_.join();
   std::unique_lock lock(mutex_);
   idle_.wait(lock, [this] { return window_.running().empty(); });
+  for (const std::shared_ptr<Served>& model : by_number_)
+    if (model) keep_times(*model);
 }
 
 template <typename Function>
@@ -317,12 +328,24 @@ void LocalEngine::run(Launch& launch) {
       ++counts.with_deadline, counts.in_time += ended <= job.deadline;
     }
     for (const int lane : launch.lanes) busy_[static_cast<size_t>(lane)] = false;
+    learn(launch, end - begun);
     window_.finish(launch.run, end - begun, options_.policy);
     if (recorder_) recorder_->finish(launch.run, end - begun);
     follow(late);
   }
   for (Answers* each : {&answers, &late})
     for (auto& [done, answer] : *each) done(std::move(answer));
+}
+
+/// Runs beside others tell how much longer they take than alone.
+void LocalEngine::learn(const Launch& launch, Time took) {
+  constexpr int kNew = 8;  // one part in so many is new
+  const int number = launch.model->number;
+  if (launch.partners.empty() || number < 0 || launch.start.slots == workers_ || launch.start.rows > launch.variant->batch()) return;
+  ModelTimes& times = times_.models[static_cast<size_t>(number)];
+  VariantTime& time = times.variants[static_cast<size_t>(launch.start.variant)];
+  time.beside = std::max(time.beside + (std::min(took, time.alone * 4) - time.beside) / kNew, time.alone);
+  if (recorder_) recorder_->times(number, times);
 }
 
 /// Each of a launch's requests by itself, after a run of all has failed: only who is to blame fails.
@@ -574,12 +597,14 @@ int LocalEngine::free_number() {
 
 void LocalEngine::retire(Served& model) {
   const auto number = static_cast<size_t>(model.number);
+  keep_times(model);
   times_.models[number] = {};
   if (recorder_) recorder_->times(model.number, {});
-  model.variants.clear(), model.number = -1, model.memory_bytes = 0;
+  model.variants.clear(), model.weights.clear(), model.number = -1, model.memory_bytes = 0;
   const std::shared_ptr<Served> keep = std::move(by_number_[number]);  // `model` lives in it
   by_number_[number] = nullptr;
-  if (const auto found = models_.find(model.config.name); found != models_.end() && found->second == keep) models_.erase(found);
+  const auto found = models_.find(keep->config.name);
+  if (found != models_.end() && found->second == keep && keep->gone) models_.erase(found);
 }
 
 ModelInfo LocalEngine::info(const Served& model) const {
@@ -621,41 +646,65 @@ void LocalEngine::load_models() {
   }
 }
 
-std::vector<std::pair<std::shared_ptr<Variant>, VariantTime>> LocalEngine::time_variants(Program program, Error& error) {
+Result<LocalEngine::Timed> LocalEngine::time_variants(Program program, const std::string& name) {
   constexpr Time kBudget{30'000'000};  // of measuring one
   constexpr double kWorth = 0.95;      // a wider program must take less of the narrower one's time
-  std::vector<std::pair<std::shared_ptr<Variant>, VariantTime>> made;
+  Timed made;
   std::vector<int> widths = {1};
   while (widths.back() * 2 <= workers_) widths.push_back(widths.back() * 2);
   if (widths.back() != workers_) widths.push_back(workers_);
   Time narrower = kNever;
+  const Hash fingerprint = store_.open() ? runtime::fingerprint(*program.executable) : Hash();
   for (const int width : widths) {
-    auto variant = std::make_shared<Variant>(program, width);
-    auto took = variant->measure(kBudget);
-    if (!took.ok()) {
-      error = took.error();
-      return {};
-    }
+    const std::string key = TimesStore::key_of(fingerprint, width, workers_);
+    auto variant = std::make_shared<Variant>(program, width, key);
+    const auto known = store_.find(key);
+    // A program that was measured before is run nevertheless, so that its memory is there when it is asked for.
+    TRY(const Time took, variant->measure(known ? Time(0) : kBudget));
+    const MeasuredTimes times = known ? *known : MeasuredTimes{took, took};
+    if (!known) store_.keep(key, name, program.batch, width, times);
     const bool whole = width == workers_;  // policies that know no narrow programs ask for it
-    if (narrower != kNever && !whole && static_cast<double>(took->count()) > kWorth * static_cast<double>(narrower.count())) continue;
-    narrower = std::min(narrower, *took);
-    made.emplace_back(variant, VariantTime{program.batch, width, *took, *took});
+    if (narrower != kNever && !whole && static_cast<double>(times.alone.count()) > kWorth * static_cast<double>(narrower.count())) continue;
+    narrower = std::min(narrower, times.alone);
+    made.emplace_back(variant, VariantTime{program.batch, width, times.alone, times.beside});
   }
   return made;
 }
 
-void LocalEngine::serve_variants(Served& model, std::vector<std::pair<std::shared_ptr<Variant>, VariantTime>> made) {
+/// Under the lock: the scheduler may start them from now on. Errors: kMemory beyond the limit.
+Status LocalEngine::serve_variants(Served& model, Timed made) {
   ModelTimes& times = times_.models[static_cast<size_t>(model.number)];
-  for (auto& [variant, time] : made) {
+  int64_t more = 0, all = 0;
+  std::set<const void*> weights;
+  for (const auto& [variant, time] : made) {
     const runtime::Program& program = variant->program().executable->program();
-    model.memory_bytes += program.arena.count;
-    if (time.width == 1)
-      for (const Tensor& weight : program.weights) model.memory_bytes += weight.empty() ? 0 : weight.bytes();
+    more += program.arena.count;
+    for (const Tensor& weight : program.weights)
+      if (!weight.empty() && !model.weights.contains(weight.data()) && weights.insert(weight.data()).second) more += weight.bytes();
+  }
+  for (const std::shared_ptr<Served>& each : by_number_) all += each ? each->memory_bytes : 0;
+  if (options_.memory_limit > 0 && all + more > options_.memory_limit)
+    return refusal(Code::kMemory, fmt::format("it takes {} more, {} of {} are taken", to_string(Bytes{more}), to_string(Bytes{all}), to_string(Bytes{options_.memory_limit})),
+                   "remove a model, or give more memory");
+  model.memory_bytes += more, model.weights.merge(weights);
+  for (auto& [variant, time] : made) {
     times.bound = variant->program().bound;
     model.variants.push_back(std::move(variant));
     times.variants.push_back(time);
   }
   if (recorder_) recorder_->times(model.number, times);
+  return ok_status();
+}
+
+/// What runs beside others took goes to those that come after this process.
+void LocalEngine::keep_times(const Served& model) {
+  if (!store_.open() || model.number < 0) return;
+  const ModelTimes& times = times_.models[static_cast<size_t>(model.number)];
+  for (size_t v = 0; v < model.variants.size(); ++v) {
+    const VariantTime& time = times.variants[v];
+    if (time.beside == time.alone) continue;
+    store_.keep(model.variants[v]->key(), model.config.name, time.batch, time.width, {time.alone, time.beside});
+  }
 }
 
 void LocalEngine::fail(Served& model, const Error& error) {
@@ -675,9 +724,9 @@ void LocalEngine::load(const std::shared_ptr<Served>& model) {
   if (!opened.ok()) return fail(*model, opened.error());
   auto program = (*opened)->compile(1, interrupted);
   if (!program.ok()) return fail(*model, program.error());
-  Error error;
-  auto made = time_variants(std::move(*program), error);
-  if (made.empty()) return fail(*model, error);
+  auto made = time_variants(std::move(*program), model->config.name);
+  if (!made.ok()) return fail(*model, made.error());
+  Status fits = ok_status();
   act([&] {
     if (model->gone) return;
     model->inputs = (*opened)->inputs(), model->outputs = (*opened)->outputs();
@@ -685,7 +734,8 @@ void LocalEngine::load(const std::shared_ptr<Served>& model) {
     model->programs = std::move(*opened);
     model->number = free_number();
     by_number_[static_cast<size_t>(model->number)] = model;
-    serve_variants(*model, std::move(made));
+    fits = serve_variants(*model, std::move(*made));
+    if (!fits.ok()) return retire(*model);
     model->state = ModelState::kReady;
     const std::string& name = model->config.name;
     if (const auto coming = coming_.find(name); coming != coming_.end() && coming->second == model) {
@@ -697,19 +747,19 @@ void LocalEngine::load(const std::shared_ptr<Served>& model) {
     for (const int batch : batches)
       if (batch > 1) loads_.push_back({model, batch});
   });
+  if (!fits.ok()) fail(*model, fits.error());
 }
 
 void LocalEngine::load_batch(const std::shared_ptr<Served>& model, int batch) {
   const auto interrupted = [this, model] { return stop_loading_.load() || model->gone; };
-  auto program = model->programs->compile(batch, interrupted);
-  Error error;
-  std::vector<std::pair<std::shared_ptr<Variant>, VariantTime>> made;
-  if (program.ok()) made = time_variants(std::move(*program), error);
-  else error = program.error();
+  const auto made = [&]() -> Result<Timed> {
+    TRY(Program program, model->programs->compile(batch, interrupted));
+    return time_variants(std::move(program), model->config.name);
+  }();
   act([&] {
     if (model->gone) return;
-    if (made.empty()) model->reason = fmt::format("no batch of {}: {}", batch, error.text());
-    else serve_variants(*model, std::move(made));
+    const Status served = made.ok() ? serve_variants(*model, *made) : Status(made.error());
+    if (!served.ok()) model->reason = fmt::format("no batch of {}: {}", batch, served.error().text());
   });
 }
 

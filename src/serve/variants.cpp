@@ -93,6 +93,7 @@ Result<compiler::Compilation> Programs::lower(int batch, const std::string& to, 
   options.sms = options_.workers, options.threads = options_.workers;
   options.load.compiler = options_.compiler, options.load.cache_dir = options_.cache;
   options.load.every_thread = true;  // the scheduler says how many
+  options.weights = weights_;
   options.verify = options_.verify && options_.verify_seconds > 0;
   options.verification.seconds = options_.verify_seconds;
   options.to = to, options.interrupted = interrupted;

@@ -50,6 +50,7 @@ class Programs {
   ModelConfig config_;
   ProgramOptions options_;
   compiler::Network network_;
+  std::shared_ptr<runtime::WeightPool> weights_ = std::make_shared<runtime::WeightPool>();  // of all batches
   std::optional<runtime::Compiled> compiled_;  // of a compiled file
   std::vector<PortInfo> inputs_, outputs_;
   bool joins_ = false;
@@ -64,7 +65,9 @@ struct Seat {
 /// A program on so many workers, with the seats that its runs take.
 class Variant {
  public:
-  Variant(Program program, int width) : program_(std::move(program)), width_(width) {}
+  /// `key`: by which its times are kept.
+  Variant(Program program, int width, std::string key) : program_(std::move(program)), width_(width), key_(std::move(key)) {}
+  const std::string& key() const { return key_; }
   const Program& program() const { return program_; }
   int batch() const { return program_.batch; }
   int width() const { return width_; }
@@ -77,6 +80,7 @@ class Variant {
  private:
   Program program_;
   int width_;
+  std::string key_;
   std::mutex mutex_;
   std::vector<std::unique_ptr<Seat>> free_;
 };

@@ -1,5 +1,6 @@
 // obelisk: the command line. Each verb is a file; this one only reads flags.
 #include <CLI/CLI.hpp>
+#include <csignal>
 #include <new>
 #include <sstream>
 
@@ -200,4 +201,7 @@ int run_command(int argc, char** argv) {
 
 }  // namespace
 
-int main(int argc, char** argv) { return run_command(argc, argv); }
+int main(int argc, char** argv) {
+  std::signal(SIGCHLD, SIG_DFL);  // who ignores it hands that on, and then nobody learns how a compiler ended
+  return run_command(argc, argv);
+}

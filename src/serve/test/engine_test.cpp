@@ -9,11 +9,14 @@
 #include <filesystem>
 #include <fstream>
 #include <random>
+#include <set>
 #include <thread>
 
 #include "frontends/onnx/test/make_model.h"
 #include "serve/record.h"
 #include "serve/serve.h"
+#include "serve/times_store.h"
+#include "serve/variants.h"
 
 namespace obelisk::serve {
 namespace {
@@ -97,7 +100,7 @@ class EngineTest : public testing::Test {
   std::unique_ptr<Engine> engine(const std::string& policy = "vliw") const {
     EngineOptions options;
     options.workers = 3, options.policy = policy_named(policy).value();
-    options.verify_seconds = 1;
+    options.verify_seconds = 1, options.cache = (folder / "cache").string();
     return make_engine(std::move(options));
   }
   static ModelState wait_for(const Engine& engine, const std::string& name) {
@@ -356,6 +359,66 @@ TEST_F(EngineTest, WhoFailsFailsAlone) {
   const ModelCounts counts = engine->model("net")->counts;
   EXPECT_EQ(counts.failed, 90u);
   EXPECT_EQ(counts.ok - before.ok, 30u * 13);
+}
+
+TEST_F(EngineTest, WeightsAreKeptOnceWhateverTheBatches) {
+  const ModelConfig config{.name = "net", .path = write("net", network(96, 5, 1)), .batch_dimension = "batch", .max_batch = 8};
+  const auto programs = Programs::open(config, {.workers = 2, .verify = false});
+  ASSERT_TRUE(programs.ok()) << programs.error().text();
+  EXPECT_EQ((*programs)->batches(), (std::vector<int>{1, 2, 4, 8}));
+  std::set<const void*> first;
+  for (const int batch : (*programs)->batches()) {
+    const auto program = (*programs)->compile(batch, {});
+    ASSERT_TRUE(program.ok()) << program.error().text();
+    std::set<const void*> weights;
+    for (const Tensor& weight : program->executable->program().weights)
+      if (!weight.empty()) weights.insert(weight.data());
+    if (batch == 1) first = weights;
+    EXPECT_FALSE(weights.empty());
+    EXPECT_EQ(weights, first) << "batch " << batch;
+  }
+}
+
+TEST_F(EngineTest, TimesAreKeptForTheNextProcess) {
+  const std::string cache = (folder / "cache").string();
+  const std::string key = TimesStore::key_of(hash_text("program"), 1, 2);
+  EXPECT_NE(key, TimesStore::key_of(hash_text("program"), 2, 2));
+  EXPECT_NE(key, TimesStore::key_of(hash_text("another"), 1, 2));
+  {
+    TimesStore store(cache);
+    ASSERT_TRUE(store.open());
+    EXPECT_FALSE(store.find(key));
+    store.keep(key, "net", 1, 1, {5us, 7us});
+    store.keep(key, "net", 1, 1, {5us, 8us});
+  }
+  TimesStore again(cache);
+  ASSERT_TRUE(again.find(key));
+  EXPECT_EQ(again.find(key)->alone, 5us);
+  EXPECT_EQ(again.find(key)->beside, 8us);
+  TimesStore none("");
+  none.keep(key, "net", 1, 1, {5us, 5us});
+  EXPECT_FALSE(none.find(key));
+  std::ofstream(folder / "cache" / "times.sqlite", std::ios::trunc) << "something that is no database, and long enough not to be taken for an empty one";
+  TimesStore broken(cache);
+  EXPECT_FALSE(broken.find(key));
+}
+
+TEST_F(EngineTest, ModelsBeyondTheMemoryLimitAreRefused) {
+  EngineOptions options;
+  options.workers = 2, options.verify = false, options.memory_limit = 64 << 10;
+  auto engine = make_engine(std::move(options));
+  engine->add({.name = "fits", .path = write("fits", network(96, 5, 1)), .batch_dimension = "batch"});
+  ASSERT_EQ(wait_for(*engine, "fits"), ModelState::kReady) << engine->model("fits")->reason;
+  const int64_t used = engine->model("fits")->memory_bytes;
+  EXPECT_GT(used, 96 * 48 * 4);
+  engine->add({.name = "beyond", .path = write("beyond", network(400, 5, 2)), .batch_dimension = "batch"});
+  EXPECT_EQ(wait_for(*engine, "beyond"), ModelState::kFailed);
+  EXPECT_NE(engine->model("beyond")->reason.find("64.0 KiB are taken"), std::string::npos) << engine->model("beyond")->reason;
+  engine->remove("fits");
+  for (int k = 0; k < 1000 && engine->model("fits"); ++k) std::this_thread::sleep_for(1ms);
+  engine->add({.name = "fits again", .path = write("fits", network(96, 5, 1)), .batch_dimension = "batch"});
+  EXPECT_EQ(wait_for(*engine, "fits again"), ModelState::kReady) << "memory comes back";
+  EXPECT_EQ(engine->model("fits again")->memory_bytes, used) << "to the byte";
 }
 
 TEST_F(EngineTest, RefusesWithReasons) {
