@@ -41,7 +41,6 @@ std::vector<machine::Strategy> strategies_for(const machine::Machine& machine, c
 stitch::Options stitching_for(const machine::Strategy& strategy, const Options& options) {
   stitch::Options stitching = options.stitch;
   stitching.stitch = stitching.stitch && strategy.stitches();
-  stitching.prologues = options.disabled.count("fold_prologues") == 0;
   stitching.adapt = options.disabled.count("adapt_groups") == 0;
   return stitching;
 }
@@ -78,7 +77,7 @@ Status lower(const machine::Machine& machine, const Options& options, Lowered& m
   }));
 
   return step("assemble", [&] {
-    runtime::Program program = runtime::assemble(made.graph, made.plan, made.tasks, made.source, machine.name);
+    runtime::Program program = runtime::assemble(made.graph, made.plan, made.tasks, made.source, machine.name, options.weights.get());
     program.precision = to_string(options.passes.precision);
     program.granularity = strategy.granularity;
     made.program = std::make_shared<runtime::Program>(std::move(program));
@@ -162,7 +161,7 @@ Status compile_in_steps(const Network& network, const Options& options, Compilat
     runtime::LoadOptions load = options.load;
     load.interrupted = options.interrupted;
     if (options.progress)
-      load.progress = [&](int done, int total) { options.progress("load", step.done() + Steps::share("load") * done / std::max(total, 1)); };
+      load.progress = [&](int done, int total) { options.progress("load", std::min(0.95, step.done() + Steps::share("load") * done / std::max(total, 1))); };
     if (attempts.size() > 1) return load_quickest_of(attempts, options, load, made);
     return put(made.executable, runtime::load(made.program, load));
   }, nothing_to_check, [&](bool) { return made.choice ? made.choice->text() + "\n" : explain_load(*made.executable); }));

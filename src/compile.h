@@ -48,6 +48,7 @@ struct Options {
   int threads = 0;                // workers when verifying
   stitch::Options stitch;
   runtime::LoadOptions load;
+  std::shared_ptr<runtime::WeightPool> weights;  // of a CPU: programs of other batches of the same network leave theirs there
   bool verify = true;
   verify::Options verification;
   std::set<std::string> disabled;  // passes left out

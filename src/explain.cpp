@@ -215,9 +215,9 @@ std::string explain_bodies(const codegen::Source& source, const Graph& graph,
       out += fmt::format("work {}: the reference runs it, for it has no loop form\n", name);
   }
   for (size_t body = 0; body < source.bodies.size(); ++body) {
-    out += fmt::format("body {} {}: {} works of one text: {}\n",
+    out += fmt::format("body {} {}: {} works of one text: {}\n  {}\n",
                        to_string(source.bodies[body].hash), source.bodies[body].label,
-                       users[body].size(), listed(users[body]));
+                       users[body].size(), listed(users[body]), to_string(source.bodies[body].traits));
   }
   return out;
 }

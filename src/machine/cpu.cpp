@@ -1,21 +1,7 @@
-#include <sched.h>
-
-#include <algorithm>
-
+#include "base/parallel.h"
 #include "machine/machine.h"
 
 namespace obelisk::machine {
-namespace {
-
-int cores_we_may_use() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  if (sched_getaffinity(0, sizeof set, &set) != 0) return 1;
-  return std::max(CPU_COUNT(&set), 1);
-}
-
-}  // namespace
-
 Machine cpu(int sms) {
   Machine machine;
   machine.family = Family::kCpu;

@@ -22,8 +22,6 @@ Strategy strategy_for(const Machine& machine, const Wishes& wishes) {
   if (strategy.own_kernels) strategy.min_grid_bytes = {machine.fast_memory.count * machine.sms};
   // Where it was measured to be quicker.
   if (strategy.one_kernel() && wishes.dataflow && takes_wgmma(machine, strategy)) strategy.sync = Sync::kDataflow;
-  // A tile's own rows of a norm cost MiniLM more than the phases that they save (bench/results/h200_networks.json: 31 phases against 43).
-  strategy.recomputes = false;
   return strategy;
 }
 

@@ -37,7 +37,6 @@ struct Strategy {
   Bytes min_grid_bytes{0};
   bool batch_invariant = false;  // no choice that changes the order of a sum looks at how many rows there are
   bool tf32 = false;             // GEMMs, convolutions and attention of f32 multiply numbers rounded to tf32 where a tile computes them
-  bool recomputes = false;       // norms move into the tiles that read them (stitch/fold_prologues.h)
 
   bool one_kernel() const { return granularity == Granularity::kMono; }
   bool stitches() const { return granularity != Granularity::kOp; }

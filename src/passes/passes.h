@@ -46,7 +46,7 @@ struct Pass {
   bool idle = false;          // of this machine and strategy: it has nothing to do
   std::string_view heading = "left as it is";  // of its remarks
 
-  /// `remarks`, where somebody asks: what was left although it nearly fitted, and why.
+  /// `remarks`, if not null: what was left although it nearly matched, and why.
   Result<graph::Graph> run(graph::Graph graph, Remarks* remarks = nullptr) const {
     return step(std::move(graph), remarks);
   }

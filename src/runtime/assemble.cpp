@@ -4,6 +4,7 @@
 
 #include "base/parallel.h"
 #include "runtime/packing.h"
+#include "runtime/weight_pool.h"
 
 namespace obelisk::runtime {
 namespace {
@@ -129,7 +130,7 @@ int64_t bytes_of_a_run(const Program& program) {
 }
 
 Program assemble(const graph::Graph& graph, const stitch::Plan& plan, const schedule::TaskGraph& tasks, codegen::Source source,
-                 const std::string& target) {
+                 const std::string& target, WeightPool* pool) {
   Program program;
   program.name = graph.name;
   program.target = target;
@@ -184,6 +185,11 @@ Program assemble(const graph::Graph& graph, const stitch::Plan& plan, const sche
       }
       record.operands.push_back(place);
     }
+    if (record.body >= 0) {
+      const codegen::BodyTraits& traits = program.bodies[record.body].traits;
+      CHECK(static_cast<int64_t>(record.operands.size()) == traits.operands && static_cast<int64_t>(record.params.size()) == traits.params,
+            "{} has {} operands and {} params, its body takes: {}", record.label, record.operands.size(), record.params.size(), to_string(traits));
+    }
     if (group.kind == GroupKind::kCustom) {
       record.custom = static_cast<int32_t>(program.customs.size());
       program.customs.push_back(custom_record(graph, group));
@@ -191,12 +197,13 @@ Program assemble(const graph::Graph& graph, const stitch::Plan& plan, const sche
     program.works.push_back(std::move(record));
   }
   for_each_on_all_cores(program.packings.size(), [&](size_t k) {
-    const Packing& packing = program.packings[k];
-    program.weights[packing.weight] = pack(*source.tiles, packing.recipe, packing.source);
+    Packing& packing = program.packings[k];
+    if (pool) packing.source = pool->share(packing.source);
+    program.weights[packing.weight] = pool ? pool->packed(*source.tiles, packing.recipe, packing.source) : pack(*source.tiles, packing.recipe, packing.source);
   });
   name_weights(plan, tasks, *source.tiles, program);
   for (size_t k = 0; k < read_plain.size(); ++k)
-    program.weights[k] = read_plain[k] ? aligned(program.weights[k]) : Tensor();
+    program.weights[k] = !read_plain[k] ? Tensor() : pool ? pool->share(aligned(program.weights[k])) : aligned(program.weights[k]);
   // Outputs that are inputs, constants, or a second name of another output.
   std::map<ValueId, int> first;
   for (size_t k = 0; k < graph.outputs().size(); ++k) {

@@ -136,7 +136,7 @@ std::vector<uint32_t> places(const TileLibrary& tiles, const PackRecipe& recipe,
                              const Type& source) {
   const DType packed = *packed_dtype(tiles, recipe, source.dtype);
   const int64_t bytes = *packed_bytes(tiles, recipe, source), count = source.count();
-  if (source.dtype == DType::f16 || source.dtype == DType::bf16)
+  if (is_half(source.dtype))
     return places_of_codes<uint16_t>(tiles, recipe, source, packed, bytes);
   if (source.dtype == DType::f32)
     return places_of_codes<uint32_t>(tiles, recipe, source, packed, bytes);
@@ -177,6 +177,10 @@ std::optional<int64_t> packed_bytes(const TileLibrary& tiles, const PackRecipe& 
     if (!within(r.n, 1, kMostElements) || !within(r.k, 1, kMostElements) ||
         !within(r.groups, 1, count) || !within(r.offset, 0, count - 1) ||
         !within(r.half, 0, r.n / 2) || (r.half > 0 && (r.n % 2 != 0 || r.groups != 1)))
+      return std::nullopt;
+    // Each alone says nothing of their product, which is what packing writes.
+    if (int64_t all = 0; __builtin_mul_overflow(r.n, r.k, &all) ||
+                         __builtin_mul_overflow(all, r.groups, &all) || all >= kMostElements)
       return std::nullopt;
     int64_t low = r.offset, high = r.offset;  // the first and the last element that packing reads
     for (auto [extent, stride] :

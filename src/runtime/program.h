@@ -105,8 +105,11 @@ struct Program {
 /// words, no more than what their floors say.
 int64_t bytes_of_a_run(const Program& program);
 
-/// Tables, bodies and packed weights of a program for the machine whose tiles the source was emitted for. Errors: none for users; a table that the validator refuses is a Bug.
+class WeightPool;
+
+/// Tables, bodies and packed weights of a program for the machine whose tiles the source was emitted for. `pool`: weights that it holds are
+/// not made again. Errors: none for users; a table that the validator refuses is a Bug.
 Program assemble(const graph::Graph& graph, const stitch::Plan& plan, const schedule::TaskGraph& tasks, codegen::Source source,
-                 const std::string& target);
+                 const std::string& target, WeightPool* pool = nullptr);
 
 }  // namespace obelisk::runtime

@@ -101,13 +101,7 @@ void assign_buffers(const Graph& graph, const Plan& plan, TaskGraph& tasks) {
   for (Work& work : tasks.works) {
     const Group& group = plan.groups[work.group];
     for (ValueId v : group.body.operands) work.buffers.push_back(buffers.of(v, work.wave));
-    if (group.prologue) {
-      // What the prologue computes is stored by nobody here: its slot, and A's, name B.
-      for (ValueId v : group.prologue->operands)
-        work.buffers.push_back(buffers.of(v == group.product.a ? group.product.b : v, work.wave));
-      work.buffers.push_back(buffers.of(group.product.b, work.wave));
-      work.buffers.push_back(work.buffers.back());
-    } else if (group.kind == GroupKind::kProduct) {
+    if (group.kind == GroupKind::kProduct) {
       if (group.product.statistics.of_partials) work.buffers.push_back(buffers.partials_of(group.product.a, work.wave));
       if (group.partials != graph::kNone) work.buffers.push_back(buffers.partials_of(group.partials, work.wave));
       work.buffers.push_back(buffers.of(group.product.a, work.wave));
@@ -230,7 +224,7 @@ void deal_tiles(const Cutting& cut, ObkConv shape, int64_t outputs, int64_t task
       if (outputs % width != 0) continue;
       const int64_t count = (all + height - 1) / height * (outputs / width);
       const int residents = count <= cut.workers.count ? 1 : 2;
-      shape.own_kernel = -residents, shape.pixels = height, shape.channels = width;
+      shape.ctas_per_sm = static_cast<int16_t>(residents), shape.pixels = height, shape.channels = width;
       const double nanos = tiles.conv.pixels->nanos(&shape);
       if (nanos <= 0) continue;
       // Whole rounds of all multiprocessors, or where other kernels fill the last one, parts of them: between the two.
@@ -259,11 +253,8 @@ void deal_conv(const stitch::Plan& plan, const stitch::ConvTile& conv, const Cut
 void deal_product(const Group& group, const TaskGraph& graph, const Cutting& cut, int64_t tasks, Work& work) {
   const stitch::Product& p = group.product;
   const int64_t rows = work.nest.row_count(), size = byte_size(p.a_type, 1);
-  const int a = static_cast<int>(group.body.operands.size());
-  const Access* access = nullptr;
-  for (const Access& each : work.nest.accesses)
-    if (each.operand == a && each.load == ops::kNoExpr && each.step < 0) access = &each;
-  if (!access || work.nest.rows != 1 || rows < stitch::kMostStreamedRows || group.prologue || p.sides() != 1 || !p.batch.empty() || p.k.size() != 1 || p.statistics.wanted) return;
+  const Access* access = work.nest.of_product(group, 0);
+  if (!access || work.nest.rows != 1 || rows < stitch::kMostStreamedRows || p.sides() != 1 || !p.batch.empty() || p.k.size() != 1 || p.statistics.wanted) return;
   const int64_t row = access->strides[0];
   const bool packed = graph.buffers[work.buffers[static_cast<size_t>(work.operand_count(group)) + 1]].kind == BufferKind::kWeight && p.b_type == p.a_type;
   if (!packed || p.k[0].a != 1 || row <= 0 || access->offset * size % 16 != 0 || rows * row * size >= INT32_MAX) return;
@@ -282,7 +273,7 @@ bool cut_by_cost(const Group& group, const Cutting& cut, Work& work) {
   const int64_t batches = std::max<int64_t>(work.nest.row_count() / inner, 1);
   const auto has_room = [&](int64_t rows, int64_t wide) {
     ObkGemm shape = {};
-    shape.a_type = shape.b_type = type, shape.panel = group.prologue.has_value();
+    shape.a_type = shape.b_type = type;
     shape.m = rows, shape.n = wide, shape.k = k;
     int64_t most = 0;
     for (int packed : {0, 1}) shape.packed = packed, most = std::max(most, tiles.gemm.scratch_bytes(&shape));
@@ -294,12 +285,9 @@ bool cut_by_cost(const Group& group, const Cutting& cut, Work& work) {
       const int64_t wide = columns * group.product.sides();  // of the tile
       if (wide > 256 || rows * wide * 8 > cut.machine.fast_memory.count / 2) continue;
       if ((rows > 8 || columns > tiles.panel) && !has_room(std::min(rows, inner), wide)) continue;
-      if (group.prologue && (rows > 64 || tiles.gemm.panel_bytes(type, rows, k) > cut.machine.fast_memory.count / 2)) continue;
       const int64_t count = batches * ((inner + rows - 1) / rows) * ((n + columns - 1) / columns);
       const int64_t rounds = (count + cut.workers.count - 1) / cut.workers.count;
-      double nanos = tiles.gemm.nanos(type, std::min(rows, inner), std::min(wide, n * group.product.sides()), k);
-      // The prologue: its loads take the place of A's; about ten instructions an element, four warps at a time.
-      if (group.prologue) nanos += 400 + static_cast<double>(std::min(rows, inner) * k) * 0.045;
+      const double nanos = tiles.gemm.nanos(type, std::min(rows, inner), std::min(wide, n * group.product.sides()), k);
       if (best != 0 && rounds * nanos >= best) continue;
       best = rounds * nanos;
       work.tile_rows = std::min(rows, inner), work.tile_columns = std::min(columns, n);
@@ -699,12 +687,7 @@ int64_t tile_span(const Group& group, const Nest& nest) {
   if (group.kind == GroupKind::kAttention) return group.attention.queries;
   if (group.kind != GroupKind::kProduct) return group.kind == GroupKind::kCustom ? 1 : nest.row_count();
   if (nest.rows == 0) return 1;
-  const int a = static_cast<int>(group.body.operands.size());
-  const Access *a_access = nullptr, *b_access = nullptr;
-  for (const Access& access : nest.accesses) {
-    if (access.load != ops::kNoExpr || access.step >= 0) continue;
-    (access.operand == a ? a_access : b_access) = &access;
-  }
+  const Access *a_access = nest.of_product(group, 0), *b_access = nest.of_product(group, 1);
   CHECK(a_access && b_access);
   const int inner = nest.rows - 1;
   return a_access->strides[inner] != 0 && b_access->strides[inner] == 0 ? nest.dims[inner].extent : 1;
@@ -728,11 +711,6 @@ TaskGraph build(const Graph& graph, const Plan& plan, const machine::Machine& ma
     Work work;
     work.group = static_cast<int>(g);
     if (plan.groups[g].kind != GroupKind::kCustom) work.nest = fold_domain(plan, plan.groups[g]);
-    if (plan.groups[g].prologue) {
-      Group prologue;
-      prologue.body = *plan.groups[g].prologue;
-      work.prologue = fold_domain(plan, prologue);
-    }
     tasks.works.push_back(std::move(work));
   }
   assign_waves(plan, tasks);

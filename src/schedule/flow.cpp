@@ -25,7 +25,6 @@ constexpr int64_t kMostOwn = 64 << 10;       // elements of a work that a worker
 constexpr int64_t kMostRowsLooked = 4096;    // of a work, row by row
 constexpr int64_t kNearAlign = 128;
 
-int64_t align_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 
 /// What an affine access touches from its row's first element on, for columns [c0, c1).
 Span column_span(const Nest& nest, const Access& access, int64_t c0, int64_t c1) {
@@ -161,7 +160,7 @@ class Flow {
     const stitch::Product& p = group.product;
     const kernels::TileLibrary& tiles = kernels::tile_library(device_);
     const int64_t rows = work.nest.row_count(), n = work.nest.column_count();
-    if (group.prologue || group.partials != graph::kNone || p.statistics.wanted || p.parts != 1 || !p.batch.empty()) return false;
+    if (group.partials != graph::kNone || p.statistics.wanted || p.parts != 1 || !p.batch.empty()) return false;
     if (rows < 1 || rows > kMostRows || work.tile_rows != rows || n == 0) return false;
     if (p.k.size() != 1 || p.k[0].a != 1 || p.n.size() != 1 || p.a_type != p.b_type || tile_span(group, work.nest) != rows) return false;
     if (p.a_type != DType::f16 && p.a_type != DType::bf16) return false;
@@ -314,7 +313,7 @@ class Flow {
       }
       if (!work.replicated()) continue;
       work.tile_rows = rows;
-      if (work.nest.cut_columns) work.tile_columns = std::min(align_up(columns, 64), work.nest.column_count());
+      if (work.nest.cut_columns) work.tile_columns = std::min(round_up(columns, 64), work.nest.column_count());
     }
     // What waits for nobody comes first in a wave.
     std::vector<bool> waits(tasks_.works.size(), false);
@@ -368,7 +367,7 @@ class Flow {
           here = {0, columns};
           continue;
         }
-        here.join({std::max<int64_t>(span.low - all.low, 0) / kVector * kVector, std::min(align_up(span.high - all.low, kVector), columns)});
+        here.join({std::max<int64_t>(span.low - all.low, 0) / kVector * kVector, std::min(round_up(span.high - all.low, kVector), columns)});
       }
       if (!here.empty()) add(row, row + 1, here.low, here.high);
     }
@@ -392,7 +391,7 @@ class Flow {
       Buffer& buffer = tasks_.buffers[b];
       if (buffer.kind != BufferKind::kArena) continue;
       buffer.first = 0, buffer.last = std::max(tasks_.waves - 1, 0);
-      buffer.offset = {arena}, arena += align_up(buffer.room().count, kNearAlign);
+      buffer.offset = {arena}, arena += round_up(buffer.room().count, kNearAlign);
       if (buffer.reach == Reach::kAll || lives[b].first < 0) continue;
       copies.push_back({.size = buffer.size.count, .first = lives[b].first, .last = lives[b].last}), of.push_back(&buffer);
     }

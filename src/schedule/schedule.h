@@ -12,7 +12,7 @@
 namespace obelisk::schedule {
 
 /// Operands of a work whose tasks are dealt while it runs, at most: they travel in its kernel's parameter.
-inline constexpr int kDealtOperands = 32;
+inline constexpr int kDealtOperands = obk::kGridOperands;
 
 /// Values given to all workers that a work of a program that flows reads (schedule/flow.h), at most: a task has a bit of each.
 inline constexpr int kMostGathers = 16;

@@ -410,7 +410,6 @@ class Shadow {
         for (const WorkAccess& access : accesses_of(graph_, plan_, work).reads) TRY_STATUS(look_at_whole(w, work.buffers[access.slot], -1, access.value));
         continue;
       }
-      if (group.prologue) continue;  // computes A itself
       const auto slot = static_cast<size_t>(work.operand_count(group));
       if (group.kind == GroupKind::kProduct) {
         TRY_STATUS(read_product(w, slot));
@@ -568,14 +567,13 @@ class Shadow {
   Status check_tile_rows(const ObkTask& task) {
     const Work& work = tasks_.works[task.work];
     const Group& group = plan_.groups[work.group];
-    if (group.kind == GroupKind::kStitched || group.prologue) return ok_status();
+    if (group.kind == GroupKind::kStitched) return ok_status();
     const Points points = points_of(work.nest, task.r0, task.r1, 0, 1);
     if (group.kind == GroupKind::kProduct) {
-      for (const Access& access : work.nest.accesses) {
-        if (access.load != kNoExpr || access.step >= 0 || access.operand != static_cast<int>(group.body.operands.size())) continue;
-        const Numbers offsets = offsets_of(access, points);
+      if (const Access* a = work.nest.of_product(group, 0)) {
+        const Numbers offsets = offsets_of(*a, points);
         const std::vector<Numbers> coords = coords_of(group.body, work.nest, points);
-        const int64_t next = work.nest.rows > 0 ? access.strides[static_cast<size_t>(work.nest.rows) - 1] : 0;
+        const int64_t next = work.nest.rows > 0 ? a->strides[static_cast<size_t>(work.nest.rows) - 1] : 0;
         for (size_t p = 0; p < offsets.size(); ++p) {
           int64_t meant = group.product.a_offset;
           for (const auto* list : {&group.product.batch, &group.product.m})

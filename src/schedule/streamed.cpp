@@ -11,12 +11,10 @@ std::optional<RowMatrix> row_matrix(const Group& group, const Nest& nest) {
   constexpr int64_t kBlock = 64, kPiece = 8;  // elements: of a block's row; of 16 bytes
   const stitch::Product& product = group.product;
   const int inner = nest.rows - 1;
-  if (group.kind != GroupKind::kProduct || group.prologue || inner < 0 || inner > 1) return std::nullopt;
+  if (group.kind != GroupKind::kProduct || inner < 0 || inner > 1) return std::nullopt;
   if (product.k.size() != 1 || product.k[0].a != 1 || product.k[0].extent % (kBlock * product.parts) != 0) return std::nullopt;
-  const auto a = std::find_if(nest.accesses.begin(), nest.accesses.end(), [&](const Access& access) {
-    return access.operand == static_cast<int>(group.body.operands.size()) && access.load == ops::kNoExpr && access.step < 0;
-  });
-  if (a == nest.accesses.end() || a->offset < 0) return std::nullopt;
+  const Access* a = nest.of_product(group, 0);
+  if (!a || a->offset < 0) return std::nullopt;
   const int64_t pitch = a->strides[inner], batches = inner == 1 ? nest.dims[0].extent : 1, step = inner == 1 ? a->strides[0] : 0;
   if (pitch < kBlock || pitch % kPiece != 0 || step < 0 || tile_span(group, nest) != nest.dims[inner].extent) return std::nullopt;
   RowMatrix m{.pitch = pitch, .span = nest.dims[inner].extent};
@@ -31,7 +29,7 @@ std::optional<RowMatrix> row_matrix(const Group& group, const Nest& nest) {
 
 std::optional<RowMatrix> asked_rows(const Group& group, const Cutting& cut, const TaskGraph& tasks, const Work& work) {
   constexpr int64_t kFewestRows = 49, kMostRows = 64;  // of a tile by wgmma
-  if (!cut.strategy.one_kernel() || !takes_wgmma(cut.machine, cut.strategy) || group.kind != GroupKind::kProduct || group.prologue) return std::nullopt;
+  if (!cut.strategy.one_kernel() || !takes_wgmma(cut.machine, cut.strategy) || group.kind != GroupKind::kProduct) return std::nullopt;
   const stitch::Product& product = group.product;
   if (product.parts != 1 || product.batch.size() > 1 || !cut.tiles.gemm.pipelined) return std::nullopt;
   if ((product.a_type != DType::f16 && product.a_type != DType::bf16) || work.tile_rows < kFewestRows || work.tile_rows > kMostRows) return std::nullopt;

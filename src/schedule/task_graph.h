@@ -62,6 +62,8 @@ struct Nest {
   bool lanes_in_rows = false; // the vector runs over the innermost row dimension: columns are strided, rows are not
   bool cut_columns = false;   // columns may be dealt to several tasks (no reduction)
   std::vector<Access> accesses;
+  /// How the tile of a product reads A (`which` 0) and B (1); null of another group.
+  const Access* of_product(const stitch::Group& group, int which) const;
   int64_t row_count() const;
   int64_t column_count() const;
 };
@@ -115,14 +117,13 @@ struct Work {
   int group = 0;
   int wave = 0;
   Nest nest;
-  Nest prologue;               // of the group's prologue, where it has one
-  std::vector<int> buffers;    // by the body's operand slot; the prologue's; partial statistics that it reads, that it leaves; a product's A and B, a convolution's X and W
+  std::vector<int> buffers;    // by the body's operand slot; partial statistics that it reads, that it leaves; a product's A and B, a convolution's X and W
   int operand_count(const stitch::Group& group) const {  // before A or X
     return left_partials(group) + (group.partials != graph::kNone ? 1 : 0);
   }
   /// Which operand are partial statistics of the rows of A; of what the body stores.
   int read_partials(const stitch::Group& group) const {
-    return static_cast<int>(group.body.operands.size() + (group.prologue ? group.prologue->operands.size() : 0));
+    return static_cast<int>(group.body.operands.size());
   }
   int left_partials(const stitch::Group& group) const { return read_partials(group) + (group.product.statistics.of_partials ? 1 : 0); }
   int64_t tile_rows = 1, tile_columns = 1;

@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "stitch/attention_tile.h"
-#include "stitch/fold_prologues.h"
 #include "stitch/form_groups.h"
 #include "stitch/write_bodies.h"
 
@@ -11,7 +10,6 @@ namespace obelisk::stitch {
 
 std::string_view to_string(Scheme scheme) {
   switch (scheme) {
-    case Scheme::kIndependent: return "independent";
     case Scheme::kLocal: return "local";
     case Scheme::kRegional: return "regional";
     case Scheme::kGlobal: return "global";
@@ -105,7 +103,6 @@ Plan plan(const Graph& graph, const machine::Machine& device, const machine::Str
     if (calls_op(group.kind))
       for (ValueId v : graph.node(group.anchor).outputs)
         if (v != graph::kNone) plan.layouts[v].materialized = true;
-  if (options.stitch && options.prologues && tiles && strategy.recomputes) fold_prologues(graph, *tiles, device, plan);
   return plan;
 }
 

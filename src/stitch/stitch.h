@@ -4,7 +4,7 @@
 ///   out  Plan: groups in order, each with one body; a layout for every value; a scheme for every edge
 ///
 /// Steps, in order: choose_layouts (where values live) · inline_views (moves that cost nothing) · form_groups (scopes, dominants,
-/// schemes) · order_domains (thread mapping) · write_bodies (steps, staging, fast memory).
+/// schemes) · order_domains (thread mapping) · write_bodies (steps, staging, shared memory).
 #pragma once
 
 #include "stitch/plan.h"
@@ -15,7 +15,6 @@ struct Options {
   bool stitch = true;        // false: every op is a group of its own (the granularity `op`)
   bool tiles = true;         // false: products and convolutions go through their loop form
   bool adapt = true;         // false: readers behind a reshape begin a group of their own (adapt.h)
-  bool prologues = true;     // false: no norm moves into the tiles that read it (fold_prologues)
   bool teams = true;         // of GPUs: recurrent steps by teams of multiprocessors that exchange their state; false: unrolled
   int max_operands = 24;     // of one body
 };

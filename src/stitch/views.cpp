@@ -181,7 +181,7 @@ bool Views::widens(NodeId n) const {
   const graph::Node& node = graph_.node(n);
   if (node.op != Op::Cast) return false;
   const DType from = graph_.type(node.inputs[0]).dtype;
-  return (from == DType::f16 || from == DType::bf16) && graph_.type(node.outputs[0]).dtype == DType::f32;
+  return is_half(from) && graph_.type(node.outputs[0]).dtype == DType::f32;
 }
 
 /// The widening cast that `value` comes from by moves alone, or none.

@@ -29,7 +29,7 @@ int inspect_compiled(const Flags& flags, const runtime::Compiled& compiled) {
   Json bodies = Json::array();
   for (const codegen::BodyText& body : program.bodies)
     bodies.push_back(
-        {{"hash", to_string(body.hash)}, {"label", body.label}, {"bytes", body.text.size()}});
+        {{"hash", to_string(body.hash)}, {"label", body.label}, {"bytes", body.text.size()}, {"kernel", to_string(body.traits)}});
   if (program.on_gpu()) json["granularity"] = to_string(program.granularity);
   json["phases"] = program.waves, json["tasks"] = program.task_count(), json["bodies"] = bodies;
   Json customs = Json::array();

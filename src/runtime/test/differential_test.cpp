@@ -296,24 +296,6 @@ const std::pair<const char*, const char*> kMovedCases[] = {
 
 INSTANTIATE_TEST_SUITE_P(Moved, Differential, testing::ValuesIn(kMovedCases));
 
-TEST(Prologues, ATileComputesTheRowsThatItReads) {
-  auto graph = graph::parse(R"(graph "g" {
-  in %0 "x": f32[3,4]
-  const %1: f32[4,2] = [1, 2, 3, 4, 5, 6, 7, 8]
-  const %9: i64[1] = [-1]
-  %2: f32[3,1] = ReduceMax(%0, %9) {keepdims = 1}
-  %3: f32[3,4] = Sub(%0, %2)
-  %4: f32[3,2] = MatMul(%3, %1)
-  out %4 "z"
-})");
-  ASSERT_TRUE(graph.ok()) << graph.error().text();
-  const machine::Machine device = machine::cpu(2);
-  EXPECT_EQ(stitch::plan(*graph, device).groups.size(), 2u);
-  const stitch::Plan plan = stitch::plan(*graph, device, {.recomputes = true});
-  ASSERT_EQ(plan.groups.size(), 1u);
-  EXPECT_TRUE(plan.groups[0].prologue.has_value());
-}
-
 const std::pair<const char*, const char*> kBlockCases[] = {
     std::pair{"top_k_of_a_sum", R"(graph "g" {
   in %0 "x": f32[3,500,2]

@@ -72,7 +72,7 @@ TEST(FoldNorms, RunAndMeanTheSame) {
           auto wanted = graph::interpret(graph, inputs);
           ASSERT_TRUE(wanted.ok()) << wanted.error().text();
           for (const bool vectors : {false, true})
-            expect_outputs(run_program(*after, inputs, 3, true, true, false, vectors), *wanted, what, type == DType::f16 ? 2e-2 : 1.5e-1);
+            expect_outputs(run_program(*after, inputs, 3, true, true, vectors), *wanted, what, type == DType::f16 ? 2e-2 : 1.5e-1);
         }
 }
 

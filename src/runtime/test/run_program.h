@@ -41,11 +41,11 @@ struct Run {
 };
 
 inline Run run_program(const graph::Graph& graph, const std::vector<Tensor>& inputs, int sms,
-                       bool stitching, bool tiles, bool recomputes = false, bool vectors = false,
+                       bool stitching, bool tiles, bool vectors = false,
                        Bytes deals = {}, bool flows = false) {
   Run run;
   const machine::Machine device = machine::cpu(sms);
-  const machine::Strategy strategy{.sync = flows ? machine::Sync::kDataflow : machine::Sync::kBarrier, .min_grid_bytes = deals, .recomputes = recomputes};
+  const machine::Strategy strategy{.sync = flows ? machine::Sync::kDataflow : machine::Sync::kBarrier, .min_grid_bytes = deals};
   stitch::Options options;
   options.stitch = stitching, options.tiles = tiles;
   run.plan = stitch::plan(graph, device, strategy, options);
@@ -132,9 +132,8 @@ inline void expect_same(const graph::Graph& graph, const graph::Graph& after,
   ASSERT_TRUE(wanted.ok()) << wanted.error().text();
   for (int sms : {1, 2, 7}) {
     // vectors: shapes are in the text, so each count is compiled anew
-    for (int mode = 0; mode < (sms == 7 ? 6 : 4); ++mode) {
-      const Run got =
-          run_program(after, inputs, sms, mode != 1, mode != 2, mode == 3 || mode == 5, mode >= 4);
+    for (int mode = 0; mode < (sms == 7 ? 4 : 3); ++mode) {
+      const Run got = run_program(after, inputs, sms, mode != 1, mode != 2, mode == 3);
       expect_outputs(got, *wanted, fmt::format("{} sms {} mode {}", what, sms, mode), tolerance);
       if (testing::Test::HasFatalFailure()) return;
     }
