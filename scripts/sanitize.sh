@@ -30,12 +30,12 @@ step() { # step NAME COMMAND…: runs it, shows its end only when it failed
 }
 
 declare -A tests=(
-  [thread]="kernels runtime api"                       # those that have threads
+  [thread]="kernels runtime serve api"                       # those that have threads
   [address]="base kernels ops graph passes schedule runtime api fuzz"
 )
 # Files have one reader, and arithmetic in 16 bits has the same threads as in 32: minutes that show
 # no race.
-declare -A without=([thread]="RandomGraphs*:Obk.*:Precision.*" [address]="RandomGraphs*")
+declare -A without=([thread]="RandomGraphs*:Obk.*:Precision.*:Scheduler.*" [address]="RandomGraphs*")
 for build in "${builds[@]}"; do
   read -ra names <<<"${tests[$build]}"
   say "building with -fsanitize=$build"

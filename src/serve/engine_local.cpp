@@ -12,7 +12,9 @@
 #include <fstream>
 #include <map>
 #include <mutex>
+#include <new>
 #include <set>
+#include <thread>
 #include <unordered_map>
 
 #include "serve/lanes.h"
@@ -31,6 +33,30 @@ int cores_we_may_use() {
   CPU_ZERO(&set);
   if (sched_getaffinity(0, sizeof set, &set) != 0) return 1;
   return std::max(CPU_COUNT(&set), 1);
+}
+
+/// Errors as they are; what is thrown becomes one.
+template <typename Function>
+auto caught(const Function& function) -> decltype(function()) {
+  try {
+    return function();
+  } catch (const std::bad_alloc&) {
+    return Error{Code::kMemory, "serve", "out of memory", "", "fewer models, smaller batches, or a machine with more memory"};
+  } catch (const std::exception& bug) {
+    return Error{Code::kBuild, "serve", bug.what(), "", "this is a defect of Obelisk; please report it with the model"};
+  }
+}
+
+/// In a thread of low priority, as are those that it starts: requests go first. The caller waits.
+template <typename Function>
+auto behind_requests(const Function& function) -> decltype(function()) {
+  std::optional<decltype(function())> made;
+  std::thread([&] {
+    constexpr int kLow = 10;
+    setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), kLow);
+    made.emplace(caught(function));
+  }).join();
+  return std::move(*made);
 }
 
 /// A model as it is served: from add() until nothing of it runs.
@@ -209,11 +235,10 @@ void LocalEngine::follow(Answers& answers) {
   }
   for (size_t k = 0; k < decisions.starts.size(); ++k) launch(std::move(decisions.starts[k]), first + k, at);
   if (decisions.wake != kNever) alarm_.wake_at(epoch_ + decisions.wake);
-  for (const std::shared_ptr<Served>& model : by_number_)
-    if (model && model->state == ModelState::kUnloading && window_.waiting_of(model->number) == 0 && window_.running_of(model->number) == 0) {
-      retire(*model);
-      break;  // the list changed; the others' turn comes with what ends next
-    }
+  for (size_t k = 0; k < by_number_.size(); ++k) {
+    const std::shared_ptr<Served> model = by_number_[k];
+    if (model && model->state == ModelState::kUnloading && window_.waiting_of(model->number) == 0 && window_.running_of(model->number) == 0) retire(*model);
+  }
   if (window_.running().empty()) idle_.notify_all();
 }
 
@@ -295,7 +320,7 @@ void LocalEngine::run(Launch& launch) {
   Answers answers;
   const auto begun = Clock::now();
   auto outputs = std::make_shared<std::vector<Tensor>>();
-  const Status ran = run_once(launch, *outputs);
+  const Status ran = caught([&] { return run_once(launch, *outputs); });
   const auto end = Clock::now();
   const Time ended = end - epoch_;
   uint64_t failed = 0;
@@ -367,7 +392,7 @@ void LocalEngine::run_each(Launch& launch, Answers& answers) {
     launch.requests.push_back(std::move(requests[k]));
     launch.start.rows = jobs[k].rows;
     auto outputs = std::make_shared<std::vector<Tensor>>();
-    const Status ran = run_once(launch, *outputs);
+    const Status ran = caught([&] { return run_once(launch, *outputs); });
     const Time ended = now();
     if (ran.ok()) {
       answer(launch, *launch.requests[0], outputs, 0, jobs[k].rows, ended, answers);
@@ -630,7 +655,6 @@ std::optional<ModelInfo> LocalEngine::model(const std::string& name) const {
 // ---- loading ----
 
 void LocalEngine::load_models() {
-  setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), 10);  // this thread, and those that it starts: requests go first
   while (true) {
     Load next;
     {
@@ -720,11 +744,11 @@ void LocalEngine::fail(Served& model, const Error& error) {
 void LocalEngine::load(const std::shared_ptr<Served>& model) {
   const auto interrupted = [this, model] { return stop_loading_.load() || model->gone; };
   const ProgramOptions how{workers_, options_.compiler, options_.cache, options_.verify, options_.verify_seconds};
-  auto opened = Programs::open(model->config, how);
+  auto opened = behind_requests([&] { return Programs::open(model->config, how); });
   if (!opened.ok()) return fail(*model, opened.error());
-  auto program = (*opened)->compile(1, interrupted);
+  auto program = behind_requests([&] { return (*opened)->compile(1, interrupted); });
   if (!program.ok()) return fail(*model, program.error());
-  auto made = time_variants(std::move(*program), model->config.name);
+  auto made = caught([&] { return time_variants(std::move(*program), model->config.name); });
   if (!made.ok()) return fail(*model, made.error());
   Status fits = ok_status();
   act([&] {
@@ -752,13 +776,13 @@ void LocalEngine::load(const std::shared_ptr<Served>& model) {
 
 void LocalEngine::load_batch(const std::shared_ptr<Served>& model, int batch) {
   const auto interrupted = [this, model] { return stop_loading_.load() || model->gone; };
-  const auto made = [&]() -> Result<Timed> {
-    TRY(Program program, model->programs->compile(batch, interrupted));
+  auto made = caught([&]() -> Result<Timed> {
+    TRY(Program program, behind_requests([&] { return model->programs->compile(batch, interrupted); }));
     return time_variants(std::move(program), model->config.name);
-  }();
+  });
   act([&] {
     if (model->gone) return;
-    const Status served = made.ok() ? serve_variants(*model, *made) : Status(made.error());
+    const Status served = made.ok() ? serve_variants(*model, std::move(*made)) : Status(made.error());
     if (!served.ok()) model->reason = fmt::format("no batch of {}: {}", batch, served.error().text());
   });
 }

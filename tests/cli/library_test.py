@@ -3,6 +3,7 @@ from several threads, and what goes wrong leaves as one line and the exit code o
 takes tensors of Python libraries in place."""
 
 import os
+import re
 import subprocess
 import sys
 
@@ -11,6 +12,7 @@ import pytest
 from conftest import ROOT
 
 EMBED = ROOT / "build" / "bin" / "embed"
+MANY = ROOT / "build" / "bin" / "many"
 TENSORS = ROOT / "build" / "bin" / "libtensors.so"
 sys.path.insert(0, str(ROOT / "examples" / "tensors"))
 
@@ -36,6 +38,20 @@ def test_embedding_program(mlp, tmp_path):
     assert code == 0, errors
     assert sorted(first.splitlines()) == sorted(again.splitlines())
     assert len(first.splitlines()) == 3
+
+
+@pytest.mark.skipif(not MANY.exists(), reason="built with the tests only")
+def test_a_program_that_serves_several_models(mlp, tmp_path):
+    """Requests of one model may share launches; each is counted once, whatever became of it."""
+    words = [str(MANY), f"{mlp}:rows", "rate=300", "deadline_ms=500", "seconds=0.5"]
+    environment = {**os.environ, "OBELISK_CACHE": str(tmp_path / "cache")}
+    done = subprocess.run(words, capture_output=True, text=True, timeout=300, env=environment)
+    assert done.returncode == 0, done.stderr
+    counts = [int(number) for number in re.findall(r"(\d+) (?:answered|rejected|late)", done.stdout)]
+    assert len(counts) == 3 and sum(counts) == 150 and counts[0] > 0, done.stdout
+    assert (tmp_path / "cache" / "times.sqlite").exists()
+    wrong = subprocess.run([*words[:1], f"{mlp}:columns"], capture_output=True, text=True, timeout=300, env=environment)
+    assert wrong.returncode == 2 and "its dimensions: rows" in wrong.stderr, wrong.stderr
 
 
 @pytest.mark.skipif(not EMBED.exists(), reason="built with the tests only")

@@ -208,6 +208,7 @@ int simulate(const Flags& flags, const SimulateFlags& wanted) {
   const auto done = [&]() -> Status {
     if (!wanted.replay.empty()) return replay(flags, wanted.replay);
     if (wanted.times.empty()) return usage("--times is needed: how long programs take", "--times bench/results/h200_tenants.json");
+    if (!wanted.trace.empty() && !std::ifstream(wanted.trace)) return usage(fmt::format("'{}' cannot be read", wanted.trace));
     TRY(const serve::SimulatedMachine machine, read_times(wanted.times, wanted.models));
     if (wanted.trace.empty() == wanted.generate.empty()) return usage("either a trace or --generate is needed");
     if (wanted.goodput > 0 && wanted.generate.empty()) return usage("--goodput needs --generate: a trace has one rate");

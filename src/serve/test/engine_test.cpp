@@ -329,6 +329,7 @@ TEST_F(EngineTest, WhoFailsFailsAlone) {
   std::atomic<int> joined{0};
   options.check = [&](const Request& request) -> Status {
     if (request.id == "bad") return Error{Code::kUsage, "test", "not this one"};
+    if (request.id == "throws") throw std::runtime_error("nor this one");
     return ok_status();
   };
   auto engine = make_engine(std::move(options));
@@ -357,6 +358,13 @@ TEST_F(EngineTest, WhoFailsFailsAlone) {
     }
   }
   const ModelCounts counts = engine->model("net")->counts;
+  Answers thrown;
+  Request throws = ask(models[0], {0});
+  throws.id = "throws";
+  engine->submit(std::move(throws), thrown.next());
+  const Answer answer = std::move(thrown.all()[0]);
+  EXPECT_EQ(answer.outcome, Outcome::kFailed);
+  EXPECT_NE(answer.error->text().find("nor this one"), std::string::npos);
   EXPECT_EQ(counts.failed, 90u);
   EXPECT_EQ(counts.ok - before.ok, 30u * 13);
 }
