@@ -132,7 +132,7 @@ class Session final : public SessionBase, public std::enable_shared_from_this<Se
     void on_abandoned(std::function<void()> abandoned) override {
       if (replied_.load()) return;
       asio::dispatch(session_->stream_.get_executor(), [self = this->shared_from_this(), abandoned = std::move(abandoned)]() mutable {
-        self->session_->watch(std::move(abandoned));
+        if (!self->replied_.load()) self->session_->watch(std::move(abandoned));
       });
     }
 

@@ -1,0 +1,128 @@
+#!/usr/bin/env python3
+"""What `obelisk serve` adds to a call, beside Triton in the same go: perf_analyzer on an identity model, HTTP and gRPC, small and large.
+
+  bench/serve.py --perf-analyzer FILE [--triton FILE] [--output bench/results/serve_cpu.json] [--note TEXT]
+
+Rounds alternate between the servers; a row has the median of its rounds. Client and server share the machine.
+"""
+import argparse
+import csv
+import datetime
+import json
+import os
+import platform
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from pathlib import Path
+
+import onnx
+from onnx import TensorProto, helper
+
+ROOT = Path(__file__).resolve().parent.parent
+MODELS = {"small": 16, "large": 150528}
+CASES = [("small", 1), ("small", 8), ("large", 1)]
+CONFIG = """name: "{name}"
+backend: "identity"
+max_batch_size: 0
+input [{{ name: "x" data_type: TYPE_FP32 dims: [ 1, {size} ] }}]
+output [{{ name: "y" data_type: TYPE_FP32 dims: [ 1, {size} ] }}]
+instance_group [{{ kind: KIND_CPU count: 1 }}]
+"""
+
+
+def write_models(folder, triton):
+    for name, size in MODELS.items():
+        values = [helper.make_tensor_value_info(one, TensorProto.FLOAT, [1, size]) for one in "xy"]
+        graph = helper.make_graph([helper.make_node("Identity", ["x"], ["y"])], name, values[:1], values[1:])
+        (folder / "obelisk" / name).mkdir(parents=True)
+        onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), folder / "obelisk" / name / "model.onnx")
+        if triton:
+            (folder / "triton" / name / "1").mkdir(parents=True)
+            (folder / "triton" / name / "config.pbtxt").write_text(CONFIG.format(name=name, size=size))
+    if triton:
+        (folder / "backends" / "identity").mkdir(parents=True)
+        subprocess.run(["cc", "-O2", "-shared", "-fPIC", ROOT / "bench" / "serve_triton_identity.c", "-o",
+                        folder / "backends" / "identity" / "libtriton_identity.so"], check=True)
+
+
+def wait_ready(port, process):
+    for _ in range(600):
+        if process.poll() is not None:
+            sys.exit(f"a server ended: {process.args}")
+        try:
+            if urllib.request.urlopen(f"http://127.0.0.1:{port}/v2/health/ready", timeout=5).status == 200:
+                return
+        except OSError:
+            pass
+        time.sleep(0.1)
+    sys.exit("a server is not ready")
+
+
+def measure(analyzer, port, protocol, model, connections, seconds, folder):
+    out = folder / "out.csv"
+    words = [analyzer, "-m", model, "-u", f"127.0.0.1:{port}", "-i", protocol, "-b", "1", "--concurrency-range", str(connections),
+             "-p", str(int(seconds * 1000 / 3)), "--max-trials", "6", "-s", "100000", "-f", out]
+    done = subprocess.run([str(word) for word in words], capture_output=True, text=True, timeout=120)
+    if not out.exists():
+        sys.exit(f"{' '.join(done.args)}\n{done.stdout}{done.stderr}")
+    row = next(csv.DictReader(out.open()))
+    out.unlink()
+    return {"per_second": float(row["Inferences/Second"]), "p50_us": float(row["p50 latency"]), "p99_us": float(row["p99 latency"])}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--perf-analyzer", required=True)
+    parser.add_argument("--obelisk", default=ROOT / "build/bin/obelisk")
+    parser.add_argument("--triton")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=2)
+    parser.add_argument("--threads", default="1", help="of the programs that obelisk serve runs")
+    parser.add_argument("--output", type=Path)
+    parser.add_argument("--note", default="")
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        write_models(folder, given.triton)
+        servers = {"obelisk": (8300, [given.obelisk, "serve", folder / "obelisk", "--http", "8300", "--grpc", "8301", "--metrics", "-1", "--threads", given.threads, "-q"])}
+        if given.triton:
+            servers["triton"] = (8310, [given.triton, "--backend-directory", folder / "backends", "--model-repository", folder / "triton", "--http-port", "8310", "--grpc-port", "8311",
+                                        "--allow-metrics", "false", "--log-error", "true", "--log-info", "false", "--http-address", "127.0.0.1", "--grpc-address", "127.0.0.1"])
+        running = {server: subprocess.Popen([str(word) for word in words], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) for server, (_, words) in servers.items()}
+        try:
+            for server, (port, _) in servers.items():
+                wait_ready(port, running[server])
+            rows = []
+            for model, connections in CASES:
+                for protocol in ("http", "grpc"):
+                    found = {server: [] for server in servers}
+                    for _ in range(given.rounds):
+                        for server, (port, _) in servers.items():
+                            # The one that is not asked does not run.
+                            for other in running:
+                                running[other].send_signal(signal.SIGCONT if other == server else signal.SIGSTOP)
+                            found[server].append(measure(given.perf_analyzer, port + (protocol == "grpc"), protocol, model, connections, given.seconds, folder))
+                    for server, results in found.items():
+                        rows.append({"server": server, "protocol": protocol, "bytes": 4 * MODELS[model], "connections": connections,
+                                     **{key: round(statistics.median(one[key] for one in results), 1) for key in results[0]}})
+                        print(json.dumps(rows[-1]), flush=True)
+        finally:
+            for process in running.values():
+                process.send_signal(signal.SIGCONT)
+                process.kill()
+    cpu = [line.split(":")[1].strip() for line in open("/proc/cpuinfo") if line.startswith("model name")][0]
+    text = json.dumps({"device": {"cpu": cpu, "cores": os.cpu_count(), "kernel": platform.release()}, "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+                       "commit": subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True).stdout.strip(),
+                       "command": "bench/serve.py --perf-analyzer perf_analyzer" + (" --triton tritonserver" if given.triton else "") + f" --rounds {given.rounds} --seconds {given.seconds:g} --threads {given.threads}",
+                       "note": given.note, "rows": rows}, indent=1)
+    if given.output:
+        given.output.write_text(text + "\n")
+
+
+if __name__ == "__main__":
+    main()
