@@ -8,6 +8,7 @@
     gpu.py peers  [--models A,B] [--ways eager,graph,compile,max-autotune,xla]
     gpu.py auto   [--models A,B]                  what `auto` chose beside each granularity
     gpu.py profile [--models A,B] [--granularity mono]    a table per phase
+    gpu.py launches [--models A,B] [--granularity mono]   what a run gives the GPU to do, as its profiling library counts
     gpu.py sanitize [--tools racecheck] [--jobs 8]        device blocks under compute-sanitizer
     gpu.py all                                    all of it, in this order
     gpu.py random [--seeds 1:10000] [--budget 540]        random graphs beside the interpreter (random_graphs_gpu), not part of all
@@ -42,10 +43,11 @@ ROOT = HERE.parent
 BIN = next(
     (p for p in (ROOT / "bin", ROOT / "build/bin") if (p / "obelisk").exists()), ROOT / "bin"
 )
-PARTS = ("tests", "models", "run", "bench", "peers", "auto", "profile", "sanitize")
+PARTS = ("tests", "models", "run", "bench", "peers", "auto", "profile", "launches", "sanitize")
 QUICK = ("eager", "graph", "copy")  # ways of PyTorch that share a process: nothing is compiled
 XLA_JOBS = 3  # sides of XLA at once: one compiles, with all cores, the others load
 TESTS = ("gpu_test", "gpu_blocks_test", "batch_test", "api_test")
+A_RUN = re.compile(r"a run: (\d+) kernels, (\d+) copies, (\d+) fills")  # of tensors.py --count
 TENSORS = """graph "tensors" {
   in %0 "x": f32[3,40,64]
   in %1 "keep": b1[3,40,1]
@@ -162,12 +164,12 @@ class Session:
     def tensors(self):
         """PyTorch's tensors in place, on its stream, beside NumPy's on the CPU."""
         import numpy
-        script = next(p for p in (HERE, ROOT / "examples/tensors") if (p / "tensors.py").exists())
+        script = self.tensors_script()
         network, answers = self.work / "tensors.ir", {}
         network.write_text(TENSORS)
         for target in ("cpu", "cuda"):
             kept = self.work / f"tensors.{target}.npz"
-            words = (sys.executable, script / "tensors.py", BIN / "libtensors.so", network)
+            words = (sys.executable, script, BIN / "libtensors.so", network)
             code, out, err = call([*words, "--target", target, "--save", kept], self.options.timeout)
             if code != 0:
                 self.fail(f"tensors {target}", err)
@@ -179,12 +181,39 @@ class Session:
         }
         say(f"tests  tensors of PyTorch: largest difference from the CPU {gaps}")
         _, out, err = call([*words, "--target", "cuda", "--count"], self.options.timeout)
-        found = re.search(r"a run: (\d+) kernels, (\d+) copies, (\d+) fills", out)
+        found = A_RUN.search(out)
         if not found or int(found[1]) == 0 or found[2] != "0" or found[3] != "0":
             self.fail("tensors", f"a run wants kernels alone: {found[0] if found else err}")
         if not all(gap <= 2e-3 for gap in gaps.values()):  # of numbers up to 1, one of them in 16 bits
             self.fail("tensors", f"PyTorch's tensors and the CPU disagree: {gaps}")
         return {"largest_difference": gaps, "a_run": found[0] if found else ""}
+
+    @staticmethod
+    def tensors_script():
+        return next(p for p in (HERE / "tensors.py", ROOT / "examples/tensors/tensors.py") if p.exists())
+
+    def launches(self):
+        """A run of a network on PyTorch's tensors is its kernels, as many as `compile` told, with no copy and no fill beside."""
+        rows = []
+        if not (BIN / "libtensors.so").exists():
+            return self.fail("launches", f"{BIN}/libtensors.so is not there: scripts/pack.sh makes it")
+        for name in self.models:
+            for granularity in self.options.granularity.split(",") if self.onnx(name).exists() else ():
+                made = self.work / f"{name}.{granularity}.obk"
+                code, out, err = self.obelisk("compile", self.onnx(name), "-o", made, *self.target(name, granularity), "--verify", "off", "--json")
+                if code != 0:
+                    self.fail(f"launches {name} {granularity}", err)
+                    continue
+                told = json.loads(out)["launches"]
+                words = (sys.executable, self.tensors_script(), BIN / "libtensors.so", made, "--target", "cuda", "--count")
+                _, out, err = call(words, self.options.timeout)
+                made.unlink()
+                found = A_RUN.search(out)
+                rows.append({"model": name, "granularity": granularity, "launches": told, "a_run": found[0] if found else ""})
+                say(f"launches {name:16} {granularity:7} {told} told, {found[0] if found else 'nothing counted'}")
+                if not found or [int(number) for number in found.groups()] != [told, 0, 0]:
+                    self.fail(f"launches {name} {granularity}", f"told are {told} kernels; {found[0] if found else err}")
+        self.result["launches"] = rows
 
     def in_parallel(self, work, items):
         """work(item) for each, by --jobs threads; answers in the order of the items."""
@@ -547,6 +576,7 @@ def main():
                 "peers": session.peers,
                 "auto": session.auto,
                 "profile": session.profile,
+                "launches": session.launches,
                 "sanitize": session.sanitize,
                 "random": session.random,
             }[part]()

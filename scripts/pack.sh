@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Makes a folder that runs on any x86-64 Linux with glibc 2.36 or newer and an NVIDIA driver.
-#   scripts/pack.sh DIR      bin/ (obelisk, the tests that want a GPU, a library for Python), scripts/ (gpu.py, networks, PyTorch's and XLA's sides), VERSION
+#   scripts/pack.sh DIR      bin/ (obelisk, the tests that want a GPU, a library for Python), scripts/ (gpu.py, networks, PyTorch's and XLA's sides),
+#                        kernels/ (the device code that a sanitizer's reports point into), VERSION
 # Third-party code is linked in; the C library and the driver are the machine's. $OBELISK_PACK_BUILD: the build folder, build-pack.
 # What building needs is set up by scripts/build.sh.
 set -euo pipefail
@@ -15,13 +16,14 @@ build=${OBELISK_PACK_BUILD:-build-pack}
 programs=(obelisk gpu_test gpu_blocks_test batch_test random_graphs_gpu api_test libtensors.so)
 cmake -S . -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DOBELISK_STATIC=ON >/dev/null
 ninja -C "$build" "${programs[@]/#/bin/}" >/dev/null || fail "the build failed: ninja -C $build ${programs[*]/#/bin/}"
-rm -rf "$1/bin" "$1/scripts"
-mkdir -p "$1/bin" "$1/scripts"
+rm -rf "$1/bin" "$1/scripts" "$1/kernels"
+mkdir -p "$1/bin" "$1/scripts" "$1/kernels"
 for program in "${programs[@]}"; do
   strip -o "$1/bin/$program" "$build/bin/$program"
 done
 cp scripts/gpu_zoo.py scripts/zoo*.py scripts/obelisk_backend.py "$1/scripts/"
 cp scripts/gpu.py scripts/gpu_models.py scripts/gpu_sanitize.py scripts/gpu_sides.py scripts/torch_peer.py scripts/jax_peer.py scripts/bench_onnxruntime.py scripts/answers_onnxruntime.py examples/tensors/tensors.py "$1/scripts/"
+find src/kernels/cuda -name '*.cuh' -exec cp {} "$1/kernels/" \;  # whose lines gpu_sanitize.py's excuses name
 git rev-parse --short HEAD >"$1/VERSION" 2>/dev/null || echo unknown >"$1/VERSION"
 cp LICENSE "$1/"
 needed=$(objdump -p "$1/bin/"* | awk '/NEEDED/ {print $2}' | sort -u | grep -Ev '^(libc|libm|libdl|libpthread|librt|ld-linux-x86-64)\.' || true)

@@ -16,6 +16,7 @@ PACKAGES=(
   g++ cmake ninja-build pkg-config ccache dpkg-dev python3 python3-venv
   libfmt-dev libcli11-dev libprotozero-dev nlohmann-json3-dev libxxhash-dev zlib1g-dev
   libxsmm-dev libsodium-dev libgtest-dev libgmock-dev libdlpack-dev python3-dev
+  libboost1.81-dev libgrpc++-dev libsimdjson-dev libtomlplusplus-dev libssl-dev openssl libsqlite3-dev
 )
 
 say() { printf '%s\n' "$*" >&2; }

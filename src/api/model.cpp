@@ -2,6 +2,7 @@
 
 #include "api/state.h"
 #include "base/temporary_folder.h"
+#include "network.h"
 
 namespace obelisk {
 
@@ -82,14 +83,7 @@ Tensor copy_of(std::span<const std::byte> bytes) {
 }
 
 compiler::Network read_network(const std::string& path) {
-  compiler::Network network;
-  if (ends_with(path, ".ir")) {
-    const std::string text = value_or_raise(read_file(path));
-    network.graph = value_or_raise(graph::parse(text));
-  } else {
-    network.model = value_or_raise(frontends::onnx::read_model(path));
-  }
-  return network;
+  return value_or_raise(compiler::open_network(path));
 }
 
 compiler::Network read_network(std::span<const std::byte> file, const std::string& folder) {
@@ -113,18 +107,6 @@ void bind_shapes(const compiler::Network& network, const CompileOptions& wanted,
     import.bound_inputs[name] = bound_value(*network.model, name, values);
 }
 
-/// An error of the compiler, with the first node that cannot be run.
-Error with_cause(Error error, const frontends::ImportReport& report) {
-  if (report.unsupported.empty()) return error;
-  const frontends::Unsupported& first = report.unsupported.front();
-  error.message = fmt::format("{}: {}", first.op, first.reason);
-  if (report.unsupported.size() > 1)
-    error.message +=
-        fmt::format(" (and {} more nodes: obelisk check)", report.unsupported.size() - 1);
-  error.node = first.node, error.hint = first.hint;
-  return error;
-}
-
 }  // namespace
 
 std::string element_name(Element element) {
@@ -141,11 +123,12 @@ void Model::State::describe() {
 namespace {
 
 /// A network, compiled; and the GPU that it was compiled for.
-std::pair<compiler::Compilation, compiler::Machine> compiled(const compiler::Network& network, const CompileOptions& wanted) {
+std::pair<compiler::Compilation, compiler::FoundMachine> compiled(const compiler::Network& network, const CompileOptions& wanted) {
   compiler::Options options;
-  const compiler::Machine machine = value_or_raise(
+  const compiler::FoundMachine machine = value_or_raise(
       compiler::find_machine(wanted.target, wanted.virtual_sms, wanted.threads));
-  options.target = machine.target, options.granularity = wanted.granularity;
+  options.target = machine.target;
+  options.granularity = value_or_raise(compiler::parse_wanted_granularity(wanted.granularity));
   options.load.gpu = machine.gpu, options.load.memory_limit = Bytes{wanted.memory_limit};
   options.load.watchdog = wanted.watchdog;
   options.batch_invariant = wanted.batch_invariant;
@@ -167,7 +150,7 @@ std::pair<compiler::Compilation, compiler::Machine> compiled(const compiler::Net
   bind_shapes(network, wanted, options.import);
   compiler::Compilation made;
   if (Status status = compiler::compile(network, options, made); !status.ok())
-    raise(with_cause(status.error(), made.import_report));
+    raise(compiler::with_cause(status.error(), made.import_report));
   return {std::move(made), machine};
 }
 

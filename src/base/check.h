@@ -8,7 +8,7 @@
 
 namespace obelisk {
 
-/// Thrown by CHECK. The API door turns it into an Error of code kBuild that asks for a report.
+/// Thrown by CHECK. The API turns it into an Error of code kBuild whose hint is to report it.
 struct Bug : std::logic_error {
   using std::logic_error::logic_error;
 };

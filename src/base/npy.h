@@ -1,6 +1,6 @@
 /// base/npy.h — NumPy's array files: .npy (versions 1 to 3) and .npz (stored or deflated) from and to tensors.
 ///
-/// Every claim of a file is checked against its size before memory is asked for. Fortran order and big-endian data are converted.
+/// Every claim of a file is checked against its size before memory is allocated. Fortran order and big-endian data are converted.
 /// Types that NumPy itself does not know travel raw: bf16 as '<V2', the 8-bit floats and f4e2m1 as '<V1' (one element to a byte),
 /// i4 and i2 as '|i1', u4 and u2 as '|u1'. Raw data says nothing of its meaning, so reading it needs `as`.
 ///

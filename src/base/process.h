@@ -12,7 +12,7 @@
 namespace obelisk {
 
 /// A child with pipes at its standard input and output; its standard error is ours, or nowhere.
-/// Destroying it closes the pipes, which is how helpers are told to end, and waits for it.
+/// Destroying it closes the pipes, which is the signal for a helper to end, and waits for it.
 class Process {
  public:
   /// words[0] is a path. Errors: kUsage when it cannot be started.
@@ -21,7 +21,7 @@ class Process {
   Process& operator=(Process&&) = delete;
   ~Process();
 
-  bool write_line(const std::string& line);  // false: the child has gone
+  bool write_line(const std::string& line);  // false: the child has exited
   bool read_line(std::string& line);         // false: the child closed its output
   std::string read_all();
   /// Closes the pipes and waits: the exit status, 128 + N when signal N ended it, kStatusLost.

@@ -1,5 +1,5 @@
 /// base/python.h — the Python environments of this machine: the one of our helpers, and the folders
-/// that hold packages, some of which bring libraries and programs along.
+/// that hold packages, some of which contain native libraries and programs.
 ///
 ///   PythonPlaces::of_this_process() ── package_folders ──▶ .../site-packages, ...
 ///                                   ── package_parts("vendor", "lib") ──▶ .../vendor/part/lib, ...

@@ -34,13 +34,17 @@ Source emit(const graph::Graph& graph, const stitch::Plan& plan, const schedule:
             ? emit_block(graph, group)
             : emit_body(graph, group, work, plan.layouts, packed, tiles, ahead_bytes);
     source.scratch.push_back({body.scratch, body.row_scratch});
-    const Hash hash = hash_text(body.text);
+    body.traits.operands = static_cast<int64_t>(work.buffers.size());
+    body.traits.params = static_cast<int64_t>(body.params.size());
+    const std::string wrong = disagreement(body.traits);
+    CHECK(wrong.empty(), "{}: {}", wrong, to_string(body.traits));
+    const Hash hash = identity(body.text, body.traits);
     auto [it, fresh] = known.try_emplace(hash, static_cast<int>(source.bodies.size()));
     if (fresh) {
       std::string label;
       for (graph::NodeId n : group.nodes)
         label += (label.empty() ? "" : " ") + std::string(ops::to_string(graph.node(n).op));
-      source.bodies.push_back({std::move(body.text), hash, std::move(label)});
+      source.bodies.push_back({std::move(body.text), body.traits, hash, std::move(label)});
     }
     source.body_of_work.push_back(it->second);
     source.params.push_back(std::move(body.params));
@@ -53,7 +57,7 @@ bool work_packs_weights(const stitch::Plan& plan, const schedule::TaskGraph& tas
   const stitch::Group& group = plan.groups[work.group];
   if (group.kind == stitch::GroupKind::kConv) return true;
   if (group.kind != stitch::GroupKind::kProduct) return false;
-  if (!group.product.batch.empty() && (!tiles.gemm_parts || packed_matrix_dim(group, work) < 0))
+  if (!group.product.batch.empty() && (!tiles.gemm.packs_batches || packed_matrix_dim(group, work) < 0))
     return false;
   return tasks.buffers[work.buffers.back()].kind == schedule::BufferKind::kWeight;
 }
@@ -63,17 +67,12 @@ int packed_matrix_dim(const stitch::Group& group, const schedule::Work& work) {
   if (batch.size() != 1 || batch[0].a == 0 || batch[0].b <= 0 ||
       byte_size(group.product.b_type, 1) != 2)
     return -1;
-  const int b = static_cast<int>(group.body.operands.size()) + 1;
+  const schedule::Access* b = work.nest.of_product(group, 1);
   int found = -1;
-  for (const schedule::Access& access : work.nest.accesses) {
-    if (access.operand != b || access.load != ops::kNoExpr || access.step >= 0) continue;
-    for (int d = 0; d < work.nest.rows; ++d) {
-      if (access.strides[d] == 0) continue;
-      if (found >= 0 || access.strides[d] != batch[0].b ||
-          work.nest.dims[d].extent != batch[0].extent)
-        return -1;
-      found = d;
-    }
+  for (int d = 0; b && d < work.nest.rows; ++d) {
+    if (b->strides[d] == 0) continue;
+    if (found >= 0 || b->strides[d] != batch[0].b || work.nest.dims[d].extent != batch[0].extent) return -1;
+    found = d;
   }
   return found;
 }

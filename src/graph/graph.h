@@ -37,7 +37,7 @@ struct Node {
   Op op;
   ops::Attrs attrs;
   std::vector<ValueId> inputs;   // kNone where an optional input is absent
-  std::vector<ValueId> outputs;  // never kNone: an output that is skipped over is a value nobody reads
+  std::vector<ValueId> outputs;  // never kNone: an output that is skipped is a value without readers
   std::string name;              // the user's node this came from; fused nodes join names with '+'
   bool erased = false;
 };
@@ -79,9 +79,9 @@ class Graph {
   // ---- changing ----
   /// Every reader of `from`, and the output list, reads `to` instead.
   void replace_uses(ValueId from, ValueId to);
-  void erase_node(NodeId id);  // its outputs keep their ids, but nobody may read them any more
+  void erase_node(NodeId id);  // its outputs keep their ids, but may not be read any more
   void set_inputs(NodeId id, std::vector<ValueId> inputs);
-  /// Removes nodes whose outputs nobody reads. Inputs and outputs stay. Returns how many.
+  /// Removes nodes whose outputs have no readers. Inputs and outputs stay. Returns how many.
   int remove_dead();
   /// Restores a topological order after a pass has added nodes at the end: each node stays where it is, and what it needs from
   /// further on comes just before it. An order that is topological already is not changed. CHECKs that there is no cycle.
@@ -125,13 +125,13 @@ Status verify(const Graph& graph);
 using KnownHashes = std::map<std::pair<const void*, int64_t>, Hash>;
 struct PrintOptions {
   bool all_data = false;     // every tensor in full, so that the text alone can be parsed back
-  int64_t list_limit = 32;   // tensors of more elements are told by their hash (or bytes, with all_data)
+  int64_t list_limit = 32;   // tensors of more elements are printed as their hash (or bytes, with all_data)
   const KnownHashes* hashes = nullptr;
 };
 std::string print(const Graph& graph, const PrintOptions& options = {});
 std::string print(const Graph& graph, NodeId id);  // one node's line, with ids for numbers, for messages
 
-/// Tensors by the hash of their bytes, for the text form. collect_weights finds those that print() tells by hash.
+/// Tensors by the hash of their bytes, for the text form. collect_weights finds those that print() shows as a hash.
 using Weights = std::map<Hash, Tensor>;
 Weights collect_weights(const Graph& graph, const PrintOptions& options = {});
 /// The hashes of those tensors, computed on all cores; valid while the graph's tensors live.
@@ -153,6 +153,9 @@ struct Interpretation {
   std::function<bool(NodeId, std::span<const Tensor>)> probe;
 };
 Result<std::vector<Tensor>> interpret(const Graph& graph, std::span<const Tensor> inputs, const Interpretation& how = {});
+/// Whether the interpreter reads that input, a constant, in its own type where others are widened: it gives the same numbers, for what
+/// multiplies weights reads each once, and of a table few rows are looked up (a Gather's output is widened instead).
+bool reads_as_stored(const Graph& graph, const Node& node, size_t input);
 
 }  // namespace obelisk::graph
 

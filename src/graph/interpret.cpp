@@ -58,13 +58,6 @@ class Interpreter {
     return value.is_constant() ? widened(value.constant) : tensors_[static_cast<size_t>(id)];
   }
 
-  /// Weights are read in their own type where that gives the same numbers: what multiplies them reads
-  /// each once, and of a table few rows are looked up.
-  bool as_stored(const Node& node, size_t input) const {
-    if (!graph_.value(node.inputs[input]).is_constant()) return false;
-    return ops::row(node.op).kind == ops::Kind::kCompute || (node.op == Op::Gather && input == 0);
-  }
-
   Status bind(std::span<const Tensor> inputs) {
     if (inputs.size() != graph_.inputs().size()) {
       return usage(fmt::format("{} inputs for a graph that takes {}", inputs.size(),
@@ -92,13 +85,13 @@ class Interpreter {
     std::vector<const Tensor*> pointers(node.inputs.size());
     for (size_t k = 0; k < inputs.size(); ++k) {
       if (node.inputs[k] == kNone) continue;
-      inputs[k] = as_stored(node, k) ? graph_.value(node.inputs[k]).constant : read(node.inputs[k]);
+      inputs[k] = reads_as_stored(graph_, node, k) ? graph_.value(node.inputs[k]).constant : read(node.inputs[k]);
       CHECK(!inputs[k].empty(), "'{}' reads value {}, which is not there", node.name,
             node.inputs[k]);
       pointers[k] = &inputs[k];
     }
     std::vector<Tensor> outputs;
-    const bool looks_up = node.op == Op::Gather && as_stored(node, 0);
+    const bool looks_up = node.op == Op::Gather && reads_as_stored(graph_, node, 0);
     for (ValueId output : node.outputs) {
       const Type& type = graph_.type(output);
       outputs.push_back(Tensor::allocate({looks_up ? type.dtype : carried(type.dtype), type.shape}));
@@ -134,6 +127,11 @@ class Interpreter {
 };
 
 }  // namespace
+
+bool reads_as_stored(const Graph& graph, const Node& node, size_t input) {
+  if (node.inputs[input] == kNone || !graph.value(node.inputs[input]).is_constant()) return false;
+  return ops::row(node.op).kind == ops::Kind::kCompute || (node.op == Op::Gather && input == 0);
+}
 
 Result<std::vector<Tensor>> interpret(const Graph& graph, std::span<const Tensor> inputs,
                                       const Interpretation& how) {

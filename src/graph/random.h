@@ -39,7 +39,7 @@ struct RandomOptions {
 };
 Graph random_graph(uint64_t seed, const RandomOptions& options = {});
 
-/// Normal floats, and integers in [0, 8), or in the range of what they index when the graph tells; booleans of even chance.
+/// Normal floats, and integers in [0, 8), or in the range of what they index where the graph shows it; booleans with equal probability.
 std::vector<Tensor> random_inputs(const Graph& graph, uint64_t seed);
 
 }  // namespace obelisk::graph

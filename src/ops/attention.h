@@ -5,7 +5,7 @@
 ///   K and V alike with Hkv heads
 ///               that Hq / Hkv query heads share; past keys and values stand in front of the new
 ///               ones; T is their total length
-///   Rotary      pairs of a head's elements turned by angles of a cache
+///   Rotary      pairs of a head's elements rotated by angles from a cache
 ///   Linear      a state [B, Hkv, Dk, Dv] per head, decayed, corrected and written at every step
 ///
 /// A row whose every score is masked is NaN, as the formula says.
@@ -31,7 +31,7 @@ enum AttentionOutput : int { kAttended, kPresentKey, kPresentValue, kScores };
 
 struct RotaryShape {
   int64_t batch, length, heads, head;
-  int64_t turned;  // leading elements of a head that turn
+  int64_t turned;  // leading elements of a head that are rotated
   bool interleaved, packed;
 };
 Result<RotaryShape> rotary_shape(const Call& call);

@@ -1,7 +1,7 @@
 /// ops/convert.h — Cast, CastLike, BitCast: an element into another type.
 ///
 /// Float to integer truncates toward zero; what does not fit wraps where it fits into i64, and is
-/// unspecified beyond. Integers wrap. Floats round to nearest even; f8 types saturate unless told
+/// unspecified beyond. Integers wrap. Floats round to nearest even; f8 types saturate unless set
 /// not to; f8e8m0 has a rounding mode of its own.
 ///
 /// `loose = 1`, which passes set and models do not: between float types the value is rounded where

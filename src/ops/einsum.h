@@ -22,7 +22,7 @@ Result<Types> infer_det(const Call& call);
 Cost cost_det(const Call& call);
 Status reference_det(const Call&, std::span<const Tensor* const> inputs, std::span<Tensor> outputs);
 
-/// An equation with every axis told by a number: first the output's letters in order, then the
+/// An equation with every axis as a number: first the output's letters in order, then the
 /// summed ones by first use.
 struct EinsumPlan {
   std::vector<std::vector<int>> operands;  // per input: the letter of each axis

@@ -1,4 +1,4 @@
-/// ops/expand.h — composite ops told in simpler ones, as data: softmax is max, sub, exp, sum, div.
+/// ops/expand.h — composite ops decomposed into simpler ones, as data: softmax is max, sub, exp, sum, div.
 ///
 ///   in   a Call with its types, and an Expander that stands for the place where nodes are added
 ///   out  one value per output of the call, of exactly the call's result types

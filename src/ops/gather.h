@@ -2,7 +2,7 @@
 /// Compress.
 ///
 /// An index may be negative: it then counts from the end. An index that lies outside even so is a
-/// fault of the model's data that only running can meet: it is clamped to the nearest element, by
+/// fault of the model's data that shows only at run time: it is clamped to the nearest element, by
 /// every implementation, so that nothing outside is read.
 #pragma once
 

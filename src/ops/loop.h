@@ -98,7 +98,7 @@ class Exprs {
   ExprId div(ExprId x, int64_t y) { return div(x, integer(y)); }
   ExprId mod(ExprId x, int64_t y) { return mod(x, integer(y)); }
 
-  /// The inclusive range of an i64 expression where it can be told, used by simplification.
+  /// The inclusive range of an i64 expression where it is known, used by simplification.
   struct Range { int64_t low, high; };
   std::optional<Range> range(ExprId id) const;
 

@@ -125,7 +125,7 @@ int64_t wrapped_index(int64_t index, int64_t extent);
 Result<std::vector<int64_t>> normalize_axes(const Call& call, std::vector<int64_t> axes,
                                             int64_t rank);
 /// The element type that an attribute numbers, or `otherwise`. Error kUnsupported for a number that
-/// is no type of ours.
+/// is no element type here.
 Result<DType> dtype_attr(const Call& call, std::string_view name, DType otherwise);
 
 int64_t product(const Shape& shape, int begin, int end);

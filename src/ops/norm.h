@@ -5,15 +5,15 @@
 /// are taken about the mean (sum of (x - mean)^2, never E[x^2] - mean^2) and in f32 where x is
 /// narrower. Softmax over nothing but -inf is NaN.
 ///
-/// MaskedSoftmax(x, mask) {axis, scale, fill, forbids} is ours: Softmax(x * scale + mask), or,
+/// MaskedSoftmax(x, mask) {axis, scale, fill, forbids} is internal: Softmax(x * scale + mask), or,
 /// where the mask is bool, Softmax(Where(mask, x * scale, fill)); with forbids = 1 a true mask
 /// forbids. The mask broadcasts into x. A row with nothing allowed is what those parts make of it:
 /// NaN where fill is -inf or the mask adds it, equal weights where fill is finite.
 ///
-/// NormStatistics(x, product) {epsilon, centred} is ours: of each row of x (its last axis) the mean and
+/// NormStatistics(x, product) {epsilon, centred} is internal: of each row of x (its last axis) the mean and
 /// 1 / sqrt(mean((x - mean)^2) + epsilon), f32 [..., 1]; with centred = 0 the mean is 0 and the squares
 /// are those of x. `product`, which may be missing, is a matrix product of x (or the first half of its columns) whose
-/// tile reads whole rows anyway and gives their statistics: it changes no value.
+/// tile reads whole rows anyway and computes their statistics: it changes no value.
 #pragma once
 
 #include "ops/ops.h"

@@ -72,7 +72,7 @@ struct Call {
   const Attrs& attrs;
   std::vector<const Type*> inputs;       // nullptr where an optional input is absent; may be shorter than the op's maximum
   std::vector<const Tensor*> constants;  // same length as inputs: the value where it is known when compiling, else nullptr
-  int outputs = 1;                       // how many outputs the user asks for
+  int outputs = 1;                       // how many outputs are requested
   std::vector<const Type*> results;      // types of the outputs; set for cost, loop and reference, empty for infer
   Sums sums = Sums::kDouble;             // of the reference
 
@@ -123,7 +123,7 @@ struct Row {
   LoopFn loop;  // nullptr: no loop form
   ReferenceFn reference;
   Accuracy accuracy;
-  ExpandFn expand = nullptr;  // composite ops told in simpler ones; nullptr: this op is not composite
+  ExpandFn expand = nullptr;  // decomposes a composite op into simpler ones; nullptr: it is not composite
 };
 const Row& row(Op op);
 std::span<const Row> rows();

@@ -1,15 +1,15 @@
 /// ops/recurrence.h — the steps of a recurrent layer whose input products are already there: what
-/// LSTM, GRU and RNN become where nothing special is asked of them (ops/recurrent.h). Ours alone.
+/// LSTM, GRU and RNN become where no special option is set (ops/recurrent.h). An op of this project alone.
 ///
-///   shapes  fed [T, B, D*G*H] (f32 or f64, with all biases that stand beside the input's product),
+///   shapes  fed [T, B, D*G*H] (f32 or f64, with all biases added to the input's product),
 ///           R [D, G*H, H], bias [D, H] or absent (of GRU's hidden gate alone, inside its reset),
 ///           lengths [B] or absent, initial h and c [D, B, H] or absent
 ///           -> Y [T, D, B, H], last h and c [D, B, H], of R's type
 ///   attrs   cell: "lstm" (gates i o f c), "gru" (z r h, reset after the product) or "rnn";
 ///           direction as of a recurrent layer. Activations are sigmoid and tanh.
 ///
-///   state   h meets R in R's type; all else is computed in fed's
-///   expand  unrolled over at most kMostSteps steps; a machine may have a block for all steps at
+///   state   h is multiplied by R in R's type; all else is computed in fed's
+///   expand  unrolled over at most kMostSteps steps; a target may have a block for all steps at
 ///   once
 #pragma once
 

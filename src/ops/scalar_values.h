@@ -6,7 +6,7 @@
 
 namespace obelisk::ops {
 
-/// A value of either kind; which one counts is told by its type.
+/// A value of either kind; its type says which one counts.
 struct Scalars {
   double real = 0;
   int64_t integer = 0;

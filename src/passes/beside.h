@@ -15,16 +15,16 @@ struct Product {
   ValueId weights = kNone, bias = kNone;  // bias: a Gemm's third input
   ValueId answer = kNone;
   int64_t columns = 0;
-  bool turned = false;  // weights [columns, depth]
+  bool turned = false;  // transposed: weights [columns, depth]
 };
 
 /// The node as such a product. None for other ops and matrices, and, with a reason, for a Gemm that
-/// scales or turns its input.
+/// scales or transposes its input.
 std::optional<Product> constant_product(const Graph& graph, NodeId id, Reason& why);
 
-/// Matrices beside each other: rows of the result are the parts' rows, one after the other.
+/// Matrices concatenated along their columns.
 Tensor beside(const std::vector<const Tensor*>& parts);
-/// One after the other, whole.
+/// Concatenated along their rows.
 Tensor below(const std::vector<const Tensor*>& parts, const Shape& shape);
 
 /// The elementwise ops that a value reaches through elementwise ops and moves.

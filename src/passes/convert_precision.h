@@ -4,7 +4,7 @@
 ///   out  Graph   x f32 → Cast f16 → MatMul(w f16) → Cast f32 → Softmax → y f32      with kFp16
 ///
 /// Every value of type f64, f32, f16 or bf16 is computed in f32 (kFp32; kTf32, of which the graph says no
-/// more: that products round their operands is told to the tiles), or in 16 bits where
+/// more: the tiles that round their operands are marked later), or in 16 bits where
 /// precision_rules.h allows and in f32 elsewhere. Integers, booleans and floats of 8 bits stay what
 /// they are. The user's own casts between float types go.
 ///
@@ -15,7 +15,7 @@
 ///                of an attention) it stays in f32 with its mask, so that scores vanish in it as
 ///                they do in f32. Bounds become the largest value; infinities stay. Any other huge
 ///                or tiny one (an epsilon of 1e-12) keeps its op in f32.
-///   f32 remains  for what follows ops in f32 until it meets a 16-bit value; for quotients,
+///   f32 remains  for what follows ops in f32 until a 16-bit value joins it; for quotients,
 ///                squares, sums of many; for numbers that count: what comes from integers, and what
 ///                leads to Sin, Floor, indices. Such values keep f64 if they had it.
 ///   casts        are `loose`: a value that stays inside a body is not rounded, only what is stored
@@ -24,7 +24,7 @@
 /// Stands   after the passes that look for patterns and fold weights, in the model's own precision;
 ///          before `expand`, for which normalisations and recurrences of 16 bits are composite ops
 ///          that compute in f32.
-/// Errors   none: an op that does not take the type gets the one that it had.
+/// Errors   none: an op that does not support the type keeps the one that it had.
 /// Cost     O(nodes + elements of constants).
 #pragma once
 

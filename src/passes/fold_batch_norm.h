@@ -1,4 +1,4 @@
-/// passes/fold_batch_norm.h — what scales and shifts the channels of a product goes into its
+/// passes/fold_batch_norm.h — a scale and shift of the channels of a product is folded into its
 /// weights.
 ///
 ///   y = (Conv(x, W, B)) * s + t   →   Conv(x, W * s, B * s + t)      s, t constants, one a channel

@@ -42,7 +42,7 @@ struct Pass {
   std::string_view summary;   // for --help and the manual
   std::function<Result<graph::Graph>(graph::Graph, Remarks*)> step;
 
-  /// `remarks`, where somebody asks: what was left although it nearly fitted, and why.
+  /// `remarks`, if not null: what was left although it nearly matched, and why.
   Result<graph::Graph> run(graph::Graph graph, Remarks* remarks = nullptr) const {
     return step(std::move(graph), remarks);
   }

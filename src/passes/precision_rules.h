@@ -1,4 +1,4 @@
-/// passes/precision_rules.h — which ops may compute with 16-bit values, told per op.
+/// passes/precision_rules.h — which ops may compute with 16-bit values, a rule per op.
 ///
 ///   kNarrow   reads and writes 16 bits: products, convolutions, norms, attention. Their loops add
 ///             up in f32 all the same.

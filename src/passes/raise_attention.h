@@ -1,4 +1,4 @@
-/// passes/raise_attention.h — attention that exporters tell in parts becomes one op again.
+/// passes/raise_attention.h — attention that exporters decompose becomes one op again.
 ///
 ///   MatMul(Softmax(MatMul(Q, Kᵗ) * scale + mask), V)   →   Attention(Q, K, V, mask)
 ///
@@ -12,8 +12,8 @@
 /// Guard    Where(IsNaN(weights), 0, weights) moves behind the op.
 /// Stands   after simplify_algebra (moves are few there), before merge_qkv.
 /// Differs  the parts round f16 and bf16 at each step, the op at the end. What a finite mask
-///          forbids weighs nothing, unless its row's scores are as low. Weights that somebody else
-///          reads, and products with constant keys or values, stay.
+///          forbids weighs nothing, unless its row's scores are as low. Weights with another
+///          reader, and products with constant keys or values, stay.
 /// Errors   none.    Cost  O(nodes).
 #pragma once
 

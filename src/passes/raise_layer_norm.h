@@ -1,4 +1,4 @@
-/// passes/raise_layer_norm.h — normalisations that exporters tell in parts become one op again.
+/// passes/raise_layer_norm.h — normalisations that exporters decompose become one op again.
 ///
 ///   d = x - mean(x),  d / sqrt(mean(d * d) + eps) * scale + bias
 ///       →  LayerNormalization(x, scale, bias)

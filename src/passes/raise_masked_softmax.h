@@ -1,4 +1,4 @@
-/// passes/raise_masked_softmax.h — a mask that is applied to the scores of a softmax goes into it.
+/// passes/raise_masked_softmax.h — a mask that is applied to the scores of a softmax becomes part of it.
 ///
 ///   Softmax(x * scale + mask)                →  MaskedSoftmax(x, mask) {scale}
 ///   Softmax(Where(seen, x * scale, fill))    →  MaskedSoftmax(x, seen) {scale, fill}
@@ -10,8 +10,8 @@
 /// Not      a constant along the last axis alone that forbids nothing: that is a bias, and its
 ///          product's.
 /// Scale    one finite number that multiplies or divides.
-/// Stands   after raise_attention, which takes the masks of its scores itself. `expand` tells the op
-///          in its parts again, which fuse.
+/// Stands   after raise_attention, which takes the masks of its scores itself. `expand` decomposes
+///          the op again, and its parts are fused.
 /// Differs  x / scale is x * (1 / scale); the parts round f16 and bf16 at each step, the op at the
 ///          end. A row with nothing allowed is what it was (ops/norm.h).
 /// Errors   none.    Cost  O(nodes).

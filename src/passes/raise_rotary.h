@@ -1,4 +1,4 @@
-/// passes/raise_rotary.h — rotary embeddings that exporters tell in parts become one op.
+/// passes/raise_rotary.h — rotary embeddings that exporters decompose become one op.
 ///
 ///   x * cos + Concat(-x[h:], x[:h]) * sin   →   RotaryEmbedding(x, cos[:h], sin[:h])
 ///

@@ -1,4 +1,4 @@
-/// passes/raise_softmax.h — a softmax told in parts becomes one op again.
+/// passes/raise_softmax.h — a decomposed softmax becomes one op again.
 ///
 ///   e = Exp(x - ReduceMax(x)),  e / ReduceSum(e)   →   Softmax(x)
 ///

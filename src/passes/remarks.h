@@ -3,8 +3,8 @@
 ///   in   left(graph, node, "the epsilon is no constant")
 ///   out  {"Div 'norm/div'", "the epsilon is no constant"}
 ///
-/// A pass speaks of a node that it would take but for one thing, not of every node of a graph. It
-/// gets nullptr where nobody asks. A node has one sentence: the first.
+/// A pass reports a node that it would change but for one condition, not every node of a graph. It
+/// gets nullptr where no report is wanted. A node has one sentence: the first.
 #pragma once
 
 #include <string>
@@ -31,17 +31,17 @@ class Remarks {
   std::vector<graph::NodeId> of_;  // by remark
 };
 
-/// Why the tests of one pattern said no to one node. Of several ways to read a node, the one that
-/// came nearest speaks.
+/// Why the tests of one pattern refused one node. Of several ways to match a node, the one that
+/// matched most is reported.
 class Reason {
  public:
   /// Always false, so that a test may `return why.no("…")`. `near`: how much of the pattern was
-  /// there; the first of those that came as near stands.
+  /// matched; the first of those that matched as much is kept.
   bool no(std::string why, int near = 1) {
     if (near > near_) near_ = near, why_ = std::move(why);
     return false;
   }
-  /// To the remarks, if there is one and somebody asks.
+  /// To the remarks, if there is a reason and a report is wanted.
   void tell(Remarks* remarks, const graph::Graph& graph, graph::NodeId node) const {
     if (remarks && near_ > 0) remarks->left(graph, node, why_);
   }

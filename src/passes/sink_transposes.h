@@ -6,12 +6,12 @@
 ///   in   %2 = Transpose(%0)  %3 = Transpose(%1)  %4 = Add(%2, %3)
 ///   out  %2 = Add(%0, %1)    %4 = Transpose(%2)
 ///
-/// How      What a Transpose reads is told in its order, through any chain of elementwise ops that
-///          nobody else reads, where fewer transposes are left than before; so is an elementwise op
-///          whose inputs are transposed alike, with one Transpose behind it. Constants are turned
-///          now.
+/// How      A Transpose is moved up to what it reads, through any chain of elementwise ops that
+///          nobody else reads, where fewer transposes are left than before; an elementwise op whose
+///          inputs are transposed alike gets one Transpose after it instead. Constants are transposed
+///          at compile time.
 /// Stands   after the passes that look for patterns, which know transposes where exporters put
-///          them; before fold_batch_norm, which then meets the convolution that a Transpose hid.
+///          them; before fold_batch_norm, which then sees the convolution that a Transpose hid.
 /// Bounds   chains of 32 ops; constants of a million elements. There are fewer transposes after
 ///          each step, so it ends.
 /// Errors   none.    Cost  O(nodes * chain).

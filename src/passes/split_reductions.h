@@ -1,5 +1,5 @@
-/// passes/split_reductions.h — a reduction that few rows or columns share becomes one over parts of it, and one over what the parts give,
-/// in their order: long rows are for several workers, and the same bits come out from run to run.
+/// passes/split_reductions.h — a reduction with few rows or columns becomes one over parts of it, and an ordered one over the partial
+/// results: several workers share a long row, and the bits are the same from run to run.
 ///
 ///   in   %1 = ReduceSum(%0) {axis 1}                       %0 f16[2,1000000]
 ///   out  %2 = ReduceSum(Cast(%0) as [2,50,20000]) {axis 2}     f32[2,50]
@@ -10,7 +10,7 @@
 /// `parts` says in how many; 1: as it is. Equal but for the order of sums.
 ///
 /// Stands   after expand_for_machine; for the machine that is compiled for.
-/// Paper    Zheng et al. (ASPLOS'22) §4.2, task splitting of adaptive thread mapping; there the parts meet by atomic additions, in any order.
+/// Paper    Zheng et al. (ASPLOS'22) §4.2, task splitting of adaptive thread mapping; there partial sums are added atomically, in any order.
 /// Errors   none.    Cost  O(nodes).
 #pragma once
 
@@ -20,7 +20,7 @@
 
 namespace obelisk::passes {
 
-/// `outputs` numbers come of a reduction of a value of this type; neighbours of `inner` lie side by side.
+/// A reduction of a value of this type has `outputs` results, of which runs of `inner` are contiguous.
 using ReductionParts = std::function<int64_t(const Type& type, int64_t outputs, int64_t inner)>;
 
 Result<graph::Graph> split_reductions(graph::Graph graph, const ReductionParts& parts);

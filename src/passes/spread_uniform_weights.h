@@ -4,7 +4,7 @@
 ///   in   %w = ConstantOfShape of [512,256,3,3]   %y = Conv(%x, %w, %b)
 ///   out  %1 = Conv(%x, const [1,256,3,3])        %y = Add(Expand(%1), %b)
 ///
-/// Networks that were published without their weights tell them by a shape and a number; writing
+/// Networks that were published without their weights have a shape and a number instead; writing
 /// such weights out would take the memory and the time of the real ones. Conv, MatMul and Gemm,
 /// where the weights are a ConstantOfShape too large to be folded.
 ///

@@ -10,6 +10,7 @@
 #include "base/private_folder.h"
 #include "runtime/obk.h"
 #include "runtime/program.h"
+#include "runtime/weight_pool.h"
 
 namespace obelisk::runtime {
 
@@ -48,7 +49,9 @@ struct KernelReport {
 
 /// What a GPU's program consists of.
 struct DeviceReport {
-  std::string gpu, architecture, granularity;  // gpu: its name, empty where none is
+  std::string gpu, architecture;               // gpu: its name, empty where none is
+  machine::Granularity granularity = machine::Granularity::kThreads;
+  bool overlaps = false;                       // a kernel of the graph begins before the one before it ends (programmatic dependent launch)
   int launches = 0, phases = 0, barriers = 0;  // of one run
   int64_t cubin_bytes = 0;
   int64_t bytes_streamed = 0;                  // weights, inputs and outputs of one run

@@ -5,7 +5,7 @@
 ///
 /// Nodes are taken in order. A node joins the group of one of its producers when its elements can be named by the group's own
 /// coordinates (the locality check) and no cycle would close; a reduction gives the group its rows and columns and becomes its
-/// dominant if it has none; otherwise the node begins a group. What a group reads at its own point is local; what it reads in
+/// dominant if it has none; otherwise the node starts a group. What a group reads at its own point is local; what it reads in
 /// its own row at another column is regional (staged); anything else is global: stored, and read after a barrier.
 ///
 /// Stands   after Views; before write_bodies, which turns members into steps.
@@ -37,9 +37,7 @@ struct Draft {
   bool open = true;                  // no reduction yet: rows and columns may still be chosen
   bool anchored = false;             // a tile is computed first: epilogue rules
   std::map<ValueId, Member> members;
-  std::vector<std::pair<NodeId, int>> reductions;  // node, row slot; in order
   std::vector<Step> reduce_steps;
-  std::set<ValueId> staged;          // members that are read at another column of their row
   std::map<ValueId, int> operand;    // slot of an outside value
   std::set<int> after;               // groups read from
 };
@@ -56,14 +54,14 @@ struct Grouping {
 /// row r of the one is row r of the other.
 bool walks_in_order(const Body& body, const std::vector<ExprId>& at, const Shape& shape);
 
-/// Nodes whose row has no place in fast memory (write_body), so that it goes from regional to global: no reduction over it joins its group; of
+/// Nodes whose row does not fit shared memory (write_body), so that it goes from regional to global: no reduction over it joins its group; of
 /// those in `fully` nothing that reads it does.
 struct Demoted {
   std::set<NodeId> from_reductions, fully;
 };
 
 /// `tiles`: the machine's, or null.
-Grouping form_groups(const Graph& graph, Views& views, const target::DeviceSpec& device,
+Grouping form_groups(const Graph& graph, Views& views, const machine::Machine& device, const machine::Strategy& strategy,
                      const Options& options, const kernels::TileLibrary* tiles, const Demoted& demoted = {});
 
 }  // namespace obelisk::stitch

@@ -7,7 +7,7 @@
 
 #include "graph/graph.h"
 #include "kernels/kernels.h"
-#include "target/target.h"
+#include "machine/machine.h"
 
 namespace obelisk::stitch {
 
@@ -21,10 +21,9 @@ using obelisk::to_string;
 
 /// AStitch §3.1, Table 1: how an intermediate goes from its producer to its consumer.
 enum class Scheme : uint8_t {
-  kIndependent,  // no dependency; only in one program
   kLocal,        // one element to one element: a register
-  kRegional,     // within the block that owns a row: fast memory and a block barrier
-  kGlobal,       // anywhere: scratch in far memory and a barrier of all workers
+  kRegional,     // within the block that owns a row: shared memory and a block barrier
+  kGlobal,       // anywhere: scratch in global memory and a barrier of all workers
 };
 std::string_view to_string(Scheme scheme);
 
@@ -38,7 +37,7 @@ struct Edge {
 // In a body's expressions a load's slot names an operand; slots from these bases name what lives inside the body.
 inline constexpr int kRowSlot = 1 << 20;    // + k: the k-th row value (of a reduction, or of kRow), no coordinates
 inline constexpr int kStageSlot = 1 << 21;  // + k: the k-th staged row, at the point's own column
-inline constexpr int kTileSlot = 1 << 22;   // + k: the anchor's tile (k: of a twin product, its k-th half), at the point itself
+inline constexpr int kTileSlot = 1 << 22;   // + k: the anchor's tile (k: of a dual GEMM, its k-th half), at the point itself
 inline constexpr int kStatisticSlot = 1 << 23;  // + k: of the row of A that the product's tile reads: 0 its mean, 1 the inverse of its deviation
 
 enum class StepKind : uint8_t { kReduce, kStage, kStore, kRow /* a value that a row has one of, by no reduction */ };
@@ -56,7 +55,7 @@ struct Step {
   NodeId node = graph::kNone;
 };
 
-/// A function over `domain`: coordinates [0, rows) are rows, dealt to workers; the others are columns, which one worker walks.
+/// A function over `domain`: coordinates [0, rows) are rows, distributed over workers; the others are columns, which one worker walks.
 ///
 /// For every row the steps run in order. All shapes are known here, but code generation turns them into parameters, so that bodies
 /// that differ only in shapes are one text.
@@ -88,7 +87,7 @@ struct Product {
   std::vector<Dim> batch, m, n, k;           // outermost first
   ValueId a = graph::kNone, b = graph::kNone;
   int64_t a_offset = 0, b_offset = 0;
-  bool twin = false;  // B has n columns twice, halves that meet: a task computes the same columns of both, side by side in its tile
+  bool twin = false;  // dual GEMM: B has n columns twice, and the results are combined: a task computes the same columns of both halves
   int64_t sides() const { return twin ? 2 : 1; }
   DType a_type = DType::f32, b_type = DType::f32;
   bool tf32 = false;  // of f32: its tile rounds what it multiplies to 10 bits of mantissa
@@ -99,16 +98,16 @@ struct Product {
   struct Statistics { bool wanted = false, centred = true, of_partials = false; double epsilon = 0; } statistics;
 };
 
-/// Rows of products that have a kernel of their own where works have and a copy engine brings blocks (schedule/streamed.h). With more
-/// tiles are dealt: two of them share a multiprocessor, and one's epilogue hides behind the other's products. Of BERT-base with 1024 rows
-/// a layer takes 58 us so on an H200, streamed 67.
-inline constexpr int64_t kFewestStreamedRows = 33, kMostStreamedRows = 512;  // the latter no more
+/// Rows of products that run as pipelined GEMM kernels, where each work is a kernel and both operands are loaded asynchronously
+/// (schedule/streamed.h). With more rows the kernel is a grid of tiles, two on each worker, so that one's epilogue overlaps the other's
+/// main loop: a layer of BERT-base with 1024 rows takes 58 us so on an H200, pipelined 67.
+inline constexpr int64_t kFewestStreamedRows = 33, kMostStreamedRows = 512;  // the latter exclusive
 /// Whether clusters compute the parts of such a product and add them: what follows joins it as it joins other products. All clusters run
 /// at once with tiles of up to 112 columns (ViT-B/16: 4 x 7 tiles, 0.6 us a layer less on an H200 than sums through memory); wider ones were not measured.
-inline bool parts_meet(const target::DeviceSpec& device, int64_t rows, int64_t columns, int64_t parts) {
+inline bool parts_meet(const machine::Machine& machine, const machine::Strategy& strategy, int64_t rows, int64_t columns, int64_t parts) {
   constexpr int64_t kTile = 64, kColumns = 112;
-  if (!device.own_kernels || !device.copies_blocks || rows < kFewestStreamedRows || rows >= kMostStreamedRows) return false;
-  return (rows + kTile - 1) / kTile * ((columns + kColumns - 1) / kColumns) <= target::clusters_at_once(device.sms, parts);
+  if (!strategy.own_kernels || !takes_wgmma(machine, strategy) || rows < kFewestStreamedRows || rows >= kMostStreamedRows) return false;
+  return (rows + kTile - 1) / kTile * ((columns + kColumns - 1) / kColumns) <= machine::clusters_at_once(machine.sms, parts);
 }
 
 /// A convolution that tiles compute: one or two spatial dimensions (a missing height is 1), channels last, constant weights.
@@ -141,8 +140,8 @@ struct AttentionTile {
   int64_t queries = 0, keys = 0, size = 0, value_size = 0;
   double scale = 1, softcap = 0;
   bool causal = false;             // query i sees keys 0 .. i
-  int64_t pieces = 1;              // tiles that share the keys of a head of few queries
-  int64_t exchange = 0;            // bytes that they share, of each head: zero at first, kept from run to run
+  int64_t pieces = 1;              // kv splits: tiles that share the keys of a head with few queries
+  int64_t exchange = 0;            // bytes that they share, of each head: zero at first, persistent from run to run
 };
 
 /// How one value is stored: element (i0, i1, ...) is at offset + sum of strides[d] * i_d of its storage.
@@ -161,7 +160,6 @@ struct Group {
   Body body;
   std::vector<int> anchor_coords;  // of a tile's group: the domain's coordinate for each dimension of what the anchor computes
   Product product;            // kProduct
-  std::optional<Body> prologue;  // kProduct: computes the tile's rows of A into fast memory first
   ConvTile conv;              // kConv
   AttentionTile attention;    // kAttention
   ValueId partials = graph::kNone;  // kProduct: a stored value of whose rows the body leaves partial statistics, of kPartialColumns each

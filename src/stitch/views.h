@@ -1,16 +1,16 @@
-/// stitch/views.h — where values live, and which moves are only another way to read them.
+/// stitch/views.h — the layout of every value, and which data movement is only another way to read it.
 ///
 ///   in   Graph
 ///   out  a Layout for every value; the set of nodes that no group computes
 ///
 /// A value that only a transpose reads is stored in the transposed order, a convolution's output channels-last, and the pieces of a
-/// concatenation inside its output; so most moves of a network need no code at all. Where the halves of a product meet again, its group
-/// computes both side by side (a twin), and the split is no move but part of it. A cast from f16 or bf16 to f32 is a view too, since
-/// every load computes in f32: a product of two such values is one of 16-bit operands with an f32 answer.
-/// form_groups adds light nodes that would stand alone: a cast of which others take slices, a negated half.
+/// concatenation inside its output; so most data movement needs no code at all. Where the halves of a product are combined again, its
+/// group computes both side by side (a dual GEMM), and the split is part of it. A cast from f16 or bf16 to f32 is a view too, since
+/// every load computes in f32: a product of two such values is one of 16-bit operands with an f32 result.
+/// form_groups adds cheap nodes that would otherwise be groups of their own: a cast of which others take slices, a negated half.
 ///
 /// Stands   first: everything after it reads values through Views.
-/// Paper    AStitch treats moves as light elementwise ops of local scheme; we let them vanish into the reader's addresses.
+/// Paper    AStitch treats moves as light elementwise ops of local scheme; here they become part of the reader's addresses.
 /// Errors   none.    Cost  O(nodes + edges).
 #pragma once
 
@@ -29,10 +29,10 @@ class Views {
   /// `tiles`: the machine's, or null where everything goes through its loop form.
   Views(const Graph& graph, const Options& options, const kernels::TileLibrary* tiles);
 
-  /// A view is read through; it is computed only where somebody needs its bytes (`stored`).
+  /// A view is read through; it is computed only where its bytes are needed (`stored`).
   bool is_view(NodeId node) const { return view_[node]; }
   bool needs_storage(ValueId value) const { return stored_[value]; }
-  /// True when the node needs no group: a view nobody stores, or a concatenation whose pieces are stored in place.
+  /// True when the node needs no group: a view that is not stored, or a concatenation whose operands are stored in place.
   bool is_free(NodeId node) const;
   const Layout& layout(ValueId value) const { return layouts_[value]; }
   std::vector<Layout> take_layouts() { return std::move(layouts_); }

@@ -12,11 +12,7 @@ using graph::Node;
 using graph::NodeId;
 using ops::Op;
 
-std::vector<int64_t> all_of(int64_t extent) {
-  std::vector<int64_t> all(static_cast<size_t>(extent));
-  std::iota(all.begin(), all.end(), int64_t{0});
-  return all;
-}
+Coordinates all_of(int64_t extent) { return Coordinates::run(0, extent); }
 
 Region whole_region(const Shape& shape) {
   Region region;
@@ -26,13 +22,23 @@ Region whole_region(const Shape& shape) {
 
 Shape extents(const Region& region) {
   Shape shape;
-  for (const auto& at : region) shape.push_back(static_cast<int64_t>(at.size()));
+  for (const Coordinates& at : region) shape.push_back(at.size());
   return shape;
 }
 
-std::vector<int64_t> united(const std::vector<int64_t>& a, const std::vector<int64_t>& b) {
+bool is_run(const Coordinates& at) { return at.empty() || at.back() - at.front() + 1 == at.size(); }
+
+Coordinates united(const Coordinates& a, const Coordinates& b) {
+  if (a.empty() || b.empty()) return a.empty() ? b : a;
+  for (const auto& [big, small] : {std::pair(&a, &b), std::pair(&b, &a)})
+    if (is_run(*big) && big->front() <= small->front() && small->back() <= big->back()) return *big;
   std::vector<int64_t> all;
-  std::set_union(a.begin(), a.end(), b.begin(), b.end(), std::back_inserter(all));
+  int64_t i = 0, j = 0;
+  while (i < a.size() || j < b.size()) {
+    const bool left = j == b.size() || (i < a.size() && a[i] <= b[j]);
+    const int64_t at = left ? a[i++] : b[j++];
+    if (all.empty() || all.back() != at) all.push_back(at);
+  }
   return all;
 }
 
@@ -329,24 +335,27 @@ void carry_run(const Region& from, const Shape& from_shape, size_t f0, size_t f1
   std::vector<int64_t> numbers{0};
   bool whole = true;
   for (size_t d = f0; d < f1; ++d) {
-    whole = whole && static_cast<int64_t>(from[d].size()) == from_shape[d];
-    std::vector<int64_t> next;
-    next.reserve(numbers.size() * from[d].size());
-    for (int64_t number : numbers)
-      for (int64_t at : from[d]) next.push_back(number * from_shape[d] + at);
-    numbers = std::move(next);
+    whole = whole && from[d].size() == from_shape[d];
   }
   if (whole) {
     for (size_t d = t0; d < t1; ++d) to[d] = all_of(to_shape[d]);
     return;
   }
+  for (size_t d = f0; d < f1; ++d) {
+    std::vector<int64_t> next;
+    next.reserve(numbers.size() * static_cast<size_t>(from[d].size()));
+    for (int64_t number : numbers)
+      for (int64_t k = 0; k < from[d].size(); ++k) next.push_back(number * from_shape[d] + from[d][k]);
+    numbers = std::move(next);
+  }
   int64_t inner = 1;
   for (size_t d = t1; d-- > t0; inner *= to_shape[d]) {
     std::vector<bool> seen(static_cast<size_t>(to_shape[d]), false);
     for (int64_t number : numbers) seen[static_cast<size_t>(number / inner % to_shape[d])] = true;
-    to[d].clear();
+    std::vector<int64_t> found;
     for (int64_t at = 0; at < to_shape[d]; ++at)
-      if (seen[static_cast<size_t>(at)]) to[d].push_back(at);
+      if (seen[static_cast<size_t>(at)]) found.push_back(at);
+    to[d] = std::move(found);
   }
 }
 
@@ -366,21 +375,18 @@ bool narrow_conv(const ops::Call& call, Part& part) {
   std::vector<int64_t> before, after;
   part.in[0] = {to[0], all_of(geometry->inputs)};
   for (size_t d = 0; d < rank; ++d) {
-    std::vector<int64_t>& out = to[2 + d];
+    Coordinates& out = to[2 + d];
     if (out.empty()) return false;
     const int64_t first = out.front(), last = out.back();
-    out.clear();
-    for (int64_t at = first; at <= last; ++at) out.push_back(at);
+    out = Coordinates::run(first, last - first + 1);
     const int64_t low = first * geometry->strides[d] - geometry->begin[d];
     const int64_t high = last * geometry->strides[d] - geometry->begin[d] +
                          (geometry->kernel[d] - 1) * geometry->dilations[d];
     const int64_t end = geometry->in[d] - 1;
     if (high < 0 || low > end) return false;  // nothing but padding
     before.push_back(std::max<int64_t>(-low, 0)), after.push_back(std::max<int64_t>(high - end, 0));
-    std::vector<int64_t> pixels;
-    for (int64_t at = std::max<int64_t>(low, 0); at <= std::min(high, end); ++at)
-      pixels.push_back(at);
-    part.in[0].push_back(std::move(pixels));
+    const int64_t from = std::max<int64_t>(low, 0);
+    part.in[0].push_back(Coordinates::run(from, std::min(high, end) - from + 1));
   }
   before.insert(before.end(), after.begin(), after.end());
   part.attrs = call.attrs;
@@ -478,10 +484,9 @@ Part narrowed(const Graph& graph, NodeId id, const Region& out) {
 std::vector<std::vector<int64_t>> places(const Region& all, const Region& some) {
   std::vector<std::vector<int64_t>> at(some.size());
   for (size_t d = 0; d < some.size(); ++d)
-    for (int64_t wanted : some[d]) {
-      const auto found = std::lower_bound(all[d].begin(), all[d].end(), wanted);
-      CHECK(found != all[d].end() && *found == wanted, "coordinate {} was not asked for", wanted);
-      at[d].push_back(found - all[d].begin());
+    for (int64_t k = 0; k < some[d].size(); ++k) {
+      at[d].push_back(all[d].find(some[d][k]));
+      CHECK(at[d].back() >= 0, "coordinate {} was not asked for", some[d][k]);
     }
   return at;
 }
@@ -523,19 +528,19 @@ Tensor moved(const Part& part, const ops::Call& call, const Tensor& from) {
   const int64_t count = out.count();
   for (int64_t k = 0; k < count; ++k) {
     int64_t number = 0, place = 0;
-    for (size_t d = 0; d < point.size(); ++d) number = number * whole[d] + to[d][point[d]];
+    for (size_t d = 0; d < point.size(); ++d) number = number * whole[d] + to[d][static_cast<int64_t>(point[d])];
     for (size_t d = source.size(); d-- > 0;) {
       int64_t at = 0;
       const size_t aligned = d + whole.size() - source.size();
       if (call.op != Op::Expand) at = number % source[d], number /= source[d];
-      else if (source[d] != 1) at = to[aligned][point[aligned]];
-      const auto found = std::lower_bound(have[d].begin(), have[d].end(), at);
-      CHECK(found != have[d].end() && *found == at, "a move reads what was not asked for");
-      place += (found - have[d].begin()) * strides[d];
+      else if (source[d] != 1) at = to[aligned][static_cast<int64_t>(point[aligned])];
+      const int64_t found = have[d].find(at);
+      CHECK(found >= 0, "a move reads what was not asked for");
+      place += found * strides[d];
     }
     copy_one(out, k, from, place);
     for (size_t d = point.size(); d-- > 0;) {
-      if (++point[d] < to[d].size()) break;
+      if (static_cast<int64_t>(++point[d]) < to[d].size()) break;
       point[d] = 0;
     }
   }
@@ -549,6 +554,23 @@ Region region_of(const Type& type, const Rows& rows) {
 }
 
 }  // namespace
+
+Coordinates::Coordinates(std::vector<int64_t> at)
+    : first_(at.empty() ? 0 : at.front()), count_(static_cast<int64_t>(at.size())) {
+  if (!at.empty() && at.back() - at.front() + 1 != count_) at_ = std::move(at);
+}
+
+Coordinates Coordinates::run(int64_t first, int64_t count) {
+  Coordinates all;
+  all.first_ = first, all.count_ = count;
+  return all;
+}
+
+int64_t Coordinates::find(int64_t wanted) const {
+  if (at_.empty()) return wanted >= first_ && wanted - first_ < count_ ? wanted - first_ : -1;
+  const auto found = std::lower_bound(at_.begin(), at_.end(), wanted);
+  return found != at_.end() && *found == wanted ? found - at_.begin() : -1;
+}
 
 std::vector<Rows> spread_rows(const Graph& graph, int64_t count) {
   std::vector<Rows> all;
@@ -661,8 +683,9 @@ double Demand::peak_bytes() const {
     const Node& node = graph_.node(id);
     double copies = 0;  // of what the node reads and writes
     for (ValueId out : node.outputs) held += bytes(out), copies += bytes(out);
-    for (ValueId in : node.inputs)
-      if (in != graph::kNone) copies += bytes(in);
+    for (size_t k = 0; k < node.inputs.size(); ++k)
+      if (node.inputs[k] != graph::kNone && !graph::reads_as_stored(graph_, node, k))
+        copies += bytes(node.inputs[k]);
     peak = std::max(peak, held + copies);
     for (ValueId in : node.inputs)
       if (in != graph::kNone && last[static_cast<size_t>(in)] == id) {
@@ -706,11 +729,13 @@ Result<std::vector<Tensor>> Demand::interpret_parts(std::span<const Tensor> inpu
       values[static_cast<size_t>(v)] = widened(
           selected(inputs[k], whole_region(inputs[k].shape()), regions_[static_cast<size_t>(v)]));
   }
-  const auto read = [&](ValueId v, const Region* region) {
+  const auto read = [&](ValueId v, const Region* region, bool as_stored = false) {
     const graph::Value& value = graph_.value(v);
-    if (value.is_constant())
-      return widened(region ? selected(value.constant, whole_region(value.type.shape), *region)
-                            : value.constant);
+    if (value.is_constant()) {
+      Tensor part = region ? selected(value.constant, whole_region(value.type.shape), *region)
+                           : value.constant;
+      return as_stored ? part : widened(part);
+    }
     const Tensor& tensor = values[static_cast<size_t>(v)];
     return region ? selected(tensor, regions_[static_cast<size_t>(v)], *region) : tensor;
   };
@@ -729,12 +754,15 @@ Result<std::vector<Tensor>> Demand::interpret_parts(std::span<const Tensor> inpu
       std::vector<const Tensor*> pointers(node.inputs.size(), nullptr);
       for (size_t k = 0; k < in.size(); ++k) {
         if (node.inputs[k] == graph::kNone) continue;
-        in[k] = read(node.inputs[k], small ? &part.in[k] : nullptr);
+        in[k] = read(node.inputs[k], small ? &part.in[k] : nullptr,
+                     graph::reads_as_stored(graph_, node, k));
         pointers[k] = &in[k];
       }
       ops::Call& made = small ? small->call : call;
+      const bool looks_up = node.op == Op::Gather && graph::reads_as_stored(graph_, node, 0);
       for (const Type* result : made.results)
-        outputs.push_back(Tensor::allocate({carried(result->dtype), result->shape}));
+        outputs.push_back(
+            Tensor::allocate({looks_up ? result->dtype : carried(result->dtype), result->shape}));
       const bool wide = std::any_of(outputs.begin(), outputs.end(), [](const Tensor& output) {
         return output.dtype() == DType::f64;
       });
@@ -744,6 +772,7 @@ Result<std::vector<Tensor>> Demand::interpret_parts(std::span<const Tensor> inpu
         if (error.node.empty()) error.node = node.name;
         return error;
       }
+      if (looks_up) outputs[0] = widened(outputs[0]);
     }
     if (how.probe && !how.probe(id, outputs)) return std::vector<Tensor>();
     for (ValueId in : node.inputs)

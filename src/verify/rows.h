@@ -1,11 +1,11 @@
-/// verify/rows.h — some rows of the outputs, and the interpreter of no more than they depend on.
+/// verify/rows.h — some rows of the outputs, and an interpreter of only what they depend on.
 ///
-/// From the rows that are wanted of each output the elements that they need go backwards through
+/// From the requested rows of each output the elements that they need are propagated backwards through
 /// the graph, a set of coordinates for each dimension of each value: through an op that treats a
 /// dimension's coordinates alike (elementwise ops, rows and columns of products, images of a batch,
 /// rows of a norm), pixels of a convolution, and moves. Other ops need the whole of what they read.
-/// Every node is then interpreted on what is left of it, by the reference of its op, so that this is
-/// the same judge as for whole outputs.
+/// Every node is then interpreted on what is left of it, by the reference of its op, so this is
+/// the same reference as for whole outputs.
 #pragma once
 
 #include "verify/verify.h"
@@ -13,7 +13,7 @@
 namespace obelisk::verify {
 
 Error interrupted();
-/// False, and `stopped`, once somebody interrupts.
+/// False, and `stopped`, once interrupted.
 bool keep_on(const Options& options, bool& stopped);
 /// The interpreter in a program's arithmetic.
 graph::Interpretation rounding_as(Precision precision);
@@ -25,8 +25,30 @@ Tensor rows_of(const Tensor& tensor, const Rows& rows);
 /// dimension of more than one element. All of an output that has no more.
 std::vector<Rows> spread_rows(const Graph& graph, int64_t count);
 
-/// Coordinates of each dimension, ascending; no coordinate of some dimension: no element.
-using Region = std::vector<std::vector<int64_t>>;
+/// Coordinates of one dimension, ascending. A run of neighbours is kept as its two ends: a table of
+/// 10^9 rows that is read whole takes no list of them.
+class Coordinates {
+ public:
+  Coordinates() = default;
+  Coordinates(std::vector<int64_t> at);  // ascending
+  static Coordinates run(int64_t first, int64_t count);
+
+  int64_t size() const { return count_; }
+  bool empty() const { return count_ == 0; }
+  int64_t operator[](int64_t k) const { return at_.empty() ? first_ + k : at_[static_cast<size_t>(k)]; }
+  int64_t front() const { return (*this)[0]; }
+  int64_t back() const { return (*this)[count_ - 1]; }
+  /// Which of them it is; -1: none.
+  int64_t find(int64_t wanted) const;
+  bool operator==(const Coordinates&) const = default;
+
+ private:
+  int64_t first_ = 0, count_ = 0;
+  std::vector<int64_t> at_;  // where they are no run
+};
+
+/// Coordinates of each dimension; no coordinate of some dimension: no element.
+using Region = std::vector<Coordinates>;
 
 /// How a node is interpreted.
 struct Part {

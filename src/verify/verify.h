@@ -1,13 +1,13 @@
-/// verify/verify.h — the door of `verify`: is what the machine answers what the network means?
+/// verify/verify.h — the door of `verify`: compares what a program answers with what the network means.
 ///
 ///   in   the graph as it was imported, a loaded program
 ///   out  Report: the largest difference, the tolerance, and the first value that is too far off
 ///
-/// The judge is the interpreter with every float carried in f64. The same interpreter in the
+/// The reference is the interpreter with every float in f64. The same interpreter in the
 /// program's arithmetic says what rounding costs this network on these inputs, and a program may be
 /// off by a small multiple of that (compare.cpp has the rule). Inputs are generated from a seed
 /// (generate_inputs.cpp says how integers find their range). Where time is bounded, the elements
-/// that some rows of the outputs depend on are interpreted, and no others (sample.cpp).
+/// that some rows of the outputs depend on are interpreted, and no others (demand.cpp).
 #pragma once
 
 #include <functional>

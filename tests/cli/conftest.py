@@ -15,7 +15,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 ROOT = Path(__file__).resolve().parents[2]
-VERBS = ("check", "compile", "run", "bench", "verify", "profile", "inspect", "cache", "doctor")
+VERBS = ("check", "compile", "run", "bench", "verify", "profile", "inspect", "cache", "doctor", "simulate")
 sys.path.insert(0, str(ROOT / "scripts"))
 
 

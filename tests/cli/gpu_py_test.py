@@ -30,6 +30,9 @@ if words[0] == "bench" and "auto" in after("--granularity"):
     print(json.dumps({{"granularities": [row(g) for g in (chosen, "mono", "stitch", "op")]}}))
 elif words[0] == "bench":
     print(json.dumps(row(after("--granularity"))))
+elif words[0] == "compile" and "-o" in words:
+    pathlib.Path(after("-o")).write_text(after("--granularity"))
+    print(json.dumps({{"launches": 1 if after("--granularity") == "mono" else 2}}))
 elif words[0] == "run":
     assert (numpy.load(after("--inputs"))["x"] == 1).all()
     folder = pathlib.Path(after("--output-dir"))
@@ -82,6 +85,23 @@ def test_wrong_answers_and_a_slower_choice_are_failures(gpu_py):
     assert done.returncode == 6 and not any(row["ok"] for row in result["answers"])
     assert "chose mono, 120.0 us, where one takes 100.0" in done.stdout
     assert "pytorch" not in result
+
+
+def test_launches_that_are_told_are_those_that_are_counted(gpu_py, pack):
+    (pack.folder / "bin" / "libtensors.so").touch()
+    counter = pack.folder / "scripts" / "tensors.py"
+    counter.write_text("import os, pathlib, sys\nassert '--count' in sys.argv and sys.argv[4] == 'cuda'\n"
+                       "kernels = 1 if pathlib.Path(sys.argv[2]).read_text() == 'mono' else 2\n"
+                       "print(f'a run: {kernels} kernels, {os.environ.get(\"COPIES\", 0)} copies, 0 fills')\n")
+    done, result = gpu_py("launches")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert [(row["granularity"], row["launches"], row["a_run"]) for row in result["launches"]] == [
+        ("mono", 1, "a run: 1 kernels, 0 copies, 0 fills"), ("stitch", 2, "a run: 2 kernels, 0 copies, 0 fills")] * 2
+    done, _ = gpu_py("launches", COPIES="1")
+    assert done.returncode == 4 and "told are 2 kernels; a run: 2 kernels, 1 copies, 0 fills" in done.stdout
+    counter.write_text("import sys\nsys.exit('no PyTorch')\n")
+    done, _ = gpu_py("launches")
+    assert done.returncode == 4 and "told are 1 kernels; no PyTorch" in done.stdout
 
 
 def test_bench_alone_wants_no_pytorch(gpu_py):

@@ -173,8 +173,26 @@ def test_wide_layers_fit_a_gpu_of_little_shared_memory(obelisk, nvrtc, tmp_path,
         assert all(kernel["smem_bytes"] <= most for kernel in report["kernels"])
 
 
+ARCHITECTURES = {"sm_80": 80, "sm_86": 86, "sm_87": 87, "sm_89": 89, "sm_90a": 90, "sm_100a": 100, "sm_103a": 103, "sm_110a": 110, "sm_120a": 120, "sm_121a": 121}
+
+
+@pytest.mark.parametrize("target", ARCHITECTURES)
+def test_every_architecture_compiles_with_what_it_has(obelisk, mlp, nvrtc, tmp_path, target):
+    """Pages of weights and kernels that begin early are where the hardware has them: from sm_90 on, sm_100a and later too."""
+    has = ARCHITECTURES[target] >= 90
+    for granularity in ("mono", "stitch"):
+        words = ("compile", mlp, *ROWS, "-o", "m.obk", "--target", target, "--precision", "fp16", "--granularity", granularity)
+        report = obelisk(*words, "--emit", "ptx", "-d", "texts", "--json", code=0).json
+        assert report["target"] == target and report["kernels"]
+        assert report["overlaps"] == (has and granularity == "stitch")
+        text = (tmp_path / "texts" / "program.ptx").read_text()
+        assert f".target {target}" in text
+        assert ("cp.async.bulk." in text) == has
+        assert ("griddepcontrol.wait" in text) == (has and granularity == "stitch")
+
+
 @pytest.mark.parametrize("granularity", ["mono", "stitch", "op", "auto"])
-@pytest.mark.parametrize("target", ["sm_90a", "sm_80", "sm_86", "sm_89", "sm_100a", "sm_120a"])
+@pytest.mark.parametrize("target", ["sm_90a", "sm_80", "sm_89", "sm_120a"])
 def test_compiles_for_a_gpu_that_is_not_there(obelisk, mlp, nvrtc, target, granularity):
     report = obelisk(
         "compile",
@@ -268,6 +286,15 @@ def test_emits_readable_texts(obelisk, mlp, nvrtc, tmp_path):
     assert "obk_dispatch" in texts["program.cu"]
     assert ".target sm_90a" in texts["program.ptx"]
     assert "wave" in texts["program.schedule.txt"]
+
+
+def test_texts_are_written_before_anything_is_compiled(obelisk, mlp, tmp_path, monkeypatch):
+    monkeypatch.setenv("OBELISK_NVRTC", str(tmp_path / "nowhere"))  # no device compiler
+    flags = ("--target", "sm_90a", "--granularity", "stitch", "--emit", "cuda,schedule", "-d", "texts", "--json")
+    report = obelisk("compile", mlp, *ROWS, *flags, "--to", "assemble", code=0).json
+    assert report["stopped_after"] == "assemble" and report["emitted"] == ["texts/program.cu", "texts/program.schedule.txt"]
+    assert "OBK_BODY(obk_body)" in (tmp_path / "texts" / "program.cu").read_text()
+    assert "emitted" not in obelisk("compile", mlp, *ROWS, *flags, "--to", "codegen", code=0).json  # no program yet
 
 
 def test_emit_needs_a_gpu_target(obelisk, mlp):
@@ -368,7 +395,7 @@ def test_few_rows_flow_in_one_kernel(obelisk, tmp_path, nvrtc):
 def test_an_unknown_target_lists_those_that_there_are(obelisk, mlp, target):
     error = obelisk("compile", mlp, "-o", "m.obk", *ROWS, "--target", target, "--json", code=USAGE).json["error"]
     assert f"'{target}'" in error["message"]
-    for known in ("sm_80", "sm_89", "sm_90a", "sm_100a", "sm_120a"):
+    for known in ARCHITECTURES:
         assert known in error["hint"]
     assert error["hint"].startswith("sm_90a is") == (target == "sm_90")
     assert ("cuda" in error["hint"]) == (not target.startswith("sm_"))

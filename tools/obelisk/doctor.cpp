@@ -43,7 +43,7 @@ Finding cpu() {
       features += fmt::format(" {}", name);
   Finding found{"cpu", true,
                 fmt::format("{};{}; {} cores", host_cpu(), features.empty() ? " no AVX2" : features,
-                            target::cpu().sms)};
+                            machine::cpu().sms)};
 #if !defined(__x86_64__)
   found.text += "; not an x86-64: products run in plain C++";
 #endif
@@ -150,7 +150,7 @@ Finding gpu_program() {
   network.graph = std::move(*graph);
   compiler::Options options;
   const auto first = runtime::describe_gpu(0);
-  options.target = first->architecture, options.sms = first->sms, options.granularity = "mono";
+  options.target = first->architecture, options.sms = first->sms, options.granularity = machine::Granularity::kMono;
   options.load.cache_dir = "off";
   options.load.watchdog = true;
   options.interrupted = interrupted;

@@ -33,7 +33,7 @@ struct ImportOptions {
   int64_t fold_bytes = int64_t{1} << 30;
 };
 
-/// A node that this version cannot run, told for the user: fields of `obelisk check --json`.
+/// A node that this version cannot run, as reported to the user: fields of `obelisk check --json`.
 struct Unsupported {
   std::string node, op, domain;
   int64_t opset = 0;                       // of its domain; 0: not a node

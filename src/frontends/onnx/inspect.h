@@ -22,7 +22,7 @@ struct ModelDescription {
   onnx::Opsets opsets;
   std::string producer;                          // "pytorch 2.1"
   int64_t nodes = 0;                             // functions' and inner graphs' included, once each
-  int64_t weights_bytes = 0;                     // as far as shapes tell
+  int64_t weights_bytes = 0;                     // as far as shapes are known
   int64_t functions = 0;
 };
 

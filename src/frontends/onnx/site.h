@@ -79,7 +79,7 @@ class Site {
   const Type& type(int input) const { return in(input).type; }
   const Shape& shape(int input) const { return in(input).type.shape; }
   int rank(int input) const { return in(input).type.rank(); }
-  bool wants(int output) const;  // somebody named it
+  bool wants(int output) const;  // it has a name
   int wanted() const;            // outputs up to the last named one
   /// An axis counted from the front; out of range it is the model's fault.
   int64_t axis(int64_t axis, int64_t rank);

@@ -18,10 +18,6 @@
 #include "gemm_operands.cuh"
 #include "tiles.h"
 
-#ifndef OBK_FIXED_GROUPS
-#define OBK_FIXED_GROUPS 4
-#endif
-
 namespace obk {
 
 static constexpr int fixed_least(int a, int b) { return a < b ? a : b; }
@@ -32,28 +28,23 @@ static constexpr int fixed_power(int n) { /* of two, not below n */
   return p;
 }
 
-/* kPitchA, kPitchC: from row to row, in elements. kPanel: the body has written A (panel_at).
+/* kPitchA, kPitchC: from row to row, in elements.
  * kParts: of k, each summed for itself; they are added in order (gemm_long.cuh, gemm_parts). */
-template <int kRows_, int kColumns_, int kK_, int kPitchA_, int kPitchC_, bool kPanel_,
-          int kParts_ = 1>
+template <int kRows_, int kColumns_, int kK_, int kPitchA_, int kPitchC_, int kParts_ = 1>
 struct FixedShape {
   static constexpr int kParts = kParts_;
   static constexpr int kRows = kRows_, kColumns = kColumns_, kK = kK_;
   static constexpr int kPitchA = kPitchA_, kPitchC = kPitchC_;
-  static constexpr bool kPanel = kPanel_;
   static constexpr bool kFits = kRows >= 1 && kRows <= 64 && kColumns >= 1 &&
                                 kColumns <= (kRows <= 32 ? 192 : kLongColumns) && kK >= 1 &&
-                                (kPanel ? kK % 64 == 0
-                                        : kK % 8 == 0 && (kPitchA % 8 == 0 || kRows == 1));
+                                kK % 8 == 0 && (kPitchA % 8 == 0 || kRows == 1);
   static constexpr int kChunks = (kK + 63) / 64, kGroups = (kColumns + 15) / 16 * 2;
   static constexpr int kPage = /* chunks of a page of weights */
       kGroups < WeightPages::kMostGroups ? WeightPages::kMostGroups / kGroups : 1;
   static constexpr int kPages = fixed_parts(kChunks, kPage);
   /* Lines of A in shared memory, and the threads' way over them: kStep chunks in one go. */
   static constexpr bool kFew = kRows <= 8;
-  static constexpr int kLines = kPanel      ? (kRows <= 16 ? 16 : kRows <= 32 ? 32 : 64)
-                                : kRows < 8 ? kRows
-                                            : (kRows + 7) / 8 * 8;
+  static constexpr int kLines = kRows < 8 ? kRows : (kRows + 7) / 8 * 8;
   static constexpr int kBlock = kLines * 128; /* bytes of a chunk */
   static constexpr int kSpread = fixed_least(fixed_power(kLines), 32), kStep = 32 / kSpread;
   static constexpr bool kTwice = kLines > 32;
@@ -68,7 +59,7 @@ struct FixedShape {
   static constexpr bool kBeyond = kDown * kM * 16 > kLines; /* some warp's last 16 rows are not all there */
   /* All of k at once and unrolled, or stages of kStage chunks. */
   static constexpr int kCode = kChunks * (kM + (kN + 1) / 2 + kM * kN);
-  static constexpr bool kWhole = (kPanel || kBlock * kChunks <= OBK_GEMM_PANEL) && kCode <= 640 &&
+  static constexpr bool kWhole = kBlock * kChunks <= OBK_GEMM_PANEL && kCode <= 640 &&
                                  (kRows <= 32 || kColumns <= 96);
   /* Few rows: all of A at once, and a loop over the pages. Such tiles wait for weights alone, and their
    * unrolled code would be long. */
@@ -76,20 +67,20 @@ struct FixedShape {
   static constexpr int stage() {
     int best = 1;
     for (int c = 1; c <= kPage; ++c)
-      if (kPage % c == 0 && (kPanel || 4 * c * kBlock <= OBK_GEMM_PANEL) &&
+      if (kPage % c == 0 && 4 * c * kBlock <= OBK_GEMM_PANEL &&
           (kChunks % c == 0 || kChunks % best != 0))
         best = c;
     return best;
   }
   static constexpr int kStage = stage(), kStages = fixed_parts(kChunks, kStage);
   static constexpr int kPasses = fixed_parts(kChunks, kStep);
-  static constexpr int kGroupPasses = fixed_parts(kPasses, OBK_FIXED_GROUPS);
+  static constexpr int kGroupPasses = fixed_parts(kPasses, 4);
   static constexpr int kGroupChunks = kGroupPasses * kStep;
-  static constexpr int kCopyGroups = kPanel ? 0 : fixed_parts(kPasses, kGroupPasses);
+  static constexpr int kCopyGroups = fixed_parts(kPasses, kGroupPasses);
   /* The second plane of sums: behind the operands where there is room, else in their place. */
   static constexpr int kPlanePitch = kGroups * 8 + 8;
-  static constexpr int kOperands = kPanel ? 0 : kBlock * (kWhole ? kChunks : 4 * kStage);
-  static constexpr bool kBehind = kPanel || kOperands + kRows * kPlanePitch * 4 <= OBK_GEMM_PANEL;
+  static constexpr int kOperands = kBlock * (kWhole ? kChunks : 4 * kStage);
+  static constexpr bool kBehind = kOperands + kRows * kPlanePitch * 4 <= OBK_GEMM_PANEL;
 };
 
 /* At most `pending` groups of copies are under way; a constant where loops are unrolled. */
@@ -106,20 +97,8 @@ static __device__ __forceinline__ void wait_for_copies(int pending) {
   }
 }
 
-/* What is pending is thrown away and the range asked for: a tile that nobody asked ahead for. */
-static __device__ __noinline__ void ring_reopen(WeightPages range) {
-  __syncthreads();
-  Ring ring;
-  ring.open(range);
-  __syncthreads(); /* all have read the state */
-  ring.close();
-  __syncthreads();
-}
-
 /* A tile's pages, one after another, when as many as have a place were asked for in order. */
-struct FixedRing {
-  uint32_t at, bars, turn;
-  int pages, slot;
+struct FixedRing : PageCursor {
   int32_t pending, next;
   WeightPages opened;
 
@@ -138,32 +117,7 @@ struct FixedRing {
     else if (kPaces)
       ring_ask_rest(range, pending, pages);
   }
-  __device__ __forceinline__ uint32_t take() const {
-    const uint32_t bar = bars + 8 * slot;
-    Watchdog dog = ring_state().dog;
-    dog.start();
-    while (!mbarrier_try(bar, turn)) dog.check(2, slot, turn, 0);
-    return at + slot * WeightPages::kPageBytes;
-  }
-  /* This warp has read the page: on to the next. */
-  __device__ __forceinline__ void release() {
-    __syncwarp();
-    if (threadIdx.x % 32 == 0) mbarrier_arrive(bars + 8 * (pages + slot));
-    if (++slot == pages) slot = 0, turn ^= 1;
-  }
-  /* Page `page` takes the place of the page before the present one, which all give back soon. */
-  __device__ __forceinline__ void ask(const WeightPages& range, int page) const {
-    if (threadIdx.x != 224) return;
-    const int before = slot == 0 ? pages - 1 : slot - 1;
-    ask_page(at + before * WeightPages::kPageBytes, bars + 8 * before, bars + 8 * (pages + before),
-             slot == 0 ? turn : turn ^ 1, range, page);
-  }
-  /* Before the tile's last barrier. */
-  __device__ __forceinline__ void close() const {
-    if (threadIdx.x != 0) return;
-    RingState& s = ring_state();
-    s.take = s.back = s.ask = slot, s.take_turn = s.ask_turn = turn, s.pending = 0;
-  }
+  using PageCursor::close;
   /* The same where pages of the next range are on their way. */
   __device__ __forceinline__ void close(const WeightPages& after, int asked) const {
     close();
@@ -368,19 +322,16 @@ struct FixedTile {
  * can be asked for, a ring. */
 template <typename S>
 static __device__ __forceinline__ bool fixed_takes(const ObkGemm& g) {
-  return g.n == S::kColumns && (S::kPanel || ((uint64_t)g.a & 15) == 0) && ring_state().pages > 1;
+  return g.n == S::kColumns && ((uint64_t)g.a & 15) == 0 && ring_state().pages > 1;
 }
 
 template <bool kBfloat, typename S>
 static __device__ __forceinline__ void fixed_tile(const ObkGemm& g) {
-  const uint32_t work =
-      S::kPanel ? shared_address(g.a) : (shared_address(g.scratch) + 1023) & ~1023u;
+  const uint32_t work = (shared_address(g.scratch) + 1023) & ~1023u;
   FixedTile<S> tile;
   FixedRing ring;
   ring.look();
-  if (S::kPanel) {
-    __syncthreads(); /* the body's stores */
-  } else if (S::kWhole) {
+  if (S::kWhole) {
     tile.find_rows(g, work);
 #pragma unroll
     for (int pass = 0; pass < S::kPasses; ++pass) {
@@ -418,15 +369,15 @@ static __device__ __forceinline__ void fixed_tile(const ObkGemm& g) {
     }
     copy16_commit(); /* empty at the end, so that the count of groups is the same */
   };
-  if (!S::kWhole && !S::kPanel) bring(0), bring(1), bring(2);
+  if (!S::kWhole) bring(0), bring(1), bring(2);
   const WeightPages range = WeightPages::of_tile(
       (const char*)g.b + ((int64_t)g.column >> 3) * (S::kChunks * 1024), S::kGroups, S::kChunks);
   ring.open(range);
   tile.prepare(work);
   uint32_t weights = 0;
   if (S::kByPages) {
-    if (!S::kPanel) copy16_wait<0>();
-    if (!S::kPanel) __syncthreads();
+    copy16_wait<0>();
+    __syncthreads();
 #pragma unroll 1
     for (int page = 0, panel = 0; page < S::kPages; ++page, panel += S::kPage * S::kBlock) {
       weights = ring.take();
@@ -441,7 +392,7 @@ static __device__ __forceinline__ void fixed_tile(const ObkGemm& g) {
     weights = ring.take();
 #pragma unroll
     for (int c = 0; c < S::kChunks; ++c) {
-      if (!S::kPanel && c % S::kGroupChunks == 0) {
+      if (c % S::kGroupChunks == 0) {
         wait_for_copies(S::kCopyGroups - 1 - c / S::kGroupChunks);
         __syncthreads();
       }
@@ -455,16 +406,14 @@ static __device__ __forceinline__ void fixed_tile(const ObkGemm& g) {
     int page = 0, in_page = 0;
 #pragma unroll 1
     for (int s = 0; s < S::kStages; ++s) {
-      if (!S::kPanel) {
-        copy16_wait<2>();
-        __syncthreads();
-        bring(s + 3);
-      }
+      copy16_wait<2>();
+      __syncthreads();
+      bring(s + 3);
       if (in_page == 0) {
         weights = ring.take();
         if (page > 0 && page - 1 + ring.pages < S::kPages) ring.ask(range, page - 1 + ring.pages);
       }
-      const uint32_t panel = (S::kPanel ? s : s & 3) * (S::kStage * S::kBlock);
+      const uint32_t panel = (s & 3) * (S::kStage * S::kBlock);
 #pragma unroll
       for (int c = 0; c < S::kStage; ++c)
         if (S::kChunks % S::kStage == 0 || s * S::kStage + c < S::kChunks)
@@ -473,10 +422,9 @@ static __device__ __forceinline__ void fixed_tile(const ObkGemm& g) {
       in_page += S::kStage;
       if (in_page == S::kPage || s == S::kStages - 1) ring.release(), in_page = 0, ++page;
     }
-    if (!S::kPanel) copy16_wait<0>();
+    copy16_wait<0>();
   }
-  const uint32_t second = S::kPanel ? (shared_address(g.scratch) + 15) & ~15u
-                          : work + (S::kBehind ? S::kOperands : 0);
+  const uint32_t second = work + (S::kBehind ? S::kOperands : 0);
   if (!S::kBehind) __syncthreads(); /* all have read the operands */
   tile.join(shared_address(g.c), second);
   ring.close();

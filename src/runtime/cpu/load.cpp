@@ -11,6 +11,7 @@
 #include <tuple>
 #include <utility>
 
+#include "base/parallel.h"
 #include "kernels/kernels.h"
 #include "runtime/cpu/jitter.h"
 #include "runtime/cpu/objects.h"
@@ -20,13 +21,6 @@
 
 namespace obelisk::runtime {
 namespace {
-
-int cores_we_may_use() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  if (sched_getaffinity(0, sizeof set, &set) != 0) return 1;
-  return std::max(CPU_COUNT(&set), 1);
-}
 
 /// How many of at most `most` threads pay: the predicted time of the lists that they share, and a
 /// barrier a wave.

@@ -6,7 +6,7 @@
 
 #include "runtime/cuda/source.h"
 #include "runtime/cuda/tables.h"
-#include "target/target.h"
+#include "machine/machine.h"
 
 namespace obelisk::runtime {
 namespace {
@@ -23,7 +23,7 @@ int64_t bytes_of(const std::vector<Port>& ports) {
   return total;
 }
 
-void place_shared(const Launch& launch, DeviceProgram& record) {
+void place_shared(const Launch& launch, ObkProgram& record) {
   record.ring_pages = launch.ring_pages;
   record.scratch_at = launch.scratch_at, record.block_at = launch.block_at;
   record.block_bytes = launch.block_bytes, record.block = launch.block;
@@ -73,6 +73,7 @@ class CudaExecutable : public Executable, public std::enable_shared_from_this<Cu
   mutable std::atomic<int> contexts_{0};  // that there are now
 
  private:
+  bool mono() const { return program_->granularity == machine::Granularity::kMono; }
   Status on_gpu();
   Status check_memory_limit(int contexts) const;
   Status upload();
@@ -107,10 +108,10 @@ class CudaContext : public Context {
 
  private:
   const Program& program() const { return *executable_->program_; }
-  bool mono() const { return program().granularity == "mono"; }
+  bool mono() const { return program().granularity == machine::Granularity::kMono; }
   Result<Handle> make_graph(DevicePointer stamps);
-  DeviceDealt dealt(const Launch& launch, DevicePointer stamps) const;
-  Result<DeviceProduct> product(const Launch& launch, DevicePointer stamps) const;
+  ObkDealt dealt(const Launch& launch, DevicePointer stamps) const;
+  Result<ObkProduct> product(const Launch& launch, DevicePointer stamps) const;
   KernelNode node_of(size_t launch, void** parameters) const;
   Status reserve_staging();
   Status packs_fit(std::span<const void* const> inputs, std::span<void* const> outputs);
@@ -126,13 +127,13 @@ class CudaContext : public Context {
   const int number_;
   Memory arena_, counter_, port_table_, staging_;
   void* pinned_ = nullptr;
-  DeviceWatch* watch_ = nullptr;
+  ObkWatch* watch_ = nullptr;
   Handle stream_ = nullptr, graph_ = nullptr, ran_ = nullptr, from_ = nullptr, to_ = nullptr;
   Handle last_stream_ = nullptr;
   Handle plain_ = nullptr;  // the graph that graph_ was made of, for the kernels below
   std::vector<std::pair<Handle, size_t>> dealt_;  // nodes that name ports, and their launches
   bool has_run_ = false;
-  DeviceProgram record_ = {};
+  ObkProgram record_ = {};
   std::vector<DevicePointer> ports_, bound_;  // of this run; what the GPU's table holds
   std::vector<DevicePointer> staged_;         // by port
   std::vector<int64_t> offsets_;              // by port, into the staging
@@ -143,35 +144,32 @@ class CudaContext : public Context {
 Status CudaExecutable::init(LoadReport report) {
   report_ = std::move(report);
   const Program& p = *program_;
+  TRY(const machine::Machine machine, machine::gpu(p.target, p.sms));
   auto gpu = open_gpu(options_.gpu);
   if (!gpu.ok()) {
     absent_ = gpu.error();
-  } else if (gpu->architecture != p.target &&
-             !(p.target.back() != 'a' && gpu->architecture.substr(0, 4) == p.target.substr(0, 4))) {
+  } else if (!runs(gpu->arch, machine.arch)) {
     absent_ = Error{Code::kDevice, "runtime",
                     fmt::format("the program is for {}, the GPU is {} ({})", p.target,
-                                gpu->architecture, gpu->name),
+                                to_string(gpu->arch), gpu->name),
                     "", "compile it again with --target cuda"};
   } else {
     gpu_ = *gpu;
     TRY(driver_, load_driver());
   }
   int64_t room = gpu_.shared_bytes;
-  if (room == 0) {
-    TRY(const target::DeviceSpec spec, target::device(p.target));
-    room = spec.fast_memory.count + kOwnShared;
-  }
-  TRY(cut_, make_tables(p, p.granularity == "mono", room - kOwnShared));
+  if (room == 0) room = machine.fast_memory.count + kOwnShared;
+  TRY(cut_, make_tables(p, mono(), room - kOwnShared));
   TRY_STATUS(check_pages(p, cut_.launches));
   device_ = {.gpu = gpu_.name,
              .architecture = p.target,
              .granularity = p.granularity,
+             .overlaps = p.granularity == machine::Granularity::kStitch && machine.features.pdl,
              .launches = static_cast<int>(cut_.launches.size()),
              .phases = p.waves};
-  device_.barriers = p.granularity == "mono" && !p.flows ? std::max(p.waves - 1, 0) : 0;
+  device_.barriers = mono() && !p.flows ? std::max(p.waves - 1, 0) : 0;
   device_.bytes_streamed = bytes_of_a_run(p);
-  if (auto spec = target::device(p.target, p.sms); spec.ok())
-    device_.roof_bytes_per_us = spec->bytes_per_sm * 1000.0 * spec->sms;
+  device_.roof_bytes_per_us = machine.bytes_per_sm * 1000.0 * machine.sms;
   report_kernels(p, images_, cut_.launches, device_);
   TRY_STATUS(check_memory_limit(1));  // also for a GPU that is not here
   if (absent_) return ok_status();
@@ -200,7 +198,7 @@ Status CudaExecutable::on_gpu() {
                        "reserve shared memory"));
     functions_.push_back(function);
   }
-  if (p.granularity == "mono" && !cut_.launches.empty()) {
+  if (mono() && !cut_.launches.empty()) {
     int fits = 0;
     TRY_STATUS(check(
         d.Occupancy(&fits, functions_[0], cut_.launches[0].threads, static_cast<size_t>(cut_.launches[0].shared)),
@@ -309,9 +307,9 @@ Status CudaContext::init() {
   TRY_STATUS(port_table_.reserve(static_cast<int64_t>(ports * 8), "the table of ports"));
   if (executable_->options_.watchdog) {
     void* host = nullptr;
-    TRY_STATUS(check(driver_.MemHostAlloc(&host, sizeof(DeviceWatch), kHostMapped),
+    TRY_STATUS(check(driver_.MemHostAlloc(&host, sizeof(ObkWatch), kHostMapped),
                      "memory of the watchdog"));
-    watch_ = static_cast<DeviceWatch*>(memset(host, 0, sizeof(DeviceWatch)));
+    watch_ = static_cast<ObkWatch*>(memset(host, 0, sizeof(ObkWatch)));
   }
   record_ = {.tasks = executable_->tasks_.at(),
              .first = executable_->first_.at(),
@@ -322,7 +320,7 @@ Status CudaContext::init() {
              .waves = std::max(p.waves, 1)};
   if (mono()) {
     place_shared(executable_->cut_.launches[0], record_);
-    if (ports > kInlinePorts) record_.ports = port_table_.at();
+    if (ports > obk::kInlinePorts) record_.ports = port_table_.at();
     return ok_status();
   }
   record_.ports = port_table_.at();
@@ -338,11 +336,11 @@ bool names_ports(const WorkRecord& work) {
 }
 
 /// The parameter of a kernel whose CTAs find their rectangles by themselves.
-DeviceDealt CudaContext::dealt(const Launch& launch, DevicePointer stamps) const {
+ObkDealt CudaContext::dealt(const Launch& launch, DevicePointer stamps) const {
   const Program& p = program();
-  DeviceDealt record = launch.rectangles;
+  ObkDealt record = launch.rectangles;
   record.watch = record_.watch;
-  if (stamps) record.stamps = stamps + static_cast<uint64_t>(launch.first_task) * sizeof(DeviceStamp);
+  if (stamps) record.stamps = stamps + static_cast<uint64_t>(launch.first_task) * sizeof(ObkStamp);
   DevicePointer* at = record.operands;
   for (const Place& place : p.works[launch.work].operands) {
     const auto index = static_cast<size_t>(place.index);
@@ -357,8 +355,8 @@ DeviceDealt CudaContext::dealt(const Launch& launch, DevicePointer stamps) const
 }
 
 /// The same of a product's own kernel.
-Result<DeviceProduct> CudaContext::product(const Launch& launch, DevicePointer stamps) const {
-  DeviceProduct record = {};
+Result<ObkProduct> CudaContext::product(const Launch& launch, DevicePointer stamps) const {
+  ObkProduct record = {};
   record.dealt = dealt(launch, stamps), record.weights = record.dealt.operands[launch.weights];
   if (launch.next >= 0) {
     constexpr int64_t kMost = 12 << 20;  // a quarter of the second-level cache
@@ -395,15 +393,15 @@ Result<Handle> CudaContext::make_graph(DevicePointer stamps) {
       for (size_t k = 0; k < launches.size(); ++k) {
         const Launch& launch = launches[k];
         if (k > 0 && launches[k - 1].wave != launch.wave) before = std::move(now), now.clear();
-        DeviceProgram record = record_;
+        ObkProgram record = record_;
         record.tasks += static_cast<uint64_t>(launch.first_task) * sizeof(ObkTask);
         record.first = 0;
         place_shared(launch, record);
         record.waves = launch.tasks;
         record.stamps =
-            stamps ? stamps + static_cast<uint64_t>(launch.first_task) * sizeof(DeviceStamp) : 0;
-        DeviceDealt rectangles = launch.dealt ? dealt(launch, stamps) : DeviceDealt{};
-        DeviceProduct streamed = {};
+            stamps ? stamps + static_cast<uint64_t>(launch.first_task) * sizeof(ObkStamp) : 0;
+        ObkDealt rectangles = launch.dealt ? dealt(launch, stamps) : ObkDealt{};
+        ObkProduct streamed = {};
         if (launch.product) {
           TRY(streamed, product(launch, stamps));
         }
@@ -434,8 +432,7 @@ Result<Handle> CudaContext::make_graph(DevicePointer stamps) {
     if (!added.ok()) return added.error();
     return ready;
   };
-  if (program().granularity == "stitch" && driver_.GraphAddTypedEdges &&
-      program().target >= "sm_90") {
+  if (executable_->device()->overlaps && driver_.GraphAddTypedEdges) {
     auto overlapping = build(true);
     if (overlapping.ok()) return overlapping;
     LOG(kWarning, "runtime", "kernels of the graph do not overlap: {}",
@@ -482,8 +479,8 @@ Status CudaContext::bind(Handle stream) {
               "name the ports"));
     for (const auto& [node, k] : dealt_) {
       const Launch& launch = executable_->cut_.launches[k];
-      DeviceDealt rectangles = dealt(launch, 0);
-      DeviceProduct streamed = {};
+      ObkDealt rectangles = dealt(launch, 0);
+      ObkProduct streamed = {};
       if (launch.product) {
         TRY(streamed, product(launch, 0));
       }
@@ -540,7 +537,7 @@ Status CudaContext::failed(Status status) {
   if (status.ok() || status.error().code != Code::kDevice) return status;
   Error error = status.error();
   if (watch_ && watch_->hit) {
-    const DeviceWatch& w = *watch_;
+    const ObkWatch& w = *watch_;
     const ObkTask* task = mono() && w.task < executable_->cut_.tasks.size()
                               ? &executable_->cut_.tasks[w.task]
                               : nullptr;
@@ -705,7 +702,7 @@ Result<std::vector<TaskTime>> CudaContext::task_times() {
   InContext here(gpu_);
   const std::vector<ObkTask>& tasks = executable_->cut_.tasks;
   Memory stamps;
-  std::vector<DeviceStamp> got(tasks.size());
+  std::vector<ObkStamp> got(tasks.size());
   Handle graph = nullptr;
   const auto measure = [&]() -> Status {
     TRY_STATUS(stamps.fill(got, "the stamps"));
@@ -716,7 +713,7 @@ Result<std::vector<TaskTime>> CudaContext::task_times() {
     for (int run = 0; run < 4; ++run)
       TRY_STATUS(launch(stream_, graph, stamps.at()));  // the last one counts, warm
     TRY_STATUS(check(driver_.StreamSynchronize(stream_), "run the program"));
-    return check(driver_.CopyToHost(got.data(), stamps.at(), got.size() * sizeof(DeviceStamp)),
+    return check(driver_.CopyToHost(got.data(), stamps.at(), got.size() * sizeof(ObkStamp)),
                  "read the stamps");
   };
   Status status = failed(measure());
@@ -724,7 +721,7 @@ Result<std::vector<TaskTime>> CudaContext::task_times() {
   if (graph) driver_.GraphExecDestroy(graph);
   if (!status.ok()) return status.error();
   uint64_t start = UINT64_MAX;
-  for (const DeviceStamp& stamp : got) start = std::min(start, stamp.start);
+  for (const ObkStamp& stamp : got) start = std::min(start, stamp.start);
   std::vector<TaskTime> times;
   for (size_t k = 0; k < got.size(); ++k)
     times.push_back({.work = static_cast<int>(tasks[k].work),

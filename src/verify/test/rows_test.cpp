@@ -8,12 +8,6 @@
 namespace obelisk::verify {
 namespace {
 
-Graph parsed(const std::string& text) {
-  Result<Graph> graph = graph::parse(text);
-  CHECK(graph.ok(), "{}", graph.error().text());
-  return std::move(*graph);
-}
-
 /// How much of the whole graph's work `count` rows take.
 double share(const Graph& graph, int64_t count) {
   const std::vector<Rows> all(graph.outputs().size());
@@ -138,6 +132,17 @@ TEST(Rows, OfPixelsTakeTheirWindows) {
 })");
   for (int64_t count : {1, 2}) expect_same_rows(graph, count);
   EXPECT_LT(share(graph, 1), 0.1);
+}
+
+TEST(Rows, OfATableOfVeryManyRowsTakeNoListOfThem) {
+  const Graph graph = filled(R"(graph "lookup" {
+  in %0 "table": f32[500000000000,2]
+  in %1 "ids": i64[5]
+  %2: f32[5,2] = Gather(%0, %1)
+  out %2 "rows"
+})");
+  const Demand demand(graph, spread_rows(graph, 2));
+  EXPECT_EQ(demand.elements(), 4);
 }
 
 TEST(Rows, OfRandomGraphs) {
