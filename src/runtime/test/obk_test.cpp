@@ -350,7 +350,7 @@ TEST_F(Obk, ARecipeWhoseProductWrapsIsRefused) {
   auto one = graph::parse(fmt::format("graph \"g\" {{\n  in %0 \"x\": f32[4,16]\n  const %1 \"w\": f32[16,64] = [{}]\n"
                                       "  %2 \"y\": f32[4,64] = MatMul(%0, %1)\n  out %2 \"y\"\n}}", fmt::join(std::vector<int>(1024, 1), ", ")));
   ASSERT_TRUE(one.ok()) << one.error().text();
-  const target::DeviceSpec device = target::cpu(1);
+  const machine::Machine device = machine::cpu(1);
   const stitch::Plan plan = stitch::plan(*one, device);
   const schedule::TaskGraph tasks = schedule::build(*one, plan, device);
   auto program = std::make_shared<Program>(assemble(*one, plan, tasks, codegen::emit(*one, plan, tasks, kernels::tile_library(device)), "cpu"));

@@ -48,7 +48,7 @@ TEST(Workers, ABodyThatThrowsIsAnErrorOfTheRun) {
   auto graph = graph::parse("graph \"g\" {\n  in %0 \"x\": f32[512,512]\n  %1: f32[512,512] = MatMul(%0, %0)\n"
                             "  %2 \"y\": f32[512,512] = MatMul(%1, %0)\n  out %2 \"y\"\n}");
   ASSERT_TRUE(graph.ok()) << graph.error().text();
-  const target::DeviceSpec device = target::cpu(3);
+  const machine::Machine device = machine::cpu(3);
   const stitch::Plan plan = stitch::plan(*graph, device);
   const schedule::TaskGraph tasks = schedule::build(*graph, plan, device);
   const auto program = std::make_shared<Program>(assemble(*graph, plan, tasks, codegen::emit(*graph, plan, tasks, kernels::tile_library(device)), "cpu"));
