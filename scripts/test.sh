@@ -17,6 +17,7 @@ need_venv
 need_venv_at build/oldest scripts/requirements-oldest.txt
 build_targets all
 export PATH=$ROOT/.venv/bin:$PATH
+export OBELISK_PYTHON=$ROOT/.venv/bin/python  # whose packages have the device compiler
 rm -rf "$reports" && mkdir -p "$reports"
 
 stage() {  # stage NAME COMMAND…: notes the exit, so that tally.py sees a stage that died early

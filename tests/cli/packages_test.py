@@ -93,11 +93,17 @@ def test_pkg_config(prefix, mlp, tmp_path):
 @pytest.mark.skipif(not shutil.which("ccache"), reason="without a compiler cache everything is compiled again")
 def test_add_subdirectory(mlp, tmp_path):
     source = consumer(tmp_path / "source", f"add_subdirectory({ROOT} obelisk)")
-    call("cmake", "-S", source, "-B", tmp_path / "build", "-G", "Ninja", "-DCMAKE_BUILD_TYPE=Release")
-    targets = call("ninja", "-C", tmp_path / "build", "-t", "targets", "all")
-    assert "gtest" not in targets and "tools/obelisk" not in targets  # of ours only what a user of the library needs
-    call("ninja", "-C", tmp_path / "build", "consumer")
-    answers(tmp_path / "build" / "consumer", mlp, tmp_path)
+    # In a folder as deep as the build's, so that the compiler cache has all objects.
+    build = ROOT / "build-subdirectory"
+    shutil.rmtree(build, ignore_errors=True)
+    try:
+        call("cmake", "-S", source, "-B", build, "-G", "Ninja", "-DCMAKE_BUILD_TYPE=Release")
+        targets = call("ninja", "-C", build, "-t", "targets", "all")
+        assert "gtest" not in targets and "tools/obelisk" not in targets  # of ours only what a user of the library needs
+        call("ninja", "-C", build, "consumer")
+        answers(build / "consumer", mlp, tmp_path)
+    finally:
+        shutil.rmtree(build)
 
 
 def test_deb(mlp, tmp_path):

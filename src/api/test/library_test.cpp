@@ -6,7 +6,9 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <thread>
+#include <vector>
 
 #include "allocations.h"
 #include "obelisk/obelisk.h"
@@ -207,6 +209,67 @@ TEST_F(Library, UsesTheCallersMemory) {
   bound.run();
   EXPECT_EQ(p, wanted);
   EXPECT_EQ(static_cast<const void*>(bound.output<float>("p").data()), p.data());
+}
+
+TEST_F(Library, WhatWasMovedFromSaysSo) {
+  const Model made = model();
+  Context context(made);
+  Context other(std::move(context));
+  // NOLINTBEGIN(bugprone-use-after-move): that is what is tested
+  for (const std::function<void()>& use : std::vector<std::function<void()>>{
+           [&] { context.run(); }, [&] { context.model(); }, [&] { context.input<float>("x"); }, [&] { context.output_bytes("p"); },
+           [&] { context.bind_input("x", {}); }, [&] { context.bind_output("p", {}); }, [&] { context.run_on(nullptr); }, [&] { context.wait(); }}) {
+    try {
+      use();
+      ADD_FAILURE() << "it did not fail";
+    } catch (const Failure& failure) {
+      EXPECT_EQ(failure.kind(), FailureKind::kUsage);
+      EXPECT_NE(failure.message().find("moved from"), std::string::npos);
+    }
+  }
+  other.run();
+  context = std::move(other);
+  context.run();
+  Model first = made;
+  const Model second(std::move(first));
+  EXPECT_EQ(first.name(), second.name());
+  EXPECT_EQ(first.inputs().size(), 2u);
+  // NOLINTEND(bugprone-use-after-move)
+}
+
+TEST_F(Library, MemoryIsBoundAndUnbound) {
+  const Model made = model();
+  Context context(made);
+  std::vector<float> x(9 * 40, 1), p(9 * 24);
+  context.bind_input("x", std::as_bytes(std::span(x)));
+  context.bind_output("p", std::as_writable_bytes(std::span(p)));
+  context.run();
+  EXPECT_EQ(context.output<float>("p").data(), p.data());
+  context.unbind_input("x");
+  context.unbind_output("p");
+  EXPECT_EQ(context.input<float>("x")[0], 0.0f);
+  p.assign(p.size(), -1);
+  context.run();
+  EXPECT_EQ(p[0], -1) << "an output that is bound no more was written";
+  EXPECT_NEAR(context.output<float>("p")[0], 1.0f / 24, 1e-6);
+}
+
+TEST_F(Library, BytesAreAFile) {
+  const Model made = model();
+  const std::vector<std::byte> bytes = made.save();
+  made.save(path("net.obk"));
+  EXPECT_EQ(bytes.size(), fs::file_size(path("net.obk")));
+  const Model again = Model::open(bytes), portable = Model::open(bytes, {.portable = true});
+  for (const Model& each : {again, portable}) {
+    Context context(each);
+    fill(context, 3);
+    context.run();
+    Context other(made);
+    fill(other, 3);
+    other.run();
+    EXPECT_EQ(context.output<float>("p")[5], other.output<float>("p")[5]);
+  }
+  EXPECT_THROW(Model::compile(std::span(bytes).first(10)), Failure);
 }
 
 TEST_F(Library, SaysWhatIsWrong) {

@@ -9,6 +9,7 @@
 #include <set>
 #include <thread>
 #include <tuple>
+#include <utility>
 
 #include "base/parallel.h"
 #include "kernels/kernels.h"
@@ -208,12 +209,10 @@ Status CpuContext::run(std::span<const void* const> inputs, std::span<void* cons
       taken_[t][wave].next.store(wave == 0 ? 0 : ends_[t][wave - 1], std::memory_order_relaxed);
   workers_->run(body_);
   if (profile_) profile_->ran();
-  for (Status& failure : failures_) {
-    if (failure.ok()) continue;
-    Error error = failure.error();
-    failure = ok_status();
-    return error;
-  }
+  Status first = ok_status();
+  for (Status& failure : failures_)  // none is left for the next run
+    if (const Status each = std::exchange(failure, ok_status()); first.ok()) first = each;
+  if (!first.ok()) return first;
   for (const Program::Copy& copy : program.copies)
     memcpy(outputs[copy.output], resolve(copy.from), program.outputs[copy.output].type.bytes());
   return ok_status();

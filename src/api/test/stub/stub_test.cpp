@@ -1,0 +1,114 @@
+// The library's bookkeeping of a GPU, over a driver that computes nothing (driver.c): what is out of memory once is not for ever, the memory
+// limit counts all contexts, and the GPU's memory is not handed out as the host's. Skipped where there is no device compiler.
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <optional>
+
+#include "obelisk/obelisk.h"
+
+extern "C" {
+void stub_allow(size_t bytes);
+size_t stub_taken(void);
+int cuMemAlloc_v2(unsigned long long* at, size_t bytes);
+int cuMemFree_v2(unsigned long long at);
+}
+
+namespace {
+
+namespace fs = std::filesystem;
+using obelisk::Context;
+using obelisk::Failure;
+using obelisk::FailureKind;
+using obelisk::Model;
+
+constexpr size_t kMegabyte = 1 << 20;
+
+class Stub : public testing::Test {
+ protected:
+  void TearDown() override { stub_allow(static_cast<size_t>(-1)); }
+  /// Input and output of a megabyte each, 1 KB of weights. Nothing where no compiler is.
+  static std::optional<Model> model(int64_t memory_limit = 0) {
+    std::string weights;
+    for (int k = 0; k < 256; ++k) weights += (k ? ", " : "") + std::to_string(k / 8.0);
+    const std::string path = fs::temp_directory_path() / ("obelisk-stub-test-" + std::to_string(getpid()) + ".ir");
+    std::ofstream(path) << "graph \"g\" {\n  in %0 \"x\": f32[1024,256]\n  const %1 \"w\": f32[256] = [" + weights +
+                               "]\n  %2 \"y\": f32[1024,256] = Mul(%0, %1)\n  out %2 \"y\"\n}\n";
+    std::optional<Model> made;
+    try {
+      made = Model::compile(path, {.target = "cuda", .granularity = "stitch", .memory_limit = memory_limit, .verify = false});
+    } catch (const Failure& failure) {
+      EXPECT_NE(failure.message().find("device compiler"), std::string::npos) << failure.what();
+    }
+    fs::remove(path);
+    return made;
+  }
+};
+#define MODEL(name, ...)                                     \
+  const std::optional<Model> name = model(__VA_ARGS__);      \
+  if (HasFailure()) return;                                  \
+  if (!name) GTEST_SKIP() << "there is no device compiler"
+
+template <typename F>
+std::optional<Failure> failure_of(F&& call) {
+  try {
+    call();
+  } catch (const Failure& failure) {
+    return failure;
+  }
+  return std::nullopt;
+}
+
+TEST_F(Stub, OutOfMemoryOnceIsNotForEver) {
+  MODEL(made);
+  const size_t before = stub_taken();
+  stub_allow(before + 512);
+  for (int again = 0; again < 2; ++again) {
+    const auto failed = failure_of([&] { Context context(*made); });
+    ASSERT_TRUE(failed);
+    EXPECT_EQ(failed->kind(), FailureKind::kMemory) << failed->what();
+  }
+  stub_allow(static_cast<size_t>(-1));
+  Context context(*made);
+  context.run();
+}
+
+TEST_F(Stub, TheMemoryLimitCountsAllContexts) {
+  MODEL(made, 3 * kMegabyte);
+  std::optional<Context> first;
+  first.emplace(*made);
+  const auto failed = failure_of([&] { Context second(*made); });
+  ASSERT_TRUE(failed) << "two contexts take four megabytes";
+  EXPECT_EQ(failed->kind(), FailureKind::kMemory);
+  EXPECT_NE(failed->message().find("each of 2 contexts"), std::string::npos) << failed->what();
+  first->run();
+  first.reset();
+  Context instead(*made);  // there is room again
+  instead.run();
+}
+
+TEST_F(Stub, TheGpusMemoryIsNotHandedOutAsTheHosts) {
+  MODEL(made);
+  Context context(*made);
+  unsigned long long at = 0;
+  ASSERT_EQ(cuMemAlloc_v2(&at, kMegabyte), 0);
+  context.bind_output("y", {reinterpret_cast<std::byte*>(at), kMegabyte});
+  context.run();
+  const auto refused = failure_of([&] { context.output<float>("y"); });
+  ASSERT_TRUE(refused) << "a span over the GPU's memory";
+  EXPECT_EQ(refused->kind(), FailureKind::kUsage);
+  EXPECT_NE(refused->message().find("'y' is bound to the GPU's memory"), std::string::npos) << refused->what();
+  std::vector<float> host(kMegabyte / 4);
+  context.bind_output("y", std::as_writable_bytes(std::span(host)));
+  context.run();
+  EXPECT_EQ(context.output<float>("y").data(), host.data());
+  context.unbind_output("y");
+  context.run();
+  EXPECT_NE(context.output<float>("y").data(), host.data());
+  context.wait();
+  EXPECT_EQ(cuMemFree_v2(at), 0);
+}
+
+}  // namespace
