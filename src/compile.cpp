@@ -332,7 +332,7 @@ Status lower(const Network& network, const Options& options, Compilation& made, 
       "schedule",
       [&] {
         made.tasks = schedule::build(made.graph, made.plan, device);
-        return ok_status();
+        return options.orders_kernels() ? schedule::place_by_order(made.graph, made.plan, made.tasks) : ok_status();
       },
       [&] {
         const Status sound = schedule::validate(made.graph, made.plan, made.tasks);
@@ -378,6 +378,10 @@ Status lower(const Network& network, const Options& options, Compilation& made, 
     return fmt::format("{} bodies compiled with {}, {} from the cache\n", report.compiled,
                        report.compiler.empty() ? "nothing" : report.compiler, report.cached);
   }));
+  TRY_STATUS(step("dispatch", [&] {
+    const bool asked = options.orders_kernels() || options.wants_dispatch || options.to == "dispatch" || options.explain.count("dispatch") > 0;
+    return asked ? dispatch_kernels(options, device.flops_per_sm / device.bytes_per_sm, made) : ok_status();
+  }, nothing_to_check, [&](bool explain) { return explain_dispatch(made, explain); }));
   const bool runs =
       !made.executable || !made.executable->device() || !made.executable->device()->gpu.empty();
   if ((!options.verify || !runs) && made.executable) return ok_status();
@@ -420,6 +424,11 @@ Status check_names(const Options& options) {
   if (std::find(granularities.begin(), granularities.end(), options.granularity) == granularities.end())
     return Error{Code::kUsage, "compile", fmt::format("there is no granularity '{}'", options.granularity), "",
                  "granularities: " + joined(granularities)};
+  TRY_STATUS(schedule::check_options(options.dispatch));
+  if (options.orders_kernels() && (options.target == "cpu" || (options.granularity != "op" && options.granularity != "stitch")))
+    return Error{Code::kUsage, "compile", fmt::format("a dispatch orders the kernels of a graph; {} has none",
+                                                      options.target == "cpu" ? "a CPU" : "granularity " + options.granularity),
+                 "", "--target cuda or an architecture, with --granularity op or stitch"};
   std::vector<std::string> passes;
   for (const passes::Pass& pass : passes::table()) passes.emplace_back(pass.name);
   for (const char* other : {"fold_norms", "patch_products", "split_products", "split_reductions", "fold_prologues", "adapt_groups", "flow"})
