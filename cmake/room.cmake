@@ -7,7 +7,7 @@ function(obelisk_know_sources)
     file(STRINGS ${file} asks REGEX "OBELISK_SOURCE_DIR|graph/test_cases.h" LIMIT_COUNT 1)
     if(asks)
       set_property(SOURCE ${file} APPEND PROPERTY COMPILE_DEFINITIONS
-                   OBELISK_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
+                   OBELISK_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
     endif()
   endforeach()
 endfunction()
@@ -25,8 +25,8 @@ function(obelisk_room name)
   endif()
   add_library(obelisk_${name} STATIC ${sources})
   # The last folder: texts that generated bodies include name each other without one.
-  target_include_directories(obelisk_${name} PUBLIC ${CMAKE_SOURCE_DIR}/src ${CMAKE_SOURCE_DIR}/include
-                             ${CMAKE_SOURCE_DIR}/src/kernels/common)
+  target_include_directories(obelisk_${name} PUBLIC ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/include
+                             ${PROJECT_SOURCE_DIR}/src/kernels/common)
   list(TRANSFORM ROOM_ROOMS PREPEND obelisk_)
   target_link_libraries(obelisk_${name} PUBLIC ${ROOM_ROOMS} fmt::fmt Threads::Threads ${ROOM_LIBS})
   file(GLOB_RECURSE tests CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*.cpp)

@@ -30,6 +30,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 import obelisk_backend  # noqa: E402
 from obelisk_backend import Failure, ObeliskBackend, Program  # noqa: E402
 
+os.environ.setdefault("OBELISK_PYTHON", sys.executable)  # whose packages have the device compiler
 ROOT = Path(__file__).resolve().parent.parent
 EXCEPTIONS = ROOT / "tests" / "conformance" / "exceptions.txt"
 CUDA_EXCEPTIONS = EXCEPTIONS.with_name("exceptions_cuda.txt")

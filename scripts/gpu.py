@@ -38,6 +38,7 @@ import threading
 import time
 
 HERE = pathlib.Path(__file__).resolve().parent
+os.environ.setdefault("OBELISK_PYTHON", sys.executable)  # whose packages have the device compiler
 ROOT = HERE.parent
 BIN = next(
     (p for p in (ROOT / "bin", ROOT / "build/bin") if (p / "obelisk").exists()), ROOT / "bin"

@@ -30,6 +30,7 @@ import time
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent
 sys.path.insert(0, str(HERE))
+os.environ.setdefault("OBELISK_PYTHON", sys.executable)  # whose packages have the device compiler
 BIN = next((p for p in (ROOT / "bin", ROOT / "build/bin") if (p / "obelisk").exists()), ROOT / "bin")
 FP32, FP16 = 2e-4, 5e-3
 GRANULARITIES = ("op", "stitch", "mono")

@@ -13,9 +13,10 @@ cd "$ROOT"
 export PATH=/usr/bin:/bin:/usr/sbin:/sbin:$PATH
 
 PACKAGES=(
-  g++ cmake ninja-build pkg-config ccache python3 python3-venv
+  g++ cmake ninja-build pkg-config ccache dpkg-dev python3 python3-venv
   libfmt-dev libcli11-dev libprotozero-dev nlohmann-json3-dev libxxhash-dev zlib1g-dev
-  libxsmm-dev libgtest-dev libgmock-dev libdlpack-dev
+  libxsmm-dev libsodium-dev libgtest-dev libgmock-dev libdlpack-dev python3-dev
+  libboost1.81-dev libgrpc++-dev libsimdjson-dev libtomlplusplus-dev libssl-dev openssl libsqlite3-dev
 )
 
 say() { printf '%s\n' "$*" >&2; }
@@ -68,6 +69,8 @@ need_venv() { need_venv_at .venv scripts/requirements.txt; }
 build_targets() {
   say "building: ${*:-all}"
   quietly cmake -S . -B build -G Ninja -DCMAKE_BUILD_TYPE=Release
+  # The programs look for Python packages beside themselves.
+  [ -d .venv ] && ln -sfn ../.venv build/.venv
   if [ -t 1 ]; then
     ninja -C build "$@"
   else

@@ -92,7 +92,7 @@ std::string print_program(const runtime::Program& program) {
       "program \"{}\" for {}{} on {} virtual SMs: {} phases, {} tasks, {} bodies, arena {}, "
       "scratch {}\n",
       program.name, program.target,
-      program.granularity.empty() ? "" : ", " + program.granularity + ",", program.sms,
+      program.on_gpu() ? fmt::format(", {},", to_string(program.granularity)) : "", program.sms,
       program.waves, program.task_count(), program.bodies.size(), to_string(program.arena),
       to_string(program.scratch));
   for (const runtime::Port& port : program.inputs)
@@ -109,7 +109,7 @@ std::string print_program(const runtime::Program& program) {
 }
 
 /// In how many parts a reduction is worth another phase: where few workers would walk over all of it for long.
-int64_t reduction_parts(const target::DeviceSpec& device, const Type& type, int64_t outputs, int64_t inner) {
+int64_t reduction_parts(const machine::Machine& device, const Type& type, int64_t outputs, int64_t inner) {
   constexpr double kPhaseNanos = 2500;  // what BERT-base exposes a phase (h200_networks.json, exposed_us_per_phase)
   constexpr int64_t kLanes = 64;        // columns that one worker takes side by side
   const int64_t workers = std::max<int64_t>(inner >= kLanes ? outputs / kLanes : outputs, 1), parts = device.sms / workers;
@@ -120,7 +120,7 @@ int64_t reduction_parts(const target::DeviceSpec& device, const Type& type, int6
 /// A graph as the machine takes it: what no tile of it takes whole in simpler ops, long sums in parts. `left` hears of every node
 /// that was asked about.
 using Asked = std::function<void(const graph::Graph&, graph::NodeId, bool taken, std::string why)>;
-Result<graph::Graph> fit(graph::Graph graph, const Options& options, const target::DeviceSpec& device,
+Result<graph::Graph> fit(graph::Graph graph, const Options& options, const machine::Machine& device, const machine::Strategy& strategy,
                          const stitch::Options& stitching, const Asked& left = {}, passes::Remarks* unfolded = nullptr) {
   const auto takes = [&](const graph::Graph& of, graph::NodeId id) {
     std::string why = "no product's tile gives them";
@@ -130,15 +130,15 @@ Result<graph::Graph> fit(graph::Graph graph, const Options& options, const targe
     return taken;
   };
   const kernels::TileLibrary& tiles = kernels::tile_library(device);
-  const bool splits = tiles.gemm_parts && stitching.stitch && !options.disabled.count("split_products");
+  const bool splits = tiles.gemm.split_k && stitching.stitch && !options.disabled.count("split_products");
   const auto parts = [&](DType type, int64_t rows, int64_t columns, int64_t depth) -> int64_t {
-    const bool dealt = device.own_kernels && device.copies_blocks && rows >= stitch::kMostStreamedRows;  // in one chain over k
-    return splits && !dealt ? tiles.gemm_parts(static_cast<int32_t>(type), columns, depth, device.one_kernel && !device.any_batch ? rows : 0) : 1;
+    const bool dealt = strategy.own_kernels && takes_wgmma(device, strategy) && rows >= stitch::kMostStreamedRows;  // in one chain over k
+    return splits && !dealt ? tiles.gemm.split_k->parts(static_cast<int32_t>(type), columns, depth, strategy.one_kernel() && !strategy.batch_invariant ? rows : 0) : 1;
   };
-  const auto whole = [&](int64_t rows, int64_t columns, int64_t count) { return stitch::parts_meet(device, rows, columns, count); };
-  if (tiles.gemm_statistics && stitching.stitch && stitching.tiles && !device.any_batch && !options.disabled.count("fold_norms")) {
+  const auto whole = [&](int64_t rows, int64_t columns, int64_t count) { return stitch::parts_meet(device, strategy, rows, columns, count); };
+  if (tiles.gemm.statistics && stitching.stitch && stitching.tiles && !strategy.batch_invariant && !options.disabled.count("fold_norms")) {
     const auto gives_statistics = [&](DType type, int64_t rows, int64_t columns, int64_t depth) {
-      return tiles.gemm_statistics(static_cast<int32_t>(type), rows, columns, depth, device.own_kernels) && parts(type, rows, columns, depth) == 1;
+      return tiles.gemm.statistics->pays(static_cast<int32_t>(type), rows, columns, depth, strategy.own_kernels) && parts(type, rows, columns, depth) == 1;
     };
     const auto in_planes = [&](DType type, int64_t rows, int64_t columns, int64_t depth) {
       const int64_t count = parts(type, rows, columns, depth);
@@ -147,14 +147,14 @@ Result<graph::Graph> fit(graph::Graph graph, const Options& options, const targe
     TRY(graph, passes::fold_norms(std::move(graph), gives_statistics, in_planes, unfolded));
   }
   TRY(graph, passes::expand_for_machine(std::move(graph), takes));
-  if (device.own_kernels && device.copies_blocks && stitching.stitch && !options.disabled.count("patch_products")) {
+  if (strategy.own_kernels && takes_wgmma(device, strategy) && stitching.stitch && !options.disabled.count("patch_products")) {
     const auto streams = [](DType type, int64_t, int64_t, int64_t depth) { return (type == DType::f16 || type == DType::bf16) && depth % 64 == 0; };
     TRY(graph, passes::patch_products(std::move(graph), streams));
   }
-  if (device.family == target::Family::kCuda && stitching.stitch && !device.any_batch && !options.disabled.count("split_reductions")) {
+  if (device.family == machine::Family::kCuda && stitching.stitch && !strategy.batch_invariant && !options.disabled.count("split_reductions")) {
     TRY(graph, passes::split_reductions(std::move(graph), [&](const Type& type, int64_t outputs, int64_t inner) { return reduction_parts(device, type, outputs, inner); }));
   }
-  return splits ? passes::split_products(std::move(graph), parts, whole, device.any_batch) : Result<graph::Graph>(std::move(graph));
+  return splits ? passes::split_products(std::move(graph), parts, whole, strategy.batch_invariant) : Result<graph::Graph>(std::move(graph));
 }
 
 /// What the steps from fitting on made, for a granularity whose graph, plan or tasks are its own.
@@ -166,8 +166,7 @@ struct Lowered {
   std::shared_ptr<const runtime::Program> program;
 };
 
-Status lower_tasks(const target::DeviceSpec& device, const std::string& granularity,
-                   const std::string& precision, bool check_tables, Lowered& made) {
+Status lower_tasks(const machine::Machine& device, Granularity granularity, const std::string& precision, bool check_tables, Lowered& made) {
   TRY_STATUS(schedule::validate(made.graph, made.plan, made.tasks));
   if (check_tables) TRY_STATUS(schedule::shadow_run(made.graph, made.plan, made.tasks));
   made.source = codegen::emit(made.graph, made.plan, made.tasks, kernels::tile_library(device));
@@ -177,34 +176,31 @@ Status lower_tasks(const target::DeviceSpec& device, const std::string& granular
   return ok_status();
 }
 
-/// Where every work is a kernel of its own, long ones are dealt while they run: what moves more than all
-/// multiprocessors hold at once; and convolutions may take tiles that only such bodies can have.
-target::DeviceSpec for_granularity(target::DeviceSpec device, const std::string& granularity) {
-  device.own_kernels = granularity == "stitch" || granularity == "op";
-  device.one_kernel = granularity == "mono";
-  device.flows = device.one_kernel && device.copies_blocks;
-  device.deals = {device.own_kernels ? device.fast_memory.count * device.sms : 0};
-  return device;
+machine::Wishes wishes_of(const Options& options, Granularity granularity) {
+  return {.granularity = granularity,
+          .dataflow = options.disabled.count("flow") == 0,
+          .batch_invariant = options.batch_invariant,
+          .tf32 = options.passes.precision == passes::Precision::kTf32};
 }
 
 /// Loads all three granularities, each with its own plan, tasks and texts, and keeps the quickest. `unfitted`: the graph before `fit`.
-Status load_quickest(const Options& options, const graph::Graph& unfitted, target::DeviceSpec device,
+Status load_quickest(const Options& options, const graph::Graph& unfitted, const machine::Machine& device,
                      stitch::Options stitching, const runtime::LoadOptions& load, Compilation& made) {
-  device = for_granularity(device, "stitch");
+  machine::Strategy strategy = strategy_for(device, wishes_of(options, Granularity::kStitch));
   Lowered stitch, op{.graph = made.graph};
-  TRY(stitch.graph, fit(unfitted, options, device, stitching));
+  TRY(stitch.graph, fit(unfitted, options, device, strategy, stitching));
   const auto plan_and_cut = [&](Lowered& to) -> Status {
-    to.plan = stitch::plan(to.graph, device, stitching);
+    to.plan = stitch::plan(to.graph, device, strategy, stitching);
     TRY_STATUS(stitch::verify(to.graph, to.plan));
-    to.tasks = schedule::build(to.graph, to.plan, device);
+    to.tasks = schedule::build(to.graph, to.plan, device, strategy);
     return ok_status();
   };
   TRY_STATUS(plan_and_cut(stitch));
   stitching.stitch = false;
   TRY_STATUS(plan_and_cut(op));
   const std::string& precision = made.program->precision;
-  TRY_STATUS(lower_tasks(device, "op", precision, options.check_tables, op));
-  TRY_STATUS(lower_tasks(device, "stitch", precision, options.check_tables, stitch));
+  TRY_STATUS(lower_tasks(device, Granularity::kOp, precision, options.check_tables, op));
+  TRY_STATUS(lower_tasks(device, Granularity::kStitch, precision, options.check_tables, stitch));
   std::vector<Candidate> candidates;
   std::optional<Error> too_large;  // beyond the memory limit: one granularity may be where another is not
   bool any = false;
@@ -228,9 +224,9 @@ Status load_quickest(const Options& options, const graph::Graph& unfitted, targe
       }));
   made.executable = made.choice->candidates[made.choice->chosen].executable;
   for (Candidate& each : made.choice->candidates) each.executable = nullptr;
-  const std::string& chosen = made.executable->program().granularity;
-  if (chosen != "mono") {
-    Lowered& other = chosen == "op" ? op : stitch;
+  const Granularity chosen = made.executable->program().granularity;
+  if (chosen != Granularity::kMono) {
+    Lowered& other = chosen == Granularity::kOp ? op : stitch;
     made.graph = std::move(other.graph);
     made.plan = std::move(other.plan), made.tasks = std::move(other.tasks);
     made.source = std::move(other.source);
@@ -242,9 +238,9 @@ Status load_quickest(const Options& options, const graph::Graph& unfitted, targe
 
 /// Opens the GPU that `load` will ask for: starting the driver takes as long as some passes, and a core.
 std::future<void> open_gpu_meanwhile(const Options& options) {
-  const auto device = target::device(options.target, options.sms);
+  const auto device = machine::device(options.target, options.sms);
   const bool loads = options.to.empty() || options.to == "load" || options.to == "verify";
-  if (!loads || !device.ok() || device->family != target::Family::kCuda) return {};
+  if (!loads || !device.ok() || device->family != machine::Family::kCuda) return {};
   return std::async(std::launch::async,
                     [gpu = options.load.gpu] { (void)runtime::describe_gpu(gpu); });
 }
@@ -252,7 +248,7 @@ std::future<void> open_gpu_meanwhile(const Options& options) {
 /// The compiler, in order.
 Status lower(const Network& network, const Options& options, Compilation& made, Steps& step) {
   const auto sound_graph = [&] { return graph::verify(made.graph); };
-  target::DeviceSpec device;
+  machine::Machine device;
   made.precision = options.passes.precision;
   const std::future<void> opening =
       step.works() ? open_gpu_meanwhile(options) : std::future<void>();  // its end waits
@@ -284,7 +280,7 @@ Status lower(const Network& network, const Options& options, Compilation& made, 
   }
 
   TRY_STATUS(step("target", [&] {
-    return put(device, target::device(options.target, options.sms));
+    return put(device, machine::device(options.target, options.sms));
   }, nothing_to_check, [&](bool explain) {
     std::string text = fmt::format("{}: {} virtual SMs, {} of fast memory each\n", device.name,
                                    device.sms, to_string(device.fast_memory));
@@ -294,21 +290,14 @@ Status lower(const Network& network, const Options& options, Compilation& made, 
                        options.sms > 0 ? "and so were the SMs" : "with as many SMs as it has");
   }));
   stitch::Options stitching = options.stitch;
-  stitching.tf32 = options.passes.precision == passes::Precision::kTf32;
-  stitching.prologues = options.disabled.count("fold_prologues") == 0;
   stitching.adapt = options.disabled.count("adapt_groups") == 0;
-  if (device.family == target::Family::kCuda && options.granularity == "op")
-    stitching.stitch = false;
-  // What the copy engine's tiles sum, and whether they take a product, follows from its rows.
-  device.any_batch = options.batch_invariant, device.copies_blocks = device.copies_blocks && !options.batch_invariant;
-  if (device.family == target::Family::kCuda)  // `auto` begins with one kernel
-    device = for_granularity(device, options.granularity == "auto" ? "mono" : options.granularity);
-  device.flows = device.flows && !options.disabled.count("flow");
+  const machine::Strategy strategy = strategy_for(device, wishes_of(options, options.granularity.value_or(Granularity::kMono)));  // `auto` begins with one kernel
+  stitching.stitch = stitching.stitch && strategy.stitches();
   graph::Graph unfitted;
   passes::Remarks whole, in_parts, unfolded;
   TRY_STATUS(step("fit", [&]() -> Status {
     unfitted = made.graph;
-    return put(made.graph, fit(std::move(made.graph), options, device, stitching,
+    return put(made.graph, fit(std::move(made.graph), options, device, strategy, stitching,
                                [&](const graph::Graph& graph, graph::NodeId id, bool taken, std::string why) {
                                  if (taken) why = "the machine has a tile or a block for it";
                                  (taken ? whole : in_parts).left(graph, id, why);
@@ -323,7 +312,7 @@ Status lower(const Network& network, const Options& options, Compilation& made, 
   TRY_STATUS(step(
       "stitch",
       [&] {
-        made.plan = stitch::plan(made.graph, device, stitching);
+        made.plan = stitch::plan(made.graph, device, strategy, stitching);
         return ok_status();
       },
       [&] { return stitch::verify(made.graph, made.plan); },
@@ -331,7 +320,7 @@ Status lower(const Network& network, const Options& options, Compilation& made, 
   TRY_STATUS(step(
       "schedule",
       [&] {
-        made.tasks = schedule::build(made.graph, made.plan, device);
+        made.tasks = schedule::build(made.graph, made.plan, device, strategy);
         return options.orders_kernels() ? schedule::place_by_order(made.graph, made.plan, made.tasks) : ok_status();
       },
       [&] {
@@ -354,10 +343,9 @@ Status lower(const Network& network, const Options& options, Compilation& made, 
       "assemble",
       [&] {
         auto program = std::make_shared<runtime::Program>(
-            runtime::assemble(made.graph, made.plan, made.tasks, made.source, device.name));
+            runtime::assemble(made.graph, made.plan, made.tasks, made.source, device.name, options.weights.get()));
         program->precision = to_string(options.passes.precision);
-        if (program->on_gpu())
-          program->granularity = options.granularity == "auto" ? "mono" : options.granularity;
+        program->granularity = strategy.granularity;
         made.program = std::move(program);
         return ok_status();
       },
@@ -366,10 +354,10 @@ Status lower(const Network& network, const Options& options, Compilation& made, 
     runtime::LoadOptions load = options.load;
     if (options.progress)
       load.progress = [&](int done, int total) {
-        options.progress("load", step.done() + Steps::share("load") * done / std::max(total, 1));
+        options.progress("load", std::min(0.95, step.done() + Steps::share("load") * done / std::max(total, 1)));
       };
     load.interrupted = options.interrupted;
-    if (made.program->on_gpu() && options.granularity == "auto")
+    if (made.program->on_gpu() && !options.granularity)
       return load_quickest(options, unfitted, device, stitching, load, made);
     return put(made.executable, runtime::load(made.program, load));
   }, nothing_to_check, [&](bool) {
@@ -420,18 +408,14 @@ Status check_names(const Options& options) {
     if (!known(name))
       return Error{Code::kUsage, "compile", fmt::format("no step is called '{}'", name), "",
                    "steps: " + joined(steps)};
-  const std::vector<std::string> granularities = {"auto", "op", "stitch", "mono"};
-  if (std::find(granularities.begin(), granularities.end(), options.granularity) == granularities.end())
-    return Error{Code::kUsage, "compile", fmt::format("there is no granularity '{}'", options.granularity), "",
-                 "granularities: " + joined(granularities)};
   TRY_STATUS(schedule::check_options(options.dispatch));
-  if (options.orders_kernels() && (options.target == "cpu" || (options.granularity != "op" && options.granularity != "stitch")))
+  if (options.orders_kernels() && (options.target == "cpu" || !options.granularity || *options.granularity == Granularity::kMono))
     return Error{Code::kUsage, "compile", fmt::format("a dispatch orders the kernels of a graph; {} has none",
-                                                      options.target == "cpu" ? "a CPU" : "granularity " + options.granularity),
+                                                      options.target == "cpu" ? "a CPU" : options.granularity ? "granularity mono" : "granularity auto, which is left open,"),
                  "", "--target cuda or an architecture, with --granularity op or stitch"};
   std::vector<std::string> passes;
   for (const passes::Pass& pass : passes::table()) passes.emplace_back(pass.name);
-  for (const char* other : {"fold_norms", "patch_products", "split_products", "split_reductions", "fold_prologues", "adapt_groups", "flow"})
+  for (const char* other : {"fold_norms", "patch_products", "split_products", "split_reductions", "adapt_groups", "flow"})
     passes.emplace_back(other);  // of `fit` and of stitching
   for (const std::string& name : options.disabled)
     if (std::find(passes.begin(), passes.end(), name) == passes.end())
@@ -442,8 +426,8 @@ Status check_names(const Options& options) {
 
 }  // namespace
 
-Result<Machine> find_machine(const std::string& name, int sms, int threads) {
-  Machine machine;
+Result<FoundMachine> find_machine(const std::string& name, int sms, int threads) {
+  FoundMachine machine;
   if (name.starts_with("sm_")) {
     machine.target = name, machine.sms = sms;
     return machine;
@@ -488,7 +472,7 @@ Result<Unshared> unshare(const Compilation& made, const Options& options) {
     end += (buffer.room().count + kApart - 1) / kApart * kApart;
   }
   unshared.tasks.arena = Bytes{end};
-  TRY(target::DeviceSpec device, target::device(made.program->target, made.program->sms));
+  TRY(machine::Machine device, machine::device(made.program->target, made.program->sms));
   codegen::Source source =
       codegen::emit(made.graph, made.plan, unshared.tasks, kernels::tile_library(device));
   auto program = std::make_shared<runtime::Program>(runtime::assemble(

@@ -30,7 +30,7 @@ struct Network {
 };
 
 /// The machine that a target's name means.
-struct Machine {
+struct FoundMachine {
   std::string target = "cpu";  // what Options takes: "cpu" or a GPU's architecture
   std::string name;            // the GPU's, empty without one
   int gpu = 0, sms = 0;        // which one; workers that tables are made for
@@ -38,17 +38,18 @@ struct Machine {
 /// `name`: "cpu"; "cuda" or "cuda:N", a GPU of this machine; "auto", the first GPU where its driver and the device compiler are, else
 /// the CPU; or an architecture, "sm_90a", of a GPU that need not be here. `sms` 0: as many as it has; of a CPU `threads`. Errors: kDevice
 /// where a GPU is asked for and none is here.
-Result<Machine> find_machine(const std::string& name, int sms, int threads);
+Result<FoundMachine> find_machine(const std::string& name, int sms, int threads);
 
 struct Options {
   frontends::ImportOptions import;
   passes::Options passes;
   std::string target = "cpu";     // or a GPU's architecture, "sm_90a"
-  std::string granularity = "auto";  // of a GPU: op, stitch, mono
+  std::optional<Granularity> granularity;  // of a GPU; nothing: the quickest
   int sms = 0;                    // virtual SMs; 0: one a core, or as many as the GPU has
   int threads = 0;                // workers when verifying
   stitch::Options stitch;
   runtime::LoadOptions load;
+  std::shared_ptr<runtime::WeightPool> weights;  // of a CPU: programs of other batches of the same network leave theirs there
   bool verify = true;
   verify::Options verification;
   std::set<std::string> disabled;  // passes left out

@@ -40,8 +40,7 @@ std::vector<schedule::Kernel> kernels_of(const Compilation& made, double ridge) 
 }  // namespace
 
 Status dispatch_kernels(const Options& options, double ridge, Compilation& made) {
-  const std::string& granularity = made.program->granularity;
-  if (!made.program->on_gpu() || (granularity != "op" && granularity != "stitch")) return ok_status();
+  if (!made.program->on_gpu() || made.program->granularity == machine::Granularity::kMono) return ok_status();
   Dispatching all;
   TRY(all.dependencies, schedule::true_dependencies(made.graph, made.plan, made.tasks));
   TRY_STATUS(schedule::validate_order(made.graph, made.plan, made.tasks, all.dependencies.dag));

@@ -155,7 +155,7 @@ std::string explain_remarks(std::string_view heading, const passes::Remarks& rem
 }
 
 std::string explain_schedule(const Graph& graph, const stitch::Plan& plan,
-                             const schedule::TaskGraph& tasks, const target::DeviceSpec& device) {
+                             const schedule::TaskGraph& tasks, const machine::Machine& device) {
   std::vector<int> work_of(plan.groups.size(), -1);
   for (size_t w = 0; w < tasks.works.size(); ++w)
     work_of[static_cast<size_t>(tasks.works[w].group)] = static_cast<int>(w);
@@ -189,6 +189,7 @@ std::string explain_schedule(const Graph& graph, const stitch::Plan& plan,
       out += fmt::format("; {} x {} cut into tiles of {} x {}", work.nest.row_count(),
                          work.nest.column_count(), work.tile_rows, work.tile_columns);
     out += fmt::format("; {} tasks for {} workers", dealt[w], lists[w].size());
+    if (!work.list() || work.list()->a_rows) out += "; launched as " + to_string(work.form);
     if (work.task_nanos > 0) out += fmt::format(", about {:.1f} us each", work.task_nanos / 1000);
     out += "\n";
   }
@@ -214,9 +215,9 @@ std::string explain_bodies(const codegen::Source& source, const Graph& graph,
       out += fmt::format("work {}: the reference runs it, for it has no loop form\n", name);
   }
   for (size_t body = 0; body < source.bodies.size(); ++body) {
-    out += fmt::format("body {} {}: {} works of one text: {}\n",
+    out += fmt::format("body {} {}: {} works of one text: {}\n  {}\n",
                        to_string(source.bodies[body].hash), source.bodies[body].label,
-                       users[body].size(), listed(users[body]));
+                       users[body].size(), listed(users[body]), to_string(source.bodies[body].traits));
   }
   return out;
 }

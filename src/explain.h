@@ -24,7 +24,7 @@ std::string explain_remarks(std::string_view heading, const passes::Remarks& rem
 
 /// Why each work stands in its wave, how it is cut and what that should cost, who shares memory.
 std::string explain_schedule(const graph::Graph& graph, const stitch::Plan& plan,
-                             const schedule::TaskGraph& tasks, const target::DeviceSpec& device);
+                             const schedule::TaskGraph& tasks, const machine::Machine& device);
 
 /// Which works share a body.
 std::string explain_bodies(const codegen::Source& source, const graph::Graph& graph,

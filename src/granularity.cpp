@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "target/target.h"
+#include "machine/machine.h"
 
 namespace obelisk::compiler {
 namespace {
@@ -10,8 +10,8 @@ namespace {
 /// Nanoseconds of a phase beside its tasks, as a share of a grid barrier (0.95 us on an H200): a
 /// node of a graph whose kernels overlap is no cheaper than the barrier and its CTAs begin cold;
 /// one that follows the end of the one before costs half as much again.
-double phase_share(const std::string& granularity) {
-  return granularity == "mono" ? 1.0 : granularity == "stitch" ? 1.2 : 1.5;
+double phase_share(Granularity granularity) {
+  return granularity == Granularity::kMono ? 1.0 : granularity == Granularity::kStitch ? 1.2 : 1.5;
 }
 
 /// A candidate that has run once, and the times of its rounds.
@@ -62,6 +62,12 @@ Status measure(std::vector<Measured>& all) {
 
 }  // namespace
 
+Result<std::optional<Granularity>> parse_wanted_granularity(const std::string& name) {
+  if (name == "auto") return std::optional<Granularity>();
+  if (const std::optional<Granularity> known = machine::parse_granularity(name)) return known;
+  return Error{Code::kUsage, "compile", fmt::format("there is no granularity '{}'", name), "", "granularities: auto, op, stitch, mono"};
+}
+
 double predicted_us(const runtime::Program& program) {
   // [wave][SM]
   std::vector<std::vector<double>> busy(program.waves,
@@ -69,7 +75,7 @@ double predicted_us(const runtime::Program& program) {
   for (size_t sm = 0; sm < program.lists.size(); ++sm)
     for (const ObkTask& task : program.lists[sm])
       busy[task.wave][sm] += program.works[task.work].task_nanos;
-  const auto device = target::device(program.target, program.sms);
+  const auto device = machine::device(program.target, program.sms);
   const double phase =
       (device.ok() ? device->barrier.count() : 1000) * phase_share(program.granularity);
   double nanos = 0;
@@ -83,10 +89,10 @@ std::string Choice::text() const {
   for (const Candidate& each : candidates) {
     if (&each == &candidates[chosen]) continue;
     others += (others.empty() ? "" : ", ") +
-              (each.refused.empty() ? fmt::format("{} {:.1f}", each.granularity, each.us)
-                                    : fmt::format("{} ({})", each.granularity, each.refused));
+              (each.refused.empty() ? fmt::format("{} {:.1f}", to_string(each.granularity), each.us)
+                                    : fmt::format("{} ({})", to_string(each.granularity), each.refused));
   }
-  return fmt::format("{}: {:.1f} us{}{} ({})", candidates[chosen].granularity,
+  return fmt::format("{}: {:.1f} us{}{} ({})", to_string(candidates[chosen].granularity),
                      candidates[chosen].us, others.empty() ? "" : ", beside ", others,
                      measured ? "measured" : "predicted, for there is no GPU to measure on");
 }

@@ -8,6 +8,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -15,9 +16,14 @@
 
 namespace obelisk::compiler {
 
+using machine::Granularity;
+
+/// What --granularity takes: a granularity of a GPU, or "auto", which leaves it open: nothing. Errors: kUsage with the names that there are.
+Result<std::optional<Granularity>> parse_wanted_granularity(const std::string& name);
+
 /// What the schedule made for one granularity, loaded.
 struct Candidate {
-  std::string granularity;
+  Granularity granularity = Granularity::kMono;
   std::shared_ptr<const runtime::Executable> executable;
   double us = 0;        // device time of a run, or its prediction
   std::string refused;  // why it cannot be; then there is no executable

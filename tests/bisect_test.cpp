@@ -43,7 +43,7 @@ struct Faulty {
   }
   /// The program of the changed tasks.
   void assemble() {
-    const target::DeviceSpec device = *target::device("cpu", 1);
+    const machine::Machine device = *machine::device("cpu", 1);
     auto source = codegen::emit(made.graph, made.plan, made.tasks, kernels::tile_library(device));
     auto program = std::make_shared<runtime::Program>(
         runtime::assemble(made.graph, made.plan, made.tasks, std::move(source), device.name));

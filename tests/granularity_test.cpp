@@ -9,7 +9,7 @@ namespace {
 /// A program that is loaded for a GPU which is not here.
 class Loaded : public runtime::Executable {
  public:
-  explicit Loaded(const std::string& granularity, int waves) {
+  explicit Loaded(Granularity granularity, int waves) {
     program_.target = "sm_90a", program_.granularity = granularity;
     program_.waves = waves, program_.lists.resize(1);
   }
@@ -27,11 +27,11 @@ class Loaded : public runtime::Executable {
   runtime::DeviceReport device_;
 };
 
-Candidate loaded(const std::string& granularity, int waves) {
+Candidate loaded(Granularity granularity, int waves) {
   return {.granularity = granularity,
           .executable = std::make_shared<Loaded>(granularity, waves)};
 }
-Candidate refused(const std::string& granularity, const std::string& why) {
+Candidate refused(Granularity granularity, const std::string& why) {
   return {.granularity = granularity, .refused = why};
 }
 Result<Choice> choose(std::vector<Candidate> candidates) {
@@ -43,22 +43,22 @@ Result<Choice> choose(std::vector<Candidate> candidates) {
 
 TEST(Granularity, OneThatIsRefusedIsLeftOutAndItsReasonTold) {
   const std::string why = "node \"layer/Softmax\": a task wants 1.0 MiB of shared memory";
-  const auto choice = choose({refused("mono", why), loaded("stitch", 1), loaded("op", 3)});
+  const auto choice = choose({refused(Granularity::kMono, why), loaded(Granularity::kStitch, 1), loaded(Granularity::kOp, 3)});
   ASSERT_TRUE(choice.ok()) << choice.error().text();
-  EXPECT_EQ(choice->candidates[choice->chosen].granularity, "stitch");
+  EXPECT_EQ(choice->candidates[choice->chosen].granularity, Granularity::kStitch);
   EXPECT_FALSE(choice->measured);
   EXPECT_EQ(choice->text().find("stitch: "), 0u) << choice->text();
   EXPECT_NE(choice->text().find("mono (" + why + ")"), std::string::npos) << choice->text();
 }
 
 TEST(Granularity, TheQuickestByThePredictionIsTaken) {
-  const auto choice = choose({loaded("mono", 9), loaded("stitch", 2), loaded("op", 3)});
+  const auto choice = choose({loaded(Granularity::kMono, 9), loaded(Granularity::kStitch, 2), loaded(Granularity::kOp, 3)});
   ASSERT_TRUE(choice.ok()) << choice.error().text();
-  EXPECT_EQ(choice->candidates[choice->chosen].granularity, "stitch");
+  EXPECT_EQ(choice->candidates[choice->chosen].granularity, Granularity::kStitch);
 }
 
 TEST(Granularity, WhereAllAreRefusedTheFirstReasonIsTheError) {
-  const auto choice = choose({refused("mono", "the first"), refused("stitch", "the second")});
+  const auto choice = choose({refused(Granularity::kMono, "the first"), refused(Granularity::kStitch, "the second")});
   ASSERT_FALSE(choice.ok());
   EXPECT_EQ(choice.error().code, Code::kUnsupported);
   EXPECT_EQ(choice.error().message, "the first");

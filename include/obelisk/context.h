@@ -12,6 +12,7 @@
 ///   context.run_on(stream);      returns at once; the caller's stream has the work
 ///
 /// Threads  A context belongs to one thread at a time. Contexts of one model run side by side.
+/// Moved from  it answers no more: every function throws kUsage. It may be assigned to.
 /// Memory   After the first run() a run allocates nothing, unless the model has slow_ops().
 /// Numbers  The same inputs give the same bits, whatever `threads` is.
 #pragma once
@@ -33,7 +34,7 @@ class Context {
   Context& operator=(Context&&) noexcept;
   ~Context();
 
-  const Model& model() const noexcept;
+  const Model& model() const;
 
   /// An input's elements, to be written before run(). They keep their values from run to run, and
   /// begin as zeros. kUsage for an unknown name or another element type than the port's.
@@ -42,7 +43,8 @@ class Context {
     const std::span<std::byte> bytes = input_memory(name, ElementOf<T>::value);
     return {reinterpret_cast<T*>(bytes.data()), bytes.size() / sizeof(T)};
   }
-  /// An output's elements, as the last run() left them.
+  /// An output's elements, as the last run() left them; of a bound one the caller's memory. kUsage
+  /// where that is a GPU's.
   template <typename T>
   std::span<const T> output(const std::string& name) {
     const std::span<const std::byte> bytes = output_memory(name, ElementOf<T>::value);
@@ -59,6 +61,9 @@ class Context {
   /// kUsage when size or alignment differ.
   void bind_input(const std::string& name, std::span<const std::byte> memory);
   void bind_output(const std::string& name, std::span<std::byte> memory);
+  /// From now on the port's memory is the context's own again, which begins as zeros.
+  void unbind_input(const std::string& name);
+  void unbind_output(const std::string& name);
 
   /// Answers. Failure when an op finds its inputs out of range (an index, say).
   void run();
@@ -67,11 +72,14 @@ class Context {
   /// failure of the device may come with a later call: then this context does not run again. kUsage where a port is not bound to the
   /// GPU's memory, kUnsupported of a CPU's model.
   void run_on(void* stream);
+  /// Until all runs are done. Failure, kDevice, of one that failed after run_on() had returned.
+  void wait();
 
  private:
   std::span<std::byte> input_memory(const std::string& name, Element element);
   std::span<const std::byte> output_memory(const std::string& name, Element element);
   struct State;
+  State& state() const;  // kUsage when moved from
   std::unique_ptr<State> state_;
 };
 

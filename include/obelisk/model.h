@@ -9,6 +9,7 @@
 /// Errors  Failure (error.h) by every function here; nothing half made stays behind.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -44,7 +45,7 @@ struct CompileOptions {
   std::string target = "cpu";
   /// Of a GPU: "mono" (one kernel), "stitch" (a graph of stitched kernels), "op" (a kernel an op), "auto" (the quickest).
   std::string granularity = "auto";
-  int64_t memory_limit = 0;      // bytes of the GPU's memory for weights and one Context; 0: what there is. kMemory beyond it
+  int64_t memory_limit = 0;      // bytes of the GPU's memory for weights and all Contexts; 0: what there is. kMemory beyond it
   bool batch_invariant = false;  // on a GPU a row has the same bits in models of any batch, and is slower
   bool watchdog = false;         // a GPU that waits for two seconds stops, and the failure says for what
   /// "keep" the model's arithmetic, or "fp32", "tf32" (products round what they multiply to 10 bits of
@@ -56,6 +57,7 @@ struct CompileOptions {
   double verify_seconds = 10;  // that the reference may take: with less than all rows take it looks at some; 0: as long as it wants
   std::string compiler;     // the C++ compiler for bodies; empty: found on the PATH
   std::string cache;        // folder of the object cache; empty: the user's; "off": none
+  std::string folder;       // of bytes: where the model's external data lies; empty: there is none
   std::function<void(const std::string& step, double done)> progress;  // done in [0, 1]
   std::function<bool()> interrupted;  // asked now and then; true ends with kInterrupted
 };
@@ -72,13 +74,24 @@ struct OpenOptions {
 
 class Model {
  public:
+  // Moving copies, so that a moved-from Model is one still.
+  Model(const Model&) = default;
+  Model& operator=(const Model&) = default;
+  ~Model() = default;
+
   /// Compiles a network (.onnx, or a graph as text, .ir).
   static Model compile(const std::string& path, const CompileOptions& options = {});
+  /// The same of an .onnx file's bytes, which are copied.
+  static Model compile(std::span<const std::byte> file, const CompileOptions& options = {});
   /// Opens a compiled file (.obk). It stays mapped as long as the model lives.
   static Model open(const std::string& path, const OpenOptions& options = {});
+  /// The same of its bytes, which are copied.
+  static Model open(std::span<const std::byte> file, const OpenOptions& options = {});
 
   /// Writes the compiled file, whole or not at all.
   void save(const std::string& path) const;
+  /// The bytes that save() writes.
+  std::vector<std::byte> save() const;
 
   const std::string& name() const noexcept;
   std::span<const Port> inputs() const noexcept;

@@ -5,7 +5,7 @@
 namespace obelisk {
 namespace {
 
-Error usage(std::string message) { return {Code::kUsage, "api", std::move(message), "", ""}; }
+Error usage(std::string message, std::string hint = "") { return {Code::kUsage, "api", std::move(message), "", std::move(hint)}; }
 
 /// Checks memory that a caller wants to be read or written.
 void check_memory(const Port& port, const char* way, const void* data, size_t bytes) {
@@ -62,55 +62,79 @@ Context::Context(Context&&) noexcept = default;
 Context& Context::operator=(Context&&) noexcept = default;
 Context::~Context() = default;
 
-const Model& Context::model() const noexcept { return state_->model; }
+Context::State& Context::state() const {
+  if (!state_) api::raise(usage("the context was moved from", "use the one that it was moved to"));
+  return *state_;
+}
+
+const Model& Context::model() const { return state().model; }
 
 std::span<std::byte> Context::input_bytes(const std::string& name) {
   return api::guarded([&]() -> std::span<std::byte> {
-    const size_t k = api::find_port(state_->model.inputs(), name, "input");
-    const Port& port = state_->model.inputs()[k];
-    if (state_->in[k] && state_->own_inputs[k].empty())
+    const size_t k = api::find_port(state().model.inputs(), name, "input");
+    const Port& port = state().model.inputs()[k];
+    if (state().in[k] && state().own_inputs[k].empty())
       api::raise(
           usage(fmt::format("input '{}' is bound to the caller's memory: write it there", name)));
-    return {state_->input(k), port.bytes};
+    return {state().input(k), port.bytes};
   });
 }
 
 std::span<const std::byte> Context::output_bytes(const std::string& name) {
   return api::guarded([&]() -> std::span<const std::byte> {
-    const size_t k = api::find_port(state_->model.outputs(), name, "output");
-    return {state_->output(k), state_->model.outputs()[k].bytes};
+    State& inside = state();
+    const size_t k = api::find_port(inside.model.outputs(), name, "output");
+    const bool bound = inside.out[k] && inside.own_outputs[k].empty();
+    if (bound && api::value_or_raise(inside.context->on_device(inside.out[k])))
+      api::raise(usage(fmt::format("output '{}' is bound to the GPU's memory, which the host does not read", name),
+                       "copy it from there, or bind the host's memory"));
+    return {inside.output(k), inside.model.outputs()[k].bytes};
   });
 }
 
 std::span<std::byte> Context::input_memory(const std::string& name, Element element) {
-  check_element(state_->model.input(name), "input", element);
+  check_element(state().model.input(name), "input", element);
   return input_bytes(name);
 }
 
 std::span<const std::byte> Context::output_memory(const std::string& name, Element element) {
-  check_element(state_->model.output(name), "output", element);
+  check_element(state().model.output(name), "output", element);
   return output_bytes(name);
 }
 
 void Context::bind_input(const std::string& name, std::span<const std::byte> memory) {
-  const size_t k = api::find_port(state_->model.inputs(), name, "input");
-  check_memory(state_->model.inputs()[k], "input", memory.data(), memory.size());
-  state_->own_inputs[k] = Tensor();
-  state_->in[k] = memory.data();
+  const size_t k = api::find_port(state().model.inputs(), name, "input");
+  check_memory(state().model.inputs()[k], "input", memory.data(), memory.size());
+  state().own_inputs[k] = Tensor();
+  state().in[k] = memory.data();
 }
 
 void Context::bind_output(const std::string& name, std::span<std::byte> memory) {
-  const size_t k = api::find_port(state_->model.outputs(), name, "output");
-  check_memory(state_->model.outputs()[k], "output", memory.data(), memory.size());
-  state_->own_outputs[k] = Tensor();
-  state_->out[k] = memory.data();
+  const size_t k = api::find_port(state().model.outputs(), name, "output");
+  check_memory(state().model.outputs()[k], "output", memory.data(), memory.size());
+  state().own_outputs[k] = Tensor();
+  state().out[k] = memory.data();
+}
+
+void Context::unbind_input(const std::string& name) {
+  const size_t k = api::find_port(state().model.inputs(), name, "input");
+  if (state().own_inputs[k].empty()) state().in[k] = nullptr;
+}
+
+void Context::unbind_output(const std::string& name) {
+  const size_t k = api::find_port(state().model.outputs(), name, "output");
+  if (state().own_outputs[k].empty()) state().out[k] = nullptr;
+}
+
+void Context::wait() {
+  api::guarded([&] { api::value_or_raise(state().context->wait()); });
 }
 
 void Context::run() {
   api::guarded([&] {
-    for (size_t k = 0; k < state_->in.size(); ++k) state_->input(k);
-    for (size_t k = 0; k < state_->out.size(); ++k) state_->output(k);
-    api::value_or_raise(state_->context->run(state_->in, state_->out));
+    for (size_t k = 0; k < state().in.size(); ++k) state().input(k);
+    for (size_t k = 0; k < state().out.size(); ++k) state().output(k);
+    api::value_or_raise(state().context->run(state().in, state().out));
   });
 }
 
@@ -121,11 +145,11 @@ void Context::run_on(void* stream) {
         if (ports[k].bytes > 0 && (!memory[k] || !own[k].empty()))
           api::raise(usage(fmt::format("{} '{}' is bound to no memory: a run on a stream wants the GPU's, by bind_{}", way, ports[k].name, way)));
     };
-    if (state_->model.gpu() >= 0) {
-      bound(state_->model.inputs(), "input", state_->in, state_->own_inputs);
-      bound(state_->model.outputs(), "output", state_->out, state_->own_outputs);
+    if (state().model.gpu() >= 0) {
+      bound(state().model.inputs(), "input", state().in, state().own_inputs);
+      bound(state().model.outputs(), "output", state().out, state().own_outputs);
     }
-    api::value_or_raise(state_->context->run_on(state_->in, state_->out, stream));
+    api::value_or_raise(state().context->run_on(state().in, state().out, stream));
   });
 }
 

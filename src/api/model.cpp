@@ -1,6 +1,8 @@
 #include "obelisk/model.h"
 
 #include "api/state.h"
+#include "base/temporary_folder.h"
+#include "network.h"
 
 namespace obelisk {
 
@@ -73,15 +75,26 @@ Tensor bound_value(const frontends::onnx::Model& model, const std::string& name,
   raise({Code::kUsage, "api", fmt::format("the model has no input '{}' of integers", name)});
 }
 
-compiler::Network read_network(const std::string& path, const CompileOptions& wanted,
-                               frontends::ImportOptions& import) {
+/// Bytes of the caller's, aligned as a mapped file is.
+Tensor copy_of(std::span<const std::byte> bytes) {
+  Tensor copy = Tensor::allocate({DType::u8, {static_cast<int64_t>(bytes.size())}});
+  std::copy(bytes.begin(), bytes.end(), copy.as_mutable<std::byte>());
+  return copy;
+}
+
+compiler::Network read_network(const std::string& path) {
+  return value_or_raise(compiler::open_network(path));
+}
+
+compiler::Network read_network(std::span<const std::byte> file, const std::string& folder) {
+  const auto copy = std::make_shared<const Tensor>(copy_of(file));
   compiler::Network network;
-  if (ends_with(path, ".ir")) {
-    const std::string text = value_or_raise(read_file(path));
-    network.graph = value_or_raise(graph::parse(text));
-    return network;
-  }
-  network.model = value_or_raise(frontends::onnx::read_model(path));
+  network.model = value_or_raise(frontends::onnx::read_model_bytes({copy->as<char>(), file.size()}, copy, folder));
+  return network;
+}
+
+void bind_shapes(const compiler::Network& network, const CompileOptions& wanted, frontends::ImportOptions& import) {
+  if (!network.model) return;
   for (const auto& [name, extents] : wanted.shapes) {
     std::string text;
     for (int64_t extent : extents) text += (text.empty() ? "" : "x") + std::to_string(extent);
@@ -92,19 +105,6 @@ compiler::Network read_network(const std::string& path, const CompileOptions& wa
         frontends::bind_shape(*network.model, name + "=" + std::to_string(extent), import));
   for (const auto& [name, values] : wanted.values)
     import.bound_inputs[name] = bound_value(*network.model, name, values);
-  return network;
-}
-
-/// An error of the compiler, with the first node that cannot be run.
-Error with_cause(Error error, const frontends::ImportReport& report) {
-  if (report.unsupported.empty()) return error;
-  const frontends::Unsupported& first = report.unsupported.front();
-  error.message = fmt::format("{}: {}", first.op, first.reason);
-  if (report.unsupported.size() > 1)
-    error.message +=
-        fmt::format(" (and {} more nodes: obelisk check)", report.unsupported.size() - 1);
-  error.node = first.node, error.hint = first.hint;
-  return error;
 }
 
 }  // namespace
@@ -120,85 +120,126 @@ void Model::State::describe() {
     slow_ops.push_back(fmt::format("{} '{}'", ops::to_string(custom.op), custom.name));
 }
 
+namespace {
+
+/// A network, compiled; and the GPU that it was compiled for.
+std::pair<compiler::Compilation, compiler::FoundMachine> compiled(const compiler::Network& network, const CompileOptions& wanted) {
+  compiler::Options options;
+  const compiler::FoundMachine machine = value_or_raise(
+      compiler::find_machine(wanted.target, wanted.virtual_sms, wanted.threads));
+  options.target = machine.target;
+  options.granularity = value_or_raise(compiler::parse_wanted_granularity(wanted.granularity));
+  options.load.gpu = machine.gpu, options.load.memory_limit = Bytes{wanted.memory_limit};
+  options.load.watchdog = wanted.watchdog;
+  options.batch_invariant = wanted.batch_invariant;
+  const auto precision = passes::parse_precision(wanted.precision);
+  if (!precision)
+    raise(Error{Code::kUsage, "api", fmt::format("there is no precision '{}'", wanted.precision), "",
+                "keep, fp32, tf32, fp16 or bf16"});
+  options.passes.precision = *precision;
+  options.threads = wanted.threads;
+  options.sms = machine.sms;
+  options.verify = wanted.verify;
+  if (wanted.verify_seconds > 0) options.verification.seconds = wanted.verify_seconds;
+  options.load.compiler = wanted.compiler, options.load.cache_dir = wanted.cache;
+  options.interrupted = wanted.interrupted;
+  if (wanted.progress)
+    options.progress = [&](std::string_view step, double done) {
+      wanted.progress(std::string(step), done);
+    };
+  bind_shapes(network, wanted, options.import);
+  compiler::Compilation made;
+  if (Status status = compiler::compile(network, options, made); !status.ok())
+    raise(compiler::with_cause(status.error(), made.import_report));
+  return {std::move(made), machine};
+}
+
+}  // namespace
+
+std::shared_ptr<Model::State> Model::State::of(compiler::Compilation made, int gpu, bool verified) {
+  auto state = std::make_shared<State>();
+  state->executable = made.executable;
+  state->gpu = made.executable->device() ? gpu : -1;
+  state->graph = std::move(made.graph);
+  if (const auto& found = made.verification; found && !found->rows.empty())
+    state->verification = Verification{found->max_abs,  found->max_rel, found->tolerance,
+                                       found->rounding, found->rows,    found->before};
+  else if (found)
+    state->unverified = found->why_not;
+  else
+    state->unverified = verified ? "there is no GPU here to run it on" : "verify = false";
+  state->describe();
+  return state;
+}
+
 Model Model::compile(const std::string& path, const CompileOptions& wanted) {
   return guarded([&] {
-    compiler::Options options;
-    const compiler::Machine machine = value_or_raise(
-        compiler::find_machine(wanted.target, wanted.virtual_sms, wanted.threads));
-    options.target = machine.target, options.granularity = wanted.granularity;
-    options.load.gpu = machine.gpu, options.load.memory_limit = Bytes{wanted.memory_limit};
-    options.load.watchdog = wanted.watchdog;
-    options.batch_invariant = wanted.batch_invariant;
-    const auto precision = passes::parse_precision(wanted.precision);
-    if (!precision)
-      raise(Error{Code::kUsage, "api", fmt::format("there is no precision '{}'", wanted.precision), "",
-                  "keep, fp32, tf32, fp16 or bf16"});
-    options.passes.precision = *precision;
-    options.threads = wanted.threads;
-    options.sms = machine.sms;
-    options.verify = wanted.verify;
-    if (wanted.verify_seconds > 0) options.verification.seconds = wanted.verify_seconds;
-    options.load.compiler = wanted.compiler, options.load.cache_dir = wanted.cache;
-    options.interrupted = wanted.interrupted;
-    if (wanted.progress)
-      options.progress = [&](std::string_view step, double done) {
-        wanted.progress(std::string(step), done);
-      };
-    const compiler::Network network = read_network(path, wanted, options.import);
-    compiler::Compilation made;
-    if (Status status = compiler::compile(network, options, made); !status.ok())
-      raise(with_cause(status.error(), made.import_report));
-    auto state = std::make_shared<State>();
-    state->executable = made.executable;
-    state->gpu = made.executable->device() ? machine.gpu : -1;
-    state->graph = std::move(made.graph);
-    if (const auto& found = made.verification; found && !found->rows.empty())
-      state->verification = Verification{found->max_abs,  found->max_rel, found->tolerance,
-                                         found->rounding, found->rows,    found->before};
-    else if (found)
-      state->unverified = found->why_not;
-    else
-      state->unverified = wanted.verify ? "there is no GPU here to run it on" : "verify = false";
-    state->describe();
-    return Model(std::move(state));
+    auto [made, machine] = compiled(read_network(path), wanted);
+    return Model(State::of(std::move(made), machine.gpu, wanted.verify));
   });
 }
 
-Model Model::open(const std::string& path, const OpenOptions& wanted) {
+Model Model::compile(std::span<const std::byte> file, const CompileOptions& wanted) {
   return guarded([&] {
-    auto state = std::make_shared<State>();
-    state->file = value_or_raise(runtime::open_obk(path, wanted.portable));
-    if (!wanted.portable) {
-      runtime::LoadOptions load;
-      load.compiler = wanted.compiler, load.cache_dir = wanted.cache;
-      load.gpu = wanted.gpu, load.memory_limit = Bytes{wanted.memory_limit}, load.watchdog = wanted.watchdog;
-      state->executable = value_or_raise(runtime::load(state->file->program, load));
-      if (!state->file->verified.empty())
-        state->verification = Verification{.rows = state->file->verified};
-      else
-        state->unverified = "the file was compiled without";
-    } else {
-      state->unverified = "it was compiled again, from the file's graph";
-      compiler::Network network;
-      network.graph = value_or_raise(state->file->graph());
-      compiler::Options options;
-      options.target = state->file->program->target, options.sms = state->file->program->sms;
-      if (state->file->program->on_gpu()) options.granularity = state->file->program->granularity;
-      options.load.gpu = wanted.gpu, options.load.memory_limit = Bytes{wanted.memory_limit};
-      options.load.watchdog = wanted.watchdog;
-      options.verify = false;
-      if (const auto kept = passes::parse_precision(state->file->program->precision))
-        options.passes.precision = *kept;
-      options.load.compiler = wanted.compiler, options.load.cache_dir = wanted.cache;
-      compiler::Compilation made;
-      if (Status status = compiler::compile(network, options, made); !status.ok())
-        raise(status.error());
-      state->executable = made.executable;
-      state->graph = std::move(made.graph);
-    }
-    if (state->executable->device()) state->gpu = wanted.gpu;
-    state->describe();
-    return Model(std::move(state));
+    auto [made, machine] = compiled(read_network(file, wanted.folder), wanted);
+    return Model(State::of(std::move(made), machine.gpu, wanted.verify));
+  });
+}
+
+std::shared_ptr<Model::State> Model::State::of(runtime::Compiled file, const OpenOptions& wanted) {
+  auto state = std::make_shared<State>();
+  state->file = std::move(file);
+  if (!wanted.portable) {
+    runtime::LoadOptions load;
+    load.compiler = wanted.compiler, load.cache_dir = wanted.cache;
+    load.gpu = wanted.gpu, load.memory_limit = Bytes{wanted.memory_limit}, load.watchdog = wanted.watchdog;
+    state->executable = value_or_raise(runtime::load(state->file->program, load));
+    if (!state->file->verified.empty())
+      state->verification = Verification{.rows = state->file->verified};
+    else
+      state->unverified = "the file was compiled without";
+  } else {
+    state->unverified = "it was compiled again, from the file's graph";
+    compiler::Network network;
+    network.graph = value_or_raise(state->file->graph());
+    compiler::Options options;
+    options.target = state->file->program->target, options.sms = state->file->program->sms;
+    if (state->file->program->on_gpu()) options.granularity = state->file->program->granularity;
+    options.load.gpu = wanted.gpu, options.load.memory_limit = Bytes{wanted.memory_limit};
+    options.load.watchdog = wanted.watchdog;
+    options.verify = false;
+    if (const auto kept = passes::parse_precision(state->file->program->precision))
+      options.passes.precision = *kept;
+    options.load.compiler = wanted.compiler, options.load.cache_dir = wanted.cache;
+    compiler::Compilation made;
+    if (Status status = compiler::compile(network, options, made); !status.ok())
+      raise(status.error());
+    state->executable = made.executable;
+    state->graph = std::move(made.graph);
+  }
+  if (state->executable->device()) state->gpu = wanted.gpu;
+  state->describe();
+  return state;
+}
+
+Model Model::open(const std::string& path, const OpenOptions& wanted) {
+  return guarded([&] { return Model(State::of(value_or_raise(runtime::open_obk(path, wanted.portable)), wanted)); });
+}
+
+Model Model::open(std::span<const std::byte> file, const OpenOptions& wanted) {
+  return guarded([&] {
+    const auto copy = std::make_shared<const Tensor>(copy_of(file));
+    return Model(State::of(value_or_raise(runtime::parse_obk(copy->data(), file.size(), copy, "compiled model", wanted.portable)), wanted));
+  });
+}
+
+std::vector<std::byte> Model::save() const {
+  return guarded([&] {
+    const TemporaryFolder folder = value_or_raise(TemporaryFolder::create());
+    const std::string path = folder.path() + "/model.obk";
+    save(path);
+    const auto file = value_or_raise(MappedFile::open(path));
+    return std::vector<std::byte>(file->data(), file->data() + file->size());
   });
 }
 

@@ -19,6 +19,9 @@ struct Model::State {
   std::string unverified;  // why there is none
   int gpu = -1;
   void describe();  // ports and slow ops, from the program
+  /// `verified`: that was wanted.
+  static std::shared_ptr<State> of(compiler::Compilation made, int gpu, bool verified);
+  static std::shared_ptr<State> of(runtime::Compiled file, const OpenOptions& wanted);
 };
 
 namespace api {

@@ -21,6 +21,7 @@ std::string_view to_string(DType dtype);                   // "f32"
 std::optional<DType> parse_dtype(std::string_view text);   // inverse of to_string
 int bits(DType dtype);                                     // 4 for i4, 8 for b1, 32 for f32
 bool is_float(DType dtype);                                // f64 ... f4e2m1
+inline bool is_half(DType dtype) { return dtype == DType::f16 || dtype == DType::bf16; }
 bool is_integer(DType dtype);                              // i64 ... u2, not b1
 bool is_signed(DType dtype);                               // floats and i*
 bool is_low_float(DType dtype);                            // the 8- and 4-bit floats

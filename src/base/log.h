@@ -1,4 +1,4 @@
-/// base/log.h — one line to stderr per event, tagged with its room; quiet unless OBELISK_LOG=info|debug.
+/// base/log.h — one line per event, tagged with its room, to stderr or to who asked for it; quiet unless OBELISK_LOG=info|debug.
 #pragma once
 
 #include <fmt/format.h>
@@ -10,6 +10,10 @@ namespace obelisk {
 enum class LogLevel : int { kWarning = 0, kInfo = 1, kDebug = 2 };
 LogLevel log_level();  // from the environment variable OBELISK_LOG, read once
 void log_line(LogLevel level, std::string_view room, std::string_view text);
+
+/// Takes lines in place of stderr, on whichever thread they arise and one at a time; null: stderr again. It may not log.
+using LogSink = void (*)(LogLevel level, const char* room, const char* text, void* user);
+void set_log(LogSink sink, void* user, LogLevel most);
 
 // LOG(kInfo, "runtime", "compiled {} bodies in {} ms", n, ms)
 #define LOG(level, room, ...)                                              \

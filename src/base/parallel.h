@@ -18,6 +18,9 @@
 
 namespace obelisk {
 
+/// Cores that the system lets this process run on.
+int cores_we_may_use();
+
 template <typename Job>
 void for_each_on_all_cores(size_t count, const Job& job) {
   std::atomic<size_t> next{0};  // a ticket, which publishes nothing: relaxed

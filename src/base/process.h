@@ -3,6 +3,7 @@
 
 #include <sys/types.h>
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -23,7 +24,7 @@ class Process {
   bool write_line(const std::string& line);  // false: the child has exited
   bool read_line(std::string& line);         // false: the child closed its output
   std::string read_all();
-  /// Closes the pipes and waits: the exit status, 128 + N when signal N ended it.
+  /// Closes the pipes and waits: the exit status, 128 + N when signal N ended it, kStatusLost.
   int wait();
 
  private:
@@ -33,11 +34,23 @@ class Process {
   std::string rest_;  // read, but not yet given out
 };
 
+/// Exit statuses that are none of the program's.
+constexpr int kCannotStart = 127, kTimedOut = 124, kStopped = 130;
+constexpr int kStatusLost = 125;  // something else in this process waited for the child
+
+/// How long a program may run.
+struct RunLimits {
+  double seconds = 0;                 // 0: as long as it wants
+  std::function<bool()> interrupted;  // asked several times a second; true ends it
+};
+
 /// Runs a program to its end: no input, all that it says in the file `log`. Its own temporary files
-/// lie in `folder`, which stays until it has ended, even when we are killed.
-/// Returns the exit status, 127 when it cannot start, 128 + N when signal N ended it.
+/// lie in `folder`, which stays until it has ended, even when we are killed. A program that is ended
+/// takes those with it that it started. Also where this process ignores SIGCHLD, when the system
+/// forgets how children ended.
+/// Returns the exit status, 128 + N when signal N ended it, or one of the above.
 int run_program(const std::vector<std::string>& words, const std::string& log,
-                const TemporaryFolder& folder);
+                const TemporaryFolder& folder, const RunLimits& limits = {});
 
 /// The folders of $PATH, with colons between.
 std::string search_path();

@@ -1,5 +1,8 @@
 #include "base/python.h"
 
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <cctype>
 #include <cstdlib>
@@ -12,8 +15,6 @@ namespace obelisk {
 namespace {
 
 namespace fs = std::filesystem;
-
-constexpr char kOwnEnvironment[] = OBELISK_SOURCE_DIR "/.venv";
 
 std::string environment_variable(const char* name) {
   const char* value = getenv(name);
@@ -42,6 +43,27 @@ int number_of(const std::string& name) {
   size_t at = name.size();
   while (at > 0 && isdigit(static_cast<unsigned char>(name[at - 1]))) --at;
   return name.size() - at < 9 ? atoi(name.c_str() + at) : 0;
+}
+
+/// PREFIX of our own program PREFIX/bin/obelisk; empty where it lies in no such folder.
+std::string own_prefix() {
+  std::error_code failed;
+  const fs::path own = fs::read_symlink("/proc/self/exe", failed);
+  return failed || own.parent_path().filename() != "bin" ? "" : own.parent_path().parent_path().string();
+}
+
+/// Whether nobody but this user and root can change what lies at a path, or put something else there.
+bool is_ours(const fs::path& path) {
+  std::error_code failed;
+  fs::path real = fs::canonical(path, failed);
+  if (failed) return false;
+  for (;; real = real.parent_path()) {
+    struct stat about {};
+    if (stat(real.c_str(), &about) != 0 || (about.st_uid != 0 && about.st_uid != geteuid())) return false;
+    const bool by_others = (about.st_mode & S_IWOTH) != 0 || ((about.st_mode & S_IWGRP) != 0 && about.st_gid != 0 && about.st_gid != getegid());
+    if (by_others && (about.st_mode & S_ISVTX) == 0) return false;
+    if (real == real.root_path()) return true;
+  }
 }
 
 /// Folders, each once, in the order in which they were added.
@@ -75,16 +97,23 @@ class Folders {
 
 std::string find_python() {
   if (const std::string told = environment_variable("OBELISK_PYTHON"); !told.empty()) return told;
-  const std::string own = find_program(std::string(kOwnEnvironment) + "/bin/python");
-  return own.empty() ? find_program("python3") : own;
+  if (const std::string prefix = own_prefix(); !prefix.empty()) {
+    const std::string own = find_program(prefix + "/.venv/bin/python");
+    if (!own.empty() && is_ours(own)) return own;
+  }
+  return find_program("python3");
 }
 
 PythonPlaces PythonPlaces::of_this_process() {
+  PythonPlaces places{.python = environment_variable("OBELISK_PYTHON"), .bases = {"/usr/local", "/usr"}, .only_ours = true};
+  if (const std::string prefix = own_prefix(); !prefix.empty()) places.prefixes = {prefix, prefix + "/.venv"};
+  return places;
+}
+
+PythonPlaces PythonPlaces::not_asked_for() {
   PythonPlaces places{.packages = environment_variable("PYTHONPATH"),
-                      .python = environment_variable("OBELISK_PYTHON"),
-                      .prefixes = {environment_variable("VIRTUAL_ENV"), kOwnEnvironment},
-                      .programs = search_path(),
-                      .bases = {"/usr/local"}};
+                      .prefixes = {environment_variable("VIRTUAL_ENV")},
+                      .programs = search_path()};
   if (const std::string home = environment_variable("HOME"); !home.empty())
     places.bases.push_back(home + "/.local");
   return places;
@@ -94,11 +123,16 @@ std::vector<std::string> package_folders(const PythonPlaces& places) {
   Folders folders;
   for (const std::string& packages : split_at_colons(places.packages)) folders.add(packages);
   if (!places.python.empty()) folders.add_python(places.python);
+  const size_t asked_for = folders.all.size();
   for (const std::string& prefix : places.prefixes)
     if (!prefix.empty()) folders.add_prefix(prefix);
   for (const std::string& programs : split_at_colons(places.programs))
     folders.add_python(fs::path(programs) / "python3");
   for (const std::string& base : places.bases) folders.add_prefix(base);
+  if (places.only_ours)
+    folders.all.erase(std::remove_if(folders.all.begin() + static_cast<std::ptrdiff_t>(asked_for), folders.all.end(),
+                                     [](const std::string& folder) { return !is_ours(folder); }),
+                      folders.all.end());
   return folders.all;
 }
 

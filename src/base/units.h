@@ -18,6 +18,7 @@ struct Bytes {
 };
 constexpr Bytes operator""_KiB(unsigned long long n) { return {static_cast<int64_t>(n) << 10}; }
 constexpr Bytes operator""_MiB(unsigned long long n) { return {static_cast<int64_t>(n) << 20}; }
+constexpr int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 std::string to_string(Bytes bytes);  // "43.0 MiB"
 
 struct Flops {

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <bit>
-#include <deque>
 #include <limits>
 #include <map>
 
@@ -55,14 +54,16 @@ class BodyEmitter {
     direct_ = group_.kind != GroupKind::kStitched && stores_tile_plainly(graph_, group_, *store_access_.at(0), lane_);
     // Tiles of known shapes have their sums in fast memory; a loop of whole vectors stores them.
     if (tiles_.vectors && group_.kind == GroupKind::kProduct && packed_b_ && byte_size(group_.product.a_type, 1) == 2) direct_ = false;
-    const bool dealt = work_.residents > 0;
-    if (dealt || work_.flows || group_.partials != graph::kNone) direct_ = false;
+    const bool dealt = work_.ctas_per_sm() > 0;
+    if (dealt || work_.dataflow || group_.partials != graph::kNone) direct_ = false;
     const std::optional<VectorText> vectors = tiles_.vectors && !direct_ ? as_vectors() : std::nullopt;
-    CHECK(vectors || !tiles_.vectors || !work_.gives_any(), "what is given to all workers is stored in packs");
+    CHECK(vectors || !tiles_.vectors || !work_.broadcasts_any(), "what is given to all workers is stored in packs");
     head(!vectors);
+    set_form(vectors ? vectors->ctas_per_sm : 0);
     pitch_ = vectors ? std::to_string(tile_pitch()) : group_.product.twin ? "(2 * (t->c1 - t->c0))" : "(t->c1 - t->c0)";
     const DealtText tile = dealt ? emit_dealt(group_, work_, *layouts_, tiles_, vectors ? tile_pitch() : work_.tile_columns) : DealtText{};
     if (!vectors) out_ += begin();
+    if (dealt) traits_.tiles |= kConvTile, traits_.waits = BodyTraits::Wait::kKernelBefore;
     out_ += tile.ahead + (vectors ? "  {\n" + vectors->ahead : "") + tile.tile, scratch_ += tile.scratch;
     if (group_.kind == GroupKind::kProduct && !dealt) product(vectors.has_value());
     if (group_.kind == GroupKind::kConv && !dealt) conv();
@@ -82,7 +83,7 @@ class BodyEmitter {
     text += out_;
     text += "}\n";
     for (size_t slot : stage_params_) params_[slot] += scratch_;  // staged rows lie behind the tile
-    return {std::move(text), std::move(params_), scratch_ + stage_, stage_};
+    return {std::move(text), std::move(traits_), std::move(params_), scratch_ + stage_, stage_};
   }
 
  private:
@@ -112,7 +113,7 @@ class BodyEmitter {
     if (fresh) {
       const DType dtype = graph_.type(body_.operands[operand]).dtype;
       it->second = fmt::format("x{}", operand);
-      top_ += fmt::format("  {0}{1}* __restrict x{2} = ({0}{1}*)x[{3}];\n", store ? "" : "const ", storage_name(dtype), operand, first_operand_ + operand);
+      top_ += fmt::format("  {0}{1}* __restrict x{2} = ({0}{1}*)x[{3}];\n", store ? "" : "const ", storage_name(dtype), operand, operand);
     }
     return it->second;
   }
@@ -247,12 +248,10 @@ class BodyEmitter {
     VectorJob job{graph_, body_, nest_, *layouts_};
     job.anchored = group_.kind != GroupKind::kStitched;
     job.tile_rows = streamed() ? streamed_slice(group_, work_) : work_.tile_rows, job.tile_columns = work_.tile_columns, job.tile_pitch = tile_pitch();
-    job.panel = panel_, job.panel_pitch = panel_pitch_;
-    if (panel_ != graph::kNone) job.panel_type = tile_type(static_cast<int32_t>(graph_.type(panel_).dtype));
-    job.ahead_bytes = ahead_bytes_, job.dealt = work_.dealt, job.residents = work_.residents, job.planes = planes(), job.shares_rows = work_.shares_rows && !job.anchored;
+    job.ahead_bytes = ahead_bytes_, job.dealt = work_.grid() != nullptr, job.residents = work_.ctas_per_sm(), job.planes = planes(), job.shares_rows = work_.list() && work_.list()->shares_rows && !job.anchored;
     job.begin = begin(), job.may_begin_late = group_.kind == GroupKind::kAttention && group_.attention.pieces == 1;
     if (streamed()) job.most_ahead = 48;  // all registers are its sums' and these
-    job.partials = group_.partials, job.gives = work_.gives;
+    job.partials = group_.partials, job.gives = work_.dataflow ? work_.dataflow->broadcasts : std::vector<bool>();
     job.pointer = [this](int operand, bool store) { return pointer(operand, store); };
     return emit_vectors(job);
   }
@@ -267,7 +266,7 @@ class BodyEmitter {
       stage_ += (nest_.column_count() * byte_size(body_.stage_types[s], 1) + 63) / 64 * 64;
     }
     for (size_t s = 0; s < body_.steps.size(); ++s)
-      if (body_.steps[s].kind == StepKind::kStore && body_.operands[body_.steps[s].slot] != panel_) pointer(body_.steps[s].slot, true);
+      if (body_.steps[s].kind == StepKind::kStore) pointer(body_.steps[s].slot, true);
   }
 
   /// Decodes the linear row `from` into the row coordinates; in lane mode the innermost one is left to the lanes.
@@ -330,15 +329,6 @@ class BodyEmitter {
     const std::string stored = value(step.expr);
     const stitch::Layout& layout = (*layouts_)[body_.operands[step.slot]];
     const DType dtype = graph_.type(body_.operands[step.slot]).dtype;
-    if (body_.operands[step.slot] == panel_) {
-      // Dense rows: what is left of the offset beside the rows is the column.
-      Access column = access;
-      for (int d = 0; d < nest_.rows; ++d) column.strides[d] = 0;
-      column.offset = 0;
-      const std::string j = affine_offset(panel_columns_.emplace_back(std::move(column)), fmt::format("s{}", s), deepest(access));
-      return fmt::format("obk::store(panel, OBK_PANEL_AT({}, r - t->r0, {}, {}), ({}){});", tile_type(static_cast<int32_t>(dtype)), j.empty() ? "0" : j, panel_pitch_,
-                         arithmetic_name(dtype), stored);
-    }
     const std::string at = access.affine ? affine_offset(access, fmt::format("s{}", s), deepest(access)) : offset_text(layout, step.at);
     return fmt::format("obk::store({}, {}, ({}){});", pointer(step.slot, true), at.empty() ? "0" : at, arithmetic_name(dtype), stored);
   }
@@ -495,10 +485,41 @@ class BodyEmitter {
 
   // ---- the anchor's tile ---------------------------------------------------------------------------------------------
   /// Whether the product has a kernel of its own; how many planes of sums that then leaves for the epilogue to add: its warpgroups' or its parts'.
-  bool streamed() const { return group_.kind == GroupKind::kProduct && work_.streamed && tiles_.product_stage && packed_b_ && !direct_; }
+  bool streamed() const { return group_.kind == GroupKind::kProduct && work_.pipelined() && tiles_.gemm.pipelined && packed_b_ && !direct_; }
   /// What stands before the first load of anything but weights.
-  std::string begin() const { return streamed() ? kProductBegin : work_.alone ? kAloneBegins : asks_rows() ? kRowsBegin : work_.waits ? kWaveBegins : ""; }
-  bool asks_rows() const { return group_.kind == GroupKind::kProduct && work_.rows && work_.waits && tiles_.vectors && packed_b_ && !direct_; }
+  enum class Begin { kAtOnce, kPipelinedGemm, kAlone, kRows, kWave };
+  Begin how_it_begins() const {
+    if (streamed()) return Begin::kPipelinedGemm;
+    if (work_.single_wave()) return Begin::kAlone;
+    if (asks_rows()) return Begin::kRows;
+    return waits_in_body() ? Begin::kWave : Begin::kAtOnce;
+  }
+  std::string begin() const {
+    switch (how_it_begins()) {
+      case Begin::kAtOnce: break;
+      case Begin::kPipelinedGemm: return kProductBegin;
+      case Begin::kAlone: return kAloneBegins;
+      case Begin::kRows: return kRowsBegin;
+      case Begin::kWave: return kWaveBegins;
+    }
+    return "";
+  }
+  /// The form of the body's kernel and what it waits for. `ctas_per_sm`: that share a multiprocessor, where the vectors say so; else 0.
+  void set_form(int ctas_per_sm) {
+    using Form = BodyTraits::Form;
+    using Wait = BodyTraits::Wait;
+    if (ctas_per_sm > 0) traits_.form = Form::kGrid, traits_.ctas_per_sm = ctas_per_sm;
+    const Begin begins = how_it_begins();
+    CHECK(ctas_per_sm == 0 || begins == Begin::kAtOnce || begins == Begin::kWave, "a body has two forms");
+    switch (begins) {
+      case Begin::kAtOnce: break;
+      case Begin::kPipelinedGemm: traits_.form = Form::kPipelinedGemm, traits_.waits = Wait::kKernelBefore; break;
+      case Begin::kAlone: traits_.form = Form::kGrid, traits_.ctas_per_sm = 1, traits_.waits = Wait::kKernelBefore; break;
+      case Begin::kRows: case Begin::kWave: traits_.waits = Wait::kWaveBefore; break;
+    }
+  }
+  bool asks_rows() const { return group_.kind == GroupKind::kProduct && waits_in_body() && work_.list()->a_rows && tiles_.vectors && packed_b_ && !direct_; }
+  bool waits_in_body() const { return work_.list() && work_.list()->waits_in_body; }
   int64_t planes() const { return !streamed() ? 1 : std::max<int64_t>(group_.product.parts, 2); }
   void product(bool vectors) {
     const stitch::Product& product = group_.product;
@@ -515,7 +536,6 @@ class BodyEmitter {
     const Step& first = body_.steps.front();
     const Access* store = store_access_.at(0);
 
-    const std::string pitch = group_.prologue ? prologue() : "";
     std::string text = "  {\n" + decode("t->r0", "    ", true);
     auto base = [&](const Access& access) {
       std::string sum = param(access.offset);
@@ -527,17 +547,13 @@ class BodyEmitter {
     const int64_t sum_bytes = product.a_type == DType::f64 ? 8 : 4;
     text += fmt::format("    ObkGemm g = {{}};\n    g.a_type = g.b_type = {};\n    g.m = t->r1 - t->r0;\n    g.n = {}(t->c1 - t->c0);\n", type, group_.product.twin ? "2 * " : "");
     text += fmt::format("    g.k = {};\n", param(product.k[0].extent));
-    if (group_.prologue) {
-      text += "    g.panel = 1;\n    g.a = w->scratch;\n" + fmt::format("    g.a_row = {};\n    g.a_col = 1;\n", pitch);
-    } else {
-      text += fmt::format("    g.a = (const {}*)x[{}] + ({});\n", element, x_a, base(*a_access));
-      text += fmt::format("    g.a_row = {};\n    g.a_col = {};\n", walks_rows ? stride(*a_access, inner) : "0", param(product.k[0].a));
-    }
+    text += fmt::format("    g.a = (const {}*)x[{}] + ({});\n", element, x_a, base(*a_access));
+    text += fmt::format("    g.a_row = {};\n    g.a_col = {};\n", walks_rows ? stride(*a_access, inner) : "0", param(product.k[0].a));
     if (packed_b_) {
       std::string from = fmt::format("x[{}]", x_b);
       if (!product.batch.empty()) {
         const int dim = packed_matrix_dim(group_, work_);
-        const int64_t bytes = tiles_.gemm_packed_bytes(static_cast<int32_t>(product.b_type), product.n[0].extent, product.k[0].extent);
+        const int64_t bytes = tiles_.gemm.packed_bytes(static_cast<int32_t>(product.b_type), product.n[0].extent, product.k[0].extent);
         from = fmt::format("(const char*){} + {} * {}", from, var(dim), param(bytes));
       }
       text += fmt::format("    g.packed = 1;\n    g.b = {};\n    g.column = {}t->c0;\n    g.n_packed = {};\n", from, group_.product.twin ? "2 * " : "", param(product.n[0].extent * product.sides()));
@@ -549,7 +565,7 @@ class BodyEmitter {
       std::string out = base(*store);
       if (lane_ >= 0) out += " + t->c0";
       text += fmt::format("    g.c = {} + ({});\n    g.c_row = {};\n", pointer(first.slot, true), out, inner >= 0 ? param(store->strides[inner]) : "0");
-      text += group_.prologue ? fmt::format("    g.scratch = (char*)w->scratch + {};\n", param(scratch_)) : "    g.scratch = (char*)w->scratch;\n";
+      text += "    g.scratch = (char*)w->scratch;\n";
     } else {
       if (streamed()) scratch_ += streamed_whole(group_, work_, pitch_.front() == '(' ? 0 : tile_pitch());
       const std::string at = scratch_ > 0 ? fmt::format("((char*)w->scratch + {})", param(scratch_)) : "w->scratch";
@@ -559,68 +575,46 @@ class BodyEmitter {
     }
     ObkGemm shape = {};
     shape.a_type = shape.b_type = product.tile_type();
-    shape.packed = packed_b_, shape.panel = group_.prologue.has_value();
+    shape.packed = packed_b_;
     shape.m = work_.tile_rows, shape.n = work_.tile_columns * group_.product.sides(), shape.k = product.k[0].extent;
     shape.a_row = walks_rows ? a_access->strides[inner] : 0, shape.a_col = product.k[0].a;
     shape.b_row = product.k[0].b, shape.b_col = product.n[0].b, shape.n_packed = product.n[0].extent * group_.product.sides(), shape.c_row = shape.n;
     if (streamed()) {
       text += statistics_asked(group_, work_);
       const StreamedText streamed = emit_streamed(group_, work_, tiles_, shape, type, x_a, vectors, pitch_.front() == '(' ? 0 : tile_pitch());
+      traits_.gemm = streamed.traits;
       top_ += streamed.top, scratch_ += streamed.scratch, out_ += text + streamed.tile;
       scratch_ += keep_row_statistics(group_, work_, scratch_, top_);
       return;
     }
     text += statistics_found(group_, work_, type);
-    if (asks_rows()) top_ += emit_asked_rows(work_, shape, type, x_a, fmt::format("(char*)w->scratch + {}", scratch_), pitch_.front() == '(' ? 0 : tile_pitch());
-    scratch_ += ((work_.flows && tiles_.gemm_flows ? tiles_.gemm_flows(shape.a_type, shape.m, shape.n, shape.k) : tiles_.gemm_scratch_bytes(&shape)) + 63) / 64 * 64;
-    const int64_t a_row = group_.prologue ? 0 : shape.a_row;
+    if (asks_rows()) {
+      const AskedRowsText asked = emit_asked_rows(work_, shape, type, x_a, fmt::format("(char*)w->scratch + {}", scratch_), pitch_.front() == '(' ? 0 : tile_pitch());
+      top_ += asked.top, traits_.asked_rows = asked.traits;
+    }
+    scratch_ += ((work_.dataflow && tiles_.dataflow ? tiles_.dataflow->gemm_bytes(shape.a_type, shape.m, shape.n, shape.k) : tiles_.gemm.scratch_bytes(&shape)) + 63) / 64 * 64;
+    const int64_t a_row = shape.a_row;
     if (tiles_.vectors && packed_b_ && !direct_ && shape.a_col == 1 && a_row >= 0 && a_row < (int64_t{1} << 30)) {
-      const std::string sure = asks_rows() ? "" : fmt::format(", {:d}", group_.prologue || rows_begin_at_16(work_, *a_access, byte_size(product.a_type, 1)));
+      const std::string sure = asks_rows() ? "" : fmt::format(", {:d}", rows_begin_at_16(work_, *a_access, byte_size(product.a_type, 1)));
       const auto tile_of = [&](int64_t columns) {
         const int64_t c_row = pitch_.front() == '(' ? columns : tile_pitch();  // the same for all tiles where the pitch is a number
         const std::string parts = product.parts > 1 ? fmt::format(", {}", product.parts) : "";
-        return fmt::format("OBK_GEMM_{}_OF({}, g{}, {}, {}, {}, {}, {}, {}{});\n", asks_rows() ? "ROWS" : "TILE", type, sure, shape.m, columns, shape.k, a_row, c_row, shape.panel, parts);
+        return fmt::format("OBK_GEMM_{}_OF({}, g{}, {}, {}, {}, {}, {}, 0{});\n", asks_rows() ? "ROWS" : "TILE", type, sure, shape.m, columns, shape.k, a_row, c_row, parts);
       };
       const int64_t last = work_.nest.column_count() * group_.product.sides() % shape.n;  // columns of a narrower tile at the end
       if (last) text += fmt::format("    if (g.n == {})\n      {}    else\n  ", last, tile_of(last));
       text += "    " + tile_of(shape.n) + "  }\n";
+      traits_.tiles |= kGemmTile;
     } else {
       text += fmt::format("    OBK_GEMM_TILE({}, g);\n  }}\n", type);
+      traits_.tiles |= kAnyGemmTile;
     }
     out_ += text;
     scratch_ += keep_row_statistics(group_, work_, scratch_, top_);
   }
 
-  /// The rows of A that the tile computes itself: the prologue's own loops in a scope of their own, storing into the panel. Returns the
-  /// name of the panel's pitch.
-  std::string prologue() {
-    const auto type = static_cast<int32_t>(group_.product.a_type);
-    const int64_t k = group_.product.k[0].extent;
-    const std::string pitch = param(tiles_.panel_pitch(type, work_.tile_rows, k));
-    stitch::Group rows;
-    rows.body = *group_.prologue;
-    schedule::Work work;
-    work.nest = work_.prologue, work.tile_rows = work_.tile_rows, work.tile_columns = k;
-    BodyEmitter inner(graph_, rows, work, false, tiles_);
-    inner.layouts_ = layouts_;
-    inner.first_operand_ = static_cast<int>(body_.operands.size());
-    inner.panel_ = group_.product.a, inner.panel_pitch_ = pitch;
-    inner.params_ = std::move(params_);
-    inner.param_names_ = param_names_;
-    const std::optional<VectorText> vectors = tiles_.vectors ? inner.as_vectors() : std::nullopt;
-    inner.head(!vectors);
-    if (vectors) inner.out_ += vectors->ahead + vectors->rows;
-    else inner.rows();
-    param_names_ = inner.param_names_;
-    params_ = std::move(inner.params_);
-    const std::string element = storage_name(group_.product.a_type);
-    out_ += fmt::format("  {{\n    {0}* __restrict panel = ({0}*)w->scratch;\n", element) + inner.top_ + inner.out_ + "  }\n";
-    stage_params_ = std::move(inner.stage_params_), stage_ = inner.stage_;
-    scratch_ += (tiles_.panel_bytes(type, work_.tile_rows, k) + 63) / 64 * 64;
-    return pitch;
-  }
-
   void conv() {
+    traits_.tiles |= group_.conv.depthwise ? kDepthwiseTile : kConvTile;
     const stitch::ConvTile& c = group_.conv;
     const int x = work_.operand_count(group_), weights = x + 1;
     const stitch::Layout& in = (*layouts_)[c.x];
@@ -641,7 +635,7 @@ class BodyEmitter {
     text += fmt::format("    const {0} first = ({0})t->r0 - image * pixels, top = first / wide;\n    g.row = top;\n    g.column = first - top * wide;\n", index);
     text += fmt::format("    g.pixels = t->r1 - t->r0;\n    g.rows = ({})g.pixels / wide;\n    g.channel = t->c0 - group * {};\n    g.channels = t->c1 - t->c0;\n", index, param(grouped ? c.shape.group_outputs : c.shape.outputs));
     text += fmt::format("    g.x = (const {}*)x[{}] + {} + image * {} + group * {};\n", storage_name(c.type), x, param(in.offset), param(in.strides[0]), param(c.shape.group_inputs));
-    const int64_t packed = c.depthwise ? 0 : tiles_.conv_packed_bytes(static_cast<int32_t>(c.type), c.shape.group_outputs, c.shape.group_inputs, c.kernel_h, c.kernel_w);
+    const int64_t packed = c.depthwise ? 0 : tiles_.conv.packed_bytes(static_cast<int32_t>(c.type), c.shape.group_outputs, c.shape.group_inputs, c.kernel_h, c.kernel_w);
     text += fmt::format("    g.weights = (const char*)x[{}] + group * {};\n", weights, param(packed));
     if (direct_) {
       const ConvStore to = conv_store(group_, nest_, *store_access_.at(0));
@@ -681,12 +675,13 @@ class BodyEmitter {
     for (int64_t pixel = 0; pixel < pixels; pixel += std::max<int64_t>(work_.tile_rows, 1)) {
       shape.row = pixel / wide, shape.column = pixel % wide;
       shape.pixels = std::min(work_.tile_rows, pixels - pixel), shape.rows = shape.pixels / wide;
-      most = std::max(most, tiles_.conv_scratch_bytes(&shape));
+      most = std::max(most, tiles_.conv.scratch_bytes(&shape));
     }
     scratch_ += (most + 63) / 64 * 64;
   }
 
   void attention(bool begins_here) {
+    traits_.tiles |= kAttentionTile;
     const stitch::AttentionTile& a = group_.attention;
     const int q = static_cast<int>(body_.operands.size());
     const bool masked = a.mask.value != graph::kNone;
@@ -735,7 +730,7 @@ class BodyEmitter {
     }
     if (a.pieces > 1) {
       text += fmt::format("    g.piece = (int)piece;\n    g.exchange = (char*)x[{}] + (image * {} + head) * {};\n", q + (masked ? 4 : 3), param(a.heads), param(a.exchange));
-      top_ += fmt::format("  const int64_t piece = t->c0 % {} / {};\n", param(a.value_size), param(a.value_size / a.pieces)) + (work_.flows ? "" : fmt::format("  ObkTask whole = *t;\n  whole.c0 -= whole.c0 % {0}, whole.c1 = whole.c0 + {0}, t = &whole;\n", param(a.value_size)));
+      top_ += fmt::format("  const int64_t piece = t->c0 % {} / {};\n", param(a.value_size), param(a.value_size / a.pieces)) + (work_.dataflow ? "" : fmt::format("  ObkTask whole = *t;\n  whole.c0 -= whole.c0 % {0}, whole.c1 = whole.c0 + {0}, t = &whole;\n", param(a.value_size)));
       text += piece_of_keys(group_, work_, type);
     } else {
       text += fmt::format("{}    OBK_ATTENTION_TILE({}, g{});\n  }}\n", begins_here ? begin() : "", type, tiles_.vectors ? fmt::format(", {}, {}, {}, {}", a.size, a.value_size, work_.tile_rows, a.keys) : "");
@@ -743,9 +738,9 @@ class BodyEmitter {
     out_ += text;
     ObkAttention shape = {};
     shape.type = a.tile_type(), shape.queries = work_.tile_rows, shape.keys = a.keys, shape.size = a.size, shape.value_size = a.value_size;
-    shape.mask_type = masked ? (a.mask_type == DType::f32 ? 1 : 2) : 0, shape.pieces = static_cast<int32_t>(a.pieces), shape.kept = work_.keeps.has_value();
+    shape.mask_type = masked ? (a.mask_type == DType::f32 ? 1 : 2) : 0, shape.pieces = static_cast<int32_t>(a.pieces), shape.kept = work_.dataflow && work_.dataflow->in_place_kv;
     shape.softcap = static_cast<float>(a.softcap), shape.causal = a.causal;
-    scratch_ += (tiles_.attention_scratch_bytes(&shape) + 63) / 64 * 64;
+    scratch_ += (tiles_.attention.scratch_bytes(&shape) + 63) / 64 * 64;
   }
 
  public:
@@ -767,10 +762,7 @@ class BodyEmitter {
   int names_ = 0, param_names_ = 0;
   int64_t scratch_ = 0, stage_ = 0;  // of the tile; of a row
   std::vector<size_t> stage_params_;
-  int first_operand_ = 0;            // in x, of the body's operands
-  graph::ValueId panel_ = graph::kNone;      // stored into the panel instead of its operand
-  std::string panel_pitch_, pitch_;   // the tile's: elements from row to row
-  std::deque<Access> panel_columns_;
+  std::string pitch_;   // the tile's: elements from row to row
   std::map<int, int> dim_of_;  // domain coordinate → folded dimension
   std::map<ExprId, const Access*> load_access_;
   std::map<int, const Access*> store_access_;
@@ -781,6 +773,7 @@ class BodyEmitter {
   std::map<int, std::string> extent_, pointer_;
   std::vector<std::string> lines_[3];
   std::vector<int64_t> params_;
+  BodyTraits traits_;
   std::string top_, out_, acc_;
 };
 
@@ -789,7 +782,7 @@ class BodyEmitter {
 EmittedBody emit_body(const graph::Graph& graph, const stitch::Group& group, const schedule::Work& work,
                       const std::vector<stitch::Layout>& layouts, bool packed_b, const kernels::TileLibrary& tiles, int64_t ahead_bytes) {
   schedule::Work whole = work;  // pieces of keys are named by columns
-  if (group.kind == GroupKind::kAttention && group.attention.pieces > 1 && !work.flows) whole.tile_columns = group.attention.value_size;
+  if (group.kind == GroupKind::kAttention && group.attention.pieces > 1 && !work.dataflow) whole.tile_columns = group.attention.value_size;
   BodyEmitter emitter(graph, group, whole, packed_b, tiles);
   emitter.layouts_ = &layouts, emitter.ahead_bytes_ = ahead_bytes;
   return emitter.run();

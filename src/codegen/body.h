@@ -1,7 +1,7 @@
 /// codegen/body.h — one body as C++ text, and the parameters that this work gives it.
 ///
 ///   in   Group, Work (its folded nest), the values' types
-///   out  text, params, scratch bytes; of these at most `ahead_bytes` for rows that are asked for ahead of their use
+///   out  text, traits, params, scratch bytes; of these at most `ahead_bytes` for rows that are asked for ahead of their use
 ///
 /// Loops: rows of the task · for each pass, the outer columns · the lanes (the innermost columns, or rows where columns are strided).
 /// An expression is printed once, at the outermost of the three levels on which everything it depends on is known.
@@ -10,12 +10,14 @@
 #include <string>
 #include <vector>
 
+#include "codegen/body_traits.h"
 #include "schedule/schedule.h"
 
 namespace obelisk::codegen {
 
 struct EmittedBody {
   std::string text;
+  BodyTraits traits;
   std::vector<int64_t> params;
   int64_t scratch = 0;      // bytes of fast memory, the rows' part included
   int64_t row_scratch = 0;  // what each row in flight needs: staged values; behind the tile's part

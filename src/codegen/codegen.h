@@ -1,7 +1,7 @@
 /// codegen/codegen.h — the door of `codegen`: works become readable source, shapes become parameters.
 ///
 ///   in   Graph, Plan, TaskGraph
-///   out  Source: distinct bodies (text and hash), and for every work its body and its parameters
+///   out  Source: distinct bodies (text and traits), and for every work its body and its parameters
 ///
 /// For cores a body's text holds no extent, stride or offset: those are numbered as they are met and travel in the work's parameter list,
 /// so that equal layers share one body and a new batch size is new data. For GPUs they are constants of the text (vectors.h).
@@ -10,13 +10,15 @@
 #include <string>
 #include <vector>
 
+#include "codegen/body_traits.h"
 #include "schedule/schedule.h"
 
 namespace obelisk::codegen {
 
 struct BodyText {
   std::string text;   // a whole translation unit that defines `obk_body`
-  Hash hash;          // of the text
+  BodyTraits traits;  // how its kernel is built and launched
+  Hash hash;          // of both
   std::string label;  // the ops of the first work that uses it, for people
 };
 

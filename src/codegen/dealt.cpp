@@ -10,7 +10,7 @@ namespace obelisk::codegen {
 DealtText emit_dealt(const stitch::Group& group, const schedule::Work& work, const std::vector<stitch::Layout>& layouts,
                      const kernels::TileLibrary& tiles, int64_t pitch) {
   const int x = work.operand_count(group);
-  ObkConv shape = {.own_kernel = -work.residents, .kernel_h = 1, .kernel_w = 1, .pixels = work.tile_rows, .channels = work.tile_columns};
+  ObkConv shape = {.ctas_per_sm = static_cast<int16_t>(work.ctas_per_sm()), .kernel_h = 1, .kernel_w = 1, .pixels = work.tile_rows, .channels = work.tile_columns};
   DType type = group.product.a_type;
   int64_t offset = 0;
   std::string geometry;
@@ -33,14 +33,14 @@ DealtText emit_dealt(const stitch::Group& group, const schedule::Work& work, con
   }
   shape.type = static_cast<int32_t>(type);
   const std::string of =
-      fmt::format("({}, g, {}, {}, {}, {}, {}, {});\n", tile_type(shape.type), shape.in_channels, geometry, work.tile_rows, work.tile_columns, pitch, work.residents);
+      fmt::format("({}, g, {}, {}, {}, {}, {}, {});\n", tile_type(shape.type), shape.in_channels, geometry, work.tile_rows, work.tile_columns, pitch, work.ctas_per_sm());
   DealtText text;
   text.ahead = "  float* __restrict tile = (float*)w->scratch;\n  ObkConv g = {};\n";
   text.ahead += "  g.row = t->r0, g.pixels = t->r1 - t->r0, g.channel = t->c0, g.channels = t->c1 - t->c0;\n";
   text.ahead += fmt::format("  g.x = (const {}*)x[{}] + {}, g.weights = x[{}], g.y = tile, g.scratch = (char*)w->scratch;\n", storage_name(type), x, offset, x + 1);
   text.ahead += "  OBK_CONV_DEALT_BEGIN" + of + "  OBK_WAIT_FOR_PREVIOUS();\n";
   text.tile = "  OBK_CONV_DEALT_TILE" + of;
-  text.scratch = (std::max(work.tile_rows * pitch * 4, tiles.conv_scratch_bytes(&shape)) + 63) / 64 * 64;  // sums lie where stages lay
+  text.scratch = (std::max(work.tile_rows * pitch * 4, tiles.conv.scratch_bytes(&shape)) + 63) / 64 * 64;  // sums lie where stages lay
   return text;
 }
 

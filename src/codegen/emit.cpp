@@ -34,13 +34,17 @@ Source emit(const graph::Graph& graph, const stitch::Plan& plan, const schedule:
             ? emit_block(graph, group)
             : emit_body(graph, group, work, plan.layouts, packed, tiles, ahead_bytes);
     source.scratch.push_back({body.scratch, body.row_scratch});
-    const Hash hash = hash_text(body.text);
+    body.traits.operands = static_cast<int64_t>(work.buffers.size());
+    body.traits.params = static_cast<int64_t>(body.params.size());
+    const std::string wrong = disagreement(body.traits);
+    CHECK(wrong.empty(), "{}: {}", wrong, to_string(body.traits));
+    const Hash hash = identity(body.text, body.traits);
     auto [it, fresh] = known.try_emplace(hash, static_cast<int>(source.bodies.size()));
     if (fresh) {
       std::string label;
       for (graph::NodeId n : group.nodes)
         label += (label.empty() ? "" : " ") + std::string(ops::to_string(graph.node(n).op));
-      source.bodies.push_back({std::move(body.text), hash, std::move(label)});
+      source.bodies.push_back({std::move(body.text), body.traits, hash, std::move(label)});
     }
     source.body_of_work.push_back(it->second);
     source.params.push_back(std::move(body.params));
@@ -53,7 +57,7 @@ bool work_packs_weights(const stitch::Plan& plan, const schedule::TaskGraph& tas
   const stitch::Group& group = plan.groups[work.group];
   if (group.kind == stitch::GroupKind::kConv) return true;
   if (group.kind != stitch::GroupKind::kProduct) return false;
-  if (!group.product.batch.empty() && (!tiles.gemm_parts || packed_matrix_dim(group, work) < 0))
+  if (!group.product.batch.empty() && (!tiles.gemm.packs_batches || packed_matrix_dim(group, work) < 0))
     return false;
   return tasks.buffers[work.buffers.back()].kind == schedule::BufferKind::kWeight;
 }

@@ -49,10 +49,10 @@ std::string real_literal(DType dtype, double value) {
   return "(" + digits + (dtype == DType::f64 ? "" : "f") + ")";
 }
 
-std::string scalar_text(const Exprs& exprs, const Expr& expr, const std::string args[3]) {
+std::string scalar_text(const Exprs& exprs, const Expr& expr, const std::string args[3], bool narrow) {
   const DType type = ops::compute_type(exprs[expr.args[0]].dtype);
   const bool real = is_float(type);
-  const std::string name = arithmetic_name(type);
+  const std::string name = narrow && type == DType::i64 ? "int" : arithmetic_name(type);
   const std::string &x = args[0], &y = args[1];
   auto call = [&](std::string_view function) { return fmt::format("obk::{}({})", function, x); };
   auto call2 = [&](std::string_view function) {

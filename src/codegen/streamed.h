@@ -1,9 +1,6 @@
 /// codegen/streamed.h — the text of a product's tile that has a kernel of its own (kernels/cuda/product.cuh), where its work says so.
 ///
-///   OBK_PRODUCT(x_a, x_b, rows, pitch, span, row, block, row_step, block_step, blocks, stage, matrix, sides, columns, parts, sums, all_rows, all_columns)
-///       what the host must know to launch it: operands, the matrix of A (schedule::RowMatrix), blocks of 64 k and those of a stage, bytes from
-///       one of B's matrices to the next, columns of a tile with both sides, CTAs of a cluster, bytes at the scratch's beginning
-///       that nobody needs before the products are done, rows and columns of all tiles
+///   OBK_PRODUCT(...)       the numbers of `traits` once more
 ///   OBK_PRODUCT_BEGIN()    after loads of weights, before all others: waits for the kernel before
 ///   OBK_PRODUCT_SUMS_OF(type, g, stage, other, kObkNoStatistics|kObkOfRows|kObkOfPartials, rows, columns, k, a_row, c_row, 0)
 ///   OBK_PRODUCT_PARTS_OF(type, g, stage, plane, adds, rows, columns, k of a part, a_row, c_row, 0)   of a cluster
@@ -11,6 +8,7 @@
 
 #include <string>
 
+#include "codegen/body_traits.h"
 #include "schedule/schedule.h"
 
 namespace obelisk::codegen {
@@ -19,6 +17,7 @@ struct StreamedText {
   std::string top;   // declarations
   std::string tile;  // the sums, `other` floats apart where there are two planes
   int64_t scratch = 0;  // beside the first plane
+  PipelinedGemm traits;
 };
 /// Rows of a tile whose epilogue a CTA runs: the tile's, or its share of them in a cluster.
 int64_t streamed_slice(const stitch::Group& group, const schedule::Work& work);
@@ -38,7 +37,11 @@ inline constexpr const char* kRowsBegin = "  OBK_BEGIN_ROWS();\n";
 
 /// What a product of one kernel of all works asks for as soon as A is there (kernels/cuda/rows.cuh), as a declaration. `at`: where A goes; `pitch` as above.
 ///
-///   OBK_ROWS(x_a, rows, pitch, together, box, type, map, row, block, at, shape...)    the host makes the map from the first five (runtime/cuda/tables.cpp)
-std::string emit_asked_rows(const schedule::Work& work, const ObkGemm& shape, const std::string& type, int x_a, const std::string& at, int64_t pitch);
+///   OBK_ROWS(x_a, rows, pitch, together, box, type, map, row, block, at, shape...)    the host makes the map from what `traits` say (runtime/cuda/tables.cpp)
+struct AskedRowsText {
+  std::string top;  // the declaration
+  AskedRows traits;
+};
+AskedRowsText emit_asked_rows(const schedule::Work& work, const ObkGemm& shape, const std::string& type, int x_a, const std::string& at, int64_t pitch);
 
 }  // namespace obelisk::codegen

@@ -126,7 +126,7 @@ class VectorEmitter {
     const size_t dims = nest_.dims.size();
     if (static_cast<size_t>(nest_.rows) >= dims) return false;
     across_ = nest_.lanes_in_rows;
-    if (across_ && (job_.anchored || job_.panel != graph::kNone)) return false;
+    if (across_ && job_.anchored) return false;
     lane_ = across_ ? nest_.rows - 1 : static_cast<int>(dims) - 1;
     columns_ = nest_.column_count();
     if (columns_ == 0 || nest_.row_count() == 0 || nest_.row_count() >= INT32_MAX || columns_ >= INT32_MAX) return false;
@@ -146,7 +146,7 @@ class VectorEmitter {
     find_loads();
     for (const Load& load : loads_)  // where a read depends on what is computed here, it is made when that is known
       if (exprs_[load.expr].slot < stitch::kTileSlot && (load.varies & (kByPass | kByTile))) return false;
-    turns_ = flat_ && !job_.anchored && job_.panel == graph::kNone && nest_.rows > 0 && nest_.dims[nest_.rows - 1].extent >= 32 && columns_ >= 32 &&
+    turns_ = flat_ && !job_.anchored && nest_.rows > 0 && nest_.dims[nest_.rows - 1].extent >= 32 && columns_ >= 32 &&
              std::any_of(loads_.begin(), loads_.end(), [&](const Load& load) { return turns(load); });
     // The widest vector whose loads are whole ones, unless lanes would stand idle; of those that cost the same in a kernel of one product,
     // which waits for its slowest thread, the one that leaves a thread the fewest elements.
@@ -533,8 +533,7 @@ class VectorEmitter {
       std::string args[3];
       for (int a = 0; a < 3; ++a)
         if (expr.args[a] != kNoExpr) args[a] = few ? value(expr.args[a]) : wide_value(expr.args[a]);
-      text = scalar_text(exprs_, expr, args);
-      for (size_t at = 0; few && (at = text.find("int64_t", at)) != std::string::npos;) text.replace(at, 7, "int");
+      text = scalar_text(exprs_, expr, args, few);
     }
     const std::string name = fmt::format("e{}", names_++), type = arithmetic_name(expr.dtype);
     lines_[level].push_back(fmt::format("const {} {} = {};", few_bits(id) && type == "int64_t" ? "int" : type, name, text));
@@ -610,14 +609,14 @@ class VectorEmitter {
   /// The offset of an access; `element`: of the element `v`, else of the vector's first.
   std::string place(const Access& access, const Expr& expr, bool element) {
     if (!access.affine) return offset_text(job_.layouts[body_.operands[expr.slot]], expr.coords, element);
-    return affine_text(access, element, false);
+    return affine_text(access, element);
   }
-  std::string affine_text(const Access& access, bool element, bool columns_only) const {
+  std::string affine_text(const Access& access, bool element) const {
     int64_t reach = std::abs(access.offset);
     for (size_t d = 0; d < access.strides.size(); ++d) reach += std::abs(access.strides[d]) * nest_.dims[d].extent;
     const std::string wide = reach >= INT32_MAX ? "(int64_t)" : "";
-    std::string sum = access.offset && !columns_only ? std::to_string(access.offset) : "";
-    for (size_t d = columns_only ? nest_.rows : 0; d < access.strides.size(); ++d) {
+    std::string sum = access.offset ? std::to_string(access.offset) : "";
+    for (size_t d = 0; d < access.strides.size(); ++d) {
       if (!access.strides[d]) continue;
       const std::string index = coordinate(static_cast<int>(d), element);
       sum += (sum.empty() ? "" : " + ") + wide + (access.strides[d] == 1 ? index : fmt::format("{} * {}", index, access.strides[d]));
@@ -637,7 +636,6 @@ class VectorEmitter {
 
   // ---- steps ---------------------------------------------------------------------------------------------------------------------
   DType stored_type(const Step& step) const { return job_.graph.type(body_.operands[step.slot]).dtype; }
-  bool to_panel(const Step& step) const { return body_.operands[step.slot] == job_.panel; }
 
   void row_stores(int pass, std::string& out, const std::string& indent) {
     row_values(pass, out, indent);
@@ -648,7 +646,7 @@ class VectorEmitter {
       if (across_) { store(s, "there[q] && slice == 0", indent, arrays, after); continue; }  // one warp of many is enough
       const Access& access = *store_access_.at(static_cast<int>(s));
       const std::string stored = value(step.expr);
-      const std::string where = access.affine ? affine_text(access, false, false) : offset_text(job_.layouts[body_.operands[step.slot]], step.at);
+      const std::string where = access.affine ? affine_text(access, false) : offset_text(job_.layouts[body_.operands[step.slot]], step.at);
       statements_.push_back(fmt::format("if (there[q] && {}) obk::store({}, {}, ({}){});", flat_ ? "col[q] == 0" : "lane == 0",
                                         job_.pointer(step.slot, true), where, arithmetic_name(stored_type(step)), stored));
     }
@@ -665,13 +663,8 @@ class VectorEmitter {
     const DType dtype = stored_type(step);
     const std::string array = fmt::format("o{}", s), value_of = value(step.expr);
     std::string call;
-    if (to_panel(step)) {
-      const std::string j = affine_text(access, !panel_packs(), true);
-      const std::string where = fmt::format("OBK_PANEL_AT({}, row[q] - (int)t->r0, {}, {})", job_.panel_type, j, job_.panel_pitch);
-      call = panel_packs() ? fmt::format("if ({}) obk::store_pack<V>(panel, {}, {});", condition, where, array)
-                           : fmt::format("if ({}) {{ OBK_EACH(v, V) obk::store(panel, {}, {}[v]); }}", condition, where, array);
-    } else if (store_packs(access, v_)) {
-      const std::string where = affine_text(access, false, false);
+    if (store_packs(access, v_)) {
+      const std::string where = affine_text(access, false);
       call = fmt::format("if ({}) {}{}, {}, {});", condition, job_.gives_to_all(step) ? "OBK_GIVE_PACK(V, " : "obk::store_pack<V>(", job_.pointer(step.slot, true), where, array);
       if (flat_ && body_.operands[step.slot] == job_.partials && v_ <= stitch::kPartialColumns && slots_ == 0) {
         call += fmt::format("\n{}  obk::give_partials<{}>(partials, ({}) / {}, {}, {});", indent, storage_name(dtype), where, stitch::kPartialColumns, condition, array);
@@ -679,7 +672,7 @@ class VectorEmitter {
       }
     } else {
       const stitch::Layout& layout = job_.layouts[body_.operands[step.slot]];
-      const std::string where = access.affine ? affine_text(access, true, false) : offset_text(layout, step.at);
+      const std::string where = access.affine ? affine_text(access, true) : offset_text(layout, step.at);
       element_statements_.push_back(fmt::format("if ({}) obk::store({}, {}, ({}){});", condition, job_.pointer(step.slot, true), where,
                                                 arithmetic_name(dtype), value_of));
       return;
@@ -726,8 +719,6 @@ class VectorEmitter {
     else out += body;
     for (const Step* step : reductions) end_reduction(*step, out, walk ? "    " : indent);
   }
-  /// 16-bit panels keep eight neighbouring columns together.
-  bool panel_packs() const { return byte_size(job_.graph.type(job_.panel).dtype, 1) == 2; }
 
   void end_reduction(const Step& step, std::string& out, const std::string& indent) {
     begin();

@@ -28,8 +28,6 @@ struct VectorJob {
   int64_t tile_rows = 1 /* that this body's CTA has */, tile_columns = 1, tile_pitch = 1;
   int64_t most_ahead = 24;             // words of a thread that are loaded before the tile is computed: its own are many
   int64_t planes = 1;                  // of sums, to be added in order: each `other` floats behind the one before (0: there is one)
-  graph::ValueId panel = graph::kNone; // stored into `panel` (OBK_PANEL_AT with the pitch's text) instead of its operand
-  std::string panel_pitch, panel_type;
   graph::ValueId partials = graph::kNone; // of whose rows partial statistics go to `partials`
   int residents = 0;                   // CTAs that share a multiprocessor where tasks are dealt; 0: as many as the batch lets
   bool dealt = false;                  // several small tasks share a multiprocessor: they wait for one another's loads
@@ -47,6 +45,7 @@ struct VectorText {
   std::string rows;
   int64_t scratch = 0;  // bytes of fast memory
   bool gives_partials = false;
+  int ctas_per_sm = 0;  // of a job that is dealt
   bool begins = false, late = false;  // the job's beginning has its place: in `ahead`, or, late, still to be put before the tile
 };
 std::optional<VectorText> emit_vectors(const VectorJob& job);

@@ -22,7 +22,7 @@ bool VectorEmitter::take_slots(int64_t bytes, int64_t batches) {
 
 /// Rows, or points of a flat body, in batches that are asked for ahead. `all`: of a group, or of a thread.
 bool VectorEmitter::plan_slots(int64_t all) {
-  if (job_.anchored || job_.panel != graph::kNone) return false;
+  if (job_.anchored) return false;
   constexpr int64_t kLargest = 32 * 1024;
   // Lanes that have no column of a row have a place for it.
   const int64_t units = flat_ ? 1 : (vectors_ + lanes_ - 1) / lanes_, wide = (flat_ ? kAllThreads : units * lanes_) * v_;

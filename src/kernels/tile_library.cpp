@@ -2,9 +2,10 @@
 
 namespace obelisk::kernels {
 
-const TileLibrary& tile_library(const target::DeviceSpec& device) {
-  if (device.family != target::Family::kCuda) return kCpuTiles;
-  return device.fast_memory.count < (160_KiB).count ? kCudaSmallTiles : kCudaTiles;
+const TileLibrary& tile_library(const machine::Machine& device) {
+  if (device.family != machine::Family::kCuda) return kCpuTiles;
+  if (device.fast_memory >= 160_KiB) return kCudaTiles;
+  return device.features.tma ? kCudaSmallRingTiles : kCudaSmallTiles;
 }
 
 }  // namespace obelisk::kernels

@@ -188,7 +188,7 @@ std::optional<Block> mel_weight_matrix(const Call& call) {
 std::optional<Block> recurrence(const Call& call, const Teams& teams) {
   const RecurrenceShape shape = *recurrence_shape(call);
   const DType type = call.in(kFedRecurrence).dtype;
-  const bool half = type == DType::f16 || type == DType::bf16;
+  const bool half = is_half(type);
   if (call.in(kFed).dtype != DType::f32 || !(half || type == DType::f32)) return std::nullopt;
   for (int input : {kFedInitialH, kFedInitialC})
     if (call.has(input) && call.in(input).dtype != type) return std::nullopt;

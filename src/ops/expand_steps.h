@@ -55,8 +55,6 @@ class Steps {
   Value where(Value condition, Value yes, Value no) { return add(Op::Where, {condition, yes, no}); }
 
  private:
-  static bool is_half(DType dtype) { return dtype == DType::f16 || dtype == DType::bf16; }
-
   Expander& expander_;
 };
 

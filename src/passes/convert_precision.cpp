@@ -39,7 +39,7 @@ constexpr float kLargest = std::numeric_limits<float>::max();
 Tensor converted(const Tensor& from, DType to, double limit) {
   Tensor made = Tensor::allocate({to, from.shape()});
   const int64_t count = from.count();
-  if (from.dtype() == DType::f32 && (to == DType::f16 || to == DType::bf16)) {
+  if (from.dtype() == DType::f32 && is_half(to)) {
     const char* x = from.as<char>();  // floats where a file has them: not aligned
     const auto most = static_cast<float>(limit);
     uint16_t* y = made.as_mutable<uint16_t>();
@@ -374,7 +374,7 @@ class Converter {
 
   /// Of nodes with floats: those of integers alone have nothing to convert.
   void tell(NodeId id, const Reads& reads, const char* why) const {
-    const bool half = narrow_ == DType::f16 || narrow_ == DType::bf16;
+    const bool half = is_half(narrow_);
     if (remarks_ && half && reads.any) remarks_->left(from_, id, why);
   }
 

@@ -11,8 +11,6 @@ namespace {
 
 constexpr int64_t kBlock = 64;  // elements of k that tiles take at once
 
-bool is_half(DType type) { return type == DType::f16 || type == DType::bf16; }
-
 /// A vector of the row's length, as f32.
 std::optional<std::vector<float>> along_row(const Graph& graph, ValueId value, int64_t width) {
   const Tensor* tensor = constant(graph, value);

@@ -15,8 +15,6 @@ using ops::Op;
 /// Of a product: its tiles are enough for all workers without parts of their own.
 constexpr int64_t kManyRows = 512;
 
-bool is_half(DType type) { return type == DType::f16 || type == DType::bf16; }
-
 /// Whether a reduction reads `value`, perhaps through elementwise ops that alone read what comes before them: a body that walks over
 /// the value anyway.
 bool meets_reduction(const Graph& graph, ValueId value) {

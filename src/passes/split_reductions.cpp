@@ -54,7 +54,7 @@ class Splitter {
     if (!halves) return;
     const ValueId x = graph_.node(id).inputs[0], y = graph_.node(id).outputs[0];
     const Type type = graph_.type(x);
-    const bool half = type.dtype == DType::f16 || type.dtype == DType::bf16, real = half || type.dtype == DType::f32 || type.dtype == DType::f64;
+    const bool half = is_half(type.dtype), real = half || type.dtype == DType::f32 || type.dtype == DType::f64;
     if (!real && !(halves->of_integers && (type.dtype == DType::i32 || type.dtype == DType::i64))) return;
     const std::vector<int64_t> axes = axes_of(id, type.rank());
     if (axes.empty() || type.count() == 0) return;

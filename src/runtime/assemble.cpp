@@ -4,6 +4,7 @@
 
 #include "base/parallel.h"
 #include "runtime/packing.h"
+#include "runtime/weight_pool.h"
 
 namespace obelisk::runtime {
 namespace {
@@ -30,7 +31,7 @@ PackRecipe recipe_of(const stitch::Group& group, const schedule::Work& work, con
     const stitch::Product& p = group.product;
     PackRecipe recipe = {.kind = PackRecipe::Kind::kProduct, .n = p.n[0].extent, .k = p.k[0].extent, .row = p.k[0].b, .column = p.n[0].b, .offset = p.b_offset};
     if (!p.batch.empty()) recipe.groups = p.batch[0].extent, recipe.outputs = p.batch[0].b;
-    recipe.tile = tile(recipe.n, tiles.gemm_weights(static_cast<int32_t>(p.b_type), recipe.n, recipe.k, 0, recipe.n));
+    recipe.tile = tile(recipe.n, tiles.gemm.weights(static_cast<int32_t>(p.b_type), recipe.n, recipe.k, 0, recipe.n));
     if (p.twin) recipe.n *= 2, recipe.tile *= 2, recipe.half = work.tile_columns;
     return recipe;
   }
@@ -39,8 +40,8 @@ PackRecipe recipe_of(const stitch::Group& group, const schedule::Work& work, con
   if (conv.depthwise)
     return {.kind = PackRecipe::Kind::kDepthwise, .outputs = shape.outputs, .inputs = shape.group_inputs, .height = conv.kernel_h, .width = conv.kernel_w};
   PackRecipe recipe = {.kind = PackRecipe::Kind::kConv, .outputs = shape.group_outputs, .inputs = shape.group_inputs, .height = conv.kernel_h, .width = conv.kernel_w, .groups = shape.groups};
-  if (tiles.conv_weights)
-    recipe.tile = tile(recipe.outputs, tiles.conv_weights(static_cast<int32_t>(conv.type), recipe.outputs, recipe.inputs, recipe.height, recipe.width, 0, 1));
+  if (tiles.conv.pixels)
+    recipe.tile = tile(recipe.outputs, tiles.conv.pixels->weights(static_cast<int32_t>(conv.type), recipe.outputs, recipe.inputs, recipe.height, recipe.width, 0, 1));
   return recipe;
 }
 
@@ -49,19 +50,19 @@ kernels::WeightRange weights_of(const stitch::Group& group, const schedule::Work
   if (group.kind == GroupKind::kProduct) {
     const stitch::Product& p = group.product;
     const auto type = static_cast<int32_t>(p.b_type);
-    kernels::WeightRange range = tiles.gemm_weights(type, p.n[0].extent * p.sides(), p.k[0].extent, task.c0 * p.sides(), task.c1 * p.sides());
+    kernels::WeightRange range = tiles.gemm.weights(type, p.n[0].extent * p.sides(), p.k[0].extent, task.c0 * p.sides(), task.c1 * p.sides());
     if (!p.batch.empty())
-      range.offset += codegen::matrix_of_row(work, codegen::packed_matrix_dim(group, work), task.r0) * tiles.gemm_packed_bytes(type, p.n[0].extent, p.k[0].extent);
+      range.offset += codegen::matrix_of_row(work, codegen::packed_matrix_dim(group, work), task.r0) * tiles.gemm.packed_bytes(type, p.n[0].extent, p.k[0].extent);
     return range;
   }
   const stitch::ConvTile& conv = group.conv;
-  if (group.kind != GroupKind::kConv || conv.depthwise || !tiles.conv_weights) return {};
+  if (group.kind != GroupKind::kConv || conv.depthwise || !tiles.conv.pixels) return {};
   const ops::ConvGeometry& shape = conv.shape;
   const auto type = static_cast<int32_t>(conv.type);
   const int64_t of_group = task.c0 / shape.group_outputs, before = of_group * shape.group_outputs;
   kernels::WeightRange range =
-      tiles.conv_weights(type, shape.group_outputs, shape.group_inputs, conv.kernel_h, conv.kernel_w, task.c0 - before, task.c1 - before);
-  range.offset += of_group * tiles.conv_packed_bytes(type, shape.group_outputs, shape.group_inputs, conv.kernel_h, conv.kernel_w);
+      tiles.conv.pixels->weights(type, shape.group_outputs, shape.group_inputs, conv.kernel_h, conv.kernel_w, task.c0 - before, task.c1 - before);
+  range.offset += of_group * tiles.conv.packed_bytes(type, shape.group_outputs, shape.group_inputs, conv.kernel_h, conv.kernel_w);
   return range;
 }
 
@@ -70,7 +71,7 @@ void name_weights(const stitch::Plan& plan, const schedule::TaskGraph& tasks, co
   for (auto& list : program.lists) {
     for (ObkTask& task : list) {
       const schedule::Work& work = tasks.works[task.work];
-      if (work.dealt || !codegen::work_packs_weights(plan, tasks, work, tiles)) continue;  // dealt tasks have no ring
+      if (work.grid() || !codegen::work_packs_weights(plan, tasks, work, tiles)) continue;  // dealt tasks have no ring
       const kernels::WeightRange range = weights_of(plan.groups[work.group], work, tiles, task);
       CHECK(range.bytes <= INT32_MAX, "work {}: a tile streams {} bytes of weights, a task's record holds {} at most", task.work, range.bytes, INT32_MAX);
       task.weights = range.offset;
@@ -97,7 +98,7 @@ CustomRecord custom_record(const graph::Graph& graph, const stitch::Group& group
 }
 
 /// What a group's bytes and operations take at least, when all workers share them evenly.
-double floor_nanos(const stitch::Group& group, const target::DeviceSpec& machine) {
+double floor_nanos(const stitch::Group& group, const machine::Machine& machine) {
   const double bytes = static_cast<double>(group.cost.read.count + group.cost.written.count);
   return std::max(bytes / machine.bytes_per_sm, group.cost.flops.count / machine.flops_per_sm) / machine.sms;
 }
@@ -111,7 +112,7 @@ int64_t Program::task_count() const {
 }
 
 int64_t bytes_of_a_run(const Program& program) {
-  const auto machine = target::device(program.target, program.sms);
+  const auto machine = machine::device(program.target, program.sms);
   std::vector<int64_t> read(program.weights.size(), 0);
   for (const WorkRecord& work : program.works)
     for (const Place& place : work.operands) {
@@ -129,7 +130,7 @@ int64_t bytes_of_a_run(const Program& program) {
 }
 
 Program assemble(const graph::Graph& graph, const stitch::Plan& plan, const schedule::TaskGraph& tasks, codegen::Source source,
-                 const std::string& target) {
+                 const std::string& target, WeightPool* pool) {
   Program program;
   program.name = graph.name;
   program.target = target;
@@ -143,8 +144,8 @@ Program assemble(const graph::Graph& graph, const stitch::Plan& plan, const sche
   program.arena = tasks.arena;
   for (const codegen::Source::Scratch& scratch : source.scratch) program.scratch = std::max(program.scratch, Bytes{scratch.bytes});
   program.weights = tasks.weights;
-  const auto known = target::device(target, program.sms);
-  const target::DeviceSpec machine = known.ok() ? *known : target::cpu(program.sms);
+  const auto known = machine::device(target, program.sms);
+  const machine::Machine machine = known.ok() ? *known : machine::cpu(program.sms);
   // A weight that only products read in packed form is dropped; one packed form serves every reader with the same strides.
   std::vector<bool> read_plain(tasks.weights.size(), false);
   std::map<std::pair<int, PackRecipe>, int64_t> packed_as;
@@ -164,7 +165,7 @@ Program assemble(const graph::Graph& graph, const stitch::Plan& plan, const sche
     for (size_t k = 0; k < work.buffers.size(); ++k) {
       const schedule::Buffer& buffer = tasks.buffers[work.buffers[k]];
       Place place{buffer.kind, buffer.kind == BufferKind::kArena ? buffer.offset.count : buffer.index};
-      const bool gives = k < work.gives.size() && work.gives[k];
+      const bool gives = work.broadcasts(k);
       if (buffer.reach != schedule::Reach::kAll && !gives) place.near = buffer.near.count;
       if (buffer.reach == schedule::Reach::kGiven && !gives) {
         const int32_t number = given.try_emplace(work.buffers[k], static_cast<int32_t>(given.size())).first->second;
@@ -184,6 +185,11 @@ Program assemble(const graph::Graph& graph, const stitch::Plan& plan, const sche
       }
       record.operands.push_back(place);
     }
+    if (record.body >= 0) {
+      const codegen::BodyTraits& traits = program.bodies[record.body].traits;
+      CHECK(static_cast<int64_t>(record.operands.size()) == traits.operands && static_cast<int64_t>(record.params.size()) == traits.params,
+            "{} has {} operands and {} params, its body takes: {}", record.label, record.operands.size(), record.params.size(), to_string(traits));
+    }
     if (group.kind == GroupKind::kCustom) {
       record.custom = static_cast<int32_t>(program.customs.size());
       program.customs.push_back(custom_record(graph, group));
@@ -191,12 +197,13 @@ Program assemble(const graph::Graph& graph, const stitch::Plan& plan, const sche
     program.works.push_back(std::move(record));
   }
   for_each_on_all_cores(program.packings.size(), [&](size_t k) {
-    const Packing& packing = program.packings[k];
-    program.weights[packing.weight] = pack(*source.tiles, packing.recipe, packing.source);
+    Packing& packing = program.packings[k];
+    if (pool) packing.source = pool->share(packing.source);
+    program.weights[packing.weight] = pool ? pool->packed(*source.tiles, packing.recipe, packing.source) : pack(*source.tiles, packing.recipe, packing.source);
   });
   name_weights(plan, tasks, *source.tiles, program);
   for (size_t k = 0; k < read_plain.size(); ++k)
-    program.weights[k] = read_plain[k] ? aligned(program.weights[k]) : Tensor();
+    program.weights[k] = !read_plain[k] ? Tensor() : pool ? pool->share(aligned(program.weights[k])) : aligned(program.weights[k]);
   // Outputs that are inputs, constants, or a second name of another output.
   std::map<ValueId, int> first;
   for (size_t k = 0; k < graph.outputs().size(); ++k) {

@@ -229,7 +229,7 @@ std::map<Hash, int> told_by_packings(const Program& program, const graph::Weight
 }
 
 void write_tables(const Program& p, WeightStore& weights, Writer& to) {
-  to.text(p.name), to.text(p.target), to.text(p.granularity), to.text(p.precision);
+  to.text(p.name), to.text(p.target), to.text(std::string(to_string(p.granularity))), to.text(p.precision);
   to.number<int32_t>(p.sms), to.number<int32_t>(p.waves), to.number(p.arena.count),
       to.number(p.scratch.count);
   to.number<uint8_t>(p.flows), to.number(p.near.count);
@@ -296,6 +296,11 @@ void write_dispatch(const Program& p, Writer& to) {
   }
 }
 
+void write_body(const codegen::BodyText& body, Writer& to) {
+  to.text(body.label), to.text(body.text);
+  codegen::visit_numbers(body.traits, [&](const char*, const auto& number, int64_t, int64_t) { to.number(static_cast<int64_t>(number)); });
+}
+
 /// The weights section: its bytes and what lies where, checked to lie inside of it.
 struct WeightSection {
   std::string_view bytes;
@@ -358,7 +363,7 @@ Place read_place(Reader& from, const Program& p) {
 }
 
 void read_dispatch(Reader& from, Program& p) {
-  if (!p.on_gpu() || (p.granularity != "op" && p.granularity != "stitch")) throw Damaged("a dispatch of what is no graph of kernels");
+  if (!p.on_gpu() || p.granularity == machine::Granularity::kMono) throw Damaged("a dispatch of what is no graph of kernels");
   const auto works = static_cast<int64_t>(p.works.size());
   std::vector<bool> runs(p.works.size(), false), launched(p.works.size(), false);
   for (const auto& list : p.lists)
@@ -382,7 +387,12 @@ void read_dispatch(Reader& from, Program& p) {
 }
 
 void read_tables(Reader& from, Program& p, const WeightSection& weights, std::string& verified) {
-  p.name = from.text(), p.target = from.text(), p.granularity = from.text();
+  p.name = from.text(), p.target = from.text();
+  if (const std::string granularity = from.text(); !granularity.empty()) {
+    const auto known = machine::parse_granularity(granularity);
+    if (!known) throw Damaged("a granularity that does not exist");
+    p.granularity = *known;
+  }
   p.precision = from.text();
   if (!passes::parse_precision(p.precision)) throw Damaged("a precision that does not exist");
   p.sms =
@@ -391,7 +401,7 @@ void read_tables(Reader& from, Program& p, const WeightSection& weights, std::st
   p.arena = {from.within(from.number<int64_t>(), 0, int64_t{1} << 44, "arena")};
   p.scratch = {from.within(from.number<int64_t>(), 0, int64_t{1} << 36, "scratch")};
   p.flows = from.number<uint8_t>() != 0;
-  if (p.flows && p.on_gpu() && p.granularity != "mono") throw Damaged("a program that flows is one kernel");
+  if (p.flows && p.on_gpu() && p.granularity != machine::Granularity::kMono) throw Damaged("a program that flows is one kernel");
   p.near = {from.within(from.number<int64_t>(), 0, int64_t{1} << 20, "fast memory of copies")};
   for (auto* ports : {&p.inputs, &p.outputs}) {
     ports->resize(from.count(17));
@@ -446,6 +456,11 @@ void read_tables(Reader& from, Program& p, const WeightSection& weights, std::st
       gather.number = static_cast<int32_t>(from.within(from.number<int32_t>(), 0, 1 << 20, "number of a given value"));
       if (gather.words * 8 > p.arena.count - gather.from) throw Damaged("a gathered value leaves the arena");
     }
+    if (work.body >= 0) {
+      const codegen::BodyTraits& traits = p.bodies[work.body].traits;
+      if (static_cast<int64_t>(work.operands.size()) != traits.operands || static_cast<int64_t>(work.params.size()) != traits.params)
+        throw Damaged(fmt::format("a work has {} operands and {} params, its body takes {} and {}", work.operands.size(), work.params.size(), traits.operands, traits.params));
+    }
     if (work.custom < 0) continue;
     for (const auto* list : {&p.customs[work.custom].inputs, &p.customs[work.custom].outputs})
       for (int operand : *list)
@@ -481,10 +496,14 @@ void read_tables(Reader& from, Program& p, const WeightSection& weights, std::st
 }
 
 void read_code(Reader bodies, Reader objects, Program& p) {
-  p.bodies.resize(bodies.count(16));
+  p.bodies.resize(bodies.count(88));
   for (codegen::BodyText& body : p.bodies) {
     body.label = bodies.text(), body.text = bodies.text();
-    body.hash = hash_text(body.text);
+    codegen::visit_numbers(body.traits, [&](const char* name, auto& number, int64_t least, int64_t most) {
+      number = static_cast<std::remove_reference_t<decltype(number)>>(bodies.within(bodies.number<int64_t>(), least, most + 1, name));
+    });
+    if (const std::string wrong = codegen::disagreement(body.traits); !wrong.empty()) throw Damaged(wrong);
+    body.hash = codegen::identity(body.text, body.traits);
   }
   p.objects_need = objects.text();
   p.objects.resize(objects.count(8));
@@ -500,7 +519,7 @@ Hash fingerprint(const Executable& executable) {
   write_tables(program, weights, to);
   write_dispatch(program, to);
   write_weights(weights, to);
-  for (const codegen::BodyText& body : program.bodies) to.text(body.text);
+  for (const codegen::BodyText& body : program.bodies) write_body(body, to);
   for (const std::string& object : executable.objects()) to.text(object);
   return hash_text(to.out);
 }
@@ -525,8 +544,7 @@ Status write_obk(const std::string& path, const Executable& executable, const gr
     else text.type(tensor.type()), text.number(weights.add(tensor, hash));
   }
   bodies.size(program.bodies.size());
-  for (const codegen::BodyText& body : program.bodies)
-    bodies.text(body.label), bodies.text(body.text);
+  for (const codegen::BodyText& body : program.bodies) write_body(body, bodies);
   const std::vector<std::string> code = executable.objects();
   objects.text(program.on_gpu() ? program.target
                : code.empty()   ? ""

@@ -2,7 +2,7 @@
 ///
 ///   header    magic "OBK\x1a", format version, size of the file, number of sections
 ///   sections  kind, offset, size and xxHash3-128 of each; then a hash of the header itself
-///   kinds     tables (weights' places and hashes, ports, works, tasks, parameters) · graph (text) · bodies (source) · objects (machine
+///   kinds     tables (weights' places and hashes, ports, works, tasks, parameters) · graph (text) · bodies (source and traits) · objects (machine
 ///             code by body, with the CPU features that it needs) · weights (each at a multiple of 64)
 ///
 /// Numbers are little-endian. Every count, offset and size is checked against the file before it is used; indices in tables against what
@@ -20,7 +20,7 @@ namespace obelisk::runtime {
 
 class Executable;
 
-inline constexpr uint32_t kObkFormat = 9;  // the version of the format that is written, and the only one that is read
+inline constexpr uint32_t kObkFormat = 10;  // the version of the format that is written, and the only one that is read
 
 /// Writes the file whole or not at all, weights one by one. `graph` is what the program was made from, after the passes. `verified`: on
 /// what its answers were compared with the reference, "every row" or "3 of 128 rows of 'y'"; empty where they were not.

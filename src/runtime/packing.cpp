@@ -46,20 +46,20 @@ void pack_into(const TileLibrary& tiles, const PackRecipe& r, const Tensor& sour
     case Kind::kProduct:
       if (r.half > 0) {
         const Tensor turns = halves_in_turns(r, source);
-        return tiles.gemm_pack(type, r.n, r.k, r.tile, turns.data(), r.n, 1, packed);
+        return tiles.gemm.pack(type, r.n, r.k, r.tile, turns.data(), r.n, 1, packed);
       }
       for (int64_t group = 0; group < r.groups; ++group)
-        tiles.gemm_pack(type, r.n, r.k, r.tile,
+        tiles.gemm.pack(type, r.n, r.k, r.tile,
                         from + byte_size(source.dtype(), r.offset + group * r.outputs), r.row,
-                        r.column, packed + group * tiles.gemm_packed_bytes(type, r.n, r.k));
+                        r.column, packed + group * tiles.gemm.packed_bytes(type, r.n, r.k));
       return;
     case Kind::kDepthwise:
-      return tiles.depthwise_pack(type, r.outputs, r.height, r.width, from, r.inputs * taps,
+      return tiles.conv.depthwise_pack(type, r.outputs, r.height, r.width, from, r.inputs * taps,
                                   r.width, 1, packed);
     case Kind::kConv: {
-      const int64_t bytes = tiles.conv_packed_bytes(type, r.outputs, r.inputs, r.height, r.width);
+      const int64_t bytes = tiles.conv.packed_bytes(type, r.outputs, r.inputs, r.height, r.width);
       for (int64_t group = 0; group < r.groups; ++group)
-        tiles.conv_pack(type, r.outputs, r.inputs, r.height, r.width, r.tile,
+        tiles.conv.pack(type, r.outputs, r.inputs, r.height, r.width, r.tile,
                         from + byte_size(source.dtype(), group * r.outputs * r.inputs * taps),
                         r.inputs * taps, taps, r.width, 1, packed + group * bytes);
       return;
@@ -69,10 +69,10 @@ void pack_into(const TileLibrary& tiles, const PackRecipe& r, const Tensor& sour
 
 int64_t bytes_of(const TileLibrary& tiles, const PackRecipe& r, int32_t type) {
   switch (r.kind) {
-    case Kind::kProduct: return tiles.gemm_packed_bytes(type, r.n, r.k) * r.groups;
-    case Kind::kDepthwise: return tiles.depthwise_packed_bytes(type, r.outputs, r.height, r.width);
+    case Kind::kProduct: return tiles.gemm.packed_bytes(type, r.n, r.k) * r.groups;
+    case Kind::kDepthwise: return tiles.conv.depthwise_packed_bytes(type, r.outputs, r.height, r.width);
     case Kind::kConv:
-      return tiles.conv_packed_bytes(type, r.outputs, r.inputs, r.height, r.width) * r.groups;
+      return tiles.conv.packed_bytes(type, r.outputs, r.inputs, r.height, r.width) * r.groups;
   }
   return 0;
 }
@@ -80,10 +80,10 @@ int64_t bytes_of(const TileLibrary& tiles, const PackRecipe& r, int32_t type) {
 /// What packed elements are: the source's, or f32.
 std::optional<DType> packed_dtype(const TileLibrary& tiles, const PackRecipe& r, DType source) {
   const int64_t bytes = r.kind == Kind::kProduct
-                            ? tiles.gemm_packed_bytes(type_of(source), 64, 64) / (64 * 64)
+                            ? tiles.gemm.packed_bytes(type_of(source), 64, 64) / (64 * 64)
                         : r.kind == Kind::kDepthwise
-                            ? tiles.depthwise_packed_bytes(type_of(source), 64, 8, 8) / (64 * 64)
-                            : tiles.conv_packed_bytes(type_of(source), 64, 64, 1, 1) / (64 * 64);
+                            ? tiles.conv.depthwise_packed_bytes(type_of(source), 64, 8, 8) / (64 * 64)
+                            : tiles.conv.packed_bytes(type_of(source), 64, 64, 1, 1) / (64 * 64);
   if (bytes * 8 == bits(source)) return source;
   return bytes == 4 ? std::optional(DType::f32) : std::nullopt;
 }
@@ -136,7 +136,7 @@ std::vector<uint32_t> places(const TileLibrary& tiles, const PackRecipe& recipe,
                              const Type& source) {
   const DType packed = *packed_dtype(tiles, recipe, source.dtype);
   const int64_t bytes = *packed_bytes(tiles, recipe, source), count = source.count();
-  if (source.dtype == DType::f16 || source.dtype == DType::bf16)
+  if (is_half(source.dtype))
     return places_of_codes<uint16_t>(tiles, recipe, source, packed, bytes);
   if (source.dtype == DType::f32)
     return places_of_codes<uint32_t>(tiles, recipe, source, packed, bytes);
@@ -161,7 +161,7 @@ bool within(int64_t value, int64_t low, int64_t high) { return value >= low && v
 }  // namespace
 
 const TileLibrary* tiles_of(const std::string& target) {
-  const auto device = target::device(target, 1);
+  const auto device = machine::device(target, 1);
   return device.ok() ? &kernels::tile_library(*device) : nullptr;
 }
 
@@ -169,7 +169,7 @@ std::optional<int64_t> packed_bytes(const TileLibrary& tiles, const PackRecipe& 
                                     const Type& source) {
   const int32_t type = type_of(source.dtype);
   const bool taken =
-      r.kind == Kind::kProduct ? tiles.takes_gemm(type, type) : tiles.takes_conv(type);
+      r.kind == Kind::kProduct ? tiles.gemm.takes(type, type) : tiles.conv.takes(type);
   if (!taken || !packed_dtype(tiles, r, source.dtype)) return std::nullopt;
   const int64_t count = source.count();
   if (count < 1 || count >= kMostElements || !within(r.tile, 0, kMostElements)) return std::nullopt;
@@ -177,6 +177,10 @@ std::optional<int64_t> packed_bytes(const TileLibrary& tiles, const PackRecipe& 
     if (!within(r.n, 1, kMostElements) || !within(r.k, 1, kMostElements) ||
         !within(r.groups, 1, count) || !within(r.offset, 0, count - 1) ||
         !within(r.half, 0, r.n / 2) || (r.half > 0 && (r.n % 2 != 0 || r.groups != 1)))
+      return std::nullopt;
+    // Each alone says nothing of their product, which is what packing writes.
+    if (int64_t all = 0; __builtin_mul_overflow(r.n, r.k, &all) ||
+                         __builtin_mul_overflow(all, r.groups, &all) || all >= kMostElements)
       return std::nullopt;
     int64_t low = r.offset, high = r.offset;  // the first and the last element that packing reads
     for (auto [extent, stride] :

@@ -78,7 +78,7 @@ struct Program {
   std::string name;
   std::string target;       // "cpu", or a GPU's architecture: "sm_90a"
   std::string precision = "keep";  // what --precision asked for: "tf32" is in the bodies and in no type
-  std::string granularity;  // of a GPU: "op", "stitch" (a kernel a work) or "mono" (one kernel); empty on a CPU
+  machine::Granularity granularity = machine::Granularity::kThreads;
   int sms = 1;
   bool on_gpu() const { return target.starts_with("sm_"); }
   std::vector<Port> inputs, outputs;
@@ -106,8 +106,11 @@ struct Program {
 /// words, no more than what their floors say.
 int64_t bytes_of_a_run(const Program& program);
 
-/// Tables, bodies and packed weights of a program for the machine whose tiles the source was emitted for. Errors: none for users; a table that the validator refuses is a Bug.
+class WeightPool;
+
+/// Tables, bodies and packed weights of a program for the machine whose tiles the source was emitted for. `pool`: weights that it holds are
+/// not made again. Errors: none for users; a table that the validator refuses is a Bug.
 Program assemble(const graph::Graph& graph, const stitch::Plan& plan, const schedule::TaskGraph& tasks, codegen::Source source,
-                 const std::string& target);
+                 const std::string& target, WeightPool* pool = nullptr);
 
 }  // namespace obelisk::runtime

@@ -7,8 +7,10 @@
 #include <memory>
 #include <span>
 
+#include "base/private_folder.h"
 #include "runtime/obk.h"
 #include "runtime/program.h"
+#include "runtime/weight_pool.h"
 
 namespace obelisk::runtime {
 
@@ -19,12 +21,13 @@ struct LoadOptions {
   std::string cache_dir;  // empty: $OBELISK_CACHE, $XDG_CACHE_HOME/obelisk, ~/.cache/obelisk; "off": no cache
   int jobs = 0;           // compilers at once; 0: one a core
   int gpu = 0;               // which one
-  Bytes memory_limit{0};     // of a GPU's memory, for weights and one context; 0: what there is
+  Bytes memory_limit{0};     // of a GPU's memory, for weights and all contexts; 0: what there is
   bool watchdog = false;     // spins on a GPU end after two seconds and say what they waited for
   bool every_thread = false;  // contexts use all threads asked for, also where fewer are predicted to be faster
   const BodyLibrary* library = nullptr;  // bodies that it holds are not compiled; it outlives what is loaded
   std::function<void(int done, int total)> progress;
-  std::function<bool()> interrupted;  // asked between bodies; true ends with kInterrupted
+  std::function<bool()> interrupted;  // asked while bodies are compiled; true ends with kInterrupted
+  double compiler_seconds = 0;        // that the host compiler may take for a body; 0: $OBELISK_COMPILER_SECONDS, 600
 };
 
 /// What loading did.
@@ -46,7 +49,9 @@ struct KernelReport {
 
 /// What a GPU's program consists of.
 struct DeviceReport {
-  std::string gpu, architecture, granularity;  // gpu: its name, empty where none is
+  std::string gpu, architecture;               // gpu: its name, empty where none is
+  machine::Granularity granularity = machine::Granularity::kThreads;
+  bool overlaps = false;                       // a kernel of the graph begins before the one before it ends (programmatic dependent launch)
   int launches = 0, phases = 0, barriers = 0;  // of one run
   int64_t cubin_bytes = 0;
   int64_t bytes_streamed = 0;                  // weights, inputs and outputs of one run
@@ -96,9 +101,13 @@ class Context {
   /// The same on the caller's stream (a CUstream), device pointers only; returns before the work is done. Runs of one context follow
   /// each other whatever streams they are given. Errors: kUsage for a host pointer, kUnsupported where there are no streams.
   virtual Status run_on(std::span<const void* const> inputs, std::span<void* const> outputs, void* stream);
+  /// Until all runs are done. Errors: kDevice, of one that failed after run_on() had returned.
+  virtual Status wait();
   /// Device microseconds of a run with the last run's pointers, `count` of them, each the mean of ten in a row, so that the host's
   /// latency is hidden.
   virtual Result<std::vector<double>> device_us(int count);
+  /// Whether memory is a GPU's, of the GPU that this context runs on. Errors: kDevice.
+  virtual Result<bool> on_device(const void* pointer) const;
   /// When each task of one run ran.
   virtual Result<std::vector<TaskTime>> task_times();
 };
@@ -148,5 +157,7 @@ std::string cpu_features();
 Result<std::string> find_compiler(const std::string& wanted = "");
 /// The folder of the object cache that load would use; empty when off.
 std::string cache_folder(const std::string& wanted = "");
+/// The same, opened; null when it is off, or, with a warning, where it is not the user's own.
+std::shared_ptr<const PrivateFolder> open_cache(const std::string& wanted = "");
 
 }  // namespace obelisk::runtime

@@ -25,7 +25,6 @@ constexpr int64_t kMostOwn = 64 << 10;       // elements of a work that a worker
 constexpr int64_t kMostRowsLooked = 4096;    // of a work, row by row
 constexpr int64_t kNearAlign = 128;
 
-int64_t align_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 
 /// What an affine access touches from its row's first element on, for columns [c0, c1).
 Span column_span(const Nest& nest, const Access& access, int64_t c0, int64_t c1) {
@@ -72,7 +71,7 @@ Span attention_reads(const stitch::AttentionTile& tile, const ObkTask& task, int
 
 /// Whether a product's tiles of so many columns can flow: the last one may have fewer, but of twins, whose halves lie side by side.
 bool tiles_flow(const kernels::TileLibrary& tiles, const stitch::Product& p, int64_t rows, int64_t n, int64_t columns) {
-  const auto flows = [&](int64_t wide) { return tiles.gemm_flows(p.tile_type(), rows, wide * p.sides(), p.k[0].extent) > 0; };
+  const auto flows = [&](int64_t wide) { return tiles.dataflow->gemm_bytes(p.tile_type(), rows, wide * p.sides(), p.k[0].extent) > 0; };
   return flows(columns) && (n % columns == 0 || (p.sides() == 1 && flows(n % columns)));
 }
 
@@ -106,7 +105,7 @@ bool reads_an_output(const Plan& plan, const TaskGraph& tasks, const Work& work)
 /// Makes one table flow, or finds that it does not.
 class Flow {
  public:
-  Flow(const Plan& plan, const target::DeviceSpec& device, TaskGraph& tasks) : plan_(plan), device_(device), tasks_(tasks) {}
+  Flow(const Plan& plan, const machine::Machine& device, TaskGraph& tasks) : plan_(plan), device_(device), tasks_(tasks) {}
 
   bool run() {
     if (!sort_works() || !sort_buffers()) return false;
@@ -125,7 +124,8 @@ class Flow {
     bool gives = false;
     for (Work& work : tasks_.works) {
       const Group& group = group_of(work);
-      if (work.dealt || work.alone || work.streamed || reads_an_output(plan_, tasks_, work)) return false;
+      work.dataflow.emplace();
+      if (!work.has_tasks() || reads_an_output(plan_, tasks_, work)) return false;
       switch (group.kind) {
         case GroupKind::kStitched: {
           if (work.nest.lanes_in_rows || work.nest.row_count() == 0 || work.nest.column_count() == 0) return false;
@@ -140,7 +140,7 @@ class Flow {
               if (access.affine && access.step < 0 && !access.strides.empty() && access.strides.back() != 0 && access.strides.back() != 1 &&
                   tasks_.buffers[work.buffers[access.operand]].kind != BufferKind::kInput)
                 return false;
-          work.own = arena;
+          work.dataflow->replicated = arena;
           break;
         }
         case GroupKind::kProduct:
@@ -160,20 +160,20 @@ class Flow {
     const stitch::Product& p = group.product;
     const kernels::TileLibrary& tiles = kernels::tile_library(device_);
     const int64_t rows = work.nest.row_count(), n = work.nest.column_count();
-    if (group.prologue || group.partials != graph::kNone || p.statistics.wanted || p.parts != 1 || !p.batch.empty()) return false;
+    if (group.partials != graph::kNone || p.statistics.wanted || p.parts != 1 || !p.batch.empty()) return false;
     if (rows < 1 || rows > kMostRows || work.tile_rows != rows || n == 0) return false;
     if (p.k.size() != 1 || p.k[0].a != 1 || p.n.size() != 1 || p.a_type != p.b_type || tile_span(group, work.nest) != rows) return false;
     if (p.a_type != DType::f16 && p.a_type != DType::bf16) return false;
     if (tasks_.buffers[work.buffers.back()].kind != BufferKind::kWeight) return false;
     // Its rows are read where the worker's copy of them lies.
-    if (tiles.gemm_flows && (tasks_.buffers[work.buffers[work.operand_count(group)]].kind != BufferKind::kArena || p.a_offset % 8 != 0)) return false;
-    return !tiles.gemm_flows || tiles_flow(tiles, p, rows, n, work.tile_columns);
+    if (tiles.dataflow && (tasks_.buffers[work.buffers[work.operand_count(group)]].kind != BufferKind::kArena || p.a_offset % 8 != 0)) return false;
+    return !tiles.dataflow || tiles_flow(tiles, p, rows, n, work.tile_columns);
   }
   bool takes_attention(const Work& work, const Group& group) const {
     const stitch::AttentionTile& tile = group.attention;
     if (tile.packed || tile.mask.value != graph::kNone || tile.queries > kMostRows || tile.queries == 0 || tile.keys == 0) return false;
     if (tile.q.column != 1 || tile.k.column != 1 || tile.v.column != 1 || work.tile_rows != tile.queries) return false;
-    return tile.pieces > 1 || device_.family == target::Family::kCpu;
+    return tile.pieces > 1 || device_.family == machine::Family::kCpu;
   }
 
   /// Which values are given and which are a worker's own; false where one is too large to be passed on, or comes in both ways.
@@ -192,7 +192,7 @@ class Flow {
           return access.step >= 0 && &group.body.steps[access.step] == &step;
         });
         if (store == work.nest.accesses.end() || !stores_neighbours(work, group, *store)) return false;
-        if (work.own) { own[b] = true; continue; }
+        if (work.replicated()) { own[b] = true; continue; }
         const int64_t per_word = 4 / std::max<int64_t>(byte_size(tasks_.buffers[b].type.dtype, 1), 1);
         const size_t lane = work.nest.dims.size() - 1;
         if (step.per_row || per_word < 1 || bits(tasks_.buffers[b].type.dtype) < 16) return false;
@@ -252,7 +252,7 @@ class Flow {
         list.erase(ours, list.end());
         int busy = 0;
         for (const ObkTask& task : list)
-          busy += !tasks_.works[task.work].own && static_cast<int>(task.wave) >= before && static_cast<int>(task.wave) <= work.wave;
+          busy += !tasks_.works[task.work].replicated() && static_cast<int>(task.wave) >= before && static_cast<int>(task.wave) <= work.wave;
         load.push_back({busy, sm});
       }
       std::stable_sort(load.begin(), load.end());
@@ -263,13 +263,14 @@ class Flow {
 
   /// Keys and values that would only be copied stay where the caller keeps them, if the machine's tiles take them so.
   void leave_keys() {
-    if (!kernels::tile_library(device_).attention_keeps) return;
+    const auto& dataflow = kernels::tile_library(device_).dataflow;
+    if (!dataflow || !dataflow->in_place_kv) return;
     for (std::vector<ObkTask>& list : tasks_.lists)
       for (ObkTask& task : list) {
         const auto kept = find_kept_keys(plan_, tasks_, task);
         if (!kept) continue;
         Work& work = tasks_.works[task.work];
-        if (!work.keeps) work.keeps = tasks_.buffers[kept->k_buffer].type.dtype, work.buffers.push_back(kept->k_buffer), work.buffers.push_back(kept->v_buffer);
+        if (!work.dataflow->in_place_kv) work.dataflow->in_place_kv = tasks_.buffers[kept->k_buffer].type.dtype, work.buffers.push_back(kept->k_buffer), work.buffers.push_back(kept->v_buffer);
         const size_t last = work.buffers.size() - 1;
         if (work.buffers[last - 1] == kept->k_buffer && work.buffers[last] == kept->v_buffer) name_kept_keys(*kept, task);
       }
@@ -279,7 +280,7 @@ class Flow {
   /// weights come meanwhile, a copy takes longer, and its worker does not make good what it misses of them: h200_networks.json.)
   void hold_back_copies() {
     for (Work& work : tasks_.works) {
-      if (!work.own || !plan_.groups[work.group].after.empty()) continue;
+      if (!work.replicated() || !plan_.groups[work.group].after.empty()) continue;
       int reader = tasks_.waves;
       for (const Work& other : tasks_.works)
         for (const int before : plan_.groups[other.group].after)
@@ -294,13 +295,13 @@ class Flow {
     std::vector<std::vector<std::vector<ObkTask>>> of(tasks_.works.size(), std::vector<std::vector<ObkTask>>(workers));
     for (size_t sm = 0; sm < workers; ++sm)
       for (const ObkTask& task : tasks_.lists[sm])
-        if (!tasks_.works[task.work].own) of[task.work][sm].push_back(task);
+        if (!tasks_.works[task.work].replicated()) of[task.work][sm].push_back(task);
     std::vector<std::map<int, Span>> wanted(workers);
     for (size_t w = tasks_.works.size(); w-- > 0;) {
       Work& work = tasks_.works[w];
       int64_t rows = 1, columns = 1;
       for (size_t sm = 0; sm < workers; ++sm) {
-        if (work.own) of[w][sm] = own_tasks(w, wanted[sm]);
+        if (work.replicated()) of[w][sm] = own_tasks(w, wanted[sm]);
         int64_t elements = 0;
         for (const ObkTask& task : of[w][sm]) {
           rows = std::max(rows, task.r1 - task.r0), columns = std::max(columns, task.c1 - task.c0);
@@ -308,11 +309,11 @@ class Flow {
           for (size_t slot = 0; slot < work.buffers.size(); ++slot)
             if (const Span span = read_by(plan_, tasks_, task, slot); !span.empty()) wanted[sm][work.buffers[slot]].join(span);
         }
-        too_much_ |= work.own && elements > kMostOwn;
+        too_much_ |= work.replicated() && elements > kMostOwn;
       }
-      if (!work.own) continue;
+      if (!work.replicated()) continue;
       work.tile_rows = rows;
-      if (work.nest.cut_columns) work.tile_columns = std::min(align_up(columns, 64), work.nest.column_count());
+      if (work.nest.cut_columns) work.tile_columns = std::min(round_up(columns, 64), work.nest.column_count());
     }
     // What waits for nobody comes first in a wave.
     std::vector<bool> waits(tasks_.works.size(), false);
@@ -328,7 +329,7 @@ class Flow {
       tasks_.lists[sm] = std::move(list);
     }
   }
-  bool gives(const Work& work, size_t slot) const { return !work.own && slot < group_of(work).body.operands.size() && stores(group_of(work), slot); }
+  bool gives(const Work& work, size_t slot) const { return !work.replicated() && slot < group_of(work).body.operands.size() && stores(group_of(work), slot); }
 
   std::vector<ObkTask> own_tasks(size_t w, const std::map<int, Span>& wanted) const {
     const Work& work = tasks_.works[w];
@@ -366,7 +367,7 @@ class Flow {
           here = {0, columns};
           continue;
         }
-        here.join({std::max<int64_t>(span.low - all.low, 0) / kVector * kVector, std::min(align_up(span.high - all.low, kVector), columns)});
+        here.join({std::max<int64_t>(span.low - all.low, 0) / kVector * kVector, std::min(round_up(span.high - all.low, kVector), columns)});
       }
       if (!here.empty()) add(row, row + 1, here.low, here.high);
     }
@@ -390,7 +391,7 @@ class Flow {
       Buffer& buffer = tasks_.buffers[b];
       if (buffer.kind != BufferKind::kArena) continue;
       buffer.first = 0, buffer.last = std::max(tasks_.waves - 1, 0);
-      buffer.offset = {arena}, arena += align_up(buffer.room().count, kNearAlign);
+      buffer.offset = {arena}, arena += round_up(buffer.room().count, kNearAlign);
       if (buffer.reach == Reach::kAll || lives[b].first < 0) continue;
       copies.push_back({.size = buffer.size.count, .first = lives[b].first, .last = lives[b].last}), of.push_back(&buffer);
     }
@@ -398,15 +399,14 @@ class Flow {
     for (size_t k = 0; k < copies.size(); ++k) of[k]->near = {copies[k].offset};
     tasks_.arena = {arena}, tasks_.near = {near}, tasks_.flows = true;
     for (Work& work : tasks_.works) {
-      work.flows = true;
       for (size_t slot = 0; slot < group_of(work).body.operands.size(); ++slot)
-        work.gives.push_back(gives(work, slot) && tasks_.buffers[work.buffers[slot]].reach == Reach::kGiven);
+        work.dataflow->broadcasts.push_back(gives(work, slot) && tasks_.buffers[work.buffers[slot]].reach == Reach::kGiven);
     }
     return near <= kMostNear && arena <= kMostArena;
   }
 
   const Plan& plan_;
-  const target::DeviceSpec& device_;
+  const machine::Machine& device_;
   TaskGraph& tasks_;
   bool too_much_ = false;
 };
@@ -456,10 +456,10 @@ Span written_in_row(const Plan& plan, const TaskGraph& tasks, const Work& work, 
   return all;
 }
 
-void cut_to_flow(const Plan& plan, const target::DeviceSpec& device, TaskGraph& tasks) {
+void cut_to_flow(const Plan& plan, const machine::Machine& device, TaskGraph& tasks) {
   constexpr int64_t kTask = 4;  // what a task costs beside its weights, as columns
   const kernels::TileLibrary& tiles = kernels::tile_library(device);
-  if (!tiles.gemm_flows) return;
+  if (!tiles.dataflow) return;
   for (Work& work : tasks.works) {
     const Group& group = plan.groups[work.group];
     const int64_t rows = work.nest.row_count(), n = work.nest.column_count();
@@ -480,8 +480,8 @@ void cut_to_flow(const Plan& plan, const target::DeviceSpec& device, TaskGraph& 
   }
 }
 
-bool let_flow(const Plan& plan, const target::DeviceSpec& device, TaskGraph& tasks) {
-  if (!device.flows || tasks.waves < 2) return false;
+bool let_flow(const Plan& plan, const machine::Machine& device, const machine::Strategy& strategy, TaskGraph& tasks) {
+  if (!strategy.dataflow() || tasks.waves < 2) return false;
   TaskGraph flowing = tasks;
   if (!Flow(plan, device, flowing).run()) return false;
   tasks = std::move(flowing);
@@ -500,12 +500,12 @@ Status validate_flow(const Plan& plan, const TaskGraph& tasks) {
     for (const Step& step : group.body.steps) {
       if (step.kind != StepKind::kStore) continue;
       const Buffer& buffer = tasks.buffers[work.buffers[step.slot]];
-      if (work.own && std::any_of(work.nest.accesses.begin(), work.nest.accesses.end(), [&](const Access& access) { return access.step >= 0 && !stores_neighbours(work, group, access); }))
+      if (work.replicated() && std::any_of(work.nest.accesses.begin(), work.nest.accesses.end(), [&](const Access& access) { return access.step >= 0 && !stores_neighbours(work, group, access); }))
         return refused(fmt::format("nobody can tell which elements of value %{} a worker has", buffer.value));
-      if (buffer.reach == Reach::kGiven && work.own) return refused(fmt::format("value %{} is given, and computed by each worker", buffer.value));
-      if (buffer.reach != Reach::kGiven && !work.own && buffer.kind == BufferKind::kArena)
+      if (buffer.reach == Reach::kGiven && work.replicated()) return refused(fmt::format("value %{} is given, and computed by each worker", buffer.value));
+      if (buffer.reach != Reach::kGiven && !work.replicated() && buffer.kind == BufferKind::kArena)
         return refused(fmt::format("value %{} is computed in parts and given to nobody", buffer.value));
-      if (!work.own) given_in[work.buffers[step.slot]] = std::max(given_in[work.buffers[step.slot]], work.wave);
+      if (!work.replicated()) given_in[work.buffers[step.slot]] = std::max(given_in[work.buffers[step.slot]], work.wave);
     }
   }
   for (const Buffer& buffer : tasks.buffers) {
@@ -535,7 +535,7 @@ Status validate_flow(const Plan& plan, const TaskGraph& tasks) {
         ObkTask named = task;
         if (kept) name_kept_keys(*kept, named);
         const size_t last = work.buffers.size() - 1;
-        if (!kept || !work.keeps || memcmp(&named, &task, sizeof task) != 0 || work.buffers[last - 1] != kept->k_buffer || work.buffers[last] != kept->v_buffer)
+        if (!kept || !work.dataflow || !work.dataflow->in_place_kv || memcmp(&named, &task, sizeof task) != 0 || work.buffers[last - 1] != kept->k_buffer || work.buffers[last] != kept->v_buffer)
           return refused(fmt::format("work {} takes keys from where the caller does not keep them", task.work));
       }
       for (size_t slot = 0; slot < work.buffers.size(); ++slot) {
@@ -560,7 +560,7 @@ Status validate_flow(const Plan& plan, const TaskGraph& tasks) {
       }
       std::set<int> stored;
       for (const Step& step : group.body.steps)
-        if (step.kind == StepKind::kStore && work.own) stored.insert(work.buffers[step.slot]);
+        if (step.kind == StepKind::kStore && work.replicated()) stored.insert(work.buffers[step.slot]);
       for (const int b : stored) {
         if (tasks.buffers[b].reach == Reach::kOwn && !is_there(b)) put(b), written[b].clear();
         for (int64_t row = task.r0; row < task.r1; ++row) written[b].push_back(written_in_row(plan, tasks, work, b, row, task.c0, task.c1));

@@ -18,12 +18,12 @@
 namespace obelisk::schedule {
 
 /// Products of few rows in tiles that take their weights as they come, all alike: where the cut for time alone has others.
-void cut_to_flow(const stitch::Plan& plan, const target::DeviceSpec& device, TaskGraph& tasks);
+void cut_to_flow(const stitch::Plan& plan, const machine::Machine& device, TaskGraph& tasks);
 
 /// Turns a table into one without barriers where every work of it can be computed so; else leaves it as it is. Which programs: products of up
 /// to 8 rows of 16-bit numbers with constant weights, attention whose keys are in pieces, bodies without tiles; all that is passed on
 /// small; no output of the program read inside it.
-bool let_flow(const stitch::Plan& plan, const target::DeviceSpec& device, TaskGraph& tasks);
+bool let_flow(const stitch::Plan& plan, const machine::Machine& machine, const machine::Strategy& strategy, TaskGraph& tasks);
 
 /// Elements [low, high) of a buffer.
 struct Span {

@@ -21,7 +21,7 @@ struct Copy {
 };
 std::optional<Copy> copy_of(const stitch::Plan& plan, const TaskGraph& tasks, const Work& work) {
   const Group& group = plan.groups[work.group];
-  if (!work.own || group.kind != GroupKind::kStitched || group.body.steps.size() != 1) return {};
+  if (!work.replicated() || group.kind != GroupKind::kStitched || group.body.steps.size() != 1) return {};
   const Step& step = group.body.steps.front();
   if (step.kind != StepKind::kStore || step.per_row || work.nest.dims.size() != static_cast<size_t>(work.nest.rows) + 1 || work.nest.row_count() > kMostRows) return {};
   const ops::Expr* expr = &group.body.exprs[step.expr];

@@ -21,10 +21,9 @@ struct KeptKeys {
 /// What a task of attention could read so: where works that each worker does for itself only copy, row by row, from inputs.
 std::optional<KeptKeys> find_kept_keys(const stitch::Plan& plan, const TaskGraph& tasks, const ObkTask& task);
 
-/// How a task says so: `weights` has the two offsets in units of 16 bytes, keys' below, `weight_bytes` the bytes of either, `weight_group`
-/// minus the bytes of a row.
+/// How a task says so: OBK_KEEPS_KEYS (kernels/common/abi.h).
 void name_kept_keys(const KeptKeys& kept, ObkTask& task);
 /// How many keys a task reads so.
-inline int64_t kept_keys_of(const ObkTask& task) { return task.weight_group < 0 ? task.weight_bytes / -task.weight_group : 0; }
+inline int64_t kept_keys_of(const ObkTask& task) { return OBK_KEEPS_KEYS(&task) ? task.weight_bytes / OBK_KEPT_ROW(&task) : 0; }
 
 }  // namespace obelisk::schedule

@@ -2,6 +2,19 @@
 
 namespace obelisk::schedule {
 
+std::string to_string(const KernelForm& form) {
+  struct {
+    std::string operator()(const TaskList& list) const { return list.a_rows ? "lists of tasks, rows of A by tensor copies" : "lists of tasks"; }
+    std::string operator()(const Grid& grid) const {
+      return grid.ctas_per_sm ? fmt::format("a grid, {} CTAs a multiprocessor", grid.ctas_per_sm) : "a grid, as many CTAs a multiprocessor as have room";
+    }
+    std::string operator()(const SingleWave&) const { return "a grid of one wave"; }
+    std::string operator()(const PipelinedGemm&) const { return "a pipelined GEMM, persistent CTAs"; }
+    std::string operator()(const Cluster& cluster) const { return fmt::format("lists of tasks, {} run at once", cluster.size); }
+  } name;
+  return std::visit(name, form);
+}
+
 std::string print(const Graph& graph, const stitch::Plan& plan, const TaskGraph& tasks) {
   constexpr std::string_view kKinds[] = {"input", "output", "weight", "arena"};
   std::string out = fmt::format("{} waves, {} works, {} tasks, arena {}\n", tasks.waves,
@@ -34,7 +47,7 @@ std::string print(const Graph& graph, const stitch::Plan& plan, const TaskGraph&
         out += fmt::format(": {} x {}, tiles {} x {}", work.nest.row_count(),
                            work.nest.column_count(), work.tile_rows, work.tile_columns);
         if (work.nest.lanes_in_rows) out += ", lanes over rows";
-        if (work.own) out += ", by each for itself";
+        if (work.replicated()) out += ", by each for itself";
       }
       out += "; buffers";
       for (int b : work.buffers) out += fmt::format(" {}", b);

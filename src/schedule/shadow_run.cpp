@@ -75,10 +75,10 @@ class Shadow {
       TRY_STATUS(read_operands());
       for (const auto& [task, sm] : waves[wave]) {
         TRY_STATUS(read(*task, sm));
-        if (tasks_.works[task->work].own) TRY_STATUS(store(*task, sm));
+        if (tasks_.works[task->work].replicated()) TRY_STATUS(store(*task, sm));
       }
       for (const auto& [task, sm] : waves[wave])
-        if (!tasks_.works[task->work].own) TRY_STATUS(store(*task, sm));
+        if (!tasks_.works[task->work].replicated()) TRY_STATUS(store(*task, sm));
       TRY_STATUS(store_whole());
     }
     return check_end();
@@ -181,7 +181,7 @@ class Shadow {
     const int64_t width = bits(buffer.type.dtype);
     if (offset < 0 || (offset + 1) * width > 8 * buffer.size.count)
       return wrong(work, fmt::format("stores {} at element {} of a buffer of {}", text_of(tag), offset, to_string(buffer.size)));
-    const bool own = tasks_.works[work].own;
+    const bool own = tasks_.works[work].replicated();
     const Place at = place(b, own ? sm : -1);
     if (at.area == nullptr) return wrong(work, fmt::format("stores {} into an input or a weight", text_of(tag)));
     if (width < 8) tag -= static_cast<Tag>(offset % (8 / width));
@@ -410,7 +410,6 @@ class Shadow {
         for (const WorkAccess& access : accesses_of(graph_, plan_, work).reads) TRY_STATUS(look_at_whole(w, work.buffers[access.slot], -1, access.value));
         continue;
       }
-      if (group.prologue) continue;  // computes A itself
       const auto slot = static_cast<size_t>(work.operand_count(group));
       if (group.kind == GroupKind::kProduct) {
         TRY_STATUS(read_product(w, slot));
@@ -568,7 +567,7 @@ class Shadow {
   Status check_tile_rows(const ObkTask& task) {
     const Work& work = tasks_.works[task.work];
     const Group& group = plan_.groups[work.group];
-    if (group.kind == GroupKind::kStitched || group.prologue) return ok_status();
+    if (group.kind == GroupKind::kStitched) return ok_status();
     const Points points = points_of(work.nest, task.r0, task.r1, 0, 1);
     if (group.kind == GroupKind::kProduct) {
       for (const Access& access : work.nest.accesses) {
@@ -612,7 +611,7 @@ class Shadow {
       if (step.per_row && work.nest.cut_columns && task.c0 != 0) continue;  // of the tiles of a row one stores it
       const ValueId value = group.body.operands[static_cast<size_t>(step.slot)];
       const int b = work.buffers[static_cast<size_t>(step.slot)];
-      if (tasks_.flows && work.own && tasks_.buffers[static_cast<size_t>(b)].kind == BufferKind::kArena && tasks_.buffers[static_cast<size_t>(b)].reach == Reach::kAll) continue;  // validate_flow follows these
+      if (tasks_.flows && work.replicated() && tasks_.buffers[static_cast<size_t>(b)].kind == BufferKind::kArena && tasks_.buffers[static_cast<size_t>(b)].reach == Reach::kAll) continue;  // validate_flow follows these
       TRY(const Tagging* tags, tagging(value));
       TRY_STATUS(batches(work, group.body, task, step.per_row, 1, [&](const Points& points, std::vector<Numbers> coords) -> Status {
         values.begin(std::move(coords));

@@ -80,12 +80,7 @@ WorkAccesses accesses_of(const Graph& graph, const stitch::Plan& plan,
     if (step.kind == StepKind::kStore)
       add(out.stores, group.body.operands[step.slot], static_cast<size_t>(step.slot));
   size_t slot = static_cast<size_t>(work.operand_count(group));
-  if (group.prologue) {
-    for (size_t k = 0; k < group.prologue->operands.size(); ++k)
-      if (group.prologue->operands[k] != group.product.a)
-        add(out.reads, group.prologue->operands[k], group.body.operands.size() + k);
-    add(out.reads, group.product.b, slot + 1);
-  } else if (group.kind == GroupKind::kProduct) {
+  if (group.kind == GroupKind::kProduct) {
     add(out.reads, group.product.a, slot);
     add(out.reads, group.product.b, slot + 1);
   } else if (group.kind == GroupKind::kConv) {

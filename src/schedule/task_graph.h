@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <optional>
+#include <string>
+#include <variant>
 #include <vector>
 
 #include "kernels/kernels.h"
@@ -75,34 +77,69 @@ struct RowMatrix {
   int64_t row = 0, block = 0, row_step = 0, block_step = 0;
 };
 
+/// How a work's tasks reach those that compute them.
+///
+/// Tasks of a table: a worker's list, or a kernel's.
+struct TaskList {
+  bool waits_in_body = false;       // of one kernel of all works: the body itself waits for the wave before
+  bool shares_rows = false;         // then: long rows may be shared by all threads where they are few
+  std::optional<RowMatrix> a_rows;  // then, of a product: where A lies, if TMA tensor copies bring it
+};
+/// A kernel of many small CTAs that the hardware hands out, each of which knows its tile by its place in the grid: no table.
+struct Grid {
+  int ctas_per_sm = 0;  // of a product or convolution; 0: a stitched body, as many as its registers let
+};
+/// Attention of no more tasks than multiprocessors, a grid of rectangles: no table, for it begins sooner without.
+struct SingleWave {};
+/// A product with a kernel of its own: persistent CTAs whose TMA pipeline of both operands crosses the ends of tiles. Where k is in parts a cluster computes a tile.
+struct PipelinedGemm {
+  RowMatrix a;
+};
+/// Tasks of a table, of which so many, the members of a block's team, run at once and wait for each other.
+struct Cluster {
+  int size = 0;
+};
+using KernelForm = std::variant<TaskList, Grid, SingleWave, PipelinedGemm, Cluster>;
+/// "a grid, 2 CTAs a multiprocessor"
+std::string to_string(const KernelForm& form);
+
+/// A work of a program whose values carry their own readiness (schedule/flow.h).
+struct Dataflow {
+  bool replicated = false;           // each worker computes what it reads of it
+  std::vector<bool> broadcasts;      // by the body's operand slot: what it stores there is given to all workers
+  std::optional<DType> in_place_kv;  // of attention: its last two buffers are inputs of this type that have keys and values (schedule/kept_keys.h)
+};
+
 /// One group in the program.
 struct Work {
   int group = 0;
   int wave = 0;
   Nest nest;
-  Nest prologue;               // of the group's prologue, where it has one
-  std::vector<int> buffers;    // by the body's operand slot; the prologue's; partial statistics that it reads, that it leaves; a product's A and B, a convolution's X and W
+  std::vector<int> buffers;    // by the body's operand slot; partial statistics that it reads, that it leaves; a product's A and B, a convolution's X and W
   int operand_count(const stitch::Group& group) const {  // before A or X
     return left_partials(group) + (group.partials != graph::kNone ? 1 : 0);
   }
   /// Which operand are partial statistics of the rows of A; of what the body stores.
   int read_partials(const stitch::Group& group) const {
-    return static_cast<int>(group.body.operands.size() + (group.prologue ? group.prologue->operands.size() : 0));
+    return static_cast<int>(group.body.operands.size());
   }
   int left_partials(const stitch::Group& group) const { return read_partials(group) + (group.product.statistics.of_partials ? 1 : 0); }
   int64_t tile_rows = 1, tile_columns = 1;
   double task_nanos = 0;       // predicted, of a full tile
-  bool flows = false, own = false;  // of a program that flows; then: each worker computes what it reads of it
-  std::vector<bool> gives;     // then: by the body's operand slot, whether what it stores there is given to all workers
-  bool gives_any() const { return std::find(gives.begin(), gives.end(), true) != gives.end(); }
-  std::optional<DType> keeps;  // then, of attention: its last two buffers are inputs of this type that have keys and values (schedule/kept_keys.h)
-  bool dealt = false;          // long, of many small tasks that go to whoever is free
-  int residents = 0;           // of a dealt product or convolution: tasks that share a multiprocessor
-  bool alone = false;          // attention of no more tasks than multiprocessors, a grid of rectangles: its kernel needs no table
-  bool waits = false;          // of one kernel of all works: its body itself waits for the wave before
-  bool shares_rows = false;    // then: long rows may be shared by all threads where they are few
-  std::optional<RowMatrix> rows;      // then, of a product: where A lies, if a copy engine brings it
-  std::optional<RowMatrix> streamed;  // a product with a kernel of its own that streams both operands
+  KernelForm form;
+  std::optional<Dataflow> dataflow;
+
+  const TaskList* list() const { return std::get_if<TaskList>(&form); }
+  const Grid* grid() const { return std::get_if<Grid>(&form); }
+  int ctas_per_sm() const { return grid() ? grid()->ctas_per_sm : 0; }
+  bool single_wave() const { return std::holds_alternative<SingleWave>(form); }
+  const PipelinedGemm* pipelined() const { return std::get_if<PipelinedGemm>(&form); }
+  /// Whether a table has its tasks.
+  bool has_tasks() const { return list() || std::holds_alternative<Cluster>(form); }
+
+  bool replicated() const { return dataflow && dataflow->replicated; }
+  bool broadcasts(size_t slot) const { return dataflow && slot < dataflow->broadcasts.size() && dataflow->broadcasts[slot]; }
+  bool broadcasts_any() const { return dataflow && std::find(dataflow->broadcasts.begin(), dataflow->broadcasts.end(), true) != dataflow->broadcasts.end(); }
 };
 
 /// The same of a work: tiles of a dealt convolution take pixels of all images in a row.

@@ -165,7 +165,7 @@ Status validate(const Graph& graph, const stitch::Plan& plan, const TaskGraph& t
   }
   for (size_t w = 0; w < tasks.works.size(); ++w) {
     const Work& work = tasks.works[w];
-    TRY_STATUS(work.own ? check_inside(work, w, by_work[w]) : check_cover(plan, tasks, w, by_work[w]));
+    TRY_STATUS(work.replicated() ? check_inside(work, w, by_work[w]) : check_cover(plan, tasks, w, by_work[w]));
     for (int before : plan.groups[work.group].after)
       if (tasks.works[before].wave >= work.wave)
         return refused(fmt::format("work {} (wave {}) reads what work {} writes in wave {}", w,

@@ -17,7 +17,7 @@ namespace obelisk::serve {
 /// A model and how it is to be served; a door reads it from `model.toml`.
 struct ModelConfig {
   std::string name;
-  std::string path;                           // .onnx or .obk
+  std::string path;                           // a model's file, a graph as text (.ir) or a compiled file (.obk)
   std::map<std::string, int64_t> dimensions;  // symbolic dimensions that are bound; the batch is bound by the engine
   std::string batch_dimension;                // symbolic dimension along which requests are joined; empty: none
   int max_batch = 1;

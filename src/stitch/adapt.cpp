@@ -98,7 +98,7 @@ bool take_coordinates(Draft& draft, const Graph& graph, const Views& views, cons
   return true;
 }
 
-bool take_columns(Draft& draft, const Graph& graph, const Views& views, const target::DeviceSpec& device, ValueId out, const ops::Loop& form,
+bool take_columns(Draft& draft, const Graph& graph, const Views& views, const machine::Machine& device, ValueId out, const ops::Loop& form,
                   const Exprs& scratch, const std::vector<std::pair<ValueId, std::vector<ExprId>>>& reads) {
   constexpr int64_t kMostColumns = 8192;    // of a row in registers
   constexpr int64_t kFewElements = 65536;   // with which a machine is not full anyway

@@ -68,7 +68,7 @@ bool has_attention_tile(const Graph& graph, NodeId node, const kernels::TileLibr
   if (n.op != Op::Attention) return no("not attention");
   if (tiles == nullptr) return no("tiles are off");
   const Type& q = graph.type(n.inputs[kQuery]);
-  if (!tiles->takes_attention(static_cast<int32_t>(q.dtype))) return no("no tile for the type");
+  if (!tiles->attention.takes(static_cast<int32_t>(q.dtype))) return no("no tile for the type");
   if (n.outputs.size() != 1) return no("more than the answer is asked for");
   for (int input : {kQuery, kKey, kValue}) {
     const Type& type = graph.type(n.inputs[input]);
@@ -142,9 +142,9 @@ AttentionTile match_attention(const Graph& graph, const Views& views, NodeId nod
     tile.heads = s.kv_heads;
     tile.shared = 1;
   }
-  if (tiles.attention_pieces) {
-    tile.pieces = tiles.attention_pieces(static_cast<int32_t>(tile.type), tile.heads, tile.queries, tile.keys, tile.size, tile.value_size, flows);
-    if (tile.pieces > 1) tile.exchange = tiles.attention_exchange_bytes(tile.pieces, tile.value_size);
+  if (tiles.attention.split_keys) {
+    tile.pieces = tiles.attention.split_keys->pieces(static_cast<int32_t>(tile.type), tile.heads, tile.queries, tile.keys, tile.size, tile.value_size, flows);
+    if (tile.pieces > 1) tile.exchange = tiles.attention.split_keys->exchange_bytes(tile.pieces, tile.value_size);
   }
   return tile;
 }

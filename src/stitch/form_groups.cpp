@@ -22,9 +22,9 @@ struct Read {
 
 class Former {
  public:
-  Former(const Graph& graph, Views& views, const target::DeviceSpec& device,
+  Former(const Graph& graph, Views& views, const machine::Machine& device, const machine::Strategy& strategy,
          const Options& options, const kernels::TileLibrary* tiles, const Demoted& demoted)
-      : graph_(graph), views_(views), device_(device), options_(options), tiles_(tiles), demoted_(demoted) {
+      : graph_(graph), views_(views), device_(device), strategy_(strategy), options_(options), tiles_(tiles), demoted_(demoted) {
     out_.group_of.assign(graph.value_count(), -1);
   }
 
@@ -47,7 +47,7 @@ class Former {
     if (!loops && has_attention_tile(graph_, n, tiles_, why)) {
       Draft draft;
       draft.group.kind = GroupKind::kAttention;
-      draft.group.attention = match_attention(graph_, views_, n, *tiles_, device_.flows);
+      draft.group.attention = match_attention(graph_, views_, n, *tiles_, strategy_.dataflow());
       const AttentionTile& tile = draft.group.attention;
       std::vector<ValueId> reads = {tile.q.value, tile.k.value, tile.v.value};
       if (tile.mask.value != graph::kNone) reads.push_back(tile.mask.value);
@@ -59,7 +59,7 @@ class Former {
       if (auto conv = match_conv(graph_, n, tiles_, why)) {
         const Layout& x = views_.layout(conv->x);
         // Where a machine cuts convolutions into pixels, its product tile is the quicker one for single pixels.
-        auto pixels = tiles_->conv_nanos ? match_pixel_product(views_, *conv) : std::nullopt;
+        auto pixels = tiles_->conv.pixels ? match_pixel_product(views_, *conv) : std::nullopt;
         if (pixels && tile_fits(*tiles_, *pixels, why)) {
           Draft draft;
           draft.group.kind = GroupKind::kProduct;
@@ -178,7 +178,7 @@ class Former {
     draft.group.kind = GroupKind::kCustom;
     draft.group.anchor = n;
     // As many pieces as may run at once: a block that cuts a line reads all of its updates in each.
-    const int64_t threads = device_.family == target::Family::kCpu ? 1 : 256;
+    const int64_t threads = device_.family == machine::Family::kCpu ? 1 : 256;
     if (auto block = ops::block(graph_.call(n), device_.sms * threads, teams_of(device_, options_))) {
       draft.group.kind = GroupKind::kBlock;
       draft.group.body.domain = {block->items};
@@ -446,7 +446,7 @@ class Former {
   bool may_join(const Loop& form, const std::vector<Read>& reads, int target, std::string& why) const {
     const Draft& draft = out_.drafts[target];
     if (calls_op(draft.group.kind)) { why = "the producer has no loop form"; return false; }
-    if (draft.group.kind == GroupKind::kProduct && draft.group.product.parts > 1 && !parts_meet(device_, rows_of(draft), draft.group.product.n[0].extent, draft.group.product.parts)) {
+    if (draft.group.kind == GroupKind::kProduct && draft.group.product.parts > 1 && !parts_meet(device_, strategy_, rows_of(draft), draft.group.product.n[0].extent, draft.group.product.parts)) {
       why = "what follows a sum of parts is its reader's";
       return false;
     }
@@ -707,7 +707,8 @@ class Former {
 
   const Graph& graph_;
   Views& views_;
-  const target::DeviceSpec& device_;
+  const machine::Machine& device_;
+  const machine::Strategy& strategy_;
   const Options& options_;
   const kernels::TileLibrary* tiles_;
   const Demoted& demoted_;
@@ -733,9 +734,9 @@ bool walks_in_order(const Body& body, const std::vector<ExprId>& at, const Shape
   return slot == body.domain.size();
 }
 
-Grouping form_groups(const Graph& graph, Views& views, const target::DeviceSpec& device,
+Grouping form_groups(const Graph& graph, Views& views, const machine::Machine& device, const machine::Strategy& strategy,
                      const Options& options, const kernels::TileLibrary* tiles, const Demoted& demoted) {
-  return Former(graph, views, device, options, tiles, demoted).run();
+  return Former(graph, views, device, strategy, options, tiles, demoted).run();
 }
 
 }  // namespace obelisk::stitch

@@ -37,9 +37,7 @@ struct Draft {
   bool open = true;                  // no reduction yet: rows and columns may still be chosen
   bool anchored = false;             // a tile is computed first: epilogue rules
   std::map<ValueId, Member> members;
-  std::vector<std::pair<NodeId, int>> reductions;  // node, row slot; in order
   std::vector<Step> reduce_steps;
-  std::set<ValueId> staged;          // members that are read at another column of their row
   std::map<ValueId, int> operand;    // slot of an outside value
   std::set<int> after;               // groups read from
 };
@@ -63,7 +61,7 @@ struct Demoted {
 };
 
 /// `tiles`: the machine's, or null.
-Grouping form_groups(const Graph& graph, Views& views, const target::DeviceSpec& device,
+Grouping form_groups(const Graph& graph, Views& views, const machine::Machine& device, const machine::Strategy& strategy,
                      const Options& options, const kernels::TileLibrary* tiles, const Demoted& demoted = {});
 
 }  // namespace obelisk::stitch

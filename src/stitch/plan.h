@@ -7,7 +7,7 @@
 
 #include "graph/graph.h"
 #include "kernels/kernels.h"
-#include "target/target.h"
+#include "machine/machine.h"
 
 namespace obelisk::stitch {
 
@@ -21,7 +21,6 @@ using obelisk::to_string;
 
 /// AStitch §3.1, Table 1: how an intermediate goes from its producer to its consumer.
 enum class Scheme : uint8_t {
-  kIndependent,  // no dependency; only in one program
   kLocal,        // one element to one element: a register
   kRegional,     // within the block that owns a row: shared memory and a block barrier
   kGlobal,       // anywhere: scratch in global memory and a barrier of all workers
@@ -105,10 +104,10 @@ struct Product {
 inline constexpr int64_t kFewestStreamedRows = 33, kMostStreamedRows = 512;  // the latter exclusive
 /// Whether clusters compute the parts of such a product and add them: what follows joins it as it joins other products. All clusters run
 /// at once with tiles of up to 112 columns (ViT-B/16: 4 x 7 tiles, 0.6 us a layer less on an H200 than sums through memory); wider ones were not measured.
-inline bool parts_meet(const target::DeviceSpec& device, int64_t rows, int64_t columns, int64_t parts) {
+inline bool parts_meet(const machine::Machine& machine, const machine::Strategy& strategy, int64_t rows, int64_t columns, int64_t parts) {
   constexpr int64_t kTile = 64, kColumns = 112;
-  if (!device.own_kernels || !device.copies_blocks || rows < kFewestStreamedRows || rows >= kMostStreamedRows) return false;
-  return (rows + kTile - 1) / kTile * ((columns + kColumns - 1) / kColumns) <= target::clusters_at_once(device.sms, parts);
+  if (!strategy.own_kernels || !takes_wgmma(machine, strategy) || rows < kFewestStreamedRows || rows >= kMostStreamedRows) return false;
+  return (rows + kTile - 1) / kTile * ((columns + kColumns - 1) / kColumns) <= machine::clusters_at_once(machine.sms, parts);
 }
 
 /// A convolution that tiles compute: one or two spatial dimensions (a missing height is 1), channels last, constant weights.
@@ -161,7 +160,6 @@ struct Group {
   Body body;
   std::vector<int> anchor_coords;  // of a tile's group: the domain's coordinate for each dimension of what the anchor computes
   Product product;            // kProduct
-  std::optional<Body> prologue;  // kProduct: computes the tile's rows of A into shared memory first
   ConvTile conv;              // kConv
   AttentionTile attention;    // kAttention
   ValueId partials = graph::kNone;  // kProduct: a stored value of whose rows the body leaves partial statistics, of kPartialColumns each

@@ -81,10 +81,6 @@ std::string print(const Graph& graph, const Plan& plan, bool edges) {
       const Product& p = group.product;
       out += fmt::format("  tile = %{} x %{}: batch {} m {} n {} k {}{}\n", p.a, p.b, extent(p.batch), extent(p.m), extent(p.n), extent(p.k),
                          p.tf32 ? ", tf32" : "");
-      if (group.prologue) {
-        out += "  prologue, rows of the tile:\n";
-        for (const Step& step : group.prologue->steps) out += "    " + show_step(*group.prologue, step) + "\n";
-      }
     }
     if (group.kind == GroupKind::kConv) {
       const ConvTile& c = group.conv;

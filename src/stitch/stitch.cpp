@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "stitch/attention_tile.h"
-#include "stitch/fold_prologues.h"
 #include "stitch/form_groups.h"
 #include "stitch/write_bodies.h"
 
@@ -11,7 +10,6 @@ namespace obelisk::stitch {
 
 std::string_view to_string(Scheme scheme) {
   switch (scheme) {
-    case Scheme::kIndependent: return "independent";
     case Scheme::kLocal: return "local";
     case Scheme::kRegional: return "regional";
     case Scheme::kGlobal: return "global";
@@ -61,14 +59,14 @@ bool stores_something(const Group& group) {
 
 }  // namespace
 
-Plan plan(const Graph& graph, const target::DeviceSpec& device, const Options& options) {
+Plan plan(const Graph& graph, const machine::Machine& device, const machine::Strategy& strategy, const Options& options) {
   const kernels::TileLibrary* tiles = options.tiles ? &kernels::tile_library(device) : nullptr;
   Demoted demoted;
   Grouping grouping;
   std::optional<Views> formed;
   for (bool fits = false; !fits;) {  // rows that have no place in fast memory go to far memory, one of each group a round
     formed.emplace(graph, options, tiles);
-    grouping = form_groups(graph, *formed, device, options, tiles, demoted);
+    grouping = form_groups(graph, *formed, device, strategy, options, tiles, demoted);
     fits = true;
     for (int draft : grouping.order) {
       const NodeId n = write_body(graph, *formed, grouping, device, grouping.drafts[draft]);
@@ -95,7 +93,7 @@ Plan plan(const Graph& graph, const target::DeviceSpec& device, const Options& o
     }
     plan.groups.push_back(std::move(draft.group));
   }
-  if (options.tf32)
+  if (strategy.tf32)
     for (Group& group : plan.groups) round_operands(graph, group);
   plan.layouts = views.take_layouts();
   for (const Group& group : plan.groups)
@@ -105,19 +103,18 @@ Plan plan(const Graph& graph, const target::DeviceSpec& device, const Options& o
     if (calls_op(group.kind))
       for (ValueId v : graph.node(group.anchor).outputs)
         if (v != graph::kNone) plan.layouts[v].materialized = true;
-  if (options.stitch && options.prologues && tiles && device.recomputes) fold_prologues(graph, *tiles, device, plan);
   return plan;
 }
 
-ops::Teams teams_of(const target::DeviceSpec& device, const Options& options) {
-  if (device.family == target::Family::kCpu) return {.most = 1};
+ops::Teams teams_of(const machine::Machine& device, const Options& options) {
+  if (device.family == machine::Family::kCpu) return {.most = 1};
   if (!options.teams) return {};
   ops::Teams teams{.most = device.team, .registers = device.team_registers};
   while (teams.most > device.sms) teams.most /= 2;
   return teams;
 }
 
-bool takes_whole(const Graph& graph, NodeId node, const target::DeviceSpec& device,
+bool takes_whole(const Graph& graph, NodeId node, const machine::Machine& device,
                  const Options& options, std::string* why) {
   std::string reason;
   if (graph.node(node).op == ops::Op::Recurrence) {

@@ -181,7 +181,7 @@ bool Views::widens(NodeId n) const {
   const graph::Node& node = graph_.node(n);
   if (node.op != Op::Cast) return false;
   const DType from = graph_.type(node.inputs[0]).dtype;
-  return (from == DType::f16 || from == DType::bf16) && graph_.type(node.outputs[0]).dtype == DType::f32;
+  return is_half(from) && graph_.type(node.outputs[0]).dtype == DType::f32;
 }
 
 /// The widening cast that `value` comes from by moves alone, or none.
@@ -440,7 +440,7 @@ std::optional<Product> match_product(const Graph& graph, const Views& views, Nod
 }
 
 bool tile_fits(const kernels::TileLibrary& tiles, const Product& product, std::string& why) {
-  if (!tiles.takes_gemm(static_cast<int32_t>(product.a_type), static_cast<int32_t>(product.b_type))) {
+  if (!tiles.gemm.takes(static_cast<int32_t>(product.a_type), static_cast<int32_t>(product.b_type))) {
     why = "there is no tile for the types";
     return false;
   }
@@ -460,7 +460,7 @@ std::optional<ConvTile> match_conv(const Graph& graph, NodeId node, const kernel
   if (!shape.ok()) { why = shape.error().message; return std::nullopt; }
   const ops::ConvGeometry& window = *shape;
   const int rank = static_cast<int>(window.in.size());
-  if (!tiles->takes_conv(static_cast<int32_t>(call.in(0).dtype))) { why = "there is no tile for the type"; return std::nullopt; }
+  if (!tiles->conv.takes(static_cast<int32_t>(call.in(0).dtype))) { why = "there is no tile for the type"; return std::nullopt; }
   if (rank > 2) { why = "tiles have at most two spatial dimensions"; return std::nullopt; }
   if (!graph.value(graph.node(node).inputs[1]).is_constant()) { why = "weights are not constant"; return std::nullopt; }
   if (graph.value(graph.node(node).inputs[0]).is_constant()) { why = "the input is constant"; return std::nullopt; }

@@ -70,7 +70,7 @@ class Passes {
 };
 
 /// Stages expensive values that a later pass over the row needs again. Returns the first that has no place, or kNoExpr.
-ExprId stage(Body& body, const std::vector<bool>& is_column, const target::DeviceSpec& device, std::vector<Step>& steps) {
+ExprId stage(Body& body, const std::vector<bool>& is_column, const machine::Machine& device, std::vector<Step>& steps) {
   if (body.row_values == 0) return kNoExpr;
   int64_t columns = 1;
   for (size_t s = 0; s < is_column.size(); ++s)
@@ -216,7 +216,7 @@ std::vector<ValueId> stored_members(const Graph& graph, const Views& views, cons
   return stored;
 }
 
-NodeId write_body(const Graph& graph, const Views& views, const Grouping& grouping, const target::DeviceSpec& device, Draft& draft) {
+NodeId write_body(const Graph& graph, const Views& views, const Grouping& grouping, const machine::Machine& device, Draft& draft) {
   if (calls_op(draft.group.kind)) return graph::kNone;
   Body& body = draft.group.body;
   std::vector<Step> steps = draft.reduce_steps;

@@ -20,6 +20,6 @@ namespace obelisk::stitch {
 std::vector<ValueId> stored_members(const Graph& graph, const Views& views, const Grouping& grouping, const Draft& draft);
 
 /// Completes draft.group.body. Returns a node whose row ought to be staged and has no place, kNone where all have one.
-NodeId write_body(const Graph& graph, const Views& views, const Grouping& grouping, const target::DeviceSpec& device, Draft& draft);
+NodeId write_body(const Graph& graph, const Views& views, const Grouping& grouping, const machine::Machine& device, Draft& draft);
 
 }  // namespace obelisk::stitch

@@ -9,6 +9,12 @@ namespace {
 
 constexpr std::string_view kFirstLine = "obelisk verified 1";
 
+/// The folder and the name of a place.
+std::pair<std::string, std::string> parts_of(const std::string& place) {
+  const size_t slash = place.rfind('/');
+  return {place.substr(0, slash), place.substr(slash + 1)};
+}
+
 }  // namespace
 
 std::string place_of_record(const std::string& cache, const Graph& graph,
@@ -26,8 +32,10 @@ std::string place_of_record(const std::string& cache, const Graph& graph,
 
 std::optional<Report> recall(const std::string& place, const Options& options) {
   if (place.empty()) return std::nullopt;
-  const auto text = read_file(place);
-  if (!text.ok()) return std::nullopt;
+  const auto [folder, name] = parts_of(place);
+  const auto cache = runtime::open_cache(folder);
+  const auto text = cache ? cache->get(name) : std::nullopt;
+  if (!text) return std::nullopt;
   std::istringstream lines(*text);
   std::string first, rows;
   double seconds = 0;
@@ -45,7 +53,8 @@ std::optional<Report> recall(const std::string& place, const Options& options) {
 void remember(const std::string& place, const Report& report, const Options& options) {
   if (place.empty() || !report.ok || report.rows.empty()) return;
   const double seconds = std::isfinite(options.seconds) ? options.seconds : 1e9;
-  (void)write_file(place, fmt::format("{}\n{} {} {} {} {}\n{}\n", kFirstLine, seconds,
+  const auto [folder, name] = parts_of(place);
+  if (const auto cache = runtime::open_cache(folder)) (void)cache->put(name, fmt::format("{}\n{} {} {} {} {}\n{}\n", kFirstLine, seconds,
                                       report.max_abs, report.max_rel, report.tolerance,
                                       report.rounding, report.rows));
 }

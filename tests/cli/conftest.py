@@ -15,7 +15,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 ROOT = Path(__file__).resolve().parents[2]
-VERBS = ("check", "compile", "run", "bench", "verify", "profile", "inspect", "cache", "doctor")
+VERBS = ("check", "compile", "run", "bench", "verify", "profile", "inspect", "cache", "doctor", "simulate")
 sys.path.insert(0, str(ROOT / "scripts"))
 
 
@@ -38,7 +38,7 @@ class Result:
 def environment(tmp_path_factory):
     """One cache for the session: the tests that need an empty one make it."""
     home = tmp_path_factory.mktemp("home")
-    return {**os.environ, "HOME": str(home), "XDG_CACHE_HOME": str(home / "cache")}
+    return {"OBELISK_PYTHON": sys.executable, **os.environ, "HOME": str(home), "XDG_CACHE_HOME": str(home / "cache")}
 
 
 @pytest.fixture(scope="session")

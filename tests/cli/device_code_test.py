@@ -23,6 +23,7 @@ from threading import Lock, local
 
 import device_networks
 import pytest
+from device_networks import PROGRAMS
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
@@ -33,12 +34,6 @@ BLESS = "python tests/cli/device_code_test.py --bless"
 MOST_REGISTERS, SECONDS, WORKERS = 255, 300, 2
 COUNTS = ("launches", "phases", "barriers")  # of a program
 COLUMNS = ("name", "ops", "launches", "registers", "spill_bytes", "smem_bytes")  # of a kernel
-
-# What is compiled: (network, granularity, precision, target).
-PROGRAMS = [(name, granularity, "fp16", "sm_90a") for name in device_networks.NETWORKS for granularity in ("op", "stitch", "mono")]
-PROGRAMS += [(name, granularity, precision, "sm_90a") for name in ("minilm", "resnet18") for precision in ("fp32", "bf16")
-             for granularity in ("stitch", "mono")]
-PROGRAMS += [(name, "mono", "fp16", "sm_80") for name in ("minilm", "resnet18")]
 
 
 # ---- the numbers of a program ------------------------------------------------------------------

@@ -381,6 +381,11 @@ NETWORKS = {
 }
 HALVES = {"decoder", "decoder_cache"}  # whose weights are stored in 16 bits
 
+# What is compiled for GPUs: (network, granularity, precision, target).
+PROGRAMS = [(name, granularity, "fp16", "sm_90a") for name in NETWORKS for granularity in ("op", "stitch", "mono")]
+PROGRAMS += [(name, granularity, precision, "sm_90a") for name in ("minilm", "resnet18") for precision in ("fp32", "bf16") for granularity in ("stitch", "mono")]
+PROGRAMS += [(name, "mono", "fp16", "sm_80") for name in ("minilm", "resnet18")]
+
 
 def write(name, path, small=False):
     net = Net(name, np.float16 if name in HALVES else np.float32)

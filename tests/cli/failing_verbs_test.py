@@ -107,11 +107,12 @@ def test_clear_leaves_what_is_not_ours(obelisk, mlp, tmp_path):
 def test_a_broken_entry_is_made_again(obelisk, mlp, tmp_path, damage):
     cache = tmp_path / "broken"
     obelisk("compile", mlp, "-o", "one.obk", *ROWS, "--cache", cache, code=0)
-    for entry in cache.iterdir():
+    entries = [entry for entry in cache.iterdir() if entry.name != "key"]
+    for entry in entries:
         entry.write_bytes(damage)
     obelisk("compile", mlp, "-o", "two.obk", *ROWS, "--cache", cache, code=0)
     assert (tmp_path / "one.obk").read_bytes() == (tmp_path / "two.obk").read_bytes()
-    for entry in cache.iterdir():
+    for entry in entries:
         whole = entry.stat().st_size > 1000
         assert whole or (entry.suffix == ".verified" and b"every row" in entry.read_bytes())
 
@@ -121,7 +122,7 @@ def test_a_cache_that_cannot_be_written_is_said_and_left_out(obelisk, mlp, tmp_p
     result = obelisk(
         "compile", mlp, "-o", "m.obk", *ROWS, "--cache", tmp_path / "file" / "cache", code=0
     )
-    assert "cannot be written" in result.err
+    assert "cannot be made" in result.err
 
 
 # ---- doctor --------------------------------------------------------------------------------------

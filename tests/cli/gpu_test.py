@@ -7,11 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import found, random, save, shared_library
+from conftest import ROOT, found, random, save, shared_library
 from onnx import TensorProto, helper
 
 USAGE, UNSUPPORTED, MEMORY, DEVICE = 1, 3, 6, 7
-NVRTC = ("OBELISK_NVRTC", "PYTHONPATH", "VIRTUAL_ENV")  # what says where the compiler is
+NVRTC = ("OBELISK_NVRTC", "PYTHONPATH", "VIRTUAL_ENV")  # what people set for their own programs
 ROWS = ["--shape", "rows=3"]
 
 
@@ -68,10 +68,13 @@ def test_the_device_compiler_is_found_in_the_environment_of_our_python(obelisk, 
         assert str(packages / "nvidia" / "cu99" / "lib") in found(obelisk, "nvrtc")["text"]
 
 
-def test_a_device_compiler_that_is_too_old_is_passed_over_or_refused(obelisk, nvrtc, monkeypatch, tmp_path):
-    old = alone(obelisk, monkeypatch, tmp_path) / "nvidia" / "cu99" / "lib"
+def test_a_device_compiler_that_is_too_old_is_passed_over_or_refused(obelisk, machine, nvrtc, monkeypatch, tmp_path):
+    vendor = alone(obelisk, monkeypatch, tmp_path) / "nvidia"
+    old = vendor / "cu99" / "lib"
     shared_library(old / "libnvrtc.so.12", "int nvrtcVersion(int* major, int* minor) { *major = 12, *minor = 3; return 0; }")
-    other = found(obelisk, "nvrtc")  # that of the environment beside the sources
+    (vendor / "cu98").mkdir()
+    (vendor / "cu98" / "lib").symlink_to(Path(machine["nvrtc"]["text"].rsplit(" (version", 1)[0]).resolve().parent)
+    other = found(obelisk, "nvrtc")
     assert other["ok"] and str(old) not in other["text"]
     monkeypatch.setitem(obelisk.environment, "OBELISK_NVRTC", str(old))
     refused = found(obelisk, "nvrtc")
@@ -80,6 +83,38 @@ def test_a_device_compiler_that_is_too_old_is_passed_over_or_refused(obelisk, nv
     shared_library(old / "libnvrtc.so.12", "int nvrtcVersion(int* major, int* minor) { *major = 12, *minor = 9; return 0; }")
     broken = found(obelisk, "nvrtc")
     assert not broken["ok"] and f"{old}/libnvrtc.so.12 has no nvrtcCreateProgram" in broken["text"]
+
+
+def test_a_device_compiler_of_another_python_is_named_and_not_opened(obelisk, machine, monkeypatch, tmp_path):
+    if machine["nvrtc"]["ok"] and "site-packages" not in machine["nvrtc"]["text"]:
+        pytest.skip(f"the system has one: {machine['nvrtc']['text']}")
+    alone(obelisk, monkeypatch, tmp_path)
+    if found(obelisk, "nvrtc")["ok"]:
+        pytest.skip("beside the program, or in the system's packages, there is one")
+    opened = tmp_path / "opened"
+    library = ('#include <fcntl.h>\n__attribute__((constructor)) static void opened(void) { open("%s", O_CREAT | O_WRONLY, 0600); }\n' % opened +
+               "int nvrtcVersion(int* major, int* minor) { *major = 12, *minor = 9; return 0; }")
+    site = Path("lib") / "python3.99" / "site-packages"
+    places = {"PYTHONPATH": tmp_path / "told", "VIRTUAL_ENV": tmp_path / "venv" / site, "PATH": tmp_path / "other" / site,
+              "HOME": tmp_path / "home" / ".local" / site}
+    for variable, packages in places.items():
+        folder = packages / "nvidia" / "cu99" / "lib"
+        shared_library(folder / "libnvrtc.so.12", library)
+        value = {"PYTHONPATH": packages, "VIRTUAL_ENV": tmp_path / "venv", "PATH": f"{tmp_path}/other/bin:/usr/bin:/bin", "HOME": tmp_path / "home"}[variable]
+        if variable == "PATH":
+            (tmp_path / "other" / "bin").mkdir()
+            (tmp_path / "other" / "bin" / "python3").symlink_to(sys.executable)
+        before = obelisk.environment.get(variable, "")
+        obelisk.environment[variable] = str(value)
+        finding = found(obelisk, "nvrtc")
+        obelisk.environment[variable] = before
+        assert not finding["ok"] and str(folder) in finding["text"] and finding["mend"] == f"OBELISK_NVRTC={folder}", variable
+        assert not opened.exists(), variable
+
+
+def test_no_folder_of_the_checkout_stands_in_the_program(program):
+    assert f"{ROOT}/.venv".encode() not in program.read_bytes()
+    assert f"{ROOT}/scripts".encode() not in program.read_bytes()
 
 
 def test_nvdisasm_is_found_in_a_wheel(obelisk, monkeypatch, tmp_path):
@@ -138,8 +173,26 @@ def test_wide_layers_fit_a_gpu_of_little_shared_memory(obelisk, nvrtc, tmp_path,
         assert all(kernel["smem_bytes"] <= most for kernel in report["kernels"])
 
 
+ARCHITECTURES = {"sm_80": 80, "sm_86": 86, "sm_87": 87, "sm_89": 89, "sm_90a": 90, "sm_100a": 100, "sm_103a": 103, "sm_110a": 110, "sm_120a": 120, "sm_121a": 121}
+
+
+@pytest.mark.parametrize("target", ARCHITECTURES)
+def test_every_architecture_compiles_with_what_it_has(obelisk, mlp, nvrtc, tmp_path, target):
+    """Pages of weights and kernels that begin early are where the hardware has them: from sm_90 on, sm_100a and later too."""
+    has = ARCHITECTURES[target] >= 90
+    for granularity in ("mono", "stitch"):
+        words = ("compile", mlp, *ROWS, "-o", "m.obk", "--target", target, "--precision", "fp16", "--granularity", granularity)
+        report = obelisk(*words, "--emit", "ptx", "-d", "texts", "--json", code=0).json
+        assert report["target"] == target and report["kernels"]
+        assert report["overlaps"] == (has and granularity == "stitch")
+        text = (tmp_path / "texts" / "program.ptx").read_text()
+        assert f".target {target}" in text
+        assert ("cp.async.bulk." in text) == has
+        assert ("griddepcontrol.wait" in text) == (has and granularity == "stitch")
+
+
 @pytest.mark.parametrize("granularity", ["mono", "stitch", "op", "auto"])
-@pytest.mark.parametrize("target", ["sm_90a", "sm_80", "sm_86", "sm_89", "sm_100a", "sm_120a"])
+@pytest.mark.parametrize("target", ["sm_90a", "sm_80", "sm_89", "sm_120a"])
 def test_compiles_for_a_gpu_that_is_not_there(obelisk, mlp, nvrtc, target, granularity):
     report = obelisk(
         "compile",
@@ -233,6 +286,15 @@ def test_emits_readable_texts(obelisk, mlp, nvrtc, tmp_path):
     assert "obk_dispatch" in texts["program.cu"]
     assert ".target sm_90a" in texts["program.ptx"]
     assert "wave" in texts["program.schedule.txt"]
+
+
+def test_texts_are_written_before_anything_is_compiled(obelisk, mlp, tmp_path, monkeypatch):
+    monkeypatch.setenv("OBELISK_NVRTC", str(tmp_path / "nowhere"))  # no device compiler
+    flags = ("--target", "sm_90a", "--granularity", "stitch", "--emit", "cuda,schedule", "-d", "texts", "--json")
+    report = obelisk("compile", mlp, *ROWS, *flags, "--to", "assemble", code=0).json
+    assert report["stopped_after"] == "assemble" and report["emitted"] == ["texts/program.cu", "texts/program.schedule.txt"]
+    assert "OBK_BODY(obk_body)" in (tmp_path / "texts" / "program.cu").read_text()
+    assert "emitted" not in obelisk("compile", mlp, *ROWS, *flags, "--to", "codegen", code=0).json  # no program yet
 
 
 def test_emit_needs_a_gpu_target(obelisk, mlp):
@@ -333,7 +395,7 @@ def test_few_rows_flow_in_one_kernel(obelisk, tmp_path, nvrtc):
 def test_an_unknown_target_lists_those_that_there_are(obelisk, mlp, target):
     error = obelisk("compile", mlp, "-o", "m.obk", *ROWS, "--target", target, "--json", code=USAGE).json["error"]
     assert f"'{target}'" in error["message"]
-    for known in ("sm_80", "sm_89", "sm_90a", "sm_100a", "sm_120a"):
+    for known in ARCHITECTURES:
         assert known in error["hint"]
     assert error["hint"].startswith("sm_90a is") == (target == "sm_90")
     assert ("cuda" in error["hint"]) == (not target.startswith("sm_"))

@@ -1,5 +1,5 @@
-// The loader of compiled files. The checksums of what the fuzzer made up are made right first, so
-// that it gets behind them; a file that is taken must also give its graph, or say why not. Its
+// The loader of compiled files. The version and the checksums of what the fuzzer made up are made right
+// first, so that it gets behind them; a file that is taken must also give its graph, or say why not. Its
 // machine code is never run: that is trusted, as a program is.
 #include <cstring>
 
@@ -48,6 +48,7 @@ FUZZ_TARGET(obk) {
   auto file = std::make_shared<std::vector<std::byte>>(bytes.begin(), bytes.end());
   if (file->size() >= kHeaderHash + 16) {
     const uint64_t size = file->size();
+    std::memcpy(file->data() + 4, &runtime::kObkFormat, 4);
     std::memcpy(file->data() + 8, &size, 8);
     seal_weights(*file);
     for (size_t kind = 0; kind + 1 < kSections; ++kind) {

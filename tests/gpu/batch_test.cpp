@@ -8,7 +8,7 @@
 #include "compile.h"
 #include "graph/test_texts.h"
 #include "kernels/tile_library.h"
-#include "target/target.h"
+#include "machine/machine.h"
 
 namespace obelisk::compiler {
 namespace {
@@ -123,7 +123,7 @@ std::optional<std::vector<Tensor>> firsts(const Case& one, const std::string& ty
     for (const schedule::Work& work : made.tasks.works)
       if (options.batch_invariant) {
         const bool stitched = made.plan.groups[work.group].kind == stitch::GroupKind::kStitched;
-        EXPECT_FALSE(work.shares_rows || work.streamed || work.flows || work.rows || (work.residents > 0 && !stitched));
+        EXPECT_FALSE((work.list() && (work.list()->shares_rows || work.list()->a_rows)) || work.pipelined() || work.dataflow || (work.ctas_per_sm() > 0 && !stitched));
       }
     auto context = made.executable->context();
     if (!context.ok()) {
@@ -156,7 +156,7 @@ TEST_P(Batches, ARowHasTheSameBitsInAny) {
     runs = gpu.ok();
     if (!runs && type != std::string("f16")) GTEST_SKIP() << "no GPU is here; f16 is compiled";
     options.target = gpu.ok() ? gpu->architecture : "sm_90a", options.sms = gpu.ok() ? gpu->sms : 132;
-    options.granularity = where, options.batch_invariant = true, options.load.watchdog = true;
+    options.granularity = machine::parse_granularity(where), options.batch_invariant = true, options.load.watchdog = true;
   }
   const auto answers = firsts(one, type, options, runs);
   if (testing::Test::HasFailure()) return;

@@ -85,7 +85,7 @@ TEST(ConvDealt, EqualsTheDefinition) {
     const DevicePointer x_at = g.make(x.size() * 2, 0), w_at = g.make(packed.size() + 256, 0);
     g.d->CopyToDevice(x_at, x.data(), x.size() * 2);
     g.d->CopyToDevice(w_at, packed.data(), packed.size());
-    ObkConv job = {.type = kObkF16, .own_kernel = static_cast<int32_t>(-s.residents)};
+    ObkConv job = {.type = kObkF16, .ctas_per_sm = static_cast<int16_t>(s.residents)};
     job.in_channels = s.in, job.kernel_h = job.kernel_w = s.kernel, job.out_channels = s.out;
     job.height = s.height, job.width = s.width, job.stride_h = job.stride_w = s.stride;
     job.dilation_h = job.dilation_w = 1, job.pad_top = job.pad_left = s.pad;

@@ -452,19 +452,16 @@ void compare_with_any_shape(const std::vector<FixedTile>& all, DType dtype, cons
   }
   fmt::print("{{\"fixed_conv_tiles\": {}}}\n", tiles);
 }
-class ConvFixed : public testing::TestWithParam<std::tuple<int, bool>> {};
+class ConvFixed : public testing::TestWithParam<int> {};
 TEST_P(ConvFixed, HasTheBitsOfAnyShape) {
-  const auto [type, bodies] = GetParam();
-  compare_with_any_shape(kFixedTiles, static_cast<DType>(type), "OBK_INLINED=0",
-                         bodies ? "OBK_INLINE_BODIES=1" : "OBK_ANY=1");
+  compare_with_any_shape(kFixedTiles, static_cast<DType>(GetParam()), "OBK_INLINED=0", "OBK_ANY=1");
 }
 class ConvLong : public testing::TestWithParam<int> {};
 TEST_P(ConvLong, HasTheBitsOfAnyShape) {
   compare_with_any_shape(kLongTiles, static_cast<DType>(GetParam()), "OBK_INLINED=1", "OBK_ANY=1");
 }
 INSTANTIATE_TEST_SUITE_P(Tiles, ConvLong, testing::Values(int{kObkF16}, int{kObkBf16}));
-INSTANTIATE_TEST_SUITE_P(Tiles, ConvFixed,
-                         testing::Combine(testing::Values(int{kObkF16}, int{kObkBf16}), testing::Bool()));
+INSTANTIATE_TEST_SUITE_P(Tiles, ConvFixed, testing::Values(int{kObkF16}, int{kObkBf16}));
 
 // Compiled wherever the device compiler is; no register may lie in memory.
 TEST(ConvCompile, NoSpills) {

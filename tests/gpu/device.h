@@ -49,7 +49,7 @@ struct Device {
     else if (auto made = cubin_of(text, "sm_90a", defines); !made.ok()) return made.error();
     else return driver.error();
     TRY(gpu, first_gpu());
-    TRY(Cubin cubin, cubin_of(text, gpu.architecture, defines));
+    TRY(Cubin cubin, cubin_of(text, to_string(gpu.arch), defines));
     log = cubin.log;
     return check(d->ModuleLoadData(&module, cubin.bytes.data()), "load");
   }

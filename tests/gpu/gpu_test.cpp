@@ -332,7 +332,7 @@ void expect_streamed(const std::function<graph::Graph(DType, int64_t rows)>& gra
     const graph::Graph graph = graph_of(type, rows);
     auto program = program_of(graph, "stitch", true, false, true);
     int found = 0, clusters = 0;
-    for (const auto& body : program->bodies) found += body.text.find("OBK_PRODUCT(") != std::string::npos;
+    for (const auto& body : program->bodies) found += body.traits.gemm.has_value();
     const auto source = device_source(*program);
     ASSERT_TRUE(source.ok()) << source.error().text();
     const std::string numbers = fmt::format("parts = {}, share", parts);
@@ -435,7 +435,7 @@ TEST_P(Asked, RowsComeByMapsAndKeepTheirBits) {
       const graph::Graph graph = chain_of_products(type, rows, depth, columns, 2);
       auto program = program_of(graph, "mono", true);
       int asked = 0;
-      for (const auto& body : program->bodies) asked += body.text.find("OBK_ROWS(") != std::string::npos;
+      for (const auto& body : program->bodies) asked += body.traits.asked_rows.has_value();
       if (program->target == "sm_90a" && rows != 121) { EXPECT_EQ(asked > 0, rows > 48); }
       auto executable = load_cuda(program, {.cache_dir = "off", .watchdog = true});
       ASSERT_TRUE(executable.ok()) << executable.error().text();

@@ -33,6 +33,9 @@
 
 #include "base/base.h"
 
+// What kernels are handed, as they see it.
+#define OBK_DEVICE_POINTER(type) type*
+
 namespace obk {
 // Where kernels declare it: `extern __shared__ char shared[]`.
 alignas(1024) inline char shared[227 * 1024];

@@ -20,19 +20,11 @@
 
 // What a kernel of a product takes from program.cuh, which a core cannot run.
 #define OBK_THREADS 256
-#define OBK_DEALT_OPERANDS 2
-#define OBK_DEALT_BYTES sizeof(ObkDealt)
-#define OBK_PRODUCT_BYTES sizeof(ObkProduct)
-#define OBK_PRODUCT_STAGES 24
 #define OBK_OWN_PRODUCT_BARS
 struct ObkLanes : ObkWorker {
   int32_t warp, warps;
   uint64_t* parts;
   void* pipe;
-};
-struct ObkStamp {};
-struct ObkProgram {
-  ObkStamp* stamps;
 };
 namespace obk {
 typedef void (*Body)(const ObkTask*, const int64_t*, void* const*, ObkLanes*);

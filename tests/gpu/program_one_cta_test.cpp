@@ -37,7 +37,7 @@ static ObkTask* task_places() { return reinterpret_cast<ObkTask*>(one_cta::share
 namespace obelisk {
 namespace {
 
-constexpr int kPages = OBK_RING, kScratch = (kPages * (24576 + 16) + 1023) / 1024 * 1024, kBlocksAt = 225 * 1024, kBlockBytes = 128;
+constexpr int kPages = OBK_RING, kScratch = (kPages * (obk::kRingPageBytes + obk::kPageBarBytes) + 1023) / 1024 * 1024, kBlocksAt = 225 * 1024, kBlockBytes = 128;
 
 enum Body { kPlain, kHigh, kWide, kSmall };
 struct Products {
@@ -85,7 +85,7 @@ uint64_t run(const std::vector<Entry>& list, int waves, unsigned slow) {
   for (size_t n = 0; n < list.size(); ++n) {
     ObkTask& task = tasks[n];
     task.wave = static_cast<uint32_t>(list[n].wave), task.r0 = list[n].r0, task.r1 = list[n].r1;
-    task.nanos = int64_t{list[n].body} * OBK_WORK_WORDS * 8 << 16 | OBK_WORK_WORDS;
+    task.block = int64_t{list[n].body} * OBK_WORK_WORDS * 8 << OBK_BLOCK_AT | OBK_WORK_WORDS;
     if (list[n].body == kPlain) continue;
     const Product& p = products->of(list[n].body);
     task.c1 = p.columns, task.weight_group = p.k / 64 * 1024, task.weight_bytes = task.weight_group * (p.columns / 8);

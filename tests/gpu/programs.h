@@ -6,7 +6,7 @@
 
 #include "graph/graph.h"
 #include "runtime/runtime.h"
-#include "target/target.h"
+#include "machine/machine.h"
 
 namespace obelisk::runtime::cuda {
 
@@ -41,20 +41,22 @@ inline Tensor random_tensor(const Type& type, std::mt19937& random, double scale
 }
 
 /// A graph planned, scheduled and emitted for a GPU. `tiles`: products by the tile library.
-inline std::shared_ptr<Program> program_of(const graph::Graph& graph, const std::string& granularity,
+inline std::shared_ptr<Program> program_of(const graph::Graph& graph, const std::string& granularity_name,
                                            bool tiles = false, bool tf32 = false,
                                            bool own = false) {
   const auto gpu = describe_gpu(0);
   auto device =
-      target::gpu(gpu.ok() ? gpu->architecture : "sm_90a", gpu.ok() ? gpu->sms : 132);
+      machine::gpu(gpu.ok() ? gpu->architecture : "sm_90a", gpu.ok() ? gpu->sms : 132);
   CHECK(device.ok(), "{}", device.error().text());
-  device->own_kernels = own, device->one_kernel = granularity == "mono", device->flows = device->one_kernel && device->copies_blocks;
-  if (granularity == "stitch" && !own) device->deals = {1};  // as only long works are
+  const auto granularity = machine::parse_granularity(granularity_name);
+  CHECK(granularity.has_value(), "{}", granularity_name);
+  machine::Strategy strategy = strategy_for(*device, {.granularity = *granularity, .tf32 = tf32});
+  strategy.own_kernels = own;
+  strategy.min_grid_bytes = {*granularity == machine::Granularity::kStitch && !own ? 1 : 0};  // as only long works are
   stitch::Options options;
-  options.stitch = granularity != "op", options.tiles = tiles, options.teams = true;
-  options.tf32 = tf32;
-  const stitch::Plan plan = stitch::plan(graph, *device, options);
-  const schedule::TaskGraph tasks = schedule::build(graph, plan, *device);
+  options.stitch = strategy.stitches(), options.tiles = tiles, options.teams = true;
+  const stitch::Plan plan = stitch::plan(graph, *device, strategy, options);
+  const schedule::TaskGraph tasks = schedule::build(graph, plan, *device, strategy);
   const Status valid = schedule::validate(graph, plan, tasks);
   CHECK(valid.ok(), "{}", valid.error().text());
   const Status shadow = schedule::shadow_run(graph, plan, tasks);
@@ -62,7 +64,7 @@ inline std::shared_ptr<Program> program_of(const graph::Graph& graph, const std:
   auto program = std::make_shared<Program>(assemble(
       graph, plan, tasks, codegen::emit(graph, plan, tasks, kernels::tile_library(*device)),
       device->name));
-  program->granularity = granularity;
+  program->granularity = *granularity;
   return program;
 }
 

@@ -67,7 +67,7 @@ Tried try_together(std::span<const Case> cases, const std::string& granularity, 
   compiler::Compilation made;
   try {
     compiler::Options options;
-    options.target = "sm_90a", options.granularity = granularity, options.verify = false, options.check_tables = true, options.sms = sms;
+    options.target = "sm_90a", options.granularity = machine::parse_granularity(granularity), options.verify = false, options.check_tables = true, options.sms = sms;
     if (const auto gpu = runtime::describe_gpu(0); gpu.ok()) options.target = gpu->architecture, options.sms = gpu->sms;
     options.load.cache_dir = "off", options.load.watchdog = true;
     compiler::Network network;

@@ -148,20 +148,20 @@ struct Tables {
   int64_t chunks = 0, groups = 0;
 
   /// A work of these parameters and operands, that gathers: as its tasks name it.
-  int64_t work(const std::vector<uint64_t>& params, const std::vector<uint64_t>& operands, const std::vector<DeviceGather>& gathers = {}) {
+  int64_t work(const std::vector<uint64_t>& params, const std::vector<uint64_t>& operands, const std::vector<ObkGather>& gathers = {}) {
     const int64_t at = static_cast<int64_t>(blocks.size()) * 8;
-    const DeviceWork head = {.params = static_cast<int32_t>(params.size()), .operands = static_cast<int32_t>(operands.size()), .groups = 1, .gathers = static_cast<int32_t>(gathers.size())};
+    const ObkWork head = {.params = static_cast<int32_t>(params.size()), .operands = static_cast<int32_t>(operands.size()), .groups = 1, .gathers = static_cast<int32_t>(gathers.size())};
     add(head);
     blocks.insert(blocks.end(), params.begin(), params.end()), blocks.insert(blocks.end(), operands.begin(), operands.end());
     if (blocks.size() % 2) blocks.push_back(0);
-    for (const DeviceGather& gather : gathers) add(gather);
+    for (const ObkGather& gather : gathers) add(gather);
     return at << 16 | (static_cast<int64_t>(blocks.size()) - at / 8);
   }
   void task(int sm, int sms, int step, int64_t block) {
     const int64_t bytes = groups * chunks * 1024, places = kWeightWords * 4 / bytes;
     const int64_t place = (int64_t{step} * sms + sm) % places;
     tasks.push_back({.wave = static_cast<uint32_t>(step), .r0 = step, .r1 = step + 1, .weights = static_cast<int64_t>(weights) + place * bytes, .weight_bytes = static_cast<int32_t>(bytes),
-                     .weight_group = static_cast<int32_t>(chunks * 1024), .nanos = block});
+                     .weight_group = static_cast<int32_t>(chunks * 1024), .block = block});
   }
 
  private:
@@ -178,8 +178,8 @@ struct Form {
   Device& g;
   int sms = g.gpu.sms, steps = std::clamp(exchanges(), 10, 1000);
   DevicePointer wrong = 0;
-  DeviceWatch* watch = nullptr;
-  DeviceProgram record = {};
+  ObkWatch* watch = nullptr;
+  ObkProgram record = {};
   int shared = 0, threads = kThreads;
   bool flows = false;
   uint64_t runs = 0;  // that there have been
@@ -193,8 +193,8 @@ struct Form {
     tables.chunks = idle ? kPages : 3, tables.groups = flows ? 16 : 24;  // a page each; more than are asked for before the wait
     wrong = g.make(8, 0);
     void* memory = nullptr;
-    EXPECT_EQ(g.d->MemHostAlloc(&memory, sizeof(DeviceWatch), kHostMapped), 0);
-    watch = static_cast<DeviceWatch*>(memset(memory, 0, sizeof(DeviceWatch)));
+    EXPECT_EQ(g.d->MemHostAlloc(&memory, sizeof(ObkWatch), kHostMapped), 0);
+    watch = static_cast<ObkWatch*>(memset(memory, 0, sizeof(ObkWatch)));
     flows ? fill_flow(tables) : fill_barriers(tables, idle);
     const auto upload = [&](const auto& from) {
       const auto bytes = from.size() * sizeof(from[0]);
@@ -209,7 +209,7 @@ struct Form {
   }
   ~Form() { g.d->MemFreeHost(watch); }
 
-  static constexpr uint64_t kWrong = kPortBit, kWeights = kPortBit | 1, kSpoilt = kPortBit | 2, kRun = kPortBit | 3, kSteps = kPortBit | 4;
+  static constexpr uint64_t kWrong = OBK_PORT, kWeights = OBK_PORT | 1, kSpoilt = OBK_PORT | 2, kRun = OBK_PORT | 3, kSteps = OBK_PORT | 4;
 
   /// Two matrices by turns, a row of 128 words, twelve rows a CTA; behind them the maps by which rows come.
   void fill_barriers(Tables& tables, bool idle) {
@@ -218,7 +218,7 @@ struct Form {
     int64_t block[2];
     for (int64_t step = 0; step < 2; ++step) {
       const int64_t from = (1 - step) * matrix, to = step * matrix;
-      block[step] = tables.work({}, {kArenaBit | static_cast<uint64_t>(from), kArenaBit | static_cast<uint64_t>(to), kWrong, kWeights, kSpoilt, kRun, kSteps, kArenaBit | static_cast<uint64_t>(map + step * 128)});
+      block[step] = tables.work({}, {OBK_ARENA | static_cast<uint64_t>(from), OBK_ARENA | static_cast<uint64_t>(to), kWrong, kWeights, kSpoilt, kRun, kSteps, OBK_ARENA | static_cast<uint64_t>(map + step * 128)});
       alignas(64) char text[128];
       Status made = encode_rows(record.arena + static_cast<uint64_t>(from), rows, 256, 1, 64, text);
       EXPECT_TRUE(made.ok()) << made.error().text();
@@ -232,26 +232,26 @@ struct Form {
         if (!(idle && step >= 8 && (sm * 5 + step) % 8 < 3)) tables.task(sm, sms, step, block[step % 2]);
     }
     tables.first.push_back(static_cast<int32_t>(tables.tasks.size()));
-    constexpr int kPageBytes = 24576, kRows = 64 * 512 + 1024;
+    constexpr int kPageBytes = obk::kRingPageBytes, kRows = 64 * 512 + 1024;
     lay_out(kPages, kPageBytes, kRows, 2, 0);
   }
   /// Every step's value has a place of its own, which a run writes once.
   void fill_flow(Tables& tables) {
-    threads = kFlowThreads;
+    threads = obk::kFlowThreads;
     record.arena = g.make(static_cast<size_t>(steps * kPairs * 16), 0xee);
     std::vector<int64_t> block;
     for (int step = 0; step < steps; ++step) {
-      std::vector<DeviceGather> gathers;
+      std::vector<ObkGather> gathers;
       if (step > 0) gathers.push_back({static_cast<uint32_t>((step - 1) * kPairs), 0, static_cast<int32_t>(kPairs), 0});
-      block.push_back(tables.work({static_cast<uint64_t>(kPairs)}, {kNearBit, kArenaBit | static_cast<uint64_t>(step * kPairs * 16), kWrong, kWeights, kSpoilt}, gathers));
-      if (step > 0) block.back() |= int64_t{1} << kFreshAt;
+      block.push_back(tables.work({static_cast<uint64_t>(kPairs)}, {OBK_NEAR, OBK_ARENA | static_cast<uint64_t>(step * kPairs * 16), kWrong, kWeights, kSpoilt}, gathers));
+      if (step > 0) block.back() |= int64_t{1} << OBK_FRESH_AT;
     }
     for (int sm = 0; sm < sms; ++sm) {
       tables.first.push_back(static_cast<int32_t>(tables.tasks.size()));
       for (int step = 0; step < steps; ++step) tables.task(sm, sms, step, block[static_cast<size_t>(step)]);
     }
     tables.first.push_back(static_cast<int32_t>(tables.tasks.size()));
-    lay_out(6, 16384, 1024, kFlowBlocks, static_cast<int>(kPairs * 8));
+    lay_out(6, obk::kFlowPageBytes, 1024, obk::kFlowBlocks, static_cast<int>(kPairs * 8));
   }
   void lay_out(int pages, int page_bytes, int scratch, int blocks, int near) {
     constexpr int kBlock = 128;
@@ -301,7 +301,7 @@ void expect_right(const char* name, Form& form) {
 }
 
 #define OPEN_FORM(device, ...)                                                                                                     \
-  if (auto gpu = open_gpu(0); gpu.ok() && gpu->architecture != "sm_90a") GTEST_SKIP() << "copies and wgmma of " << gpu->architecture; \
+  if (auto gpu = open_gpu(0); gpu.ok() && gpu->arch != machine::Arch{9, 0, 'a'}) GTEST_SKIP() << "copies and wgmma of " << to_string(gpu->arch); \
   OPEN(device, kText, "OBK_WATCHDOG=4000000000LL", "OBK_MONO=1", "OBK_RING=2", __VA_ARGS__)
 
 // Release by one warp while another asks for two pages, the rest after the wait (go_to, rows.cuh).
@@ -324,7 +324,7 @@ TEST(Signals, IdleWavesOfFewRows) {
 }
 // Words that carry their own readiness, gathered by every CTA from all.
 TEST(Signals, WordsThatFlow) {
-  OPEN_FORM(g, "OBK_FLOW=1", fmt::format("OBK_FLOW_BLOCKS={}", kFlowBlocks), fmt::format("OBK_FLOW_SOON={}", kFlowSoon), fmt::format("OBK_FLOW_THREADS={}", kFlowThreads));
+  OPEN_FORM(g, "OBK_FLOW=1");
   Form form(g, false, true);
   expect_right("words that flow", form);
 }

@@ -34,7 +34,7 @@ struct Config {
   std::string name;
   int sms = 7;
   bool stitch = true, vectors = false;
-  std::string granularity;  // of a GPU, by its twin
+  std::optional<machine::Granularity> granularity;  // of a GPU, by its twin
   bool runs = true, less = false;
 };
 
@@ -60,9 +60,9 @@ std::optional<Config> config_of(const std::string& name) {
   if (begins("op")) config.stitch = false;
   else if (begins("less")) config.less = true;
   else if (begins("vectors")) config.vectors = true;
-  else if (begins("stitch")) config.granularity = "stitch";
-  else if (begins("mono")) config.granularity = "mono";
-  else if (begins("gpuop")) config.granularity = "op";
+  else if (begins("stitch")) config.granularity = machine::Granularity::kStitch;
+  else if (begins("mono")) config.granularity = machine::Granularity::kMono;
+  else if (begins("gpuop")) config.granularity = machine::Granularity::kOp;
   config.sms = atoi(std::string(rest).c_str());
   return config.sms > 0 ? std::optional(config) : std::nullopt;
 }
@@ -72,7 +72,7 @@ const kernels::TileLibrary& vector_tiles() {
   static const kernels::TileLibrary tiles = [] {
     kernels::TileLibrary library = kernels::kCpuTiles;
     library.vectors = true;
-    library.gemm_parts = [](int32_t, int64_t, int64_t, int64_t) -> int64_t { return 1; };
+    library.gemm.packs_batches = true;
     return library;
   }();
   return tiles;
@@ -89,7 +89,7 @@ std::string program_of(const graph::Graph& graph, uint64_t seed, const Config& c
     compiler::Options options;
     options.sms = config.sms, options.verify = false, options.check_tables = true, options.to = "schedule";
     options.stitch.stitch = config.stitch;
-    if (!config.granularity.empty()) options.target = "sm_90a", options.granularity = config.granularity, options.to = config.runs ? "assemble" : "schedule";
+    if (config.granularity) options.target = "sm_90a", options.granularity = config.granularity, options.to = config.runs ? "assemble" : "schedule";
     if (config.runs) options.disabled = {"flow"};  // which the twin does not run
     graph::Random random(seed);
     for (const passes::Pass& pass : passes::table())

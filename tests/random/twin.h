@@ -42,7 +42,6 @@ OBK_DEVICE void store_shared_half(uint32_t address, uint32_t v) {
   memcpy(one_cta::at(address, 2), &half, 2);
 }
 OBK_DEVICE bool mbarrier_try_for(uint32_t bar, uint32_t parity, uint32_t) { return mbarrier_try(bar, parity); }
-OBK_DEVICE void fence_async() {}
 OBK_DEVICE void cluster_meet() { cluster_meet_relaxed(); }
 OBK_DEVICE void post_relaxed(uint64_t* to, uint64_t word) { *to = word; }
 OBK_DEVICE void post_near(uint32_t, uint64_t) { __trap(); }

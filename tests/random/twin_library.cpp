@@ -70,8 +70,7 @@ TwinBody TwinLibrary::find(const Hash& hash) const {
 
 Status TwinLibrary::compile(const std::vector<std::string>& what, const std::string& log) {
   const std::string source = OBELISK_SOURCE_DIR;
-  std::vector<std::string> words = {compiler_, "-std=c++20", "-O0", "-march=native", "-fPIC", "-w", "-fno-math-errno", "-fwrapv", "-DOBK_DEALT_OPERANDS=32",
-                                    "-DOBK_DEALT_BYTES=sizeof(ObkDealt)", "-I" + folder_.path(), "-I" + source + "/tests/gpu", "-I" + source + "/tests/random", "-I" + source + "/src"};
+  std::vector<std::string> words = {compiler_, "-std=c++20", "-O0", "-march=native", "-fPIC", "-w", "-fno-math-errno", "-fwrapv", "-I" + folder_.path(), "-I" + source + "/tests/gpu", "-I" + source + "/tests/random", "-I" + source + "/src"};
   words.insert(words.end(), what.begin(), what.end());
   if (const int status = run_program(words, log, folder_); status != 0)
     return Error{Code::kBuild, "twin", fmt::format("{} ended with {}: {}", compiler_, status, text_of_file(log).substr(0, 2000))};
@@ -129,9 +128,11 @@ Status TwinLibrary::add(std::span<const codegen::BodyText* const> bodies) {
 std::string beyond_twin(const Program& program) {
   if (!program.customs.empty()) return "custom op";
   if (program.flows) return "flows";
-  for (const codegen::BodyText& body : program.bodies)
-    for (const char* word : {"OBK_PRODUCT(", "OBK_TEAM(", "OBK_ROWS(", "OBK_ATTENTION_SHARE", "OBK_ATTENTION_KEPT"})
-      if (body.text.find(word) != std::string::npos) return std::string(word).substr(0, strlen(word) - 1);
+  for (const codegen::BodyText& body : program.bodies) {
+    if (body.traits.gemm) return "pipelined GEMM";
+    if (body.traits.calls(codegen::kTeamBlock)) return "team";
+    if (body.traits.asked_rows) return "asked rows";
+  }
   return "";
 }
 

@@ -84,7 +84,7 @@ struct Ours : Side {
   Ours(Runner& runner, const std::vector<Tensor>& in)
       : runner(runner), in(in), out(runner.allocate_outputs()) {
     name = "obelisk", version = OBELISK_VERSION;
-    if (const runtime::DeviceReport* device = report()) name += " " + device->granularity;
+    if (const runtime::DeviceReport* device = report()) name += fmt::format(" {}", to_string(device->granularity));
   }
   const runtime::DeviceReport* report() const {
     return runner.executable ? runner.executable->device() : nullptr;
@@ -176,7 +176,7 @@ Result<std::unique_ptr<Side>> start_onnxruntime(const Flags& flags, const Source
     inputs.push_back(
         {{"name", name}, {"type", std::string(to_string(tensor.type().dtype))}, {"file", file}});
   }
-  const int threads = flags.threads > 0 ? flags.threads : target::cpu().sms;
+  const int threads = flags.threads > 0 ? flags.threads : machine::cpu().sms;
   TRY(Process process, Process::start({python, find_script("bench_onnxruntime.py")}));
   auto side = std::make_unique<OnnxRuntime>(std::move(process));
   TRY(const Json answer,
@@ -360,7 +360,7 @@ int bench(const Flags& flags) {
                       noisy ? "; noisy: the answers scatter, so trust none of this much" : "");
   for (const auto& each : *runners) {
     const bool several = runners->size() > 1;
-    text += (several ? each->executable->program().granularity + ": " : "") +
+    text += (several ? fmt::format("{}: ", to_string(each->executable->program().granularity)) : "") +
             each->verified.text() + "\n";
   }
   Json json = {{"target", runner.target},

@@ -53,6 +53,7 @@ int cache(const Flags& flags, bool clear) {
     }
     bytes += size;
   }
+  if (clear && !folder.empty()) fs::remove(fs::path(folder) / "key", failed);  // of entries that are gone now
   const double megabytes = static_cast<double>(bytes) / 1e6;
   if (folder.empty()) {
     text = "the cache is off: neither OBELISK_CACHE, XDG_CACHE_HOME nor HOME names a folder\n";

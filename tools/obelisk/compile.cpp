@@ -137,10 +137,16 @@ int compile(const Flags& flags, const std::string& output) {
   for (const auto& [step, each] : made.timings) seconds[step] = each;
   Json explained = Json::object();
   for (const auto& [step, reasons] : made.explanations) explained[step] = reasons;
+  std::vector<std::string> written;
   if (made.stopped) {
     text += made.text;
     Json json = {{"stopped_after", flags.to}, {"seconds", seconds}, {"text", made.text}};
     if (!explained.empty()) json["explained"] = explained;
+    if (made.program && !flags.emit.empty()) {
+      auto files = emit_texts(flags, *options, made);
+      if (!files.ok()) return fail(flags, files.error());
+      json["emitted"] = *files;
+    }
     answer(flags, json, text);
     return 0;
   }
@@ -183,7 +189,6 @@ int compile(const Flags& flags, const std::string& output) {
   }
   if (made.choice) json["choice"] = made.choice->text();
   if (!explained.empty()) json["explained"] = explained;
-  std::vector<std::string> written;
   if (!flags.emit.empty()) {
     auto files = emit_texts(flags, *options, made);
     if (!files.ok()) return fail(flags, files.error());
@@ -206,7 +211,7 @@ int compile(const Flags& flags, const std::string& output) {
         " device   {}{} · {} · {} launches · {} phases · {} barriers · {} machine code · {} "
         "registers at most · {} bytes spilled\n",
         device->architecture, device->gpu.empty() ? " (not here)" : " " + device->gpu,
-        device->granularity, device->launches, device->phases, device->barriers,
+        to_string(device->granularity), device->launches, device->phases, device->barriers,
         to_string(Bytes{device->cubin_bytes}), most, spills);
     for (const std::string& warning : device->warnings) text += " warning  " + warning + "\n";
   } else {

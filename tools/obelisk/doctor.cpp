@@ -43,7 +43,7 @@ Finding cpu() {
       features += fmt::format(" {}", name);
   Finding found{"cpu", true,
                 fmt::format("{};{}; {} cores", host_cpu(), features.empty() ? " no AVX2" : features,
-                            target::cpu().sms)};
+                            machine::cpu().sms)};
 #if !defined(__x86_64__)
   found.text += "; not an x86-64: products run in plain C++";
 #endif
@@ -78,10 +78,8 @@ Finding cache_folder(const Flags& flags) {
     return {"cache", false, "off: every compile builds all bodies anew",
             "unset OBELISK_CACHE, or set it to a folder"};
   std::error_code failed;
-  fs::create_directories(folder, failed);
-  if (failed || access(folder.c_str(), W_OK) != 0)
-    return {"cache", false, folder + " cannot be written",
-            fmt::format("mkdir -p '{0}' && chmod u+rwx '{0}', or set OBELISK_CACHE", folder)};
+  if (const auto opened = PrivateFolder::open(folder); !opened.ok())
+    return {"cache", false, opened.error().message, opened.error().hint + ", or set OBELISK_CACHE"};
   const fs::space_info space = fs::space(folder, failed);
   const double free = failed ? 0 : static_cast<double>(space.available) / 1e9;
   if (!failed && free < 0.1)
@@ -152,7 +150,7 @@ Finding gpu_program() {
   network.graph = std::move(*graph);
   compiler::Options options;
   const auto first = runtime::describe_gpu(0);
-  options.target = first->architecture, options.sms = first->sms, options.granularity = "mono";
+  options.target = first->architecture, options.sms = first->sms, options.granularity = machine::Granularity::kMono;
   options.load.cache_dir = "off";
   options.load.watchdog = true;
   options.interrupted = interrupted;

@@ -38,7 +38,7 @@ std::string wrong_target(const std::string& name) {
   for (const char* known : {"auto", "cpu", "reference", "cuda"})
     if (name == known) return "";
   if (name.starts_with("cuda:") && name.size() > 5 && name.size() < 9 && name.find_first_not_of("0123456789", 5) == std::string::npos) return "";
-  const auto architecture = target::gpu(name);
+  const auto architecture = machine::gpu(name);
   if (architecture.ok()) return "";
   const bool of_gpu = name.starts_with("sm_");
   return fmt::format("there is no target '{}'\n{}{}", name, of_gpu ? "" : "auto, cpu, reference, cuda, cuda:N, or one of the ", architecture.error().hint);
@@ -48,7 +48,7 @@ std::string wrong_target(const std::string& name) {
 std::string wrong_granularity(const std::string& names) {
   std::istringstream list(names);
   bool known = !names.empty();
-  for (std::string name; std::getline(list, name, ',');) known = known && (name == "auto" || name == "op" || name == "stitch" || name == "mono");
+  for (std::string name; std::getline(list, name, ',');) known = known && compiler::parse_wanted_granularity(name).ok();
   return known ? "" : fmt::format("there is no granularity '{}'\nop, stitch, mono or auto; of bench also some of them: op,stitch,mono", names);
 }
 
@@ -159,18 +159,18 @@ void add_steps(CLI::App& verb, Flags& flags) {
   verb.add_option("--explain", flags.explain, "print the decisions of steps")->delimiter(',');
 }
 
-Result<compiler::Machine> machine_from(const Flags& flags) {
+Result<compiler::FoundMachine> machine_from(const Flags& flags) {
   return compiler::find_machine(flags.target == "reference" ? "cpu" : flags.target, flags.sms, flags.threads);
 }
 
 Result<compiler::Options> options_from(const Flags& flags) {
   compiler::Options options;
-  TRY(const compiler::Machine machine, machine_from(flags));
+  TRY(const compiler::FoundMachine machine, machine_from(flags));
   options.target = machine.target;
   options.sms = machine.sms;
-  options.granularity = flags.granularity;
-  if (options.granularity.find(',') != std::string::npos)
-    return Error{Code::kUsage, "cli", "only bench takes several granularities", "", "--granularity " + options.granularity.substr(0, options.granularity.find(','))};
+  if (const size_t comma = flags.granularity.find(','); comma != std::string::npos)
+    return Error{Code::kUsage, "cli", "only bench takes several granularities", "", "--granularity " + flags.granularity.substr(0, comma)};
+  TRY(options.granularity, compiler::parse_wanted_granularity(flags.granularity));
   if (flags.granularity != "auto" && (flags.target == "cpu" || flags.target == "reference"))
     return Error{Code::kUsage, "cli", fmt::format("--granularity {} is of GPUs, the target is {}", flags.granularity, flags.target), "", "leave it out, or --target cuda; sm_90a compiles without a GPU"};
   options.load.gpu = machine.gpu;
@@ -261,7 +261,7 @@ Json json_of(const runtime::DeviceReport& report) {
     else if (each.registers == 0)  // the assembler says it of kernels alone
       functions.push_back({{"name", each.name}, {"spill_bytes", each.spill_bytes}});
   }
-  return {{"granularity", report.granularity}, {"launches", report.launches}, {"phases", report.phases}, {"barriers", report.barriers},
+  return {{"granularity", to_string(report.granularity)}, {"launches", report.launches}, {"phases", report.phases}, {"barriers", report.barriers}, {"overlaps", report.overlaps},
           {"cubin_bytes", report.cubin_bytes}, {"bytes_streamed", report.bytes_streamed}, {"kernels", kernels}, {"functions", functions}, {"warnings", report.warnings}};
 }
 

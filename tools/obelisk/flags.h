@@ -54,7 +54,7 @@ void add_verify(CLI::App& verb, Flags& flags, double seconds);
 void add_steps(CLI::App& verb, Flags& flags);  // --to, --explain
 
 /// The machine that --target means ("reference": the CPU's). Errors: kUsage for a name that is none, kDevice where a GPU is asked for and none is here.
-Result<compiler::Machine> machine_from(const Flags& flags);
+Result<compiler::FoundMachine> machine_from(const Flags& flags);
 
 /// Options of the compiler from the flags. Errors: kUsage, kUnsupported, kDevice.
 Result<compiler::Options> options_from(const Flags& flags);

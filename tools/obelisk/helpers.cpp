@@ -4,18 +4,19 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include <filesystem>
+
 namespace obelisk::cli {
 
+/// Beside the program: in a pack, where it was installed, or of the checkout whose build folder it lies in.
 std::string find_script(const std::string& name) {
-  char own[4096];
-  const ssize_t length = readlink("/proc/self/exe", own, sizeof own);
-  if (length > 0) {
-    std::string packed(own, static_cast<size_t>(length));
-    packed.resize(packed.rfind('/'));
-    packed += "/../scripts/" + name;
-    if (access(packed.c_str(), R_OK) == 0) return packed;
-  }
-  return OBELISK_SOURCE_DIR "/scripts/" + name;
+  std::error_code failed;
+  const std::filesystem::path prefix = std::filesystem::read_symlink("/proc/self/exe", failed).parent_path().parent_path();
+  std::vector<std::filesystem::path> folders = {prefix / "scripts", prefix / "share" / "obelisk" / "scripts"};
+  if (std::filesystem::exists(prefix / "CMakeCache.txt", failed)) folders.push_back(prefix.parent_path() / "scripts");
+  for (const std::filesystem::path& folder : folders)
+    if (access((folder / name).c_str(), R_OK) == 0) return folder / name;
+  return folders[1] / name;
 }
 
 std::string find_tool(const std::string& name) {

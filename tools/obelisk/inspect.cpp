@@ -29,8 +29,8 @@ int inspect_compiled(const Flags& flags, const runtime::Compiled& compiled) {
   Json bodies = Json::array();
   for (const codegen::BodyText& body : program.bodies)
     bodies.push_back(
-        {{"hash", to_string(body.hash)}, {"label", body.label}, {"bytes", body.text.size()}});
-  if (program.on_gpu()) json["granularity"] = program.granularity;
+        {{"hash", to_string(body.hash)}, {"label", body.label}, {"bytes", body.text.size()}, {"kernel", to_string(body.traits)}});
+  if (program.on_gpu()) json["granularity"] = to_string(program.granularity);
   json["phases"] = program.waves, json["tasks"] = program.task_count(), json["bodies"] = bodies;
   Json customs = Json::array();
   for (const runtime::CustomRecord& custom : program.customs) {
@@ -42,7 +42,7 @@ int inspect_compiled(const Flags& flags, const runtime::Compiled& compiled) {
   json["workspace_bytes"] = program.arena.count;
   json["code_bytes"] = code, json["code_needs"] = program.objects_need;
   text += fmt::format(" plan     {}{}{} on {} virtual SMs · {} phases · {} tasks · {} bodies\n",
-                      program.target, program.granularity.empty() ? "" : ", " + program.granularity,
+                      program.target, program.on_gpu() ? fmt::format(", {}", to_string(program.granularity)) : "",
                       program.precision == "keep" ? "" : ", " + program.precision, program.sms, program.waves, program.task_count(), program.bodies.size());
   text += fmt::format(" memory   {} weights · {} workspace · {} machine code\n",
                       to_string(Bytes{weights}), to_string(program.arena), to_string(Bytes{code}));

@@ -1,9 +1,12 @@
 // obelisk: the command line. Each verb is a file; this one only reads flags.
 #include <CLI/CLI.hpp>
+#include <csignal>
 #include <new>
 #include <sstream>
 
 #include "flags.h"
+#include "serve.h"
+#include "simulate.h"
 
 namespace {
 
@@ -132,6 +135,12 @@ int run_command(int argc, char** argv) {
   profile->add_option("--trace", flags.trace, "a file for Perfetto: a track for each SM");
   profile->callback([&] { body = [&] { return cli::profile(flags); }; });
 
+  cli::SimulateFlags simulation;
+  CLI::App* simulate = app.add_subcommand("simulate", "many models under deadlines, by a virtual clock");
+  cli::add_simulate(*simulate, simulation);
+  cli::add_json(*simulate, flags);
+  simulate->callback([&] { body = [&] { return cli::simulate(flags, simulation); }; });
+
   CLI::App* cache = app.add_subcommand("cache", "the compiled bodies that are kept");
   cache->require_subcommand(1);
   for (const char* what : {"ls", "clear"}) {
@@ -147,6 +156,13 @@ int run_command(int argc, char** argv) {
   doctor->add_option("--cache", flags.cache, "folder of the object cache, or off");
   cli::add_json(*doctor, flags);
   doctor->callback([&] { body = [&] { return cli::doctor(flags); }; });
+
+#ifdef OBELISK_SERVE
+  CLI::App* serve = app.add_subcommand(
+      "serve", "answers for a folder's models over the network: the Open Inference Protocol (KServe v2)");
+  const std::function<int()> serve_body = cli::add_serve(*serve, flags);
+  serve->callback([&] { body = serve_body; });
+#endif
 
   CLI::App* batch = app.add_subcommand(
       "batch", "commands from standard input, a line of JSON each: [\"run\", \"model.onnx\"]; their status and what they print go to "
@@ -185,4 +201,7 @@ int run_command(int argc, char** argv) {
 
 }  // namespace
 
-int main(int argc, char** argv) { return run_command(argc, argv); }
+int main(int argc, char** argv) {
+  std::signal(SIGCHLD, SIG_DFL);  // who ignores it hands that on, and then nobody learns how a compiler ended
+  return run_command(argc, argv);
+}

@@ -152,7 +152,7 @@ int profile(const Flags& flags) {
                {"stream_us", stream},
                {"exposed_us_per_phase", exposed},
                {"phases", list}};
-  json["granularity"] = device.granularity, json["trace"] = flags.trace;
+  json["granularity"] = to_string(device.granularity), json["trace"] = flags.trace;
   answer(flags, json, text);
   return 0;
 }

@@ -59,7 +59,7 @@ Status finish(const Flags& flags, Runner& runner) {
   runner.target =
       !device ? "cpu"
               : fmt::format("{} ({}, {})", device->gpu.empty() ? device->architecture : device->gpu,
-                            device->architecture, device->granularity);
+                            device->architecture, to_string(device->granularity));
   runner.inputs = runner.executable->program().inputs;
   runner.outputs = runner.executable->program().outputs;
   TRY(runner.context, runner.executable->context(flags.threads));
@@ -77,7 +77,7 @@ Result<std::unique_ptr<Runner>> make_runner(const Flags& flags, const Source& so
       return Error{Code::kUsage, "cli",
                    "a compiled file runs as it is: no step is taken that could be explained", "",
                    "--portable compiles its graph again"};
-    const bool other = flags.granularity != "auto" && flags.granularity != source.compiled.program->granularity;
+    const bool other = flags.granularity != "auto" && flags.granularity != to_string(source.compiled.program->granularity);
     if (flags.sms > 0 || flags.batch_invariant || !flags.disabled.empty() || other)
       return Error{Code::kUsage, "cli",
                    fmt::format("a compiled file runs as it is: {} comes too late",

@@ -11,6 +11,8 @@
 #include <filesystem>
 #include <thread>
 
+#include <fmt/format.h>
+
 #include "base/file.h"
 
 namespace obelisk {
@@ -55,6 +57,54 @@ TEST(Process, AProgramsEndAndItsWordsComeBack) {
   EXPECT_EQ(read_file(log).value(), "out\nerr\n" + folder->path() + "\n");
   EXPECT_EQ(run("kill -9 $$"), 128 + SIGKILL);
   EXPECT_EQ(run_program({"/no/such"}, log, *folder), 127);
+}
+
+TEST(Process, AProgramThatTakesTooLongEndsWithItsChildren) {
+  const auto folder = TemporaryFolder::create();
+  ASSERT_TRUE(folder.ok());
+  const std::string log = folder->path() + "/log", child = folder->path() + "/child";
+  const std::vector<std::string> words = {"/bin/sh", "-c", "sleep 1000 & echo $! >" + child + "; wait"};
+  for (const auto disposition : {SIG_DFL, SIG_IGN}) {
+    const auto before = ::signal(SIGCHLD, disposition);
+    EXPECT_EQ(run_program(words, log, *folder, {.seconds = 0.5}), kTimedOut);
+    EXPECT_EQ(run_program(words, log, *folder, {.interrupted = [] { return true; }}), kStopped);
+    ::signal(SIGCHLD, before);
+    const pid_t sleeper = atoi(read_file(child).value().c_str());
+    ASSERT_GT(sleeper, 1);
+    bool gone = false;  // or about to go: nobody of ours waits for it
+    for (int tries = 0; !gone && tries < 1000; ++tries) {
+      const auto about = read_file(fmt::format("/proc/{}/stat", sleeper));
+      gone = !about.ok() || about->find(") Z ") != std::string::npos;
+      if (!gone) ::usleep(10000);
+    }
+    EXPECT_TRUE(gone);
+  }
+}
+
+TEST(Process, HowAProgramEndedIsKnownWhereChildrenAreIgnored) {
+  const auto folder = TemporaryFolder::create();
+  ASSERT_TRUE(folder.ok());
+  const std::string log = folder->path() + "/log";
+  const auto before = ::signal(SIGCHLD, SIG_IGN);
+  const int failed = run_program({"/bin/sh", "-c", "echo no; exit 3"}, log, *folder);
+  const int fine = run_program({"/bin/sh", "-c", "sh -c 'exit 7'; test $? = 7"}, log + "2", *folder);
+  const int killed = run_program({"/bin/sh", "-c", "kill -9 $$"}, log + "3", *folder);
+  const int missing = run_program({"/no/such"}, log + "4", *folder);
+  ::signal(SIGCHLD, before);
+  EXPECT_EQ(failed, 3);
+  EXPECT_EQ(read_file(log).value(), "no\n");
+  EXPECT_EQ(fine, 0);
+  EXPECT_EQ(killed, 128 + SIGKILL);
+  EXPECT_EQ(missing, kCannotStart);
+}
+
+TEST(Process, AStatusThatSomebodyElseTookIsNoSuccess) {
+  const auto before = ::signal(SIGCHLD, SIG_IGN);
+  auto gone = Process::start({"/bin/false"});
+  ASSERT_TRUE(gone.ok());
+  const int status = gone->wait();
+  ::signal(SIGCHLD, before);
+  EXPECT_EQ(status, kStatusLost);
 }
 
 TEST(TemporaryFolders, GoWithTheirContents) {

@@ -78,16 +78,34 @@ TEST(Python, ThisProcessLooksWhereItsEnvironmentSays) {
   const char* const names[] = {"PYTHONPATH", "OBELISK_PYTHON", "VIRTUAL_ENV", "PATH", "HOME"};
   std::vector<std::pair<bool, std::string>> kept;
   for (const char* name : names) kept.push_back(set(name, name));
-  const PythonPlaces places = PythonPlaces::of_this_process();
+  const PythonPlaces places = PythonPlaces::of_this_process(), others = PythonPlaces::not_asked_for();
   const std::string python = find_python();
   for (size_t k = 0; k < kept.size(); ++k)
     set(names[k], kept[k].first ? kept[k].second.c_str() : nullptr);
-  EXPECT_EQ(places.packages, "PYTHONPATH");
   EXPECT_EQ(places.python, "OBELISK_PYTHON");
-  EXPECT_THAT(places.prefixes, ElementsAre("VIRTUAL_ENV", testing::EndsWith("/.venv")));
-  EXPECT_EQ(places.programs, "PATH");
-  EXPECT_THAT(places.bases, ElementsAre("/usr/local", "HOME/.local"));
   EXPECT_EQ(python, "OBELISK_PYTHON");
+  // Beside it our own place and the system's, of whatever the environment says.
+  const std::string own = fs::read_symlink("/proc/self/exe").parent_path().parent_path().string();
+  EXPECT_THAT(places.prefixes, ElementsAre(own, own + "/.venv"));
+  EXPECT_THAT(places.bases, ElementsAre("/usr/local", "/usr"));
+  EXPECT_EQ(places.packages, "");
+  EXPECT_EQ(places.programs, "");
+  EXPECT_TRUE(places.only_ours);
+  EXPECT_EQ(others.packages, "PYTHONPATH");
+  EXPECT_THAT(others.prefixes, ElementsAre("VIRTUAL_ENV"));
+  EXPECT_EQ(others.programs, "PATH");
+  EXPECT_THAT(others.bases, ElementsAre("HOME/.local"));
+}
+
+TEST(Python, PlacesThatOthersCanWriteToAreLeftOutUnlessAskedFor) {
+  const Machine m;
+  m.make("mine/lib/python3.11/site-packages"), m.make("open/lib/python3.11/site-packages");
+  m.make("asked/lib/python3.11/site-packages"), m.make_file("asked/bin/python");
+  for (const char* folder : {"open/lib", "asked/lib"}) fs::permissions(m.at(folder), fs::perms::all);
+  const PythonPlaces places{.python = m.at("asked/bin/python"), .prefixes = {m.at("mine"), m.at("open")}, .only_ours = true};
+  EXPECT_THAT(package_folders(places), ElementsAre(m.at("asked/lib/python3.11/site-packages"), m.at("mine/lib/python3.11/site-packages")));
+  fs::permissions(m.at("open/lib"), fs::perms::owner_all);
+  EXPECT_THAT(package_folders(places), testing::SizeIs(3));
 }
 
 }  // namespace

@@ -76,7 +76,7 @@ Status Importer::bind_symbols() {
   std::set<std::string, std::less<>> known;
   for (const ValueDef& input : model_.graph.inputs)
     for (const DimensionDef& dimension : input.type.shape)
-      if (!dimension.value) known.insert(std::string(dimension.symbol));
+      if (!dimension.value && !dimension.symbol.empty()) known.insert(std::string(dimension.symbol));
   for (const auto& [name, extent] : options_.dimensions) {
     if (!known.contains(name))
       return usage(fmt::format("the model has no input and no symbolic dimension '{}'", name),
@@ -93,10 +93,11 @@ Status Importer::bind_symbols() {
                                  input.name, to_string(shape), axis, *dimension.value));
       if (dimension.symbol.empty()) continue;
       const auto [at, fresh] = symbols_.emplace(dimension.symbol, shape[axis]);
-      if (!fresh && at->second != shape[axis])
-        return usage(fmt::format("dimension '{}' is {} by one binding, and {} by input '{}' of {}",
-                                 dimension.symbol, at->second, shape[axis], input.name,
-                                 to_string(shape)));
+      if (fresh || at->second == shape[axis]) continue;
+      std::string why = fmt::format("dimension '{}' is {} by one binding, and {} by input '{}' of {}",
+                                    dimension.symbol, at->second, shape[axis], input.name, to_string(shape));
+      if (options_.dimensions.contains(std::string(dimension.symbol))) return usage(std::move(why));
+      ambiguous_.try_emplace(std::string(dimension.symbol), std::move(why));
     }
     if (same_rank) return ok_status();
     return usage(fmt::format("input '{}': {} is given, but it has {} dimensions in the model",
@@ -129,6 +130,8 @@ Result<Shape> Importer::bound_shape(const ValueDef& input, Unbound& missing) {
     const auto bound = symbols_.find(symbol);
     const bool known = dimension.value && *dimension.value >= 0;
     const bool by_symbol = !known && !symbol.empty();
+    if (const auto two = ambiguous_.find(symbol); by_symbol && two != ambiguous_.end())
+      return usage(two->second + fmt::format("; which one is that of input '{}'?", name), fmt::format("give the shape of '{}' too", name));
     shape.push_back(known ? *dimension.value
                     : by_symbol && bound != symbols_.end() ? bound->second
                                                            : 0);
@@ -187,6 +190,8 @@ Status Importer::enter_inputs(Scope& scope) {
     error.hint = fmt::format("{}", fmt::join(missing.flags, " "));
     return error;
   }
+  // Names that an exporter gave twice: the shapes are what counts, and the ops say whether they fit.
+  for (const auto& [symbol, why] : ambiguous_) LOG(kWarning, "frontends", "{}", why);
   return ok_status();
 }
 

@@ -1,7 +1,14 @@
 // External data: only regular files inside of the model's folder are opened, whatever the model
 // says.
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <filesystem>
+#include <memory>
 
 #include "frontends/onnx/model.h"
 
@@ -24,17 +31,23 @@ Result<std::shared_ptr<const MappedFile>> ExternalFiles::open(std::string_view l
   if (std::find(relative.begin(), relative.end(), "..") != relative.end())
     return refuse("leaves the model's folder");
 
-  // The path is followed to its end, so that no link on the way leads out.
+  // Opened first: what is looked at is the file that will be read, whatever is put in its place meanwhile. The path that the system
+  // names for it has been followed to its end, so that no link on the way leads out.
   std::error_code problem;
   const fs::path folder = fs::canonical(folder_, problem);
   if (problem) return refuse("is not there");
-  const fs::path file = fs::canonical(folder / relative, problem);
-  if (problem) return refuse(fmt::format("is not there ({})", problem.message()));
-  const auto [end, rest] = std::mismatch(folder.begin(), folder.end(), file.begin(), file.end());
+  const int file = ::open((folder / relative).c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (file < 0) return refuse(fmt::format("is not there ({})", strerror(errno)));
+  const auto close_file = std::unique_ptr<const int, void (*)(const int*)>(&file, [](const int* opened) { ::close(*opened); });
+  struct stat about {};
+  const std::string own = fmt::format("/proc/self/fd/{}", file);
+  const fs::path real = fs::read_symlink(own, problem);
+  if (problem || fstat(file, &about) != 0) return refuse(fmt::format("cannot be looked at ({})", problem.message()));
+  const auto [end, rest] = std::mismatch(folder.begin(), folder.end(), real.begin(), real.end());
   if (end != folder.end()) return refuse("leaves the model's folder by a symbolic link");
-  if (!fs::is_regular_file(file, problem)) return refuse("is not a regular file");
+  if (!S_ISREG(about.st_mode)) return refuse("is not a regular file");
 
-  TRY(std::shared_ptr<const MappedFile> mapped, MappedFile::open(file.string()));
+  TRY(std::shared_ptr<const MappedFile> mapped, MappedFile::open(own));
   files_.emplace(location, mapped);
   return mapped;
 }

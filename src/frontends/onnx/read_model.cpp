@@ -170,6 +170,12 @@ SparseTensorDef read_sparse(pbf_reader in) {
   return sparse;
 }
 
+/// Whether a dimension's name tells which one it is. Some exporters write "?", "" or "-1" for every dimension that they do not know.
+bool is_symbol(std::string_view name) {
+  const size_t digits = name.find_first_not_of("-0123456789");
+  return name.find_first_not_of("? ") != name.npos && !(name[0] == '-' && digits == name.npos);
+}
+
 DimensionDef read_dimension(pbf_reader in) {
   DimensionDef dimension;
   while (in.next()) switch (in.tag()) {
@@ -178,6 +184,7 @@ DimensionDef read_dimension(pbf_reader in) {
         break;
       case 2:
         dimension.symbol = name(in);
+        if (!is_symbol(dimension.symbol)) dimension.symbol = {};
         break;
       default:
         in.skip();

@@ -126,7 +126,7 @@ struct Filler {
       // byte.
       if (bits(dtype) <= 8 && dtype != DType::b1) {
         data[filled] = static_cast<char>(value);
-      } else if (dtype == DType::f16 || dtype == DType::bf16) {
+      } else if (is_half(dtype)) {
         const auto low = static_cast<uint16_t>(value);
         std::memcpy(data + 2 * filled, &low, 2);
       } else {

@@ -158,6 +158,7 @@ class Importer {
   ImportReport& report_;
   graph::Graph graph_;
   std::map<std::string, int64_t, std::less<>> symbols_;  // of dimensions
+  std::map<std::string, std::string> ambiguous_;         // symbols with two values, and where
   std::map<std::string, const FunctionDef*, std::less<>> functions_;
   std::vector<const FunctionDef*> active_;          // being inlined, outermost first
   std::map<const void*, std::vector<int>> orders_;  // of the nodes of each body

@@ -23,6 +23,7 @@ enum ObkType {
   kObkTf32 = 64,
 };
 #define OBK_LIES_AS_F32(type) ((type) == kObkF32 || (type) == kObkTf32)
+#define OBK_IS_HALF(type) ((type) == kObkF16 || (type) == kObkBf16)
 
 /* What a product finds of its rows' statistics, and from what (ObkGemm::partials). */
 enum ObkStatistics { kObkNoStatistics, kObkOfRows, kObkOfPartials };
@@ -59,8 +60,8 @@ struct ObkConv {
   int32_t
       depthwise;  // 1: weights from obk_depthwise_pack; channel c of Y reads c / multiplier of X
   int32_t accumulate;                  // 1: Y += (the planes of a third spatial dimension)
-  int32_t own_kernel;                  // what it costs: 1: its body is part of a kernel, not called; -n: and n of
-                                       // the kernel's CTAs share a multiprocessor, pixels are those of all images
+  int16_t own_kernel;                  // what it costs: 1: its body is part of a kernel, not called
+  int16_t ctas_per_sm;                 // > 0: so, and that many of the kernel's CTAs share a multiprocessor, pixels are those of all images
   int64_t height, width, in_channels;  // of X, in_channels of this group
   int64_t kernel_h, kernel_w, stride_h, stride_w, dilation_h, dilation_w, pad_top, pad_left;
   int64_t out_width, out_channels;  // of Y, out_channels of this group, as packed
@@ -71,7 +72,7 @@ struct ObkConv {
   int64_t multiplier;               // depthwise: output channels for each input channel
   const void* x;                    // pixel (0, 0), first channel of the group
   int64_t x_row, x_pixel;
-  int64_t x_image;      // of own_kernel < 0
+  int64_t x_image;      // where ctas_per_sm > 0
   const void* weights;  // packed, of this group
   float* y;             // element (row, column, channel): the tile's first
   int64_t y_row, y_pixel;

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 
+#include "base/base.h"
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/loops.h"
 
@@ -13,8 +14,6 @@ namespace {
 
 constexpr int64_t kConverted = 64;  // keys whose K or V is converted to f32 at a time
 
-int64_t round_up(int64_t value) { return (value + 15) / 16 * 16; }
-
 const void* at(const ObkAttention& t, const void* data, int64_t element) {
   return static_cast<const char*>(data) + element * (OBK_LIES_AS_F32(t.type) ? 4 : 2);
 }
@@ -23,13 +22,13 @@ const void* at(const ObkAttention& t, const void* data, int64_t element) {
 struct Layout {
   int64_t width, queries, scores, mask, total, converted, end;
   explicit Layout(const ObkAttention& t) {
-    width = round_up(t.queries);
+    width = round_up(t.queries, 16);
     queries = 0;  // Q turned and scaled, [size][width]
     scores = queries + t.size * width;
     mask = scores + t.keys * width;
     total = mask + 16 * width;
     converted = total + width;
-    const int64_t widest = round_up(std::max(t.size, t.value_size));
+    const int64_t widest = round_up(std::max(t.size, t.value_size), 16);
     end = converted + (t.type == kObkF32 ? 0 : kConverted * widest);
     // Q is turned from f32 rows; those of another type pass through the place of the scores or
     // here.
@@ -46,7 +45,7 @@ void for_rows(const ObkAttention& t, const void* rows, int64_t row, int64_t colu
     body(0, keys, static_cast<const float*>(rows), row);
     return;
   }
-  const int64_t width = round_up(columns);
+  const int64_t width = round_up(columns, 16);
   for (int64_t key = 0; key < keys; key += kConverted) {
     const int64_t count = std::min(kConverted, keys - key);
     for (int64_t i = 0; i < count; ++i)

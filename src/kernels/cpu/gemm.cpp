@@ -55,8 +55,6 @@ namespace {
 // that meet it.
 constexpr int64_t kDepth = 512;
 
-int64_t round_up(int64_t value, int64_t to) { return (value + to - 1) / to * to; }
-
 bool is_int8(int32_t type) { return type == kObkI8 || type == kObkU8; }
 
 int64_t element_bytes(int32_t type) {
@@ -277,7 +275,7 @@ extern "C" {
 
 int64_t obk_gemm_packed_bytes(int32_t type, int64_t n, int64_t k) {
   const int64_t bytes = type == kObkF64 ? 8 : is_int8(type) ? 2 : 4;
-  return round_up(n, 16) * round_up(k, is_int8(type) ? 2 : 1) * bytes;
+  return obelisk::round_up(n, 16) * obelisk::round_up(k, is_int8(type) ? 2 : 1) * bytes;
 }
 
 void obk_gemm_pack(int32_t type, int64_t n, int64_t k, const void* b, int64_t b_row, int64_t b_col,

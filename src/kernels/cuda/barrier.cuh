@@ -24,14 +24,11 @@
 #ifndef OBK_BARRIER_CUH
 #define OBK_BARRIER_CUH
 
+#ifndef OBK_DEVICE_POINTER
+#define OBK_DEVICE_POINTER(type) type*
+#endif
+#include "layout.h"
 #include "ptx.cuh"
-
-/* What a spin waited for when its clock ran out; in memory of the host, which outlives a trap. */
-struct ObkWatch {
-  uint32_t hit, sm, task, kind; /* kind: 1 the grid barrier, 2 and 3 a page of the ring,
-                                   4 another member of a team, 5 a word that is given, 6 rows of A */
-  uint64_t counter, want, have;
-};
 
 namespace obk {
 

@@ -9,10 +9,8 @@
 namespace obelisk::kernels {
 namespace {
 
-int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 int64_t pixels_of(const ObkConv& g) { return g.pixels ? g.pixels : g.rows * g.out_width; }
 
-bool is_half(const ObkConv& g) { return conv_size(g.type) == 2; }
 
 /// The passes of a tile: visit(first pixel of the image, pixels, channels).
 template <typename Visit>
@@ -35,17 +33,17 @@ ConvFit fit_of(const ObkConv& g) {
 
 /// Whether a body that is part of its kernel has the tile of conv_wide.cuh, or that of conv_long.cuh.
 bool is_wide(const ObkConv& g) {
-  return is_half(g) && !g.depthwise && conv_wide(pixels_of(g), g.channels) &&
+  return OBK_IS_HALF(g.type) && !g.depthwise && conv_wide(pixels_of(g), g.channels) &&
          !conv_thin(static_cast<int32_t>(g.in_channels)) && fit_of(g).patched;
 }
 bool is_long(const ObkConv& g) {
-  return is_half(g) && !g.depthwise && !is_wide(g) &&
+  return OBK_IS_HALF(g.type) && !g.depthwise && !is_wide(g) &&
          conv_long(g.in_channels, g.height, g.width, g.x_row, g.x_pixel, pixels_of(g), g.channels);
 }
 int chunks_of(const ObkConv& g);
 /// The same of conv_first.cuh.
 bool is_first(const ObkConv& g) {
-  return is_half(g) && !g.depthwise && conv_thin(static_cast<int32_t>(g.in_channels)) &&
+  return OBK_IS_HALF(g.type) && !g.depthwise && conv_thin(static_cast<int32_t>(g.in_channels)) &&
          conv_first(pixels_of(g), g.channels, chunks_of(g)) && fit_of(g).patched;
 }
 int chunks_of(const ObkConv& g) {
@@ -130,12 +128,12 @@ void cuda_depthwise_pack(int32_t type, int64_t channels, int64_t kernel_h, int64
 static int64_t scratch_bytes(const ObkConv* conv, int32_t panel) {
   int64_t most = 0;
   if (conv->depthwise) return 0;
-  if (conv->own_kernel < 0 && conv_thin(static_cast<int32_t>(conv->in_channels)))
+  if (conv->ctas_per_sm > 0 && conv_thin(static_cast<int32_t>(conv->in_channels)))
     return conv_dealt_first_bytes(fit_of(*conv).patch_bytes, conv->channels, chunks_of(*conv));
-  if (conv->own_kernel < 0)
-    return conv_dealt_bytes(conv->pixels, conv->channels, chunks_of(*conv), -conv->own_kernel);
+  if (conv->ctas_per_sm > 0)
+    return conv_dealt_bytes(conv->pixels, conv->channels, chunks_of(*conv), conv->ctas_per_sm);
   for_passes(*conv, [&](int32_t first, int32_t pixels, int32_t channels) {
-    if (!is_half(*conv)) {
+    if (!OBK_IS_HALF(conv->type)) {
       // A tile at the end has fewer channels, which may take more: its stages are longer.
       for (int32_t fewer = 1; fewer <= channels; fewer += 32)
         most = std::max<int64_t>(most, conv_plan32(conv, pixels, fewer, panel).bytes);
@@ -147,7 +145,7 @@ static int64_t scratch_bytes(const ObkConv* conv, int32_t panel) {
         most = std::max<int64_t>(
             most, conv_plan(conv, first, pixels, channels, aligned, ring).bytes);
   });
-  if (is_half(*conv)) most = std::max<int64_t>(most, fit_of(*conv).bytes);
+  if (OBK_IS_HALF(conv->type)) most = std::max<int64_t>(most, fit_of(*conv).bytes);
   if (is_wide(*conv) || is_first(*conv))
     most = std::max<int64_t>(most, fit_of(*conv).wide_bytes);
   if (is_long(*conv)) {
@@ -170,18 +168,18 @@ double cuda_conv_nanos(const ObkConv* conv) {
     return nanos + std::max(items, 2048.0) * taps * 0.03 + items * size / 35;
   }
   const double n = static_cast<double>(conv->channels), chunks = chunks_of(*conv);
-  if (conv->own_kernel < 0) {
+  if (conv->ctas_per_sm > 0) {
     const ObkConv& g = *conv;
-    if (!is_half(g)) return 0;
+    if (!OBK_IS_HALF(g.type)) return 0;
     if (conv_thin(static_cast<int32_t>(g.in_channels))) {
-      const bool fits = g.own_kernel < -1 && conv_dealt_first(g.rows * g.out_width, g.pixels, g.channels, chunks_of(g)) && fit_of(g).patched;
+      const bool fits = g.ctas_per_sm > 1 && conv_dealt_first(g.rows * g.out_width, g.pixels, g.channels, chunks_of(g)) && fit_of(g).patched;
       return fits ? chunks * 250 + static_cast<double>(g.pixels) * n * 0.11 : 0;
     }
     if (!conv_dealt(g.in_channels, g.x_row, g.x_pixel, g.x_image, g.pixels, g.channels)) return 0;
     // Measured on an H200, ResNet-50 of batch 8 by eight tiles: what a block of 64 k takes of a multiprocessor that two CTAs share, or how
     // long one takes alone, longer where taps may lie outside of X; then the sums become Y.
     const double high = static_cast<double>(g.pixels) / 64, wide = n / 64, area = high * wide;
-    if (g.own_kernel < -1) return chunks * (140 + 40 * high + 40 * wide) + area * 450;
+    if (g.ctas_per_sm > 1) return chunks * (140 + 40 * high + 40 * wide) + area * 450;
     return chunks * (60 + (g.kernel_h * g.kernel_w > 1 ? 135 : 100) * high + 40 * wide) + area * 675;
   }
   if (conv->own_kernel == 1 && is_wide(*conv)) {
@@ -195,10 +193,10 @@ double cuda_conv_nanos(const ObkConv* conv) {
   }
   if (conv->own_kernel == 1 && is_long(*conv))  // rows are gathered
     return 1800 + chunks * std::max(2.2 * n, 300.0) + 64 * n * 0.12;
-  const ConvFit fit = is_half(*conv) ? fit_of(*conv) : ConvFit{};
+  const ConvFit fit = OBK_IS_HALF(conv->type) ? fit_of(*conv) : ConvFit{};
   for_passes(*conv, [&](int32_t first, int32_t pixels, int32_t channels) {
     const double area = static_cast<double>(conv_up16(pixels)) * conv_up16(channels);
-    if (!is_half(*conv)) {
+    if (!OBK_IS_HALF(conv->type)) {
       const ConvPlan32 p = conv_plan32(conv, pixels, channels);
       const double k = p.k_blocks * 32.0, x = pixels * k * 4;
       const double far = (x + p.channels * k * 4) / 90, near = k * 4 * (2 * p.pixels + p.channels) / 240;

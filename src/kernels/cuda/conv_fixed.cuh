@@ -88,63 +88,19 @@ static __device__ constexpr ConvNumbers conv_numbers() {
 }
 
 /* How far loops are unrolled: code that comes from far is short, code that is there is quick. */
-#ifdef OBK_INLINE_BODIES
-#define OBK_SHARED_CODE __forceinline__
-static constexpr int kConvUnrolled = 4;
-#else
-#define OBK_SHARED_CODE __noinline__
 static constexpr int kConvUnrolled = 2;
-#endif
 
 /* A tile's pages, one after another, where as many as have a place were asked for in order. */
-struct ConvPages {
-  uint32_t at, bars, turn;
-  int pages, slot;
-
+struct ConvPages : PageCursor {
   __device__ __forceinline__ void open(const WeightPages& range) {
     const RingState& s = ring_state();
     const bool ahead = s.pending > 0 && s.pending == s.next && s.opened.from == range.from &&
                        s.opened.groups == range.groups && s.opened.chunks == range.chunks;
     if (!ahead)
-      reopen(range);
+      ring_reopen(range);
     else if (kPaces)
       ring_ask_rest(range, s.pending, s.pages);
     at = s.at, bars = s.bars, pages = s.pages, slot = s.take, turn = s.take_turn;
-  }
-  /* What is pending is thrown away: nobody asked ahead for this tile. */
-  static __device__ __noinline__ void reopen(WeightPages range) {
-    __syncthreads();
-    Ring ring;
-    ring.open(range);
-    __syncthreads(); /* all have read the state */
-    ring.close();
-    __syncthreads();
-  }
-  __device__ __forceinline__ uint32_t take() const {
-    const uint32_t bar = bars + 8 * slot;
-    Watchdog dog = ring_state().dog;
-    dog.start();
-    while (!mbarrier_try(bar, turn)) dog.check(2, slot, turn, 0);
-    return at + slot * WeightPages::kPageBytes;
-  }
-  /* This warp has read the page: on to the next. */
-  __device__ __forceinline__ void release() {
-    __syncwarp();
-    if (threadIdx.x % 32 == 0) mbarrier_arrive(bars + 8 * (pages + slot));
-    if (++slot == pages) slot = 0, turn ^= 1;
-  }
-  /* Page `page` takes the place of the one before the present, which all give back soon. */
-  __device__ __forceinline__ void ask(const WeightPages& range, int page) const {
-    if (threadIdx.x != 224) return;
-    const int before = slot == 0 ? pages - 1 : slot - 1;
-    ask_page(at + before * WeightPages::kPageBytes, bars + 8 * before, bars + 8 * (pages + before),
-             slot == 0 ? turn : turn ^ 1, range, page);
-  }
-  /* Before the tile's last barrier. */
-  __device__ __forceinline__ void close() const {
-    if (threadIdx.x != 0) return;
-    RingState& s = ring_state();
-    s.take = s.back = s.ask = slot, s.take_turn = s.ask_turn = turn, s.pending = 0;
   }
 };
 
@@ -309,7 +265,7 @@ struct ConvTile {
 };
 
 template <bool kBfloat, int kChannels, int kPadded>
-static __device__ OBK_SHARED_CODE void conv_patched(
+static __device__ __noinline__ void conv_patched(
     ConvPlace g OBK_CONV_NUMBERS(OBK_CONV_PARAMETER)) {
   ConvNumbers n;
   OBK_CONV_NUMBERS(OBK_CONV_FILL)
@@ -381,7 +337,7 @@ static __device__ OBK_SHARED_CODE void conv_patched(
 
 /* A kernel row is a run of elements, read by words. */
 template <bool kBfloat, typename S>
-static __device__ OBK_SHARED_CODE void conv_thin_tile(ConvPlace g) {
+static __device__ __noinline__ void conv_thin_tile(ConvPlace g) {
   typedef ConvTile<S::kChannels, S::kPadded> T;
   constexpr ConvFit f = S::kFit;
   const uint32_t table = (g.scratch + 127) & ~127u, work = table + f.table_bytes;

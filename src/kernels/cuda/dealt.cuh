@@ -9,25 +9,11 @@
  * CTA b runs rectangle b of the work's rows and columns. There is no table: rectangle and operands
  * follow from the kernel's parameter alone, so that a CTA's first loads are those of its rows.
  *
- * Host and device lay out ObkDealt alike (runtime/cuda/tables.h): the host says its bytes and how many operands there are
- * (schedule/schedule.h) as OBK_DEALT_BYTES and OBK_DEALT_OPERANDS. */
+ * ObkDealt, the kernel's parameter, stands in layout.h. */
 #ifndef OBK_DEALT_CUH
 #define OBK_DEALT_CUH
 
 #include "program.cuh"
-
-#ifndef OBK_DEALT_OPERANDS
-#error "runtime/cuda/source.cpp says how many operands a dealt work has, and what the host lays out"
-#endif
-
-struct ObkDealt {
-  int32_t rows, columns, tile_rows, tile_columns;
-  int32_t across, scratch_bytes; /* rectangles side by side; of shared memory, for each CTA */
-  ObkStamp* stamps;              /* by task, or null */
-  void* operands[OBK_DEALT_OPERANDS];
-  ObkWatch* watch;
-};
-static_assert(sizeof(ObkDealt) == OBK_DEALT_BYTES, "host and device lay out ObkDealt alike");
 
 namespace obk {
 

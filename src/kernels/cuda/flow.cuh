@@ -17,16 +17,6 @@
 
 #include "given.cuh"
 
-/* What a work reads that other CTAs give: its place in the arena in units of 16 bytes, where the copy goes, how many pairs of
- * words. */
-struct ObkGather {
-  uint32_t from, near;
-  int32_t pairs, spare;
-};
-#if OBK_FLOW_THREADS != OBK_THREADS + 96
-#error "OBK_FLOW_THREADS: as many warps as below"
-#endif
-
 static __device__ __forceinline__ void obk_dispatch(int32_t body, const ObkTask* t,
                                                     const int64_t* p, void* const* x,
                                                     ObkLanes* w);
@@ -90,7 +80,7 @@ enum FlowWarp { kAsks = OBK_THREADS / 32, kFetches, kPlaces };
  * that what was asked for during the last three tasks may still be under way; operands become addresses one ahead. */
 static constexpr int kFetchesUnderWay = 3, kBlocksAhead = kFetchesUnderWay + 2;
 static constexpr int kTasksAhead = kBlocksAhead + kFetchesUnderWay + 1, kTaskPlaces = 16;
-static_assert(kBlocksAhead < OBK_FLOW_BLOCKS && kTasksAhead < kTaskPlaces, "what is fetched has a place");
+static_assert(kBlocksAhead < obk::kFlowBlocks && kTasksAhead < kTaskPlaces, "what is fetched has a place");
 
 /* What a task streams: one range of packed weights, or a range of kept keys and one of values (schedule/kept_keys.h). */
 struct Streamed {
@@ -106,13 +96,13 @@ struct Streamed {
       s.from = pages.from, s.page = pages.chunks_a_page() * chunk, s.bytes = pages.chunks * chunk;
       return s;
     }
-    const uint64_t* block = (const uint64_t*)(program.blocks + block_offset(task->nanos));
+    const uint64_t* block = (const uint64_t*)(program.blocks + block_offset(task->block));
     const ObkWork* work = (const ObkWork*)block;
     const uint64_t* last = block + OBK_WORK_WORDS + work->params + work->operands - 1;
     auto port = [&](uint64_t word) { return (const char*)program_port(program, word); };
     s.from = port(last[-1]) + (int64_t)(uint32_t)task->weights * 16;
     s.also = port(last[0]) + (int64_t)(task->weights >> 32) * 16;
-    const int row = -task->weight_group;
+    const int row = OBK_KEPT_ROW(task);
     s.page = WeightPages::kPageBytes / row * row, s.bytes = task->weight_bytes; /* KeptRows */
     return s;
   }
@@ -162,7 +152,7 @@ static __device__ __noinline__ void ask_for_all(const ObkProgram& program, int f
     const ObkTask* const task = program.tasks + base + lane;
     if (base + lane < last) mine = Streamed::of(program, task);
     const uint32_t gathers =
-        __ballot_sync(0xffffffffu, base + lane < last && (uint64_t)task->nanos >> OBK_FRESH_AT != 0);
+        __ballot_sync(0xffffffffu, base + lane < last && (uint64_t)task->block >> OBK_FRESH_AT != 0);
     const int here = last - base < 32 ? last - base : 32;
 #pragma unroll 1
     for (int k = 0; k < here; ++k) {
@@ -184,7 +174,7 @@ static __device__ __noinline__ void ask_for_all(const ObkProgram& program, int f
 
 }  // namespace obk
 
-extern "C" __global__ void __launch_bounds__(OBK_FLOW_THREADS, 1)
+extern "C" __global__ void __launch_bounds__(obk::kFlowThreads, 1)
     obk_program(const __grid_constant__ ObkProgram program) {
   extern __shared__ __align__(1024) char shared[];
   __shared__ uint64_t parts[32];
@@ -200,18 +190,18 @@ extern "C" __global__ void __launch_bounds__(OBK_FLOW_THREADS, 1)
   char* const near = shared + program.near_at;
   auto task_at = [&](int task) { return &tasks[task % kTaskPlaces]; };
   auto block_at = [&](int task) {
-    return (uint64_t*)(shared + program.block_at + task % OBK_FLOW_BLOCKS * program.block_bytes);
+    return (uint64_t*)(shared + program.block_at + task % obk::kFlowBlocks * program.block_bytes);
   };
   auto fetch_block_of = [&](int task) {
-    if (task < last) fetch_block(program, task_at(task)->nanos, block_at(task));
+    if (task < last) fetch_block(program, task_at(task)->block, block_at(task));
   };
   auto place = [&](int task) {
     if (task >= last) return;
-    fetch_small(block_at(task), shared + program.soon_at + task % OBK_FLOW_SOON * program.soon_bytes);
+    fetch_small(block_at(task), shared + program.soon_at + task % obk::kFlowSoon * program.soon_bytes);
     place_operands(program, block_at(task), near);
   };
-  auto meet_all = [] { named_barrier(15, OBK_FLOW_THREADS); };
-  auto meet = [] { named_barrier(14, OBK_FLOW_THREADS - 32); }; /* without who asks */
+  auto meet_all = [] { named_barrier(15, obk::kFlowThreads); };
+  auto meet = [] { named_barrier(14, obk::kFlowThreads - 32); }; /* without who asks */
   if (warp == kFetches)
     for (int k = 0; k < kTasksAhead && first + k < last; ++k)
       fetch_task(program.tasks + first + k, task_at(first + k));
@@ -256,7 +246,7 @@ extern "C" __global__ void __launch_bounds__(OBK_FLOW_THREADS, 1)
     const ObkWork* work = (const ObkWork*)block;
     deal(&lanes, work);
     dog.task = at;
-    if (const uint32_t fresh = (uint64_t)task->nanos >> OBK_FRESH_AT) {
+    if (const uint32_t fresh = (uint64_t)task->block >> OBK_FRESH_AT) {
       gather(program.arena, block, fresh, shared_address(near), lanes.tag, dog);
       __syncthreads();
     }

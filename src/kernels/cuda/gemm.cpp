@@ -8,16 +8,16 @@
 #include <cmath>
 #include <cstring>
 
+#include "base/base.h"
 #include "kernels/cuda/gemm_shape.h"
+#include "kernels/cuda/layout.h"
 
 namespace obelisk::kernels {
 namespace {
 
-constexpr int64_t kAtomBytes = 1024;
+using obk::kAtomBytes;
 
-bool is_half(int32_t type) { return type == kObkF16 || type == kObkBf16; }
 bool is_int8(int32_t type) { return type == kObkI8 || type == kObkU8; }
-int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 int64_t chunks_of(int64_t k) { return (k + 63) / 64; }
 
 /// Eight rows of eight columns, turned: column r becomes a row of eight at to[r].
@@ -99,7 +99,7 @@ int read_int8(const void* p, int32_t type, int64_t index) {
 }  // namespace
 
 int64_t cuda_gemm_packed_bytes(int32_t type, int64_t n, int64_t k) {
-  if (is_half(type)) return round_up(n, 16) / 8 * chunks_of(k) * kAtomBytes;
+  if (OBK_IS_HALF(type)) return round_up(n, 16) / 8 * chunks_of(k) * kAtomBytes;
   return round_up(n, 16) * k * (type == kObkF64 ? 8 : is_int8(type) ? 2 : 4);
 }
 
@@ -108,7 +108,7 @@ void cuda_gemm_pack(int32_t type, int64_t n, int64_t k, int64_t tile, const void
   const auto at = [&](auto* from) {
     return [=](int64_t row, int64_t column) { return from[row * b_row + column * b_col]; };
   };
-  if (is_half(type))
+  if (OBK_IS_HALF(type))
     pack_half(n, k, tile, static_cast<const uint16_t*>(b), b_row, b_col,
               static_cast<uint16_t*>(packed));
   else if (type == kObkF64)
@@ -128,7 +128,7 @@ void cuda_gemm_pack_int8(int32_t type, int64_t n, int64_t k, const void* b, int6
 }
 
 WeightRange cuda_gemm_weights(int32_t type, int64_t n, int64_t k, int64_t c0, int64_t c1) {
-  if (!is_half(type)) return {};
+  if (!OBK_IS_HALF(type)) return {};
   const int64_t group = chunks_of(k) * kAtomBytes, columns = round_up(std::min(c1, n) - c0, 16);
   return {c0 / 8 * group, columns / 8 * group, group};
 }
@@ -136,7 +136,7 @@ WeightRange cuda_gemm_weights(int32_t type, int64_t n, int64_t k, int64_t c0, in
 namespace {
 int64_t scratch_bytes(const ObkGemm& g, int panel, bool has_ring) {
   if (g.a_type == kObkTf32) return kTf32Stages * kTf32StageBytes + 16;
-  if (!is_half(g.a_type)) {
+  if (!OBK_IS_HALF(g.a_type)) {
     const int64_t sum = g.a_type == kObkF64 ? 8 : 4;
     return 2 * sum * (kFmaTile * (kFmaDepth + kFmaPad) + kFmaDepth * (kFmaTile + kFmaPad)) + 16;
   }
@@ -162,7 +162,7 @@ int64_t scratch_bytes(const ObkGemm& g, int panel, bool has_ring) {
     const bool stages = g.m > 32 && g.n > columns;
     const int64_t operands = lines * 128 * (stages ? 4 : std::max<int64_t>(chunks_of(g.k), 4));
     const int64_t plane = g.m * (round_up(g.n, 16) + 8) * 4, planes = g.m <= 8 ? 4 : 1;
-    most = std::max(most, std::min<int64_t>(operands + planes * plane, OBK_GEMM_PANEL));
+    most = std::max(most, std::min<int64_t>(operands + planes * plane, panel));
     if (g.m <= 64 && g.n <= std::max<int64_t>(columns, kLongColumns)) most = std::max(most, plane);
     if (g.m > 48 && g.m <= 64) {
       const int groups = static_cast<int>(round_up(g.n, 16) / 8);
@@ -178,9 +178,10 @@ int64_t scratch_bytes(const ObkGemm& g, int panel, bool has_ring) {
 
 int64_t cuda_gemm_scratch_bytes(const ObkGemm* gemm) { return scratch_bytes(*gemm, OBK_GEMM_PANEL, true); }
 int64_t cuda_gemm_small_scratch_bytes(const ObkGemm* gemm) { return scratch_bytes(*gemm, kGemmSmallPanel, false); }
+int64_t cuda_gemm_small_ring_scratch_bytes(const ObkGemm* gemm) { return scratch_bytes(*gemm, kGemmSmallPanel, true); }
 
 double cuda_product_nanos(int32_t type, int64_t m, int64_t n, int64_t k) {
-  if (!is_half(type) || n > kLongColumns) return 0;
+  if (!OBK_IS_HALF(type) || n > kLongColumns) return 0;
   // Bytes at what an SM takes from the second-level cache when all do, or products at three quarters of the
   // tensor cores' rate; and the epilogue, which waits for all of them.
   const double columns = static_cast<double>(round_up(n, 16)), depth = static_cast<double>(k);
@@ -194,7 +195,7 @@ int64_t cuda_product_stage(int64_t n, int64_t k) {
 
 double cuda_gemm_nanos(int32_t type, int64_t m, int64_t n, int64_t k) {
   const double area = static_cast<double>(m) * static_cast<double>(n);
-  if (is_half(type)) {
+  if (OBK_IS_HALF(type)) {
     // Fitted to phases on an H200 (bench/results/h200_gemm_tiles.json), without what a phase costs
     // whatever it does: the rows of A, which many SMs share; weights, and those that find no place
     // in the ring before the barrier; what the warps read from shared memory for each 64 of k; the
@@ -227,13 +228,13 @@ double cuda_gemm_nanos(int32_t type, int64_t m, int64_t n, int64_t k) {
 
 bool cuda_gemm_statistics(int32_t type, int64_t rows, int64_t, int64_t k, bool own_kernel) {
   constexpr int64_t kFewest = 33, kMost = 256;  // product.cuh; measured with 128 and 197
-  return own_kernel && is_half(type) && k % 64 == 0 && rows >= kFewest && rows <= kMost;
+  return own_kernel && OBK_IS_HALF(type) && k % 64 == 0 && rows >= kFewest && rows <= kMost;
 }
 
 int64_t cuda_gemm_flows(int32_t type, int64_t rows, int64_t columns, int64_t k) {
   // gemm_few.cuh: all of A and four planes of sums in shared memory, a few pages' code. A body that is told so asserts it.
   constexpr int64_t kMostRows = 8, kMostColumns = 128, kMostCode = 640;
-  if (!is_half(type) || rows < 1 || rows > kMostRows || columns < 1 || columns > kMostColumns || k < 1 || k % 8 != 0) return 0;
+  if (!OBK_IS_HALF(type) || rows < 1 || rows > kMostRows || columns < 1 || columns > kMostColumns || k < 1 || k % 8 != 0) return 0;
   const int64_t chunks = (k + 63) / 64, groups = (columns + 15) / 16 * 2, lines = rows < 8 ? rows : 8, across = groups / 2;
   const int64_t operands = lines * 128 * chunks, plane = rows * (groups * 8 + 8) * 4;
   if (chunks * (1 + (across + 1) / 2 + across) > kMostCode || operands + 4 * plane > OBK_GEMM_PANEL) return 0;
@@ -246,7 +247,7 @@ int64_t cuda_gemm_parts(int32_t type, int64_t n, int64_t k, int64_t rows_in_one_
   // to k = 768 (128 x 768 x 3072 takes 8.0 us on an H200, 128 x 3072 x 768 5.4). Of a long k the rows do not count: a row's bits would
   // depend on how many there are.
   constexpr int64_t kMostColumns = 1024, kLeast = 1536, kShortest = 384, kMostParts = 4;
-  if (!is_half(type) || n > kMostColumns) return 1;
+  if (!OBK_IS_HALF(type) || n > kMostColumns) return 1;
   // A phase of one kernel waits for its tiles' rows of A, 96 KB where k is 768: of half of k it waits for half, and the norm behind adds two
   // planes (ViT's three layers 114.4 to 111.0 us, BERT-base's ten 218.3 to 217.2; 197 and 128 rows; bench/results/h200_networks.json). Few rows flow; of many a multiprocessor
   // has several tiles, which hide it.

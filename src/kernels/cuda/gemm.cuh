@@ -12,8 +12,7 @@
  * shared memory (ring.cuh says why).
  *
  * A tile of a known shape is part of its body (gemm_fixed.cuh); any other is a function that bodies
- * call. wgmma in a called function is serialised by the assembler (C7510), so it is used only where
- * OBK_TILES_INLINE makes tiles part of the kernel.
+ * call. wgmma in a called function is serialised by the assembler (C7510), so such a function has none.
  *
  * The order of a sum depends on k alone: not on m, n, the cut into tiles or the SM; so it is in
  * product.cuh. Only dealt tiles, of products of 512 rows and more in graphs of kernels, sum otherwise
@@ -30,41 +29,14 @@
 #include "gemm_mma.cuh"
 #include "statistics.cuh"
 #include "gemm_tf32.cuh"
-#include "gemm_wgmma.cuh"
 #include "gemm_wide.cuh"
 #include "tiles.h"
 
 namespace obk {
 
-template <bool kBfloat>
-static __device__ __forceinline__ void pass16(Ring& ring, uint32_t work, const Pass16& p) {
-#if defined OBK_WGMMA && defined OBK_TILES_INLINE
-  if (p.padded == 64 && p.ring && p.a.mode == 0 && (p.a.k & 63) == 0) {
-    if (p.blocks16 == 1)
-      pass_wgmma<kBfloat, 16>(ring, work, p);
-    else if (p.blocks16 == 2)
-      pass_wgmma<kBfloat, 32>(ring, work, p);
-    else if (p.blocks16 == 3)
-      pass_wgmma<kBfloat, 48>(ring, work, p);
-    else
-      pass_wgmma<kBfloat, 96>(ring, work, p);
-    return;
-  }
-#endif
-  pass_mma<kBfloat, 6>(ring, work, p);
-}
-
-#ifdef OBK_TILES_INLINE
-static constexpr bool kWgmmaTiles = true;
-#define OBK_TILE_FUNCTION __forceinline__
-#else
-static constexpr bool kWgmmaTiles = false;
-#define OBK_TILE_FUNCTION __noinline__
-#endif
-
 /* Any rows, columns, k and operands, in passes. kPanel: the body wrote A. */
 template <bool kBfloat, bool kPanel>
-static __device__ OBK_TILE_FUNCTION void gemm16_passes() {
+static __device__ __noinline__ void gemm16_passes() {
   const ObkGemm g = tile_arguments();
   const uint32_t work = (shared_address(g.scratch) + 1023) & ~1023u;
   const int m = (int)g.m, n = (int)g.n, k = (int)g.k, chunks = (k + 63) >> 6;
@@ -93,7 +65,7 @@ static __device__ OBK_TILE_FUNCTION void gemm16_passes() {
       }
       Ring ring;
       if (p.ring) ring.open(p.weights);
-      pass16<kBfloat>(ring, work, p);
+      pass_mma<kBfloat, 6>(ring, work, p);
     }
 }
 

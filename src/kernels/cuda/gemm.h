@@ -36,6 +36,8 @@ WeightRange cuda_gemm_weights(int32_t type, int64_t n, int64_t k, int64_t c0, in
 int64_t cuda_gemm_scratch_bytes(const ObkGemm* gemm);
 /// The same with kGemmSmallPanel as the device's OBK_GEMM_PANEL, and no ring.
 int64_t cuda_gemm_small_scratch_bytes(const ObkGemm* gemm);
+/// The same with a ring.
+int64_t cuda_gemm_small_ring_scratch_bytes(const ObkGemm* gemm);
 
 /// Predicted nanoseconds of one tile of m x n over all of k on one SM, all SMs at work.
 double cuda_gemm_nanos(int32_t type, int64_t m, int64_t n, int64_t k);

@@ -18,10 +18,6 @@
 #include "gemm_operands.cuh"
 #include "tiles.h"
 
-#ifndef OBK_FIXED_GROUPS
-#define OBK_FIXED_GROUPS 4
-#endif
-
 namespace obk {
 
 static constexpr int fixed_least(int a, int b) { return a < b ? a : b; }
@@ -83,7 +79,7 @@ struct FixedShape {
   }
   static constexpr int kStage = stage(), kStages = fixed_parts(kChunks, kStage);
   static constexpr int kPasses = fixed_parts(kChunks, kStep);
-  static constexpr int kGroupPasses = fixed_parts(kPasses, OBK_FIXED_GROUPS);
+  static constexpr int kGroupPasses = fixed_parts(kPasses, 4);
   static constexpr int kGroupChunks = kGroupPasses * kStep;
   static constexpr int kCopyGroups = kPanel ? 0 : fixed_parts(kPasses, kGroupPasses);
   /* The second plane of sums: behind the operands where there is room, else in their place. */
@@ -106,20 +102,8 @@ static __device__ __forceinline__ void wait_for_copies(int pending) {
   }
 }
 
-/* What is pending is thrown away and the range asked for: a tile that nobody asked ahead for. */
-static __device__ __noinline__ void ring_reopen(WeightPages range) {
-  __syncthreads();
-  Ring ring;
-  ring.open(range);
-  __syncthreads(); /* all have read the state */
-  ring.close();
-  __syncthreads();
-}
-
 /* A tile's pages, one after another, when as many as have a place were asked for in order. */
-struct FixedRing {
-  uint32_t at, bars, turn;
-  int pages, slot;
+struct FixedRing : PageCursor {
   int32_t pending, next;
   WeightPages opened;
 
@@ -138,32 +122,7 @@ struct FixedRing {
     else if (kPaces)
       ring_ask_rest(range, pending, pages);
   }
-  __device__ __forceinline__ uint32_t take() const {
-    const uint32_t bar = bars + 8 * slot;
-    Watchdog dog = ring_state().dog;
-    dog.start();
-    while (!mbarrier_try(bar, turn)) dog.check(2, slot, turn, 0);
-    return at + slot * WeightPages::kPageBytes;
-  }
-  /* This warp has read the page: on to the next. */
-  __device__ __forceinline__ void release() {
-    __syncwarp();
-    if (threadIdx.x % 32 == 0) mbarrier_arrive(bars + 8 * (pages + slot));
-    if (++slot == pages) slot = 0, turn ^= 1;
-  }
-  /* Page `page` takes the place of the page before the present one, which all give back soon. */
-  __device__ __forceinline__ void ask(const WeightPages& range, int page) const {
-    if (threadIdx.x != 224) return;
-    const int before = slot == 0 ? pages - 1 : slot - 1;
-    ask_page(at + before * WeightPages::kPageBytes, bars + 8 * before, bars + 8 * (pages + before),
-             slot == 0 ? turn : turn ^ 1, range, page);
-  }
-  /* Before the tile's last barrier. */
-  __device__ __forceinline__ void close() const {
-    if (threadIdx.x != 0) return;
-    RingState& s = ring_state();
-    s.take = s.back = s.ask = slot, s.take_turn = s.ask_turn = turn, s.pending = 0;
-  }
+  using PageCursor::close;
   /* The same where pages of the next range are on their way. */
   __device__ __forceinline__ void close(const WeightPages& after, int asked) const {
     close();

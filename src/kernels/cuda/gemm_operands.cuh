@@ -121,14 +121,12 @@ struct Stages16 {
     return panel ? panel + (uint32_t)(stage * blocks) * block_bytes : at(stage);
   }
   __device__ __forceinline__ bool refills() const { return blocks * 4 < k_blocks; }
-  /* kCalls: whether other than aligned rows and the ring's weights may be needed. */
-  template <bool kCalls>
   __device__ __forceinline__ void load(const Pass16& p, int stage) const {
     const int first = stage * blocks, left = k_blocks - first;
     const int count = left < blocks ? left : blocks;
     if (panel && p.ring) {
       /* all is there or on its way */
-    } else if (kCalls && !fast) {
+    } else if (!fast) {
       if (count > 0) {
         if (!panel) load_rows_plainly(at(stage), p.padded, p.a, first, count);
         const uint32_t to = at(stage) + behind;
@@ -155,16 +153,15 @@ struct Stages16 {
     copy16_commit(); /* empty at the end, so that the count of groups is the same */
   }
   /* Round s of a pass, from -4: asks for a stage, and from round 0 on returns true when stage s is
-   * there. `leave` is called where the stage before must have been read. */
-  template <bool kCalls, typename Leave>
-  __device__ __forceinline__ bool enter(const Pass16& p, int s, Leave&& leave) const {
+   * there. */
+  __device__ __forceinline__ bool enter(const Pass16& p, int s) const {
     if (s == 0)
       copy16_wait<3>();
     else if (s > 0)
       copy16_wait<2>();
-    if (s >= 0) leave(), __syncthreads();
+    if (s >= 0) __syncthreads();
     if (s < 0 || (s > 0 && refills()))
-      load<kCalls>(p, s < 0 ? s + 4 : s + 3);
+      load(p, s < 0 ? s + 4 : s + 3);
     else if (s > 0)
       copy16_commit();
     return s >= 0;

@@ -46,10 +46,8 @@ constexpr int product_stage(int groups, int chunks_of_part) {
 OBK_BOTH int gemm_pass_rows(int64_t m) { return m <= 16 ? 16 : m <= 32 ? 32 : 64; }
 OBK_BOTH int gemm_pass_columns(int64_t m) { return m <= 32 ? 192 : 96; }
 
-/* Bytes of it for a tile that is seldom met: few rows, or packed weights without a ring. */
-#ifndef OBK_GEMM_SMALL
+/* Bytes of operands for a tile that is seldom met: few rows, or packed weights without a ring. */
 #define OBK_GEMM_SMALL 32768
-#endif
 
 /* The operands' way through shared memory: four stages of so many blocks of 64 k; all of k where it
  * has room. */

@@ -9,62 +9,70 @@ namespace {
 
 /// 16-bit rows in the swizzled atoms of gemm.cuh, [k / 64][pitch rows][64]; others row after row, 16 bytes apart from a bank's multiple.
 int64_t panel_pitch(int32_t type, int64_t m, int64_t k) {
-  if (type == kObkF16 || type == kObkBf16) return m <= 16 ? 16 : m <= 32 ? 32 : 64;
+  if (OBK_IS_HALF(type)) return m <= 16 ? 16 : m <= 32 ? 32 : 64;
   return k + 4;
 }
 int64_t panel_bytes(int32_t type, int64_t m, int64_t k) {
-  if (type == kObkF16 || type == kObkBf16) return k % 64 == 0 && m <= 64 ? panel_pitch(type, m, k) * k * 2 : 0;
+  if (OBK_IS_HALF(type)) return k % 64 == 0 && m <= 64 ? panel_pitch(type, m, k) * k * 2 : 0;
   return m * (k + 4) * (type == kObkF64 ? 8 : 4);
 }
+
+bool takes_float(int32_t type) { return OBK_LIES_AS_F32(type) || type == kObkF16 || type == kObkBf16; }
 
 }  // namespace
 
 const TileLibrary kCudaTiles = {
     .name = "cuda",
     .panel = 16,
-    .takes_gemm = [](int32_t a, int32_t b) {
-      return a == b && (OBK_LIES_AS_F32(a) || a == kObkF16 || a == kObkBf16 || a == kObkF64);
-    },
-    .takes_conv = [](int32_t type) {
-      return OBK_LIES_AS_F32(type) || type == kObkF16 || type == kObkBf16;
-    },
-    .takes_attention = [](int32_t type) {
-      return OBK_LIES_AS_F32(type) || type == kObkF16 || type == kObkBf16;
-    },
-    .attention_widest = cuda_attention_widest,
-    .gemm_packed_bytes = cuda_gemm_packed_bytes,
-    .gemm_pack = cuda_gemm_pack,
-    .gemm_scratch_bytes = cuda_gemm_scratch_bytes,
-    .panel_bytes = panel_bytes,
-    .panel_pitch = panel_pitch,
-    .gemm_weights = cuda_gemm_weights,
-    .gemm_nanos = cuda_gemm_nanos,
-    .gemm_parts = cuda_gemm_parts,
-    .gemm_flows = cuda_gemm_flows,
-    .gemm_statistics = cuda_gemm_statistics,
-    .product_nanos = cuda_product_nanos,
-    .product_stage = cuda_product_stage,
-    .conv_packed_bytes = cuda_conv_packed_bytes,
-    .conv_pack = cuda_conv_pack,
-    .conv_weights = cuda_conv_weights,
-    .depthwise_packed_bytes = cuda_depthwise_packed_bytes,
-    .depthwise_pack = cuda_depthwise_pack,
-    .conv_scratch_bytes = cuda_conv_scratch_bytes,
-    .conv_nanos = cuda_conv_nanos,
     .vectors = true,
-    .attention_scratch_bytes = cuda_attention_scratch_bytes,
-    .attention_nanos = cuda_attention_nanos,
-    .attention_pieces = cuda_attention_pieces,
-    .attention_keeps = true,
-    .attention_exchange_bytes = cuda_attention_exchange_bytes,
+    .gemm = {
+        .packs_batches = true,
+        .takes = [](int32_t a, int32_t b) {
+          return a == b && (OBK_LIES_AS_F32(a) || a == kObkF16 || a == kObkBf16 || a == kObkF64);
+        },
+        .packed_bytes = cuda_gemm_packed_bytes,
+        .pack = cuda_gemm_pack,
+        .scratch_bytes = cuda_gemm_scratch_bytes,
+        .panel_bytes = panel_bytes,
+        .panel_pitch = panel_pitch,
+        .weights = cuda_gemm_weights,
+        .nanos = cuda_gemm_nanos,
+        .pipelined = PipelinedGemmTiles{.nanos = cuda_product_nanos, .stage = cuda_product_stage},
+        .split_k = SplitKTiles{.parts = cuda_gemm_parts},
+        .statistics = StatisticsTiles{.pays = cuda_gemm_statistics},
+    },
+    .conv = {
+        .takes = takes_float,
+        .packed_bytes = cuda_conv_packed_bytes,
+        .pack = cuda_conv_pack,
+        .depthwise_packed_bytes = cuda_depthwise_packed_bytes,
+        .depthwise_pack = cuda_depthwise_pack,
+        .scratch_bytes = cuda_conv_scratch_bytes,
+        .pixels = PixelTiles{.nanos = cuda_conv_nanos, .weights = cuda_conv_weights},
+    },
+    .attention = {
+        .takes = takes_float,
+        .widest = cuda_attention_widest,
+        .scratch_bytes = cuda_attention_scratch_bytes,
+        .nanos = cuda_attention_nanos,
+        .split_keys = SplitKeysTiles{.pieces = cuda_attention_pieces, .exchange_bytes = cuda_attention_exchange_bytes},
+    },
+    .dataflow = DataflowTiles{.gemm_bytes = cuda_gemm_flows, .in_place_kv = true},
 };
 
 const TileLibrary kCudaSmallTiles = [] {
   TileLibrary tiles = kCudaTiles;
   tiles.name = "cuda, little shared memory";
-  tiles.gemm_scratch_bytes = cuda_gemm_small_scratch_bytes;
-  tiles.conv_scratch_bytes = cuda_conv_small_scratch_bytes;
-  tiles.gemm_panel = kGemmSmallPanel;
+  tiles.gemm.scratch_bytes = cuda_gemm_small_scratch_bytes;
+  tiles.conv.scratch_bytes = cuda_conv_small_scratch_bytes;
+  tiles.gemm.panel = kGemmSmallPanel;
+  return tiles;
+}();
+
+const TileLibrary kCudaSmallRingTiles = [] {
+  TileLibrary tiles = kCudaSmallTiles;
+  tiles.name = "cuda, little shared memory, weights by pages";
+  tiles.gemm.scratch_bytes = cuda_gemm_small_ring_scratch_bytes;
   return tiles;
 }();
 

@@ -43,23 +43,12 @@
  *   refills                       some places get another stage: not all that a CTA needs have one
  *   overlaid, scratch_bytes       bytes of the sums that lie on the last places, which nobody needs by then; of all scratch
  *
- * Addresses are the kernel's parameter. Host and device lay out ObkProduct alike; the host says its bytes as
- * OBK_PRODUCT_BYTES. */
+ * Addresses are the kernel's parameter, ObkProduct (layout.h). */
 #ifndef OBK_PRODUCT_CUH
 #define OBK_PRODUCT_CUH
 
 #include "dealt.cuh"
 #include "statistics.cuh"
-
-/* A kernel's only parameter. What the first copies of weights follow from is one line of its cache, which is cold then. */
-struct __align__(64) ObkProduct {
-  char map[128]; /* of the matrix in which A's rows lie: [k / 64][rows][64] */
-  const char* weights;
-  const char* next;               /* weights of the product after this one, which all CTAs together ask for */
-  int64_t next_bytes, next_share; /* and of which each asks for so many bytes */
-  ObkDealt dealt;                 /* operands, stamps, watch */
-};
-static_assert(sizeof(ObkProduct) == OBK_PRODUCT_BYTES, "host and device lay out ObkProduct alike");
 
 namespace obk {
 
@@ -78,7 +67,7 @@ struct ProductTask {
 
 /* mbarriers: that a stage has come; that it has been read; what counts a cluster's sums. Where they are follows from no
  * parameter: they are ready when the first ones have come from far. */
-static constexpr int kMostStages = OBK_PRODUCT_STAGES;
+static constexpr int kMostStages = kProductStages;
 #ifndef OBK_OWN_PRODUCT_BARS
 static __device__ __forceinline__ uint32_t product_bars() {
   __shared__ uint64_t words[2 * kMostStages + 1];

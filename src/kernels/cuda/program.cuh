@@ -11,7 +11,7 @@
  * waits (or before the kernel waits for the one before it): a release waits for copies in flight on
  * its SM. A body of one kernel waits itself: rows.cuh. (A program without barriers has warps of its own for all that: flow.cuh.)
  *
- * Host and device lay out these structures alike (runtime/cuda/tables.h). */
+ * What the host lays out stands in layout.h. */
 #ifndef OBK_PROGRAM_CUH
 #define OBK_PROGRAM_CUH
 
@@ -20,55 +20,6 @@
 #include "conv.cuh"
 #include "gemm.cuh"
 #include "rows.cuh"
-
-/* The head of a work's block; `params` words and `operands` words follow, then what it gathers. */
-struct ObkWork {
-  int32_t body, params, operands;
-  int32_t groups;      /* groups of lanes that have room for their staged rows */
-  int64_t row_scratch; /* bytes of a group's staged rows */
-  int32_t gathers, spare; /* ObkGather behind the operands, from an even word on: flow.cuh */
-};
-#define OBK_WORK_WORDS 4
-
-/* An operand: an address, or one of these with an index of a port or an offset into the arena or the
- * CTA's own copies. */
-#define OBK_PORT (1ull << 63)
-#define OBK_ARENA (1ull << 62)
-#define OBK_NEAR (1ull << 61)
-/* Of a program that flows: a small weight at the lower bits, so many lines of 128 bytes above
- * OBK_SOON_AT: to be copied to shared memory a task ahead. */
-#define OBK_SOON (1ull << 60)
-#define OBK_SOON_AT 52
-/* Where a task's `nanos` says, of a program that flows, which of the values that its work gathers no task before has gathered. */
-#define OBK_FRESH_AT 48
-
-/* When a task ran, in nanoseconds of the GPU's clock, and where. */
-struct ObkStamp {
-  uint64_t start, end;
-  uint32_t sm, spare;
-};
-
-#define OBK_INLINE_PORTS 48
-
-/* The kernel's only parameter. A task's `nanos` is its work's block: byte offset * 65536 + words, and what stands at
- * OBK_FRESH_AT. */
-struct ObkProgram {
-  const ObkTask* tasks;
-  const int32_t* first; /* SM s runs tasks first[s] .. first[s + 1]; null: CTA b runs tasks b, b + CTAs, .. */
-  const char* blocks;
-  char* arena;
-  void* const* ports; /* inputs, then outputs; null: `inline_ports` */
-  uint64_t* counter;  /* the barrier's, this instance's own */
-  ObkWatch* watch;    /* memory of the host, or null */
-  ObkStamp* stamps;   /* by task, or null */
-  int32_t waves, ring_pages; /* a kernel of one work: its tasks instead of waves */
-  int32_t scratch_at, block_at; /* where in dynamic shared memory these lie */
-  int32_t block_bytes;          /* of the place of a block; one kernel has two, one that flows OBK_FLOW_BLOCKS */
-  int32_t near_at;              /* the CTA's copies of values: flow.cuh */
-  int32_t soon_at, soon_bytes;  /* of the small weights of a task, of OBK_FLOW_SOON tasks in a row */
-  int64_t block;                /* a kernel of one work: its block, as a task's `nanos` says it */
-  void* inline_ports[OBK_INLINE_PORTS];
-};
 
 namespace obk {
 
@@ -93,9 +44,9 @@ static __device__ inline void deal(ObkLanes* w, const ObkWork* work) {
 }
 
 static __device__ inline int64_t block_offset(int64_t block) {
-  return block >> 16 & ((1ll << (OBK_FRESH_AT - 16)) - 1);
+  return block >> OBK_BLOCK_AT & ((1ll << (OBK_FRESH_AT - OBK_BLOCK_AT)) - 1);
 }
-/* All threads (of a program that flows: a warp): a work's block to shared memory, without waiting. `block`: as a task's `nanos`
+/* All threads (of a program that flows: a warp): a work's block to shared memory, without waiting. `block`: as a task's `block`
  * says it. */
 static __device__ inline void fetch_block(const ObkProgram& program, int64_t block, uint64_t* to) {
   const char* from = program.blocks + block_offset(block);
@@ -337,7 +288,7 @@ extern "C" __global__ void __launch_bounds__(OBK_THREADS, 1)
     if (threadIdx.x < 32) { /* which takes 0.4 us */
       if (arrives) barrier.arrive_after_sync();
     } else if (next < last) {
-      if (next + 1 < last) obk::fetch_block(program, task_at(next + 1)->nanos, block_at(next + 1));
+      if (next + 1 < last) obk::fetch_block(program, task_at(next + 1)->block, block_at(next + 1));
       if (next + 2 < last) obk::fetch_task(program.tasks + next + 2, task_at(next + 2));
       obk::copy16_commit();
       obk::place_operands(program, block_at(next));
@@ -379,7 +330,7 @@ extern "C" __global__ void __launch_bounds__(OBK_THREADS, 1)
   obk::copy16_commit();
   obk::copy16_wait<0>();
   __syncthreads();
-  if (fetches && at < last) obk::fetch_block(program, task_at(at)->nanos, block_at(at));
+  if (fetches && at < last) obk::fetch_block(program, task_at(at)->block, block_at(at));
   obk::copy16_commit();
   obk::copy16_wait<0>();
   __syncthreads();

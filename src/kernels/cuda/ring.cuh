@@ -23,10 +23,6 @@
 
 #include "barrier.cuh"
 
-#ifndef OBK_THREADS
-#define OBK_THREADS 256 /* of a CTA, that compute */
-#endif
-
 namespace obk {
 
 /* OBK_RING: pages that every kernel of the program that streams weights has at least, so that tiles whose body is sure of the rest need no other way,
@@ -77,9 +73,9 @@ struct WeightPages {
   const char* from;
   int32_t groups, chunks, pitch;
 
-  static constexpr int kAtomBytes = 1024; /* 8 columns by 64 k of 16 bits */
+  static constexpr int kAtomBytes = obk::kAtomBytes;
   /* Where pages of all tasks stand in one line a smaller page leaves less of it empty (flow.cuh). */
-  static constexpr int kMostGroups = kFlows ? 16 : 24, kPageBytes = kMostGroups * kAtomBytes;
+  static constexpr int kPageBytes = kFlows ? kFlowPageBytes : kRingPageBytes, kMostGroups = kPageBytes / kAtomBytes;
 
   /* A tile's own range: its columns were packed together. */
   static __device__ __forceinline__ WeightPages of_tile(const char* from, int groups, int chunks) {
@@ -149,7 +145,7 @@ static __device__ __noinline__ void ask_page(uint32_t to, uint32_t full, uint32_
 
 class Ring {
  public:
-  static constexpr int kBarBytes = 16; /* a page's two barriers */
+  static constexpr int kBarBytes = kPageBarBytes;
 
   __device__ __forceinline__ Ring() : s_(ring_state()) {}
   __device__ __forceinline__ int pages() const { return s_.pages; }
@@ -208,6 +204,49 @@ class Ring {
   RingState s_;
   int32_t per_page_ = 0;
 };
+
+/* A tile's way through its pages, one after another: where as many as have a place were asked for in order. Whoever opens the range fills it in. */
+struct PageCursor {
+  uint32_t at, bars, turn;
+  int pages, slot;
+
+  __device__ __forceinline__ uint32_t take() const {
+    const uint32_t bar = bars + 8 * slot;
+    Watchdog dog = ring_state().dog;
+    dog.start();
+    while (!mbarrier_try(bar, turn)) dog.check(2, slot, turn, 0);
+    return at + slot * WeightPages::kPageBytes;
+  }
+  /* This warp has read the page: on to the next. */
+  __device__ __forceinline__ void release() {
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) mbarrier_arrive(bars + 8 * (pages + slot));
+    if (++slot == pages) slot = 0, turn ^= 1;
+  }
+  /* Page `page` takes the place of the page before the present one, which all give back soon. */
+  __device__ __forceinline__ void ask(const WeightPages& range, int page) const {
+    if (threadIdx.x != 224) return;
+    const int before = slot == 0 ? pages - 1 : slot - 1;
+    ask_page(at + before * WeightPages::kPageBytes, bars + 8 * before, bars + 8 * (pages + before),
+             slot == 0 ? turn : turn ^ 1, range, page);
+  }
+  /* Before the tile's last barrier. */
+  __device__ __forceinline__ void close() const {
+    if (threadIdx.x != 0) return;
+    RingState& s = ring_state();
+    s.take = s.back = s.ask = slot, s.take_turn = s.ask_turn = turn, s.pending = 0;
+  }
+};
+
+/* What is pending is thrown away and the range asked for: a tile that nobody asked ahead for. */
+static __device__ __noinline__ void ring_reopen(WeightPages range) {
+  __syncthreads();
+  Ring ring;
+  ring.open(range);
+  __syncthreads(); /* all have read the state */
+  ring.close();
+  __syncthreads();
+}
 
 static __device__ inline void ring_start(uint32_t pages_at, uint32_t bars_at, int pages,
                                          ObkWatch* watch, uint32_t sm) {

@@ -47,10 +47,6 @@ struct RowSums {
 #pragma unroll
     for (int k = 0; k < 4; ++k) add(words[k]);
   }
-  __device__ __forceinline__ void end_of_chunk() {
-    all = __fadd_rn(all, sum), all_squares = __fadd_rn(all_squares, squares);
-    sum = squares = 0;
-  }
   /* Quarters of a row, in lanes that are neighbours; all of them get the answer. */
   __device__ __forceinline__ void join(int columns, float epsilon, bool centred, float& mean,
                                        float& inverse) {

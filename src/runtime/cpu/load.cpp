@@ -5,10 +5,12 @@
 #include <atomic>
 #include <chrono>
 #include <mutex>
+#include <new>
 #include <set>
 #include <thread>
 #include <tuple>
 
+#include "base/parallel.h"
 #include "kernels/kernels.h"
 #include "runtime/cpu/jitter.h"
 #include "runtime/cpu/objects.h"
@@ -18,13 +20,6 @@
 
 namespace obelisk::runtime {
 namespace {
-
-int cores_we_may_use() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  if (sched_getaffinity(0, sizeof set, &set) != 0) return 1;
-  return std::max(CPU_COUNT(&set), 1);
-}
 
 /// How many of at most `most` threads pay: the predicted time of the lists that they share, and a
 /// barrier a wave.
@@ -231,10 +226,18 @@ void CpuContext::run_task(const ObkTask& task, ObkWorker& self) {
   const auto start = profile_ ? cpu::Profile::Clock::now() : cpu::Profile::Clock::time_point();
   std::unique_lock<std::mutex> alone(one_at_a_time_, std::defer_lock);
   if (overlaps_[task.work]) alone.lock();
-  if (work.body >= 0) {
-    executable_->body(work.body)(&task, work.params.data(), operands, &self);
-  } else if (Status status = run_custom(work, operands); !status.ok()) {
-    failures_[self.sm] = status;
+  // What is thrown here would end the process, or leave the others at the barrier for ever.
+  try {
+    if (work.body >= 0) {
+      executable_->body(work.body)(&task, work.params.data(), operands, &self);
+    } else if (Status status = run_custom(work, operands); !status.ok()) {
+      failures_[self.sm] = status;
+    }
+  } catch (const std::bad_alloc&) {
+    failures_[self.sm] = Error{Code::kMemory, "runtime", "out of memory in " + work.label, "", "smaller shapes, or a machine with more memory"};
+  } catch (const std::exception& bug) {
+    failures_[self.sm] = Error{Code::kBuild, "runtime", fmt::format("{}: {}", work.label, bug.what()), "",
+                               "this is a defect of Obelisk; please report it with the model"};
   }
   if (profile_) profile_->worked(self.sm, task.work, cpu::Profile::Clock::now() - start);
 }

@@ -10,7 +10,6 @@
 
 #include <atomic>
 #include <chrono>
-#include <filesystem>
 #include <map>
 #include <mutex>
 #include <set>
@@ -22,8 +21,6 @@
 
 namespace obelisk::runtime {
 namespace {
-
-namespace fs = std::filesystem;
 
 Error build_error(std::string message, std::string hint = "") {
   return Error{Code::kBuild, "runtime", std::move(message), "", std::move(hint)};
@@ -65,6 +62,13 @@ std::string build_identity(const std::string& compiler) {
     if (at != std::string::npos) text += info_text->substr(at, info_text->find('\n', at + 1) - at);
   }
   return to_string(hash_text(text));
+}
+
+/// How long the host compiler may take for a body: some take seconds, on a busy machine minutes.
+double compiler_seconds() {
+  const char* told = getenv("OBELISK_COMPILER_SECONDS");
+  const double seconds = told ? atof(told) : 0;
+  return seconds > 0 ? seconds : 600;
 }
 
 std::string first_lines(const std::string& path, int count) {
@@ -136,6 +140,18 @@ std::string cache_folder(const std::string& wanted) {
   if (const char* home = getenv("HOME"); home && *home)
     return std::string(home) + "/.cache/obelisk";
   return "";
+}
+
+std::shared_ptr<const PrivateFolder> open_cache(const std::string& wanted) {
+  const std::string path = cache_folder(wanted);
+  if (path.empty()) return nullptr;
+  auto folder = PrivateFolder::open(path);
+  if (folder.ok()) return *folder;
+  static std::mutex mutex;  // guards `told`
+  static std::set<std::string> told;
+  std::lock_guard lock(mutex);
+  if (told.insert(path).second) LOG(kWarning, "runtime", "all is compiled every time, for the cache {}; {}", folder.error().message, folder.error().hint);
+  return nullptr;
 }
 
 namespace cpu {
@@ -218,16 +234,8 @@ Result<std::vector<std::unique_ptr<Object>>> build_objects(
   TRY(const std::string compiler, find_compiler(options.compiler));
   report.compiler = compiler;
   const std::string identity = build_identity(compiler);
-  std::string cache = cache_folder(options.cache_dir);
-  std::error_code failed;
-  if (!cache.empty()) {
-    fs::create_directories(cache, failed);
-    if (failed || access(cache.c_str(), W_OK) != 0) {
-      LOG(kWarning, "runtime", "the cache '{}' cannot be written; bodies are compiled every time",
-          cache);
-      cache.clear();
-    }
-  }
+  const auto cache = open_cache(options.cache_dir);
+  const double seconds = options.compiler_seconds > 0 ? options.compiler_seconds : compiler_seconds();
   TRY(const TemporaryFolder folder, TemporaryFolder::create());
   for (int k = 0; k < kDialectFileCount; ++k)
     TRY_STATUS(write_file(folder.path() + "/" + kDialectFiles[k].name, kDialectFiles[k].text));
@@ -236,6 +244,10 @@ Result<std::vector<std::unique_ptr<Object>>> build_objects(
   std::atomic<int> done{0};
   std::mutex mutex;  // guards `first`, report and progress
   std::optional<Error> first;
+  const auto interrupted = [&] {
+    std::lock_guard lock(mutex);
+    return first || (options.interrupted && options.interrupted());
+  };
   auto work = [&] {
     for (size_t b = next++; b < bodies.size(); b = next++) {
       if (objects[b]) continue;
@@ -246,17 +258,16 @@ Result<std::vector<std::unique_ptr<Object>>> build_objects(
         if (first) return;
       }
       const std::string key = to_string(hash_text(identity + to_string(bodies[b].hash)));
-      const std::string kept = cache.empty() ? "" : cache + "/" + key + ".so";
-      if (!kept.empty() && access(kept.c_str(), R_OK) == 0) {
-        auto object = Object::open(kept);
+      const std::string kept = key + ".so";
+      if (auto bytes = cache ? cache->get(kept) : std::nullopt) {
+        auto object = Object::open_bytes(std::move(*bytes));
         if (object.ok()) {
           std::lock_guard lock(mutex);
           objects[b] = std::move(*object);
           ++report.cached;
           if (options.progress) options.progress(++done, static_cast<int>(bodies.size()));
           continue;
-        }
-        ::unlink(kept.c_str());  // a broken entry is made again
+        }  // a broken entry is made again
       }
       // The compiler writes the source's name into the object: the hash, so that a body's machine
       // code is always the same bytes.
@@ -267,7 +278,13 @@ Result<std::vector<std::unique_ptr<Object>>> build_objects(
         words.insert(words.end(), kFlags.begin(), kFlags.end());
         words.insert(words.end(),
                      {"-iquote", folder.path(), stem + ".cpp", "-o", stem + ".so", "-lm"});
-        const int status = run_program(words, stem + ".log", folder);
+        const int status = run_program(words, stem + ".log", folder, {.seconds = seconds, .interrupted = interrupted});
+        if (status == kStopped) return Error{Code::kInterrupted, "runtime", "interrupted while compiling bodies"};
+        if (status == kTimedOut)
+          return build_error(fmt::format("{} was ended after {} s, on a generated body ({})", compiler, seconds, bodies[b].label),
+                             "set OBELISK_COMPILER_SECONDS to a larger number, or --compiler names another one");
+        if (status == kStatusLost)
+          return build_error(fmt::format("how {} ended is not known: this program, or a library in it, waits for children that are not its own", compiler));
         if (status != 0) {
           return build_error(
               fmt::format("{} ended with {} on a generated body ({}):{}", compiler, status,
@@ -275,10 +292,8 @@ Result<std::vector<std::unique_ptr<Object>>> build_objects(
               "this is a defect of Obelisk or of the compiler; --compiler names another one");
         }
         TRY(auto object, Object::open(stem + ".so"));
-        if (!kept.empty()) {
-          auto bytes = read_file(stem + ".so");
-          Status published = bytes.ok() ? write_file(kept, *bytes) : Status(bytes.error());
-          if (!published.ok()) LOG(kWarning, "runtime", "not cached: {}", published.error().text());
+        if (cache) {
+          if (Status published = cache->put(kept, object->bytes()); !published.ok()) LOG(kWarning, "runtime", "not cached: {}", published.error().text());
         }
         std::lock_guard lock(mutex);
         objects[b] = std::move(object);
@@ -346,7 +361,8 @@ class Library : public BodyLibrary {
     words.insert(words.end(), kFlags.begin(), kFlags.end());
     words.insert(words.end(), flags_.begin(), flags_.end());
     words.insert(words.end(), {"-iquote", folder.path(), stem + ".cpp", "-o", stem + ".so", "-lm"});
-    if (const int status = run_program(words, stem + ".log", folder); status != 0)
+    const RunLimits limits = {.seconds = 100 * compiler_seconds()};  // many bodies
+    if (const int status = run_program(words, stem + ".log", folder, limits); status != 0)
       return build_error(fmt::format("{} ended with {} on {} generated bodies:{}", compiler, status, added.size(), first_lines(stem + ".log", 6)));
     void* handle = dlopen((stem + ".so").c_str(), RTLD_NOW | RTLD_LOCAL);
     if (!handle) return build_error(fmt::format("cannot load {} compiled bodies: {}", added.size(), dlerror()));

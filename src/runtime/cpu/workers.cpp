@@ -1,5 +1,7 @@
 #include "runtime/cpu/workers.h"
 
+#include <utility>
+
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
@@ -60,13 +62,24 @@ Workers::~Workers() {
 void Workers::run(const std::function<void(int)>& function) {
   if (count_ == 1) return function(0);
   function_ = &function;
+  thrown_ = nullptr;
   running_.store(count_ - 1, std::memory_order_relaxed);
   generation_.fetch_add(1, std::memory_order_release);
   generation_.notify_all();
-  function(0);
+  call(0);
   for (int spin = 0, left; (left = running_.load(std::memory_order_acquire)) != 0; ++spin) {
     if (spin < kSpins) pause_briefly();
     else running_.wait(left, std::memory_order_acquire);
+  }
+  if (thrown_) std::rethrow_exception(std::exchange(thrown_, nullptr));
+}
+
+void Workers::call(int worker) {
+  try {
+    (*function_)(worker);
+  } catch (...) {
+    std::lock_guard lock(throwing_);
+    if (!thrown_) thrown_ = std::current_exception();
   }
 }
 
@@ -80,7 +93,7 @@ void Workers::loop(int worker) {
     }
     seen = now;
     if (stop_.load(std::memory_order_acquire)) return;
-    (*function_)(worker);
+    call(worker);
     if (running_.fetch_sub(1, std::memory_order_acq_rel) == 1) running_.notify_one();
   }
 }

@@ -3,8 +3,10 @@
 #pragma once
 
 #include <atomic>
+#include <exception>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <thread>
 #include <vector>
 
@@ -26,7 +28,8 @@ class SpinBarrier {
 };
 
 /// `count` workers, of which the caller is number 0. run() hands one function to all and returns
-/// when all have returned.
+/// when all have returned; what one of them throws it throws then. Whoever waits at a barrier for one that threw waits
+/// for ever: a function with barriers catches by itself.
 class Workers {
  public:
   explicit Workers(int count);
@@ -36,6 +39,7 @@ class Workers {
 
  private:
   void loop(int worker);
+  void call(int worker);
 
   const int count_;
   // written by run() before generation_ (release)
@@ -44,6 +48,8 @@ class Workers {
   alignas(64) std::atomic<uint32_t> generation_{0};
   alignas(64) std::atomic<int> running_{0};             // workers that have not returned yet
   std::atomic<bool> stop_{false};
+  std::mutex throwing_;        // guards thrown_ while workers run
+  std::exception_ptr thrown_;  // the first
   std::vector<std::thread> threads_;
 };
 

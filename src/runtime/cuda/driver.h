@@ -26,7 +26,6 @@ enum Attribute : int {
   kCooperative = 95,
 };
 enum FunctionAttribute : int {
-  kStaticShared = 1,
   kLocalBytes = 3,
   kRegisters = 4,
   kDynamicShared = 8

@@ -4,6 +4,8 @@
 #include <map>
 #include <mutex>
 
+#include "runtime/runtime.h"
+
 namespace obelisk::runtime::cuda {
 
 Result<Gpu> open_gpu(int index) {
@@ -29,11 +31,12 @@ Result<Gpu> open_gpu(int index) {
         std::pair{&gpu.shared_bytes, kSharedPerBlockOptin}, std::pair{&cooperative, kCooperative}})
     TRY_STATUS(check(driver->DeviceGetAttribute(to, attribute, device), "ask the GPU"));
   gpu.name = name;
-  gpu.architecture = fmt::format("sm_{}{}{}", major, minor, major >= 9 ? "a" : "");
+  constexpr int kFirstWithSuffix = 9;
+  gpu.arch = {major, minor, major >= kFirstWithSuffix ? 'a' : '\0'};
   if (major < 8)
     return Error{
         Code::kDevice, "runtime",
-        fmt::format("{} is an {}, the least that is supported is sm_80", name, gpu.architecture),
+        fmt::format("{} is an {}, the least that is supported is sm_80", name, to_string(gpu.arch)),
         "", "run with --target cpu"};
   gpu.driver_version = driver_version();
   TRY_STATUS(check(driver->PrimaryRetain(&gpu.context, device), "open the GPU's context"));
@@ -92,3 +95,18 @@ Status Memory::fill(const void* from, int64_t bytes, const std::string& what) {
 }
 
 }  // namespace obelisk::runtime::cuda
+
+namespace obelisk::runtime {
+
+Result<GpuDescription> describe_gpu(int index) {
+  TRY(const cuda::Gpu gpu, cuda::open_gpu(index));
+  TRY(const cuda::Driver* driver, cuda::load_driver());
+  const cuda::InContext here(gpu);
+  size_t free = 0, total = 0;
+  TRY_STATUS(cuda::check(driver->MemInfo(&free, &total), "ask for the GPU's memory"));
+  return GpuDescription{
+      gpu.name,           to_string(gpu.arch),        gpu.sms,
+      gpu.driver_version, static_cast<int64_t>(free), static_cast<int64_t>(total)};
+}
+
+}  // namespace obelisk::runtime

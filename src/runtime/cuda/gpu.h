@@ -9,12 +9,14 @@
 #include <string>
 #include <vector>
 
+#include "machine/machine.h"
 #include "runtime/cuda/driver.h"
 
 namespace obelisk::runtime::cuda {
 
 struct Gpu {
-  std::string name, architecture;  // "NVIDIA H200", "sm_90a"
+  std::string name;  // "NVIDIA H200"
+  machine::Arch arch;
   int index = 0, sms = 0, shared_bytes = 0, driver_version = 0;
   Handle context = nullptr;  // the primary one, which other libraries of the process share
 };

@@ -1,11 +1,12 @@
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstring>
 #include <mutex>
 
 #include "runtime/cuda/source.h"
 #include "runtime/cuda/tables.h"
-#include "target/target.h"
+#include "machine/machine.h"
 
 namespace obelisk::runtime {
 namespace {
@@ -22,7 +23,7 @@ int64_t bytes_of(const std::vector<Port>& ports) {
   return total;
 }
 
-void place_shared(const Launch& launch, DeviceProgram& record) {
+void place_shared(const Launch& launch, ObkProgram& record) {
   record.ring_pages = launch.ring_pages;
   record.scratch_at = launch.scratch_at, record.block_at = launch.block_at;
   record.block_bytes = launch.block_bytes, record.block = launch.block;
@@ -70,15 +71,17 @@ class CudaExecutable : public Executable, public std::enable_shared_from_this<Cu
   std::vector<Handle> functions_;  // by launch
   Memory tasks_, first_, blocks_;
   std::vector<Memory> weights_;
+  mutable std::atomic<int> contexts_{0};  // that there are now
 
  private:
+  bool mono() const { return program_->granularity == machine::Granularity::kMono; }
   Status on_gpu();
-  Status check_memory_limit() const;
+  Status check_memory_limit(int contexts) const;
   Status upload();
   Status upload_weights();
 
-  mutable std::once_flag filling_;
-  mutable Status filled_ = ok_status();
+  mutable std::mutex filling_;   // guards `filled_` and what upload() writes
+  mutable bool filled_ = false;  // what fails is tried again: memory may be free by then
 };
 
 /// One user's memory on the GPU: arena, barrier, staging for the host's arrays, a graph of
@@ -88,21 +91,28 @@ class CudaContext : public Context {
   explicit CudaContext(std::shared_ptr<const CudaExecutable> executable)
       : executable_(std::move(executable)),
         gpu_(executable_->gpu_),
-        driver_(*executable_->driver_) {}
+        driver_(*executable_->driver_),
+        number_(++executable_->contexts_) {}
   ~CudaContext() override;
+  int number() const { return number_; }  // of the executable's contexts, when it was made
   Status init();
   Status run(std::span<const void* const> inputs, std::span<void* const> outputs) override;
   Status run_on(std::span<const void* const> inputs, std::span<void* const> outputs,
                 void* stream) override;
+  Status wait() override;
+  Result<bool> on_device(const void* pointer) const override {
+    InContext here(gpu_);
+    return lies_on_device(pointer);
+  }
   Result<std::vector<double>> device_us(int count) override;
   Result<std::vector<TaskTime>> task_times() override;
 
  private:
   const Program& program() const { return *executable_->program_; }
-  bool mono() const { return program().granularity == "mono"; }
+  bool mono() const { return program().granularity == machine::Granularity::kMono; }
   Result<Handle> make_graph(DevicePointer stamps);
-  DeviceDealt dealt(const Launch& launch, DevicePointer stamps) const;
-  Result<DeviceProduct> product(const Launch& launch, DevicePointer stamps) const;
+  ObkDealt dealt(const Launch& launch, DevicePointer stamps) const;
+  Result<ObkProduct> product(const Launch& launch, DevicePointer stamps) const;
   KernelNode node_of(size_t launch, void** parameters) const;
   Status reserve_staging();
   Status packs_fit(std::span<const void* const> inputs, std::span<void* const> outputs);
@@ -110,20 +120,21 @@ class CudaContext : public Context {
   Status launch(Handle stream, Handle graph, DevicePointer stamps);
   Status copies(Handle stream);
   Status failed(Status status);
-  Result<bool> on_device(const void* pointer) const;
+  Result<bool> lies_on_device(const void* pointer) const;
 
   const std::shared_ptr<const CudaExecutable> executable_;
   const Gpu gpu_;
   const Driver& driver_;
+  const int number_;
   Memory arena_, counter_, port_table_, staging_;
   void* pinned_ = nullptr;
-  DeviceWatch* watch_ = nullptr;
+  ObkWatch* watch_ = nullptr;
   Handle stream_ = nullptr, graph_ = nullptr, ran_ = nullptr, from_ = nullptr, to_ = nullptr;
   Handle last_stream_ = nullptr;
   Handle plain_ = nullptr;  // the graph that graph_ was made of, for the kernels below
   std::vector<std::pair<Handle, size_t>> dealt_;  // nodes that name ports, and their launches
   bool has_run_ = false;
-  DeviceProgram record_ = {};
+  ObkProgram record_ = {};
   std::vector<DevicePointer> ports_, bound_;  // of this run; what the GPU's table holds
   std::vector<DevicePointer> staged_;         // by port
   std::vector<int64_t> offsets_;              // by port, into the staging
@@ -134,37 +145,34 @@ class CudaContext : public Context {
 Status CudaExecutable::init(LoadReport report) {
   report_ = std::move(report);
   const Program& p = *program_;
+  TRY(const machine::Machine machine, machine::gpu(p.target, p.sms));
   auto gpu = open_gpu(options_.gpu);
   if (!gpu.ok()) {
     absent_ = gpu.error();
-  } else if (gpu->architecture != p.target &&
-             !(p.target.back() != 'a' && gpu->architecture.substr(0, 4) == p.target.substr(0, 4))) {
+  } else if (!runs(gpu->arch, machine.arch)) {
     absent_ = Error{Code::kDevice, "runtime",
                     fmt::format("the program is for {}, the GPU is {} ({})", p.target,
-                                gpu->architecture, gpu->name),
+                                to_string(gpu->arch), gpu->name),
                     "", "compile it again with --target cuda"};
   } else {
     gpu_ = *gpu;
     TRY(driver_, load_driver());
   }
   int64_t room = gpu_.shared_bytes;
-  if (room == 0) {
-    TRY(const target::DeviceSpec spec, target::device(p.target));
-    room = spec.fast_memory.count + kOwnShared;
-  }
-  TRY(cut_, make_tables(p, p.granularity == "mono", room - kOwnShared));
+  if (room == 0) room = machine.fast_memory.count + kOwnShared;
+  TRY(cut_, make_tables(p, mono(), room - kOwnShared));
   TRY_STATUS(check_pages(p, cut_.launches));
   device_ = {.gpu = gpu_.name,
              .architecture = p.target,
              .granularity = p.granularity,
+             .overlaps = p.granularity == machine::Granularity::kStitch && machine.features.pdl,
              .launches = static_cast<int>(cut_.launches.size()),
              .phases = p.waves};
-  device_.barriers = p.granularity == "mono" && !p.flows ? std::max(p.waves - 1, 0) : 0;
+  device_.barriers = mono() && !p.flows ? std::max(p.waves - 1, 0) : 0;
   device_.bytes_streamed = bytes_of_a_run(p);
-  if (auto spec = target::device(p.target, p.sms); spec.ok())
-    device_.roof_bytes_per_us = spec->bytes_per_sm * 1000.0 * spec->sms;
+  device_.roof_bytes_per_us = machine.bytes_per_sm * 1000.0 * machine.sms;
   report_kernels(p, images_, cut_.launches, device_);
-  TRY_STATUS(check_memory_limit());  // also for a GPU that is not here
+  TRY_STATUS(check_memory_limit(1));  // also for a GPU that is not here
   if (absent_) return ok_status();
   InContext here(gpu_);
   return on_gpu();
@@ -204,7 +212,7 @@ Status CudaExecutable::on_gpu() {
                        "reserve shared memory"));
     functions_.push_back(function);
   }
-  if (p.granularity == "mono" && !cut_.launches.empty()) {
+  if (mono() && !cut_.launches.empty()) {
     int fits = 0;
     TRY_STATUS(check(
         d.Occupancy(&fits, functions_[0], cut_.launches[0].threads, static_cast<size_t>(cut_.launches[0].shared)),
@@ -221,8 +229,13 @@ Status CudaExecutable::on_gpu() {
 
 Status CudaExecutable::fill() const {
   // Nobody reads what this writes before a context is there.
-  std::call_once(filling_, [&] { filled_ = const_cast<CudaExecutable*>(this)->upload(); });
-  return filled_;
+  std::lock_guard lock(filling_);
+  if (filled_) return ok_status();
+  auto* self = const_cast<CudaExecutable*>(this);
+  Status uploaded = self->upload();
+  filled_ = uploaded.ok();
+  if (!filled_) self->weights_.clear();  // others may have room for what they need
+  return uploaded;
 }
 
 Status CudaExecutable::upload() {
@@ -232,17 +245,19 @@ Status CudaExecutable::upload() {
   return blocks_.fill(cut_.blocks, "the works");
 }
 
-Status CudaExecutable::check_memory_limit() const {
+Status CudaExecutable::check_memory_limit(int contexts) const {
   const Program& p = *program_;
   const auto bytes = [](const auto& table) { return static_cast<int64_t>(table.size() * sizeof(table[0])); };
-  int64_t wanted = p.arena.count + cut_.map_bytes + bytes_of(p.inputs) + bytes_of(p.outputs) + bytes(cut_.tasks) + bytes(cut_.first) + bytes(cut_.blocks);
+  int64_t wanted = bytes(cut_.tasks) + bytes(cut_.first) + bytes(cut_.blocks);
+  wanted += contexts * (p.arena.count + cut_.map_bytes + bytes_of(p.inputs) + bytes_of(p.outputs));
   for (const Tensor& weight : p.weights) wanted += weight.empty() ? 0 : weight.bytes();
   if (const int64_t limit = options_.memory_limit.count; limit > 0 && wanted > limit)
     return Error{
         Code::kMemory, "runtime",
-        fmt::format("the program takes {} of the GPU's memory ({} of workspace), the limit is {}",
-                    to_string(Bytes{wanted}), to_string(p.arena), to_string(Bytes{limit})),
-        "", "a smaller batch, or a higher --memory-limit"};
+        fmt::format("the program takes {} of the GPU's memory ({} of workspace{}), the limit is {}",
+                    to_string(Bytes{wanted}), to_string(p.arena), contexts > 1 ? fmt::format(" for each of {} contexts", contexts) : "",
+                    to_string(Bytes{limit})),
+        "", contexts > 1 ? "fewer contexts, or a higher memory limit" : "a smaller batch, or a higher --memory-limit"};
   return ok_status();
 }
 
@@ -265,8 +280,9 @@ Status CudaExecutable::upload_weights() {
 Result<std::unique_ptr<Context>> CudaExecutable::context(int) const {
   if (absent_) return *absent_;
   InContext here(gpu_);
+  auto context = std::make_unique<CudaContext>(shared_from_this());  // counts itself
+  TRY_STATUS(check_memory_limit(context->number()));
   TRY_STATUS(fill());
-  auto context = std::make_unique<CudaContext>(shared_from_this());
   TRY_STATUS(context->init());
   return std::unique_ptr<Context>(std::move(context));
 }
@@ -283,6 +299,7 @@ CudaContext::~CudaContext() {
   if (pinned_) driver_.MemFreeHost(pinned_);
   if (watch_) driver_.MemFreeHost(watch_);
   for (Memory* each : {&arena_, &counter_, &port_table_, &staging_}) each->release();
+  --executable_->contexts_;
 }
 
 Status CudaContext::init() {
@@ -304,9 +321,9 @@ Status CudaContext::init() {
   TRY_STATUS(port_table_.reserve(static_cast<int64_t>(ports * 8), "the table of ports"));
   if (executable_->options_.watchdog) {
     void* host = nullptr;
-    TRY_STATUS(check(driver_.MemHostAlloc(&host, sizeof(DeviceWatch), kHostMapped),
+    TRY_STATUS(check(driver_.MemHostAlloc(&host, sizeof(ObkWatch), kHostMapped),
                      "memory of the watchdog"));
-    watch_ = static_cast<DeviceWatch*>(memset(host, 0, sizeof(DeviceWatch)));
+    watch_ = static_cast<ObkWatch*>(memset(host, 0, sizeof(ObkWatch)));
   }
   record_ = {.tasks = executable_->tasks_.at(),
              .first = executable_->first_.at(),
@@ -317,7 +334,7 @@ Status CudaContext::init() {
              .waves = std::max(p.waves, 1)};
   if (mono()) {
     place_shared(executable_->cut_.launches[0], record_);
-    if (ports > kInlinePorts) record_.ports = port_table_.at();
+    if (ports > obk::kInlinePorts) record_.ports = port_table_.at();
     return ok_status();
   }
   record_.ports = port_table_.at();
@@ -333,11 +350,11 @@ bool names_ports(const WorkRecord& work) {
 }
 
 /// The parameter of a kernel whose CTAs find their rectangles by themselves.
-DeviceDealt CudaContext::dealt(const Launch& launch, DevicePointer stamps) const {
+ObkDealt CudaContext::dealt(const Launch& launch, DevicePointer stamps) const {
   const Program& p = program();
-  DeviceDealt record = launch.rectangles;
+  ObkDealt record = launch.rectangles;
   record.watch = record_.watch;
-  if (stamps) record.stamps = stamps + static_cast<uint64_t>(launch.first_task) * sizeof(DeviceStamp);
+  if (stamps) record.stamps = stamps + static_cast<uint64_t>(launch.first_task) * sizeof(ObkStamp);
   DevicePointer* at = record.operands;
   for (const Place& place : p.works[launch.work].operands) {
     const auto index = static_cast<size_t>(place.index);
@@ -352,8 +369,8 @@ DeviceDealt CudaContext::dealt(const Launch& launch, DevicePointer stamps) const
 }
 
 /// The same of a product's own kernel.
-Result<DeviceProduct> CudaContext::product(const Launch& launch, DevicePointer stamps) const {
-  DeviceProduct record = {};
+Result<ObkProduct> CudaContext::product(const Launch& launch, DevicePointer stamps) const {
+  ObkProduct record = {};
   record.dealt = dealt(launch, stamps), record.weights = record.dealt.operands[launch.weights];
   if (launch.next >= 0) {
     constexpr int64_t kMost = 12 << 20;  // a quarter of the second-level cache
@@ -406,15 +423,15 @@ Result<Handle> CudaContext::make_graph(DevicePointer stamps) {
           before.clear();
           for (const int work : program().dispatch[place].predecessors) before.push_back(of_work[static_cast<size_t>(work)]);
         }
-        DeviceProgram record = record_;
+        ObkProgram record = record_;
         record.tasks += static_cast<uint64_t>(launch.first_task) * sizeof(ObkTask);
         record.first = 0;
         place_shared(launch, record);
         record.waves = launch.tasks;
         record.stamps =
-            stamps ? stamps + static_cast<uint64_t>(launch.first_task) * sizeof(DeviceStamp) : 0;
-        DeviceDealt rectangles = launch.dealt ? dealt(launch, stamps) : DeviceDealt{};
-        DeviceProduct streamed = {};
+            stamps ? stamps + static_cast<uint64_t>(launch.first_task) * sizeof(ObkStamp) : 0;
+        ObkDealt rectangles = launch.dealt ? dealt(launch, stamps) : ObkDealt{};
+        ObkProduct streamed = {};
         if (launch.product) {
           TRY(streamed, product(launch, stamps));
         }
@@ -450,8 +467,7 @@ Result<Handle> CudaContext::make_graph(DevicePointer stamps) {
     if (!added.ok()) return added.error();
     return ready;
   };
-  if (program().granularity == "stitch" && driver_.GraphAddTypedEdges &&
-      program().target >= "sm_90") {
+  if (executable_->device()->overlaps && driver_.GraphAddTypedEdges) {
     auto overlapping = build(true);
     if (overlapping.ok()) return overlapping;
     LOG(kWarning, "runtime", "kernels of the graph do not overlap: {}",
@@ -461,7 +477,7 @@ Result<Handle> CudaContext::make_graph(DevicePointer stamps) {
 }
 
 /// Errors: kDevice, when the GPU's context fails, which says nothing about the pointer.
-Result<bool> CudaContext::on_device(const void* pointer) const {
+Result<bool> CudaContext::lies_on_device(const void* pointer) const {
   unsigned kind = 0;
   const int code = driver_.PointerAttribute(&kind, kPointerMemoryType, reinterpret_cast<DevicePointer>(pointer));
   constexpr int kUnknown = 1;  // to the driver: memory of the host
@@ -498,8 +514,8 @@ Status CudaContext::bind(Handle stream) {
               "name the ports"));
     for (const auto& [node, k] : dealt_) {
       const Launch& launch = executable_->cut_.launches[k];
-      DeviceDealt rectangles = dealt(launch, 0);
-      DeviceProduct streamed = {};
+      ObkDealt rectangles = dealt(launch, 0);
+      ObkProduct streamed = {};
       if (launch.product) {
         TRY(streamed, product(launch, 0));
       }
@@ -556,7 +572,7 @@ Status CudaContext::failed(Status status) {
   if (status.ok() || status.error().code != Code::kDevice) return status;
   Error error = status.error();
   if (watch_ && watch_->hit) {
-    const DeviceWatch& w = *watch_;
+    const ObkWatch& w = *watch_;
     const ObkTask* task = mono() && w.task < executable_->cut_.tasks.size()
                               ? &executable_->cut_.tasks[w.task]
                               : nullptr;
@@ -586,7 +602,7 @@ Status CudaContext::packs_fit(std::span<const void* const> inputs, std::span<voi
     const Port& port = in ? p.inputs[k] : p.outputs[k - inputs.size()];
     const auto address = reinterpret_cast<uintptr_t>(pointer);
     if (port.type.bytes() == 0 || address % 16 == 0) continue;
-    TRY(const bool there, on_device(pointer));
+    TRY(const bool there, lies_on_device(pointer));
     if (!there) continue;
     return Error{
         Code::kUsage, "runtime",
@@ -610,7 +626,7 @@ Status CudaContext::run(std::span<const void* const> inputs, std::span<void* con
       const bool in = k < inputs.size();
       const void* pointer = in ? inputs[k] : outputs[k - inputs.size()];
       const int64_t bytes = (in ? p.inputs[k] : p.outputs[k - inputs.size()]).type.bytes();
-      TRY(const bool there, on_device(pointer));
+      TRY(const bool there, lies_on_device(pointer));
       if (there) {
         ports_[k] = reinterpret_cast<DevicePointer>(pointer);
         continue;
@@ -659,7 +675,7 @@ Status CudaContext::run_on(std::span<const void* const> inputs, std::span<void* 
   TRY_STATUS(failed(packs_fit(inputs, outputs)));
   for (size_t k = 0; k < ports_.size(); ++k) {
     const void* pointer = k < inputs.size() ? inputs[k] : outputs[k - inputs.size()];
-    const Result<bool> there = on_device(pointer);
+    const Result<bool> there = lies_on_device(pointer);
     if (!there.ok()) return failed(there.error());
     if (!*there)
       return Error{
@@ -678,6 +694,13 @@ Status CudaContext::run_on(std::span<const void* const> inputs, std::span<void* 
     return check(driver_.EventRecord(ran_, on), "record an event");
   };
   return failed(whole());
+}
+
+Status CudaContext::wait() {
+  if (broken_) return *broken_;
+  if (!has_run_) return ok_status();
+  InContext here(gpu_);
+  return failed(check(driver_.EventSynchronize(ran_), "wait for the runs"));
 }
 
 Result<std::vector<double>> CudaContext::device_us(int count) {
@@ -714,7 +737,7 @@ Result<std::vector<TaskTime>> CudaContext::task_times() {
   InContext here(gpu_);
   const std::vector<ObkTask>& tasks = executable_->cut_.tasks;
   Memory stamps;
-  std::vector<DeviceStamp> got(tasks.size());
+  std::vector<ObkStamp> got(tasks.size());
   Handle graph = nullptr;
   const auto measure = [&]() -> Status {
     TRY_STATUS(stamps.fill(got, "the stamps"));
@@ -725,7 +748,7 @@ Result<std::vector<TaskTime>> CudaContext::task_times() {
     for (int run = 0; run < 4; ++run)
       TRY_STATUS(launch(stream_, graph, stamps.at()));  // the last one counts, warm
     TRY_STATUS(check(driver_.StreamSynchronize(stream_), "run the program"));
-    return check(driver_.CopyToHost(got.data(), stamps.at(), got.size() * sizeof(DeviceStamp)),
+    return check(driver_.CopyToHost(got.data(), stamps.at(), got.size() * sizeof(ObkStamp)),
                  "read the stamps");
   };
   Status status = failed(measure());
@@ -733,7 +756,7 @@ Result<std::vector<TaskTime>> CudaContext::task_times() {
   if (graph) driver_.GraphExecDestroy(graph);
   if (!status.ok()) return status.error();
   uint64_t start = UINT64_MAX;
-  for (const DeviceStamp& stamp : got) start = std::min(start, stamp.start);
+  for (const ObkStamp& stamp : got) start = std::min(start, stamp.start);
   std::vector<TaskTime> times;
   for (size_t k = 0; k < got.size(); ++k)
     times.push_back({.work = static_cast<int>(tasks[k].work),
@@ -775,23 +798,6 @@ Result<std::shared_ptr<const Executable>> load_cuda(std::shared_ptr<const Progra
   return std::shared_ptr<const Executable>(std::move(executable));
 }
 
-Result<std::shared_ptr<const Executable>> load(std::shared_ptr<const Program> program,
-                                               const LoadOptions& options) {
-  return program->on_gpu() ? load_cuda(std::move(program), options)
-                           : load_cpu(std::move(program), options);
-}
-
-Result<GpuDescription> describe_gpu(int index) {
-  TRY(const Gpu gpu, open_gpu(index));
-  TRY(const Driver* driver, load_driver());
-  InContext here(gpu);
-  size_t free = 0, total = 0;
-  TRY_STATUS(check(driver->MemInfo(&free, &total), "ask for the GPU's memory"));
-  return GpuDescription{
-      gpu.name,           gpu.architecture,           gpu.sms,
-      gpu.driver_version, static_cast<int64_t>(free), static_cast<int64_t>(total)};
-}
-
 Result<std::string> find_device_compiler() {
   return find_nvrtc_of_driver();
 }
@@ -810,19 +816,6 @@ Result<std::string> device_text(const Program& program, const std::string& kind,
                  "this version of NVRTC gives no PTX for " + program.target, "",
                  "update it: pip install -U nvidia-cuda-nvrtc"};
   return cubin.ptx;
-}
-
-Status Context::run_on(std::span<const void* const>, std::span<void* const>, void*) {
-  return Error{Code::kUnsupported, "runtime", "a program on the CPU has no streams", "",
-               "run() without a stream"};
-}
-Result<std::vector<double>> Context::device_us(int) {
-  return Error{Code::kUnsupported, "runtime", "a program on the CPU has no device time", "",
-               "bench with --target cuda"};
-}
-Result<std::vector<TaskTime>> Context::task_times() {
-  return Error{Code::kUnsupported, "runtime", "a program on the CPU records no times of tasks", "",
-               "OBELISK_PROFILE=1 prints times of bodies"};
 }
 
 }  // namespace obelisk::runtime

@@ -54,6 +54,13 @@ std::vector<fs::path> folders_to_search() {
   return folders;
 }
 
+/// Names a compiler in a place that is not looked into unless asked; empty where none is.
+std::string where_else() {
+  for (const std::string& folder : package_parts("nvidia", "lib", PythonPlaces::not_asked_for()))
+    if (!files_named(folder, "libnvrtc.so").empty()) return folder;
+  return "";
+}
+
 /// The lines of a log that tell errors, the first of them; or its beginning.
 std::string errors_of(const std::string& log) {
   std::istringstream lines(log);
@@ -95,10 +102,13 @@ Result<Nvrtc> load() {
   for (const char* name : {"libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"})
     if (!is_over()) open(name);
   if (!library) library = newer, nvrtc.path = newer_path;
+  if (const std::string elsewhere = library || !too_old.empty() ? "" : where_else(); !elsewhere.empty())
+    return Error{Code::kBuild, "runtime", fmt::format("the device compiler libnvrtc is found only in {}, which is not looked into unless asked", elsewhere),
+                 "", "OBELISK_NVRTC=" + elsewhere};
   if (!library)
     return Error{Code::kBuild, "runtime",
                  too_old.empty() ? "the device compiler libnvrtc is found neither on the library path, nor in "
-                                   "/usr/local/cuda, nor in a Python environment"
+                                   "/usr/local/cuda, nor in the Python environment of Obelisk"
                                  : fmt::format("the device compiler is too old: {}, wanted is {}.{} or later", too_old, kOldest[0], kOldest[1]),
                  "", how_to_install() + ", or set OBELISK_NVRTC to its folder"};
   for (const std::string& builtins : files_named(fs::path(nvrtc.path).parent_path(), "libnvrtc-builtins.so"))

@@ -2,8 +2,8 @@
 /// machine code out.
 ///
 /// Looked for in $OBELISK_NVRTC (a folder or the library), /usr/local/cuda, the Python wheel
-/// nvidia-cuda-nvrtc in each environment that base/python.h knows ($PYTHONPATH, $OBELISK_PYTHON,
-/// $VIRTUAL_ENV, .venv beside the sources, each Python on the PATH, /usr/local, ~/.local), then the
+/// nvidia-cuda-nvrtc in the environments out of which base/python.h loads libraries ($OBELISK_PYTHON,
+/// the one that our own program lies in, the .venv beside it, the system's packages), then the
 /// system's library path. A wheel's builtins library is loaded first, for the compiler looks for it
 /// by name alone. One older than 12.4 is passed over, or an error where $OBELISK_NVRTC names it. One of
 /// a later major version than the driver's is taken only where there is no other: the driver would

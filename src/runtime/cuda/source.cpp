@@ -7,7 +7,7 @@
 #include <map>
 #include <cstdlib>
 #include <cstring>
-#include <filesystem>
+#include <functional>
 #include <sstream>
 
 #include "base/parallel.h"
@@ -17,7 +17,9 @@
 namespace obelisk::runtime::cuda {
 namespace {
 
-namespace fs = std::filesystem;
+using codegen::BodyTraits;
+using Form = BodyTraits::Form;
+using Wait = BodyTraits::Wait;
 
 /// How long the watchdog waits: about two seconds, or $OBELISK_WATCHDOG_CLOCKS.
 std::string watchdog_clocks() {
@@ -28,12 +30,12 @@ std::string watchdog_clocks() {
   return "4000000000";
 }
 
-bool is_mono(const Program& program) { return program.granularity == "mono"; }
+bool is_mono(const Program& program) { return program.granularity == machine::Granularity::kMono; }
 
 /// Pages that every kernel that streams weights has for them, 0 to 2: with one tiles need no other
 /// way, with two they may stream both operands.
 int ring_pages(const Program& program) {
-  const auto device = target::gpu(program.target, 0);
+  const auto device = machine::gpu(program.target, 0);
   if (!device.ok()) return 0;
   const auto tables = make_tables(program, is_mono(program), device->fast_memory.count);
   int least = tables.ok() ? 2 : 0;
@@ -74,14 +76,13 @@ std::vector<bool> inlined_bodies(const Program& program) {
   std::vector<bool> inlined(program.bodies.size(), !is_mono(program));
   if (!is_mono(program)) return inlined;
   if (program.flows) return std::vector<bool>(program.bodies.size(), true);  // calls would keep registers in memory, which is far while weights flow
-  for (size_t k = 0; k < program.bodies.size(); ++k) inlined[k] = program.bodies[k].text.find("OBK_CONV") == std::string::npos;
+  for (size_t k = 0; k < program.bodies.size(); ++k) inlined[k] = !program.bodies[k].traits.calls(codegen::kConvTile);
   if (std::count(inlined.begin(), inlined.end(), true) <= static_cast<std::ptrdiff_t>(kFew)) return inlined;
   inlined.assign(program.bodies.size(), false);
   std::vector<int> works(program.bodies.size()), order;
   for (const WorkRecord& work : program.works) ++works[work.body];
   for (size_t k = 0; k < program.bodies.size(); ++k)
-    if (const std::string& text = program.bodies[k].text; text.find("OBK_GEMM_TILE_OF") != std::string::npos || text.find("OBK_GEMM_ROWS_OF") != std::string::npos)
-      order.push_back(static_cast<int>(k));
+    if (program.bodies[k].traits.calls(codegen::kGemmTile)) order.push_back(static_cast<int>(k));
   std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return works[a] > works[b]; });
   for (size_t k = 0; k < std::min(order.size(), kMost); ++k) inlined[order[k]] = true;
   return inlined;
@@ -121,12 +122,6 @@ Status judge(const Program& program, const Image& image) {
   return ok_status();
 }
 
-/// How many CTAs of a body's kernel wait for each other and so must run at once.
-int team_of(const std::string& body) {
-  const size_t at = body.find("OBK_TEAM(");
-  return at == std::string::npos ? 1 : atoi(body.c_str() + at + 9);
-}
-
 /// Whether most of what a program does is to bring weights for few rows, as of one token, from far
 /// memory: kernels/cuda/ring.cuh.
 bool streams_for_few_rows(const Program& program) {
@@ -146,19 +141,14 @@ std::string kernel_name(int body) {
   return body < 0 ? "obk_program" : fmt::format("obk_kernel_{}", body);
 }
 
-int residents_of(const std::string& body) {
-  const size_t at = body.find("OBK_RESIDENT(");
-  return at == std::string::npos ? 0 : atoi(body.c_str() + at + 13);
-}
-
 std::vector<std::string> device_defines(const Program& program, const LoadOptions& options) {
   std::vector<std::string> defines;
   if (is_mono(program)) defines.push_back("OBK_MONO=1");
   if (options.watchdog) defines.push_back(fmt::format("OBK_WATCHDOG={}LL", watchdog_clocks()));
-  if (const kernels::TileLibrary* tiles = tiles_of(program.target); tiles && tiles->gemm_panel != 0)
-    defines.push_back(fmt::format("OBK_GEMM_PANEL={}", tiles->gemm_panel));
+  if (const kernels::TileLibrary* tiles = tiles_of(program.target); tiles && tiles->gemm.panel != 0)
+    defines.push_back(fmt::format("OBK_GEMM_PANEL={}", tiles->gemm.panel));
   const bool flows = program.flows && is_mono(program);
-  if (flows) defines.insert(defines.end(), {"OBK_FLOW=1", fmt::format("OBK_FLOW_BLOCKS={}", kFlowBlocks), fmt::format("OBK_FLOW_SOON={}", kFlowSoon), fmt::format("OBK_FLOW_THREADS={}", kFlowThreads)});
+  if (flows) defines.push_back("OBK_FLOW=1");
   if (const int pages = ring_pages(program)) {
     defines.push_back(fmt::format("OBK_RING={}", pages));
     if (!flows && streams_for_few_rows(program)) defines.push_back("OBK_FEW_ROWS=1");
@@ -183,33 +173,32 @@ Result<std::string> device_source(const Program& program, const std::set<int>& n
     for (const ObkTask& task : list)
       if (const int body = program.works[task.work].body; body >= 0) runs[static_cast<size_t>(body)] = true;
   const auto is_here = [&](size_t body) { return runs[body] && (part < 0 || part_of(program, static_cast<int>(body)) == part); };
-  const auto calls = [&](std::string_view tile) {
+  const auto any = [&](const std::function<bool(const BodyTraits&)>& is_one) {
     for (size_t k = 0; k < program.bodies.size(); ++k)
-      if (is_here(k) && program.bodies[k].text.find(tile) != std::string::npos) return true;
+      if (is_here(k) && is_one(program.bodies[k].traits)) return true;
     return false;
   };
-  if (calls("OBK_ATTENTION_TILE") || calls("OBK_ATTENTION_PIECE") || calls("OBK_ATTENTION_SHARE") || calls("OBK_ATTENTION_KEPT")) text += "#include \"attention.cuh\"\n";
-  if (calls("OBK_CONV_TILE") || calls("OBK_CONV_DEALT_TILE") || calls("OBK_DEPTHWISE_TILE")) text += "#include \"conv.cuh\"\n";
-  const bool products = calls("OBK_PRODUCT(");
-  if (products || calls("OBK_RESIDENT(") || calls("OBK_WAIT_FOR_PREVIOUS("))
-    text += fmt::format(
-        "#define OBK_DEALT_OPERANDS {}\n#define OBK_DEALT_BYTES {}\n#include \"dealt.cuh\"\n",
-        schedule::kDealtOperands, sizeof(DeviceDealt));
-  if (products) text += fmt::format("#define OBK_PRODUCT_BYTES {}\n#define OBK_PRODUCT_STAGES {}\n#include \"product.cuh\"\n", sizeof(DeviceProduct), kProductStages);
+  if (any([](const BodyTraits& body) { return body.calls(codegen::kAttentionTile); })) text += "#include \"attention.cuh\"\n";
+  if (any([](const BodyTraits& body) { return body.calls(codegen::kConvTile | codegen::kDepthwiseTile); })) text += "#include \"conv.cuh\"\n";
+  const bool products = any([](const BodyTraits& body) { return body.form == Form::kPipelinedGemm; });
+  if (products || any([](const BodyTraits& body) { return body.form == Form::kGrid || body.waits == Wait::kKernelBefore; }))
+    text += "#include \"dealt.cuh\"\n";
+  if (products) text += "#include \"product.cuh\"\n";
   std::map<int, ProductNumbers> numbers;  // by body
   if (products) {
-    TRY(const target::DeviceSpec device, target::gpu(program.target, 0));
+    TRY(const machine::Machine device, machine::gpu(program.target, 0));
     TRY(const Tables tables, make_tables(program, mono, device.fast_memory.count));
     for (const Launch& launch : tables.launches)
       if (launch.product) numbers.emplace(launch.body, launch.numbers);
     for (size_t k = 0; k < program.bodies.size(); ++k)  // without tasks it has none, and nobody launches it
-      if (program.bodies[k].text.find("OBK_PRODUCT(") != std::string::npos && numbers.count(static_cast<int>(k)) == 0) runs[k] = false;
+      if (program.bodies[k].traits.form == Form::kPipelinedGemm && numbers.count(static_cast<int>(k)) == 0) runs[k] = false;
   }
   std::string cases, kernels;
   const std::vector<bool> inlined = inlined_bodies(program);
   for (size_t k = 0; k < program.bodies.size(); ++k) {
     if (!is_here(k)) continue;
-    CHECK(mono || program.bodies[k].text.find("  OBK_BEGIN_") == std::string::npos, "a kernel of its own waits for a wave: {}", program.bodies[k].label);
+    const BodyTraits& traits = program.bodies[k].traits;
+    CHECK(mono || traits.waits != Wait::kWaveBefore, "a kernel of its own waits for a wave: {}", program.bodies[k].label);
     if (mono && (k == 0 || inlined[k] != inlined[k - 1]))
       text += fmt::format("\n#undef OBK_INLINED\n#define OBK_INLINED {}\n", inlined[k] ? 1 : 0);
     const bool plain = narrow.count(static_cast<int>(k)) > 0;
@@ -221,16 +210,13 @@ Result<std::string> device_source(const Program& program, const std::set<int>& n
     text += fmt::format("\n/* {} */\n#define obk_body obk_body_{}\n{}#undef obk_body\n",
                         program.bodies[k].label, k, program.bodies[k].text);
     if (plain) text += fmt::format("{}OBK_INLINED\n", widest);
-    const bool waits_itself = program.flows || program.bodies[k].text.find("  OBK_BEGIN_") != std::string::npos;
+    const bool waits_itself = program.flows || traits.waits == Wait::kWaveBefore;
     cases += fmt::format("    case {0}: {1}return obk_body_{0}(t, p, x, w);\n", k, waits_itself ? "" : "obk::begin_wave(); ");
-    const int team = team_of(program.bodies[k].text);
-    const int residents = residents_of(program.bodies[k].text);
-    const bool waits = program.bodies[k].text.find("OBK_WAIT_FOR_PREVIOUS(") != std::string::npos;
     const std::string named = fmt::format("{}, obk_body_{}", kernel_name(static_cast<int>(k)), k);
     kernels += at != numbers.end() ? fmt::format("OBK_PRODUCT_{}KERNEL({}, ObkProduct{})\n", at->second.parts * at->second.share > 1 ? "CLUSTER_" : "", named, k)
-               : team > 1      ? fmt::format("OBK_TEAM_KERNEL({}, {})\n", named, team)
-               : residents > 0 ? fmt::format("OBK_DEALT_KERNEL({}, {}, {})\n", named, residents, waits)
-                               : fmt::format("OBK_KERNEL({})\n", named);
+               : traits.form == Form::kCluster ? fmt::format("OBK_TEAM_KERNEL({}, {})\n", named, traits.cluster)
+               : traits.form == Form::kGrid    ? fmt::format("OBK_DEALT_KERNEL({}, {}, {})\n", named, traits.ctas_per_sm, traits.waits == Wait::kKernelBefore)
+                                               : fmt::format("OBK_KERNEL({})\n", named);
   }
   if (!mono) return text + "\n" + kernels;
   return text +
@@ -387,39 +373,23 @@ Result<Cubin> compile_quickly(const Program& program, const std::string& text,
   return compile_cubin(text, architecture, plain);
 }
 
-/// The folder of the cache, or nothing where there is none to write into.
-std::string folder_of(const LoadOptions& options) {
-  std::string folder = cache_folder(options.cache_dir);
-  std::error_code failed;
-  if (folder.empty()) return folder;
-  fs::create_directories(folder, failed);
-  if (!failed && access(folder.c_str(), W_OK) == 0) return folder;
-  LOG(kWarning, "runtime",
-      "the cache '{}' cannot be written; device code is compiled every time", folder);
-  return "";
-}
-
 Result<Image> build_part(const Program& program, const std::string& architecture,
-                         const std::vector<std::string>& defines, const std::string& folder, int part) {
+                         const std::vector<std::string>& defines, const PrivateFolder* cache, int part) {
   TRY(const std::string text, device_source(program, {}, part));
   std::string identity = architecture + " " + nvrtc_version();
   for (const std::string& define : defines) identity += " " + define;
   for (const std::string& option : wished_options()) identity += " " + option;
-  const std::string kept =
-      folder.empty()
-          ? ""
-          : folder + "/" + to_string(hash_text(identity + dialect_text() + text)) + ".cubin";
+  const std::string kept = cache ? to_string(hash_text(identity + dialect_text() + text)) + ".cubin" : "";
   Result<Image> image = Error{};
-  if (auto bytes = kept.empty() ? Result<std::string>(Error{}) : read_file(kept); bytes.ok())
-    image = from_entry(*bytes);
+  if (auto bytes = cache ? cache->get(kept) : std::nullopt) image = from_entry(*bytes);
   if (image.ok()) {
     image->cached = true;
   } else {
     TRY(Cubin cubin, compile_quickly(program, text, architecture, defines, part));
     image = Image{.bytes = std::move(cubin.bytes), .log = timeless(cubin.log)};
     image->kernels = read_assembler_log(image->log);
-    if (!kept.empty())
-      if (Status published = write_file(kept, to_entry(*image)); !published.ok())
+    if (cache)
+      if (Status published = cache->put(kept, to_entry(*image)); !published.ok())
         LOG(kWarning, "runtime", "not cached: {}", published.error().text());
   }
   TRY_STATUS(judge(program, *image));
@@ -431,11 +401,11 @@ Result<Image> build_part(const Program& program, const std::string& architecture
 Result<std::vector<Image>> build_images(const Program& program, const std::string& architecture,
                                         const LoadOptions& options) {
   const std::vector<std::string> defines = device_defines(program, options);
-  const std::string folder = folder_of(options);
+  const auto cache = open_cache(options.cache_dir);
   std::vector<Result<Image>> built(static_cast<size_t>(part_count(program)), Error{});
   (void)find_nvrtc();  // loaded once, before there are threads
   for_each_on_all_cores(built.size(), [&](size_t part) {
-    built[part] = build_part(program, architecture, defines, folder, static_cast<int>(part));
+    built[part] = build_part(program, architecture, defines, cache.get(), static_cast<int>(part));
   });
   std::vector<Image> images;
   for (Result<Image>& each : built) {

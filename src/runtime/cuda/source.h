@@ -34,9 +34,6 @@ Status check_pages(const Program& program, const std::vector<Launch>& launches);
 /// The kernel of a body: "obk_program" of all, "obk_kernel_K".
 std::string kernel_name(int body);
 
-/// How many CTAs of a body's kernel an SM holds at once, where its tasks are dealt while it runs; 0: it is no such body.
-int residents_of(const std::string& body);
-
 struct Image {
   std::string bytes;
   std::string log;                    // the assembler's

@@ -5,61 +5,14 @@
 ///   executable: no entry differs between contexts, operands name ports and places in the arena
 #pragma once
 
-#include <cstddef>
-
 #include "runtime/cuda/gpu.h"
 #include "runtime/program.h"
 
 namespace obelisk::runtime::cuda {
 
-inline constexpr int kThreads = 256, kWarps = kThreads / 32;
-/// Of a program that flows: three more warps ask for weights, fetch tables, place operands (kernels/cuda/flow.cuh).
-inline constexpr int kFlowThreads = kThreads + 96;
+inline constexpr int kThreads = OBK_THREADS, kWarps = kThreads / 32;
 
-// ---- the layouts of kernels/cuda/program.cuh ----
-struct DeviceWork {
-  int32_t body, params, operands, groups;
-  int64_t row_scratch;
-  int32_t gathers, spare;
-};
-struct DeviceGather {  // kernels/cuda/flow.cuh
-  uint32_t from, near;   // of the arena, in units of kGatherUnit bytes; of the copies
-  int32_t pairs, spare;  // words that are gathered by twos
-};
-inline constexpr int64_t kGatherUnit = 16;
-inline constexpr int kWorkWords = sizeof(DeviceWork) / 8;
-inline constexpr uint64_t kPortBit = uint64_t{1} << 63, kArenaBit = uint64_t{1} << 62, kNearBit = uint64_t{1} << 61, kSoonBit = uint64_t{1} << 60;
-inline constexpr int kSoonAt = 52;  // lines of a small weight stand above its address
-inline constexpr int kFreshAt = 48;  // of a task's block: bits of what its work gathers and no task before has gathered
-/// Of a program that flows, at once: blocks of works, small weights of tasks. (Of two tasks would do; then racecheck told one CTA of 132 of a read
-/// before and a write after the same barrier, with three it tells nothing.)
-inline constexpr int kFlowBlocks = 8, kFlowSoon = 3;
-inline constexpr int kInlinePorts = 48;
-struct DeviceStamp {
-  uint64_t start, end;
-  uint32_t sm, spare;
-};
-struct DeviceProgram {
-  DevicePointer tasks, first, blocks, arena, ports, counter, watch, stamps;
-  int32_t waves, ring_pages, scratch_at, block_at, block_bytes, near_at, soon_at, soon_bytes;
-  int64_t block;
-  DevicePointer inline_ports[kInlinePorts];
-};
-struct DeviceDealt {
-  int32_t rows, columns, tile_rows, tile_columns, across, scratch_bytes;
-  DevicePointer stamps;
-  DevicePointer operands[schedule::kDealtOperands];
-  DevicePointer watch;
-};
-constexpr int kProductStages = 24;  // that a product's kernel has mbarriers for, at most
-struct alignas(64) DeviceProduct {  // kernels/cuda/product.cuh
-  char map[128];
-  DevicePointer weights, next;
-  int64_t next_bytes, next_share;
-  DeviceDealt dealt;
-};
-static_assert(offsetof(DeviceProduct, weights) % 64 == 0 && offsetof(DeviceProduct, dealt) - offsetof(DeviceProduct, weights) <= 64, "the first copies of weights follow from one line");
-/// What such a kernel is compiled with; kernels/cuda/product.cuh says what each number is.
+/// What a pipelined GEMM's kernel is compiled with; kernels/cuda/product.cuh says what each number is.
 struct ProductNumbers {
   int parts = 1, share = 1, tasks = 0, across = 0, each = 0, span = 0, tile_rows = 0, tile_columns = 0, columns = 0;
   int tile_bytes = 0, bytes = 0, last_bytes = 0, rows_bytes = 0, stage_bytes = 0, stage = 0, tile_stages = 0, stages = 0;
@@ -67,10 +20,6 @@ struct ProductNumbers {
   int64_t weights_step = 0;
   bool single = false, refills = false;
   friend bool operator==(const ProductNumbers&, const ProductNumbers&) = default;
-};
-struct DeviceWatch {
-  uint32_t hit, sm, task, kind;
-  uint64_t counter, want, have;
 };
 
 /// The matrix that a product's own kernel reads rows of: which operand, how many rows, elements from one
@@ -99,7 +48,7 @@ struct Launch {
   int threads = kThreads;
   int64_t block = 0;  // of a kernel of one work, as its tasks say it
   bool dealt = false;           // its CTAs find their rectangles by themselves
-  DeviceDealt rectangles = {};  // then: without operands, stamps and watch
+  ObkDealt rectangles = {};  // then: without operands, stamps and watch
   int ctas = 0;                 // of a product's own kernel; in clusters where its text says so
   bool product = false;         // a product's own kernel, which copies by a map
   ProductNumbers numbers = {};  // then

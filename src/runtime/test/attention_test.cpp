@@ -110,7 +110,7 @@ class Attended : public testing::TestWithParam<Form> {};
 TEST_P(Attended, OneGroupWithoutCopies) {
   const Form& form = GetParam();
   const Graph graph = Builder(form).build();
-  const stitch::Plan plan = stitch::plan(graph, target::cpu(2));
+  const stitch::Plan plan = stitch::plan(graph, machine::cpu(2));
   int attended = 0, customs = 0;
   for (const stitch::Group& group : plan.groups) {
     attended += group.kind == stitch::GroupKind::kAttention;

@@ -63,10 +63,11 @@ TEST(CudaSource, OneKernelOfAllNamesNoBody) {
 
 Program two_bodies() {
   Program program;
-  program.name = "two", program.target = "sm_90a", program.granularity = "stitch";
+  program.name = "two", program.target = "sm_90a", program.granularity = machine::Granularity::kStitch;
   for (const char* label : {"first", "second"}) {
     codegen::BodyText body;
-    body.label = label, body.text = "OBK_BODY(obk_body) {\n  OBK_RESIDENT(2);\n}\n";
+    body.label = label, body.text = "OBK_BODY(obk_body) {\n}\n";
+    body.traits.form = codegen::BodyTraits::Form::kGrid, body.traits.ctas_per_sm = 2;
     program.bodies.push_back(std::move(body));
   }
   return program;
@@ -85,15 +86,15 @@ TEST(CudaSource, OnlyTheBodyThatWouldBeSerialisedLosesItsWideTiles) {
 
 // What a streamed product's epilogue reads of weights is asked for before its kernel waits for the one before, what others compute after it.
 TEST(CudaSource, AStreamedProductReadsOnlyWeightsBeforeItWaits) {
-  target::DeviceSpec device = *target::gpu("sm_90a");
-  device.own_kernels = true;
+  const machine::Machine device = *machine::gpu("sm_90a");
+  const machine::Strategy strategy{.own_kernels = true};
   graph::Graph graph;
   const auto x = graph.add_input("x", {DType::f16, {192, 192}}), r = graph.add_input("r", {DType::f16, {192, 96}});
   const auto w = graph.add_constant(Tensor::allocate({DType::f16, {192, 96}})), bias = graph.add_constant(Tensor::allocate({DType::f16, {96}}));
   const auto product = graph.must_add(graph::Op::MatMul, {graph.must_add(graph::Op::Tanh, {x}), w});
   graph.mark_output(graph.must_add(graph::Op::Add, {graph.must_add(graph::Op::Add, {product, bias}), r}), "y");
-  const stitch::Plan plan = stitch::plan(graph, device);
-  const schedule::TaskGraph tasks = schedule::build(graph, plan, device);
+  const stitch::Plan plan = stitch::plan(graph, device, strategy);
+  const schedule::TaskGraph tasks = schedule::build(graph, plan, device, strategy);
   const codegen::Source source = codegen::emit(graph, plan, tasks, kernels::tile_library(device));
   int products = 0;
   for (const codegen::BodyText& body : source.bodies) {
@@ -113,8 +114,8 @@ TEST(CudaSource, AStreamedProductReadsOnlyWeightsBeforeItWaits) {
 
 /// tanh(x W + bias) + r in one kernel, `layers` times, of which each reads the one before.
 Program in_one_kernel(int64_t rows, int64_t width, int layers) {
-  target::DeviceSpec device = *target::gpu("sm_90a");
-  device.one_kernel = device.flows = true;
+  const machine::Machine device = *machine::gpu("sm_90a");
+  const machine::Strategy strategy{.granularity = machine::Granularity::kMono, .sync = machine::Sync::kDataflow};
   graph::Graph graph;
   const auto r = graph.add_input("r", {DType::f16, {rows, width}});
   auto x = graph.must_add(graph::Op::Tanh, {graph.add_input("x", {DType::f16, {rows, width}})});
@@ -124,10 +125,10 @@ Program in_one_kernel(int64_t rows, int64_t width, int layers) {
     x = graph.must_add(graph::Op::Add, {graph.must_add(graph::Op::Tanh, {sum}), r});
   }
   graph.mark_output(x, "y");
-  const stitch::Plan plan = stitch::plan(graph, device);
-  const schedule::TaskGraph tasks = schedule::build(graph, plan, device);
+  const stitch::Plan plan = stitch::plan(graph, device, strategy);
+  const schedule::TaskGraph tasks = schedule::build(graph, plan, device, strategy);
   Program program = assemble(graph, plan, tasks, codegen::emit(graph, plan, tasks, kernels::tile_library(device)), "sm_90a");
-  program.granularity = "mono";
+  program.granularity = machine::Granularity::kMono;
   return program;
 }
 
@@ -138,10 +139,12 @@ TEST(CudaSource, ABodyOfOneKernelReadsOnlyWeightsBeforeItWaits) {
   for (const codegen::BodyText& body : program.bodies) {
     const size_t begin = body.text.find("  OBK_BEGIN_");
     ASSERT_NE(begin, std::string::npos) << body.text;
+    EXPECT_EQ(body.traits.waits, codegen::BodyTraits::Wait::kWaveBefore);
     EXPECT_EQ(body.text.find("  OBK_BEGIN_", begin + 1), std::string::npos) << body.text;
     std::vector<size_t> loads;
     for (size_t at = body.text.find("load_pack<V>("); at != std::string::npos; at = body.text.find("load_pack<V>(", at + 1)) loads.push_back(at);
-    if (body.text.find("OBK_ROWS(") == std::string::npos) {
+    EXPECT_EQ(body.traits.asked_rows.has_value(), body.text.find("OBK_ROWS(") != std::string::npos);
+    if (!body.traits.asked_rows) {
       for (size_t at : loads) EXPECT_GT(at, begin) << body.text;
       continue;
     }
@@ -158,13 +161,13 @@ TEST(CudaSource, ABodyOfOneKernelReadsOnlyWeightsBeforeItWaits) {
   EXPECT_EQ(source->find("obk::begin_wave()"), std::string::npos);
   Program silent = program;
   for (codegen::BodyText& body : silent.bodies)
-    if (const size_t at = body.text.find("  OBK_BEGIN_WAVE();"); at != std::string::npos) body.text.erase(at, 19);
+    if (!body.traits.asked_rows) body.traits.waits = codegen::BodyTraits::Wait::kNothing;
   source = device_source(silent);
   ASSERT_TRUE(source.ok()) << source.error().text();
   EXPECT_NE(source->find("obk::begin_wave(); return obk_body_"), std::string::npos);
   // As a kernel of its own such a body would wait for a count that nobody keeps.
   Program apart = program;
-  apart.granularity = "stitch";
+  apart.granularity = machine::Granularity::kStitch;
   EXPECT_THROW((void)device_source(apart), Bug);
 }
 
@@ -176,7 +179,7 @@ TEST(CudaSource, ATileIsSureOfItsShapeWhereRowsBeginAt16Bytes) {
   };
   for (const Case& c : {Case{16, 768, 0, true}, {16, 776, 8, true}, {16, 776, 4, false}, {16, 772, 0, false}, {1, 772, 0, true}, {1, 776, 4, false}}) {
     SCOPED_TRACE(fmt::format("{} rows of {}, from {}", c.rows, c.pitch, c.begin));
-    const target::DeviceSpec device = *target::gpu("sm_90a");
+    const machine::Machine device = *machine::gpu("sm_90a");
     graph::Graph graph;
     const auto number = [&](int64_t value) { return graph.add_constant(tensor_of(std::vector<int64_t>{value})); };
     const auto x = graph.add_input("x", {DType::f16, {c.rows, c.pitch}});
@@ -197,7 +200,7 @@ TEST(CudaSource, ATileIsSureOfItsShapeWhereRowsBeginAt16Bytes) {
 // Code that has no other form of a tile than the one that waits for pages is not run where there are none.
 TEST(CudaSource, AKernelWithoutThePagesThatItsCodeWantsIsRefused) {
   const Program program = in_one_kernel(128, 768, 1);
-  const auto tables = make_tables(program, true, target::gpu("sm_90a")->fast_memory.count);
+  const auto tables = make_tables(program, true, machine::gpu("sm_90a")->fast_memory.count);
   ASSERT_TRUE(tables.ok()) << tables.error().text();
   std::vector<Launch> launches = tables->launches;
   ASSERT_EQ(launches.size(), 1u);
@@ -210,6 +213,29 @@ TEST(CudaSource, AKernelWithoutThePagesThatItsCodeWantsIsRefused) {
   EXPECT_NE(refused.error().message.find("wants 2 pages of weights in shared memory, this GPU has room for 1"), std::string::npos) << refused.error().text();
   launches[0].streams = false;
   EXPECT_TRUE(check_pages(program, launches).ok());
+}
+
+// Whether there are pages follows from what an architecture has, not from how its name compares with another's.
+TEST(CudaTables, WeightsComeByPagesWhereTheArchitectureHasTma) {
+  for (const machine::Arch& arch : machine::architectures()) {
+    SCOPED_TRACE(to_string(arch));
+    const machine::Machine device = *machine::gpu(arch);
+    const machine::Strategy strategy = strategy_for(device, {});
+    graph::Graph graph;
+    const auto x = graph.add_input("x", {DType::f16, {128, 768}});
+    graph.mark_output(graph.must_add(graph::Op::MatMul, {x, graph.add_constant(Tensor::allocate({DType::f16, {768, 768}}))}), "y");
+    const stitch::Plan plan = stitch::plan(graph, device, strategy);
+    const schedule::TaskGraph tasks = schedule::build(graph, plan, device, strategy);
+    Program program = assemble(graph, plan, tasks, codegen::emit(graph, plan, tasks, kernels::tile_library(device)), device.name);
+    program.granularity = strategy.granularity;
+    const auto tables = make_tables(program, true, device.fast_memory.count);
+    ASSERT_TRUE(tables.ok()) << tables.error().text();
+    ASSERT_TRUE(tables->launches.at(0).streams);
+    EXPECT_EQ(tables->launches.at(0).ring_pages > 0, device.features.tma);
+    const std::vector<std::string> defines = device_defines(program, {});
+    const auto is_ring = [](const std::string& define) { return define.starts_with("OBK_RING="); };
+    EXPECT_EQ(std::any_of(defines.begin(), defines.end(), is_ring), device.features.tma);
+  }
 }
 
 // Tasks of one kernel that stream the same weights lie on neighbouring multiprocessors, 2k and 2k + 1.
@@ -239,10 +265,10 @@ TEST(CudaSource, LongRowsOfOneKernelAreSharedByAllThreads) {
     const auto graph = graph::parse(fmt::format("graph \"g\" {{\n  in %0 \"x\": f16[{1},{0}]\n  const %9: i64[1] = [1]\n  %1: f16[{1},1] = ReduceMean(%0, %9) {{keepdims = 1}}\n"
                                                 "  %2: f16[{1},{0}] = Sub(%0, %1)\n  out %2 \"y\"\n}}", columns, rows));
     CHECK(graph.ok(), "{}", graph.error().text());
-    target::DeviceSpec device = *target::gpu("sm_90a");
-    device.one_kernel = one_kernel;
-    const stitch::Plan plan = stitch::plan(*graph, device);
-    const schedule::TaskGraph tasks = schedule::build(*graph, plan, device);
+    const machine::Machine device = *machine::gpu("sm_90a");
+    const machine::Strategy strategy{.granularity = one_kernel ? machine::Granularity::kMono : machine::Granularity::kThreads};
+    const stitch::Plan plan = stitch::plan(*graph, device, strategy);
+    const schedule::TaskGraph tasks = schedule::build(*graph, plan, device, strategy);
     const codegen::Source source = codegen::emit(*graph, plan, tasks, kernels::tile_library(device));
     CHECK(source.bodies.size() == 1);
     return source.bodies[0].text;
@@ -257,13 +283,13 @@ TEST(CudaSource, LongRowsOfOneKernelAreSharedByAllThreads) {
 // Maps of matrices whose rows products of one kernel ask for: behind the arena, one a matrix, their addresses behind the operands; numbers of a damaged file are refused.
 TEST(CudaTables, MapsOfAskedRowsLieBehindTheArena) {
   Program program = in_one_kernel(128, 768, 4);
-  const int64_t room = target::gpu("sm_90a")->fast_memory.count;
+  const int64_t room = machine::gpu("sm_90a")->fast_memory.count;
   const auto tables = make_tables(program, true, room);
   ASSERT_TRUE(tables.ok()) << tables.error().text();
   std::set<int64_t> matrices;
   int asking = 0;
   for (const WorkRecord& work : program.works) {
-    if (program.bodies[work.body].text.find("OBK_ROWS(") == std::string::npos) continue;
+    if (!program.bodies[work.body].traits.asked_rows) continue;
     ++asking;
     const Place& a = work.operands[work.operands.size() - 2];
     ASSERT_EQ(a.kind, BufferKind::kArena);
@@ -273,44 +299,47 @@ TEST(CudaTables, MapsOfAskedRowsLieBehindTheArena) {
     const RowsMap& rows = map->rows;
     EXPECT_TRUE(rows.rows == 128 && rows.pitch == 768 && rows.together == 64 && rows.blocks == 3);
     EXPECT_TRUE(map->at >= program.arena.count && map->at % 64 == 0 && map->at + 128 <= program.arena.count + tables->map_bytes);
-    EXPECT_NE(std::find(tables->blocks.begin(), tables->blocks.end(), static_cast<uint64_t>(map->at) | kArenaBit), tables->blocks.end());
+    EXPECT_NE(std::find(tables->blocks.begin(), tables->blocks.end(), static_cast<uint64_t>(map->at) | OBK_ARENA), tables->blocks.end());
   }
   EXPECT_EQ(asking, 4);
   EXPECT_EQ(matrices.size(), tables->maps.size());  // memory that is used again has one map
   EXPECT_LT(matrices.size(), 4u);
   EXPECT_TRUE(make_tables(program, false, room)->maps.empty());
   for (codegen::BodyText& body : program.bodies) {
-    const size_t at = body.text.find("OBK_ROWS(");
-    if (at == std::string::npos) continue;
-    const std::string sound = body.text;
-    const int a = atoi(sound.c_str() + at + 9), b = a + 1;
-    for (const std::string& numbers : {fmt::format("{}, 128, 768, 3, 64,", b), std::string("9, 128, 768, 3, 64,"), std::string("none, 128, 768, 3, 64,"), fmt::format("{}, 0, 768, 3, 64,", a),
-                                       fmt::format("{}, 2147483647, 768, 3, 64,", a), fmt::format("{}, 129, 786432, 3, 64,", a), fmt::format("{}, 128, 770, 3, 64,", a), fmt::format("{}, 128, 768, 0, 64,", a),
-                                       fmt::format("{}, 128, 768, 3, 257,", a)}) {
-      const std::string broken = "OBK_ROWS(" + numbers;
-      body.text = sound.substr(0, at) + broken + sound.substr(sound.find(" kObk", at));
+    if (!body.traits.asked_rows) continue;
+    const codegen::AskedRows sound = *body.traits.asked_rows;
+    EXPECT_TRUE(sound.rows == 128 && sound.pitch == 768 && sound.blocks == 3 && sound.box == 64);
+    const auto with = [&](int64_t codegen::AskedRows::*number, int64_t value) {
+      codegen::AskedRows broken = sound;
+      broken.*number = value;
+      return broken;
+    };
+    using Asked = codegen::AskedRows;
+    for (const Asked& broken : {with(&Asked::a, sound.a + 1), with(&Asked::a, 9), with(&Asked::a, -1), with(&Asked::rows, 0), with(&Asked::rows, INT32_MAX), Asked{sound.a, 129, 786432, 3, 64},
+                                with(&Asked::pitch, 770), with(&Asked::blocks, 0), with(&Asked::box, 257)}) {
+      body.traits.asked_rows = broken;
       const auto refused = make_tables(program, true, room);
-      ASSERT_FALSE(refused.ok()) << broken;
-      EXPECT_EQ(refused.error().code, Code::kBuild) << broken;
+      ASSERT_FALSE(refused.ok()) << to_string(body.traits);
+      EXPECT_EQ(refused.error().code, Code::kBuild) << to_string(body.traits);
     }
-    body.text = sound;
+    body.traits.asked_rows = sound;
   }
 }
 
 // What a streamed product's kernel copies lies inside its packed weights and its places; numbers of a damaged file are refused.
 TEST(CudaTables, AStreamedProductStaysInsideItsOperands) {
-  target::DeviceSpec device = *target::gpu("sm_90a");
-  device.own_kernels = true;
+  const machine::Machine device = *machine::gpu("sm_90a");
+  const machine::Strategy strategy{.own_kernels = true};
   int overlaid = 0;
   for (const auto& [rows, columns, k] : {std::tuple{128, 768, 768}, std::tuple{197, 2304, 768}, std::tuple{128, 768, 3072}, std::tuple{197, 3064, 768}, std::tuple{500, 40, 192}}) {
     graph::Graph graph;
     const auto x = graph.add_input("x", {DType::f16, {rows, k}});
     const auto w = graph.add_constant(Tensor::allocate({DType::f16, {k, columns}}));
     graph.mark_output(graph.must_add(graph::Op::MatMul, {graph.must_add(graph::Op::Tanh, {x}), w}), "y");
-    const stitch::Plan plan = stitch::plan(graph, device);
-    const schedule::TaskGraph tasks = schedule::build(graph, plan, device);
+    const stitch::Plan plan = stitch::plan(graph, device, strategy);
+    const schedule::TaskGraph tasks = schedule::build(graph, plan, device, strategy);
     Program program = assemble(graph, plan, tasks, codegen::emit(graph, plan, tasks, kernels::tile_library(device)), "sm_90a");
-    program.granularity = "stitch";
+    program.granularity = machine::Granularity::kStitch;
     const auto tables = make_tables(program, false, device.fast_memory.count);
     ASSERT_TRUE(tables.ok()) << tables.error().text();
     const auto launch = std::find_if(tables->launches.begin(), tables->launches.end(), [](const Launch& made) { return made.product; });
@@ -323,7 +352,7 @@ TEST(CudaTables, AStreamedProductStaysInsideItsOperands) {
     EXPECT_EQ((p.across - 1) * int64_t{p.tile_bytes} + p.parts * p.tile_stages * int64_t{p.last_bytes}, weights.bytes());
     EXPECT_EQ(p.tile_bytes, p.parts * p.tile_stages * p.bytes);
     EXPECT_LE(p.rows_bytes + std::max(p.bytes, p.last_bytes), p.stage_bytes);
-    EXPECT_LE(p.stages, kProductStages);
+    EXPECT_LE(p.stages, obk::kProductStages);
     EXPECT_LE(p.stages * p.stage_bytes + p.scratch_bytes - p.overlaid, launch->shared);
     EXPECT_LE(launch->shared, device.fast_memory.count);
     EXPECT_EQ(p.single, launch->ctas == p.tasks * p.parts);
@@ -345,27 +374,24 @@ TEST(CudaTables, AStreamedProductStaysInsideItsOperands) {
     const auto small = make_tables(program, false, p.stages * p.stage_bytes + p.scratch_bytes - p.overlaid - 1);
     ASSERT_FALSE(small.ok());
     EXPECT_EQ(small.error().code, Code::kUnsupported);
-    // Of the numbers in its body's text: operands; span; blocks, stage; sides, columns, parts.
-    std::string& text = program.bodies[program.works[launch->work].body].text;
-    const std::string sound = text;
-    const size_t from = sound.find("OBK_PRODUCT(") + 12, end = sound.find(')', from);
-    std::vector<long long> numbers;
-    for (size_t at = from; at < end; at = sound.find(',', at) + 2) {
-      numbers.push_back(atoll(sound.c_str() + at));
-      if (sound.find(',', at) > end) break;
-    }
-    ASSERT_EQ(numbers.size(), 18u);
-    const auto with = [&](size_t number, long long value) {
-      std::vector<long long> other = numbers;
-      other[number] = value;
-      text = sound.substr(0, from) + fmt::format("{}", fmt::join(other, ", ")) + sound.substr(end);
+    using Gemm = codegen::PipelinedGemm;
+    codegen::BodyTraits& traits = program.bodies[program.works[launch->work].body].traits;
+    ASSERT_TRUE(traits.gemm);
+    const Gemm sound = *traits.gemm;
+    const auto with = [&](int64_t Gemm::*number, int64_t value) {
+      traits.gemm = sound;
+      (*traits.gemm).*number = value;
       return make_tables(program, false, device.fast_memory.count);
     };
-    EXPECT_TRUE(with(0, numbers[0]).ok());
-    for (const auto& [number, value] : {std::pair{0, -1ll}, {0, 99ll}, {1, -1ll}, {1, 99ll}, {4, 0ll}, {9, 0ll}, {9, blocks * 100000}, {10, 0ll}, {10, blocks + 1}, {12, 0ll}, {12, 9ll}, {13, 0ll},
-                                        {13, numbers[13] - 16}, {13, 1000ll}, {14, 0ll}, {14, 99ll}, {15, -16ll}, {15, 8ll}, {15, 1ll << 24}, {16, 0ll}, {16, numbers[16] + 1}, {17, numbers[17] + 64}}) {
-      const auto broken = with(static_cast<size_t>(number), value);
-      ASSERT_FALSE(broken.ok()) << number << " is " << value;
+    EXPECT_TRUE(with(&Gemm::a, sound.a).ok());
+    const std::vector<std::pair<int64_t Gemm::*, int64_t>> others = {
+        {&Gemm::a, -1}, {&Gemm::a, 99}, {&Gemm::b, -1}, {&Gemm::b, 99}, {&Gemm::span, 0}, {&Gemm::span, int64_t{1} << 40}, {&Gemm::blocks, 0}, {&Gemm::blocks, blocks * 100000},
+        {&Gemm::stage, 0}, {&Gemm::stage, blocks + 1}, {&Gemm::stage, INT32_MAX}, {&Gemm::sides, 0}, {&Gemm::sides, 9}, {&Gemm::columns, 0}, {&Gemm::columns, sound.columns - 16}, {&Gemm::columns, 1000},
+        {&Gemm::split_k, 0}, {&Gemm::split_k, 99}, {&Gemm::late_scratch, -16}, {&Gemm::late_scratch, 8}, {&Gemm::late_scratch, 1 << 24}, {&Gemm::row, -1}, {&Gemm::block_step, int64_t{1} << 40},
+        {&Gemm::weights_step, 8}, {&Gemm::all_rows, 0}, {&Gemm::all_rows, sound.all_rows + 1}, {&Gemm::all_columns, sound.all_columns + 64}};
+    for (size_t k = 0; k < others.size(); ++k) {
+      const auto broken = with(others[k].first, others[k].second);
+      ASSERT_FALSE(broken.ok()) << "the " << k << "th: " << to_string(traits);
       EXPECT_EQ(broken.error().code, Code::kBuild);
     }
   }
@@ -376,10 +402,10 @@ TEST(CudaTables, AStreamedProductStaysInsideItsOperands) {
 std::vector<std::string> bodies_of(const std::string& text, int64_t deals) {
   const auto graph = graph::parse("graph \"g\" {\n" + text + "}");
   CHECK(graph.ok(), "{}", graph.error().text());
-  target::DeviceSpec device = *target::gpu("sm_90a");
-  device.deals = {deals};
-  const stitch::Plan plan = stitch::plan(*graph, device);
-  const schedule::TaskGraph tasks = schedule::build(*graph, plan, device);
+  const machine::Machine device = *machine::gpu("sm_90a");
+  const machine::Strategy strategy{.min_grid_bytes = {deals}};
+  const stitch::Plan plan = stitch::plan(*graph, device, strategy);
+  const schedule::TaskGraph tasks = schedule::build(*graph, plan, device, strategy);
   std::vector<std::string> texts;
   for (const codegen::BodyText& body : codegen::emit(*graph, plan, tasks, kernels::tile_library(device)).bodies) texts.push_back(body.text);
   return texts;
@@ -523,16 +549,16 @@ TEST(CudaSource, TheWatchdogsClocksAreANumber) {
 TEST(CudaSource, AnOpWithoutDeviceCodeIsNamed) {
   const auto graph = graph::parse("graph \"g\" {\n  in %0 \"x\": f32[1,80,4,4]\n  %1: f32[1,80,4,4] = Relu(%0)\n  %2: f32[1,80,4,4] = LRN(%1) {size = 65} \"norm/LRN\"\n  out %2 \"y\"\n}");
   ASSERT_TRUE(graph.ok()) << graph.error().text();
-  const target::DeviceSpec device = *target::gpu("sm_90a");
+  const machine::Machine device = *machine::gpu("sm_90a");
   const stitch::Plan plan = stitch::plan(*graph, device);
   const schedule::TaskGraph tasks = schedule::build(*graph, plan, device);
   Program program = assemble(*graph, plan, tasks, codegen::emit(*graph, plan, tasks, kernels::tile_library(device)), "sm_90a");
   ASSERT_EQ(program.customs.size(), 1u);
-  for (const char* granularity : {"mono", "stitch", "op"}) {
+  for (const machine::Granularity granularity : {machine::Granularity::kMono, machine::Granularity::kStitch, machine::Granularity::kOp}) {
     program.granularity = granularity;
     const auto refused = device_source(program);
-    const auto tables = make_tables(program, granularity == std::string("mono"), device.fast_memory.count);
-    ASSERT_FALSE(refused.ok() || tables.ok()) << granularity;
+    const auto tables = make_tables(program, granularity == machine::Granularity::kMono, device.fast_memory.count);
+    ASSERT_FALSE(refused.ok() || tables.ok()) << to_string(granularity);
     for (const Error& error : {refused.error(), tables.error()}) {
       EXPECT_EQ(error.code, Code::kUnsupported);
       EXPECT_EQ(error.node, "norm/LRN");
@@ -545,7 +571,7 @@ TEST(CudaSource, AnOpWithoutDeviceCodeIsNamed) {
 // A task that no multiprocessor has room for is refused by its ops' names.
 TEST(CudaTables, ATaskTooLargeForAMultiprocessorIsNamed) {
   Program program = in_one_kernel(128, 768, 1);
-  const int64_t room = target::gpu("sm_90a")->fast_memory.count;
+  const int64_t room = machine::gpu("sm_90a")->fast_memory.count;
   program.works[0].scratch = room + 1;
   for (const bool one_kernel : {true, false}) {
     const auto refused = make_tables(program, one_kernel, room);
@@ -607,19 +633,9 @@ TEST(CudaSource, EachBodyIsInOnePart) {
       }
   }
   EXPECT_EQ(found, std::vector<int>(20, 1));
-  program.granularity = "mono";
+  program.granularity = machine::Granularity::kMono;
   EXPECT_EQ(part_count(program), 1);
   EXPECT_EQ(part_of(program, -1), 0);
-}
-
-// What a dealt work may have stands in schedule/schedule.h; device code is told, and compares the bytes.
-TEST(CudaSource, DeviceCodeIsToldWhatADealtKernelTakes) {
-  const auto text = device_source(two_bodies());
-  ASSERT_TRUE(text.ok());
-  for (const std::string& line :
-       {fmt::format("#define OBK_DEALT_OPERANDS {}\n", schedule::kDealtOperands),
-        fmt::format("#define OBK_DEALT_BYTES {}\n", sizeof(DeviceDealt))})
-    EXPECT_LT(text->find(line), text->find("dealt.cuh")) << line;
 }
 
 // A run reads a few rows of a table of words, all of a product's weight.
@@ -634,7 +650,7 @@ TEST(Programs, AFewRowsOfATableAreRead) {
   const graph::ValueId ids = graph.add_input("ids", {DType::i64, {1, 4}});
   const graph::ValueId rows = graph.must_add(ops::Op::Gather, {weight({kWords, kWidth}), ids});
   graph.mark_output(graph.must_add(ops::Op::MatMul, {rows, weight({kWidth, kColumns})}), "y");
-  const target::DeviceSpec device = *target::gpu("sm_90a");
+  const machine::Machine device = *machine::gpu("sm_90a");
   const stitch::Plan plan = stitch::plan(graph, device);
   const schedule::TaskGraph tasks = schedule::build(graph, plan, device);
   const Program program = assemble(graph, plan, tasks, codegen::emit(graph, plan, tasks, kernels::tile_library(device)), "sm_90a");
@@ -645,20 +661,20 @@ TEST(Programs, AFewRowsOfATableAreRead) {
 // Of a program that flows the table says where each work's operands are: what it gives in the arena, what it reads of others or of its own in
 // the CTA's copies, each of which a task gathers before; no barrier is told, all bodies are part of the kernel.
 TEST(CudaTables, AProgramThatFlowsReadsItsCopies) {
-  target::DeviceSpec device = *target::gpu("sm_90a");
-  device.flows = true;
+  const machine::Machine device = *machine::gpu("sm_90a");
+  const machine::Strategy strategy{.sync = machine::Sync::kDataflow};
   const auto graph = passes::copy_early_pieces(graph::decoder_step(DType::f16));
   ASSERT_TRUE(graph.ok());
-  const stitch::Plan plan = stitch::plan(*graph, device);
-  const schedule::TaskGraph tasks = schedule::build(*graph, plan, device);
+  const stitch::Plan plan = stitch::plan(*graph, device, strategy);
+  const schedule::TaskGraph tasks = schedule::build(*graph, plan, device, strategy);
   ASSERT_TRUE(tasks.flows);
   Program program = assemble(*graph, plan, tasks, codegen::emit(*graph, plan, tasks, kernels::tile_library(device)), "sm_90a");
-  program.granularity = "mono";
+  program.granularity = machine::Granularity::kMono;
   const auto tables = make_tables(program, true, device.fast_memory.count);
   ASSERT_TRUE(tables.ok()) << tables.error().text();
   ASSERT_EQ(tables->launches.size(), 1u);
   const Launch& launch = tables->launches[0];
-  EXPECT_EQ(launch.threads, kFlowThreads);
+  EXPECT_EQ(launch.threads, obk::kFlowThreads);
   EXPECT_GE(launch.ring_pages, 2);
   EXPECT_LE(launch.near_at + program.near.count, launch.shared);
   EXPECT_LE(launch.shared, device.fast_memory.count);
@@ -673,21 +689,21 @@ TEST(CudaTables, AProgramThatFlowsReadsItsCopies) {
   EXPECT_EQ(*numbers.rbegin() + 1, static_cast<int>(numbers.size()));
   size_t at = 0, gathers = 0;
   for (const WorkRecord& work : program.works) {  // the blocks, one after another
-    DeviceWork head;
+    ObkWork head;
     memcpy(&head, &tables->blocks[at], sizeof head);
     ASSERT_EQ(head.operands, static_cast<int>(work.operands.size()));
     ASSERT_EQ(head.gathers, static_cast<int>(work.gathers.size()));
-    size_t word = at + kWorkWords + work.params.size();
+    size_t word = at + OBK_WORK_WORDS + work.params.size();
     for (const Place& place : work.operands) {
       const uint64_t told = tables->blocks[word++];
-      if (place.near >= 0) EXPECT_EQ(told, static_cast<uint64_t>(place.near) | kNearBit);
-      else EXPECT_EQ(told & kNearBit, 0u);
+      if (place.near >= 0) EXPECT_EQ(told, static_cast<uint64_t>(place.near) | OBK_NEAR);
+      else EXPECT_EQ(told & OBK_NEAR, 0u);
     }
     word += word % 2;
     for (const Gather& gather : work.gathers) {
-      DeviceGather told;
+      ObkGather told;
       memcpy(&told, &tables->blocks[word], sizeof told), word += 2, ++gathers;
-      EXPECT_EQ(told.from * kGatherUnit, gather.from);
+      EXPECT_EQ(told.from * obk::kGatherUnit, gather.from);
       EXPECT_EQ(told.near, gather.near);
       EXPECT_EQ(told.pairs * 2, gather.words);
       EXPECT_TRUE(std::any_of(work.operands.begin(), work.operands.end(), [&](const Place& place) { return place.near == gather.near; })) << "it is gathered for nobody";
@@ -705,7 +721,7 @@ TEST(CudaTables, AProgramThatFlowsReadsItsCopies) {
       uint64_t fresh = 0;
       for (size_t n = 0; n < all.size(); ++n)
         if (seen.insert(all[n].number).second) fresh |= uint64_t{1} << n;
-      EXPECT_EQ(static_cast<uint64_t>(tables->tasks[k].nanos) >> kFreshAt, fresh);
+      EXPECT_EQ(static_cast<uint64_t>(tables->tasks[k].block) >> OBK_FRESH_AT, fresh);
       kept += task.weight_group < 0;
       ++k;
     }

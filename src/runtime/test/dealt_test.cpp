@@ -70,7 +70,7 @@ TEST_P(Dealt, EqualsInterpreter) {
   const std::vector<Tensor> inputs = random_inputs(*graph);
   auto wanted = graph::interpret(*graph, inputs);
   ASSERT_TRUE(wanted.ok()) << wanted.error().text();
-  expect_outputs(run_program(*graph, inputs, 3, true, true, false, true, Bytes{1}), *wanted,
+  expect_outputs(run_program(*graph, inputs, 3, true, true, true, Bytes{1}), *wanted,
                  GetParam().name);
 }
 

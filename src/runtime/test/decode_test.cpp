@@ -76,7 +76,7 @@ TEST(Decode, AGateAndWhatItGatesAreOneWork) {
     const Graph graph = gated(dtype, rows, depth, columns, answers);
     auto after = passes::merge_gates(graph);
     ASSERT_TRUE(after.ok());
-    const stitch::Plan plan = stitch::plan(*after, target::cpu(2));
+    const stitch::Plan plan = stitch::plan(*after, machine::cpu(2));
     EXPECT_EQ(plan.groups.size(), 2u) << stitch::print(*after, plan);
     expect_same(graph, *after, fmt::format("{} x {} x {}", rows, depth, columns), dtype == DType::f32 ? 1e-4 : 2e-2);
   }
@@ -91,7 +91,7 @@ TEST(Decode, ATokenThatFlowsAnswersAsWithBarriers) {
   ASSERT_TRUE(wanted.ok()) << wanted.error().text();
   for (const int sms : {2, 7, 132}) {
     const runtime::Run barriers = run_program(*graph, inputs, sms, true, true);
-    const runtime::Run flows = run_program(*graph, inputs, sms, true, true, false, false, {}, true);
+    const runtime::Run flows = run_program(*graph, inputs, sms, true, true, false, {}, true);
     expect_outputs(flows, *wanted, fmt::format("{} SMs", sms), 3e-2);
     EXPECT_EQ(memcmp(flows.outputs[0].data(), barriers.outputs[0].data(), static_cast<size_t>(flows.outputs[0].bytes())), 0) << sms << " SMs";
   }

@@ -296,25 +296,6 @@ const std::pair<const char*, const char*> kMovedCases[] = {
 
 INSTANTIATE_TEST_SUITE_P(Moved, Differential, testing::ValuesIn(kMovedCases));
 
-TEST(Prologues, ATileComputesTheRowsThatItReads) {
-  auto graph = graph::parse(R"(graph "g" {
-  in %0 "x": f32[3,4]
-  const %1: f32[4,2] = [1, 2, 3, 4, 5, 6, 7, 8]
-  const %9: i64[1] = [-1]
-  %2: f32[3,1] = ReduceMax(%0, %9) {keepdims = 1}
-  %3: f32[3,4] = Sub(%0, %2)
-  %4: f32[3,2] = MatMul(%3, %1)
-  out %4 "z"
-})");
-  ASSERT_TRUE(graph.ok()) << graph.error().text();
-  target::DeviceSpec device = target::cpu(2);
-  EXPECT_EQ(stitch::plan(*graph, device).groups.size(), 2u);
-  device.recomputes = true;
-  const stitch::Plan plan = stitch::plan(*graph, device);
-  ASSERT_EQ(plan.groups.size(), 1u);
-  EXPECT_TRUE(plan.groups[0].prologue.has_value());
-}
-
 const std::pair<const char*, const char*> kBlockCases[] = {
     std::pair{"top_k_of_a_sum", R"(graph "g" {
   in %0 "x": f32[3,500,2]
@@ -464,7 +445,7 @@ TEST(Blocks, NoReferenceIsCalled) {
   for (const auto& [name, text] : kBlockCases) {
     auto graph = graph::parse(text);
     ASSERT_TRUE(graph.ok()) << name << ": " << graph.error().text();
-    const target::DeviceSpec device = target::cpu(4);
+    const machine::Machine device = machine::cpu(4);
     const stitch::Plan plan = stitch::plan(*graph, device);
     int blocks = 0;
     for (const stitch::Group& group : plan.groups) {
@@ -629,7 +610,7 @@ TEST(Products, AllHaveTiles) {
     auto graph = compiled_graph(text);
     ASSERT_TRUE(graph.ok()) << name << ": " << graph.error().text();
     int tiles = 0;
-    for (const stitch::Group& group : stitch::plan(*graph, target::cpu(2)).groups) {
+    for (const stitch::Group& group : stitch::plan(*graph, machine::cpu(2)).groups) {
       tiles += group.kind == stitch::GroupKind::kProduct || group.kind == stitch::GroupKind::kConv;
       for (graph::NodeId n : group.nodes)
         if (group.kind == stitch::GroupKind::kStitched) { EXPECT_NE(ops::row(graph->node(n).op).kind, ops::Kind::kCompute) << name; }
@@ -650,7 +631,7 @@ TEST(Products, ConvolutionsOfPixelsStayConvolutions) {
 })");
   ASSERT_TRUE(graph.ok()) << graph.error().text();
   int convs = 0;
-  for (const stitch::Group& group : stitch::plan(*graph, target::cpu(2)).groups) convs += group.kind == stitch::GroupKind::kConv;
+  for (const stitch::Group& group : stitch::plan(*graph, machine::cpu(2)).groups) convs += group.kind == stitch::GroupKind::kConv;
   EXPECT_EQ(convs, 2);
 }
 

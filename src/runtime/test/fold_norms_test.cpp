@@ -72,7 +72,7 @@ TEST(FoldNorms, RunAndMeanTheSame) {
           auto wanted = graph::interpret(graph, inputs);
           ASSERT_TRUE(wanted.ok()) << wanted.error().text();
           for (const bool vectors : {false, true})
-            expect_outputs(run_program(*after, inputs, 3, true, true, false, vectors), *wanted, what, type == DType::f16 ? 2e-2 : 1.5e-1);
+            expect_outputs(run_program(*after, inputs, 3, true, true, vectors), *wanted, what, type == DType::f16 ? 2e-2 : 1.5e-1);
         }
 }
 
@@ -81,8 +81,7 @@ TEST(FoldNorms, RunAndMeanTheSame) {
 TEST(FoldNorms, PartialStatisticsAreLeft) {
   const auto takes = [](DType, int64_t, int64_t, int64_t) { return true; };
   const auto never = [](DType, int64_t, int64_t, int64_t) { return false; };
-  target::DeviceSpec device = *target::gpu("sm_90a");
-  device.own_kernels = true;
+  const machine::Machine device = *machine::gpu("sm_90a");
   for (const auto& [images, turns] : {std::pair{1, true}, {2, true}, {2, false}}) {
     constexpr int64_t kRows = 40, kWidth = 128;
     graph::Graph graph;
@@ -98,7 +97,7 @@ TEST(FoldNorms, PartialStatisticsAreLeft) {
     auto after = passes::fold_norms(graph, takes, never);
     ASSERT_TRUE(after.ok()) << after.error().text();
     int statistics = 0, of_partials = 0;
-    for (const stitch::Group& group : stitch::plan(*after, device).groups)
+    for (const stitch::Group& group : stitch::plan(*after, device, {.own_kernels = true}).groups)
       statistics += group.product.statistics.wanted, of_partials += group.product.statistics.of_partials;
     EXPECT_EQ(statistics, images == 1 ? 1 : 0) << images << turns;
     EXPECT_EQ(of_partials, images == 1 ? 1 : 0) << images << turns;

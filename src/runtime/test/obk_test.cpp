@@ -2,6 +2,7 @@
 // packed weights tell their sources.
 #include <gtest/gtest.h>
 
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -57,7 +58,7 @@ class Obk : public testing::Test {
     auto parsed = graph::parse(network());
     ASSERT_TRUE(parsed.ok()) << parsed.error().text();
     graph = *parsed;
-    const target::DeviceSpec device = target::cpu(3);
+    const machine::Machine device = machine::cpu(3);
     const stitch::Plan plan = stitch::plan(graph, device);
     const schedule::TaskGraph tasks = schedule::build(graph, plan, device);
     auto program = std::make_shared<Program>(
@@ -134,12 +135,12 @@ std::vector<Tensor> answers(const Executable& executable, const Tensor& x) {
 
 // What a program without barriers passes on and where copies lie.
 TEST_F(Obk, AProgramThatFlowsIsReadAsWritten) {
-  target::DeviceSpec device = target::cpu(3);
-  device.flows = true;
+  const machine::Machine device = machine::cpu(3);
+  const machine::Strategy strategy{.sync = machine::Sync::kDataflow};
   const auto early = passes::copy_early_pieces(graph::decoder_step(DType::f16, {.width = 64, .heads = 2, .size = 32, .keys = 24, .inner = 128, .layers = 1}));
   ASSERT_TRUE(early.ok());
-  const stitch::Plan plan = stitch::plan(*early, device);
-  const schedule::TaskGraph tasks = schedule::build(*early, plan, device);
+  const stitch::Plan plan = stitch::plan(*early, device, strategy);
+  const schedule::TaskGraph tasks = schedule::build(*early, plan, device, strategy);
   auto program = std::make_shared<Program>(assemble(*early, plan, tasks, codegen::emit(*early, plan, tasks, kernels::tile_library(device)), "cpu"));
   ASSERT_TRUE(program->flows);
   auto loaded = load_cpu(program);
@@ -175,6 +176,37 @@ TEST_F(Obk, WhatIsWrittenIsReadAgain) {
   const auto wanted = answers(*executable, x), got = answers(**again, x);
   for (size_t k = 0; k < wanted.size(); ++k)
     EXPECT_EQ(0, memcmp(wanted[k].data(), got[k].data(), wanted[k].bytes())) << "output " << k;
+}
+
+// What is known of bodies travels beside their texts; traits that cannot be so, or that do not suit the works, are refused.
+TEST_F(Obk, TraitsOfBodies) {
+  auto file = open_obk(path("good.obk"), true);
+  ASSERT_TRUE(file.ok()) << file.error().text();
+  const auto &wrote = executable->program().bodies, &has = file->program->bodies;
+  ASSERT_EQ(has.size(), wrote.size());
+  for (size_t k = 0; k < has.size(); ++k) {
+    EXPECT_EQ(has[k].traits, wrote[k].traits) << to_string(wrote[k].traits);
+    EXPECT_EQ(has[k].hash, wrote[k].hash);
+  }
+  size_t at = number<uint64_t>(good, kHeader + 2 * kEntry + 8) + 8;  // the first body
+  for (int text = 0; text < 2; ++text) at += 8 + number<uint64_t>(good, at);
+  ASSERT_EQ(number<int64_t>(good, at), wrote[0].traits.operands);
+  const auto refused = [&](size_t index, int64_t value, const std::string& word) { expect_refused(resealed(with(good, at + 8 * index, value)), word); };
+  refused(0, wrote[0].traits.operands + 1, "its body takes");
+  refused(0, -1, "operands -1 is not in");
+  refused(1, wrote[0].traits.params + 1, "its body takes");
+  refused(2, 4, "form 4 is not in");
+  refused(2, 1, "a grid alone");
+  refused(2, 2, "a form of its own");
+  refused(2, 3, "a cluster alone");
+  refused(3, 3, "waits 3 is not in");
+  refused(4, 64, "tiles 64 is not in");
+  refused(5, 2, "a grid alone");
+  refused(5, 33, "ctas_per_sm 33 is not in");
+  refused(6, 0, "cluster 0 is not in");
+  refused(6, 2, "a cluster alone");
+  refused(7, 2, "gemm 2 is not in");
+  refused(8, 2, "asked_rows 2 is not in");
 }
 
 // The prediction travels in the file: what takes microseconds runs on its caller's thread, unless
@@ -297,6 +329,42 @@ TEST_F(Obk, TablesMayHoldAnythingWithoutACrash) {
   }
 }
 
+/// A file whose only packed weight tells extents that are small each; their product is its 1024 elements modulo 2^64.
+std::string with_a_recipe_that_wraps(const std::string& file, const PackRecipe& is) {
+  const PackRecipe wraps = {.n = 1857509888, .k = 1986179906, .groups = 5};
+  const auto words = [](const PackRecipe& r) {
+    std::string out;
+    for (const int64_t number : {r.n, r.k, r.row, r.column, r.offset, r.outputs, r.inputs, r.height, r.width, r.groups, r.tile, r.half})
+      out.append(reinterpret_cast<const char*>(&number), sizeof number);
+    return out;
+  };
+  std::string out = file;
+  const std::string from = words(is), to = words(wraps);
+  const size_t at = out.find(from);
+  EXPECT_NE(at, std::string::npos);
+  return out.replace(at, from.size(), to);
+}
+
+// Whoever believes such a recipe packs 10^19 elements into 4 KB when the file is compiled again.
+TEST_F(Obk, ARecipeWhoseProductWrapsIsRefused) {
+  auto one = graph::parse(fmt::format("graph \"g\" {{\n  in %0 \"x\": f32[4,16]\n  const %1 \"w\": f32[16,64] = [{}]\n"
+                                      "  %2 \"y\": f32[4,64] = MatMul(%0, %1)\n  out %2 \"y\"\n}}", fmt::join(std::vector<int>(1024, 1), ", ")));
+  ASSERT_TRUE(one.ok()) << one.error().text();
+  const target::DeviceSpec device = target::cpu(1);
+  const stitch::Plan plan = stitch::plan(*one, device);
+  const schedule::TaskGraph tasks = schedule::build(*one, plan, device);
+  auto program = std::make_shared<Program>(assemble(*one, plan, tasks, codegen::emit(*one, plan, tasks, kernels::tile_library(device)), "cpu"));
+  ASSERT_EQ(program->packings.size(), 1u);
+  auto loaded = load_cpu(program);
+  ASSERT_TRUE(loaded.ok()) << loaded.error().text();
+  ASSERT_TRUE(write_obk(path("one.obk"), **loaded, *one, "").ok());
+  const std::string good_one = read_file(path("one.obk")).value();
+  ASSERT_TRUE(parse(good_one).ok());
+  const std::string bad = resealed(with_a_recipe_that_wraps(good_one, program->packings[0].recipe));
+  if (const char* keep = getenv("OBELISK_KEEP_CASE")) ASSERT_TRUE(write_file(keep, bad).ok());  // for tests/fuzz/corpus/obk
+  expect_refused(bad, "a packed weight is not what f32[16,64] packs to");
+}
+
 TEST_F(Obk, FailsWholly) {
   const Status failed = write_obk(path("no/such/folder.obk"), *executable, graph, "");
   ASSERT_FALSE(failed.ok());
@@ -306,7 +374,7 @@ TEST_F(Obk, FailsWholly) {
 }
 
 // ---- packing ------------------------------------------------------------------------------------
-class Packings : public testing::TestWithParam<std::tuple<target::Family, DType>> {};
+class Packings : public testing::TestWithParam<std::tuple<machine::Family, DType>> {};
 
 TEST_P(Packings, TellTheirSources) {
   const auto [family, dtype] = GetParam();
@@ -372,6 +440,12 @@ TEST_P(Packings, TellTheirSources) {
       {dtype, {4, 4}}));
   EXPECT_FALSE(packed_bytes(tiles, {.kind = Kind::kProduct, .n = 4, .k = 4, .row = -4, .column = 1},
                             {dtype, {4, 4}}));
+  // Extents that are small each: their product is 16384 modulo 2^64, and would be written.
+  const PackRecipe wraps = {.kind = Kind::kProduct, .n = 132726784, .k = 1376067625, .groups = 101};
+  EXPECT_FALSE(packed_bytes(tiles, wraps, {dtype, {16384}}));
+  EXPECT_FALSE(can_unpack(tiles, wraps, {dtype, {16384}}));
+  EXPECT_FALSE(packed_bytes(tiles, {.kind = Kind::kProduct, .n = 1 << 16, .k = 1 << 16},
+                            {dtype, {16384}}));
   EXPECT_FALSE(packed_bytes(
       tiles, {.kind = Kind::kConv, .outputs = 4, .inputs = 4, .height = 1, .width = 2, .groups = 1},
       {dtype, {4, 4, 1, 1}}));
@@ -379,7 +453,7 @@ TEST_P(Packings, TellTheirSources) {
 
 INSTANTIATE_TEST_SUITE_P(
     Machines, Packings,
-    testing::Combine(testing::Values(target::Family::kCpu, target::Family::kCuda),
+    testing::Combine(testing::Values(machine::Family::kCpu, machine::Family::kCuda),
                      testing::Values(DType::f32, DType::f16, DType::bf16, DType::f64)));
 
 }  // namespace

@@ -29,12 +29,12 @@ Graph lowered(Graph graph, Precision precision) {
 
 stitch::Plan planned(const Graph& graph, const How& how) {
   stitch::Options options;
-  options.stitch = how.stitching, options.tiles = how.tiles, options.tf32 = how.tf32;
-  return stitch::plan(graph, target::cpu(how.sms), options);
+  options.stitch = how.stitching, options.tiles = how.tiles;
+  return stitch::plan(graph, machine::cpu(how.sms), {.tf32 = how.tf32}, options);
 }
 
 std::vector<Tensor> answers(const Graph& graph, const std::vector<Tensor>& inputs, const How& how) {
-  const target::DeviceSpec device = target::cpu(how.sms);
+  const machine::Machine device = machine::cpu(how.sms);
   const stitch::Plan plan = planned(graph, how);
   const schedule::TaskGraph tasks = schedule::build(graph, plan, device);
   const Status valid = schedule::validate(graph, plan, tasks);
@@ -278,10 +278,9 @@ TEST(Precision, TextsOfTf32NameItsTile) {
   const stitch::Plan plan = planned(graph, how);
   EXPECT_NE(stitch::print(graph, plan).find(", tf32"), std::string::npos);
   for (const kernels::TileLibrary* tiles : {&kernels::kCpuTiles, &kernels::kCudaTiles}) {
-    const auto device = *target::device(tiles == &kernels::kCpuTiles ? "cpu" : "sm_90a", 4);
+    const auto device = *machine::device(tiles == &kernels::kCpuTiles ? "cpu" : "sm_90a", 4);
     stitch::Options options;
-    options.tf32 = true;
-    const stitch::Plan own = stitch::plan(graph, device, options);
+    const stitch::Plan own = stitch::plan(graph, device, {.tf32 = true}, options);
     const schedule::TaskGraph tasks = schedule::build(graph, own, device);
     int named = 0, exact = 0;
     for (const codegen::BodyText& body : codegen::emit(graph, own, tasks, *tiles).bodies) {

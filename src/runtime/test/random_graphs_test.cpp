@@ -65,7 +65,7 @@ TEST(RandomGraphs, ProgramsKeepTheMeaning) {
       lowered = std::move(*next);
     }
     for (int sms : {1, 7, 132}) {
-      const target::DeviceSpec device = target::cpu(sms);
+      const machine::Machine device = machine::cpu(sms);
       const stitch::Plan plan = stitch::plan(lowered, device);
       Status sound = stitch::verify(lowered, plan);
       ASSERT_TRUE(sound.ok()) << "seed " << seed << ": " << sound.error().text();

@@ -168,7 +168,7 @@ const Network kNetworks[] = {{"products", products},
                              {"image_f16", image, DType::f16}};
 
 std::shared_ptr<const Executable> compile(const Graph& graph, int sms) {
-  const target::DeviceSpec device = target::cpu(sms);
+  const machine::Machine device = machine::cpu(sms);
   const stitch::Plan plan = stitch::plan(graph, device);
   const schedule::TaskGraph tasks = schedule::build(graph, plan, device);
   const Status sound = schedule::validate(graph, plan, tasks);

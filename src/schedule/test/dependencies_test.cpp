@@ -17,15 +17,16 @@ struct Table {
   TaskGraph tasks;
 };
 
-Table table_of(graph::Graph graph, const std::string& machine, bool stitched = true) {
-  auto device = target::device(machine);
+Table table_of(graph::Graph graph, const std::string& name, bool stitched = true) {
+  auto device = machine::device(name);
   CHECK(device.ok());
-  device->own_kernels = device->family == target::Family::kCuda;
+  machine::Strategy strategy;
+  if (device->family == machine::Family::kCuda) strategy = strategy_for(*device, {.granularity = machine::Granularity::kStitch});
   stitch::Options options;
   options.stitch = stitched;
   Table made{.graph = std::move(graph)};
-  made.plan = stitch::plan(made.graph, *device, options);
-  made.tasks = build(made.graph, made.plan, *device);
+  made.plan = stitch::plan(made.graph, *device, strategy, options);
+  made.tasks = build(made.graph, made.plan, *device, strategy);
   return made;
 }
 

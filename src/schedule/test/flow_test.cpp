@@ -21,16 +21,16 @@ struct Table {
 };
 
 Table table(graph::Graph graph, bool flows = true, const std::string& target = "sm_90a") {
-  auto device = target::device(target, 132);
+  auto device = machine::device(target, 132);
   CHECK(device.ok());
-  device->flows = flows;
+  const machine::Strategy strategy{.sync = flows ? machine::Sync::kDataflow : machine::Sync::kBarrier};
   auto early = passes::copy_early_pieces(std::move(graph));
   CHECK(early.ok(), "{}", early.error().text());
   auto gates = passes::merge_gates(std::move(*early));
   CHECK(gates.ok(), "{}", gates.error().text());
   Table made{.graph = std::move(*gates)};
-  made.plan = stitch::plan(made.graph, *device);
-  made.tasks = build(made.graph, made.plan, *device);
+  made.plan = stitch::plan(made.graph, *device, strategy);
+  made.tasks = build(made.graph, made.plan, *device, strategy);
   return made;
 }
 
@@ -71,7 +71,7 @@ TEST(Flow, AnyNumberOfWordsFlows) {
   }
 }
 
-bool is_copy(const Work& work, const stitch::Group& group) { return work.own && group.after.empty() && work.nest.row_count() > 1; }
+bool is_copy(const Work& work, const stitch::Group& group) { return work.replicated() && group.after.empty() && work.nest.row_count() > 1; }
 
 // Where tiles read keys and values from memory of their own, who has a head copies them.
 TEST(Flow, WhoAttendsCopiesWhatItReads) {
@@ -104,7 +104,7 @@ TEST(Flow, KeysStayWhereTheCallerKeepsThem) {
       const stitch::Group& group = t.plan.groups[work.group];
       EXPECT_FALSE(is_copy(work, group) && t.tasks.buffers[work.buffers[0]].kind == BufferKind::kInput);
       if (group.kind != stitch::GroupKind::kAttention) continue;
-      ASSERT_EQ(work.keeps, DType::f32);
+      ASSERT_EQ(work.dataflow->in_place_kv, DType::f32);
       EXPECT_EQ(task.weight_group, -kSize * 4);
       const int64_t from = (task.weights & UINT32_MAX) * 16;
       EXPECT_EQ(task.weights >> 32, task.weights & UINT32_MAX) << "keys and values lie alike here";
@@ -177,7 +177,7 @@ TEST(Flow, KeysOfTheDecodersOwnTypeStayToo) {
     for (const ObkTask& task : list) {
       if (task.weight_group >= 0) continue;
       EXPECT_EQ(task.weight_group, -32 * 2);
-      EXPECT_EQ(t.tasks.works[task.work].keeps, DType::bf16);
+      EXPECT_EQ(t.tasks.works[task.work].dataflow->in_place_kv, DType::bf16);
       keys += kept_keys_of(task);
     }
   EXPECT_EQ(keys, 2 * 8 * 319);  // of two layers and eight heads all but the new ones
@@ -197,11 +197,11 @@ TEST(Flow, ATableThatReadsWhatIsNotThereIsRefused) {
       {"keys that nobody brings", "has not computed it", [](Table& t) { ObkTask& task = task_of(t, attends); task.weight_group = task.weight_bytes = 0, task.weights = 0; }},
       {"a worker does not compute its norm", "", [](Table& t) {
          for (auto& list : t.tasks.lists)
-           if (std::erase_if(list, [&](const ObkTask& task) { return t.tasks.works[task.work].own && !is_copy(t.tasks.works[task.work], t.plan.groups[t.tasks.works[task.work].group]); })) return;
+           if (std::erase_if(list, [&](const ObkTask& task) { return t.tasks.works[task.work].replicated() && !is_copy(t.tasks.works[task.work], t.plan.groups[t.tasks.works[task.work].group]); })) return;
        }},
       {"a part of what is given is lost", "", [](Table& t) {
          for (auto& list : t.tasks.lists)
-           if (std::erase_if(list, [&](const ObkTask& task) { return !t.tasks.works[task.work].own; })) return;
+           if (std::erase_if(list, [&](const ObkTask& task) { return !t.tasks.works[task.work].replicated(); })) return;
        }},
       {"what is given is everybody's own", "given to nobody", [](Table& t) { buffer_of(t, Reach::kGiven).reach = Reach::kOwn; }},
       {"a worker's own is given", "", [](Table& t) { buffer_of(t, Reach::kOwn).reach = Reach::kGiven; }},
@@ -215,7 +215,7 @@ TEST(Flow, ATableThatReadsWhatIsNotThereIsRefused) {
            if (buffer.kind == BufferKind::kArena) buffer.offset = {0};
        }},
       {"what is passed on is an output", "reads an output", [](Table& t) { buffer_of(t, Reach::kGiven).kind = BufferKind::kOutput; }},
-      {"a norm of half its row", "", [](Table& t) { task_of(t, [](const Work& work, const stitch::Group&) { return work.own && !work.nest.cut_columns; }).c1 /= 2; }},
+      {"a norm of half its row", "", [](Table& t) { task_of(t, [](const Work& work, const stitch::Group&) { return work.replicated() && !work.nest.cut_columns; }).c1 /= 2; }},
   };
   const auto refuses_all = [](const Table& right, std::span<const Tampering> all) {
     ASSERT_TRUE(validate(right.graph, right.plan, right.tasks).ok());

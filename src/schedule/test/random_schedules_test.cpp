@@ -43,18 +43,18 @@ TEST(RandomSchedules, PassTheValidator) {
       ASSERT_TRUE(next.ok()) << "seed " << seed << ", " << pass.name << ": " << next.error().text();
       graph = std::move(*next);
     }
-    auto device = target::device(machines[random() % std::size(machines)], 1 + static_cast<int>(random() % 148));
+    auto device = machine::device(machines[random() % std::size(machines)], 1 + static_cast<int>(random() % 148));
     ASSERT_TRUE(device.ok());
-    if (device->family == target::Family::kCuda) {  // a graph of kernels, one kernel, one kernel without barriers
+    machine::Strategy strategy;
+    if (device->family == machine::Family::kCuda) {  // a graph of kernels, one kernel, one kernel without barriers
       const int form = static_cast<int>(random() % 3);
-      device->own_kernels = form == 0, device->one_kernel = form != 0;
-      device->flows = form == 2 && device->copies_blocks;
-      device->deals = {form == 0 ? device->fast_memory.count * device->sms : 0};
+      const auto granularity = form == 0 ? machine::Granularity::kStitch : machine::Granularity::kMono;
+      strategy = strategy_for(*device, {.granularity = granularity, .dataflow = form == 2});
     }
     stitch::Options options;
     options.stitch = random() % 4 != 0, options.tiles = random() % 4 != 0;
-    const stitch::Plan plan = stitch::plan(graph, *device, options);
-    TaskGraph tasks = build(graph, plan, *device);
+    const stitch::Plan plan = stitch::plan(graph, *device, strategy, options);
+    TaskGraph tasks = build(graph, plan, *device, strategy);
     if (getenv("OBELISK_SHOW")) fmt::print("{}\n{}\n{}\n", graph::print(graph), stitch::print(graph, plan, false), print(graph, plan, tasks));
     Status sound = validate(graph, plan, tasks);
     ASSERT_TRUE(sound.ok()) << "seed " << seed << ": " << sound.error().text();

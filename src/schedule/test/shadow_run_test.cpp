@@ -20,15 +20,14 @@ struct Table {
 enum class Form { kCpu, kGraphOfKernels, kOneKernel };
 
 Table table(graph::Graph graph, Form form, int sms = 0, bool stitching = true) {
-  auto device = form == Form::kCpu ? target::cpu(sms ? sms : 3) : *target::gpu("sm_90a", sms);
-  device.own_kernels = form == Form::kGraphOfKernels, device.one_kernel = form == Form::kOneKernel;
-  device.flows = form == Form::kOneKernel;
-  device.deals = {device.own_kernels ? device.fast_memory.count * device.sms : 0};
+  using machine::Granularity;
+  const auto device = form == Form::kCpu ? machine::cpu(sms ? sms : 3) : *machine::gpu("sm_90a", sms);
+  const auto strategy = strategy_for(device, {.granularity = form == Form::kOneKernel ? Granularity::kMono : Granularity::kStitch});
   Table made{.graph = std::move(graph)};
   stitch::Options options;
   options.stitch = stitching;
-  made.plan = stitch::plan(made.graph, device, options);
-  made.tasks = build(made.graph, made.plan, device);
+  made.plan = stitch::plan(made.graph, device, strategy, options);
+  made.tasks = build(made.graph, made.plan, device, strategy);
   return made;
 }
 

@@ -12,7 +12,7 @@ namespace {
 TaskGraph scheduled(const std::string& text, int workers) {
   const auto graph = graph::parse(text);
   CHECK(graph.ok(), "{}", graph.error().text());
-  const target::DeviceSpec device = target::cpu(workers);
+  const machine::Machine device = machine::cpu(workers);
   const stitch::Plan plan = stitch::plan(*graph, device);
   TaskGraph tasks = build(*graph, plan, device);
   const Status sound = validate(*graph, plan, tasks);
@@ -82,7 +82,7 @@ TEST(Tiles, AttentionGoesRoundOnce) {
   out %3 "y"
 })");
   ASSERT_TRUE(graph.ok()) << graph.error().text();
-  const auto device = target::gpu("sm_90a");
+  const auto device = machine::gpu("sm_90a");
   ASSERT_TRUE(device.ok());
   const stitch::Plan plan = stitch::plan(*graph, *device);
   const TaskGraph tasks = build(*graph, plan, *device);
@@ -98,23 +98,23 @@ TEST(Tiles, AttentionOfOneRoundNeedsNoTable) {
     const auto graph = graph::parse(fmt::format("graph \"g\" {{\n  in %0 \"q\": {0}\n  in %1 \"k\": {0}\n  in %2 \"v\": {0}\n  %3: {0} = Attention(%0, %1, %2){1}\n  out %3 \"y\"\n}}", type,
                                                 packed ? fmt::format(" {{q_num_heads = {0}, kv_num_heads = {0}}}", heads) : ""));
     CHECK(graph.ok(), "{}", graph.error().text());
-    target::DeviceSpec device = *target::gpu("sm_90a");
-    if (deals) device.deals = {device.fast_memory.count * device.sms};
-    const stitch::Plan plan = stitch::plan(*graph, device);
-    const TaskGraph tasks = build(*graph, plan, device);
+    const machine::Machine device = *machine::gpu("sm_90a");
+    const machine::Strategy strategy{.min_grid_bytes = {deals ? device.fast_memory.count * device.sms : 0}};
+    const stitch::Plan plan = stitch::plan(*graph, device, strategy);
+    const TaskGraph tasks = build(*graph, plan, device, strategy);
     CHECK(validate(*graph, plan, tasks).ok());
     const Work& work = tasks.works.front();
     const int64_t rows = work.nest.row_count(), columns = std::max<int64_t>(work.nest.column_count(), 1);
     const int64_t grid = (rows + work.tile_rows - 1) / work.tile_rows * ((columns + work.tile_columns - 1) / work.tile_columns);
-    CHECK(!work.alone || grid == tasks.task_count(), "{} rectangles, {} tasks", grid, tasks.task_count());
+    CHECK(!work.single_wave() || grid == tasks.task_count(), "{} rectangles, {} tasks", grid, tasks.task_count());
     return work;
   };
-  EXPECT_TRUE(work_of(1, 12, 128, false, true).alone);
-  EXPECT_FALSE(work_of(1, 12, 128, false, false).alone);  // lists say who runs what
-  EXPECT_FALSE(work_of(1, 12, 197, false, true).alone);
-  EXPECT_TRUE(work_of(1, 12, 197, true, true).alone);
-  EXPECT_FALSE(work_of(2, 2, 50, true, true).alone);
-  EXPECT_FALSE(work_of(16, 12, 128, true, true).alone);  // more tasks than multiprocessors
+  EXPECT_TRUE(work_of(1, 12, 128, false, true).single_wave());
+  EXPECT_FALSE(work_of(1, 12, 128, false, false).single_wave());  // lists say who runs what
+  EXPECT_FALSE(work_of(1, 12, 197, false, true).single_wave());
+  EXPECT_TRUE(work_of(1, 12, 197, true, true).single_wave());
+  EXPECT_FALSE(work_of(2, 2, 50, true, true).single_wave());
+  EXPECT_FALSE(work_of(16, 12, 128, true, true).single_wave());  // more tasks than multiprocessors
 }
 
 // A long work is cut small where its tasks are dealt while it runs, and once for each worker where lists say who runs what. Short ones
@@ -123,10 +123,10 @@ TEST(Tiles, LongWorksAreDealt) {
   const auto tasks_of = [](const std::string& body, bool deals) {
     const auto graph = graph::parse("graph \"g\" {\n" + body + "}");
     CHECK(graph.ok(), "{}", graph.error().text());
-    target::DeviceSpec device = *target::gpu("sm_90a");
-    if (deals) device.deals = {device.fast_memory.count * device.sms};
-    const stitch::Plan plan = stitch::plan(*graph, device);
-    TaskGraph tasks = build(*graph, plan, device);
+    const machine::Machine device = *machine::gpu("sm_90a");
+    const machine::Strategy strategy{.min_grid_bytes = {deals ? device.fast_memory.count * device.sms : 0}};
+    const stitch::Plan plan = stitch::plan(*graph, device, strategy);
+    TaskGraph tasks = build(*graph, plan, device, strategy);
     const Status sound = validate(*graph, plan, tasks);
     CHECK(sound.ok(), "{}", sound.error().text());
     CHECK(tasks.works.size() == 1);
@@ -155,7 +155,7 @@ TEST(Tiles, LongWorksAreDealt) {
   %1: f32[8192,8192] = Relu(%0)
   out %1 "y"
 )", true);
-  EXPECT_TRUE(flat.works[0].dealt);
+  EXPECT_TRUE(flat.works[0].grid());
   EXPECT_EQ(flat.works[0].tile_columns * flat.works[0].tile_rows % 64, 0);
   const TaskGraph halves = tasks_of(R"(in %0 "x": f16[8192,8192]
   %1: f16[8192,8192] = Transpose(%0) {perm = [1, 0]}
@@ -187,15 +187,15 @@ TEST(Tiles, LongWorksAreDealt) {
 TEST(Tiles, ProductsOfSomeRowsStream) {
   const auto work_of = [](int64_t rows, int64_t k, bool own, bool computed = true, const char* architecture = "sm_90a",
                            int64_t columns = 192) {
-    target::DeviceSpec device = *target::gpu(architecture);
-    device.own_kernels = own;
+    const machine::Machine device = *machine::gpu(architecture);
+    const machine::Strategy strategy{.own_kernels = own};
     graph::Graph graph;
     const auto x = graph.add_input("x", {DType::f16, {rows, k}}), w = graph.add_constant(Tensor::allocate({DType::f16, {k, columns}}));
     const auto a = graph.must_add(graph::Op::Tanh, {x});
     const auto product = graph.must_add(graph::Op::MatMul, {computed ? a : x, w});
     graph.mark_output(graph.must_add(graph::Op::Add, {graph.must_add(graph::Op::Relu, {product}), w}), "y");
-    const stitch::Plan plan = stitch::plan(graph, device);
-    const TaskGraph tasks = build(graph, plan, device);
+    const stitch::Plan plan = stitch::plan(graph, device, strategy);
+    const TaskGraph tasks = build(graph, plan, device, strategy);
     const Status sound = validate(graph, plan, tasks);
     CHECK(sound.ok(), "{}", sound.error().text());
     for (const Work& work : tasks.works)
@@ -203,36 +203,36 @@ TEST(Tiles, ProductsOfSomeRowsStream) {
     return Work{};
   };
   const Work work = work_of(192, 192, true);
-  ASSERT_TRUE(work.streamed.has_value());
+  ASSERT_TRUE(work.pipelined());
   EXPECT_EQ(work.tile_rows, 64);
   EXPECT_EQ(work.tile_columns % 16, 0);
-  EXPECT_EQ(work.streamed->rows, 192);
-  EXPECT_EQ(work.streamed->pitch, 192);
-  EXPECT_EQ(work.streamed->span, 192);
-  EXPECT_FALSE(work_of(192, 192, false).streamed.has_value());
-  EXPECT_FALSE(work_of(192, 192, true, false).streamed.has_value());
-  EXPECT_FALSE(work_of(192, 192, true, true, "sm_80").streamed.has_value());
-  EXPECT_TRUE(work_of(192, 192, true, true, "sm_90a", 10).streamed.has_value());
-  EXPECT_FALSE(work_of(192, 192, true, true, "sm_90a", 7).streamed.has_value());  // sums are stored in pairs
+  EXPECT_EQ(work.pipelined()->a.rows, 192);
+  EXPECT_EQ(work.pipelined()->a.pitch, 192);
+  EXPECT_EQ(work.pipelined()->a.span, 192);
+  EXPECT_FALSE(work_of(192, 192, false).pipelined());
+  EXPECT_FALSE(work_of(192, 192, true, false).pipelined());
+  EXPECT_FALSE(work_of(192, 192, true, true, "sm_80").pipelined());
+  EXPECT_TRUE(work_of(192, 192, true, true, "sm_90a", 10).pipelined());
+  EXPECT_FALSE(work_of(192, 192, true, true, "sm_90a", 7).pipelined());  // sums are stored in pairs
 }
 
 // No more than an H200 holds (66, 39, 30, 15).
 TEST(Tiles, ClustersAtOnce) {
-  EXPECT_EQ(target::clusters_at_once(132, 1), 132);
-  EXPECT_EQ(target::clusters_at_once(132, 2), 66);
-  EXPECT_EQ(target::clusters_at_once(132, 3), 39);
-  EXPECT_EQ(target::clusters_at_once(132, 4), 29);
-  EXPECT_EQ(target::clusters_at_once(132, 8), 14);
-  EXPECT_EQ(target::clusters_at_once(8, 4), 2);
-  EXPECT_EQ(target::clusters_at_once(1, 4), 1);
+  EXPECT_EQ(machine::clusters_at_once(132, 1), 132);
+  EXPECT_EQ(machine::clusters_at_once(132, 2), 66);
+  EXPECT_EQ(machine::clusters_at_once(132, 3), 39);
+  EXPECT_EQ(machine::clusters_at_once(132, 4), 29);
+  EXPECT_EQ(machine::clusters_at_once(132, 8), 14);
+  EXPECT_EQ(machine::clusters_at_once(8, 4), 2);
+  EXPECT_EQ(machine::clusters_at_once(1, 4), 1);
 }
 
 // A long sum in parts of some rows is cut so that all clusters run at once, and what follows it joins it. With more rows, or where one
 // kernel runs all, its reader adds what it gives.
 TEST(Tiles, PartsOfALongSumAreClusters) {
   const auto plan_of = [](int64_t rows, int64_t k, int64_t columns, int64_t parts, bool own, stitch::Plan& plan) {
-    target::DeviceSpec device = *target::gpu("sm_90a");
-    device.own_kernels = own;
+    const machine::Machine device = *machine::gpu("sm_90a");
+    const machine::Strategy strategy{.own_kernels = own};
     graph::Graph graph;
     const auto x = graph.add_input("x", {DType::f16, {rows, k}}), residual = graph.add_input("r", {DType::f16, {rows, columns}});
     const auto wide = [&](graph::ValueId value) { return graph.must_add(graph::Op::Cast, {value}, ops::Attrs().set("to", int64_t{1})); };
@@ -241,8 +241,8 @@ TEST(Tiles, PartsOfALongSumAreClusters) {
     const auto product = graph.must_add(graph::Op::MatMul, {wide(a), wide(w)}, ops::Attrs().set("parts", parts));
     const auto narrow = graph.must_add(graph::Op::Cast, {product}, ops::Attrs().set("to", int64_t{10}).set("loose", int64_t{1}));
     graph.mark_output(graph.must_add(graph::Op::Add, {narrow, residual}), "y");
-    plan = stitch::plan(graph, device);
-    const TaskGraph tasks = build(graph, plan, device);
+    plan = stitch::plan(graph, device, strategy);
+    const TaskGraph tasks = build(graph, plan, device, strategy);
     const Status sound = validate(graph, plan, tasks);
     CHECK(sound.ok(), "{}", sound.error().text());
     for (const Work& work : tasks.works)
@@ -251,7 +251,7 @@ TEST(Tiles, PartsOfALongSumAreClusters) {
   };
   stitch::Plan plan;
   auto [work, count] = plan_of(128, 3072, 768, 4, true, plan);
-  ASSERT_TRUE(work.streamed.has_value());
+  ASSERT_TRUE(work.pipelined());
   EXPECT_EQ(plan.groups.size(), 2u);  // what makes A; the product with the residual
   EXPECT_EQ(work.tile_rows, 64);
   EXPECT_EQ(work.tile_columns, 64);   // 2 x 12 tiles: 24 clusters of 4
@@ -263,10 +263,10 @@ TEST(Tiles, PartsOfALongSumAreClusters) {
   EXPECT_EQ(plan.groups.size(), 3u);  // 5 x 7 are too many: its reader adds them
   EXPECT_EQ(plan_of(50, 1024, 96, 2, true, plan).first.tile_rows, 50);
   EXPECT_EQ(plan.groups.size(), 2u);
-  EXPECT_FALSE(plan_of(50, 1280, 96, 10, true, plan).first.streamed.has_value());  // no cluster is so large
-  EXPECT_FALSE(plan_of(128, 3072, 768, 4, false, plan).first.streamed.has_value());
+  EXPECT_FALSE(plan_of(50, 1280, 96, 10, true, plan).first.pipelined());  // no cluster is so large
+  EXPECT_FALSE(plan_of(128, 3072, 768, 4, false, plan).first.pipelined());
   EXPECT_EQ(plan.groups.size(), 3u);
-  EXPECT_FALSE(plan_of(600, 3072, 768, 4, true, plan).first.streamed.has_value());
+  EXPECT_FALSE(plan_of(600, 3072, 768, 4, true, plan).first.pipelined());
   EXPECT_EQ(plan.groups.size(), 3u);
 }
 
@@ -309,11 +309,10 @@ TEST(Tiles, ManyRowsShareMultiprocessors) {
   const auto work_of = [](const std::string& body, bool deals, const char* machine = "sm_90a") {
     const auto graph = graph::parse("graph \"g\" {\n" + body + "}");
     CHECK(graph.ok(), "{}", graph.error().text());
-    target::DeviceSpec device = *target::gpu(machine);
-    device.own_kernels = deals;
-    if (deals) device.deals = {device.fast_memory.count * device.sms};
-    const stitch::Plan plan = stitch::plan(*graph, device);
-    const TaskGraph tasks = build(*graph, plan, device);
+    const machine::Machine device = *machine::gpu(machine);
+    const machine::Strategy strategy{.own_kernels = deals, .min_grid_bytes = {deals ? device.fast_memory.count * device.sms : 0}};
+    const stitch::Plan plan = stitch::plan(*graph, device, strategy);
+    const TaskGraph tasks = build(*graph, plan, device, strategy);
     const Status sound = validate(*graph, plan, tasks);
     CHECK(sound.ok(), "{}", sound.error().text());
     return tasks.works.back();
@@ -333,10 +332,10 @@ TEST(Tiles, ManyRowsShareMultiprocessors) {
 )", images, zeros(64 * 64 * 9));
   };
   const Work many = work_of(conv(128), true);
-  EXPECT_TRUE(many.dealt);
-  EXPECT_EQ(many.residents, 2);
+  EXPECT_TRUE(many.grid());
+  EXPECT_EQ(many.ctas_per_sm(), 2);
   EXPECT_NE(14 * 14 % many.tile_rows, 0);
-  EXPECT_FALSE(work_of(conv(128), false).dealt);
+  EXPECT_FALSE(work_of(conv(128), false).grid());
   const auto product = [&](int rows) {
     return fmt::format(R"(in %0 "x": f16[{0},64]
   const %1: f16[64,256] = [{1}]
@@ -345,12 +344,12 @@ TEST(Tiles, ManyRowsShareMultiprocessors) {
   out %3 "y"
 )", rows, zeros(64 * 256));
   };
-  EXPECT_EQ(work_of(product(25000), true).residents, 2);
-  EXPECT_EQ(work_of(product(25000), false).residents, 0);
-  EXPECT_EQ(work_of(product(128), true).residents, 0);
+  EXPECT_EQ(work_of(product(25000), true).ctas_per_sm(), 2);
+  EXPECT_EQ(work_of(product(25000), false).ctas_per_sm(), 0);
+  EXPECT_EQ(work_of(product(128), true).ctas_per_sm(), 0);
   for (const char* lesser : {"sm_80", "sm_89"}) {  // they have no such tiles
-    EXPECT_EQ(work_of(product(25000), true, lesser).residents, 0);
-    EXPECT_EQ(work_of(conv(128), true, lesser).residents, 0);
+    EXPECT_EQ(work_of(product(25000), true, lesser).ctas_per_sm(), 0);
+    EXPECT_EQ(work_of(conv(128), true, lesser).ctas_per_sm(), 0);
   }
 }
 
@@ -367,7 +366,7 @@ TEST(Tiles, KeysOfFewHeadsAreSharedOut) {
   out %4 "y"
 }})", keys));
     ASSERT_TRUE(graph.ok()) << graph.error().text();
-    const auto device = target::gpu("sm_90a");
+    const auto device = machine::gpu("sm_90a");
     ASSERT_TRUE(device.ok());
     const stitch::Plan plan = stitch::plan(*graph, *device);
     const TaskGraph tasks = build(*graph, plan, *device);
@@ -420,7 +419,7 @@ TEST(Waves, ACopyRunsWhereWorkersAreIdle) {
   out %14 "y"
 })");
   ASSERT_TRUE(graph.ok()) << graph.error().text();
-  const auto device = target::gpu("sm_90a");
+  const auto device = machine::gpu("sm_90a");
   ASSERT_TRUE(device.ok());
   const stitch::Plan plan = stitch::plan(*graph, *device);
   const TaskGraph tasks = build(*graph, plan, *device);
@@ -449,7 +448,7 @@ TEST(Tiles, WideningCastsMoveNothing) {
   out %4 "y"
 })");
   ASSERT_TRUE(graph.ok()) << graph.error().text();
-  const auto device = target::gpu("sm_90a");
+  const auto device = machine::gpu("sm_90a");
   ASSERT_TRUE(device.ok());
   const stitch::Plan plan = stitch::plan(*graph, *device);
   ASSERT_EQ(plan.groups.size(), 1u);

@@ -41,7 +41,7 @@ struct Table {
 Table table() {
   auto graph = graph::parse(kText);
   CHECK(graph.ok(), "{}", graph.error().text());
-  auto device = target::gpu("sm_90a");
+  auto device = machine::gpu("sm_90a");
   CHECK(device.ok());
   Table made{.graph = std::move(*graph)};
   made.plan = stitch::plan(made.graph, *device);
@@ -228,10 +228,10 @@ constexpr const char* kSteps = R"(graph "g" {
 Table table_of_teams(int sms) {
   auto graph = graph::parse(kSteps);
   CHECK(graph.ok(), "{}", graph.error().text());
-  auto device = target::gpu("sm_90a", sms);
+  auto device = machine::gpu("sm_90a", sms);
   CHECK(device.ok());
   Table made{.graph = std::move(*graph)};
-  made.plan = stitch::plan(made.graph, *device, {.teams = true});
+  made.plan = stitch::plan(made.graph, *device, {}, {.teams = true});
   made.tasks = build(made.graph, made.plan, *device);
   return made;
 }

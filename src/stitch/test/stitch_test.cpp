@@ -12,7 +12,7 @@ Result<std::string> planned(graph::Graph graph) {
   std::istringstream words(graph.name);
   std::string name;
   words >> name;
-  TRY(target::DeviceSpec device, target::device(name, name == "cpu" ? 4 : 0));
+  TRY(machine::Machine device, machine::device(name, name == "cpu" ? 4 : 0));
   Options options;
   for (std::string word; words >> word;) {
     if (word == "op")
@@ -22,7 +22,7 @@ Result<std::string> planned(graph::Graph graph) {
     else if (isdigit(static_cast<unsigned char>(word[0])))
       device.fast_memory = Bytes{atoll(word.c_str()) * 1024};
   }
-  const Plan made = plan(graph, device, options);
+  const Plan made = plan(graph, device, {}, options);
   TRY_STATUS(verify(graph, made));
   return print(graph, made, true);
 }

@@ -66,9 +66,37 @@ TEST(Import, OneInputBindsTheDimensionOfAnother) {
   ImportOptions options;
   options.input_shapes["x"] = {3, 4};
   EXPECT_THAT(imported(bytes, options), HasSubstr("\"y\": f32[3,1]"));
+  // Two values: the op that they do not fit says so, unless the name itself was bound.
   options.input_shapes["y"] = {2, 1};
+  EXPECT_THAT(imported(bytes, options), HasSubstr("Add"));
+  EXPECT_THAT(imported(bytes, options), Not(HasSubstr("graph")));
+  options.dimensions["batch"] = 3;
   EXPECT_THAT(imported(bytes, options),
               HasSubstr("dimension 'batch' is 3 by one binding, and 2 by input 'y'"));
+}
+
+TEST(Import, ASymbolWithTwoValuesRunsWhereTheModelDoes) {
+  const std::string y = value("y", kFloat, {"batch", "1"}), w = value("w", kFloat, {"batch"});
+  const std::vector<std::string> nodes = {node("MatMul", {"x", "y"}, {"z"})};
+  ImportOptions options;
+  options.input_shapes = {{"x", {3, 4}}, {"y", {4, 1}}};
+  EXPECT_THAT(imported(model(graph(nodes, {kX, y}, {value("z")})), options), HasSubstr("f32[3,1] = MatMul"));
+  // An input whose shape is not given would have to choose.
+  EXPECT_THAT(imported(model(graph(nodes, {kX, y, w}, {value("z")})), options),
+              HasSubstr("which one is that of input 'w'?"));
+}
+
+TEST(Import, NamesThatTellNothingAreNoSymbols) {
+  for (const std::string name : {"?", "", "-1", "??"}) {
+    const std::string x = value("x", kFloat, {"2", "'" + name, "'" + name}), bytes = model(graph({node("Relu", {"x"}, {"z"})}, {x}, {value("z")}));
+    ImportOptions options;
+    options.input_shapes["x"] = {2, 48, 192};
+    EXPECT_THAT(imported(bytes, options), HasSubstr("f32[2,48,192] = Relu")) << name;
+    EXPECT_THAT(imported(bytes), HasSubstr("--shape x=2x2x2")) << name;
+    options = {};
+    options.dimensions[name] = 5;
+    EXPECT_THAT(imported(bytes, options), HasSubstr("no symbolic dimension")) << name;
+  }
 }
 
 TEST(Import, ShapeFlags) {

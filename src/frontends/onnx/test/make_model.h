@@ -30,13 +30,15 @@ std::string message(Fill fill) {
   return bytes;
 }
 
-/// Dimensions as text: a number, a symbol, or "?" for neither.
+/// Dimensions as text: a number, a symbol, "?" for neither, or any symbol behind an apostrophe.
 inline std::string tensor_type(int element, const List& dims, bool has_shape = true) {
   const std::string shape = message([&](pbf_writer& out) {
     for (const std::string& dim : dims)
       out.add_message(1, message([&](pbf_writer& d) {
                         if (dim == "?") return;
-                        if (std::isdigit(dim[0]) || dim[0] == '-')
+                        if (dim[0] == '\'')
+                          d.add_string(2, dim.substr(1));
+                        else if (std::isdigit(dim[0]) || dim[0] == '-')
                           d.add_int64(1, std::stoll(dim));
                         else
                           d.add_string(2, dim);

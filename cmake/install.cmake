@@ -1,0 +1,33 @@
+# What `cmake --install` and CPack put where: the C library with its header, files for find_package and pkg-config, and the command line.
+include(GNUInstallDirs)
+include(CMakePackageConfigHelpers)
+set(package_folder ${CMAKE_INSTALL_LIBDIR}/cmake/obelisk)
+install(TARGETS obelisk_shared EXPORT obelisk
+  LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} PUBLIC_HEADER DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+install(EXPORT obelisk NAMESPACE obelisk:: FILE obeliskTargets.cmake DESTINATION ${package_folder})
+file(WRITE ${PROJECT_BINARY_DIR}/obeliskConfig.cmake "include(\${CMAKE_CURRENT_LIST_DIR}/obeliskTargets.cmake)\n")
+write_basic_package_version_file(${PROJECT_BINARY_DIR}/obeliskConfigVersion.cmake COMPATIBILITY SameMajorVersion)
+install(FILES ${PROJECT_BINARY_DIR}/obeliskConfig.cmake ${PROJECT_BINARY_DIR}/obeliskConfigVersion.cmake DESTINATION ${package_folder})
+# From where the file lies, LIBDIR/pkgconfig, back to the prefix: a folder that was moved stays usable.
+string(REGEX REPLACE "[^/]+" ".." up ${CMAKE_INSTALL_LIBDIR})
+configure_file(cmake/obelisk.pc.in ${PROJECT_BINARY_DIR}/obelisk.pc @ONLY)
+install(FILES ${PROJECT_BINARY_DIR}/obelisk.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+if(TARGET obelisk)
+  install(TARGETS obelisk DESTINATION ${CMAKE_INSTALL_BINDIR})
+  # Helpers that bench and verify start: other runtimes live in Python.
+  install(FILES scripts/bench_onnxruntime.py scripts/answers_onnxruntime.py scripts/torch_peer.py DESTINATION ${CMAKE_INSTALL_DATADIR}/obelisk/scripts)
+endif()
+
+set(CPACK_PACKAGE_NAME obelisk)
+set(CPACK_PACKAGE_CONTACT "The Obelisk developers <obelisk@localhost>")
+set(CPACK_PACKAGE_DESCRIPTION_SUMMARY "${PROJECT_DESCRIPTION}")
+set(CPACK_RESOURCE_FILE_LICENSE ${PROJECT_SOURCE_DIR}/LICENSE)
+set(CPACK_GENERATOR DEB)
+set(CPACK_PACKAGING_INSTALL_PREFIX /usr)
+set(CPACK_STRIP_FILES ON)
+set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
+set(CPACK_DEBIAN_PACKAGE_SECTION science)
+set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
+set(CPACK_DEBIAN_PACKAGE_RECOMMENDS g++)
+set(CPACK_DEBIAN_PACKAGE_CONTROL_STRICT_PERMISSION ON)
+include(CPack)

@@ -1,0 +1,27 @@
+// By the program's target; and what a context answers where its machine cannot.
+#include "runtime/runtime.h"
+
+namespace obelisk::runtime {
+
+Result<std::shared_ptr<const Executable>> load(std::shared_ptr<const Program> program,
+                                               const LoadOptions& options) {
+  return program->on_gpu() ? load_cuda(std::move(program), options)
+                           : load_cpu(std::move(program), options);
+}
+
+Status Context::run_on(std::span<const void* const>, std::span<void* const>, void*) {
+  return Error{Code::kUnsupported, "runtime", "a program on the CPU has no streams", "",
+               "run() without a stream"};
+}
+Result<std::vector<double>> Context::device_us(int) {
+  return Error{Code::kUnsupported, "runtime", "a program on the CPU has no device time", "",
+               "bench with --target cuda"};
+}
+Result<bool> Context::on_device(const void*) const { return false; }
+Status Context::wait() { return ok_status(); }
+Result<std::vector<TaskTime>> Context::task_times() {
+  return Error{Code::kUnsupported, "runtime", "a program on the CPU records no times of tasks", "",
+               "OBELISK_PROFILE=1 prints times of bodies"};
+}
+
+}  // namespace obelisk::runtime

@@ -1,0 +1,75 @@
+#include "serve/lanes.h"
+
+namespace obelisk::serve {
+
+Lanes::Lanes(int count) {
+  for (int k = 0; k < count; ++k) threads_.emplace_back([this] { loop(); });
+}
+
+Lanes::~Lanes() {
+  {
+    std::lock_guard lock(mutex_);
+    ends_ = true;
+  }
+  changed_.notify_all();
+  for (std::thread& thread : threads_) thread.join();
+}
+
+void Lanes::run(std::function<void()> work) {
+  {
+    std::lock_guard lock(mutex_);
+    work_.push_back(std::move(work));
+  }
+  changed_.notify_one();
+}
+
+void Lanes::loop() {
+  std::unique_lock lock(mutex_);
+  while (true) {
+    changed_.wait(lock, [this] { return ends_ || !work_.empty(); });
+    if (work_.empty()) return;
+    std::function<void()> work = std::move(work_.front());
+    work_.pop_front();
+    lock.unlock();
+    work();
+    work = nullptr;  // what it holds goes before the lock comes
+    lock.lock();
+  }
+}
+
+Alarm::Alarm(std::function<void()> rings) : rings_(std::move(rings)), thread_([this] { loop(); }) {}
+
+Alarm::~Alarm() {
+  {
+    std::lock_guard lock(mutex_);
+    ends_ = true;
+  }
+  changed_.notify_all();
+  thread_.join();
+}
+
+void Alarm::wake_at(Clock::time_point at) {
+  std::lock_guard lock(mutex_);
+  if (at_ && *at_ <= at) return;
+  at_ = at;
+  changed_.notify_all();
+}
+
+void Alarm::loop() {
+  std::unique_lock lock(mutex_);
+  while (!ends_) {
+    if (!at_) {
+      changed_.wait(lock);
+    } else if (Clock::now() < *at_) {
+      const Clock::time_point until = *at_;
+      changed_.wait_until(lock, until);
+    } else {
+      at_.reset();
+      lock.unlock();
+      rings_();
+      lock.lock();
+    }
+  }
+}
+
+}  // namespace obelisk::serve

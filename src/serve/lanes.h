@@ -1,0 +1,49 @@
+/// serve/lanes.h — the threads that run programs, one for each that may run at once, and one that wakes at a time.
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <vector>
+
+namespace obelisk::serve {
+
+/// Runs what it is given, first come first served; the destructor runs what is left and waits for the end of all.
+class Lanes {
+ public:
+  explicit Lanes(int count);
+  ~Lanes();
+  void run(std::function<void()> work);
+
+ private:
+  void loop();
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<std::function<void()>> work_;
+  bool ends_ = false;
+  std::vector<std::thread> threads_;  // last: begins after what it uses
+};
+
+/// Calls a function at the earliest time that was asked for since it was called last.
+class Alarm {
+ public:
+  using Clock = std::chrono::steady_clock;
+  explicit Alarm(std::function<void()> rings);
+  ~Alarm();
+  void wake_at(Clock::time_point at);
+
+ private:
+  void loop();
+  std::function<void()> rings_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::optional<Clock::time_point> at_;
+  bool ends_ = false;
+  std::thread thread_;  // last
+};
+
+}  // namespace obelisk::serve

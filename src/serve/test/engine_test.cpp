@@ -1,0 +1,536 @@
+// The engine with programs of the CPU: answers of any mix equal those of a model alone, bit for bit; who fails, fails alone.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <condition_variable>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <random>
+#include <set>
+#include <thread>
+
+#include "frontends/onnx/test/make_model.h"
+#include "serve/record.h"
+#include "serve/serve.h"
+#include "serve/times_store.h"
+#include "serve/variants.h"
+
+namespace obelisk::serve {
+namespace {
+
+namespace fs = std::filesystem;
+namespace make = frontends::onnx::make;
+using namespace std::chrono_literals;
+
+/// Two layers and a softmax over rows of `width`; all weights follow from `seed`.
+std::string network(int width, int classes, uint32_t seed) {
+  std::mt19937 random(seed);
+  std::normal_distribution<float> normal(0, 0.3F);
+  const auto weights = [&](int count) {
+    std::vector<float> values(static_cast<size_t>(count));
+    for (float& value : values) value = normal(random);
+    return values;
+  };
+  return make::model(make::graph(
+      {make::node("MatMul", {"x", "a"}, {"h"}), make::node("Relu", {"h"}, {"r"}), make::node("MatMul", {"r", "b"}, {"l"}),
+       make::node("Softmax", {"l"}, {"p"}, {make::attr("axis", -1)})},
+      {make::value("x", make::kFloat, {"batch", std::to_string(width)})}, {make::value("p", make::kFloat, {"batch", std::to_string(classes)})},
+      {make::floats("a", {width, 48}, weights(width * 48)), make::floats("b", {48, classes}, weights(48 * classes))}));
+}
+
+/// Answers as they come.
+class Answers {
+ public:
+  Done next() {
+    const size_t place = [&] {
+      std::lock_guard lock(mutex_);
+      answers_.emplace_back(), counts_.push_back(0);
+      return answers_.size() - 1;
+    }();
+    return [this, place](Answer answer) {
+      std::lock_guard lock(mutex_);
+      answers_[place] = std::move(answer), ++counts_[place], ++came_;
+      changed_.notify_all();
+    };
+  }
+  /// All of them, once each.
+  std::vector<Answer> all() {
+    std::unique_lock lock(mutex_);
+    EXPECT_TRUE(changed_.wait_for(lock, 60s, [this] { return came_ >= answers_.size(); }));
+    for (const int count : counts_) EXPECT_EQ(count, 1);
+    return std::move(answers_);
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<Answer> answers_;
+  std::vector<int> counts_;
+  size_t came_ = 0;
+};
+
+Request request(const std::string& model, const std::string& port, Type type, const void* bytes) {
+  auto keep = std::make_shared<std::vector<std::byte>>(static_cast<size_t>(type.bytes()));
+  std::memcpy(keep->data(), bytes, keep->size());
+  Request made;
+  made.model = model;
+  made.inputs.push_back({port, type.dtype, type.shape, *keep});
+  made.keep = keep;
+  return made;
+}
+
+std::vector<float> floats_of(const Answer& answer, size_t output = 0) {
+  const auto bytes = answer.outputs.at(output).bytes;
+  std::vector<float> values(bytes.size() / sizeof(float));
+  std::memcpy(values.data(), bytes.data(), bytes.size());
+  return values;
+}
+
+class EngineTest : public testing::Test {
+ protected:
+  EngineTest() : folder(fs::temp_directory_path() / ("obelisk-serve-test-" + std::to_string(getpid()))) { fs::create_directories(folder); }
+  ~EngineTest() override { fs::remove_all(folder); }
+  std::string write(const std::string& name, const std::string& bytes) const {
+    std::ofstream(folder / name, std::ios::binary) << bytes;
+    return (folder / name).string();
+  }
+  std::unique_ptr<Engine> engine(const std::string& policy = "vliw") const {
+    EngineOptions options;
+    options.workers = 3, options.policy = policy_named(policy).value();
+    options.verify_seconds = 1, options.cache = (folder / "cache").string();
+    return make_engine(std::move(options));
+  }
+  static ModelState wait_for(const Engine& engine, const std::string& name) {
+    for (int k = 0; k < 6000; ++k) {
+      const auto info = engine.model(name);
+      if (info && info->state != ModelState::kLoading) return info->state;
+      std::this_thread::sleep_for(10ms);
+    }
+    return ModelState::kLoading;
+  }
+  fs::path folder;
+};
+
+TEST_F(EngineTest, AnswersAndSaysWhatHappened) {
+  auto engine = this->engine();
+  engine->add({.name = "net", .path = write("net.onnx", network(16, 5, 1)), .batch_dimension = "batch", .max_batch = 4});
+  ASSERT_EQ(wait_for(*engine, "net"), ModelState::kReady) << engine->model("net")->reason;
+  const auto info = engine->model("net");
+  ASSERT_EQ(info->inputs.size(), 1u);
+  EXPECT_EQ(info->inputs[0].shape, (Shape{-1, 16}));
+  EXPECT_EQ(info->outputs[0].shape, (Shape{-1, 5}));
+  std::vector<float> x(3 * 16, 0.5F);
+  Answers answers;
+  Request asked = request("net", "x", {DType::f32, {3, 16}}, x.data());
+  asked.trace = true, asked.deadline = 10s;
+  engine->submit(std::move(asked), answers.next());
+  const Answer answer = std::move(answers.all()[0]);
+  ASSERT_EQ(answer.outcome, Outcome::kOk) << answer.error->text();
+  ASSERT_EQ(answer.outputs.size(), 1u);
+  EXPECT_EQ(answer.outputs[0].shape, (Shape{3, 5}));
+  const std::vector<float> p = floats_of(answer);
+  for (int row = 0; row < 3; ++row) {
+    float sum = 0;
+    for (int k = 0; k < 5; ++k) sum += p[static_cast<size_t>(row * 5 + k)];
+    EXPECT_NEAR(sum, 1, 1e-5);
+  }
+  ASSERT_TRUE(answer.trace);
+  EXPECT_EQ(answer.trace->batch_rows, 3);
+  EXPECT_GE(answer.trace->ran, answer.trace->queued);
+  EXPECT_FALSE(answer.trace->reason.empty());
+}
+
+/// Models with their inputs, and what each answers when nobody else is there.
+struct Known {
+  std::string name, port;
+  DType dtype;
+  Shape row;                                 // of one row
+  std::vector<std::vector<std::byte>> rows;  // inputs, row by row
+  std::vector<std::vector<std::byte>> alone; // answers of each
+};
+
+/// Joins rows of a model's inputs to a request.
+Request ask(const Known& model, const std::vector<size_t>& rows) {
+  std::vector<std::byte> bytes;
+  for (const size_t row : rows) bytes.insert(bytes.end(), model.rows[row].begin(), model.rows[row].end());
+  Shape shape = model.row;
+  shape.insert(shape.begin(), static_cast<int64_t>(rows.size()));
+  return request(model.name, model.port, {model.dtype, shape}, bytes.data());
+}
+
+void expect_alone(const Known& model, const std::vector<size_t>& rows, const Answer& answer) {
+  ASSERT_EQ(answer.outcome, Outcome::kOk) << (answer.error ? answer.error->text() : "");
+  std::vector<std::byte> wanted;
+  for (const size_t row : rows) wanted.insert(wanted.end(), model.alone[row].begin(), model.alone[row].end());
+  ASSERT_EQ(answer.outputs.size(), 1u);
+  ASSERT_EQ(answer.outputs[0].bytes.size(), wanted.size());
+  ASSERT_EQ(std::memcmp(answer.outputs[0].bytes.data(), wanted.data(), wanted.size()), 0) << model.name << ": other bits than alone";
+}
+
+/// The answers of the models one row after the other, by an engine that has nothing else to do.
+void answer_alone(Engine& engine, std::vector<Known>& models) {
+  for (Known& model : models)
+    for (size_t row = 0; row < model.rows.size(); ++row) {
+      Answers one;
+      engine.submit(ask(model, {row}), one.next());
+      const Answer answer = std::move(one.all()[0]);
+      ASSERT_EQ(answer.outcome, Outcome::kOk) << answer.error->text();
+      model.alone.emplace_back(answer.outputs[0].bytes.begin(), answer.outputs[0].bytes.end());
+    }
+}
+
+Known known(const std::string& name, int width, uint32_t seed) {
+  Known model{name, "x", DType::f32, {width}, {}, {}};
+  std::mt19937 random(seed);
+  std::normal_distribution<float> normal;
+  for (int row = 0; row < 12; ++row) {
+    std::vector<std::byte> bytes(static_cast<size_t>(width) * sizeof(float));
+    for (int k = 0; k < width; ++k) {
+      const float value = row == 11 && k == 0 ? std::numeric_limits<float>::quiet_NaN() : normal(random);
+      std::memcpy(bytes.data() + static_cast<size_t>(k) * sizeof(float), &value, sizeof value);
+    }
+    model.rows.push_back(std::move(bytes));
+  }
+  return model;
+}
+
+/// Until every batch of a model is there.
+void wait_for_batches(Engine& engine, const Known& model, int batch) {
+  std::vector<size_t> rows(static_cast<size_t>(batch), 0);
+  for (int k = 0; k < 3000; ++k) {
+    Answers one;
+    Request request = ask(model, rows);
+    request.trace = true;
+    engine.submit(std::move(request), one.next());
+    const Answer answer = std::move(one.all()[0]);
+    ASSERT_EQ(answer.outcome, Outcome::kOk);
+    if (answer.trace->variant.starts_with("batch " + std::to_string(batch))) return;
+    std::this_thread::sleep_for(10ms);
+  }
+  FAIL() << "no batch of " << batch;
+}
+
+class Policies : public EngineTest, public testing::WithParamInterface<const char*> {};
+
+TEST_P(Policies, AnyMixAnswersAsEachModelAlone) {
+  auto engine = this->engine(GetParam());
+  std::vector<Known> models = {known("small", 16, 1), known("wide", 96, 2), known("other", 16, 3)};
+  for (size_t m = 0; m < models.size(); ++m)
+    engine->add({.name = models[m].name, .path = write(models[m].name, network(static_cast<int>(models[m].row[0]), 5 + static_cast<int>(m), static_cast<uint32_t>(m))),
+                 .batch_dimension = "batch", .max_batch = 4});
+  for (const Known& model : models) ASSERT_EQ(wait_for(*engine, model.name), ModelState::kReady) << engine->model(model.name)->reason;
+  answer_alone(*engine, models);
+  for (const Known& model : models) wait_for_batches(*engine, model, 4);
+  // Four callers at once.
+  constexpr int kCallers = 4, kEach = 250;
+  struct Asked { size_t model; std::vector<size_t> rows; };
+  std::vector<std::thread> callers;
+  std::array<Answers, kCallers> answers;
+  std::array<std::vector<Asked>, kCallers> asked;
+  for (size_t caller = 0; caller < kCallers; ++caller)
+    callers.emplace_back([&, caller] {
+      std::mt19937 random(static_cast<uint32_t>(caller));
+      for (int k = 0; k < kEach; ++k) {
+        Asked one{random() % models.size(), {}};
+        for (size_t rows = random() % 4 ? 1 : 1 + random() % 4; one.rows.size() < rows;) one.rows.push_back(random() % 12);
+        Request request = ask(models[one.model], one.rows);
+        request.trace = random() % 2, request.tenant = random() % 2 ? "a" : "";
+        if (random() % 2) request.deadline = 20s;
+        asked[caller].push_back(one);
+        engine->submit(std::move(request), answers[caller].next());
+        if (random() % 8 == 0) std::this_thread::sleep_for(std::chrono::microseconds(random() % 500));
+      }
+    });
+  for (std::thread& caller : callers) caller.join();
+  int joined = 0;
+  for (size_t caller = 0; caller < kCallers; ++caller) {
+    const std::vector<Answer> got = answers[caller].all();
+    for (size_t k = 0; k < got.size(); ++k) {
+      expect_alone(models[asked[caller][k].model], asked[caller][k].rows, got[k]);
+      if (testing::Test::HasFatalFailure()) return;
+      joined += got[k].trace && got[k].trace->batch_rows > static_cast<int>(asked[caller][k].rows.size());
+    }
+  }
+  if (GetParam() == std::string("vliw") || GetParam() == std::string("batch")) {
+    EXPECT_GT(joined, 0) << "no two requests shared a launch";
+  }
+  uint64_t ok = 0;
+  for (const ModelInfo& info : engine->models()) {
+    ok += info.counts.ok;
+    EXPECT_EQ(info.counts.waiting, 0);
+  }
+  EXPECT_GE(ok, static_cast<uint64_t>(kCallers * kEach));
+}
+
+INSTANTIATE_TEST_SUITE_P(Engine, Policies, testing::Values("vliw", "fifo", "time", "streams", "edf", "batch"), [](const auto& info) { return std::string(info.param); });
+
+TEST_F(EngineTest, ModelsComeAndGoWhileOthersAnswer) {
+  auto engine = this->engine();
+  std::vector<Known> models = {known("stays", 16, 1)};
+  engine->add({.name = "stays", .path = write("stays", network(16, 5, 0)), .batch_dimension = "batch", .max_batch = 4});
+  ASSERT_EQ(wait_for(*engine, "stays"), ModelState::kReady);
+  answer_alone(*engine, models);
+  const std::string guest = write("guest", network(32, 7, 9)), other = write("other", network(32, 7, 10));
+  Known comes = known("guest", 32, 5);
+  std::atomic<bool> stop{false};
+  std::atomic<int> answered{0};
+  std::thread load([&] {
+    std::mt19937 random(4);
+    while (!stop) {
+      Answers one;
+      const std::vector<size_t> rows = {random() % 12};
+      engine->submit(ask(models[0], rows), one.next());
+      const Answer answer = std::move(one.all()[0]);
+      expect_alone(models[0], rows, answer);
+      ++answered;
+    }
+  });
+  std::vector<std::vector<std::byte>> first, second;
+  for (int turn = 0; turn < 3; ++turn) {
+    comes.alone.clear();
+    engine->add({.name = "guest", .path = guest, .batch_dimension = "batch", .max_batch = 2});
+    ASSERT_EQ(wait_for(*engine, "guest"), ModelState::kReady) << engine->model("guest")->reason;
+    std::vector<Known> guests = {comes};
+    answer_alone(*engine, guests);
+    if (turn == 0) first = guests[0].alone;
+    EXPECT_EQ(guests[0].alone, first);
+    // Another network of that name takes its place; requests are answered all the while.
+    engine->add({.name = "guest", .path = other, .batch_dimension = "batch", .max_batch = 2});
+    bool replaced = false;
+    for (int k = 0; k < 6000 && !replaced; ++k) {
+      Answers one;
+      engine->submit(ask(comes, {0}), one.next());
+      const Answer answer = std::move(one.all()[0]);
+      ASSERT_EQ(answer.outcome, Outcome::kOk) << answer.error->text();
+      replaced = std::memcmp(answer.outputs[0].bytes.data(), first[0].data(), first[0].size()) != 0;
+    }
+    EXPECT_TRUE(replaced);
+    Answers last;
+    for (int k = 0; k < 20; ++k) engine->submit(ask(comes, {static_cast<size_t>(k % 11)}), last.next());
+    engine->remove("guest");
+    for (const Answer& answer : last.all()) EXPECT_EQ(answer.outcome, Outcome::kOk) << "what was taken is answered";
+    for (int k = 0; k < 1000 && engine->model("guest"); ++k) std::this_thread::sleep_for(1ms);
+    EXPECT_FALSE(engine->model("guest"));
+    Answers gone;
+    engine->submit(ask(comes, {0}), gone.next());
+    EXPECT_EQ(gone.all()[0].outcome, Outcome::kNotFound);
+  }
+  stop = true;
+  load.join();
+  EXPECT_GT(answered, 0);
+}
+
+TEST_F(EngineTest, WhoFailsFailsAlone) {
+  EngineOptions options;
+  options.workers = 2, options.policy = policy_named("batch").value();
+  std::atomic<int> joined{0};
+  options.check = [&](const Request& request) -> Status {
+    if (request.id == "bad") return Error{Code::kUsage, "test", "not this one"};
+    return ok_status();
+  };
+  auto engine = make_engine(std::move(options));
+  engine->add({.name = "net", .path = write("net", network(16, 5, 1)), .batch_dimension = "batch", .max_batch = 8});
+  ASSERT_EQ(wait_for(*engine, "net"), ModelState::kReady) << engine->model("net")->reason;
+  std::vector<Known> models = {known("net", 16, 2)};
+  answer_alone(*engine, models);
+  wait_for_batches(*engine, models[0], 8);
+  const ModelCounts before = engine->model("net")->counts;
+  for (int round = 0; round < 30; ++round) {
+    Answers answers;
+    for (size_t k = 0; k < 16; ++k) {
+      Request request = ask(models[0], {k % 12});
+      request.id = k % 5 == 3 ? "bad" : "good", request.trace = true;
+      engine->submit(std::move(request), answers.next());
+    }
+    const std::vector<Answer> all = answers.all();
+    for (size_t k = 0; k < 16; ++k) {
+      if (k % 5 != 3) {
+        expect_alone(models[0], {k % 12}, all[k]);
+        continue;
+      }
+      ASSERT_EQ(all[k].outcome, Outcome::kFailed);
+      EXPECT_NE(all[k].error->text().find("not this one"), std::string::npos);
+      joined += all[k].trace->batch_rows > 1;
+    }
+  }
+  const ModelCounts counts = engine->model("net")->counts;
+  EXPECT_EQ(counts.failed, 90u);
+  EXPECT_EQ(counts.ok - before.ok, 30u * 13);
+}
+
+TEST_F(EngineTest, WeightsAreKeptOnceWhateverTheBatches) {
+  const ModelConfig config{.name = "net", .path = write("net", network(96, 5, 1)), .batch_dimension = "batch", .max_batch = 8};
+  const auto programs = Programs::open(config, {.workers = 2, .verify = false});
+  ASSERT_TRUE(programs.ok()) << programs.error().text();
+  EXPECT_EQ((*programs)->batches(), (std::vector<int>{1, 2, 4, 8}));
+  std::set<const void*> first;
+  for (const int batch : (*programs)->batches()) {
+    const auto program = (*programs)->compile(batch, {});
+    ASSERT_TRUE(program.ok()) << program.error().text();
+    std::set<const void*> weights;
+    for (const Tensor& weight : program->executable->program().weights)
+      if (!weight.empty()) weights.insert(weight.data());
+    if (batch == 1) first = weights;
+    EXPECT_FALSE(weights.empty());
+    EXPECT_EQ(weights, first) << "batch " << batch;
+  }
+}
+
+TEST_F(EngineTest, TimesAreKeptForTheNextProcess) {
+  const std::string cache = (folder / "cache").string();
+  const std::string key = TimesStore::key_of(hash_text("program"), 1, 2);
+  EXPECT_NE(key, TimesStore::key_of(hash_text("program"), 2, 2));
+  EXPECT_NE(key, TimesStore::key_of(hash_text("another"), 1, 2));
+  {
+    TimesStore store(cache);
+    ASSERT_TRUE(store.open());
+    EXPECT_FALSE(store.find(key));
+    store.keep(key, "net", 1, 1, {5us, 7us});
+    store.keep(key, "net", 1, 1, {5us, 8us});
+  }
+  TimesStore again(cache);
+  ASSERT_TRUE(again.find(key));
+  EXPECT_EQ(again.find(key)->alone, 5us);
+  EXPECT_EQ(again.find(key)->beside, 8us);
+  TimesStore none("");
+  none.keep(key, "net", 1, 1, {5us, 5us});
+  EXPECT_FALSE(none.find(key));
+  std::ofstream(folder / "cache" / "times.sqlite", std::ios::trunc) << "something that is no database, and long enough not to be taken for an empty one";
+  TimesStore broken(cache);
+  EXPECT_FALSE(broken.find(key));
+}
+
+TEST_F(EngineTest, ModelsBeyondTheMemoryLimitAreRefused) {
+  EngineOptions options;
+  options.workers = 2, options.verify = false, options.memory_limit = 64 << 10;
+  auto engine = make_engine(std::move(options));
+  engine->add({.name = "fits", .path = write("fits", network(96, 5, 1)), .batch_dimension = "batch"});
+  ASSERT_EQ(wait_for(*engine, "fits"), ModelState::kReady) << engine->model("fits")->reason;
+  const int64_t used = engine->model("fits")->memory_bytes;
+  EXPECT_GT(used, 96 * 48 * 4);
+  engine->add({.name = "beyond", .path = write("beyond", network(400, 5, 2)), .batch_dimension = "batch"});
+  EXPECT_EQ(wait_for(*engine, "beyond"), ModelState::kFailed);
+  EXPECT_NE(engine->model("beyond")->reason.find("64.0 KiB are taken"), std::string::npos) << engine->model("beyond")->reason;
+  engine->remove("fits");
+  for (int k = 0; k < 1000 && engine->model("fits"); ++k) std::this_thread::sleep_for(1ms);
+  engine->add({.name = "fits again", .path = write("fits", network(96, 5, 1)), .batch_dimension = "batch"});
+  EXPECT_EQ(wait_for(*engine, "fits again"), ModelState::kReady) << "memory comes back";
+  EXPECT_EQ(engine->model("fits again")->memory_bytes, used) << "to the byte";
+}
+
+TEST_F(EngineTest, RefusesWithReasons) {
+  auto engine = this->engine();
+  const std::string path = write("net", network(16, 5, 1));
+  engine->add({.name = "net", .path = path, .batch_dimension = "batch", .max_batch = 2, .queue_limit = 4});
+  engine->add({.name = "broken", .path = write("broken", "no model")});
+  engine->add({.name = "absent", .path = path + ".absent"});
+  engine->add({.name = "unbound", .path = path});
+  engine->add({.name = "misnamed", .path = path, .batch_dimension = "rows", .max_batch = 2});
+  ASSERT_EQ(wait_for(*engine, "net"), ModelState::kReady);
+  for (const char* name : {"broken", "absent", "unbound", "misnamed"}) {
+    EXPECT_EQ(wait_for(*engine, name), ModelState::kFailed) << name;
+    EXPECT_FALSE(engine->model(name)->reason.empty());
+  }
+  EXPECT_NE(engine->model("misnamed")->reason.find("its dimensions: batch"), std::string::npos) << engine->model("misnamed")->reason;
+  const std::vector<float> x(16 * 3, 1.0F);
+  const auto outcome = [&](Request request, const std::string& text) {
+    Answers one;
+    engine->submit(std::move(request), one.next());
+    const Answer answer = std::move(one.all()[0]);
+    EXPECT_TRUE(answer.error && answer.error->text().find(text) != std::string::npos) << (answer.error ? answer.error->text() : "no error");
+    return answer.outcome;
+  };
+  EXPECT_EQ(outcome(request("net", "y", {DType::f32, {1, 16}}, x.data()), "input 'x' (f32[-1,16]) is not given"), Outcome::kBadRequest);
+  EXPECT_EQ(outcome(request("net", "x", {DType::i32, {1, 16}}, x.data()), "is f32[-1,16], but i32[1,16] was given"), Outcome::kBadRequest);
+  EXPECT_EQ(outcome(request("net", "x", {DType::f32, {1, 8}}, x.data()), "[1,8]"), Outcome::kBadRequest);
+  EXPECT_EQ(outcome(request("net", "x", {DType::f32, {3, 16}}, x.data()), "3 rows, from 1 to 2"), Outcome::kBadRequest);
+  Request cut = request("net", "x", {DType::f32, {1, 16}}, x.data());
+  cut.inputs[0].bytes = cut.inputs[0].bytes.first(60);
+  EXPECT_EQ(outcome(std::move(cut), "takes 64 bytes, but 60 came"), Outcome::kBadRequest);
+  Request no_output = request("net", "x", {DType::f32, {1, 16}}, x.data());
+  no_output.outputs = {"q"};
+  EXPECT_EQ(outcome(std::move(no_output), "no output 'q'"), Outcome::kBadRequest);
+  EXPECT_EQ(outcome(request("nobody", "x", {DType::f32, {1, 16}}, x.data()), "no model 'nobody'"), Outcome::kNotFound);
+  EXPECT_EQ(outcome(request("broken", "x", {DType::f32, {1, 16}}, x.data()), "could not be loaded"), Outcome::kNotReady);
+  Request hurried = request("net", "x", {DType::f32, {1, 16}}, x.data());
+  hurried.deadline = 1ns;
+  EXPECT_EQ(outcome(std::move(hurried), "no program of the model is that quick"), Outcome::kRejected);
+  engine->drain();
+  EXPECT_EQ(outcome(request("net", "x", {DType::f32, {1, 16}}, x.data()), "takes no more requests"), Outcome::kRejected);
+}
+
+TEST_F(EngineTest, CancelsWhatWaitsAndEndsInOrder) {
+  Answers answers;
+  std::mutex mutex;
+  std::condition_variable changed;
+  bool open = false;
+  {
+    EngineOptions options;
+    options.workers = 2, options.policy = policy_named("fifo").value();
+    // Runs stand still until the gate is opened, so that all others wait.
+    options.check = [&](const Request&) {
+      std::unique_lock lock(mutex);
+      changed.wait(lock, [&] { return open; });
+      return ok_status();
+    };
+    auto engine = make_engine(std::move(options));
+    engine->add({.name = "net", .path = write("net", network(16, 5, 1)), .batch_dimension = "batch", .max_batch = 1});
+    ASSERT_EQ(wait_for(*engine, "net"), ModelState::kReady);
+    const std::vector<float> x(16, 1.0F);
+    std::vector<RequestKey> keys;
+    for (int k = 0; k < 101; ++k) keys.push_back(engine->submit(request("net", "x", {DType::f32, {1, 16}}, x.data()), answers.next()));
+    for (size_t k = 1; k < keys.size(); k += 2) engine->cancel(keys[k]);
+    engine->cancel(keys[1]), engine->cancel(1'000'000);  // twice, and nobody's
+    engine->cancel(keys[0]);                             // it runs
+    EXPECT_EQ(engine->model("net")->counts.cancelled, 50u);
+    EXPECT_EQ(engine->model("net")->counts.waiting, 50);
+    std::thread later([&] {
+      std::this_thread::sleep_for(50ms);
+      std::lock_guard lock(mutex);
+      open = true;
+      changed.notify_all();
+    });
+    engine.reset();  // who still waits is told; what runs ends
+    later.join();
+  }
+  const std::vector<Answer> all = answers.all();
+  EXPECT_EQ(all[0].outcome, Outcome::kOk);
+  for (size_t k = 1; k < all.size(); ++k) EXPECT_EQ(all[k].outcome, Outcome::kCancelled) << k;
+}
+
+TEST_F(EngineTest, DropsAtTheDeadlineAndRecordsWhatReplays) {
+  const std::string record = (folder / "record").string();
+  {
+    EngineOptions options;
+    options.workers = 2, options.verify = false, options.record = record;
+    auto engine = make_engine(std::move(options));
+    engine->add({.name = "net", .path = write("net", network(96, 5, 1)), .batch_dimension = "batch", .max_batch = 2});
+    ASSERT_EQ(wait_for(*engine, "net"), ModelState::kReady);
+    const Known model = known("net", 96, 3);
+    Answers answers;
+    std::mt19937 random(1);
+    for (int k = 0; k < 1000; ++k) {
+      Request request = ask(model, {random() % 11});
+      if (random() % 2) request.deadline = std::chrono::microseconds(50 + random() % 3000);
+      const RequestKey key = engine->submit(std::move(request), answers.next());
+      if (random() % 9 == 0) engine->cancel(key);
+    }
+    for (const Answer& answer : answers.all()) {
+      const bool known_outcome = answer.outcome == Outcome::kOk || answer.outcome == Outcome::kLate || answer.outcome == Outcome::kRejected || answer.outcome == Outcome::kCancelled;
+      EXPECT_TRUE(known_outcome) << static_cast<int>(answer.outcome);
+    }
+    const ModelCounts counts = engine->model("net")->counts;
+    EXPECT_EQ(counts.ok + counts.late + counts.rejected + counts.cancelled, 1000u);
+  }
+  std::ifstream file(record);
+  const auto again = replay(file);
+  ASSERT_TRUE(again.ok()) << again.error().text();
+  EXPECT_EQ(again->difference, "");
+  EXPECT_EQ(again->asked, 1000);
+}
+
+}  // namespace
+}  // namespace obelisk::serve

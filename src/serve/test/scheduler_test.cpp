@@ -1,0 +1,447 @@
+// The scheduler over random histories: what has to hold for every one of them, and what single parts promise.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+#include <random>
+#include <set>
+#include <sstream>
+
+#include "serve/simulate.h"
+
+namespace obelisk::serve {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr int kHistories = 10'000;
+
+/// A machine, arrivals and a policy that follow from a seed.
+struct History {
+  SimulatedMachine machine;
+  std::vector<Arrival> arrivals;
+  SimulationOptions options;
+};
+
+int pick(std::mt19937& random, int from, int to) { return from + static_cast<int>(random() % static_cast<uint32_t>(to - from + 1)); }
+
+ModelTimes random_times(std::mt19937& random, int slots, bool every_width = false) {
+  ModelTimes times;
+  times.bound = random() % 2 ? Bound::kMemory : Bound::kCompute;
+  const int64_t whole = pick(random, 20, 2000) * 1000;
+  const int largest = random() % 2 ? 1 << pick(random, 1, 3) : 1;
+  for (int batch = 1; batch <= largest; batch *= 2) {
+    const double longer = 1 + (batch - 1) * 0.4;
+    for (int width = slots; width >= 1; width /= 2) {
+      if (width != slots && !every_width && random() % 4 == 0) continue;
+      const double alone = static_cast<double>(whole) * longer * std::pow(static_cast<double>(slots) / width, 0.4);
+      times.variants.push_back({batch, width, Time(static_cast<int64_t>(alone)), Time(static_cast<int64_t>(width == slots ? alone : alone * 1.3))});
+    }
+  }
+  return times;
+}
+
+History history(uint32_t seed) {
+  std::mt19937 random(seed);
+  History made;
+  made.machine.slots = 1 << pick(random, 0, 4);
+  const int models = pick(random, 1, 5);
+  for (int m = 0; m < models; ++m)
+    made.machine.models.push_back({"m" + std::to_string(m), random_times(random, made.machine.slots), static_cast<double>(pick(random, 1, 4))});
+  const std::vector<std::string> names = policy_names();
+  const int drawn = pick(random, 0, 9);  // half of them the one that has most to go wrong
+  made.options.policy = policy_named(names[drawn < 5 ? static_cast<size_t>(drawn) : 5]).value();
+  Policy& policy = made.options.policy;
+  policy.streams = pick(random, 1, 4);
+  for (bool* part : {&policy.batches, &policy.narrow, &policy.hold, &policy.shares, &policy.foresee, &policy.admit_by_load}) *part = random() % 4 != 0;
+  policy.reserve = random() % 2 == 0;
+  made.options.machines = pick(random, 1, 3);
+  made.options.queue_limit = random() % 4 ? 1024 : pick(random, 1, 8);
+  made.options.noise = random() % 2 ? 0.2 : 0;
+  made.options.seed = seed;
+  const int tenants = pick(random, 1, 4);
+  const bool own = random() % 2;
+  if (own)
+    for (int t = 0; t < tenants; ++t) made.options.tenants.push_back(pick(random, 1, 4));
+  int64_t at = 0;
+  const int gap = pick(random, 1, 600) * 1000, requests = pick(random, 1, 60);
+  for (int k = 0; k < requests; ++k) {
+    if (random() % 3) at += pick(random, 0, gap);
+    Arrival arrival{.at = Time(at), .model = pick(random, 0, models - 1), .rows = random() % 4 ? 1 : pick(random, 1, 10), .priority = random() % 4 ? 0 : pick(random, -1, 1)};
+    arrival.tenant = own ? pick(random, 0, tenants - 1) : arrival.model;
+    const Time alone = quickest(made.machine.models[static_cast<size_t>(arrival.model)].times, arrival.rows);
+    if (random() % 4) arrival.budget = alone * pick(random, 1, 12);
+    made.arrivals.push_back(arrival);
+  }
+  return made;
+}
+
+std::string name_of(const History& history, uint32_t seed) {
+  return "history " + std::to_string(seed) + ", " + to_string(history.options.policy.kind);
+}
+
+TEST(Scheduler, HoldsItsPromisesOverRandomHistories) {
+  for (uint32_t seed = 0; seed < kHistories; ++seed) {
+    History h = history(seed);
+    SCOPED_TRACE(name_of(h, seed));
+    const Policy& policy = h.options.policy;
+    Times times;
+    for (const auto& model : h.machine.models) times.models.push_back(model.times);
+    std::map<uint64_t, int> ends;
+    h.options.ended = [&](uint64_t key, Time, bool, Why) { ++ends[key]; };
+    h.options.decided = [&](const Window& window, const Decisions& decisions, Time now) {
+      std::set<uint64_t> waiting, taken;
+      for (const Flow& flow : window.flows())
+        for (const auto& one : flow.waiting) waiting.insert(one.job.key);
+      std::vector<int> free, programs(static_cast<size_t>(window.machines()), 0);
+      for (int m = 0; m < window.machines(); ++m) free.push_back(window.free(m));
+      for (const Running& run : window.running()) ++programs[static_cast<size_t>(run.machine)];
+      for (const GiveUp& given : decisions.given_up) {
+        ASSERT_TRUE(waiting.count(given.job.key) && taken.insert(given.job.key).second);
+        ASSERT_NE(given.job.deadline, kNever) << "given up without a deadline";
+        const Time quick = policy.drop == Drop::kHopeless ? quickest(times.models[static_cast<size_t>(given.job.model)], given.job.rows) : Time(0);
+        ASSERT_GT(now + quick, given.job.deadline) << "given up too early";
+      }
+      for (const Start& start : decisions.starts) {
+        const VariantTime& variant = times.models[static_cast<size_t>(start.model)].variants[static_cast<size_t>(start.variant)];
+        free[static_cast<size_t>(start.machine)] -= start.slots;
+        ASSERT_GE(free[static_cast<size_t>(start.machine)], 0) << "slots are given twice";
+        ++programs[static_cast<size_t>(start.machine)];
+        int rows = 0;
+        for (const Job& job : start.jobs) {
+          ASSERT_TRUE(waiting.count(job.key) && taken.insert(job.key).second) << "started twice, or never came";
+          ASSERT_EQ(job.model, start.model);
+          rows += job.rows;
+          if (policy.kind == PolicyKind::kVliw && job.deadline != kNever) {
+            ASSERT_LE(now + start.predicted, job.deadline) << "started though it would be late";
+          }
+        }
+        ASSERT_EQ(rows, start.rows);
+        if (start.jobs.size() > 1) {
+          ASSERT_LE(rows, variant.batch);
+        }
+        if (policy.kind == PolicyKind::kStreams) {
+          ASSERT_LE(programs[static_cast<size_t>(start.machine)], policy.streams);
+        } else {
+          ASSERT_EQ(start.slots, policy.kind == PolicyKind::kVliw ? variant.width : window.slots());
+        }
+        if (policy.kind != PolicyKind::kBatch && !(policy.kind == PolicyKind::kVliw && policy.batches)) {
+          ASSERT_EQ(start.jobs.size(), 1u);
+        }
+      }
+      // Work conserving: what stays could not run on what is left, or somebody has it reserved.
+      if (policy.kind != PolicyKind::kVliw) {
+        for (const int count : programs)
+          if (count < (policy.kind == PolicyKind::kStreams ? policy.streams : 1)) {
+            ASSERT_EQ(waiting.size(), taken.size()) << "a machine is idle, and requests wait";
+          }
+        return;
+      }
+      if (policy.reserve || !policy.narrow) return;
+      double least = 1e30, most = 0;
+      for (const Flow& flow : window.flows()) {
+        if (flow.waiting.empty()) continue;
+        if (now - flow.served > policy.patience) return;  // neglected: it may have slots reserved
+        const double used = window.tenants()[static_cast<size_t>(flow.tenant)].used;
+        least = std::min(least, used), most = std::max(most, used);
+      }
+      if (policy.shares && most - least > 0.5 * static_cast<double>(policy.share_slack.count()) * window.slots() * window.machines()) return;  // behind: likewise
+      for (const Flow& flow : window.flows())
+        for (const auto& one : flow.waiting) {
+          if (taken.count(one.job.key)) continue;
+          const double slower = std::max(window.tenants()[static_cast<size_t>(flow.tenant)].ratio, 1.0);
+          const ModelTimes& model = times.models[static_cast<size_t>(flow.model)];
+          int largest = 0;
+          for (const VariantTime& variant : model.variants) largest = std::max(largest, variant.batch);
+          for (const VariantTime& variant : model.variants) {
+            if (variant.batch < std::min(one.job.rows, largest) || (!policy.batches && variant.batch / 2 >= one.job.rows)) continue;
+            const double nanos = static_cast<double>((variant.width == window.slots() ? variant.alone : variant.beside).count()) *
+                                 ((one.job.rows + variant.batch - 1) / variant.batch) * slower;
+            if (one.job.deadline != kNever && static_cast<double>((one.job.deadline - now).count()) < nanos + 1) continue;
+            for (const int slots : free) ASSERT_LT(slots, variant.width) << "request " << one.job.key << " waits, and there is room for it";
+          }
+          break;  // of a flow the first is enough: who is behind it is not more urgent
+        }
+    };
+    const SimulationReport report = simulate(h.machine, h.arrivals, h.options);
+    if (testing::Test::HasFatalFailure()) return;
+    ASSERT_EQ(report.all.asked, static_cast<int64_t>(h.arrivals.size()));
+    ASSERT_EQ(report.all.asked, report.all.answered + report.all.refused + report.all.given_up) << "a request is lost";
+    ASSERT_EQ(ends.size(), h.arrivals.size());
+    for (const auto& [key, count] : ends) ASSERT_EQ(count, 1) << "request " << key << " has ended more than once";
+  }
+}
+
+TEST(Scheduler, RecordsReplayToTheSameDecisions) {
+  for (uint32_t seed = 0; seed < kHistories; ++seed) {
+    History h = history(seed + 50'000);
+    SCOPED_TRACE(name_of(h, seed));
+    std::stringstream record;
+    h.options.record = &record;
+    const SimulationReport report = simulate(h.machine, h.arrivals, h.options);
+    const auto again = replay(record);
+    ASSERT_TRUE(again.ok()) << again.error().text();
+    ASSERT_EQ(again->difference, "");
+    ASSERT_EQ(again->asked, report.all.asked);
+    ASSERT_GT(again->decisions, 0);
+  }
+}
+
+TEST(Scheduler, ReplayTellsTheFirstDifference) {
+  History h = history(7);
+  h.options.policy = policy_named("vliw").value();
+  std::stringstream record;
+  h.options.record = &record;
+  simulate(h.machine, h.arrivals, h.options);
+  std::string text = record.str();
+  const size_t at = text.find("= start");
+  ASSERT_NE(at, std::string::npos);
+  text.insert(at + 7, " 9");
+  std::istringstream changed(text);
+  const auto again = replay(changed);
+  ASSERT_TRUE(again.ok());
+  EXPECT_NE(again->difference.find("recorded 'start 9"), std::string::npos) << again->difference;
+  std::istringstream nonsense("machine 1 1\nrun 3\n");
+  EXPECT_FALSE(replay(nonsense).ok());
+}
+
+/// Whether some order of jobs that are all there at once, one after the other, has all in time.
+bool feasible(std::vector<std::pair<Time, Time>> jobs) {  // deadline, duration
+  std::sort(jobs.begin(), jobs.end());
+  do {
+    Time end{0};
+    bool all = true;
+    for (const auto& [deadline, duration] : jobs) end += duration, all = all && end <= deadline;
+    if (all) return true;
+  } while (std::next_permutation(jobs.begin(), jobs.end()));
+  return false;
+}
+
+TEST(Scheduler, EarliestDeadlineFirstIsLateOnlyWhereEveryOrderIs) {
+  int could = 0, could_not = 0;
+  for (uint32_t seed = 0; seed < kHistories; ++seed) {
+    std::mt19937 random(seed);
+    SimulatedMachine machine{"", 4, {}};
+    std::vector<Arrival> arrivals;
+    std::vector<std::pair<Time, Time>> jobs;
+    Time sum{0};
+    for (int k = 0; k < pick(random, 2, 5); ++k) {
+      const Time duration(pick(random, 10, 100) * 1000);
+      sum += duration;
+      machine.models.push_back({"m", {.variants = {{1, 4, duration, duration}}}});
+      const Time deadline = Time(static_cast<int64_t>(static_cast<double>(sum.count()) * pick(random, 60, 130) / 100));
+      arrivals.push_back({.at = Time(0), .model = k, .budget = std::max(deadline, duration)});
+      jobs.emplace_back(arrivals.back().budget, duration);
+    }
+    std::shuffle(arrivals.begin(), arrivals.end(), random);
+    SimulationOptions options{.policy = policy_named("edf").value()};
+    options.policy.admit_by_load = false;
+    const SimulationReport report = simulate(machine, arrivals, options);
+    const bool all = report.all.in_time == report.all.asked;
+    ASSERT_EQ(all, feasible(jobs)) << "history " << seed;
+    (all ? could : could_not)++;
+  }
+  EXPECT_GT(could, 1000);
+  EXPECT_GT(could_not, 1000);
+}
+
+TEST(Scheduler, NobodyStarvesAndNeglectedModelsGetTheWholeMachine) {
+  // Narrow programs of urgent tenants fill the machine for ever; one model can only use all of it and has neither deadline nor priority.
+  for (uint32_t seed = 0; seed < 50; ++seed) {
+    std::mt19937 random(seed);
+    SimulatedMachine machine{"", 8, {}};
+    const int narrow = pick(random, 1, 4);
+    Time longest{0};
+    for (int m = 0; m < narrow; ++m) {
+      const Time time(pick(random, 200, 2000) * 1000);
+      longest = std::max(longest, time);
+      machine.models.push_back({"n", {.variants = {{1, 1 << pick(random, 0, 2), time, time}}}});
+    }
+    machine.models.push_back({"wide", {.variants = {{1, 8, 1ms, 1ms}}}});
+    std::vector<Arrival> arrivals;
+    for (int k = 0; k < 20'000; ++k) {
+      const int m = pick(random, 0, narrow - 1);
+      arrivals.push_back({.at = Time(k * int64_t{20'000}), .model = m, .priority = -3, .budget = machine.models[static_cast<size_t>(m)].times.variants[0].alone * 20});
+      if (k % 1000 == 0) arrivals.push_back({.at = Time(k * int64_t{20'000}), .model = narrow});
+    }
+    SimulationOptions options;
+    options.policy = policy_named("vliw").value();
+    const Time bound = options.policy.patience + longest + 2ms;
+    options.decided = [&](const Window& window, const Decisions&, Time now) {
+      for (const Flow& flow : window.flows())
+        if (flow.model == narrow && !flow.waiting.empty()) {
+          ASSERT_LE(now - flow.served, bound) << "history " << seed;
+        }
+    };
+    const SimulationReport report = simulate(machine, arrivals, options);
+    if (testing::Test::HasFatalFailure()) return;
+    EXPECT_EQ(report.tenants.back().answered, 20);
+    EXPECT_GT(report.tenants[0].in_time, 20);
+  }
+}
+
+TEST(Scheduler, TenantsGetTheirSharesByWeight) {
+  for (uint32_t seed = 0; seed < 200; ++seed) {
+    std::mt19937 random(seed);
+    SimulatedMachine machine{"", 4, {}};
+    SimulationOptions options;
+    const int tenants = pick(random, 2, 4);
+    std::vector<Arrival> arrivals;
+    double weights = 0;
+    for (int t = 0; t < tenants; ++t) {
+      machine.models.push_back({"m", random_times(random, 4, true)});  // so that every slot is of use to all
+      options.tenants.push_back(pick(random, 1, 4)), weights += options.tenants.back();
+      for (int k = 0; k < 1000; ++k) arrivals.push_back({.at = Time(0), .model = t, .tenant = t});
+    }
+    options.policy = policy_named("vliw").value();
+    options.policy.share_slack = 2ms, options.policy.patience = 1s;
+    options.queue_limit = 10'000;
+    // While all have work, what each had stays near its share.
+    double most = 0;
+    options.decided = [&](const Window& window, const Decisions&, Time) {
+      double least = 1e18, top = 0;
+      for (const Tenant& tenant : window.tenants()) {
+        if (tenant.waiting == 0) return;
+        least = std::min(least, tenant.used), top = std::max(top, tenant.used);
+      }
+      most = std::max(most, top - least);
+    };
+    const SimulationReport report = simulate(machine, arrivals, options);
+    double longest = 0;  // slot-nanoseconds of a launch
+    for (const auto& model : machine.models)
+      for (const VariantTime& variant : model.times.variants) longest = std::max(longest, static_cast<double>(variant.beside.count()) * variant.width);
+    EXPECT_LE(most, 2e6 * 4 + 3 * longest) << "history " << seed;
+    EXPECT_EQ(report.all.answered, tenants * 1000);
+  }
+}
+
+TEST(Scheduler, StragglersAreFoundAndStandBehind) {
+  SimulatedMachine machine{"", 4, {}};
+  for (int m = 0; m < 4; ++m) machine.models.push_back({"m" + std::to_string(m), {.variants = {{1, 4, 400us, 400us}, {1, 2, 600us, 700us}, {1, 1, 900us, 1200us}}}});
+  const std::vector<Arrival> arrivals = generate(machine, {.rate = 2500, .requests = 4000, .slack_factor = 10, .seed = 3});
+  SimulationOptions options;
+  options.policy = policy_named("vliw").value();
+  const SimulationReport usual = simulate(machine, arrivals, options);
+  options.slower = {1, 1, 1, 3};
+  Time first = kNever, found = kNever;
+  options.decided = [&](const Window& window, const Decisions&, Time now) {
+    for (const Running& run : window.running())
+      if (run.tenant == 3) first = std::min(first, run.started);
+    if (window.tenants()[3].demoted) found = std::min(found, now);
+    for (int t = 0; t < 3; ++t) ASSERT_FALSE(window.tenants()[static_cast<size_t>(t)].demoted);
+  };
+  const SimulationReport report = simulate(machine, arrivals, options);
+  EXPECT_LE(found - first, 10ms);
+  for (size_t t = 0; t < 3; ++t) EXPECT_LE(report.tenants[t].p99_us, usual.tenants[t].p99_us * 1.5) << t;
+  for (size_t t = 0; t < 3; ++t) EXPECT_GE(report.tenants[t].share(), 0.97) << t;
+}
+
+// ---- the word of the scheduler: width, batch, hold ----
+
+Decisions decide_for(const std::vector<ModelTimes>& models, const std::vector<Job>& jobs, Policy policy, int slots = 132) {
+  Window window(1, slots);
+  Times times{models};
+  for (size_t t = 0; t < models.size(); ++t) window.add_tenant(1);
+  for (const Job& job : jobs) window.arrive(job, policy);
+  return decide(window, times, 0ns, policy);
+}
+const ModelTimes kWide{.variants = {{1, 132, 182us, 182us}, {1, 66, 188us, 237us}, {1, 33, 227us, 334us}, {1, 16, 287us, 500us}}};
+
+TEST(Scheduler, AsWideAsTheEmptinessAllowsAsNarrowAsTheDeadlineAllows) {
+  Policy policy;
+  const Decisions alone = decide_for({kWide}, {{.key = 1}}, policy);
+  ASSERT_EQ(alone.starts.size(), 1u);
+  EXPECT_EQ(alone.starts[0].slots, 132);
+  EXPECT_EQ(alone.starts[0].why, Why::kWidest);
+  const std::vector<ModelTimes> four(4, kWide);
+  std::vector<Job> jobs;
+  for (int k = 0; k < 4; ++k) jobs.push_back({.key = static_cast<uint64_t>(k + 1), .model = k, .tenant = k});
+  const Decisions shared = decide_for(four, jobs, policy);
+  ASSERT_EQ(shared.starts.size(), 4u);
+  for (const Start& start : shared.starts) EXPECT_EQ(start.slots, 33);
+  jobs[2].deadline = 270us;  // 33 slots are too few for it
+  const Decisions widened = decide_for(four, jobs, policy);
+  ASSERT_GE(widened.starts.size(), 2u);
+  EXPECT_EQ(widened.starts[0].jobs[0].key, 3u) << "least slack first";
+  EXPECT_EQ(widened.starts[0].slots, 66);
+  EXPECT_EQ(widened.starts[0].why, Why::kWidened);
+}
+
+TEST(Scheduler, EqualWeightsAreOneBatchWithinDeadlines) {
+  const ModelTimes batches{.variants = {{1, 4, 100us, 100us}, {2, 4, 120us, 120us}, {4, 4, 160us, 160us}}};
+  std::vector<Job> jobs;
+  for (uint64_t k = 1; k <= 5; ++k) jobs.push_back({.key = k, .deadline = Time(1ms)});
+  const Decisions four = decide_for({batches}, jobs, Policy(), 4);
+  ASSERT_EQ(four.starts.size(), 1u);
+  EXPECT_EQ(four.starts[0].jobs.size(), 4u);
+  jobs[3].deadline = 140us;  // a batch of four would be late for it
+  const Decisions two = decide_for({batches}, jobs, Policy(), 4);
+  ASSERT_EQ(two.starts.size(), 1u);
+  EXPECT_EQ(two.starts[0].jobs[0].key, 4u);
+  EXPECT_EQ(two.starts[0].rows, 2);
+  Policy apart;
+  apart.batches = false;
+  EXPECT_EQ(decide_for({batches}, jobs, apart, 4).starts[0].rows, 1);
+}
+
+TEST(Scheduler, HoldsForAPartnerOnlyWhileOthersHaveWork) {
+  const ModelTimes batches{.variants = {{1, 4, 100us, 100us}, {2, 4, 120us, 120us}}}, single{.variants = {{1, 4, 90us, 90us}}};
+  Policy policy;
+  policy.foresee = false;
+  const auto decide_with = [&](bool other, Time deadline) {
+    Window window(1, 4);
+    Times times{{batches, single}};
+    window.add_tenant(1), window.add_tenant(1);
+    // It comes every 50 us, so the next is soon here.
+    for (uint64_t k = 1; k <= 3; ++k) {
+      window.arrive({.key = k, .arrival = Time(50us) * static_cast<int>(k), .deadline = deadline}, policy);
+      if (k < 3) window.cancel(k);
+    }
+    if (other) window.arrive({.key = 9, .model = 1, .tenant = 1, .arrival = 150us, .deadline = 5ms}, policy);
+    return decide(window, times, 150us, policy);
+  };
+  const auto first = [](const Decisions& decisions) { return decisions.starts.empty() ? 0 : decisions.starts[0].jobs[0].key; };
+  EXPECT_EQ(first(decide_with(true, 4ms)), 9u) << "it can wait for a partner, the other has work";
+  EXPECT_EQ(first(decide_with(false, 4ms)), 3u) << "nobody else wants the slots";
+  EXPECT_EQ(first(decide_with(true, 310us)), 3u) << "its slack does not allow to wait";
+}
+
+TEST(Scheduler, RefusesAtOnceWhatCannotBeMet) {
+  Policy policy;
+  Window window(1, 4);
+  window.add_tenant(1);
+  const Times times{{{.variants = {{1, 4, 100us, 100us}}}}};
+  const auto ask = [&](Time now, Time deadline, int limit = 8) { return admit(window, times, now, policy, {.key = 99, .arrival = now, .deadline = deadline}, limit); };
+  EXPECT_EQ(ask(0ns, 50us).why, Why::kTooShort);
+  EXPECT_FALSE(ask(0ns, 50us).retry_after) << "it would be no better later";
+  EXPECT_TRUE(ask(0ns, 100us).taken);
+  for (uint64_t k = 1; k <= 5; ++k) window.arrive({.key = k, .deadline = Time(600us)}, policy);
+  const Admission late = ask(0ns, 600us);
+  EXPECT_TRUE(late.taken) << "five ahead of it end at 500 us";
+  window.arrive({.key = 6, .deadline = Time(600us)}, policy);
+  const Admission refused = ask(0ns, 650us);
+  EXPECT_EQ(refused.why, Why::kLoad);
+  ASSERT_TRUE(refused.retry_after);
+  EXPECT_EQ(*refused.retry_after, Time(50us)) << "its answer would come at 700 us";
+  EXPECT_TRUE(ask(0ns, 550us).taken) << "it goes before the others";
+  EXPECT_EQ(ask(0ns, kNever, 6).why, Why::kQueueFull);
+}
+
+TEST(Scheduler, ManyTenantsAtOnceGoAsTheyMight) {
+  // Eight tenants of one network: side by side they must be far ahead of one after the other.
+  SimulatedMachine machine{"", 132, {}};
+  for (int m = 0; m < 8; ++m) machine.models.push_back({"m", kWide});
+  const std::vector<Arrival> arrivals = generate(machine, {.rate = 9000, .requests = 20'000, .seed = 1});
+  std::map<std::string, double> share;
+  for (const char* name : {"fifo", "edf", "vliw"}) {
+    SimulationOptions options;
+    options.policy = policy_named(name).value();
+    share[name] = simulate(machine, arrivals, options).all.share();
+  }
+  EXPECT_GT(share["vliw"], 1.5 * share["fifo"]);
+  EXPECT_GT(share["vliw"], 1.2 * share["edf"]);
+}
+
+}  // namespace
+}  // namespace obelisk::serve

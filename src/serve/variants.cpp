@@ -1,0 +1,170 @@
+#include "serve/variants.h"
+
+#include <algorithm>
+
+namespace obelisk::serve {
+namespace {
+
+Error usage(std::string message, std::string hint = "") { return {Code::kUsage, "serve", std::move(message), "", std::move(hint)}; }
+
+std::vector<PortInfo> ports_of(const std::vector<runtime::Port>& ports) {
+  std::vector<PortInfo> out;
+  for (const runtime::Port& port : ports) out.push_back({port.name, port.type.dtype, port.type.shape});
+  return out;
+}
+
+void ports_of(const graph::Graph& graph, std::vector<PortInfo>& inputs, std::vector<PortInfo>& outputs) {
+  for (const graph::ValueId v : graph.inputs()) inputs.push_back({graph.value(v).name, graph.type(v).dtype, graph.type(v).shape});
+  for (size_t k = 0; k < graph.outputs().size(); ++k) {
+    const Type& type = graph.type(graph.outputs()[k]);
+    outputs.push_back({graph.output_names()[k], type.dtype, type.shape});
+  }
+}
+
+/// Whether rows of requests stand one behind the other: twice the batch is twice the first extent, and nothing else.
+Status rows_stack(const std::vector<PortInfo>& one, const std::vector<PortInfo>& two, const char* way, const std::string& dimension) {
+  for (size_t k = 0; k < one.size(); ++k) {
+    Shape wanted = one[k].shape;
+    if (!wanted.empty()) wanted[0] = 2;
+    const bool begins = !one[k].shape.empty() && one[k].shape[0] == 1 && two[k].shape == wanted;
+    if (begins) continue;
+    return usage(fmt::format("{} '{}' is {} with {} = 1 and {} with 2: requests cannot be joined along it", way, one[k].name,
+                             to_string(one[k].shape), dimension, to_string(two[k].shape)),
+                 "serve the model without a batch dimension");
+  }
+  return ok_status();
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Programs>> Programs::open(const ModelConfig& config, const ProgramOptions& options) {
+  std::unique_ptr<Programs> made(new Programs);
+  made->config_ = config, made->options_ = options;
+  if (config.target != "cpu")
+    return Error{Code::kUnsupported, "serve", fmt::format("the engine runs on the target 'cpu', not on '{}'", config.target)};
+  const bool joins = !config.batch_dimension.empty() && config.max_batch > 1;
+  if (config.path.ends_with(".obk")) {
+    TRY(made->compiled_, runtime::open_obk(config.path));
+    if (made->compiled_->program->target != "cpu")
+      return Error{Code::kUnsupported, "serve", fmt::format("'{}' was compiled for {}", config.path, made->compiled_->program->target), "",
+                   "compile it with --target cpu"};
+    if (joins) return usage("a compiled file has one batch, so requests cannot be joined", "serve the model itself, or leave the batch dimension out");
+    made->inputs_ = ports_of(made->compiled_->program->inputs), made->outputs_ = ports_of(made->compiled_->program->outputs);
+    return made;
+  }
+  TRY(made->network_, compiler::open_network(config.path));
+  if (!config.batch_dimension.empty()) {
+    const std::vector<std::string> symbols = compiler::symbols_of(made->network_);
+    if (std::find(symbols.begin(), symbols.end(), config.batch_dimension) == symbols.end()) {
+      std::string all;
+      for (const std::string& one : symbols) all += (all.empty() ? "" : ", ") + one;
+      return usage(fmt::format("the model has no dimension '{}'", config.batch_dimension), all.empty() ? "it has none with a name" : "its dimensions: " + all);
+    }
+  }
+  TRY(const compiler::Compilation one, made->lower(1, "import", {}));
+  ports_of(one.graph, made->inputs_, made->outputs_);
+  if (!joins) return made;
+  TRY(const compiler::Compilation two, made->lower(2, "import", {}));
+  std::vector<PortInfo> inputs, outputs;
+  ports_of(two.graph, inputs, outputs);
+  TRY_STATUS(rows_stack(made->inputs_, inputs, "input", config.batch_dimension));
+  TRY_STATUS(rows_stack(made->outputs_, outputs, "output", config.batch_dimension));
+  for (auto* ports : {&made->inputs_, &made->outputs_})
+    for (PortInfo& port : *ports) port.shape[0] = -1;
+  made->joins_ = true;
+  return made;
+}
+
+std::vector<int> Programs::batches() const {
+  std::vector<int> out = {1};
+  if (!joins_) return out;
+  while (out.back() * 2 <= config_.max_batch) out.push_back(out.back() * 2);
+  if (out.back() != config_.max_batch) out.push_back(config_.max_batch);
+  return out;
+}
+
+Result<compiler::Compilation> Programs::lower(int batch, const std::string& to, const std::function<bool()>& interrupted) const {
+  compiler::Options options;
+  options.import.dimensions = config_.dimensions;
+  if (!config_.batch_dimension.empty()) options.import.dimensions[config_.batch_dimension] = batch;
+  const auto precision = passes::parse_precision(config_.precision);
+  if (!precision) return usage(fmt::format("there is no precision '{}'", config_.precision), "keep, fp32, tf32, fp16 or bf16");
+  options.passes.precision = *precision;
+  options.sms = options_.workers, options.threads = options_.workers;
+  options.load.compiler = options_.compiler, options.load.cache_dir = options_.cache;
+  options.load.every_thread = true;  // the scheduler says how many
+  options.weights = weights_;
+  options.verify = options_.verify && options_.verify_seconds > 0;
+  options.verification.seconds = options_.verify_seconds;
+  options.to = to, options.interrupted = interrupted;
+  compiler::Compilation made;
+  if (Status status = compiler::compile(network_, options, made); !status.ok())
+    return compiler::with_cause(status.error(), made.import_report);
+  return made;
+}
+
+Result<Program> Programs::compile(int batch, const std::function<bool()>& interrupted) const {
+  Program program{.batch = batch};
+  if (compiled_) {
+    runtime::LoadOptions load;
+    load.compiler = options_.compiler, load.cache_dir = options_.cache;
+    load.every_thread = true, load.interrupted = interrupted;
+    TRY(program.executable, runtime::load(compiled_->program, load));
+    TRY(const graph::Graph graph, compiled_->graph());
+    program.sample = verify::generate_inputs(graph, 0);
+    return program;
+  }
+  TRY(const compiler::Compilation made, lower(batch, "", interrupted));
+  program.executable = made.executable;
+  program.sample = verify::generate_inputs(made.imported, 0);
+  double flops = 0;
+  for (const stitch::Group& group : made.plan.groups) flops += group.cost.flops.count;
+  const target::DeviceSpec machine = target::cpu(options_.workers);
+  const double bytes = static_cast<double>(runtime::bytes_of_a_run(*made.program));
+  program.bound = flops / machine.flops_per_sm > bytes / machine.bytes_per_sm ? Bound::kCompute : Bound::kMemory;
+  return program;
+}
+
+Result<std::unique_ptr<Seat>> Variant::take() {
+  {
+    std::lock_guard lock(mutex_);
+    if (!free_.empty()) {
+      std::unique_ptr<Seat> seat = std::move(free_.back());
+      free_.pop_back();
+      return seat;
+    }
+  }
+  auto seat = std::make_unique<Seat>();
+  TRY(seat->context, program_.executable->context(width_));
+  for (const runtime::Port& port : program_.executable->program().inputs) seat->inputs.push_back(Tensor::allocate(port.type));
+  return seat;
+}
+
+void Variant::give_back(std::unique_ptr<Seat> seat) {
+  std::lock_guard lock(mutex_);
+  free_.push_back(std::move(seat));
+}
+
+Result<Time> Variant::measure(Time budget) {
+  TRY(std::unique_ptr<Seat> seat, take());
+  std::vector<const void*> in;
+  std::vector<void*> out;
+  std::vector<Tensor> outputs;
+  for (const Tensor& input : program_.sample) in.push_back(input.data());
+  for (const runtime::Port& port : program_.executable->program().outputs) outputs.push_back(Tensor::allocate(port.type));
+  for (Tensor& output : outputs) out.push_back(output.mutable_data());
+  constexpr int kMost = 50;
+  Time best = kNever;
+  const auto begun = Clock::now();
+  for (int run = 0; run <= kMost; ++run) {
+    const auto start = Clock::now();
+    TRY_STATUS(seat->context->run(in, out));
+    const auto end = Clock::now();
+    if (run > 0) best = std::min<Time>(best, end - start);
+    if (run > 0 && end - begun > budget) break;
+  }
+  give_back(std::move(seat));
+  return best;
+}
+
+}  // namespace obelisk::serve

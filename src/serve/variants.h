@@ -1,0 +1,88 @@
+/// serve/variants.h — the programs of one model, by batch: made from its file, on whatever thread asks.
+///
+///   open      the file, mapped; what comes in and goes out; whether requests can be joined
+///   compile   one program: import for a batch, all steps, verification
+///   measure   how long a run takes on so many workers
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "network.h"
+#include "serve/engine.h"
+#include "serve/times.h"
+
+namespace obelisk::serve {
+
+struct ProgramOptions {
+  int workers = 1;  // virtual SMs that tables are made for
+  std::string compiler, cache;
+  bool verify = true;
+  double verify_seconds = 10;
+};
+
+/// Machine code for a batch, and what a run of it is bound by.
+struct Program {
+  int batch = 1;
+  std::shared_ptr<const runtime::Executable> executable;
+  Bound bound = Bound::kCompute;
+  std::vector<Tensor> sample;  // inputs that it can be run with, to warm up and to measure
+};
+
+class Programs {
+ public:
+  /// Errors: those of reading and importing; kUsage where the batch dimension is none of the model's, or not every input and output
+  /// begins with it.
+  static Result<std::unique_ptr<Programs>> open(const ModelConfig& config, const ProgramOptions& options);
+
+  const std::vector<PortInfo>& inputs() const { return inputs_; }
+  const std::vector<PortInfo>& outputs() const { return outputs_; }
+  bool joins() const { return joins_; }      // requests can share a launch
+  std::vector<int> batches() const;          // to be compiled, ascending: 1, 2, 4, ..., max_batch
+
+  /// `interrupted` is asked now and then. Errors: those of the compiler; kInterrupted.
+  Result<Program> compile(int batch, const std::function<bool()>& interrupted) const;
+
+ private:
+  Programs() = default;
+  Result<compiler::Compilation> lower(int batch, const std::string& to, const std::function<bool()>& interrupted) const;
+  ModelConfig config_;
+  ProgramOptions options_;
+  compiler::Network network_;
+  std::shared_ptr<runtime::WeightPool> weights_ = std::make_shared<runtime::WeightPool>();  // of all batches
+  std::optional<runtime::Compiled> compiled_;  // of a compiled file
+  std::vector<PortInfo> inputs_, outputs_;
+  bool joins_ = false;
+};
+
+/// Memory and workers of one run, reused by the next.
+struct Seat {
+  std::unique_ptr<runtime::Context> context;
+  std::vector<Tensor> inputs;  // where requests are put together
+};
+
+/// A program on so many workers, with the seats that its runs take.
+class Variant {
+ public:
+  /// `key`: by which its times are kept.
+  Variant(Program program, int width, std::string key) : program_(std::move(program)), width_(width), key_(std::move(key)) {}
+  const std::string& key() const { return key_; }
+  const Program& program() const { return program_; }
+  int batch() const { return program_.batch; }
+  int width() const { return width_; }
+  /// One that nobody else has. Errors: kMemory.
+  Result<std::unique_ptr<Seat>> take();
+  void give_back(std::unique_ptr<Seat> seat);
+  /// The quickest of some runs, for about so long; the first is not counted.
+  Result<Time> measure(Time budget);
+
+ private:
+  Program program_;
+  int width_;
+  std::string key_;
+  std::mutex mutex_;
+  std::vector<std::unique_ptr<Seat>> free_;
+};
+
+}  // namespace obelisk::serve

@@ -1,0 +1,154 @@
+/// serve/window.h — what the scheduler sees: requests that wait, programs that run, what every tenant has had.
+///
+/// Plain data with a few verbs. It knows no threads and no clock: whoever owns it says what happened and when. The same calls in the
+/// same order leave the same window.
+#pragma once
+
+#include <compare>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "serve/policy.h"
+#include "serve/request.h"
+#include "serve/times.h"
+
+namespace obelisk::serve {
+
+/// A request as far as the scheduler cares.
+struct Job {
+  uint64_t key = 0;
+  int model = 0, tenant = 0, priority = 0, rows = 1;
+  Time arrival{0};
+  Time deadline = kNever;  // a point, not a budget; kNever: none
+};
+
+/// Requests of one model, tenant and priority, all with a deadline or all without, most urgent first.
+struct Flow {
+  int model = 0, tenant = 0, priority = 0;
+  bool bounded = false;
+  struct Waiting {
+    Time due;  // due_of()
+    Job job;
+    bool operator<(const Waiting& other) const {
+      return due != other.due ? due < other.due : job.key < other.job.key;
+    }
+  };
+  std::set<Waiting> waiting;
+  Time served{0};  // when a program of it was started last, or when it began to wait after having been empty
+};
+
+/// By what a flow is ordered: the deadline, or what stands for it; of policies that know no deadlines the arrival.
+Time due_of(const Job& job, const Policy& policy);
+
+struct Tenant {
+  double weight = 1;
+  double used = 0;     // slot-nanoseconds over the weight, of what was started; never behind who waits
+  int waiting = 0;
+  double ratio = 1;    // measured over predicted, of late
+  bool demoted = false;
+};
+
+/// Why something was decided; to_string() tells it to people.
+enum class Why : uint8_t {
+  kInTurn,        // first in the policy's order, the whole machine to itself
+  kBeside,        // first in the policy's order, beside others
+  kWidest,        // nobody else has work for the slots
+  kShared,        // as wide as the others that wait leave room
+  kWidened,       // wider than its part, for its deadline
+  kPassed,        // the deadline passed
+  kHopeless,      // it would have passed before an answer
+  kQueueFull,
+  kTooShort,      // no program of the model is that quick, even alone
+  kLoad,          // what is ahead of it makes it late
+  kNoProgram,
+};
+std::string to_string(Why why);
+
+/// A program to be started now.
+struct Start {
+  int machine = 0, model = 0, variant = 0;  // variant: into the model's times
+  int slots = 0;                            // that it occupies
+  int rows = 0;
+  Time predicted{0}, slack{0};  // slack: of its most urgent request, by that prediction
+  Why why = Why::kInTurn;
+  bool held = false;            // it waited for partners before
+  std::vector<Job> jobs;
+};
+
+/// Slot-nanoseconds that one of its requests has of it.
+double slot_time(const Start& start, const Job& job);
+
+/// A request that is not going to run.
+struct GiveUp {
+  Job job;
+  Why why = Why::kPassed;
+};
+
+struct Decisions {
+  std::vector<Start> starts;
+  std::vector<GiveUp> given_up;
+  Time wake = kNever;  // decide again then, if nothing happens before
+};
+
+/// A program that runs.
+struct Running {
+  uint64_t id = 0;
+  int machine = 0, model = 0, variant = 0, slots = 0, tenant = 0;  // tenant: of its most urgent request
+  int requests = 0;
+  Time started{0}, predicted{0};
+};
+
+class Window {
+ public:
+  Window(int machines, int slots) : slots_(slots), free_(static_cast<size_t>(machines), slots) {}
+
+  // ---- what happens ----
+  int add_tenant(double weight);
+  void arrive(const Job& job, const Policy& policy);
+  /// Takes a request that waits out again; nothing when it does not wait.
+  std::optional<Job> cancel(uint64_t key);
+  std::vector<Job> cancel_model(int model);
+  /// Does what was decided. Returns the number of the first start; the others follow.
+  uint64_t apply(const Decisions& decisions, const Policy& policy, Time now);
+  /// `took`: how long it ran. Measured times move what is known of its tenant.
+  void finish(uint64_t run, Time took, const Policy& policy);
+
+  // ---- what is ----
+  int machines() const { return static_cast<int>(free_.size()); }
+  int slots() const { return slots_; }
+  int free(int machine) const { return free_[static_cast<size_t>(machine)]; }
+  const std::vector<Flow>& flows() const { return flows_; }
+  const std::vector<Tenant>& tenants() const { return tenants_; }
+  const std::vector<Running>& running() const { return running_; }
+  int waiting() const { return waiting_; }
+  int waiting_of(int model) const {
+    return static_cast<size_t>(model) < by_model_.size() ? by_model_[static_cast<size_t>(model)] : 0;
+  }
+  int running_of(int model) const;
+  /// Between two requests of a model, of late; kNever before the second.
+  Time gap(int model) const { return static_cast<size_t>(model) < gaps_.size() ? gaps_[static_cast<size_t>(model)].mean : kNever; }
+  /// The tenant that has had least of those that wait.
+  double least_used() const;
+  int last_flow() const { return last_flow_; }  // that was started, for turns
+
+ private:
+  void left(const Job& job);
+  int slots_;
+  std::vector<int> free_;
+  std::vector<Flow> flows_;
+  std::map<std::tuple<int, int, int, bool>, int> flow_of_;
+  std::vector<Tenant> tenants_;
+  std::vector<Running> running_;
+  std::vector<int> by_model_;
+  struct Gap { Time last = -kNever, mean = kNever; };
+  std::vector<Gap> gaps_;  // by model
+  uint64_t next_run_ = 1;
+  int waiting_ = 0, last_flow_ = -1;
+};
+
+}  // namespace obelisk::serve

@@ -1,0 +1,84 @@
+"""`obelisk simulate`: the scheduler under a virtual clock, on times that were measured on an H200."""
+import json
+import subprocess
+
+import pytest
+from conftest import ROOT
+
+TIMES = ROOT / "bench" / "results" / "h200_tenants.json"
+MODELS = "resnet50,second:resnet50,resnet18,googlenet,minilm,bert-base,crnn,deepfm"
+MIX = ("--times", TIMES, "--models", MODELS)
+
+
+@pytest.fixture
+def simulate(program, environment):
+    def call(*words, status=0):
+        done = subprocess.run([program, "simulate", *map(str, words)], env=environment, capture_output=True, text=True, timeout=120)
+        assert done.returncode == status, done.stderr
+        return json.loads(done.stdout) if "--json" in words else done.stdout + done.stderr
+    return call
+
+
+@pytest.mark.parametrize("workload", [["poisson"], ["burst"], ["burst", "--sigma", "2"]], ids=" ".join)
+def test_vliw_is_ahead_of_all_others(simulate, workload):
+    """Eight models, deadlines of 2, 3, 5, 10 times their time alone: the rate with 99 % in time."""
+    found = simulate("--generate", *workload, *MIX, "--policy", "all", "--goodput", "0.99", "--requests", "20000", "--json")
+    rates = {one["policy"]: one["rate_per_s"] for one in found["policies"]}
+    assert set(rates) == {"fifo", "time", "streams", "edf", "batch", "vliw"}
+    best = max(rate for policy, rate in rates.items() if policy != "vliw")
+    assert best > 0 and rates["vliw"] >= 1.5 * best, rates
+
+
+def test_overload_is_refused_early_and_nobody_starves(simulate):
+    """Far beyond what can be in time, of what is taken nearly all is, and each model has its part."""
+    found = simulate("--generate", "poisson", *MIX, "--rate", "12000", "--requests", "30000", "--json")["policies"][0]
+    assert found["all"]["share_of_taken"] > 0.95
+    assert all(tenant["share"] > 0.5 for tenant in found["tenants"]), found["tenants"]
+    assert found["all"]["asked"] == found["all"]["answered"] + found["all"]["refused"] + found["all"]["given_up"] == 30000
+
+
+def test_a_trace_is_written_and_gives_the_same_again(simulate, tmp_path):
+    trace = tmp_path / "trace.jsonl"
+    simulate("--generate", "azure", *MIX, "--requests", "3000", "-o", trace)
+    first = json.loads(trace.read_text().splitlines()[0])
+    assert set(first) == {"time_us", "model", "deadline_us"}
+    once = simulate(trace, *MIX, "--policy", "vliw,batch", "--json")
+    again = simulate("--generate", "azure", *MIX, "--requests", "3000", "--policy", "vliw,batch", "--json")
+    for a, b in zip(once["policies"], again["policies"], strict=True):
+        del a["seconds"], b["seconds"]
+        assert a == b
+    more = simulate(trace, *MIX, "--gpus", "4", "--json")["policies"][0]
+    assert more["all"]["share"] > once["policies"][0]["all"]["share"]
+
+
+def test_tenants_priorities_and_missing_deadlines(simulate, tmp_path):
+    trace = tmp_path / "trace.jsonl"
+    lines = [{"time_us": k * 10, "model": "resnet18", "tenant": "ab"[k % 2], "priority": k % 2} for k in range(100)]
+    trace.write_text("\n".join(json.dumps(line) for line in lines))
+    found = simulate(trace, *MIX, "--json")["policies"][0]
+    tenants = {one["name"]: one for one in found["tenants"]}
+    assert tenants["a"]["answered"] == tenants["b"]["answered"] == 50
+    assert tenants["a"]["p50_us"] < tenants["b"]["p50_us"]
+
+
+@pytest.mark.parametrize("line, said", [
+    ("{", "line 1: not an object of JSON"), ('{"time_us": 1}', "model"), ('{"time_us": 1, "model": "x"}', "there are no times of 'x'"),
+    ('{"time_us": 2, "model": "deepfm"}\n{"time_us": 1, "model": "deepfm"}', "line 2: earlier than the line before"),
+    ('{"time_us": 1, "model": "deepfm", "rows": 0}', "rows below 1"), ('{"time_us": "soon", "model": "deepfm"}', "line 1:"),
+])
+def test_traces_that_are_wrong_are_refused_with_the_line(simulate, tmp_path, line, said):
+    trace = tmp_path / "trace.jsonl"
+    trace.write_text(line)
+    assert said in simulate(trace, *MIX, status=1)
+
+
+def test_flags_that_are_wrong_are_refused(simulate, tmp_path):
+    assert "either a trace or --generate" in simulate(*MIX, status=1)
+    assert "no policy 'best'" in simulate("--generate", "poisson", *MIX, "--policy", "best", status=1)
+    assert "no part 'luck'" in simulate("--generate", "poisson", *MIX, "--without", "luck", status=1)
+    assert "no times of 'vgg'" in simulate("--generate", "poisson", "--times", TIMES, "--models", "vgg", status=1)
+    assert "--times is needed" in simulate("--generate", "poisson", status=1)
+    (tmp_path / "times.json").write_text('{"slots": 4, "models": {"m": {"alone": {"2": 5}}}}')
+    assert "times.json" in simulate("--generate", "poisson", "--times", tmp_path / "times.json", status=1)
+    (tmp_path / "record").write_text("machine 1 1\nfinish 1 5\n")
+    assert "line 2 of the record: no run" in simulate("--replay", tmp_path / "record", status=1)
