@@ -6,20 +6,22 @@ from collections import Counter
 import pytest
 from launches_test import gpu  # noqa: F401 (a fixture)
 
-# Three branches of one, two and three products, which a sum joins.
+# Three branches of one, two and three products, which sums join.
 BRANCHES = """graph "branches" {
   in %0 "x": f16[64,128]
-  in %1 "w": f16[128,128]
-  %2: f16[64,128] = MatMul(%0, %1)
-  %3: f16[64,128] = MatMul(%0, %1)
-  %4: f16[64,128] = MatMul(%3, %1)
-  %5: f16[64,128] = Exp(%0)
-  %6: f16[64,128] = MatMul(%5, %1)
-  %7: f16[64,128] = MatMul(%6, %1)
-  %8: f16[64,128] = MatMul(%7, %1)
-  %9: f16[64,128] = Add(%2, %4)
-  %10: f16[64,128] = Add(%9, %8)
-  out %10 "y"
+  in %1 "y": f16[64,128]
+  in %2 "z": f16[64,128]
+  in %3 "w": f16[128,128]
+  %4: f16[64,128] = MatMul(%0, %3)
+  %5: f16[64,128] = MatMul(%1, %3)
+  %6: f16[64,128] = MatMul(%5, %3)
+  %7: f16[64,128] = Exp(%2)
+  %8: f16[64,128] = MatMul(%7, %3)
+  %9: f16[64,128] = MatMul(%8, %3)
+  %10: f16[64,128] = MatMul(%9, %3)
+  %11: f16[64,128] = Add(%4, %6)
+  %12: f16[64,128] = Add(%11, %10)
+  out %12 "sum"
 }
 """
 
