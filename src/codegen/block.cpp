@@ -42,8 +42,7 @@ EmittedBody emit_block(const graph::Graph& graph, const stitch::Group& group) {
     body.traits.tiles = kTeamBlock;
     if (block.team > 1) body.traits.form = BodyTraits::Form::kCluster, body.traits.cluster = static_cast<int32_t>(block.team);
     body.text +=
-        fmt::format("  OBK_TEAM({})\n  OBK_FOR_TEAM_ITEMS(r) obk::{}<{}>(p, operands, r, w);\n}}\n",
-                    block.team, block.name, types);
+        fmt::format("  OBK_FOR_TEAM_ITEMS(r) obk::{}<{}>(p, operands, r, w);\n}}\n", block.name, types);
     return body;
   }
   body.text +=

@@ -523,13 +523,8 @@ class BodyEmitter {
   int64_t planes() const { return !streamed() ? 1 : std::max<int64_t>(group_.product.parts, 2); }
   void product(bool vectors) {
     const stitch::Product& product = group_.product;
-    const int a = static_cast<int>(body_.operands.size()), b = a + 1;  // in the nest
     const int x_a = work_.operand_count(group_), x_b = x_a + 1;
-    const Access *a_access = nullptr, *b_access = nullptr;
-    for (const Access& access : nest_.accesses) {
-      if (access.operand == a && access.load == kNoExpr && access.step < 0) a_access = &access;
-      if (access.operand == b && access.load == kNoExpr && access.step < 0) b_access = &access;
-    }
+    const Access *a_access = nest_.of_product(group_, 0), *b_access = nest_.of_product(group_, 1);
     CHECK(a_access && b_access);
     const int inner = nest_.rows - 1;
     const bool walks_rows = inner >= 0 && a_access->strides[inner] != 0 && b_access->strides[inner] == 0;
@@ -589,7 +584,7 @@ class BodyEmitter {
     }
     text += statistics_found(group_, work_, type);
     if (asks_rows()) {
-      const AskedRowsText asked = emit_asked_rows(work_, shape, type, x_a, fmt::format("(char*)w->scratch + {}", scratch_), pitch_.front() == '(' ? 0 : tile_pitch());
+      const AskedRowsText asked = emit_asked_rows(work_, shape, x_a, fmt::format("(char*)w->scratch + {}", scratch_), pitch_.front() == '(' ? 0 : tile_pitch());
       top_ += asked.top, traits_.asked_rows = asked.traits;
     }
     scratch_ += ((work_.dataflow && tiles_.dataflow ? tiles_.dataflow->gemm_bytes(shape.a_type, shape.m, shape.n, shape.k) : tiles_.gemm.scratch_bytes(&shape)) + 63) / 64 * 64;
@@ -599,7 +594,7 @@ class BodyEmitter {
       const auto tile_of = [&](int64_t columns) {
         const int64_t c_row = pitch_.front() == '(' ? columns : tile_pitch();  // the same for all tiles where the pitch is a number
         const std::string parts = product.parts > 1 ? fmt::format(", {}", product.parts) : "";
-        return fmt::format("OBK_GEMM_{}_OF({}, g{}, {}, {}, {}, {}, {}, 0{});\n", asks_rows() ? "ROWS" : "TILE", type, sure, shape.m, columns, shape.k, a_row, c_row, parts);
+        return fmt::format("OBK_GEMM_{}_OF({}, g{}, {}, {}, {}, {}, {}{});\n", asks_rows() ? "ROWS" : "TILE", type, sure, shape.m, columns, shape.k, a_row, c_row, parts);
       };
       const int64_t last = work_.nest.column_count() * group_.product.sides() % shape.n;  // columns of a narrower tile at the end
       if (last) text += fmt::format("    if (g.n == {})\n      {}    else\n  ", last, tile_of(last));

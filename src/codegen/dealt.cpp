@@ -24,9 +24,7 @@ DealtText emit_dealt(const stitch::Group& group, const schedule::Work& work, con
     geometry = fmt::format("{}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}", c.height, c.width, c.kernel_h, c.kernel_w, c.stride_h, c.stride_w,
                            c.dilation_h, c.dilation_w, c.pad_top, c.pad_left, c.out_width, c.out_height, in.strides[2], in.strides[3], in.strides[0]);
   } else {
-    const auto a = std::find_if(work.nest.accesses.begin(), work.nest.accesses.end(), [&](const schedule::Access& each) {
-      return each.operand == static_cast<int>(group.body.operands.size()) && each.load == ops::kNoExpr && each.step < 0;
-    });
+    const schedule::Access* a = work.nest.of_product(group, 0);
     const int64_t rows = work.nest.row_count(), row = a->strides[0];
     offset = a->offset, shape.in_channels = group.product.k[0].extent;
     geometry = fmt::format("1, {0}, 1, 1, 1, 1, 1, 1, 0, 0, {0}, 1, {1}, {2}, {1}", rows, rows * row, row);

@@ -13,7 +13,7 @@
 namespace obelisk::codegen {
 
 /// Of a kernel of one task a multiprocessor, which needs no table: before the first load of anything but weights.
-inline constexpr const char* kAloneBegins = "  OBK_RESIDENT(1)\n  OBK_WAIT_FOR_PREVIOUS();\n";
+inline constexpr const char* kAloneBegins = "  OBK_WAIT_FOR_PREVIOUS();\n";
 
 /// Of one kernel of all works.
 inline constexpr const char* kWaveBegins = "  OBK_BEGIN_WAVE();\n";

@@ -67,17 +67,12 @@ int packed_matrix_dim(const stitch::Group& group, const schedule::Work& work) {
   if (batch.size() != 1 || batch[0].a == 0 || batch[0].b <= 0 ||
       byte_size(group.product.b_type, 1) != 2)
     return -1;
-  const int b = static_cast<int>(group.body.operands.size()) + 1;
+  const schedule::Access* b = work.nest.of_product(group, 1);
   int found = -1;
-  for (const schedule::Access& access : work.nest.accesses) {
-    if (access.operand != b || access.load != ops::kNoExpr || access.step >= 0) continue;
-    for (int d = 0; d < work.nest.rows; ++d) {
-      if (access.strides[d] == 0) continue;
-      if (found >= 0 || access.strides[d] != batch[0].b ||
-          work.nest.dims[d].extent != batch[0].extent)
-        return -1;
-      found = d;
-    }
+  for (int d = 0; b && d < work.nest.rows; ++d) {
+    if (b->strides[d] == 0) continue;
+    if (found >= 0 || b->strides[d] != batch[0].b || work.nest.dims[d].extent != batch[0].extent) return -1;
+    found = d;
   }
   return found;
 }

@@ -33,21 +33,18 @@ StreamedText emit_streamed(const stitch::Group& group, const schedule::Work& wor
   text.traits = {.a = x_a, .b = x_a + 1, .rows = m.rows, .pitch = m.pitch, .span = m.span, .row = m.row, .block = m.block, .row_step = m.row_step, .block_step = m.block_step,
                  .blocks = shape.k / 64, .stage = stage, .weights_step = matrix, .sides = product.sides(), .columns = shape.n, .split_k = parts, .late_scratch = sums,
                  .all_rows = work.nest.row_count(), .all_columns = work.nest.column_count()};
-  const PipelinedGemm& t = text.traits;
-  text.top += fmt::format("  OBK_PRODUCT({}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {})\n", t.a, t.b, t.rows, t.pitch, t.span, t.row, t.block, t.row_step, t.block_step,
-                          t.blocks, t.stage, t.weights_step, t.sides, t.columns, t.split_k, t.late_scratch, t.all_rows, t.all_columns);
   const char* statistics = !product.statistics.wanted ? "kObkNoStatistics" : product.statistics.of_partials ? "kObkOfPartials" : "kObkOfRows";
   const auto sums_of = [&](int64_t columns) {
     const std::string of_what = parts > 1 ? fmt::format("PARTS_OF({}, g, {}, {}, {:d}", type, stage, plane / 4, adds)
                                           : fmt::format("SUMS_OF({}, g, {}, {}, {}", type, stage, adds ? plane / 4 : 0, statistics);
-    return fmt::format("{}OBK_PRODUCT_{}, {}, {}, {}, {}, {}, 0);\n", adds ? "other = " : "", of_what, parts > 1 ? kWarpgroupRows : shape.m, columns, depth, shape.a_row, pitch == 0 ? columns : pitch);
+    return fmt::format("{}OBK_PRODUCT_{}, {}, {}, {}, {}, {});\n", adds ? "other = " : "", of_what, parts > 1 ? kWarpgroupRows : shape.m, columns, depth, shape.a_row, pitch == 0 ? columns : pitch);
   };
   const int64_t last = work.nest.column_count() * product.sides() % shape.n;  // columns of a narrower tile at the end
   text.tile = (last ? fmt::format("    if (g.n == {})\n      {}    else\n  ", last, sums_of(last)) : "") + "    " + sums_of(shape.n) + "  }\n";
   return text;
 }
 
-AskedRowsText emit_asked_rows(const schedule::Work& work, const ObkGemm& shape, const std::string& type, int x_a, const std::string& at, int64_t pitch) {
+AskedRowsText emit_asked_rows(const schedule::Work& work, const ObkGemm& shape, int x_a, const std::string& at, int64_t pitch) {
   constexpr int64_t kFewestCopies = 4;  // at once: products begin when the first one is there
   const schedule::RowMatrix& m = *work.list()->a_rows;
   const int64_t blocks = shape.k / 64, box = (shape.m + 7) / 8 * 8;
@@ -57,8 +54,8 @@ AskedRowsText emit_asked_rows(const schedule::Work& work, const ObkGemm& shape, 
   const std::string row = !batch ? "(int)t->r0" : fmt::format("(int)t->r0 % {0} + (int)t->r0 / {0} * {1}", m.span, m.row_step);
   const std::string block = !batch || m.block_step == 0 ? "" : fmt::format(" + (int)t->r0 / {} * {}", m.span, m.block_step);
   AskedRowsText text{.traits = {.a = x_a, .rows = m.rows, .pitch = m.pitch, .blocks = together, .box = box}};
-  text.top = fmt::format("  OBK_ROWS({}, {}, {}, {}, {}, {}, x[{}], {} + {}, {}{}, {}, {}, {}, {}, {}, {}, 0)\n", x_a, m.rows, m.pitch, together, box, type, work.buffers.size(), row, m.row, m.block, block, at,
-                         shape.m, shape.n, shape.k, shape.a_row, pitch == 0 ? shape.n : pitch);
+  text.top = fmt::format("  OBK_ROWS({}, x[{}], {} + {}, {}{}, {}, {}, {}, {}, {}, {})\n", together, work.buffers.size(), row, m.row, m.block, block, at, shape.m, shape.n, shape.k, shape.a_row,
+                         pitch == 0 ? shape.n : pitch);
   return text;
 }
 

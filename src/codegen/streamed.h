@@ -1,9 +1,8 @@
 /// codegen/streamed.h — the text of a product's tile that has a kernel of its own (kernels/cuda/product.cuh), where its work says so.
 ///
-///   OBK_PRODUCT(...)       the numbers of `traits` once more
 ///   OBK_PRODUCT_BEGIN()    after loads of weights, before all others: waits for the kernel before
-///   OBK_PRODUCT_SUMS_OF(type, g, stage, other, kObkNoStatistics|kObkOfRows|kObkOfPartials, rows, columns, k, a_row, c_row, 0)
-///   OBK_PRODUCT_PARTS_OF(type, g, stage, plane, adds, rows, columns, k of a part, a_row, c_row, 0)   of a cluster
+///   OBK_PRODUCT_SUMS_OF(type, g, stage, other, kObkNoStatistics|kObkOfRows|kObkOfPartials, rows, columns, k, a_row, c_row)
+///   OBK_PRODUCT_PARTS_OF(type, g, stage, plane, adds, rows, columns, k of a part, a_row, c_row)   of a cluster
 #pragma once
 
 #include <string>
@@ -37,11 +36,11 @@ inline constexpr const char* kRowsBegin = "  OBK_BEGIN_ROWS();\n";
 
 /// What a product of one kernel of all works asks for as soon as A is there (kernels/cuda/rows.cuh), as a declaration. `at`: where A goes; `pitch` as above.
 ///
-///   OBK_ROWS(x_a, rows, pitch, together, box, type, map, row, block, at, shape...)    the host makes the map from what `traits` say (runtime/cuda/tables.cpp)
+///   OBK_ROWS(blocks of a copy, map, row, block, at, shape...)    the host makes the map from what `traits` say (runtime/cuda/tables.cpp)
 struct AskedRowsText {
   std::string top;  // the declaration
   AskedRows traits;
 };
-AskedRowsText emit_asked_rows(const schedule::Work& work, const ObkGemm& shape, const std::string& type, int x_a, const std::string& at, int64_t pitch);
+AskedRowsText emit_asked_rows(const schedule::Work& work, const ObkGemm& shape, int x_a, const std::string& at, int64_t pitch);
 
 }  // namespace obelisk::codegen

@@ -246,10 +246,7 @@ std::optional<VectorText> emit_vectors(const VectorJob& job) {
   VectorEmitter emitter(job);
   std::optional<VectorText> text = emitter.run();
   if (text && !text->begins) text->ahead = job.begin + text->ahead;
-  if (text && job.dealt) {
-    text->ctas_per_sm = job.residents ? job.residents : emitter.residents();
-    text->ahead = fmt::format("  OBK_RESIDENT({})\n", text->ctas_per_sm) + text->ahead;
-  }
+  if (text && job.dealt) text->ctas_per_sm = job.residents ? job.residents : emitter.residents();
   return text;
 }
 

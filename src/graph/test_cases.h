@@ -9,7 +9,7 @@
 ///   // -----                                between cases; a case may end in `error: TEXT`,
 ///   exactly Error::text(), instead of out:
 ///
-/// Results are verified. With the environment variable OBELISK_BLESS=1 the file is rewritten with
+/// @random stands for a constant's numbers (test_random.h). Results are verified. With the environment variable OBELISK_BLESS=1 the file is rewritten with
 /// what came out.
 #pragma once
 
@@ -21,7 +21,7 @@
 #include <string_view>
 #include <vector>
 
-#include "graph/graph.h"
+#include "graph/test_random.h"
 
 namespace obelisk::graph {
 
@@ -81,7 +81,7 @@ inline void run_text_cases(const std::string& path, const std::function<Result<s
     SCOPED_TRACE(path + ": " + one.sentence);
     EXPECT_TRUE(bless || one.out.empty() != one.error.empty()) << "a case ends in out: or error:";
     std::string out, error, before;
-    Result<Graph> graph = parse(one.in);
+    Result<Graph> graph = parse(with_random(one.in, 1));
     Result<std::string> made = Error{};
     if (graph.ok()) {
       before = trimmed(print(*graph));

@@ -1,9 +1,7 @@
 /// graph/test_texts.h — graphs as text that tests of several rooms share: FLOAT stands for an element type, @random for a constant's numbers.
 #pragma once
 
-#include <random>
-
-#include "graph/graph.h"
+#include "graph/test_random.h"
 
 namespace obelisk::graph {
 
@@ -17,20 +15,7 @@ inline std::string of_type(std::string text, const std::string& type) {
   return text;
 }
 
-/// The graph, with multiples of 1/512 up to `most` in size for @random: the same ones each time, whatever else the text says.
-inline Result<Graph> parse_random(std::string text, double most) {
-  std::mt19937 random(11);
-  std::uniform_int_distribution<int> number(static_cast<int>(-most * 512), static_cast<int>(most * 512));
-  for (size_t at; (at = text.find("@random")) != std::string::npos;) {
-    const size_t open = text.rfind('[', at), close = text.rfind(']', at);
-    int64_t count = 1;
-    for (size_t from = open + 1; from < close; from = text.find_first_of(",]", from) + 1) count *= atoll(text.c_str() + from);
-    std::string values = "[";
-    for (int64_t k = 0; k < count; ++k) values += fmt::format("{}{}", k ? ", " : "", number(random) / 512.0);
-    text.replace(at, 7, values + "]");
-  }
-  return parse(text);
-}
+inline Result<Graph> parse_random(std::string text, double most) { return parse(with_random(std::move(text), most)); }
 
 /// Readers behind a reshape of what they read, and readers that spread it.
 inline constexpr TextCase kAdaptedGroups[] = {

@@ -64,10 +64,6 @@ struct GemmTiles {
   int64_t (*scratch_bytes)(const ObkGemm* gemm);
   /// What device texts take for the operands of a product, and of a convolution in f32, where that is not OBK_GEMM_PANEL (kernels/cuda/gemm_shape.h); 0: that.
   int panel = 0;
-  /// Rows of A that a body computed into fast memory: a panel of m rows of k, 0 bytes where the tile takes none. Element (row, column)
-  /// lies where OBK_PANEL_AT(type, row, column, pitch) of the dialect says.
-  int64_t (*panel_bytes)(int32_t type, int64_t m, int64_t k);
-  int64_t (*panel_pitch)(int32_t type, int64_t m, int64_t k);
   WeightRange (*weights)(int32_t type, int64_t n, int64_t k, int64_t c0, int64_t c1);
   /// Nanoseconds of one tile of m x n on one SM, for the cut; 0: the device's rates decide.
   double (*nanos)(int32_t type, int64_t m, int64_t n, int64_t k);

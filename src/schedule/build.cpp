@@ -253,10 +253,7 @@ void deal_conv(const stitch::Plan& plan, const stitch::ConvTile& conv, const Cut
 void deal_product(const Group& group, const TaskGraph& graph, const Cutting& cut, int64_t tasks, Work& work) {
   const stitch::Product& p = group.product;
   const int64_t rows = work.nest.row_count(), size = byte_size(p.a_type, 1);
-  const int a = static_cast<int>(group.body.operands.size());
-  const Access* access = nullptr;
-  for (const Access& each : work.nest.accesses)
-    if (each.operand == a && each.load == ops::kNoExpr && each.step < 0) access = &each;
+  const Access* access = work.nest.of_product(group, 0);
   if (!access || work.nest.rows != 1 || rows < stitch::kMostStreamedRows || p.sides() != 1 || !p.batch.empty() || p.k.size() != 1 || p.statistics.wanted) return;
   const int64_t row = access->strides[0];
   const bool packed = graph.buffers[work.buffers[static_cast<size_t>(work.operand_count(group)) + 1]].kind == BufferKind::kWeight && p.b_type == p.a_type;
@@ -690,12 +687,7 @@ int64_t tile_span(const Group& group, const Nest& nest) {
   if (group.kind == GroupKind::kAttention) return group.attention.queries;
   if (group.kind != GroupKind::kProduct) return group.kind == GroupKind::kCustom ? 1 : nest.row_count();
   if (nest.rows == 0) return 1;
-  const int a = static_cast<int>(group.body.operands.size());
-  const Access *a_access = nullptr, *b_access = nullptr;
-  for (const Access& access : nest.accesses) {
-    if (access.load != ops::kNoExpr || access.step >= 0) continue;
-    (access.operand == a ? a_access : b_access) = &access;
-  }
+  const Access *a_access = nest.of_product(group, 0), *b_access = nest.of_product(group, 1);
   CHECK(a_access && b_access);
   const int inner = nest.rows - 1;
   return a_access->strides[inner] != 0 && b_access->strides[inner] == 0 ? nest.dims[inner].extent : 1;

@@ -40,6 +40,14 @@ struct Pins {
 
 }  // namespace
 
+const Access* Nest::of_product(const stitch::Group& group, int which) const {
+  const int operand = static_cast<int>(group.body.operands.size()) + which;
+  const auto at = std::find_if(accesses.begin(), accesses.end(), [&](const Access& access) {
+    return access.operand == operand && access.load == ops::kNoExpr && access.step < 0;
+  });
+  return at == accesses.end() ? nullptr : &*at;
+}
+
 int64_t Nest::row_count() const {
   int64_t count = 1;
   for (int d = 0; d < rows; ++d) count *= dims[d].extent;

@@ -570,11 +570,10 @@ class Shadow {
     if (group.kind == GroupKind::kStitched) return ok_status();
     const Points points = points_of(work.nest, task.r0, task.r1, 0, 1);
     if (group.kind == GroupKind::kProduct) {
-      for (const Access& access : work.nest.accesses) {
-        if (access.load != kNoExpr || access.step >= 0 || access.operand != static_cast<int>(group.body.operands.size())) continue;
-        const Numbers offsets = offsets_of(access, points);
+      if (const Access* a = work.nest.of_product(group, 0)) {
+        const Numbers offsets = offsets_of(*a, points);
         const std::vector<Numbers> coords = coords_of(group.body, work.nest, points);
-        const int64_t next = work.nest.rows > 0 ? access.strides[static_cast<size_t>(work.nest.rows) - 1] : 0;
+        const int64_t next = work.nest.rows > 0 ? a->strides[static_cast<size_t>(work.nest.rows) - 1] : 0;
         for (size_t p = 0; p < offsets.size(); ++p) {
           int64_t meant = group.product.a_offset;
           for (const auto* list : {&group.product.batch, &group.product.m})

@@ -13,10 +13,8 @@ std::optional<RowMatrix> row_matrix(const Group& group, const Nest& nest) {
   const int inner = nest.rows - 1;
   if (group.kind != GroupKind::kProduct || inner < 0 || inner > 1) return std::nullopt;
   if (product.k.size() != 1 || product.k[0].a != 1 || product.k[0].extent % (kBlock * product.parts) != 0) return std::nullopt;
-  const auto a = std::find_if(nest.accesses.begin(), nest.accesses.end(), [&](const Access& access) {
-    return access.operand == static_cast<int>(group.body.operands.size()) && access.load == ops::kNoExpr && access.step < 0;
-  });
-  if (a == nest.accesses.end() || a->offset < 0) return std::nullopt;
+  const Access* a = nest.of_product(group, 0);
+  if (!a || a->offset < 0) return std::nullopt;
   const int64_t pitch = a->strides[inner], batches = inner == 1 ? nest.dims[0].extent : 1, step = inner == 1 ? a->strides[0] : 0;
   if (pitch < kBlock || pitch % kPiece != 0 || step < 0 || tile_span(group, nest) != nest.dims[inner].extent) return std::nullopt;
   RowMatrix m{.pitch = pitch, .span = nest.dims[inner].extent};

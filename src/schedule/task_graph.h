@@ -62,6 +62,8 @@ struct Nest {
   bool lanes_in_rows = false; // the vector runs over the innermost row dimension: columns are strided, rows are not
   bool cut_columns = false;   // columns may be dealt to several tasks (no reduction)
   std::vector<Access> accesses;
+  /// How the tile of a product reads A (`which` 0) and B (1); null of another group.
+  const Access* of_product(const stitch::Group& group, int which) const;
   int64_t row_count() const;
   int64_t column_count() const;
 };

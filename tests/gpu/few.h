@@ -27,7 +27,7 @@ void tile_of(const ObkGemm& g) {
 #define FEW(name, rows, columns, k, c_row, bfloat)                           \
   Few {                                                                      \
     name, rows, columns, k, c_row, bfloat,                                   \
-        tile_of<bfloat, obk::FixedShape<rows, columns, k, k, c_row, false> > \
+        tile_of<bfloat, obk::FixedShape<rows, columns, k, k, c_row> > \
   }
 
 /// A, and B of so many tiles' columns, packed, where the copy engine may read it.

@@ -1,7 +1,7 @@
 // Product tiles of known shapes on the GPU: against sums in double, and bit for bit against the
 // tile that takes any shape. Whole and partial rows, few rows, k that is no multiple of 64, all of k
-// at once and in stages, more pages of weights than the ring holds, weights asked for ahead or not,
-// rows that the body wrote. Without a GPU they are only compiled.
+// at once and in stages, more pages of weights than the ring holds, weights asked for ahead or not.
+// Without a GPU they are only compiled.
 #include <random>
 
 #include "device.h"
@@ -11,36 +11,35 @@ namespace obelisk::runtime::cuda {
 namespace {
 
 struct FixedCase {
-  int rows, columns, k, a_row, c_row, panel, parts = 1;
+  int rows, columns, k, a_row, c_row, parts = 1;
 };
 
 const std::vector<FixedCase> kMixed = {
-    {64, 48, 768, 776, 48, 0}, {32, 48, 384, 384, 56, 0}, {64, 32, 384, 384, 40, 0},
-    {16, 32, 1536, 1536, 32, 0}, {32, 16, 1536, 2048, 16, 0}, {32, 80, 768, 768, 80, 0},
-    {48, 16, 136, 136, 16, 0}, {24, 64, 8, 8, 64, 0}, {50, 96, 320, 320, 96, 0},
-    {64, 96, 1024, 1024, 96, 0}, {32, 32, 3072, 3072, 32, 0}, {64, 16, 2000, 2000, 24, 0},
-    {1, 16, 2048, 0, 16, 0}, {1, 64, 8192, 0, 64, 0}, {3, 32, 1000, 1000, 32, 0},
-    {8, 16, 8192, 8192, 16, 0}, {8, 176, 256, 256, 176, 0}, {8, 32, 3072, 3072, 32, 0},
-    {32, 1, 392, 392, 1, 0}, {8, 5, 256, 256, 6, 0}, {64, 40, 384, 384, 48, 0},
-    {16, 33, 128, 128, 33, 0}, {32, 24, 16, 16, 24, 0}, {64, 48, 384, 0, 48, 1},
-    {16, 32, 1536, 0, 32, 1}, {5, 64, 768, 0, 64, 1},
+    {64, 48, 768, 776, 48}, {32, 48, 384, 384, 56}, {64, 32, 384, 384, 40},
+    {16, 32, 1536, 1536, 32}, {32, 16, 1536, 2048, 16}, {32, 80, 768, 768, 80},
+    {48, 16, 136, 136, 16}, {24, 64, 8, 8, 64}, {50, 96, 320, 320, 96},
+    {64, 96, 1024, 1024, 96}, {32, 32, 3072, 3072, 32}, {64, 16, 2000, 2000, 24},
+    {1, 16, 2048, 0, 16}, {1, 64, 8192, 0, 64}, {3, 32, 1000, 1000, 32},
+    {8, 16, 8192, 8192, 16}, {8, 176, 256, 256, 176}, {8, 32, 3072, 3072, 32},
+    {32, 1, 392, 392, 1}, {8, 5, 256, 256, 6}, {64, 40, 384, 384, 48},
+    {16, 33, 128, 128, 33}, {32, 24, 16, 16, 24},
 };
 /* Both operands streamed: gemm_long.cuh. */
 const std::vector<FixedCase> kLong = {
-    {64, 128, 768, 776, 136, 0}, {64, 128, 64, 64, 136, 0}, {50, 160, 320, 320, 168, 0}, {64, 144, 1000, 1000, 152, 0},
-    {64, 64, 2304, 2304, 72, 0}, {64, 32, 2048, 2048, 40, 0}, {56, 112, 576, 576, 112, 0}, {50, 72, 768, 768, 72, 0},
-    {64, 96, 1536, 1536, 104, 0}, {64, 96, 1096, 1096, 104, 0}, {64, 48, 768, 768, 56, 0},
-    {64, 96, 3072, 3072, 104, 0, 4}, {64, 64, 1536, 1536, 72, 0, 2},
-    {64, 144, 1536, 1536, 152, 0, 4},
-    {50, 80, 576, 576, 88, 0, 3}, {64, 32, 768, 768, 40, 0}, {64, 144, 768, 768, 152, 0},
-    {64, 144, 832, 832, 152, 0}, {64, 128, 128, 128, 136, 0}, {64, 160, 192, 192, 168, 0},
-    {64, 112, 256, 256, 120, 0}, {64, 64, 832, 832, 72, 0},
+    {64, 128, 768, 776, 136}, {64, 128, 64, 64, 136}, {50, 160, 320, 320, 168}, {64, 144, 1000, 1000, 152},
+    {64, 64, 2304, 2304, 72}, {64, 32, 2048, 2048, 40}, {56, 112, 576, 576, 112}, {50, 72, 768, 768, 72},
+    {64, 96, 1536, 1536, 104}, {64, 96, 1096, 1096, 104}, {64, 48, 768, 768, 56},
+    {64, 96, 3072, 3072, 104, 4}, {64, 64, 1536, 1536, 72, 2},
+    {64, 144, 1536, 1536, 152, 4},
+    {50, 80, 576, 576, 88, 3}, {64, 32, 768, 768, 40}, {64, 144, 768, 768, 152},
+    {64, 144, 832, 832, 152}, {64, 128, 128, 128, 136}, {64, 160, 192, 192, 168},
+    {64, 112, 256, 256, 120}, {64, 64, 832, 832, 72},
 };
 
 std::string text(const std::vector<FixedCase>& cases) {
   std::string all = R"cu(
 #include "gemm.cuh"
-template <int kRows, int kColumns, int kK, int kPitchA, int kPitchC, int kPanel, int kParts>
+template <int kRows, int kColumns, int kK, int kPitchA, int kPitchC, int kParts>
 static __device__ __forceinline__ void both(const uint16_t* a, const char* packed, float* out,
                                             unsigned long long* wrong, int m, int n, int pages,
                                             int ahead) {
@@ -57,14 +56,6 @@ static __device__ __forceinline__ void both(const uint16_t* a, const char* packe
   g.m = m, g.n = kColumns, g.k = kK, g.a = a, g.a_row = kPitchA, g.a_col = 1;
   g.b = packed, g.column = blockIdx.x * ((kColumns + 15) / 16 * 16), g.n_packed = n;
   g.c = c, g.c_row = kPitchC, g.scratch = known + kRows * kPitchC;
-  if (kPanel) { /* as a prologue writes it */
-    const int pitch = kRows <= 16 ? 16 : kRows <= 32 ? 32 : 64;
-    uint16_t* panel = (uint16_t*)(((uint64_t)g.scratch + 1023) & ~1023ull);
-    for (int i = threadIdx.x; i < m * kK; i += 256)
-      panel[OBK_PANEL_AT(OBK_TYPE, i / kK, i % kK, pitch)] = a[i];
-    g.panel = 1, g.a = panel, g.a_row = pitch;
-    g.scratch = panel + pitch * kK;
-  }
   const int groups = (kColumns + 15) / 16 * 2, chunks = (kK + 63) / 64;
   const obk::WeightPages range =
       obk::WeightPages::of_tile(packed + (g.column >> 3) * chunks * 1024, groups, chunks);
@@ -72,13 +63,13 @@ static __device__ __forceinline__ void both(const uint16_t* a, const char* packe
     if (ahead) obk::ring_ask_ahead(range);
     for (int i = threadIdx.x; i < kRows * kPitchC; i += 256) c[i] = -7;
     __syncthreads();
-    OBK_GEMM_TILE_OF(OBK_TYPE, g, false, kRows, kColumns, kK, kPitchA, kPitchC, kPanel, kParts);
+    OBK_GEMM_TILE_OF(OBK_TYPE, g, false, kRows, kColumns, kK, kPitchA, kPitchC, kParts);
     for (int i = threadIdx.x; i < kRows * kPitchC; i += 256)
       known[i] = c[i], c[i] = -7;
     __syncthreads();
     if constexpr (kParts > 1)
       obk::gemm_parts<OBK_TYPE == kObkBf16, obk::FixedShape<kRows, kColumns, kK, kPitchA, kPitchC,
-                                                            kPanel, kParts>>(g);
+                                                            kParts>>(g);
     else
       OBK_GEMM_TILE(OBK_TYPE, g);
     unsigned bad = 0;
@@ -103,9 +94,9 @@ static __device__ __forceinline__ void both(const uint16_t* a, const char* packe
 )cu";
   int id = 0;
   for (const FixedCase& c : cases)
-    all += fmt::format("CASE({}, {}, {}, {}, {}, {}, {}, {})\n", id++, c.rows, c.columns, c.k,
+    all += fmt::format("CASE({}, {}, {}, {}, {}, {}, {})\n", id++, c.rows, c.columns, c.k,
                        c.a_row,
-                       c.c_row, c.panel, c.parts);
+                       c.c_row, c.parts);
   return all;
 }
 
@@ -140,7 +131,7 @@ void compare(std::vector<FixedCase> cases, int type) {
   int id = 0;
   for (const FixedCase& c : cases) {
     const int tiles = 3;
-    const int n = tiles * ((c.columns + 15) / 16 * 16), pitch = c.panel || !c.a_row ? c.k : c.a_row;
+    const int n = tiles * ((c.columns + 15) / 16 * 16), pitch = !c.a_row ? c.k : c.a_row;
     auto fill = [&](size_t count) {
       std::vector<uint16_t> v(count);
       for (uint16_t& e : v) e = brain ? float_to_bf16(value(random)) : float_to_f16(value(random));
@@ -155,16 +146,13 @@ void compare(std::vector<FixedCase> cases, int type) {
     ASSERT_EQ(g.d->CopyToDevice(a_at, a.data(), a.size() * 2), 0);
     ASSERT_EQ(g.d->CopyToDevice(b_at, packed.data(), packed.size()), 0);
     ObkGemm shape = {};
-    shape.a_type = shape.b_type = type, shape.packed = 1, shape.panel = c.panel;
+    shape.a_type = shape.b_type = type, shape.packed = 1;
     shape.m = c.rows, shape.n = c.columns, shape.k = c.k;
-    const int lines = c.rows <= 16 ? 16 : c.rows <= 32 ? 32 : 64;
     for (const int m : {c.rows, std::max(1, c.rows - 3)})
       for (const int pages : {2, 3, 1})
         for (const int ahead : {1, 0}) {
-          if (c.panel && m != c.rows) continue;
           if (few() && (m != c.rows || pages != 2)) continue;
           const int shared = pages * 24576 + 128 + 2 * c.rows * c.c_row * 4 + 1024 +
-                             (c.panel ? lines * c.k * 2 : 0) +
                              static_cast<int>(kernels::cuda_gemm_scratch_bytes(&shape));
           if (shared > g.gpu.shared_bytes) continue;
           const Handle kernel = g.function(fmt::format("both_{}", id).c_str(), shared);

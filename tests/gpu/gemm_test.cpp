@@ -591,7 +591,7 @@ class Chain : public testing::TestWithParam<ChainCase> {};
 TEST_P(Chain, EqualsReferenceAndIsTimed) {
   const ChainCase c = GetParam();
   OPEN(g, kText, defined(c.type), "OBK_CHAIN",
-       fmt::format("OBK_SHAPE={},{},{},{},{},0", c.rows, c.columns, c.k, c.n,
+       fmt::format("OBK_SHAPE={},{},{},{},{}", c.rows, c.columns, c.k, c.n,
                    (c.columns + 15) / 16 * 16 + 4));
   const int64_t bytes = kernels::cuda_gemm_packed_bytes(c.type, c.n, c.k);
   const int checked = 4;

@@ -96,7 +96,7 @@ void body(const ObkTask* t, const int64_t*, void* const*, ObkLanes* w) {
     g.partials = given_partials + t->r0 * (kK / 8);
   }
   const auto sums = [&](auto columns) {
-    using S = obk::FixedShape<kParts == 1 ? kRows : 64, columns() * kSides, kK / kParts, kK, kPitch, false>;
+    using S = obk::FixedShape<kParts == 1 ? kRows : 64, columns() * kSides, kK / kParts, kK, kPitch>;
     if constexpr (kParts == 1)
       obk::product_sums<kType, S, kStage, kOther, kStatistics, Numbers<1, kRows>>(w, g);
     else

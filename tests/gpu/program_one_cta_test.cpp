@@ -51,7 +51,7 @@ int asked;
 template <int kRows, int kColumns, int kK, int kTogether>
 void tile(const ObkTask* t, Product& p) {
   constexpr int kPitch = kColumns + 8;
-  using S = obk::FixedShape<kRows, kColumns, kK, kK, kPitch, false>;
+  using S = obk::FixedShape<kRows, kColumns, kK, kK, kPitch>;
   char* const c = one_cta::shared + kScratch;
   char* const at = c + kRows * kPitch * 4;
   const obk::AskedRows<true, kTogether, S> rows(p.map, kAbove + static_cast<int>(t->r0), kBefore / 64, at);

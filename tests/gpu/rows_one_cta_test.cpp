@@ -41,7 +41,7 @@ bool ended;  // the wave before
 template <int kRows, int kColumns, int kK, int kTogether>
 void task(Product& p, int r0, int r1) {
   constexpr int kPitch = kColumns + 8;
-  using S = obk::FixedShape<kRows, kColumns, kK, kK, kPitch, false>;
+  using S = obk::FixedShape<kRows, kColumns, kK, kK, kPitch>;
   obk::ring_ask_ahead(obk::WeightPages::of_tile(p.weights(), S::kGroups, S::kChunks), obk::kPacedPages);
   if (threadIdx.x == 0) ended = false;
   __syncthreads();
@@ -66,8 +66,8 @@ void task(Product& p, int r0, int r1) {
 
 /// A last tile of an odd number of columns, which wgmma does not take: its rows come, and are let be.
 void narrower(Product& p) {
-  using S = obk::FixedShape<64, 48, 384, 384, 56, false>;
-  using Last = obk::FixedShape<64, 31, 384, 384, 56, false>;
+  using S = obk::FixedShape<64, 48, 384, 384, 56>;
+  using Last = obk::FixedShape<64, 31, 384, 384, 56>;
   obk::ring_ask_ahead(obk::WeightPages::of_tile(p.weights(), Last::kGroups, Last::kChunks), obk::kPacedPages);
   if (threadIdx.x == 0) ended = true;
   __syncthreads();
@@ -113,7 +113,7 @@ TEST(AskedRows, TilesOfFewAndManyCopiesInTurns) {
 /// A tile of gemm_fixed.cuh, whose threads copy A themselves, all of it at once or in stages.
 template <int kRows, int kColumns, int kK>
 void expect_copied(bool staged, int slow) {
-  using S = obk::FixedShape<kRows, kColumns, kK, kBefore + kK + 64, kColumns + 8, false>;
+  using S = obk::FixedShape<kRows, kColumns, kK, kBefore + kK + 64, kColumns + 8>;
   ASSERT_EQ(!S::kWhole, staged);
   Product p = product_of(kRows, kColumns, kK, 64, 1, kK);
   one_cta::readable = {};

@@ -90,7 +90,7 @@ static __device__ __forceinline__ void obk_dispatch(int32_t, const ObkTask* t, c
   if (threadIdx.x == 0) fall_behind(run, step, w->sm);
 #ifdef STRESS_ROWS
   /* 64 rows by the copy engine, as a product asks for them: by the thread that waits. */
-  typedef obk::FixedShape<64, 48, 2 * kRowWords, 2 * kRowWords, 56, false> Shape;
+  typedef obk::FixedShape<64, 48, 2 * kRowWords, 2 * kRowWords, 56> Shape;
   const int row = (w->sm * 37 + step * 101) % (all - 63);
   const obk::AskedRows<true, STRESS_ROWS, Shape> rows(x[7], row, 0, w->scratch);
   static_assert(rows.kAsks, "the rows come by copies");

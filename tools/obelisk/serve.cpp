@@ -10,12 +10,23 @@
 
 #include "model_folder.h"
 #include "serve/door/door.h"
+#include "serve/door/worker.h"
 #include "serve/serve.h"
 
 namespace obelisk::cli {
 namespace {
 
 namespace door = serve::door;
+
+struct ServeFlags {
+  std::string host = "127.0.0.1", tokens, certificate, key, log_file, policy = "vliw", record;
+  int http = 8000, grpc = 8001, metrics = 8002, threads = 1;
+  double body_mib = 256, drain_s = 30, grace_s = 0, body_timeout_s = 60;
+  int spin_us = 20;
+  size_t connections = 16384;
+  bool no_control = false, shared_memory = false, no_verify = false, worker = false, is_worker = false, quiet = false, verbose = false, check = false;
+};
+
 
 Error usage(std::string message, std::string hint = "") {
   return Error{Code::kUsage, "serve", std::move(message), "", std::move(hint)};
@@ -64,16 +75,25 @@ int list(const Flags& flags, const ModelFolder& folder) {
   return first ? static_cast<int>(first->code) : 0;
 }
 
-}  // namespace
+/// The same program with what concerns the engine.
+door::WorkerOptions worker_options(const Flags& flags, const ServeFlags& given, const std::shared_ptr<door::Log>& log) {
+  door::WorkerOptions worker;
+  worker.command = {"/proc/self/exe", "serve", flags.folder, "--as-worker", "--policy", given.policy, "--threads", std::to_string(flags.threads),
+                    "--memory-limit", std::to_string(flags.memory_limit)};
+  const auto option = [&](const char* name, const std::string& value) {
+    if (!value.empty()) worker.command.insert(worker.command.end(), {name, value});
+  };
+  option("--compiler", flags.compiler);
+  option("--cache", flags.cache);
+  option("--record", given.record);
+  if (given.no_verify) worker.command.push_back("--no-verify");
+  worker.notice = [log](const std::string& event, const std::string& detail) {
+    (event == "started" ? log->info("worker") : log->error("worker")).field("state", event).field("detail", detail);
+  };
+  return worker;
+}
 
-struct ServeFlags {
-  std::string host = "127.0.0.1", tokens, certificate, key, log_file, policy = "vliw", record;
-  int http = 8000, grpc = 8001, metrics = 8002, threads = 1;
-  double body_mib = 256, drain_s = 30, grace_s = 0, body_timeout_s = 60;
-  int spin_us = 20;
-  size_t connections = 16384;
-  bool no_control = false, shared_memory = false, no_verify = false, quiet = false, verbose = false, check = false;
-};
+}  // namespace
 
 std::function<int()> add_serve(CLI::App& verb, Flags& flags) {
   const auto more = std::make_shared<ServeFlags>();
@@ -97,6 +117,8 @@ std::function<int()> add_serve(CLI::App& verb, Flags& flags) {
   verb.add_option("--policy", more->policy, "which request runs next: vliw (least slack first, batches, programs side by side), or one of fifo, time, streams, edf, batch");
   verb.add_option("--threads", flags.threads, "of the CPU, that programs run on; 0: one a core")->check(CLI::Range(0, 4096));
   verb.add_option("--memory-limit", flags.memory_limit, "MiB of weights and workspaces of all models; 0: no limit");
+  verb.add_flag("--worker-process", more->worker, "programs run in a process of their own, which is started again when one of them ends it");
+  verb.add_flag("--as-worker", more->is_worker)->group("");
   verb.add_flag("--no-verify", more->no_verify, "models are served without being compared with the reference first");
   verb.add_option("--record", more->record, "a file for what arrived and what was decided");
   verb.add_option("--compiler", flags.compiler, "the C++ compiler that builds bodies");
@@ -116,8 +138,9 @@ std::function<int()> add_serve(CLI::App& verb, Flags& flags) {
     door::DoorOptions options;
     options.service.version = OBELISK_VERSION;
     options.service.model_control = !given.no_control, options.service.shared_memory = given.shared_memory;
-    options.service.log.file = given.log_file, options.service.log.verbose = given.verbose;
-    options.service.log.info = options.service.log.warning = !given.quiet;
+    const auto log = std::make_shared<door::Log>(
+        door::LogSettings{.warning = !given.quiet, .info = !given.quiet, .verbose = given.verbose, .file = given.log_file});
+    options.service.log = log;
     if (!given.tokens.empty()) {
       auto tokens = read_tokens(given.tokens);
       if (!tokens.ok()) return fail(flags, tokens.error());
@@ -142,6 +165,13 @@ std::function<int()> add_serve(CLI::App& verb, Flags& flags) {
     engine.compiler = flags.compiler, engine.cache = flags.cache;
     engine.verify = !given.no_verify;
     engine.memory_limit = flags.memory_limit << 20;
+    if (given.is_worker) {
+      // Who started it ends it.
+      signal(SIGINT, SIG_IGN);
+      signal(SIGTERM, SIG_IGN);
+      door::run_worker(door::kWorkerSocket, serve::make_engine(std::move(engine)));
+      return 0;
+    }
     // Requests of some hundred kilobytes would give their pages back each time, and fault them in again.
     mallopt(M_MMAP_THRESHOLD, 64 << 20);
     mallopt(M_TRIM_THRESHOLD, 256 << 20);
@@ -153,7 +183,8 @@ std::function<int()> add_serve(CLI::App& verb, Flags& flags) {
     pthread_sigmask(SIG_BLOCK, &ends, nullptr);
     signal(SIGPIPE, SIG_IGN);
 
-    auto opened = door::Door::open(serve::make_engine(std::move(engine)), *folder, std::move(options));
+    auto running = given.worker ? door::make_worker_engine(worker_options(flags, given, log)) : serve::make_engine(std::move(engine));
+    auto opened = door::Door::open(std::move(running), *folder, std::move(options));
     if (!opened.ok()) return fail(flags, opened.error());
     door::Door& server = **opened;
     server.service().log.info("server").field("state", "listening").field("host", given.host).field("http", server.http_port()).field("grpc", server.grpc_port()).field("metrics", server.metrics_port());

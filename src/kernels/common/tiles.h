@@ -33,7 +33,6 @@ struct ObkGemm {
   int32_t a_type, b_type;  // f32, tf32, f16, bf16: C is f32; f64: C is f64; i8, u8: C is i32
   int32_t packed;          // 1: b is what obk_gemm_pack wrote; 0: b is plain
   int32_t accumulate;      // 1: C += A B
-  int32_t panel;           // 1: a is a panel in fast memory (OBK_PANEL_AT), a_row its pitch
   int64_t m, n, k;         // extents of this tile
   const void* a;
   int64_t a_row, a_col;

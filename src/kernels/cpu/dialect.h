@@ -25,8 +25,6 @@
 #define OBK_FOR_ROWS(r) for (int64_t r = t->r0; r < t->r1; ++r)
 /* Items of a hand-written block: each is one thread's. */
 #define OBK_FOR_ITEMS(r) OBK_FOR_ROWS(r)
-#define OBK_TEAM(members)
-#define OBK_RESIDENT(ctas)
 #define OBK_FOR_TEAM_ITEMS(r) OBK_FOR_ROWS(r)
 #define OBK_FOR_LANES_OF(j, low, high) for (int64_t j = low; j < high; ++j)
 #define OBK_FOR_LANES(j, low, high) OBK_LANES OBK_FOR_LANES_OF(j, low, high)
@@ -44,13 +42,10 @@
 #define OBK_ROWS(...)
 #define OBK_BEGIN_ROWS()
 #define OBK_GEMM_ROWS_OF(type, g, ...) OBK_GEMM_TILE(type, g)
-#define OBK_PRODUCT(...)
 #define OBK_PRODUCT_BEGIN()
 #define OBK_PRODUCT_SUMS_OF(type, g, stage, other, statistics, ...) (obk::row_statistics<type>(g), OBK_GEMM_TILE(type, g), 0)
 #define OBK_PRODUCT_PARTS_OF(type, g, stage, plane, adds, ...) (OBK_GEMM_TILE(type, g), 0)
 #define OBK_CONV_TILE_OF(type, g, ...) OBK_CONV_TILE(type, g)
-/* Rows of A in fast memory, as the product tile reads them. */
-#define OBK_PANEL_AT(type, row, column, pitch) ((row) * (pitch) + (column))
 #define OBK_STAGE(offset) ((char*)w->scratch + (offset))
 #define OBK_JOIN_ANY_ONE(v) (v)
 #define OBK_JOIN_SUM(v) (v)

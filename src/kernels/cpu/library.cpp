@@ -20,11 +20,6 @@ const TileLibrary kCpuTiles = {
             [](int32_t type, int64_t n, int64_t k, int64_t, const void* b, int64_t b_row, int64_t b_col,
                void* packed) { obk_gemm_pack(type, n, k, b, b_row, b_col, nullptr, 0, packed); },
         .scratch_bytes = obk_gemm_scratch_bytes,
-        .panel_bytes =
-            [](int32_t type, int64_t m, int64_t k) {
-              return m * k * (type == kObkF64 ? 8 : OBK_LIES_AS_F32(type) ? 4 : 2);
-            },
-        .panel_pitch = [](int32_t, int64_t, int64_t k) { return k; },
         .weights = [](int32_t, int64_t, int64_t, int64_t, int64_t) { return WeightRange(); },
         .nanos = [](int32_t, int64_t, int64_t, int64_t) { return 0.0; },
     },

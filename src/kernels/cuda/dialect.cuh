@@ -290,9 +290,6 @@ struct ObkLanes : ObkWorker {
 #define OBK_FOR_ITEMS(r) \
   for (int64_t r = t->r0 + (int64_t)threadIdx.x; r < t->r1; r += (int64_t)OBK_THREADS)
 /* Items of a block for teams (blocks.h): each is the whole CTA's. */
-#define OBK_TEAM(members)
-/* A long work's body: its tasks are dealt while it runs, so many CTAs share an SM (dealt.cuh). */
-#define OBK_RESIDENT(ctas)
 #define OBK_FOR_TEAM_ITEMS(r) for (int64_t r = t->r0; r < t->r1; ++r)
 #define OBK_FOR_LANES_OF(j, low, high) for (int64_t j = (low) + w->lane; j < (high); j += w->lanes)
 #define OBK_FOR_LANES(j, low, high) OBK_FOR_LANES_OF(j, low, high)
@@ -311,19 +308,16 @@ struct ObkLanes : ObkWorker {
   for (int64_t r = t->r0, n, obk_block = 0;                                           \
        r < t->r1 && (n = obk::block_of(r, t->r1, extent), true); r += n, ++obk_block) \
     if (obk_block % w->warps == w->warp)
-/* Rows of A that a body computes for a product tile, as the tile reads them: gemm.cuh. The tile lets the threads meet. */
-#define OBK_PANEL_AT(type, row, column, pitch) obk::panel_at<type>(row, column, pitch)
 /* Product tiles: gemm.cuh. */
 #define OBK_GEMM_TILE(type, g) obk::gemm_tile<type>(w, g)
 /* sure: the body knows that the tile has all these columns, and that rows of A begin where 16 bytes do. As constants: the most rows and
- * columns of a tile, k, a_row, c_row and panel, perhaps parts. */
+ * columns of a tile, k, a_row and c_row, perhaps parts. */
 #define OBK_GEMM_TILE_OF(type, g, sure, ...) \
   obk::gemm_tile_of<type, obk::FixedShape<__VA_ARGS__>, OBK_WIDE_TILES, sure>(w, g)
 /* Before a tile that does not give them itself: the statistics of its rows that its body wants (statistics.cuh). */
 #define OBK_FIND_STATISTICS(type, g) obk::find_statistics<type == kObkBf16>(g)
-/* A product with a kernel of its own: what the host must know (runtime/cuda/tables.cpp), and the tile's
+/* A product with a kernel of its own: the tile's
  * sums, of which perhaps a second plane lies as many floats behind the first as this gives. */
-#define OBK_PRODUCT(...)
 #define OBK_PRODUCT_BEGIN() ((obk::ProductPipe<OBK_PRODUCT_NUMBERS>*)w->pipe)->begin();
 #define OBK_PRODUCT_SUMS_OF(type, g, stage, other, statistics, ...) \
   (obk::product_sums<type, obk::FixedShape<__VA_ARGS__>, stage, other, statistics, OBK_PRODUCT_NUMBERS>(w, g), other)
@@ -372,15 +366,6 @@ static __device__ __forceinline__ void share_rows(ObkLanes* w, int lanes) {
   if (lanes == 32) return; /* as the program's loop deals them */
   w->lanes = lanes, w->lane = (int)threadIdx.x, w->group = 0, w->groups = 1;
   w->stage = (char*)w->scratch;
-}
-
-/* 16-bit rows in atoms of 8 rows by 64 columns whose 16-byte pieces are swapped by row, [column / 64][pitch rows][64]; others row
- * after row. */
-template <int kType>
-static __device__ inline int64_t panel_at(int64_t row, int64_t column, int64_t pitch) {
-  if (kType != kObkF16 && kType != kObkBf16) return row * pitch + column;
-  const int r = (int)row, c = (int)column, lines = (int)pitch;
-  return ((c >> 6) * lines + r) * 64 + ((((c >> 3) ^ r) & 7) << 3) + (c & 7);
 }
 
 static inline int64_t block_of(int64_t row, int64_t end, int64_t extent) {

@@ -147,18 +147,17 @@ int64_t scratch_bytes(const ObkGemm& g, int panel, bool has_ring) {
   const int rest = g.n > pass ? static_cast<int>(round_up(g.n % pass, 16)) : 0;
   // Weights come through the ring where there is one, else behind the activations.
   int64_t most = int64_t{2} * rows * (columns + 4) * 4;
-  const int own = g.panel ? 0 : rows;
   for (int wide : {columns, rest}) {
     if (wide == 0) continue;
     for (bool ring : {g.packed != 0 && has_ring, false}) {
-      const int all = ring ? own : own + wide;
-      const int blocks = gemm_stages(all, k_blocks, ring ? own == 16 : g.packed != 0, panel).blocks;
+      const int all = ring ? rows : rows + wide;
+      const int blocks = gemm_stages(all, k_blocks, ring ? rows == 16 : g.packed != 0, panel).blocks;
       const int stages = blocks ? std::min(4, (k_blocks + blocks - 1) / blocks) : 0;
       most = std::max(most, int64_t{128} * all * blocks * stages);
     }
   }
   if (g.packed && has_ring) {  // a tile of a known shape: its operands, and sums behind them: a plane, of few rows four
-    const int64_t lines = g.panel ? 0 : g.m < 8 ? g.m : round_up(g.m, 8);
+    const int64_t lines = g.m < 8 ? g.m : round_up(g.m, 8);
     const bool stages = g.m > 32 && g.n > columns;
     const int64_t operands = lines * 128 * (stages ? 4 : std::max<int64_t>(chunks_of(g.k), 4));
     const int64_t plane = g.m * (round_up(g.n, 16) + 8) * 4, planes = g.m <= 8 ? 4 : 1;

@@ -5,7 +5,7 @@
  *                                  it is multiplied): gemm_tf32.cuh; f32, f64, int8: fma.cuh
  *   obk::gemm_tile_of<kObkF16, FixedShape<...>>(w, g)    the same of a shape that the body knows
  *
- * Any m, n, k, strides and alignment. A in global or in shared memory (a prologue's); B packed by
+ * Any m, n, k, strides and alignment. A in global or in shared memory; B packed by
  * cuda_gemm_pack or plain; C in global or, better, in shared memory. g.scratch: shared memory, as
  * much as cuda_gemm_scratch_bytes says. The tile begins with a barrier of the CTA, so that A in
  * shared memory is seen, and ends with one, so that C may be read at once. The structure travels in
@@ -34,8 +34,8 @@
 
 namespace obk {
 
-/* Any rows, columns, k and operands, in passes. kPanel: the body wrote A. */
-template <bool kBfloat, bool kPanel>
+/* Any rows, columns, k and operands, in passes. */
+template <bool kBfloat>
 static __device__ __noinline__ void gemm16_passes() {
   const ObkGemm g = tile_arguments();
   const uint32_t work = (shared_address(g.scratch) + 1023) & ~1023u;
@@ -52,7 +52,6 @@ static __device__ __noinline__ void gemm16_passes() {
       p.accumulate = g.accumulate != 0;
       p.a = {(const uint16_t*)g.a + row * g.a_row, g.a_row, g.a_col, p.rows, k, 0};
       p.a.choose();
-      if (kPanel) p.panel = shared_address(g.a), p.panel_rows = (int)g.a_row;
       if (g.packed) {
         p.weights.groups = p.blocks16 * 2, p.weights.chunks = chunks;
         p.weights.pitch = (n + 15) >> 4 << 1; /* the tile's columns lie together */
@@ -73,14 +72,10 @@ template <int kType>
 static __device__ __forceinline__ void gemm_tile(ObkLanes*, const ObkGemm& g) {
   if (threadIdx.x == 0) tile_arguments() = g;
   __syncthreads();
-  if (kType == kObkF16 && g.panel)
-    gemm16_passes<false, true>();
-  else if (kType == kObkF16)
-    gemm16_passes<false, false>();
-  else if (kType == kObkBf16 && g.panel)
-    gemm16_passes<true, true>();
+  if (kType == kObkF16)
+    gemm16_passes<false>();
   else if (kType == kObkBf16)
-    gemm16_passes<true, false>();
+    gemm16_passes<true>();
   else if (kType == kObkF64)
     fma_tile<FmaF64>();
   else if (kType == kObkF32)
@@ -111,7 +106,7 @@ static __device__ __forceinline__ void gemm_parts(const ObkGemm& g) {
       }
     }
     __syncthreads();
-    gemm16_passes<kBfloat, false>();
+    gemm16_passes<kBfloat>();
     __syncthreads();
   }
 }

@@ -33,7 +33,7 @@ struct FewShape {
 
 template <typename S>
 static constexpr bool few_fits() {
-  return (kFlows ? S::kWhole && S::kFew : S::kByPages) && !S::kPanel && S::kParts == 1 &&
+  return (kFlows ? S::kWhole && S::kFew : S::kByPages) && S::kParts == 1 &&
          S::kOperands + 4 * FewShape<S>::kPlane <= OBK_GEMM_PANEL;
 }
 

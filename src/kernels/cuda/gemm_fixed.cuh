@@ -28,28 +28,23 @@ static constexpr int fixed_power(int n) { /* of two, not below n */
   return p;
 }
 
-/* kPitchA, kPitchC: from row to row, in elements. kPanel: the body has written A (panel_at).
+/* kPitchA, kPitchC: from row to row, in elements.
  * kParts: of k, each summed for itself; they are added in order (gemm_long.cuh, gemm_parts). */
-template <int kRows_, int kColumns_, int kK_, int kPitchA_, int kPitchC_, bool kPanel_,
-          int kParts_ = 1>
+template <int kRows_, int kColumns_, int kK_, int kPitchA_, int kPitchC_, int kParts_ = 1>
 struct FixedShape {
   static constexpr int kParts = kParts_;
   static constexpr int kRows = kRows_, kColumns = kColumns_, kK = kK_;
   static constexpr int kPitchA = kPitchA_, kPitchC = kPitchC_;
-  static constexpr bool kPanel = kPanel_;
   static constexpr bool kFits = kRows >= 1 && kRows <= 64 && kColumns >= 1 &&
                                 kColumns <= (kRows <= 32 ? 192 : kLongColumns) && kK >= 1 &&
-                                (kPanel ? kK % 64 == 0
-                                        : kK % 8 == 0 && (kPitchA % 8 == 0 || kRows == 1));
+                                kK % 8 == 0 && (kPitchA % 8 == 0 || kRows == 1);
   static constexpr int kChunks = (kK + 63) / 64, kGroups = (kColumns + 15) / 16 * 2;
   static constexpr int kPage = /* chunks of a page of weights */
       kGroups < WeightPages::kMostGroups ? WeightPages::kMostGroups / kGroups : 1;
   static constexpr int kPages = fixed_parts(kChunks, kPage);
   /* Lines of A in shared memory, and the threads' way over them: kStep chunks in one go. */
   static constexpr bool kFew = kRows <= 8;
-  static constexpr int kLines = kPanel      ? (kRows <= 16 ? 16 : kRows <= 32 ? 32 : 64)
-                                : kRows < 8 ? kRows
-                                            : (kRows + 7) / 8 * 8;
+  static constexpr int kLines = kRows < 8 ? kRows : (kRows + 7) / 8 * 8;
   static constexpr int kBlock = kLines * 128; /* bytes of a chunk */
   static constexpr int kSpread = fixed_least(fixed_power(kLines), 32), kStep = 32 / kSpread;
   static constexpr bool kTwice = kLines > 32;
@@ -64,7 +59,7 @@ struct FixedShape {
   static constexpr bool kBeyond = kDown * kM * 16 > kLines; /* some warp's last 16 rows are not all there */
   /* All of k at once and unrolled, or stages of kStage chunks. */
   static constexpr int kCode = kChunks * (kM + (kN + 1) / 2 + kM * kN);
-  static constexpr bool kWhole = (kPanel || kBlock * kChunks <= OBK_GEMM_PANEL) && kCode <= 640 &&
+  static constexpr bool kWhole = kBlock * kChunks <= OBK_GEMM_PANEL && kCode <= 640 &&
                                  (kRows <= 32 || kColumns <= 96);
   /* Few rows: all of A at once, and a loop over the pages. Such tiles wait for weights alone, and their
    * unrolled code would be long. */
@@ -72,7 +67,7 @@ struct FixedShape {
   static constexpr int stage() {
     int best = 1;
     for (int c = 1; c <= kPage; ++c)
-      if (kPage % c == 0 && (kPanel || 4 * c * kBlock <= OBK_GEMM_PANEL) &&
+      if (kPage % c == 0 && 4 * c * kBlock <= OBK_GEMM_PANEL &&
           (kChunks % c == 0 || kChunks % best != 0))
         best = c;
     return best;
@@ -81,11 +76,11 @@ struct FixedShape {
   static constexpr int kPasses = fixed_parts(kChunks, kStep);
   static constexpr int kGroupPasses = fixed_parts(kPasses, 4);
   static constexpr int kGroupChunks = kGroupPasses * kStep;
-  static constexpr int kCopyGroups = kPanel ? 0 : fixed_parts(kPasses, kGroupPasses);
+  static constexpr int kCopyGroups = fixed_parts(kPasses, kGroupPasses);
   /* The second plane of sums: behind the operands where there is room, else in their place. */
   static constexpr int kPlanePitch = kGroups * 8 + 8;
-  static constexpr int kOperands = kPanel ? 0 : kBlock * (kWhole ? kChunks : 4 * kStage);
-  static constexpr bool kBehind = kPanel || kOperands + kRows * kPlanePitch * 4 <= OBK_GEMM_PANEL;
+  static constexpr int kOperands = kBlock * (kWhole ? kChunks : 4 * kStage);
+  static constexpr bool kBehind = kOperands + kRows * kPlanePitch * 4 <= OBK_GEMM_PANEL;
 };
 
 /* At most `pending` groups of copies are under way; a constant where loops are unrolled. */
@@ -327,19 +322,16 @@ struct FixedTile {
  * can be asked for, a ring. */
 template <typename S>
 static __device__ __forceinline__ bool fixed_takes(const ObkGemm& g) {
-  return g.n == S::kColumns && (S::kPanel || ((uint64_t)g.a & 15) == 0) && ring_state().pages > 1;
+  return g.n == S::kColumns && ((uint64_t)g.a & 15) == 0 && ring_state().pages > 1;
 }
 
 template <bool kBfloat, typename S>
 static __device__ __forceinline__ void fixed_tile(const ObkGemm& g) {
-  const uint32_t work =
-      S::kPanel ? shared_address(g.a) : (shared_address(g.scratch) + 1023) & ~1023u;
+  const uint32_t work = (shared_address(g.scratch) + 1023) & ~1023u;
   FixedTile<S> tile;
   FixedRing ring;
   ring.look();
-  if (S::kPanel) {
-    __syncthreads(); /* the body's stores */
-  } else if (S::kWhole) {
+  if (S::kWhole) {
     tile.find_rows(g, work);
 #pragma unroll
     for (int pass = 0; pass < S::kPasses; ++pass) {
@@ -377,15 +369,15 @@ static __device__ __forceinline__ void fixed_tile(const ObkGemm& g) {
     }
     copy16_commit(); /* empty at the end, so that the count of groups is the same */
   };
-  if (!S::kWhole && !S::kPanel) bring(0), bring(1), bring(2);
+  if (!S::kWhole) bring(0), bring(1), bring(2);
   const WeightPages range = WeightPages::of_tile(
       (const char*)g.b + ((int64_t)g.column >> 3) * (S::kChunks * 1024), S::kGroups, S::kChunks);
   ring.open(range);
   tile.prepare(work);
   uint32_t weights = 0;
   if (S::kByPages) {
-    if (!S::kPanel) copy16_wait<0>();
-    if (!S::kPanel) __syncthreads();
+    copy16_wait<0>();
+    __syncthreads();
 #pragma unroll 1
     for (int page = 0, panel = 0; page < S::kPages; ++page, panel += S::kPage * S::kBlock) {
       weights = ring.take();
@@ -400,7 +392,7 @@ static __device__ __forceinline__ void fixed_tile(const ObkGemm& g) {
     weights = ring.take();
 #pragma unroll
     for (int c = 0; c < S::kChunks; ++c) {
-      if (!S::kPanel && c % S::kGroupChunks == 0) {
+      if (c % S::kGroupChunks == 0) {
         wait_for_copies(S::kCopyGroups - 1 - c / S::kGroupChunks);
         __syncthreads();
       }
@@ -414,16 +406,14 @@ static __device__ __forceinline__ void fixed_tile(const ObkGemm& g) {
     int page = 0, in_page = 0;
 #pragma unroll 1
     for (int s = 0; s < S::kStages; ++s) {
-      if (!S::kPanel) {
-        copy16_wait<2>();
-        __syncthreads();
-        bring(s + 3);
-      }
+      copy16_wait<2>();
+      __syncthreads();
+      bring(s + 3);
       if (in_page == 0) {
         weights = ring.take();
         if (page > 0 && page - 1 + ring.pages < S::kPages) ring.ask(range, page - 1 + ring.pages);
       }
-      const uint32_t panel = (S::kPanel ? s : s & 3) * (S::kStage * S::kBlock);
+      const uint32_t panel = (s & 3) * (S::kStage * S::kBlock);
 #pragma unroll
       for (int c = 0; c < S::kStage; ++c)
         if (S::kChunks % S::kStage == 0 || s * S::kStage + c < S::kChunks)
@@ -432,10 +422,9 @@ static __device__ __forceinline__ void fixed_tile(const ObkGemm& g) {
       in_page += S::kStage;
       if (in_page == S::kPage || s == S::kStages - 1) ring.release(), in_page = 0, ++page;
     }
-    if (!S::kPanel) copy16_wait<0>();
+    copy16_wait<0>();
   }
-  const uint32_t second = S::kPanel ? (shared_address(g.scratch) + 15) & ~15u
-                          : work + (S::kBehind ? S::kOperands : 0);
+  const uint32_t second = work + (S::kBehind ? S::kOperands : 0);
   if (!S::kBehind) __syncthreads(); /* all have read the operands */
   tile.join(shared_address(g.c), second);
   ring.close();

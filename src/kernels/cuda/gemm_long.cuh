@@ -33,7 +33,7 @@ struct LongShape {
 template <typename S>
 static constexpr bool long_fits() {
 #if defined OBK_WGMMA && !defined OBK_NO_WIDE_TILES
-  return S::kRows > 48 && S::kRows <= 64 && !S::kPanel && S::kGroups >= 4 &&
+  return S::kRows > 48 && S::kRows <= 64 && S::kGroups >= 4 &&
          S::kGroups <= kLongColumns / 8 && S::kColumns % 2 == 0 &&
          S::kPitchC % 2 == 0 && S::kK % 8 == 0 && S::kPitchA % 8 == 0 &&
          S::kChunks % S::kParts == 0 && LongShape<S>::kStages % S::kParts == 0;

@@ -76,7 +76,7 @@ static __device__ __forceinline__ void pass_mma(Ring& ring, uint32_t work, const
 #pragma unroll 1
   for (int s = -4, k_block = 0; k_block < stages.k_blocks; ++s) {
     if (!stages.enter(p, s)) continue;
-    uint32_t panel = stages.rows_at(s);
+    uint32_t panel = stages.at(s);
     if (!p.ring) weights = stages.at(s) + stages.behind;
     const int count = min(stages.blocks, stages.k_blocks - k_block);
 #pragma unroll 1

@@ -80,9 +80,6 @@ struct Pass16 {
   Rows16 a, b;         /* b: plain B as rows of columns */
   WeightPages weights; /* packed B */
   bool ring;
-  uint32_t
-      panel; /* shared address of A where the body has written it, [k / 64][panel_rows][64]; or 0 */
-  int panel_rows;
   int padded, blocks16; /* rows of A, a power of two; blocks of 16 columns */
   int rows, columns;    /* of C */
   float* c;
@@ -96,7 +93,6 @@ struct Pass16 {
  * why). */
 struct Stages16 {
   uint32_t work, bytes, behind; /* of a stage; where in it B begins */
-  uint32_t panel;               /* A, where the body has written it */
   uint32_t mine, block_bytes;   /* this thread's place in a block; a block's size */
   int blocks, k_blocks, groups;
   const char *row, *row32; /* this thread's pieces of the first block */
@@ -104,10 +100,9 @@ struct Stages16 {
 
   __device__ __forceinline__ Stages16(const Pass16& p, uint32_t at) : work(at) {
     k_blocks = (p.a.k + 63) >> 6, groups = p.blocks16 * 2;
-    const int own = p.panel ? 0 : p.padded, rows = own + (p.ring ? 0 : groups * 8);
-    blocks = gemm_stages(rows, k_blocks, p.ring ? own == 16 : p.weights.groups > 0).blocks;
-    bytes = blocks * rows * 128, behind = blocks * own * 128, panel = p.panel;
-    block_bytes = (panel ? p.panel_rows : p.padded) * 128;
+    const int rows = p.padded + (p.ring ? 0 : groups * 8);
+    blocks = gemm_stages(rows, k_blocks, p.ring ? p.padded == 16 : p.weights.groups > 0).blocks;
+    bytes = blocks * rows * 128, behind = blocks * p.padded * 128, block_bytes = p.padded * 128;
     const int r = threadIdx.x >> 3, piece = threadIdx.x & 7;
     mine = r * 128 + ((piece ^ (r & 7)) << 4);
     fast = p.a.mode == 0 && (p.a.k & 63) == 0 && p.ring;
@@ -116,19 +111,13 @@ struct Stages16 {
     row32 = (const char*)(p.a.at + (r + 32 < p.rows ? (r + 32) * p.a.row : 0)) + piece * 16;
   }
   __device__ __forceinline__ uint32_t at(int stage) const { return work + (stage & 3) * bytes; }
-  /* Where the stage's rows of A lie. */
-  __device__ __forceinline__ uint32_t rows_at(int stage) const {
-    return panel ? panel + (uint32_t)(stage * blocks) * block_bytes : at(stage);
-  }
   __device__ __forceinline__ bool refills() const { return blocks * 4 < k_blocks; }
   __device__ __forceinline__ void load(const Pass16& p, int stage) const {
     const int first = stage * blocks, left = k_blocks - first;
     const int count = left < blocks ? left : blocks;
-    if (panel && p.ring) {
-      /* all is there or on its way */
-    } else if (!fast) {
+    if (!fast) {
       if (count > 0) {
-        if (!panel) load_rows_plainly(at(stage), p.padded, p.a, first, count);
+        load_rows_plainly(at(stage), p.padded, p.a, first, count);
         const uint32_t to = at(stage) + behind;
         if (p.ring) {
         } else if (p.weights.groups > 0) {

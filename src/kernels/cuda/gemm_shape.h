@@ -55,10 +55,6 @@ struct GemmStages {
   int blocks;
 };
 OBK_BOTH struct GemmStages gemm_stages(int rows, int k_blocks, int small, int panel = OBK_GEMM_PANEL) {
-  if (rows == 0) { /* nothing to bring: the body wrote A, the ring brings B */
-    struct GemmStages whole = {k_blocks};
-    return whole;
-  }
   /* Activations alone come in powers of two: no division on a path that waits. */
   const int room = small        ? OBK_GEMM_SMALL / (rows * 512)
                    : rows == 64 ? 1

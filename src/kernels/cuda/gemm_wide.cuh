@@ -20,7 +20,7 @@ static constexpr bool wide_fits() {
 #if defined OBK_WGMMA && !defined OBK_NO_WIDE_TILES
   return S::kRows > 48 && S::kRows <= 64 && S::kParts == 1 && S::kGroups <= kLongColumns / 8 &&
          S::kColumns % 2 == 0 && S::kPitchC % 2 == 0 &&
-         (S::kPanel || S::kBlock * S::kChunks <= OBK_GEMM_PANEL);
+         S::kBlock * S::kChunks <= OBK_GEMM_PANEL;
 #else
   return false;
 #endif
@@ -127,16 +127,12 @@ template <bool kBfloat, typename S, typename Rows = CopiedRows>
 static __device__ __forceinline__ void fixed_wide_tile(const ObkGemm& g) {
   constexpr bool kAsked = Rows::kAsks;
   constexpr int kN = S::kGroups * 8, kHalf = (S::kGroups + 1) / 2;
-  const uint32_t work =
-      S::kPanel ? shared_address(g.a) : (shared_address(g.scratch) + 1023) & ~1023u;
+  const uint32_t work = (shared_address(g.scratch) + 1023) & ~1023u;
   FixedRing ring;
   ring.look();
   uint32_t rows_turn = 0;
   if constexpr (kAsked) {
     rows_turn = Rows::turn();
-  } else if (S::kPanel) {
-    fence_async_shared();
-    __syncthreads(); /* the body's stores */
   } else {
     FixedTile<S> tile;
     tile.find_rows(g, work);
@@ -168,7 +164,7 @@ static __device__ __forceinline__ void fixed_wide_tile(const ObkGemm& g) {
   for (int c = 0; c < S::kChunks; ++c) {
     if constexpr (kAsked) {
       if (c % Rows::kTogether == 0) Rows::wait(c / Rows::kTogether, rows_turn);
-    } else if (!S::kPanel && c % S::kGroupChunks == 0) {
+    } else if (c % S::kGroupChunks == 0) {
       wait_for_copies(S::kCopyGroups - 1 - c / S::kGroupChunks);
       fence_async_shared(); /* own copies before anybody's wgmma */
       __syncthreads();

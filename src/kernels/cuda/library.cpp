@@ -7,17 +7,7 @@
 namespace obelisk::kernels {
 namespace {
 
-/// 16-bit rows in the swizzled atoms of gemm.cuh, [k / 64][pitch rows][64]; others row after row, 16 bytes apart from a bank's multiple.
-int64_t panel_pitch(int32_t type, int64_t m, int64_t k) {
-  if (OBK_IS_HALF(type)) return m <= 16 ? 16 : m <= 32 ? 32 : 64;
-  return k + 4;
-}
-int64_t panel_bytes(int32_t type, int64_t m, int64_t k) {
-  if (OBK_IS_HALF(type)) return k % 64 == 0 && m <= 64 ? panel_pitch(type, m, k) * k * 2 : 0;
-  return m * (k + 4) * (type == kObkF64 ? 8 : 4);
-}
-
-bool takes_float(int32_t type) { return OBK_LIES_AS_F32(type) || type == kObkF16 || type == kObkBf16; }
+bool takes_float(int32_t type) { return OBK_LIES_AS_F32(type) || OBK_IS_HALF(type); }
 
 }  // namespace
 
@@ -33,8 +23,6 @@ const TileLibrary kCudaTiles = {
         .packed_bytes = cuda_gemm_packed_bytes,
         .pack = cuda_gemm_pack,
         .scratch_bytes = cuda_gemm_scratch_bytes,
-        .panel_bytes = panel_bytes,
-        .panel_pitch = panel_pitch,
         .weights = cuda_gemm_weights,
         .nanos = cuda_gemm_nanos,
         .pipelined = PipelinedGemmTiles{.nanos = cuda_product_nanos, .stage = cuda_product_stage},

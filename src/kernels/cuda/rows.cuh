@@ -1,8 +1,8 @@
 /* kernels/cuda/rows.cuh — the barrier before a task's wave, in its body; and rows of A that a product asks for there.
  *
  *   OBK_BEGIN_WAVE()         in the body, when it has done all that depends on no other task
- *   OBK_ROWS(a, rows, pitch, together, box, type, x, row, block, at, shape...)    of a product whose A lies in a matrix of whole blocks of
- *                            64 columns, before all else, for the first warp waits here and asks: operand a; the matrix's rows and elements from row to row; blocks and rows that a copy brings. x: the
+ *   OBK_ROWS(together, x, row, block, at, shape...)    of a product whose A lies in a matrix of whole blocks of
+ *                            64 columns, before all else, for the first warp waits here and asks: `together` blocks that a copy brings. x: the
  *                            matrix's map, behind the operands (runtime/cuda/tables.h); row, block: where the tile begins in it; at: where A goes; shape: FixedShape
  *   OBK_BEGIN_ROWS()         then, instead of OBK_BEGIN_WAVE
  *   OBK_GEMM_ROWS_OF(type, g, shape...)    the tile
@@ -72,7 +72,7 @@ static __device__ inline void start_rows() {
 template <bool kInlined, int kTogether_, typename S>
 struct AskedRows {
   static constexpr int kTogether = kTogether_, kCopies = S::kChunks / kTogether, kBytes = kTogether * S::kBlock;
-  static constexpr bool kAsks = kInlined && kHasPages && wide_fits<S>() && !S::kPanel && S::kChunks % kTogether == 0 && kCopies <= kRowBars;
+  static constexpr bool kAsks = kInlined && kHasPages && wide_fits<S>() && S::kChunks % kTogether == 0 && kCopies <= kRowBars;
   const void* map;
   int row, block;
   uint32_t to;
@@ -141,7 +141,7 @@ static __device__ __forceinline__ void gemm_rows_of(ObkLanes* w, const ObkGemm& 
 }  // namespace obk
 
 #define OBK_BEGIN_WAVE() obk::begin_wave()
-#define OBK_ROWS(a, rows, pitch, together, box, type, x, row, block, at, ...) \
+#define OBK_ROWS(together, x, row, block, at, ...) \
   const obk::AskedRows<OBK_WIDE_TILES, together, obk::FixedShape<__VA_ARGS__>> obk_rows(x, row, block, at); \
   obk_rows.ask();
 #define OBK_BEGIN_ROWS() obk_rows.begin()

@@ -399,16 +399,14 @@ TEST(CudaTables, AStreamedProductStaysInsideItsOperands) {
 }
 
 /// The bodies of a graph of kernels whose works are dealt from `deals` bytes on.
-std::vector<std::string> bodies_of(const std::string& text, int64_t deals) {
+std::vector<codegen::BodyText> bodies_of(const std::string& text, int64_t deals) {
   const auto graph = graph::parse("graph \"g\" {\n" + text + "}");
   CHECK(graph.ok(), "{}", graph.error().text());
   const machine::Machine device = *machine::gpu("sm_90a");
   const machine::Strategy strategy{.min_grid_bytes = {deals}};
   const stitch::Plan plan = stitch::plan(*graph, device, strategy);
   const schedule::TaskGraph tasks = schedule::build(*graph, plan, device, strategy);
-  std::vector<std::string> texts;
-  for (const codegen::BodyText& body : codegen::emit(*graph, plan, tasks, kernels::tile_library(device)).bodies) texts.push_back(body.text);
-  return texts;
+  return codegen::emit(*graph, plan, tasks, kernels::tile_library(device)).bodies;
 }
 int count_of(const std::string& text, std::string_view what) {
   int count = 0;
@@ -428,11 +426,12 @@ TEST(CudaSource, AttentionWithoutATableWaitsBeforeItReads) {
     const std::string rest = residual ? "%5: f16[1,12,128,64] = Add(%4, %3)\n" : "%5: f16[1,12,128,64] = Relu(%4)\n";
     const auto bodies = bodies_of(attention + rest + "out %5 \"y\"\n", int64_t{1} << 40);
     ASSERT_EQ(bodies.size(), 1u);
-    const std::string& text = bodies[0];
+    const std::string& text = bodies[0].text;
     const size_t waits = text.find("OBK_WAIT_FOR_PREVIOUS();"), tile = text.find("OBK_ATTENTION_TILE("), load = text.find("load_pack<V>(x");
     ASSERT_NE(waits, std::string::npos) << text;
     EXPECT_EQ(count_of(text, "OBK_WAIT_FOR_PREVIOUS();"), 1);
-    EXPECT_EQ(count_of(text, "OBK_RESIDENT(1)"), 1);
+    EXPECT_EQ(bodies[0].traits.form, codegen::BodyTraits::Form::kGrid);
+    EXPECT_EQ(bodies[0].traits.ctas_per_sm, 1);
     EXPECT_LT(waits, tile);
     EXPECT_EQ(load != std::string::npos, residual) << text;
     EXPECT_LT(residual ? waits : text.find("ObkAttention g"), residual ? load : waits) << text;
@@ -450,8 +449,8 @@ TEST(CudaSource, RowsOfDealtWorksAreReadOnce) {
   for (const bool dealt : {true, false}) {
     const auto bodies = bodies_of(norm, dealt ? 1 << 20 : int64_t{1} << 40);
     ASSERT_EQ(bodies.size(), 1u);
-    EXPECT_EQ(count_of(bodies[0], "once_pack<V>(x0"), dealt ? 1 : 0) << bodies[0];
-    EXPECT_EQ(count_of(bodies[0], "once_pack<V>(x1"), 0) << bodies[0];
+    EXPECT_EQ(count_of(bodies[0].text, "once_pack<V>(x0"), dealt ? 1 : 0) << bodies[0].text;
+    EXPECT_EQ(count_of(bodies[0].text, "once_pack<V>(x1"), 0) << bodies[0].text;
   }
 }
 
@@ -476,8 +475,8 @@ TEST(CudaSource, DealtRowsStayInRegisters) {
                                               Row{norm("bf16", 24576), 3, 2}, Row{norm("f16", 32768), 2, 2}, Row{softmax_of("f32", 8192), 3, 0}, Row{softmax_of("f16", 32768), 1, 1}}) {
     const auto bodies = bodies_of(text, 1 << 20);
     ASSERT_EQ(bodies.size(), 1u) << text;
-    EXPECT_EQ(count_of(bodies[0], fmt::format("OBK_RESIDENT({})", residents)), 1) << bodies[0];
-    EXPECT_EQ(count_of(bodies[0], "obk::unpack_anew("), anew) << bodies[0];
+    EXPECT_EQ(bodies[0].traits.ctas_per_sm, residents) << bodies[0].text;
+    EXPECT_EQ(count_of(bodies[0].text, "obk::unpack_anew("), anew) << bodies[0].text;
   }
 }
 
@@ -500,9 +499,9 @@ TEST(CudaSource, TheShortFormsOfASoftmaxAreForFloatsOf16Bits) {
                                         {of(divided, "1"), 0, 1}, {of(divided, "4"), 0, 1}, {of(raised, "1"), 1, 0}, {of(raised, "4"), 1, 0}}) {
     const auto bodies = bodies_of(text, int64_t{1} << 40);
     ASSERT_EQ(bodies.size(), 1u) << text;
-    EXPECT_EQ(count_of(bodies[0], "obk::exp_near("), exp) << text << bodies[0];
-    EXPECT_EQ(count_of(bodies[0], "obk::over_near("), over) << text << bodies[0];
-    EXPECT_EQ(count_of(bodies[0], "obk::divisor("), over) << text << bodies[0];
+    EXPECT_EQ(count_of(bodies[0].text, "obk::exp_near("), exp) << text << bodies[0].text;
+    EXPECT_EQ(count_of(bodies[0].text, "obk::over_near("), over) << text << bodies[0].text;
+    EXPECT_EQ(count_of(bodies[0].text, "obk::divisor("), over) << text << bodies[0].text;
   }
 }
 
@@ -511,8 +510,8 @@ TEST(CudaSource, TransposedHalvesAreTurnedInPairs) {
   for (const auto& [type, tall] : {std::pair{"f16", 128}, {"bf16", 128}, {"f32", 64}}) {
     const auto bodies = bodies_of(fmt::format("in %0 \"x\": {0}[4096,2048]\n  %1: {0}[2048,4096] = Transpose(%0) {{perm = [1, 0]}}\n  out %1 \"y\"\n", type), 1 << 20);
     ASSERT_EQ(bodies.size(), 1u);
-    EXPECT_EQ(count_of(bodies[0], "obk::put_pair("), tall == 128 ? 1 : 0) << bodies[0];
-    EXPECT_EQ(count_of(bodies[0], fmt::format("s / across * {},", tall)), 2) << bodies[0];
+    EXPECT_EQ(count_of(bodies[0].text, "obk::put_pair("), tall == 128 ? 1 : 0) << bodies[0].text;
+    EXPECT_EQ(count_of(bodies[0].text, fmt::format("s / across * {},", tall)), 2) << bodies[0].text;
   }
 }
 
@@ -529,8 +528,8 @@ TEST(CudaSource, TheShortFormOfErfIsForWhatHas16Bits) {
   const auto narrow = bodies_of(gelu + "out %5 \"y\"\n out %6 \"z\"\n", int64_t{1} << 40), wide = bodies_of(gelu + "out %5 \"y\"\n out %4 \"z\"\n", int64_t{1} << 40);
   ASSERT_EQ(narrow.size(), 1u);
   ASSERT_EQ(wide.size(), 1u);
-  EXPECT_EQ(count_of(narrow[0], "one_plus_erf("), 1) << narrow[0];
-  EXPECT_EQ(count_of(wide[0], "one_plus_erf("), 0) << wide[0];
+  EXPECT_EQ(count_of(narrow[0].text, "one_plus_erf("), 1) << narrow[0].text;
+  EXPECT_EQ(count_of(wide[0].text, "one_plus_erf("), 0) << wide[0].text;
 }
 
 TEST(CudaSource, TheWatchdogsClocksAreANumber) {

@@ -26,7 +26,7 @@ std::string_view state_name(ModelState state) {
 }
 
 Service::Service(Engine& engine, const Repository& repository, ServiceOptions given)
-    : engine(engine), repository(repository), options(std::move(given)), memory(options.shared_memory), log(options.log),
+    : engine(engine), repository(repository), options(std::move(given)), memory(options.shared_memory), log(*options.log),
       watcher_([this] { watch(); }) {}
 
 Service::~Service() { stop(); }

@@ -33,7 +33,7 @@ struct ServiceOptions {
   bool model_control = true;  // clients may load and unload
   bool shared_memory = false;
   std::map<std::string, std::string> tokens;  // bearer token to tenant (empty: none of its own); no tokens: everybody may call
-  LogSettings log;
+  std::shared_ptr<Log> log;
 };
 
 class Service {
@@ -46,7 +46,7 @@ class Service {
   const ServiceOptions options;
   SharedMemory memory;
   Ledger ledger;
-  Log log;
+  Log& log;
   Aside aside;
   const Clock::time_point started = Clock::now();
 

@@ -1,0 +1,135 @@
+// Bodies as text and what the runtime is told of them: cases in bodies.ir and traits.ir, fields in code.
+#include "codegen/codegen.h"
+
+#include <functional>
+#include <sstream>
+
+#include "graph/test_cases.h"
+
+namespace obelisk::codegen {
+namespace {
+
+/// A case names its graph "DEVICE [stitch|op|mono]": the device and the granularity.
+Result<Source> emitted(const graph::Graph& graph) {
+  std::istringstream words(graph.name);
+  std::string name, granularity;
+  words >> name >> granularity;
+  TRY(const machine::Machine device, machine::device(name, name == "cpu" ? 4 : 0));
+  const machine::Strategy strategy =
+      machine::strategy_for(device, {.granularity = machine::parse_granularity(granularity).value_or(machine::Granularity::kStitch), .dataflow = false});
+  stitch::Options options;
+  options.stitch = granularity != "op";
+  const stitch::Plan plan = stitch::plan(graph, device, strategy, options);
+  TRY_STATUS(stitch::verify(graph, plan));
+  const schedule::TaskGraph tasks = schedule::build(graph, plan, device, strategy);
+  TRY_STATUS(schedule::validate(graph, plan, tasks));
+  return emit(graph, plan, tasks, kernels::tile_library(device));
+}
+
+Result<std::string> traits_of(graph::Graph graph) {
+  TRY(const Source source, emitted(graph));
+  std::string out;
+  for (const BodyText& body : source.bodies) out += fmt::format("{}: {}\n", body.label, to_string(body.traits));
+  return out;
+}
+
+Result<std::string> texts_of(graph::Graph graph) {
+  TRY(const Source source, emitted(graph));
+  std::string out;
+  for (const BodyText& body : source.bodies) out += fmt::format("{}: {}\n{}", body.label, to_string(body.traits), body.text);
+  return out;
+}
+
+TEST(Codegen, Bodies) { graph::run_text_cases("src/codegen/test/bodies.ir", texts_of); }
+TEST(Codegen, Traits) { graph::run_text_cases("src/codegen/test/traits.ir", traits_of); }
+
+BodyTraits gemm_traits() {
+  BodyTraits traits{.operands = 3, .form = BodyTraits::Form::kPipelinedGemm, .waits = BodyTraits::Wait::kKernelBefore};
+  traits.gemm = PipelinedGemm{.a = 1, .b = 2, .rows = 128, .pitch = 768, .span = 128, .row = 3, .block = 4, .row_step = 5, .block_step = 6, .blocks = 12, .stage = 2,
+                              .weights_step = 16, .sides = 2, .columns = 96, .split_k = 2, .late_scratch = 64, .all_rows = 128, .all_columns = 384};
+  return traits;
+}
+BodyTraits asking_traits() {
+  BodyTraits traits{.operands = 3, .params = 7, .waits = BodyTraits::Wait::kWaveBefore, .tiles = kGemmTile};
+  traits.asked_rows = AskedRows{.a = 1, .rows = 128, .pitch = 768, .blocks = 3, .box = 64};
+  return traits;
+}
+
+// What visits all numbers of traits reads what it wrote, and every number tells bodies apart.
+TEST(BodyTraits, EveryNumberIsPartOfABodysIdentity) {
+  for (const BodyTraits& traits : {BodyTraits{}, gemm_traits(), asking_traits()}) {
+    EXPECT_EQ(disagreement(traits), "");
+    std::vector<int64_t> numbers;
+    visit_numbers(traits, [&](const char* name, const auto& number, int64_t least, int64_t most) {
+      numbers.push_back(static_cast<int64_t>(number));
+      EXPECT_TRUE(least <= numbers.back() && numbers.back() <= most) << name;
+    });
+    const auto read = [](const std::vector<int64_t>& from) {
+      BodyTraits made;
+      size_t at = 0;
+      visit_numbers(made, [&](const char*, auto& number, int64_t, int64_t) { number = static_cast<std::remove_reference_t<decltype(number)>>(at < from.size() ? from[at++] : 1); });
+      return made;
+    };
+    EXPECT_EQ(read(numbers), traits);
+    for (size_t k = 0; k < numbers.size(); ++k) {
+      std::vector<int64_t> other = numbers;
+      other[k] ^= 1;
+      EXPECT_NE(read(other), traits) << k;
+      EXPECT_NE(identity("text", read(other)), identity("text", traits)) << k;
+    }
+    EXPECT_NE(identity("text", traits), identity("texts", traits));
+  }
+}
+
+TEST(BodyTraits, FieldsAgreeWithOneAnother) {
+  using Form = BodyTraits::Form;
+  const auto wrong = [](BodyTraits traits, const std::function<void(BodyTraits&)>& change) {
+    change(traits);
+    return disagreement(traits);
+  };
+  EXPECT_NE(wrong({}, [](BodyTraits& t) { t.ctas_per_sm = 2; }), "");
+  EXPECT_NE(wrong({}, [](BodyTraits& t) { t.form = Form::kGrid; }), "");
+  EXPECT_EQ(wrong({}, [](BodyTraits& t) { t.form = Form::kGrid, t.ctas_per_sm = 2; }), "");
+  EXPECT_NE(wrong({}, [](BodyTraits& t) { t.cluster = 8; }), "");
+  EXPECT_NE(wrong({}, [](BodyTraits& t) { t.form = Form::kCluster; }), "");
+  EXPECT_EQ(wrong({}, [](BodyTraits& t) { t.form = Form::kCluster, t.cluster = 8; }), "");
+  EXPECT_NE(wrong({}, [](BodyTraits& t) { t.form = Form::kPipelinedGemm; }), "");
+  EXPECT_NE(wrong(gemm_traits(), [](BodyTraits& t) { t.form = Form::kTaskList; }), "");
+  EXPECT_NE(wrong(gemm_traits(), [](BodyTraits& t) { t.gemm->b = 3; }), "");
+  EXPECT_NE(wrong(asking_traits(), [](BodyTraits& t) { t.waits = BodyTraits::Wait::kNothing; }), "");
+  EXPECT_NE(wrong(asking_traits(), [](BodyTraits& t) { t.operands = 1; }), "");
+}
+
+// Works share a body where text and traits are the same: layers of equal shape on a GPU, of any shape on a core.
+TEST(Codegen, WorksShareBodies) {
+  const std::string layers = R"(
+  in %0 "x": f32[8,ROWS]
+  const %1: i64[1] = [1]
+  %2: f32[8,1] = ReduceMax(%0, %1)
+  %3: f32[8,ROWS] = Sub(%0, %2)
+  %4: f32[8,1] = ReduceMax(%3, %1)
+  %5: f32[8,ROWS] = Sub(%3, %4)
+  out %5 "y"
+}
+)";
+  for (const std::string& name : {std::string("sm_90a op"), std::string("cpu op")}) {
+    std::string text = "graph \"" + name + "\" {" + layers;
+    for (size_t at; (at = text.find("ROWS")) != std::string::npos;) text.replace(at, 4, "64");
+    const auto graph = graph::parse(text);
+    ASSERT_TRUE(graph.ok()) << graph.error().text();
+    const auto source = emitted(*graph);
+    ASSERT_TRUE(source.ok()) << source.error().text();
+    ASSERT_EQ(source->body_of_work.size(), 4u);
+    EXPECT_EQ(source->bodies.size(), 2u) << name;
+    EXPECT_EQ(source->body_of_work[0], source->body_of_work[2]);
+    for (size_t work = 0; work < 4; ++work) {
+      const BodyText& body = source->bodies[static_cast<size_t>(source->body_of_work[work])];
+      EXPECT_EQ(static_cast<size_t>(body.traits.params), source->params[work].size());
+      EXPECT_EQ(body.hash, identity(body.text, body.traits));
+      EXPECT_EQ(source->params[work].empty(), name[0] == 's') << "for GPUs shapes are constants of the text";
+    }
+  }
+}
+
+}  // namespace
+}  // namespace obelisk::codegen
