@@ -5,6 +5,7 @@
  *   graph N           a graph of N kernel nodes
  *   to_device BYTES, to_host BYTES, on_device BYTES, set BYTES         copies and fills
  *   wait              the host waits for a stream
+ *   priority N        a node of a graph gets the priority N - 100; `edge N`, with $STUB_DRIVER_EDGES: N edges of a graph
  */
 #include <stdint.h>
 #include <stdio.h>
