@@ -4,6 +4,7 @@
 #include <future>
 #include <iterator>
 
+#include "dispatch.h"
 #include "explain.h"
 #include "fit.h"
 #include "steps.h"
@@ -61,7 +62,7 @@ Status lower(const machine::Machine& machine, const Options& options, Lowered& m
 
   TRY_STATUS(step("schedule", [&] {
     made.tasks = schedule::build(made.graph, made.plan, machine, strategy);
-    return ok_status();
+    return options.orders_kernels() ? schedule::place_by_order(made.graph, made.plan, made.tasks) : ok_status();
   }, [&] {
     const Status sound = schedule::validate(made.graph, made.plan, made.tasks);
     return sound.ok() && options.check_tables ? schedule::shadow_run(made.graph, made.plan, made.tasks) : sound;
@@ -165,6 +166,11 @@ Status compile_in_steps(const Network& network, const Options& options, Compilat
     if (attempts.size() > 1) return load_quickest_of(attempts, options, load, made);
     return put(made.executable, runtime::load(made.program, load));
   }, nothing_to_check, [&](bool) { return made.choice ? made.choice->text() + "\n" : explain_load(*made.executable); }));
+
+  TRY_STATUS(step("dispatch", [&] {
+    const bool asked = options.orders_kernels() || options.wants_dispatch || options.to == "dispatch" || options.explain.count("dispatch") > 0;
+    return asked ? dispatch_kernels(options, machine.flops_per_sm / machine.bytes_per_sm, made) : ok_status();
+  }, nothing_to_check, [&](bool explain) { return explain_dispatch(made, explain); }));
 
   const bool runs = !made.executable || !made.executable->device() || !made.executable->device()->gpu.empty();
   if ((!options.verify || !runs) && made.executable) return ok_status();

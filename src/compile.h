@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "dispatch.h"
 #include "frontends/frontends.h"
 #include "granularity.h"
 #include "passes/passes.h"
@@ -53,6 +54,10 @@ struct Options {
   verify::Options verification;
   std::set<std::string> disabled;  // passes left out
   bool check_tables = false;       // a shadow run of every table (schedule/shadow_run.h), beside what is always checked
+  schedule::DispatchOptions dispatch;  // of a graph of kernels: their order and lanes (sms and priorities follow from the machine)
+  std::vector<schedule::Dispatched> dispatch_from;  // the same, given: by position
+  bool orders_kernels() const { return dispatch.policy != "waves" || !dispatch_from.empty(); }
+  bool wants_dispatch = false;     // Compilation::dispatching also where waves are what runs
   bool batch_invariant = false;    // of a GPU: a row has the same bits in a program of any batch (a core's have anyway)
   std::string to;                  // the last step; empty: all
   std::set<std::string> explain;   // steps whose decisions are kept in Compilation::explanations
@@ -78,6 +83,7 @@ struct Compilation : Lowered {
   std::shared_ptr<const runtime::Executable> executable;
   std::optional<Choice> choice;  // of granularity, when it was left open
   std::optional<verify::Report> verification;
+  std::optional<Dispatching> dispatching;  // of a graph of kernels, where it was asked for
 
   struct Timing { std::string step; double seconds; };
   std::vector<Timing> timings;

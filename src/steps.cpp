@@ -89,6 +89,15 @@ Status check_names(const Options& options) {
   for (const std::string& name : options.disabled)
     if (!contains(passes, name))
       return Error{Code::kUsage, "compile", fmt::format("no pass is called '{}'", name), "", "passes: " + joined(passes)};
+  TRY_STATUS(schedule::check_options(options.dispatch));
+  const bool is_graph = options.target != "cpu" && options.granularity && *options.granularity != machine::Granularity::kMono;
+  if (options.orders_kernels() && !is_graph)
+    return Error{Code::kUsage, "compile",
+                 fmt::format("a dispatch orders the kernels of a graph; {} has none",
+                             options.target == "cpu"  ? "a CPU"
+                             : options.granularity    ? "granularity mono"
+                                                      : "granularity auto, which is left open,"),
+                 "", "--target cuda or an architecture, with --granularity op or stitch"};
   return ok_status();
 }
 

@@ -285,6 +285,17 @@ void write_tables(const Program& p, WeightStore& weights, Writer& to) {
   for (const Program::Copy& copy : p.copies) to.number<int32_t>(copy.output), to.place(copy.from);
 }
 
+/// Order, edges and priorities of a graph's kernels; of waves nothing is written.
+void write_dispatch(const Program& p, Writer& to) {
+  if (p.dispatch.empty()) return;
+  to.size(p.dispatch.size());
+  for (const schedule::Dispatched& each : p.dispatch) {
+    to.number<int32_t>(each.kernel), to.number<int32_t>(each.lane), to.number<int32_t>(each.priority), to.text(each.reason);
+    to.size(each.predecessors.size());
+    for (const int before : each.predecessors) to.number<int32_t>(before);
+  }
+}
+
 void write_body(const codegen::BodyText& body, Writer& to) {
   to.text(body.label), to.text(body.text);
   codegen::visit_numbers(body.traits, [&](const char*, const auto& number, int64_t, int64_t) { to.number(static_cast<int64_t>(number)); });
@@ -349,6 +360,30 @@ Place read_place(Reader& from, const Program& p) {
                             static_cast<int64_t>(p.weights.size()), p.arena.count + 1};
   from.within(place.index, 0, counts[static_cast<int>(place.kind)], "place");
   return place;
+}
+
+void read_dispatch(Reader& from, Program& p) {
+  if (!p.on_gpu() || p.granularity == machine::Granularity::kMono) throw Damaged("a dispatch of what is no graph of kernels");
+  const auto works = static_cast<int64_t>(p.works.size());
+  std::vector<bool> runs(p.works.size(), false), launched(p.works.size(), false);
+  for (const auto& list : p.lists)
+    for (const ObkTask& task : list) runs[task.work] = true;
+  p.dispatch.resize(from.count(28));
+  for (schedule::Dispatched& each : p.dispatch) {
+    each.position = static_cast<int>(&each - p.dispatch.data());
+    each.kernel = static_cast<int>(from.within(from.number<int32_t>(), 0, works, "kernel"));
+    each.lane = static_cast<int>(from.within(from.number<int32_t>(), 0, works, "lane"));
+    each.priority = static_cast<int>(from.within(from.number<int32_t>(), -64, 1, "priority"));
+    each.reason = from.text();
+    each.predecessors.resize(from.count(4));
+    for (int& before : each.predecessors) {
+      before = static_cast<int>(from.within(from.number<int32_t>(), 0, works, "predecessor"));
+      if (!launched[before]) throw Damaged(fmt::format("kernel {} follows kernel {}, which is not launched before it", each.kernel, before));
+    }
+    if (launched[each.kernel] || !runs[each.kernel]) throw Damaged(fmt::format("kernel {} is launched twice, or has no tasks", each.kernel));
+    launched[each.kernel] = true;
+  }
+  if (launched != runs) throw Damaged("a dispatch that leaves kernels out");
 }
 
 void read_tables(Reader& from, Program& p, const WeightSection& weights, std::string& verified) {
@@ -456,6 +491,7 @@ void read_tables(Reader& from, Program& p, const WeightSection& weights, std::st
   if (!p.on_gpu() && !p.objects.empty() && p.objects.size() != p.bodies.size())
     throw Damaged("machine code for another number of bodies");
   verified = from.text();
+  if (!from.at_end()) read_dispatch(from, p);
   if (!from.at_end()) throw Damaged("bytes after the last table");
 }
 
@@ -481,6 +517,7 @@ Hash fingerprint(const Executable& executable) {
   WeightStore weights;
   Writer to;
   write_tables(program, weights, to);
+  write_dispatch(program, to);
   write_weights(weights, to);
   for (const codegen::BodyText& body : program.bodies) write_body(body, to);
   for (const std::string& object : executable.objects()) to.text(object);
@@ -494,6 +531,7 @@ Status write_obk(const std::string& path, const Executable& executable, const gr
   Writer places, tables, text, bodies, objects;
   write_tables(program, weights, tables);
   tables.text(verified);
+  write_dispatch(program, tables);
   const graph::KnownHashes hashes = graph::hash_weights(graph);
   text.text(graph::print(graph, {.hashes = &hashes}));
   const graph::Weights of_graph = graph::collect_weights(graph, {.hashes = &hashes});

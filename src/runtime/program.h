@@ -89,6 +89,7 @@ struct Program {
   int waves = 0;
   bool flows = false;  // no barrier stands between waves: workers wait for what they gather
   Bytes near;          // then: of a worker's fast memory, for copies
+  std::vector<schedule::Dispatched> dispatch;  // of a graph of kernels: their order, edges and priorities, by work; empty: those of waves
   Bytes arena, scratch;      // workspace of a context; fast memory of a worker
   std::vector<Tensor> weights;  // views of the model file where nothing was packed
   std::vector<Packing> packings;

@@ -60,6 +60,12 @@ struct DeviceReport {
   std::vector<std::string> warnings;           // registers that generated bodies keep in far memory
 };
 
+/// A kernel that a run of a graph launches.
+struct LaunchReport {
+  int work = 0, ctas = 0, threads = 0, registers = 0;  // threads of a CTA, registers of a thread; 0: not known
+  int64_t shared_bytes = 0;                            // of a CTA
+};
+
 /// When a task ran, in microseconds since the first began.
 struct TaskTime {
   int work = 0, wave = 0, sm = 0;
@@ -76,6 +82,8 @@ class Executable {
   virtual const LoadReport& report() const = 0;
   /// Of a program for a GPU; null otherwise.
   virtual const DeviceReport* device() const { return nullptr; }
+  /// Kernels of a GPU's program, in the order of works' waves; none of a CPU's.
+  virtual std::vector<LaunchReport> launches() const { return {}; }
   /// The machine code by body (of a GPU: one for all), for a file.
   virtual std::vector<std::string> objects() const = 0;
   /// `threads`: of the CPU, the most workers that run the virtual SMs' lists; 0: as many as there are SMs, at most one a core. A program so

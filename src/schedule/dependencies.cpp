@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 
+#include "schedule/partial_order_places.h"
 #include "schedule/storage_box.h"
 
 namespace obelisk::schedule {
@@ -38,7 +39,7 @@ Result<Touches> touches_of(const Graph& graph, const stitch::Plan& plan, const T
       TRY(StorageBox box, storage_box(graph, plan, access.value));
       out.stores.push_back({number, work.buffers[access.slot], access.value, std::move(box)});
     }
-    if (group.kind != stitch::GroupKind::kProduct || group.prologue) continue;
+    if (group.kind != stitch::GroupKind::kProduct) continue;
     if (group.product.statistics.of_partials)
       out.reads.push_back({number, work.buffers[work.read_partials(group)], graph::kNone, {}});
     if (group.partials != graph::kNone)
@@ -133,12 +134,12 @@ std::vector<BufferUse> arena_uses(const Graph& graph, const stitch::Plan& plan, 
       if (use_of[b] >= 0) add(uses[use_of[b]].users, number);
     for (const WorkAccess& access : accesses_of(graph, plan, work).stores)
       if (const int use = use_of[work.buffers[access.slot]]; use >= 0) add(uses[use].writers, number);
-    if (group.kind == stitch::GroupKind::kProduct && !group.prologue && group.partials != graph::kNone)
+    if (group.kind == stitch::GroupKind::kProduct && group.partials != graph::kNone)
       if (const int use = use_of[work.buffers[work.left_partials(group)]]; use >= 0) add(uses[use].writers, number);
   }
   // What nobody is known to write lasts from run to run: whoever uses it writes it.
   for (BufferUse& use : uses)
-    if (use.writers.empty()) use.writers = use.users;
+    if (use.writers.empty()) use.writers = use.users, use.lasts = true;
   return uses;
 }
 
@@ -181,7 +182,10 @@ Status validate_order(const Graph& graph, const stitch::Plan& plan, const TaskGr
     for (size_t b = a + 1; b < uses.size(); ++b) {
       const Buffer &mine = tasks.buffers[uses[a].buffer], &other = tasks.buffers[uses[b].buffer];
       std::pair<int, int> forth, back;
-      if (!share_bytes(mine, other) || all_precede(reaches, uses[a].users, uses[b].users, forth) ||
+      if (!share_bytes(mine, other)) continue;
+      if (uses[a].lasts || uses[b].lasts)
+        return refused(fmt::format("{} and {} share bytes, but one lasts from run to run", named(mine), named(other)));
+      if (all_precede(reaches, uses[a].users, uses[b].users, forth) ||
           all_precede(reaches, uses[b].users, uses[a].users, back))
         continue;
       // Told in the direction of the waves, where they have one.
@@ -189,6 +193,21 @@ Status validate_order(const Graph& graph, const stitch::Plan& plan, const TaskGr
       return refused(fmt::format("{} and {} share bytes, but work {} does not follow work {}", named(mine),
                                  named(other), missing.second, missing.first));
     }
+  return ok_status();
+}
+
+Status place_by_order(const Graph& graph, const stitch::Plan& plan, TaskGraph& tasks) {
+  constexpr int64_t kAlign = 64;  // bytes, as elsewhere in the arena
+  TRY(const Dependencies values, value_dependencies(graph, plan, tasks));
+  TRY(const Reachability reaches, Reachability::make(values.dag));
+  const std::vector<BufferUse> uses = arena_uses(graph, plan, tasks);
+  std::vector<Used> all;
+  std::vector<int> everybody;
+  for (int work = 0; work < values.dag.size(); ++work) everybody.push_back(work);
+  for (const BufferUse& use : uses)
+    all.push_back({.size = tasks.buffers[use.buffer].room().count, .users = use.lasts ? everybody : use.users, .writers = use.writers});
+  tasks.arena = {place_used(all, reaches, kAlign)};
+  for (size_t k = 0; k < uses.size(); ++k) tasks.buffers[uses[k].buffer].offset = {all[k].offset};
   return ok_status();
 }
 

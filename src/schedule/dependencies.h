@@ -9,7 +9,7 @@
 #pragma once
 
 #include "schedule/dag.h"
-#include "schedule/schedule.h"
+#include "schedule/task_graph.h"
 
 namespace obelisk::schedule {
 
@@ -34,6 +34,7 @@ struct Dependencies {
 struct BufferUse {
   int buffer = 0;
   std::vector<int> users, writers;
+  bool lasts = false;  // from run to run: it shares its bytes with nobody
 };
 std::vector<BufferUse> arena_uses(const Graph& graph, const stitch::Plan& plan, const TaskGraph& tasks);
 
@@ -44,6 +45,10 @@ Result<Dependencies> true_dependencies(const Graph& graph, const stitch::Plan& p
 /// Whether the order is enough for the table, whatever waves it has: every read follows its writes, and of two buffers that share bytes all
 /// uses of one precede all uses of the other. Errors: kBuild, naming works and value.
 Status validate_order(const Graph& graph, const stitch::Plan& plan, const TaskGraph& tasks, const Dag& dag);
+
+/// Places the arena anew, so that buffers share bytes only where the partial order of values keeps them apart, whatever runs beside what: then
+/// reuse of memory adds no dependency. Errors: kBuild, of value_dependencies.
+Status place_by_order(const Graph& graph, const stitch::Plan& plan, TaskGraph& tasks);
 
 /// Works with their predecessors, of the edges that no longer path makes needless, as text.
 std::string print(const Dependencies& dependencies);

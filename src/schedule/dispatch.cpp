@@ -492,7 +492,6 @@ Status validate_dispatch(const Dag& dag, const std::vector<Kernel>& kernels, con
   for (int v = 0; v < dag.size(); ++v)
     for (const int before : dag.before[v])
       if (!reaches(before, v)) return refused(fmt::format("no edges lead from kernel {} to kernel {}, which follows it", before, v));
-  if (dispatch.policy == "waves") return ok_status();  // its lanes are places in a wave
   std::vector<int> last(dispatch.lanes, -1);
   for (const Dispatched& each : dispatch.kernels) {
     if (last[each.lane] >= 0 && !reaches(last[each.lane], each.kernel))

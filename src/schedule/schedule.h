@@ -6,6 +6,8 @@
 /// Steps: fold_domains · assign_waves · cut_tiles · assign_buffers · deal_tasks, then validate.
 #pragma once
 
+#include "schedule/dependencies.h"
+#include "schedule/dispatch.h"
 #include "schedule/shadow_run.h"
 #include "schedule/task_graph.h"
 

@@ -80,7 +80,11 @@ Result<std::vector<std::string>> emit_texts(const Flags& flags, const compiler::
                              (kind == "cuda"       ? "cu"
                               : kind == "schedule" ? "schedule.txt"
                                                    : kind);
-    if (kind == "schedule") {
+    if (kind == "dispatch") {
+      if (!made.dispatching)
+        return Error{Code::kUsage, "cli", "--emit dispatch is of a graph of kernels", "", "--granularity op or stitch"};
+      file = folder + "/dispatch.json", text = schedule::print_json(made.dispatching->dispatch, made.dispatching->kernels);
+    } else if (kind == "schedule") {
       text = schedule::print(made.graph, made.plan, made.tasks);
     } else if (kind == "sass") {
       TRY(const std::string cubin, runtime::device_text(*made.program, "cubin", options.load));
@@ -105,6 +109,7 @@ int compile(const Flags& flags, const std::string& output) {
   if (!options.ok()) return fail(flags, options.error());
   tell_what_the_cpu_ignores(flags, *options);
   if (Status texts = can_emit(flags, *options); !texts.ok()) return fail(flags, texts.error());
+  for (const std::string& kind : kinds_of_texts(flags)) options->wants_dispatch |= kind == "dispatch";
   Flags portable = flags;  // compiling a compiled file means its graph
   portable.portable = true;
   auto source = open_source(portable);

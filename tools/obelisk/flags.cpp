@@ -6,6 +6,7 @@
 
 #include <CLI/CLI.hpp>
 #include <atomic>
+#include <fstream>
 #include <sstream>
 
 namespace obelisk::cli {
@@ -69,6 +70,32 @@ std::string op_of(const frontends::Unsupported& node) {
   return node.opset > 0 ? fmt::format("{}, opset {}", op, node.opset) : op;
 }
 
+/// What --emit dispatch wrote.
+Result<std::vector<schedule::Dispatched>> dispatch_from_file(const std::string& file) {
+  const auto wrong = [&](const std::string& what) {
+    return Error{Code::kUsage, "cli", fmt::format("'{}' is no dispatch: {}", file, what), "", "--emit dispatch -d DIR writes DIR/dispatch.json"};
+  };
+  std::ifstream in(file);
+  const Json json = Json::parse(in, nullptr, false);
+  if (!json.is_array() || json.empty()) return wrong("it is not a JSON list of kernels");
+  std::vector<schedule::Dispatched> kernels;
+  for (const Json& each : json) {
+    constexpr int64_t kMost = 1 << 20;
+    const auto small = [](const Json& number) { return number.is_number_integer() && number.get<int64_t>() < kMost && number.get<int64_t>() > -kMost; };
+    const auto whole = [&](const char* name) { return each.is_object() && each.contains(name) && small(each[name]); };
+    if (!whole("kernel") || !whole("position") || !whole("lane") || !whole("priority") || !each.contains("predecessors") || !each["predecessors"].is_array())
+      return wrong(fmt::format("entry {} lacks kernel, position, lane, priority or predecessors", kernels.size()));
+    schedule::Dispatched one{each["kernel"].get<int>(), each["position"].get<int>(), each["lane"].get<int>(), each["priority"].get<int>()};
+    for (const Json& before : each["predecessors"]) {
+      if (!small(before)) return wrong(fmt::format("entry {} has a predecessor that is no kernel", kernels.size()));
+      one.predecessors.push_back(before.get<int>());
+    }
+    if (each.contains("reason") && each["reason"].is_string()) one.reason = each["reason"].get<std::string>();
+    kernels.push_back(std::move(one));
+  }
+  return kernels;
+}
+
 }  // namespace
 
 bool interrupted() { return interrupts.load(std::memory_order_relaxed) > 0; }
@@ -93,6 +120,10 @@ void add_machine(CLI::App& verb, Flags& flags) {
       ->check(CLI::Validator(wrong_target, "TARGET"));
   verb.add_option("--granularity", flags.granularity, "of a GPU: op (a kernel an op), stitch (a kernel a group), mono (one kernel), auto (the quickest)")
       ->check(CLI::Validator(wrong_granularity, "NAME"));
+  verb.add_option("--dispatch", flags.dispatch, "of a graph of kernels: waves, sequential, nimble, opara, critical, auto (the best by prediction)")->check(CLI::IsMember({"waves", "sequential", "nimble", "opara", "critical", "auto"}));
+  verb.add_option("--launch-order", flags.launch_order, "of such a graph: topological, opara, critical, random:SEED; otherwise --dispatch's own");
+  verb.add_option("--streams", flags.streams, "of such a graph: lanes at most; 0: as many as --dispatch wants")->check(CLI::Range(0, 1024));
+  verb.add_option("--dispatch-from", flags.dispatch_from, "of such a graph: what --emit dispatch wrote, a file, in place of --dispatch")->check(CLI::ExistingFile);
   verb.add_option("--memory-limit", flags.memory_limit, "MiB of a GPU's memory that a program may take; 0: what there is")->check(CLI::Range(int64_t{0}, int64_t{1} << 30));
   verb.add_flag("--watchdog", flags.watchdog, "a GPU that waits for two seconds stops and says for what");
   verb.add_flag("--teams,!--no-teams", flags.teams, "on a GPU: the steps of a recurrent layer in one phase, by a team of multiprocessors; --no-teams unrolls them");
@@ -144,6 +175,11 @@ Result<compiler::Options> options_from(const Flags& flags) {
     return Error{Code::kUsage, "cli", fmt::format("--granularity {} is of GPUs, the target is {}", flags.granularity, flags.target), "", "leave it out, or --target cuda; sm_90a compiles without a GPU"};
   options.load.gpu = machine.gpu;
   options.load.memory_limit = Bytes{flags.memory_limit << 20};
+  options.dispatch.policy = flags.dispatch, options.dispatch.launch_order = flags.launch_order, options.dispatch.streams = flags.streams;
+  if (!flags.dispatch_from.empty()) {
+    if (flags.dispatch != "waves") return Error{Code::kUsage, "cli", "--dispatch and --dispatch-from say two things", "", "one of them"};
+    TRY(options.dispatch_from, dispatch_from_file(flags.dispatch_from));
+  }
   options.load.watchdog = flags.watchdog;
   options.stitch.teams = flags.teams;
   options.threads = flags.threads;

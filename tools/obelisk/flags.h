@@ -34,6 +34,8 @@ struct Flags {
   std::vector<std::string> disabled, explain;
   std::string to;
   int sms = 0, threads = 0;
+  std::string dispatch = "waves", launch_order, dispatch_from;  // of a graph of kernels
+  int streams = 0;
   std::string against;   // bench, verify: the other side, or empty
   double seconds = 3;    // bench: how long the rounds go on
   std::string onnx;      // inspect: where to write the graph for viewers

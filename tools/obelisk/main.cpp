@@ -78,12 +78,12 @@ int run_command(int argc, char** argv) {
   cli::add_steps(*compile, flags);
   compile
       ->add_option("--emit", flags.emit,
-                   "texts to write, of a GPU's program: cuda,ptx,sass,schedule")
+                   "texts to write, of a GPU's program: cuda,ptx,sass,schedule,dispatch")
       ->check(CLI::Validator(
           [](const std::string& kinds) {
             std::istringstream list(kinds);
             for (std::string kind; std::getline(list, kind, ',');)
-              if (kind != "cuda" && kind != "ptx" && kind != "sass" && kind != "schedule")
+              if (kind != "cuda" && kind != "ptx" && kind != "sass" && kind != "schedule" && kind != "dispatch")
                 return "there is no text '" + kind + "'";
             return std::string();
           },

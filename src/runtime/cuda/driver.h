@@ -48,6 +48,14 @@ struct GraphEdge {
 };
 inline constexpr GraphEdge kProgrammaticEdge = {1, 0, 1, {}};
 
+/// A kernel's priority in its graph (CU_LAUNCH_ATTRIBUTE_PRIORITY of CUlaunchAttributeValue), and the flag without which it is not looked at.
+inline constexpr int kNodePriority = 8;
+inline constexpr unsigned long long kGraphNodePriorities = 8;
+struct NodeAttribute {
+  int priority;
+  char others[60] = {};
+};
+
 // name, the exported symbol, the arguments
 #define OBELISK_DRIVER_CALLS(X)                                                                    \
   X(Init, "cuInit", (unsigned))                                                                    \
@@ -111,6 +119,7 @@ inline constexpr GraphEdge kProgrammaticEdge = {1, 0, 1, {}};
 #define OBELISK_OPTIONAL_DRIVER_CALLS(X)             \
   X(GraphAddTypedEdges, "cuGraphAddDependencies_v2", \
     (Handle, const Handle*, const Handle*, const GraphEdge*, size_t)) \
+  X(GraphNodeAttribute, "cuGraphKernelNodeSetAttribute", (Handle, int, const NodeAttribute*)) \
   X(MapEncode, "cuTensorMapEncodeTiled", \
     (void*, int, unsigned, DevicePointer, const uint64_t*, const uint64_t*, const unsigned*, const unsigned*, int, int, int, int))
 

@@ -45,6 +45,7 @@ class CudaExecutable : public Executable, public std::enable_shared_from_this<Cu
   const Program& program() const override { return *program_; }
   const LoadReport& report() const override { return report_; }
   const DeviceReport* device() const override { return &device_; }
+  std::vector<LaunchReport> launches() const override;
   std::vector<std::string> objects() const override {
     std::vector<std::string> entries;
     for (const Image& image : images_) entries.push_back(to_entry(image));
@@ -175,6 +176,19 @@ Status CudaExecutable::init(LoadReport report) {
   if (absent_) return ok_status();
   InContext here(gpu_);
   return on_gpu();
+}
+
+std::vector<LaunchReport> CudaExecutable::launches() const {
+  std::vector<LaunchReport> out;
+  for (const Launch& launch : cut_.launches) {
+    if (launch.work < 0) continue;
+    const std::string name = kernel_name(launch.body);
+    LaunchReport one{launch.work, launch.product ? launch.ctas : launch.tasks, launch.threads, 0, launch.shared};
+    for (const KernelReport& kernel : device_.kernels)
+      if (kernel.name == name) one.registers = kernel.registers;
+    out.push_back(one);
+  }
+  return out;
 }
 
 Status CudaExecutable::on_gpu() {
@@ -385,14 +399,30 @@ KernelNode CudaContext::node_of(size_t k, void** parameters) const {
 /// parallel branches.
 Result<Handle> CudaContext::make_graph(DevicePointer stamps) {
   const std::vector<Launch>& launches = executable_->cut_.launches;
+  // By place in the dispatch, if there is one: which launch.
+  std::vector<size_t> order;
+  for (const schedule::Dispatched& each : program().dispatch)
+    for (size_t k = 0; k < launches.size(); ++k)
+      if (launches[k].work == each.kernel) order.push_back(k);
+  if (!order.empty() && order.size() != launches.size())
+    return Error{Code::kBuild, "runtime", fmt::format("the dispatch has {} kernels, the program {}", order.size(), launches.size()), "",
+                 "this is a defect of Obelisk; please report it with the model"};
+  const unsigned long long flags = order.empty() ? 0 : kGraphNodePriorities;
   const auto build = [&](bool programmatic) -> Result<Handle> {
     Handle graph = nullptr, ready = nullptr;
     TRY_STATUS(check(driver_.GraphCreate(&graph, 0), "make a graph"));
     std::vector<Handle> before, now;
+    std::vector<Handle> of_work(program().works.size(), nullptr);
     const auto add = [&]() -> Status {
-      for (size_t k = 0; k < launches.size(); ++k) {
+      for (size_t place = 0; place < launches.size(); ++place) {
+        const size_t k = order.empty() ? place : order[place];
         const Launch& launch = launches[k];
-        if (k > 0 && launches[k - 1].wave != launch.wave) before = std::move(now), now.clear();
+        if (order.empty()) {
+          if (k > 0 && launches[k - 1].wave != launch.wave) before = std::move(now), now.clear();
+        } else {
+          before.clear();
+          for (const int work : program().dispatch[place].predecessors) before.push_back(of_work[static_cast<size_t>(work)]);
+        }
         ObkProgram record = record_;
         record.tasks += static_cast<uint64_t>(launch.first_task) * sizeof(ObkTask);
         record.first = 0;
@@ -419,9 +449,14 @@ Result<Handle> CudaContext::make_graph(DevicePointer stamps) {
           TRY_STATUS(check(code, "add an edge to the graph"));
         }
         now.push_back(made);
+        if (launch.work >= 0) of_work[static_cast<size_t>(launch.work)] = made;
+        if (const int priority = order.empty() ? 0 : program().dispatch[place].priority; priority != 0 && driver_.GraphNodeAttribute) {
+          const NodeAttribute value{priority};
+          TRY_STATUS(check(driver_.GraphNodeAttribute(made, kNodePriority, &value), "give a kernel its priority"));
+        }
         if ((launch.dealt || launch.product) && names_ports(program().works[launch.work]) && !stamps) dealt_.push_back({made, k});
       }
-      return check(driver_.GraphInstantiate(&ready, graph, 0), "make the graph ready");
+      return check(driver_.GraphInstantiate(&ready, graph, flags), "make the graph ready");
     };
     if (!stamps) dealt_.clear();
     const Status added = add();

@@ -5,6 +5,7 @@
  *   graph N           a graph of N kernel nodes
  *   to_device BYTES, to_host BYTES, on_device BYTES, set BYTES         copies and fills
  *   wait              the host waits for a stream
+ *   priority N        a node of a graph gets the priority N - 100; `edge N`, with $STUB_DRIVER_EDGES: N edges of a graph
  */
 #include <stdint.h>
 #include <stdio.h>
@@ -104,9 +105,15 @@ int cuGraphDestroy(void* graph) { return 0; }
 int cuGraphAddKernelNode_v2(void** node, void* graph, void* const* before, size_t count, const void* what) {
   return ++((Graph*)graph)->nodes, some(node);
 }
-int cuGraphAddDependencies(void* graph, void* const* from, void* const* to, size_t count) { return 0; }
+/* Edges are told where a test asks for them. */
+int cuGraphAddDependencies(void* graph, void* const* from, void* const* to, size_t count) {
+  return getenv("STUB_DRIVER_EDGES") ? say("edge", count), 0 : 0;
+}
 int cuGraphAddDependencies_v2(void* graph, void* const* from, void* const* to, const void* kinds, size_t count) {
-  return 0;
+  return cuGraphAddDependencies(graph, from, to, count);
+}
+int cuGraphKernelNodeSetAttribute(void* node, int attribute, const int* value) {
+  return attribute == 8 ? say("priority", *value + 100), 0 : 1;
 }
 int cuGraphInstantiateWithFlags(void** ready, void* graph, unsigned long long flags) {
   Graph* made = malloc(sizeof(Graph));

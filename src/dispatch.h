@@ -1,0 +1,28 @@
+/// dispatch.h — which kernels of a graph may run beside which, and in what order they are launched. Stands beside compile.cpp.
+///
+/// The rules are schedule/dispatch.h's; here they learn what each kernel asks for, from the compiled code.
+#pragma once
+
+#include "schedule/schedule.h"
+
+namespace obelisk::compiler {
+
+struct Options;
+struct Compilation;
+
+/// What was decided, and from what.
+struct Dispatching {
+  schedule::Dependencies dependencies;
+  std::vector<schedule::Kernel> kernels;  // by work
+  schedule::Dispatch dispatch;
+};
+
+/// Dependencies, kernels and dispatch of a loaded compilation. Where the dispatch is not waves, its program and its executable get it. Nothing
+/// is done for what is no graph of kernels. `ridge`: operations that the machine does while it moves a byte. Errors: kBuild, kUsage for a
+/// dispatch that was given and does not fit, those of loading.
+Status dispatch_kernels(const Options& options, double ridge, Compilation& made);
+
+/// As text, with the dependencies when explaining.
+std::string explain_dispatch(const Compilation& made, bool explain);
+
+}  // namespace obelisk::compiler

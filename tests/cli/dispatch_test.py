@@ -1,0 +1,178 @@
+"""Which kernels of a graph may run beside which: --dispatch, --launch-order, --streams, --emit dispatch, --explain dispatch. What is compiled is
+for a GPU that is not here; what a GPU is then given is counted by the driver of launches_test.py."""
+import json
+from collections import Counter
+
+import pytest
+from launches_test import gpu  # noqa: F401 (a fixture)
+
+# Three branches of one, two and three products, which sums join.
+BRANCHES = """graph "branches" {
+  in %0 "x": f16[64,128]
+  in %1 "y": f16[64,128]
+  in %2 "z": f16[64,128]
+  in %3 "w": f16[128,128]
+  %4: f16[64,128] = MatMul(%0, %3)
+  %5: f16[64,128] = MatMul(%1, %3)
+  %6: f16[64,128] = MatMul(%5, %3)
+  %7: f16[64,128] = Exp(%2)
+  %8: f16[64,128] = MatMul(%7, %3)
+  %9: f16[64,128] = MatMul(%8, %3)
+  %10: f16[64,128] = MatMul(%9, %3)
+  %11: f16[64,128] = Add(%4, %6)
+  %12: f16[64,128] = Add(%11, %10)
+  out %12 "sum"
+}
+"""
+
+
+@pytest.fixture
+def model(tmp_path):
+    file = tmp_path / "branches.ir"
+    file.write_text(BRANCHES)
+    return file
+
+
+@pytest.fixture
+def compiled(obelisk, model, tmp_path):
+    """dispatch.json of the model, compiled with some flags, and what compile says."""
+    findings = {one["name"]: one for one in json.loads(obelisk("doctor", "--json").out)["findings"]}
+    if not findings["nvrtc"]["ok"]:
+        pytest.skip(f"no device compiler: {findings['nvrtc']['text']}")
+
+    def make(*flags, granularity="op"):
+        words = ("--target", "sm_90a", "--granularity", granularity, "--verify", "off", "--emit", "dispatch", "-d", "out", "--json")
+        answer = obelisk("compile", model, *words, *flags, code=0).json
+        return json.loads((tmp_path / "out" / "dispatch.json").read_text()), answer
+
+    return make
+
+
+def closure(kernels):
+    """{kernel: all that it follows} by the edges."""
+    before = {}
+    for kernel in kernels:
+        before[kernel["kernel"]] = set(kernel["predecessors"]).union(*(before[one] for one in kernel["predecessors"]))
+    return before
+
+
+@pytest.mark.parametrize("granularity", ["op", "stitch"])
+def test_dispatch_json_is_a_list_of_kernels(compiled, granularity):
+    kernels, answer = compiled("--dispatch", "opara", granularity=granularity)
+    assert [kernel["position"] for kernel in kernels] == list(range(answer["launches"]))
+    before = closure(kernels)  # fails where a predecessor does not come first
+    for kernel in kernels:
+        assert set(kernel) == {"kernel", "name", "position", "lane", "priority", "class", "demand", "predecessors", "reason"}
+        assert kernel["class"] in ("compute", "memory") and kernel["reason"] and -5 <= kernel["priority"] <= 0
+        demand = kernel["demand"]
+        assert demand["threads"] >= 128 and demand["registers"] >= 16 and demand["ctas"] >= 1 and demand["nanos"] >= 1
+    lanes = {}
+    for kernel in kernels:  # a lane is a chain
+        last = lanes.setdefault(kernel["lane"], kernel["kernel"])
+        assert last == kernel["kernel"] or last in before[kernel["kernel"]]
+        lanes[kernel["lane"]] = kernel["kernel"]
+    assert len(lanes) == 3
+
+
+def test_policies_differ_and_follow_the_same_dependencies(compiled):
+    waves, _ = compiled()
+    all_of = {"waves": closure(waves)}
+    lanes = {}
+    for policy in ("sequential", "nimble", "opara", "critical"):
+        kernels, _ = compiled("--dispatch", policy)
+        all_of[policy] = closure(kernels)
+        lanes[policy] = len({kernel["lane"] for kernel in kernels})
+    assert lanes["sequential"] == 1 and lanes["nimble"] == lanes["critical"] == 3 and lanes["opara"] >= 3
+    count = len(waves)
+    assert sum(map(len, all_of["sequential"].values())) == count * (count - 1) // 2
+    for kernel, before in all_of["opara"].items():  # lanes of one partial order; waves and one lane ask for more
+        assert before == all_of["nimble"][kernel] == all_of["critical"][kernel]
+        assert before <= all_of["waves"][kernel] and before <= all_of["sequential"][kernel]
+    assert all_of["opara"] != all_of["waves"]
+
+
+def test_launch_order_and_streams(compiled):
+    orders = {}
+    for order in ("topological", "opara", "critical", "random:1", "random:2", "random:3"):
+        kernels, _ = compiled("--dispatch", "nimble", "--launch-order", order)
+        closure(kernels)
+        orders[order] = [kernel["kernel"] for kernel in kernels]
+    again, _ = compiled("--dispatch", "nimble", "--launch-order", "random:2")
+    assert [kernel["kernel"] for kernel in again] == orders["random:2"]
+    assert len({tuple(order) for order in orders.values()}) >= 3
+    for streams in (1, 2):
+        kernels, _ = compiled("--dispatch", "opara", "--streams", str(streams))
+        assert len({kernel["lane"] for kernel in kernels}) == streams
+
+
+def test_waves_are_what_they_were(obelisk, model, compiled, tmp_path):
+    tables = []
+    for flags in ((), ("--dispatch", "waves")):
+        obelisk("compile", model, "--target", "sm_90a", "--granularity", "op", "--verify", "off", "-o", "a.obk", *flags, code=0)
+        tables.append((tmp_path / "a.obk").read_bytes())
+    assert tables[0] == tables[1]
+
+
+def test_a_dispatch_is_read_back(obelisk, model, compiled, tmp_path):
+    file = tmp_path / "kept.json"
+    for flags in (("--dispatch", "opara"), ("--dispatch", "critical", "--streams", "2", "--launch-order", "random:4")):
+        kernels, _ = compiled(*flags)
+        written = (tmp_path / "out" / "dispatch.json").read_bytes()
+        file.write_bytes(written)
+        compiled("--dispatch-from", file)
+        assert (tmp_path / "out" / "dispatch.json").read_bytes() == written
+    words = ("--target", "sm_90a", "--granularity", "op", "--verify", "off", "--to", "dispatch", "--dispatch-from", file)
+    kernels[-1]["predecessors"] = []
+    file.write_text(json.dumps(kernels))
+    answer = obelisk("compile", model, *words, code=1)
+    assert "no edges lead from kernel" in answer.err
+    for text in ("{}", "[]", "[", '[{"kernel": 1}]', json.dumps(kernels[:-1]), json.dumps(kernels[::-1])):
+        file.write_text(text)
+        assert "dispatch" in obelisk("compile", model, *words, code=1).err
+
+
+def test_explain_dispatch(obelisk, model, compiled):
+    text = obelisk("compile", model, "--target", "sm_90a", "--granularity", "op", "--verify", "off", "--explain", "dispatch", "--dispatch", "auto", code=0).out
+    assert "chosen: " in text and "by the prediction (us): waves " in text
+    assert "work 0 follows nobody" in text and "(value)" in text
+
+
+@pytest.mark.parametrize(
+    "flags, said",
+    [
+        (("--target", "sm_90a", "--granularity", "mono", "--dispatch", "opara"), "orders the kernels of a graph"),
+        (("--target", "sm_90a", "--dispatch", "opara"), "orders the kernels of a graph"),
+        (("--target", "cpu", "--dispatch", "opara"), "orders the kernels of a graph"),
+        (("--target", "sm_90a", "--granularity", "op", "--dispatch", "best"), "--dispatch"),
+        (("--target", "sm_90a", "--granularity", "op", "--dispatch", "opara", "--launch-order", "random"), "there is no launch order 'random'"),
+        (("--target", "sm_90a", "--granularity", "op", "--streams", "2"), "neither lanes nor an order"),
+    ],
+)
+def test_what_cannot_be_is_refused(obelisk, model, flags, said):
+    answer = obelisk("compile", model, "--to", "schedule", *flags)
+    assert answer.code == 1 and said in answer.err
+
+
+def test_a_graph_has_the_edges_and_priorities_of_its_dispatch(obelisk, gpu, model, tmp_path, monkeypatch):  # noqa: F811
+    monkeypatch.setitem(obelisk.environment, "STUB_DRIVER_EDGES", "1")
+    words = ("--target", "cuda", "--granularity", "op", "--verify", "off")
+    given = {}
+    for policy in ("waves", "opara"):
+        obelisk("compile", model, *words, "--dispatch", policy, "--emit", "dispatch", "-d", policy, code=0)
+        kernels = json.loads((tmp_path / policy / "dispatch.json").read_text())
+        gpu.write_text("")
+        obelisk("run", model, *words, "--dispatch", policy, "--seed", "1", code=0)
+        calls = Counter(gpu.read_text().splitlines())
+        edges = sum(len(kernel["predecessors"]) for kernel in kernels)
+        assert calls["edge 1"] == edges > 0
+        priorities = Counter(f"priority {100 + kernel['priority']}" for kernel in kernels if kernel["priority"])
+        assert {call: count for call, count in calls.items() if call.startswith("priority")} == priorities
+        assert calls[f"graph {len(kernels)}"] > 0
+        obelisk("compile", model, *words, "--dispatch", policy, "-o", f"{policy}.obk", code=0)  # a compiled file keeps it
+        gpu.write_text("")
+        obelisk("run", f"{policy}.obk", "--verify", "off", "--seed", "1", code=0)
+        kept = Counter(gpu.read_text().splitlines())
+        assert kept["edge 1"] == edges
+        assert {call: count for call, count in kept.items() if call.startswith("priority")} == priorities
+        given[policy] = edges, priorities
+    assert given["opara"][0] != given["waves"][0] and given["opara"][1] and not given["waves"][1]
