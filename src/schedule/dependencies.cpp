@@ -38,7 +38,7 @@ Result<Touches> touches_of(const Graph& graph, const stitch::Plan& plan, const T
       TRY(StorageBox box, storage_box(graph, plan, access.value));
       out.stores.push_back({number, work.buffers[access.slot], access.value, std::move(box)});
     }
-    if (group.kind != stitch::GroupKind::kProduct || group.prologue) continue;
+    if (group.kind != stitch::GroupKind::kProduct) continue;
     if (group.product.statistics.of_partials)
       out.reads.push_back({number, work.buffers[work.read_partials(group)], graph::kNone, {}});
     if (group.partials != graph::kNone)
@@ -133,7 +133,7 @@ std::vector<BufferUse> arena_uses(const Graph& graph, const stitch::Plan& plan, 
       if (use_of[b] >= 0) add(uses[use_of[b]].users, number);
     for (const WorkAccess& access : accesses_of(graph, plan, work).stores)
       if (const int use = use_of[work.buffers[access.slot]]; use >= 0) add(uses[use].writers, number);
-    if (group.kind == stitch::GroupKind::kProduct && !group.prologue && group.partials != graph::kNone)
+    if (group.kind == stitch::GroupKind::kProduct && group.partials != graph::kNone)
       if (const int use = use_of[work.buffers[work.left_partials(group)]]; use >= 0) add(uses[use].writers, number);
   }
   // What nobody is known to write lasts from run to run: whoever uses it writes it.
