@@ -104,7 +104,7 @@ for _name, _size, _options in [
 for _name in ("deeplabv3_mobilenet_v3_large", "lraspp_mobilenet_v3_large", "deeplabv3_resnet50",
               "fcn_resnet50"):
     add("torchvision", _name, torchvision_segments(_name, 64), quick="mobilenet" in _name)
-for _name, _size, _frames in [("r3d_18", 48, 4), ("s3d", 64, 16), ("swin3d_t", 64, 4)]:
+for _name, _size, _frames in [("r3d_18", 48, 4), ("s3d", 224, 16), ("swin3d_t", 64, 4)]:
     add("torchvision", _name, torchvision_video(_name, _size, _frames), quick=False)
 
 

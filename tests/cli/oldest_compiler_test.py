@@ -63,10 +63,11 @@ def test_a_compiler_newer_than_the_driver_is_taken_for_want_of_another(obelisk, 
     assert not of_twelve["ok"] and "whose code the driver (of CUDA 12.4) does not load" in of_twelve["text"]
     assert "-m pip install --upgrade 'nvidia-cuda-nvrtc-cu12>=12.4', or update the driver" in of_twelve["mend"]
     made()  # for another machine
-    monkeypatch.setitem(obelisk.environment, "PYTHONPATH", str(oldest.parents[2]))
+    pinned = obelisk.environment["OBELISK_PYTHON"]
+    monkeypatch.setitem(obelisk.environment, "OBELISK_PYTHON", str(ROOT / "build" / "oldest" / "bin" / "python"))
     both = found(obelisk, "nvrtc")
     assert both["ok"] and both["text"] == f"{oldest}/libnvrtc.so.12 (version 12.4)"
     made()
     monkeypatch.setitem(obelisk.environment, "LD_LIBRARY_PATH", str(driver_of(tmp_path / "thirteen", 13000)))
-    monkeypatch.delitem(obelisk.environment, "PYTHONPATH")
+    monkeypatch.setitem(obelisk.environment, "OBELISK_PYTHON", pinned)
     assert found(obelisk, "nvrtc") == newest

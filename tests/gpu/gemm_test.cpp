@@ -61,6 +61,7 @@ extern "C" __global__ void __launch_bounds__(256, 1)
   int wave = 0;
   const int begin = first[blockIdx.x], end = first[blockIdx.x + 1];
   auto ahead = [&](int next) {
+    if (begin == end) return; /* a CTA without jobs */
     const Job& j = jobs[next < end ? next : begin];
     if (j.weights) obk::ring_ask_ahead(obk::WeightPages::of_tile(j.weights, j.groups, j.chunks));
   };
