@@ -1,4 +1,4 @@
-/// passes/expand_for_machine.h — what `expand` left whole for the machine's sake, and no tile or block of it takes, told in simpler ops.
+/// passes/expand_for_machine.h — ops that `expand` left whole for the machine, decomposed into simpler ones where no tile or block of the machine takes them.
 ///
 ///   in   %1 = Attention(%0, ...)          no tile for its type
 ///   out  MatMul, Softmax's parts, MatMul  as `expand` would have told it

@@ -1,4 +1,4 @@
-/// passes/expand_nodes.h — nodes told in simpler ops, one by one: what expand and expand_for_machine share.
+/// passes/expand_nodes.h — nodes decomposed into simpler ops, one by one: what expand and expand_for_machine share.
 #pragma once
 
 #include <deque>

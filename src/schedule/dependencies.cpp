@@ -188,7 +188,7 @@ Status validate_order(const Graph& graph, const stitch::Plan& plan, const TaskGr
       if (all_precede(reaches, uses[a].users, uses[b].users, forth) ||
           all_precede(reaches, uses[b].users, uses[a].users, back))
         continue;
-      // Told in the direction of the waves, where they have one.
+      // In the direction of the waves, where they have one.
       const auto missing = other.last < mine.first ? back : forth;
       return refused(fmt::format("{} and {} share bytes, but work {} does not follow work {}", named(mine),
                                  named(other), missing.second, missing.first));

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <numeric>
 
+#include "schedule/places.h"
+
 namespace obelisk::schedule {
 namespace {
 
@@ -32,29 +34,10 @@ bool precedes(const Reachability& reaches, const Used& first, const Used& then) 
 }
 
 int64_t place_used(std::vector<Used>& all, const Reachability& reaches, int64_t align) {
-  const auto room = [&](const Used& one) { return (one.size + align - 1) / align * align; };
   const std::vector<std::vector<uint64_t>> after = followers(all, reaches);
-  std::vector<size_t> order(all.size());
-  std::iota(order.begin(), order.end(), size_t{0});
-  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return all[a].size > all[b].size; });
-  int64_t end = 0;
-  for (size_t k = 0; k < order.size(); ++k) {
-    Used& mine = all[order[k]];
-    std::vector<std::pair<int64_t, int64_t>> taken;
-    for (size_t before = 0; before < k; ++before) {
-      const Used& other = all[order[before]];
-      if (holds_all(after[order[k]], other.users) || holds_all(after[order[before]], mine.users)) continue;
-      taken.push_back({other.offset, other.offset + room(other)});
-    }
-    std::sort(taken.begin(), taken.end());
-    mine.offset = 0;
-    for (const auto& [low, high] : taken) {
-      if (mine.offset + room(mine) <= low) break;
-      mine.offset = std::max(mine.offset, high);
-    }
-    end = std::max(end, mine.offset + room(mine));
-  }
-  return end;
+  return first_fit(all, align, [&](size_t a, size_t b) {
+    return !holds_all(after[a], all[b].users) && !holds_all(after[b], all[a].users);
+  });
 }
 
 Result<Ordered> place_and_order(std::vector<Used>& all, Dag& dag, const std::vector<double>& nanos, int64_t align, int tries) {

@@ -205,7 +205,7 @@ class Ring {
   int32_t per_page_ = 0;
 };
 
-/* A tile's way through its pages, one after another: where as many as have a place were asked for in order. Whoever opens the range fills it in. */
+/* Where a tile stands in its range of pages, which are consumed in the order in which their loads were issued. The code that opens the range fills it in. */
 struct PageCursor {
   uint32_t at, bars, turn;
   int pages, slot;
