@@ -1,5 +1,6 @@
-// A backend of Triton's that hands inputs back as outputs, so that bench/serve.py can compare what the two servers add.
-// The functions are those of its tritonbackend.h; only what is called is declared.
+// A backend of Triton's that hands inputs back as outputs, so that bench/serve.py can compare what
+// the two servers add. The functions are those of its tritonbackend.h; only what is called is
+// declared.
 #include <stdint.h>
 #include <string.h>
 #include <time.h>
@@ -7,17 +8,24 @@
 typedef struct Opaque Opaque;
 
 Opaque* TRITONBACKEND_RequestInputByIndex(Opaque* request, uint32_t index, Opaque** input);
-Opaque* TRITONBACKEND_InputProperties(Opaque* input, const char** name, int* datatype, const int64_t** shape, uint32_t* dims,
-                                      uint64_t* bytes, uint32_t* buffers);
-Opaque* TRITONBACKEND_InputBuffer(Opaque* input, uint32_t index, const void** buffer, uint64_t* bytes, int* memory, int64_t* id);
+Opaque* TRITONBACKEND_InputProperties(Opaque* input, const char** name, int* datatype,
+                                      const int64_t** shape, uint32_t* dims, uint64_t* bytes,
+                                      uint32_t* buffers);
+Opaque* TRITONBACKEND_InputBuffer(Opaque* input, uint32_t index, const void** buffer,
+                                  uint64_t* bytes, int* memory, int64_t* id);
 Opaque* TRITONBACKEND_ResponseNew(Opaque** response, Opaque* request);
-Opaque* TRITONBACKEND_ResponseOutput(Opaque* response, Opaque** output, const char* name, int datatype, const int64_t* shape, uint32_t dims);
-Opaque* TRITONBACKEND_OutputBuffer(Opaque* output, void** buffer, uint64_t bytes, int* memory, int64_t* id);
+Opaque* TRITONBACKEND_ResponseOutput(Opaque* response, Opaque** output, const char* name,
+                                     int datatype, const int64_t* shape, uint32_t dims);
+Opaque* TRITONBACKEND_OutputBuffer(Opaque* output, void** buffer, uint64_t bytes, int* memory,
+                                   int64_t* id);
 Opaque* TRITONBACKEND_ResponseSend(Opaque* response, uint32_t flags, Opaque* error);
 Opaque* TRITONBACKEND_RequestRelease(Opaque* request, uint32_t flags);
-Opaque* TRITONBACKEND_ModelInstanceReportStatistics(Opaque* instance, Opaque* request, _Bool success, uint64_t start, uint64_t compute_start,
-                                                    uint64_t compute_end, uint64_t end);
-Opaque* TRITONBACKEND_ModelInstanceReportBatchStatistics(Opaque* instance, uint64_t rows, uint64_t start, uint64_t compute_start,
+Opaque* TRITONBACKEND_ModelInstanceReportStatistics(Opaque* instance, Opaque* request,
+                                                    _Bool success, uint64_t start,
+                                                    uint64_t compute_start, uint64_t compute_end,
+                                                    uint64_t end);
+Opaque* TRITONBACKEND_ModelInstanceReportBatchStatistics(Opaque* instance, uint64_t rows,
+                                                         uint64_t start, uint64_t compute_start,
                                                          uint64_t compute_end, uint64_t end);
 
 static uint64_t now(void) {

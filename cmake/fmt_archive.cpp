@@ -1,4 +1,5 @@
-// {fmt} as an archive (OBELISK_STATIC): the definitions that its shared library has, from its headers.
+// {fmt} as an archive (OBELISK_STATIC): the definitions that its shared library has, from its
+// headers.
 #include <fmt/format-inl.h>
 
 namespace fmt {

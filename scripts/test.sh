@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Sets up a fresh Debian 12, builds everything and runs all tests.
-#   scripts/test.sh          rooms, C++ tests, command line tests, device code beside its table, conformance,
+#   scripts/test.sh          rooms, formatting, C++ tests, command line tests, device code beside its table, conformance,
 #                            a dozen of the wide zoo (PyTorch, in an environment of its own)
 #   scripts/test.sh --all    and the exported networks
 # Every stage runs, whatever the one before it said; the last line counts all of them.
@@ -30,6 +30,7 @@ stage() {  # stage NAME COMMAND…: notes the exit, so that tally.py sees a stag
 }
 
 [ -e scripts/check_rooms.py ] && stage rooms python3 scripts/check_rooms.py
+stage format scripts/format.sh --check
 stage wheel scripts/wheel.sh
 # Whole outputs, for tally.py counts the cases of each program.
 stage ctest ctest --test-dir build -j 2 --output-on-failure --test-output-size-passed 4000000 --test-output-size-failed 4000000 \

@@ -17,25 +17,30 @@ Result<graph::Graph> import(const Network& network, const Options& options, Comp
   return frontends::import_onnx(*network.model, options.import, &made.import_report);
 }
 
-/// Opens the GPU that `load` will ask for: starting the driver takes as long as some passes, and a core.
+/// Opens the GPU that `load` will ask for: starting the driver takes as long as some passes, and a
+/// core.
 std::future<void> open_gpu_meanwhile(const Options& options) {
   const auto machine = machine::device(options.target, options.sms);
   const bool loads = options.to.empty() || options.to == "load" || options.to == "verify";
   if (!loads || !machine.ok() || machine->family != machine::Family::kCuda) return {};
-  return std::async(std::launch::async, [gpu = options.load.gpu] { (void)runtime::describe_gpu(gpu); });
+  return std::async(std::launch::async,
+                    [gpu = options.load.gpu] { (void)runtime::describe_gpu(gpu); });
 }
 
-/// The strategies that are compiled for: one, or where a GPU's granularity is left open one of each.
-std::vector<machine::Strategy> strategies_for(const machine::Machine& machine, const Options& options) {
+/// The strategies that are compiled for: one, or where a GPU's granularity is left open one of
+/// each.
+std::vector<machine::Strategy> strategies_for(const machine::Machine& machine,
+                                              const Options& options) {
   const bool open = machine.family == machine::Family::kCuda && !options.granularity;
   std::vector<Granularity> wanted = {options.granularity.value_or(Granularity::kMono)};
   if (open) wanted = {Granularity::kMono, Granularity::kStitch, Granularity::kOp};
   std::vector<machine::Strategy> strategies;
   for (const Granularity granularity : wanted)
-    strategies.push_back(strategy_for(machine, {.granularity = granularity,
-                                                .dataflow = options.disabled.count("flow") == 0,
-                                                .batch_invariant = options.batch_invariant,
-                                                .tf32 = options.passes.precision == passes::Precision::kTf32}));
+    strategies.push_back(
+        strategy_for(machine, {.granularity = granularity,
+                               .dataflow = options.disabled.count("flow") == 0,
+                               .batch_invariant = options.batch_invariant,
+                               .tf32 = options.passes.precision == passes::Precision::kTf32}));
   return strategies;
 }
 
@@ -54,36 +59,58 @@ Status lower(const machine::Machine& machine, const Options& options, Lowered& m
 
   for (const passes::Pass& pass : passes::machine_passes(tiles)) TRY_STATUS(step(pass, made.graph));
 
-  TRY_STATUS(step("stitch", [&] {
-    made.plan = stitch::plan(made.graph, machine, strategy, stitching);
-    return ok_status();
-  }, [&] { return stitch::verify(made.graph, made.plan); },
-     [&](bool explain) { return stitch::print(made.graph, made.plan, explain); }));
+  TRY_STATUS(step(
+      "stitch",
+      [&] {
+        made.plan = stitch::plan(made.graph, machine, strategy, stitching);
+        return ok_status();
+      },
+      [&] { return stitch::verify(made.graph, made.plan); },
+      [&](bool explain) { return stitch::print(made.graph, made.plan, explain); }));
 
-  TRY_STATUS(step("schedule", [&] {
-    made.tasks = schedule::build(made.graph, made.plan, machine, strategy);
-    return options.orders_kernels() ? schedule::place_by_order(made.graph, made.plan, made.tasks) : ok_status();
-  }, [&] {
-    const Status sound = schedule::validate(made.graph, made.plan, made.tasks);
-    return sound.ok() && options.check_tables ? schedule::shadow_run(made.graph, made.plan, made.tasks) : sound;
-  }, [&](bool explain) {
-    return explain ? explain_schedule(made.graph, made.plan, made.tasks, machine) : schedule::print(made.graph, made.plan, made.tasks);
-  }));
+  TRY_STATUS(step(
+      "schedule",
+      [&] {
+        made.tasks = schedule::build(made.graph, made.plan, machine, strategy);
+        return options.orders_kernels()
+                   ? schedule::place_by_order(made.graph, made.plan, made.tasks)
+                   : ok_status();
+      },
+      [&] {
+        const Status sound = schedule::validate(made.graph, made.plan, made.tasks);
+        return sound.ok() && options.check_tables
+                   ? schedule::shadow_run(made.graph, made.plan, made.tasks)
+                   : sound;
+      },
+      [&](bool explain) {
+        return explain ? explain_schedule(made.graph, made.plan, made.tasks, machine)
+                       : schedule::print(made.graph, made.plan, made.tasks);
+      }));
 
-  TRY_STATUS(step("codegen", [&] {
-    made.source = codegen::emit(made.graph, made.plan, made.tasks, kernels::tile_library(machine));
-    return ok_status();
-  }, nothing_to_check, [&](bool explain) {
-    return explain ? explain_bodies(made.source, made.graph, made.plan, made.tasks) : print_bodies(made.source);
-  }));
+  TRY_STATUS(step(
+      "codegen",
+      [&] {
+        made.source =
+            codegen::emit(made.graph, made.plan, made.tasks, kernels::tile_library(machine));
+        return ok_status();
+      },
+      nothing_to_check,
+      [&](bool explain) {
+        return explain ? explain_bodies(made.source, made.graph, made.plan, made.tasks)
+                       : print_bodies(made.source);
+      }));
 
-  return step("assemble", [&] {
-    runtime::Program program = runtime::assemble(made.graph, made.plan, made.tasks, made.source, machine.name, options.weights.get());
-    program.precision = to_string(options.passes.precision);
-    program.granularity = strategy.granularity;
-    made.program = std::make_shared<runtime::Program>(std::move(program));
-    return ok_status();
-  }, nothing_to_check, [&](bool) { return print_program(*made.program); });
+  return step(
+      "assemble",
+      [&] {
+        runtime::Program program = runtime::assemble(made.graph, made.plan, made.tasks, made.source,
+                                                     machine.name, options.weights.get());
+        program.precision = to_string(options.passes.precision);
+        program.granularity = strategy.granularity;
+        made.program = std::make_shared<runtime::Program>(std::move(program));
+        return ok_status();
+      },
+      nothing_to_check, [&](bool) { return print_program(*made.program); });
 }
 
 /// What one strategy's steps made and decided.
@@ -95,19 +122,24 @@ struct Attempt {
 /// It becomes what the compilation made.
 void keep(Attempt& attempt, Compilation& made) {
   static_cast<Lowered&>(made) = std::move(attempt.made);
-  std::move(attempt.explanations.begin(), attempt.explanations.end(), std::back_inserter(made.explanations));
+  std::move(attempt.explanations.begin(), attempt.explanations.end(),
+            std::back_inserter(made.explanations));
 }
 
 /// Keeps the attempt whose program is the quickest, or the first where none can be.
-Status load_quickest_of(std::vector<Attempt>& attempts, const Options& options, const runtime::LoadOptions& load, Compilation& made) {
+Status load_quickest_of(std::vector<Attempt>& attempts, const Options& options,
+                        const runtime::LoadOptions& load, Compilation& made) {
   std::vector<std::shared_ptr<const runtime::Program>> programs;
   for (const Attempt& attempt : attempts) programs.push_back(attempt.made.program);
-  auto choice = load_quickest(programs, load, [&] { return verify::generate_inputs(made.graph, options.verification.seed); });
+  auto choice = load_quickest(programs, load, [&] {
+    return verify::generate_inputs(made.graph, options.verification.seed);
+  });
   keep(attempts[choice.ok() ? choice->chosen : 0], made);
   if (!choice.ok()) return choice.error();
   made.choice = std::move(*choice);
   made.executable = std::move(made.choice->executable);
-  made.program = std::shared_ptr<const runtime::Program>(made.executable, &made.executable->program());
+  made.program =
+      std::shared_ptr<const runtime::Program>(made.executable, &made.executable->program());
   return ok_status();
 }
 
@@ -117,7 +149,8 @@ Status verified(const Options& options, Compilation& made) {
   how.threads = options.threads;
   how.interrupted = options.interrupted;
   how.precision = options.passes.precision;
-  const std::string place = verify::place_of_record(options.load.cache_dir, made.imported, *made.executable, how);
+  const std::string place =
+      verify::place_of_record(options.load.cache_dir, made.imported, *made.executable, how);
   made.verification = verify::recall(place, how);
   if (made.verification) return ok_status();
   auto report = verify::check(made.imported, *made.executable, how);
@@ -128,22 +161,33 @@ Status verified(const Options& options, Compilation& made) {
 }
 
 /// The compiler, in order.
-Status compile_in_steps(const Network& network, const Options& options, Compilation& made, Steps& step) {
+Status compile_in_steps(const Network& network, const Options& options, Compilation& made,
+                        Steps& step) {
   made.precision = options.passes.precision;
-  const std::future<void> opening = step.works() ? open_gpu_meanwhile(options) : std::future<void>();  // its end waits
+  const std::future<void> opening =
+      step.works() ? open_gpu_meanwhile(options) : std::future<void>();  // its end waits
 
-  TRY_STATUS(step("import", [&] {
-    const Status status = put(made.graph, import(network, options, made));
-    made.imported = made.graph;  // inside the step: whoever stops at it reads the import too
-    return status;
-  }, [&] { return graph::verify(made.graph); },
-     [&](bool explain) { return explain ? explain_import(made.graph, options.import) : graph::print(made.graph); }));
+  TRY_STATUS(step(
+      "import",
+      [&] {
+        const Status status = put(made.graph, import(network, options, made));
+        made.imported = made.graph;  // inside the step: whoever stops at it reads the import too
+        return status;
+      },
+      [&] { return graph::verify(made.graph); },
+      [&](bool explain) {
+        return explain ? explain_import(made.graph, options.import) : graph::print(made.graph);
+      }));
 
   for (const passes::Pass& pass : passes::table(options.passes)) TRY_STATUS(step(pass, made.graph));
 
   machine::Machine machine;
-  TRY_STATUS(step("target", [&] { return put(machine, machine::device(options.target, options.sms)); }, nothing_to_check,
-                  [&](bool explain) { return explain_target(machine, options.target, options.sms > 0, explain); }));
+  TRY_STATUS(step(
+      "target", [&] { return put(machine, machine::device(options.target, options.sms)); },
+      nothing_to_check,
+      [&](bool explain) {
+        return explain_target(machine, options.target, options.sms > 0, explain);
+      }));
 
   std::vector<Attempt> attempts;
   for (const machine::Strategy& strategy : strategies_for(machine, options)) {
@@ -158,23 +202,40 @@ Status compile_in_steps(const Network& network, const Options& options, Compilat
   }
   if (attempts.size() == 1) keep(attempts.front(), made);
 
-  TRY_STATUS(step("load", [&]() -> Status {
-    runtime::LoadOptions load = options.load;
-    load.interrupted = options.interrupted;
-    if (options.progress)
-      load.progress = [&](int done, int total) { options.progress("load", std::min(0.95, step.done() + Steps::share("load") * done / std::max(total, 1))); };
-    if (attempts.size() > 1) return load_quickest_of(attempts, options, load, made);
-    return put(made.executable, runtime::load(made.program, load));
-  }, nothing_to_check, [&](bool) { return made.choice ? made.choice->text() + "\n" : explain_load(*made.executable); }));
+  TRY_STATUS(step(
+      "load",
+      [&]() -> Status {
+        runtime::LoadOptions load = options.load;
+        load.interrupted = options.interrupted;
+        if (options.progress)
+          load.progress = [&](int done, int total) {
+            options.progress("load", std::min(0.95, step.done() + Steps::share("load") * done /
+                                                                      std::max(total, 1)));
+          };
+        if (attempts.size() > 1) return load_quickest_of(attempts, options, load, made);
+        return put(made.executable, runtime::load(made.program, load));
+      },
+      nothing_to_check,
+      [&](bool) {
+        return made.choice ? made.choice->text() + "\n" : explain_load(*made.executable);
+      }));
 
-  TRY_STATUS(step("dispatch", [&] {
-    const bool asked = options.orders_kernels() || options.wants_dispatch || options.to == "dispatch" || options.explain.count("dispatch") > 0;
-    return asked ? dispatch_kernels(options, machine.flops_per_sm / machine.bytes_per_sm, made) : ok_status();
-  }, nothing_to_check, [&](bool explain) { return explain_dispatch(made, explain); }));
+  TRY_STATUS(step(
+      "dispatch",
+      [&] {
+        const bool asked = options.orders_kernels() || options.wants_dispatch ||
+                           options.to == "dispatch" || options.explain.count("dispatch") > 0;
+        return asked ? dispatch_kernels(options, machine.flops_per_sm / machine.bytes_per_sm, made)
+                     : ok_status();
+      },
+      nothing_to_check, [&](bool explain) { return explain_dispatch(made, explain); }));
 
-  const bool runs = !made.executable || !made.executable->device() || !made.executable->device()->gpu.empty();
+  const bool runs =
+      !made.executable || !made.executable->device() || !made.executable->device()->gpu.empty();
   if ((!options.verify || !runs) && made.executable) return ok_status();
-  return step("verify", [&] { return verified(options, made); }, nothing_to_check, [&](bool) { return made.verification->text(); });
+  return step(
+      "verify", [&] { return verified(options, made); }, nothing_to_check,
+      [&](bool) { return made.verification->text(); });
 }
 
 }  // namespace

@@ -35,32 +35,37 @@ struct FoundMachine {
   std::string name;            // the GPU's, empty without one
   int gpu = 0, sms = 0;        // which one; workers that tables are made for
 };
-/// `name`: "cpu"; "cuda" or "cuda:N", a GPU of this machine; "auto", the first GPU where its driver and the device compiler are, else
-/// the CPU; or an architecture, "sm_90a", of a GPU that need not be here. `sms` 0: as many as it has; of a CPU `threads`. Errors: kDevice
-/// where a GPU is asked for and none is here.
+/// `name`: "cpu"; "cuda" or "cuda:N", a GPU of this machine; "auto", the first GPU where its driver
+/// and the device compiler are, else the CPU; or an architecture, "sm_90a", of a GPU that need not
+/// be here. `sms` 0: as many as it has; of a CPU `threads`. Errors: kDevice where a GPU is asked
+/// for and none is here.
 Result<FoundMachine> find_machine(const std::string& name, int sms, int threads);
 
 struct Options {
   frontends::ImportOptions import;
   passes::Options passes;
-  std::string target = "cpu";     // or a GPU's architecture, "sm_90a"
+  std::string target = "cpu";              // or a GPU's architecture, "sm_90a"
   std::optional<Granularity> granularity;  // of a GPU; nothing: the quickest
-  int sms = 0;                    // virtual SMs; 0: one a core, or as many as the GPU has
-  int threads = 0;                // workers when verifying
+  int sms = 0;                             // virtual SMs; 0: one a core, or as many as the GPU has
+  int threads = 0;                         // workers when verifying
   stitch::Options stitch;
   runtime::LoadOptions load;
-  std::shared_ptr<runtime::WeightPool> weights;  // of a CPU: programs of other batches of the same network leave theirs there
+  std::shared_ptr<runtime::WeightPool>
+      weights;  // of a CPU: programs of other batches of the same network leave theirs there
   bool verify = true;
   verify::Options verification;
   std::set<std::string> disabled;  // passes left out
-  bool check_tables = false;       // a shadow run of every table (schedule/shadow_run.h), beside what is always checked
-  schedule::DispatchOptions dispatch;  // of a graph of kernels: their order and lanes (sms and priorities follow from the machine)
+  bool check_tables =
+      false;  // a shadow run of every table (schedule/shadow_run.h), beside what is always checked
+  schedule::DispatchOptions dispatch;  // of a graph of kernels: their order and lanes (sms and
+                                       // priorities follow from the machine)
   std::vector<schedule::Dispatched> dispatch_from;  // the same, given: by position
   bool orders_kernels() const { return dispatch.policy != "waves" || !dispatch_from.empty(); }
-  bool wants_dispatch = false;     // Compilation::dispatching also where waves are what runs
-  bool batch_invariant = false;    // of a GPU: a row has the same bits in a program of any batch (a core's have anyway)
-  std::string to;                  // the last step; empty: all
-  std::set<std::string> explain;   // steps whose decisions are kept in Compilation::explanations
+  bool wants_dispatch = false;  // Compilation::dispatching also where waves are what runs
+  bool batch_invariant =
+      false;  // of a GPU: a row has the same bits in a program of any batch (a core's have anyway)
+  std::string to;                 // the last step; empty: all
+  std::set<std::string> explain;  // steps whose decisions are kept in Compilation::explanations
   std::function<void(std::string_view step, double done)> progress;
   std::function<bool()> interrupted;
 };
@@ -68,14 +73,15 @@ struct Options {
 /// What the steps from the machine's passes on made for one strategy.
 struct Lowered {
   machine::Strategy strategy;
-  graph::Graph graph;     // after the passes
+  graph::Graph graph;  // after the passes
   stitch::Plan plan;
   schedule::TaskGraph tasks;
   codegen::Source source;
   std::shared_ptr<const runtime::Program> program;
 };
 
-/// What the steps made; complete up to where they went. Where a granularity was left open: for the strategy that was chosen.
+/// What the steps made; complete up to where they went. Where a granularity was left open: for the
+/// strategy that was chosen.
 struct Compilation : Lowered {
   frontends::ImportReport import_report;
   passes::Precision precision = passes::Precision::kKeep;  // that was asked for
@@ -85,16 +91,22 @@ struct Compilation : Lowered {
   std::optional<verify::Report> verification;
   std::optional<Dispatching> dispatching;  // of a graph of kernels, where it was asked for
 
-  struct Timing { std::string step; double seconds; };
+  struct Timing {
+    std::string step;
+    double seconds;
+  };
   std::vector<Timing> timings;
-  struct Explanation { std::string step, text; };
+  struct Explanation {
+    std::string step, text;
+  };
   std::vector<Explanation> explanations;
   bool stopped = false;  // at Options::to
   std::string text;      // the text form of what that step made
 };
 
-/// A program whose every stored value is there after a run: the groups, tasks and bodies of a compilation, with an arena in which no
-/// buffers share bytes. Its last output is that arena. Errors: kUnsupported of a program that flows; those of loading.
+/// A program whose every stored value is there after a run: the groups, tasks and bodies of a
+/// compilation, with an arena in which no buffers share bytes. Its last output is that arena.
+/// Errors: kUnsupported of a program that flows; those of loading.
 struct Unshared {
   std::shared_ptr<const runtime::Executable> executable;
   schedule::TaskGraph tasks;

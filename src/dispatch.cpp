@@ -18,7 +18,8 @@ std::vector<schedule::Kernel> kernels_of(const Compilation& made, double ridge) 
     if (kernel.name.empty()) kernel.name = ops::to_string(made.graph.node(anchor).op);
     const double bytes = static_cast<double>(group.cost.read.count + group.cost.written.count);
     const schedule::Classified classified =
-        schedule::classify(static_cast<double>(group.cost.flops.count), bytes, ridge, ops::to_string(made.graph.node(anchor).op));
+        schedule::classify(static_cast<double>(group.cost.flops.count), bytes, ridge,
+                           ops::to_string(made.graph.node(anchor).op));
     kernel.kind = classified.kind, kernel.why_kind = classified.why;
     kernels.push_back(std::move(kernel));
   }
@@ -31,7 +32,8 @@ std::vector<schedule::Kernel> kernels_of(const Compilation& made, double ridge) 
     kernel.launches = true;
     kernel.demand = {launch.shared_bytes, launch.threads, launch.registers, launch.ctas};
     // Its tasks in rounds of all multiprocessors, and no less than what it moves takes.
-    const double rounds = std::ceil(static_cast<double>(tasks_of[static_cast<size_t>(launch.work)]) / std::max(program.sms, 1));
+    const double rounds = std::ceil(
+        static_cast<double>(tasks_of[static_cast<size_t>(launch.work)]) / std::max(program.sms, 1));
     kernel.demand.nanos = std::max({work.floor_nanos, rounds * work.task_nanos, 1.0});
   }
   return kernels;
@@ -40,7 +42,8 @@ std::vector<schedule::Kernel> kernels_of(const Compilation& made, double ridge) 
 }  // namespace
 
 Status dispatch_kernels(const Options& options, double ridge, Compilation& made) {
-  if (!made.program->on_gpu() || made.program->granularity == machine::Granularity::kMono) return ok_status();
+  if (!made.program->on_gpu() || made.program->granularity == machine::Granularity::kMono)
+    return ok_status();
   Dispatching all;
   TRY(all.dependencies, schedule::true_dependencies(made.graph, made.plan, made.tasks));
   TRY_STATUS(schedule::validate_order(made.graph, made.plan, made.tasks, all.dependencies.dag));
@@ -52,10 +55,14 @@ Status dispatch_kernels(const Options& options, double ridge, Compilation& made)
   if (options.dispatch_from.empty()) {
     TRY(all.dispatch, schedule::dispatch(all.dependencies.dag, all.kernels, waves, how));
   } else {
-    all.dispatch.policy = "given", all.dispatch.launch_order = "given", all.dispatch.kernels = options.dispatch_from;
-    for (const schedule::Dispatched& each : options.dispatch_from) all.dispatch.lanes = std::max(all.dispatch.lanes, each.lane + 1);
-    if (Status sound = schedule::validate_dispatch(all.dependencies.dag, all.kernels, all.dispatch); !sound.ok())
-      return Error{Code::kUsage, "compile", sound.error().message, "", "--dispatch-from takes what --emit dispatch wrote of this program"};
+    all.dispatch.policy = "given", all.dispatch.launch_order = "given",
+    all.dispatch.kernels = options.dispatch_from;
+    for (const schedule::Dispatched& each : options.dispatch_from)
+      all.dispatch.lanes = std::max(all.dispatch.lanes, each.lane + 1);
+    if (Status sound = schedule::validate_dispatch(all.dependencies.dag, all.kernels, all.dispatch);
+        !sound.ok())
+      return Error{Code::kUsage, "compile", sound.error().message, "",
+                   "--dispatch-from takes what --emit dispatch wrote of this program"};
     all.dispatch.predicted_nanos = schedule::predict(all.dispatch.kernels, all.kernels, how.sms);
   }
   if (all.dispatch.policy != "waves") {
@@ -72,7 +79,8 @@ Status dispatch_kernels(const Options& options, double ridge, Compilation& made)
 std::string explain_dispatch(const Compilation& made, bool explain) {
   if (!made.dispatching) return "no graph of kernels\n";
   const Dispatching& all = *made.dispatching;
-  return schedule::print(all.dispatch, all.kernels) + (explain ? schedule::print(all.dependencies) : "");
+  return schedule::print(all.dispatch, all.kernels) +
+         (explain ? schedule::print(all.dependencies) : "");
 }
 
 }  // namespace obelisk::compiler

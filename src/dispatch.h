@@ -1,6 +1,8 @@
-/// dispatch.h — which kernels of a graph may run beside which, and in what order they are launched. Stands beside compile.cpp.
+/// dispatch.h — which kernels of a graph may run beside which, and in what order they are launched.
+/// Stands beside compile.cpp.
 ///
-/// The rules are schedule/dispatch.h's; here they learn what each kernel asks for, from the compiled code.
+/// The rules are schedule/dispatch.h's; here they learn what each kernel asks for, from the
+/// compiled code.
 #pragma once
 
 #include "schedule/schedule.h"
@@ -17,9 +19,10 @@ struct Dispatching {
   schedule::Dispatch dispatch;
 };
 
-/// Dependencies, kernels and dispatch of a loaded compilation. Where the dispatch is not waves, its program and its executable get it. Nothing
-/// is done for what is no graph of kernels. `ridge`: operations that the machine does while it moves a byte. Errors: kBuild, kUsage for a
-/// dispatch that was given and does not fit, those of loading.
+/// Dependencies, kernels and dispatch of a loaded compilation. Where the dispatch is not waves, its
+/// program and its executable get it. Nothing is done for what is no graph of kernels. `ridge`:
+/// operations that the machine does while it moves a byte. Errors: kBuild, kUsage for a dispatch
+/// that was given and does not fit, those of loading.
 Status dispatch_kernels(const Options& options, double ridge, Compilation& made);
 
 /// As text, with the dependencies when explaining.

@@ -20,8 +20,7 @@ std::string called(const Node& node) {
 /// A node in words that stay the same when a graph is renumbered.
 std::string key(const Graph& graph, NodeId id) {
   std::string out = called(graph.node(id));
-  for (graph::ValueId output : graph.node(id).outputs)
-    out += " " + to_string(graph.type(output));
+  for (graph::ValueId output : graph.node(id).outputs) out += " " + to_string(graph.type(output));
   return out;
 }
 
@@ -93,8 +92,10 @@ std::string explain_import(const Graph& graph, const frontends::ImportOptions& o
     ++constants;
     bytes += graph.value(id).constant.bytes();
   }
-  out += fmt::format("{} nodes in the newest spelling, functions inlined, shapes computed; {} "
-                     "constants of {}\n", graph.order().size(), constants, to_string(Bytes{bytes}));
+  out += fmt::format(
+      "{} nodes in the newest spelling, functions inlined, shapes computed; {} "
+      "constants of {}\n",
+      graph.order().size(), constants, to_string(Bytes{bytes}));
   for (const auto& [op, count] : ops) out += fmt::format("  {} {}\n", count, op);
   return out;
 }
@@ -168,15 +169,16 @@ std::string explain_schedule(const Graph& graph, const stitch::Plan& plan,
     }
   }
   const size_t one_by_one = tasks.works.empty() ? 0 : tasks.works.size() - 1;
-  std::string out = fmt::format("{} works in {} waves on {} workers: {} barriers where works ran one "
-                                "by one, {} between waves of the longest path; one costs about {} ns\n",
-                                tasks.works.size(), tasks.waves, device.sms, one_by_one,
-                                std::max(tasks.waves - 1, 0), device.barrier.count());
+  std::string out = fmt::format(
+      "{} works in {} waves on {} workers: {} barriers where works ran one "
+      "by one, {} between waves of the longest path; one costs about {} ns\n",
+      tasks.works.size(), tasks.waves, device.sms, one_by_one, std::max(tasks.waves - 1, 0),
+      device.barrier.count());
   for (size_t w = 0; w < tasks.works.size(); ++w) {
     const schedule::Work& work = tasks.works[w];
     const stitch::Group& group = plan.groups[static_cast<size_t>(work.group)];
-    out += fmt::format("work {} {}: wave {}, ", w, called(graph.node(group.nodes.front())),
-                       work.wave);
+    out +=
+        fmt::format("work {} {}: wave {}, ", w, called(graph.node(group.nodes.front())), work.wave);
     std::vector<std::string> waits;
     for (int before : group.after) {
       const int other = work_of[static_cast<size_t>(before)];
@@ -215,9 +217,10 @@ std::string explain_bodies(const codegen::Source& source, const Graph& graph,
       out += fmt::format("work {}: the reference runs it, for it has no loop form\n", name);
   }
   for (size_t body = 0; body < source.bodies.size(); ++body) {
-    out += fmt::format("body {} {}: {} works of one text: {}\n  {}\n",
-                       to_string(source.bodies[body].hash), source.bodies[body].label,
-                       users[body].size(), listed(users[body]), to_string(source.bodies[body].traits));
+    out +=
+        fmt::format("body {} {}: {} works of one text: {}\n  {}\n",
+                    to_string(source.bodies[body].hash), source.bodies[body].label,
+                    users[body].size(), listed(users[body]), to_string(source.bodies[body].traits));
   }
   return out;
 }
@@ -250,15 +253,20 @@ std::string print_program(const runtime::Program& program) {
   return out;
 }
 
-std::string explain_target(const machine::Machine& machine, std::string_view asked, bool asked_sms, bool explain) {
-  std::string text = fmt::format("{}: {} virtual SMs, {} of fast memory each\n", machine.name, machine.sms, to_string(machine.fast_memory));
-  if (explain) text += fmt::format("asked for as '{}', {}\n", asked, asked_sms ? "and so were the SMs" : "with as many SMs as it has");
+std::string explain_target(const machine::Machine& machine, std::string_view asked, bool asked_sms,
+                           bool explain) {
+  std::string text = fmt::format("{}: {} virtual SMs, {} of fast memory each\n", machine.name,
+                                 machine.sms, to_string(machine.fast_memory));
+  if (explain)
+    text += fmt::format("asked for as '{}', {}\n", asked,
+                        asked_sms ? "and so were the SMs" : "with as many SMs as it has");
   return text;
 }
 
 std::string explain_load(const runtime::Executable& executable) {
   const runtime::LoadReport& report = executable.report();
-  return fmt::format("{} bodies compiled with {}, {} from the cache\n", report.compiled, report.compiler.empty() ? "nothing" : report.compiler, report.cached);
+  return fmt::format("{} bodies compiled with {}, {} from the cache\n", report.compiled,
+                     report.compiler.empty() ? "nothing" : report.compiler, report.cached);
 }
 
 }  // namespace obelisk::compiler

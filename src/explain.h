@@ -36,7 +36,8 @@ std::string print_bodies(const codegen::Source& source);
 std::string print_program(const runtime::Program& program);
 
 /// The machine that a target means; `explain`: how it was asked for.
-std::string explain_target(const machine::Machine& machine, std::string_view asked, bool asked_sms, bool explain);
+std::string explain_target(const machine::Machine& machine, std::string_view asked, bool asked_sms,
+                           bool explain);
 
 /// Where a program's machine code came from.
 std::string explain_load(const runtime::Executable& executable);

@@ -8,7 +8,8 @@ Result<FoundMachine> find_machine(const std::string& name, int sms, int threads)
     machine.target = name, machine.sms = sms;
     return machine;
   }
-  const bool numbered = name.starts_with("cuda:") && name.size() > 5 && name.size() < 9 && name.find_first_not_of("0123456789", 5) == std::string::npos;
+  const bool numbered = name.starts_with("cuda:") && name.size() > 5 && name.size() < 9 &&
+                        name.find_first_not_of("0123456789", 5) == std::string::npos;
   const bool asked = name == "cuda" || numbered;
   if (asked || name == "auto") {
     machine.gpu = numbered ? atoi(name.c_str() + 5) : 0;

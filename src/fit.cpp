@@ -4,22 +4,27 @@
 
 namespace obelisk::compiler {
 
-int64_t reduction_parts(const machine::Machine& machine, const Type& type, int64_t outputs, int64_t inner) {
-  constexpr double kPhaseNanos = 2500;  // what BERT-base exposes a phase (h200_networks.json, exposed_us_per_phase)
-  constexpr int64_t kLanes = 64;        // columns that one worker takes side by side
+int64_t reduction_parts(const machine::Machine& machine, const Type& type, int64_t outputs,
+                        int64_t inner) {
+  constexpr double kPhaseNanos =
+      2500;  // what BERT-base exposes a phase (h200_networks.json, exposed_us_per_phase)
+  constexpr int64_t kLanes = 64;  // columns that one worker takes side by side
   const int64_t workers = std::max<int64_t>(inner >= kLanes ? outputs / kLanes : outputs, 1);
   const int64_t parts = machine.sms / workers;
-  const double nanos = static_cast<double>(type.bytes()) / static_cast<double>(workers) / machine.bytes_per_sm;
+  const double nanos =
+      static_cast<double>(type.bytes()) / static_cast<double>(workers) / machine.bytes_per_sm;
   return parts > 1 && nanos / static_cast<double>(parts) + kPhaseNanos < nanos / 2 ? parts : 1;
 }
 
-passes::OfTiles questions_for(const machine::Machine& machine, const machine::Strategy& strategy, const stitch::Options& stitching, const Options& options) {
+passes::OfTiles questions_for(const machine::Machine& machine, const machine::Strategy& strategy,
+                              const stitch::Options& stitching, const Options& options) {
   const kernels::GemmTiles& gemm = kernels::tile_library(machine).gemm;
   const bool wgmma_kernels = strategy.own_kernels && takes_wgmma(machine, strategy);
   passes::OfTiles asked;
   asked.batch_invariant = strategy.batch_invariant;
   // These are kept by what answers: `machine`, `strategy` and `stitching` by value.
-  asked.takes_whole = [machine, stitching](const graph::Graph& graph, graph::NodeId id, std::string* why) {
+  asked.takes_whole = [machine, stitching](const graph::Graph& graph, graph::NodeId id,
+                                           std::string* why) {
     return stitch::takes_whole(graph, id, machine, stitching, why);
   };
   if (!stitching.stitch) return asked;
@@ -28,26 +33,36 @@ passes::OfTiles questions_for(const machine::Machine& machine, const machine::St
   };
   passes::ProductParts parts = [](DType, int64_t, int64_t, int64_t) -> int64_t { return 1; };
   if (gemm.split_k && !options.disabled.count("split_products")) {
-    parts = [&gemm, wgmma_kernels, strategy](DType type, int64_t rows, int64_t columns, int64_t depth) -> int64_t {
+    parts = [&gemm, wgmma_kernels, strategy](DType type, int64_t rows, int64_t columns,
+                                             int64_t depth) -> int64_t {
       if (wgmma_kernels && rows >= stitch::kMostStreamedRows) return 1;  // in one chain over k
-      return gemm.split_k->parts(static_cast<int32_t>(type), columns, depth, strategy.one_kernel() && !strategy.batch_invariant ? rows : 0);
+      return gemm.split_k->parts(static_cast<int32_t>(type), columns, depth,
+                                 strategy.one_kernel() && !strategy.batch_invariant ? rows : 0);
     };
     asked.product_parts = parts;
   }
   if (gemm.statistics && stitching.tiles && !strategy.batch_invariant) {
-    asked.gives_statistics = [&gemm, strategy, parts](DType type, int64_t rows, int64_t columns, int64_t depth) {
-      return gemm.statistics->pays(static_cast<int32_t>(type), rows, columns, depth, strategy.own_kernels) && parts(type, rows, columns, depth) == 1;
+    asked.gives_statistics = [&gemm, strategy, parts](DType type, int64_t rows, int64_t columns,
+                                                      int64_t depth) {
+      return gemm.statistics->pays(static_cast<int32_t>(type), rows, columns, depth,
+                                   strategy.own_kernels) &&
+             parts(type, rows, columns, depth) == 1;
     };
-    asked.in_planes = [whole = asked.product_stays_whole, parts](DType type, int64_t rows, int64_t columns, int64_t depth) {
+    asked.in_planes = [whole = asked.product_stays_whole, parts](DType type, int64_t rows,
+                                                                 int64_t columns, int64_t depth) {
       const int64_t count = parts(type, rows, columns, depth);
       return count > 1 && !whole(rows, columns, count);
     };
   }
   if (wgmma_kernels) {
-    asked.streams_patches = [](DType type, int64_t, int64_t, int64_t depth) { return (type == DType::f16 || type == DType::bf16) && depth % 64 == 0; };
+    asked.streams_patches = [](DType type, int64_t, int64_t, int64_t depth) {
+      return (type == DType::f16 || type == DType::bf16) && depth % 64 == 0;
+    };
   }
   if (machine.family == machine::Family::kCuda && !strategy.batch_invariant) {
-    asked.reduction_parts = [machine](const Type& type, int64_t outputs, int64_t inner) { return reduction_parts(machine, type, outputs, inner); };
+    asked.reduction_parts = [machine](const Type& type, int64_t outputs, int64_t inner) {
+      return reduction_parts(machine, type, outputs, inner);
+    };
   }
   return asked;
 }

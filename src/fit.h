@@ -1,4 +1,5 @@
-/// fit.h — what the passes that fit a graph to the machine ask of it, answered by its tile library, by stitching and by one cost model.
+/// fit.h — what the passes that fit a graph to the machine ask of it, answered by its tile library,
+/// by stitching and by one cost model.
 #pragma once
 
 #include "compile.h"
@@ -6,9 +7,12 @@
 namespace obelisk::compiler {
 
 /// `options`: which passes are left out, since what one may do depends on another that follows.
-passes::OfTiles questions_for(const machine::Machine& machine, const machine::Strategy& strategy, const stitch::Options& stitching, const Options& options);
+passes::OfTiles questions_for(const machine::Machine& machine, const machine::Strategy& strategy,
+                              const stitch::Options& stitching, const Options& options);
 
-/// In how many parts a reduction is worth another phase: where few workers would walk over all of it for long.
-int64_t reduction_parts(const machine::Machine& machine, const Type& type, int64_t outputs, int64_t inner);
+/// In how many parts a reduction is worth another phase: where few workers would walk over all of
+/// it for long.
+int64_t reduction_parts(const machine::Machine& machine, const Type& type, int64_t outputs,
+                        int64_t inner);
 
 }  // namespace obelisk::compiler

@@ -36,8 +36,8 @@ Result<std::unique_ptr<runtime::Context>> started(const runtime::Executable& exe
   return context;
 }
 
-/// Rounds in turns, so that clocks which rise and whatever else runs meet all alike; the first is thrown
-/// away. What fails is refused. Errors: kDevice, for the GPU's context is lost with it.
+/// Rounds in turns, so that clocks which rise and whatever else runs meet all alike; the first is
+/// thrown away. What fails is refused. Errors: kDevice, for the GPU's context is lost with it.
 Status measure(std::vector<Measured>& all) {
   constexpr int kRounds = 4, kRuns = 20;
   for (int round = 0; round < kRounds; ++round)
@@ -65,7 +65,8 @@ Status measure(std::vector<Measured>& all) {
 Result<std::optional<Granularity>> parse_wanted_granularity(const std::string& name) {
   if (name == "auto") return std::optional<Granularity>();
   if (const std::optional<Granularity> known = machine::parse_granularity(name)) return known;
-  return Error{Code::kUsage, "compile", fmt::format("there is no granularity '{}'", name), "", "granularities: auto, op, stitch, mono"};
+  return Error{Code::kUsage, "compile", fmt::format("there is no granularity '{}'", name), "",
+               "granularities: auto, op, stitch, mono"};
 }
 
 double predicted_us(const runtime::Program& program) {
@@ -88,9 +89,10 @@ std::string Choice::text() const {
   std::string others;
   for (const Candidate& each : candidates) {
     if (&each == &candidates[chosen]) continue;
-    others += (others.empty() ? "" : ", ") +
-              (each.refused.empty() ? fmt::format("{} {:.1f}", to_string(each.granularity), each.us)
-                                    : fmt::format("{} ({})", to_string(each.granularity), each.refused));
+    others +=
+        (others.empty() ? "" : ", ") +
+        (each.refused.empty() ? fmt::format("{} {:.1f}", to_string(each.granularity), each.us)
+                              : fmt::format("{} ({})", to_string(each.granularity), each.refused));
   }
   return fmt::format("{}: {:.1f} us{}{} ({})", to_string(candidates[chosen].granularity),
                      candidates[chosen].us, others.empty() ? "" : ", beside ", others,
@@ -136,10 +138,12 @@ Result<Choice> choose_granularity(std::vector<Candidate> candidates,
   return choice;
 }
 
-Result<Choice> load_quickest(const std::vector<std::shared_ptr<const runtime::Program>>& programs, const runtime::LoadOptions& options,
+Result<Choice> load_quickest(const std::vector<std::shared_ptr<const runtime::Program>>& programs,
+                             const runtime::LoadOptions& options,
                              const std::function<std::vector<Tensor>()>& inputs) {
   std::vector<Candidate> candidates;
-  std::optional<Error> too_large;  // beyond the memory limit: one granularity may be where another is not
+  std::optional<Error>
+      too_large;  // beyond the memory limit: one granularity may be where another is not
   bool any = false;
   for (const auto& program : programs) {
     Candidate candidate{.granularity = program->granularity};

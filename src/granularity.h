@@ -18,7 +18,8 @@ namespace obelisk::compiler {
 
 using machine::Granularity;
 
-/// What --granularity takes: a granularity of a GPU, or "auto", which leaves it open: nothing. Errors: kUsage with the names that there are.
+/// What --granularity takes: a granularity of a GPU, or "auto", which leaves it open: nothing.
+/// Errors: kUsage with the names that there are.
 Result<std::optional<Granularity>> parse_wanted_granularity(const std::string& name);
 
 /// What the schedule made for one granularity, loaded.
@@ -46,9 +47,11 @@ double predicted_us(const runtime::Program& program);
 Result<Choice> choose_granularity(std::vector<Candidate> candidates,
                                   const std::function<std::vector<Tensor>()>& inputs);
 
-/// Loads programs of one network, each of another granularity, and chooses: the candidates stand in their order, without executables.
-/// Errors: as above, kMemory where a limit lets none be, and those of loading.
-Result<Choice> load_quickest(const std::vector<std::shared_ptr<const runtime::Program>>& programs, const runtime::LoadOptions& options,
+/// Loads programs of one network, each of another granularity, and chooses: the candidates stand in
+/// their order, without executables. Errors: as above, kMemory where a limit lets none be, and
+/// those of loading.
+Result<Choice> load_quickest(const std::vector<std::shared_ptr<const runtime::Program>>& programs,
+                             const runtime::LoadOptions& options,
                              const std::function<std::vector<Tensor>()>& inputs);
 
 }  // namespace obelisk::compiler

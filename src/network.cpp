@@ -21,7 +21,9 @@ Error with_cause(Error error, const frontends::ImportReport& report) {
   if (report.unsupported.empty()) return error;
   const frontends::Unsupported& first = report.unsupported.front();
   error.message = fmt::format("{}: {}", first.op, first.reason);
-  if (report.unsupported.size() > 1) error.message += fmt::format(" (and {} more nodes: obelisk check)", report.unsupported.size() - 1);
+  if (report.unsupported.size() > 1)
+    error.message +=
+        fmt::format(" (and {} more nodes: obelisk check)", report.unsupported.size() - 1);
   error.node = first.node, error.hint = first.hint;
   return error;
 }

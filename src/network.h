@@ -5,7 +5,8 @@
 
 namespace obelisk::compiler {
 
-/// A graph as text where the name ends in .ir, else a model's file, mapped. Errors: kUsage when it cannot be read, kBadModel.
+/// A graph as text where the name ends in .ir, else a model's file, mapped. Errors: kUsage when it
+/// cannot be read, kBadModel.
 Result<Network> open_network(const std::string& path);
 
 /// Names of a model's symbolic dimensions; empty of a graph.

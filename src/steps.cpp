@@ -20,13 +20,17 @@ bool contains(const std::vector<std::string>& names, std::string_view name) {
 
 }  // namespace
 
-Steps::Steps(const Options& options, Compilation* compilation) : options_(options), compilation_(compilation) {
+Steps::Steps(const Options& options, Compilation* compilation)
+    : options_(options), compilation_(compilation) {
   if (compilation) explanations_ = &compilation->explanations;
 }
 
-double Steps::share(std::string_view step) { return step == "load" ? 0.5 : step == "verify" ? 0.3 : 0.02; }
+double Steps::share(std::string_view step) {
+  return step == "load" ? 0.5 : step == "verify" ? 0.3 : 0.02;
+}
 
-Status Steps::operator()(std::string_view step, const std::function<Status()>& make, const std::function<Status()>& check,
+Status Steps::operator()(std::string_view step, const std::function<Status()>& make,
+                         const std::function<Status()>& check,
                          const std::function<std::string(bool explain)>& show) {
   const bool first = !contains(names, step);  // of several candidates
   if (first) names.emplace_back(step);
@@ -37,19 +41,25 @@ Status Steps::operator()(std::string_view step, const std::function<Status()>& m
   const auto start = std::chrono::steady_clock::now();
   TRY_STATUS(make());
   if (Status sound = check(); !sound.ok()) {
-    Error error = sound.error();  // a step that breaks an invariant is our bug, whatever its check calls it
+    Error error =
+        sound.error();  // a step that breaks an invariant is our bug, whatever its check calls it
     error.code = Code::kBuild;
     error.message = fmt::format("after step '{}': {}", step, error.message);
     error.hint = "this is a defect of Obelisk; please report it with the model";
     return error;
   }
-  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  const double seconds =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   auto& timings = compilation_->timings;
-  const auto timed = std::find_if(timings.begin(), timings.end(), [&](const auto& each) { return each.step == step; });
-  if (timed != timings.end()) timed->seconds += seconds;
-  else timings.push_back({std::string(step), seconds});
+  const auto timed = std::find_if(timings.begin(), timings.end(),
+                                  [&](const auto& each) { return each.step == step; });
+  if (timed != timings.end())
+    timed->seconds += seconds;
+  else
+    timings.push_back({std::string(step), seconds});
   if (first) done_ = std::min(0.95, done_ + share(step));
-  if (options_.explain.count(std::string(step))) explanations_->push_back({std::string(step), show(true)});
+  if (options_.explain.count(std::string(step)))
+    explanations_->push_back({std::string(step), show(true)});
   if (options_.to != step) return ok_status();
   compilation_->stopped = true;
   compilation_->text = show(false);
@@ -69,7 +79,9 @@ Status Steps::operator()(const passes::Pass& pass, graph::Graph& graph) {
   const auto show = [&](bool explain) {
     if (!explain) return graph::print(graph);
     if (left_out) return std::string("left out by --disable\n");
-    if (pass.idle) return std::string("nothing to do: neither the machine's tiles nor how they are launched ask for it\n");
+    if (pass.idle)
+      return std::string(
+          "nothing to do: neither the machine's tiles nor how they are launched ask for it\n");
     return explain_pass(pass.summary, before, graph) + explain_remarks(pass.heading, remarks);
   };
   return (*this)(pass.name, run, [&] { return graph::verify(graph); }, show);
@@ -81,22 +93,26 @@ Status check_names(const Options& options) {
   if (!options.to.empty()) asked.push_back(options.to);
   for (const std::string& name : asked)
     if (!contains(steps, name))
-      return Error{Code::kUsage, "compile", fmt::format("no step is called '{}'", name), "", "steps: " + joined(steps)};
+      return Error{Code::kUsage, "compile", fmt::format("no step is called '{}'", name), "",
+                   "steps: " + joined(steps)};
   std::vector<std::string> passes;
   for (const auto& table : {passes::table(), passes::machine_passes()})
     for (const passes::Pass& pass : table) passes.emplace_back(pass.name);
-  for (const char* other : {"adapt_groups", "flow"}) passes.emplace_back(other);  // of stitching, of a strategy
+  for (const char* other : {"adapt_groups", "flow"})
+    passes.emplace_back(other);  // of stitching, of a strategy
   for (const std::string& name : options.disabled)
     if (!contains(passes, name))
-      return Error{Code::kUsage, "compile", fmt::format("no pass is called '{}'", name), "", "passes: " + joined(passes)};
+      return Error{Code::kUsage, "compile", fmt::format("no pass is called '{}'", name), "",
+                   "passes: " + joined(passes)};
   TRY_STATUS(schedule::check_options(options.dispatch));
-  const bool is_graph = options.target != "cpu" && options.granularity && *options.granularity != machine::Granularity::kMono;
+  const bool is_graph = options.target != "cpu" && options.granularity &&
+                        *options.granularity != machine::Granularity::kMono;
   if (options.orders_kernels() && !is_graph)
     return Error{Code::kUsage, "compile",
                  fmt::format("a dispatch orders the kernels of a graph; {} has none",
-                             options.target == "cpu"  ? "a CPU"
-                             : options.granularity    ? "granularity mono"
-                                                      : "granularity auto, which is left open,"),
+                             options.target == "cpu" ? "a CPU"
+                             : options.granularity   ? "granularity mono"
+                                                     : "granularity auto, which is left open,"),
                  "", "--target cuda or an architecture, with --granularity op or stitch"};
   return ok_status();
 }

@@ -16,15 +16,17 @@ class Steps {
   /// Without a compilation it only collects names.
   Steps(const Options& options, Compilation* compilation);
 
-  /// `make` does the work, `check` verifies what it made, `show(explain)` is its text form, with the reasons when explaining. The error
-  /// of a step that was told to be the last is kOk.
-  Status operator()(std::string_view step, const std::function<Status()>& make, const std::function<Status()>& check,
+  /// `make` does the work, `check` verifies what it made, `show(explain)` is its text form, with
+  /// the reasons when explaining. The error of a step that was told to be the last is kOk.
+  Status operator()(std::string_view step, const std::function<Status()>& make,
+                    const std::function<Status()>& check,
                     const std::function<std::string(bool explain)>& show);
 
   /// One pass of a table over `graph`, as a step; --disable leaves it out.
   Status operator()(const passes::Pass& pass, graph::Graph& graph);
 
-  /// Where explanations go from here on: to the compilation's, or to a candidate's until it is chosen.
+  /// Where explanations go from here on: to the compilation's, or to a candidate's until it is
+  /// chosen.
   void explain_into(std::vector<Compilation::Explanation>& place) { explanations_ = &place; }
 
   /// Whether steps are done, not only named.

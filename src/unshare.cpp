@@ -38,7 +38,8 @@ std::map<graph::ValueId, Tensor> stored_values(const Compilation& made, const Un
       const Tensor& output = outputs[static_cast<size_t>(buffer.index)];
       storages[buffer.value] = output.reshaped({output.count()});
     } else if (buffer.kind == schedule::BufferKind::kArena) {
-      const auto* bytes = static_cast<const std::byte*>(outputs.back().data()) + buffer.offset.count;
+      const auto* bytes =
+          static_cast<const std::byte*>(outputs.back().data()) + buffer.offset.count;
       storages[buffer.value] =
           Tensor::view({dtype, {buffer.size.count * 8 / bits(dtype)}}, bytes, nullptr);
     }
@@ -49,13 +50,16 @@ std::map<graph::ValueId, Tensor> stored_values(const Compilation& made, const Un
       const auto from = storages.find(layout.storage);
       if (!layout.materialized || from == storages.end()) continue;
       const Type& type = made.graph.type(v);
-      if (from->second.dtype() != type.dtype || layout.strides.size() != type.shape.size()) continue;
+      if (from->second.dtype() != type.dtype || layout.strides.size() != type.shape.size())
+        continue;
       Tensor value = Tensor::allocate(type);
       std::vector<int64_t> at(type.shape.size(), 0);
       int64_t place = layout.offset;
       for (int64_t k = 0; k < value.count(); ++k) {
-        if (is_float(type.dtype)) value.set_double(k, from->second.get_double(place));
-        else value.set_int(k, from->second.get_int(place));
+        if (is_float(type.dtype))
+          value.set_double(k, from->second.get_double(place));
+        else
+          value.set_int(k, from->second.get_int(place));
         for (size_t d = at.size(); d-- > 0;) {
           place += layout.strides[d];
           if (++at[d] < type.shape[d]) break;

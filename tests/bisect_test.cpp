@@ -60,7 +60,8 @@ struct Faulty {
       for (const graph::ValueId v : made.graph.node(id).outputs)
         if (made.plan.layouts[v].materialized) bisection.boundaries.push_back(v);
     bisection.inside = [](graph::ValueId) { return std::vector<graph::ValueId>(); };
-    bisection.compile = [&](const graph::Graph& graph) -> Result<std::shared_ptr<const runtime::Executable>> {
+    bisection.compile =
+        [&](const graph::Graph& graph) -> Result<std::shared_ptr<const runtime::Executable>> {
       Network network;
       network.graph = graph;
       Compilation again;
@@ -114,7 +115,9 @@ TEST(Bisect, SaysThatAValueIsWrittenOver) {
 TEST(Bisect, NamesThePassThatChangesTheMeaning) {
   Faulty sound;
   sound.assemble();
-  const auto keep = [](graph::Graph graph, passes::Remarks*) -> Result<graph::Graph> { return graph; };
+  const auto keep = [](graph::Graph graph, passes::Remarks*) -> Result<graph::Graph> {
+    return graph;
+  };
   const auto squeeze_twice = [](graph::Graph graph, passes::Remarks*) -> Result<graph::Graph> {
     const graph::ValueId last = graph.outputs()[0];
     const graph::ValueId more = graph.must_add(ops::Op::Tanh, {last});

@@ -28,8 +28,7 @@ class Loaded : public runtime::Executable {
 };
 
 Candidate loaded(Granularity granularity, int waves) {
-  return {.granularity = granularity,
-          .executable = std::make_shared<Loaded>(granularity, waves)};
+  return {.granularity = granularity, .executable = std::make_shared<Loaded>(granularity, waves)};
 }
 Candidate refused(Granularity granularity, const std::string& why) {
   return {.granularity = granularity, .refused = why};
@@ -43,7 +42,8 @@ Result<Choice> choose(std::vector<Candidate> candidates) {
 
 TEST(Granularity, OneThatIsRefusedIsLeftOutAndItsReasonTold) {
   const std::string why = "node \"layer/Softmax\": a task wants 1.0 MiB of shared memory";
-  const auto choice = choose({refused(Granularity::kMono, why), loaded(Granularity::kStitch, 1), loaded(Granularity::kOp, 3)});
+  const auto choice = choose({refused(Granularity::kMono, why), loaded(Granularity::kStitch, 1),
+                              loaded(Granularity::kOp, 3)});
   ASSERT_TRUE(choice.ok()) << choice.error().text();
   EXPECT_EQ(choice->candidates[choice->chosen].granularity, Granularity::kStitch);
   EXPECT_FALSE(choice->measured);
@@ -52,13 +52,15 @@ TEST(Granularity, OneThatIsRefusedIsLeftOutAndItsReasonTold) {
 }
 
 TEST(Granularity, TheQuickestByThePredictionIsTaken) {
-  const auto choice = choose({loaded(Granularity::kMono, 9), loaded(Granularity::kStitch, 2), loaded(Granularity::kOp, 3)});
+  const auto choice = choose({loaded(Granularity::kMono, 9), loaded(Granularity::kStitch, 2),
+                              loaded(Granularity::kOp, 3)});
   ASSERT_TRUE(choice.ok()) << choice.error().text();
   EXPECT_EQ(choice->candidates[choice->chosen].granularity, Granularity::kStitch);
 }
 
 TEST(Granularity, WhereAllAreRefusedTheFirstReasonIsTheError) {
-  const auto choice = choose({refused(Granularity::kMono, "the first"), refused(Granularity::kStitch, "the second")});
+  const auto choice = choose(
+      {refused(Granularity::kMono, "the first"), refused(Granularity::kStitch, "the second")});
   ASSERT_FALSE(choice.ok());
   EXPECT_EQ(choice.error().code, Code::kUnsupported);
   EXPECT_EQ(choice.error().message, "the first");

@@ -1,4 +1,5 @@
-// How long lanes and launch orders take (schedule/dispatch.h), of random orders of 1,000 and 10,000 kernels: the fastest of several turns.
+// How long lanes and launch orders take (schedule/dispatch.h), of random orders of 1,000 and 10,000
+// kernels: the fastest of several turns.
 //
 //   build/bin/bench_dispatch
 #include <algorithm>
@@ -17,7 +18,9 @@ double fastest_ms(Work work) {
   for (int turn = 0; turn < 7; ++turn) {
     const auto start = std::chrono::steady_clock::now();
     work();
-    best = std::min(best, std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count());
+    best = std::min(
+        best, std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start)
+                  .count());
   }
   return best;
 }
@@ -29,12 +32,20 @@ void measure(int count) {
     for (int k = 0; k < 2; ++k) dag.add(std::max(0, to - 1 - static_cast<int>(random() % 12)), to);
   std::vector<Kernel> kernels;
   for (int k = 0; k < count; ++k)
-    kernels.push_back({"k", {.shared_bytes = static_cast<int64_t>(random() % 5) * 16384, .threads = 256, .registers = 64,
-                             .ctas = 1 + static_cast<int64_t>(random() % 300), .nanos = 1000.0 + static_cast<double>(random() % 20000)},
-                       random() % 2 == 0 ? KernelClass::kMemory : KernelClass::kCompute, "", true});
+    kernels.push_back({"k",
+                       {.shared_bytes = static_cast<int64_t>(random() % 5) * 16384,
+                        .threads = 256,
+                        .registers = 64,
+                        .ctas = 1 + static_cast<int64_t>(random() % 300),
+                        .nanos = 1000.0 + static_cast<double>(random() % 20000)},
+                       random() % 2 == 0 ? KernelClass::kMemory : KernelClass::kCompute,
+                       "",
+                       true});
   std::vector<int> topological(static_cast<size_t>(count));
   for (int k = 0; k < count; ++k) topological[static_cast<size_t>(k)] = k;
-  const auto tell = [&](const char* what, double ms) { fmt::print("{:6} kernels {:6} edges  {:34} {:8.3f} ms\n", count, dag.edges(), what, ms); };
+  const auto tell = [&](const char* what, double ms) {
+    fmt::print("{:6} kernels {:6} edges  {:34} {:8.3f} ms\n", count, dag.edges(), what, ms);
+  };
   tell("lanes, Opara (algorithm 1)", fastest_ms([&] { (void)allocate_opara(dag, topological); }));
   tell("order, Opara (algorithm 2)", fastest_ms([&] { (void)order_opara(dag, kernels); }));
   tell("order, critical", fastest_ms([&] { (void)order_critical(dag, kernels, 132); }));

@@ -1,4 +1,5 @@
-/* A whole program in C: compiles a model, keeps the compiled file beside it, runs it once, and prints what it answers.
+/* A whole program in C: compiles a model, keeps the compiled file beside it, runs it once, and
+ * prints what it answers.
  *
  *   answer MODEL.onnx [DIMENSION=EXTENT]...        inputs are 0, 1/8, 2/8, ... 7/8, 0, ...
  *   answer MODEL.obk
@@ -18,12 +19,14 @@ static void check(obelisk_error* error) {
 }
 
 static void told(obelisk_log_level level, const char* part, const char* text, void* user) {
-  fprintf(stderr, "%s%s %s: %s\n", (const char*)user, level == OBELISK_LOG_WARNING ? "warning from" : "from", part, text);
+  fprintf(stderr, "%s%s %s: %s\n", (const char*)user,
+          level == OBELISK_LOG_WARNING ? "warning from" : "from", part, text);
 }
 
 static void describe(const char* way, const obelisk_port* port) {
   printf("%s %s [", way, port->name);
-  for (size_t d = 0; d < port->rank; ++d) printf(d ? ", %lld" : "%lld", (long long)port->extents[d]);
+  for (size_t d = 0; d < port->rank; ++d)
+    printf(d ? ", %lld" : "%lld", (long long)port->extents[d]);
   printf("]\n");
 }
 
@@ -47,7 +50,8 @@ int main(int argc, char** argv) {
         return OBELISK_USAGE;
       }
       *equals = 0;
-      dimensions[options.dimension_count].name = argv[k], dimensions[options.dimension_count++].extent = atoll(equals + 1);
+      dimensions[options.dimension_count].name = argv[k],
+      dimensions[options.dimension_count++].extent = atoll(equals + 1);
     }
     options.dimensions = dimensions;
     check(obelisk_compile_file(argv[1], &options, &model));

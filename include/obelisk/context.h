@@ -5,7 +5,8 @@
 ///   context.run();
 ///   std::span<const float> scores = context.output<float>("scores");
 ///
-/// On a GPU  Inputs and outputs may be its memory (bind_input, bind_output, or obelisk/dlpack.h), which is used in place:
+/// On a GPU  Inputs and outputs may be its memory (bind_input, bind_output, or obelisk/dlpack.h),
+/// which is used in place:
 ///
 ///   context.bind_input("pixels", {device_pointer, bytes});
 ///   context.bind_output("scores", {other_pointer, more_bytes});
@@ -67,10 +68,11 @@ class Context {
 
   /// Answers. Failure when an op finds its inputs out of range (an index, say).
   void run();
-  /// The same on a stream of the caller's (a CUstream or cudaStream_t; null: the default one), where every input and output is bound
-  /// to the GPU's memory; returns before the work is done. Runs of one context follow each other whatever streams they are given. A
-  /// failure of the device may come with a later call: then this context does not run again. kUsage where a port is not bound to the
-  /// GPU's memory, kUnsupported of a CPU's model.
+  /// The same on a stream of the caller's (a CUstream or cudaStream_t; null: the default one),
+  /// where every input and output is bound to the GPU's memory; returns before the work is done.
+  /// Runs of one context follow each other whatever streams they are given. A failure of the device
+  /// may come with a later call: then this context does not run again. kUsage where a port is not
+  /// bound to the GPU's memory, kUnsupported of a CPU's model.
   void run_on(void* stream);
   /// Until all runs are done. Failure, kDevice, of one that failed after run_on() had returned.
   void wait();

@@ -8,11 +8,11 @@ namespace obelisk {
 
 /// Why something failed. The numbers are the exit codes of the command line.
 enum class FailureKind : int {
-  kUsage = 1,         // options, names, files that are not there
-  kBadModel = 2,      // the model, or the compiled file, contradicts itself or its format
-  kUnsupported = 3,   // a valid model that this version does not run
-  kBuild = 4,         // the host compiler failed, or Obelisk has a defect
-  kAccuracy = 5,      // answers differ from the reference by more than the tolerance
+  kUsage = 1,        // options, names, files that are not there
+  kBadModel = 2,     // the model, or the compiled file, contradicts itself or its format
+  kUnsupported = 3,  // a valid model that this version does not run
+  kBuild = 4,        // the host compiler failed, or Obelisk has a defect
+  kAccuracy = 5,     // answers differ from the reference by more than the tolerance
   kMemory = 6,
   kDevice = 7,
   kInterrupted = 130,

@@ -26,38 +26,45 @@ namespace obelisk {
 
 class Context;
 
-/// What comparing with the reference found, on generated inputs. Of an opened file only `rows` is known.
+/// What comparing with the reference found, on generated inputs. Of an opened file only `rows` is
+/// known.
 struct Verification {
   double max_abs = 0;    // the largest difference
   double max_rel = 0;    // relative to the scale of the output it is in
   double tolerance = 0;  // what that output was allowed, relative to its scale
-  double rounding = 0;   // what the model's arithmetic costs the reference itself, on the same scale
-  std::string rows;      // that were compared: "every row", "3 of 128 rows of 'y'"
-  bool before = false;   // it was found by an earlier run, and kept in the cache
+  double rounding = 0;  // what the model's arithmetic costs the reference itself, on the same scale
+  std::string rows;     // that were compared: "every row", "3 of 128 rows of 'y'"
+  bool before = false;  // it was found by an earlier run, and kept in the cache
 };
 
 struct CompileOptions {
-  std::map<std::string, std::vector<int64_t>> shapes;   // by input
-  std::map<std::string, int64_t> dimensions;            // by symbolic dimension
-  std::map<std::string, std::vector<int64_t>> values;   // of inputs that shapes depend on
-  /// "cpu"; "cuda" or "cuda:1", a GPU of this machine; "auto", a GPU where one and its compiler are, else the CPU; or an
-  /// architecture, "sm_90a", of a GPU that need not be here: such a model can be saved, not run. kDevice where no such GPU is.
+  std::map<std::string, std::vector<int64_t>> shapes;  // by input
+  std::map<std::string, int64_t> dimensions;           // by symbolic dimension
+  std::map<std::string, std::vector<int64_t>> values;  // of inputs that shapes depend on
+  /// "cpu"; "cuda" or "cuda:1", a GPU of this machine; "auto", a GPU where one and its compiler
+  /// are, else the CPU; or an architecture, "sm_90a", of a GPU that need not be here: such a model
+  /// can be saved, not run. kDevice where no such GPU is.
   std::string target = "cpu";
-  /// Of a GPU: "mono" (one kernel), "stitch" (a graph of stitched kernels), "op" (a kernel an op), "auto" (the quickest).
+  /// Of a GPU: "mono" (one kernel), "stitch" (a graph of stitched kernels), "op" (a kernel an op),
+  /// "auto" (the quickest).
   std::string granularity = "auto";
-  int64_t memory_limit = 0;      // bytes of the GPU's memory for weights and all Contexts; 0: what there is. kMemory beyond it
-  bool batch_invariant = false;  // on a GPU a row has the same bits in models of any batch, and is slower
-  bool watchdog = false;         // a GPU that waits for two seconds stops, and the failure says for what
-  /// "keep" the model's arithmetic, or "fp32", "tf32" (products round what they multiply to 10 bits of
-  /// mantissa), "fp16", "bf16"; inputs and outputs keep their types.
+  int64_t memory_limit = 0;  // bytes of the GPU's memory for weights and all Contexts; 0: what
+                             // there is. kMemory beyond it
+  bool batch_invariant =
+      false;              // on a GPU a row has the same bits in models of any batch, and is slower
+  bool watchdog = false;  // a GPU that waits for two seconds stops, and the failure says for what
+  /// "keep" the model's arithmetic, or "fp32", "tf32" (products round what they multiply to 10 bits
+  /// of mantissa), "fp16", "bf16"; inputs and outputs keep their types.
   std::string precision = "keep";
-  int threads = 0;          // workers that verifying runs on; 0: one a core
-  int virtual_sms = 0;      // that the tables are made for; 0: one a worker
-  bool verify = true;       // compare with the reference: kAccuracy when it is too far off; once for a program, the cache keeps it
-  double verify_seconds = 10;  // that the reference may take: with less than all rows take it looks at some; 0: as long as it wants
-  std::string compiler;     // the C++ compiler for bodies; empty: found on the PATH
-  std::string cache;        // folder of the object cache; empty: the user's; "off": none
-  std::string folder;       // of bytes: where the model's external data lies; empty: there is none
+  int threads = 0;      // workers that verifying runs on; 0: one a core
+  int virtual_sms = 0;  // that the tables are made for; 0: one a worker
+  bool verify = true;   // compare with the reference: kAccuracy when it is too far off; once for a
+                        // program, the cache keeps it
+  double verify_seconds = 10;  // that the reference may take: with less than all rows take it looks
+                               // at some; 0: as long as it wants
+  std::string compiler;        // the C++ compiler for bodies; empty: found on the PATH
+  std::string cache;           // folder of the object cache; empty: the user's; "off": none
+  std::string folder;  // of bytes: where the model's external data lies; empty: there is none
   std::function<void(const std::string& step, double done)> progress;  // done in [0, 1]
   std::function<bool()> interrupted;  // asked now and then; true ends with kInterrupted
 };

@@ -1,4 +1,5 @@
-/// obelisk/obelisk.h — all of the library: compile or open a Model, run it in a Context; many models in a Server.
+/// obelisk/obelisk.h — all of the library: compile or open a Model, run it in a Context; many
+/// models in a Server.
 #pragma once
 
 #include "obelisk/context.h"

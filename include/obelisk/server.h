@@ -1,18 +1,18 @@
-/// obelisk/server.h — many models answer requests under deadlines, in this process and without sockets.
+/// obelisk/server.h — many models answer requests under deadlines, in this process and without
+/// sockets.
 ///
 ///   obelisk::Server server;
 ///   server.add("scores", "scores.onnx", {.batch_dimension = "batch", .max_batch = 8});
 ///   server.wait("scores");
-///   obelisk::Reply reply = server.submit("scores", {obelisk::input("x", pixels, {1, 64})}, {.deadline = std::chrono::milliseconds(5)});
-///   obelisk::Response response = reply.get();
-///   if (response.ok()) use(response.output<float>("p"));
-///   else retry_in(response.retry_after());
+///   obelisk::Reply reply = server.submit("scores", {obelisk::input("x", pixels, {1, 64})},
+///   {.deadline = std::chrono::milliseconds(5)}); obelisk::Response response = reply.get(); if
+///   (response.ok()) use(response.output<float>("p")); else retry_in(response.retry_after());
 ///
-/// What runs next, beside whom, in which batch and how wide is decided when a request is there: least slack first, requests of one
-/// model joined, other models side by side, each as wide as there is room and as narrow as its deadline allows. A request that cannot
-/// be in time is refused at once.
-/// Threads  Every function may be called from any thread; none but wait(), get() and the destructors waits.
-/// Numbers  The bits of an answer do not depend on what else is served.
+/// What runs next, beside whom, in which batch and how wide is decided when a request is there:
+/// least slack first, requests of one model joined, other models side by side, each as wide as
+/// there is room and as narrow as its deadline allows. A request that cannot be in time is refused
+/// at once. Threads  Every function may be called from any thread; none but wait(), get() and the
+/// destructors waits. Numbers  The bits of an answer do not depend on what else is served.
 #pragma once
 
 #include <chrono>
@@ -44,7 +44,7 @@ struct ServerOptions {
 /// How a model is served.
 struct ServeOptions {
   std::map<std::string, int64_t> dimensions;  // symbolic dimensions that are bound
-  std::string batch_dimension;                // along which requests are joined; empty: they are not
+  std::string batch_dimension;  // along which requests are joined; empty: they are not
   int max_batch = 1;
   std::string precision = "keep";
   std::optional<std::chrono::nanoseconds> deadline;  // of requests that bring none
@@ -61,14 +61,18 @@ struct Input {
   std::shared_ptr<const void> owner{};  // keeps them alive; without one they are copied by submit()
 };
 template <typename Range>
-Input input(std::string name, const Range& values, std::vector<int64_t> shape, std::shared_ptr<const void> owner = {}) {
+Input input(std::string name, const Range& values, std::vector<int64_t> shape,
+            std::shared_ptr<const void> owner = {}) {
   const std::span all(values);
-  return {std::move(name), ElementOf<std::remove_cv_t<typename decltype(all)::element_type>>::value, std::move(shape), std::as_bytes(all), std::move(owner)};
+  return {std::move(name), ElementOf<std::remove_cv_t<typename decltype(all)::element_type>>::value,
+          std::move(shape), std::as_bytes(all), std::move(owner)};
 }
 
 struct SubmitOptions {
-  std::optional<std::chrono::nanoseconds> deadline{};  // from now; none: the model's own, or as soon as possible
-  std::string id{}, client{};  // of the caller's own; requests of a client have one fair share, whatever models they ask
+  std::optional<std::chrono::nanoseconds>
+      deadline{};              // from now; none: the model's own, or as soon as possible
+  std::string id{}, client{};  // of the caller's own; requests of a client have one fair share,
+                               // whatever models they ask
   int priority = 0;            // 0: the model's own
   bool trace = false;
 };
@@ -81,7 +85,7 @@ enum class Outcome {
   kRejected,    // the queue is full, or the deadline cannot be met
   kLate,        // the deadline passed before it could run
   kCancelled,
-  kFailed,      // the run failed
+  kFailed,  // the run failed
 };
 
 /// What happened to a request. Times are from its arrival.
@@ -92,7 +96,7 @@ struct RequestTrace {
   int batch_rows = 0;
   std::chrono::nanoseconds started{0}, answered{0};
   std::optional<std::chrono::nanoseconds> slack;  // that was left when it was started
-  std::string reason;                 // why then, there and so wide
+  std::string reason;                             // why then, there and so wide
 };
 
 class Response {
@@ -105,7 +109,8 @@ class Response {
 
   /// The outputs, in the model's order. Their memory lives as long as a copy of the response.
   std::span<const Port> outputs() const noexcept;
-  /// An output's elements. Failure where the response is not ok, and for an unknown name or another element type.
+  /// An output's elements. Failure where the response is not ok, and for an unknown name or another
+  /// element type.
   template <typename T>
   std::span<const T> output(const std::string& name) const {
     const std::span<const std::byte> bytes = memory(name, ElementOf<T>::value);
@@ -127,7 +132,8 @@ class Reply {
   bool ready() const;
   bool wait_for(std::chrono::nanoseconds time) const;  // whether it is there
   Response get() const;                                // waits for it
-  /// The answer is kCancelled unless the request runs already. Harmless afterwards, and when the server is gone.
+  /// The answer is kCancelled unless the request runs already. Harmless afterwards, and when the
+  /// server is gone.
   void cancel() const;
 
  private:
@@ -139,11 +145,11 @@ class Reply {
 struct ServedModel {
   std::string name;
   bool ready = false;
-  std::string reason;  // why it is not, where it failed
+  std::string reason;                 // why it is not, where it failed
   std::vector<Port> inputs, outputs;  // an extent of -1: rows that requests choose
   int64_t memory_bytes = 0;
   uint64_t answered = 0, failed = 0, rejected = 0, late = 0, cancelled = 0;
-  uint64_t launches = 0, rows = 0;            // of what was answered
+  uint64_t launches = 0, rows = 0;  // of what was answered
   uint64_t in_time = 0, with_deadline = 0;
   int64_t waiting = 0;
 };
@@ -155,17 +161,22 @@ class Server {
   Server& operator=(Server&&) noexcept;
   ~Server();  // answers what waits with kCancelled
 
-  /// Begins to load a model's file (.onnx), a graph (.ir) or a compiled file (.obk). An equal name is replaced once the new one is ready.
+  /// Begins to load a model's file (.onnx), a graph (.ir) or a compiled file (.obk). An equal name
+  /// is replaced once the new one is ready.
   void add(const std::string& name, const std::string& path, const ServeOptions& options = {});
-  /// Waits until it is loaded. Failure with the reason where it cannot be, and for a name that was not added.
+  /// Waits until it is loaded. Failure with the reason where it cannot be, and for a name that was
+  /// not added.
   void wait(const std::string& name) const;
   /// Answers what waits, refuses what comes, then frees the model.
   void remove(const std::string& name);
   std::vector<ServedModel> models() const;
 
-  Reply submit(const std::string& model, std::vector<Input> inputs, const SubmitOptions& options = {});
-  /// The same with a function that is called once with the response, on a thread of the server or before submit() returns.
-  Reply submit(const std::string& model, std::vector<Input> inputs, const SubmitOptions& options, std::function<void(Response)> done);
+  Reply submit(const std::string& model, std::vector<Input> inputs,
+               const SubmitOptions& options = {});
+  /// The same with a function that is called once with the response, on a thread of the server or
+  /// before submit() returns.
+  Reply submit(const std::string& model, std::vector<Input> inputs, const SubmitOptions& options,
+               std::function<void(Response)> done);
 
   /// Takes no more requests; what was taken is answered.
   void drain();

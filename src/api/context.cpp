@@ -5,7 +5,9 @@
 namespace obelisk {
 namespace {
 
-Error usage(std::string message, std::string hint = "") { return {Code::kUsage, "api", std::move(message), "", std::move(hint)}; }
+Error usage(std::string message, std::string hint = "") {
+  return {Code::kUsage, "api", std::move(message), "", std::move(hint)};
+}
 
 /// Checks memory that a caller wants to be read or written.
 void check_memory(const Port& port, const char* way, const void* data, size_t bytes) {
@@ -86,8 +88,10 @@ std::span<const std::byte> Context::output_bytes(const std::string& name) {
     const size_t k = api::find_port(inside.model.outputs(), name, "output");
     const bool bound = inside.out[k] && inside.own_outputs[k].empty();
     if (bound && api::value_or_raise(inside.context->on_device(inside.out[k])))
-      api::raise(usage(fmt::format("output '{}' is bound to the GPU's memory, which the host does not read", name),
-                       "copy it from there, or bind the host's memory"));
+      api::raise(
+          usage(fmt::format(
+                    "output '{}' is bound to the GPU's memory, which the host does not read", name),
+                "copy it from there, or bind the host's memory"));
     return {inside.output(k), inside.model.outputs()[k].bytes};
   });
 }
@@ -140,10 +144,13 @@ void Context::run() {
 
 void Context::run_on(void* stream) {
   api::guarded([&] {
-    const auto bound = [](std::span<const Port> ports, const char* way, const auto& memory, const std::vector<Tensor>& own) {
+    const auto bound = [](std::span<const Port> ports, const char* way, const auto& memory,
+                          const std::vector<Tensor>& own) {
       for (size_t k = 0; k < ports.size(); ++k)
         if (ports[k].bytes > 0 && (!memory[k] || !own[k].empty()))
-          api::raise(usage(fmt::format("{} '{}' is bound to no memory: a run on a stream wants the GPU's, by bind_{}", way, ports[k].name, way)));
+          api::raise(usage(fmt::format(
+              "{} '{}' is bound to no memory: a run on a stream wants the GPU's, by bind_{}", way,
+              ports[k].name, way)));
     };
     if (state().model.gpu() >= 0) {
       bound(state().model.inputs(), "input", state().in, state().own_inputs);

@@ -39,8 +39,21 @@ SAME(f8e4m3fn);
 SAME(f8e4m3fnuz);
 SAME(f8e5m2);
 SAME(f8e5m2fnuz);
-SAME(f8e8m0); SAME(f4e2m1); SAME(i64); SAME(i32); SAME(i16); SAME(i8); SAME(i4); SAME(i2);
-SAME(u64); SAME(u32); SAME(u16); SAME(u8); SAME(u4); SAME(u2); SAME(b1);
+SAME(f8e8m0);
+SAME(f4e2m1);
+SAME(i64);
+SAME(i32);
+SAME(i16);
+SAME(i8);
+SAME(i4);
+SAME(i2);
+SAME(u64);
+SAME(u32);
+SAME(u16);
+SAME(u8);
+SAME(u4);
+SAME(u2);
+SAME(b1);
 #undef SAME
 
 bool ends_with(const std::string& text, std::string_view end) {
@@ -89,11 +102,13 @@ compiler::Network read_network(const std::string& path) {
 compiler::Network read_network(std::span<const std::byte> file, const std::string& folder) {
   const auto copy = std::make_shared<const Tensor>(copy_of(file));
   compiler::Network network;
-  network.model = value_or_raise(frontends::onnx::read_model_bytes({copy->as<char>(), file.size()}, copy, folder));
+  network.model = value_or_raise(
+      frontends::onnx::read_model_bytes({copy->as<char>(), file.size()}, copy, folder));
   return network;
 }
 
-void bind_shapes(const compiler::Network& network, const CompileOptions& wanted, frontends::ImportOptions& import) {
+void bind_shapes(const compiler::Network& network, const CompileOptions& wanted,
+                 frontends::ImportOptions& import) {
   if (!network.model) return;
   for (const auto& [name, extents] : wanted.shapes) {
     std::string text;
@@ -123,10 +138,11 @@ void Model::State::describe() {
 namespace {
 
 /// A network, compiled; and the GPU that it was compiled for.
-std::pair<compiler::Compilation, compiler::FoundMachine> compiled(const compiler::Network& network, const CompileOptions& wanted) {
+std::pair<compiler::Compilation, compiler::FoundMachine> compiled(const compiler::Network& network,
+                                                                  const CompileOptions& wanted) {
   compiler::Options options;
-  const compiler::FoundMachine machine = value_or_raise(
-      compiler::find_machine(wanted.target, wanted.virtual_sms, wanted.threads));
+  const compiler::FoundMachine machine =
+      value_or_raise(compiler::find_machine(wanted.target, wanted.virtual_sms, wanted.threads));
   options.target = machine.target;
   options.granularity = value_or_raise(compiler::parse_wanted_granularity(wanted.granularity));
   options.load.gpu = machine.gpu, options.load.memory_limit = Bytes{wanted.memory_limit};
@@ -134,8 +150,8 @@ std::pair<compiler::Compilation, compiler::FoundMachine> compiled(const compiler
   options.batch_invariant = wanted.batch_invariant;
   const auto precision = passes::parse_precision(wanted.precision);
   if (!precision)
-    raise(Error{Code::kUsage, "api", fmt::format("there is no precision '{}'", wanted.precision), "",
-                "keep, fp32, tf32, fp16 or bf16"});
+    raise(Error{Code::kUsage, "api", fmt::format("there is no precision '{}'", wanted.precision),
+                "", "keep, fp32, tf32, fp16 or bf16"});
   options.passes.precision = *precision;
   options.threads = wanted.threads;
   options.sms = machine.sms;
@@ -192,7 +208,8 @@ std::shared_ptr<Model::State> Model::State::of(runtime::Compiled file, const Ope
   if (!wanted.portable) {
     runtime::LoadOptions load;
     load.compiler = wanted.compiler, load.cache_dir = wanted.cache;
-    load.gpu = wanted.gpu, load.memory_limit = Bytes{wanted.memory_limit}, load.watchdog = wanted.watchdog;
+    load.gpu = wanted.gpu, load.memory_limit = Bytes{wanted.memory_limit},
+    load.watchdog = wanted.watchdog;
     state->executable = value_or_raise(runtime::load(state->file->program, load));
     if (!state->file->verified.empty())
       state->verification = Verification{.rows = state->file->verified};
@@ -223,13 +240,17 @@ std::shared_ptr<Model::State> Model::State::of(runtime::Compiled file, const Ope
 }
 
 Model Model::open(const std::string& path, const OpenOptions& wanted) {
-  return guarded([&] { return Model(State::of(value_or_raise(runtime::open_obk(path, wanted.portable)), wanted)); });
+  return guarded([&] {
+    return Model(State::of(value_or_raise(runtime::open_obk(path, wanted.portable)), wanted));
+  });
 }
 
 Model Model::open(std::span<const std::byte> file, const OpenOptions& wanted) {
   return guarded([&] {
     const auto copy = std::make_shared<const Tensor>(copy_of(file));
-    return Model(State::of(value_or_raise(runtime::parse_obk(copy->data(), file.size(), copy, "compiled model", wanted.portable)), wanted));
+    return Model(State::of(value_or_raise(runtime::parse_obk(copy->data(), file.size(), copy,
+                                                             "compiled model", wanted.portable)),
+                           wanted));
   });
 }
 

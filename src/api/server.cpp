@@ -14,8 +14,16 @@ using api::guarded;
 using api::raise;
 using api::value_or_raise;
 
-#define SAME(name) static_assert(static_cast<int>(Outcome::name) == static_cast<int>(serve::Outcome::name))
-SAME(kOk); SAME(kBadRequest); SAME(kNotFound); SAME(kNotReady); SAME(kRejected); SAME(kLate); SAME(kCancelled); SAME(kFailed);
+#define SAME(name) \
+  static_assert(static_cast<int>(Outcome::name) == static_cast<int>(serve::Outcome::name))
+SAME(kOk);
+SAME(kBadRequest);
+SAME(kNotFound);
+SAME(kNotReady);
+SAME(kRejected);
+SAME(kLate);
+SAME(kCancelled);
+SAME(kFailed);
 #undef SAME
 
 struct Response::State {
@@ -52,7 +60,9 @@ Port port_of(const std::string& name, DType dtype, const Shape& shape, size_t by
 
 Outcome Response::outcome() const noexcept { return static_cast<Outcome>(state_->answer.outcome); }
 const std::string& Response::error() const noexcept { return state_->error; }
-std::optional<std::chrono::nanoseconds> Response::retry_after() const noexcept { return state_->answer.retry_after; }
+std::optional<std::chrono::nanoseconds> Response::retry_after() const noexcept {
+  return state_->answer.retry_after;
+}
 const std::optional<RequestTrace>& Response::trace() const noexcept { return state_->trace; }
 std::span<const Port> Response::outputs() const noexcept { return state_->outputs; }
 
@@ -67,7 +77,9 @@ std::span<const std::byte> Response::memory(const std::string& name, Element ele
   const std::span<const std::byte> bytes = output_bytes(name);
   const Port& port = state_->outputs[api::find_port(state_->outputs, name, "output")];
   if (port.element != element)
-    raise({Code::kUsage, "api", fmt::format("output '{}' is {}, not {}", name, element_name(port.element), element_name(element))});
+    raise({Code::kUsage, "api",
+           fmt::format("output '{}' is {}, not {}", name, element_name(port.element),
+                       element_name(element))});
   return bytes;
 }
 
@@ -98,7 +110,8 @@ void Reply::cancel() const {
 Server::Server(const ServerOptions& options) {
   guarded([&] {
     serve::EngineOptions wanted;
-    wanted.workers = options.workers, wanted.verify = options.verify, wanted.verify_seconds = options.verify_seconds;
+    wanted.workers = options.workers, wanted.verify = options.verify,
+    wanted.verify_seconds = options.verify_seconds;
     wanted.compiler = options.compiler, wanted.cache = options.cache;
     wanted.memory_limit = options.memory_limit, wanted.record = options.record;
     wanted.policy = value_or_raise(serve::policy_named(options.policy));
@@ -111,9 +124,16 @@ Server::~Server() = default;
 
 void Server::add(const std::string& name, const std::string& path, const ServeOptions& options) {
   guarded([&] {
-    serve::ModelConfig config{.name = name, .path = path, .dimensions = options.dimensions, .batch_dimension = options.batch_dimension,
-                              .max_batch = options.max_batch, .precision = options.precision, .deadline = options.deadline,
-                              .priority = options.priority, .weight = options.weight, .queue_limit = options.queue_limit};
+    serve::ModelConfig config{.name = name,
+                              .path = path,
+                              .dimensions = options.dimensions,
+                              .batch_dimension = options.batch_dimension,
+                              .max_batch = options.max_batch,
+                              .precision = options.precision,
+                              .deadline = options.deadline,
+                              .priority = options.priority,
+                              .weight = options.weight,
+                              .queue_limit = options.queue_limit};
     state_->engine->add(std::move(config));
   });
 }
@@ -124,8 +144,11 @@ void Server::wait(const std::string& name) const {
       const auto info = state_->engine->model(name);
       if (!info) raise({Code::kUsage, "api", fmt::format("there is no model '{}'", name)});
       if (info->state == serve::ModelState::kReady) return;
-      if (info->state == serve::ModelState::kFailed) raise({Code::kBadModel, "api", fmt::format("the model '{}' could not be loaded: {}", name, info->reason)});
-      if (info->state == serve::ModelState::kUnloading) raise({Code::kUsage, "api", fmt::format("the model '{}' is being removed", name)});
+      if (info->state == serve::ModelState::kFailed)
+        raise({Code::kBadModel, "api",
+               fmt::format("the model '{}' could not be loaded: {}", name, info->reason)});
+      if (info->state == serve::ModelState::kUnloading)
+        raise({Code::kUsage, "api", fmt::format("the model '{}' is being removed", name)});
     }
   });
 }
@@ -138,12 +161,19 @@ std::vector<ServedModel> Server::models() const {
   return guarded([&] {
     std::vector<ServedModel> all;
     for (const serve::ModelInfo& info : state_->engine->models()) {
-      ServedModel model{.name = info.config.name, .ready = info.state == serve::ModelState::kReady, .reason = info.reason, .memory_bytes = info.memory_bytes};
-      for (const serve::PortInfo& port : info.inputs) model.inputs.push_back(port_of(port.name, port.dtype, port.shape, 0));
-      for (const serve::PortInfo& port : info.outputs) model.outputs.push_back(port_of(port.name, port.dtype, port.shape, 0));
+      ServedModel model{.name = info.config.name,
+                        .ready = info.state == serve::ModelState::kReady,
+                        .reason = info.reason,
+                        .memory_bytes = info.memory_bytes};
+      for (const serve::PortInfo& port : info.inputs)
+        model.inputs.push_back(port_of(port.name, port.dtype, port.shape, 0));
+      for (const serve::PortInfo& port : info.outputs)
+        model.outputs.push_back(port_of(port.name, port.dtype, port.shape, 0));
       const serve::ModelCounts& counts = info.counts;
-      model.answered = counts.ok, model.failed = counts.failed, model.rejected = counts.rejected, model.late = counts.late, model.cancelled = counts.cancelled;
-      model.launches = counts.launches, model.rows = counts.rows, model.in_time = counts.in_time, model.with_deadline = counts.with_deadline;
+      model.answered = counts.ok, model.failed = counts.failed, model.rejected = counts.rejected,
+      model.late = counts.late, model.cancelled = counts.cancelled;
+      model.launches = counts.launches, model.rows = counts.rows, model.in_time = counts.in_time,
+      model.with_deadline = counts.with_deadline;
       model.waiting = counts.waiting;
       all.push_back(std::move(model));
     }
@@ -151,16 +181,23 @@ std::vector<ServedModel> Server::models() const {
   });
 }
 
-Reply Server::submit(const std::string& model, std::vector<Input> inputs, const SubmitOptions& options) {
+Reply Server::submit(const std::string& model, std::vector<Input> inputs,
+                     const SubmitOptions& options) {
   return submit(model, std::move(inputs), options, {});
 }
 
-Reply Server::submit(const std::string& model, std::vector<Input> inputs, const SubmitOptions& options, std::function<void(Response)> done) {
+Reply Server::submit(const std::string& model, std::vector<Input> inputs,
+                     const SubmitOptions& options, std::function<void(Response)> done) {
   return guarded([&] {
     Reply reply;
     reply.state_ = std::make_shared<Reply::State>();
     reply.state_->done = std::move(done), reply.state_->engine = state_->engine;
-    serve::Request request{.model = model, .id = options.id, .tenant = options.client, .deadline = options.deadline, .priority = options.priority, .trace = options.trace};
+    serve::Request request{.model = model,
+                           .id = options.id,
+                           .tenant = options.client,
+                           .deadline = options.deadline,
+                           .priority = options.priority,
+                           .trace = options.trace};
     struct Kept {
       std::vector<Tensor> copies;
       std::vector<std::shared_ptr<const void>> owners;
@@ -172,19 +209,30 @@ Reply Server::submit(const std::string& model, std::vector<Input> inputs, const 
         kept->owners.push_back(std::move(input.owner));
       } else {
         kept->copies.push_back(Tensor::allocate({DType::u8, {static_cast<int64_t>(bytes.size())}}));
-        if (!bytes.empty()) std::memcpy(kept->copies.back().mutable_data(), bytes.data(), bytes.size());
+        if (!bytes.empty())
+          std::memcpy(kept->copies.back().mutable_data(), bytes.data(), bytes.size());
         bytes = {static_cast<const std::byte*>(kept->copies.back().data()), bytes.size()};
       }
-      request.inputs.push_back({std::move(input.name), static_cast<DType>(input.element), std::move(input.shape), bytes});
+      request.inputs.push_back({std::move(input.name), static_cast<DType>(input.element),
+                                std::move(input.shape), bytes});
     }
     request.keep = std::move(kept);
     auto came = [state = reply.state_](serve::Answer answer) {
       auto made = std::make_shared<Response::State>();
       if (answer.error) made->error = answer.error->text();
-      for (const serve::OutputView& output : answer.outputs) made->outputs.push_back(port_of(output.name, output.dtype, output.shape, output.bytes.size()));
+      for (const serve::OutputView& output : answer.outputs)
+        made->outputs.push_back(
+            port_of(output.name, output.dtype, output.shape, output.bytes.size()));
       if (answer.trace) {
         serve::Trace& trace = *answer.trace;
-        made->trace = RequestTrace{std::move(trace.variant), trace.lane, std::move(trace.partners), trace.batch_rows, trace.queued, trace.ran, trace.slack, std::move(trace.reason)};
+        made->trace = RequestTrace{std::move(trace.variant),
+                                   trace.lane,
+                                   std::move(trace.partners),
+                                   trace.batch_rows,
+                                   trace.queued,
+                                   trace.ran,
+                                   trace.slack,
+                                   std::move(trace.reason)};
       }
       made->answer = std::move(answer);
       Response response;

@@ -11,8 +11,8 @@ namespace obelisk {
 
 struct Model::State {
   std::shared_ptr<const runtime::Executable> executable;
-  std::optional<graph::Graph> graph;            // compiled here: what save() writes
-  std::optional<runtime::Compiled> file;        // opened: its graph is parsed when it is needed
+  std::optional<graph::Graph> graph;      // compiled here: what save() writes
+  std::optional<runtime::Compiled> file;  // opened: its graph is parsed when it is needed
   std::vector<Port> inputs, outputs;
   std::vector<std::string> slow_ops;
   std::optional<Verification> verification;

@@ -1,6 +1,7 @@
 /// base/base.h — the door of `base`: what every room may use and what knows no room.
 ///
-/// Names here live in `obelisk` itself, so that `Result`, `Shape` and `CHECK` need no prefix anywhere.
+/// Names here live in `obelisk` itself, so that `Result`, `Shape` and `CHECK` need no prefix
+/// anywhere.
 #pragma once
 
 #include "base/check.h"

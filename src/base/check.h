@@ -1,4 +1,5 @@
-/// base/check.h — CHECK: our own invariant. It is on in every build; when it fails the bug is ours and no answer leaves the program.
+/// base/check.h — CHECK: our own invariant. It is on in every build; when it fails the bug is ours
+/// and no answer leaves the program.
 #pragma once
 
 #include <fmt/format.h>
@@ -13,15 +14,17 @@ struct Bug : std::logic_error {
   using std::logic_error::logic_error;
 };
 
-[[noreturn]] inline void fail_check(const char* file, int line, const char* condition, const std::string& text) {
-  throw Bug(fmt::format("{}:{}: CHECK({}) failed{}{}", file, line, condition, text.empty() ? "" : ": ", text));
+[[noreturn]] inline void fail_check(const char* file, int line, const char* condition,
+                                    const std::string& text) {
+  throw Bug(fmt::format("{}:{}: CHECK({}) failed{}{}", file, line, condition,
+                        text.empty() ? "" : ": ", text));
 }
 
 // CHECK(condition) or CHECK(condition, "format {}", arguments...)
-#define CHECK(condition, ...)                                                                            \
-  do {                                                                                                   \
-    if (!(condition)) [[unlikely]]                                                                       \
-      ::obelisk::fail_check(__FILE__, __LINE__, #condition, ::obelisk::check_text(__VA_ARGS__));           \
+#define CHECK(condition, ...)                                                                    \
+  do {                                                                                           \
+    if (!(condition)) [[unlikely]]                                                               \
+      ::obelisk::fail_check(__FILE__, __LINE__, #condition, ::obelisk::check_text(__VA_ARGS__)); \
   } while (false)
 
 inline std::string check_text() { return {}; }

@@ -5,8 +5,8 @@
 #include <immintrin.h>
 #endif
 
-#include <array>
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -402,7 +402,7 @@ void set_double_saturating(void* data, DType dtype, int64_t index, double value)
 uint16_t f32_to_f16(float value) {
   const uint32_t word = std::bit_cast<uint32_t>(value);
   const uint32_t sign = word >> 16 & 0x8000u, magnitude = word & 0x7fffffffu;
-  if (magnitude > 0x7f800000u) return static_cast<uint16_t>(sign | 0x7e00u);  // NaN
+  if (magnitude > 0x7f800000u) return static_cast<uint16_t>(sign | 0x7e00u);   // NaN
   if (magnitude >= 0x477ff000u) return static_cast<uint16_t>(sign | 0x7c00u);  // 65520 and more
   if (magnitude < 0x38800000u) {  // subnormal: the sum's low bits are the rounded digits
     const float shifted = std::bit_cast<float>(magnitude) + 0.5f;
@@ -471,8 +471,8 @@ __attribute__((target("avx2"))) __m256i bf16_of_eight(const char* from) {
   const __m256i odd = _mm256_and_si256(high, _mm256_set1_epi32(1));
   const __m256i rounded = _mm256_srli_epi32(
       _mm256_add_epi32(_mm256_add_epi32(word, _mm256_set1_epi32(0x7fff)), odd), 16);
-  const __m256i nan = _mm256_or_si256(_mm256_and_si256(high, _mm256_set1_epi32(0x8000)),
-                                      _mm256_set1_epi32(0x7fc0));
+  const __m256i nan =
+      _mm256_or_si256(_mm256_and_si256(high, _mm256_set1_epi32(0x8000)), _mm256_set1_epi32(0x7fc0));
   const __m256i is_nan = _mm256_castps_si256(_mm256_cmp_ps(value, value, _CMP_UNORD_Q));
   return _mm256_blendv_epi8(rounded, nan, is_nan);
 }

@@ -30,7 +30,8 @@ class MappedFile {
 
 Result<std::string> read_file(const std::string& path);
 
-/// Writes beside the target, syncs, renames: a reader sees the old file or the new one, an interrupted or failed write leaves none.
+/// Writes beside the target, syncs, renames: a reader sees the old file or the new one, an
+/// interrupted or failed write leaves none.
 Status write_file(const std::string& path, std::string_view bytes);
 
 }  // namespace obelisk

@@ -1,4 +1,5 @@
-/// base/hash.h — 128-bit content hashes (xxHash3): names of bodies, keys of caches, checksums of files.
+/// base/hash.h — 128-bit content hashes (xxHash3): names of bodies, keys of caches, checksums of
+/// files.
 #pragma once
 
 #include <cstdint>

@@ -24,7 +24,8 @@ void set_log(LogSink to, void* with, LogLevel most) {
 }
 
 LogLevel log_level() {
-  if (const int most = most_for_sink.load(std::memory_order_relaxed); most >= 0) return static_cast<LogLevel>(most);
+  if (const int most = most_for_sink.load(std::memory_order_relaxed); most >= 0)
+    return static_cast<LogLevel>(most);
   static const LogLevel level = [] {
     const char* wish = std::getenv("OBELISK_LOG");
     const std::string_view text = wish != nullptr ? wish : "";

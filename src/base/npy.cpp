@@ -334,7 +334,9 @@ std::string npy_bytes(const Tensor& tensor) {
   }
   // One byte a number: of 4-bit floats their code.
   for (int64_t k = 0; k < tensor.count(); ++k) {
-    const int64_t number = is_float(tensor.dtype()) ? tensor.as<uint8_t>()[k / 2] >> (k % 2 * 4) & 15 : tensor.get_int(k);
+    const int64_t number = is_float(tensor.dtype())
+                               ? tensor.as<uint8_t>()[k / 2] >> (k % 2 * 4) & 15
+                               : tensor.get_int(k);
     out += static_cast<char>(number);
   }
   return out;

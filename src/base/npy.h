@@ -1,8 +1,10 @@
-/// base/npy.h — NumPy's array files: .npy (versions 1 to 3) and .npz (stored or deflated) from and to tensors.
+/// base/npy.h — NumPy's array files: .npy (versions 1 to 3) and .npz (stored or deflated) from and
+/// to tensors.
 ///
-/// Every claim of a file is checked against its size before memory is allocated. Fortran order and big-endian data are converted.
-/// Types that NumPy itself does not know travel raw: bf16 as '<V2', the 8-bit floats and f4e2m1 as '<V1' (one element to a byte),
-/// i4 and i2 as '|i1', u4 and u2 as '|u1'. Raw data says nothing of its meaning, so reading it needs `as`.
+/// Every claim of a file is checked against its size before memory is allocated. Fortran order and
+/// big-endian data are converted. Types that NumPy itself does not know travel raw: bf16 as '<V2',
+/// the 8-bit floats and f4e2m1 as '<V1' (one element to a byte), i4 and i2 as '|i1', u4 and u2 as
+/// '|u1'. Raw data says nothing of its meaning, so reading it needs `as`.
 ///
 /// Errors: kUsage, with the path (or member), what the file says, and the way out.
 #pragma once
@@ -18,8 +20,9 @@
 
 namespace obelisk {
 
-/// The array of a file; where the bytes are usable as they lie, a view of the mapping. `as`: the type that is wanted. Raw elements and
-/// u8/i8 are taken as the narrow type of that name; any other type must be the one that the file has.
+/// The array of a file; where the bytes are usable as they lie, a view of the mapping. `as`: the
+/// type that is wanted. Raw elements and u8/i8 are taken as the narrow type of that name; any other
+/// type must be the one that the file has.
 Result<Tensor> read_npy(const std::string& path, std::optional<DType> as = std::nullopt);
 /// The same of bytes in memory: a view when `owner` keeps them alive, else a copy.
 Result<Tensor> parse_npy(std::span<const std::byte> bytes, std::optional<DType> as = std::nullopt,

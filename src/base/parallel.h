@@ -3,8 +3,9 @@
 ///   for_each_on_all_cores(tensors.size(), [&](size_t k) { hashes[k] = hash_bytes(...); });
 ///   for_each_part_on_all_cores(count, [&](int64_t begin, int64_t end) { convert(begin, end); });
 ///
-/// Jobs are taken one by one; the caller works too. When one throws no more are begun, and the caller gets the first
-/// exception once all that run have ended. Threads live for the call: for jobs of a millisecond and more.
+/// Jobs are taken one by one; the caller works too. When one throws no more are begun, and the
+/// caller gets the first exception once all that run have ended. Threads live for the call: for
+/// jobs of a millisecond and more.
 #pragma once
 
 #include <algorithm>

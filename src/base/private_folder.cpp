@@ -28,12 +28,16 @@ struct Descriptor {
   }
 };
 
-/// The bytes of a regular file that this user owns; `only_ours`: and that nobody else can read or write.
+/// The bytes of a regular file that this user owns; `only_ours`: and that nobody else can read or
+/// write.
 std::optional<std::string> read_own_file(int folder, const std::string& name, bool only_ours) {
-  const Descriptor file{openat(folder, name.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK)};
+  const Descriptor file{
+      openat(folder, name.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK)};
   struct stat about {};
   if (file.number < 0 || fstat(file.number, &about) != 0) return std::nullopt;
-  if (!S_ISREG(about.st_mode) || about.st_uid != geteuid() || (only_ours && (about.st_mode & 077) != 0)) return std::nullopt;
+  if (!S_ISREG(about.st_mode) || about.st_uid != geteuid() ||
+      (only_ours && (about.st_mode & 077) != 0))
+    return std::nullopt;
   std::string bytes(static_cast<size_t>(about.st_size), '\0');
   for (size_t at = 0; at < bytes.size();) {
     const ssize_t got = read(file.number, bytes.data() + at, bytes.size() - at);
@@ -51,8 +55,10 @@ bool make_key(int folder) {
   const std::string fresh = fmt::format("key.{}.{}", getpid(), reinterpret_cast<uintptr_t>(&key));
   bool made = false;
   {
-    const Descriptor file{openat(folder, fresh.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600)};
-    made = file.number >= 0 && write(file.number, key, sizeof key) == static_cast<ssize_t>(sizeof key);
+    const Descriptor file{
+        openat(folder, fresh.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600)};
+    made =
+        file.number >= 0 && write(file.number, key, sizeof key) == static_cast<ssize_t>(sizeof key);
   }
   if (made) made = linkat(folder, fresh.c_str(), folder, kKey, 0) == 0 || errno == EEXIST;
   unlinkat(folder, fresh.c_str(), 0);
@@ -70,22 +76,31 @@ Result<std::shared_ptr<const PrivateFolder>> PrivateFolder::open(const std::stri
   if (const auto parent = std::filesystem::path(path).parent_path(); !parent.empty())
     std::filesystem::create_directories(parent, failed);
   if (mkdir(path.c_str(), 0700) != 0 && errno != EEXIST)
-    return refused(path, fmt::format("cannot be made: {}", strerror(errno)), fmt::format("mkdir -p '{}'", path));
+    return refused(path, fmt::format("cannot be made: {}", strerror(errno)),
+                   fmt::format("mkdir -p '{}'", path));
   Descriptor folder{::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)};
   struct stat about {};
   if (folder.number < 0 || fstat(folder.number, &about) != 0)
-    return refused(path, fmt::format("cannot be opened: {}", strerror(errno)), "name another folder");
+    return refused(path, fmt::format("cannot be opened: {}", strerror(errno)),
+                   "name another folder");
   if (about.st_uid != geteuid())
-    return refused(path, fmt::format("belongs to user {}, not to this one ({})", about.st_uid, geteuid()), "name a folder of your own");
+    return refused(path,
+                   fmt::format("belongs to user {}, not to this one ({})", about.st_uid, geteuid()),
+                   "name a folder of your own");
   if ((about.st_mode & 022) != 0)
-    return refused(path, fmt::format("can be written by others (mode {:04o})", about.st_mode & 07777), fmt::format("chmod 700 '{}'", path));
+    return refused(path,
+                   fmt::format("can be written by others (mode {:04o})", about.st_mode & 07777),
+                   fmt::format("chmod 700 '{}'", path));
   if (faccessat(folder.number, ".", W_OK, AT_EACCESS) != 0)
     return refused(path, "cannot be written", fmt::format("chmod 700 '{}'", path));
   std::optional<std::string> key = read_own_file(folder.number, kKey, true);
-  if (!key && faccessat(folder.number, kKey, F_OK, AT_SYMLINK_NOFOLLOW) != 0 && make_key(folder.number))
+  if (!key && faccessat(folder.number, kKey, F_OK, AT_SYMLINK_NOFOLLOW) != 0 &&
+      make_key(folder.number))
     key = read_own_file(folder.number, kKey, true);
   if (!key || key->size() != kKeyBytes)
-    return refused(path, "has no key that only this user can read, and none can be made", fmt::format("rm -f '{}/{}', and see that there is space on the disk", path, kKey));
+    return refused(
+        path, "has no key that only this user can read, and none can be made",
+        fmt::format("rm -f '{}/{}', and see that there is space on the disk", path, kKey));
   const int kept = std::exchange(folder.number, -1);
   return std::shared_ptr<const PrivateFolder>(new PrivateFolder(path, kept, std::move(*key)));
 }
@@ -95,9 +110,12 @@ PrivateFolder::~PrivateFolder() { close(folder_); }
 std::string PrivateFolder::tag(const std::string& name, std::string_view bytes) const {
   crypto_generichash_state state;
   std::string tag(kTagBytes, '\0');
-  crypto_generichash_init(&state, reinterpret_cast<const unsigned char*>(key_.data()), key_.size(), kTagBytes);
-  crypto_generichash_update(&state, reinterpret_cast<const unsigned char*>(name.c_str()), name.size() + 1);
-  crypto_generichash_update(&state, reinterpret_cast<const unsigned char*>(bytes.data()), bytes.size());
+  crypto_generichash_init(&state, reinterpret_cast<const unsigned char*>(key_.data()), key_.size(),
+                          kTagBytes);
+  crypto_generichash_update(&state, reinterpret_cast<const unsigned char*>(name.c_str()),
+                            name.size() + 1);
+  crypto_generichash_update(&state, reinterpret_cast<const unsigned char*>(bytes.data()),
+                            bytes.size());
   crypto_generichash_final(&state, reinterpret_cast<unsigned char*>(tag.data()), kTagBytes);
   return tag;
 }

@@ -42,7 +42,8 @@ bool forgets_children() {
          (now.sa_handler == SIG_IGN || (now.sa_flags & SA_NOCLDWAIT) != 0);
 }
 
-/// What posix_spawn takes, for a child in a process group of its own that can wait for its children.
+/// What posix_spawn takes, for a child in a process group of its own that can wait for its
+/// children.
 class Spawn {
  public:
   Spawn(const std::string& log, const TemporaryFolder& folder) {
@@ -58,13 +59,13 @@ class Spawn {
     posix_spawnattr_setsigdefault(&attributes_, &child);
     posix_spawnattr_setpgroup(&attributes_, 0);
   }
-  ~Spawn() {
-    posix_spawn_file_actions_destroy(&actions_), posix_spawnattr_destroy(&attributes_);
-  }
+  ~Spawn() { posix_spawn_file_actions_destroy(&actions_), posix_spawnattr_destroy(&attributes_); }
   Spawn(const Spawn&) = delete;
   /// The child, or -1.
   pid_t start(char* const* argv, char* const* environment, bool own_group) {
-    posix_spawnattr_setflags(&attributes_, static_cast<short>(POSIX_SPAWN_SETSIGDEF | (own_group ? POSIX_SPAWN_SETPGROUP : 0)));
+    posix_spawnattr_setflags(
+        &attributes_,
+        static_cast<short>(POSIX_SPAWN_SETSIGDEF | (own_group ? POSIX_SPAWN_SETPGROUP : 0)));
     pid_t pid = 0;
     return posix_spawn(&pid, argv[0], &actions_, &attributes_, argv, environment) == 0 ? pid : -1;
   }
@@ -82,7 +83,9 @@ int wait_for(int file, const RunLimits& limits) {
     pollfd what = {file, POLLIN, 0};
     if (poll(&what, 1, 100) > 0) return 0;
     if (limits.interrupted && limits.interrupted()) return kStopped;
-    if (limits.seconds > 0 && std::chrono::duration<double>(Clock::now() - start).count() > limits.seconds) return kTimedOut;
+    if (limits.seconds > 0 &&
+        std::chrono::duration<double>(Clock::now() - start).count() > limits.seconds)
+      return kTimedOut;
   }
 }
 
@@ -171,8 +174,8 @@ int run_program(const std::vector<std::string>& words, const std::string& log,
   }
   environment.insert(environment.end(), {const_cast<char*>(temporary.c_str()), nullptr});
   Spawn spawn(log, folder);
-  // The child's end is seen at a file: at its descriptor, or at a pipe by which a keeper, who waits for
-  // it where this process cannot, tells its status.
+  // The child's end is seen at a file: at its descriptor, or at a pipe by which a keeper, who waits
+  // for it where this process cannot, tells its status.
   const bool forgets = forgets_children();
   int pipe[2] = {-1, -1};
   if (forgets && pipe2(pipe, O_CLOEXEC) != 0) return kCannotStart;
@@ -195,7 +198,8 @@ int run_program(const std::vector<std::string>& words, const std::string& log,
   const int given_up = file < 0 ? 0 : wait_for(file, limits);
   if (given_up != 0) kill(-pid, SIGKILL);
   int status = kStatusLost;
-  if (forgets && given_up == 0 && read(file, &status, sizeof status) != sizeof status) status = kStatusLost;
+  if (forgets && given_up == 0 && read(file, &status, sizeof status) != sizeof status)
+    status = kStatusLost;
   const int waited = exit_status(pid);
   if (!forgets) status = waited;
   if (file >= 0) close(file);

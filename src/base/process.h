@@ -45,10 +45,10 @@ struct RunLimits {
 };
 
 /// Runs a program to its end: no input, all that it says in the file `log`. Its own temporary files
-/// lie in `folder`, which stays until it has ended, even when we are killed. A program that is ended
-/// takes those with it that it started. Also where this process ignores SIGCHLD, when the system
-/// forgets how children ended.
-/// Returns the exit status, 128 + N when signal N ended it, or one of the above.
+/// lie in `folder`, which stays until it has ended, even when we are killed. A program that is
+/// ended takes those with it that it started. Also where this process ignores SIGCHLD, when the
+/// system forgets how children ended. Returns the exit status, 128 + N when signal N ended it, or
+/// one of the above.
 int run_program(const std::vector<std::string>& words, const std::string& log,
                 const TemporaryFolder& folder, const RunLimits& limits = {});
 

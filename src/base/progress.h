@@ -1,9 +1,11 @@
-/// base/progress.h — how far a long command is: one redrawn line on a terminal, lines of JSON where a program reads, else nothing.
+/// base/progress.h — how far a long command is: one redrawn line on a terminal, lines of JSON where
+/// a program reads, else nothing.
 ///
 ///   Progress progress(Progress::Mode::kTerminal, "compile");
 ///   progress.step("codegen", 0.6);       compile   60% codegen      about 3 s left
 ///
-/// Everything goes to stderr, so that answers on stdout stay clean. One object belongs to one thread.
+/// Everything goes to stderr, so that answers on stdout stay clean. One object belongs to one
+/// thread.
 #pragma once
 
 #include <chrono>
@@ -26,7 +28,8 @@ class Progress {
   ~Progress();
   Progress(const Progress&) = delete;
 
-  /// What is done now, and which part of the whole lies behind, in [0, 1]. Redraws at most ten times a second, but always for a new step.
+  /// What is done now, and which part of the whole lies behind, in [0, 1]. Redraws at most ten
+  /// times a second, but always for a new step.
   void step(std::string_view what, double done);
   /// Clears the line; the destructor does the same.
   void finish();

@@ -49,18 +49,23 @@ int number_of(const std::string& name) {
 std::string own_prefix() {
   std::error_code failed;
   const fs::path own = fs::read_symlink("/proc/self/exe", failed);
-  return failed || own.parent_path().filename() != "bin" ? "" : own.parent_path().parent_path().string();
+  return failed || own.parent_path().filename() != "bin" ? ""
+                                                         : own.parent_path().parent_path().string();
 }
 
-/// Whether nobody but this user and root can change what lies at a path, or put something else there.
+/// Whether nobody but this user and root can change what lies at a path, or put something else
+/// there.
 bool is_ours(const fs::path& path) {
   std::error_code failed;
   fs::path real = fs::canonical(path, failed);
   if (failed) return false;
   for (;; real = real.parent_path()) {
     struct stat about {};
-    if (stat(real.c_str(), &about) != 0 || (about.st_uid != 0 && about.st_uid != geteuid())) return false;
-    const bool by_others = (about.st_mode & S_IWOTH) != 0 || ((about.st_mode & S_IWGRP) != 0 && about.st_gid != 0 && about.st_gid != getegid());
+    if (stat(real.c_str(), &about) != 0 || (about.st_uid != 0 && about.st_uid != geteuid()))
+      return false;
+    const bool by_others =
+        (about.st_mode & S_IWOTH) != 0 ||
+        ((about.st_mode & S_IWGRP) != 0 && about.st_gid != 0 && about.st_gid != getegid());
     if (by_others && (about.st_mode & S_ISVTX) == 0) return false;
     if (real == real.root_path()) return true;
   }
@@ -105,8 +110,11 @@ std::string find_python() {
 }
 
 PythonPlaces PythonPlaces::of_this_process() {
-  PythonPlaces places{.python = environment_variable("OBELISK_PYTHON"), .bases = {"/usr/local", "/usr"}, .only_ours = true};
-  if (const std::string prefix = own_prefix(); !prefix.empty()) places.prefixes = {prefix, prefix + "/.venv"};
+  PythonPlaces places{.python = environment_variable("OBELISK_PYTHON"),
+                      .bases = {"/usr/local", "/usr"},
+                      .only_ours = true};
+  if (const std::string prefix = own_prefix(); !prefix.empty())
+    places.prefixes = {prefix, prefix + "/.venv"};
   return places;
 }
 
@@ -130,7 +138,8 @@ std::vector<std::string> package_folders(const PythonPlaces& places) {
     folders.add_python(fs::path(programs) / "python3");
   for (const std::string& base : places.bases) folders.add_prefix(base);
   if (places.only_ours)
-    folders.all.erase(std::remove_if(folders.all.begin() + static_cast<std::ptrdiff_t>(asked_for), folders.all.end(),
+    folders.all.erase(std::remove_if(folders.all.begin() + static_cast<std::ptrdiff_t>(asked_for),
+                                     folders.all.end(),
                                      [](const std::string& folder) { return !is_ours(folder); }),
                       folders.all.end());
   return folders.all;

@@ -10,8 +10,8 @@
 
 namespace obelisk {
 
-/// The Python that has our helpers' packages: $OBELISK_PYTHON, that of the .venv in our own prefix (PREFIX of PREFIX/bin/obelisk),
-/// python3 on the PATH; or empty.
+/// The Python that has our helpers' packages: $OBELISK_PYTHON, that of the .venv in our own prefix
+/// (PREFIX of PREFIX/bin/obelisk), python3 on the PATH; or empty.
 std::string find_python();
 
 /// Where environments are looked for. Empty ones are left out.
@@ -21,11 +21,13 @@ struct PythonPlaces {
   std::vector<std::string> prefixes;  // of environments: our own, $VIRTUAL_ENV
   std::string programs;               // folders that may hold a python3: $PATH
   std::vector<std::string> bases;     // of packages without an environment: /usr/local, ~/.local
-  bool only_ours = false;             // but for `python`: those that nobody but this user and root can write to
-  /// Those out of which libraries are loaded and programs are started: $OBELISK_PYTHON, the environment that our own program lies in
-  /// and the .venv beside it, and the system's packages.
+  bool only_ours =
+      false;  // but for `python`: those that nobody but this user and root can write to
+  /// Those out of which libraries are loaded and programs are started: $OBELISK_PYTHON, the
+  /// environment that our own program lies in and the .venv beside it, and the system's packages.
   static PythonPlaces of_this_process();
-  /// Others that a message may name: of $PYTHONPATH, $VIRTUAL_ENV, each Python on the PATH, ~/.local. Nothing in them is opened.
+  /// Others that a message may name: of $PYTHONPATH, $VIRTUAL_ENV, each Python on the PATH,
+  /// ~/.local. Nothing in them is opened.
   static PythonPlaces not_asked_for();
 };
 

@@ -1,4 +1,5 @@
-/// base/result.h — how something that may fail for a user answers: a value, or an Error that says what, where and the way out.
+/// base/result.h — how something that may fail for a user answers: a value, or an Error that says
+/// what, where and the way out.
 #pragma once
 
 #include <optional>
@@ -23,7 +24,8 @@ enum class Code : int {
   kInterrupted = 130,
 };
 
-/// What went wrong, in the user's words. `message` says got and wanted; `hint` says the way out; `node` is the user's name.
+/// What went wrong, in the user's words. `message` says got and wanted; `hint` says the way out;
+/// `node` is the user's name.
 struct Error {
   Code code = Code::kBuild;
   std::string room;     // who noticed: "frontends", "ops", ...
@@ -51,9 +53,18 @@ class [[nodiscard]] Result {
 
   bool ok() const { return state_.index() == 0; }
   explicit operator bool() const { return ok(); }
-  T& value() & { CHECK(ok(), "value() of an error: {}", error().text()); return std::get<0>(state_); }
-  const T& value() const& { CHECK(ok(), "value() of an error: {}", error().text()); return std::get<0>(state_); }
-  T&& value() && { CHECK(ok(), "value() of an error: {}", error().text()); return std::get<0>(std::move(state_)); }
+  T& value() & {
+    CHECK(ok(), "value() of an error: {}", error().text());
+    return std::get<0>(state_);
+  }
+  const T& value() const& {
+    CHECK(ok(), "value() of an error: {}", error().text());
+    return std::get<0>(state_);
+  }
+  T&& value() && {
+    CHECK(ok(), "value() of an error: {}", error().text());
+    return std::get<0>(std::move(state_));
+  }
   T& operator*() & { return value(); }
   const T& operator*() const& { return value(); }
   T&& operator*() && { return std::move(*this).value(); }
@@ -69,11 +80,12 @@ class [[nodiscard]] Result {
 using Status = Result<Nothing>;
 inline Status ok_status() { return Nothing{}; }
 
-// TRY(auto x, f()): x = value of f(), or return its error. TRY_STATUS(f()): go on, or return its error.
+// TRY(auto x, f()): x = value of f(), or return its error. TRY_STATUS(f()): go on, or return its
+// error.
 #define OBELISK_CONCAT_(a, b) a##b
 #define OBELISK_CONCAT(a, b) OBELISK_CONCAT_(a, b)
-#define TRY_IMPL(decl, expr, tmp)              \
-  auto&& tmp = (expr);                         \
+#define TRY_IMPL(decl, expr, tmp)               \
+  auto&& tmp = (expr);                          \
   if (!tmp.ok()) return std::move(tmp.error()); \
   decl = std::move(*tmp)
 #define TRY(decl, expr) TRY_IMPL(decl, expr, OBELISK_CONCAT(try_, __LINE__))

@@ -1,4 +1,5 @@
-/// base/temporary_folder.h — a private folder that is removed with its owner, even one that was killed.
+/// base/temporary_folder.h — a private folder that is removed with its owner, even one that was
+/// killed.
 #pragma once
 
 #include <string>

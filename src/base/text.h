@@ -1,9 +1,11 @@
 /// base/text.h — text with named blanks, for what writes source code.
 ///
-///   Template("for (int ${i} = 0; ${i} < ${n}; ++${i}) {\n  ${body}\n}\n").fill({{"i", "k"}, {"n", "8"}, {"body", lines}})
+///   Template("for (int ${i} = 0; ${i} < ${n}; ++${i}) {\n  ${body}\n}\n").fill({{"i", "k"}, {"n",
+///   "8"}, {"body", lines}})
 ///
-/// A blank that stands alone on its line gives its indentation to every line of its value; an empty value drops that line. Every blank
-/// must be filled and every name given must be a blank: anything else is our bug and stops in a CHECK. A lone `$` is text.
+/// A blank that stands alone on its line gives its indentation to every line of its value; an empty
+/// value drops that line. Every blank must be filled and every name given must be a blank: anything
+/// else is our bug and stops in a CHECK. A lone `$` is text.
 #pragma once
 
 #include <map>
@@ -21,8 +23,8 @@ class Template {
 
  private:
   struct Piece {
-    std::string text;    // before the blank
-    std::string blank;   // its name; empty in the last piece
+    std::string text;   // before the blank
+    std::string blank;  // its name; empty in the last piece
     bool whole_line = false;
   };
   std::vector<Piece> pieces_;

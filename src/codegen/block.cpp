@@ -40,9 +40,11 @@ EmittedBody emit_block(const graph::Graph& graph, const stitch::Group& group) {
   if (block.team > 0) {
     body.scratch = block.scratch;
     body.traits.tiles = kTeamBlock;
-    if (block.team > 1) body.traits.form = BodyTraits::Form::kCluster, body.traits.cluster = static_cast<int32_t>(block.team);
-    body.text +=
-        fmt::format("  OBK_FOR_TEAM_ITEMS(r) obk::{}<{}>(p, operands, r, w);\n}}\n", block.name, types);
+    if (block.team > 1)
+      body.traits.form = BodyTraits::Form::kCluster,
+      body.traits.cluster = static_cast<int32_t>(block.team);
+    body.text += fmt::format("  OBK_FOR_TEAM_ITEMS(r) obk::{}<{}>(p, operands, r, w);\n}}\n",
+                             block.name, types);
     return body;
   }
   body.text +=

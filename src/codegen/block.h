@@ -3,7 +3,8 @@
 ///   in   a group of kind kBlock
 ///   out  text and parameters; no scratch
 ///
-/// The text names the block, its element types and which operand stands where: equal for all shapes.
+/// The text names the block, its element types and which operand stands where: equal for all
+/// shapes.
 #pragma once
 
 #include "codegen/body.h"

@@ -37,46 +37,74 @@ enum Level { kRow = 0, kColumn = 1, kLane = 2 };
 
 class BodyEmitter {
  public:
-  BodyEmitter(const graph::Graph& graph, const stitch::Group& group, const schedule::Work& work, bool packed_b, const kernels::TileLibrary& tiles)
-      : graph_(graph), group_(group), body_(group.body), exprs_(group.body.exprs), work_(work), nest_(work.nest), packed_b_(packed_b), tiles_(tiles) {
+  BodyEmitter(const graph::Graph& graph, const stitch::Group& group, const schedule::Work& work,
+              bool packed_b, const kernels::TileLibrary& tiles)
+      : graph_(graph),
+        group_(group),
+        body_(group.body),
+        exprs_(group.body.exprs),
+        work_(work),
+        nest_(work.nest),
+        packed_b_(packed_b),
+        tiles_(tiles) {
     lane_ = nest_.lanes_in_rows ? nest_.rows - 1
-            : static_cast<size_t>(nest_.rows) < nest_.dims.size() ? static_cast<int>(nest_.dims.size()) - 1
-                                                                  : -1;
+            : static_cast<size_t>(nest_.rows) < nest_.dims.size()
+                ? static_cast<int>(nest_.dims.size()) - 1
+                : -1;
     for (size_t d = 0; d < nest_.dims.size(); ++d)
       for (int coord : nest_.dims[d].coords) dim_of_[coord] = static_cast<int>(d);
     for (const Access& access : nest_.accesses) {
-      if (access.load != kNoExpr) load_access_[access.load] = &access;
-      else if (access.step >= 0) store_access_[access.step] = &access;
+      if (access.load != kNoExpr)
+        load_access_[access.load] = &access;
+      else if (access.step >= 0)
+        store_access_[access.step] = &access;
     }
   }
 
   EmittedBody run() {
-    direct_ = group_.kind != GroupKind::kStitched && stores_tile_plainly(graph_, group_, *store_access_.at(0), lane_);
+    direct_ = group_.kind != GroupKind::kStitched &&
+              stores_tile_plainly(graph_, group_, *store_access_.at(0), lane_);
     // Tiles of known shapes have their sums in fast memory; a loop of whole vectors stores them.
-    if (tiles_.vectors && group_.kind == GroupKind::kProduct && packed_b_ && byte_size(group_.product.a_type, 1) == 2) direct_ = false;
+    if (tiles_.vectors && group_.kind == GroupKind::kProduct && packed_b_ &&
+        byte_size(group_.product.a_type, 1) == 2)
+      direct_ = false;
     const bool dealt = work_.ctas_per_sm() > 0;
     if (dealt || work_.dataflow || group_.partials != graph::kNone) direct_ = false;
-    const std::optional<VectorText> vectors = tiles_.vectors && !direct_ ? as_vectors() : std::nullopt;
-    CHECK(vectors || !tiles_.vectors || !work_.broadcasts_any(), "what is given to all workers is stored in packs");
+    const std::optional<VectorText> vectors =
+        tiles_.vectors && !direct_ ? as_vectors() : std::nullopt;
+    CHECK(vectors || !tiles_.vectors || !work_.broadcasts_any(),
+          "what is given to all workers is stored in packs");
     head(!vectors);
     set_form(vectors ? vectors->ctas_per_sm : 0);
-    pitch_ = vectors ? std::to_string(tile_pitch()) : group_.product.twin ? "(2 * (t->c1 - t->c0))" : "(t->c1 - t->c0)";
-    const DealtText tile = dealt ? emit_dealt(group_, work_, *layouts_, tiles_, vectors ? tile_pitch() : work_.tile_columns) : DealtText{};
+    pitch_ = vectors               ? std::to_string(tile_pitch())
+             : group_.product.twin ? "(2 * (t->c1 - t->c0))"
+                                   : "(t->c1 - t->c0)";
+    const DealtText tile = dealt ? emit_dealt(group_, work_, *layouts_, tiles_,
+                                              vectors ? tile_pitch() : work_.tile_columns)
+                                 : DealtText{};
     if (!vectors) out_ += begin();
     if (dealt) traits_.tiles |= kConvTile, traits_.waits = BodyTraits::Wait::kKernelBefore;
-    out_ += tile.ahead + (vectors ? "  {\n" + vectors->ahead : "") + tile.tile, scratch_ += tile.scratch;
+    out_ += tile.ahead + (vectors ? "  {\n" + vectors->ahead : "") + tile.tile,
+        scratch_ += tile.scratch;
     if (group_.kind == GroupKind::kProduct && !dealt) product(vectors.has_value());
     if (group_.kind == GroupKind::kConv && !dealt) conv();
     if (group_.kind == GroupKind::kAttention) attention(vectors && vectors->late);
-    if (vectors) scratch_ = std::max(scratch_, vectors->scratch), out_ += vectors->rows + "  }\n";
-    else if (!direct_) rows();
+    if (vectors)
+      scratch_ = std::max(scratch_, vectors->scratch), out_ += vectors->rows + "  }\n";
+    else if (!direct_)
+      rows();
     if (group_.partials != graph::kNone) {
-      top_ += fmt::format("  float* __restrict partials = (float*)x[{}];\n  (void)partials;\n", work_.left_partials(group_));
-      if (!vectors || !vectors->gives_partials) out_ += leave_partials(group_, work_, [this](int operand) { return pointer(operand, true); });
+      top_ += fmt::format("  float* __restrict partials = (float*)x[{}];\n  (void)partials;\n",
+                          work_.left_partials(group_));
+      if (!vectors || !vectors->gives_partials)
+        out_ +=
+            leave_partials(group_, work_, [this](int operand) { return pointer(operand, true); });
     }
     std::string text;
-    text += tiles_.vectors ? "// Generated by Obelisk. Extents, strides and offsets are constants.\n"
-                           : "// Generated by Obelisk. A body without shapes: extents, strides and offsets are parameters.\n";
+    text += tiles_.vectors
+                ? "// Generated by Obelisk. Extents, strides and offsets are constants.\n"
+                : "// Generated by Obelisk. A body without shapes: extents, strides and offsets "
+                  "are parameters.\n";
     text += "#include \"dialect.h\"\n\nOBK_BODY(obk_body) {\n";
     text += "  (void)p, (void)x, (void)w;\n";
     text += top_;
@@ -91,7 +119,8 @@ class BodyEmitter {
   std::string param(int64_t value) {
     const std::string name = fmt::format("p{}", param_names_++);
     if (tiles_.vectors) {
-      top_ += fmt::format("  constexpr int64_t {} = {};\n", name, value == INT64_MIN ? "INT64_MIN" : std::to_string(value));
+      top_ += fmt::format("  constexpr int64_t {} = {};\n", name,
+                          value == INT64_MIN ? "INT64_MIN" : std::to_string(value));
       return name;
     }
     top_ += fmt::format("  const int64_t {} = p[{}];\n", name, params_.size());
@@ -113,7 +142,8 @@ class BodyEmitter {
     if (fresh) {
       const DType dtype = graph_.type(body_.operands[operand]).dtype;
       it->second = fmt::format("x{}", operand);
-      top_ += fmt::format("  {0}{1}* __restrict x{2} = ({0}{1}*)x[{3}];\n", store ? "" : "const ", storage_name(dtype), operand, operand);
+      top_ += fmt::format("  {0}{1}* __restrict x{2} = ({0}{1}*)x[{3}];\n", store ? "" : "const ",
+                          storage_name(dtype), operand, operand);
     }
     return it->second;
   }
@@ -125,12 +155,25 @@ class BodyEmitter {
     int result = kRow;
     auto at_least = [&](int l) { result = std::max(result, l); };
     switch (expr.scalar) {
-      case Scalar::kCoord: at_least(level_of_dim(dim_of_.at(expr.slot))); break;
-      case Scalar::kConst: case Scalar::kAcc: break;
+      case Scalar::kCoord:
+        at_least(level_of_dim(dim_of_.at(expr.slot)));
+        break;
+      case Scalar::kConst:
+      case Scalar::kAcc:
+        break;
       case Scalar::kLoad:
-        if (expr.slot >= stitch::kStatisticSlot) { at_least(kRow); break; }
-        if (expr.slot >= stitch::kStageSlot) { at_least(kLane); break; }
-        if (expr.slot >= stitch::kRowSlot) { at_least(nest_.lanes_in_rows ? kLane : kRow); break; }
+        if (expr.slot >= stitch::kStatisticSlot) {
+          at_least(kRow);
+          break;
+        }
+        if (expr.slot >= stitch::kStageSlot) {
+          at_least(kLane);
+          break;
+        }
+        if (expr.slot >= stitch::kRowSlot) {
+          at_least(nest_.lanes_in_rows ? kLane : kRow);
+          break;
+        }
         if (const Access& access = *load_access_.at(id); access.affine) {
           for (size_t d = 0; d < access.strides.size(); ++d)
             if (access.strides[d]) at_least(level_of_dim(static_cast<int>(d)));
@@ -146,7 +189,8 @@ class BodyEmitter {
   }
 
   // ---- expressions ---------------------------------------------------------------------------------------------------
-  /// The name that holds an expression's value at the point where the current segment's innermost statement stands.
+  /// The name that holds an expression's value at the point where the current segment's innermost
+  /// statement stands.
   std::string value(ExprId id) {
     const Expr& expr = exprs_[id];
     if (expr.scalar == Scalar::kConst) return constant(expr);
@@ -171,10 +215,15 @@ class BodyEmitter {
   void line(Level at, const std::string& text) { lines_[at].push_back(text); }
 
   std::string constant(const Expr& expr) {
-    if (is_float(expr.dtype)) return shapes_ ? float_param(expr) : real_literal(expr.dtype, expr.real);
+    if (is_float(expr.dtype))
+      return shapes_ ? float_param(expr) : real_literal(expr.dtype, expr.real);
     if (expr.dtype == DType::b1) return expr.integer ? "true" : "false";
-    if (expr.dtype == DType::i64 && (expr.integer > 2 || expr.integer < -2)) return param(expr.integer);
-    return fmt::format("(({}){})", arithmetic_name(expr.dtype), expr.integer == INT64_MIN ? "INT64_MIN" : std::to_string(expr.integer) + (expr.dtype == DType::u64 ? "u" : ""));
+    if (expr.dtype == DType::i64 && (expr.integer > 2 || expr.integer < -2))
+      return param(expr.integer);
+    return fmt::format("(({}){})", arithmetic_name(expr.dtype),
+                       expr.integer == INT64_MIN
+                           ? "INT64_MIN"
+                           : std::to_string(expr.integer) + (expr.dtype == DType::u64 ? "u" : ""));
   }
   /// A floating constant that follows from a shape (1/n of a mean) travels by its bits.
   std::string float_param(const Expr& expr) {
@@ -186,13 +235,18 @@ class BodyEmitter {
   }
 
   std::string load(ExprId id, const Expr& expr) {
-    if (expr.slot >= stitch::kStatisticSlot) return fmt::format("statistics[2 * (r - t->r0) + {}]", expr.slot - stitch::kStatisticSlot);
-    if (expr.slot >= stitch::kTileSlot) return expr.slot > stitch::kTileSlot ? "tile[tile_at + (t->c1 - t->c0)]" : "tile[tile_at]";
-    if (expr.slot >= stitch::kStageSlot) return fmt::format("g{}[stage_at]", expr.slot - stitch::kStageSlot);
+    if (expr.slot >= stitch::kStatisticSlot)
+      return fmt::format("statistics[2 * (r - t->r0) + {}]", expr.slot - stitch::kStatisticSlot);
+    if (expr.slot >= stitch::kTileSlot)
+      return expr.slot > stitch::kTileSlot ? "tile[tile_at + (t->c1 - t->c0)]" : "tile[tile_at]";
+    if (expr.slot >= stitch::kStageSlot)
+      return fmt::format("g{}[stage_at]", expr.slot - stitch::kStageSlot);
     if (expr.slot >= stitch::kRowSlot) return held("w", expr.slot - stitch::kRowSlot);
     const std::string base = pointer(expr.slot, false);
-    const std::string at = load_access_.at(id)->affine ? affine_offset(*load_access_.at(id), fmt::format("a{}", id), level(id))
-                                                       : computed_offset(expr);
+    const std::string at =
+        load_access_.at(id)->affine
+            ? affine_offset(*load_access_.at(id), fmt::format("a{}", id), level(id))
+            : computed_offset(expr);
     std::string text = fmt::format("obk::load({}, {})", base, at);
     if (expr.args[0] != kNoExpr) {
       const std::string guard = value(expr.args[0]), otherwise = value(expr.args[1]);
@@ -201,7 +255,8 @@ class BodyEmitter {
     return text;
   }
 
-  /// The offset of an affine access, its outer part computed once per row and once per outer column.
+  /// The offset of an affine access, its outer part computed once per row and once per outer
+  /// column.
   std::string affine_offset(const Access& access, const std::string& key, Level deepest) {
     std::string name;
     for (int at = kRow; at <= deepest; ++at) {
@@ -210,7 +265,9 @@ class BodyEmitter {
       for (size_t d = 0; d < access.strides.size(); ++d) {
         if (!access.strides[d] || level_of_dim(static_cast<int>(d)) != at) continue;
         const std::string index = var(static_cast<int>(d));
-        const std::string term = static_cast<int>(d) == lane_ && access.strides[d] == 1 ? index : fmt::format("{} * {}", index, stride(access, d));
+        const std::string term = static_cast<int>(d) == lane_ && access.strides[d] == 1
+                                     ? index
+                                     : fmt::format("{} * {}", index, stride(access, d));
         sum += (sum.empty() ? "" : " + ") + term;
         any = true;
       }
@@ -218,7 +275,8 @@ class BodyEmitter {
       if (sum.empty()) sum = "0";
       if (at == deepest && at == kLane) return sum;
       const std::string held = fmt::format("{}_{}", key, at);
-      if (auto [it, fresh] = offsets_[at].try_emplace(held, held); fresh) line(static_cast<Level>(at), fmt::format("const int64_t {} = {};", held, sum));
+      if (auto [it, fresh] = offsets_[at].try_emplace(held, held); fresh)
+        line(static_cast<Level>(at), fmt::format("const int64_t {} = {};", held, sum));
       name = held;
     }
     return name;
@@ -237,7 +295,9 @@ class BodyEmitter {
       const Expr& coord = exprs_[coords[d]];
       if (coord.scalar == Scalar::kConst && coord.integer == 0) continue;
       const std::string index = value(coords[d]);
-      sum += (sum.empty() ? "" : " + ") + (layout.strides[d] == 1 ? index : fmt::format("{} * {}", index, param(layout.strides[d])));
+      sum += (sum.empty() ? "" : " + ") +
+             (layout.strides[d] == 1 ? index
+                                     : fmt::format("{} * {}", index, param(layout.strides[d])));
     }
     return sum.empty() ? "0" : sum;
   }
@@ -247,11 +307,16 @@ class BodyEmitter {
   std::optional<VectorText> as_vectors() {
     VectorJob job{graph_, body_, nest_, *layouts_};
     job.anchored = group_.kind != GroupKind::kStitched;
-    job.tile_rows = streamed() ? streamed_slice(group_, work_) : work_.tile_rows, job.tile_columns = work_.tile_columns, job.tile_pitch = tile_pitch();
-    job.ahead_bytes = ahead_bytes_, job.dealt = work_.grid() != nullptr, job.residents = work_.ctas_per_sm(), job.planes = planes(), job.shares_rows = work_.list() && work_.list()->shares_rows && !job.anchored;
-    job.begin = begin(), job.may_begin_late = group_.kind == GroupKind::kAttention && group_.attention.pieces == 1;
+    job.tile_rows = streamed() ? streamed_slice(group_, work_) : work_.tile_rows,
+    job.tile_columns = work_.tile_columns, job.tile_pitch = tile_pitch();
+    job.ahead_bytes = ahead_bytes_, job.dealt = work_.grid() != nullptr,
+    job.residents = work_.ctas_per_sm(), job.planes = planes(),
+    job.shares_rows = work_.list() && work_.list()->shares_rows && !job.anchored;
+    job.begin = begin(),
+    job.may_begin_late = group_.kind == GroupKind::kAttention && group_.attention.pieces == 1;
     if (streamed()) job.most_ahead = 48;  // all registers are its sums' and these
-    job.partials = group_.partials, job.gives = work_.dataflow ? work_.dataflow->broadcasts : std::vector<bool>();
+    job.partials = group_.partials,
+    job.gives = work_.dataflow ? work_.dataflow->broadcasts : std::vector<bool>();
     job.pointer = [this](int operand, bool store) { return pointer(operand, store); };
     return emit_vectors(job);
   }
@@ -260,7 +325,8 @@ class BodyEmitter {
   void head(bool walks_lanes) {
     for (int s = 0; walks_lanes && s < body_.staged; ++s) {
       const std::string type = arithmetic_name(body_.stage_types[s]);
-      top_ += fmt::format("  {0}* __restrict g{1} = ({0}*)OBK_STAGE(p[{2}]);\n", type, s, params_.size());
+      top_ += fmt::format("  {0}* __restrict g{1} = ({0}*)OBK_STAGE(p[{2}]);\n", type, s,
+                          params_.size());
       stage_params_.push_back(params_.size());
       params_.push_back(stage_);
       stage_ += (nest_.column_count() * byte_size(body_.stage_types[s], 1) + 63) / 64 * 64;
@@ -269,14 +335,17 @@ class BodyEmitter {
       if (body_.steps[s].kind == StepKind::kStore) pointer(body_.steps[s].slot, true);
   }
 
-  /// Decodes the linear row `from` into the row coordinates; in lane mode the innermost one is left to the lanes.
+  /// Decodes the linear row `from` into the row coordinates; in lane mode the innermost one is left
+  /// to the lanes.
   std::string decode(const std::string& from, const std::string& indent, bool all) {
     std::string text = fmt::format("{}int64_t q = {};\n", indent, from);
     for (int d = nest_.rows - 1; d >= 0; --d) {
       const bool lanes = !all && d == lane_;
       const std::string name = lanes ? "lane0" : var(d);
-      if (d == 0) text += fmt::format("{}const int64_t {} = q;\n", indent, name);
-      else text += fmt::format("{0}const int64_t {1} = q % {2}; q /= {2};\n", indent, name, extent(d));
+      if (d == 0)
+        text += fmt::format("{}const int64_t {} = q;\n", indent, name);
+      else
+        text += fmt::format("{0}const int64_t {1} = q % {2}; q /= {2};\n", indent, name, extent(d));
       text += fmt::format("{}(void){};\n", indent, name);
     }
     text += indent + "(void)q;\n";
@@ -284,7 +353,8 @@ class BodyEmitter {
   }
 
   void rows() {
-    if (tiles_.vectors && !nest_.lanes_in_rows) out_ += fmt::format("  OBK_SHARE_ROWS({});\n", nest_.column_count() >= 2048 ? 256 : 32);
+    if (tiles_.vectors && !nest_.lanes_in_rows)
+      out_ += fmt::format("  OBK_SHARE_ROWS({});\n", nest_.column_count() >= 2048 ? 256 : 32);
     if (nest_.lanes_in_rows) {
       out_ += fmt::format("  OBK_FOR_ROW_BLOCKS(r, n, {}) {{\n", extent(lane_));
       out_ += decode("r", "    ", false);
@@ -308,18 +378,28 @@ class BodyEmitter {
     for (size_t s = 0; s < body_.steps.size(); ++s) {
       const Step& step = body_.steps[s];
       if (!step.per_row || step.pass != pass) continue;
-      if (step.kind != StepKind::kRow) { statements.push_back(store(s)); continue; }
+      if (step.kind != StepKind::kRow) {
+        statements.push_back(store(s));
+        continue;
+      }
       const std::string given = value(step.expr);
-      line(kRow, fmt::format("const {0} w{1} = ({0}){2};", arithmetic_name(body_.row_types[step.slot]), step.slot, given));
+      line(kRow, fmt::format("const {0} w{1} = ({0}){2};",
+                             arithmetic_name(body_.row_types[step.slot]), step.slot, given));
     }
     CHECK(lines_[kColumn].empty(), "a row's store depends on a column");
     flush(kRow, "    ");
     if (statements.empty()) return;
     const std::string indent = nest_.lanes_in_rows ? "      " : "    ";
-    if (nest_.lanes_in_rows) out_ += fmt::format("    OBK_FOR_BLOCK(k, n) {{\n      const int64_t {0} = lane0 + k; (void){0};\n", var(lane_));
+    if (nest_.lanes_in_rows)
+      out_ += fmt::format(
+          "    OBK_FOR_BLOCK(k, n) {{\n      const int64_t {0} = lane0 + k; (void){0};\n",
+          var(lane_));
     flush(kLane, indent);
-    const char* first = group_.kind == GroupKind::kProduct ? "if (t->c0 == 0) " : "";  // of the tiles of a row one stores it
-    for (const std::string& statement : statements) out_ += fmt::format("{}{}{{ {} }}\n", indent, first, statement);
+    const char* first = group_.kind == GroupKind::kProduct
+                            ? "if (t->c0 == 0) "
+                            : "";  // of the tiles of a row one stores it
+    for (const std::string& statement : statements)
+      out_ += fmt::format("{}{}{{ {} }}\n", indent, first, statement);
     if (nest_.lanes_in_rows) out_ += "    }\n";
   }
 
@@ -329,8 +409,11 @@ class BodyEmitter {
     const std::string stored = value(step.expr);
     const stitch::Layout& layout = (*layouts_)[body_.operands[step.slot]];
     const DType dtype = graph_.type(body_.operands[step.slot]).dtype;
-    const std::string at = access.affine ? affine_offset(access, fmt::format("s{}", s), deepest(access)) : offset_text(layout, step.at);
-    return fmt::format("obk::store({}, {}, ({}){});", pointer(step.slot, true), at.empty() ? "0" : at, arithmetic_name(dtype), stored);
+    const std::string at = access.affine
+                               ? affine_offset(access, fmt::format("s{}", s), deepest(access))
+                               : offset_text(layout, step.at);
+    return fmt::format("obk::store({}, {}, ({}){});", pointer(step.slot, true),
+                       at.empty() ? "0" : at, arithmetic_name(dtype), stored);
   }
   Level deepest(const Access& access) const {
     int deep = kRow;
@@ -341,7 +424,8 @@ class BodyEmitter {
 
   /// A row's value: a scalar, or one of a block of rows.
   std::string held(std::string_view name, int slot) const {
-    return nest_.lanes_in_rows ? fmt::format("OBK_AT({}{}, k)", name, slot) : fmt::format("{}{}", name, slot);
+    return nest_.lanes_in_rows ? fmt::format("OBK_AT({}{}, k)", name, slot)
+                               : fmt::format("{}{}", name, slot);
   }
   void begin_segment() {
     for (int at : {kColumn, kLane}) named_[at].clear(), offsets_[at].clear();
@@ -387,16 +471,20 @@ class BodyEmitter {
   std::string update(const Step& step, const std::string& term, std::string& clauses) const {
     const std::string acc = held("v", step.slot);
     if (!nest_.lanes_in_rows && lane_ >= 0)
-      if (const std::string_view op = clause_name(step.combine); !op.empty()) clauses += fmt::format(" reduction({} : v{})", op, step.slot);
+      if (const std::string_view op = clause_name(step.combine); !op.empty())
+        clauses += fmt::format(" reduction({} : v{})", op, step.slot);
     return update_text(step.combine, acc, term, exprs_[step.expr].dtype);
   }
   void begin_reduction(const Step& step, const std::string& indent) {
     if (nest_.lanes_in_rows) {
-      out_ += fmt::format("{0}OBK_BLOCK_VALUES({1}, v{2}); OBK_BLOCK_VALUES({3}, w{2});\n", indent, accumulator_name(exprs_[step.expr].dtype), step.slot,
+      out_ += fmt::format("{0}OBK_BLOCK_VALUES({1}, v{2}); OBK_BLOCK_VALUES({3}, w{2});\n", indent,
+                          accumulator_name(exprs_[step.expr].dtype), step.slot,
                           arithmetic_name(body_.row_types[step.slot]));
-      out_ += fmt::format("{}OBK_FOR_BLOCK(k, n) {{ OBK_AT(v{}, k) = {}; }}\n", indent, step.slot, identity_text(step.combine, exprs_[step.expr].dtype));
+      out_ += fmt::format("{}OBK_FOR_BLOCK(k, n) {{ OBK_AT(v{}, k) = {}; }}\n", indent, step.slot,
+                          identity_text(step.combine, exprs_[step.expr].dtype));
     } else {
-      out_ += fmt::format("{}{} v{} = {};\n", indent, accumulator_name(exprs_[step.expr].dtype), step.slot, identity_text(step.combine, exprs_[step.expr].dtype));
+      out_ += fmt::format("{}{} v{} = {};\n", indent, accumulator_name(exprs_[step.expr].dtype),
+                          step.slot, identity_text(step.combine, exprs_[step.expr].dtype));
     }
   }
   void end_reduction(const Step& step, const std::string& indent) {
@@ -410,12 +498,16 @@ class BodyEmitter {
       const std::string result = value(step.finish);
       flush(kRow, indent);
       out_ += indent + "OBK_FOR_BLOCK(k, n) {\n";
-      out_ += fmt::format("{}  const int64_t {} = lane0 + k; (void){};\n", indent, var(lane_), var(lane_));
+      out_ += fmt::format("{}  const int64_t {} = lane0 + k; (void){};\n", indent, var(lane_),
+                          var(lane_));
       flush(kLane, indent + "  ");
-      out_ += fmt::format("{}  OBK_AT(w{}, k) = ({}){};\n{}}}\n", indent, step.slot, type, result, indent);
+      out_ += fmt::format("{}  OBK_AT(w{}, k) = ({}){};\n{}}}\n", indent, step.slot, type, result,
+                          indent);
       named_[kRow].swap(held_rows_);
     } else {
-      if (lane_ >= 0) out_ += fmt::format("{}v{} = {}(v{});\n", indent, step.slot, combine_lanes(step.combine), step.slot);
+      if (lane_ >= 0)
+        out_ += fmt::format("{}v{} = {}(v{});\n", indent, step.slot, combine_lanes(step.combine),
+                            step.slot);
       const std::string result = value(step.finish);
       flush(kRow, indent);
       out_ += fmt::format("{}const {} w{} = ({}){};\n", indent, type, step.slot, type, result);
@@ -434,7 +526,8 @@ class BodyEmitter {
     if (depends && expr.scalar != Scalar::kAcc) level_[id] = kLane;
     return depends;
   }
-  /// Names over an accumulator must not be reused by the next reduction's finish, which may share the expression.
+  /// Names over an accumulator must not be reused by the next reduction's finish, which may share
+  /// the expression.
   void forget(ExprId id) {
     const Expr& expr = exprs_[id];
     for (auto& named : named_) named.erase(id);
@@ -451,32 +544,47 @@ class BodyEmitter {
     const bool tile = group_.kind != GroupKind::kStitched;
     for (int d = first; d < last; ++d) {
       if (d == lane_) continue;
-      out_ += fmt::format("{0}for (int64_t {1} = 0; {1} < {2}; ++{1}) {{\n", indent, var(d), extent(d));
+      out_ +=
+          fmt::format("{0}for (int64_t {1} = 0; {1} < {2}; ++{1}) {{\n", indent, var(d), extent(d));
       closing = indent + "}\n" + closing;
       indent += "  ";
     }
     flush(kColumn, indent);
     if (nest_.lanes_in_rows) {
       out_ += indent + "OBK_FOR_BLOCK(k, n) {\n";
-      out_ += fmt::format("{}  const int64_t {} = lane0 + k; (void){};\n", indent, var(lane_), var(lane_));
+      out_ += fmt::format("{}  const int64_t {} = lane0 + k; (void){};\n", indent, var(lane_),
+                          var(lane_));
       flush(kLane, indent + "  ");
       out_ += indent + "}\n";
     } else if (lane_ < 0) {
       out_ += indent + "{\n";
       if (stages) out_ += indent + "  const int64_t stage_at = 0;\n";
-      if (tile) out_ += fmt::format("{}  const int64_t tile_at = {}(r - t->r0);\n", indent, group_.product.twin ? "2 * " : "");
+      if (tile)
+        out_ += fmt::format("{}  const int64_t tile_at = {}(r - t->r0);\n", indent,
+                            group_.product.twin ? "2 * " : "");
       flush(kLane, indent + "  ");
       out_ += indent + "}\n";
     } else {
       std::string stage_base = "0";
-      for (int d = first; d < lane_; ++d) stage_base = fmt::format("({}) * {} + {}", stage_base, extent(d), var(d));
-      if (stages) out_ += fmt::format("{}const int64_t stage0 = ({}) * {};\n", indent, stage_base, extent(lane_));
-      if (tile) out_ += fmt::format("{}const int64_t tile0 = (r - t->r0) * {}(t->c1 - t->c0) - t->c0;\n", indent, group_.product.twin ? "2 * " : "");
-      const std::string low = nest_.cut_columns ? "t->c0" : "0", high = nest_.cut_columns ? "t->c1" : extent(lane_);
-      if (clauses.empty()) out_ += fmt::format("{}OBK_FOR_LANES({}, {}, {}) {{\n", indent, var(lane_), low, high);
-      else out_ += fmt::format("{0}OBK_LANES_REDUCE({1})\n{0}OBK_FOR_LANES_OF({2}, {3}, {4}) {{\n", indent, clauses.substr(1), var(lane_), low, high);
-      if (stages) out_ += fmt::format("{}  const int64_t stage_at = stage0 + {};\n", indent, var(lane_));
-      if (tile) out_ += fmt::format("{}  const int64_t tile_at = tile0 + {};\n", indent, var(lane_));
+      for (int d = first; d < lane_; ++d)
+        stage_base = fmt::format("({}) * {} + {}", stage_base, extent(d), var(d));
+      if (stages)
+        out_ +=
+            fmt::format("{}const int64_t stage0 = ({}) * {};\n", indent, stage_base, extent(lane_));
+      if (tile)
+        out_ += fmt::format("{}const int64_t tile0 = (r - t->r0) * {}(t->c1 - t->c0) - t->c0;\n",
+                            indent, group_.product.twin ? "2 * " : "");
+      const std::string low = nest_.cut_columns ? "t->c0" : "0",
+                        high = nest_.cut_columns ? "t->c1" : extent(lane_);
+      if (clauses.empty())
+        out_ += fmt::format("{}OBK_FOR_LANES({}, {}, {}) {{\n", indent, var(lane_), low, high);
+      else
+        out_ += fmt::format("{0}OBK_LANES_REDUCE({1})\n{0}OBK_FOR_LANES_OF({2}, {3}, {4}) {{\n",
+                            indent, clauses.substr(1), var(lane_), low, high);
+      if (stages)
+        out_ += fmt::format("{}  const int64_t stage_at = stage0 + {};\n", indent, var(lane_));
+      if (tile)
+        out_ += fmt::format("{}  const int64_t tile_at = tile0 + {};\n", indent, var(lane_));
       flush(kLane, indent + "  ");
       out_ += indent + "}\n";
     }
@@ -484,8 +592,12 @@ class BodyEmitter {
   }
 
   // ---- the anchor's tile ---------------------------------------------------------------------------------------------
-  /// Whether the product has a kernel of its own; how many planes of sums that then leaves for the epilogue to add: its warpgroups' or its parts'.
-  bool streamed() const { return group_.kind == GroupKind::kProduct && work_.pipelined() && tiles_.gemm.pipelined && packed_b_ && !direct_; }
+  /// Whether the product has a kernel of its own; how many planes of sums that then leaves for the
+  /// epilogue to add: its warpgroups' or its parts'.
+  bool streamed() const {
+    return group_.kind == GroupKind::kProduct && work_.pipelined() && tiles_.gemm.pipelined &&
+           packed_b_ && !direct_;
+  }
   /// What stands before the first load of anything but weights.
   enum class Begin { kAtOnce, kPipelinedGemm, kAlone, kRows, kWave };
   Begin how_it_begins() const {
@@ -496,29 +608,47 @@ class BodyEmitter {
   }
   std::string begin() const {
     switch (how_it_begins()) {
-      case Begin::kAtOnce: break;
-      case Begin::kPipelinedGemm: return kProductBegin;
-      case Begin::kAlone: return kAloneBegins;
-      case Begin::kRows: return kRowsBegin;
-      case Begin::kWave: return kWaveBegins;
+      case Begin::kAtOnce:
+        break;
+      case Begin::kPipelinedGemm:
+        return kProductBegin;
+      case Begin::kAlone:
+        return kAloneBegins;
+      case Begin::kRows:
+        return kRowsBegin;
+      case Begin::kWave:
+        return kWaveBegins;
     }
     return "";
   }
-  /// The form of the body's kernel and what it waits for. `ctas_per_sm`: that share a multiprocessor, where the vectors say so; else 0.
+  /// The form of the body's kernel and what it waits for. `ctas_per_sm`: that share a
+  /// multiprocessor, where the vectors say so; else 0.
   void set_form(int ctas_per_sm) {
     using Form = BodyTraits::Form;
     using Wait = BodyTraits::Wait;
     if (ctas_per_sm > 0) traits_.form = Form::kGrid, traits_.ctas_per_sm = ctas_per_sm;
     const Begin begins = how_it_begins();
-    CHECK(ctas_per_sm == 0 || begins == Begin::kAtOnce || begins == Begin::kWave, "a body has two forms");
+    CHECK(ctas_per_sm == 0 || begins == Begin::kAtOnce || begins == Begin::kWave,
+          "a body has two forms");
     switch (begins) {
-      case Begin::kAtOnce: break;
-      case Begin::kPipelinedGemm: traits_.form = Form::kPipelinedGemm, traits_.waits = Wait::kKernelBefore; break;
-      case Begin::kAlone: traits_.form = Form::kGrid, traits_.ctas_per_sm = 1, traits_.waits = Wait::kKernelBefore; break;
-      case Begin::kRows: case Begin::kWave: traits_.waits = Wait::kWaveBefore; break;
+      case Begin::kAtOnce:
+        break;
+      case Begin::kPipelinedGemm:
+        traits_.form = Form::kPipelinedGemm, traits_.waits = Wait::kKernelBefore;
+        break;
+      case Begin::kAlone:
+        traits_.form = Form::kGrid, traits_.ctas_per_sm = 1, traits_.waits = Wait::kKernelBefore;
+        break;
+      case Begin::kRows:
+      case Begin::kWave:
+        traits_.waits = Wait::kWaveBefore;
+        break;
     }
   }
-  bool asks_rows() const { return group_.kind == GroupKind::kProduct && waits_in_body() && work_.list()->a_rows && tiles_.vectors && packed_b_ && !direct_; }
+  bool asks_rows() const {
+    return group_.kind == GroupKind::kProduct && waits_in_body() && work_.list()->a_rows &&
+           tiles_.vectors && packed_b_ && !direct_;
+  }
   bool waits_in_body() const { return work_.list() && work_.list()->waits_in_body; }
   int64_t planes() const { return !streamed() ? 1 : std::max<int64_t>(group_.product.parts, 2); }
   void product(bool vectors) {
@@ -527,7 +657,8 @@ class BodyEmitter {
     const Access *a_access = nest_.of_product(group_, 0), *b_access = nest_.of_product(group_, 1);
     CHECK(a_access && b_access);
     const int inner = nest_.rows - 1;
-    const bool walks_rows = inner >= 0 && a_access->strides[inner] != 0 && b_access->strides[inner] == 0;
+    const bool walks_rows =
+        inner >= 0 && a_access->strides[inner] != 0 && b_access->strides[inner] == 0;
     const Step& first = body_.steps.front();
     const Access* store = store_access_.at(0);
 
@@ -538,45 +669,66 @@ class BodyEmitter {
         if (access.strides[d]) sum += fmt::format(" + {} * {}", var(d), stride(access, d));
       return sum;
     };
-    const std::string type = tile_type(product.tile_type()), element = storage_name(product.a_type), sum = product.a_type == DType::f64 ? "double" : "float";
+    const std::string type = tile_type(product.tile_type()), element = storage_name(product.a_type),
+                      sum = product.a_type == DType::f64 ? "double" : "float";
     const int64_t sum_bytes = product.a_type == DType::f64 ? 8 : 4;
-    text += fmt::format("    ObkGemm g = {{}};\n    g.a_type = g.b_type = {};\n    g.m = t->r1 - t->r0;\n    g.n = {}(t->c1 - t->c0);\n", type, group_.product.twin ? "2 * " : "");
+    text += fmt::format(
+        "    ObkGemm g = {{}};\n    g.a_type = g.b_type = {};\n    g.m = t->r1 - t->r0;\n    g.n = "
+        "{}(t->c1 - t->c0);\n",
+        type, group_.product.twin ? "2 * " : "");
     text += fmt::format("    g.k = {};\n", param(product.k[0].extent));
     text += fmt::format("    g.a = (const {}*)x[{}] + ({});\n", element, x_a, base(*a_access));
-    text += fmt::format("    g.a_row = {};\n    g.a_col = {};\n", walks_rows ? stride(*a_access, inner) : "0", param(product.k[0].a));
+    text += fmt::format("    g.a_row = {};\n    g.a_col = {};\n",
+                        walks_rows ? stride(*a_access, inner) : "0", param(product.k[0].a));
     if (packed_b_) {
       std::string from = fmt::format("x[{}]", x_b);
       if (!product.batch.empty()) {
         const int dim = packed_matrix_dim(group_, work_);
-        const int64_t bytes = tiles_.gemm.packed_bytes(static_cast<int32_t>(product.b_type), product.n[0].extent, product.k[0].extent);
+        const int64_t bytes = tiles_.gemm.packed_bytes(static_cast<int32_t>(product.b_type),
+                                                       product.n[0].extent, product.k[0].extent);
         from = fmt::format("(const char*){} + {} * {}", from, var(dim), param(bytes));
       }
-      text += fmt::format("    g.packed = 1;\n    g.b = {};\n    g.column = {}t->c0;\n    g.n_packed = {};\n", from, group_.product.twin ? "2 * " : "", param(product.n[0].extent * product.sides()));
+      text += fmt::format(
+          "    g.packed = 1;\n    g.b = {};\n    g.column = {}t->c0;\n    g.n_packed = {};\n", from,
+          group_.product.twin ? "2 * " : "", param(product.n[0].extent * product.sides()));
     } else {
-      text += fmt::format("    g.b = (const {}*)x[{}] + ({}) + t->c0 * {};\n", element, x_b, base(*b_access), param(product.n[0].b));
-      text += fmt::format("    g.b_row = {};\n    g.b_col = {};\n", param(product.k[0].b), param(product.n[0].b));
+      text += fmt::format("    g.b = (const {}*)x[{}] + ({}) + t->c0 * {};\n", element, x_b,
+                          base(*b_access), param(product.n[0].b));
+      text += fmt::format("    g.b_row = {};\n    g.b_col = {};\n", param(product.k[0].b),
+                          param(product.n[0].b));
     }
     if (direct_) {
       std::string out = base(*store);
       if (lane_ >= 0) out += " + t->c0";
-      text += fmt::format("    g.c = {} + ({});\n    g.c_row = {};\n", pointer(first.slot, true), out, inner >= 0 ? param(store->strides[inner]) : "0");
+      text += fmt::format("    g.c = {} + ({});\n    g.c_row = {};\n", pointer(first.slot, true),
+                          out, inner >= 0 ? param(store->strides[inner]) : "0");
       text += "    g.scratch = (char*)w->scratch;\n";
     } else {
-      if (streamed()) scratch_ += streamed_whole(group_, work_, pitch_.front() == '(' ? 0 : tile_pitch());
-      const std::string at = scratch_ > 0 ? fmt::format("((char*)w->scratch + {})", param(scratch_)) : "w->scratch";
+      if (streamed())
+        scratch_ += streamed_whole(group_, work_, pitch_.front() == '(' ? 0 : tile_pitch());
+      const std::string at =
+          scratch_ > 0 ? fmt::format("((char*)w->scratch + {})", param(scratch_)) : "w->scratch";
       top_ += fmt::format("  {0}* __restrict tile = ({0}*){1};\n", sum, at);
-      scratch_ += ((streamed() ? streamed_slice(group_, work_) : work_.tile_rows) * tile_pitch() * sum_bytes + 63) / 64 * 64;
-      text += fmt::format("    g.c = tile;\n    g.c_row = {};\n    g.scratch = (char*)w->scratch + {};\n", pitch_, param(scratch_));
+      scratch_ += ((streamed() ? streamed_slice(group_, work_) : work_.tile_rows) * tile_pitch() *
+                       sum_bytes +
+                   63) /
+                  64 * 64;
+      text += fmt::format(
+          "    g.c = tile;\n    g.c_row = {};\n    g.scratch = (char*)w->scratch + {};\n", pitch_,
+          param(scratch_));
     }
     ObkGemm shape = {};
     shape.a_type = shape.b_type = product.tile_type();
     shape.packed = packed_b_;
-    shape.m = work_.tile_rows, shape.n = work_.tile_columns * group_.product.sides(), shape.k = product.k[0].extent;
+    shape.m = work_.tile_rows, shape.n = work_.tile_columns * group_.product.sides(),
+    shape.k = product.k[0].extent;
     shape.a_row = walks_rows ? a_access->strides[inner] : 0, shape.a_col = product.k[0].a;
-    shape.b_row = product.k[0].b, shape.b_col = product.n[0].b, shape.n_packed = product.n[0].extent * group_.product.sides(), shape.c_row = shape.n;
+    shape.b_row = product.k[0].b, shape.b_col = product.n[0].b,
+    shape.n_packed = product.n[0].extent * group_.product.sides(), shape.c_row = shape.n;
     if (streamed()) {
       text += statistics_asked(group_, work_);
-      const StreamedText streamed = emit_streamed(group_, work_, tiles_, shape, type, x_a, vectors, pitch_.front() == '(' ? 0 : tile_pitch());
+      const StreamedText streamed = emit_streamed(group_, work_, tiles_, shape, type, x_a, vectors,
+                                                  pitch_.front() == '(' ? 0 : tile_pitch());
       traits_.gemm = streamed.traits;
       top_ += streamed.top, scratch_ += streamed.scratch, out_ += text + streamed.tile;
       scratch_ += keep_row_statistics(group_, work_, scratch_, top_);
@@ -584,20 +736,37 @@ class BodyEmitter {
     }
     text += statistics_found(group_, work_, type);
     if (asks_rows()) {
-      const AskedRowsText asked = emit_asked_rows(work_, shape, x_a, fmt::format("(char*)w->scratch + {}", scratch_), pitch_.front() == '(' ? 0 : tile_pitch());
+      const AskedRowsText asked =
+          emit_asked_rows(work_, shape, x_a, fmt::format("(char*)w->scratch + {}", scratch_),
+                          pitch_.front() == '(' ? 0 : tile_pitch());
       top_ += asked.top, traits_.asked_rows = asked.traits;
     }
-    scratch_ += ((work_.dataflow && tiles_.dataflow ? tiles_.dataflow->gemm_bytes(shape.a_type, shape.m, shape.n, shape.k) : tiles_.gemm.scratch_bytes(&shape)) + 63) / 64 * 64;
+    scratch_ += ((work_.dataflow && tiles_.dataflow
+                      ? tiles_.dataflow->gemm_bytes(shape.a_type, shape.m, shape.n, shape.k)
+                      : tiles_.gemm.scratch_bytes(&shape)) +
+                 63) /
+                64 * 64;
     const int64_t a_row = shape.a_row;
-    if (tiles_.vectors && packed_b_ && !direct_ && shape.a_col == 1 && a_row >= 0 && a_row < (int64_t{1} << 30)) {
-      const std::string sure = asks_rows() ? "" : fmt::format(", {:d}", rows_begin_at_16(work_, *a_access, byte_size(product.a_type, 1)));
+    if (tiles_.vectors && packed_b_ && !direct_ && shape.a_col == 1 && a_row >= 0 &&
+        a_row < (int64_t{1} << 30)) {
+      const std::string sure =
+          asks_rows() ? ""
+                      : fmt::format(", {:d}", rows_begin_at_16(work_, *a_access,
+                                                               byte_size(product.a_type, 1)));
       const auto tile_of = [&](int64_t columns) {
-        const int64_t c_row = pitch_.front() == '(' ? columns : tile_pitch();  // the same for all tiles where the pitch is a number
+        const int64_t c_row =
+            pitch_.front() == '('
+                ? columns
+                : tile_pitch();  // the same for all tiles where the pitch is a number
         const std::string parts = product.parts > 1 ? fmt::format(", {}", product.parts) : "";
-        return fmt::format("OBK_GEMM_{}_OF({}, g{}, {}, {}, {}, {}, {}{});\n", asks_rows() ? "ROWS" : "TILE", type, sure, shape.m, columns, shape.k, a_row, c_row, parts);
+        return fmt::format("OBK_GEMM_{}_OF({}, g{}, {}, {}, {}, {}, {}{});\n",
+                           asks_rows() ? "ROWS" : "TILE", type, sure, shape.m, columns, shape.k,
+                           a_row, c_row, parts);
       };
-      const int64_t last = work_.nest.column_count() * group_.product.sides() % shape.n;  // columns of a narrower tile at the end
-      if (last) text += fmt::format("    if (g.n == {})\n      {}    else\n  ", last, tile_of(last));
+      const int64_t last = work_.nest.column_count() * group_.product.sides() %
+                           shape.n;  // columns of a narrower tile at the end
+      if (last)
+        text += fmt::format("    if (g.n == {})\n      {}    else\n  ", last, tile_of(last));
       text += "    " + tile_of(shape.n) + "  }\n";
       traits_.tiles |= kGemmTile;
     } else {
@@ -617,52 +786,101 @@ class BodyEmitter {
     const int64_t x_row = flat ? 0 : in.strides[2], x_pixel = in.strides.back();
     const std::string type = tile_type(c.tile_type());
     std::string text = "  {\n";
-    const char* index = tiles_.vectors && nest_.row_count() < INT32_MAX && nest_.column_count() < INT32_MAX ? "int" : "int64_t";
-    text += fmt::format("    const {3} wide = {0}, pixels = {1};\n    const {3} image = ({3})t->r0 / pixels, group = ({3})t->c0 / ({3}){2};\n", param(c.out_width),
-                        param(c.out_width * c.out_height), param(grouped ? c.shape.group_outputs : c.shape.outputs), index);
-    text += fmt::format("    ObkConv g = {{}};\n    g.type = {};\n    g.depthwise = {};\n", type, c.depthwise ? 1 : 0);
-    auto set = [&](std::string_view field, int64_t value) { text += fmt::format("    g.{} = {};\n", field, param(value)); };
-    set("height", c.height), set("width", c.width), set("in_channels", c.depthwise ? c.shape.inputs : c.shape.group_inputs);
-    set("kernel_h", c.kernel_h), set("kernel_w", c.kernel_w), set("stride_h", c.stride_h), set("stride_w", c.stride_w);
-    set("dilation_h", c.dilation_h), set("dilation_w", c.dilation_w), set("pad_top", c.pad_top), set("pad_left", c.pad_left);
-    set("out_width", c.out_width), set("out_channels", c.depthwise ? c.shape.outputs : c.shape.group_outputs);
-    set("multiplier", c.depthwise ? c.shape.group_outputs : 1), set("x_row", x_row), set("x_pixel", x_pixel);
-    text += fmt::format("    const {0} first = ({0})t->r0 - image * pixels, top = first / wide;\n    g.row = top;\n    g.column = first - top * wide;\n", index);
-    text += fmt::format("    g.pixels = t->r1 - t->r0;\n    g.rows = ({})g.pixels / wide;\n    g.channel = t->c0 - group * {};\n    g.channels = t->c1 - t->c0;\n", index, param(grouped ? c.shape.group_outputs : c.shape.outputs));
-    text += fmt::format("    g.x = (const {}*)x[{}] + {} + image * {} + group * {};\n", storage_name(c.type), x, param(in.offset), param(in.strides[0]), param(c.shape.group_inputs));
-    const int64_t packed = c.depthwise ? 0 : tiles_.conv.packed_bytes(static_cast<int32_t>(c.type), c.shape.group_outputs, c.shape.group_inputs, c.kernel_h, c.kernel_w);
-    text += fmt::format("    g.weights = (const char*)x[{}] + group * {};\n", weights, param(packed));
+    const char* index =
+        tiles_.vectors && nest_.row_count() < INT32_MAX && nest_.column_count() < INT32_MAX
+            ? "int"
+            : "int64_t";
+    text += fmt::format(
+        "    const {3} wide = {0}, pixels = {1};\n    const {3} image = ({3})t->r0 / pixels, group "
+        "= ({3})t->c0 / ({3}){2};\n",
+        param(c.out_width), param(c.out_width * c.out_height),
+        param(grouped ? c.shape.group_outputs : c.shape.outputs), index);
+    text += fmt::format("    ObkConv g = {{}};\n    g.type = {};\n    g.depthwise = {};\n", type,
+                        c.depthwise ? 1 : 0);
+    auto set = [&](std::string_view field, int64_t value) {
+      text += fmt::format("    g.{} = {};\n", field, param(value));
+    };
+    set("height", c.height), set("width", c.width),
+        set("in_channels", c.depthwise ? c.shape.inputs : c.shape.group_inputs);
+    set("kernel_h", c.kernel_h), set("kernel_w", c.kernel_w), set("stride_h", c.stride_h),
+        set("stride_w", c.stride_w);
+    set("dilation_h", c.dilation_h), set("dilation_w", c.dilation_w), set("pad_top", c.pad_top),
+        set("pad_left", c.pad_left);
+    set("out_width", c.out_width),
+        set("out_channels", c.depthwise ? c.shape.outputs : c.shape.group_outputs);
+    set("multiplier", c.depthwise ? c.shape.group_outputs : 1), set("x_row", x_row),
+        set("x_pixel", x_pixel);
+    text += fmt::format(
+        "    const {0} first = ({0})t->r0 - image * pixels, top = first / wide;\n    g.row = "
+        "top;\n    g.column = first - top * wide;\n",
+        index);
+    text += fmt::format(
+        "    g.pixels = t->r1 - t->r0;\n    g.rows = ({})g.pixels / wide;\n    g.channel = t->c0 - "
+        "group * {};\n    g.channels = t->c1 - t->c0;\n",
+        index, param(grouped ? c.shape.group_outputs : c.shape.outputs));
+    text += fmt::format("    g.x = (const {}*)x[{}] + {} + image * {} + group * {};\n",
+                        storage_name(c.type), x, param(in.offset), param(in.strides[0]),
+                        param(c.shape.group_inputs));
+    const int64_t packed =
+        c.depthwise ? 0
+                    : tiles_.conv.packed_bytes(static_cast<int32_t>(c.type), c.shape.group_outputs,
+                                               c.shape.group_inputs, c.kernel_h, c.kernel_w);
+    text +=
+        fmt::format("    g.weights = (const char*)x[{}] + group * {};\n", weights, param(packed));
     if (direct_) {
       const ConvStore to = conv_store(group_, nest_, *store_access_.at(0));
-      text += fmt::format("    g.y = {} + {} + image * {} + g.row * {} + g.column * {} + t->c0;\n", pointer(body_.steps.front().slot, true), param(to.offset),
+      text += fmt::format("    g.y = {} + {} + image * {} + g.row * {} + g.column * {} + t->c0;\n",
+                          pointer(body_.steps.front().slot, true), param(to.offset),
                           param(to.image), param(to.row), param(to.pixel));
       set("y_row", to.row), set("y_pixel", to.pixel);
       text += "    g.scratch = (char*)w->scratch;\n";
     } else {
       const int64_t bytes = (work_.tile_rows * tile_pitch() * 4 + 63) / 64 * 64;
       top_ += "  float* __restrict tile = (float*)w->scratch;\n";
-      text += fmt::format("    g.y = tile;\n    g.y_pixel = {0};\n    g.y_row = wide * {0};\n    g.scratch = (char*)w->scratch + {1};\n", pitch_, param(bytes));
+      text += fmt::format(
+          "    g.y = tile;\n    g.y_pixel = {0};\n    g.y_row = wide * {0};\n    g.scratch = "
+          "(char*)w->scratch + {1};\n",
+          pitch_, param(bytes));
       scratch_ += bytes;
     }
     ObkConv shape = {.type = c.tile_type(), .depthwise = c.depthwise};
-    shape.height = c.height, shape.width = c.width, shape.in_channels = c.depthwise ? c.shape.inputs : c.shape.group_inputs;
-    shape.kernel_h = c.kernel_h, shape.kernel_w = c.kernel_w, shape.stride_h = c.stride_h, shape.stride_w = c.stride_w;
-    shape.dilation_h = c.dilation_h, shape.dilation_w = c.dilation_w, shape.pad_top = c.pad_top, shape.pad_left = c.pad_left;
-    shape.out_width = c.out_width, shape.out_channels = c.depthwise ? c.shape.outputs : c.shape.group_outputs;
-    shape.multiplier = c.depthwise ? c.shape.group_outputs : 1, shape.x_row = x_row, shape.x_pixel = x_pixel;
+    shape.height = c.height, shape.width = c.width,
+    shape.in_channels = c.depthwise ? c.shape.inputs : c.shape.group_inputs;
+    shape.kernel_h = c.kernel_h, shape.kernel_w = c.kernel_w, shape.stride_h = c.stride_h,
+    shape.stride_w = c.stride_w;
+    shape.dilation_h = c.dilation_h, shape.dilation_w = c.dilation_w, shape.pad_top = c.pad_top,
+    shape.pad_left = c.pad_left;
+    shape.out_width = c.out_width,
+    shape.out_channels = c.depthwise ? c.shape.outputs : c.shape.group_outputs;
+    shape.multiplier = c.depthwise ? c.shape.group_outputs : 1, shape.x_row = x_row,
+    shape.x_pixel = x_pixel;
     const int64_t wide = std::max<int64_t>(c.out_width, 1), pixels = c.out_height * wide;
-    // What such a tile asks for and the compiler knows: whole blocks of channels, X where 16 bytes begin, weights that are fetched ahead, and
-    // nothing padded below X where nothing is above or to the left.
-    const bool inside = c.pad_top > 0 || c.pad_left > 0 || (c.out_height - 1) * c.stride_h + (c.kernel_h - 1) * c.dilation_h < c.height;
-    const int64_t outputs = grouped ? c.shape.group_outputs : c.shape.outputs, size = byte_size(c.type, 1);
-    const bool aligned = (in.offset | (nest_.row_count() == pixels ? 0 : in.strides[0]) | (grouped ? c.shape.group_inputs : 0)) * size % 16 == 0;
-    const bool sure = !direct_ && aligned && inside && outputs % work_.tile_columns == 0 && graph_.value(c.w).is_constant();
-    if (tiles_.vectors && !c.depthwise && x_row < INT32_MAX && x_pixel < INT32_MAX)  // shapes as constants of device code
-      text += fmt::format("    OBK_CONV_TILE_OF({}, g, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {});\n  }}\n", type, sure, shape.in_channels,
-                          c.height, c.width, c.kernel_h, c.kernel_w, c.stride_h, c.stride_w, c.dilation_h, c.dilation_w, c.pad_top, c.pad_left, c.out_width,
-                          x_row, x_pixel, work_.tile_rows, work_.tile_columns, pitch_.front() == '(' ? work_.tile_columns : tile_pitch());
+    // What such a tile asks for and the compiler knows: whole blocks of channels, X where 16 bytes
+    // begin, weights that are fetched ahead, and nothing padded below X where nothing is above or
+    // to the left.
+    const bool inside =
+        c.pad_top > 0 || c.pad_left > 0 ||
+        (c.out_height - 1) * c.stride_h + (c.kernel_h - 1) * c.dilation_h < c.height;
+    const int64_t outputs = grouped ? c.shape.group_outputs : c.shape.outputs,
+                  size = byte_size(c.type, 1);
+    const bool aligned = (in.offset | (nest_.row_count() == pixels ? 0 : in.strides[0]) |
+                          (grouped ? c.shape.group_inputs : 0)) *
+                             size % 16 ==
+                         0;
+    const bool sure = !direct_ && aligned && inside && outputs % work_.tile_columns == 0 &&
+                      graph_.value(c.w).is_constant();
+    if (tiles_.vectors && !c.depthwise && x_row < INT32_MAX &&
+        x_pixel < INT32_MAX)  // shapes as constants of device code
+      text += fmt::format(
+          "    OBK_CONV_TILE_OF({}, g, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, "
+          "{}, {}, {});\n  }}\n",
+          type, sure, shape.in_channels, c.height, c.width, c.kernel_h, c.kernel_w, c.stride_h,
+          c.stride_w, c.dilation_h, c.dilation_w, c.pad_top, c.pad_left, c.out_width, x_row,
+          x_pixel, work_.tile_rows, work_.tile_columns,
+          pitch_.front() == '(' ? work_.tile_columns : tile_pitch());
     else
-      text += fmt::format("    {}({}, g);\n  }}\n", c.depthwise ? "OBK_DEPTHWISE_TILE" : "OBK_CONV_TILE", type);
+      text += fmt::format("    {}({}, g);\n  }}\n",
+                          c.depthwise ? "OBK_DEPTHWISE_TILE" : "OBK_CONV_TILE", type);
     out_ += text;
     shape.channels = work_.tile_columns;
     shape.y_row = c.out_width * work_.tile_columns, shape.y_pixel = work_.tile_columns;
@@ -685,29 +903,42 @@ class BodyEmitter {
     std::string text = "  {\n";
     if (direct_) text += decode("t->r0", "    ", true);
     // Rows are the queries of a head, head after head where heads are not columns.
-    text += fmt::format("    const int64_t plane = t->r0 / {0}, first = t->r0 % {0};\n", param(a.queries));
-    text += fmt::format("    const int64_t image = plane / {0}, head = plane % {0} + t->c0 / {1};\n", param(a.packed ? 1 : a.heads), param(a.value_size));
+    text += fmt::format("    const int64_t plane = t->r0 / {0}, first = t->r0 % {0};\n",
+                        param(a.queries));
+    text +=
+        fmt::format("    const int64_t image = plane / {0}, head = plane % {0} + t->c0 / {1};\n",
+                    param(a.packed ? 1 : a.heads), param(a.value_size));
     text += fmt::format("    const int64_t keys_of = head / {};\n", param(a.shared));
-    text += fmt::format("    ObkAttention g = {{}};\n    g.type = {};\n    g.queries = t->r1 - t->r0;\n", type);
-    auto set = [&](std::string_view field, int64_t value) { text += fmt::format("    g.{} = {};\n", field, param(value)); };
+    text += fmt::format(
+        "    ObkAttention g = {{}};\n    g.type = {};\n    g.queries = t->r1 - t->r0;\n", type);
+    auto set = [&](std::string_view field, int64_t value) {
+      text += fmt::format("    g.{} = {};\n", field, param(value));
+    };
     set("keys", a.keys), set("size", a.size), set("value_size", a.value_size);
     auto at = [&](const stitch::AttentionTile::Operand& operand, std::string_view head) {
-      return fmt::format("{} + image * {} + {} * {}", param(operand.offset), param(operand.image), head, param(operand.head));
+      return fmt::format("{} + image * {} + {} * {}", param(operand.offset), param(operand.image),
+                         head, param(operand.head));
     };
     const std::string q_row = param(a.q.row);
-    text += fmt::format("    g.q = (const {}*)x[{}] + ({} + first * {});\n    g.q_row = {};\n", element, q, at(a.q, "head"), q_row, q_row);
+    text += fmt::format("    g.q = (const {}*)x[{}] + ({} + first * {});\n    g.q_row = {};\n",
+                        element, q, at(a.q, "head"), q_row, q_row);
     text += fmt::format("    g.k = (const {}*)x[{}] + ({});\n", element, q + 1, at(a.k, "keys_of"));
     text += fmt::format("    g.v = (const {}*)x[{}] + ({});\n", element, q + 2, at(a.v, "keys_of"));
     set("k_row", a.k.row), set("v_row", a.v.row);
     if (masked) {
       const bool added = a.mask_type == DType::f32;
       const std::string row = param(a.mask.row);
-      text += fmt::format("    g.mask_type = {};\n    g.mask = (const {}*)x[{}] + ({} + first * {});\n    g.mask_query = {};\n", added ? 1 : 2,
-                          storage_name(a.mask_type), q + 3, at(a.mask, "head"), row, row);
+      text += fmt::format(
+          "    g.mask_type = {};\n    g.mask = (const {}*)x[{}] + ({} + first * {});\n    "
+          "g.mask_query = {};\n",
+          added ? 1 : 2, storage_name(a.mask_type), q + 3, at(a.mask, "head"), row, row);
       set("mask_key", a.mask.column);
     }
-    text += fmt::format("    g.scale = (float)obk::as_double({});\n", param(std::bit_cast<int64_t>(a.scale)));
-    if (a.softcap > 0) text += fmt::format("    g.softcap = (float)obk::as_double({});\n", param(std::bit_cast<int64_t>(a.softcap)));
+    text += fmt::format("    g.scale = (float)obk::as_double({});\n",
+                        param(std::bit_cast<int64_t>(a.scale)));
+    if (a.softcap > 0)
+      text += fmt::format("    g.softcap = (float)obk::as_double({});\n",
+                          param(std::bit_cast<int64_t>(a.softcap)));
     if (a.causal) text += "    g.causal = 1;\n    g.causal_offset = first;\n";
     if (direct_) {
       const Step& step = body_.steps.front();
@@ -715,25 +946,42 @@ class BodyEmitter {
       for (int d = 0; d < nest_.rows; ++d)
         if (store->strides[d]) out += fmt::format(" + {} * {}", var(d), stride(*store, d));
       if (lane_ >= 0) out += " + t->c0";
-      text += fmt::format("    g.y = {} + ({});\n    g.y_row = {};\n", pointer(step.slot, true), out, nest_.rows > 0 ? param(store->strides[nest_.rows - 1]) : "0");
+      text += fmt::format("    g.y = {} + ({});\n    g.y_row = {};\n", pointer(step.slot, true),
+                          out, nest_.rows > 0 ? param(store->strides[nest_.rows - 1]) : "0");
       text += "    g.scratch = (char*)w->scratch;\n";
     } else {
       const int64_t bytes = (work_.tile_rows * tile_pitch() * 4 + 63) / 64 * 64;
       top_ += "  float* __restrict tile = (float*)w->scratch;\n";
-      text += fmt::format("    g.y = tile;\n    g.y_row = {};\n    g.scratch = (char*)w->scratch + {};\n", pitch_, param(bytes));
+      text += fmt::format(
+          "    g.y = tile;\n    g.y_row = {};\n    g.scratch = (char*)w->scratch + {};\n", pitch_,
+          param(bytes));
       scratch_ += bytes;
     }
     if (a.pieces > 1) {
-      text += fmt::format("    g.piece = (int)piece;\n    g.exchange = (char*)x[{}] + (image * {} + head) * {};\n", q + (masked ? 4 : 3), param(a.heads), param(a.exchange));
-      top_ += fmt::format("  const int64_t piece = t->c0 % {} / {};\n", param(a.value_size), param(a.value_size / a.pieces)) + (work_.dataflow ? "" : fmt::format("  ObkTask whole = *t;\n  whole.c0 -= whole.c0 % {0}, whole.c1 = whole.c0 + {0}, t = &whole;\n", param(a.value_size)));
+      text += fmt::format(
+          "    g.piece = (int)piece;\n    g.exchange = (char*)x[{}] + (image * {} + head) * {};\n",
+          q + (masked ? 4 : 3), param(a.heads), param(a.exchange));
+      top_ += fmt::format("  const int64_t piece = t->c0 % {} / {};\n", param(a.value_size),
+                          param(a.value_size / a.pieces)) +
+              (work_.dataflow ? ""
+                              : fmt::format("  ObkTask whole = *t;\n  whole.c0 -= whole.c0 % {0}, "
+                                            "whole.c1 = whole.c0 + {0}, t = &whole;\n",
+                                            param(a.value_size)));
       text += piece_of_keys(group_, work_, type);
     } else {
-      text += fmt::format("{}    OBK_ATTENTION_TILE({}, g{});\n  }}\n", begins_here ? begin() : "", type, tiles_.vectors ? fmt::format(", {}, {}, {}, {}", a.size, a.value_size, work_.tile_rows, a.keys) : "");
+      text += fmt::format(
+          "{}    OBK_ATTENTION_TILE({}, g{});\n  }}\n", begins_here ? begin() : "", type,
+          tiles_.vectors
+              ? fmt::format(", {}, {}, {}, {}", a.size, a.value_size, work_.tile_rows, a.keys)
+              : "");
     }
     out_ += text;
     ObkAttention shape = {};
-    shape.type = a.tile_type(), shape.queries = work_.tile_rows, shape.keys = a.keys, shape.size = a.size, shape.value_size = a.value_size;
-    shape.mask_type = masked ? (a.mask_type == DType::f32 ? 1 : 2) : 0, shape.pieces = static_cast<int32_t>(a.pieces), shape.kept = work_.dataflow && work_.dataflow->in_place_kv;
+    shape.type = a.tile_type(), shape.queries = work_.tile_rows, shape.keys = a.keys,
+    shape.size = a.size, shape.value_size = a.value_size;
+    shape.mask_type = masked ? (a.mask_type == DType::f32 ? 1 : 2) : 0,
+    shape.pieces = static_cast<int32_t>(a.pieces),
+    shape.kept = work_.dataflow && work_.dataflow->in_place_kv;
     shape.softcap = static_cast<float>(a.softcap), shape.causal = a.causal;
     scratch_ += (tiles_.attention.scratch_bytes(&shape) + 63) / 64 * 64;
   }
@@ -757,7 +1005,7 @@ class BodyEmitter {
   int names_ = 0, param_names_ = 0;
   int64_t scratch_ = 0, stage_ = 0;  // of the tile; of a row
   std::vector<size_t> stage_params_;
-  std::string pitch_;   // the tile's: elements from row to row
+  std::string pitch_;          // the tile's: elements from row to row
   std::map<int, int> dim_of_;  // domain coordinate → folded dimension
   std::map<ExprId, const Access*> load_access_;
   std::map<int, const Access*> store_access_;
@@ -774,10 +1022,12 @@ class BodyEmitter {
 
 }  // namespace
 
-EmittedBody emit_body(const graph::Graph& graph, const stitch::Group& group, const schedule::Work& work,
-                      const std::vector<stitch::Layout>& layouts, bool packed_b, const kernels::TileLibrary& tiles, int64_t ahead_bytes) {
+EmittedBody emit_body(const graph::Graph& graph, const stitch::Group& group,
+                      const schedule::Work& work, const std::vector<stitch::Layout>& layouts,
+                      bool packed_b, const kernels::TileLibrary& tiles, int64_t ahead_bytes) {
   schedule::Work whole = work;  // pieces of keys are named by columns
-  if (group.kind == GroupKind::kAttention && group.attention.pieces > 1 && !work.dataflow) whole.tile_columns = group.attention.value_size;
+  if (group.kind == GroupKind::kAttention && group.attention.pieces > 1 && !work.dataflow)
+    whole.tile_columns = group.attention.value_size;
   BodyEmitter emitter(graph, group, whole, packed_b, tiles);
   emitter.layouts_ = &layouts, emitter.ahead_bytes_ = ahead_bytes;
   return emitter.run();

@@ -1,10 +1,12 @@
 /// codegen/body_traits.h — what the runtime must know of a body, beside its text.
 ///
 ///   in   what code generation decided while it wrote the text
-///   out  fields that say how the body's kernel is built and launched; nobody looks for them in the text
+///   out  fields that say how the body's kernel is built and launched; nobody looks for them in the
+///   text
 ///
-/// They are part of a body's identity: works share a body where text and traits are the same. They stand above the text in dumps and travel in
-/// the compiled file, whose reader checks each field's range (visit_numbers) and that they agree with one another (disagreement).
+/// They are part of a body's identity: works share a body where text and traits are the same. They
+/// stand above the text in dumps and travel in the compiled file, whose reader checks each field's
+/// range (visit_numbers) and that they agree with one another (disagreement).
 #pragma once
 
 #include <cstdint>
@@ -17,26 +19,30 @@ namespace obelisk::codegen {
 
 /// Tiles and blocks of the library that a body calls: bits.
 enum Tile : uint32_t {
-  kGemmTile = 1,        // whose shape is a constant of the text
-  kAnyGemmTile = 2,     // of any shape
-  kConvTile = 4,        // also of a GEMM that goes as a convolution of single pixels
+  kGemmTile = 1,     // whose shape is a constant of the text
+  kAnyGemmTile = 2,  // of any shape
+  kConvTile = 4,     // also of a GEMM that goes as a convolution of single pixels
   kDepthwiseTile = 8,
   kAttentionTile = 16,
-  kTeamBlock = 32,      // a block whose items are done by teams, of one CTA or a cluster
+  kTeamBlock = 32,  // a block whose items are done by teams, of one CTA or a cluster
   kAllTiles = 63,
 };
 
-/// A GEMM with a kernel of its own, whose CTAs stream both operands through stages (kernels/cuda/product.cuh).
+/// A GEMM with a kernel of its own, whose CTAs stream both operands through stages
+/// (kernels/cuda/product.cuh).
 struct PipelinedGemm {
   int64_t a = 0, b = 0;         // which operands
   int64_t rows = 0, pitch = 0;  // of the matrix that A lies in; elements from row to row
   int64_t span = 0;             // rows of a batch
-  int64_t row = 0, block = 0, row_step = 0, block_step = 0;  // where A begins in it, in rows and in blocks of 64 k; from batch to batch
-  int64_t blocks = 0, stage = 0;  // blocks of 64 k; those of a stage
-  int64_t weights_step = 0;     // bytes from one of B's matrices to the next
+  int64_t row = 0, block = 0, row_step = 0,
+          block_step =
+              0;  // where A begins in it, in rows and in blocks of 64 k; from batch to batch
+  int64_t blocks = 0, stage = 0;   // blocks of 64 k; those of a stage
+  int64_t weights_step = 0;        // bytes from one of B's matrices to the next
   int64_t sides = 0, columns = 0;  // of a dual GEMM 2; columns of a tile, of all sides
-  int64_t split_k = 0;          // CTAs of a cluster that compute a tile
-  int64_t late_scratch = 0;     // bytes at the scratch's beginning that nobody needs before the products are done
+  int64_t split_k = 0;             // CTAs of a cluster that compute a tile
+  int64_t late_scratch =
+      0;  // bytes at the scratch's beginning that nobody needs before the products are done
   int64_t all_rows = 0, all_columns = 0;
   bool operator==(const PipelinedGemm&) const = default;
 };
@@ -62,9 +68,9 @@ struct BodyTraits {
   int64_t operands = 0, params = 0;  // what a work hands it
   Form form = Form::kTaskList;
   Wait waits = Wait::kNothing;
-  uint32_t tiles = 0;           // Tile
-  int32_t ctas_per_sm = 0;      // kGrid: that registers leave room for; else 0
-  int32_t cluster = 1;          // kCluster: CTAs that wait for one another; else 1
+  uint32_t tiles = 0;                 // Tile
+  int32_t ctas_per_sm = 0;            // kGrid: that registers leave room for; else 0
+  int32_t cluster = 1;                // kCluster: CTAs that wait for one another; else 1
   std::optional<PipelinedGemm> gemm;  // kPipelinedGemm
   std::optional<AskedRows> asked_rows;
   bool calls(uint32_t of) const { return (tiles & of) != 0; }
@@ -73,8 +79,8 @@ struct BodyTraits {
 
 inline constexpr int32_t kMostCtasPerSm = 32, kMostOfBodyCluster = 16;
 
-/// Calls visit(name, number, least, most) for every field, in the order in which they are hashed and stored. The visitor of traits that are not const may
-/// set the numbers.
+/// Calls visit(name, number, least, most) for every field, in the order in which they are hashed
+/// and stored. The visitor of traits that are not const may set the numbers.
 template <typename Traits, typename Visit>
 void visit_numbers(Traits& traits, Visit&& visit) {
   constexpr int64_t kMost = int64_t{1} << 48;

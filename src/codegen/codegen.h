@@ -1,10 +1,12 @@
-/// codegen/codegen.h — the door of `codegen`: works become readable source, shapes become parameters.
+/// codegen/codegen.h — the door of `codegen`: works become readable source, shapes become
+/// parameters.
 ///
 ///   in   Graph, Plan, TaskGraph
 ///   out  Source: distinct bodies (text and traits), and for every work its body and its parameters
 ///
-/// For cores a body's text holds no extent, stride or offset: those are numbered as they are met and travel in the work's parameter list,
-/// so that equal layers share one body and a new batch size is new data. For GPUs they are constants of the text (vectors.h).
+/// For cores a body's text holds no extent, stride or offset: those are numbered as they are met
+/// and travel in the work's parameter list, so that equal layers share one body and a new batch
+/// size is new data. For GPUs they are constants of the text (vectors.h).
 #pragma once
 
 #include <string>
@@ -26,21 +28,26 @@ struct Source {
   std::vector<BodyText> bodies;
   std::vector<int> body_of_work;             // -1: an op without a body (custom)
   std::vector<std::vector<int64_t>> params;  // by work
-  struct Scratch { int64_t bytes = 0, row = 0; };  // fast memory: all, and the part of it that each row in flight needs
-  std::vector<Scratch> scratch;              // by work
-  const kernels::TileLibrary* tiles = nullptr;  // whose packed weights and scratch the bodies expect
+  struct Scratch {
+    int64_t bytes = 0, row = 0;
+  };  // fast memory: all, and the part of it that each row in flight needs
+  std::vector<Scratch> scratch;  // by work
+  const kernels::TileLibrary* tiles =
+      nullptr;  // whose packed weights and scratch the bodies expect
 };
 
-/// C++ in the dialect (kernels/README.md) that cores and GPUs read, one function a body. `tiles`: the target's.
+/// C++ in the dialect (kernels/README.md) that cores and GPUs read, one function a body. `tiles`:
+/// the target's.
 Source emit(const graph::Graph& graph, const stitch::Plan& plan, const schedule::TaskGraph& tasks,
             const kernels::TileLibrary& tiles = kernels::kCpuTiles);
 
-/// Whether the last operand (a product's B, a convolution's W) is a weight that is packed ahead for the tile library: then its operand
-/// is the packed bytes.
-bool work_packs_weights(const stitch::Plan& plan, const schedule::TaskGraph& tasks, const schedule::Work& work, const kernels::TileLibrary& tiles);
+/// Whether the last operand (a product's B, a convolution's W) is a weight that is packed ahead for
+/// the tile library: then its operand is the packed bytes.
+bool work_packs_weights(const stitch::Plan& plan, const schedule::TaskGraph& tasks,
+                        const schedule::Work& work, const kernels::TileLibrary& tiles);
 
-/// A product whose B is several matrices, one after another when packed: the dimension of the work's rows that numbers them, or -1; and the
-/// number of the matrix that a row meets.
+/// A product whose B is several matrices, one after another when packed: the dimension of the
+/// work's rows that numbers them, or -1; and the number of the matrix that a row meets.
 int packed_matrix_dim(const stitch::Group& group, const schedule::Work& work);
 int64_t matrix_of_row(const schedule::Work& work, int dim, int64_t row);
 

@@ -1,9 +1,11 @@
-/// codegen/dealt.h — the tile of a product or a convolution whose kernel's CTAs share a multiprocessor (kernels/cuda/conv_dealt.cuh).
+/// codegen/dealt.h — the tile of a product or a convolution whose kernel's CTAs share a
+/// multiprocessor (kernels/cuda/conv_dealt.cuh).
 ///
 ///   in   a group whose work has `residents`
 ///   out  text around what an epilogue asks for ahead of its tile; fast memory in bytes
 ///
-/// Weights are asked for before the kernel waits for the one before it. A product is a convolution of single pixels.
+/// Weights are asked for before the kernel waits for the one before it. A product is a convolution
+/// of single pixels.
 #pragma once
 
 #include <string>
@@ -12,7 +14,8 @@
 
 namespace obelisk::codegen {
 
-/// Of a kernel of one task a multiprocessor, which needs no table: before the first load of anything but weights.
+/// Of a kernel of one task a multiprocessor, which needs no table: before the first load of
+/// anything but weights.
 inline constexpr const char* kAloneBegins = "  OBK_WAIT_FOR_PREVIOUS();\n";
 
 /// Of one kernel of all works.
@@ -23,7 +26,8 @@ struct DealtText {
   std::string tile;   // computes `tile`, `pitch` floats from row to row
   int64_t scratch = 0;
 };
-DealtText emit_dealt(const stitch::Group& group, const schedule::Work& work, const std::vector<stitch::Layout>& layouts,
-                     const kernels::TileLibrary& tiles, int64_t pitch);
+DealtText emit_dealt(const stitch::Group& group, const schedule::Work& work,
+                     const std::vector<stitch::Layout>& layouts, const kernels::TileLibrary& tiles,
+                     int64_t pitch);
 
 }  // namespace obelisk::codegen

@@ -1,9 +1,9 @@
 #include <algorithm>
 #include <map>
 
-#include "codegen/codegen.h"
 #include "codegen/block.h"
 #include "codegen/body.h"
+#include "codegen/codegen.h"
 
 namespace obelisk::codegen {
 
@@ -57,7 +57,8 @@ bool work_packs_weights(const stitch::Plan& plan, const schedule::TaskGraph& tas
   const stitch::Group& group = plan.groups[work.group];
   if (group.kind == stitch::GroupKind::kConv) return true;
   if (group.kind != stitch::GroupKind::kProduct) return false;
-  if (!group.product.batch.empty() && (!tiles.gemm.packs_batches || packed_matrix_dim(group, work) < 0))
+  if (!group.product.batch.empty() &&
+      (!tiles.gemm.packs_batches || packed_matrix_dim(group, work) < 0))
     return false;
   return tasks.buffers[work.buffers.back()].kind == schedule::BufferKind::kWeight;
 }
@@ -71,7 +72,8 @@ int packed_matrix_dim(const stitch::Group& group, const schedule::Work& work) {
   int found = -1;
   for (int d = 0; b && d < work.nest.rows; ++d) {
     if (b->strides[d] == 0) continue;
-    if (found >= 0 || b->strides[d] != batch[0].b || work.nest.dims[d].extent != batch[0].extent) return -1;
+    if (found >= 0 || b->strides[d] != batch[0].b || work.nest.dims[d].extent != batch[0].extent)
+      return -1;
     found = d;
   }
   return found;

@@ -1,4 +1,5 @@
-/// codegen/pieces.h — what a body says of one piece of a head's keys (stitch::AttentionTile::pieces).
+/// codegen/pieces.h — what a body says of one piece of a head's keys
+/// (stitch::AttentionTile::pieces).
 #pragma once
 
 #include <string>
@@ -7,8 +8,10 @@
 
 namespace obelisk::codegen {
 
-/// The call of the tile, the end of its scope, and how the body goes on: where all pieces share the answer, with the piece's columns; else
-/// with all of it where this piece was the last. `type`: of the tile.
-std::string piece_of_keys(const stitch::Group& group, const schedule::Work& work, const std::string& type);
+/// The call of the tile, the end of its scope, and how the body goes on: where all pieces share the
+/// answer, with the piece's columns; else with all of it where this piece was the last. `type`: of
+/// the tile.
+std::string piece_of_keys(const stitch::Group& group, const schedule::Work& work,
+                          const std::string& type);
 
 }  // namespace obelisk::codegen

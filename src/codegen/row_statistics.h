@@ -1,5 +1,6 @@
-/// codegen/row_statistics.h — what a body says of a norm's statistics: those of the rows of A that a product's tile gives
-/// (stitch::Product::Statistics), and the partial ones that the body which stores rows leaves (stitch::Group::partials).
+/// codegen/row_statistics.h — what a body says of a norm's statistics: those of the rows of A that
+/// a product's tile gives (stitch::Product::Statistics), and the partial ones that the body which
+/// stores rows leaves (stitch::Group::partials).
 #pragma once
 
 #include <functional>
@@ -11,11 +12,15 @@ namespace obelisk::codegen {
 
 /// Fields of `g`, by which the tile is asked; empty where nobody wants them.
 std::string statistics_asked(const stitch::Group& group, const schedule::Work& work);
-/// The same before a tile that does not give them itself (dealt ones have no such rows: schedule/build.cpp).
-std::string statistics_found(const stitch::Group& group, const schedule::Work& work, const std::string& type);
+/// The same before a tile that does not give them itself (dealt ones have no such rows:
+/// schedule/build.cpp).
+std::string statistics_found(const stitch::Group& group, const schedule::Work& work,
+                             const std::string& type);
 /// Their place, `at` bytes into the scratch, is named in `top`. Returns its bytes.
-int64_t keep_row_statistics(const stitch::Group& group, const schedule::Work& work, int64_t at, std::string& top);
+int64_t keep_row_statistics(const stitch::Group& group, const schedule::Work& work, int64_t at,
+                            std::string& top);
 /// Partial statistics of what has been stored, by reading it back: where rows do not go in packs.
-std::string leave_partials(const stitch::Group& group, const schedule::Work& work, const std::function<std::string(int operand)>& pointer);
+std::string leave_partials(const stitch::Group& group, const schedule::Work& work,
+                           const std::function<std::string(int operand)>& pointer);
 
 }  // namespace obelisk::codegen

@@ -16,7 +16,9 @@ std::string tile_type(int32_t type);
 /// A literal of a floating type, exact ("0x1.8p+1f", "INFINITY").
 std::string real_literal(DType dtype, double value);
 
-/// The text of a non-leaf expression over its arguments' texts. `narrow`: 64-bit integers are computed in an int, which holds them and the result.
-std::string scalar_text(const ops::Exprs& exprs, const ops::Expr& expr, const std::string args[3], bool narrow = false);
+/// The text of a non-leaf expression over its arguments' texts. `narrow`: 64-bit integers are
+/// computed in an int, which holds them and the result.
+std::string scalar_text(const ops::Exprs& exprs, const ops::Expr& expr, const std::string args[3],
+                        bool narrow = false);
 
 }  // namespace obelisk::codegen

@@ -1,8 +1,10 @@
-/// codegen/streamed.h — the text of a product's tile that has a kernel of its own (kernels/cuda/product.cuh), where its work says so.
+/// codegen/streamed.h — the text of a product's tile that has a kernel of its own
+/// (kernels/cuda/product.cuh), where its work says so.
 ///
 ///   OBK_PRODUCT_BEGIN()    after loads of weights, before all others: waits for the kernel before
-///   OBK_PRODUCT_SUMS_OF(type, g, stage, other, kObkNoStatistics|kObkOfRows|kObkOfPartials, rows, columns, k, a_row, c_row)
-///   OBK_PRODUCT_PARTS_OF(type, g, stage, plane, adds, rows, columns, k of a part, a_row, c_row)   of a cluster
+///   OBK_PRODUCT_SUMS_OF(type, g, stage, other, kObkNoStatistics|kObkOfRows|kObkOfPartials, rows,
+///   columns, k, a_row, c_row) OBK_PRODUCT_PARTS_OF(type, g, stage, plane, adds, rows, columns, k
+///   of a part, a_row, c_row)   of a cluster
 #pragma once
 
 #include <string>
@@ -13,8 +15,8 @@
 namespace obelisk::codegen {
 
 struct StreamedText {
-  std::string top;   // declarations
-  std::string tile;  // the sums, `other` floats apart where there are two planes
+  std::string top;      // declarations
+  std::string tile;     // the sums, `other` floats apart where there are two planes
   int64_t scratch = 0;  // beside the first plane
   PipelinedGemm traits;
 };
@@ -27,20 +29,25 @@ int64_t streamed_whole(const stitch::Group& group, const schedule::Work& work, i
 /// Before the first load of anything but weights.
 extern const char* const kProductBegin;
 
-/// `shape`: of a whole tile; `x_a`: A's operand, B's follows; `adds`: the epilogue adds planes; `pitch` 0: rows of the tile lie one after another.
-StreamedText emit_streamed(const stitch::Group& group, const schedule::Work& work, const kernels::TileLibrary& tiles, const ObkGemm& shape, const std::string& type, int x_a,
-                           bool adds, int64_t pitch);
+/// `shape`: of a whole tile; `x_a`: A's operand, B's follows; `adds`: the epilogue adds planes;
+/// `pitch` 0: rows of the tile lie one after another.
+StreamedText emit_streamed(const stitch::Group& group, const schedule::Work& work,
+                           const kernels::TileLibrary& tiles, const ObkGemm& shape,
+                           const std::string& type, int x_a, bool adds, int64_t pitch);
 
 /// Of one kernel of all works, where a body waits that then asks for its rows of A.
 inline constexpr const char* kRowsBegin = "  OBK_BEGIN_ROWS();\n";
 
-/// What a product of one kernel of all works asks for as soon as A is there (kernels/cuda/rows.cuh), as a declaration. `at`: where A goes; `pitch` as above.
+/// What a product of one kernel of all works asks for as soon as A is there
+/// (kernels/cuda/rows.cuh), as a declaration. `at`: where A goes; `pitch` as above.
 ///
-///   OBK_ROWS(blocks of a copy, map, row, block, at, shape...)    the host makes the map from what `traits` say (runtime/cuda/tables.cpp)
+///   OBK_ROWS(blocks of a copy, map, row, block, at, shape...)    the host makes the map from what
+///   `traits` say (runtime/cuda/tables.cpp)
 struct AskedRowsText {
   std::string top;  // the declaration
   AskedRows traits;
 };
-AskedRowsText emit_asked_rows(const schedule::Work& work, const ObkGemm& shape, int x_a, const std::string& at, int64_t pitch);
+AskedRowsText emit_asked_rows(const schedule::Work& work, const ObkGemm& shape, int x_a,
+                              const std::string& at, int64_t pitch);
 
 }  // namespace obelisk::codegen

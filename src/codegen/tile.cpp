@@ -8,8 +8,10 @@ using stitch::GroupKind;
 
 namespace {
 
-/// Elements between neighbours along a coordinate of the body's domain; 0 along one that has a single element.
-int64_t stride_along(const stitch::Body& body, const schedule::Nest& nest, const schedule::Access& access, int coordinate) {
+/// Elements between neighbours along a coordinate of the body's domain; 0 along one that has a
+/// single element.
+int64_t stride_along(const stitch::Body& body, const schedule::Nest& nest,
+                     const schedule::Access& access, int coordinate) {
   for (size_t d = 0; d < nest.dims.size(); ++d) {
     const std::vector<int>& coords = nest.dims[d].coords;
     const auto at = std::find(coords.begin(), coords.end(), coordinate);
@@ -23,9 +25,12 @@ int64_t stride_along(const stitch::Body& body, const schedule::Nest& nest, const
 
 }  // namespace
 
-int64_t pitch_of_tile(const stitch::Group& group, const schedule::Work& work, const kernels::TileLibrary& tiles, bool packed_b) {
-  const bool by_lanes = group.kind == GroupKind::kAttention || (group.kind == GroupKind::kProduct && packed_b) ||
-                        (group.kind == GroupKind::kConv && !group.conv.depthwise && byte_size(group.conv.type, 1) == 2);
+int64_t pitch_of_tile(const stitch::Group& group, const schedule::Work& work,
+                      const kernels::TileLibrary& tiles, bool packed_b) {
+  const bool by_lanes = group.kind == GroupKind::kAttention ||
+                        (group.kind == GroupKind::kProduct && packed_b) ||
+                        (group.kind == GroupKind::kConv && !group.conv.depthwise &&
+                         byte_size(group.conv.type, 1) == 2);
   const bool padded = tiles.vectors && by_lanes && work.tile_columns % 16 == 0;
   return work.tile_columns * group.product.sides() + (padded ? 8 : 0);
 }
@@ -37,10 +42,15 @@ bool rows_begin_at_16(const schedule::Work& work, const schedule::Access& a, int
   return all * size % 16 == 0;
 }
 
-ConvStore conv_store(const stitch::Group& group, const schedule::Nest& nest, const schedule::Access& store) {
+ConvStore conv_store(const stitch::Group& group, const schedule::Nest& nest,
+                     const schedule::Access& store) {
   const stitch::ConvTile& conv = group.conv;
   const bool flat = conv.shape.in.size() == 1;
-  const int row = 1, pixel = flat ? 1 : 2;  // coordinates of the domain: images, rows (unless flat), pixels, channels
+  const int row = 1,
+            pixel =
+                flat
+                    ? 1
+                    : 2;  // coordinates of the domain: images, rows (unless flat), pixels, channels
   ConvStore to{.offset = store.offset, .image = stride_along(group.body, nest, store, 0)};
   if (conv.out_width > 1) to.pixel = stride_along(group.body, nest, store, pixel);
   if (!flat && conv.out_height > 1) to.row = stride_along(group.body, nest, store, row);
@@ -50,11 +60,14 @@ ConvStore conv_store(const stitch::Group& group, const schedule::Nest& nest, con
   return to;
 }
 
-bool stores_tile_plainly(const graph::Graph& graph, const stitch::Group& group, const schedule::Access& store, int lane) {
+bool stores_tile_plainly(const graph::Graph& graph, const stitch::Group& group,
+                         const schedule::Access& store, int lane) {
   const stitch::Step& first = group.body.steps.front();
   const ops::Expr& stored = group.body.exprs[first.expr];
-  return group.body.steps.size() == 1 && stored.scalar == ops::Scalar::kLoad && stored.slot == stitch::kTileSlot && store.affine &&
-         graph.type(group.body.operands[first.slot]).dtype == stored.dtype && (lane < 0 || store.strides[lane] == 1);
+  return group.body.steps.size() == 1 && stored.scalar == ops::Scalar::kLoad &&
+         stored.slot == stitch::kTileSlot && store.affine &&
+         graph.type(group.body.operands[first.slot]).dtype == stored.dtype &&
+         (lane < 0 || store.strides[lane] == 1);
 }
 
 }  // namespace obelisk::codegen

@@ -1,10 +1,12 @@
-/// graph/compare.h — are these answers those? The first bad value by output and coordinate, and the largest errors.
+/// graph/compare.h — are these answers those? The first bad value by output and coordinate, and the
+/// largest errors.
 ///
 ///   in   got and wanted, tensor by tensor of equal shapes; the wanted ones may be of a wider type
 ///   out  a Comparison; `text()` says it in a line
 ///
-/// A value is good when |got - want| <= absolute + relative * |want|, where `want` is first rounded to the type of `got` if that makes it
-/// infinite or NaN. NaN equals NaN, an infinity only itself. Integers and booleans are compared exactly unless the tolerance allows.
+/// A value is good when |got - want| <= absolute + relative * |want|, where `want` is first rounded
+/// to the type of `got` if that makes it infinite or NaN. NaN equals NaN, an infinity only itself.
+/// Integers and booleans are compared exactly unless the tolerance allows.
 #pragma once
 
 #include <cstdint>

@@ -85,7 +85,8 @@ class Interpreter {
     std::vector<const Tensor*> pointers(node.inputs.size());
     for (size_t k = 0; k < inputs.size(); ++k) {
       if (node.inputs[k] == kNone) continue;
-      inputs[k] = reads_as_stored(graph_, node, k) ? graph_.value(node.inputs[k]).constant : read(node.inputs[k]);
+      inputs[k] = reads_as_stored(graph_, node, k) ? graph_.value(node.inputs[k]).constant
+                                                   : read(node.inputs[k]);
       CHECK(!inputs[k].empty(), "'{}' reads value {}, which is not there", node.name,
             node.inputs[k]);
       pointers[k] = &inputs[k];
@@ -94,7 +95,8 @@ class Interpreter {
     const bool looks_up = node.op == Op::Gather && reads_as_stored(graph_, node, 0);
     for (ValueId output : node.outputs) {
       const Type& type = graph_.type(output);
-      outputs.push_back(Tensor::allocate({looks_up ? type.dtype : carried(type.dtype), type.shape}));
+      outputs.push_back(
+          Tensor::allocate({looks_up ? type.dtype : carried(type.dtype), type.shape}));
     }
     ops::Call call = graph_.call(id);
     const bool wide = std::any_of(outputs.begin(), outputs.end(), [](const Tensor& output) {

@@ -252,9 +252,8 @@ Weights collect_weights(const Graph& graph, const PrintOptions& options) {
 
 KnownHashes hash_weights(const Graph& graph, const PrintOptions& options) {
   KnownHashes out;
-  for_each_hashed(graph, options, [&](const Tensor& tensor) {
-    out.try_emplace({tensor.data(), tensor.bytes()});
-  });
+  for_each_hashed(graph, options,
+                  [&](const Tensor& tensor) { out.try_emplace({tensor.data(), tensor.bytes()}); });
   std::vector<KnownHashes::value_type*> jobs;
   for (auto& entry : out) jobs.push_back(&entry);
   for_each_on_all_cores(jobs.size(), [&](size_t k) {

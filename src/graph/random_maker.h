@@ -1,5 +1,5 @@
-/// graph/random_maker.h — random graphs step by step: the steps of ordinary ops, and what the steps that move elements
-/// (random_moves.cpp) share with them. For random.cpp and random_moves.cpp only.
+/// graph/random_maker.h — random graphs step by step: the steps of ordinary ops, and what the steps
+/// that move elements (random_moves.cpp) share with them. For random.cpp and random_moves.cpp only.
 #pragma once
 
 #include <algorithm>
@@ -33,7 +33,6 @@ class RandomMaker {
     return std::move(graph_);
   }
 
-
  protected:
   virtual bool make_one() {
     using Make = bool (RandomMaker::*)();
@@ -42,12 +41,25 @@ class RandomMaker {
       Make make;
     };
     static constexpr Choice kChoices[] = {
-        {20, &RandomMaker::map_one},   {20, &RandomMaker::map_two}, {10, &RandomMaker::reduce}, {6, &RandomMaker::reshape},
-        {6, &RandomMaker::transpose},  {4, &RandomMaker::slice},    {4, &RandomMaker::concat},  {3, &RandomMaker::expand},
-        {3, &RandomMaker::split},      {3, &RandomMaker::gather},   {3, &RandomMaker::pad},     {4, &RandomMaker::softmax},
+        {20, &RandomMaker::map_one},
+        {20, &RandomMaker::map_two},
+        {10, &RandomMaker::reduce},
+        {6, &RandomMaker::reshape},
+        {6, &RandomMaker::transpose},
+        {4, &RandomMaker::slice},
+        {4, &RandomMaker::concat},
+        {3, &RandomMaker::expand},
+        {3, &RandomMaker::split},
+        {3, &RandomMaker::gather},
+        {3, &RandomMaker::pad},
+        {4, &RandomMaker::softmax},
         {3, &RandomMaker::masked_softmax},
-        {5, &RandomMaker::layer_norm}, {3, &RandomMaker::select},   {8, &RandomMaker::matmul},  {4, &RandomMaker::convolve},
-        {2, &RandomMaker::squeeze},    {2, &RandomMaker::arg_max},
+        {5, &RandomMaker::layer_norm},
+        {3, &RandomMaker::select},
+        {8, &RandomMaker::matmul},
+        {4, &RandomMaker::convolve},
+        {2, &RandomMaker::squeeze},
+        {2, &RandomMaker::arg_max},
     };
     int64_t ticket = 0;
     for (const Choice& choice : kChoices) ticket += choice.weight;

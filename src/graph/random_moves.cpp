@@ -1,8 +1,10 @@
-// Random graphs that move: most of what they do is to name elements anew, to cut values and to join them, around ops that compute.
+// Random graphs that move: most of what they do is to name elements anew, to cut values and to join
+// them, around ops that compute.
 //
-// A step is one of two kinds. A move takes a value at hand and gives another that holds some of its elements elsewhere; some come in
-// forms that exporters write (channel shuffles, heads, windows, rolled axes, patches). A computation is one of RandomMaker, or a
-// convolution, pooling, norm or product of the kinds that networks have between moves.
+// A step is one of two kinds. A move takes a value at hand and gives another that holds some of its
+// elements elsewhere; some come in forms that exporters write (channel shuffles, heads, windows,
+// rolled axes, patches). A computation is one of RandomMaker, or a convolution, pooling, norm or
+// product of the kinds that networks have between moves.
 #include "graph/random_maker.h"
 
 namespace obelisk::graph {
@@ -36,24 +38,27 @@ class Mover : public RandomMaker {
   bool make_one() override {
     if (random_.chance(options_.moves)) return make_move();
     static constexpr Choice kComputes[] = {
-        {20, &Mover::map_one},     {14, &Mover::map_two},    {10, &Mover::map_aligned}, {7, &Mover::reduce},
-        {4, &Mover::softmax},      {2, &Mover::masked_softmax}, {4, &Mover::layer_norm}, {3, &Mover::channel_norm},
-        {8, &Mover::matmul},       {4, &Mover::multiply},    {12, &Mover::convolve},    {4, &Mover::pool},
-        {3, &Mover::select},       {1, &Mover::arg_max},     {2, &Mover::attend},       {2, &Mover::cumulate},
-        {2, &Mover::top_values},   {2, &Mover::spread},      {2, &Mover::mask},
-        {4, &Mover::project},
+        {20, &Mover::map_one},   {14, &Mover::map_two},     {10, &Mover::map_aligned},
+        {7, &Mover::reduce},     {4, &Mover::softmax},      {2, &Mover::masked_softmax},
+        {4, &Mover::layer_norm}, {3, &Mover::channel_norm}, {8, &Mover::matmul},
+        {4, &Mover::multiply},   {12, &Mover::convolve},    {4, &Mover::pool},
+        {3, &Mover::select},     {1, &Mover::arg_max},      {2, &Mover::attend},
+        {2, &Mover::cumulate},   {2, &Mover::top_values},   {2, &Mover::spread},
+        {2, &Mover::mask},       {4, &Mover::project},
     };
     return make_one_of(kComputes);
   }
 
   bool make_move() {
     static constexpr Choice kMoves[] = {
-        {7, &Mover::reshape},        {5, &Mover::regroup},     {9, &Mover::transpose},     {5, &Mover::slice},
-        {3, &Mover::slice_axes},     {8, &Mover::split_parts}, {16, &Mover::concat_pieces}, {4, &Mover::pad_axes},
-        {3, &Mover::expand},         {3, &Mover::tile},        {3, &Mover::gather},        {2, &Mover::permute},
-        {4, &Mover::space_to_depth}, {4, &Mover::depth_to_space}, {3, &Mover::squeeze},    {3, &Mover::flatten},
-        {8, &Mover::shuffle},        {4, &Mover::shuffle_unit}, {3, &Mover::roll},         {3, &Mover::heads},
-        {3, &Mover::windows},        {8, &Mover::chain},       {2, &Mover::grow},          {2, &Mover::gather_elements},
+        {7, &Mover::reshape},        {5, &Mover::regroup},        {9, &Mover::transpose},
+        {5, &Mover::slice},          {3, &Mover::slice_axes},     {8, &Mover::split_parts},
+        {16, &Mover::concat_pieces}, {4, &Mover::pad_axes},       {3, &Mover::expand},
+        {3, &Mover::tile},           {3, &Mover::gather},         {2, &Mover::permute},
+        {4, &Mover::space_to_depth}, {4, &Mover::depth_to_space}, {3, &Mover::squeeze},
+        {3, &Mover::flatten},        {8, &Mover::shuffle},        {4, &Mover::shuffle_unit},
+        {3, &Mover::roll},           {3, &Mover::heads},          {3, &Mover::windows},
+        {8, &Mover::chain},          {2, &Mover::grow},           {2, &Mover::gather_elements},
         {2, &Mover::scatter},        {2, &Mover::triangle},
     };
     return make_one_of(kMoves);
@@ -67,17 +72,29 @@ class Mover : public RandomMaker {
     const auto extent = [&] { return kExtents[random_.below(std::size(kExtents))]; };
     const int64_t batch = random_.chance(70) ? 1 : random_.between(2, 3);
     Shape out;
-    if (options_.elements >= 8000 && random_.chance(40)) {  // rows as tensor cores and copy engines want them
+    if (options_.elements >= 8000 &&
+        random_.chance(40)) {  // rows as tensor cores and copy engines want them
       out = {random_.between(1, 120), random_.chance(70) ? 64 : 128};
       out[0] = std::min(out[0], options_.elements / out[1]);
       if (random_.chance(50)) out.insert(out.begin(), 1);
       return out;
     }
     switch (random_.below(8)) {
-      case 0: case 1: case 2: case 3: out = {batch, channels(), extent(), extent()}; break;
-      case 4: case 5: out = {batch, extent(), channels()}; break;
-      case 6: out = {extent(), channels()}; break;
-      default: return RandomMaker::shape();
+      case 0:
+      case 1:
+      case 2:
+      case 3:
+        out = {batch, channels(), extent(), extent()};
+        break;
+      case 4:
+      case 5:
+        out = {batch, extent(), channels()};
+        break;
+      case 6:
+        out = {extent(), channels()};
+        break;
+      default:
+        return RandomMaker::shape();
     }
     if (options_.elements >= 8000 && random_.chance(50)) out.back() *= random_.between(2, 8);
     while (element_count(out) > options_.elements) {
@@ -102,7 +119,8 @@ class Mover : public RandomMaker {
   Ints order_of(int rank) {
     Ints order(static_cast<size_t>(rank));
     std::iota(order.begin(), order.end(), 0);
-    for (size_t k = order.size(); k-- > 1;) std::swap(order[k], order[at(random_.below(static_cast<int64_t>(k) + 1))]);
+    for (size_t k = order.size(); k-- > 1;)
+      std::swap(order[k], order[at(random_.below(static_cast<int64_t>(k) + 1))]);
     return order;
   }
 
@@ -113,7 +131,9 @@ class Mover : public RandomMaker {
     return out;
   }
   ValueId reshaped(ValueId x, const Ints& to) { return moved("Reshape", {x, ints(to)}); }
-  ValueId transposed(ValueId x, const Ints& order) { return moved("Transpose", {x}, ops::Attrs().set("perm", order)); }
+  ValueId transposed(ValueId x, const Ints& order) {
+    return moved("Transpose", {x}, ops::Attrs().set("perm", order));
+  }
   ValueId sliced(ValueId x, int64_t axis, int64_t from, int64_t to) {
     return moved("Slice", {x, ints({from}), ints({to}), ints({axis})});
   }
@@ -136,7 +156,8 @@ class Mover : public RandomMaker {
       return out;
     }
     const double before = bound(x);
-    const ValueId scalar = graph_.add_constant(tensor_of(options_.dtype, {}, {random_.chance(50) ? 2.0 : -0.5}));
+    const ValueId scalar =
+        graph_.add_constant(tensor_of(options_.dtype, {}, {random_.chance(50) ? 2.0 : -0.5}));
     const bool sum = random_.chance(50);
     const ValueId out = add(sum ? "Add" : "Mul", {x, scalar});
     bound(out) = sum ? before + 2 : before * 2;
@@ -186,7 +207,8 @@ class Mover : public RandomMaker {
         out = sliced(out, static_cast<int64_t>(axis), from, from + wants);
       } else {
         Ints pads(2 * shape.size());
-        pads[axis] = random_.between(0, wants - has), pads[axis + shape.size()] = wants - has - pads[axis];
+        pads[axis] = random_.between(0, wants - has),
+        pads[axis + shape.size()] = wants - has - pads[axis];
         if (!fits(type(out).count() / has * wants)) return kNone;
         out = moved("Pad", {out, ints(pads)});
       }
@@ -231,8 +253,9 @@ class Mover : public RandomMaker {
   }
 
   std::vector<ValueId> parts_of(ValueId x, int64_t axis, const Ints& sizes) {
-    const Result<NodeId> id = graph_.add_node(*ops::parse_op("Split"), {x, ints(sizes)}, ops::Attrs().set("axis", axis),
-                                              fmt::format("Split{}", graph_.node_count()), static_cast<int>(sizes.size()));
+    const Result<NodeId> id = graph_.add_node(
+        *ops::parse_op("Split"), {x, ints(sizes)}, ops::Attrs().set("axis", axis),
+        fmt::format("Split{}", graph_.node_count()), static_cast<int>(sizes.size()));
     CHECK(id.ok(), "{}", id.error().text());
     const std::vector<ValueId> parts = graph_.node(*id).outputs;
     const double most = bound(x);
@@ -258,7 +281,9 @@ class Mover : public RandomMaker {
     const Shape shape = type(x).shape;
     const int64_t extent = shape[at(axis)], one = type(x).count() / extent;  // elements of a slice
     switch (random_.below(9)) {
-      case 0: case 1: return type(x).count() <= most ? fresh(x) : kNone;
+      case 0:
+      case 1:
+        return type(x).count() <= most ? fresh(x) : kNone;
       case 2: {  // a part of it
         const int64_t from = random_.below(extent), to = random_.between(from + 1, extent);
         if ((to - from) * one > most) return kNone;
@@ -286,14 +311,16 @@ class Mover : public RandomMaker {
       case 5: {  // the sum, mean or maximum over the axis
         if (one > most) return kNone;
         static constexpr const char* kOps[] = {"ReduceMax", "ReduceMean", "ReduceMin"};
-        return moved(kOps[random_.below(3)], {x, ints({axis})}, ops::Attrs().set("keepdims", int64_t{1}));
+        return moved(kOps[random_.below(3)], {x, ints({axis})},
+                     ops::Attrs().set("keepdims", int64_t{1}));
       }
       case 6: {  // other numbers of channels, by a product
         if (!options_.compute || axis + 1 != type(x).rank() || type(x).rank() < 2) return kNone;
         const int64_t columns = random_.between(1, 8);
         if (columns * one > most) return kNone;
         const ValueId y = squeezed(x, 8);
-        const double scale = 1 / std::sqrt(static_cast<double>(extent)), high = bound(y) * 6 * static_cast<double>(extent) * scale;
+        const double scale = 1 / std::sqrt(static_cast<double>(extent)),
+                     high = bound(y) * 6 * static_cast<double>(extent) * scale;
         const ValueId out = add("MatMul", {y, weights({extent, columns}, scale)});
         bound(out) = high;
         return out;
@@ -304,11 +331,14 @@ class Mover : public RandomMaker {
         if (columns * one > most) return kNone;
         const ValueId y = squeezed(x, 8);
         const double high = bound(y) * 6 * std::sqrt(static_cast<double>(extent));
-        const ValueId out = add("Conv", {y, weights({columns, extent, 1, 1}, 1 / std::sqrt(static_cast<double>(extent)))});
+        const ValueId out =
+            add("Conv",
+                {y, weights({columns, extent, 1, 1}, 1 / std::sqrt(static_cast<double>(extent)))});
         bound(out) = high;
         return out;
       }
-      default: return type(x).count() <= most ? (random_.chance(25) ? weights(shape) : x) : kNone;
+      default:
+        return type(x).count() <= most ? (random_.chance(25) ? weights(shape) : x) : kNone;
     }
   }
 
@@ -341,14 +371,16 @@ class Mover : public RandomMaker {
     Shape to = type(x).shape;
     for (size_t axis = 0; axis < rank; ++axis) {
       if (random_.chance(50)) continue;
-      const int64_t most = mode == "constant" || mode == "edge" ? 2 : std::min<int64_t>(2, to[axis] - 1);
+      const int64_t most =
+          mode == "constant" || mode == "edge" ? 2 : std::min<int64_t>(2, to[axis] - 1);
       pads[axis] = random_.between(0, most), pads[axis + rank] = random_.between(0, most);
       if (mode == "constant" && to[axis] > 2 && random_.chance(15)) pads[axis] = -1;  // cuts
       to[axis] += pads[axis] + pads[axis + rank];
     }
     if (!fits(element_count(to))) return false;
     std::vector<ValueId> inputs = {x, ints(pads)};
-    if (mode == "constant" && random_.chance(40)) inputs.push_back(graph_.add_constant(tensor_of(options_.dtype, {}, {1.5})));
+    if (mode == "constant" && random_.chance(40))
+      inputs.push_back(graph_.add_constant(tensor_of(options_.dtype, {}, {1.5})));
     return made(moved("Pad", inputs, ops::Attrs().set("mode", mode)), std::max(bound(x), 1.5));
   }
 
@@ -388,13 +420,15 @@ class Mover : public RandomMaker {
     const int64_t size = random_.between(2, 3);
     if (type(x).shape[1] % (size * size) != 0) return false;
     const std::string mode = random_.chance(50) ? "DCR" : "CRD";
-    return made(moved("DepthToSpace", {x}, ops::Attrs().set("blocksize", size).set("mode", mode)), bound(x));
+    return made(moved("DepthToSpace", {x}, ops::Attrs().set("blocksize", size).set("mode", mode)),
+                bound(x));
   }
 
   bool flatten() {
     const ValueId x = pick(1);
     if (x == kNone) return false;
-    return made(moved("Flatten", {x}, ops::Attrs().set("axis", random_.between(0, type(x).rank()))), bound(x));
+    return made(moved("Flatten", {x}, ops::Attrs().set("axis", random_.between(0, type(x).rank()))),
+                bound(x));
   }
 
   ValueId shuffled(ValueId x, int64_t axis) {
@@ -421,8 +455,10 @@ class Mover : public RandomMaker {
   bool shuffle_unit() {
     const ValueId x = pick(2);
     if (x == kNone || type(x).shape[1] % 2 != 0) return false;
-    const std::vector<ValueId> halves = parts_of(x, 1, {type(x).shape[1] / 2, type(x).shape[1] / 2});
-    const ValueId one = fresh(halves[0]), both = joined({random_.chance(50) ? one : halves[0], fresh(halves[1])}, 1);
+    const std::vector<ValueId> halves =
+        parts_of(x, 1, {type(x).shape[1] / 2, type(x).shape[1] / 2});
+    const ValueId one = fresh(halves[0]),
+                  both = joined({random_.chance(50) ? one : halves[0], fresh(halves[1])}, 1);
     const ValueId out = random_.chance(70) ? shuffled(both, 1) : both;
     return made(out, bound(out));
   }
@@ -446,7 +482,8 @@ class Mover : public RandomMaker {
     if (s.size() == 3) {
       const int64_t count = divisor(s[2]);
       const ValueId apart = reshaped(x, {s[0], s[1], count, s[2] / count});
-      return made(transposed(apart, random_.chance(80) ? Ints{0, 2, 1, 3} : Ints{0, 2, 3, 1}), bound(x));
+      return made(transposed(apart, random_.chance(80) ? Ints{0, 2, 1, 3} : Ints{0, 2, 3, 1}),
+                  bound(x));
     }
     if (s.size() != 4) return false;
     return made(reshaped(transposed(x, {0, 2, 1, 3}), {s[0], s[2], s[1] * s[3]}), bound(x));
@@ -459,8 +496,14 @@ class Mover : public RandomMaker {
     const Shape s = type(x).shape;
     const int64_t h = divisor(s[2]), w = divisor(s[3]);
     const ValueId apart = reshaped(x, {s[0], s[1], s[2] / h, h, s[3] / w, w});
-    if (random_.chance(50)) return made(reshaped(transposed(apart, {0, 2, 4, 3, 5, 1}), {s[0] * s[2] / h * s[3] / w, h * w, s[1]}), bound(x));
-    if (random_.chance(50)) return made(reshaped(transposed(apart, {0, 1, 3, 5, 2, 4}), {s[0], s[1] * h * w, s[2] / h, s[3] / w}), bound(x));
+    if (random_.chance(50))
+      return made(reshaped(transposed(apart, {0, 2, 4, 3, 5, 1}),
+                           {s[0] * s[2] / h * s[3] / w, h * w, s[1]}),
+                  bound(x));
+    if (random_.chance(50))
+      return made(
+          reshaped(transposed(apart, {0, 1, 3, 5, 2, 4}), {s[0], s[1] * h * w, s[2] / h, s[3] / w}),
+          bound(x));
     return made(transposed(apart, order_of(6)), bound(x));
   }
 
@@ -488,7 +531,10 @@ class Mover : public RandomMaker {
     const ValueId x = picture();
     if (x == kNone || type(x).rank() != 4 || !fits(type(x).count() * 4)) return false;
     const ValueId scales = graph_.add_constant(tensor_of(DType::f32, {4}, {1, 1, 2, 2}));
-    const ops::Attrs attrs = ops::Attrs().set("mode", std::string("nearest")).set("coordinate_transformation_mode", std::string("asymmetric")).set("nearest_mode", std::string("floor"));
+    const ops::Attrs attrs = ops::Attrs()
+                                 .set("mode", std::string("nearest"))
+                                 .set("coordinate_transformation_mode", std::string("asymmetric"))
+                                 .set("nearest_mode", std::string("floor"));
     return made(moved("Resize", {x, kNone, scales}, attrs), bound(x));
   }
 
@@ -498,8 +544,11 @@ class Mover : public RandomMaker {
     if (x == kNone) return false;
     const int64_t axis = axis_of(x), extent = type(x).shape[at(axis)];
     Tensor rows = Tensor::allocate({DType::i64, type(x).shape});
-    for (int64_t k = 0; k < rows.count(); ++k) rows.set_int(k, random_.between(-extent, extent - 1));
-    return made(moved("GatherElements", {x, graph_.add_constant(rows)}, ops::Attrs().set("axis", axis)), bound(x));
+    for (int64_t k = 0; k < rows.count(); ++k)
+      rows.set_int(k, random_.between(-extent, extent - 1));
+    return made(
+        moved("GatherElements", {x, graph_.add_constant(rows)}, ops::Attrs().set("axis", axis)),
+        bound(x));
   }
 
   // A value with some of its slices replaced by another's.
@@ -517,16 +566,21 @@ class Mover : public RandomMaker {
     int64_t inner = 1;
     for (size_t k = at(axis) + 1; k < shape.size(); ++k) inner *= shape[k];
     Tensor indices = Tensor::allocate({DType::i64, shape});
-    for (int64_t k = 0; k < indices.count(); ++k) indices.set_int(k, rows[at(k / inner % std::ssize(rows))]);
+    for (int64_t k = 0; k < indices.count(); ++k)
+      indices.set_int(k, rows[at(k / inner % std::ssize(rows))]);
     const double most = std::max(bound(x), bound(other));
-    return made(add("ScatterElements", {x, graph_.add_constant(indices), other}, ops::Attrs().set("axis", axis)), most);
+    return made(add("ScatterElements", {x, graph_.add_constant(indices), other},
+                    ops::Attrs().set("axis", axis)),
+                most);
   }
 
   bool triangle() {
     const ValueId x = pick(2);
     if (x == kNone) return false;
-    const ValueId from = graph_.add_constant(tensor_of(DType::i64, {}, {static_cast<double>(random_.between(-2, 2))}));
-    return made(moved("Trilu", {x, from}, ops::Attrs().set("upper", int64_t{random_.chance(50)})), bound(x));
+    const ValueId from = graph_.add_constant(
+        tensor_of(DType::i64, {}, {static_cast<double>(random_.between(-2, 2))}));
+    return made(moved("Trilu", {x, from}, ops::Attrs().set("upper", int64_t{random_.chance(50)})),
+                bound(x));
   }
 
   // ---- computations ----
@@ -534,7 +588,8 @@ class Mover : public RandomMaker {
     const ValueId x = pick(1);
     if (x == kNone) return false;
     const int64_t axis = axis_of(x);
-    const ValueId along = graph_.add_constant(tensor_of(DType::i64, {}, {static_cast<double>(axis)}));
+    const ValueId along =
+        graph_.add_constant(tensor_of(DType::i64, {}, {static_cast<double>(axis)}));
     ops::Attrs attrs;
     attrs.set("exclusive", int64_t{random_.chance(30)});
     attrs.set("reverse", int64_t{random_.chance(30)});
@@ -547,8 +602,10 @@ class Mover : public RandomMaker {
     const ValueId x = pick(1);
     if (x == kNone) return false;
     const int64_t axis = axis_of(x), count = random_.between(1, type(x).shape[at(axis)]);
-    const Result<NodeId> id = graph_.add_node(*ops::parse_op("TopK"), {x, ints({count})}, ops::Attrs().set("axis", axis).set("largest", int64_t{random_.chance(60)}),
-                                              fmt::format("TopK{}", graph_.node_count()), 2);
+    const Result<NodeId> id =
+        graph_.add_node(*ops::parse_op("TopK"), {x, ints({count})},
+                        ops::Attrs().set("axis", axis).set("largest", int64_t{random_.chance(60)}),
+                        fmt::format("TopK{}", graph_.node_count()), 2);
     CHECK(id.ok(), "{}", id.error().text());
     const double most = bound(x);
     return made(graph_.node(*id).outputs[0], most);
@@ -561,7 +618,8 @@ class Mover : public RandomMaker {
     x = squeezed(x, 8);
     const Shape s = type(x).shape;
     const size_t dims = s.size() - 2;
-    const int64_t groups = random_.chance(60) ? 1 : divisor(s[1]), out = groups * random_.between(1, 6);
+    const int64_t groups = random_.chance(60) ? 1 : divisor(s[1]),
+                  out = groups * random_.between(1, 6);
     Ints kernel, strides, pads(2 * dims);
     Shape to = {s[0], out};
     for (size_t k = 0; k < dims; ++k) {
@@ -575,8 +633,10 @@ class Mover : public RandomMaker {
     Shape filter = {s[1], out / groups};
     filter.insert(filter.end(), kernel.begin(), kernel.end());
     const double count = static_cast<double>(s[1] / groups * element_count(kernel));
-    const ops::Attrs attrs = ops::Attrs().set("strides", strides).set("pads", pads).set("group", groups);
-    return made(add("ConvTranspose", {x, weights(filter, 1 / std::sqrt(count))}, attrs), bound(x) * 6 * std::sqrt(count));
+    const ops::Attrs attrs =
+        ops::Attrs().set("strides", strides).set("pads", pads).set("group", groups);
+    return made(add("ConvTranspose", {x, weights(filter, 1 / std::sqrt(count))}, attrs),
+                bound(x) * 6 * std::sqrt(count));
   }
 
   // One of two values by a mask that is known.
@@ -614,9 +674,12 @@ class Mover : public RandomMaker {
     const int64_t channels = s[1];
     int64_t groups = 1, out = random_.between(1, 16);
     const int64_t kind = random_.below(10);
-    if (kind < 3) groups = channels, out = channels * (random_.chance(75) ? 1 : 2);  // depthwise
-    else if (kind < 5) groups = divisor(channels), out = groups * random_.between(1, 4);
-    else if (kind < 7) out = 8 * random_.between(1, 3);
+    if (kind < 3)
+      groups = channels, out = channels * (random_.chance(75) ? 1 : 2);  // depthwise
+    else if (kind < 5)
+      groups = divisor(channels), out = groups * random_.between(1, 4);
+    else if (kind < 7)
+      out = 8 * random_.between(1, 3);
     Ints kernel, pads(2 * dims), strides, dilations;
     Shape to = {s[0], out};
     const bool point = random_.chance(35);
@@ -625,15 +688,20 @@ class Mover : public RandomMaker {
       strides.push_back(random_.chance(70) ? 1 : 2);
       dilations.push_back(random_.chance(85) ? 1 : 2);
       const int64_t reach = dilations[k] * (kernel[k] - 1) + 1;
-      if (random_.chance(75)) pads[k] = pads[k + dims] = reach / 2;
-      else if (random_.chance(30)) pads[k] = 0, pads[k + dims] = 1;
+      if (random_.chance(75))
+        pads[k] = pads[k + dims] = reach / 2;
+      else if (random_.chance(30))
+        pads[k] = 0, pads[k + dims] = 1;
       const int64_t extent = (s[k + 2] + pads[k] + pads[k + dims] - reach) / strides[k] + 1;
       if (s[k + 2] + pads[k] + pads[k + dims] < reach) return false;
       to.push_back(extent);
     }
     if (!fits(element_count(to))) return false;
     ops::Attrs attrs;
-    attrs.set("pads", pads).set("strides", strides).set("dilations", dilations).set("group", groups);
+    attrs.set("pads", pads)
+        .set("strides", strides)
+        .set("dilations", dilations)
+        .set("group", groups);
     Shape filter = {out, channels / groups};
     filter.insert(filter.end(), kernel.begin(), kernel.end());
     const double count = static_cast<double>(element_count(filter) / out);
@@ -646,7 +714,8 @@ class Mover : public RandomMaker {
     const ValueId x = options_.compute ? picture() : kNone;
     if (x == kNone) return false;
     if (random_.chance(20)) {
-      const ValueId y = random_.chance(70) ? add("GlobalAveragePool", {x}) : add("GlobalMaxPool", {x});
+      const ValueId y =
+          random_.chance(70) ? add("GlobalAveragePool", {x}) : add("GlobalMaxPool", {x});
       return made(y, bound(x));
     }
     const Shape s = type(x).shape;
@@ -671,16 +740,22 @@ class Mover : public RandomMaker {
     const Shape s = type(x).shape;
     const int64_t channels = s[1], kind = random_.below(3);
     const int64_t groups = kind == 0 ? divisor(channels) : channels;
-    if (kind < 2 && type(x).count() / s[0] / groups < 2) return false;  // the deviation of one element is zero, the answer mere rounding
+    if (kind < 2 && type(x).count() / s[0] / groups < 2)
+      return false;  // the deviation of one element is zero, the answer mere rounding
     const ValueId scale = weights({channels}), shift = weights({channels});
     const ops::Attrs attrs = ops::Attrs().set("epsilon", 1e-2);
     const double most = 6 * std::sqrt(static_cast<double>(type(x).count())) + 6;
-    if (kind == 0) return made(add("GroupNormalization", {x, scale, shift}, ops::Attrs(attrs).set("num_groups", groups)), most);
+    if (kind == 0)
+      return made(
+          add("GroupNormalization", {x, scale, shift}, ops::Attrs(attrs).set("num_groups", groups)),
+          most);
     if (kind == 1) return made(add("InstanceNormalization", {x, scale, shift}, attrs), most);
     Tensor variance = Tensor::allocate({options_.dtype, {channels}});
     for (int64_t k = 0; k < channels; ++k) variance.set_double(k, 0.5 + random_.unit());
     const ValueId mean = weights({channels});
-    return made(add("BatchNormalization", {x, scale, shift, mean, graph_.add_constant(variance)}, attrs), 9 * (bound(x) + 6) + 6);
+    return made(
+        add("BatchNormalization", {x, scale, shift, mean, graph_.add_constant(variance)}, attrs),
+        9 * (bound(x) + 6) + 6);
   }
 
   // A product of two values, of which one is moved so that they fit.
@@ -708,13 +783,16 @@ class Mover : public RandomMaker {
   // A product with weights of widths that tiles have, and others; more often of long rows.
   bool project() {
     ValueId x = pick(2);
-    if (x == kNone || !options_.compute || (type(x).shape.back() % 64 != 0 && random_.chance(70))) return false;
+    if (x == kNone || !options_.compute || (type(x).shape.back() % 64 != 0 && random_.chance(70)))
+      return false;
     x = squeezed(x, 8);
     static constexpr int64_t kWidths[] = {8, 16, 24, 33, 40, 64, 96, 128};
-    const int64_t inner = type(x).shape.back(), columns = kWidths[random_.below(std::size(kWidths))];
+    const int64_t inner = type(x).shape.back(),
+                  columns = kWidths[random_.below(std::size(kWidths))];
     if (!fits(type(x).count() / inner * columns)) return false;
     const double most = bound(x) * 6 * std::sqrt(static_cast<double>(inner));
-    ValueId out = add("MatMul", {x, weights({inner, columns}, 1 / std::sqrt(static_cast<double>(inner)))});
+    ValueId out =
+        add("MatMul", {x, weights({inner, columns}, 1 / std::sqrt(static_cast<double>(inner)))});
     if (random_.chance(50)) out = add("Add", {out, weights({columns})});
     return made(out, most + 6);
   }
@@ -729,12 +807,14 @@ class Mover : public RandomMaker {
     if (!fits(s[0] * count * s[1] * s[1])) return false;
     const double scale = 1 / std::sqrt(static_cast<double>(s[2]));
     const auto head = [&](const Ints& order) {
-      const ValueId y = random_.chance(60) ? add("MatMul", {x, weights({s[2], s[2]}, scale)}) : fresh(x);
+      const ValueId y =
+          random_.chance(60) ? add("MatMul", {x, weights({s[2], s[2]}, scale)}) : fresh(x);
       bound(y) = bound(x) * 6 * std::sqrt(static_cast<double>(s[2]));
       return transposed(reshaped(y, {s[0], s[1], count, size}), order);
     };
     const ValueId q = head({0, 2, 1, 3}), k = head({0, 2, 3, 1}), v = head({0, 2, 1, 3});
-    const ValueId by = graph_.add_constant(tensor_of(options_.dtype, {}, {1 / std::sqrt(static_cast<double>(size))}));
+    const ValueId by = graph_.add_constant(
+        tensor_of(options_.dtype, {}, {1 / std::sqrt(static_cast<double>(size))}));
     const ValueId scores = add("Mul", {add("MatMul", {q, k}), by});
     const ValueId shares = add("Softmax", {scores}, ops::Attrs().set("axis", int64_t{-1}));
     const ValueId seen = add("MatMul", {shares, v});
@@ -747,11 +827,13 @@ class Mover : public RandomMaker {
   void mark_outputs() override {
     std::vector<ValueId> outputs;
     for (const ValueId id : pool_) {
-      if (graph_.value(id).producer == kNone || std::ranges::find(outputs, id) != outputs.end()) continue;
+      if (graph_.value(id).producer == kNone || std::ranges::find(outputs, id) != outputs.end())
+        continue;
       if (graph_.users(id).empty() || random_.chance(16)) outputs.push_back(id);
     }
     if (outputs.empty()) outputs.push_back(pool_.back());
-    for (size_t k = 0; k < outputs.size(); ++k) graph_.mark_output(outputs[k], fmt::format("y{}", k));
+    for (size_t k = 0; k < outputs.size(); ++k)
+      graph_.mark_output(outputs[k], fmt::format("y{}", k));
   }
 
   int depth_ = 0;  // of chains
@@ -759,6 +841,8 @@ class Mover : public RandomMaker {
 
 }  // namespace
 
-Graph random_moving_graph(uint64_t seed, const RandomOptions& options) { return Mover(seed, options).run(); }
+Graph random_moving_graph(uint64_t seed, const RandomOptions& options) {
+  return Mover(seed, options).run();
+}
 
 }  // namespace obelisk::graph

@@ -10,14 +10,16 @@ namespace {
 /// What a candidate does otherwise than the graph it comes from.
 struct Change {
   std::vector<ValueId> outputs;
-  std::set<ValueId> cut;                 // become inputs
-  std::map<ValueId, ValueId> instead;    // readers of the one read the other
+  std::set<ValueId> cut;                        // become inputs
+  std::map<ValueId, ValueId> instead;           // readers of the one read the other
   std::pair<NodeId, size_t> without{kNone, 0};  // this input of this node is left out
-  int64_t from = 0, to = 0;              // extents that are a multiple of `from` become that of `to`; 0: none
+  int64_t from = 0, to = 0;  // extents that are a multiple of `from` become that of `to`; 0: none
 };
 
 int64_t resized(int64_t number, const Change& change) {
-  return change.from > 0 && number > 0 && number % change.from == 0 ? number / change.from * change.to : number;
+  return change.from > 0 && number > 0 && number % change.from == 0
+             ? number / change.from * change.to
+             : number;
 }
 
 Type resized(Type type, const Change& change) {
@@ -33,9 +35,12 @@ Tensor resized(const Tensor& tensor, const Change& change) {
   if (!numbers) type = resized(type, change);
   Tensor out = Tensor::allocate(type);
   for (int64_t k = 0; k < out.count(); ++k) {
-    if (numbers) out.set_int(k, resized(tensor.get_int(k), change));
-    else if (is_float(type.dtype)) out.set_double(k, tensor.get_double(k % tensor.count()));
-    else out.set_int(k, tensor.get_int(k % tensor.count()));
+    if (numbers)
+      out.set_int(k, resized(tensor.get_int(k), change));
+    else if (is_float(type.dtype))
+      out.set_double(k, tensor.get_double(k % tensor.count()));
+    else
+      out.set_int(k, tensor.get_int(k % tensor.count()));
   }
   return out;
 }
@@ -51,22 +56,28 @@ std::optional<Graph> changed(const Graph& graph, const Change& change) {
   std::set<NodeId> kept;
   for (auto at = order.rbegin(); at != order.rend(); ++at) {
     const Node& node = graph.node(*at);
-    const bool wanted = std::ranges::any_of(node.outputs, [&](ValueId id) { return needed.count(id) > 0 && change.cut.count(id) == 0; });
+    const bool wanted = std::ranges::any_of(node.outputs, [&](ValueId id) {
+      return needed.count(id) > 0 && change.cut.count(id) == 0;
+    });
     if (!wanted) continue;
     kept.insert(*at);
     for (size_t k = 0; k < node.inputs.size(); ++k)
-      if (node.inputs[k] != kNone && std::pair(*at, k) != change.without) needed.insert(now(node.inputs[k]));
+      if (node.inputs[k] != kNone && std::pair(*at, k) != change.without)
+        needed.insert(now(node.inputs[k]));
   }
   Graph out;
   out.name = graph.name;
   std::map<ValueId, ValueId> made;
   for (const ValueId id : graph.inputs())
-    if (needed.count(id)) made[id] = out.add_input(graph.value(id).name, resized(graph.type(id), change));
+    if (needed.count(id))
+      made[id] = out.add_input(graph.value(id).name, resized(graph.type(id), change));
   for (const ValueId id : change.cut)
-    if (needed.count(id)) made[id] = out.add_input(fmt::format("v{}", id), resized(graph.type(id), change));
+    if (needed.count(id))
+      made[id] = out.add_input(fmt::format("v{}", id), resized(graph.type(id), change));
   if (made.empty()) return std::nullopt;
   for (const ValueId id : needed)
-    if (graph.value(id).is_constant()) made[id] = out.add_constant(resized(graph.value(id).constant, change), graph.value(id).name);
+    if (graph.value(id).is_constant())
+      made[id] = out.add_constant(resized(graph.value(id).constant, change), graph.value(id).name);
   for (const NodeId id : order) {
     if (!kept.count(id)) continue;
     const Node& node = graph.node(id);
@@ -79,8 +90,10 @@ std::optional<Graph> changed(const Graph& graph, const Change& change) {
     }
     ops::Attrs attrs = node.attrs;
     for (const char* name : {"group", "num_groups", "hidden_size"})
-      if (change.from > 0 && attrs.has(name)) attrs.set(name, resized(attrs.get_int(name, 1), change));
-    const auto added = out.add_node(node.op, inputs, attrs, node.name, static_cast<int>(node.outputs.size()));
+      if (change.from > 0 && attrs.has(name))
+        attrs.set(name, resized(attrs.get_int(name, 1), change));
+    const auto added =
+        out.add_node(node.op, inputs, attrs, node.name, static_cast<int>(node.outputs.size()));
     if (!added.ok()) return std::nullopt;
     for (size_t k = 0; k < node.outputs.size(); ++k)
       if (!change.cut.count(node.outputs[k])) made[node.outputs[k]] = out.node(*added).outputs[k];
@@ -89,7 +102,8 @@ std::optional<Graph> changed(const Graph& graph, const Change& change) {
   for (size_t k = 0; k < change.outputs.size(); ++k) {
     const auto at = made.find(now(change.outputs[k]));
     if (at == made.end()) return std::nullopt;
-    if (marked.insert(at->second).second) out.mark_output(at->second, fmt::format("y{}", marked.size() - 1));
+    if (marked.insert(at->second).second)
+      out.mark_output(at->second, fmt::format("y{}", marked.size() - 1));
   }
   if (out.order().empty() || !verify(out).ok()) return std::nullopt;
   return out;
@@ -97,10 +111,13 @@ std::optional<Graph> changed(const Graph& graph, const Change& change) {
 
 class Shrinker {
  public:
-  Shrinker(const Graph& graph, const std::function<bool(const Graph&)>& fails, int most) : graph_(graph), fails_(fails), left_(most) {}
+  Shrinker(const Graph& graph, const std::function<bool(const Graph&)>& fails, int most)
+      : graph_(graph), fails_(fails), left_(most) {}
 
   Graph run() {
-    while (left_ > 0 && (fewer_outputs() || earlier_outputs() || more_inputs() || without_nodes() || fewer_pieces() || smaller_extents())) {}
+    while (left_ > 0 && (fewer_outputs() || earlier_outputs() || more_inputs() || without_nodes() ||
+                         fewer_pieces() || smaller_extents())) {
+    }
     return std::move(graph_);
   }
 
@@ -152,7 +169,9 @@ class Shrinker {
     const std::vector<NodeId> order = graph_.order();
     for (auto at = order.rbegin(); at != order.rend(); ++at)
       for (const ValueId id : graph_.node(*at).outputs)
-        if (!graph_.is_output(id) && !graph_.users(id).empty() && try_it({.outputs = graph_.outputs(), .cut = {id}})) return true;
+        if (!graph_.is_output(id) && !graph_.users(id).empty() &&
+            try_it({.outputs = graph_.outputs(), .cut = {id}}))
+          return true;
     return false;
   }
 
@@ -160,7 +179,8 @@ class Shrinker {
     for (const NodeId node : std::vector<NodeId>(graph_.order()))
       for (const ValueId given : graph_.node(node).outputs)
         for (const ValueId read : graph_.node(node).inputs)
-          if (read != kNone && graph_.type(read) == graph_.type(given) && !graph_.value(read).is_constant() &&
+          if (read != kNone && graph_.type(read) == graph_.type(given) &&
+              !graph_.value(read).is_constant() &&
               (!graph_.is_output(given) || graph_.value(read).producer != kNone) &&
               try_it({.outputs = graph_.outputs(), .instead = {{given, read}}}))
             return true;
@@ -170,7 +190,9 @@ class Shrinker {
   bool fewer_pieces() {
     for (const NodeId id : std::vector<NodeId>(graph_.order())) {
       const Node& node = graph_.node(id);
-      for (size_t k = 0; (node.op == Op::Concat || node.op == Op::Conv) && node.inputs.size() > 2 && k < node.inputs.size(); ++k)
+      for (size_t k = 0; (node.op == Op::Concat || node.op == Op::Conv) && node.inputs.size() > 2 &&
+                         k < node.inputs.size();
+           ++k)
         if (try_it({.outputs = graph_.outputs(), .without = {id, k}})) return true;
     }
     return false;
@@ -187,7 +209,8 @@ class Shrinker {
       for (const ValueId value : graph_.node(id).outputs) look(value);
     for (auto at = extents.rbegin(); at != extents.rend(); ++at)
       for (const int64_t to : {int64_t{1}, int64_t{2}, *at / 2, *at - 1})
-        if (to >= 1 && to < *at && try_it({.outputs = graph_.outputs(), .from = *at, .to = to})) return true;
+        if (to >= 1 && to < *at && try_it({.outputs = graph_.outputs(), .from = *at, .to = to}))
+          return true;
     return false;
   }
 
@@ -198,7 +221,9 @@ class Shrinker {
 
 }  // namespace
 
-Graph shrink(const Graph& graph, const std::function<bool(const Graph&)>& fails, int most) { return Shrinker(graph, fails, most).run(); }
+Graph shrink(const Graph& graph, const std::function<bool(const Graph&)>& fails, int most) {
+  return Shrinker(graph, fails, most).run();
+}
 
 std::string text_with_random_weights(const Graph& graph, int64_t longest) {
   std::string text = print(graph, {.all_data = true, .list_limit = longest}), out;
@@ -206,7 +231,9 @@ std::string text_with_random_weights(const Graph& graph, int64_t longest) {
   for (size_t at = 0; at < text.size();) {
     const size_t end = std::min(text.find('\n', at), text.size() - 1) + 1;
     std::string line = text.substr(at, end - at);
-    if (const size_t bytes = line.find("] = 0x"); bytes != std::string::npos && line.find("const ") != std::string::npos && line.find(": f") != std::string::npos)
+    if (const size_t bytes = line.find("] = 0x"); bytes != std::string::npos &&
+                                                  line.find("const ") != std::string::npos &&
+                                                  line.find(": f") != std::string::npos)
       line = line.substr(0, bytes) + "] = @random\n";
     out += line;
     at = end;

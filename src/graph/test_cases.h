@@ -1,5 +1,5 @@
-/// graph/test_cases.h — text cases for whatever turns a graph into a graph, or into another text. For
-/// tests only (it speaks googletest).
+/// graph/test_cases.h — text cases for whatever turns a graph into a graph, or into another text.
+/// For tests only (it speaks googletest).
 ///
 ///   Adding zero changes nothing.            a sentence that says what the case shows
 ///   in:
@@ -9,8 +9,8 @@
 ///   // -----                                between cases; a case may end in `error: TEXT`,
 ///   exactly Error::text(), instead of out:
 ///
-/// @random stands for a constant's numbers (test_random.h). Results are verified. With the environment variable OBELISK_BLESS=1 the file is rewritten with
-/// what came out.
+/// @random stands for a constant's numbers (test_random.h). Results are verified. With the
+/// environment variable OBELISK_BLESS=1 the file is rewritten with what came out.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -67,9 +67,10 @@ inline std::vector<TextCase> read_cases(std::string_view text) {
   return cases;
 }
 
-/// What comes of a case's graph, as text, is `out`. `path` is relative to the root of the sources. Failures are googletest
-/// failures that show the case's sentence.
-inline void run_text_cases(const std::string& path, const std::function<Result<std::string>(Graph)>& step) {
+/// What comes of a case's graph, as text, is `out`. `path` is relative to the root of the sources.
+/// Failures are googletest failures that show the case's sentence.
+inline void run_text_cases(const std::string& path,
+                           const std::function<Result<std::string>(Graph)>& step) {
   const std::string file = std::string(OBELISK_SOURCE_DIR) + "/" + path;
   const Result<std::string> text = read_file(file);
   ASSERT_TRUE(text.ok()) << text.error().text();

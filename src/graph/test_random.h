@@ -8,18 +8,22 @@
 
 namespace obelisk::graph {
 
-/// The text with multiples of 1/512 up to `most` in size for @random: the same ones each time, whatever else the text says.
+/// The text with multiples of 1/512 up to `most` in size for @random: the same ones each time,
+/// whatever else the text says.
 inline std::string with_random(std::string text, double most) {
   std::mt19937 random(11);
-  std::uniform_int_distribution<int> number(static_cast<int>(-most * 512), static_cast<int>(most * 512));
+  std::uniform_int_distribution<int> number(static_cast<int>(-most * 512),
+                                            static_cast<int>(most * 512));
   std::string out;
   size_t done = 0;
   for (size_t at; (at = text.find("@random", done)) != std::string::npos; done = at + 7) {
     const size_t open = text.rfind('[', at), close = text.rfind(']', at);
     int64_t count = 1;
-    for (size_t from = open + 1; from < close; from = text.find_first_of(",]", from) + 1) count *= atoll(text.c_str() + from);
+    for (size_t from = open + 1; from < close; from = text.find_first_of(",]", from) + 1)
+      count *= atoll(text.c_str() + from);
     out += text.substr(done, at - done) + "[";
-    for (int64_t k = 0; k < count; ++k) out += fmt::format("{}{}", k ? ", " : "", number(random) / 512.0);
+    for (int64_t k = 0; k < count; ++k)
+      out += fmt::format("{}{}", k ? ", " : "", number(random) / 512.0);
     out += "]";
   }
   return out + text.substr(done);

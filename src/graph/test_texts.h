@@ -1,4 +1,5 @@
-/// graph/test_texts.h — graphs as text that tests of several rooms share: FLOAT stands for an element type, @random for a constant's numbers.
+/// graph/test_texts.h — graphs as text that tests of several rooms share: FLOAT stands for an
+/// element type, @random for a constant's numbers.
 #pragma once
 
 #include "graph/test_random.h"
@@ -15,7 +16,9 @@ inline std::string of_type(std::string text, const std::string& type) {
   return text;
 }
 
-inline Result<Graph> parse_random(std::string text, double most) { return parse(with_random(std::move(text), most)); }
+inline Result<Graph> parse_random(std::string text, double most) {
+  return parse(with_random(std::move(text), most));
+}
 
 /// Readers behind a reshape of what they read, and readers that spread it.
 inline constexpr TextCase kAdaptedGroups[] = {

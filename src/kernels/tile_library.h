@@ -1,9 +1,10 @@
-/// kernels/tile_library.h — a machine's compute tiles as the compiler sees them: which it takes, how
-/// weights are packed for them, how much fast memory they want, and what they cost.
+/// kernels/tile_library.h — a machine's compute tiles as the compiler sees them: which it takes,
+/// how weights are packed for them, how much fast memory they want, and what they cost.
 ///
 ///   const TileLibrary& tiles = tile_library(device);
-///   if (tiles.gemm.takes(type, type)) ... tiles.gemm.pack(...)        all plain functions, no state
-///   if (tiles.gemm.pipelined) ... tiles.gemm.pipelined->nanos(...)   what not every machine has is an optional part
+///   if (tiles.gemm.takes(type, type)) ... tiles.gemm.pack(...)        all plain functions, no
+///   state if (tiles.gemm.pipelined) ... tiles.gemm.pipelined->nanos(...)   what not every machine
+///   has is an optional part
 ///
 /// The structures are those that a body fills at run time (tiles.h); here only types, extents,
 /// strides and `packed` are looked at.
@@ -23,7 +24,8 @@ struct WeightRange {
   int64_t group = 0;              // bytes of the columns of one atom over all of k
 };
 
-/// GEMM tiles of a kernel of its own that TMA feeds with both operands, past the end of a tile (kernels/cuda/product.cuh).
+/// GEMM tiles of a kernel of its own that TMA feeds with both operands, past the end of a tile
+/// (kernels/cuda/product.cuh).
 struct PipelinedGemmTiles {
   /// Nanoseconds of one tile of m rows, up to 64, by n columns; 0: there is no such tile.
   double (*nanos)(int32_t type, int64_t m, int64_t n, int64_t k);
@@ -39,7 +41,8 @@ struct SplitKTiles {
 
 /// Tiles of programs whose values carry their own readiness (schedule/flow.h).
 struct DataflowTiles {
-  /// Bytes of fast memory of a product's tile of few rows that takes its weights page by page as they come, whoever asked for them; 0: there is none.
+  /// Bytes of fast memory of a product's tile of few rows that takes its weights page by page as
+  /// they come, whoever asked for them; 0: there is none.
   int64_t (*gemm_bytes)(int32_t type, int64_t rows, int64_t columns, int64_t k);
   /// Attention pieces take keys and values from where the caller keeps them (schedule/kept_keys.h).
   bool in_place_kv = false;
@@ -47,7 +50,8 @@ struct DataflowTiles {
 
 /// Products whose tiles give a norm's statistics of their rows of A as well.
 struct StatisticsTiles {
-  /// Whether they do for less than a phase of their own; `own_kernel`: the product is a kernel of its own.
+  /// Whether they do for less than a phase of their own; `own_kernel`: the product is a kernel of
+  /// its own.
   bool (*pays)(int32_t type, int64_t rows, int64_t n, int64_t k, bool own_kernel);
 };
 
@@ -57,12 +61,14 @@ struct GemmTiles {
   /// Whether there is a tile for these types.
   bool (*takes)(int32_t a_type, int32_t b_type);
   int64_t (*packed_bytes)(int32_t type, int64_t n, int64_t k);
-  /// B [k, n] with any strides to the packed form, for tiles of `tile` columns (0: of all). Machines
-  /// whose tiles read any columns of one packing do not ask; the bytes are as many for every tile.
+  /// B [k, n] with any strides to the packed form, for tiles of `tile` columns (0: of all).
+  /// Machines whose tiles read any columns of one packing do not ask; the bytes are as many for
+  /// every tile.
   void (*pack)(int32_t type, int64_t n, int64_t k, int64_t tile, const void* b, int64_t b_row,
                int64_t b_col, void* packed);
   int64_t (*scratch_bytes)(const ObkGemm* gemm);
-  /// What device texts take for the operands of a product, and of a convolution in f32, where that is not OBK_GEMM_PANEL (kernels/cuda/gemm_shape.h); 0: that.
+  /// What device texts take for the operands of a product, and of a convolution in f32, where that
+  /// is not OBK_GEMM_PANEL (kernels/cuda/gemm_shape.h); 0: that.
   int panel = 0;
   WeightRange (*weights)(int32_t type, int64_t n, int64_t k, int64_t c0, int64_t c1);
   /// Nanoseconds of one tile of m x n on one SM, for the cut; 0: the device's rates decide.
@@ -72,34 +78,40 @@ struct GemmTiles {
   std::optional<StatisticsTiles> statistics = std::nullopt;
 };
 
-/// Convolutions' tiles of pixels in row order, cut by what they cost, whose weights are fetched ahead. Without: tiles are whole output
-/// rows and the device's rates decide.
+/// Convolutions' tiles of pixels in row order, cut by what they cost, whose weights are fetched
+/// ahead. Without: tiles are whole output rows and the device's rates decide.
 struct PixelTiles {
   /// Nanoseconds of one tile on one SM; 0: there is no such tile.
   double (*nanos)(const ObkConv* conv);
   /// The packed weights of one group's channels c0 .. c1.
-  WeightRange (*weights)(int32_t type, int64_t out_channels, int64_t in_channels, int64_t kernel_h, int64_t kernel_w, int64_t c0, int64_t c1);
+  WeightRange (*weights)(int32_t type, int64_t out_channels, int64_t in_channels, int64_t kernel_h,
+                         int64_t kernel_w, int64_t c0, int64_t c1);
 };
 
 struct ConvTiles {
   bool (*takes)(int32_t type);
-  int64_t (*packed_bytes)(int32_t type, int64_t out_channels, int64_t in_channels, int64_t kernel_h, int64_t kernel_w);
+  int64_t (*packed_bytes)(int32_t type, int64_t out_channels, int64_t in_channels, int64_t kernel_h,
+                          int64_t kernel_w);
   /// One group's weights for tiles of `tile` channels, strides in elements.
   void (*pack)(int32_t type, int64_t out_channels, int64_t in_channels, int64_t kernel_h,
-               int64_t kernel_w, int64_t tile, const void* weights, int64_t out_stride, int64_t in_stride,
-               int64_t h_stride, int64_t w_stride, void* packed);
-  int64_t (*depthwise_packed_bytes)(int32_t type, int64_t channels, int64_t kernel_h, int64_t kernel_w);
+               int64_t kernel_w, int64_t tile, const void* weights, int64_t out_stride,
+               int64_t in_stride, int64_t h_stride, int64_t w_stride, void* packed);
+  int64_t (*depthwise_packed_bytes)(int32_t type, int64_t channels, int64_t kernel_h,
+                                    int64_t kernel_w);
   void (*depthwise_pack)(int32_t type, int64_t channels, int64_t kernel_h, int64_t kernel_w,
-                         const void* weights, int64_t out_stride, int64_t h_stride, int64_t w_stride, void* packed);
+                         const void* weights, int64_t out_stride, int64_t h_stride,
+                         int64_t w_stride, void* packed);
   int64_t (*scratch_bytes)(const ObkConv* conv);
   std::optional<PixelTiles> pixels = std::nullopt;
 };
 
 /// Attention whose keys several tiles share out.
 struct SplitKeysTiles {
-  /// In how many pieces the keys of a head of few queries are shared out, a power of two that divides value_size: a
-  /// matter of the shape, not of the batch, since it decides the order of sums. `flows`: of a program that may flow (schedule/flow.h).
-  int64_t (*pieces)(int32_t type, int64_t heads, int64_t queries, int64_t keys, int64_t size, int64_t value_size, bool flows);
+  /// In how many pieces the keys of a head of few queries are shared out, a power of two that
+  /// divides value_size: a matter of the shape, not of the batch, since it decides the order of
+  /// sums. `flows`: of a program that may flow (schedule/flow.h).
+  int64_t (*pieces)(int32_t type, int64_t heads, int64_t queries, int64_t keys, int64_t size,
+                    int64_t value_size, bool flows);
   /// Bytes of global memory that the pieces of one head share, zero before the first run.
   int64_t (*exchange_bytes)(int64_t pieces, int64_t value_size);
 };
@@ -110,7 +122,8 @@ struct AttentionTiles {
   int64_t (*widest)(int32_t type);
   int64_t (*scratch_bytes)(const ObkAttention* attention);
   /// Nanoseconds of one tile on one SM, for the cut. Null: as many blocks of queries as workers.
-  double (*nanos)(int32_t type, int64_t queries, int64_t keys, int64_t size, int64_t value_size) = nullptr;
+  double (*nanos)(int32_t type, int64_t queries, int64_t keys, int64_t size,
+                  int64_t value_size) = nullptr;
   std::optional<SplitKeysTiles> split_keys = std::nullopt;
 };
 
@@ -118,8 +131,8 @@ struct TileLibrary {
   const char* name;
   /// Tiles over packed weights begin at a multiple of these columns.
   int64_t panel;
-  /// Bodies are for threads that wait for what they load: shapes are constants of their text, rows are
-  /// walked in vectors.
+  /// Bodies are for threads that wait for what they load: shapes are constants of their text, rows
+  /// are walked in vectors.
   bool vectors = false;
   GemmTiles gemm;
   ConvTiles conv;
@@ -127,7 +140,8 @@ struct TileLibrary {
   std::optional<DataflowTiles> dataflow = std::nullopt;
 };
 
-/// `kCudaSmall...`: of a GPU that has less than 160 KiB of shared memory for a block; with a ring where it has TMA.
+/// `kCudaSmall...`: of a GPU that has less than 160 KiB of shared memory for a block; with a ring
+/// where it has TMA.
 const TileLibrary& tile_library(const machine::Machine& device);
 extern const TileLibrary kCpuTiles, kCudaTiles, kCudaSmallTiles, kCudaSmallRingTiles;
 

@@ -26,7 +26,8 @@ std::optional<Arch> parse_arch(std::string_view name) {
 }
 
 std::string to_string(const Arch& arch) {
-  return fmt::format("sm_{}{}{}", arch.major, arch.minor, arch.suffix ? std::string(1, arch.suffix) : "");
+  return fmt::format("sm_{}{}{}", arch.major, arch.minor,
+                     arch.suffix ? std::string(1, arch.suffix) : "");
 }
 
 bool runs(const Arch& gpu, const Arch& code) {

@@ -6,9 +6,11 @@
 namespace obelisk::machine {
 namespace {
 
-/// A row of what is known of an architecture: NVIDIA's tuning guides (shared memory that a block may take, features), SMs of its largest
-/// product, and rates. Those of sm_90a were measured on an H200 (streaming from far memory 35 GB/s each, a barrier of all 0.95 us;
-/// bench/results/h200_device_blocks.json); nothing was measured on the others, whose rates are guesses from their data sheets.
+/// A row of what is known of an architecture: NVIDIA's tuning guides (shared memory that a block
+/// may take, features), SMs of its largest product, and rates. Those of sm_90a were measured on an
+/// H200 (streaming from far memory 35 GB/s each, a barrier of all 0.95 us;
+/// bench/results/h200_device_blocks.json); nothing was measured on the others, whose rates are
+/// guesses from their data sheets.
 struct Row {
   Arch arch;
   Features features;
@@ -32,8 +34,8 @@ constexpr Row kRows[] = {
     {{12, 1, 'a'}, kBlackwell, 48, 99_KiB, 1200, 350, 5},
 };
 
-constexpr Bytes kReserved = 2_KiB;       // of shared memory, for what is not a task's
-constexpr int kPortableCluster = 8;      // CTAs of a cluster that every device with clusters takes
+constexpr Bytes kReserved = 2_KiB;   // of shared memory, for what is not a task's
+constexpr int kPortableCluster = 8;  // CTAs of a cluster that every device with clusters takes
 constexpr int kTeamRegisters = 128;
 
 Error unknown(const std::string& name) {
@@ -41,9 +43,11 @@ Error unknown(const std::string& name) {
   for (const Row& known : kRows) {
     const std::string other = to_string(known.arch);
     names += std::string(names.empty() ? "" : ", ") + other;
-    if (name + "a" == other) meant = fmt::format("{} is the one with all of its instructions; ", other);
+    if (name + "a" == other)
+      meant = fmt::format("{} is the one with all of its instructions; ", other);
   }
-  return Error{Code::kUsage, "machine", fmt::format("no GPU architecture is called '{}'", name), "", meant + "architectures: " + names};
+  return Error{Code::kUsage, "machine", fmt::format("no GPU architecture is called '{}'", name), "",
+               meant + "architectures: " + names};
 }
 
 }  // namespace

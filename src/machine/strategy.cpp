@@ -21,7 +21,8 @@ Strategy strategy_for(const Machine& machine, const Wishes& wishes) {
   // More than all multiprocessors hold at once is long enough to be handed out while it runs.
   if (strategy.own_kernels) strategy.min_grid_bytes = {machine.fast_memory.count * machine.sms};
   // Where it was measured to be quicker.
-  if (strategy.one_kernel() && wishes.dataflow && takes_wgmma(machine, strategy)) strategy.sync = Sync::kDataflow;
+  if (strategy.one_kernel() && wishes.dataflow && takes_wgmma(machine, strategy))
+    strategy.sync = Sync::kDataflow;
   return strategy;
 }
 

@@ -1,5 +1,6 @@
-/// machine/strategy.h — what one compilation chose: how a network becomes launches, and what its tiles may depend on. Made once, by
-/// machine::strategy_for, and passed on beside the Machine, which it says nothing about.
+/// machine/strategy.h — what one compilation chose: how a network becomes launches, and what its
+/// tiles may depend on. Made once, by machine::strategy_for, and passed on beside the Machine,
+/// which it says nothing about.
 #pragma once
 
 #include <cstdint>
@@ -31,12 +32,16 @@ enum class Sync : uint8_t {
 struct Strategy {
   Granularity granularity = Granularity::kThreads;
   Sync sync = Sync::kBarrier;
-  /// A group's body is part of its kernel, not called by it: it may take the tiles that only such bodies can have.
+  /// A group's body is part of its kernel, not called by it: it may take the tiles that only such
+  /// bodies can have.
   bool own_kernels = false;
-  /// A group that moves at least so many bytes is launched as a grid of small CTAs that the hardware hands out; 0: lists say who runs what.
+  /// A group that moves at least so many bytes is launched as a grid of small CTAs that the
+  /// hardware hands out; 0: lists say who runs what.
   Bytes min_grid_bytes{0};
-  bool batch_invariant = false;  // no choice that changes the order of a sum looks at how many rows there are
-  bool tf32 = false;             // GEMMs, convolutions and attention of f32 multiply numbers rounded to tf32 where a tile computes them
+  bool batch_invariant =
+      false;          // no choice that changes the order of a sum looks at how many rows there are
+  bool tf32 = false;  // GEMMs, convolutions and attention of f32 multiply numbers rounded to tf32
+                      // where a tile computes them
 
   bool one_kernel() const { return granularity == Granularity::kMono; }
   bool stitches() const { return granularity != Granularity::kOp; }

@@ -181,8 +181,9 @@ Result<Types> infer_attention(const Call& call) {
     TRY_STATUS(check_dtype(call, kValidLengths, dtype_set({DType::i64})));
   for (const char* window : {"left_window_size", "right_window_size"})  // -1: all keys are seen
     if (const int64_t size = call.attrs.get_int(window, -1); size != -1)
-      return unsupported_call(call, fmt::format("{} = {} limits which keys a query sees, wanted -1", window, size),
-                              "give the window as a mask");
+      return unsupported_call(
+          call, fmt::format("{} = {} limits which keys a query sees, wanted -1", window, size),
+          "give the window as a mask");
   TRY(const AttentionShape shape, attention_shape(call));
   const DType dtype = call.in(kQuery).dtype;
   Shape attended{shape.batch, shape.q_heads, shape.q_length, shape.v_head};

@@ -166,8 +166,8 @@ std::optional<Block> cast_to_powers(const Call& call, int64_t pieces) {
                          : mode == "down" ? OBK_DOWN
                                           : OBK_NEAREST,
                          call.attrs.get_int("saturate", 1) != 0};
-  return Block{
-      "convert.h", "cast_to_powers", {call.in(0).dtype}, words_of(params), params.ranges, 1};
+  return Block{"convert.h",      "cast_to_powers", {call.in(0).dtype},
+               words_of(params), params.ranges,    1};
 }
 
 std::optional<Block> mel_weight_matrix(const Call& call) {
@@ -175,16 +175,14 @@ std::optional<Block> mel_weight_matrix(const Call& call) {
   if (!length || bits(call.out().dtype) < 8 || call.in(3).dtype != call.in(4).dtype)
     return std::nullopt;
   const ObkMel params{call.out().shape[1], length->get_int(0), call.out().shape[0]};
-  return Block{"convert.h",
-               "mel_filter",
-               {call.out().dtype, call.in(2).dtype, call.in(3).dtype},
-               words_of(params),
-               params.bins,
-               5};
+  return Block{
+      "convert.h",      "mel_filter", {call.out().dtype, call.in(2).dtype, call.in(3).dtype},
+      words_of(params), params.bins,  5};
 }
 
-/// All steps of a direction for up to 8 sequences by a team: each member keeps its units' rows of R in registers for as long as the
-/// steps last, as far as they fit, and the state goes around through memory. One member where all rows fit, for then nothing is exchanged.
+/// All steps of a direction for up to 8 sequences by a team: each member keeps its units' rows of R
+/// in registers for as long as the steps last, as far as they fit, and the state goes around
+/// through memory. One member where all rows fit, for then nothing is exchanged.
 std::optional<Block> recurrence(const Call& call, const Teams& teams) {
   const RecurrenceShape shape = *recurrence_shape(call);
   const DType type = call.in(kFedRecurrence).dtype;
@@ -197,13 +195,17 @@ std::optional<Block> recurrence(const Call& call, const Teams& teams) {
   // Registers of a thread that hold R: tiles of 4 units by 4 gates, eight side by side.
   const auto registers = [&](int team) {
     const int64_t units = obk_recurrent_units(shape.hidden, team), tiles = (units + 31) / 32;
-    return half ? tiles * ((shape.hidden + 31) / 32) * 8 : tiles * ((shape.hidden + 127) / 128) * 64;
+    return half ? tiles * ((shape.hidden + 31) / 32) * 8
+                : tiles * ((shape.hidden + 127) / 128) * 64;
   };
   const bool threads = teams.registers > 0;
-  const int team = teams.most > 1 && registers(1) > teams.registers ? teams.most : std::min(teams.most, 1);
-  // A step reads the rest again, 10 ns a register at what one SM gets from its second-level cache: far beyond, all SMs step by step are quicker.
+  const int team =
+      teams.most > 1 && registers(1) > teams.registers ? teams.most : std::min(teams.most, 1);
+  // A step reads the rest again, 10 ns a register at what one SM gets from its second-level cache:
+  // far beyond, all SMs step by step are quicker.
   constexpr int64_t kMostRegisters = 1024;
-  if (team < 1 || (threads && registers(team) > (team > 1 ? kMostRegisters : teams.registers))) return std::nullopt;
+  if (team < 1 || (threads && registers(team) > (team > 1 ? kMostRegisters : teams.registers)))
+    return std::nullopt;
   const int64_t batch = std::min<int64_t>(shape.batch, OBK_RECURRENT_BATCH);
   const int64_t parts = shape.directions * ((shape.batch + batch - 1) / batch);
   const ObkRecurrent params{shape.length, shape.batch, shape.directions, shape.first_backwards};
@@ -212,16 +214,20 @@ std::optional<Block> recurrence(const Call& call, const Teams& teams) {
   block.constants = {shape.gates, shape.hidden, team, batch};
   if (!threads) {
     block.scratch = batch * shape.hidden * obk_recurrent_floats(shape.gates) * 4;
-    const double macs = static_cast<double>(shape.length * batch * shape.gates * shape.hidden * shape.hidden);
+    const double macs =
+        static_cast<double>(shape.length * batch * shape.gates * shape.hidden * shape.hidden);
     block.nanos = macs / 10;
     return block;
   }
   block.exchange = parts * (team + 2 * batch * shape.hidden) * 8;
   block.scratch = obk_recurrent_scratch(shape.hidden, batch, half ? 2 : 4);
-  const double multiply = half ? 4.0 : 9.0 * static_cast<double>(batch);  // of a register, on one SM
-  block.nanos = 2000 + static_cast<double>(shape.length) * (team > 1 ? 700 : 250) +
-                static_cast<double>(shape.length * registers(team)) * multiply / 16 +
-                static_cast<double>(shape.length * std::max<int64_t>(registers(team) - teams.registers, 0)) * 10;
+  const double multiply =
+      half ? 4.0 : 9.0 * static_cast<double>(batch);  // of a register, on one SM
+  block.nanos =
+      2000 + static_cast<double>(shape.length) * (team > 1 ? 700 : 250) +
+      static_cast<double>(shape.length * registers(team)) * multiply / 16 +
+      static_cast<double>(shape.length * std::max<int64_t>(registers(team) - teams.registers, 0)) *
+          10;
   return block;
 }
 

@@ -16,10 +16,12 @@
 
 namespace obelisk::ops {
 
-/// Cooperative groups of workers (on a GPU: thread-block clusters, or blocks of a cooperative launch) that a target has for blocks.
+/// Cooperative groups of workers (on a GPU: thread-block clusters, or blocks of a cooperative
+/// launch) that a target has for blocks.
 struct Teams {
   int most = 0;           // workers of a group, a power of two; 0: there are no groups
-  int64_t registers = 0;  // 32-bit registers of a thread that may hold weights; 0: a worker is one thread with memory enough
+  int64_t registers = 0;  // 32-bit registers of a thread that may hold weights; 0: a worker is one
+                          // thread with memory enough
 };
 
 struct Block {
@@ -29,8 +31,9 @@ struct Block {
   std::vector<int64_t> params;
   int64_t items = 0;  // independent; any order, any worker
   int inputs = 0;     // how many operands are inputs; the outputs follow
-  // A block computed by groups of workers: `team` consecutive items run at once on as many workers, whose threads all share an item. They
-  // exchange words through memory that persists from run to run and is zero at first: an operand after the outputs.
+  // A block computed by groups of workers: `team` consecutive items run at once on as many workers,
+  // whose threads all share an item. They exchange words through memory that persists from run to
+  // run and is zero at first: an operand after the outputs.
   int team = 0;                    // 0: items are independent, each is one thread's
   std::vector<int64_t> constants;  // template parameters behind the types
   int64_t exchange = 0;            // bytes

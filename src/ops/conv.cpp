@@ -215,7 +215,8 @@ std::optional<Loop> loop_conv(const Call& call, int) {
 Status reference_conv(const Call& call, std::span<const Tensor* const> inputs,
                       std::span<Tensor> outputs) {
   TRY(const ConvShape shape, conv_shape(call, 0, 1));
-  std::vector<double> out = convolve(shape, read_reals(*inputs[0]), read_reals(*inputs[1]), call.sums);
+  std::vector<double> out =
+      convolve(shape, read_reals(*inputs[0]), read_reals(*inputs[1]), call.sums);
   if (call.has(2)) add_bias(out, shape, read_reals(*inputs[2]));
   write_reals(outputs[0], out);
   return ok_status();

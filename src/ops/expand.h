@@ -1,4 +1,5 @@
-/// ops/expand.h — composite ops decomposed into simpler ones, as data: softmax is max, sub, exp, sum, div.
+/// ops/expand.h — composite ops decomposed into simpler ones, as data: softmax is max, sub, exp,
+/// sum, div.
 ///
 ///   in   a Call with its types, and an Expander that stands for the place where nodes are added
 ///   out  one value per output of the call, of exactly the call's result types
@@ -28,7 +29,8 @@ class Expander {
   virtual Value constant(Tensor tensor) = 0;
   virtual Value add(Op op, std::vector<Value> inputs, Attrs attrs = {}) = 0;  // its first output
   /// The same with its first `outputs` outputs.
-  virtual std::vector<Value> add_all(Op op, std::vector<Value> inputs, Attrs attrs, int outputs) = 0;
+  virtual std::vector<Value> add_all(Op op, std::vector<Value> inputs, Attrs attrs,
+                                     int outputs) = 0;
   virtual const Type& type(Value value) const = 0;  // valid until the next add()
 };
 

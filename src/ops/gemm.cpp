@@ -192,8 +192,7 @@ void gemm(int64_t m, int64_t n, int64_t k, const double* a, int64_t a_stride, co
 }
 
 void gemm_on_threads(int64_t m, int64_t n, int64_t k, const double* a, int64_t a_stride,
-                     const double* b, int64_t b_stride, double* c, int64_t c_stride,
-                     Sums sums) {
+                     const double* b, int64_t b_stride, double* c, int64_t c_stride, Sums sums) {
   constexpr double kWorthAThread = 1 << 18;  // multiply-adds; starting a thread costs about as much
   const double work = static_cast<double>(std::max<int64_t>(k, 1));
   if (m >= n) {

@@ -18,8 +18,7 @@ namespace obelisk::ops {
 /// c[m, n] = a[m, k] * b[k, n]; row-major, a stride is the distance of two rows in elements. On the
 /// calling thread.
 void gemm(int64_t m, int64_t n, int64_t k, const double* a, int64_t a_stride, const double* b,
-          int64_t b_stride, double* c, int64_t c_stride,
-          Sums sums = Sums::kDouble);
+          int64_t b_stride, double* c, int64_t c_stride, Sums sums = Sums::kDouble);
 
 /// The same, rows or columns spread over the machine's threads.
 void gemm_on_threads(int64_t m, int64_t n, int64_t k, const double* a, int64_t a_stride,

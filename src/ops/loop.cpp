@@ -37,13 +37,17 @@ bool is_commutative(Scalar s) {
     case Scalar::kBitOr:
     case Scalar::kBitXor:
       return true;
-    default: return false;
+    default:
+      return false;
   }
 }
 
 uint64_t hash_expr(const Expr& expr) {
   uint64_t hash = 0xcbf29ce484222325ull;
-  auto mix = [&](uint64_t v) { hash = (hash ^ v) * 0x100000001b3ull; hash ^= hash >> 29; };
+  auto mix = [&](uint64_t v) {
+    hash = (hash ^ v) * 0x100000001b3ull;
+    hash ^= hash >> 29;
+  };
   mix(static_cast<uint64_t>(expr.scalar));
   mix(static_cast<uint64_t>(expr.dtype));
   mix(static_cast<uint64_t>(expr.slot));
@@ -65,12 +69,23 @@ std::string_view to_string(Scalar scalar) { return kScalarNames[static_cast<size
 
 DType compute_type(DType dtype) {
   switch (dtype) {
-    case DType::f16: case DType::bf16: case DType::f8e4m3fn: case DType::f8e4m3fnuz:
-    case DType::f8e5m2: case DType::f8e5m2fnuz: case DType::f8e8m0: case DType::f4e2m1:
+    case DType::f16:
+    case DType::bf16:
+    case DType::f8e4m3fn:
+    case DType::f8e4m3fnuz:
+    case DType::f8e5m2:
+    case DType::f8e5m2fnuz:
+    case DType::f8e8m0:
+    case DType::f4e2m1:
       return DType::f32;
-    case DType::i4: case DType::i2: return DType::i8;
-    case DType::u4: case DType::u2: return DType::u8;
-    default: return dtype;
+    case DType::i4:
+    case DType::i2:
+      return DType::i8;
+    case DType::u4:
+    case DType::u2:
+      return DType::u8;
+    default:
+      return dtype;
   }
 }
 
@@ -202,8 +217,10 @@ std::optional<Exprs::Range> Exprs::range(ExprId id) const {
     return Range{low, high};
   };
   switch (expr.scalar) {
-    case Scalar::kConst: return bounded(expr.integer, expr.integer);
-    case Scalar::kCoord: return bounded(0, std::max<int64_t>(extents_[expr.slot] - 1, 0));
+    case Scalar::kConst:
+      return bounded(expr.integer, expr.integer);
+    case Scalar::kCoord:
+      return bounded(0, std::max<int64_t>(extents_[expr.slot] - 1, 0));
     case Scalar::kAdd: {
       auto a = of(0), b = of(1);
       return a && b ? bounded(a->low + b->low, a->high + b->high) : std::nullopt;
@@ -244,7 +261,8 @@ std::optional<Exprs::Range> Exprs::range(ExprId id) const {
       auto a = of(1), b = of(2);
       return a && b ? bounded(std::min(a->low, b->low), std::max(a->high, b->high)) : std::nullopt;
     }
-    default: return std::nullopt;
+    default:
+      return std::nullopt;
   }
 }
 
@@ -364,7 +382,10 @@ ExprId Exprs::simplify(Expr expr) {
         mul.args[1] = integer(coefficient);
         term = intern(std::move(mul));
       }
-      if (total == kNoExpr) { total = term; continue; }
+      if (total == kNoExpr) {
+        total = term;
+        continue;
+      }
       Expr add{.scalar = Scalar::kAdd, .dtype = DType::i64};
       add.args[0] = total;
       add.args[1] = term;
@@ -419,8 +440,10 @@ ExprId Exprs::simplify(Expr expr) {
       LinearSum sum, whole, rest;
       flatten(*this, expr.args[0], 1, sum);
       for (auto [atom, coefficient] : sum.terms) {
-        if (coefficient % k == 0) add_term(whole, atom, coefficient / k);
-        else add_term(rest, atom, coefficient);
+        if (coefficient % k == 0)
+          add_term(whole, atom, coefficient / k);
+        else
+          add_term(rest, atom, coefficient);
       }
       whole.constant = floor_div(sum.constant, k);
       rest.constant = sum.constant - whole.constant * k;
@@ -481,7 +504,9 @@ ExprId Exprs::import(const Exprs& other, ExprId id, std::span<const ExprId> coor
         result = intern(std::move(constant));
         break;
       }
-      case Scalar::kAcc: result = acc; break;
+      case Scalar::kAcc:
+        result = acc;
+        break;
       case Scalar::kLoad: {
         std::vector<ExprId> at;
         for (ExprId coord : expr.coords) at.push_back(copy(coord));
@@ -495,8 +520,12 @@ ExprId Exprs::import(const Exprs& other, ExprId id, std::span<const ExprId> coor
         result = select(copy(expr.args[0]), yes, no);
         break;
       }
-      case Scalar::kCast: result = cast(copy(expr.args[0]), expr.dtype); break;
-      case Scalar::kCastSat: result = cast(copy(expr.args[0]), expr.dtype, true); break;
+      case Scalar::kCast:
+        result = cast(copy(expr.args[0]), expr.dtype);
+        break;
+      case Scalar::kCastSat:
+        result = cast(copy(expr.args[0]), expr.dtype, true);
+        break;
       default: {
         const ExprId y = copy(expr.args[1]), x = copy(expr.args[0]);
         result = y == kNoExpr ? unary(expr.scalar, x) : binary(expr.scalar, x, y);
@@ -523,8 +552,13 @@ std::optional<Affine> affine(const Exprs& exprs, ExprId id, int domain_rank) {
 double identity(Combine combine, DType dtype) {
   const bool real = is_float(dtype);
   switch (combine) {
-    case Combine::kNone: case Combine::kSum: case Combine::kAny: return 0;
-    case Combine::kProd: case Combine::kAll: return 1;
+    case Combine::kNone:
+    case Combine::kSum:
+    case Combine::kAny:
+      return 0;
+    case Combine::kProd:
+    case Combine::kAll:
+      return 1;
     case Combine::kMax:
       if (real) return -std::numeric_limits<double>::infinity();
       if (dtype == DType::b1 || !is_signed(dtype)) return 0;
@@ -577,9 +611,15 @@ Tensor evaluate(const Loop& loop, const Type& output, std::span<const Tensor* co
     const Expr& expr = exprs[id];
     Scalars out;
     switch (expr.scalar) {
-      case Scalar::kCoord: out.integer = at[expr.slot]; break;
-      case Scalar::kConst: out = {expr.real, expr.integer}; break;
-      case Scalar::kAcc: out = acc; break;
+      case Scalar::kCoord:
+        out.integer = at[expr.slot];
+        break;
+      case Scalar::kConst:
+        out = {expr.real, expr.integer};
+        break;
+      case Scalar::kAcc:
+        out = acc;
+        break;
       case Scalar::kLoad: {
         if (expr.args[0] != kNoExpr && !value(expr.args[0]).integer) {
           out = value(expr.args[1]);
@@ -593,11 +633,14 @@ Tensor evaluate(const Loop& loop, const Type& output, std::span<const Tensor* co
                 d, c, to_string(input.shape()));
           offset += c * strides[expr.slot][d];
         }
-        if (is_float(input.dtype())) out.real = input.get_double(offset);
-        else out.integer = input.get_int(offset);
+        if (is_float(input.dtype()))
+          out.real = input.get_double(offset);
+        else
+          out.integer = input.get_int(offset);
         break;
       }
-      case Scalar::kCast: case Scalar::kCastSat:
+      case Scalar::kCast:
+      case Scalar::kCastSat:
         out = convert(value(expr.args[0]), compute_type(exprs[expr.args[0]].dtype), expr.dtype,
                       expr.scalar == Scalar::kCastSat);
         break;
@@ -608,18 +651,22 @@ Tensor evaluate(const Loop& loop, const Type& output, std::span<const Tensor* co
         const DType type = compute_type(exprs[expr.args[0]].dtype);
         const Scalars x = value(expr.args[0]);
         if (expr.args[1] == kNoExpr) {
-          if (expr.scalar == Scalar::kIsNan) out.integer = is_float(type) && std::isnan(x.real);
+          if (expr.scalar == Scalar::kIsNan)
+            out.integer = is_float(type) && std::isnan(x.real);
           else if (expr.scalar == Scalar::kIsInf)
             out.integer = is_float(type) && std::isinf(x.real);
           else if (is_float(type))
             out.real = round_to(type, unary_real(expr.scalar, x.real), false);
-          else out.integer = unary_int(expr.scalar, x.integer, type);
+          else
+            out.integer = unary_int(expr.scalar, x.integer, type);
         } else {
           const Scalars y = value(expr.args[1]);
-          if (is_comparison(expr.scalar)) out.integer = compare(expr.scalar, x, y, type);
+          if (is_comparison(expr.scalar))
+            out.integer = compare(expr.scalar, x, y, type);
           else if (is_float(type))
             out.real = round_to(type, binary_real(expr.scalar, x.real, y.real), false);
-          else out.integer = binary_int(expr.scalar, x.integer, y.integer, type);
+          else
+            out.integer = binary_int(expr.scalar, x.integer, y.integer, type);
         }
       }
     }
@@ -654,7 +701,9 @@ Tensor evaluate(const Loop& loop, const Type& output, std::span<const Tensor* co
       const Scalars v = value(loop.body);
       const bool real = is_float(type);
       switch (loop.combine) {
-        case Combine::kNone: sum = v; break;
+        case Combine::kNone:
+          sum = v;
+          break;
         case Combine::kSum:
           real ? sum.real += v.real
                : sum.integer = binary_int(Scalar::kAdd, sum.integer, v.integer, type);
@@ -671,16 +720,22 @@ Tensor evaluate(const Loop& loop, const Type& output, std::span<const Tensor* co
           real ? sum.real = binary_real(Scalar::kMin, sum.real, v.real)
                : sum.integer = binary_int(Scalar::kMin, sum.integer, v.integer, type);
           break;
-        case Combine::kAny: sum.integer = sum.integer || v.integer; break;
-        case Combine::kAll: sum.integer = sum.integer && v.integer; break;
+        case Combine::kAny:
+          sum.integer = sum.integer || v.integer;
+          break;
+        case Combine::kAll:
+          sum.integer = sum.integer && v.integer;
+          break;
       }
     }
     acc = sum;
     ++point;
     const ExprId stored = loop.finish == kNoExpr ? kNoExpr : loop.finish;
     const Scalars v = stored == kNoExpr ? acc : value(stored);
-    if (is_float(output.dtype)) result.set_double(o, v.real);
-    else result.set_int(o, v.integer);
+    if (is_float(output.dtype))
+      result.set_double(o, v.real);
+    else
+      result.set_int(o, v.integer);
   }
   return result;
 }

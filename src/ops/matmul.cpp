@@ -178,7 +178,8 @@ Status reference_matmul(const Call& call, std::span<const Tensor* const> inputs,
                         std::span<Tensor> outputs) {
   TRY(const Product product, product_of(call, 0, 1));
   if (is_float(outputs[0].dtype())) {
-    write_reals(outputs[0], multiply(product, read_reals(*inputs[0]), read_reals(*inputs[1]), call.sums));
+    write_reals(outputs[0],
+                multiply(product, read_reals(*inputs[0]), read_reals(*inputs[1]), call.sums));
   } else {
     write_ints(outputs[0], multiply_ints(product, read_ints(*inputs[0]), read_ints(*inputs[1])));
   }

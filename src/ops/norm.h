@@ -10,10 +10,11 @@
 /// forbids. The mask broadcasts into x. A row with nothing allowed is what those parts make of it:
 /// NaN where fill is -inf or the mask adds it, equal weights where fill is finite.
 ///
-/// NormStatistics(x, product) {epsilon, centred} is internal: of each row of x (its last axis) the mean and
-/// 1 / sqrt(mean((x - mean)^2) + epsilon), f32 [..., 1]; with centred = 0 the mean is 0 and the squares
-/// are those of x. `product`, which may be missing, is a matrix product of x (or the first half of its columns) whose
-/// tile reads whole rows anyway and computes their statistics: it changes no value.
+/// NormStatistics(x, product) {epsilon, centred} is internal: of each row of x (its last axis) the
+/// mean and 1 / sqrt(mean((x - mean)^2) + epsilon), f32 [..., 1]; with centred = 0 the mean is 0
+/// and the squares are those of x. `product`, which may be missing, is a matrix product of x (or
+/// the first half of its columns) whose tile reads whole rows anyway and computes their statistics:
+/// it changes no value.
 #pragma once
 
 #include "ops/ops.h"

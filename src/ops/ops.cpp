@@ -250,21 +250,44 @@ Tolerance tolerance(Accuracy accuracy, DType dtype) {
   // One unit in the last place of the type, relative to the value.
   double ulp = 0x1p-23;
   switch (dtype) {
-    case DType::f64: ulp = 0x1p-52; break;
-    case DType::f32: ulp = 0x1p-23; break;
-    case DType::f16: ulp = 0x1p-10; break;
-    case DType::bf16: ulp = 0x1p-7; break;
-    case DType::f8e4m3fn: case DType::f8e4m3fnuz: ulp = 0x1p-3; break;
-    case DType::f8e5m2: case DType::f8e5m2fnuz: ulp = 0x1p-2; break;
-    case DType::f4e2m1: ulp = 0x1p-1; break;
-    case DType::f8e8m0: ulp = 1; break;
-    default: break;
+    case DType::f64:
+      ulp = 0x1p-52;
+      break;
+    case DType::f32:
+      ulp = 0x1p-23;
+      break;
+    case DType::f16:
+      ulp = 0x1p-10;
+      break;
+    case DType::bf16:
+      ulp = 0x1p-7;
+      break;
+    case DType::f8e4m3fn:
+    case DType::f8e4m3fnuz:
+      ulp = 0x1p-3;
+      break;
+    case DType::f8e5m2:
+    case DType::f8e5m2fnuz:
+      ulp = 0x1p-2;
+      break;
+    case DType::f4e2m1:
+      ulp = 0x1p-1;
+      break;
+    case DType::f8e8m0:
+      ulp = 1;
+      break;
+    default:
+      break;
   }
   switch (accuracy) {
-    case Accuracy::kExact: return {};
-    case Accuracy::kRounded: return {ulp * 0x1p-10, ulp};
-    case Accuracy::kApprox: return {ulp * 4, ulp * 8};
-    case Accuracy::kSummed: return {ulp * 64, ulp * 64};
+    case Accuracy::kExact:
+      return {};
+    case Accuracy::kRounded:
+      return {ulp * 0x1p-10, ulp};
+    case Accuracy::kApprox:
+      return {ulp * 4, ulp * 8};
+    case Accuracy::kSummed:
+      return {ulp * 64, ulp * 64};
   }
   return {};
 }

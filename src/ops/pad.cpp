@@ -52,8 +52,7 @@ Result<std::vector<Window>> pad_windows(const Call& call) {
   constexpr int64_t kMost = int64_t{1} << 40;
   for (size_t i = 0; i < axes.size(); ++i) {
     const int64_t begin = pads[i], end = pads[i + axes.size()], extent = from[axes[i]];
-    if (std::min(begin, end) < -kMost || std::max(begin, end) > kMost ||
-        extent + begin + end < 0) {
+    if (std::min(begin, end) < -kMost || std::max(begin, end) > kMost || extent + begin + end < 0) {
       return bad_call(call, fmt::format("pads {} and {} of axis {}, which has extent {}", begin,
                                         end, axes[i], extent));
     }

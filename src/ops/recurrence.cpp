@@ -122,7 +122,8 @@ Status reference_recurrence(const Call& call, std::span<const Tensor* const> inp
         step(shape.gates, hidden,
              fed.data() + ((time * batch + sequence) * directions + direction) * rows, back.data(),
              bias.empty() ? nullptr : bias.data() + direction * hidden, own_h, own_c);
-        for (int64_t n = 0; n < hidden; ++n) own_h[n] = stored(own_h[n], call.in(kFed).dtype, call.sums);
+        for (int64_t n = 0; n < hidden; ++n)
+          own_h[n] = stored(own_h[n], call.in(kFed).dtype, call.sums);
         std::copy_n(own_h, hidden,
                     y.data() + ((time * directions + direction) * batch + sequence) * hidden);
       }

@@ -1,5 +1,6 @@
 /// ops/recurrence.h — the steps of a recurrent layer whose input products are already there: what
-/// LSTM, GRU and RNN become where no special option is set (ops/recurrent.h). An op of this project alone.
+/// LSTM, GRU and RNN become where no special option is set (ops/recurrent.h). An op of this project
+/// alone.
 ///
 ///   shapes  fed [T, B, D*G*H] (f32 or f64, with all biases added to the input's product),
 ///           R [D, G*H, H], bias [D, H] or absent (of GRU's hidden gate alone, inside its reset),

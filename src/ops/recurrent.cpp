@@ -287,7 +287,8 @@ Status reference_recurrent(const Call& call, std::span<const Tensor* const> inpu
       for (int64_t step = 0; step < steps; ++step) {
         const int64_t time = shape.backwards(direction) ? steps - 1 - step : step;
         const int64_t row = shape.batch_first ? sequence * length + time : time * batch + sequence;
-        gemm(1, rows, hidden, h.data(), hidden, turned_r.data(), rows, back.data(), rows, call.sums);
+        gemm(1, rows, hidden, h.data(), hidden, turned_r.data(), rows, back.data(), rows,
+             call.sums);
         for (int64_t n = 0; n < rows; ++n) {
           gates[n] = fed[row * rows + n] + in_bias[n];
           if (call.op != Op::GRU) gates[n] += back[n] + back_bias[n];

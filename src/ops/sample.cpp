@@ -236,8 +236,8 @@ Result<FoldPlan> fold_plan(const Call& call) {
                                       to_string(fold.blocks)));
   }
   if (from.size() != 3 || from[1] % *taps != 0 || from[2] != *places) {
-    return bad_call(call, fmt::format("the input {} is not [N, C * {}, {}]", to_string(from), *taps,
-                                      *places));
+    return bad_call(
+        call, fmt::format("the input {} is not [N, C * {}, {}]", to_string(from), *taps, *places));
   }
   fold.channels = from[1] / *taps;
   return fold;

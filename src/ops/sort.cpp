@@ -122,9 +122,7 @@ Status reference_cumulative(const Call& call, const Tensor& from, Tensor& to, bo
     accumulate(
         call, lines, product ? 1.0 : 0.0, [&](int64_t at) { return from.get_double(at); },
         [&](int64_t at, double value) { to.set_double(at, value); },
-        [&](double x, double y) {
-          return stored(product ? x * y : x + y, DType::f32, call.sums);
-        });
+        [&](double x, double y) { return stored(product ? x * y : x + y, DType::f32, call.sums); });
   } else {
     accumulate(
         call, lines, uint64_t{product},

@@ -8,7 +8,6 @@
 
 namespace obelisk::passes {
 
-
 namespace {
 
 constexpr double kForbids = -1e4;  // a score as low as this is meant to weigh nothing
@@ -62,8 +61,8 @@ class ScoreWalk {
           if (!by || !same_shape(1 - side) || !std::isfinite(*by) || *by == 0) continue;
           return down(on(1 - side), node.op == Op::Mul ? factor * *by : factor / *by, capped);
         }
-        return why_.no(fmt::format("{} scales its scores by what is not one known number",
-                                   called(node)), 2);
+        return why_.no(
+            fmt::format("{} scales its scores by what is not one known number", called(node)), 2);
       case Op::Tanh:
         if (capped || !(factor > 0)) return why_.no("its scores are capped twice", 2);
         parts.cap = factor;
@@ -83,7 +82,8 @@ class ScoreWalk {
           if (!fill || !same_shape(side)) continue;
           if (!(*fill * factor <= kForbids)) {
             why_.no(fmt::format("{} puts {} in place of scores, which forbids nothing",
-                                called(node), *fill * factor), 2);
+                                called(node), *fill * factor),
+                    2);
             continue;
           }
           const ScoreMask mask{on(0), true, side == 1, *fill * factor, 1, leading(type.shape)};

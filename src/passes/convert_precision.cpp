@@ -22,10 +22,14 @@ bool is_converted(DType dtype) {
 
 double largest(DType dtype) {
   switch (dtype) {
-    case DType::f16: return 65504;
-    case DType::bf16: return 0x1.fep127;
-    case DType::f32: return 0x1.fffffep127;
-    default: return 0x1.fffffffffffffp1023;
+    case DType::f16:
+      return 65504;
+    case DType::bf16:
+      return 0x1.fep127;
+    case DType::f32:
+      return 0x1.fffffep127;
+    default:
+      return 0x1.fffffffffffffp1023;
   }
 }
 /// Below it digits are lost.
@@ -69,7 +73,7 @@ bool holds_huge(const Tensor& tensor, DType dtype) {
   const int64_t count = tensor.count();
   if (tensor.dtype() == DType::f32) {
     const char* x = tensor.as<char>();  // floats where a file has them: not aligned
-    std::atomic<int> found{0};  // a flag that is read when all have ended: relaxed
+    std::atomic<int> found{0};          // a flag that is read when all have ended: relaxed
     for_each_part_on_all_cores(count, [&](int64_t begin, int64_t end) {
       int huge = 0;
       for (int64_t k = begin; k < end; ++k) {
@@ -312,9 +316,11 @@ class Converter {
                         : limit == kBound ? largest(dtype)
                                           : largest(DType::f64);
     const auto ahead = narrowed_.find(old);
-    const bool is_ahead = dtype == narrow_ && ahead != narrowed_.end() && ahead->second.most <= most;
+    const bool is_ahead =
+        dtype == narrow_ && ahead != narrowed_.end() && ahead->second.most <= most;
     return found->second = to_.add_constant(
-               is_ahead ? ahead->second.tensor : converted(value.constant, dtype, most), value.name);
+               is_ahead ? ahead->second.tensor : converted(value.constant, dtype, most),
+               value.name);
   }
   std::string producer_name(ValueId old) const {
     const NodeId producer = from_.value(old).producer;
@@ -324,7 +330,7 @@ class Converter {
   // ---- what a node computes in ------------------------------------------------------------------
 
   struct Reads {
-    bool any = false, narrow = false, wide = false;       // of floats that are not constant
+    bool any = false, narrow = false, wide = false;  // of floats that are not constant
     bool all_count = true, huge = false;
     bool huge_constant = false, tiny_constant = false;
   };
@@ -353,10 +359,13 @@ class Converter {
   /// Why a node computes in f32, or nullptr where it does not.
   const char* wide_because(const Node& node, const Reads& reads) const {
     switch (precision_rule(node.op)) {
-      case PrecisionRule::kWide: return "it overflows, or loses digits, in 16 bits";
+      case PrecisionRule::kWide:
+        return "it overflows, or loses digits, in 16 bits";
       case PrecisionRule::kAsIs:
-      case PrecisionRule::kNarrow: return nullptr;
-      case PrecisionRule::kFollow: break;
+      case PrecisionRule::kNarrow:
+        return nullptr;
+      case PrecisionRule::kFollow:
+        break;
     }
     if (reads.any && !reads.narrow) return "all that it reads is wider";
     if (!reads.any && reads.huge_constant) return "16 bits do not hold its constant";
@@ -382,8 +391,10 @@ class Converter {
     const Node& node = from_.node(id);
     if ((node.op == Op::Cast || node.op == Op::CastLike) && is_float_value(node.inputs[0]) &&
         is_float_value(node.outputs[0])) {
-      if (!is_constant(node.inputs[0])) place_[node.outputs[0]] = place_[node.inputs[0]];
-      else begin(node.outputs[0], constant(node.inputs[0], narrow_, kBound), {.narrow = true});
+      if (!is_constant(node.inputs[0]))
+        place_[node.outputs[0]] = place_[node.inputs[0]];
+      else
+        begin(node.outputs[0], constant(node.inputs[0], narrow_, kBound), {.narrow = true});
       return;
     }
     const Reads reads = look(node);
@@ -474,22 +485,31 @@ std::optional<Precision> parse_precision(std::string_view name) {
 
 std::string_view to_string(Precision precision) {
   switch (precision) {
-    case Precision::kKeep: break;
-    case Precision::kFp32: return "fp32";
-    case Precision::kTf32: return "tf32";
-    case Precision::kFp16: return "fp16";
-    case Precision::kBf16: return "bf16";
+    case Precision::kKeep:
+      break;
+    case Precision::kFp32:
+      return "fp32";
+    case Precision::kTf32:
+      return "tf32";
+    case Precision::kFp16:
+      return "fp16";
+    case Precision::kBf16:
+      return "bf16";
   }
   return "keep";
 }
 
 std::optional<DType> dtype_of(Precision precision) {
   switch (precision) {
-    case Precision::kKeep: break;
+    case Precision::kKeep:
+      break;
     case Precision::kFp32:
-    case Precision::kTf32: return DType::f32;
-    case Precision::kFp16: return DType::f16;
-    case Precision::kBf16: return DType::bf16;
+    case Precision::kTf32:
+      return DType::f32;
+    case Precision::kFp16:
+      return DType::f16;
+    case Precision::kBf16:
+      return DType::bf16;
   }
   return std::nullopt;
 }

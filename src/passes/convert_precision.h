@@ -3,8 +3,8 @@
 ///   in   Graph   x f32 → MatMul(w f32) → Softmax → y f32
 ///   out  Graph   x f32 → Cast f16 → MatMul(w f16) → Cast f32 → Softmax → y f32      with kFp16
 ///
-/// Every value of type f64, f32, f16 or bf16 is computed in f32 (kFp32; kTf32, of which the graph says no
-/// more: the tiles that round their operands are marked later), or in 16 bits where
+/// Every value of type f64, f32, f16 or bf16 is computed in f32 (kFp32; kTf32, of which the graph
+/// says no more: the tiles that round their operands are marked later), or in 16 bits where
 /// precision_rules.h allows and in f32 elsewhere. Integers, booleans and floats of 8 bits stay what
 /// they are. The user's own casts between float types go.
 ///

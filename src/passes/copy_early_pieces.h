@@ -1,4 +1,5 @@
-/// passes/copy_early_pieces.h — a concatenation's operand that is known from the start is copied separately.
+/// passes/copy_early_pieces.h — a concatenation's operand that is known from the start is copied
+/// separately.
 ///
 ///   in   %2 = Concat(%past, %new)          %past a graph input, or moves and casts of inputs
 ///   out  %3 = Identity(%past), %2 = Concat(%3, %new)

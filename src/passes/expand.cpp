@@ -48,13 +48,20 @@ class IntoGraph : public ops::Expander {
 
 bool waits_for_machine(const Graph& graph, NodeId id) {
   switch (graph.node(id).op) {
-    case ops::Op::Attention: case ops::Op::Recurrence: case ops::Op::NormStatistics: return true;
-    case ops::Op::LayerNormalization: case ops::Op::RMSNormalization: return may_fold_norm(graph, id);
-    default: return false;
+    case ops::Op::Attention:
+    case ops::Op::Recurrence:
+    case ops::Op::NormStatistics:
+      return true;
+    case ops::Op::LayerNormalization:
+    case ops::Op::RMSNormalization:
+      return may_fold_norm(graph, id);
+    default:
+      return false;
   }
 }
 
-Graph expanded(Graph graph, std::deque<NodeId> open, const std::function<bool(const Graph&, NodeId)>& whole) {
+Graph expanded(Graph graph, std::deque<NodeId> open,
+               const std::function<bool(const Graph&, NodeId)>& whole) {
   while (!open.empty()) {
     const NodeId id = open.front();
     open.pop_front();

@@ -20,8 +20,8 @@ bool can_fold(const Graph& graph, NodeId id, Reason& why) {
     out += graph.type(output).count();
   }
   if (out > std::max(in, kMostFolded))
-    return why.no(fmt::format("its {} elements are more than {} and than it reads", out,
-                              kMostFolded));
+    return why.no(
+        fmt::format("its {} elements are more than {} and than it reads", out, kMostFolded));
   const double flops = ops::cost(graph.call(id)).flops.count;
   return flops <= kMostFoldedFlops ||
          why.no(fmt::format("its {:.2g} flops are more than {:.0e}", flops, kMostFoldedFlops));

@@ -1,4 +1,5 @@
-/// passes/machine_passes.h — the passes that fit a graph to one machine and strategy: a table beside passes::table, run when both are known.
+/// passes/machine_passes.h — the passes that fit a graph to one machine and strategy: a table
+/// beside passes::table, run when both are known.
 #pragma once
 
 #include <functional>
@@ -14,8 +15,8 @@ namespace obelisk::passes {
 
 struct Pass;
 
-/// What these passes ask of the machine's tiles. A pass whose question is absent has nothing to do: the machine has no such tiles, or the
-/// strategy wants none.
+/// What these passes ask of the machine's tiles. A pass whose question is absent has nothing to do:
+/// the machine has no such tiles, or the strategy wants none.
 struct OfTiles {
   KeepWhole takes_whole;           // expand_for_machine: of attention and recurrences
   OfProduct gives_statistics;      // fold_norms

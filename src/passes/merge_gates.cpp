@@ -32,8 +32,8 @@ void merge(Graph& graph, const Product& a, const Product& b) {
   const Node first = graph.node(a.node);
   const std::vector<const Tensor*> weights{&graph.value(a.weights).constant,
                                            &graph.value(b.weights).constant};
-  const Tensor matrix = a.turned ? below(weights, {2 * a.columns, weights[0]->shape()[1]})
-                                 : beside(weights);
+  const Tensor matrix =
+      a.turned ? below(weights, {2 * a.columns, weights[0]->shape()[1]}) : beside(weights);
   std::string name = first.name;
   if (const std::string& other = graph.node(b.node).name; !other.empty())
     name += (name.empty() ? "" : "+") + other;

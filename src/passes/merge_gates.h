@@ -3,10 +3,11 @@
 ///   SiLU(MatMul(x, Wg)) * MatMul(x, Wu)
 ///       →  Split(MatMul(x, [Wg Wu])) into g, u;  SiLU(g) * u
 ///
-/// What     Two MatMul or plain Gemm with constant matrices of equal shapes, transposed alike, whose
-///          results are operands of one elementwise op. Biases, a Gemm's too, are added to the halves.
-///          A task then gets the same columns of both halves, so that one wave computes both
-///          and the op that combines them, and neither half is stored (a dual GEMM).
+/// What     Two MatMul or plain Gemm with constant matrices of equal shapes, transposed alike,
+/// whose
+///          results are operands of one elementwise op. Biases, a Gemm's too, are added to the
+///          halves. A task then gets the same columns of both halves, so that one wave computes
+///          both and the op that combines them, and neither half is stored (a dual GEMM).
 /// Not      fewer than 16 columns: no tile is so narrow.
 /// Stands   after merge_qkv, which leaves such products apart; before fold_batch_norm.
 /// Errors   none.    Cost  O(nodes), and a copy of the weights.

@@ -88,8 +88,8 @@ void merge(Graph& graph, const std::vector<Product>& parts) {
   if (biased) answer = graph.must_add(Op::Add, {answer, graph.add_constant(bias)}, {}, name);
   const ops::Attrs last = ops::Attrs().set("axis", int64_t{graph.type(answer).rank() - 1});
   const ValueId sizes = graph.add_constant(tensor_of(columns));
-  const Result<NodeId> split = graph.add_node(Op::Split, {answer, sizes}, last, name,
-                                              static_cast<int>(parts.size()));
+  const Result<NodeId> split =
+      graph.add_node(Op::Split, {answer, sizes}, last, name, static_cast<int>(parts.size()));
   CHECK(split.ok(), "split of a merged product: {}", split.error().text());
   for (size_t k = 0; k < parts.size(); ++k) {
     replace_value(graph, parts[k].answer, graph.node(*split).outputs[k]);
@@ -102,7 +102,7 @@ Result<Graph> merge_qkv(Graph graph, Remarks* remarks) {
   // By input, op, element type and the way the weights lie.
   std::map<std::tuple<ValueId, Op, bool>, std::vector<Product>> alike;
   std::vector<std::tuple<ValueId, Op, bool>> keys;  // as they are met
-  std::map<ValueId, int> readers;  // products with constant matrices, by input
+  std::map<ValueId, int> readers;                   // products with constant matrices, by input
   std::map<NodeId, Reason> left;
   for (NodeId id : graph.order()) {
     Reason why;

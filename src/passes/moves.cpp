@@ -7,7 +7,6 @@
 
 namespace obelisk::passes {
 
-
 bool keeps_order(Op op) {
   return op == Op::Reshape || op == Op::Flatten || op == Op::Squeeze || op == Op::Unsqueeze;
 }

@@ -38,7 +38,7 @@ std::vector<Pass> table(const Options& options) {
       {"expand", "composite ops are told in simpler ones, which fuse", silent(expand)},
       {"stage_conv_inputs",
        "a convolution's row-major input gets a copy that may be stored channels-last",
-      silent(stage_conv_inputs)},
+       silent(stage_conv_inputs)},
       {"copy_early_pieces", "what a concatenation takes from long ago gets a copy of its own",
        silent(copy_early_pieces)},
       {"remove_dead", "nodes that no output needs are removed, values are renumbered",
@@ -47,25 +47,51 @@ std::vector<Pass> table(const Options& options) {
 }
 
 std::vector<Pass> machine_passes(const OfTiles& tiles) {
-  const auto as_it_is = [](graph::Graph graph, Remarks*) { return Result<graph::Graph>(std::move(graph)); };
+  const auto as_it_is = [](graph::Graph graph, Remarks*) {
+    return Result<graph::Graph>(std::move(graph));
+  };
   using Step = std::function<Result<graph::Graph>(graph::Graph, Remarks*)>;
   const auto asking = [&](bool has, Step step) -> Step {
     if (has) return step;
     return as_it_is;
   };
-  const bool statistics = tiles.gives_statistics != nullptr, whole = tiles.takes_whole != nullptr, patches = tiles.streams_patches != nullptr;
-  const bool reductions = tiles.reduction_parts != nullptr, products = tiles.product_parts != nullptr;
+  const bool statistics = tiles.gives_statistics != nullptr, whole = tiles.takes_whole != nullptr,
+             patches = tiles.streams_patches != nullptr;
+  const bool reductions = tiles.reduction_parts != nullptr,
+             products = tiles.product_parts != nullptr;
   return {
       {"fold_norms", "a norm before a product with constant weights goes through it",
-       asking(statistics, [tiles](graph::Graph graph, Remarks* remarks) { return fold_norms(std::move(graph), tiles.gives_statistics, tiles.in_planes, remarks); }), !statistics},
+       asking(statistics,
+              [tiles](graph::Graph graph, Remarks* remarks) {
+                return fold_norms(std::move(graph), tiles.gives_statistics, tiles.in_planes,
+                                  remarks);
+              }),
+       !statistics},
       {"expand_for_machine", "what no tile of the machine takes whole is told in simpler ops",
-       asking(whole, [tiles](graph::Graph graph, Remarks* remarks) { return expand_for_machine(std::move(graph), tiles.takes_whole, remarks); }), !whole, "asked of the machine"},
+       asking(whole,
+              [tiles](graph::Graph graph, Remarks* remarks) {
+                return expand_for_machine(std::move(graph), tiles.takes_whole, remarks);
+              }),
+       !whole, "asked of the machine"},
       {"patch_products", "a convolution whose kernel steps by its own size is a product",
-       asking(patches, [tiles](graph::Graph graph, Remarks*) { return patch_products(std::move(graph), tiles.streams_patches); }), !patches},
+       asking(patches,
+              [tiles](graph::Graph graph, Remarks*) {
+                return patch_products(std::move(graph), tiles.streams_patches);
+              }),
+       !patches},
       {"split_reductions", "a reduction that few workers would share is made of parts",
-       asking(reductions, [tiles](graph::Graph graph, Remarks*) { return split_reductions(std::move(graph), tiles.reduction_parts); }), !reductions},
+       asking(reductions,
+              [tiles](graph::Graph graph, Remarks*) {
+                return split_reductions(std::move(graph), tiles.reduction_parts);
+              }),
+       !reductions},
       {"split_products", "a product with a long sum and few columns is made of parts",
-       asking(products, [tiles](graph::Graph graph, Remarks*) { return split_products(std::move(graph), tiles.product_parts, tiles.product_stays_whole, tiles.batch_invariant); }), !products},
+       asking(products,
+              [tiles](graph::Graph graph, Remarks*) {
+                return split_products(std::move(graph), tiles.product_parts,
+                                      tiles.product_stays_whole, tiles.batch_invariant);
+              }),
+       !products},
   };
 }
 

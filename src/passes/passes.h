@@ -41,9 +41,9 @@ namespace obelisk::passes {
 
 struct Pass {
   std::string_view name;
-  std::string_view summary;   // for --help and the manual
+  std::string_view summary;  // for --help and the manual
   std::function<Result<graph::Graph>(graph::Graph, Remarks*)> step;
-  bool idle = false;          // of this machine and strategy: it has nothing to do
+  bool idle = false;                           // of this machine and strategy: it has nothing to do
   std::string_view heading = "left as it is";  // of its remarks
 
   /// `remarks`, if not null: what was left although it nearly matched, and why.

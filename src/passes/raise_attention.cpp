@@ -88,8 +88,8 @@ ValueId in_heads(Graph& graph, const ScoreMask& mask, const AttentionHeads& head
 }
 
 /// All masks as one: a condition where only minus infinity is at stake, else numbers to add.
-ValueId mask_of(Graph& graph, const AttentionParts& parts, const AttentionHeads& heads,
-                DType dtype, const std::string& name) {
+ValueId mask_of(Graph& graph, const AttentionParts& parts, const AttentionHeads& heads, DType dtype,
+                const std::string& name) {
   const auto add = [&](Op op, std::vector<ValueId> inputs, Attrs attrs = {}) {
     return graph.must_add(op, std::move(inputs), std::move(attrs), name);
   };
@@ -197,9 +197,8 @@ void raise(Graph& graph, NodeId id, Remarks* remarks) {
   attrs.set("scale", parts->scale * q_factor.factor * k_factor.factor);
   if (parts->cap != 0) attrs.set("softcap", parts->cap);
   const bool alone = parts->masks.size() == 1;
-  const auto triangles = std::erase_if(parts->masks, [&](const ScoreMask& mask) {
-    return is_triangle(graph, mask, scores, alone);
-  });
+  const auto triangles = std::erase_if(
+      parts->masks, [&](const ScoreMask& mask) { return is_triangle(graph, mask, scores, alone); });
   if (triangles > 0) attrs.set("is_causal", int64_t{1});
   const ValueId mask = mask_of(graph, *parts, *heads, type.dtype, name);
   const Shape whole{heads->batch, heads->heads, scores[0], type.shape.back()};

@@ -1,12 +1,14 @@
-/// passes/raise_masked_softmax.h — a mask that is applied to the scores of a softmax becomes part of it.
+/// passes/raise_masked_softmax.h — a mask that is applied to the scores of a softmax becomes part
+/// of it.
 ///
 ///   Softmax(x * scale + mask)                →  MaskedSoftmax(x, mask) {scale}
 ///   Softmax(Where(seen, x * scale, fill))    →  MaskedSoftmax(x, seen) {scale, fill}
-///   Softmax(Where(hidden, fill, x * scale))  →  MaskedSoftmax(x, hidden) {scale, fill, forbids = 1}
+///   Softmax(Where(hidden, fill, x * scale))  →  MaskedSoftmax(x, hidden) {scale, fill, forbids =
+///   1}
 ///
 /// Mask     broadcasts into the scores; subtracted ones are negated. Of two operands as large as
-///          the answer a constant is the mask, else the second one. The fill is one number of -10000
-///          or less: what is filled with more is not forbidden.
+///          the answer a constant is the mask, else the second one. The fill is one number of
+///          -10000 or less: what is filled with more is not forbidden.
 /// Not      a constant along the last axis alone that forbids nothing: that is a bias, and its
 ///          product's.
 /// Scale    one finite number that multiplies or divides.

@@ -106,7 +106,7 @@ ValueId half_of(Graph& graph, ValueId value) {
       const int64_t axis = node.attrs.get_int("axis", 0);
       const bool last = axis == -1 || axis == type.rank() - 1;
       return last && node.inputs.size() == 2 && node.inputs[0] == node.inputs[1] ? node.inputs[0]
-                                                                               : kNone;
+                                                                                 : kNone;
     }
     case Op::Cos:
     case Op::Sin:
@@ -208,8 +208,8 @@ void raise(Graph& graph, Known& known, NodeId id, Remarks* remarks) {
       const Heads heads = heads_of(type.shape, graph.type(cosine).shape);
       if (heads == Heads::kUnknown || graph.type(cosine) != graph.type(sine)) {
         why.no(fmt::format("its cosines {} and sines {} are not one for each place of a token",
-                           to_string(graph.type(cosine).shape),
-                           to_string(graph.type(sine).shape)), 2);
+                           to_string(graph.type(cosine).shape), to_string(graph.type(sine).shape)),
+               2);
         continue;
       }
       const bool first = heads == Heads::kFirst;

@@ -51,8 +51,8 @@ std::optional<Found> softmax(const Graph& graph, const Type& type, ValueId e, Va
   if (reduced_axis(graph, graph.node(sub).inputs[1], Op::ReduceMax, x) != axis)
     return no("what is subtracted is not the maximum over the axis of its sum");
   if (type.dtype != DType::f32 && type.dtype != DType::f64)
-    return no(fmt::format("it computes in {}: the whole op would round less",
-                          to_string(type.dtype)));
+    return no(
+        fmt::format("it computes in {}: the whole op would round less", to_string(type.dtype)));
   return Found{x, *axis};
 }
 

@@ -166,8 +166,8 @@ ValueId simplify_gather(const At& at) {
   const Tensor* place = constant_input(at.graph, at.node, 1);
   const Type& from = at.graph.type(at.in(0));
   if (!place || place->count() != 1 || at.out().count() == 0) return kNone;
-  const int64_t axis = at.node.attrs.get_int("axis", 0) + (at.node.attrs.get_int("axis", 0) < 0
-                                                               ? from.rank() : 0);
+  const int64_t axis =
+      at.node.attrs.get_int("axis", 0) + (at.node.attrs.get_int("axis", 0) < 0 ? from.rank() : 0);
   const int64_t length = from.shape[static_cast<size_t>(axis)];
   int64_t begin = to_ints(*place)[0];
   if (begin < 0) begin += length;

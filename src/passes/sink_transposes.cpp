@@ -18,11 +18,22 @@ constexpr int64_t kMostElements = int64_t{1} << 20;
 bool is_elementwise(const Node& node) {
   if (ops::row(node.op).kind != ops::Kind::kMap || node.outputs.size() != 1) return false;
   switch (node.op) {
-    case Op::Range: case Op::Resize: case Op::GridSample: case Op::AffineGrid: case Op::LRN:
-    case Op::HannWindow: case Op::HammingWindow: case Op::BlackmanWindow: case Op::Dropout:
-    case Op::RotaryEmbedding: case Op::CastLike: case Op::QuantizeLinear:
-    case Op::DequantizeLinear: return false;
-    default: return true;
+    case Op::Range:
+    case Op::Resize:
+    case Op::GridSample:
+    case Op::AffineGrid:
+    case Op::LRN:
+    case Op::HannWindow:
+    case Op::HammingWindow:
+    case Op::BlackmanWindow:
+    case Op::Dropout:
+    case Op::RotaryEmbedding:
+    case Op::CastLike:
+    case Op::QuantizeLinear:
+    case Op::DequantizeLinear:
+      return false;
+    default:
+      return true;
   }
 }
 

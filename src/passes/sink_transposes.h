@@ -8,8 +8,8 @@
 ///
 /// How      A Transpose is moved up to what it reads, through any chain of elementwise ops that
 ///          nobody else reads, where fewer transposes are left than before; an elementwise op whose
-///          inputs are transposed alike gets one Transpose after it instead. Constants are transposed
-///          at compile time.
+///          inputs are transposed alike gets one Transpose after it instead. Constants are
+///          transposed at compile time.
 /// Stands   after the passes that look for patterns, which know transposes where exporters put
 ///          them; before fold_batch_norm, which then sees the convolution that a Transpose hid.
 /// Bounds   chains of 32 ops; constants of a million elements. There are fewer transposes after

@@ -15,8 +15,8 @@ using ops::Op;
 /// Of a product: its tiles are enough for all workers without parts of their own.
 constexpr int64_t kManyRows = 512;
 
-/// Whether a reduction reads `value`, perhaps through elementwise ops that alone read what comes before them: a body that walks over
-/// the value anyway.
+/// Whether a reduction reads `value`, perhaps through elementwise ops that alone read what comes
+/// before them: a body that walks over the value anyway.
 bool meets_reduction(const Graph& graph, ValueId value) {
   constexpr int kMost = 6;
   for (int step = 0; step < kMost; ++step) {
@@ -42,10 +42,13 @@ ValueId cast(Graph& graph, ValueId value, DType to, const std::string& name) {
   return graph.must_add(Op::Cast, {value}, std::move(attrs), name);
 }
 
-ValueId numbers(Graph& graph, const std::vector<int64_t>& values) { return graph.add_constant(tensor_of(values)); }
+ValueId numbers(Graph& graph, const std::vector<int64_t>& values) {
+  return graph.add_constant(tensor_of(values));
+}
 
 ValueId reshaped(Graph& graph, ValueId value, const Shape& shape, const std::string& name) {
-  return graph.must_add(Op::Reshape, {value, numbers(graph, {shape.begin(), shape.end()})}, {}, name);
+  return graph.must_add(Op::Reshape, {value, numbers(graph, {shape.begin(), shape.end()})}, {},
+                        name);
 }
 
 /// A matrix [depth, columns] as [parts, depth / parts, columns]; of a constant the same bytes.
@@ -62,15 +65,20 @@ bool is_weight(const Graph& graph, ValueId value) {
 
 }  // namespace
 
-Result<Graph> split_products(Graph graph, const ProductParts& parts, const StaysWhole& whole, bool any_batch) {
+Result<Graph> split_products(Graph graph, const ProductParts& parts, const StaysWhole& whole,
+                             bool any_batch) {
   const std::vector<NodeId> order = graph.order();
   for (NodeId id : order) {
     if (graph.node(id).op != Op::MatMul) continue;
-    const ValueId a = graph.node(id).inputs[0], b = graph.node(id).inputs[1], y = graph.node(id).outputs[0];
+    const ValueId a = graph.node(id).inputs[0], b = graph.node(id).inputs[1],
+                  y = graph.node(id).outputs[0];
     const Type type = graph.type(a);
-    if (!is_half(type.dtype) || graph.type(b).dtype != type.dtype || graph.type(b).rank() != 2 || type.rank() < 2) continue;
+    if (!is_half(type.dtype) || graph.type(b).dtype != type.dtype || graph.type(b).rank() != 2 ||
+        type.rank() < 2)
+      continue;
     const int64_t depth = type.shape.back(), columns = graph.type(b).shape[1];
-    if (type.count() == 0 || columns == 0 || !is_weight(graph, b) || !meets_reduction(graph, y)) continue;
+    if (type.count() == 0 || columns == 0 || !is_weight(graph, b) || !meets_reduction(graph, y))
+      continue;
     const int64_t count = parts(type.dtype, type.count() / depth, columns, depth);
     if (count < 2 || depth % count != 0) continue;
     const std::string name = graph.node(id).name;
@@ -78,19 +86,26 @@ Result<Graph> split_products(Graph graph, const ProductParts& parts, const Stays
     if (!any_batch && (rows > kManyRows || (whole && whole(rows, columns, count)))) {
       const ValueId wide_a = cast(graph, a, DType::f32, name);
       const ValueId wide_b = cast(graph, b, DType::f32, name);
-      const ValueId product = graph.must_add(Op::MatMul, {wide_a, wide_b},
-                                             ops::Attrs().set("parts", count), name);
+      const ValueId product =
+          graph.must_add(Op::MatMul, {wide_a, wide_b}, ops::Attrs().set("parts", count), name);
       replace_value(graph, y, cast(graph, product, graph.type(y).dtype, name));
       continue;
     }
-    const ValueId by_parts = graph.must_add(Op::Transpose, {reshaped(graph, a, {rows, count, part}, name)},
-                                            ops::Attrs().set("perm", std::vector<int64_t>{1, 0, 2}), name);
+    const ValueId by_parts =
+        graph.must_add(Op::Transpose, {reshaped(graph, a, {rows, count, part}, name)},
+                       ops::Attrs().set("perm", std::vector<int64_t>{1, 0, 2}), name);
     const ValueId weights = weights_of(graph, b, {count, part, columns}, name);
-    const ValueId products = graph.must_add(Op::MatMul, {cast(graph, by_parts, DType::f32, name), cast(graph, weights, DType::f32, name)}, {}, name);
+    const ValueId products = graph.must_add(
+        Op::MatMul,
+        {cast(graph, by_parts, DType::f32, name), cast(graph, weights, DType::f32, name)}, {},
+        name);
     std::vector<ValueId> sums;
     for (int64_t k = 0; k < count; ++k)
-      sums.push_back(graph.must_add(Op::Slice, {products, numbers(graph, {k}), numbers(graph, {k + 1}), numbers(graph, {0})}, {}, name));
-    const ValueId sum = reshaped(graph, graph.must_add(Op::Sum, std::move(sums), {}, name), graph.type(y).shape, name);
+      sums.push_back(graph.must_add(
+          Op::Slice, {products, numbers(graph, {k}), numbers(graph, {k + 1}), numbers(graph, {0})},
+          {}, name));
+    const ValueId sum = reshaped(graph, graph.must_add(Op::Sum, std::move(sums), {}, name),
+                                 graph.type(y).shape, name);
     replace_value(graph, y, cast(graph, sum, graph.type(y).dtype, name));
   }
   return tidy(std::move(graph));

@@ -14,13 +14,23 @@ struct Halves {
 };
 std::optional<Halves> halves_of(Op op) {
   switch (op) {
-    case Op::ReduceSum: return Halves{op, op, true};
-    case Op::ReduceMax: case Op::ReduceMin: case Op::ReduceProd: return Halves{op, op, true};
-    case Op::ReduceMean: return Halves{Op::ReduceSum, Op::ReduceSum};  // then divided
-    case Op::ReduceL1: case Op::ReduceL2: return Halves{op, op};
-    case Op::ReduceSumSquare: return Halves{op, Op::ReduceSum};
-    case Op::ReduceLogSum: return Halves{Op::ReduceSum, op};
-    default: return std::nullopt;
+    case Op::ReduceSum:
+      return Halves{op, op, true};
+    case Op::ReduceMax:
+    case Op::ReduceMin:
+    case Op::ReduceProd:
+      return Halves{op, op, true};
+    case Op::ReduceMean:
+      return Halves{Op::ReduceSum, Op::ReduceSum};  // then divided
+    case Op::ReduceL1:
+    case Op::ReduceL2:
+      return Halves{op, op};
+    case Op::ReduceSumSquare:
+      return Halves{op, Op::ReduceSum};
+    case Op::ReduceLogSum:
+      return Halves{Op::ReduceSum, op};
+    default:
+      return std::nullopt;
   }
 }
 
@@ -32,13 +42,15 @@ std::pair<size_t, size_t> longest_run(const Shape& shape, const std::vector<int6
     size_t end = k;
     int64_t length = shape[axes[k]];
     while (end + 1 < axes.size() && axes[end + 1] == axes[end] + 1) length *= shape[axes[++end]];
-    if (length > most) most = length, best = {static_cast<size_t>(axes[k]), static_cast<size_t>(axes[end])};
+    if (length > most)
+      most = length, best = {static_cast<size_t>(axes[k]), static_cast<size_t>(axes[end])};
     k = end + 1;
   }
   return best;
 }
 
-/// As many parts as wished, or somewhat fewer where these divide the length; else what is left of it is the last of them.
+/// As many parts as wished, or somewhat fewer where these divide the length; else what is left of
+/// it is the last of them.
 int64_t fitting_parts(int64_t wished, int64_t length) {
   for (int64_t parts = wished; parts * 4 >= wished * 3 && parts > 1; --parts)
     if (length % parts == 0) return parts;
@@ -54,13 +66,17 @@ class Splitter {
     if (!halves) return;
     const ValueId x = graph_.node(id).inputs[0], y = graph_.node(id).outputs[0];
     const Type type = graph_.type(x);
-    const bool half = is_half(type.dtype), real = half || type.dtype == DType::f32 || type.dtype == DType::f64;
-    if (!real && !(halves->of_integers && (type.dtype == DType::i32 || type.dtype == DType::i64))) return;
+    const bool half = is_half(type.dtype),
+               real = half || type.dtype == DType::f32 || type.dtype == DType::f64;
+    if (!real && !(halves->of_integers && (type.dtype == DType::i32 || type.dtype == DType::i64)))
+      return;
     const std::vector<int64_t> axes = axes_of(id, type.rank());
     if (axes.empty() || type.count() == 0) return;
     const auto [first, last] = longest_run(type.shape, axes);
-    Shape before(type.shape.begin(), type.shape.begin() + static_cast<int64_t>(first)), after(type.shape.begin() + static_cast<int64_t>(last) + 1, type.shape.end());
-    const int64_t length = type.count() / element_count(before) / element_count(after), outputs = graph_.type(y).count();
+    Shape before(type.shape.begin(), type.shape.begin() + static_cast<int64_t>(first)),
+        after(type.shape.begin() + static_cast<int64_t>(last) + 1, type.shape.end());
+    const int64_t length = type.count() / element_count(before) / element_count(after),
+                  outputs = graph_.type(y).count();
     int64_t inner = 1;
     for (size_t d = last + 1; d < type.shape.size(); ++d)
       if (!folds(axes, d)) inner *= type.shape[d];
@@ -69,13 +85,16 @@ class Splitter {
 
     name_ = graph_.node(id).name;
     const DType wide = half ? DType::f32 : type.dtype;
-    const int64_t parts = fitting_parts(wished, length), part = length / parts, rest = length - part * parts;
+    const int64_t parts = fitting_parts(wished, length), part = length / parts,
+                  rest = length - part * parts;
     const ValueId row = reshaped(half ? cast(x, wide) : x, joined(before, {length}, after));
     // Axes of what a part folds: behind the run there is one dimension more, the parts.
     std::vector<int64_t> inside{static_cast<int64_t>(first) + 1};
     for (int64_t axis : axes)
-      if (axis < static_cast<int64_t>(first)) inside.push_back(axis);
-      else if (axis > static_cast<int64_t>(last)) inside.push_back(axis - static_cast<int64_t>(last - first) + 1);
+      if (axis < static_cast<int64_t>(first))
+        inside.push_back(axis);
+      else if (axis > static_cast<int64_t>(last))
+        inside.push_back(axis - static_cast<int64_t>(last - first) + 1);
     const int64_t of_parts = static_cast<int64_t>(first);
     const auto partial = [&](ValueId from, int64_t count, int64_t size) {
       return reduced(halves->part, reshaped(from, joined(before, {count, size}, after)), inside);
@@ -86,7 +105,10 @@ class Splitter {
       given = graph_.must_add(Op::Concat, {given, last_part}, Attrs().set("axis", of_parts), name_);
     }
     ValueId whole = reduced(halves->whole, given, {of_parts});
-    if (graph_.node(id).op == Op::ReduceMean) whole = graph_.must_add(Op::Div, {whole, scalar(graph_, wide, static_cast<double>(type.count() / outputs))}, {}, name_);
+    if (graph_.node(id).op == Op::ReduceMean)
+      whole = graph_.must_add(
+          Op::Div, {whole, scalar(graph_, wide, static_cast<double>(type.count() / outputs))}, {},
+          name_);
     whole = reshaped(whole, graph_.type(y).shape);
     replace_value(graph_, y, half ? cast(whole, type.dtype) : whole);
   }
@@ -105,21 +127,28 @@ class Splitter {
     std::sort(axes.begin(), axes.end());
     return axes;
   }
-  static bool folds(const std::vector<int64_t>& axes, size_t d) { return std::find(axes.begin(), axes.end(), static_cast<int64_t>(d)) != axes.end(); }
+  static bool folds(const std::vector<int64_t>& axes, size_t d) {
+    return std::find(axes.begin(), axes.end(), static_cast<int64_t>(d)) != axes.end();
+  }
   static Shape joined(const Shape& before, const Shape& run, const Shape& after) {
     Shape shape = before;
     shape.insert(shape.end(), run.begin(), run.end());
     shape.insert(shape.end(), after.begin(), after.end());
     return shape;
   }
-  ValueId numbers(const std::vector<int64_t>& values) { return graph_.add_constant(tensor_of(values)); }
+  ValueId numbers(const std::vector<int64_t>& values) {
+    return graph_.add_constant(tensor_of(values));
+  }
   ValueId reshaped(ValueId value, const Shape& shape) {
     if (graph_.type(value).shape == shape) return value;
     return graph_.must_add(Op::Reshape, {value, numbers({shape.begin(), shape.end()})}, {}, name_);
   }
-  ValueId cast(ValueId value, DType to) { return graph_.must_add(Op::Cast, {value}, Attrs().set("to", ops::number_of_dtype(to)), name_); }
+  ValueId cast(ValueId value, DType to) {
+    return graph_.must_add(Op::Cast, {value}, Attrs().set("to", ops::number_of_dtype(to)), name_);
+  }
   ValueId sliced(ValueId value, int64_t axis, int64_t from, int64_t to) {
-    return graph_.must_add(Op::Slice, {value, numbers({from}), numbers({to}), numbers({axis})}, {}, name_);
+    return graph_.must_add(Op::Slice, {value, numbers({from}), numbers({to}), numbers({axis})}, {},
+                           name_);
   }
   ValueId reduced(Op op, ValueId value, const std::vector<int64_t>& axes) {
     return graph_.must_add(op, {value, numbers(axes)}, Attrs().set("keepdims", int64_t{1}), name_);

@@ -12,8 +12,8 @@ namespace {
 using graph::ValueId;
 using stitch::GroupKind;
 
-/// The weight itself, or a copy where the model's file has it at an address that is no multiple of its
-/// element's size: machine code reads whole elements.
+/// The weight itself, or a copy where the model's file has it at an address that is no multiple of
+/// its element's size: machine code reads whole elements.
 Tensor aligned(const Tensor& weight) {
   const uintptr_t address = reinterpret_cast<uintptr_t>(weight.data());
   const uintptr_t size = static_cast<uintptr_t>(std::max(bits(weight.dtype()) / 8, 1));
@@ -21,7 +21,8 @@ Tensor aligned(const Tensor& weight) {
 }
 
 /// `work`: where its tiles stream weights, packing puts together what one tile reads.
-PackRecipe recipe_of(const stitch::Group& group, const schedule::Work& work, const kernels::TileLibrary& tiles) {
+PackRecipe recipe_of(const stitch::Group& group, const schedule::Work& work,
+                     const kernels::TileLibrary& tiles) {
   const auto tile = [&](int64_t columns, const kernels::WeightRange& all) {
     if (all.group == 0 || work.tile_columns >= columns) return int64_t{0};
     CHECK(work.tile_columns % tiles.panel == 0, "a tile of {} columns", work.tile_columns);
@@ -29,30 +30,51 @@ PackRecipe recipe_of(const stitch::Group& group, const schedule::Work& work, con
   };
   if (group.kind != GroupKind::kConv) {
     const stitch::Product& p = group.product;
-    PackRecipe recipe = {.kind = PackRecipe::Kind::kProduct, .n = p.n[0].extent, .k = p.k[0].extent, .row = p.k[0].b, .column = p.n[0].b, .offset = p.b_offset};
+    PackRecipe recipe = {.kind = PackRecipe::Kind::kProduct,
+                         .n = p.n[0].extent,
+                         .k = p.k[0].extent,
+                         .row = p.k[0].b,
+                         .column = p.n[0].b,
+                         .offset = p.b_offset};
     if (!p.batch.empty()) recipe.groups = p.batch[0].extent, recipe.outputs = p.batch[0].b;
-    recipe.tile = tile(recipe.n, tiles.gemm.weights(static_cast<int32_t>(p.b_type), recipe.n, recipe.k, 0, recipe.n));
+    recipe.tile = tile(recipe.n, tiles.gemm.weights(static_cast<int32_t>(p.b_type), recipe.n,
+                                                    recipe.k, 0, recipe.n));
     if (p.twin) recipe.n *= 2, recipe.tile *= 2, recipe.half = work.tile_columns;
     return recipe;
   }
   const stitch::ConvTile& conv = group.conv;
   const ops::ConvGeometry& shape = conv.shape;
   if (conv.depthwise)
-    return {.kind = PackRecipe::Kind::kDepthwise, .outputs = shape.outputs, .inputs = shape.group_inputs, .height = conv.kernel_h, .width = conv.kernel_w};
-  PackRecipe recipe = {.kind = PackRecipe::Kind::kConv, .outputs = shape.group_outputs, .inputs = shape.group_inputs, .height = conv.kernel_h, .width = conv.kernel_w, .groups = shape.groups};
+    return {.kind = PackRecipe::Kind::kDepthwise,
+            .outputs = shape.outputs,
+            .inputs = shape.group_inputs,
+            .height = conv.kernel_h,
+            .width = conv.kernel_w};
+  PackRecipe recipe = {.kind = PackRecipe::Kind::kConv,
+                       .outputs = shape.group_outputs,
+                       .inputs = shape.group_inputs,
+                       .height = conv.kernel_h,
+                       .width = conv.kernel_w,
+                       .groups = shape.groups};
   if (tiles.conv.pixels)
-    recipe.tile = tile(recipe.outputs, tiles.conv.pixels->weights(static_cast<int32_t>(conv.type), recipe.outputs, recipe.inputs, recipe.height, recipe.width, 0, 1));
+    recipe.tile = tile(recipe.outputs, tiles.conv.pixels->weights(
+                                           static_cast<int32_t>(conv.type), recipe.outputs,
+                                           recipe.inputs, recipe.height, recipe.width, 0, 1));
   return recipe;
 }
 
 /// The packed weights that a task streams.
-kernels::WeightRange weights_of(const stitch::Group& group, const schedule::Work& work, const kernels::TileLibrary& tiles, const ObkTask& task) {
+kernels::WeightRange weights_of(const stitch::Group& group, const schedule::Work& work,
+                                const kernels::TileLibrary& tiles, const ObkTask& task) {
   if (group.kind == GroupKind::kProduct) {
     const stitch::Product& p = group.product;
     const auto type = static_cast<int32_t>(p.b_type);
-    kernels::WeightRange range = tiles.gemm.weights(type, p.n[0].extent * p.sides(), p.k[0].extent, task.c0 * p.sides(), task.c1 * p.sides());
+    kernels::WeightRange range = tiles.gemm.weights(type, p.n[0].extent * p.sides(), p.k[0].extent,
+                                                    task.c0 * p.sides(), task.c1 * p.sides());
     if (!p.batch.empty())
-      range.offset += codegen::matrix_of_row(work, codegen::packed_matrix_dim(group, work), task.r0) * tiles.gemm.packed_bytes(type, p.n[0].extent, p.k[0].extent);
+      range.offset +=
+          codegen::matrix_of_row(work, codegen::packed_matrix_dim(group, work), task.r0) *
+          tiles.gemm.packed_bytes(type, p.n[0].extent, p.k[0].extent);
     return range;
   }
   const stitch::ConvTile& conv = group.conv;
@@ -61,21 +83,28 @@ kernels::WeightRange weights_of(const stitch::Group& group, const schedule::Work
   const auto type = static_cast<int32_t>(conv.type);
   const int64_t of_group = task.c0 / shape.group_outputs, before = of_group * shape.group_outputs;
   kernels::WeightRange range =
-      tiles.conv.pixels->weights(type, shape.group_outputs, shape.group_inputs, conv.kernel_h, conv.kernel_w, task.c0 - before, task.c1 - before);
-  range.offset += of_group * tiles.conv.packed_bytes(type, shape.group_outputs, shape.group_inputs, conv.kernel_h, conv.kernel_w);
+      tiles.conv.pixels->weights(type, shape.group_outputs, shape.group_inputs, conv.kernel_h,
+                                 conv.kernel_w, task.c0 - before, task.c1 - before);
+  range.offset += of_group * tiles.conv.packed_bytes(type, shape.group_outputs, shape.group_inputs,
+                                                     conv.kernel_h, conv.kernel_w);
   return range;
 }
 
 /// Tells every task which part of the packed weights it streams.
-void name_weights(const stitch::Plan& plan, const schedule::TaskGraph& tasks, const kernels::TileLibrary& tiles, Program& program) {
+void name_weights(const stitch::Plan& plan, const schedule::TaskGraph& tasks,
+                  const kernels::TileLibrary& tiles, Program& program) {
   for (auto& list : program.lists) {
     for (ObkTask& task : list) {
       const schedule::Work& work = tasks.works[task.work];
-      if (work.grid() || !codegen::work_packs_weights(plan, tasks, work, tiles)) continue;  // dealt tasks have no ring
+      if (work.grid() || !codegen::work_packs_weights(plan, tasks, work, tiles))
+        continue;  // dealt tasks have no ring
       const kernels::WeightRange range = weights_of(plan.groups[work.group], work, tiles, task);
-      CHECK(range.bytes <= INT32_MAX, "work {}: a tile streams {} bytes of weights, a task's record holds {} at most", task.work, range.bytes, INT32_MAX);
+      CHECK(range.bytes <= INT32_MAX,
+            "work {}: a tile streams {} bytes of weights, a task's record holds {} at most",
+            task.work, range.bytes, INT32_MAX);
       task.weights = range.offset;
-      task.weight_bytes = static_cast<int32_t>(range.bytes), task.weight_group = static_cast<int32_t>(range.group);
+      task.weight_bytes = static_cast<int32_t>(range.bytes),
+      task.weight_group = static_cast<int32_t>(range.group);
     }
   }
 }
@@ -100,7 +129,8 @@ CustomRecord custom_record(const graph::Graph& graph, const stitch::Group& group
 /// What a group's bytes and operations take at least, when all workers share them evenly.
 double floor_nanos(const stitch::Group& group, const machine::Machine& machine) {
   const double bytes = static_cast<double>(group.cost.read.count + group.cost.written.count);
-  return std::max(bytes / machine.bytes_per_sm, group.cost.flops.count / machine.flops_per_sm) / machine.sms;
+  return std::max(bytes / machine.bytes_per_sm, group.cost.flops.count / machine.flops_per_sm) /
+         machine.sms;
 }
 
 }  // namespace
@@ -116,11 +146,16 @@ int64_t bytes_of_a_run(const Program& program) {
   std::vector<int64_t> read(program.weights.size(), 0);
   for (const WorkRecord& work : program.works)
     for (const Place& place : work.operands) {
-      if (place.kind != BufferKind::kWeight || program.weights[static_cast<size_t>(place.index)].empty()) continue;
+      if (place.kind != BufferKind::kWeight ||
+          program.weights[static_cast<size_t>(place.index)].empty())
+        continue;
       int64_t bytes = program.weights[static_cast<size_t>(place.index)].bytes();
       if (machine.ok() && work.floor_nanos > 0)
-        bytes = std::min(bytes, static_cast<int64_t>(std::ceil(1.001 * work.floor_nanos * machine->bytes_per_sm * machine->sms)));
-      read[static_cast<size_t>(place.index)] = std::max(read[static_cast<size_t>(place.index)], bytes);
+        bytes =
+            std::min(bytes, static_cast<int64_t>(std::ceil(1.001 * work.floor_nanos *
+                                                           machine->bytes_per_sm * machine->sms)));
+      read[static_cast<size_t>(place.index)] =
+          std::max(read[static_cast<size_t>(place.index)], bytes);
     }
   int64_t sum = 0;
   for (const int64_t bytes : read) sum += bytes;
@@ -129,7 +164,8 @@ int64_t bytes_of_a_run(const Program& program) {
   return sum;
 }
 
-Program assemble(const graph::Graph& graph, const stitch::Plan& plan, const schedule::TaskGraph& tasks, codegen::Source source,
+Program assemble(const graph::Graph& graph, const stitch::Plan& plan,
+                 const schedule::TaskGraph& tasks, codegen::Source source,
                  const std::string& target, WeightPool* pool) {
   Program program;
   program.name = graph.name;
@@ -142,14 +178,17 @@ Program assemble(const graph::Graph& graph, const stitch::Plan& plan, const sche
   program.lists = tasks.lists;
   program.waves = tasks.waves, program.flows = tasks.flows, program.near = tasks.near;
   program.arena = tasks.arena;
-  for (const codegen::Source::Scratch& scratch : source.scratch) program.scratch = std::max(program.scratch, Bytes{scratch.bytes});
+  for (const codegen::Source::Scratch& scratch : source.scratch)
+    program.scratch = std::max(program.scratch, Bytes{scratch.bytes});
   program.weights = tasks.weights;
   const auto known = machine::device(target, program.sms);
   const machine::Machine machine = known.ok() ? *known : machine::cpu(program.sms);
-  // A weight that only products read in packed form is dropped; one packed form serves every reader with the same strides.
+  // A weight that only products read in packed form is dropped; one packed form serves every reader
+  // with the same strides.
   std::vector<bool> read_plain(tasks.weights.size(), false);
   std::map<std::pair<int, PackRecipe>, int64_t> packed_as;
-  std::map<int, int32_t> given;  // buffers that are given to all, in the order of their first reader
+  std::map<int, int32_t>
+      given;  // buffers that are given to all, in the order of their first reader
   for (size_t w = 0; w < tasks.works.size(); ++w) {
     const schedule::Work& work = tasks.works[w];
     const stitch::Group& group = plan.groups[work.group];
@@ -164,19 +203,24 @@ Program assemble(const graph::Graph& graph, const stitch::Plan& plan, const sche
     const bool packs = codegen::work_packs_weights(plan, tasks, work, *source.tiles);
     for (size_t k = 0; k < work.buffers.size(); ++k) {
       const schedule::Buffer& buffer = tasks.buffers[work.buffers[k]];
-      Place place{buffer.kind, buffer.kind == BufferKind::kArena ? buffer.offset.count : buffer.index};
+      Place place{buffer.kind,
+                  buffer.kind == BufferKind::kArena ? buffer.offset.count : buffer.index};
       const bool gives = work.broadcasts(k);
       if (buffer.reach != schedule::Reach::kAll && !gives) place.near = buffer.near.count;
       if (buffer.reach == schedule::Reach::kGiven && !gives) {
-        const int32_t number = given.try_emplace(work.buffers[k], static_cast<int32_t>(given.size())).first->second;
-        record.gathers.push_back({buffer.offset.count, buffer.near.count, buffer.size.count / 4, number});
+        const int32_t number =
+            given.try_emplace(work.buffers[k], static_cast<int32_t>(given.size())).first->second;
+        record.gathers.push_back(
+            {buffer.offset.count, buffer.near.count, buffer.size.count / 4, number});
       }
       if (packs && k + 1 == work.buffers.size()) {
         const PackRecipe recipe = recipe_of(group, work, *source.tiles);
-        auto [it, fresh] = packed_as.try_emplace({buffer.index, recipe}, static_cast<int64_t>(program.weights.size()));
+        auto [it, fresh] = packed_as.try_emplace({buffer.index, recipe},
+                                                 static_cast<int64_t>(program.weights.size()));
         if (fresh) {
           const Tensor& weight = tasks.weights[buffer.index];
-          program.packings.push_back({static_cast<int>(program.weights.size()), recipe, weight.type(), weight});
+          program.packings.push_back(
+              {static_cast<int>(program.weights.size()), recipe, weight.type(), weight});
           program.weights.emplace_back();
         }
         place.index = it->second;
@@ -187,8 +231,10 @@ Program assemble(const graph::Graph& graph, const stitch::Plan& plan, const sche
     }
     if (record.body >= 0) {
       const codegen::BodyTraits& traits = program.bodies[record.body].traits;
-      CHECK(static_cast<int64_t>(record.operands.size()) == traits.operands && static_cast<int64_t>(record.params.size()) == traits.params,
-            "{} has {} operands and {} params, its body takes: {}", record.label, record.operands.size(), record.params.size(), to_string(traits));
+      CHECK(static_cast<int64_t>(record.operands.size()) == traits.operands &&
+                static_cast<int64_t>(record.params.size()) == traits.params,
+            "{} has {} operands and {} params, its body takes: {}", record.label,
+            record.operands.size(), record.params.size(), to_string(traits));
     }
     if (group.kind == GroupKind::kCustom) {
       record.custom = static_cast<int32_t>(program.customs.size());
@@ -199,11 +245,15 @@ Program assemble(const graph::Graph& graph, const stitch::Plan& plan, const sche
   for_each_on_all_cores(program.packings.size(), [&](size_t k) {
     Packing& packing = program.packings[k];
     if (pool) packing.source = pool->share(packing.source);
-    program.weights[packing.weight] = pool ? pool->packed(*source.tiles, packing.recipe, packing.source) : pack(*source.tiles, packing.recipe, packing.source);
+    program.weights[packing.weight] =
+        pool ? pool->packed(*source.tiles, packing.recipe, packing.source)
+             : pack(*source.tiles, packing.recipe, packing.source);
   });
   name_weights(plan, tasks, *source.tiles, program);
   for (size_t k = 0; k < read_plain.size(); ++k)
-    program.weights[k] = !read_plain[k] ? Tensor() : pool ? pool->share(aligned(program.weights[k])) : aligned(program.weights[k]);
+    program.weights[k] = !read_plain[k] ? Tensor()
+                         : pool         ? pool->share(aligned(program.weights[k]))
+                                        : aligned(program.weights[k]);
   // Outputs that are inputs, constants, or a second name of another output.
   std::map<ValueId, int> first;
   for (size_t k = 0; k < graph.outputs().size(); ++k) {
@@ -213,12 +263,15 @@ Program assemble(const graph::Graph& graph, const stitch::Plan& plan, const sche
     if (!fresh) {
       program.copies.push_back({static_cast<int>(k), {BufferKind::kOutput, it->second}});
     } else if (value.is_constant()) {
-      program.copies.push_back({static_cast<int>(k), {BufferKind::kWeight, static_cast<int64_t>(program.weights.size())}});
+      program.copies.push_back(
+          {static_cast<int>(k),
+           {BufferKind::kWeight, static_cast<int64_t>(program.weights.size())}});
       program.weights.push_back(value.constant);
     } else if (value.producer == graph::kNone) {
       const auto at = std::find(graph.inputs().begin(), graph.inputs().end(), v);
       CHECK(at != graph.inputs().end(), "output '{}' has no source", value.name);
-      program.copies.push_back({static_cast<int>(k), {BufferKind::kInput, at - graph.inputs().begin()}});
+      program.copies.push_back(
+          {static_cast<int>(k), {BufferKind::kInput, at - graph.inputs().begin()}});
     }
   }
   return program;

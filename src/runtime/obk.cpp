@@ -122,16 +122,21 @@ void write_attr(Writer& to, const ops::Attr& attr) {
 
 ops::Attr read_attr(Reader& from) {
   switch (from.within(from.number<uint8_t>(), 0, 6, "attribute kind")) {
-    case 0: return from.number<int64_t>();
-    case 1: return from.number<double>();
-    case 2: return from.text();
-    case 3: return from.ints();
+    case 0:
+      return from.number<int64_t>();
+    case 1:
+      return from.number<double>();
+    case 2:
+      return from.text();
+    case 3:
+      return from.ints();
     case 4: {
       std::vector<double> values(from.count(8));
       for (double& value : values) value = from.number<double>();
       return values;
     }
-    default: return from.tensor();
+    default:
+      return from.tensor();
   }
 }
 
@@ -176,8 +181,7 @@ void write_weights(const WeightStore& weights, Writer& to) {
 constexpr int64_t PackRecipe::*kRecipeNumbers[] = {
     &PackRecipe::n,      &PackRecipe::k,       &PackRecipe::row,    &PackRecipe::column,
     &PackRecipe::offset, &PackRecipe::outputs, &PackRecipe::inputs, &PackRecipe::height,
-    &PackRecipe::width,  &PackRecipe::groups,  &PackRecipe::tile,
-    &PackRecipe::half};
+    &PackRecipe::width,  &PackRecipe::groups,  &PackRecipe::tile,   &PackRecipe::half};
 
 void write_packing(const Packing& packing, Writer& to) {
   to.number<int32_t>(packing.weight), to.number<uint8_t>(static_cast<uint8_t>(packing.recipe.kind));
@@ -229,7 +233,8 @@ std::map<Hash, int> told_by_packings(const Program& program, const graph::Weight
 }
 
 void write_tables(const Program& p, WeightStore& weights, Writer& to) {
-  to.text(p.name), to.text(p.target), to.text(std::string(to_string(p.granularity))), to.text(p.precision);
+  to.text(p.name), to.text(p.target), to.text(std::string(to_string(p.granularity))),
+      to.text(p.precision);
   to.number<int32_t>(p.sms), to.number<int32_t>(p.waves), to.number(p.arena.count),
       to.number(p.scratch.count);
   to.number<uint8_t>(p.flows), to.number(p.near.count);
@@ -270,7 +275,8 @@ void write_tables(const Program& p, WeightStore& weights, Writer& to) {
     for (const Place& place : work.operands) to.place(place), to.number(place.near);
     to.size(work.gathers.size());
     for (const Gather& gather : work.gathers)
-      to.number(gather.from), to.number(gather.near), to.number(gather.words), to.number(gather.number);
+      to.number(gather.from), to.number(gather.near), to.number(gather.words),
+          to.number(gather.number);
   }
   to.size(p.lists.size());
   for (const auto& list : p.lists) {
@@ -290,7 +296,8 @@ void write_dispatch(const Program& p, Writer& to) {
   if (p.dispatch.empty()) return;
   to.size(p.dispatch.size());
   for (const schedule::Dispatched& each : p.dispatch) {
-    to.number<int32_t>(each.kernel), to.number<int32_t>(each.lane), to.number<int32_t>(each.priority), to.text(each.reason);
+    to.number<int32_t>(each.kernel), to.number<int32_t>(each.lane),
+        to.number<int32_t>(each.priority), to.text(each.reason);
     to.size(each.predecessors.size());
     for (const int before : each.predecessors) to.number<int32_t>(before);
   }
@@ -298,7 +305,9 @@ void write_dispatch(const Program& p, Writer& to) {
 
 void write_body(const codegen::BodyText& body, Writer& to) {
   to.text(body.label), to.text(body.text);
-  codegen::visit_numbers(body.traits, [&](const char*, const auto& number, int64_t, int64_t) { to.number(static_cast<int64_t>(number)); });
+  codegen::visit_numbers(body.traits, [&](const char*, const auto& number, int64_t, int64_t) {
+    to.number(static_cast<int64_t>(number));
+  });
 }
 
 /// The weights section: its bytes and what lies where, checked to lie inside of it.
@@ -363,7 +372,8 @@ Place read_place(Reader& from, const Program& p) {
 }
 
 void read_dispatch(Reader& from, Program& p) {
-  if (!p.on_gpu() || p.granularity == machine::Granularity::kMono) throw Damaged("a dispatch of what is no graph of kernels");
+  if (!p.on_gpu() || p.granularity == machine::Granularity::kMono)
+    throw Damaged("a dispatch of what is no graph of kernels");
   const auto works = static_cast<int64_t>(p.works.size());
   std::vector<bool> runs(p.works.size(), false), launched(p.works.size(), false);
   for (const auto& list : p.lists)
@@ -378,9 +388,12 @@ void read_dispatch(Reader& from, Program& p) {
     each.predecessors.resize(from.count(4));
     for (int& before : each.predecessors) {
       before = static_cast<int>(from.within(from.number<int32_t>(), 0, works, "predecessor"));
-      if (!launched[before]) throw Damaged(fmt::format("kernel {} follows kernel {}, which is not launched before it", each.kernel, before));
+      if (!launched[before])
+        throw Damaged(fmt::format("kernel {} follows kernel {}, which is not launched before it",
+                                  each.kernel, before));
     }
-    if (launched[each.kernel] || !runs[each.kernel]) throw Damaged(fmt::format("kernel {} is launched twice, or has no tasks", each.kernel));
+    if (launched[each.kernel] || !runs[each.kernel])
+      throw Damaged(fmt::format("kernel {} is launched twice, or has no tasks", each.kernel));
     launched[each.kernel] = true;
   }
   if (launched != runs) throw Damaged("a dispatch that leaves kernels out");
@@ -401,7 +414,8 @@ void read_tables(Reader& from, Program& p, const WeightSection& weights, std::st
   p.arena = {from.within(from.number<int64_t>(), 0, int64_t{1} << 44, "arena")};
   p.scratch = {from.within(from.number<int64_t>(), 0, int64_t{1} << 36, "scratch")};
   p.flows = from.number<uint8_t>() != 0;
-  if (p.flows && p.on_gpu() && p.granularity != machine::Granularity::kMono) throw Damaged("a program that flows is one kernel");
+  if (p.flows && p.on_gpu() && p.granularity != machine::Granularity::kMono)
+    throw Damaged("a program that flows is one kernel");
   p.near = {from.within(from.number<int64_t>(), 0, int64_t{1} << 20, "fast memory of copies")};
   for (auto* ports : {&p.inputs, &p.outputs}) {
     ports->resize(from.count(17));
@@ -452,14 +466,20 @@ void read_tables(Reader& from, Program& p, const WeightSection& weights, std::st
     for (Gather& gather : work.gathers) {
       gather.from = from.within(from.number<int64_t>(), 0, p.arena.count, "gathered value");
       gather.near = from.within(from.number<int64_t>(), 0, p.near.count, "place of a copy");
-      gather.words = from.within(from.number<int64_t>(), 0, (p.near.count - gather.near) / 4 + 1, "size of a copy");
-      gather.number = static_cast<int32_t>(from.within(from.number<int32_t>(), 0, 1 << 20, "number of a given value"));
-      if (gather.words * 8 > p.arena.count - gather.from) throw Damaged("a gathered value leaves the arena");
+      gather.words = from.within(from.number<int64_t>(), 0, (p.near.count - gather.near) / 4 + 1,
+                                 "size of a copy");
+      gather.number = static_cast<int32_t>(
+          from.within(from.number<int32_t>(), 0, 1 << 20, "number of a given value"));
+      if (gather.words * 8 > p.arena.count - gather.from)
+        throw Damaged("a gathered value leaves the arena");
     }
     if (work.body >= 0) {
       const codegen::BodyTraits& traits = p.bodies[work.body].traits;
-      if (static_cast<int64_t>(work.operands.size()) != traits.operands || static_cast<int64_t>(work.params.size()) != traits.params)
-        throw Damaged(fmt::format("a work has {} operands and {} params, its body takes {} and {}", work.operands.size(), work.params.size(), traits.operands, traits.params));
+      if (static_cast<int64_t>(work.operands.size()) != traits.operands ||
+          static_cast<int64_t>(work.params.size()) != traits.params)
+        throw Damaged(fmt::format("a work has {} operands and {} params, its body takes {} and {}",
+                                  work.operands.size(), work.params.size(), traits.operands,
+                                  traits.params));
     }
     if (work.custom < 0) continue;
     for (const auto* list : {&p.customs[work.custom].inputs, &p.customs[work.custom].outputs})
@@ -499,10 +519,13 @@ void read_code(Reader bodies, Reader objects, Program& p) {
   p.bodies.resize(bodies.count(88));
   for (codegen::BodyText& body : p.bodies) {
     body.label = bodies.text(), body.text = bodies.text();
-    codegen::visit_numbers(body.traits, [&](const char* name, auto& number, int64_t least, int64_t most) {
-      number = static_cast<std::remove_reference_t<decltype(number)>>(bodies.within(bodies.number<int64_t>(), least, most + 1, name));
-    });
-    if (const std::string wrong = codegen::disagreement(body.traits); !wrong.empty()) throw Damaged(wrong);
+    codegen::visit_numbers(body.traits,
+                           [&](const char* name, auto& number, int64_t least, int64_t most) {
+                             number = static_cast<std::remove_reference_t<decltype(number)>>(
+                                 bodies.within(bodies.number<int64_t>(), least, most + 1, name));
+                           });
+    if (const std::string wrong = codegen::disagreement(body.traits); !wrong.empty())
+      throw Damaged(wrong);
     body.hash = codegen::identity(body.text, body.traits);
   }
   p.objects_need = objects.text();
@@ -540,8 +563,10 @@ Status write_obk(const std::string& path, const Executable& executable, const gr
   for (const auto& [hash, tensor] : of_graph) {
     const auto packing = told.find(hash);
     text.number(hash.high), text.number(hash.low), text.number<uint8_t>(packing != told.end());
-    if (packing != told.end()) text.number<int32_t>(packing->second);
-    else text.type(tensor.type()), text.number(weights.add(tensor, hash));
+    if (packing != told.end())
+      text.number<int32_t>(packing->second);
+    else
+      text.type(tensor.type()), text.number(weights.add(tensor, hash));
   }
   bodies.size(program.bodies.size());
   for (const codegen::BodyText& body : program.bodies) write_body(body, bodies);

@@ -55,7 +55,7 @@ void pack_into(const TileLibrary& tiles, const PackRecipe& r, const Tensor& sour
       return;
     case Kind::kDepthwise:
       return tiles.conv.depthwise_pack(type, r.outputs, r.height, r.width, from, r.inputs * taps,
-                                  r.width, 1, packed);
+                                       r.width, 1, packed);
     case Kind::kConv: {
       const int64_t bytes = tiles.conv.packed_bytes(type, r.outputs, r.inputs, r.height, r.width);
       for (int64_t group = 0; group < r.groups; ++group)
@@ -69,8 +69,10 @@ void pack_into(const TileLibrary& tiles, const PackRecipe& r, const Tensor& sour
 
 int64_t bytes_of(const TileLibrary& tiles, const PackRecipe& r, int32_t type) {
   switch (r.kind) {
-    case Kind::kProduct: return tiles.gemm.packed_bytes(type, r.n, r.k) * r.groups;
-    case Kind::kDepthwise: return tiles.conv.depthwise_packed_bytes(type, r.outputs, r.height, r.width);
+    case Kind::kProduct:
+      return tiles.gemm.packed_bytes(type, r.n, r.k) * r.groups;
+    case Kind::kDepthwise:
+      return tiles.conv.depthwise_packed_bytes(type, r.outputs, r.height, r.width);
     case Kind::kConv:
       return tiles.conv.packed_bytes(type, r.outputs, r.inputs, r.height, r.width) * r.groups;
   }
@@ -79,11 +81,11 @@ int64_t bytes_of(const TileLibrary& tiles, const PackRecipe& r, int32_t type) {
 
 /// What packed elements are: the source's, or f32.
 std::optional<DType> packed_dtype(const TileLibrary& tiles, const PackRecipe& r, DType source) {
-  const int64_t bytes = r.kind == Kind::kProduct
-                            ? tiles.gemm.packed_bytes(type_of(source), 64, 64) / (64 * 64)
-                        : r.kind == Kind::kDepthwise
-                            ? tiles.conv.depthwise_packed_bytes(type_of(source), 64, 8, 8) / (64 * 64)
-                            : tiles.conv.packed_bytes(type_of(source), 64, 64, 1, 1) / (64 * 64);
+  const int64_t bytes =
+      r.kind == Kind::kProduct ? tiles.gemm.packed_bytes(type_of(source), 64, 64) / (64 * 64)
+      : r.kind == Kind::kDepthwise
+          ? tiles.conv.depthwise_packed_bytes(type_of(source), 64, 8, 8) / (64 * 64)
+          : tiles.conv.packed_bytes(type_of(source), 64, 64, 1, 1) / (64 * 64);
   if (bytes * 8 == bits(source)) return source;
   return bytes == 4 ? std::optional(DType::f32) : std::nullopt;
 }
@@ -136,8 +138,7 @@ std::vector<uint32_t> places(const TileLibrary& tiles, const PackRecipe& recipe,
                              const Type& source) {
   const DType packed = *packed_dtype(tiles, recipe, source.dtype);
   const int64_t bytes = *packed_bytes(tiles, recipe, source), count = source.count();
-  if (is_half(source.dtype))
-    return places_of_codes<uint16_t>(tiles, recipe, source, packed, bytes);
+  if (is_half(source.dtype)) return places_of_codes<uint16_t>(tiles, recipe, source, packed, bytes);
   if (source.dtype == DType::f32)
     return places_of_codes<uint32_t>(tiles, recipe, source, packed, bytes);
   constexpr int kWidth = 32;  // bits of a digit, an integer that the element type holds exactly

@@ -1,6 +1,7 @@
 /// runtime/runtime.h — the door of `runtime`: build bodies, load programs, run them.
 ///
-///   Program (data) ── load ──▶ Executable (machine code, immutable, shared by threads) ── context ──▶ Context (one thread's memory)
+///   Program (data) ── load ──▶ Executable (machine code, immutable, shared by threads) ── context
+///   ──▶ Context (one thread's memory)
 #pragma once
 
 #include <functional>
@@ -17,17 +18,23 @@ namespace obelisk::runtime {
 class BodyLibrary;
 
 struct LoadOptions {
-  std::string compiler;   // the host compiler's path; empty: $OBELISK_CXX, $CXX, then g++, clang++, c++ on the PATH
-  std::string cache_dir;  // empty: $OBELISK_CACHE, $XDG_CACHE_HOME/obelisk, ~/.cache/obelisk; "off": no cache
+  std::string compiler;   // the host compiler's path; empty: $OBELISK_CXX, $CXX, then g++, clang++,
+                          // c++ on the PATH
+  std::string cache_dir;  // empty: $OBELISK_CACHE, $XDG_CACHE_HOME/obelisk, ~/.cache/obelisk;
+                          // "off": no cache
   int jobs = 0;           // compilers at once; 0: one a core
-  int gpu = 0;               // which one
-  Bytes memory_limit{0};     // of a GPU's memory, for weights and all contexts; 0: what there is
-  bool watchdog = false;     // spins on a GPU end after two seconds and say what they waited for
-  bool every_thread = false;  // contexts use all threads asked for, also where fewer are predicted to be faster
-  const BodyLibrary* library = nullptr;  // bodies that it holds are not compiled; it outlives what is loaded
+  int gpu = 0;            // which one
+  Bytes memory_limit{0};  // of a GPU's memory, for weights and all contexts; 0: what there is
+  bool watchdog = false;  // spins on a GPU end after two seconds and say what they waited for
+  bool every_thread =
+      false;  // contexts use all threads asked for, also where fewer are predicted to be faster
+  const BodyLibrary* library =
+      nullptr;  // bodies that it holds are not compiled; it outlives what is loaded
   std::function<void(int done, int total)> progress;
-  std::function<bool()> interrupted;  // asked while bodies are compiled; true ends with kInterrupted
-  double compiler_seconds = 0;        // that the host compiler may take for a body; 0: $OBELISK_COMPILER_SECONDS, 600
+  std::function<bool()>
+      interrupted;  // asked while bodies are compiled; true ends with kInterrupted
+  double compiler_seconds =
+      0;  // that the host compiler may take for a body; 0: $OBELISK_COMPILER_SECONDS, 600
 };
 
 /// What loading did.
@@ -35,35 +42,39 @@ struct LoadReport {
   int compiled = 0, cached = 0;
   double seconds = 0;
   std::string compiler;
-  int carried = 0;           // bodies whose machine code the program brought along
-  std::string not_carried;   // why that machine code was not used; empty when it was, or when there was none
+  int carried = 0;  // bodies whose machine code the program brought along
+  std::string
+      not_carried;  // why that machine code was not used; empty when it was, or when there was none
 };
 
-/// A function of device code as the assembler reports it. Registers and shared memory are a kernel's: of functions that are called it says none.
+/// A function of device code as the assembler reports it. Registers and shared memory are a
+/// kernel's: of functions that are called it says none.
 struct KernelReport {
   std::string name;
   int registers = 0;
   int64_t spill_bytes = 0, smem_bytes = 0;  // static and dynamic shared memory
-  int launches = 0;                         // of one run; 0: kernels call it, or its body has no tasks
+  int launches = 0;  // of one run; 0: kernels call it, or its body has no tasks
 };
 
 /// What a GPU's program consists of.
 struct DeviceReport {
-  std::string gpu, architecture;               // gpu: its name, empty where none is
+  std::string gpu, architecture;  // gpu: its name, empty where none is
   machine::Granularity granularity = machine::Granularity::kThreads;
-  bool overlaps = false;                       // a kernel of the graph begins before the one before it ends (programmatic dependent launch)
+  bool overlaps = false;  // a kernel of the graph begins before the one before it ends
+                          // (programmatic dependent launch)
   int launches = 0, phases = 0, barriers = 0;  // of one run
   int64_t cubin_bytes = 0;
-  int64_t bytes_streamed = 0;                  // weights, inputs and outputs of one run
-  double roof_bytes_per_us = 0;                // what the memory gives at most
-  std::vector<KernelReport> kernels;           // and the functions that they call
-  std::vector<std::string> warnings;           // registers that generated bodies keep in far memory
+  int64_t bytes_streamed = 0;         // weights, inputs and outputs of one run
+  double roof_bytes_per_us = 0;       // what the memory gives at most
+  std::vector<KernelReport> kernels;  // and the functions that they call
+  std::vector<std::string> warnings;  // registers that generated bodies keep in far memory
 };
 
 /// A kernel that a run of a graph launches.
 struct LaunchReport {
-  int work = 0, ctas = 0, threads = 0, registers = 0;  // threads of a CTA, registers of a thread; 0: not known
-  int64_t shared_bytes = 0;                            // of a CTA
+  int work = 0, ctas = 0, threads = 0,
+      registers = 0;         // threads of a CTA, registers of a thread; 0: not known
+  int64_t shared_bytes = 0;  // of a CTA
 };
 
 /// When a task ran, in microseconds since the first began.
@@ -86,8 +97,9 @@ class Executable {
   virtual std::vector<LaunchReport> launches() const { return {}; }
   /// The machine code by body (of a GPU: one for all), for a file.
   virtual std::vector<std::string> objects() const = 0;
-  /// `threads`: of the CPU, the most workers that run the virtual SMs' lists; 0: as many as there are SMs, at most one a core. A program so
-  /// small that handing it over costs more than it saves gets fewer (LoadOptions::every_thread).
+  /// `threads`: of the CPU, the most workers that run the virtual SMs' lists; 0: as many as there
+  /// are SMs, at most one a core. A program so small that handing it over costs more than it saves
+  /// gets fewer (LoadOptions::every_thread).
   virtual Result<std::unique_ptr<Context>> context(int threads = 0) const = 0;
 };
 
@@ -95,16 +107,19 @@ class Executable {
 class Context {
  public:
   virtual ~Context() = default;
-  /// Pointers to dense row-major bytes, in the order of the program's ports; they must hold the ports' types. For a GPU's program each
-  /// may be the host's or the device's; the device's are used in place. Returns when the outputs are there.
+  /// Pointers to dense row-major bytes, in the order of the program's ports; they must hold the
+  /// ports' types. For a GPU's program each may be the host's or the device's; the device's are
+  /// used in place. Returns when the outputs are there.
   virtual Status run(std::span<const void* const> inputs, std::span<void* const> outputs) = 0;
-  /// The same on the caller's stream (a CUstream), device pointers only; returns before the work is done. Runs of one context follow
-  /// each other whatever streams they are given. Errors: kUsage for a host pointer, kUnsupported where there are no streams.
-  virtual Status run_on(std::span<const void* const> inputs, std::span<void* const> outputs, void* stream);
+  /// The same on the caller's stream (a CUstream), device pointers only; returns before the work is
+  /// done. Runs of one context follow each other whatever streams they are given. Errors: kUsage
+  /// for a host pointer, kUnsupported where there are no streams.
+  virtual Status run_on(std::span<const void* const> inputs, std::span<void* const> outputs,
+                        void* stream);
   /// Until all runs are done. Errors: kDevice, of one that failed after run_on() had returned.
   virtual Status wait();
-  /// Device microseconds of a run with the last run's pointers, `count` of them, each the mean of ten in a row, so that the host's
-  /// latency is hidden.
+  /// Device microseconds of a run with the last run's pointers, `count` of them, each the mean of
+  /// ten in a row, so that the host's latency is hidden.
   virtual Result<std::vector<double>> device_us(int count);
   /// Whether memory is a GPU's, of the GPU that this context runs on. Errors: kDevice.
   virtual Result<bool> on_device(const void* pointer) const;
@@ -112,30 +127,38 @@ class Context {
   virtual Result<std::vector<TaskTime>> task_times();
 };
 
-/// Compiles what the cache does not hold and loads it. Errors: kBuild with the compiler's first lines; kUsage when no compiler is found
-/// (hint: what to install, or to run the reference with --target reference).
-Result<std::shared_ptr<const Executable>> load_cpu(std::shared_ptr<const Program> program, const LoadOptions& options = {});
+/// Compiles what the cache does not hold and loads it. Errors: kBuild with the compiler's first
+/// lines; kUsage when no compiler is found (hint: what to install, or to run the reference with
+/// --target reference).
+Result<std::shared_ptr<const Executable>> load_cpu(std::shared_ptr<const Program> program,
+                                                   const LoadOptions& options = {});
 
-/// The same for a GPU. Without a driver the device code is still built for the program's architecture; then context() gives the error.
-/// Errors: kBuild; kUnsupported, naming the node that has no device code; kMemory, when weights do not fit the limit.
-Result<std::shared_ptr<const Executable>> load_cuda(std::shared_ptr<const Program> program, const LoadOptions& options = {});
+/// The same for a GPU. Without a driver the device code is still built for the program's
+/// architecture; then context() gives the error. Errors: kBuild; kUnsupported, naming the node that
+/// has no device code; kMemory, when weights do not fit the limit.
+Result<std::shared_ptr<const Executable>> load_cuda(std::shared_ptr<const Program> program,
+                                                    const LoadOptions& options = {});
 
-/// Bodies of very many programs for the CPU, a shared object for each call of add(): where a compiler is started for each body, that is
-/// most of its time. Not in the cache: the machine code depends on what else is in the batch's text.
+/// Bodies of very many programs for the CPU, a shared object for each call of add(): where a
+/// compiler is started for each body, that is most of its time. Not in the cache: the machine code
+/// depends on what else is in the batch's text.
 class BodyLibrary {
  public:
   virtual ~BodyLibrary() = default;
-  /// Compiles those that it does not hold yet as one text. Errors: kBuild with the compiler's first lines; kUsage without a compiler.
+  /// Compiles those that it does not hold yet as one text. Errors: kBuild with the compiler's first
+  /// lines; kUsage without a compiler.
   virtual Status add(std::span<const codegen::BodyText* const> bodies) = 0;
   /// Null: it is not here.
   virtual ObkBody find(const Hash& hash) const = 0;
   virtual size_t count() const = 0;
   /// `flags`: more for the compiler, after its own: "-O1" compiles sooner.
-  static std::unique_ptr<BodyLibrary> create(std::vector<std::string> flags = {}, std::string compiler = "");
+  static std::unique_ptr<BodyLibrary> create(std::vector<std::string> flags = {},
+                                             std::string compiler = "");
 };
 
 /// By the program's target.
-Result<std::shared_ptr<const Executable>> load(std::shared_ptr<const Program> program, const LoadOptions& options = {});
+Result<std::shared_ptr<const Executable>> load(std::shared_ptr<const Program> program,
+                                               const LoadOptions& options = {});
 
 /// A GPU of this machine. Errors: kDevice, saying what is missing.
 struct GpuDescription {
@@ -147,10 +170,13 @@ Result<GpuDescription> describe_gpu(int index);
 /// The device compiler that load_cuda would use, or the error with the command that mends it.
 Result<std::string> find_device_compiler();
 
-/// A program's device code as people read it: "cuda" (source) or "ptx"; "cubin": machine code for a disassembler.
-Result<std::string> device_text(const Program& program, const std::string& kind, const LoadOptions& options = {});
+/// A program's device code as people read it: "cuda" (source) or "ptx"; "cubin": machine code for a
+/// disassembler.
+Result<std::string> device_text(const Program& program, const std::string& kind,
+                                const LoadOptions& options = {});
 
-/// The instruction sets of this CPU that matter to machine code, as Program::objects_need tells them.
+/// The instruction sets of this CPU that matter to machine code, as Program::objects_need tells
+/// them.
 std::string cpu_features();
 
 /// The host compiler that load would use, or the error that it would give.

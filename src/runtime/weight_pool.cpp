@@ -3,7 +3,8 @@
 namespace obelisk::runtime {
 
 WeightPool::Key WeightPool::key_of(const Tensor& tensor) {
-  return {hash_bytes(tensor.data(), static_cast<size_t>(tensor.bytes())), tensor.dtype(), tensor.shape()};
+  return {hash_bytes(tensor.data(), static_cast<size_t>(tensor.bytes())), tensor.dtype(),
+          tensor.shape()};
 }
 
 Tensor WeightPool::share(const Tensor& tensor) {
@@ -13,7 +14,8 @@ Tensor WeightPool::share(const Tensor& tensor) {
   return shared_.try_emplace(std::move(key), tensor).first->second;
 }
 
-Tensor WeightPool::packed(const kernels::TileLibrary& tiles, const PackRecipe& recipe, const Tensor& source) {
+Tensor WeightPool::packed(const kernels::TileLibrary& tiles, const PackRecipe& recipe,
+                          const Tensor& source) {
   std::tuple<Key, PackRecipe, std::string> key{key_of(source), recipe, tiles.name};
   {
     std::lock_guard lock(mutex_);

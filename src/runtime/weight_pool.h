@@ -1,8 +1,9 @@
-/// runtime/weight_pool.h — weights that several programs have in common, kept once: those of one network at several batches.
+/// runtime/weight_pool.h — weights that several programs have in common, kept once: those of one
+/// network at several batches.
 ///
-/// Equal bytes of equal type are one tensor, whoever made them (the model's file, a pass that folded constants), and one packed form of
-/// it serves every program that asks for the same recipe. Any number of threads may ask at once. A tensor stays as long as the pool or
-/// a program has it.
+/// Equal bytes of equal type are one tensor, whoever made them (the model's file, a pass that
+/// folded constants), and one packed form of it serves every program that asks for the same recipe.
+/// Any number of threads may ask at once. A tensor stays as long as the pool or a program has it.
 #pragma once
 
 #include <map>
@@ -25,7 +26,8 @@ class WeightPool {
   static Key key_of(const Tensor& tensor);
   std::mutex mutex_;
   std::map<Key, Tensor> shared_;
-  std::map<std::tuple<Key, PackRecipe, std::string>, Tensor> packed_;  // by source, recipe and tile library
+  std::map<std::tuple<Key, PackRecipe, std::string>, Tensor>
+      packed_;  // by source, recipe and tile library
 };
 
 }  // namespace obelisk::runtime

@@ -5,7 +5,8 @@
 
 namespace obelisk::schedule {
 
-/// How many workers a group's tasks may fill: all that the machine has, or a share where other groups run in the same wave.
+/// How many workers a group's tasks may fill: all that the machine has, or a share where other
+/// groups run in the same wave.
 struct WorkerBudget {
   int count = 1;
 };

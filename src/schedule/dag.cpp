@@ -12,7 +12,8 @@ Error refused(std::string text) {
                "this is a defect of Obelisk; please report it with the model"};
 }
 
-/// A cycle among the works whose predecessors never all came: each of them has one that is of them, too.
+/// A cycle among the works whose predecessors never all came: each of them has one that is of them,
+/// too.
 std::string cycle_of(const Dag& dag, const std::vector<int>& waits) {
   int at = 0;
   while (waits[at] == 0) ++at;
@@ -94,8 +95,8 @@ Status check_topological(const Dag& dag, const std::vector<int>& order) {
     place[work] = static_cast<int>(k);
     for (const int before : dag.before[work])
       if (place[before] < 0)
-        return refused(fmt::format("the order has work {} before work {}, which it follows", work,
-                                   before));
+        return refused(
+            fmt::format("the order has work {} before work {}, which it follows", work, before));
   }
   for (int work = 0; work < dag.size(); ++work)
     if (place[work] < 0) return refused(fmt::format("the order lacks work {}", work));

@@ -23,10 +23,12 @@ struct Dag {
   bool remove(int from, int to);
 };
 
-/// The works so that each stands behind its predecessors, and otherwise by number. Errors: kBuild, naming a cycle.
+/// The works so that each stands behind its predecessors, and otherwise by number. Errors: kBuild,
+/// naming a cycle.
 Result<std::vector<int>> topological_order(const Dag& dag);
 
-/// Whether `order` has every work once, each behind its predecessors. Errors: kBuild, naming the first that does not.
+/// Whether `order` has every work once, each behind its predecessors. Errors: kBuild, naming the
+/// first that does not.
 Status check_topological(const Dag& dag, const std::vector<int>& order);
 
 /// Which works a path leads to. Errors of make(): kBuild, naming a cycle.
@@ -48,7 +50,8 @@ class Reachability {
 /// The fewest edges with the same reachability: those that no longer path makes needless.
 Dag transitive_reduction(const Dag& dag, const Reachability& reaches);
 
-/// The longest path that ends with each work, itself included, and that begins with it, by what each work takes.
+/// The longest path that ends with each work, itself included, and that begins with it, by what
+/// each work takes.
 struct LongestPaths {
   std::vector<double> until, from;
   double critical = 0;  // the longest of all

@@ -66,8 +66,8 @@ bool share_bytes(const Buffer& a, const Buffer& b) {
 }
 
 /// Whether every work of `first` leads to every one of `then`.
-bool all_precede(const Reachability& reaches, const std::vector<int>& first, const std::vector<int>& then,
-                 std::pair<int, int>& missing) {
+bool all_precede(const Reachability& reaches, const std::vector<int>& first,
+                 const std::vector<int>& then, std::pair<int, int>& missing) {
   for (const int from : first)
     for (const int to : then)
       if (!reaches(from, to)) {
@@ -78,7 +78,8 @@ bool all_precede(const Reachability& reaches, const std::vector<int>& first, con
 }
 
 std::string named(const Buffer& buffer) {
-  return buffer.value == graph::kNone ? "a buffer of teams or statistics" : fmt::format("value %{}", buffer.value);
+  return buffer.value == graph::kNone ? "a buffer of teams or statistics"
+                                      : fmt::format("value %{}", buffer.value);
 }
 
 using Edges = std::map<std::pair<int, int>, Dependency>;  // by to, from
@@ -112,10 +113,13 @@ Result<Edges> value_edges(const Graph& graph, const stitch::Plan& plan, const Ta
 }  // namespace
 
 std::string_view to_string(Dependency::Why why) {
-  return why == Dependency::Why::kValue ? "value" : why == Dependency::Why::kReuse ? "reuse" : "order";
+  return why == Dependency::Why::kValue   ? "value"
+         : why == Dependency::Why::kReuse ? "reuse"
+                                          : "order";
 }
 
-std::vector<BufferUse> arena_uses(const Graph& graph, const stitch::Plan& plan, const TaskGraph& tasks) {
+std::vector<BufferUse> arena_uses(const Graph& graph, const stitch::Plan& plan,
+                                  const TaskGraph& tasks) {
   std::vector<BufferUse> uses;
   std::vector<int> use_of(tasks.buffers.size(), -1);
   for (size_t b = 0; b < tasks.buffers.size(); ++b) {
@@ -133,9 +137,11 @@ std::vector<BufferUse> arena_uses(const Graph& graph, const stitch::Plan& plan, 
     for (const int b : work.buffers)
       if (use_of[b] >= 0) add(uses[use_of[b]].users, number);
     for (const WorkAccess& access : accesses_of(graph, plan, work).stores)
-      if (const int use = use_of[work.buffers[access.slot]]; use >= 0) add(uses[use].writers, number);
+      if (const int use = use_of[work.buffers[access.slot]]; use >= 0)
+        add(uses[use].writers, number);
     if (group.kind == stitch::GroupKind::kProduct && group.partials != graph::kNone)
-      if (const int use = use_of[work.buffers[work.left_partials(group)]]; use >= 0) add(uses[use].writers, number);
+      if (const int use = use_of[work.buffers[work.left_partials(group)]]; use >= 0)
+        add(uses[use].writers, number);
   }
   // What nobody is known to write lasts from run to run: whoever uses it writes it.
   for (BufferUse& use : uses)
@@ -143,12 +149,14 @@ std::vector<BufferUse> arena_uses(const Graph& graph, const stitch::Plan& plan, 
   return uses;
 }
 
-Result<Dependencies> value_dependencies(const Graph& graph, const stitch::Plan& plan, const TaskGraph& tasks) {
+Result<Dependencies> value_dependencies(const Graph& graph, const stitch::Plan& plan,
+                                        const TaskGraph& tasks) {
   TRY(const Edges edges, value_edges(graph, plan, tasks));
   return from_edges(static_cast<int>(tasks.works.size()), edges);
 }
 
-Result<Dependencies> true_dependencies(const Graph& graph, const stitch::Plan& plan, const TaskGraph& tasks) {
+Result<Dependencies> true_dependencies(const Graph& graph, const stitch::Plan& plan,
+                                       const TaskGraph& tasks) {
   TRY(Edges edges, value_edges(graph, plan, tasks));
   const std::vector<BufferUse> uses = arena_uses(graph, plan, tasks);
   for (const BufferUse& first : uses)
@@ -162,7 +170,8 @@ Result<Dependencies> true_dependencies(const Graph& graph, const stitch::Plan& p
   return from_edges(static_cast<int>(tasks.works.size()), edges);
 }
 
-Status validate_order(const Graph& graph, const stitch::Plan& plan, const TaskGraph& tasks, const Dag& dag) {
+Status validate_order(const Graph& graph, const stitch::Plan& plan, const TaskGraph& tasks,
+                      const Dag& dag) {
   if (dag.size() != static_cast<int>(tasks.works.size()))
     return refused(fmt::format("they are of {} works, of {}", dag.size(), tasks.works.size()));
   TRY(const Reachability reaches, Reachability::make(dag));
@@ -173,9 +182,11 @@ Status validate_order(const Graph& graph, const stitch::Plan& plan, const TaskGr
     for (const Touch* store : stores[place_of(read)]) {
       if (!gives(*store, read)) continue;
       if (store->work == read.work || !reaches(store->work, read.work))
-        return refused(fmt::format("work {} reads {} but does not follow work {}, which stores it", read.work,
-                                   read.value == graph::kNone ? "partial statistics" : fmt::format("value %{}", read.value),
-                                   store->work));
+        return refused(
+            fmt::format("work {} reads {} but does not follow work {}, which stores it", read.work,
+                        read.value == graph::kNone ? "partial statistics"
+                                                   : fmt::format("value %{}", read.value),
+                        store->work));
     }
   const std::vector<BufferUse> uses = arena_uses(graph, plan, tasks);
   for (size_t a = 0; a < uses.size(); ++a)
@@ -184,14 +195,15 @@ Status validate_order(const Graph& graph, const stitch::Plan& plan, const TaskGr
       std::pair<int, int> forth, back;
       if (!share_bytes(mine, other)) continue;
       if (uses[a].lasts || uses[b].lasts)
-        return refused(fmt::format("{} and {} share bytes, but one lasts from run to run", named(mine), named(other)));
+        return refused(fmt::format("{} and {} share bytes, but one lasts from run to run",
+                                   named(mine), named(other)));
       if (all_precede(reaches, uses[a].users, uses[b].users, forth) ||
           all_precede(reaches, uses[b].users, uses[a].users, back))
         continue;
       // In the direction of the waves, where they have one.
       const auto missing = other.last < mine.first ? back : forth;
-      return refused(fmt::format("{} and {} share bytes, but work {} does not follow work {}", named(mine),
-                                 named(other), missing.second, missing.first));
+      return refused(fmt::format("{} and {} share bytes, but work {} does not follow work {}",
+                                 named(mine), named(other), missing.second, missing.first));
     }
   return ok_status();
 }
@@ -205,7 +217,9 @@ Status place_by_order(const Graph& graph, const stitch::Plan& plan, TaskGraph& t
   std::vector<int> everybody;
   for (int work = 0; work < values.dag.size(); ++work) everybody.push_back(work);
   for (const BufferUse& use : uses)
-    all.push_back({.size = tasks.buffers[use.buffer].room().count, .users = use.lasts ? everybody : use.users, .writers = use.writers});
+    all.push_back({.size = tasks.buffers[use.buffer].room().count,
+                   .users = use.lasts ? everybody : use.users,
+                   .writers = use.writers});
   tasks.arena = {place_used(all, reaches, kAlign)};
   for (size_t k = 0; k < uses.size(); ++k) tasks.buffers[uses[k].buffer].offset = {all[k].offset};
   return ok_status();
@@ -215,8 +229,8 @@ std::string print(const Dependencies& dependencies) {
   const auto reaches = Reachability::make(dependencies.dag);
   CHECK(reaches.ok());
   const Dag reduced = transitive_reduction(dependencies.dag, *reaches);
-  std::string out = fmt::format("{} works, {} dependencies, {} of them not implied by others\n", reduced.size(),
-                                dependencies.dag.edges(), reduced.edges());
+  std::string out = fmt::format("{} works, {} dependencies, {} of them not implied by others\n",
+                                reduced.size(), dependencies.dag.edges(), reduced.edges());
   std::map<std::pair<int, int>, const Dependency*> of;
   for (const Dependency& edge : dependencies.edges) of[{edge.to, edge.from}] = &edge;
   for (int work = 0; work < reduced.size(); ++work) {

@@ -1,11 +1,13 @@
-/// schedule/dependencies.h — the true predecessors of every work, and the check that there are enough of them.
+/// schedule/dependencies.h — the true predecessors of every work, and the check that there are
+/// enough of them.
 ///
 ///   in   Graph, Plan, TaskGraph with an arena that was assigned
 ///   out  Dependencies: a Dag, and why each of its edges is there
 ///
-/// By values: a work follows whoever stores an element that it reads; values are compared as boxes of a storage (storage_box.h). By reuse of
-/// memory: whoever writes to bytes of the arena follows all that used them for another buffer. Waves say which of two buffers came first,
-/// and nothing else.
+/// By values: a work follows whoever stores an element that it reads; values are compared as boxes
+/// of a storage (storage_box.h). By reuse of memory: whoever writes to bytes of the arena follows
+/// all that used them for another buffer. Waves say which of two buffers came first, and nothing
+/// else.
 #pragma once
 
 #include "schedule/dag.h"
@@ -27,7 +29,8 @@ std::string_view to_string(Dependency::Why why);
 
 struct Dependencies {
   Dag dag;
-  std::vector<Dependency> edges;  // each pair once, by `to`, then `from`; a value is a better reason than reuse
+  std::vector<Dependency>
+      edges;  // each pair once, by `to`, then `from`; a value is a better reason than reuse
 };
 
 /// Buffers of the arena with the works that use and that write them, each ascending.
@@ -36,18 +39,25 @@ struct BufferUse {
   std::vector<int> users, writers;
   bool lasts = false;  // from run to run: it shares its bytes with nobody
 };
-std::vector<BufferUse> arena_uses(const Graph& graph, const stitch::Plan& plan, const TaskGraph& tasks);
+std::vector<BufferUse> arena_uses(const Graph& graph, const stitch::Plan& plan,
+                                  const TaskGraph& tasks);
 
-/// Only what values ask for; then also what reuse of the arena asks for. Errors: kBuild, of storage_box.
-Result<Dependencies> value_dependencies(const Graph& graph, const stitch::Plan& plan, const TaskGraph& tasks);
-Result<Dependencies> true_dependencies(const Graph& graph, const stitch::Plan& plan, const TaskGraph& tasks);
+/// Only what values ask for; then also what reuse of the arena asks for. Errors: kBuild, of
+/// storage_box.
+Result<Dependencies> value_dependencies(const Graph& graph, const stitch::Plan& plan,
+                                        const TaskGraph& tasks);
+Result<Dependencies> true_dependencies(const Graph& graph, const stitch::Plan& plan,
+                                       const TaskGraph& tasks);
 
-/// Whether the order is enough for the table, whatever waves it has: every read follows its writes, and of two buffers that share bytes all
-/// uses of one precede all uses of the other. Errors: kBuild, naming works and value.
-Status validate_order(const Graph& graph, const stitch::Plan& plan, const TaskGraph& tasks, const Dag& dag);
+/// Whether the order is enough for the table, whatever waves it has: every read follows its writes,
+/// and of two buffers that share bytes all uses of one precede all uses of the other. Errors:
+/// kBuild, naming works and value.
+Status validate_order(const Graph& graph, const stitch::Plan& plan, const TaskGraph& tasks,
+                      const Dag& dag);
 
-/// Places the arena anew, so that buffers share bytes only where the partial order of values keeps them apart, whatever runs beside what: then
-/// reuse of memory adds no dependency. Errors: kBuild, of value_dependencies.
+/// Places the arena anew, so that buffers share bytes only where the partial order of values keeps
+/// them apart, whatever runs beside what: then reuse of memory adds no dependency. Errors: kBuild,
+/// of value_dependencies.
 Status place_by_order(const Graph& graph, const stitch::Plan& plan, TaskGraph& tasks);
 
 /// Works with their predecessors, of the edges that no longer path makes needless, as text.

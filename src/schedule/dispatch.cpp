@@ -26,7 +26,8 @@ std::vector<int> sorted_topologically(const Dag& dag) {
   return *order;
 }
 
-/// A maximum matching of a bipartite graph by augmenting paths: for each right side its left one, or -1.
+/// A maximum matching of a bipartite graph by augmenting paths: for each right side its left one,
+/// or -1.
 std::vector<int> maximum_matching(const std::vector<std::vector<int>>& edges) {
   const int count = static_cast<int>(edges.size());
   std::vector<int> match(count, -1), seen(count, -1), next(count), came(count);
@@ -55,7 +56,8 @@ std::vector<int> maximum_matching(const std::vector<std::vector<int>>& edges) {
   return match;
 }
 
-/// Chains that a matching makes: of each element its chain, and of each chain its first and last element.
+/// Chains that a matching makes: of each element its chain, and of each chain its first and last
+/// element.
 struct Chains {
   std::vector<int> chain;
   std::vector<std::pair<int, int>> ends;
@@ -88,10 +90,12 @@ void number_lanes(const std::vector<int>& order, Lanes& lanes) {
   lanes.count = next;
 }
 
-/// At most `most` lanes: chains, by when they begin, go behind a lane that has ended by then, else beside the fewest kernels.
+/// At most `most` lanes: chains, by when they begin, go behind a lane that has ended by then, else
+/// beside the fewest kernels.
 void bound_lanes(const std::vector<int>& order, int most, Lanes& lanes) {
   if (most <= 0 || lanes.count <= most) return;
-  std::vector<int> last(lanes.count, -1), many(lanes.count, 0), first(lanes.count, -1), to(lanes.count, -1);
+  std::vector<int> last(lanes.count, -1), many(lanes.count, 0), first(lanes.count, -1),
+      to(lanes.count, -1);
   for (size_t k = 0; k < order.size(); ++k) {
     const int lane = lanes.lane[order[k]];
     if (first[lane] < 0) first[lane] = static_cast<int>(k);
@@ -103,7 +107,9 @@ void bound_lanes(const std::vector<int>& order, int most, Lanes& lanes) {
   for (const int chain : by_begin) {
     int best = 0;
     for (int lane = 1; lane < most; ++lane) {
-      const auto worth = [&](int of) { return std::tuple(end[of] >= first[chain], count[of], end[of]); };
+      const auto worth = [&](int of) {
+        return std::tuple(end[of] >= first[chain], count[of], end[of]);
+      };
       if (worth(lane) < worth(best)) best = lane;
     }
     to[chain] = best, end[best] = std::max(end[best], last[chain]), count[best] += many[chain];
@@ -114,17 +120,24 @@ void bound_lanes(const std::vector<int>& order, int most, Lanes& lanes) {
 }
 
 /// Kernels that launch nothing leave the order; their successors follow their predecessors.
-Dag without_free(const Dag& dag, const std::vector<Kernel>& kernels, const std::vector<int>& order) {
-  if (std::all_of(kernels.begin(), kernels.end(), [](const Kernel& kernel) { return kernel.launches; })) return dag;
+Dag without_free(const Dag& dag, const std::vector<Kernel>& kernels,
+                 const std::vector<int>& order) {
+  if (std::all_of(kernels.begin(), kernels.end(),
+                  [](const Kernel& kernel) { return kernel.launches; }))
+    return dag;
   Dag left(dag.size());
-  std::vector<std::set<int>> stands_for(dag.size());  // of a free kernel: those that launch something before it
+  std::vector<std::set<int>> stands_for(
+      dag.size());  // of a free kernel: those that launch something before it
   for (const int v : order) {
     std::set<int> before;
     for (const int p : dag.before[v]) {
-      if (kernels[p].launches) before.insert(p);
-      else before.insert(stands_for[p].begin(), stands_for[p].end());
+      if (kernels[p].launches)
+        before.insert(p);
+      else
+        before.insert(stands_for[p].begin(), stands_for[p].end());
     }
-    if (!kernels[v].launches) stands_for[v] = std::move(before);
+    if (!kernels[v].launches)
+      stands_for[v] = std::move(before);
     else
       for (const int p : before) left.add(p, v);
   }
@@ -132,47 +145,59 @@ Dag without_free(const Dag& dag, const std::vector<Kernel>& kernels, const std::
 }
 
 std::string demand_text(const Demand& demand) {
-  return fmt::format("{} CTAs of {} threads, {} registers, {} bytes shared, {:.1f} us", demand.ctas, demand.threads,
-                     demand.registers, demand.shared_bytes, demand.nanos / 1000);
+  return fmt::format("{} CTAs of {} threads, {} registers, {} bytes shared, {:.1f} us", demand.ctas,
+                     demand.threads, demand.registers, demand.shared_bytes, demand.nanos / 1000);
 }
 
 std::string json_text(std::string_view text) {
   std::string out = "\"";
   for (const char c : text) {
     if (c == '"' || c == '\\') out += '\\';
-    if (static_cast<unsigned char>(c) < 0x20) out += fmt::format("\\u{:04x}", static_cast<int>(c));
-    else out += c;
+    if (static_cast<unsigned char>(c) < 0x20)
+      out += fmt::format("\\u{:04x}", static_cast<int>(c));
+    else
+      out += c;
   }
   return out + "\"";
 }
 
 /// The order that a policy or --launch-order asks for, without kernels that launch nothing.
-Result<std::vector<int>> order_of(const std::string& name, const Dag& dag, const std::vector<Kernel>& kernels,
-                                  const std::vector<int>& waves, int sms) {
+Result<std::vector<int>> order_of(const std::string& name, const Dag& dag,
+                                  const std::vector<Kernel>& kernels, const std::vector<int>& waves,
+                                  int sms) {
   std::vector<int> order;
-  if (name == "opara") order = order_opara(dag, kernels);
-  else if (name == "critical") order = order_critical(dag, kernels, sms);
-  else if (name.starts_with("random:")) order = order_random(dag, std::stoull(name.substr(7)));
-  else order = sorted_topologically(dag);
-  if (name == "waves") std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return waves[a] < waves[b]; });
+  if (name == "opara")
+    order = order_opara(dag, kernels);
+  else if (name == "critical")
+    order = order_critical(dag, kernels, sms);
+  else if (name.starts_with("random:"))
+    order = order_random(dag, std::stoull(name.substr(7)));
+  else
+    order = sorted_topologically(dag);
+  if (name == "waves")
+    std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return waves[a] < waves[b]; });
   std::erase_if(order, [&](int kernel) { return !kernels[kernel].launches; });
   return order;
 }
 
 constexpr const char* kPolicies[] = {"waves", "sequential", "nimble", "opara", "critical"};
 
-Result<Dispatch> dispatch_one(const std::string& policy, const Dag& all, const std::vector<Kernel>& kernels,
-                              const std::vector<int>& waves, const DispatchOptions& options) {
+Result<Dispatch> dispatch_one(const std::string& policy, const Dag& all,
+                              const std::vector<Kernel>& kernels, const std::vector<int>& waves,
+                              const DispatchOptions& options) {
   TRY(const std::vector<int> topological, topological_order(all));
   const Dag dag = without_free(all, kernels, topological);
   TRY(const Reachability reaches, Reachability::make(dag));
   Dispatch made;
   made.policy = policy;
   made.launch_order = !options.launch_order.empty() ? options.launch_order
-                      : policy == "opara" || policy == "critical" || policy == "waves" ? policy : "topological";
+                      : policy == "opara" || policy == "critical" || policy == "waves"
+                          ? policy
+                          : "topological";
   TRY(const std::vector<int> order, order_of(made.launch_order, all, kernels, waves, options.sms));
 
-  // Lanes. `waves`: as many as its widest wave has kernels; a kernel's lane is its place in the wave.
+  // Lanes. `waves`: as many as its widest wave has kernels; a kernel's lane is its place in the
+  // wave.
   Lanes lanes;
   if (policy == "waves") {
     std::vector<int> many;
@@ -226,7 +251,8 @@ Result<Dispatch> dispatch_one(const std::string& policy, const Dag& all, const s
   std::vector<int> depth(dag.size(), 0), ahead;
   int position = 0;
   for (const int kernel : order) {
-    for (const int before : dag.before[kernel]) depth[kernel] = std::max(depth[kernel], depth[before] + 1);
+    for (const int before : dag.before[kernel])
+      depth[kernel] = std::max(depth[kernel], depth[before] + 1);
     ahead.resize(std::max<size_t>(ahead.size(), static_cast<size_t>(depth[kernel]) + 1), 0);
     const int rank = ahead[depth[kernel]]++;
     Dispatched placed{kernel, position++, lanes.lane[kernel], 0, edges.before[kernel], ""};
@@ -235,10 +261,14 @@ Result<Dispatch> dispatch_one(const std::string& policy, const Dag& all, const s
     const Kernel& of = kernels[kernel];
     placed.reason = fmt::format("{}-bound ({})", to_string(of.kind), of.why_kind);
     if (made.launch_order == "critical")
-      placed.reason += fmt::format("; {:.1f} of {:.1f} us of the longest path are left", paths.from[kernel] / 1000, paths.critical / 1000);
-    if (made.launch_order == "opara") placed.reason += "; of its class the least demand of those ready";
-    if (policy == "waves") placed.reason += fmt::format("; wave {}", waves[kernel]);
-    else if (ranked) placed.reason += fmt::format("; number {} of depth {}", rank, depth[kernel]);
+      placed.reason += fmt::format("; {:.1f} of {:.1f} us of the longest path are left",
+                                   paths.from[kernel] / 1000, paths.critical / 1000);
+    if (made.launch_order == "opara")
+      placed.reason += "; of its class the least demand of those ready";
+    if (policy == "waves")
+      placed.reason += fmt::format("; wave {}", waves[kernel]);
+    else if (ranked)
+      placed.reason += fmt::format("; number {} of depth {}", rank, depth[kernel]);
     made.kernels.push_back(std::move(placed));
   }
   TRY_STATUS(validate_dispatch(all, kernels, made));
@@ -248,20 +278,26 @@ Result<Dispatch> dispatch_one(const std::string& policy, const Dag& all, const s
 
 }  // namespace
 
-std::string_view to_string(KernelClass kind) { return kind == KernelClass::kCompute ? "compute" : "memory"; }
+std::string_view to_string(KernelClass kind) {
+  return kind == KernelClass::kCompute ? "compute" : "memory";
+}
 
 bool asks_for_less(const Demand& a, const Demand& b) {
-  return std::tie(a.shared_bytes, a.threads, a.registers, a.ctas) < std::tie(b.shared_bytes, b.threads, b.registers, b.ctas);
+  return std::tie(a.shared_bytes, a.threads, a.registers, a.ctas) <
+         std::tie(b.shared_bytes, b.threads, b.registers, b.ctas);
 }
 
 KernelClass class_of_op(std::string_view op) {
-  for (const std::string_view compute : {"MatMul", "Gemm", "Conv", "ConvTranspose", "Attention", "Recurrence", "LSTM", "GRU", "RNN", "Einsum", "product", "conv", "attention", "block"})
+  for (const std::string_view compute :
+       {"MatMul", "Gemm", "Conv", "ConvTranspose", "Attention", "Recurrence", "LSTM", "GRU", "RNN",
+        "Einsum", "product", "conv", "attention", "block"})
     if (op == compute) return KernelClass::kCompute;
   return KernelClass::kMemory;
 }
 
 Classified classify(double flops, double bytes, double ridge, std::string_view op) {
-  if (flops <= 0 || bytes <= 0 || ridge <= 0) return {class_of_op(op), fmt::format("by the table, {}", op)};
+  if (flops <= 0 || bytes <= 0 || ridge <= 0)
+    return {class_of_op(op), fmt::format("by the table, {}", op)};
   const double intensity = flops / bytes;
   return {intensity > ridge ? KernelClass::kCompute : KernelClass::kMemory,
           fmt::format("{:.1f} operations a byte, the ridge is at {:.1f}", intensity, ridge)};
@@ -292,14 +328,17 @@ Lanes allocate_nimble(const Dag& dag, const Reachability& reaches) {
   std::vector<std::vector<int>> follows(chains.ends.size());
   for (size_t a = 0; a < chains.ends.size(); ++a)
     for (size_t b = 0; b < chains.ends.size(); ++b)
-      if (reaches(chains.ends[a].second, chains.ends[b].first)) follows[a].push_back(static_cast<int>(b));
+      if (reaches(chains.ends[a].second, chains.ends[b].first))
+        follows[a].push_back(static_cast<int>(b));
   const Chains joined = chains_of(maximum_matching(follows));
   Lanes lanes{std::vector<int>(dag.size()), static_cast<int>(joined.ends.size())};
   for (int v = 0; v < dag.size(); ++v) lanes.lane[v] = joined.chain[chains.chain[v]];
   return lanes;
 }
 
-Lanes allocate_sequential(const Dag& dag) { return {std::vector<int>(dag.size(), 0), dag.size() > 0 ? 1 : 0}; }
+Lanes allocate_sequential(const Dag& dag) {
+  return {std::vector<int>(dag.size(), 0), dag.size() > 0 ? 1 : 0};
+}
 
 std::vector<int> order_opara(const Dag& dag, const std::vector<Kernel>& kernels, Steps* steps) {
   struct Ready {
@@ -315,8 +354,11 @@ std::vector<int> order_opara(const Dag& dag, const std::vector<Kernel>& kernels,
   Steps counted;
   int since = 0;
   const auto release = [&](int kernel) {
-    if (!kernels[kernel].launches) free.push_back(kernel);
-    else lists[kernels[kernel].kind == KernelClass::kMemory ? 0 : 1].push({&kernels[kernel].demand, since++, kernel});
+    if (!kernels[kernel].launches)
+      free.push_back(kernel);
+    else
+      lists[kernels[kernel].kind == KernelClass::kMemory ? 0 : 1].push(
+          {&kernels[kernel].demand, since++, kernel});
   };
   const auto launch = [&](int kernel) {
     order.push_back(kernel);
@@ -352,7 +394,9 @@ std::vector<int> order_critical(const Dag& dag, const std::vector<Kernel>& kerne
   for (int v = 0; v < dag.size(); ++v)
     if (kernels[v].launches) nanos[v] = kernels[v].demand.nanos;
   const LongestPaths paths = longest_paths(dag, sorted_topologically(dag), nanos);
-  const auto later = [&](int a, int b) { return std::pair(paths.from[a], -a) < std::pair(paths.from[b], -b); };
+  const auto later = [&](int a, int b) {
+    return std::pair(paths.from[a], -a) < std::pair(paths.from[b], -b);
+  };
   std::priority_queue<int, std::vector<int>, decltype(later)> ready(later);
   // The machine as it would be: whose predecessors have not ended is no candidate while another is.
   using Event = std::pair<double, int>;
@@ -360,10 +404,14 @@ std::vector<int> order_critical(const Dag& dag, const std::vector<Kernel>& kerne
   std::vector<int> waits = indegrees(dag), order;
   double now = 0;
   int64_t taken = 0;
-  const auto width = [&](int kernel) { return std::min<int64_t>(std::max<int64_t>(kernels[kernel].demand.ctas, 1), sms); };
+  const auto width = [&](int kernel) {
+    return std::min<int64_t>(std::max<int64_t>(kernels[kernel].demand.ctas, 1), sms);
+  };
   std::optional<KernelClass> before;
   std::vector<int> free;
-  const auto release = [&](int kernel) { (kernels[kernel].launches ? void(ready.push(kernel)) : free.push_back(kernel)); };
+  const auto release = [&](int kernel) {
+    (kernels[kernel].launches ? void(ready.push(kernel)) : free.push_back(kernel));
+  };
   const auto end = [&](int kernel) {
     for (const int next : dag.after[kernel])
       if (--waits[next] == 0) release(next);
@@ -427,8 +475,8 @@ Status check_options(const DispatchOptions& options) {
     return std::find(names.begin(), names.end(), name) != names.end();
   };
   if (!known(options.policy, {"waves", "sequential", "nimble", "opara", "critical", "auto"}))
-    return Error{Code::kUsage, "schedule", fmt::format("there is no dispatch '{}'", options.policy), "",
-                 "waves, sequential, nimble, opara, critical, auto"};
+    return Error{Code::kUsage, "schedule", fmt::format("there is no dispatch '{}'", options.policy),
+                 "", "waves, sequential, nimble, opara, critical, auto"};
   const std::string& order = options.launch_order;
   const bool random = order.starts_with("random:") && order.size() > 7 && order.size() < 26 &&
                       order.find_first_not_of("0123456789", 7) == std::string::npos;
@@ -436,13 +484,14 @@ Status check_options(const DispatchOptions& options) {
     return Error{Code::kUsage, "schedule", fmt::format("there is no launch order '{}'", order), "",
                  "topological, opara, critical, random:SEED"};
   if (options.policy == "waves" && (!order.empty() || options.streams > 0))
-    return Error{Code::kUsage, "schedule", "the dispatch waves has neither lanes nor an order of its own", "",
+    return Error{Code::kUsage, "schedule",
+                 "the dispatch waves has neither lanes nor an order of its own", "",
                  "--dispatch opara, nimble or critical with --launch-order and --streams"};
   return ok_status();
 }
 
-Result<Dispatch> dispatch(const Dag& dag, const std::vector<Kernel>& kernels, const std::vector<int>& waves,
-                          const DispatchOptions& options) {
+Result<Dispatch> dispatch(const Dag& dag, const std::vector<Kernel>& kernels,
+                          const std::vector<int>& waves, const DispatchOptions& options) {
   TRY_STATUS(check_options(options));
   CHECK(kernels.size() == static_cast<size_t>(dag.size()) && waves.size() == kernels.size());
   if (options.policy != "auto") return dispatch_one(options.policy, dag, kernels, waves, options);
@@ -453,27 +502,39 @@ Result<Dispatch> dispatch(const Dag& dag, const std::vector<Kernel>& kernels, co
     DispatchOptions with = options;
     if (std::string_view(policy) == "waves") with.launch_order.clear(), with.streams = 0;
     TRY(Dispatch made, dispatch_one(policy, dag, kernels, waves, with));
-    others += fmt::format("{}{} {:.1f}", others.empty() ? "" : ", ", policy, made.predicted_nanos / 1000);
-    if (!best) best = made, kept = made;
-    else if (made.predicted_nanos < kept->predicted_nanos * kWorth && made.predicted_nanos < best->predicted_nanos) best = std::move(made);
+    others +=
+        fmt::format("{}{} {:.1f}", others.empty() ? "" : ", ", policy, made.predicted_nanos / 1000);
+    if (!best)
+      best = made, kept = made;
+    else if (made.predicted_nanos < kept->predicted_nanos * kWorth &&
+             made.predicted_nanos < best->predicted_nanos)
+      best = std::move(made);
   }
   best->reason = fmt::format("{}, by the prediction (us): {}", best->policy, others);
   return std::move(*best);
 }
 
-Status validate_dispatch(const Dag& dag, const std::vector<Kernel>& kernels, const Dispatch& dispatch) {
+Status validate_dispatch(const Dag& dag, const std::vector<Kernel>& kernels,
+                         const Dispatch& dispatch) {
   Dag edges(dag.size());
   std::vector<int> place(dag.size(), -1);
   for (size_t k = 0; k < dispatch.kernels.size(); ++k) {
     const Dispatched& each = dispatch.kernels[k];
-    if (each.kernel < 0 || each.kernel >= dag.size()) return refused(fmt::format("it has kernel {} of {}", each.kernel, dag.size()));
-    if (each.position != static_cast<int>(k)) return refused(fmt::format("kernel {} has position {} instead of {}", each.kernel, each.position, k));
+    if (each.kernel < 0 || each.kernel >= dag.size())
+      return refused(fmt::format("it has kernel {} of {}", each.kernel, dag.size()));
+    if (each.position != static_cast<int>(k))
+      return refused(
+          fmt::format("kernel {} has position {} instead of {}", each.kernel, each.position, k));
     if (place[each.kernel] >= 0) return refused(fmt::format("it has kernel {} twice", each.kernel));
-    if (!kernels[each.kernel].launches) return refused(fmt::format("kernel {} launches nothing", each.kernel));
-    if (each.lane < 0 || each.lane >= dispatch.lanes) return refused(fmt::format("kernel {} has lane {} of {}", each.kernel, each.lane, dispatch.lanes));
+    if (!kernels[each.kernel].launches)
+      return refused(fmt::format("kernel {} launches nothing", each.kernel));
+    if (each.lane < 0 || each.lane >= dispatch.lanes)
+      return refused(
+          fmt::format("kernel {} has lane {} of {}", each.kernel, each.lane, dispatch.lanes));
     for (const int before : each.predecessors) {
       if (before < 0 || before >= dag.size() || place[before] < 0)
-        return refused(fmt::format("kernel {} follows kernel {}, which is not launched before it", each.kernel, before));
+        return refused(fmt::format("kernel {} follows kernel {}, which is not launched before it",
+                                   each.kernel, before));
       edges.add(before, each.kernel);
     }
     place[each.kernel] = static_cast<int>(k);
@@ -491,33 +552,41 @@ Status validate_dispatch(const Dag& dag, const std::vector<Kernel>& kernels, con
   TRY(const Reachability reaches, Reachability::make(edges));
   for (int v = 0; v < dag.size(); ++v)
     for (const int before : dag.before[v])
-      if (!reaches(before, v)) return refused(fmt::format("no edges lead from kernel {} to kernel {}, which follows it", before, v));
+      if (!reaches(before, v))
+        return refused(
+            fmt::format("no edges lead from kernel {} to kernel {}, which follows it", before, v));
   std::vector<int> last(dispatch.lanes, -1);
   for (const Dispatched& each : dispatch.kernels) {
     if (last[each.lane] >= 0 && !reaches(last[each.lane], each.kernel))
-      return refused(fmt::format("kernel {} does not follow kernel {}, before it in lane {}", each.kernel, last[each.lane], each.lane));
+      return refused(fmt::format("kernel {} does not follow kernel {}, before it in lane {}",
+                                 each.kernel, last[each.lane], each.lane));
     last[each.lane] = each.kernel;
   }
   return ok_status();
 }
 
-double predict(const std::vector<Dispatched>& by_position, const std::vector<Kernel>& kernels, int sms) {
+double predict(const std::vector<Dispatched>& by_position, const std::vector<Kernel>& kernels,
+               int sms) {
   struct Active {
     int position;
     double width, left;  // SMs that it fills; of its work, in nanoseconds of that many
   };
   std::vector<int> position_of(kernels.size(), -1), waits(by_position.size());
   std::vector<std::vector<int>> next(by_position.size());
-  for (size_t k = 0; k < by_position.size(); ++k) position_of[by_position[k].kernel] = static_cast<int>(k);
+  for (size_t k = 0; k < by_position.size(); ++k)
+    position_of[by_position[k].kernel] = static_cast<int>(k);
   for (size_t k = 0; k < by_position.size(); ++k) {
     waits[k] = static_cast<int>(by_position[k].predecessors.size());
-    for (const int before : by_position[k].predecessors) next[position_of[before]].push_back(static_cast<int>(k));
+    for (const int before : by_position[k].predecessors)
+      next[position_of[before]].push_back(static_cast<int>(k));
   }
   std::vector<Active> active;  // by position
   const auto begin = [&](int position) {
     const Demand& demand = kernels[by_position[position].kernel].demand;
-    const double width = static_cast<double>(std::min<int64_t>(std::max<int64_t>(demand.ctas, 1), sms));
-    const auto at = std::find_if(active.begin(), active.end(), [&](const Active& each) { return each.position > position; });
+    const double width =
+        static_cast<double>(std::min<int64_t>(std::max<int64_t>(demand.ctas, 1), sms));
+    const auto at = std::find_if(active.begin(), active.end(),
+                                 [&](const Active& each) { return each.position > position; });
     active.insert(at, {position, width, std::max(demand.nanos, 1.0)});
   };
   for (size_t k = 0; k < waits.size(); ++k)
@@ -530,15 +599,18 @@ double predict(const std::vector<Dispatched>& by_position, const std::vector<Ker
       const double got = std::min(free, each.width);
       free -= got;
       rate.push_back(got / each.width);
-      if (got > 0 && (soonest < 0 || each.left / rate.back() < soonest)) soonest = each.left / rate.back();
+      if (got > 0 && (soonest < 0 || each.left / rate.back() < soonest))
+        soonest = each.left / rate.back();
     }
     now += soonest;
     std::vector<Active> left;
     std::vector<int> ended;
     for (size_t k = 0; k < active.size(); ++k) {
       active[k].left -= soonest * rate[k];
-      if (active[k].left < 1e-6) ended.push_back(active[k].position);
-      else left.push_back(active[k]);
+      if (active[k].left < 1e-6)
+        ended.push_back(active[k].position);
+      else
+        left.push_back(active[k]);
     }
     active = std::move(left);
     for (const int position : ended)
@@ -549,14 +621,19 @@ double predict(const std::vector<Dispatched>& by_position, const std::vector<Ker
 }
 
 std::string print(const Dispatch& dispatch, const std::vector<Kernel>& kernels) {
-  std::string out = fmt::format("{} kernels in {} lanes, dispatch {}, launch order {}: about {:.1f} us, the longest path {:.1f}\n",
-                                dispatch.kernels.size(), dispatch.lanes, dispatch.policy, dispatch.launch_order,
-                                dispatch.predicted_nanos / 1000, dispatch.critical_nanos / 1000);
+  std::string out = fmt::format(
+      "{} kernels in {} lanes, dispatch {}, launch order {}: about {:.1f} us, the longest path "
+      "{:.1f}\n",
+      dispatch.kernels.size(), dispatch.lanes, dispatch.policy, dispatch.launch_order,
+      dispatch.predicted_nanos / 1000, dispatch.critical_nanos / 1000);
   if (!dispatch.reason.empty()) out += "chosen: " + dispatch.reason + "\n";
   for (const Dispatched& each : dispatch.kernels)
-    out += fmt::format("{} kernel {} {}: lane {}, priority {}, {}; after {}; {}\n", each.position, each.kernel,
-                       kernels[each.kernel].name, each.lane, each.priority, demand_text(kernels[each.kernel].demand),
-                       each.predecessors.empty() ? "nobody" : fmt::format("{}", fmt::join(each.predecessors, " ")), each.reason);
+    out += fmt::format(
+        "{} kernel {} {}: lane {}, priority {}, {}; after {}; {}\n", each.position, each.kernel,
+        kernels[each.kernel].name, each.lane, each.priority,
+        demand_text(kernels[each.kernel].demand),
+        each.predecessors.empty() ? "nobody" : fmt::format("{}", fmt::join(each.predecessors, " ")),
+        each.reason);
   return out;
 }
 
@@ -565,12 +642,15 @@ std::string print_json(const Dispatch& dispatch, const std::vector<Kernel>& kern
   for (const Dispatched& each : dispatch.kernels) {
     const Kernel& of = kernels[each.kernel];
     out += fmt::format(
-        "{}\n{{\"kernel\": {}, \"name\": {}, \"position\": {}, \"lane\": {}, \"priority\": {}, \"class\": \"{}\", "
-        "\"demand\": {{\"ctas\": {}, \"threads\": {}, \"registers\": {}, \"shared_bytes\": {}, \"nanos\": {:.0f}}}, "
+        "{}\n{{\"kernel\": {}, \"name\": {}, \"position\": {}, \"lane\": {}, \"priority\": {}, "
+        "\"class\": \"{}\", "
+        "\"demand\": {{\"ctas\": {}, \"threads\": {}, \"registers\": {}, \"shared_bytes\": {}, "
+        "\"nanos\": {:.0f}}}, "
         "\"predecessors\": [{}], \"reason\": {}}}",
-        each.position == 0 ? "" : ",", each.kernel, json_text(of.name), each.position, each.lane, each.priority,
-        to_string(of.kind), of.demand.ctas, of.demand.threads, of.demand.registers, of.demand.shared_bytes, of.demand.nanos,
-        fmt::join(each.predecessors, ", "), json_text(each.reason));
+        each.position == 0 ? "" : ",", each.kernel, json_text(of.name), each.position, each.lane,
+        each.priority, to_string(of.kind), of.demand.ctas, of.demand.threads, of.demand.registers,
+        of.demand.shared_bytes, of.demand.nanos, fmt::join(each.predecessors, ", "),
+        json_text(each.reason));
   }
   return out + "\n]\n";
 }

@@ -1,10 +1,13 @@
-/// schedule/dispatch.h — in which order kernels are launched, and which of them share a lane (a stream).
+/// schedule/dispatch.h — in which order kernels are launched, and which of them share a lane (a
+/// stream).
 ///
 ///   in   a Dag of kernels, what each asks for of the machine, a policy
-///   out  Dispatch: position, lane, priority, class and reason of each kernel, and the edges of a graph of them
+///   out  Dispatch: position, lane, priority, class and reason of each kernel, and the edges of a
+///   graph of them
 ///
-/// Opara (IEEE Transactions on Computers 74(1), 2025) gives allocate_opara, its algorithm 1, and order_opara, its algorithm 2. Nimble (NeurIPS'20)
-/// gives allocate_nimble. `critical` is ours. A kernel that launches nothing is free: it is released the moment it is ready.
+/// Opara (IEEE Transactions on Computers 74(1), 2025) gives allocate_opara, its algorithm 1, and
+/// order_opara, its algorithm 2. Nimble (NeurIPS'20) gives allocate_nimble. `critical` is ours. A
+/// kernel that launches nothing is free: it is released the moment it is ready.
 #pragma once
 
 #include <optional>
@@ -25,7 +28,8 @@ struct Demand {
   int64_t ctas = 0;
   double nanos = 0;  // predicted, alone on the machine
 };
-/// The order in which algorithm 2 takes kernels: by shared memory, threads and registers of a CTA, as the paper lists them; then by CTAs.
+/// The order in which algorithm 2 takes kernels: by shared memory, threads and registers of a CTA,
+/// as the paper lists them; then by CTAs.
 bool asks_for_less(const Demand& a, const Demand& b);
 
 struct Kernel {
@@ -36,14 +40,16 @@ struct Kernel {
   bool launches = true;
 };
 
-/// The class of a kernel from what it moves and computes: compute-bound where it has more operations for a byte than the machine does while it
-/// moves one (its ridge). Where either is not known (0), by a table of ops: `op` is its name in the graph. Says which of the two decided.
+/// The class of a kernel from what it moves and computes: compute-bound where it has more
+/// operations for a byte than the machine does while it moves one (its ridge). Where either is not
+/// known (0), by a table of ops: `op` is its name in the graph. Says which of the two decided.
 struct Classified {
   KernelClass kind = KernelClass::kMemory;
   std::string why;
 };
 Classified classify(double flops, double bytes, double ridge, std::string_view op);
-/// The table: products, convolutions, attention and recurrences are compute-bound, all else memory-bound.
+/// The table: products, convolutions, attention and recurrences are compute-bound, all else
+/// memory-bound.
 KernelClass class_of_op(std::string_view op);
 
 /// What an allocation or an order did, counted in elements of lists and edges that it looked at.
@@ -56,30 +62,34 @@ struct Lanes {
   std::vector<int> lane;
   int count = 0;
 };
-/// Algorithm 1: each kernel, in topological order, takes the lane of the first predecessor that has not passed its lane on, else a new one.
-/// O(kernels + edges).
+/// Algorithm 1: each kernel, in topological order, takes the lane of the first predecessor that has
+/// not passed its lane on, else a new one. O(kernels + edges).
 Lanes allocate_opara(const Dag& dag, const std::vector<int>& topological, Steps* steps = nullptr);
-/// Nimble's: a maximum matching of the transitive reduction gives chains, a second one joins chains of which one ends before another begins.
+/// Nimble's: a maximum matching of the transitive reduction gives chains, a second one joins chains
+/// of which one ends before another begins.
 Lanes allocate_nimble(const Dag& dag, const Reachability& reaches);
 /// One lane for all.
 Lanes allocate_sequential(const Dag& dag);
 
-/// Algorithm 2: of the kernels that are ready, the lists of memory-bound and compute-bound ones in turns, memory-bound first, where both have
-/// some; of the list the kernel that asks for least, of equals the one that was ready first.
-std::vector<int> order_opara(const Dag& dag, const std::vector<Kernel>& kernels, Steps* steps = nullptr);
-/// Of those ready, by the longest remaining path; among those within a tenth of the longest, first what fits into the free SMs of a machine
-/// with `sms` of them on which kernels begin as soon as they may, then what is of the other class than the kernel before.
+/// Algorithm 2: of the kernels that are ready, the lists of memory-bound and compute-bound ones in
+/// turns, memory-bound first, where both have some; of the list the kernel that asks for least, of
+/// equals the one that was ready first.
+std::vector<int> order_opara(const Dag& dag, const std::vector<Kernel>& kernels,
+                             Steps* steps = nullptr);
+/// Of those ready, by the longest remaining path; among those within a tenth of the longest, first
+/// what fits into the free SMs of a machine with `sms` of them on which kernels begin as soon as
+/// they may, then what is of the other class than the kernel before.
 std::vector<int> order_critical(const Dag& dag, const std::vector<Kernel>& kernels, int sms);
 /// Some topological order, by `seed`.
 std::vector<int> order_random(const Dag& dag, uint64_t seed);
 
 /// The words of the command line. `launch_order` empty: the policy's own.
 struct DispatchOptions {
-  std::string policy = "waves";      // waves, sequential, nimble, opara, critical, auto
-  std::string launch_order = "";     // topological, opara, critical, random:SEED
-  int streams = 0;                   // lanes at most; 0: as many as the policy wants
-  int sms = 1;                       // of the machine
-  int priorities = 6;                // levels that the machine tells apart
+  std::string policy = "waves";   // waves, sequential, nimble, opara, critical, auto
+  std::string launch_order = "";  // topological, opara, critical, random:SEED
+  int streams = 0;                // lanes at most; 0: as many as the policy wants
+  int sms = 1;                    // of the machine
+  int priorities = 6;             // levels that the machine tells apart
   bool operator==(const DispatchOptions&) const = default;
 };
 /// Errors: kUsage with the names that exist.
@@ -88,32 +98,37 @@ Status check_options(const DispatchOptions& options);
 /// One kernel's place.
 struct Dispatched {
   int kernel = 0, position = 0, lane = 0;
-  int priority = 0;                // 0 for the last, below it for what goes first
-  std::vector<int> predecessors;   // kernels that the graph's edges name
+  int priority = 0;               // 0 for the last, below it for what goes first
+  std::vector<int> predecessors;  // kernels that the graph's edges name
   std::string reason;
 };
 struct Dispatch {
   std::string policy, launch_order;
-  std::string reason;               // of `auto`: what was chosen, over what
+  std::string reason;  // of `auto`: what was chosen, over what
   int lanes = 0;
   std::vector<Dispatched> kernels;  // by position; kernels that launch nothing are none
   double predicted_nanos = 0;
-  double critical_nanos = 0;        // the longest path
+  double critical_nanos = 0;  // the longest path
 };
 
-/// `waves`: by kernel; what the policy of that name goes by. Errors: kUsage of the options, kBuild for a cycle.
-Result<Dispatch> dispatch(const Dag& dag, const std::vector<Kernel>& kernels, const std::vector<int>& waves,
-                          const DispatchOptions& options);
+/// `waves`: by kernel; what the policy of that name goes by. Errors: kUsage of the options, kBuild
+/// for a cycle.
+Result<Dispatch> dispatch(const Dag& dag, const std::vector<Kernel>& kernels,
+                          const std::vector<int>& waves, const DispatchOptions& options);
 
-/// Whether each kernel that launches something is there once, behind all that it follows, positions are 0 and up, no lane leaves its order, and
-/// the edges lead wherever the partial order does. Errors: kBuild, naming the kernel.
-Status validate_dispatch(const Dag& dag, const std::vector<Kernel>& kernels, const Dispatch& dispatch);
+/// Whether each kernel that launches something is there once, behind all that it follows, positions
+/// are 0 and up, no lane leaves its order, and the edges lead wherever the partial order does.
+/// Errors: kBuild, naming the kernel.
+Status validate_dispatch(const Dag& dag, const std::vector<Kernel>& kernels,
+                         const Dispatch& dispatch);
 
-/// Nanoseconds until all have ended, where each begins once its predecessors have: those of lower position take as many of `sms` SMs as they have
-/// CTAs, the others what is left.
-double predict(const std::vector<Dispatched>& by_position, const std::vector<Kernel>& kernels, int sms);
+/// Nanoseconds until all have ended, where each begins once its predecessors have: those of lower
+/// position take as many of `sms` SMs as they have CTAs, the others what is left.
+double predict(const std::vector<Dispatched>& by_position, const std::vector<Kernel>& kernels,
+               int sms);
 
-/// As text, a line a kernel, and as JSON: a list of objects with kernel, position, lane, priority, class, demand, predecessors, reason.
+/// As text, a line a kernel, and as JSON: a list of objects with kernel, position, lane, priority,
+/// class, demand, predecessors, reason.
 std::string print(const Dispatch& dispatch, const std::vector<Kernel>& kernels);
 std::string print_json(const Dispatch& dispatch, const std::vector<Kernel>& kernels);
 

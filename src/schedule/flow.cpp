@@ -17,14 +17,13 @@ using stitch::Plan;
 using stitch::Step;
 using stitch::StepKind;
 
-constexpr int64_t kMostRows = 8;             // of a product, of an attention's queries
-constexpr int64_t kMostGiven = 32 << 10;     // bytes of a value that is passed on
-constexpr int64_t kMostNear = 48 << 10;      // bytes of all copies of a worker
-constexpr int64_t kMostArena = 256 << 20;    // bytes: nothing of it is written twice
-constexpr int64_t kMostOwn = 64 << 10;       // elements of a work that a worker computes for itself
-constexpr int64_t kMostRowsLooked = 4096;    // of a work, row by row
+constexpr int64_t kMostRows = 8;           // of a product, of an attention's queries
+constexpr int64_t kMostGiven = 32 << 10;   // bytes of a value that is passed on
+constexpr int64_t kMostNear = 48 << 10;    // bytes of all copies of a worker
+constexpr int64_t kMostArena = 256 << 20;  // bytes: nothing of it is written twice
+constexpr int64_t kMostOwn = 64 << 10;     // elements of a work that a worker computes for itself
+constexpr int64_t kMostRowsLooked = 4096;  // of a work, row by row
 constexpr int64_t kNearAlign = 128;
-
 
 /// What an affine access touches from its row's first element on, for columns [c0, c1).
 Span column_span(const Nest& nest, const Access& access, int64_t c0, int64_t c1) {
@@ -55,23 +54,32 @@ Span touched(const Nest& nest, const Access& access, const ObkTask& task, int64_
 
 /// What one piece of a head's keys reads.
 Span attention_reads(const stitch::AttentionTile& tile, const ObkTask& task, int operand) {
-  const int64_t plane = task.r0 / tile.queries, image = plane / tile.heads, head = plane % tile.heads;
+  const int64_t plane = task.r0 / tile.queries, image = plane / tile.heads,
+                head = plane % tile.heads;
   if (operand == 0) {
-    const int64_t at = tile.q.offset + image * tile.q.image + head * tile.q.head + task.r0 % tile.queries * tile.q.row;
+    const int64_t at = tile.q.offset + image * tile.q.image + head * tile.q.head +
+                       task.r0 % tile.queries * tile.q.row;
     return {at, at + (task.r1 - task.r0 - 1) * tile.q.row + tile.size};
   }
   constexpr int64_t kBlock = 16;  // keys: attention_shape.h
   const stitch::AttentionTile::Operand& from = operand == 1 ? tile.k : tile.v;
-  const int64_t blocks = (tile.keys + kBlock - 1) / kBlock, piece = tile.pieces > 1 ? task.c0 * tile.pieces / tile.value_size : 0;
-  const int64_t first = blocks * piece / tile.pieces * kBlock + kept_keys_of(task), end = std::min(blocks * (piece + 1) / tile.pieces * kBlock, tile.keys);
+  const int64_t blocks = (tile.keys + kBlock - 1) / kBlock,
+                piece = tile.pieces > 1 ? task.c0 * tile.pieces / tile.value_size : 0;
+  const int64_t first = blocks * piece / tile.pieces * kBlock + kept_keys_of(task),
+                end = std::min(blocks * (piece + 1) / tile.pieces * kBlock, tile.keys);
   const int64_t at = from.offset + image * from.image + head / tile.shared * from.head;
   if (first >= end) return {};
-  return {at + first * from.row, at + (end - 1) * from.row + (operand == 1 ? tile.size : tile.value_size)};
+  return {at + first * from.row,
+          at + (end - 1) * from.row + (operand == 1 ? tile.size : tile.value_size)};
 }
 
-/// Whether a product's tiles of so many columns can flow: the last one may have fewer, but of twins, whose halves lie side by side.
-bool tiles_flow(const kernels::TileLibrary& tiles, const stitch::Product& p, int64_t rows, int64_t n, int64_t columns) {
-  const auto flows = [&](int64_t wide) { return tiles.dataflow->gemm_bytes(p.tile_type(), rows, wide * p.sides(), p.k[0].extent) > 0; };
+/// Whether a product's tiles of so many columns can flow: the last one may have fewer, but of
+/// twins, whose halves lie side by side.
+bool tiles_flow(const kernels::TileLibrary& tiles, const stitch::Product& p, int64_t rows,
+                int64_t n, int64_t columns) {
+  const auto flows = [&](int64_t wide) {
+    return tiles.dataflow->gemm_bytes(p.tile_type(), rows, wide * p.sides(), p.k[0].extent) > 0;
+  };
   return flows(columns) && (n % columns == 0 || (p.sides() == 1 && flows(n % columns)));
 }
 
@@ -83,11 +91,13 @@ bool stores(const Group& group, size_t slot) {
 
 int64_t count_of(const Buffer& buffer) { return buffer.type.count(); }
 
-/// Whether a store writes neighbours, column after column: then what is written can be told by spans.
+/// Whether a store writes neighbours, column after column: then what is written can be told by
+/// spans.
 bool stores_neighbours(const Work& work, const Group& group, const Access& access) {
   if (!access.affine) return false;
   if (group.body.steps[access.step].per_row || work.nest.column_count() == 1) return true;
-  return work.nest.dims.size() == static_cast<size_t>(work.nest.rows) + 1 && access.strides.back() == 1;
+  return work.nest.dims.size() == static_cast<size_t>(work.nest.rows) + 1 &&
+         access.strides.back() == 1;
 }
 
 /// Whether a work reads an output of the program: nobody waits for what is stored there.
@@ -105,7 +115,8 @@ bool reads_an_output(const Plan& plan, const TaskGraph& tasks, const Work& work)
 /// Makes one table flow, or finds that it does not.
 class Flow {
  public:
-  Flow(const Plan& plan, const machine::Machine& device, TaskGraph& tasks) : plan_(plan), device_(device), tasks_(tasks) {}
+  Flow(const Plan& plan, const machine::Machine& device, TaskGraph& tasks)
+      : plan_(plan), device_(device), tasks_(tasks) {}
 
   bool run() {
     if (!sort_works() || !sort_buffers()) return false;
@@ -128,16 +139,21 @@ class Flow {
       if (!work.has_tasks() || reads_an_output(plan_, tasks_, work)) return false;
       switch (group.kind) {
         case GroupKind::kStitched: {
-          if (work.nest.lanes_in_rows || work.nest.row_count() == 0 || work.nest.column_count() == 0) return false;
+          if (work.nest.lanes_in_rows || work.nest.row_count() == 0 ||
+              work.nest.column_count() == 0)
+            return false;
           bool ports = false, arena = false;
           for (const Step& step : group.body.steps)
             if (step.kind == StepKind::kStore)
-              (tasks_.buffers[work.buffers[step.slot]].kind == BufferKind::kArena ? arena : ports) = true;
+              (tasks_.buffers[work.buffers[step.slot]].kind == BufferKind::kArena ? arena : ports) =
+                  true;
           if (ports && arena) return false;
-          // A body that turns what it reads asks for it by copies of global memory: not of a worker's copy.
+          // A body that turns what it reads asks for it by copies of global memory: not of a
+          // worker's copy.
           if (arena && work.nest.row_count() > 1)
             for (const Access& access : work.nest.accesses)
-              if (access.affine && access.step < 0 && !access.strides.empty() && access.strides.back() != 0 && access.strides.back() != 1 &&
+              if (access.affine && access.step < 0 && !access.strides.empty() &&
+                  access.strides.back() != 0 && access.strides.back() != 1 &&
                   tasks_.buffers[work.buffers[access.operand]].kind != BufferKind::kInput)
                 return false;
           work.dataflow->replicated = arena;
@@ -151,7 +167,8 @@ class Flow {
           if (!takes_attention(work, group)) return false;
           gives = true;
           break;
-        default: return false;
+        default:
+          return false;
       }
     }
     return gives;
@@ -160,23 +177,34 @@ class Flow {
     const stitch::Product& p = group.product;
     const kernels::TileLibrary& tiles = kernels::tile_library(device_);
     const int64_t rows = work.nest.row_count(), n = work.nest.column_count();
-    if (group.partials != graph::kNone || p.statistics.wanted || p.parts != 1 || !p.batch.empty()) return false;
+    if (group.partials != graph::kNone || p.statistics.wanted || p.parts != 1 || !p.batch.empty())
+      return false;
     if (rows < 1 || rows > kMostRows || work.tile_rows != rows || n == 0) return false;
-    if (p.k.size() != 1 || p.k[0].a != 1 || p.n.size() != 1 || p.a_type != p.b_type || tile_span(group, work.nest) != rows) return false;
+    if (p.k.size() != 1 || p.k[0].a != 1 || p.n.size() != 1 || p.a_type != p.b_type ||
+        tile_span(group, work.nest) != rows)
+      return false;
     if (p.a_type != DType::f16 && p.a_type != DType::bf16) return false;
     if (tasks_.buffers[work.buffers.back()].kind != BufferKind::kWeight) return false;
     // Its rows are read where the worker's copy of them lies.
-    if (tiles.dataflow && (tasks_.buffers[work.buffers[work.operand_count(group)]].kind != BufferKind::kArena || p.a_offset % 8 != 0)) return false;
+    if (tiles.dataflow &&
+        (tasks_.buffers[work.buffers[work.operand_count(group)]].kind != BufferKind::kArena ||
+         p.a_offset % 8 != 0))
+      return false;
     return !tiles.dataflow || tiles_flow(tiles, p, rows, n, work.tile_columns);
   }
   bool takes_attention(const Work& work, const Group& group) const {
     const stitch::AttentionTile& tile = group.attention;
-    if (tile.packed || tile.mask.value != graph::kNone || tile.queries > kMostRows || tile.queries == 0 || tile.keys == 0) return false;
-    if (tile.q.column != 1 || tile.k.column != 1 || tile.v.column != 1 || work.tile_rows != tile.queries) return false;
+    if (tile.packed || tile.mask.value != graph::kNone || tile.queries > kMostRows ||
+        tile.queries == 0 || tile.keys == 0)
+      return false;
+    if (tile.q.column != 1 || tile.k.column != 1 || tile.v.column != 1 ||
+        work.tile_rows != tile.queries)
+      return false;
     return tile.pieces > 1 || device_.family == machine::Family::kCpu;
   }
 
-  /// Which values are given and which are a worker's own; false where one is too large to be passed on, or comes in both ways.
+  /// Which values are given and which are a worker's own; false where one is too large to be passed
+  /// on, or comes in both ways.
   bool sort_buffers() {
     std::vector<int64_t> given(tasks_.buffers.size(), 0);  // elements that works give
     std::vector<bool> own(tasks_.buffers.size(), false);
@@ -186,18 +214,28 @@ class Flow {
         if (step.kind != StepKind::kStore) continue;
         const int b = work.buffers[step.slot];
         if (tasks_.buffers[b].kind != BufferKind::kArena) continue;
-        const int64_t elements = work.nest.row_count() * (step.per_row ? 1 : work.nest.column_count());
+        const int64_t elements =
+            work.nest.row_count() * (step.per_row ? 1 : work.nest.column_count());
         // Words of 32 bits are stored whole, by one thread.
-        const auto store = std::find_if(work.nest.accesses.begin(), work.nest.accesses.end(), [&](const Access& access) {
-          return access.step >= 0 && &group.body.steps[access.step] == &step;
-        });
-        if (store == work.nest.accesses.end() || !stores_neighbours(work, group, *store)) return false;
-        if (work.replicated()) { own[b] = true; continue; }
-        const int64_t per_word = 4 / std::max<int64_t>(byte_size(tasks_.buffers[b].type.dtype, 1), 1);
+        const auto store = std::find_if(
+            work.nest.accesses.begin(), work.nest.accesses.end(), [&](const Access& access) {
+              return access.step >= 0 && &group.body.steps[access.step] == &step;
+            });
+        if (store == work.nest.accesses.end() || !stores_neighbours(work, group, *store))
+          return false;
+        if (work.replicated()) {
+          own[b] = true;
+          continue;
+        }
+        const int64_t per_word =
+            4 / std::max<int64_t>(byte_size(tasks_.buffers[b].type.dtype, 1), 1);
         const size_t lane = work.nest.dims.size() - 1;
         if (step.per_row || per_word < 1 || bits(tasks_.buffers[b].type.dtype) < 16) return false;
-        if (work.nest.dims.size() != static_cast<size_t>(work.nest.rows) + 1 || store->strides[lane] != 1 || store->offset % per_word != 0) return false;
-        if (work.nest.dims[lane].extent % per_word != 0 || work.tile_columns % per_word != 0) return false;
+        if (work.nest.dims.size() != static_cast<size_t>(work.nest.rows) + 1 ||
+            store->strides[lane] != 1 || store->offset % per_word != 0)
+          return false;
+        if (work.nest.dims[lane].extent % per_word != 0 || work.tile_columns % per_word != 0)
+          return false;
         for (size_t d = 0; d < lane; ++d)
           if (store->strides[d] % per_word != 0) return false;
         given[b] += elements;
@@ -207,13 +245,16 @@ class Flow {
     std::vector<bool> attended(tasks_.buffers.size(), false);
     for (const Work& work : tasks_.works)
       if (group_of(work).kind == GroupKind::kAttention)
-        for (size_t operand = 1; operand <= 2; ++operand) attended[work.buffers[group_of(work).body.operands.size() + operand]] = true;
+        for (size_t operand = 1; operand <= 2; ++operand)
+          attended[work.buffers[group_of(work).body.operands.size() + operand]] = true;
     for (size_t b = 0; b < tasks_.buffers.size(); ++b) {
       Buffer& buffer = tasks_.buffers[b];
       if (buffer.kind != BufferKind::kArena || buffer.value == graph::kNone) continue;
       if (given[b] > 0) {
         // Who reads a copy waits for all of its words, so all of them must come.
-        if (own[b] || given[b] != count_of(buffer) || buffer.size.count > kMostGiven || buffer.size.count % 8 != 0) return false;
+        if (own[b] || given[b] != count_of(buffer) || buffer.size.count > kMostGiven ||
+            buffer.size.count % 8 != 0)
+          return false;
         buffer.reach = Reach::kGiven;
       } else if (own[b] && !attended[b] && buffer.size.count <= kMostGiven) {
         buffer.reach = Reach::kOwn;
@@ -226,42 +267,53 @@ class Flow {
         const Buffer& buffer = tasks_.buffers[work.buffers[slot]];
         if (buffer.reach == Reach::kGiven && ++given_here > kMostGathers) return false;
         if (buffer.kind != BufferKind::kArena || slot < group.body.operands.size()) continue;
-        const bool query = group.kind == GroupKind::kAttention && slot == group.body.operands.size();
+        const bool query =
+            group.kind == GroupKind::kAttention && slot == group.body.operands.size();
         // Rows of a product, queries: copies. Keys and values: whatever the worker has written.
         if (group.kind == GroupKind::kProduct && buffer.reach == Reach::kAll) return false;
-        if (group.kind == GroupKind::kAttention && buffer.value != graph::kNone && query != (buffer.reach != Reach::kAll)) return false;
+        if (group.kind == GroupKind::kAttention && buffer.value != graph::kNone &&
+            query != (buffer.reach != Reach::kAll))
+          return false;
       }
     }
     return true;
   }
 
-  /// Attention goes to workers that have no part of what is computed just before it: those have time to bring its keys and values.
+  /// Attention goes to workers that have no part of what is computed just before it: those have
+  /// time to bring its keys and values.
   void move_attention() {
     for (size_t w = 0; w < tasks_.works.size(); ++w) {
       const Work& work = tasks_.works[w];
       if (group_of(work).kind != GroupKind::kAttention) continue;
       int before = -1;  // the wave of the last product before it
       for (const Work& other : tasks_.works)
-        if (group_of(other).kind == GroupKind::kProduct && other.wave < work.wave) before = std::max(before, other.wave);
+        if (group_of(other).kind == GroupKind::kProduct && other.wave < work.wave)
+          before = std::max(before, other.wave);
       std::vector<ObkTask> mine;
       std::vector<std::pair<int, size_t>> load;  // tasks around there, worker
       for (size_t sm = 0; sm < tasks_.lists.size(); ++sm) {
         std::vector<ObkTask>& list = tasks_.lists[sm];
-        const auto ours = std::stable_partition(list.begin(), list.end(), [&](const ObkTask& task) { return task.work != w; });
+        const auto ours = std::stable_partition(
+            list.begin(), list.end(), [&](const ObkTask& task) { return task.work != w; });
         mine.insert(mine.end(), ours, list.end());
         list.erase(ours, list.end());
         int busy = 0;
         for (const ObkTask& task : list)
-          busy += !tasks_.works[task.work].replicated() && static_cast<int>(task.wave) >= before && static_cast<int>(task.wave) <= work.wave;
+          busy += !tasks_.works[task.work].replicated() && static_cast<int>(task.wave) >= before &&
+                  static_cast<int>(task.wave) <= work.wave;
         load.push_back({busy, sm});
       }
       std::stable_sort(load.begin(), load.end());
-      std::sort(mine.begin(), mine.end(), [](const ObkTask& a, const ObkTask& b) { return std::tie(a.r0, a.c0) < std::tie(b.r0, b.c0); });
-      for (size_t k = 0; k < mine.size(); ++k) tasks_.lists[load[k % load.size()].second].push_back(mine[k]);
+      std::sort(mine.begin(), mine.end(), [](const ObkTask& a, const ObkTask& b) {
+        return std::tie(a.r0, a.c0) < std::tie(b.r0, b.c0);
+      });
+      for (size_t k = 0; k < mine.size(); ++k)
+        tasks_.lists[load[k % load.size()].second].push_back(mine[k]);
     }
   }
 
-  /// Keys and values that would only be copied stay where the caller keeps them, if the machine's tiles take them so.
+  /// Keys and values that would only be copied stay where the caller keeps them, if the machine's
+  /// tiles take them so.
   void leave_keys() {
     const auto& dataflow = kernels::tile_library(device_).dataflow;
     if (!dataflow || !dataflow->in_place_kv) return;
@@ -270,14 +322,18 @@ class Flow {
         const auto kept = find_kept_keys(plan_, tasks_, task);
         if (!kept) continue;
         Work& work = tasks_.works[task.work];
-        if (!work.dataflow->in_place_kv) work.dataflow->in_place_kv = tasks_.buffers[kept->k_buffer].type.dtype, work.buffers.push_back(kept->k_buffer), work.buffers.push_back(kept->v_buffer);
+        if (!work.dataflow->in_place_kv)
+          work.dataflow->in_place_kv = tasks_.buffers[kept->k_buffer].type.dtype,
+          work.buffers.push_back(kept->k_buffer), work.buffers.push_back(kept->v_buffer);
         const size_t last = work.buffers.size() - 1;
-        if (work.buffers[last - 1] == kept->k_buffer && work.buffers[last] == kept->v_buffer) name_kept_keys(*kept, task);
+        if (work.buffers[last - 1] == kept->k_buffer && work.buffers[last] == kept->v_buffer)
+          name_kept_keys(*kept, task);
       }
   }
 
-  /// What waits for nothing is copied as late as its readers let: while others compute what those wait for. (Before a large product, whose
-  /// weights come meanwhile, a copy takes longer, and its worker does not make good what it misses of them: h200_networks.json.)
+  /// What waits for nothing is copied as late as its readers let: while others compute what those
+  /// wait for. (Before a large product, whose weights come meanwhile, a copy takes longer, and its
+  /// worker does not make good what it misses of them: h200_networks.json.)
   void hold_back_copies() {
     for (Work& work : tasks_.works) {
       if (!work.replicated() || !plan_.groups[work.group].after.empty()) continue;
@@ -289,10 +345,12 @@ class Flow {
     }
   }
 
-  /// Every worker's tasks of the works that it does for itself: what its other tasks read, of works from the last to the first.
+  /// Every worker's tasks of the works that it does for itself: what its other tasks read, of works
+  /// from the last to the first.
   void deal_own() {
     const size_t workers = tasks_.lists.size();
-    std::vector<std::vector<std::vector<ObkTask>>> of(tasks_.works.size(), std::vector<std::vector<ObkTask>>(workers));
+    std::vector<std::vector<std::vector<ObkTask>>> of(tasks_.works.size(),
+                                                      std::vector<std::vector<ObkTask>>(workers));
     for (size_t sm = 0; sm < workers; ++sm)
       for (const ObkTask& task : tasks_.lists[sm])
         if (!tasks_.works[task.work].replicated()) of[task.work][sm].push_back(task);
@@ -307,29 +365,38 @@ class Flow {
           rows = std::max(rows, task.r1 - task.r0), columns = std::max(columns, task.c1 - task.c0);
           elements += (task.r1 - task.r0) * std::max<int64_t>(task.c1 - task.c0, 1);
           for (size_t slot = 0; slot < work.buffers.size(); ++slot)
-            if (const Span span = read_by(plan_, tasks_, task, slot); !span.empty()) wanted[sm][work.buffers[slot]].join(span);
+            if (const Span span = read_by(plan_, tasks_, task, slot); !span.empty())
+              wanted[sm][work.buffers[slot]].join(span);
         }
         too_much_ |= work.replicated() && elements > kMostOwn;
       }
       if (!work.replicated()) continue;
       work.tile_rows = rows;
-      if (work.nest.cut_columns) work.tile_columns = std::min(round_up(columns, 64), work.nest.column_count());
+      if (work.nest.cut_columns)
+        work.tile_columns = std::min(round_up(columns, 64), work.nest.column_count());
     }
     // What waits for nobody comes first in a wave.
     std::vector<bool> waits(tasks_.works.size(), false);
     for (size_t w = 0; w < tasks_.works.size(); ++w)
       for (size_t slot = 0; slot < tasks_.works[w].buffers.size(); ++slot)
-        if (tasks_.buffers[tasks_.works[w].buffers[slot]].reach == Reach::kGiven && !gives(tasks_.works[w], slot)) waits[w] = true;
+        if (tasks_.buffers[tasks_.works[w].buffers[slot]].reach == Reach::kGiven &&
+            !gives(tasks_.works[w], slot))
+          waits[w] = true;
     for (size_t sm = 0; sm < workers; ++sm) {
       std::vector<ObkTask> list;
-      for (size_t w = 0; w < of.size(); ++w) list.insert(list.end(), of[w][sm].begin(), of[w][sm].end());
+      for (size_t w = 0; w < of.size(); ++w)
+        list.insert(list.end(), of[w][sm].begin(), of[w][sm].end());
       std::stable_sort(list.begin(), list.end(), [&](const ObkTask& a, const ObkTask& b) {
-        return std::make_pair(a.wave, bool{waits[a.work]}) < std::make_pair(b.wave, bool{waits[b.work]});
+        return std::make_pair(a.wave, bool{waits[a.work]}) <
+               std::make_pair(b.wave, bool{waits[b.work]});
       });
       tasks_.lists[sm] = std::move(list);
     }
   }
-  bool gives(const Work& work, size_t slot) const { return !work.replicated() && slot < group_of(work).body.operands.size() && stores(group_of(work), slot); }
+  bool gives(const Work& work, size_t slot) const {
+    return !work.replicated() && slot < group_of(work).body.operands.size() &&
+           stores(group_of(work), slot);
+  }
 
   std::vector<ObkTask> own_tasks(size_t w, const std::map<int, Span>& wanted) const {
     const Work& work = tasks_.works[w];
@@ -337,7 +404,8 @@ class Flow {
     const int64_t rows = work.nest.row_count(), columns = work.nest.column_count();
     std::vector<ObkTask> found;
     const auto add = [&](int64_t r0, int64_t r1, int64_t c0, int64_t c1) {
-      if (!found.empty() && found.back().r1 == r0 && found.back().c0 == c0 && found.back().c1 == c1) {
+      if (!found.empty() && found.back().r1 == r0 && found.back().c0 == c0 &&
+          found.back().c1 == c1) {
         found.back().r1 = r1;
         return;
       }
@@ -350,7 +418,9 @@ class Flow {
     std::set<int> buffers;
     for (const Step& step : group.body.steps)
       if (step.kind == StepKind::kStore)
-        if (const auto it = wanted.find(work.buffers[step.slot]); it != wanted.end() && !it->second.empty()) buffers.insert(it->first);
+        if (const auto it = wanted.find(work.buffers[step.slot]);
+            it != wanted.end() && !it->second.empty())
+          buffers.insert(it->first);
     if (buffers.empty()) return found;
     if (rows > kMostRowsLooked) {
       add(0, rows, 0, columns);
@@ -361,28 +431,35 @@ class Flow {
       Span here;  // columns
       for (const int buffer : buffers) {
         const Span& span = wanted.at(buffer);
-        const Span all = written_in_row(plan_, tasks_, work, buffer, row, 0, columns), first = written_in_row(plan_, tasks_, work, buffer, row, 0, 1);
+        const Span all = written_in_row(plan_, tasks_, work, buffer, row, 0, columns),
+                   first = written_in_row(plan_, tasks_, work, buffer, row, 0, 1);
         if (std::max(all.low, span.low) >= std::min(all.high, span.high)) continue;
-        if (!work.nest.cut_columns || all.high - all.low != columns || first.high - first.low != 1 || first.low != all.low) {
+        if (!work.nest.cut_columns || all.high - all.low != columns ||
+            first.high - first.low != 1 || first.low != all.low) {
           here = {0, columns};
           continue;
         }
-        here.join({std::max<int64_t>(span.low - all.low, 0) / kVector * kVector, std::min(round_up(span.high - all.low, kVector), columns)});
+        here.join({std::max<int64_t>(span.low - all.low, 0) / kVector * kVector,
+                   std::min(round_up(span.high - all.low, kVector), columns)});
       }
       if (!here.empty()) add(row, row + 1, here.low, here.high);
     }
     return found;
   }
 
-  /// Places for copies, by the waves in which a worker needs them. In the arena nothing is written twice: nobody knows when all have read it.
+  /// Places for copies, by the waves in which a worker needs them. In the arena nothing is written
+  /// twice: nobody knows when all have read it.
   bool place() {
-    struct Life { int first = -1, last = -1; };
+    struct Life {
+      int first = -1, last = -1;
+    };
     std::vector<Life> lives(tasks_.buffers.size());
     for (const Work& work : tasks_.works)
       for (size_t slot = 0; slot < work.buffers.size(); ++slot) {
         if (gives(work, slot)) continue;
         Life& life = lives[work.buffers[slot]];
-        life.first = life.first < 0 ? work.wave : std::min(life.first, work.wave), life.last = std::max(life.last, work.wave);
+        life.first = life.first < 0 ? work.wave : std::min(life.first, work.wave),
+        life.last = std::max(life.last, work.wave);
       }
     int64_t arena = 0;
     std::vector<Living> copies;
@@ -393,14 +470,16 @@ class Flow {
       buffer.first = 0, buffer.last = std::max(tasks_.waves - 1, 0);
       buffer.offset = {arena}, arena += round_up(buffer.room().count, kNearAlign);
       if (buffer.reach == Reach::kAll || lives[b].first < 0) continue;
-      copies.push_back({.size = buffer.size.count, .first = lives[b].first, .last = lives[b].last}), of.push_back(&buffer);
+      copies.push_back({.size = buffer.size.count, .first = lives[b].first, .last = lives[b].last}),
+          of.push_back(&buffer);
     }
     const int64_t near = place_living(copies, kNearAlign);
     for (size_t k = 0; k < copies.size(); ++k) of[k]->near = {copies[k].offset};
     tasks_.arena = {arena}, tasks_.near = {near}, tasks_.flows = true;
     for (Work& work : tasks_.works) {
       for (size_t slot = 0; slot < group_of(work).body.operands.size(); ++slot)
-        work.dataflow->broadcasts.push_back(gives(work, slot) && tasks_.buffers[work.buffers[slot]].reach == Reach::kGiven);
+        work.dataflow->broadcasts.push_back(
+            gives(work, slot) && tasks_.buffers[work.buffers[slot]].reach == Reach::kGiven);
     }
     return near <= kMostNear && arena <= kMostArena;
   }
@@ -415,14 +494,17 @@ class Flow {
 
 int64_t row_offset(const Nest& nest, const Access& access, int64_t row) {
   int64_t at = access.offset;
-  for (int d = nest.rows - 1; d >= 0; --d) at += row % nest.dims[d].extent * access.strides[d], row /= nest.dims[d].extent;
+  for (int d = nest.rows - 1; d >= 0; --d)
+    at += row % nest.dims[d].extent * access.strides[d], row /= nest.dims[d].extent;
   return at;
 }
 
 void Span::join(const Span& other) {
   if (other.empty()) return;
-  if (empty()) *this = other;
-  else low = std::min(low, other.low), high = std::max(high, other.high);
+  if (empty())
+    *this = other;
+  else
+    low = std::min(low, other.low), high = std::max(high, other.high);
 }
 
 Span read_by(const Plan& plan, const TaskGraph& tasks, const ObkTask& task, size_t slot) {
@@ -434,23 +516,27 @@ Span read_by(const Plan& plan, const TaskGraph& tasks, const ObkTask& task, size
   if (slot < group.body.operands.size()) {
     Span all;
     for (const Access& access : work.nest.accesses)
-      if (access.load != ops::kNoExpr && static_cast<size_t>(access.operand) == slot) all.join(touched(work.nest, access, task, count));
+      if (access.load != ops::kNoExpr && static_cast<size_t>(access.operand) == slot)
+        all.join(touched(work.nest, access, task, count));
     return all;
   }
   const size_t operand = slot - group.body.operands.size();
   if (group.kind == GroupKind::kProduct) return operand == 0 ? Span{0, count} : Span{};
-  if (group.kind == GroupKind::kAttention && operand < 3) return attention_reads(group.attention, task, static_cast<int>(operand));
+  if (group.kind == GroupKind::kAttention && operand < 3)
+    return attention_reads(group.attention, task, static_cast<int>(operand));
   return {};
 }
 
-Span written_in_row(const Plan& plan, const TaskGraph& tasks, const Work& work, int buffer, int64_t row, int64_t c0, int64_t c1) {
+Span written_in_row(const Plan& plan, const TaskGraph& tasks, const Work& work, int buffer,
+                    int64_t row, int64_t c0, int64_t c1) {
   const Group& group = plan.groups[work.group];
   Span all;
   for (const Access& access : work.nest.accesses) {
     if (access.step < 0 || work.buffers[group.body.steps[access.step].slot] != buffer) continue;
     if (!access.affine) return {0, count_of(tasks.buffers[buffer])};
     const int64_t at = row_offset(work.nest, access, row);
-    const Span columns = group.body.steps[access.step].per_row ? Span{0, 1} : column_span(work.nest, access, c0, c1);
+    const Span columns =
+        group.body.steps[access.step].per_row ? Span{0, 1} : column_span(work.nest, access, c0, c1);
     all.join({at + columns.low, at + columns.high});
   }
   return all;
@@ -463,15 +549,20 @@ void cut_to_flow(const Plan& plan, const machine::Machine& device, TaskGraph& ta
   for (Work& work : tasks.works) {
     const Group& group = plan.groups[work.group];
     const int64_t rows = work.nest.row_count(), n = work.nest.column_count();
-    if (group.kind != GroupKind::kProduct || rows > kMostRows || group.product.k.size() != 1) continue;
-    const auto fits = [&](int64_t columns) { return tiles_flow(tiles, group.product, rows, n, columns); };
+    if (group.kind != GroupKind::kProduct || rows > kMostRows || group.product.k.size() != 1)
+      continue;
+    const auto fits = [&](int64_t columns) {
+      return tiles_flow(tiles, group.product, rows, n, columns);
+    };
     if (n == 0 || (n % work.tile_columns == 0 && fits(work.tile_columns))) continue;
     std::optional<int64_t> best;
-    for (const bool equal : {true, false}) {  // tiles of as many columns each; only else a narrower one at the end
+    for (const bool equal :
+         {true, false}) {  // tiles of as many columns each; only else a narrower one at the end
       if (best) break;
       for (int64_t columns = tiles.panel; columns <= n; columns += tiles.panel) {
         if ((n % columns == 0) != equal || !fits(columns)) continue;
-        const int64_t rounds = ((n + columns - 1) / columns + device.sms - 1) / device.sms, cost = rounds * (columns + kTask);
+        const int64_t rounds = ((n + columns - 1) / columns + device.sms - 1) / device.sms,
+                      cost = rounds * (columns + kTask);
         if (best && cost > *best) continue;
         work.task_nanos *= static_cast<double>(columns) / static_cast<double>(work.tile_columns);
         best = cost, work.tile_rows = rows, work.tile_columns = columns;
@@ -480,7 +571,8 @@ void cut_to_flow(const Plan& plan, const machine::Machine& device, TaskGraph& ta
   }
 }
 
-bool let_flow(const Plan& plan, const machine::Machine& device, const machine::Strategy& strategy, TaskGraph& tasks) {
+bool let_flow(const Plan& plan, const machine::Machine& device, const machine::Strategy& strategy,
+              TaskGraph& tasks) {
   if (!strategy.dataflow() || tasks.waves < 2) return false;
   TaskGraph flowing = tasks;
   if (!Flow(plan, device, flowing).run()) return false;
@@ -496,25 +588,38 @@ Status validate_flow(const Plan& plan, const TaskGraph& tasks) {
   std::vector<int> given_in(tasks.buffers.size(), -1);  // the last wave that gives to it
   for (const Work& work : tasks.works) {
     const Group& group = plan.groups[work.group];
-    if (reads_an_output(plan, tasks, work)) return refused(fmt::format("wave {} reads an output of the program, for which nobody waits", work.wave));
+    if (reads_an_output(plan, tasks, work))
+      return refused(
+          fmt::format("wave {} reads an output of the program, for which nobody waits", work.wave));
     for (const Step& step : group.body.steps) {
       if (step.kind != StepKind::kStore) continue;
       const Buffer& buffer = tasks.buffers[work.buffers[step.slot]];
-      if (work.replicated() && std::any_of(work.nest.accesses.begin(), work.nest.accesses.end(), [&](const Access& access) { return access.step >= 0 && !stores_neighbours(work, group, access); }))
-        return refused(fmt::format("nobody can tell which elements of value %{} a worker has", buffer.value));
-      if (buffer.reach == Reach::kGiven && work.replicated()) return refused(fmt::format("value %{} is given, and computed by each worker", buffer.value));
+      if (work.replicated() && std::any_of(work.nest.accesses.begin(), work.nest.accesses.end(),
+                                           [&](const Access& access) {
+                                             return access.step >= 0 &&
+                                                    !stores_neighbours(work, group, access);
+                                           }))
+        return refused(
+            fmt::format("nobody can tell which elements of value %{} a worker has", buffer.value));
+      if (buffer.reach == Reach::kGiven && work.replicated())
+        return refused(
+            fmt::format("value %{} is given, and computed by each worker", buffer.value));
       if (buffer.reach != Reach::kGiven && !work.replicated() && buffer.kind == BufferKind::kArena)
-        return refused(fmt::format("value %{} is computed in parts and given to nobody", buffer.value));
-      if (!work.replicated()) given_in[work.buffers[step.slot]] = std::max(given_in[work.buffers[step.slot]], work.wave);
+        return refused(
+            fmt::format("value %{} is computed in parts and given to nobody", buffer.value));
+      if (!work.replicated())
+        given_in[work.buffers[step.slot]] = std::max(given_in[work.buffers[step.slot]], work.wave);
     }
   }
   for (const Buffer& buffer : tasks.buffers) {
     if (buffer.near.count < 0) continue;
-    if (buffer.near + buffer.size > tasks.near) return refused(fmt::format("the copy of value %{} leaves its place", buffer.value));
+    if (buffer.near + buffer.size > tasks.near)
+      return refused(fmt::format("the copy of value %{} leaves its place", buffer.value));
   }
   for (size_t sm = 0; sm < tasks.lists.size(); ++sm) {
     std::map<int, std::vector<Span>> written;
-    std::map<int64_t, std::pair<int64_t, int>> lies;  // in fast memory: from, to, which copy was put there last
+    std::map<int64_t, std::pair<int64_t, int>>
+        lies;  // in fast memory: from, to, which copy was put there last
     const auto put = [&](int b) {
       const Buffer& buffer = tasks.buffers[b];
       const int64_t low = buffer.near.count, high = low + buffer.size.count;
@@ -535,8 +640,11 @@ Status validate_flow(const Plan& plan, const TaskGraph& tasks) {
         ObkTask named = task;
         if (kept) name_kept_keys(*kept, named);
         const size_t last = work.buffers.size() - 1;
-        if (!kept || !work.dataflow || !work.dataflow->in_place_kv || memcmp(&named, &task, sizeof task) != 0 || work.buffers[last - 1] != kept->k_buffer || work.buffers[last] != kept->v_buffer)
-          return refused(fmt::format("work {} takes keys from where the caller does not keep them", task.work));
+        if (!kept || !work.dataflow || !work.dataflow->in_place_kv ||
+            memcmp(&named, &task, sizeof task) != 0 || work.buffers[last - 1] != kept->k_buffer ||
+            work.buffers[last] != kept->v_buffer)
+          return refused(fmt::format("work {} takes keys from where the caller does not keep them",
+                                     task.work));
       }
       for (size_t slot = 0; slot < work.buffers.size(); ++slot) {
         const int b = work.buffers[slot];
@@ -544,26 +652,40 @@ Status validate_flow(const Plan& plan, const TaskGraph& tasks) {
         const Span reads = read_by(plan, tasks, task, slot);
         if (reads.empty()) continue;
         if (buffer.reach == Reach::kGiven) {
-          if (given_in[b] < 0 || given_in[b] >= work.wave) return refused(fmt::format("work {} waits for value %{}, which is not given before", task.work, buffer.value));
-          if (gathered.insert(b).second) put(b);
-          else if (!is_there(b)) return refused(fmt::format("SM {} has overwritten its copy of value %{}, which work {} reads", sm, buffer.value, task.work));
+          if (given_in[b] < 0 || given_in[b] >= work.wave)
+            return refused(fmt::format("work {} waits for value %{}, which is not given before",
+                                       task.work, buffer.value));
+          if (gathered.insert(b).second)
+            put(b);
+          else if (!is_there(b))
+            return refused(
+                fmt::format("SM {} has overwritten its copy of value %{}, which work {} reads", sm,
+                            buffer.value, task.work));
           continue;
         }
-        if (buffer.reach == Reach::kOwn && !is_there(b)) return refused(fmt::format("SM {} has no copy of value %{}, which work {} reads", sm, buffer.value, task.work));
+        if (buffer.reach == Reach::kOwn && !is_there(b))
+          return refused(fmt::format("SM {} has no copy of value %{}, which work {} reads", sm,
+                                     buffer.value, task.work));
         // All of what is read: spans of rows, joined where they meet.
         std::vector<Span>& mine = written[b];
-        std::sort(mine.begin(), mine.end(), [](const Span& x, const Span& y) { return x.low < y.low; });
+        std::sort(mine.begin(), mine.end(),
+                  [](const Span& x, const Span& y) { return x.low < y.low; });
         int64_t end = reads.low;
         for (const Span& span : mine)
           if (span.low <= end) end = std::max(end, span.high);
-        if (end < reads.high) return refused(fmt::format("SM {} reads element {} of value %{} in work {} and has not computed it", sm, end, buffer.value, task.work));
+        if (end < reads.high)
+          return refused(
+              fmt::format("SM {} reads element {} of value %{} in work {} and has not computed it",
+                          sm, end, buffer.value, task.work));
       }
       std::set<int> stored;
       for (const Step& step : group.body.steps)
-        if (step.kind == StepKind::kStore && work.replicated()) stored.insert(work.buffers[step.slot]);
+        if (step.kind == StepKind::kStore && work.replicated())
+          stored.insert(work.buffers[step.slot]);
       for (const int b : stored) {
         if (tasks.buffers[b].reach == Reach::kOwn && !is_there(b)) put(b), written[b].clear();
-        for (int64_t row = task.r0; row < task.r1; ++row) written[b].push_back(written_in_row(plan, tasks, work, b, row, task.c0, task.c1));
+        for (int64_t row = task.r0; row < task.r1; ++row)
+          written[b].push_back(written_in_row(plan, tasks, work, b, row, task.c0, task.c1));
       }
     }
   }

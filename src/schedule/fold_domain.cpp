@@ -64,7 +64,10 @@ Nest fold_domain(const stitch::Plan& plan, const stitch::Group& group) {
   Exprs exprs = body.exprs;  // offsets are computed in a copy
   const int rank = static_cast<int>(body.domain.size());
   Nest nest;
-  struct Raw { Access access; std::vector<int64_t> strides; };
+  struct Raw {
+    Access access;
+    std::vector<int64_t> strides;
+  };
   std::vector<Raw> raw;
 
   // Every load that a step reaches, in order of first use.
@@ -94,8 +97,10 @@ Nest fold_domain(const stitch::Plan& plan, const stitch::Group& group) {
     entry.access.affine = at.has_value();
     if (at) {
       entry.access.offset = at->offset, entry.strides = at->strides;
-      if (expr.args[0] == ops::kNoExpr) affine_loads.insert(id);
-      else pins.walk(expr.args[0]), pins.walk(expr.args[1]);
+      if (expr.args[0] == ops::kNoExpr)
+        affine_loads.insert(id);
+      else
+        pins.walk(expr.args[0]), pins.walk(expr.args[1]);
     }
     raw.push_back(std::move(entry));
   }
@@ -108,8 +113,10 @@ Nest fold_domain(const stitch::Plan& plan, const stitch::Group& group) {
     auto at =
         ops::affine(exprs, offset_of(exprs, plan.layouts[body.operands[step.slot]], step.at), rank);
     entry.access.affine = at.has_value();
-    if (at) entry.access.offset = at->offset, entry.strides = at->strides;
-    else for (ExprId coord : step.at) pins.walk(coord);
+    if (at)
+      entry.access.offset = at->offset, entry.strides = at->strides;
+    else
+      for (ExprId coord : step.at) pins.walk(coord);
     raw.push_back(std::move(entry));
   }
 
@@ -177,8 +184,8 @@ Nest fold_domain(const stitch::Plan& plan, const stitch::Group& group) {
   // Where columns jump and rows do not, the vector runs over rows: column reductions, pooling
   // channels-last.
   if (reduces && nest.rows > 0 && static_cast<size_t>(nest.rows) < nest.dims.size()) {
-    // What is the same for neighbouring rows is one word for all of them, and what is the same for neighbouring columns is loaded
-    // once a row: neither asks for an order.
+    // What is the same for neighbouring rows is one word for all of them, and what is the same for
+    // neighbouring columns is loaded once a row: neither asks for an order.
     int row_unit = 0, column_unit = 0;
     for (const Access& access : nest.accesses) {
       if (!access.affine || access.step >= 0) continue;
@@ -188,7 +195,8 @@ Nest fold_domain(const stitch::Plan& plan, const stitch::Group& group) {
     }
     for (const Access& access : nest.accesses) {
       if (access.affine || access.step >= 0) continue;
-      // A computed read (a window, a looked-up row): unit along what appears with stride one alone, the rows first.
+      // A computed read (a window, a looked-up row): unit along what appears with stride one alone,
+      // the rows first.
       ExprId offset = offset_of(exprs, plan.layouts[body.operands[access.operand]],
                                 body.exprs[access.load].coords);
       const auto unit_along = [&](const Nest::Dim& dim) {

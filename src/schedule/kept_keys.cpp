@@ -21,12 +21,17 @@ struct Copy {
 };
 std::optional<Copy> copy_of(const stitch::Plan& plan, const TaskGraph& tasks, const Work& work) {
   const Group& group = plan.groups[work.group];
-  if (!work.replicated() || group.kind != GroupKind::kStitched || group.body.steps.size() != 1) return {};
+  if (!work.replicated() || group.kind != GroupKind::kStitched || group.body.steps.size() != 1)
+    return {};
   const Step& step = group.body.steps.front();
-  if (step.kind != StepKind::kStore || step.per_row || work.nest.dims.size() != static_cast<size_t>(work.nest.rows) + 1 || work.nest.row_count() > kMostRows) return {};
+  if (step.kind != StepKind::kStore || step.per_row ||
+      work.nest.dims.size() != static_cast<size_t>(work.nest.rows) + 1 ||
+      work.nest.row_count() > kMostRows)
+    return {};
   const ops::Expr* expr = &group.body.exprs[step.expr];
   const DType to = tasks.buffers[work.buffers[step.slot]].type.dtype;
-  if (expr->scalar == ops::Scalar::kCast && expr->dtype == to) expr = &group.body.exprs[expr->args[0]];
+  if (expr->scalar == ops::Scalar::kCast && expr->dtype == to)
+    expr = &group.body.exprs[expr->args[0]];
   if (expr->scalar != ops::Scalar::kLoad || expr->args[0] != ops::kNoExpr) return {};
   Copy copy;
   for (const Access& access : work.nest.accesses) {
@@ -37,7 +42,8 @@ std::optional<Copy> copy_of(const stitch::Plan& plan, const TaskGraph& tasks, co
   }
   if (!copy.load || !copy.store) return {};
   const Buffer& from = tasks.buffers[work.buffers[copy.load->operand]];
-  if (from.kind != BufferKind::kInput || (from.type.dtype != to && from.type.dtype != DType::f32)) return {};
+  if (from.kind != BufferKind::kInput || (from.type.dtype != to && from.type.dtype != DType::f32))
+    return {};
   return copy;
 }
 
@@ -45,14 +51,18 @@ struct Range {
   int64_t elements = 0, offset = 0;  // from its first element on; in the input
   int buffer = -1;
 };
-/// What of buffer `b` from element `at` on is a copy of an input's elements that follow one another.
+/// What of buffer `b` from element `at` on is a copy of an input's elements that follow one
+/// another.
 Range copied_from(const stitch::Plan& plan, const TaskGraph& tasks, int b, int64_t at) {
   for (const Work& work : tasks.works) {
     const auto copy = copy_of(plan, tasks, work);
     if (!copy || work.buffers[plan.groups[work.group].body.steps.front().slot] != b) continue;
     for (int64_t row = 0; row < work.nest.row_count(); ++row) {
-      const int64_t to = row_offset(work.nest, *copy->store, row), end = to + work.nest.column_count();
-      if (at >= to && at < end) return {end - at, row_offset(work.nest, *copy->load, row) + at - to, work.buffers[copy->load->operand]};
+      const int64_t to = row_offset(work.nest, *copy->store, row),
+                    end = to + work.nest.column_count();
+      if (at >= to && at < end)
+        return {end - at, row_offset(work.nest, *copy->load, row) + at - to,
+                work.buffers[copy->load->operand]};
     }
   }
   return {};
@@ -60,13 +70,18 @@ Range copied_from(const stitch::Plan& plan, const TaskGraph& tasks, int b, int64
 
 }  // namespace
 
-std::optional<KeptKeys> find_kept_keys(const stitch::Plan& plan, const TaskGraph& tasks, const ObkTask& task) {
+std::optional<KeptKeys> find_kept_keys(const stitch::Plan& plan, const TaskGraph& tasks,
+                                       const ObkTask& task) {
   const Work& work = tasks.works[task.work];
   const Group& group = plan.groups[work.group];
   const stitch::AttentionTile& tile = group.attention;
-  if (group.kind != GroupKind::kAttention || tile.pieces < 2 || tile.size != tile.value_size || tile.mask.value != graph::kNone) return {};
+  if (group.kind != GroupKind::kAttention || tile.pieces < 2 || tile.size != tile.value_size ||
+      tile.mask.value != graph::kNone)
+    return {};
   for (const stitch::AttentionTile::Operand* operand : {&tile.q, &tile.k, &tile.v})
-    if (operand->row % 8 != 0 || operand->offset % 8 != 0 || operand->head % 8 != 0 || operand->image % 8 != 0) return {};
+    if (operand->row % 8 != 0 || operand->offset % 8 != 0 || operand->head % 8 != 0 ||
+        operand->image % 8 != 0)
+      return {};
   if (tile.k.row != tile.size || tile.v.row != tile.size) return {};
   ObkTask whole = task;  // as if nothing were kept
   whole.weight_group = 0;
@@ -84,16 +99,25 @@ std::optional<KeptKeys> find_kept_keys(const stitch::Plan& plan, const TaskGraph
   const DType from = tasks.buffers[ranges[0].buffer].type.dtype;
   if (tasks.buffers[ranges[1].buffer].type.dtype != from) return {};
   const int64_t element = byte_size(from, 1);
-  const KeptKeys kept{.keys = keys, .row_bytes = tile.size * element, .k_offset = ranges[0].offset * element, .v_offset = ranges[1].offset * element,
-                      .k_buffer = ranges[0].buffer, .v_buffer = ranges[1].buffer};
-  if (kept.row_bytes % kUnit != 0 || kept.row_bytes > kMostRow || kept.k_offset % kUnit != 0 || kept.v_offset % kUnit != 0) return {};
-  if (std::max(kept.k_offset, kept.v_offset) / kUnit > INT32_MAX || kept.keys * kept.row_bytes > INT32_MAX) return {};
+  const KeptKeys kept{.keys = keys,
+                      .row_bytes = tile.size * element,
+                      .k_offset = ranges[0].offset * element,
+                      .v_offset = ranges[1].offset * element,
+                      .k_buffer = ranges[0].buffer,
+                      .v_buffer = ranges[1].buffer};
+  if (kept.row_bytes % kUnit != 0 || kept.row_bytes > kMostRow || kept.k_offset % kUnit != 0 ||
+      kept.v_offset % kUnit != 0)
+    return {};
+  if (std::max(kept.k_offset, kept.v_offset) / kUnit > INT32_MAX ||
+      kept.keys * kept.row_bytes > INT32_MAX)
+    return {};
   return kept;
 }
 
 void name_kept_keys(const KeptKeys& kept, ObkTask& task) {
   task.weights = kept.k_offset / kUnit | kept.v_offset / kUnit << 32;
-  task.weight_bytes = static_cast<int32_t>(kept.keys * kept.row_bytes), task.weight_group = -static_cast<int32_t>(kept.row_bytes);
+  task.weight_bytes = static_cast<int32_t>(kept.keys * kept.row_bytes),
+  task.weight_group = -static_cast<int32_t>(kept.row_bytes);
 }
 
 }  // namespace obelisk::schedule

@@ -9,7 +9,8 @@ namespace obelisk::schedule {
 namespace {
 
 /// For each buffer the works that all of its users lead to.
-std::vector<std::vector<uint64_t>> followers(const std::vector<Used>& all, const Reachability& reaches) {
+std::vector<std::vector<uint64_t>> followers(const std::vector<Used>& all,
+                                             const Reachability& reaches) {
   std::vector<std::vector<uint64_t>> out;
   for (const Used& one : all) {
     std::vector<uint64_t> bits(reaches.words(), one.users.empty() ? 0 : ~uint64_t{0});
@@ -21,7 +22,8 @@ std::vector<std::vector<uint64_t>> followers(const std::vector<Used>& all, const
 }
 
 bool holds_all(const std::vector<uint64_t>& bits, const std::vector<int>& works) {
-  return std::all_of(works.begin(), works.end(), [&](int work) { return (bits[work / 64] >> (work % 64) & 1) != 0; });
+  return std::all_of(works.begin(), works.end(),
+                     [&](int work) { return (bits[work / 64] >> (work % 64) & 1) != 0; });
 }
 
 }  // namespace
@@ -40,7 +42,8 @@ int64_t place_used(std::vector<Used>& all, const Reachability& reaches, int64_t 
   });
 }
 
-Result<Ordered> place_and_order(std::vector<Used>& all, Dag& dag, const std::vector<double>& nanos, int64_t align, int tries) {
+Result<Ordered> place_and_order(std::vector<Used>& all, Dag& dag, const std::vector<double>& nanos,
+                                int64_t align, int tries) {
   CHECK(nanos.size() == static_cast<size_t>(dag.size()));
   TRY(std::vector<int> order, topological_order(dag));
   TRY(Reachability reaches, Reachability::make(dag));
@@ -48,13 +51,15 @@ Result<Ordered> place_and_order(std::vector<Used>& all, Dag& dag, const std::vec
   const double longest = paths.critical * (1 + 1e-9);  // as it was, but for rounding
   Ordered made;
   made.bytes = made.without = place_used(all, reaches, align);
-  /// The edges that let `then` lie where `first` did, where nobody has to wait for them; empty: they may not be.
+  /// The edges that let `then` lie where `first` did, where nobody has to wait for them; empty:
+  /// they may not be.
   const auto edges_between = [&](const Used& first, const Used& then) {
     std::vector<std::pair<int, int>> edges;
     for (const int from : first.users)
       for (const int to : then.writers) {
         if (reaches(from, to)) continue;
-        if (from == to || reaches(to, from) || paths.until[from] + paths.from[to] > longest) return std::vector<std::pair<int, int>>();
+        if (from == to || reaches(to, from) || paths.until[from] + paths.from[to] > longest)
+          return std::vector<std::pair<int, int>>();
         edges.push_back({from, to});
       }
     return edges;
@@ -65,14 +70,19 @@ Result<Ordered> place_and_order(std::vector<Used>& all, Dag& dag, const std::vec
     std::vector<size_t> high(all.size()), other(all.size());
     std::iota(high.begin(), high.end(), size_t{0});
     other = high;
-    std::stable_sort(high.begin(), high.end(), [&](size_t a, size_t b) { return all[a].offset + all[a].size > all[b].offset + all[b].size; });
-    std::stable_sort(other.begin(), other.end(), [&](size_t a, size_t b) { return all[a].size > all[b].size; });
+    std::stable_sort(high.begin(), high.end(), [&](size_t a, size_t b) {
+      return all[a].offset + all[a].size > all[b].offset + all[b].size;
+    });
+    std::stable_sort(other.begin(), other.end(),
+                     [&](size_t a, size_t b) { return all[a].size > all[b].size; });
     high.resize(std::min<size_t>(high.size(), 8));
     for (size_t a = 0; a < high.size() && !better; ++a)
       for (size_t b = 0; b < other.size() && !better && tries > 0; ++b)
         for (const bool behind : {true, false}) {
           const Used &mine = all[high[a]], &beneath = all[other[b]];
-          if (&mine == &beneath || precedes(reaches, mine, beneath) || precedes(reaches, beneath, mine)) continue;
+          if (&mine == &beneath || precedes(reaches, mine, beneath) ||
+              precedes(reaches, beneath, mine))
+            continue;
           const auto edges = behind ? edges_between(beneath, mine) : edges_between(mine, beneath);
           if (edges.empty()) continue;
           --tries;
@@ -87,7 +97,8 @@ Result<Ordered> place_and_order(std::vector<Used>& all, Dag& dag, const std::vec
           const int64_t bytes = place_used(placed, reaches_with, align);
           if (bytes >= made.bytes) continue;
           made.bytes = bytes, made.added.insert(made.added.end(), edges.begin(), edges.end());
-          all = std::move(placed), dag = std::move(with), reaches = std::move(reaches_with), paths = std::move(paths_with);
+          all = std::move(placed), dag = std::move(with), reaches = std::move(reaches_with),
+          paths = std::move(paths_with);
           better = true;
           break;
         }

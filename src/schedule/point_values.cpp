@@ -11,7 +11,8 @@ using ops::Scalar;
 
 namespace {
 
-/// Arithmetic that wraps in other widths than i64's own is left alone: no index expression needs it.
+/// Arithmetic that wraps in other widths than i64's own is left alone: no index expression needs
+/// it.
 bool is_index_type(DType dtype) {
   return dtype == DType::i64 || dtype == DType::i32 || dtype == DType::b1;
 }
@@ -19,21 +20,36 @@ bool is_index_type(DType dtype) {
 /// The C++ meaning of a binary operator on indices, or nothing where the expression is none.
 std::optional<int64_t> binary(Scalar scalar, int64_t x, int64_t y) {
   switch (scalar) {
-    case Scalar::kAdd: return x + y;
-    case Scalar::kSub: return x - y;
-    case Scalar::kMul: return x * y;
-    case Scalar::kDiv: return y == 0 ? 0 : x / y;
-    case Scalar::kMod: return y == 0 ? 0 : ((x % y) + y) % y;
-    case Scalar::kFmod: return y == 0 ? 0 : x % y;
-    case Scalar::kMin: return std::min(x, y);
-    case Scalar::kMax: return std::max(x, y);
-    case Scalar::kLt: return x < y;
-    case Scalar::kLe: return x <= y;
-    case Scalar::kEq: return x == y;
-    case Scalar::kAnd: return x != 0 && y != 0;
-    case Scalar::kOr: return x != 0 || y != 0;
-    case Scalar::kXor: return (x != 0) != (y != 0);
-    default: return std::nullopt;
+    case Scalar::kAdd:
+      return x + y;
+    case Scalar::kSub:
+      return x - y;
+    case Scalar::kMul:
+      return x * y;
+    case Scalar::kDiv:
+      return y == 0 ? 0 : x / y;
+    case Scalar::kMod:
+      return y == 0 ? 0 : ((x % y) + y) % y;
+    case Scalar::kFmod:
+      return y == 0 ? 0 : x % y;
+    case Scalar::kMin:
+      return std::min(x, y);
+    case Scalar::kMax:
+      return std::max(x, y);
+    case Scalar::kLt:
+      return x < y;
+    case Scalar::kLe:
+      return x <= y;
+    case Scalar::kEq:
+      return x == y;
+    case Scalar::kAnd:
+      return x != 0 && y != 0;
+    case Scalar::kOr:
+      return x != 0 || y != 0;
+    case Scalar::kXor:
+      return (x != 0) != (y != 0);
+    default:
+      return std::nullopt;
   }
 }
 
@@ -61,13 +77,16 @@ bool PointValues::known(ExprId id) {
 bool PointValues::is_known(const Expr& expr) {
   if (!is_index_type(expr.dtype)) return false;
   switch (expr.scalar) {
-    case Scalar::kCoord: case Scalar::kConst: return true;
+    case Scalar::kCoord:
+    case Scalar::kConst:
+      return true;
     case Scalar::kLoad: {
       const Tensor* tensor = constant_(expr.slot);
       if (tensor == nullptr || !is_index_type(tensor->dtype())) return false;
       break;
     }
-    case Scalar::kSelect: break;
+    case Scalar::kSelect:
+      break;
     default:
       if (!is_binary(expr.scalar) && !is_unary(expr.scalar)) return false;
   }
@@ -115,11 +134,20 @@ std::vector<int64_t> PointValues::evaluate(const Expr& expr) {
   } else if (is_unary(expr.scalar)) {
     for (size_t p = 0; p < points_; ++p) {
       switch (expr.scalar) {
-        case Scalar::kNeg: out[p] = -x[p]; break;
-        case Scalar::kAbs: out[p] = x[p] < 0 ? -x[p] : x[p]; break;
-        case Scalar::kSign: out[p] = (x[p] > 0) - (x[p] < 0); break;
-        case Scalar::kNot: out[p] = x[p] == 0; break;
-        default: out[p] = expr.dtype == DType::b1 ? x[p] != 0 : x[p];  // a cast
+        case Scalar::kNeg:
+          out[p] = -x[p];
+          break;
+        case Scalar::kAbs:
+          out[p] = x[p] < 0 ? -x[p] : x[p];
+          break;
+        case Scalar::kSign:
+          out[p] = (x[p] > 0) - (x[p] < 0);
+          break;
+        case Scalar::kNot:
+          out[p] = x[p] == 0;
+          break;
+        default:
+          out[p] = expr.dtype == DType::b1 ? x[p] != 0 : x[p];  // a cast
       }
     }
   } else {

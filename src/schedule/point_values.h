@@ -9,14 +9,15 @@
 
 namespace obelisk::schedule {
 
-/// Evaluates integer and boolean expressions of a pool at a batch of points. Known are coordinates, constants, integer arithmetic
-/// and loads of constant tensors; what depends on data is not.
+/// Evaluates integer and boolean expressions of a pool at a batch of points. Known are coordinates,
+/// constants, integer arithmetic and loads of constant tensors; what depends on data is not.
 class PointValues {
  public:
   /// The constant that a load reads, or nullptr. By the load's slot.
   using Constant = std::function<const Tensor*(int slot)>;
 
-  PointValues(const ops::Exprs& exprs, Constant constant) : exprs_(exprs), constant_(std::move(constant)) {}
+  PointValues(const ops::Exprs& exprs, Constant constant)
+      : exprs_(exprs), constant_(std::move(constant)) {}
 
   /// Begins a batch: `coords[k]` has coordinate k of each point.
   void begin(std::vector<std::vector<int64_t>> coords);

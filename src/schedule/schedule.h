@@ -1,7 +1,9 @@
-/// schedule/schedule.h — the door of `schedule`: groups become tasks, tasks become lists, values become bytes.
+/// schedule/schedule.h — the door of `schedule`: groups become tasks, tasks become lists, values
+/// become bytes.
 ///
 ///   in   Graph, Plan, Machine, Strategy
-///   out  TaskGraph: waves by longest path (MonoNN's barrier merging), tiles dealt to workers, buffers with reuse
+///   out  TaskGraph: waves by longest path (MonoNN's barrier merging), tiles dealt to workers,
+///   buffers with reuse
 ///
 /// Steps: fold_domains · assign_waves · cut_tiles · assign_buffers · deal_tasks, then validate.
 #pragma once
@@ -13,19 +15,23 @@
 
 namespace obelisk::schedule {
 
-/// Operands of a work whose tasks are dealt while it runs, at most: they travel in its kernel's parameter.
+/// Operands of a work whose tasks are dealt while it runs, at most: they travel in its kernel's
+/// parameter.
 inline constexpr int kDealtOperands = obk::kGridOperands;
 
-/// Values given to all workers that a work of a program that flows reads (schedule/flow.h), at most: a task has a bit of each.
+/// Values given to all workers that a work of a program that flows reads (schedule/flow.h), at
+/// most: a task has a bit of each.
 inline constexpr int kMostGathers = 16;
 
 /// CTAs of a cluster at most: as many as every GPU has room for.
 inline constexpr int kMostOfCluster = 8;
 
-TaskGraph build(const Graph& graph, const stitch::Plan& plan, const machine::Machine& machine, const machine::Strategy& strategy = {});
+TaskGraph build(const Graph& graph, const stitch::Plan& plan, const machine::Machine& machine,
+                const machine::Strategy& strategy = {});
 
-/// Every table is checked before it runs: waves ascend in every list, each work's tiles cover its domain once, whatever a work reads was
-/// written in an earlier wave, buffers that are alive together do not share bytes. Errors: kBuild, naming work and buffer.
+/// Every table is checked before it runs: waves ascend in every list, each work's tiles cover its
+/// domain once, whatever a work reads was written in an earlier wave, buffers that are alive
+/// together do not share bytes. Errors: kBuild, naming work and buffer.
 Status validate(const Graph& graph, const stitch::Plan& plan, const TaskGraph& tasks);
 
 /// The table as text: works with waves, tiles and buffers; deterministic.

@@ -37,9 +37,9 @@ std::string text_of(Tag tag) {
 
 /// Memory with tags. A unit is the smallest element that is stored there.
 struct Area {
-  int64_t unit = 1;               // bytes
+  int64_t unit = 1;  // bytes
   std::vector<Tag> tags;
-  std::vector<int32_t> read_in;   // the last wave that read it, less -1
+  std::vector<int32_t> read_in;  // the last wave that read it, less -1
   std::vector<int32_t> stored_in;
   void resize(int64_t bytes) {
     const auto units = static_cast<size_t>((bytes + unit - 1) / unit);
@@ -47,7 +47,8 @@ struct Area {
   }
 };
 
-/// How the elements of a value are tagged: by their place in the storage, whichever way it is laid out.
+/// How the elements of a value are tagged: by their place in the storage, whichever way it is laid
+/// out.
 struct Tagging {
   ValueId storage = graph::kNone;
   int64_t base = 0;
@@ -62,14 +63,17 @@ struct Points {
 
 class Shadow {
  public:
-  Shadow(const Graph& graph, const stitch::Plan& plan, const TaskGraph& tasks, const ShadowOptions& options)
+  Shadow(const Graph& graph, const stitch::Plan& plan, const TaskGraph& tasks,
+         const ShadowOptions& options)
       : graph_(graph), plan_(plan), tasks_(tasks), options_(options) {}
 
   Status run() {
     TRY_STATUS(prepare());
-    std::vector<std::vector<std::pair<const ObkTask*, int>>> waves(static_cast<size_t>(std::max(tasks_.waves, 1)));
+    std::vector<std::vector<std::pair<const ObkTask*, int>>> waves(
+        static_cast<size_t>(std::max(tasks_.waves, 1)));
     for (size_t sm = 0; sm < tasks_.lists.size(); ++sm)
-      for (const ObkTask& task : tasks_.lists[sm]) waves[task.wave].emplace_back(&task, static_cast<int>(sm));
+      for (const ObkTask& task : tasks_.lists[sm])
+        waves[task.wave].emplace_back(&task, static_cast<int>(sm));
     for (size_t wave = 0; wave < waves.size(); ++wave) {
       wave_ = static_cast<int32_t>(wave);
       TRY_STATUS(read_operands());
@@ -90,7 +94,8 @@ class Shadow {
   Status prepare() {
     int64_t smallest = 16;
     for (const Buffer& buffer : tasks_.buffers)
-      if (buffer.kind == BufferKind::kArena) smallest = std::min(smallest, std::max<int64_t>(byte_size(buffer.type.dtype, 1), 1));
+      if (buffer.kind == BufferKind::kArena)
+        smallest = std::min(smallest, std::max<int64_t>(byte_size(buffer.type.dtype, 1), 1));
     arena_.unit = smallest;
     arena_.resize(tasks_.arena.count);
     outputs_.resize(tasks_.buffers.size());
@@ -100,7 +105,8 @@ class Shadow {
         outputs_[b].unit = std::max<int64_t>(byte_size(buffer.type.dtype, 1), 1);
         outputs_[b].resize(buffer.size.count);
       } else if (is_kept(buffer)) {
-        for (int64_t at = 0; at < buffer.size.count; at += arena_.unit) arena_.tags[unit_at(buffer, at)] = kept_tag(b);
+        for (int64_t at = 0; at < buffer.size.count; at += arena_.unit)
+          arena_.tags[unit_at(buffer, at)] = kept_tag(b);
       }
     }
     if (tasks_.flows) {
@@ -114,9 +120,16 @@ class Shadow {
     return ok_status();
   }
   /// Bytes that blocks and attention's pieces exchange: nobody else may store there.
-  static bool is_kept(const Buffer& buffer) { return buffer.kind == BufferKind::kArena && buffer.value == graph::kNone && buffer.type.dtype == DType::u8; }
-  Tag kept_tag(size_t b) const { return tag_of(2 * graph_.value_count() + static_cast<int64_t>(b), 0); }
-  size_t unit_at(const Buffer& buffer, int64_t byte) const { return static_cast<size_t>((buffer.offset.count + byte) / arena_.unit); }
+  static bool is_kept(const Buffer& buffer) {
+    return buffer.kind == BufferKind::kArena && buffer.value == graph::kNone &&
+           buffer.type.dtype == DType::u8;
+  }
+  Tag kept_tag(size_t b) const {
+    return tag_of(2 * graph_.value_count() + static_cast<int64_t>(b), 0);
+  }
+  size_t unit_at(const Buffer& buffer, int64_t byte) const {
+    return static_cast<size_t>((buffer.offset.count + byte) / arena_.unit);
+  }
 
   Result<const Tagging*> tagging(ValueId value) {
     Tagging& made = taggings_[static_cast<size_t>(value)];
@@ -130,7 +143,8 @@ class Shadow {
 
   Error wrong(size_t work, std::string text) const {
     const NodeName name = name_of(work);
-    return Error{Code::kBuild, "schedule", fmt::format("shadow run, wave {}, work {}: {}", wave_, work, text), name,
+    return Error{Code::kBuild, "schedule",
+                 fmt::format("shadow run, wave {}, work {}: {}", wave_, work, text), name,
                  "this is a defect of Obelisk; please report it with the model"};
   }
   using NodeName = std::string;
@@ -139,7 +153,8 @@ class Shadow {
     return group.nodes.empty() ? "" : graph_.node(group.nodes.front()).name;
   }
 
-  /// Where buffer `b` is for worker `sm`: the memory and the byte at which it begins there. Nothing for inputs and weights.
+  /// Where buffer `b` is for worker `sm`: the memory and the byte at which it begins there. Nothing
+  /// for inputs and weights.
   struct Place {
     Area* area = nullptr;
     int64_t begin = 0;
@@ -148,29 +163,37 @@ class Shadow {
     const Buffer& buffer = tasks_.buffers[static_cast<size_t>(b)];
     if (buffer.kind == BufferKind::kOutput) return {&outputs_[static_cast<size_t>(b)], 0};
     if (buffer.kind != BufferKind::kArena) return {};
-    if (tasks_.flows && buffer.reach != Reach::kAll && sm >= 0) return {&near_[static_cast<size_t>(sm)], buffer.near.count};
+    if (tasks_.flows && buffer.reach != Reach::kAll && sm >= 0)
+      return {&near_[static_cast<size_t>(sm)], buffer.near.count};
     return {&arena_, buffer.offset.count};
   }
 
-  /// One element is read from `offset` (in elements) of a work's buffer, where `tag` is meant to stand.
+  /// One element is read from `offset` (in elements) of a work's buffer, where `tag` is meant to
+  /// stand.
   Status look(size_t work, int b, int sm, int64_t offset, Tag tag) {
     const Buffer& buffer = tasks_.buffers[static_cast<size_t>(b)];
     const int64_t width = bits(buffer.type.dtype);
     if (offset < 0 || (offset + 1) * width > 8 * buffer.size.count)
-      return wrong(work, fmt::format("reads element {} of a buffer of {}, {} is meant", offset, to_string(buffer.size), text_of(tag)));
+      return wrong(work, fmt::format("reads element {} of a buffer of {}, {} is meant", offset,
+                                     to_string(buffer.size), text_of(tag)));
     const Place at = place(b, sm);
     if (at.area == nullptr) {  // as the caller or the packer lays it out: dense, row-major
       if (tag == tag_of(buffer.value, offset)) return ok_status();
-      return wrong(work, fmt::format("reads element {} of %{}, {} is meant", offset, buffer.value, text_of(tag)));
+      return wrong(work, fmt::format("reads element {} of %{}, {} is meant", offset, buffer.value,
+                                     text_of(tag)));
     }
     if (width < 8) tag -= static_cast<Tag>(offset % (8 / width));
     const int64_t byte = at.begin + offset * width / 8;
     const bool near = at.area != &arena_ && tasks_.flows;
-    for (int64_t u = byte / at.area->unit; u * at.area->unit < byte + std::max<int64_t>(width / 8, 1); ++u) {
+    for (int64_t u = byte / at.area->unit;
+         u * at.area->unit < byte + std::max<int64_t>(width / 8, 1); ++u) {
       const auto unit = static_cast<size_t>(u);
       if (at.area->tags[unit] != tag)
-        return wrong(work, fmt::format("reads {} at element {} of value %{}'s buffer, {} is meant", text_of(at.area->tags[unit]), offset, buffer.value, text_of(tag)));
-      if (!near && !tasks_.flows && at.area->stored_in[unit] == wave_) return wrong(work, fmt::format("reads {}, which the same wave stores", text_of(tag)));
+        return wrong(work,
+                     fmt::format("reads {} at element {} of value %{}'s buffer, {} is meant",
+                                 text_of(at.area->tags[unit]), offset, buffer.value, text_of(tag)));
+      if (!near && !tasks_.flows && at.area->stored_in[unit] == wave_)
+        return wrong(work, fmt::format("reads {}, which the same wave stores", text_of(tag)));
       at.area->read_in[unit] = wave_;
     }
     return ok_status();
@@ -180,19 +203,27 @@ class Shadow {
     const Buffer& buffer = tasks_.buffers[static_cast<size_t>(b)];
     const int64_t width = bits(buffer.type.dtype);
     if (offset < 0 || (offset + 1) * width > 8 * buffer.size.count)
-      return wrong(work, fmt::format("stores {} at element {} of a buffer of {}", text_of(tag), offset, to_string(buffer.size)));
+      return wrong(work, fmt::format("stores {} at element {} of a buffer of {}", text_of(tag),
+                                     offset, to_string(buffer.size)));
     const bool own = tasks_.works[work].replicated();
     const Place at = place(b, own ? sm : -1);
-    if (at.area == nullptr) return wrong(work, fmt::format("stores {} into an input or a weight", text_of(tag)));
+    if (at.area == nullptr)
+      return wrong(work, fmt::format("stores {} into an input or a weight", text_of(tag)));
     if (width < 8) tag -= static_cast<Tag>(offset % (8 / width));
     const int64_t byte = at.begin + offset * width / 8;
-    for (int64_t u = byte / at.area->unit; u * at.area->unit < byte + std::max<int64_t>(width / 8, 1); ++u) {
+    for (int64_t u = byte / at.area->unit;
+         u * at.area->unit < byte + std::max<int64_t>(width / 8, 1); ++u) {
       const auto unit = static_cast<size_t>(u);
       if (!own) {
         if (at.area->stored_in[unit] == wave_ && width >= 8)
-          return wrong(work, fmt::format("stores {} where the same wave stores {}", text_of(tag), text_of(at.area->tags[unit])));
-        if (at.area->read_in[unit] == wave_) return wrong(work, fmt::format("stores {} over {}, which the same wave reads", text_of(tag), text_of(at.area->tags[unit])));
-        if (&arena_ == at.area && at.area->tags[unit] >= tag_of(2 * graph_.value_count(), 0)) return wrong(work, fmt::format("stores {} into bytes that last from run to run", text_of(tag)));
+          return wrong(work, fmt::format("stores {} where the same wave stores {}", text_of(tag),
+                                         text_of(at.area->tags[unit])));
+        if (at.area->read_in[unit] == wave_)
+          return wrong(work, fmt::format("stores {} over {}, which the same wave reads",
+                                         text_of(tag), text_of(at.area->tags[unit])));
+        if (&arena_ == at.area && at.area->tags[unit] >= tag_of(2 * graph_.value_count(), 0))
+          return wrong(work,
+                       fmt::format("stores {} into bytes that last from run to run", text_of(tag)));
       }
       at.area->tags[unit] = tag, at.area->stored_in[unit] = wave_;
     }
@@ -220,7 +251,8 @@ class Shadow {
     return ok_status();
   }
   Status look_at_whole(size_t work, int b, int sm, ValueId value) {
-    return each_element(value, [&](int64_t offset, Tag tag) { return look(work, b, sm, offset, tag); });
+    return each_element(value,
+                        [&](int64_t offset, Tag tag) { return look(work, b, sm, offset, tag); });
   }
 
   // ---- points --------------------------------------------------------------------------------------------------------
@@ -233,8 +265,10 @@ class Shadow {
     for (int64_t r = r0; r < r1; ++r)
       for (int64_t c = c0; c < c1; ++c) {
         int64_t row = r, column = c;
-        for (size_t d = rows; d-- > 0;) points.dims[d].push_back(row % nest.dims[d].extent), row /= nest.dims[d].extent;
-        for (size_t d = nest.dims.size(); d-- > rows;) points.dims[d].push_back(column % nest.dims[d].extent), column /= nest.dims[d].extent;
+        for (size_t d = rows; d-- > 0;)
+          points.dims[d].push_back(row % nest.dims[d].extent), row /= nest.dims[d].extent;
+        for (size_t d = nest.dims.size(); d-- > rows;)
+          points.dims[d].push_back(column % nest.dims[d].extent), column /= nest.dims[d].extent;
       }
     return points;
   }
@@ -272,14 +306,17 @@ class Shadow {
 
   /// Calls `f(points, coords)` for batches of a task's points; of `rows_only` one point a row.
   template <typename F>
-  Status batches(const Work& work, const Body& body, const ObkTask& task, bool rows_only, int64_t row_step, F&& f) {
+  Status batches(const Work& work, const Body& body, const ObkTask& task, bool rows_only,
+                 int64_t row_step, F&& f) {
     const int64_t columns = std::max<int64_t>(work.nest.column_count(), 1);
     const int64_t c0 = rows_only ? 0 : work.nest.cut_columns ? task.c0 : 0;
     const int64_t c1 = rows_only ? 1 : work.nest.cut_columns ? task.c1 : columns;
-    const int64_t rows_at_once = row_step > 1 ? 1 : std::max<int64_t>(kBatch / std::max<int64_t>(c1 - c0, 1), 1);
+    const int64_t rows_at_once =
+        row_step > 1 ? 1 : std::max<int64_t>(kBatch / std::max<int64_t>(c1 - c0, 1), 1);
     for (int64_t r = task.r0; r < task.r1; r += row_step > 1 ? row_step : rows_at_once)
       for (int64_t c = c0; c < c1; c += kBatch) {
-        const Points points = points_of(work.nest, r, std::min(r + rows_at_once, task.r1), c, std::min(c + kBatch, c1));
+        const Points points = points_of(work.nest, r, std::min(r + rows_at_once, task.r1), c,
+                                        std::min(c + kBatch, c1));
         TRY_STATUS(f(points, coords_of(body, work.nest, points)));
       }
     return ok_status();
@@ -288,7 +325,8 @@ class Shadow {
   // ---- reads ---------------------------------------------------------------------------------------------------------
 
   /// Tags of the element of `value` at the coordinates; outside of it an error of the work.
-  Status tags_at(size_t work, ValueId value, const std::vector<const Numbers*>& at, const Numbers* guard, Numbers& elements) {
+  Status tags_at(size_t work, ValueId value, const std::vector<const Numbers*>& at,
+                 const Numbers* guard, Numbers& elements) {
     TRY(const Tagging* tags, tagging(value));
     const Shape& shape = graph_.type(value).shape;
     for (size_t p = 0; p < elements.size(); ++p) {
@@ -297,7 +335,9 @@ class Shadow {
       for (size_t d = 0; d < shape.size(); ++d) {
         const int64_t coordinate = (*at[d])[p];
         if (coordinate < 0 || coordinate >= shape[d])
-          return wrong(work, fmt::format("names coordinate {} of dimension {} of %{}, whose extent is {}", coordinate, d, value, shape[d]));
+          return wrong(work,
+                       fmt::format("names coordinate {} of dimension {} of %{}, whose extent is {}",
+                                   coordinate, d, value, shape[d]));
         element += coordinate * tags->strides[d];
       }
       elements[p] = element;
@@ -311,19 +351,24 @@ class Shadow {
     if (stitch::calls_op(group.kind)) return ok_status();  // whole values, once a work
     if (tasks_.flows) TRY_STATUS(gather(task, sm));
     const int64_t all = work.nest.row_count() * std::max<int64_t>(work.nest.column_count(), 1);
-    const int64_t row_step = all > options_.most_points ? (all + options_.most_points - 1) / options_.most_points : 1;
+    const int64_t row_step =
+        all > options_.most_points ? (all + options_.most_points - 1) / options_.most_points : 1;
     PointValues values = values_of(group);
     // By whether a load moves with the columns: one point a row is enough for the others.
     for (const bool rows_only : {true, false}) {
       std::vector<const Access*> loads;
       for (const Access& access : work.nest.accesses)
-        if (access.load != kNoExpr && moves_with_columns(work, group.body, access.load) != rows_only) loads.push_back(&access);
+        if (access.load != kNoExpr &&
+            moves_with_columns(work, group.body, access.load) != rows_only)
+          loads.push_back(&access);
       if (loads.empty()) continue;
-      TRY_STATUS(batches(work, group.body, task, rows_only, row_step, [&](const Points& points, std::vector<Numbers> coords) -> Status {
-        values.begin(std::move(coords));
-        for (const Access* access : loads) TRY_STATUS(read_load(task.work, sm, *access, points, values));
-        return ok_status();
-      }));
+      TRY_STATUS(batches(work, group.body, task, rows_only, row_step,
+                         [&](const Points& points, std::vector<Numbers> coords) -> Status {
+                           values.begin(std::move(coords));
+                           for (const Access* access : loads)
+                             TRY_STATUS(read_load(task.work, sm, *access, points, values));
+                           return ok_status();
+                         }));
     }
     return check_tile_rows(task);
   }
@@ -345,7 +390,8 @@ class Shadow {
     return walk(id);
   }
 
-  Status read_load(size_t w, int sm, const Access& access, const Points& points, PointValues& values) {
+  Status read_load(size_t w, int sm, const Access& access, const Points& points,
+                   PointValues& values) {
     const Work& work = tasks_.works[w];
     const Body& body = plan_.groups[work.group].body;
     const Expr& load = body.exprs[access.load];
@@ -364,9 +410,11 @@ class Shadow {
     Numbers elements(points.count(), 0);
     TRY_STATUS(tags_at(w, value, at, guard, elements));
     TRY(const Tagging* tags, tagging(value));
-    const Numbers offsets = access.affine ? offsets_of(access, points) : laid_out(value, at, points.count());
+    const Numbers offsets =
+        access.affine ? offsets_of(access, points) : laid_out(value, at, points.count());
     for (size_t p = 0; p < offsets.size(); ++p)
-      if (!guard || (*guard)[p] != 0) TRY_STATUS(look(w, b, sm, offsets[p], tag_of(tags->storage, elements[p])));
+      if (!guard || (*guard)[p] != 0)
+        TRY_STATUS(look(w, b, sm, offsets[p], tag_of(tags->storage, elements[p])));
     return ok_status();
   }
 
@@ -389,8 +437,11 @@ class Shadow {
       if (!gathered_[static_cast<size_t>(sm)].insert(b).second) continue;
       Area& near = near_[static_cast<size_t>(sm)];
       for (int64_t at = 0; at < buffer.size.count; at += arena_.unit) {
-        const size_t from = unit_at(buffer, at), to = static_cast<size_t>((buffer.near.count + at) / near.unit);
-        if (arena_.stored_in[from] >= wave_) return wrong(task.work, fmt::format("gathers {} in the wave that gives it", text_of(arena_.tags[from])));
+        const size_t from = unit_at(buffer, at),
+                     to = static_cast<size_t>((buffer.near.count + at) / near.unit);
+        if (arena_.stored_in[from] >= wave_)
+          return wrong(task.work, fmt::format("gathers {} in the wave that gives it",
+                                              text_of(arena_.tags[from])));
         near.tags[to] = arena_.tags[from];
       }
     }
@@ -407,7 +458,8 @@ class Shadow {
       if (work.wave != wave_ || work.nest.row_count() == 0) continue;
       const Group& group = plan_.groups[work.group];
       if (stitch::calls_op(group.kind)) {
-        for (const WorkAccess& access : accesses_of(graph_, plan_, work).reads) TRY_STATUS(look_at_whole(w, work.buffers[access.slot], -1, access.value));
+        for (const WorkAccess& access : accesses_of(graph_, plan_, work).reads)
+          TRY_STATUS(look_at_whole(w, work.buffers[access.slot], -1, access.value));
         continue;
       }
       const auto slot = static_cast<size_t>(work.operand_count(group));
@@ -426,12 +478,17 @@ class Shadow {
   Status follow(size_t work, ValueId from, ValueId to, std::vector<Numbers>& at) {
     while (from != to) {
       const graph::Value& value = graph_.value(from);
-      if (value.producer == graph::kNone || value.is_constant()) return wrong(work, fmt::format("no moves lead from %{} to its operand %{}", from, to));
+      if (value.producer == graph::kNone || value.is_constant())
+        return wrong(work, fmt::format("no moves lead from %{} to its operand %{}", from, to));
       const graph::Node& node = graph_.node(value.producer);
-      const std::optional<ops::Loop> form = ops::loop(graph_.call(value.producer), value.producer_output);
-      const Expr* body = form && form->combine == ops::Combine::kNone ? &form->exprs[form->body] : nullptr;
+      const std::optional<ops::Loop> form =
+          ops::loop(graph_.call(value.producer), value.producer_output);
+      const Expr* body =
+          form && form->combine == ops::Combine::kNone ? &form->exprs[form->body] : nullptr;
       if (body && body->scalar == Scalar::kCast) body = &form->exprs[body->args[0]];
-      if (!body || body->scalar != Scalar::kLoad || body->args[0] != kNoExpr) return wrong(work, fmt::format("'{}' between %{} and its operand %{} is no move", node.name, from, to));
+      if (!body || body->scalar != Scalar::kLoad || body->args[0] != kNoExpr)
+        return wrong(work, fmt::format("'{}' between %{} and its operand %{} is no move", node.name,
+                                       from, to));
       PointValues values(form->exprs, [&](int slot) -> const Tensor* {
         const graph::Value& input = graph_.value(node.inputs[static_cast<size_t>(slot)]);
         return input.is_constant() ? &input.constant : nullptr;
@@ -449,19 +506,23 @@ class Shadow {
   }
 
   /// Elements at coordinates of `from`, which an operand `to` has at `offsets` of its storage.
-  Status look_through(size_t work, int b, ValueId from, ValueId to, std::vector<Numbers> at, const Numbers& offsets) {
+  Status look_through(size_t work, int b, ValueId from, ValueId to, std::vector<Numbers> at,
+                      const Numbers& offsets) {
     TRY_STATUS(follow(work, from, to, at));
     std::vector<const Numbers*> coords;
     for (const Numbers& one : at) coords.push_back(&one);
     Numbers elements(offsets.size(), 0);
     TRY_STATUS(tags_at(work, to, coords, nullptr, elements));
     TRY(const Tagging* tags, tagging(to));
-    if (tasks_.flows && tasks_.buffers[static_cast<size_t>(b)].kind == BufferKind::kArena) return ok_status();  // copies are looked at below
-    for (size_t p = 0; p < offsets.size(); ++p) TRY_STATUS(look(work, b, -1, offsets[p], tag_of(tags->storage, elements[p])));
+    if (tasks_.flows && tasks_.buffers[static_cast<size_t>(b)].kind == BufferKind::kArena)
+      return ok_status();  // copies are looked at below
+    for (size_t p = 0; p < offsets.size(); ++p)
+      TRY_STATUS(look(work, b, -1, offsets[p], tag_of(tags->storage, elements[p])));
     return ok_status();
   }
 
-  /// Both operands of a GEMM: the product's strides beside the node's own loop form, whichever factor of it A is.
+  /// Both operands of a GEMM: the product's strides beside the node's own loop form, whichever
+  /// factor of it A is.
   Status read_product(size_t w, size_t slot) {
     const Status second = read_product(w, slot, 1);
     return second.ok() ? second : read_product(w, slot, 0);
@@ -478,10 +539,13 @@ class Shadow {
     const auto reduced_from = static_cast<size_t>(form->parallel);
     int64_t depth = 1;
     for (size_t d = reduced_from; d < form->domain.size(); ++d) depth *= form->domain[d];
-    if (product.k.size() != 1 || depth != product.k[0].extent) return wrong(w, fmt::format("its GEMM sums {} numbers, the node {}", product.k.empty() ? 0 : product.k[0].extent, depth));
+    if (product.k.size() != 1 || depth != product.k[0].extent)
+      return wrong(w, fmt::format("its GEMM sums {} numbers, the node {}",
+                                  product.k.empty() ? 0 : product.k[0].extent, depth));
     for (const int side : {0, 1}) {
       const Expr load = form->exprs[body.args[side == 0 ? first_argument : 1 - first_argument]];
-      if (load.scalar != Scalar::kLoad) return wrong(w, "its GEMM's node is no product of two loads");
+      if (load.scalar != Scalar::kLoad)
+        return wrong(w, "its GEMM's node is no product of two loads");
       std::vector<const stitch::Product::Dim*> dims;
       for (const auto* list : {&product.batch, &product.m, &product.n})
         for (const stitch::Product::Dim& dim : *list)
@@ -493,11 +557,13 @@ class Shadow {
       for (int64_t first = 0; first < points; first += kBatch * step) {
         Numbers offsets;
         std::vector<Numbers> at(form->domain.size());
-        for (int64_t point = first; point < std::min(first + kBatch * step, points); point += step) {
+        for (int64_t point = first; point < std::min(first + kBatch * step, points);
+             point += step) {
           int64_t rest = point;
           int64_t k = rest % depth;
           rest /= depth;
-          int64_t offset = (side ? product.b_offset : product.a_offset) + k * (side ? product.k[0].b : product.k[0].a);
+          int64_t offset = (side ? product.b_offset : product.a_offset) +
+                           k * (side ? product.k[0].b : product.k[0].a);
           std::vector<int64_t> domain(group.body.domain.size(), 0);
           for (size_t d = dims.size(); d-- > 0;) {
             const int64_t coordinate = rest % dims[d]->extent;
@@ -509,18 +575,22 @@ class Shadow {
             offset += rest * product.n[0].extent * product.n[0].b;
             domain[static_cast<size_t>(product.n[0].c)] += rest * product.n[0].extent;
           }
-          for (size_t d = 0; d < reduced_from; ++d) at[d].push_back(domain[static_cast<size_t>(group.anchor_coords[d])]);
-          for (size_t d = form->domain.size(); d-- > reduced_from;) at[d].push_back(k % form->domain[d]), k /= form->domain[d];
+          for (size_t d = 0; d < reduced_from; ++d)
+            at[d].push_back(domain[static_cast<size_t>(group.anchor_coords[d])]);
+          for (size_t d = form->domain.size(); d-- > reduced_from;)
+            at[d].push_back(k % form->domain[d]), k /= form->domain[d];
           offsets.push_back(offset);
         }
         PointValues values(form->exprs, [](int) -> const Tensor* { return nullptr; });
         values.begin(at);
         std::vector<Numbers> coords;
         for (const ops::ExprId coord : load.coords) {
-          if (!values.known(coord)) return wrong(w, "an operand of its GEMM is read at computed places");
+          if (!values.known(coord))
+            return wrong(w, "an operand of its GEMM is read at computed places");
           coords.push_back(values[coord]);
         }
-        TRY_STATUS(look_through(w, work.buffers[slot + static_cast<size_t>(side)], graph_.node(group.anchor).inputs[static_cast<size_t>(load.slot)],
+        TRY_STATUS(look_through(w, work.buffers[slot + static_cast<size_t>(side)],
+                                graph_.node(group.anchor).inputs[static_cast<size_t>(load.slot)],
                                 side ? product.b : product.a, std::move(coords), offsets));
       }
     }
@@ -533,9 +603,12 @@ class Shadow {
     const stitch::AttentionTile& tile = plan_.groups[work.group].attention;
     const graph::Node& node = graph_.node(plan_.groups[work.group].anchor);
     for (const int input : {0, 1, 2}) {
-      const stitch::AttentionTile::Operand& operand = input == 0 ? tile.q : input == 1 ? tile.k : tile.v;
+      const stitch::AttentionTile::Operand& operand = input == 0   ? tile.q
+                                                      : input == 1 ? tile.k
+                                                                   : tile.v;
       const Shape& shape = graph_.type(node.inputs[static_cast<size_t>(input)]).shape;
-      const int64_t heads = tile.heads / (input == 0 ? 1 : tile.shared), rows = input == 0 ? tile.queries : tile.keys;
+      const int64_t heads = tile.heads / (input == 0 ? 1 : tile.shared),
+                    rows = input == 0 ? tile.queries : tile.keys;
       const int64_t columns = input == 2 ? tile.value_size : tile.size;
       // A few queries may be the heads that share keys: rows of the tile, heads of the graph.
       const bool by_head = input == 0 && shape.size() == 4 && shape[1] != heads;
@@ -544,26 +617,34 @@ class Shadow {
       for (int64_t first = 0; first < points; first += kBatch * step) {
         Numbers offsets;
         std::vector<Numbers> at(shape.size());
-        for (int64_t point = first; point < std::min(first + kBatch * step, points); point += step) {
-          const int64_t column = point % columns, row = point / columns % rows, head = point / columns / rows % heads;
+        for (int64_t point = first; point < std::min(first + kBatch * step, points);
+             point += step) {
+          const int64_t column = point % columns, row = point / columns % rows,
+                        head = point / columns / rows % heads;
           const int64_t image = point / columns / rows / heads;
-          offsets.push_back(operand.offset + image * operand.image + head * operand.head + row * operand.row + column * operand.column);
+          offsets.push_back(operand.offset + image * operand.image + head * operand.head +
+                            row * operand.row + column * operand.column);
           if (shape.size() == 4) {
-            const int64_t mine[] = {image, by_head ? head * rows + row : head, by_head ? 0 : row, column};
+            const int64_t mine[] = {image, by_head ? head * rows + row : head, by_head ? 0 : row,
+                                    column};
             for (size_t d = 0; d < 4; ++d) at[d].push_back(mine[d]);
           } else {
             const int64_t mine[] = {image, row, head * columns + column};
             for (size_t d = 0; d < 3; ++d) at[d].push_back(mine[d]);
           }
         }
-        TRY_STATUS(look_through(w, work.buffers[slot + static_cast<size_t>(input)], node.inputs[static_cast<size_t>(input)], operand.value, std::move(at), offsets));
+        TRY_STATUS(look_through(w, work.buffers[slot + static_cast<size_t>(input)],
+                                node.inputs[static_cast<size_t>(input)], operand.value,
+                                std::move(at), offsets));
       }
     }
-    if (tile.mask.value != graph::kNone && !tasks_.flows) return look_at_whole(w, work.buffers[slot + 3], -1, tile.mask.value);
+    if (tile.mask.value != graph::kNone && !tasks_.flows)
+      return look_at_whole(w, work.buffers[slot + 3], -1, tile.mask.value);
     return ok_status();
   }
 
-  /// A tile knows its rows by their number; its epilogue knows them by the folded domain. They are the same rows.
+  /// A tile knows its rows by their number; its epilogue knows them by the folded domain. They are
+  /// the same rows.
   Status check_tile_rows(const ObkTask& task) {
     const Work& work = tasks_.works[task.work];
     const Group& group = plan_.groups[work.group];
@@ -573,26 +654,35 @@ class Shadow {
       if (const Access* a = work.nest.of_product(group, 0)) {
         const Numbers offsets = offsets_of(*a, points);
         const std::vector<Numbers> coords = coords_of(group.body, work.nest, points);
-        const int64_t next = work.nest.rows > 0 ? a->strides[static_cast<size_t>(work.nest.rows) - 1] : 0;
+        const int64_t next =
+            work.nest.rows > 0 ? a->strides[static_cast<size_t>(work.nest.rows) - 1] : 0;
         for (size_t p = 0; p < offsets.size(); ++p) {
           int64_t meant = group.product.a_offset;
           for (const auto* list : {&group.product.batch, &group.product.m})
-            for (const stitch::Product::Dim& dim : *list) meant += dim.a * coords[static_cast<size_t>(dim.c)][p];
+            for (const stitch::Product::Dim& dim : *list)
+              meant += dim.a * coords[static_cast<size_t>(dim.c)][p];
           const int64_t walked = offsets[0] + static_cast<int64_t>(p) * next;
           if (offsets[p] != meant || walked != meant)
-            return wrong(task.work, fmt::format("row {} of its tile begins at element {} of A, its epilogue means {}", task.r0 + static_cast<int64_t>(p), walked, meant));
+            return wrong(
+                task.work,
+                fmt::format("row {} of its tile begins at element {} of A, its epilogue means {}",
+                            task.r0 + static_cast<int64_t>(p), walked, meant));
         }
       }
       return ok_status();
     }
     const std::vector<Numbers> coords = coords_of(group.body, work.nest, points);
     const Shape& domain = group.body.domain;
-    const int column = group.kind == GroupKind::kConv ? group.anchor_coords[1] : group.anchor_coords.back();
+    const int column =
+        group.kind == GroupKind::kConv ? group.anchor_coords[1] : group.anchor_coords.back();
     for (size_t p = 0; p < points.count(); ++p) {
       int64_t row = 0;
       for (const int slot : group.anchor_coords)
-        if (slot != column) row = row * domain[static_cast<size_t>(slot)] + coords[static_cast<size_t>(slot)][p];
-      if (row != task.r0 + static_cast<int64_t>(p)) return wrong(task.work, fmt::format("row {} of its tile is row {} of its epilogue", task.r0 + static_cast<int64_t>(p), row));
+        if (slot != column)
+          row = row * domain[static_cast<size_t>(slot)] + coords[static_cast<size_t>(slot)][p];
+      if (row != task.r0 + static_cast<int64_t>(p))
+        return wrong(task.work, fmt::format("row {} of its tile is row {} of its epilogue",
+                                            task.r0 + static_cast<int64_t>(p), row));
     }
     return ok_status();
   }
@@ -607,24 +697,34 @@ class Shadow {
     for (const Access& access : work.nest.accesses) {
       if (access.step < 0) continue;
       const Step& step = group.body.steps[static_cast<size_t>(access.step)];
-      if (step.per_row && work.nest.cut_columns && task.c0 != 0) continue;  // of the tiles of a row one stores it
+      if (step.per_row && work.nest.cut_columns && task.c0 != 0)
+        continue;  // of the tiles of a row one stores it
       const ValueId value = group.body.operands[static_cast<size_t>(step.slot)];
       const int b = work.buffers[static_cast<size_t>(step.slot)];
-      if (tasks_.flows && work.replicated() && tasks_.buffers[static_cast<size_t>(b)].kind == BufferKind::kArena && tasks_.buffers[static_cast<size_t>(b)].reach == Reach::kAll) continue;  // validate_flow follows these
+      if (tasks_.flows && work.replicated() &&
+          tasks_.buffers[static_cast<size_t>(b)].kind == BufferKind::kArena &&
+          tasks_.buffers[static_cast<size_t>(b)].reach == Reach::kAll)
+        continue;  // validate_flow follows these
       TRY(const Tagging* tags, tagging(value));
-      TRY_STATUS(batches(work, group.body, task, step.per_row, 1, [&](const Points& points, std::vector<Numbers> coords) -> Status {
-        values.begin(std::move(coords));
-        std::vector<const Numbers*> at;
-        for (const ops::ExprId coord : step.at) {
-          if (!values.known(coord)) return wrong(task.work, fmt::format("stores %{} at places that depend on data", value));
-          at.push_back(&values[coord]);
-        }
-        Numbers elements(points.count(), 0);
-        TRY_STATUS(tags_at(task.work, value, at, nullptr, elements));
-        const Numbers offsets = access.affine ? offsets_of(access, points) : laid_out(value, at, points.count());
-        for (size_t p = 0; p < offsets.size(); ++p) TRY_STATUS(put(task.work, b, sm, offsets[p], tag_of(tags->storage, elements[p])));
-        return ok_status();
-      }));
+      TRY_STATUS(batches(
+          work, group.body, task, step.per_row, 1,
+          [&](const Points& points, std::vector<Numbers> coords) -> Status {
+            values.begin(std::move(coords));
+            std::vector<const Numbers*> at;
+            for (const ops::ExprId coord : step.at) {
+              if (!values.known(coord))
+                return wrong(task.work,
+                             fmt::format("stores %{} at places that depend on data", value));
+              at.push_back(&values[coord]);
+            }
+            Numbers elements(points.count(), 0);
+            TRY_STATUS(tags_at(task.work, value, at, nullptr, elements));
+            const Numbers offsets =
+                access.affine ? offsets_of(access, points) : laid_out(value, at, points.count());
+            for (size_t p = 0; p < offsets.size(); ++p)
+              TRY_STATUS(put(task.work, b, sm, offsets[p], tag_of(tags->storage, elements[p])));
+            return ok_status();
+          }));
     }
     return ok_status();
   }
@@ -637,10 +737,14 @@ class Shadow {
       if (work.wave != wave_) continue;
       if (stitch::calls_op(group.kind))
         for (const WorkAccess& access : accesses_of(graph_, plan_, work).stores)
-          TRY_STATUS(each_element(access.value, [&](int64_t offset, Tag tag) { return put(w, work.buffers[access.slot], -1, offset, tag); }));
+          TRY_STATUS(each_element(access.value, [&](int64_t offset, Tag tag) {
+            return put(w, work.buffers[access.slot], -1, offset, tag);
+          }));
       for (const bool leaves : {true, false}) {
-        if (leaves ? group.partials == graph::kNone : !group.product.statistics.of_partials) continue;
-        const int b = work.buffers[static_cast<size_t>(leaves ? work.left_partials(group) : work.read_partials(group))];
+        if (leaves ? group.partials == graph::kNone : !group.product.statistics.of_partials)
+          continue;
+        const int b = work.buffers[static_cast<size_t>(leaves ? work.left_partials(group)
+                                                              : work.read_partials(group))];
         const ValueId value = leaves ? group.partials : group.product.a;
         const int64_t count = tasks_.buffers[static_cast<size_t>(b)].type.count();
         for (int64_t k = 0; k < count; ++k) {
@@ -657,20 +761,27 @@ class Shadow {
       const Buffer& buffer = tasks_.buffers[b];
       if (is_kept(buffer)) {
         for (int64_t at = 0; at < buffer.size.count; at += arena_.unit)
-          if (arena_.tags[unit_at(buffer, at)] != kept_tag(b)) return end_error(fmt::format("bytes that last from run to run hold {}", text_of(arena_.tags[unit_at(buffer, at)])));
+          if (arena_.tags[unit_at(buffer, at)] != kept_tag(b))
+            return end_error(fmt::format("bytes that last from run to run hold {}",
+                                         text_of(arena_.tags[unit_at(buffer, at)])));
       }
       if (buffer.kind != BufferKind::kOutput) continue;
       TRY_STATUS(each_element(buffer.value, [&](int64_t offset, Tag tag) -> Status {
         const int64_t width = bits(buffer.type.dtype);
         if (width < 8) tag -= static_cast<Tag>(offset % (8 / width));
-        const Tag found = outputs_[b].tags[static_cast<size_t>(width < 8 ? offset * width / 8 : offset)];
-        return found == tag ? ok_status() : Status(end_error(fmt::format("output %{} holds {} where {} is meant", buffer.value, text_of(found), text_of(tag))));
+        const Tag found =
+            outputs_[b].tags[static_cast<size_t>(width < 8 ? offset * width / 8 : offset)];
+        return found == tag
+                   ? ok_status()
+                   : Status(end_error(fmt::format("output %{} holds {} where {} is meant",
+                                                  buffer.value, text_of(found), text_of(tag))));
       }));
     }
     return ok_status();
   }
   static Error end_error(std::string text) {
-    return Error{Code::kBuild, "schedule", "shadow run, at the end: " + std::move(text), "", "this is a defect of Obelisk; please report it with the model"};
+    return Error{Code::kBuild, "schedule", "shadow run, at the end: " + std::move(text), "",
+                 "this is a defect of Obelisk; please report it with the model"};
   }
 
   const Graph& graph_;
@@ -688,7 +799,8 @@ class Shadow {
 
 }  // namespace
 
-Status shadow_run(const Graph& graph, const stitch::Plan& plan, const TaskGraph& tasks, const ShadowOptions& options) {
+Status shadow_run(const Graph& graph, const stitch::Plan& plan, const TaskGraph& tasks,
+                  const ShadowOptions& options) {
   return Shadow(graph, plan, tasks, options).run();
 }
 

@@ -29,8 +29,7 @@ Result<StorageBox> storage_box(const Graph& graph, const stitch::Plan& plan, Val
     if (axis < 0) axis += rank;
     for (const ValueId piece : concat.inputs) {
       if (piece == box.storage) break;
-      box.begin[static_cast<size_t>(axis)] +=
-          graph.type(piece).shape[static_cast<size_t>(axis)];
+      box.begin[static_cast<size_t>(axis)] += graph.type(piece).shape[static_cast<size_t>(axis)];
     }
     box.storage = concat.outputs[0];
   }
@@ -54,19 +53,20 @@ int64_t shared_volume(const StorageBox& a, const StorageBox& b) {
   return volume;
 }
 
-WorkAccesses accesses_of(const Graph& graph, const stitch::Plan& plan,
-                         const Work& work) {
+WorkAccesses accesses_of(const Graph& graph, const stitch::Plan& plan, const Work& work) {
   const Group& group = plan.groups[work.group];
   WorkAccesses out;
   const auto add = [](std::vector<WorkAccess>& to, ValueId value, size_t slot) {
     const auto same = [&](const WorkAccess& other) { return other.value == value; };
-    if (value != graph::kNone && std::none_of(to.begin(), to.end(), same)) to.push_back({value, slot});
+    if (value != graph::kNone && std::none_of(to.begin(), to.end(), same))
+      to.push_back({value, slot});
   };
   if (stitch::calls_op(group.kind)) {  // operands: what it reads, each once, then what it writes
     const graph::Node& node = graph.node(group.anchor);
     for (size_t slot = 0; slot < group.body.operands.size(); ++slot) {
       const ValueId value = group.body.operands[slot];
-      const bool written = std::find(node.outputs.begin(), node.outputs.end(), value) != node.outputs.end();
+      const bool written =
+          std::find(node.outputs.begin(), node.outputs.end(), value) != node.outputs.end();
       add(written ? out.stores : out.reads, value, slot);
     }
     return out;

@@ -12,11 +12,16 @@ std::optional<RowMatrix> row_matrix(const Group& group, const Nest& nest) {
   const stitch::Product& product = group.product;
   const int inner = nest.rows - 1;
   if (group.kind != GroupKind::kProduct || inner < 0 || inner > 1) return std::nullopt;
-  if (product.k.size() != 1 || product.k[0].a != 1 || product.k[0].extent % (kBlock * product.parts) != 0) return std::nullopt;
+  if (product.k.size() != 1 || product.k[0].a != 1 ||
+      product.k[0].extent % (kBlock * product.parts) != 0)
+    return std::nullopt;
   const Access* a = nest.of_product(group, 0);
   if (!a || a->offset < 0) return std::nullopt;
-  const int64_t pitch = a->strides[inner], batches = inner == 1 ? nest.dims[0].extent : 1, step = inner == 1 ? a->strides[0] : 0;
-  if (pitch < kBlock || pitch % kPiece != 0 || step < 0 || tile_span(group, nest) != nest.dims[inner].extent) return std::nullopt;
+  const int64_t pitch = a->strides[inner], batches = inner == 1 ? nest.dims[0].extent : 1,
+                step = inner == 1 ? a->strides[0] : 0;
+  if (pitch < kBlock || pitch % kPiece != 0 || step < 0 ||
+      tile_span(group, nest) != nest.dims[inner].extent)
+    return std::nullopt;
   RowMatrix m{.pitch = pitch, .span = nest.dims[inner].extent};
   m.row = a->offset / pitch, m.row_step = step / pitch;
   const int64_t column = a->offset % pitch, column_step = step % pitch;
@@ -27,44 +32,63 @@ std::optional<RowMatrix> row_matrix(const Group& group, const Nest& nest) {
   return m.rows * pitch < INT32_MAX ? std::optional(m) : std::nullopt;
 }
 
-std::optional<RowMatrix> asked_rows(const Group& group, const Cutting& cut, const TaskGraph& tasks, const Work& work) {
+std::optional<RowMatrix> asked_rows(const Group& group, const Cutting& cut, const TaskGraph& tasks,
+                                    const Work& work) {
   constexpr int64_t kFewestRows = 49, kMostRows = 64;  // of a tile by wgmma
-  if (!cut.strategy.one_kernel() || !takes_wgmma(cut.machine, cut.strategy) || group.kind != GroupKind::kProduct) return std::nullopt;
+  if (!cut.strategy.one_kernel() || !takes_wgmma(cut.machine, cut.strategy) ||
+      group.kind != GroupKind::kProduct)
+    return std::nullopt;
   const stitch::Product& product = group.product;
-  if (product.parts != 1 || product.batch.size() > 1 || !cut.tiles.gemm.pipelined) return std::nullopt;
-  if ((product.a_type != DType::f16 && product.a_type != DType::bf16) || work.tile_rows < kFewestRows || work.tile_rows > kMostRows) return std::nullopt;
+  if (product.parts != 1 || product.batch.size() > 1 || !cut.tiles.gemm.pipelined)
+    return std::nullopt;
+  if ((product.a_type != DType::f16 && product.a_type != DType::bf16) ||
+      work.tile_rows < kFewestRows || work.tile_rows > kMostRows)
+    return std::nullopt;
   const Buffer& a = tasks.buffers[work.buffers[work.operand_count(group)]];
-  if (a.kind != BufferKind::kArena || tasks.buffers[work.buffers.back()].kind != BufferKind::kWeight) return std::nullopt;
+  if (a.kind != BufferKind::kArena ||
+      tasks.buffers[work.buffers.back()].kind != BufferKind::kWeight)
+    return std::nullopt;
   return row_matrix(group, work.nest);
 }
 
 bool cut_streamed(const Group& group, const Cutting& cut, const TaskGraph& tasks, Work& work) {
   constexpr int64_t kRows = 64;
-  constexpr double kBegin = 1600;       // of a kernel: its first operands' way
-  constexpr double kExchange = 600;     // of parts: sums go to who adds them
+  constexpr double kBegin = 1600;    // of a kernel: its first operands' way
+  constexpr double kExchange = 600;  // of parts: sums go to who adds them
   const kernels::TileLibrary& tiles = cut.tiles;
-  if (!cut.strategy.own_kernels || !takes_wgmma(cut.machine, cut.strategy) || !tiles.gemm.pipelined || group.kind != GroupKind::kProduct) return false;
+  if (!cut.strategy.own_kernels || !takes_wgmma(cut.machine, cut.strategy) ||
+      !tiles.gemm.pipelined || group.kind != GroupKind::kProduct)
+    return false;
   const stitch::Product& product = group.product;
-  if (product.batch.size() > 1 || product.parts > kMostOfCluster || work.buffers.size() > size_t{kDealtOperands}) return false;
+  if (product.batch.size() > 1 || product.parts > kMostOfCluster ||
+      work.buffers.size() > size_t{kDealtOperands})
+    return false;
   const Buffer& a = tasks.buffers[work.buffers[work.operand_count(group)]];
-  if (a.kind != BufferKind::kArena || tasks.buffers[work.buffers.back()].kind != BufferKind::kWeight) return false;
+  if (a.kind != BufferKind::kArena ||
+      tasks.buffers[work.buffers.back()].kind != BufferKind::kWeight)
+    return false;
   const auto matrix = row_matrix(group, work.nest);
-  if (!matrix || matrix->span < stitch::kFewestStreamedRows || matrix->span >= stitch::kMostStreamedRows) return false;
+  if (!matrix || matrix->span < stitch::kFewestStreamedRows ||
+      matrix->span >= stitch::kMostStreamedRows)
+    return false;
   const auto type = static_cast<int32_t>(product.a_type);
   const int64_t n = work.nest.column_count(), k = product.k[0].extent / product.parts;
-  const int64_t each = (matrix->span + kRows - 1) / kRows, rows = (matrix->span + each - 1) / each;  // tiles one below another, alike
+  const int64_t each = (matrix->span + kRows - 1) / kRows,
+                rows = (matrix->span + each - 1) / each;  // tiles one below another, alike
   const int64_t down = work.nest.row_count() / matrix->span * each;
   if (n * product.sides() % 2 != 0) return false;  // sums are stored in pairs
   const int64_t workers = machine::clusters_at_once(cut.workers.count, product.parts);
   double best = 0;
   for (int64_t columns = tiles.panel; columns < n + tiles.panel; columns += tiles.panel) {
-    const int64_t wide = std::min(columns, n) * product.sides(), count = down * ((n + columns - 1) / columns);
+    const int64_t wide = std::min(columns, n) * product.sides(),
+                  count = down * ((n + columns - 1) / columns);
     double nanos = tiles.gemm.pipelined->nanos(type, rows, wide, k);
     if (nanos <= 0) break;
     if (product.parts > 1) nanos += kExchange;
     const double all = kBegin + static_cast<double>((count + workers - 1) / workers) * nanos;
     if (best != 0 && all >= best) continue;
-    best = all, work.tile_rows = rows, work.tile_columns = std::min(columns, n), work.task_nanos = nanos;
+    best = all, work.tile_rows = rows, work.tile_columns = std::min(columns, n),
+    work.task_nanos = nanos;
   }
   if (best != 0) work.form = PipelinedGemm{*matrix};
   return best != 0;

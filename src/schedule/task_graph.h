@@ -1,4 +1,5 @@
-/// schedule/task_graph.h — the program as data: buffers, works, waves and every worker's list of tasks.
+/// schedule/task_graph.h — the program as data: buffers, works, waves and every worker's list of
+/// tasks.
 #pragma once
 
 #include <algorithm>
@@ -14,8 +15,8 @@ namespace obelisk::schedule {
 
 using graph::Graph;
 using graph::ValueId;
-using ops::ExprId;
 using obelisk::to_string;
+using ops::ExprId;
 
 enum class BufferKind : uint8_t { kInput, kOutput, kWeight, kArena };
 
@@ -26,22 +27,25 @@ enum class Reach : uint8_t {
   kGiven,  // computed in parts by some, given to all: each reads a copy in its own fast memory
 };
 
-/// Memory that values live in. Arena buffers share one allocation; two whose waves overlap never share bytes.
+/// Memory that values live in. Arena buffers share one allocation; two whose waves overlap never
+/// share bytes.
 struct Buffer {
   BufferKind kind = BufferKind::kArena;
-  int index = 0;           // kInput, kOutput: which one; kWeight: which weight
-  Bytes offset;            // kArena: into the arena
+  int index = 0;  // kInput, kOutput: which one; kWeight: which weight
+  Bytes offset;   // kArena: into the arena
   Bytes size;
-  Type type;               // of the value, for dumps
+  Type type;  // of the value, for dumps
   ValueId value = graph::kNone;
-  int first = 0, last = 0; // kArena: waves between which it is alive, inclusive
+  int first = 0, last = 0;  // kArena: waves between which it is alive, inclusive
   Reach reach = Reach::kAll;
-  Bytes near{-1};          // kOwn, kGiven: where the copy lies in a worker's fast memory
-  /// Bytes of the arena: of what is given, words of 32 bits with as many that say when they are there.
+  Bytes near{-1};  // kOwn, kGiven: where the copy lies in a worker's fast memory
+  /// Bytes of the arena: of what is given, words of 32 bits with as many that say when they are
+  /// there.
   Bytes room() const { return {reach == Reach::kGiven ? 2 * size.count : size.count}; }
 };
 
-/// One read or write of a body: an affine one by its strides over the folded domain, another by its expressions.
+/// One read or write of a body: an affine one by its strides over the folded domain, another by its
+/// expressions.
 struct Access {
   ExprId load = ops::kNoExpr;  // the load expression; kNoExpr for stores
   int step = -1;               // the store's step; -1 for loads; both -1: a product's A or B
@@ -51,16 +55,18 @@ struct Access {
   std::vector<int64_t> strides;  // per folded dimension, elements
 };
 
-/// A body's domain with dimensions merged where every access walks them as one, so that most bodies have one or two loops.
+/// A body's domain with dimensions merged where every access walks them as one, so that most bodies
+/// have one or two loops.
 struct Nest {
   struct Dim {
     int64_t extent = 1;
     std::vector<int> coords;  // the domain's coordinates it merges, outermost first
   };
-  std::vector<Dim> dims;      // rows first
-  int rows = 0;               // how many leading dims are rows
-  bool lanes_in_rows = false; // the vector runs over the innermost row dimension: columns are strided, rows are not
-  bool cut_columns = false;   // columns may be dealt to several tasks (no reduction)
+  std::vector<Dim> dims;  // rows first
+  int rows = 0;           // how many leading dims are rows
+  bool lanes_in_rows =
+      false;  // the vector runs over the innermost row dimension: columns are strided, rows are not
+  bool cut_columns = false;  // columns may be dealt to several tasks (no reduction)
   std::vector<Access> accesses;
   /// How the tile of a product reads A (`which` 0) and B (1); null of another group.
   const Access* of_product(const stitch::Group& group, int which) const;
@@ -71,8 +77,9 @@ struct Nest {
 /// How many rows in a row a tile may span without leaving its matrix or image.
 int64_t tile_span(const stitch::Group& group, const Nest& nest);
 
-/// How the rows of a product's A lie in a matrix that a copy engine knows, one batch after another: row r of batch b is row
-/// `row` + b `row_step` + r of the matrix, its k begins with block `block` + b `block_step` of 64 columns.
+/// How the rows of a product's A lie in a matrix that a copy engine knows, one batch after another:
+/// row r of batch b is row `row` + b `row_step` + r of the matrix, its k begins with block `block`
+/// + b `block_step` of 64 columns.
 struct RowMatrix {
   int64_t rows = 0, pitch = 0;  // of the matrix; elements from row to row
   int64_t span = 0;             // rows of a batch
@@ -83,21 +90,28 @@ struct RowMatrix {
 ///
 /// Tasks of a table: a worker's list, or a kernel's.
 struct TaskList {
-  bool waits_in_body = false;       // of one kernel of all works: the body itself waits for the wave before
-  bool shares_rows = false;         // then: long rows may be shared by all threads where they are few
-  std::optional<RowMatrix> a_rows;  // then, of a product: where A lies, if TMA tensor copies bring it
+  bool waits_in_body =
+      false;  // of one kernel of all works: the body itself waits for the wave before
+  bool shares_rows = false;  // then: long rows may be shared by all threads where they are few
+  std::optional<RowMatrix>
+      a_rows;  // then, of a product: where A lies, if TMA tensor copies bring it
 };
-/// A kernel of many small CTAs that the hardware hands out, each of which knows its tile by its place in the grid: no table.
+/// A kernel of many small CTAs that the hardware hands out, each of which knows its tile by its
+/// place in the grid: no table.
 struct Grid {
-  int ctas_per_sm = 0;  // of a product or convolution; 0: a stitched body, as many as its registers let
+  int ctas_per_sm =
+      0;  // of a product or convolution; 0: a stitched body, as many as its registers let
 };
-/// Attention of no more tasks than multiprocessors, a grid of rectangles: no table, for it begins sooner without.
+/// Attention of no more tasks than multiprocessors, a grid of rectangles: no table, for it begins
+/// sooner without.
 struct SingleWave {};
-/// A product with a kernel of its own: persistent CTAs whose TMA pipeline of both operands crosses the ends of tiles. Where k is in parts a cluster computes a tile.
+/// A product with a kernel of its own: persistent CTAs whose TMA pipeline of both operands crosses
+/// the ends of tiles. Where k is in parts a cluster computes a tile.
 struct PipelinedGemm {
   RowMatrix a;
 };
-/// Tasks of a table, of which so many, the members of a block's team, run at once and wait for each other.
+/// Tasks of a table, of which so many, the members of a block's team, run at once and wait for each
+/// other.
 struct Cluster {
   int size = 0;
 };
@@ -107,9 +121,11 @@ std::string to_string(const KernelForm& form);
 
 /// A work of a program whose values carry their own readiness (schedule/flow.h).
 struct Dataflow {
-  bool replicated = false;           // each worker computes what it reads of it
-  std::vector<bool> broadcasts;      // by the body's operand slot: what it stores there is given to all workers
-  std::optional<DType> in_place_kv;  // of attention: its last two buffers are inputs of this type that have keys and values (schedule/kept_keys.h)
+  bool replicated = false;  // each worker computes what it reads of it
+  std::vector<bool>
+      broadcasts;  // by the body's operand slot: what it stores there is given to all workers
+  std::optional<DType> in_place_kv;  // of attention: its last two buffers are inputs of this type
+                                     // that have keys and values (schedule/kept_keys.h)
 };
 
 /// One group in the program.
@@ -117,7 +133,8 @@ struct Work {
   int group = 0;
   int wave = 0;
   Nest nest;
-  std::vector<int> buffers;    // by the body's operand slot; partial statistics that it reads, that it leaves; a product's A and B, a convolution's X and W
+  std::vector<int> buffers;  // by the body's operand slot; partial statistics that it reads, that
+                             // it leaves; a product's A and B, a convolution's X and W
   int operand_count(const stitch::Group& group) const {  // before A or X
     return left_partials(group) + (group.partials != graph::kNone ? 1 : 0);
   }
@@ -125,9 +142,11 @@ struct Work {
   int read_partials(const stitch::Group& group) const {
     return static_cast<int>(group.body.operands.size());
   }
-  int left_partials(const stitch::Group& group) const { return read_partials(group) + (group.product.statistics.of_partials ? 1 : 0); }
+  int left_partials(const stitch::Group& group) const {
+    return read_partials(group) + (group.product.statistics.of_partials ? 1 : 0);
+  }
   int64_t tile_rows = 1, tile_columns = 1;
-  double task_nanos = 0;       // predicted, of a full tile
+  double task_nanos = 0;  // predicted, of a full tile
   KernelForm form;
   std::optional<Dataflow> dataflow;
 
@@ -140,8 +159,13 @@ struct Work {
   bool has_tasks() const { return list() || std::holds_alternative<Cluster>(form); }
 
   bool replicated() const { return dataflow && dataflow->replicated; }
-  bool broadcasts(size_t slot) const { return dataflow && slot < dataflow->broadcasts.size() && dataflow->broadcasts[slot]; }
-  bool broadcasts_any() const { return dataflow && std::find(dataflow->broadcasts.begin(), dataflow->broadcasts.end(), true) != dataflow->broadcasts.end(); }
+  bool broadcasts(size_t slot) const {
+    return dataflow && slot < dataflow->broadcasts.size() && dataflow->broadcasts[slot];
+  }
+  bool broadcasts_any() const {
+    return dataflow && std::find(dataflow->broadcasts.begin(), dataflow->broadcasts.end(), true) !=
+                           dataflow->broadcasts.end();
+  }
 };
 
 /// The same of a work: tiles of a dealt convolution take pixels of all images in a row.
@@ -154,9 +178,9 @@ struct TaskGraph {
   int waves = 0;
   std::vector<std::vector<ObkTask>> lists;  // by worker; ascending waves
   Bytes arena;
-  Bytes fast_memory;  // of a worker; what it was cut for
-  bool flows = false; // no barrier: workers wait for values (schedule/flow.h)
-  Bytes near;         // of a worker's fast memory, for its copies of values
+  Bytes fast_memory;   // of a worker; what it was cut for
+  bool flows = false;  // no barrier: workers wait for values (schedule/flow.h)
+  Bytes near;          // of a worker's fast memory, for its copies of values
   int64_t task_count() const;
 };
 

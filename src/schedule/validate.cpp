@@ -68,8 +68,9 @@ Status check_inside(const Work& work, size_t w, const std::vector<const ObkTask*
     if (task->r0 < 0 || task->r1 <= task->r0 || task->r1 > work.nest.row_count() || task->c0 < 0 ||
         task->c1 > std::max<int64_t>(work.nest.column_count(), 1) ||
         (!work.nest.cut_columns && task->c1 - task->c0 != work.nest.column_count()))
-      return refused(fmt::format("work {} has rows {}..{} and columns {}..{} of {} x {}", w, task->r0, task->r1,
-                                 task->c0, task->c1, work.nest.row_count(), work.nest.column_count()));
+      return refused(fmt::format("work {} has rows {}..{} and columns {}..{} of {} x {}", w,
+                                 task->r0, task->r1, task->c0, task->c1, work.nest.row_count(),
+                                 work.nest.column_count()));
   return ok_status();
 }
 
@@ -97,9 +98,9 @@ Status check_teams(const stitch::Plan& plan, const TaskGraph& tasks) {
   return ok_status();
 }
 
-/// Whatever a work reads was stored before, all of it, and nobody stores any of it in the wave in which it is read: not
-/// even the work itself, whose tasks run in any order. Elements are compared as boxes of a storage, so that a
-/// concatenation is what all its pieces are.
+/// Whatever a work reads was stored before, all of it, and nobody stores any of it in the wave in
+/// which it is read: not even the work itself, whose tasks run in any order. Elements are compared
+/// as boxes of a storage, so that a concatenation is what all its pieces are.
 Status check_order(const Graph& graph, const stitch::Plan& plan, const TaskGraph& tasks) {
   struct Store {
     size_t work;
@@ -126,17 +127,19 @@ Status check_order(const Graph& graph, const stitch::Plan& plan, const TaskGraph
         const int64_t volume = shared_volume(store.box, box);
         if (volume == 0) continue;
         if (store.work == w)
-          return refused(fmt::format("work {} reads value %{}, of which it stores a part, %{}, itself", w,
-                                     access.value, store.value));
+          return refused(
+              fmt::format("work {} reads value %{}, of which it stores a part, %{}, itself", w,
+                          access.value, store.value));
         const int wave = tasks.works[store.work].wave;
         if (wave >= work.wave)
-          return refused(fmt::format("work {} (wave {}) reads of value %{} what work {} writes in wave {}",
-                                     w, work.wave, access.value, store.work, wave));
+          return refused(
+              fmt::format("work {} (wave {}) reads of value %{} what work {} writes in wave {}", w,
+                          work.wave, access.value, store.work, wave));
         stored += volume;
       }
       if (stored != box.volume())
-        return refused(fmt::format("work {} reads value %{}, of which {} of {} elements are stored", w,
-                                   access.value, stored, box.volume()));
+        return refused(fmt::format("work {} reads value %{}, of which {} of {} elements are stored",
+                                   w, access.value, stored, box.volume()));
     }
   }
   return ok_status();
@@ -165,7 +168,8 @@ Status validate(const Graph& graph, const stitch::Plan& plan, const TaskGraph& t
   }
   for (size_t w = 0; w < tasks.works.size(); ++w) {
     const Work& work = tasks.works[w];
-    TRY_STATUS(work.replicated() ? check_inside(work, w, by_work[w]) : check_cover(plan, tasks, w, by_work[w]));
+    TRY_STATUS(work.replicated() ? check_inside(work, w, by_work[w])
+                                 : check_cover(plan, tasks, w, by_work[w]));
     for (int before : plan.groups[work.group].after)
       if (tasks.works[before].wave >= work.wave)
         return refused(fmt::format("work {} (wave {}) reads what work {} writes in wave {}", w,
@@ -194,8 +198,8 @@ Status validate(const Graph& graph, const stitch::Plan& plan, const TaskGraph& t
   std::sort(arena.begin(), arena.end(),
             [](const Buffer* a, const Buffer* b) { return a->offset < b->offset; });
   for (size_t a = 0; a < arena.size(); ++a) {
-    for (size_t b = a + 1; b < arena.size() && arena[b]->offset < arena[a]->offset + arena[a]->room();
-         ++b) {
+    for (size_t b = a + 1;
+         b < arena.size() && arena[b]->offset < arena[a]->offset + arena[a]->room(); ++b) {
       if (arena[a]->first <= arena[b]->last && arena[b]->first <= arena[a]->last)
         return refused(fmt::format("values %{} and %{} share bytes in wave {}", arena[a]->value,
                                    arena[b]->value, std::max(arena[a]->first, arena[b]->first)));

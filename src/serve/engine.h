@@ -1,6 +1,7 @@
 /// serve/engine.h — answers requests of many models; what a door talks to.
 ///
-/// Every function may be called from any thread and returns without waiting for a model to compile or run.
+/// Every function may be called from any thread and returns without waiting for a model to compile
+/// or run.
 #pragma once
 
 #include <chrono>
@@ -17,15 +18,16 @@ namespace obelisk::serve {
 /// A model and how it is to be served; a door reads it from `model.toml`.
 struct ModelConfig {
   std::string name;
-  std::string path;                           // a model's file, a graph as text (.ir) or a compiled file (.obk)
-  std::map<std::string, int64_t> dimensions;  // symbolic dimensions that are bound; the batch is bound by the engine
-  std::string batch_dimension;                // symbolic dimension along which requests are joined; empty: none
+  std::string path;  // a model's file, a graph as text (.ir) or a compiled file (.obk)
+  std::map<std::string, int64_t>
+      dimensions;  // symbolic dimensions that are bound; the batch is bound by the engine
+  std::string batch_dimension;  // symbolic dimension along which requests are joined; empty: none
   int max_batch = 1;
   std::string target = "cpu", precision = "keep";
   std::optional<std::chrono::nanoseconds> deadline;  // of requests that bring none
-  int priority = 0;                           // of requests that bring none; smaller is more urgent
-  double weight = 1;                          // of its tenant's fair share
-  int queue_limit = 1024;                     // requests that wait, at most
+  int priority = 0;        // of requests that bring none; smaller is more urgent
+  double weight = 1;       // of its tenant's fair share
+  int queue_limit = 1024;  // requests that wait, at most
 };
 
 struct PortInfo {
@@ -60,7 +62,8 @@ class Engine {
  public:
   virtual ~Engine() = default;  // answers what waits with kCancelled, and returns when nothing runs
 
-  /// Begins to load; `models()` tells the state. An equal name replaces the old model once the new one is ready.
+  /// Begins to load; `models()` tells the state. An equal name replaces the old model once the new
+  /// one is ready.
   virtual void add(ModelConfig config) = 0;
   /// Answers what waits, refuses what comes, then frees the model.
   virtual void remove(const std::string& name) = 0;
@@ -69,7 +72,8 @@ class Engine {
 
   /// `done` is called once, perhaps before submit returns.
   virtual RequestKey submit(Request request, Done done) = 0;
-  /// The request is answered with kCancelled unless it already runs; then its answer may still come.
+  /// The request is answered with kCancelled unless it already runs; then its answer may still
+  /// come.
   virtual void cancel(RequestKey key) = 0;
   /// Refuses what comes from now on; what was accepted is answered.
   virtual void drain() = 0;

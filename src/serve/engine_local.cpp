@@ -26,7 +26,9 @@
 namespace obelisk::serve {
 namespace {
 
-Error refusal(Code code, std::string message, std::string hint = "") { return {code, "serve", std::move(message), "", std::move(hint)}; }
+Error refusal(Code code, std::string message, std::string hint = "") {
+  return {code, "serve", std::move(message), "", std::move(hint)};
+}
 
 int cores_we_may_use() {
   cpu_set_t set;
@@ -41,9 +43,11 @@ auto caught(const Function& function) -> decltype(function()) {
   try {
     return function();
   } catch (const std::bad_alloc&) {
-    return Error{Code::kMemory, "serve", "out of memory", "", "fewer models, smaller batches, or a machine with more memory"};
+    return Error{Code::kMemory, "serve", "out of memory", "",
+                 "fewer models, smaller batches, or a machine with more memory"};
   } catch (const std::exception& bug) {
-    return Error{Code::kBuild, "serve", bug.what(), "", "this is a defect of Obelisk; please report it with the model"};
+    return Error{Code::kBuild, "serve", bug.what(), "",
+                 "this is a defect of Obelisk; please report it with the model"};
   }
 }
 
@@ -125,7 +129,8 @@ class LocalEngine : public Engine {
   using Answers = std::vector<std::pair<Done, Answer>>;
 
   Time now() const { return Clock::now() - epoch_; }
-  /// Does something to the state, then what the scheduler decides; answers are given when the lock is free again.
+  /// Does something to the state, then what the scheduler decides; answers are given when the lock
+  /// is free again.
   template <typename Function>
   void act(Function function);
   void follow(Answers& answers);  // what the scheduler decides, under the lock
@@ -133,13 +138,15 @@ class LocalEngine : public Engine {
   void run(Launch& launch);
   void run_each(Launch& launch, Answers& answers);
   void learn(const Launch& launch, Time took);
-  void answer(Launch& launch, Pending& request, const std::shared_ptr<std::vector<Tensor>>& outputs, int row, int rows, Time ended, Answers& answers) const;
+  void answer(Launch& launch, Pending& request, const std::shared_ptr<std::vector<Tensor>>& outputs,
+              int row, int rows, Time ended, Answers& answers) const;
   Status run_once(const Launch& launch, std::vector<Tensor>& outputs) const;
   void gather(const Launch& launch, Seat& seat, int first, std::vector<const void*>& in) const;
   Trace trace_of(const Launch& launch, const Pending& request, Time ended) const;
   Answer refused(Outcome outcome, Error error, std::optional<Time> retry_after = {}) const;
 
-  std::optional<Answer> check(const Request& request, const Served& model, Pending& pending, int& rows) const;
+  std::optional<Answer> check(const Request& request, const Served& model, Pending& pending,
+                              int& rows) const;
   int tenant(const std::string& name, double weight);
   int free_number();
   void retire(Served& model);
@@ -164,16 +171,20 @@ class LocalEngine : public Engine {
   Times times_;
   TimesStore store_;  // has a lock of its own
   std::ofstream record_;
-  std::optional<Recorder> recorder_;  // where the engine's are told to
-  std::vector<bool> busy_;            // workers
-  std::map<std::string, std::shared_ptr<Served>> models_;   // by name: ready, or the only one
-  std::map<std::string, std::shared_ptr<Served>> coming_;   // by name: loading, to replace one that is ready
-  std::vector<std::shared_ptr<Served>> by_number_;          // null: free
+  std::optional<Recorder> recorder_;                       // where the engine's are told to
+  std::vector<bool> busy_;                                 // workers
+  std::map<std::string, std::shared_ptr<Served>> models_;  // by name: ready, or the only one
+  std::map<std::string, std::shared_ptr<Served>>
+      coming_;  // by name: loading, to replace one that is ready
+  std::vector<std::shared_ptr<Served>> by_number_;  // null: free
   std::unordered_map<uint64_t, std::unique_ptr<Pending>> waiting_;
   std::unordered_map<std::string, int> tenants_;
   RequestKey next_key_ = 1;
   bool draining_ = false, ends_ = false;
-  struct Load { std::shared_ptr<Served> model; int batch; };
+  struct Load {
+    std::shared_ptr<Served> model;
+    int batch;
+  };
   std::deque<Load> loads_;  // batch 0: from the start
   std::condition_variable more_loads_, idle_;
   std::atomic<bool> stop_loading_{false};
@@ -190,7 +201,9 @@ LocalEngine::~LocalEngine() {
     ends_ = draining_ = true, stop_loading_ = true;
     for (auto& [key, pending] : waiting_) {
       window_.cancel(key);
-      answers.emplace_back(std::move(pending->done), refused(Outcome::kCancelled, refusal(Code::kInterrupted, "the engine ends")));
+      answers.emplace_back(
+          std::move(pending->done),
+          refused(Outcome::kCancelled, refusal(Code::kInterrupted, "the engine ends")));
     }
     waiting_.clear();
   }
@@ -224,7 +237,8 @@ void LocalEngine::follow(Answers& answers) {
     CHECK(found != waiting_.end(), "request {} waits for the scheduler only", given.job.key);
     Pending& pending = *found->second;
     ++pending.model->counts.late;
-    if (pending.request.deadline || pending.model->config.deadline) ++pending.model->counts.with_deadline;
+    if (pending.request.deadline || pending.model->config.deadline)
+      ++pending.model->counts.with_deadline;
     Answer answer = refused(Outcome::kLate, refusal(Code::kInterrupted, to_string(given.why)));
     if (pending.request.trace) {
       answer.trace.emplace();
@@ -233,11 +247,14 @@ void LocalEngine::follow(Answers& answers) {
     answers.emplace_back(std::move(pending.done), std::move(answer));
     waiting_.erase(found);
   }
-  for (size_t k = 0; k < decisions.starts.size(); ++k) launch(std::move(decisions.starts[k]), first + k, at);
+  for (size_t k = 0; k < decisions.starts.size(); ++k)
+    launch(std::move(decisions.starts[k]), first + k, at);
   if (decisions.wake != kNever) alarm_.wake_at(epoch_ + decisions.wake);
   for (size_t k = 0; k < by_number_.size(); ++k) {
     const std::shared_ptr<Served> model = by_number_[k];
-    if (model && model->state == ModelState::kUnloading && window_.waiting_of(model->number) == 0 && window_.running_of(model->number) == 0) retire(*model);
+    if (model && model->state == ModelState::kUnloading && window_.waiting_of(model->number) == 0 &&
+        window_.running_of(model->number) == 0)
+      retire(*model);
   }
   if (window_.running().empty()) idle_.notify_all();
 }
@@ -247,12 +264,14 @@ void LocalEngine::launch(Start start, uint64_t run, Time at) {
   made->run = run, made->started = at;
   made->model = by_number_[static_cast<size_t>(start.model)];
   made->variant = made->model->variants[static_cast<size_t>(start.variant)];
-  for (size_t slot = 0; slot < busy_.size() && static_cast<int>(made->lanes.size()) < start.slots; ++slot)
+  for (size_t slot = 0; slot < busy_.size() && static_cast<int>(made->lanes.size()) < start.slots;
+       ++slot)
     if (!busy_[slot]) busy_[slot] = true, made->lanes.push_back(static_cast<int>(slot));
   CHECK(static_cast<int>(made->lanes.size()) == start.slots, "a lane is given twice");
   made->lane = made->lanes.empty() ? 0 : made->lanes.front();
   for (const Running& other : window_.running())
-    if (other.id != run) made->partners.push_back(by_number_[static_cast<size_t>(other.model)]->config.name);
+    if (other.id != run)
+      made->partners.push_back(by_number_[static_cast<size_t>(other.model)]->config.name);
   for (const Job& job : start.jobs) {
     const auto found = waiting_.find(job.key);
     CHECK(found != waiting_.end(), "request {} waits for the scheduler only", job.key);
@@ -264,18 +283,22 @@ void LocalEngine::launch(Start start, uint64_t run, Time at) {
 }
 
 /// The inputs of a run: rows from `first` on, as many as the batch has.
-void LocalEngine::gather(const Launch& launch, Seat& seat, int first, std::vector<const void*>& in) const {
+void LocalEngine::gather(const Launch& launch, Seat& seat, int first,
+                         std::vector<const void*>& in) const {
   const runtime::Program& program = launch.variant->program().executable->program();
   for (size_t k = 0; k < program.inputs.size(); ++k) {
     const int64_t size = program.inputs[k].type.bytes();
     int64_t skip = size / launch.variant->batch() * first, filled = 0;
     const auto given = [&](const Pending& pending) {
-      const std::span<const std::byte> bytes = pending.request.inputs[static_cast<size_t>(pending.from[k])].bytes;
-      return bytes.subspan(static_cast<size_t>(std::min<int64_t>(skip, static_cast<int64_t>(bytes.size()))));
+      const std::span<const std::byte> bytes =
+          pending.request.inputs[static_cast<size_t>(pending.from[k])].bytes;
+      return bytes.subspan(
+          static_cast<size_t>(std::min<int64_t>(skip, static_cast<int64_t>(bytes.size()))));
     };
     constexpr uintptr_t kAligned = 64;
     const std::span<const std::byte> only = given(*launch.requests[0]);
-    if (static_cast<int64_t>(only.size()) >= size && reinterpret_cast<uintptr_t>(only.data()) % kAligned == 0) {
+    if (static_cast<int64_t>(only.size()) >= size &&
+        reinterpret_cast<uintptr_t>(only.data()) % kAligned == 0) {
       in.push_back(only.data());
       continue;
     }
@@ -298,7 +321,8 @@ Status LocalEngine::run_once(const Launch& launch, std::vector<Tensor>& outputs)
   std::vector<const void*> in;
   std::vector<void*> out;
   // Whole batches, the last of which may have rows that nobody asked for.
-  const int batch = launch.variant->batch(), passes = launch.model->programs->joins() ? (launch.start.rows + batch - 1) / batch : 1;
+  const int batch = launch.variant->batch(),
+            passes = launch.model->programs->joins() ? (launch.start.rows + batch - 1) / batch : 1;
   for (const runtime::Port& port : launch.variant->program().executable->program().outputs) {
     Type type = port.type;
     if (passes > 1) type.shape[0] *= passes;
@@ -308,7 +332,9 @@ Status LocalEngine::run_once(const Launch& launch, std::vector<Tensor>& outputs)
   for (int pass = 0; pass < passes && status.ok(); ++pass) {
     in.clear(), out.clear();
     gather(launch, *seat, pass * batch, in);
-    for (Tensor& output : outputs) out.push_back(static_cast<std::byte*>(output.mutable_data()) + output.bytes() / passes * pass);
+    for (Tensor& output : outputs)
+      out.push_back(static_cast<std::byte*>(output.mutable_data()) +
+                    output.bytes() / passes * pass);
     status = seat->context->run(in, out);
   }
   launch.variant->give_back(std::move(seat));
@@ -337,7 +363,8 @@ void LocalEngine::run(Launch& launch) {
   } else {
     failed = 1;
     Answer failure = refused(Outcome::kFailed, ran.error());
-    if (launch.requests[0]->request.trace) failure.trace = trace_of(launch, *launch.requests[0], ended);
+    if (launch.requests[0]->request.trace)
+      failure.trace = trace_of(launch, *launch.requests[0], ended);
     answers.emplace_back(std::move(launch.requests[0]->done), std::move(failure));
   }
   Answers late;
@@ -348,7 +375,8 @@ void LocalEngine::run(Launch& launch) {
     ++counts.launches, counts.rows += static_cast<uint64_t>(launch.start.rows);
     for (size_t k = 0; k < launch.requests.size(); ++k) {
       const Job& job = launch.start.jobs[k];
-      counts.queued += launch.started - launch.requests[k]->arrival, counts.ran += ended - launch.started;
+      counts.queued += launch.started - launch.requests[k]->arrival,
+          counts.ran += ended - launch.started;
       if (job.deadline == kNever) continue;
       ++counts.with_deadline, counts.in_time += ended <= job.deadline;
     }
@@ -366,14 +394,18 @@ void LocalEngine::run(Launch& launch) {
 void LocalEngine::learn(const Launch& launch, Time took) {
   constexpr int kNew = 8;  // one part in so many is new
   const int number = launch.model->number;
-  if (launch.partners.empty() || number < 0 || launch.start.slots == workers_ || launch.start.rows > launch.variant->batch()) return;
+  if (launch.partners.empty() || number < 0 || launch.start.slots == workers_ ||
+      launch.start.rows > launch.variant->batch())
+    return;
   ModelTimes& times = times_.models[static_cast<size_t>(number)];
   VariantTime& time = times.variants[static_cast<size_t>(launch.start.variant)];
-  time.beside = std::max(time.beside + (std::min(took, time.alone * 4) - time.beside) / kNew, time.alone);
+  time.beside =
+      std::max(time.beside + (std::min(took, time.alone * 4) - time.beside) / kNew, time.alone);
   if (recorder_) recorder_->times(number, times);
 }
 
-/// Each of a launch's requests by itself, after a run of all has failed: only who is to blame fails.
+/// Each of a launch's requests by itself, after a run of all has failed: only who is to blame
+/// fails.
 void LocalEngine::run_each(Launch& launch, Answers& answers) {
   std::vector<std::unique_ptr<Pending>> requests = std::move(launch.requests);
   const std::vector<Job> jobs = launch.start.jobs;
@@ -386,7 +418,8 @@ void LocalEngine::run_each(Launch& launch, Answers& answers) {
   for (size_t k = 0; k < requests.size(); ++k) {
     launch.variant = joined;
     for (const auto& variant : variants)
-      if (variant->width() <= joined->width() && variant->batch() < launch.variant->batch() && (variant->batch() >= jobs[k].rows || variant->batch() == 1))
+      if (variant->width() <= joined->width() && variant->batch() < launch.variant->batch() &&
+          (variant->batch() >= jobs[k].rows || variant->batch() == 1))
         launch.variant = variant;
     launch.requests.clear();
     launch.requests.push_back(std::move(requests[k]));
@@ -398,7 +431,8 @@ void LocalEngine::run_each(Launch& launch, Answers& answers) {
       answer(launch, *launch.requests[0], outputs, 0, jobs[k].rows, ended, answers);
     } else {
       Answer failure = refused(Outcome::kFailed, ran.error());
-      if (launch.requests[0]->request.trace) failure.trace = trace_of(launch, *launch.requests[0], ended);
+      if (launch.requests[0]->request.trace)
+        failure.trace = trace_of(launch, *launch.requests[0], ended);
       answers.emplace_back(std::move(launch.requests[0]->done), std::move(failure));
     }
     requests[k] = std::move(launch.requests[0]);
@@ -411,11 +445,14 @@ void LocalEngine::run_each(Launch& launch, Answers& answers) {
 
 Trace LocalEngine::trace_of(const Launch& launch, const Pending& request, Time ended) const {
   Trace trace;
-  trace.variant = fmt::format("batch {}, {} of {} workers", launch.variant->batch(), launch.variant->width(), workers_);
+  trace.variant = fmt::format("batch {}, {} of {} workers", launch.variant->batch(),
+                              launch.variant->width(), workers_);
   trace.lane = launch.lane, trace.batch_rows = launch.start.rows;
   trace.partners = launch.partners;
   for (const auto& other : launch.requests)
-    if (other && other.get() != &request) trace.partners.push_back(other->request.id.empty() ? launch.model->config.name : other->request.id);
+    if (other && other.get() != &request)
+      trace.partners.push_back(other->request.id.empty() ? launch.model->config.name
+                                                         : other->request.id);
   trace.queued = launch.started - request.arrival, trace.ran = ended - request.arrival;
   if (launch.start.slack != kNever) trace.slack = launch.start.slack;
   trace.reason = to_string(launch.start.why);
@@ -423,13 +460,15 @@ Trace LocalEngine::trace_of(const Launch& launch, const Pending& request, Time e
   return trace;
 }
 
-void LocalEngine::answer(Launch& launch, Pending& request, const std::shared_ptr<std::vector<Tensor>>& outputs, int row, int rows, Time ended,
-                         Answers& answers) const {
+void LocalEngine::answer(Launch& launch, Pending& request,
+                         const std::shared_ptr<std::vector<Tensor>>& outputs, int row, int rows,
+                         Time ended, Answers& answers) const {
   Answer answer;
   const bool joins = launch.model->programs->joins();
   for (const int k : request.wanted) {
     const Tensor& output = (*outputs)[static_cast<size_t>(k)];
-    OutputView view{launch.model->outputs[static_cast<size_t>(k)].name, output.dtype(), output.shape(), {}};
+    OutputView view{
+        launch.model->outputs[static_cast<size_t>(k)].name, output.dtype(), output.shape(), {}};
     auto* bytes = static_cast<const std::byte*>(output.data());
     auto size = static_cast<size_t>(output.bytes());
     if (joins) {
@@ -453,9 +492,11 @@ Answer LocalEngine::refused(Outcome outcome, Error error, std::optional<Time> re
 
 // ---- requests ----
 
-std::optional<Answer> LocalEngine::check(const Request& request, const Served& model, Pending& pending, int& rows) const {
+std::optional<Answer> LocalEngine::check(const Request& request, const Served& model,
+                                         Pending& pending, int& rows) const {
   const auto bad = [&](std::string message, std::string hint = "") {
-    return refused(Outcome::kBadRequest, refusal(Code::kUsage, std::move(message), std::move(hint)));
+    return refused(Outcome::kBadRequest,
+                   refusal(Code::kUsage, std::move(message), std::move(hint)));
   };
   rows = 0;
   for (const PortInfo& port : model.inputs) {
@@ -465,31 +506,42 @@ std::optional<Answer> LocalEngine::check(const Request& request, const Served& m
       if (found >= 0) return bad(fmt::format("input '{}' is given twice", port.name));
       found = static_cast<int>(k);
     }
-    const auto wanted = [&] { return fmt::format("{}{}", to_string(port.dtype), to_string(port.shape)); };
+    const auto wanted = [&] {
+      return fmt::format("{}{}", to_string(port.dtype), to_string(port.shape));
+    };
     if (found < 0) return bad(fmt::format("input '{}' ({}) is not given", port.name, wanted()));
     const InputView& given = request.inputs[static_cast<size_t>(found)];
     bool same = given.dtype == port.dtype && given.shape.size() == port.shape.size();
     for (size_t d = 0; same && d < port.shape.size(); ++d) {
-      if (port.shape[d] >= 0) same = given.shape[d] == port.shape[d];
+      if (port.shape[d] >= 0)
+        same = given.shape[d] == port.shape[d];
       else if (given.shape[d] < 1 || given.shape[d] > model.config.max_batch)
-        return bad(fmt::format("input '{}' has {} rows, from 1 to {} are taken", port.name, given.shape[d], model.config.max_batch));
+        return bad(fmt::format("input '{}' has {} rows, from 1 to {} are taken", port.name,
+                               given.shape[d], model.config.max_batch));
       else if (rows != 0 && given.shape[d] != rows)
-        return bad(fmt::format("input '{}' has {} rows, the input before it {}", port.name, given.shape[d], rows));
-      else rows = static_cast<int>(given.shape[d]);
+        return bad(fmt::format("input '{}' has {} rows, the input before it {}", port.name,
+                               given.shape[d], rows));
+      else
+        rows = static_cast<int>(given.shape[d]);
     }
-    if (!same) return bad(fmt::format("input '{}' is {}, but {}{} was given", port.name, wanted(), to_string(given.dtype), to_string(given.shape)));
+    if (!same)
+      return bad(fmt::format("input '{}' is {}, but {}{} was given", port.name, wanted(),
+                             to_string(given.dtype), to_string(given.shape)));
     const int64_t bytes = Type{given.dtype, given.shape}.bytes();
     if (static_cast<int64_t>(given.bytes.size()) != bytes)
-      return bad(fmt::format("input '{}' takes {} bytes, but {} came", port.name, bytes, given.bytes.size()));
+      return bad(fmt::format("input '{}' takes {} bytes, but {} came", port.name, bytes,
+                             given.bytes.size()));
     pending.from.push_back(found);
   }
   rows = std::max(rows, 1);
   if (request.inputs.size() > model.inputs.size())
     for (const InputView& given : request.inputs)
-      if (std::none_of(model.inputs.begin(), model.inputs.end(), [&](const PortInfo& port) { return port.name == given.name; }))
+      if (std::none_of(model.inputs.begin(), model.inputs.end(),
+                       [&](const PortInfo& port) { return port.name == given.name; }))
         return bad(fmt::format("the model has no input '{}'", given.name));
   for (const std::string& name : request.outputs) {
-    const auto at = std::find_if(model.outputs.begin(), model.outputs.end(), [&](const PortInfo& port) { return port.name == name; });
+    const auto at = std::find_if(model.outputs.begin(), model.outputs.end(),
+                                 [&](const PortInfo& port) { return port.name == name; });
     if (at == model.outputs.end()) return bad(fmt::format("the model has no output '{}'", name));
     pending.wanted.push_back(static_cast<int>(at - model.outputs.begin()));
   }
@@ -513,29 +565,43 @@ RequestKey LocalEngine::submit(Request request, Done done) {
   {
     std::lock_guard lock(mutex_);
     key = next_key_++;
-    const auto refuse = [&](Answer answer) { answers.emplace_back(std::move(done), std::move(answer)); };
+    const auto refuse = [&](Answer answer) {
+      answers.emplace_back(std::move(done), std::move(answer));
+    };
     const auto found = models_.find(request.model);
     const std::shared_ptr<Served> model = found == models_.end() ? nullptr : found->second;
     auto pending = std::make_unique<Pending>();
     int rows = 1;
     if (draining_) {
-      refuse(refused(Outcome::kRejected, refusal(Code::kInterrupted, "the engine takes no more requests")));
+      refuse(refused(Outcome::kRejected,
+                     refusal(Code::kInterrupted, "the engine takes no more requests")));
     } else if (!model) {
-      refuse(refused(Outcome::kNotFound, refusal(Code::kUsage, fmt::format("there is no model '{}'", request.model))));
+      refuse(refused(Outcome::kNotFound,
+                     refusal(Code::kUsage, fmt::format("there is no model '{}'", request.model))));
     } else if (model->state != ModelState::kReady) {
-      const std::string why = model->state == ModelState::kFailed ? "could not be loaded: " + model->reason
-                              : model->state == ModelState::kUnloading ? "is being removed" : "is still loading";
-      refuse(refused(Outcome::kNotReady, refusal(Code::kUsage, fmt::format("the model '{}' {}", request.model, why))));
+      const std::string why = model->state == ModelState::kFailed
+                                  ? "could not be loaded: " + model->reason
+                              : model->state == ModelState::kUnloading ? "is being removed"
+                                                                       : "is still loading";
+      refuse(refused(Outcome::kNotReady,
+                     refusal(Code::kUsage, fmt::format("the model '{}' {}", request.model, why))));
     } else if (std::optional<Answer> bad = check(request, *model, *pending, rows)) {
       refuse(std::move(*bad));
     } else {
-      const std::optional<Time> budget = request.deadline ? request.deadline : model->config.deadline;
+      const std::optional<Time> budget =
+          request.deadline ? request.deadline : model->config.deadline;
       const Time at = now();
       const Time arrival = std::min<Time>(request.arrival - epoch_, at);
-      const Job job{.key = key, .model = model->number, .tenant = tenant(request.tenant.empty() ? model->config.name : request.tenant, model->config.weight),
-                    .priority = request.priority != 0 ? request.priority : model->config.priority, .rows = rows, .arrival = arrival,
+      const Job job{.key = key,
+                    .model = model->number,
+                    .tenant = tenant(request.tenant.empty() ? model->config.name : request.tenant,
+                                     model->config.weight),
+                    .priority = request.priority != 0 ? request.priority : model->config.priority,
+                    .rows = rows,
+                    .arrival = arrival,
                     .deadline = budget ? arrival + *budget : kNever};
-      const Admission admission = admit(window_, times_, at, options_.policy, job, model->config.queue_limit);
+      const Admission admission =
+          admit(window_, times_, at, options_.policy, job, model->config.queue_limit);
       if (recorder_) recorder_->ask(at, model->config.queue_limit, job, admission);
       if (admission.taken) {
         pending->request = std::move(request), pending->done = std::move(done);
@@ -545,7 +611,9 @@ RequestKey LocalEngine::submit(Request request, Done done) {
         follow(answers);
       } else {
         ++model->counts.rejected;
-        Answer answer = refused(Outcome::kRejected, refusal(Code::kDevice, to_string(admission.why)), admission.retry_after);
+        Answer answer =
+            refused(Outcome::kRejected, refusal(Code::kDevice, to_string(admission.why)),
+                    admission.retry_after);
         if (request.trace) answer.trace.emplace().reason = to_string(admission.why);
         refuse(std::move(answer));
       }
@@ -563,7 +631,9 @@ void LocalEngine::cancel(RequestKey key) {
     if (recorder_) recorder_->cancel(key);
     const auto found = waiting_.find(key);
     ++found->second->model->counts.cancelled;
-    answers.emplace_back(std::move(found->second->done), refused(Outcome::kCancelled, refusal(Code::kInterrupted, "cancelled by the caller")));
+    answers.emplace_back(
+        std::move(found->second->done),
+        refused(Outcome::kCancelled, refusal(Code::kInterrupted, "cancelled by the caller")));
     waiting_.erase(found);
     follow(answers);
   }
@@ -589,7 +659,8 @@ void LocalEngine::add(ModelConfig config) {
       if (auto& before = coming_[name]) before->gone = true;
       coming_[name] = model;
     } else {
-      if (found != models_.end() && found->second->state != ModelState::kUnloading) found->second->gone = true;
+      if (found != models_.end() && found->second->state != ModelState::kUnloading)
+        found->second->gone = true;
       models_[name] = model;
     }
     loads_.push_front({model, 0});
@@ -607,8 +678,10 @@ void LocalEngine::remove(const std::string& name) {
     if (found == models_.end()) return;
     Served& model = *found->second;
     model.gone = true;
-    if (model.number >= 0) model.state = ModelState::kUnloading;  // retired when nothing of it waits or runs
-    else models_.erase(found);
+    if (model.number >= 0)
+      model.state = ModelState::kUnloading;  // retired when nothing of it waits or runs
+    else
+      models_.erase(found);
   });
 }
 
@@ -633,7 +706,8 @@ void LocalEngine::retire(Served& model) {
 }
 
 ModelInfo LocalEngine::info(const Served& model) const {
-  ModelInfo info{model.config, model.state, model.reason, model.inputs, model.outputs, model.memory_bytes, model.counts};
+  ModelInfo info{model.config,  model.state,        model.reason, model.inputs,
+                 model.outputs, model.memory_bytes, model.counts};
   if (model.number >= 0) info.counts.waiting = window_.waiting_of(model.number);
   return info;
 }
@@ -665,8 +739,10 @@ void LocalEngine::load_models() {
       loads_.pop_front();
       if (next.model->gone) continue;
     }
-    if (next.batch == 0) load(next.model);
-    else load_batch(next.model, next.batch);
+    if (next.batch == 0)
+      load(next.model);
+    else
+      load_batch(next.model, next.batch);
   }
 }
 
@@ -683,12 +759,15 @@ Result<LocalEngine::Timed> LocalEngine::time_variants(Program program, const std
     const std::string key = TimesStore::key_of(fingerprint, width, workers_);
     auto variant = std::make_shared<Variant>(program, width, key);
     const auto known = store_.find(key);
-    // A program that was measured before is run nevertheless, so that its memory is there when it is asked for.
+    // A program that was measured before is run nevertheless, so that its memory is there when it
+    // is asked for.
     TRY(const Time took, variant->measure(known ? Time(0) : kBudget));
     const MeasuredTimes times = known ? *known : MeasuredTimes{took, took};
     if (!known) store_.keep(key, name, program.batch, width, times);
     const bool whole = width == workers_;  // policies that know no narrow programs ask for it
-    if (narrower != kNever && !whole && static_cast<double>(times.alone.count()) > kWorth * static_cast<double>(narrower.count())) continue;
+    if (narrower != kNever && !whole &&
+        static_cast<double>(times.alone.count()) > kWorth * static_cast<double>(narrower.count()))
+      continue;
     narrower = std::min(narrower, times.alone);
     made.emplace_back(variant, VariantTime{program.batch, width, times.alone, times.beside});
   }
@@ -704,11 +783,15 @@ Status LocalEngine::serve_variants(Served& model, Timed made) {
     const runtime::Program& program = variant->program().executable->program();
     more += program.arena.count;
     for (const Tensor& weight : program.weights)
-      if (!weight.empty() && !model.weights.contains(weight.data()) && weights.insert(weight.data()).second) more += weight.bytes();
+      if (!weight.empty() && !model.weights.contains(weight.data()) &&
+          weights.insert(weight.data()).second)
+        more += weight.bytes();
   }
   for (const std::shared_ptr<Served>& each : by_number_) all += each ? each->memory_bytes : 0;
   if (options_.memory_limit > 0 && all + more > options_.memory_limit)
-    return refusal(Code::kMemory, fmt::format("it takes {} more, {} of {} are taken", to_string(Bytes{more}), to_string(Bytes{all}), to_string(Bytes{options_.memory_limit})),
+    return refusal(Code::kMemory,
+                   fmt::format("it takes {} more, {} of {} are taken", to_string(Bytes{more}),
+                               to_string(Bytes{all}), to_string(Bytes{options_.memory_limit})),
                    "remove a model, or give more memory");
   model.memory_bytes += more, model.weights.merge(weights);
   for (auto& [variant, time] : made) {
@@ -727,7 +810,8 @@ void LocalEngine::keep_times(const Served& model) {
   for (size_t v = 0; v < model.variants.size(); ++v) {
     const VariantTime& time = times.variants[v];
     if (time.beside == time.alone) continue;
-    store_.keep(model.variants[v]->key(), model.config.name, time.batch, time.width, {time.alone, time.beside});
+    store_.keep(model.variants[v]->key(), model.config.name, time.batch, time.width,
+                {time.alone, time.beside});
   }
 }
 
@@ -737,13 +821,15 @@ void LocalEngine::fail(Served& model, const Error& error) {
   const auto coming = coming_.find(model.config.name);
   if (coming == coming_.end() || coming->second.get() != &model) return;
   // The one before goes on; it tells what became of this one.
-  if (const auto found = models_.find(model.config.name); found != models_.end()) found->second->reason = "not replaced: " + model.reason;
+  if (const auto found = models_.find(model.config.name); found != models_.end())
+    found->second->reason = "not replaced: " + model.reason;
   coming_.erase(coming);
 }
 
 void LocalEngine::load(const std::shared_ptr<Served>& model) {
   const auto interrupted = [this, model] { return stop_loading_.load() || model->gone; };
-  const ProgramOptions how{workers_, options_.compiler, options_.cache, options_.verify, options_.verify_seconds};
+  const ProgramOptions how{workers_, options_.compiler, options_.cache, options_.verify,
+                           options_.verify_seconds};
   auto opened = behind_requests([&] { return Programs::open(model->config, how); });
   if (!opened.ok()) return fail(*model, opened.error());
   auto program = behind_requests([&] { return (*opened)->compile(1, interrupted); });
@@ -762,8 +848,10 @@ void LocalEngine::load(const std::shared_ptr<Served>& model) {
     if (!fits.ok()) return retire(*model);
     model->state = ModelState::kReady;
     const std::string& name = model->config.name;
-    if (const auto coming = coming_.find(name); coming != coming_.end() && coming->second == model) {
-      if (const auto before = models_.find(name); before != models_.end() && before->second->number >= 0)
+    if (const auto coming = coming_.find(name);
+        coming != coming_.end() && coming->second == model) {
+      if (const auto before = models_.find(name);
+          before != models_.end() && before->second->number >= 0)
         before->second->state = ModelState::kUnloading, before->second->gone = true;
       coming_.erase(coming);
     }
@@ -777,18 +865,23 @@ void LocalEngine::load(const std::shared_ptr<Served>& model) {
 void LocalEngine::load_batch(const std::shared_ptr<Served>& model, int batch) {
   const auto interrupted = [this, model] { return stop_loading_.load() || model->gone; };
   auto made = caught([&]() -> Result<Timed> {
-    TRY(Program program, behind_requests([&] { return model->programs->compile(batch, interrupted); }));
+    TRY(Program program,
+        behind_requests([&] { return model->programs->compile(batch, interrupted); }));
     return time_variants(std::move(program), model->config.name);
   });
   act([&] {
     if (model->gone) return;
-    const Status served = made.ok() ? serve_variants(*model, std::move(*made)) : Status(made.error());
-    if (!served.ok()) model->reason = fmt::format("no batch of {}: {}", batch, served.error().text());
+    const Status served =
+        made.ok() ? serve_variants(*model, std::move(*made)) : Status(made.error());
+    if (!served.ok())
+      model->reason = fmt::format("no batch of {}: {}", batch, served.error().text());
   });
 }
 
 }  // namespace
 
-std::unique_ptr<Engine> make_engine(EngineOptions options) { return std::make_unique<LocalEngine>(std::move(options)); }
+std::unique_ptr<Engine> make_engine(EngineOptions options) {
+  return std::make_unique<LocalEngine>(std::move(options));
+}
 
 }  // namespace obelisk::serve

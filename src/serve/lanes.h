@@ -1,4 +1,5 @@
-/// serve/lanes.h — the threads that run programs, one for each that may run at once, and one that wakes at a time.
+/// serve/lanes.h — the threads that run programs, one for each that may run at once, and one that
+/// wakes at a time.
 #pragma once
 
 #include <chrono>
@@ -12,7 +13,8 @@
 
 namespace obelisk::serve {
 
-/// Runs what it is given, first come first served; the destructor runs what is left and waits for the end of all.
+/// Runs what it is given, first come first served; the destructor runs what is left and waits for
+/// the end of all.
 class Lanes {
  public:
   explicit Lanes(int count);

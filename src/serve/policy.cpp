@@ -3,7 +3,10 @@
 namespace obelisk::serve {
 namespace {
 
-constexpr struct { PolicyKind kind; const char* name; } kPolicies[] = {
+constexpr struct {
+  PolicyKind kind;
+  const char* name;
+} kPolicies[] = {
     {PolicyKind::kFifo, "fifo"}, {PolicyKind::kTime, "time"},   {PolicyKind::kStreams, "streams"},
     {PolicyKind::kEdf, "edf"},   {PolicyKind::kBatch, "batch"}, {PolicyKind::kVliw, "vliw"},
 };

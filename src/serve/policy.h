@@ -1,11 +1,13 @@
-/// serve/policy.h — the knobs of the scheduler. A policy is data, so that all of them run in one binary on the same programs.
+/// serve/policy.h — the knobs of the scheduler. A policy is data, so that all of them run in one
+/// binary on the same programs.
 ///
 ///   fifo     one program at a time, whole machine, in the order of arrival
 ///   time     the same, turn by turn over tenants (time slicing)
 ///   streams  whole programs side by side, in the order of arrival; the hardware shares
 ///   edf      one at a time, earliest deadline first
-///   batch    one at a time, as many waiting requests of the oldest one's model as its largest batch takes
-///   vliw     least slack first, out of order, batches, programs side by side, each as wide as the emptiness allows and as narrow as
+///   batch    one at a time, as many waiting requests of the oldest one's model as its largest
+///   batch takes vliw     least slack first, out of order, batches, programs side by side, each as
+///   wide as the emptiness allows and as narrow as
 ///            its deadline allows
 #pragma once
 
@@ -39,12 +41,13 @@ struct Policy {
   bool narrow = true;    // programs side by side; else each gets the whole machine
   bool foresee = true;   // who is likely to come soon counts as waiting, when widths are chosen
   bool hold = true;      // wait for a partner while slack allows and others have work for the slots
-  bool reserve = false;  // slots that become free are kept for who would be late without them; for who is neglected they always are
+  bool reserve = false;  // slots that become free are kept for who would be late without them; for
+                         // who is neglected they always are
   bool shares = true;    // tenants beyond their share stand behind those within it
-  double margin = 1.1;   // predictions are multiplied by it before they are compared with a deadline
-  double straggler = 1.5;       // a tenant whose runs take so many times the prediction is demoted
-  Time patience{50'000'000};    // nobody who waits is passed over for longer than this
-  Time share_slack{20'000'000}; // whole-machine time that a tenant may be ahead of its fair share
+  double margin = 1.1;  // predictions are multiplied by it before they are compared with a deadline
+  double straggler = 1.5;        // a tenant whose runs take so many times the prediction is demoted
+  Time patience{50'000'000};     // nobody who waits is passed over for longer than this
+  Time share_slack{20'000'000};  // whole-machine time that a tenant may be ahead of its fair share
   Time best_effort{100'000'000};  // takes the place of the deadline of requests that have none
 };
 

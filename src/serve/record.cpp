@@ -8,18 +8,21 @@ namespace obelisk::serve {
 namespace {
 
 std::string text_of(const Job& job) {
-  return fmt::format("{} {} {} {} {} {} {}", job.key, job.model, job.tenant, job.priority, job.rows, job.arrival.count(), job.deadline.count());
+  return fmt::format("{} {} {} {} {} {} {}", job.key, job.model, job.tenant, job.priority, job.rows,
+                     job.arrival.count(), job.deadline.count());
 }
 
 std::string text_of(const Admission& admission) {
   if (admission.taken) return "taken";
-  return fmt::format("refused {} {}", static_cast<int>(admission.why), admission.retry_after ? admission.retry_after->count() : -1);
+  return fmt::format("refused {} {}", static_cast<int>(admission.why),
+                     admission.retry_after ? admission.retry_after->count() : -1);
 }
 
 std::string text_of(const Policy& p) {
-  return fmt::format("{} {} {} {} {:d} {:d} {:d} {:d} {:d} {:d} {} {} {} {} {}", to_string(p.kind), static_cast<int>(p.drop), p.admit_by_load ? 1 : 0,
-                     p.streams, p.batches, p.narrow, p.foresee, p.hold, p.reserve, p.shares, p.margin, p.straggler, p.patience.count(),
-                     p.share_slack.count(), p.best_effort.count());
+  return fmt::format("{} {} {} {} {:d} {:d} {:d} {:d} {:d} {:d} {} {} {} {} {}", to_string(p.kind),
+                     static_cast<int>(p.drop), p.admit_by_load ? 1 : 0, p.streams, p.batches,
+                     p.narrow, p.foresee, p.hold, p.reserve, p.shares, p.margin, p.straggler,
+                     p.patience.count(), p.share_slack.count(), p.best_effort.count());
 }
 
 bool read(std::istream& in, Time& time) {
@@ -36,14 +39,15 @@ bool read(std::istream& in, Policy& p) {
   auto known = policy_named(name);
   if (!known.ok()) return false;
   p = *known;
-  in >> drop >> p.admit_by_load >> p.streams >> p.batches >> p.narrow >> p.foresee >> p.hold >> p.reserve >> p.shares >> p.margin >> p.straggler;
+  in >> drop >> p.admit_by_load >> p.streams >> p.batches >> p.narrow >> p.foresee >> p.hold >>
+      p.reserve >> p.shares >> p.margin >> p.straggler;
   p.drop = static_cast<Drop>(drop);
   return in && read(in, p.patience) && read(in, p.share_slack) && read(in, p.best_effort);
 }
 
 bool read(std::istream& in, Job& job) {
-  return (in >> job.key >> job.model >> job.tenant >> job.priority >> job.rows) && job.model >= 0 && job.tenant >= 0 && job.rows > 0 &&
-         read(in, job.arrival) && read(in, job.deadline);
+  return (in >> job.key >> job.model >> job.tenant >> job.priority >> job.rows) && job.model >= 0 &&
+         job.tenant >= 0 && job.rows > 0 && read(in, job.arrival) && read(in, job.deadline);
 }
 
 bool read(std::istream& in, ModelTimes& times) {
@@ -53,7 +57,10 @@ bool read(std::istream& in, ModelTimes& times) {
   while (in >> word && word != "|") {
     VariantTime variant;
     long long alone = 0, beside = 0;
-    if (std::sscanf(word.c_str(), "%d:%d:%lld:%lld", &variant.batch, &variant.width, &alone, &beside) != 4 || variant.batch < 1 || variant.width < 1) return false;
+    if (std::sscanf(word.c_str(), "%d:%d:%lld:%lld", &variant.batch, &variant.width, &alone,
+                    &beside) != 4 ||
+        variant.batch < 1 || variant.width < 1)
+      return false;
     variant.alone = Time(alone), variant.beside = Time(beside);
     times.variants.push_back(variant);
   }
@@ -65,13 +72,16 @@ bool read(std::istream& in, ModelTimes& times) {
 
 std::string text_of(const Decisions& decisions) {
   std::string text;
-  for (const GiveUp& given : decisions.given_up) text += fmt::format("give up {} {}; ", given.job.key, static_cast<int>(given.why));
+  for (const GiveUp& given : decisions.given_up)
+    text += fmt::format("give up {} {}; ", given.job.key, static_cast<int>(given.why));
   for (const Start& start : decisions.starts) {
-    text += fmt::format("start {} {} {} {} {}", start.machine, start.model, start.variant, start.slots, static_cast<int>(start.why));
+    text += fmt::format("start {} {} {} {} {}", start.machine, start.model, start.variant,
+                        start.slots, static_cast<int>(start.why));
     for (const Job& job : start.jobs) text += fmt::format(" {}", job.key);
     text += "; ";
   }
-  return text + (decisions.wake == kNever ? "no wake" : fmt::format("wake {}", decisions.wake.count()));
+  return text +
+         (decisions.wake == kNever ? "no wake" : fmt::format("wake {}", decisions.wake.count()));
 }
 
 Recorder::Recorder(std::ostream& out, int machines, int slots, const Policy& policy) : out_(out) {
@@ -79,17 +89,23 @@ Recorder::Recorder(std::ostream& out, int machines, int slots, const Policy& pol
 }
 void Recorder::tenant(double weight) { out_ << fmt::format("tenant {}\n", weight); }
 void Recorder::times(int model, const ModelTimes& times) {
-  std::string text = fmt::format("times {} {}", model, times.bound == Bound::kMemory ? "memory" : "compute");
-  for (const VariantTime& variant : times.variants) text += fmt::format(" {}:{}:{}:{}", variant.batch, variant.width, variant.alone.count(), variant.beside.count());
+  std::string text =
+      fmt::format("times {} {}", model, times.bound == Bound::kMemory ? "memory" : "compute");
+  for (const VariantTime& variant : times.variants)
+    text += fmt::format(" {}:{}:{}:{}", variant.batch, variant.width, variant.alone.count(),
+                        variant.beside.count());
   text += " |";
   for (const Time time : times.streams) text += fmt::format(" {}", time.count());
   out_ << text << '\n';
 }
 void Recorder::ask(Time now, int queue_limit, const Job& job, const Admission& admission) {
-  out_ << fmt::format("ask {} {} {} = {}\n", now.count(), queue_limit, text_of(job), text_of(admission));
+  out_ << fmt::format("ask {} {} {} = {}\n", now.count(), queue_limit, text_of(job),
+                      text_of(admission));
 }
 void Recorder::cancel(uint64_t key) { out_ << fmt::format("cancel {}\n", key); }
-void Recorder::finish(uint64_t run, Time took) { out_ << fmt::format("finish {} {}\n", run, took.count()); }
+void Recorder::finish(uint64_t run, Time took) {
+  out_ << fmt::format("finish {} {}\n", run, took.count());
+}
 void Recorder::decide(Time now, const Decisions& decisions) {
   out_ << fmt::format("decide {} = {}\n", now.count(), text_of(decisions));
 }
@@ -100,7 +116,8 @@ Result<Replay> replay(std::istream& in) {
   Times times;
   std::optional<Window> window;
   const auto wrong = [&](const std::string& why) {
-    return Error{Code::kUsage, "serve", fmt::format("line {} of the record: {}", report.lines, why)};
+    return Error{Code::kUsage, "serve",
+                 fmt::format("line {} of the record: {}", report.lines, why)};
   };
   int tenants = 0;
   for (std::string line; std::getline(in, line);) {
@@ -113,7 +130,9 @@ Result<Replay> replay(std::istream& in) {
     words >> verb;
     if (verb == "machine") {
       int machines = 0, slots = 0;
-      if (!(words >> machines >> slots) || machines < 1 || machines > 4096 || slots < 1 || slots > 65536) return wrong("no machine");
+      if (!(words >> machines >> slots) || machines < 1 || machines > 4096 || slots < 1 ||
+          slots > 65536)
+        return wrong("no machine");
       window.emplace(machines, slots);
       continue;
     }
@@ -127,14 +146,17 @@ Result<Replay> replay(std::istream& in) {
     } else if (verb == "times") {
       int model = -1;
       ModelTimes of;
-      if (!(words >> model) || model < 0 || model > 65536 || !read(words, of)) return wrong("no times");
-      if (times.models.size() <= static_cast<size_t>(model)) times.models.resize(static_cast<size_t>(model) + 1);
+      if (!(words >> model) || model < 0 || model > 65536 || !read(words, of))
+        return wrong("no times");
+      if (times.models.size() <= static_cast<size_t>(model))
+        times.models.resize(static_cast<size_t>(model) + 1);
       times.models[static_cast<size_t>(model)] = std::move(of);
     } else if (verb == "ask") {
       int limit = 0;
       Job job;
       if (!read(words, now) || !(words >> limit) || !read(words, job)) return wrong("no request");
-      if (static_cast<size_t>(job.model) >= times.models.size() || job.tenant >= tenants) return wrong("a model or tenant that was not told of");
+      if (static_cast<size_t>(job.model) >= times.models.size() || job.tenant >= tenants)
+        return wrong("a model or tenant that was not told of");
       const Admission admission = admit(*window, times, now, policy, job, limit);
       found = text_of(admission), ++report.asked;
       if (admission.taken) window->arrive(job, policy);
@@ -146,7 +168,9 @@ Result<Replay> replay(std::istream& in) {
       uint64_t run = 0;
       Time took{0};
       const auto runs = [&](const Running& one) { return one.id == run; };
-      if (!(words >> run) || !read(words, took) || std::none_of(window->running().begin(), window->running().end(), runs)) return wrong("no run");
+      if (!(words >> run) || !read(words, took) ||
+          std::none_of(window->running().begin(), window->running().end(), runs))
+        return wrong("no run");
       window->finish(run, took, policy);
     } else if (verb == "decide") {
       if (!read(words, now)) return wrong("no time");

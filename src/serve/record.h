@@ -2,12 +2,12 @@
 ///
 ///   machine 1 132                                        machines, slots
 ///   policy vliw 1 ...                                    every knob
-///   tenant 1                                             its weight; tenants are numbered in this order
-///   times 0 compute 1:132:182000:182000 ... | 182000 ...  a model's variants (batch, width, alone, beside in ns), its times on streams
-///   ask 1200 64 7 0 0 0 1 1200 92000 = taken             now, limit of the queue, the request (key, model, tenant, priority, rows, arrival, deadline)
-///   cancel 7                                             a request
-///   finish 3 181000                                      a run, how long it took
-///   decide 1200 = start 0 0 0 132 7; wake 91000          now, the decisions
+///   tenant 1                                             its weight; tenants are numbered in this
+///   order times 0 compute 1:132:182000:182000 ... | 182000 ...  a model's variants (batch, width,
+///   alone, beside in ns), its times on streams ask 1200 64 7 0 0 0 1 1200 92000 = taken now, limit
+///   of the queue, the request (key, model, tenant, priority, rows, arrival, deadline) cancel 7 a
+///   request finish 3 181000                                      a run, how long it took decide
+///   1200 = start 0 0 0 132 7; wake 91000          now, the decisions
 ///
 /// `replay` does what the lines say with a window of its own and compares what is decided.
 #pragma once

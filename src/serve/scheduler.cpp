@@ -12,10 +12,14 @@ constexpr Time kLongAgo = -kNever;
 
 using Place = std::set<Flow::Waiting>::const_iterator;
 
-Time scaled(Time time, double by) { return Time(static_cast<int64_t>(static_cast<double>(time.count()) * by)); }
+Time scaled(Time time, double by) {
+  return Time(static_cast<int64_t>(static_cast<double>(time.count()) * by));
+}
 
 /// Runs of a variant that so many rows take: more than one only where no larger batch is there yet.
-int passes(const VariantTime& variant, int rows) { return (rows + variant.batch - 1) / variant.batch; }
+int passes(const VariantTime& variant, int rows) {
+  return (rows + variant.batch - 1) / variant.batch;
+}
 
 int largest(const ModelTimes& model) {
   int most = 0;
@@ -24,7 +28,9 @@ int largest(const ModelTimes& model) {
 }
 
 /// Whether a request of so many rows may go to a variant.
-bool holds(const ModelTimes& model, const VariantTime& variant, int rows) { return variant.batch >= std::min(rows, largest(model)); }
+bool holds(const ModelTimes& model, const VariantTime& variant, int rows) {
+  return variant.batch >= std::min(rows, largest(model));
+}
 
 /// The smallest batch that holds a request.
 int smallest(const ModelTimes& model, int rows) {
@@ -40,7 +46,8 @@ class Deciding {
   Deciding(const Window& window, const Times& times, Time now, const Policy& policy)
       : window_(window), times_(times), now_(now), policy_(policy) {
     for (const Flow& flow : window.flows()) next_.push_back(flow.waiting.begin());
-    for (int m = 0; m < window.machines(); ++m) free_.push_back(window.free(m)), programs_.push_back(0);
+    for (int m = 0; m < window.machines(); ++m)
+      free_.push_back(window.free(m)), programs_.push_back(0);
     for (const Running& run : window.running()) ++programs_[static_cast<size_t>(run.machine)];
     skipped_.assign(window.flows().size(), false);
   }
@@ -49,8 +56,11 @@ class Deciding {
     if (window_.waiting() == 0) return std::move(made_);
     give_up();
     switch (policy_.kind) {
-      case PolicyKind::kVliw: vliw(); break;
-      default: one_by_one();
+      case PolicyKind::kVliw:
+        vliw();
+        break;
+      default:
+        one_by_one();
     }
     for (size_t f = 0; f < next_.size(); ++f)
       if (waits(f) && head(f).deadline != kNever) wake(head(f).deadline - last_chance(f) + Time(1));
@@ -63,7 +73,9 @@ class Deciding {
   Time due(size_t f) const { return next_[f]->due; }
   const ModelTimes& model(int number) const { return times_.models[static_cast<size_t>(number)]; }
   const ModelTimes& model_of(size_t f) const { return model(window_.flows()[f].model); }
-  const Tenant& tenant_of(size_t f) const { return window_.tenants()[static_cast<size_t>(window_.flows()[f].tenant)]; }
+  const Tenant& tenant_of(size_t f) const {
+    return window_.tenants()[static_cast<size_t>(window_.flows()[f].tenant)];
+  }
   void wake(Time at) {
     if (at > now_) made_.wake = std::min(made_.wake, at);
   }
@@ -76,7 +88,8 @@ class Deciding {
   void give_up() {
     for (size_t f = 0; f < next_.size(); ++f)
       while (waits(f) && head(f).deadline != kNever && now_ + last_chance(f) > head(f).deadline) {
-        made_.given_up.push_back({head(f), now_ > head(f).deadline ? Why::kPassed : Why::kHopeless});
+        made_.given_up.push_back(
+            {head(f), now_ > head(f).deadline ? Why::kPassed : Why::kHopeless});
         ++next_[f];
       }
   }
@@ -91,7 +104,9 @@ class Deciding {
       if (!holds(model, variant, rows)) continue;
       if (best < 0) best = static_cast<int>(v);
       const VariantTime& chosen = model.variants[static_cast<size_t>(best)];
-      if (variant.batch < chosen.batch || (variant.batch == chosen.batch && variant.alone < chosen.alone)) best = static_cast<int>(v);
+      if (variant.batch < chosen.batch ||
+          (variant.batch == chosen.batch && variant.alone < chosen.alone))
+        best = static_cast<int>(v);
     }
     return best;
   }
@@ -111,16 +126,22 @@ class Deciding {
     while (true) {
       int machine = -1;
       for (int m = 0; m < window_.machines(); ++m) {
-        const bool room = side_by_side ? programs_[static_cast<size_t>(m)] < policy_.streams : programs_[static_cast<size_t>(m)] == 0;
-        if (room && (machine < 0 || programs_[static_cast<size_t>(m)] < programs_[static_cast<size_t>(machine)])) machine = m;
+        const bool room = side_by_side ? programs_[static_cast<size_t>(m)] < policy_.streams
+                                       : programs_[static_cast<size_t>(m)] == 0;
+        if (room && (machine < 0 ||
+                     programs_[static_cast<size_t>(m)] < programs_[static_cast<size_t>(machine)]))
+          machine = m;
       }
       if (machine < 0) return;
       int chosen = -1;
       for (size_t f = 0; f < next_.size(); ++f)
-        if (waits(f) && !skipped_[f] && (chosen < 0 || before(f, static_cast<size_t>(chosen)))) chosen = static_cast<int>(f);
+        if (waits(f) && !skipped_[f] && (chosen < 0 || before(f, static_cast<size_t>(chosen))))
+          chosen = static_cast<int>(f);
       if (chosen < 0) return;
       const auto f = static_cast<size_t>(chosen);
-      Start start{.machine = machine, .model = window_.flows()[f].model, .slots = side_by_side ? 0 : window_.slots(),
+      Start start{.machine = machine,
+                  .model = window_.flows()[f].model,
+                  .slots = side_by_side ? 0 : window_.slots(),
                   .why = side_by_side ? Why::kBeside : Why::kInTurn};
       start.jobs.push_back(head(f)), start.rows = head(f).rows;
       ++next_[f];
@@ -136,19 +157,24 @@ class Deciding {
       const VariantTime& variant = timed.variants[static_cast<size_t>(start.variant)];
       start.predicted = variant.alone;
       const auto beside = static_cast<size_t>(programs_[static_cast<size_t>(machine)]);
-      if (side_by_side && !timed.streams.empty()) start.predicted = timed.streams[std::min(beside, timed.streams.size() - 1)];
-      if (side_by_side && timed.streams.empty()) start.predicted *= static_cast<int64_t>(beside) + 1;
+      if (side_by_side && !timed.streams.empty())
+        start.predicted = timed.streams[std::min(beside, timed.streams.size() - 1)];
+      if (side_by_side && timed.streams.empty())
+        start.predicted *= static_cast<int64_t>(beside) + 1;
       start.predicted *= passes(variant, start.rows);
       begin(std::move(start));
     }
   }
 
-  /// The rest of the flows' heads that fit into the batch and are not due before `end`, most urgent first.
+  /// The rest of the flows' heads that fit into the batch and are not due before `end`, most urgent
+  /// first.
   void join(Start& start, int batch, Time end) {
     while (start.rows < batch) {
       int chosen = -1;
       for (size_t f = 0; f < next_.size(); ++f) {
-        if (window_.flows()[f].model != start.model || !waits(f) || start.rows + head(f).rows > batch) continue;
+        if (window_.flows()[f].model != start.model || !waits(f) ||
+            start.rows + head(f).rows > batch)
+          continue;
         if (due(f) < end) continue;
         if (chosen < 0 || due(f) < due(static_cast<size_t>(chosen))) chosen = static_cast<int>(f);
       }
@@ -179,7 +205,8 @@ class Deciding {
   bool straggles(int tenant) const {
     if (window_.tenants()[static_cast<size_t>(tenant)].demoted) return true;
     for (const Running& run : window_.running())
-      if (run.tenant == tenant && now_ - run.started > scaled(run.predicted, policy_.straggler)) return true;
+      if (run.tenant == tenant && now_ - run.started > scaled(run.predicted, policy_.straggler))
+        return true;
     return false;
   }
 
@@ -208,7 +235,9 @@ class Deciding {
 
   /// Slot-nanoseconds that a tenant may be ahead of another.
   double share_slack() const {
-    return policy_.shares ? static_cast<double>(policy_.share_slack.count()) * window_.slots() * window_.machines() : INFINITY;
+    return policy_.shares ? static_cast<double>(policy_.share_slack.count()) * window_.slots() *
+                                window_.machines()
+                          : INFINITY;
   }
 
   /// Requests that nobody took yet, of all models.
@@ -220,7 +249,9 @@ class Deciding {
 
   void vliw() {
     left_.assign(times_.models.size(), 0), batch_.assign(times_.models.size(), 1);
-    for (size_t m = 0; m < left_.size(); ++m) left_[m] = window_.waiting_of(static_cast<int>(m)), batch_[m] = largest(model(static_cast<int>(m)));
+    for (size_t m = 0; m < left_.size(); ++m)
+      left_[m] = window_.waiting_of(static_cast<int>(m)),
+      batch_[m] = largest(model(static_cast<int>(m)));
     for (const GiveUp& given : made_.given_up) --left_[static_cast<size_t>(given.job.model)];
     for (const Tenant& tenant : window_.tenants()) used_.push_back(tenant.used);
     held_.assign(next_.size(), false), straggling_.assign(next_.size(), false);
@@ -228,7 +259,8 @@ class Deciding {
       if (waits(f)) straggling_[f] = straggles(window_.flows()[f].tenant);
     reserved_.assign(free_.size(), {kNever, 0});
     for (const bool may_hold : {true, false}) {
-      while (place_one(may_hold)) {}
+      while (place_one(may_hold)) {
+      }
       for (size_t f = 0; f < next_.size(); ++f)
         if (held_[f]) skipped_[f] = false;  // slots are left over: no reason to hold
     }
@@ -257,22 +289,28 @@ class Deciding {
     if (chosen < 0) return false;
     if (start_on(static_cast<size_t>(chosen), machine, may_hold)) return true;
     skipped_[static_cast<size_t>(chosen)] = true;
-    const bool behind = most_used - used_[static_cast<size_t>(window_.flows()[static_cast<size_t>(chosen)].tenant)] > share_slack();
-    if (!held_[static_cast<size_t>(chosen)] && (policy_.reserve || best->standing == 0 || behind)) reserve(static_cast<size_t>(chosen), machine);
+    const bool behind =
+        most_used -
+            used_[static_cast<size_t>(window_.flows()[static_cast<size_t>(chosen)].tenant)] >
+        share_slack();
+    if (!held_[static_cast<size_t>(chosen)] && (policy_.reserve || best->standing == 0 || behind))
+      reserve(static_cast<size_t>(chosen), machine);
     return true;
   }
 
   /// Programs that may be started now on a machine: they leave alone what is reserved.
   bool fits(int machine, const VariantTime& variant, Time end) const {
     const Reserved& kept = reserved_[static_cast<size_t>(machine)];
-    return variant.width <= free_[static_cast<size_t>(machine)] && (end <= kept.at || variant.width <= kept.beside);
+    return variant.width <= free_[static_cast<size_t>(machine)] &&
+           (end <= kept.at || variant.width <= kept.beside);
   }
 
   bool start_on(size_t f, int machine, bool may_hold) {
     const ModelTimes& timed = model_of(f);
     const auto m = static_cast<size_t>(window_.flows()[f].model);
     const int free = free_[static_cast<size_t>(machine)], others = claims() - 1;
-    const int share = policy_.narrow ? free / (1 + others + coming(f)) : window_.slots(), least = narrowest(timed);
+    const int share = policy_.narrow ? free / (1 + others + coming(f)) : window_.slots(),
+              least = narrowest(timed);
     const int room = std::max(share, least);
     const int rows = policy_.batches ? std::max(left_[m], head(f).rows) : head(f).rows;
     int chosen = -1;
@@ -280,10 +318,15 @@ class Deciding {
       for (size_t v = 0; v < timed.variants.size(); ++v) {
         const VariantTime& variant = timed.variants[v];
         const Time time = expected(f, variant), end = now_ + scaled(time, margin);
-        if (!holds(timed, variant, head(f).rows) || (!policy_.batches && variant.batch != smallest(timed, head(f).rows))) continue;
+        if (!holds(timed, variant, head(f).rows) ||
+            (!policy_.batches && variant.batch != smallest(timed, head(f).rows)))
+          continue;
         if (!policy_.narrow && variant.width != window_.slots()) continue;
-        if (!fits(machine, variant, end) || (head(f).deadline != kNever && end > head(f).deadline)) continue;
-        if (chosen < 0 || better(f, variant, timed.variants[static_cast<size_t>(chosen)], room, share < least, rows)) chosen = static_cast<int>(v);
+        if (!fits(machine, variant, end) || (head(f).deadline != kNever && end > head(f).deadline))
+          continue;
+        if (chosen < 0 || better(f, variant, timed.variants[static_cast<size_t>(chosen)], room,
+                                 share < least, rows))
+          chosen = static_cast<int>(v);
       }
       if (chosen >= 0) break;
     }
@@ -294,53 +337,69 @@ class Deciding {
       return false;
     }
     const Time time = expected(f, variant);
-    Start start{.machine = machine, .model = static_cast<int>(m), .variant = chosen, .slots = variant.width, .predicted = time,
-                .why = others <= 0 ? Why::kWidest : variant.width > room ? Why::kWidened : Why::kShared, .held = held_[f]};
+    Start start{.machine = machine,
+                .model = static_cast<int>(m),
+                .variant = chosen,
+                .slots = variant.width,
+                .predicted = time,
+                .why = others <= 0            ? Why::kWidest
+                       : variant.width > room ? Why::kWidened
+                                              : Why::kShared,
+                .held = held_[f]};
     start.jobs.push_back(head(f)), start.rows = head(f).rows;
     ++next_[f];
     if (policy_.batches) join(start, variant.batch, now_ + time);
     left_[m] -= static_cast<int>(start.jobs.size());
     for (const Job& job : start.jobs)
-      used_[static_cast<size_t>(job.tenant)] += slot_time(start, job) / window_.tenants()[static_cast<size_t>(job.tenant)].weight;
+      used_[static_cast<size_t>(job.tenant)] +=
+          slot_time(start, job) / window_.tenants()[static_cast<size_t>(job.tenant)].weight;
     begin(std::move(start));
     return true;
   }
 
-  /// Requests that are likely to come while a program of this one runs, by how often they came of late: they want slots, too.
+  /// Requests that are likely to come while a program of this one runs, by how often they came of
+  /// late: they want slots, too.
   int coming(size_t f) const {
     if (!policy_.foresee) return 0;
     const auto runs = static_cast<double>(quickest(model_of(f), head(f).rows).count());
     double count = 0;
     for (size_t m = 0; m < left_.size(); ++m)
-      if (const Time gap = window_.gap(static_cast<int>(m)); gap != kNever) count += runs / std::max(static_cast<double>(gap.count()), 1.0);
+      if (const Time gap = window_.gap(static_cast<int>(m)); gap != kNever)
+        count += runs / std::max(static_cast<double>(gap.count()), 1.0);
     constexpr double kUnlikely = 0.02;
     return static_cast<int>(std::ceil(count - kUnlikely));
   }
 
   static int narrowest(const ModelTimes& timed) {
     int width = 0;
-    for (const VariantTime& variant : timed.variants) width = width == 0 ? variant.width : std::min(width, variant.width);
+    for (const VariantTime& variant : timed.variants)
+      width = width == 0 ? variant.width : std::min(width, variant.width);
     return width;
   }
 
-  /// Both are in time. Where there is room for all, a width within the own part of it, the widest such; of wider ones the narrowest.
-  /// Where there is not, and between equals, what takes least of the machine for a row.
-  bool better(size_t f, const VariantTime& a, const VariantTime& b, int room, bool crowded, int rows) const {
+  /// Both are in time. Where there is room for all, a width within the own part of it, the widest
+  /// such; of wider ones the narrowest. Where there is not, and between equals, what takes least of
+  /// the machine for a row.
+  bool better(size_t f, const VariantTime& a, const VariantTime& b, int room, bool crowded,
+              int rows) const {
     if (a.width != b.width && !crowded) {
       const bool a_within = a.width <= room, b_within = b.width <= room;
       if (a_within != b_within) return a_within;
       return a_within ? a.width > b.width : a.width < b.width;
     }
     const auto cost = [&](const VariantTime& variant) {
-      return static_cast<double>(expected(f, variant).count()) * variant.width / std::min(variant.batch, rows);
+      return static_cast<double>(expected(f, variant).count()) * variant.width /
+             std::min(variant.batch, rows);
     };
     const double a_cost = cost(a), b_cost = cost(b);
     return a_cost != b_cost ? a_cost < b_cost : a.batch < b.batch;
   }
 
-  /// Whether the next request of the model may well come before this one has to be started, and shares its launch.
+  /// Whether the next request of the model may well come before this one has to be started, and
+  /// shares its launch.
   bool waits_for_partner(size_t f, size_t m, const VariantTime& variant) const {
-    if (!policy_.hold || !policy_.batches || left_[m] >= batch_[m] || head(f).deadline == kNever) return false;
+    if (!policy_.hold || !policy_.batches || left_[m] >= batch_[m] || head(f).deadline == kNever)
+      return false;
     const Time gap = window_.gap(static_cast<int>(m));
     if (gap == kNever) return false;
     for (const VariantTime& larger : model_of(f).variants)
@@ -349,13 +408,15 @@ class Deciding {
     return false;
   }
 
-  /// Keeps slots of a machine for a request that can be in time on them when they become free, unless they are kept for another.
+  /// Keeps slots of a machine for a request that can be in time on them when they become free,
+  /// unless they are kept for another.
   void reserve(size_t f, int machine) {
     Reserved& kept = reserved_[static_cast<size_t>(machine)];
     if (kept.at != kNever) return;
     std::vector<std::pair<Time, int>> ends;
     for (const Running& run : window_.running())
-      if (run.machine == machine) ends.emplace_back(std::max(run.started + run.predicted, now_), run.slots);
+      if (run.machine == machine)
+        ends.emplace_back(std::max(run.started + run.predicted, now_), run.slots);
     for (const Start& start : made_.starts)
       if (start.machine == machine) ends.emplace_back(now_ + start.predicted, start.slots);
     std::sort(ends.begin(), ends.end());
@@ -377,16 +438,19 @@ class Deciding {
   const Times& times_;
   const Time now_;
   const Policy& policy_;
-  std::vector<Place> next_;    // by flow: the first that is neither taken nor given up
-  std::vector<bool> skipped_;  // by flow: not now
+  std::vector<Place> next_;           // by flow: the first that is neither taken nor given up
+  std::vector<bool> skipped_;         // by flow: not now
   std::vector<int> free_, programs_;  // by machine
   int last_turn_ = -1;
   // of vliw
-  struct Reserved { Time at; int beside; };  // from then on; slots that are free beside it
-  std::vector<Reserved> reserved_;           // by machine; kNever: none
-  std::vector<int> left_, batch_;            // by model: requests that nobody took yet, the largest batch
-  std::vector<bool> held_, straggling_;      // by flow
-  std::vector<double> used_;  // by tenant
+  struct Reserved {
+    Time at;
+    int beside;
+  };  // from then on; slots that are free beside it
+  std::vector<Reserved> reserved_;  // by machine; kNever: none
+  std::vector<int> left_, batch_;   // by model: requests that nobody took yet, the largest batch
+  std::vector<bool> held_, straggling_;  // by flow
+  std::vector<double> used_;             // by tenant
   double least_used_ = 0;
   Decisions made_;
 };
@@ -406,9 +470,11 @@ Decisions decide(const Window& window, const Times& times, Time now, const Polic
 
 namespace {
 
-/// Slot-nanoseconds that a row of a model takes at least, in the batches that so many requests make.
+/// Slot-nanoseconds that a row of a model takes at least, in the batches that so many requests
+/// make.
 double cost_of_row(const ModelTimes& model, const Policy& policy, int waiting, int slots) {
-  const bool batches = policy.kind == PolicyKind::kBatch || (policy.kind == PolicyKind::kVliw && policy.batches);
+  const bool batches =
+      policy.kind == PolicyKind::kBatch || (policy.kind == PolicyKind::kVliw && policy.batches);
   const bool narrow = policy.kind == PolicyKind::kVliw && policy.narrow;
   double best = 0;
   for (const VariantTime& variant : model.variants) {
@@ -431,27 +497,32 @@ int ahead_in(const Flow& flow, Time due) {
     if (waiting.due > due) return count;
     if (++count == kLooked) break;
   }
-  const double from = static_cast<double>(flow.waiting.begin()->due.count()), to = static_cast<double>(flow.waiting.rbegin()->due.count());
+  const double from = static_cast<double>(flow.waiting.begin()->due.count()),
+               to = static_cast<double>(flow.waiting.rbegin()->due.count());
   const double part = to > from ? (static_cast<double>(due.count()) - from) / (to - from) : 1;
   return std::max(count, static_cast<int>(part * static_cast<double>(flow.waiting.size())));
 }
 
-/// When a run could end at the earliest, on slots that are free or that become free, if it were the next to get them.
-Time earliest_end(const Window& window, const ModelTimes& model, Time now, const Policy& policy, int rows) {
+/// When a run could end at the earliest, on slots that are free or that become free, if it were the
+/// next to get them.
+Time earliest_end(const Window& window, const ModelTimes& model, Time now, const Policy& policy,
+                  int rows) {
   const bool narrow = policy.kind == PolicyKind::kVliw && policy.narrow;
   Time best = kNever;
   std::vector<std::pair<Time, int>> ends;
   for (int machine = 0; machine < window.machines(); ++machine) {
     ends.assign(1, {now, window.free(machine)});
     for (const Running& run : window.running())
-      if (run.machine == machine) ends.emplace_back(std::max(run.started + run.predicted, now), run.slots);
+      if (run.machine == machine)
+        ends.emplace_back(std::max(run.started + run.predicted, now), run.slots);
     std::sort(ends.begin() + 1, ends.end());
     int free = 0;
     for (const auto& [at, slots] : ends) {
       free += slots;
       if (at >= best) break;
       for (const VariantTime& variant : model.variants)
-        if (variant.width <= free && (narrow || variant.width == window.slots()) && holds(model, variant, rows))
+        if (variant.width <= free && (narrow || variant.width == window.slots()) &&
+            holds(model, variant, rows))
           best = std::min(best, at + variant.alone * passes(variant, rows));
     }
   }
@@ -460,19 +531,22 @@ Time earliest_end(const Window& window, const ModelTimes& model, Time now, const
 
 }  // namespace
 
-Admission admit(const Window& window, const Times& times, Time now, const Policy& policy, const Job& job, int queue_limit) {
+Admission admit(const Window& window, const Times& times, Time now, const Policy& policy,
+                const Job& job, int queue_limit) {
   const ModelTimes& model = times.models[static_cast<size_t>(job.model)];
   const Time quick = quickest(model, job.rows);
   if (model.variants.empty()) return {false, Why::kNoProgram, {}};
   const bool bounded = job.deadline != kNever;
-  if (bounded && policy.drop == Drop::kHopeless && job.arrival + quick > job.deadline) return {false, Why::kTooShort, {}};
+  if (bounded && policy.drop == Drop::kHopeless && job.arrival + quick > job.deadline)
+    return {false, Why::kTooShort, {}};
   const bool full = window.waiting_of(job.model) >= queue_limit;
   if (!full && (!bounded || !policy.admit_by_load)) return {};
   double ahead = 0;  // slot-nanoseconds of what goes first
   for (const Flow& flow : window.flows()) {
     const int waiting = full ? static_cast<int>(flow.waiting.size()) : ahead_in(flow, job.deadline);
     if (waiting == 0) continue;
-    ahead += waiting * cost_of_row(times.models[static_cast<size_t>(flow.model)], policy, window.waiting_of(flow.model), window.slots());
+    ahead += waiting * cost_of_row(times.models[static_cast<size_t>(flow.model)], policy,
+                                   window.waiting_of(flow.model), window.slots());
   }
   const Time delay(static_cast<int64_t>(ahead / window.slots() / window.machines()));
   const Time end = earliest_end(window, model, now, policy, job.rows) + delay;

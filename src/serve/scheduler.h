@@ -3,16 +3,20 @@
 ///   in   Window (who waits, what runs), Times (how long programs take), the time, a Policy
 ///   out  Decisions: programs to be started now, requests that are given up, when to ask again
 ///
-/// The engine, the simulator and the tests call the same two functions. Nothing here reads a clock, takes a lock or remembers: the same
-/// arguments give the same decisions, so the record of a run replays.
+/// The engine, the simulator and the tests call the same two functions. Nothing here reads a clock,
+/// takes a lock or remembers: the same arguments give the same decisions, so the record of a run
+/// replays.
 ///
-/// `vliw` in a few lines. Tenants that are neglected come first, then those within their fair share, then the others, stragglers last;
-/// among these the smaller priority; among these the least slack, in bins of powers of two, so that near-equals are ordered by what
-/// suits the machine: the longer run first, and what streams memory beside what multiplies. The chosen model's requests become one
-/// batch. Its width is its part of the free slots: all of them when nobody else waits, fewer when others do, more again when the
-/// deadline asks for it; who is likely to come soon counts as waiting. Where there is no room for all, what takes least of the machine
-/// for a row. Who would meet a better batch may be held while slack allows, if others take the slots meanwhile. Who is neglected and
-/// finds too few free slots gets those reserved that become free next: others fill the gap if they end before.
+/// `vliw` in a few lines. Tenants that are neglected come first, then those within their fair
+/// share, then the others, stragglers last; among these the smaller priority; among these the least
+/// slack, in bins of powers of two, so that near-equals are ordered by what suits the machine: the
+/// longer run first, and what streams memory beside what multiplies. The chosen model's requests
+/// become one batch. Its width is its part of the free slots: all of them when nobody else waits,
+/// fewer when others do, more again when the deadline asks for it; who is likely to come soon
+/// counts as waiting. Where there is no room for all, what takes least of the machine for a row.
+/// Who would meet a better batch may be held while slack allows, if others take the slots
+/// meanwhile. Who is neglected and finds too few free slots gets those reserved that become free
+/// next: others fill the gap if they end before.
 #pragma once
 
 #include <optional>
@@ -29,7 +33,8 @@ struct Admission {
   Why why = Why::kInTurn;
   std::optional<Time> retry_after;  // when it could be met, if nothing else comes
 };
-Admission admit(const Window& window, const Times& times, Time now, const Policy& policy, const Job& job, int queue_limit);
+Admission admit(const Window& window, const Times& times, Time now, const Policy& policy,
+                const Job& job, int queue_limit);
 
 /// The shortest time of a run that holds so many rows, kNever without one.
 Time quickest(const ModelTimes& model, int rows);

@@ -23,7 +23,8 @@ class Random {
   double normal() { return std::sqrt(-2 * std::log(uniform())) * std::cos(2 * M_PI * uniform()); }
   /// Mean 1, Marsaglia and Tsang; below shape 1 by the usual boost.
   double gamma(double shape) {
-    const double at_least = shape < 1 ? shape + 1 : shape, d = at_least - 1.0 / 3, c = 1 / std::sqrt(9 * d);
+    const double at_least = shape < 1 ? shape + 1 : shape, d = at_least - 1.0 / 3,
+                 c = 1 / std::sqrt(9 * d);
     while (true) {
       const double x = normal(), v = std::pow(1 + c * x, 3);
       if (v <= 0 || std::log(uniform()) >= x * x / 2 + d - d * v + d * std::log(v)) continue;
@@ -41,16 +42,19 @@ struct Live {
   int machine = 0, slots = 0;
   Time started{0}, alone{0}, beside{0};
   const std::vector<Time>* streams = nullptr;
-  double factor = 1;   // noise, stragglers, passes
-  double done = 0;     // of 1
-  double per_ns = 0;   // rate now
-  double end = 0;      // ns, at that rate
+  double factor = 1;  // noise, stragglers, passes
+  double done = 0;    // of 1
+  double per_ns = 0;  // rate now
+  double end = 0;     // ns, at that rate
   std::vector<Job> jobs;
 };
 
 class Machines {
  public:
-  Machines(int machines, int slots) : slots_(slots), at_(static_cast<size_t>(machines), 0), by_machine_(static_cast<size_t>(machines)) {}
+  Machines(int machines, int slots)
+      : slots_(slots),
+        at_(static_cast<size_t>(machines), 0),
+        by_machine_(static_cast<size_t>(machines)) {}
 
   void start(Live live, double now) {
     const auto m = static_cast<size_t>(live.machine);
@@ -95,11 +99,16 @@ class Machines {
       double nanos = 0;
       if (live.slots == 0) {  // whole programs on streams
         const size_t together = lives.size() - 1;
-        nanos = live.streams->empty() ? static_cast<double>(live.alone.count()) * static_cast<double>(together + 1)
-                                      : static_cast<double>((*live.streams)[std::min(together, live.streams->size() - 1)].count());
+        nanos = live.streams->empty()
+                    ? static_cast<double>(live.alone.count()) * static_cast<double>(together + 1)
+                    : static_cast<double>(
+                          (*live.streams)[std::min(together, live.streams->size() - 1)].count());
       } else {
-        const double others = slots_ > live.slots ? static_cast<double>(busy - live.slots) / (slots_ - live.slots) : 0;
-        nanos = static_cast<double>(live.alone.count()) + static_cast<double>((live.beside - live.alone).count()) * others;
+        const double others = slots_ > live.slots
+                                  ? static_cast<double>(busy - live.slots) / (slots_ - live.slots)
+                                  : 0;
+        nanos = static_cast<double>(live.alone.count()) +
+                static_cast<double>((live.beside - live.alone).count()) * others;
       }
       live.per_ns = 1 / std::max(nanos * live.factor, 1.0);
       live.end = std::ceil(now + std::max(1 - live.done, 0.0) / live.per_ns - 1e-6);
@@ -112,14 +121,16 @@ class Machines {
 
 double percentile(std::vector<int64_t>& values, double share) {
   if (values.empty()) return 0;
-  const auto at = values.begin() + static_cast<std::ptrdiff_t>(share * static_cast<double>(values.size() - 1));
+  const auto at =
+      values.begin() + static_cast<std::ptrdiff_t>(share * static_cast<double>(values.size() - 1));
   std::nth_element(values.begin(), at, values.end());
   return static_cast<double>(*at) / 1000;
 }
 
 }  // namespace
 
-SimulationReport simulate(const SimulatedMachine& machine, const std::vector<Arrival>& arrivals, const SimulationOptions& options) {
+SimulationReport simulate(const SimulatedMachine& machine, const std::vector<Arrival>& arrivals,
+                          const SimulationOptions& options) {
   const auto wall = std::chrono::steady_clock::now();
   Window window(options.machines, machine.slots);
   Machines truth(options.machines, machine.slots);
@@ -127,15 +138,19 @@ SimulationReport simulate(const SimulatedMachine& machine, const std::vector<Arr
   SimulationReport report;
   for (const SimulatedModel& model : machine.models) times.models.push_back(model.times);
   if (options.tenants.empty()) {
-    for (const SimulatedModel& model : machine.models) window.add_tenant(model.weight), report.tenants.push_back({.name = model.name});
+    for (const SimulatedModel& model : machine.models)
+      window.add_tenant(model.weight), report.tenants.push_back({.name = model.name});
   } else {
-    for (size_t t = 0; t < options.tenants.size(); ++t) window.add_tenant(options.tenants[t]), report.tenants.push_back({.name = "tenant " + std::to_string(t)});
+    for (size_t t = 0; t < options.tenants.size(); ++t)
+      window.add_tenant(options.tenants[t]),
+          report.tenants.push_back({.name = "tenant " + std::to_string(t)});
   }
   std::optional<Recorder> recorder;
   if (options.record) {
     recorder.emplace(*options.record, options.machines, machine.slots, options.policy);
     for (const Tenant& tenant : window.tenants()) recorder->tenant(tenant.weight);
-    for (size_t m = 0; m < times.models.size(); ++m) recorder->times(static_cast<int>(m), times.models[m]);
+    for (size_t m = 0; m < times.models.size(); ++m)
+      recorder->times(static_cast<int>(m), times.models[m]);
   }
   std::vector<std::vector<int64_t>> latencies(report.tenants.size());
   std::vector<double> had(report.tenants.size(), 0);
@@ -165,17 +180,24 @@ SimulationReport simulate(const SimulatedMachine& machine, const std::vector<Arr
       int rows = 0;
       for (const Job& job : live.jobs) rows += job.rows;
       for (const Job& job : live.jobs) {
-        had[static_cast<size_t>(job.tenant)] += static_cast<double>(took.count()) * std::max(live.slots, 1) * job.rows / rows;
+        had[static_cast<size_t>(job.tenant)] +=
+            static_cast<double>(took.count()) * std::max(live.slots, 1) * job.rows / rows;
         ended(job, now, true, Why::kInTurn);
       }
     }
     for (; next < arrivals.size() && arrivals[next].at <= now; ++next) {
       const Arrival& arrival = arrivals[next];
-      const Job job{.key = next + 1, .model = arrival.model, .tenant = arrival.tenant >= 0 ? arrival.tenant : arrival.model, .priority = arrival.priority,
-                    .rows = arrival.rows, .arrival = arrival.at, .deadline = arrival.budget == kNever ? kNever : arrival.at + arrival.budget};
+      const Job job{.key = next + 1,
+                    .model = arrival.model,
+                    .tenant = arrival.tenant >= 0 ? arrival.tenant : arrival.model,
+                    .priority = arrival.priority,
+                    .rows = arrival.rows,
+                    .arrival = arrival.at,
+                    .deadline = arrival.budget == kNever ? kNever : arrival.at + arrival.budget};
       Attainment& of = report.tenants[static_cast<size_t>(job.tenant)];
       ++of.asked;
-      const Admission admission = admit(window, times, now, options.policy, job, options.queue_limit);
+      const Admission admission =
+          admit(window, times, now, options.policy, job, options.queue_limit);
       if (recorder) recorder->ask(now, options.queue_limit, job, admission);
       if (admission.taken) {
         window.arrive(job, options.policy);
@@ -197,7 +219,13 @@ SimulationReport simulate(const SimulatedMachine& machine, const std::vector<Arr
       const ModelTimes& model = times.models[static_cast<size_t>(start.model)];
       const VariantTime& variant = model.variants[static_cast<size_t>(start.variant)];
       const auto tenant = static_cast<size_t>(start.jobs.front().tenant);
-      Live live{.id = run++, .machine = start.machine, .slots = start.slots, .started = now, .alone = variant.alone, .beside = variant.beside, .streams = &model.streams};
+      Live live{.id = run++,
+                .machine = start.machine,
+                .slots = start.slots,
+                .started = now,
+                .alone = variant.alone,
+                .beside = variant.beside,
+                .streams = &model.streams};
       live.factor = (start.rows + variant.batch - 1) / variant.batch;
       if (options.noise > 0) live.factor *= std::exp(options.noise * random.normal());
       if (tenant < options.slower.size()) live.factor *= options.slower[tenant];
@@ -216,31 +244,56 @@ SimulationReport simulate(const SimulatedMachine& machine, const std::vector<Arr
     all.insert(all.end(), latencies[t].begin(), latencies[t].end());
     of.p50_us = percentile(latencies[t], 0.5), of.p99_us = percentile(latencies[t], 0.99);
     of.slot_share = had_all > 0 ? had[t] / had_all : 0;
-    report.all.asked += of.asked, report.all.refused += of.refused, report.all.given_up += of.given_up;
+    report.all.asked += of.asked, report.all.refused += of.refused,
+        report.all.given_up += of.given_up;
     report.all.answered += of.answered, report.all.in_time += of.in_time;
   }
   report.all.slot_share = 1;
   report.all.p50_us = percentile(all, 0.5), report.all.p99_us = percentile(all, 0.99);
-  const double over = arrivals.empty() ? 0 : static_cast<double>(std::max(arrivals.back().at, Time(1)).count()) / 1e9;
-  if (over > 0) report.asked_per_s = static_cast<double>(report.all.asked) / over, report.goodput_per_s = static_cast<double>(report.all.in_time) / over;
-  if (now > Time(0)) report.busy = busy / static_cast<double>(now.count()) / machine.slots / options.machines;
+  const double over =
+      arrivals.empty() ? 0
+                       : static_cast<double>(std::max(arrivals.back().at, Time(1)).count()) / 1e9;
+  if (over > 0)
+    report.asked_per_s = static_cast<double>(report.all.asked) / over,
+    report.goodput_per_s = static_cast<double>(report.all.in_time) / over;
+  if (now > Time(0))
+    report.busy = busy / static_cast<double>(now.count()) / machine.slots / options.machines;
   report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - wall).count();
   return report;
 }
 
 std::vector<Arrival> generate(const SimulatedMachine& machine, const Workload& workload) {
-  // A source each model, merged by time. Azure's functions: rates by a power law; of four sources two come at random in clusters, one
-  // by a timer, one in bursts.
-  struct Source { Random random; double gap, at; int style; double burst_ends, phase; };
-  constexpr double kPower = 0.7, kClustered = 4;  // exponent of the rates; coefficient of variation of clustered gaps
-  constexpr double kOn = 0.1, kBurstGaps = 40;     // of a burst's period it is on; gaps of the mean rate that a period lasts
+  // A source each model, merged by time. Azure's functions: rates by a power law; of four sources
+  // two come at random in clusters, one by a timer, one in bursts.
+  struct Source {
+    Random random;
+    double gap, at;
+    int style;
+    double burst_ends, phase;
+  };
+  constexpr double kPower = 0.7,
+                   kClustered =
+                       4;  // exponent of the rates; coefficient of variation of clustered gaps
+  constexpr double
+      kOn = 0.1,
+      kBurstGaps = 40;  // of a burst's period it is on; gaps of the mean rate that a period lasts
   std::vector<Source> sources;
   const size_t count = machine.models.size();
   double sum = 0;
-  for (size_t m = 0; m < count; ++m) sum += workload.kind == Workload::Kind::kAzure ? std::pow(static_cast<double>(m + 1), -kPower) : 1;
+  for (size_t m = 0; m < count; ++m)
+    sum +=
+        workload.kind == Workload::Kind::kAzure ? std::pow(static_cast<double>(m + 1), -kPower) : 1;
   for (size_t m = 0; m < count; ++m) {
-    const double part = (workload.kind == Workload::Kind::kAzure ? std::pow(static_cast<double>(m + 1), -kPower) : 1) / sum;
-    Source source{Random(workload.seed * 1000003 + m * 7919 + 1), 1e9 / (workload.rate * part), 0, static_cast<int>(m % 4), 0, 0};
+    const double part =
+        (workload.kind == Workload::Kind::kAzure ? std::pow(static_cast<double>(m + 1), -kPower)
+                                                 : 1) /
+        sum;
+    Source source{Random(workload.seed * 1000003 + m * 7919 + 1),
+                  1e9 / (workload.rate * part),
+                  0,
+                  static_cast<int>(m % 4),
+                  0,
+                  0};
     source.phase = source.random.uniform();
     source.at = source.gap * source.random.uniform();
     sources.push_back(source);
@@ -248,16 +301,23 @@ std::vector<Arrival> generate(const SimulatedMachine& machine, const Workload& w
   const auto advance = [&](Source& source) {
     Random& random = source.random;
     switch (workload.kind) {
-      case Workload::Kind::kPoisson: source.at += source.gap * random.exponential(); return;
-      case Workload::Kind::kBurst: source.at += source.gap * std::exp(workload.sigma * random.normal() - workload.sigma * workload.sigma / 2); return;
-      case Workload::Kind::kAzure: break;
+      case Workload::Kind::kPoisson:
+        source.at += source.gap * random.exponential();
+        return;
+      case Workload::Kind::kBurst:
+        source.at += source.gap * std::exp(workload.sigma * random.normal() -
+                                           workload.sigma * workload.sigma / 2);
+        return;
+      case Workload::Kind::kAzure:
+        break;
     }
     if (source.style == 2) {
       source.at += source.gap;  // a timer
     } else if (source.style == 3) {
       source.at += source.gap * kOn * random.exponential();
       const double period = source.gap * kBurstGaps, in = source.at / period + source.phase;
-      if (in - std::floor(in) > kOn) source.at = (std::floor(in) + 1 - source.phase) * period;  // off until the next begins
+      if (in - std::floor(in) > kOn)
+        source.at = (std::floor(in) + 1 - source.phase) * period;  // off until the next begins
     } else {
       source.at += source.gap * random.gamma(1 / (kClustered * kClustered));
     }
@@ -270,10 +330,13 @@ std::vector<Arrival> generate(const SimulatedMachine& machine, const Workload& w
     for (size_t m = 1; m < count; ++m)
       if (sources[m].at < sources[first].at) first = m;
     Source& source = sources[first];
-    const double factor = workload.slack_factor > 0 ? workload.slack_factor : kFactors[source.random.next() % 4];
+    const double factor =
+        workload.slack_factor > 0 ? workload.slack_factor : kFactors[source.random.next() % 4];
     const Time alone = quickest(machine.models[first].times, 1);
-    arrivals.push_back({.at = Time(static_cast<int64_t>(source.at)), .model = static_cast<int>(first),
-                        .budget = Time(static_cast<int64_t>(factor * static_cast<double>(alone.count())))});
+    arrivals.push_back(
+        {.at = Time(static_cast<int64_t>(source.at)),
+         .model = static_cast<int>(first),
+         .budget = Time(static_cast<int64_t>(factor * static_cast<double>(alone.count())))});
     advance(source);
   }
   return arrivals;

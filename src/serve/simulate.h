@@ -1,11 +1,14 @@
-/// serve/simulate.h — the scheduler under a virtual clock: the same functions as the engine's, on machines that are numbers.
+/// serve/simulate.h — the scheduler under a virtual clock: the same functions as the engine's, on
+/// machines that are numbers.
 ///
 ///   in   what arrives and when, how long programs take, a policy
 ///   out  who was in time, how long answers took, what the machine did
 ///
-/// The machine. A program on part of the slots takes `alone` when the rest is empty, `beside` when all of it is busy, and in between
-/// by a straight line, from moment to moment: a run's rate changes when others start and end. Whole programs on streams take what
-/// ModelTimes::streams says for as many as run. Nothing else disturbs: launches cost nothing, but for what the times contain.
+/// The machine. A program on part of the slots takes `alone` when the rest is empty, `beside` when
+/// all of it is busy, and in between by a straight line, from moment to moment: a run's rate
+/// changes when others start and end. Whole programs on streams take what ModelTimes::streams says
+/// for as many as run. Nothing else disturbs: launches cost nothing, but for what the times
+/// contain.
 #pragma once
 
 #include <functional>
@@ -32,9 +35,9 @@ struct SimulatedMachine {
 struct Arrival {
   Time at{0};
   int model = 0;
-  int tenant = -1;           // -1: the model's own
+  int tenant = -1;  // -1: the model's own
   int rows = 1, priority = 0;
-  Time budget = kNever;      // the deadline, from arrival; kNever: none
+  Time budget = kNever;  // the deadline, from arrival; kNever: none
 };
 
 struct SimulationOptions {
@@ -46,7 +49,8 @@ struct SimulationOptions {
   double noise = 0;  // of durations: the sigma of their logarithm
   uint64_t seed = 0;
   std::ostream* record = nullptr;
-  std::function<void(const Window&, const Decisions&, Time)> decided;  // sees all, for tests; the window before they are applied
+  std::function<void(const Window&, const Decisions&, Time)>
+      decided;  // sees all, for tests; the window before they are applied
   std::function<void(uint64_t key, Time at, bool answered, Why why)> ended;  // each request, once
 };
 
@@ -54,12 +58,17 @@ struct SimulationOptions {
 struct Attainment {
   std::string name;
   int64_t asked = 0, refused = 0, given_up = 0, answered = 0;
-  int64_t in_time = 0;        // answered by the deadline, or without one
+  int64_t in_time = 0;            // answered by the deadline, or without one
   double p50_us = 0, p99_us = 0;  // of answers, from arrival
   double slot_share = 0;          // of what all had of the machines
   /// Of what was asked, and of what was taken.
-  double share() const { return asked == 0 ? 1 : static_cast<double>(in_time) / static_cast<double>(asked); }
-  double share_of_taken() const { return asked == refused ? 1 : static_cast<double>(in_time) / static_cast<double>(asked - refused); }
+  double share() const {
+    return asked == 0 ? 1 : static_cast<double>(in_time) / static_cast<double>(asked);
+  }
+  double share_of_taken() const {
+    return asked == refused ? 1
+                            : static_cast<double>(in_time) / static_cast<double>(asked - refused);
+  }
 };
 
 struct SimulationReport {
@@ -69,19 +78,21 @@ struct SimulationReport {
   double asked_per_s = 0, goodput_per_s = 0;  // goodput: answers in time
   double busy = 0;                            // slots that ran programs, of all, over the time
   int64_t launches = 0, wide_launches = 0, joined = 0;  // joined: requests that shared a launch
-  double seconds = 0;                         // that simulating took
+  double seconds = 0;                                   // that simulating took
 };
 
-SimulationReport simulate(const SimulatedMachine& machine, const std::vector<Arrival>& arrivals, const SimulationOptions& options);
+SimulationReport simulate(const SimulatedMachine& machine, const std::vector<Arrival>& arrivals,
+                          const SimulationOptions& options);
 
 /// How requests arrive. The same seed gives the same arrivals on every machine.
 struct Workload {
   enum class Kind { kPoisson, kBurst, kAzure };
   Kind kind = Kind::kPoisson;
-  double rate = 1000;                              // of all models together, per second
+  double rate = 1000;  // of all models together, per second
   int64_t requests = 100'000;
-  double sigma = 1.5;                              // burst: of the logarithm of gaps
-  double slack_factor = 0;                         // deadline over the time alone; 0: one of 2, 3, 5, 10, drawn anew for each request
+  double sigma = 1.5;  // burst: of the logarithm of gaps
+  double slack_factor =
+      0;  // deadline over the time alone; 0: one of 2, 3, 5, 10, drawn anew for each request
   uint64_t seed = 0;
 };
 std::vector<Arrival> generate(const SimulatedMachine& machine, const Workload& workload);

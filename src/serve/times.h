@@ -1,7 +1,7 @@
 /// serve/times.h — how long programs take, as the scheduler knows it: numbers, and no programs.
 ///
-/// Slots are what a machine runs programs on: SMs of a GPU, workers of a CPU. A variant occupies `width` of them from its start to
-/// its end.
+/// Slots are what a machine runs programs on: SMs of a GPU, workers of a CPU. A variant occupies
+/// `width` of them from its start to its end.
 #pragma once
 
 #include <algorithm>
@@ -11,7 +11,8 @@
 
 namespace obelisk::serve {
 
-using Time = std::chrono::nanoseconds;  // durations, and points since the engine, or the trace, began
+using Time =
+    std::chrono::nanoseconds;  // durations, and points since the engine, or the trace, began
 inline constexpr Time kNever = Time(int64_t{1} << 62);
 
 struct VariantTime {
@@ -25,7 +26,8 @@ enum class Bound { kMemory, kCompute };
 
 struct ModelTimes {
   std::vector<VariantTime> variants;  // any order; only those that may be started
-  /// Whole programs at once, each on a stream of its own: [k] is a run of this one while k+1 run. Empty: not known, no gain assumed.
+  /// Whole programs at once, each on a stream of its own: [k] is a run of this one while k+1 run.
+  /// Empty: not known, no gain assumed.
   std::vector<Time> streams;
   Bound bound = Bound::kCompute;
 };

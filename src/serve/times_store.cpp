@@ -20,11 +20,14 @@ std::string processor() {
 class Statement {
  public:
   Statement(sqlite3* database, const char* text) {
-    if (sqlite3_prepare_v2(database, text, -1, &statement_, nullptr) != SQLITE_OK) statement_ = nullptr;
+    if (sqlite3_prepare_v2(database, text, -1, &statement_, nullptr) != SQLITE_OK)
+      statement_ = nullptr;
   }
   ~Statement() { sqlite3_finalize(statement_); }
   explicit operator bool() const { return statement_ != nullptr; }
-  void bind(int at, const std::string& text) { sqlite3_bind_text(statement_, at, text.data(), static_cast<int>(text.size()), SQLITE_TRANSIENT); }
+  void bind(int at, const std::string& text) {
+    sqlite3_bind_text(statement_, at, text.data(), static_cast<int>(text.size()), SQLITE_TRANSIENT);
+  }
   void bind(int at, int64_t number) { sqlite3_bind_int64(statement_, at, number); }
   int step() { return sqlite3_step(statement_); }
   int64_t number(int column) { return sqlite3_column_int64(statement_, column); }
@@ -41,11 +44,15 @@ TimesStore::TimesStore(const std::string& folder) {
   std::filesystem::create_directories(folder, ignored);
   const std::string path = folder + "/times.sqlite";
   constexpr int kPatience = 200;  // ms, where another process writes
-  const char* table = "CREATE TABLE IF NOT EXISTS times (key TEXT PRIMARY KEY, model TEXT, batch INTEGER, width INTEGER, alone_ns INTEGER, beside_ns INTEGER)";
-  if (sqlite3_open(path.c_str(), &database_) == SQLITE_OK && sqlite3_busy_timeout(database_, kPatience) == SQLITE_OK &&
+  const char* table =
+      "CREATE TABLE IF NOT EXISTS times (key TEXT PRIMARY KEY, model TEXT, batch INTEGER, width "
+      "INTEGER, alone_ns INTEGER, beside_ns INTEGER)";
+  if (sqlite3_open(path.c_str(), &database_) == SQLITE_OK &&
+      sqlite3_busy_timeout(database_, kPatience) == SQLITE_OK &&
       sqlite3_exec(database_, table, nullptr, nullptr, nullptr) == SQLITE_OK)
     return;
-  LOG(kInfo, "serve", "times are not kept: {}: {}", path, database_ ? sqlite3_errmsg(database_) : "out of memory");
+  LOG(kInfo, "serve", "times are not kept: {}: {}", path,
+      database_ ? sqlite3_errmsg(database_) : "out of memory");
   sqlite3_close(database_);
   database_ = nullptr;
 }
@@ -54,7 +61,8 @@ TimesStore::~TimesStore() { sqlite3_close(database_); }
 
 std::string TimesStore::key_of(const Hash& program, int width, int workers) {
   static const std::string machine = processor();
-  return to_string(hash_text(fmt::format("{} {} {} {} {}", to_string(program), width, workers, machine, OBELISK_VERSION)));
+  return to_string(hash_text(
+      fmt::format("{} {} {} {} {}", to_string(program), width, workers, machine, OBELISK_VERSION)));
 }
 
 std::optional<MeasuredTimes> TimesStore::find(const std::string& key) {
@@ -69,7 +77,8 @@ std::optional<MeasuredTimes> TimesStore::find(const std::string& key) {
   return times;
 }
 
-void TimesStore::keep(const std::string& key, const std::string& model, int batch, int width, MeasuredTimes times) {
+void TimesStore::keep(const std::string& key, const std::string& model, int batch, int width,
+                      MeasuredTimes times) {
   std::lock_guard lock(mutex_);
   if (!database_) return;
   Statement insert(database_, "INSERT OR REPLACE INTO times VALUES (?, ?, ?, ?, ?, ?)");

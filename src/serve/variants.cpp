@@ -5,51 +5,66 @@
 namespace obelisk::serve {
 namespace {
 
-Error usage(std::string message, std::string hint = "") { return {Code::kUsage, "serve", std::move(message), "", std::move(hint)}; }
+Error usage(std::string message, std::string hint = "") {
+  return {Code::kUsage, "serve", std::move(message), "", std::move(hint)};
+}
 
 std::vector<PortInfo> ports_of(const std::vector<runtime::Port>& ports) {
   std::vector<PortInfo> out;
-  for (const runtime::Port& port : ports) out.push_back({port.name, port.type.dtype, port.type.shape});
+  for (const runtime::Port& port : ports)
+    out.push_back({port.name, port.type.dtype, port.type.shape});
   return out;
 }
 
-void ports_of(const graph::Graph& graph, std::vector<PortInfo>& inputs, std::vector<PortInfo>& outputs) {
-  for (const graph::ValueId v : graph.inputs()) inputs.push_back({graph.value(v).name, graph.type(v).dtype, graph.type(v).shape});
+void ports_of(const graph::Graph& graph, std::vector<PortInfo>& inputs,
+              std::vector<PortInfo>& outputs) {
+  for (const graph::ValueId v : graph.inputs())
+    inputs.push_back({graph.value(v).name, graph.type(v).dtype, graph.type(v).shape});
   for (size_t k = 0; k < graph.outputs().size(); ++k) {
     const Type& type = graph.type(graph.outputs()[k]);
     outputs.push_back({graph.output_names()[k], type.dtype, type.shape});
   }
 }
 
-/// Whether rows of requests stand one behind the other: twice the batch is twice the first extent, and nothing else.
-Status rows_stack(const std::vector<PortInfo>& one, const std::vector<PortInfo>& two, const char* way, const std::string& dimension) {
+/// Whether rows of requests stand one behind the other: twice the batch is twice the first extent,
+/// and nothing else.
+Status rows_stack(const std::vector<PortInfo>& one, const std::vector<PortInfo>& two,
+                  const char* way, const std::string& dimension) {
   for (size_t k = 0; k < one.size(); ++k) {
     Shape wanted = one[k].shape;
     if (!wanted.empty()) wanted[0] = 2;
     const bool begins = !one[k].shape.empty() && one[k].shape[0] == 1 && two[k].shape == wanted;
     if (begins) continue;
-    return usage(fmt::format("{} '{}' is {} with {} = 1 and {} with 2: requests cannot be joined along it", way, one[k].name,
-                             to_string(one[k].shape), dimension, to_string(two[k].shape)),
-                 "serve the model without a batch dimension");
+    return usage(
+        fmt::format("{} '{}' is {} with {} = 1 and {} with 2: requests cannot be joined along it",
+                    way, one[k].name, to_string(one[k].shape), dimension, to_string(two[k].shape)),
+        "serve the model without a batch dimension");
   }
   return ok_status();
 }
 
 }  // namespace
 
-Result<std::unique_ptr<Programs>> Programs::open(const ModelConfig& config, const ProgramOptions& options) {
+Result<std::unique_ptr<Programs>> Programs::open(const ModelConfig& config,
+                                                 const ProgramOptions& options) {
   std::unique_ptr<Programs> made(new Programs);
   made->config_ = config, made->options_ = options;
   if (config.target != "cpu")
-    return Error{Code::kUnsupported, "serve", fmt::format("the engine runs on the target 'cpu', not on '{}'", config.target)};
+    return Error{Code::kUnsupported, "serve",
+                 fmt::format("the engine runs on the target 'cpu', not on '{}'", config.target)};
   const bool joins = !config.batch_dimension.empty() && config.max_batch > 1;
   if (config.path.ends_with(".obk")) {
     TRY(made->compiled_, runtime::open_obk(config.path));
     if (made->compiled_->program->target != "cpu")
-      return Error{Code::kUnsupported, "serve", fmt::format("'{}' was compiled for {}", config.path, made->compiled_->program->target), "",
-                   "compile it with --target cpu"};
-    if (joins) return usage("a compiled file has one batch, so requests cannot be joined", "serve the model itself, or leave the batch dimension out");
-    made->inputs_ = ports_of(made->compiled_->program->inputs), made->outputs_ = ports_of(made->compiled_->program->outputs);
+      return Error{
+          Code::kUnsupported, "serve",
+          fmt::format("'{}' was compiled for {}", config.path, made->compiled_->program->target),
+          "", "compile it with --target cpu"};
+    if (joins)
+      return usage("a compiled file has one batch, so requests cannot be joined",
+                   "serve the model itself, or leave the batch dimension out");
+    made->inputs_ = ports_of(made->compiled_->program->inputs),
+    made->outputs_ = ports_of(made->compiled_->program->outputs);
     return made;
   }
   TRY(made->network_, compiler::open_network(config.path));
@@ -58,7 +73,8 @@ Result<std::unique_ptr<Programs>> Programs::open(const ModelConfig& config, cons
     if (std::find(symbols.begin(), symbols.end(), config.batch_dimension) == symbols.end()) {
       std::string all;
       for (const std::string& one : symbols) all += (all.empty() ? "" : ", ") + one;
-      return usage(fmt::format("the model has no dimension '{}'", config.batch_dimension), all.empty() ? "it has none with a name" : "its dimensions: " + all);
+      return usage(fmt::format("the model has no dimension '{}'", config.batch_dimension),
+                   all.empty() ? "it has none with a name" : "its dimensions: " + all);
     }
   }
   TRY(const compiler::Compilation one, made->lower(1, "import", {}));
@@ -83,12 +99,15 @@ std::vector<int> Programs::batches() const {
   return out;
 }
 
-Result<compiler::Compilation> Programs::lower(int batch, const std::string& to, const std::function<bool()>& interrupted) const {
+Result<compiler::Compilation> Programs::lower(int batch, const std::string& to,
+                                              const std::function<bool()>& interrupted) const {
   compiler::Options options;
   options.import.dimensions = config_.dimensions;
   if (!config_.batch_dimension.empty()) options.import.dimensions[config_.batch_dimension] = batch;
   const auto precision = passes::parse_precision(config_.precision);
-  if (!precision) return usage(fmt::format("there is no precision '{}'", config_.precision), "keep, fp32, tf32, fp16 or bf16");
+  if (!precision)
+    return usage(fmt::format("there is no precision '{}'", config_.precision),
+                 "keep, fp32, tf32, fp16 or bf16");
   options.passes.precision = *precision;
   options.sms = options_.workers, options.threads = options_.workers;
   options.load.compiler = options_.compiler, options.load.cache_dir = options_.cache;
@@ -121,7 +140,8 @@ Result<Program> Programs::compile(int batch, const std::function<bool()>& interr
   for (const stitch::Group& group : made.plan.groups) flops += group.cost.flops.count;
   const machine::Machine machine = machine::cpu(options_.workers);
   const double bytes = static_cast<double>(runtime::bytes_of_a_run(*made.program));
-  program.bound = flops / machine.flops_per_sm > bytes / machine.bytes_per_sm ? Bound::kCompute : Bound::kMemory;
+  program.bound = flops / machine.flops_per_sm > bytes / machine.bytes_per_sm ? Bound::kCompute
+                                                                              : Bound::kMemory;
   return program;
 }
 
@@ -136,7 +156,8 @@ Result<std::unique_ptr<Seat>> Variant::take() {
   }
   auto seat = std::make_unique<Seat>();
   TRY(seat->context, program_.executable->context(width_));
-  for (const runtime::Port& port : program_.executable->program().inputs) seat->inputs.push_back(Tensor::allocate(port.type));
+  for (const runtime::Port& port : program_.executable->program().inputs)
+    seat->inputs.push_back(Tensor::allocate(port.type));
   return seat;
 }
 
@@ -151,7 +172,8 @@ Result<Time> Variant::measure(Time budget) {
   std::vector<void*> out;
   std::vector<Tensor> outputs;
   for (const Tensor& input : program_.sample) in.push_back(input.data());
-  for (const runtime::Port& port : program_.executable->program().outputs) outputs.push_back(Tensor::allocate(port.type));
+  for (const runtime::Port& port : program_.executable->program().outputs)
+    outputs.push_back(Tensor::allocate(port.type));
   for (Tensor& output : outputs) out.push_back(output.mutable_data());
   constexpr int kMost = 50;
   Time best = kNever;

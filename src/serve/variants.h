@@ -1,4 +1,5 @@
-/// serve/variants.h — the programs of one model, by batch: made from its file, on whatever thread asks.
+/// serve/variants.h — the programs of one model, by batch: made from its file, on whatever thread
+/// asks.
 ///
 ///   open      the file, mapped; what comes in and goes out; whether requests can be joined
 ///   compile   one program: import for a batch, all steps, verification
@@ -32,26 +33,29 @@ struct Program {
 
 class Programs {
  public:
-  /// Errors: those of reading and importing; kUsage where the batch dimension is none of the model's, or not every input and output
-  /// begins with it.
-  static Result<std::unique_ptr<Programs>> open(const ModelConfig& config, const ProgramOptions& options);
+  /// Errors: those of reading and importing; kUsage where the batch dimension is none of the
+  /// model's, or not every input and output begins with it.
+  static Result<std::unique_ptr<Programs>> open(const ModelConfig& config,
+                                                const ProgramOptions& options);
 
   const std::vector<PortInfo>& inputs() const { return inputs_; }
   const std::vector<PortInfo>& outputs() const { return outputs_; }
-  bool joins() const { return joins_; }      // requests can share a launch
-  std::vector<int> batches() const;          // to be compiled, ascending: 1, 2, 4, ..., max_batch
+  bool joins() const { return joins_; }  // requests can share a launch
+  std::vector<int> batches() const;      // to be compiled, ascending: 1, 2, 4, ..., max_batch
 
   /// `interrupted` is asked now and then. Errors: those of the compiler; kInterrupted.
   Result<Program> compile(int batch, const std::function<bool()>& interrupted) const;
 
  private:
   Programs() = default;
-  Result<compiler::Compilation> lower(int batch, const std::string& to, const std::function<bool()>& interrupted) const;
+  Result<compiler::Compilation> lower(int batch, const std::string& to,
+                                      const std::function<bool()>& interrupted) const;
   ModelConfig config_;
   ProgramOptions options_;
   compiler::Network network_;
-  std::shared_ptr<runtime::WeightPool> weights_ = std::make_shared<runtime::WeightPool>();  // of all batches
-  std::optional<runtime::Compiled> compiled_;  // of a compiled file
+  std::shared_ptr<runtime::WeightPool> weights_ =
+      std::make_shared<runtime::WeightPool>();  // of all batches
+  std::optional<runtime::Compiled> compiled_;   // of a compiled file
   std::vector<PortInfo> inputs_, outputs_;
   bool joins_ = false;
 };
@@ -66,7 +70,8 @@ struct Seat {
 class Variant {
  public:
   /// `key`: by which its times are kept.
-  Variant(Program program, int width, std::string key) : program_(std::move(program)), width_(width), key_(std::move(key)) {}
+  Variant(Program program, int width, std::string key)
+      : program_(std::move(program)), width_(width), key_(std::move(key)) {}
   const std::string& key() const { return key_; }
   const Program& program() const { return program_; }
   int batch() const { return program_.batch; }

@@ -8,23 +8,36 @@ namespace obelisk::serve {
 
 namespace {
 
-std::tuple<int, int, int, bool> flow_key(const Job& job) { return {job.model, job.tenant, job.priority, job.deadline != kNever}; }
+std::tuple<int, int, int, bool> flow_key(const Job& job) {
+  return {job.model, job.tenant, job.priority, job.deadline != kNever};
+}
 
 }  // namespace
 
 std::string to_string(Why why) {
   switch (why) {
-    case Why::kInTurn: return "its turn: the whole machine";
-    case Why::kBeside: return "its turn: beside what runs";
-    case Why::kWidest: return "as wide as there is room: nobody else waits for the slots";
-    case Why::kShared: return "its part of the room: others wait for slots, too";
-    case Why::kWidened: return "wider than its part of the room, for its deadline";
-    case Why::kPassed: return "the deadline passed while it waited";
-    case Why::kHopeless: return "its quickest program could not meet the deadline any more";
-    case Why::kQueueFull: return "the queue of the model is full";
-    case Why::kTooShort: return "no program of the model is that quick, even on an empty machine";
-    case Why::kLoad: return "the work that is ahead of it would make it late";
-    case Why::kNoProgram: return "the model has no program yet";
+    case Why::kInTurn:
+      return "its turn: the whole machine";
+    case Why::kBeside:
+      return "its turn: beside what runs";
+    case Why::kWidest:
+      return "as wide as there is room: nobody else waits for the slots";
+    case Why::kShared:
+      return "its part of the room: others wait for slots, too";
+    case Why::kWidened:
+      return "wider than its part of the room, for its deadline";
+    case Why::kPassed:
+      return "the deadline passed while it waited";
+    case Why::kHopeless:
+      return "its quickest program could not meet the deadline any more";
+    case Why::kQueueFull:
+      return "the queue of the model is full";
+    case Why::kTooShort:
+      return "no program of the model is that quick, even on an empty machine";
+    case Why::kLoad:
+      return "the work that is ahead of it would make it late";
+    case Why::kNoProgram:
+      return "the model has no program yet";
   }
   return "?";
 }
@@ -35,7 +48,8 @@ Time due_of(const Job& job, const Policy& policy) {
 }
 
 double slot_time(const Start& start, const Job& job) {
-  return static_cast<double>(start.predicted.count()) * std::max(start.slots, 1) * job.rows / start.rows;
+  return static_cast<double>(start.predicted.count()) * std::max(start.slots, 1) * job.rows /
+         start.rows;
 }
 
 int Window::add_tenant(double weight) {
@@ -52,7 +66,9 @@ double Window::least_used() const {
 
 void Window::arrive(const Job& job, const Policy& policy) {
   const auto [at, fresh] = flow_of_.try_emplace(flow_key(job), static_cast<int>(flows_.size()));
-  if (fresh) flows_.push_back({job.model, job.tenant, job.priority, job.deadline != kNever, {}, job.arrival});
+  if (fresh)
+    flows_.push_back(
+        {job.model, job.tenant, job.priority, job.deadline != kNever, {}, job.arrival});
   Flow& flow = flows_[static_cast<size_t>(at->second)];
   Tenant& tenant = tenants_[static_cast<size_t>(job.tenant)];
   if (tenant.waiting == 0) {  // who was away has saved nothing
@@ -62,11 +78,14 @@ void Window::arrive(const Job& job, const Policy& policy) {
   if (flow.waiting.empty()) flow.served = job.arrival;
   flow.waiting.insert({due_of(job, policy), job});
   ++tenant.waiting, ++waiting_;
-  if (by_model_.size() <= static_cast<size_t>(job.model)) by_model_.resize(static_cast<size_t>(job.model) + 1, 0), gaps_.resize(by_model_.size());
+  if (by_model_.size() <= static_cast<size_t>(job.model))
+    by_model_.resize(static_cast<size_t>(job.model) + 1, 0), gaps_.resize(by_model_.size());
   ++by_model_[static_cast<size_t>(job.model)];
   Gap& gap = gaps_[static_cast<size_t>(job.model)];
-  if (gap.mean != kNever) gap.mean += (job.arrival - gap.last - gap.mean) / 8;
-  else if (gap.last >= Time(0)) gap.mean = job.arrival - gap.last;
+  if (gap.mean != kNever)
+    gap.mean += (job.arrival - gap.last - gap.mean) / 8;
+  else if (gap.last >= Time(0))
+    gap.mean = job.arrival - gap.last;
   gap.last = job.arrival;
 }
 
@@ -90,7 +109,8 @@ std::vector<Job> Window::cancel_model(int model) {
   std::vector<Job> jobs;
   for (Flow& flow : flows_) {
     if (flow.model != model) continue;
-    for (const Flow::Waiting& waiting : flow.waiting) jobs.push_back(waiting.job), left(waiting.job);
+    for (const Flow::Waiting& waiting : flow.waiting)
+      jobs.push_back(waiting.job), left(waiting.job);
     flow.waiting.clear();
   }
   return jobs;
@@ -110,7 +130,8 @@ uint64_t Window::apply(const Decisions& decisions, const Policy& policy, Time no
   for (const Start& start : decisions.starts) {
     CHECK(!start.jobs.empty(), "a start of nothing");
     free_[static_cast<size_t>(start.machine)] -= start.slots;
-    CHECK(free_[static_cast<size_t>(start.machine)] >= 0, "more slots were given away than there are");
+    CHECK(free_[static_cast<size_t>(start.machine)] >= 0,
+          "more slots were given away than there are");
     for (const Job& job : start.jobs) {
       const int number = take(job);
       if (&job == &start.jobs.front()) last_flow_ = number;
@@ -118,21 +139,24 @@ uint64_t Window::apply(const Decisions& decisions, const Policy& policy, Time no
       Tenant& tenant = tenants_[static_cast<size_t>(job.tenant)];
       tenant.used += slot_time(start, job) / tenant.weight;
     }
-    running_.push_back({next_run_++, start.machine, start.model, start.variant, start.slots, start.jobs.front().tenant,
-                        static_cast<int>(start.jobs.size()), now, start.predicted});
+    running_.push_back({next_run_++, start.machine, start.model, start.variant, start.slots,
+                        start.jobs.front().tenant, static_cast<int>(start.jobs.size()), now,
+                        start.predicted});
   }
   return first;
 }
 
 void Window::finish(uint64_t run, Time took, const Policy& policy) {
-  const auto at = std::find_if(running_.begin(), running_.end(), [&](const Running& one) { return one.id == run; });
+  const auto at = std::find_if(running_.begin(), running_.end(),
+                               [&](const Running& one) { return one.id == run; });
   CHECK(at != running_.end(), "run {} ends, and does not run", run);
   free_[static_cast<size_t>(at->machine)] += at->slots;
   if (at->predicted > Time(0)) {
     // Two runs of more than twice the time are enough to be noticed, one of less than that is not.
     constexpr double kNew = 0.35, kBack = 0.8;
     Tenant& tenant = tenants_[static_cast<size_t>(at->tenant)];
-    const double ratio = std::min(static_cast<double>(took.count()) / static_cast<double>(at->predicted.count()), 4.0);
+    const double ratio = std::min(
+        static_cast<double>(took.count()) / static_cast<double>(at->predicted.count()), 4.0);
     tenant.ratio += kNew * (ratio - tenant.ratio);
     if (tenant.ratio > policy.straggler) tenant.demoted = true;
     if (tenant.ratio < 1 + kBack * (policy.straggler - 1)) tenant.demoted = false;
@@ -141,7 +165,8 @@ void Window::finish(uint64_t run, Time took, const Policy& policy) {
 }
 
 int Window::running_of(int model) const {
-  return static_cast<int>(std::count_if(running_.begin(), running_.end(), [&](const Running& one) { return one.model == model; }));
+  return static_cast<int>(std::count_if(running_.begin(), running_.end(),
+                                        [&](const Running& one) { return one.model == model; }));
 }
 
 }  // namespace obelisk::serve

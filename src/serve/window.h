@@ -1,7 +1,8 @@
-/// serve/window.h — what the scheduler sees: requests that wait, programs that run, what every tenant has had.
+/// serve/window.h — what the scheduler sees: requests that wait, programs that run, what every
+/// tenant has had.
 ///
-/// Plain data with a few verbs. It knows no threads and no clock: whoever owns it says what happened and when. The same calls in the
-/// same order leave the same window.
+/// Plain data with a few verbs. It knows no threads and no clock: whoever owns it says what
+/// happened and when. The same calls in the same order leave the same window.
 #pragma once
 
 #include <compare>
@@ -27,7 +28,8 @@ struct Job {
   Time deadline = kNever;  // a point, not a budget; kNever: none
 };
 
-/// Requests of one model, tenant and priority, all with a deadline or all without, most urgent first.
+/// Requests of one model, tenant and priority, all with a deadline or all without, most urgent
+/// first.
 struct Flow {
   int model = 0, tenant = 0, priority = 0;
   bool bounded = false;
@@ -39,32 +41,34 @@ struct Flow {
     }
   };
   std::set<Waiting> waiting;
-  Time served{0};  // when a program of it was started last, or when it began to wait after having been empty
+  Time served{0};  // when a program of it was started last, or when it began to wait after having
+                   // been empty
 };
 
-/// By what a flow is ordered: the deadline, or what stands for it; of policies that know no deadlines the arrival.
+/// By what a flow is ordered: the deadline, or what stands for it; of policies that know no
+/// deadlines the arrival.
 Time due_of(const Job& job, const Policy& policy);
 
 struct Tenant {
   double weight = 1;
-  double used = 0;     // slot-nanoseconds over the weight, of what was started; never behind who waits
+  double used = 0;  // slot-nanoseconds over the weight, of what was started; never behind who waits
   int waiting = 0;
-  double ratio = 1;    // measured over predicted, of late
+  double ratio = 1;  // measured over predicted, of late
   bool demoted = false;
 };
 
 /// Why something was decided; to_string() tells it to people.
 enum class Why : uint8_t {
-  kInTurn,        // first in the policy's order, the whole machine to itself
-  kBeside,        // first in the policy's order, beside others
-  kWidest,        // nobody else has work for the slots
-  kShared,        // as wide as the others that wait leave room
-  kWidened,       // wider than its part, for its deadline
-  kPassed,        // the deadline passed
-  kHopeless,      // it would have passed before an answer
+  kInTurn,    // first in the policy's order, the whole machine to itself
+  kBeside,    // first in the policy's order, beside others
+  kWidest,    // nobody else has work for the slots
+  kShared,    // as wide as the others that wait leave room
+  kWidened,   // wider than its part, for its deadline
+  kPassed,    // the deadline passed
+  kHopeless,  // it would have passed before an answer
   kQueueFull,
-  kTooShort,      // no program of the model is that quick, even alone
-  kLoad,          // what is ahead of it makes it late
+  kTooShort,  // no program of the model is that quick, even alone
+  kLoad,      // what is ahead of it makes it late
   kNoProgram,
 };
 std::string to_string(Why why);
@@ -76,7 +80,7 @@ struct Start {
   int rows = 0;
   Time predicted{0}, slack{0};  // slack: of its most urgent request, by that prediction
   Why why = Why::kInTurn;
-  bool held = false;            // it waited for partners before
+  bool held = false;  // it waited for partners before
   std::vector<Job> jobs;
 };
 
@@ -98,7 +102,8 @@ struct Decisions {
 /// A program that runs.
 struct Running {
   uint64_t id = 0;
-  int machine = 0, model = 0, variant = 0, slots = 0, tenant = 0;  // tenant: of its most urgent request
+  int machine = 0, model = 0, variant = 0, slots = 0,
+      tenant = 0;  // tenant: of its most urgent request
   int requests = 0;
   Time started{0}, predicted{0};
 };
@@ -127,11 +132,15 @@ class Window {
   const std::vector<Running>& running() const { return running_; }
   int waiting() const { return waiting_; }
   int waiting_of(int model) const {
-    return static_cast<size_t>(model) < by_model_.size() ? by_model_[static_cast<size_t>(model)] : 0;
+    return static_cast<size_t>(model) < by_model_.size() ? by_model_[static_cast<size_t>(model)]
+                                                         : 0;
   }
   int running_of(int model) const;
   /// Between two requests of a model, of late; kNever before the second.
-  Time gap(int model) const { return static_cast<size_t>(model) < gaps_.size() ? gaps_[static_cast<size_t>(model)].mean : kNever; }
+  Time gap(int model) const {
+    return static_cast<size_t>(model) < gaps_.size() ? gaps_[static_cast<size_t>(model)].mean
+                                                     : kNever;
+  }
   /// The tenant that has had least of those that wait.
   double least_used() const;
   int last_flow() const { return last_flow_; }  // that was started, for turns
@@ -145,7 +154,9 @@ class Window {
   std::vector<Tenant> tenants_;
   std::vector<Running> running_;
   std::vector<int> by_model_;
-  struct Gap { Time last = -kNever, mean = kNever; };
+  struct Gap {
+    Time last = -kNever, mean = kNever;
+  };
   std::vector<Gap> gaps_;  // by model
   uint64_t next_run_ = 1;
   int waiting_ = 0, last_flow_ = -1;

@@ -17,14 +17,17 @@ ExprId number_of(Exprs& exprs, const Shape& shape, const std::vector<ExprId>& at
   return sum;
 }
 
-/// The steps of a number over a domain whose points have all numbers from 0 on, each once; by dimension.
-std::optional<std::vector<int64_t>> steps_of(const Exprs& exprs, ExprId number, const Shape& domain) {
+/// The steps of a number over a domain whose points have all numbers from 0 on, each once; by
+/// dimension.
+std::optional<std::vector<int64_t>> steps_of(const Exprs& exprs, ExprId number,
+                                             const Shape& domain) {
   const auto affine = ops::affine(exprs, number, static_cast<int>(domain.size()));
   if (!affine || affine->offset != 0) return std::nullopt;
   std::vector<size_t> order;
   for (size_t d = 0; d < domain.size(); ++d)
     if (domain[d] > 1) order.push_back(d);
-  std::sort(order.begin(), order.end(), [&](size_t a, size_t b) { return affine->strides[a] < affine->strides[b]; });
+  std::sort(order.begin(), order.end(),
+            [&](size_t a, size_t b) { return affine->strides[a] < affine->strides[b]; });
   int64_t step = 1;
   for (size_t d : order) {
     if (affine->strides[d] != step) return std::nullopt;
@@ -33,21 +36,29 @@ std::optional<std::vector<int64_t>> steps_of(const Exprs& exprs, ExprId number, 
   return affine->strides;
 }
 
-/// The steps by which `read` numbers the elements of a value of this shape over the reader's domain.
-std::optional<std::vector<int64_t>> steps_of_read(const Shape& shape, const Shape& domain, const Exprs& scratch, const std::vector<ExprId>& read) {
-  if (element_count(shape) != element_count(domain) || element_count(domain) == 0) return std::nullopt;
+/// The steps by which `read` numbers the elements of a value of this shape over the reader's
+/// domain.
+std::optional<std::vector<int64_t>> steps_of_read(const Shape& shape, const Shape& domain,
+                                                  const Exprs& scratch,
+                                                  const std::vector<ExprId>& read) {
+  if (element_count(shape) != element_count(domain) || element_count(domain) == 0)
+    return std::nullopt;
   Exprs mine = scratch;
   return steps_of(mine, number_of(mine, shape, read), domain);
 }
 
 }  // namespace
 
-bool lies_affine(const Body& body, const Views& views, ValueId value, const std::vector<ExprId>& at) {
+bool lies_affine(const Body& body, const Views& views, ValueId value,
+                 const std::vector<ExprId>& at) {
   Exprs exprs = body.exprs;
-  return ops::affine(exprs, views.offset(exprs, value, at), static_cast<int>(body.domain.size())).has_value();
+  return ops::affine(exprs, views.offset(exprs, value, at), static_cast<int>(body.domain.size()))
+      .has_value();
 }
 
-std::optional<std::vector<ExprId>> reader_coordinates(Draft& draft, const Member& member, const Shape& shape, const ops::Loop& form, const Exprs& scratch,
+std::optional<std::vector<ExprId>> reader_coordinates(Draft& draft, const Member& member,
+                                                      const Shape& shape, const ops::Loop& form,
+                                                      const Exprs& scratch,
                                                       const std::vector<ExprId>& read) {
   const Body& body = draft.group.body;
   if (member.per_row || element_count(shape) != element_count(body.domain)) return std::nullopt;
@@ -57,29 +68,40 @@ std::optional<std::vector<ExprId>> reader_coordinates(Draft& draft, const Member
   const ExprId number = number_of(exprs, shape, member.at);
   std::vector<ExprId> coords;
   for (size_t d = 0; d < form.domain.size(); ++d)
-    coords.push_back(form.domain[d] == 1 ? exprs.integer(0) : exprs.mod(exprs.div(number, (*steps)[d]), form.domain[d]));
+    coords.push_back(form.domain[d] == 1
+                         ? exprs.integer(0)
+                         : exprs.mod(exprs.div(number, (*steps)[d]), form.domain[d]));
   return coords;
 }
 
-bool take_coordinates(Draft& draft, const Graph& graph, const Views& views, const Member& member, const Shape& shape, const ops::Loop& form,
-                      const Exprs& scratch, const std::vector<ExprId>& read) {
+bool take_coordinates(Draft& draft, const Graph& graph, const Views& views, const Member& member,
+                      const Shape& shape, const ops::Loop& form, const Exprs& scratch,
+                      const std::vector<ExprId>& read) {
   const Body& old = draft.group.body;
-  if (element_count(shape) != element_count(old.domain) || !steps_of_read(shape, form.domain, scratch, read)) return false;
+  if (element_count(shape) != element_count(old.domain) ||
+      !steps_of_read(shape, form.domain, scratch, read))
+    return false;
   Body body = old;
   body.domain = form.domain;
   body.exprs = {};
   std::vector<ExprId> own;
-  for (size_t d = 0; d < form.domain.size(); ++d) own.push_back(body.exprs.coord(static_cast<int>(d), form.domain[d]));
+  for (size_t d = 0; d < form.domain.size(); ++d)
+    own.push_back(body.exprs.coord(static_cast<int>(d), form.domain[d]));
   // Where the member's coordinates are the group's, `read` says what these are over the reader's.
   std::vector<ExprId> coords(old.domain.size(), body.exprs.integer(0));
-  const auto no_load = [](int, DType, std::vector<ExprId>, ExprId, ExprId) -> ExprId { return kNoExpr; };
+  const auto no_load = [](int, DType, std::vector<ExprId>, ExprId, ExprId) -> ExprId {
+    return kNoExpr;
+  };
   for (size_t d = 0; d < member.at.size(); ++d) {
     const ops::Expr& at = old.exprs[member.at[d]];
-    if (at.scalar == Scalar::kCoord) coords[at.slot] = body.exprs.import(scratch, read[d], own, no_load);
-    else if (shape[d] != 1) return false;
+    if (at.scalar == Scalar::kCoord)
+      coords[at.slot] = body.exprs.import(scratch, read[d], own, no_load);
+    else if (shape[d] != 1)
+      return false;
   }
   bool affine = true;
-  const auto load = [&](int slot, DType dtype, std::vector<ExprId> at, ExprId guard, ExprId otherwise) {
+  const auto load = [&](int slot, DType dtype, std::vector<ExprId> at, ExprId guard,
+                        ExprId otherwise) {
     affine = affine && lies_affine(body, views, body.operands[slot], at);
     return body.exprs.load(slot, dtype, std::move(at), guard, otherwise);
   };
@@ -98,10 +120,12 @@ bool take_coordinates(Draft& draft, const Graph& graph, const Views& views, cons
   return true;
 }
 
-bool take_columns(Draft& draft, const Graph& graph, const Views& views, const machine::Machine& device, ValueId out, const ops::Loop& form,
-                  const Exprs& scratch, const std::vector<std::pair<ValueId, std::vector<ExprId>>>& reads) {
-  constexpr int64_t kMostColumns = 8192;    // of a row in registers
-  constexpr int64_t kFewElements = 65536;   // with which a machine is not full anyway
+bool take_columns(Draft& draft, const Graph& graph, const Views& views,
+                  const machine::Machine& device, ValueId out, const ops::Loop& form,
+                  const Exprs& scratch,
+                  const std::vector<std::pair<ValueId, std::vector<ExprId>>>& reads) {
+  constexpr int64_t kMostColumns = 8192;   // of a row in registers
+  constexpr int64_t kFewElements = 65536;  // with which a machine is not full anyway
   Body& body = draft.group.body;
   const size_t rank = form.domain.size();
   std::vector<int> slot_of(rank, -1);  // by the reader's coordinate
@@ -110,8 +134,10 @@ bool take_columns(Draft& draft, const Graph& graph, const Views& views, const ma
     if (member == draft.members.end()) continue;
     for (size_t d = 0; d < at.size(); ++d) {
       const ops::Expr &mine = scratch[at[d]], &own = body.exprs[member->second.at[d]];
-      if (mine.scalar == Scalar::kCoord && own.scalar == Scalar::kCoord) slot_of[mine.slot] = own.slot;
-      else if (graph.type(value).shape[d] != 1) return false;
+      if (mine.scalar == Scalar::kCoord && own.scalar == Scalar::kCoord)
+        slot_of[mine.slot] = own.slot;
+      else if (graph.type(value).shape[d] != 1)
+        return false;
     }
   }
   int64_t rows = 1, columns = 1;
@@ -129,7 +155,9 @@ bool take_columns(Draft& draft, const Graph& graph, const Views& views, const ma
       behind = true, columns *= form.domain[d], most_column = std::max(most_column, stride);
     }
   }
-  if (rows != element_count(body.domain) || columns == 1 || columns > kMostColumns || most_column > least_row) return false;
+  if (rows != element_count(body.domain) || columns == 1 || columns > kMostColumns ||
+      most_column > least_row)
+    return false;
   if (rows < device.sms && rows * columns > kFewElements) return false;
   for (size_t d = 0; d < rank; ++d) {
     if (slot_of[d] >= 0 || form.domain[d] == 1) continue;
@@ -140,9 +168,14 @@ bool take_columns(Draft& draft, const Graph& graph, const Views& views, const ma
   for (auto& [value, member] : draft.members) member.per_row = true;
   for (const auto& [value, at] : reads) {
     const auto member = draft.members.find(value);
-    if (member == draft.members.end() || body.exprs[member->second.value].slot >= kRowSlot) continue;
+    if (member == draft.members.end() || body.exprs[member->second.value].slot >= kRowSlot)
+      continue;
     const DType type = ops::compute_type(body.exprs[member->second.value].dtype);
-    draft.reduce_steps.push_back({.kind = StepKind::kRow, .expr = member->second.value, .per_row = true, .slot = body.row_values++, .node = graph.value(value).producer});
+    draft.reduce_steps.push_back({.kind = StepKind::kRow,
+                                  .expr = member->second.value,
+                                  .per_row = true,
+                                  .slot = body.row_values++,
+                                  .node = graph.value(value).producer});
     body.row_types.push_back(type);
     member->second.value = body.exprs.load(kRowSlot + body.row_values - 1, type, {});
   }

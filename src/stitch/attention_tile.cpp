@@ -92,8 +92,7 @@ std::optional<AttentionTile::Operand> attention_operand(const Graph& graph, cons
   const ValueId value = input_of(graph, node, input);
   const DType dtype = graph.type(value).dtype;
   Exprs exprs;
-  std::vector<ExprId> at =
-      coords_of(exprs, graph.type(value).shape, sizes(graph, node), input);
+  std::vector<ExprId> at = coords_of(exprs, graph.type(value).shape, sizes(graph, node), input);
   int reads = 0;
   std::optional<AttentionTile::Operand> found;
   const auto leaf = [&](ValueId stored, DType type, std::vector<ExprId> coords, ExprId guard,
@@ -110,7 +109,8 @@ std::optional<AttentionTile::Operand> attention_operand(const Graph& graph, cons
   return found;
 }
 
-AttentionTile match_attention(const Graph& graph, const Views& views, NodeId node, const kernels::TileLibrary& tiles, bool flows) {
+AttentionTile match_attention(const Graph& graph, const Views& views, NodeId node,
+                              const kernels::TileLibrary& tiles, bool flows) {
   const graph::Node& n = graph.node(node);
   const Sizes s = sizes(graph, node);
   AttentionTile tile;
@@ -143,8 +143,11 @@ AttentionTile match_attention(const Graph& graph, const Views& views, NodeId nod
     tile.shared = 1;
   }
   if (tiles.attention.split_keys) {
-    tile.pieces = tiles.attention.split_keys->pieces(static_cast<int32_t>(tile.type), tile.heads, tile.queries, tile.keys, tile.size, tile.value_size, flows);
-    if (tile.pieces > 1) tile.exchange = tiles.attention.split_keys->exchange_bytes(tile.pieces, tile.value_size);
+    tile.pieces = tiles.attention.split_keys->pieces(static_cast<int32_t>(tile.type), tile.heads,
+                                                     tile.queries, tile.keys, tile.size,
+                                                     tile.value_size, flows);
+    if (tile.pieces > 1)
+      tile.exchange = tiles.attention.split_keys->exchange_bytes(tile.pieces, tile.value_size);
   }
   return tile;
 }

@@ -4,8 +4,8 @@
 ///   out  for each operand the stored value behind it and strides along image, head, row and column
 ///
 /// Heads inside a merged [batch, length, 3 * hidden] buffer, keys shared by groups of heads and
-/// masks that broadcast are strides; nothing is copied. Where a single query's heads share keys they
-/// are the tile's rows, so that keys are read once a group.
+/// masks that broadcast are strides; nothing is copied. Where a single query's heads share keys
+/// they are the tile's rows, so that keys are read once a group.
 ///
 /// Not      caches and lengths as inputs of the op, scores as outputs, short masks, f64: those are
 ///          decomposed into simpler ops before (passes::expand_for_machine).
@@ -27,7 +27,9 @@ bool has_attention_tile(const Graph& graph, NodeId node, const kernels::TileLibr
 std::optional<AttentionTile::Operand> attention_operand(const Graph& graph, const Views& views,
                                                         NodeId node, int input);
 
-/// `node` has a tile. An operand without strides through views is read from its own storage. `flows`: the program may (schedule/flow.h).
-AttentionTile match_attention(const Graph& graph, const Views& views, NodeId node, const kernels::TileLibrary& tiles, bool flows);
+/// `node` has a tile. An operand without strides through views is read from its own storage.
+/// `flows`: the program may (schedule/flow.h).
+AttentionTile match_attention(const Graph& graph, const Views& views, NodeId node,
+                              const kernels::TileLibrary& tiles, bool flows);
 
 }  // namespace obelisk::stitch

@@ -10,35 +10,49 @@ namespace obelisk::stitch {
 
 std::string_view to_string(Scheme scheme) {
   switch (scheme) {
-    case Scheme::kLocal: return "local";
-    case Scheme::kRegional: return "regional";
-    case Scheme::kGlobal: return "global";
+    case Scheme::kLocal:
+      return "local";
+    case Scheme::kRegional:
+      return "regional";
+    case Scheme::kGlobal:
+      return "global";
   }
   return "";
 }
 
 std::string_view to_string(GroupKind kind) {
   switch (kind) {
-    case GroupKind::kStitched: return "stitched";
-    case GroupKind::kProduct: return "product";
-    case GroupKind::kConv: return "conv";
-    case GroupKind::kAttention: return "attention";
-    case GroupKind::kBlock: return "block";
-    case GroupKind::kCustom: return "custom";
+    case GroupKind::kStitched:
+      return "stitched";
+    case GroupKind::kProduct:
+      return "product";
+    case GroupKind::kConv:
+      return "conv";
+    case GroupKind::kAttention:
+      return "attention";
+    case GroupKind::kBlock:
+      return "block";
+    case GroupKind::kCustom:
+      return "custom";
   }
   return "";
 }
 
 namespace {
 
-/// Tiles of products, convolutions and attention of f32 round what they multiply. A sum of products that
-/// is told as a reduction stays exact, and so do depthwise convolutions, which multiply on no tensor core.
+/// Tiles of products, convolutions and attention of f32 round what they multiply. A sum of products
+/// that is told as a reduction stays exact, and so do depthwise convolutions, which multiply on no
+/// tensor core.
 void round_operands(const Graph& graph, Group& group) {
-  if (group.anchor == graph::kNone || ops::row(graph.node(group.anchor).op).kind != ops::Kind::kCompute) return;
+  if (group.anchor == graph::kNone ||
+      ops::row(graph.node(group.anchor).op).kind != ops::Kind::kCompute)
+    return;
   const auto is_f32 = [](DType type) { return type == DType::f32; };
   Product& product = group.product;
-  product.tf32 = group.kind == GroupKind::kProduct && is_f32(product.a_type) && is_f32(product.b_type);
-  group.conv.tf32 = group.kind == GroupKind::kConv && is_f32(group.conv.type) && !group.conv.depthwise;
+  product.tf32 =
+      group.kind == GroupKind::kProduct && is_f32(product.a_type) && is_f32(product.b_type);
+  group.conv.tf32 =
+      group.kind == GroupKind::kConv && is_f32(group.conv.type) && !group.conv.depthwise;
   group.attention.tf32 = group.kind == GroupKind::kAttention && is_f32(group.attention.type);
 }
 
@@ -47,30 +61,38 @@ int64_t bytes_of_casts(const Graph& graph, const Views& views, NodeId n) {
   int64_t more = 0;
   for (ValueId v : graph.node(n).inputs) {
     const NodeId by = v == graph::kNone ? graph::kNone : graph.value(v).producer;
-    if (by == graph::kNone || graph.node(by).op != ops::Op::Cast || !views.is_view(by) || views.needs_storage(v)) continue;
+    if (by == graph::kNone || graph.node(by).op != ops::Op::Cast || !views.is_view(by) ||
+        views.needs_storage(v))
+      continue;
     more += graph.type(v).bytes() - graph.type(graph.node(by).inputs[0]).bytes();
   }
   return more;
 }
 
 bool stores_something(const Group& group) {
-  return calls_op(group.kind) || std::any_of(group.body.steps.begin(), group.body.steps.end(), [](const Step& step) { return step.kind == StepKind::kStore; });
+  return calls_op(group.kind) ||
+         std::any_of(group.body.steps.begin(), group.body.steps.end(),
+                     [](const Step& step) { return step.kind == StepKind::kStore; });
 }
 
 }  // namespace
 
-Plan plan(const Graph& graph, const machine::Machine& device, const machine::Strategy& strategy, const Options& options) {
+Plan plan(const Graph& graph, const machine::Machine& device, const machine::Strategy& strategy,
+          const Options& options) {
   const kernels::TileLibrary* tiles = options.tiles ? &kernels::tile_library(device) : nullptr;
   Demoted demoted;
   Grouping grouping;
   std::optional<Views> formed;
-  for (bool fits = false; !fits;) {  // rows that have no place in fast memory go to far memory, one of each group a round
+  for (bool fits = false; !fits;) {  // rows that have no place in fast memory go to far memory, one
+                                     // of each group a round
     formed.emplace(graph, options, tiles);
     grouping = form_groups(graph, *formed, device, strategy, options, tiles, demoted);
     fits = true;
     for (int draft : grouping.order) {
       const NodeId n = write_body(graph, *formed, grouping, device, grouping.drafts[draft]);
-      if (n != graph::kNone && (demoted.from_reductions.insert(n).second || demoted.fully.insert(n).second)) fits = false;
+      if (n != graph::kNone &&
+          (demoted.from_reductions.insert(n).second || demoted.fully.insert(n).second))
+        fits = false;
     }
   }
   Views& views = *formed;
@@ -79,14 +101,16 @@ Plan plan(const Graph& graph, const machine::Machine& device, const machine::Str
   std::vector<int> place(grouping.drafts.size(), -1);
   for (int draft_id : grouping.order) {
     Draft& draft = grouping.drafts[draft_id];
-    if (!stores_something(draft.group)) continue;  // whoever takes its values reads none of their elements
+    if (!stores_something(draft.group))
+      continue;  // whoever takes its values reads none of their elements
     place[draft_id] = static_cast<int>(plan.groups.size());
     for (int before : draft.after)
       if (place[before] >= 0) draft.group.after.push_back(place[before]);
     std::sort(draft.group.after.begin(), draft.group.after.end());
     for (NodeId n : draft.group.nodes) {
       ops::Cost cost = ops::cost(graph.call(n));
-      if (draft.group.kind == GroupKind::kProduct) cost.read.count -= bytes_of_casts(graph, views, n);
+      if (draft.group.kind == GroupKind::kProduct)
+        cost.read.count -= bytes_of_casts(graph, views, n);
       draft.group.cost.read = draft.group.cost.read + cost.read;
       draft.group.cost.written = draft.group.cost.written + cost.written;
       draft.group.cost.flops = draft.group.cost.flops + cost.flops;
@@ -98,7 +122,8 @@ Plan plan(const Graph& graph, const machine::Machine& device, const machine::Str
   plan.layouts = views.take_layouts();
   for (const Group& group : plan.groups)
     for (const Step& step : group.body.steps)
-      if (step.kind == StepKind::kStore) plan.layouts[group.body.operands[step.slot]].materialized = true;
+      if (step.kind == StepKind::kStore)
+        plan.layouts[group.body.operands[step.slot]].materialized = true;
   for (const Group& group : plan.groups)
     if (calls_op(group.kind))
       for (ValueId v : graph.node(group.anchor).outputs)
@@ -121,8 +146,7 @@ bool takes_whole(const Graph& graph, NodeId node, const machine::Machine& device
     if (ops::block(graph.call(node), 1, teams_of(device, options))) return true;
     reason = options.teams ? "no block for its cells, types or sizes" : "teams are off";
   } else if (has_attention_tile(graph, node,
-                                options.tiles ? &kernels::tile_library(device) : nullptr,
-                                reason)) {
+                                options.tiles ? &kernels::tile_library(device) : nullptr, reason)) {
     return true;
   }
   if (why) *why = std::move(reason);
@@ -135,7 +159,8 @@ Status verify(const Graph& graph, const Plan& plan) {
   for (size_t g = 0; g < plan.groups.size(); ++g) {
     const Group& group = plan.groups[g];
     for (int before : group.after)
-      if (before >= static_cast<int>(g)) return bug(fmt::format("group {} runs after group {}", g, before));
+      if (before >= static_cast<int>(g))
+        return bug(fmt::format("group {} runs after group {}", g, before));
     std::vector<ValueId> writes;
     if (calls_op(group.kind)) {
       writes = graph.node(group.anchor).outputs;
@@ -145,7 +170,8 @@ Status verify(const Graph& graph, const Plan& plan) {
     }
     for (ValueId v : writes) {
       if (v == graph::kNone) continue;
-      if (stored_by[v] >= 0) return bug(fmt::format("value {} is stored by groups {} and {}", v, stored_by[v], g));
+      if (stored_by[v] >= 0)
+        return bug(fmt::format("value {} is stored by groups {} and {}", v, stored_by[v], g));
       stored_by[v] = static_cast<int>(g);
     }
   }

@@ -1,10 +1,13 @@
-/// stitch/stitch.h — the door of `stitch`: which ops share a body, and through which memory their values go (AStitch, ASPLOS'22).
+/// stitch/stitch.h — the door of `stitch`: which ops share a body, and through which memory their
+/// values go (AStitch, ASPLOS'22).
 ///
 ///   in   Graph after `passes`, Machine, Strategy
-///   out  Plan: groups in order, each with one body; a layout for every value; a scheme for every edge
+///   out  Plan: groups in order, each with one body; a layout for every value; a scheme for every
+///   edge
 ///
-/// Steps, in order: choose_layouts (where values live) · inline_views (moves that cost nothing) · form_groups (scopes, dominants,
-/// schemes) · order_domains (thread mapping) · write_bodies (steps, staging, shared memory).
+/// Steps, in order: choose_layouts (where values live) · inline_views (moves that cost nothing) ·
+/// form_groups (scopes, dominants, schemes) · order_domains (thread mapping) · write_bodies (steps,
+/// staging, shared memory).
 #pragma once
 
 #include "stitch/plan.h"
@@ -12,27 +15,32 @@
 namespace obelisk::stitch {
 
 struct Options {
-  bool stitch = true;        // false: every op is a group of its own (the granularity `op`)
-  bool tiles = true;         // false: products and convolutions go through their loop form
-  bool adapt = true;         // false: readers behind a reshape begin a group of their own (adapt.h)
-  bool teams = true;         // of GPUs: recurrent steps by teams of multiprocessors that exchange their state; false: unrolled
-  int max_operands = 24;     // of one body
+  bool stitch = true;  // false: every op is a group of its own (the granularity `op`)
+  bool tiles = true;   // false: products and convolutions go through their loop form
+  bool adapt = true;   // false: readers behind a reshape begin a group of their own (adapt.h)
+  bool teams = true;   // of GPUs: recurrent steps by teams of multiprocessors that exchange their
+                       // state; false: unrolled
+  int max_operands = 24;  // of one body
 };
 
-Plan plan(const Graph& graph, const machine::Machine& machine, const machine::Strategy& strategy = {}, const Options& options = {});
+Plan plan(const Graph& graph, const machine::Machine& machine,
+          const machine::Strategy& strategy = {}, const Options& options = {});
 
-/// Whether a tile of the machine computes this Attention node, or a block this Recurrence; one that none computes is better told in
-/// simpler ops before plan(). `why`: gets the reason where it is false.
+/// Whether a tile of the machine computes this Attention node, or a block this Recurrence; one that
+/// none computes is better told in simpler ops before plan(). `why`: gets the reason where it is
+/// false.
 bool takes_whole(const Graph& graph, NodeId node, const machine::Machine& device,
                  const Options& options = {}, std::string* why = nullptr);
 
 /// What the machine gives to blocks for teams.
 ops::Teams teams_of(const machine::Machine& device, const Options& options);
 
-/// Invariants: every node is in one group or is a view; groups are in a topological order; what a body reads is stored before.
+/// Invariants: every node is in one group or is a view; groups are in a topological order; what a
+/// body reads is stored before.
 Status verify(const Graph& graph, const Plan& plan);
 
-/// The plan as text, deterministic: groups, bodies, layouts. `edges`: also each edge's scheme and why (--explain=stitch).
+/// The plan as text, deterministic: groups, bodies, layouts. `edges`: also each edge's scheme and
+/// why (--explain=stitch).
 std::string print(const Graph& graph, const Plan& plan, bool edges = false);
 
 }  // namespace obelisk::stitch

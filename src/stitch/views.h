@@ -1,17 +1,20 @@
-/// stitch/views.h — the layout of every value, and which data movement is only another way to read it.
+/// stitch/views.h — the layout of every value, and which data movement is only another way to read
+/// it.
 ///
 ///   in   Graph
 ///   out  a Layout for every value; the set of nodes that no group computes
 ///
-/// A value that only a transpose reads is stored in the transposed order, a convolution's output channels-last, and the pieces of a
-/// concatenation inside its output; so most data movement needs no code at all. Where the halves of a product are combined again, its
-/// group computes both side by side (a dual GEMM), and the split is part of it. A cast from f16 or bf16 to f32 is a view too, since
-/// every load computes in f32: a product of two such values is one of 16-bit operands with an f32 result.
-/// form_groups adds cheap nodes that would otherwise be groups of their own: a cast of which others take slices, a negated half.
+/// A value that only a transpose reads is stored in the transposed order, a convolution's output
+/// channels-last, and the pieces of a concatenation inside its output; so most data movement needs
+/// no code at all. Where the halves of a product are combined again, its group computes both side
+/// by side (a dual GEMM), and the split is part of it. A cast from f16 or bf16 to f32 is a view
+/// too, since every load computes in f32: a product of two such values is one of 16-bit operands
+/// with an f32 result. form_groups adds cheap nodes that would otherwise be groups of their own: a
+/// cast of which others take slices, a negated half.
 ///
 /// Stands   first: everything after it reads values through Views.
-/// Paper    AStitch treats moves as light elementwise ops of local scheme; here they become part of the reader's addresses.
-/// Errors   none.    Cost  O(nodes + edges).
+/// Paper    AStitch treats moves as light elementwise ops of local scheme; here they become part of
+/// the reader's addresses. Errors   none.    Cost  O(nodes + edges).
 #pragma once
 
 #include <map>
@@ -32,14 +35,17 @@ class Views {
   /// A view is read through; it is computed only where its bytes are needed (`stored`).
   bool is_view(NodeId node) const { return view_[node]; }
   bool needs_storage(ValueId value) const { return stored_[value]; }
-  /// True when the node needs no group: a view that is not stored, or a concatenation whose operands are stored in place.
+  /// True when the node needs no group: a view that is not stored, or a concatenation whose
+  /// operands are stored in place.
   bool is_free(NodeId node) const;
   const Layout& layout(ValueId value) const { return layouts_[value]; }
   std::vector<Layout> take_layouts() { return std::move(layouts_); }
-  /// The values whose groups must have run before `value` can be read: itself, or the pieces stored inside it.
+  /// The values whose groups must have run before `value` can be read: itself, or the pieces stored
+  /// inside it.
   const std::vector<ValueId>& pieces(ValueId value) const { return pieces_.at(value); }
   bool has_pieces(ValueId value) const { return pieces_.count(value) != 0; }
-  /// The Split into halves that a product's group computes itself (a gate and what it gates), or kNone.
+  /// The Split into halves that a product's group computes itself (a gate and what it gates), or
+  /// kNone.
   NodeId twin(NodeId product) const {
     auto it = twins_.find(product);
     return it == twins_.end() ? graph::kNone : it->second;
@@ -47,10 +53,12 @@ class Views {
   /// From here on readers compute the node's only output themselves.
   void read_through(NodeId node) { view_[node] = true; }
 
-  /// Reads `value` at coords in `exprs`, through views, down to stored values, which `leaf` turns into expressions.
-  using Leaf = std::function<ExprId(ValueId, DType, std::vector<ExprId> coords, ExprId guard, ExprId otherwise)>;
-  ExprId read(ops::Exprs& exprs, ValueId value, DType dtype, std::vector<ExprId> coords, ExprId guard, ExprId otherwise,
-              const Leaf& leaf) const;
+  /// Reads `value` at coords in `exprs`, through views, down to stored values, which `leaf` turns
+  /// into expressions.
+  using Leaf = std::function<ExprId(ValueId, DType, std::vector<ExprId> coords, ExprId guard,
+                                    ExprId otherwise)>;
+  ExprId read(ops::Exprs& exprs, ValueId value, DType dtype, std::vector<ExprId> coords,
+              ExprId guard, ExprId otherwise, const Leaf& leaf) const;
 
   /// offset + sum of strides * coords, in elements of the value's storage.
   ExprId offset(ops::Exprs& exprs, ValueId value, const std::vector<ExprId>& coords) const;
@@ -79,14 +87,19 @@ class Views {
   mutable std::map<std::pair<NodeId, int>, std::optional<ops::Loop>> loops_;
 };
 
-/// The product that a sum-of-products loop is, when both loads are affine; else nothing, with the reason in `why`.
-std::optional<Product> match_product(const Graph& graph, const Views& views, NodeId node, std::string& why);
+/// The product that a sum-of-products loop is, when both loads are affine; else nothing, with the
+/// reason in `why`.
+std::optional<Product> match_product(const Graph& graph, const Views& views, NodeId node,
+                                     std::string& why);
 
-/// Whether a machine has a tile for the product; else why not. Operands may have any strides; tiles copy what they stream.
+/// Whether a machine has a tile for the product; else why not. Operands may have any strides; tiles
+/// copy what they stream.
 bool tile_fits(const kernels::TileLibrary& tiles, const Product& product, std::string& why);
 
-/// The tile of a convolution, when the library has one for it; else nothing, with the reason in `why`.
-std::optional<ConvTile> match_conv(const Graph& graph, NodeId node, const kernels::TileLibrary* tiles, std::string& why);
+/// The tile of a convolution, when the library has one for it; else nothing, with the reason in
+/// `why`.
+std::optional<ConvTile> match_conv(const Graph& graph, NodeId node,
+                                   const kernels::TileLibrary* tiles, std::string& why);
 
 /// The product that a convolution of single pixels without padding is: rows are pixels.
 std::optional<Product> match_pixel_product(const Views& views, const ConvTile& conv);

@@ -13,11 +13,31 @@ using ops::Scalar;
 
 bool is_expensive(Scalar scalar) {
   switch (scalar) {
-    case Scalar::kExp: case Scalar::kLog: case Scalar::kLog1p: case Scalar::kExpm1: case Scalar::kErf: case Scalar::kSin:
-    case Scalar::kCos: case Scalar::kTan: case Scalar::kAsin: case Scalar::kAcos: case Scalar::kAtan: case Scalar::kSinh:
-    case Scalar::kCosh: case Scalar::kTanh: case Scalar::kAsinh: case Scalar::kAcosh: case Scalar::kAtanh: case Scalar::kSigmoid:
-    case Scalar::kPow: case Scalar::kAtan2: case Scalar::kFmod: case Scalar::kMod: return true;
-    default: return false;
+    case Scalar::kExp:
+    case Scalar::kLog:
+    case Scalar::kLog1p:
+    case Scalar::kExpm1:
+    case Scalar::kErf:
+    case Scalar::kSin:
+    case Scalar::kCos:
+    case Scalar::kTan:
+    case Scalar::kAsin:
+    case Scalar::kAcos:
+    case Scalar::kAtan:
+    case Scalar::kSinh:
+    case Scalar::kCosh:
+    case Scalar::kTanh:
+    case Scalar::kAsinh:
+    case Scalar::kAcosh:
+    case Scalar::kAtanh:
+    case Scalar::kSigmoid:
+    case Scalar::kPow:
+    case Scalar::kAtan2:
+    case Scalar::kFmod:
+    case Scalar::kMod:
+      return true;
+    default:
+      return false;
   }
 }
 
@@ -47,8 +67,10 @@ class Passes {
     if (!fresh) return it->second;
     const Expr& expr = exprs_[id];
     int p = 0;
-    if (expr.scalar == Scalar::kLoad && expr.slot >= kRowSlot && expr.slot < kStageSlot) p = row_pass_[expr.slot - kRowSlot];
-    if (expr.scalar == Scalar::kLoad && expr.slot >= kStageSlot && expr.slot < kTileSlot) p = stage_pass_[expr.slot - kStageSlot];
+    if (expr.scalar == Scalar::kLoad && expr.slot >= kRowSlot && expr.slot < kStageSlot)
+      p = row_pass_[expr.slot - kRowSlot];
+    if (expr.scalar == Scalar::kLoad && expr.slot >= kStageSlot && expr.slot < kTileSlot)
+      p = stage_pass_[expr.slot - kStageSlot];
     for_children(expr, [&](ExprId child) { p = std::max(p, pass(child)); });
     return pass_[id] = p;
   }
@@ -56,7 +78,8 @@ class Passes {
     auto [it, fresh] = column_.try_emplace(id, false);
     if (!fresh) return it->second;
     const Expr& expr = exprs_[id];
-    bool c = (expr.scalar == Scalar::kCoord && is_column_[expr.slot]) || (expr.scalar == Scalar::kLoad && expr.slot >= kTileSlot && expr.slot < kStatisticSlot);
+    bool c = (expr.scalar == Scalar::kCoord && is_column_[expr.slot]) ||
+             (expr.scalar == Scalar::kLoad && expr.slot >= kTileSlot && expr.slot < kStatisticSlot);
     for_children(expr, [&](ExprId child) { c = per_column(child) || c; });
     return column_[id] = c;
   }
@@ -69,8 +92,10 @@ class Passes {
   std::map<ExprId, bool> column_;
 };
 
-/// Stages expensive values that a later pass over the row needs again. Returns the first that has no place, or kNoExpr.
-ExprId stage(Body& body, const std::vector<bool>& is_column, const machine::Machine& device, std::vector<Step>& steps) {
+/// Stages expensive values that a later pass over the row needs again. Returns the first that has
+/// no place, or kNoExpr.
+ExprId stage(Body& body, const std::vector<bool>& is_column, const machine::Machine& device,
+             std::vector<Step>& steps) {
   if (body.row_values == 0) return kNoExpr;
   int64_t columns = 1;
   for (size_t s = 0; s < is_column.size(); ++s)
@@ -106,12 +131,15 @@ ExprId stage(Body& body, const std::vector<bool>& is_column, const machine::Mach
   std::vector<Step> out;
   std::set<int> done;
   std::vector<ExprId> coords;
-  for (size_t s = 0; s < body.domain.size(); ++s) coords.push_back(body.exprs.coord(static_cast<int>(s), body.domain[s]));
-  auto same_load = [&](int slot, DType dtype, std::vector<ExprId> at, ExprId guard, ExprId otherwise) {
+  for (size_t s = 0; s < body.domain.size(); ++s)
+    coords.push_back(body.exprs.coord(static_cast<int>(s), body.domain[s]));
+  auto same_load = [&](int slot, DType dtype, std::vector<ExprId> at, ExprId guard,
+                       ExprId otherwise) {
     return body.exprs.load(slot, dtype, std::move(at), guard, otherwise);
   };
   for (Step& step : steps) {
-    // Just before the first step that computes it, a chosen value becomes a step of its own; every use then reads the row.
+    // Just before the first step that computes it, a chosen value becomes a step of its own; every
+    // use then reads the row.
     std::function<void(ExprId)> make = [&](ExprId id) {
       for_children(Expr(body.exprs[id]), make);
       auto it = chosen.find(id);
@@ -119,14 +147,16 @@ ExprId stage(Body& body, const std::vector<bool>& is_column, const machine::Mach
       Step staged{.kind = StepKind::kStage, .expr = id, .slot = it->second, .node = step.node};
       Exprs::Known known;
       for (auto& [other, slot] : chosen)
-        if (other != id && done.count(slot)) known[other] = body.exprs.load(kStageSlot + slot, body.stage_types[slot], {});
+        if (other != id && done.count(slot))
+          known[other] = body.exprs.load(kStageSlot + slot, body.stage_types[slot], {});
       staged.expr = body.exprs.import(body.exprs, id, coords, same_load, kNoExpr, &known);
       out.push_back(staged);
     };
     if (!step.per_row) make(step.expr);
     Exprs::Known known;
     for (auto& [id, slot] : chosen)
-      if (done.count(slot)) known[id] = body.exprs.load(kStageSlot + slot, body.stage_types[slot], {});
+      if (done.count(slot))
+        known[id] = body.exprs.load(kStageSlot + slot, body.stage_types[slot], {});
     step.expr = body.exprs.import(body.exprs, step.expr, coords, same_load, kNoExpr, &known);
     out.push_back(step);
   }
@@ -141,20 +171,24 @@ NodeId node_of(const Graph& graph, const Draft& draft, ExprId id) {
   std::function<bool(ExprId)> needs = [&](ExprId at) {
     if (at == id) return true;
     bool found = false;
-    if (seen.insert(at).second) for_children(exprs[at], [&](ExprId child) { found = found || needs(child); });
+    if (seen.insert(at).second)
+      for_children(exprs[at], [&](ExprId child) { found = found || needs(child); });
     return found;
   };
   for (NodeId n : draft.group.nodes)
     for (ValueId v : graph.node(n).outputs) {
       const auto member = v == graph::kNone ? draft.members.end() : draft.members.find(v);
       seen.clear();
-      if (member != draft.members.end() && !member->second.per_row && needs(member->second.value)) return n;
+      if (member != draft.members.end() && !member->second.per_row && needs(member->second.value))
+        return n;
     }
   return graph::kNone;
 }
 
-/// The order of the domain's coordinates in the finished body: rows, then columns, each by descending stride of what is stored.
-std::vector<int> domain_order(const Graph& graph, const Views& views, const Draft& draft, const std::vector<ValueId>& stored, int& rows) {
+/// The order of the domain's coordinates in the finished body: rows, then columns, each by
+/// descending stride of what is stored.
+std::vector<int> domain_order(const Graph& graph, const Views& views, const Draft& draft,
+                              const std::vector<ValueId>& stored, int& rows) {
   const Body& body = draft.group.body;
   const int rank = static_cast<int>(body.domain.size());
   std::vector<int64_t> weight(rank, 0);
@@ -173,7 +207,8 @@ std::vector<int> domain_order(const Graph& graph, const Views& views, const Draf
       const Expr& at = body.exprs[member.at[d]];
       if (at.scalar == Scalar::kCoord) strides[at.slot] = views.layout(v).strides[d];
     }
-    if (auto place = ops::affine(exprs, views.offset(exprs, v, member.at), rank)) strides = place->strides;
+    if (auto place = ops::affine(exprs, views.offset(exprs, v, member.at), rank))
+      strides = place->strides;
     consider(graph.type(v).count() * 4 + 1, strides);
   }
   if (largest < 0) {  // a group that only stores row values: follow the largest read
@@ -181,13 +216,15 @@ std::vector<int> domain_order(const Graph& graph, const Views& views, const Draf
       const Expr expr = body.exprs[id];
       if (expr.scalar != Scalar::kLoad || expr.slot >= kRowSlot || expr.coords.empty()) continue;
       const ValueId v = body.operands[expr.slot];
-      if (auto at = ops::affine(exprs, views.offset(exprs, v, expr.coords), rank)) consider(graph.type(v).count(), at->strides);
+      if (auto at = ops::affine(exprs, views.offset(exprs, v, expr.coords), rank))
+        consider(graph.type(v).count(), at->strides);
     }
   }
   std::vector<int> order(rank);
   std::iota(order.begin(), order.end(), 0);
   if (draft.anchored) {
-    // A tile's own rows stand innermost, so that one tile spans many: matrices, then their rows, then columns.
+    // A tile's own rows stand innermost, so that one tile spans many: matrices, then their rows,
+    // then columns.
     std::vector<int> place(rank, 0);
     for (const Product::Dim& dim : draft.group.product.m) place[dim.c] = 1;
     for (int s = 0; s < rank; ++s)
@@ -196,7 +233,8 @@ std::vector<int> domain_order(const Graph& graph, const Views& views, const Draf
   } else {
     std::stable_sort(order.begin(), order.end(), [&](int a, int b) {
       if (draft.is_column[a] != draft.is_column[b]) return draft.is_column[a] < draft.is_column[b];
-      return std::abs(weight[a]) > std::abs(weight[b]) && body.domain[a] != 1 && body.domain[b] != 1;
+      return std::abs(weight[a]) > std::abs(weight[b]) && body.domain[a] != 1 &&
+             body.domain[b] != 1;
     });
   }
   rows = static_cast<int>(std::count(draft.is_column.begin(), draft.is_column.end(), false));
@@ -205,7 +243,8 @@ std::vector<int> domain_order(const Graph& graph, const Views& views, const Draf
 
 }  // namespace
 
-std::vector<ValueId> stored_members(const Graph& graph, const Views& views, const Grouping& grouping, const Draft& draft) {
+std::vector<ValueId> stored_members(const Graph& graph, const Views& views,
+                                    const Grouping& grouping, const Draft& draft) {
   std::vector<ValueId> stored;
   for (NodeId n : draft.group.nodes) {
     for (ValueId v : graph.node(n).outputs) {
@@ -216,14 +255,18 @@ std::vector<ValueId> stored_members(const Graph& graph, const Views& views, cons
   return stored;
 }
 
-NodeId write_body(const Graph& graph, const Views& views, const Grouping& grouping, const machine::Machine& device, Draft& draft) {
+NodeId write_body(const Graph& graph, const Views& views, const Grouping& grouping,
+                  const machine::Machine& device, Draft& draft) {
   if (calls_op(draft.group.kind)) return graph::kNone;
   Body& body = draft.group.body;
   std::vector<Step> steps = draft.reduce_steps;
   const std::vector<ValueId> stored = stored_members(graph, views, grouping, draft);
   for (ValueId v : stored) {
     const Member& member = draft.members.at(v);
-    Step step{.kind = StepKind::kStore, .expr = member.value, .per_row = member.per_row, .node = graph.value(v).producer};
+    Step step{.kind = StepKind::kStore,
+              .expr = member.value,
+              .per_row = member.per_row,
+              .node = graph.value(v).producer};
     step.slot = static_cast<int>(body.operands.size());
     step.at = member.at;
     body.operands.push_back(v);
@@ -243,7 +286,8 @@ NodeId write_body(const Graph& graph, const Views& views, const Grouping& groupi
     ordered.domain.push_back(body.domain[order[k]]);
     coords[order[k]] = ordered.exprs.coord(static_cast<int>(k), body.domain[order[k]]);
   }
-  // Operands that no surviving expression reads (a member used to read them) are dropped, the others keep their order.
+  // Operands that no surviving expression reads (a member used to read them) are dropped, the
+  // others keep their order.
   std::map<int, int> renamed;
   auto load = [&](int slot, DType dtype, std::vector<ExprId> at, ExprId guard, ExprId otherwise) {
     if (slot < kRowSlot) {
@@ -271,7 +315,8 @@ NodeId write_body(const Graph& graph, const Views& views, const Grouping& groupi
   ordered.row_values = body.row_values, ordered.row_types = body.row_types;
   ordered.staged = body.staged, ordered.stage_types = body.stage_types;
   if (draft.group.kind == GroupKind::kProduct) {
-    for (auto* dims : {&draft.group.product.batch, &draft.group.product.m, &draft.group.product.n}) {
+    for (auto* dims :
+         {&draft.group.product.batch, &draft.group.product.m, &draft.group.product.n}) {
       for (Product::Dim& dim : *dims) {
         dim.c = std::find(order.begin(), order.end(), static_cast<int>(dim.c)) - order.begin();
       }
@@ -280,7 +325,8 @@ NodeId write_body(const Graph& graph, const Views& views, const Grouping& groupi
   }
   if (draft.anchored) {
     draft.group.anchor_coords.resize(order.size());
-    for (size_t k = 0; k < order.size(); ++k) draft.group.anchor_coords[static_cast<size_t>(order[k])] = static_cast<int>(k);
+    for (size_t k = 0; k < order.size(); ++k)
+      draft.group.anchor_coords[static_cast<size_t>(order[k])] = static_cast<int>(k);
   }
   draft.group.body = std::move(ordered);
   return without_place;

@@ -36,8 +36,8 @@ Result<Known> known_of(const Graph& graph, std::span<const ValueId> values,
   return known;
 }
 
-/// Compares what the machine says of a graph's outputs with the interpreter as it goes, in the order
-/// of nodes; the report names the first that is off. `got`: empty where it says nothing.
+/// Compares what the machine says of a graph's outputs with the interpreter as it goes, in the
+/// order of nodes; the report names the first that is off. `got`: empty where it says nothing.
 Result<Report> first_off(const Known& known, std::span<const Tensor> got,
                          std::span<const Tensor> inputs, const Options& options) {
   const Graph& graph = known.graph;
@@ -92,7 +92,8 @@ Result<Report> compare_stored(const Bisection& bisection, std::span<const Tensor
   return first_off(known, got, inputs, options);
 }
 
-/// The first pass behind which the graph means something else; nothing where none is or none is known.
+/// The first pass behind which the graph means something else; nothing where none is or none is
+/// known.
 Result<std::optional<Report>> compare_passes(const Bisection& bisection, const Options& options) {
   if (!bisection.imported) return std::optional<Report>();
   Options how = options;
@@ -112,8 +113,9 @@ Result<std::optional<Report>> compare_passes(const Bisection& bisection, const O
       got[k] = got[k].cast(imported.type(imported.outputs()[k]).dtype);
     TRY(Report report, compare_outputs(imported, got, known, how.precision));
     if (report.ok) continue;
-    report.note = fmt::format("the pass {} changes what the network means; --disable {} leaves it out",
-                              pass.name, pass.name);
+    report.note =
+        fmt::format("the pass {} changes what the network means; --disable {} leaves it out",
+                    pass.name, pass.name);
     return std::optional<Report>(std::move(report));
   }
   return std::optional<Report>();

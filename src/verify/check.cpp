@@ -41,9 +41,10 @@ std::vector<Rows> rows_in(const Graph& graph, double seconds, std::string& why_n
   why_not = bytes > memory
                 ? fmt::format("the reference needs {} of memory for one row",
                               to_string(Bytes{static_cast<int64_t>(bytes)}))
-                : fmt::format("the reference takes about {:.2g} s for one row, more than the {:g} s "
-                              "that it was given",
-                              needs, seconds);
+                : fmt::format(
+                      "the reference takes about {:.2g} s for one row, more than the {:g} s "
+                      "that it was given",
+                      needs, seconds);
   return all;
 }
 
@@ -119,8 +120,8 @@ Result<Reference> reference(const Graph& graph, std::span<const Tensor> inputs,
     if (!bounded) return status.error();
     made.why_not = "the reference gives no answer to generated inputs: " + status.error().message;
   } else if (late) {
-    made.why_not = fmt::format("the reference took longer than the {:g} s that it was given",
-                               options.seconds);
+    made.why_not =
+        fmt::format("the reference took longer than the {:g} s that it was given", options.seconds);
   }
   return made;
 }

@@ -1,6 +1,7 @@
 // When two answers are the same. The rule, in full, for each output:
 //
-//   rounding   e = the largest |rounded - wanted|: what the program's arithmetic costs the reference
+//   rounding   e = the largest |rounded - wanted|: what the program's arithmetic costs the
+//   reference
 //              itself, which is interpreted a second time with values rounded to their types as
 //              they are stored and with sums in f32.
 //   float      |got - wanted| <= 8 e, but at least the floor and at most the cap, both times the
@@ -11,13 +12,15 @@
 //              CPU: 0.5 to 1.6 e of 57 networks of torchvision and transformers, in fp32 and fp16
 //              alike; 3.6 e of small random graphs, whose floor is larger.
 //   floor      of few elements e may be small by chance, and functions such as Exp are computed to
-//              a few units: 32 unit roundoffs of f32 (2^-24), and 4 of what is narrower and leads to
-//              the value (2^-11 of f16 and tf32, 2^-8 of bf16), for sums are in f32 there too.
+//              a few units: 32 unit roundoffs of f32 (2^-24), and 4 of what is narrower and leads
+//              to the value (2^-11 of f16 and tf32, 2^-8 of bf16), for sums are in f32 there too.
 //   cap        2^-6 of f32, 2^-4 of f16 and tf32, 2^-2 of bf16. What is off by more, but by no more
-//              than 8 e, is neither right nor wrong: the network is ill-conditioned on these inputs,
-//              so that its answers say nothing in that arithmetic, and it counts as not verified.
-//   exact      what is only moved, selected and compared is equal, unless --precision changes types.
-//   masks      huge values far from all others (-1e9, -3.4e38, -65504) are no part of the scale;
+//              than 8 e, is neither right nor wrong: the network is ill-conditioned on these
+//              inputs, so that its answers say nothing in that arithmetic, and it counts as not
+//              verified.
+//   exact      what is only moved, selected and compared is equal, unless --precision changes
+//   types. masks      huge values far from all others (-1e9, -3.4e38, -65504) are no part of the
+//   scale;
 //              each may be off by the floor times itself.
 //   quantized  a tie that decides a quantizer's step may fall either way, here and there: 1e-1.
 //   f64        1e-9: the judge has no more bits itself.
@@ -45,11 +48,16 @@ struct Precise {
 };
 Precise precise(DType dtype) {
   switch (dtype) {
-    case DType::f64: return {0, kWide};
-    case DType::f32: return {0x1p-24, 0x1p-6};
-    case DType::f16: return {0x1p-11, 0x1p-4};
-    case DType::bf16: return {0x1p-8, 0x1p-2};
-    default: return {0, 0};
+    case DType::f64:
+      return {0, kWide};
+    case DType::f32:
+      return {0x1p-24, 0x1p-6};
+    case DType::f16:
+      return {0x1p-11, 0x1p-4};
+    case DType::bf16:
+      return {0x1p-8, 0x1p-2};
+    default:
+      return {0, 0};
   }
 }
 constexpr Precise kTf32{0x1p-11, 0x1p-4};
@@ -62,8 +70,7 @@ bool quantizes(Op op) { return op == Op::QuantizeLinear || op == Op::DynamicQuan
 
 std::vector<double> reals(const Tensor& tensor) {
   std::vector<double> values(tensor.count());
-  for (size_t k = 0; k < values.size(); ++k)
-    values[k] = tensor.get_double(static_cast<int64_t>(k));
+  for (size_t k = 0; k < values.size(); ++k) values[k] = tensor.get_double(static_cast<int64_t>(k));
   return values;
 }
 
@@ -151,7 +158,8 @@ std::string Report::text() const {
   if (!ok) return bad->text();
   if (rows.empty()) return why_not;
   std::string text = fmt::format(
-      "max |err| {:.2g}, {:.2g} of the scale (tolerance {:.2g}, rounding alone costs {:.2g}) against "
+      "max |err| {:.2g}, {:.2g} of the scale (tolerance {:.2g}, rounding alone costs {:.2g}) "
+      "against "
       "{}, {}",
       max_abs, max_rel, tolerance, rounding, against, rows);
   if (ill > 0)
@@ -169,13 +177,15 @@ Error Report::error() const {
       fmt::format("answers differ from the {}: {}", against, bad ? bad->text() : "no value named");
   if (ill > 0)
     message += fmt::format(
-        "; the network is ill-conditioned on these inputs: rounding alone costs {:.2g} of the scale",
+        "; the network is ill-conditioned on these inputs: rounding alone costs {:.2g} of the "
+        "scale",
         ill);
   if (!note.empty()) message += "; " + note;
   return Error{Code::kAccuracy, "verify", std::move(message), bad ? bad->node : "",
-               note.empty() ? "obelisk verify --bisect names the first node that is off; --verify off "
-                              "goes on without"
-                            : "--explain STEP prints what a step decided and why"};
+               note.empty()
+                   ? "obelisk verify --bisect names the first node that is off; --verify off "
+                     "goes on without"
+                   : "--explain STEP prints what a step decided and why"};
 }
 
 void compare(const Tensor& got, const Tensor& wanted_wide, const Tensor& rounded,
@@ -235,8 +245,10 @@ void compare(const Tensor& got, const Tensor& wanted_wide, const Tensor& rounded
     const double off = std::fabs(g - w);
     const bool mask = std::isfinite(w) && std::fabs(w) >= masks;
     const double own = mask ? std::max(allowed, floor * std::fabs(w)) : allowed;
-    if (off > own && off <= kFactor * rounding && allowed == cap * scale) unsure = true;
-    else if (!(off <= own)) fail(k, own);
+    if (off > own && off <= kFactor * rounding && allowed == cap * scale)
+      unsure = true;
+    else if (!(off <= own))
+      fail(k, own);
     if (std::isfinite(off) && !mask) most = std::max(most, off);
   }
   report.max_abs = std::max(report.max_abs, most);

@@ -121,14 +121,16 @@ std::optional<Links> reduction_links(const ops::Call& call) {
   const auto rank = static_cast<size_t>(call.in(0).rank());
   std::vector<bool> folded(rank, false);
   std::vector<int64_t> axes;
-  if (call.op == Op::ArgMax || call.op == Op::ArgMin) axes = {call.attrs.get_int("axis", 0)};
+  if (call.op == Op::ArgMax || call.op == Op::ArgMin)
+    axes = {call.attrs.get_int("axis", 0)};
   else if (call.has(1)) {
     auto known = call.ints(1, "axes");
     if (!known.ok()) return std::nullopt;
     axes = *known;
   }
   if (axes.empty()) return std::nullopt;  // all of them, or none: not worth a case
-  for (int64_t axis : axes) folded[static_cast<size_t>(axis < 0 ? axis + static_cast<int64_t>(rank) : axis)] = true;
+  for (int64_t axis : axes)
+    folded[static_cast<size_t>(axis < 0 ? axis + static_cast<int64_t>(rank) : axis)] = true;
   const bool kept = call.attrs.get_int("keepdims", 1) != 0;
   Links links{std::vector<bool>(static_cast<size_t>(call.out().rank()), true), {}};
   std::vector<int> from;
@@ -162,7 +164,8 @@ std::optional<Links> transpose_links(const ops::Call& call) {
   if (order.empty())
     for (size_t d = rank; d-- > 0;) order.push_back(static_cast<int64_t>(d));
   Links links{std::vector<bool>(rank, true), {std::vector<int>(rank)}};
-  for (size_t d = 0; d < rank; ++d) links.from[0][static_cast<size_t>(order[d])] = static_cast<int>(d);
+  for (size_t d = 0; d < rank; ++d)
+    links.from[0][static_cast<size_t>(order[d])] = static_cast<int>(d);
   return links;
 }
 
@@ -211,10 +214,14 @@ std::optional<Links> links_of(const ops::Call& call) {
   const ops::Row& row = ops::row(call.op);
   const int64_t rank = call.out().rank();
   switch (call.op) {
-    case Op::MatMul: return product_links(call);
-    case Op::Gemm: return gemm_links(call);
-    case Op::Gather: return gather_links(call);
-    case Op::Transpose: return transpose_links(call);
+    case Op::MatMul:
+      return product_links(call);
+    case Op::Gemm:
+      return gemm_links(call);
+    case Op::Gather:
+      return gather_links(call);
+    case Op::Transpose:
+      return transpose_links(call);
     case Op::Softmax:
     case Op::LogSoftmax:
     case Op::Hardmax:
@@ -234,7 +241,8 @@ std::optional<Links> links_of(const ops::Call& call) {
       const auto touched = touched_dims(call);
       return touched ? std::optional(links_but(call, *touched)) : std::nullopt;
     }
-    case Op::Trilu: return rank < 2 ? std::nullopt : std::optional(links_but(call, {rank - 2, rank - 1}));
+    case Op::Trilu:
+      return rank < 2 ? std::nullopt : std::optional(links_but(call, {rank - 2, rank - 1}));
     case Op::LayerNormalization:
     case Op::RMSNormalization: {
       const auto axis = axis_of(call, -1);
@@ -259,7 +267,8 @@ std::optional<Links> links_of(const ops::Call& call) {
     case Op::GlobalLpPool:
       return call.outputs != 1 || rank < 3 ? std::nullopt
                                            : std::optional(links_but(call, dims_from(2, rank)));
-    case Op::Attention: return call.outputs == 1 ? batch_links(call) : std::nullopt;
+    case Op::Attention:
+      return call.outputs == 1 ? batch_links(call) : std::nullopt;
     case Op::QuantizeLinear:
     case Op::DequantizeLinear:
       if (call.in(1).count() != 1) return std::nullopt;
@@ -273,7 +282,8 @@ std::optional<Links> links_of(const ops::Call& call) {
     case Op::RotaryEmbedding:  // these are no maps of elements, whatever their kind
     case Op::GridSample:
     case Op::AffineGrid:
-    case Op::Range: return std::nullopt;
+    case Op::Range:
+      return std::nullopt;
     case Op::Concat: {
       const auto axis = axis_of(call, 0);
       if (!axis) return std::nullopt;
@@ -281,7 +291,8 @@ std::optional<Links> links_of(const ops::Call& call) {
       for (auto& from : links.from) from = links.from[0];
       return links;
     }
-    default: break;
+    default:
+      break;
   }
   if (row.kind == ops::Kind::kReduce && row.max_outputs == 1 && call.in(0).rank() > 0)
     return reduction_links(call);
@@ -319,8 +330,10 @@ std::vector<Run> equal_runs(const Shape& a, const Shape& b) {
     int64_t left = 1, right = 1;
     do {
       const bool first = i < a.size() && (left <= right || j == b.size());
-      if (first) left *= a[i++];
-      else right *= b[j++];
+      if (first)
+        left *= a[i++];
+      else
+        right *= b[j++];
     } while (left != right && (i < a.size() || j < b.size()));
     // ones that follow belong to nobody
     run.a1 = i, run.b1 = j;
@@ -345,7 +358,8 @@ void carry_run(const Region& from, const Shape& from_shape, size_t f0, size_t f1
     std::vector<int64_t> next;
     next.reserve(numbers.size() * static_cast<size_t>(from[d].size()));
     for (int64_t number : numbers)
-      for (int64_t k = 0; k < from[d].size(); ++k) next.push_back(number * from_shape[d] + from[d][k]);
+      for (int64_t k = 0; k < from[d].size(); ++k)
+        next.push_back(number * from_shape[d] + from[d][k]);
     numbers = std::move(next);
   }
   int64_t inner = 1;
@@ -429,8 +443,7 @@ struct SmallCall {
   std::vector<Type> inputs, results;
   ops::Call call;
 
-  SmallCall(const ops::Call& whole, const Part& part)
-      : call{.op = whole.op, .attrs = part.attrs} {
+  SmallCall(const ops::Call& whole, const Part& part) : call{.op = whole.op, .attrs = part.attrs} {
     for (size_t k = 0; k < part.in.size(); ++k)
       inputs.push_back(whole.has(static_cast<int>(k))
                            ? Type{whole.in(static_cast<int>(k)).dtype, extents(part.in[k])}
@@ -492,8 +505,10 @@ std::vector<std::vector<int64_t>> places(const Region& all, const Region& some) 
 }
 
 void copy_one(Tensor& to, int64_t at, const Tensor& from, int64_t place) {
-  if (is_float(to.dtype())) to.set_double(at, from.get_double(place));
-  else to.set_int(at, from.get_int(place));
+  if (is_float(to.dtype()))
+    to.set_double(at, from.get_double(place));
+  else
+    to.set_int(at, from.get_int(place));
 }
 
 /// The elements of `some` of a tensor that holds those of `all`.
@@ -516,8 +531,8 @@ Tensor selected(const Tensor& tensor, const Region& all, const Region& some) {
   return out;
 }
 
-/// A move by numbers: element `out` of the output is the element of that number (Reshape), or of the
-/// coordinates that it is repeated from (Expand).
+/// A move by numbers: element `out` of the output is the element of that number (Reshape), or of
+/// the coordinates that it is repeated from (Expand).
 Tensor moved(const Part& part, const ops::Call& call, const Tensor& from) {
   const Region& to = part.out[0];
   Tensor out = Tensor::allocate({from.dtype(), extents(to)});
@@ -528,12 +543,15 @@ Tensor moved(const Part& part, const ops::Call& call, const Tensor& from) {
   const int64_t count = out.count();
   for (int64_t k = 0; k < count; ++k) {
     int64_t number = 0, place = 0;
-    for (size_t d = 0; d < point.size(); ++d) number = number * whole[d] + to[d][static_cast<int64_t>(point[d])];
+    for (size_t d = 0; d < point.size(); ++d)
+      number = number * whole[d] + to[d][static_cast<int64_t>(point[d])];
     for (size_t d = source.size(); d-- > 0;) {
       int64_t at = 0;
       const size_t aligned = d + whole.size() - source.size();
-      if (call.op != Op::Expand) at = number % source[d], number /= source[d];
-      else if (source[d] != 1) at = to[aligned][static_cast<int64_t>(point[aligned])];
+      if (call.op != Op::Expand)
+        at = number % source[d], number /= source[d];
+      else if (source[d] != 1)
+        at = to[aligned][static_cast<int64_t>(point[aligned])];
       const int64_t found = have[d].find(at);
       CHECK(found >= 0, "a move reads what was not asked for");
       place += found * strides[d];
@@ -582,7 +600,8 @@ std::vector<Rows> spread_rows(const Graph& graph, int64_t count) {
     if (rows.of > count)
       for (int64_t k = 0; k < count; ++k)
         rows.at.push_back(count == 1 ? rows.of - 1 : k * (rows.of - 1) / (count - 1));
-    else rows.dim = 0;
+    else
+      rows.dim = 0;
     all.push_back(std::move(rows));
   }
   return all;
@@ -594,7 +613,8 @@ Region Demand::needed_of_any(const Node& node) const {
   for (ValueId out : node.outputs) {
     if (!needed_[static_cast<size_t>(out)]) continue;
     const Region& one = regions_[static_cast<size_t>(out)];
-    if (wanted.empty()) wanted = one;
+    if (wanted.empty())
+      wanted = one;
     else
       for (size_t d = 0; d < one.size(); ++d) wanted[d] = united(wanted[d], one[d]);
   }
@@ -632,8 +652,10 @@ Demand::Demand(const Graph& graph, std::span<const Rows> rows)
     for (size_t k = 0; k < node.inputs.size(); ++k) {
       const ValueId in = node.inputs[k];
       if (in == graph::kNone) continue;
-      if (part.whole) need(in, whole_region(graph.type(in).shape));
-      else if (!part.in[k].empty() || graph.type(in).rank() == 0) need(in, part.in[k]);
+      if (part.whole)
+        need(in, whole_region(graph.type(in).shape));
+      else if (!part.in[k].empty() || graph.type(in).rank() == 0)
+        need(in, part.in[k]);
     }
     // What is computed, which may be more than what is needed.
     for (size_t k = 0; k < node.outputs.size(); ++k)
@@ -669,13 +691,15 @@ double Demand::peak_bytes() const {
   std::vector<NodeId> last(regions_.size(), graph::kNone);
   const auto bytes = [&](ValueId v) {
     return needed_[static_cast<size_t>(v)]
-               ? kWide * static_cast<double>(element_count(extents(regions_[static_cast<size_t>(v)])))
+               ? kWide *
+                     static_cast<double>(element_count(extents(regions_[static_cast<size_t>(v)])))
                : 0;
   };
   for (NodeId id : graph_.order())
     if (parts_[static_cast<size_t>(id)].needed)
       for (ValueId in : graph_.node(id).inputs)
-        if (in != graph::kNone && !graph_.value(in).is_constant()) last[static_cast<size_t>(in)] = id;
+        if (in != graph::kNone && !graph_.value(in).is_constant())
+          last[static_cast<size_t>(in)] = id;
   double held = 0, peak = 0;
   for (ValueId in : graph_.inputs()) held += bytes(in);
   for (NodeId id : graph_.order()) {
@@ -701,9 +725,8 @@ Result<std::vector<Tensor>> Demand::interpret(std::span<const Tensor> inputs,
   try {
     return interpret_parts(inputs, how);
   } catch (const std::bad_alloc&) {
-    return Error{.code = Code::kMemory,
-                 .room = "verify",
-                 .message = "not enough memory for the reference"};
+    return Error{
+        .code = Code::kMemory, .room = "verify", .message = "not enough memory for the reference"};
   }
 }
 

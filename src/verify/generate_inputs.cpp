@@ -51,7 +51,9 @@ class Follower {
 
   void visit(const graph::Node& node, ValueId value, int64_t added) {
     const auto at = [&](size_t k) { return k < node.inputs.size() && node.inputs[k] == value; };
-    const auto on = [&] { for (ValueId out : node.outputs) walk(out, added); };
+    const auto on = [&] {
+      for (ValueId out : node.outputs) walk(out, added);
+    };
     const auto axis_of = [&](ValueId data, int64_t otherwise) {
       const int64_t rank = graph_.type(data).rank(), axis = node.attrs.get_int("axis", otherwise);
       return graph_.type(data).shape[axis < 0 ? axis + rank : axis];
@@ -127,7 +129,10 @@ class Follower {
       case Op::Max:
       case Op::Min:
       case Op::Where:
-      case Op::ReduceMax: case Op::ReduceMin: case Op::ReverseSequence: case Op::CumSum:
+      case Op::ReduceMax:
+      case Op::ReduceMin:
+      case Op::ReverseSequence:
+      case Op::CumSum:
         on();
         return;
       default:

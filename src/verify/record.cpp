@@ -54,9 +54,10 @@ void remember(const std::string& place, const Report& report, const Options& opt
   if (place.empty() || !report.ok || report.rows.empty()) return;
   const double seconds = std::isfinite(options.seconds) ? options.seconds : 1e9;
   const auto [folder, name] = parts_of(place);
-  if (const auto cache = runtime::open_cache(folder)) (void)cache->put(name, fmt::format("{}\n{} {} {} {} {}\n{}\n", kFirstLine, seconds,
-                                      report.max_abs, report.max_rel, report.tolerance,
-                                      report.rounding, report.rows));
+  if (const auto cache = runtime::open_cache(folder))
+    (void)cache->put(name,
+                     fmt::format("{}\n{} {} {} {} {}\n{}\n", kFirstLine, seconds, report.max_abs,
+                                 report.max_rel, report.tolerance, report.rounding, report.rows));
 }
 
 }  // namespace obelisk::verify

@@ -16,8 +16,10 @@ Tensor rows_of(const Tensor& tensor, const Rows& rows) {
       for (int64_t k = 0; k < inner; ++k) {
         const int64_t to = (o * taken + row) * inner + k;
         const int64_t from = (o * rows.of + rows.at[static_cast<size_t>(row)]) * inner + k;
-        if (is_float(type.dtype)) some.set_double(to, tensor.get_double(from));
-        else some.set_int(to, tensor.get_int(from));
+        if (is_float(type.dtype))
+          some.set_double(to, tensor.get_double(from));
+        else
+          some.set_int(to, tensor.get_int(from));
       }
   return some;
 }

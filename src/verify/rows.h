@@ -1,11 +1,11 @@
 /// verify/rows.h — some rows of the outputs, and an interpreter of only what they depend on.
 ///
-/// From the requested rows of each output the elements that they need are propagated backwards through
-/// the graph, a set of coordinates for each dimension of each value: through an op that treats a
-/// dimension's coordinates alike (elementwise ops, rows and columns of products, images of a batch,
-/// rows of a norm), pixels of a convolution, and moves. Other ops need the whole of what they read.
-/// Every node is then interpreted on what is left of it, by the reference of its op, so this is
-/// the same reference as for whole outputs.
+/// From the requested rows of each output the elements that they need are propagated backwards
+/// through the graph, a set of coordinates for each dimension of each value: through an op that
+/// treats a dimension's coordinates alike (elementwise ops, rows and columns of products, images of
+/// a batch, rows of a norm), pixels of a convolution, and moves. Other ops need the whole of what
+/// they read. Every node is then interpreted on what is left of it, by the reference of its op, so
+/// this is the same reference as for whole outputs.
 #pragma once
 
 #include "verify/verify.h"
@@ -35,7 +35,9 @@ class Coordinates {
 
   int64_t size() const { return count_; }
   bool empty() const { return count_ == 0; }
-  int64_t operator[](int64_t k) const { return at_.empty() ? first_ + k : at_[static_cast<size_t>(k)]; }
+  int64_t operator[](int64_t k) const {
+    return at_.empty() ? first_ + k : at_[static_cast<size_t>(k)];
+  }
   int64_t front() const { return (*this)[0]; }
   int64_t back() const { return (*this)[count_ - 1]; }
   /// Which of them it is; -1: none.
@@ -53,9 +55,9 @@ using Region = std::vector<Coordinates>;
 /// How a node is interpreted.
 struct Part {
   bool needed = false;
-  bool whole = true;            // otherwise of these regions, with these attributes
-  std::vector<Region> out;      // by output: what is computed
-  std::vector<Region> in;       // by input; of absent ones nothing
+  bool whole = true;        // otherwise of these regions, with these attributes
+  std::vector<Region> out;  // by output: what is computed
+  std::vector<Region> in;   // by input; of absent ones nothing
   ops::Attrs attrs;
 };
 

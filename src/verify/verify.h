@@ -1,4 +1,5 @@
-/// verify/verify.h — the door of `verify`: compares what a program answers with what the network means.
+/// verify/verify.h — the door of `verify`: compares what a program answers with what the network
+/// means.
 ///
 ///   in   the graph as it was imported, a loaded program
 ///   out  Report: the largest difference, the tolerance, and the first value that is too far off
@@ -39,8 +40,8 @@ struct Options {
 /// Rows of an output: its elements at some coordinates of one dimension.
 struct Rows {
   size_t dim = 0;
-  int64_t of = 1;            // the dimension's extent
-  std::vector<int64_t> at;   // ascending; empty: all
+  int64_t of = 1;           // the dimension's extent
+  std::vector<int64_t> at;  // ascending; empty: all
   bool all() const { return at.empty(); }
 };
 
@@ -50,7 +51,7 @@ struct Reference {
   std::vector<Tensor> wanted;   // by output, floats in f64; of some rows only where `rows` says so
   std::vector<Tensor> rounded;  // the same in the program's types, with its sums in f32
   std::vector<Rows> rows;
-  std::string why_not;          // not empty: there is no answer, for this reason
+  std::string why_not;                         // not empty: there is no answer, for this reason
   std::string text(const Graph& graph) const;  // "every row", "3 of 128 rows of 'y'"
 };
 
@@ -65,8 +66,8 @@ struct Nature {
 
 /// The first element, in row-major order, that is too far off.
 struct Difference {
-  std::string output;      // name of the output, or of the value when bisecting
-  std::string node, op;    // what computes it; empty for an input that is passed on
+  std::string output;    // name of the output, or of the value when bisecting
+  std::string node, op;  // what computes it; empty for an input that is passed on
   Shape coordinate;
   double got = 0, wanted = 0, allowed = 0;
   // "'y' [0,3] (node 'first/Relu', Relu): got 1.5, wanted 1.25, allowed difference 0.0001"
@@ -80,17 +81,17 @@ struct Report {
   std::string rows = "every row";          // that were compared; empty: none
   std::string why_not;                     // then
   double max_abs = 0;
-  double max_rel = 0;      // relative to the scale of the output where it is
-  double used = -1;        // the largest share of its tolerance that an output uses up
+  double max_rel = 0;  // relative to the scale of the output where it is
+  double used = -1;    // the largest share of its tolerance that an output uses up
   // of that output, relative to its scale
   double tolerance = 0;
-  double rounding = 0;     // the same of what the program's arithmetic costs the reference
-  double ill = 0;          // rounding, where it is so large that the tolerance is capped; else 0
+  double rounding = 0;  // the same of what the program's arithmetic costs the reference
+  double ill = 0;       // rounding, where it is so large that the tolerance is capped; else 0
   std::optional<Difference> bad;
-  std::string note;        // of a bisection: what else is known of where it goes wrong
-  bool before = false;     // found by an earlier run, and kept (record.cpp)
+  std::string note;     // of a bisection: what else is known of where it goes wrong
+  bool before = false;  // found by an earlier run, and kept (record.cpp)
   std::string text() const;
-  Error error() const;     // kAccuracy
+  Error error() const;  // kAccuracy
 };
 
 /// Inputs in the order of the graph's. Deterministic by seed on every machine. Floats are normal(0,
@@ -115,13 +116,14 @@ Result<Report> compare_outputs(const Graph& graph, std::span<const Tensor> got,
 Result<std::vector<Tensor>> run(const runtime::Executable& executable,
                                 std::span<const Tensor> inputs, int threads = 0);
 
-/// Errors: kInterrupted; those of the interpreter, where time is not bounded. Where it is, what keeps
-/// the reference from an answer is Reference::why_not.
+/// Errors: kInterrupted; those of the interpreter, where time is not bounded. Where it is, what
+/// keeps the reference from an answer is Reference::why_not.
 Result<Reference> reference(const Graph& graph, std::span<const Tensor> inputs,
                             const Options& options = {});
 
-/// Where the verification of a program is kept: a file of the object cache, named by the hash of all
-/// that decides the program's answers and what they are compared with. Empty where there is no cache.
+/// Where the verification of a program is kept: a file of the object cache, named by the hash of
+/// all that decides the program's answers and what they are compared with. Empty where there is no
+/// cache.
 std::string place_of_record(const std::string& cache, const Graph& graph,
                             const runtime::Executable& executable, const Options& options);
 /// What an earlier run found, if it had as much time as `options` give or compared every row.
@@ -139,7 +141,7 @@ Result<Report> check(const Graph& graph, const runtime::Executable& executable,
 /// it leaves of each stored value when no buffers share bytes. Where it answers what `graph` means,
 /// but not what `imported` does, the first of `passes` that changes the meaning is named.
 struct Bisection {
-  const Graph& graph;              // after the passes
+  const Graph& graph;  // after the passes
   const Graph* imported = nullptr;
   std::vector<passes::Pass> passes;
   Precision precision = Precision::kKeep;  // of the passes

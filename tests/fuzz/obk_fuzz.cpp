@@ -1,6 +1,6 @@
-// The loader of compiled files. The version and the checksums of what the fuzzer made up are made right
-// first, so that it gets behind them; a file that is taken must also give its graph, or say why not. Its
-// machine code is never run: that is trusted, as a program is.
+// The loader of compiled files. The version and the checksums of what the fuzzer made up are made
+// right first, so that it gets behind them; a file that is taken must also give its graph, or say
+// why not. Its machine code is never run: that is trusted, as a program is.
 #include <cstring>
 
 #include "fuzz/fuzz.h"

@@ -6,8 +6,8 @@
 #include <random>
 
 #include "kernels/cuda/attention.h"
-#include "tf32.h"
 #include "kernels/kernels.h"
+#include "tf32.h"
 
 #define OBK_CUDA_DIALECT_CUH
 #pragma GCC diagnostic push
@@ -29,8 +29,8 @@ struct Case {
 void PrintTo(const Case& c, std::ostream* out) { *out << c.name; }
 #define CASE(type, size, value, rows, keys)                                              \
   Case {                                                                                 \
-#type "_" #size "_" #value "_" #rows "_" #keys, kObk##type, size, value, rows, keys, \
-        obk::attention_tile < kObk##type, size, value, rows, keys>                       \
+    #type "_" #size "_" #value "_" #rows "_" #keys, kObk##type, size, value, rows, keys, \
+        obk::attention_tile<kObk##type, size, value, rows, keys>                         \
   }
 
 const Case kCases[] = {
@@ -42,10 +42,10 @@ const Case kCases[] = {
     CASE(F16, 128, 32, 64, 37),    CASE(F16, 96, 128, 7, 300),   CASE(F16, 96, 128, 32, 300),
     CASE(F16, 32, 64, 16, 1),      CASE(F16, 32, 64, 128, 1),    CASE(F16, 64, 32, 128, 1000),
     CASE(F16, 64, 32, 16, 1000),   CASE(F16, 64, 64, 16, 0),     CASE(F16, 64, 64, 32, 0),
-    CASE(F16, 128, 128, 64, 520),  CASE(F16, 128, 128, 9, 520),
-    CASE(Tf32, 64, 64, 16, 128),   CASE(Tf32, 64, 64, 64, 128),  CASE(Tf32, 64, 64, 128, 197),
-    CASE(Tf32, 20, 12, 16, 37),    CASE(Tf32, 20, 12, 48, 37),   CASE(Tf32, 5, 7, 16, 300),
-    CASE(Tf32, 80, 160, 32, 100),  CASE(Tf32, 64, 64, 16, 0),
+    CASE(F16, 128, 128, 64, 520),  CASE(F16, 128, 128, 9, 520),  CASE(Tf32, 64, 64, 16, 128),
+    CASE(Tf32, 64, 64, 64, 128),   CASE(Tf32, 64, 64, 128, 197), CASE(Tf32, 20, 12, 16, 37),
+    CASE(Tf32, 20, 12, 48, 37),    CASE(Tf32, 5, 7, 16, 300),    CASE(Tf32, 80, 160, 32, 100),
+    CASE(Tf32, 64, 64, 16, 0),
 };
 
 DType type_of(int32_t type) {

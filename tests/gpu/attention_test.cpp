@@ -141,7 +141,8 @@ class Attention : public testing::TestWithParam<Shape> {
                                        : static_cast<float>(m.exact[k]);
       const uint16_t half = type == kObkF16 ? float_to_f16(f) : float_to_bf16(f);
       memcpy(bytes.data() + (k + static_cast<size_t>(first)) * width,
-             OBK_LIES_AS_F32(type) ? static_cast<const void*>(&f) : &half, static_cast<size_t>(width));
+             OBK_LIES_AS_F32(type) ? static_cast<const void*>(&f) : &half,
+             static_cast<size_t>(width));
     }
     m.at = to_device(bytes) + static_cast<uint64_t>(first * width);
   }
@@ -168,9 +169,8 @@ class Attention : public testing::TestWithParam<Shape> {
   std::vector<float> run(std::vector<ObkAttention> tiles, bool through, int64_t queries = 0) {
     if (queries == 0) queries = tiles[0].queries;
     const int64_t pieces = std::max<int64_t>(tiles[0].pieces, 1);
-    const std::string name =
-        pieces > 1 ? fmt::format("attend_pieces_{}_{}", tiles[0].keys, pieces)
-                   : fmt::format("attend_{}_{}", queries, tiles[0].keys);
+    const std::string name = pieces > 1 ? fmt::format("attend_pieces_{}_{}", tiles[0].keys, pieces)
+                                        : fmt::format("attend_{}_{}", queries, tiles[0].keys);
     const Handle kernel = g_.function(name.c_str(), 227 * 1024);
     const int64_t pitch = GetParam().value_size + 1;
     int64_t rows = 0, scratch = 0, most = 0;
@@ -375,8 +375,8 @@ INSTANTIATE_TEST_SUITE_P(Tiles, Attention,
                            return fmt::format("{}_{}_{}",
                                               s.type == kObkF32    ? "f32"
                                               : s.type == kObkTf32 ? "tf32"
-                                              : s.type == kObkF16 ? "f16"
-                                                                  : "bf16",
+                                              : s.type == kObkF16  ? "f16"
+                                                                   : "bf16",
                                               s.size, s.value_size);
                          });
 

@@ -1,5 +1,5 @@
-// Convolution tiles whose CTAs share a multiprocessor (conv_dealt.cuh), a kernel a shape, against the
-// definition in double; compiled without spills wherever the device compiler is.
+// Convolution tiles whose CTAs share a multiprocessor (conv_dealt.cuh), a kernel a shape, against
+// the definition in double; compiled without spills wherever the device compiler is.
 #include <random>
 
 #include "device.h"
@@ -19,11 +19,11 @@ struct Shape {
   int64_t all() const { return images * out_height() * out_width(); }
 };
 const Shape kShapes[] = {
-    {8, 64, 56, 56, 1, 1, 0, 256, 0, 128, 128, 2},   {8, 64, 14, 14, 3, 1, 1, 64, 0, 64, 64, 2},
-    {8, 512, 28, 28, 1, 2, 0, 128, 0, 128, 128, 1},  {3, 256, 14, 14, 3, 2, 1, 128, 0, 64, 64, 1},
-    {5, 1024, 7, 7, 1, 1, 0, 128, 0, 64, 128, 1},    {2, 288, 35, 35, 1, 1, 0, 64, 32, 128, 64, 2},
-    {3, 80, 17, 19, 3, 1, 0, 96, 8, 128, 96, 2},     {2, 40, 9, 9, 5, 1, 2, 96, 0, 64, 32, 1},
-    {3, 3, 32, 32, 7, 2, 3, 64, 0, 128, 64, 2},      {2, 4, 16, 16, 3, 1, 1, 64, 0, 128, 32, 2},
+    {8, 64, 56, 56, 1, 1, 0, 256, 0, 128, 128, 2},  {8, 64, 14, 14, 3, 1, 1, 64, 0, 64, 64, 2},
+    {8, 512, 28, 28, 1, 2, 0, 128, 0, 128, 128, 1}, {3, 256, 14, 14, 3, 2, 1, 128, 0, 64, 64, 1},
+    {5, 1024, 7, 7, 1, 1, 0, 128, 0, 64, 128, 1},   {2, 288, 35, 35, 1, 1, 0, 64, 32, 128, 64, 2},
+    {3, 80, 17, 19, 3, 1, 0, 96, 8, 128, 96, 2},    {2, 40, 9, 9, 5, 1, 2, 96, 0, 64, 32, 1},
+    {3, 3, 32, 32, 7, 2, 3, 64, 0, 128, 64, 2},     {2, 4, 16, 16, 3, 1, 1, 64, 0, 128, 32, 2},
 };
 
 constexpr const char* kText = R"cu(
@@ -52,7 +52,8 @@ std::string text_of() {
   for (const Shape& s : kShapes) {
     const int64_t pitch = s.channels + 8;
     text += fmt::format(
-        "ENTRY(tile{}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, 1, 1, {}, {}, {}, {}, {}, {}, {}, "
+        "ENTRY(tile{}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, 1, 1, {}, {}, {}, {}, {}, {}, "
+        "{}, "
         "{}, {}, {}, {})\n",
         k++, s.pixels, s.channels, pitch, s.residents, s.in, s.height, s.width, s.kernel, s.kernel,
         s.stride, s.stride, s.pad, s.pad, s.out_width(), s.out_height(), s.width * s.x_pixel(),
@@ -96,20 +97,22 @@ TEST(ConvDealt, EqualsTheDefinition) {
     g.d->CopyToDevice(table, &job, sizeof job);
     std::vector<float> y(static_cast<size_t>(s.all() * s.out));
     const DevicePointer y_at = g.make(y.size() * 4, 0xff);
-    const int shared = static_cast<int>(std::max(kernels::cuda_conv_scratch_bytes(&job),
-                                                 s.pixels * (s.channels + 8) * 4));
+    const int shared = static_cast<int>(
+        std::max(kernels::cuda_conv_scratch_bytes(&job), s.pixels * (s.channels + 8) * 4));
     const int tiles = static_cast<int>((s.all() + s.pixels - 1) / s.pixels * (s.out / s.channels));
     const Handle f = g.function(fmt::format("tile{}", k).c_str(), shared);
     const int all = static_cast<int>(s.all());
     void* list[] = {const_cast<DevicePointer*>(&table), const_cast<DevicePointer*>(&y_at),
                     const_cast<int*>(&all)};
     ASSERT_EQ(g.d->Launch(f, static_cast<unsigned>(tiles), 1, 1, 256, 1, 1,
-                          static_cast<unsigned>(shared), nullptr, list, nullptr), 0);
+                          static_cast<unsigned>(shared), nullptr, list, nullptr),
+              0);
     const Status ran = check(g.d->CtxSynchronize(), "run");
     ASSERT_TRUE(ran.ok()) << ran.error().text();
     g.d->CopyToHost(y.data(), y_at, y.size() * 4);
     for (int64_t at = 0; at < s.all(); ++at) {
-      const int64_t image = at / (s.out_height() * s.out_width()), of = at % (s.out_height() * s.out_width());
+      const int64_t image = at / (s.out_height() * s.out_width()),
+                    of = at % (s.out_height() * s.out_width());
       for (int64_t o = 0; o < s.out; ++o) {
         if (random() % 16) continue;
         double sum = 0, size = 0.01;
@@ -122,8 +125,8 @@ TEST(ConvDealt, EqualsTheDefinition) {
             for (int64_t c = 0; c < s.in; ++c) {
               const double product =
                   static_cast<double>(f16_to_float(x[static_cast<size_t>(from + c)])) *
-                  static_cast<double>(
-                      f16_to_float(w[static_cast<size_t>((o * s.in + c) * taps + i * s.kernel + j)]));
+                  static_cast<double>(f16_to_float(
+                      w[static_cast<size_t>((o * s.in + c) * taps + i * s.kernel + j)]));
               sum += product, size += std::fabs(product);
             }
           }

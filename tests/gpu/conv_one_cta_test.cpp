@@ -32,15 +32,15 @@ struct Case {
 void PrintTo(const Case& c, std::ostream* out) { *out << c.name; }
 #define CASE(...) CASE_OF(false, __VA_ARGS__)
 #define LONG_CASE(...) CASE_OF(true, __VA_ARGS__) /* a body that is part of its kernel */
-#define CASE_OF(inlined, name, out, out_height, bfloat, in, h, w, kh, kw, sh, sw, dh, dw, top, left, \
-             out_width, pixels, channels)                                                         \
-  Case {                                                                                          \
-    name, in, h, w, kh, kw, sh, sw, dh, dw, top, left, out_width, w * in, in, pixels, channels,   \
-        out, out_height, bfloat,                                                                  \
-        obk::conv_tile_of<bfloat ? kObkBf16 : kObkF16, true, inlined,                             \
-                          obk::ConvFixed<in, h, w, kh, kw, sh, sw, dh, dw, top, left, out_width,  \
-                                         w * in, in, pixels, channels, channels + 8> >,           \
-        inlined ? 3 : 2                                                                           \
+#define CASE_OF(inlined, name, out, out_height, bfloat, in, h, w, kh, kw, sh, sw, dh, dw, top,   \
+                left, out_width, pixels, channels)                                               \
+  Case {                                                                                         \
+    name, in, h, w, kh, kw, sh, sw, dh, dw, top, left, out_width, w *in, in, pixels, channels,   \
+        out, out_height, bfloat,                                                                 \
+        obk::conv_tile_of<bfloat ? kObkBf16 : kObkF16, true, inlined,                            \
+                          obk::ConvFixed<in, h, w, kh, kw, sh, sw, dh, dw, top, left, out_width, \
+                                         w * in, in, pixels, channels, channels + 8> >,          \
+        inlined ? 3 : 2                                                                          \
   }
 
 const Case kCases[] = {
@@ -62,23 +62,27 @@ const Case kCases[] = {
     CASE("rows_as_they_lie_33x32", 32, 10, false, 3, 21, 23, 3, 3, 2, 2, 1, 1, 0, 0, 11, 33, 32),
     CASE("thin_33x32", 32, 8, false, 3, 8, 8, 3, 3, 1, 1, 1, 1, 1, 1, 8, 33, 32),
     LONG_CASE("first_by_wgmma_96x64", 64, 16, false, 3, 32, 32, 7, 7, 2, 2, 1, 1, 3, 3, 16, 96, 64),
-    LONG_CASE("first_by_wgmma_128x64", 64, 17, true, 3, 34, 32, 7, 7, 2, 2, 1, 1, 3, 3, 16, 128, 64),
+    LONG_CASE("first_by_wgmma_128x64", 64, 17, true, 3, 34, 32, 7, 7, 2, 2, 1, 1, 3, 3, 16, 128,
+              64),
     LONG_CASE("thin_by_wgmma_40x16", 16, 8, true, 4, 8, 10, 3, 3, 1, 1, 1, 1, 1, 1, 10, 40, 16),
-    LONG_CASE("as_they_lie_by_wgmma_33x32", 32, 10, false, 3, 21, 23, 3, 3, 2, 2, 1, 1, 0, 0, 11, 33, 32),
+    LONG_CASE("as_they_lie_by_wgmma_33x32", 32, 10, false, 3, 21, 23, 3, 3, 2, 2, 1, 1, 0, 0, 11,
+              33, 32),
     LONG_CASE("thin_by_wgmma_33x32", 32, 8, false, 3, 8, 8, 3, 3, 1, 1, 1, 1, 1, 1, 8, 33, 32),
     LONG_CASE("wide_56x128", 128, 4, false, 64, 4, 28, 3, 3, 1, 1, 1, 1, 1, 1, 28, 56, 128),
     LONG_CASE("wide_49x64", 64, 7, true, 128, 7, 7, 3, 3, 1, 1, 1, 1, 1, 1, 7, 49, 64),
     LONG_CASE("wide_single_56x128", 128, 4, false, 256, 8, 56, 1, 1, 2, 2, 1, 1, 0, 0, 28, 56, 128),
     LONG_CASE("wide_dilated_64x96", 96, 9, false, 24, 9, 31, 3, 5, 1, 2, 2, 1, 2, 2, 16, 64, 96),
     LONG_CASE("wide_row_60x80", 160, 2, true, 208, 2, 60, 1, 7, 1, 1, 1, 1, 0, 3, 60, 60, 80),
-    LONG_CASE("wide_three_steps_36x48", 48, 12, true, 16, 12, 12, 1, 3, 1, 1, 1, 1, 0, 1, 12, 36, 48),
+    LONG_CASE("wide_three_steps_36x48", 48, 12, true, 16, 12, 12, 1, 3, 1, 1, 1, 1, 0, 1, 12, 36,
+              48),
     LONG_CASE("long_single_49x128", 128, 7, true, 1024, 14, 14, 1, 1, 2, 2, 1, 1, 0, 0, 7, 49, 128),
     LONG_CASE("long_dilated_64x96", 96, 9, false, 392, 9, 31, 3, 5, 1, 2, 2, 1, 2, 2, 16, 64, 96),
     LONG_CASE("long_strided_56x64", 64, 14, false, 256, 28, 28, 3, 3, 2, 2, 1, 1, 1, 1, 14, 56, 64),
 };
 
 /// `count` random numbers: as the tile reads them, and what they are.
-std::vector<double> numbers(DType type, int64_t count, std::mt19937& random, std::vector<uint64_t>& bytes) {
+std::vector<double> numbers(DType type, int64_t count, std::mt19937& random,
+                            std::vector<uint64_t>& bytes) {
   std::uniform_real_distribution<double> uniform(-1, 1);
   std::vector<double> exact(static_cast<size_t>(count));
   bytes.resize(static_cast<size_t>(count * 2 + 15) / 8);
@@ -106,7 +110,8 @@ TEST_P(OneCta, ConvolvesAsDefined) {
   std::mt19937 random(5);
   std::vector<uint64_t> x_bytes, w_bytes;
   const std::vector<double> x = numbers(type, c.height * c.x_row, random, x_bytes);
-  const std::vector<double> w = numbers(type, c.out * c.in * c.kernel_h * c.kernel_w, random, w_bytes);
+  const std::vector<double> w =
+      numbers(type, c.out * c.in * c.kernel_h * c.kernel_w, random, w_bytes);
   const int64_t taps = c.kernel_h * c.kernel_w;
   std::vector<char> packed(static_cast<size_t>(
       kernels::cuda_conv_packed_bytes(number, c.out, c.in, c.kernel_h, c.kernel_w))),
@@ -190,28 +195,39 @@ struct Dealt {
   void (*tile)(const ObkConv&);
 };
 void PrintTo(const Dealt& c, std::ostream* out) { *out << c.name; }
-#define DEALT(name, images, out, bfloat, in, h, w, kh, kw, sh, sw, dh, dw, top, left, wide, high, row, \
-              pixel, image, pixels, channels, residents)                                                       \
-  Dealt {                                                                                           \
-    name, in, h, w, kh, kw, sh, sw, dh, dw, top, left, wide, high, row, pixel, image, pixels,       \
-        channels, images, out, bfloat,                                                              \
-        obk::conv_dealt_begin<obk::ConvDealt<in, h, w, kh, kw, sh, sw, dh, dw, top, left, wide, high, \
-                                             row, pixel, image, pixels, channels, channels + 8, residents> >,  \
-        obk::conv_dealt_tile<bfloat, obk::ConvDealt<in, h, w, kh, kw, sh, sw, dh, dw, top, left,    \
-                                                    wide, high, row, pixel, image, pixels, channels, \
-                                                    channels + 8, residents> >                                 \
+#define DEALT(name, images, out, bfloat, in, h, w, kh, kw, sh, sw, dh, dw, top, left, wide, high, \
+              row, pixel, image, pixels, channels, residents)                                     \
+  Dealt {                                                                                         \
+    name, in, h, w, kh, kw, sh, sw, dh, dw, top, left, wide, high, row, pixel, image, pixels,     \
+        channels, images, out, bfloat,                                                            \
+        obk::conv_dealt_begin<                                                                    \
+            obk::ConvDealt<in, h, w, kh, kw, sh, sw, dh, dw, top, left, wide, high, row, pixel,   \
+                           image, pixels, channels, channels + 8, residents> >,                   \
+        obk::conv_dealt_tile<                                                                     \
+            bfloat, obk::ConvDealt<in, h, w, kh, kw, sh, sw, dh, dw, top, left, wide, high, row,  \
+                                   pixel, image, pixels, channels, channels + 8, residents> >     \
   }
 const Dealt kDealt[] = {
-    DEALT("single_128x64", 2, 128, false, 64, 10, 14, 1, 1, 1, 1, 1, 1, 0, 0, 14, 10, 14 * 64, 64, 140 * 64, 128, 64, 2),
-    DEALT("single_long_128x128", 3, 128, true, 512, 7, 7, 1, 1, 1, 1, 1, 1, 0, 0, 7, 7, 7 * 512, 512, 49 * 512, 128, 128, 1),
-    DEALT("single_strided_64x64", 3, 128, false, 256, 14, 14, 1, 1, 2, 2, 1, 1, 0, 0, 7, 7, 14 * 256, 256, 196 * 256, 64, 64, 2),
-    DEALT("around_64x128", 3, 128, false, 128, 7, 7, 3, 3, 1, 1, 1, 1, 1, 1, 7, 7, 7 * 128, 128, 49 * 128, 64, 128, 1),
-    DEALT("around_strided_128x96", 3, 96, false, 64, 15, 14, 3, 3, 2, 2, 1, 1, 1, 1, 7, 8, 14 * 64, 64, 210 * 64, 128, 96, 2),
-    DEALT("pieces_128x48", 2, 96, true, 40, 9, 9, 1, 1, 1, 1, 1, 1, 0, 0, 9, 9, 9 * 56, 56, 90 * 56, 128, 48, 1),
-    DEALT("dilated_64x32", 2, 32, false, 24, 9, 31, 3, 5, 1, 2, 2, 1, 2, 2, 16, 9, 31 * 24, 24, 279 * 24, 64, 32, 2),
-    DEALT("row_128x80", 2, 160, true, 208, 2, 60, 1, 7, 1, 1, 1, 1, 0, 3, 60, 2, 60 * 208, 208, 120 * 208, 128, 80, 1),
-    DEALT("first_128x64", 2, 64, false, 3, 32, 32, 7, 7, 2, 2, 1, 1, 3, 3, 16, 16, 96, 3, 3072, 128, 64, 2),
-    DEALT("few_128x32", 2, 64, true, 4, 16, 16, 3, 3, 1, 1, 1, 1, 1, 1, 16, 16, 64, 4, 1024, 128, 32, 2),
+    DEALT("single_128x64", 2, 128, false, 64, 10, 14, 1, 1, 1, 1, 1, 1, 0, 0, 14, 10, 14 * 64, 64,
+          140 * 64, 128, 64, 2),
+    DEALT("single_long_128x128", 3, 128, true, 512, 7, 7, 1, 1, 1, 1, 1, 1, 0, 0, 7, 7, 7 * 512,
+          512, 49 * 512, 128, 128, 1),
+    DEALT("single_strided_64x64", 3, 128, false, 256, 14, 14, 1, 1, 2, 2, 1, 1, 0, 0, 7, 7,
+          14 * 256, 256, 196 * 256, 64, 64, 2),
+    DEALT("around_64x128", 3, 128, false, 128, 7, 7, 3, 3, 1, 1, 1, 1, 1, 1, 7, 7, 7 * 128, 128,
+          49 * 128, 64, 128, 1),
+    DEALT("around_strided_128x96", 3, 96, false, 64, 15, 14, 3, 3, 2, 2, 1, 1, 1, 1, 7, 8, 14 * 64,
+          64, 210 * 64, 128, 96, 2),
+    DEALT("pieces_128x48", 2, 96, true, 40, 9, 9, 1, 1, 1, 1, 1, 1, 0, 0, 9, 9, 9 * 56, 56, 90 * 56,
+          128, 48, 1),
+    DEALT("dilated_64x32", 2, 32, false, 24, 9, 31, 3, 5, 1, 2, 2, 1, 2, 2, 16, 9, 31 * 24, 24,
+          279 * 24, 64, 32, 2),
+    DEALT("row_128x80", 2, 160, true, 208, 2, 60, 1, 7, 1, 1, 1, 1, 0, 3, 60, 2, 60 * 208, 208,
+          120 * 208, 128, 80, 1),
+    DEALT("first_128x64", 2, 64, false, 3, 32, 32, 7, 7, 2, 2, 1, 1, 3, 3, 16, 16, 96, 3, 3072, 128,
+          64, 2),
+    DEALT("few_128x32", 2, 64, true, 4, 16, 16, 3, 3, 1, 1, 1, 1, 1, 1, 16, 16, 64, 4, 1024, 128,
+          32, 2),
 };
 class OneCtaDealt : public testing::TestWithParam<Dealt> {};
 
@@ -221,8 +237,9 @@ TEST_P(OneCtaDealt, ConvolvesAsDefined) {
   const auto number = static_cast<int32_t>(type);
   std::mt19937 random(5);
   const int64_t taps = c.kernel_h * c.kernel_w;
-  std::vector<char> hold_x, hold_w, packed(static_cast<size_t>(kernels::cuda_conv_packed_bytes(
-                                         number, c.out, c.in, c.kernel_h, c.kernel_w)));
+  std::vector<char> hold_x, hold_w,
+      packed(static_cast<size_t>(
+          kernels::cuda_conv_packed_bytes(number, c.out, c.in, c.kernel_h, c.kernel_w)));
   std::vector<uint64_t> x_bytes, w_bytes;
   const std::vector<double> x = numbers(type, c.images * c.image, random, x_bytes);
   const std::vector<double> w = numbers(type, c.out * c.in * taps, random, w_bytes);
@@ -249,7 +266,8 @@ TEST_P(OneCtaDealt, ConvolvesAsDefined) {
   for (int64_t pixel = 0; pixel < all; ++pixel)
     for (int64_t o = 0; o < c.out; ++o) {
       double sum = 0, size = 0.01;
-      const int64_t image = pixel / (c.out_width * c.out_height), of = pixel % (c.out_width * c.out_height);
+      const int64_t image = pixel / (c.out_width * c.out_height),
+                    of = pixel % (c.out_width * c.out_height);
       for (int64_t i = 0; i < c.kernel_h; ++i)
         for (int64_t j = 0; j < c.kernel_w; ++j) {
           const int64_t row = of / c.out_width * c.stride_h - c.top + i * c.dilation_h;

@@ -5,9 +5,9 @@
 #include <cstdlib>
 #include <random>
 
+#include "device.h"
 #include "kernels/cuda/conv.h"
 #include "kernels/kernels.h"
-#include "device.h"
 #include "tf32.h"
 
 namespace obelisk::runtime::cuda {
@@ -146,7 +146,7 @@ struct Case {
 const Case kCases[] = {
     {14, 14, 64, 32, 3, 3, 1, 1, 1, 1, 1, 1, 1, 1},
     {5, 5, 3, 8, 3, 3},
-    {9, 11, 3, 64, 7, 7, 2, 2, 1, 1, 3, 3, 3, 3},  // an image's first layer
+    {9, 11, 3, 64, 7, 7, 2, 2, 1, 1, 3, 3, 3, 3},   // an image's first layer
     {16, 16, 3, 64, 7, 7, 2, 2, 1, 1, 3, 3, 3, 3},  // rows of whole 16 bytes
     {8, 10, 3, 16, 3, 3, 1, 1, 1, 1, 1, 1, 1, 1},   // of 4
     {21, 23, 3, 32, 3, 3, 2, 2},                    // nothing outside
@@ -166,10 +166,10 @@ const Case kCases[] = {
     {2, 2, 1100, 17, 1, 1},
     {2, 2, 2200, 17, 2, 2},
     {6, 6, 5, 130, 2, 2, 3, 3, 1, 1, 0, 0, 0, 0},
-    {28, 28, 512, 40, 3, 3, 1, 1, 1, 1, 1, 1, 1, 1},     // no patch: it is too large
-    {6, 200, 64, 16, 3, 3, 1, 1, 1, 1, 1, 1, 1, 1},      // pixels within a row
-    {8, 8, 32, 40, 3, 3, 1, 1, 1, 1, 1, 1, 1, 1, 8},     // strides, still aligned
-    {8, 8, 32, 40, 3, 3, 1, 1, 1, 1, 1, 1, 1, 1, 3},     // not aligned
+    {28, 28, 512, 40, 3, 3, 1, 1, 1, 1, 1, 1, 1, 1},       // no patch: it is too large
+    {6, 200, 64, 16, 3, 3, 1, 1, 1, 1, 1, 1, 1, 1},        // pixels within a row
+    {8, 8, 32, 40, 3, 3, 1, 1, 1, 1, 1, 1, 1, 1, 8},       // strides, still aligned
+    {8, 8, 32, 40, 3, 3, 1, 1, 1, 1, 1, 1, 1, 1, 3},       // not aligned
     {14, 14, 64, 64, 3, 3, 1, 1, 1, 1, 1, 1, 1, 1, 0, 1},  // depthwise
     {9, 10, 24, 24, 5, 5, 2, 2, 1, 1, 2, 2, 2, 2, 0, 1},
     {9, 10, 13, 13, 3, 3, 1, 2, 2, 1, 2, 1, 2, 1, 3, 1},
@@ -228,8 +228,8 @@ struct Layer {
     std::vector<char> packed;
     if (depthwise) {
       packed.resize(kernels::cuda_depthwise_packed_bytes(number, c.out, c.kernel_h, c.kernel_w));
-      kernels::cuda_depthwise_pack(static_cast<int32_t>(type), c.out, c.kernel_h, c.kernel_w, plain.data(), taps,
-                                   c.kernel_w, 1, packed.data());
+      kernels::cuda_depthwise_pack(static_cast<int32_t>(type), c.out, c.kernel_h, c.kernel_w,
+                                   plain.data(), taps, c.kernel_w, 1, packed.data());
     } else {
       packed.resize(kernels::cuda_conv_packed_bytes(number, c.out, c.in, c.kernel_h, c.kernel_w));
     }  // else for a cut's tiles, in run()
@@ -296,9 +296,7 @@ struct Layer {
 DType type_named(const std::string& name) {
   return name == "f32" || name == "tf32" ? DType::f32 : name == "f16" ? DType::f16 : DType::bf16;
 }
-std::string define_of(DType dtype) {
-  return fmt::format("OBK_TYPE={}", static_cast<int>(dtype));
-}
+std::string define_of(DType dtype) { return fmt::format("OBK_TYPE={}", static_cast<int>(dtype)); }
 
 TEST_P(Conv, EqualsTheDefinition) {
   const DType dtype = type_named(GetParam());
@@ -316,8 +314,9 @@ TEST_P(Conv, EqualsTheDefinition) {
       int64_t pixels, channels;
       bool direct, ring = true;
     };
-    const Cut cuts[] = {{64, 64, false}, {16, 16, false}, {c.out_width(), 32, false},
-                        {33, 48, true},  {100, 80, true}, {40, 64, false}, {24, 32, false, false}};
+    const Cut cuts[] = {{64, 64, false},       {16, 16, false}, {c.out_width(), 32, false},
+                        {33, 48, true},        {100, 80, true}, {40, 64, false},
+                        {24, 32, false, false}};
     std::vector<float> first;
     for (const Cut& cut : cuts) {
       if (few() && (c.pixels() * c.out * c.in * taps > 1'500'000 || &cut - cuts > 3)) continue;
@@ -375,8 +374,8 @@ TEST_P(Conv, EqualsTheDefinition) {
 INSTANTIATE_TEST_SUITE_P(Types, Conv, testing::Values("f32", "tf32", "f16", "bf16"),
                          [](const auto& info) { return std::string(info.param); });
 
-// A tile whose shape stands in the text gives the bits of the tile of any shape, which the test above compares with the
-// definition: called and inlined, sure of its operands or not.
+// A tile whose shape stands in the text gives the bits of the tile of any shape, which the test
+// above compares with the definition: called and inlined, sure of its operands or not.
 struct FixedTile {
   Case c;
   int64_t pixels, channels;
@@ -416,11 +415,12 @@ std::string cases_of(const std::vector<FixedTile>& tiles) {
   std::string list = "OBK_CASES=";
   for (size_t k = 0; k < tiles.size(); ++k) {
     const auto& [c, pixels, channels] = tiles[k];
-    list += fmt::format(" case {}: OBK_CONV_TILE_OF(kType, t, {}, {},{},{},{},{},{},{},{},{},{},{},{},"
-                        "{},{},{},{}); break;",
-                        k + 1, c.out % channels == 0, c.in, c.height, c.width, c.kernel_h, c.kernel_w,
-                        c.stride_h, c.stride_w, c.dilation_h, c.dilation_w, c.top, c.left,
-                        c.out_width(), c.width * c.in, c.in, pixels, channels);
+    list += fmt::format(
+        " case {}: OBK_CONV_TILE_OF(kType, t, {}, {},{},{},{},{},{},{},{},{},{},{},{},"
+        "{},{},{},{}); break;",
+        k + 1, c.out % channels == 0, c.in, c.height, c.width, c.kernel_h, c.kernel_w, c.stride_h,
+        c.stride_w, c.dilation_h, c.dilation_w, c.top, c.left, c.out_width(), c.width * c.in, c.in,
+        pixels, channels);
   }
   return list;
 }
@@ -445,8 +445,10 @@ void compare_with_any_shape(const std::vector<FixedTile>& all, DType dtype, cons
       if (ran.ok()) ran = check(g.d->CtxSynchronize(), "run");
       ASSERT_TRUE(ran.ok()) << ran.error().text();
       g.d->CopyToHost(y.data(), layer.y, y.size() * 4);
-      if (!fixed) first = y;
-      else EXPECT_EQ(memcmp(first.data(), y.data(), y.size() * 4), 0);
+      if (!fixed)
+        first = y;
+      else
+        EXPECT_EQ(memcmp(first.data(), y.data(), y.size() * 4), 0);
     }
     tiles += layer.tiles(pixels, channels);
   }
@@ -475,14 +477,15 @@ TEST(ConvCompile, NoSpills) {
   }
 }
 
-// Tiles by wgmma: the assembler keeps its products apart from what waits for them. A test a tile: each is a compilation.
+// Tiles by wgmma: the assembler keeps its products apart from what waits for them. A test a tile:
+// each is a compilation.
 class ConvLongCompile : public testing::TestWithParam<size_t> {};
 TEST_P(ConvLongCompile, KeepsProductsApart) {
   if (auto found = find_nvrtc(); !found.ok()) GTEST_SKIP() << found.error().text();
   const FixedTile& tile = kLongTiles[GetParam()];
   SCOPED_TRACE(fmt::format("{} pixels x {} channels of {}", tile.pixels, tile.channels, tile.c.in));
-  auto cubin = compile_cubin(kText, "sm_90a", {define_of(DType::f16), cases_of({tile}),
-                                               "OBK_RING=2", "OBK_INLINED=1"});
+  auto cubin = compile_cubin(
+      kText, "sm_90a", {define_of(DType::f16), cases_of({tile}), "OBK_RING=2", "OBK_INLINED=1"});
   ASSERT_TRUE(cubin.ok()) << cubin.error().text();
   EXPECT_EQ(cubin->log.find("(C75"), std::string::npos) << cubin->log;
 }

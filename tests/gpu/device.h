@@ -15,7 +15,8 @@
 
 namespace obelisk::runtime::cuda {
 
-/// Under a tool that makes kernels many times slower (gpu.py sanitize): cases of every block, but small ones, once each.
+/// Under a tool that makes kernels many times slower (gpu.py sanitize): cases of every block, but
+/// small ones, once each.
 inline bool few() { return getenv("OBELISK_GPU_FEW") != nullptr; }
 
 /// Compiled, or as another process of the same run has it in the folder OBELISK_GPU_CUBINS.
@@ -44,10 +45,14 @@ struct Device {
     if (const char* more = getenv("OBELISK_GPU_DEFINE")) defines.push_back(more);
     for (std::string& define : defines)  // a tool's clocks are others
       if (few() && define.starts_with("OBK_WATCHDOG=")) define = "OBK_WATCHDOG=400000000000LL";
-    if (auto driver = load_driver(); driver.ok()) d = *driver;
-    else if (!getenv("OBELISK_GPU_CUBINS")) return driver.error();
-    else if (auto made = cubin_of(text, "sm_90a", defines); !made.ok()) return made.error();
-    else return driver.error();
+    if (auto driver = load_driver(); driver.ok())
+      d = *driver;
+    else if (!getenv("OBELISK_GPU_CUBINS"))
+      return driver.error();
+    else if (auto made = cubin_of(text, "sm_90a", defines); !made.ok())
+      return made.error();
+    else
+      return driver.error();
     TRY(gpu, first_gpu());
     TRY(Cubin cubin, cubin_of(text, to_string(gpu.arch), defines));
     log = cubin.log;
@@ -102,12 +107,12 @@ inline uint16_t float_to_bf16(float f) {
   return static_cast<uint16_t>((b + 0x7fff + ((b >> 16) & 1)) >> 16);
 }
 
-#define OPEN(device, source, ...)                                       \
-  Device device;                                                        \
-  if (Status opened = device.open(source, {__VA_ARGS__}); !opened.ok()) { \
+#define OPEN(device, source, ...)                                          \
+  Device device;                                                           \
+  if (Status opened = device.open(source, {__VA_ARGS__}); !opened.ok()) {  \
     ASSERT_NE(opened.error().code, Code::kBuild) << opened.error().text(); \
-    GTEST_SKIP() << opened.error().text();                              \
-  }                                                                     \
+    GTEST_SKIP() << opened.error().text();                                 \
+  }                                                                        \
   static_assert(true)
 
 }  // namespace obelisk::runtime::cuda

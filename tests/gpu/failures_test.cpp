@@ -1,6 +1,7 @@
-// What a context says when the device fails: waits that never end, an address where no memory is; and that it stays an error, of this context,
-// of others and of new ones, until all are destroyed and the process ends by itself. A GPU's context does not recover, so each case has a process
-// of its own (base/test/apart.h). Skipped where no GPU is.
+// What a context says when the device fails: waits that never end, an address where no memory is;
+// and that it stays an error, of this context, of others and of new ones, until all are destroyed
+// and the process ends by itself. A GPU's context does not recover, so each case has a process of
+// its own (base/test/apart.h). Skipped where no GPU is.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -18,13 +19,13 @@ namespace obelisk::runtime::cuda {
 namespace {
 
 // Clocks that a wait may take, a quarter of a second: other processes may have the GPU meanwhile.
-#define APART(name)                                                                                       \
-  TEST(Failures, name) {                                                                                  \
-    if (auto gpu = open_gpu(0); !gpu.ok()) GTEST_SKIP() << gpu.error().text();                            \
-    if (auto found = find_nvrtc(); !found.ok()) GTEST_SKIP() << found.error().text();                     \
-    if (getenv("OBELISK_GPU_FEW")) GTEST_SKIP() << "a tool reports every trap";                           \
-    EXPECT_TRUE(passes_apart("Failures.DISABLED_" #name, {"OBELISK_WATCHDOG_CLOCKS=500000000"}));         \
-  }                                                                                                       \
+#define APART(name)                                                                               \
+  TEST(Failures, name) {                                                                          \
+    if (auto gpu = open_gpu(0); !gpu.ok()) GTEST_SKIP() << gpu.error().text();                    \
+    if (auto found = find_nvrtc(); !found.ok()) GTEST_SKIP() << found.error().text();             \
+    if (getenv("OBELISK_GPU_FEW")) GTEST_SKIP() << "a tool reports every trap";                   \
+    EXPECT_TRUE(passes_apart("Failures.DISABLED_" #name, {"OBELISK_WATCHDOG_CLOCKS=500000000"})); \
+  }                                                                                               \
   TEST(Failures, DISABLED_##name)
 
 std::vector<Tensor> inputs_of(const Program& program) {
@@ -45,7 +46,8 @@ struct OnDevice {
   std::vector<Memory> memory;
   std::vector<const void*> in;
   std::vector<void*> out;
-  explicit OnDevice(const Program& program) : memory(program.inputs.size() + program.outputs.size()) {
+  explicit OnDevice(const Program& program)
+      : memory(program.inputs.size() + program.outputs.size()) {
     size_t at = 0;
     for (const Tensor& tensor : inputs_of(program)) {
       Status filled = memory[at].fill(tensor.data(), tensor.bytes(), "an input");
@@ -63,15 +65,16 @@ struct OnDevice {
 void expect_device_error(const Status& status, const char* what) {
   ASSERT_FALSE(status.ok()) << what;
   EXPECT_EQ(status.error().code, Code::kDevice) << what << ": " << status.error().text();
-  EXPECT_NE(status.error().message.find("CUDA_ERROR_"), std::string::npos) << what << ": " << status.error().text();
+  EXPECT_NE(status.error().message.find("CUDA_ERROR_"), std::string::npos)
+      << what << ": " << status.error().text();
 }
 template <typename T>
 Status status_of(const Result<T>& result) {
   return result.ok() ? ok_status() : Status(result.error());
 }
 
-/// A program whose run fails, a context of it, and others that were there before: one that has run on the host's arrays, so that it has staging,
-/// one that never ran.
+/// A program whose run fails, a context of it, and others that were there before: one that has run
+/// on the host's arrays, so that it has staging, one that never ran.
 struct Broken {
   std::shared_ptr<Program> program;
   std::shared_ptr<const Executable> executable, sound;
@@ -80,7 +83,8 @@ struct Broken {
   std::unique_ptr<OnDevice> ports;
 
   /// `damage`: to the tables of a program that is right.
-  Broken(const graph::Graph& graph, const std::string& granularity, bool tiles, const std::function<void(Program&)>& damage) {
+  Broken(const graph::Graph& graph, const std::string& granularity, bool tiles,
+         const std::function<void(Program&)>& damage) {
     EXPECT_TRUE(first_gpu().ok());
     const std::shared_ptr<Program> right = program_of(graph, granularity, tiles);
     program = std::make_shared<Program>(*right);
@@ -113,18 +117,23 @@ struct Broken {
     }
     expect_device_error(status_of(run(*ran, *program, inputs)), "another context that has run");
     expect_device_error(ran->run(ports->in, ports->out), "the same again, the GPU's memory");
-    expect_device_error(fresh->run(ports->in, ports->out), "a context that never ran, the GPU's memory");
+    expect_device_error(fresh->run(ports->in, ports->out),
+                        "a context that never ran, the GPU's memory");
     auto made = executable->context();
     expect_device_error(status_of(made), "a new context");
     auto loaded = load_cuda(program, {.cache_dir = "off", .watchdog = true});
-    if (loaded.ok()) expect_device_error(status_of((*loaded)->context()), "a context of a program that was loaded anew");
-    else expect_device_error(status_of(loaded), "a program that was loaded anew");
+    if (loaded.ok())
+      expect_device_error(status_of((*loaded)->context()),
+                          "a context of a program that was loaded anew");
+    else
+      expect_device_error(status_of(loaded), "a program that was loaded anew");
     fmt::print("{{\"test\": \"a device error stays\", \"error\": \"{}\"}}\n", error.message);
     executable.reset(), context.reset(), sound.reset(), fresh.reset(), ran.reset(), ports.reset();
   }
 };
 
-/// A task of the last wave, as if there were one more: its SM comes to a barrier that no other ever reaches.
+/// A task of the last wave, as if there were one more: its SM comes to a barrier that no other ever
+/// reaches.
 struct Late {
   int sm = 0;
   size_t task = 0;
@@ -154,9 +163,12 @@ APART(AWaitForABarrierIsNamed) {
   const std::string begin = fmt::format("SM {} waits for the grid barrier at 0x", late.sm);
   EXPECT_EQ(message.substr(0, begin.size()), begin) << message;
   const size_t ctas = program.lists.size(), waves = static_cast<size_t>(program.waves);
-  const std::string wanted = fmt::format(" before task {} (wave {}, '{}'): it wants {}, has {} (", late.task, waves, late.label, waves * ctas, (waves - 1) * ctas + 1);
+  const std::string wanted =
+      fmt::format(" before task {} (wave {}, '{}'): it wants {}, has {} (", late.task, waves,
+                  late.label, waves * ctas, (waves - 1) * ctas + 1);
   EXPECT_NE(message.find(wanted), std::string::npos) << message << "\nwanted: " << wanted;
-  EXPECT_NE(status.error().hint.find("does not recover"), std::string::npos) << status.error().text();
+  EXPECT_NE(status.error().hint.find("does not recover"), std::string::npos)
+      << status.error().text();
   broken.expect_errors_that_stay(status.error());
 }
 
@@ -169,21 +181,27 @@ APART(AWaitForAValueIsNamed) {
   size_t silent = 0;
   Broken broken(*graph, "mono", true, [&](Program& program) {
     CHECK(program.flows, "the decoder's token does not flow");
-    const auto longest = std::max_element(program.lists.begin(), program.lists.end(), [](const auto& a, const auto& b) { return a.size() < b.size(); });
+    const auto longest =
+        std::max_element(program.lists.begin(), program.lists.end(),
+                         [](const auto& a, const auto& b) { return a.size() < b.size(); });
     longest->clear(), silent = static_cast<size_t>(longest - program.lists.begin());
   });
   const Status status = status_of(run(*broken.context, *broken.program, broken.inputs));
   expect_device_error(status, "the run");
   const std::string& message = status.error().message;
   std::smatch found;
-  const std::regex wanted("SM ([0-9]+) waits for a value that other SMs give at 0x[0-9a-f]+ before task ([0-9]+) \\(wave [0-9]+, '[^']*'\\): it wants 1, has 0 \\(.*CUDA_ERROR_.*");
+  const std::regex wanted(
+      "SM ([0-9]+) waits for a value that other SMs give at 0x[0-9a-f]+ before task ([0-9]+) "
+      "\\(wave [0-9]+, '[^']*'\\): it wants 1, has 0 \\(.*CUDA_ERROR_.*");
   ASSERT_TRUE(std::regex_match(message, found, wanted)) << message;
   const size_t sm = std::stoul(found[1]), task = std::stoul(found[2]);
   EXPECT_NE(sm, silent) << "it has no task";
   size_t from = 0;
-  for (size_t k = 0; k < sm && k < broken.program->lists.size(); ++k) from += broken.program->lists[k].size();
+  for (size_t k = 0; k < sm && k < broken.program->lists.size(); ++k)
+    from += broken.program->lists[k].size();
   ASSERT_LT(sm, broken.program->lists.size());
-  EXPECT_TRUE(from <= task && task < from + broken.program->lists[sm].size()) << "task " << task << " is another SM's than " << sm;
+  EXPECT_TRUE(from <= task && task < from + broken.program->lists[sm].size())
+      << "task " << task << " is another SM's than " << sm;
   broken.expect_errors_that_stay(status.error());
 }
 
@@ -202,14 +220,16 @@ APART(AnAddressOfNoMemoryInOneKernel) {
   broken.expect_errors_that_stay(status.error());
 }
 
-// On the caller's stream the run itself returns before it fails: who comes next is told, and by whatever call.
+// On the caller's stream the run itself returns before it fails: who comes next is told, and by
+// whatever call.
 APART(AnAddressOfNoMemoryOnAStream) {
   Broken broken(chain(), "stitch", false, lose_a_place);
   const Driver& d = **load_driver();
   Handle stream = nullptr;
   ASSERT_EQ(d.StreamCreate(&stream, kStreamNonBlocking), 0);
   const Status begun = broken.context->run_on(broken.ports->in, broken.ports->out, stream);
-  if (!begun.ok()) expect_device_error(begun, "the run, where the kernel failed before the last call returned");
+  if (!begun.ok())
+    expect_device_error(begun, "the run, where the kernel failed before the last call returned");
   EXPECT_NE(d.StreamSynchronize(stream), 0);
   const Status status = broken.context->run_on(broken.ports->in, broken.ports->out, stream);
   expect_device_error(status, "the run after it");

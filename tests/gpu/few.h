@@ -1,5 +1,5 @@
-// Product tiles of one to eight rows whose shape stands in their text, for tests on a core (after gemm_few.cuh): cases, their numbers,
-// what sums must be.
+// Product tiles of one to eight rows whose shape stands in their text, for tests on a core (after
+// gemm_few.cuh): cases, their numbers, what sums must be.
 #pragma once
 
 #include <random>
@@ -24,9 +24,9 @@ void tile_of(const ObkGemm& g) {
   static_assert(obk::few_fits<S>() && S::kGroups <= obk::WeightPages::kMostGroups);
   obk::few_tile<kBfloat, S>(g);
 }
-#define FEW(name, rows, columns, k, c_row, bfloat)                           \
-  Few {                                                                      \
-    name, rows, columns, k, c_row, bfloat,                                   \
+#define FEW(name, rows, columns, k, c_row, bfloat)                    \
+  Few {                                                               \
+    name, rows, columns, k, c_row, bfloat,                            \
         tile_of<bfloat, obk::FixedShape<rows, columns, k, k, c_row> > \
   }
 
@@ -37,7 +37,8 @@ struct FewNumbers {
     std::mt19937 random(5);
     std::uniform_real_distribution<double> uniform(-1, 1);
     const auto make = [&](int64_t count, std::vector<uint64_t>& bytes, std::vector<double>& exact) {
-      bytes.resize(static_cast<size_t>(count * 2 + 15) / 8), exact.resize(static_cast<size_t>(count));
+      bytes.resize(static_cast<size_t>(count * 2 + 15) / 8),
+          exact.resize(static_cast<size_t>(count));
       for (int64_t k = 0; k < count; ++k) {
         set_double(bytes.data(), c.type(), k, uniform(random));
         exact[static_cast<size_t>(k)] = get_double(bytes.data(), c.type(), k);
@@ -59,7 +60,8 @@ struct FewNumbers {
     return g;
   }
   obk::WeightPages weights_of(int tile) const {
-    return obk::WeightPages::of_tile(weights + tile * c.wide() / 8 * int64_t{c.chunks()} * 1024, c.wide() / 8, c.chunks());
+    return obk::WeightPages::of_tile(weights + tile * c.wide() / 8 * int64_t{c.chunks()} * 1024,
+                                     c.wide() / 8, c.chunks());
   }
   /// y: [rows][n], of which each tile has its columns.
   void expect_sums(const std::vector<float>& y, int pages) const {
@@ -68,10 +70,12 @@ struct FewNumbers {
         if (x % c.wide() >= c.columns) continue;
         double sum = 0, size = 0.01;
         for (int k = 0; k < c.k; ++k) {
-          const double product = a[static_cast<size_t>(row * c.k + k)] * b[static_cast<size_t>(int64_t{x} * c.k + k)];
+          const double product =
+              a[static_cast<size_t>(row * c.k + k)] * b[static_cast<size_t>(int64_t{x} * c.k + k)];
           sum += product, size += std::fabs(product);
         }
-        ASSERT_NEAR(static_cast<double>(y[static_cast<size_t>(row * n + x)]), sum, 2e-6 * size) << "row " << row << " column " << x << " pages " << pages;
+        ASSERT_NEAR(static_cast<double>(y[static_cast<size_t>(row * n + x)]), sum, 2e-6 * size)
+            << "row " << row << " column " << x << " pages " << pages;
       }
   }
 

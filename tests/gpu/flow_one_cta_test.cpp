@@ -1,5 +1,6 @@
-// Product tiles of programs that flow (flow.cuh), on a core (one_cta.h): rows that lie in shared memory, pages of 16 KB that a warp of its
-// own asks for in the order of the tiles, operands of a page read while those before are multiplied. Against sums in double.
+// Product tiles of programs that flow (flow.cuh), on a core (one_cta.h): rows that lie in shared
+// memory, pages of 16 KB that a warp of its own asks for in the order of the tiles, operands of a
+// page read while those before are multiplied. Against sums in double.
 #include "one_cta.h"
 
 #define OBK_RING 1
@@ -23,10 +24,14 @@ constexpr int kPage = obk::WeightPages::kPageBytes;
 static_assert(kPage == 16384);
 
 const Few kFew[] = {
-    FEW("token_16_columns", 1, 16, 8192, 24, false), FEW("token_32", 1, 32, 2048, 40, true),
-    FEW("token_128", 1, 128, 1024, 136, false),      FEW("one_page", 1, 48, 128, 56, false),
-    FEW("three_rows_uneven_k", 3, 32, 1000, 32, false), FEW("eight_rows_112", 8, 112, 448, 112, true),
-    FEW("a_last_page_of_one_chunk", 2, 16, 1088, 24, false), FEW("one_column", 1, 1, 2048, 40, false),
+    FEW("token_16_columns", 1, 16, 8192, 24, false),
+    FEW("token_32", 1, 32, 2048, 40, true),
+    FEW("token_128", 1, 128, 1024, 136, false),
+    FEW("one_page", 1, 48, 128, 56, false),
+    FEW("three_rows_uneven_k", 3, 32, 1000, 32, false),
+    FEW("eight_rows_112", 8, 112, 448, 112, true),
+    FEW("a_last_page_of_one_chunk", 2, 16, 1088, 24, false),
+    FEW("one_column", 1, 1, 2048, 40, false),
     FEW("uneven_columns", 1, 40, 1024, 48, true),
 };
 
@@ -34,20 +39,25 @@ class OneCtaFlow : public testing::TestWithParam<Few> {};
 
 TEST_P(OneCtaFlow, SumsAsDefined) {
   const Few& c = GetParam();
-  ASSERT_TRUE(kernels::cuda_gemm_flows(static_cast<int32_t>(c.type()), c.rows, c.columns, c.k)) << "the schedule would not let it flow";
+  ASSERT_TRUE(kernels::cuda_gemm_flows(static_cast<int32_t>(c.type()), c.rows, c.columns, c.k))
+      << "the schedule would not let it flow";
   constexpr int kTiles = 3;
   const FewNumbers numbers(c, kTiles);
   const int n = numbers.n;
   for (const int pages : {2, 5}) {
-    const int ring = pages * kPage, near = ring + 256, own = near + (c.rows * c.k * 2 + 127) / 128 * 128, scratch = own + (c.rows * c.c_row * 4 + 127) / 128 * 128;
+    const int ring = pages * kPage, near = ring + 256,
+              own = near + (c.rows * c.k * 2 + 127) / 128 * 128,
+              scratch = own + (c.rows * c.c_row * 4 + 127) / 128 * 128;
     ObkGemm g = numbers.gemm();
-    g.a = one_cta::shared + near, g.c = reinterpret_cast<float*>(one_cta::shared + own), g.scratch = one_cta::shared + scratch;
+    g.a = one_cta::shared + near, g.c = reinterpret_cast<float*>(one_cta::shared + own),
+    g.scratch = one_cta::shared + scratch;
     ASSERT_LE(scratch + kernels::cuda_gemm_scratch_bytes(&g), one_cta::kSharedBytes);
     std::vector<float> y(static_cast<size_t>(c.rows * n));
     one_cta::run(288, [&] {
       if (threadIdx.x < 256) {
         obk::ring_start(0, static_cast<uint32_t>(ring), pages, nullptr, 0);
-        if (threadIdx.x == 0) memcpy(one_cta::shared + near, numbers.a_bytes.data(), numbers.a.size() * 2);
+        if (threadIdx.x == 0)
+          memcpy(one_cta::shared + near, numbers.a_bytes.data(), numbers.a.size() * 2);
       }
       obk::named_barrier(15, 288);
       if (threadIdx.x >= 256) {  // as flow.cuh asks
@@ -58,7 +68,9 @@ TEST_P(OneCtaFlow, SumsAsDefined) {
           for (int chunk = 0; chunk < range.chunks; chunk += range.chunks_a_page()) {
             while (!obk::mbarrier_try(static_cast<uint32_t>(ring + 8 * (pages + slot)), turn ^ 1)) {
             }
-            obk::copy_page(static_cast<uint32_t>(slot * kPage), range, chunk, std::min(chunk + range.chunks_a_page(), range.chunks), static_cast<uint32_t>(ring + 8 * slot));
+            obk::copy_page(static_cast<uint32_t>(slot * kPage), range, chunk,
+                           std::min(chunk + range.chunks_a_page(), range.chunks),
+                           static_cast<uint32_t>(ring + 8 * slot));
             if (++slot == pages) slot = 0, turn ^= 1;
           }
         }
@@ -69,14 +81,16 @@ TEST_P(OneCtaFlow, SumsAsDefined) {
         mine.column = tile * c.wide();
         c.tile(mine);
         for (int i = static_cast<int>(threadIdx.x); i < c.rows * c.columns; i += 256)
-          y[static_cast<size_t>(i / c.columns * n + tile * c.wide() + i % c.columns)] = static_cast<const float*>(g.c)[i / c.columns * c.c_row + i % c.columns];
+          y[static_cast<size_t>(i / c.columns * n + tile * c.wide() + i % c.columns)] =
+              static_cast<const float*>(g.c)[i / c.columns * c.c_row + i % c.columns];
         __syncthreads();
       }
     });
     numbers.expect_sums(y, pages);
   }
 }
-INSTANTIATE_TEST_SUITE_P(Gemm, OneCtaFlow, testing::ValuesIn(kFew), [](const auto& info) { return std::string(info.param.name); });
+INSTANTIATE_TEST_SUITE_P(Gemm, OneCtaFlow, testing::ValuesIn(kFew),
+                         [](const auto& info) { return std::string(info.param.name); });
 
 }  // namespace
 }  // namespace obelisk

@@ -1,4 +1,5 @@
-// Functions of device code that stand for exact ones where results have 16 bits (dialect.cuh), beside the exact ones in f64.
+// Functions of device code that stand for exact ones where results have 16 bits (dialect.cuh),
+// beside the exact ones in f64.
 #include "device.h"
 
 #include <random>
@@ -23,7 +24,8 @@ struct Functions : testing::Test {
     std::vector<float> exps, quotients, erfs;
   };
   /// Of a / b, exp(b), 1 + erf(b).
-  static void of(Device& g, const std::vector<float>& a, const std::vector<float>& b, Answer& answer) {
+  static void of(Device& g, const std::vector<float>& a, const std::vector<float>& b,
+                 Answer& answer) {
     const size_t bytes = a.size() * sizeof(float);
     DevicePointer in[2], out[3];
     for (DevicePointer& p : in) p = g.make(bytes, 0);
@@ -32,7 +34,9 @@ struct Functions : testing::Test {
     ASSERT_EQ(g.d->CopyToDevice(in[1], b.data(), bytes), 0);
     ASSERT_EQ(g.d->CtxSynchronize(), 0);
     const int n = static_cast<int>(a.size());
-    ASSERT_EQ(g.launch(g.function("functions", 0), (n + 255) / 256, 0, nullptr, in[0], in[1], out[0], out[1], out[2], n), 0);
+    ASSERT_EQ(g.launch(g.function("functions", 0), (n + 255) / 256, 0, nullptr, in[0], in[1],
+                       out[0], out[1], out[2], n),
+              0);
     ASSERT_EQ(g.d->CtxSynchronize(), 0);
     std::vector<float>* to[] = {&answer.exps, &answer.quotients, &answer.erfs};
     for (int k = 0; k < 3; ++k) {
@@ -48,8 +52,10 @@ TEST_F(Functions, ShortFormsKeepTheirErrors) {
   std::uniform_real_distribution<float> to_zero(-100, 0), mantissa(1, 2);
   std::uniform_int_distribution<int> exponent(-149, 127), near_one(-16, 16);
   std::vector<float> a, b;
-  for (int k = 0; k < 30000; ++k) {  // arguments of exp and erf; divisors of all sizes, quotients that 16 bits hold
-    b.push_back(k % 2 ? to_zero(random) : std::ldexp(k % 4 ? mantissa(random) : -mantissa(random), exponent(random)));
+  for (int k = 0; k < 30000;
+       ++k) {  // arguments of exp and erf; divisors of all sizes, quotients that 16 bits hold
+    b.push_back(k % 2 ? to_zero(random)
+                      : std::ldexp(k % 4 ? mantissa(random) : -mantissa(random), exponent(random)));
     a.push_back(std::ldexp(mantissa(random), near_one(random)) * b.back());
   }
   Answer got;
@@ -60,17 +66,21 @@ TEST_F(Functions, ShortFormsKeepTheirErrors) {
     const double x = b[k];
     if (a[k] != 0 && std::isfinite(a[k])) {
       const double wanted = a[k] / x;
-      ASSERT_LE(std::fabs(got.quotients[k] - wanted), 0x1p-21 * std::fabs(wanted)) << a[k] << " / " << b[k];
+      ASSERT_LE(std::fabs(got.quotients[k] - wanted), 0x1p-21 * std::fabs(wanted))
+          << a[k] << " / " << b[k];
       ++quotients;
     }
     if (x <= 0 && x > -87) {
-      ASSERT_LE(std::fabs(got.exps[k] - std::exp(x)), (0x1p-22 + std::fabs(x) * 0x1p-23) * std::exp(x)) << "exp(" << x << ")";
+      ASSERT_LE(std::fabs(got.exps[k] - std::exp(x)),
+                (0x1p-22 + std::fabs(x) * 0x1p-23) * std::exp(x))
+          << "exp(" << x << ")";
       ++exps;
     } else if (x <= -88 && x >= -100) {
       ASSERT_EQ(got.exps[k], 0.0f) << "exp(" << x << ")";
     }
     if (std::fabs(x) < 4) {
-      ASSERT_LE(std::fabs(got.erfs[k] - (1 + std::erf(x))), 1.1e-5 * std::erfc(-x) + 1e-7) << "1 + erf(" << x << ")";
+      ASSERT_LE(std::fabs(got.erfs[k] - (1 + std::erf(x))), 1.1e-5 * std::erfc(-x) + 1e-7)
+          << "1 + erf(" << x << ")";
     }
   }
   EXPECT_GT(quotients, 20000);

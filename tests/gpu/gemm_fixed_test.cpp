@@ -1,7 +1,7 @@
 // Product tiles of known shapes on the GPU: against sums in double, and bit for bit against the
-// tile that takes any shape. Whole and partial rows, few rows, k that is no multiple of 64, all of k
-// at once and in stages, more pages of weights than the ring holds, weights asked for ahead or not.
-// Without a GPU they are only compiled.
+// tile that takes any shape. Whole and partial rows, few rows, k that is no multiple of 64, all of
+// k at once and in stages, more pages of weights than the ring holds, weights asked for ahead or
+// not. Without a GPU they are only compiled.
 #include <random>
 
 #include "device.h"
@@ -15,25 +15,25 @@ struct FixedCase {
 };
 
 const std::vector<FixedCase> kMixed = {
-    {64, 48, 768, 776, 48}, {32, 48, 384, 384, 56}, {64, 32, 384, 384, 40},
+    {64, 48, 768, 776, 48},   {32, 48, 384, 384, 56},   {64, 32, 384, 384, 40},
     {16, 32, 1536, 1536, 32}, {32, 16, 1536, 2048, 16}, {32, 80, 768, 768, 80},
-    {48, 16, 136, 136, 16}, {24, 64, 8, 8, 64}, {50, 96, 320, 320, 96},
+    {48, 16, 136, 136, 16},   {24, 64, 8, 8, 64},       {50, 96, 320, 320, 96},
     {64, 96, 1024, 1024, 96}, {32, 32, 3072, 3072, 32}, {64, 16, 2000, 2000, 24},
-    {1, 16, 2048, 0, 16}, {1, 64, 8192, 0, 64}, {3, 32, 1000, 1000, 32},
-    {8, 16, 8192, 8192, 16}, {8, 176, 256, 256, 176}, {8, 32, 3072, 3072, 32},
-    {32, 1, 392, 392, 1}, {8, 5, 256, 256, 6}, {64, 40, 384, 384, 48},
-    {16, 33, 128, 128, 33}, {32, 24, 16, 16, 24},
+    {1, 16, 2048, 0, 16},     {1, 64, 8192, 0, 64},     {3, 32, 1000, 1000, 32},
+    {8, 16, 8192, 8192, 16},  {8, 176, 256, 256, 176},  {8, 32, 3072, 3072, 32},
+    {32, 1, 392, 392, 1},     {8, 5, 256, 256, 6},      {64, 40, 384, 384, 48},
+    {16, 33, 128, 128, 33},   {32, 24, 16, 16, 24},
 };
 /* Both operands streamed: gemm_long.cuh. */
 const std::vector<FixedCase> kLong = {
-    {64, 128, 768, 776, 136}, {64, 128, 64, 64, 136}, {50, 160, 320, 320, 168}, {64, 144, 1000, 1000, 152},
-    {64, 64, 2304, 2304, 72}, {64, 32, 2048, 2048, 40}, {56, 112, 576, 576, 112}, {50, 72, 768, 768, 72},
-    {64, 96, 1536, 1536, 104}, {64, 96, 1096, 1096, 104}, {64, 48, 768, 768, 56},
-    {64, 96, 3072, 3072, 104, 4}, {64, 64, 1536, 1536, 72, 2},
-    {64, 144, 1536, 1536, 152, 4},
-    {50, 80, 576, 576, 88, 3}, {64, 32, 768, 768, 40}, {64, 144, 768, 768, 152},
-    {64, 144, 832, 832, 152}, {64, 128, 128, 128, 136}, {64, 160, 192, 192, 168},
-    {64, 112, 256, 256, 120}, {64, 64, 832, 832, 72},
+    {64, 128, 768, 776, 136},    {64, 128, 64, 64, 136},        {50, 160, 320, 320, 168},
+    {64, 144, 1000, 1000, 152},  {64, 64, 2304, 2304, 72},      {64, 32, 2048, 2048, 40},
+    {56, 112, 576, 576, 112},    {50, 72, 768, 768, 72},        {64, 96, 1536, 1536, 104},
+    {64, 96, 1096, 1096, 104},   {64, 48, 768, 768, 56},        {64, 96, 3072, 3072, 104, 4},
+    {64, 64, 1536, 1536, 72, 2}, {64, 144, 1536, 1536, 152, 4}, {50, 80, 576, 576, 88, 3},
+    {64, 32, 768, 768, 40},      {64, 144, 768, 768, 152},      {64, 144, 832, 832, 152},
+    {64, 128, 128, 128, 136},    {64, 160, 192, 192, 168},      {64, 112, 256, 256, 120},
+    {64, 64, 832, 832, 72},
 };
 
 std::string text(const std::vector<FixedCase>& cases) {
@@ -94,8 +94,7 @@ static __device__ __forceinline__ void both(const uint16_t* a, const char* packe
 )cu";
   int id = 0;
   for (const FixedCase& c : cases)
-    all += fmt::format("CASE({}, {}, {}, {}, {}, {}, {})\n", id++, c.rows, c.columns, c.k,
-                       c.a_row,
+    all += fmt::format("CASE({}, {}, {}, {}, {}, {}, {})\n", id++, c.rows, c.columns, c.k, c.a_row,
                        c.c_row, c.parts);
   return all;
 }
@@ -156,9 +155,9 @@ void compare(std::vector<FixedCase> cases, int type) {
                              static_cast<int>(kernels::cuda_gemm_scratch_bytes(&shape));
           if (shared > g.gpu.shared_bytes) continue;
           const Handle kernel = g.function(fmt::format("both_{}", id).c_str(), shared);
-          ASSERT_EQ(g.launch(kernel, tiles, shared, nullptr, a_at, b_at, out, wrong, m, n, pages,
-                             ahead),
-                    0);
+          ASSERT_EQ(
+              g.launch(kernel, tiles, shared, nullptr, a_at, b_at, out, wrong, m, n, pages, ahead),
+              0);
           Status done = check(g.d->CtxSynchronize(), "both");
           ASSERT_TRUE(done.ok()) << done.error().text() << " case " << id;
           EXPECT_EQ(g.read<uint64_t>(wrong), 0u)

@@ -1,6 +1,9 @@
-// 16-bit products of any shape (gemm_mma.cuh, gemm_operands.cuh) on a core (one_cta.h), against sums in their order, bit by bit: rows, columns and k that are
-// no multiples, A and B by copies of their threads or of the engine, packed weights by the ring's pages or with the stages, one or several passes, onto C
-// or beside it; and where a GPU has little shared memory (one_cta_gemm_small). Run again with copies that come no sooner than they must: what a stage reads has been waited for, and met about.
+// 16-bit products of any shape (gemm_mma.cuh, gemm_operands.cuh) on a core (one_cta.h), against
+// sums in their order, bit by bit: rows, columns and k that are no multiples, A and B by copies of
+// their threads or of the engine, packed weights by the ring's pages or with the stages, one or
+// several passes, onto C or beside it; and where a GPU has little shared memory
+// (one_cta_gemm_small). Run again with copies that come no sooner than they must: what a stage
+// reads has been waited for, and met about.
 #include "one_cta.h"
 
 #define OBK_RING 4
@@ -20,31 +23,48 @@ typedef ObkWorker ObkLanes;
 namespace obelisk {
 namespace {
 
-constexpr bool kSmall = OBK_GEMM_PANEL < 98304;  // as on a GPU with little shared memory and no ring
-int64_t scratch_bytes(const ObkGemm& g) { return kSmall ? kernels::cuda_gemm_small_scratch_bytes(&g) : kernels::cuda_gemm_scratch_bytes(&g); }
+constexpr bool kSmall =
+    OBK_GEMM_PANEL < 98304;  // as on a GPU with little shared memory and no ring
+int64_t scratch_bytes(const ObkGemm& g) {
+  return kSmall ? kernels::cuda_gemm_small_scratch_bytes(&g) : kernels::cuda_gemm_scratch_bytes(&g);
+}
 
-constexpr int kPagesBytes = OBK_RING * 24576, kScratch = (kPagesBytes + OBK_RING * 16 + 1023) / 1024 * 1024;
+constexpr int kPagesBytes = OBK_RING * 24576,
+              kScratch = (kPagesBytes + OBK_RING * 16 + 1023) / 1024 * 1024;
 
 struct Case {
   int m, n, k;
   enum { kRing, kWithStages, kRows, kColumns, kOdd } b = kRing;
-  int a_shift = 0;        // elements
+  int a_shift = 0;                                            // elements
   bool transposed = false, accumulate = false, near = false;  // A; onto C; C in shared memory
 };
 
 void check(const Case& c, unsigned slow) {
-  SCOPED_TRACE(fmt::format("{} x {} x {}, B {}, A {} behind{}{}{}, slow {:#x}", c.m, c.n, c.k, static_cast<int>(c.b), c.a_shift, c.transposed ? ", transposed" : "",
+  SCOPED_TRACE(fmt::format("{} x {} x {}, B {}, A {} behind{}{}{}, slow {:#x}", c.m, c.n, c.k,
+                           static_cast<int>(c.b), c.a_shift, c.transposed ? ", transposed" : "",
                            c.accumulate ? ", onto C" : "", c.near ? ", near" : "", slow));
   std::mt19937 random(static_cast<unsigned>(c.m * 7 + c.n * 3 + c.k));
   std::uniform_real_distribution<float> uniform(-1, 1);
-  const auto half = [&] { return static_cast<uint16_t>(obk::narrow_two<false>(uniform(random), 0)); };
+  const auto half = [&] {
+    return static_cast<uint16_t>(obk::narrow_two<false>(uniform(random), 0));
+  };
   const int a_row = c.transposed ? 1 : (c.k + 7) / 8 * 8 + 8, a_col = c.transposed ? c.m : 1;
-  const int b_row = c.b == Case::kColumns ? 1 : c.b == Case::kOdd ? 2 * c.n + 1 : (c.n + 7) / 8 * 8, b_col = c.b == Case::kColumns ? (c.k + 7) / 8 * 8 : c.b == Case::kOdd ? 2 : 1;
-  std::vector<uint64_t> hold_a(static_cast<size_t>(c.m + 8) * (c.k + 24) / 4 + 8), hold_b(static_cast<size_t>(c.k + 8) * (2 * c.n + 16) / 4 + 8);
-  const auto aligned = [](std::vector<uint64_t>& hold) { return reinterpret_cast<uint16_t*>(hold.data()) + reinterpret_cast<uint64_t>(hold.data()) % 16 / 2; };
+  const int b_row = c.b == Case::kColumns ? 1
+                    : c.b == Case::kOdd   ? 2 * c.n + 1
+                                          : (c.n + 7) / 8 * 8,
+            b_col = c.b == Case::kColumns ? (c.k + 7) / 8 * 8
+                    : c.b == Case::kOdd   ? 2
+                                          : 1;
+  std::vector<uint64_t> hold_a(static_cast<size_t>(c.m + 8) * (c.k + 24) / 4 + 8),
+      hold_b(static_cast<size_t>(c.k + 8) * (2 * c.n + 16) / 4 + 8);
+  const auto aligned = [](std::vector<uint64_t>& hold) {
+    return reinterpret_cast<uint16_t*>(hold.data()) +
+           reinterpret_cast<uint64_t>(hold.data()) % 16 / 2;
+  };
   uint16_t *const a = aligned(hold_a) + c.a_shift, *const b = aligned(hold_b);
   for (std::vector<uint64_t>* hold : {&hold_a, &hold_b})
-    for (size_t k = 0; k < hold->size() * 4; ++k) reinterpret_cast<uint16_t*>(hold->data())[k] = half();
+    for (size_t k = 0; k < hold->size() * 4; ++k)
+      reinterpret_cast<uint16_t*>(hold->data())[k] = half();
   std::vector<double> exact_a, exact_b;
   for (int r = 0; r < c.m; ++r)
     for (int e = 0; e < c.k; ++e) exact_a.push_back(number(a[r * a_row + e * a_col]));
@@ -57,16 +77,19 @@ void check(const Case& c, unsigned slow) {
   if (packed) kernels::cuda_gemm_pack(kObkF16, c.n, c.k, c.n, b, b_row, b_col, weights);
   one_cta::readable.clear();
   for (std::vector<uint64_t>* hold : {&hold_a, &hold_b, &hold_packed})
-    one_cta::readable.push_back({reinterpret_cast<const char*>(hold->data()), reinterpret_cast<const char*>(hold->data() + hold->size())});
+    one_cta::readable.push_back({reinterpret_cast<const char*>(hold->data()),
+                                 reinterpret_cast<const char*>(hold->data() + hold->size())});
   const int pitch = c.n + 8;
   std::vector<float> out(static_cast<size_t>(c.m) * pitch, 3.0f);
   memset(one_cta::shared, 0xff, sizeof one_cta::shared);  // NaN wherever nothing is brought
   ObkGemm g = {};
   g.a_type = g.b_type = kObkF16, g.packed = packed, g.accumulate = c.accumulate;
-  g.m = c.m, g.n = c.n, g.k = c.k, g.a = a, g.a_row = a_row, g.a_col = a_col, g.b = packed ? weights : b, g.b_row = b_row, g.b_col = b_col;
+  g.m = c.m, g.n = c.n, g.k = c.k, g.a = a, g.a_row = a_row, g.a_col = a_col,
+  g.b = packed ? weights : b, g.b_row = b_row, g.b_col = b_col;
   g.scratch = one_cta::shared + kScratch;
   const int64_t scratch = scratch_bytes(g);
-  float* const near = reinterpret_cast<float*>(one_cta::shared + kScratch + (scratch + 1023) / 1024 * 1024);
+  float* const near =
+      reinterpret_cast<float*>(one_cta::shared + kScratch + (scratch + 1023) / 1024 * 1024);
   g.c = c.near ? near : out.data(), g.c_row = pitch;
   one_cta::rests = [&](int warp, int round) { return (slow >> warp & 1) != 0 && round % 12 != 0; };
   one_cta::run(OBK_THREADS, [&] {
@@ -75,15 +98,22 @@ void check(const Case& c, unsigned slow) {
       for (int k = threadIdx.x; k < c.m * pitch; k += OBK_THREADS) near[k] = 3.0f;
     obk::gemm_tile<kObkF16>(nullptr, g);
     if (c.near)
-      for (int k = threadIdx.x; k < c.m * pitch; k += OBK_THREADS) out[static_cast<size_t>(k)] = near[k];
+      for (int k = threadIdx.x; k < c.m * pitch; k += OBK_THREADS)
+        out[static_cast<size_t>(k)] = near[k];
     obk::ring_finish();
   });
   one_cta::rests = nullptr;
   const auto untouched = [](char byte) { return byte == '\xff'; };
-  if (!c.near) { EXPECT_TRUE(std::all_of(one_cta::shared + kScratch + scratch, one_cta::shared + one_cta::kSharedBytes, untouched)) << "more than its scratch is written"; }
+  if (!c.near) {
+    EXPECT_TRUE(std::all_of(one_cta::shared + kScratch + scratch,
+                            one_cta::shared + one_cta::kSharedBytes, untouched))
+        << "more than its scratch is written";
+  }
   for (int r = 0; r < c.m; ++r)
     for (int n = 0; n < pitch; ++n) {
-      const float sum = n < c.n ? sum_of(&exact_a[static_cast<size_t>(r) * c.k], &exact_b[static_cast<size_t>(n) * c.k], c.k) : 0;
+      const float sum = n < c.n ? sum_of(&exact_a[static_cast<size_t>(r) * c.k],
+                                         &exact_b[static_cast<size_t>(n) * c.k], c.k)
+                                : 0;
       const float wanted = n >= c.n ? 3.0f : c.accumulate ? 3.0f + sum : sum;
       ASSERT_EQ(out[static_cast<size_t>(r) * pitch + n], wanted) << "row " << r << ", column " << n;
     }

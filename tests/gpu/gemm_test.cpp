@@ -511,16 +511,14 @@ TEST_P(Tiles, EqualReferenceWhateverTheCut) {
   jobs.check_outputs();
 }
 
-INSTANTIATE_TEST_SUITE_P(Gemm, Tiles,
-                         testing::Values(std::tuple{kObkF16, 3}, std::tuple{kObkF16, 0},
-                                         std::tuple{kObkF16, 2}, std::tuple{kObkBf16, 3},
-                                         std::tuple{kObkF32, 0}, std::tuple{kObkF64, 0},
-                                         std::tuple{kObkTf32, 0},
-                                         std::tuple{kObkI8, 0}, std::tuple{kObkU8, 0}),
-                         [](const auto& info) {
-                           return fmt::format("type{}_pages{}", std::get<0>(info.param),
-                                              std::get<1>(info.param));
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    Gemm, Tiles,
+    testing::Values(std::tuple{kObkF16, 3}, std::tuple{kObkF16, 0}, std::tuple{kObkF16, 2},
+                    std::tuple{kObkBf16, 3}, std::tuple{kObkF32, 0}, std::tuple{kObkF64, 0},
+                    std::tuple{kObkTf32, 0}, std::tuple{kObkI8, 0}, std::tuple{kObkU8, 0}),
+    [](const auto& info) {
+      return fmt::format("type{}_pages{}", std::get<0>(info.param), std::get<1>(info.param));
+    });
 
 TEST(Gemm, CompilesForEveryArchitecture) {
   if (auto found = find_nvrtc(); !found.ok()) GTEST_SKIP() << found.error().text();
@@ -710,12 +708,12 @@ INSTANTIATE_TEST_SUITE_P(
         ChainCase{128, 768, 768, kObkF16, 64, 16, 4}, ChainCase{128, 3072, 768, kObkF16, 64, 48, 4},
         ChainCase{128, 3072, 768, kObkBf16, 64, 48, 4}, ChainCase{8, 3072, 3072, kObkF16, 8, 32, 4},
         ChainCase{1, 2048, 2048, kObkF16, 1, 16, 4}, ChainCase{32, 2048, 2048, kObkF16, 32, 16, 4},
-        ChainCase{128, 3072, 768, kObkF16, 64, 48, 2}, ChainCase{197, 3072, 768, kObkF16, 64, 96, 3},
-        ChainCase{1, 8192, 2048, kObkF16, 1, 64, 5}),
+        ChainCase{128, 3072, 768, kObkF16, 64, 48, 2},
+        ChainCase{197, 3072, 768, kObkF16, 64, 96, 3}, ChainCase{1, 8192, 2048, kObkF16, 1, 64, 5}),
     [](const auto& info) {
       const ChainCase& c = info.param;
-      return fmt::format("m{}_n{}_k{}_type{}_tile{}x{}_pages{}", c.tokens, c.n, c.k, c.type,
-                         c.rows, c.columns, c.pages);
+      return fmt::format("m{}_n{}_k{}_type{}_tile{}x{}_pages{}", c.tokens, c.n, c.k, c.type, c.rows,
+                         c.columns, c.pages);
     });
 
 }  // namespace

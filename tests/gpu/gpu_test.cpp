@@ -109,7 +109,8 @@ const Case kCases[] = {
   out %6 "p"
   out %15 "q"
 })"},
-    // Rows whose sums have an inverse that no float holds, one that is no normal number, a plain one, and none.
+    // Rows whose sums have an inverse that no float holds, one that is no normal number, a plain
+    // one, and none.
     {"divisors_of_all_sizes", R"(graph "g" {
   in %0 "x": FLOAT[4,300]
   const %1: f32[4,1] = [2e-42, 3e35, 1, 0]
@@ -272,7 +273,8 @@ graph::Graph two_products(DType type, int64_t rows, int64_t depth, int64_t colum
   return graph;
 }
 
-/// r = (tanh(x) W in parts) + b + residual, y = r - mean(r), as the compiler fits it for graphs of kernels.
+/// r = (tanh(x) W in parts) + b + residual, y = r - mean(r), as the compiler fits it for graphs of
+/// kernels.
 graph::Graph long_sum(DType type, int64_t rows, int64_t depth, int64_t columns, int64_t parts) {
   std::mt19937 random(5);
   graph::Graph graph;
@@ -283,34 +285,51 @@ graph::Graph long_sum(DType type, int64_t rows, int64_t depth, int64_t columns, 
   const auto a = graph.must_add(graph::Op::Tanh, {x});
   const auto product = graph.must_add(graph::Op::MatMul, {a, constant({depth, columns})});
   const auto biased = graph.must_add(graph::Op::Add, {product, constant({columns})});
-  const auto zero = graph.add_constant(tensor_of(std::vector<int64_t>{0})), end = graph.add_constant(tensor_of(std::vector<int64_t>{columns}));
-  const auto residual = graph.must_add(graph::Op::Slice, {x, zero, end, graph.add_constant(tensor_of(std::vector<int64_t>{1}))});
+  const auto zero = graph.add_constant(tensor_of(std::vector<int64_t>{0})),
+             end = graph.add_constant(tensor_of(std::vector<int64_t>{columns}));
+  const auto residual = graph.must_add(
+      graph::Op::Slice, {x, zero, end, graph.add_constant(tensor_of(std::vector<int64_t>{1}))});
   const auto sum = graph.must_add(graph::Op::Add, {biased, residual});
-  const auto wide = graph.must_add(graph::Op::Cast, {sum}, ops::Attrs().set("to", ops::number_of_dtype(DType::f32)));
-  const auto mean = graph.must_add(graph::Op::ReduceMean, {wide, graph.add_constant(tensor_of(std::vector<int64_t>{-1}))}, ops::Attrs().set("keepdims", int64_t{1}));
+  const auto wide = graph.must_add(graph::Op::Cast, {sum},
+                                   ops::Attrs().set("to", ops::number_of_dtype(DType::f32)));
+  const auto mean = graph.must_add(graph::Op::ReduceMean,
+                                   {wide, graph.add_constant(tensor_of(std::vector<int64_t>{-1}))},
+                                   ops::Attrs().set("keepdims", int64_t{1}));
   graph.mark_output(sum, "r");
   graph.mark_output(graph.must_add(graph::Op::Sub, {wide, mean}), "y");
-  auto split = passes::split_products(std::move(graph), [&](DType, int64_t, int64_t, int64_t) { return parts; },
-                                      [](int64_t of, int64_t, int64_t) { return of >= stitch::kFewestStreamedRows && of < stitch::kMostStreamedRows; });
+  auto split = passes::split_products(
+      std::move(graph), [&](DType, int64_t, int64_t, int64_t) { return parts; },
+      [](int64_t of, int64_t, int64_t) {
+        return of >= stitch::kFewestStreamedRows && of < stitch::kMostStreamedRows;
+      });
   CHECK(split.ok(), "{}", split.error().text());
   return std::move(*split);
 }
 
-/// `layers` times a = tanh(a W + b) V + a, of weights that do not depend on the rows; then z = a[:, :depth / 2] U, whose k is half as long.
-graph::Graph chain_of_products(DType type, int64_t rows, int64_t depth, int64_t columns, int layers) {
+/// `layers` times a = tanh(a W + b) V + a, of weights that do not depend on the rows; then z = a[:,
+/// :depth / 2] U, whose k is half as long.
+graph::Graph chain_of_products(DType type, int64_t rows, int64_t depth, int64_t columns,
+                               int layers) {
   std::mt19937 random(5);
   graph::Graph graph;
   const auto constant = [&](Shape shape) {
     return graph.add_constant(random_tensor({type, shape}, random, 1.0 / 24));
   };
-  const auto number = [&](int64_t value) { return graph.add_constant(tensor_of(std::vector<int64_t>{value})); };
+  const auto number = [&](int64_t value) {
+    return graph.add_constant(tensor_of(std::vector<int64_t>{value}));
+  };
   auto a = graph.must_add(graph::Op::Tanh, {graph.add_input("x", {type, {rows, depth}})});
   for (int layer = 0; layer < layers; ++layer) {
     const auto product = graph.must_add(graph::Op::MatMul, {a, constant({depth, columns})});
-    const auto curved = graph.must_add(graph::Op::Tanh, {graph.must_add(graph::Op::Add, {product, constant({columns})})});
-    a = graph.must_add(graph::Op::Add, {graph.must_add(graph::Op::MatMul, {curved, constant({columns, depth})}), a});
-    const auto half = graph.must_add(graph::Op::Slice, {a, number(0), number(depth / 2), number(1)});
-    graph.mark_output(graph.must_add(graph::Op::MatMul, {half, constant({depth / 2, columns})}), fmt::format("z{}", layer));
+    const auto curved = graph.must_add(
+        graph::Op::Tanh, {graph.must_add(graph::Op::Add, {product, constant({columns})})});
+    a = graph.must_add(
+        graph::Op::Add,
+        {graph.must_add(graph::Op::MatMul, {curved, constant({columns, depth})}), a});
+    const auto half =
+        graph.must_add(graph::Op::Slice, {a, number(0), number(depth / 2), number(1)});
+    graph.mark_output(graph.must_add(graph::Op::MatMul, {half, constant({depth / 2, columns})}),
+                      fmt::format("z{}", layer));
   }
   graph.mark_output(a, "y");
   return graph;
@@ -319,10 +338,12 @@ graph::Graph chain_of_products(DType type, int64_t rows, int64_t depth, int64_t 
 class Asked : public testing::TestWithParam<const char*> {};
 class Streamed : public testing::TestWithParam<const char*> {};
 
-/// Graphs of so many rows, whose first output's rows are the same however many there are, and all bits from run to run (OBELISK_GPU_RUNS of them). `streamed`: kernels of their own that one of more
-/// than 32 rows has, in clusters of `parts`.
-void expect_streamed(const std::function<graph::Graph(DType, int64_t rows)>& graph_of, const std::string& name, const std::vector<int64_t>& all_rows,
-                     int streamed, int parts) {
+/// Graphs of so many rows, whose first output's rows are the same however many there are, and all
+/// bits from run to run (OBELISK_GPU_RUNS of them). `streamed`: kernels of their own that one of
+/// more than 32 rows has, in clusters of `parts`.
+void expect_streamed(const std::function<graph::Graph(DType, int64_t rows)>& graph_of,
+                     const std::string& name, const std::vector<int64_t>& all_rows, int streamed,
+                     int parts) {
   if (auto found = find_nvrtc(); !found.ok()) GTEST_SKIP() << found.error().text();
   const DType type = name == "f16" ? DType::f16 : DType::bf16;
   std::vector<Tensor> before;
@@ -336,7 +357,9 @@ void expect_streamed(const std::function<graph::Graph(DType, int64_t rows)>& gra
     const auto source = device_source(*program);
     ASSERT_TRUE(source.ok()) << source.error().text();
     const std::string numbers = fmt::format("parts = {}, share", parts);
-    for (size_t at = source->find(numbers); at != std::string::npos; at = source->find(numbers, at + 1)) ++clusters;
+    for (size_t at = source->find(numbers); at != std::string::npos;
+         at = source->find(numbers, at + 1))
+      ++clusters;
     EXPECT_EQ(found, rows > 32 ? streamed : 0);
     EXPECT_EQ(clusters, rows > 32 ? parts > 1 ? 1 : streamed : 0);
     auto executable = load_cuda(program, {.cache_dir = "off", .watchdog = true});
@@ -366,31 +389,41 @@ void expect_streamed(const std::function<graph::Graph(DType, int64_t rows)>& gra
     for (size_t output = 0; output < got->size(); ++output)
       for (int64_t k = 0; k < (*got)[output].count(); ++k) {
         const double a = (*got)[output].get_double(k), b = (*wanted)[output].get_double(k);
-        ASSERT_LE(std::fabs(a - b), 4 * step * (1 + std::fabs(b))) << "output " << output << " element " << k;
+        ASSERT_LE(std::fabs(a - b), 4 * step * (1 + std::fabs(b)))
+            << "output " << output << " element " << k;
       }
     if (!before.empty()) {
       const int64_t bytes = std::min(before[0].bytes(), (*got)[0].bytes());
-      EXPECT_EQ(memcmp(before[0].data(), (*got)[0].data(), static_cast<size_t>(bytes)), 0) << "rows have other bits beside more rows";
+      EXPECT_EQ(memcmp(before[0].data(), (*got)[0].data(), static_cast<size_t>(bytes)), 0)
+          << "rows have other bits beside more rows";
     }
     before = std::move(*got);
   }
   if (!skipped.empty()) GTEST_SKIP() << "compiled, not run: " << skipped;
 }
 
-// Products of some rows have kernels of their own in a graph of kernels: right, the same bits from run to run, and a row's bits do not depend
-// on how many rows there are, below and above the number where such kernels begin.
+// Products of some rows have kernels of their own in a graph of kernels: right, the same bits from
+// run to run, and a row's bits do not depend on how many rows there are, below and above the number
+// where such kernels begin.
 TEST_P(Streamed, EqualInterpreterAndRowsKeepTheirBits) {
-  expect_streamed([](DType type, int64_t rows) { return two_products(type, rows, 192, 320); }, GetParam(), {24, 50, 197}, 2, 1);
+  expect_streamed([](DType type, int64_t rows) { return two_products(type, rows, 192, 320); },
+                  GetParam(), {24, 50, 197}, 2, 1);
 }
 
-// So have those of a long k, whose parts a cluster computes: one round of clusters, several, a last tile of few rows, one of few columns.
+// So have those of a long k, whose parts a cluster computes: one round of clusters, several, a last
+// tile of few rows, one of few columns.
 TEST_P(Streamed, ClustersAddPartsInOrder) {
-  expect_streamed([](DType type, int64_t rows) { return long_sum(type, rows, 3072, 768, 4); }, GetParam(), {24, 50, 197}, 1, 4);
-  expect_streamed([](DType type, int64_t rows) { return long_sum(type, rows, 1024, 1024, 4); }, GetParam(), {128, 500}, 1, 4);
-  expect_streamed([](DType type, int64_t rows) { return long_sum(type, rows, 1024, 96, 2); }, GetParam(), {24, 50, 70}, 1, 2);
-  expect_streamed([](DType type, int64_t rows) { return long_sum(type, rows, 1152, 200, 3); }, GetParam(), {24, 33, 150}, 1, 3);
+  expect_streamed([](DType type, int64_t rows) { return long_sum(type, rows, 3072, 768, 4); },
+                  GetParam(), {24, 50, 197}, 1, 4);
+  expect_streamed([](DType type, int64_t rows) { return long_sum(type, rows, 1024, 1024, 4); },
+                  GetParam(), {128, 500}, 1, 4);
+  expect_streamed([](DType type, int64_t rows) { return long_sum(type, rows, 1024, 96, 2); },
+                  GetParam(), {24, 50, 70}, 1, 2);
+  expect_streamed([](DType type, int64_t rows) { return long_sum(type, rows, 1152, 200, 3); },
+                  GetParam(), {24, 33, 150}, 1, 3);
 }
-/// a = tanh(x) A + r, y = gelu(norm(a) U + b), z = y V + norm(a): the norm goes through U and is told again for the residual.
+/// a = tanh(x) A + r, y = gelu(norm(a) U + b), z = y V + norm(a): the norm goes through U and is
+/// told again for the residual.
 graph::Graph folded_norm(DType type, int64_t rows, int64_t width, int64_t columns, bool centred) {
   std::mt19937 random(5);
   graph::Graph graph;
@@ -399,31 +432,45 @@ graph::Graph folded_norm(DType type, int64_t rows, int64_t width, int64_t column
   };
   const auto x = graph.add_input("x", {type, {rows, width}});
   const auto a = graph.must_add(graph::Op::Tanh, {x});
-  const auto sum = graph.must_add(graph::Op::Add, {graph.must_add(graph::Op::MatMul, {a, constant({width, width}, 0.06)}), constant({width}, 1, 2)});
+  const auto sum = graph.must_add(
+      graph::Op::Add, {graph.must_add(graph::Op::MatMul, {a, constant({width, width}, 0.06)}),
+                       constant({width}, 1, 2)});
   std::vector<graph::ValueId> inputs = {sum, constant({width}, 0.2, 1)};
   if (centred) inputs.push_back(constant({width}, 0.2));
-  const auto norm = graph.must_add(centred ? graph::Op::LayerNormalization : graph::Op::RMSNormalization, inputs);
-  const auto up = graph.must_add(graph::Op::Add, {graph.must_add(graph::Op::MatMul, {norm, constant({width, columns}, 0.06)}), constant({columns}, 1)});
+  const auto norm =
+      graph.must_add(centred ? graph::Op::LayerNormalization : graph::Op::RMSNormalization, inputs);
+  const auto up = graph.must_add(
+      graph::Op::Add, {graph.must_add(graph::Op::MatMul, {norm, constant({width, columns}, 0.06)}),
+                       constant({columns}, 1)});
   const auto one = [&](double value) { return graph.add_constant(tensor_of(type, {}, {value})); };
-  const auto erf = graph.must_add(graph::Op::Erf, {graph.must_add(graph::Op::Mul, {up, one(0.70703125)})});
-  const auto y = graph.must_add(graph::Op::Mul, {graph.must_add(graph::Op::Mul, {up, one(0.5)}), graph.must_add(graph::Op::Add, {erf, one(1)})});
-  const auto z = graph.must_add(graph::Op::Add, {graph.must_add(graph::Op::MatMul, {y, constant({columns, width}, 0.05)}), norm});
+  const auto erf =
+      graph.must_add(graph::Op::Erf, {graph.must_add(graph::Op::Mul, {up, one(0.70703125)})});
+  const auto y = graph.must_add(graph::Op::Mul, {graph.must_add(graph::Op::Mul, {up, one(0.5)}),
+                                                 graph.must_add(graph::Op::Add, {erf, one(1)})});
+  const auto z = graph.must_add(
+      graph::Op::Add,
+      {graph.must_add(graph::Op::MatMul, {y, constant({columns, width}, 0.05)}), norm});
   graph.mark_output(z, "z");
-  auto folded = passes::fold_norms(std::move(graph), [](DType, int64_t, int64_t, int64_t) { return true; },
-                                   [](DType, int64_t, int64_t, int64_t) { return false; });
+  auto folded = passes::fold_norms(
+      std::move(graph), [](DType, int64_t, int64_t, int64_t) { return true; },
+      [](DType, int64_t, int64_t, int64_t) { return false; });
   CHECK(folded.ok(), "{}", folded.error().text());
   return std::move(*folded);
 }
 
-// A norm whose statistics the product behind it joins from what the product before it left; of few rows by other tiles, the same bits.
+// A norm whose statistics the product behind it joins from what the product before it left; of few
+// rows by other tiles, the same bits.
 TEST_P(Streamed, NormsGoThroughProducts) {
-  expect_streamed([](DType type, int64_t rows) { return folded_norm(type, rows, 768, 320, true); }, GetParam(), {1, 24, 50, 128}, 3, 1);
-  expect_streamed([](DType type, int64_t rows) { return folded_norm(type, rows, 192, 128, false); }, GetParam(), {40, 197}, 3, 1);
+  expect_streamed([](DType type, int64_t rows) { return folded_norm(type, rows, 768, 320, true); },
+                  GetParam(), {1, 24, 50, 128}, 3, 1);
+  expect_streamed([](DType type, int64_t rows) { return folded_norm(type, rows, 192, 128, false); },
+                  GetParam(), {40, 197}, 3, 1);
 }
 INSTANTIATE_TEST_SUITE_P(Types, Streamed, testing::Values("f16", "bf16"));
 
-// In one kernel a product's rows of A come by maps as soon as the wave before has ended: right, the same bits from run to run (OBELISK_GPU_RUNS of them), beside others'
-// rows, at each layer of a chain that reuses its memory, of tiles that are not whole, of two contexts at once.
+// In one kernel a product's rows of A come by maps as soon as the wave before has ended: right, the
+// same bits from run to run (OBELISK_GPU_RUNS of them), beside others' rows, at each layer of a
+// chain that reuses its memory, of tiles that are not whole, of two contexts at once.
 TEST_P(Asked, RowsComeByMapsAndKeepTheirBits) {
   if (auto found = find_nvrtc(); !found.ok()) GTEST_SKIP() << found.error().text();
   const DType type = GetParam() == std::string("f16") ? DType::f16 : DType::bf16;
@@ -436,7 +483,9 @@ TEST_P(Asked, RowsComeByMapsAndKeepTheirBits) {
       auto program = program_of(graph, "mono", true);
       int asked = 0;
       for (const auto& body : program->bodies) asked += body.traits.asked_rows.has_value();
-      if (program->target == "sm_90a" && rows != 121) { EXPECT_EQ(asked > 0, rows > 48); }
+      if (program->target == "sm_90a" && rows != 121) {
+        EXPECT_EQ(asked > 0, rows > 48);
+      }
       auto executable = load_cuda(program, {.cache_dir = "off", .watchdog = true});
       ASSERT_TRUE(executable.ok()) << executable.error().text();
       auto context = (*executable)->context(), other = (*executable)->context();
@@ -458,7 +507,8 @@ TEST_P(Asked, RowsComeByMapsAndKeepTheirBits) {
         for (int run_number = 0; run_number < runs; ++run_number) {
           auto again = run(in, *program, inputs);
           if (!again.ok()) return again.error().text();
-          if (!same_bits(*got, *again)) return fmt::format("run {} of the same input gave other bits", run_number);
+          if (!same_bits(*got, *again))
+            return fmt::format("run {} of the same input gave other bits", run_number);
         }
         return "";
       };
@@ -471,9 +521,14 @@ TEST_P(Asked, RowsComeByMapsAndKeepTheirBits) {
       for (size_t output = 0; output < got->size(); ++output)
         for (int64_t k = 0; k < (*got)[output].count(); ++k) {
           const double a = (*got)[output].get_double(k), b = (*wanted)[output].get_double(k);
-          ASSERT_LE(std::fabs(a - b), 8 * step * (1 + std::fabs(b))) << "output " << output << " element " << k;
+          ASSERT_LE(std::fabs(a - b), 8 * step * (1 + std::fabs(b)))
+              << "output " << output << " element " << k;
         }
-      if (!before.empty()) { EXPECT_EQ(memcmp(before[0].data(), (*got)[0].data(), static_cast<size_t>(before[0].bytes())), 0) << "rows have other bits beside more rows"; }
+      if (!before.empty()) {
+        EXPECT_EQ(
+            memcmp(before[0].data(), (*got)[0].data(), static_cast<size_t>(before[0].bytes())), 0)
+            << "rows have other bits beside more rows";
+      }
       before = std::move(*got);
     }
   }
@@ -533,7 +588,8 @@ TEST_P(Programs, EqualInterpreter) {
     }
     double worst = 0;
     for (size_t o = 0; o < got->size(); ++o) {
-      double scale = 0;  // what products of rounded numbers are off by is of their size, not the sum's
+      double scale =
+          0;  // what products of rounded numbers are off by is of their size, not the sum's
       for (int64_t k = 0; tf32 && k < (*wanted)[o].count(); ++k)
         scale = std::max(scale, std::fabs((*wanted)[o].get_double(k)));
       for (int64_t k = 0; k < (*got)[o].count(); ++k) {
@@ -559,8 +615,8 @@ TEST_P(Programs, EqualInterpreter) {
 
 // ---- teams
 // ---------------------------------------------------------------------------------------
-/// 10^5 steps of teams while other SMs stream weights, and four contexts at once: every run gives the
-/// bits of the first. OBELISK_GPU_RUNS sets how many runs of 512 steps.
+/// 10^5 steps of teams while other SMs stream weights, and four contexts at once: every run gives
+/// the bits of the first. OBELISK_GPU_RUNS sets how many runs of 512 steps.
 TEST(Teams, WordsAreRightUnderLoad) {
   if (auto gpu = first_gpu(); !gpu.ok()) GTEST_SKIP() << gpu.error().text();
   if (auto found = find_nvrtc(); !found.ok()) GTEST_SKIP() << found.error().text();
@@ -618,14 +674,16 @@ TEST(Teams, WordsAreRightUnderLoad) {
 
 // ---- contexts
 // ------------------------------------------------------------------------------------
-/// A token of a decoder whose words carry their readiness from SM to SM (schedule/flow.h): right, and the same bits from run to run
-/// (OBELISK_GPU_RUNS of them) and in several contexts at once.
+/// A token of a decoder whose words carry their readiness from SM to SM (schedule/flow.h): right,
+/// and the same bits from run to run (OBELISK_GPU_RUNS of them) and in several contexts at once.
 class Flowing : public testing::TestWithParam<const char*> {};
 TEST_P(Flowing, EqualInterpreterInAllContexts) {
   if (auto found = find_nvrtc(); !found.ok()) GTEST_SKIP() << found.error().text();
   const std::string name = GetParam();
   const DType type = name.starts_with("f16") ? DType::f16 : DType::bf16;
-  auto early = passes::copy_early_pieces(graph::decoder_step(type, {.past = name.ends_with("narrow") ? type : DType::f32, .words = name.ends_with("words") ? 1003 : 0}));
+  auto early = passes::copy_early_pieces(
+      graph::decoder_step(type, {.past = name.ends_with("narrow") ? type : DType::f32,
+                                 .words = name.ends_with("words") ? 1003 : 0}));
   ASSERT_TRUE(early.ok());
   auto graph = passes::merge_gates(std::move(*early));
   ASSERT_TRUE(graph.ok());
@@ -652,7 +710,8 @@ TEST_P(Flowing, EqualInterpreterInAllContexts) {
   ASSERT_TRUE(got.ok()) << got.error().text();
   for (int64_t k = 0; k < (*got)[0].count(); ++k) {
     const double a = (*got)[0].get_double(k), b = (*wanted)[0].get_double(k);
-    ASSERT_LE(std::fabs(a - b), (type == DType::f16 ? 1e-2 : 8e-2) * (1 + std::fabs(b))) << "element " << k;
+    ASSERT_LE(std::fabs(a - b), (type == DType::f16 ? 1e-2 : 8e-2) * (1 + std::fabs(b)))
+        << "element " << k;
   }
   const char* wished = getenv("OBELISK_GPU_RUNS");
   std::atomic<int> wrong{0};
@@ -669,7 +728,8 @@ TEST_P(Flowing, EqualInterpreterInAllContexts) {
   for (std::thread& thread : threads) thread.join();
   EXPECT_EQ(wrong, 0);
 }
-INSTANTIATE_TEST_SUITE_P(Types, Flowing, testing::Values("f16", "bf16", "f16, past narrow", "f16, uneven words"));
+INSTANTIATE_TEST_SUITE_P(Types, Flowing,
+                         testing::Values("f16", "bf16", "f16, past narrow", "f16, uneven words"));
 
 class Contexts : public testing::TestWithParam<const char*> {
  protected:
@@ -764,7 +824,8 @@ TEST_P(Contexts, DevicePointersAreUsedInPlaceOnTheCallersStream) {
   refused = (*context)->run_on(host, nowhere, streams[0]);
   ASSERT_FALSE(refused.ok());
   EXPECT_EQ(refused.error().code, Code::kUsage);
-  EXPECT_NE(refused.error().message.find("no multiple of 16"), std::string::npos) << refused.error().message;
+  EXPECT_NE(refused.error().message.find("no multiple of 16"), std::string::npos)
+      << refused.error().message;
   for (Handle stream : streams) d.StreamDestroy(stream);
 }
 
@@ -784,16 +845,19 @@ TEST_P(Contexts, TimesOfTasksFollowThePhases) {
   for (int wave = 1; wave < program->waves; ++wave) EXPECT_LE(ends[wave - 1], begins[wave] + 0.1);
 }
 
-// More lists than CTAs that run at once would wait for one another for ever: refused before anything runs.
+// More lists than CTAs that run at once would wait for one another for ever: refused before
+// anything runs.
 TEST_P(Contexts, MoreCtasThanRunAtOnceAreRefused) {
-  if (GetParam() != std::string("mono")) GTEST_SKIP() << "kernels of a graph take as many as there are";
+  if (GetParam() != std::string("mono"))
+    GTEST_SKIP() << "kernels of a graph take as many as there are";
   auto many = std::make_shared<Program>(*program);
   many->sms *= 64;
   many->lists.resize(static_cast<size_t>(many->sms));
   auto refused = load_cuda(many, {.cache_dir = "off"});
   ASSERT_FALSE(refused.ok());
   EXPECT_EQ(refused.error().code, Code::kDevice);
-  EXPECT_NE(refused.error().message.find("can run it at once"), std::string::npos) << refused.error().text();
+  EXPECT_NE(refused.error().message.find("can run it at once"), std::string::npos)
+      << refused.error().text();
 }
 
 TEST_P(Contexts, AMemoryLimitIsKept) {
@@ -805,7 +869,8 @@ TEST_P(Contexts, AMemoryLimitIsKept) {
 
 INSTANTIATE_TEST_SUITE_P(Gpu, Contexts, testing::Values("mono", "stitch", "op"));
 
-/// What rounds its operands: products with strides of every kind, attention with and without a rule.
+/// What rounds its operands: products with strides of every kind, attention with and without a
+/// rule.
 const Case kTf32Cases[] = {
     {"products", R"(graph "g" {
   in %0 "x": FLOAT[2,70,96]
@@ -827,7 +892,8 @@ const Case kTf32Cases[] = {
   out %5 "z"
 })"},
 };
-/// Heads as rows, the last block of whose queries is smaller: there are more tasks than a grid has rectangles.
+/// Heads as rows, the last block of whose queries is smaller: there are more tasks than a grid has
+/// rectangles.
 const Case kHeads[] = {{"heads_of_uneven_rows", R"(graph "g" {
   in %0 "q": FLOAT[1,3,197,64]
   in %1 "k": FLOAT[1,3,197,64]
@@ -835,17 +901,25 @@ const Case kHeads[] = {{"heads_of_uneven_rows", R"(graph "g" {
   %3: FLOAT[1,3,197,64] = Attention(%0, %1, %2)
   out %3 "z"
 })"}};
-INSTANTIATE_TEST_SUITE_P(Heads, Programs, testing::Combine(testing::ValuesIn(kHeads), testing::Values("f16, tiles", "bf16, tiles")));
+INSTANTIATE_TEST_SUITE_P(Heads, Programs,
+                         testing::Combine(testing::ValuesIn(kHeads),
+                                          testing::Values("f16, tiles", "bf16, tiles")));
 INSTANTIATE_TEST_SUITE_P(Tf32, Programs,
-                         testing::Combine(testing::ValuesIn(kTf32Cases),
-                                          testing::Values("tf32")),
-                         [](const auto& info) { return std::string(std::get<0>(info.param).name); });
-const auto name_of = [](const auto& info) { return fmt::format("{}_{}", std::get<0>(info.param).name, std::get<1>(info.param)); };
+                         testing::Combine(testing::ValuesIn(kTf32Cases), testing::Values("tf32")),
+                         [](const auto& info) {
+                           return std::string(std::get<0>(info.param).name);
+                         });
+const auto name_of = [](const auto& info) {
+  return fmt::format("{}_{}", std::get<0>(info.param).name, std::get<1>(info.param));
+};
 INSTANTIATE_TEST_SUITE_P(Bodies, Programs,
                          testing::Combine(testing::ValuesIn(kCases),
                                           testing::Values("f32", "f16", "bf16")),
                          name_of);
-INSTANTIATE_TEST_SUITE_P(Adapted, Programs, testing::Combine(testing::ValuesIn(graph::kAdaptedGroups), testing::Values("f32", "f16", "bf16")), name_of);
+INSTANTIATE_TEST_SUITE_P(Adapted, Programs,
+                         testing::Combine(testing::ValuesIn(graph::kAdaptedGroups),
+                                          testing::Values("f32", "f16", "bf16")),
+                         name_of);
 
 }  // namespace
 }  // namespace obelisk::runtime::cuda

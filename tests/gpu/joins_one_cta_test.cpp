@@ -1,5 +1,5 @@
-// Joins of what threads summed each (joins.cuh), on a core (one_cta.h): one after another, while some warps fall behind, each in the order that its header
-// says, bit by bit.
+// Joins of what threads summed each (joins.cuh), on a core (one_cta.h): one after another, while
+// some warps fall behind, each in the order that its header says, bit by bit.
 #include "one_cta.h"
 
 #include <random>
@@ -9,9 +9,13 @@
 #pragma GCC diagnostic ignored "-Wunused-function"
 namespace obk {
 template <typename T>
-T maximum(T a, T b) { return a < b ? b : a; }
+T maximum(T a, T b) {
+  return a < b ? b : a;
+}
 template <typename T>
-T minimum(T a, T b) { return b < a ? b : a; }
+T minimum(T a, T b) {
+  return b < a ? b : a;
+}
 }  // namespace obk
 #include "kernels/cuda/joins.cuh"
 #pragma GCC diagnostic pop
@@ -29,7 +33,9 @@ struct Lanes {
 };
 
 /// Neighbours first, the lower one on the left.
-float tree(const float* v, int count) { return count == 1 ? v[0] : tree(v, count / 2) + tree(v + count / 2, count / 2); }
+float tree(const float* v, int count) {
+  return count == 1 ? v[0] : tree(v, count / 2) + tree(v + count / 2, count / 2);
+}
 float joined(const float* v, int lanes) {
   if (lanes <= 32) return tree(v, lanes);
   float sum = tree(v, 32);
@@ -39,7 +45,8 @@ float joined(const float* v, int lanes) {
 
 template <int kLanes>
 void check(bool told, unsigned slow) {
-  SCOPED_TRACE(fmt::format("{} lanes, {}, slow {:#x}", kLanes, told ? "as w says" : "as the text says", slow));
+  SCOPED_TRACE(fmt::format("{} lanes, {}, slow {:#x}", kLanes,
+                           told ? "as w says" : "as the text says", slow));
   std::mt19937 random(5);
   std::uniform_real_distribution<float> uniform(-1, 1);
   std::vector<float> v(kRounds * kThreads), found(v.size(), -77);
@@ -50,13 +57,17 @@ void check(bool told, unsigned slow) {
     Lanes lanes = {thread / 32, kLanes, nullptr, reinterpret_cast<uint64_t*>(one_cta::shared), 0};
     for (int round = 0; round < kRounds; ++round) {
       const float mine = v[static_cast<size_t>(round * kThreads + thread)];
-      found[static_cast<size_t>(round * kThreads + thread)] = told ? obk::join(&lanes, mine, obk::Sum()) : obk::join_lanes<kLanes>(&lanes, mine, obk::Sum());
+      found[static_cast<size_t>(round * kThreads + thread)] =
+          told ? obk::join(&lanes, mine, obk::Sum())
+               : obk::join_lanes<kLanes>(&lanes, mine, obk::Sum());
     }
   });
   one_cta::rests = nullptr;
   for (int round = 0; round < kRounds; ++round)
     for (int thread = 0; thread < kThreads; ++thread)
-      ASSERT_EQ(found[static_cast<size_t>(round * kThreads + thread)], joined(&v[static_cast<size_t>(round * kThreads + thread / kLanes * kLanes)], kLanes))
+      ASSERT_EQ(
+          found[static_cast<size_t>(round * kThreads + thread)],
+          joined(&v[static_cast<size_t>(round * kThreads + thread / kLanes * kLanes)], kLanes))
           << "join " << round << ", thread " << thread;
 }
 
@@ -70,7 +81,8 @@ TEST(Joins, EachInItsOrderWhileWarpsFallBehind) {
 TEST(Joins, TheLargestOfAllThreads) {
   std::vector<float> found(kThreads);
   one_cta::run(kThreads, [&] {
-    Lanes lanes = {static_cast<int>(threadIdx.x) / 32, 256, nullptr, reinterpret_cast<uint64_t*>(one_cta::shared), 0};
+    Lanes lanes = {static_cast<int>(threadIdx.x) / 32, 256, nullptr,
+                   reinterpret_cast<uint64_t*>(one_cta::shared), 0};
     const float mine = threadIdx.x == 77 ? 5.0f : -static_cast<float>(threadIdx.x);
     const float least = obk::join_lanes<256>(&lanes, mine, obk::Smallest());
     found[threadIdx.x] = obk::join_lanes<256>(&lanes, mine, obk::Largest()) + 1000 * least;

@@ -5,13 +5,14 @@
 //   #include "one_cta.h"            before any device header
 //   one_cta::run(256, [&] { ... });  every thread runs it; addresses of shared memory are
 //                                    offsets into one_cta::shared
-//   one_cta::cta, one_cta::grid      which CTA that is, of how many: the test runs one after another
-//   one_cta::run_cluster(4, ...)     CTAs that write into one another's shared memory, in turns
+//   one_cta::cta, one_cta::grid      which CTA that is, of how many: the test runs one after
+//   another one_cta::run_cluster(4, ...)     CTAs that write into one another's shared memory, in
+//   turns
 //
-// A fiber runs until it waits; one_cta::rests lets warps fall behind. What a real machine adds, orders
-// of memory between threads that do not meet, is not seen here. Copies are done when they are asked
-// for, those of single threads (copy16) with OBELISK_LATE_COPIES=1 not before their thread waits for their group, and only inside memory that
-// one_cta::readable names.
+// A fiber runs until it waits; one_cta::rests lets warps fall behind. What a real machine adds,
+// orders of memory between threads that do not meet, is not seen here. Copies are done when they
+// are asked for, those of single threads (copy16) with OBELISK_LATE_COPIES=1 not before their
+// thread waits for their group, and only inside memory that one_cta::readable names.
 #pragma once
 
 #ifndef __x86_64__
@@ -56,7 +57,8 @@ struct Later {
   int bytes;
   char data[16];
 };
-/// Where a fiber, or who runs it, goes on. Calls of the system library's contexts ask the system about signals, thousands of times a task.
+/// Where a fiber, or who runs it, goes on. Calls of the system library's contexts ask the system
+/// about signals, thousands of times a task.
 #ifdef __x86_64__
 using Context = void*;  // its stack, with the registers that a call keeps on top
 asm(R"(
@@ -85,7 +87,8 @@ one_cta_switch:
 extern "C" void one_cta_switch(Context* from, const Context* to);
 inline void change(Context& from, const Context& to) { one_cta_switch(&from, &to); }
 inline void prepare(Context& context, char* stack, size_t bytes, void (*what)()) {
-  auto** top = reinterpret_cast<void**>((reinterpret_cast<uintptr_t>(stack) + bytes) & ~uintptr_t{15});
+  auto** top =
+      reinterpret_cast<void**>((reinterpret_cast<uintptr_t>(stack) + bytes) & ~uintptr_t{15});
   *--top = nullptr;  // nobody is returned to, and a function begins 8 bytes below a multiple of 16
   *--top = reinterpret_cast<void*>(what);
   for (int k = 0; k < 6; ++k) *--top = nullptr;
@@ -123,8 +126,8 @@ void wait_until(Ready ready) {
 inline std::function<bool(int warp, int round)> rests;
 inline std::function<void()> copies_rows;  // before a thread copies rows by a map
 inline std::function<void(uint64_t* counter)> waits_for_others;  // whenever a count is looked at
-inline int64_t events;  // waits that came to an end
-inline int rounds;      // of the CTA that runs
+inline int64_t events;                                           // waits that came to an end
+inline int rounds;                                               // of the CTA that runs
 
 /// Threads that meet: all of a CTA, or a warp's 32 with what each brings.
 struct Meeting {
@@ -155,8 +158,8 @@ struct Bar {
 inline std::map<uint32_t, Bar> bars;
 inline std::vector<std::pair<const char*, const char*>> readable;
 
-/// What a tensor map says of a matrix of 16-bit elements, in the place of one: rows `pitch` elements
-/// apart, of which blocks of 64 come, so many at once, of so many rows.
+/// What a tensor map says of a matrix of 16-bit elements, in the place of one: rows `pitch`
+/// elements apart, of which blocks of 64 come, so many at once, of so many rows.
 struct RowsMap {
   const char* at;
   int64_t rows, pitch, blocks, together;
@@ -207,7 +210,8 @@ inline void copy_later(uint32_t to, const void* from, uint32_t read, int bytes) 
 inline void land(size_t pending) {
   auto& groups = fibers[thread.x].groups;
   while (groups.size() > pending + 1) {
-    for (const Later& later : groups.front()) memcpy(at(later.to, later.bytes), later.data, static_cast<size_t>(later.bytes));
+    for (const Later& later : groups.front())
+      memcpy(at(later.to, later.bytes), later.data, static_cast<size_t>(later.bytes));
     groups.erase(groups.begin());
   }
 }
@@ -276,9 +280,10 @@ inline void exchange_state(Member& m) {
   std::swap(rounds, m.rounds);
   std::swap_ranges(m.shared.begin(), m.shared.end(), shared);
 }
-/// CTAs cta.x .. cta.x + count - 1, whose shared memory `before` fills. `after` looks at what each leaves behind.
-inline void run_cluster(int count, int threads, std::function<void()> what, const std::function<void()>& before,
-                        const std::function<void()>& after) {
+/// CTAs cta.x .. cta.x + count - 1, whose shared memory `before` fills. `after` looks at what each
+/// leaves behind.
+inline void run_cluster(int count, int threads, std::function<void()> what,
+                        const std::function<void()>& before, const std::function<void()>& after) {
   body = std::move(what), clusters = {};
   const unsigned first = cta.x;
   members = std::vector<Member>(static_cast<size_t>(count));
@@ -287,7 +292,8 @@ inline void run_cluster(int count, int threads, std::function<void()> what, cons
     exchange_state(m), before(), begin(threads), exchange_state(m);
   }
   std::vector<bool> ended(members.size());
-  for (int stuck = 0; stuck < 100 && std::find(ended.begin(), ended.end(), false) != ended.end(); ++stuck) {
+  for (int stuck = 0; stuck < 100 && std::find(ended.begin(), ended.end(), false) != ended.end();
+       ++stuck) {
     const int64_t seen = events;
     for (rank = 0; rank < count; ++rank) {
       const auto k = static_cast<size_t>(rank);
@@ -350,7 +356,9 @@ inline uint32_t __shfl_xor_sync(uint32_t, uint32_t v, int mask) {
   return one_cta::exchange({{v}})[(one_cta::thread.x % 32) ^ static_cast<unsigned>(mask)].words[0];
 }
 inline unsigned long long __shfl_xor_sync(uint32_t, unsigned long long v, int mask) {
-  const one_cta::Lane other = one_cta::exchange({{static_cast<uint32_t>(v), static_cast<uint32_t>(v >> 32)}})[(one_cta::thread.x % 32) ^ static_cast<unsigned>(mask)];
+  const one_cta::Lane other = one_cta::exchange(
+      {{static_cast<uint32_t>(v),
+        static_cast<uint32_t>(v >> 32)}})[(one_cta::thread.x % 32) ^ static_cast<unsigned>(mask)];
   return uint64_t{other.words[1]} << 32 | other.words[0];
 }
 inline uint32_t __shfl_sync(uint32_t, uint32_t v, int from) {
@@ -360,7 +368,8 @@ inline float __shfl_sync(uint32_t, float v, int from) {
   return std::bit_cast<float>(one_cta::exchange({{std::bit_cast<uint32_t>(v)}})[from].words[0]);
 }
 inline uint64_t __shfl_sync(uint32_t, uint64_t v, int from) {
-  const one_cta::Lane other = one_cta::exchange({{static_cast<uint32_t>(v), static_cast<uint32_t>(v >> 32)}})[from];
+  const one_cta::Lane other =
+      one_cta::exchange({{static_cast<uint32_t>(v), static_cast<uint32_t>(v >> 32)}})[from];
   return uint64_t{other.words[1]} << 32 | other.words[0];
 }
 inline uint32_t __ballot_sync(uint32_t, bool v) {
@@ -396,7 +405,8 @@ namespace obk {
 OBK_DEVICE void arrive_release(uint64_t* counter) { ++*counter; }
 OBK_DEVICE void arrive_relaxed(uint64_t* counter) { ++*counter; }
 OBK_DEVICE uint64_t poll_acquire(const uint64_t* counter) {
-  if (one_cta::waits_for_others) one_cta::waits_for_others(const_cast<uint64_t*>(counter)), one_cta::yield();
+  if (one_cta::waits_for_others)
+    one_cta::waits_for_others(const_cast<uint64_t*>(counter)), one_cta::yield();
   return *counter;
 }
 OBK_DEVICE uint64_t poll_relaxed(const uint64_t* counter) { return *counter; }
@@ -444,12 +454,15 @@ OBK_DEVICE void store_near8(uint32_t to, float a, float b, uint32_t bar) {
   const float values[] = {a, b};
   store_near(to, values, 8, bar);
 }
-OBK_DEVICE void store_near16(uint32_t to, const uint32_t (&words)[4], uint32_t bar) { store_near(to, words, 16, bar); }
+OBK_DEVICE void store_near16(uint32_t to, const uint32_t (&words)[4], uint32_t bar) {
+  store_near(to, words, 16, bar);
+}
 OBK_DEVICE void cluster_arrive() {
   one_cta::Fiber& fiber = one_cta::fibers[threadIdx.x];
   CHECK(fiber.arrived < one_cta::clusters.turn, "a thread arrives twice");
   fiber.arrived = one_cta::clusters.turn;
-  if (++one_cta::clusters.here == static_cast<int>(one_cta::members.size() * one_cta::fibers.size()))
+  if (++one_cta::clusters.here ==
+      static_cast<int>(one_cta::members.size() * one_cta::fibers.size()))
     one_cta::clusters.here = 0, ++one_cta::clusters.turn, ++one_cta::events;
 }
 OBK_DEVICE void cluster_arrive_relaxed() { cluster_arrive(); }
@@ -465,10 +478,12 @@ OBK_DEVICE void copy16_partly(uint32_t to, const void* from, uint32_t bytes) {
   one_cta::copy_later(to, from, bytes, 16);
 }
 OBK_DEVICE void bulk_copy(uint32_t to, const void* from, uint32_t bytes, uint32_t bar) {
-  for (uint32_t k = 0; k < bytes; k += 16) one_cta::copy(to + k, static_cast<const char*>(from) + k, 16, 16);
+  for (uint32_t k = 0; k < bytes; k += 16)
+    one_cta::copy(to + k, static_cast<const char*>(from) + k, 16, 16);
   one_cta::bars.at(bar).bytes -= bytes, one_cta::bars.at(bar).look();
 }
-OBK_DEVICE void bulk_copy_to_all(uint32_t to, const void* from, uint32_t bytes, uint32_t bar, uint16_t ctas) {
+OBK_DEVICE void bulk_copy_to_all(uint32_t to, const void* from, uint32_t bytes, uint32_t bar,
+                                 uint16_t ctas) {
   one_cta::at(to, 16), one_cta::look(from, static_cast<int>(bytes), 16);
   for (int rank = 0; rank < static_cast<int>(one_cta::members.size()); ++rank) {
     if ((ctas >> rank & 1) == 0) continue;
@@ -478,12 +493,15 @@ OBK_DEVICE void bulk_copy_to_all(uint32_t to, const void* from, uint32_t bytes, 
     one_cta::Bar& counts = (own ? one_cta::bars : other.bars).at(bar);
     counts.bytes -= bytes, counts.look();
   }
-  CHECK(ctas >> one_cta::members.size() == 0, "CTAs {:#x} of a cluster of {}", ctas, one_cta::members.size());
+  CHECK(ctas >> one_cta::members.size() == 0, "CTAs {:#x} of a cluster of {}", ctas,
+        one_cta::members.size());
 }
 OBK_DEVICE void mbarrier_arrive_near(uint32_t bar) {
   const int rank = static_cast<int>(bar >> 24) - 1;
   CHECK(rank >= 0, "not an address of a CTA");
-  one_cta::Bar& counts = (rank == one_cta::rank ? one_cta::bars : one_cta::members[static_cast<size_t>(rank)].bars).at(bar & 0xffffff);
+  one_cta::Bar& counts =
+      (rank == one_cta::rank ? one_cta::bars : one_cta::members[static_cast<size_t>(rank)].bars)
+          .at(bar & 0xffffff);
   --counts.waiting, counts.look();
 }
 OBK_DEVICE void bulk_prefetch(const void* from, uint32_t bytes) {
@@ -505,8 +523,9 @@ OBK_DEVICE void copy_blocks(uint32_t to, const void* map, int row, int block, ui
       for (int64_t piece = 0; piece < 8; ++piece) {
         const bool inside = row + r < m.rows && block + b < m.pitch / 64;
         const char* from = m.at + ((row + r) * m.pitch + (block + b) * 64 + piece * 8) * 2;
-        one_cta::copy(to + static_cast<uint32_t>(b * m.together * 128 + r * 128 + (piece ^ ((b * m.together + r) & 7)) * 16), from,
-                      inside ? 16 : 0, 16);
+        one_cta::copy(to + static_cast<uint32_t>(b * m.together * 128 + r * 128 +
+                                                 (piece ^ ((b * m.together + r) & 7)) * 16),
+                      from, inside ? 16 : 0, 16);
       }
   one_cta::bars.at(bar).bytes -= m.blocks * m.together * 128, one_cta::bars.at(bar).look();
 }
@@ -516,7 +535,9 @@ OBK_DEVICE void copy_unit(uint32_t to, const void* from, uint32_t bytes) {
 }
 OBK_DEVICE void copy16_commit() { one_cta::fibers[threadIdx.x].groups.emplace_back(); }
 template <int kPending>
-OBK_DEVICE void copy16_wait() { one_cta::land(kPending); }
+OBK_DEVICE void copy16_wait() {
+  one_cta::land(kPending);
+}
 
 OBK_DEVICE uint32_t load_shared_word(uint32_t address) {
   uint32_t v;

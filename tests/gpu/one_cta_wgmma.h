@@ -53,7 +53,8 @@ struct Wgmma {
       }
   }
   static void multiply(float (&d)[kN / 2], uint64_t x, uint64_t y) {
-    const int warp = static_cast<int>(threadIdx.x / 32 % 4), lane = static_cast<int>(threadIdx.x % 32);
+    const int warp = static_cast<int>(threadIdx.x / 32 % 4),
+              lane = static_cast<int>(threadIdx.x % 32);
     double rows[2][16];
     for (int k = 0; k < 32; ++k)
       rows[k / 16][k % 16] = weight(x, warp * 16 + lane / 4 + k / 16 * 8, k % 16);

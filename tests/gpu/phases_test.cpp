@@ -1,5 +1,6 @@
-// The grid barrier's class under load, every word checked: while weights stream, with CTAs that are idle, side by side on two streams, after
-// a run that ended early; what its watchdog says. Skipped where no GPU is. OBELISK_GPU_PHASES sets how many barriers a stress has.
+// The grid barrier's class under load, every word checked: while weights stream, with CTAs that are
+// idle, side by side on two streams, after a run that ended early; what its watchdog says. Skipped
+// where no GPU is. OBELISK_GPU_PHASES sets how many barriers a stress has.
 #include <algorithm>
 #include <cstdlib>
 
@@ -161,12 +162,14 @@ struct Load {
     return text ? atoi(text) : few() ? 10 : 1000000;
   }
   Instance make() const {
-    Instance made{g.make(128, 0), g.make(static_cast<size_t>(sms) * 1536 * 8, 0xee), g.make(8, 0), g.make(16, 0)};
+    Instance made{g.make(128, 0), g.make(static_cast<size_t>(sms) * 1536 * 8, 0xee), g.make(8, 0),
+                  g.make(16, 0)};
     EXPECT_EQ(g.d->CtxSynchronize(), 0);  // streams of their own do not wait for what fills memory
     return made;
   }
   int start(const Instance& of, int phases, int idle, Handle stream) const {
-    return g.launch(plain, sms, kShared, stream, of.counter, of.words, weights, kWeightWords, of.wrong, phases, idle, of.span);
+    return g.launch(plain, sms, kShared, stream, of.counter, of.words, weights, kWeightWords,
+                    of.wrong, phases, idle, of.span);
   }
   /// Waits for all; says the counts of a form of the signal, by its name.
   void finish(const char* form, std::initializer_list<Instance> all, int phases) const {
@@ -177,10 +180,15 @@ struct Load {
     uint64_t wrong = 0;
     for (const Instance& of : all) {
       wrong += g.read<uint64_t>(of.wrong);
-      EXPECT_EQ(g.read<uint64_t>(of.counter), static_cast<uint64_t>(phases) * static_cast<uint64_t>(sms)) << form;
+      EXPECT_EQ(g.read<uint64_t>(of.counter),
+                static_cast<uint64_t>(phases) * static_cast<uint64_t>(sms))
+          << form;
     }
     EXPECT_EQ(wrong, 0u) << form;
-    fmt::print("{{\"test\": \"{}\", \"phases\": {}, \"instances\": {}, \"us_a_phase\": {:.3f}, \"wrong_words\": {}}}\n", form, phases, all.size(), millis * 1e3 / phases, wrong);
+    fmt::print(
+        "{{\"test\": \"{}\", \"phases\": {}, \"instances\": {}, \"us_a_phase\": {:.3f}, "
+        "\"wrong_words\": {}}}\n",
+        form, phases, all.size(), millis * 1e3 / phases, wrong);
   }
 };
 
@@ -193,7 +201,8 @@ TEST(Phases, BarrierUnderStreamingWeights) {
     g.d->EventRecord(load.begin, nullptr);
     ASSERT_EQ(load.start(one, phases, idle, nullptr), 0);
     g.d->EventRecord(load.end, nullptr);
-    load.finish(idle ? "barrier, three CTAs in eight idle" : "barrier, weights after the signal", {one}, phases);
+    load.finish(idle ? "barrier, three CTAs in eight idle" : "barrier, weights after the signal",
+                {one}, phases);
     if (HasFatalFailure()) return;
   }
   Handle streams[2] = {};
@@ -206,33 +215,43 @@ TEST(Phases, BarrierUnderStreamingWeights) {
   g.d->EventRecord(load.end, streams[0]);
   load.finish("barrier, two streams at once", {one, two}, phases);
   if (HasFatalFailure()) return;
-  int fit = 0;  // CTAs of the kernel on an SM: with two the streams ran at once, each with its own counter
+  int fit = 0;  // CTAs of the kernel on an SM: with two the streams ran at once, each with its own
+                // counter
   ASSERT_EQ(g.d->Occupancy(&fit, load.plain, 256, Load::kShared), 0);
   struct Span {
     uint64_t from, to;
   };
   const Span a = g.read<Span>(one.span), b = g.read<Span>(two.span);
-  if (fit >= 2 && phases >= 1000) { EXPECT_LT(std::max(a.from, b.from), std::min(a.to, b.to)) << "one stream waited for the other"; }
+  if (fit >= 2 && phases >= 1000) {
+    EXPECT_LT(std::max(a.from, b.from), std::min(a.to, b.to)) << "one stream waited for the other";
+  }
   for (Handle stream : streams) g.d->StreamDestroy(stream);
 }
 
-// A run of which one CTA leaves early, and the others when they have waited long enough, leaves a count in the middle of a barrier. A
-// context whose run failed never runs again (load.cpp, failed); the next one begins with a counter and a workspace that it clears itself
-// (CudaContext::init), perhaps in the same memory.
+// A run of which one CTA leaves early, and the others when they have waited long enough, leaves a
+// count in the middle of a barrier. A context whose run failed never runs again (load.cpp, failed);
+// the next one begins with a counter and a workspace that it clears itself (CudaContext::init),
+// perhaps in the same memory.
 TEST(Phases, ACountInTheMiddleOfABarrierIsClearedForTheNextContext) {
   OPEN(g, kText, "OBK_WATCHDOG=4000000000LL");
   const Load load(g);
   const auto sms = static_cast<uint64_t>(load.sms);
   const int phases = std::min(Load::phases(), 1000);
-  const uint64_t patience = few() ? 20'000'000'000ull : 500'000'000ull;  // nanoseconds; under a tool a phase takes long
+  const uint64_t patience =
+      few() ? 20'000'000'000ull : 500'000'000ull;  // nanoseconds; under a tool a phase takes long
   const Instance one = load.make();
   for (const int k : few() ? std::vector<int>{1} : std::vector<int>{0, 1, 2, 3}) {
-    const int stop_sm = std::vector{0, 5, load.sms / 2, load.sms - 1}[static_cast<size_t>(k)], stop_phase = k == 0 ? 0 : phases * k / 4;
+    const int stop_sm = std::vector{0, 5, load.sms / 2, load.sms - 1}[static_cast<size_t>(k)],
+              stop_phase = k == 0 ? 0 : phases * k / 4;
     SCOPED_TRACE(fmt::format("CTA {} leaves before phase {} of {}", stop_sm, stop_phase, phases));
-    ASSERT_EQ(g.launch(load.ends, load.sms, Load::kShared, nullptr, one.counter, one.words, load.weights, Load::kWeightWords, one.wrong, phases, 0, one.span, stop_sm, stop_phase, patience), 0);
+    ASSERT_EQ(
+        g.launch(load.ends, load.sms, Load::kShared, nullptr, one.counter, one.words, load.weights,
+                 Load::kWeightWords, one.wrong, phases, 0, one.span, stop_sm, stop_phase, patience),
+        0);
     Status done = check(g.d->CtxSynchronize(), "a run that ends early");
     ASSERT_TRUE(done.ok()) << done.error().text();
-    EXPECT_EQ(g.read<uint64_t>(one.counter), static_cast<uint64_t>(stop_phase) * sms + sms - 1) << "all but one arrived at the last barrier";
+    EXPECT_EQ(g.read<uint64_t>(one.counter), static_cast<uint64_t>(stop_phase) * sms + sms - 1)
+        << "all but one arrived at the last barrier";
     EXPECT_EQ(g.read<uint64_t>(one.wrong), 0u);
     const uint64_t zero[16] = {};
     done = copy_in(*g.d, one.counter, zero, sizeof zero, "the barrier");
@@ -247,14 +266,16 @@ TEST(Phases, ACountInTheMiddleOfABarrierIsClearedForTheNextContext) {
   }
 }
 
-// A stream of its own does not wait for copies, which go to the default stream: who copies in waits for them.
+// A stream of its own does not wait for copies, which go to the default stream: who copies in waits
+// for them.
 TEST(Phases, CopiedWordsAreThereForEveryStream) {
   OPEN(g, kText);
   const Handle kernel = g.function("count_unlike", 0);
   Handle stream = nullptr;
   ASSERT_EQ(g.d->StreamCreate(&stream, kStreamNonBlocking), 0);
   const DevicePointer unlike = g.make(4, 0);
-  for (size_t words : {32u, 8192u, 65536u}) {  // a counter; less and more than the driver stages at once
+  for (size_t words :
+       {32u, 8192u, 65536u}) {  // a counter; less and more than the driver stages at once
     const DevicePointer at = g.make(words * 4, 0);
     ASSERT_EQ(g.d->CtxSynchronize(), 0);
     for (uint32_t k = 1; k <= (few() ? 3u : 2000u); ++k) {
@@ -294,7 +315,10 @@ TEST(Phases, DISABLED_WatchdogNamesWhatWasWaitedFor) {
   EXPECT_EQ(seen.counter, counter);
   EXPECT_EQ(seen.want, 4u);
   EXPECT_EQ(seen.have, 3u);
-  fmt::print("{{\"test\": \"watchdog of the barrier\", \"sm\": {}, \"task\": {}, \"want\": {}, \"have\": {}}}\n", seen.sm, seen.task, seen.want, seen.have);
+  fmt::print(
+      "{{\"test\": \"watchdog of the barrier\", \"sm\": {}, \"task\": {}, \"want\": {}, \"have\": "
+      "{}}}\n",
+      seen.sm, seen.task, seen.want, seen.have);
 }
 
 }  // namespace

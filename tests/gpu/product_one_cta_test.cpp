@@ -1,6 +1,7 @@
-// Kernels of one product (product.cuh) on a core (one_cta.h): all their CTAs, one after another, those of
-// a cluster in turns, against sums in the order of gemm_mma.cuh, bit by bit. Rows come by a map whose matrix holds other
-// rows and columns too; none of it may be read before the kernel before has ended.
+// Kernels of one product (product.cuh) on a core (one_cta.h): all their CTAs, one after another,
+// those of a cluster in turns, against sums in the order of gemm_mma.cuh, bit by bit. Rows come by
+// a map whose matrix holds other rows and columns too; none of it may be read before the kernel
+// before has ended.
 #include "one_cta_wgmma.h"
 
 #include <random>
@@ -29,11 +30,12 @@ struct ObkLanes : ObkWorker {
 namespace obk {
 typedef void (*Body)(const ObkTask*, const int64_t*, void* const*, ObkLanes*);
 static std::pair<const char*, const char*> of_previous;  // what the kernel before writes
-static bool waited[8][OBK_THREADS];  // by rank in the cluster
+static bool waited[8][OBK_THREADS];                      // by rank in the cluster
 static void allow_next() {}
 static void wait_for_previous() {
   auto& readable = one_cta::readable;
-  if (std::find(readable.begin(), readable.end(), of_previous) == readable.end()) readable.push_back(of_previous);
+  if (std::find(readable.begin(), readable.end(), of_previous) == readable.end())
+    readable.push_back(of_previous);
   waited[one_cta::rank][threadIdx.x] = true;
 }
 static void stamp(const ObkProgram&, int, bool) {}
@@ -46,9 +48,9 @@ static uint32_t product_bars() { return one_cta::kSharedBytes - kBars; }
 namespace obelisk {
 namespace {
 
-/// Tiles of `rows` by `columns` of C, `sides` of them side by side; the last ones of a matrix `tail`
-/// columns wide, 0: as the others. `stage` blocks of 64 k come for a barrier. `other`: floats from plane to plane that the
-/// body adds, 0: it finds one.
+/// Tiles of `rows` by `columns` of C, `sides` of them side by side; the last ones of a matrix
+/// `tail` columns wide, 0: as the others. `stage` blocks of 64 k come for a barrier. `other`:
+/// floats from plane to plane that the body adds, 0: it finds one.
 struct Tile {
   const char* name;
   int rows, columns, sides, tail, k, stage, parts, other;
@@ -56,7 +58,7 @@ struct Tile {
   obk::Body body;
   void (*run)(const ObkProduct&);
   void (*compile)(const runtime::cuda::ProductNumbers&);  // that `run` is of these numbers
-  bool statistics = false;  // its scratch holds those of its rows
+  bool statistics = false;                                // its scratch holds those of its rows
 };
 void PrintTo(const Tile& c, std::ostream* out) { *out << c.name; }
 
@@ -69,41 +71,52 @@ std::vector<float>* found_statistics;  // [rows][2]
 template <int kParts, int kRows>
 struct Numbers {
   static constexpr int parts = kParts, tile_rows = kRows;
-  static inline int share = 1, tasks, across, each, span, tile_columns, columns, tile_bytes, bytes, last_bytes, rows_bytes, stage_bytes, stage, tile_stages, stages;
+  static inline int share = 1, tasks, across, each, span, tile_columns, columns, tile_bytes, bytes,
+                    last_bytes, rows_bytes, stage_bytes, stage, tile_stages, stages;
   static inline int row, block, row_step, block_step, overlaid, scratch_bytes;
   static inline int64_t weights_step;
   static inline bool single, refills;
   static void set(const runtime::cuda::ProductNumbers& n) {
-    share = n.share, tasks = n.tasks, across = n.across, each = n.each, span = n.span, tile_columns = n.tile_columns, columns = n.columns;
-    tile_bytes = n.tile_bytes, bytes = n.bytes, last_bytes = n.last_bytes, rows_bytes = n.rows_bytes, stage_bytes = n.stage_bytes, stage = n.stage;
-    tile_stages = n.tile_stages, stages = n.stages, row = n.row, block = n.block, row_step = n.row_step, block_step = n.block_step;
-    overlaid = n.overlaid, scratch_bytes = n.scratch_bytes, weights_step = n.weights_step, single = n.single, refills = n.refills;
+    share = n.share, tasks = n.tasks, across = n.across, each = n.each, span = n.span,
+    tile_columns = n.tile_columns, columns = n.columns;
+    tile_bytes = n.tile_bytes, bytes = n.bytes, last_bytes = n.last_bytes,
+    rows_bytes = n.rows_bytes, stage_bytes = n.stage_bytes, stage = n.stage;
+    tile_stages = n.tile_stages, stages = n.stages, row = n.row, block = n.block,
+    row_step = n.row_step, block_step = n.block_step;
+    overlaid = n.overlaid, scratch_bytes = n.scratch_bytes, weights_step = n.weights_step,
+    single = n.single, refills = n.refills;
   }
 };
 
-constexpr int plane_of_slice(int rows, int pitch, int parts) { return (obk::product_slice(rows, parts) * pitch + 15) / 16 * 16; }
+constexpr int plane_of_slice(int rows, int pitch, int parts) {
+  return (obk::product_slice(rows, parts) * pitch + 15) / 16 * 16;
+}
 template <bool kBfloat, int kRows, int kColumns, int kSides, int kTail, int kK, int kStage,
           int kParts, int kOther, int kStatistics = kObkNoStatistics>
 void body(const ObkTask* t, const int64_t*, void* const*, ObkLanes* w) {
   constexpr int kPitch = (kColumns * kSides + 1) / 2 * 2 + 8;
   ((obk::ProductPipe<Numbers<kParts, kRows>>*)w->pipe)->begin();
-  CHECK(obk::waited[one_cta::rank][threadIdx.x], "a thread goes on before the kernel before has ended");
+  CHECK(obk::waited[one_cta::rank][threadIdx.x],
+        "a thread goes on before the kernel before has ended");
   ObkGemm g = {};
-  g.m = t->r1 - t->r0, g.n = kSides * (t->c1 - t->c0), g.k = kK, g.c_row = kPitch, g.c = (char*)w->scratch + (kParts == 1 ? 0 : 64 * kPitch * 4);
+  g.m = t->r1 - t->r0, g.n = kSides * (t->c1 - t->c0), g.k = kK, g.c_row = kPitch,
+  g.c = (char*)w->scratch + (kParts == 1 ? 0 : 64 * kPitch * 4);
   constexpr int kType = kBfloat ? kObkBf16 : kObkF16;
   if (kStatistics != kObkNoStatistics) {
     g.statistics = (float*)w->scratch + kRows * kPitch, g.epsilon = 1e-5f, g.centred = 1;
     g.partials = given_partials + t->r0 * (kK / 8);
   }
   const auto sums = [&](auto columns) {
-    using S = obk::FixedShape<kParts == 1 ? kRows : 64, columns() * kSides, kK / kParts, kK, kPitch>;
+    using S =
+        obk::FixedShape<kParts == 1 ? kRows : 64, columns() * kSides, kK / kParts, kK, kPitch>;
     if constexpr (kParts == 1)
       obk::product_sums<kType, S, kStage, kOther, kStatistics, Numbers<1, kRows>>(w, g);
     else
-      obk::product_parts<kType, S, kStage, plane_of_slice(kRows, kPitch, kParts), kOther != 0, Numbers<kParts, kRows>>(w, g);
+      obk::product_parts<kType, S, kStage, plane_of_slice(kRows, kPitch, kParts), kOther != 0,
+                         Numbers<kParts, kRows>>(w, g);
   };
   if (kTail != 0 && t->c1 - t->c0 == kTail)
-    sums(std::integral_constant<int, kTail == 0 ? kColumns : kTail>());
+    sums(std::integral_constant < int, kTail == 0 ? kColumns : kTail > ());
   else
     sums(std::integral_constant<int, kColumns>());
   if (kStatistics != kObkNoStatistics && t->c0 == 0 && (int64_t)threadIdx.x < 2 * g.m)
@@ -112,8 +125,10 @@ void body(const ObkTask* t, const int64_t*, void* const*, ObkLanes* w) {
   for (int64_t at = threadIdx.x; at < g.m * g.n; at += OBK_THREADS) {
     const int64_t row = at / g.n, column = at % g.n, from = row * kPitch + column;
     float all = c[from];
-    for (int plane = 1; kOther != 0 && plane < std::max(kParts, 2); ++plane) all += c[from + plane * kOther];
-    float& to = (*result)[static_cast<size_t>((t->r0 + row) * result_wide + kSides * t->c0 + column)];
+    for (int plane = 1; kOther != 0 && plane < std::max(kParts, 2); ++plane)
+      all += c[from + plane * kOther];
+    float& to =
+        (*result)[static_cast<size_t>((t->r0 + row) * result_wide + kSides * t->c0 + column)];
     CHECK(to == -77, "row {} has two owners", t->r0 + row);
     to = all;
   }
@@ -124,15 +139,17 @@ void run(const ObkProduct& product) {
 }
 
 constexpr int plane(int rows, int columns) { return rows * ((columns + 1) / 2 * 2 + 8); }
-#define TILE(name, bfloat, rows, columns, sides, tail, k, stage, parts, planes)                      \
-  TILE_OF(name, bfloat, rows, columns, sides, tail, k, stage, parts,                                 \
-          (planes == 1 ? 0 : parts > 1 ? plane_of_slice(rows, plane(1, columns * sides), parts) : (plane(rows, columns * sides) + 15) / 16 * 16))
-#define TILE_OF(name, bfloat, rows, columns, sides, tail, k, stage, parts, other)                    \
-  Tile {                                                                                             \
-    name, rows, columns, sides, tail, k, stage, parts, other, bfloat,                                \
-        body<bfloat, rows, columns, sides, tail, k, stage, parts, other>,                            \
-        run<body<bfloat, rows, columns, sides, tail, k, stage, parts, other>, parts, rows>,          \
-        Numbers<parts, rows>::set                                                                    \
+#define TILE(name, bfloat, rows, columns, sides, tail, k, stage, parts, planes) \
+  TILE_OF(name, bfloat, rows, columns, sides, tail, k, stage, parts,            \
+          (planes == 1 ? 0                                                      \
+           : parts > 1 ? plane_of_slice(rows, plane(1, columns * sides), parts) \
+                       : (plane(rows, columns * sides) + 15) / 16 * 16))
+#define TILE_OF(name, bfloat, rows, columns, sides, tail, k, stage, parts, other)           \
+  Tile {                                                                                    \
+    name, rows, columns, sides, tail, k, stage, parts, other, bfloat,                       \
+        body<bfloat, rows, columns, sides, tail, k, stage, parts, other>,                   \
+        run<body<bfloat, rows, columns, sides, tail, k, stage, parts, other>, parts, rows>, \
+        Numbers<parts, rows>::set                                                           \
   }
 
 /// Of every kind one; matrices, batches and CTAs below.
@@ -158,9 +175,9 @@ const Tile kTiles[] = {
     TILE("eight_parts", false, 64, 16, 1, 0, 512, 1, 8, 8),
 };
 
-/// Matrices of `rows` rows (0: as the tile), `across` tiles wide; a batch of them whose k lie side by
-/// side in A, or whose rows lie one below another with `gap` between. Stages that have a place. Warps
-/// that fall behind, a bit each.
+/// Matrices of `rows` rows (0: as the tile), `across` tiles wide; a batch of them whose k lie side
+/// by side in A, or whose rows lie one below another with `gap` between. Stages that have a place.
+/// Warps that fall behind, a bit each.
 struct Cut {
   int64_t rows, across, batch = 1;
   bool beside = false;
@@ -208,11 +225,13 @@ float sum_of(const double* a, const double* b, int k, int parts) {
 }
 
 void multiply(const Tile& t, const Cut& cut) {
-  constexpr int64_t kAbove = 3, kBefore = 1, kBehind = 1;  // of A's matrix: rows; blocks of 64 columns
+  constexpr int64_t kAbove = 3, kBefore = 1,
+                    kBehind = 1;  // of A's matrix: rows; blocks of 64 columns
   const auto type = static_cast<int32_t>(t.bfloat ? kObkBf16 : kObkF16);
   std::mt19937 random(11);
   const int64_t span = cut.rows == 0 ? t.rows : cut.rows, blocks = t.k / 64;
-  const int64_t columns = (cut.across - (t.tail != 0)) * t.columns + t.tail, wide = columns * t.sides;
+  const int64_t columns = (cut.across - (t.tail != 0)) * t.columns + t.tail,
+                wide = columns * t.sides;
   const int64_t beside = cut.beside ? cut.batch : 1, below = cut.beside ? 1 : cut.batch;
   const int64_t pitch = (kBefore + beside * blocks + kBehind) * 64;
   // The matrix ends with the last row that a tile has: what lies below is zeros.
@@ -220,7 +239,8 @@ void multiply(const Tile& t, const Cut& cut) {
   const Halves a(rows * pitch, t.bfloat, random), b(cut.batch * wide * t.k, t.bfloat, random);
   const int64_t matrix = kernels::cuda_gemm_packed_bytes(type, wide, t.k);
   std::vector<uint64_t> hold(static_cast<size_t>(cut.batch * matrix) / 8 + 2);
-  char* packed = reinterpret_cast<char*>(hold.data()) + reinterpret_cast<uint64_t>(hold.data()) % 16;
+  char* packed =
+      reinterpret_cast<char*>(hold.data()) + reinterpret_cast<uint64_t>(hold.data()) % 16;
   for (int64_t k = 0; k < cut.batch; ++k)
     kernels::cuda_gemm_pack(type, wide, t.k, t.columns * t.sides, b.at + k * wide * t.k * 2, 1, t.k,
                             packed + k * matrix);
@@ -232,22 +252,30 @@ void multiply(const Tile& t, const Cut& cut) {
   static_assert(sizeof map <= sizeof p.map);
   memcpy(p.map, &map, sizeof map);
   runtime::cuda::ProductNumbers n;
-  const int columns_wide = t.columns * t.sides, first = 4 * (t.parts > 1 ? plane(64, columns_wide) : plane(t.rows, columns_wide));
-  const int planes = t.parts > 1 ? t.parts * plane_of_slice(t.rows, plane(1, columns_wide), t.parts) : t.other;
+  const int columns_wide = t.columns * t.sides,
+            first = 4 * (t.parts > 1 ? plane(64, columns_wide) : plane(t.rows, columns_wide));
+  const int planes =
+      t.parts > 1 ? t.parts * plane_of_slice(t.rows, plane(1, columns_wide), t.parts) : t.other;
   n.scratch_bytes = (first + 4 * planes + 63) / 64 * 64 + (t.statistics ? 512 : 0);
   p.weights = packed, p.next = next, p.next_bytes = 99984;
   p.next_share = (p.next_bytes / (cut.ctas * t.parts) + 127) / 128 * 128;
   n.parts = t.parts, n.weights_step = matrix;
-  n.span = static_cast<int>(span), n.tile_rows = t.rows, n.tile_columns = t.columns, n.columns = static_cast<int>(columns);
+  n.span = static_cast<int>(span), n.tile_rows = t.rows, n.tile_columns = t.columns,
+  n.columns = static_cast<int>(columns);
   n.across = static_cast<int>(cut.across), n.each = static_cast<int>((span + t.rows - 1) / t.rows);
   n.tasks = static_cast<int>(n.across * n.each * cut.batch);
   n.row = kAbove, n.block = kBefore;
-  n.row_step = static_cast<int>(cut.beside ? 0 : span + cut.gap), n.block_step = static_cast<int>(cut.beside ? blocks : 0);
+  n.row_step = static_cast<int>(cut.beside ? 0 : span + cut.gap),
+  n.block_step = static_cast<int>(cut.beside ? blocks : 0);
   n.stage = t.stage, n.tile_stages = static_cast<int>(blocks) / t.parts / n.stage;
-  const auto weights_of = [&](int64_t of) { return static_cast<int>(t.stage * ((of * t.sides + 15) / 16 * 2048)); };
+  const auto weights_of = [&](int64_t of) {
+    return static_cast<int>(t.stage * ((of * t.sides + 15) / 16 * 2048));
+  };
   n.tile_bytes = static_cast<int>(columns_wide / 8 * blocks * 1024);
-  n.bytes = weights_of(t.columns), n.last_bytes = weights_of(columns - (cut.across - 1) * t.columns);
-  n.rows_bytes = (t.stage * t.rows * 128 + 1023) / 1024 * 1024, n.stage_bytes = n.rows_bytes + weights_of(t.columns);
+  n.bytes = weights_of(t.columns),
+  n.last_bytes = weights_of(columns - (cut.across - 1) * t.columns);
+  n.rows_bytes = (t.stage * t.rows * 128 + 1023) / 1024 * 1024,
+  n.stage_bytes = n.rows_bytes + weights_of(t.columns);
   const int wanted = n.tile_stages * ((n.tasks + cut.ctas - 1) / cut.ctas);
   const int room = (one_cta::kSharedBytes - n.scratch_bytes - obk::kBars) / n.stage_bytes;
   n.stages = std::min({wanted, room, cut.stages == 0 ? 16 : cut.stages});
@@ -261,8 +289,13 @@ void multiply(const Tile& t, const Cut& cut) {
   std::vector<float> c(static_cast<size_t>(cut.batch * span * wide), -77);
   result = &c, result_wide = wide;
   one_cta::grid.x = static_cast<unsigned>(cut.ctas * t.parts), one_cta::prefetched.clear();
-  one_cta::rests = [&](int warp, int round) { return (cut.slow >> warp & 1) != 0 && round % 12 != 0; };
-  one_cta::copies_rows = [] { CHECK(obk::waited[one_cta::rank][threadIdx.x], "rows are asked for before the kernel before has ended"); };
+  one_cta::rests = [&](int warp, int round) {
+    return (cut.slow >> warp & 1) != 0 && round % 12 != 0;
+  };
+  one_cta::copies_rows = [] {
+    CHECK(obk::waited[one_cta::rank][threadIdx.x],
+          "rows are asked for before the kernel before has ended");
+  };
   obk::of_previous = {a.at, a.at + rows * pitch * 2};
   for (int k = 0; k < cut.ctas / cut.share; ++k) {  // CTAs, or clusters of them
     one_cta::cta.x = static_cast<unsigned>(k * t.parts * cut.share);
@@ -289,7 +322,8 @@ void multiply(const Tile& t, const Cut& cut) {
 
   for (int64_t row = 0; row < cut.batch * span; ++row)
     for (int64_t x = 0; x < wide; ++x) {
-      const int64_t of = row / span, line = kAbove + row % span + (cut.beside ? 0 : of * (span + cut.gap));
+      const int64_t of = row / span,
+                    line = kAbove + row % span + (cut.beside ? 0 : of * (span + cut.gap));
       const int64_t column = (kBefore + (cut.beside ? of * blocks : 0)) * 64;
       const float want = sum_of(a.exact.data() + line * pitch + column,
                                 b.exact.data() + (of * wide + x) * t.k, t.k, t.parts);
@@ -315,22 +349,26 @@ void join(const char* name, const Cut& cut) {
   std::normal_distribution<float> normal(3, 2);
   std::vector<Words> hold(static_cast<size_t>(rows * kK / 32));
   float* partials = reinterpret_cast<float*>(hold.data());
-  for (int64_t k = 0; k < rows * kK / 8; ++k) partials[k] = k % 2 == 0 ? 16 * normal(random) : std::abs(normal(random));
+  for (int64_t k = 0; k < rows * kK / 8; ++k)
+    partials[k] = k % 2 == 0 ? 16 * normal(random) : std::abs(normal(random));
   std::vector<float> found(static_cast<size_t>(2 * rows), -77), wanted(found);
   given_partials = partials, found_statistics = &found;
   multiply(t, cut);
   ObkGemm g = {};
-  g.m = rows, g.k = kK, g.partials = partials, g.statistics = wanted.data(), g.epsilon = 1e-5f, g.centred = 1;
+  g.m = rows, g.k = kK, g.partials = partials, g.statistics = wanted.data(), g.epsilon = 1e-5f,
+  g.centred = 1;
   one_cta::rests = nullptr;
   one_cta::run(256, [&] { obk::find_statistics<false>(g); });
   for (size_t k = 0; k < found.size(); ++k)
-    ASSERT_EQ(std::bit_cast<uint32_t>(found[k]), std::bit_cast<uint32_t>(wanted[k])) << "row " << k / 2;
+    ASSERT_EQ(std::bit_cast<uint32_t>(found[k]), std::bit_cast<uint32_t>(wanted[k]))
+        << "row " << k / 2;
 }
 
 TEST(OneCtaStatisticsOfTiles, AreThoseOfThePartialOnes) {
   join<64, 48, 768, 4>("all of k has a place", {0, 2, 1, false, 0, 2});
   join<64, 48, 768, 4>("sums lie where stages were", {0, 2, 1, false, 0, 2, 0, 0x40, true});
-  join<64, 16, 192, 1>("two tiles a CTA, stages that come in turn", {197, 3, 1, false, 0, 6, 2, 0x24});
+  join<64, 16, 192, 1>("two tiles a CTA, stages that come in turn",
+                       {197, 3, 1, false, 0, 6, 2, 0x24});
   join<40, 32, 1088, 1>("few rows, more pairs than a thread holds", {0, 1, 1, false, 0, 1, 3});
 }
 
@@ -339,21 +377,25 @@ class OneCtaProduct : public testing::TestWithParam<Tile> {};
 TEST_P(OneCtaProduct, SumsInTheOrderOfAllTiles) {
   const Tile& t = GetParam();
   const Cut cuts[] = {
-      {0, 2},                                                // all of k has a place, if anywhere
-      {0, 2, 1, false, 0, 2, 0, 0x11, true},                 // a tile a CTA, sums where stages were
-      {0, 3, 1, false, 0, 3, 2, 0xfe},                       // a tile a CTA, fewer stages than it has
-      {2 * t.rows, 2, 1, false, 0, 4, 0, 0x22, false, t.parts <= 4 ? 2 : 1},          // tiles that share weights
-      {4 * t.rows - 3, 2, 1, false, 0, 8, 3, 0x81, true, t.parts <= 4 ? 2 : 1},       // with fewer stages, sums where they were
-      {4 * t.rows, 1 + (t.tail != 0), 1, false, 0, 4 * (1 + (t.tail != 0)), 2, 0, false, t.parts <= 2 ? 4 : 1},  // four of them
+      {0, 2},                                 // all of k has a place, if anywhere
+      {0, 2, 1, false, 0, 2, 0, 0x11, true},  // a tile a CTA, sums where stages were
+      {0, 3, 1, false, 0, 3, 2, 0xfe},        // a tile a CTA, fewer stages than it has
+      {2 * t.rows, 2, 1, false, 0, 4, 0, 0x22, false,
+       t.parts <= 4 ? 2 : 1},  // tiles that share weights
+      {4 * t.rows - 3, 2, 1, false, 0, 8, 3, 0x81, true,
+       t.parts <= 4 ? 2 : 1},  // with fewer stages, sums where they were
+      {4 * t.rows, 1 + (t.tail != 0), 1, false, 0, 4 * (1 + (t.tail != 0)), 2, 0, false,
+       t.parts <= 2 ? 4 : 1},                                // four of them
       {t.rows == 64 ? 128 : 0, 3, 1, false, 0, 1, 2, 0x80},  // several tiles, by two stages
       {t.rows == 64 ? 197 : 0, 2, 1, false, 0, 3, 3, 0x01},  // fewer rows at the end; uneven shares
       {0, 1 + (t.tail != 0), 3, true, 0, 3, 3, 0x2a},        // parts of k side by side
       {t.rows == 64 ? 80 : 0, 2, 2, false, 5, 1, 5, 0xf0},   // matrices, others' rows between
   };
   for (const Cut& cut : cuts) {
-    SCOPED_TRACE(testing::Message() << "rows " << cut.rows << ", " << cut.across << " across, batch " << cut.batch
-                                    << ", " << cut.ctas << " CTAs, " << cut.stages << " stages, slow warps "
-                                    << cut.slow);
+    SCOPED_TRACE(testing::Message()
+                 << "rows " << cut.rows << ", " << cut.across << " across, batch " << cut.batch
+                 << ", " << cut.ctas << " CTAs, " << cut.stages << " stages, slow warps "
+                 << cut.slow);
     multiply(t, cut);
     if (HasFatalFailure()) return;
   }

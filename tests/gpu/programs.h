@@ -5,8 +5,8 @@
 #include <random>
 
 #include "graph/graph.h"
-#include "runtime/runtime.h"
 #include "machine/machine.h"
+#include "runtime/runtime.h"
 
 namespace obelisk::runtime::cuda {
 
@@ -27,7 +27,8 @@ inline constexpr const char* kChain = R"(graph "g" {
 })";
 
 /// Of floats: normal, times `scale` and about `shift`.
-inline Tensor random_tensor(const Type& type, std::mt19937& random, double scale = 1, double shift = 0) {
+inline Tensor random_tensor(const Type& type, std::mt19937& random, double scale = 1,
+                            double shift = 0) {
   Tensor tensor = Tensor::allocate(type);
   std::normal_distribution<double> normal(0, 1);
   std::uniform_int_distribution<int> small(0, 30);
@@ -41,18 +42,18 @@ inline Tensor random_tensor(const Type& type, std::mt19937& random, double scale
 }
 
 /// A graph planned, scheduled and emitted for a GPU. `tiles`: products by the tile library.
-inline std::shared_ptr<Program> program_of(const graph::Graph& graph, const std::string& granularity_name,
-                                           bool tiles = false, bool tf32 = false,
-                                           bool own = false) {
+inline std::shared_ptr<Program> program_of(const graph::Graph& graph,
+                                           const std::string& granularity_name, bool tiles = false,
+                                           bool tf32 = false, bool own = false) {
   const auto gpu = describe_gpu(0);
-  auto device =
-      machine::gpu(gpu.ok() ? gpu->architecture : "sm_90a", gpu.ok() ? gpu->sms : 132);
+  auto device = machine::gpu(gpu.ok() ? gpu->architecture : "sm_90a", gpu.ok() ? gpu->sms : 132);
   CHECK(device.ok(), "{}", device.error().text());
   const auto granularity = machine::parse_granularity(granularity_name);
   CHECK(granularity.has_value(), "{}", granularity_name);
   machine::Strategy strategy = strategy_for(*device, {.granularity = *granularity, .tf32 = tf32});
   strategy.own_kernels = own;
-  strategy.min_grid_bytes = {*granularity == machine::Granularity::kStitch && !own ? 1 : 0};  // as only long works are
+  strategy.min_grid_bytes = {
+      *granularity == machine::Granularity::kStitch && !own ? 1 : 0};  // as only long works are
   stitch::Options options;
   options.stitch = strategy.stitches(), options.tiles = tiles, options.teams = true;
   const stitch::Plan plan = stitch::plan(graph, *device, strategy, options);
@@ -61,9 +62,9 @@ inline std::shared_ptr<Program> program_of(const graph::Graph& graph, const std:
   CHECK(valid.ok(), "{}", valid.error().text());
   const Status shadow = schedule::shadow_run(graph, plan, tasks);
   CHECK(shadow.ok(), "{}", shadow.error().text());
-  auto program = std::make_shared<Program>(assemble(
-      graph, plan, tasks, codegen::emit(graph, plan, tasks, kernels::tile_library(*device)),
-      device->name));
+  auto program = std::make_shared<Program>(
+      assemble(graph, plan, tasks,
+               codegen::emit(graph, plan, tasks, kernels::tile_library(*device)), device->name));
   program->granularity = *granularity;
   return program;
 }

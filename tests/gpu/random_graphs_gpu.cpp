@@ -1,11 +1,14 @@
-// Very many random graphs on a GPU: compiled for it, run, compared with the interpreter. Without a GPU they are compiled.
+// Very many random graphs on a GPU: compiled for it, run, compared with the interpreter. Without a
+// GPU they are compiled.
 //
-//   random_graphs_gpu --from 1 --count 10000 [--granularity stitch,mono] [--merge 8] [--steps MOST] [--processes 16] [--seconds 540]
+//   random_graphs_gpu --from 1 --count 10000 [--granularity stitch,mono] [--merge 8] [--steps MOST]
+//   [--processes 16] [--seconds 540]
 //
-// A few graphs stand side by side in a program, for the device compiler reads its headers once a program; those of a program that is wrong are
-// tried again, each by itself. Processes have a context each: a kernel that ends one is a failure like others. Each failure is a line, the
-// last line has counts and how far it got within the seconds. Exit status 1: something failed. Nothing is read or written but the
-// device compiler.
+// A few graphs stand side by side in a program, for the device compiler reads its headers once a
+// program; those of a program that is wrong are tried again, each by itself. Processes have a
+// context each: a kernel that ends one is a failure like others. Each failure is a line, the last
+// line has counts and how far it got within the seconds. Exit status 1: something failed. Nothing
+// is read or written but the device compiler.
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -31,7 +34,13 @@ struct Settings {
   std::vector<std::string> granularities = {"stitch", "mono"};
 };
 
-enum class Outcome { kRight, kCompiled, kRefused, kWrong, kBroken };  // kRefused: not compiled; kBroken: the process's context may be gone
+enum class Outcome {
+  kRight,
+  kCompiled,
+  kRefused,
+  kWrong,
+  kBroken
+};  // kRefused: not compiled; kBroken: the process's context may be gone
 
 /// What processes share.
 struct Shared {
@@ -67,34 +76,45 @@ Tried try_together(std::span<const Case> cases, const std::string& granularity, 
   compiler::Compilation made;
   try {
     compiler::Options options;
-    options.target = "sm_90a", options.granularity = machine::parse_granularity(granularity), options.verify = false, options.check_tables = true, options.sms = sms;
-    if (const auto gpu = runtime::describe_gpu(0); gpu.ok()) options.target = gpu->architecture, options.sms = gpu->sms;
+    options.target = "sm_90a", options.granularity = machine::parse_granularity(granularity),
+    options.verify = false, options.check_tables = true, options.sms = sms;
+    if (const auto gpu = runtime::describe_gpu(0); gpu.ok())
+      options.target = gpu->architecture, options.sms = gpu->sms;
     options.load.cache_dir = "off", options.load.watchdog = true;
     compiler::Network network;
     network.graph = cases.size() == 1 ? cases[0].graph : together(cases);
-    if (const Status status = compiler::compile(network, options, made); !status.ok()) return {Outcome::kRefused, status.error().text()};
+    if (const Status status = compiler::compile(network, options, made); !status.ok())
+      return {Outcome::kRefused, status.error().text()};
   } catch (const std::exception& error) {
     return {Outcome::kRefused, error.what()};
   }
   auto context = made.executable->context();
-  if (!context.ok()) return context.error().code == Code::kDevice ? Tried{Outcome::kCompiled, ""} : Tried{Outcome::kBroken, context.error().text()};
+  if (!context.ok())
+    return context.error().code == Code::kDevice ? Tried{Outcome::kCompiled, ""}
+                                                 : Tried{Outcome::kBroken, context.error().text()};
   std::vector<Tensor> outputs;
   std::vector<void*> out;
   for (const runtime::Port& port : made.program->outputs) {
     outputs.push_back(Tensor::allocate(port.type));
     out.push_back(outputs.back().mutable_data());
   }
-  for (const bool other : {true, false, false}) {  // what a run leaves behind is not read by the next
+  for (const bool other :
+       {true, false, false}) {  // what a run leaves behind is not read by the next
     std::vector<const void*> in;
     for (const Case& one : cases)
-      for (const Tensor& tensor : other ? one.other_inputs : one.inputs) in.push_back(tensor.data());
-    for (Tensor& output : outputs) memset(output.mutable_data(), 0x7b, static_cast<size_t>(output.bytes()));
-    if (const Status ran = (*context)->run(in, out); !ran.ok()) return {Outcome::kBroken, ran.error().text()};
+      for (const Tensor& tensor : other ? one.other_inputs : one.inputs)
+        in.push_back(tensor.data());
+    for (Tensor& output : outputs)
+      memset(output.mutable_data(), 0x7b, static_cast<size_t>(output.bytes()));
+    if (const Status ran = (*context)->run(in, out); !ran.ok())
+      return {Outcome::kBroken, ran.error().text()};
     if (other) continue;
     size_t at = 0;
     std::string wrong;
     for (const Case& one : cases) {
-      if (std::string text = difference(one, std::span(outputs).subspan(at, one.wanted.size())); !text.empty() && wrong.empty()) wrong = fmt::format("seed {}: {}", one.seed, text);
+      if (std::string text = difference(one, std::span(outputs).subspan(at, one.wanted.size()));
+          !text.empty() && wrong.empty())
+        wrong = fmt::format("seed {}: {}", one.seed, text);
       at += one.wanted.size();
     }
     if (!wrong.empty()) return {Outcome::kWrong, wrong};
@@ -106,8 +126,10 @@ std::vector<Case> cases_of(uint64_t first, int count, int steps) {
   std::vector<Case> cases;
   for (uint64_t seed = first; seed < first + static_cast<uint64_t>(count); ++seed) {
     Case one = case_of(graph::random_graph(seed, options_of(seed, steps)), seed);
-    if (one.failed.empty()) cases.push_back(std::move(one));
-    else fmt::print("FAILED seed {}: {}\n", one.seed, one.failed);
+    if (one.failed.empty())
+      cases.push_back(std::move(one));
+    else
+      fmt::print("FAILED seed {}: {}\n", one.seed, one.failed);
   }
   return cases;
 }
@@ -120,14 +142,16 @@ void work(const Settings& settings, Clock::time_point end, Shared::Now& now) {
     if (std::chrono::duration<double>(end - start).count() < 1.2 * longest) return;
     const uint64_t at = shared->next++ * static_cast<uint64_t>(settings.merge);
     if (at >= settings.count) return;
-    const int count = static_cast<int>(std::min<uint64_t>(static_cast<uint64_t>(settings.merge), settings.count - at));
+    const int count = static_cast<int>(
+        std::min<uint64_t>(static_cast<uint64_t>(settings.merge), settings.count - at));
     const std::vector<Case> cases = cases_of(settings.from + at, count, settings.steps);
     if (cases.empty()) continue;
     for (size_t g = 0; g < settings.granularities.size(); ++g) {
       now = {settings.from + at, count, static_cast<int>(g)};
       const Tried tried = try_together(cases, settings.granularities[g], settings.sms);
       now.count = 0;
-      shared->ran[g] += tried.outcome == Outcome::kRight || tried.outcome == Outcome::kWrong ? cases.size() : 0;
+      shared->ran[g] +=
+          tried.outcome == Outcome::kRight || tried.outcome == Outcome::kWrong ? cases.size() : 0;
       shared->compiled[g] += tried.outcome == Outcome::kCompiled ? cases.size() : 0;
       ++shared->programs[g];
       if (tried.text.empty()) continue;
@@ -165,11 +189,14 @@ int alone(const Shared::Suspect& suspect, const Settings& settings) {
     });
     int status = 0;
     waitpid(pid, &status, 0);
-    if (WIFSIGNALED(status)) fmt::print("FAILED seed {}, {}: the process ended: {}\n", seed, granularity, strsignal(WTERMSIG(status)));
+    if (WIFSIGNALED(status))
+      fmt::print("FAILED seed {}, {}: the process ended: {}\n", seed, granularity,
+                 strsignal(WTERMSIG(status)));
     failures += status != 0;
   }
   if (failures == 0) {
-    fmt::print("FAILED seeds {} to {} side by side, {}, and none alone: {}\n", suspect.first, suspect.first + static_cast<uint64_t>(suspect.count) - 1, granularity, suspect.text);
+    fmt::print("FAILED seeds {} to {} side by side, {}, and none alone: {}\n", suspect.first,
+               suspect.first + static_cast<uint64_t>(suspect.count) - 1, granularity, suspect.text);
     ++failures;
   }
   return failures;
@@ -177,12 +204,16 @@ int alone(const Shared::Suspect& suspect, const Settings& settings) {
 
 int run_all(const Settings& settings) {
   const auto start = Clock::now();
-  const auto end = start + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(std::min(settings.seconds, 1e6)));
-  void* memory = mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  const auto end = start + std::chrono::duration_cast<Clock::duration>(
+                               std::chrono::duration<double>(std::min(settings.seconds, 1e6)));
+  void* memory =
+      mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   CHECK(memory != MAP_FAILED, "no {} bytes to share", sizeof(Shared));
   shared = new (memory) Shared();
   std::map<pid_t, int> running;  // the slot of each process
-  const auto start_one = [&](int slot) { running[child([&] { work(settings, end, shared->now[slot]); })] = slot; };
+  const auto start_one = [&](int slot) {
+    running[child([&] { work(settings, end, shared->now[slot]); })] = slot;
+  };
   for (int slot = 0; slot < settings.processes; ++slot) start_one(slot);
   while (!running.empty()) {
     int status = 0;
@@ -192,22 +223,36 @@ int run_all(const Settings& settings) {
     running.erase(pid);
     if (status == 0) continue;
     Shared::Now& now = shared->now[slot];
-    if (now.count > 0) shared->suspect(now.first, now.count, now.granularity, fmt::format("the process ended: {}", WIFSIGNALED(status) ? strsignal(WTERMSIG(status)) : "by itself"));
+    if (now.count > 0)
+      shared->suspect(now.first, now.count, now.granularity,
+                      fmt::format("the process ended: {}",
+                                  WIFSIGNALED(status) ? strsignal(WTERMSIG(status)) : "by itself"));
     now.count = 0;
     if (Clock::now() < end) start_one(slot);  // another in its place
   }
   int failures = 0, left = 0;
   for (int k = 0; k < std::min(shared->suspects.load(), Shared::kMost); ++k) {
     const Shared::Suspect& suspect = shared->list[k];
-    if (Clock::now() < end) failures += alone(suspect, settings);
-    else fmt::print("FAILED seeds {} to {}, {}: {}\n", suspect.first, suspect.first + static_cast<uint64_t>(suspect.count) - 1, settings.granularities[static_cast<size_t>(suspect.granularity)], suspect.text), ++left;
+    if (Clock::now() < end)
+      failures += alone(suspect, settings);
+    else
+      fmt::print("FAILED seeds {} to {}, {}: {}\n", suspect.first,
+                 suspect.first + static_cast<uint64_t>(suspect.count) - 1,
+                 settings.granularities[static_cast<size_t>(suspect.granularity)], suspect.text),
+          ++left;
   }
-  const uint64_t reached = std::min(shared->next.load() * static_cast<uint64_t>(settings.merge), settings.count);
-  fmt::print("seeds {} to {} of {}, {:.0f} s, {} processes, {} a program", settings.from, settings.from + reached - 1, settings.from + settings.count - 1,
-             std::chrono::duration<double>(Clock::now() - start).count(), settings.processes, settings.merge);
+  const uint64_t reached =
+      std::min(shared->next.load() * static_cast<uint64_t>(settings.merge), settings.count);
+  fmt::print("seeds {} to {} of {}, {:.0f} s, {} processes, {} a program", settings.from,
+             settings.from + reached - 1, settings.from + settings.count - 1,
+             std::chrono::duration<double>(Clock::now() - start).count(), settings.processes,
+             settings.merge);
   for (size_t g = 0; g < settings.granularities.size(); ++g)
-    fmt::print("; {}: {} graphs ran in {} programs, {} only compiled", settings.granularities[g], shared->ran[g].load(), shared->programs[g].load(), shared->compiled[g].load());
-  fmt::print("; {} failed{}\n", failures, left > 0 ? fmt::format(", {} programs with failures not tried graph by graph", left) : "");
+    fmt::print("; {}: {} graphs ran in {} programs, {} only compiled", settings.granularities[g],
+               shared->ran[g].load(), shared->programs[g].load(), shared->compiled[g].load());
+  fmt::print(
+      "; {} failed{}\n", failures,
+      left > 0 ? fmt::format(", {} programs with failures not tried graph by graph", left) : "");
   return failures + left > 0 ? 1 : 0;
 }
 
@@ -215,13 +260,20 @@ int main_of(int count, char** words) {
   Settings settings;
   for (int k = 1; k + 1 < count; k += 2) {
     const std::string word = words[k], value = words[k + 1];
-    if (word == "--from") settings.from = strtoull(value.c_str(), nullptr, 10);
-    else if (word == "--count") settings.count = strtoull(value.c_str(), nullptr, 10);
-    else if (word == "--merge") settings.merge = std::max(atoi(value.c_str()), 1);
-    else if (word == "--processes") settings.processes = atoi(value.c_str());
-    else if (word == "--steps") settings.steps = atoi(value.c_str());
-    else if (word == "--sms") settings.sms = atoi(value.c_str());
-    else if (word == "--seconds") settings.seconds = atof(value.c_str());
+    if (word == "--from")
+      settings.from = strtoull(value.c_str(), nullptr, 10);
+    else if (word == "--count")
+      settings.count = strtoull(value.c_str(), nullptr, 10);
+    else if (word == "--merge")
+      settings.merge = std::max(atoi(value.c_str()), 1);
+    else if (word == "--processes")
+      settings.processes = atoi(value.c_str());
+    else if (word == "--steps")
+      settings.steps = atoi(value.c_str());
+    else if (word == "--sms")
+      settings.sms = atoi(value.c_str());
+    else if (word == "--seconds")
+      settings.seconds = atof(value.c_str());
     else if (word == "--granularity") {
       settings.granularities.clear();
       for (size_t at = 0; at < value.size();) {
@@ -229,11 +281,14 @@ int main_of(int count, char** words) {
         settings.granularities.push_back(value.substr(at, to - at));
         at = to + 1;
       }
-    } else return fmt::print(stderr, "unknown: {}\n", word), 2;
+    } else
+      return fmt::print(stderr, "unknown: {}\n", word), 2;
   }
   if (count % 2 == 0) return fmt::print(stderr, "'{}' wants a value\n", words[count - 1]), 2;
-  if (settings.granularities.empty() || settings.granularities.size() > 4) return fmt::print(stderr, "of op, stitch and mono\n"), 2;
-  if (settings.processes <= 0) settings.processes = static_cast<int>(std::max(1L, sysconf(_SC_NPROCESSORS_ONLN)));
+  if (settings.granularities.empty() || settings.granularities.size() > 4)
+    return fmt::print(stderr, "of op, stitch and mono\n"), 2;
+  if (settings.processes <= 0)
+    settings.processes = static_cast<int>(std::max(1L, sysconf(_SC_NPROCESSORS_ONLN)));
   settings.processes = std::min(settings.processes, Shared::kProcesses);
   return run_all(settings);
 }

@@ -1,6 +1,8 @@
-// Products of one kernel whose rows come by maps (rows.cuh) on a core (one_cta.h): a list of tasks one after another in one CTA, against sums in the order
-// of gemm_mma.cuh, bit by bit: tiles of few and of many copies in turns, of few rows and columns, weights of which two pages are asked for ahead. Nothing
-// of A may be read before the wave before has ended. And tiles beside whose threads copy A themselves (gemm_fixed.cuh).
+// Products of one kernel whose rows come by maps (rows.cuh) on a core (one_cta.h): a list of tasks
+// one after another in one CTA, against sums in the order of gemm_mma.cuh, bit by bit: tiles of few
+// and of many copies in turns, of few rows and columns, weights of which two pages are asked for
+// ahead. Nothing of A may be read before the wave before has ended. And tiles beside whose threads
+// copy A themselves (gemm_fixed.cuh).
 #include "one_cta_wgmma.h"
 
 #define OBK_RING 4
@@ -23,7 +25,9 @@ static void gemm_tile(ObkLanes*, const ObkGemm& g) {
   if (threadIdx.x == 0) ++of_any_shape;
 }
 template <int kType, typename S, bool kInlined, bool kSure>
-static void gemm_tile_of(ObkLanes* w, const ObkGemm& g) { gemm_tile<kType>(w, g); }
+static void gemm_tile_of(ObkLanes* w, const ObkGemm& g) {
+  gemm_tile<kType>(w, g);
+}
 constexpr int kBars = 512;  // bytes behind all else
 static uint32_t row_bars() { return one_cta::kSharedBytes - kBars; }
 }  // namespace obk
@@ -34,7 +38,8 @@ static uint32_t row_bars() { return one_cta::kSharedBytes - kBars; }
 namespace obelisk {
 namespace {
 
-constexpr int kPages = OBK_RING, kPagesBytes = kPages * 24576, kScratch = (kPagesBytes + kPages * 16 + 1023) / 1024 * 1024;
+constexpr int kPages = OBK_RING, kPagesBytes = kPages * 24576,
+              kScratch = (kPagesBytes + kPages * 16 + 1023) / 1024 * 1024;
 bool ended;  // the wave before
 
 /// A task: tile r0 .. r1 of a product, as a body has it.
@@ -42,7 +47,8 @@ template <int kRows, int kColumns, int kK, int kTogether>
 void task(Product& p, int r0, int r1) {
   constexpr int kPitch = kColumns + 8;
   using S = obk::FixedShape<kRows, kColumns, kK, kK, kPitch>;
-  obk::ring_ask_ahead(obk::WeightPages::of_tile(p.weights(), S::kGroups, S::kChunks), obk::kPacedPages);
+  obk::ring_ask_ahead(obk::WeightPages::of_tile(p.weights(), S::kGroups, S::kChunks),
+                      obk::kPacedPages);
   if (threadIdx.x == 0) ended = false;
   __syncthreads();
   char* const c = one_cta::shared + kScratch;
@@ -64,11 +70,13 @@ void task(Product& p, int r0, int r1) {
   __syncthreads();
 }
 
-/// A last tile of an odd number of columns, which wgmma does not take: its rows come, and are let be.
+/// A last tile of an odd number of columns, which wgmma does not take: its rows come, and are let
+/// be.
 void narrower(Product& p) {
   using S = obk::FixedShape<64, 48, 384, 384, 56>;
   using Last = obk::FixedShape<64, 31, 384, 384, 56>;
-  obk::ring_ask_ahead(obk::WeightPages::of_tile(p.weights(), Last::kGroups, Last::kChunks), obk::kPacedPages);
+  obk::ring_ask_ahead(obk::WeightPages::of_tile(p.weights(), Last::kGroups, Last::kChunks),
+                      obk::kPacedPages);
   if (threadIdx.x == 0) ended = true;
   __syncthreads();
   const obk::AskedRows<true, 1, S> rows(p.map, kAbove, kBefore / 64, one_cta::shared + kScratch);
@@ -81,13 +89,21 @@ void narrower(Product& p) {
 
 TEST(AskedRows, TilesOfFewAndManyCopiesInTurns) {
   for (const int slow : {0, 0x01, 0x90}) {  // warps that fall behind: who asks, others
-    Product wide = product_of(64 + 50, 48, 768, 64, 3, 1), narrow = product_of(64, 32, 192, 64, 1, 2), again = product_of(2 * 64, 48, 384, 64, 1, 3), uneven = product_of(50, 48, 320, 56, 1, 4);
+    Product wide = product_of(64 + 50, 48, 768, 64, 3, 1),
+            narrow = product_of(64, 32, 192, 64, 1, 2),
+            again = product_of(2 * 64, 48, 384, 64, 1, 3),
+            uneven = product_of(50, 48, 320, 56, 1, 4);
     one_cta::readable = {};
     for (const Product* p : {&wide, &narrow, &again, &uneven}) let_read(*p);
-    one_cta::rests = [&](int warp, int round) { return (slow >> warp & 1) != 0 && round % 12 != 0; };
+    one_cta::rests = [&](int warp, int round) {
+      return (slow >> warp & 1) != 0 && round % 12 != 0;
+    };
     int asked = 0;
     obk::of_any_shape = 0;
-    one_cta::copies_rows = [&] { CHECK(ended && threadIdx.x == 0, "rows are asked for before the wave before has ended"); ++asked; };
+    one_cta::copies_rows = [&] {
+      CHECK(ended && threadIdx.x == 0, "rows are asked for before the wave before has ended");
+      ++asked;
+    };
     memset(one_cta::shared, 0xff, sizeof one_cta::shared);
     one_cta::run(OBK_THREADS, [&] {
       obk::ring_start(0, kPagesBytes, kPages, nullptr, 0);
@@ -105,8 +121,10 @@ TEST(AskedRows, TilesOfFewAndManyCopiesInTurns) {
     one_cta::copies_rows = nullptr, one_cta::rests = nullptr;
     EXPECT_EQ(asked, 4 + 3 + 6 + 6 + 5 + 6 + 4);
     EXPECT_EQ(obk::of_any_shape, 1);
-    expect_sums(wide, 114), expect_sums(narrow, 64), expect_sums(again, 128), expect_sums(uneven, 50);
-    for (const auto& [at, bar] : one_cta::bars) EXPECT_EQ(bar.bytes, 0) << "a copy is still under way at " << at;
+    expect_sums(wide, 114), expect_sums(narrow, 64), expect_sums(again, 128),
+        expect_sums(uneven, 50);
+    for (const auto& [at, bar] : one_cta::bars)
+      EXPECT_EQ(bar.bytes, 0) << "a copy is still under way at " << at;
   }
 }
 
@@ -122,15 +140,18 @@ void expect_copied(bool staged, int slow) {
   memset(one_cta::shared, 0xff, sizeof one_cta::shared);
   one_cta::run(OBK_THREADS, [&] {
     obk::ring_start(0, kPagesBytes, kPages, nullptr, 0);
-    obk::ring_ask_ahead(obk::WeightPages::of_tile(p.weights(), S::kGroups, S::kChunks), obk::kPacedPages);
+    obk::ring_ask_ahead(obk::WeightPages::of_tile(p.weights(), S::kGroups, S::kChunks),
+                        obk::kPacedPages);
     __syncthreads();
     char* const c = one_cta::shared + kScratch;
     ObkGemm g = {};
-    g.m = kRows, g.n = kColumns, g.k = kK, g.a = p.matrix() + kAbove * p.pitch + kBefore, g.a_row = p.pitch, g.a_col = 1;
+    g.m = kRows, g.n = kColumns, g.k = kK, g.a = p.matrix() + kAbove * p.pitch + kBefore,
+    g.a_row = p.pitch, g.a_col = 1;
     g.b = p.weights(), g.c = c, g.c_row = kColumns + 8, g.scratch = c + kRows * (kColumns + 8) * 4;
     obk::fixed_tile<false, S>(g);
     for (int k = threadIdx.x; k < kRows * kColumns; k += OBK_THREADS)
-      p.c[static_cast<size_t>(k)] = reinterpret_cast<const float*>(c)[k / kColumns * (kColumns + 8) + k % kColumns];
+      p.c[static_cast<size_t>(k)] =
+          reinterpret_cast<const float*>(c)[k / kColumns * (kColumns + 8) + k % kColumns];
     obk::ring_finish();
   });
   one_cta::rests = nullptr;

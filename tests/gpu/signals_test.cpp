@@ -1,7 +1,8 @@
-// Every form of signal that the one kernel of a program has (kernels/cuda/program.cuh, flow.cuh), in that kernel itself: its tables and bodies
-// are the test's. Each task checks every word that others gave it and every word of the weights that stream meanwhile, some CTAs are late by
-// turns, run follows run without a reset, memory is poisoned before the first. Skipped where no GPU is. OBELISK_GPU_PHASES sets how many
-// exchanges a form has.
+// Every form of signal that the one kernel of a program has (kernels/cuda/program.cuh, flow.cuh),
+// in that kernel itself: its tables and bodies are the test's. Each task checks every word that
+// others gave it and every word of the weights that stream meanwhile, some CTAs are late by turns,
+// run follows run without a reset, memory is poisoned before the first. Skipped where no GPU is.
+// OBELISK_GPU_PHASES sets how many exchanges a form has.
 #include <algorithm>
 #include <cstdlib>
 
@@ -134,10 +135,10 @@ int exchanges() {
 }
 
 constexpr int64_t kWeightWords = int64_t{64} << 20;
-constexpr int kOwnWords = 1536;         // that a CTA gives with barriers
-constexpr int64_t kPairs = 1280;        // that all give where words flow: five of a thread
+constexpr int kOwnWords = 1536;   // that a CTA gives with barriers
+constexpr int64_t kPairs = 1280;  // that all give where words flow: five of a thread
 constexpr int kNoStep = 1 << 30;
-constexpr int kPages = 4;               // of the ring, with barriers
+constexpr int kPages = 4;  // of the ring, with barriers
 
 /// What a kernel of a program is launched with, made by hand.
 struct Tables {
@@ -148,11 +149,16 @@ struct Tables {
   int64_t chunks = 0, groups = 0;
 
   /// A work of these parameters and operands, that gathers: as its tasks name it.
-  int64_t work(const std::vector<uint64_t>& params, const std::vector<uint64_t>& operands, const std::vector<ObkGather>& gathers = {}) {
+  int64_t work(const std::vector<uint64_t>& params, const std::vector<uint64_t>& operands,
+               const std::vector<ObkGather>& gathers = {}) {
     const int64_t at = static_cast<int64_t>(blocks.size()) * 8;
-    const ObkWork head = {.params = static_cast<int32_t>(params.size()), .operands = static_cast<int32_t>(operands.size()), .groups = 1, .gathers = static_cast<int32_t>(gathers.size())};
+    const ObkWork head = {.params = static_cast<int32_t>(params.size()),
+                          .operands = static_cast<int32_t>(operands.size()),
+                          .groups = 1,
+                          .gathers = static_cast<int32_t>(gathers.size())};
     add(head);
-    blocks.insert(blocks.end(), params.begin(), params.end()), blocks.insert(blocks.end(), operands.begin(), operands.end());
+    blocks.insert(blocks.end(), params.begin(), params.end()),
+        blocks.insert(blocks.end(), operands.begin(), operands.end());
     if (blocks.size() % 2) blocks.push_back(0);
     for (const ObkGather& gather : gathers) add(gather);
     return at << 16 | (static_cast<int64_t>(blocks.size()) - at / 8);
@@ -160,8 +166,13 @@ struct Tables {
   void task(int sm, int sms, int step, int64_t block) {
     const int64_t bytes = groups * chunks * 1024, places = kWeightWords * 4 / bytes;
     const int64_t place = (int64_t{step} * sms + sm) % places;
-    tasks.push_back({.wave = static_cast<uint32_t>(step), .r0 = step, .r1 = step + 1, .weights = static_cast<int64_t>(weights) + place * bytes, .weight_bytes = static_cast<int32_t>(bytes),
-                     .weight_group = static_cast<int32_t>(chunks * 1024), .block = block});
+    tasks.push_back({.wave = static_cast<uint32_t>(step),
+                     .r0 = step,
+                     .r1 = step + 1,
+                     .weights = static_cast<int64_t>(weights) + place * bytes,
+                     .weight_bytes = static_cast<int32_t>(bytes),
+                     .weight_group = static_cast<int32_t>(chunks * 1024),
+                     .block = block});
   }
 
  private:
@@ -173,7 +184,8 @@ struct Tables {
   }
 };
 
-/// A form of the signal: the kernel compiled for it, its memory, and a table of `steps` exchanges that run after run has.
+/// A form of the signal: the kernel compiled for it, its memory, and a table of `steps` exchanges
+/// that run after run has.
 struct Form {
   Device& g;
   int sms = g.gpu.sms, steps = std::clamp(exchanges(), 10, 1000);
@@ -190,7 +202,8 @@ struct Form {
     Tables tables;
     tables.weights = g.make(host.size() * 4, 0);
     EXPECT_EQ(g.d->CopyToDevice(tables.weights, host.data(), host.size() * 4), 0);
-    tables.chunks = idle ? kPages : 3, tables.groups = flows ? 16 : 24;  // a page each; more than are asked for before the wait
+    tables.chunks = idle ? kPages : 3,
+    tables.groups = flows ? 16 : 24;  // a page each; more than are asked for before the wait
     wrong = g.make(8, 0);
     void* memory = nullptr;
     EXPECT_EQ(g.d->MemHostAlloc(&memory, sizeof(ObkWatch), kHostMapped), 0);
@@ -202,34 +215,44 @@ struct Form {
       EXPECT_EQ(g.d->CopyToDevice(at, from.data(), bytes), 0);
       return at;
     };
-    record.tasks = upload(tables.tasks), record.first = upload(tables.first), record.blocks = upload(tables.blocks);
-    record.counter = g.make(128, 0), record.watch = reinterpret_cast<DevicePointer>(watch), record.waves = steps;
-    record.inline_ports[0] = wrong, record.inline_ports[1] = tables.weights, record.inline_ports[2] = kNoStep, record.inline_ports[4] = static_cast<DevicePointer>(steps);
+    record.tasks = upload(tables.tasks), record.first = upload(tables.first),
+    record.blocks = upload(tables.blocks);
+    record.counter = g.make(128, 0), record.watch = reinterpret_cast<DevicePointer>(watch),
+    record.waves = steps;
+    record.inline_ports[0] = wrong, record.inline_ports[1] = tables.weights,
+    record.inline_ports[2] = kNoStep, record.inline_ports[4] = static_cast<DevicePointer>(steps);
     EXPECT_EQ(g.d->CtxSynchronize(), 0);
   }
   ~Form() { g.d->MemFreeHost(watch); }
 
-  static constexpr uint64_t kWrong = OBK_PORT, kWeights = OBK_PORT | 1, kSpoilt = OBK_PORT | 2, kRun = OBK_PORT | 3, kSteps = OBK_PORT | 4;
+  static constexpr uint64_t kWrong = OBK_PORT, kWeights = OBK_PORT | 1, kSpoilt = OBK_PORT | 2,
+                            kRun = OBK_PORT | 3, kSteps = OBK_PORT | 4;
 
-  /// Two matrices by turns, a row of 128 words, twelve rows a CTA; behind them the maps by which rows come.
+  /// Two matrices by turns, a row of 128 words, twelve rows a CTA; behind them the maps by which
+  /// rows come.
   void fill_barriers(Tables& tables, bool idle) {
     const int64_t matrix = int64_t{sms} * kOwnWords * 4, rows = sms * 12, map = 2 * matrix;
     record.arena = g.make(static_cast<size_t>(map + 256), 0xee);
     int64_t block[2];
     for (int64_t step = 0; step < 2; ++step) {
       const int64_t from = (1 - step) * matrix, to = step * matrix;
-      block[step] = tables.work({}, {OBK_ARENA | static_cast<uint64_t>(from), OBK_ARENA | static_cast<uint64_t>(to), kWrong, kWeights, kSpoilt, kRun, kSteps, OBK_ARENA | static_cast<uint64_t>(map + step * 128)});
+      block[step] =
+          tables.work({}, {OBK_ARENA | static_cast<uint64_t>(from),
+                           OBK_ARENA | static_cast<uint64_t>(to), kWrong, kWeights, kSpoilt, kRun,
+                           kSteps, OBK_ARENA | static_cast<uint64_t>(map + step * 128)});
       alignas(64) char text[128];
       Status made = encode_rows(record.arena + static_cast<uint64_t>(from), rows, 256, 1, 64, text);
       EXPECT_TRUE(made.ok()) << made.error().text();
-      made = copy_in(*g.d, record.arena + static_cast<uint64_t>(map + step * 128), text, sizeof text, "copy a map");
+      made = copy_in(*g.d, record.arena + static_cast<uint64_t>(map + step * 128), text,
+                     sizeof text, "copy a map");
       EXPECT_TRUE(made.ok()) << made.error().text();
     }
     if (steps % 2) ++steps;  // the next run's first step reads the second matrix
     for (int sm = 0; sm < sms; ++sm) {
       tables.first.push_back(static_cast<int32_t>(tables.tasks.size()));
       for (int step = 0; step < steps; ++step)
-        if (!(idle && step >= 8 && (sm * 5 + step) % 8 < 3)) tables.task(sm, sms, step, block[step % 2]);
+        if (!(idle && step >= 8 && (sm * 5 + step) % 8 < 3))
+          tables.task(sm, sms, step, block[step % 2]);
     }
     tables.first.push_back(static_cast<int32_t>(tables.tasks.size()));
     constexpr int kPageBytes = obk::kRingPageBytes, kRows = 64 * 512 + 1024;
@@ -242,13 +265,19 @@ struct Form {
     std::vector<int64_t> block;
     for (int step = 0; step < steps; ++step) {
       std::vector<ObkGather> gathers;
-      if (step > 0) gathers.push_back({static_cast<uint32_t>((step - 1) * kPairs), 0, static_cast<int32_t>(kPairs), 0});
-      block.push_back(tables.work({static_cast<uint64_t>(kPairs)}, {OBK_NEAR, OBK_ARENA | static_cast<uint64_t>(step * kPairs * 16), kWrong, kWeights, kSpoilt}, gathers));
+      if (step > 0)
+        gathers.push_back(
+            {static_cast<uint32_t>((step - 1) * kPairs), 0, static_cast<int32_t>(kPairs), 0});
+      block.push_back(tables.work({static_cast<uint64_t>(kPairs)},
+                                  {OBK_NEAR, OBK_ARENA | static_cast<uint64_t>(step * kPairs * 16),
+                                   kWrong, kWeights, kSpoilt},
+                                  gathers));
       if (step > 0) block.back() |= int64_t{1} << OBK_FRESH_AT;
     }
     for (int sm = 0; sm < sms; ++sm) {
       tables.first.push_back(static_cast<int32_t>(tables.tasks.size()));
-      for (int step = 0; step < steps; ++step) tables.task(sm, sms, step, block[static_cast<size_t>(step)]);
+      for (int step = 0; step < steps; ++step)
+        tables.task(sm, sms, step, block[static_cast<size_t>(step)]);
     }
     tables.first.push_back(static_cast<int32_t>(tables.tasks.size()));
     lay_out(6, obk::kFlowPageBytes, 1024, obk::kFlowBlocks, static_cast<int>(kPairs * 8));
@@ -257,23 +286,29 @@ struct Form {
     constexpr int kBlock = 128;
     record.ring_pages = pages, record.scratch_at = (pages * (page_bytes + 16) + 1023) / 1024 * 1024;
     record.block_at = record.scratch_at + scratch, record.block_bytes = kBlock;
-    record.near_at = record.block_at + blocks * kBlock, record.soon_at = record.near_at + near, record.soon_bytes = 0;
+    record.near_at = record.block_at + blocks * kBlock, record.soon_at = record.near_at + near,
+    record.soon_bytes = 0;
     shared = record.soon_at;
   }
 
   int start(Handle kernel) {
     record.inline_ports[3] = ++runs;
     void* parameters[] = {&record};
-    return g.d->LaunchCooperative(kernel, static_cast<unsigned>(sms), 1, 1, static_cast<unsigned>(threads), 1, 1, static_cast<unsigned>(shared), nullptr, parameters);
+    return g.d->LaunchCooperative(kernel, static_cast<unsigned>(sms), 1, 1,
+                                  static_cast<unsigned>(threads), 1, 1,
+                                  static_cast<unsigned>(shared), nullptr, parameters);
   }
   std::string ended() const {
     const Status done = check(g.d->CtxSynchronize(), "run");
     if (done.ok()) return "";
-    return fmt::format("{}; SM {} waits, of kind {}, before task {}: it wants {}, has {}", done.error().text(), watch->sm, watch->kind, watch->task, watch->want, watch->have);
+    return fmt::format("{}; SM {} waits, of kind {}, before task {}: it wants {}, has {}",
+                       done.error().text(), watch->sm, watch->kind, watch->task, watch->want,
+                       watch->have);
   }
 };
 
-/// Runs of a form until it had its exchanges; then one in which one step gives something else, which must be seen.
+/// Runs of a form until it had its exchanges; then one in which one step gives something else,
+/// which must be seen.
 void expect_right(const char* name, Form& form) {
   Device& g = form.g;
   const Handle kernel = g.function("obk_program", form.shared);
@@ -289,19 +324,26 @@ void expect_right(const char* name, Form& form) {
   const auto count = static_cast<int64_t>(runs) * (form.steps - 1);
   const uint64_t wrong = g.read<uint64_t>(form.wrong), sms = static_cast<uint64_t>(form.sms);
   EXPECT_EQ(wrong, 0u);
-  EXPECT_EQ(g.read<uint64_t>(form.record.counter), sms * static_cast<uint64_t>(form.flows ? runs : count));
-  fmt::print("{{\"test\": \"{}\", \"phases\": {}, \"runs\": {}, \"us_a_phase\": {:.3f}, \"wrong_words\": {}}}\n", name, count, runs, millis * 1e3 / static_cast<double>(count), wrong);
+  EXPECT_EQ(g.read<uint64_t>(form.record.counter),
+            sms * static_cast<uint64_t>(form.flows ? runs : count));
+  fmt::print(
+      "{{\"test\": \"{}\", \"phases\": {}, \"runs\": {}, \"us_a_phase\": {:.3f}, \"wrong_words\": "
+      "{}}}\n",
+      name, count, runs, millis * 1e3 / static_cast<double>(count), wrong);
   form.record.inline_ports[2] = static_cast<DevicePointer>(form.steps / 2);
   ASSERT_EQ(form.start(kernel), 0);
   ASSERT_EQ(form.ended(), "");
   const uint64_t seen = g.read<uint64_t>(form.wrong);
-  if (form.flows) EXPECT_EQ(seen, sms) << "every CTA gathers the one wrong word";
-  else EXPECT_GE(seen, sms / 2) << "each CTA reads several others' first words";
+  if (form.flows)
+    EXPECT_EQ(seen, sms) << "every CTA gathers the one wrong word";
+  else
+    EXPECT_GE(seen, sms / 2) << "each CTA reads several others' first words";
   g.d->EventDestroy(begin), g.d->EventDestroy(end);
 }
 
-#define OPEN_FORM(device, ...)                                                                                                     \
-  if (auto gpu = open_gpu(0); gpu.ok() && gpu->arch != machine::Arch{9, 0, 'a'}) GTEST_SKIP() << "copies and wgmma of " << to_string(gpu->arch); \
+#define OPEN_FORM(device, ...)                                                   \
+  if (auto gpu = open_gpu(0); gpu.ok() && gpu->arch != machine::Arch{9, 0, 'a'}) \
+    GTEST_SKIP() << "copies and wgmma of " << to_string(gpu->arch);              \
   OPEN(device, kText, "OBK_WATCHDOG=4000000000LL", "OBK_MONO=1", "OBK_RING=2", __VA_ARGS__)
 
 // Release by one warp while another asks for two pages, the rest after the wait (go_to, rows.cuh).
@@ -316,7 +358,8 @@ TEST(Signals, RowsByTheCopyEngine) {
   Form form(g, false, false);
   expect_right("one kernel, rows by the copy engine", form);
 }
-// Few rows: CTAs that have no task in a wave arrive without order, while a warp asks for pages in step with their coming.
+// Few rows: CTAs that have no task in a wave arrive without order, while a warp asks for pages in
+// step with their coming.
 TEST(Signals, IdleWavesOfFewRows) {
   OPEN_FORM(g, "OBK_FEW_ROWS=1");
   Form form(g, true, false);

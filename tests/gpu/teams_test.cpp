@@ -144,10 +144,11 @@ void stress(const char* name, bool near) {
     float millis = 0;
     g.d->EventElapsed(&millis, begin, end);
     EXPECT_EQ(g.read<uint64_t>(wrong), 0u) << "late by up to " << late;
-    fmt::print("{{\"stress\": \"words of {} teams, {}\", \"late\": {}, \"steps\": {}, "
-               "\"us_a_step\": {:.3f}, \"wrong_words\": {}}}\n",
-               teams, near ? "clusters" : "one kernel", late, steps, millis * 1e3 / steps,
-               g.read<uint64_t>(wrong));
+    fmt::print(
+        "{{\"stress\": \"words of {} teams, {}\", \"late\": {}, \"steps\": {}, "
+        "\"us_a_step\": {:.3f}, \"wrong_words\": {}}}\n",
+        teams, near ? "clusters" : "one kernel", late, steps, millis * 1e3 / steps,
+        g.read<uint64_t>(wrong));
   }
   if (!near) {
     EXPECT_EQ(g.read<uint64_t>(exchange), static_cast<uint64_t>(steps) * 4);

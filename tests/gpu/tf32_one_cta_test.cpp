@@ -148,8 +148,12 @@ struct Conv {
 
 TEST(OneCtaTf32, ConvolutionsEqualTheDefinition) {
   const Conv convs[] = {
-      {7, 9, 8, 32, 3, 3, 1, 1},      {9, 11, 3, 64, 7, 7, 2, 3}, {5, 10, 40, 96},
-      {6, 6, 17, 20, 3, 2, 1, 1, 2},  {8, 8, 16, 70, 1, 1, 2},    {6, 7, 32, 16, 3, 3, 1, 1, 1, 4},
+      {7, 9, 8, 32, 3, 3, 1, 1},
+      {9, 11, 3, 64, 7, 7, 2, 3},
+      {5, 10, 40, 96},
+      {6, 6, 17, 20, 3, 2, 1, 1, 2},
+      {8, 8, 16, 70, 1, 1, 2},
+      {6, 7, 32, 16, 3, 3, 1, 1, 1, 4},
       {3, 9, 20, 33, 1, 5, 1, 2, 1, 3},
   };
   std::mt19937 random(9);
@@ -211,7 +215,8 @@ TEST(OneCtaTf32, ConvolutionsEqualTheDefinition) {
           ASSERT_NEAR(static_cast<double>(y[at]), sum, 2e-6 * size)
               << row << ", " << column << ", " << o;
         }
-    for (const auto& [pixels, channels] : {std::pair{16, 16}, std::pair{100, 80}, std::pair{40, 48}})
+    for (const auto& [pixels, channels] :
+         {std::pair{16, 16}, std::pair{100, 80}, std::pair{40, 48}})
       EXPECT_EQ(run(pixels, channels), y) << pixels << " pixels x " << channels << " channels";
   }
 }

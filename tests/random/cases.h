@@ -1,4 +1,5 @@
-/// tests/random/cases.h — random graphs as cases: what a seed means, its answers, and whether others are those.
+/// tests/random/cases.h — random graphs as cases: what a seed means, its answers, and whether
+/// others are those.
 #pragma once
 
 #include <algorithm>
@@ -13,8 +14,8 @@
 
 namespace obelisk::random_graphs {
 
-/// Five to forty steps, or at most so many, a third to nearly all of them moves; every eighth of larger values, as tiles of products want; an eighth
-/// in 16 bits.
+/// Five to forty steps, or at most so many, a third to nearly all of them moves; every eighth of
+/// larger values, as tiles of products want; an eighth in 16 bits.
 inline graph::RandomOptions options_of(uint64_t seed, int most_steps) {
   graph::Random random(seed * 0x9e3779b97f4a7c15 + 1);
   graph::RandomOptions options;
@@ -37,8 +38,10 @@ struct Case {
 
 inline Case case_of(graph::Graph graph, uint64_t seed) {
   Case made{.seed = seed, .graph = std::move(graph)};
-  made.inputs = graph::random_inputs(made.graph, seed), made.other_inputs = graph::random_inputs(made.graph, seed + 1);
-  if (const Status sound = graph::verify(made.graph); !sound.ok()) return made.failed = sound.error().text(), made;
+  made.inputs = graph::random_inputs(made.graph, seed),
+  made.other_inputs = graph::random_inputs(made.graph, seed + 1);
+  if (const Status sound = graph::verify(made.graph); !sound.ok())
+    return made.failed = sound.error().text(), made;
   auto wanted = graph::interpret(made.graph, made.inputs, {.exact = true});
   if (!wanted.ok()) return made.failed = wanted.error().text(), made;
   made.wanted = std::move(*wanted);
@@ -52,8 +55,11 @@ inline graph::Graph together(std::span<const Case> cases) {
   for (const Case& one : cases) {
     const graph::Graph& graph = one.graph;
     std::map<graph::ValueId, graph::ValueId> made{{graph::kNone, graph::kNone}};
-    const auto named = [&](const std::string& name) { return fmt::format("{}/{}", one.seed, name); };
-    for (const graph::ValueId id : graph.inputs()) made[id] = all.add_input(named(graph.value(id).name), graph.type(id));
+    const auto named = [&](const std::string& name) {
+      return fmt::format("{}/{}", one.seed, name);
+    };
+    for (const graph::ValueId id : graph.inputs())
+      made[id] = all.add_input(named(graph.value(id).name), graph.type(id));
     for (const graph::NodeId id : graph.order()) {
       const graph::Node& node = graph.node(id);
       std::vector<graph::ValueId> inputs;
@@ -61,21 +67,28 @@ inline graph::Graph together(std::span<const Case> cases) {
         if (!made.count(input)) made[input] = all.add_constant(graph.value(input).constant);
         inputs.push_back(made[input]);
       }
-      const auto added = all.add_node(node.op, inputs, node.attrs, named(node.name), static_cast<int>(node.outputs.size()));
+      const auto added = all.add_node(node.op, inputs, node.attrs, named(node.name),
+                                      static_cast<int>(node.outputs.size()));
       CHECK(added.ok(), "{}", added.error().text());
-      for (size_t k = 0; k < node.outputs.size(); ++k) made[node.outputs[k]] = all.node(*added).outputs[k];
+      for (size_t k = 0; k < node.outputs.size(); ++k)
+        made[node.outputs[k]] = all.node(*added).outputs[k];
     }
-    for (size_t k = 0; k < graph.outputs().size(); ++k) all.mark_output(made[graph.outputs()[k]], named(graph.output_names()[k]));
+    for (size_t k = 0; k < graph.outputs().size(); ++k)
+      all.mark_output(made[graph.outputs()[k]], named(graph.output_names()[k]));
   }
   return all;
 }
 
-/// What is wrong with these answers; empty: nothing. Beyond a fixed tolerance they may be off by what the reference itself is when it
-/// computes in the graph's types, 16 times: sums in another order are. Where that overflows nothing is compared.
+/// What is wrong with these answers; empty: nothing. Beyond a fixed tolerance they may be off by
+/// what the reference itself is when it computes in the graph's types, 16 times: sums in another
+/// order are. Where that overflows nothing is compared.
 inline std::string difference(const Case& one, std::span<const Tensor> got) {
   constexpr double kFactor = 16;
   std::vector<ops::Tolerance> allowed;
-  for (const Tensor& tensor : got) allowed.push_back(tensor.dtype() == DType::bf16 ? ops::Tolerance{3e-2, 5e-2} : tensor.dtype() == DType::f16 ? ops::Tolerance{4e-3, 1e-2} : ops::Tolerance{1e-4, 1e-3});
+  for (const Tensor& tensor : got)
+    allowed.push_back(tensor.dtype() == DType::bf16  ? ops::Tolerance{3e-2, 5e-2}
+                      : tensor.dtype() == DType::f16 ? ops::Tolerance{4e-3, 1e-2}
+                                                     : ops::Tolerance{1e-4, 1e-3});
   const graph::Comparison same = graph::compare(got, one.wanted, allowed);
   if (same.ok) return "";
   const auto rounded = graph::interpret(one.graph, one.inputs);
@@ -94,8 +107,10 @@ inline std::string difference(const Case& one, std::span<const Tensor> got) {
   return again.ok ? "" : again.text();
 }
 
-/// What a program leaves in its outputs when it ran with other inputs before: nothing of that may be read again. The error's text, or empty.
-inline std::string run(const runtime::Executable& executable, const Case& one, std::vector<Tensor>& outputs, int threads = 1) {
+/// What a program leaves in its outputs when it ran with other inputs before: nothing of that may
+/// be read again. The error's text, or empty.
+inline std::string run(const runtime::Executable& executable, const Case& one,
+                       std::vector<Tensor>& outputs, int threads = 1) {
   auto context = executable.context(threads);
   if (!context.ok()) return context.error().text();
   outputs.clear();
@@ -107,7 +122,8 @@ inline std::string run(const runtime::Executable& executable, const Case& one, s
   for (const auto* inputs : {&one.other_inputs, &one.inputs}) {
     std::vector<const void*> in;
     for (const Tensor& tensor : *inputs) in.push_back(tensor.data());
-    for (Tensor& output : outputs) memset(output.mutable_data(), 0xa5, static_cast<size_t>(output.bytes()));
+    for (Tensor& output : outputs)
+      memset(output.mutable_data(), 0xa5, static_cast<size_t>(output.bytes()));
     if (const Status ran = (*context)->run(in, out); !ran.ok()) return ran.error().text();
   }
   return "";

@@ -1,12 +1,17 @@
-// Very many random graphs on the CPU: each pass alone, then programs for several machines, compared with the interpreter.
+// Very many random graphs on the CPU: each pass alone, then programs for several machines, compared
+// with the interpreter.
 //
-//   random_graphs --from 1 --count 1000 [--configs passes,1,2,7,132] [--batch 200] [--steps MOST] [--found FOLDER] [--seconds S]
-//   random_graphs --graphs PATH [--configs ...]          a text, or all of a folder (*.ir), with @random for weights
+//   random_graphs --from 1 --count 1000 [--configs passes,1,2,7,132] [--batch 200] [--steps MOST]
+//   [--found FOLDER] [--seconds S] random_graphs --graphs PATH [--configs ...]          a text, or
+//   all of a folder (*.ir), with @random for weights
 //
-// Configurations: a number of SMs, "op" before it for an op a body, "less" for some passes left out, "vectors" for bodies as GPUs have them, "stitch", "mono" or "gpuop" for a GPU's own
-// bodies and tables by their twin (twin_library.h), with "tables_" before these only what checks tables; "passes". Bodies of a batch are compiled as one text, those of equal text once for all batches. Programs run in a process of their own, so that one
-// that breaks it is a failure like others. Each failure is a line, and with --found a shrunk graph; the last line has counts. Exit
-// status 1: something failed.
+// Configurations: a number of SMs, "op" before it for an op a body, "less" for some passes left
+// out, "vectors" for bodies as GPUs have them, "stitch", "mono" or "gpuop" for a GPU's own bodies
+// and tables by their twin (twin_library.h), with "tables_" before these only what checks tables;
+// "passes". Bodies of a batch are compiled as one text, those of equal text once for all batches.
+// Programs run in a process of their own, so that one that breaks it is a failure like others. Each
+// failure is a line, and with --found a shrunk graph; the last line has counts. Exit status 1:
+// something failed.
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -28,7 +33,9 @@ namespace obelisk::random_graphs {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-double since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+double since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
 
 struct Config {
   std::string name;
@@ -57,12 +64,18 @@ std::optional<Config> config_of(const std::string& name) {
     return found;
   };
   if (begins("tables_")) config.runs = false;
-  if (begins("op")) config.stitch = false;
-  else if (begins("less")) config.less = true;
-  else if (begins("vectors")) config.vectors = true;
-  else if (begins("stitch")) config.granularity = machine::Granularity::kStitch;
-  else if (begins("mono")) config.granularity = machine::Granularity::kMono;
-  else if (begins("gpuop")) config.granularity = machine::Granularity::kOp;
+  if (begins("op"))
+    config.stitch = false;
+  else if (begins("less"))
+    config.less = true;
+  else if (begins("vectors"))
+    config.vectors = true;
+  else if (begins("stitch"))
+    config.granularity = machine::Granularity::kStitch;
+  else if (begins("mono"))
+    config.granularity = machine::Granularity::kMono;
+  else if (begins("gpuop"))
+    config.granularity = machine::Granularity::kOp;
   config.sms = atoi(std::string(rest).c_str());
   return config.sms > 0 ? std::optional(config) : std::nullopt;
 }
@@ -84,12 +97,16 @@ struct Spent {
 Spent spent;
 
 /// A program, or why there is none. `seed`: which passes are left out, where some are.
-std::string program_of(const graph::Graph& graph, uint64_t seed, const Config& config, std::shared_ptr<const runtime::Program>& program) {
+std::string program_of(const graph::Graph& graph, uint64_t seed, const Config& config,
+                       std::shared_ptr<const runtime::Program>& program) {
   try {
     compiler::Options options;
-    options.sms = config.sms, options.verify = false, options.check_tables = true, options.to = "schedule";
+    options.sms = config.sms, options.verify = false, options.check_tables = true,
+    options.to = "schedule";
     options.stitch.stitch = config.stitch;
-    if (config.granularity) options.target = "sm_90a", options.granularity = config.granularity, options.to = config.runs ? "assemble" : "schedule";
+    if (config.granularity)
+      options.target = "sm_90a", options.granularity = config.granularity,
+      options.to = config.runs ? "assemble" : "schedule";
     if (config.runs) options.disabled = {"flow"};  // which the twin does not run
     graph::Random random(seed);
     for (const passes::Pass& pass : passes::table())
@@ -97,11 +114,15 @@ std::string program_of(const graph::Graph& graph, uint64_t seed, const Config& c
     compiler::Network network;
     network.graph = graph;
     compiler::Compilation made;
-    if (const Status status = compiler::compile(network, options, made); !status.ok()) return status.error().text();
+    if (const Status status = compiler::compile(network, options, made); !status.ok())
+      return status.error().text();
     if (!config.runs) return "";
     if (made.program) return program = made.program, "";
-    program = std::make_shared<runtime::Program>(runtime::assemble(
-        made.graph, made.plan, made.tasks, codegen::emit(made.graph, made.plan, made.tasks, config.vectors ? vector_tiles() : kernels::kCpuTiles), "cpu"));
+    program = std::make_shared<runtime::Program>(
+        runtime::assemble(made.graph, made.plan, made.tasks,
+                          codegen::emit(made.graph, made.plan, made.tasks,
+                                        config.vectors ? vector_tiles() : kernels::kCpuTiles),
+                          "cpu"));
     return "";
   } catch (const std::exception& error) {
     return error.what();
@@ -116,10 +137,12 @@ std::string passes_keep(const Case& one) {
       const auto after = pass.run(one.graph);
       if (!after.ok()) return fmt::format("{}: {}", pass.name, after.error().text());
       if (graph::print(*after) == before) continue;
-      if (const Status sound = graph::verify(*after); !sound.ok()) return fmt::format("{}: {}", pass.name, sound.error().text());
+      if (const Status sound = graph::verify(*after); !sound.ok())
+        return fmt::format("{}: {}", pass.name, sound.error().text());
       const auto got = graph::interpret(*after, one.inputs, {.exact = true});
       if (!got.ok()) return fmt::format("{}: {}", pass.name, got.error().text());
-      if (std::string wrong = difference(one, *got); !wrong.empty()) return fmt::format("{}: {}", pass.name, wrong);
+      if (std::string wrong = difference(one, *got); !wrong.empty())
+        return fmt::format("{}: {}", pass.name, wrong);
     } catch (const std::exception& error) {
       return fmt::format("{}: {}", pass.name, error.what());
     }
@@ -135,7 +158,8 @@ struct Libraries {
   Status add(const std::vector<const runtime::Program*>& programs) {
     std::vector<const codegen::BodyText*> of_cores, of_gpus;
     for (const runtime::Program* program : programs)
-      for (const codegen::BodyText& body : program->bodies) (program->on_gpu() ? of_gpus : of_cores).push_back(&body);
+      for (const codegen::BodyText& body : program->bodies)
+        (program->on_gpu() ? of_gpus : of_cores).push_back(&body);
     TRY_STATUS(cores->add(of_cores));
     if (of_gpus.empty()) return ok_status();
     if (!twin) {
@@ -147,11 +171,13 @@ struct Libraries {
 };
 
 /// Runs a program in this process; what is wrong, or nothing.
-std::string run_and_compare(std::shared_ptr<const runtime::Program> program, const Case& one, const Libraries& libraries) {
+std::string run_and_compare(std::shared_ptr<const runtime::Program> program, const Case& one,
+                            const Libraries& libraries) {
   std::vector<Tensor> got;
   if (program->on_gpu()) {
     const std::vector<Tensor>* runs[] = {&one.other_inputs, &one.inputs};
-    if (std::string wrong = run_twin(*program, *libraries.twin, runs, got); !wrong.empty()) return wrong;
+    if (std::string wrong = run_twin(*program, *libraries.twin, runs, got); !wrong.empty())
+      return wrong;
     return difference(one, got);
   }
   runtime::LoadOptions load;
@@ -177,7 +203,8 @@ void run_apart(std::vector<Job>& jobs, const std::vector<Case>& cases, const Lib
     char text[][kText];
   };
   const size_t bytes = sizeof(Shared) + jobs.size() * kText;
-  auto* shared = static_cast<Shared*>(mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
+  auto* shared = static_cast<Shared*>(
+      mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
   CHECK(shared != MAP_FAILED, "no {} bytes to share with a child", bytes);
   for (size_t from = 0; from < jobs.size();) {
     shared->at = from;
@@ -203,7 +230,8 @@ void run_apart(std::vector<Job>& jobs, const std::vector<Case>& cases, const Lib
     int status = 0;
     waitpid(child, &status, 0);
     if (shared->at < jobs.size()) {
-      snprintf(shared->text[shared->at], kText, "the process ended: %s", WIFSIGNALED(status) ? strsignal(WTERMSIG(status)) : "by itself");
+      snprintf(shared->text[shared->at], kText, "the process ended: %s",
+               WIFSIGNALED(status) ? strsignal(WTERMSIG(status)) : "by itself");
       from = shared->at + 1;
     } else {
       from = jobs.size();
@@ -214,7 +242,8 @@ void run_apart(std::vector<Job>& jobs, const std::vector<Case>& cases, const Lib
   munmap(shared, bytes);
 }
 
-/// What is wrong with a graph as it stands, compiled alone; nothing with one whose reference fails. `plans`: the compiler alone is asked.
+/// What is wrong with a graph as it stands, compiled alone; nothing with one whose reference fails.
+/// `plans`: the compiler alone is asked.
 std::string alone(const graph::Graph& graph, uint64_t seed, const Config* config, bool plans) {
   if (config && plans) {
     std::shared_ptr<const runtime::Program> program;
@@ -251,7 +280,8 @@ struct Settings {
   std::vector<std::string> names = {"passes", "1", "2", "7", "132"};
 };
 
-void keep_shrunk(const Case& one, const Config* config, const std::string& wrong, const Settings& settings) {
+void keep_shrunk(const Case& one, const Config* config, const std::string& wrong,
+                 const Settings& settings) {
   // The same kind of failure, not any.
   const std::string kind = wrong.substr(0, wrong.find_first_of(":'"));
   std::shared_ptr<const runtime::Program> program;
@@ -260,7 +290,8 @@ void keep_shrunk(const Case& one, const Config* config, const std::string& wrong
     const std::string now = alone(graph, one.seed, config, plans);
     return !now.empty() && now.substr(0, now.find_first_of(":'")) == kind;
   };
-  const std::string config_name = config ? config->name : "passes", path = fmt::format("{}/{}_{}.ir", settings.found, config_name, one.seed);
+  const std::string config_name = config ? config->name : "passes",
+                    path = fmt::format("{}/{}_{}.ir", settings.found, config_name, one.seed);
   if (!fails(one.graph)) {
     fmt::print("seed {}: {} fails in its batch and not alone\n", one.seed, config_name);
     return;
@@ -269,7 +300,9 @@ void keep_shrunk(const Case& one, const Config* config, const std::string& wrong
   std::string text = graph::text_with_random_weights(small);
   const auto again = graph::parse_random(text, 1);
   if (!again.ok() || !fails(*again)) text = graph::print(small, {.all_data = true});
-  const Status written = write_file(path, fmt::format("// seed {}, {}: {}\n{}", one.seed, config_name, alone(small, one.seed, config, plans), text));
+  const Status written =
+      write_file(path, fmt::format("// seed {}, {}: {}\n{}", one.seed, config_name,
+                                   alone(small, one.seed, config, plans), text));
   fmt::print("seed {}: {}\n", one.seed, written.ok() ? path : written.error().text());
 }
 
@@ -278,19 +311,28 @@ int run_all(const Settings& settings) {
   bool with_passes = false;
   for (const std::string& name : settings.names) {
     const auto config = config_of(name);
-    if (config) configs.push_back(*config);
-    else if (name == "passes") with_passes = true;
-    else return fmt::print(stderr, "no configuration is called '{}': passes, or a number of SMs, with op or vectors before it\n", name), 2;
+    if (config)
+      configs.push_back(*config);
+    else if (name == "passes")
+      with_passes = true;
+    else
+      return fmt::print(stderr,
+                        "no configuration is called '{}': passes, or a number of SMs, with op or "
+                        "vectors before it\n",
+                        name),
+             2;
   }
   Libraries library;
   library.cores = runtime::BodyLibrary::create({settings.optimise});
   const auto start = Clock::now();
-  std::map<std::string, std::pair<uint64_t, uint64_t>> counts;  // by configuration: graphs, failures
+  std::map<std::string, std::pair<uint64_t, uint64_t>>
+      counts;                              // by configuration: graphs, failures
   std::map<std::string, uint64_t> beyond;  // programs that the twin cannot run, by why
   uint64_t graphs = 0, bodies_seen = 0, nodes = 0;
   int shrunk = 0;
   uint64_t next = settings.from;
-  const uint64_t end = settings.files.empty() ? settings.from + settings.count : settings.from + settings.files.size();
+  const uint64_t end = settings.files.empty() ? settings.from + settings.count
+                                              : settings.from + settings.files.size();
   while (next < end && since(start) < settings.seconds) {
     std::vector<Case> cases;
     auto at = Clock::now();
@@ -316,7 +358,8 @@ int run_all(const Settings& settings) {
       fflush(stdout);
       if (settings.found.empty() || shrunk >= settings.shrinks) return;
       ++shrunk;
-      // In a child: a step towards a smaller graph may break the compiler, or keep it busy for ever.
+      // In a child: a step towards a smaller graph may break the compiler, or keep it busy for
+      // ever.
       fflush(nullptr);
       const pid_t child = fork();
       CHECK(child >= 0, "no child: {}", strerror(errno));
@@ -328,19 +371,23 @@ int run_all(const Settings& settings) {
       }
       int status = 0;
       waitpid(child, &status, 0);
-      if (status != 0) fmt::print("seed {}: it was not shrunk: the process ended: {}\n", one.seed, WIFSIGNALED(status) ? strsignal(WTERMSIG(status)) : "by itself");
+      if (status != 0)
+        fmt::print("seed {}: it was not shrunk: the process ended: {}\n", one.seed,
+                   WIFSIGNALED(status) ? strsignal(WTERMSIG(status)) : "by itself");
       fflush(stdout);
     };
     std::set<size_t> given_up;  // told once a graph
     for (size_t k = 0; k < cases.size(); ++k) {
       nodes += cases[k].graph.order().size();
-      if (!cases[k].failed.empty()) failed(cases[k], nullptr, "the graph: " + cases[k].failed), given_up.insert(k);
+      if (!cases[k].failed.empty())
+        failed(cases[k], nullptr, "the graph: " + cases[k].failed), given_up.insert(k);
     }
     if (with_passes)
       for (size_t k = 0; k < cases.size(); ++k) {
         if (given_up.count(k)) continue;
         ++counts["passes"].first;
-        if (std::string wrong = passes_keep(cases[k]); !wrong.empty()) failed(cases[k], nullptr, wrong);
+        if (std::string wrong = passes_keep(cases[k]); !wrong.empty())
+          failed(cases[k], nullptr, wrong);
       }
     spent.passes += since(at), at = Clock::now();
     std::vector<Job> jobs;
@@ -350,16 +397,20 @@ int run_all(const Settings& settings) {
         if (given_up.count(k)) continue;
         Job job{.of = k, .config = &config};
         job.failed = program_of(cases[k].graph, cases[k].seed, config, job.program);
-        if (const std::string why = job.program && job.program->on_gpu() ? beyond_twin(*job.program) : ""; !why.empty()) {
+        if (const std::string why =
+                job.program && job.program->on_gpu() ? beyond_twin(*job.program) : "";
+            !why.empty()) {
           ++beyond[why];
           continue;
         }
-        if (job.program) programs.push_back(job.program.get()), bodies_seen += job.program->bodies.size();
+        if (job.program)
+          programs.push_back(job.program.get()), bodies_seen += job.program->bodies.size();
         jobs.push_back(std::move(job));
       }
     spent.plans += since(at), at = Clock::now();
     if (const Status added = library.add(programs); !added.ok()) {
-      fmt::print("FAILED seeds {} to {}: {}\n", cases.front().seed, cases.back().seed, added.error().text());
+      fmt::print("FAILED seeds {} to {}: {}\n", cases.front().seed, cases.back().seed,
+                 added.error().text());
       ++counts["compiler"].second;
       continue;
     }
@@ -370,18 +421,26 @@ int run_all(const Settings& settings) {
     for (const Job& job : jobs) {
       ++counts[job.config->name].first;
       if (job.failed.empty()) continue;
-      if (told.insert(job.of).second) failed(cases[job.of], job.config, job.failed);
-      else ++counts[job.config->name].second;
+      if (told.insert(job.of).second)
+        failed(cases[job.of], job.config, job.failed);
+      else
+        ++counts[job.config->name].second;
     }
     if (settings.count > settings.batch) {
-      fmt::print("{} graphs, {:.0f} s: graphs {:.1f}, passes {:.1f}, plans {:.1f}, compiler {:.1f}, runs {:.1f} s; {} of {} bodies compiled\n", graphs, since(start),
-                 spent.graphs, spent.passes, spent.plans, spent.compiler, spent.runs, library.count(), bodies_seen);
+      fmt::print(
+          "{} graphs, {:.0f} s: graphs {:.1f}, passes {:.1f}, plans {:.1f}, compiler {:.1f}, runs "
+          "{:.1f} s; {} of {} bodies compiled\n",
+          graphs, since(start), spent.graphs, spent.passes, spent.plans, spent.compiler, spent.runs,
+          library.count(), bodies_seen);
       fflush(stdout);
     }
   }
   uint64_t wrong = 0;
-  fmt::print("seeds {} to {}, {} nodes, {} distinct bodies of {}, {:.0f} s (graphs {:.1f}, passes {:.1f}, plans {:.1f}, compiler {:.1f}, runs {:.1f})", settings.from,
-             next - 1, nodes, library.count(), bodies_seen, since(start), spent.graphs, spent.passes, spent.plans, spent.compiler, spent.runs);
+  fmt::print(
+      "seeds {} to {}, {} nodes, {} distinct bodies of {}, {:.0f} s (graphs {:.1f}, passes {:.1f}, "
+      "plans {:.1f}, compiler {:.1f}, runs {:.1f})",
+      settings.from, next - 1, nodes, library.count(), bodies_seen, since(start), spent.graphs,
+      spent.passes, spent.plans, spent.compiler, spent.runs);
   for (const auto& [name, count] : counts) {
     fmt::print("; {}: {} graphs, {} failed", name, count.first, count.second);
     wrong += count.second;
@@ -406,22 +465,33 @@ int main_of(int count, char** words) {
   if (const char* wished = getenv("OBELISK_GRAPHS")) settings.count = strtoull(wished, nullptr, 10);
   for (int k = 1; k + 1 < count; k += 2) {
     const std::string word = words[k], value = words[k + 1];
-    if (word == "--from") settings.from = strtoull(value.c_str(), nullptr, 10);
-    else if (word == "--count") settings.count = strtoull(value.c_str(), nullptr, 10);
-    else if (word == "--batch") settings.batch = strtoull(value.c_str(), nullptr, 10);
-    else if (word == "--configs") settings.names = split(value);
-    else if (word == "--found") settings.found = value;
-    else if (word == "--steps") settings.steps = atoi(value.c_str());
+    if (word == "--from")
+      settings.from = strtoull(value.c_str(), nullptr, 10);
+    else if (word == "--count")
+      settings.count = strtoull(value.c_str(), nullptr, 10);
+    else if (word == "--batch")
+      settings.batch = strtoull(value.c_str(), nullptr, 10);
+    else if (word == "--configs")
+      settings.names = split(value);
+    else if (word == "--found")
+      settings.found = value;
+    else if (word == "--steps")
+      settings.steps = atoi(value.c_str());
     else if (word == "--show") {  // the graph of one seed, as text; --steps stands before
       const uint64_t seed = strtoull(value.c_str(), nullptr, 10);
-      fmt::print("{}", graph::print(graph::random_graph(seed, options_of(seed, settings.steps)), {.all_data = true}));
+      fmt::print("{}", graph::print(graph::random_graph(seed, options_of(seed, settings.steps)),
+                                    {.all_data = true}));
       return 0;
-    }
-    else if (word == "--shrinks") settings.shrinks = atoi(value.c_str());
-    else if (word == "--seconds") settings.seconds = atof(value.c_str());
-    else if (word == "--graphs") settings.files = texts_of(value);
-    else if (word == "--optimise") settings.optimise = value;
-    else return fmt::print(stderr, "unknown: {}\n", word), 2;
+    } else if (word == "--shrinks")
+      settings.shrinks = atoi(value.c_str());
+    else if (word == "--seconds")
+      settings.seconds = atof(value.c_str());
+    else if (word == "--graphs")
+      settings.files = texts_of(value);
+    else if (word == "--optimise")
+      settings.optimise = value;
+    else
+      return fmt::print(stderr, "unknown: {}\n", word), 2;
   }
   if (count % 2 == 0) return fmt::print(stderr, "'{}' wants a value\n", words[count - 1]), 2;
   return run_all(settings);

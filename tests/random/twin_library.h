@@ -1,5 +1,5 @@
-/// tests/random/twin_library.h — the bodies of GPUs' programs as functions of this machine (twin.h), compiled many at a time; and runs of such
-/// programs, task by task.
+/// tests/random/twin_library.h — the bodies of GPUs' programs as functions of this machine
+/// (twin.h), compiled many at a time; and runs of such programs, task by task.
 #pragma once
 
 #include <map>
@@ -16,7 +16,8 @@ namespace obelisk::random_graphs {
 
 class TwinLibrary {
  public:
-  /// Writes the device headers, with host code for the few lines of assembly outside of ptx.cuh, and compiles what all batches share.
+  /// Writes the device headers, with host code for the few lines of assembly outside of ptx.cuh,
+  /// and compiles what all batches share.
   static Result<std::unique_ptr<TwinLibrary>> create();
   ~TwinLibrary();
   Status add(std::span<const codegen::BodyText* const> bodies);
@@ -32,10 +33,14 @@ class TwinLibrary {
   std::vector<void*> handles_;
 };
 
-/// Why the twin cannot run a program: a custom op, or a body that wants what only a kernel's own frame has (clusters, copies by a map); empty: it can.
+/// Why the twin cannot run a program: a custom op, or a body that wants what only a kernel's own
+/// frame has (clusters, copies by a map); empty: it can.
 std::string beyond_twin(const runtime::Program& program);
 
-/// One run after another in the same memory, one for each set of inputs; the outputs of the last. What is wrong, or nothing.
-std::string run_twin(const runtime::Program& program, const TwinLibrary& library, std::span<const std::vector<Tensor>* const> runs, std::vector<Tensor>& outputs);
+/// One run after another in the same memory, one for each set of inputs; the outputs of the last.
+/// What is wrong, or nothing.
+std::string run_twin(const runtime::Program& program, const TwinLibrary& library,
+                     std::span<const std::vector<Tensor>* const> runs,
+                     std::vector<Tensor>& outputs);
 
 }  // namespace obelisk::random_graphs

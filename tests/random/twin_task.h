@@ -1,4 +1,5 @@
-/// tests/random/twin_task.h — how a program of this machine calls the twin of a device body (twin.h).
+/// tests/random/twin_task.h — how a program of this machine calls the twin of a device body
+/// (twin.h).
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,5 @@
-// obelisk batch: commands from standard input, one after another in one process: a GPU's driver starts once for all of them.
+// obelisk batch: commands from standard input, one after another in one process: a GPU's driver
+// starts once for all of them.
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -12,13 +13,15 @@
 namespace obelisk::cli {
 namespace {
 
-/// What a file descriptor is sent, kept until it is asked for; the destructor gives the descriptor back.
+/// What a file descriptor is sent, kept until it is asked for; the destructor gives the descriptor
+/// back.
 class Captured {
  public:
   Captured(int descriptor, FILE* stream) : descriptor_(descriptor), stream_(stream) {
     fflush(stream_);
     before_ = dup(descriptor_), file_ = memfd_create("obelisk", MFD_CLOEXEC);
-    CHECK(before_ >= 0 && file_ >= 0 && dup2(file_, descriptor_) >= 0, "what is printed cannot be kept: {}", strerror(errno));
+    CHECK(before_ >= 0 && file_ >= 0 && dup2(file_, descriptor_) >= 0,
+          "what is printed cannot be kept: {}", strerror(errno));
   }
   ~Captured() {
     fflush(stream_);
@@ -41,7 +44,8 @@ class Captured {
   FILE* stream_;
 };
 
-/// The words of a line, ["run", "model.onnx", ..]; a command of this kind within another has no meaning.
+/// The words of a line, ["run", "model.onnx", ..]; a command of this kind within another has no
+/// meaning.
 Result<std::vector<std::string>> words_of(const std::string& line) {
   const Json all = Json::parse(line, nullptr, false);
   std::vector<std::string> words;
@@ -49,8 +53,10 @@ Result<std::vector<std::string>> words_of(const std::string& line) {
     for (const Json& word : all)
       if (word.is_string()) words.push_back(word);
   if (!all.is_array() || words.empty() || words.size() != all.size() || words[0] == "batch")
-    return Error{Code::kUsage, "cli", fmt::format("a line of batch is the words of another command as JSON, not '{:.80}'", line), "",
-                 R"(["run", "model.onnx", "--json"])"};
+    return Error{
+        Code::kUsage, "cli",
+        fmt::format("a line of batch is the words of another command as JSON, not '{:.80}'", line),
+        "", R"(["run", "model.onnx", "--json"])"};
   return words;
 }
 

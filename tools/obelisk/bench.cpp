@@ -14,8 +14,8 @@
 
 #include "base/npy.h"
 #include "base/progress.h"
-#include "peer.h"
 #include "helpers.h"
+#include "peer.h"
 #include "runner.h"
 
 namespace obelisk::cli {
@@ -84,7 +84,8 @@ struct Ours : Side {
   Ours(Runner& runner, const std::vector<Tensor>& in)
       : runner(runner), in(in), out(runner.allocate_outputs()) {
     name = "obelisk", version = OBELISK_VERSION;
-    if (const runtime::DeviceReport* device = report()) name += fmt::format(" {}", to_string(device->granularity));
+    if (const runtime::DeviceReport* device = report())
+      name += fmt::format(" {}", to_string(device->granularity));
   }
   const runtime::DeviceReport* report() const {
     return runner.executable ? runner.executable->device() : nullptr;
@@ -202,10 +203,9 @@ Result<std::vector<std::unique_ptr<Side>>> start_torch(const Flags& flags) {
                  "OBELISK_PYTHON=PATH of a Python with it"};
   TRY(Process process, Process::start({python, find_script("torch_peer.py")}));
   auto peer = std::make_shared<Peer>(Peer{std::move(process), "PyTorch"});
-  TRY(const Json answer,
-      peer->ask({{"model", fs::absolute(flags.file).string()},
-                 {"precision", flags.precision},
-                 {"ways", ways_of_torch(flags.against)}}));
+  TRY(const Json answer, peer->ask({{"model", fs::absolute(flags.file).string()},
+                                    {"precision", flags.precision},
+                                    {"ways", ways_of_torch(flags.against)}}));
   std::vector<std::unique_ptr<Side>> sides;
   for (const Json& way : answer["ways"]) {
     sides.push_back(std::make_unique<Torch>(peer, way.get<std::string>()));
@@ -360,8 +360,9 @@ int bench(const Flags& flags) {
                       noisy ? "; noisy: the answers scatter, so trust none of this much" : "");
   for (const auto& each : *runners) {
     const bool several = runners->size() > 1;
-    text += (several ? fmt::format("{}: ", to_string(each->executable->program().granularity)) : "") +
-            each->verified.text() + "\n";
+    text +=
+        (several ? fmt::format("{}: ", to_string(each->executable->program().granularity)) : "") +
+        each->verified.text() + "\n";
   }
   Json json = {{"target", runner.target},
                {"precision", runner.executable ? runner.executable->program().precision : "keep"},

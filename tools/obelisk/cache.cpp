@@ -53,7 +53,8 @@ int cache(const Flags& flags, bool clear) {
     }
     bytes += size;
   }
-  if (clear && !folder.empty()) fs::remove(fs::path(folder) / "key", failed);  // of entries that are gone now
+  if (clear && !folder.empty())
+    fs::remove(fs::path(folder) / "key", failed);  // of entries that are gone now
   const double megabytes = static_cast<double>(bytes) / 1e6;
   if (folder.empty()) {
     text = "the cache is off: neither OBELISK_CACHE, XDG_CACHE_HOME nor HOME names a folder\n";
@@ -62,8 +63,10 @@ int cache(const Flags& flags, bool clear) {
   } else {
     text += fmt::format("{} objects, {:.1f} MB in {}\n", entries.size(), megabytes, folder);
   }
-  if (clear) answer(flags, {{"folder", folder}, {"removed", removed}, {"bytes", bytes}}, text);
-  else answer(flags, {{"folder", folder}, {"bytes", bytes}, {"entries", entries}}, text);
+  if (clear)
+    answer(flags, {{"folder", folder}, {"removed", removed}, {"bytes", bytes}}, text);
+  else
+    answer(flags, {{"folder", folder}, {"bytes", bytes}, {"entries", entries}}, text);
   return 0;
 }
 

@@ -54,8 +54,9 @@ Status can_emit(const Flags& flags, const compiler::Options& options) {
   for (const std::string& kind : kinds_of_texts(flags)) {
     if (kind == "schedule") continue;
     if (options.target == "cpu")
-      return Error{Code::kUsage, "cli", fmt::format("--emit {} is for GPUs, the target is cpu", kind),
-                   "", "--target sm_90a compiles without a GPU"};
+      return Error{Code::kUsage, "cli",
+                   fmt::format("--emit {} is for GPUs, the target is cpu", kind), "",
+                   "--target sm_90a compiles without a GPU"};
     if (kind == "sass" && find_disassembler().empty())
       return Error{Code::kUsage, "cli",
                    "--emit sass wants nvdisasm, which is found neither on the PATH, nor in "
@@ -82,8 +83,10 @@ Result<std::vector<std::string>> emit_texts(const Flags& flags, const compiler::
                                                    : kind);
     if (kind == "dispatch") {
       if (!made.dispatching)
-        return Error{Code::kUsage, "cli", "--emit dispatch is of a graph of kernels", "", "--granularity op or stitch"};
-      file = folder + "/dispatch.json", text = schedule::print_json(made.dispatching->dispatch, made.dispatching->kernels);
+        return Error{Code::kUsage, "cli", "--emit dispatch is of a graph of kernels", "",
+                     "--granularity op or stitch"};
+      file = folder + "/dispatch.json",
+      text = schedule::print_json(made.dispatching->dispatch, made.dispatching->kernels);
     } else if (kind == "schedule") {
       text = schedule::print(made.graph, made.plan, made.tasks);
     } else if (kind == "sass") {
@@ -109,7 +112,8 @@ int compile(const Flags& flags, const std::string& output) {
   if (!options.ok()) return fail(flags, options.error());
   tell_what_the_cpu_ignores(flags, *options);
   if (Status texts = can_emit(flags, *options); !texts.ok()) return fail(flags, texts.error());
-  for (const std::string& kind : kinds_of_texts(flags)) options->wants_dispatch |= kind == "dispatch";
+  for (const std::string& kind : kinds_of_texts(flags))
+    options->wants_dispatch |= kind == "dispatch";
   Flags portable = flags;  // compiling a compiled file means its graph
   portable.portable = true;
   auto source = open_source(portable);
@@ -160,7 +164,8 @@ int compile(const Flags& flags, const std::string& output) {
                                             made.verification ? made.verification->rows : "");
         !written.ok())
       return fail(flags, written.error());
-    seconds["write"] = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    seconds["write"] =
+        std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
     std::error_code ignored;
     bytes = static_cast<int64_t>(std::filesystem::file_size(output, ignored));
   }
@@ -215,16 +220,18 @@ int compile(const Flags& flags, const std::string& output) {
         to_string(Bytes{device->cubin_bytes}), most, spills);
     for (const std::string& warning : device->warnings) text += " warning  " + warning + "\n";
   } else {
-    text += fmt::format(" device   {} ({}) · {} virtual SMs\n", program.target, host_cpu(), program.sms);
+    text += fmt::format(" device   {} ({}) · {} virtual SMs\n", program.target, host_cpu(),
+                        program.sms);
   }
   if (made.choice) text += " choice   " + made.choice->text() + "\n";
   const bool nowhere = flags.verify && device && device->gpu.empty();
   text += nowhere ? fmt::format(" verify   not done: there is no GPU here to run {} on\n",
                                 device->architecture)
-          : made.verification ? fmt::format(" verify   {}{}\n", made.verification->before         ? "before: "
-                                                        : made.verification->rows.empty() ? "not done: "
-                                                                                          : "",
-                                                        made.verification->text())
+          : made.verification ? fmt::format(" verify   {}{}\n",
+                                            made.verification->before         ? "before: "
+                                            : made.verification->rows.empty() ? "not done: "
+                                                                              : "",
+                                            made.verification->text())
                               : std::string(" verify   off\n");
   for (const std::string& file : written) text += fmt::format(" wrote    {}\n", file);
   if (!output.empty())

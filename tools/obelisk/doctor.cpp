@@ -133,7 +133,8 @@ std::vector<Finding> gpu() {
                          : first.error().hint});
   }
   const auto compiler = runtime::find_device_compiler();
-  if (compiler.ok()) found.push_back({"nvrtc", true, *compiler});
+  if (compiler.ok())
+    found.push_back({"nvrtc", true, *compiler});
   else
     found.push_back({"nvrtc", false, compiler.error().message + "; compiled files run without it",
                      compiler.error().hint});
@@ -150,7 +151,8 @@ Finding gpu_program() {
   network.graph = std::move(*graph);
   compiler::Options options;
   const auto first = runtime::describe_gpu(0);
-  options.target = first->architecture, options.sms = first->sms, options.granularity = machine::Granularity::kMono;
+  options.target = first->architecture, options.sms = first->sms,
+  options.granularity = machine::Granularity::kMono;
   options.load.cache_dir = "off";
   options.load.watchdog = true;
   options.interrupted = interrupted;
@@ -164,8 +166,12 @@ Finding gpu_program() {
 Finding disassembler() {
   const std::string tool = find_disassembler();
   if (!tool.empty()) return {"nvdisasm", true, tool};
-  return {"nvdisasm", false, "not found; compile --emit sass wants it",
-          pip_install("nvidia-cuda-nvdisasm") + ", or OBELISK_NVDISASM=PATH of one", Code::kOk, false};
+  return {"nvdisasm",
+          false,
+          "not found; compile --emit sass wants it",
+          pip_install("nvidia-cuda-nvdisasm") + ", or OBELISK_NVDISASM=PATH of one",
+          Code::kOk,
+          false};
 }
 
 /// What Python says; empty where it fails.
@@ -187,10 +193,13 @@ except importlib.metadata.PackageNotFoundError:
     print("of an unknown version" if importlib.util.find_spec("torch") else "")
 )");
   if (!version.empty()) return {"torch", true, fmt::format("{} in {}", version, python)};
-  return {"torch", false,
+  return {"torch",
+          false,
           (python.empty() ? "no Python was found" : python + " has no PyTorch") +
               "; bench --against torch wants it",
-          pip_install("torch") + ", or OBELISK_PYTHON=PATH of a Python with it", Code::kOk, false};
+          pip_install("torch") + ", or OBELISK_PYTHON=PATH of a Python with it",
+          Code::kOk,
+          false};
 }
 
 Finding peer() {

@@ -4,8 +4,8 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-#include <CLI/CLI.hpp>
 #include <atomic>
+#include <CLI/CLI.hpp>
 #include <fstream>
 #include <sstream>
 
@@ -20,36 +20,55 @@ void on_interrupt(int) {
 
 std::string_view word(Code code) {
   switch (code) {
-    case Code::kOk: return "ok";
-    case Code::kUsage: return "usage";
-    case Code::kBadModel: return "bad model";
-    case Code::kUnsupported: return "unsupported";
-    case Code::kBuild: return "build";
-    case Code::kAccuracy: return "accuracy";
-    case Code::kMemory: return "memory";
-    case Code::kDevice: return "device";
-    case Code::kInterrupted: return "interrupted";
+    case Code::kOk:
+      return "ok";
+    case Code::kUsage:
+      return "usage";
+    case Code::kBadModel:
+      return "bad model";
+    case Code::kUnsupported:
+      return "unsupported";
+    case Code::kBuild:
+      return "build";
+    case Code::kAccuracy:
+      return "accuracy";
+    case Code::kMemory:
+      return "memory";
+    case Code::kDevice:
+      return "device";
+    case Code::kInterrupted:
+      return "interrupted";
   }
   return "error";
 }
 
-/// What is wrong with a target's name and, on a line of its own, the way out; nothing of a right one.
+/// What is wrong with a target's name and, on a line of its own, the way out; nothing of a right
+/// one.
 std::string wrong_target(const std::string& name) {
   for (const char* known : {"auto", "cpu", "reference", "cuda"})
     if (name == known) return "";
-  if (name.starts_with("cuda:") && name.size() > 5 && name.size() < 9 && name.find_first_not_of("0123456789", 5) == std::string::npos) return "";
+  if (name.starts_with("cuda:") && name.size() > 5 && name.size() < 9 &&
+      name.find_first_not_of("0123456789", 5) == std::string::npos)
+    return "";
   const auto architecture = machine::gpu(name);
   if (architecture.ok()) return "";
   const bool of_gpu = name.starts_with("sm_");
-  return fmt::format("there is no target '{}'\n{}{}", name, of_gpu ? "" : "auto, cpu, reference, cuda, cuda:N, or one of the ", architecture.error().hint);
+  return fmt::format("there is no target '{}'\n{}{}", name,
+                     of_gpu ? "" : "auto, cpu, reference, cuda, cuda:N, or one of the ",
+                     architecture.error().hint);
 }
 
 /// The same of granularities: a list, for bench.
 std::string wrong_granularity(const std::string& names) {
   std::istringstream list(names);
   bool known = !names.empty();
-  for (std::string name; std::getline(list, name, ',');) known = known && compiler::parse_wanted_granularity(name).ok();
-  return known ? "" : fmt::format("there is no granularity '{}'\nop, stitch, mono or auto; of bench also some of them: op,stitch,mono", names);
+  for (std::string name; std::getline(list, name, ',');)
+    known = known && compiler::parse_wanted_granularity(name).ok();
+  return known ? ""
+               : fmt::format(
+                     "there is no granularity '{}'\nop, stitch, mono or auto; of bench also some "
+                     "of them: op,stitch,mono",
+                     names);
 }
 
 /// "boxes f32[1,8,4], scores f32[1,80,8]"
@@ -73,7 +92,8 @@ std::string op_of(const frontends::Unsupported& node) {
 /// What --emit dispatch wrote.
 Result<std::vector<schedule::Dispatched>> dispatch_from_file(const std::string& file) {
   const auto wrong = [&](const std::string& what) {
-    return Error{Code::kUsage, "cli", fmt::format("'{}' is no dispatch: {}", file, what), "", "--emit dispatch -d DIR writes DIR/dispatch.json"};
+    return Error{Code::kUsage, "cli", fmt::format("'{}' is no dispatch: {}", file, what), "",
+                 "--emit dispatch -d DIR writes DIR/dispatch.json"};
   };
   std::ifstream in(file);
   const Json json = Json::parse(in, nullptr, false);
@@ -81,16 +101,26 @@ Result<std::vector<schedule::Dispatched>> dispatch_from_file(const std::string& 
   std::vector<schedule::Dispatched> kernels;
   for (const Json& each : json) {
     constexpr int64_t kMost = 1 << 20;
-    const auto small = [](const Json& number) { return number.is_number_integer() && number.get<int64_t>() < kMost && number.get<int64_t>() > -kMost; };
-    const auto whole = [&](const char* name) { return each.is_object() && each.contains(name) && small(each[name]); };
-    if (!whole("kernel") || !whole("position") || !whole("lane") || !whole("priority") || !each.contains("predecessors") || !each["predecessors"].is_array())
-      return wrong(fmt::format("entry {} lacks kernel, position, lane, priority or predecessors", kernels.size()));
-    schedule::Dispatched one{each["kernel"].get<int>(), each["position"].get<int>(), each["lane"].get<int>(), each["priority"].get<int>()};
+    const auto small = [](const Json& number) {
+      return number.is_number_integer() && number.get<int64_t>() < kMost &&
+             number.get<int64_t>() > -kMost;
+    };
+    const auto whole = [&](const char* name) {
+      return each.is_object() && each.contains(name) && small(each[name]);
+    };
+    if (!whole("kernel") || !whole("position") || !whole("lane") || !whole("priority") ||
+        !each.contains("predecessors") || !each["predecessors"].is_array())
+      return wrong(fmt::format("entry {} lacks kernel, position, lane, priority or predecessors",
+                               kernels.size()));
+    schedule::Dispatched one{each["kernel"].get<int>(), each["position"].get<int>(),
+                             each["lane"].get<int>(), each["priority"].get<int>()};
     for (const Json& before : each["predecessors"]) {
-      if (!small(before)) return wrong(fmt::format("entry {} has a predecessor that is no kernel", kernels.size()));
+      if (!small(before))
+        return wrong(fmt::format("entry {} has a predecessor that is no kernel", kernels.size()));
       one.predecessors.push_back(before.get<int>());
     }
-    if (each.contains("reason") && each["reason"].is_string()) one.reason = each["reason"].get<std::string>();
+    if (each.contains("reason") && each["reason"].is_string())
+      one.reason = each["reason"].get<std::string>();
     kernels.push_back(std::move(one));
   }
   return kernels;
@@ -107,33 +137,66 @@ void install_interrupt_handler() {
   sigaction(SIGTERM, &action, nullptr);
 }
 
-void add_json(CLI::App& verb, Flags& flags) { verb.add_flag("--json", flags.json, "the answer as one JSON document on standard output"); }
+void add_json(CLI::App& verb, Flags& flags) {
+  verb.add_flag("--json", flags.json, "the answer as one JSON document on standard output");
+}
 
 void add_model(CLI::App& verb, Flags& flags) {
-  verb.add_option("model", flags.file, "a model: .onnx, .obk, or a graph as text (.ir)")->required();
-  verb.add_option("--shape", flags.shapes, "bind a shape or a dimension: NAME=2x128, batch=2 (again for more)")->take_all();
+  verb.add_option("model", flags.file, "a model: .onnx, .obk, or a graph as text (.ir)")
+      ->required();
+  verb.add_option("--shape", flags.shapes,
+                  "bind a shape or a dimension: NAME=2x128, batch=2 (again for more)")
+      ->take_all();
   add_json(verb, flags);
 }
 
 void add_machine(CLI::App& verb, Flags& flags) {
-  verb.add_option("--target", flags.target, "cpu, cuda, cuda:N, reference (the interpreter), auto (a GPU where one is), or an architecture to compile for: sm_90a, sm_89, sm_80")
+  verb.add_option("--target", flags.target,
+                  "cpu, cuda, cuda:N, reference (the interpreter), auto (a GPU where one is), or "
+                  "an architecture to compile for: sm_90a, sm_89, sm_80")
       ->check(CLI::Validator(wrong_target, "TARGET"));
-  verb.add_option("--granularity", flags.granularity, "of a GPU: op (a kernel an op), stitch (a kernel a group), mono (one kernel), auto (the quickest)")
+  verb.add_option("--granularity", flags.granularity,
+                  "of a GPU: op (a kernel an op), stitch (a kernel a group), mono (one kernel), "
+                  "auto (the quickest)")
       ->check(CLI::Validator(wrong_granularity, "NAME"));
-  verb.add_option("--dispatch", flags.dispatch, "of a graph of kernels: waves, sequential, nimble, opara, critical, auto (the best by prediction)")->check(CLI::IsMember({"waves", "sequential", "nimble", "opara", "critical", "auto"}));
-  verb.add_option("--launch-order", flags.launch_order, "of such a graph: topological, opara, critical, random:SEED; otherwise --dispatch's own");
-  verb.add_option("--streams", flags.streams, "of such a graph: lanes at most; 0: as many as --dispatch wants")->check(CLI::Range(0, 1024));
-  verb.add_option("--dispatch-from", flags.dispatch_from, "of such a graph: what --emit dispatch wrote, a file, in place of --dispatch")->check(CLI::ExistingFile);
-  verb.add_option("--memory-limit", flags.memory_limit, "MiB of a GPU's memory that a program may take; 0: what there is")->check(CLI::Range(int64_t{0}, int64_t{1} << 30));
-  verb.add_flag("--watchdog", flags.watchdog, "a GPU that waits for two seconds stops and says for what");
-  verb.add_flag("--teams,!--no-teams", flags.teams, "on a GPU: the steps of a recurrent layer in one phase, by a team of multiprocessors; --no-teams unrolls them");
-  verb.add_option("--precision", flags.precision, "keep the model's arithmetic, or change it; tf32: f32 whose products round what they multiply to 10 bits of mantissa")->check(CLI::IsMember({"keep", "fp32", "tf32", "fp16", "bf16"}));
-  verb.add_flag("--batch-invariant", flags.batch_invariant, "on a GPU: a row has the same bits in programs of any batch; slower (on a CPU it has anyway)");
-  verb.add_option("--threads", flags.threads, "the most workers, small programs take fewer; 0: one a core")->check(CLI::Range(0, 1024));
-  verb.add_option("--sms", flags.sms, "virtual SMs that the table is made for; 0: one a worker")->check(CLI::Range(0, 4096));
+  verb.add_option("--dispatch", flags.dispatch,
+                  "of a graph of kernels: waves, sequential, nimble, opara, critical, auto (the "
+                  "best by prediction)")
+      ->check(CLI::IsMember({"waves", "sequential", "nimble", "opara", "critical", "auto"}));
+  verb.add_option(
+      "--launch-order", flags.launch_order,
+      "of such a graph: topological, opara, critical, random:SEED; otherwise --dispatch's own");
+  verb.add_option("--streams", flags.streams,
+                  "of such a graph: lanes at most; 0: as many as --dispatch wants")
+      ->check(CLI::Range(0, 1024));
+  verb.add_option("--dispatch-from", flags.dispatch_from,
+                  "of such a graph: what --emit dispatch wrote, a file, in place of --dispatch")
+      ->check(CLI::ExistingFile);
+  verb.add_option("--memory-limit", flags.memory_limit,
+                  "MiB of a GPU's memory that a program may take; 0: what there is")
+      ->check(CLI::Range(int64_t{0}, int64_t{1} << 30));
+  verb.add_flag("--watchdog", flags.watchdog,
+                "a GPU that waits for two seconds stops and says for what");
+  verb.add_flag("--teams,!--no-teams", flags.teams,
+                "on a GPU: the steps of a recurrent layer in one phase, by a team of "
+                "multiprocessors; --no-teams unrolls them");
+  verb.add_option("--precision", flags.precision,
+                  "keep the model's arithmetic, or change it; tf32: f32 whose products round what "
+                  "they multiply to 10 bits of mantissa")
+      ->check(CLI::IsMember({"keep", "fp32", "tf32", "fp16", "bf16"}));
+  verb.add_flag("--batch-invariant", flags.batch_invariant,
+                "on a GPU: a row has the same bits in programs of any batch; slower (on a CPU it "
+                "has anyway)");
+  verb.add_option("--threads", flags.threads,
+                  "the most workers, small programs take fewer; 0: one a core")
+      ->check(CLI::Range(0, 1024));
+  verb.add_option("--sms", flags.sms, "virtual SMs that the table is made for; 0: one a worker")
+      ->check(CLI::Range(0, 4096));
   verb.add_option("--compiler", flags.compiler, "the C++ compiler that builds bodies");
   verb.add_option("--cache", flags.cache, "folder of the object cache, or off");
-  verb.add_flag("--check-tables", flags.check_tables, "run the task tables with tags in place of numbers first: every read must find the element that the graph means");
+  verb.add_flag("--check-tables", flags.check_tables,
+                "run the task tables with tags in place of numbers first: every read must find the "
+                "element that the graph means");
   verb.add_option("--disable", flags.disabled, "passes to leave out, by name")->delimiter(',');
 }
 
@@ -146,12 +209,17 @@ void add_inputs(CLI::App& verb, Flags& flags) {
 void add_verify(CLI::App& verb, Flags& flags, double seconds) {
   verb.add_option_function<std::string>(
           "--verify", [&flags](const std::string& mode) { flags.verify = mode == "on"; },
-          "compare what is compiled with the reference on generated inputs, once for a program (default: on)")
+          "compare what is compiled with the reference on generated inputs, once for a program "
+          "(default: on)")
       ->check(CLI::IsMember({"on", "off"}));
-  verb.add_option_function<double>("--verify-seconds", [&flags](double given) { flags.verify_seconds = given; },
-                                   fmt::format("that the reference may take; with less than all rows take it looks at some; 0: as long as it wants (default: {:g})", seconds))
+  verb.add_option_function<double>(
+          "--verify-seconds", [&flags](double given) { flags.verify_seconds = given; },
+          fmt::format("that the reference may take; with less than all rows take it looks at some; "
+                      "0: as long as it wants (default: {:g})",
+                      seconds))
       ->check(CLI::Range(0.0, 1e6));
-  verb.preparse_callback([&flags, seconds](size_t) { flags.verify = true, flags.verify_seconds = seconds; });
+  verb.preparse_callback(
+      [&flags, seconds](size_t) { flags.verify = true, flags.verify_seconds = seconds; });
 }
 
 void add_steps(CLI::App& verb, Flags& flags) {
@@ -160,7 +228,8 @@ void add_steps(CLI::App& verb, Flags& flags) {
 }
 
 Result<compiler::FoundMachine> machine_from(const Flags& flags) {
-  return compiler::find_machine(flags.target == "reference" ? "cpu" : flags.target, flags.sms, flags.threads);
+  return compiler::find_machine(flags.target == "reference" ? "cpu" : flags.target, flags.sms,
+                                flags.threads);
 }
 
 Result<compiler::Options> options_from(const Flags& flags) {
@@ -169,15 +238,22 @@ Result<compiler::Options> options_from(const Flags& flags) {
   options.target = machine.target;
   options.sms = machine.sms;
   if (const size_t comma = flags.granularity.find(','); comma != std::string::npos)
-    return Error{Code::kUsage, "cli", "only bench takes several granularities", "", "--granularity " + flags.granularity.substr(0, comma)};
+    return Error{Code::kUsage, "cli", "only bench takes several granularities", "",
+                 "--granularity " + flags.granularity.substr(0, comma)};
   TRY(options.granularity, compiler::parse_wanted_granularity(flags.granularity));
   if (flags.granularity != "auto" && (flags.target == "cpu" || flags.target == "reference"))
-    return Error{Code::kUsage, "cli", fmt::format("--granularity {} is of GPUs, the target is {}", flags.granularity, flags.target), "", "leave it out, or --target cuda; sm_90a compiles without a GPU"};
+    return Error{Code::kUsage, "cli",
+                 fmt::format("--granularity {} is of GPUs, the target is {}", flags.granularity,
+                             flags.target),
+                 "", "leave it out, or --target cuda; sm_90a compiles without a GPU"};
   options.load.gpu = machine.gpu;
   options.load.memory_limit = Bytes{flags.memory_limit << 20};
-  options.dispatch.policy = flags.dispatch, options.dispatch.launch_order = flags.launch_order, options.dispatch.streams = flags.streams;
+  options.dispatch.policy = flags.dispatch, options.dispatch.launch_order = flags.launch_order,
+  options.dispatch.streams = flags.streams;
   if (!flags.dispatch_from.empty()) {
-    if (flags.dispatch != "waves") return Error{Code::kUsage, "cli", "--dispatch and --dispatch-from say two things", "", "one of them"};
+    if (flags.dispatch != "waves")
+      return Error{Code::kUsage, "cli", "--dispatch and --dispatch-from say two things", "",
+                   "one of them"};
     TRY(options.dispatch_from, dispatch_from_file(flags.dispatch_from));
   }
   options.load.watchdog = flags.watchdog;
@@ -200,7 +276,8 @@ Result<compiler::Options> options_from(const Flags& flags) {
 }
 
 void answer(const Flags& flags, const Json& json, const std::string& text) {
-  const std::string out = flags.json ? json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n" : text;
+  const std::string out =
+      flags.json ? json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n" : text;
   fwrite(out.data(), 1, out.size(), stdout);
   fflush(stdout);
 }
@@ -211,16 +288,20 @@ int fail(const Flags& flags, const Error& error, const frontends::ImportReport* 
   std::string out;
   if (unsupported > 0) {
     const frontends::Unsupported& first = report->unsupported[0];
-    out = fmt::format("error[O{}] {}: node \"{}\" ({}): {}\n", code, word(error.code), first.node, op_of(first), first.reason);
+    out = fmt::format("error[O{}] {}: node \"{}\" ({}): {}\n", code, word(error.code), first.node,
+                      op_of(first), first.reason);
     const std::string inputs = inputs_of(first);
     if (!inputs.empty()) out += fmt::format("  inputs  {}\n", inputs);
     out += fmt::format("  in      {}\n", flags.file);
     if (!first.hint.empty()) out += "  try     " + first.hint + "\n";
     if (unsupported > 1) {
-      out += fmt::format("  also    {} more unsupported node{}:\n", unsupported - 1, unsupported > 2 ? "s" : "");
+      out += fmt::format("  also    {} more unsupported node{}:\n", unsupported - 1,
+                         unsupported > 2 ? "s" : "");
       for (size_t k = 1; k < std::min<size_t>(unsupported, 9); ++k)
-        out += fmt::format("          \"{}\" ({}): {}\n", report->unsupported[k].node, report->unsupported[k].op, report->unsupported[k].reason);
-      if (unsupported > 9) out += fmt::format("          all of them: obelisk check {}\n", flags.file);
+        out += fmt::format("          \"{}\" ({}): {}\n", report->unsupported[k].node,
+                           report->unsupported[k].op, report->unsupported[k].reason);
+      if (unsupported > 9)
+        out += fmt::format("          all of them: obelisk check {}\n", flags.file);
     }
   } else {
     out = fmt::format("error[O{}] {}: ", code, word(error.code));
@@ -228,13 +309,21 @@ int fail(const Flags& flags, const Error& error, const frontends::ImportReport* 
     if (!error.node.empty() && !named) out += fmt::format("node \"{}\": ", error.node);
     out += fmt::format("{}\n", error.message);
     std::string place = error.room;
-    if (!flags.file.empty() && error.message.find(flags.file) == std::string::npos) place += "      in  " + flags.file;
+    if (!flags.file.empty() && error.message.find(flags.file) == std::string::npos)
+      place += "      in  " + flags.file;
     if (!place.empty()) out += "  from    " + place + "\n";
     if (!error.hint.empty()) out += "  try     " + error.hint + "\n";
   }
   fwrite(out.data(), 1, out.size(), stderr);
   if (flags.json) {
-    Json json = {{"ok", false}, {"error", {{"code", code}, {"kind", word(error.code)}, {"room", error.room}, {"message", error.message}, {"node", error.node}, {"hint", error.hint}}}};
+    Json json = {{"ok", false},
+                 {"error",
+                  {{"code", code},
+                   {"kind", word(error.code)},
+                   {"room", error.room},
+                   {"message", error.message},
+                   {"node", error.node},
+                   {"hint", error.hint}}}};
     if (unsupported > 0) json["unsupported"] = json_of(*report);
     answer(flags, json, "");
   }
@@ -243,13 +332,22 @@ int fail(const Flags& flags, const Error& error, const frontends::ImportReport* 
 
 void tell_what_the_cpu_ignores(const Flags& flags, const compiler::Options& options) {
   if (flags.target == "auto" && options.target == "cpu" && flags.granularity != "auto")
-    fmt::print(stderr, "note: --granularity {} is of GPUs; there is none here that can be compiled for, so the target is cpu (--target cuda makes this an error)\n", flags.granularity);
+    fmt::print(stderr,
+               "note: --granularity {} is of GPUs; there is none here that can be compiled for, so "
+               "the target is cpu (--target cuda makes this an error)\n",
+               flags.granularity);
 }
 
 Json json_of(const frontends::ImportReport& report) {
   Json list = Json::array();
   for (const frontends::Unsupported& one : report.unsupported)
-    list.push_back({{"node", one.node}, {"op", one.op}, {"domain", one.domain}, {"types", one.types}, {"shapes", one.shapes}, {"reason", one.reason}, {"hint", one.hint}});
+    list.push_back({{"node", one.node},
+                    {"op", one.op},
+                    {"domain", one.domain},
+                    {"types", one.types},
+                    {"shapes", one.shapes},
+                    {"reason", one.reason},
+                    {"hint", one.hint}});
   return list;
 }
 
@@ -257,12 +355,24 @@ Json json_of(const runtime::DeviceReport& report) {
   Json kernels = Json::array(), functions = Json::array();
   for (const runtime::KernelReport& each : report.kernels) {
     if (each.launches > 0)
-      kernels.push_back({{"name", each.name}, {"launches", each.launches}, {"registers", each.registers}, {"spill_bytes", each.spill_bytes}, {"smem_bytes", each.smem_bytes}});
+      kernels.push_back({{"name", each.name},
+                         {"launches", each.launches},
+                         {"registers", each.registers},
+                         {"spill_bytes", each.spill_bytes},
+                         {"smem_bytes", each.smem_bytes}});
     else if (each.registers == 0)  // the assembler says it of kernels alone
       functions.push_back({{"name", each.name}, {"spill_bytes", each.spill_bytes}});
   }
-  return {{"granularity", to_string(report.granularity)}, {"launches", report.launches}, {"phases", report.phases}, {"barriers", report.barriers}, {"overlaps", report.overlaps},
-          {"cubin_bytes", report.cubin_bytes}, {"bytes_streamed", report.bytes_streamed}, {"kernels", kernels}, {"functions", functions}, {"warnings", report.warnings}};
+  return {{"granularity", to_string(report.granularity)},
+          {"launches", report.launches},
+          {"phases", report.phases},
+          {"barriers", report.barriers},
+          {"overlaps", report.overlaps},
+          {"cubin_bytes", report.cubin_bytes},
+          {"bytes_streamed", report.bytes_streamed},
+          {"kernels", kernels},
+          {"functions", functions},
+          {"warnings", report.warnings}};
 }
 
 Json port_json(const std::string& name, const Type& type) {

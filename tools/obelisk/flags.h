@@ -1,4 +1,5 @@
-/// obelisk/flags.h — what the verbs share: flags, the file they work on, answers as text or JSON, errors for people.
+/// obelisk/flags.h — what the verbs share: flags, the file they work on, answers as text or JSON,
+/// errors for people.
 #pragma once
 
 #include <functional>
@@ -19,9 +20,9 @@ using Json = nlohmann::ordered_json;
 
 struct Flags {
   std::string file;
-  std::vector<std::string> shapes;   // NAME=2x128, dimension=2
-  std::vector<std::string> inputs;   // NAME=F.npy
-  std::vector<std::string> archives; // F.npz
+  std::vector<std::string> shapes;    // NAME=2x128, dimension=2
+  std::vector<std::string> inputs;    // NAME=F.npy
+  std::vector<std::string> archives;  // F.npz
   std::optional<uint64_t> seed;
   std::string target = "auto";
   std::string granularity = "auto";
@@ -36,12 +37,12 @@ struct Flags {
   int sms = 0, threads = 0;
   std::string dispatch = "waves", launch_order, dispatch_from;  // of a graph of kernels
   int streams = 0;
-  std::string against;   // bench, verify: the other side, or empty
-  double seconds = 3;    // bench: how long the rounds go on
-  std::string onnx;      // inspect: where to write the graph for viewers
+  std::string against;  // bench, verify: the other side, or empty
+  double seconds = 3;   // bench: how long the rounds go on
+  std::string onnx;     // inspect: where to write the graph for viewers
   bool json = false, portable = false;
-  bool verify = false;         // run, bench, compile: what is compiled
-  double verify_seconds = 0;   // that the reference may take; 0: as long as it wants
+  bool verify = false;        // run, bench, compile: what is compiled
+  double verify_seconds = 0;  // that the reference may take; 0: as long as it wants
 };
 
 /// The flags that say what is compiled and how; `json` is on every verb.
@@ -53,13 +54,15 @@ void add_inputs(CLI::App& verb, Flags& flags);
 void add_verify(CLI::App& verb, Flags& flags, double seconds);
 void add_steps(CLI::App& verb, Flags& flags);  // --to, --explain
 
-/// The machine that --target means ("reference": the CPU's). Errors: kUsage for a name that is none, kDevice where a GPU is asked for and none is here.
+/// The machine that --target means ("reference": the CPU's). Errors: kUsage for a name that is
+/// none, kDevice where a GPU is asked for and none is here.
 Result<compiler::FoundMachine> machine_from(const Flags& flags);
 
 /// Options of the compiler from the flags. Errors: kUsage, kUnsupported, kDevice.
 Result<compiler::Options> options_from(const Flags& flags);
 
-/// A line on stderr where --granularity was given and --target auto fell to the CPU, which has none.
+/// A line on stderr where --granularity was given and --target auto fell to the CPU, which has
+/// none.
 void tell_what_the_cpu_ignores(const Flags& flags, const compiler::Options& options);
 
 /// Whether Ctrl-C was pressed. install() puts the handler in place; a second Ctrl-C ends at once.
@@ -78,8 +81,9 @@ void answer(const Flags& flags, const Json& json, const std::string& text);
 int fail(const Flags& flags, const Error& error, const frontends::ImportReport* report = nullptr);
 
 Json json_of(const frontends::ImportReport& report);
-/// Of a program for a GPU: "granularity", "launches", "phases", "barriers", "cubin_bytes"; "kernels", those that are launched; "functions"
-/// that they call, of which the assembler says less; "warnings".
+/// Of a program for a GPU: "granularity", "launches", "phases", "barriers", "cubin_bytes";
+/// "kernels", those that are launched; "functions" that they call, of which the assembler says
+/// less; "warnings".
 Json json_of(const runtime::DeviceReport& report);
 Json port_json(const std::string& name, const Type& type);
 /// The same of a port whose shape may have symbols: [1, "batch", "?"].
@@ -97,6 +101,7 @@ int verify(const Flags& flags, bool bisect);
 int inspect(const Flags& flags);
 int cache(const Flags& flags, bool clear);
 int doctor(const Flags& flags);
-int batch(const Flags& flags, const std::function<int(std::vector<std::string>)>& command);  // words to exit code
+int batch(const Flags& flags,
+          const std::function<int(std::vector<std::string>)>& command);  // words to exit code
 
 }  // namespace obelisk::cli

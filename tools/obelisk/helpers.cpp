@@ -8,12 +8,16 @@
 
 namespace obelisk::cli {
 
-/// Beside the program: in a pack, where it was installed, or of the checkout whose build folder it lies in.
+/// Beside the program: in a pack, where it was installed, or of the checkout whose build folder it
+/// lies in.
 std::string find_script(const std::string& name) {
   std::error_code failed;
-  const std::filesystem::path prefix = std::filesystem::read_symlink("/proc/self/exe", failed).parent_path().parent_path();
-  std::vector<std::filesystem::path> folders = {prefix / "scripts", prefix / "share" / "obelisk" / "scripts"};
-  if (std::filesystem::exists(prefix / "CMakeCache.txt", failed)) folders.push_back(prefix.parent_path() / "scripts");
+  const std::filesystem::path prefix =
+      std::filesystem::read_symlink("/proc/self/exe", failed).parent_path().parent_path();
+  std::vector<std::filesystem::path> folders = {prefix / "scripts",
+                                                prefix / "share" / "obelisk" / "scripts"};
+  if (std::filesystem::exists(prefix / "CMakeCache.txt", failed))
+    folders.push_back(prefix.parent_path() / "scripts");
   for (const std::filesystem::path& folder : folders)
     if (access((folder / name).c_str(), R_OK) == 0) return folder / name;
   return folders[1] / name;

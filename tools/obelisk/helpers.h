@@ -6,9 +6,9 @@
 
 namespace obelisk::cli {
 
-/// A program of NVIDIA's toolkit: on the PATH, in /usr/local/cuda/bin, beside our helpers' Python, or
-/// in a wheel of a Python environment (base/python.h, where the device compiler is looked for, too);
-/// or empty.
+/// A program of NVIDIA's toolkit: on the PATH, in /usr/local/cuda/bin, beside our helpers' Python,
+/// or in a wheel of a Python environment (base/python.h, where the device compiler is looked for,
+/// too); or empty.
 std::string find_tool(const std::string& name);
 /// nvdisasm, or $OBELISK_NVDISASM; or empty.
 std::string find_disassembler();

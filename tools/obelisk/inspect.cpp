@@ -21,15 +21,19 @@ int inspect_compiled(const Flags& flags, const runtime::Compiled& compiled) {
   for (const std::string& object : program.objects) code += static_cast<int64_t>(object.size());
   std::string text =
       fmt::format(" file     {} · format {} · {}\n", flags.file, runtime::kObkFormat, program.name);
-  Json json = {
-      {"kind", "obk"}, {"name", program.name}, {"target", program.target}, {"sms", program.sms},
-      {"precision", program.precision}};
+  Json json = {{"kind", "obk"},
+               {"name", program.name},
+               {"target", program.target},
+               {"sms", program.sms},
+               {"precision", program.precision}};
   json["inputs"] = ports_json(program.inputs, "in", text);
   json["outputs"] = ports_json(program.outputs, "out", text);
   Json bodies = Json::array();
   for (const codegen::BodyText& body : program.bodies)
-    bodies.push_back(
-        {{"hash", to_string(body.hash)}, {"label", body.label}, {"bytes", body.text.size()}, {"kernel", to_string(body.traits)}});
+    bodies.push_back({{"hash", to_string(body.hash)},
+                      {"label", body.label},
+                      {"bytes", body.text.size()},
+                      {"kernel", to_string(body.traits)}});
   if (program.on_gpu()) json["granularity"] = to_string(program.granularity);
   json["phases"] = program.waves, json["tasks"] = program.task_count(), json["bodies"] = bodies;
   Json customs = Json::array();
@@ -42,8 +46,10 @@ int inspect_compiled(const Flags& flags, const runtime::Compiled& compiled) {
   json["workspace_bytes"] = program.arena.count;
   json["code_bytes"] = code, json["code_needs"] = program.objects_need;
   text += fmt::format(" plan     {}{}{} on {} virtual SMs · {} phases · {} tasks · {} bodies\n",
-                      program.target, program.on_gpu() ? fmt::format(", {}", to_string(program.granularity)) : "",
-                      program.precision == "keep" ? "" : ", " + program.precision, program.sms, program.waves, program.task_count(), program.bodies.size());
+                      program.target,
+                      program.on_gpu() ? fmt::format(", {}", to_string(program.granularity)) : "",
+                      program.precision == "keep" ? "" : ", " + program.precision, program.sms,
+                      program.waves, program.task_count(), program.bodies.size());
   text += fmt::format(" memory   {} weights · {} workspace · {} machine code\n",
                       to_string(Bytes{weights}), to_string(program.arena), to_string(Bytes{code}));
   text += fmt::format(" needs    {}\n", program.objects_need);
@@ -119,9 +125,8 @@ int inspect(const Flags& flags) {
   json["opsets"] = opsets, json["symbols"] = description.symbols, json["nodes"] = description.nodes,
   json["functions"] = description.functions;
   json["weights_bytes"] = description.weights_bytes;
-  text += fmt::format(" model    {} nodes · {} functions · {} weights ·{}{}\n",
-                      description.nodes, description.functions,
-                      to_string(Bytes{description.weights_bytes}), versions,
+  text += fmt::format(" model    {} nodes · {} functions · {} weights ·{}{}\n", description.nodes,
+                      description.functions, to_string(Bytes{description.weights_bytes}), versions,
                       description.producer.empty() ? "" : " · by " + description.producer);
   for (const std::string& symbol : description.symbols)
     text += fmt::format(" bind     --shape {}=N\n", symbol);

@@ -24,9 +24,9 @@ obelisk::Error usage(const CLI::App& app, const CLI::ParseError& wrong, int argc
   // Of a value that is none of its kind the second line names those that there are.
   const std::string said = wrong.what();
   const size_t end = said.find('\n');
-  obelisk::Error error{obelisk::Code::kUsage, "cli", said.substr(0, end), "",
-                       end == std::string::npos ? "obelisk --help, obelisk VERB --help"
-                                                : said.substr(end + 1)};
+  obelisk::Error error{
+      obelisk::Code::kUsage, "cli", said.substr(0, end), "",
+      end == std::string::npos ? "obelisk --help, obelisk VERB --help" : said.substr(end + 1)};
   const bool lacks_verb = dynamic_cast<const CLI::RequiredError*>(&wrong) != nullptr;
   if (at->get_require_subcommand_min() == 0 || !lacks_verb) return error;
   error.message =
@@ -83,7 +83,8 @@ int run_command(int argc, char** argv) {
           [](const std::string& kinds) {
             std::istringstream list(kinds);
             for (std::string kind; std::getline(list, kind, ',');)
-              if (kind != "cuda" && kind != "ptx" && kind != "sass" && kind != "schedule" && kind != "dispatch")
+              if (kind != "cuda" && kind != "ptx" && kind != "sass" && kind != "schedule" &&
+                  kind != "dispatch")
                 return "there is no text '" + kind + "'";
             return std::string();
           },
@@ -113,10 +114,11 @@ int run_command(int argc, char** argv) {
   cli::add_machine(*bench, flags);
   cli::add_inputs(*bench, flags);
   cli::add_verify(*bench, flags, kVerifySeconds);
-  bench->add_option("--against", flags.against,
-                    "the other side of alternating rounds: onnxruntime, torch (on a GPU: eager, a "
-                    "graph of it, compiled, max-autotune), or some of its ways, "
-                    "torch=eager,graph,compile")
+  bench
+      ->add_option("--against", flags.against,
+                   "the other side of alternating rounds: onnxruntime, torch (on a GPU: eager, a "
+                   "graph of it, compiled, max-autotune), or some of its ways, "
+                   "torch=eager,graph,compile")
       ->check(CLI::Validator(
           [](const std::string& name) {
             const bool known =
@@ -136,7 +138,8 @@ int run_command(int argc, char** argv) {
   profile->callback([&] { body = [&] { return cli::profile(flags); }; });
 
   cli::SimulateFlags simulation;
-  CLI::App* simulate = app.add_subcommand("simulate", "many models under deadlines, by a virtual clock");
+  CLI::App* simulate =
+      app.add_subcommand("simulate", "many models under deadlines, by a virtual clock");
   cli::add_simulate(*simulate, simulation);
   cli::add_json(*simulate, flags);
   simulate->callback([&] { body = [&] { return cli::simulate(flags, simulation); }; });
@@ -159,14 +162,17 @@ int run_command(int argc, char** argv) {
 
 #ifdef OBELISK_SERVE
   CLI::App* serve = app.add_subcommand(
-      "serve", "answers for a folder's models over the network: the Open Inference Protocol (KServe v2)");
+      "serve",
+      "answers for a folder's models over the network: the Open Inference Protocol (KServe v2)");
   const std::function<int()> serve_body = cli::add_serve(*serve, flags);
   serve->callback([&] { body = serve_body; });
 #endif
 
-  CLI::App* batch = app.add_subcommand(
-      "batch", "commands from standard input, a line of JSON each: [\"run\", \"model.onnx\"]; their status and what they print go to "
-               "standard output, a line each");
+  CLI::App* batch =
+      app.add_subcommand("batch",
+                         "commands from standard input, a line of JSON each: [\"run\", "
+                         "\"model.onnx\"]; their status and what they print go to "
+                         "standard output, a line each");
   batch->callback([&] {
     body = [&] {
       return cli::batch(flags, [program = argv[0]](std::vector<std::string> words) {
@@ -202,6 +208,8 @@ int run_command(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  std::signal(SIGCHLD, SIG_DFL);  // who ignores it hands that on, and then nobody learns how a compiler ended
+  std::signal(
+      SIGCHLD,
+      SIG_DFL);  // who ignores it hands that on, and then nobody learns how a compiler ended
   return run_command(argc, argv);
 }

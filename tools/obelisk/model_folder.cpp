@@ -22,11 +22,15 @@ constexpr uintmax_t kLongestSettings = 1 << 20;
 /// One name of a folder: no way out of the repository.
 bool is_name(const std::string& name) {
   return !name.empty() && name.size() <= 200 && name[0] != '.' &&
-         std::none_of(name.begin(), name.end(), [](unsigned char c) { return c == '/' || c == '\\' || c < 0x20; });
+         std::none_of(name.begin(), name.end(),
+                      [](unsigned char c) { return c == '/' || c == '\\' || c < 0x20; });
 }
 
-Error wrong(const std::string& file, const toml::node& at, std::string message, std::string hint = "") {
-  return Error{Code::kUsage, "serve", fmt::format("{}:{}: {}", file, at.source().begin.line, message), "", std::move(hint)};
+Error wrong(const std::string& file, const toml::node& at, std::string message,
+            std::string hint = "") {
+  return Error{Code::kUsage, "serve",
+               fmt::format("{}:{}: {}", file, at.source().begin.line, message), "",
+               std::move(hint)};
 }
 
 template <typename T>
@@ -36,19 +40,28 @@ std::optional<T> number_in(const toml::node& node, T low, T high) {
 }
 
 constexpr const char* kKeys =
-    "file, target, precision, batch, batch_dimension, deadline_ms, priority, weight, queue_limit, [dimensions]";
+    "file, target, precision, batch, batch_dimension, deadline_ms, priority, weight, queue_limit, "
+    "[dimensions]";
 
-Status read_settings(const std::string& file, ModelConfig& config, std::optional<std::string>& model_file, bool& batch_given) {
+Status read_settings(const std::string& file, ModelConfig& config,
+                     std::optional<std::string>& model_file, bool& batch_given) {
   std::error_code failed;
   if (const auto size = fs::file_size(file, failed); failed || size > kLongestSettings)
-    return Error{Code::kUsage, "serve", fmt::format("{}: {}", file, failed ? failed.message() : "longer than a mebibyte"), "", ""};
+    return Error{Code::kUsage, "serve",
+                 fmt::format("{}: {}", file, failed ? failed.message() : "longer than a mebibyte"),
+                 "", ""};
   TRY(const std::string text, read_file(file));
   const toml::parse_result parsed = toml::parse(text, file);
   if (!parsed)
-    return Error{Code::kUsage, "serve", fmt::format("{}:{}: {}", file, parsed.error().source().begin.line, parsed.error().description()), "", ""};
+    return Error{Code::kUsage, "serve",
+                 fmt::format("{}:{}: {}", file, parsed.error().source().begin.line,
+                             parsed.error().description()),
+                 "", ""};
   for (const auto& [key, value] : parsed.table()) {
     const std::string_view name = key.str();
-    const auto expected = [&, &value = value](const char* what) { return wrong(file, value, fmt::format("'{}' is {}", name, what)); };
+    const auto expected = [&, &value = value](const char* what) {
+      return wrong(file, value, fmt::format("'{}' is {}", name, what));
+    };
     const auto text_to = [&, &value = value](std::string& to) -> Status {
       const auto given = value.value_exact<std::string>();
       if (!given) return expected("a string");
@@ -64,7 +77,8 @@ Status read_settings(const std::string& file, ModelConfig& config, std::optional
       TRY_STATUS(text_to(config.target));
     } else if (name == "precision") {
       TRY_STATUS(text_to(config.precision));
-      if (!passes::parse_precision(config.precision)) return expected("keep, fp32, tf32, fp16 or bf16");
+      if (!passes::parse_precision(config.precision))
+        return expected("keep, fp32, tf32, fp16 or bf16");
     } else if (name == "batch_dimension") {
       TRY_STATUS(text_to(config.batch_dimension));
     } else if (name == "batch") {
@@ -92,7 +106,8 @@ Status read_settings(const std::string& file, ModelConfig& config, std::optional
       if (!table) return expected("a table of numbers: [dimensions] sequence = 128");
       for (const auto& [dimension, extent] : *table) {
         const auto given = number_in<int64_t>(extent, 0, int64_t{1} << 40);
-        if (!given) return wrong(file, extent, fmt::format("dimension '{}' is a number", dimension.str()));
+        if (!given)
+          return wrong(file, extent, fmt::format("dimension '{}' is a number", dimension.str()));
         config.dimensions[std::string(dimension.str())] = *given;
       }
     } else {
@@ -102,26 +117,39 @@ Status read_settings(const std::string& file, ModelConfig& config, std::optional
   return ok_status();
 }
 
-/// Which symbolic dimension joins requests: the first axis of every input, where it is the same everywhere.
+/// Which symbolic dimension joins requests: the first axis of every input, where it is the same
+/// everywhere.
 Status find_batch(ModelConfig& config, bool batch_given) {
   TRY(const frontends::onnx::Model model, frontends::onnx::read_model(config.path));
   const frontends::ModelDescription description = frontends::inspect(model);
   for (const auto& [name, extent] : config.dimensions)
-    if (std::find(description.symbols.begin(), description.symbols.end(), name) == description.symbols.end())
-      return Error{Code::kUsage, "serve", fmt::format("model '{}' has no dimension '{}'", config.name, name), "", "its dimensions: " + join(description.symbols, ", ")};
+    if (std::find(description.symbols.begin(), description.symbols.end(), name) ==
+        description.symbols.end())
+      return Error{Code::kUsage, "serve",
+                   fmt::format("model '{}' has no dimension '{}'", config.name, name), "",
+                   "its dimensions: " + join(description.symbols, ", ")};
   if (config.batch_dimension.empty() && !description.inputs.empty()) {
     std::set<std::string> first;
-    for (const auto& port : description.inputs) first.insert(port.shape.empty() ? "" : port.shape[0]);
+    for (const auto& port : description.inputs)
+      first.insert(port.shape.empty() ? "" : port.shape[0]);
     const std::string& name = *first.begin();
-    if (first.size() == 1 && !config.dimensions.contains(name) && std::find(description.symbols.begin(), description.symbols.end(), name) != description.symbols.end())
+    if (first.size() == 1 && !config.dimensions.contains(name) &&
+        std::find(description.symbols.begin(), description.symbols.end(), name) !=
+            description.symbols.end())
       config.batch_dimension = name;
   }
   if (config.batch_dimension.empty() && batch_given && config.max_batch > 1)
-    return Error{Code::kUsage, "serve", fmt::format("model '{}' has a batch of {}, but its inputs have no common first dimension without a size", config.name, config.max_batch), "", "batch_dimension = NAME"};
+    return Error{Code::kUsage, "serve",
+                 fmt::format("model '{}' has a batch of {}, but its inputs have no common first "
+                             "dimension without a size",
+                             config.name, config.max_batch),
+                 "", "batch_dimension = NAME"};
   if (!config.batch_dimension.empty() && !batch_given) config.max_batch = 8;
   for (const std::string& symbol : description.symbols)
     if (symbol != config.batch_dimension && !config.dimensions.contains(symbol))
-      return Error{Code::kUsage, "serve", fmt::format("dimension '{}' of model '{}' has no size", symbol, config.name), "", fmt::format("{}: [dimensions] {} = 128", kSettings, symbol)};
+      return Error{Code::kUsage, "serve",
+                   fmt::format("dimension '{}' of model '{}' has no size", symbol, config.name), "",
+                   fmt::format("{}: [dimensions] {} = 128", kSettings, symbol)};
   return ok_status();
 }
 
@@ -130,14 +158,16 @@ Status find_batch(ModelConfig& config, bool batch_given) {
 Result<ModelFolder> ModelFolder::open(const std::string& path) {
   std::error_code failed;
   if (!fs::is_directory(path, failed))
-    return Error{Code::kUsage, "serve", fmt::format("there is no folder '{}'", path), "", "a folder with a folder for each model"};
+    return Error{Code::kUsage, "serve", fmt::format("there is no folder '{}'", path), "",
+                 "a folder with a folder for each model"};
   return ModelFolder(path);
 }
 
 std::vector<std::string> ModelFolder::names() const {
   std::vector<std::string> names;
   std::error_code failed;
-  for (auto entry = fs::directory_iterator(path_, failed); !failed && entry != fs::directory_iterator(); entry.increment(failed)) {
+  for (auto entry = fs::directory_iterator(path_, failed);
+       !failed && entry != fs::directory_iterator(); entry.increment(failed)) {
     std::error_code no_folder;
     const std::string name = entry->path().filename().string();
     if (is_name(name) && entry->is_directory(no_folder)) names.push_back(name);
@@ -161,11 +191,16 @@ std::optional<Result<ModelConfig>> ModelFolder::find(const std::string& name) co
       config.path = (folder / *file).string();
     } else {
       for (const char* usual : {"model.onnx", "model.obk"})
-        if (config.path.empty() && fs::exists(folder / usual, failed)) config.path = (folder / usual).string();
+        if (config.path.empty() && fs::exists(folder / usual, failed))
+          config.path = (folder / usual).string();
     }
     if (config.path.empty() || !fs::is_regular_file(config.path, failed))
-      return Error{Code::kUsage, "serve", fmt::format("the folder of model '{}' has no {}", name, file.value_or("model.onnx and no model.obk")), "", "file = NAME in its model.toml names another"};
-    if (!config.path.ends_with(".obk") && !config.path.ends_with(".ir")) TRY_STATUS(find_batch(config, batch_given));
+      return Error{Code::kUsage, "serve",
+                   fmt::format("the folder of model '{}' has no {}", name,
+                               file.value_or("model.onnx and no model.obk")),
+                   "", "file = NAME in its model.toml names another"};
+    if (!config.path.ends_with(".obk") && !config.path.ends_with(".ir"))
+      TRY_STATUS(find_batch(config, batch_given));
     return config;
   };
   return read();

@@ -1,4 +1,5 @@
-/// obelisk/model_folder.h — the models of `serve`: a folder a model, with the model's file and perhaps a model.toml.
+/// obelisk/model_folder.h — the models of `serve`: a folder a model, with the model's file and
+/// perhaps a model.toml.
 ///
 ///   models/minilm/model.onnx, or .obk
 ///   models/minilm/model.toml    deadline_ms = 20, [dimensions] sequence = 128

@@ -10,12 +10,12 @@ namespace {
 
 /// One phase: from the end of the phase before to the end of its own last task.
 struct Phase {
-  double from_us = 0, to_us = 0;    // the first task begins, the last one ends
-  double took_us = 0;               // since the phase before ended
+  double from_us = 0, to_us = 0;  // the first task begins, the last one ends
+  double took_us = 0;             // since the phase before ended
   double floor_us = 0, predicted_us = 0;
   int tasks = 0, sms = 0;
-  runtime::TaskTime last;           // what the phase waited for
-  double median_us = 0;             // of its tasks
+  runtime::TaskTime last;  // what the phase waited for
+  double median_us = 0;    // of its tasks
 };
 
 std::vector<Phase> phases_of(const runtime::Program& program,

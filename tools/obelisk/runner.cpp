@@ -19,7 +19,10 @@ std::string Verified::text() const {
 }
 
 Json Verified::json() const {
-  Json json = {{"status", rows.empty() ? "not" : !report ? "compiled" : report->before ? "before" : "now"}};
+  Json json = {{"status", rows.empty()     ? "not"
+                          : !report        ? "compiled"
+                          : report->before ? "before"
+                                           : "now"}};
   if (rows.empty()) {
     json["why"] = why_not;
     return json;
@@ -77,15 +80,16 @@ Result<std::unique_ptr<Runner>> make_runner(const Flags& flags, const Source& so
       return Error{Code::kUsage, "cli",
                    "a compiled file runs as it is: no step is taken that could be explained", "",
                    "--portable compiles its graph again"};
-    const bool other = flags.granularity != "auto" && flags.granularity != to_string(source.compiled.program->granularity);
+    const bool other = flags.granularity != "auto" &&
+                       flags.granularity != to_string(source.compiled.program->granularity);
     if (flags.sms > 0 || flags.batch_invariant || !flags.disabled.empty() || other)
       return Error{Code::kUsage, "cli",
                    fmt::format("a compiled file runs as it is: {} comes too late",
                                flags.sms > 0           ? "--sms"
                                : flags.batch_invariant ? "--batch-invariant"
                                : other                 ? "--granularity " + flags.granularity
-                                                       : "--disable"), "",
-                   "leave it out, or compile the model again"};
+                                                       : "--disable"),
+                   "", "leave it out, or compile the model again"};
     TRY(runner->executable, runtime::load(source.compiled.program, options.load));
     if (const std::string& why = runner->executable->report().not_carried; !why.empty())
       fmt::print(stderr, "note: {}; bodies were built again from their source\n", why);

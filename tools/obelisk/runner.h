@@ -11,12 +11,12 @@ struct Verified {
   std::optional<verify::Report> report;  // of what was compiled
   std::string rows;                      // that were compared; empty: none
   std::string why_not;                   // then
-  std::string text() const;              // "verified on every row: max |err| ...", "not verified: --verify off"
+  std::string text() const;  // "verified on every row: max |err| ...", "not verified: --verify off"
   Json json() const;
 };
 
 struct Runner {
-  std::string target;                 // "cpu" or "reference"
+  std::string target;  // "cpu" or "reference"
   std::vector<runtime::Port> inputs, outputs;
   compiler::Compilation compilation;  // of a model or a graph
   Verified verified;

@@ -1,4 +1,5 @@
-// obelisk serve: the models of a folder answer over the Open Inference Protocol until SIGTERM or Ctrl-C.
+// obelisk serve: the models of a folder answer over the Open Inference Protocol until SIGTERM or
+// Ctrl-C.
 #include "serve.h"
 
 #include <malloc.h>
@@ -24,9 +25,9 @@ struct ServeFlags {
   double body_mib = 256, drain_s = 30, grace_s = 0, body_timeout_s = 60;
   int spin_us = 20;
   size_t connections = 16384;
-  bool no_control = false, shared_memory = false, no_verify = false, worker = false, is_worker = false, quiet = false, verbose = false, check = false;
+  bool no_control = false, shared_memory = false, no_verify = false, worker = false,
+       is_worker = false, quiet = false, verbose = false, check = false;
 };
-
 
 Error usage(std::string message, std::string hint = "") {
   return Error{Code::kUsage, "serve", std::move(message), "", std::move(hint)};
@@ -42,7 +43,8 @@ Result<std::map<std::string, std::string>> read_tokens(const std::string& path) 
     std::string token, tenant, more;
     words >> token >> tenant >> more;
     if (token.empty() || token[0] == '#') continue;
-    if (!more.empty()) return usage(fmt::format("{}: a line has more than a token and a tenant", path));
+    if (!more.empty())
+      return usage(fmt::format("{}: a line has more than a token and a tenant", path));
     tokens[token] = tenant;
   }
   if (tokens.empty()) return usage(fmt::format("{} holds no token", path));
@@ -64,21 +66,36 @@ int list(const Flags& flags, const ModelFolder& folder) {
       continue;
     }
     const serve::ModelConfig& config = **found;
-    Json one = {{"name", name}, {"file", config.path}, {"target", config.target}, {"precision", config.precision}, {"batch", config.max_batch},
-                {"batch_dimension", config.batch_dimension}, {"dimensions", config.dimensions}, {"priority", config.priority},
-                {"weight", config.weight}, {"queue_limit", config.queue_limit}};
+    Json one = {{"name", name},
+                {"file", config.path},
+                {"target", config.target},
+                {"precision", config.precision},
+                {"batch", config.max_batch},
+                {"batch_dimension", config.batch_dimension},
+                {"dimensions", config.dimensions},
+                {"priority", config.priority},
+                {"weight", config.weight},
+                {"queue_limit", config.queue_limit}};
     if (config.deadline) one["deadline_ms"] = static_cast<double>(config.deadline->count()) / 1e6;
     all.push_back(std::move(one));
-    text += fmt::format("{:<24} {}, batches of up to {}{}\n", name, config.path, config.max_batch, config.deadline ? fmt::format(", deadline {} ms", static_cast<double>(config.deadline->count()) / 1e6) : "");
+    text += fmt::format(
+        "{:<24} {}, batches of up to {}{}\n", name, config.path, config.max_batch,
+        config.deadline
+            ? fmt::format(", deadline {} ms", static_cast<double>(config.deadline->count()) / 1e6)
+            : "");
   }
   answer(flags, {{"models", all}}, text);
   return first ? static_cast<int>(first->code) : 0;
 }
 
 /// The same program with what concerns the engine.
-door::WorkerOptions worker_options(const Flags& flags, const ServeFlags& given, const std::shared_ptr<door::Log>& log) {
+door::WorkerOptions worker_options(const Flags& flags, const ServeFlags& given,
+                                   const std::shared_ptr<door::Log>& log) {
   door::WorkerOptions worker;
-  worker.command = {"/proc/self/exe", "serve", flags.folder, "--as-worker", "--policy", given.policy, "--threads", std::to_string(flags.threads),
+  worker.command = {"/proc/self/exe", "serve",
+                    flags.folder,     "--as-worker",
+                    "--policy",       given.policy,
+                    "--threads",      std::to_string(flags.threads),
                     "--memory-limit", std::to_string(flags.memory_limit)};
   const auto option = [&](const char* name, const std::string& value) {
     if (!value.empty()) worker.command.insert(worker.command.end(), {name, value});
@@ -88,7 +105,9 @@ door::WorkerOptions worker_options(const Flags& flags, const ServeFlags& given, 
   option("--record", given.record);
   if (given.no_verify) worker.command.push_back("--no-verify");
   worker.notice = [log](const std::string& event, const std::string& detail) {
-    (event == "started" ? log->info("worker") : log->error("worker")).field("state", event).field("detail", detail);
+    (event == "started" ? log->info("worker") : log->error("worker"))
+        .field("state", event)
+        .field("detail", detail);
   };
   return worker;
 }
@@ -97,35 +116,59 @@ door::WorkerOptions worker_options(const Flags& flags, const ServeFlags& given, 
 
 std::function<int()> add_serve(CLI::App& verb, Flags& flags) {
   const auto more = std::make_shared<ServeFlags>();
-  verb.add_option("folder", flags.folder, "a folder with a folder for each model: model.onnx or model.obk, perhaps model.toml")->required();
-  verb.add_option("--host", more->host, "the address to listen on; only this machine is served unless told otherwise");
+  verb.add_option(
+          "folder", flags.folder,
+          "a folder with a folder for each model: model.onnx or model.obk, perhaps model.toml")
+      ->required();
+  verb.add_option("--host", more->host,
+                  "the address to listen on; only this machine is served unless told otherwise");
   const auto port = CLI::Range(-1, 65535);
   verb.add_option("--http", more->http, "port of HTTP; 0: any")->check(CLI::Range(0, 65535));
   verb.add_option("--grpc", more->grpc, "port of gRPC; 0: any, -1: none")->check(port);
   verb.add_option("--metrics", more->metrics, "port of the metrics; 0: any, -1: none")->check(port);
-  verb.add_option("--http-threads", more->threads, "threads that read and write for HTTP")->check(CLI::Range(1, 64));
-  verb.add_option("--token-file", more->tokens, "who may call: a line a bearer token, and perhaps its tenant");
-  const auto certificate = verb.add_option("--certificate", more->certificate, "TLS: the certificate chain (PEM)");
+  verb.add_option("--http-threads", more->threads, "threads that read and write for HTTP")
+      ->check(CLI::Range(1, 64));
+  verb.add_option("--token-file", more->tokens,
+                  "who may call: a line a bearer token, and perhaps its tenant");
+  const auto certificate =
+      verb.add_option("--certificate", more->certificate, "TLS: the certificate chain (PEM)");
   verb.add_option("--key", more->key, "its key (PEM)")->needs(certificate);
   certificate->needs("--key");
-  verb.add_option("--max-body", more->body_mib, "the longest request, MiB")->check(CLI::Range(0.001, 1e6));
+  verb.add_option("--max-body", more->body_mib, "the longest request, MiB")
+      ->check(CLI::Range(0.001, 1e6));
   verb.add_option("--max-connections", more->connections, "of HTTP, at once");
-  verb.add_option("--body-timeout", more->body_timeout_s, "seconds that a request may take to arrive, and more for long ones")->check(CLI::Range(0.1, 1e6));
-  verb.add_option("--grace", more->grace_s, "seconds after SIGTERM in which it says not ready, but answers")->check(CLI::Range(0.0, 3600.0));
-  verb.add_option("--drain", more->drain_s, "seconds after that in which what was accepted may end")->check(CLI::Range(0.0, 3600.0));
-  verb.add_option("--spin", more->spin_us, "microseconds that a thread looks for work before it sleeps")->check(CLI::Range(0, 1000000));
-  verb.add_option("--policy", more->policy, "which request runs next: vliw (least slack first, batches, programs side by side), or one of fifo, time, streams, edf, batch");
-  verb.add_option("--threads", flags.threads, "of the CPU, that programs run on; 0: one a core")->check(CLI::Range(0, 4096));
-  verb.add_option("--memory-limit", flags.memory_limit, "MiB of weights and workspaces of all models; 0: no limit");
-  verb.add_flag("--worker-process", more->worker, "programs run in a process of their own, which is started again when one of them ends it");
+  verb.add_option("--body-timeout", more->body_timeout_s,
+                  "seconds that a request may take to arrive, and more for long ones")
+      ->check(CLI::Range(0.1, 1e6));
+  verb.add_option("--grace", more->grace_s,
+                  "seconds after SIGTERM in which it says not ready, but answers")
+      ->check(CLI::Range(0.0, 3600.0));
+  verb.add_option("--drain", more->drain_s, "seconds after that in which what was accepted may end")
+      ->check(CLI::Range(0.0, 3600.0));
+  verb.add_option("--spin", more->spin_us,
+                  "microseconds that a thread looks for work before it sleeps")
+      ->check(CLI::Range(0, 1000000));
+  verb.add_option("--policy", more->policy,
+                  "which request runs next: vliw (least slack first, batches, programs side by "
+                  "side), or one of fifo, time, streams, edf, batch");
+  verb.add_option("--threads", flags.threads, "of the CPU, that programs run on; 0: one a core")
+      ->check(CLI::Range(0, 4096));
+  verb.add_option("--memory-limit", flags.memory_limit,
+                  "MiB of weights and workspaces of all models; 0: no limit");
+  verb.add_flag(
+      "--worker-process", more->worker,
+      "programs run in a process of their own, which is started again when one of them ends it");
   verb.add_flag("--as-worker", more->is_worker)->group("");
-  verb.add_flag("--no-verify", more->no_verify, "models are served without being compared with the reference first");
+  verb.add_flag("--no-verify", more->no_verify,
+                "models are served without being compared with the reference first");
   verb.add_option("--record", more->record, "a file for what arrived and what was decided");
   verb.add_option("--compiler", flags.compiler, "the C++ compiler that builds bodies");
   verb.add_option("--cache", flags.cache, "folder of the object cache, or off");
   verb.add_flag("--no-model-control", more->no_control, "clients may not load and unload models");
-  verb.add_flag("--shared-memory", more->shared_memory, "clients of this machine may pass tensors in shared memory");
-  verb.add_option("--log-file", more->log_file, "where the log goes, a line of JSON an event; else stderr");
+  verb.add_flag("--shared-memory", more->shared_memory,
+                "clients of this machine may pass tensors in shared memory");
+  verb.add_option("--log-file", more->log_file,
+                  "where the log goes, a line of JSON an event; else stderr");
   verb.add_flag("-q,--quiet", more->quiet, "only errors in the log");
   verb.add_flag("-v,--verbose", more->verbose, "every request in the log");
   verb.add_flag("--check", more->check, "say what would be served, and stop");
@@ -137,9 +180,12 @@ std::function<int()> add_serve(CLI::App& verb, Flags& flags) {
     if (given.check) return list(flags, *folder);
     door::DoorOptions options;
     options.service.version = OBELISK_VERSION;
-    options.service.model_control = !given.no_control, options.service.shared_memory = given.shared_memory;
-    const auto log = std::make_shared<door::Log>(
-        door::LogSettings{.warning = !given.quiet, .info = !given.quiet, .verbose = given.verbose, .file = given.log_file});
+    options.service.model_control = !given.no_control,
+    options.service.shared_memory = given.shared_memory;
+    const auto log = std::make_shared<door::Log>(door::LogSettings{.warning = !given.quiet,
+                                                                   .info = !given.quiet,
+                                                                   .verbose = given.verbose,
+                                                                   .file = given.log_file});
     options.service.log = log;
     if (!given.tokens.empty()) {
       auto tokens = read_tokens(given.tokens);
@@ -148,9 +194,12 @@ std::function<int()> add_serve(CLI::App& verb, Flags& flags) {
     }
     door::HttpOptions& http = options.http;
     http.host = given.host, http.port = given.http, http.threads = given.threads;
-    http.most_body = static_cast<size_t>(given.body_mib * (1 << 20)), http.most_connections = given.connections;
-    http.body_timeout = std::chrono::milliseconds(static_cast<int64_t>(given.body_timeout_s * 1000));
-    http.header_timeout = std::min<std::chrono::milliseconds>(http.body_timeout, std::chrono::seconds(10));
+    http.most_body = static_cast<size_t>(given.body_mib * (1 << 20)),
+    http.most_connections = given.connections;
+    http.body_timeout =
+        std::chrono::milliseconds(static_cast<int64_t>(given.body_timeout_s * 1000));
+    http.header_timeout =
+        std::min<std::chrono::milliseconds>(http.body_timeout, std::chrono::seconds(10));
     http.spin = std::chrono::microseconds(given.spin_us);
     http.certificate = given.certificate, http.key = given.key;
     if (given.grpc >= 0) options.grpc_port = given.grpc;
@@ -172,7 +221,8 @@ std::function<int()> add_serve(CLI::App& verb, Flags& flags) {
       door::run_worker(door::kWorkerSocket, serve::make_engine(std::move(engine)));
       return 0;
     }
-    // Requests of some hundred kilobytes would give their pages back each time, and fault them in again.
+    // Requests of some hundred kilobytes would give their pages back each time, and fault them in
+    // again.
     mallopt(M_MMAP_THRESHOLD, 64 << 20);
     mallopt(M_TRIM_THRESHOLD, 256 << 20);
     // Threads that are started from here on leave these signals to this one.
@@ -183,11 +233,18 @@ std::function<int()> add_serve(CLI::App& verb, Flags& flags) {
     pthread_sigmask(SIG_BLOCK, &ends, nullptr);
     signal(SIGPIPE, SIG_IGN);
 
-    auto running = given.worker ? door::make_worker_engine(worker_options(flags, given, log)) : serve::make_engine(std::move(engine));
+    auto running = given.worker ? door::make_worker_engine(worker_options(flags, given, log))
+                                : serve::make_engine(std::move(engine));
     auto opened = door::Door::open(std::move(running), *folder, std::move(options));
     if (!opened.ok()) return fail(flags, opened.error());
     door::Door& server = **opened;
-    server.service().log.info("server").field("state", "listening").field("host", given.host).field("http", server.http_port()).field("grpc", server.grpc_port()).field("metrics", server.metrics_port());
+    server.service()
+        .log.info("server")
+        .field("state", "listening")
+        .field("host", given.host)
+        .field("http", server.http_port())
+        .field("grpc", server.grpc_port())
+        .field("metrics", server.metrics_port());
     server.service().load_all();
     int got = 0;
     sigwait(&ends, &got);

@@ -80,7 +80,8 @@ Status bind_model(const Flags& flags, Source& source) {
     // compiling.
     if (!is_port || std::find(decide.begin(), decide.end(), name) != decide.end())
       source.import.bound_inputs[name] = tensor;
-    else source.import.input_shapes[name] = tensor.shape();
+    else
+      source.import.input_shapes[name] = tensor.shape();
   }
   return ok_status();
 }

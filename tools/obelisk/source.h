@@ -12,9 +12,9 @@ enum class FileKind { kModel, kCompiled, kText };
 
 struct Source {
   FileKind kind = FileKind::kModel;
-  compiler::Network network;  // kModel, kText; with --portable, kCompiled too
-  runtime::Compiled compiled; // kCompiled
-  NamedTensors given;         // by input name
+  compiler::Network network;   // kModel, kText; with --portable, kCompiled too
+  runtime::Compiled compiled;  // kCompiled
+  NamedTensors given;          // by input name
   frontends::ImportOptions import;
 };
 

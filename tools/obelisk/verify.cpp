@@ -53,8 +53,7 @@ Result<verify::Report> bisect_program(const Flags& flags, const compiler::Compil
     TRY_STATUS(compiler::compile(network, options, again));
     return again.executable;
   };
-  bisection.stored = [&](std::span<const Tensor> in)
-      -> Result<std::map<graph::ValueId, Tensor>> {
+  bisection.stored = [&](std::span<const Tensor> in) -> Result<std::map<graph::ValueId, Tensor>> {
     TRY(const compiler::Unshared unshared, compiler::unshare(made, options));
     TRY(const auto outputs, verify::run(*unshared.executable, in, options.threads));
     return compiler::stored_values(made, unshared, outputs);
@@ -68,10 +67,12 @@ Result<verify::Report> bisect_program(const Flags& flags, const compiler::Compil
       if (!here) continue;
       for (graph::NodeId node : group.nodes) {
         const std::string& name = made.graph.node(node).name;
-        names.push_back(fmt::format("'{}'", name.empty() ? ops::to_string(made.graph.node(node).op) : name));
+        names.push_back(
+            fmt::format("'{}'", name.empty() ? ops::to_string(made.graph.node(node).op) : name));
       }
     }
-    return names.empty() ? std::string("no group") : fmt::format("the group of {}", fmt::join(names, ", "));
+    return names.empty() ? std::string("no group")
+                         : fmt::format("the group of {}", fmt::join(names, ", "));
   };
   return verify::bisect(bisection, options.verification);
 }
@@ -138,20 +139,21 @@ int verify(const Flags& flags, bool bisect) {
   }
   if (!found.ok()) return fail(flags, found.error());
   const verify::Report& result = *found;
-  Json json = {{"ok", result.ok},
-               {"against", result.against},
-               {"max_abs", result.max_abs},
-               {"max_rel", result.max_rel},
-               {"tolerance", result.tolerance},
-               {"rounding", result.rounding},
-               {"rows", result.rows}};
+  Json json = {
+      {"ok", result.ok},           {"against", result.against},     {"max_abs", result.max_abs},
+      {"max_rel", result.max_rel}, {"tolerance", result.tolerance}, {"rounding", result.rounding},
+      {"rows", result.rows}};
   if (!result.note.empty()) json["note"] = result.note;
   if (result.bad)
     json["first"] = {{"value", result.bad->output},   {"node", result.bad->node},
                      {"op", result.bad->op},          {"coordinate", result.bad->coordinate},
                      {"got", result.bad->got},        {"wanted", result.bad->wanted},
                      {"allowed", result.bad->allowed}};
-  answer(flags, json, (!result.ok ? "" : result.rows.empty() ? "not verified: " : "ok: ") + result.text() + "\n");
+  answer(flags, json,
+         (!result.ok            ? ""
+          : result.rows.empty() ? "not verified: "
+                                : "ok: ") +
+             result.text() + "\n");
   if (result.ok) return 0;
   Flags to_people = flags;
   to_people.json = false;

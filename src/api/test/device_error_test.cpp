@@ -1,5 +1,6 @@
-// A GPU whose program hangs, as the library's users see it: a Failure of kind kDevice that says what was waited for, from then on of every run
-// and of every new Context, and no crash. In a process of its own, since the GPU's context does not recover. Skipped where no GPU is.
+// A GPU whose program hangs, as the library's users see it: a Failure of kind kDevice that says
+// what was waited for, from then on of every run and of every new Context, and no crash. In a
+// process of its own, since the GPU's context does not recover. Skipped where no GPU is.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -19,7 +20,8 @@ using obelisk::FailureKind;
 using obelisk::Model;
 
 Model softmax() {
-  const std::string path = std::filesystem::temp_directory_path() / ("obelisk-device-error-test-" + std::to_string(getpid()) + ".ir");
+  const std::string path = std::filesystem::temp_directory_path() /
+                           ("obelisk-device-error-test-" + std::to_string(getpid()) + ".ir");
   std::ofstream(path) << R"(graph "net" {
   in %0 "x": f32[128,384]
   const %1: i64[1] = [0]
@@ -32,7 +34,8 @@ Model softmax() {
     std::string path;
     ~Gone() { std::filesystem::remove(path); }
   } gone{path};
-  return Model::compile(path, {.target = "cuda", .granularity = "mono", .watchdog = true, .verify = false});
+  return Model::compile(
+      path, {.target = "cuda", .granularity = "mono", .watchdog = true, .verify = false});
 }
 
 /// What the call says, or that it says nothing.
@@ -41,7 +44,8 @@ std::string failure_of(F&& call) {
   try {
     call();
   } catch (const Failure& failure) {
-    return failure.kind() == FailureKind::kDevice ? failure.what() : std::string("another kind: ") + failure.what();
+    return failure.kind() == FailureKind::kDevice ? failure.what()
+                                                  : std::string("another kind: ") + failure.what();
   }
   return "it did not fail";
 }
@@ -68,7 +72,9 @@ TEST(DeviceError, OfAHangIsAFailureThatStays) {
     GTEST_SKIP() << "no GPU is here: " << failure.what();
   }
   GTEST_FLAG_SET(death_test_style, "threadsafe");  // the program anew, for this test alone
-  EXPECT_EXIT(exit(run_one_that_hangs()), testing::ExitedWithCode(0), "SM [0-9]+ waits for .* at 0x[0-9a-f]+ before task [0-9]+ .*: it wants [0-9]+, has [0-9]+");
+  EXPECT_EXIT(
+      exit(run_one_that_hangs()), testing::ExitedWithCode(0),
+      "SM [0-9]+ waits for .* at 0x[0-9a-f]+ before task [0-9]+ .*: it wants [0-9]+, has [0-9]+");
 }
 
 }  // namespace

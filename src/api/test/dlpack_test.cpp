@@ -1,4 +1,5 @@
-// Tensors of other libraries as inputs and outputs: on the CPU, what is refused, and in a GPU's memory on a stream of the caller's.
+// Tensors of other libraries as inputs and outputs: on the CPU, what is refused, and in a GPU's
+// memory on a stream of the caller's.
 #include <dlfcn.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -25,7 +26,8 @@ constexpr int64_t kRows = 9, kColumns = 24;
 
 class Tensors : public testing::Test {
  protected:
-  Tensors() : folder_(fs::temp_directory_path() / ("obelisk-dlpack-test-" + std::to_string(getpid()))) {
+  Tensors()
+      : folder_(fs::temp_directory_path() / ("obelisk-dlpack-test-" + std::to_string(getpid()))) {
     fs::create_directories(folder_);
     std::ofstream(path("net.ir")) << R"(graph "net" {
   in %0 "x": f32[9,24]
@@ -38,7 +40,11 @@ class Tensors : public testing::Test {
   }
   ~Tensors() override { fs::remove_all(folder_); }
   std::string path(const std::string& name) const { return (folder_ / name).string(); }
-  Model model(const std::string& target) const { return Model::compile(path("net.ir"), {.target = target, .granularity = "mono", .watchdog = true, .verify = false}); }
+  Model model(const std::string& target) const {
+    return Model::compile(
+        path("net.ir"),
+        {.target = target, .granularity = "mono", .watchdog = true, .verify = false});
+  }
 
  private:
   fs::path folder_;
@@ -48,8 +54,11 @@ class Tensors : public testing::Test {
 struct Tensor {
   std::vector<int64_t> shape, strides;
   DLTensor t = {};
-  Tensor(void* data, std::vector<int64_t> extents, DLDataType type, DLDeviceType device = kDLCPU, int id = 0) : shape(std::move(extents)) {
-    t.data = data, t.device = {device, id}, t.ndim = static_cast<int>(shape.size()), t.dtype = type, t.shape = shape.data();
+  Tensor(void* data, std::vector<int64_t> extents, DLDataType type, DLDeviceType device = kDLCPU,
+         int id = 0)
+      : shape(std::move(extents)) {
+    t.data = data, t.device = {device, id}, t.ndim = static_cast<int>(shape.size()), t.dtype = type,
+    t.shape = shape.data();
   }
   Tensor& strided(std::vector<int64_t> by) {
     strides = std::move(by), t.strides = strides.data();
@@ -93,10 +102,12 @@ TEST_F(Tensors, AreReadAndWrittenInPlace) {
   Numbers numbers(1);
   std::vector<float> wanted = answers(net, numbers), p(4 + kRows * kColumns, -1);
   Context context(net);
-  Tensor x(numbers.x.data(), {kRows, kColumns}, kF32), keep(numbers.keep.data(), {kRows, 1}, kBool), out(p.data(), {kRows, kColumns}, kF32);
+  Tensor x(numbers.x.data(), {kRows, kColumns}, kF32), keep(numbers.keep.data(), {kRows, 1}, kBool),
+      out(p.data(), {kRows, kColumns}, kF32);
   out.t.byte_offset = 16;
   bind_input(context, "x", x.strided({kColumns, 1}).t);
-  bind_input(context, "keep", keep.strided({1, 77}).t);  // nothing is one step along a dimension of one
+  bind_input(context, "keep",
+             keep.strided({1, 77}).t);  // nothing is one step along a dimension of one
   bind_output(context, "p", out.t);
   context.run();
   EXPECT_EQ(std::vector<float>(p.begin() + 4, p.end()), wanted);
@@ -116,13 +127,17 @@ TEST_F(Tensors, OfAnotherKindAreRefused) {
   const auto refused = [&](const std::string& why, const char* port, const Tensor& tensor) {
     expect_refused(why, [&] { bind_input(context, port, tensor.t); });
   };
-  refused("code 2 with 16 bits", "x", Tensor(numbers.x.data(), {kRows, kColumns}, {kDLFloat, 16, 1}));
+  refused("code 2 with 16 bits", "x",
+          Tensor(numbers.x.data(), {kRows, kColumns}, {kDLFloat, 16, 1}));
   refused("4 lanes", "x", Tensor(numbers.x.data(), {kRows, kColumns}, {kDLFloat, 32, 4}));
-  refused("the shape [9,24], the tensor has [24,9]", "x", Tensor(numbers.x.data(), {kColumns, kRows}, kF32));
+  refused("the shape [9,24], the tensor has [24,9]", "x",
+          Tensor(numbers.x.data(), {kColumns, kRows}, kF32));
   refused("the tensor has [216]", "x", Tensor(numbers.x.data(), {kRows * kColumns}, kF32));
-  refused("strides [1,9]", "x", Tensor(numbers.x.data(), {kRows, kColumns}, kF32).strided({1, kRows}));
+  refused("strides [1,9]", "x",
+          Tensor(numbers.x.data(), {kRows, kColumns}, kF32).strided({1, kRows}));
   refused("kind 4", "x", Tensor(numbers.x.data(), {kRows, kColumns}, kF32, kDLOpenCL));
-  refused("the model runs on the CPU", "x", Tensor(numbers.x.data(), {kRows, kColumns}, kF32, kDLCUDA));
+  refused("the model runs on the CPU", "x",
+          Tensor(numbers.x.data(), {kRows, kColumns}, kF32, kDLCUDA));
   refused("no memory", "x", Tensor(nullptr, {kRows, kColumns}, kF32));
   refused("no input 'y'", "y", Tensor(numbers.x.data(), {kRows, kColumns}, kF32));
   refused("it wants b1", "keep", Tensor(numbers.keep.data(), {kRows, 1}, {kDLInt, 8, 1}));
@@ -136,8 +151,11 @@ TEST_F(Tensors, OfAnotherKindAreRefused) {
 }
 
 TEST_F(Tensors, TargetsAndGranularitiesAreNamed) {
-  for (const char* none : {"cuda:", "cuda:x", "cudas", "gpu", "sm_1"}) expect_refused("", [&] { model(none); });
-  expect_refused("no granularity 'kernel'", [&] { Model::compile(path("net.ir"), {.granularity = "kernel", .verify = false}); });
+  for (const char* none : {"cuda:", "cuda:x", "cudas", "gpu", "sm_1"})
+    expect_refused("", [&] { model(none); });
+  expect_refused("no granularity 'kernel'", [&] {
+    Model::compile(path("net.ir"), {.granularity = "kernel", .verify = false});
+  });
 }
 
 /// The driver's functions that a caller with memory of its own on a GPU calls.
@@ -150,7 +168,9 @@ struct Driver {
   }
   bool enter() const {
     void* context = nullptr;
-    return library && call("cuInit", 0u) == 0 && call("cuDevicePrimaryCtxRetain", &context, 0) == 0 && call("cuCtxSetCurrent", context) == 0;
+    return library && call("cuInit", 0u) == 0 &&
+           call("cuDevicePrimaryCtxRetain", &context, 0) == 0 &&
+           call("cuCtxSetCurrent", context) == 0;
   }
   void* memory(size_t bytes) const {
     unsigned long long at = 0;
@@ -158,10 +178,14 @@ struct Driver {
     return reinterpret_cast<void*>(at);
   }
   void copy_in(void* to, const void* from, size_t bytes, void* stream) const {
-    EXPECT_EQ(call("cuMemcpyHtoDAsync_v2", reinterpret_cast<unsigned long long>(to), from, bytes, stream), 0);
+    EXPECT_EQ(
+        call("cuMemcpyHtoDAsync_v2", reinterpret_cast<unsigned long long>(to), from, bytes, stream),
+        0);
   }
   void copy_out(void* to, const void* from, size_t bytes, void* stream) const {
-    EXPECT_EQ(call("cuMemcpyDtoHAsync_v2", to, reinterpret_cast<unsigned long long>(from), bytes, stream), 0);
+    EXPECT_EQ(
+        call("cuMemcpyDtoHAsync_v2", to, reinterpret_cast<unsigned long long>(from), bytes, stream),
+        0);
     EXPECT_EQ(call("cuStreamSynchronize", stream), 0);
   }
 };
@@ -185,8 +209,10 @@ TEST_F(Tensors, OfAGpuAreUsedInPlaceOnTheCallersStream) {
   void* stream = nullptr;
   ASSERT_EQ(driver.call("cuStreamCreate", &stream, 1u), 0);
   constexpr size_t kBytes = kRows * kColumns * 4;
-  void *x_at = driver.memory(kBytes), *keep_at = driver.memory(kRows), *p_at = driver.memory(kBytes + 16);
-  Tensor x(x_at, {kRows, kColumns}, kF32, kDLCUDA), keep(keep_at, {kRows, 1}, kU8, kDLCUDA), out(p_at, {kRows, kColumns}, kF32, kDLCUDA);
+  void *x_at = driver.memory(kBytes), *keep_at = driver.memory(kRows),
+       *p_at = driver.memory(kBytes + 16);
+  Tensor x(x_at, {kRows, kColumns}, kF32, kDLCUDA), keep(keep_at, {kRows, 1}, kU8, kDLCUDA),
+      out(p_at, {kRows, kColumns}, kF32, kDLCUDA);
   out.t.byte_offset = 16;
   Context context(net);
   bind_input(context, "x", x.t), bind_input(context, "keep", keep.t);
@@ -195,7 +221,8 @@ TEST_F(Tensors, OfAGpuAreUsedInPlaceOnTheCallersStream) {
   for (int seed = 1; seed < 6; ++seed) {
     const Numbers numbers(seed);
     const std::vector<float> wanted = answers(net, numbers);  // by the host's memory
-    driver.copy_in(x_at, numbers.x.data(), kBytes, stream), driver.copy_in(keep_at, numbers.keep.data(), kRows, stream);
+    driver.copy_in(x_at, numbers.x.data(), kBytes, stream),
+        driver.copy_in(keep_at, numbers.keep.data(), kRows, stream);
     context.run_on(stream);
     std::vector<float> p(kRows * kColumns, -1);
     driver.copy_out(p.data(), static_cast<char*>(p_at) + 16, kBytes, stream);
@@ -204,7 +231,9 @@ TEST_F(Tensors, OfAGpuAreUsedInPlaceOnTheCallersStream) {
     driver.copy_out(p.data(), static_cast<char*>(p_at) + 16, kBytes, stream);
     EXPECT_EQ(p, wanted) << seed;
   }
-  expect_refused("GPU 1, the model runs on GPU 0", [&] { bind_input(context, "x", Tensor(x_at, {kRows, kColumns}, kF32, kDLCUDA, 1).t); });
+  expect_refused("GPU 1, the model runs on GPU 0", [&] {
+    bind_input(context, "x", Tensor(x_at, {kRows, kColumns}, kF32, kDLCUDA, 1).t);
+  });
   Numbers numbers(1);
   bind_input(context, "x", Tensor(numbers.x.data(), {kRows, kColumns}, kF32).t);
   expect_refused("'x' is not in the GPU's memory", [&] { context.run_on(stream); });
@@ -212,7 +241,8 @@ TEST_F(Tensors, OfAGpuAreUsedInPlaceOnTheCallersStream) {
   bind_input(context, "x", x.t), bind_output(context, "p", out.t);
   expect_refused("no multiple of 16", [&] { context.run_on(stream); });
   try {
-    Model::compile(path("net.ir"), {.target = "cuda", .granularity = "mono", .memory_limit = 512, .verify = false});
+    Model::compile(path("net.ir"),
+                   {.target = "cuda", .granularity = "mono", .memory_limit = 512, .verify = false});
     ADD_FAILURE() << "the limit was not kept";
   } catch (const Failure& failure) {
     EXPECT_EQ(failure.kind(), FailureKind::kMemory) << failure.what();

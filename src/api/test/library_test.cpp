@@ -29,7 +29,8 @@ std::string network() {
     weights += (k ? ", " : "") + std::to_string((k * 37 % 101 - 50) / 64.0);
   return R"(graph "net" {
   in %0 "x": f32[9,40]
-  const %1 "w": f32[40,24] = [)" + weights + R"(]
+  const %1 "w": f32[40,24] = [)" +
+         weights + R"(]
   in %2 "b": f32[24]
   %3: f32[9,24] = MatMul(%0, %1)
   %4: f32[9,24] = Add(%3, %2)
@@ -217,8 +218,10 @@ TEST_F(Library, WhatWasMovedFromSaysSo) {
   Context other(std::move(context));
   // NOLINTBEGIN(bugprone-use-after-move): that is what is tested
   for (const std::function<void()>& use : std::vector<std::function<void()>>{
-           [&] { context.run(); }, [&] { context.model(); }, [&] { context.input<float>("x"); }, [&] { context.output_bytes("p"); },
-           [&] { context.bind_input("x", {}); }, [&] { context.bind_output("p", {}); }, [&] { context.run_on(nullptr); }, [&] { context.wait(); }}) {
+           [&] { context.run(); }, [&] { context.model(); }, [&] { context.input<float>("x"); },
+           [&] { context.output_bytes("p"); }, [&] { context.bind_input("x", {}); },
+           [&] { context.bind_output("p", {}); }, [&] { context.run_on(nullptr); },
+           [&] { context.wait(); }}) {
     try {
       use();
       ADD_FAILURE() << "it did not fail";

@@ -17,15 +17,20 @@ using obelisk::Outcome;
 
 std::string network(int width, int columns, int seed) {
   std::string weights;
-  for (int k = 0; k < width * columns; ++k) weights += (k ? ", " : "") + std::to_string(((k + seed) * 37 % 101 - 50) / 64.0);
+  for (int k = 0; k < width * columns; ++k)
+    weights += (k ? ", " : "") + std::to_string(((k + seed) * 37 % 101 - 50) / 64.0);
   const std::string w = std::to_string(width), c = std::to_string(columns);
-  return "graph \"net\" {\n  in %0 \"x\": f32[3," + w + "]\n  const %1 \"w\": f32[" + w + "," + c + "] = [" + weights + "]\n  %2: f32[3," + c +
-         "] = MatMul(%0, %1)\n  %3 \"p\": f32[3," + c + "] = Softmax(%2) {axis = -1}\n  out %3 \"p\"\n}\n";
+  return "graph \"net\" {\n  in %0 \"x\": f32[3," + w + "]\n  const %1 \"w\": f32[" + w + "," + c +
+         "] = [" + weights + "]\n  %2: f32[3," + c + "] = MatMul(%0, %1)\n  %3 \"p\": f32[3," + c +
+         "] = Softmax(%2) {axis = -1}\n  out %3 \"p\"\n}\n";
 }
 
 class ServerTest : public testing::Test {
  protected:
-  ServerTest() : folder(fs::temp_directory_path() / ("obelisk-server-test-" + std::to_string(getpid()))) { fs::create_directories(folder); }
+  ServerTest()
+      : folder(fs::temp_directory_path() / ("obelisk-server-test-" + std::to_string(getpid()))) {
+    fs::create_directories(folder);
+  }
   ~ServerTest() override { fs::remove_all(folder); }
   std::string write(const std::string& name, const std::string& text) const {
     std::ofstream(folder / name, std::ios::binary) << text;
@@ -36,18 +41,24 @@ class ServerTest : public testing::Test {
 
 std::vector<float> values(int count, int seed) {
   std::vector<float> all;
-  for (int k = 0; k < count; ++k) all.push_back(static_cast<float>((k * 31 + seed * 17) % 97 - 48) / 32);
+  for (int k = 0; k < count; ++k)
+    all.push_back(static_cast<float>((k * 31 + seed * 17) % 97 - 48) / 32);
   return all;
 }
 
 TEST_F(ServerTest, AnswersOfAMixAreThoseOfEachModelAlone) {
-  struct One { std::string name, path; int width, columns; };
+  struct One {
+    std::string name, path;
+    int width, columns;
+  };
   std::vector<One> models;
   for (int m = 0; m < 3; ++m) models.push_back({"m" + std::to_string(m), "", 16 + 8 * m, 5 + m});
-  for (One& model : models) model.path = write(model.name + ".ir", network(model.width, model.columns, model.width));
+  for (One& model : models)
+    model.path = write(model.name + ".ir", network(model.width, model.columns, model.width));
   std::vector<std::vector<std::vector<float>>> alone;
   for (const One& model : models) {
-    obelisk::Context context(obelisk::Model::compile(model.path, {.threads = 2, .verify = false}), 1);
+    obelisk::Context context(obelisk::Model::compile(model.path, {.threads = 2, .verify = false}),
+                             1);
     alone.emplace_back();
     for (int seed = 0; seed < 8; ++seed) {
       std::ranges::copy(values(3 * model.width, seed), context.input<float>("x").begin());
@@ -67,8 +78,11 @@ TEST_F(ServerTest, AnswersOfAMixAreThoseOfEachModelAlone) {
       for (int k = 0; k < 200; ++k) {
         const size_t m = static_cast<size_t>(k * 7 + caller) % models.size();
         const int seed = (k + caller) % 8;
-        replies.emplace_back(server.submit(models[m].name, {obelisk::input("x", values(3 * models[m].width, seed), {3, models[m].width})},
-                                           {.client = "c" + std::to_string(caller), .trace = true}, [&](obelisk::Response) { ++called; }),
+        replies.emplace_back(server.submit(models[m].name,
+                                           {obelisk::input("x", values(3 * models[m].width, seed),
+                                                           {3, models[m].width})},
+                                           {.client = "c" + std::to_string(caller), .trace = true},
+                                           [&](obelisk::Response) { ++called; }),
                              &alone[m][static_cast<size_t>(seed)]);
       }
       for (const auto& [reply, wanted] : replies) {
@@ -102,7 +116,8 @@ TEST_F(ServerTest, SaysWhatIsWrong) {
     server.wait("broken");
     FAIL() << "it was loaded";
   } catch (const obelisk::Failure& failure) {
-    EXPECT_NE(std::string(failure.what()).find("'broken' could not be loaded"), std::string::npos) << failure.what();
+    EXPECT_NE(std::string(failure.what()).find("'broken' could not be loaded"), std::string::npos)
+        << failure.what();
   }
   EXPECT_THROW(server.wait("nobody"), obelisk::Failure);
   const auto x = values(48, 1);
@@ -112,7 +127,8 @@ TEST_F(ServerTest, SaysWhatIsWrong) {
   EXPECT_EQ(ask("nobody").outcome(), Outcome::kNotFound);
   EXPECT_EQ(ask("broken").outcome(), Outcome::kNotReady);
   EXPECT_EQ(ask("net", {.deadline = 1ns}).outcome(), Outcome::kRejected);
-  EXPECT_EQ(server.submit("net", {obelisk::input("x", x, {1, 48})}).get().outcome(), Outcome::kBadRequest);
+  EXPECT_EQ(server.submit("net", {obelisk::input("x", x, {1, 48})}).get().outcome(),
+            Outcome::kBadRequest);
   const obelisk::Response good = ask("net");
   ASSERT_TRUE(good.ok()) << good.error();
   EXPECT_FALSE(good.trace());
@@ -131,7 +147,8 @@ TEST_F(ServerTest, EndsWithAnAnswerForEachRequest) {
     server.add("net", write("net.ir", network(32, 64, 1)), {.queue_limit = 5000});
     server.wait("net");
     const auto x = values(96, 1);
-    for (int k = 0; k < 1000; ++k) replies.push_back(server.submit("net", {obelisk::input("x", x, {3, 32})}));
+    for (int k = 0; k < 1000; ++k)
+      replies.push_back(server.submit("net", {obelisk::input("x", x, {3, 32})}));
     for (int k = 0; k < 1000; k += 3) replies[static_cast<size_t>(k)].cancel();
   }
   for (const obelisk::Reply& reply : replies) {

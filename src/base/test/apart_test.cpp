@@ -29,7 +29,8 @@ TEST(Apart, OnlyAPassIsAPass) {
   unsetenv("GTEST_TOTAL_SHARDS"), unsetenv("GTEST_SHARD_INDEX");
   const auto failed = passes_apart("Apart.DISABLED_Fails", variable);
   EXPECT_FALSE(failed);
-  EXPECT_NE(std::string(failed.message()).find("another value"), std::string::npos) << failed.message();
+  EXPECT_NE(std::string(failed.message()).find("another value"), std::string::npos)
+      << failed.message();
   EXPECT_FALSE(passes_apart("Apart.DISABLED_IsSkipped"));
   EXPECT_FALSE(passes_apart("Apart.NoSuchTest"));
   EXPECT_FALSE(passes_apart("Apart.DISABLED_PassesAndFallsAtTheEnd"));

@@ -49,7 +49,9 @@ TEST_F(PrivateFolders, NoticeWhatWasNotPut) {
   const auto folder = open();
   ASSERT_TRUE(folder->put("one", "some bytes").ok());
   const std::string whole = read_file(path + "/one").value();
-  const auto put = [&](const std::string& name, const std::string& bytes) { ASSERT_TRUE(write_file(path + "/" + name, bytes).ok()); };
+  const auto put = [&](const std::string& name, const std::string& bytes) {
+    ASSERT_TRUE(write_file(path + "/" + name, bytes).ok());
+  };
   for (size_t at = 0; at < whole.size(); ++at) {
     std::string changed = whole;
     changed[at] ^= 1;

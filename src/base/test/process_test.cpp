@@ -63,7 +63,8 @@ TEST(Process, AProgramThatTakesTooLongEndsWithItsChildren) {
   const auto folder = TemporaryFolder::create();
   ASSERT_TRUE(folder.ok());
   const std::string log = folder->path() + "/log", child = folder->path() + "/child";
-  const std::vector<std::string> words = {"/bin/sh", "-c", "sleep 1000 & echo $! >" + child + "; wait"};
+  const std::vector<std::string> words = {"/bin/sh", "-c",
+                                          "sleep 1000 & echo $! >" + child + "; wait"};
   for (const auto disposition : {SIG_DFL, SIG_IGN}) {
     const auto before = ::signal(SIGCHLD, disposition);
     EXPECT_EQ(run_program(words, log, *folder, {.seconds = 0.5}), kTimedOut);
@@ -87,7 +88,8 @@ TEST(Process, HowAProgramEndedIsKnownWhereChildrenAreIgnored) {
   const std::string log = folder->path() + "/log";
   const auto before = ::signal(SIGCHLD, SIG_IGN);
   const int failed = run_program({"/bin/sh", "-c", "echo no; exit 3"}, log, *folder);
-  const int fine = run_program({"/bin/sh", "-c", "sh -c 'exit 7'; test $? = 7"}, log + "2", *folder);
+  const int fine =
+      run_program({"/bin/sh", "-c", "sh -c 'exit 7'; test $? = 7"}, log + "2", *folder);
   const int killed = run_program({"/bin/sh", "-c", "kill -9 $$"}, log + "3", *folder);
   const int missing = run_program({"/no/such"}, log + "4", *folder);
   ::signal(SIGCHLD, before);
@@ -141,9 +143,7 @@ int with_folder_in(const fs::path& base, Act act) {
 class LeftFolders : public testing::Test {
  protected:
   LeftFolders() : outer(TemporaryFolder::create().value()), base(outer.path()) {}
-  int entries() const {
-    return static_cast<int>(std::distance(fs::directory_iterator(base), {}));
-  }
+  int entries() const { return static_cast<int>(std::distance(fs::directory_iterator(base), {})); }
   TemporaryFolder outer;
   fs::path base;
 };
@@ -186,8 +186,10 @@ TEST(TemporaryFolders, AreRefusedWhereNoneCanBeMade) {
   const std::string kept = before ? before : "";
   ::setenv("TMPDIR", "/no/such", 1);
   const auto folder = TemporaryFolder::create();
-  if (before) ::setenv("TMPDIR", kept.c_str(), 1);
-  else ::unsetenv("TMPDIR");
+  if (before)
+    ::setenv("TMPDIR", kept.c_str(), 1);
+  else
+    ::unsetenv("TMPDIR");
   ASSERT_FALSE(folder.ok());
   EXPECT_EQ(folder.error().code, Code::kUsage);
   EXPECT_THAT(folder.error().text(), testing::HasSubstr("/no/such"));

@@ -36,12 +36,12 @@ TEST(Python, PackagesLieInEnvironmentsAndInTheFoldersBeside) {
                             .prefixes = {m.at("venv"), m.at("gone"), ""},
                             .programs = m.at("gone") + "::" + m.at("usr/bin"),
                             .bases = {m.at("local"), m.at("home/.local")}};
-  EXPECT_THAT(package_folders(places),
-              ElementsAre(m.at("told"), m.at("venv/lib/python3.11/site-packages"),
-                          m.at("usr/lib/python3/dist-packages"),
-                          m.at("local/lib/python3.11/dist-packages"),
-                          m.at("local/lib/python3.12/site-packages"),
-                          m.at("home/.local/lib/python3.12/site-packages")));
+  EXPECT_THAT(
+      package_folders(places),
+      ElementsAre(m.at("told"), m.at("venv/lib/python3.11/site-packages"),
+                  m.at("usr/lib/python3/dist-packages"), m.at("local/lib/python3.11/dist-packages"),
+                  m.at("local/lib/python3.12/site-packages"),
+                  m.at("home/.local/lib/python3.12/site-packages")));
   EXPECT_THAT(package_folders({}), IsEmpty());
 }
 
@@ -54,18 +54,20 @@ TEST(Python, APythonIsItsEnvironmentAndWhereItsLinkLeads) {
                                 m.at("real/lib/python3.12/site-packages"));
   EXPECT_THAT(package_folders({.python = m.at("venv/bin/python")}), both);
   // Each once.
-  EXPECT_THAT(package_folders({.python = m.at("venv/bin/python"), .prefixes = {m.at("real")}}), both);
+  EXPECT_THAT(package_folders({.python = m.at("venv/bin/python"), .prefixes = {m.at("real")}}),
+              both);
   EXPECT_THAT(package_folders({.python = m.at("venv/bin/gone")}), IsEmpty());
 }
 
 TEST(Python, PartsOfAVendorComeNewestFirst) {
   const Machine m;
   const std::string vendor = "packages/vendor/";
-  for (const char* part : {"lib9/bin", "lib13/bin", "lib/bin", "lib14/include"}) m.make(vendor + part);
+  for (const char* part : {"lib9/bin", "lib13/bin", "lib/bin", "lib14/include"})
+    m.make(vendor + part);
   m.make("other/vendor/lib15/bin");
   EXPECT_THAT(package_parts("vendor", "bin", {.packages = m.at("packages") + ":" + m.at("other")}),
-              ElementsAre(m.at(vendor + "lib13/bin"), m.at(vendor + "lib9/bin"), m.at(vendor + "lib/bin"),
-                          m.at("other/vendor/lib15/bin")));
+              ElementsAre(m.at(vendor + "lib13/bin"), m.at(vendor + "lib9/bin"),
+                          m.at(vendor + "lib/bin"), m.at("other/vendor/lib15/bin")));
 }
 
 TEST(Python, ThisProcessLooksWhereItsEnvironmentSays) {
@@ -78,7 +80,8 @@ TEST(Python, ThisProcessLooksWhereItsEnvironmentSays) {
   const char* const names[] = {"PYTHONPATH", "OBELISK_PYTHON", "VIRTUAL_ENV", "PATH", "HOME"};
   std::vector<std::pair<bool, std::string>> kept;
   for (const char* name : names) kept.push_back(set(name, name));
-  const PythonPlaces places = PythonPlaces::of_this_process(), others = PythonPlaces::not_asked_for();
+  const PythonPlaces places = PythonPlaces::of_this_process(),
+                     others = PythonPlaces::not_asked_for();
   const std::string python = find_python();
   for (size_t k = 0; k < kept.size(); ++k)
     set(names[k], kept[k].first ? kept[k].second.c_str() : nullptr);
@@ -101,9 +104,13 @@ TEST(Python, PlacesThatOthersCanWriteToAreLeftOutUnlessAskedFor) {
   const Machine m;
   m.make("mine/lib/python3.11/site-packages"), m.make("open/lib/python3.11/site-packages");
   m.make("asked/lib/python3.11/site-packages"), m.make_file("asked/bin/python");
-  for (const char* folder : {"open/lib", "asked/lib"}) fs::permissions(m.at(folder), fs::perms::all);
-  const PythonPlaces places{.python = m.at("asked/bin/python"), .prefixes = {m.at("mine"), m.at("open")}, .only_ours = true};
-  EXPECT_THAT(package_folders(places), ElementsAre(m.at("asked/lib/python3.11/site-packages"), m.at("mine/lib/python3.11/site-packages")));
+  for (const char* folder : {"open/lib", "asked/lib"})
+    fs::permissions(m.at(folder), fs::perms::all);
+  const PythonPlaces places{.python = m.at("asked/bin/python"),
+                            .prefixes = {m.at("mine"), m.at("open")},
+                            .only_ours = true};
+  EXPECT_THAT(package_folders(places), ElementsAre(m.at("asked/lib/python3.11/site-packages"),
+                                                   m.at("mine/lib/python3.11/site-packages")));
   fs::permissions(m.at("open/lib"), fs::perms::owner_all);
   EXPECT_THAT(package_folders(places), testing::SizeIs(3));
 }

@@ -23,7 +23,8 @@ struct Told {
   std::string text, message, hint;
 };
 Told told(obelisk_error* error) {
-  Told out{obelisk_error_code(error), obelisk_error_text(error), obelisk_error_message(error), obelisk_error_hint(error)};
+  Told out{obelisk_error_code(error), obelisk_error_text(error), obelisk_error_message(error),
+           obelisk_error_hint(error)};
   obelisk_error_free(error);
   return out;
 }
@@ -33,7 +34,9 @@ class CApi : public testing::Test {
   void SetUp() override {
     folder = fs::temp_directory_path() / ("obelisk-capi-" + std::to_string(::getpid()));
     fs::create_directories(folder);
-    std::ofstream(folder / "three.ir") << "graph \"three\" {\n  in %0 \"x\": f32[2,3]\n  in %1 \"w\": f32[3]\n  %2 \"y\": f32[2,3] = Mul(%0, %1)\n  out %2 \"y\"\n}\n";
+    std::ofstream(folder / "three.ir")
+        << "graph \"three\" {\n  in %0 \"x\": f32[2,3]\n  in %1 \"w\": f32[3]\n  %2 \"y\": "
+           "f32[2,3] = Mul(%0, %1)\n  out %2 \"y\"\n}\n";
     options.cache = cache.assign((folder / "cache").string()).c_str();
   }
   void TearDown() override { fs::remove_all(folder); }
@@ -65,7 +68,9 @@ const std::vector<float> kAnswer = {10, 200, 3000, 40, 500, 6000};
 
 TEST_F(CApi, VersionsAgree) {
   const uint32_t number = obelisk_version();
-  EXPECT_EQ(obelisk_version_string(), std::to_string(number >> 16) + "." + std::to_string(number >> 8 & 255) + "." + std::to_string(number & 255));
+  EXPECT_EQ(obelisk_version_string(), std::to_string(number >> 16) + "." +
+                                          std::to_string(number >> 8 & 255) + "." +
+                                          std::to_string(number & 255));
 }
 
 TEST_F(CApi, CompilesDescribesAndRuns) {
@@ -154,14 +159,17 @@ TEST_F(CApi, ErrorsSayWhatAndNothingIsMade) {
   model = compiled();
   ASSERT_EQ(obelisk_context_create(model, 0, &context), nullptr);
   float few[2] = {};
-  EXPECT_THAT(told(obelisk_bind_input(context, "x", few, sizeof few)).text, HasSubstr("takes 24 bytes, but 8"));
-  EXPECT_THAT(told(obelisk_bind_input(context, "z", few, sizeof few)).text, HasSubstr("its inputs: x, w"));
+  EXPECT_THAT(told(obelisk_bind_input(context, "x", few, sizeof few)).text,
+              HasSubstr("takes 24 bytes, but 8"));
+  EXPECT_THAT(told(obelisk_bind_input(context, "z", few, sizeof few)).text,
+              HasSubstr("its inputs: x, w"));
   EXPECT_EQ(told(obelisk_run_on(context, nullptr)).code, OBELISK_UNSUPPORTED);
   obelisk_port port = OBELISK_INIT(obelisk_port);
   EXPECT_THAT(told(obelisk_input(model, 2, &port)).text, HasSubstr("there are 2 ports"));
   obelisk_context_free(context);
   obelisk_model_free(model);
-  obelisk_error_free(nullptr), obelisk_model_free(nullptr), obelisk_context_free(nullptr), obelisk_free(nullptr);
+  obelisk_error_free(nullptr), obelisk_model_free(nullptr), obelisk_context_free(nullptr),
+      obelisk_free(nullptr);
 }
 
 TEST_F(CApi, StructsMayBeOlderOrNewer) {
@@ -183,12 +191,17 @@ TEST_F(CApi, StructsMayBeOlderOrNewer) {
   EXPECT_EQ(told(obelisk_compile_file(path.c_str(), &long_one.known, &model)).text, "");
   obelisk_model_free(model);
   long_one.later = 1;
-  EXPECT_THAT(told(obelisk_compile_file(path.c_str(), &long_one.known, &model)).text, HasSubstr("members that this version does not know"));
+  EXPECT_THAT(told(obelisk_compile_file(path.c_str(), &long_one.known, &model)).text,
+              HasSubstr("members that this version does not know"));
   obelisk_compile_options none = options;
   none.size = 0;
-  EXPECT_THAT(told(obelisk_compile_file(path.c_str(), &none, &model)).text, HasSubstr("OBELISK_INIT"));
+  EXPECT_THAT(told(obelisk_compile_file(path.c_str(), &none, &model)).text,
+              HasSubstr("OBELISK_INIT"));
   model = compiled();
-  struct { obelisk_port known; char guard; } small = {{offsetof(obelisk_port, element)}, 'g'};
+  struct {
+    obelisk_port known;
+    char guard;
+  } small = {{offsetof(obelisk_port, element)}, 'g'};
   small.known.bytes = 77;
   EXPECT_EQ(obelisk_input(model, 0, &small.known), nullptr);
   EXPECT_STREQ(small.known.name, "x");
@@ -198,7 +211,10 @@ TEST_F(CApi, StructsMayBeOlderOrNewer) {
 
 TEST_F(CApi, ProgressIsToldAndEndsIt) {
   obelisk_model* model = nullptr;
-  struct Seen { std::vector<std::string> steps; int answer; } seen{{}, 0};
+  struct Seen {
+    std::vector<std::string> steps;
+    int answer;
+  } seen{{}, 0};
   options.user = &seen;
   options.progress = [](const char* step, double, void* user) {
     static_cast<Seen*>(user)->steps.push_back(step);
@@ -207,7 +223,8 @@ TEST_F(CApi, ProgressIsToldAndEndsIt) {
   obelisk_model_free(compiled());
   EXPECT_FALSE(seen.steps.empty());
   seen.answer = 1;
-  EXPECT_EQ(told(obelisk_compile_file((folder / "three.ir").c_str(), &options, &model)).code, OBELISK_INTERRUPTED);
+  EXPECT_EQ(told(obelisk_compile_file((folder / "three.ir").c_str(), &options, &model)).code,
+            OBELISK_INTERRUPTED);
   EXPECT_EQ(model, nullptr);
 }
 
@@ -217,12 +234,16 @@ TEST_F(CApi, TheLogGoesWhereItIsAskedFor) {
   const std::string others = (folder / "open").string();
   options.cache = others.c_str();
   std::vector<std::string> lines;
-  obelisk_set_log([](obelisk_log_level level, const char* part, const char* text, void* user) {
-    static_cast<std::vector<std::string>*>(user)->push_back(std::to_string(level) + " " + part + " " + text);
-  }, &lines, OBELISK_LOG_WARNING);
+  obelisk_set_log(
+      [](obelisk_log_level level, const char* part, const char* text, void* user) {
+        static_cast<std::vector<std::string>*>(user)->push_back(std::to_string(level) + " " + part +
+                                                                " " + text);
+      },
+      &lines, OBELISK_LOG_WARNING);
   obelisk_model_free(compiled());
   ASSERT_FALSE(lines.empty());
-  EXPECT_THAT(lines[0], testing::AllOf(testing::StartsWith("0 runtime "), HasSubstr("can be written by others")));
+  EXPECT_THAT(lines[0], testing::AllOf(testing::StartsWith("0 runtime "),
+                                       HasSubstr("can be written by others")));
   obelisk_set_log(nullptr, nullptr, OBELISK_LOG_WARNING);
   const size_t before = lines.size();
   obelisk_model_free(compiled());

@@ -1,4 +1,5 @@
-// Bodies as text and what the runtime is told of them: cases in bodies.ir and traits.ir, fields in code.
+// Bodies as text and what the runtime is told of them: cases in bodies.ir and traits.ir, fields in
+// code.
 #include "codegen/codegen.h"
 
 #include <functional>
@@ -15,8 +16,10 @@ Result<Source> emitted(const graph::Graph& graph) {
   std::string name, granularity;
   words >> name >> granularity;
   TRY(const machine::Machine device, machine::device(name, name == "cpu" ? 4 : 0));
-  const machine::Strategy strategy =
-      machine::strategy_for(device, {.granularity = machine::parse_granularity(granularity).value_or(machine::Granularity::kStitch), .dataflow = false});
+  const machine::Strategy strategy = machine::strategy_for(
+      device, {.granularity =
+                   machine::parse_granularity(granularity).value_or(machine::Granularity::kStitch),
+               .dataflow = false});
   stitch::Options options;
   options.stitch = granularity != "op";
   const stitch::Plan plan = stitch::plan(graph, device, strategy, options);
@@ -29,14 +32,16 @@ Result<Source> emitted(const graph::Graph& graph) {
 Result<std::string> traits_of(graph::Graph graph) {
   TRY(const Source source, emitted(graph));
   std::string out;
-  for (const BodyText& body : source.bodies) out += fmt::format("{}: {}\n", body.label, to_string(body.traits));
+  for (const BodyText& body : source.bodies)
+    out += fmt::format("{}: {}\n", body.label, to_string(body.traits));
   return out;
 }
 
 Result<std::string> texts_of(graph::Graph graph) {
   TRY(const Source source, emitted(graph));
   std::string out;
-  for (const BodyText& body : source.bodies) out += fmt::format("{}: {}\n{}", body.label, to_string(body.traits), body.text);
+  for (const BodyText& body : source.bodies)
+    out += fmt::format("{}: {}\n{}", body.label, to_string(body.traits), body.text);
   return out;
 }
 
@@ -44,13 +49,32 @@ TEST(Codegen, Bodies) { graph::run_text_cases("src/codegen/test/bodies.ir", text
 TEST(Codegen, Traits) { graph::run_text_cases("src/codegen/test/traits.ir", traits_of); }
 
 BodyTraits gemm_traits() {
-  BodyTraits traits{.operands = 3, .form = BodyTraits::Form::kPipelinedGemm, .waits = BodyTraits::Wait::kKernelBefore};
-  traits.gemm = PipelinedGemm{.a = 1, .b = 2, .rows = 128, .pitch = 768, .span = 128, .row = 3, .block = 4, .row_step = 5, .block_step = 6, .blocks = 12, .stage = 2,
-                              .weights_step = 16, .sides = 2, .columns = 96, .split_k = 2, .late_scratch = 64, .all_rows = 128, .all_columns = 384};
+  BodyTraits traits{.operands = 3,
+                    .form = BodyTraits::Form::kPipelinedGemm,
+                    .waits = BodyTraits::Wait::kKernelBefore};
+  traits.gemm = PipelinedGemm{.a = 1,
+                              .b = 2,
+                              .rows = 128,
+                              .pitch = 768,
+                              .span = 128,
+                              .row = 3,
+                              .block = 4,
+                              .row_step = 5,
+                              .block_step = 6,
+                              .blocks = 12,
+                              .stage = 2,
+                              .weights_step = 16,
+                              .sides = 2,
+                              .columns = 96,
+                              .split_k = 2,
+                              .late_scratch = 64,
+                              .all_rows = 128,
+                              .all_columns = 384};
   return traits;
 }
 BodyTraits asking_traits() {
-  BodyTraits traits{.operands = 3, .params = 7, .waits = BodyTraits::Wait::kWaveBefore, .tiles = kGemmTile};
+  BodyTraits traits{
+      .operands = 3, .params = 7, .waits = BodyTraits::Wait::kWaveBefore, .tiles = kGemmTile};
   traits.asked_rows = AskedRows{.a = 1, .rows = 128, .pitch = 768, .blocks = 3, .box = 64};
   return traits;
 }
@@ -67,7 +91,10 @@ TEST(BodyTraits, EveryNumberIsPartOfABodysIdentity) {
     const auto read = [](const std::vector<int64_t>& from) {
       BodyTraits made;
       size_t at = 0;
-      visit_numbers(made, [&](const char*, auto& number, int64_t, int64_t) { number = static_cast<std::remove_reference_t<decltype(number)>>(at < from.size() ? from[at++] : 1); });
+      visit_numbers(made, [&](const char*, auto& number, int64_t, int64_t) {
+        number = static_cast<std::remove_reference_t<decltype(number)>>(
+            at < from.size() ? from[at++] : 1);
+      });
       return made;
     };
     EXPECT_EQ(read(numbers), traits);
@@ -96,11 +123,13 @@ TEST(BodyTraits, FieldsAgreeWithOneAnother) {
   EXPECT_NE(wrong({}, [](BodyTraits& t) { t.form = Form::kPipelinedGemm; }), "");
   EXPECT_NE(wrong(gemm_traits(), [](BodyTraits& t) { t.form = Form::kTaskList; }), "");
   EXPECT_NE(wrong(gemm_traits(), [](BodyTraits& t) { t.gemm->b = 3; }), "");
-  EXPECT_NE(wrong(asking_traits(), [](BodyTraits& t) { t.waits = BodyTraits::Wait::kNothing; }), "");
+  EXPECT_NE(wrong(asking_traits(), [](BodyTraits& t) { t.waits = BodyTraits::Wait::kNothing; }),
+            "");
   EXPECT_NE(wrong(asking_traits(), [](BodyTraits& t) { t.operands = 1; }), "");
 }
 
-// Works share a body where text and traits are the same: layers of equal shape on a GPU, of any shape on a core.
+// Works share a body where text and traits are the same: layers of equal shape on a GPU, of any
+// shape on a core.
 TEST(Codegen, WorksShareBodies) {
   const std::string layers = R"(
   in %0 "x": f32[8,ROWS]
@@ -126,7 +155,8 @@ TEST(Codegen, WorksShareBodies) {
       const BodyText& body = source->bodies[static_cast<size_t>(source->body_of_work[work])];
       EXPECT_EQ(static_cast<size_t>(body.traits.params), source->params[work].size());
       EXPECT_EQ(body.hash, identity(body.text, body.traits));
-      EXPECT_EQ(source->params[work].empty(), name[0] == 's') << "for GPUs shapes are constants of the text";
+      EXPECT_EQ(source->params[work].empty(), name[0] == 's')
+          << "for GPUs shapes are constants of the text";
     }
   }
 }

@@ -76,7 +76,8 @@ Status Importer::bind_symbols() {
   std::set<std::string, std::less<>> known;
   for (const ValueDef& input : model_.graph.inputs)
     for (const DimensionDef& dimension : input.type.shape)
-      if (!dimension.value && !dimension.symbol.empty()) known.insert(std::string(dimension.symbol));
+      if (!dimension.value && !dimension.symbol.empty())
+        known.insert(std::string(dimension.symbol));
   for (const auto& [name, extent] : options_.dimensions) {
     if (!known.contains(name))
       return usage(fmt::format("the model has no input and no symbolic dimension '{}'", name),
@@ -94,8 +95,9 @@ Status Importer::bind_symbols() {
       if (dimension.symbol.empty()) continue;
       const auto [at, fresh] = symbols_.emplace(dimension.symbol, shape[axis]);
       if (fresh || at->second == shape[axis]) continue;
-      std::string why = fmt::format("dimension '{}' is {} by one binding, and {} by input '{}' of {}",
-                                    dimension.symbol, at->second, shape[axis], input.name, to_string(shape));
+      std::string why =
+          fmt::format("dimension '{}' is {} by one binding, and {} by input '{}' of {}",
+                      dimension.symbol, at->second, shape[axis], input.name, to_string(shape));
       if (options_.dimensions.contains(std::string(dimension.symbol))) return usage(std::move(why));
       ambiguous_.try_emplace(std::string(dimension.symbol), std::move(why));
     }
@@ -131,8 +133,9 @@ Result<Shape> Importer::bound_shape(const ValueDef& input, Unbound& missing) {
     const bool known = dimension.value && *dimension.value >= 0;
     const bool by_symbol = !known && !symbol.empty();
     if (const auto two = ambiguous_.find(symbol); by_symbol && two != ambiguous_.end())
-      return usage(two->second + fmt::format("; which one is that of input '{}'?", name), fmt::format("give the shape of '{}' too", name));
-    shape.push_back(known ? *dimension.value
+      return usage(two->second + fmt::format("; which one is that of input '{}'?", name),
+                   fmt::format("give the shape of '{}' too", name));
+    shape.push_back(known                                  ? *dimension.value
                     : by_symbol && bound != symbols_.end() ? bound->second
                                                            : 0);
     suggested.push_back(known || (by_symbol && bound != symbols_.end()) ? shape.back() : 2);
@@ -190,7 +193,8 @@ Status Importer::enter_inputs(Scope& scope) {
     error.hint = fmt::format("{}", fmt::join(missing.flags, " "));
     return error;
   }
-  // Names that an exporter gave twice: the shapes are what counts, and the ops say whether they fit.
+  // Names that an exporter gave twice: the shapes are what counts, and the ops say whether they
+  // fit.
   for (const auto& [symbol, why] : ambiguous_) LOG(kWarning, "frontends", "{}", why);
   return ok_status();
 }

@@ -31,18 +31,21 @@ Result<std::shared_ptr<const MappedFile>> ExternalFiles::open(std::string_view l
   if (std::find(relative.begin(), relative.end(), "..") != relative.end())
     return refuse("leaves the model's folder");
 
-  // Opened first: what is looked at is the file that will be read, whatever is put in its place meanwhile. The path that the system
-  // names for it has been followed to its end, so that no link on the way leads out.
+  // Opened first: what is looked at is the file that will be read, whatever is put in its place
+  // meanwhile. The path that the system names for it has been followed to its end, so that no link
+  // on the way leads out.
   std::error_code problem;
   const fs::path folder = fs::canonical(folder_, problem);
   if (problem) return refuse("is not there");
   const int file = ::open((folder / relative).c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (file < 0) return refuse(fmt::format("is not there ({})", strerror(errno)));
-  const auto close_file = std::unique_ptr<const int, void (*)(const int*)>(&file, [](const int* opened) { ::close(*opened); });
+  const auto close_file = std::unique_ptr<const int, void (*)(const int*)>(
+      &file, [](const int* opened) { ::close(*opened); });
   struct stat about {};
   const std::string own = fmt::format("/proc/self/fd/{}", file);
   const fs::path real = fs::read_symlink(own, problem);
-  if (problem || fstat(file, &about) != 0) return refuse(fmt::format("cannot be looked at ({})", problem.message()));
+  if (problem || fstat(file, &about) != 0)
+    return refuse(fmt::format("cannot be looked at ({})", problem.message()));
   const auto [end, rest] = std::mismatch(folder.begin(), folder.end(), real.begin(), real.end());
   if (end != folder.end()) return refuse("leaves the model's folder by a symbolic link");
   if (!S_ISREG(about.st_mode)) return refuse("is not a regular file");

@@ -10,9 +10,9 @@
 namespace obelisk::frontends::onnx {
 
 // upgrade_elementwise.cpp
-void import_binary(Site& site);          // < 7: `broadcast` and `axis` instead of numpy's rule
+void import_binary(Site& site);  // < 7: `broadcast` and `axis` instead of numpy's rule
 void import_prelu(Site& site);
-void import_clip(Site& site);            // < 11: bounds were attributes
+void import_clip(Site& site);  // < 11: bounds were attributes
 void import_cast(Site& site);
 void import_cast_like(Site& site);
 void import_selu(Site& site);
@@ -23,8 +23,8 @@ void import_constant(Site& site);
 void import_identity(Site& site);
 void import_shape(Site& site);
 void import_size(Site& site);
-void import_reshape(Site& site);         // < 5: the shape was an attribute
-void import_axes_input(Site& site);      // Squeeze, Unsqueeze, Reduce*: axes were an attribute
+void import_reshape(Site& site);     // < 5: the shape was an attribute
+void import_axes_input(Site& site);  // Squeeze, Unsqueeze, Reduce*: axes were an attribute
 void import_slice(Site& site);
 void import_split(Site& site);
 void import_pad(Site& site);
@@ -33,7 +33,7 @@ void import_top_k(Site& site);
 void import_scatter(Site& site);
 
 // upgrade_layers.cpp
-void import_softmax(Site& site);         // Softmax, LogSoftmax, Hardmax < 13: over a matrix
+void import_softmax(Site& site);  // Softmax, LogSoftmax, Hardmax < 13: over a matrix
 void import_batch_norm(Site& site);
 void import_group_norm(Site& site);
 void import_gemm(Site& site);

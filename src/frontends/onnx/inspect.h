@@ -10,7 +10,7 @@ namespace obelisk::frontends {
 
 struct PortDescription {
   std::string name;
-  std::string type;                // "f16", "string", "sequence(string)"
+  std::string type;  // "f16", "string", "sequence(string)"
   bool has_shape = false;
   std::vector<std::string> shape;  // "2", the name of a symbolic dimension, or "?"
   std::string shape_text() const;  // "[batch,128]", or "?" where no shape is given
@@ -20,9 +20,9 @@ struct ModelDescription {
   std::vector<PortDescription> inputs, outputs;  // without inputs that have a default
   std::vector<std::string> symbols;  // names of the inputs' symbolic dimensions, each once
   onnx::Opsets opsets;
-  std::string producer;                          // "pytorch 2.1"
-  int64_t nodes = 0;                             // functions' and inner graphs' included, once each
-  int64_t weights_bytes = 0;                     // as far as shapes are known
+  std::string producer;       // "pytorch 2.1"
+  int64_t nodes = 0;          // functions' and inner graphs' included, once each
+  int64_t weights_bytes = 0;  // as far as shapes are known
   int64_t functions = 0;
 };
 

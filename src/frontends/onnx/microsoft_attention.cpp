@@ -186,9 +186,9 @@ void import_group_query_attention(Site& site) {
   if (total > length || has_past) {
     for (int k : {0, 1}) {
       const Shape& shape = present[k].type.shape;
-      Item cache = has_past ? grown(site, site.in(kPastKey + k), total)
-                            : site.filled(present[k].type.dtype,
-                                          {shape[0], shape[1], total, shape[3]}, 0);
+      Item cache =
+          has_past ? grown(site, site.in(kPastKey + k), total)
+                   : site.filled(present[k].type.dtype, {shape[0], shape[1], total, shape[3]}, 0);
       if (alike && past == longest[0] - length)  // the new rows end the cache
         present[k] = past > 0 ? site.concat({site.in(kPastKey + k), present[k]}, 2) : present[k];
       else

@@ -170,7 +170,8 @@ SparseTensorDef read_sparse(pbf_reader in) {
   return sparse;
 }
 
-/// Whether a dimension's name tells which one it is. Some exporters write "?", "" or "-1" for every dimension that they do not know.
+/// Whether a dimension's name tells which one it is. Some exporters write "?", "" or "-1" for every
+/// dimension that they do not know.
 bool is_symbol(std::string_view name) {
   const size_t digits = name.find_first_not_of("-0123456789");
   return name.find_first_not_of("? ") != name.npos && !(name[0] == '-' && digits == name.npos);

@@ -27,8 +27,8 @@ namespace obelisk::frontends::onnx {
 struct Item {
   enum class Kind : uint8_t { kAbsent, kUnknown, kTensor, kSequence, kOptional };
   Kind kind = Kind::kAbsent;
-  Type type;        // of tensors
-  Tensor constant;  // of tensors known when importing
+  Type type;                         // of tensors
+  Tensor constant;                   // of tensors known when importing
   graph::ValueId id = graph::kNone;  // of tensors in the graph; constants enter it when needed
   std::shared_ptr<const std::vector<Item>> list;  // of a sequence; of an optional, none or one
   std::string name;                               // the user's name of a constant

@@ -24,8 +24,8 @@ struct Vectorizer {
       for (int64_t t = 0; t < n; ++t) {
         std::vector<int64_t> wanted;
         for (int64_t gram = 0; gram < count; ++gram) wanted.push_back(pool[start + gram * n + t]);
-        const Item part = site.reshape(site.slice(tokens, 1, t * step, t * step + places),
-                                       {rows, 1, places});
+        const Item part =
+            site.reshape(site.slice(tokens, 1, t * step, t * step + places), {rows, 1, places});
         const Item equal =
             site.emit("Equal", {part, Item::of(tensor_of(wanted).reshaped({1, count, 1}))});
         match = t == 0 ? equal : site.emit("And", {match, equal});
@@ -66,8 +66,12 @@ void import_tfidf_vectorizer(Site& site) {
   const bool flat = site.rank(0) < 2;
   const int64_t rows = flat ? 1 : site.shape(0)[0];
   const int64_t length = element_count(site.shape(0)) / std::max<int64_t>(rows, 1);
-  Vectorizer made{site, site.cast(site.reshape(site.in(0), {rows, length}), DType::i64), rows,
-                  length, site.attrs.get_int("max_skip_count", 0), pool};
+  Vectorizer made{site,
+                  site.cast(site.reshape(site.in(0), {rows, length}), DType::i64),
+                  rows,
+                  length,
+                  site.attrs.get_int("max_skip_count", 0),
+                  pool};
   Items counted;
   std::vector<int64_t> column_of(static_cast<size_t>(outputs), -1);
   std::vector<double> weight_of(static_cast<size_t>(outputs), 1);

@@ -52,11 +52,15 @@ int64_t since(const graph::Node& node) {
 
 int64_t since(DType dtype) {
   switch (dtype) {
-    case DType::f4e2m1: return 23;
-    case DType::f8e8m0: return 24;
+    case DType::f4e2m1:
+      return 23;
+    case DType::f8e8m0:
+      return 24;
     case DType::i2:
-    case DType::u2: return 25;
-    default: return kOldest;
+    case DType::u2:
+      return 25;
+    default:
+      return kOldest;
   }
 }
 
@@ -183,7 +187,9 @@ struct NodeText {
 
 /// An op that the standard has no words for: it stands in a domain of its own. Viewers show it; who
 /// runs the model expands it before (passes::expand_for_machine).
-bool is_ours(std::string_view op) { return op == "Recurrence" || op == "MaskedSoftmax" || op == "NormStatistics"; }
+bool is_ours(std::string_view op) {
+  return op == "Recurrence" || op == "MaskedSoftmax" || op == "NormStatistics";
+}
 
 std::string node_message(const NodeText& node) {
   return message([&](pbf_writer& out) {

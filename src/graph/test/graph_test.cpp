@@ -20,7 +20,8 @@ struct Small {
   }
 };
 
-// Passes hand a value's shape to what adds nodes: where it lay in a vector it was read after that had moved.
+// Passes hand a value's shape to what adds nodes: where it lay in a vector it was read after that
+// had moved.
 TEST(Graphs, ReferencesHoldWhileItGrows) {
   Small small;
   const Type& type = small.graph.type(small.a);

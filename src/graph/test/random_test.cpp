@@ -29,24 +29,32 @@ TEST(RandomGraphs, AreSoundDeterministicAndPrintable) {
   EXPECT_GE(seen.size(), 35u);
 }
 
-// Text, weights and all, of graphs without moves is what older versions made: seeds in reports stay what they are.
+// Text, weights and all, of graphs without moves is what older versions made: seeds in reports stay
+// what they are.
 TEST(RandomGraphs, WithoutMovesStayWhatTheyWere) {
   std::string all;
-  for (uint64_t seed = 0; seed < 50; ++seed) all += print(random_graph(seed, {.steps = seed % 2 == 0}), {.all_data = true});
+  for (uint64_t seed = 0; seed < 50; ++seed)
+    all += print(random_graph(seed, {.steps = seed % 2 == 0}), {.all_data = true});
   EXPECT_EQ(to_string(hash_text(all)), "8475a764b926c044329dbf3b579f522a");
 }
 
 TEST(RandomGraphs, WithMovesAreTheSameOnEveryMachine) {
   std::string all;
-  for (uint64_t seed = 0; seed < 50; ++seed) all += print(random_graph(seed, {.moves = 60}), {.all_data = true});
+  for (uint64_t seed = 0; seed < 50; ++seed)
+    all += print(random_graph(seed, {.moves = 60}), {.all_data = true});
   EXPECT_EQ(to_string(hash_text(all)), "922bffe7141fd53625a3c3682e17b02f");
 }
 
 TEST(RandomGraphs, MoveInManyWays) {
   std::set<std::string_view> seen;
-  int pieces = 0, inside = 0, shared = 0, read_outputs = 0;  // concatenations of three pieces and more, of concatenations, of what others read
+  int pieces = 0, inside = 0, shared = 0,
+      read_outputs =
+          0;  // concatenations of three pieces and more, of concatenations, of what others read
   for (uint64_t seed = 0; seed < 300; ++seed) {
-    const RandomOptions options{.nodes = 5 + static_cast<int>(seed % 36), .steps = seed % 2 == 0, .elements = seed % 7 == 0 ? 9000 : 1500, .moves = 30 + static_cast<int>(seed % 60)};
+    const RandomOptions options{.nodes = 5 + static_cast<int>(seed % 36),
+                                .steps = seed % 2 == 0,
+                                .elements = seed % 7 == 0 ? 9000 : 1500,
+                                .moves = 30 + static_cast<int>(seed % 60)};
     const Graph graph = random_graph(seed, options);
     ASSERT_TRUE(verify(graph).ok()) << seed << ": " << verify(graph).error().text() << print(graph);
     Graph copy = graph;
@@ -55,7 +63,8 @@ TEST(RandomGraphs, MoveInManyWays) {
       const Node& node = graph.node(id);
       seen.insert(ops::to_string(node.op));
       for (const ValueId value : node.outputs) {
-        EXPECT_LE(graph.type(value).count(), std::max<int64_t>(options.elements, 1)) << seed << print(graph, id);
+        EXPECT_LE(graph.type(value).count(), std::max<int64_t>(options.elements, 1))
+            << seed << print(graph, id);
         read_outputs += graph.is_output(value) && !graph.users(value).empty();
       }
       if (node.op != Op::Concat) continue;
@@ -66,9 +75,33 @@ TEST(RandomGraphs, MoveInManyWays) {
       }
     }
   }
-  for (const char* op : {"Reshape", "Transpose", "Slice", "Split", "Concat", "Pad", "Expand", "Tile", "Gather", "SpaceToDepth", "DepthToSpace", "Squeeze", "Unsqueeze", "Flatten", "Resize",
-                         "Conv", "MatMul", "Gemm", "MaxPool", "AveragePool", "GlobalAveragePool", "Softmax", "LayerNormalization", "GroupNormalization", "InstanceNormalization",
-                         "BatchNormalization", "ReduceSum"})
+  for (const char* op : {"Reshape",
+                         "Transpose",
+                         "Slice",
+                         "Split",
+                         "Concat",
+                         "Pad",
+                         "Expand",
+                         "Tile",
+                         "Gather",
+                         "SpaceToDepth",
+                         "DepthToSpace",
+                         "Squeeze",
+                         "Unsqueeze",
+                         "Flatten",
+                         "Resize",
+                         "Conv",
+                         "MatMul",
+                         "Gemm",
+                         "MaxPool",
+                         "AveragePool",
+                         "GlobalAveragePool",
+                         "Softmax",
+                         "LayerNormalization",
+                         "GroupNormalization",
+                         "InstanceNormalization",
+                         "BatchNormalization",
+                         "ReduceSum"})
     EXPECT_TRUE(seen.count(op)) << op;
   EXPECT_GE(seen.size(), 60u);
   EXPECT_GE(pieces, 100);

@@ -11,7 +11,10 @@ namespace {
 
 /// Whether a Transpose reads a concatenation.
 bool turns_pieces(const Graph& graph) {
-  return std::ranges::any_of(graph.order(), [&](NodeId id) { return graph.node(id).op == Op::Transpose && graph.producer(graph.node(id).inputs[0], Op::Concat) != kNone; });
+  return std::ranges::any_of(graph.order(), [&](NodeId id) {
+    return graph.node(id).op == Op::Transpose &&
+           graph.producer(graph.node(id).inputs[0], Op::Concat) != kNone;
+  });
 }
 
 int64_t elements(const Graph& graph) {
@@ -48,9 +51,12 @@ TEST(Shrink, MakesExtentsSmall) {
   %4: f32[2,24,4,9] = Reshape(%3, %2)
   %5: f32[2,24,4,9] = Relu(%4)
   out %5 "y"
-})", 1);
+})",
+                                  1);
   ASSERT_TRUE(graph.ok()) << graph.error().text();
-  const auto convolves = [](const Graph& g) { return std::ranges::any_of(g.order(), [&](NodeId id) { return g.node(id).op == Op::Conv; }); };
+  const auto convolves = [](const Graph& g) {
+    return std::ranges::any_of(g.order(), [&](NodeId id) { return g.node(id).op == Op::Conv; });
+  };
   const Graph small = shrink(*graph, convolves);
   ASSERT_EQ(small.order().size(), 1u) << print(small);
   EXPECT_LE(small.type(small.inputs()[0]).count(), 36) << print(small);
@@ -69,7 +75,8 @@ TEST(Shrink, ATextWithRandomWeightsIsTheGraphAgain) {
   const auto again = parse_random(text_with_random_weights(graph), 1);
   ASSERT_TRUE(again.ok()) << again.error().text() << text_with_random_weights(graph);
   ASSERT_EQ(again->order().size(), graph.order().size());
-  for (size_t k = 0; k < graph.outputs().size(); ++k) EXPECT_EQ(again->type(again->outputs()[k]), graph.type(graph.outputs()[k]));
+  for (size_t k = 0; k < graph.outputs().size(); ++k)
+    EXPECT_EQ(again->type(again->outputs()[k]), graph.type(graph.outputs()[k]));
 }
 
 }  // namespace

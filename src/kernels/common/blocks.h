@@ -102,7 +102,8 @@ static constexpr inline int64_t obk_recurrent_units(int64_t hidden, int64_t team
 static constexpr inline int64_t obk_recurrent_pitch(int64_t hidden, int64_t bytes) {
   return bytes == 2 ? ((hidden + 31) / 32 | 1) * 64 : (hidden + 127) / 128 * 512;
 }
-static constexpr inline int64_t obk_recurrent_scratch(int64_t hidden, int64_t batch, int64_t bytes) {
+static constexpr inline int64_t obk_recurrent_scratch(int64_t hidden, int64_t batch,
+                                                      int64_t bytes) {
   return 2 * batch * obk_recurrent_pitch(hidden, bytes) +
          (batch * hidden <= OBK_RECURRENT_NEAR ? 16 * batch * hidden : 0);
 }

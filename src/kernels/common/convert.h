@@ -56,10 +56,8 @@ template <typename Out, typename Rate, typename Edge>
 static inline void mel_filter(const int64_t* params, void* const* operands, int64_t item) {
   const ObkMel& p = *(const ObkMel*)params;
   const double rate = (double)load((const Rate*)operands[2], 0);
-  const double low =
-      2595 * ::log10(1 + (double)load((const Edge*)operands[3], 0) / 700);
-  const double high =
-      2595 * ::log10(1 + (double)load((const Edge*)operands[4], 0) / 700);
+  const double low = 2595 * ::log10(1 + (double)load((const Edge*)operands[3], 0) / 700);
+  const double high = 2595 * ::log10(1 + (double)load((const Edge*)operands[4], 0) / 700);
   const double step = (high - low) / (double)(p.bins + 2);
   const int64_t left = mel_edge(item, low, step, p.length, rate),
                 center = mel_edge(item + 1, low, step, p.length, rate),

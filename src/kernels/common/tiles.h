@@ -10,8 +10,8 @@
 #include <stdint.h>
 
 /* Element types, by the numbers of obelisk::DType. kObkTf32 is none of those: f32 operands that a
- * tile rounds to 10 bits of mantissa (to the nearest, halves away from zero) before it multiplies; they lie in
- * memory, and weights are packed, as f32. */
+ * tile rounds to 10 bits of mantissa (to the nearest, halves away from zero) before it multiplies;
+ * they lie in memory, and weights are packed, as f32. */
 enum ObkType {
   kObkF64 = 0,
   kObkF32 = 1,
@@ -47,29 +47,34 @@ struct ObkGemm {
   const void* b_zero;  // plain i8, u8: a zero point of b_type per column of the tile, or null
   int64_t b_zero_col;  // 0: one for all columns
   void* scratch;
-  float* statistics;      // f16, bf16 with k a multiple of 64: [m][2], of each row of A its mean (0 where not centred) and
-  const float* partials;  // 1 / sqrt(variance + epsilon), or of the squares where not centred; or null. Of each 16 elements of A's rows
-  float epsilon;          // the sum, and that of the squares about their mean: [m][k / 16][2]; null: of A itself
+  float* statistics;      // f16, bf16 with k a multiple of 64: [m][2], of each row of A its mean (0
+                          // where not centred) and
+  const float* partials;  // 1 / sqrt(variance + epsilon), or of the squares where not centred; or
+                          // null. Of each 16 elements of A's rows
+  float epsilon;  // the sum, and that of the squares about their mean: [m][k / 16][2]; null: of A
+                  // itself
   int32_t centred;
 };
 
-/* Y[row, column, channel] of one group of one image: an output tile of whole rows. Channels last. */
+/* Y[row, column, channel] of one group of one image: an output tile of whole rows. Channels last.
+ */
 struct ObkConv {
   int32_t type;  // of x: f32, tf32, f16, bf16; y is f32
   int32_t
       depthwise;  // 1: weights from obk_depthwise_pack; channel c of Y reads c / multiplier of X
-  int32_t accumulate;                  // 1: Y += (the planes of a third spatial dimension)
-  int16_t own_kernel;                  // what it costs: 1: its body is part of a kernel, not called
-  int16_t ctas_per_sm;                 // > 0: so, and that many of the kernel's CTAs share a multiprocessor, pixels are those of all images
+  int32_t accumulate;   // 1: Y += (the planes of a third spatial dimension)
+  int16_t own_kernel;   // what it costs: 1: its body is part of a kernel, not called
+  int16_t ctas_per_sm;  // > 0: so, and that many of the kernel's CTAs share a multiprocessor,
+                        // pixels are those of all images
   int64_t height, width, in_channels;  // of X, in_channels of this group
   int64_t kernel_h, kernel_w, stride_h, stride_w, dilation_h, dilation_w, pad_top, pad_left;
   int64_t out_width, out_channels;  // of Y, out_channels of this group, as packed
   int64_t row, rows;                // output rows of this tile
-  int64_t column, pixels;           // a machine that cuts inside rows: the first pixel's column, and
-                                    // how many pixels of the rows in order; pixels 0: whole rows
-  int64_t channel, channels;        // output channels of this tile; first a multiple of kObkPanel
-  int64_t multiplier;               // depthwise: output channels for each input channel
-  const void* x;                    // pixel (0, 0), first channel of the group
+  int64_t column, pixels;     // a machine that cuts inside rows: the first pixel's column, and
+                              // how many pixels of the rows in order; pixels 0: whole rows
+  int64_t channel, channels;  // output channels of this tile; first a multiple of kObkPanel
+  int64_t multiplier;         // depthwise: output channels for each input channel
+  const void* x;              // pixel (0, 0), first channel of the group
   int64_t x_row, x_pixel;
   int64_t x_image;      // where ctas_per_sm > 0
   const void* weights;  // packed, of this group
@@ -96,10 +101,10 @@ struct ObkAttention {
   int32_t zero_if_masked;  // a row with every key forbidden gives 1: zeros, 0: NaN
   void* scratch;
   int32_t piece, pieces;  // which part of the keys, of how many, where several tiles share a head
-  void* exchange; // and what they leave for the last of them: all zero before the first run
-  int64_t kept;   // of the piece's keys, how many from its first on come as pages from where the caller keeps them (schedule/kept_keys.h)
+  void* exchange;         // and what they leave for the last of them: all zero before the first run
+  int64_t kept;  // of the piece's keys, how many from its first on come as pages from where the
+                 // caller keeps them (schedule/kept_keys.h)
 };
-
 
 /* Packed weights: a tile begins at a multiple of these columns on the CPU. */
 enum { kObkPanel = 64 };

@@ -11,8 +11,8 @@
 /// in
 ///          times in x 64, run as one batch. Few input channels (an image): a kernel row is one
 ///          product, whose pixels are taken in turns (every n-th), so that its rows do not overlap.
-///          1x1 on dense rows: the whole tile is one product; with strides, after the pixels that it
-///          reads are gathered in scratch. No other unfolding is written anywhere.
+///          1x1 on dense rows: the whole tile is one product; with strides, after the pixels that
+///          it reads are gathered in scratch. No other unfolding is written anywhere.
 /// Padding  Kernel rows outside the image are left out; rows that stick out left or right (and
 /// other
 ///          types than f32) pass through scratch, with zeros around.

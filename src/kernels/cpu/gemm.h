@@ -1,8 +1,9 @@
 /// kernels/cpu/gemm.h — one tile of a matrix product, on one core.
 ///
-///   in   A [m, k] with any strides, f32 | tf32 | f16 | bf16 | f64 | i8 | u8; B [k, n], packed ahead
-///   (weights) or plain with any strides out  C [m, n], rows c_row apart: f32 for f32, tf32, f16,
-///   bf16 (converted exactly, tf32 rounded to 10 bits of mantissa, summed in f32), f64 for f64, i32 for i8, u8
+///   in   A [m, k] with any strides, f32 | tf32 | f16 | bf16 | f64 | i8 | u8; B [k, n], packed
+///   ahead (weights) or plain with any strides out  C [m, n], rows c_row apart: f32 for f32, tf32,
+///   f16, bf16 (converted exactly, tf32 rounded to 10 bits of mantissa, summed in f32), f64 for
+///   f64, i32 for i8, u8
 ///
 ///   packed B, n = 150:   | 64 columns of k rows | 64 columns | 32 columns (22 and zeros) | panels
 ///   of kObkPanel, the last one rounded up to 16 columns; a tile begins at a panel, so tiles of 64

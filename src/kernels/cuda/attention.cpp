@@ -23,12 +23,15 @@ int64_t cuda_attention_scratch_bytes(const ObkAttention* attention) {
 int64_t cuda_attention_pieces(int32_t type, int64_t heads, int64_t queries, int64_t keys,
                               int64_t size, int64_t value_size, bool flows) {
   constexpr int64_t kMultiprocessors = 132, kMost = 16, kFewestKeys = 64;
-  // Where they can hold all keys: who joins them reads less (H200, 1024 keys: of 8 0.9 us less than of 16). In a program that flows smaller
-  // ones leave room for pages, and each takes less (the 1.1 B decoder: of 16 714.4 us, of 8 722.9).
+  // Where they can hold all keys: who joins them reads less (H200, 1024 keys: of 8 0.9 us less than
+  // of 16). In a program that flows smaller ones leave room for pages, and each takes less (the 1.1
+  // B decoder: of 16 714.4 us, of 8 722.9).
   int64_t enough = flows ? kMost : 8, pieces = 1;
   while (enough < kMost && !attention_short(keys, enough)) enough *= 2;
   if (queries > 16 || keys < 256 || !attention_by_warps(type, size, value_size)) return 1;
-  while (pieces < enough && 2 * pieces * heads <= kMultiprocessors && 2 * pieces * kFewestKeys <= keys) pieces *= 2;
+  while (pieces < enough && 2 * pieces * heads <= kMultiprocessors &&
+         2 * pieces * kFewestKeys <= keys)
+    pieces *= 2;
   return attention_short(keys, pieces) ? pieces : 1;
 }
 

@@ -4,16 +4,17 @@
  *   obk::attention_tile<kObkF16, 64, 64, 16, 128>(w, g)   size, value_size, most queries, keys
  *
  * f16, bf16: mma.sync, sizes up to 256: attention_short.cuh and attention_long.cuh for heads of
- * 32, 64, 96 and 128, else the walk here with attention_mma.cuh; f32: exact (attention_fma.cuh), or by
- * tensor cores from operands rounded to tf32 (attention_tf32.cuh), up to 512. Any number of queries and keys, any strides and alignment of Q, K, V in global memory. Y
- * best lies in shared memory, where an epilogue reads it. g.scratch: shared memory, as much as
+ * 32, 64, 96 and 128, else the walk here with attention_mma.cuh; f32: exact (attention_fma.cuh), or
+ * by tensor cores from operands rounded to tf32 (attention_tf32.cuh), up to 512. Any number of
+ * queries and keys, any strides and alignment of Q, K, V in global memory. Y best lies in shared
+ * memory, where an epilogue reads it. g.scratch: shared memory, as much as
  * cuda_attention_scratch_bytes says. It ends with a barrier, after which Y may be read.
  *
- * How      of the walk here: keys are dealt to warps (attention_shape.h); each warp walks its blocks
- * with a running maximum, its copies up to three blocks ahead, and holds scores and sums in registers; at
- * the end the warps' sums are joined. Up to 128 keys that is one step for each warp and three
- * barriers. A step's length is its chain of instructions, so sizes are constants, and the tile is
- * inlined: what the body sets to a constant (no mask, no causal rule) costs nothing.
+ * How      of the walk here: keys are dealt to warps (attention_shape.h); each warp walks its
+ * blocks with a running maximum, its copies up to three blocks ahead, and holds scores and sums in
+ * registers; at the end the warps' sums are joined. Up to 128 keys that is one step for each warp
+ * and three barriers. A step's length is its chain of instructions, so sizes are constants, and the
+ * tile is inlined: what the body sets to a constant (no mask, no causal rule) costs nothing.
  * Numbers  scores, softmax and sums in float, weights rounded to the type of V. A row's bits depend
  * on its own inputs alone: not on the tile's other rows, the cut or the SM. So heads that share K
  * and V may stand as rows of one tile where there is no causal rule. Needs sm_80. */
@@ -321,8 +322,8 @@ static __device__ __forceinline__ void attention_by_warps_tile(const ObkAttentio
                                                                uint32_t base) {
   constexpr bool kBfloat = kType == kObkBf16;
   constexpr bool kShort = attention_short(kKeys, 1);
-  constexpr int kMost = 16 << (kShort ? short_rows_log(kQueries, kKeys)
-                                      : long_rows_log(kQueries, kSize, kValue));
+  constexpr int kMost =
+      16 << (kShort ? short_rows_log(kQueries, kKeys) : long_rows_log(kQueries, kSize, kValue));
 #pragma unroll 1
   for (int first = 0;;) {
     if constexpr (kShort)
@@ -365,11 +366,13 @@ static __device__ __forceinline__ bool attention_piece(ObkLanes*, const ObkAtten
 }
 
 #ifdef OBK_FLOW
-/* The same of a program that flows: Y has the piece's own columns, [queries][value_size / pieces]. */
+/* The same of a program that flows: Y has the piece's own columns, [queries][value_size / pieces].
+ */
 template <int kType, int kSize, int kValue, int kKeys, int kPieces, int kKept = -1>
 static __device__ __forceinline__ void attention_share(ObkLanes* w, const ObkAttention& g) {
   const uint32_t base = (shared_address(g.scratch) + 15) & ~15u;
-  AttentionShort<kType == kObkBf16, kSize, kValue, 16, kKeys, kPieces, kKept>::template pass<true>(g, base, 0, w->tag);
+  AttentionShort<kType == kObkBf16, kSize, kValue, 16, kKeys, kPieces, kKept>::template pass<true>(
+      g, base, 0, w->tag);
   __syncthreads();
 }
 #endif

@@ -10,7 +10,8 @@ namespace obelisk::kernels {
 
 /// The largest size and value_size of a head.
 int64_t cuda_attention_widest(int32_t type);
-/// Shared memory that the tile wants beside Y. Looks at type, queries, keys, size, value_size, pieces, kept.
+/// Shared memory that the tile wants beside Y. Looks at type, queries, keys, size, value_size,
+/// pieces, kept.
 int64_t cuda_attention_scratch_bytes(const ObkAttention* attention);
 /// Predicted nanoseconds of one tile on one SM, K and V in the second-level cache.
 double cuda_attention_nanos(int32_t type, int64_t queries, int64_t keys, int64_t size,

@@ -34,7 +34,8 @@ struct AttentionLong {
   static constexpr LongCut kCut = long_cut(kQueries, kKeys, kSize, kValue);
   static constexpr int kRows = 16 << kCut.rows_log, kThreads = 32 << kCut.rows_log;
   static constexpr int kGroups = kSize / 32, kSteps = kValue / 16;
-  static constexpr bool kTurn = kGroups % 2 == 0, kJoins = kCut.groups == 1, kRefills = kCut.stages < kCut.walk;
+  static constexpr bool kTurn = kGroups % 2 == 0, kJoins = kCut.groups == 1,
+                        kRefills = kCut.stages < kCut.walk;
 
   static __device__ __forceinline__ void score(float (&s)[4][4], const QueryParts<kSize>& q,
                                                uint32_t keys) {
@@ -106,7 +107,8 @@ struct AttentionLong {
         for (int e = 0; e < 4; ++e) o[c][e] = 0.0f;
 #pragma unroll 1
       for (int b = 0; b < kCut.chain; ++b, ++block) {
-        /* The first round commits nothing that it brings: a block that came to the place of another is one group later. */
+        /* The first round commits nothing that it brings: a block that came to the place of another
+         * is one group later. */
         if (kRefills && block > first)
           copy16_wait<(kCut.stages > 2 ? kCut.stages - 2 : 0)>();
         else

@@ -76,9 +76,9 @@ static __device__ __noinline__ void bring_plainly(uint32_t to, int pitch, int pi
   }
 }
 
-/* Softmax over keys as they come, of a lane that holds two queries: t[4 n + 2 r] and the next are the scores
- * of query r, and become weights; the largest so far and the sum of weights go along, and what was summed
- * before is to be multiplied by factor[r]. Four lanes share a query. */
+/* Softmax over keys as they come, of a lane that holds two queries: t[4 n + 2 r] and the next are
+ * the scores of query r, and become weights; the largest so far and the sum of weights go along,
+ * and what was summed before is to be multiplied by factor[r]. Four lanes share a query. */
 template <int kCount>
 static __device__ __forceinline__ void weigh_scores(float (&t)[kCount], float (&largest)[2],
                                                     float (&sum)[2], float (&factor)[2]) {
@@ -104,11 +104,13 @@ static __device__ __forceinline__ void weigh_scores(float (&t)[kCount], float (&
   }
 }
 
-/* A chain's sums of such lanes to `slot`, 16 rows `pitch` bytes apart; maxima and totals to `part`. */
+/* A chain's sums of such lanes to `slot`, 16 rows `pitch` bytes apart; maxima and totals to `part`.
+ */
 template <int kEights>
 static __device__ __forceinline__ void leave_chain(const float (&o)[kEights][4],
                                                    const float (&largest)[2], float (&sum)[2],
-                                                   uint32_t slot, uint32_t part, int pitch, int lane) {
+                                                   uint32_t slot, uint32_t part, int pitch,
+                                                   int lane) {
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
     sum[r] += __shfl_xor_sync(0xffffffffu, sum[r], 1);

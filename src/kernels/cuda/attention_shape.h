@@ -139,7 +139,8 @@ OBK_SHAPE ShortCut short_cut(int64_t queries, int64_t keys, int64_t size, int64_
   c.v_pitch = (int32_t)value_size * 2 + 16, c.p_pitch = c.keys * 2 + 16;
   c.k_at = rows * (int32_t)size * 2;
   const int32_t keys_end = c.k_at + c.own * groups * (int32_t)size * 2;
-  /* Weights come where queries and keys lay, behind them kept values; V is read 32 rows at a time. */
+  /* Weights come where queries and keys lay, behind them kept values; V is read 32 rows at a time.
+   */
   const int32_t weights = groups > 1 ? (rows * c.p_pitch + 15) / 16 * 16 : 0;
   c.v_at = kept || keys_end < weights ? weights : keys_end;
   const int32_t values_end = c.v_at + (c.keys + 31) / 32 * 32 * c.v_pitch;

@@ -3,13 +3,14 @@
  *
  * How      2^rows_log warps have 16 rows each. For the scores, the other warps of the eight have
  * other keys; for the product with V they have other columns. Q and K come by asynchronous copies,
- * then V, while scores are computed (of kept keys: K as pages, and after the scores V, where K lay). Between, warps of the same rows tell each other the rows'
- * maxima and the weights through shared memory; where a warp has all keys of its rows it needs
- * nobody. Order    a row's maximum is that of all keys, so what is summed is one chain of mma.sync
- * over the keys, 16 a step, whatever the cut. Totals are the same chain with a column of ones.
- * Pieces   where there are many keys and few heads, several CTAs have a piece of the keys each. A
- * piece leaves its sums in global memory and draws a number; who draws the last joins all pieces in
- * their order, whichever came first. Counts only grow: nobody clears them between runs. */
+ * then V, while scores are computed (of kept keys: K as pages, and after the scores V, where K
+ * lay). Between, warps of the same rows tell each other the rows' maxima and the weights through
+ * shared memory; where a warp has all keys of its rows it needs nobody. Order    a row's maximum is
+ * that of all keys, so what is summed is one chain of mma.sync over the keys, 16 a step, whatever
+ * the cut. Totals are the same chain with a column of ones. Pieces   where there are many keys and
+ * few heads, several CTAs have a piece of the keys each. A piece leaves its sums in global memory
+ * and draws a number; who draws the last joins all pieces in their order, whichever came first.
+ * Counts only grow: nobody clears them between runs. */
 #ifndef OBK_ATTENTION_SHORT_CUH
 #define OBK_ATTENTION_SHORT_CUH
 
@@ -38,8 +39,8 @@ OBK_DEVICE void bring_rows(uint32_t to, const char* at, int64_t row_bytes, int t
   }
 }
 
-/* Rows of keys or values that lie where the caller keeps them, of type kType (f32 or the tile's own), and that come as pages
- * of the ring, whole rows in each (flow.cuh). */
+/* Rows of keys or values that lie where the caller keeps them, of type kType (f32 or the tile's
+ * own), and that come as pages of the ring, whole rows in each (flow.cuh). */
 template <int kType, bool kBfloat>
 struct KeptRows;
 template <bool kBfloat>
@@ -53,7 +54,9 @@ struct KeptRows {
   FixedRing ring;
   int count;
 
-  __device__ __forceinline__ explicit KeptRows(const ObkAttention& g) : count((int)g.kept) { ring.look(); }
+  __device__ __forceinline__ explicit KeptRows(const ObkAttention& g) : count((int)g.kept) {
+    ring.look();
+  }
   /* Rows of kSize, narrowed, to rows kPitch bytes apart. All threads. */
   template <int kSize, int kPitch, bool kTurn>
   __device__ __forceinline__ void take(uint32_t to) {
@@ -78,8 +81,10 @@ struct KeptRows {
         if (kBytes == 4) {
           const int piece = part / 2;
           store_shared8(at + (kTurn ? piece ^ (row & 1) * 4 : piece) * 16 + part % 2 * 8,
-                        __uint_as_float(narrow_two<kBfloat>(__uint_as_float(x[i][0]), __uint_as_float(x[i][1]))),
-                        __uint_as_float(narrow_two<kBfloat>(__uint_as_float(x[i][2]), __uint_as_float(x[i][3]))));
+                        __uint_as_float(narrow_two<kBfloat>(__uint_as_float(x[i][0]),
+                                                            __uint_as_float(x[i][1]))),
+                        __uint_as_float(narrow_two<kBfloat>(__uint_as_float(x[i][2]),
+                                                            __uint_as_float(x[i][3]))));
         } else {
           store_shared16(at + (kTurn ? part ^ (row & 1) * 4 : part) * 16, x[i]);
         }
@@ -92,7 +97,8 @@ struct KeptRows {
 #endif
 
 /* kKept: of keys and values that lie where the caller keeps them; -1: there are none. */
-template <bool kBfloat, int kSize, int kValue, int kQueries, int kKeys, int kPieces = 1, int kKept = -1>
+template <bool kBfloat, int kSize, int kValue, int kQueries, int kKeys, int kPieces = 1,
+          int kKept = -1>
 struct AttentionShort {
   static constexpr ShortCut kCut = short_cut(kQueries, kKeys, kSize, kValue, kPieces, kKept >= 0);
   static constexpr int kRows = 16 << kCut.rows_log, kGroups = 8 >> kCut.rows_log;
@@ -300,8 +306,8 @@ struct AttentionShort {
   }
 
   /* Queries, and of K and V what is not kept elsewhere; zeros behind. */
-  static __device__ __forceinline__ void bring_new(const ObkAttention& g, uint32_t base, int queries, int begin,
-                                                   int there) {
+  static __device__ __forceinline__ void bring_new(const ObkAttention& g, uint32_t base,
+                                                   int queries, int begin, int there) {
     constexpr int kParts16 = kSize / 8;
     const int first = (int)g.kept;
 #pragma unroll
@@ -309,21 +315,26 @@ struct AttentionShort {
       const int row = n / kParts16, part = n % kParts16;
       uint32_t x[4] = {};
       if (row < queries) {
-        const uint64_t* const from = (const uint64_t*)((const char*)g.q + (row * g.q_row + part * 8) * 2);
+        const uint64_t* const from =
+            (const uint64_t*)((const char*)g.q + (row * g.q_row + part * 8) * 2);
         const uint64_t low = from[0], high = from[1];
-        x[0] = (uint32_t)low, x[1] = (uint32_t)(low >> 32), x[2] = (uint32_t)high, x[3] = (uint32_t)(high >> 32);
+        x[0] = (uint32_t)low, x[1] = (uint32_t)(low >> 32), x[2] = (uint32_t)high,
+        x[3] = (uint32_t)(high >> 32);
       }
-      store_shared16(base + kCut.q_at + row * (kSize * 2) + (kTurn ? part ^ (row & 1) * 4 : part) * 16, x);
+      store_shared16(
+          base + kCut.q_at + row * (kSize * 2) + (kTurn ? part ^ (row & 1) * 4 : part) * 16, x);
     }
 #pragma unroll 1
     for (int n = threadIdx.x; n < (kCut.keys - first) * kParts16; n += 256) {
       const int row = first + n / kParts16, part = n % kParts16;
-      copy16_partly(base + kCut.k_at + row * (kSize * 2) + (kTurn ? part ^ (row & 1) * 4 : part) * 16,
-                    (const char*)g.k + ((begin + row) * g.k_row + part * 8) * 2, row < there ? 16u : 0u);
+      copy16_partly(
+          base + kCut.k_at + row * (kSize * 2) + (kTurn ? part ^ (row & 1) * 4 : part) * 16,
+          (const char*)g.k + ((begin + row) * g.k_row + part * 8) * 2, row < there ? 16u : 0u);
     }
     copy16_commit();
   }
-  /* The same of V, which comes where keys lay: a thread's first 16 bytes are asked for before the scores. */
+  /* The same of V, which comes where keys lay: a thread's first 16 bytes are asked for before the
+   * scores. */
   struct NewValues {
     static constexpr int kParts16 = kValue / 8;
     const ObkAttention& g;
@@ -337,7 +348,8 @@ struct AttentionShort {
       const uint64_t* const from =
           (const uint64_t*)((const char*)g.v + ((begin + row) * g.v_row + n % kParts16 * 8) * 2);
       const uint64_t low = from[0], high = from[1];
-      x[0] = (uint32_t)low, x[1] = (uint32_t)(low >> 32), x[2] = (uint32_t)high, x[3] = (uint32_t)(high >> 32);
+      x[0] = (uint32_t)low, x[1] = (uint32_t)(low >> 32), x[2] = (uint32_t)high,
+      x[3] = (uint32_t)(high >> 32);
     }
     __device__ __forceinline__ void put(uint32_t values) {
 #pragma unroll 1
@@ -364,10 +376,9 @@ struct AttentionShort {
     const int row = warp % (kRows / 16) * 16, group = warp / (kRows / 16);
     const int there = place.seen - begin;
     auto bring = [&](bool plain) {
-      bring_rows<kSize * 2, kSize * 2, kTurn, kRows>(base + kCut.q_at,
-                                                     (const char*)g.q + rows_from * g.q_row * 2,
-                                                     g.q_row * 2, place.queries,
-                                                     plain || lies_near(g.q));
+      bring_rows<kSize * 2, kSize * 2, kTurn, kRows>(
+          base + kCut.q_at, (const char*)g.q + rows_from * g.q_row * 2, g.q_row * 2, place.queries,
+          plain || lies_near(g.q));
       bring_rows<kSize * 2, kSize * 2, kTurn, kCut.keys>(
           base + kCut.k_at, (const char*)g.k + begin * g.k_row * 2, g.k_row * 2, there, plain);
       copy16_commit();
@@ -383,7 +394,8 @@ struct AttentionShort {
       bring(true);
     [[maybe_unused]] KeptRows<kKept, kBfloat> kept(g);
     [[maybe_unused]] NewValues added{g, begin, there};
-    if constexpr (kKept >= 0) added.read(threadIdx.x), kept.template take<kSize, kSize * 2, kTurn>(base + kCut.k_at);
+    if constexpr (kKept >= 0)
+      added.read(threadIdx.x), kept.template take<kSize, kSize * 2, kTurn>(base + kCut.k_at);
     AttentionShort t;
     const int own = group * kCut.own;
     if (of_keys(place.scores)) leave_bias(place.scores, base + kCut.b_at, begin, there);
@@ -458,7 +470,8 @@ struct AttentionShort {
     }
   }
 #ifdef OBK_FLOW
-  /* Of a piece, in words that carry `tag`: [8 rows][value_size] sums and [8 rows] maxima and totals. */
+  /* Of a piece, in words that carry `tag`: [8 rows][value_size] sums and [8 rows] maxima and
+   * totals. */
   static constexpr int kMostShared = 8;
   static __device__ __forceinline__ char* shared_piece(const ObkAttention& g, int piece) {
     static_assert(kMostShared * (kValue + 2) * 8 <= piece_bytes(kValue), "a piece has a place");
@@ -486,7 +499,8 @@ struct AttentionShort {
     const int count = queries * kTwos * kPieces;
 #pragma unroll 1
     for (int n = threadIdx.x; n - (int)threadIdx.x % 32 < count; n += 256) {
-      const int of = (n < count ? n : count - 1) / kPieces, piece = n % kPieces, lane0 = threadIdx.x % 32 - piece;
+      const int of = (n < count ? n : count - 1) / kPieces, piece = n % kPieces,
+                lane0 = threadIdx.x % 32 - piece;
       const int row = of / kTwos, two = of % kTwos * 2;
       const uint32_t from = piece * (piece_bytes(kValue) / 16);
       const uint32_t at[2] = {from + (kMostShared * kValue + row * 2) / 2,
@@ -496,7 +510,9 @@ struct AttentionShort {
       float largest = 0, all = 0, v[2] = {};
 #pragma unroll
       for (int k = 0; k < kPieces; ++k) {
-        auto of_lane = [&](uint32_t word) { return __uint_as_float(__shfl_sync(0xffffffffu, word, lane0 + k)); };
+        auto of_lane = [&](uint32_t word) {
+          return __uint_as_float(__shfl_sync(0xffffffffu, word, lane0 + k));
+        };
         const float m = of_lane(seen[0].first()), l = of_lane(seen[0].second());
         const float a = of_lane(seen[1].first()), b = of_lane(seen[1].second());
         if (k == 0) {
@@ -513,7 +529,8 @@ struct AttentionShort {
     }
   }
 #else
-  __device__ __forceinline__ void give_piece(const ObkAttention&, int, int, const float (&)[2], uint32_t) const {}
+  __device__ __forceinline__ void give_piece(const ObkAttention&, int, int, const float (&)[2],
+                                             uint32_t) const {}
   static __device__ __forceinline__ void join_given(const ObkAttention&, int, uint32_t) {}
 #endif
   __device__ __forceinline__ void leave_piece(const ObkAttention& g, int column, int queries,

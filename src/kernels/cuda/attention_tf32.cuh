@@ -2,9 +2,9 @@
  * for attention.cuh, which walks the keys: queries, keys, values and weights are rounded to 10 bits
  * of mantissa where they are multiplied; scores, softmax and sums are float.
  *
- * A warp's 16 queries meet a block of 16 or 32 keys; lane l holds the queries l / 4 and l / 4 + 8. The
- * weights of keys 2 q and 2 q + 1 are lane q's, so in the second product they stand for the places q and
- * q + 4 of k, and V's rows are read in that order: nothing moves between lanes. */
+ * A warp's 16 queries meet a block of 16 or 32 keys; lane l holds the queries l / 4 and l / 4 + 8.
+ * The weights of keys 2 q and 2 q + 1 are lane q's, so in the second product they stand for the
+ * places q and q + 4 of k, and V's rows are read in that order: nothing moves between lanes. */
 #ifndef OBK_ATTENTION_TF32_CUH
 #define OBK_ATTENTION_TF32_CUH
 
@@ -20,7 +20,7 @@ struct AttentionTf32 {
   static constexpr int kElement = 4, kSize = kSizeOf, kValue = kValueOf, kKeys = kKeysOf;
   static constexpr AttentionSizes kSizes = attention_sizes(kObkTf32, kKeys, kSize, kValue);
   static constexpr AttentionCut kCut = attention_cut(kObkTf32, kSizes, kQueries, kKeys);
-  static constexpr int kEights = kSizes.keys / 8;          /* of keys of a block */
+  static constexpr int kEights = kSizes.keys / 8; /* of keys of a block */
   static constexpr int kSteps = (kSize + 7) / 8, kVSteps = (kSizes.columns + 7) / 8;
   static constexpr bool kHold = kSteps <= 8; /* queries in registers; else read for each block */
   uint32_t q[kHold ? kSteps : 1][4];
@@ -44,7 +44,8 @@ struct AttentionTf32 {
       for (int e = 0; e < 4; ++e) o[j][e] = 0.0f;
     largest[0] = largest[1] = -INFINITY, sum[0] = sum[1] = 0.0f;
   }
-  /* Whether the upper four places of step k are there; rows are zero filled to multiples of four. */
+  /* Whether the upper four places of step k are there; rows are zero filled to multiples of four.
+   */
   static __device__ __forceinline__ bool upper(int k) { return k * 8 + 4 < kSize; }
   __device__ __forceinline__ void take_step(uint32_t (&to)[4], int k) const {
     const uint32_t at = q_at + k * 32;

@@ -33,13 +33,15 @@
 namespace obk {
 
 #ifdef OBK_FLOW
-/* The task that runs, -1 before the first: warps go their own ways, and some look while it changes. */
+/* The task that runs, -1 before the first: warps go their own ways, and some look while it changes.
+ */
 OBK_DEVICE volatile int& task_now() {
   static __shared__ volatile int now;
   return now;
 }
 #endif
-static constexpr uint32_t kTaskNow = 0xffffffffu; /* as a Watchdog's task: whichever runs when it reports */
+static constexpr uint32_t kTaskNow =
+    0xffffffffu; /* as a Watchdog's task: whichever runs when it reports */
 
 struct Watchdog {
   ObkWatch* watch;
@@ -51,7 +53,8 @@ struct Watchdog {
     since = clock_cycles();
 #endif
   }
-  /* Of a wait that ends when another one of this CTA's does: that one is to be told, so its time is up first. */
+  /* Of a wait that ends when another one of this CTA's does: that one is to be told, so its time is
+   * up first. */
   __device__ void start_late() {
 #ifdef OBK_WATCHDOG
     since = clock_cycles() + (int64_t)(OBK_WATCHDOG);
@@ -61,7 +64,8 @@ struct Watchdog {
 #ifdef OBK_WATCHDOG
     if (clock_cycles() - since < (int64_t)(OBK_WATCHDOG)) return;
     if (watch) {
-      if (atomicCAS_system(&watch->hit, 0u, 1u) != 0u) return start(); /* who came first writes, and traps: not before it has */
+      if (atomicCAS_system(&watch->hit, 0u, 1u) != 0u)
+        return start(); /* who came first writes, and traps: not before it has */
       volatile ObkWatch* out = watch;
       out->sm = sm, out->task = task, out->kind = kind;
 #ifdef OBK_FLOW

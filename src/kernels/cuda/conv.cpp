@@ -11,7 +11,6 @@ namespace {
 
 int64_t pixels_of(const ObkConv& g) { return g.pixels ? g.pixels : g.rows * g.out_width; }
 
-
 /// The passes of a tile: visit(first pixel of the image, pixels, channels).
 template <typename Visit>
 void for_passes(const ObkConv& g, Visit visit) {
@@ -31,7 +30,8 @@ ConvFit fit_of(const ObkConv& g) {
                   g.x_pixel, pixels_of(g), g.channels);
 }
 
-/// Whether a body that is part of its kernel has the tile of conv_wide.cuh, or that of conv_long.cuh.
+/// Whether a body that is part of its kernel has the tile of conv_wide.cuh, or that of
+/// conv_long.cuh.
 bool is_wide(const ObkConv& g) {
   return OBK_IS_HALF(g.type) && !g.depthwise && conv_wide(pixels_of(g), g.channels) &&
          !conv_thin(static_cast<int32_t>(g.in_channels)) && fit_of(g).patched;
@@ -48,7 +48,9 @@ bool is_first(const ObkConv& g) {
 }
 int chunks_of(const ObkConv& g) {
   return (conv_k16(static_cast<int32_t>(g.in_channels), static_cast<int32_t>(g.kernel_h),
-                   static_cast<int32_t>(g.kernel_w)) + 3) / 4;
+                   static_cast<int32_t>(g.kernel_w)) +
+          3) /
+         4;
 }
 
 /// Blocks of 128 bytes of k.
@@ -69,15 +71,16 @@ int64_t cuda_conv_packed_bytes(int32_t type, int64_t out_channels, int64_t in_ch
 }
 
 void cuda_conv_pack(int32_t type, int64_t out_channels, int64_t in_channels, int64_t kernel_h,
-                    int64_t kernel_w, int64_t tile, const void* weights, int64_t out_stride, int64_t in_stride,
-                    int64_t h_stride, int64_t w_stride, void* packed) {
+                    int64_t kernel_w, int64_t tile, const void* weights, int64_t out_stride,
+                    int64_t in_stride, int64_t h_stride, int64_t w_stride, void* packed) {
   const int64_t size = conv_size(type);
   const int64_t blocks = blocks_of(type, in_channels, kernel_h, kernel_w);
   const bool half = size == 2, thin = half && conv_thin(static_cast<int32_t>(in_channels));
   const char* from = static_cast<const char*>(weights);
   char* to = static_cast<char*>(packed);
-  std::memset(to, 0, static_cast<size_t>(cuda_conv_packed_bytes(type, out_channels, in_channels,
-                                                                kernel_h, kernel_w)));
+  std::memset(to, 0,
+              static_cast<size_t>(
+                  cuda_conv_packed_bytes(type, out_channels, in_channels, kernel_h, kernel_w)));
   // 16 bits: tile by tile [block][channels / 8].
   const int64_t padded = round_up(out_channels, 16), wide = tile > 0 ? round_up(tile, 16) : padded;
   for (int64_t channel = 0; channel < out_channels; ++channel) {
@@ -92,8 +95,7 @@ void cuda_conv_pack(int32_t type, int64_t out_channels, int64_t in_channels, int
             at = (first / 8 * blocks + (k / 64 * here + channel - first) / 8) * 512 + row * 64 +
                  place * 8 + k % 8;
           }
-          const int64_t source =
-              channel * out_stride + c * in_stride + h * h_stride + w * w_stride;
+          const int64_t source = channel * out_stride + c * in_stride + h * h_stride + w * w_stride;
           std::memcpy(to + at * size, from + source * size, static_cast<size_t>(size));
         }
   }
@@ -142,21 +144,23 @@ static int64_t scratch_bytes(const ObkConv* conv, int32_t panel) {
     }
     for (int32_t aligned : {0, 1})
       for (int32_t ring : {0, 1})
-        most = std::max<int64_t>(
-            most, conv_plan(conv, first, pixels, channels, aligned, ring).bytes);
+        most =
+            std::max<int64_t>(most, conv_plan(conv, first, pixels, channels, aligned, ring).bytes);
   });
   if (OBK_IS_HALF(conv->type)) most = std::max<int64_t>(most, fit_of(*conv).bytes);
-  if (is_wide(*conv) || is_first(*conv))
-    most = std::max<int64_t>(most, fit_of(*conv).wide_bytes);
+  if (is_wide(*conv) || is_first(*conv)) most = std::max<int64_t>(most, fit_of(*conv).wide_bytes);
   if (is_long(*conv)) {
     const int groups = static_cast<int>(conv->channels / 8), chunks = chunks_of(*conv);
-    most = std::max<int64_t>(most, 2048 + 8192 * gemm_long_stage(groups, chunks) * gemm_long_places(groups, chunks));
+    most = std::max<int64_t>(
+        most, 2048 + 8192 * gemm_long_stage(groups, chunks) * gemm_long_places(groups, chunks));
   }
   return most;
 }
 
 int64_t cuda_conv_scratch_bytes(const ObkConv* conv) { return scratch_bytes(conv, OBK_GEMM_PANEL); }
-int64_t cuda_conv_small_scratch_bytes(const ObkConv* conv) { return scratch_bytes(conv, kGemmSmallPanel); }
+int64_t cuda_conv_small_scratch_bytes(const ObkConv* conv) {
+  return scratch_bytes(conv, kGemmSmallPanel);
+}
 
 double cuda_conv_nanos(const ObkConv* conv) {
   const double taps = static_cast<double>(conv->kernel_h * conv->kernel_w);
@@ -172,15 +176,20 @@ double cuda_conv_nanos(const ObkConv* conv) {
     const ObkConv& g = *conv;
     if (!OBK_IS_HALF(g.type)) return 0;
     if (conv_thin(static_cast<int32_t>(g.in_channels))) {
-      const bool fits = g.ctas_per_sm > 1 && conv_dealt_first(g.rows * g.out_width, g.pixels, g.channels, chunks_of(g)) && fit_of(g).patched;
+      const bool fits =
+          g.ctas_per_sm > 1 &&
+          conv_dealt_first(g.rows * g.out_width, g.pixels, g.channels, chunks_of(g)) &&
+          fit_of(g).patched;
       return fits ? chunks * 250 + static_cast<double>(g.pixels) * n * 0.11 : 0;
     }
     if (!conv_dealt(g.in_channels, g.x_row, g.x_pixel, g.x_image, g.pixels, g.channels)) return 0;
-    // Measured on an H200, ResNet-50 of batch 8 by eight tiles: what a block of 64 k takes of a multiprocessor that two CTAs share, or how
-    // long one takes alone, longer where taps may lie outside of X; then the sums become Y.
+    // Measured on an H200, ResNet-50 of batch 8 by eight tiles: what a block of 64 k takes of a
+    // multiprocessor that two CTAs share, or how long one takes alone, longer where taps may lie
+    // outside of X; then the sums become Y.
     const double high = static_cast<double>(g.pixels) / 64, wide = n / 64, area = high * wide;
     if (g.ctas_per_sm > 1) return chunks * (140 + 40 * high + 40 * wide) + area * 450;
-    return chunks * (60 + (g.kernel_h * g.kernel_w > 1 ? 135 : 100) * high + 40 * wide) + area * 675;
+    return chunks * (60 + (g.kernel_h * g.kernel_w > 1 ? 135 : 100) * high + 40 * wide) +
+           area * 675;
   }
   if (conv->own_kernel == 1 && is_wide(*conv)) {
     // The patch; then a block of 64 k is multiplied, its weights come, or its fragments.
@@ -199,7 +208,8 @@ double cuda_conv_nanos(const ObkConv* conv) {
     if (!OBK_IS_HALF(conv->type)) {
       const ConvPlan32 p = conv_plan32(conv, pixels, channels);
       const double k = p.k_blocks * 32.0, x = pixels * k * 4;
-      const double far = (x + p.channels * k * 4) / 90, near = k * 4 * (2 * p.pixels + p.channels) / 240;
+      const double far = (x + p.channels * k * 4) / 90,
+                   near = k * 4 * (2 * p.pixels + p.channels) / 240;
       // Single elements are gathered by 256 threads, several instructions each.
       const double single = conv->in_channels % 4 == 0 ? 0 : pixels * k / 25;
       nanos += 350 + std::max({far, near, 2.0 * area * k / 350}) + single + area * 0.06;
@@ -207,8 +217,8 @@ double cuda_conv_nanos(const ObkConv* conv) {
     }
     const ConvPlan p = conv_plan(conv, first, pixels, channels, 1, 1);
     // Measured on an H200, tiles in a chain of phases (bench/results/h200_conv.json): a block of 64
-    // k takes its fragments from shared memory by eight warps, or its products; the patch its bytes;
-    // the sums their way through shared memory.
+    // k takes its fragments from shared memory by eight warps, or its products; the patch its
+    // bytes; the sums their way through shared memory.
     const double ms = p.channels > 32 ? 2 : 1;
     const double js = p.channels > 16 ? p.pixels / 16 : (p.pixels + 31) / 32;
     const double fragments = 8 * (ms * 4 + js * (p.source == kConvThin ? 16 : 4));
@@ -220,7 +230,8 @@ double cuda_conv_nanos(const ObkConv* conv) {
     // Weights are asked for about this long before the patch is there.
     const double weights = p.chunks * p.channels * 128 / 80.0 - 1200;
     const bool whole = fit.fits && channels == conv->channels && pixels == pixels_of(*conv);
-    nanos += (whole ? 400 : 1600) + std::max(x, weights) + p.chunks * block + pages * 60 + area * 0.45;
+    nanos +=
+        (whole ? 400 : 1600) + std::max(x, weights) + p.chunks * block + pages * 60 + area * 0.45;
   });
   return nanos;
 }

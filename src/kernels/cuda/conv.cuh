@@ -13,15 +13,15 @@
  *
  * A pass computes 64 pixels by 64 channels at most, over all of k (conv_shape.h has its order).
  * Weights come by the ring's pages, asked for before the tile; pixels in one of three ways:
- *   a patch   of the input, once for all taps; a tap is then an offset of addresses (conv_patch.cuh);
- *   thin      the same for few or odd channels: a kernel row is a run of elements, read by words;
- *   staged    blocks of 64 k gathered for each pixel, when no patch fits, and where there is no ring.
- * Atoms of weights have 8 channels by 64 k, 1024 bytes, piece p (16 bytes) of row r at place p ^ r,
- * so that ldmatrix meets no bank twice.
+ *   a patch   of the input, once for all taps; a tap is then an offset of addresses
+ * (conv_patch.cuh); thin      the same for few or odd channels: a kernel row is a run of elements,
+ * read by words; staged    blocks of 64 k gathered for each pixel, when no patch fits, and where
+ * there is no ring. Atoms of weights have 8 channels by 64 k, 1024 bytes, piece p (16 bytes) of row
+ * r at place p ^ r, so that ldmatrix meets no bank twice.
  *
  * Channels are the 16-row side of mma.sync, pixels its 8-column side. Warp w sums the k-steps of
- * 16 that are w modulo 4, in order; the sums are added as (0 + 1) + (2 + 3). So an element's bits depend
- * on k alone: not on the cut into tiles, the batch, or the way that pixels came. */
+ * 16 that are w modulo 4, in order; the sums are added as (0 + 1) + (2 + 3). So an element's bits
+ * depend on k alone: not on the cut into tiles, the batch, or the way that pixels came. */
 #ifndef OBK_CONV_CUH
 #define OBK_CONV_CUH
 
@@ -39,12 +39,21 @@ struct ConvWindow {
   int32_t top, left, out_width;
 
   __device__ ConvWindow(const ObkConv& g, int size)
-      : x((const char*)g.x), x_row(g.x_row * size), x_pixel(g.x_pixel * size),
-        height((int32_t)g.height), width((int32_t)g.width), in((int32_t)g.in_channels),
-        kernel_h((int32_t)g.kernel_h), kernel_w((int32_t)g.kernel_w),
-        stride_h((int32_t)g.stride_h), stride_w((int32_t)g.stride_w),
-        dilation_h((int32_t)g.dilation_h), dilation_w((int32_t)g.dilation_w),
-        top((int32_t)g.pad_top), left((int32_t)g.pad_left), out_width((int32_t)g.out_width) {}
+      : x((const char*)g.x),
+        x_row(g.x_row * size),
+        x_pixel(g.x_pixel * size),
+        height((int32_t)g.height),
+        width((int32_t)g.width),
+        in((int32_t)g.in_channels),
+        kernel_h((int32_t)g.kernel_h),
+        kernel_w((int32_t)g.kernel_w),
+        stride_h((int32_t)g.stride_h),
+        stride_w((int32_t)g.stride_w),
+        dilation_h((int32_t)g.dilation_h),
+        dilation_w((int32_t)g.dilation_w),
+        top((int32_t)g.pad_top),
+        left((int32_t)g.pad_left),
+        out_width((int32_t)g.out_width) {}
   __device__ bool has(int y, int x) const {
     return (uint32_t)y < (uint32_t)height && (uint32_t)x < (uint32_t)width;
   }
@@ -101,9 +110,9 @@ static __device__ __noinline__ void conv_store(const ObkConv& g, uint32_t work, 
 
 }  // namespace obk
 
-#include "conv_patch.cuh"
-#include "conv_mma.cuh"
 #include "conv_cores.cuh"
+#include "conv_mma.cuh"
+#include "conv_patch.cuh"
 
 namespace obk {
 

@@ -5,8 +5,8 @@
  * 64 q .. 64 q + 63 sum pieces 2q and 2q + 1 of each block of 32 k, in order of k, each up to 8 x 8
  * elements; the four sums are added in order. Packed weights: [out / 16][k padded to 32][16].
  *
- * tf32: the same stages and the same four sums, each of two warps by mma.sync m16n8k8: the eight k of
- * their pieces at once.
+ * tf32: the same stages and the same four sums, each of two warps by mma.sync m16n8k8: the eight k
+ * of their pieces at once.
  *
  * Depthwise: an element is one thread's, taps in order of rows, one fused multiply-add each, taps
  * outside of the image left out. Packed weights: [tap][channels] f32. */
@@ -17,8 +17,8 @@
 
 namespace obk {
 
-/* A thread's part of the pixels: one piece of 16 bytes in each block of 32 k, for two pixels. Blocks
- * are asked for in their order. */
+/* A thread's part of the pixels: one piece of 16 bytes in each block of 32 k, for two pixels.
+ * Blocks are asked for in their order. */
 struct ConvGather32 {
   int y[2], x[2];   /* the pixels' first tap in X; far outside: there is no such pixel */
   int k, c, ky, kx; /* of the piece in the next block: index, channel, tap times dilation */
@@ -127,13 +127,14 @@ struct ConvSums32 {
           uint32_t bits[4];
 #pragma unroll
           for (int e = 0; e < 4; ++e) bits[e] = __float_as_uint(sum[i][j * 4 + e]);
-          store_shared16(
-              work + ((part * p.pixels + ty + i * 8) * pitch + tx * 4 + j * 32) * 4, bits);
+          store_shared16(work + ((part * p.pixels + ty + i * 8) * pitch + tx * 4 + j * 32) * 4,
+                         bits);
         }
   }
 };
 
-/* Those of tf32: of two warps a part, each half of the channels, 16 pixels by 8 channels in turn. */
+/* Those of tf32: of two warps a part, each half of the channels, 16 pixels by 8 channels in turn.
+ */
 template <int kWide>
 struct ConvSumsTf32 {
   float sum[4][kWide * 2][4] = {};
@@ -155,8 +156,9 @@ struct ConvSumsTf32 {
         uint32_t x[4];
 #pragma unroll
         for (int e = 0; e < 4; ++e) /* rows eight apart have the same places */
-          x[e] = round_tf32(load_shared(x_at + (i * 16 + (e & 1) * 8 + lane / 4) * 128 +
-                                        (((part * 2 + (e >> 1)) ^ (lane / 4)) << 4) + lane % 4 * 4));
+          x[e] =
+              round_tf32(load_shared(x_at + (i * 16 + (e & 1) * 8 + lane / 4) * 128 +
+                                     (((part * 2 + (e >> 1)) ^ (lane / 4)) << 4) + lane % 4 * 4));
 #pragma unroll
         for (int n = 0; n < kWide * 2; ++n) mma_16x8x8(sum[i][n], x, weight[n][0], weight[n][1]);
       }
@@ -170,7 +172,8 @@ struct ConvSumsTf32 {
 #pragma unroll
           for (int h = 0; h < 2; ++h)
             store_shared8(work + ((part * p.pixels + i * 16 + h * 8 + lane / 4) * pitch +
-                                  side * kWide * 16 + n * 8 + lane % 4 * 2) * 4,
+                                  side * kWide * 16 + n * 8 + lane % 4 * 2) *
+                                     4,
                           sum[i][n][2 * h], sum[i][n][2 * h + 1]);
   }
 };
@@ -265,9 +268,9 @@ static __device__ inline void conv_read(float (&to)[kEach], const char* from) {
 #pragma unroll
   for (int e = 0; e < kEach; ++e) {
     const uint32_t half = words[e / 2] >> (e % 2 * 16);
-    to[e] = kSize == 4              ? __uint_as_float(words[e])
-            : kType == kObkBf16     ? __uint_as_float(half << 16)
-                                    : widen_f16_bits((uint16_t)half);
+    to[e] = kSize == 4          ? __uint_as_float(words[e])
+            : kType == kObkBf16 ? __uint_as_float(half << 16)
+                                : widen_f16_bits((uint16_t)half);
   }
 }
 

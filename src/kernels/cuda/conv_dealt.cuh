@@ -1,19 +1,20 @@
-/* kernels/cuda/conv_dealt.cuh — a convolution tile of 64 or 128 pixels by 32 to 128 channels, by wgmma,
- * in a kernel whose CTAs share a multiprocessor (dealt.cuh): while one waits for its first rows or
- * stores its sums, another multiplies.
+/* kernels/cuda/conv_dealt.cuh — a convolution tile of 64 or 128 pixels by 32 to 128 channels, by
+ * wgmma, in a kernel whose CTAs share a multiprocessor (dealt.cuh): while one waits for its first
+ * rows or stores its sums, another multiplies.
  *
- *   OBK_CONV_DEALT_BEGIN(type, g, shape ...)     the shape as constants: ConvDealt; asks for weights, so
- *                                                may stand before the kernel waits for the one before
- *   OBK_CONV_DEALT_TILE(type, g, shape ...)
+ *   OBK_CONV_DEALT_BEGIN(type, g, shape ...)     the shape as constants: ConvDealt; asks for
+ * weights, so may stand before the kernel waits for the one before OBK_CONV_DEALT_TILE(type, g,
+ * shape ...)
  *
- * Pixels are those of all images in a row, so that tiles are full also where images are small: g.row
- * is the first of them, g.x the first image. Rows are gathered tap after tap (ConvLong's order of k)
- * by asynchronous copies, weights come by one bulk copy a block of 64 k; both in stages of their own,
- * for these kernels have no ring. 128 pixels: a warpgroup has 64 of them; 64: half of the channels.
- * A sum is one chain over k: the same program gives the same bits, but not those of tiles of fewer pixels
- * (gemm.cuh). Y takes the place of the stages when all have been read.
+ * Pixels are those of all images in a row, so that tiles are full also where images are small:
+ * g.row is the first of them, g.x the first image. Rows are gathered tap after tap (ConvLong's
+ * order of k) by asynchronous copies, weights come by one bulk copy a block of 64 k; both in stages
+ * of their own, for these kernels have no ring. 128 pixels: a warpgroup has 64 of them; 64: half of
+ * the channels. A sum is one chain over k: the same program gives the same bits, but not those of
+ * tiles of fewer pixels (gemm.cuh). Y takes the place of the stages when all have been read.
  *
- * Needs sm_90a, 16-bit X whose pixels begin at multiples of 16 bytes and which is less than 2 GB. */
+ * Needs sm_90a, 16-bit X whose pixels begin at multiples of 16 bytes and which is less than 2 GB.
+ */
 #ifndef OBK_CONV_DEALT_CUH
 #define OBK_CONV_DEALT_CUH
 
@@ -35,15 +36,16 @@ struct ConvDealt {
   static constexpr int kPixels = kPixels_, kChannels = kChannels_, kPitch = kPitch_;
   static constexpr int kIn16 = (kIn + 15) / 16 * 16;
   static constexpr int kChunks = (kKernelH * kKernelW * kIn16 + 63) / 64;
-  static constexpr int kResidents = kResidents_, kStep = conv_dealt_step(kPixels, kChannels, kChunks, kResidents);
+  static constexpr int kResidents = kResidents_,
+                       kStep = conv_dealt_step(kPixels, kChannels, kChunks, kResidents);
   static constexpr int kStages = kChunks / kStep, kBlock = kPixels * 128; /* rows of 64 k */
   static constexpr int kStage = conv_dealt_stage(kPixels, kChannels, kChunks, kResidents);
   static constexpr int kPlaces = conv_dealt_places(kPixels, kChannels, kChunks, kResidents);
   /* Few channels: the tile of conv_first.cuh. */
   static constexpr bool kThin = kIn % 8 != 0;
-  typedef ConvFixed<kIn_, kHeight_, kWidth_, kKernelH_, kKernelW_, kStrideH_, kStrideW_, kDilationH_,
-                    kDilationW_, kTop_, kLeft_, kOutWidth_, kXRow_, kXPixel_, kPixels_, kChannels_,
-                    kPitch_>
+  typedef ConvFixed<kIn_, kHeight_, kWidth_, kKernelH_, kKernelW_, kStrideH_, kStrideW_,
+                    kDilationH_, kDilationW_, kTop_, kLeft_, kOutWidth_, kXRow_, kXPixel_, kPixels_,
+                    kChannels_, kPitch_>
       Fixed;
   /* Whether no tap lies outside of X. */
   static constexpr bool kInside =
@@ -54,8 +56,8 @@ struct ConvDealt {
 
 #ifdef OBK_WGMMA
 
-/* What a thread copies of the pixels threadIdx.x / 8, 32 further, ...: where their first tap lies in
- * X, in bytes, and that tap's row and column, which may be outside. */
+/* What a thread copies of the pixels threadIdx.x / 8, 32 further, ...: where their first tap lies
+ * in X, in bytes, and that tap's row and column, which may be outside. */
 template <typename S>
 struct DealtPixels {
   static constexpr int kEach = S::kPixels / 32;
@@ -67,7 +69,8 @@ struct DealtPixels {
 #pragma unroll
     for (int h = 0; h < kEach; ++h) {
       const int q = first + min((int)threadIdx.x / 8 + h * 32, last);
-      const int image = q / (S::kOutWidth * S::kOutHeight), of = q - image * (S::kOutWidth * S::kOutHeight);
+      const int image = q / (S::kOutWidth * S::kOutHeight),
+                of = q - image * (S::kOutWidth * S::kOutHeight);
       const int y = of / S::kOutWidth;
       row[h] = y * S::kStrideH - S::kTop;
       column[h] = (of - y * S::kOutWidth) * S::kStrideW - S::kLeft;
@@ -81,7 +84,8 @@ struct DealtPixels {
     const int channel = S::kIn16 % 64 == 0 ? rest + (int)(threadIdx.x % 8) * 8 : rest;
     const int ky = tap / S::kKernelW, down = ky * S::kDilationH;
     const int across = (tap - ky * S::kKernelW) * S::kDilationW;
-    const int skip = down * S::kXRow + across * S::kXPixel + (channel - (int)(threadIdx.x % 8) * 8) * 2;
+    const int skip =
+        down * S::kXRow + across * S::kXPixel + (channel - (int)(threadIdx.x % 8) * 8) * 2;
     const bool there = ky < S::kKernelH && channel < S::kIn;
 #pragma unroll
     for (int h = 0; h < kEach; ++h) {
@@ -101,7 +105,8 @@ template <typename S>
 struct DealtStages {
   static constexpr uint32_t kChunk = S::kChannels / 8 * WeightPages::kAtomBytes;
   static constexpr uint32_t kWeights = S::kStep * kChunk;
-  /* Stages asked for at first: all, or so many that a place is asked for again when two are in use. */
+  /* Stages asked for at first: all, or so many that a place is asked for again when two are in use.
+   */
   static constexpr int kAhead = S::kPlaces < S::kStages ? S::kPlaces - 2 : S::kStages;
   uint32_t work, bars;
   const char* weights;
@@ -114,8 +119,8 @@ struct DealtStages {
   /* One thread. */
   __device__ __forceinline__ void ask(int stage, int place) const {
     mbarrier_expect(bars + 8 * place, kWeights);
-    bulk_copy(work + place * S::kStage + S::kStep * S::kBlock, weights + (int64_t)stage * kWeights, kWeights,
-              bars + 8 * place);
+    bulk_copy(work + place * S::kStage + S::kStep * S::kBlock, weights + (int64_t)stage * kWeights,
+              kWeights, bars + 8 * place);
   }
 };
 
@@ -139,10 +144,11 @@ static __device__ __forceinline__ void conv_dealt_begin(const ObkConv& g) {
     mbarrier_init(at.bar, 1);
     mbarrier_init_fence();
     mbarrier_expect(at.bar, at.kWeights);
-    return bulk_copy(at.weights,
-                     (const char*)g.weights +
-                         (uint32_t)g.channel / 8 * (int64_t)(S::Fixed::kChunks * WeightPages::kAtomBytes),
-                     at.kWeights, at.bar);
+    return bulk_copy(
+        at.weights,
+        (const char*)g.weights +
+            (uint32_t)g.channel / 8 * (int64_t)(S::Fixed::kChunks * WeightPages::kAtomBytes),
+        at.kWeights, at.bar);
   }
   const DealtStages<S> stages(g);
 #pragma unroll 1
@@ -152,7 +158,8 @@ static __device__ __forceinline__ void conv_dealt_begin(const ObkConv& g) {
   for (int k = 0; k < stages.kAhead; ++k) stages.ask(k, k);
 }
 
-/* Stages whose products are under way while a warp waits: none where a watchdog may end that wait (product.cuh). */
+/* Stages whose products are under way while a warp waits: none where a watchdog may end that wait
+ * (product.cuh). */
 #ifdef OBK_WATCHDOG
 static constexpr int kDealtUnderWay = 0;
 #else
@@ -181,10 +188,10 @@ static __device__ __forceinline__ void conv_dealt_first_tile(const ObkConv& g) {
   typedef typename S::Fixed F;
   constexpr int kN = S::kChannels, kAll = S::kOutWidth * S::kOutHeight;
   const DealtFirst<S> at(g);
-  const int image = (int)g.row / kAll, first = (int)g.row - image * kAll, top = first / S::kOutWidth;
-  const uint32_t patch =
-      conv_thin_patch<F>(at.patch, (const char*)g.x + (int64_t)image * S::kImage,
-                         top * S::kStrideH - S::kTop, -S::kLeft);
+  const int image = (int)g.row / kAll, first = (int)g.row - image * kAll,
+            top = first / S::kOutWidth;
+  const uint32_t patch = conv_thin_patch<F>(at.patch, (const char*)g.x + (int64_t)image * S::kImage,
+                                            top * S::kStrideH - S::kTop, -S::kLeft);
   copy16_commit();
   const int lane = threadIdx.x % 32, row = threadIdx.x / 32 * 16 + lane / 4;
   ConvRuns<F> runs;
@@ -242,8 +249,8 @@ static __device__ __forceinline__ void conv_dealt_rows_tile(const ObkConv& g) {
   const int high = kHigh ? part * 64 : 0, left = kHigh ? 0 : part * kN; /* this warpgroup's first */
   /* This lane's share of ldmatrix: 16 rows of the warp, the first k-step; the others lie at places
    * that differ in two bits. */
-  const uint32_t x0 = work + (high + threadIdx.x / 32 % 4 * 16 + lane % 16) * 128 +
-                      ((lane / 16 ^ (lane & 7)) << 4);
+  const uint32_t x0 =
+      work + (high + threadIdx.x / 32 % 4 * 16 + lane % 16) * 128 + ((lane / 16 ^ (lane & 7)) << 4);
   const uint64_t y0 = matrix_at(work + S::kStep * S::kBlock + left / 8 * 1024, 1024);
   float sum[kN / 2];
 #pragma unroll
@@ -251,7 +258,7 @@ static __device__ __forceinline__ void conv_dealt_rows_tile(const ObkConv& g) {
   uint32_t rows[2][4 * S::kStep][4];
   int place = 0;
   uint32_t turn = 0;
-  auto multiply = [&](uint32_t (&a)[4 * S::kStep][4]) {
+  auto multiply = [&](uint32_t(&a)[4 * S::kStep][4]) {
     copy16_wait<kAhead - 1>();
     wait_for_weights(bars + 8 * place, place, turn);
     __syncthreads(); /* the stage is there, and all have read the one before the last */
@@ -263,7 +270,8 @@ static __device__ __forceinline__ void conv_dealt_rows_tile(const ObkConv& g) {
     wgmma_begin();
 #pragma unroll
     for (int k = 0; k < 4 * S::kStep; ++k)
-      Wgmma<kN, kBfloat>::multiply_rows(sum, a[k], y + k / 4 * (DealtStages<S>::kChunk >> 4) + k % 4 * 2);
+      Wgmma<kN, kBfloat>::multiply_rows(sum, a[k],
+                                        y + k / 4 * (DealtStages<S>::kChunk >> 4) + k % 4 * 2);
     wgmma_commit();
     if (threadIdx.x == 0 && wanted < S::kStages) stages.ask(wanted, asked);
     bring();
@@ -278,15 +286,18 @@ static __device__ __forceinline__ void conv_dealt_rows_tile(const ObkConv& g) {
   }
   wgmma_wait<0>();
   __syncthreads(); /* Y lies where the stages lay */
-  const uint32_t c = shared_address(g.y) + 4 * ((high + threadIdx.x / 32 % 4 * 16 + lane / 4) * S::kPitch +
-                                                left + lane % 4 * 2);
+  const uint32_t c =
+      shared_address(g.y) +
+      4 * ((high + threadIdx.x / 32 % 4 * 16 + lane / 4) * S::kPitch + left + lane % 4 * 2);
   dealt_give<kN, S::kPitch>(sum, c);
 }
 
 template <bool kBfloat, typename S>
 static __device__ __forceinline__ void conv_dealt_tile(const ObkConv& g) {
-  if constexpr (S::kThin) return conv_dealt_first_tile<kBfloat, S>(g);
-  else conv_dealt_rows_tile<kBfloat, S>(g);
+  if constexpr (S::kThin)
+    return conv_dealt_first_tile<kBfloat, S>(g);
+  else
+    conv_dealt_rows_tile<kBfloat, S>(g);
 }
 
 #else

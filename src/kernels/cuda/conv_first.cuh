@@ -1,12 +1,12 @@
-/* kernels/cuda/conv_first.cuh — a convolution tile of few channels (a network's first layer) by wgmma:
- * pixels are the 64-row side, a warpgroup's 64 of them; a lane reads its words of a kernel row from the
- * patch into the registers that the tensor cores take.
+/* kernels/cuda/conv_first.cuh — a convolution tile of few channels (a network's first layer) by
+ * wgmma: pixels are the 64-row side, a warpgroup's 64 of them; a lane reads its words of a kernel
+ * row from the patch into the registers that the tensor cores take.
  *
  *   if constexpr (conv_first_fits<ConvFixed<...>>()) conv_first_tile<bf16, ConvFixed<...>>(g)
  *
- * Only in functions that are part of their kernel, as all that takes wgmma. A warpgroup has the four
- * sums of a pixel (the steps of 16 k that are 0, 1, 2, 3 modulo 4) in its own registers, so they meet
- * nowhere else; they are added as conv.cuh adds them. */
+ * Only in functions that are part of their kernel, as all that takes wgmma. A warpgroup has the
+ * four sums of a pixel (the steps of 16 k that are 0, 1, 2, 3 modulo 4) in its own registers, so
+ * they meet nowhere else; they are added as conv.cuh adds them. */
 #ifndef OBK_CONV_FIRST_CUH
 #define OBK_CONV_FIRST_CUH
 
@@ -71,8 +71,8 @@ static __device__ __forceinline__ void conv_first_tile(const ObkConv& g) {
   constexpr int kN = S::kChannels, kGroups = kN / 8, kPage = 24 / kGroups;
   constexpr int kPages = fixed_parts(S::kChunks, kPage);
   const uint32_t work = (shared_address(g.scratch) + 127) & ~127u;
-  const uint32_t patch = conv_thin_patch<S>(
-      work, (const char*)g.x, (int)g.row * S::kStrideH - S::kTop, -S::kLeft);
+  const uint32_t patch =
+      conv_thin_patch<S>(work, (const char*)g.x, (int)g.row * S::kStrideH - S::kTop, -S::kLeft);
   copy16_commit();
   const char* weights = (const char*)g.weights +
                         (uint32_t)g.channel / 8 * (int64_t)(S::kChunks * WeightPages::kAtomBytes);
@@ -110,7 +110,8 @@ static __device__ __forceinline__ void conv_first_tile(const ObkConv& g) {
 #pragma unroll
     for (int p = 0; p < 4; ++p)
       if (c * 4 + p < S::kK16)
-        Wgmma<kN, kBfloat>::multiply_rows(sum[p], a[c * 4 + p], y + c % kPage * (kGroups * 64) + 2 * p);
+        Wgmma<kN, kBfloat>::multiply_rows(sum[p], a[c * 4 + p],
+                                          y + c % kPage * (kGroups * 64) + 2 * p);
     wgmma_commit();
   }
   wgmma_wait<0>();

@@ -1,23 +1,24 @@
-/* kernels/cuda/conv_fixed.cuh — a 16-bit convolution tile whose shape stands in the text of its body:
- * all that follows from it is worked out by the compiler.
+/* kernels/cuda/conv_fixed.cuh — a 16-bit convolution tile whose shape stands in the text of its
+ * body: all that follows from it is worked out by the compiler.
  *
  *   conv_tile_of<kObkF16, kSure, kInlined, ConvFixed<...>>(g)    what does not fit: conv.cuh
  *
  * kInlined: the body is part of its kernel; tiles of many pixels by many channels are then those of
- * conv_wide.cuh, or conv_long.cuh; those of few channels of X conv_first.cuh's. kSure: the caller knows that g.channels are the shape's, that X lies at a multiple of
- * 16 bytes and Y in fast memory, and that no tile reads below X where nothing is padded above or to
- * the left; where a ring is certain too (OBK_RING), the general way is not compiled at all.
+ * conv_wide.cuh, or conv_long.cuh; those of few channels of X conv_first.cuh's. kSure: the caller
+ * knows that g.channels are the shape's, that X lies at a multiple of 16 bytes and Y in fast
+ * memory, and that no tile reads below X where nothing is padded above or to the left; where a ring
+ * is certain too (OBK_RING), the general way is not compiled at all.
  *
- * The tile is one pass over all of k, by a patch of X; sums, and so their bits, are those of conv.cuh.
- * All copies are asked for before anything else is worked out; weights come by the ring, asked for
- * before the barrier. The image's last tile may have fewer pixels: the last repeats.
+ * The tile is one pass over all of k, by a patch of X; sums, and so their bits, are those of
+ * conv.cuh. All copies are asked for before anything else is worked out; weights come by the ring,
+ * asked for before the barrier. The image's last tile may have fewer pixels: the last repeats.
  *
- * Code that comes from far takes 16 ns for 128 bytes (measured on an H200, where the SM keeps 128 KB),
- * and one kernel for a network runs other code in each phase. So the code of a tile depends on its
- * size alone, and layers share it: what differs between them are ConvNumbers, passed in registers. In
- * a kernel of its own, whose code the machine fetches before its start, the same text is inlined and
- * the numbers are constants. Thin tiles (few channels), of which a network has one, are written in
- * loops. */
+ * Code that comes from far takes 16 ns for 128 bytes (measured on an H200, where the SM keeps 128
+ * KB), and one kernel for a network runs other code in each phase. So the code of a tile depends on
+ * its size alone, and layers share it: what differs between them are ConvNumbers, passed in
+ * registers. In a kernel of its own, whose code the machine fetches before its start, the same text
+ * is inlined and the numbers are constants. Thin tiles (few channels), of which a network has one,
+ * are written in loops. */
 #ifndef OBK_CONV_FIXED_CUH
 #define OBK_CONV_FIXED_CUH
 
@@ -44,16 +45,37 @@ struct ConvFixed {
   static constexpr int kPadded = (kPixels + 15) / 16 * 16;
 };
 
-/* What a tile of a given size needs to know of its layer; bytes, counts, or 16s of k. X and its strides;
- * the patch; from pixel to pixel of Y in it; the taps; Y; divisors, as divide() has them. A called
- * function takes them one by one: a structure would lie in memory. */
-#define OBK_CONV_NUMBERS(X)                                                        \
-  X(height) X(width) X(x_row) X(x_pixel) X(stride_h) X(stride_w) X(top) X(left)    \
-  X(rows) X(columns) X(pieces) X(own) X(step_h) X(step_w) X(row_bytes)             \
-  X(pixel_bytes) X(teams) X(row_step) X(pixel_step)                                \
-  X(kernel_w) X(each) X(tap_row) X(tap_column) X(k16) X(chunks)                    \
-  X(out_width) X(one_row) X(table_bytes) X(y_pixel)                                          \
-  X(by_pieces) X(by_all) X(by_each) X(by_kernel) X(by_width)
+/* What a tile of a given size needs to know of its layer; bytes, counts, or 16s of k. X and its
+ * strides; the patch; from pixel to pixel of Y in it; the taps; Y; divisors, as divide() has them.
+ * A called function takes them one by one: a structure would lie in memory. */
+#define OBK_CONV_NUMBERS(X) \
+  X(height)                 \
+  X(width)                  \
+  X(x_row)                  \
+  X(x_pixel)                \
+  X(stride_h)               \
+  X(stride_w)               \
+  X(top)                    \
+  X(left)                   \
+  X(rows)                   \
+  X(columns)                \
+  X(pieces)                 \
+  X(own)                    \
+  X(step_h)                 \
+  X(step_w)                 \
+  X(row_bytes)              \
+  X(pixel_bytes)            \
+  X(teams)                  \
+  X(row_step)               \
+  X(pixel_step)             \
+  X(kernel_w)               \
+  X(each)                   \
+  X(tap_row)                \
+  X(tap_column)             \
+  X(k16)                    \
+  X(chunks)                 \
+  X(out_width)              \
+  X(one_row) X(table_bytes) X(y_pixel) X(by_pieces) X(by_all) X(by_each) X(by_kernel) X(by_width)
 #define OBK_CONV_FIELD(name) int name;
 #define OBK_CONV_PARAMETER(name) , int name##_
 #define OBK_CONV_FILL(name) n.name = name##_;
@@ -72,7 +94,8 @@ static __device__ constexpr ConvNumbers conv_numbers() {
   n.height = S::kHeight, n.width = S::kWidth, n.x_row = (int)S::kXRow, n.x_pixel = (int)S::kXPixel;
   n.stride_h = S::kStrideH, n.stride_w = S::kStrideW, n.top = S::kTop, n.left = S::kLeft;
   n.rows = f.rows, n.columns = f.columns, n.pieces = (S::kIn + 15) / 16 * 2, n.own = S::kIn / 8;
-  n.step_h = f.step_h, n.step_w = f.step_w, n.row_bytes = f.row_bytes, n.pixel_bytes = f.pixel_bytes;
+  n.step_h = f.step_h, n.step_w = f.step_w, n.row_bytes = f.row_bytes,
+  n.pixel_bytes = f.pixel_bytes;
   const int all = n.columns * n.pieces;
   n.teams = all * 2 <= kConvThreads ? kConvThreads / all : 1;
   n.row_step = f.stride_h * f.row_bytes, n.pixel_step = f.stride_w * f.pixel_bytes;
@@ -104,8 +127,8 @@ struct ConvPages : PageCursor {
   }
 };
 
-/* The patch of a tile whose first row and column of X are y0, x0. A thread walks down a column of pieces;
- * few pieces in a row: several rows at once. */
+/* The patch of a tile whose first row and column of X are y0, x0. A thread walks down a column of
+ * pieces; few pieces in a row: several rows at once. */
 static __device__ __forceinline__ void conv_patch(uint32_t to, const char* x, int y0, int x0,
                                                   const ConvNumbers& n) {
   const int all = n.columns * n.pieces, team = n.teams > 1 ? divide(threadIdx.x, n.by_all) : 0;
@@ -131,8 +154,7 @@ static __device__ __forceinline__ void conv_table(uint32_t table, const ConvNumb
 #pragma unroll 1
   for (int k = threadIdx.x; k < n.chunks * 4; k += kConvThreads) {
     const int tap = divide(k, n.by_each), c = k - tap * n.each, ky = divide(tap, n.by_kernel);
-    const uint32_t offset =
-        ky * n.tap_row + (tap - ky * n.kernel_w) * n.tap_column + c * 32;
+    const uint32_t offset = ky * n.tap_row + (tap - ky * n.kernel_w) * n.tap_column + c * 32;
     store_shared_word(table + k * 4, k < n.k16 ? offset << 5 | 16u : 0u);
   }
 }
@@ -186,15 +208,16 @@ struct ConvPlace {
   int row, column, pixels;
 };
 
-/* How the warps of a tile of kChannels by kPadded pixels share it, its sums, and their way to Y. Warp w
- * sums the steps of k that are w modulo 4. */
+/* How the warps of a tile of kChannels by kPadded pixels share it, its sums, and their way to Y.
+ * Warp w sums the steps of k that are w modulo 4. */
 template <int kChannels_, int kPadded_>
 struct ConvTile {
   static constexpr int kChannels = kChannels_, kPadded = kPadded_, kGroups = kChannels / 8;
-  static constexpr int kPage = 24 / kGroups; /* chunks of a page of weights */
-  static constexpr int kPitch = WeightPages::kAtomBytes;        /* of groups in a chunk */
+  static constexpr int kPage = 24 / kGroups;             /* chunks of a page of weights */
+  static constexpr int kPitch = WeightPages::kAtomBytes; /* of groups in a chunk */
   static constexpr int kChunk = kGroups * WeightPages::kAtomBytes;
-  /* The halves of the CTA share channels, or, where those are only 16, pixels: kNs blocks of 8 each. */
+  /* The halves of the CTA share channels, or, where those are only 16, pixels: kNs blocks of 8
+   * each. */
   static constexpr bool kByChannels = kChannels > 16;
   static constexpr int kMs = kChannels > 32 ? 2 : 1;
   static constexpr int kNs = kByChannels ? kPadded / 8 : kPadded / 16;
@@ -234,8 +257,8 @@ struct ConvTile {
   /* All have read the patch. The four sums to `y`, its pixels `y_pixel` bytes apart. */
   __device__ __forceinline__ void finish(uint32_t work, uint32_t y, int y_pixel, int pixels) {
     const int lane = threadIdx.x % 32;
-    const uint32_t base = work + part() * kPlane + lane / 4 * 4 +
-                          (first_pixel() + lane % 4 * 2) * (kSumPitch * 4);
+    const uint32_t base =
+        work + part() * kPlane + lane / 4 * 4 + (first_pixel() + lane % 4 * 2) * (kSumPitch * 4);
 #pragma unroll
     for (int m = 0; m < kMs; ++m)
       if (const int m16 = m0() + m * 2; m16 < kChannels / 16) {
@@ -265,8 +288,7 @@ struct ConvTile {
 };
 
 template <bool kBfloat, int kChannels, int kPadded>
-static __device__ __noinline__ void conv_patched(
-    ConvPlace g OBK_CONV_NUMBERS(OBK_CONV_PARAMETER)) {
+static __device__ __noinline__ void conv_patched(ConvPlace g OBK_CONV_NUMBERS(OBK_CONV_PARAMETER)) {
   ConvNumbers n;
   OBK_CONV_NUMBERS(OBK_CONV_FILL)
   typedef ConvTile<kChannels, kPadded> T;
@@ -341,8 +363,7 @@ static __device__ __noinline__ void conv_thin_tile(ConvPlace g) {
   typedef ConvTile<S::kChannels, S::kPadded> T;
   constexpr ConvFit f = S::kFit;
   const uint32_t table = (g.scratch + 127) & ~127u, work = table + f.table_bytes;
-  const uint32_t patch =
-      conv_thin_patch<S>(work, g.x, g.row * S::kStrideH - S::kTop, -S::kLeft);
+  const uint32_t patch = conv_thin_patch<S>(work, g.x, g.row * S::kStrideH - S::kTop, -S::kLeft);
   copy16_commit();
   const WeightPages weights = WeightPages::of_tile(g.weights, T::kGroups, S::kChunks);
   ConvPages ring;
@@ -459,7 +480,8 @@ static __device__ __forceinline__ void conv_tile_of(const ObkConv& g) {
     } else {
       const bool near = __isShared(g.y) && g.y_pixel == S::kPitch && !g.accumulate;
       /* A run of X's own bytes has no padding below. */
-      const bool sure = near && !S::kFit.raw && g.channels == S::kChannels && ((uint64_t)g.x & 15) == 0;
+      const bool sure =
+          near && !S::kFit.raw && g.channels == S::kChannels && ((uint64_t)g.x & 15) == 0;
       if (ring_state().pages > 1 && (kSure || sure))
         take();
       else

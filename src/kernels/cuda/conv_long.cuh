@@ -1,12 +1,13 @@
-/* kernels/cuda/conv_long.cuh — a convolution tile of a known shape with 49 to 64 pixels by 64 to 160
- * channels whose part of X is too large for shared memory: the product tile of gemm_long.cuh, whose
- * rows are gathered pixel by pixel for each tap.
+/* kernels/cuda/conv_long.cuh — a convolution tile of a known shape with 49 to 64 pixels by 64 to
+ * 160 channels whose part of X is too large for shared memory: the product tile of gemm_long.cuh,
+ * whose rows are gathered pixel by pixel for each tap.
  *
  *   if constexpr (conv_long_fits<ConvFixed<...>>()) conv_long_tile<bf16, ConvFixed<...>>(g)
  *
- * Only in functions that are part of their kernel, as all that takes wgmma. The order of the sums, and
- * so the bits, are those of conv.cuh. The same element of X is read for each tap, from the second-level
- * cache: with many channels that is less than weights would be, read for fewer pixels. */
+ * Only in functions that are part of their kernel, as all that takes wgmma. The order of the sums,
+ * and so the bits, are those of conv.cuh. The same element of X is read for each tap, from the
+ * second-level cache: with many channels that is less than weights would be, read for fewer pixels.
+ */
 #ifndef OBK_CONV_LONG_CUH
 #define OBK_CONV_LONG_CUH
 
@@ -36,8 +37,8 @@ struct ConvLong {
   static constexpr int kPages = fixed_parts(kChunks, kPage);
 };
 
-/* What a thread copies of the pixels threadIdx.x / 8 and 32 further: where their first tap lies behind
- * X, in bytes, and that tap's row and column, which may be outside. */
+/* What a thread copies of the pixels threadIdx.x / 8 and 32 further: where their first tap lies
+ * behind X, in bytes, and that tap's row and column, which may be outside. */
 template <typename S>
 struct ConvPixels {
   const char* x;
@@ -55,7 +56,8 @@ struct ConvPixels {
   }
   __device__ __forceinline__ void copy(uint32_t to, int block) const {
     constexpr int kIn16 = (S::kIn + 15) / 16 * 16;
-    const int k = block * 64 + (int)(threadIdx.x % 8) * 8, tap = k / kIn16, channel = k - tap * kIn16;
+    const int k = block * 64 + (int)(threadIdx.x % 8) * 8, tap = k / kIn16,
+              channel = k - tap * kIn16;
     const int ky = tap / S::kKernelW, down = ky * S::kDilationH;
     const int across = (tap - ky * S::kKernelW) * S::kDilationW;
     const int skip = down * (int)S::kXRow + across * (int)S::kXPixel + channel * 2;

@@ -30,8 +30,9 @@ struct ConvShare {
 struct ConvPass {
   ConvPlan plan;
   WeightPages weights;
-  uint32_t table, work; /* shared memory: of the steps of k; of the patch, the stages, then the sums */
-  uint32_t patch;       /* the first column of the first row */
+  uint32_t table,
+      work;       /* shared memory: of the steps of k; of the patch, the stages, then the sums */
+  uint32_t patch; /* the first column of the first row */
   int first, pixel, pixels, channel, channels;
 };
 static __device__ __forceinline__ ConvPass& conv_pass_state() {
@@ -44,8 +45,7 @@ static __device__ __noinline__ void conv_begin_pass(const ObkConv& g, uint32_t w
                                                     int pixels, int channel, int channels) {
   const ConvWindow v(g, 2);
   const int first = (int)(g.row * g.out_width + g.column) + pixel;
-  const ConvPlan p =
-      conv_plan(&g, first, pixels, channels, v.aligned(), ring_state().pages > 0);
+  const ConvPlan p = conv_plan(&g, first, pixels, channels, v.aligned(), ring_state().pages > 0);
   const uint32_t body = work + p.table_bytes;
   uint32_t patch = body;
   if (p.source == kConvPatched)
@@ -60,8 +60,8 @@ static __device__ __noinline__ void conv_begin_pass(const ObkConv& g, uint32_t w
     pass.pixel = pixel, pass.pixels = pixels, pass.channel = channel, pass.channels = channels;
     pass.weights.groups = p.channels >> 3, pass.weights.chunks = p.chunks;
     pass.weights.pitch = conv_up16((int)g.channels) >> 3; /* the tile's channels lie together */
-    pass.weights.from = (const char*)g.weights + (g.channel / 8 * (int64_t)p.chunks + channel / 8) *
-                                                     WeightPages::kAtomBytes;
+    pass.weights.from = (const char*)g.weights +
+                        (g.channel / 8 * (int64_t)p.chunks + channel / 8) * WeightPages::kAtomBytes;
   }
   __syncthreads();
 }
@@ -101,10 +101,11 @@ static __device__ __noinline__ void conv_pass_patch(const ObkConv& g) {
   const int per_page = weights.chunks_a_page();
   constexpr uint32_t pitch = WeightPages::kAtomBytes; /* from group to group in a page */
   const uint32_t next = weights.groups * pitch;       /* from chunk to chunk */
-  const uint32_t a_at = (share.m0 * 2 + ((lane >> 3) & 1)) * pitch + r * 128 +
-                        (((part * 2 + (lane >> 4)) ^ r) << 4);
+  const uint32_t a_at =
+      (share.m0 * 2 + ((lane >> 3) & 1)) * pitch + r * 128 + (((part * 2 + (lane >> 4)) ^ r) << 4);
   const uint32_t m_step = share.m0 + 2 < share.blocks_c ? 4 * pitch : 0;
-  /* Where this lane's pixels begin: ldmatrix takes 16 of them, a half of k each; words a pixel a lane. */
+  /* Where this lane's pixels begin: ldmatrix takes 16 of them, a half of k each; words a pixel a
+   * lane. */
   constexpr int kPlaces = kThin ? kJs * 2 : kJs;
   uint32_t x_at[kPlaces];
 #pragma unroll
@@ -119,7 +120,8 @@ static __device__ __noinline__ void conv_pass_patch(const ObkConv& g) {
               (kThin ? (lane & 3) * 4 : ((lane >> 3) & 1) * 16);
   }
   const bool stays = ring.holds_all();
-  const int chunks = p.chunks, whole = p.k16 >> 2; /* blocks of k; those whose four steps are there */
+  const int chunks = p.chunks,
+            whole = p.k16 >> 2; /* blocks of k; those whose four steps are there */
   float sum[kMs][kJs * 2][4] = {};
   auto step = [&](uint32_t page, int in_page, uint32_t entry) {
     const uint32_t a_from = page + in_page * next + a_at, offset = entry >> 5;
@@ -191,7 +193,8 @@ static __device__ __noinline__ void conv_pass_staged(const ObkConv& g) {
       if (!by_ring)
         for (int i = threadIdx.x; i < p.channels * 8; i += kConvThreads)
           copy16(to + padded * 144 + i * 16,
-                 weights.from + ((int64_t)chunk * weights.pitch + (i >> 6)) * WeightPages::kAtomBytes +
+                 weights.from +
+                     ((int64_t)chunk * weights.pitch + (i >> 6)) * WeightPages::kAtomBytes +
                      (i & 63) * 16);
     }
     copy16_commit(); /* empty at the end, so that the count of groups is the same */
@@ -200,14 +203,14 @@ static __device__ __noinline__ void conv_pass_staged(const ObkConv& g) {
   const int lane = threadIdx.x % 32, part = share.part, r = lane & 7;
   const int per_page = weights.chunks_a_page();
   constexpr uint32_t pitch = WeightPages::kAtomBytes;
-  const uint32_t a_at = (share.m0 * 2 + ((lane >> 3) & 1)) * pitch + r * 128 +
-                        (((part * 2 + (lane >> 4)) ^ r) << 4);
+  const uint32_t a_at =
+      (share.m0 * 2 + ((lane >> 3) & 1)) * pitch + r * 128 + (((part * 2 + (lane >> 4)) ^ r) << 4);
   const uint32_t m_step = share.m0 + 2 < share.blocks_c ? 4 * pitch : 0;
   uint32_t x_at[kJs];
 #pragma unroll
   for (int j = 0; j < kJs; ++j)
-    x_at[j] = (share.pixels16(j) * 16 + (lane >> 4) * 8 + r) * 144 + part * 32 +
-              ((lane >> 3) & 1) * 16;
+    x_at[j] =
+        (share.pixels16(j) * 16 + (lane >> 4) * 8 + r) * 144 + part * 32 + ((lane >> 3) & 1) * 16;
   float sum[kMs][kJs * 2][4] = {};
   for (int c = 0; c < kConvStages - 1; ++c) load(c);
   uint32_t page = 0;

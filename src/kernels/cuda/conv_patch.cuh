@@ -1,5 +1,6 @@
-/* kernels/cuda/conv_patch.cuh — how a 16-bit convolution's pixels come to shared memory: a patch of X
- * for all taps, or blocks of 64 k for each pixel; and the offset of every step of k in a patch. */
+/* kernels/cuda/conv_patch.cuh — how a 16-bit convolution's pixels come to shared memory: a patch of
+ * X for all taps, or blocks of 64 k for each pixel; and the offset of every step of k in a patch.
+ */
 #ifndef OBK_CONV_PATCH_CUH
 #define OBK_CONV_PATCH_CUH
 
@@ -63,7 +64,8 @@ static __device__ __noinline__ void conv_load_elements(uint32_t to, const ConvWi
       const int column = conv_div(i, v.in), x = p.column + column * p.step_w;
       uint16_t value = 0;
       if (v.has(y, x)) value = *(const uint16_t*)(v.at(y, x) + (i - column * v.in) * 2);
-      asm volatile("st.shared.u16 [%0], %1;" ::"r"(to + r * p.row_bytes + p.lead + i * 2), "h"(value)
+      asm volatile("st.shared.u16 [%0], %1;" ::"r"(to + r * p.row_bytes + p.lead + i * 2),
+                   "h"(value)
                    : "memory");
     }
   }

@@ -52,28 +52,28 @@ OBK_BOTH int32_t conv_k16(int32_t in, int32_t kernel_h, int32_t kernel_w) {
                        : kernel_h * kernel_w * (conv_up16(in) >> 4);
 }
 
-/* How a 16-bit pass sees X: as a patch in shared memory, a tap being an offset of addresses; or, where
- * none fits, in stages of 64 k that are gathered pixel by pixel. */
+/* How a 16-bit pass sees X: as a patch in shared memory, a tap being an offset of addresses; or,
+ * where none fits, in stages of 64 k that are gathered pixel by pixel. */
 enum { kConvStaged = 0, kConvPatched = 1, kConvThin = 2 };
 
 struct ConvPlan {
-  int32_t pixels, channels;         /* of the pass, padded to 16 */
-  int32_t k16, chunks;              /* of k: steps of 16, blocks of 64 */
-  int32_t source;                   /* kConvPatched, ... */
-  int32_t top, left;                /* of Y: the patch's first row and column are this pixel's */
-  int32_t row, column;              /* of X, the patch's first; may lie outside */
-  int32_t rows, columns;            /* of the patch */
-  int32_t step_h, step_w;           /* rows and columns of X from one of the patch to the next */
-  int32_t stride_h, stride_w;       /* from pixel to pixel of Y, in the patch */
-  int32_t pixel_bytes, row_bytes;   /* of the patch */
+  int32_t pixels, channels;       /* of the pass, padded to 16 */
+  int32_t k16, chunks;            /* of k: steps of 16, blocks of 64 */
+  int32_t source;                 /* kConvPatched, ... */
+  int32_t top, left;              /* of Y: the patch's first row and column are this pixel's */
+  int32_t row, column;            /* of X, the patch's first; may lie outside */
+  int32_t rows, columns;          /* of the patch */
+  int32_t step_h, step_w;         /* rows and columns of X from one of the patch to the next */
+  int32_t stride_h, stride_w;     /* from pixel to pixel of Y, in the patch */
+  int32_t pixel_bytes, row_bytes; /* of the patch */
   int32_t lead; /* thin: bytes before the first column, so that X's column 0 is aligned */
   int32_t raw;  /* thin: rows lie as in X, all that is read is there */
   int32_t table_bytes, patch_bytes; /* offsets of the steps of k; then the patch or the stages */
   int32_t stage_bytes, bytes;
 };
 
-/* Output pixels first .. first + pixels of an image. aligned: X's pixels lie at multiples of 16 bytes. ring:
- * weights come by the ring. */
+/* Output pixels first .. first + pixels of an image. aligned: X's pixels lie at multiples of 16
+ * bytes. ring: weights come by the ring. */
 OBK_BOTH struct ConvPlan conv_plan(const struct ObkConv* g, int32_t first, int32_t pixels,
                                    int32_t channels, int32_t aligned, int32_t ring) {
   struct ConvPlan p = {};
@@ -97,10 +97,11 @@ OBK_BOTH struct ConvPlan conv_plan(const struct ObkConv* g, int32_t first, int32
   p.column = left * (int32_t)g->stride_w - (int32_t)g->pad_left;
   p.rows = (bottom - top) * p.stride_h + (kernel_h - 1) * (int32_t)g->dilation_h + 1;
   p.columns = (right - left) * p.stride_w + (kernel_w - 1) * (int32_t)g->dilation_w + 1;
-  p.pixel_bytes = thin ? in * 2 : conv_up16(in) * 2 + 16; /* odd in 16s: pixels spread over the banks */
+  p.pixel_bytes =
+      thin ? in * 2 : conv_up16(in) * 2 + 16; /* odd in 16s: pixels spread over the banks */
   p.row_bytes = p.columns * p.pixel_bytes;
-  if (thin && p.step_h == 1 && p.row >= 0 && p.column >= 0 && p.row + p.rows <= g->height && p.columns <= g->width &&
-      g->x_pixel == in) {
+  if (thin && p.step_h == 1 && p.row >= 0 && p.column >= 0 && p.row + p.rows <= g->height &&
+      p.columns <= g->width && g->x_pixel == in) {
     p.raw = 1, p.row_bytes = (int32_t)g->x_row * 2;
   } else if (thin) {
     p.lead = p.column * p.pixel_bytes & 15;
@@ -126,10 +127,11 @@ constexpr uint32_t conv_divisor(int64_t d) { return (uint32_t)(((1 << 24) + d - 
 
 /* Whether a tile of so many pixels by channels may be that of conv_wide.cuh, if its patch fits. */
 constexpr bool conv_wide(int64_t pixels, int64_t channels) {
-  return pixels > 32 && pixels <= 64 && channels >= 32 && channels <= kLongColumns && channels % 16 == 0;
+  return pixels > 32 && pixels <= 64 && channels >= 32 && channels <= kLongColumns &&
+         channels % 16 == 0;
 }
-/* The same of conv_first.cuh, for so many blocks of 64 k: the four sums have room, k is unrolled, its
- * weights are two pages at most. */
+/* The same of conv_first.cuh, for so many blocks of 64 k: the four sums have room, k is unrolled,
+ * its weights are two pages at most. */
 constexpr bool conv_first(int64_t pixels, int64_t channels, int64_t chunks) {
   return pixels > 32 && pixels <= kConvFirst && channels >= 16 && channels <= 64 &&
          channels % 16 == 0 && chunks <= 4 && chunks * channels / 8 <= 48;
@@ -142,32 +144,40 @@ constexpr bool conv_long(int64_t in, int64_t height, int64_t width, int64_t x_ro
          width < 1 << 14 && x_row * (height + 64) < 1 << 29;
 }
 
-/* A tile of conv_dealt.cuh, `residents` of which share a multiprocessor: blocks of 64 k of a stage, its
- * bytes; how many stages have a place, all of k or what it goes round in; its shared memory. */
+/* A tile of conv_dealt.cuh, `residents` of which share a multiprocessor: blocks of 64 k of a stage,
+ * its bytes; how many stages have a place, all of k or what it goes round in; its shared memory. */
 constexpr int conv_dealt_step(int64_t pixels, int64_t channels, int64_t chunks, int64_t residents) {
   return residents == 1 && chunks % 2 == 0 && pixels + channels <= 128 ? 2 : 1;
 }
-constexpr int conv_dealt_stage(int64_t pixels, int64_t channels, int64_t chunks, int64_t residents) {
+constexpr int conv_dealt_stage(int64_t pixels, int64_t channels, int64_t chunks,
+                               int64_t residents) {
   return (int)((pixels + channels) * 128 * conv_dealt_step(pixels, channels, chunks, residents));
 }
-constexpr int conv_dealt_places(int64_t pixels, int64_t channels, int64_t chunks, int64_t residents) {
-  const int most = (int)(204800 / residents) / conv_dealt_stage(pixels, channels, chunks, residents);
+constexpr int conv_dealt_places(int64_t pixels, int64_t channels, int64_t chunks,
+                                int64_t residents) {
+  const int most =
+      (int)(204800 / residents) / conv_dealt_stage(pixels, channels, chunks, residents);
   const int all = (int)(chunks / conv_dealt_step(pixels, channels, chunks, residents));
   return all < most ? all : most;
 }
-constexpr int conv_dealt_bytes(int64_t pixels, int64_t channels, int64_t chunks, int64_t residents) {
-  return 1024 + conv_dealt_places(pixels, channels, chunks, residents) *
-                    conv_dealt_stage(pixels, channels, chunks, residents) + 128;
+constexpr int conv_dealt_bytes(int64_t pixels, int64_t channels, int64_t chunks,
+                               int64_t residents) {
+  return 1024 +
+         conv_dealt_places(pixels, channels, chunks, residents) *
+             conv_dealt_stage(pixels, channels, chunks, residents) +
+         128;
 }
 /* Whether there is such a tile. Strides of X in elements; image: from one to the next. */
 constexpr bool conv_dealt(int64_t in, int64_t x_row, int64_t x_pixel, int64_t image, int64_t pixels,
                           int64_t channels) {
   return in % 8 == 0 && x_row % 8 == 0 && x_pixel % 8 == 0 && image % 8 == 0 &&
-         (pixels == 64 || pixels == 128) && channels >= 32 && channels <= 128 && channels % 16 == 0 &&
-         (pixels == 128 || channels % 32 == 0);
+         (pixels == 64 || pixels == 128) && channels >= 32 && channels <= 128 &&
+         channels % 16 == 0 && (pixels == 128 || channels % 32 == 0);
 }
-/* The same of few channels of X, where a tile ends with an image: `patch` bytes of it, and all weights. */
-constexpr bool conv_dealt_first(int64_t all_pixels, int64_t pixels, int64_t channels, int64_t chunks) {
+/* The same of few channels of X, where a tile ends with an image: `patch` bytes of it, and all
+ * weights. */
+constexpr bool conv_dealt_first(int64_t all_pixels, int64_t pixels, int64_t channels,
+                                int64_t chunks) {
   return pixels == 128 && all_pixels % 128 == 0 && channels >= 16 && channels <= 64 &&
          channels % 16 == 0 && chunks <= 4;
 }
@@ -175,8 +185,8 @@ constexpr int conv_dealt_first_bytes(int64_t patch, int64_t channels, int64_t ch
   return (int)(1024 + channels * chunks * 128 + 128 + patch);
 }
 
-/* A patch as above for every tile of an image, where it is the same for all: tiles of `pixels` in row
- * order, in constants of device code (conv_fixed.cuh). Strides of X in elements. */
+/* A patch as above for every tile of an image, where it is the same for all: tiles of `pixels` in
+ * row order, in constants of device code (conv_fixed.cuh). Strides of X in elements. */
 struct ConvFit {
   bool fits, thin, one_row, raw; /* one_row: no tile leaves a row of Y */
   bool patched;                  /* the patch fits, whatever the channels and pixels */
@@ -193,17 +203,17 @@ constexpr ConvFit conv_fit(int64_t in, int64_t height, int64_t width, int64_t ke
   const int64_t in16 = (in + 15) / 16 * 16;
   /* Of any tile, also of one that does not fit. */
   f.k16 = (int)(f.thin ? kernel_h * ((kernel_w * in + 15) / 16) : kernel_h * kernel_w * in16 / 16);
-  if (pixels < 1 || pixels > most || channels < 16 || channels % 16 != 0 ||
-      wide < 1 || in * kernel_w * kernel_h > 65536 || x_row > 1 << 28 || x_pixel > 1 << 28)
+  if (pixels < 1 || pixels > most || channels < 16 || channels % 16 != 0 || wide < 1 ||
+      in * kernel_w * kernel_h > 65536 || x_row > 1 << 28 || x_pixel > 1 << 28)
     return f;
   f.table_bytes = ((f.k16 + 3) / 4 * 16 + 127) / 128 * 128;
   f.step_h = (int)(kernel_h == 1 ? sh : 1), f.stride_h = (int)(kernel_h == 1 ? 1 : sh);
   const bool skips = kernel_w == 1 && !f.thin;
   f.step_w = (int)(skips ? sw : 1), f.stride_w = (int)(skips ? 1 : sw);
   f.one_row = !f.thin && wide % pixels == 0;
-  const int64_t y_rows = f.one_row                 ? 1
-                         : pixels % wide == 0      ? pixels / wide
-                                                   : (pixels + wide - 2) / wide + 1;
+  const int64_t y_rows = f.one_row            ? 1
+                         : pixels % wide == 0 ? pixels / wide
+                                              : (pixels + wide - 2) / wide + 1;
   const int64_t rows = (y_rows - 1) * f.stride_h + (kernel_h - 1) * dilation_h + 1;
   int64_t columns =
       ((f.one_row ? pixels : wide) - 1) * f.stride_w + (kernel_w - 1) * dilation_w + 1;
@@ -236,7 +246,8 @@ constexpr ConvFit conv_fit(int64_t in, int64_t height, int64_t width, int64_t ke
       break;
     }
   if (rows * row_bytes > kConvPatch) return f;
-  if (!f.thin && (columns * (in16 / 8) * (in16 / 8) >> 24 || (wide + pixels) * wide >> 24)) return f;
+  if (!f.thin && (columns * (in16 / 8) * (in16 / 8) >> 24 || (wide + pixels) * wide >> 24))
+    return f;
   f.rows = (int)rows, f.columns = (int)columns, f.row_bytes = (int)row_bytes;
   f.patch_bytes = f.rows * f.row_bytes + 64;
   f.patched = true, f.wide_bytes = f.table_bytes + f.patch_bytes + 128;
@@ -260,7 +271,8 @@ struct ConvPlan32 {
   int32_t weights_pitch;    /* elements from k to k: by tensor cores so that no bank is met twice */
   int32_t k_blocks, stage_blocks, stage_bytes, bytes;
 };
-OBK_BOTH struct ConvPlan32 conv_plan32(const struct ObkConv* g, int32_t pixels, int32_t channels, int32_t panel = OBK_GEMM_PANEL) {
+OBK_BOTH struct ConvPlan32 conv_plan32(const struct ObkConv* g, int32_t pixels, int32_t channels,
+                                       int32_t panel = OBK_GEMM_PANEL) {
   struct ConvPlan32 p = {};
   p.pixels = conv_up16(pixels), p.channels = conv_up(channels, 32);
   p.weights_pitch = p.channels + (g->type == kObkTf32 ? 8 : 0);

@@ -1,12 +1,13 @@
-/* kernels/cuda/conv_wide.cuh — a convolution tile of a known shape with 33 to 64 pixels by 32 to 160
- * channels whose part of X fits shared memory, by wgmma: pixels are the 64-row side, read from the
- * patch of conv_fixed.cuh by addresses a lane, so that a tap is an offset; weights come by the ring.
+/* kernels/cuda/conv_wide.cuh — a convolution tile of a known shape with 33 to 64 pixels by 32 to
+ * 160 channels whose part of X fits shared memory, by wgmma: pixels are the 64-row side, read from
+ * the patch of conv_fixed.cuh by addresses a lane, so that a tap is an offset; weights come by the
+ * ring.
  *
  *   if constexpr (conv_wide_fits<ConvFixed<...>>()) conv_wide_tile<bf16, ConvFixed<...>>(g)
  *
- * Only in functions that are part of their kernel, as all that takes wgmma. Each of the four k-steps of
- * 64 has a sum of its own, two a warpgroup, as in gemm_wide.cuh: the order, and the bits, of conv.cuh.
- * Nothing is waited for in the loop but pages: the patch lies there whole. */
+ * Only in functions that are part of their kernel, as all that takes wgmma. Each of the four
+ * k-steps of 64 has a sum of its own, two a warpgroup, as in gemm_wide.cuh: the order, and the
+ * bits, of conv.cuh. Nothing is waited for in the loop but pages: the patch lies there whole. */
 #ifndef OBK_CONV_WIDE_CUH
 #define OBK_CONV_WIDE_CUH
 
@@ -82,7 +83,8 @@ static __device__ __forceinline__ void conv_wide_tile(const ObkConv& g) {
   int q = threadIdx.x / 32 % 4 * 16 + lane % 16;
   q = min(q, (int)g.pixels - 1) + (n.one_row ? 0 : column);
   const int row = n.one_row ? 0 : q / S::kOutWidth;
-  const uint32_t x = work + row * n.row_step + (q - row * S::kOutWidth) * n.pixel_step + lane / 16 * 16;
+  const uint32_t x =
+      work + row * n.row_step + (q - row * S::kOutWidth) * n.pixel_step + lane / 16 * 16;
   const uint64_t y0 = matrix_at(part * 64, 1024);
   uint32_t entries = table + part * 8;
   float sum[kN / 2], odd[kN / 2];
@@ -105,10 +107,10 @@ static __device__ __forceinline__ void conv_wide_tile(const ObkConv& g) {
   /* Behind the last step: not an empty register, for that would be written between two products. */
   const uint32_t zeros = work + n.rows * n.row_bytes;
   if (S::kK16 % 4 != 0 && threadIdx.x < 4) store_shared_word(zeros + threadIdx.x * 4, 0);
-  auto read = [&](uint32_t (&a)[4], uint32_t entry) {
+  auto read = [&](uint32_t(&a)[4], uint32_t entry) {
     load_matrices(a, S::kK16 % 4 != 0 && entry == 0 ? zeros : x + (entry >> 5));
   };
-  auto multiply = [&](uint32_t (&a)[2 * kStep][4]) {
+  auto multiply = [&](uint32_t(&a)[2 * kStep][4]) {
 #pragma unroll
     for (int k = 0; k < 2 * kStep; ++k) read(a[k], places[k]);
     find(); /* the next blocks', or what lies behind the table */

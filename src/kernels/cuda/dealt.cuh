@@ -2,9 +2,11 @@
  * whatever multiprocessor is free. Several CTAs share one: while one waits, others compute.
  *
  *   OBK_DEALT_KERNEL(k, body, residents, waits)   an entry; `residents` CTAs fit an SM at once;
- *                            waits: the body itself waits for the kernel before (OBK_WAIT_FOR_PREVIOUS)
+ *                            waits: the body itself waits for the kernel before
+ * (OBK_WAIT_FOR_PREVIOUS)
  *
- * So is attention of no more tasks than multiprocessors, each of which has one to itself: it begins sooner without a table.
+ * So is attention of no more tasks than multiprocessors, each of which has one to itself: it begins
+ * sooner without a table.
  *
  * CTA b runs rectangle b of the work's rows and columns. There is no table: rectangle and operands
  * follow from the kernel's parameter alone, so that a CTA's first loads are those of its rows.

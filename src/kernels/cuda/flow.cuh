@@ -1,60 +1,65 @@
-/* kernels/cuda/flow.cuh — the kernel of a program that flows (schedule/flow.h): no barrier of the grid.
+/* kernels/cuda/flow.cuh — the kernel of a program that flows (schedule/flow.h): no barrier of the
+ * grid.
  *
  * Each CTA runs its list. What other CTAs compute in parts comes by words that carry their own
- * readiness (given.cuh): the first task that reads such a value gathers all of it into the CTA's own
- * copy, in shared memory, where this and later tasks find it. What is cheap each CTA computes for itself.
- * Nothing is released, so copies never have to stop: a warp of its own asks for the pages of all
- * tasks of the list, in their order, as places become free. Far memory is quickest with little in line
- * (ring.cuh), and what is gathered stands behind it: so many pages are under way and no more.
+ * readiness (given.cuh): the first task that reads such a value gathers all of it into the CTA's
+ * own copy, in shared memory, where this and later tasks find it. What is cheap each CTA computes
+ * for itself. Nothing is released, so copies never have to stop: a warp of its own asks for the
+ * pages of all tasks of the list, in their order, as places become free. Far memory is quickest
+ * with little in line (ring.cuh), and what is gathered stands behind it: so many pages are under
+ * way and no more.
  *
- * Why nobody waits for ever: lists are in the order of waves, and a task waits only for what tasks of
- * earlier waves give. All CTAs are resident: a cooperative launch.
+ * Why nobody waits for ever: lists are in the order of waves, and a task waits only for what tasks
+ * of earlier waves give. All CTAs are resident: a cooperative launch.
  *
- * The number of a run comes from the instance's counter, to which every CTA adds one at its end: no CTA
- * of a run begins before all of the run before have ended, so all find the same. */
+ * The number of a run comes from the instance's counter, to which every CTA adds one at its end: no
+ * CTA of a run begins before all of the run before have ended, so all find the same. */
 #ifndef OBK_FLOW_CUH
 #define OBK_FLOW_CUH
 
 #include "given.cuh"
 
 static __device__ __forceinline__ void obk_dispatch(int32_t body, const ObkTask* t,
-                                                    const int64_t* p, void* const* x,
-                                                    ObkLanes* w);
+                                                    const int64_t* p, void* const* x, ObkLanes* w);
 
 namespace obk {
 
-/* Pages under way to an SM: of tasks that wait for nothing but their pages, and of those behind a task that has not gathered
- * yet. All that is asked for stands in line before far memory, and a look at a given word behind it: a page more on each of
- * 132 SMs is 2 MB more, half a microsecond. While a task runs that waits for nothing but its pages, far memory must not run
- * dry; between such tasks it has time. H200, a decoder: 4 to 10 and 2 to 4 are within half a percent (h200_networks.json). */
+/* Pages under way to an SM: of tasks that wait for nothing but their pages, and of those behind a
+ * task that has not gathered yet. All that is asked for stands in line before far memory, and a
+ * look at a given word behind it: a page more on each of 132 SMs is 2 MB more, half a microsecond.
+ * While a task runs that waits for nothing but its pages, far memory must not run dry; between such
+ * tasks it has time. H200, a decoder: 4 to 10 and 2 to 4 are within half a percent
+ * (h200_networks.json). */
 static constexpr int kFlowPages = 6, kQuietPages = 2;
-/* While all places are taken, far memory has nothing to bring: so many of the next pages of the same task are then asked to
- * come as near as the second-level cache, one after another at this pace. H200, a decoder: a layer takes 0.9 us less; 4 to 14
- * pages, one in 200 to 800 ns, all gain; 14 in 150 ns lose: they stand before the words that others wait for. */
+/* While all places are taken, far memory has nothing to bring: so many of the next pages of the
+ * same task are then asked to come as near as the second-level cache, one after another at this
+ * pace. H200, a decoder: a layer takes 0.9 us less; 4 to 14 pages, one in 200 to 800 ns, all gain;
+ * 14 in 150 ns lose: they stand before the words that others wait for. */
 static constexpr int kNearerPages = 8, kNearerNanos = 300;
 
 static __device__ __forceinline__ const ObkGather* gathers_of(const uint64_t* block) {
   const ObkWork* work = (const ObkWork*)block;
   return (const ObkGather*)(block + ((OBK_WORK_WORDS + work->params + work->operands + 1) & ~1));
 }
-/* All threads: what the task is the first of the CTA's to read, bit k of `fresh` the k-th value that its work gathers, into
- * the CTA's copies. Seen after the next meeting. One text for all bodies: code that each has of its own would
- * come from as far as weights. */
-static __device__ __forceinline__ void gather(const char* arena, const uint64_t* block, uint32_t fresh,
-                                              uint32_t copies, uint32_t tag, Watchdog dog) {
+/* All threads: what the task is the first of the CTA's to read, bit k of `fresh` the k-th value
+ * that its work gathers, into the CTA's copies. Seen after the next meeting. One text for all
+ * bodies: code that each has of its own would come from as far as weights. */
+static __device__ __forceinline__ void gather(const char* arena, const uint64_t* block,
+                                              uint32_t fresh, uint32_t copies, uint32_t tag,
+                                              Watchdog dog) {
   constexpr int kBatch = 8;
   const ObkGather* all = gathers_of(block);
   int pairs = 0, n = (int)threadIdx.x; /* of the present value; the pair in it */
   uint32_t from = 0, to = 0;
   bool more = true;
   auto step = [&] { /* on to the value that has pair n */
-    while (n >= pairs) {
-      n -= pairs;
-      if (fresh == 0) return void(more = false);
-      const ObkGather* const next = all + (__ffs(fresh) - 1);
-      fresh &= fresh - 1;
-      pairs = next->pairs, from = next->from, to = next->near;
-    }
+                    while (n >= pairs) {
+                      n -= pairs;
+                      if (fresh == 0) return void(more = false);
+                      const ObkGather* const next = all + (__ffs(fresh) - 1);
+                      fresh &= fresh - 1;
+                      pairs = next->pairs, from = next->from, to = next->near;
+                    }
   };
   step();
 #pragma unroll 1
@@ -73,16 +78,19 @@ static __device__ __forceinline__ void gather(const char* arena, const uint64_t*
         store_shared8(put[i], __uint_as_float(two[i].first()), __uint_as_float(two[i].second()));
   }
 }
-/* Warps beside the eight that compute; what computes never waits for what they do but at the end of a task. The registers of
- * a thread are the same with one of them and with four. */
+/* Warps beside the eight that compute; what computes never waits for what they do but at the end of
+ * a task. The registers of a thread are the same with one of them and with four. */
 enum FlowWarp { kAsks = OBK_THREADS / 32, kFetches, kPlaces };
-/* Far memory is far while weights flow, and some tasks take half a microsecond: tasks and blocks are fetched so far ahead
- * that what was asked for during the last three tasks may still be under way; operands become addresses one ahead. */
+/* Far memory is far while weights flow, and some tasks take half a microsecond: tasks and blocks
+ * are fetched so far ahead that what was asked for during the last three tasks may still be under
+ * way; operands become addresses one ahead. */
 static constexpr int kFetchesUnderWay = 3, kBlocksAhead = kFetchesUnderWay + 2;
 static constexpr int kTasksAhead = kBlocksAhead + kFetchesUnderWay + 1, kTaskPlaces = 16;
-static_assert(kBlocksAhead < obk::kFlowBlocks && kTasksAhead < kTaskPlaces, "what is fetched has a place");
+static_assert(kBlocksAhead < obk::kFlowBlocks && kTasksAhead < kTaskPlaces,
+              "what is fetched has a place");
 
-/* What a task streams: one range of packed weights, or a range of kept keys and one of values (schedule/kept_keys.h). */
+/* What a task streams: one range of packed weights, or a range of kept keys and one of values
+ * (schedule/kept_keys.h). */
 struct Streamed {
   const char *from, *also; /* also: null where there is one range */
   int page, bytes;         /* of a page; of either range */
@@ -119,8 +127,8 @@ static __device__ __noinline__ void ask_for_all(const ObkProgram& program, int f
   uint32_t turn = 0, oldest_turn = 0;
   const char* nearer = nullptr; /* to where its range is near */
   uint64_t since = 0;
-  /* Lane 0: a page of the range that ends at `end`, to the next place. `waits`: the last task, up to the page's own, that
-   * gathers. */
+  /* Lane 0: a page of the range that ends at `end`, to the next place. `waits`: the last task, up
+   * to the page's own, that gathers. */
   auto ask = [&](const char* from, int bytes, const char* end, int task, int waits) {
     if (nearer < from || nearer > end) nearer = from;
     const char* const most_near = from + kNearerPages * (int64_t)bytes;
@@ -151,14 +159,15 @@ static __device__ __noinline__ void ask_for_all(const ObkProgram& program, int f
     Streamed mine = {};
     const ObkTask* const task = program.tasks + base + lane;
     if (base + lane < last) mine = Streamed::of(program, task);
-    const uint32_t gathers =
-        __ballot_sync(0xffffffffu, base + lane < last && (uint64_t)task->block >> OBK_FRESH_AT != 0);
+    const uint32_t gathers = __ballot_sync(
+        0xffffffffu, base + lane < last && (uint64_t)task->block >> OBK_FRESH_AT != 0);
     const int here = last - base < 32 ? last - base : 32;
 #pragma unroll 1
     for (int k = 0; k < here; ++k) {
       const uint64_t from[2] = {__shfl_sync(0xffffffffu, (uint64_t)mine.from, k),
                                 __shfl_sync(0xffffffffu, (uint64_t)mine.also, k)};
-      const int page = __shfl_sync(0xffffffffu, mine.page, k), bytes = __shfl_sync(0xffffffffu, mine.bytes, k);
+      const int page = __shfl_sync(0xffffffffu, mine.page, k),
+                bytes = __shfl_sync(0xffffffffu, mine.bytes, k);
       if (gathers >> k & 1) before = base + k;
       if (lane != 0) continue;
 #pragma unroll 1
@@ -181,11 +190,13 @@ extern "C" __global__ void __launch_bounds__(obk::kFlowThreads, 1)
   __shared__ __align__(16) ObkTask tasks[obk::kTaskPlaces];
   __shared__ uint32_t run;
   using namespace obk;
-  const int sm = blockIdx.x, first = program.first[sm], last = program.first[sm + 1], warp = threadIdx.x / 32;
+  const int sm = blockIdx.x, first = program.first[sm], last = program.first[sm + 1],
+            warp = threadIdx.x / 32;
   ObkLanes lanes = {};
   if (threadIdx.x < OBK_THREADS) {
     set_up(&lanes, program, shared, parts, sm);
-    if (threadIdx.x == 0) task_now() = -1, run = (uint32_t)(poll_relaxed(program.counter) / gridDim.x) + 1;
+    if (threadIdx.x == 0)
+      task_now() = -1, run = (uint32_t)(poll_relaxed(program.counter) / gridDim.x) + 1;
   }
   char* const near = shared + program.near_at;
   auto task_at = [&](int task) { return &tasks[task % kTaskPlaces]; };
@@ -197,7 +208,8 @@ extern "C" __global__ void __launch_bounds__(obk::kFlowThreads, 1)
   };
   auto place = [&](int task) {
     if (task >= last) return;
-    fetch_small(block_at(task), shared + program.soon_at + task % obk::kFlowSoon * program.soon_bytes);
+    fetch_small(block_at(task),
+                shared + program.soon_at + task % obk::kFlowSoon * program.soon_bytes);
     place_operands(program, block_at(task), near);
   };
   auto meet_all = [] { named_barrier(15, obk::kFlowThreads); };
@@ -222,7 +234,8 @@ extern "C" __global__ void __launch_bounds__(obk::kFlowThreads, 1)
 #pragma unroll 1
     for (int at = first; at < last; ++at) {
       fetch_block_of(at + kBlocksAhead);
-      if (at + kTasksAhead < last) fetch_task(program.tasks + at + kTasksAhead, task_at(at + kTasksAhead));
+      if (at + kTasksAhead < last)
+        fetch_task(program.tasks + at + kTasksAhead, task_at(at + kTasksAhead));
       copy16_commit();
       copy16_wait<kFetchesUnderWay>();
       meet();

@@ -151,12 +151,14 @@ int64_t scratch_bytes(const ObkGemm& g, int panel, bool has_ring) {
     if (wide == 0) continue;
     for (bool ring : {g.packed != 0 && has_ring, false}) {
       const int all = ring ? rows : rows + wide;
-      const int blocks = gemm_stages(all, k_blocks, ring ? rows == 16 : g.packed != 0, panel).blocks;
+      const int blocks =
+          gemm_stages(all, k_blocks, ring ? rows == 16 : g.packed != 0, panel).blocks;
       const int stages = blocks ? std::min(4, (k_blocks + blocks - 1) / blocks) : 0;
       most = std::max(most, int64_t{128} * all * blocks * stages);
     }
   }
-  if (g.packed && has_ring) {  // a tile of a known shape: its operands, and sums behind them: a plane, of few rows four
+  if (g.packed && has_ring) {  // a tile of a known shape: its operands, and sums behind them: a
+                               // plane, of few rows four
     const int64_t lines = g.m < 8 ? g.m : round_up(g.m, 8);
     const bool stages = g.m > 32 && g.n > columns;
     const int64_t operands = lines * 128 * (stages ? 4 : std::max<int64_t>(chunks_of(g.k), 4));
@@ -175,16 +177,23 @@ int64_t scratch_bytes(const ObkGemm& g, int panel, bool has_ring) {
 }
 }  // namespace
 
-int64_t cuda_gemm_scratch_bytes(const ObkGemm* gemm) { return scratch_bytes(*gemm, OBK_GEMM_PANEL, true); }
-int64_t cuda_gemm_small_scratch_bytes(const ObkGemm* gemm) { return scratch_bytes(*gemm, kGemmSmallPanel, false); }
-int64_t cuda_gemm_small_ring_scratch_bytes(const ObkGemm* gemm) { return scratch_bytes(*gemm, kGemmSmallPanel, true); }
+int64_t cuda_gemm_scratch_bytes(const ObkGemm* gemm) {
+  return scratch_bytes(*gemm, OBK_GEMM_PANEL, true);
+}
+int64_t cuda_gemm_small_scratch_bytes(const ObkGemm* gemm) {
+  return scratch_bytes(*gemm, kGemmSmallPanel, false);
+}
+int64_t cuda_gemm_small_ring_scratch_bytes(const ObkGemm* gemm) {
+  return scratch_bytes(*gemm, kGemmSmallPanel, true);
+}
 
 double cuda_product_nanos(int32_t type, int64_t m, int64_t n, int64_t k) {
   if (!OBK_IS_HALF(type) || n > kLongColumns) return 0;
-  // Bytes at what an SM takes from the second-level cache when all do, or products at three quarters of the
-  // tensor cores' rate; and the epilogue, which waits for all of them.
+  // Bytes at what an SM takes from the second-level cache when all do, or products at three
+  // quarters of the tensor cores' rate; and the epilogue, which waits for all of them.
   const double columns = static_cast<double>(round_up(n, 16)), depth = static_cast<double>(k);
-  const double rows = static_cast<double>(m), bytes = 2 * depth * (rows + columns) / 90, products = 64 * columns * depth / 2700;
+  const double rows = static_cast<double>(m), bytes = 2 * depth * (rows + columns) / 90,
+               products = 64 * columns * depth / 2700;
   return std::max(bytes, products) + 500 + 8 * columns;
 }
 
@@ -231,27 +240,38 @@ bool cuda_gemm_statistics(int32_t type, int64_t rows, int64_t, int64_t k, bool o
 }
 
 int64_t cuda_gemm_flows(int32_t type, int64_t rows, int64_t columns, int64_t k) {
-  // gemm_few.cuh: all of A and four planes of sums in shared memory, a few pages' code. A body that is told so asserts it.
+  // gemm_few.cuh: all of A and four planes of sums in shared memory, a few pages' code. A body that
+  // is told so asserts it.
   constexpr int64_t kMostRows = 8, kMostColumns = 128, kMostCode = 640;
-  if (!OBK_IS_HALF(type) || rows < 1 || rows > kMostRows || columns < 1 || columns > kMostColumns || k < 1 || k % 8 != 0) return 0;
-  const int64_t chunks = (k + 63) / 64, groups = (columns + 15) / 16 * 2, lines = rows < 8 ? rows : 8, across = groups / 2;
+  if (!OBK_IS_HALF(type) || rows < 1 || rows > kMostRows || columns < 1 || columns > kMostColumns ||
+      k < 1 || k % 8 != 0)
+    return 0;
+  const int64_t chunks = (k + 63) / 64, groups = (columns + 15) / 16 * 2,
+                lines = rows < 8 ? rows : 8, across = groups / 2;
   const int64_t operands = lines * 128 * chunks, plane = rows * (groups * 8 + 8) * 4;
-  if (chunks * (1 + (across + 1) / 2 + across) > kMostCode || operands + 4 * plane > OBK_GEMM_PANEL) return 0;
+  if (chunks * (1 + (across + 1) / 2 + across) > kMostCode || operands + 4 * plane > OBK_GEMM_PANEL)
+    return 0;
   const bool in_place = rows == 1 && k % 64 == 0;
   return (in_place ? 0 : operands) + 4 * plane + 1024;  // aligned
 }
 
 int64_t cuda_gemm_parts(int32_t type, int64_t n, int64_t k, int64_t rows_in_one_kernel) {
-  // Few columns leave most SMs idle, or give each so few that it reads A for little; and a tile keeps all of k in shared memory only
-  // to k = 768 (128 x 768 x 3072 takes 8.0 us on an H200, 128 x 3072 x 768 5.4). Of a long k the rows do not count: a row's bits would
-  // depend on how many there are.
+  // Few columns leave most SMs idle, or give each so few that it reads A for little; and a tile
+  // keeps all of k in shared memory only to k = 768 (128 x 768 x 3072 takes 8.0 us on an H200, 128
+  // x 3072 x 768 5.4). Of a long k the rows do not count: a row's bits would depend on how many
+  // there are.
   constexpr int64_t kMostColumns = 1024, kLeast = 1536, kShortest = 384, kMostParts = 4;
   if (!OBK_IS_HALF(type) || n > kMostColumns) return 1;
-  // A phase of one kernel waits for its tiles' rows of A, 96 KB where k is 768: of half of k it waits for half, and the norm behind adds two
-  // planes (ViT's three layers 114.4 to 111.0 us, BERT-base's ten 218.3 to 217.2; 197 and 128 rows; bench/results/h200_networks.json). Few rows flow; of many a multiprocessor
-  // has several tiles, which hide it.
+  // A phase of one kernel waits for its tiles' rows of A, 96 KB where k is 768: of half of k it
+  // waits for half, and the norm behind adds two planes (ViT's three layers 114.4 to 111.0 us,
+  // BERT-base's ten 218.3 to 217.2; 197 and 128 rows; bench/results/h200_networks.json). Few rows
+  // flow; of many a multiprocessor has several tiles, which hide it.
   constexpr int64_t kFewRows = 32, kManyRows = 256;
-  if (k < kLeast) return rows_in_one_kernel > kFewRows && rows_in_one_kernel <= kManyRows && k >= 2 * kShortest && k % 128 == 0 ? 2 : 1;
+  if (k < kLeast)
+    return rows_in_one_kernel > kFewRows && rows_in_one_kernel <= kManyRows && k >= 2 * kShortest &&
+                   k % 128 == 0
+               ? 2
+               : 1;
   for (int64_t parts = kMostParts; parts > 1; --parts)
     if (k % (parts * 64) == 0 && k / parts >= kShortest) return parts;
   return 1;

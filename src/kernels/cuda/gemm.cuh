@@ -12,12 +12,14 @@
  * shared memory (ring.cuh says why).
  *
  * A tile of a known shape is part of its body (gemm_fixed.cuh); any other is a function that bodies
- * call. wgmma in a called function is serialised by the assembler (C7510), so such a function has none.
+ * call. wgmma in a called function is serialised by the assembler (C7510), so such a function has
+ * none.
  *
  * The order of a sum depends on k alone: not on m, n, the cut into tiles or the SM; so it is in
- * product.cuh. Only dealt tiles, of products of 512 rows and more in graphs of kernels, sum otherwise
- * (conv_dealt.cuh): there the same program gives the same bits, but not those of fewer rows. That rests on
- * wgmma and mma.sync giving the same bits for the same sixteen k, which tests/gpu checks. */
+ * product.cuh. Only dealt tiles, of products of 512 rows and more in graphs of kernels, sum
+ * otherwise (conv_dealt.cuh): there the same program gives the same bits, but not those of fewer
+ * rows. That rests on wgmma and mma.sync giving the same bits for the same sixteen k, which
+ * tests/gpu checks. */
 #ifndef OBK_GEMM_CUH
 #define OBK_GEMM_CUH
 
@@ -27,9 +29,9 @@
 #include "gemm_fixed.cuh"
 #include "gemm_long.cuh"
 #include "gemm_mma.cuh"
-#include "statistics.cuh"
 #include "gemm_tf32.cuh"
 #include "gemm_wide.cuh"
+#include "statistics.cuh"
 #include "tiles.h"
 
 namespace obk {
@@ -55,8 +57,8 @@ static __device__ __noinline__ void gemm16_passes() {
       if (g.packed) {
         p.weights.groups = p.blocks16 * 2, p.weights.chunks = chunks;
         p.weights.pitch = (n + 15) >> 4 << 1; /* the tile's columns lie together */
-        p.weights.from = (const char*)g.b + (int64_t)((int)g.column >> 3) * chunks * 1024 +
-                         (column >> 3) * 1024;
+        p.weights.from =
+            (const char*)g.b + (int64_t)((int)g.column >> 3) * chunks * 1024 + (column >> 3) * 1024;
         p.ring = ring_state().pages > 0;
       } else {
         p.b = {(const uint16_t*)g.b + column * g.b_col, g.b_col, g.b_row, p.columns, k, 0};
@@ -112,13 +114,15 @@ static __device__ __forceinline__ void gemm_parts(const ObkGemm& g) {
 }
 
 /* A tile of a body that knows its shape: S as in gemm_fixed.cuh. Tiles that differ go the long
- * way, which is not compiled where none can: kSure, that fixed_takes what depends on the body. kInlined: the body is part of its kernel. */
+ * way, which is not compiled where none can: kSure, that fixed_takes what depends on the body.
+ * kInlined: the body is part of its kernel. */
 template <int kType, typename S, bool kInlined, bool kSure>
 static __device__ __forceinline__ void gemm_tile_of(ObkLanes* w, const ObkGemm& g) {
 #if __CUDA_ARCH__ >= 900
   constexpr bool kHalf = kType == kObkF16 || kType == kObkBf16;
   if constexpr (kFlows) { /* whoever asks for pages asks for those of all tiles: cuda_gemm_flows */
-    static_assert(kHalf && S::kFits && few_fits<S>() && S::kGroups <= WeightPages::kMostGroups, "a tile of a program that flows has few rows");
+    static_assert(kHalf && S::kFits && few_fits<S>() && S::kGroups <= WeightPages::kMostGroups,
+                  "a tile of a program that flows has few rows");
     return few_tile<kType == kObkBf16, S>(g);
   }
 #ifdef OBK_WGMMA
@@ -130,8 +134,7 @@ static __device__ __forceinline__ void gemm_tile_of(ObkLanes* w, const ObkGemm& 
   constexpr bool kAlways = kFixed && kSure && kHasPages;
   if constexpr (kFixed) {
     if (kAlways || fixed_takes<S>(g)) {
-      if constexpr (few_fits<S>())
-        few_tile<kType == kObkBf16, S>(g);
+      if constexpr (few_fits<S>()) few_tile<kType == kObkBf16, S>(g);
 #ifdef OBK_WGMMA
       else if constexpr (kWide)
         fixed_wide_tile<kType == kObkBf16, S>(g);

@@ -5,13 +5,13 @@
  *
  * Columns of C are the 16-row side of mma.sync, rows of C its 8-column side. Each of the four
  * k-steps of 64 has a sum of its own, by two warps that share the columns; (0 + 1) + (2 + 3) at the
- * end: the order, and the bits, of gemm_mma.cuh. All of A comes first, or lies in shared memory. A warp
- * reads its part of a page into registers, before its products, and gives the page back; products that
- * follow one another wait for one another only. In a program that flows (flow.cuh) pages come unasked.
- * Else the warps take turns in asking for later pages, each for the place of the page before the last,
- * which all have left; when the tile's own are asked for, it goes on with those of the next tile
- * (ring_after), so that far memory has something to bring while sums are joined and the next tile
- * begins. */
+ * end: the order, and the bits, of gemm_mma.cuh. All of A comes first, or lies in shared memory. A
+ * warp reads its part of a page into registers, before its products, and gives the page back;
+ * products that follow one another wait for one another only. In a program that flows (flow.cuh)
+ * pages come unasked. Else the warps take turns in asking for later pages, each for the place of
+ * the page before the last, which all have left; when the tile's own are asked for, it goes on with
+ * those of the next tile (ring_after), so that far memory has something to bring while sums are
+ * joined and the next tile begins. */
 #ifndef OBK_GEMM_FEW_CUH
 #define OBK_GEMM_FEW_CUH
 
@@ -25,7 +25,8 @@ struct FewShape {
   static constexpr int kAll = S::kGroups / 2, kBlocks = (kAll + 1) / 2;
   static constexpr int kLast = S::kChunks - (S::kPages - 1) * S::kPage; /* chunks of that page */
   /* Chunks whose operands are read at once. */
-  static constexpr int kUnit = kFlows && S::kPage % 4 == 0 ? 4 : S::kPage, kUnits = S::kPage / kUnit;
+  static constexpr int kUnit = kFlows && S::kPage % 4 == 0 ? 4 : S::kPage,
+                       kUnits = S::kPage / kUnit;
   static constexpr int kPlane = S::kRows * S::kPlanePitch * 4;
   /* One row lies in its place already: a chunk of it is a line. */
   static constexpr bool kInPlace = kFlows && S::kRows == 1 && S::kK % 64 == 0;
@@ -89,13 +90,14 @@ struct FewTile {
     for (int c = 0; c < kCount; ++c)
 #pragma unroll
       for (int b = 0; b < F::kBlocks; ++b)
-        mma_16x8x16<kBfloat>(sum[b], of.w[c][b], of.x[c / 2][c % 2 * 2], of.x[c / 2][c % 2 * 2 + 1]);
+        mma_16x8x16<kBfloat>(sum[b], of.w[c][b], of.x[c / 2][c % 2 * 2],
+                             of.x[c / 2][c % 2 * 2 + 1]);
   }
   /* The warp's sums to its k-step's plane. */
   __device__ __forceinline__ void give(uint32_t planes) const {
     const int lane = threadIdx.x % 32, row = lane % 4 * 2;
-    const uint32_t at = planes + step() * F::kPlane +
-                        4 * (row * S::kPlanePitch + first16() * 16 + lane / 4);
+    const uint32_t at =
+        planes + step() * F::kPlane + 4 * (row * S::kPlanePitch + first16() * 16 + lane / 4);
 #pragma unroll
     for (int b = 0; b < F::kBlocks; ++b) {
       if (F::kAll % 2 != 0 && first16() + b >= F::kAll) continue;
@@ -158,8 +160,8 @@ static __device__ __forceinline__ void few_tile(const ObkGemm& g) {
   if (!near) copy16_wait<0>();
   if (!F::kInPlace) __syncthreads();
   constexpr int kWholePages = F::kLast == S::kPage ? S::kPages : S::kPages - 1;
-  /* Of a program that flows pages are often there already: operands are read while the products of those
-   * before are under way. */
+  /* Of a program that flows pages are often there already: operands are read while the products of
+   * those before are under way. */
   typedef typename FewTile<S>::template Operands<F::kUnit> Unit;
   Unit even, odd;
   uint32_t weights = 0;

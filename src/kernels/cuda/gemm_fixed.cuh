@@ -6,8 +6,8 @@
  *
  * Rows of C are the 16-row side of mma.sync (8 of them where there are no more), columns the
  * 8-column side. Each of the four k-steps of 64 has a sum of its own, by two warps that share the
- * rectangle: wide pieces, for shared memory is what products wait for. At the end (0 + 1) + (2 + 3),
- * each warp half of its pair's: the order, and the bits, of gemm_mma.cuh.
+ * rectangle: wide pieces, for shared memory is what products wait for. At the end (0 + 1) + (2 +
+ * 3), each warp half of its pair's: the order, and the bits, of gemm_mma.cuh.
  *
  * A comes by asynchronous copies that are all asked for before anything else, in groups, where all
  * of k has room; else in four stages. Weights come by the ring: asked for before the barrier, or
@@ -56,13 +56,14 @@ struct FixedShape {
   static constexpr int kDown = kBlocks16 >= 2 && read_bytes(2) < read_bytes(1) ? 2 : 1;
   static constexpr int kAcross = 2 / kDown;
   static constexpr int kM = fixed_parts(kBlocks16, kDown), kN = fixed_parts(kGroups, kAcross);
-  static constexpr bool kBeyond = kDown * kM * 16 > kLines; /* some warp's last 16 rows are not all there */
+  static constexpr bool kBeyond =
+      kDown * kM * 16 > kLines; /* some warp's last 16 rows are not all there */
   /* All of k at once and unrolled, or stages of kStage chunks. */
   static constexpr int kCode = kChunks * (kM + (kN + 1) / 2 + kM * kN);
-  static constexpr bool kWhole = kBlock * kChunks <= OBK_GEMM_PANEL && kCode <= 640 &&
-                                 (kRows <= 32 || kColumns <= 96);
-  /* Few rows: all of A at once, and a loop over the pages. Such tiles wait for weights alone, and their
-   * unrolled code would be long. */
+  static constexpr bool kWhole =
+      kBlock * kChunks <= OBK_GEMM_PANEL && kCode <= 640 && (kRows <= 32 || kColumns <= 96);
+  /* Few rows: all of A at once, and a loop over the pages. Such tiles wait for weights alone, and
+   * their unrolled code would be long. */
   static constexpr bool kByPages = kWhole && kFew && kPages > 2;
   static constexpr int stage() {
     int best = 1;
@@ -86,14 +87,22 @@ struct FixedShape {
 /* At most `pending` groups of copies are under way; a constant where loops are unrolled. */
 static __device__ __forceinline__ void wait_for_copies(int pending) {
   switch (pending) {
-    case 0: return copy16_wait<0>();
-    case 1: return copy16_wait<1>();
-    case 2: return copy16_wait<2>();
-    case 3: return copy16_wait<3>();
-    case 4: return copy16_wait<4>();
-    case 5: return copy16_wait<5>();
-    case 6: return copy16_wait<6>();
-    default: return copy16_wait<7>();
+    case 0:
+      return copy16_wait<0>();
+    case 1:
+      return copy16_wait<1>();
+    case 2:
+      return copy16_wait<2>();
+    case 3:
+      return copy16_wait<3>();
+    case 4:
+      return copy16_wait<4>();
+    case 5:
+      return copy16_wait<5>();
+    case 6:
+      return copy16_wait<6>();
+    default:
+      return copy16_wait<7>();
   }
 }
 
@@ -150,9 +159,10 @@ struct FixedAdd {
 
 template <typename S>
 struct FixedTile {
-  uint32_t a_at, w_at;    /* this lane's share of ldmatrix: in a block of A, in a page of weights */
-  uint32_t a_last;        /* the same of the warp's last 16 rows, where some are not there: the last one again */
-  uint32_t to;            /* this thread's pieces of A: where they go, where they lie */
+  uint32_t a_at, w_at; /* this lane's share of ldmatrix: in a block of A, in a page of weights */
+  uint32_t a_last; /* the same of the warp's last 16 rows, where some are not there: the last one
+                      again */
+  uint32_t to;     /* this thread's pieces of A: where they go, where they lie */
   const char *from, *from32;
   int chunk; /* of kStep */
   float sum[S::kM][S::kN][4];
@@ -198,15 +208,15 @@ struct FixedTile {
   }
   __device__ __forceinline__ void prepare(uint32_t work) {
     const int lane = threadIdx.x % 32, r = lane & 7, half = lane / 8 & 1;
-    const int first = S::kFew ? r : down() * S::kM * 16 + (lane & 15), piece = step() * 2 + (S::kFew ? half : lane / 16);
+    const int first = S::kFew ? r : down() * S::kM * 16 + (lane & 15),
+              piece = step() * 2 + (S::kFew ? half : lane / 16);
     const auto at = [&](int wanted) {
       const int row = min(wanted, S::kLines - 1);
       return work + row * 128 + ((piece ^ (row & 7)) << 4);
     };
     a_at = at(first);
     if (S::kBeyond) a_last = at(first + (S::kM - 1) * 16);
-    w_at = ((across() * S::kN + lane / 16) * 8 + r) * 128 +
-           (((step() * 2 + half) ^ r) << 4);
+    w_at = ((across() * S::kN + lane / 16) * 8 + r) * 128 + (((step() * 2 + half) ^ r) << 4);
 #pragma unroll
     for (int m = 0; m < S::kM; ++m)
 #pragma unroll
@@ -224,7 +234,8 @@ struct FixedTile {
     } else {
 #pragma unroll
       for (int m = 0; m < S::kM; ++m)
-        load_matrices(a[m], S::kBeyond && m + 1 == S::kM ? a_last + panel : a_at + panel + m * 2048);
+        load_matrices(a[m],
+                      S::kBeyond && m + 1 == S::kM ? a_last + panel : a_at + panel + m * 2048);
     }
 #pragma unroll
     for (int n = 0; n < S::kN; n += 2) {

@@ -7,8 +7,8 @@
  * The order of the sums is that of gemm_wide.cuh: the first warpgroup sums the k-steps 0 and 1 of
  * each 64, each for itself, the second the steps 2 and 3; S::kParts of k are added in order. Rows
  * come by asynchronous copies in stages of one or two blocks of 64 k and go to registers, weights
- * by the ring. While the products of a stage are under way, the rows of the next are read and a later
- * stage is asked for.
+ * by the ring. While the products of a stage are under way, the rows of the next are read and a
+ * later stage is asked for.
  *
  * Rows go through registers because wgmma reads shared memory by the copy engine's path: what
  * threads copied there would have to be fenced first, and the fence waits for all copies of its
@@ -33,9 +33,8 @@ struct LongShape {
 template <typename S>
 static constexpr bool long_fits() {
 #if defined OBK_WGMMA && !defined OBK_NO_WIDE_TILES
-  return S::kRows > 48 && S::kRows <= 64 && S::kGroups >= 4 &&
-         S::kGroups <= kLongColumns / 8 && S::kColumns % 2 == 0 &&
-         S::kPitchC % 2 == 0 && S::kK % 8 == 0 && S::kPitchA % 8 == 0 &&
+  return S::kRows > 48 && S::kRows <= 64 && S::kGroups >= 4 && S::kGroups <= kLongColumns / 8 &&
+         S::kColumns % 2 == 0 && S::kPitchC % 2 == 0 && S::kK % 8 == 0 && S::kPitchA % 8 == 0 &&
          S::kChunks % S::kParts == 0 && LongShape<S>::kStages % S::kParts == 0;
 #else
   return false;
@@ -118,7 +117,7 @@ static __device__ __forceinline__ void long_tile(const Rows& rows_of, const char
   uint32_t x = x0;
   uint64_t y = 0;
   int in_page = 0, s = 0, left = L::kPlaces;
-  auto multiply = [&](uint32_t (&a)[2 * L::kStage][4]) {
+  auto multiply = [&](uint32_t(&a)[2 * L::kStage][4]) {
     copy16_wait<L::kAhead - 1>();
     __syncthreads(); /* the stage is there, and all have read the one before */
     uint64_t at[L::kStage];

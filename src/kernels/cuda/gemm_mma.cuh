@@ -69,8 +69,8 @@ static __device__ __forceinline__ void pass_mma(Ring& ring, uint32_t work, const
 #pragma unroll
   for (int m = 0; m < kMostBlocks; ++m)
     step[m] = (min(first16 + m * step16, p.blocks16 - 1) - first16) * 2 * pitch;
-  const bool stays = !p.ring || ring.holds_all();             /* no page is replaced */
-  const uint32_t next = stages.groups * 1024;   /* from block to block of k */
+  const bool stays = !p.ring || ring.holds_all(); /* no page is replaced */
+  const uint32_t next = stages.groups * 1024;     /* from block to block of k */
   uint32_t weights = 0;
   int in_page = 0;
 #pragma unroll 1
@@ -91,7 +91,8 @@ static __device__ __forceinline__ void pass_mma(Ring& ring, uint32_t work, const
         for (int b = 0; b < n; ++b) {
           const uint32_t panel_b = panel + b * stages.block_bytes, weights_b = weights + b * next;
 #pragma unroll
-          for (int t = 0; t < 2; ++t) { /* one after the other: two sets of sums leave little room */
+          for (int t = 0; t < 2;
+               ++t) { /* one after the other: two sets of sums leave little room */
             uint32_t x[4], a[kMostBlocks][4];
             load_matrices(x, panel_b + (t ? x1 : x0));
 #pragma unroll

@@ -3,8 +3,8 @@
  *
  * One image serves every reader: atoms of 8 rows by 64 k, 1024 bytes, a row of 128 bytes, of which
  * piece p (16 bytes) lies at place p ^ row; so ldmatrix meets no bank twice and wgmma reads it as
- * it is. Packed weights are such atoms, tile by tile [k / 64][columns / 8]; other operands are written so by their
- * copies.
+ * it is. Packed weights are such atoms, tile by tile [k / 64][columns / 8]; other operands are
+ * written so by their copies.
  *
  * A pass goes over all of k for a rectangle of C. Its operands come in stages of some blocks of 64
  * k, four in flight, each a group of asynchronous copies; packed weights come by the ring, in
@@ -64,8 +64,8 @@ static __device__ __noinline__ void load_rows_plainly(uint32_t to, int padded, R
 }
 
 /* The same for packed weights, where no ring brings them: `groups` of 8 columns, whole atoms. */
-static __device__ __noinline__ void load_atoms(uint32_t to, const char* from, int groups,
-                                               int pitch, int first, int blocks) {
+static __device__ __noinline__ void load_atoms(uint32_t to, const char* from, int groups, int pitch,
+                                               int first, int blocks) {
   const int piece = threadIdx.x & 63; /* of an atom */
 #pragma unroll 1
   for (int i = threadIdx.x >> 6; i < groups * blocks; i += OBK_THREADS >> 6) {
@@ -106,7 +106,7 @@ struct Stages16 {
     const int r = threadIdx.x >> 3, piece = threadIdx.x & 7;
     mine = r * 128 + ((piece ^ (r & 7)) << 4);
     fast = p.a.mode == 0 && (p.a.k & 63) == 0 && p.ring;
-    here = r<p.padded, here32 = p.padded> 32;
+    here = r < p.padded, here32 = p.padded > 32;
     row = (const char*)(p.a.at + (r < p.rows ? r * p.a.row : 0)) + piece * 16;
     row32 = (const char*)(p.a.at + (r + 32 < p.rows ? (r + 32) * p.a.row : 0)) + piece * 16;
   }

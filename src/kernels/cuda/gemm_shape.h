@@ -22,8 +22,8 @@ enum { kGemmSmallPanel = 49152 };
 /* Columns of a tile of 33 to 64 rows whose shape its body knows, at most. */
 enum { kLongColumns = 160 };
 
-/* Such a tile of 49 rows or more that streams both operands (gemm_long.cuh): blocks of 64 k in a stage,
- * stages that have a place in shared memory. */
+/* Such a tile of 49 rows or more that streams both operands (gemm_long.cuh): blocks of 64 k in a
+ * stage, stages that have a place in shared memory. */
 constexpr int gemm_long_stage(int groups, int chunks) {
   return groups <= 12 && chunks % 2 == 0 ? 2 : 1;
 }
@@ -33,8 +33,8 @@ constexpr int gemm_long_places(int groups, int chunks) {
   return stages < places ? stages : places;
 }
 
-/* A product's kernel of its own (product.cuh): blocks of 64 k that come for one barrier, as many as 56 KB
- * hold and as cut the k of a part evenly. */
+/* A product's kernel of its own (product.cuh): blocks of 64 k that come for one barrier, as many as
+ * 56 KB hold and as cut the k of a part evenly. */
 constexpr int product_stage(int groups, int chunks_of_part) {
   int stage = 1;
   for (int s = 2; s <= 6; ++s)
@@ -42,7 +42,8 @@ constexpr int product_stage(int groups, int chunks_of_part) {
   return stage;
 }
 
-/* A pass over k: rows of C in the registers of the CTA, padded to the four warps' 16; and columns. */
+/* A pass over k: rows of C in the registers of the CTA, padded to the four warps' 16; and columns.
+ */
 OBK_BOTH int gemm_pass_rows(int64_t m) { return m <= 16 ? 16 : m <= 32 ? 32 : 64; }
 OBK_BOTH int gemm_pass_columns(int64_t m) { return m <= 32 ? 192 : 96; }
 
@@ -54,7 +55,8 @@ OBK_BOTH int gemm_pass_columns(int64_t m) { return m <= 32 ? 192 : 96; }
 struct GemmStages {
   int blocks;
 };
-OBK_BOTH struct GemmStages gemm_stages(int rows, int k_blocks, int small, int panel = OBK_GEMM_PANEL) {
+OBK_BOTH struct GemmStages gemm_stages(int rows, int k_blocks, int small,
+                                       int panel = OBK_GEMM_PANEL) {
   /* Activations alone come in powers of two: no division on a path that waits. */
   const int room = small        ? OBK_GEMM_SMALL / (rows * 512)
                    : rows == 64 ? 1
@@ -70,8 +72,8 @@ enum {
   kFmaTile = 64,
   kFmaDepth = 32,
   kFmaPad = 4,
-  /* The same by tensor cores, operands rounded to tf32: floats from row to row of A, of B; stages in
-   * flight, a power of two. */
+  /* The same by tensor cores, operands rounded to tf32: floats from row to row of A, of B; stages
+   * in flight, a power of two. */
   kTf32PitchA = kFmaDepth + 4,
   kTf32PitchB = kFmaTile + 8,
   kTf32Stages = 4,

@@ -2,10 +2,10 @@
  * rounded to 10 bits of mantissa (cvt.rna.tf32) on its way from shared memory to the tensor cores;
  * sums are float.
  *
- * A pass is up to 64 x 64 of C. Operands come as they are, in stages of 32 k, four in flight: rows of
- * A of 36 floats, rows of B of 72, so that fragments meet no bank twice. Eight warps share the rectangle,
- * 16 rows each, then columns. Any strides and alignment; A in global or shared memory; packed B lies
- * as that of f32 (fma.cuh). The order of a sum depends on k alone. Needs sm_80. */
+ * A pass is up to 64 x 64 of C. Operands come as they are, in stages of 32 k, four in flight: rows
+ * of A of 36 floats, rows of B of 72, so that fragments meet no bank twice. Eight warps share the
+ * rectangle, 16 rows each, then columns. Any strides and alignment; A in global or shared memory;
+ * packed B lies as that of f32 (fma.cuh). The order of a sum depends on k alone. Needs sm_80. */
 #ifndef OBK_GEMM_TF32_CUH
 #define OBK_GEMM_TF32_CUH
 
@@ -25,9 +25,9 @@ struct Tf32Stage {
     columns = g.n - column < kFmaTile ? (int)(g.n - column) : (int)kFmaTile;
     k = (int)g.k, a_row = g.a_row, a_col = g.a_col, b_row = g.b_row, b_col = g.b_col;
     a = (const float*)g.a + row * a_row;
-    a_mode = __isShared(a)                                                             ? 2
+    a_mode = __isShared(a)                                                              ? 2
              : a_col == 1 && ((uint64_t)a & 15) == 0 && ((a_row & 3) == 0 || rows <= 1) ? 0
-                                                                                       : 1;
+                                                                                        : 1;
     if (g.packed) {
       b = (const float*)g.b + (g.column + column) * g.k, b_mode = 3;
     } else {
@@ -44,7 +44,9 @@ struct Tf32Stage {
         const int r = (thread + e * 256) >> 3, q = (thread & 7) * 4, there = left - q;
         if (r < rows)
           copy16_partly(at + (r * kTf32PitchA + q) * 4, there > 0 ? a + r * a_row + first + q : a,
-                        there >= 4 ? 16u : there > 0 ? there * 4u : 0u);
+                        there >= 4  ? 16u
+                        : there > 0 ? there * 4u
+                                    : 0u);
       }
     } else {
       const bool down = a_row == 1; /* threads side by side take rows, else k */
@@ -91,19 +93,20 @@ static __device__ __forceinline__ void tf32_pass(const ObkGemm& g, int64_t row, 
   const Tf32Stage stage(g, row, column);
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const int log = stage.rows <= 16 ? 0 : stage.rows <= 32 ? 1 : 2; /* of warps along the rows */
-  const int wide = 1 << log;                                       /* a warp's blocks of 8 columns */
+  const int wide = 1 << log; /* a warp's blocks of 8 columns */
   const int first_row = (warp & (wide - 1)) * 16, first_column = (warp >> log) * wide * 8;
   const bool busy = first_row < stage.rows && first_column < stage.columns;
   const uint32_t a_at = work + ((first_row + lane / 4) * kTf32PitchA + lane % 4) * 4;
-  const uint32_t b_at = work + kFmaTile * kTf32PitchA * 4 +
-                        (lane % 4 * kTf32PitchB + first_column + lane / 4) * 4;
+  const uint32_t b_at =
+      work + kFmaTile * kTf32PitchA * 4 + (lane % 4 * kTf32PitchB + first_column + lane / 4) * 4;
   float sum[4][4] = {};
   const int steps = (stage.k + kFmaDepth - 1) / kFmaDepth;
 #pragma unroll 1
   for (int s = -kTf32Stages + 1; s < steps; ++s) {
     if (s >= 0) copy16_wait<kTf32Stages - 2>(), __syncthreads();
     const int next = s + kTf32Stages - 1;
-    if (next < steps) stage.load(work + (next & (kTf32Stages - 1)) * kTf32StageBytes, next * kFmaDepth);
+    if (next < steps)
+      stage.load(work + (next & (kTf32Stages - 1)) * kTf32StageBytes, next * kFmaDepth);
     copy16_commit(); /* empty at the end, so that the count of groups is the same */
     if (s < 0 || !busy) continue;
     const uint32_t at = (s & (kTf32Stages - 1)) * kTf32StageBytes;
@@ -112,7 +115,8 @@ static __device__ __forceinline__ void tf32_pass(const ObkGemm& g, int64_t row, 
       uint32_t a[4];
 #pragma unroll
       for (int e = 0; e < 4; ++e)
-        a[e] = round_tf32(load_shared(a_at + at + ((e & 1) * 8 * kTf32PitchA + t * 8 + (e >> 1) * 4) * 4));
+        a[e] = round_tf32(
+            load_shared(a_at + at + ((e & 1) * 8 * kTf32PitchA + t * 8 + (e >> 1) * 4) * 4));
 #pragma unroll
       for (int n = 0; n < 4; ++n)
         if (n < wide) {

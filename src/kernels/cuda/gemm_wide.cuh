@@ -1,12 +1,13 @@
-/* kernels/cuda/gemm_wide.cuh — a tile of a known shape with 49 to 64 rows, by wgmma: half the reads of
- * shared memory that mma.sync needs, and threads that copy while the tensor cores multiply.
+/* kernels/cuda/gemm_wide.cuh — a tile of a known shape with 49 to 64 rows, by wgmma: half the reads
+ * of shared memory that mma.sync needs, and threads that copy while the tensor cores multiply.
  *
  *   if constexpr (wide_fits<S>()) fixed_wide_tile<bf16, S>(g)      S as in gemm_fixed.cuh
  *
- * Only in functions that are part of their kernel: the assembler serialises wgmma in called ones. Rows
- * of C are the 64-row side. The first warpgroup sums the k-steps 0 and 1 of each 64, each for
- * itself, the second the steps 2 and 3: (0 + 1) + (2 + 3), the order, and the bits, of gemm_mma.cuh.
- * At the end each warpgroup takes half of the columns. All of k is asked for at once. */
+ * Only in functions that are part of their kernel: the assembler serialises wgmma in called ones.
+ * Rows of C are the 64-row side. The first warpgroup sums the k-steps 0 and 1 of each 64, each for
+ * itself, the second the steps 2 and 3: (0 + 1) + (2 + 3), the order, and the bits, of
+ * gemm_mma.cuh. At the end each warpgroup takes half of the columns. All of k is asked for at once.
+ */
 #ifndef OBK_GEMM_WIDE_CUH
 #define OBK_GEMM_WIDE_CUH
 
@@ -19,8 +20,7 @@ template <typename S>
 static constexpr bool wide_fits() {
 #if defined OBK_WGMMA && !defined OBK_NO_WIDE_TILES
   return S::kRows > 48 && S::kRows <= 64 && S::kParts == 1 && S::kGroups <= kLongColumns / 8 &&
-         S::kColumns % 2 == 0 && S::kPitchC % 2 == 0 &&
-         S::kBlock * S::kChunks <= OBK_GEMM_PANEL;
+         S::kColumns % 2 == 0 && S::kPitchC % 2 == 0 && S::kBlock * S::kChunks <= OBK_GEMM_PANEL;
 #else
   return false;
 #endif
@@ -33,17 +33,18 @@ static __device__ __forceinline__ uint32_t same_in_warp(uint32_t v) {
   return __shfl_sync(0xffffffffu, v, 0);
 }
 
-/* The first of this thread's two rows of a warpgroup's sums, eight apart, and of its pairs of columns. */
+/* The first of this thread's two rows of a warpgroup's sums, eight apart, and of its pairs of
+ * columns. */
 static __device__ __forceinline__ int wide_row() {
   return threadIdx.x / 32 % 4 * 16 + threadIdx.x % 32 / 4;
 }
 static __device__ __forceinline__ int wide_column() { return threadIdx.x % 4 * 2; }
 
-/* f(address, first, second) for the pairs of columns 8 * first .. 8 * end of this warpgroup's sums, whose
- * two rows begin at `upper` and `lower`; of the lower row g. */
+/* f(address, first, second) for the pairs of columns 8 * first .. 8 * end of this warpgroup's sums,
+ * whose two rows begin at `upper` and `lower`; of the lower row g. */
 template <typename S, int kFirst, int kEnd, int kN, typename F, typename G>
-static __device__ __forceinline__ void wide_pairs(float (&sum)[kN / 2], uint32_t upper, uint32_t lower,
-                                                  int rows, F&& f, G&& g) {
+static __device__ __forceinline__ void wide_pairs(float (&sum)[kN / 2], uint32_t upper,
+                                                  uint32_t lower, int rows, F&& f, G&& g) {
   const int row = wide_row(), column = wide_column();
 #pragma unroll
   for (int j = kFirst; j < kEnd; ++j)
@@ -53,7 +54,8 @@ static __device__ __forceinline__ void wide_pairs(float (&sum)[kN / 2], uint32_t
     }
 }
 template <typename S, int kFirst, int kEnd, int kN, typename F>
-static __device__ __forceinline__ void wide_each(float (&sum)[kN / 2], uint32_t c, int rows, F&& f) {
+static __device__ __forceinline__ void wide_each(float (&sum)[kN / 2], uint32_t c, int rows,
+                                                 F&& f) {
   const uint32_t at = c + 4 * (wide_row() * S::kPitchC + wide_column());
   wide_pairs<S, kFirst, kEnd, kN>(sum, at, at + 32 * S::kPitchC, rows, f, f);
 }
@@ -69,9 +71,9 @@ static __device__ __forceinline__ void wide_add(float (&sum)[kN / 2], int part, 
     v += a, w += b;
   };
   auto add_to = [](uint32_t from, float& v, float& w) { /* the other's steps come first */
-    float a, b;
-    load_shared8(a, b, from);
-    v = a + v, w = b + w;
+                                                        float a, b;
+                                                        load_shared8(a, b, from);
+                                                        v = a + v, w = b + w;
   };
   if (part == 0)
     wide_each<S, kHalf, S::kGroups, kN>(sum, at, rows, give);
@@ -94,11 +96,11 @@ static __device__ __forceinline__ void wide_give(float (&sum)[kN / 2], int part,
     wide_each<S, kHalf, S::kGroups, kN>(sum, at, rows, give);
 }
 
-/* Parts of a long sum: this warpgroup's half of one is added to those before it, in order; and at the end
- * put where wide_give takes it. */
+/* Parts of a long sum: this warpgroup's half of one is added to those before it, in order; and at
+ * the end put where wide_give takes it. */
 template <int kHalf, int kN>
-static __device__ __forceinline__ void wide_keep(float (&all)[kHalf * 4], const float (&sum)[kN / 2],
-                                                 int part, bool first) {
+static __device__ __forceinline__ void wide_keep(float (&all)[kHalf * 4],
+                                                 const float (&sum)[kN / 2], int part, bool first) {
 #pragma unroll
   for (int e = 0; e < kHalf * 4; ++e) {
     const int right = kHalf * 4 + e < kN / 2 ? kHalf * 4 + e : e;

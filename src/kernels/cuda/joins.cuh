@@ -1,11 +1,14 @@
-/* kernels/cuda/joins.cuh — what threads that share a row, or columns, have summed each, joined in one order: of lanes, of all threads of a CTA.
+/* kernels/cuda/joins.cuh — what threads that share a row, or columns, have summed each, joined in
+ * one order: of lanes, of all threads of a CTA.
  *
- *   join_lanes<lanes>(w, v, Sum())      `lanes` that share a row: up to 32, a power of two, or all threads (OBK_ALL_THREADS)
- *   join(w, v, Sum())                   as many as w says: a warp's or all
- *   join_slices<n>(w, v, Sum())         n groups of threads have the same columns: their parts, in w->scratch
+ *   join_lanes<lanes>(w, v, Sum())      `lanes` that share a row: up to 32, a power of two, or all
+ * threads (OBK_ALL_THREADS) join(w, v, Sum())                   as many as w says: a warp's or all
+ *   join_slices<n>(w, v, Sum())         n groups of threads have the same columns: their parts, in
+ * w->scratch
  *
- * w: what a body knows of its threads (dialect.cuh's ObkLanes): warp, lanes, scratch; `parts`, of shared memory two words a warp, that joins use in
- * turns, which `turn` says: some may still read those of the join before. */
+ * w: what a body knows of its threads (dialect.cuh's ObkLanes): warp, lanes, scratch; `parts`, of
+ * shared memory two words a warp, that joins use in turns, which `turn` says: some may still read
+ * those of the join before. */
 #ifndef OBK_JOINS_CUH
 #define OBK_JOINS_CUH
 

@@ -1,5 +1,6 @@
-/* kernels/cuda/product.cuh — a kernel of one product of 16-bit numbers with packed weights, of 33 to
- * some hundred rows: C[m, n] = A[m, k] B[k, n], tiles of up to 64 rows by up to 160 columns. sm_90a.
+/* kernels/cuda/product.cuh — a kernel of one product of 16-bit numbers with packed weights, of 33
+ * to some hundred rows: C[m, n] = A[m, k] B[k, n], tiles of up to 64 rows by up to 160 columns.
+ * sm_90a.
  *
  *   OBK_PRODUCT_KERNEL(k, body, N)    an entry: a CTA an SM
  *   pipe->begin()    in the body, before it reads anything but weights
@@ -8,40 +9,45 @@
  *   OBK_PRODUCT_CLUSTER_KERNEL(k, body, N)    the same of a long k: clusters of so many CTAs
  *   product_parts<kObkF16, S, stage, plane, adds, N>(w, g)
  *
- * Stages of `stage` blocks of 64 k: rows of A by the copy engine's map of the whole matrix (blocks of
- * 64 columns by the tile's rows, 16-byte pieces swapped as their places say, zeros below the matrix), weights as they were packed, both
- * for one mbarrier. As many stages as have a place are asked for before the tile, by a thread of each warp in
- * turn, their weights before the kernel waits for the one before it; then thread 0 asks for one more whenever a
- * stage has been read, past the end of the tile into the next of this CTA. Between that wait and the first
- * copy of rows nothing is worked out, for all of the kernel waits for it.
+ * Stages of `stage` blocks of 64 k: rows of A by the copy engine's map of the whole matrix (blocks
+ * of 64 columns by the tile's rows, 16-byte pieces swapped as their places say, zeros below the
+ * matrix), weights as they were packed, both for one mbarrier. As many stages as have a place are
+ * asked for before the tile, by a thread of each warp in turn, their weights before the kernel
+ * waits for the one before it; then thread 0 asks for one more whenever a stage has been read, past
+ * the end of the tile into the next of this CTA. Between that wait and the first copy of rows
+ * nothing is worked out, for all of the kernel waits for it.
  *
- * The order of a sum is that of gemm_mma.cuh: the first warpgroup sums the k-steps 0 and 1 of each 64,
- * each for itself, the second the steps 2 and 3: (0 + 1) + (2 + 3). Where the body adds the warpgroups'
- * sums itself they are left as two planes.
+ * The order of a sum is that of gemm_mma.cuh: the first warpgroup sums the k-steps 0 and 1 of each
+ * 64, each for itself, the second the steps 2 and 3: (0 + 1) + (2 + 3). Where the body adds the
+ * warpgroups' sums itself they are left as two planes.
  *
- * Tiles of a cluster that share weights bring each some of them, to all. All multiprocessors of an H200 together take
- * 85 GB/s each from the second-level cache, 117 where pairs share half of it (bench/results/h200_multicast.json).
+ * Tiles of a cluster that share weights bring each some of them, to all. All multiprocessors of an
+ * H200 together take 85 GB/s each from the second-level cache, 117 where pairs share half of it
+ * (bench/results/h200_multicast.json).
  *
  * A tile's parts: each CTA computes a part of k, of which it brings no more, and then the epilogue
- * of its slice of the tile's rows. Sums go to the shared memory of the CTA that has their rows, a plane
- * for each part, and are counted there by an mbarrier; there they are added in order of
- * the parts. That a CTA has begun, or has read the tile before, the cluster's barrier says.
+ * of its slice of the tile's rows. Sums go to the shared memory of the CTA that has their rows, a
+ * plane for each part, and are counted there by an mbarrier; there they are added in order of the
+ * parts. That a CTA has begun, or has read the tile before, the cluster's barrier says.
  *
- * There is no table: rectangles follow from numbers N that the kernel is compiled with, for what a CTA does before its
- * first copies all of the GPU may wait for (runtime/cuda/tables.h, ProductNumbers):
+ * There is no table: rectangles follow from numbers N that the kernel is compiled with, for what a
+ * CTA does before its first copies all of the GPU may wait for (runtime/cuda/tables.h,
+ * ProductNumbers):
  *
- *   parts, share                  CTAs of a cluster: for a tile, tiles; those that share weights have one tile each
- *   tasks, across, each           rectangles; side by side; one below another in a matrix
- *   span, tile_rows, tile_columns, columns    of a matrix, of a rectangle, of the whole
+ *   parts, share                  CTAs of a cluster: for a tile, tiles; those that share weights
+ * have one tile each tasks, across, each           rectangles; side by side; one below another in a
+ * matrix span, tile_rows, tile_columns, columns    of a matrix, of a rectangle, of the whole
  *   weights_step                  bytes of weights from matrix to matrix of a batch
  *   tile_bytes                    from a rectangle to the next one beside it
  *   bytes, last_bytes             of a stage's weights; in the last rectangle of a row of them
- *   rows_bytes, stage_bytes       for a stage's rows, behind which its weights lie; of a place. Products are of 64 rows: those that a tile has not are what lies behind
- *   stage, tile_stages, stages    blocks of 64 k in a stage; stages of a CTA's part of k; places
- *   row, block, row_step, block_step    where A begins in the map, in rows and in blocks of 64 k; from matrix to matrix
+ *   rows_bytes, stage_bytes       for a stage's rows, behind which its weights lie; of a place.
+ * Products are of 64 rows: those that a tile has not are what lies behind stage, tile_stages,
+ * stages    blocks of 64 k in a stage; stages of a CTA's part of k; places row, block, row_step,
+ * block_step    where A begins in the map, in rows and in blocks of 64 k; from matrix to matrix
  *   single                        CTAs have one tile each
  *   refills                       some places get another stage: not all that a CTA needs have one
- *   overlaid, scratch_bytes       bytes of the sums that lie on the last places, which nobody needs by then; of all scratch
+ *   overlaid, scratch_bytes       bytes of the sums that lie on the last places, which nobody needs
+ * by then; of all scratch
  *
  * Addresses are the kernel's parameter, ObkProduct (layout.h). */
 #ifndef OBK_PRODUCT_CUH
@@ -65,8 +71,8 @@ struct ProductTask {
   }
 };
 
-/* mbarriers: that a stage has come; that it has been read; what counts a cluster's sums. Where they are follows from no
- * parameter: they are ready when the first ones have come from far. */
+/* mbarriers: that a stage has come; that it has been read; what counts a cluster's sums. Where they
+ * are follows from no parameter: they are ready when the first ones have come from far. */
 static constexpr int kMostStages = kProductStages;
 #ifndef OBK_OWN_PRODUCT_BARS
 static __device__ __forceinline__ uint32_t product_bars() {
@@ -74,22 +80,33 @@ static __device__ __forceinline__ uint32_t product_bars() {
   return shared_address(words);
 }
 #endif
-static __device__ __forceinline__ uint32_t read_bar(uint32_t bars, int place) { return bars + 8 * (kMostStages + place); }
+static __device__ __forceinline__ uint32_t read_bar(uint32_t bars, int place) {
+  return bars + 8 * (kMostStages + place);
+}
 
-/* A cluster's CTAs: N::share tiles one below another, which have the same weights, each computed by N::parts. */
+/* A cluster's CTAs: N::share tiles one below another, which have the same weights, each computed by
+ * N::parts. */
 template <class N>
 struct ProductCluster {
-  static __device__ __forceinline__ int part() { return (int)(blockIdx.x % (N::parts * N::share)) / N::share; }
+  static __device__ __forceinline__ int part() {
+    return (int)(blockIdx.x % (N::parts * N::share)) / N::share;
+  }
   static __device__ __forceinline__ int sharer() { return (int)blockIdx.x % N::share; }
-  static __device__ __forceinline__ int first_tile() { return (int)(blockIdx.x / (N::parts * N::share)) * N::share + sharer(); }
-  static __device__ __forceinline__ int rank_of(int part, int sharer) { return part * N::share + sharer; }
+  static __device__ __forceinline__ int first_tile() {
+    return (int)(blockIdx.x / (N::parts * N::share)) * N::share + sharer();
+  }
+  static __device__ __forceinline__ int rank_of(int part, int sharer) {
+    return part * N::share + sharer;
+  }
   /* Those that take the same weights. */
-  static __device__ __forceinline__ uint16_t sharers() { return (uint16_t)(((1 << N::share) - 1) << rank_of(part(), 0)); }
+  static __device__ __forceinline__ uint16_t sharers() {
+    return (uint16_t)(((1 << N::share) - 1) << rank_of(part(), 0));
+  }
 };
 
-/* Thread 0's way through the tiles: the stage that it asks for next. What a tile needs is worked out
- * once a tile, for a stage must cost the thread few instructions. In shared memory: registers are the
- * sums'. */
+/* Thread 0's way through the tiles: the stage that it asks for next. What a tile needs is worked
+ * out once a tile, for a stage must cost the thread few instructions. In shared memory: registers
+ * are the sums'. */
 template <class N>
 struct ProductWay {
   int task, left, slot, turn; /* left: stages of the tile that are not asked for */
@@ -111,13 +128,16 @@ struct ProductWay {
   __device__ __forceinline__ void find_weights(const ObkProduct& p) {
     const int beside = (unsigned)task / N::each, x = (unsigned)beside % N::across;
     bytes = x + 1 == N::across ? N::last_bytes : N::bytes;
-    from = p.weights + (x * N::tile_bytes + ProductCluster<N>::part() * N::tile_stages * (int)bytes + (unsigned)beside / N::across * N::weights_step);
+    from =
+        p.weights + (x * N::tile_bytes + ProductCluster<N>::part() * N::tile_stages * (int)bytes +
+                     (unsigned)beside / N::across * N::weights_step);
     left = N::tile_stages, block = 0;
   }
   __device__ __forceinline__ void find_rows() {
     const int batch = (unsigned)task / N::each / N::across;
     row = N::row + batch * N::row_step + (unsigned)task % N::each * N::tile_rows;
-    block += N::block + batch * N::block_step + ProductCluster<N>::part() * N::tile_stages * N::stage;
+    block +=
+        N::block + batch * N::block_step + ProductCluster<N>::part() * N::tile_stages * N::stage;
   }
   /* `count` of the stages that are left. */
   __device__ __forceinline__ void skip(int count) {
@@ -136,7 +156,8 @@ struct ProductWay {
     mbarrier_expect(full, bytes + N::stage * N::tile_rows * 128);
     if (N::share == 1)
       bulk_copy(to, from, bytes, full);
-    else if (slot % N::share == ProductCluster<N>::sharer()) /* perhaps before another one expects them: that is counted as well */
+    else if (slot % N::share == ProductCluster<N>::sharer()) /* perhaps before another one expects
+                                                                them: that is counted as well */
       bulk_copy_to_all(to, from, bytes, full, ProductCluster<N>::sharers());
   }
   __device__ __forceinline__ void rows(const ObkProduct& p, uint32_t at, uint32_t bars) const {
@@ -153,14 +174,16 @@ struct ProductPipe {
   int32_t slot;
   uint32_t turn;
   Watchdog dog;
-  uint32_t round; /* of planes of sums: even, odd */
-  ProductWay<N> first, more; /* this warp's stage of the first tile; past that tile, whose rows are not asked for yet */
-  int32_t here;                   /* stages of the first tile that have a place */
+  uint32_t round;            /* of planes of sums: even, odd */
+  ProductWay<N> first, more; /* this warp's stage of the first tile; past that tile, whose rows are
+                                not asked for yet */
+  int32_t here;              /* stages of the first tile that have a place */
   bool begun;
 
   static constexpr int kParts = N::parts;
 
-  /* Before anything that another kernel computes is read: waits for it, and asks for the first stages' rows where that is not done. */
+  /* Before anything that another kernel computes is read: waits for it, and asks for the first
+   * stages' rows where that is not done. */
   __device__ __forceinline__ void begin() {
     if (begun) return;
     begun = true;
@@ -171,7 +194,8 @@ struct ProductPipe {
       each_of_warp(warp, here, [&](int) { first.rows(p, at, bars), first.skip(OBK_THREADS / 32); });
       if (warp == 0) {
 #pragma unroll 1
-        for (int k = here; k < N::stages && more.task < N::tasks; ++k) more.rows(p, at, bars), more.step(p);
+        for (int k = here; k < N::stages && more.task < N::tasks; ++k)
+          more.rows(p, at, bars), more.step(p);
       }
     }
     allow_next();    /* not before: its weights would come before these rows */
@@ -200,7 +224,8 @@ struct ProductPipe {
     } else {
 #pragma unroll
       for (int k = 0; k < N::share; ++k)
-        mbarrier_arrive_near(near_address(read_bar(bars, place), ProductCluster<N>::rank_of(ProductCluster<N>::part(), k)));
+        mbarrier_arrive_near(near_address(
+            read_bar(bars, place), ProductCluster<N>::rank_of(ProductCluster<N>::part(), k)));
     }
   }
   /* Thread 0, when its warp has given a stage back: the next one to the place of the oldest. */
@@ -209,8 +234,7 @@ struct ProductPipe {
     ProductWay<N> w = *way;
     if (w.task >= N::tasks) return;
     dog.start();
-    while (!mbarrier_try(read_bar(bars, w.slot), w.turn ^ 1))
-      dog.check(3, w.slot, w.turn, 0);
+    while (!mbarrier_try(read_bar(bars, w.slot), w.turn ^ 1)) dog.check(3, w.slot, w.turn, 0);
     w.weights(at, bars);
     w.rows(*product, at, bars);
     w.step(*product);
@@ -222,7 +246,8 @@ struct ProductPipe {
     ProductWay<N> w = first; /* of stage 0 */
     w.skip(stage), w.slot = stage % N::stages;
     dog.start();
-    while (!mbarrier_try(read_bar(bars, w.slot), (stage / N::stages - 1) & 1)) dog.check(3, w.slot, stage, 0);
+    while (!mbarrier_try(read_bar(bars, w.slot), (stage / N::stages - 1) & 1))
+      dog.check(3, w.slot, stage, 0);
     w.weights(at, bars);
     w.rows(*product, at, bars);
   }
@@ -237,8 +262,8 @@ static __device__ __forceinline__ void each_of_warp(int warp, int count, F&& f) 
     if (k * kWarps + warp < count) f(k * kWarps + warp);
 }
 
-/* One thread: this CTA's share of what the next product streams to the second-level cache. Far memory
- * would else be idle while kernels compute or wait for one another. */
+/* One thread: this CTA's share of what the next product streams to the second-level cache. Far
+ * memory would else be idle while kernels compute or wait for one another. */
 static __device__ __forceinline__ void bring_nearer(const ObkProduct& p) {
   constexpr int kPiece = 16384;
   const int64_t from = p.next_share * blockIdx.x, end = min(from + p.next_share, p.next_bytes);
@@ -264,16 +289,21 @@ static __device__ __forceinline__ void run_product(const ObkProduct& p) {
     mbarrier_init(bars + 8 * warp, 1);
     if (kParts > 1 && warp == OBK_THREADS / 32 - 2) mbarrier_init(read_bar(bars, kMostStages), 1);
   }
-  ProductWay<N> first = {}, more = {}; /* first: this warp's stage of the first tile; more: past that tile */
-  const int here = N::single || first_tile < N::tasks ? min(N::tile_stages, N::stages) : 0; /* stages of it that have a place */
+  ProductWay<N> first = {},
+                more = {}; /* first: this warp's stage of the first tile; more: past that tile */
+  const int here = N::single || first_tile < N::tasks ? min(N::tile_stages, N::stages)
+                                                      : 0; /* stages of it that have a place */
   ProductWay<N> way = {};
   if (lane == 0) {
     way.task = first_tile;
     way.find_weights(p);
     way.skip(warp);
     first = way;
-    each_of_warp(warp, N::stages - OBK_THREADS / 32, [&](int k) { mbarrier_init(bars + 8 * (k + OBK_THREADS / 32), 1); });
-    if (N::refills) each_of_warp(warp, N::stages, [&](int k) { mbarrier_init(read_bar(bars, k), OBK_THREADS / 32 * N::share); });
+    each_of_warp(warp, N::stages - OBK_THREADS / 32,
+                 [&](int k) { mbarrier_init(bars + 8 * (k + OBK_THREADS / 32), 1); });
+    if (N::refills)
+      each_of_warp(warp, N::stages,
+                   [&](int k) { mbarrier_init(read_bar(bars, k), OBK_THREADS / 32 * N::share); });
     mbarrier_init_fence();
   }
   if (N::share > 1) { /* weights come to barriers of all of the cluster */
@@ -298,20 +328,24 @@ static __device__ __forceinline__ void run_product(const ObkProduct& p) {
     }
     __syncwarp();
   } else {
-    if (N::stages > N::tile_stages) __syncthreads(); /* the barriers of the tiles after the first one are there */
+    if (N::stages > N::tile_stages)
+      __syncthreads(); /* the barriers of the tiles after the first one are there */
     if (threadIdx.x == 0) {
       more.begin(p, first_tile);
       more.skip(here);
       more.turn_over(p);
       way = more;
 #pragma unroll 1
-      for (int k = here; k < N::stages && way.task < N::tasks; ++k) way.weights(at, bars), way.step(p);
+      for (int k = here; k < N::stages && way.task < N::tasks; ++k)
+        way.weights(at, bars), way.step(p);
       kept = way;
     }
   }
   ObkLanes lanes = {};
-  ProductPipe<N> pipe = {&p, &kept, at, bars, 0, 0, {p.dealt.watch, blockIdx.x, 0, 0}, 0, first, more, here, false};
-  lanes.scratch = shared + (N::stages * N::stage_bytes - N::overlaid), lanes.scratch_bytes = N::scratch_bytes;
+  ProductPipe<N> pipe = {&p, &kept, at,   bars, 0,    0, {p.dealt.watch, blockIdx.x, 0, 0},
+                         0,  first, more, here, false};
+  lanes.scratch = shared + (N::stages * N::stage_bytes - N::overlaid),
+  lanes.scratch_bytes = N::scratch_bytes;
   lanes.sm = blockIdx.x, lanes.sms = (int)gridDim.x;
   lanes.warp = warp, lanes.warps = OBK_THREADS / 32;
   lanes.parts = parts, lanes.pipe = &pipe;
@@ -323,7 +357,8 @@ static __device__ __forceinline__ void run_product(const ObkProduct& p) {
     const ProductTask<N> place(k);
     ObkTask task = {};
     task.r0 = place.r0, task.r1 = place.r1, task.c0 = place.c0, task.c1 = place.c1;
-    if (kParts > 1) { /* the rows of this CTA's slice; none of them may be left, then any place will do */
+    if (kParts >
+        1) { /* the rows of this CTA's slice; none of them may be left, then any place will do */
       const int slice = product_slice(N::tile_rows, kParts);
       const int from = place.r0 + Cluster::part() * slice, end = min(from + slice, place.r1);
       task.r0 = from < end ? from : place.r0, task.r1 = from < end ? end : place.r0;
@@ -331,8 +366,10 @@ static __device__ __forceinline__ void run_product(const ObkProduct& p) {
     pipe.dog.task = k;
     stamp(stamped, k, false);
     body(&task, nullptr, p.dealt.operands, &lanes);
-    if (kParts > 1 && !N::single && k + step < N::tasks) cluster_arrive(); /* this CTA has read its planes */
-    if (!N::single || p.dealt.stamps) __syncthreads(); /* all have read the sums (and sent them) before the next tile's */
+    if (kParts > 1 && !N::single && k + step < N::tasks)
+      cluster_arrive(); /* this CTA has read its planes */
+    if (!N::single || p.dealt.stamps)
+      __syncthreads(); /* all have read the sums (and sent them) before the next tile's */
     stamp(stamped, k, true);
     if (N::single) break;
   }
@@ -340,17 +377,19 @@ static __device__ __forceinline__ void run_product(const ObkProduct& p) {
 
 #ifdef OBK_WGMMA
 
-/* Stages whose products are under way while a warp waits for the next one. The assembler would serialise
- * all of them where a watchdog may end such a wait. */
+/* Stages whose products are under way while a warp waits for the next one. The assembler would
+ * serialise all of them where a watchdog may end such a wait. */
 #ifdef OBK_WATCHDOG
 static constexpr int kUnderWay = 0;
 #else
 static constexpr int kUnderWay = 1;
 #endif
 
-/* A warpgroup's sums of all k that its CTA has of a tile. meanwhile(): while the last products are under way. */
+/* A warpgroup's sums of all k that its CTA has of a tile. meanwhile(): while the last products are
+ * under way. */
 template <int kType, typename S, int kStage, class N, typename F>
-static __device__ __forceinline__ void product_steps(ProductPipe<N>& pipe, float (&sum)[S::kGroups * 4], F&& meanwhile) {
+static __device__ __forceinline__ void product_steps(ProductPipe<N>& pipe,
+                                                     float (&sum)[S::kGroups * 4], F&& meanwhile) {
   constexpr bool kBfloat = kType == kObkBf16;
   constexpr int kN = S::kGroups * 8, kStages = S::kChunks / kStage;
   static_assert(S::kChunks % kStage == 0 && S::kParts == 1, "stages of a tile are whole");
@@ -364,7 +403,8 @@ static __device__ __forceinline__ void product_steps(ProductPipe<N>& pipe, float
     wgmma_begin();
 #pragma unroll
     for (int b = 0; b < kStage; ++b) {
-      const uint64_t x = x0 + stage + b * (N::tile_rows * 8), y = y0 + stage + b * (S::kGroups * 64);
+      const uint64_t x = x0 + stage + b * (N::tile_rows * 8),
+                     y = y0 + stage + b * (S::kGroups * 64);
       Wgmma<kN, kBfloat>::multiply(sum, x, y);
       Wgmma<kN, kBfloat>::multiply(odd, x + 2, y + 2);
     }
@@ -378,7 +418,8 @@ static __device__ __forceinline__ void product_steps(ProductPipe<N>& pipe, float
     }
     meanwhile();
     wgmma_wait<0>();
-  } else if (N::single) { /* what is not refilled nobody gives back: it might reach a CTA that has ended */
+  } else if (N::single) { /* what is not refilled nobody gives back: it might reach a CTA that has
+                             ended */
 #pragma unroll
     for (int s = 0; s < kStages; ++s) {
       multiply();
@@ -407,12 +448,13 @@ static __device__ __forceinline__ void product_steps(ProductPipe<N>& pipe, float
   if (N::overlaid > 0) __syncthreads(); /* no products are under way */
 }
 
-/* The sums of a tile to g.c; the second warpgroup's `kOther` floats behind the first's, for the body to
- * add, if not 0. */
+/* The sums of a tile to g.c; the second warpgroup's `kOther` floats behind the first's, for the
+ * body to add, if not 0. */
 template <int kType, typename S, int kStage, int kOther, int kStatistics, class N>
 static __device__ __forceinline__ void product_sums(ObkLanes* w, const ObkGemm& g) {
   constexpr int kN = S::kGroups * 8, kHalf = (S::kGroups + 1) / 2;
-  static_assert(S::kPitchC % 2 == 0 && S::kPitchC > S::kColumns - 1 + S::kColumns % 2, "sums go in pairs");
+  static_assert(S::kPitchC % 2 == 0 && S::kPitchC > S::kColumns - 1 + S::kColumns % 2,
+                "sums go in pairs");
   const int part = same_in_warp(threadIdx.x / 128);
   ProductPipe<N>& pipe = *(ProductPipe<N>*)w->pipe;
   constexpr int kPairs = (S::kK / (2 * kPartialColumns) + 3) / 4;
@@ -442,18 +484,22 @@ static __device__ __forceinline__ void product_sums(ObkLanes* w, const ObkGemm& 
   __syncthreads();
 }
 
-/* The sums of this CTA's slice of a tile's rows to g.c, a plane of `kPlane` floats for each part, for the
- * body to add in order where it does (kAdds), else added here. S: of a part, 64 rows. Before the planes, where
- * the scratch begins, lie the sums of all rows, for the warpgroups to exchange halves and to send from. */
+/* The sums of this CTA's slice of a tile's rows to g.c, a plane of `kPlane` floats for each part,
+ * for the body to add in order where it does (kAdds), else added here. S: of a part, 64 rows.
+ * Before the planes, where the scratch begins, lie the sums of all rows, for the warpgroups to
+ * exchange halves and to send from. */
 template <int kType, typename S, int kStage, int kPlane, bool kAdds, class N>
 static __device__ __forceinline__ void product_parts(ObkLanes* w, const ObkGemm& g) {
   constexpr int kN = S::kGroups * 8, kHalf = (S::kGroups + 1) / 2;
   constexpr int kParts = N::parts, kSlice = product_slice(N::tile_rows, kParts);
-  static_assert(S::kPitchC % 2 == 0 && S::kPitchC > S::kColumns - 1 + S::kColumns % 2, "sums go in pairs");
+  static_assert(S::kPitchC % 2 == 0 && S::kPitchC > S::kColumns - 1 + S::kColumns % 2,
+                "sums go in pairs");
   static_assert(kPlane >= kSlice * S::kPitchC && kPlane % 4 == 0, "planes lie side by side");
-  static_assert(S::kRows == 64, "no thread asks whether a row is there: wgmma would wait for those that do");
+  static_assert(S::kRows == 64,
+                "no thread asks whether a row is there: wgmma would wait for those that do");
   ProductPipe<N>& pipe = *(ProductPipe<N>*)w->pipe;
-  constexpr int kUnit = S::kPitchC % 4 == 0 ? 4 : 2, kColumns = (S::kColumns + kUnit - 1) / kUnit * kUnit; /* sums that go at once */
+  constexpr int kUnit = S::kPitchC % 4 == 0 ? 4 : 2,
+                kColumns = (S::kColumns + kUnit - 1) / kUnit * kUnit; /* sums that go at once */
   const int part = same_in_warp(threadIdx.x / 128), rank = ProductCluster<N>::part();
   float sum[kN / 2];
   product_steps<kType, S, kStage>(pipe, sum, [] {});
@@ -473,9 +519,12 @@ static __device__ __forceinline__ void product_parts(ObkLanes* w, const ObkGemm&
   for (int k = 0; k < (kAll + OBK_THREADS - 1) / OBK_THREADS; ++k) {
     const int at = k * OBK_THREADS + threadIdx.x, row = at / kEach, column = at % kEach * kUnit;
     if (kAll % OBK_THREADS != 0 && at >= kAll) break;
-    const int owner = row / kSlice, to_rank = ProductCluster<N>::rank_of(owner, ProductCluster<N>::sharer());
-    const uint32_t from = own + 4 * (row * S::kPitchC + column), bar = near_address(pipe.come(), to_rank);
-    const uint32_t to = near_address(mine + 4 * ((row - owner * kSlice) * S::kPitchC + column), to_rank);
+    const int owner = row / kSlice,
+              to_rank = ProductCluster<N>::rank_of(owner, ProductCluster<N>::sharer());
+    const uint32_t from = own + 4 * (row * S::kPitchC + column),
+                   bar = near_address(pipe.come(), to_rank);
+    const uint32_t to =
+        near_address(mine + 4 * ((row - owner * kSlice) * S::kPitchC + column), to_rank);
     if (kUnit == 4) {
       uint32_t words[4];
       load_shared16(words, from);
@@ -515,10 +564,10 @@ static __device__ __forceinline__ void product_parts(ObkLanes* w, const ObkGemm&
       name(const __grid_constant__ ObkProduct product) {       \
     obk::run_product<body, numbers>(product);                  \
   }
-#define OBK_PRODUCT_CLUSTER_KERNEL(name, body, numbers)                 \
-  extern "C" __global__ void __cluster_dims__(numbers::parts * numbers::share, 1, 1) \
+#define OBK_PRODUCT_CLUSTER_KERNEL(name, body, numbers)                                    \
+  extern "C" __global__ void __cluster_dims__(numbers::parts* numbers::share, 1, 1)        \
       __launch_bounds__(OBK_THREADS, 1) name(const __grid_constant__ ObkProduct product) { \
-    obk::run_product<body, numbers>(product);                           \
+    obk::run_product<body, numbers>(product);                                              \
   }
 
 #endif

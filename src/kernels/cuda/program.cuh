@@ -9,21 +9,23 @@
  * address that differs between instances: a table serves all contexts and whatever memory the
  * caller brings. Weights of the next task are asked for right after the CTA has arrived, before it
  * waits (or before the kernel waits for the one before it): a release waits for copies in flight on
- * its SM. A body of one kernel waits itself: rows.cuh. (A program without barriers has warps of its own for all that: flow.cuh.)
+ * its SM. A body of one kernel waits itself: rows.cuh. (A program without barriers has warps of its
+ * own for all that: flow.cuh.)
  *
  * What the host lays out stands in layout.h. */
 #ifndef OBK_PROGRAM_CUH
 #define OBK_PROGRAM_CUH
 
 #include "barrier.cuh"
-#include "dialect.cuh"
 #include "conv.cuh"
+#include "dialect.cuh"
 #include "gemm.cuh"
 #include "rows.cuh"
 
 namespace obk {
 
-/* Threads that fetch what tables say: of a program that flows a warp; of one kernel with barriers all but the first warp, which signals meanwhile. */
+/* Threads that fetch what tables say: of a program that flows a warp; of one kernel with barriers
+ * all but the first warp, which signals meanwhile. */
 #ifdef OBK_FLOW
 static constexpr int kTableThreads = 32;
 static __device__ __forceinline__ int table_thread() { return (int)(threadIdx.x % 32); }
@@ -35,7 +37,8 @@ static constexpr int kTableThreads = OBK_THREADS;
 static __device__ __forceinline__ int table_thread() { return (int)threadIdx.x; }
 #endif
 
-/* Rows to warps: those that have room for their staged rows. A text may share a row among all threads instead (OBK_SHARE_ROWS). */
+/* Rows to warps: those that have room for their staged rows. A text may share a row among all
+ * threads instead (OBK_SHARE_ROWS). */
 static __device__ inline void deal(ObkLanes* w, const ObkWork* work) {
   w->lanes = 32, w->lane = (int)(threadIdx.x % 32);
   w->groups = work->groups;
@@ -46,8 +49,8 @@ static __device__ inline void deal(ObkLanes* w, const ObkWork* work) {
 static __device__ inline int64_t block_offset(int64_t block) {
   return block >> OBK_BLOCK_AT & ((1ll << (OBK_FRESH_AT - OBK_BLOCK_AT)) - 1);
 }
-/* All threads (of a program that flows: a warp): a work's block to shared memory, without waiting. `block`: as a task's `block`
- * says it. */
+/* All threads (of a program that flows: a warp): a work's block to shared memory, without waiting.
+ * `block`: as a task's `block` says it. */
 static __device__ inline void fetch_block(const ObkProgram& program, int64_t block, uint64_t* to) {
   const char* from = program.blocks + block_offset(block);
   const int bytes = (int)(block & 0xffff) * 8;
@@ -59,7 +62,8 @@ static __device__ inline void* program_port(const ObkProgram& program, uint64_t 
   const int port = (int)(word & 0xffffffffu);
   return program.ports ? program.ports[port] : program.inline_ports[port];
 }
-/* All threads (of a program that flows: a warp), when the block is there: operands become addresses. Seen after the next meeting. */
+/* All threads (of a program that flows: a warp), when the block is there: operands become
+ * addresses. Seen after the next meeting. */
 static __device__ inline void place_operands(const ObkProgram& program, uint64_t* block,
                                              char* near = nullptr) {
   const ObkWork* work = (const ObkWork*)block;
@@ -76,8 +80,8 @@ static __device__ inline void place_operands(const ObkProgram& program, uint64_t
     }
   }
 }
-/* A warp, before the operands of the block are placed: its small weights to `soon`. (A prefetch to L1 does nothing: a
- * norm waited for its scale for 1.1 us.) */
+/* A warp, before the operands of the block are placed: its small weights to `soon`. (A prefetch to
+ * L1 does nothing: a norm waited for its scale for 1.1 us.) */
 static __device__ inline void fetch_small(uint64_t* block, char* soon) {
   const ObkWork* work = (const ObkWork*)block;
   uint64_t* operands = block + OBK_WORK_WORDS + work->params;
@@ -175,7 +179,8 @@ static __device__ inline void set_up(ObkLanes* lanes, const ObkProgram& program,
 
 typedef void (*Body)(const ObkTask*, const int64_t*, void* const*, ObkLanes*);
 
-/* A kernel of one body: CTA b runs tasks b, b + CTAs, ... of its launch. Tasks are fetched two ahead. */
+/* A kernel of one body: CTA b runs tasks b, b + CTAs, ... of its launch. Tasks are fetched two
+ * ahead. */
 template <Body body>
 static __device__ inline void run_tasks(const ObkProgram& program) {
   extern __shared__ __align__(1024) char shared[];
@@ -226,8 +231,9 @@ static __device__ inline void run_tasks(const ObkProgram& program) {
 
 }  // namespace obk
 
-/* One CTA a multiprocessor is said, though several may run there: without it the assembler saves registers, and of thirty loads
- * that a thread could have under way it has three (rows of 30000: 5.55 us, 4.4 with). */
+/* One CTA a multiprocessor is said, though several may run there: without it the assembler saves
+ * registers, and of thirty loads that a thread could have under way it has three (rows of
+ * 30000: 5.55 us, 4.4 with). */
 #define OBK_KERNEL(name, body)                                 \
   extern "C" __global__ void __launch_bounds__(OBK_THREADS, 1) \
       name(const __grid_constant__ ObkProgram program) {       \
@@ -235,17 +241,18 @@ static __device__ inline void run_tasks(const ObkProgram& program) {
   }
 
 /* The same for a body whose CTAs wait for each other, `team` in a row: a cluster runs at once. */
-#define OBK_TEAM_KERNEL(name, body, team)                                        \
-  extern "C" __global__ void __cluster_dims__(team, 1, 1)                        \
-      __launch_bounds__(OBK_THREADS, 1) name(const __grid_constant__ ObkProgram program) { \
-    obk::run_tasks<body>(program);                                               \
+#define OBK_TEAM_KERNEL(name, body, team)                                                   \
+  extern "C" __global__ void __cluster_dims__(team, 1, 1) __launch_bounds__(OBK_THREADS, 1) \
+      name(const __grid_constant__ ObkProgram program) {                                    \
+    obk::run_tasks<body>(program);                                                          \
   }
 
 #ifdef OBK_FLOW
 #include "flow.cuh"
 #elif defined OBK_MONO
 namespace obk {
-/* The CTA's dynamic shared memory, and its places of four tasks, which copies reach: a test on a core has those among the former. */
+/* The CTA's dynamic shared memory, and its places of four tasks, which copies reach: a test on a
+ * core has those among the former. */
 static __device__ __forceinline__ char* cta_memory() {
   extern __shared__ __align__(1024) char shared[];
   return shared;
@@ -259,8 +266,7 @@ static __device__ __forceinline__ ObkTask* task_places() {
 }  // namespace obk
 
 static __device__ __forceinline__ void obk_dispatch(int32_t body, const ObkTask* t,
-                                                    const int64_t* p, void* const* x,
-                                                    ObkLanes* w);
+                                                    const int64_t* p, void* const* x, ObkLanes* w);
 
 extern "C" __global__ void __launch_bounds__(OBK_THREADS, 1)
     obk_program(const __grid_constant__ ObkProgram program) {
@@ -275,8 +281,8 @@ extern "C" __global__ void __launch_bounds__(OBK_THREADS, 1)
   obk::GridBarrier barrier(program.counter, gridDim.x, program.watch, sm);
   const int last = program.first[sm + 1], end = program.waves - 1;
   int wave = 0, at = program.first[sm];
-  /* Tasks are fetched two ahead and blocks one while the CTA waits for the others, and a body does first what
-   * depends on nobody: after the barrier nothing is waited for but the operands. */
+  /* Tasks are fetched two ahead and blocks one while the CTA waits for the others, and a body does
+   * first what depends on nobody: after the barrier nothing is waited for but the operands. */
   auto task_at = [&](int task) { return &tasks[task & 3]; };
   auto block_at = [&](int task) {
     return (uint64_t*)(shared + program.block_at + (task & 1) * program.block_bytes);
@@ -321,7 +327,8 @@ extern "C" __global__ void __launch_bounds__(OBK_THREADS, 1)
     __syncthreads();
   };
   if (threadIdx.x == 0) {
-    obk::wave_gate().counter = program.counter, obk::wave_gate().dog = {program.watch, (uint32_t)sm, 0, 0};
+    obk::wave_gate().counter = program.counter,
+    obk::wave_gate().dog = {program.watch, (uint32_t)sm, 0, 0};
     obk::start_rows();
   }
   const bool fetches = threadIdx.x >= 32;

@@ -1,9 +1,10 @@
 /* kernels/cuda/ptx.cuh — the machine's own instructions, one function each, named by what they do.
  *
- *   order     arrive_release, poll_acquire at gpu scope; fence_async_global: plain writes before copies of
- * the copy engine copies    mbarriers in shared memory, bulk copies global -> shared, 16-byte
- * asynchronous copies of single threads matrices  mma m16n8k16 (f16 or bf16 in, float out)
- * and m16n8k8 (tf32 in), ldmatrix floats    f16, bf16 <-> float, rounded to nearest even; NaN stays NaN
+ *   order     arrive_release, poll_acquire at gpu scope; fence_async_global: plain writes before
+ * copies of the copy engine copies    mbarriers in shared memory, bulk copies global -> shared,
+ * 16-byte asynchronous copies of single threads matrices  mma m16n8k16 (f16 or bf16 in, float out)
+ * and m16n8k8 (tf32 in), ldmatrix floats    f16, bf16 <-> float, rounded to nearest even; NaN stays
+ * NaN
  *
  * Addresses of shared memory are 32-bit, from `shared_address`. Needs sm_80; bulk copies and
  * mbarriers need sm_90. */
@@ -41,11 +42,14 @@ OBK_DEVICE uint64_t poll_relaxed(const uint64_t* counter) {
   asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(value) : "l"(counter) : "memory");
   return value;
 }
-/* Adds one; gives what was there. Stores of threads that met this one before are seen by who draws a
- * later number, and by threads that meet that one. */
+/* Adds one; gives what was there. Stores of threads that met this one before are seen by who draws
+ * a later number, and by threads that meet that one. */
 OBK_DEVICE uint32_t take_ticket(uint32_t* counter) {
   uint32_t before;
-  asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], 1;" : "=r"(before) : "l"(counter) : "memory");
+  asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], 1;"
+               : "=r"(before)
+               : "l"(counter)
+               : "memory");
   return before;
 }
 OBK_DEVICE float exp2_near(float x) { /* to 2 units of the last place; -inf gives 0, NaN stays */
@@ -58,12 +62,13 @@ OBK_DEVICE float reciprocal_near(float x) { /* to 1 unit of the last place; inf 
   asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
 }
-/* A word that carries all that its reader needs: seen whole or not at all, in no order with others. */
+/* A word that carries all that its reader needs: seen whole or not at all, in no order with others.
+ */
 OBK_DEVICE void post_relaxed(uint64_t* to, uint64_t word) {
   asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(to), "l"(word) : "memory");
 }
-/* The same in the shared memory of CTAs of one cluster, which must all have begun (cluster_meet) and
- * must not end before what others write to them has come. */
+/* The same in the shared memory of CTAs of one cluster, which must all have begun (cluster_meet)
+ * and must not end before what others write to them has come. */
 OBK_DEVICE uint32_t near_address(uint32_t shared, int rank) {
   uint32_t address = shared;
 #if __CUDA_ARCH__ >= 900
@@ -87,7 +92,8 @@ OBK_DEVICE uint64_t poll_near(uint32_t own) {
 OBK_DEVICE void store_near8(uint32_t to, float a, float b, uint32_t bar) {
 #if __CUDA_ARCH__ >= 900
   asm volatile(
-      "st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1, %2}, [%3];" ::"r"(to),
+      "st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1, %2}, [%3];" ::"r"(
+          to),
       "f"(a), "f"(b), "r"(bar)
       : "memory");
 #endif
@@ -96,7 +102,8 @@ OBK_DEVICE void store_near8(uint32_t to, float a, float b, uint32_t bar) {
 OBK_DEVICE void store_near16(uint32_t to, const uint32_t (&words)[4], uint32_t bar) {
 #if __CUDA_ARCH__ >= 900
   asm volatile(
-      "st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(to),
+      "st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0], {%1, %2, %3, %4}, "
+      "[%5];" ::"r"(to),
       "r"(words[0]), "r"(words[1]), "r"(words[2]), "r"(words[3]), "r"(bar)
       : "memory");
 #endif
@@ -107,7 +114,8 @@ OBK_DEVICE void cluster_arrive() {
   asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
 #endif
 }
-/* With nothing to show but mbarriers that a fence has made known: the other waits for all stores. */
+/* With nothing to show but mbarriers that a fence has made known: the other waits for all stores.
+ */
 OBK_DEVICE void cluster_arrive_relaxed() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
@@ -119,9 +127,11 @@ OBK_DEVICE void cluster_wait() {
 #endif
 }
 OBK_DEVICE void cluster_meet() { cluster_arrive(), cluster_wait(); }
-/* The same of who has stored nothing that another one reads, but for mbarriers (mbarrier_init_fence). */
+/* The same of who has stored nothing that another one reads, but for mbarriers
+ * (mbarrier_init_fence). */
 OBK_DEVICE void cluster_meet_relaxed() { cluster_arrive_relaxed(), cluster_wait(); }
-/* Between what others stored plainly, and an acquire has shown, and the copy engine's reads. Of all spaces (fence.proxy.async) it would wait for all that is on its way as well. */
+/* Between what others stored plainly, and an acquire has shown, and the copy engine's reads. Of all
+ * spaces (fence.proxy.async) it would wait for all that is on its way as well. */
 OBK_DEVICE void fence_async_global() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("fence.proxy.async.global;" ::: "memory");
@@ -179,7 +189,8 @@ OBK_DEVICE bool mbarrier_try(uint32_t bar, uint32_t parity) {
 OBK_DEVICE bool mbarrier_try_for(uint32_t bar, uint32_t parity, uint32_t nanos) {
   uint32_t done;
   asm volatile(
-      "{.reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2, %3; selp.u32 %0, 1, 0, p;}"
+      "{.reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2, %3; selp.u32 %0, 1, 0, "
+      "p;}"
       : "=r"(done)
       : "r"(bar), "r"(parity), "r"(nanos)
       : "memory");
@@ -198,13 +209,16 @@ OBK_DEVICE bool mbarrier_test(uint32_t bar, uint32_t parity) {
 OBK_DEVICE void mbarrier_arrive(uint32_t bar) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(bar) : "memory");
 }
-/* At an mbarrier of a CTA of the cluster (near_address), of who has only read: it orders no stores. One that did (.release)
- * would wait a microsecond for all that the CTA has under way. */
+/* At an mbarrier of a CTA of the cluster (near_address), of who has only read: it orders no stores.
+ * One that did (.release) would wait a microsecond for all that the CTA has under way. */
 OBK_DEVICE void mbarrier_arrive_near(uint32_t bar) {
-#if __CUDACC_VER_MAJOR__ * 100 + __CUDACC_VER_MINOR__ < 1208 /* their assemblers have no other form */
-  asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(bar) : "memory");
+#if __CUDACC_VER_MAJOR__ * 100 + __CUDACC_VER_MINOR__ < \
+    1208 /* their assemblers have no other form */
+  asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(bar)
+               : "memory");
 #else
-  asm volatile("mbarrier.arrive.relaxed.cluster.shared::cluster.b64 _, [%0];" ::"r"(bar) : "memory");
+  asm volatile("mbarrier.arrive.relaxed.cluster.shared::cluster.b64 _, [%0];" ::"r"(bar)
+               : "memory");
 #endif
 }
 /* Addresses and size are multiples of 16. */
@@ -215,12 +229,13 @@ OBK_DEVICE void bulk_copy(uint32_t to, const void* from, uint32_t bytes, uint32_
       "l"(from), "r"(bytes), "r"(bar)
       : "memory");
 }
-/* The same to all CTAs of a cluster whose bit is set, each at the same address, counted by its mbarrier at the same
- * address. The assembler warns of it in code for plain sm_90. */
-OBK_DEVICE void bulk_copy_to_all(uint32_t to, const void* from, uint32_t bytes, uint32_t bar, uint16_t ctas) {
+/* The same to all CTAs of a cluster whose bit is set, each at the same address, counted by its
+ * mbarrier at the same address. The assembler warns of it in code for plain sm_90. */
+OBK_DEVICE void bulk_copy_to_all(uint32_t to, const void* from, uint32_t bytes, uint32_t bar,
+                                 uint16_t ctas) {
   asm volatile(
-      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1], %2, [%3], %4;" ::
-          "r"(to),
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], "
+      "[%1], %2, [%3], %4;" ::"r"(to),
       "l"(from), "r"(bytes), "r"(bar), "h"(ctas)
       : "memory");
 }
@@ -228,8 +243,9 @@ OBK_DEVICE void bulk_copy_to_all(uint32_t to, const void* from, uint32_t bytes, 
 OBK_DEVICE void bulk_prefetch(const void* from, uint32_t bytes) {
   asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
 }
-/* Blocks of 64 columns of a 16-bit matrix that `map` describes, its rows from `row`, as atoms of 8 rows
- * whose 16-byte pieces are swapped by row; as many rows, and blocks from `block`, as the map says, zeros beyond it. */
+/* Blocks of 64 columns of a 16-bit matrix that `map` describes, its rows from `row`, as atoms of 8
+ * rows whose 16-byte pieces are swapped by row; as many rows, and blocks from `block`, as the map
+ * says, zeros beyond it. */
 OBK_DEVICE void copy_blocks(uint32_t to, const void* map, int row, int block, uint32_t bar) {
   asm volatile(
       "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, "
@@ -317,8 +333,8 @@ OBK_DEVICE uint32_t round_tf32(float value) {
   asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(bits) : "f"(value));
   return bits;
 }
-/* d[16,8] += a[16,8] b[8,8]. Lane l holds rows l/4 (a[0], a[2]) and l/4 + 8 of a, places l%4 of k and
- * l%4 + 4 (a[2], a[3]; b1), column l/4 of b; d as above. */
+/* d[16,8] += a[16,8] b[8,8]. Lane l holds rows l/4 (a[0], a[2]) and l/4 + 8 of a, places l%4 of k
+ * and l%4 + 4 (a[2], a[3]; b1), column l/4 of b; d as above. */
 OBK_DEVICE void mma_16x8x8(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
   asm volatile(
       "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "

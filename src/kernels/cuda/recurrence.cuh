@@ -2,15 +2,15 @@
  * (common/blocks.h: ObkRecurrent; what is computed: ops/recurrence.h).
  *
  *   registers   a member's rows of R for as long as the steps last: tiles of 4 units by 4 gates (an
- *               absent gate's rows are zeros), a warp a tile. What they cannot hold is read again in
- *               each step, from the second-level cache
- *   shared      the state of all units, of this step and of the next
- *   exchange    a word of 8 bytes a unit and sequence: the new state and the number of its step.
- *               A word is written and read as a whole, so who reads the number has the value: there
- *               is no signal besides, and nothing has to be ordered
+ *               absent gate's rows are zeros), a warp a tile. What they cannot hold is read again
+ * in each step, from the second-level cache shared      the state of all units, of this step and of
+ * the next exchange    a word of 8 bytes a unit and sequence: the new state and the number of its
+ * step. A word is written and read as a whole, so who reads the number has the value: there is no
+ * signal besides, and nothing has to be ordered
  *
  * A kernel of one work runs a team as a cluster: there a few words lie in every member's own shared
- * memory, where their owners write them, and a step is shorter by the way to the second-level cache.
+ * memory, where their owners write them, and a step is shorter by the way to the second-level
+ * cache.
  *
  * Two places for each word take turns. A member writes a place again two steps later, when it has
  * read every unit's state of the step between, which its owner computed from all states of the
@@ -68,7 +68,11 @@ struct Recurrence {
   static constexpr int kChains = !kHalf ? 1 : kPieces >= 8 ? 4 : 2;
   static constexpr int kWords = (kBatch * kHidden + OBK_THREADS - 1) / OBK_THREADS;
   /* Pieces that registers hold: an even number, so that sums do not depend on it. */
-  static constexpr int kRoom = (kTiles < 2 ? 128 : kTiles < 3 ? 96 : kTiles < 4 ? 48 : 0) / (kTiles * kRegisters);
+  static constexpr int kRoom = (kTiles < 2   ? 128
+                                : kTiles < 3 ? 96
+                                : kTiles < 4 ? 48
+                                             : 0) /
+                               (kTiles * kRegisters);
   static constexpr int kHeld = kPieces <= kRoom ? kPieces : kRoom / 2 * 2;
 
   uint32_t r_[kTiles][kHeld > 0 ? kHeld : 1][kRegisters];
@@ -144,9 +148,9 @@ struct Recurrence {
       const int group = lane_ >> 2;
       /* Columns beyond the sequences repeat the first: nobody reads their sums. */
       const uint32_t own_state = state + (group < kBatch ? group : 0) * kPitch + (lane_ & 3) * 16;
-      const auto state_of = [&](int j, uint32_t (&b)[4]) { load_shared16(b, own_state + j * 64); };
-      const auto meet = [&](const uint32_t* r, const uint32_t (&b)[4], float (&even)[4],
-                            float (&odd)[4]) {
+      const auto state_of = [&](int j, uint32_t(&b)[4]) { load_shared16(b, own_state + j * 64); };
+      const auto meet = [&](const uint32_t* r, const uint32_t(&b)[4], float(&even)[4],
+                            float(&odd)[4]) {
         const uint32_t first[4] = {r[0], r[1], r[2], r[3]}, second[4] = {r[4], r[5], r[6], r[7]};
         constexpr bool kBfloat = is_bfloat((const T*)nullptr);
         mma_16x8x16<kBfloat>(even, first, b[0], b[1]);
@@ -191,7 +195,7 @@ struct Recurrence {
     } else {
 #pragma unroll 1
       for (int sequence = 0; sequence < count; ++sequence) {
-        const auto meet = [&](const uint32_t* r, int j, float (&v)[16]) {
+        const auto meet = [&](const uint32_t* r, int j, float(&v)[16]) {
           uint32_t h[4];
           load_shared16(h, state + sequence * kPitch + j * 512 + lane_ * 16);
 #pragma unroll
@@ -236,7 +240,8 @@ struct Recurrence {
   static __device__ constexpr bool is_bfloat(const bf16*) { return true; }
   static __device__ constexpr bool is_bfloat(const void*) { return false; }
 
-  static __device__ __forceinline__ void put(uint32_t state, int sequence, int unit, uint32_t bits) {
+  static __device__ __forceinline__ void put(uint32_t state, int sequence, int unit,
+                                             uint32_t bits) {
     const uint32_t at = state + sequence * kPitch + unit * (int)sizeof(T);
     if constexpr (kHalf)
       store_shared_half(at, bits);
@@ -428,7 +433,8 @@ static __device__ __forceinline__ void recurrence(const int64_t* p, void* const*
     if (mine[t] && x[7]) store((T*)x[7], at, h[t]);
     if (mine[t] && x[8]) store((T*)x[8], at, c[t]);
   }
-  if (kTeam > 1 && !kNear && threadIdx.x == 0) post_relaxed(counts + member, base + (uint32_t)steps);
+  if (kTeam > 1 && !kNear && threadIdx.x == 0)
+    post_relaxed(counts + member, base + (uint32_t)steps);
 }
 
 }  // namespace obk

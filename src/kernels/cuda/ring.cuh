@@ -2,16 +2,17 @@
  * as long as the kernel lives. One a CTA.
  *
  *   ring_start(pages_at, bars_at, pages, ...)   at the kernel's start, every thread
- *   ring_ask_ahead(range)    every thread, right AFTER the barrier's arrive (a release waits for copies
- * in flight): the next task's first pages. A barrier of the CTA must follow before the task. Ring
- * ring; ring.open(range); ring.take(), ring.release(), ...; ring.close();    a tile ring_finish()
- * before the kernel ends: no copy may outlive its CTA
+ *   ring_ask_ahead(range)    every thread, right AFTER the barrier's arrive (a release waits for
+ * copies in flight): the next task's first pages. A barrier of the CTA must follow before the task.
+ * Ring ring; ring.open(range); ring.take(), ring.release(), ...; ring.close();    a tile
+ * ring_finish() before the kernel ends: no copy may outlive its CTA
  *
  * A range is a rectangle of packed weights: `chunks` of 64 k, each of `groups` of 8 columns side by
  * side, `pitch` groups from one to the next. Packing puts a tile's columns together, so that a page
  * is one run of bytes and one copy: each copy takes the thread that asks some hundred cycles. Pages
- * follow from groups and chunks alone. What was asked for ahead is remembered with its range; a tile that opens another range throws those pages away and asks anew, so a wrong
- * guess costs time, never an answer.
+ * follow from groups and chunks alone. What was asked for ahead is remembered with its range; a
+ * tile that opens another range throws those pages away and asks anew, so a wrong guess costs time,
+ * never an answer.
  *
  * The counts lie in shared memory between tiles and in registers within one, equal in every thread:
  * local memory would be read from far, since a barrier of the grid empties the first-level cache,
@@ -25,24 +26,26 @@
 
 namespace obk {
 
-/* OBK_RING: pages that every kernel of the program that streams weights has at least, so that tiles whose body is sure of the rest need no other way,
- * and none is compiled: with one page, with two. */
+/* OBK_RING: pages that every kernel of the program that streams weights has at least, so that tiles
+ * whose body is sure of the rest need no other way, and none is compiled: with one page, with two.
+ */
 #if defined OBK_RING && __CUDA_ARCH__ >= 900
 static constexpr bool kHasRing = OBK_RING > 0, kHasPages = OBK_RING > 1;
 #else
 static constexpr bool kHasRing = false, kHasPages = false;
 #endif
 
-/* Few rows by many weights, as of one token: the program waits for far memory most of the time. Then
- * pages are asked for early, and in step with their coming: a signal, and what waits for it, stand
- * in line behind all that was asked for, and far memory is as quick with little in line. Other programs
- * lose by following the pages. */
+/* Few rows by many weights, as of one token: the program waits for far memory most of the time.
+ * Then pages are asked for early, and in step with their coming: a signal, and what waits for it,
+ * stand in line behind all that was asked for, and far memory is as quick with little in line.
+ * Other programs lose by following the pages. */
 #ifdef OBK_FEW_ROWS
 static constexpr bool kFewRows = true;
 #else
 static constexpr bool kFewRows = false;
 #endif
-/* A program that flows: a warp of its own asks for all pages, in the order of their use (flow.cuh). */
+/* A program that flows: a warp of its own asks for all pages, in the order of their use (flow.cuh).
+ */
 #ifdef OBK_FLOW
 static constexpr bool kFlows = true;
 #else
@@ -57,13 +60,15 @@ static __device__ __forceinline__ bool lies_near(const void* operand) {
   return false;
 #endif
 }
-/* One kernel with barriers: some pages are asked for while the CTA waits for the others, the rest where the tile begins. */
+/* One kernel with barriers: some pages are asked for while the CTA waits for the others, the rest
+ * where the tile begins. */
 #if defined OBK_MONO && !defined OBK_FLOW
 static constexpr bool kPaces = true;
 #else
 static constexpr bool kPaces = kFewRows;
 #endif
-/* Pages on their way to an SM while it waits for the others. H200, BERT-base of ten layers as one kernel: 1, 2, all 236, 230, 240 us. */
+/* Pages on their way to an SM while it waits for the others. H200, BERT-base of ten layers as one
+ * kernel: 1, 2, all 236, 230, 240 us. */
 static constexpr int kPacedPages = kFewRows ? 3 : 2;
 /* Pages that come while a task without weights runs, for the task after it: no more than are here
  * when it signals, for a signal waits for all copies in flight. */
@@ -74,8 +79,10 @@ struct WeightPages {
   int32_t groups, chunks, pitch;
 
   static constexpr int kAtomBytes = obk::kAtomBytes;
-  /* Where pages of all tasks stand in one line a smaller page leaves less of it empty (flow.cuh). */
-  static constexpr int kPageBytes = kFlows ? kFlowPageBytes : kRingPageBytes, kMostGroups = kPageBytes / kAtomBytes;
+  /* Where pages of all tasks stand in one line a smaller page leaves less of it empty (flow.cuh).
+   */
+  static constexpr int kPageBytes = kFlows ? kFlowPageBytes : kRingPageBytes,
+                       kMostGroups = kPageBytes / kAtomBytes;
 
   /* A tile's own range: its columns were packed together. */
   static __device__ __forceinline__ WeightPages of_tile(const char* from, int groups, int chunks) {
@@ -205,7 +212,8 @@ class Ring {
   int32_t per_page_ = 0;
 };
 
-/* Where a tile stands in its range of pages, which are consumed in the order in which their loads were issued. The code that opens the range fills it in. */
+/* Where a tile stands in its range of pages, which are consumed in the order in which their loads
+ * were issued. The code that opens the range fills it in. */
 struct PageCursor {
   uint32_t at, bars, turn;
   int pages, slot;
@@ -318,8 +326,9 @@ static __device__ __forceinline__ void ring_ask_rest(const WeightPages& range, i
 }
 
 /* Every thread, after all have met since the last tile: as much of a range as fits, when no pages
- * are pending; in one kernel with barriers the first `most` pages, of few rows also when this range's first are pending. Warps
- * share the pages; the first has none, for its thread waits for the other SMs next. */
+ * are pending; in one kernel with barriers the first `most` pages, of few rows also when this
+ * range's first are pending. Warps share the pages; the first has none, for its thread waits for
+ * the other SMs next. */
 static __device__ inline void ring_ask_ahead(const WeightPages& range, int most = 1 << 30) {
   const RingState s = ring_state();
   __syncthreads(); /* the signal of thread 0 before the copies of others; the state is read */

@@ -1,15 +1,17 @@
-/* kernels/cuda/rows.cuh — the barrier before a task's wave, in its body; and rows of A that a product asks for there.
+/* kernels/cuda/rows.cuh — the barrier before a task's wave, in its body; and rows of A that a
+ * product asks for there.
  *
  *   OBK_BEGIN_WAVE()         in the body, when it has done all that depends on no other task
- *   OBK_ROWS(together, x, row, block, at, shape...)    of a product whose A lies in a matrix of whole blocks of
- *                            64 columns, before all else, for the first warp waits here and asks: `together` blocks that a copy brings. x: the
- *                            matrix's map, behind the operands (runtime/cuda/tables.h); row, block: where the tile begins in it; at: where A goes; shape: FixedShape
- *   OBK_BEGIN_ROWS()         then, instead of OBK_BEGIN_WAVE
- *   OBK_GEMM_ROWS_OF(type, g, shape...)    the tile
+ *   OBK_ROWS(together, x, row, block, at, shape...)    of a product whose A lies in a matrix of
+ * whole blocks of 64 columns, before all else, for the first warp waits here and asks: `together`
+ * blocks that a copy brings. x: the matrix's map, behind the operands (runtime/cuda/tables.h); row,
+ * block: where the tile begins in it; at: where A goes; shape: FixedShape OBK_BEGIN_ROWS() then,
+ * instead of OBK_BEGIN_WAVE OBK_GEMM_ROWS_OF(type, g, shape...)    the tile
  *
- * The thread that waits for the other SMs asks the copy engine for all of A as soon as it knows that A is there: a few
- * instructions of one thread, where copies of all threads (gemm_fixed.cuh) are some hundred, each behind a barrier
- * of the CTA. What others have stored is made known to the engine by a proxy fence of that thread, after the acquire. */
+ * The thread that waits for the other SMs asks the copy engine for all of A as soon as it knows
+ * that A is there: a few instructions of one thread, where copies of all threads (gemm_fixed.cuh)
+ * are some hundred, each behind a barrier of the CTA. What others have stored is made known to the
+ * engine by a proxy fence of that thread, after the acquire. */
 #ifndef OBK_ROWS_CUH
 #define OBK_ROWS_CUH
 
@@ -38,7 +40,8 @@ static __device__ __forceinline__ void leave_wave(F&& first) {
     Watchdog dog = gate.dog;
     const uint64_t want = gate.want;
     dog.start();
-    for (uint64_t have; (have = poll_acquire(gate.counter)) < want;) dog.check(1, (uint64_t)gate.counter, want, have);
+    for (uint64_t have; (have = poll_acquire(gate.counter)) < want;)
+      dog.check(1, (uint64_t)gate.counter, want, have);
   }
   first();
   if (gate.begun) *gate.begun = clock_nanos();
@@ -49,7 +52,8 @@ static __device__ __forceinline__ void begin_wave() {
   __syncthreads();
 }
 
-/* mbarriers of the rows that come by maps, one a copy; and how often each copy has come, even or odd: a bit each, for tiles have few or many. */
+/* mbarriers of the rows that come by maps, one a copy; and how often each copy has come, even or
+ * odd: a bit each, for tiles have few or many. */
 static constexpr int kRowBars = 16;
 #ifndef OBK_OWN_ROW_BARS
 static __device__ __forceinline__ uint32_t row_bars() {
@@ -71,16 +75,18 @@ static __device__ inline void start_rows() {
 /* kTogether: blocks of 64 columns that a copy brings. */
 template <bool kInlined, int kTogether_, typename S>
 struct AskedRows {
-  static constexpr int kTogether = kTogether_, kCopies = S::kChunks / kTogether, kBytes = kTogether * S::kBlock;
-  static constexpr bool kAsks = kInlined && kHasPages && wide_fits<S>() && S::kChunks % kTogether == 0 && kCopies <= kRowBars;
+  static constexpr int kTogether = kTogether_, kCopies = S::kChunks / kTogether,
+                       kBytes = kTogether * S::kBlock;
+  static constexpr bool kAsks =
+      kInlined && kHasPages && wide_fits<S>() && S::kChunks % kTogether == 0 && kCopies <= kRowBars;
   const void* map;
   int row, block;
   uint32_t to;
 
   __device__ __forceinline__ AskedRows(const void* map, int row, int block, const void* at)
       : map(map), row(row), block(block), to((shared_address(at) + 1023) & ~1023u) {}
-  /* Where the text says OBK_ROWS: the first warp waits while the others do what stands before begin(), and does it then, while
-   * the rows come. */
+  /* Where the text says OBK_ROWS: the first warp waits while the others do what stands before
+   * begin(), and does it then, while the rows come. */
   __device__ __forceinline__ void ask() const {
     if constexpr (kAsks) {
       if (threadIdx.x != 0) return;
@@ -92,7 +98,8 @@ struct AskedRows {
       leave_wave([&] {
         fence_async_global();
 #pragma unroll
-        for (int k = 0; k < kCopies; ++k) copy_blocks(to + k * kBytes, map, row, block + k * kTogether, bars + 8 * k);
+        for (int k = 0; k < kCopies; ++k)
+          copy_blocks(to + k * kBytes, map, row, block + k * kTogether, bars + 8 * k);
       });
     }
   }
@@ -123,12 +130,15 @@ struct AskedRows {
   }
 };
 
-/* The tile of a product whose rows were asked for. S: its shape, perhaps of fewer columns than asked for. What fixed_takes would ask holds: the text has a tile for each
- * number of columns, a map wants rows where 16 bytes begin, and there is a ring. So no other form stands beside, whose code would come from far memory with it. */
+/* The tile of a product whose rows were asked for. S: its shape, perhaps of fewer columns than
+ * asked for. What fixed_takes would ask holds: the text has a tile for each number of columns, a
+ * map wants rows where 16 bytes begin, and there is a ring. So no other form stands beside, whose
+ * code would come from far memory with it. */
 template <int kType, typename S, bool kInlined, typename Asked>
 static __device__ __forceinline__ void gemm_rows_of(ObkLanes* w, const ObkGemm& g, const Asked&) {
 #ifdef OBK_WGMMA
-  if constexpr (Asked::kAsks && wide_fits<S>()) return fixed_wide_tile<kType == kObkBf16, S, Asked>(g);
+  if constexpr (Asked::kAsks && wide_fits<S>())
+    return fixed_wide_tile<kType == kObkBf16, S, Asked>(g);
 #endif
   if constexpr (Asked::kAsks) {
     Asked::drain();
@@ -141,10 +151,12 @@ static __device__ __forceinline__ void gemm_rows_of(ObkLanes* w, const ObkGemm& 
 }  // namespace obk
 
 #define OBK_BEGIN_WAVE() obk::begin_wave()
-#define OBK_ROWS(together, x, row, block, at, ...) \
-  const obk::AskedRows<OBK_WIDE_TILES, together, obk::FixedShape<__VA_ARGS__>> obk_rows(x, row, block, at); \
+#define OBK_ROWS(together, x, row, block, at, ...)                                       \
+  const obk::AskedRows<OBK_WIDE_TILES, together, obk::FixedShape<__VA_ARGS__>> obk_rows( \
+      x, row, block, at);                                                                \
   obk_rows.ask();
 #define OBK_BEGIN_ROWS() obk_rows.begin()
-#define OBK_GEMM_ROWS_OF(type, g, ...) obk::gemm_rows_of<type, obk::FixedShape<__VA_ARGS__>, OBK_WIDE_TILES>(w, g, obk_rows)
+#define OBK_GEMM_ROWS_OF(type, g, ...) \
+  obk::gemm_rows_of<type, obk::FixedShape<__VA_ARGS__>, OBK_WIDE_TILES>(w, g, obk_rows)
 
 #endif

@@ -1,13 +1,14 @@
-/* kernels/cuda/statistics.cuh — a norm's statistics of rows of 16-bit numbers, beside the product that
- * reads them: mean and 1 / sqrt(variance + epsilon), f32.
+/* kernels/cuda/statistics.cuh — a norm's statistics of rows of 16-bit numbers, beside the product
+ * that reads them: mean and 1 / sqrt(variance + epsilon), f32.
  *
- *   find_statistics<bf16>(g)     of the rows of g.a to g.statistics [m][2], by all 256 threads: from what
- *                                the body that stored them has left (g.partials), or from the rows
- *   give_partials (dialect.cuh)  in that body: of 16 neighbouring columns, whose values lanes hold
+ *   find_statistics<bf16>(g)     of the rows of g.a to g.statistics [m][2], by all 256 threads:
+ * from what the body that stored them has left (g.partials), or from the rows give_partials
+ * (dialect.cuh)  in that body: of 16 neighbouring columns, whose values lanes hold
  *
- * Each of the two ways has one order of sums, whatever the tile, so that a row's bits do not depend on
- * it. Partial statistics are a sum and the squares about the mean of their own 16; rows are summed as
- * x - x0, x0 the row's first element: the variance of a row whose mean is far from 0 does not cancel. */
+ * Each of the two ways has one order of sums, whatever the tile, so that a row's bits do not depend
+ * on it. Partial statistics are a sum and the squares about the mean of their own 16; rows are
+ * summed as x - x0, x0 the row's first element: the variance of a row whose mean is far from 0 does
+ * not cancel. */
 #ifndef OBK_STATISTICS_CUH
 #define OBK_STATISTICS_CUH
 
@@ -27,8 +28,8 @@ static __device__ __forceinline__ void unpack_halves(uint32_t word, float& low, 
   }
 }
 
-/* Four threads have the quarters of each 64 columns (two pieces of 16 bytes); chunks of four such blocks are summed
- * for themselves and added in order, then quarters ((0 + 1) + (2 + 3)). */
+/* Four threads have the quarters of each 64 columns (two pieces of 16 bytes); chunks of four such
+ * blocks are summed for themselves and added in order, then quarters ((0 + 1) + (2 + 3)). */
 template <bool kBfloat>
 struct RowSums {
   float first, sum, squares, all, all_squares; /* of a chunk; of those before */
@@ -62,9 +63,7 @@ struct RowSums {
   }
 };
 
-struct __align__(16) Words16 {
-  uint32_t of[4];
-};
+struct __align__(16) Words16 { uint32_t of[4]; };
 
 /* Eight elements of a row. */
 static __device__ __forceinline__ void row_piece(const uint16_t* from, int64_t step, bool whole,
@@ -119,7 +118,8 @@ static __device__ __forceinline__ void row_statistics(const ObkGemm& g) {
         const int from = other_chunk * 4 + lane % 4;
         const float s = __shfl_sync(0xffffffffu, sums.sum, from);
         const float q = __shfl_sync(0xffffffffu, sums.squares, from);
-        if (c + other_chunk < chunks) all = __fadd_rn(all, s), all_squares = __fadd_rn(all_squares, q);
+        if (c + other_chunk < chunks)
+          all = __fadd_rn(all, s), all_squares = __fadd_rn(all_squares, q);
       }
     }
     sums.all = all, sums.all_squares = all_squares;
@@ -129,9 +129,9 @@ static __device__ __forceinline__ void row_statistics(const ObkGemm& g) {
   }
 }
 
-/* Four threads a row: thread q has pairs q, q + 4, ... of partial statistics of 16 columns each. What is
- * summed of means is their distance from the row's first, so that a mean far from 0 does not cancel the
- * variance. kMost: pairs of a thread at once. */
+/* Four threads a row: thread q has pairs q, q + 4, ... of partial statistics of 16 columns each.
+ * What is summed of means is their distance from the row's first, so that a mean far from 0 does
+ * not cancel the variance. kMost: pairs of a thread at once. */
 static constexpr int kPartialColumns = 16;
 
 template <int kMost>
@@ -141,7 +141,9 @@ struct RowPartials {
   static __device__ __forceinline__ int row_of(const ObkGemm& g, int first) {
     return min(first + (int)threadIdx.x / 4, (int)g.m - 1);
   }
-  static __device__ __forceinline__ int pairs(const ObkGemm& g) { return (int)g.k / (2 * kPartialColumns); }
+  static __device__ __forceinline__ int pairs(const ObkGemm& g) {
+    return (int)g.k / (2 * kPartialColumns);
+  }
   /* Those from the thread's number `from` on. */
   __device__ __forceinline__ void ask(const ObkGemm& g, int first, int from) {
     const Words16* row = (const Words16*)g.partials + row_of(g, first) * pairs(g);
@@ -185,7 +187,8 @@ struct RowPartials {
     if (threadIdx.x % 4 != 0 || r >= (int)g.m) return;
     const float off = __fmul_rn(s.means, (float)kPartialColumns / (float)g.k);
     const float spread = g.centred ? fmaxf(__fmaf_rn(-off, s.means, s.squares), 0.0f) : s.squares;
-    const float variance = __fmul_rn(__fmaf_rn(spread, (float)kPartialColumns, s.inside), 1.0f / (float)g.k);
+    const float variance =
+        __fmul_rn(__fmaf_rn(spread, (float)kPartialColumns, s.inside), 1.0f / (float)g.k);
     g.statistics[2 * r] = g.centred ? __fadd_rn(s.about, off) : 0.0f;
     g.statistics[2 * r + 1] = 1.0f / sqrtf(__fadd_rn(variance, g.epsilon));
   }

@@ -45,50 +45,50 @@ struct Wgmma;
 #define OBK_P16_4 OBK_P8(64, 65, 66, 67, 68, 69, 70, 71) "," OBK_P8(72, 73, 74, 75, 76, 77, 78, 79)
 #define OBK_P64 OBK_P16_0 "," OBK_P16_1 "," OBK_P16_2 "," OBK_P16_3
 
-#define OBK_WGMMA_TYPED(n, type, places, a, b, ...)                                            \
-  asm volatile("wgmma.mma_async.sync.aligned.m64n" #n "k16.f32." type "." type " {" places     \
-               "}, %" #a ", %" #b ", 1, 1, 1, 0, 0;"                                           \
-               : __VA_ARGS__                                                                   \
+#define OBK_WGMMA_TYPED(n, type, places, a, b, ...)                                        \
+  asm volatile("wgmma.mma_async.sync.aligned.m64n" #n "k16.f32." type "." type " {" places \
+               "}, %" #a ", %" #b ", 1, 1, 1, 0, 0;"                                       \
+               : __VA_ARGS__                                                               \
                : "l"(x), "l"(y))
-#define OBK_WGMMA_ROWS_TYPED(n, type, places, a, b, c, e, f, ...)                              \
-  asm volatile("wgmma.mma_async.sync.aligned.m64n" #n "k16.f32." type "." type " {" places     \
-               "}, {%" #a ",%" #b ",%" #c ",%" #e "}, %" #f ", 1, 1, 1, 0;"                    \
-               : __VA_ARGS__                                                                   \
+#define OBK_WGMMA_ROWS_TYPED(n, type, places, a, b, c, e, f, ...)                          \
+  asm volatile("wgmma.mma_async.sync.aligned.m64n" #n "k16.f32." type "." type " {" places \
+               "}, {%" #a ",%" #b ",%" #c ",%" #e "}, %" #f ", 1, 1, 1, 0;"                \
+               : __VA_ARGS__                                                               \
                : "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3]), "l"(y))
-#define OBK_WGMMA_SHAPE(n, places, a, b, c, e, f, ...)                                         \
-  template <bool kBfloat>                                                                      \
-  struct Wgmma<n, kBfloat> {                                                                   \
+#define OBK_WGMMA_SHAPE(n, places, a, b, c, e, f, ...)                                           \
+  template <bool kBfloat>                                                                        \
+  struct Wgmma<n, kBfloat> {                                                                     \
     static __device__ __forceinline__ void multiply(float (&d)[n / 2], uint64_t x, uint64_t y) { \
-      if (kBfloat)                                                                             \
-        OBK_WGMMA_TYPED(n, "bf16", places, a, b, __VA_ARGS__);                                 \
-      else                                                                                     \
-        OBK_WGMMA_TYPED(n, "f16", places, a, b, __VA_ARGS__);                                  \
-    }                                                                                          \
-    static __device__ __forceinline__ void multiply_rows(float (&d)[n / 2],                    \
-                                                         const uint32_t (&x)[4], uint64_t y) { \
-      if (kBfloat)                                                                             \
-        OBK_WGMMA_ROWS_TYPED(n, "bf16", places, a, b, c, e, f, __VA_ARGS__);                   \
-      else                                                                                     \
-        OBK_WGMMA_ROWS_TYPED(n, "f16", places, a, b, c, e, f, __VA_ARGS__);                    \
-    }                                                                                          \
+      if (kBfloat)                                                                               \
+        OBK_WGMMA_TYPED(n, "bf16", places, a, b, __VA_ARGS__);                                   \
+      else                                                                                       \
+        OBK_WGMMA_TYPED(n, "f16", places, a, b, __VA_ARGS__);                                    \
+    }                                                                                            \
+    static __device__ __forceinline__ void multiply_rows(float (&d)[n / 2],                      \
+                                                         const uint32_t (&x)[4], uint64_t y) {   \
+      if (kBfloat)                                                                               \
+        OBK_WGMMA_ROWS_TYPED(n, "bf16", places, a, b, c, e, f, __VA_ARGS__);                     \
+      else                                                                                       \
+        OBK_WGMMA_ROWS_TYPED(n, "f16", places, a, b, c, e, f, __VA_ARGS__);                      \
+    }                                                                                            \
   };
 OBK_WGMMA_SHAPE(16, OBK_P8(0, 1, 2, 3, 4, 5, 6, 7), 8, 9, 10, 11, 12, OBK_D8(0))
 OBK_WGMMA_SHAPE(32, OBK_P16_0, 16, 17, 18, 19, 20, OBK_D16(0))
-OBK_WGMMA_SHAPE(48, OBK_P16_0 "," OBK_P8(16, 17, 18, 19, 20, 21, 22, 23),
-                24, 25, 26, 27, 28, OBK_D16(0), OBK_D8(16))
+OBK_WGMMA_SHAPE(48, OBK_P16_0 "," OBK_P8(16, 17, 18, 19, 20, 21, 22, 23), 24, 25, 26, 27, 28,
+                OBK_D16(0), OBK_D8(16))
 OBK_WGMMA_SHAPE(64, OBK_P16_0 "," OBK_P16_1, 32, 33, 34, 35, 36, OBK_D32(0))
-OBK_WGMMA_SHAPE(80, OBK_P16_0 "," OBK_P16_1 "," OBK_P8(32, 33, 34, 35, 36, 37, 38, 39),
-                40, 41, 42, 43, 44, OBK_D32(0), OBK_D8(32))
-OBK_WGMMA_SHAPE(96, OBK_P16_0 "," OBK_P16_1 "," OBK_P16_2,
-                48, 49, 50, 51, 52, OBK_D32(0), OBK_D16(32))
-OBK_WGMMA_SHAPE(112, OBK_P16_0 "," OBK_P16_1 "," OBK_P16_2 ","
-                OBK_P8(48, 49, 50, 51, 52, 53, 54, 55),
+OBK_WGMMA_SHAPE(80, OBK_P16_0 "," OBK_P16_1 "," OBK_P8(32, 33, 34, 35, 36, 37, 38, 39), 40, 41, 42,
+                43, 44, OBK_D32(0), OBK_D8(32))
+OBK_WGMMA_SHAPE(96, OBK_P16_0 "," OBK_P16_1 "," OBK_P16_2, 48, 49, 50, 51, 52, OBK_D32(0),
+                OBK_D16(32))
+OBK_WGMMA_SHAPE(112,
+                OBK_P16_0 "," OBK_P16_1 "," OBK_P16_2 "," OBK_P8(48, 49, 50, 51, 52, 53, 54, 55),
                 56, 57, 58, 59, 60, OBK_D32(0), OBK_D16(32), OBK_D8(48))
 OBK_WGMMA_SHAPE(128, OBK_P64, 64, 65, 66, 67, 68, OBK_D32(0), OBK_D32(32))
-OBK_WGMMA_SHAPE(144, OBK_P64 "," OBK_P8(64, 65, 66, 67, 68, 69, 70, 71),
-                72, 73, 74, 75, 76, OBK_D32(0), OBK_D32(32), OBK_D8(64))
-OBK_WGMMA_SHAPE(160, OBK_P64 "," OBK_P16_4,
-                80, 81, 82, 83, 84, OBK_D32(0), OBK_D32(32), OBK_D16(64))
+OBK_WGMMA_SHAPE(144, OBK_P64 "," OBK_P8(64, 65, 66, 67, 68, 69, 70, 71), 72, 73, 74, 75, 76,
+                OBK_D32(0), OBK_D32(32), OBK_D8(64))
+OBK_WGMMA_SHAPE(160, OBK_P64 "," OBK_P16_4, 80, 81, 82, 83, 84, OBK_D32(0), OBK_D32(32),
+                OBK_D16(64))
 
 }  // namespace obk
 

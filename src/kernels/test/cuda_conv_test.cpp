@@ -12,7 +12,8 @@
 namespace obelisk::kernels {
 namespace {
 
-/// f16 weights of 20 channels, for tiles of any width; `k_of(at)`: the source's (channel, tap) of packed k, or a negative channel for padding.
+/// f16 weights of 20 channels, for tiles of any width; `k_of(at)`: the source's (channel, tap) of
+/// packed k, or a negative channel for padding.
 template <typename Source>
 void check_atoms(int64_t in, int64_t kh, int64_t kw, int64_t k_padded, Source source) {
   const int64_t out = 20, k = in * kh * kw, chunks = k_padded / 64;
@@ -39,7 +40,8 @@ void check_atoms(int64_t in, int64_t kh, int64_t kw, int64_t k_padded, Source so
 TEST(CudaConv, PacksAtomsByRowsOfThinKernels) {  // 25 elements a row, padded to 32
   check_atoms(5, 3, 5, 128, [](int64_t at) {
     const int64_t row = at / 32, e = at % 32;
-    return row < 3 && e < 25 ? std::pair(e % 5, row * 5 + e / 5) : std::pair<int64_t, int64_t>(-1, 0);
+    return row < 3 && e < 25 ? std::pair(e % 5, row * 5 + e / 5)
+                             : std::pair<int64_t, int64_t>(-1, 0);
   });
 }
 
@@ -60,7 +62,8 @@ TEST(CudaConv, NamesTheWeightsOfATile) {
   EXPECT_EQ(cuda_conv_weights(kObkF32, 100, 64, 3, 3, 0, 16).bytes, 0);
 }
 
-/// A tile whose shape is constant lies in the same patch wherever it begins: no tile of the image reads beyond it.
+/// A tile whose shape is constant lies in the same patch wherever it begins: no tile of the image
+/// reads beyond it.
 TEST(CudaConv, APatchHoldsEveryTile) {
   for (int64_t pixels : {7, 14, 16, 24, 28, 33, 49, 56, 64})
     for (int64_t stride : {1, 2}) {
@@ -97,7 +100,8 @@ TEST(CudaConv, ScratchSufficesForTheLastChannels) {
   g.out_width = 7, g.out_channels = 70, g.pixels = 49, g.channels = 64;
   const int64_t bytes = cuda_conv_scratch_bytes(&g);
   for (int32_t channels = 1; channels <= 64; ++channels)
-    for (int32_t ring : {0, 1}) EXPECT_LE(conv_plan(&g, 0, 49, channels, 1, ring).bytes, bytes) << channels;
+    for (int32_t ring : {0, 1})
+      EXPECT_LE(conv_plan(&g, 0, 49, channels, 1, ring).bytes, bytes) << channels;
 }
 
 }  // namespace

@@ -12,7 +12,8 @@ namespace obelisk::kernels {
 namespace {
 
 TEST(CudaGemm, PacksAtomsOfEightColumnsTileByTile) {
-  for (auto [n, k] : {std::pair<int64_t, int64_t>{40, 100}, {16, 64}, {1, 1}, {17, 129}, {150, 70}, {96, 192}})
+  for (auto [n, k] :
+       {std::pair<int64_t, int64_t>{40, 100}, {16, 64}, {1, 1}, {17, 129}, {150, 70}, {96, 192}})
     for (int64_t tile : {0, 16, 32, 64, 160, -1}) {  // -1: whole, of a matrix that lies turned
       const bool turned = tile < 0;
       if (turned) tile = 0;
@@ -32,7 +33,8 @@ TEST(CudaGemm, PacksAtomsOfEightColumnsTileByTile) {
           const uint16_t have =
               packed[static_cast<size_t>(atom * 512 + r * 64 + place * 8 + row % 8)];
           const bool inside = column < n && row < k;
-          ASSERT_EQ(have, inside ? b[static_cast<size_t>(row * row_step + column * column_step)] : 0)
+          ASSERT_EQ(have,
+                    inside ? b[static_cast<size_t>(row * row_step + column * column_step)] : 0)
               << "tile " << tile << " column " << column << " row " << row;
         }
     }
@@ -81,7 +83,8 @@ TEST(CudaGemm, ScratchHoldsEachPassOfATile) {
         for (int packed : {0, 1}) {
           ObkGemm g = {};
           g.a_type = g.b_type = kObkF16, g.packed = packed, g.m = m, g.n = n, g.k = k;
-          const int64_t most = gemm_pass_columns(m), bytes = cuda_gemm_scratch_bytes(&g), little = cuda_gemm_small_scratch_bytes(&g);
+          const int64_t most = gemm_pass_columns(m), bytes = cuda_gemm_scratch_bytes(&g),
+                        little = cuda_gemm_small_scratch_bytes(&g);
           EXPECT_LE(little, bytes);
           for (int64_t column = 0; column < n; column += most) {
             const int wide = static_cast<int>((std::min(most, n - column) + 15) / 16 * 16);
@@ -99,24 +102,24 @@ TEST(CudaGemm, LongSumsOfFewColumnsComeInParts) {
   EXPECT_TRUE(cuda_gemm_statistics(kObkF16, 33, 3072, 768, true));
   EXPECT_TRUE(cuda_gemm_statistics(kObkBf16, 128, 2304, 768, true));
   EXPECT_TRUE(cuda_gemm_statistics(kObkF16, 197, 3072, 768, true));
-  EXPECT_FALSE(cuda_gemm_statistics(kObkF16, 257, 3072, 768, true));   // not measured
+  EXPECT_FALSE(cuda_gemm_statistics(kObkF16, 257, 3072, 768, true));  // not measured
   EXPECT_FALSE(cuda_gemm_statistics(kObkF16, 1, 3072, 768, true));
   EXPECT_FALSE(cuda_gemm_statistics(kObkF16, 128, 3072, 768, false));  // part of one kernel
   EXPECT_FALSE(cuda_gemm_statistics(kObkF16, 128, 3072, 760, true));   // no whole blocks
   EXPECT_FALSE(cuda_gemm_statistics(kObkF32, 128, 3072, 768, true));
   EXPECT_EQ(cuda_gemm_parts(kObkF16, 768, 3072, 0), 4);
   EXPECT_EQ(cuda_gemm_parts(kObkBf16, 384, 1536, 0), 4);
-  EXPECT_EQ(cuda_gemm_parts(kObkF16, 768, 768, 0), 1);    // short
-  EXPECT_EQ(cuda_gemm_parts(kObkF16, 768, 768, 128), 2);  // but not as a phase of one kernel
-  EXPECT_EQ(cuda_gemm_parts(kObkF16, 768, 768, 32), 1);   // which has neither few rows
-  EXPECT_EQ(cuda_gemm_parts(kObkF16, 768, 768, 1024), 1); // nor many
+  EXPECT_EQ(cuda_gemm_parts(kObkF16, 768, 768, 0), 1);     // short
+  EXPECT_EQ(cuda_gemm_parts(kObkF16, 768, 768, 128), 2);   // but not as a phase of one kernel
+  EXPECT_EQ(cuda_gemm_parts(kObkF16, 768, 768, 32), 1);    // which has neither few rows
+  EXPECT_EQ(cuda_gemm_parts(kObkF16, 768, 768, 1024), 1);  // nor many
   EXPECT_EQ(cuda_gemm_parts(kObkF16, 384, 384, 128), 1);
   EXPECT_EQ(cuda_gemm_parts(kObkF16, 2304, 768, 128), 1);
   EXPECT_EQ(cuda_gemm_parts(kObkF16, 768, 832, 128), 1);
   EXPECT_EQ(cuda_gemm_parts(kObkF16, 768, 3072, 128), 4);
   EXPECT_EQ(cuda_gemm_parts(kObkF16, 3072, 3072, 0), 1);  // columns enough for all SMs
   EXPECT_EQ(cuda_gemm_parts(kObkF32, 768, 3072, 0), 1);
-  EXPECT_EQ(cuda_gemm_parts(kObkF16, 768, 3000, 0), 1);   // parts would end inside an atom
+  EXPECT_EQ(cuda_gemm_parts(kObkF16, 768, 3000, 0), 1);  // parts would end inside an atom
 }
 
 }  // namespace

@@ -175,8 +175,8 @@ TEST(Gemm, HalfTypesAreConvertedExactly) {
         gemm_tile(gemm);
         for (int64_t row = 0; row < s.m; ++row)
           for (int64_t column = 0; column < s.n; ++column)
-            ASSERT_EQ(c[row * s.n + column],
-                      in_order(a_exact.data() + row * s.k, 1, b_exact.data() + column, s.n, s.k, 0));
+            ASSERT_EQ(c[row * s.n + column], in_order(a_exact.data() + row * s.k, 1,
+                                                      b_exact.data() + column, s.n, s.k, 0));
       }
     }
   }
@@ -219,10 +219,11 @@ TEST(Gemm, Tf32RoundsBothOperandsToTenBits) {
 
 TEST(Gemm, Tf32RoundsHalvesAwayFromZeroAndKeepsWhatIsNoNumber) {
   const float infinity = std::numeric_limits<float>::infinity();
-  const std::vector<float> from = {1 + 0x1p-11f, -1 - 0x1p-11f, 1 + 0x1.8p-11f, 1 + 0x1.fp-12f,
-                                   0x1p-126f,    infinity,      -infinity,      std::nanf(""),
-                                   std::numeric_limits<float>::max()};
-  const std::vector<float> wanted = {1 + 0x1p-10f, -1 - 0x1p-10f, 1 + 0x1p-10f, 1,       0x1p-126f,
+  const std::vector<float> from = {
+      1 + 0x1p-11f,   -1 - 0x1p-11f, 1 + 0x1.8p-11f,
+      1 + 0x1.fp-12f, 0x1p-126f,     infinity,
+      -infinity,      std::nanf(""), std::numeric_limits<float>::max()};
+  const std::vector<float> wanted = {1 + 0x1p-10f, -1 - 0x1p-10f, 1 + 0x1p-10f,  1,       0x1p-126f,
                                      infinity,     -infinity,     std::nanf(""), infinity};
   std::vector<float> to(from.size());
   loops().to_f32(kObkTf32, static_cast<int64_t>(from.size()), from.data(), 1, to.data());

@@ -339,7 +339,9 @@ TEST(DeviceRecurrence, NearGates) {
   for (double x = -20; x < 20; x += 0.0037) {
     const auto v = static_cast<float>(x);
     ASSERT_NEAR(obk::sigmoid_near(v), 1 / (1 + std::exp(-static_cast<double>(v))), 3e-7) << x;
-    ASSERT_NEAR(obk::tanh_near(v), std::tanh(static_cast<double>(v)), 3e-6 * std::fabs(std::tanh(v))) << x;
+    ASSERT_NEAR(obk::tanh_near(v), std::tanh(static_cast<double>(v)),
+                3e-6 * std::fabs(std::tanh(v)))
+        << x;
   }
   const float inf = std::numeric_limits<float>::infinity();
   EXPECT_EQ(obk::sigmoid_near(inf), 1.0f);

@@ -11,8 +11,11 @@ TEST(Arch, IsReadAndWritten) {
   EXPECT_EQ(parse_arch("sm_80"), (Arch{8, 0}));
   EXPECT_EQ(parse_arch("sm_100a"), (Arch{10, 0, 'a'}));
   EXPECT_EQ(parse_arch("sm_121f"), (Arch{12, 1, 'f'}));
-  for (const char* none : {"", "cpu", "sm_", "sm_9", "sm_a", "sm_09", "sm_90b", "sm_90aa", "sm_1000", "sm_-90", "90a", "sm_ 90"}) EXPECT_FALSE(parse_arch(none)) << none;
-  for (const Arch& arch : architectures()) EXPECT_EQ(parse_arch(to_string(arch)), arch) << to_string(arch);
+  for (const char* none : {"", "cpu", "sm_", "sm_9", "sm_a", "sm_09", "sm_90b", "sm_90aa",
+                           "sm_1000", "sm_-90", "90a", "sm_ 90"})
+    EXPECT_FALSE(parse_arch(none)) << none;
+  for (const Arch& arch : architectures())
+    EXPECT_EQ(parse_arch(to_string(arch)), arch) << to_string(arch);
 }
 
 TEST(Arch, CodeRunsOnItsOwnAndPlainCodeOnLaterMinorVersions) {
@@ -47,7 +50,9 @@ TEST(Arch, AnUnknownOneIsRefusedWithThoseThatThereAre) {
     const auto machine = gpu(std::string(name));
     ASSERT_FALSE(machine.ok()) << name;
     EXPECT_EQ(machine.error().code, Code::kUsage);
-    for (const Arch& arch : architectures()) EXPECT_NE(machine.error().hint.find(to_string(arch)), std::string::npos) << machine.error().hint;
+    for (const Arch& arch : architectures())
+      EXPECT_NE(machine.error().hint.find(to_string(arch)), std::string::npos)
+          << machine.error().hint;
   }
   EXPECT_EQ(gpu(std::string("sm_90")).error().hint.find("sm_90a is the one"), 0u);
 }
@@ -74,11 +79,13 @@ TEST(Strategy, FollowsFromMachineAndWishes) {
 TEST(Strategy, WgmmaIsOfItsArchitectureAndOfBatchesThatMayDiffer) {
   EXPECT_TRUE(takes_wgmma(*gpu("sm_90a"), {}));
   EXPECT_FALSE(takes_wgmma(*gpu("sm_90a"), {.batch_invariant = true}));
-  for (const char* other : {"sm_80", "sm_100a", "sm_120a"}) EXPECT_FALSE(takes_wgmma(*gpu(std::string(other)), {})) << other;
+  for (const char* other : {"sm_80", "sm_100a", "sm_120a"})
+    EXPECT_FALSE(takes_wgmma(*gpu(std::string(other)), {})) << other;
 }
 
 TEST(Granularity, IsReadAndWritten) {
-  for (const Granularity each : {Granularity::kOp, Granularity::kStitch, Granularity::kMono}) EXPECT_EQ(parse_granularity(to_string(each)), each);
+  for (const Granularity each : {Granularity::kOp, Granularity::kStitch, Granularity::kMono})
+    EXPECT_EQ(parse_granularity(to_string(each)), each);
   EXPECT_FALSE(parse_granularity("auto") || parse_granularity("") || parse_granularity("threads"));
 }
 

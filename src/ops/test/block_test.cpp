@@ -212,9 +212,8 @@ TEST(Block, ConvertsElements) {
                  {random_tensor(DType::f32, {1030, 3})},
                  Attrs().set("to", number_of_dtype(to))});
   }
-  check_block({Op::BitCast,
-               {counting(DType::i4, {5, 3})},
-               Attrs().set("to", number_of_dtype(DType::u4))});
+  check_block(
+      {Op::BitCast, {counting(DType::i4, {5, 3})}, Attrs().set("to", number_of_dtype(DType::u4))});
   for (double bins : {1, 8, 40}) {
     check_block({Op::MelWeightMatrix,
                  {ints({}, {bins}), ints({}, {256}), ints({}, {16000}), floats({}, {125}),

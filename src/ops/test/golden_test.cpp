@@ -114,19 +114,23 @@ TEST(Golden, Values) {
        {Op::Softmax, {}, {tensor(f32, {2, 2}, {-kInf, -kInf, 0, -kInf})}},
        tensor(f32, {2, 2}, {kNan, kNan, 1, 0})},
       {"a row whose mask allows nothing is what its parts give",
-       {Op::MaskedSoftmax, {},
+       {Op::MaskedSoftmax,
+        {},
         {tensor(f32, {2, 2}, {1, 2, 5, 6}), tensor(b1, {2, 2}, {0, 0, 0, 1})}},
        tensor(f32, {2, 2}, {kNan, kNan, 0, 1})},
       {"and with a finite number in place of its scores",
-       {Op::MaskedSoftmax, Attrs().set("fill", -1e9).set("forbids", int64_t{1}),
+       {Op::MaskedSoftmax,
+        Attrs().set("fill", -1e9).set("forbids", int64_t{1}),
         {tensor(f32, {2, 2}, {1, 2, 5, 6}), tensor(b1, {2}, {1, 1})}},
        tensor(f32, {2, 2}, {0.5, 0.5, 0.5, 0.5})},
       {"an added mask",
-       {Op::MaskedSoftmax, Attrs().set("scale", 2.0),
+       {Op::MaskedSoftmax,
+        Attrs().set("scale", 2.0),
         {tensor(f32, {2, 2}, {1, 2, 0, 1}), tensor(f32, {2, 1}, {-kInf, 0})}},
        tensor(f32, {2, 2}, {kNan, kNan, 0.11920292, 0.88079708})},
       {"masked scores of 16 bits are summed in 32",
-       {Op::MaskedSoftmax, {},
+       {Op::MaskedSoftmax,
+        {},
         {tensor(DType::f16, {2}, {-100, -99}), tensor(DType::f16, {2}, {-65504, -65504})}},
        tensor(DType::f16, {2}, {0.26894142, 0.73105858})},
       {"gelu",
@@ -186,11 +190,13 @@ TEST(Golden, RefusalsName) {
               HasSubstr("the mask is i64, wanted f32 to add or b1 to choose by"));
   const Type heads{DType::f32, {1, 2, 3, 4}};
   EXPECT_THAT(refusal(Op::Attention, {heads, heads, heads}), HasSubstr("accepted"));
-  EXPECT_THAT(refusal(Op::Attention, {heads, heads, heads}, Attrs().set("left_window_size", int64_t{1})),
-              HasSubstr("left_window_size = 1 limits which keys a query sees, wanted -1"));
+  EXPECT_THAT(
+      refusal(Op::Attention, {heads, heads, heads}, Attrs().set("left_window_size", int64_t{1})),
+      HasSubstr("left_window_size = 1 limits which keys a query sees, wanted -1"));
   EXPECT_THAT(refusal(Op::LayerNormalization, {f, g}),
               HasSubstr("input 1 is [4], which does not broadcast into [2,3]"));
-  EXPECT_THAT(refusal(Op::NormStatistics, {f, g}), HasSubstr("the product is [4], which has other rows than [2,3]"));
+  EXPECT_THAT(refusal(Op::NormStatistics, {f, g}),
+              HasSubstr("the product is [4], which has other rows than [2,3]"));
   EXPECT_THAT(refusal(Op::Cast, {f}, Attrs().set("to", int64_t{8})),
               HasSubstr("strings and complex numbers do not run"));
   EXPECT_THAT(refusal(Op::RandomNormal, {}), HasSubstr("draws random numbers"));

@@ -155,7 +155,9 @@ void check(const Sample& sample) {
   const std::vector<Tensor> got = run_loops(sample);
   const Row& entry = row(sample.op);
   const bool declines = want[0].dtype() == DType::f8e8m0;  // casts with a rounding mode
-  if (entry.loop || entry.expand) { EXPECT_TRUE(!got.empty() || declines) << "no loop and no expansion"; }
+  if (entry.loop || entry.expand) {
+    EXPECT_TRUE(!got.empty() || declines) << "no loop and no expansion";
+  }
   for (size_t output = 0; output < got.size(); ++output) {
     const Tolerance limit = tolerance(entry.accuracy, want[output].dtype());
     expect_near(got[output], want[output], limit, fmt::format("loop, output {}", output));

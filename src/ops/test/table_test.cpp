@@ -244,13 +244,13 @@ Samples norm_samples() {
         for (int64_t n = 0; n < seen.count(); ++n) seen.set_int(n, n % 3 != 1);
         out.push_back({Op::MaskedSoftmax, attrs, {random(shape, 1), random(mask, 2)}});
         out.push_back({Op::MaskedSoftmax, attrs, {random(shape, 1), seen}});
-        out.push_back({Op::MaskedSoftmax, Attrs(attrs).set("forbids", int64_t{1}).set("fill", -3e4),
+        out.push_back({Op::MaskedSoftmax,
+                       Attrs(attrs).set("forbids", int64_t{1}).set("fill", -3e4),
                        {random(shape, 1), seen}});
       }
     }
-    out.push_back({Op::MaskedSoftmax,
-                   {},
-                   {random({6, 5}, 1), random_tensor(dtype, {6, 5}, 2, true)}});
+    out.push_back(
+        {Op::MaskedSoftmax, {}, {random({6, 5}, 1), random_tensor(dtype, {6, 5}, 2, true)}});
     out.push_back({Op::LpNormalization, Attrs().set("p", int64_t{1}), {random({3, 4}, 1)}});
     out.push_back({Op::LpNormalization, {}, {tensor(dtype, {2, 2}, {0, 0, 3, 4})}});
     for (int64_t axis : {0, 1, -1}) {
@@ -266,8 +266,10 @@ Samples norm_samples() {
         {Op::RMSNormalization, {}, {random({2, 4}, 1), random_tensor(DType::f32, {4}, 2)}});
     for (int64_t centred : {0, 1})
       for (const Shape& shape : {Shape{5}, Shape{3, 8}, Shape{2, 3, 7}})
-        out.push_back({Op::NormStatistics, Attrs().set("epsilon", 1e-3).set("centred", centred),
-                       {random(shape, 1)}, 2});
+        out.push_back({Op::NormStatistics,
+                       Attrs().set("epsilon", 1e-3).set("centred", centred),
+                       {random(shape, 1)},
+                       2});
     out.push_back({Op::NormStatistics, {}, {random({3, 8}, 1), random({3, 2}, 2)}, 2});
     for (int64_t groups : {1, 2, 6})
       out.push_back({Op::GroupNormalization,

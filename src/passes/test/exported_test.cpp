@@ -67,7 +67,9 @@ TEST_P(Exported, IsRaisedToTheSameOps) {
   const std::set<std::string> one_exporter{"rms_norm", "attention_groups"};
   for (const auto& [pattern, written_by] : exporters) {
     EXPECT_NE(written_by.find("dynamo"), std::string::npos) << pattern;
-    if (!one_exporter.count(pattern)) { EXPECT_NE(written_by.find("TorchScript"), std::string::npos) << pattern; }
+    if (!one_exporter.count(pattern)) {
+      EXPECT_NE(written_by.find("TorchScript"), std::string::npos) << pattern;
+    }
   }
 }
 

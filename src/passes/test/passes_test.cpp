@@ -23,12 +23,16 @@ TEST(Passes, Expand) { graph::run_cases("src/passes/test/expand.ir", pass("expan
 TEST(Passes, ExpandForMachine) {
   graph::run_cases("src/passes/test/expand_for_machine.ir", [](graph::Graph graph) {
     const bool takes = graph.name == "a tile";  // a case names its graph so
-    return expand_for_machine(std::move(graph), [=](const graph::Graph&, graph::NodeId, std::string*) { return takes; });
+    return expand_for_machine(
+        std::move(graph), [=](const graph::Graph&, graph::NodeId, std::string*) { return takes; });
   });
 }
-// The tables name what --disable and --to take; without a machine whose tiles are asked nothing has anything to do.
+// The tables name what --disable and --to take; without a machine whose tiles are asked nothing has
+// anything to do.
 TEST(Passes, WithoutTilesNoMachinePassDoesAnything) {
-  const auto graph = graph::parse("graph \"g\" {\n  in %0 \"x\": f32[3,4]\n  %1: f32[3,4] = Softmax(%0) {axis = -1}\n  out %1 \"y\"\n}\n");
+  const auto graph = graph::parse(
+      "graph \"g\" {\n  in %0 \"x\": f32[3,4]\n  %1: f32[3,4] = Softmax(%0) {axis = -1}\n  out %1 "
+      "\"y\"\n}\n");
   ASSERT_TRUE(graph.ok()) << graph.error().text();
   std::vector<std::string_view> names;
   for (const Pass& pass : machine_passes()) {
@@ -38,7 +42,9 @@ TEST(Passes, WithoutTilesNoMachinePassDoesAnything) {
     ASSERT_TRUE(made.ok()) << pass.name;
     EXPECT_EQ(print(*made), print(*graph)) << pass.name;
   }
-  EXPECT_EQ(names, (std::vector<std::string_view>{"fold_norms", "expand_for_machine", "patch_products", "split_reductions", "split_products"}));
+  EXPECT_EQ(names,
+            (std::vector<std::string_view>{"fold_norms", "expand_for_machine", "patch_products",
+                                           "split_reductions", "split_products"}));
 }
 TEST(Passes, StageConvInputs) {
   graph::run_cases("src/passes/test/stage_conv_inputs.ir", pass("stage_conv_inputs"));
@@ -83,9 +89,11 @@ TEST(Passes, ConvertPrecision) {
 }
 TEST(Passes, FoldNorms) {
   graph::run_cases("src/passes/test/fold_norms.ir", [](graph::Graph graph) {
-    const bool takes = graph.name != "no statistics", planes = graph.name == "in planes";  // a case names its graph so
-    return fold_norms(std::move(graph), [=](DType, int64_t, int64_t, int64_t) { return takes; },
-                      [=](DType, int64_t, int64_t, int64_t) { return planes; });
+    const bool takes = graph.name != "no statistics",
+               planes = graph.name == "in planes";  // a case names its graph so
+    return fold_norms(
+        std::move(graph), [=](DType, int64_t, int64_t, int64_t) { return takes; },
+        [=](DType, int64_t, int64_t, int64_t) { return planes; });
   });
 }
 // Weights of more than a part of those that cores take, with values that 16 bits do not hold, or
@@ -98,10 +106,10 @@ TEST(Passes, ConvertPrecisionOfLongConstants) {
     Op op;
     bool narrow;  // the op, in f16
   };
-  for (const Case& each : {Case{1.5f, Op::Add, true}, Case{40000.0f, Op::Add, true},
-                           Case{-40000.0f, Op::Mul, true}, Case{-3.4e38f, Op::Add, true},
-                           Case{1e6f, Op::Mul, false}, Case{-inf, Op::Add, true},
-                           Case{-inf, Op::Mul, true}, Case{65519.0f, Op::Mul, false}}) {
+  for (const Case& each :
+       {Case{1.5f, Op::Add, true}, Case{40000.0f, Op::Add, true}, Case{-40000.0f, Op::Mul, true},
+        Case{-3.4e38f, Op::Add, true}, Case{1e6f, Op::Mul, false}, Case{-inf, Op::Add, true},
+        Case{-inf, Op::Mul, true}, Case{65519.0f, Op::Mul, false}}) {
     for (const int64_t at : {int64_t{0}, int64_t{(1 << 19) - 1}, kCount - 1}) {
       // at an odd address, as in a model's file
       auto raw = std::make_shared<std::vector<char>>(kCount * 4 + 1);
@@ -111,8 +119,8 @@ TEST(Passes, ConvertPrecisionOfLongConstants) {
       std::memcpy(raw->data() + 1, values.data(), kCount * 4);
       graph::Graph graph;
       const auto x = graph.add_input("x", {DType::f32, {kCount}});
-      const auto w = graph.add_constant(
-          Tensor::view({DType::f32, {kCount}}, raw->data() + 1, raw), "w");
+      const auto w =
+          graph.add_constant(Tensor::view({DType::f32, {kCount}}, raw->data() + 1, raw), "w");
       graph.mark_output(graph.must_add(each.op, {x, w}, {}, "y"), "y");
       const Result<graph::Graph> made = convert_precision(std::move(graph), Precision::kFp16);
       ASSERT_TRUE(made.ok()) << made.error().text();
@@ -128,8 +136,7 @@ TEST(Passes, ConvertPrecisionOfLongConstants) {
         const float want = std::isfinite(values[k]) && each.narrow
                                ? std::clamp(values[k], -most, most)
                                : values[k];
-        ASSERT_EQ(weight.get_double(k),
-                  each.narrow ? f16_to_f32(f32_to_f16(want)) : want)
+        ASSERT_EQ(weight.get_double(k), each.narrow ? f16_to_f32(f32_to_f16(want)) : want)
             << each.special << " at " << at << ": " << k;
       }
     }
@@ -171,15 +178,19 @@ TEST(Passes, RaiseMaskedSoftmax) {
 }
 TEST(Passes, PatchProducts) {
   graph::run_cases("src/passes/test/patch_products.ir", [](graph::Graph graph) {
-    return patch_products(std::move(graph), [](DType type, int64_t, int64_t, int64_t) { return type == DType::f16; });
+    return patch_products(std::move(graph),
+                          [](DType type, int64_t, int64_t, int64_t) { return type == DType::f16; });
   });
 }
 TEST(Passes, SplitProducts) {
   graph::run_cases("src/passes/test/split_products.ir", [](graph::Graph graph) {
-    const int64_t parts = std::stoll(graph.name);  // a case names its graph so: "2", "2 clusters of 50"
+    const int64_t parts =
+        std::stoll(graph.name);  // a case names its graph so: "2", "2 clusters of 50"
     const size_t of = graph.name.find("clusters of ");
     const int64_t clusters = of == std::string::npos ? 0 : std::stoll(graph.name.substr(of + 12));
-    return split_products(std::move(graph), [&](DType, int64_t, int64_t, int64_t) { return parts; }, [&](int64_t rows, int64_t, int64_t) { return rows == clusters; });
+    return split_products(
+        std::move(graph), [&](DType, int64_t, int64_t, int64_t) { return parts; },
+        [&](int64_t rows, int64_t, int64_t) { return rows == clusters; });
   });
 }
 TEST(Passes, SplitReductions) {

@@ -44,8 +44,10 @@ class Writer {
     if (flat_ && below(2)) {
       scores = reshape(scores, {batch_, heads_, queries_, keys_});
       if (below(2)) scores = masked(scores);
-      if (below(2)) v = reshape(v, {batch_, heads_, keys_, value_size_}), flat_ = false;
-      else scores = reshape(scores, {batch_ * heads_, queries_, keys_});
+      if (below(2))
+        v = reshape(v, {batch_, heads_, keys_, value_size_}), flat_ = false;
+      else
+        scores = reshape(scores, {batch_ * heads_, queries_, keys_});
     }
     ValueId weights = add(Op::Softmax, {scores}, Attrs().set("axis", int64_t{-1}));
     if (below(3) == 0) {
@@ -93,8 +95,10 @@ class Writer {
       return add(Op::Gather, {x, ints(heads)}, Attrs().set("axis", int64_t{1}));
     }
     ValueId wide = add(Op::Unsqueeze, {x, ints({2})});
-    if (below(2)) wide = add(Op::Tile, {wide, ints({1, 1, times_, 1, 1})});
-    else wide = add(Op::Expand, {wide, ints({shape[0], shape[1], times_, shape[2], shape[3]})});
+    if (below(2))
+      wide = add(Op::Tile, {wide, ints({1, 1, times_, 1, 1})});
+    else
+      wide = add(Op::Expand, {wide, ints({shape[0], shape[1], times_, shape[2], shape[3]})});
     return reshape(wide, {shape[0], heads_, shape[2], shape[3]});
   }
   ValueId scaled(ValueId x) {

@@ -29,7 +29,8 @@ std::vector<std::string> remarks(std::string_view pass, const std::string& text,
 }
 
 TEST(Remarks, ConstantsBeyondTheBound) {
-  EXPECT_THAT(remarks("fold_constants", R"(
+  EXPECT_THAT(
+      remarks("fold_constants", R"(
   const %0: i64[2] = [4096, 2048]
   const %1: i64[1] = [2]
   in %2 "x": f32[2]
@@ -40,8 +41,8 @@ TEST(Remarks, ConstantsBeyondTheBound) {
   out %4 "z"
   out %5 "same"
 )"),
-              ElementsAre("ConstantOfShape 'spread': it is an output, which stays a value of its own",
-                          "Add 'sizes': it is an output, which stays a value of its own"));
+      ElementsAre("ConstantOfShape 'spread': it is an output, which stays a value of its own",
+                  "Add 'sizes': it is an output, which stays a value of its own"));
   EXPECT_THAT(remarks("fold_constants", R"(
   const %0: i64[2] = [4096, 2048]
   in %1 "x": f32[2048]
@@ -112,7 +113,8 @@ TEST(Remarks, NormsThatAreNotRaised) {
 }
 
 TEST(Remarks, ActivationsAndSoftmaxes) {
-  EXPECT_THAT(remarks("raise_activations", R"(
+  EXPECT_THAT(
+      remarks("raise_activations", R"(
   in %0 "x": f32[4]
   in %1 "gate": f32[4]
   const %2: f32[] = 0.70710678
@@ -128,10 +130,11 @@ TEST(Remarks, ActivationsAndSoftmaxes) {
   out %9 "y"
   out %11 "z"
 )"),
-              ElementsAre(testing::StartsWith("Mul 'gated': its factor is 1, that of a GELU 0.5"),
-                          testing::StartsWith("Mul 'no gelu': its factor is 0.69"),
-                          "Mul 'unit': its Sigmoid is of another value than it multiplies: a gate"));
-  EXPECT_THAT(remarks("raise_softmax", R"(
+      ElementsAre(testing::StartsWith("Mul 'gated': its factor is 1, that of a GELU 0.5"),
+                  testing::StartsWith("Mul 'no gelu': its factor is 0.69"),
+                  "Mul 'unit': its Sigmoid is of another value than it multiplies: a gate"));
+  EXPECT_THAT(
+      remarks("raise_softmax", R"(
   in %0 "x": f32[2,3]
   const %1: i64[1] = [1]
   %2: f32[2,3] = Exp(%0) "exp"
@@ -139,8 +142,8 @@ TEST(Remarks, ActivationsAndSoftmaxes) {
   %4: f32[2,3] = Div(%2, %3) "div"
   out %4 "y"
 )"),
-              ElementsAre("Div 'div': no maximum is subtracted: its exponentials overflow where the "
-                          "op's do not"));
+      ElementsAre("Div 'div': no maximum is subtracted: its exponentials overflow where the "
+                  "op's do not"));
   EXPECT_THAT(remarks("raise_masked_softmax", R"(
   in %0 "x": f32[2,3]
   in %1 "mask": f32[3]
@@ -193,15 +196,17 @@ TEST(Remarks, AttentionThatStaysInParts) {
   EXPECT_THAT(with("Relu(%4) \"relu\"", "3"),
               ElementsAre("MatMul 'answer': its scores come from Relu 'relu'"));
   EXPECT_THAT(with("Add(%4, %3) \"masked\"", "-1"), IsEmpty());
-  EXPECT_THAT(with("Add(%4, %3) \"masked\"", "-1", "  out %4 \"scores\"\n"),
-              ElementsAre("MatMul 'answer': its scores have another reader, behind MatMul 'scores'"));
+  EXPECT_THAT(
+      with("Add(%4, %3) \"masked\"", "-1", "  out %4 \"scores\"\n"),
+      ElementsAre("MatMul 'answer': its scores have another reader, behind MatMul 'scores'"));
   EXPECT_THAT(with("Add(%4, %3) \"masked\"", "-1", "  out %6 \"weights\"\n"),
               ElementsAre("MatMul 'answer': its weights have another reader"));
   EXPECT_THAT(with("Add(%4, %3) \"masked\"", "1"),
               ElementsAre("MatMul 'answer': its softmax is over axis 1, not the last one"));
-  EXPECT_THAT(with("Mul(%4, %3) \"scaled\"", "-1"),
-              ElementsAre("MatMul 'answer': Mul 'scaled' scales its scores by what is not one known "
-                          "number"));
+  EXPECT_THAT(
+      with("Mul(%4, %3) \"scaled\"", "-1"),
+      ElementsAre("MatMul 'answer': Mul 'scaled' scales its scores by what is not one known "
+                  "number"));
 }
 
 TEST(Remarks, RotationsWhoseHalvesDiffer) {

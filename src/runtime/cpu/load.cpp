@@ -73,26 +73,33 @@ class CpuContext : public Context {
 
   std::shared_ptr<const CpuExecutable> executable_;
   Tensor arena_;
-  std::vector<Tensor> scratch_;             // by worker
+  std::vector<Tensor> scratch_;              // by worker
   std::vector<std::vector<ObkTask>> tasks_;  // by worker, ascending waves
   std::vector<std::vector<size_t>> ends_;    // by worker: end of each wave in tasks_
-  std::vector<bool> overlaps_;               // by work: of a program that flows, whether some of its tasks write the same places
-  std::mutex one_at_a_time_;                 // of those
-  struct alignas(64) Taken { std::atomic<size_t> next; };
-  std::vector<std::vector<Taken>> taken_;    // by worker, then wave: the next task that nobody took
-  std::vector<void*> operands_;              // all works', flattened
+  std::vector<bool> overlaps_;  // by work: of a program that flows, whether some of its tasks write
+                                // the same places
+  std::mutex one_at_a_time_;    // of those
+  struct alignas(64) Taken {
+    std::atomic<size_t> next;
+  };
+  std::vector<std::vector<Taken>> taken_;  // by worker, then wave: the next task that nobody took
+  std::vector<void*> operands_;            // all works', flattened
   std::vector<std::unique_ptr<CustomCall>> customs_;
-  std::vector<size_t> first_;                // by work
-  struct Bound { size_t slot; BufferKind kind; int64_t index; };
-  std::vector<Bound> bound_;                 // operands that change from run to run
+  std::vector<size_t> first_;  // by work
+  struct Bound {
+    size_t slot;
+    BufferKind kind;
+    int64_t index;
+  };
+  std::vector<Bound> bound_;  // operands that change from run to run
   std::span<const void* const> inputs_;
   std::span<void* const> outputs_;
-  std::vector<Status> failures_;             // by worker
+  std::vector<Status> failures_;  // by worker
   std::function<void(int)> body_;
-  std::unique_ptr<cpu::Profile> profile_;    // none, but for OBELISK_PROFILE
-  std::unique_ptr<cpu::Jitter> jitter_;      // none, but for OBELISK_JITTER
+  std::unique_ptr<cpu::Profile> profile_;  // none, but for OBELISK_PROFILE
+  std::unique_ptr<cpu::Jitter> jitter_;    // none, but for OBELISK_JITTER
   std::unique_ptr<cpu::SpinBarrier> barrier_;
-  std::unique_ptr<cpu::Workers> workers_;    // last: ends before what it uses
+  std::unique_ptr<cpu::Workers> workers_;  // last: ends before what it uses
 };
 
 class CpuExecutable : public Executable, public std::enable_shared_from_this<CpuExecutable> {
@@ -133,8 +140,9 @@ CpuContext::CpuContext(std::shared_ptr<const CpuExecutable> executable, int thre
   tasks_.resize(threads);
   ends_.resize(threads);
   for (int t = 0; t < threads; ++t) taken_.emplace_back(static_cast<size_t>(program.waves));
-  // Of a program that flows, a task that several workers do for themselves is one here; those that overlap, each cut as its worker reads
-  // it, write the same numbers to the same places, so one waits for the other.
+  // Of a program that flows, a task that several workers do for themselves is one here; those that
+  // overlap, each cut as its worker reads it, write the same numbers to the same places, so one
+  // waits for the other.
   std::set<std::tuple<uint32_t, int64_t, int64_t, int64_t, int64_t>> seen;
   for (int t = 0; t < threads; ++t) {
     scratch_.push_back(
@@ -142,7 +150,8 @@ CpuContext::CpuContext(std::shared_ptr<const CpuExecutable> executable, int thre
     std::vector<ObkTask>& mine = tasks_[t];
     for (size_t sm = t; sm < program.lists.size(); sm += threads)
       for (const ObkTask& task : program.lists[sm])
-        if (!program.flows || seen.emplace(task.work, task.r0, task.r1, task.c0, task.c1).second) mine.push_back(task);
+        if (!program.flows || seen.emplace(task.work, task.r0, task.r1, task.c0, task.c1).second)
+          mine.push_back(task);
     std::stable_sort(mine.begin(), mine.end(),
                      [](const ObkTask& a, const ObkTask& b) { return a.wave < b.wave; });
     size_t at = 0;
@@ -153,7 +162,8 @@ CpuContext::CpuContext(std::shared_ptr<const CpuExecutable> executable, int thre
   }
   overlaps_.assign(program.works.size(), false);
   for (auto one = seen.begin(); one != seen.end(); ++one)
-    for (auto other = std::next(one); other != seen.end() && std::get<0>(*other) == std::get<0>(*one); ++other) {
+    for (auto other = std::next(one);
+         other != seen.end() && std::get<0>(*other) == std::get<0>(*one); ++other) {
       const auto& [work, r0, r1, c0, c1] = *one;
       const auto& [same, from, to, left, right] = *other;
       if (from < r1 && r0 < to && left < c1 && c0 < right) overlaps_[work] = true;
@@ -185,9 +195,12 @@ CpuContext::~CpuContext() {
 void* CpuContext::resolve(const Place& place) const {
   const Program& program = executable_->program();
   switch (place.kind) {
-    case BufferKind::kInput: return const_cast<void*>(inputs_[place.index]);
-    case BufferKind::kOutput: return outputs_[place.index];
-    case BufferKind::kWeight: return const_cast<void*>(program.weights[place.index].data());
+    case BufferKind::kInput:
+      return const_cast<void*>(inputs_[place.index]);
+    case BufferKind::kOutput:
+      return outputs_[place.index];
+    case BufferKind::kWeight:
+      return const_cast<void*>(program.weights[place.index].data());
     case BufferKind::kArena:
       return const_cast<std::byte*>(static_cast<const std::byte*>(arena_.data()) + place.index);
   }
@@ -233,10 +246,12 @@ void CpuContext::run_task(const ObkTask& task, ObkWorker& self) {
       failures_[self.sm] = status;
     }
   } catch (const std::bad_alloc&) {
-    failures_[self.sm] = Error{Code::kMemory, "runtime", "out of memory in " + work.label, "", "smaller shapes, or a machine with more memory"};
+    failures_[self.sm] = Error{Code::kMemory, "runtime", "out of memory in " + work.label, "",
+                               "smaller shapes, or a machine with more memory"};
   } catch (const std::exception& bug) {
-    failures_[self.sm] = Error{Code::kBuild, "runtime", fmt::format("{}: {}", work.label, bug.what()), "",
-                               "this is a defect of Obelisk; please report it with the model"};
+    failures_[self.sm] =
+        Error{Code::kBuild, "runtime", fmt::format("{}: {}", work.label, bug.what()), "",
+              "this is a defect of Obelisk; please report it with the model"};
   }
   if (profile_) profile_->worked(self.sm, task.work, cpu::Profile::Clock::now() - start);
 }

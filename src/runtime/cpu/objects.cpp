@@ -119,7 +119,10 @@ std::string cpu_features() {
   std::string word;
   for (size_t k = colon + 1; k < text->size(); ++k) {
     const char c = (*text)[k];
-    if (c != ' ' && c != '\n') { word += c; continue; }
+    if (c != ' ' && c != '\n') {
+      word += c;
+      continue;
+    }
     for (const char* family : {"sse", "ssse", "avx", "fma", "bmi", "f16c", "amx", "gfni", "vaes",
                                "vpcl", "popcnt", "movbe", "abm", "adx"})
       if (word.starts_with(family)) words.insert(word);
@@ -150,7 +153,9 @@ std::shared_ptr<const PrivateFolder> open_cache(const std::string& wanted) {
   static std::mutex mutex;  // guards `told`
   static std::set<std::string> told;
   std::lock_guard lock(mutex);
-  if (told.insert(path).second) LOG(kWarning, "runtime", "all is compiled every time, for the cache {}; {}", folder.error().message, folder.error().hint);
+  if (told.insert(path).second)
+    LOG(kWarning, "runtime", "all is compiled every time, for the cache {}; {}",
+        folder.error().message, folder.error().hint);
   return nullptr;
 }
 
@@ -183,8 +188,10 @@ Result<std::unique_ptr<Object>> Object::open_bytes(std::string bytes) {
   auto object = done == bytes.size()
                     ? open(fmt::format("/proc/self/fd/{}", file))
                     : Result<std::unique_ptr<Object>>(build_error("no memory for a body"));
-  if (object.ok()) (*object)->file_ = file;
-  else close(file);
+  if (object.ok())
+    (*object)->file_ = file;
+  else
+    close(file);
   return object;
 }
 
@@ -227,7 +234,8 @@ Result<std::vector<std::unique_ptr<Object>>> build_objects(
   if (options.library) {
     size_t held = 0;
     for (size_t b = 0; b < bodies.size(); ++b)
-      if (const ObkBody body = options.library->find(bodies[b].hash)) objects[b] = Object::borrow(body), ++held;
+      if (const ObkBody body = options.library->find(bodies[b].hash))
+        objects[b] = Object::borrow(body), ++held;
     report.cached += static_cast<int>(held);
     if (held == bodies.size()) return objects;
   }
@@ -235,7 +243,8 @@ Result<std::vector<std::unique_ptr<Object>>> build_objects(
   report.compiler = compiler;
   const std::string identity = build_identity(compiler);
   const auto cache = open_cache(options.cache_dir);
-  const double seconds = options.compiler_seconds > 0 ? options.compiler_seconds : compiler_seconds();
+  const double seconds =
+      options.compiler_seconds > 0 ? options.compiler_seconds : compiler_seconds();
   TRY(const TemporaryFolder folder, TemporaryFolder::create());
   for (int k = 0; k < kDialectFileCount; ++k)
     TRY_STATUS(write_file(folder.path() + "/" + kDialectFiles[k].name, kDialectFiles[k].text));
@@ -278,13 +287,20 @@ Result<std::vector<std::unique_ptr<Object>>> build_objects(
         words.insert(words.end(), kFlags.begin(), kFlags.end());
         words.insert(words.end(),
                      {"-iquote", folder.path(), stem + ".cpp", "-o", stem + ".so", "-lm"});
-        const int status = run_program(words, stem + ".log", folder, {.seconds = seconds, .interrupted = interrupted});
-        if (status == kStopped) return Error{Code::kInterrupted, "runtime", "interrupted while compiling bodies"};
+        const int status = run_program(words, stem + ".log", folder,
+                                       {.seconds = seconds, .interrupted = interrupted});
+        if (status == kStopped)
+          return Error{Code::kInterrupted, "runtime", "interrupted while compiling bodies"};
         if (status == kTimedOut)
-          return build_error(fmt::format("{} was ended after {} s, on a generated body ({})", compiler, seconds, bodies[b].label),
-                             "set OBELISK_COMPILER_SECONDS to a larger number, or --compiler names another one");
+          return build_error(
+              fmt::format("{} was ended after {} s, on a generated body ({})", compiler, seconds,
+                          bodies[b].label),
+              "set OBELISK_COMPILER_SECONDS to a larger number, or --compiler names another one");
         if (status == kStatusLost)
-          return build_error(fmt::format("how {} ended is not known: this program, or a library in it, waits for children that are not its own", compiler));
+          return build_error(
+              fmt::format("how {} ended is not known: this program, or a library in it, waits for "
+                          "children that are not its own",
+                          compiler));
         if (status != 0) {
           return build_error(
               fmt::format("{} ended with {} on a generated body ({}):{}", compiler, status,
@@ -293,7 +309,8 @@ Result<std::vector<std::unique_ptr<Object>>> build_objects(
         }
         TRY(auto object, Object::open(stem + ".so"));
         if (cache) {
-          if (Status published = cache->put(kept, object->bytes()); !published.ok()) LOG(kWarning, "runtime", "not cached: {}", published.error().text());
+          if (Status published = cache->put(kept, object->bytes()); !published.ok())
+            LOG(kWarning, "runtime", "not cached: {}", published.error().text());
         }
         std::lock_guard lock(mutex);
         objects[b] = std::move(object);
@@ -325,7 +342,8 @@ namespace {
 
 class Library : public BodyLibrary {
  public:
-  Library(std::vector<std::string> flags, std::string compiler) : flags_(std::move(flags)), compiler_(std::move(compiler)) {}
+  Library(std::vector<std::string> flags, std::string compiler)
+      : flags_(std::move(flags)), compiler_(std::move(compiler)) {}
   ~Library() override {
     for (void* handle : handles_) dlclose(handle);
   }
@@ -339,7 +357,8 @@ class Library : public BodyLibrary {
     std::vector<Hash> added;
     for (const codegen::BodyText* body : bodies) {
       if (!bodies_.try_emplace(body->hash, nullptr).second) continue;
-      text += fmt::format("#define obk_body obk_body_{}\n{}\n#undef obk_body\n", to_string(body->hash), body->text);
+      text += fmt::format("#define obk_body obk_body_{}\n{}\n#undef obk_body\n",
+                          to_string(body->hash), body->text);
       added.push_back(body->hash);
     }
     if (added.empty()) return ok_status();
@@ -354,7 +373,8 @@ class Library : public BodyLibrary {
     TRY(const std::string compiler, find_compiler(compiler_));
     TRY(const TemporaryFolder folder, TemporaryFolder::create());
     for (int k = 0; k < cpu::kDialectFileCount; ++k)
-      TRY_STATUS(write_file(folder.path() + "/" + cpu::kDialectFiles[k].name, cpu::kDialectFiles[k].text));
+      TRY_STATUS(
+          write_file(folder.path() + "/" + cpu::kDialectFiles[k].name, cpu::kDialectFiles[k].text));
     const std::string stem = folder.path() + "/bodies";
     TRY_STATUS(write_file(stem + ".cpp", text));
     std::vector<std::string> words = {compiler};
@@ -363,12 +383,16 @@ class Library : public BodyLibrary {
     words.insert(words.end(), {"-iquote", folder.path(), stem + ".cpp", "-o", stem + ".so", "-lm"});
     const RunLimits limits = {.seconds = 100 * compiler_seconds()};  // many bodies
     if (const int status = run_program(words, stem + ".log", folder, limits); status != 0)
-      return build_error(fmt::format("{} ended with {} on {} generated bodies:{}", compiler, status, added.size(), first_lines(stem + ".log", 6)));
+      return build_error(fmt::format("{} ended with {} on {} generated bodies:{}", compiler, status,
+                                     added.size(), first_lines(stem + ".log", 6)));
     void* handle = dlopen((stem + ".so").c_str(), RTLD_NOW | RTLD_LOCAL);
-    if (!handle) return build_error(fmt::format("cannot load {} compiled bodies: {}", added.size(), dlerror()));
+    if (!handle)
+      return build_error(
+          fmt::format("cannot load {} compiled bodies: {}", added.size(), dlerror()));
     handles_.push_back(handle);
     for (const Hash& hash : added) {
-      bodies_[hash] = reinterpret_cast<ObkBody>(dlsym(handle, ("obk_body_" + to_string(hash)).c_str()));
+      bodies_[hash] =
+          reinterpret_cast<ObkBody>(dlsym(handle, ("obk_body_" + to_string(hash)).c_str()));
       CHECK(bodies_[hash], "the compiled bodies lack {}", to_string(hash));
     }
     return ok_status();
@@ -382,7 +406,8 @@ class Library : public BodyLibrary {
 
 }  // namespace
 
-std::unique_ptr<BodyLibrary> BodyLibrary::create(std::vector<std::string> flags, std::string compiler) {
+std::unique_ptr<BodyLibrary> BodyLibrary::create(std::vector<std::string> flags,
+                                                 std::string compiler) {
   return std::make_unique<Library>(std::move(flags), std::move(compiler));
 }
 

@@ -42,8 +42,10 @@ void SpinBarrier::wait() {
     return;
   }
   for (int spin = 0; phase_.load(std::memory_order_acquire) == phase; ++spin) {
-    if (spin < spins_) pause_briefly();
-    else phase_.wait(phase, std::memory_order_acquire);
+    if (spin < spins_)
+      pause_briefly();
+    else
+      phase_.wait(phase, std::memory_order_acquire);
   }
 }
 
@@ -68,8 +70,10 @@ void Workers::run(const std::function<void(int)>& function) {
   generation_.notify_all();
   call(0);
   for (int spin = 0, left; (left = running_.load(std::memory_order_acquire)) != 0; ++spin) {
-    if (spin < kSpins) pause_briefly();
-    else running_.wait(left, std::memory_order_acquire);
+    if (spin < kSpins)
+      pause_briefly();
+    else
+      running_.wait(left, std::memory_order_acquire);
   }
   if (thrown_) std::rethrow_exception(std::exchange(thrown_, nullptr));
 }
@@ -88,8 +92,10 @@ void Workers::loop(int worker) {
   for (;;) {
     uint32_t now;
     for (int spin = 0; (now = generation_.load(std::memory_order_acquire)) == seen; ++spin) {
-      if (spin < kSpins) pause_briefly();
-      else generation_.wait(seen, std::memory_order_acquire);
+      if (spin < kSpins)
+        pause_briefly();
+      else
+        generation_.wait(seen, std::memory_order_acquire);
     }
     seen = now;
     if (stop_.load(std::memory_order_acquire)) return;

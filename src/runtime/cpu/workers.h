@@ -28,8 +28,8 @@ class SpinBarrier {
 };
 
 /// `count` workers, of which the caller is number 0. run() hands one function to all and returns
-/// when all have returned; what one of them throws it throws then. Whoever waits at a barrier for one that threw waits
-/// for ever: a function with barriers catches by itself.
+/// when all have returned; what one of them throws it throws then. Whoever waits at a barrier for
+/// one that threw waits for ever: a function with barriers catches by itself.
 class Workers {
  public:
   explicit Workers(int count);
@@ -46,7 +46,7 @@ class Workers {
   const std::function<void(int)>* function_ = nullptr;
   // written by run(), read by workers (acquire); UINT32_MAX ends
   alignas(64) std::atomic<uint32_t> generation_{0};
-  alignas(64) std::atomic<int> running_{0};             // workers that have not returned yet
+  alignas(64) std::atomic<int> running_{0};  // workers that have not returned yet
   std::atomic<bool> stop_{false};
   std::mutex throwing_;        // guards thrown_ while workers run
   std::exception_ptr thrown_;  // the first

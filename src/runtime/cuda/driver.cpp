@@ -42,21 +42,26 @@ Result<const Driver*> load_driver() {
 int driver_version() {
   static const int version = [] {
     void* const library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
-    const auto ask = library ? reinterpret_cast<int (*)(int*)>(dlsym(library, "cuDriverGetVersion")) : nullptr;
+    const auto ask =
+        library ? reinterpret_cast<int (*)(int*)>(dlsym(library, "cuDriverGetVersion")) : nullptr;
     int told = 0;
     return ask && ask(&told) == 0 ? told : 0;
   }();
   return version;
 }
 
-Status encode_rows(DevicePointer at, int64_t rows, int64_t pitch, int64_t blocks, int64_t together, void* map) {
+Status encode_rows(DevicePointer at, int64_t rows, int64_t pitch, int64_t blocks, int64_t together,
+                   void* map) {
   constexpr int kHalf = 1, kPlain = 0, kSwapped128 = 3, kWide = 3, kZeros = 0;
   if (!table.MapEncode)
-    return Error{Code::kDevice, "runtime", "the NVIDIA driver has no cuTensorMapEncodeTiled", "", "update the driver to 525 or later"};
+    return Error{Code::kDevice, "runtime", "the NVIDIA driver has no cuTensorMapEncodeTiled", "",
+                 "update the driver to 525 or later"};
   const uint64_t extent[] = {64, static_cast<uint64_t>(rows), static_cast<uint64_t>(pitch / 64)};
   const uint64_t bytes[] = {static_cast<uint64_t>(pitch) * 2, 128};
-  const unsigned box[] = {64, static_cast<unsigned>(together), static_cast<unsigned>(blocks)}, step[] = {1, 1, 1};
-  return check(table.MapEncode(map, kHalf, 3, at, extent, bytes, box, step, kPlain, kSwapped128, kWide, kZeros),
+  const unsigned box[] = {64, static_cast<unsigned>(together), static_cast<unsigned>(blocks)},
+                 step[] = {1, 1, 1};
+  return check(table.MapEncode(map, kHalf, 3, at, extent, bytes, box, step, kPlain, kSwapped128,
+                               kWide, kZeros),
                "describe a matrix to the copy engine");
 }
 

@@ -25,11 +25,7 @@ enum Attribute : int {
   kMinor = 76,
   kCooperative = 95,
 };
-enum FunctionAttribute : int {
-  kLocalBytes = 3,
-  kRegisters = 4,
-  kDynamicShared = 8
-};
+enum FunctionAttribute : int { kLocalBytes = 3, kRegisters = 4, kDynamicShared = 8 };
 enum { kHostMapped = 2, kStreamNonBlocking = 1 };
 enum { kPointerMemoryType = 2, kMemoryDevice = 2 };  // of PointerAttribute
 
@@ -48,7 +44,8 @@ struct GraphEdge {
 };
 inline constexpr GraphEdge kProgrammaticEdge = {1, 0, 1, {}};
 
-/// A kernel's priority in its graph (CU_LAUNCH_ATTRIBUTE_PRIORITY of CUlaunchAttributeValue), and the flag without which it is not looked at.
+/// A kernel's priority in its graph (CU_LAUNCH_ATTRIBUTE_PRIORITY of CUlaunchAttributeValue), and
+/// the flag without which it is not looked at.
 inline constexpr int kNodePriority = 8;
 inline constexpr unsigned long long kGraphNodePriorities = 8;
 struct NodeAttribute {
@@ -116,16 +113,19 @@ struct NodeAttribute {
   X(ErrorName, "cuGetErrorName", (int, const char**))                                              \
   X(ErrorString, "cuGetErrorString", (int, const char**))
 
-#define OBELISK_OPTIONAL_DRIVER_CALLS(X)             \
-  X(GraphAddTypedEdges, "cuGraphAddDependencies_v2", \
-    (Handle, const Handle*, const Handle*, const GraphEdge*, size_t)) \
+#define OBELISK_OPTIONAL_DRIVER_CALLS(X)                                                      \
+  X(GraphAddTypedEdges, "cuGraphAddDependencies_v2",                                          \
+    (Handle, const Handle*, const Handle*, const GraphEdge*, size_t))                         \
   X(GraphNodeAttribute, "cuGraphKernelNodeSetAttribute", (Handle, int, const NodeAttribute*)) \
-  X(MapEncode, "cuTensorMapEncodeTiled", \
-    (void*, int, unsigned, DevicePointer, const uint64_t*, const uint64_t*, const unsigned*, const unsigned*, int, int, int, int))
+  X(MapEncode, "cuTensorMapEncodeTiled",                                                      \
+    (void*, int, unsigned, DevicePointer, const uint64_t*, const uint64_t*, const unsigned*,  \
+     const unsigned*, int, int, int, int))
 
-/// What the copy engine must know to bring `blocks` blocks of 64 columns by `together` rows at once of a matrix of 16-bit elements, rows `pitch`
-/// apart: 16-byte pieces swapped by row, zeros below its end. `map`: 128 bytes.
-Status encode_rows(DevicePointer at, int64_t rows, int64_t pitch, int64_t blocks, int64_t together, void* map);
+/// What the copy engine must know to bring `blocks` blocks of 64 columns by `together` rows at once
+/// of a matrix of 16-bit elements, rows `pitch` apart: 16-byte pieces swapped by row, zeros below
+/// its end. `map`: 128 bytes.
+Status encode_rows(DevicePointer at, int64_t rows, int64_t pitch, int64_t blocks, int64_t together,
+                   void* map);
 
 struct Driver {
 #define OBELISK_DECLARE(name, symbol, arguments) int(*name) arguments = nullptr;
@@ -138,8 +138,8 @@ struct Driver {
 /// it finds no GPU.
 Result<const Driver*> load_driver();
 
-/// The CUDA version of this machine's driver, 12040 of 12.4, also where it finds no GPU; 0 without a driver. It loads machine code of
-/// its own major version and of older ones.
+/// The CUDA version of this machine's driver, 12040 of 12.4, also where it finds no GPU; 0 without
+/// a driver. It loads machine code of its own major version and of older ones.
 int driver_version();
 
 /// A call's return code as a status: "memory for the arena: out of memory

@@ -60,7 +60,8 @@ InContext::~InContext() {
   if (driver_) driver_->CtxPop(&left);
 }
 
-Status copy_in(const Driver& driver, DevicePointer to, const void* from, int64_t bytes, const std::string& what) {
+Status copy_in(const Driver& driver, DevicePointer to, const void* from, int64_t bytes,
+               const std::string& what) {
   if (bytes == 0) return ok_status();
   TRY_STATUS(check(driver.CopyToDevice(to, from, static_cast<size_t>(bytes)), what));
   return check(driver.StreamSynchronize(nullptr), what);

@@ -37,16 +37,20 @@ class InContext {
   const Driver* driver_ = nullptr;
 };
 
-/// Copies the host's bytes to the GPU; they are there, for kernels of every stream, when it returns. (The driver's own copy returns
-/// when it has read pageable memory: its last bytes may still be under way, and streams like ours do not wait for the default one.)
-Status copy_in(const Driver& driver, DevicePointer to, const void* from, int64_t bytes, const std::string& what);
+/// Copies the host's bytes to the GPU; they are there, for kernels of every stream, when it
+/// returns. (The driver's own copy returns when it has read pageable memory: its last bytes may
+/// still be under way, and streams like ours do not wait for the default one.)
+Status copy_in(const Driver& driver, DevicePointer to, const void* from, int64_t bytes,
+               const std::string& what);
 
 /// Device memory that frees itself. Made and ended inside the GPU's context.
 class Memory {
  public:
   Memory() = default;
   Memory(const Memory&) = delete;
-  Memory(Memory&& other) noexcept : driver_(other.driver_), at_(other.at_), bytes_(other.bytes_) { other.at_ = 0, other.bytes_ = 0; }
+  Memory(Memory&& other) noexcept : driver_(other.driver_), at_(other.at_), bytes_(other.bytes_) {
+    other.at_ = 0, other.bytes_ = 0;
+  }
   ~Memory() { release(); }
   void release();
   Status reserve(int64_t bytes, const std::string& what);

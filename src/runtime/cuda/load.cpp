@@ -4,9 +4,9 @@
 #include <cstring>
 #include <mutex>
 
+#include "machine/machine.h"
 #include "runtime/cuda/source.h"
 #include "runtime/cuda/tables.h"
-#include "machine/machine.h"
 
 namespace obelisk::runtime {
 namespace {
@@ -27,12 +27,14 @@ void place_shared(const Launch& launch, ObkProgram& record) {
   record.ring_pages = launch.ring_pages;
   record.scratch_at = launch.scratch_at, record.block_at = launch.block_at;
   record.block_bytes = launch.block_bytes, record.block = launch.block;
-  record.near_at = launch.near_at, record.soon_at = launch.soon_at, record.soon_bytes = launch.soon_bytes;
+  record.near_at = launch.near_at, record.soon_at = launch.soon_at,
+  record.soon_bytes = launch.soon_bytes;
 }
 
 class CudaExecutable : public Executable, public std::enable_shared_from_this<CudaExecutable> {
  public:
-  CudaExecutable(std::shared_ptr<const Program> program, std::vector<Image> images, const LoadOptions& options)
+  CudaExecutable(std::shared_ptr<const Program> program, std::vector<Image> images,
+                 const LoadOptions& options)
       : program_(std::move(program)), images_(std::move(images)), options_(options) {}
   ~CudaExecutable() override {
     if (modules_.empty()) return;
@@ -55,7 +57,8 @@ class CudaExecutable : public Executable, public std::enable_shared_from_this<Cu
 
   /// Tables and the report; the GPU's side only where one is.
   Status init(LoadReport report);
-  /// Weights and tables on the GPU, when the first context is made: who compiles for a file has none.
+  /// Weights and tables on the GPU, when the first context is made: who compiles for a file has
+  /// none.
   Status fill() const;
 
   std::shared_ptr<const Program> program_;
@@ -66,7 +69,7 @@ class CudaExecutable : public Executable, public std::enable_shared_from_this<Cu
   Tables cut_;
   const Driver* driver_ = nullptr;
   Gpu gpu_;
-  std::optional<Error> absent_;  // why there is no GPU to run on
+  std::optional<Error> absent_;    // why there is no GPU to run on
   std::vector<Handle> modules_;    // by part
   std::vector<Handle> functions_;  // by launch
   Memory tasks_, first_, blocks_;
@@ -183,7 +186,8 @@ std::vector<LaunchReport> CudaExecutable::launches() const {
   for (const Launch& launch : cut_.launches) {
     if (launch.work < 0) continue;
     const std::string name = kernel_name(launch.body);
-    LaunchReport one{launch.work, launch.product ? launch.ctas : launch.tasks, launch.threads, 0, launch.shared};
+    LaunchReport one{launch.work, launch.product ? launch.ctas : launch.tasks, launch.threads, 0,
+                     launch.shared};
     for (const KernelReport& kernel : device_.kernels)
       if (kernel.name == name) one.registers = kernel.registers;
     out.push_back(one);
@@ -214,9 +218,9 @@ Status CudaExecutable::on_gpu() {
   }
   if (mono() && !cut_.launches.empty()) {
     int fits = 0;
-    TRY_STATUS(check(
-        d.Occupancy(&fits, functions_[0], cut_.launches[0].threads, static_cast<size_t>(cut_.launches[0].shared)),
-        "ask for the occupancy"));
+    TRY_STATUS(check(d.Occupancy(&fits, functions_[0], cut_.launches[0].threads,
+                                 static_cast<size_t>(cut_.launches[0].shared)),
+                     "ask for the occupancy"));
     if (fits * gpu_.sms < p.sms)
       return Error{
           Code::kDevice, "runtime",
@@ -247,7 +251,9 @@ Status CudaExecutable::upload() {
 
 Status CudaExecutable::check_memory_limit(int contexts) const {
   const Program& p = *program_;
-  const auto bytes = [](const auto& table) { return static_cast<int64_t>(table.size() * sizeof(table[0])); };
+  const auto bytes = [](const auto& table) {
+    return static_cast<int64_t>(table.size() * sizeof(table[0]));
+  };
   int64_t wanted = bytes(cut_.tasks) + bytes(cut_.first) + bytes(cut_.blocks);
   wanted += contexts * (p.arena.count + cut_.map_bytes + bytes_of(p.inputs) + bytes_of(p.outputs));
   for (const Tensor& weight : p.weights) wanted += weight.empty() ? 0 : weight.bytes();
@@ -255,9 +261,12 @@ Status CudaExecutable::check_memory_limit(int contexts) const {
     return Error{
         Code::kMemory, "runtime",
         fmt::format("the program takes {} of the GPU's memory ({} of workspace{}), the limit is {}",
-                    to_string(Bytes{wanted}), to_string(p.arena), contexts > 1 ? fmt::format(" for each of {} contexts", contexts) : "",
+                    to_string(Bytes{wanted}), to_string(p.arena),
+                    contexts > 1 ? fmt::format(" for each of {} contexts", contexts) : "",
                     to_string(Bytes{limit})),
-        "", contexts > 1 ? "fewer contexts, or a higher memory limit" : "a smaller batch, or a higher --memory-limit"};
+        "",
+        contexts > 1 ? "fewer contexts, or a higher memory limit"
+                     : "a smaller batch, or a higher --memory-limit"};
   return ok_status();
 }
 
@@ -269,7 +278,8 @@ Status CudaExecutable::upload_weights() {
     // Some room behind the last byte: copies of whole pages may read past a weight's end.
     if (!weight.empty()) {
       TRY_STATUS(weights_.back().reserve(weight.bytes() + 256, "a weight"));
-      TRY_STATUS(copy_in(*driver_, weights_.back().at(), weight.data(), weight.bytes(), "copy a weight"));
+      TRY_STATUS(
+          copy_in(*driver_, weights_.back().at(), weight.data(), weight.bytes(), "copy a weight"));
     }
     at.push_back(weights_.back().at());
   }
@@ -359,10 +369,18 @@ ObkDealt CudaContext::dealt(const Launch& launch, DevicePointer stamps) const {
   for (const Place& place : p.works[launch.work].operands) {
     const auto index = static_cast<size_t>(place.index);
     switch (place.kind) {
-      case BufferKind::kInput: *at++ = ports_[index]; break;
-      case BufferKind::kOutput: *at++ = ports_[p.inputs.size() + index]; break;
-      case BufferKind::kWeight: *at++ = executable_->weights_[index].at(); break;
-      case BufferKind::kArena: *at++ = arena_.at() + static_cast<uint64_t>(place.index); break;
+      case BufferKind::kInput:
+        *at++ = ports_[index];
+        break;
+      case BufferKind::kOutput:
+        *at++ = ports_[p.inputs.size() + index];
+        break;
+      case BufferKind::kWeight:
+        *at++ = executable_->weights_[index].at();
+        break;
+      case BufferKind::kArena:
+        *at++ = arena_.at() + static_cast<uint64_t>(place.index);
+        break;
     }
   }
   return record;
@@ -379,7 +397,8 @@ Result<ObkProduct> CudaContext::product(const Launch& launch, DevicePointer stam
     record.next_share = (record.next_bytes / launch.ctas + 127) / 128 * 128;
   }
   const RowsMap& rows = launch.rows;
-  TRY_STATUS(encode_rows(record.dealt.operands[rows.operand], rows.rows, rows.pitch, rows.blocks, rows.together, record.map));
+  TRY_STATUS(encode_rows(record.dealt.operands[rows.operand], rows.rows, rows.pitch, rows.blocks,
+                         rows.together, record.map));
   return record;
 }
 
@@ -387,7 +406,9 @@ KernelNode CudaContext::node_of(size_t k, void** parameters) const {
   const Launch& launch = executable_->cut_.launches[k];
   // Where an SM has room for one CTA, that goes on with the next task: it need not begin again.
   const bool alone = launch.ring_pages > 0 && 2 * launch.shared > executable_->gpu_.shared_bytes;
-  const int ctas = launch.product ? launch.ctas : alone ? std::min(launch.tasks, executable_->gpu_.sms) : launch.tasks;
+  const int ctas = launch.product ? launch.ctas
+                   : alone        ? std::min(launch.tasks, executable_->gpu_.sms)
+                                  : launch.tasks;
   return {.function = executable_->functions_[k],
           .grid = {static_cast<unsigned>(ctas), 1, 1},
           .block = {kThreads, 1, 1},
@@ -405,8 +426,10 @@ Result<Handle> CudaContext::make_graph(DevicePointer stamps) {
     for (size_t k = 0; k < launches.size(); ++k)
       if (launches[k].work == each.kernel) order.push_back(k);
   if (!order.empty() && order.size() != launches.size())
-    return Error{Code::kBuild, "runtime", fmt::format("the dispatch has {} kernels, the program {}", order.size(), launches.size()), "",
-                 "this is a defect of Obelisk; please report it with the model"};
+    return Error{
+        Code::kBuild, "runtime",
+        fmt::format("the dispatch has {} kernels, the program {}", order.size(), launches.size()),
+        "", "this is a defect of Obelisk; please report it with the model"};
   const unsigned long long flags = order.empty() ? 0 : kGraphNodePriorities;
   const auto build = [&](bool programmatic) -> Result<Handle> {
     Handle graph = nullptr, ready = nullptr;
@@ -421,7 +444,8 @@ Result<Handle> CudaContext::make_graph(DevicePointer stamps) {
           if (k > 0 && launches[k - 1].wave != launch.wave) before = std::move(now), now.clear();
         } else {
           before.clear();
-          for (const int work : program().dispatch[place].predecessors) before.push_back(of_work[static_cast<size_t>(work)]);
+          for (const int work : program().dispatch[place].predecessors)
+            before.push_back(of_work[static_cast<size_t>(work)]);
         }
         ObkProgram record = record_;
         record.tasks += static_cast<uint64_t>(launch.first_task) * sizeof(ObkTask);
@@ -450,11 +474,15 @@ Result<Handle> CudaContext::make_graph(DevicePointer stamps) {
         }
         now.push_back(made);
         if (launch.work >= 0) of_work[static_cast<size_t>(launch.work)] = made;
-        if (const int priority = order.empty() ? 0 : program().dispatch[place].priority; priority != 0 && driver_.GraphNodeAttribute) {
+        if (const int priority = order.empty() ? 0 : program().dispatch[place].priority;
+            priority != 0 && driver_.GraphNodeAttribute) {
           const NodeAttribute value{priority};
-          TRY_STATUS(check(driver_.GraphNodeAttribute(made, kNodePriority, &value), "give a kernel its priority"));
+          TRY_STATUS(check(driver_.GraphNodeAttribute(made, kNodePriority, &value),
+                           "give a kernel its priority"));
         }
-        if ((launch.dealt || launch.product) && names_ports(program().works[launch.work]) && !stamps) dealt_.push_back({made, k});
+        if ((launch.dealt || launch.product) && names_ports(program().works[launch.work]) &&
+            !stamps)
+          dealt_.push_back({made, k});
       }
       return check(driver_.GraphInstantiate(&ready, graph, flags), "make the graph ready");
     };
@@ -479,7 +507,8 @@ Result<Handle> CudaContext::make_graph(DevicePointer stamps) {
 /// Errors: kDevice, when the GPU's context fails, which says nothing about the pointer.
 Result<bool> CudaContext::lies_on_device(const void* pointer) const {
   unsigned kind = 0;
-  const int code = driver_.PointerAttribute(&kind, kPointerMemoryType, reinterpret_cast<DevicePointer>(pointer));
+  const int code =
+      driver_.PointerAttribute(&kind, kPointerMemoryType, reinterpret_cast<DevicePointer>(pointer));
   constexpr int kUnknown = 1;  // to the driver: memory of the host
   if (code != 0 && code != kUnknown) return check(code, "ask where memory lies").error();
   return code == 0 && kind == kMemoryDevice;
@@ -533,10 +562,11 @@ Status CudaContext::launch(Handle stream, Handle graph, DevicePointer stamps) {
   record_.stamps = stamps;
   void* parameters[] = {&record_};
   const Launch& all = executable_->cut_.launches[0];
-  return check(driver_.LaunchCooperative(executable_->functions_[0],
-                                         static_cast<unsigned>(all.tasks), 1, 1, static_cast<unsigned>(all.threads), 1, 1,
-                                         static_cast<unsigned>(all.shared), stream, parameters),
-               "launch the program");
+  return check(
+      driver_.LaunchCooperative(executable_->functions_[0], static_cast<unsigned>(all.tasks), 1, 1,
+                                static_cast<unsigned>(all.threads), 1, 1,
+                                static_cast<unsigned>(all.shared), stream, parameters),
+      "launch the program");
 }
 
 /// Outputs that are inputs, weights or other outputs.
@@ -774,20 +804,24 @@ Result<std::shared_ptr<const Executable>> load_cuda(std::shared_ptr<const Progra
   const auto start = std::chrono::steady_clock::now();
   LoadReport report;
   std::vector<Image> images;
-  if (!program->objects.empty() && program->objects.size() != static_cast<size_t>(part_count(*program)))
+  if (!program->objects.empty() &&
+      program->objects.size() != static_cast<size_t>(part_count(*program)))
     report.not_carried = "its device code is in another number of parts";
   else
     for (const std::string& object : program->objects) {
       auto image = from_entry(object);
-      if (image.ok()) images.push_back(std::move(*image));
-      else report.not_carried = image.error().message;
+      if (image.ok())
+        images.push_back(std::move(*image));
+      else
+        report.not_carried = image.error().message;
     }
   if (!images.empty() && report.not_carried.empty()) {
     report.carried = 1;
   } else {
     TRY(images, build_images(*program, program->target, options));
     for (int body = 0; body < static_cast<int>(program->bodies.size()); ++body)
-      ++(images[static_cast<size_t>(part_of(*program, body))].cached ? report.cached : report.compiled);
+      ++(images[static_cast<size_t>(part_of(*program, body))].cached ? report.cached
+                                                                     : report.compiled);
     report.compiler = "NVRTC " + nvrtc_version();
   }
   if (options.progress) options.progress(1, 1);
@@ -798,9 +832,7 @@ Result<std::shared_ptr<const Executable>> load_cuda(std::shared_ptr<const Progra
   return std::shared_ptr<const Executable>(std::move(executable));
 }
 
-Result<std::string> find_device_compiler() {
-  return find_nvrtc_of_driver();
-}
+Result<std::string> find_device_compiler() { return find_nvrtc_of_driver(); }
 
 Result<std::string> device_text(const Program& program, const std::string& kind,
                                 const LoadOptions& options) {

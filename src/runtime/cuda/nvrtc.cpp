@@ -70,7 +70,8 @@ std::string errors_of(const std::string& log) {
   return told.empty() ? log.substr(0, 2000) : told;
 }
 
-/// The oldest that compiles all we have tried (tests/cli/oldest_compiler_test.py); 12.0 serialises wgmma where it does not.
+/// The oldest that compiles all we have tried (tests/cli/oldest_compiler_test.py); 12.0 serialises
+/// wgmma where it does not.
 constexpr int kOldest[2] = {12, 4};
 
 Result<Nvrtc> load() {
@@ -85,7 +86,9 @@ Result<Nvrtc> load() {
     const auto ask = reinterpret_cast<int (*)(int*, int*)>(dlsym(opened, "nvrtcVersion"));
     const bool told = ask && ask(&version[0], &version[1]) == 0;
     if (!told || std::ranges::lexicographical_compare(version, kOldest)) {
-      if (too_old.empty()) too_old = path + (told ? fmt::format(" is version {}.{}", version[0], version[1]) : " tells no version");
+      if (too_old.empty())
+        too_old = path + (told ? fmt::format(" is version {}.{}", version[0], version[1])
+                               : " tells no version");
     } else if (version[0] <= most) {
       library = opened, nvrtc.path = path;
     } else if (!newer) {
@@ -93,8 +96,11 @@ Result<Nvrtc> load() {
     }
   };
   const std::vector<fs::path> folders = folders_to_search();
-  const bool named = getenv("OBELISK_NVRTC") && !files_named(folders.front(), "libnvrtc.so").empty();
-  const auto is_over = [&] { return library || (named && (newer || !too_old.empty())); };  // what was named is taken or refused
+  const bool named =
+      getenv("OBELISK_NVRTC") && !files_named(folders.front(), "libnvrtc.so").empty();
+  const auto is_over = [&] {
+    return library || (named && (newer || !too_old.empty()));
+  };  // what was named is taken or refused
   for (const fs::path& folder : folders) {
     if (is_over()) break;
     for (const std::string& compiler : files_named(folder, "libnvrtc.so")) open(compiler);
@@ -102,16 +108,23 @@ Result<Nvrtc> load() {
   for (const char* name : {"libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"})
     if (!is_over()) open(name);
   if (!library) library = newer, nvrtc.path = newer_path;
-  if (const std::string elsewhere = library || !too_old.empty() ? "" : where_else(); !elsewhere.empty())
-    return Error{Code::kBuild, "runtime", fmt::format("the device compiler libnvrtc is found only in {}, which is not looked into unless asked", elsewhere),
+  if (const std::string elsewhere = library || !too_old.empty() ? "" : where_else();
+      !elsewhere.empty())
+    return Error{Code::kBuild, "runtime",
+                 fmt::format("the device compiler libnvrtc is found only in {}, which is not "
+                             "looked into unless asked",
+                             elsewhere),
                  "", "OBELISK_NVRTC=" + elsewhere};
   if (!library)
     return Error{Code::kBuild, "runtime",
-                 too_old.empty() ? "the device compiler libnvrtc is found neither on the library path, nor in "
-                                   "/usr/local/cuda, nor in the Python environment of Obelisk"
-                                 : fmt::format("the device compiler is too old: {}, wanted is {}.{} or later", too_old, kOldest[0], kOldest[1]),
+                 too_old.empty()
+                     ? "the device compiler libnvrtc is found neither on the library path, nor in "
+                       "/usr/local/cuda, nor in the Python environment of Obelisk"
+                     : fmt::format("the device compiler is too old: {}, wanted is {}.{} or later",
+                                   too_old, kOldest[0], kOldest[1]),
                  "", how_to_install() + ", or set OBELISK_NVRTC to its folder"};
-  for (const std::string& builtins : files_named(fs::path(nvrtc.path).parent_path(), "libnvrtc-builtins.so"))
+  for (const std::string& builtins :
+       files_named(fs::path(nvrtc.path).parent_path(), "libnvrtc-builtins.so"))
     if (dlopen(builtins.c_str(), RTLD_NOW | RTLD_GLOBAL)) break;
   std::string lacks;
   auto resolve = [&](auto& function, const char* symbol) {
@@ -130,7 +143,9 @@ Result<Nvrtc> load() {
   resolve(nvrtc.GetProgramLogSize, "nvrtcGetProgramLogSize");
   resolve(nvrtc.GetProgramLog, "nvrtcGetProgramLog");
   resolve(nvrtc.GetErrorString, "nvrtcGetErrorString");
-  if (!lacks.empty()) return Error{Code::kBuild, "runtime", fmt::format("{} has no {}", nvrtc.path, lacks), "", how_to_install()};
+  if (!lacks.empty())
+    return Error{Code::kBuild, "runtime", fmt::format("{} has no {}", nvrtc.path, lacks), "",
+                 how_to_install()};
   return nvrtc;
 }
 
@@ -144,7 +159,9 @@ const Result<Nvrtc>& nvrtc() {
 std::string how_to_install() {
   const std::string python = find_python();
   return fmt::format("{} -m pip install --upgrade {}", python.empty() ? "python3" : python,
-                     driver_version() / 1000 == 12 ? fmt::format("'nvidia-cuda-nvrtc-cu12>={}.{}'", kOldest[0], kOldest[1]) : "nvidia-cuda-nvrtc");
+                     driver_version() / 1000 == 12
+                         ? fmt::format("'nvidia-cuda-nvrtc-cu12>={}.{}'", kOldest[0], kOldest[1])
+                         : "nvidia-cuda-nvrtc");
 }
 
 Result<std::string> find_nvrtc() {
@@ -156,8 +173,11 @@ Result<std::string> find_nvrtc_of_driver() {
   TRY(const std::string path, find_nvrtc());
   const std::string version = nvrtc_version();
   if (const int driver = driver_version(); driver > 0 && atoi(version.c_str()) > driver / 1000)
-    return Error{Code::kBuild, "runtime", fmt::format("{} is version {}, whose code the driver (of CUDA {}.{}) does not load", path, version, driver / 1000, driver % 1000 / 10),
-                 "", how_to_install() + ", or update the driver"};
+    return Error{
+        Code::kBuild, "runtime",
+        fmt::format("{} is version {}, whose code the driver (of CUDA {}.{}) does not load", path,
+                    version, driver / 1000, driver % 1000 / 10),
+        "", how_to_install() + ", or update the driver"};
   return fmt::format("{} (version {})", path, version);
 }
 
@@ -166,7 +186,10 @@ Status check_image(int code) {
   const Status loaded = check(code, "load the device code");
   if (code != kInvalidImage && code != kNoBinary && code != kUnsupportedVersion) return loaded;
   Error error = loaded.error();
-  error.hint = fmt::format("the driver loads code of CUDA {} and older: compile with an NVRTC of it ({}), or update the driver", driver_version() / 1000, how_to_install());
+  error.hint = fmt::format(
+      "the driver loads code of CUDA {} and older: compile with an NVRTC of it ({}), or update the "
+      "driver",
+      driver_version() / 1000, how_to_install());
   return error;
 }
 
@@ -178,7 +201,8 @@ std::string nvrtc_version() {
 
 std::vector<std::string> wished_options() {
   std::vector<std::string> options;
-  if (const char* wished = getenv("OBELISK_LINEINFO"); wished && *wished) options.push_back("-lineinfo");
+  if (const char* wished = getenv("OBELISK_LINEINFO"); wished && *wished)
+    options.push_back("-lineinfo");
   if (const char* wished = getenv("OBELISK_DEVICE_DEFINES"); wished) {
     std::istringstream words(wished);
     for (std::string word; words >> word;) options.push_back("-D" + word);
@@ -207,11 +231,12 @@ Result<Cubin> compile_cubin(const std::string& text, const std::string& architec
   std::vector<std::string> options = {"-std=c++17", "-default-device", "-arch=" + architecture,
                                       "--ptxas-options=-v"};
   for (const std::string& option : wished_options()) options.push_back(option);
-  // Not -split-compile, which shares functions among cores: the same text gives other bytes each time.
+  // Not -split-compile, which shares functions among cores: the same text gives other bytes each
+  // time.
   for (const std::string& define : defines) options.push_back("-D" + define);
-  // Where there is a driver, newer versions look into its cache (~/.nv/ComputeCache), which `--cache off` and a cleared
-  // cache of ours leave full. Ours is the only one: it also holds what the assembler said. Last, since older versions do
-  // not know the word.
+  // Where there is a driver, newer versions look into its cache (~/.nv/ComputeCache), which
+  // `--cache off` and a cleared cache of ours leave full. Ours is the only one: it also holds what
+  // the assembler said. Last, since older versions do not know the word.
   options.push_back("--no-cache");
   std::vector<const char*> pointers;
   for (const std::string& option : options) pointers.push_back(option.c_str());
@@ -224,7 +249,8 @@ Result<Cubin> compile_cubin(const std::string& text, const std::string& architec
   n.GetProgramLogSize(program, &size);
   cubin.log.resize(size);
   n.GetProgramLog(program, cubin.log.data());
-  cubin.log.resize(std::min(cubin.log.size(), cubin.log.find('\0')));  // its end is marked by a zero
+  cubin.log.resize(
+      std::min(cubin.log.size(), cubin.log.find('\0')));  // its end is marked by a zero
   if (code == 0) {
     n.GetCUBINSize(program, &size);
     cubin.bytes.resize(size);
@@ -237,11 +263,18 @@ Result<Cubin> compile_cubin(const std::string& text, const std::string& architec
   }
   n.DestroyProgram(&program);
   if (code == kInvalidOption && cubin.log.find("-arch") != std::string::npos)
-    return Error{Code::kBuild, "runtime", fmt::format("NVRTC {} does not compile for {}: {} does not know it", nvrtc_version(), architecture, n.path),
+    return Error{Code::kBuild, "runtime",
+                 fmt::format("NVRTC {} does not compile for {}: {} does not know it",
+                             nvrtc_version(), architecture, n.path),
                  "", how_to_install()};
   if (code != 0)
-    return Error{Code::kBuild, "runtime", fmt::format("device code does not compile by NVRTC {} ({}): {}", nvrtc_version(), n.GetErrorString(code), errors_of(cubin.log)),
-                 "", fmt::format("{}; if it was the newest, this is a defect of Obelisk: please report it with the model", how_to_install())};
+    return Error{Code::kBuild, "runtime",
+                 fmt::format("device code does not compile by NVRTC {} ({}): {}", nvrtc_version(),
+                             n.GetErrorString(code), errors_of(cubin.log)),
+                 "",
+                 fmt::format("{}; if it was the newest, this is a defect of Obelisk: please report "
+                             "it with the model",
+                             how_to_install())};
   return cubin;
 }
 

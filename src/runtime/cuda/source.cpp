@@ -4,10 +4,10 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <map>
 #include <cstdlib>
 #include <cstring>
 #include <functional>
+#include <map>
 #include <sstream>
 
 #include "base/parallel.h"
@@ -25,8 +25,14 @@ using Wait = BodyTraits::Wait;
 std::string watchdog_clocks() {
   const char* wished = getenv("OBELISK_WATCHDOG_CLOCKS");
   const std::string_view text = wished ? wished : "";
-  if (!text.empty() && text.size() < 19 && text.find_first_not_of("0123456789") == std::string_view::npos) return wished;
-  if (!text.empty()) LOG(kWarning, "runtime", "OBELISK_WATCHDOG_CLOCKS is '{}', which is no number of clocks; the watchdog waits two seconds", text);
+  if (!text.empty() && text.size() < 19 &&
+      text.find_first_not_of("0123456789") == std::string_view::npos)
+    return wished;
+  if (!text.empty())
+    LOG(kWarning, "runtime",
+        "OBELISK_WATCHDOG_CLOCKS is '{}', which is no number of clocks; the watchdog waits two "
+        "seconds",
+        text);
   return "4000000000";
 }
 
@@ -51,9 +57,14 @@ Status check_pages(const Program& program, const std::vector<Launch>& launches) 
   const int wanted = ring_pages(program);
   for (const Launch& launch : launches)
     if (launch.streams && launch.ring_pages < wanted)
-      return Error{Code::kDevice, "runtime",
-                   fmt::format("the code for {} wants {} pages of weights in shared memory, this GPU has room for {}", program.target, wanted, launch.ring_pages),
-                   launch.body >= 0 ? program.bodies[static_cast<size_t>(launch.body)].label : program.name, "run it on a GPU with more shared memory a multiprocessor, or compile with --precision fp32"};
+      return Error{
+          Code::kDevice, "runtime",
+          fmt::format("the code for {} wants {} pages of weights in shared memory, this GPU has "
+                      "room for {}",
+                      program.target, wanted, launch.ring_pages),
+          launch.body >= 0 ? program.bodies[static_cast<size_t>(launch.body)].label : program.name,
+          "run it on a GPU with more shared memory a multiprocessor, or compile with --precision "
+          "fp32"};
   return ok_status();
 }
 
@@ -69,15 +80,22 @@ std::string dialect_text() {
   return all;
 }
 
-/// Which bodies become part of the kernel; the others are called. One that is a kernel of its own does; of a kernel of all those that are no convolution where they are
-/// few, else the products that most works run: a call costs half a microsecond, and wgmma wants none. More would only make the kernel long.
+/// Which bodies become part of the kernel; the others are called. One that is a kernel of its own
+/// does; of a kernel of all those that are no convolution where they are few, else the products
+/// that most works run: a call costs half a microsecond, and wgmma wants none. More would only make
+/// the kernel long.
 std::vector<bool> inlined_bodies(const Program& program) {
   constexpr size_t kMost = 8, kFew = 16;
   std::vector<bool> inlined(program.bodies.size(), !is_mono(program));
   if (!is_mono(program)) return inlined;
-  if (program.flows) return std::vector<bool>(program.bodies.size(), true);  // calls would keep registers in memory, which is far while weights flow
-  for (size_t k = 0; k < program.bodies.size(); ++k) inlined[k] = !program.bodies[k].traits.calls(codegen::kConvTile);
-  if (std::count(inlined.begin(), inlined.end(), true) <= static_cast<std::ptrdiff_t>(kFew)) return inlined;
+  if (program.flows)
+    return std::vector<bool>(
+        program.bodies.size(),
+        true);  // calls would keep registers in memory, which is far while weights flow
+  for (size_t k = 0; k < program.bodies.size(); ++k)
+    inlined[k] = !program.bodies[k].traits.calls(codegen::kConvTile);
+  if (std::count(inlined.begin(), inlined.end(), true) <= static_cast<std::ptrdiff_t>(kFew))
+    return inlined;
   inlined.assign(program.bodies.size(), false);
   std::vector<int> works(program.bodies.size()), order;
   for (const WorkRecord& work : program.works) ++works[work.body];
@@ -112,7 +130,8 @@ Status judge(const Program& program, const Image& image) {
     if (kernel.spill_bytes == 0) continue;
     // A hand-written block holds its sums in registers; in local memory they would be many times
     // slower. A generated body may spill: report_kernels tells it.
-    // A called function may save registers of its caller, eight bytes each stored and loaded, once a tile: up to 64 of them.
+    // A called function may save registers of its caller, eight bytes each stored and loaded, once
+    // a tile: up to 64 of them.
     constexpr int64_t kSaved = 512;
     if (!is_generated(kernel) && kernel.spill_bytes > kSaved)
       return broken(fmt::format("{} spills {} bytes of registers", kernel.name, kernel.spill_bytes),
@@ -159,7 +178,8 @@ std::vector<std::string> device_defines(const Program& program, const LoadOption
 int part_count(const Program& program) {
   constexpr size_t kBodies = 3, kMost = 16;  // of a part; parts
   if (is_mono(program)) return 1;
-  return static_cast<int>(std::clamp((program.bodies.size() + kBodies - 1) / kBodies, size_t{1}, kMost));
+  return static_cast<int>(
+      std::clamp((program.bodies.size() + kBodies - 1) / kBodies, size_t{1}, kMost));
 }
 int part_of(const Program& program, int body) { return body < 0 ? 0 : body % part_count(program); }
 
@@ -171,17 +191,27 @@ Result<std::string> device_source(const Program& program, const std::set<int>& n
   std::vector<bool> runs(program.bodies.size(), !program.flows);
   for (const auto& list : program.lists)
     for (const ObkTask& task : list)
-      if (const int body = program.works[task.work].body; body >= 0) runs[static_cast<size_t>(body)] = true;
-  const auto is_here = [&](size_t body) { return runs[body] && (part < 0 || part_of(program, static_cast<int>(body)) == part); };
+      if (const int body = program.works[task.work].body; body >= 0)
+        runs[static_cast<size_t>(body)] = true;
+  const auto is_here = [&](size_t body) {
+    return runs[body] && (part < 0 || part_of(program, static_cast<int>(body)) == part);
+  };
   const auto any = [&](const std::function<bool(const BodyTraits&)>& is_one) {
     for (size_t k = 0; k < program.bodies.size(); ++k)
       if (is_here(k) && is_one(program.bodies[k].traits)) return true;
     return false;
   };
-  if (any([](const BodyTraits& body) { return body.calls(codegen::kAttentionTile); })) text += "#include \"attention.cuh\"\n";
-  if (any([](const BodyTraits& body) { return body.calls(codegen::kConvTile | codegen::kDepthwiseTile); })) text += "#include \"conv.cuh\"\n";
-  const bool products = any([](const BodyTraits& body) { return body.form == Form::kPipelinedGemm; });
-  if (products || any([](const BodyTraits& body) { return body.form == Form::kGrid || body.waits == Wait::kKernelBefore; }))
+  if (any([](const BodyTraits& body) { return body.calls(codegen::kAttentionTile); }))
+    text += "#include \"attention.cuh\"\n";
+  if (any([](const BodyTraits& body) {
+        return body.calls(codegen::kConvTile | codegen::kDepthwiseTile);
+      }))
+    text += "#include \"conv.cuh\"\n";
+  const bool products =
+      any([](const BodyTraits& body) { return body.form == Form::kPipelinedGemm; });
+  if (products || any([](const BodyTraits& body) {
+        return body.form == Form::kGrid || body.waits == Wait::kKernelBefore;
+      }))
     text += "#include \"dealt.cuh\"\n";
   if (products) text += "#include \"product.cuh\"\n";
   std::map<int, ProductNumbers> numbers;  // by body
@@ -190,33 +220,46 @@ Result<std::string> device_source(const Program& program, const std::set<int>& n
     TRY(const Tables tables, make_tables(program, mono, device.fast_memory.count));
     for (const Launch& launch : tables.launches)
       if (launch.product) numbers.emplace(launch.body, launch.numbers);
-    for (size_t k = 0; k < program.bodies.size(); ++k)  // without tasks it has none, and nobody launches it
-      if (program.bodies[k].traits.form == Form::kPipelinedGemm && numbers.count(static_cast<int>(k)) == 0) runs[k] = false;
+    for (size_t k = 0; k < program.bodies.size();
+         ++k)  // without tasks it has none, and nobody launches it
+      if (program.bodies[k].traits.form == Form::kPipelinedGemm &&
+          numbers.count(static_cast<int>(k)) == 0)
+        runs[k] = false;
   }
   std::string cases, kernels;
   const std::vector<bool> inlined = inlined_bodies(program);
   for (size_t k = 0; k < program.bodies.size(); ++k) {
     if (!is_here(k)) continue;
     const BodyTraits& traits = program.bodies[k].traits;
-    CHECK(mono || traits.waits != Wait::kWaveBefore, "a kernel of its own waits for a wave: {}", program.bodies[k].label);
+    CHECK(mono || traits.waits != Wait::kWaveBefore, "a kernel of its own waits for a wave: {}",
+          program.bodies[k].label);
     if (mono && (k == 0 || inlined[k] != inlined[k - 1]))
       text += fmt::format("\n#undef OBK_INLINED\n#define OBK_INLINED {}\n", inlined[k] ? 1 : 0);
     const bool plain = narrow.count(static_cast<int>(k)) > 0;
     const auto at = numbers.find(static_cast<int>(k));
     if (at != numbers.end())
-      text += fmt::format("\n{}#undef OBK_PRODUCT_NUMBERS\n#define OBK_PRODUCT_NUMBERS ObkProduct{}\n", text_of(at->second, fmt::format("ObkProduct{}", k)), k);
+      text +=
+          fmt::format("\n{}#undef OBK_PRODUCT_NUMBERS\n#define OBK_PRODUCT_NUMBERS ObkProduct{}\n",
+                      text_of(at->second, fmt::format("ObkProduct{}", k)), k);
     const std::string_view widest = "\n#undef OBK_WIDE_TILES\n#define OBK_WIDE_TILES ";
     if (plain) text += fmt::format("{}0\n", widest);
     text += fmt::format("\n/* {} */\n#define obk_body obk_body_{}\n{}#undef obk_body\n",
                         program.bodies[k].label, k, program.bodies[k].text);
     if (plain) text += fmt::format("{}OBK_INLINED\n", widest);
     const bool waits_itself = program.flows || traits.waits == Wait::kWaveBefore;
-    cases += fmt::format("    case {0}: {1}return obk_body_{0}(t, p, x, w);\n", k, waits_itself ? "" : "obk::begin_wave(); ");
+    cases += fmt::format("    case {0}: {1}return obk_body_{0}(t, p, x, w);\n", k,
+                         waits_itself ? "" : "obk::begin_wave(); ");
     const std::string named = fmt::format("{}, obk_body_{}", kernel_name(static_cast<int>(k)), k);
-    kernels += at != numbers.end() ? fmt::format("OBK_PRODUCT_{}KERNEL({}, ObkProduct{})\n", at->second.parts * at->second.share > 1 ? "CLUSTER_" : "", named, k)
-               : traits.form == Form::kCluster ? fmt::format("OBK_TEAM_KERNEL({}, {})\n", named, traits.cluster)
-               : traits.form == Form::kGrid    ? fmt::format("OBK_DEALT_KERNEL({}, {}, {})\n", named, traits.ctas_per_sm, traits.waits == Wait::kKernelBefore)
-                                               : fmt::format("OBK_KERNEL({})\n", named);
+    kernels +=
+        at != numbers.end()
+            ? fmt::format("OBK_PRODUCT_{}KERNEL({}, ObkProduct{})\n",
+                          at->second.parts * at->second.share > 1 ? "CLUSTER_" : "", named, k)
+        : traits.form == Form::kCluster
+            ? fmt::format("OBK_TEAM_KERNEL({}, {})\n", named, traits.cluster)
+        : traits.form == Form::kGrid
+            ? fmt::format("OBK_DEALT_KERNEL({}, {}, {})\n", named, traits.ctas_per_sm,
+                          traits.waits == Wait::kKernelBefore)
+            : fmt::format("OBK_KERNEL({})\n", named);
   }
   if (!mono) return text + "\n" + kernels;
   return text +
@@ -292,7 +335,8 @@ const codegen::BodyText* body_of(const Program& program, const std::string& func
 
 }  // namespace
 
-void report_kernels(const Program& program, const std::vector<Image>& images, const std::vector<Launch>& launches, DeviceReport& report) {
+void report_kernels(const Program& program, const std::vector<Image>& images,
+                    const std::vector<Launch>& launches, DeviceReport& report) {
   const auto named = [&](const KernelReport& function) {
     const codegen::BodyText* body = body_of(program, function.name);
     return function.name + (body ? fmt::format(" ('{}')", body->label) : "");
@@ -303,11 +347,15 @@ void report_kernels(const Program& program, const std::vector<Image>& images, co
     for (KernelReport kernel : image.kernels) {
       int64_t dynamic = 0;
       for (const Launch& launch : launches)
-        if (kernel_name(launch.body) == kernel.name) dynamic = std::max<int64_t>(dynamic, launch.shared), ++kernel.launches;
+        if (kernel_name(launch.body) == kernel.name)
+          dynamic = std::max<int64_t>(dynamic, launch.shared), ++kernel.launches;
       kernel.smem_bytes += dynamic;
       if (is_generated(kernel) && kernel.spill_bytes > 0) {
-        if (kernel.registers > 0) report.warnings.push_back(fmt::format("{} spills registers: {} bytes stored and loaded", named(kernel), kernel.spill_bytes));
-        else called.push_back(kernel);  // the assembler tells registers of kernels alone
+        if (kernel.registers > 0)
+          report.warnings.push_back(fmt::format("{} spills registers: {} bytes stored and loaded",
+                                                named(kernel), kernel.spill_bytes));
+        else
+          called.push_back(kernel);  // the assembler tells registers of kernels alone
       }
       report.kernels.push_back(std::move(kernel));
     }
@@ -316,16 +364,21 @@ void report_kernels(const Program& program, const std::vector<Image>& images, co
   const auto most = std::ranges::max_element(called, {}, &KernelReport::spill_bytes);
   int64_t all = 0;
   for (const KernelReport& each : called) all += each.spill_bytes;
-  report.warnings.push_back(fmt::format("{} called function{} spill{} registers: {} bytes stored and loaded, most by {}, {}", called.size(), called.size() == 1 ? "" : "s",
-                                        called.size() == 1 ? "s" : "", all, named(*most), most->spill_bytes));
+  report.warnings.push_back(fmt::format(
+      "{} called function{} spill{} registers: {} bytes stored and loaded, most by {}, {}",
+      called.size(), called.size() == 1 ? "" : "s", called.size() == 1 ? "s" : "", all,
+      named(*most), most->spill_bytes));
 }
 
 Serialised serialised(const std::string& log) {
   Serialised found;
   std::istringstream lines(log);
   for (std::string line; std::getline(lines, line);) {
-    // An injected arrive (C7519) orders registers before products and waits for none; all else of C75xx makes products wait.
-    if (line.find("(C75") == std::string::npos || line.find("warpgroup.arrive is injected") != std::string::npos) continue;
+    // An injected arrive (C7519) orders registers before products and waits for none; all else of
+    // C75xx makes products wait.
+    if (line.find("(C75") == std::string::npos ||
+        line.find("warpgroup.arrive is injected") != std::string::npos)
+      continue;
     if (!found.any) found.first = line;
     found.any = true;
     bool named = false;
@@ -343,8 +396,8 @@ Serialised serialised(const std::string& log) {
 
 namespace {
 
-/// Machine code in which nothing is serialised: where wgmma would be, bodies by name, or else all of the
-/// program, take mma.sync, which gives the same bits.
+/// Machine code in which nothing is serialised: where wgmma would be, bodies by name, or else all
+/// of the program, take mma.sync, which gives the same bits.
 Result<Cubin> compile_quickly(const Program& program, const std::string& text,
                               const std::string& architecture,
                               const std::vector<std::string>& defines, int part) {
@@ -359,7 +412,8 @@ Result<Cubin> compile_quickly(const Program& program, const std::string& text,
     }
     LOG(kWarning, "runtime",
         "the assembler would serialise wgmma in {} of {} bodies ({}); their tiles take mma.sync, "
-        "which may be slower", slow.bodies.size(), program.bodies.size(), names);
+        "which may be slower",
+        slow.bodies.size(), program.bodies.size(), names);
     TRY(const std::string narrow, device_source(program, slow.bodies, part));
     TRY(cubin, compile_cubin(narrow, architecture, defines));
     slow = serialised(cubin.log);
@@ -374,12 +428,14 @@ Result<Cubin> compile_quickly(const Program& program, const std::string& text,
 }
 
 Result<Image> build_part(const Program& program, const std::string& architecture,
-                         const std::vector<std::string>& defines, const PrivateFolder* cache, int part) {
+                         const std::vector<std::string>& defines, const PrivateFolder* cache,
+                         int part) {
   TRY(const std::string text, device_source(program, {}, part));
   std::string identity = architecture + " " + nvrtc_version();
   for (const std::string& define : defines) identity += " " + define;
   for (const std::string& option : wished_options()) identity += " " + option;
-  const std::string kept = cache ? to_string(hash_text(identity + dialect_text() + text)) + ".cubin" : "";
+  const std::string kept =
+      cache ? to_string(hash_text(identity + dialect_text() + text)) + ".cubin" : "";
   Result<Image> image = Error{};
   if (auto bytes = cache ? cache->get(kept) : std::nullopt) image = from_entry(*bytes);
   if (image.ok()) {

@@ -12,24 +12,28 @@ namespace obelisk::runtime::cuda {
 
 inline constexpr int kThreads = OBK_THREADS, kWarps = kThreads / 32;
 
-/// What a pipelined GEMM's kernel is compiled with; kernels/cuda/product.cuh says what each number is.
+/// What a pipelined GEMM's kernel is compiled with; kernels/cuda/product.cuh says what each number
+/// is.
 struct ProductNumbers {
-  int parts = 1, share = 1, tasks = 0, across = 0, each = 0, span = 0, tile_rows = 0, tile_columns = 0, columns = 0;
-  int tile_bytes = 0, bytes = 0, last_bytes = 0, rows_bytes = 0, stage_bytes = 0, stage = 0, tile_stages = 0, stages = 0;
+  int parts = 1, share = 1, tasks = 0, across = 0, each = 0, span = 0, tile_rows = 0,
+      tile_columns = 0, columns = 0;
+  int tile_bytes = 0, bytes = 0, last_bytes = 0, rows_bytes = 0, stage_bytes = 0, stage = 0,
+      tile_stages = 0, stages = 0;
   int row = 0, block = 0, row_step = 0, block_step = 0, overlaid = 0, scratch_bytes = 0;
   int64_t weights_step = 0;
   bool single = false, refills = false;
   friend bool operator==(const ProductNumbers&, const ProductNumbers&) = default;
 };
 
-/// The matrix that a product's own kernel reads rows of: which operand, how many rows, elements from one
-/// to the next, blocks of 64 columns that come at once, of so many rows.
+/// The matrix that a product's own kernel reads rows of: which operand, how many rows, elements
+/// from one to the next, blocks of 64 columns that come at once, of so many rows.
 struct RowsMap {
   int operand = 0;
   int64_t rows = 0, pitch = 0, blocks = 0, together = 0;
 };
 
-/// A matrix that works of one kernel read rows of; its map lies behind the arena, in every context's own.
+/// A matrix that works of one kernel read rows of; its map lies behind the arena, in every
+/// context's own.
 struct ArenaMap {
   int64_t at = 0;    // bytes from the arena's beginning: of the map
   int64_t from = 0;  // and of the matrix
@@ -43,12 +47,14 @@ struct Launch {
   int wave = 0;
   int first_task = 0, tasks = 0;  // its CTAs
   bool streams = false;           // a task of it names weights that a ring brings
-  // dynamic shared memory: pages of weights, a task's scratch, its block (of all works: and those of later tasks)
-  int32_t ring_pages = 0, scratch_at = 0, block_at = 0, block_bytes = 0, near_at = 0, soon_at = 0, soon_bytes = 0, shared = 0;
+  // dynamic shared memory: pages of weights, a task's scratch, its block (of all works: and those
+  // of later tasks)
+  int32_t ring_pages = 0, scratch_at = 0, block_at = 0, block_bytes = 0, near_at = 0, soon_at = 0,
+          soon_bytes = 0, shared = 0;
   int threads = kThreads;
-  int64_t block = 0;  // of a kernel of one work, as its tasks say it
+  int64_t block = 0;            // of a kernel of one work, as its tasks say it
   bool dealt = false;           // its CTAs find their rectangles by themselves
-  ObkDealt rectangles = {};  // then: without operands, stamps and watch
+  ObkDealt rectangles = {};     // then: without operands, stamps and watch
   int ctas = 0;                 // of a product's own kernel; in clusters where its text says so
   bool product = false;         // a product's own kernel, which copies by a map
   ProductNumbers numbers = {};  // then
@@ -61,8 +67,11 @@ struct Tables {
   std::vector<ObkTask> tasks;  // of one kernel: list after list; of a graph: work after work
   std::vector<int32_t> first;  // by SM, and the end; only of one kernel
   std::vector<uint64_t> blocks;
-  struct WeightWord { int64_t at = 0, lines = 0; };  // of a small weight that is copied ahead, its lines
-  std::vector<WeightWord> weight_words;  // words of `blocks` that are weights: number, until addresses are known
+  struct WeightWord {
+    int64_t at = 0, lines = 0;
+  };  // of a small weight that is copied ahead, its lines
+  std::vector<WeightWord>
+      weight_words;  // words of `blocks` that are weights: number, until addresses are known
   std::vector<Launch> launches;  // by wave
   std::vector<ArenaMap> maps;    // of one kernel
   int64_t map_bytes = 0;         // behind the program's arena
@@ -75,7 +84,8 @@ std::string text_of(const ProductNumbers& numbers, const std::string& name);
 Status has_device_code(const Program& program);
 
 /// `room`: bytes of shared memory that a CTA may take. Weights are named by number until
-/// place_weights. Errors: kUnsupported for a work that has no body, or whose rows or parameters do not fit.
+/// place_weights. Errors: kUnsupported for a work that has no body, or whose rows or parameters do
+/// not fit.
 Result<Tables> make_tables(const Program& program, bool one_kernel, int64_t room);
 
 /// Writes the maps behind an arena.

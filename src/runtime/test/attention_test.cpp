@@ -97,7 +97,8 @@ class Builder {
         return graph_.add_input("mask", {DType::f32, {f.batch, 1, 1, f.keys}});
       case Masked::kAddedHeads:
         return graph_.add_input("mask", {DType::f32, {f.heads, f.queries, f.keys}});
-      default: return graph_.add_input("mask", {DType::b1, {f.queries, f.keys}});
+      default:
+        return graph_.add_input("mask", {DType::b1, {f.queries, f.keys}});
     }
   }
 

@@ -1,4 +1,5 @@
-// A GPU's program as one text, and what is read in the assembler's log. No device compiler is wanted.
+// A GPU's program as one text, and what is read in the assembler's log. No device compiler is
+// wanted.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -31,11 +32,13 @@ TEST(CudaSource, ASerialisedKernelIsItsBody) {
 
 TEST(CudaSource, AnInjectedArriveSerialisesNothing) {
   const std::string arrive =
-      "ptxas info    : (C7519) warpgroup.arrive is injected in around line 1381 by compiler to allow use of registers in GMMA in "
+      "ptxas info    : (C7519) warpgroup.arrive is injected in around line 1381 by compiler to "
+      "allow use of registers in GMMA in "
       "function 'obk_kernel_3'\n";
   EXPECT_FALSE(serialised(arrive).any);
   const std::string wait =
-      "ptxas info    : (C7514) Potential Performance Loss: wgmma.mma_async instructions are serialized due to "
+      "ptxas info    : (C7514) Potential Performance Loss: wgmma.mma_async instructions are "
+      "serialized due to "
       "insufficient register resources in the function 'obk_kernel_4'";
   const Serialised both = serialised(arrive + wait + "\n");
   EXPECT_TRUE(both.any && both.known);
@@ -48,7 +51,8 @@ TEST(CudaSource, CodeThatTheDriverCannotReadIsToldWithTheWayOut) {
   for (const int unreadable : {200, 209, 222}) {
     const Status refused = check_image(unreadable);
     ASSERT_FALSE(refused.ok());
-    EXPECT_NE(refused.error().hint.find("-m pip install"), std::string::npos) << refused.error().hint;
+    EXPECT_NE(refused.error().hint.find("-m pip install"), std::string::npos)
+        << refused.error().hint;
   }
   const Status failed = check_image(700);  // an error of an earlier launch
   ASSERT_FALSE(failed.ok());
@@ -63,7 +67,8 @@ TEST(CudaSource, OneKernelOfAllNamesNoBody) {
 
 Program two_bodies() {
   Program program;
-  program.name = "two", program.target = "sm_90a", program.granularity = machine::Granularity::kStitch;
+  program.name = "two", program.target = "sm_90a",
+  program.granularity = machine::Granularity::kStitch;
   for (const char* label : {"first", "second"}) {
     codegen::BodyText body;
     body.label = label, body.text = "OBK_BODY(obk_body) {\n}\n";
@@ -84,15 +89,19 @@ TEST(CudaSource, OnlyTheBodyThatWouldBeSerialisedLosesItsWideTiles) {
   EXPECT_GT(narrow->find("#define OBK_WIDE_TILES OBK_INLINED"), narrow->find("/* second */"));
 }
 
-// What a streamed product's epilogue reads of weights is asked for before its kernel waits for the one before, what others compute after it.
+// What a streamed product's epilogue reads of weights is asked for before its kernel waits for the
+// one before, what others compute after it.
 TEST(CudaSource, AStreamedProductReadsOnlyWeightsBeforeItWaits) {
   const machine::Machine device = *machine::gpu("sm_90a");
   const machine::Strategy strategy{.own_kernels = true};
   graph::Graph graph;
-  const auto x = graph.add_input("x", {DType::f16, {192, 192}}), r = graph.add_input("r", {DType::f16, {192, 96}});
-  const auto w = graph.add_constant(Tensor::allocate({DType::f16, {192, 96}})), bias = graph.add_constant(Tensor::allocate({DType::f16, {96}}));
+  const auto x = graph.add_input("x", {DType::f16, {192, 192}}),
+             r = graph.add_input("r", {DType::f16, {192, 96}});
+  const auto w = graph.add_constant(Tensor::allocate({DType::f16, {192, 96}})),
+             bias = graph.add_constant(Tensor::allocate({DType::f16, {96}}));
   const auto product = graph.must_add(graph::Op::MatMul, {graph.must_add(graph::Op::Tanh, {x}), w});
-  graph.mark_output(graph.must_add(graph::Op::Add, {graph.must_add(graph::Op::Add, {product, bias}), r}), "y");
+  graph.mark_output(
+      graph.must_add(graph::Op::Add, {graph.must_add(graph::Op::Add, {product, bias}), r}), "y");
   const stitch::Plan plan = stitch::plan(graph, device, strategy);
   const schedule::TaskGraph tasks = schedule::build(graph, plan, device, strategy);
   const codegen::Source source = codegen::emit(graph, plan, tasks, kernels::tile_library(device));
@@ -102,8 +111,11 @@ TEST(CudaSource, AStreamedProductReadsOnlyWeightsBeforeItWaits) {
     if (begin == std::string::npos) continue;
     ++products;
     std::vector<size_t> loads;
-    for (size_t at = body.text.find("load_pack<V>("); at != std::string::npos; at = body.text.find("load_pack<V>(", at + 1)) loads.push_back(at);
-    ASSERT_EQ(loads.size(), 2u) << body.text;  // the bias, the residual; the tile's sums have a load of their own
+    for (size_t at = body.text.find("load_pack<V>("); at != std::string::npos;
+         at = body.text.find("load_pack<V>(", at + 1))
+      loads.push_back(at);
+    ASSERT_EQ(loads.size(), 2u)
+        << body.text;  // the bias, the residual; the tile's sums have a load of their own
     EXPECT_LT(loads[0], begin) << body.text;
     EXPECT_GT(loads[1], begin) << body.text;
     EXPECT_LT(begin, body.text.find("OBK_PRODUCT_SUMS_OF(")) << body.text;
@@ -115,24 +127,30 @@ TEST(CudaSource, AStreamedProductReadsOnlyWeightsBeforeItWaits) {
 /// tanh(x W + bias) + r in one kernel, `layers` times, of which each reads the one before.
 Program in_one_kernel(int64_t rows, int64_t width, int layers) {
   const machine::Machine device = *machine::gpu("sm_90a");
-  const machine::Strategy strategy{.granularity = machine::Granularity::kMono, .sync = machine::Sync::kDataflow};
+  const machine::Strategy strategy{.granularity = machine::Granularity::kMono,
+                                   .sync = machine::Sync::kDataflow};
   graph::Graph graph;
   const auto r = graph.add_input("r", {DType::f16, {rows, width}});
   auto x = graph.must_add(graph::Op::Tanh, {graph.add_input("x", {DType::f16, {rows, width}})});
   for (int layer = 0; layer < layers; ++layer) {
-    const auto w = graph.add_constant(Tensor::allocate({DType::f16, {width, width}})), bias = graph.add_constant(Tensor::allocate({DType::f16, {width}}));
-    const auto sum = graph.must_add(graph::Op::Add, {graph.must_add(graph::Op::MatMul, {x, w}), bias});
+    const auto w = graph.add_constant(Tensor::allocate({DType::f16, {width, width}})),
+               bias = graph.add_constant(Tensor::allocate({DType::f16, {width}}));
+    const auto sum =
+        graph.must_add(graph::Op::Add, {graph.must_add(graph::Op::MatMul, {x, w}), bias});
     x = graph.must_add(graph::Op::Add, {graph.must_add(graph::Op::Tanh, {sum}), r});
   }
   graph.mark_output(x, "y");
   const stitch::Plan plan = stitch::plan(graph, device, strategy);
   const schedule::TaskGraph tasks = schedule::build(graph, plan, device, strategy);
-  Program program = assemble(graph, plan, tasks, codegen::emit(graph, plan, tasks, kernels::tile_library(device)), "sm_90a");
+  Program program =
+      assemble(graph, plan, tasks, codegen::emit(graph, plan, tasks, kernels::tile_library(device)),
+               "sm_90a");
   program.granularity = machine::Granularity::kMono;
   return program;
 }
 
-// A body of one kernel waits for the wave before after it has asked for weights and before all other loads; where its text does not, its caller does.
+// A body of one kernel waits for the wave before after it has asked for weights and before all
+// other loads; where its text does not, its caller does.
 TEST(CudaSource, ABodyOfOneKernelReadsOnlyWeightsBeforeItWaits) {
   const Program program = in_one_kernel(128, 768, 1);
   int products = 0;
@@ -142,7 +160,9 @@ TEST(CudaSource, ABodyOfOneKernelReadsOnlyWeightsBeforeItWaits) {
     EXPECT_EQ(body.traits.waits, codegen::BodyTraits::Wait::kWaveBefore);
     EXPECT_EQ(body.text.find("  OBK_BEGIN_", begin + 1), std::string::npos) << body.text;
     std::vector<size_t> loads;
-    for (size_t at = body.text.find("load_pack<V>("); at != std::string::npos; at = body.text.find("load_pack<V>(", at + 1)) loads.push_back(at);
+    for (size_t at = body.text.find("load_pack<V>("); at != std::string::npos;
+         at = body.text.find("load_pack<V>(", at + 1))
+      loads.push_back(at);
     EXPECT_EQ(body.traits.asked_rows.has_value(), body.text.find("OBK_ROWS(") != std::string::npos);
     if (!body.traits.asked_rows) {
       for (size_t at : loads) EXPECT_GT(at, begin) << body.text;
@@ -171,33 +191,49 @@ TEST(CudaSource, ABodyOfOneKernelReadsOnlyWeightsBeforeItWaits) {
   EXPECT_THROW((void)device_source(apart), Bug);
 }
 
-// A tile of a product is sure of its shape where its rows begin at multiples of 16 bytes: then device code needs no general form beside.
+// A tile of a product is sure of its shape where its rows begin at multiples of 16 bytes: then
+// device code needs no general form beside.
 TEST(CudaSource, ATileIsSureOfItsShapeWhereRowsBeginAt16Bytes) {
   struct Case {
     int64_t rows, pitch, begin;
     bool sure;
   };
-  for (const Case& c : {Case{16, 768, 0, true}, {16, 776, 8, true}, {16, 776, 4, false}, {16, 772, 0, false}, {1, 772, 0, true}, {1, 776, 4, false}}) {
+  for (const Case& c : {Case{16, 768, 0, true},
+                        {16, 776, 8, true},
+                        {16, 776, 4, false},
+                        {16, 772, 0, false},
+                        {1, 772, 0, true},
+                        {1, 776, 4, false}}) {
     SCOPED_TRACE(fmt::format("{} rows of {}, from {}", c.rows, c.pitch, c.begin));
     const machine::Machine device = *machine::gpu("sm_90a");
     graph::Graph graph;
-    const auto number = [&](int64_t value) { return graph.add_constant(tensor_of(std::vector<int64_t>{value})); };
+    const auto number = [&](int64_t value) {
+      return graph.add_constant(tensor_of(std::vector<int64_t>{value}));
+    };
     const auto x = graph.add_input("x", {DType::f16, {c.rows, c.pitch}});
-    const auto part = graph.must_add(graph::Op::Slice, {x, number(c.begin), number(c.begin + 768), number(1)});
-    graph.mark_output(graph.must_add(graph::Op::MatMul, {part, graph.add_constant(Tensor::allocate({DType::f16, {768, 100}}))}), "y");
+    const auto part =
+        graph.must_add(graph::Op::Slice, {x, number(c.begin), number(c.begin + 768), number(1)});
+    graph.mark_output(
+        graph.must_add(graph::Op::MatMul,
+                       {part, graph.add_constant(Tensor::allocate({DType::f16, {768, 100}}))}),
+        "y");
     const stitch::Plan plan = stitch::plan(graph, device);
     const schedule::TaskGraph tasks = schedule::build(graph, plan, device);
-    const Program program = assemble(graph, plan, tasks, codegen::emit(graph, plan, tasks, kernels::tile_library(device)), "sm_90a");
+    const Program program =
+        assemble(graph, plan, tasks,
+                 codegen::emit(graph, plan, tasks, kernels::tile_library(device)), "sm_90a");
     int sure = 0, all = 0;
     for (const codegen::BodyText& body : program.bodies)
-      for (size_t at = body.text.find("OBK_GEMM_TILE_OF(kObkF16, g, "); at != std::string::npos; at = body.text.find("OBK_GEMM_TILE_OF(kObkF16, g, ", at + 1), ++all)
+      for (size_t at = body.text.find("OBK_GEMM_TILE_OF(kObkF16, g, "); at != std::string::npos;
+           at = body.text.find("OBK_GEMM_TILE_OF(kObkF16, g, ", at + 1), ++all)
         sure += body.text[at + 29] == '1';
     ASSERT_GT(all, 0);
     EXPECT_EQ(sure, c.sure ? all : 0) << program.bodies.back().text;
   }
 }
 
-// Code that has no other form of a tile than the one that waits for pages is not run where there are none.
+// Code that has no other form of a tile than the one that waits for pages is not run where there
+// are none.
 TEST(CudaSource, AKernelWithoutThePagesThatItsCodeWantsIsRefused) {
   const Program program = in_one_kernel(128, 768, 1);
   const auto tables = make_tables(program, true, machine::gpu("sm_90a")->fast_memory.count);
@@ -210,12 +246,16 @@ TEST(CudaSource, AKernelWithoutThePagesThatItsCodeWantsIsRefused) {
   const Status refused = check_pages(program, launches);
   ASSERT_FALSE(refused.ok());
   EXPECT_EQ(refused.error().code, Code::kDevice);
-  EXPECT_NE(refused.error().message.find("wants 2 pages of weights in shared memory, this GPU has room for 1"), std::string::npos) << refused.error().text();
+  EXPECT_NE(refused.error().message.find(
+                "wants 2 pages of weights in shared memory, this GPU has room for 1"),
+            std::string::npos)
+      << refused.error().text();
   launches[0].streams = false;
   EXPECT_TRUE(check_pages(program, launches).ok());
 }
 
-// Whether there are pages follows from what an architecture has, not from how its name compares with another's.
+// Whether there are pages follows from what an architecture has, not from how its name compares
+// with another's.
 TEST(CudaTables, WeightsComeByPagesWhereTheArchitectureHasTma) {
   for (const machine::Arch& arch : machine::architectures()) {
     SCOPED_TRACE(to_string(arch));
@@ -223,10 +263,15 @@ TEST(CudaTables, WeightsComeByPagesWhereTheArchitectureHasTma) {
     const machine::Strategy strategy = strategy_for(device, {});
     graph::Graph graph;
     const auto x = graph.add_input("x", {DType::f16, {128, 768}});
-    graph.mark_output(graph.must_add(graph::Op::MatMul, {x, graph.add_constant(Tensor::allocate({DType::f16, {768, 768}}))}), "y");
+    graph.mark_output(
+        graph.must_add(graph::Op::MatMul,
+                       {x, graph.add_constant(Tensor::allocate({DType::f16, {768, 768}}))}),
+        "y");
     const stitch::Plan plan = stitch::plan(graph, device, strategy);
     const schedule::TaskGraph tasks = schedule::build(graph, plan, device, strategy);
-    Program program = assemble(graph, plan, tasks, codegen::emit(graph, plan, tasks, kernels::tile_library(device)), device.name);
+    Program program =
+        assemble(graph, plan, tasks,
+                 codegen::emit(graph, plan, tasks, kernels::tile_library(device)), device.name);
     program.granularity = strategy.granularity;
     const auto tables = make_tables(program, true, device.fast_memory.count);
     ASSERT_TRUE(tables.ok()) << tables.error().text();
@@ -238,7 +283,8 @@ TEST(CudaTables, WeightsComeByPagesWhereTheArchitectureHasTma) {
   }
 }
 
-// Tasks of one kernel that stream the same weights lie on neighbouring multiprocessors, 2k and 2k + 1.
+// Tasks of one kernel that stream the same weights lie on neighbouring multiprocessors, 2k and 2k
+// + 1.
 TEST(CudaSource, TilesOfOneKernelWithTheSameWeightsAreNeighbours) {
   for (const int64_t rows : {128, 197}) {  // 2 and 4 tiles high
     const Program program = in_one_kernel(rows, 768, 2);
@@ -248,7 +294,8 @@ TEST(CudaSource, TilesOfOneKernelWithTheSameWeightsAreNeighbours) {
       for (size_t k : {0, 1})
         for (const ObkTask& task : program.lists[sm + k])
           if (task.weight_bytes > 0) streamed[k].push_back({task.work, task.c0, task.r0});
-      ASSERT_EQ(streamed[0].size(), streamed[1].size()) << "multiprocessor " << sm << ", " << rows << " rows";
+      ASSERT_EQ(streamed[0].size(), streamed[1].size())
+          << "multiprocessor " << sm << ", " << rows << " rows";
       for (size_t k = 0; k < streamed[0].size(); ++k, ++pairs) {
         EXPECT_EQ(std::get<0>(streamed[0][k]), std::get<0>(streamed[1][k]));
         EXPECT_EQ(std::get<1>(streamed[0][k]), std::get<1>(streamed[1][k]));
@@ -259,28 +306,40 @@ TEST(CudaSource, TilesOfOneKernelWithTheSameWeightsAreNeighbours) {
   }
 }
 
-// A row of one kernel, of which a task has one or two, is shared by all threads where it is long; elsewhere a warp has it.
+// A row of one kernel, of which a task has one or two, is shared by all threads where it is long;
+// elsewhere a warp has it.
 TEST(CudaSource, LongRowsOfOneKernelAreSharedByAllThreads) {
   const auto text_of = [](bool one_kernel, int64_t columns, int64_t rows = 128) {
-    const auto graph = graph::parse(fmt::format("graph \"g\" {{\n  in %0 \"x\": f16[{1},{0}]\n  const %9: i64[1] = [1]\n  %1: f16[{1},1] = ReduceMean(%0, %9) {{keepdims = 1}}\n"
-                                                "  %2: f16[{1},{0}] = Sub(%0, %1)\n  out %2 \"y\"\n}}", columns, rows));
+    const auto graph =
+        graph::parse(fmt::format("graph \"g\" {{\n  in %0 \"x\": f16[{1},{0}]\n  const %9: i64[1] "
+                                 "= [1]\n  %1: f16[{1},1] = ReduceMean(%0, %9) {{keepdims = 1}}\n"
+                                 "  %2: f16[{1},{0}] = Sub(%0, %1)\n  out %2 \"y\"\n}}",
+                                 columns, rows));
     CHECK(graph.ok(), "{}", graph.error().text());
     const machine::Machine device = *machine::gpu("sm_90a");
-    const machine::Strategy strategy{.granularity = one_kernel ? machine::Granularity::kMono : machine::Granularity::kThreads};
+    const machine::Strategy strategy{.granularity = one_kernel ? machine::Granularity::kMono
+                                                               : machine::Granularity::kThreads};
     const stitch::Plan plan = stitch::plan(*graph, device, strategy);
     const schedule::TaskGraph tasks = schedule::build(*graph, plan, device, strategy);
-    const codegen::Source source = codegen::emit(*graph, plan, tasks, kernels::tile_library(device));
+    const codegen::Source source =
+        codegen::emit(*graph, plan, tasks, kernels::tile_library(device));
     CHECK(source.bodies.size() == 1);
     return source.bodies[0].text;
   };
-  EXPECT_NE(text_of(true, 768).find("OBK_JOINED(256, Sum"), std::string::npos) << text_of(true, 768);
-  EXPECT_NE(text_of(true, 768).find("U = OBK_UNITS(192, OBK_LANES_OF(256)), V = 4"), std::string::npos) << text_of(true, 768);
+  EXPECT_NE(text_of(true, 768).find("OBK_JOINED(256, Sum"), std::string::npos)
+      << text_of(true, 768);
+  EXPECT_NE(text_of(true, 768).find("U = OBK_UNITS(192, OBK_LANES_OF(256)), V = 4"),
+            std::string::npos)
+      << text_of(true, 768);
   EXPECT_NE(text_of(true, 512).find("OBK_JOINED(32, Sum"), std::string::npos) << text_of(true, 512);
-  EXPECT_NE(text_of(true, 768, 264).find("OBK_JOINED(32, Sum"), std::string::npos) << text_of(true, 768, 264);
-  EXPECT_NE(text_of(false, 768).find("OBK_JOINED(32, Sum"), std::string::npos) << text_of(false, 768);
+  EXPECT_NE(text_of(true, 768, 264).find("OBK_JOINED(32, Sum"), std::string::npos)
+      << text_of(true, 768, 264);
+  EXPECT_NE(text_of(false, 768).find("OBK_JOINED(32, Sum"), std::string::npos)
+      << text_of(false, 768);
 }
 
-// Maps of matrices whose rows products of one kernel ask for: behind the arena, one a matrix, their addresses behind the operands; numbers of a damaged file are refused.
+// Maps of matrices whose rows products of one kernel ask for: behind the arena, one a matrix, their
+// addresses behind the operands; numbers of a damaged file are refused.
 TEST(CudaTables, MapsOfAskedRowsLieBehindTheArena) {
   Program program = in_one_kernel(128, 768, 4);
   const int64_t room = machine::gpu("sm_90a")->fast_memory.count;
@@ -294,12 +353,16 @@ TEST(CudaTables, MapsOfAskedRowsLieBehindTheArena) {
     const Place& a = work.operands[work.operands.size() - 2];
     ASSERT_EQ(a.kind, BufferKind::kArena);
     matrices.insert(a.index);
-    const auto map = std::find_if(tables->maps.begin(), tables->maps.end(), [&](const ArenaMap& each) { return each.from == a.index; });
+    const auto map = std::find_if(tables->maps.begin(), tables->maps.end(),
+                                  [&](const ArenaMap& each) { return each.from == a.index; });
     ASSERT_NE(map, tables->maps.end());
     const RowsMap& rows = map->rows;
     EXPECT_TRUE(rows.rows == 128 && rows.pitch == 768 && rows.together == 64 && rows.blocks == 3);
-    EXPECT_TRUE(map->at >= program.arena.count && map->at % 64 == 0 && map->at + 128 <= program.arena.count + tables->map_bytes);
-    EXPECT_NE(std::find(tables->blocks.begin(), tables->blocks.end(), static_cast<uint64_t>(map->at) | OBK_ARENA), tables->blocks.end());
+    EXPECT_TRUE(map->at >= program.arena.count && map->at % 64 == 0 &&
+                map->at + 128 <= program.arena.count + tables->map_bytes);
+    EXPECT_NE(std::find(tables->blocks.begin(), tables->blocks.end(),
+                        static_cast<uint64_t>(map->at) | OBK_ARENA),
+              tables->blocks.end());
   }
   EXPECT_EQ(asking, 4);
   EXPECT_EQ(matrices.size(), tables->maps.size());  // memory that is used again has one map
@@ -315,8 +378,10 @@ TEST(CudaTables, MapsOfAskedRowsLieBehindTheArena) {
       return broken;
     };
     using Asked = codegen::AskedRows;
-    for (const Asked& broken : {with(&Asked::a, sound.a + 1), with(&Asked::a, 9), with(&Asked::a, -1), with(&Asked::rows, 0), with(&Asked::rows, INT32_MAX), Asked{sound.a, 129, 786432, 3, 64},
-                                with(&Asked::pitch, 770), with(&Asked::blocks, 0), with(&Asked::box, 257)}) {
+    for (const Asked& broken :
+         {with(&Asked::a, sound.a + 1), with(&Asked::a, 9), with(&Asked::a, -1),
+          with(&Asked::rows, 0), with(&Asked::rows, INT32_MAX), Asked{sound.a, 129, 786432, 3, 64},
+          with(&Asked::pitch, 770), with(&Asked::blocks, 0), with(&Asked::box, 257)}) {
       body.traits.asked_rows = broken;
       const auto refused = make_tables(program, true, room);
       ASSERT_FALSE(refused.ok()) << to_string(body.traits);
@@ -326,40 +391,53 @@ TEST(CudaTables, MapsOfAskedRowsLieBehindTheArena) {
   }
 }
 
-// What a streamed product's kernel copies lies inside its packed weights and its places; numbers of a damaged file are refused.
+// What a streamed product's kernel copies lies inside its packed weights and its places; numbers of
+// a damaged file are refused.
 TEST(CudaTables, AStreamedProductStaysInsideItsOperands) {
   const machine::Machine device = *machine::gpu("sm_90a");
   const machine::Strategy strategy{.own_kernels = true};
   int overlaid = 0;
-  for (const auto& [rows, columns, k] : {std::tuple{128, 768, 768}, std::tuple{197, 2304, 768}, std::tuple{128, 768, 3072}, std::tuple{197, 3064, 768}, std::tuple{500, 40, 192}}) {
+  for (const auto& [rows, columns, k] :
+       {std::tuple{128, 768, 768}, std::tuple{197, 2304, 768}, std::tuple{128, 768, 3072},
+        std::tuple{197, 3064, 768}, std::tuple{500, 40, 192}}) {
     graph::Graph graph;
     const auto x = graph.add_input("x", {DType::f16, {rows, k}});
     const auto w = graph.add_constant(Tensor::allocate({DType::f16, {k, columns}}));
-    graph.mark_output(graph.must_add(graph::Op::MatMul, {graph.must_add(graph::Op::Tanh, {x}), w}), "y");
+    graph.mark_output(graph.must_add(graph::Op::MatMul, {graph.must_add(graph::Op::Tanh, {x}), w}),
+                      "y");
     const stitch::Plan plan = stitch::plan(graph, device, strategy);
     const schedule::TaskGraph tasks = schedule::build(graph, plan, device, strategy);
-    Program program = assemble(graph, plan, tasks, codegen::emit(graph, plan, tasks, kernels::tile_library(device)), "sm_90a");
+    Program program =
+        assemble(graph, plan, tasks,
+                 codegen::emit(graph, plan, tasks, kernels::tile_library(device)), "sm_90a");
     program.granularity = machine::Granularity::kStitch;
     const auto tables = make_tables(program, false, device.fast_memory.count);
     ASSERT_TRUE(tables.ok()) << tables.error().text();
-    const auto launch = std::find_if(tables->launches.begin(), tables->launches.end(), [](const Launch& made) { return made.product; });
+    const auto launch = std::find_if(tables->launches.begin(), tables->launches.end(),
+                                     [](const Launch& made) { return made.product; });
     ASSERT_NE(launch, tables->launches.end());
     const ProductNumbers& p = launch->numbers;
-    const Tensor& weights = program.weights[static_cast<size_t>(program.works[launch->work].operands[launch->weights].index)];
+    const Tensor& weights = program.weights[static_cast<size_t>(
+        program.works[launch->work].operands[launch->weights].index)];
     const int64_t blocks = k / 64;
     EXPECT_EQ(blocks, int64_t{p.parts} * p.stage * p.tile_stages);
     EXPECT_EQ(p.across * p.each, p.tasks);
-    EXPECT_EQ((p.across - 1) * int64_t{p.tile_bytes} + p.parts * p.tile_stages * int64_t{p.last_bytes}, weights.bytes());
+    EXPECT_EQ(
+        (p.across - 1) * int64_t{p.tile_bytes} + p.parts * p.tile_stages * int64_t{p.last_bytes},
+        weights.bytes());
     EXPECT_EQ(p.tile_bytes, p.parts * p.tile_stages * p.bytes);
     EXPECT_LE(p.rows_bytes + std::max(p.bytes, p.last_bytes), p.stage_bytes);
     EXPECT_LE(p.stages, obk::kProductStages);
     EXPECT_LE(p.stages * p.stage_bytes + p.scratch_bytes - p.overlaid, launch->shared);
     EXPECT_LE(launch->shared, device.fast_memory.count);
     EXPECT_EQ(p.single, launch->ctas == p.tasks * p.parts);
-    if (p.single) { EXPECT_EQ(p.refills, p.stages < p.tile_stages); }
+    if (p.single) {
+      EXPECT_EQ(p.refills, p.stages < p.tile_stages);
+    }
     if (p.overlaid > 0) {  // only where all that is still to come has come, and for want of room
       EXPECT_TRUE(p.single);
-      EXPECT_GT((p.stages - 1) * p.stage_bytes + p.scratch_bytes, device.fast_memory.count - 128 - p.stage_bytes);
+      EXPECT_GT((p.stages - 1) * p.stage_bytes + p.scratch_bytes,
+                device.fast_memory.count - 128 - p.stage_bytes);
     }
     EXPECT_EQ(p.share, p.single && p.each % 2 == 0 ? 2 : 1);
     EXPECT_EQ(p.tasks % p.share, 0);
@@ -370,8 +448,11 @@ TEST(CudaTables, AStreamedProductStaysInsideItsOperands) {
     ASSERT_TRUE(source.ok()) << source.error().text();
     const std::string name = fmt::format("ObkProduct{}", program.works[launch->work].body);
     EXPECT_NE(source->find(text_of(p, name)), std::string::npos);
-    EXPECT_NE(source->find(fmt::format("_KERNEL(obk_kernel_{0}, obk_body_{0}, {1})", program.works[launch->work].body, name)), std::string::npos);
-    const auto small = make_tables(program, false, p.stages * p.stage_bytes + p.scratch_bytes - p.overlaid - 1);
+    EXPECT_NE(source->find(fmt::format("_KERNEL(obk_kernel_{0}, obk_body_{0}, {1})",
+                                       program.works[launch->work].body, name)),
+              std::string::npos);
+    const auto small =
+        make_tables(program, false, p.stages * p.stage_bytes + p.scratch_bytes - p.overlaid - 1);
     ASSERT_FALSE(small.ok());
     EXPECT_EQ(small.error().code, Code::kUnsupported);
     using Gemm = codegen::PipelinedGemm;
@@ -385,10 +466,33 @@ TEST(CudaTables, AStreamedProductStaysInsideItsOperands) {
     };
     EXPECT_TRUE(with(&Gemm::a, sound.a).ok());
     const std::vector<std::pair<int64_t Gemm::*, int64_t>> others = {
-        {&Gemm::a, -1}, {&Gemm::a, 99}, {&Gemm::b, -1}, {&Gemm::b, 99}, {&Gemm::span, 0}, {&Gemm::span, int64_t{1} << 40}, {&Gemm::blocks, 0}, {&Gemm::blocks, blocks * 100000},
-        {&Gemm::stage, 0}, {&Gemm::stage, blocks + 1}, {&Gemm::stage, INT32_MAX}, {&Gemm::sides, 0}, {&Gemm::sides, 9}, {&Gemm::columns, 0}, {&Gemm::columns, sound.columns - 16}, {&Gemm::columns, 1000},
-        {&Gemm::split_k, 0}, {&Gemm::split_k, 99}, {&Gemm::late_scratch, -16}, {&Gemm::late_scratch, 8}, {&Gemm::late_scratch, 1 << 24}, {&Gemm::row, -1}, {&Gemm::block_step, int64_t{1} << 40},
-        {&Gemm::weights_step, 8}, {&Gemm::all_rows, 0}, {&Gemm::all_rows, sound.all_rows + 1}, {&Gemm::all_columns, sound.all_columns + 64}};
+        {&Gemm::a, -1},
+        {&Gemm::a, 99},
+        {&Gemm::b, -1},
+        {&Gemm::b, 99},
+        {&Gemm::span, 0},
+        {&Gemm::span, int64_t{1} << 40},
+        {&Gemm::blocks, 0},
+        {&Gemm::blocks, blocks * 100000},
+        {&Gemm::stage, 0},
+        {&Gemm::stage, blocks + 1},
+        {&Gemm::stage, INT32_MAX},
+        {&Gemm::sides, 0},
+        {&Gemm::sides, 9},
+        {&Gemm::columns, 0},
+        {&Gemm::columns, sound.columns - 16},
+        {&Gemm::columns, 1000},
+        {&Gemm::split_k, 0},
+        {&Gemm::split_k, 99},
+        {&Gemm::late_scratch, -16},
+        {&Gemm::late_scratch, 8},
+        {&Gemm::late_scratch, 1 << 24},
+        {&Gemm::row, -1},
+        {&Gemm::block_step, int64_t{1} << 40},
+        {&Gemm::weights_step, 8},
+        {&Gemm::all_rows, 0},
+        {&Gemm::all_rows, sound.all_rows + 1},
+        {&Gemm::all_columns, sound.all_columns + 64}};
     for (size_t k = 0; k < others.size(); ++k) {
       const auto broken = with(others[k].first, others[k].second);
       ASSERT_FALSE(broken.ok()) << "the " << k << "th: " << to_string(traits);
@@ -414,7 +518,8 @@ int count_of(const std::string& text, std::string_view what) {
   return count;
 }
 
-// Attention of one task a multiprocessor waits for the kernel before where it first reads what that computes: its keys, or a residual.
+// Attention of one task a multiprocessor waits for the kernel before where it first reads what that
+// computes: its keys, or a residual.
 TEST(CudaSource, AttentionWithoutATableWaitsBeforeItReads) {
   const std::string attention = R"(in %0 "q": f16[1,12,128,64]
   in %1 "k": f16[1,12,128,64]
@@ -423,11 +528,13 @@ TEST(CudaSource, AttentionWithoutATableWaitsBeforeItReads) {
   %4: f16[1,12,128,64] = Attention(%0, %1, %2)
 )";
   for (const bool residual : {false, true}) {
-    const std::string rest = residual ? "%5: f16[1,12,128,64] = Add(%4, %3)\n" : "%5: f16[1,12,128,64] = Relu(%4)\n";
+    const std::string rest =
+        residual ? "%5: f16[1,12,128,64] = Add(%4, %3)\n" : "%5: f16[1,12,128,64] = Relu(%4)\n";
     const auto bodies = bodies_of(attention + rest + "out %5 \"y\"\n", int64_t{1} << 40);
     ASSERT_EQ(bodies.size(), 1u);
     const std::string& text = bodies[0].text;
-    const size_t waits = text.find("OBK_WAIT_FOR_PREVIOUS();"), tile = text.find("OBK_ATTENTION_TILE("), load = text.find("load_pack<V>(x");
+    const size_t waits = text.find("OBK_WAIT_FOR_PREVIOUS();"),
+                 tile = text.find("OBK_ATTENTION_TILE("), load = text.find("load_pack<V>(x");
     ASSERT_NE(waits, std::string::npos) << text;
     EXPECT_EQ(count_of(text, "OBK_WAIT_FOR_PREVIOUS();"), 1);
     EXPECT_EQ(bodies[0].traits.form, codegen::BodyTraits::Form::kGrid);
@@ -441,7 +548,13 @@ TEST(CudaSource, AttentionWithoutATableWaitsBeforeItReads) {
 // What a dealt work reads of its rows is read once, what all rows share is not.
 TEST(CudaSource, RowsOfDealtWorksAreReadOnce) {
   const std::string norm = R"(in %0 "x": f32[4096,1024]
-  const %1: f32[1024] = [)" + [] { std::string ones = "1"; for (int k = 1; k < 1024; ++k) ones += ", 1"; return ones; }() + R"(]
+  const %1: f32[1024] = [)" +
+                           [] {
+                             std::string ones = "1";
+                             for (int k = 1; k < 1024; ++k) ones += ", 1";
+                             return ones;
+                           }() +
+                           R"(]
   %2: f32[4096,1024] = Softmax(%0) {axis = -1}
   %3: f32[4096,1024] = Mul(%2, %1)
   out %3 "y"
@@ -454,25 +567,38 @@ TEST(CudaSource, RowsOfDealtWorksAreReadOnce) {
   }
 }
 
-std::string softmax_of(const std::string& type, int64_t columns, const std::string& last = "Relu(%5)") {
+std::string softmax_of(const std::string& type, int64_t columns,
+                       const std::string& last = "Relu(%5)") {
   const std::string whole = fmt::format("{}[4096,{}]", type, columns), row = type + "[4096,1]";
-  return fmt::format("in %0 \"x\": {0}\n  const %9: i64[1] = [1]\n  %1: {1} = ReduceMax(%0, %9) {{keepdims = 1}}\n  %2: {0} = Sub(%0, %1)\n  %3: {0} = Exp(%2)\n"
-                     "  %4: {1} = ReduceSum(%3, %9) {{keepdims = 1}}\n  %5: {0} = Div(%3, %4)\n  %6: {0} = {2}\n  out %6 \"y\"\n", whole, row, last);
+  return fmt::format(
+      "in %0 \"x\": {0}\n  const %9: i64[1] = [1]\n  %1: {1} = ReduceMax(%0, %9) {{keepdims = "
+      "1}}\n  %2: {0} = Sub(%0, %1)\n  %3: {0} = Exp(%2)\n"
+      "  %4: {1} = ReduceSum(%3, %9) {{keepdims = 1}}\n  %5: {0} = Div(%3, %4)\n  %6: {0} = {2}\n  "
+      "out %6 \"y\"\n",
+      whole, row, last);
 }
 
-// A row is held by as many CTAs of a multiprocessor as have the registers; packs of 16 bits are unpacked anew where wide copies of them would not fit.
+// A row is held by as many CTAs of a multiprocessor as have the registers; packs of 16 bits are
+// unpacked anew where wide copies of them would not fit.
 TEST(CudaSource, DealtRowsStayInRegisters) {
   const auto norm = [](const std::string& type, int64_t columns) {
     const std::string whole = fmt::format("{}[512,{}]", type, columns), row = type + "[512,1]";
-    return fmt::format("in %0 \"x\": {0}\n  const %1: i64[1] = [1]\n  %2: {1} = ReduceMean(%0, %1) {{keepdims = 1}}\n  %3: {0} = Sub(%0, %2)\n  %4: {0} = Mul(%3, %3)\n"
-                       "  %5: {1} = ReduceMean(%4, %1) {{keepdims = 1}}\n  %6: {1} = Sqrt(%5)\n  %7: {0} = Div(%3, %6)\n  out %7 \"y\"\n", whole, row);
+    return fmt::format(
+        "in %0 \"x\": {0}\n  const %1: i64[1] = [1]\n  %2: {1} = ReduceMean(%0, %1) {{keepdims = "
+        "1}}\n  %3: {0} = Sub(%0, %2)\n  %4: {0} = Mul(%3, %3)\n"
+        "  %5: {1} = ReduceMean(%4, %1) {{keepdims = 1}}\n  %6: {1} = Sqrt(%5)\n  %7: {0} = "
+        "Div(%3, %6)\n  out %7 \"y\"\n",
+        whole, row);
   };
   struct Row {
     std::string text;
     int residents, anew;
   };
-  for (const auto& [text, residents, anew] : {Row{norm("f32", 8192), 3, 0}, Row{norm("f32", 12288), 2, 0}, Row{norm("f16", 8192), 4, 0}, Row{norm("f16", 16384), 3, 2},
-                                              Row{norm("bf16", 24576), 3, 2}, Row{norm("f16", 32768), 2, 2}, Row{softmax_of("f32", 8192), 3, 0}, Row{softmax_of("f16", 32768), 1, 1}}) {
+  for (const auto& [text, residents, anew] :
+       {Row{norm("f32", 8192), 3, 0}, Row{norm("f32", 12288), 2, 0}, Row{norm("f16", 8192), 4, 0},
+        Row{norm("f16", 16384), 3, 2}, Row{norm("bf16", 24576), 3, 2},
+        Row{norm("f16", 32768), 2, 2}, Row{softmax_of("f32", 8192), 3, 0},
+        Row{softmax_of("f16", 32768), 1, 1}}) {
     const auto bodies = bodies_of(text, 1 << 20);
     ASSERT_EQ(bodies.size(), 1u) << text;
     EXPECT_EQ(bodies[0].traits.ctas_per_sm, residents) << bodies[0].text;
@@ -480,12 +606,18 @@ TEST(CudaSource, DealtRowsStayInRegisters) {
   }
 }
 
-// For floats of 16 bits a softmax takes short forms of exp and of division; not where more is stored, or where a little more or less would be another
-// number, or an infinite one. A batch of one row takes the same forms as any other.
+// For floats of 16 bits a softmax takes short forms of exp and of division; not where more is
+// stored, or where a little more or less would be another number, or an infinite one. A batch of
+// one row takes the same forms as any other.
 TEST(CudaSource, TheShortFormsOfASoftmaxAreForFloatsOf16Bits) {
-  const std::string one = "in %1 \"x\": f16[ROWS,256]\n  in %2 \"s\": f16[ROWS,1]\n  const %9: i64[1] = [1]\n";
-  const std::string divided = one + "%3: f16[ROWS,256] = Div(%1, %2)\n  %4: f16[ROWS,1] = ReduceSum(%3, %9) {keepdims = 1}\n  out %4 \"y\"\n";
-  const std::string raised = one + "%3: f16[ROWS,256] = Sub(%1, %2)\n  %5: f16[ROWS,256] = Exp(%3)\n  %4: f16[ROWS,1] = ReduceSum(%5, %9) {keepdims = 1}\n  out %4 \"y\"\n";
+  const std::string one =
+      "in %1 \"x\": f16[ROWS,256]\n  in %2 \"s\": f16[ROWS,1]\n  const %9: i64[1] = [1]\n";
+  const std::string divided = one +
+                              "%3: f16[ROWS,256] = Div(%1, %2)\n  %4: f16[ROWS,1] = ReduceSum(%3, "
+                              "%9) {keepdims = 1}\n  out %4 \"y\"\n";
+  const std::string raised = one +
+                             "%3: f16[ROWS,256] = Sub(%1, %2)\n  %5: f16[ROWS,256] = Exp(%3)\n  "
+                             "%4: f16[ROWS,1] = ReduceSum(%5, %9) {keepdims = 1}\n  out %4 \"y\"\n";
   const auto of = [](std::string text, const char* rows) {
     for (size_t at; (at = text.find("ROWS")) != std::string::npos;) text.replace(at, 4, rows);
     return text;
@@ -494,9 +626,17 @@ TEST(CudaSource, TheShortFormsOfASoftmaxAreForFloatsOf16Bits) {
     std::string text;
     int exp, over;
   };
-  for (const auto& [text, exp, over] : {Forms{softmax_of("f16", 256), 1, 1}, {softmax_of("bf16", 4096), 1, 1}, {softmax_of("f32", 256), 0, 0}, {softmax_of("f16", 256, "Floor(%5)"), 0, 0},
-                                        {softmax_of("f16", 256, "Log(%5)"), 0, 0}, {softmax_of("f16", 256, "Sqrt(%5)"), 0, 0}, {softmax_of("f16", 256, "Neg(%5)"), 1, 1},
-                                        {of(divided, "1"), 0, 1}, {of(divided, "4"), 0, 1}, {of(raised, "1"), 1, 0}, {of(raised, "4"), 1, 0}}) {
+  for (const auto& [text, exp, over] : {Forms{softmax_of("f16", 256), 1, 1},
+                                        {softmax_of("bf16", 4096), 1, 1},
+                                        {softmax_of("f32", 256), 0, 0},
+                                        {softmax_of("f16", 256, "Floor(%5)"), 0, 0},
+                                        {softmax_of("f16", 256, "Log(%5)"), 0, 0},
+                                        {softmax_of("f16", 256, "Sqrt(%5)"), 0, 0},
+                                        {softmax_of("f16", 256, "Neg(%5)"), 1, 1},
+                                        {of(divided, "1"), 0, 1},
+                                        {of(divided, "4"), 0, 1},
+                                        {of(raised, "1"), 1, 0},
+                                        {of(raised, "4"), 1, 0}}) {
     const auto bodies = bodies_of(text, int64_t{1} << 40);
     ASSERT_EQ(bodies.size(), 1u) << text;
     EXPECT_EQ(count_of(bodies[0].text, "obk::exp_near("), exp) << text << bodies[0].text;
@@ -505,17 +645,22 @@ TEST(CudaSource, TheShortFormsOfASoftmaxAreForFloatsOf16Bits) {
   }
 }
 
-// Squares of a transposition have as many bytes of 16 bits as of 32, and two neighbours of 16 bits are turned as a word.
+// Squares of a transposition have as many bytes of 16 bits as of 32, and two neighbours of 16 bits
+// are turned as a word.
 TEST(CudaSource, TransposedHalvesAreTurnedInPairs) {
   for (const auto& [type, tall] : {std::pair{"f16", 128}, {"bf16", 128}, {"f32", 64}}) {
-    const auto bodies = bodies_of(fmt::format("in %0 \"x\": {0}[4096,2048]\n  %1: {0}[2048,4096] = Transpose(%0) {{perm = [1, 0]}}\n  out %1 \"y\"\n", type), 1 << 20);
+    const auto bodies = bodies_of(fmt::format("in %0 \"x\": {0}[4096,2048]\n  %1: {0}[2048,4096] = "
+                                              "Transpose(%0) {{perm = [1, 0]}}\n  out %1 \"y\"\n",
+                                              type),
+                                  1 << 20);
     ASSERT_EQ(bodies.size(), 1u);
     EXPECT_EQ(count_of(bodies[0].text, "obk::put_pair("), tall == 128 ? 1 : 0) << bodies[0].text;
     EXPECT_EQ(count_of(bodies[0].text, fmt::format("s / across * {},", tall)), 2) << bodies[0].text;
   }
 }
 
-// 1 + erf takes its short form where all that is stored of it has 16 bits, whatever else is stored beside it.
+// 1 + erf takes its short form where all that is stored of it has 16 bits, whatever else is stored
+// beside it.
 TEST(CudaSource, TheShortFormOfErfIsForWhatHas16Bits) {
   const std::string gelu = R"(in %0 "x": f32[64,256]
   const %1: f32[] = [1]
@@ -525,7 +670,8 @@ TEST(CudaSource, TheShortFormOfErfIsForWhatHas16Bits) {
   %4: f32[64,256] = Mul(%6, %3)
   %5: f16[64,256] = Cast(%4) {to = 10}
 )";
-  const auto narrow = bodies_of(gelu + "out %5 \"y\"\n out %6 \"z\"\n", int64_t{1} << 40), wide = bodies_of(gelu + "out %5 \"y\"\n out %4 \"z\"\n", int64_t{1} << 40);
+  const auto narrow = bodies_of(gelu + "out %5 \"y\"\n out %6 \"z\"\n", int64_t{1} << 40),
+             wide = bodies_of(gelu + "out %5 \"y\"\n out %4 \"z\"\n", int64_t{1} << 40);
   ASSERT_EQ(narrow.size(), 1u);
   ASSERT_EQ(wide.size(), 1u);
   EXPECT_EQ(count_of(narrow[0].text, "one_plus_erf("), 1) << narrow[0].text;
@@ -540,23 +686,30 @@ TEST(CudaSource, TheWatchdogsClocksAreANumber) {
     return defines.empty() ? "" : defines.front();
   };
   EXPECT_EQ(clocks("12"), "OBK_WATCHDOG=12LL");
-  for (const char* none : {"", "soon", "12;", "-1", "9999999999999999999"}) EXPECT_EQ(clocks(none), "OBK_WATCHDOG=4000000000LL") << none;
+  for (const char* none : {"", "soon", "12;", "-1", "9999999999999999999"})
+    EXPECT_EQ(clocks(none), "OBK_WATCHDOG=4000000000LL") << none;
   EXPECT_TRUE(device_defines(Program{}, {}).empty());
 }
 
 // An op that has neither a loop nor a block is named, however the program is launched.
 TEST(CudaSource, AnOpWithoutDeviceCodeIsNamed) {
-  const auto graph = graph::parse("graph \"g\" {\n  in %0 \"x\": f32[1,80,4,4]\n  %1: f32[1,80,4,4] = Relu(%0)\n  %2: f32[1,80,4,4] = LRN(%1) {size = 65} \"norm/LRN\"\n  out %2 \"y\"\n}");
+  const auto graph = graph::parse(
+      "graph \"g\" {\n  in %0 \"x\": f32[1,80,4,4]\n  %1: f32[1,80,4,4] = Relu(%0)\n  %2: "
+      "f32[1,80,4,4] = LRN(%1) {size = 65} \"norm/LRN\"\n  out %2 \"y\"\n}");
   ASSERT_TRUE(graph.ok()) << graph.error().text();
   const machine::Machine device = *machine::gpu("sm_90a");
   const stitch::Plan plan = stitch::plan(*graph, device);
   const schedule::TaskGraph tasks = schedule::build(*graph, plan, device);
-  Program program = assemble(*graph, plan, tasks, codegen::emit(*graph, plan, tasks, kernels::tile_library(device)), "sm_90a");
+  Program program =
+      assemble(*graph, plan, tasks,
+               codegen::emit(*graph, plan, tasks, kernels::tile_library(device)), "sm_90a");
   ASSERT_EQ(program.customs.size(), 1u);
-  for (const machine::Granularity granularity : {machine::Granularity::kMono, machine::Granularity::kStitch, machine::Granularity::kOp}) {
+  for (const machine::Granularity granularity :
+       {machine::Granularity::kMono, machine::Granularity::kStitch, machine::Granularity::kOp}) {
     program.granularity = granularity;
     const auto refused = device_source(program);
-    const auto tables = make_tables(program, granularity == machine::Granularity::kMono, device.fast_memory.count);
+    const auto tables =
+        make_tables(program, granularity == machine::Granularity::kMono, device.fast_memory.count);
     ASSERT_FALSE(refused.ok() || tables.ok()) << to_string(granularity);
     for (const Error& error : {refused.error(), tables.error()}) {
       EXPECT_EQ(error.code, Code::kUnsupported);
@@ -581,7 +734,8 @@ TEST(CudaTables, ATaskTooLargeForAMultiprocessorIsNamed) {
   }
 }
 
-// Kernels are told with their launches and shared memory; generated functions that spill, by the ops of their bodies.
+// Kernels are told with their launches and shared memory; generated functions that spill, by the
+// ops of their bodies.
 TEST(CudaSource, SpilledRegistersAreWarnedOf) {
   const Program program = two_bodies();
   const std::string log =
@@ -600,17 +754,27 @@ TEST(CudaSource, SpilledRegistersAreWarnedOf) {
       "ptxas info    : Function properties for obk_body_1\n"
       "    24 bytes stack frame, 20 bytes spill stores, 24 bytes spill loads\n";
   const Image image{.bytes = "code", .log = log, .kernels = read_assembler_log(log)};
-  const std::vector<Launch> launches = {{.body = 1, .shared = 1000}, {.body = 0, .shared = 10}, {.body = 1, .shared = 500}};
+  const std::vector<Launch> launches = {
+      {.body = 1, .shared = 1000}, {.body = 0, .shared = 10}, {.body = 1, .shared = 500}};
   DeviceReport report;
   report_kernels(program, {image}, launches, report);
   ASSERT_EQ(report.kernels.size(), 5u);
   EXPECT_EQ(report.cubin_bytes, 4);
-  const KernelReport &first = report.kernels[0], &second = report.kernels[1], &called = report.kernels[2];
-  EXPECT_TRUE(first.name == "obk_kernel_0" && first.launches == 1 && first.smem_bytes == 110 && first.registers == 40) << first.name;
-  EXPECT_TRUE(second.name == "obk_kernel_1" && second.launches == 2 && second.smem_bytes == 1008) << second.name;
-  EXPECT_TRUE(called.name == "obk::tile" && called.launches == 0 && called.registers == 0 && called.spill_bytes == 16) << called.name;
-  ASSERT_EQ(report.warnings.size(), 2u);  // what a hand-written block saves of its caller's is a few bytes a tile
-  EXPECT_EQ(report.warnings[1], "2 called functions spill registers: 56 bytes stored and loaded, most by obk_body_1 ('second'), 44");
+  const KernelReport &first = report.kernels[0], &second = report.kernels[1],
+                     &called = report.kernels[2];
+  EXPECT_TRUE(first.name == "obk_kernel_0" && first.launches == 1 && first.smem_bytes == 110 &&
+              first.registers == 40)
+      << first.name;
+  EXPECT_TRUE(second.name == "obk_kernel_1" && second.launches == 2 && second.smem_bytes == 1008)
+      << second.name;
+  EXPECT_TRUE(called.name == "obk::tile" && called.launches == 0 && called.registers == 0 &&
+              called.spill_bytes == 16)
+      << called.name;
+  ASSERT_EQ(report.warnings.size(),
+            2u);  // what a hand-written block saves of its caller's is a few bytes a tile
+  EXPECT_EQ(report.warnings[1],
+            "2 called functions spill registers: 56 bytes stored and loaded, most by obk_body_1 "
+            "('second'), 44");
   for (const char* part : {"obk_kernel_1", "'second'", "100 bytes"})
     EXPECT_NE(report.warnings[0].find(part), std::string::npos) << report.warnings[0];
 }
@@ -652,13 +816,16 @@ TEST(Programs, AFewRowsOfATableAreRead) {
   const machine::Machine device = *machine::gpu("sm_90a");
   const stitch::Plan plan = stitch::plan(graph, device);
   const schedule::TaskGraph tasks = schedule::build(graph, plan, device);
-  const Program program = assemble(graph, plan, tasks, codegen::emit(graph, plan, tasks, kernels::tile_library(device)), "sm_90a");
+  const Program program =
+      assemble(graph, plan, tasks, codegen::emit(graph, plan, tasks, kernels::tile_library(device)),
+               "sm_90a");
   EXPECT_GE(bytes_of_a_run(program), kWidth * kColumns * 2);
   EXPECT_LE(bytes_of_a_run(program), 2 * kWidth * kColumns * 2);
 }
 
-// Of a program that flows the table says where each work's operands are: what it gives in the arena, what it reads of others or of its own in
-// the CTA's copies, each of which a task gathers before; no barrier is told, all bodies are part of the kernel.
+// Of a program that flows the table says where each work's operands are: what it gives in the
+// arena, what it reads of others or of its own in the CTA's copies, each of which a task gathers
+// before; no barrier is told, all bodies are part of the kernel.
 TEST(CudaTables, AProgramThatFlowsReadsItsCopies) {
   const machine::Machine device = *machine::gpu("sm_90a");
   const machine::Strategy strategy{.sync = machine::Sync::kDataflow};
@@ -667,7 +834,9 @@ TEST(CudaTables, AProgramThatFlowsReadsItsCopies) {
   const stitch::Plan plan = stitch::plan(*graph, device, strategy);
   const schedule::TaskGraph tasks = schedule::build(*graph, plan, device, strategy);
   ASSERT_TRUE(tasks.flows);
-  Program program = assemble(*graph, plan, tasks, codegen::emit(*graph, plan, tasks, kernels::tile_library(device)), "sm_90a");
+  Program program =
+      assemble(*graph, plan, tasks,
+               codegen::emit(*graph, plan, tasks, kernels::tile_library(device)), "sm_90a");
   program.granularity = machine::Granularity::kMono;
   const auto tables = make_tables(program, true, device.fast_memory.count);
   ASSERT_TRUE(tables.ok()) << tables.error().text();
@@ -695,8 +864,10 @@ TEST(CudaTables, AProgramThatFlowsReadsItsCopies) {
     size_t word = at + OBK_WORK_WORDS + work.params.size();
     for (const Place& place : work.operands) {
       const uint64_t told = tables->blocks[word++];
-      if (place.near >= 0) EXPECT_EQ(told, static_cast<uint64_t>(place.near) | OBK_NEAR);
-      else EXPECT_EQ(told & OBK_NEAR, 0u);
+      if (place.near >= 0)
+        EXPECT_EQ(told, static_cast<uint64_t>(place.near) | OBK_NEAR);
+      else
+        EXPECT_EQ(told & OBK_NEAR, 0u);
     }
     word += word % 2;
     for (const Gather& gather : work.gathers) {
@@ -705,7 +876,9 @@ TEST(CudaTables, AProgramThatFlowsReadsItsCopies) {
       EXPECT_EQ(told.from * obk::kGatherUnit, gather.from);
       EXPECT_EQ(told.near, gather.near);
       EXPECT_EQ(told.pairs * 2, gather.words);
-      EXPECT_TRUE(std::any_of(work.operands.begin(), work.operands.end(), [&](const Place& place) { return place.near == gather.near; })) << "it is gathered for nobody";
+      EXPECT_TRUE(std::any_of(work.operands.begin(), work.operands.end(), [&](const Place& place) {
+        return place.near == gather.near;
+      })) << "it is gathered for nobody";
     }
     at = word;
   }
@@ -729,10 +902,13 @@ TEST(CudaTables, AProgramThatFlowsReadsItsCopies) {
   // Keys that do not lie where the caller keeps them: a damaged file.
   const auto is_kept = [](const ObkTask& task) { return task.weight_group < 0; };
   const auto streams = [](const ObkTask& task) { return task.weight_group > 0; };
-  const auto refused = [&](const std::function<void(ObkTask&, Program&)>& how, bool kept_ones = true) {
+  const auto refused = [&](const std::function<void(ObkTask&, Program&)>& how,
+                           bool kept_ones = true) {
     Program damaged = program;
     for (std::vector<ObkTask>& list : damaged.lists)
-      if (const auto task = kept_ones ? std::find_if(list.begin(), list.end(), is_kept) : std::find_if(list.begin(), list.end(), streams); task != list.end()) {
+      if (const auto task = kept_ones ? std::find_if(list.begin(), list.end(), is_kept)
+                                      : std::find_if(list.begin(), list.end(), streams);
+          task != list.end()) {
         how(*task, damaged);
         return !make_tables(damaged, true, device.fast_memory.count).ok();
       }
@@ -744,9 +920,13 @@ TEST(CudaTables, AProgramThatFlowsReadsItsCopies) {
   EXPECT_TRUE(refused([](ObkTask& task, Program&) { task.weight_bytes = INT32_MAX; }));
   EXPECT_TRUE(refused([](ObkTask& task, Program&) { task.weight_group = INT32_MIN; }));
   EXPECT_TRUE(refused([](ObkTask& task, Program&) { task.weight_group = -24; }));
-  EXPECT_TRUE(refused([](ObkTask& task, Program& p) { p.works[task.work].operands.back().kind = BufferKind::kArena; }));
-  EXPECT_TRUE(refused([](ObkTask& task, Program& p) { p.works[task.work].operands.back().index = 99; }));
-  EXPECT_TRUE(refused([](ObkTask& task, Program& p) { p.works[task.work].operands.back().near = 0; }));
+  EXPECT_TRUE(refused([](ObkTask& task, Program& p) {
+    p.works[task.work].operands.back().kind = BufferKind::kArena;
+  }));
+  EXPECT_TRUE(
+      refused([](ObkTask& task, Program& p) { p.works[task.work].operands.back().index = 99; }));
+  EXPECT_TRUE(
+      refused([](ObkTask& task, Program& p) { p.works[task.work].operands.back().near = 0; }));
   EXPECT_FALSE(refused([](ObkTask&, Program&) {}));
   // The same of packed weights.
   EXPECT_TRUE(refused([](ObkTask& task, Program&) { task.weight_group = 0; }, false));
@@ -758,7 +938,8 @@ TEST(CudaTables, AProgramThatFlowsReadsItsCopies) {
   EXPECT_NE(std::find(defines.begin(), defines.end(), "OBK_FLOW=1"), defines.end());
   const auto text = device_source(program);
   ASSERT_TRUE(text.ok());
-  EXPECT_EQ(text->find("#define OBK_INLINED 0"), std::string::npos) << "a called body keeps registers in far memory";
+  EXPECT_EQ(text->find("#define OBK_INLINED 0"), std::string::npos)
+      << "a called body keeps registers in far memory";
   EXPECT_NE(text->find("OBK_GIVE_PACK("), std::string::npos);
 }
 

@@ -1,4 +1,5 @@
-// Long works whose tasks are small and dealt while they run: their texts on a core, beside the interpreter.
+// Long works whose tasks are small and dealt while they run: their texts on a core, beside the
+// interpreter.
 #include "run_program.h"
 
 namespace obelisk::runtime {

@@ -24,19 +24,20 @@ class Differential : public testing::TestWithParam<std::pair<const char*, const 
 TEST_P(Differential, ProgramEqualsInterpreter) {
   auto graph = graph::parse_random(GetParam().second, kMost);
   ASSERT_TRUE(graph.ok()) << graph.error().text();
-  const bool halves = std::string_view(GetParam().first) == "gru_steps";  // a state meets R in 16 bits: a unit in the last place
+  const bool halves = std::string_view(GetParam().first) ==
+                      "gru_steps";  // a state meets R in 16 bits: a unit in the last place
   expect_same(*graph, *graph, GetParam().first, halves ? 0x1p-11 : 1e-4);
 }
 
-INSTANTIATE_TEST_SUITE_P(Graphs, Differential, testing::Values(
-    std::pair{"add_relu", R"(graph "g" {
+INSTANTIATE_TEST_SUITE_P(Graphs, Differential,
+                         testing::Values(std::pair{"add_relu", R"(graph "g" {
   in %0 "x": f32[5,37]
   in %1 "y": f32[37]
   %2: f32[5,37] = Add(%0, %1)
   %3: f32[5,37] = Relu(%2)
   out %3 "z"
 })"},
-    std::pair{"softmax_parts", R"(graph "g" {
+                                         std::pair{"softmax_parts", R"(graph "g" {
   in %0 "x": f32[3,4,33]
   const %9: i64[1] = [-1]
   %1: f32[3,4,1] = ReduceMax(%0, %9) {keepdims = 1}
@@ -46,8 +47,9 @@ INSTANTIATE_TEST_SUITE_P(Graphs, Differential, testing::Values(
   %5: f32[3,4,33] = Div(%3, %4)
   out %5 "z"
 })"},
-    // Long enough for rows, points, columns and squares that are asked for some batches ahead of their use.
-    std::pair{"many_rows", R"(graph "g" {
+                                         // Long enough for rows, points, columns and squares that
+                                         // are asked for some batches ahead of their use.
+                                         std::pair{"many_rows", R"(graph "g" {
   in %0 "x": f32[2051,128]
   in %1 "y": f32[128]
   const %9: i64[1] = [-1]
@@ -58,13 +60,13 @@ INSTANTIATE_TEST_SUITE_P(Graphs, Differential, testing::Values(
   %6: f32[2051,128] = Add(%4, %5)
   out %6 "z"
 })"},
-    std::pair{"many_ragged_rows", R"(graph "g" {
+                                         std::pair{"many_ragged_rows", R"(graph "g" {
   in %0 "x": f32[2051,143]
   const %9: i64[1] = [-1]
   %1: f32[2051,1] = ReduceMax(%0, %9) {keepdims = 1}
   out %1 "z"
 })"},
-    std::pair{"many_points", R"(graph "g" {
+                                         std::pair{"many_points", R"(graph "g" {
   in %0 "x": f16[1031,640]
   in %1 "y": f16[1031,640]
   in %2 "b": f16[640]
@@ -72,20 +74,20 @@ INSTANTIATE_TEST_SUITE_P(Graphs, Differential, testing::Values(
   %4: f16[1031,640] = Max(%3, %2)
   out %4 "z"
 })"},
-    std::pair{"many_columns", R"(graph "g" {
+                                         std::pair{"many_columns", R"(graph "g" {
   in %0 "x": f32[1500,264]
   const %9: i64[1] = [0]
   %1: f32[1,264] = ReduceMax(%0, %9) {keepdims = 1}
   out %1 "z"
 })"},
-    std::pair{"many_squares", R"(graph "g" {
+                                         std::pair{"many_squares", R"(graph "g" {
   in %0 "x": f32[388,776]
   in %1 "y": f32[776,388]
   %2: f32[776,388] = Transpose(%0) {perm = [1, 0]}
   %3: f32[776,388] = Add(%2, %1)
   out %3 "z"
 })"},
-    std::pair{"rows_looked_up", R"(graph "g" {
+                                         std::pair{"rows_looked_up", R"(graph "g" {
   in %0 "i": i64[60,39]
   in %1 "table": f16[6,16]
   %2: f16[60,39,16] = Gather(%1, %0) {axis = 0}
@@ -94,7 +96,7 @@ INSTANTIATE_TEST_SUITE_P(Graphs, Differential, testing::Values(
   out %2 "y"
   out %3 "z"
 })"},
-    std::pair{"transpose_add", R"(graph "g" {
+                                         std::pair{"transpose_add", R"(graph "g" {
   in %0 "x": f32[3,4,33]
   in %1 "y": f32[33,3,4]
   %2: f32[33,3,4] = Transpose(%0) {perm = [2, 0, 1]}
@@ -104,7 +106,7 @@ INSTANTIATE_TEST_SUITE_P(Graphs, Differential, testing::Values(
   %5: f32[99,4] = Exp(%4)
   out %5 "z"
 })"},
-    std::pair{"rotary", R"(graph "g" {
+                                         std::pair{"rotary", R"(graph "g" {
   in %0 "x": f32[2,5,3,8]
   in %1 "cos": f32[2,5,4]
   in %2 "sin": f32[2,5,4]
@@ -114,8 +116,9 @@ INSTANTIATE_TEST_SUITE_P(Graphs, Differential, testing::Values(
   %6: f32[2,3,5,8] = Add(%5, %5)
   out %6 "z"
 })"},
-    // Light ops of a product's columns, read elsewhere than they are made; and a cast of which readers take slices.
-    std::pair{"rotary_by_hand", R"(graph "g" {
+                                         // Light ops of a product's columns, read elsewhere than
+                                         // they are made; and a cast of which readers take slices.
+                                         std::pair{"rotary_by_hand", R"(graph "g" {
   in %0 "x": f32[5,24]
   in %1 "w": f32[24,16]
   in %2 "cos": f32[5,8]
@@ -144,7 +147,7 @@ INSTANTIATE_TEST_SUITE_P(Graphs, Differential, testing::Values(
   %25: f32[8,2,8] = Concat(%24, %22) {axis = 0}
   out %25 "z"
 })"},
-    std::pair{"matmul_bias", R"(graph "g" {
+                                         std::pair{"matmul_bias", R"(graph "g" {
   in %0 "x": f32[2,9,40]
   in %1 "w": f32[40,24]
   in %2 "b": f32[24]
@@ -153,7 +156,7 @@ INSTANTIATE_TEST_SUITE_P(Graphs, Differential, testing::Values(
   %5: f32[2,9,24] = Tanh(%4)
   out %5 "z"
 })"},
-    std::pair{"norm_products_residual", R"(graph "g" {
+                                         std::pair{"norm_products_residual", R"(graph "g" {
   in %0 "x": f32[2,9,40]
   const %1: f32[40,150] = @random
   const %2: f32[40,40] = @random
@@ -176,14 +179,14 @@ INSTANTIATE_TEST_SUITE_P(Graphs, Differential, testing::Values(
   out %16 "t"
   out %17 "z"
 })"},
-    std::pair{"softmax_product", R"(graph "g" {
+                                         std::pair{"softmax_product", R"(graph "g" {
   in %0 "x": f32[30,64]
   const %1: f32[64,48] = @random
   %2: f32[30,64] = Softmax(%0) {axis = -1}
   %3: f32[30,48] = MatMul(%2, %1)
   out %3 "z"
 })"},
-    std::pair{"gemm_of_ones", R"(graph "g" {
+                                         std::pair{"gemm_of_ones", R"(graph "g" {
   in %0 "x": f32[1,40]
   in %1 "b": f32[90]
   const %2: i64[2] = [40, 90]
@@ -192,7 +195,7 @@ INSTANTIATE_TEST_SUITE_P(Graphs, Differential, testing::Values(
   %5: f32[1,90] = Gemm(%0, %4, %1)
   out %5 "z"
 })"},
-    std::pair{"column_sum_then_bias", R"(graph "g" {
+                                         std::pair{"column_sum_then_bias", R"(graph "g" {
   in %0 "x": f32[7,90]
   in %1 "b": f32[90]
   const %2: i64[1] = [0]
@@ -200,7 +203,7 @@ INSTANTIATE_TEST_SUITE_P(Graphs, Differential, testing::Values(
   %4: f32[90] = Add(%3, %1)
   out %4 "z"
 })"},
-    std::pair{"conv_relu", R"(graph "g" {
+                                         std::pair{"conv_relu", R"(graph "g" {
   in %0 "x": f32[2,6,9,11]
   const %1: f32[5,6,3,3] = @random
   in %2 "b": f32[5]
@@ -209,7 +212,7 @@ INSTANTIATE_TEST_SUITE_P(Graphs, Differential, testing::Values(
   %5: f32[2,5,5,6] = Relu(%4)
   out %5 "z"
 })"},
-    std::pair{"conv_chain", R"(graph "g" {
+                                         std::pair{"conv_chain", R"(graph "g" {
   in %0 "x": f32[1,3,14,14]
   const %1: f32[70,3,3,3] = @random
   const %2: f32[70,1,3,3] = @random
@@ -230,7 +233,8 @@ INSTANTIATE_TEST_SUITE_P(Graphs, Differential, testing::Values(
 })"}));
 
 const std::pair<const char*, const char*> kMovedCases[] = {
-    // The sum of nothing reads no element of the convolution, whose group then has nothing to store.
+    // The sum of nothing reads no element of the convolution, whose group then has nothing to
+    // store.
     std::pair{"sum_before_the_first_element", R"(graph "g" {
   in %0 "x": f32[1,1,4]
   const %1: f32[1,1,1] = @random
@@ -239,7 +243,8 @@ const std::pair<const char*, const char*> kMovedCases[] = {
   %4: f32[1,1,4] = CumSum(%3, %2) {exclusive = 1}
   out %4 "y"
 })"},
-    // The second half of a channel shuffle is stored in the concatenation that follows it: whoever reads
+    // The second half of a channel shuffle is stored in the concatenation that follows it: whoever
+    // reads
     // the shuffled channels reads both pieces of the first concatenation.
     std::pair{"channel_shuffle", R"(graph "g" {
   in %0 "a": f32[1,4,3,3]
@@ -412,7 +417,8 @@ const std::pair<const char*, const char*> kBlockCases[] = {
 class Compiled : public testing::TestWithParam<std::pair<const char*, const char*>> {};
 
 TEST_P(Compiled, ProgramEqualsInterpreter) {
-  auto graph = graph::parse_random(GetParam().second, kMost), after = compiled_graph(GetParam().second);
+  auto graph = graph::parse_random(GetParam().second, kMost),
+       after = compiled_graph(GetParam().second);
   ASSERT_TRUE(graph.ok() && after.ok()) << (graph.ok() ? after : graph).error().text();
   expect_same(*graph, *after, GetParam().first);
 }
@@ -425,7 +431,8 @@ TEST_P(AdaptedGroups, ProgramEqualsInterpreter) {
   ASSERT_TRUE(graph.ok()) << graph.error().text();
   expect_same(*graph, *graph, GetParam().name, 1e-4);
 }
-INSTANTIATE_TEST_SUITE_P(Graphs, AdaptedGroups, testing::ValuesIn(graph::kAdaptedGroups), [](const auto& one) { return std::string(one.param.name); });
+INSTANTIATE_TEST_SUITE_P(Graphs, AdaptedGroups, testing::ValuesIn(graph::kAdaptedGroups),
+                         [](const auto& one) { return std::string(one.param.name); });
 
 TEST(Blocks, StepsAreTheSameOn132VirtualSms) {
   for (const auto& [name, text] : kBlockCases) {
@@ -433,14 +440,18 @@ TEST(Blocks, StepsAreTheSameOn132VirtualSms) {
     auto graph = graph::parse(text);
     ASSERT_TRUE(graph.ok()) << name << ": " << graph.error().text();
     const std::vector<Tensor> inputs = graph::random_inputs(*graph, 5);
-    const auto one = run_program(*graph, inputs, 1, true, true), many = run_program(*graph, inputs, 132, true, true);
+    const auto one = run_program(*graph, inputs, 1, true, true),
+               many = run_program(*graph, inputs, 132, true, true);
     ASSERT_EQ(one.outputs.size(), many.outputs.size());
     for (size_t k = 0; k < one.outputs.size(); ++k)
-      EXPECT_EQ(std::memcmp(one.outputs[k].data(), many.outputs[k].data(), one.outputs[k].bytes()), 0) << name << " output " << k;
+      EXPECT_EQ(std::memcmp(one.outputs[k].data(), many.outputs[k].data(), one.outputs[k].bytes()),
+                0)
+          << name << " output " << k;
   }
 }
 
-// None of these ops is left to its reference, and each is dealt to several workers where it is large.
+// None of these ops is left to its reference, and each is dealt to several workers where it is
+// large.
 TEST(Blocks, NoReferenceIsCalled) {
   for (const auto& [name, text] : kBlockCases) {
     auto graph = graph::parse(text);
@@ -454,7 +465,9 @@ TEST(Blocks, NoReferenceIsCalled) {
     }
     EXPECT_EQ(blocks, 1) << name;
     const schedule::TaskGraph tasks = schedule::build(*graph, plan, device);
-    if (std::string_view(name) == "long_scan") { EXPECT_GE(tasks.task_count(), 4); }
+    if (std::string_view(name) == "long_scan") {
+      EXPECT_GE(tasks.task_count(), 4);
+    }
   }
 }
 
@@ -613,13 +626,16 @@ TEST(Products, AllHaveTiles) {
     for (const stitch::Group& group : stitch::plan(*graph, machine::cpu(2)).groups) {
       tiles += group.kind == stitch::GroupKind::kProduct || group.kind == stitch::GroupKind::kConv;
       for (graph::NodeId n : group.nodes)
-        if (group.kind == stitch::GroupKind::kStitched) { EXPECT_NE(ops::row(graph->node(n).op).kind, ops::Kind::kCompute) << name; }
+        if (group.kind == stitch::GroupKind::kStitched) {
+          EXPECT_NE(ops::row(graph->node(n).op).kind, ops::Kind::kCompute) << name;
+        }
     }
     EXPECT_GE(tiles, 1) << name;
   }
 }
 
-// A convolution of single pixels could be told as products of one image row each; its own tile spans the whole image.
+// A convolution of single pixels could be told as products of one image row each; its own tile
+// spans the whole image.
 TEST(Products, ConvolutionsOfPixelsStayConvolutions) {
   auto graph = compiled_graph(R"(graph "g" {
   in %0 "x": f32[1,8,5,7]
@@ -631,7 +647,8 @@ TEST(Products, ConvolutionsOfPixelsStayConvolutions) {
 })");
   ASSERT_TRUE(graph.ok()) << graph.error().text();
   int convs = 0;
-  for (const stitch::Group& group : stitch::plan(*graph, machine::cpu(2)).groups) convs += group.kind == stitch::GroupKind::kConv;
+  for (const stitch::Group& group : stitch::plan(*graph, machine::cpu(2)).groups)
+    convs += group.kind == stitch::GroupKind::kConv;
   EXPECT_EQ(convs, 2);
 }
 

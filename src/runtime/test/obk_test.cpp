@@ -47,7 +47,8 @@ std::string network() {
   out %11 "top"
   out %12 "which"
   out %3 "bias"
-}})", values(5 * 6 * 9, 31), values(64 * 24, 37), values(24, 5));
+}})",
+                     values(5 * 6 * 9, 31), values(64 * 24, 37), values(24, 5));
 }
 
 class Obk : public testing::Test {
@@ -137,11 +138,14 @@ std::vector<Tensor> answers(const Executable& executable, const Tensor& x) {
 TEST_F(Obk, AProgramThatFlowsIsReadAsWritten) {
   const machine::Machine device = machine::cpu(3);
   const machine::Strategy strategy{.sync = machine::Sync::kDataflow};
-  const auto early = passes::copy_early_pieces(graph::decoder_step(DType::f16, {.width = 64, .heads = 2, .size = 32, .keys = 24, .inner = 128, .layers = 1}));
+  const auto early = passes::copy_early_pieces(graph::decoder_step(
+      DType::f16, {.width = 64, .heads = 2, .size = 32, .keys = 24, .inner = 128, .layers = 1}));
   ASSERT_TRUE(early.ok());
   const stitch::Plan plan = stitch::plan(*early, device, strategy);
   const schedule::TaskGraph tasks = schedule::build(*early, plan, device, strategy);
-  auto program = std::make_shared<Program>(assemble(*early, plan, tasks, codegen::emit(*early, plan, tasks, kernels::tile_library(device)), "cpu"));
+  auto program = std::make_shared<Program>(
+      assemble(*early, plan, tasks,
+               codegen::emit(*early, plan, tasks, kernels::tile_library(device)), "cpu"));
   ASSERT_TRUE(program->flows);
   auto loaded = load_cpu(program);
   ASSERT_TRUE(loaded.ok()) << loaded.error().text();
@@ -157,9 +161,11 @@ TEST_F(Obk, AProgramThatFlowsIsReadAsWritten) {
   for (size_t w = 0; w < again.works.size(); ++w) {
     const WorkRecord &wrote = program->works[w], &has = again.works[w];
     ASSERT_EQ(has.operands.size(), wrote.operands.size());
-    for (size_t k = 0; k < has.operands.size(); ++k) EXPECT_EQ(has.operands[k].near, wrote.operands[k].near);
+    for (size_t k = 0; k < has.operands.size(); ++k)
+      EXPECT_EQ(has.operands[k].near, wrote.operands[k].near);
     ASSERT_EQ(has.gathers.size(), wrote.gathers.size());
-    for (size_t k = 0; k < has.gathers.size(); ++k, ++gathers) EXPECT_EQ(has.gathers[k], wrote.gathers[k]);
+    for (size_t k = 0; k < has.gathers.size(); ++k, ++gathers)
+      EXPECT_EQ(has.gathers[k], wrote.gathers[k]);
   }
   EXPECT_GT(gathers, 0u);
 }
@@ -178,7 +184,8 @@ TEST_F(Obk, WhatIsWrittenIsReadAgain) {
     EXPECT_EQ(0, memcmp(wanted[k].data(), got[k].data(), wanted[k].bytes())) << "output " << k;
 }
 
-// What is known of bodies travels beside their texts; traits that cannot be so, or that do not suit the works, are refused.
+// What is known of bodies travels beside their texts; traits that cannot be so, or that do not suit
+// the works, are refused.
 TEST_F(Obk, TraitsOfBodies) {
   auto file = open_obk(path("good.obk"), true);
   ASSERT_TRUE(file.ok()) << file.error().text();
@@ -191,7 +198,9 @@ TEST_F(Obk, TraitsOfBodies) {
   size_t at = number<uint64_t>(good, kHeader + 2 * kEntry + 8) + 8;  // the first body
   for (int text = 0; text < 2; ++text) at += 8 + number<uint64_t>(good, at);
   ASSERT_EQ(number<int64_t>(good, at), wrote[0].traits.operands);
-  const auto refused = [&](size_t index, int64_t value, const std::string& word) { expect_refused(resealed(with(good, at + 8 * index, value)), word); };
+  const auto refused = [&](size_t index, int64_t value, const std::string& word) {
+    expect_refused(resealed(with(good, at + 8 * index, value)), word);
+  };
   refused(0, wrote[0].traits.operands + 1, "its body takes");
   refused(0, -1, "operands -1 is not in");
   refused(1, wrote[0].traits.params + 1, "its body takes");
@@ -329,12 +338,14 @@ TEST_F(Obk, TablesMayHoldAnythingWithoutACrash) {
   }
 }
 
-/// A file whose only packed weight tells extents that are small each; their product is its 1024 elements modulo 2^64.
+/// A file whose only packed weight tells extents that are small each; their product is its 1024
+/// elements modulo 2^64.
 std::string with_a_recipe_that_wraps(const std::string& file, const PackRecipe& is) {
   const PackRecipe wraps = {.n = 1857509888, .k = 1986179906, .groups = 5};
   const auto words = [](const PackRecipe& r) {
     std::string out;
-    for (const int64_t number : {r.n, r.k, r.row, r.column, r.offset, r.outputs, r.inputs, r.height, r.width, r.groups, r.tile, r.half})
+    for (const int64_t number : {r.n, r.k, r.row, r.column, r.offset, r.outputs, r.inputs, r.height,
+                                 r.width, r.groups, r.tile, r.half})
       out.append(reinterpret_cast<const char*>(&number), sizeof number);
     return out;
   };
@@ -347,13 +358,16 @@ std::string with_a_recipe_that_wraps(const std::string& file, const PackRecipe& 
 
 // Whoever believes such a recipe packs 10^19 elements into 4 KB when the file is compiled again.
 TEST_F(Obk, ARecipeWhoseProductWrapsIsRefused) {
-  auto one = graph::parse(fmt::format("graph \"g\" {{\n  in %0 \"x\": f32[4,16]\n  const %1 \"w\": f32[16,64] = [{}]\n"
-                                      "  %2 \"y\": f32[4,64] = MatMul(%0, %1)\n  out %2 \"y\"\n}}", fmt::join(std::vector<int>(1024, 1), ", ")));
+  auto one = graph::parse(
+      fmt::format("graph \"g\" {{\n  in %0 \"x\": f32[4,16]\n  const %1 \"w\": f32[16,64] = [{}]\n"
+                  "  %2 \"y\": f32[4,64] = MatMul(%0, %1)\n  out %2 \"y\"\n}}",
+                  fmt::join(std::vector<int>(1024, 1), ", ")));
   ASSERT_TRUE(one.ok()) << one.error().text();
   const machine::Machine device = machine::cpu(1);
   const stitch::Plan plan = stitch::plan(*one, device);
   const schedule::TaskGraph tasks = schedule::build(*one, plan, device);
-  auto program = std::make_shared<Program>(assemble(*one, plan, tasks, codegen::emit(*one, plan, tasks, kernels::tile_library(device)), "cpu"));
+  auto program = std::make_shared<Program>(assemble(
+      *one, plan, tasks, codegen::emit(*one, plan, tasks, kernels::tile_library(device)), "cpu"));
   ASSERT_EQ(program->packings.size(), 1u);
   auto loaded = load_cpu(program);
   ASSERT_TRUE(loaded.ok()) << loaded.error().text();
@@ -361,7 +375,8 @@ TEST_F(Obk, ARecipeWhoseProductWrapsIsRefused) {
   const std::string good_one = read_file(path("one.obk")).value();
   ASSERT_TRUE(parse(good_one).ok());
   const std::string bad = resealed(with_a_recipe_that_wraps(good_one, program->packings[0].recipe));
-  if (const char* keep = getenv("OBELISK_KEEP_CASE")) ASSERT_TRUE(write_file(keep, bad).ok());  // for tests/fuzz/corpus/obk
+  if (const char* keep = getenv("OBELISK_KEEP_CASE"))
+    ASSERT_TRUE(write_file(keep, bad).ok());  // for tests/fuzz/corpus/obk
   expect_refused(bad, "a packed weight is not what f32[16,64] packs to");
 }
 
@@ -444,8 +459,8 @@ TEST_P(Packings, TellTheirSources) {
   const PackRecipe wraps = {.kind = Kind::kProduct, .n = 132726784, .k = 1376067625, .groups = 101};
   EXPECT_FALSE(packed_bytes(tiles, wraps, {dtype, {16384}}));
   EXPECT_FALSE(can_unpack(tiles, wraps, {dtype, {16384}}));
-  EXPECT_FALSE(packed_bytes(tiles, {.kind = Kind::kProduct, .n = 1 << 16, .k = 1 << 16},
-                            {dtype, {16384}}));
+  EXPECT_FALSE(
+      packed_bytes(tiles, {.kind = Kind::kProduct, .n = 1 << 16, .k = 1 << 16}, {dtype, {16384}}));
   EXPECT_FALSE(packed_bytes(
       tiles, {.kind = Kind::kConv, .outputs = 4, .inputs = 4, .height = 1, .width = 2, .groups = 1},
       {dtype, {4, 4, 1, 1}}));

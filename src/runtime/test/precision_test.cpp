@@ -91,8 +91,10 @@ Graph parsed(std::string text) {
     const size_t open = text.rfind('[', at), close = text.rfind(']', at);
     int64_t count = 1;
     for (size_t k = open + 1, value = 0; k <= close; ++k) {
-      if (text[k] == ',' || text[k] == ']') count *= static_cast<int64_t>(value), value = 0;
-      else value = value * 10 + static_cast<size_t>(text[k] - '0');
+      if (text[k] == ',' || text[k] == ']')
+        count *= static_cast<int64_t>(value), value = 0;
+      else
+        value = value * 10 + static_cast<size_t>(text[k] - '0');
     }
     std::string values = "[";
     for (int64_t k = 0; k < count; ++k)
@@ -263,8 +265,7 @@ TEST(Precision, Tf32RoundsWhatTilesMultiplyAndNothingElse) {
       const std::vector<Tensor> got = answers(lower, inputs, how);
       EXPECT_LT(distance(got, *wanted), 4e-3);
       const auto [rounds, exact] = rounding_tiles(planned(lower, how));
-      EXPECT_EQ(exact, graph.name == "image" ? 1 : 0)
-          << "the depthwise convolution is exact";
+      EXPECT_EQ(exact, graph.name == "image" ? 1 : 0) << "the depthwise convolution is exact";
       if (graph.name == "numbers") EXPECT_EQ(rounds, 0);
       // One has no product; the others' differ by more than the order of sums.
       EXPECT_EQ(distance(got, f32) < 1e-6, graph.name == "numbers") << distance(got, f32);

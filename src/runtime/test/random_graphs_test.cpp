@@ -1,6 +1,6 @@
-// Random graphs, half of them of moves: plan, schedule and program keep the meaning, on few and on many virtual SMs; the
-// same bits from run to run and from one number of threads to another. OBELISK_GRAPHS=N tries N of
-// them from OBELISK_SEED on.
+// Random graphs, half of them of moves: plan, schedule and program keep the meaning, on few and on
+// many virtual SMs; the same bits from run to run and from one number of threads to another.
+// OBELISK_GRAPHS=N tries N of them from OBELISK_SEED on.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -52,7 +52,8 @@ void deal_anew(Program& program, int seed) {
 
 TEST(RandomGraphs, ProgramsKeepTheMeaning) {
   const int first = from_environment("OBELISK_SEED", 1),
-            count = from_environment("OBELISK_GRAPHS", 50);  // a second each where no body is in the cache yet
+            count = from_environment("OBELISK_GRAPHS",
+                                     50);  // a second each where no body is in the cache yet
   for (int seed = first; seed < first + count; ++seed) {
     const graph::Graph made = graph::random_graph(seed, {.moves = seed % 2 == 0 ? 60 : 0});
     const std::vector<Tensor> inputs = graph::random_inputs(made, seed);

@@ -13,13 +13,16 @@
 namespace obelisk::runtime {
 
 /// Of floats: normal, times `scale` and about `shift`.
-inline Tensor random_tensor(const Type& type, std::mt19937& random, double scale = 1, double shift = 0) {
+inline Tensor random_tensor(const Type& type, std::mt19937& random, double scale = 1,
+                            double shift = 0) {
   Tensor tensor = Tensor::allocate(type);
   std::normal_distribution<double> normal(0, 1);
   std::uniform_int_distribution<int> small(0, 5);
   for (int64_t k = 0; k < type.count(); ++k) {
-    if (is_float(type.dtype)) tensor.set_double(k, shift + normal(random) * scale);
-    else tensor.set_int(k, type.dtype == DType::b1 ? small(random) & 1 : small(random));
+    if (is_float(type.dtype))
+      tensor.set_double(k, shift + normal(random) * scale);
+    else
+      tensor.set_int(k, type.dtype == DType::b1 ? small(random) & 1 : small(random));
   }
   return tensor;
 }
@@ -41,11 +44,12 @@ struct Run {
 };
 
 inline Run run_program(const graph::Graph& graph, const std::vector<Tensor>& inputs, int sms,
-                       bool stitching, bool tiles, bool vectors = false,
-                       Bytes deals = {}, bool flows = false) {
+                       bool stitching, bool tiles, bool vectors = false, Bytes deals = {},
+                       bool flows = false) {
   Run run;
   const machine::Machine device = machine::cpu(sms);
-  const machine::Strategy strategy{.sync = flows ? machine::Sync::kDataflow : machine::Sync::kBarrier, .min_grid_bytes = deals};
+  const machine::Strategy strategy{
+      .sync = flows ? machine::Sync::kDataflow : machine::Sync::kBarrier, .min_grid_bytes = deals};
   stitch::Options options;
   options.stitch = stitching, options.tiles = tiles;
   run.plan = stitch::plan(graph, device, strategy, options);

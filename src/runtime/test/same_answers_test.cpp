@@ -254,7 +254,7 @@ TEST_P(SameAnswers, OfARowWhateverItsBatch) {
     const std::vector<Tensor> inputs = some_inputs(graph);
     const auto together = compile(graph, batch % 2 ? 7 : 1);
     const std::vector<Tensor> all = run(*together, inputs, 2);
-    for (int64_t row = 0; row<batch; row += batch> 5 ? 7 : 1) {
+    for (int64_t row = 0; row < batch; row += batch > 5 ? 7 : 1) {
       std::vector<Tensor> one;
       for (const Tensor& input : inputs) {
         Type type = input.type();

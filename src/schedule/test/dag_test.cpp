@@ -66,7 +66,8 @@ void expect_apart(const Dag& dag, const std::vector<Used>& all, int64_t bytes) {
     ASSERT_GE(all[a].offset, 0);
     ASSERT_LE(all[a].offset + all[a].size, bytes);
     for (size_t b = a + 1; b < all.size(); ++b)
-      if (all[a].offset < all[b].offset + all[b].size && all[b].offset < all[a].offset + all[a].size) {
+      if (all[a].offset < all[b].offset + all[b].size &&
+          all[b].offset < all[a].offset + all[a].size) {
         ASSERT_TRUE(before(all[a], all[b]) || before(all[b], all[a])) << a << " and " << b;
       }
   }
@@ -101,8 +102,11 @@ TEST(Dag, CyclesAndWrongOrdersAreRefusedByName) {
   ASSERT_TRUE(order.ok());
   EXPECT_EQ(*order, (std::vector<int>{0, 2, 3, 1, 4}));
   EXPECT_TRUE(check_topological(dag, *order).ok());
-  const auto said = [&](std::vector<int> wrong) { return check_topological(dag, wrong).error().message; };
-  EXPECT_EQ(said({0, 2, 1, 3, 4}), "the dependencies are refused: the order has work 1 before work 3, which it follows");
+  const auto said = [&](std::vector<int> wrong) {
+    return check_topological(dag, wrong).error().message;
+  };
+  EXPECT_EQ(said({0, 2, 1, 3, 4}),
+            "the dependencies are refused: the order has work 1 before work 3, which it follows");
   EXPECT_EQ(said({0, 2, 3, 1}), "the dependencies are refused: the order lacks work 4");
   EXPECT_EQ(said({0, 0, 3, 1, 4}), "the dependencies are refused: the order has work 0 twice");
   EXPECT_EQ(said({0, 5, 3, 1, 4}), "the dependencies are refused: the order has work 5 of 5");
@@ -142,7 +146,8 @@ TEST(PartialOrderPlaces, BuffersOfRandomOrdersStayApart) {
     ASSERT_LE(made->bytes, bytes);
     ASSERT_EQ(made->added.empty(), made->bytes == bytes);
     expect_apart(ordered, all, made->bytes);
-    ASSERT_LE(longest_paths(ordered, *topological_order(ordered), nanos).critical, longest * (1 + 1e-9));
+    ASSERT_LE(longest_paths(ordered, *topological_order(ordered), nanos).critical,
+              longest * (1 + 1e-9));
     Dag again = dag;
     for (const auto& [from, to] : made->added) again.add(from, to);
     ASSERT_EQ(again.after, ordered.after);
@@ -164,7 +169,8 @@ TEST(PartialOrderPlaces, WhatFollowsReusesAndWhatRunsBesideDoesNot) {
   // 1 and 2 run beside each other, 3 takes long: 2 may wait for 1 where that lengthens nothing.
   Dag dag(5);  // 0 -> 1, 0 -> 2, 0 -> 3, all -> 4
   for (int k = 1; k < 4; ++k) dag.add(0, k), dag.add(k, 4);
-  std::vector<Used> scratch{{.size = 640, .users = {1}, .writers = {1}}, {.size = 640, .users = {2}, .writers = {2}}};
+  std::vector<Used> scratch{{.size = 640, .users = {1}, .writers = {1}},
+                            {.size = 640, .users = {2}, .writers = {2}}};
   std::vector<Used> same = scratch;
   Dag short_ones = dag;
   const auto ordered = place_and_order(scratch, dag, {1, 2, 2, 5, 1}, 64, 10);
@@ -172,14 +178,16 @@ TEST(PartialOrderPlaces, WhatFollowsReusesAndWhatRunsBesideDoesNot) {
   EXPECT_EQ(ordered->without, 1280);
   EXPECT_EQ(ordered->bytes, 640);
   EXPECT_EQ(ordered->added.size(), 1u);
-  const auto costly = place_and_order(same, short_ones, {1, 3, 3, 5, 1}, 64, 10);  // 1 + 3 + 3 + 1 > 1 + 5 + 1
+  const auto costly =
+      place_and_order(same, short_ones, {1, 3, 3, 5, 1}, 64, 10);  // 1 + 3 + 3 + 1 > 1 + 5 + 1
   ASSERT_TRUE(costly.ok());
   EXPECT_EQ(costly->bytes, 1280);
   EXPECT_TRUE(costly->added.empty());
 }
 
-/// Cells as NASNet-A's: five blocks, each adds two of: a separable convolution (twice a depthwise, a pointwise, a ReLU in place of which the
-/// reader takes it), a pooling, or the cell's inputs as they are. The cell's output holds all five sums; it reads the two cells before.
+/// Cells as NASNet-A's: five blocks, each adds two of: a separable convolution (twice a depthwise,
+/// a pointwise, a ReLU in place of which the reader takes it), a pooling, or the cell's inputs as
+/// they are. The cell's output holds all five sums; it reads the two cells before.
 struct Cells {
   Dag dag;
   std::vector<Used> all;
@@ -193,14 +201,20 @@ Cells cells(std::mt19937& random, int count) {
   };
   std::vector<Work> works;
   std::vector<int64_t> sizes;
-  const auto buffer = [&](int64_t size) { return sizes.push_back(size), static_cast<int>(sizes.size()) - 1; };
-  const auto work = [&](std::vector<int> reads, int into, double nanos) { works.push_back({std::move(reads), into, nanos}); };
+  const auto buffer = [&](int64_t size) {
+    return sizes.push_back(size), static_cast<int>(sizes.size()) - 1;
+  };
+  const auto work = [&](std::vector<int> reads, int into, double nanos) {
+    works.push_back({std::move(reads), into, nanos});
+  };
   int64_t size = 64 * 4096;
   int before = buffer(size), last = buffer(size);
   work({}, before, 1), work({before}, last, 1);
   for (int cell = 0; cell < count; ++cell) {
-    if (cell == count / 3 || cell == 2 * count / 3) size /= 2;  // a reduction: half the pixels' area, twice the channels
-    const int left = buffer(size), right = buffer(size), out = buffer(5 * size);  // 1x1 convolutions of both inputs come first
+    if (cell == count / 3 || cell == 2 * count / 3)
+      size /= 2;  // a reduction: half the pixels' area, twice the channels
+    const int left = buffer(size), right = buffer(size),
+              out = buffer(5 * size);  // 1x1 convolutions of both inputs come first
     work({before}, left, 4), work({last}, right, 4);
     for (int block = 0; block < 5; ++block) {
       std::vector<int> sum;
@@ -241,8 +255,10 @@ Cells cells(std::mt19937& random, int count) {
 /// The memory that kernels of two lanes need, in the order of the program.
 int64_t bytes_of_two_lanes(const Cells& net) {
   std::vector<Kernel> kernels;
-  for (const double nanos : net.nanos) kernels.push_back({.name = "k", .demand = {.ctas = 20, .nanos = nanos}});
-  const auto made = dispatch(net.dag, kernels, std::vector<int>(kernels.size(), 0), {.policy = "nimble", .streams = 2, .sms = 132});
+  for (const double nanos : net.nanos)
+    kernels.push_back({.name = "k", .demand = {.ctas = 20, .nanos = nanos}});
+  const auto made = dispatch(net.dag, kernels, std::vector<int>(kernels.size(), 0),
+                             {.policy = "nimble", .streams = 2, .sms = 132});
   CHECK(made.ok() && made->lanes == 2);
   Dag lanes(net.dag.size());
   for (const Dispatched& each : made->kernels)
@@ -268,11 +284,13 @@ TEST(PartialOrderPlaces, CellsReuseMemoryThoughTheirBranchesRunBesideEachOther) 
     const auto made = place_and_order(net.all, net.dag, net.nanos, 64, 200);
     ASSERT_TRUE(made.ok());
     expect_apart(net.dag, net.all, made->bytes);
-    // As many lanes as the network is wide want three times the memory, edges that cost nothing save some of it; two lanes want little more.
+    // As many lanes as the network is wide want three times the memory, edges that cost nothing
+    // save some of it; two lanes want little more.
     EXPECT_LT(made->without, 3.3 * static_cast<double>(least));
     EXPECT_LT(made->without * 5, apart);
     EXPECT_LT(made->bytes, made->without);
-    EXPECT_LE(static_cast<double>(two), 1.3 * static_cast<double>(least)) << two << " beside " << least;
+    EXPECT_LE(static_cast<double>(two), 1.3 * static_cast<double>(least))
+        << two << " beside " << least;
   }
 }
 

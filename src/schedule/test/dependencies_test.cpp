@@ -1,4 +1,5 @@
-// True dependencies of works: enough of them, none too many, refused when tampered with; and an arena that is placed by them.
+// True dependencies of works: enough of them, none too many, refused when tampered with; and an
+// arena that is placed by them.
 #include <gtest/gtest.h>
 
 #include <random>
@@ -21,7 +22,8 @@ Table table_of(graph::Graph graph, const std::string& name, bool stitched = true
   auto device = machine::device(name);
   CHECK(device.ok());
   machine::Strategy strategy;
-  if (device->family == machine::Family::kCuda) strategy = strategy_for(*device, {.granularity = machine::Granularity::kStitch});
+  if (device->family == machine::Family::kCuda)
+    strategy = strategy_for(*device, {.granularity = machine::Granularity::kStitch});
   stitch::Options options;
   options.stitch = stitched;
   Table made{.graph = std::move(graph)};
@@ -30,7 +32,8 @@ Table table_of(graph::Graph graph, const std::string& name, bool stitched = true
   return made;
 }
 
-// Two branches of unequal length whose ends a concatenation joins: its pieces are stored in its own memory.
+// Two branches of unequal length whose ends a concatenation joins: its pieces are stored in its own
+// memory.
 constexpr const char* kBranches = R"(graph "g" {
   in %0 "x": f32[64,128]
   in %1 "w": f32[128,128]
@@ -53,7 +56,9 @@ Table branches() {
 
 std::string said(const Table& table, const Dag& dag) {
   const Status sound = validate_order(table.graph, table.plan, table.tasks, dag);
-  return sound.ok() ? "nothing" : sound.error().message.substr(std::string("the dependencies are refused: ").size());
+  return sound.ok()
+             ? "nothing"
+             : sound.error().message.substr(std::string("the dependencies are refused: ").size());
 }
 
 TEST(Dependencies, AReaderOfAConcatenationFollowsAllWhoStoreItsPieces) {
@@ -78,10 +83,16 @@ TEST(Dependencies, WhatWasTamperedWithIsRefused) {
   ASSERT_TRUE(made.ok());
   Dag wrong = made->dag;
   wrong.remove(3, 4);
-  EXPECT_TRUE(std::regex_match(said(table, wrong), std::regex(R"(work 4 reads value %\d+ but does not follow work 3, which stores it)"))) << said(table, wrong);
+  EXPECT_TRUE(std::regex_match(
+      said(table, wrong),
+      std::regex(R"(work 4 reads value %\d+ but does not follow work 3, which stores it)")))
+      << said(table, wrong);
   wrong = made->dag;
   wrong.remove(0, 1), wrong.add(1, 0);
-  EXPECT_TRUE(std::regex_match(said(table, wrong), std::regex(R"(work 1 reads value %\d+ but does not follow work 0, which stores it)"))) << said(table, wrong);
+  EXPECT_TRUE(std::regex_match(
+      said(table, wrong),
+      std::regex(R"(work 1 reads value %\d+ but does not follow work 0, which stores it)")))
+      << said(table, wrong);
   wrong = made->dag;
   wrong.add(4, 0);
   EXPECT_EQ(said(table, wrong), "works wait for each other: 0 -> 1 -> 2 -> 4 -> 0");
@@ -89,7 +100,10 @@ TEST(Dependencies, WhatWasTamperedWithIsRefused) {
   // The value that work 0 leaves lies where work 3, beside it, writes the concatenation's piece.
   const std::vector<BufferUse> uses = arena_uses(table.graph, table.plan, table.tasks);
   for (const BufferUse& use : uses) table.tasks.buffers[use.buffer].offset = {0};
-  EXPECT_TRUE(std::regex_match(said(table, made->dag), std::regex(R"(value %\d+ and value %\d+ share bytes, but work \d does not follow work \d)"))) << said(table, made->dag);
+  EXPECT_TRUE(std::regex_match(
+      said(table, made->dag),
+      std::regex(R"(value %\d+ and value %\d+ share bytes, but work \d does not follow work \d)")))
+      << said(table, made->dag);
 }
 
 /// A random graph after the passes, planned for a random machine.
@@ -114,11 +128,12 @@ TEST(Dependencies, OfRandomTablesEachEdgeIsNeeded) {
     ASSERT_EQ(said(table, made->dag), "nothing") << "seed " << seed;
     // Waves are one way to run it.
     for (const Dependency& edge : made->edges) {
-      ASSERT_LT(table.tasks.works[edge.from].wave, table.tasks.works[edge.to].wave) << "seed " << seed;
+      ASSERT_LT(table.tasks.works[edge.from].wave, table.tasks.works[edge.to].wave)
+          << "seed " << seed;
       reuses += edge.why == Dependency::Why::kReuse;
     }
-    // By values they are what the groups say that they read, but for a piece of a concatenation whose elements no coordinate meets: its
-    // buffer is none of the work's.
+    // By values they are what the groups say that they read, but for a piece of a concatenation
+    // whose elements no coordinate meets: its buffer is none of the work's.
     const auto values = value_dependencies(table.graph, table.plan, table.tasks);
     ASSERT_TRUE(values.ok());
     const auto leads = Reachability::make(values->dag);
@@ -127,22 +142,27 @@ TEST(Dependencies, OfRandomTablesEachEdgeIsNeeded) {
         const auto stored = accesses_of(table.graph, table.plan, table.tasks.works[before]).stores;
         const auto& mine = table.tasks.works[w].buffers;
         const bool names = std::any_of(stored.begin(), stored.end(), [&](const WorkAccess& store) {
-          return std::find(mine.begin(), mine.end(), table.tasks.works[before].buffers[store.slot]) != mine.end();
+          return std::find(mine.begin(), mine.end(),
+                           table.tasks.works[before].buffers[store.slot]) != mine.end();
         });
-        ASSERT_TRUE((*leads)(before, static_cast<int>(w)) || !names) << "seed " << seed << ", work " << w << " after " << before;
+        ASSERT_TRUE((*leads)(before, static_cast<int>(w)) || !names)
+            << "seed " << seed << ", work " << w << " after " << before;
         named += names;
       }
-    // Without any one of the edges that no path makes needless it is refused, and so it is with a value's turned round. (Turned round, reuse
-    // may be as good: then the bytes are first used by the other buffer.)
+    // Without any one of the edges that no path makes needless it is refused, and so it is with a
+    // value's turned round. (Turned round, reuse may be as good: then the bytes are first used by
+    // the other buffer.)
     const Dag reduced = transitive_reduction(made->dag, *Reachability::make(made->dag));
     ASSERT_EQ(said(table, reduced), "nothing") << "seed " << seed;
     for (int from = 0; from < reduced.size(); ++from)
       for (const int to : reduced.after[from]) {
         Dag wrong = reduced;
         wrong.remove(from, to);
-        ASSERT_NE(said(table, wrong), "nothing") << "seed " << seed << " without " << from << " -> " << to;
+        ASSERT_NE(said(table, wrong), "nothing")
+            << "seed " << seed << " without " << from << " -> " << to;
         if ((*leads)(from, to)) wrong.add(to, from);
-        ASSERT_NE(said(table, wrong), "nothing") << "seed " << seed << " with " << to << " -> " << from;
+        ASSERT_NE(said(table, wrong), "nothing")
+            << "seed " << seed << " with " << to << " -> " << from;
         ++edges;
       }
   }
@@ -163,7 +183,8 @@ TEST(Dependencies, AnArenaThatIsPlacedByThemAddsNone) {
     const auto all = true_dependencies(table.graph, table.plan, table.tasks);
     ASSERT_TRUE(all.ok());
     const auto leads = Reachability::make(values->dag);
-    for (const Dependency& edge : all->edges) ASSERT_TRUE((*leads)(edge.from, edge.to)) << "seed " << seed;
+    for (const Dependency& edge : all->edges)
+      ASSERT_TRUE((*leads)(edge.from, edge.to)) << "seed " << seed;
     // It is as sound by waves, and every read finds its element.
     Status sound = validate(table.graph, table.plan, table.tasks);
     ASSERT_TRUE(sound.ok()) << "seed " << seed << ": " << sound.error().text();

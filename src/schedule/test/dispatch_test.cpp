@@ -17,7 +17,12 @@ Dag dag_of(int count, const std::vector<std::pair<int, int>>& edges) {
   return dag;
 }
 Kernel kernel(KernelClass kind, int64_t shared, double us = 1, int64_t ctas = 1) {
-  return {"k", {.shared_bytes = shared, .threads = 256, .registers = 32, .ctas = ctas, .nanos = us * 1000}, kind, "by hand", true};
+  return {
+      "k",
+      {.shared_bytes = shared, .threads = 256, .registers = 32, .ctas = ctas, .nanos = us * 1000},
+      kind,
+      "by hand",
+      true};
 }
 std::vector<int> numbers(int count) {
   std::vector<int> out(count);
@@ -27,7 +32,9 @@ std::vector<int> numbers(int count) {
 std::vector<Kernel> some_kernels(std::mt19937& random, int count, bool free) {
   std::vector<Kernel> out;
   for (int k = 0; k < count; ++k) {
-    out.push_back(kernel(random() % 2 == 0 ? M : C, static_cast<int64_t>(random() % 5) * 1024, 1 + static_cast<double>(random() % 20), 1 + static_cast<int64_t>(random() % 300)));
+    out.push_back(kernel(random() % 2 == 0 ? M : C, static_cast<int64_t>(random() % 5) * 1024,
+                         1 + static_cast<double>(random() % 20),
+                         1 + static_cast<int64_t>(random() % 300)));
     out.back().launches = !free || random() % 6 != 0;
   }
   return out;
@@ -48,29 +55,34 @@ std::vector<int> waves_of(const Dag& dag) {
 }
 
 // 0 -> 1, 2, 3;  1, 2 -> 4;  3, 4 -> 5
-const std::vector<std::pair<int, int>> kJoined = {{0, 1}, {0, 2}, {0, 3}, {1, 4}, {2, 4}, {3, 5}, {4, 5}};
+const std::vector<std::pair<int, int>> kJoined = {{0, 1}, {0, 2}, {0, 3}, {1, 4},
+                                                  {2, 4}, {3, 5}, {4, 5}};
 // Two diamonds, one behind the other: 0 -> 1, 2 -> 3 -> 4, 5 -> 6
-const std::vector<std::pair<int, int>> kDiamonds = {{0, 1}, {0, 2}, {1, 3}, {2, 3}, {3, 4}, {3, 5}, {4, 6}, {5, 6}};
+const std::vector<std::pair<int, int>> kDiamonds = {{0, 1}, {0, 2}, {1, 3}, {2, 3},
+                                                    {3, 4}, {3, 5}, {4, 6}, {5, 6}};
 
 TEST(Opara, Algorithm1ByHand) {
-  // 0: new, lane 0.  1: 0 passes lane 0 on.  2: 0 has passed it on, new, lane 1.  3: the same, lane 2.
-  // 4: 1 passes lane 0 on.  5: 3 comes first and passes lane 2 on; 4 keeps lane 0.
+  // 0: new, lane 0.  1: 0 passes lane 0 on.  2: 0 has passed it on, new, lane 1.  3: the same,
+  // lane 2. 4: 1 passes lane 0 on.  5: 3 comes first and passes lane 2 on; 4 keeps lane 0.
   const Lanes joined = allocate_opara(dag_of(6, kJoined), numbers(6));
   EXPECT_EQ(joined.lane, (std::vector<int>{0, 0, 1, 2, 0, 2}));
   EXPECT_EQ(joined.count, 3);
-  // 3: 1 comes first, lane 0.  5: 3 has passed lane 0 on to 4, and lane 1 has ended with 2: new, lane 2.
+  // 3: 1 comes first, lane 0.  5: 3 has passed lane 0 on to 4, and lane 1 has ended with 2: new,
+  // lane 2.
   const Lanes diamonds = allocate_opara(dag_of(7, kDiamonds), numbers(7));
   EXPECT_EQ(diamonds.lane, (std::vector<int>{0, 0, 1, 0, 0, 2, 0}));
   EXPECT_EQ(diamonds.count, 3);
 }
 
 TEST(Opara, Algorithm2ByHand) {
-  // L_mem {0}: 0.  Then L_mem {2, 3}, L_comp {1}.  Turns: compute 1; memory 3, which asks for less than 2; compute has none, memory 2,
-  // which releases 4; compute 4; memory 5.
-  const std::vector<Kernel> kernels = {kernel(M, 4), kernel(C, 8), kernel(M, 2), kernel(M, 1), kernel(C, 1), kernel(M, 1)};
+  // L_mem {0}: 0.  Then L_mem {2, 3}, L_comp {1}.  Turns: compute 1; memory 3, which asks for less
+  // than 2; compute has none, memory 2, which releases 4; compute 4; memory 5.
+  const std::vector<Kernel> kernels = {kernel(M, 4), kernel(C, 8), kernel(M, 2),
+                                       kernel(M, 1), kernel(C, 1), kernel(M, 1)};
   EXPECT_EQ(order_opara(dag_of(6, kJoined), kernels), (std::vector<int>{0, 1, 3, 2, 4, 5}));
   // Both lists have some: memory goes first. 2 and 3 ask for the same: 2 was there first.
-  EXPECT_EQ(order_opara(Dag(4), {kernel(C, 1), kernel(C, 0), kernel(M, 9), kernel(M, 9)}), (std::vector<int>{2, 1, 3, 0}));
+  EXPECT_EQ(order_opara(Dag(4), {kernel(C, 1), kernel(C, 0), kernel(M, 9), kernel(M, 9)}),
+            (std::vector<int>{2, 1, 3, 0}));
 }
 
 TEST(Opara, KernelsThatLaunchNothingAreFree) {
@@ -78,7 +90,8 @@ TEST(Opara, KernelsThatLaunchNothingAreFree) {
   std::vector<Kernel> kernels = {kernel(M, 5), kernel(M, 9), kernel(C, 9), kernel(M, 6)};
   kernels[1].launches = false;
   EXPECT_EQ(order_opara(dag_of(4, {{0, 1}, {1, 2}}), kernels), (std::vector<int>{0, 1, 2, 3}));
-  const auto made = dispatch(dag_of(4, {{0, 1}, {1, 2}}), kernels, {0, 1, 2, 0}, {.policy = "opara", .sms = 4});
+  const auto made =
+      dispatch(dag_of(4, {{0, 1}, {1, 2}}), kernels, {0, 1, 2, 0}, {.policy = "opara", .sms = 4});
   ASSERT_TRUE(made.ok()) << made.error().text();
   ASSERT_EQ(made->kernels.size(), 3u);
   EXPECT_EQ(made->lanes, 2);
@@ -94,13 +107,16 @@ TEST(Opara, LeastDemandLooksAtAllResources) {
     return other;
   };
   EXPECT_FALSE(asks_for_less(base, base));
-  for (const Demand& more : {with([](Demand& d) { ++d.shared_bytes; }), with([](Demand& d) { ++d.threads; }),
-                             with([](Demand& d) { ++d.registers; }), with([](Demand& d) { ++d.ctas; })}) {
+  for (const Demand& more :
+       {with([](Demand& d) { ++d.shared_bytes; }), with([](Demand& d) { ++d.threads; }),
+        with([](Demand& d) { ++d.registers; }), with([](Demand& d) { ++d.ctas; })}) {
     EXPECT_TRUE(asks_for_less(base, more));
     EXPECT_FALSE(asks_for_less(more, base));
   }
-  EXPECT_TRUE(asks_for_less(with([](Demand& d) { d.threads = 999; }), with([](Demand& d) { ++d.shared_bytes; })));
-  EXPECT_TRUE(asks_for_less(with([](Demand& d) { d.registers = 255; }), with([](Demand& d) { ++d.threads; })));
+  EXPECT_TRUE(asks_for_less(with([](Demand& d) { d.threads = 999; }),
+                            with([](Demand& d) { ++d.shared_bytes; })));
+  EXPECT_TRUE(asks_for_less(with([](Demand& d) { d.registers = 255; }),
+                            with([](Demand& d) { ++d.threads; })));
 }
 
 TEST(Classes, ByTheRidgeElseByTheTable) {
@@ -109,12 +125,15 @@ TEST(Classes, ByTheRidgeElseByTheTable) {
   EXPECT_EQ(classify(1000, 10, 50, "Relu").why, "100.0 operations a byte, the ridge is at 50.0");
   EXPECT_EQ(classify(0, 10, 50, "MatMul").kind, C);
   EXPECT_EQ(classify(0, 10, 50, "MatMul").why, "by the table, MatMul");
-  for (const char* op : {"MaxPool", "Add", "Softmax", "BatchNormalization", "Concat"}) EXPECT_EQ(class_of_op(op), M) << op;
-  for (const char* op : {"MatMul", "Gemm", "Conv", "Attention"}) EXPECT_EQ(class_of_op(op), C) << op;
+  for (const char* op : {"MaxPool", "Add", "Softmax", "BatchNormalization", "Concat"})
+    EXPECT_EQ(class_of_op(op), M) << op;
+  for (const char* op : {"MatMul", "Gemm", "Conv", "Attention"})
+    EXPECT_EQ(class_of_op(op), C) << op;
 }
 
 TEST(Nimble, MatchingsByHand) {
-  // Matching: 0-1, 1-4, 3-5; 2 and 4 find their successors taken. Chains {2}, {0 1 4}, {3 5}; none begins where another's end leads.
+  // Matching: 0-1, 1-4, 3-5; 2 and 4 find their successors taken. Chains {2}, {0 1 4}, {3 5}; none
+  // begins where another's end leads.
   const Dag joined = dag_of(6, kJoined);
   EXPECT_EQ(allocate_nimble(joined, *Reachability::make(joined)).count, 3);
   // Chains {2}, {5}, {0 1 3 4 6}; 2 leads to 5, so both share a lane: one less than algorithm 1's.
@@ -131,13 +150,20 @@ TEST(Nimble, MatchingsByHand) {
 
 TEST(Critical, ByHand) {
   // Remaining paths: 0 20, 1 10, 2 5 us. 0 is first; 2 is ready beside it; 1 when 0 has ended.
-  EXPECT_EQ(order_critical(dag_of(3, {{0, 1}}), {kernel(M, 0, 10), kernel(M, 0, 10), kernel(M, 0, 5, 4)}, 4), (std::vector<int>{0, 2, 1}));
+  EXPECT_EQ(order_critical(dag_of(3, {{0, 1}}),
+                           {kernel(M, 0, 10), kernel(M, 0, 10), kernel(M, 0, 5, 4)}, 4),
+            (std::vector<int>{0, 2, 1}));
   // As urgent within a tenth: beside 0, with 3 of 4 SMs taken, 2 fits and 1 does not.
-  EXPECT_EQ(order_critical(Dag(3), {kernel(M, 0, 100, 3), kernel(M, 0, 96, 2), kernel(M, 0, 95, 1)}, 4), (std::vector<int>{0, 2, 1}));
+  EXPECT_EQ(
+      order_critical(Dag(3), {kernel(M, 0, 100, 3), kernel(M, 0, 96, 2), kernel(M, 0, 95, 1)}, 4),
+      (std::vector<int>{0, 2, 1}));
   // Both fit: the other class goes first.
-  EXPECT_EQ(order_critical(Dag(3), {kernel(C, 0, 100), kernel(C, 0, 99), kernel(M, 0, 98)}, 4), (std::vector<int>{0, 2, 1}));
+  EXPECT_EQ(order_critical(Dag(3), {kernel(C, 0, 100), kernel(C, 0, 99), kernel(M, 0, 98)}, 4),
+            (std::vector<int>{0, 2, 1}));
   // More than a tenth apart: the longer path, whatever its class and size.
-  EXPECT_EQ(order_critical(Dag(3), {kernel(C, 0, 100, 4), kernel(C, 0, 80, 4), kernel(M, 0, 50, 1)}, 8), (std::vector<int>{0, 1, 2}));
+  EXPECT_EQ(
+      order_critical(Dag(3), {kernel(C, 0, 100, 4), kernel(C, 0, 80, 4), kernel(M, 0, 50, 1)}, 8),
+      (std::vector<int>{0, 1, 2}));
 }
 
 TEST(Predict, ByHand) {
@@ -154,13 +180,16 @@ TEST(Predict, ByHand) {
   EXPECT_DOUBLE_EQ(us(Dag(2), {kernel(M, 0, 10, 4), kernel(C, 0, 10, 9)}, "opara"), 20);
   // 0 -> 1 beside 2 -> 3: a wave waits for 2's 9 us; lanes do not.
   const Dag pair = dag_of(4, {{0, 1}, {2, 3}});
-  const std::vector<Kernel> uneven = {kernel(M, 0, 1), kernel(M, 0, 9), kernel(M, 0, 9), kernel(M, 0, 1)};
+  const std::vector<Kernel> uneven = {kernel(M, 0, 1), kernel(M, 0, 9), kernel(M, 0, 9),
+                                      kernel(M, 0, 1)};
   EXPECT_DOUBLE_EQ(us(pair, uneven, "waves"), 18);
   EXPECT_DOUBLE_EQ(us(pair, uneven, "critical"), 10);
   EXPECT_DOUBLE_EQ(us(pair, uneven, "auto"), 10);
   auto chosen = dispatch(pair, uneven, waves_of(pair), {.policy = "auto", .sms = 4});
   ASSERT_TRUE(chosen.ok());
-  EXPECT_EQ(chosen->reason, "nimble, by the prediction (us): waves 18.0, sequential 20.0, nimble 10.0, opara 10.0, critical 10.0");
+  EXPECT_EQ(chosen->reason,
+            "nimble, by the prediction (us): waves 18.0, sequential 20.0, nimble 10.0, opara 10.0, "
+            "critical 10.0");
   // A chain gains nothing: waves stay.
   chosen = dispatch(dag_of(2, {{0, 1}}), halves, {0, 1}, {.policy = "auto", .sms = 4});
   ASSERT_TRUE(chosen.ok());
@@ -175,11 +204,14 @@ TEST(Dispatch, TenThousandRandomOrdersAreTopologicalAndLanesAreChains) {
     const int count = 1 + static_cast<int>(random() % 24);
     const Dag dag = random_dag(random, count, static_cast<int>(random() % (2 * count + 1)));
     const std::vector<Kernel> kernels = some_kernels(random, count, turn % 2 == 0);
-    for (const auto& order : {order_opara(dag, kernels), order_critical(dag, kernels, 132), order_random(dag, static_cast<uint64_t>(turn))})
+    for (const auto& order : {order_opara(dag, kernels), order_critical(dag, kernels, 132),
+                              order_random(dag, static_cast<uint64_t>(turn))})
       ASSERT_TRUE(check_topological(dag, order).ok()) << turn;
     const auto reaches = Reachability::make(dag);
-    const Lanes opara = allocate_opara(dag, numbers(count)), nimble = allocate_nimble(dag, *reaches);
-    // Algorithm 1: who follows in a lane follows by an edge, so each passes its lane on once; as many lanes as kernels that inherit none.
+    const Lanes opara = allocate_opara(dag, numbers(count)),
+                nimble = allocate_nimble(dag, *reaches);
+    // Algorithm 1: who follows in a lane follows by an edge, so each passes its lane on once; as
+    // many lanes as kernels that inherit none.
     std::vector<int> last(opara.count, -1);
     int inherits = 0;
     for (int v = 0; v < count; ++v) {
@@ -198,7 +230,8 @@ TEST(Dispatch, TenThousandRandomOrdersAreTopologicalAndLanesAreChains) {
         }
     // All of it together, as the command line asks for it; dispatch() validates what it gives.
     DispatchOptions options{.policy = policies[random() % 6], .sms = 132};
-    if (options.policy != "waves") options.launch_order = orders[random() % 6], options.streams = static_cast<int>(random() % 4);
+    if (options.policy != "waves")
+      options.launch_order = orders[random() % 6], options.streams = static_cast<int>(random() % 4);
     const auto made = dispatch(dag, kernels, waves_of(dag), options);
     ASSERT_TRUE(made.ok()) << turn << ": " << made.error().text();
     if (options.streams > 0 && made->policy != "waves") {
@@ -230,19 +263,29 @@ TEST(Dispatch, WhatWasTamperedWithIsRefused) {
     Dispatch made = *sound;
     tamper(made);
     const Status status = validate_dispatch(dag, kernels, made);
-    return status.ok() ? std::string("nothing") : status.error().message.substr(std::string("the dispatch is refused: ").size());
+    return status.ok()
+               ? std::string("nothing")
+               : status.error().message.substr(std::string("the dispatch is refused: ").size());
   };
   EXPECT_EQ(said([](Dispatch&) {}), "nothing");
   EXPECT_EQ(said([](Dispatch& d) { d.kernels.pop_back(); }), "it lacks kernel 5");
   EXPECT_EQ(said([](Dispatch& d) { d.kernels[1].kernel = 0; }), "it has kernel 0 twice");
   EXPECT_EQ(said([](Dispatch& d) { d.kernels[1].kernel = 6; }), "it has kernel 6 of 6");
-  EXPECT_EQ(said([](Dispatch& d) { d.kernels[2].position = 5; }).substr(9), "has position 5 instead of 2");
+  EXPECT_EQ(said([](Dispatch& d) { d.kernels[2].position = 5; }).substr(9),
+            "has position 5 instead of 2");
   EXPECT_EQ(said([](Dispatch& d) { d.kernels[0].lane = 3; }), "kernel 0 has lane 3 of 3");
-  EXPECT_EQ(said([](Dispatch& d) { d.kernels[5].predecessors = {4}; }), "no edges lead from kernel 3 to kernel 5, which follows it");
-  EXPECT_EQ(said([](Dispatch& d) { d.kernels[0].predecessors = {5}; }), "kernel 0 follows kernel 5, which is not launched before it");
+  EXPECT_EQ(said([](Dispatch& d) { d.kernels[5].predecessors = {4}; }),
+            "no edges lead from kernel 3 to kernel 5, which follows it");
+  EXPECT_EQ(said([](Dispatch& d) { d.kernels[0].predecessors = {5}; }),
+            "kernel 0 follows kernel 5, which is not launched before it");
   for (const Dispatched& each : sound->kernels)
     for (size_t k = 0; k < each.predecessors.size(); ++k)
-      EXPECT_NE(said([&](Dispatch& d) { d.kernels[each.position].predecessors.erase(d.kernels[each.position].predecessors.begin() + static_cast<std::ptrdiff_t>(k)); }), "nothing");
+      EXPECT_NE(
+          said([&](Dispatch& d) {
+            d.kernels[each.position].predecessors.erase(
+                d.kernels[each.position].predecessors.begin() + static_cast<std::ptrdiff_t>(k));
+          }),
+          "nothing");
   Dispatch merged = *sound;  // 2 into lane 0, beside 1
   for (Dispatched& each : merged.kernels)
     if (each.kernel == 2) each.lane = 0;
@@ -252,8 +295,10 @@ TEST(Dispatch, WhatWasTamperedWithIsRefused) {
 TEST(Dispatch, UnknownNamesAreRefused) {
   const auto said = [](DispatchOptions options) { return check_options(options).error().message; };
   EXPECT_EQ(said({.policy = "best"}), "there is no dispatch 'best'");
-  EXPECT_EQ(said({.policy = "opara", .launch_order = "random"}), "there is no launch order 'random'");
-  EXPECT_EQ(said({.policy = "opara", .launch_order = "random:x"}), "there is no launch order 'random:x'");
+  EXPECT_EQ(said({.policy = "opara", .launch_order = "random"}),
+            "there is no launch order 'random'");
+  EXPECT_EQ(said({.policy = "opara", .launch_order = "random:x"}),
+            "there is no launch order 'random:x'");
   EXPECT_EQ(said({.streams = 2}), "the dispatch waves has neither lanes nor an order of its own");
   EXPECT_TRUE(check_options({.policy = "auto", .launch_order = "random:17", .streams = 3}).ok());
 }
@@ -261,13 +306,18 @@ TEST(Dispatch, UnknownNamesAreRefused) {
 TEST(Dispatch, JsonAndPriorities) {
   std::vector<Kernel> kernels = {kernel(M, 1), kernel(C, 2), kernel(M, 3)};
   kernels[0].name = "a \"b\"\n";
-  const auto made = dispatch(dag_of(3, {{0, 1}, {0, 2}}), kernels, {0, 1, 1}, {.policy = "opara", .sms = 4});
+  const auto made =
+      dispatch(dag_of(3, {{0, 1}, {0, 2}}), kernels, {0, 1, 1}, {.policy = "opara", .sms = 4});
   ASSERT_TRUE(made.ok());
   EXPECT_EQ(made->kernels[0].priority, -5);
   EXPECT_EQ(made->kernels[1].priority, -5);
   EXPECT_EQ(made->kernels[2].priority, -4);
   const std::string json = print_json(*made, kernels);
-  EXPECT_NE(json.find(R"("kernel": 0, "name": "a \"b\"\u000a", "position": 0, "lane": 0, "priority": -5, "class": "memory")"), std::string::npos) << json;
+  EXPECT_NE(
+      json.find(
+          R"("kernel": 0, "name": "a \"b\"\u000a", "position": 0, "lane": 0, "priority": -5, "class": "memory")"),
+      std::string::npos)
+      << json;
   EXPECT_NE(json.find(R"("predecessors": [0], "reason": ")"), std::string::npos) << json;
 }
 

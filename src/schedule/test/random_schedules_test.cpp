@@ -1,5 +1,6 @@
-// Random graphs, half of them of moves, planned for random machines: every table passes the validator and a shadow run, and so does any
-// other deal of its tasks to SMs. OBELISK_SCHEDULES=N tries N of them from OBELISK_SEED on.
+// Random graphs, half of them of moves, planned for random machines: every table passes the
+// validator and a shadow run, and so does any other deal of its tasks to SMs. OBELISK_SCHEDULES=N
+// tries N of them from OBELISK_SEED on.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -43,23 +44,29 @@ TEST(RandomSchedules, PassTheValidator) {
       ASSERT_TRUE(next.ok()) << "seed " << seed << ", " << pass.name << ": " << next.error().text();
       graph = std::move(*next);
     }
-    auto device = machine::device(machines[random() % std::size(machines)], 1 + static_cast<int>(random() % 148));
+    auto device = machine::device(machines[random() % std::size(machines)],
+                                  1 + static_cast<int>(random() % 148));
     ASSERT_TRUE(device.ok());
     machine::Strategy strategy;
-    if (device->family == machine::Family::kCuda) {  // a graph of kernels, one kernel, one kernel without barriers
+    if (device->family ==
+        machine::Family::kCuda) {  // a graph of kernels, one kernel, one kernel without barriers
       const int form = static_cast<int>(random() % 3);
-      const auto granularity = form == 0 ? machine::Granularity::kStitch : machine::Granularity::kMono;
+      const auto granularity =
+          form == 0 ? machine::Granularity::kStitch : machine::Granularity::kMono;
       strategy = strategy_for(*device, {.granularity = granularity, .dataflow = form == 2});
     }
     stitch::Options options;
     options.stitch = random() % 4 != 0, options.tiles = random() % 4 != 0;
     const stitch::Plan plan = stitch::plan(graph, *device, strategy, options);
     TaskGraph tasks = build(graph, plan, *device, strategy);
-    if (getenv("OBELISK_SHOW")) fmt::print("{}\n{}\n{}\n", graph::print(graph), stitch::print(graph, plan, false), print(graph, plan, tasks));
+    if (getenv("OBELISK_SHOW"))
+      fmt::print("{}\n{}\n{}\n", graph::print(graph), stitch::print(graph, plan, false),
+                 print(graph, plan, tasks));
     Status sound = validate(graph, plan, tasks);
     ASSERT_TRUE(sound.ok()) << "seed " << seed << ": " << sound.error().text();
     sound = shadow_run(graph, plan, tasks);
-    ASSERT_TRUE(sound.ok()) << "seed " << seed << ", " << device->name << ": " << sound.error().text();
+    ASSERT_TRUE(sound.ok()) << "seed " << seed << ", " << device->name << ": "
+                            << sound.error().text();
     if (tasks.flows) continue;  // its lists keep their order
     deal_anew(tasks, random);
     sound = validate(graph, plan, tasks);

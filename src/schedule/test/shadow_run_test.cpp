@@ -1,4 +1,5 @@
-// The shadow run: sound tables of every kind pass, and each kind of wrong access is found, by its reason.
+// The shadow run: sound tables of every kind pass, and each kind of wrong access is found, by its
+// reason.
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -21,8 +22,11 @@ enum class Form { kCpu, kGraphOfKernels, kOneKernel };
 
 Table table(graph::Graph graph, Form form, int sms = 0, bool stitching = true) {
   using machine::Granularity;
-  const auto device = form == Form::kCpu ? machine::cpu(sms ? sms : 3) : *machine::gpu("sm_90a", sms);
-  const auto strategy = strategy_for(device, {.granularity = form == Form::kOneKernel ? Granularity::kMono : Granularity::kStitch});
+  const auto device =
+      form == Form::kCpu ? machine::cpu(sms ? sms : 3) : *machine::gpu("sm_90a", sms);
+  const auto strategy = strategy_for(
+      device,
+      {.granularity = form == Form::kOneKernel ? Granularity::kMono : Granularity::kStitch});
   Table made{.graph = std::move(graph)};
   stitch::Options options;
   options.stitch = stitching;
@@ -37,8 +41,8 @@ graph::Graph parsed(const char* text) {
   return std::move(*graph);
 }
 
-// Pieces of a concatenation and a channel shuffle of it, a convolution stored in another order, padding, a gather by data,
-// a GEMM of a value with itself, a row reduction.
+// Pieces of a concatenation and a channel shuffle of it, a convolution stored in another order,
+// padding, a gather by data, a GEMM of a value with itself, a row reduction.
 constexpr const char* kMoves = R"(graph "g" {
   in %0 "a": f32[2,8,6,6]
   in %1 "i": i64[5]
@@ -91,7 +95,8 @@ TEST(ShadowRun, TakesWhatTheScheduleMakes) {
           const Table t = table(parsed(text), form, sms, stitching);
           ASSERT_TRUE(validate(t.graph, t.plan, t.tasks).ok());
           const Status got = shadow(t);
-          EXPECT_TRUE(got.ok()) << got.error().text() << "\n" << stitch::print(t.graph, t.plan, false);
+          EXPECT_TRUE(got.ok()) << got.error().text() << "\n"
+                                << stitch::print(t.graph, t.plan, false);
         }
 }
 
@@ -119,7 +124,9 @@ size_t work_of(const Table& t, std::string_view name) {
       if (t.graph.node(n).name == name) return w;
   CHECK(false, "no work computes '{}'", name);
 }
-stitch::Group& group_of(Table& t, std::string_view name) { return t.plan.groups[t.tasks.works[work_of(t, name)].group]; }
+stitch::Group& group_of(Table& t, std::string_view name) {
+  return t.plan.groups[t.tasks.works[work_of(t, name)].group];
+}
 /// The k-th load, or store, of a work's body.
 Access& access_of(Table& t, std::string_view name, bool store) {
   for (Access& access : t.tasks.works[work_of(t, name)].nest.accesses)
@@ -131,7 +138,8 @@ void move_to_wave(Table& t, size_t work, int wave) {
   for (auto& list : t.tasks.lists) {
     for (ObkTask& task : list)
       if (task.work == work) task.wave = static_cast<uint32_t>(wave);
-    std::stable_sort(list.begin(), list.end(), [](const ObkTask& a, const ObkTask& b) { return a.wave < b.wave; });
+    std::stable_sort(list.begin(), list.end(),
+                     [](const ObkTask& a, const ObkTask& b) { return a.wave < b.wave; });
   }
 }
 
@@ -143,30 +151,51 @@ struct Fault {
 };
 
 const Fault kFaults[] = {
-    {"a load that begins elsewhere", kMoves, "is meant", [](Table& t) { ++access_of(t, "most", false).offset; }},
-    {"a load along another stride", kMoves, "is meant", [](Table& t) {
+    {"a load that begins elsewhere", kMoves, "is meant",
+     [](Table& t) { ++access_of(t, "most", false).offset; }},
+    {"a load along another stride", kMoves, "is meant",
+     [](Table& t) {
        for (int64_t& stride : access_of(t, "most", false).strides) stride *= 2;
      }},
-    {"a load before the buffer", kMoves, "of a buffer of", [](Table& t) { access_of(t, "most", false).offset = -8; }},
-    {"a store that begins elsewhere", kMoves, "stores element", [](Table& t) { ++access_of(t, "left", true).offset; }},
-    {"a store behind the buffer", kMoves, "of a buffer of", [](Table& t) { access_of(t, "padded", true).offset = 1 << 20; }},
-    {"a piece stored where the other one is", kMoves, "where the same wave stores", [](Table& t) {
+    {"a load before the buffer", kMoves, "of a buffer of",
+     [](Table& t) { access_of(t, "most", false).offset = -8; }},
+    {"a store that begins elsewhere", kMoves, "stores element",
+     [](Table& t) { ++access_of(t, "left", true).offset; }},
+    {"a store behind the buffer", kMoves, "of a buffer of",
+     [](Table& t) { access_of(t, "padded", true).offset = 1 << 20; }},
+    {"a piece stored where the other one is", kMoves, "where the same wave stores",
+     [](Table& t) {
        Access& conv = access_of(t, "conv", true);
        conv.offset = access_of(t, "left", true).offset;
        move_to_wave(t, work_of(t, "left"), t.tasks.works[work_of(t, "conv")].wave);
      }},
-    {"a reader in its writer's wave", kMoves, "reads nothing", [](Table& t) { move_to_wave(t, work_of(t, "shuffled"), t.tasks.works[work_of(t, "conv")].wave); }},
-    {"memory that is reused too early", kMoves, "which the same wave reads", [](Table& t) {
+    {"a reader in its writer's wave", kMoves, "reads nothing",
+     [](Table& t) {
+       move_to_wave(t, work_of(t, "shuffled"), t.tasks.works[work_of(t, "conv")].wave);
+     }},
+    {"memory that is reused too early", kMoves, "which the same wave reads",
+     [](Table& t) {
        for (Buffer& buffer : t.tasks.buffers)
          if (buffer.kind == BufferKind::kArena) buffer.offset = {0};
      }},
-    {"an operand of a GEMM that begins elsewhere", kMoves, "is meant", [](Table& t) { group_of(t, "gram").product.b_offset += 16; }},
-    {"rows of a GEMM along another stride", kMoves, "is meant", [](Table& t) { group_of(t, "gram").product.m[0].a += 1; }},
-    {"a depth of a GEMM along another stride", kMoves, "is meant", [](Table& t) { group_of(t, "gram").product.k[0].b += 1; }},
-    {"a convolution's pixels in another order", kMoves, "row", [](Table& t) { std::swap(group_of(t, "conv").anchor_coords[2], group_of(t, "conv").anchor_coords[3]); }},
-    {"heads of attention that lie elsewhere", kAttention, "is meant", [](Table& t) { group_of(t, "attention").attention.k.head += 8; }},
-    {"values of attention that are keys", kAttention, "is meant", [](Table& t) { group_of(t, "attention").attention.v.offset = group_of(t, "attention").attention.k.offset; }},
-    {"a task that is lost", kMoves, "nothing", [](Table& t) {
+    {"an operand of a GEMM that begins elsewhere", kMoves, "is meant",
+     [](Table& t) { group_of(t, "gram").product.b_offset += 16; }},
+    {"rows of a GEMM along another stride", kMoves, "is meant",
+     [](Table& t) { group_of(t, "gram").product.m[0].a += 1; }},
+    {"a depth of a GEMM along another stride", kMoves, "is meant",
+     [](Table& t) { group_of(t, "gram").product.k[0].b += 1; }},
+    {"a convolution's pixels in another order", kMoves, "row",
+     [](Table& t) {
+       std::swap(group_of(t, "conv").anchor_coords[2], group_of(t, "conv").anchor_coords[3]);
+     }},
+    {"heads of attention that lie elsewhere", kAttention, "is meant",
+     [](Table& t) { group_of(t, "attention").attention.k.head += 8; }},
+    {"values of attention that are keys", kAttention, "is meant",
+     [](Table& t) {
+       group_of(t, "attention").attention.v.offset = group_of(t, "attention").attention.k.offset;
+     }},
+    {"a task that is lost", kMoves, "nothing",
+     [](Table& t) {
        for (auto& list : t.tasks.lists)
          if (!list.empty()) return list.pop_back();
      }},
@@ -180,8 +209,10 @@ TEST(ShadowRun, FindsWhatIsWrong) {
       fault.how(t);
       const Status got = shadow(t);
       ASSERT_FALSE(got.ok()) << fault.name;
-      EXPECT_NE(got.error().message.find("shadow run"), std::string::npos) << fault.name << ": " << got.error().message;
-      EXPECT_NE(got.error().message.find(fault.said), std::string::npos) << fault.name << ": " << got.error().message;
+      EXPECT_NE(got.error().message.find("shadow run"), std::string::npos)
+          << fault.name << ": " << got.error().message;
+      EXPECT_NE(got.error().message.find(fault.said), std::string::npos)
+          << fault.name << ": " << got.error().message;
       if (getenv("OBELISK_SHOW")) fmt::print("{}: {}\n", fault.name, got.error().message);
     }
 }
@@ -200,13 +231,16 @@ TEST(Validate, RefusesAWorkThatReadsWhatItStores) {
   Table t = table(parsed(kMoves), Form::kCpu);
   const size_t left = work_of(t, "left"), shuffled = work_of(t, "shuffled");
   // As if "shuffled" had joined the group of "left": it reads "both", of which "left" is a piece.
-  stitch::Group &to = t.plan.groups[t.tasks.works[left].group], &from = t.plan.groups[t.tasks.works[shuffled].group];
+  stitch::Group &to = t.plan.groups[t.tasks.works[left].group],
+                &from = t.plan.groups[t.tasks.works[shuffled].group];
   const ValueId both = t.plan.layouts[t.graph.node(to.nodes[0]).outputs[0]].storage;
   for (size_t slot = 0; slot < to.body.operands.size(); ++slot)
-    if (t.tasks.buffers[t.tasks.works[left].buffers[slot]].kind == BufferKind::kInput) to.body.operands[slot] = both;
+    if (t.tasks.buffers[t.tasks.works[left].buffers[slot]].kind == BufferKind::kInput)
+      to.body.operands[slot] = both;
   const Status got = validate(t.graph, t.plan, t.tasks);
   ASSERT_FALSE(got.ok());
-  EXPECT_NE(got.error().message.find("of which it stores a part"), std::string::npos) << got.error().message;
+  EXPECT_NE(got.error().message.find("of which it stores a part"), std::string::npos)
+      << got.error().message;
   (void)from;
 }
 

@@ -26,7 +26,8 @@ std::string product(int64_t rows, int64_t k, int64_t columns) {
   in %1 "w": f32[{1},{2}]
   %2: f32[{0},{2}] = MatMul(%0, %1)
   out %2 "y"
-}})", rows, k, columns);
+}})",
+                     rows, k, columns);
 }
 
 // All rows of a layer of a transformer stand in one tile, so that no weight is read twice.
@@ -47,10 +48,12 @@ TEST(Tiles, AProductOfAFewNanosecondsIsOneTask) {
   EXPECT_EQ(scheduled(product(4, 8, 32), 2).task_count(), 1);
 }
 
-// Rows that are looked up are contiguous along their columns, whatever order the numbers of the rows are read in; what a sum takes of
-// many such rows is contiguous along the row that it makes.
+// Rows that are looked up are contiguous along their columns, whatever order the numbers of the
+// rows are read in; what a sum takes of many such rows is contiguous along the row that it makes.
 TEST(Tiles, LookedUpRowsRunAlongThemselves) {
-  const auto over_rows = [](const std::string& text) { return scheduled(text, 2).works.at(0).nest.lanes_in_rows; };
+  const auto over_rows = [](const std::string& text) {
+    return scheduled(text, 2).works.at(0).nest.lanes_in_rows;
+  };
   EXPECT_FALSE(over_rows(R"(graph "g" {
   in %0 "words": i64[8,17]
   in %1 "table": f32[100,384]
@@ -72,7 +75,8 @@ TEST(Tiles, LookedUpRowsRunAlongThemselves) {
 })"));
 }
 
-// Twelve heads of 197 queries are 156 blocks of 16, which would go round twice on a GPU of 132 multiprocessors.
+// Twelve heads of 197 queries are 156 blocks of 16, which would go round twice on a GPU of 132
+// multiprocessors.
 TEST(Tiles, AttentionGoesRoundOnce) {
   const auto graph = graph::parse(R"(graph "g" {
   in %0 "q": f16[1,12,197,64]
@@ -90,23 +94,30 @@ TEST(Tiles, AttentionGoesRoundOnce) {
   EXPECT_TRUE(validate(*graph, plan, tasks).ok());
 }
 
-// Attention of one task a multiprocessor has a kernel without a table where its rectangles are a grid: heads whose last block of queries is
-// smaller are none where heads are rows.
+// Attention of one task a multiprocessor has a kernel without a table where its rectangles are a
+// grid: heads whose last block of queries is smaller are none where heads are rows.
 TEST(Tiles, AttentionOfOneRoundNeedsNoTable) {
   const auto work_of = [](int64_t images, int64_t heads, int64_t queries, bool packed, bool deals) {
-    const std::string type = packed ? fmt::format("f16[{},{},{}]", images, queries, heads * 64) : fmt::format("f16[{},{},{},64]", images, heads, queries);
-    const auto graph = graph::parse(fmt::format("graph \"g\" {{\n  in %0 \"q\": {0}\n  in %1 \"k\": {0}\n  in %2 \"v\": {0}\n  %3: {0} = Attention(%0, %1, %2){1}\n  out %3 \"y\"\n}}", type,
-                                                packed ? fmt::format(" {{q_num_heads = {0}, kv_num_heads = {0}}}", heads) : ""));
+    const std::string type = packed ? fmt::format("f16[{},{},{}]", images, queries, heads * 64)
+                                    : fmt::format("f16[{},{},{},64]", images, heads, queries);
+    const auto graph = graph::parse(fmt::format(
+        "graph \"g\" {{\n  in %0 \"q\": {0}\n  in %1 \"k\": {0}\n  in %2 \"v\": {0}\n  %3: {0} = "
+        "Attention(%0, %1, %2){1}\n  out %3 \"y\"\n}}",
+        type, packed ? fmt::format(" {{q_num_heads = {0}, kv_num_heads = {0}}}", heads) : ""));
     CHECK(graph.ok(), "{}", graph.error().text());
     const machine::Machine device = *machine::gpu("sm_90a");
-    const machine::Strategy strategy{.min_grid_bytes = {deals ? device.fast_memory.count * device.sms : 0}};
+    const machine::Strategy strategy{
+        .min_grid_bytes = {deals ? device.fast_memory.count * device.sms : 0}};
     const stitch::Plan plan = stitch::plan(*graph, device, strategy);
     const TaskGraph tasks = build(*graph, plan, device, strategy);
     CHECK(validate(*graph, plan, tasks).ok());
     const Work& work = tasks.works.front();
-    const int64_t rows = work.nest.row_count(), columns = std::max<int64_t>(work.nest.column_count(), 1);
-    const int64_t grid = (rows + work.tile_rows - 1) / work.tile_rows * ((columns + work.tile_columns - 1) / work.tile_columns);
-    CHECK(!work.single_wave() || grid == tasks.task_count(), "{} rectangles, {} tasks", grid, tasks.task_count());
+    const int64_t rows = work.nest.row_count(),
+                  columns = std::max<int64_t>(work.nest.column_count(), 1);
+    const int64_t grid = (rows + work.tile_rows - 1) / work.tile_rows *
+                         ((columns + work.tile_columns - 1) / work.tile_columns);
+    CHECK(!work.single_wave() || grid == tasks.task_count(), "{} rectangles, {} tasks", grid,
+          tasks.task_count());
     return work;
   };
   EXPECT_TRUE(work_of(1, 12, 128, false, true).single_wave());
@@ -117,14 +128,15 @@ TEST(Tiles, AttentionOfOneRoundNeedsNoTable) {
   EXPECT_FALSE(work_of(16, 12, 128, true, true).single_wave());  // more tasks than multiprocessors
 }
 
-// A long work is cut small where its tasks are dealt while it runs, and once for each worker where lists say who runs what. Short ones
-// are cut alike.
+// A long work is cut small where its tasks are dealt while it runs, and once for each worker where
+// lists say who runs what. Short ones are cut alike.
 TEST(Tiles, LongWorksAreDealt) {
   const auto tasks_of = [](const std::string& body, bool deals) {
     const auto graph = graph::parse("graph \"g\" {\n" + body + "}");
     CHECK(graph.ok(), "{}", graph.error().text());
     const machine::Machine device = *machine::gpu("sm_90a");
-    const machine::Strategy strategy{.min_grid_bytes = {deals ? device.fast_memory.count * device.sms : 0}};
+    const machine::Strategy strategy{
+        .min_grid_bytes = {deals ? device.fast_memory.count * device.sms : 0}};
     const stitch::Plan plan = stitch::plan(*graph, device, strategy);
     TaskGraph tasks = build(*graph, plan, device, strategy);
     const Status sound = validate(*graph, plan, tasks);
@@ -138,7 +150,8 @@ TEST(Tiles, LongWorksAreDealt) {
   %1: f32[{0},1] = ReduceMean(%0, %9) {{keepdims = 1}}
   %2: f32[{0},8192] = Sub(%0, %1)
   out %2 "y"
-)", rows);
+)",
+                       rows);
   };
   EXPECT_EQ(tasks_of(centred(8192), true).task_count(), 8192);  // a row each
   EXPECT_LE(tasks_of(centred(8192), false).task_count(), 132);
@@ -148,28 +161,36 @@ TEST(Tiles, LongWorksAreDealt) {
   %2: f32[8192,8192] = Transpose(%0) {perm = [1, 0]}
   %3: f32[8192,8192] = Add(%1, %2)
   out %3 "y"
-)", true);
+)",
+                                    true);
   EXPECT_EQ(turned.works[0].tile_rows, 64);
   EXPECT_EQ(turned.works[0].tile_columns, 64);
   const TaskGraph flat = tasks_of(R"(in %0 "x": f32[8192,8192]
   %1: f32[8192,8192] = Relu(%0)
   out %1 "y"
-)", true);
+)",
+                                  true);
   EXPECT_TRUE(flat.works[0].grid());
   EXPECT_EQ(flat.works[0].tile_columns * flat.works[0].tile_rows % 64, 0);
   const TaskGraph halves = tasks_of(R"(in %0 "x": f16[8192,8192]
   %1: f16[8192,8192] = Transpose(%0) {perm = [1, 0]}
   out %1 "y"
-)", true);
+)",
+                                    true);
   EXPECT_EQ(halves.works[0].tile_rows, 128);
   EXPECT_EQ(halves.works[0].tile_columns, 64);
   // Rows of a task: what 25 kB have, one or two or four of few, but three of staged ones.
   const auto rows_of = [&](const std::string& type, int64_t columns, bool staged) {
     const int64_t count = (int64_t{1} << 26) / columns;
-    const std::string whole = fmt::format("{}[{},{}]", type, count, columns), row = fmt::format("{}[{},1]", type, count);
-    const std::string text = staged ? "in %0 \"x\": {0}\n  const %9: i64[1] = [1]\n  %1: {1} = ReduceMax(%0, %9) {{keepdims = 1}}\n  %2: {0} = Sub(%0, %1)\n  %3: {0} = Exp(%2)\n"
-                                      "  %4: {1} = ReduceSum(%3, %9) {{keepdims = 1}}\n  %5: {0} = Div(%3, %4)\n  out %5 \"y\"\n"
-                                    : "in %0 \"x\": {0}\n  const %9: i64[1] = [1]\n  %1: {1} = ReduceMean(%0, %9) {{keepdims = 1}}\n  %2: {0} = Sub(%0, %1)\n  out %2 \"y\"\n";
+    const std::string whole = fmt::format("{}[{},{}]", type, count, columns),
+                      row = fmt::format("{}[{},1]", type, count);
+    const std::string text =
+        staged ? "in %0 \"x\": {0}\n  const %9: i64[1] = [1]\n  %1: {1} = ReduceMax(%0, %9) "
+                 "{{keepdims = 1}}\n  %2: {0} = Sub(%0, %1)\n  %3: {0} = Exp(%2)\n"
+                 "  %4: {1} = ReduceSum(%3, %9) {{keepdims = 1}}\n  %5: {0} = Div(%3, %4)\n  out "
+                 "%5 \"y\"\n"
+               : "in %0 \"x\": {0}\n  const %9: i64[1] = [1]\n  %1: {1} = ReduceMean(%0, %9) "
+                 "{{keepdims = 1}}\n  %2: {0} = Sub(%0, %1)\n  out %2 \"y\"\n";
     return tasks_of(fmt::format(fmt::runtime(text), whole, row), true).works[0].tile_rows;
   };
   EXPECT_EQ(rows_of("f16", 8192, false), 1);
@@ -182,18 +203,21 @@ TEST(Tiles, LongWorksAreDealt) {
   EXPECT_EQ(rows_of("f32", 512, false), 6);
 }
 
-// A product of some rows whose A is computed here has a kernel of its own where works have kernels: tiles of 64 rows, A a matrix of blocks. Not
-// one of few rows or of many, of odd k or columns, of an input, or where one kernel runs all.
+// A product of some rows whose A is computed here has a kernel of its own where works have kernels:
+// tiles of 64 rows, A a matrix of blocks. Not one of few rows or of many, of odd k or columns, of
+// an input, or where one kernel runs all.
 TEST(Tiles, ProductsOfSomeRowsStream) {
-  const auto work_of = [](int64_t rows, int64_t k, bool own, bool computed = true, const char* architecture = "sm_90a",
-                           int64_t columns = 192) {
+  const auto work_of = [](int64_t rows, int64_t k, bool own, bool computed = true,
+                          const char* architecture = "sm_90a", int64_t columns = 192) {
     const machine::Machine device = *machine::gpu(architecture);
     const machine::Strategy strategy{.own_kernels = own};
     graph::Graph graph;
-    const auto x = graph.add_input("x", {DType::f16, {rows, k}}), w = graph.add_constant(Tensor::allocate({DType::f16, {k, columns}}));
+    const auto x = graph.add_input("x", {DType::f16, {rows, k}}),
+               w = graph.add_constant(Tensor::allocate({DType::f16, {k, columns}}));
     const auto a = graph.must_add(graph::Op::Tanh, {x});
     const auto product = graph.must_add(graph::Op::MatMul, {computed ? a : x, w});
-    graph.mark_output(graph.must_add(graph::Op::Add, {graph.must_add(graph::Op::Relu, {product}), w}), "y");
+    graph.mark_output(
+        graph.must_add(graph::Op::Add, {graph.must_add(graph::Op::Relu, {product}), w}), "y");
     const stitch::Plan plan = stitch::plan(graph, device, strategy);
     const TaskGraph tasks = build(graph, plan, device, strategy);
     const Status sound = validate(graph, plan, tasks);
@@ -227,26 +251,33 @@ TEST(Tiles, ClustersAtOnce) {
   EXPECT_EQ(machine::clusters_at_once(1, 4), 1);
 }
 
-// A long sum in parts of some rows is cut so that all clusters run at once, and what follows it joins it. With more rows, or where one
-// kernel runs all, its reader adds what it gives.
+// A long sum in parts of some rows is cut so that all clusters run at once, and what follows it
+// joins it. With more rows, or where one kernel runs all, its reader adds what it gives.
 TEST(Tiles, PartsOfALongSumAreClusters) {
-  const auto plan_of = [](int64_t rows, int64_t k, int64_t columns, int64_t parts, bool own, stitch::Plan& plan) {
+  const auto plan_of = [](int64_t rows, int64_t k, int64_t columns, int64_t parts, bool own,
+                          stitch::Plan& plan) {
     const machine::Machine device = *machine::gpu("sm_90a");
     const machine::Strategy strategy{.own_kernels = own};
     graph::Graph graph;
-    const auto x = graph.add_input("x", {DType::f16, {rows, k}}), residual = graph.add_input("r", {DType::f16, {rows, columns}});
-    const auto wide = [&](graph::ValueId value) { return graph.must_add(graph::Op::Cast, {value}, ops::Attrs().set("to", int64_t{1})); };
+    const auto x = graph.add_input("x", {DType::f16, {rows, k}}),
+               residual = graph.add_input("r", {DType::f16, {rows, columns}});
+    const auto wide = [&](graph::ValueId value) {
+      return graph.must_add(graph::Op::Cast, {value}, ops::Attrs().set("to", int64_t{1}));
+    };
     const auto w = graph.add_constant(Tensor::allocate({DType::f16, {k, columns}}));
     const auto a = graph.must_add(graph::Op::Tanh, {x});
-    const auto product = graph.must_add(graph::Op::MatMul, {wide(a), wide(w)}, ops::Attrs().set("parts", parts));
-    const auto narrow = graph.must_add(graph::Op::Cast, {product}, ops::Attrs().set("to", int64_t{10}).set("loose", int64_t{1}));
+    const auto product =
+        graph.must_add(graph::Op::MatMul, {wide(a), wide(w)}, ops::Attrs().set("parts", parts));
+    const auto narrow = graph.must_add(
+        graph::Op::Cast, {product}, ops::Attrs().set("to", int64_t{10}).set("loose", int64_t{1}));
     graph.mark_output(graph.must_add(graph::Op::Add, {narrow, residual}), "y");
     plan = stitch::plan(graph, device, strategy);
     const TaskGraph tasks = build(graph, plan, device, strategy);
     const Status sound = validate(graph, plan, tasks);
     CHECK(sound.ok(), "{}", sound.error().text());
     for (const Work& work : tasks.works)
-      if (plan.groups[work.group].kind == stitch::GroupKind::kProduct) return std::pair(work, tasks.task_count());
+      if (plan.groups[work.group].kind == stitch::GroupKind::kProduct)
+        return std::pair(work, tasks.task_count());
     return std::pair(Work{}, int64_t{0});
   };
   stitch::Plan plan;
@@ -254,7 +285,7 @@ TEST(Tiles, PartsOfALongSumAreClusters) {
   ASSERT_TRUE(work.pipelined());
   EXPECT_EQ(plan.groups.size(), 2u);  // what makes A; the product with the residual
   EXPECT_EQ(work.tile_rows, 64);
-  EXPECT_EQ(work.tile_columns, 64);   // 2 x 12 tiles: 24 clusters of 4
+  EXPECT_EQ(work.tile_columns, 64);  // 2 x 12 tiles: 24 clusters of 4
   work = plan_of(197, 3072, 768, 4, true, plan).first;
   EXPECT_EQ(plan.groups.size(), 2u);
   EXPECT_EQ(work.tile_rows, 50);      // of 4 x 50 rows
@@ -270,7 +301,8 @@ TEST(Tiles, PartsOfALongSumAreClusters) {
   EXPECT_EQ(plan.groups.size(), 3u);
 }
 
-// What a copy engine takes: rows of a batch side by side in the matrix, from whole blocks of 64 columns; no others.
+// What a copy engine takes: rows of a batch side by side in the matrix, from whole blocks of 64
+// columns; no others.
 TEST(Tiles, RowsOfAreAMatrixOfBlocks) {
   const auto matrix_of = [](int64_t k, int64_t pitch, int64_t offset, int64_t step) {
     stitch::Group group;
@@ -296,21 +328,23 @@ TEST(Tiles, RowsOfAreAMatrixOfBlocks) {
   EXPECT_EQ(below->block, 1);
   EXPECT_EQ(below->row_step, 70);
   EXPECT_EQ(below->rows, 1 + 70 + 70);
-  EXPECT_FALSE(matrix_of(128, 256, 32, 128).has_value());   // not from a block's first column
+  EXPECT_FALSE(matrix_of(128, 256, 32, 128).has_value());  // not from a block's first column
   EXPECT_FALSE(matrix_of(128, 256, 0, 32).has_value());
-  EXPECT_FALSE(matrix_of(96, 256, 0, 128).has_value());     // half a block
-  EXPECT_FALSE(matrix_of(128, 196, 0, 128).has_value());    // rows not 16 bytes apart
-  EXPECT_FALSE(matrix_of(128, 192, 0, 128).has_value());    // over the end of the rows
+  EXPECT_FALSE(matrix_of(96, 256, 0, 128).has_value());   // half a block
+  EXPECT_FALSE(matrix_of(128, 196, 0, 128).has_value());  // rows not 16 bytes apart
+  EXPECT_FALSE(matrix_of(128, 192, 0, 128).has_value());  // over the end of the rows
 }
 
-// A product of many rows, and a convolution of many images, take tiles that share multiprocessors, over the edges of images;
-// not where a list says who runs what, nor where there are few rows.
+// A product of many rows, and a convolution of many images, take tiles that share multiprocessors,
+// over the edges of images; not where a list says who runs what, nor where there are few rows.
 TEST(Tiles, ManyRowsShareMultiprocessors) {
   const auto work_of = [](const std::string& body, bool deals, const char* machine = "sm_90a") {
     const auto graph = graph::parse("graph \"g\" {\n" + body + "}");
     CHECK(graph.ok(), "{}", graph.error().text());
     const machine::Machine device = *machine::gpu(machine);
-    const machine::Strategy strategy{.own_kernels = deals, .min_grid_bytes = {deals ? device.fast_memory.count * device.sms : 0}};
+    const machine::Strategy strategy{
+        .own_kernels = deals,
+        .min_grid_bytes = {deals ? device.fast_memory.count * device.sms : 0}};
     const stitch::Plan plan = stitch::plan(*graph, device, strategy);
     const TaskGraph tasks = build(*graph, plan, device, strategy);
     const Status sound = validate(*graph, plan, tasks);
@@ -329,7 +363,8 @@ TEST(Tiles, ManyRowsShareMultiprocessors) {
   %2: f16[{0},64,14,14] = Conv(%4, %1) {{kernel_shape = [3, 3], pads = [1, 1, 1, 1], strides = [2, 2]}}
   %3: f16[{0},64,14,14] = Relu(%2)
   out %3 "y"
-)", images, zeros(64 * 64 * 9));
+)",
+                       images, zeros(64 * 64 * 9));
   };
   const Work many = work_of(conv(128), true);
   EXPECT_TRUE(many.grid());
@@ -342,7 +377,8 @@ TEST(Tiles, ManyRowsShareMultiprocessors) {
   %2: f16[{0},256] = MatMul(%0, %1)
   %3: f16[{0},256] = Relu(%2)
   out %3 "y"
-)", rows, zeros(64 * 256));
+)",
+                       rows, zeros(64 * 256));
   };
   EXPECT_EQ(work_of(product(25000), true).ctas_per_sm(), 2);
   EXPECT_EQ(work_of(product(25000), false).ctas_per_sm(), 0);
@@ -353,8 +389,8 @@ TEST(Tiles, ManyRowsShareMultiprocessors) {
   }
 }
 
-// One query of eight heads that four each share: the keys go to 8 tiles a head, to 16 where 8 could not hold them; their sums lie in a buffer
-// that nobody else has.
+// One query of eight heads that four each share: the keys go to 8 tiles a head, to 16 where 8 could
+// not hold them; their sums lie in a buffer that nobody else has.
 TEST(Tiles, KeysOfFewHeadsAreSharedOut) {
   for (const auto& [keys, pieces] : {std::pair{1025, 8}, std::pair{4096, 16}}) {
     const auto graph = graph::parse(fmt::format(R"(graph "g" {{
@@ -364,7 +400,8 @@ TEST(Tiles, KeysOfFewHeadsAreSharedOut) {
   %3: f16[2,32,1,64] = Attention(%0, %1, %2)
   %4: f16[2,32,1,64] = Relu(%3)
   out %4 "y"
-}})", keys));
+}})",
+                                                keys));
     ASSERT_TRUE(graph.ok()) << graph.error().text();
     const auto device = machine::gpu("sm_90a");
     ASSERT_TRUE(device.ok());
@@ -380,7 +417,8 @@ TEST(Tiles, KeysOfFewHeadsAreSharedOut) {
   }
 }
 
-// A sum joins the branch that ends last, whichever was written last: the other runs beside that branch's beginning.
+// A sum joins the branch that ends last, whichever was written last: the other runs beside that
+// branch's beginning.
 TEST(Waves, AShortcutRunsBesideTheBranchThatItJoins) {
   const std::string text = R"(graph "g" {
   in %0 "x": f32[64,64]
@@ -398,7 +436,8 @@ TEST(Waves, AShortcutRunsBesideTheBranchThatItJoins) {
   EXPECT_EQ(tasks.waves, 2);
 }
 
-// The copy of a cache waits for nothing: it runs where workers are idle, not in the first wave nor in the one before its reader.
+// The copy of a cache waits for nothing: it runs where workers are idle, not in the first wave nor
+// in the one before its reader.
 TEST(Waves, ACopyRunsWhereWorkersAreIdle) {
   const auto graph = graph::parse(R"(graph "g" {
   in %0 "past": f32[1,8,1023,64]
@@ -431,7 +470,8 @@ TEST(Waves, ACopyRunsWhereWorkersAreIdle) {
     const graph::Node& node = graph->node(group.nodes.front());
     if (node.op == ops::Op::Identity) copy = work.wave;
     if (node.op == ops::Op::MatMul && node.inputs[1] == 2) busiest = work.wave;
-    if (node.op == ops::Op::MatMul && node.inputs[1] == 3) narrow = work.wave;  // one task of all workers'
+    if (node.op == ops::Op::MatMul && node.inputs[1] == 3)
+      narrow = work.wave;  // one task of all workers'
   }
   EXPECT_EQ(busiest, 0);
   EXPECT_EQ(copy, narrow);
@@ -472,7 +512,8 @@ TEST(Waves, LightNodesAreLeftToTheirReaders) {
   %9: f32[64,32] = Slice(%6, %2, %3, %5)
   %10: f32[64,64] = Concat(%8, %9) {{axis = 1}}
   out %10 "y"
-}})", last);
+}})",
+                       last);
   };
   EXPECT_EQ(scheduled(text("Neg"), 2).works.size(), 2u);
   EXPECT_EQ(scheduled(text("Tanh"), 2).works.size(), 3u);  // not light: computed once

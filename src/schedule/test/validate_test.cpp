@@ -88,8 +88,7 @@ const Tampering kTamperings[] = {
      }},
     {"a task in another wave", R"(SM \d+ runs work \d+ in wave \d+ instead of \d+)",
      [](Table& t) { ++list_where(t.tasks, [](const auto& l) { return !l.empty(); }).back().wave; }},
-    {"a wave beyond the last", R"(SM \d+ has wave (\d+) of \1)",
-     [](Table& t) { --t.tasks.waves; }},
+    {"a wave beyond the last", R"(SM \d+ has wave (\d+) of \1)", [](Table& t) { --t.tasks.waves; }},
     {"a task that is lost", R"(work \d+ computes (row|column) \d+ never)",
      [](Table& t) { list_where(t.tasks, [](const auto& l) { return l.size() > 1; }).pop_back(); }},
     {"a list that is lost", R"(work \d+ computes (row|column) \d+ never)",
@@ -123,8 +122,7 @@ const Tampering kTamperings[] = {
      [](Table& t) { ++task_where(t.tasks, [](const ObkTask& k) { return k.c0 > 0; }).c0; }},
     {"columns that overlap", R"(work \d+ computes column \d+ twice)",
      [](Table& t) { --task_where(t.tasks, [](const ObkTask& k) { return k.c0 > 0; }).c0; }},
-    {"tiles of unequal rows side by side",
-     R"(work \d+ has tiles of unequal rows side by side)",
+    {"tiles of unequal rows side by side", R"(work \d+ has tiles of unequal rows side by side)",
      [](Table& t) { --task_where(t.tasks, [](const ObkTask& k) { return k.c0 > 0; }).r1; }},
     {"columns beyond the last", R"(work \d+ computes \d+ of \d+ columns)",
      [](Table& t) { task_where(t.tasks, [](const ObkTask& k) { return k.c0 > 0; }).c1 += 512; }},
@@ -142,7 +140,8 @@ const Tampering kTamperings[] = {
                 k.r1 == tile_span(t.plan.groups[w.group], w.nest);
        }).r1 += 4;
      }},
-    {"a reader in its writer's wave", R"(work \d+ \(wave (\d+)\) reads what work \d+ writes in wave \1)",
+    {"a reader in its writer's wave",
+     R"(work \d+ \(wave (\d+)\) reads what work \d+ writes in wave \1)",
      [](Table& t) {
        for (size_t w = 0; w < t.tasks.works.size(); ++w) {
          const auto& after = t.plan.groups[t.tasks.works[w].group].after;
@@ -161,19 +160,20 @@ const Tampering kTamperings[] = {
      }},
     {"a buffer that is none", R"(work 0 names buffer 1048576)",
      [](Table& t) { t.tasks.works.front().buffers[0] = 1 << 20; }},
-    {"a buffer used after its life", R"(work \d+ uses buffer \d+ in wave (\d+), alive in \1\.\.-?\d+)",
+    {"a buffer used after its life",
+     R"(work \d+ uses buffer \d+ in wave (\d+), alive in \1\.\.-?\d+)",
      [](Table& t) {
        arena(t.tasks, 0).last = arena(t.tasks, 0).first;
        --arena(t.tasks, 0).last;
      }},
-    {"a buffer used before its life",
-     R"(work \d+ uses buffer \d+ in wave 0, alive in 1\.\.\d+)",
+    {"a buffer used before its life", R"(work \d+ uses buffer \d+ in wave 0, alive in 1\.\.\d+)",
      [](Table& t) { ++arena(t.tasks, 0).first; }},
     {"a buffer before the arena", R"(value %\d+ lies outside of the arena)",
      [](Table& t) { arena(t.tasks, 0).offset = {-64}; }},
     {"a buffer behind the arena", R"(value %\d+ lies outside of the arena)",
      [](Table& t) { arena(t.tasks, 0).offset = t.tasks.arena; }},
-    {"an arena that is too small", R"(value %\d+ lies outside of the arena)", [](Table& t) { t.tasks.arena = {1024}; }},
+    {"an arena that is too small", R"(value %\d+ lies outside of the arena)",
+     [](Table& t) { t.tasks.arena = {1024}; }},
     {"buffers that share bytes", R"(values %\d+ and %\d+ share bytes in wave \d+)",
      [](Table& t) {
        Buffer &a = arena(t.tasks, 0), &b = arena(t.tasks, 1);

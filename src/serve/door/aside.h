@@ -1,4 +1,5 @@
-/// serve/door/aside.h — a thread beside those that serve connections: what takes milliseconds (long JSON) holds up nobody there.
+/// serve/door/aside.h — a thread beside those that serve connections: what takes milliseconds (long
+/// JSON) holds up nobody there.
 #pragma once
 
 #include <condition_variable>

@@ -9,14 +9,17 @@ namespace {
 class Opened final : public Door {
  public:
   Opened(std::unique_ptr<Engine> engine, const Repository& repository, DoorOptions options)
-      : options_(std::move(options)), engine_(std::move(engine)), service_(*engine_, repository, options_.service) {}
+      : options_(std::move(options)),
+        engine_(std::move(engine)),
+        service_(*engine_, repository, options_.service) {}
   ~Opened() override { close(); }
 
   Status open() {
     TRY(http_, HttpServer::start(options_.http, make_routes(service_)));
     if (options_.grpc_port) {
       GrpcOptions grpc;
-      grpc.host = options_.http.host, grpc.port = *options_.grpc_port, grpc.most_message = options_.http.most_body;
+      grpc.host = options_.http.host, grpc.port = *options_.grpc_port,
+      grpc.most_message = options_.http.most_body;
       grpc.certificate = options_.http.certificate, grpc.key = options_.http.key;
       TRY(grpc_, GrpcServer::start(std::move(grpc), service_));
       service_.on_ready([this](bool ready) { grpc_->set_ready(ready); });
@@ -48,11 +51,14 @@ class Opened final : public Door {
     service_.refuse();
     engine_->drain();
     const auto until = Clock::now() + options_.drain_limit;
-    while (service_.ledger.in_flight() > 0 && Clock::now() < until) std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    while (service_.ledger.in_flight() > 0 && Clock::now() < until)
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));
     clean_ = service_.ledger.in_flight() == 0;
     // Replies that were just given still have to be sent.
-    while (http_ && http_->busy() && clean_ && Clock::now() < until) std::this_thread::sleep_for(std::chrono::milliseconds(2));
-    // No handler is called any more when the engine goes, and replies to its last answers find their servers.
+    while (http_ && http_->busy() && clean_ && Clock::now() < until)
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    // No handler is called any more when the engine goes, and replies to its last answers find
+    // their servers.
     if (metrics_) metrics_->stop();
     if (http_) http_->stop();
     service_.stop();
@@ -75,7 +81,8 @@ class Opened final : public Door {
 
 }  // namespace
 
-Result<std::unique_ptr<Door>> Door::open(std::unique_ptr<Engine> engine, const Repository& repository, DoorOptions options) {
+Result<std::unique_ptr<Door>> Door::open(std::unique_ptr<Engine> engine,
+                                         const Repository& repository, DoorOptions options) {
   auto door = std::make_unique<Opened>(std::move(engine), repository, std::move(options));
   TRY_STATUS(door->open());
   return std::unique_ptr<Door>(std::move(door));

@@ -10,8 +10,18 @@
 namespace obelisk::serve::door {
 
 enum class Cause {
-  kBadRequest, kUnauthorized, kForbidden, kNotFound, kMethod, kConflict, kTooLarge, kMediaType,
-  kUnimplemented, kUnavailable, kCancelled, kInternal,
+  kBadRequest,
+  kUnauthorized,
+  kForbidden,
+  kNotFound,
+  kMethod,
+  kConflict,
+  kTooLarge,
+  kMediaType,
+  kUnimplemented,
+  kUnavailable,
+  kCancelled,
+  kInternal,
 };
 
 struct Fault {

@@ -17,13 +17,15 @@ constexpr uint64_t rounded(uint64_t size) { return (size + 63) / 64 * 64; }
 
 void write_error(FrameWriter& to, const std::optional<Error>& error) {
   to.put(error.has_value());
-  if (error) to.put(error->code).text(error->room).text(error->message).text(error->node).text(error->hint);
+  if (error)
+    to.put(error->code).text(error->room).text(error->message).text(error->node).text(error->hint);
 }
 std::optional<Error> read_error(FrameReader& from) {
   if (!from.get<bool>()) return std::nullopt;
   Error error;
   error.code = from.get<Code>();
-  error.room = from.text(), error.message = from.text(), error.node = from.text(), error.hint = from.text();
+  error.room = from.text(), error.message = from.text(), error.node = from.text(),
+  error.hint = from.text();
   return error;
 }
 
@@ -71,7 +73,8 @@ bool FrameWriter::send(int socket, FrameKind kind) const {
   Head head{static_cast<uint32_t>(kind)};
   head.text_bytes = text_.size();
   head.whole_bytes = rounded(text_.size());
-  std::vector<iovec> parts = {{&head, sizeof head}, {const_cast<char*>(text_.data()), text_.size()}};
+  std::vector<iovec> parts = {{&head, sizeof head},
+                              {const_cast<char*>(text_.data()), text_.size()}};
   const auto pad = [&](uint64_t size) {
     if (rounded(size) != size) parts.push_back({const_cast<char*>(kZeros), rounded(size) - size});
   };
@@ -110,7 +113,8 @@ std::optional<Frame> receive(int socket) {
     return true;
   };
   Head head;
-  if (!read_all(&head, sizeof head) || head.magic != Head().magic || head.whole_bytes > kLongestFrame || rounded(head.text_bytes) > head.whole_bytes)
+  if (!read_all(&head, sizeof head) || head.magic != Head().magic ||
+      head.whole_bytes > kLongestFrame || rounded(head.text_bytes) > head.whole_bytes)
     return std::nullopt;
   // The length of the values stands before them, on a boundary of its own.
   Frame frame{static_cast<FrameKind>(head.kind), Block(64 + head.whole_bytes)};
@@ -155,7 +159,8 @@ ModelConfig read_config(FrameReader& from) {
   config.batch_dimension = from.text(), config.max_batch = from.get<int>();
   config.target = from.text(), config.precision = from.text();
   config.deadline = read_optional<std::chrono::nanoseconds>(from);
-  config.priority = from.get<int>(), config.weight = from.get<double>(), config.queue_limit = from.get<int>();
+  config.priority = from.get<int>(), config.weight = from.get<double>(),
+  config.queue_limit = from.get<int>();
   return config;
 }
 
@@ -178,7 +183,8 @@ ModelInfo read_info(FrameReader& from) {
 void write_request(FrameWriter& to, RequestKey key, const Request& request) {
   to.put(key).text(request.model).text(request.id).text(request.tenant);
   to.put<uint64_t>(request.inputs.size());
-  for (const InputView& input : request.inputs) to.text(input.name).put(input.dtype).shape(input.shape).tensor(input.bytes);
+  for (const InputView& input : request.inputs)
+    to.text(input.name).put(input.dtype).shape(input.shape).tensor(input.bytes);
   write_texts(to, request.outputs);
   write_optional(to, request.deadline);
   // One clock for all processes of a machine.
@@ -191,7 +197,8 @@ std::pair<RequestKey, Request> read_request(FrameReader& from) {
   const auto count = from.get<uint64_t>();
   for (uint64_t k = 0; from.ok() && k < count; ++k) {
     InputView input;
-    input.name = from.text(), input.dtype = from.get<DType>(), input.shape = from.shape(), input.bytes = from.tensor();
+    input.name = from.text(), input.dtype = from.get<DType>(), input.shape = from.shape(),
+    input.bytes = from.tensor();
     request.inputs.push_back(std::move(input));
   }
   request.outputs = read_texts(from);
@@ -206,7 +213,8 @@ void write_answer(FrameWriter& to, RequestKey key, const Answer& answer) {
   write_error(to, answer.error);
   write_optional(to, answer.retry_after);
   to.put<uint64_t>(answer.outputs.size());
-  for (const OutputView& output : answer.outputs) to.text(output.name).put(output.dtype).shape(output.shape).tensor(output.bytes);
+  for (const OutputView& output : answer.outputs)
+    to.text(output.name).put(output.dtype).shape(output.shape).tensor(output.bytes);
   to.put(answer.trace.has_value());
   if (!answer.trace) return;
   const Trace& trace = *answer.trace;
@@ -225,13 +233,15 @@ std::pair<RequestKey, Answer> read_answer(FrameReader& from) {
   const auto count = from.get<uint64_t>();
   for (uint64_t k = 0; from.ok() && k < count; ++k) {
     OutputView output;
-    output.name = from.text(), output.dtype = from.get<DType>(), output.shape = from.shape(), output.bytes = from.tensor();
+    output.name = from.text(), output.dtype = from.get<DType>(), output.shape = from.shape(),
+    output.bytes = from.tensor();
     answer.outputs.push_back(std::move(output));
   }
   if (from.get<bool>()) {
     Trace trace;
     trace.variant = from.text(), trace.lane = from.get<int>(), trace.partners = read_texts(from);
-    trace.batch_rows = from.get<int>(), trace.queued = from.get<std::chrono::nanoseconds>(), trace.ran = from.get<std::chrono::nanoseconds>();
+    trace.batch_rows = from.get<int>(), trace.queued = from.get<std::chrono::nanoseconds>(),
+    trace.ran = from.get<std::chrono::nanoseconds>();
     trace.slack = read_optional<std::chrono::nanoseconds>(from), trace.reason = from.text();
     answer.trace = std::move(trace);
   }

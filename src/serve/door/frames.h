@@ -1,7 +1,10 @@
-/// serve/door/frames.h — what a server and its worker process tell each other, as frames over a socket.
+/// serve/door/frames.h — what a server and its worker process tell each other, as frames over a
+/// socket.
 ///
-///   a frame    its kind and length, then values one after the other, then tensors on boundaries of 64 bytes
-/// Both ends are the same program, so that there is no version; a frame that contradicts itself is the end of the worker.
+///   a frame    its kind and length, then values one after the other, then tensors on boundaries of
+///   64 bytes
+/// Both ends are the same program, so that there is no version; a frame that contradicts itself is
+/// the end of the worker.
 #pragma once
 
 #include <cstring>
@@ -15,8 +18,13 @@
 namespace obelisk::serve::door {
 
 enum class FrameKind : uint32_t {
-  kAdd, kRemove, kSubmit, kCancel, kStop,  // to the worker
-  kAnswer, kModels,                        // from it
+  kAdd,
+  kRemove,
+  kSubmit,
+  kCancel,
+  kStop,  // to the worker
+  kAnswer,
+  kModels,  // from it
 };
 
 class FrameWriter {
@@ -58,7 +66,8 @@ struct Frame {
 /// Waits for the next frame. Nothing: the other end is gone.
 std::optional<Frame> receive(int socket);
 
-/// Reads values in the order that they were written; after a value that is not there all are empty, and ok() is false.
+/// Reads values in the order that they were written; after a value that is not there all are empty,
+/// and ok() is false.
 class FrameReader {
  public:
   explicit FrameReader(const Block& bytes);

@@ -23,7 +23,10 @@ grpc::Status status_of(const Fault& fault) {
 Maybe<std::shared_ptr<Received>> received_from(const grpc::ByteBuffer& buffer) {
   std::vector<grpc::Slice> slices;
   if (!buffer.Dump(&slices).ok()) return bad_request("the message cannot be read");
-  const size_t offset = slices.empty() ? 0 : first_tensor_offset({reinterpret_cast<const char*>(slices[0].begin()), slices[0].size()});
+  const size_t offset = slices.empty()
+                            ? 0
+                            : first_tensor_offset({reinterpret_cast<const char*>(slices[0].begin()),
+                                                   slices[0].size()});
   auto received = std::make_shared<Received>();
   received->body = Block(buffer.Length(), offset);
   size_t at = 0;
@@ -38,7 +41,8 @@ std::string text_from(const grpc::ByteBuffer& buffer) {
   std::vector<grpc::Slice> slices;
   std::string text;
   if (!buffer.Dump(&slices).ok()) return text;
-  for (const grpc::Slice& slice : slices) text.append(reinterpret_cast<const char*>(slice.begin()), slice.size());
+  for (const grpc::Slice& slice : slices)
+    text.append(reinterpret_cast<const char*>(slice.begin()), slice.size());
   return text;
 }
 
@@ -54,7 +58,9 @@ grpc::ByteBuffer buffer_from(Pieces pieces, const std::shared_ptr<void>& keep) {
     if (!pieces.texts[k].empty()) slices.emplace_back(pieces.texts[k]);
     if (k < pieces.tensors.size()) {
       auto* owner = new std::shared_ptr<void>(keep);
-      slices.emplace_back(const_cast<std::byte*>(pieces.tensors[k].data()), pieces.tensors[k].size(), [](void* owner) { delete static_cast<std::shared_ptr<void>*>(owner); }, owner);
+      slices.emplace_back(
+          const_cast<std::byte*>(pieces.tensors[k].data()), pieces.tensors[k].size(),
+          [](void* owner) { delete static_cast<std::shared_ptr<void>*>(owner); }, owner);
     }
   }
   return {slices.data(), slices.size()};
@@ -62,14 +68,19 @@ grpc::ByteBuffer buffer_from(Pieces pieces, const std::shared_ptr<void>& keep) {
 
 std::string metadata(const grpc::GenericCallbackServerContext& context, const char* name) {
   const auto found = context.client_metadata().find(name);
-  return found == context.client_metadata().end() ? "" : std::string(found->second.data(), found->second.size());
+  return found == context.client_metadata().end()
+             ? ""
+             : std::string(found->second.data(), found->second.size());
 }
 
 /// The parts that single calls and calls of a stream share.
 class Caller {
  public:
   Caller(Service& service, grpc::GenericCallbackServerContext& context, std::string tenant)
-      : service_(service), tenant_(std::move(tenant)), header_tenant_(metadata(context, "x-tenant").substr(0, 256)), deadline_(context.deadline()) {}
+      : service_(service),
+        tenant_(std::move(tenant)),
+        header_tenant_(metadata(context, "x-tenant").substr(0, 256)),
+        deadline_(context.deadline()) {}
 
   /// `done` gets the call (null where there is none) and its answer or fault, once.
   template <typename Done>
@@ -81,12 +92,17 @@ class Caller {
     if (!parsed.ok()) return done(nullptr, nullptr, &parsed.fault()), 0;
     const auto call = std::make_shared<Call>(std::move(*parsed));
     call->request.arrival = arrival;
-    if (!tenant_.empty()) call->request.tenant = tenant_;
-    else if (call->request.tenant.empty()) call->request.tenant = header_tenant_;
+    if (!tenant_.empty())
+      call->request.tenant = tenant_;
+    else if (call->request.tenant.empty())
+      call->request.tenant = header_tenant_;
     // A stream's deadline is that of all its calls together.
     if (!stream && deadline_ < std::chrono::system_clock::now() + std::chrono::hours(24 * 365))
-      apply_transport_deadline(*call, std::max(std::chrono::nanoseconds(deadline_ - std::chrono::system_clock::now()), std::chrono::nanoseconds(1)));
-    return service_.infer(call, [call, done = std::move(done)](Answer answer) { done(call, &answer, nullptr); });
+      apply_transport_deadline(
+          *call, std::max(std::chrono::nanoseconds(deadline_ - std::chrono::system_clock::now()),
+                          std::chrono::nanoseconds(1)));
+    return service_.infer(
+        call, [call, done = std::move(done)](Answer answer) { done(call, &answer, nullptr); });
   }
 
  private:
@@ -97,16 +113,21 @@ class Caller {
 
 class Single final : public grpc::ServerGenericBidiReactor {
  public:
-  Single(Service& service, grpc::GenericCallbackServerContext& context, std::string method, std::string tenant)
-      : service_(service), caller_(service, context, std::move(tenant)), method_(std::move(method)) {
+  Single(Service& service, grpc::GenericCallbackServerContext& context, std::string method,
+         std::string tenant)
+      : service_(service),
+        caller_(service, context, std::move(tenant)),
+        method_(std::move(method)) {
     StartRead(&request_);
   }
 
   void OnReadDone(bool ok) override {
     if (!ok) return Finish({grpc::StatusCode::INTERNAL, "the request did not arrive"});
     try {
-      if (method_ == "ModelInfer") infer();
-      else answer();
+      if (method_ == "ModelInfer")
+        infer();
+      else
+        answer();
     } catch (const std::exception& bug) {
       if (!finished_.exchange(true)) Finish({grpc::StatusCode::INTERNAL, bug.what()});
     }
@@ -119,13 +140,16 @@ class Single final : public grpc::ServerGenericBidiReactor {
 
  private:
   void infer() {
-    const RequestKey key = caller_.infer(request_, false, [this](const std::shared_ptr<Call>& call, const Answer* answer, const Fault* fault) {
-      if (fault) return end(status_of(*fault));
-      auto pieces = write_infer(*call, *answer, service_.memory);
-      if (!pieces.ok()) return end(status_of(pieces.fault()));
-      response_ = buffer_from(std::move(*pieces), answer->keep);
-      if (!finished_.exchange(true)) StartWriteAndFinish(&response_, grpc::WriteOptions(), grpc::Status::OK);
-    });
+    const RequestKey key = caller_.infer(
+        request_, false,
+        [this](const std::shared_ptr<Call>& call, const Answer* answer, const Fault* fault) {
+          if (fault) return end(status_of(*fault));
+          auto pieces = write_infer(*call, *answer, service_.memory);
+          if (!pieces.ok()) return end(status_of(pieces.fault()));
+          response_ = buffer_from(std::move(*pieces), answer->keep);
+          if (!finished_.exchange(true))
+            StartWriteAndFinish(&response_, grpc::WriteOptions(), grpc::Status::OK);
+        });
     // This object lives until here in any case: OnDone waits for callbacks to return.
     key_ = key;
     if (cancelled_) service_.engine.cancel(key);
@@ -136,11 +160,14 @@ class Single final : public grpc::ServerGenericBidiReactor {
   }
   void send(const std::string& text) {
     response_ = buffer_from(text);
-    if (!finished_.exchange(true)) StartWriteAndFinish(&response_, grpc::WriteOptions(), grpc::Status::OK);
+    if (!finished_.exchange(true))
+      StartWriteAndFinish(&response_, grpc::WriteOptions(), grpc::Status::OK);
   }
   void settle(const Checked& wrong) {
-    if (wrong) end(status_of(*wrong));
-    else send("");
+    if (wrong)
+      end(status_of(*wrong));
+    else
+      send("");
   }
 
   void answer() {
@@ -148,16 +175,20 @@ class Single final : public grpc::ServerGenericBidiReactor {
     if (method_ == "ServerLive") return send(write_bool(true));
     if (method_ == "ServerReady") return send(write_bool(service_.ready()));
     if (method_ == "ServerMetadata") return send(write_server_metadata(service_.options.version));
-    if (method_ == "ModelReady" || method_ == "ModelMetadata" || method_ == "ModelConfig" || method_ == "ModelStatistics") {
+    if (method_ == "ModelReady" || method_ == "ModelMetadata" || method_ == "ModelConfig" ||
+        method_ == "ModelStatistics") {
       auto named = read_named(text);
       if (!named.ok()) return end(status_of(named.fault()));
-      if (method_ == "ModelReady") return send(write_bool(service_.model_ready(named->name, named->version)));
-      if (method_ == "ModelStatistics" && named->name.empty()) return send(write_statistics(service_.engine.models()));
+      if (method_ == "ModelReady")
+        return send(write_bool(service_.model_ready(named->name, named->version)));
+      if (method_ == "ModelStatistics" && named->name.empty())
+        return send(write_statistics(service_.engine.models()));
       auto info = service_.model(named->name, named->version);
       if (!info.ok()) return end(status_of(info.fault()));
       if (method_ == "ModelStatistics") return send(write_statistics({std::move(*info)}));
       if (info->inputs.empty() && info->outputs.empty() && info->state != ModelState::kReady)
-        return end({grpc::StatusCode::UNAVAILABLE, fmt::format("model '{}' is not ready: {}", named->name, info->reason)});
+        return end({grpc::StatusCode::UNAVAILABLE,
+                    fmt::format("model '{}' is not ready: {}", named->name, info->reason)});
       return send(method_ == "ModelConfig" ? write_config(*info) : write_metadata(*info));
     }
     if (method_ == "RepositoryIndex") {
@@ -168,9 +199,13 @@ class Single final : public grpc::ServerGenericBidiReactor {
     if (method_ == "RepositoryModelLoad" || method_ == "RepositoryModelUnload") {
       auto load = read_load(text);
       if (!load.ok()) return end(status_of(load.fault()));
-      if (load->has_config) return end({grpc::StatusCode::UNIMPLEMENTED, "models are loaded as the repository has them; configurations and files are not taken from clients"});
+      if (load->has_config)
+        return end({grpc::StatusCode::UNIMPLEMENTED,
+                    "models are loaded as the repository has them; configurations and files are "
+                    "not taken from clients"});
       const auto done = [this](const Checked& wrong) { settle(wrong); };
-      return method_ == "RepositoryModelLoad" ? service_.load(load->model, done) : service_.unload(load->model, done);
+      return method_ == "RepositoryModelLoad" ? service_.load(load->model, done)
+                                              : service_.unload(load->model, done);
     }
     if (method_ == "SystemSharedMemoryStatus") {
       auto named = read_named(text);
@@ -189,7 +224,8 @@ class Single final : public grpc::ServerGenericBidiReactor {
       if (!named.ok()) return end(status_of(named.fault()));
       return settle(service_.memory.unregister(named->name));
     }
-    if (method_ == "CudaSharedMemoryStatus" || method_ == "CudaSharedMemoryUnregister") return send("");
+    if (method_ == "CudaSharedMemoryStatus" || method_ == "CudaSharedMemoryUnregister")
+      return send("");
     if (method_ == "LogSettings") {
       auto settings = read_log_settings(text, service_.log.settings());
       if (!settings.ok()) return end(status_of(settings.fault()));
@@ -199,10 +235,14 @@ class Single final : public grpc::ServerGenericBidiReactor {
     if (method_ == "TraceSetting") {
       auto changes = read_changes_trace(text);
       if (!changes.ok()) return end(status_of(changes.fault()));
-      if (*changes) return end({grpc::StatusCode::UNIMPLEMENTED, "trace settings cannot be changed; the parameter 'trace' of a request brings its trace with the answer"});
+      if (*changes)
+        return end({grpc::StatusCode::UNIMPLEMENTED,
+                    "trace settings cannot be changed; the parameter 'trace' of a request brings "
+                    "its trace with the answer"});
       return send(write_trace_settings());
     }
-    end({grpc::StatusCode::UNIMPLEMENTED, fmt::format("there is no method '{}'", method_.substr(0, 100))});
+    end({grpc::StatusCode::UNIMPLEMENTED,
+         fmt::format("there is no method '{}'", method_.substr(0, 100))});
   }
 
   Service& service_;
@@ -235,11 +275,15 @@ class Stream final : public grpc::ServerGenericBidiReactor {
       turn = ++turns_;
       keys_[turn] = 0;
     }
-    const RequestKey key = caller_.infer(message, true, [this, turn](const std::shared_ptr<Call>& call, const Answer* answer, const Fault* fault) {
-      auto pieces = fault ? Maybe<Pieces>(*fault) : write_infer(*call, *answer, service_.memory);
-      if (!pieces.ok()) return push(turn, buffer_from(stream_error(pieces.fault().message), nullptr));
-      push(turn, buffer_from(in_stream(std::move(*pieces)), answer->keep));
-    });
+    const RequestKey key = caller_.infer(
+        message, true,
+        [this, turn](const std::shared_ptr<Call>& call, const Answer* answer, const Fault* fault) {
+          auto pieces =
+              fault ? Maybe<Pieces>(*fault) : write_infer(*call, *answer, service_.memory);
+          if (!pieces.ok())
+            return push(turn, buffer_from(stream_error(pieces.fault().message), nullptr));
+          push(turn, buffer_from(in_stream(std::move(*pieces)), answer->keep));
+        });
     const Locked lock(mutex_);
     if (const auto mine = keys_.find(turn); mine != keys_.end()) {
       mine->second = key;
@@ -292,9 +336,11 @@ class Stream final : public grpc::ServerGenericBidiReactor {
 
   Service& service_;
   Caller caller_;
-  /// The last answer may end this object while its thread still holds the lock, so that the mutex lives on.
+  /// The last answer may end this object while its thread still holds the lock, so that the mutex
+  /// lives on.
   struct Locked {
-    explicit Locked(std::shared_ptr<std::recursive_mutex> given) : mutex(std::move(given)), lock(*mutex) {}
+    explicit Locked(std::shared_ptr<std::recursive_mutex> given)
+        : mutex(std::move(given)), lock(*mutex) {}
     std::shared_ptr<std::recursive_mutex> mutex;
     std::lock_guard<std::recursive_mutex> lock;
   };
@@ -315,10 +361,13 @@ class Refused final : public grpc::ServerGenericBidiReactor {
 class Methods final : public grpc::CallbackGenericService {
  public:
   explicit Methods(Service& service) : service_(service) {}
-  grpc::ServerGenericBidiReactor* CreateReactor(grpc::GenericCallbackServerContext* context) override {
+  grpc::ServerGenericBidiReactor* CreateReactor(
+      grpc::GenericCallbackServerContext* context) override {
     const std::string& method = context->method();
     if (!method.starts_with(kService))
-      return new Refused({grpc::StatusCode::UNIMPLEMENTED, fmt::format("there is no service of the method '{}'", method.substr(0, 100))});
+      return new Refused(
+          {grpc::StatusCode::UNIMPLEMENTED,
+           fmt::format("there is no service of the method '{}'", method.substr(0, 100))});
     const std::string name = method.substr(kService.size());
     std::string tenant;
     if (name != "ServerLive" && name != "ServerReady") {
@@ -351,8 +400,11 @@ class Server final : public GrpcServer {
       credentials = grpc::SslServerCredentials(tls);
     }
     const bool v6 = options.host.find(':') != std::string::npos;
-    builder.AddListeningPort(fmt::format("{}:{}", v6 ? "[" + options.host + "]" : options.host, options.port), credentials, &port_);
-    builder.SetMaxReceiveMessageSize(static_cast<int>(std::min<size_t>(options.most_message, INT32_MAX)));
+    builder.AddListeningPort(
+        fmt::format("{}:{}", v6 ? "[" + options.host + "]" : options.host, options.port),
+        credentials, &port_);
+    builder.SetMaxReceiveMessageSize(
+        static_cast<int>(std::min<size_t>(options.most_message, INT32_MAX)));
     builder.SetMaxSendMessageSize(-1);
     builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
     builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, 7'200'000);
@@ -362,7 +414,9 @@ class Server final : public GrpcServer {
     builder.RegisterCallbackGenericService(&methods_);
     server_ = builder.BuildAndStart();
     if (!server_ || port_ == 0)
-      return Error{Code::kUsage, "serve", fmt::format("cannot listen on {}:{} for gRPC", options.host, options.port), "", "another --host or --grpc"};
+      return Error{Code::kUsage, "serve",
+                   fmt::format("cannot listen on {}:{} for gRPC", options.host, options.port), "",
+                   "another --host or --grpc"};
     set_ready(false);
     return ok_status();
   }

@@ -1,4 +1,5 @@
-/// serve/door/grpc_server.h — inference.GRPCInferenceService, with the calls' own deadlines and cancellation.
+/// serve/door/grpc_server.h — inference.GRPCInferenceService, with the calls' own deadlines and
+/// cancellation.
 #pragma once
 
 #include <memory>
@@ -22,7 +23,8 @@ class GrpcServer {
   virtual int port() const = 0;
   /// What grpc.health.v1 says.
   virtual void set_ready(bool ready) = 0;
-  /// No call is taken from now on; those that run are cancelled after `patience`. Returns when none is left.
+  /// No call is taken from now on; those that run are cancelled after `patience`. Returns when none
+  /// is left.
   virtual void stop(std::chrono::milliseconds patience) = 0;
 };
 

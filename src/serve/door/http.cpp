@@ -38,7 +38,10 @@ const std::string* HttpRequest::header(std::string_view lower_case_name) const {
 std::optional<std::string> percent_decoded(std::string_view text) {
   std::string out;
   const auto digit = [](char c) {
-    return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
+    return c >= '0' && c <= '9'   ? c - '0'
+           : c >= 'a' && c <= 'f' ? c - 'a' + 10
+           : c >= 'A' && c <= 'F' ? c - 'A' + 10
+                                  : -1;
   };
   for (size_t k = 0; k < text.size(); ++k) {
     if (text[k] != '%') {
@@ -57,7 +60,8 @@ std::optional<std::string> percent_decoded(std::string_view text) {
 Maybe<Block> inflated(std::span<const std::byte> bytes, size_t most, size_t before) {
   z_stream stream{};
   // 32 more: gzip and zlib are told apart by their first bytes.
-  if (inflateInit2(&stream, MAX_WBITS + 32) != Z_OK) return Fault{Cause::kInternal, "zlib does not start"};
+  if (inflateInit2(&stream, MAX_WBITS + 32) != Z_OK)
+    return Fault{Cause::kInternal, "zlib does not start"};
   struct End {
     z_stream& stream;
     ~End() { inflateEnd(&stream); }
@@ -76,9 +80,13 @@ Maybe<Block> inflated(std::span<const std::byte> bytes, size_t most, size_t befo
     stream.avail_out = static_cast<uInt>(piece.size());
     status = inflate(&stream, Z_NO_FLUSH);
     const size_t made = piece.size() - stream.avail_out;
-    if (status != Z_OK && status != Z_STREAM_END) return bad_request("the compressed body is damaged");
+    if (status != Z_OK && status != Z_STREAM_END)
+      return bad_request("the compressed body is damaged");
     if (out.size() + made > most)
-      return Fault{Cause::kTooLarge, fmt::format("the body has more than the {} bytes that are allowed once it is inflated", most)};
+      return Fault{
+          Cause::kTooLarge,
+          fmt::format("the body has more than the {} bytes that are allowed once it is inflated",
+                      most)};
     out.append(piece.data(), made);
     if (status == Z_OK && made == 0 && stream.avail_in == 0 && given == bytes.size())
       return bad_request("the compressed body ends early");

@@ -1,6 +1,8 @@
-/// serve/door/http.h — HTTP as the door's routes see it: a request whose body is there, and one reply to it.
+/// serve/door/http.h — HTTP as the door's routes see it: a request whose body is there, and one
+/// reply to it.
 ///
-///   HttpServer (sockets, TLS, limits) ── Exchange ──▶ a handler ── reply, at once or later, from any thread
+///   HttpServer (sockets, TLS, limits) ── Exchange ──▶ a handler ── reply, at once or later, from
+///   any thread
 #pragma once
 
 #include <functional>
@@ -33,7 +35,7 @@ struct HttpRequest {
   std::string method, path, query;  // path: as it was sent, without the query
   std::vector<std::pair<std::string, std::string>> headers;
   std::shared_ptr<Received> received = std::make_shared<Received>();
-  Clock::time_point arrival;        // of its last byte
+  Clock::time_point arrival;  // of its last byte
   std::string peer;
 
   const std::string* header(std::string_view lower_case_name) const;
@@ -79,7 +81,8 @@ class HttpServer {
   virtual void drain() = 0;
   /// Whether a request is being read, answered or written.
   virtual bool busy() const = 0;
-  /// Closes all connections and joins the threads: no handler is called from now on. Replies may still be given, to nobody.
+  /// Closes all connections and joins the threads: no handler is called from now on. Replies may
+  /// still be given, to nobody.
   virtual void stop() = 0;
 };
 

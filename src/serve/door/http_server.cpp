@@ -34,7 +34,8 @@ class SessionBase {
 
 /// What the connections of one thread share.
 struct Loop {
-  std::unordered_set<SessionBase*> sessions;  // outlives the context, whose pending operations own them
+  std::unordered_set<SessionBase*>
+      sessions;  // outlives the context, whose pending operations own them
   asio::io_context context{1};
   asio::steady_timer sweep{context};
   std::thread thread;
@@ -54,7 +55,10 @@ class Session final : public SessionBase, public std::enable_shared_from_this<Se
  public:
   template <typename... Args>
   Session(Shared& shared, Loop& loop, std::string peer, Args&&... args)
-      : shared_(shared), loop_(loop), stream_(std::forward<Args>(args)...), peer_(std::move(peer)),
+      : shared_(shared),
+        loop_(loop),
+        stream_(std::forward<Args>(args)...),
+        peer_(std::move(peer)),
         buffer_(kMostHeader + kPiece) {
     loop_.sessions.insert(this);
     shared_.open.fetch_add(1, std::memory_order_relaxed);
@@ -107,7 +111,10 @@ class Session final : public SessionBase, public std::enable_shared_from_this<Se
 
   class Turn final : public Exchange, public std::enable_shared_from_this<Turn> {
    public:
-    explicit Turn(std::shared_ptr<Session> session, HttpRequest taken) : session_(std::move(session)) { request = std::move(taken); }
+    explicit Turn(std::shared_ptr<Session> session, HttpRequest taken)
+        : session_(std::move(session)) {
+      request = std::move(taken);
+    }
     ~Turn() override {
       const auto executor = session_->stream_.get_executor();
       if (!replied_.load())
@@ -119,21 +126,24 @@ class Session final : public SessionBase, public std::enable_shared_from_this<Se
     }
     void reply(HttpReply reply) override {
       if (replied_.exchange(true)) return;
-      asio::dispatch(session_->stream_.get_executor(), [self = this->shared_from_this(), reply = std::move(reply)]() mutable {
-        self->session_->write(std::move(reply));
-      });
+      asio::dispatch(session_->stream_.get_executor(),
+                     [self = this->shared_from_this(), reply = std::move(reply)]() mutable {
+                       self->session_->write(std::move(reply));
+                     });
     }
     void reply_from(std::function<HttpReply()> make) override {
       if (replied_.exchange(true)) return;
-      asio::dispatch(session_->stream_.get_executor(), [self = this->shared_from_this(), make = std::move(make)] {
-        self->session_->write(make());
-      });
+      asio::dispatch(session_->stream_.get_executor(),
+                     [self = this->shared_from_this(), make = std::move(make)] {
+                       self->session_->write(make());
+                     });
     }
     void on_abandoned(std::function<void()> abandoned) override {
       if (replied_.load()) return;
-      asio::dispatch(session_->stream_.get_executor(), [self = this->shared_from_this(), abandoned = std::move(abandoned)]() mutable {
-        if (!self->replied_.load()) self->session_->watch(std::move(abandoned));
-      });
+      asio::dispatch(session_->stream_.get_executor(),
+                     [self = this->shared_from_this(), abandoned = std::move(abandoned)]() mutable {
+                       if (!self->replied_.load()) self->session_->watch(std::move(abandoned));
+                     });
     }
 
    private:
@@ -147,8 +157,10 @@ class Session final : public SessionBase, public std::enable_shared_from_this<Se
   }
   bool here() const { return loop_.context.get_executor().running_in_this_thread(); }
   tcp::socket& socket() {
-    if constexpr (kTls) return stream_.next_layer();
-    else return stream_;
+    if constexpr (kTls)
+      return stream_.next_layer();
+    else
+      return stream_;
   }
   void allow(std::chrono::nanoseconds time) { due_ = Clock::now() + time; }
 
@@ -157,9 +169,10 @@ class Session final : public SessionBase, public std::enable_shared_from_this<Se
     parser_.emplace();
     parser_->header_limit(kMostHeader);
     parser_->body_limit(shared_.options.most_body);
-    http::async_read_header(stream_, buffer_, *parser_, [self = this->shared_from_this()](error_code failed, size_t) {
-      if (self->state_ == State::kHeader) self->header_there(failed);
-    });
+    http::async_read_header(stream_, buffer_, *parser_,
+                            [self = this->shared_from_this()](error_code failed, size_t) {
+                              if (self->state_ == State::kHeader) self->header_there(failed);
+                            });
   }
 
   void refuse(int status, std::string text) {
@@ -173,7 +186,8 @@ class Session final : public SessionBase, public std::enable_shared_from_this<Se
   void header_there(error_code failed) {
     if (failed) {
       if (failed == http::error::body_limit)
-        return refuse(413, fmt::format("the body is longer than the {} bytes that are allowed", shared_.options.most_body));
+        return refuse(413, fmt::format("the body is longer than the {} bytes that are allowed",
+                                       shared_.options.most_body));
       if (failed == http::error::header_limit) return refuse(431, "the header is too long");
       if (failed == http::error::end_of_stream || failed == http::error::partial_message ||
           failed.category() != http::make_error_code(http::error::bad_method).category())
@@ -201,9 +215,10 @@ class Session final : public SessionBase, public std::enable_shared_from_this<Se
     if (beast::iequals(message[http::field::expect], "100-continue") && !parser_->is_done()) {
       state_ = State::kBody;
       static constexpr std::string_view kGoOn = "HTTP/1.1 100 Continue\r\n\r\n";
-      asio::async_write(stream_, asio::buffer(kGoOn), [self = this->shared_from_this()](error_code failed, size_t) {
-        if (!failed && self->state_ == State::kBody) self->read_body();
-      });
+      asio::async_write(stream_, asio::buffer(kGoOn),
+                        [self = this->shared_from_this()](error_code failed, size_t) {
+                          if (!failed && self->state_ == State::kBody) self->read_body();
+                        });
       return;
     }
     read_body();
@@ -220,7 +235,8 @@ class Session final : public SessionBase, public std::enable_shared_from_this<Se
     state_ = State::kBody;
     if (parser_->chunked() || !parser_->content_length()) return read_chunks();
     const size_t size = *parser_->content_length();
-    // A minute, and more for what is long: ten connections' worth of patience is all that a slow sender can take.
+    // A minute, and more for what is long: ten connections' worth of patience is all that a slow
+    // sender can take.
     allow(shared_.options.body_timeout + std::chrono::milliseconds(size >> 10));
     Received& received = *request_.received;
     received.body = Block(size, before_tensors());
@@ -239,15 +255,18 @@ class Session final : public SessionBase, public std::enable_shared_from_this<Se
     parser_->get().body().data = piece_.data();
     parser_->get().body().size = piece_.size();
     parser_->get().body().more = true;
-    http::async_read(stream_, buffer_, *parser_, [self = this->shared_from_this()](error_code failed, size_t) {
-      if (self->state_ == State::kBody) self->chunk_there(failed);
-    });
+    http::async_read(stream_, buffer_, *parser_,
+                     [self = this->shared_from_this()](error_code failed, size_t) {
+                       if (self->state_ == State::kBody) self->chunk_there(failed);
+                     });
   }
   void chunk_there(error_code failed) {
     if (failed == http::error::body_limit)
-      return refuse(413, fmt::format("the body is longer than the {} bytes that are allowed", shared_.options.most_body));
+      return refuse(413, fmt::format("the body is longer than the {} bytes that are allowed",
+                                     shared_.options.most_body));
     if (failed && failed != http::error::need_buffer) {
-      if (failed.category() == http::make_error_code(http::error::bad_chunk).category() && failed != http::error::partial_message)
+      if (failed.category() == http::make_error_code(http::error::bad_chunk).category() &&
+          failed != http::error::partial_message)
         return refuse(400, "this is no chunked body: " + failed.message());
       return;
     }
@@ -269,9 +288,11 @@ class Session final : public SessionBase, public std::enable_shared_from_this<Se
     if (request_.received->body.size() == 0) request_.received->body = Block(0);
     const auto turn = std::make_shared<Turn>(this->shared_from_this(), std::exchange(request_, {}));
     HttpRequest& request = turn->request;
-    if (const std::string* coding = request.header("content-encoding"); coding && *coding != "identity") {
+    if (const std::string* coding = request.header("content-encoding");
+        coding && *coding != "identity") {
       if (*coding != "gzip" && *coding != "deflate")
-        return turn->reply(fault_reply({Cause::kMediaType, "bodies come as they are, or as gzip or deflate"}));
+        return turn->reply(
+            fault_reply({Cause::kMediaType, "bodies come as they are, or as gzip or deflate"}));
       auto text = inflated(request.received->body.bytes(), shared_.options.most_body, 0);
       if (!text.ok()) return turn->reply(fault_reply(text.fault()));
       request.received->body = std::move(*text);
@@ -286,7 +307,8 @@ class Session final : public SessionBase, public std::enable_shared_from_this<Se
   void watch(std::function<void()> abandoned) {
     if (state_ != State::kHandler) return;
     abandoned_ = std::move(abandoned);
-    socket().async_wait(tcp::socket::wait_read, [self = this->shared_from_this()](error_code failed) {
+    socket().async_wait(tcp::socket::wait_read, [self =
+                                                     this->shared_from_this()](error_code failed) {
       if (failed || self->state_ != State::kHandler || !self->abandoned_) return;
       char byte;
       const auto got = ::recv(self->socket().native_handle(), &byte, 1, MSG_PEEK | MSG_DONTWAIT);
@@ -312,19 +334,22 @@ class Session final : public SessionBase, public std::enable_shared_from_this<Se
     for (const auto& bytes : reply_.tail) size += bytes.size();
     allow(shared_.options.body_timeout + std::chrono::milliseconds(size >> 10));
     head_.clear();
-    fmt::format_to(std::back_inserter(head_), "HTTP/1.1 {} {}\r\nContent-Type: {}\r\nContent-Length: {}\r\n", reply_.status,
+    fmt::format_to(std::back_inserter(head_),
+                   "HTTP/1.1 {} {}\r\nContent-Type: {}\r\nContent-Length: {}\r\n", reply_.status,
                    reason_phrase(reply_.status), reply_.type, size);
-    for (const auto& [name, value] : reply_.headers) fmt::format_to(std::back_inserter(head_), "{}: {}\r\n", name, value);
+    for (const auto& [name, value] : reply_.headers)
+      fmt::format_to(std::back_inserter(head_), "{}: {}\r\n", name, value);
     if (close_after_) head_ += "Connection: close\r\n";
     head_ += "\r\n";
     std::vector<asio::const_buffer> buffers{asio::buffer(head_)};
     if (!head_only_) {
       buffers.push_back(asio::buffer(reply_.text));
-      for (const auto& bytes : reply_.tail) buffers.push_back(asio::buffer(bytes.data(), bytes.size()));
+      for (const auto& bytes : reply_.tail)
+        buffers.push_back(asio::buffer(bytes.data(), bytes.size()));
     }
-    asio::async_write(stream_, std::move(buffers), [self = this->shared_from_this()](error_code failed, size_t) {
-      self->written(failed);
-    });
+    asio::async_write(
+        stream_, std::move(buffers),
+        [self = this->shared_from_this()](error_code failed, size_t) { self->written(failed); });
   }
   void written(error_code failed) {
     reply_ = {};
@@ -335,7 +360,8 @@ class Session final : public SessionBase, public std::enable_shared_from_this<Se
     read_header();
   }
 
-  /// A close while bytes are on their way would take the reply from the client: what still comes is read for a moment.
+  /// A close while bytes are on their way would take the reply from the client: what still comes is
+  /// read for a moment.
   void linger() {
     state_ = State::kClosing;
     allow(std::chrono::seconds(2));
@@ -345,9 +371,10 @@ class Session final : public SessionBase, public std::enable_shared_from_this<Se
     throw_away();
   }
   void throw_away() {
-    socket().async_read_some(asio::buffer(piece_), [self = this->shared_from_this()](error_code failed, size_t) {
-      if (!failed) self->throw_away();
-    });
+    socket().async_read_some(asio::buffer(piece_),
+                             [self = this->shared_from_this()](error_code failed, size_t) {
+                               if (!failed) self->throw_away();
+                             });
   }
 
   Shared& shared_;
@@ -370,13 +397,15 @@ class Server final : public HttpServer {
  public:
   Server(HttpOptions options, HttpHandler handler) {
     shared_.options = std::move(options), shared_.handler = std::move(handler);
-    for (int k = 0; k < std::max(shared_.options.threads, 1); ++k) loops_.push_back(std::make_unique<Loop>());
+    for (int k = 0; k < std::max(shared_.options.threads, 1); ++k)
+      loops_.push_back(std::make_unique<Loop>());
   }
 
   Status listen() {
     const HttpOptions& options = shared_.options;
     const auto wrong = [&](const std::string& why) {
-      return Error{Code::kUsage, "serve", fmt::format("cannot listen on {}:{}: {}", options.host, options.port, why), "",
+      return Error{Code::kUsage, "serve",
+                   fmt::format("cannot listen on {}:{}: {}", options.host, options.port, why), "",
                    "another --host or --port"};
     };
     error_code failed;
@@ -386,10 +415,14 @@ class Server final : public HttpServer {
       shared_.tls->use_certificate_chain_file(options.certificate, failed);
       if (!failed) shared_.tls->use_private_key_file(options.key, asio::ssl::context::pem, failed);
       if (failed)
-        return Error{Code::kUsage, "serve", fmt::format("TLS: '{}' and '{}' cannot be used: {}", options.certificate, options.key, failed.message()), "", "a certificate chain and its key, PEM"};
+        return Error{Code::kUsage, "serve",
+                     fmt::format("TLS: '{}' and '{}' cannot be used: {}", options.certificate,
+                                 options.key, failed.message()),
+                     "", "a certificate chain and its key, PEM"};
     }
     tcp::resolver resolver(loops_[0]->context);
-    const auto found = resolver.resolve(options.host, std::to_string(options.port), tcp::resolver::passive, failed);
+    const auto found = resolver.resolve(options.host, std::to_string(options.port),
+                                        tcp::resolver::passive, failed);
     if (failed || found.empty()) return wrong(failed.message());
     const tcp::endpoint at = *found.begin();
     acceptor_.emplace(loops_[0]->context);
@@ -450,7 +483,8 @@ class Server final : public HttpServer {
     auto last = Clock::now();
     while (!loop.context.stopped()) {
       if (loop.context.poll_one() > 0) {
-        while (loop.context.poll_one() > 0) {}
+        while (loop.context.poll_one() > 0) {
+        }
         last = Clock::now();
       } else if (Clock::now() - last >= spin) {
         if (loop.context.run_one() > 0) last = Clock::now();
@@ -482,7 +516,8 @@ class Server final : public HttpServer {
         return;
       }
       shared_.accepted.fetch_add(1, std::memory_order_relaxed);
-      if (shared_.open.load(std::memory_order_relaxed) < static_cast<int64_t>(shared_.options.most_connections))
+      if (shared_.open.load(std::memory_order_relaxed) <
+          static_cast<int64_t>(shared_.options.most_connections))
         begin(loop, std::move(socket));
       accept();
     });
@@ -492,13 +527,18 @@ class Server final : public HttpServer {
     error_code ignored;
     socket.set_option(tcp::no_delay(true), ignored);
     const auto peer = socket.remote_endpoint(ignored);
-    std::string name = ignored ? "" : peer.address().to_string() + ":" + std::to_string(peer.port());
-    asio::dispatch(loop.context, [this, &loop, name = std::move(name), socket = std::move(socket)]() mutable {
+    std::string name =
+        ignored ? "" : peer.address().to_string() + ":" + std::to_string(peer.port());
+    asio::dispatch(loop.context, [this, &loop, name = std::move(name),
+                                  socket = std::move(socket)]() mutable {
       if (shared_.stopping) return;
       if (shared_.tls)
-        std::make_shared<Session<asio::ssl::stream<tcp::socket>>>(shared_, loop, std::move(name), std::move(socket), *shared_.tls)->start();
+        std::make_shared<Session<asio::ssl::stream<tcp::socket>>>(shared_, loop, std::move(name),
+                                                                  std::move(socket), *shared_.tls)
+            ->start();
       else
-        std::make_shared<Session<tcp::socket>>(shared_, loop, std::move(name), std::move(socket))->start();
+        std::make_shared<Session<tcp::socket>>(shared_, loop, std::move(name), std::move(socket))
+            ->start();
     });
   }
 

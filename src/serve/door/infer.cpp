@@ -18,7 +18,8 @@ std::optional<int64_t> whole(const Parameter& value) {
 
 std::optional<bool> truth(const Parameter& value) {
   if (const auto* yes = std::get_if<bool>(&value)) return *yes;
-  if (const auto number = whole(value); number && (*number == 0 || *number == 1)) return *number == 1;
+  if (const auto number = whole(value); number && (*number == 0 || *number == 1))
+    return *number == 1;
   if (const auto* text = std::get_if<std::string>(&value)) {
     if (*text == "true" || *text == "1") return true;
     if (*text == "false" || *text == "0") return false;
@@ -41,7 +42,8 @@ Checked apply_parameter(Call& call, std::string_view name, const Parameter& valu
   } else if (name == "priority") {
     const auto priority = whole(value);
     if (!priority || *priority < 0 || *priority > 1'000'000)
-      return bad_request("parameter 'priority' is a number from 0 (the model's own) or 1 (the most urgent) on");
+      return bad_request(
+          "parameter 'priority' is a number from 0 (the model's own) or 1 (the most urgent) on");
     call.request.priority = static_cast<int>(*priority);
   } else if (name == "tenant") {
     const auto* tenant = std::get_if<std::string>(&value);
@@ -60,7 +62,9 @@ Checked apply_parameter(Call& call, std::string_view name, const Parameter& valu
     const auto id = whole(value);
     const auto* text = std::get_if<std::string>(&value);
     if ((id && *id != 0) || (text && !text->empty()))
-      return bad_request("parameter 'sequence_id': requests of a sequence are not served; models here keep no state");
+      return bad_request(
+          "parameter 'sequence_id': requests of a sequence are not served; models here keep no "
+          "state");
   }
   return std::nullopt;
 }
@@ -73,17 +77,21 @@ Maybe<DType> input_type(std::string_view input, std::string_view datatype) {
   const auto dtype = parse_wire_name(datatype);
   if (dtype) return *dtype;
   if (datatype == "BYTES")
-    return bad_request(fmt::format("input '{}' has datatype BYTES; models here take no strings", input));
-  return bad_request(fmt::format("input '{}' has datatype '{}', which is none; FP32, INT64, BOOL, ...",
-                                 input, datatype.substr(0, 64)));
+    return bad_request(
+        fmt::format("input '{}' has datatype BYTES; models here take no strings", input));
+  return bad_request(
+      fmt::format("input '{}' has datatype '{}', which is none; FP32, INT64, BOOL, ...", input,
+                  datatype.substr(0, 64)));
 }
 
 Maybe<size_t> tensor_bytes(std::string_view name, DType dtype, const Shape& shape) {
   if (shape.size() > 64)
-    return bad_request(fmt::format("input '{}' has {} dimensions, 64 are allowed", name, shape.size()));
+    return bad_request(
+        fmt::format("input '{}' has {} dimensions, 64 are allowed", name, shape.size()));
   const auto count = checked_element_count(shape);
   if (!count || *count > (int64_t{1} << 56))
-    return bad_request(fmt::format("input '{}' has the shape {}, which no tensor has", name, to_string(shape)));
+    return bad_request(
+        fmt::format("input '{}' has the shape {}, which no tensor has", name, to_string(shape)));
   return static_cast<size_t>(byte_size(dtype, *count));
 }
 
@@ -94,8 +102,8 @@ Checked add_input(Call& call, std::string name, std::string_view datatype, Shape
   auto wanted = tensor_bytes(name, *dtype, shape);
   if (!wanted.ok()) return wanted.fault();
   if (bytes.size() != *wanted)
-    return bad_request(fmt::format("input '{}' brings {} bytes, but {} {} takes {}", name, bytes.size(),
-                                   wire_name(*dtype), to_string(shape), *wanted));
+    return bad_request(fmt::format("input '{}' brings {} bytes, but {} {} takes {}", name,
+                                   bytes.size(), wire_name(*dtype), to_string(shape), *wanted));
   if (!valid_elements(*dtype, bytes.data(), bytes.size()))
     return bad_request(fmt::format("input '{}' is BOOL, but holds bytes other than 0 and 1", name));
   for (const InputView& other : call.request.inputs)
@@ -157,9 +165,9 @@ Maybe<std::vector<Placed>> place_outputs(const Call& call, const Answer& answer,
       auto view = memory.view(*wanted.region);
       if (!view.ok()) return view.fault();
       if (view->bytes.size() < found->bytes.size())
-        return bad_request(fmt::format("output '{}' has {} bytes, but its place in region '{}' only {}",
-                                       wanted.name, found->bytes.size(), wanted.region->name,
-                                       view->bytes.size()));
+        return bad_request(
+            fmt::format("output '{}' has {} bytes, but its place in region '{}' only {}",
+                        wanted.name, found->bytes.size(), wanted.region->name, view->bytes.size()));
       memcpy(view->bytes.data(), found->bytes.data(), found->bytes.size());
     }
     placed.push_back({found, &wanted});

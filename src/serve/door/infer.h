@@ -1,4 +1,5 @@
-/// serve/door/infer.h — one inference call as every protocol means it: what was sent, and how its answer is to be written.
+/// serve/door/infer.h — one inference call as every protocol means it: what was sent, and how its
+/// answer is to be written.
 #pragma once
 
 #include <map>
@@ -22,8 +23,8 @@ struct Region {
 
 struct WantedOutput {
   std::string name;
-  std::optional<bool> binary;     // over HTTP: bytes behind the JSON, or numbers in it
-  std::optional<Region> region;   // written there, not sent
+  std::optional<bool> binary;    // over HTTP: bytes behind the JSON, or numbers in it
+  std::optional<Region> region;  // written there, not sent
 };
 
 struct Call {
@@ -34,12 +35,14 @@ struct Call {
   std::shared_ptr<Received> received;
 };
 
-/// The request's own parameters: `timeout` (us), `priority`, `tenant`, `trace`, `binary_data_output`. Others are not ours and let be.
+/// The request's own parameters: `timeout` (us), `priority`, `tenant`, `trace`,
+/// `binary_data_output`. Others are not ours and let be.
 Checked apply_parameter(Call& call, std::string_view name, const Parameter& value);
 /// A deadline that the transport brought stands where the request has none of its own.
 void apply_transport_deadline(Call& call, std::chrono::nanoseconds budget);
 
-/// Adds an input whose bytes lie somewhere already: checks that they are as many as the shape says, and moves them where they are not aligned.
+/// Adds an input whose bytes lie somewhere already: checks that they are as many as the shape says,
+/// and moves them where they are not aligned.
 Checked add_input(Call& call, std::string name, std::string_view datatype, Shape shape,
                   std::span<const std::byte> bytes);
 /// The element type, or why such an input is refused.

@@ -20,7 +20,8 @@ static_assert(Block::kBehind >= simdjson::SIMDJSON_PADDING);
 Maybe<std::string_view> text_of(dom::object object, const char* key, std::string_view where) {
   std::string_view text;
   const auto error = object.at_key(key).get(text);
-  if (error == simdjson::NO_SUCH_FIELD) return bad_request(fmt::format("{} has no '{}'", where, key));
+  if (error == simdjson::NO_SUCH_FIELD)
+    return bad_request(fmt::format("{} has no '{}'", where, key));
   if (error) return bad_request(fmt::format("'{}' of {} is no string", key, where));
   return text;
 }
@@ -33,7 +34,8 @@ Maybe<Shape> shape_of(dom::object object, std::string_view where) {
   for (dom::element one : array) {
     int64_t extent;
     if (one.get(extent) || extent < 0)
-      return bad_request(fmt::format("'shape' of {} holds something other than numbers from 0 on", where));
+      return bad_request(
+          fmt::format("'shape' of {} holds something other than numbers from 0 on", where));
     shape.push_back(extent);
   }
   return shape;
@@ -41,21 +43,29 @@ Maybe<Shape> shape_of(dom::object object, std::string_view where) {
 
 std::optional<Parameter> parameter_of(dom::element value) {
   switch (value.type()) {
-    case dom::element_type::BOOL: return Parameter(bool(value));
-    case dom::element_type::INT64: return Parameter(int64_t(value));
-    case dom::element_type::UINT64: return Parameter(static_cast<double>(uint64_t(value)));
-    case dom::element_type::DOUBLE: return Parameter(double(value));
-    case dom::element_type::STRING: return Parameter(std::string(std::string_view(value)));
-    default: return std::nullopt;
+    case dom::element_type::BOOL:
+      return Parameter(bool(value));
+    case dom::element_type::INT64:
+      return Parameter(int64_t(value));
+    case dom::element_type::UINT64:
+      return Parameter(static_cast<double>(uint64_t(value)));
+    case dom::element_type::DOUBLE:
+      return Parameter(double(value));
+    case dom::element_type::STRING:
+      return Parameter(std::string(std::string_view(value)));
+    default:
+      return std::nullopt;
   }
 }
 
 /// A parameter that counts bytes.
-Maybe<std::optional<uint64_t>> count_of(dom::object parameters, const char* key, std::string_view where) {
+Maybe<std::optional<uint64_t>> count_of(dom::object parameters, const char* key,
+                                        std::string_view where) {
   dom::element value;
   if (parameters.at_key(key).get(value)) return std::optional<uint64_t>();
   uint64_t count;
-  if (value.get(count)) return bad_request(fmt::format("'{}' of {} is no number of bytes", key, where));
+  if (value.get(count))
+    return bad_request(fmt::format("'{}' of {} is no number of bytes", key, where));
   return std::optional<uint64_t>(count);
 }
 
@@ -86,9 +96,11 @@ class Numbers {
         continue;
       }
       if (done_ == room_)
-        return bad_request(fmt::format("input '{}' brings more than the {} elements of its shape", input_, room_));
+        return bad_request(
+            fmt::format("input '{}' brings more than the {} elements of its shape", input_, room_));
       if (!write(one))
-        return bad_request(fmt::format("element {} of input '{}' is no {}", done_, input_, wire_name(dtype_)));
+        return bad_request(
+            fmt::format("element {} of input '{}' is no {}", done_, input_, wire_name(dtype_)));
       ++done_;
     }
     return std::nullopt;
@@ -103,8 +115,10 @@ class Numbers {
   }
   template <typename T>
   bool put_integer(dom::element one) {
-    if (int64_t value; !one.get(value)) return std::in_range<T>(value) && put(static_cast<T>(value));
-    if (uint64_t value; !one.get(value)) return std::in_range<T>(value) && put(static_cast<T>(value));
+    if (int64_t value; !one.get(value))
+      return std::in_range<T>(value) && put(static_cast<T>(value));
+    if (uint64_t value; !one.get(value))
+      return std::in_range<T>(value) && put(static_cast<T>(value));
     return false;
   }
   bool write(dom::element one) {
@@ -122,14 +136,22 @@ class Numbers {
       return true;
     }
     switch (dtype_) {
-      case DType::i64: return put_integer<int64_t>(one);
-      case DType::i32: return put_integer<int32_t>(one);
-      case DType::i16: return put_integer<int16_t>(one);
-      case DType::i8: return put_integer<int8_t>(one);
-      case DType::u64: return put_integer<uint64_t>(one);
-      case DType::u32: return put_integer<uint32_t>(one);
-      case DType::u16: return put_integer<uint16_t>(one);
-      case DType::u8: return put_integer<uint8_t>(one);
+      case DType::i64:
+        return put_integer<int64_t>(one);
+      case DType::i32:
+        return put_integer<int32_t>(one);
+      case DType::i16:
+        return put_integer<int16_t>(one);
+      case DType::i8:
+        return put_integer<int8_t>(one);
+      case DType::u64:
+        return put_integer<uint64_t>(one);
+      case DType::u32:
+        return put_integer<uint32_t>(one);
+      case DType::u16:
+        return put_integer<uint16_t>(one);
+      case DType::u8:
+        return put_integer<uint8_t>(one);
       default: {
         int64_t value;
         const int width = bits(dtype_);
@@ -159,14 +181,17 @@ Checked read_input(Call& call, dom::object input, size_t& behind, const SharedMe
   if (!input.at_key("parameters").get(parameters)) {
     auto region = region_of(parameters, where);
     if (!region.ok()) return region.fault();
-    if (*region) return add_region_input(call, std::string(*name), *datatype, std::move(*shape), **region, memory);
+    if (*region)
+      return add_region_input(call, std::string(*name), *datatype, std::move(*shape), **region,
+                              memory);
     auto bytes = count_of(parameters, "binary_data_size", where);
     if (!bytes.ok()) return bytes.fault();
     if (*bytes) {
       const Block& body = call.received->body;
       if (**bytes > body.size() - behind)
-        return bad_request(fmt::format("{} has {} bytes behind the JSON, but only {} are left there", where, **bytes,
-                                       body.size() - behind));
+        return bad_request(
+            fmt::format("{} has {} bytes behind the JSON, but only {} are left there", where,
+                        **bytes, body.size() - behind));
       const std::span<const std::byte> data(body.data() + behind, **bytes);
       behind += **bytes;
       return add_input(call, std::string(*name), *datatype, std::move(*shape), data);
@@ -183,14 +208,15 @@ Checked read_input(Call& call, dom::object input, size_t& behind, const SharedMe
   // Each number takes two characters at least: what cannot be there is not made room for.
   const int64_t count = *checked_element_count(*shape);
   if (static_cast<uint64_t>(count) > call.received->body.size())
-    return bad_request(fmt::format("{} has the shape {}, but its data is shorter", where, to_string(*shape)));
+    return bad_request(
+        fmt::format("{} has the shape {}, but its data is shorter", where, to_string(*shape)));
   Block& tensor = call.received->tensors.emplace_back(*size);
   if (bits(*dtype) < 8) memset(tensor.data(), 0, *size);
   Numbers numbers(*name, *dtype, tensor.data(), count);
   if (Checked wrong = numbers.read(array)) return wrong;
   if (numbers.done() != count)
-    return bad_request(fmt::format("{} brings {} elements, but its shape {} has {}", where, numbers.done(),
-                                   to_string(*shape), count));
+    return bad_request(fmt::format("{} brings {} elements, but its shape {} has {}", where,
+                                   numbers.done(), to_string(*shape), count));
   return add_input(call, std::string(*name), *datatype, std::move(*shape), tensor.bytes());
 }
 
@@ -206,7 +232,8 @@ Checked read_output(Call& call, dom::object output) {
     if (!region.ok()) return region.fault();
     wanted.region = *region;
     if (uint64_t classes; !parameters.at_key("classification").get(classes) && classes > 0)
-      return bad_request(fmt::format("{} is asked for as a classification, which is not served", where));
+      return bad_request(
+          fmt::format("{} is asked for as a classification, which is not served", where));
   }
   for (const WantedOutput& other : call.wanted)
     if (other.name == wanted.name) return bad_request(fmt::format("{} is asked for twice", where));
@@ -217,14 +244,17 @@ Checked read_output(Call& call, dom::object output) {
 
 }  // namespace
 
-Maybe<Call> parse_infer(std::shared_ptr<Received> received, size_t json_bytes, const SharedMemory& memory) {
+Maybe<Call> parse_infer(std::shared_ptr<Received> received, size_t json_bytes,
+                        const SharedMemory& memory) {
   Call call;
   call.received = std::move(received);
   const Block& body = call.received->body;
   thread_local dom::parser parser;
   dom::element document;
-  const auto error = parser.parse(reinterpret_cast<const char*>(body.data()), json_bytes, false).get(document);
-  if (error) return bad_request(fmt::format("the request is no JSON: {}", simdjson::error_message(error)));
+  const auto error =
+      parser.parse(reinterpret_cast<const char*>(body.data()), json_bytes, false).get(document);
+  if (error)
+    return bad_request(fmt::format("the request is no JSON: {}", simdjson::error_message(error)));
   // A large text would keep its memory in this thread for ever.
   struct Shrink {
     ~Shrink() {
@@ -239,16 +269,19 @@ Maybe<Call> parse_infer(std::shared_ptr<Received> received, size_t json_bytes, c
       if (const auto parameter = parameter_of(value))
         if (Checked wrong = apply_parameter(call, key, *parameter)) return *wrong;
   dom::array inputs;
-  if (request.at_key("inputs").get(inputs)) return bad_request("the request has no 'inputs', an array");
+  if (request.at_key("inputs").get(inputs))
+    return bad_request("the request has no 'inputs', an array");
   size_t behind = json_bytes, count = 0;
   for (dom::element one : inputs) {
     dom::object input;
     if (one.get(input)) return bad_request("an input is no JSON object");
-    if (++count > kMostPorts) return bad_request(fmt::format("a request has at most {} inputs", kMostPorts));
+    if (++count > kMostPorts)
+      return bad_request(fmt::format("a request has at most {} inputs", kMostPorts));
     if (Checked wrong = read_input(call, input, behind, memory)) return *wrong;
   }
   if (behind != body.size())
-    return bad_request(fmt::format("{} bytes are left behind the last input's", body.size() - behind));
+    return bad_request(
+        fmt::format("{} bytes are left behind the last input's", body.size() - behind));
   if (dom::array outputs; !request.at_key("outputs").get(outputs))
     for (dom::element one : outputs) {
       dom::object output;
@@ -273,7 +306,8 @@ Maybe<Call> raw_infer(std::shared_ptr<Received> received, const ModelInfo& model
   Shape shape = port.shape;
   for (int64_t& extent : shape)
     if (extent < 0) extent = 1;
-  if (Checked wrong = add_input(call, port.name, wire_name(port.dtype), shape, body.bytes())) return *wrong;
+  if (Checked wrong = add_input(call, port.name, wire_name(port.dtype), shape, body.bytes()))
+    return *wrong;
   call.request.keep = call.received;
   return call;
 }
@@ -302,7 +336,12 @@ HttpReply infer_reply(const Call& call, const Answer& answer, const SharedMemory
       json.key("shared_memory_byte_size").value(output->bytes.size());
       json.key("shared_memory_offset").value(wanted->region->offset).close('}').close('}');
     } else if (wanted && wanted->binary ? *wanted->binary : call.binary) {
-      json.key("parameters").open('{').key("binary_data_size").value(output->bytes.size()).close('}').close('}');
+      json.key("parameters")
+          .open('{')
+          .key("binary_data_size")
+          .value(output->bytes.size())
+          .close('}')
+          .close('}');
       reply.tail.push_back(output->bytes);
       reply.binary = true;
     } else {
@@ -315,7 +354,8 @@ HttpReply infer_reply(const Call& call, const Answer& answer, const SharedMemory
   reply.text = std::move(json.text);
   if (reply.binary) {
     reply.type = "application/octet-stream";
-    reply.headers.emplace_back("Inference-Header-Content-Length", std::to_string(reply.text.size()));
+    reply.headers.emplace_back("Inference-Header-Content-Length",
+                               std::to_string(reply.text.size()));
   }
   reply.keep = answer.keep;
   return reply;

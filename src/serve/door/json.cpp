@@ -7,7 +7,9 @@ namespace {
 
 /// Bytes of the character that begins there, 0 where none does.
 size_t character(std::string_view text) {
-  const auto at = [&](size_t k) { return static_cast<unsigned char>(k < text.size() ? text[k] : 0); };
+  const auto at = [&](size_t k) {
+    return static_cast<unsigned char>(k < text.size() ? text[k] : 0);
+  };
   const auto follows = [&](size_t k) { return (at(k) & 0xC0) == 0x80; };
   const unsigned char first = at(0);
   if (first < 0x80) return 1;
@@ -32,11 +34,16 @@ void write_string(std::string& out, std::string_view text) {
   while (!text.empty()) {
     const char c = text[0];
     size_t length = 1;
-    if (c == '"' || c == '\\') out += '\\', out += c;
-    else if (c == '\n') out += "\\n";
-    else if (static_cast<unsigned char>(c) < 0x20) out += fmt::format("\\u{:04x}", static_cast<int>(c));
-    else if (length = character(text); length > 0) out.append(text.substr(0, length));
-    else out += "\\ufffd", length = 1;
+    if (c == '"' || c == '\\')
+      out += '\\', out += c;
+    else if (c == '\n')
+      out += "\\n";
+    else if (static_cast<unsigned char>(c) < 0x20)
+      out += fmt::format("\\u{:04x}", static_cast<int>(c));
+    else if (length = character(text); length > 0)
+      out.append(text.substr(0, length));
+    else
+      out += "\\ufffd", length = 1;
     text.remove_prefix(length);
   }
   out += '"';

@@ -1,6 +1,7 @@
 /// serve/door/json.h — JSON as it is written: keys and values in order, commas by themselves.
 ///
-///   JsonWriter json; json.open('{').key("name").value("m").key("shape").array(shape).close('}');  json.text
+///   JsonWriter json; json.open('{').key("name").value("m").key("shape").array(shape).close('}');
+///   json.text
 #pragma once
 
 #include <charconv>

@@ -13,7 +13,9 @@ constexpr auto kBetweenSamples = std::chrono::milliseconds(50);
 }  // namespace
 
 int64_t wall_ms() {
-  return std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::system_clock::now().time_since_epoch()).count();
+  return std::chrono::duration_cast<std::chrono::milliseconds>(
+             std::chrono::system_clock::now().time_since_epoch())
+      .count();
 }
 
 void Histogram::add(std::chrono::nanoseconds time) {
@@ -44,15 +46,16 @@ void Ledger::end(const Entry& entry, const Answer& answer) {
   const auto taken = Clock::now() - entry.arrival;
   const std::lock_guard lock(mutex_);
   in_flight_.fetch_sub(1, std::memory_order_relaxed);
-  // Names of tenants and of models that are not there are the callers': they must not fill the memory.
+  // Names of tenants and of models that are not there are the callers': they must not fill the
+  // memory.
   Key key{entry.tenant.empty() ? entry.model : entry.tenant, entry.model};
   if (!now_.accounts.contains(key) &&
       (answer.outcome == Outcome::kNotFound || now_.accounts.size() >= kMostAccounts))
     key = {"(others)", "(others)"};
   Account& account = now_.accounts[key];
   ++account.outcomes[static_cast<size_t>(answer.outcome)];
-  const bool counts = answer.outcome != Outcome::kBadRequest && answer.outcome != Outcome::kNotFound &&
-                      answer.outcome != Outcome::kCancelled;
+  const bool counts = answer.outcome != Outcome::kBadRequest &&
+                      answer.outcome != Outcome::kNotFound && answer.outcome != Outcome::kCancelled;
   if (answer.outcome == Outcome::kOk) account.latency.add(taken);
   if (entry.deadline && counts) {
     ++account.with_deadline;
@@ -65,11 +68,18 @@ void Ledger::end(const Entry& entry, const Answer& answer) {
     const Trace& trace = *answer.trace;
     account.queued.add(trace.queued);
     if (now_.lanes.size() < kMostLanes || now_.lanes.contains(trace.lane))
-      now_.lanes[trace.lane] = {wall_ms(), entry.model, trace.variant, trace.reason, trace.partners, trace.batch_rows,
+      now_.lanes[trace.lane] = {wall_ms(),
+                                entry.model,
+                                trace.variant,
+                                trace.reason,
+                                trace.partners,
+                                trace.batch_rows,
                                 static_cast<double>((trace.ran - trace.queued).count()) / 1000};
   }
   if (answer.outcome != Outcome::kOk) {
-    now_.refusals.push_back({wall_ms(), key.second, key.first, std::string(outcome_name(answer.outcome)), fault_of(answer).message.substr(0, 300)});
+    now_.refusals.push_back({wall_ms(), key.second, key.first,
+                             std::string(outcome_name(answer.outcome)),
+                             fault_of(answer).message.substr(0, 300)});
     if (now_.refusals.size() > kMostRefusals) now_.refusals.pop_front();
   }
 }

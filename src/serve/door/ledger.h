@@ -1,4 +1,5 @@
-/// serve/door/ledger.h — what became of requests, by tenant and model: for metrics, and for the page that shows it live.
+/// serve/door/ledger.h — what became of requests, by tenant and model: for metrics, and for the
+/// page that shows it live.
 #pragma once
 
 #include <array>

@@ -9,7 +9,8 @@
 namespace obelisk::serve::door {
 namespace {
 
-// Beyond this many lines a second the rest is counted: a flood of requests must not wait for a terminal.
+// Beyond this many lines a second the rest is counted: a flood of requests must not wait for a
+// terminal.
 constexpr int64_t kLinesASecond = 500;
 
 constexpr const char* kNames[] = {"error", "warning", "info", "verbose"};
@@ -35,11 +36,19 @@ Log::~Log() {
   if (file_ > 2) close(file_);
 }
 
-bool Log::wants(Severity severity) const { return mask_.load(std::memory_order_relaxed) >> static_cast<int>(severity) & 1; }
+bool Log::wants(Severity severity) const {
+  return mask_.load(std::memory_order_relaxed) >> static_cast<int>(severity) & 1;
+}
 
 Log::Line::Line(Log* log, Severity severity, std::string_view event) : log_(log) {
   if (!log_) return;
-  json_.open('{').key("time").value(timestamp()).key("level").value(kNames[static_cast<int>(severity)]).key("event").value(event);
+  json_.open('{')
+      .key("time")
+      .value(timestamp())
+      .key("level")
+      .value(kNames[static_cast<int>(severity)])
+      .key("event")
+      .value(event);
 }
 Log::Line::~Line() {
   if (!log_) return;
@@ -51,7 +60,12 @@ Log::Line::~Line() {
 void Log::write(std::string line) {
   const std::lock_guard lock(mutex_);
   if (const int64_t second = wall_ms() / 1000; second != second_) {
-    if (left_out_ > 0) line.insert(0, fmt::format("{{\"time\":\"{}\",\"level\":\"warning\",\"event\":\"log\",\"lines_left_out\":{}}}\n", timestamp(), left_out_));
+    if (left_out_ > 0)
+      line.insert(
+          0,
+          fmt::format(
+              "{{\"time\":\"{}\",\"level\":\"warning\",\"event\":\"log\",\"lines_left_out\":{}}}\n",
+              timestamp(), left_out_));
     second_ = second, lines_ = 0, left_out_ = 0;
   }
   if (++lines_ > kLinesASecond) {
@@ -70,7 +84,9 @@ LogSettings Log::settings() const {
 bool Log::set(const LogSettings& settings) {
   const std::lock_guard lock(mutex_);
   if (settings.file != settings_.file) {
-    const int file = settings.file.empty() ? 2 : open(settings.file.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0644);
+    const int file = settings.file.empty() ? 2
+                                           : open(settings.file.c_str(),
+                                                  O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0644);
     if (file < 0) return false;
     if (file_ > 2) close(file_);
     file_ = file;

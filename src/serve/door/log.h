@@ -15,8 +15,8 @@ enum class Severity { kError, kWarning, kInfo, kVerbose };
 
 struct LogSettings {
   bool error = true, warning = true, info = true;
-  int verbose = 0;     // 1: every request
-  std::string file;    // empty: stderr
+  int verbose = 0;   // 1: every request
+  std::string file;  // empty: stderr
 };
 
 class Log {
@@ -28,7 +28,9 @@ class Log {
   class Line {
    public:
     Line(Log* log, Severity severity, std::string_view event);
-    Line(Line&& other) noexcept : log_(other.log_), json_(std::move(other.json_)) { other.log_ = nullptr; }
+    Line(Line&& other) noexcept : log_(other.log_), json_(std::move(other.json_)) {
+      other.log_ = nullptr;
+    }
     ~Line();
     template <typename T>
     Line&& field(std::string_view name, const T& value) && {
@@ -40,10 +42,18 @@ class Log {
     Log* log_;  // null: this line is not wanted
     JsonWriter json_;
   };
-  Line error(std::string_view event) { return {wants(Severity::kError) ? this : nullptr, Severity::kError, event}; }
-  Line warning(std::string_view event) { return {wants(Severity::kWarning) ? this : nullptr, Severity::kWarning, event}; }
-  Line info(std::string_view event) { return {wants(Severity::kInfo) ? this : nullptr, Severity::kInfo, event}; }
-  Line verbose(std::string_view event) { return {wants(Severity::kVerbose) ? this : nullptr, Severity::kVerbose, event}; }
+  Line error(std::string_view event) {
+    return {wants(Severity::kError) ? this : nullptr, Severity::kError, event};
+  }
+  Line warning(std::string_view event) {
+    return {wants(Severity::kWarning) ? this : nullptr, Severity::kWarning, event};
+  }
+  Line info(std::string_view event) {
+    return {wants(Severity::kInfo) ? this : nullptr, Severity::kInfo, event};
+  }
+  Line verbose(std::string_view event) {
+    return {wants(Severity::kVerbose) ? this : nullptr, Severity::kVerbose, event};
+  }
   bool wants(Severity severity) const;
 
   LogSettings settings() const;

@@ -17,7 +17,8 @@ class Block {
  public:
   static constexpr size_t kBoundary = 64, kBehind = 64;
   Block() = default;
-  /// `before`: bytes in front of the boundary, so that what comes after a header of that length lies on it.
+  /// `before`: bytes in front of the boundary, so that what comes after a header of that length
+  /// lies on it.
   explicit Block(size_t size, size_t before = 0) : size_(size) {
     const size_t shift = (kBoundary - before % kBoundary) % kBoundary;
     const size_t whole = (shift + size + kBehind + kBoundary - 1) / kBoundary * kBoundary;

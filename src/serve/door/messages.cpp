@@ -33,17 +33,28 @@ auto guarded(F&& read) -> decltype(read()) {
 std::optional<Parameter> read_parameter(pbf_reader message) {
   std::optional<Parameter> value;
   while (message.next()) switch (message.tag_and_type()) {
-      case protozero::tag_and_type(1, kNumber): value = message.get_bool(); break;
-      case protozero::tag_and_type(2, kNumber): value = message.get_int64(); break;
-      case protozero::tag_and_type(3, kText): value = std::string(view(message.get_view())); break;
-      case protozero::tag_and_type(4, pbf_wire_type::fixed64): value = message.get_double(); break;
+      case protozero::tag_and_type(1, kNumber):
+        value = message.get_bool();
+        break;
+      case protozero::tag_and_type(2, kNumber):
+        value = message.get_int64();
+        break;
+      case protozero::tag_and_type(3, kText):
+        value = std::string(view(message.get_view()));
+        break;
+      case protozero::tag_and_type(4, pbf_wire_type::fixed64):
+        value = message.get_double();
+        break;
       case protozero::tag_and_type(5, kNumber): {
         const uint64_t number = message.get_uint64();
-        if (number <= static_cast<uint64_t>(INT64_MAX)) value = static_cast<int64_t>(number);
-        else value = static_cast<double>(number);
+        if (number <= static_cast<uint64_t>(INT64_MAX))
+          value = static_cast<int64_t>(number);
+        else
+          value = static_cast<double>(number);
         break;
       }
-      default: message.skip();
+      default:
+        message.skip();
     }
   return value;
 }
@@ -52,9 +63,14 @@ std::optional<Parameter> read_parameter(pbf_reader message) {
 std::pair<std::string, std::optional<Parameter>> read_entry(pbf_reader message) {
   std::pair<std::string, std::optional<Parameter>> entry;
   while (message.next()) switch (message.tag_and_type()) {
-      case protozero::tag_and_type(1, kText): entry.first = view(message.get_view()); break;
-      case protozero::tag_and_type(2, kText): entry.second = read_parameter(message.get_message()); break;
-      default: message.skip();
+      case protozero::tag_and_type(1, kText):
+        entry.first = view(message.get_view());
+        break;
+      case protozero::tag_and_type(2, kText):
+        entry.second = read_parameter(message.get_message());
+        break;
+      default:
+        message.skip();
     }
   return entry;
 }
@@ -68,7 +84,8 @@ struct Place {
     auto [name, value] = read_entry(message);
     if (!value) return;
     const auto* number = std::get_if<int64_t>(&*value);
-    if (name == "shared_memory_region" && std::holds_alternative<std::string>(*value)) region = std::get<std::string>(*value);
+    if (name == "shared_memory_region" && std::holds_alternative<std::string>(*value))
+      region = std::get<std::string>(*value);
     if (name == "shared_memory_byte_size" && number) bytes = *number;
     if (name == "shared_memory_offset" && number) offset = *number;
     if (name == "classification" && number && *number > 0) classified = true;
@@ -77,7 +94,8 @@ struct Place {
     if (!region) return std::optional<Region>();
     if (!bytes || *bytes < 0 || offset.value_or(0) < 0)
       return bad_request(fmt::format("'{}' names a region, but no number of bytes in it", tensor));
-    return std::optional<Region>({*region, static_cast<uint64_t>(offset.value_or(0)), static_cast<uint64_t>(*bytes)});
+    return std::optional<Region>(
+        {*region, static_cast<uint64_t>(offset.value_or(0)), static_cast<uint64_t>(*bytes)});
   }
 };
 
@@ -92,7 +110,8 @@ struct Contents {
   template <typename T>
   void put(T value) {
     if (done < count) {
-      if (is_float(dtype)) set_double(to, dtype, static_cast<int64_t>(done), static_cast<double>(value));
+      if (is_float(dtype))
+        set_double(to, dtype, static_cast<int64_t>(done), static_cast<double>(value));
       else if constexpr (std::is_integral_v<T>) {
         set_int(to, dtype, static_cast<int64_t>(done), static_cast<int64_t>(value));
         const int64_t kept = get_int(to, dtype, static_cast<int64_t>(done));
@@ -108,14 +127,26 @@ struct Contents {
   /// Which list a type's elements come in.
   static int field_of(DType dtype) {
     switch (dtype) {
-      case DType::b1: return 1;
-      case DType::i8: case DType::i16: case DType::i32: return 2;
-      case DType::i64: return 3;
-      case DType::u8: case DType::u16: case DType::u32: return 4;
-      case DType::u64: return 5;
-      case DType::f32: return 6;
-      case DType::f64: return 7;
-      default: return 0;
+      case DType::b1:
+        return 1;
+      case DType::i8:
+      case DType::i16:
+      case DType::i32:
+        return 2;
+      case DType::i64:
+        return 3;
+      case DType::u8:
+      case DType::u16:
+      case DType::u32:
+        return 4;
+      case DType::u64:
+        return 5;
+      case DType::f32:
+        return 6;
+      case DType::f64:
+        return 7;
+      default:
+        return 0;
     }
   }
   void read(pbf_reader message) {
@@ -128,14 +159,29 @@ struct Contents {
       }
       const bool packed = message.wire_type() == kText;
       switch (message.tag()) {
-        case 1: packed ? all(message.get_packed_bool()) : put(message.get_bool()); break;
-        case 2: packed ? all(message.get_packed_int32()) : put(message.get_int32()); break;
-        case 3: packed ? all(message.get_packed_int64()) : put(message.get_int64()); break;
-        case 4: packed ? all(message.get_packed_uint32()) : put(message.get_uint32()); break;
-        case 5: packed ? all(message.get_packed_uint64()) : put(message.get_uint64()); break;
-        case 6: packed ? all(message.get_packed_float()) : put(message.get_float()); break;
-        case 7: packed ? all(message.get_packed_double()) : put(message.get_double()); break;
-        default: message.skip();
+        case 1:
+          packed ? all(message.get_packed_bool()) : put(message.get_bool());
+          break;
+        case 2:
+          packed ? all(message.get_packed_int32()) : put(message.get_int32());
+          break;
+        case 3:
+          packed ? all(message.get_packed_int64()) : put(message.get_int64());
+          break;
+        case 4:
+          packed ? all(message.get_packed_uint32()) : put(message.get_uint32());
+          break;
+        case 5:
+          packed ? all(message.get_packed_uint64()) : put(message.get_uint64());
+          break;
+        case 6:
+          packed ? all(message.get_packed_float()) : put(message.get_float());
+          break;
+        case 7:
+          packed ? all(message.get_packed_double()) : put(message.get_double());
+          break;
+        default:
+          message.skip();
       }
     }
   }
@@ -151,8 +197,12 @@ struct Input {
 Input read_input(pbf_reader message) {
   Input input;
   while (message.next()) switch (message.tag_and_type()) {
-      case protozero::tag_and_type(1, kText): input.name = view(message.get_view()); break;
-      case protozero::tag_and_type(2, kText): input.datatype = view(message.get_view()); break;
+      case protozero::tag_and_type(1, kText):
+        input.name = view(message.get_view());
+        break;
+      case protozero::tag_and_type(2, kText):
+        input.datatype = view(message.get_view());
+        break;
       case protozero::tag_and_type(3, kText):
         for (int64_t extent : message.get_packed_int64()) {
           if (input.shape.size() > 64) break;
@@ -164,9 +214,14 @@ Input read_input(pbf_reader message) {
         if (input.shape.size() <= 64) input.shape.push_back(extent);
         break;
       }
-      case protozero::tag_and_type(4, kText): input.place.read(message.get_message()); break;
-      case protozero::tag_and_type(5, kText): input.contents.push_back(message.get_view()); break;
-      default: message.skip();
+      case protozero::tag_and_type(4, kText):
+        input.place.read(message.get_message());
+        break;
+      case protozero::tag_and_type(5, kText):
+        input.contents.push_back(message.get_view());
+        break;
+      default:
+        message.skip();
     }
   return input;
 }
@@ -177,26 +232,33 @@ Checked add_typed(Call& call, Input& input) {
   auto size = tensor_bytes(input.name, *dtype, input.shape);
   if (!size.ok()) return size.fault();
   if (Contents::field_of(*dtype) == 0)
-    return bad_request(fmt::format("input '{}' is {}, which travels in raw_input_contents only", input.name, input.datatype));
+    return bad_request(fmt::format("input '{}' is {}, which travels in raw_input_contents only",
+                                   input.name, input.datatype));
   // Each element takes a byte of the message at least.
   const auto count = static_cast<size_t>(*checked_element_count(input.shape));
   size_t there = 0;
   for (const auto& piece : input.contents) there += piece.size();
   if (count > there)
-    return bad_request(fmt::format("input '{}' brings fewer than the {} elements of its shape", input.name, count));
+    return bad_request(fmt::format("input '{}' brings fewer than the {} elements of its shape",
+                                   input.name, count));
   Block& tensor = call.received->tensors.emplace_back(*size);
   Contents contents{input.name, *dtype, count, 0, tensor.data()};
   for (const auto& piece : input.contents) contents.read(pbf_reader(piece));
   if (contents.foreign)
-    return bad_request(fmt::format("the contents of input '{}' are not those of {}", input.name, input.datatype));
+    return bad_request(
+        fmt::format("the contents of input '{}' are not those of {}", input.name, input.datatype));
   if (contents.out_of_range)
-    return bad_request(fmt::format("an element of input '{}' is out of the range of {}", input.name, input.datatype));
+    return bad_request(fmt::format("an element of input '{}' is out of the range of {}", input.name,
+                                   input.datatype));
   if (contents.done != count)
-    return bad_request(fmt::format("input '{}' brings {} elements, but its shape has {}", input.name, contents.done, count));
-  return add_input(call, std::move(input.name), input.datatype, std::move(input.shape), tensor.bytes());
+    return bad_request(fmt::format("input '{}' brings {} elements, but its shape has {}",
+                                   input.name, contents.done, count));
+  return add_input(call, std::move(input.name), input.datatype, std::move(input.shape),
+                   tensor.bytes());
 }
 
-void write_parameter(pbf_writer& to, protozero::pbf_tag_type field, std::string_view name, const Parameter& value) {
+void write_parameter(pbf_writer& to, protozero::pbf_tag_type field, std::string_view name,
+                     const Parameter& value) {
   pbf_writer entry(to, field);
   entry.add_string(1, name.data(), name.size());
   pbf_writer one(entry, 2);
@@ -248,9 +310,15 @@ Maybe<Call> read_infer(std::shared_ptr<Received> received, const SharedMemory& m
     std::vector<Input> inputs;
     std::vector<protozero::data_view> raw;
     while (message.next()) switch (message.tag_and_type()) {
-        case protozero::tag_and_type(1, kText): call.request.model = view(message.get_view()); break;
-        case protozero::tag_and_type(2, kText): call.version = view(message.get_view()); break;
-        case protozero::tag_and_type(3, kText): call.request.id = view(message.get_view()); break;
+        case protozero::tag_and_type(1, kText):
+          call.request.model = view(message.get_view());
+          break;
+        case protozero::tag_and_type(2, kText):
+          call.version = view(message.get_view());
+          break;
+        case protozero::tag_and_type(3, kText):
+          call.request.id = view(message.get_view());
+          break;
         case protozero::tag_and_type(4, kText): {
           auto [name, value] = read_entry(message.get_message());
           if (!value) break;
@@ -258,7 +326,8 @@ Maybe<Call> read_infer(std::shared_ptr<Received> received, const SharedMemory& m
           break;
         }
         case protozero::tag_and_type(5, kText):
-          if (inputs.size() >= kMostPorts) return bad_request(fmt::format("a request has at most {} inputs", kMostPorts));
+          if (inputs.size() >= kMostPorts)
+            return bad_request(fmt::format("a request has at most {} inputs", kMostPorts));
           inputs.push_back(read_input(message.get_message()));
           break;
         case protozero::tag_and_type(6, kText): {
@@ -266,43 +335,65 @@ Maybe<Call> read_infer(std::shared_ptr<Received> received, const SharedMemory& m
           Place place;
           pbf_reader output = message.get_message();
           while (output.next()) switch (output.tag_and_type()) {
-              case protozero::tag_and_type(1, kText): wanted.name = view(output.get_view()); break;
-              case protozero::tag_and_type(2, kText): place.read(output.get_message()); break;
-              default: output.skip();
+              case protozero::tag_and_type(1, kText):
+                wanted.name = view(output.get_view());
+                break;
+              case protozero::tag_and_type(2, kText):
+                place.read(output.get_message());
+                break;
+              default:
+                output.skip();
             }
-          if (place.classified) return bad_request(fmt::format("output '{}' is asked for as a classification, which is not served", wanted.name));
+          if (place.classified)
+            return bad_request(fmt::format(
+                "output '{}' is asked for as a classification, which is not served", wanted.name));
           auto region = place.region_of(wanted.name);
           if (!region.ok()) return region.fault();
           wanted.region = *region;
-          if (call.wanted.size() >= kMostPorts) return bad_request(fmt::format("a request names at most {} outputs", kMostPorts));
+          if (call.wanted.size() >= kMostPorts)
+            return bad_request(fmt::format("a request names at most {} outputs", kMostPorts));
           for (const WantedOutput& other : call.wanted)
-            if (other.name == wanted.name) return bad_request(fmt::format("output '{}' is asked for twice", wanted.name));
+            if (other.name == wanted.name)
+              return bad_request(fmt::format("output '{}' is asked for twice", wanted.name));
           call.request.outputs.push_back(wanted.name);
           call.wanted.push_back(std::move(wanted));
           break;
         }
         case protozero::tag_and_type(7, kText):
-          if (raw.size() >= kMostPorts) return bad_request(fmt::format("a request has at most {} inputs", kMostPorts));
+          if (raw.size() >= kMostPorts)
+            return bad_request(fmt::format("a request has at most {} inputs", kMostPorts));
           raw.push_back(message.get_view());
           break;
-        default: message.skip();
+        default:
+          message.skip();
       }
     size_t next = 0;
     for (Input& input : inputs) {
       auto region = input.place.region_of(input.name);
       if (!region.ok()) return region.fault();
       if (*region) {
-        if (Checked wrong = add_region_input(call, std::move(input.name), input.datatype, std::move(input.shape), **region, memory)) return *wrong;
+        if (Checked wrong = add_region_input(call, std::move(input.name), input.datatype,
+                                             std::move(input.shape), **region, memory))
+          return *wrong;
       } else if (!raw.empty()) {
-        if (!input.contents.empty()) return bad_request(fmt::format("input '{}' has contents although the request has raw_input_contents", input.name));
-        if (next == raw.size()) return bad_request(fmt::format("the request has {} raw_input_contents, input '{}' none", raw.size(), input.name));
+        if (!input.contents.empty())
+          return bad_request(fmt::format(
+              "input '{}' has contents although the request has raw_input_contents", input.name));
+        if (next == raw.size())
+          return bad_request(fmt::format("the request has {} raw_input_contents, input '{}' none",
+                                         raw.size(), input.name));
         const auto& bytes = raw[next++];
-        if (Checked wrong = add_input(call, std::move(input.name), input.datatype, std::move(input.shape), {reinterpret_cast<const std::byte*>(bytes.data()), bytes.size()})) return *wrong;
+        if (Checked wrong =
+                add_input(call, std::move(input.name), input.datatype, std::move(input.shape),
+                          {reinterpret_cast<const std::byte*>(bytes.data()), bytes.size()}))
+          return *wrong;
       } else if (Checked wrong = add_typed(call, input)) {
         return *wrong;
       }
     }
-    if (next != raw.size()) return bad_request(fmt::format("the request has {} raw_input_contents, but inputs for {}", raw.size(), next));
+    if (next != raw.size())
+      return bad_request(fmt::format("the request has {} raw_input_contents, but inputs for {}",
+                                     raw.size(), next));
     call.request.keep = call.received;
     return call;
   });
@@ -319,7 +410,8 @@ Maybe<Pieces> write_infer(const Call& call, const Answer& answer, const SharedMe
   add_text(response, 2, kVersion);
   if (!call.request.id.empty()) response.add_string(3, call.request.id);
   if (call.request.trace && answer.trace)
-    for (const auto& [name, value] : trace_parameters(*answer.trace, call.request.arrival)) write_parameter(response, 4, name, value);
+    for (const auto& [name, value] : trace_parameters(*answer.trace, call.request.arrival))
+      write_parameter(response, 4, name, value);
   for (const auto& [output, wanted] : *placed) {
     pbf_writer one(response, 5);
     one.add_string(1, output->name);
@@ -327,14 +419,17 @@ Maybe<Pieces> write_infer(const Call& call, const Answer& answer, const SharedMe
     one.add_packed_int64(3, output->shape.begin(), output->shape.end());
     if (wanted && wanted->region) {
       write_parameter(one, 4, "shared_memory_region", wanted->region->name);
-      write_parameter(one, 4, "shared_memory_byte_size", static_cast<int64_t>(output->bytes.size()));
+      write_parameter(one, 4, "shared_memory_byte_size",
+                      static_cast<int64_t>(output->bytes.size()));
       write_parameter(one, 4, "shared_memory_offset", static_cast<int64_t>(wanted->region->offset));
     }
   }
-  // raw_output_contents, field 6: each with its length, the bytes where they lie. Short ones are copied, which costs less than a piece.
+  // raw_output_contents, field 6: each with its length, the bytes where they lie. Short ones are
+  // copied, which costs less than a piece.
   constexpr size_t kShort = 4096;
   for (const auto& [output, wanted] : *placed) {
-    const std::string_view bytes(reinterpret_cast<const char*>(output->bytes.data()), wanted && wanted->region ? 0 : output->bytes.size());
+    const std::string_view bytes(reinterpret_cast<const char*>(output->bytes.data()),
+                                 wanted && wanted->region ? 0 : output->bytes.size());
     if (bytes.size() <= kShort) {
       add_text(response, 6, bytes);
       continue;
@@ -370,9 +465,14 @@ Maybe<Named> read_named(std::string_view text) {
     Named named;
     pbf_reader message(text.data(), text.size());
     while (message.next()) switch (message.tag_and_type()) {
-        case protozero::tag_and_type(1, kText): named.name = view(message.get_view()); break;
-        case protozero::tag_and_type(2, kText): named.version = view(message.get_view()); break;
-        default: message.skip();
+        case protozero::tag_and_type(1, kText):
+          named.name = view(message.get_view());
+          break;
+        case protozero::tag_and_type(2, kText):
+          named.version = view(message.get_view());
+          break;
+        default:
+          message.skip();
       }
     return named;
   });
@@ -383,8 +483,10 @@ Maybe<bool> read_index_ready(std::string_view text) {
     bool ready = false;
     pbf_reader message(text.data(), text.size());
     while (message.next()) {
-      if (message.tag_and_type() == protozero::tag_and_type(2, kNumber)) ready = message.get_bool();
-      else message.skip();
+      if (message.tag_and_type() == protozero::tag_and_type(2, kNumber))
+        ready = message.get_bool();
+      else
+        message.skip();
     }
     return ready;
   });
@@ -395,13 +497,16 @@ Maybe<LoadRequest> read_load(std::string_view text) {
     LoadRequest load;
     pbf_reader message(text.data(), text.size());
     while (message.next()) switch (message.tag_and_type()) {
-        case protozero::tag_and_type(2, kText): load.model = view(message.get_view()); break;
+        case protozero::tag_and_type(2, kText):
+          load.model = view(message.get_view());
+          break;
         case protozero::tag_and_type(3, kText): {
           const auto name = read_entry(message.get_message()).first;
           load.has_config |= name == "config" || name.starts_with("file:");
           break;
         }
-        default: message.skip();
+        default:
+          message.skip();
       }
     return load;
   });
@@ -412,11 +517,20 @@ Maybe<SharedMemory::Status> read_region(std::string_view text) {
     SharedMemory::Status region;
     pbf_reader message(text.data(), text.size());
     while (message.next()) switch (message.tag_and_type()) {
-        case protozero::tag_and_type(1, kText): region.name = view(message.get_view()); break;
-        case protozero::tag_and_type(2, kText): region.key = view(message.get_view()); break;
-        case protozero::tag_and_type(3, kNumber): region.offset = message.get_uint64(); break;
-        case protozero::tag_and_type(4, kNumber): region.bytes = message.get_uint64(); break;
-        default: message.skip();
+        case protozero::tag_and_type(1, kText):
+          region.name = view(message.get_view());
+          break;
+        case protozero::tag_and_type(2, kText):
+          region.key = view(message.get_view());
+          break;
+        case protozero::tag_and_type(3, kNumber):
+          region.offset = message.get_uint64();
+          break;
+        case protozero::tag_and_type(4, kNumber):
+          region.bytes = message.get_uint64();
+          break;
+        default:
+          message.skip();
       }
     return region;
   });
@@ -436,26 +550,42 @@ Maybe<LogSettings> read_log_settings(std::string_view text, LogSettings settings
       std::optional<uint32_t> number;
       std::optional<std::string> word;
       while (entry.next()) switch (entry.tag_and_type()) {
-          case protozero::tag_and_type(1, kText): name = view(entry.get_view()); break;
+          case protozero::tag_and_type(1, kText):
+            name = view(entry.get_view());
+            break;
           case protozero::tag_and_type(2, kText): {
             pbf_reader value = entry.get_message();
             while (value.next()) switch (value.tag_and_type()) {
-                case protozero::tag_and_type(1, kNumber): yes = value.get_bool(); break;
-                case protozero::tag_and_type(2, kNumber): number = value.get_uint32(); break;
-                case protozero::tag_and_type(3, kText): word = view(value.get_view()); break;
-                default: value.skip();
+                case protozero::tag_and_type(1, kNumber):
+                  yes = value.get_bool();
+                  break;
+                case protozero::tag_and_type(2, kNumber):
+                  number = value.get_uint32();
+                  break;
+                case protozero::tag_and_type(3, kText):
+                  word = view(value.get_view());
+                  break;
+                default:
+                  value.skip();
               }
             break;
           }
-          default: entry.skip();
+          default:
+            entry.skip();
         }
-      if (name == "log_info" && yes) settings.info = *yes;
-      else if (name == "log_warning" && yes) settings.warning = *yes;
-      else if (name == "log_error" && yes) settings.error = *yes;
-      else if (name == "log_verbose_level" && number) settings.verbose = static_cast<int>(std::min<uint32_t>(*number, 9));
-      else if (name == "log_format" && word == "json") {}
-      else if (name == "log_file") return bad_request("'log_file' is set where the server is started, not by clients");
-      else return bad_request(fmt::format("there is no log setting '{}' of such a value", name));
+      if (name == "log_info" && yes)
+        settings.info = *yes;
+      else if (name == "log_warning" && yes)
+        settings.warning = *yes;
+      else if (name == "log_error" && yes)
+        settings.error = *yes;
+      else if (name == "log_verbose_level" && number)
+        settings.verbose = static_cast<int>(std::min<uint32_t>(*number, 9));
+      else if (name == "log_format" && word == "json") {
+      } else if (name == "log_file")
+        return bad_request("'log_file' is set where the server is started, not by clients");
+      else
+        return bad_request(fmt::format("there is no log setting '{}' of such a value", name));
     }
     return settings;
   });
@@ -516,7 +646,8 @@ std::string write_config(const ModelInfo& info) {
     add_text(config, 2, "obelisk");
     const int64_t batch = max_batch_size(info);
     config.add_int32(4, static_cast<int32_t>(batch));
-    const auto ports = [&](protozero::pbf_tag_type field, protozero::pbf_tag_type dims, const std::vector<PortInfo>& all) {
+    const auto ports = [&](protozero::pbf_tag_type field, protozero::pbf_tag_type dims,
+                           const std::vector<PortInfo>& all) {
       for (const PortInfo& port : all) {
         pbf_writer one(config, field);
         one.add_string(1, port.name);
@@ -543,7 +674,8 @@ std::string write_statistics(const std::vector<ModelInfo>& models) {
     one.add_uint64(4, counts.rows);
     one.add_uint64(5, counts.launches);
     pbf_writer stats(one, 6);
-    const auto entry = [&](protozero::pbf_tag_type field, uint64_t count, std::chrono::nanoseconds time) {
+    const auto entry = [&](protozero::pbf_tag_type field, uint64_t count,
+                           std::chrono::nanoseconds time) {
       pbf_writer duration(stats, field);
       duration.add_uint64(1, count);
       duration.add_uint64(2, static_cast<uint64_t>(time.count()));
@@ -595,12 +727,15 @@ std::string write_log_settings(const LogSettings& settings) {
     pbf_writer value(one, 2);
     write(value);
   };
-  const auto yes = [&](const char* name, bool on) { entry(name, [&](pbf_writer& value) { value.add_bool(1, on); }); };
+  const auto yes = [&](const char* name, bool on) {
+    entry(name, [&](pbf_writer& value) { value.add_bool(1, on); });
+  };
   entry("log_file", [&](pbf_writer& value) { value.add_string(3, settings.file); });
   yes("log_info", settings.info);
   yes("log_warning", settings.warning);
   yes("log_error", settings.error);
-  entry("log_verbose_level", [&](pbf_writer& value) { value.add_uint32(2, static_cast<uint32_t>(settings.verbose)); });
+  entry("log_verbose_level",
+        [&](pbf_writer& value) { value.add_uint32(2, static_cast<uint32_t>(settings.verbose)); });
   entry("log_format", [&](pbf_writer& value) { value.add_string(3, "json"); });
   return text;
 }
@@ -608,7 +743,9 @@ std::string write_log_settings(const LogSettings& settings) {
 std::string write_trace_settings() {
   std::string text;
   pbf_writer response(text);
-  const std::pair<const char*, const char*> settings[] = {{"trace_level", "OFF"}, {"trace_rate", "0"}, {"trace_count", "-1"}, {"log_frequency", "0"}, {"trace_file", ""}, {"trace_mode", "triton"}};
+  const std::pair<const char*, const char*> settings[] = {
+      {"trace_level", "OFF"}, {"trace_rate", "0"}, {"trace_count", "-1"},
+      {"log_frequency", "0"}, {"trace_file", ""},  {"trace_mode", "triton"}};
   for (const auto& [name, word] : settings) {
     pbf_writer entry(response, 1);
     entry.add_string(1, name);

@@ -1,7 +1,9 @@
-/// serve/door/messages.h — the messages of inference.GRPCInferenceService, read and written without generated code.
+/// serve/door/messages.h — the messages of inference.GRPCInferenceService, read and written without
+/// generated code.
 ///
-/// Field numbers are facts of the protocol's grpc_service.proto and model_config.proto; tests send each message with a stock client.
-/// Errors  kBadRequest for what is no message; what is read may be hostile.
+/// Field numbers are facts of the protocol's grpc_service.proto and model_config.proto; tests send
+/// each message with a stock client. Errors  kBadRequest for what is no message; what is read may
+/// be hostile.
 #pragma once
 
 #include "serve/door/infer.h"
@@ -9,13 +11,14 @@
 
 namespace obelisk::serve::door {
 
-/// Where the first tensor's bytes begin in a ModelInferRequest, as far as its first piece tells; 0: unknown.
+/// Where the first tensor's bytes begin in a ModelInferRequest, as far as its first piece tells; 0:
+/// unknown.
 size_t first_tensor_offset(std::string_view piece);
 Maybe<Call> read_infer(std::shared_ptr<Received> received, const SharedMemory& memory);
 
 /// A response in pieces: text that was written, and tensors where they lie, in turns.
 struct Pieces {
-  std::vector<std::string> texts;                   // one more than tensors
+  std::vector<std::string> texts;  // one more than tensors
   std::vector<std::span<const std::byte>> tensors;
 };
 Maybe<Pieces> write_infer(const Call& call, const Answer& answer, const SharedMemory& memory);

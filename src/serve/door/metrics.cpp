@@ -11,8 +11,10 @@ std::string label(std::string_view value) {
   std::string out;
   for (char c : value) {
     if (c == '\\' || c == '"') out += '\\';
-    if (c == '\n') out += "\\n";
-    else out += c;
+    if (c == '\n')
+      out += "\\n";
+    else
+      out += c;
   }
   return out;
 }
@@ -31,12 +33,15 @@ class Families {
  public:
   void family(const char* name, const char* type, const char* help) {
     name_ = name;
-    fmt::format_to(std::back_inserter(text), "# HELP {} {}\n# TYPE {} {}\n", name, help, name, type);
+    fmt::format_to(std::back_inserter(text), "# HELP {} {}\n# TYPE {} {}\n", name, help, name,
+                   type);
   }
   template <typename T>
   void sample(const std::string& labels, T value, const char* suffix = "") {
-    if (labels.empty()) fmt::format_to(std::back_inserter(text), "{}{} {}\n", name_, suffix, value);
-    else fmt::format_to(std::back_inserter(text), "{}{}{{{}}} {}\n", name_, suffix, labels, value);
+    if (labels.empty())
+      fmt::format_to(std::back_inserter(text), "{}{} {}\n", name_, suffix, value);
+    else
+      fmt::format_to(std::back_inserter(text), "{}{}{{{}}} {}\n", name_, suffix, labels, value);
   }
   std::string text;
 
@@ -51,13 +56,16 @@ constexpr double kBounds[] = {100, 200, 500, 1e3, 2e3, 5e3, 1e4, 2e4, 5e4, 1e5, 
 std::string metrics_text(Service& service) {
   Families out;
   const std::vector<ModelInfo> models = service.engine.models();
-  const auto of = [](const ModelInfo& info) { return fmt::format(R"(model="{}",version="{}")", label(info.config.name), kVersion); };
+  const auto of = [](const ModelInfo& info) {
+    return fmt::format(R"(model="{}",version="{}")", label(info.config.name), kVersion);
+  };
   const auto us = [](std::chrono::nanoseconds time) { return time.count() / 1000; };
   const auto each = [&](const char* name, const char* type, const char* help, auto&& value) {
     out.family(name, type, help);
     for (const ModelInfo& info : models) out.sample(of(info), value(info));
   };
-  each("nv_inference_request_success", "counter", "Requests that were answered", [](auto& i) { return i.counts.ok; });
+  each("nv_inference_request_success", "counter", "Requests that were answered",
+       [](auto& i) { return i.counts.ok; });
   out.family("nv_inference_request_failure", "counter", "Requests that were not, by reason");
   for (const ModelInfo& info : models) {
     out.sample(of(info) + R"(,reason="REJECTED")", info.counts.rejected + info.counts.late);
@@ -65,26 +73,41 @@ std::string metrics_text(Service& service) {
     out.sample(of(info) + R"(,reason="BACKEND")", info.counts.failed);
     out.sample(of(info) + R"(,reason="OTHER")", 0);
   }
-  each("nv_inference_count", "counter", "Rows that were answered", [](auto& i) { return i.counts.rows; });
+  each("nv_inference_count", "counter", "Rows that were answered",
+       [](auto& i) { return i.counts.rows; });
   each("nv_inference_exec_count", "counter", "Launches", [](auto& i) { return i.counts.launches; });
-  each("nv_inference_request_duration_us", "counter", "Time from arrival to answer, summed", [&](auto& i) { return us(i.counts.queued + i.counts.ran); });
-  each("nv_inference_queue_duration_us", "counter", "Time in the queue, summed", [&](auto& i) { return us(i.counts.queued); });
-  each("nv_inference_compute_infer_duration_us", "counter", "Time of running, summed", [&](auto& i) { return us(i.counts.ran); });
-  each("nv_inference_pending_request_count", "gauge", "Requests that wait", [](auto& i) { return i.counts.waiting; });
-  each("obelisk_model_ready", "gauge", "1 where the model answers", [](auto& i) { return i.state == ModelState::kReady ? 1 : 0; });
-  each("obelisk_model_memory_bytes", "gauge", "Memory of the model", [](auto& i) { return i.memory_bytes; });
-  each("obelisk_deadline_requests", "counter", "Requests with a deadline", [](auto& i) { return i.counts.with_deadline; });
-  each("obelisk_deadline_met", "counter", "Requests that were answered within it", [](auto& i) { return i.counts.in_time; });
-  each("obelisk_late", "counter", "Requests whose deadline passed before they could run", [](auto& i) { return i.counts.late; });
-  each("obelisk_refused", "counter", "Requests that admission refused", [](auto& i) { return i.counts.rejected; });
+  each("nv_inference_request_duration_us", "counter", "Time from arrival to answer, summed",
+       [&](auto& i) { return us(i.counts.queued + i.counts.ran); });
+  each("nv_inference_queue_duration_us", "counter", "Time in the queue, summed",
+       [&](auto& i) { return us(i.counts.queued); });
+  each("nv_inference_compute_infer_duration_us", "counter", "Time of running, summed",
+       [&](auto& i) { return us(i.counts.ran); });
+  each("nv_inference_pending_request_count", "gauge", "Requests that wait",
+       [](auto& i) { return i.counts.waiting; });
+  each("obelisk_model_ready", "gauge", "1 where the model answers",
+       [](auto& i) { return i.state == ModelState::kReady ? 1 : 0; });
+  each("obelisk_model_memory_bytes", "gauge", "Memory of the model",
+       [](auto& i) { return i.memory_bytes; });
+  each("obelisk_deadline_requests", "counter", "Requests with a deadline",
+       [](auto& i) { return i.counts.with_deadline; });
+  each("obelisk_deadline_met", "counter", "Requests that were answered within it",
+       [](auto& i) { return i.counts.in_time; });
+  each("obelisk_late", "counter", "Requests whose deadline passed before they could run",
+       [](auto& i) { return i.counts.late; });
+  each("obelisk_refused", "counter", "Requests that admission refused",
+       [](auto& i) { return i.counts.rejected; });
 
   const Ledger::Snapshot ledger = service.ledger.snapshot();
-  const auto account = [](const Ledger::Key& key) { return fmt::format(R"(tenant="{}",model="{}")", label(key.first), label(key.second)); };
+  const auto account = [](const Ledger::Key& key) {
+    return fmt::format(R"(tenant="{}",model="{}")", label(key.first), label(key.second));
+  };
   out.family("obelisk_tenant_requests", "counter", "Requests by tenant and outcome");
   for (const auto& [key, one] : ledger.accounts)
     for (int k = 0; k < kOutcomes; ++k)
       if (one.outcomes[static_cast<size_t>(k)] > 0 || k == 0)
-        out.sample(account(key) + fmt::format(R"(,outcome="{}")", outcome_name(static_cast<Outcome>(k))), one.outcomes[static_cast<size_t>(k)]);
+        out.sample(
+            account(key) + fmt::format(R"(,outcome="{}")", outcome_name(static_cast<Outcome>(k))),
+            one.outcomes[static_cast<size_t>(k)]);
   out.family("obelisk_tenant_deadline_requests", "counter", "Requests that brought a deadline");
   for (const auto& [key, one] : ledger.accounts) out.sample(account(key), one.with_deadline);
   out.family("obelisk_tenant_deadline_met", "counter", "Requests that were answered within it");
@@ -93,14 +116,18 @@ std::string metrics_text(Service& service) {
     out.family(name, "histogram", help);
     for (const auto& [key, one] : ledger.accounts) {
       const Histogram& times = which(one);
-      for (double bound : kBounds) out.sample(account(key) + fmt::format(R"(,le="{}")", bound), times.at_most(bound), "_bucket");
+      for (double bound : kBounds)
+        out.sample(account(key) + fmt::format(R"(,le="{}")", bound), times.at_most(bound),
+                   "_bucket");
       out.sample(account(key) + R"(,le="+Inf")", times.count(), "_bucket");
       out.sample(account(key), times.sum_us(), "_sum");
       out.sample(account(key), times.count(), "_count");
     }
   };
-  histogram("obelisk_tenant_latency_us", "Time from arrival to answer", [](const Account& one) -> const Histogram& { return one.latency; });
-  histogram("obelisk_tenant_slack_us", "What was left of the deadline at the answer", [](const Account& one) -> const Histogram& { return one.slack; });
+  histogram("obelisk_tenant_latency_us", "Time from arrival to answer",
+            [](const Account& one) -> const Histogram& { return one.latency; });
+  histogram("obelisk_tenant_slack_us", "What was left of the deadline at the answer",
+            [](const Account& one) -> const Histogram& { return one.slack; });
   out.family("obelisk_in_flight", "gauge", "Requests that have no answer yet");
   out.sample("", service.ledger.in_flight());
   out.family("obelisk_ready", "gauge", "1 where the server is ready");

@@ -1,8 +1,9 @@
-/// serve/door/routes.h — the Open Inference Protocol over HTTP, with the extensions of Triton's that stock clients look for.
+/// serve/door/routes.h — the Open Inference Protocol over HTTP, with the extensions of Triton's
+/// that stock clients look for.
 ///
-///   GET  /v2  /v2/health/live|ready  /v2/models/M[/versions/V][/ready|config|stats]  /v2/models/stats
-///   POST /v2/models/M[/versions/V]/infer                JSON, or JSON and tensors behind it
-///   POST /v2/repository/index  /v2/repository/models/M/load|unload
+///   GET  /v2  /v2/health/live|ready  /v2/models/M[/versions/V][/ready|config|stats]
+///   /v2/models/stats POST /v2/models/M[/versions/V]/infer                JSON, or JSON and tensors
+///   behind it POST /v2/repository/index  /v2/repository/models/M/load|unload
 ///   /v2/systemsharedmemory, /v2/cudasharedmemory, /v2/logging, /v2/trace/setting
 ///   GET  /  /v2/live.json                               what happens now, for people
 #pragma once
@@ -24,7 +25,8 @@ extern const std::string_view kPage;
 
 /// Texts of the protocol that HTTP and gRPC have in common.
 extern const std::vector<std::string_view> kExtensions;
-/// Triton's `max_batch_size`: where the first axis of every port is the batch; 0 where there is none.
+/// Triton's `max_batch_size`: where the first axis of every port is the batch; 0 where there is
+/// none.
 int64_t max_batch_size(const ModelInfo& info);
 
 }  // namespace obelisk::serve::door

@@ -17,16 +17,24 @@ bool same_secret(std::string_view a, std::string_view b) {
 
 std::string_view state_name(ModelState state) {
   switch (state) {
-    case ModelState::kLoading: return "LOADING";
-    case ModelState::kReady: return "READY";
-    case ModelState::kUnloading: return "UNLOADING";
-    case ModelState::kFailed: return "UNAVAILABLE";
+    case ModelState::kLoading:
+      return "LOADING";
+    case ModelState::kReady:
+      return "READY";
+    case ModelState::kUnloading:
+      return "UNLOADING";
+    case ModelState::kFailed:
+      return "UNAVAILABLE";
   }
   return "UNAVAILABLE";
 }
 
 Service::Service(Engine& engine, const Repository& repository, ServiceOptions given)
-    : engine(engine), repository(repository), options(std::move(given)), memory(options.shared_memory), log(*options.log),
+    : engine(engine),
+      repository(repository),
+      options(std::move(given)),
+      memory(options.shared_memory),
+      log(*options.log),
       watcher_([this] { watch(); }) {}
 
 Service::~Service() { stop(); }
@@ -46,7 +54,10 @@ void Service::load_all() {
     const auto found = repository.find(name);
     if (!found) continue;
     if (!found->ok()) {
-      log.error("model").field("model", name).field("state", "failed").field("reason", found->error().text());
+      log.error("model")
+          .field("model", name)
+          .field("state", "failed")
+          .field("reason", found->error().text());
       continue;
     }
     {
@@ -69,7 +80,8 @@ bool Service::ready() const {
 Maybe<std::string> Service::tenant_of(std::string_view authorization) const {
   if (options.tokens.empty()) return std::string();
   constexpr std::string_view kBearer = "Bearer ";
-  if (!authorization.starts_with(kBearer)) return Fault{Cause::kUnauthorized, "this server asks for a bearer token"};
+  if (!authorization.starts_with(kBearer))
+    return Fault{Cause::kUnauthorized, "this server asks for a bearer token"};
   authorization.remove_prefix(kBearer.size());
   const std::string* tenant = nullptr;
   for (const auto& [token, its] : options.tokens)
@@ -85,7 +97,11 @@ RequestKey Service::infer(const std::shared_ptr<Call>& call, std::function<void(
   if (refusing || (!call->version.empty() && call->version != kVersion)) {
     Answer no;
     no.outcome = refusing ? Outcome::kNotReady : Outcome::kNotFound;
-    no.error = Error{Code::kUsage, "serve", refusing ? "the server is shutting down" : fmt::format("model '{}' has version {}, not '{}'", mine.model, kVersion, call->version.substr(0, 64)), "", ""};
+    no.error = Error{Code::kUsage, "serve",
+                     refusing ? "the server is shutting down"
+                              : fmt::format("model '{}' has version {}, not '{}'", mine.model,
+                                            kVersion, call->version.substr(0, 64)),
+                     "", ""};
     ledger.end({mine.model, mine.tenant, mine.arrival, mine.deadline}, no);
     done(std::move(no));
     return 0;
@@ -100,9 +116,17 @@ RequestKey Service::infer(const std::shared_ptr<Call>& call, std::function<void(
     ledger.end({request.model, request.tenant, request.arrival, request.deadline}, answer);
     const bool went_wrong = answer.outcome == Outcome::kFailed;
     if (answer.outcome != Outcome::kOk || log.wants(Severity::kVerbose)) {
-      const auto taken = std::chrono::duration<double, std::milli>(Clock::now() - request.arrival).count();
-      auto line = went_wrong ? log.error("request") : answer.outcome == Outcome::kOk ? log.verbose("request") : log.info("request");
-      auto&& written = std::move(line).field("model", request.model).field("tenant", request.tenant).field("id", request.id).field("outcome", outcome_name(answer.outcome)).field("ms", taken);
+      const auto taken =
+          std::chrono::duration<double, std::milli>(Clock::now() - request.arrival).count();
+      auto line = went_wrong                       ? log.error("request")
+                  : answer.outcome == Outcome::kOk ? log.verbose("request")
+                                                   : log.info("request");
+      auto&& written = std::move(line)
+                           .field("model", request.model)
+                           .field("tenant", request.tenant)
+                           .field("id", request.id)
+                           .field("outcome", outcome_name(answer.outcome))
+                           .field("ms", taken);
       if (answer.error) std::move(written).field("reason", answer.error->message);
     }
     done(std::move(answer));
@@ -111,9 +135,13 @@ RequestKey Service::infer(const std::shared_ptr<Call>& call, std::function<void(
 
 Maybe<ModelInfo> Service::model(const std::string& name, const std::string& version) const {
   auto found = engine.model(name);
-  if (!found) return Fault{Cause::kNotFound, fmt::format("Request for unknown model: '{}' is not found", name)};
+  if (!found)
+    return Fault{Cause::kNotFound,
+                 fmt::format("Request for unknown model: '{}' is not found", name)};
   if (!version.empty() && version != kVersion)
-    return Fault{Cause::kNotFound, fmt::format("Request for unknown model: '{}' has version {}, not '{}'", name, kVersion, version.substr(0, 64))};
+    return Fault{Cause::kNotFound,
+                 fmt::format("Request for unknown model: '{}' has version {}, not '{}'", name,
+                             kVersion, version.substr(0, 64))};
   return std::move(*found);
 }
 
@@ -126,7 +154,8 @@ std::vector<Service::IndexEntry> Service::index(bool only_ready) const {
   std::map<std::string, IndexEntry> out;
   for (const std::string& name : repository.names()) out[name] = {name, "", "", ""};
   for (const ModelInfo& info : engine.models())
-    out[info.config.name] = {info.config.name, std::string(kVersion), std::string(state_name(info.state)), info.reason};
+    out[info.config.name] = {info.config.name, std::string(kVersion),
+                             std::string(state_name(info.state)), info.reason};
   std::vector<IndexEntry> listed;
   for (auto& [name, entry] : out)
     if (!only_ready || entry.state == "READY") listed.push_back(std::move(entry));
@@ -134,11 +163,16 @@ std::vector<Service::IndexEntry> Service::index(bool only_ready) const {
 }
 
 void Service::load(const std::string& name, Loaded done) {
-  if (!options.model_control) return done(Fault{Cause::kForbidden, "loading and unloading is switched off here"});
+  if (!options.model_control)
+    return done(Fault{Cause::kForbidden, "loading and unloading is switched off here"});
   if (draining_) return done(Fault{Cause::kUnavailable, "the server is shutting down"});
   const auto found = repository.find(name);
-  if (!found) return done(Fault{Cause::kNotFound, fmt::format("failed to load '{}': there is no such model in the repository", name)});
-  if (!found->ok()) return done(bad_request(fmt::format("failed to load '{}': {}", name, found->error().text())));
+  if (!found)
+    return done(
+        Fault{Cause::kNotFound,
+              fmt::format("failed to load '{}': there is no such model in the repository", name)});
+  if (!found->ok())
+    return done(bad_request(fmt::format("failed to load '{}': {}", name, found->error().text())));
   engine.add(**found);
   const std::lock_guard lock(mutex_);
   waits_.push_back({name, false, Clock::now() + kLongestLoad, std::move(done)});
@@ -146,8 +180,11 @@ void Service::load(const std::string& name, Loaded done) {
 }
 
 void Service::unload(const std::string& name, Loaded done) {
-  if (!options.model_control) return done(Fault{Cause::kForbidden, "loading and unloading is switched off here"});
-  if (!engine.model(name)) return done(Fault{Cause::kNotFound, fmt::format("Request for unknown model: '{}' is not found", name)});
+  if (!options.model_control)
+    return done(Fault{Cause::kForbidden, "loading and unloading is switched off here"});
+  if (!engine.model(name))
+    return done(
+        Fault{Cause::kNotFound, fmt::format("Request for unknown model: '{}' is not found", name)});
   engine.remove(name);
   const std::lock_guard lock(mutex_);
   waits_.push_back({name, true, Clock::now() + kLongestUnload, std::move(done)});
@@ -161,7 +198,8 @@ void Service::notice_states() {
     const auto before = states_.find(info.config.name);
     if (before != states_.end() && before->second == info.state) continue;
     auto line = info.state == ModelState::kFailed ? log.error("model") : log.info("model");
-    auto&& written = std::move(line).field("model", info.config.name).field("state", state_name(info.state));
+    auto&& written =
+        std::move(line).field("model", info.config.name).field("state", state_name(info.state));
     if (!info.reason.empty()) std::move(written).field("reason", info.reason);
   }
   for (const auto& [name, state] : states_)
@@ -172,7 +210,8 @@ void Service::notice_states() {
 void Service::watch() {
   std::unique_lock lock(mutex_);
   while (!stopping_) {
-    woken_.wait_for(lock, waits_.empty() && starting_.empty() ? std::chrono::milliseconds(200) : std::chrono::milliseconds(5));
+    woken_.wait_for(lock, waits_.empty() && starting_.empty() ? std::chrono::milliseconds(200)
+                                                              : std::chrono::milliseconds(5));
     if (stopping_) break;
     std::vector<Wait> waits = std::exchange(waits_, {});
     std::vector<std::string> starting(starting_.begin(), starting_.end());
@@ -182,13 +221,22 @@ void Service::watch() {
       const auto found = engine.model(wait.model);
       Checked fault;
       bool over = true;
-      if (wait.gone) over = !found;
-      else if (!found) fault = Fault{Cause::kUnavailable, fmt::format("model '{}' was unloaded while it was loading", wait.model)};
-      else if (found->state == ModelState::kFailed) fault = bad_request(fmt::format("failed to load '{}': {}", wait.model, found->reason));
-      else over = found->state == ModelState::kReady;
-      if (!over && Clock::now() > wait.until) over = true, fault = Fault{Cause::kUnavailable, fmt::format("model '{}' takes too long", wait.model)};
-      if (over) wait.done(std::move(fault));
-      else left.push_back(std::move(wait));
+      if (wait.gone)
+        over = !found;
+      else if (!found)
+        fault = Fault{Cause::kUnavailable,
+                      fmt::format("model '{}' was unloaded while it was loading", wait.model)};
+      else if (found->state == ModelState::kFailed)
+        fault = bad_request(fmt::format("failed to load '{}': {}", wait.model, found->reason));
+      else
+        over = found->state == ModelState::kReady;
+      if (!over && Clock::now() > wait.until)
+        over = true,
+        fault = Fault{Cause::kUnavailable, fmt::format("model '{}' takes too long", wait.model)};
+      if (over)
+        wait.done(std::move(fault));
+      else
+        left.push_back(std::move(wait));
     }
     notice_states();
     std::vector<std::string> settled;

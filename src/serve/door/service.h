@@ -1,4 +1,5 @@
-/// serve/door/service.h — what a door does, whatever the protocol: calls to the engine, models that come and go, health.
+/// serve/door/service.h — what a door does, whatever the protocol: calls to the engine, models that
+/// come and go, health.
 ///
 ///   HTTP routes ┐
 ///               ├── Service ──▶ Engine
@@ -24,7 +25,8 @@ class Repository {
  public:
   virtual ~Repository() = default;
   virtual std::vector<std::string> names() const = 0;
-  /// Errors: kUsage, kBadModel for what is there but cannot be served; nothing for a name that is not there.
+  /// Errors: kUsage, kBadModel for what is there but cannot be served; nothing for a name that is
+  /// not there.
   virtual std::optional<Result<ModelConfig>> find(const std::string& name) const = 0;
 };
 
@@ -32,7 +34,8 @@ struct ServiceOptions {
   std::string version;        // of the program
   bool model_control = true;  // clients may load and unload
   bool shared_memory = false;
-  std::map<std::string, std::string> tokens;  // bearer token to tenant (empty: none of its own); no tokens: everybody may call
+  std::map<std::string, std::string>
+      tokens;  // bearer token to tenant (empty: none of its own); no tokens: everybody may call
   std::shared_ptr<Log> log;
 };
 
@@ -50,7 +53,8 @@ class Service {
   Aside aside;
   const Clock::time_point started = Clock::now();
 
-  /// Adds every model of the repository; ready when none of them loads any more, and one answers (if there is one).
+  /// Adds every model of the repository; ready when none of them loads any more, and one answers
+  /// (if there is one).
   void load_all();
   bool ready() const;
   /// Called once, when the models of load_all are settled.
@@ -65,7 +69,8 @@ class Service {
   /// The tenant that a bearer token stands for, or that the caller may not call.
   Maybe<std::string> tenant_of(std::string_view authorization) const;
 
-  /// Hands the call to the engine. `done` is called once, on any thread; afterwards `call->request` has its small fields still.
+  /// Hands the call to the engine. `done` is called once, on any thread; afterwards `call->request`
+  /// has its small fields still.
   RequestKey infer(const std::shared_ptr<Call>& call, std::function<void(Answer)> done);
 
   /// kNotFound where there is no such model or version.

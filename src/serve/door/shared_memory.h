@@ -1,6 +1,8 @@
-/// serve/door/shared_memory.h — regions of POSIX shared memory that clients on this machine register by name.
+/// serve/door/shared_memory.h — regions of POSIX shared memory that clients on this machine
+/// register by name.
 ///
-/// Off unless switched on: who may register may read and write any region that the server's user may.
+/// Off unless switched on: who may register may read and write any region that the server's user
+/// may.
 #pragma once
 
 #include <map>
@@ -22,7 +24,8 @@ class SharedMemory {
     std::string name, key;
     uint64_t offset = 0, bytes = 0;
   };
-  /// Errors: kUnimplemented when switched off, kBadRequest for a region that is not there or too small, kConflict for a name that is taken.
+  /// Errors: kUnimplemented when switched off, kBadRequest for a region that is not there or too
+  /// small, kConflict for a name that is taken.
   Checked register_region(const Status& region);
   /// Empty: all.
   Checked unregister(const std::string& name);

@@ -16,7 +16,8 @@ std::optional<DType> parse_wire_name(std::string_view name);
 std::string config_name(DType dtype);
 int config_number(DType dtype);
 
-/// The elements as JSON numbers (true and false of BOOL), with commas between; NaN, Infinity and -Infinity as Python's reader takes them.
+/// The elements as JSON numbers (true and false of BOOL), with commas between; NaN, Infinity and
+/// -Infinity as Python's reader takes them.
 void write_numbers(std::string& out, DType dtype, const std::byte* data, int64_t count);
 
 /// Bytes that are no element of their type: a BOOL that is neither 0 nor 1.

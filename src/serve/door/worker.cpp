@@ -38,7 +38,9 @@ Answer refusal(Outcome outcome, std::string why) {
 class WorkerEngine final : public Engine {
  public:
   explicit WorkerEngine(WorkerOptions options)
-      : options_(std::move(options)), keeper_([this] { keep(); }), pump_thread_([this] { pump(); }) {}
+      : options_(std::move(options)),
+        keeper_([this] { keep(); }),
+        pump_thread_([this] { pump(); }) {}
 
   ~WorkerEngine() override {
     std::shared_ptr<Socket> socket;
@@ -61,7 +63,9 @@ class WorkerEngine final : public Engine {
     std::unique_lock lock(mutex_);
     Entry& entry = entries_[config.name];
     entry.quarantined = entry.removing = false, entry.load_faults = 0;
-    if (!entry.live) entry.info.config = config, entry.info.state = ModelState::kLoading, entry.info.reason.clear();
+    if (!entry.live)
+      entry.info.config = config, entry.info.state = ModelState::kLoading,
+      entry.info.reason.clear();
     entry.config = std::move(config);
     queue_load(entry.config.name);
     advance(lock);
@@ -104,7 +108,8 @@ class WorkerEngine final : public Engine {
     };
     if (draining_) return refuse(Outcome::kNotReady, "the server is shutting down");
     const auto found = entries_.find(request.model);
-    if (found == entries_.end()) return refuse(Outcome::kNotFound, fmt::format("there is no model '{}'", request.model));
+    if (found == entries_.end())
+      return refuse(Outcome::kNotFound, fmt::format("there is no model '{}'", request.model));
     const Entry& entry = found->second;
     if (!entry.live && !entry.waits()) return refuse(Outcome::kNotReady, entry.info.reason);
     if (!socket_ && static_cast<int>(held_.size()) >= entry.config.queue_limit)
@@ -149,15 +154,16 @@ class WorkerEngine final : public Engine {
     std::optional<Clock::time_point> until;
     bool sent = false;
     std::atomic<bool> written{false}, cancelled{false};
-    int faults = 0, kills = 0;  // ends of the worker while it was there, of their own and from outside
+    int faults = 0,
+        kills = 0;  // ends of the worker while it was there, of their own and from outside
     bool suspect() const { return faults + kills > 0; }
   };
   struct Entry {
     ModelConfig config;
     ModelInfo info;
     ModelCounts before;  // of workers that ended
-    bool live = false;        // the worker answers for it
-    bool sent = false;        // this worker knows it
+    bool live = false;   // the worker answers for it
+    bool sent = false;   // this worker knows it
     bool was_ready = false;
     bool removing = false, quarantined = false;
     int load_faults = 0;
@@ -165,7 +171,8 @@ class WorkerEngine final : public Engine {
     bool waits() const { return was_ready && !quarantined && !removing; }
   };
 
-  static bool send(const std::shared_ptr<Socket>& socket, const FrameWriter& frame, FrameKind kind) {
+  static bool send(const std::shared_ptr<Socket>& socket, const FrameWriter& frame,
+                   FrameKind kind) {
     const std::lock_guard lock(socket->sending);
     const bool sent = frame.send(socket->file, kind);
     // A worker that takes nothing is as good as dead: its end of the socket says so to the keeper.
@@ -179,10 +186,12 @@ class WorkerEngine final : public Engine {
   }
   void forget(std::unique_lock<std::mutex>& lock, const std::string& name) {
     entries_.erase(name);
-    answer_held_of(lock, name, Outcome::kNotFound, fmt::format("the model '{}' was unloaded", name));
+    answer_held_of(lock, name, Outcome::kNotFound,
+                   fmt::format("the model '{}' was unloaded", name));
   }
   /// Unlocks while it answers.
-  void answer_held_of(std::unique_lock<std::mutex>& lock, const std::string& name, Outcome outcome, const std::string& why) {
+  void answer_held_of(std::unique_lock<std::mutex>& lock, const std::string& name, Outcome outcome,
+                      const std::string& why) {
     std::vector<std::shared_ptr<Pending>> out;
     std::erase_if(held_, [&](const auto& one) {
       if (one->request.model != name) return false;
@@ -198,7 +207,8 @@ class WorkerEngine final : public Engine {
   /// Sends what may be sent now; unlocks to do so.
   void advance(std::unique_lock<std::mutex>& lock) {
     while (socket_ && !stopping_) {
-      const bool suspects = std::any_of(held_.begin(), held_.end(), [](const auto& one) { return one->suspect(); });
+      const bool suspects =
+          std::any_of(held_.begin(), held_.end(), [](const auto& one) { return one->suspect(); });
       if (!loading_ && !to_load_.empty()) {
         Entry& entry = entries_.at(to_load_.front());
         // What may end the worker is loaded when that harms nobody.
@@ -216,7 +226,9 @@ class WorkerEngine final : public Engine {
           continue;
         }
       }
-      if (solo_ || (loading_ && entries_.contains(*loading_) && entries_.at(*loading_).load_faults > 0)) return;
+      if (solo_ ||
+          (loading_ && entries_.contains(*loading_) && entries_.at(*loading_).load_faults > 0))
+        return;
       if (suspects && there_ > 0) return;
       const auto next = std::find_if(held_.begin(), held_.end(), [&](const auto& one) {
         const auto entry = entries_.find(one->request.model);
@@ -267,7 +279,8 @@ class WorkerEngine final : public Engine {
         ended(lock, status);
       }
       ends.push_back(Clock::now());
-      while (!ends.empty() && Clock::now() - ends.front() > std::chrono::seconds(10)) ends.pop_front();
+      while (!ends.empty() && Clock::now() - ends.front() > std::chrono::seconds(10))
+        ends.pop_front();
       if (!socket || ends.size() > 8) {
         std::unique_lock lock(mutex_);
         woken_.wait_for(lock, std::chrono::milliseconds(200), [this] { return stopping_; });
@@ -292,8 +305,10 @@ class WorkerEngine final : public Engine {
       // Between fork and exec: system calls only.
       prctl(PR_SET_PDEATHSIG, SIGKILL);
       if (getppid() != parent) _exit(1);
-      if (ends[1] == kWorkerSocket) fcntl(kWorkerSocket, F_SETFD, 0);
-      else dup2(ends[1], kWorkerSocket);
+      if (ends[1] == kWorkerSocket)
+        fcntl(kWorkerSocket, F_SETFD, 0);
+      else
+        dup2(ends[1], kWorkerSocket);
       execv(words[0], words.data());
       _exit(127);
     }
@@ -318,7 +333,8 @@ class WorkerEngine final : public Engine {
 
   void begin_worker() {
     there_ = 0, solo_.reset(), loading_.reset(), to_load_.clear();
-    // Those that answered before come first: requests wait for them. What may have ended the worker comes last.
+    // Those that answered before come first: requests wait for them. What may have ended the worker
+    // comes last.
     for (int turn = 0; turn < 3; ++turn)
       for (auto& [name, entry] : entries_) {
         const int mine = entry.load_faults > 0 ? 2 : entry.was_ready ? 0 : 1;
@@ -337,7 +353,8 @@ class WorkerEngine final : public Engine {
 
   void ended(std::unique_lock<std::mutex>& lock, int status) {
     const bool killed = WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL;
-    const std::string how = WIFSIGNALED(status) ? fmt::format("signal {}", WTERMSIG(status)) : fmt::format("exit {}", WEXITSTATUS(status));
+    const std::string how = WIFSIGNALED(status) ? fmt::format("signal {}", WTERMSIG(status))
+                                                : fmt::format("exit {}", WEXITSTATUS(status));
     if (options_.notice) options_.notice("ended", how);
     socket_.reset();
     for (auto entry = entries_.begin(); entry != entries_.end();) {
@@ -357,13 +374,16 @@ class WorkerEngine final : public Engine {
       if (!one->sent) continue;
       ++(killed ? one->kills : one->faults);
       one->sent = false, one->written = false;
-      if (solo_ == key && (one->faults >= kMostFaults || one->kills >= kMostKills)) culprit = one;
-      else again.push_back(one);
+      if (solo_ == key && (one->faults >= kMostFaults || one->kills >= kMostKills))
+        culprit = one;
+      else
+        again.push_back(one);
     }
     held_.insert(held_.begin(), again.begin(), again.end());
     if (!solo_ && loading_ && entries_.contains(*loading_) && !killed) {
       Entry& entry = entries_.at(*loading_);
-      if (++entry.load_faults >= kMostFaults) quarantine(lock, entry, fmt::format("loading it ended the worker twice ({})", how));
+      if (++entry.load_faults >= kMostFaults)
+        quarantine(lock, entry, fmt::format("loading it ended the worker twice ({})", how));
     }
     solo_.reset(), loading_.reset();
     if (!culprit) return;
@@ -371,7 +391,9 @@ class WorkerEngine final : public Engine {
     if (const auto found = entries_.find(culprit->request.model); found != entries_.end())
       quarantine(lock, found->second, fmt::format("a request ended the worker twice ({})", how));
     lock.unlock();
-    culprit->done(refusal(Outcome::kFailed, fmt::format("this request ended the worker twice ({}), and is not tried again", how)));
+    culprit->done(refusal(
+        Outcome::kFailed,
+        fmt::format("this request ended the worker twice ({}), and is not tried again", how)));
     lock.lock();
   }
 
@@ -422,13 +444,18 @@ class WorkerEngine final : public Engine {
       entry.was_ready |= entry.live;
       ModelCounts& counts = entry.info.counts;
       const ModelCounts& before = entry.before;
-      counts.ok += before.ok, counts.failed += before.failed, counts.rejected += before.rejected, counts.late += before.late;
-      counts.cancelled += before.cancelled, counts.launches += before.launches, counts.rows += before.rows;
-      counts.in_time += before.in_time, counts.with_deadline += before.with_deadline, counts.queued += before.queued, counts.ran += before.ran;
+      counts.ok += before.ok, counts.failed += before.failed, counts.rejected += before.rejected,
+          counts.late += before.late;
+      counts.cancelled += before.cancelled, counts.launches += before.launches,
+          counts.rows += before.rows;
+      counts.in_time += before.in_time, counts.with_deadline += before.with_deadline,
+          counts.queued += before.queued, counts.ran += before.ran;
       if (loading_ == name && entry.info.state != ModelState::kLoading) {
         loading_.reset();
-        if (entry.live) entry.load_faults = 0;
-        else entry.was_ready = false;
+        if (entry.live)
+          entry.load_faults = 0;
+        else
+          entry.was_ready = false;
       }
     }
     if (loading_ && !now.contains(*loading_)) loading_.reset();
@@ -437,7 +464,8 @@ class WorkerEngine final : public Engine {
     std::vector<std::pair<std::string, std::string>> failed;
     for (const auto& [name, entry] : entries_)
       if (entry.info.state == ModelState::kFailed) failed.emplace_back(name, entry.info.reason);
-    for (const auto& [name, reason] : failed) answer_held_of(lock, name, Outcome::kNotReady, reason);
+    for (const auto& [name, reason] : failed)
+      answer_held_of(lock, name, Outcome::kNotReady, reason);
     pump_later();
   }
 
@@ -453,7 +481,8 @@ class WorkerEngine final : public Engine {
   void pump() {
     std::unique_lock lock(mutex_);
     while (!stopping_) {
-      woken_.wait_for(lock, std::chrono::milliseconds(held_.empty() ? 50 : 1), [this] { return stopping_ || work_; });
+      woken_.wait_for(lock, std::chrono::milliseconds(held_.empty() ? 50 : 1),
+                      [this] { return stopping_ || work_; });
       work_ = false;
       advance(lock);
       const auto now = Clock::now();
@@ -466,9 +495,11 @@ class WorkerEngine final : public Engine {
       });
       if (late.empty()) continue;
       for (const auto& one : late)
-        if (const auto entry = entries_.find(one->request.model); entry != entries_.end()) ++entry->second.before.late;
+        if (const auto entry = entries_.find(one->request.model); entry != entries_.end())
+          ++entry->second.before.late;
       lock.unlock();
-      for (const auto& one : late) one->done(refusal(Outcome::kLate, "the worker was starting again"));
+      for (const auto& one : late)
+        one->done(refusal(Outcome::kLate, "the worker was starting again"));
       lock.lock();
     }
   }
@@ -481,16 +512,17 @@ class WorkerEngine final : public Engine {
   std::deque<std::string> to_load_;
   std::optional<std::string> loading_;
   std::map<RequestKey, std::shared_ptr<Pending>> pending_;  // without an answer
-  std::deque<std::shared_ptr<Pending>> held_;               // of them, those that the worker does not have
-  std::optional<RequestKey> solo_;                          // the suspect that runs alone
-  int there_ = 0;                                           // requests that the worker has
+  std::deque<std::shared_ptr<Pending>> held_;  // of them, those that the worker does not have
+  std::optional<RequestKey> solo_;             // the suspect that runs alone
+  int there_ = 0;                              // requests that the worker has
   uint64_t commands_ = 0;
   RequestKey last_ = 0;
   bool stopping_ = false, draining_ = false, work_ = false;
   std::thread keeper_, pump_thread_;
 };
 
-/// For tests of what happens then: OBELISK_SERVE_FAULT=request:ID or load:MODEL ends the worker there.
+/// For tests of what happens then: OBELISK_SERVE_FAULT=request:ID or load:MODEL ends the worker
+/// there.
 void inject_fault(std::string_view place, std::string_view name) {
   static const char* const wanted = getenv("OBELISK_SERVE_FAULT");
   if (wanted && std::string(place) + ":" + std::string(name) == wanted) {
@@ -501,7 +533,9 @@ void inject_fault(std::string_view place, std::string_view name) {
 
 }  // namespace
 
-std::unique_ptr<Engine> make_worker_engine(WorkerOptions options) { return std::make_unique<WorkerEngine>(std::move(options)); }
+std::unique_ptr<Engine> make_worker_engine(WorkerOptions options) {
+  return std::make_unique<WorkerEngine>(std::move(options));
+}
 
 void run_worker(int file, std::unique_ptr<Engine> engine) {
   const auto socket = std::make_shared<Socket>(file);
@@ -530,7 +564,8 @@ void run_worker(int file, std::unique_ptr<Engine> engine) {
       }
       send(frame, FrameKind::kModels);
       lock.lock();
-      woken.wait_for(lock, std::chrono::milliseconds(loading ? 5 : 100), [&] { return stopping || applied != as_of; });
+      woken.wait_for(lock, std::chrono::milliseconds(loading ? 5 : 100),
+                     [&] { return stopping || applied != as_of; });
     }
   });
   while (auto received = receive(socket->file)) {
@@ -553,14 +588,15 @@ void run_worker(int file, std::unique_ptr<Engine> engine) {
       inject_fault("request", request.id);
       request.keep = frame;
       const auto over = std::make_shared<bool>(false);
-      const RequestKey inside = engine->submit(std::move(request), [&, key = key, over](Answer answer) {
-        FrameWriter out;
-        write_answer(out, key, answer);
-        send(out, FrameKind::kAnswer);
-        const std::lock_guard lock(mutex);
-        *over = true;
-        keys.erase(key);
-      });
+      const RequestKey inside =
+          engine->submit(std::move(request), [&, key = key, over](Answer answer) {
+            FrameWriter out;
+            write_answer(out, key, answer);
+            send(out, FrameKind::kAnswer);
+            const std::lock_guard lock(mutex);
+            *over = true;
+            keys.erase(key);
+          });
       const std::lock_guard lock(mutex);
       if (!*over) keys[key] = inside;
     } else if (frame->kind == FrameKind::kCancel) {

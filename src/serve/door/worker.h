@@ -1,8 +1,10 @@
 /// serve/door/worker.h — an engine in a process of its own, so that faults end where they begin.
 ///
-/// The worker that ends is started again, its models are loaded, and requests that have no answer yet run again within their deadline.
-/// Who ended it is found by running suspects alone: first the requests that were there, one at a time, before any other; a model that was
-/// loading is loaded while no request runs. A request that ends the worker twice is refused, and its model is out of service until it is loaded anew.
+/// The worker that ends is started again, its models are loaded, and requests that have no answer
+/// yet run again within their deadline. Who ended it is found by running suspects alone: first the
+/// requests that were there, one at a time, before any other; a model that was loading is loaded
+/// while no request runs. A request that ends the worker twice is refused, and its model is out of
+/// service until it is loaded anew.
 #pragma once
 
 #include <functional>
@@ -13,8 +15,10 @@
 namespace obelisk::serve::door {
 
 struct WorkerOptions {
-  std::vector<std::string> command;  // program and arguments; its end of the socket is kWorkerSocket
-  std::function<void(const std::string& event, const std::string& detail)> notice;  // of starts, ends and quarantines; any thread
+  std::vector<std::string>
+      command;  // program and arguments; its end of the socket is kWorkerSocket
+  std::function<void(const std::string& event, const std::string& detail)>
+      notice;  // of starts, ends and quarantines; any thread
 };
 constexpr int kWorkerSocket = 3;
 

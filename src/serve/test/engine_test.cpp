@@ -1,4 +1,5 @@
-// The engine with programs of the CPU: answers of any mix equal those of a model alone, bit for bit; who fails, fails alone.
+// The engine with programs of the CPU: answers of any mix equal those of a model alone, bit for
+// bit; who fails, fails alone.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -34,11 +35,14 @@ std::string network(int width, int classes, uint32_t seed) {
     for (float& value : values) value = normal(random);
     return values;
   };
-  return make::model(make::graph(
-      {make::node("MatMul", {"x", "a"}, {"h"}), make::node("Relu", {"h"}, {"r"}), make::node("MatMul", {"r", "b"}, {"l"}),
-       make::node("Softmax", {"l"}, {"p"}, {make::attr("axis", -1)})},
-      {make::value("x", make::kFloat, {"batch", std::to_string(width)})}, {make::value("p", make::kFloat, {"batch", std::to_string(classes)})},
-      {make::floats("a", {width, 48}, weights(width * 48)), make::floats("b", {48, classes}, weights(48 * classes))}));
+  return make::model(
+      make::graph({make::node("MatMul", {"x", "a"}, {"h"}), make::node("Relu", {"h"}, {"r"}),
+                   make::node("MatMul", {"r", "b"}, {"l"}),
+                   make::node("Softmax", {"l"}, {"p"}, {make::attr("axis", -1)})},
+                  {make::value("x", make::kFloat, {"batch", std::to_string(width)})},
+                  {make::value("p", make::kFloat, {"batch", std::to_string(classes)})},
+                  {make::floats("a", {width, 48}, weights(width * 48)),
+                   make::floats("b", {48, classes}, weights(48 * classes))}));
 }
 
 /// Answers as they come.
@@ -91,7 +95,10 @@ std::vector<float> floats_of(const Answer& answer, size_t output = 0) {
 
 class EngineTest : public testing::Test {
  protected:
-  EngineTest() : folder(fs::temp_directory_path() / ("obelisk-serve-test-" + std::to_string(getpid()))) { fs::create_directories(folder); }
+  EngineTest()
+      : folder(fs::temp_directory_path() / ("obelisk-serve-test-" + std::to_string(getpid()))) {
+    fs::create_directories(folder);
+  }
   ~EngineTest() override { fs::remove_all(folder); }
   std::string write(const std::string& name, const std::string& bytes) const {
     std::ofstream(folder / name, std::ios::binary) << bytes;
@@ -116,7 +123,10 @@ class EngineTest : public testing::Test {
 
 TEST_F(EngineTest, AnswersAndSaysWhatHappened) {
   auto engine = this->engine();
-  engine->add({.name = "net", .path = write("net.onnx", network(16, 5, 1)), .batch_dimension = "batch", .max_batch = 4});
+  engine->add({.name = "net",
+               .path = write("net.onnx", network(16, 5, 1)),
+               .batch_dimension = "batch",
+               .max_batch = 4});
   ASSERT_EQ(wait_for(*engine, "net"), ModelState::kReady) << engine->model("net")->reason;
   const auto info = engine->model("net");
   ASSERT_EQ(info->inputs.size(), 1u);
@@ -147,15 +157,16 @@ TEST_F(EngineTest, AnswersAndSaysWhatHappened) {
 struct Known {
   std::string name, port;
   DType dtype;
-  Shape row;                                 // of one row
-  std::vector<std::vector<std::byte>> rows;  // inputs, row by row
-  std::vector<std::vector<std::byte>> alone; // answers of each
+  Shape row;                                  // of one row
+  std::vector<std::vector<std::byte>> rows;   // inputs, row by row
+  std::vector<std::vector<std::byte>> alone;  // answers of each
 };
 
 /// Joins rows of a model's inputs to a request.
 Request ask(const Known& model, const std::vector<size_t>& rows) {
   std::vector<std::byte> bytes;
-  for (const size_t row : rows) bytes.insert(bytes.end(), model.rows[row].begin(), model.rows[row].end());
+  for (const size_t row : rows)
+    bytes.insert(bytes.end(), model.rows[row].begin(), model.rows[row].end());
   Shape shape = model.row;
   shape.insert(shape.begin(), static_cast<int64_t>(rows.size()));
   return request(model.name, model.port, {model.dtype, shape}, bytes.data());
@@ -164,10 +175,12 @@ Request ask(const Known& model, const std::vector<size_t>& rows) {
 void expect_alone(const Known& model, const std::vector<size_t>& rows, const Answer& answer) {
   ASSERT_EQ(answer.outcome, Outcome::kOk) << (answer.error ? answer.error->text() : "");
   std::vector<std::byte> wanted;
-  for (const size_t row : rows) wanted.insert(wanted.end(), model.alone[row].begin(), model.alone[row].end());
+  for (const size_t row : rows)
+    wanted.insert(wanted.end(), model.alone[row].begin(), model.alone[row].end());
   ASSERT_EQ(answer.outputs.size(), 1u);
   ASSERT_EQ(answer.outputs[0].bytes.size(), wanted.size());
-  ASSERT_EQ(std::memcmp(answer.outputs[0].bytes.data(), wanted.data(), wanted.size()), 0) << model.name << ": other bits than alone";
+  ASSERT_EQ(std::memcmp(answer.outputs[0].bytes.data(), wanted.data(), wanted.size()), 0)
+      << model.name << ": other bits than alone";
 }
 
 /// The answers of the models one row after the other, by an engine that has nothing else to do.
@@ -189,7 +202,8 @@ Known known(const std::string& name, int width, uint32_t seed) {
   for (int row = 0; row < 12; ++row) {
     std::vector<std::byte> bytes(static_cast<size_t>(width) * sizeof(float));
     for (int k = 0; k < width; ++k) {
-      const float value = row == 11 && k == 0 ? std::numeric_limits<float>::quiet_NaN() : normal(random);
+      const float value =
+          row == 11 && k == 0 ? std::numeric_limits<float>::quiet_NaN() : normal(random);
       std::memcpy(bytes.data() + static_cast<size_t>(k) * sizeof(float), &value, sizeof value);
     }
     model.rows.push_back(std::move(bytes));
@@ -219,14 +233,23 @@ TEST_P(Policies, AnyMixAnswersAsEachModelAlone) {
   auto engine = this->engine(GetParam());
   std::vector<Known> models = {known("small", 16, 1), known("wide", 96, 2), known("other", 16, 3)};
   for (size_t m = 0; m < models.size(); ++m)
-    engine->add({.name = models[m].name, .path = write(models[m].name, network(static_cast<int>(models[m].row[0]), 5 + static_cast<int>(m), static_cast<uint32_t>(m))),
-                 .batch_dimension = "batch", .max_batch = 4});
-  for (const Known& model : models) ASSERT_EQ(wait_for(*engine, model.name), ModelState::kReady) << engine->model(model.name)->reason;
+    engine->add(
+        {.name = models[m].name,
+         .path = write(models[m].name, network(static_cast<int>(models[m].row[0]),
+                                               5 + static_cast<int>(m), static_cast<uint32_t>(m))),
+         .batch_dimension = "batch",
+         .max_batch = 4});
+  for (const Known& model : models)
+    ASSERT_EQ(wait_for(*engine, model.name), ModelState::kReady)
+        << engine->model(model.name)->reason;
   answer_alone(*engine, models);
   for (const Known& model : models) wait_for_batches(*engine, model, 4);
   // Four callers at once.
   constexpr int kCallers = 4, kEach = 250;
-  struct Asked { size_t model; std::vector<size_t> rows; };
+  struct Asked {
+    size_t model;
+    std::vector<size_t> rows;
+  };
   std::vector<std::thread> callers;
   std::array<Answers, kCallers> answers;
   std::array<std::vector<Asked>, kCallers> asked;
@@ -235,13 +258,15 @@ TEST_P(Policies, AnyMixAnswersAsEachModelAlone) {
       std::mt19937 random(static_cast<uint32_t>(caller));
       for (int k = 0; k < kEach; ++k) {
         Asked one{random() % models.size(), {}};
-        for (size_t rows = random() % 4 ? 1 : 1 + random() % 4; one.rows.size() < rows;) one.rows.push_back(random() % 12);
+        for (size_t rows = random() % 4 ? 1 : 1 + random() % 4; one.rows.size() < rows;)
+          one.rows.push_back(random() % 12);
         Request request = ask(models[one.model], one.rows);
         request.trace = random() % 2, request.tenant = random() % 2 ? "a" : "";
         if (random() % 2) request.deadline = 20s;
         asked[caller].push_back(one);
         engine->submit(std::move(request), answers[caller].next());
-        if (random() % 8 == 0) std::this_thread::sleep_for(std::chrono::microseconds(random() % 500));
+        if (random() % 8 == 0)
+          std::this_thread::sleep_for(std::chrono::microseconds(random() % 500));
       }
     });
   for (std::thread& caller : callers) caller.join();
@@ -251,7 +276,8 @@ TEST_P(Policies, AnyMixAnswersAsEachModelAlone) {
     for (size_t k = 0; k < got.size(); ++k) {
       expect_alone(models[asked[caller][k].model], asked[caller][k].rows, got[k]);
       if (testing::Test::HasFatalFailure()) return;
-      joined += got[k].trace && got[k].trace->batch_rows > static_cast<int>(asked[caller][k].rows.size());
+      joined +=
+          got[k].trace && got[k].trace->batch_rows > static_cast<int>(asked[caller][k].rows.size());
     }
   }
   if (GetParam() == std::string("vliw") || GetParam() == std::string("batch")) {
@@ -265,15 +291,21 @@ TEST_P(Policies, AnyMixAnswersAsEachModelAlone) {
   EXPECT_GE(ok, static_cast<uint64_t>(kCallers * kEach));
 }
 
-INSTANTIATE_TEST_SUITE_P(Engine, Policies, testing::Values("vliw", "fifo", "time", "streams", "edf", "batch"), [](const auto& info) { return std::string(info.param); });
+INSTANTIATE_TEST_SUITE_P(Engine, Policies,
+                         testing::Values("vliw", "fifo", "time", "streams", "edf", "batch"),
+                         [](const auto& info) { return std::string(info.param); });
 
 TEST_F(EngineTest, ModelsComeAndGoWhileOthersAnswer) {
   auto engine = this->engine();
   std::vector<Known> models = {known("stays", 16, 1)};
-  engine->add({.name = "stays", .path = write("stays", network(16, 5, 0)), .batch_dimension = "batch", .max_batch = 4});
+  engine->add({.name = "stays",
+               .path = write("stays", network(16, 5, 0)),
+               .batch_dimension = "batch",
+               .max_batch = 4});
   ASSERT_EQ(wait_for(*engine, "stays"), ModelState::kReady);
   answer_alone(*engine, models);
-  const std::string guest = write("guest", network(32, 7, 9)), other = write("other", network(32, 7, 10));
+  const std::string guest = write("guest", network(32, 7, 9)),
+                    other = write("other", network(32, 7, 10));
   Known comes = known("guest", 32, 5);
   std::atomic<bool> stop{false};
   std::atomic<int> answered{0};
@@ -309,9 +341,11 @@ TEST_F(EngineTest, ModelsComeAndGoWhileOthersAnswer) {
     }
     EXPECT_TRUE(replaced);
     Answers last;
-    for (int k = 0; k < 20; ++k) engine->submit(ask(comes, {static_cast<size_t>(k % 11)}), last.next());
+    for (int k = 0; k < 20; ++k)
+      engine->submit(ask(comes, {static_cast<size_t>(k % 11)}), last.next());
     engine->remove("guest");
-    for (const Answer& answer : last.all()) EXPECT_EQ(answer.outcome, Outcome::kOk) << "what was taken is answered";
+    for (const Answer& answer : last.all())
+      EXPECT_EQ(answer.outcome, Outcome::kOk) << "what was taken is answered";
     for (int k = 0; k < 1000 && engine->model("guest"); ++k) std::this_thread::sleep_for(1ms);
     EXPECT_FALSE(engine->model("guest"));
     Answers gone;
@@ -333,7 +367,10 @@ TEST_F(EngineTest, WhoFailsFailsAlone) {
     return ok_status();
   };
   auto engine = make_engine(std::move(options));
-  engine->add({.name = "net", .path = write("net", network(16, 5, 1)), .batch_dimension = "batch", .max_batch = 8});
+  engine->add({.name = "net",
+               .path = write("net", network(16, 5, 1)),
+               .batch_dimension = "batch",
+               .max_batch = 8});
   ASSERT_EQ(wait_for(*engine, "net"), ModelState::kReady) << engine->model("net")->reason;
   std::vector<Known> models = {known("net", 16, 2)};
   answer_alone(*engine, models);
@@ -370,7 +407,10 @@ TEST_F(EngineTest, WhoFailsFailsAlone) {
 }
 
 TEST_F(EngineTest, WeightsAreKeptOnceWhateverTheBatches) {
-  const ModelConfig config{.name = "net", .path = write("net", network(96, 5, 1)), .batch_dimension = "batch", .max_batch = 8};
+  const ModelConfig config{.name = "net",
+                           .path = write("net", network(96, 5, 1)),
+                           .batch_dimension = "batch",
+                           .max_batch = 8};
   const auto programs = Programs::open(config, {.workers = 2, .verify = false});
   ASSERT_TRUE(programs.ok()) << programs.error().text();
   EXPECT_EQ((*programs)->batches(), (std::vector<int>{1, 2, 4, 8}));
@@ -406,7 +446,8 @@ TEST_F(EngineTest, TimesAreKeptForTheNextProcess) {
   TimesStore none("");
   none.keep(key, "net", 1, 1, {5us, 5us});
   EXPECT_FALSE(none.find(key));
-  std::ofstream(folder / "cache" / "times.sqlite", std::ios::trunc) << "something that is no database, and long enough not to be taken for an empty one";
+  std::ofstream(folder / "cache" / "times.sqlite", std::ios::trunc)
+      << "something that is no database, and long enough not to be taken for an empty one";
   TimesStore broken(cache);
   EXPECT_FALSE(broken.find(key));
 }
@@ -415,16 +456,20 @@ TEST_F(EngineTest, ModelsBeyondTheMemoryLimitAreRefused) {
   EngineOptions options;
   options.workers = 2, options.verify = false, options.memory_limit = 64 << 10;
   auto engine = make_engine(std::move(options));
-  engine->add({.name = "fits", .path = write("fits", network(96, 5, 1)), .batch_dimension = "batch"});
+  engine->add(
+      {.name = "fits", .path = write("fits", network(96, 5, 1)), .batch_dimension = "batch"});
   ASSERT_EQ(wait_for(*engine, "fits"), ModelState::kReady) << engine->model("fits")->reason;
   const int64_t used = engine->model("fits")->memory_bytes;
   EXPECT_GT(used, 96 * 48 * 4);
-  engine->add({.name = "beyond", .path = write("beyond", network(400, 5, 2)), .batch_dimension = "batch"});
+  engine->add(
+      {.name = "beyond", .path = write("beyond", network(400, 5, 2)), .batch_dimension = "batch"});
   EXPECT_EQ(wait_for(*engine, "beyond"), ModelState::kFailed);
-  EXPECT_NE(engine->model("beyond")->reason.find("64.0 KiB are taken"), std::string::npos) << engine->model("beyond")->reason;
+  EXPECT_NE(engine->model("beyond")->reason.find("64.0 KiB are taken"), std::string::npos)
+      << engine->model("beyond")->reason;
   engine->remove("fits");
   for (int k = 0; k < 1000 && engine->model("fits"); ++k) std::this_thread::sleep_for(1ms);
-  engine->add({.name = "fits again", .path = write("fits", network(96, 5, 1)), .batch_dimension = "batch"});
+  engine->add(
+      {.name = "fits again", .path = write("fits", network(96, 5, 1)), .batch_dimension = "batch"});
   EXPECT_EQ(wait_for(*engine, "fits again"), ModelState::kReady) << "memory comes back";
   EXPECT_EQ(engine->model("fits again")->memory_bytes, used) << "to the byte";
 }
@@ -432,7 +477,8 @@ TEST_F(EngineTest, ModelsBeyondTheMemoryLimitAreRefused) {
 TEST_F(EngineTest, RefusesWithReasons) {
   auto engine = this->engine();
   const std::string path = write("net", network(16, 5, 1));
-  engine->add({.name = "net", .path = path, .batch_dimension = "batch", .max_batch = 2, .queue_limit = 4});
+  engine->add(
+      {.name = "net", .path = path, .batch_dimension = "batch", .max_batch = 2, .queue_limit = 4});
   engine->add({.name = "broken", .path = write("broken", "no model")});
   engine->add({.name = "absent", .path = path + ".absent"});
   engine->add({.name = "unbound", .path = path});
@@ -442,32 +488,44 @@ TEST_F(EngineTest, RefusesWithReasons) {
     EXPECT_EQ(wait_for(*engine, name), ModelState::kFailed) << name;
     EXPECT_FALSE(engine->model(name)->reason.empty());
   }
-  EXPECT_NE(engine->model("misnamed")->reason.find("its dimensions: batch"), std::string::npos) << engine->model("misnamed")->reason;
+  EXPECT_NE(engine->model("misnamed")->reason.find("its dimensions: batch"), std::string::npos)
+      << engine->model("misnamed")->reason;
   const std::vector<float> x(16 * 3, 1.0F);
   const auto outcome = [&](Request request, const std::string& text) {
     Answers one;
     engine->submit(std::move(request), one.next());
     const Answer answer = std::move(one.all()[0]);
-    EXPECT_TRUE(answer.error && answer.error->text().find(text) != std::string::npos) << (answer.error ? answer.error->text() : "no error");
+    EXPECT_TRUE(answer.error && answer.error->text().find(text) != std::string::npos)
+        << (answer.error ? answer.error->text() : "no error");
     return answer.outcome;
   };
-  EXPECT_EQ(outcome(request("net", "y", {DType::f32, {1, 16}}, x.data()), "input 'x' (f32[-1,16]) is not given"), Outcome::kBadRequest);
-  EXPECT_EQ(outcome(request("net", "x", {DType::i32, {1, 16}}, x.data()), "is f32[-1,16], but i32[1,16] was given"), Outcome::kBadRequest);
-  EXPECT_EQ(outcome(request("net", "x", {DType::f32, {1, 8}}, x.data()), "[1,8]"), Outcome::kBadRequest);
-  EXPECT_EQ(outcome(request("net", "x", {DType::f32, {3, 16}}, x.data()), "3 rows, from 1 to 2"), Outcome::kBadRequest);
+  EXPECT_EQ(outcome(request("net", "y", {DType::f32, {1, 16}}, x.data()),
+                    "input 'x' (f32[-1,16]) is not given"),
+            Outcome::kBadRequest);
+  EXPECT_EQ(outcome(request("net", "x", {DType::i32, {1, 16}}, x.data()),
+                    "is f32[-1,16], but i32[1,16] was given"),
+            Outcome::kBadRequest);
+  EXPECT_EQ(outcome(request("net", "x", {DType::f32, {1, 8}}, x.data()), "[1,8]"),
+            Outcome::kBadRequest);
+  EXPECT_EQ(outcome(request("net", "x", {DType::f32, {3, 16}}, x.data()), "3 rows, from 1 to 2"),
+            Outcome::kBadRequest);
   Request cut = request("net", "x", {DType::f32, {1, 16}}, x.data());
   cut.inputs[0].bytes = cut.inputs[0].bytes.first(60);
   EXPECT_EQ(outcome(std::move(cut), "takes 64 bytes, but 60 came"), Outcome::kBadRequest);
   Request no_output = request("net", "x", {DType::f32, {1, 16}}, x.data());
   no_output.outputs = {"q"};
   EXPECT_EQ(outcome(std::move(no_output), "no output 'q'"), Outcome::kBadRequest);
-  EXPECT_EQ(outcome(request("nobody", "x", {DType::f32, {1, 16}}, x.data()), "no model 'nobody'"), Outcome::kNotFound);
-  EXPECT_EQ(outcome(request("broken", "x", {DType::f32, {1, 16}}, x.data()), "could not be loaded"), Outcome::kNotReady);
+  EXPECT_EQ(outcome(request("nobody", "x", {DType::f32, {1, 16}}, x.data()), "no model 'nobody'"),
+            Outcome::kNotFound);
+  EXPECT_EQ(outcome(request("broken", "x", {DType::f32, {1, 16}}, x.data()), "could not be loaded"),
+            Outcome::kNotReady);
   Request hurried = request("net", "x", {DType::f32, {1, 16}}, x.data());
   hurried.deadline = 1ns;
-  EXPECT_EQ(outcome(std::move(hurried), "no program of the model is that quick"), Outcome::kRejected);
+  EXPECT_EQ(outcome(std::move(hurried), "no program of the model is that quick"),
+            Outcome::kRejected);
   engine->drain();
-  EXPECT_EQ(outcome(request("net", "x", {DType::f32, {1, 16}}, x.data()), "takes no more requests"), Outcome::kRejected);
+  EXPECT_EQ(outcome(request("net", "x", {DType::f32, {1, 16}}, x.data()), "takes no more requests"),
+            Outcome::kRejected);
 }
 
 TEST_F(EngineTest, CancelsWhatWaitsAndEndsInOrder) {
@@ -485,11 +543,16 @@ TEST_F(EngineTest, CancelsWhatWaitsAndEndsInOrder) {
       return ok_status();
     };
     auto engine = make_engine(std::move(options));
-    engine->add({.name = "net", .path = write("net", network(16, 5, 1)), .batch_dimension = "batch", .max_batch = 1});
+    engine->add({.name = "net",
+                 .path = write("net", network(16, 5, 1)),
+                 .batch_dimension = "batch",
+                 .max_batch = 1});
     ASSERT_EQ(wait_for(*engine, "net"), ModelState::kReady);
     const std::vector<float> x(16, 1.0F);
     std::vector<RequestKey> keys;
-    for (int k = 0; k < 101; ++k) keys.push_back(engine->submit(request("net", "x", {DType::f32, {1, 16}}, x.data()), answers.next()));
+    for (int k = 0; k < 101; ++k)
+      keys.push_back(
+          engine->submit(request("net", "x", {DType::f32, {1, 16}}, x.data()), answers.next()));
     for (size_t k = 1; k < keys.size(); k += 2) engine->cancel(keys[k]);
     engine->cancel(keys[1]), engine->cancel(1'000'000);  // twice, and nobody's
     engine->cancel(keys[0]);                             // it runs
@@ -515,7 +578,10 @@ TEST_F(EngineTest, DropsAtTheDeadlineAndRecordsWhatReplays) {
     EngineOptions options;
     options.workers = 2, options.verify = false, options.record = record;
     auto engine = make_engine(std::move(options));
-    engine->add({.name = "net", .path = write("net", network(96, 5, 1)), .batch_dimension = "batch", .max_batch = 2});
+    engine->add({.name = "net",
+                 .path = write("net", network(96, 5, 1)),
+                 .batch_dimension = "batch",
+                 .max_batch = 2});
     ASSERT_EQ(wait_for(*engine, "net"), ModelState::kReady);
     const Known model = known("net", 96, 3);
     Answers answers;
@@ -527,7 +593,9 @@ TEST_F(EngineTest, DropsAtTheDeadlineAndRecordsWhatReplays) {
       if (random() % 9 == 0) engine->cancel(key);
     }
     for (const Answer& answer : answers.all()) {
-      const bool known_outcome = answer.outcome == Outcome::kOk || answer.outcome == Outcome::kLate || answer.outcome == Outcome::kRejected || answer.outcome == Outcome::kCancelled;
+      const bool known_outcome =
+          answer.outcome == Outcome::kOk || answer.outcome == Outcome::kLate ||
+          answer.outcome == Outcome::kRejected || answer.outcome == Outcome::kCancelled;
       EXPECT_TRUE(known_outcome) << static_cast<int>(answer.outcome);
     }
     const ModelCounts counts = engine->model("net")->counts;

@@ -1,4 +1,5 @@
-// The scheduler over random histories: what has to hold for every one of them, and what single parts promise.
+// The scheduler over random histories: what has to hold for every one of them, and what single
+// parts promise.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -24,7 +25,9 @@ struct History {
   SimulationOptions options;
 };
 
-int pick(std::mt19937& random, int from, int to) { return from + static_cast<int>(random() % static_cast<uint32_t>(to - from + 1)); }
+int pick(std::mt19937& random, int from, int to) {
+  return from + static_cast<int>(random() % static_cast<uint32_t>(to - from + 1));
+}
 
 ModelTimes random_times(std::mt19937& random, int slots, bool every_width = false) {
   ModelTimes times;
@@ -35,8 +38,10 @@ ModelTimes random_times(std::mt19937& random, int slots, bool every_width = fals
     const double longer = 1 + (batch - 1) * 0.4;
     for (int width = slots; width >= 1; width /= 2) {
       if (width != slots && !every_width && random() % 4 == 0) continue;
-      const double alone = static_cast<double>(whole) * longer * std::pow(static_cast<double>(slots) / width, 0.4);
-      times.variants.push_back({batch, width, Time(static_cast<int64_t>(alone)), Time(static_cast<int64_t>(width == slots ? alone : alone * 1.3))});
+      const double alone =
+          static_cast<double>(whole) * longer * std::pow(static_cast<double>(slots) / width, 0.4);
+      times.variants.push_back({batch, width, Time(static_cast<int64_t>(alone)),
+                                Time(static_cast<int64_t>(width == slots ? alone : alone * 1.3))});
     }
   }
   return times;
@@ -48,13 +53,17 @@ History history(uint32_t seed) {
   made.machine.slots = 1 << pick(random, 0, 4);
   const int models = pick(random, 1, 5);
   for (int m = 0; m < models; ++m)
-    made.machine.models.push_back({"m" + std::to_string(m), random_times(random, made.machine.slots), static_cast<double>(pick(random, 1, 4))});
+    made.machine.models.push_back({"m" + std::to_string(m),
+                                   random_times(random, made.machine.slots),
+                                   static_cast<double>(pick(random, 1, 4))});
   const std::vector<std::string> names = policy_names();
   const int drawn = pick(random, 0, 9);  // half of them the one that has most to go wrong
   made.options.policy = policy_named(names[drawn < 5 ? static_cast<size_t>(drawn) : 5]).value();
   Policy& policy = made.options.policy;
   policy.streams = pick(random, 1, 4);
-  for (bool* part : {&policy.batches, &policy.narrow, &policy.hold, &policy.shares, &policy.foresee, &policy.admit_by_load}) *part = random() % 4 != 0;
+  for (bool* part : {&policy.batches, &policy.narrow, &policy.hold, &policy.shares, &policy.foresee,
+                     &policy.admit_by_load})
+    *part = random() % 4 != 0;
   policy.reserve = random() % 2 == 0;
   made.options.machines = pick(random, 1, 3);
   made.options.queue_limit = random() % 4 ? 1024 : pick(random, 1, 8);
@@ -68,9 +77,13 @@ History history(uint32_t seed) {
   const int gap = pick(random, 1, 600) * 1000, requests = pick(random, 1, 60);
   for (int k = 0; k < requests; ++k) {
     if (random() % 3) at += pick(random, 0, gap);
-    Arrival arrival{.at = Time(at), .model = pick(random, 0, models - 1), .rows = random() % 4 ? 1 : pick(random, 1, 10), .priority = random() % 4 ? 0 : pick(random, -1, 1)};
+    Arrival arrival{.at = Time(at),
+                    .model = pick(random, 0, models - 1),
+                    .rows = random() % 4 ? 1 : pick(random, 1, 10),
+                    .priority = random() % 4 ? 0 : pick(random, -1, 1)};
     arrival.tenant = own ? pick(random, 0, tenants - 1) : arrival.model;
-    const Time alone = quickest(made.machine.models[static_cast<size_t>(arrival.model)].times, arrival.rows);
+    const Time alone =
+        quickest(made.machine.models[static_cast<size_t>(arrival.model)].times, arrival.rows);
     if (random() % 4) arrival.budget = alone * pick(random, 1, 12);
     made.arrivals.push_back(arrival);
   }
@@ -100,17 +113,22 @@ TEST(Scheduler, HoldsItsPromisesOverRandomHistories) {
       for (const GiveUp& given : decisions.given_up) {
         ASSERT_TRUE(waiting.count(given.job.key) && taken.insert(given.job.key).second);
         ASSERT_NE(given.job.deadline, kNever) << "given up without a deadline";
-        const Time quick = policy.drop == Drop::kHopeless ? quickest(times.models[static_cast<size_t>(given.job.model)], given.job.rows) : Time(0);
+        const Time quick =
+            policy.drop == Drop::kHopeless
+                ? quickest(times.models[static_cast<size_t>(given.job.model)], given.job.rows)
+                : Time(0);
         ASSERT_GT(now + quick, given.job.deadline) << "given up too early";
       }
       for (const Start& start : decisions.starts) {
-        const VariantTime& variant = times.models[static_cast<size_t>(start.model)].variants[static_cast<size_t>(start.variant)];
+        const VariantTime& variant = times.models[static_cast<size_t>(start.model)]
+                                         .variants[static_cast<size_t>(start.variant)];
         free[static_cast<size_t>(start.machine)] -= start.slots;
         ASSERT_GE(free[static_cast<size_t>(start.machine)], 0) << "slots are given twice";
         ++programs[static_cast<size_t>(start.machine)];
         int rows = 0;
         for (const Job& job : start.jobs) {
-          ASSERT_TRUE(waiting.count(job.key) && taken.insert(job.key).second) << "started twice, or never came";
+          ASSERT_TRUE(waiting.count(job.key) && taken.insert(job.key).second)
+              << "started twice, or never came";
           ASSERT_EQ(job.model, start.model);
           rows += job.rows;
           if (policy.kind == PolicyKind::kVliw && job.deadline != kNever) {
@@ -126,7 +144,8 @@ TEST(Scheduler, HoldsItsPromisesOverRandomHistories) {
         } else {
           ASSERT_EQ(start.slots, policy.kind == PolicyKind::kVliw ? variant.width : window.slots());
         }
-        if (policy.kind != PolicyKind::kBatch && !(policy.kind == PolicyKind::kVliw && policy.batches)) {
+        if (policy.kind != PolicyKind::kBatch &&
+            !(policy.kind == PolicyKind::kVliw && policy.batches)) {
           ASSERT_EQ(start.jobs.size(), 1u);
         }
       }
@@ -146,20 +165,32 @@ TEST(Scheduler, HoldsItsPromisesOverRandomHistories) {
         const double used = window.tenants()[static_cast<size_t>(flow.tenant)].used;
         least = std::min(least, used), most = std::max(most, used);
       }
-      if (policy.shares && most - least > 0.5 * static_cast<double>(policy.share_slack.count()) * window.slots() * window.machines()) return;  // behind: likewise
+      if (policy.shares && most - least > 0.5 * static_cast<double>(policy.share_slack.count()) *
+                                              window.slots() * window.machines())
+        return;  // behind: likewise
       for (const Flow& flow : window.flows())
         for (const auto& one : flow.waiting) {
           if (taken.count(one.job.key)) continue;
-          const double slower = std::max(window.tenants()[static_cast<size_t>(flow.tenant)].ratio, 1.0);
+          const double slower =
+              std::max(window.tenants()[static_cast<size_t>(flow.tenant)].ratio, 1.0);
           const ModelTimes& model = times.models[static_cast<size_t>(flow.model)];
           int largest = 0;
-          for (const VariantTime& variant : model.variants) largest = std::max(largest, variant.batch);
+          for (const VariantTime& variant : model.variants)
+            largest = std::max(largest, variant.batch);
           for (const VariantTime& variant : model.variants) {
-            if (variant.batch < std::min(one.job.rows, largest) || (!policy.batches && variant.batch / 2 >= one.job.rows)) continue;
-            const double nanos = static_cast<double>((variant.width == window.slots() ? variant.alone : variant.beside).count()) *
-                                 ((one.job.rows + variant.batch - 1) / variant.batch) * slower;
-            if (one.job.deadline != kNever && static_cast<double>((one.job.deadline - now).count()) < nanos + 1) continue;
-            for (const int slots : free) ASSERT_LT(slots, variant.width) << "request " << one.job.key << " waits, and there is room for it";
+            if (variant.batch < std::min(one.job.rows, largest) ||
+                (!policy.batches && variant.batch / 2 >= one.job.rows))
+              continue;
+            const double nanos =
+                static_cast<double>(
+                    (variant.width == window.slots() ? variant.alone : variant.beside).count()) *
+                ((one.job.rows + variant.batch - 1) / variant.batch) * slower;
+            if (one.job.deadline != kNever &&
+                static_cast<double>((one.job.deadline - now).count()) < nanos + 1)
+              continue;
+            for (const int slots : free)
+              ASSERT_LT(slots, variant.width)
+                  << "request " << one.job.key << " waits, and there is room for it";
           }
           break;  // of a flow the first is enough: who is behind it is not more urgent
         }
@@ -167,9 +198,11 @@ TEST(Scheduler, HoldsItsPromisesOverRandomHistories) {
     const SimulationReport report = simulate(h.machine, h.arrivals, h.options);
     if (testing::Test::HasFatalFailure()) return;
     ASSERT_EQ(report.all.asked, static_cast<int64_t>(h.arrivals.size()));
-    ASSERT_EQ(report.all.asked, report.all.answered + report.all.refused + report.all.given_up) << "a request is lost";
+    ASSERT_EQ(report.all.asked, report.all.answered + report.all.refused + report.all.given_up)
+        << "a request is lost";
     ASSERT_EQ(ends.size(), h.arrivals.size());
-    for (const auto& [key, count] : ends) ASSERT_EQ(count, 1) << "request " << key << " has ended more than once";
+    for (const auto& [key, count] : ends)
+      ASSERT_EQ(count, 1) << "request " << key << " has ended more than once";
   }
 }
 
@@ -230,7 +263,8 @@ TEST(Scheduler, EarliestDeadlineFirstIsLateOnlyWhereEveryOrderIs) {
       const Time duration(pick(random, 10, 100) * 1000);
       sum += duration;
       machine.models.push_back({"m", {.variants = {{1, 4, duration, duration}}}});
-      const Time deadline = Time(static_cast<int64_t>(static_cast<double>(sum.count()) * pick(random, 60, 130) / 100));
+      const Time deadline = Time(
+          static_cast<int64_t>(static_cast<double>(sum.count()) * pick(random, 60, 130) / 100));
       arrivals.push_back({.at = Time(0), .model = k, .budget = std::max(deadline, duration)});
       jobs.emplace_back(arrivals.back().budget, duration);
     }
@@ -247,7 +281,8 @@ TEST(Scheduler, EarliestDeadlineFirstIsLateOnlyWhereEveryOrderIs) {
 }
 
 TEST(Scheduler, NobodyStarvesAndNeglectedModelsGetTheWholeMachine) {
-  // Narrow programs of urgent tenants fill the machine for ever; one model can only use all of it and has neither deadline nor priority.
+  // Narrow programs of urgent tenants fill the machine for ever; one model can only use all of it
+  // and has neither deadline nor priority.
   for (uint32_t seed = 0; seed < 50; ++seed) {
     std::mt19937 random(seed);
     SimulatedMachine machine{"", 8, {}};
@@ -262,7 +297,11 @@ TEST(Scheduler, NobodyStarvesAndNeglectedModelsGetTheWholeMachine) {
     std::vector<Arrival> arrivals;
     for (int k = 0; k < 20'000; ++k) {
       const int m = pick(random, 0, narrow - 1);
-      arrivals.push_back({.at = Time(k * int64_t{20'000}), .model = m, .priority = -3, .budget = machine.models[static_cast<size_t>(m)].times.variants[0].alone * 20});
+      arrivals.push_back(
+          {.at = Time(k * int64_t{20'000}),
+           .model = m,
+           .priority = -3,
+           .budget = machine.models[static_cast<size_t>(m)].times.variants[0].alone * 20});
       if (k % 1000 == 0) arrivals.push_back({.at = Time(k * int64_t{20'000}), .model = narrow});
     }
     SimulationOptions options;
@@ -290,7 +329,8 @@ TEST(Scheduler, TenantsGetTheirSharesByWeight) {
     std::vector<Arrival> arrivals;
     double weights = 0;
     for (int t = 0; t < tenants; ++t) {
-      machine.models.push_back({"m", random_times(random, 4, true)});  // so that every slot is of use to all
+      machine.models.push_back(
+          {"m", random_times(random, 4, true)});  // so that every slot is of use to all
       options.tenants.push_back(pick(random, 1, 4)), weights += options.tenants.back();
       for (int k = 0; k < 1000; ++k) arrivals.push_back({.at = Time(0), .model = t, .tenant = t});
     }
@@ -310,7 +350,8 @@ TEST(Scheduler, TenantsGetTheirSharesByWeight) {
     const SimulationReport report = simulate(machine, arrivals, options);
     double longest = 0;  // slot-nanoseconds of a launch
     for (const auto& model : machine.models)
-      for (const VariantTime& variant : model.times.variants) longest = std::max(longest, static_cast<double>(variant.beside.count()) * variant.width);
+      for (const VariantTime& variant : model.times.variants)
+        longest = std::max(longest, static_cast<double>(variant.beside.count()) * variant.width);
     EXPECT_LE(most, 2e6 * 4 + 3 * longest) << "history " << seed;
     EXPECT_EQ(report.all.answered, tenants * 1000);
   }
@@ -318,8 +359,12 @@ TEST(Scheduler, TenantsGetTheirSharesByWeight) {
 
 TEST(Scheduler, StragglersAreFoundAndStandBehind) {
   SimulatedMachine machine{"", 4, {}};
-  for (int m = 0; m < 4; ++m) machine.models.push_back({"m" + std::to_string(m), {.variants = {{1, 4, 400us, 400us}, {1, 2, 600us, 700us}, {1, 1, 900us, 1200us}}}});
-  const std::vector<Arrival> arrivals = generate(machine, {.rate = 2500, .requests = 4000, .slack_factor = 10, .seed = 3});
+  for (int m = 0; m < 4; ++m)
+    machine.models.push_back(
+        {"m" + std::to_string(m),
+         {.variants = {{1, 4, 400us, 400us}, {1, 2, 600us, 700us}, {1, 1, 900us, 1200us}}}});
+  const std::vector<Arrival> arrivals =
+      generate(machine, {.rate = 2500, .requests = 4000, .slack_factor = 10, .seed = 3});
   SimulationOptions options;
   options.policy = policy_named("vliw").value();
   const SimulationReport usual = simulate(machine, arrivals, options);
@@ -333,20 +378,25 @@ TEST(Scheduler, StragglersAreFoundAndStandBehind) {
   };
   const SimulationReport report = simulate(machine, arrivals, options);
   EXPECT_LE(found - first, 10ms);
-  for (size_t t = 0; t < 3; ++t) EXPECT_LE(report.tenants[t].p99_us, usual.tenants[t].p99_us * 1.5) << t;
+  for (size_t t = 0; t < 3; ++t)
+    EXPECT_LE(report.tenants[t].p99_us, usual.tenants[t].p99_us * 1.5) << t;
   for (size_t t = 0; t < 3; ++t) EXPECT_GE(report.tenants[t].share(), 0.97) << t;
 }
 
 // ---- the word of the scheduler: width, batch, hold ----
 
-Decisions decide_for(const std::vector<ModelTimes>& models, const std::vector<Job>& jobs, Policy policy, int slots = 132) {
+Decisions decide_for(const std::vector<ModelTimes>& models, const std::vector<Job>& jobs,
+                     Policy policy, int slots = 132) {
   Window window(1, slots);
   Times times{models};
   for (size_t t = 0; t < models.size(); ++t) window.add_tenant(1);
   for (const Job& job : jobs) window.arrive(job, policy);
   return decide(window, times, 0ns, policy);
 }
-const ModelTimes kWide{.variants = {{1, 132, 182us, 182us}, {1, 66, 188us, 237us}, {1, 33, 227us, 334us}, {1, 16, 287us, 500us}}};
+const ModelTimes kWide{.variants = {{1, 132, 182us, 182us},
+                                    {1, 66, 188us, 237us},
+                                    {1, 33, 227us, 334us},
+                                    {1, 16, 287us, 500us}}};
 
 TEST(Scheduler, AsWideAsTheEmptinessAllowsAsNarrowAsTheDeadlineAllows) {
   Policy policy;
@@ -356,7 +406,8 @@ TEST(Scheduler, AsWideAsTheEmptinessAllowsAsNarrowAsTheDeadlineAllows) {
   EXPECT_EQ(alone.starts[0].why, Why::kWidest);
   const std::vector<ModelTimes> four(4, kWide);
   std::vector<Job> jobs;
-  for (int k = 0; k < 4; ++k) jobs.push_back({.key = static_cast<uint64_t>(k + 1), .model = k, .tenant = k});
+  for (int k = 0; k < 4; ++k)
+    jobs.push_back({.key = static_cast<uint64_t>(k + 1), .model = k, .tenant = k});
   const Decisions shared = decide_for(four, jobs, policy);
   ASSERT_EQ(shared.starts.size(), 4u);
   for (const Start& start : shared.starts) EXPECT_EQ(start.slots, 33);
@@ -369,7 +420,8 @@ TEST(Scheduler, AsWideAsTheEmptinessAllowsAsNarrowAsTheDeadlineAllows) {
 }
 
 TEST(Scheduler, EqualWeightsAreOneBatchWithinDeadlines) {
-  const ModelTimes batches{.variants = {{1, 4, 100us, 100us}, {2, 4, 120us, 120us}, {4, 4, 160us, 160us}}};
+  const ModelTimes batches{
+      .variants = {{1, 4, 100us, 100us}, {2, 4, 120us, 120us}, {4, 4, 160us, 160us}}};
   std::vector<Job> jobs;
   for (uint64_t k = 1; k <= 5; ++k) jobs.push_back({.key = k, .deadline = Time(1ms)});
   const Decisions four = decide_for({batches}, jobs, Policy(), 4);
@@ -386,7 +438,8 @@ TEST(Scheduler, EqualWeightsAreOneBatchWithinDeadlines) {
 }
 
 TEST(Scheduler, HoldsForAPartnerOnlyWhileOthersHaveWork) {
-  const ModelTimes batches{.variants = {{1, 4, 100us, 100us}, {2, 4, 120us, 120us}}}, single{.variants = {{1, 4, 90us, 90us}}};
+  const ModelTimes batches{.variants = {{1, 4, 100us, 100us}, {2, 4, 120us, 120us}}},
+      single{.variants = {{1, 4, 90us, 90us}}};
   Policy policy;
   policy.foresee = false;
   const auto decide_with = [&](bool other, Time deadline) {
@@ -395,13 +448,17 @@ TEST(Scheduler, HoldsForAPartnerOnlyWhileOthersHaveWork) {
     window.add_tenant(1), window.add_tenant(1);
     // It comes every 50 us, so the next is soon here.
     for (uint64_t k = 1; k <= 3; ++k) {
-      window.arrive({.key = k, .arrival = Time(50us) * static_cast<int>(k), .deadline = deadline}, policy);
+      window.arrive({.key = k, .arrival = Time(50us) * static_cast<int>(k), .deadline = deadline},
+                    policy);
       if (k < 3) window.cancel(k);
     }
-    if (other) window.arrive({.key = 9, .model = 1, .tenant = 1, .arrival = 150us, .deadline = 5ms}, policy);
+    if (other)
+      window.arrive({.key = 9, .model = 1, .tenant = 1, .arrival = 150us, .deadline = 5ms}, policy);
     return decide(window, times, 150us, policy);
   };
-  const auto first = [](const Decisions& decisions) { return decisions.starts.empty() ? 0 : decisions.starts[0].jobs[0].key; };
+  const auto first = [](const Decisions& decisions) {
+    return decisions.starts.empty() ? 0 : decisions.starts[0].jobs[0].key;
+  };
   EXPECT_EQ(first(decide_with(true, 4ms)), 9u) << "it can wait for a partner, the other has work";
   EXPECT_EQ(first(decide_with(false, 4ms)), 3u) << "nobody else wants the slots";
   EXPECT_EQ(first(decide_with(true, 310us)), 3u) << "its slack does not allow to wait";
@@ -412,7 +469,10 @@ TEST(Scheduler, RefusesAtOnceWhatCannotBeMet) {
   Window window(1, 4);
   window.add_tenant(1);
   const Times times{{{.variants = {{1, 4, 100us, 100us}}}}};
-  const auto ask = [&](Time now, Time deadline, int limit = 8) { return admit(window, times, now, policy, {.key = 99, .arrival = now, .deadline = deadline}, limit); };
+  const auto ask = [&](Time now, Time deadline, int limit = 8) {
+    return admit(window, times, now, policy, {.key = 99, .arrival = now, .deadline = deadline},
+                 limit);
+  };
   EXPECT_EQ(ask(0ns, 50us).why, Why::kTooShort);
   EXPECT_FALSE(ask(0ns, 50us).retry_after) << "it would be no better later";
   EXPECT_TRUE(ask(0ns, 100us).taken);
@@ -432,7 +492,8 @@ TEST(Scheduler, ManyTenantsAtOnceGoAsTheyMight) {
   // Eight tenants of one network: side by side they must be far ahead of one after the other.
   SimulatedMachine machine{"", 132, {}};
   for (int m = 0; m < 8; ++m) machine.models.push_back({"m", kWide});
-  const std::vector<Arrival> arrivals = generate(machine, {.rate = 9000, .requests = 20'000, .seed = 1});
+  const std::vector<Arrival> arrivals =
+      generate(machine, {.rate = 9000, .requests = 20'000, .seed = 1});
   std::map<std::string, double> share;
   for (const char* name : {"fifo", "edf", "vliw"}) {
     SimulationOptions options;

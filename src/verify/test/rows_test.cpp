@@ -18,7 +18,8 @@ void expect_same_rows(const Graph& graph, int64_t count) {
   const std::vector<Tensor> inputs = generate_inputs(graph, 7);
   const std::vector<Rows> rows = spread_rows(graph, count);
   for (const bool exact : {true, false}) {
-    graph::Interpretation how = exact ? graph::Interpretation{.exact = true} : rounding_as(Precision::kKeep);
+    graph::Interpretation how =
+        exact ? graph::Interpretation{.exact = true} : rounding_as(Precision::kKeep);
     const auto whole = graph::interpret(graph, inputs, how);
     ASSERT_TRUE(whole.ok()) << whole.error().text();
     const auto some = Demand(graph, rows).interpret(inputs, how);
@@ -27,8 +28,10 @@ void expect_same_rows(const Graph& graph, int64_t count) {
       const Tensor wanted = rows_of((*whole)[k], rows[k]);
       ASSERT_EQ((*some)[k].type(), wanted.type());
       for (int64_t at = 0; at < wanted.count(); ++at) {
-        const double a = is_float(wanted.dtype()) ? wanted.get_double(at) : static_cast<double>(wanted.get_int(at));
-        const double b = is_float(wanted.dtype()) ? (*some)[k].get_double(at) : static_cast<double>((*some)[k].get_int(at));
+        const double a = is_float(wanted.dtype()) ? wanted.get_double(at)
+                                                  : static_cast<double>(wanted.get_int(at));
+        const double b = is_float(wanted.dtype()) ? (*some)[k].get_double(at)
+                                                  : static_cast<double>((*some)[k].get_int(at));
         if (std::isnan(a) && std::isnan(b)) continue;
         ASSERT_NEAR(a, b, (exact ? 1e-12 : 1e-5) * (1 + std::fabs(a)))
             << "output " << k << " element " << at << ", " << count << " rows\n"
@@ -89,7 +92,8 @@ Graph filled(const std::string& text) {
   size_t at = 0;
   uint64_t seed = 1;
   graph::Weights weights;
-  for (size_t found = text.find(" = #"); found != std::string::npos; found = text.find(" = #", at)) {
+  for (size_t found = text.find(" = #"); found != std::string::npos;
+       found = text.find(" = #", at)) {
     const size_t end = text.find('\n', found), colon = text.rfind(": f32[", found);
     Shape shape;
     for (size_t p = colon + 6; p < found && text[p - 1] != ']'; p = text.find_first_of(",]", p) + 1)
@@ -161,7 +165,9 @@ TEST(Rows, TheReferenceKeepsToItsTime) {
   const auto none = reference(graph, inputs, options);
   ASSERT_TRUE(none.ok());
   EXPECT_NE(none->why_not.find("one row"), std::string::npos) << none->why_not;
-  const std::vector<Tensor> got = graph::interpret(graph, inputs).ok() ? *graph::interpret(graph, inputs) : std::vector<Tensor>();
+  const std::vector<Tensor> got = graph::interpret(graph, inputs).ok()
+                                      ? *graph::interpret(graph, inputs)
+                                      : std::vector<Tensor>();
   const auto report = compare_outputs(graph, got, *none);
   ASSERT_TRUE(report.ok());
   EXPECT_EQ(report->rows, "");

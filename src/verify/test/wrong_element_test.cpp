@@ -17,8 +17,10 @@ struct Case {
 };
 const Case kCases[] = {
     {"elementwise", "  %9: f32[4,6] = Gelu(%0)\n", "f32[4,6]"},
-    {"logic", "  %1: b1[4,6] = Greater(%0, %0)\n  %2: f32[4,6] = Neg(%0)\n"
-              "  %9: f32[4,6] = Where(%1, %0, %2)\n", "f32[4,6]"},
+    {"logic",
+     "  %1: b1[4,6] = Greater(%0, %0)\n  %2: f32[4,6] = Neg(%0)\n"
+     "  %9: f32[4,6] = Where(%1, %0, %2)\n",
+     "f32[4,6]"},
     {"convert", "  %1: f16[4,6] = Cast(%0) {to = 10}\n  %9: f32[4,6] = Cast(%1) {to = 1}\n",
      "f32[4,6]"},
     {"reduce", "  const %1 \"axes\": i64[1] = [1]\n  %9: f32[4,1] = ReduceMean(%0, %1)\n",
@@ -65,7 +67,8 @@ Graph parsed(const std::string& text) {
 }
 
 /// What a sound program answers: the reference in its arithmetic.
-std::vector<Tensor> program(const Graph& graph, Precision precision, std::span<const Tensor> inputs) {
+std::vector<Tensor> program(const Graph& graph, Precision precision,
+                            std::span<const Tensor> inputs) {
   const auto answers =
       graph::interpret(*in_arithmetic(graph, precision), inputs, rounding_as(precision));
   CHECK(answers.ok(), "{}", answers.error().text());
@@ -83,16 +86,20 @@ std::vector<Tensor> with_neighbour(const Tensor& right, int64_t at) {
 /// arithmetic can tell from its own.
 double shown_by(Precision precision) {
   switch (precision) {
-    case Precision::kBf16: return 32 * 0x1p-8;
+    case Precision::kBf16:
+      return 32 * 0x1p-8;
     case Precision::kFp16:
-    case Precision::kTf32: return 32 * 0x1p-11;
-    default: return 256 * 0x1p-24;
+    case Precision::kTf32:
+      return 32 * 0x1p-11;
+    default:
+      return 256 * 0x1p-24;
   }
 }
 
 double largest(const Tensor& tensor) {
   double scale = 0;
-  for (int64_t k = 0; k < tensor.count(); ++k) scale = std::max(scale, std::fabs(tensor.get_double(k)));
+  for (int64_t k = 0; k < tensor.count(); ++k)
+    scale = std::max(scale, std::fabs(tensor.get_double(k)));
   return scale;
 }
 
@@ -100,7 +107,8 @@ class WrongElement : public testing::TestWithParam<Case> {};
 
 TEST_P(WrongElement, IsFoundInEveryArithmetic) {
   const Case& one = GetParam();
-  const Graph op = parsed(fmt::format("graph \"op\" {{\n  in %0 \"x\": f32[4,6]\n{}  out %9 \"y\"\n}}\n", one.lines));
+  const Graph op = parsed(
+      fmt::format("graph \"op\" {{\n  in %0 \"x\": f32[4,6]\n{}  out %9 \"y\"\n}}\n", one.lines));
   // What reads the op: a product, so that the fault is spread.
   const std::string type = one.type;
   const int64_t inner = op.type(op.outputs()[0]).shape.back();
@@ -124,7 +132,8 @@ TEST_P(WrongElement, IsFoundInEveryArithmetic) {
     EXPECT_TRUE(compare_outputs(op, y, *judge, precision)->ok);
     const auto reader_judge = reference(reader, y, options);
     ASSERT_TRUE(reader_judge.ok());
-    EXPECT_TRUE(compare_outputs(reader, program(reader, precision, y), *reader_judge, precision)->ok);
+    EXPECT_TRUE(
+        compare_outputs(reader, program(reader, precision, y), *reader_judge, precision)->ok);
     int found = 0, found_behind = 0;
     for (int64_t at = 0; at < y[0].count(); ++at) {
       const double right = y[0].get_double(at);
@@ -133,13 +142,15 @@ TEST_P(WrongElement, IsFoundInEveryArithmetic) {
       const double shows = shown_by(precision);
       if (std::fabs(right - other) < shows * largest(y[0])) continue;
       const std::vector<Tensor> wrong = with_neighbour(y[0], at);
-      const std::string where = fmt::format("{} in {}, element {}", one.family, passes::to_string(precision), at);
+      const std::string where =
+          fmt::format("{} in {}, element {}", one.family, passes::to_string(precision), at);
       EXPECT_FALSE(compare_outputs(op, wrong, *judge, precision)->ok) << where;
       ++found;
       const std::vector<Tensor> z = program(reader, precision, wrong);
       double moved = 0;
       for (int64_t k = 0; k < z[0].count(); ++k)
-        moved = std::max(moved, std::fabs(z[0].get_double(k) - reader_judge->wanted[0].get_double(k)));
+        moved =
+            std::max(moved, std::fabs(z[0].get_double(k) - reader_judge->wanted[0].get_double(k)));
       if (moved < shows * largest(reader_judge->wanted[0])) continue;
       EXPECT_FALSE(compare_outputs(reader, z, *reader_judge, precision)->ok)
           << where << ", behind a product";

@@ -1,25 +1,30 @@
-/* A libcuda.so.1 that computes nothing: one GPU with the features of an sm_90a, whose calls are written
- * down. $STUB_DRIVER_LOG gets a line for each call that gives a GPU something to do:
+/* A libcuda.so.1 that computes nothing: one GPU with the features of an sm_90a, whose calls are
+ * written down. $STUB_DRIVER_LOG gets a line for each call that gives a GPU something to do:
  *
  *   launch            a kernel on a stream; `cooperative` for one that is launched as such
  *   graph N           a graph of N kernel nodes
  *   to_device BYTES, to_host BYTES, on_device BYTES, set BYTES         copies and fills
  *   wait              the host waits for a stream
- *   priority N        a node of a graph gets the priority N - 100; `edge N`, with $STUB_DRIVER_EDGES: N edges of a graph
+ *   priority N        a node of a graph gets the priority N - 100; `edge N`, with
+ * $STUB_DRIVER_EDGES: N edges of a graph
  */
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 
 typedef unsigned long long Address;
-typedef struct { int nodes; } Graph;
+typedef struct {
+  int nodes;
+} Graph;
 
 static void say(const char* what, long long number) {
   static FILE* log;
   if (!log) log = fopen(getenv("STUB_DRIVER_LOG"), "a");
   if (!log) abort();
-  if (number < 0) fprintf(log, "%s\n", what);
-  else fprintf(log, "%s %lld\n", what, number);
+  if (number < 0)
+    fprintf(log, "%s\n", what);
+  else
+    fprintf(log, "%s %lld\n", what, number);
   fflush(log);
 }
 
@@ -32,11 +37,16 @@ int cuDeviceGet(int* device, int index) { return *device = index, 0; }
 int cuDeviceGetName(char* name, int room, int device) { return snprintf(name, room, "stub"), 0; }
 int cuDeviceGetAttribute(int* value, int attribute, int device) {
   switch (attribute) {
-    case 16: return *value = 132, 0;         /* multiprocessors */
-    case 75: return *value = 9, 0;           /* compute capability, major */
-    case 97: return *value = 227 << 10, 0;   /* shared memory that a block may ask for */
-    case 95: return *value = 1, 0;           /* cooperative launches */
-    default: return *value = 0, 0;
+    case 16:
+      return *value = 132, 0; /* multiprocessors */
+    case 75:
+      return *value = 9, 0; /* compute capability, major */
+    case 97:
+      return *value = 227 << 10, 0; /* shared memory that a block may ask for */
+    case 95:
+      return *value = 1, 0; /* cooperative launches */
+    default:
+      return *value = 0, 0;
   }
 }
 int cuDevicePrimaryCtxRetain(void** context, int device) { return some(context); }
@@ -51,7 +61,8 @@ int cuModuleUnload(void* module) { return 0; }
 int cuModuleGetFunction(void** function, void* module, const char* name) { return some(function); }
 int cuFuncSetAttribute(void* function, int attribute, int value) { return 0; }
 int cuFuncGetAttribute(int* value, int attribute, void* function) { return *value = 0, 0; }
-int cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, void* function, int threads, size_t shared) {
+int cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, void* function, int threads,
+                                                size_t shared) {
   return *blocks = 1, 0;
 }
 
@@ -65,7 +76,9 @@ int cuMemHostAlloc(void** at, size_t bytes, unsigned flags) { return *at = callo
 int cuMemFreeHost(void* at) { return free(at), 0; }
 int cuMemGetInfo_v2(size_t* left, size_t* total) { return *left = *total = (size_t)64 << 30, 0; }
 int cuPointerGetAttribute(void* value, int attribute, Address at) { return 1; } /* the host's */
-int cuMemcpyHtoD_v2(Address to, const void* from, size_t bytes) { return say("to_device", bytes), 0; }
+int cuMemcpyHtoD_v2(Address to, const void* from, size_t bytes) {
+  return say("to_device", bytes), 0;
+}
 int cuMemcpyDtoH_v2(void* to, Address from, size_t bytes) { return say("to_host", bytes), 0; }
 int cuMemcpyHtoDAsync_v2(Address to, const void* from, size_t bytes, void* stream) {
   return say("to_device", bytes), 0;
@@ -102,14 +115,16 @@ int cuLaunchCooperativeKernel(void* function, unsigned gx, unsigned gy, unsigned
 }
 int cuGraphCreate(void** graph, unsigned flags) { return *graph = calloc(1, sizeof(Graph)), 0; }
 int cuGraphDestroy(void* graph) { return 0; }
-int cuGraphAddKernelNode_v2(void** node, void* graph, void* const* before, size_t count, const void* what) {
+int cuGraphAddKernelNode_v2(void** node, void* graph, void* const* before, size_t count,
+                            const void* what) {
   return ++((Graph*)graph)->nodes, some(node);
 }
 /* Edges are told where a test asks for them. */
 int cuGraphAddDependencies(void* graph, void* const* from, void* const* to, size_t count) {
   return getenv("STUB_DRIVER_EDGES") ? say("edge", count), 0 : 0;
 }
-int cuGraphAddDependencies_v2(void* graph, void* const* from, void* const* to, const void* kinds, size_t count) {
+int cuGraphAddDependencies_v2(void* graph, void* const* from, void* const* to, const void* kinds,
+                              size_t count) {
   return cuGraphAddDependencies(graph, from, to, count);
 }
 int cuGraphKernelNodeSetAttribute(void* node, int attribute, const int* value) {

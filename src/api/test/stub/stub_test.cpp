@@ -1,5 +1,6 @@
-// The library's bookkeeping of a GPU, over a driver that computes nothing (driver.c): what is out of memory once is not for ever, the memory
-// limit counts all contexts, and the GPU's memory is not handed out as the host's. Skipped where there is no device compiler.
+// The library's bookkeeping of a GPU, over a driver that computes nothing (driver.c): what is out
+// of memory once is not for ever, the memory limit counts all contexts, and the GPU's memory is not
+// handed out as the host's. Skipped where there is no device compiler.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -33,12 +34,17 @@ class Stub : public testing::Test {
   static std::optional<Model> model(int64_t memory_limit = 0) {
     std::string weights;
     for (int k = 0; k < 256; ++k) weights += (k ? ", " : "") + std::to_string(k / 8.0);
-    const std::string path = fs::temp_directory_path() / ("obelisk-stub-test-" + std::to_string(getpid()) + ".ir");
-    std::ofstream(path) << "graph \"g\" {\n  in %0 \"x\": f32[1024,256]\n  const %1 \"w\": f32[256] = [" + weights +
-                               "]\n  %2 \"y\": f32[1024,256] = Mul(%0, %1)\n  out %2 \"y\"\n}\n";
+    const std::string path =
+        fs::temp_directory_path() / ("obelisk-stub-test-" + std::to_string(getpid()) + ".ir");
+    std::ofstream(path)
+        << "graph \"g\" {\n  in %0 \"x\": f32[1024,256]\n  const %1 \"w\": f32[256] = [" + weights +
+               "]\n  %2 \"y\": f32[1024,256] = Mul(%0, %1)\n  out %2 \"y\"\n}\n";
     std::optional<Model> made;
     try {
-      made = Model::compile(path, {.target = "cuda", .granularity = "stitch", .memory_limit = memory_limit, .verify = false});
+      made = Model::compile(path, {.target = "cuda",
+                                   .granularity = "stitch",
+                                   .memory_limit = memory_limit,
+                                   .verify = false});
     } catch (const Failure& failure) {
       EXPECT_NE(failure.message().find("device compiler"), std::string::npos) << failure.what();
     }
@@ -46,9 +52,9 @@ class Stub : public testing::Test {
     return made;
   }
 };
-#define MODEL(name, ...)                                     \
-  const std::optional<Model> name = model(__VA_ARGS__);      \
-  if (HasFailure()) return;                                  \
+#define MODEL(name, ...)                                \
+  const std::optional<Model> name = model(__VA_ARGS__); \
+  if (HasFailure()) return;                             \
   if (!name) GTEST_SKIP() << "there is no device compiler"
 
 template <typename F>
@@ -99,7 +105,8 @@ TEST_F(Stub, TheGpusMemoryIsNotHandedOutAsTheHosts) {
   const auto refused = failure_of([&] { context.output<float>("y"); });
   ASSERT_TRUE(refused) << "a span over the GPU's memory";
   EXPECT_EQ(refused->kind(), FailureKind::kUsage);
-  EXPECT_NE(refused->message().find("'y' is bound to the GPU's memory"), std::string::npos) << refused->what();
+  EXPECT_NE(refused->message().find("'y' is bound to the GPU's memory"), std::string::npos)
+      << refused->what();
   std::vector<float> host(kMegabyte / 4);
   context.bind_output("y", std::as_writable_bytes(std::span(host)));
   context.run();

@@ -80,7 +80,8 @@ TEST(Import, ASymbolWithTwoValuesRunsWhereTheModelDoes) {
   const std::vector<std::string> nodes = {node("MatMul", {"x", "y"}, {"z"})};
   ImportOptions options;
   options.input_shapes = {{"x", {3, 4}}, {"y", {4, 1}}};
-  EXPECT_THAT(imported(model(graph(nodes, {kX, y}, {value("z")})), options), HasSubstr("f32[3,1] = MatMul"));
+  EXPECT_THAT(imported(model(graph(nodes, {kX, y}, {value("z")})), options),
+              HasSubstr("f32[3,1] = MatMul"));
   // An input whose shape is not given would have to choose.
   EXPECT_THAT(imported(model(graph(nodes, {kX, y, w}, {value("z")})), options),
               HasSubstr("which one is that of input 'w'?"));
@@ -88,7 +89,8 @@ TEST(Import, ASymbolWithTwoValuesRunsWhereTheModelDoes) {
 
 TEST(Import, NamesThatTellNothingAreNoSymbols) {
   for (const std::string name : {"?", "", "-1", "??"}) {
-    const std::string x = value("x", kFloat, {"2", "'" + name, "'" + name}), bytes = model(graph({node("Relu", {"x"}, {"z"})}, {x}, {value("z")}));
+    const std::string x = value("x", kFloat, {"2", "'" + name, "'" + name}),
+                      bytes = model(graph({node("Relu", {"x"}, {"z"})}, {x}, {value("z")}));
     ImportOptions options;
     options.input_shapes["x"] = {2, 48, 192};
     EXPECT_THAT(imported(bytes, options), HasSubstr("f32[2,48,192] = Relu")) << name;

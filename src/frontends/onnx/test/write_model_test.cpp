@@ -107,9 +107,8 @@ TEST_F(WriteModel, NodesHaveNamesOfTheirOwn) {
 TEST_F(WriteModel, NotesAreTheNodesMetadata) {
   const graph::Graph graph = parsed(
       "graph \"g\" {\n  in %0 \"x\": f32[2]\n  %1: f32[2] = Relu(%0) \"first\"\n  out %1 \"y\"\n}");
-  ASSERT_TRUE(write_onnx(graph, path(), [](graph::NodeId) {
-                return Notes{{"obelisk.wave", "7"}};
-              }).ok());
+  ASSERT_TRUE(
+      write_onnx(graph, path(), [](graph::NodeId) { return Notes{{"obelisk.wave", "7"}}; }).ok());
   const std::string bytes = read_file(path()).value();
   EXPECT_NE(bytes.find("obelisk.wave"), std::string::npos);
   const Status failed = write_onnx(graph, "/no/such/folder/m.onnx");

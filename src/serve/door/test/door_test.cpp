@@ -1,4 +1,5 @@
-// The parts of the door that touch no socket: what they read may be hostile, what they write must be exact.
+// The parts of the door that touch no socket: what they read may be hostile, what they write must
+// be exact.
 #include <gtest/gtest.h>
 #include <zlib.h>
 
@@ -49,7 +50,8 @@ TEST(Json, StringsAreEscapedAndWhatIsNoTextIsReplaced) {
 }
 
 TEST(Json, NumbersComeBackAsTheyWere) {
-  const float floats[] = {0.1f, 1, -3e38f, std::numeric_limits<float>::denorm_min(), NAN, INFINITY, -INFINITY};
+  const float floats[] = {0.1f, 1,        -3e38f,   std::numeric_limits<float>::denorm_min(),
+                          NAN,  INFINITY, -INFINITY};
   std::string out;
   write_numbers(out, DType::f32, reinterpret_cast<const std::byte*>(floats), 7);
   EXPECT_EQ(out, "0.1,1.0,-3e+38,1e-45,NaN,Infinity,-Infinity");
@@ -64,12 +66,14 @@ TEST(Json, NumbersComeBackAsTheyWere) {
 }
 
 TEST(WireTypes, NamesThereAndBack) {
-  for (int k = 0; k < kDTypes; ++k) EXPECT_EQ(parse_wire_name(wire_name(static_cast<DType>(k))), static_cast<DType>(k));
+  for (int k = 0; k < kDTypes; ++k)
+    EXPECT_EQ(parse_wire_name(wire_name(static_cast<DType>(k))), static_cast<DType>(k));
   EXPECT_FALSE(parse_wire_name("BYTES"));
 }
 
 TEST(InferJson, NestedDataParametersAndOutputs) {
-  auto call = parse(R"({"id":"7","model_name":"ignored","parameters":{"timeout":1500,"priority":2,"tenant":"t","trace":true,"own":{"x":[1]}},
+  auto call = parse(
+      R"({"id":"7","model_name":"ignored","parameters":{"timeout":1500,"priority":2,"tenant":"t","trace":true,"own":{"x":[1]}},
     "inputs":[{"name":"x","shape":[2,2],"datatype":"FP32","data":[[1,2.5],[-3e2,4]]},{"name":"y","shape":[1],"datatype":"INT8","data":[-128]}],
     "outputs":[{"name":"o","parameters":{"binary_data":true}}]})");
   ASSERT_TRUE(call.ok()) << call.fault().message;
@@ -87,7 +91,8 @@ TEST(InferJson, NestedDataParametersAndOutputs) {
 }
 
 TEST(InferJson, TensorsBehindTheJsonAreNotMovedWhereTheyAreAligned) {
-  const std::string json = R"({"inputs":[{"name":"a","shape":[2],"datatype":"FP32","parameters":{"binary_data_size":8}},
+  const std::string json =
+      R"({"inputs":[{"name":"a","shape":[2],"datatype":"FP32","parameters":{"binary_data_size":8}},
     {"name":"b","shape":[3],"datatype":"BOOL","parameters":{"binary_data_size":3}},{"name":"c","shape":[1],"datatype":"INT64","parameters":{"binary_data_size":8}}]})";
   std::string behind(19, '\0');
   const float values[] = {1, 2};
@@ -104,29 +109,58 @@ TEST(InferJson, TensorsBehindTheJsonAreNotMovedWhereTheyAreAligned) {
 }
 
 TEST(InferJson, RefusalsSayGotAndWanted) {
-  const auto input = [](const std::string& rest) { return R"({"inputs":[{"name":"x",)" + rest + "}]}"; };
+  const auto input = [](const std::string& rest) {
+    return R"({"inputs":[{"name":"x",)" + rest + "}]}";
+  };
   const std::pair<std::string, std::string> cases[] = {
-      {"", "no JSON"}, {"{", "no JSON"}, {"[1]", "no JSON object"}, {"{}", "'inputs'"}, {R"({"inputs":3})", "'inputs'"}, {R"({"inputs":[3]})", "no JSON object"},
-      {R"({"inputs":[{}]})", "'name'"}, {input(R"("shape":[1],"data":[1])"), "'datatype'"}, {input(R"("datatype":"FP32","data":[1])"), "'shape'"},
-      {input(R"("datatype":"FP33","shape":[1],"data":[1])"), "'FP33'"}, {input(R"("datatype":"BYTES","shape":[1],"data":["a"])"), "strings"},
-      {input(R"("datatype":"FP32","shape":[-1],"data":[1])"), "'shape'"}, {input(R"("datatype":"FP32","shape":[2],"data":[1])"), "1 elements"},
-      {input(R"("datatype":"FP32","shape":[1],"data":[1,2])"), "more than the 1"}, {input(R"("datatype":"FP32","shape":[1],"data":["a"])"), "element 0"},
-      {input(R"("datatype":"UINT8","shape":[1],"data":[256])"), "no UINT8"}, {input(R"("datatype":"INT32","shape":[1],"data":[1.5])"), "no INT32"},
-      {input(R"("datatype":"BOOL","shape":[1],"data":[2])"), "no BOOL"}, {input(R"("datatype":"FP32","shape":[1])"), "no 'data'"},
-      {input(R"("datatype":"FP32","shape":[9223372036854775807,9223372036854775807],"data":[])"), "no tensor has"},
+      {"", "no JSON"},
+      {"{", "no JSON"},
+      {"[1]", "no JSON object"},
+      {"{}", "'inputs'"},
+      {R"({"inputs":3})", "'inputs'"},
+      {R"({"inputs":[3]})", "no JSON object"},
+      {R"({"inputs":[{}]})", "'name'"},
+      {input(R"("shape":[1],"data":[1])"), "'datatype'"},
+      {input(R"("datatype":"FP32","data":[1])"), "'shape'"},
+      {input(R"("datatype":"FP33","shape":[1],"data":[1])"), "'FP33'"},
+      {input(R"("datatype":"BYTES","shape":[1],"data":["a"])"), "strings"},
+      {input(R"("datatype":"FP32","shape":[-1],"data":[1])"), "'shape'"},
+      {input(R"("datatype":"FP32","shape":[2],"data":[1])"), "1 elements"},
+      {input(R"("datatype":"FP32","shape":[1],"data":[1,2])"), "more than the 1"},
+      {input(R"("datatype":"FP32","shape":[1],"data":["a"])"), "element 0"},
+      {input(R"("datatype":"UINT8","shape":[1],"data":[256])"), "no UINT8"},
+      {input(R"("datatype":"INT32","shape":[1],"data":[1.5])"), "no INT32"},
+      {input(R"("datatype":"BOOL","shape":[1],"data":[2])"), "no BOOL"},
+      {input(R"("datatype":"FP32","shape":[1])"), "no 'data'"},
+      {input(R"("datatype":"FP32","shape":[9223372036854775807,9223372036854775807],"data":[])"),
+       "no tensor has"},
       {input(R"("datatype":"FP32","shape":[1000000000],"data":[1])"), "its data is shorter"},
-      {input(R"("datatype":"FP32","shape":[2],"parameters":{"binary_data_size":8})"), "only 0 are left"},
-      {input(R"("datatype":"FP32","shape":[2],"parameters":{"binary_data_size":-8})"), "no number of bytes"},
-      {input(R"("datatype":"FP32","shape":[2],"parameters":{"shared_memory_region":"r","shared_memory_byte_size":8})"), "switched off"},
-      {R"({"parameters":{"timeout":-1},"inputs":[]})", "'timeout'"}, {R"({"parameters":{"priority":"high"},"inputs":[]})", "'priority'"},
-      {R"({"parameters":{"sequence_id":7},"inputs":[]})", "'sequence_id'"}, {R"({"inputs":[],"outputs":[{"name":"o"},{"name":"o"}]})", "twice"},
-      {R"({"inputs":[],"outputs":[{"name":"o","parameters":{"classification":3}}]})", "classification"},
+      {input(R"("datatype":"FP32","shape":[2],"parameters":{"binary_data_size":8})"),
+       "only 0 are left"},
+      {input(R"("datatype":"FP32","shape":[2],"parameters":{"binary_data_size":-8})"),
+       "no number of bytes"},
+      {input(
+           R"("datatype":"FP32","shape":[2],"parameters":{"shared_memory_region":"r","shared_memory_byte_size":8})"),
+       "switched off"},
+      {R"({"parameters":{"timeout":-1},"inputs":[]})", "'timeout'"},
+      {R"({"parameters":{"priority":"high"},"inputs":[]})", "'priority'"},
+      {R"({"parameters":{"sequence_id":7},"inputs":[]})", "'sequence_id'"},
+      {R"({"inputs":[],"outputs":[{"name":"o"},{"name":"o"}]})", "twice"},
+      {R"({"inputs":[],"outputs":[{"name":"o","parameters":{"classification":3}}]})",
+       "classification"},
       {std::string(5000, '['), "no JSON"}};
-  for (const auto& [json, word] : cases) EXPECT_NE(fault_of_json(json).find(word), std::string::npos) << json.substr(0, 200) << "\n" << fault_of_json(json);
+  for (const auto& [json, word] : cases)
+    EXPECT_NE(fault_of_json(json).find(word), std::string::npos) << json.substr(0, 200) << "\n"
+                                                                 << fault_of_json(json);
   EXPECT_NE(fault_of_json(R"({"inputs":[]})", "1234").find("4 bytes are left"), std::string::npos);
   const std::string one = R"({"name":"x","datatype":"FP32","shape":[1],"data":[1]})";
-  EXPECT_NE(fault_of_json("{\"inputs\":[" + one + "," + one + "]}").find("twice"), std::string::npos);
-  EXPECT_NE(fault_of_json(input(R"("datatype":"BOOL","shape":[1],"parameters":{"binary_data_size":1})"), "\x02").find("other than 0 and 1"), std::string::npos);
+  EXPECT_NE(fault_of_json("{\"inputs\":[" + one + "," + one + "]}").find("twice"),
+            std::string::npos);
+  EXPECT_NE(
+      fault_of_json(input(R"("datatype":"BOOL","shape":[1],"parameters":{"binary_data_size":1})"),
+                    "\x02")
+          .find("other than 0 and 1"),
+      std::string::npos);
 }
 
 std::string proto_request() {
@@ -202,7 +236,8 @@ TEST(Messages, TypedContents) {
   EXPECT_NE(wrong.fault().message.find("out of the range"), std::string::npos);
 }
 
-/// Bytes changed, left out, doubled: each must be read or refused, never crash. Under sanitizers this looks at every access.
+/// Bytes changed, left out, doubled: each must be read or refused, never crash. Under sanitizers
+/// this looks at every access.
 template <typename Read>
 void mutate(const std::string& seed, int rounds, Read read) {
   std::mt19937 random(7);
@@ -211,10 +246,17 @@ void mutate(const std::string& seed, int rounds, Read read) {
     for (unsigned change = random() % 4 + 1; change > 0 && !text.empty(); --change) {
       const size_t at = random() % text.size();
       switch (random() % 4) {
-        case 0: text[at] = static_cast<char>(random()); break;
-        case 1: text.erase(at, random() % 8 + 1); break;
-        case 2: text.insert(at, text.substr(random() % text.size(), random() % 32)); break;
-        default: text[at] = static_cast<char>(text[at] ^ (1 << random() % 8));
+        case 0:
+          text[at] = static_cast<char>(random());
+          break;
+        case 1:
+          text.erase(at, random() % 8 + 1);
+          break;
+        case 2:
+          text.insert(at, text.substr(random() % text.size(), random() % 32));
+          break;
+        default:
+          text[at] = static_cast<char>(text[at] ^ (1 << random() % 8));
       }
     }
     read(text);
@@ -223,8 +265,9 @@ void mutate(const std::string& seed, int rounds, Read read) {
 
 TEST(Hostile, MutatedJson) {
   int fine = 0;
-  mutate(R"({"id":"7","parameters":{"timeout":1500,"priority":2},"inputs":[{"name":"x","shape":[2,2],"datatype":"FP32","data":[[1,2.5],[-3e2,4]]},{"name":"b","shape":[2],"datatype":"INT8","parameters":{"binary_data_size":2}}],"outputs":[{"name":"o"}]})",
-         20000, [&](const std::string& text) { fine += parse(text, "ab").ok(); });
+  mutate(
+      R"({"id":"7","parameters":{"timeout":1500,"priority":2},"inputs":[{"name":"x","shape":[2,2],"datatype":"FP32","data":[[1,2.5],[-3e2,4]]},{"name":"b","shape":[2],"datatype":"INT8","parameters":{"binary_data_size":2}}],"outputs":[{"name":"o"}]})",
+      20000, [&](const std::string& text) { fine += parse(text, "ab").ok(); });
   EXPECT_GT(fine, 0);
   EXPECT_LT(fine, 20000);
 }
@@ -234,7 +277,8 @@ TEST(Hostile, MutatedMessages) {
   mutate(proto_request(), 20000, [&](const std::string& text) {
     first_tensor_offset(text);
     fine += read_infer(received(text), kNoMemory).ok();
-    (void)read_named(text).ok(), (void)read_load(text).ok(), (void)read_region(text).ok(), (void)read_index_ready(text).ok();
+    (void)read_named(text).ok(), (void)read_load(text).ok(), (void)read_region(text).ok(),
+        (void)read_index_ready(text).ok();
     (void)read_log_settings(text, {}).ok(), (void)read_changes_trace(text).ok();
   });
   EXPECT_GT(fine, 0);
@@ -245,8 +289,10 @@ std::string deflated(const std::string& text, int window) {
   z_stream stream{};
   EXPECT_EQ(deflateInit2(&stream, 9, Z_DEFLATED, window, 9, Z_DEFAULT_STRATEGY), Z_OK);
   std::string out(deflateBound(&stream, text.size()) + 32, '\0');
-  stream.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(text.data())), stream.avail_in = static_cast<uInt>(text.size());
-  stream.next_out = reinterpret_cast<Bytef*>(out.data()), stream.avail_out = static_cast<uInt>(out.size());
+  stream.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(text.data())),
+  stream.avail_in = static_cast<uInt>(text.size());
+  stream.next_out = reinterpret_cast<Bytef*>(out.data()),
+  stream.avail_out = static_cast<uInt>(out.size());
   EXPECT_EQ(deflate(&stream, Z_FINISH), Z_STREAM_END);
   out.resize(stream.total_out);
   deflateEnd(&stream);
@@ -254,7 +300,9 @@ std::string deflated(const std::string& text, int window) {
 }
 
 TEST(Inflate, BothFormatsAndNoBombs) {
-  const auto bytes = [](const std::string& text) { return std::span(reinterpret_cast<const std::byte*>(text.data()), text.size()); };
+  const auto bytes = [](const std::string& text) {
+    return std::span(reinterpret_cast<const std::byte*>(text.data()), text.size());
+  };
   const std::string text(100000, 'x');
   for (int window : {MAX_WBITS, MAX_WBITS + 16}) {
     const std::string packed = deflated(text, window);
@@ -267,7 +315,8 @@ TEST(Inflate, BothFormatsAndNoBombs) {
     EXPECT_FALSE(inflated(bytes(packed.substr(0, packed.size() - 5)), 1 << 20, 0).ok());
   }
   EXPECT_FALSE(inflated(bytes("not packed"), 1 << 20, 0).ok());
-  mutate(deflated(text, MAX_WBITS), 500, [&](const std::string& packed) { (void)inflated(bytes(packed), 1 << 20, 0).ok(); });
+  mutate(deflated(text, MAX_WBITS), 500,
+         [&](const std::string& packed) { (void)inflated(bytes(packed), 1 << 20, 0).ok(); });
 }
 
 TEST(Paths, AreDecodedOrRefused) {
@@ -288,7 +337,8 @@ TEST(Ledger, QuantilesAreWithinABucketOfTheTruth) {
 TEST(Ledger, DeadlinesAreMetByAnswersInTimeOnly) {
   Ledger ledger;
   const auto now = Clock::now();
-  const auto end = [&](Outcome outcome, std::optional<std::chrono::nanoseconds> deadline, std::chrono::nanoseconds ago) {
+  const auto end = [&](Outcome outcome, std::optional<std::chrono::nanoseconds> deadline,
+                       std::chrono::nanoseconds ago) {
     ledger.begin();
     Answer answer;
     answer.outcome = outcome;
