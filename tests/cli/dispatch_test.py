@@ -176,3 +176,20 @@ def test_a_graph_has_the_edges_and_priorities_of_its_dispatch(obelisk, gpu, mode
         assert {call: count for call, count in kept.items() if call.startswith("priority")} == priorities
         given[policy] = edges, priorities
     assert given["opara"][0] != given["waves"][0] and given["opara"][1] and not given["waves"][1]
+
+
+def test_bench_takes_several_dispatches_in_turn(obelisk, gpu, model):  # noqa: F811
+    words = ("--target", "cuda", "--granularity", "op,mono", "--verify", "off", "--seconds", "0.02", "--json")
+    orders = "random:1,random:2"
+    answer = obelisk("bench", model, *words, "--dispatch", "waves,opara", "--launch-order", orders, code=0).json
+    told = [(one["granularity"], one.get("dispatch"), one.get("same_bits")) for one in answer["granularities"]]
+    assert told == [
+        ("op", "waves", True), ("op", "opara random:1", True), ("op", "opara random:2", True), ("mono", None, None),
+    ]
+    assert len({one["launches"] for one in answer["granularities"][:3]}) == 1
+
+
+def test_only_bench_takes_several_dispatches(obelisk, model):
+    for flags in (("--dispatch", "waves,opara"), ("--dispatch", "opara", "--launch-order", "random:1,random:2")):
+        answer = obelisk("run", model, "--target", "sm_90a", "--granularity", "op", *flags)
+        assert answer.code == 1 and f"only bench takes several of {flags[-2]}" in answer.err
