@@ -10,7 +10,7 @@
 #include <atomic>
 #include <mutex>
 
-#include "runtime/cuda/source.h"
+#include "runtime/cuda/images.h"
 #include "runtime/cuda/tables.h"
 
 namespace obelisk::runtime::cuda {
