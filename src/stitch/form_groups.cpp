@@ -2,6 +2,8 @@
 
 #include "stitch/adapt.h"
 #include "stitch/attention_tile.h"
+#include "stitch/conv_tile.h"
+#include "stitch/gemm_tile.h"
 
 #include <algorithm>
 #include <functional>
