@@ -20,26 +20,38 @@ Status has_device_code(const Program& program) {
   return ok_status();
 }
 
-Result<Tables> make_tables(const Program& program, bool one_kernel, int64_t room) {
-  TRY_STATUS(has_device_code(program));
-  Tables tables;
-  std::vector<Shape> shapes;
-  std::vector<int64_t> block_of;  // bytes
-  int64_t soon = 0;
-  TRY(const machine::Machine machine, machine::gpu(program.target));
-  const bool has_ring = machine.features.tma;
-  for (const WorkRecord& work : program.works) {
+namespace {
+
+class TableMaker {
+ public:
+  TableMaker(const Program& program, bool one_kernel, int64_t room)
+      : program_(program), one_kernel_(one_kernel), room_(room), by_work_(program.works.size()) {}
+
+  Result<Tables> run() {
+    TRY_STATUS(has_device_code(program_));
+    TRY(const machine::Machine machine, machine::gpu(program_.target));
+    has_ring_ = machine.features.tma;
+    for (const WorkRecord& work : program_.works) TRY_STATUS(add_block(work));
+    TRY_STATUS(add_tasks());
+    TRY_STATUS(one_kernel_ ? launch_all() : launch_each());
+    say_groups();
+    return std::move(tables_);
+  }
+
+ private:
+  /// What a work's tasks find of it: its head, parameters, operands by name, what it gathers.
+  Status add_block(const WorkRecord& work) {
     int64_t map = 0;
-    if (one_kernel) {
-      TRY(map, asked_rows(program, work, tables));
+    if (one_kernel_) {
+      TRY(map, asked_rows(program_, work, tables_));
     }
-    TRY(const Shape shape, shape_of(work, map != 0, room));
-    shapes.push_back(shape);
-    block_of.push_back(static_cast<int64_t>(tables.blocks.size()) * 8);
-    if (block_of.back() >> (OBK_FRESH_AT - OBK_BLOCK_AT) != 0)
+    TRY(const Shape shape, shape_of(work, map != 0, room_));
+    shapes_.push_back(shape);
+    block_of_.push_back(static_cast<int64_t>(tables_.blocks.size()) * 8);
+    if (block_of_.back() >> (OBK_FRESH_AT - OBK_BLOCK_AT) != 0)
       return Error{Code::kUnsupported, "runtime",
                    fmt::format("its tables take {}, a GPU's kernels find the first 4 GiB",
-                               to_string(Bytes{block_of.back()})),
+                               to_string(Bytes{block_of_.back()})),
                    work.label, "compile with --target cpu"};
     const ObkWork head = {.body = work.body,
                           .params = static_cast<int32_t>(work.params.size()),
@@ -48,26 +60,30 @@ Result<Tables> make_tables(const Program& program, bool one_kernel, int64_t room
                           .gathers = static_cast<int32_t>(work.gathers.size())};
     uint64_t words[OBK_WORK_WORDS];
     memcpy(words, &head, sizeof head);
-    tables.blocks.insert(tables.blocks.end(), words, words + OBK_WORK_WORDS);
-    for (int64_t param : work.params) tables.blocks.push_back(static_cast<uint64_t>(param));
-    const std::vector<int64_t> small = small_weights(program, work);
-    soon = std::max(soon, std::accumulate(small.begin(), small.end(), int64_t{0}) * kLine);
+    tables_.blocks.insert(tables_.blocks.end(), words, words + OBK_WORK_WORDS);
+    for (int64_t param : work.params) tables_.blocks.push_back(static_cast<uint64_t>(param));
+    const std::vector<int64_t> small = small_weights(program_, work);
+    soon_ = std::max(soon_, std::accumulate(small.begin(), small.end(), int64_t{0}) * kLine);
     for (const Place& place : work.operands) {
       uint64_t word = static_cast<uint64_t>(place.index);
-      if (place.near >= 0 && program.flows) {
-        tables.blocks.push_back(static_cast<uint64_t>(place.near) | OBK_NEAR);
+      if (place.near >= 0 && program_.flows) {
+        tables_.blocks.push_back(static_cast<uint64_t>(place.near) | OBK_NEAR);
         continue;
       }
       if (place.kind == BufferKind::kInput) word |= OBK_PORT;
-      if (place.kind == BufferKind::kOutput) word = (word + program.inputs.size()) | OBK_PORT;
+      if (place.kind == BufferKind::kOutput) word = (word + program_.inputs.size()) | OBK_PORT;
       if (place.kind == BufferKind::kArena) word |= OBK_ARENA;
       if (place.kind == BufferKind::kWeight)
-        tables.weight_words.push_back({static_cast<int64_t>(tables.blocks.size()),
-                                       small[static_cast<size_t>(&place - work.operands.data())]});
-      tables.blocks.push_back(word);
+        tables_.weight_words.push_back({static_cast<int64_t>(tables_.blocks.size()),
+                                        small[static_cast<size_t>(&place - work.operands.data())]});
+      tables_.blocks.push_back(word);
     }
-    if (map != 0) tables.blocks.push_back(static_cast<uint64_t>(map) | OBK_ARENA);
-    if (tables.blocks.size() % 2) tables.blocks.push_back(0);
+    if (map != 0) tables_.blocks.push_back(static_cast<uint64_t>(map) | OBK_ARENA);
+    if (tables_.blocks.size() % 2) tables_.blocks.push_back(0);
+    return add_gathers(work);
+  }
+
+  Status add_gathers(const WorkRecord& work) {
     if (work.gathers.size() > schedule::kMostGathers)
       return Error{Code::kUnsupported, "runtime",
                    fmt::format("a work gathers {} values, a GPU's table says it of {}",
@@ -86,90 +102,122 @@ Result<Tables> make_tables(const Program& program, bool one_kernel, int64_t room
                              static_cast<int32_t>(gather.words / 2), 0};
       uint64_t two[2];
       memcpy(two, &one, sizeof one);
-      tables.blocks.insert(tables.blocks.end(), two, two + 2);
+      tables_.blocks.insert(tables_.blocks.end(), two, two + 2);
     }
+    return ok_status();
   }
-  const auto with_block = [&](ObkTask task) {
-    task.block = block_of[task.work] << OBK_BLOCK_AT | shapes[task.work].words;
-    return task;
-  };
-  std::vector<std::vector<ObkTask>> by_work(program.works.size());
-  for (const auto& list : program.lists) {
-    tables.first.push_back(static_cast<int32_t>(tables.tasks.size()));
-    std::set<int64_t> gathered;  // by tasks before
-    for (const ObkTask& task : list) {
-      shapes[task.work].streams |= task.weight_bytes > 0;
-      if (OBK_KEEPS_KEYS(&task)) {
-        TRY_STATUS(check_kept_keys(program, task));
-      } else if (program.flows && (task.weight_bytes != 0 || task.weight_group != 0)) {
-        TRY_STATUS(check_streamed(program, task));
+
+  /// Of one kernel list after list, each task with what it is the first of its list to gather; else
+  /// work after work.
+  Status add_tasks() {
+    const auto with_block = [&](ObkTask task) {
+      task.block = block_of_[task.work] << OBK_BLOCK_AT | shapes_[task.work].words;
+      return task;
+    };
+    for (const auto& list : program_.lists) {
+      tables_.first.push_back(static_cast<int32_t>(tables_.tasks.size()));
+      std::set<int64_t> gathered;  // by tasks before
+      for (const ObkTask& task : list) {
+        shapes_[task.work].streams |= task.weight_bytes > 0;
+        if (OBK_KEEPS_KEYS(&task)) {
+          TRY_STATUS(check_kept_keys(program_, task));
+        } else if (program_.flows && (task.weight_bytes != 0 || task.weight_group != 0)) {
+          TRY_STATUS(check_streamed(program_, task));
+        }
+        (one_kernel_ ? tables_.tasks : by_work_[task.work]).push_back(with_block(task));
+        if (!one_kernel_) continue;
+        const std::vector<Gather>& gathers = program_.works[task.work].gathers;
+        for (size_t k = 0; k < gathers.size(); ++k)
+          if (gathered.insert(gathers[k].number).second)
+            tables_.tasks.back().block |= static_cast<int64_t>(uint64_t{1} << (OBK_FRESH_AT + k));
       }
-      (one_kernel ? tables.tasks : by_work[task.work]).push_back(with_block(task));
-      if (!one_kernel) continue;
-      const std::vector<Gather>& gathers = program.works[task.work].gathers;
-      for (size_t k = 0; k < gathers.size(); ++k)
-        if (gathered.insert(gathers[k].number).second)
-          tables.tasks.back().block |= static_cast<int64_t>(uint64_t{1} << (OBK_FRESH_AT + k));
     }
+    tables_.first.push_back(static_cast<int32_t>(tables_.tasks.size()));
+    return ok_status();
   }
-  tables.first.push_back(static_cast<int32_t>(tables.tasks.size()));
-  if (one_kernel) {
+
+  /// One kernel of all works.
+  Status launch_all() {
     std::vector<Shape*> all;
-    for (Shape& shape : shapes) all.push_back(&shape);
-    Launch launch = lay_out(all, room, has_ring, program.flows ? obk::kFlowBlocks : 2,
-                            program.flows ? &program : nullptr, soon);
-    if (program.flows) launch.threads = obk::kFlowThreads;
+    for (Shape& shape : shapes_) all.push_back(&shape);
+    Launch launch = lay_out(all, room_, has_ring_, program_.flows ? obk::kFlowBlocks : 2,
+                            program_.flows ? &program_ : nullptr, soon_);
+    if (program_.flows) launch.threads = obk::kFlowThreads;
     const auto largest = std::max_element(
-        program.works.begin(), program.works.end(),
+        program_.works.begin(), program_.works.end(),
         [](const WorkRecord& a, const WorkRecord& b) { return a.scratch < b.scratch; });
-    if (program.flows && launch.streams && launch.ring_pages < 2)
+    if (program_.flows && launch.streams && launch.ring_pages < 2)
       return Error{Code::kUnsupported, "runtime",
                    fmt::format("its tasks want {} of shared memory beside {} of copies and two "
                                "pages of weights, a multiprocessor has {}",
                                to_string(Bytes{largest->scratch}),
-                               to_string(program.near + Bytes{obk::kFlowSoon * soon}),
-                               to_string(Bytes{room})),
+                               to_string(program_.near + Bytes{obk::kFlowSoon * soon_}),
+                               to_string(Bytes{room_})),
                    largest->label, "compile with --disable flow"};
-    launch.tasks = static_cast<int>(program.lists.size());
-    tables.launches.push_back(launch);
-  } else {
+    launch.tasks = static_cast<int>(program_.lists.size());
+    tables_.launches.push_back(launch);
+    return ok_status();
+  }
+
+  /// A kernel a work, wave after wave.
+  Status launch_each() {
     std::vector<int> order;
-    for (size_t w = 0; w < by_work.size(); ++w)
-      if (!by_work[w].empty()) order.push_back(static_cast<int>(w));
+    for (size_t w = 0; w < by_work_.size(); ++w)
+      if (!by_work_[w].empty()) order.push_back(static_cast<int>(w));
     std::stable_sort(order.begin(), order.end(), [&](int a, int b) {
-      return by_work[a].front().wave < by_work[b].front().wave;
+      return by_work_[a].front().wave < by_work_[b].front().wave;
     });
     for (int w : order) {
-      std::vector<ObkTask>& mine = by_work[w];
+      std::vector<ObkTask>& mine = by_work_[w];
       std::sort(mine.begin(), mine.end(), [](const ObkTask& a, const ObkTask& b) {
         return std::tie(a.r0, a.c0) < std::tie(b.r0, b.c0);
       });
-      Launch launch = lay_out({&shapes[w]}, room, has_ring, 1);
-      launch.work = w, launch.body = program.works[w].body;
+      Launch launch = lay_out({&shapes_[w]}, room_, has_ring_, 1);
+      launch.work = w, launch.body = program_.works[w].body;
       launch.wave = static_cast<int>(mine.front().wave);
-      launch.first_task = static_cast<int>(tables.tasks.size());
+      launch.first_task = static_cast<int>(tables_.tasks.size());
       launch.tasks = static_cast<int>(mine.size()), launch.block = mine.front().block;
-      TRY_STATUS(deal(program, shapes[w], mine, launch));
-      TRY_STATUS(stream(program, shapes[w], mine, room, launch));
-      tables.tasks.insert(tables.tasks.end(), mine.begin(), mine.end());
-      tables.launches.push_back(launch);
+      TRY_STATUS(deal(program_, shapes_[w], mine, launch));
+      TRY_STATUS(stream(program_, shapes_[w], mine, room_, launch));
+      tables_.tasks.insert(tables_.tasks.end(), mine.begin(), mine.end());
+      tables_.launches.push_back(launch);
     }
-    spread_out(tables.launches, program, room);
+    spread_out(tables_.launches, program_, room_);
     int next = -1;
-    for (size_t k = tables.launches.size(); k-- > 0;) {
-      Launch& launch = tables.launches[k];
+    for (size_t k = tables_.launches.size(); k-- > 0;) {
+      Launch& launch = tables_.launches[k];
       if (!launch.product) continue;
       launch.next = next;
-      next = static_cast<int>(program.works[launch.work].operands[launch.weights].index);
+      next = static_cast<int>(program_.works[launch.work].operands[launch.weights].index);
+    }
+    return ok_status();
+  }
+
+  /// How many groups of lanes a work's tasks have rows for is known when all is laid out.
+  void say_groups() {
+    for (size_t w = 0; w < shapes_.size(); ++w) {
+      ObkWork head;
+      memcpy(&head, &tables_.blocks[block_of_[w] / 8], sizeof head);
+      head.groups = shapes_[w].groups;
+      memcpy(&tables_.blocks[block_of_[w] / 8], &head, sizeof head);
     }
   }
-  for (size_t w = 0; w < shapes.size(); ++w) {
-    ObkWork head;
-    memcpy(&head, &tables.blocks[block_of[w] / 8], sizeof head);
-    head.groups = shapes[w].groups;
-    memcpy(&tables.blocks[block_of[w] / 8], &head, sizeof head);
-  }
-  return tables;
+
+  const Program& program_;
+  const bool one_kernel_;
+  const int64_t room_;
+  bool has_ring_ = false;
+  int64_t soon_ = 0;  // bytes of a task's small weights, at most
+  std::vector<Shape> shapes_;
+  std::vector<int64_t> block_of_;  // bytes
+  std::vector<std::vector<ObkTask>> by_work_;
+  Tables tables_;
+};
+
+}  // namespace
+
+Result<Tables> make_tables(const Program& program, bool one_kernel, int64_t room) {
+  return TableMaker(program, one_kernel, room).run();
 }
 
 void place_weights(Tables& tables, const Program& program,
