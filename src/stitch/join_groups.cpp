@@ -209,14 +209,14 @@ bool Former::join_wider(NodeId n, int output, const Loop& form, const Exprs& scr
   return false;
 }
 
-bool Former::join_as_it_is(NodeId n, int output, const Loop& form, const Exprs& scratch,
-                           const std::vector<Read>& reads, int target, std::string& why) {
-  Draft& draft = out_.drafts[target];
-  const bool reduces = form.combine != Combine::kNone;
-  // Which of the group's coordinates is each coordinate of the loop? Learnt from reads of members
-  // at plain coordinates.
+/// Which of the group's coordinates is each coordinate of the loop, -1 of one that has a single
+/// element. Learnt from reads of members at plain coordinates.
+static std::optional<std::vector<int>> slots_of_reader(const Draft& draft, const Loop& form,
+                                                       const Exprs& scratch,
+                                                       const std::vector<Read>& reads,
+                                                       std::string& why) {
   const int rank = static_cast<int>(form.domain.size());
-  Exprs& exprs = draft.group.body.exprs;
+  const Exprs& exprs = draft.group.body.exprs;
   const Shape& domain = draft.group.body.domain;
   std::vector<int> slot(rank, -1);
   for (const Read& read : reads) {
@@ -236,7 +236,7 @@ bool Former::join_as_it_is(NodeId n, int output, const Loop& form, const Exprs& 
     if (s >= 0) {
       if (used[s]) {
         why = "two coordinates of the reader are one of the group";
-        return false;
+        return std::nullopt;
       }
       used[s] = true;
     }
@@ -246,11 +246,27 @@ bool Former::join_as_it_is(NodeId n, int output, const Loop& form, const Exprs& 
     while (next < domain.size() && (used[next] || domain[next] == 1)) ++next;
     if (next == domain.size() || domain[next] != form.domain[d]) {
       why = "the reader is larger than the group";
-      return false;
+      return std::nullopt;
     }
     slot[d] = static_cast<int>(next);
     used[next] = true;
   }
+  return slot;
+}
+
+bool Former::join_as_it_is(NodeId n, int output, const Loop& form, const Exprs& scratch,
+                           const std::vector<Read>& reads, int target, std::string& why) {
+  Draft& draft = out_.drafts[target];
+  const bool reduces = form.combine != Combine::kNone;
+  const auto slots = slots_of_reader(draft, form, scratch, reads, why);
+  if (!slots) return false;
+  const std::vector<int>& slot = *slots;
+  const int rank = static_cast<int>(form.domain.size());
+  Exprs& exprs = draft.group.body.exprs;
+  const Shape& domain = draft.group.body.domain;
+  std::vector<bool> used(domain.size(), false);
+  for (int s : slot)
+    if (s >= 0) used[s] = true;
   bool all = true, all_rows = true, any_column = false;
   for (size_t s = 0; s < domain.size(); ++s) {
     if (domain[s] == 1) continue;
