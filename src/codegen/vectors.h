@@ -2,7 +2,8 @@
 /// stored.
 ///
 ///   in   a body, its folded nest, the tile that a task spans; what the body names at its top
-///   out  text, or nothing where rows have to be walked one lane at a time (the loops of body.cpp)
+///   out  text, or nothing where rows have to be walked one lane at a time (the loops of
+///   body_lanes.cpp)
 ///
 /// For machines whose threads wait for what they load. A thread takes a *batch* of points: `R` rows
 /// (or places, in a body without reductions) by `U` vectors of `V` neighbouring columns. Loads of

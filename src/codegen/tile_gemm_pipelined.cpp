@@ -1,4 +1,4 @@
-#include "codegen/streamed.h"
+#include "codegen/tile_gemm_pipelined.h"
 
 #include <algorithm>
 
@@ -21,8 +21,6 @@ int64_t streamed_whole(const stitch::Group& group, const schedule::Work& work, i
              ? 0
              : (kWarpgroupRows * wide_of(group, work, pitch) * 4 + 63) / 64 * 64;
 }
-
-const char* const kProductBegin = "  OBK_PRODUCT_BEGIN()\n";
 
 StreamedText emit_streamed(const stitch::Group& group, const schedule::Work& work,
                            const kernels::TileLibrary& tiles, const ObkGemm& shape,
@@ -75,28 +73,6 @@ StreamedText emit_streamed(const stitch::Group& group, const schedule::Work& wor
   text.tile =
       (last ? fmt::format("    if (g.n == {})\n      {}    else\n  ", last, sums_of(last)) : "") +
       "    " + sums_of(shape.n) + "  }\n";
-  return text;
-}
-
-AskedRowsText emit_asked_rows(const schedule::Work& work, const ObkGemm& shape, int x_a,
-                              const std::string& at, int64_t pitch) {
-  constexpr int64_t kFewestCopies = 4;  // at once: products begin when the first one is there
-  const schedule::RowMatrix& m = *work.list()->a_rows;
-  const int64_t blocks = shape.k / 64, box = (shape.m + 7) / 8 * 8;
-  int64_t together = std::max<int64_t>(blocks / kFewestCopies, 1);
-  while (blocks % together != 0) --together;
-  const bool batch = work.nest.rows == 2;
-  const std::string row =
-      !batch ? "(int)t->r0"
-             : fmt::format("(int)t->r0 % {0} + (int)t->r0 / {0} * {1}", m.span, m.row_step);
-  const std::string block = !batch || m.block_step == 0
-                                ? ""
-                                : fmt::format(" + (int)t->r0 / {} * {}", m.span, m.block_step);
-  AskedRowsText text{
-      .traits = {.a = x_a, .rows = m.rows, .pitch = m.pitch, .blocks = together, .box = box}};
-  text.top = fmt::format("  OBK_ROWS({}, x[{}], {} + {}, {}{}, {}, {}, {}, {}, {}, {})\n", together,
-                         work.buffers.size(), row, m.row, m.block, block, at, shape.m, shape.n,
-                         shape.k, shape.a_row, pitch == 0 ? shape.n : pitch);
   return text;
 }
 

@@ -1,5 +1,6 @@
 // Transpositions: what is read by columns is brought by rows.
-#include "codegen/vector_emitter.h"
+#include "codegen/scalars.h"
+#include "codegen/vectors/emitter.h"
 
 namespace obelisk::codegen {
 

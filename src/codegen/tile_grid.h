@@ -1,4 +1,4 @@
-/// codegen/dealt.h — the tile of a product or a convolution whose kernel's CTAs share a
+/// codegen/tile_grid.h — the tile of a product or a convolution whose kernel's CTAs share a
 /// multiprocessor (kernels/cuda/conv_dealt.cuh).
 ///
 ///   in   a group whose work has `residents`
@@ -13,13 +13,6 @@
 #include "schedule/schedule.h"
 
 namespace obelisk::codegen {
-
-/// Of a kernel of one task a multiprocessor, which needs no table: before the first load of
-/// anything but weights.
-inline constexpr const char* kAloneBegins = "  OBK_WAIT_FOR_PREVIOUS();\n";
-
-/// Of one kernel of all works.
-inline constexpr const char* kWaveBegins = "  OBK_BEGIN_WAVE();\n";
 
 struct DealtText {
   std::string ahead;  // before the first load of anything but weights

@@ -1,4 +1,4 @@
-/// codegen/streamed.h — the text of a product's tile that has a kernel of its own
+/// codegen/tile_gemm_pipelined.h — the text of a product's tile that has a kernel of its own
 /// (kernels/cuda/product.cuh), where its work says so.
 ///
 ///   OBK_PRODUCT_BEGIN()    after loads of weights, before all others: waits for the kernel before
@@ -26,28 +26,10 @@ int64_t streamed_slice(const stitch::Group& group, const schedule::Work& work);
 /// Bytes of scratch before the sums: a cluster's tile once more, whole. `pitch` as below.
 int64_t streamed_whole(const stitch::Group& group, const schedule::Work& work, int64_t pitch);
 
-/// Before the first load of anything but weights.
-extern const char* const kProductBegin;
-
 /// `shape`: of a whole tile; `x_a`: A's operand, B's follows; `adds`: the epilogue adds planes;
 /// `pitch` 0: rows of the tile lie one after another.
 StreamedText emit_streamed(const stitch::Group& group, const schedule::Work& work,
                            const kernels::TileLibrary& tiles, const ObkGemm& shape,
                            const std::string& type, int x_a, bool adds, int64_t pitch);
-
-/// Of one kernel of all works, where a body waits that then asks for its rows of A.
-inline constexpr const char* kRowsBegin = "  OBK_BEGIN_ROWS();\n";
-
-/// What a product of one kernel of all works asks for as soon as A is there
-/// (kernels/cuda/rows.cuh), as a declaration. `at`: where A goes; `pitch` as above.
-///
-///   OBK_ROWS(blocks of a copy, map, row, block, at, shape...)    the host makes the map from what
-///   `traits` say (runtime/cuda/tables.cpp)
-struct AskedRowsText {
-  std::string top;  // the declaration
-  AskedRows traits;
-};
-AskedRowsText emit_asked_rows(const schedule::Work& work, const ObkGemm& shape, int x_a,
-                              const std::string& at, int64_t pitch);
 
 }  // namespace obelisk::codegen

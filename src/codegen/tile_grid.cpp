@@ -1,4 +1,4 @@
-#include "codegen/dealt.h"
+#include "codegen/tile_grid.h"
 
 #include <algorithm>
 

@@ -1,5 +1,6 @@
 // Batches that are asked for ahead: several lie in fast memory before the first is computed.
-#include "codegen/vector_emitter.h"
+#include "codegen/scalars.h"
+#include "codegen/vectors/emitter.h"
 
 namespace obelisk::codegen {
 

@@ -1,5 +1,5 @@
 // Column sums and pooling: the vector runs over rows.
-#include "codegen/vector_emitter.h"
+#include "codegen/vectors/emitter.h"
 
 namespace obelisk::codegen {
 
