@@ -19,7 +19,7 @@ namespace obelisk::schedule {
 /// parameter.
 inline constexpr int kDealtOperands = obk::kGridOperands;
 
-/// Values given to all workers that a work of a program that flows reads (schedule/flow.h), at
+/// Values given to all workers that a work of a program that flows reads (schedule/dataflow.h), at
 /// most: a task has a bit of each.
 inline constexpr int kMostGathers = 16;
 

@@ -120,9 +120,9 @@ struct Product {
 };
 
 /// Rows of products that run as pipelined GEMM kernels, where each work is a kernel and both
-/// operands are loaded asynchronously (schedule/streamed.h). With more rows the kernel is a grid of
-/// tiles, two on each worker, so that one's epilogue overlaps the other's main loop: a layer of
-/// BERT-base with 1024 rows takes 58 us so on an H200, pipelined 67.
+/// operands are loaded asynchronously (schedule/tile_gemm_pipelined.h). With more rows the kernel
+/// is a grid of tiles, two on each worker, so that one's epilogue overlaps the other's main loop: a
+/// layer of BERT-base with 1024 rows takes 58 us so on an H200, pipelined 67.
 inline constexpr int64_t kFewestStreamedRows = 33, kMostStreamedRows = 512;  // the latter exclusive
 /// Whether clusters compute the parts of such a product and add them: what follows joins it as it
 /// joins other products. All clusters run at once with tiles of up to 112 columns (ViT-B/16: 4 x 7

@@ -1,4 +1,4 @@
-#include "schedule/streamed.h"
+#include "schedule/tile_gemm_pipelined.h"
 
 #include <algorithm>
 
