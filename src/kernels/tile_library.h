@@ -14,6 +14,7 @@
 #include <optional>
 
 #include "kernels/common/tiles.h"
+#include "kernels/tile_bounds.h"
 #include "machine/machine.h"
 
 namespace obelisk::kernels {

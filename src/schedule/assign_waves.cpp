@@ -23,7 +23,7 @@ void assign_waves(const Plan& plan, TaskGraph& tasks) {
 
 bool place_copies(const Plan& plan, const Cutting& cut, TaskGraph& tasks) {
   constexpr int kMostAhead = 12;  // waves that a copy waits in memory
-  constexpr double kTaskNanos = 700;
+  const double task_begin = cut.machine.costs.task;
   struct Wave {
     double longest = 0, all = 0,
            bytes = 0;  // a task's, all tasks' nanoseconds; what goes to and from far memory
@@ -41,7 +41,7 @@ bool place_copies(const Plan& plan, const Cutting& cut, TaskGraph& tasks) {
   const auto add = [&](Work& work, Wave& to) {
     const Group& group = plan.groups[work.group];
     cut_work(plan, cut, tasks, work);
-    const double task = work.task_nanos + kTaskNanos;
+    const double task = work.task_nanos + task_begin;
     to.all += static_cast<double>(count_tasks(group, work)) * task;
     if (!is_copy(group, work))
       to.longest =
@@ -67,7 +67,7 @@ bool place_copies(const Plan& plan, const Cutting& cut, TaskGraph& tasks) {
       Wave with = waves[wave];
       add(work, with);
       const double longer = std::max(
-          with.nanos(cut.machine) - std::max(waves[wave].nanos(cut.machine), kTaskNanos), 0.0);
+          with.nanos(cut.machine) - std::max(waves[wave].nanos(cut.machine), task_begin), 0.0);
       const double share = std::max(with.all / cut.machine.sms,
                                     with.bytes / (cut.machine.bytes_per_sm * cut.machine.sms)) /
                            with.nanos(cut.machine);

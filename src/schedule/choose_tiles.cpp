@@ -34,7 +34,7 @@ void cut_work(const Plan& plan, const Cutting& cut, const TaskGraph& tasks, Work
   const double bytes = moved_bytes(group, cut, tasks, work);
   // A block walks its elements one by one, with compares or divisions: about a vector's width
   // slower.
-  const double slower = group.kind == GroupKind::kBlock ? 16 : 1;
+  const double slower = group.kind == GroupKind::kBlock ? cut.machine.costs.block_over_roof : 1;
   const double nanos = std::max(bytes / cut.machine.bytes_per_sm,
                                 group.cost.flops.count * slower / cut.machine.flops_per_sm);
   int64_t pieces =
@@ -98,7 +98,7 @@ void cut_work(const Plan& plan, const Cutting& cut, const TaskGraph& tasks, Work
       work.tile_rows = (work.tile_rows + 63) / 64 * 64;  // whole vectors
     if (const int64_t batch = rows_at_once(group, cut, tasks, work)) {
       if (work.tile_rows > batch) work.tile_rows = batch;
-      work.task_nanos = batch_nanos(work);
+      work.task_nanos = batch_nanos(cut, work);
       return;
     }
   }
@@ -113,7 +113,6 @@ namespace {
 /// them once.
 void share_workers(const Plan& plan, const Cutting& cut, TaskGraph& tasks,
                    const std::vector<size_t>& wave) {
-  constexpr double kTaskNanos = 700;  // of any task, whatever it holds
   if (wave.size() < 2) return;
   std::vector<double> nanos;
   for (size_t w : wave) {
@@ -121,11 +120,11 @@ void share_workers(const Plan& plan, const Cutting& cut, TaskGraph& tasks,
     const Group& group = plan.groups[work.group];
     if (const int64_t batch = rows_at_once(group, cut, tasks, work)) {
       const double batches = static_cast<double>((work.nest.row_count() + batch - 1) / batch);
-      nanos.push_back(batches * batch_nanos(work));
+      nanos.push_back(batches * batch_nanos(cut, work));
       continue;
     }
     nanos.push_back(static_cast<double>(count_tasks(group, work)) *
-                    (slower_than_roof(group, cut) * work.task_nanos + kTaskNanos));
+                    (slower_than_roof(group, cut) * work.task_nanos + cut.machine.costs.task));
   }
   const double all = std::accumulate(nanos.begin(), nanos.end(), 0.0);
   for (size_t k = 0; k < wave.size(); ++k) {

@@ -30,7 +30,7 @@ inline constexpr int64_t kBlockRoom = 4096;
 bool cuts_once(const Cutting& cut);
 
 /// How much longer a work's tasks take than the roofs that predict them. On GPUs bodies wait for
-/// their loads, reductions most: measured.
+/// their loads, reductions most.
 double slower_than_roof(const stitch::Group& group, const Cutting& cut);
 
 /// Bytes that a work reads and writes: what its nodes do one by one; of one loop on a GPU, where
@@ -45,7 +45,12 @@ double moved_bytes(const stitch::Group& group, const Cutting& cut, const TaskGra
 int64_t rows_at_once(const stitch::Group& group, const Cutting& cut, const TaskGraph& tasks,
                      const Work& work);
 
-/// Such a batch's time; measured: a 3x3 pooling takes 3.5 us.
-double batch_nanos(const Work& work);
+/// Such a batch's time, by which tiles are chosen.
+double batch_nanos(const Cutting& cut, const Work& work);
+
+/// What a task of a tiled work is predicted to take. Where it is nearer to what is measured than
+/// the cost that chose the tile, no choice follows from it.
+double predicted_nanos(const stitch::Group& group, const Cutting& cut, const TaskGraph& tasks,
+                       const Work& work);
 
 }  // namespace obelisk::schedule

@@ -103,9 +103,6 @@ bool cut_conv_by_cost(const stitch::ConvTile& conv, const Cutting& cut, Work& wo
 }
 
 void deal_tiles(const Cutting& cut, ObkConv shape, int64_t outputs, int64_t tasks, Work& work) {
-  constexpr double kFirst = 1700;  // nanoseconds until the first tile multiplies
-  constexpr double kAlone =
-      1.25;  // how much longer than predicted tasks take that have a multiprocessor each
   constexpr int64_t kMostWidth = 128;
   const kernels::TileLibrary& tiles = cut.tiles;
   const int64_t all = work.nest.row_count();
@@ -114,7 +111,7 @@ void deal_tiles(const Cutting& cut, ObkConv shape, int64_t outputs, int64_t task
       work.buffers.size() > size_t{kDealtOperands} || !tiles.conv.pixels)
     return;
   double best = static_cast<double>((tasks + cut.workers.count - 1) / cut.workers.count) *
-                work.task_nanos * kAlone;
+                work.task_nanos * cut.machine.costs.alone_over_tile;
   for (const int64_t height : {64, 128}) {
     for (int64_t width = 32; width <= kMostWidth; width += 16) {
       if (outputs % width != 0) continue;
@@ -129,7 +126,8 @@ void deal_tiles(const Cutting& cut, ObkConv shape, int64_t outputs, int64_t task
       const int64_t together = int64_t{cut.workers.count} * residents;
       const double whole = static_cast<double>((count + together - 1) / together * residents);
       const double part = std::max(1.0, static_cast<double>(count) / cut.workers.count);
-      const double time = kFirst + (residents == 1 ? whole : (whole + part) / 2) * nanos;
+      const double time =
+          cut.machine.costs.grid_begin + (residents == 1 ? whole : (whole + part) / 2) * nanos;
       if (time >= best) continue;
       best = time;
       work.form = Grid{residents}, work.tile_rows = height, work.tile_columns = width,

@@ -46,7 +46,7 @@ bool cut_by_cost(const Group& group, const Cutting& cut, Work& work) {
 }
 
 void cut_product(const Group& group, const Cutting& cut, int64_t pieces, Work& work) {
-  constexpr double kTask = 300, kNearer = 4;  // ns of a task besides; how much quicker A comes
+  const machine::Costs& costs = cut.machine.costs;
   const int64_t inner = tile_span(group, work.nest), columns = work.nest.column_count(),
                 k = group.product.k[0].extent;
   const int64_t fit =
@@ -69,8 +69,8 @@ void cut_product(const Group& group, const Cutting& cut, int64_t pieces, Work& w
       const double m = static_cast<double>(high),
                    n = static_cast<double>(std::min(wide, columns) * group.product.sides()),
                    depth = static_cast<double>(k);
-      const double task = kTask + 2 * m * n * depth / cut.machine.flops_per_sm +
-                          4 * depth * (n + m / kNearer) / cut.machine.bytes_per_sm;
+      const double task = costs.gemm_task + 2 * m * n * depth / cut.machine.flops_per_sm +
+                          4 * depth * (n + m / costs.near_over_far) / cut.machine.bytes_per_sm;
       const double all = static_cast<double>((count + workers - 1) / workers) * task;
       if (best != 0 && all >= best) continue;
       best = all, work.tile_rows = high, work.tile_columns = std::min(wide, columns);

@@ -6,7 +6,7 @@
 namespace obelisk::schedule {
 
 /// Rows of a GEMM, and of an attention's queries, at most.
-inline constexpr int64_t kMostDataflowRows = 8;
+inline constexpr int64_t kMostDataflowRows = kernels::dataflow_bounds::kMostRows;
 
 /// Products of few rows in tiles that take their weights as they come, all alike: where the cut for
 /// time alone has others.

@@ -20,7 +20,6 @@ bool turns(const Nest& nest) {
 }
 
 bool cut_to_deal(const Group& group, const Cutting& cut, const TaskGraph& tasks, Work& work) {
-  constexpr double kTask = 25e3;
   constexpr int64_t kSide = 64;
   const int64_t rows = work.nest.row_count(), columns = work.nest.column_count();
   work.form = TaskList{};
@@ -35,8 +34,9 @@ bool cut_to_deal(const Group& group, const Cutting& cut, const TaskGraph& tasks,
     if (step.kind == StepKind::kStore &&
         bits(tasks.buffers[work.buffers[step.slot]].type.dtype) < 8)
       return false;
-  const auto fit = static_cast<int64_t>(kTask * static_cast<double>(rows) *
-                                        static_cast<double>(columns) / bytes);  // elements
+  const auto fit =
+      static_cast<int64_t>(cut.machine.costs.grid_task_bytes * static_cast<double>(rows) *
+                           static_cast<double>(columns) / bytes);  // elements
   work.form = Grid{}, work.tile_rows = 1, work.tile_columns = columns;
   if (turns(work.nest)) {
     const int64_t tall = byte_size(tasks.buffers[work.buffers.back()].type.dtype, 1) == 2

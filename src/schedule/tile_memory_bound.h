@@ -10,9 +10,10 @@ namespace obelisk::schedule {
 bool turns(const Nest& nest);
 
 /// A long work whose tasks are dealt while it runs (a kernel of its own): small ones, several on a
-/// multiprocessor at once, of about `kTask` bytes: a long row, a square of a transposition, two
-/// packs of each thread. Multiprocessors are not equally quick: with equal shares dealt beforehand
-/// the H200 moves 3.5 to 3.7 TB/s, so 4.0 to 4.3; a copy 4.15. False: it is short, or no such work.
+/// multiprocessor at once, of about `Costs::grid_task_bytes`: a long row, a square of a
+/// transposition, two packs of each thread. Multiprocessors are not equally quick: with equal
+/// shares dealt beforehand the H200 moves 3.5 to 3.7 TB/s, so 4.0 to 4.3; a copy 4.15. False: it is
+/// short, or no such work.
 bool cut_to_deal(const stitch::Group& group, const Cutting& cut, const TaskGraph& tasks,
                  Work& work);
 

@@ -8,6 +8,8 @@
 #include <numeric>
 #include <set>
 
+#include "machine/costs_cuda.h"
+
 namespace obelisk::runtime::cuda {
 namespace {
 
@@ -121,12 +123,11 @@ constexpr int32_t kOwnOfTables =
 /// then it is better to leave SMs for the kernel after it, whose weights are on their way before it
 /// may begin.
 void spread_out(std::vector<Launch>& launches, const Program& program, int64_t room) {
-  constexpr double kShortNanos = 150;  // predicted; with 90 BERT-base's norms cost the next kernel
-                                       // as much as they gain, with 180 less
   std::map<int, int> kernels;
   for (const Launch& launch : launches) ++kernels[launch.wave];
   for (Launch& launch : launches) {
-    const bool long_tasks = program.works[launch.work].task_nanos >= kShortNanos;
+    const bool long_tasks =
+        program.works[launch.work].task_nanos >= machine::cuda_costs::kShortTaskNanos;
     if (kernels[launch.wave] == 1 && launch.tasks <= static_cast<int>(program.lists.size()) &&
         long_tasks)
       launch.shared = std::max(
