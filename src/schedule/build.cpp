@@ -18,6 +18,15 @@ int64_t TaskGraph::task_count() const {
   return count;
 }
 
+namespace {
+
+void predict(const Plan& plan, const Cutting& cut, TaskGraph& tasks) {
+  for (Work& work : tasks.works)
+    work.predicted_nanos = predicted_nanos(plan.groups[work.group], cut, tasks, work);
+}
+
+}  // namespace
+
 TaskGraph build(const Graph& graph, const Plan& plan, const machine::Machine& machine,
                 const machine::Strategy& strategy) {
   const Cutting all{machine, strategy, kernels::tile_library(machine), {machine.sms}};
@@ -41,7 +50,10 @@ TaskGraph build(const Graph& graph, const Plan& plan, const machine::Machine& ma
     TaskGraph flowing = tasks;
     cut_to_flow(plan, machine, flowing);
     deal_tasks(plan, machine.sms, false, flowing);
-    if (let_flow(plan, machine, strategy, flowing)) return flowing;
+    if (let_flow(plan, machine, strategy, flowing)) {
+      predict(plan, all, flowing);
+      return flowing;
+    }
   }
   for (Work& work : tasks.works) {
     if (!strategy.one_kernel() || !work.list()) continue;
@@ -50,6 +62,7 @@ TaskGraph build(const Graph& graph, const Plan& plan, const machine::Machine& ma
                          .a_rows = asked_rows(plan.groups[work.group], all, tasks, work)};
   }
   deal_tasks(plan, machine.sms, strategy.one_kernel(), tasks);
+  predict(plan, all, tasks);
   return tasks;
 }
 

@@ -146,7 +146,8 @@ struct Work {
     return read_partials(group) + (group.product.statistics.of_partials ? 1 : 0);
   }
   int64_t tile_rows = 1, tile_columns = 1;
-  double task_nanos = 0;  // predicted, of a full tile
+  double task_nanos = 0;       // of a full tile, by which tiles, waves and lists are chosen
+  double predicted_nanos = 0;  // of a full tile, as it is reported
   KernelForm form;
   std::optional<Dataflow> dataflow;
 
