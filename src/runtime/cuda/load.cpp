@@ -167,6 +167,7 @@ Status CudaExecutable::init(LoadReport report) {
   TRY_STATUS(check_pages(p, cut_.launches));
   device_ = {.gpu = gpu_.name,
              .architecture = p.target,
+             .driver_version = gpu_.driver_version,
              .granularity = p.granularity,
              .overlaps = p.granularity == machine::Granularity::kStitch && machine.features.pdl,
              .launches = static_cast<int>(cut_.launches.size()),
