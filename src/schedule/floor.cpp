@@ -164,7 +164,10 @@ std::vector<double> floor_nanos(const stitch::Plan& plan, const TaskGraph& tasks
   for (size_t w = 0; w < tasks.works.size(); ++w) {
     const Group& group = plan.groups[tasks.works[w].group];
     const bool tile = group.kind == GroupKind::kProduct || group.kind == GroupKind::kConv;
-    const double bytes = moved[w].bytes(false);
+    double bytes = moved[w].bytes(false);
+    if (stitch::calls_op(group.kind))  // which may read a few rows of a table
+      bytes =
+          std::min(bytes, static_cast<double>(group.cost.read.count + group.cost.written.count));
     double nanos = std::max(bytes / peaks.near_bytes, operations(group) / peak_of(group, peaks));
     if (tile) nanos = std::max(nanos, far * moved[w].bytes(true) / peaks.far_bytes);
     if (peaks.near_capacity > 0)

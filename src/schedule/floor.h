@@ -10,8 +10,8 @@ namespace obelisk::schedule {
 /// Nanoseconds of each work, all workers at it. Each operand is moved once: elements that are read
 /// or written, no more than the value has. What the last cache may hold comes at the cache's rate.
 /// From memory comes what is beyond its capacity: of one work, and of the weights of all, which a
-/// run goes through one after another. Attention counts no mask; blocks count no more than their
-/// operands.
+/// run goes through one after another. Attention counts no mask; blocks count no more than their op
+/// says.
 std::vector<double> floor_nanos(const stitch::Plan& plan, const TaskGraph& tasks,
                                 const machine::Machine& machine);
 
