@@ -3,6 +3,7 @@
 #include <cmath>
 #include <map>
 
+#include "granularity.h"
 #include "lane_report.h"
 #include "runner.h"
 
@@ -48,6 +49,7 @@ std::vector<Phase> phases_of(const runtime::Program& program,
     phase.to_us = phase.last.end_us, phase.sms = static_cast<int>(busy[k].size());
     phase.took_us = phase.to_us - before, before = phase.to_us;
     for (const auto& [sm, us] : busy[k]) phase.predicted_us = std::max(phase.predicted_us, us);
+    phase.predicted_us += compiler::phase_us(program);
     std::nth_element(durations[k].begin(), durations[k].begin() + durations[k].size() / 2,
                      durations[k].end());
     phase.median_us = durations[k][durations[k].size() / 2];
