@@ -225,8 +225,7 @@ Status compile_in_steps(const Network& network, const Options& options, Compilat
       [&] {
         const bool asked = options.orders_kernels() || options.wants_dispatch ||
                            options.to == "dispatch" || options.explain.count("dispatch") > 0;
-        return asked ? dispatch_kernels(options, machine.flops_per_sm / machine.bytes_per_sm, made)
-                     : ok_status();
+        return asked ? dispatch_kernels(options, machine, made) : ok_status();
       },
       nothing_to_check, [&](bool explain) { return explain_dispatch(made, explain); }));
 

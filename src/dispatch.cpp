@@ -151,17 +151,19 @@ Status choose_by_measurement(const Options& options, const std::vector<int>& wav
 
 }  // namespace
 
-Status dispatch_kernels(const Options& options, double ridge, Compilation& made) {
+Status dispatch_kernels(const Options& options, const machine::Machine& machine,
+                        Compilation& made) {
   if (!made.program->on_gpu() || made.program->granularity == machine::Granularity::kMono)
     return ok_status();
   Dispatching all;
   TRY(all.dependencies, schedule::true_dependencies(made.graph, made.plan, made.tasks));
   TRY_STATUS(schedule::validate_order(made.graph, made.plan, made.tasks, all.dependencies.dag));
-  all.kernels = kernels_of(made, ridge);
+  all.kernels = kernels_of(made, machine.flops_per_sm / machine.bytes_per_sm);
   std::vector<int> waves;
   for (const schedule::Work& work : made.tasks.works) waves.push_back(work.wave);
   schedule::DispatchOptions how = options.dispatch;
   how.sms = made.program->sms;
+  how.node_nanos = machine.costs.graph_node, how.edge_nanos = machine.costs.graph_edge;
   const runtime::DeviceReport* device = made.executable->device();
   if (options.dispatch_from.empty() && how.policy == "auto" && device && !device->gpu.empty()) {
     TRY_STATUS(choose_by_measurement(options, waves, how, made, all));
@@ -176,7 +178,7 @@ Status dispatch_kernels(const Options& options, double ridge, Compilation& made)
         !sound.ok())
       return Error{Code::kUsage, "compile", sound.error().message, "",
                    "--dispatch-from takes what --emit dispatch wrote of this program"};
-    all.dispatch.predicted_nanos = schedule::predict(all.dispatch.kernels, all.kernels, how.sms);
+    all.dispatch.predicted_nanos = schedule::predict(all.dispatch.kernels, all.kernels, how);
   }
   TRY(made.executable, dispatched(made, all.dispatch, options.load));
   made.program =

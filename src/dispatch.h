@@ -21,10 +21,9 @@ struct Dispatching {
 
 /// Dependencies, kernels and dispatch of a loaded compilation. Where the dispatch is not waves, its
 /// program and its executable get it. `auto` measures where the program's GPU is, and predicts
-/// where it is not. Nothing is done for what is no graph of kernels. `ridge`: operations that the
-/// machine does while it moves a byte. Errors: kBuild, kUsage for a dispatch that was given and
-/// does not fit, those of loading.
-Status dispatch_kernels(const Options& options, double ridge, Compilation& made);
+/// where it is not. Nothing is done for what is no graph of kernels. Errors: kBuild, kUsage for a
+/// dispatch that was given and does not fit, those of loading.
+Status dispatch_kernels(const Options& options, const machine::Machine& machine, Compilation& made);
 
 /// As text, with the dependencies when explaining.
 std::string explain_dispatch(const Compilation& made, bool explain);

@@ -13,6 +13,8 @@ struct Costs {
   double grid_begin = 0;        // a grid of tiles until the first one multiplies
   double split_k_exchange = 0;  // partial sums of a split-K GEMM go to who adds them
   double gemm_task = 0;         // a GEMM's task where the machine's rates price its tiles
+  double graph_node = 0;        // in a graph with lanes: from a kernel's end to a dependent's start
+  double graph_edge = 0;        // in a graph: of each edge
   // How far a roof is from what is measured, a ratio each.
   double loop_over_roof = 1;       // elementwise bodies, which wait for their loads
   double reduction_over_roof = 1;  // bodies with a reduction

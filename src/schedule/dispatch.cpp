@@ -164,16 +164,19 @@ std::string json_text(std::string_view text) {
 /// The order that a policy or --launch-order asks for, without kernels that launch nothing.
 Result<std::vector<int>> order_of(const std::string& name, const Dag& dag,
                                   const std::vector<Kernel>& kernels, const std::vector<int>& waves,
-                                  int sms) {
+                                  const DispatchOptions& options) {
   std::vector<int> order;
-  if (name == "opara")
+  if (name == "opara") {
     order = order_opara(dag, kernels);
-  else if (name == "critical")
-    order = order_critical(dag, kernels, sms);
-  else if (name.starts_with("random:"))
+  } else if (name == "critical") {
+    std::vector<Kernel> with_nodes = kernels;  // a step along a path costs a node of the graph, too
+    for (Kernel& each : with_nodes) each.demand.nanos += options.node_nanos;
+    order = order_critical(dag, with_nodes, options.sms);
+  } else if (name.starts_with("random:")) {
     order = order_random(dag, std::stoull(name.substr(7)));
-  else
+  } else {
     order = sorted_topologically(dag);
+  }
   if (name == "waves")
     std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return waves[a] < waves[b]; });
   std::erase_if(order, [&](int kernel) { return !kernels[kernel].launches; });
@@ -194,7 +197,7 @@ Result<Dispatch> dispatch_one(const std::string& policy, const Dag& all,
                       : policy == "opara" || policy == "critical" || policy == "waves"
                           ? policy
                           : "topological";
-  TRY(const std::vector<int> order, order_of(made.launch_order, all, kernels, waves, options.sms));
+  TRY(const std::vector<int> order, order_of(made.launch_order, all, kernels, waves, options));
 
   // Lanes. `waves`: as many as its widest wave has kernels; a kernel's lane is its place in the
   // wave.
@@ -222,7 +225,7 @@ Result<Dispatch> dispatch_one(const std::string& policy, const Dag& all,
   Dag edges(dag.size());
   std::vector<double> nanos(dag.size(), 0);
   for (int v = 0; v < dag.size(); ++v)
-    if (kernels[v].launches) nanos[v] = kernels[v].demand.nanos;
+    if (kernels[v].launches) nanos[v] = kernels[v].demand.nanos + options.node_nanos;
   if (policy == "waves") {
     std::vector<std::vector<int>> by_wave;
     for (const int kernel : order) {
@@ -272,7 +275,7 @@ Result<Dispatch> dispatch_one(const std::string& policy, const Dag& all,
     made.kernels.push_back(std::move(placed));
   }
   TRY_STATUS(validate_dispatch(all, kernels, made));
-  made.predicted_nanos = predict(made.kernels, kernels, options.sms);
+  made.predicted_nanos = predict(made.kernels, kernels, options);
   return made;
 }
 
@@ -566,34 +569,43 @@ Status validate_dispatch(const Dag& dag, const std::vector<Kernel>& kernels,
 }
 
 double predict(const std::vector<Dispatched>& by_position, const std::vector<Kernel>& kernels,
-               int sms) {
+               const DispatchOptions& options) {
   struct Active {
     int position;
     double width, left;  // SMs that it fills; of its work, in nanoseconds of that many
   };
   std::vector<int> position_of(kernels.size(), -1), waits(by_position.size());
   std::vector<std::vector<int>> next(by_position.size());
+  size_t edges = 0;
   for (size_t k = 0; k < by_position.size(); ++k)
     position_of[by_position[k].kernel] = static_cast<int>(k);
   for (size_t k = 0; k < by_position.size(); ++k) {
     waits[k] = static_cast<int>(by_position[k].predecessors.size());
+    edges += by_position[k].predecessors.size();
     for (const int before : by_position[k].predecessors)
       next[position_of[before]].push_back(static_cast<int>(k));
   }
-  std::vector<Active> active;  // by position
+  std::vector<Active> active;                    // by position
+  std::vector<std::pair<double, int>> starting;  // when, and which: by time
+  double now = 0;
   const auto begin = [&](int position) {
     const Demand& demand = kernels[by_position[position].kernel].demand;
     const double width =
-        static_cast<double>(std::min<int64_t>(std::max<int64_t>(demand.ctas, 1), sms));
+        static_cast<double>(std::min<int64_t>(std::max<int64_t>(demand.ctas, 1), options.sms));
     const auto at = std::find_if(active.begin(), active.end(),
                                  [&](const Active& each) { return each.position > position; });
     active.insert(at, {position, width, std::max(demand.nanos, 1.0)});
   };
+  const auto release = [&](int position) {  // later ones start later: the vector stays in order
+    starting.emplace_back(now + options.node_nanos, position);
+  };
   for (size_t k = 0; k < waits.size(); ++k)
-    if (waits[k] == 0) begin(static_cast<int>(k));
-  double now = 0;
-  while (!active.empty()) {
-    double free = sms, soonest = -1;
+    if (waits[k] == 0) release(static_cast<int>(k));
+  for (size_t started = 0; started < starting.size() || !active.empty();) {
+    for (; started < starting.size() && starting[started].first <= now; ++started)
+      begin(starting[started].second);
+    double free = options.sms, soonest = -1;
+    if (started < starting.size()) soonest = starting[started].first - now;
     std::vector<double> rate;
     for (const Active& each : active) {
       const double got = std::min(free, each.width);
@@ -615,9 +627,9 @@ double predict(const std::vector<Dispatched>& by_position, const std::vector<Ker
     active = std::move(left);
     for (const int position : ended)
       for (const int each : next[position])
-        if (--waits[each] == 0) begin(each);
+        if (--waits[each] == 0) release(each);
   }
-  return now;
+  return now + options.edge_nanos * static_cast<double>(edges);
 }
 
 std::string print(const Dispatch& dispatch, const std::vector<Kernel>& kernels) {

@@ -90,6 +90,8 @@ struct DispatchOptions {
   int streams = 0;                // lanes at most; 0: as many as the policy wants
   int sms = 1;                    // of the machine
   int priorities = 6;             // levels that the machine tells apart
+  double node_nanos = 0;          // from a kernel's end to the start of one that follows it
+  double edge_nanos = 0;          // of each edge of the graph, beside all else
   bool operator==(const DispatchOptions&) const = default;
 };
 /// Errors: kUsage with the names that exist.
@@ -122,10 +124,11 @@ Result<Dispatch> dispatch(const Dag& dag, const std::vector<Kernel>& kernels,
 Status validate_dispatch(const Dag& dag, const std::vector<Kernel>& kernels,
                          const Dispatch& dispatch);
 
-/// Nanoseconds until all have ended, where each begins once its predecessors have: those of lower
-/// position take as many of `sms` SMs as they have CTAs, the others what is left.
+/// Nanoseconds until all have ended, where each begins options.node_nanos after its predecessors
+/// have ended: those of lower position take as many of options.sms SMs as they have CTAs, the
+/// others what is left. The graph's edges are passed one after another, each in options.edge_nanos.
 double predict(const std::vector<Dispatched>& by_position, const std::vector<Kernel>& kernels,
-               int sms);
+               const DispatchOptions& options);
 
 /// As text, a line a kernel, and as JSON: a list of objects with kernel, position, lane, priority,
 /// class, demand, predecessors, reason.

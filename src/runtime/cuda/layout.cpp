@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <map>
 
+#include "machine/costs_cuda.h"
+
 namespace obelisk::runtime::cuda {
 
 namespace {
