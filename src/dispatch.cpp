@@ -12,6 +12,8 @@ namespace {
 
 std::vector<schedule::Kernel> kernels_of(const Compilation& made, double ridge) {
   const runtime::Program& program = *made.program;
+  const auto known = machine::device(program.target, program.sms);
+  const machine::Machine machine = known.ok() ? *known : machine::cpu(program.sms);
   std::vector<schedule::Kernel> kernels;
   for (size_t w = 0; w < made.tasks.works.size(); ++w) {
     const stitch::Group& group = made.plan.groups[static_cast<size_t>(made.tasks.works[w].group)];
@@ -30,13 +32,15 @@ std::vector<schedule::Kernel> kernels_of(const Compilation& made, double ridge) 
     for (const ObkTask& task : list) ++tasks_of[task.work];
   for (const runtime::LaunchReport& launch : made.executable->launches()) {
     schedule::Kernel& kernel = kernels[static_cast<size_t>(launch.work)];
-    const runtime::WorkRecord& work = program.works[static_cast<size_t>(launch.work)];
+    const schedule::Work& work = made.tasks.works[static_cast<size_t>(launch.work)];
+    const double roof =
+        schedule::roof_nanos(made.plan.groups[static_cast<size_t>(work.group)], machine);
     kernel.launches = true;
     kernel.demand = {launch.shared_bytes, launch.threads, launch.registers, launch.ctas};
     // Its tasks in rounds of all multiprocessors, and no less than what it moves takes.
     const double rounds = std::ceil(
         static_cast<double>(tasks_of[static_cast<size_t>(launch.work)]) / std::max(program.sms, 1));
-    kernel.demand.nanos = std::max({work.floor_nanos, rounds * work.task_nanos, 1.0});
+    kernel.demand.nanos = std::max({roof, rounds * work.task_nanos, 1.0});
   }
   return kernels;
 }

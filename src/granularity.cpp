@@ -2,17 +2,19 @@
 
 #include <algorithm>
 
+#include "machine/costs_cuda.h"
 #include "machine/machine.h"
 #include "time_in_turns.h"
 
 namespace obelisk::compiler {
 namespace {
 
-/// Nanoseconds of a phase beside its tasks, as a share of a grid barrier (0.95 us on an H200): a
-/// node of a graph whose kernels overlap is no cheaper than the barrier and its CTAs begin cold;
-/// one that follows the end of the one before costs half as much again.
+/// Nanoseconds of a phase beside its tasks, as a share of a grid barrier.
 double phase_share(Granularity granularity) {
-  return granularity == Granularity::kMono ? 1.0 : granularity == Granularity::kStitch ? 1.2 : 1.5;
+  using namespace machine::cuda_costs;
+  return granularity == Granularity::kMono     ? kMonoPhaseShare
+         : granularity == Granularity::kStitch ? kStitchPhaseShare
+                                               : kOpPhaseShare;
 }
 
 }  // namespace
@@ -24,6 +26,12 @@ Result<std::optional<Granularity>> parse_wanted_granularity(const std::string& n
                "granularities: auto, op, stitch, mono"};
 }
 
+double phase_us(const runtime::Program& program) {
+  const auto device = machine::device(program.target, program.sms);
+  return (device.ok() ? device->barrier.count() : machine::cuda_costs::kAnyBarrierNanos) *
+         phase_share(program.granularity) / 1e3;
+}
+
 double predicted_us(const runtime::Program& program) {
   // [wave][SM]
   std::vector<std::vector<double>> busy(program.waves,
@@ -31,9 +39,7 @@ double predicted_us(const runtime::Program& program) {
   for (size_t sm = 0; sm < program.lists.size(); ++sm)
     for (const ObkTask& task : program.lists[sm])
       busy[task.wave][sm] += program.works[task.work].task_nanos;
-  const auto device = machine::device(program.target, program.sms);
-  const double phase =
-      (device.ok() ? device->barrier.count() : 1000) * phase_share(program.granularity);
+  const double phase = phase_us(program) * 1e3;
   double nanos = 0;
   for (const std::vector<double>& wave : busy)
     nanos += phase + *std::max_element(wave.begin(), wave.end());

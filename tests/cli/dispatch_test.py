@@ -228,3 +228,18 @@ def test_auto_measures_where_a_gpu_is_and_keeps_what_it_found(obelisk, gpu, mode
     # Other lanes are another measurement.
     gpu.write_text("")
     assert "measured (us)" in explained(obelisk(*ask, "--streams", "2", code=0)) and launches() > 100
+
+
+def test_profile_has_a_row_for_each_lane(obelisk, gpu, model, tmp_path):  # noqa: F811
+    words = ("--target", "cuda", "--granularity", "op", "--trace", "t.json", "--json")
+    for policy, lanes in (("waves", 3), ("opara", 3), ("sequential", 1)):
+        answer = obelisk("profile", model, *words, "--dispatch", policy, code=0).json
+        rows = answer["dispatch"]["lanes"]
+        assert len(rows) == lanes and sum(row["kernels"] for row in rows) == 9
+        assert set(answer["dispatch"]) == {"lanes", "measured_us", "critical_us", "sm_busy_share", "overlap_us"}
+        events = json.loads((tmp_path / "t.json").read_text())["traceEvents"]
+        named = [event["args"]["name"] for event in events if event["name"] == "thread_name" and event["pid"] == 1]
+        assert named == [f"lane {k}" for k in range(lanes)]
+        assert sum(event["ph"] == "X" and event["pid"] == 1 for event in events) == sum(row["kernels"] for row in rows)
+    alone = obelisk("profile", model, "--target", "cuda", "--granularity", "mono", "--json", code=0).json
+    assert "dispatch" not in alone

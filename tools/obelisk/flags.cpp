@@ -176,7 +176,7 @@ void add_machine(CLI::App& verb, Flags& flags) {
       ->check(CLI::Validator(wrong_granularity, "NAME"));
   verb.add_option("--dispatch", flags.dispatch,
                   "of a graph of kernels: waves, sequential, nimble, opara, critical, auto (the "
-                  "best by prediction)")
+                  "quickest: measured, predicted where no GPU is)")
       ->check(CLI::Validator(wrong_dispatch, "NAME"));
   verb.add_option(
       "--launch-order", flags.launch_order,
@@ -270,6 +270,7 @@ Result<compiler::Options> options_from(const Flags& flags) {
   options.load.memory_limit = Bytes{flags.memory_limit << 20};
   options.dispatch.policy = flags.dispatch, options.dispatch.launch_order = flags.launch_order,
   options.dispatch.streams = flags.streams;
+  options.wants_dispatch = flags.wants_lanes;
   if (!flags.dispatch_from.empty()) {
     if (flags.dispatch != "waves")
       return Error{Code::kUsage, "cli", "--dispatch and --dispatch-from say two things", "",

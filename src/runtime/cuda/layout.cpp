@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <map>
 
+#include "machine/costs_cuda.h"
+
 namespace obelisk::runtime::cuda {
 
 namespace {
@@ -95,12 +97,11 @@ Launch lay_out(std::vector<Shape*> shapes, int64_t room, bool has_ring, int bloc
 }
 
 void spread_out(std::vector<Launch>& launches, const Program& program, int64_t room) {
-  constexpr double kShortNanos = 150;  // predicted; with 90 BERT-base's norms cost the next kernel
-                                       // as much as they gain, with 180 less
   std::map<int, int> kernels;
   for (const Launch& launch : launches) ++kernels[launch.wave];
   for (Launch& launch : launches) {
-    const bool long_tasks = program.works[launch.work].task_nanos >= kShortNanos;
+    const bool long_tasks =
+        program.works[launch.work].task_nanos >= machine::cuda_costs::kShortTaskNanos;
     if (kernels[launch.wave] == 1 && launch.tasks <= static_cast<int>(program.lists.size()) &&
         long_tasks)
       launch.shared = std::max(

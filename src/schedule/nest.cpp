@@ -11,6 +11,8 @@ using ops::Expr;
 using ops::Exprs;
 using ops::Scalar;
 using stitch::Body;
+using stitch::Group;
+using stitch::GroupKind;
 using stitch::Step;
 using stitch::StepKind;
 
@@ -220,6 +222,33 @@ Nest fold_domain(const stitch::Plan& plan, const stitch::Group& group) {
       if (step.kind == StepKind::kStage || step.kind == StepKind::kRow) nest.lanes_in_rows = false;
   }
   return nest;
+}
+
+int64_t tile_span(const Group& group, const Nest& nest) {
+  if (group.kind == GroupKind::kConv) return group.conv.out_height * group.conv.out_width;
+  if (group.kind == GroupKind::kAttention) return group.attention.queries;
+  if (group.kind != GroupKind::kProduct)
+    return group.kind == GroupKind::kCustom ? 1 : nest.row_count();
+  if (nest.rows == 0) return 1;
+  const Access *a_access = nest.of_product(group, 0), *b_access = nest.of_product(group, 1);
+  CHECK(a_access && b_access);
+  const int inner = nest.rows - 1;
+  return a_access->strides[inner] != 0 && b_access->strides[inner] == 0 ? nest.dims[inner].extent
+                                                                        : 1;
+}
+
+int64_t tile_span(const Group& group, const Work& work) {
+  return group.kind == GroupKind::kConv && work.grid() ? work.nest.row_count()
+                                                       : tile_span(group, work.nest);
+}
+
+int64_t count_tasks(const Group& group, const Work& work) {
+  if (group.kind == GroupKind::kCustom) return 1;
+  const int64_t rows = work.nest.row_count(),
+                columns = std::max<int64_t>(work.nest.column_count(), 1);
+  const int64_t span = std::max<int64_t>(tile_span(group, work), 1);
+  return (rows + span - 1) / span * ((span + work.tile_rows - 1) / work.tile_rows) *
+         ((columns + work.tile_columns - 1) / work.tile_columns);
 }
 
 }  // namespace obelisk::schedule

@@ -1,6 +1,9 @@
 // Programs without barriers: which flow, what each worker does of them, and that a table in which
 // somebody reads what it has not is refused.
-#include "schedule/flow.h"
+#include "schedule/dataflow.h"
+#include "schedule/dataflow_check.h"
+#include "schedule/dataflow_spans.h"
+#include "schedule/tile_gemm_dataflow.h"
 
 #include <gtest/gtest.h>
 

@@ -1,8 +1,8 @@
-/// schedule/streamed.h — products with a kernel of their own that streams both operands: which they
-/// are, and how they are cut.
+/// schedule/tile_gemm_pipelined.h — products with a kernel of their own that streams both operands:
+/// which they are, and how they are cut.
 #pragma once
 
-#include "schedule/cutting.h"
+#include "schedule/cost_model.h"
 #include "schedule/schedule.h"
 
 namespace obelisk::schedule {

@@ -1,12 +1,13 @@
-#include "schedule/flow.h"
-
-#include "schedule/kept_keys.h"
-#include "schedule/places.h"
+#include "schedule/dataflow.h"
 
 #include <algorithm>
-#include <cstring>
 #include <map>
 #include <set>
+
+#include "schedule/dataflow_spans.h"
+#include "schedule/kept_keys.h"
+#include "schedule/places.h"
+#include "schedule/tile_gemm_dataflow.h"
 
 namespace obelisk::schedule {
 namespace {
@@ -17,99 +18,16 @@ using stitch::Plan;
 using stitch::Step;
 using stitch::StepKind;
 
-constexpr int64_t kMostRows = 8;           // of a product, of an attention's queries
 constexpr int64_t kMostGiven = 32 << 10;   // bytes of a value that is passed on
 constexpr int64_t kMostNear = 48 << 10;    // bytes of all copies of a worker
 constexpr int64_t kMostArena = 256 << 20;  // bytes: nothing of it is written twice
 constexpr int64_t kMostOwn = 64 << 10;     // elements of a work that a worker computes for itself
-constexpr int64_t kMostRowsLooked = 4096;  // of a work, row by row
 constexpr int64_t kNearAlign = 128;
-
-/// What an affine access touches from its row's first element on, for columns [c0, c1).
-Span column_span(const Nest& nest, const Access& access, int64_t c0, int64_t c1) {
-  const size_t first = static_cast<size_t>(nest.rows);
-  if (c0 >= c1 && nest.column_count() > 0) return {};
-  if (nest.dims.size() == first + 1) {
-    const int64_t stride = access.strides[first], a = c0 * stride, b = (c1 - 1) * stride;
-    return {std::min(a, b), std::max(a, b) + 1};
-  }
-  Span span{0, 1};
-  for (size_t d = first; d < nest.dims.size(); ++d) {
-    const int64_t reach = (nest.dims[d].extent - 1) * access.strides[d];
-    (reach < 0 ? span.low : span.high) += reach;
-  }
-  return span;
-}
-
-Span touched(const Nest& nest, const Access& access, const ObkTask& task, int64_t count) {
-  if (!access.affine || task.r1 - task.r0 > kMostRowsLooked) return {0, count};
-  const Span columns = column_span(nest, access, task.c0, task.c1);
-  Span all;
-  for (int64_t row = task.r0; row < task.r1; ++row) {
-    const int64_t at = row_offset(nest, access, row);
-    all.join({at + columns.low, at + columns.high});
-  }
-  return {std::max<int64_t>(all.low, 0), std::min(all.high, count)};
-}
-
-/// What one piece of a head's keys reads.
-Span attention_reads(const stitch::AttentionTile& tile, const ObkTask& task, int operand) {
-  const int64_t plane = task.r0 / tile.queries, image = plane / tile.heads,
-                head = plane % tile.heads;
-  if (operand == 0) {
-    const int64_t at = tile.q.offset + image * tile.q.image + head * tile.q.head +
-                       task.r0 % tile.queries * tile.q.row;
-    return {at, at + (task.r1 - task.r0 - 1) * tile.q.row + tile.size};
-  }
-  constexpr int64_t kBlock = 16;  // keys: attention_shape.h
-  const stitch::AttentionTile::Operand& from = operand == 1 ? tile.k : tile.v;
-  const int64_t blocks = (tile.keys + kBlock - 1) / kBlock,
-                piece = tile.pieces > 1 ? task.c0 * tile.pieces / tile.value_size : 0;
-  const int64_t first = blocks * piece / tile.pieces * kBlock + kept_keys_of(task),
-                end = std::min(blocks * (piece + 1) / tile.pieces * kBlock, tile.keys);
-  const int64_t at = from.offset + image * from.image + head / tile.shared * from.head;
-  if (first >= end) return {};
-  return {at + first * from.row,
-          at + (end - 1) * from.row + (operand == 1 ? tile.size : tile.value_size)};
-}
-
-/// Whether a product's tiles of so many columns can flow: the last one may have fewer, but of
-/// twins, whose halves lie side by side.
-bool tiles_flow(const kernels::TileLibrary& tiles, const stitch::Product& p, int64_t rows,
-                int64_t n, int64_t columns) {
-  const auto flows = [&](int64_t wide) {
-    return tiles.dataflow->gemm_bytes(p.tile_type(), rows, wide * p.sides(), p.k[0].extent) > 0;
-  };
-  return flows(columns) && (n % columns == 0 || (p.sides() == 1 && flows(n % columns)));
-}
 
 bool stores(const Group& group, size_t slot) {
   return std::any_of(group.body.steps.begin(), group.body.steps.end(), [&](const Step& step) {
     return step.kind == StepKind::kStore && static_cast<size_t>(step.slot) == slot;
   });
-}
-
-int64_t count_of(const Buffer& buffer) { return buffer.type.count(); }
-
-/// Whether a store writes neighbours, column after column: then what is written can be told by
-/// spans.
-bool stores_neighbours(const Work& work, const Group& group, const Access& access) {
-  if (!access.affine) return false;
-  if (group.body.steps[access.step].per_row || work.nest.column_count() == 1) return true;
-  return work.nest.dims.size() == static_cast<size_t>(work.nest.rows) + 1 &&
-         access.strides.back() == 1;
-}
-
-/// Whether a work reads an output of the program: nobody waits for what is stored there.
-bool reads_an_output(const Plan& plan, const TaskGraph& tasks, const Work& work) {
-  const Group& group = plan.groups[work.group];
-  for (size_t slot = 0; slot < work.buffers.size(); ++slot) {
-    if (tasks.buffers[work.buffers[slot]].kind != BufferKind::kOutput) continue;
-    if (slot >= group.body.operands.size()) return true;  // of its tile
-    for (const Access& access : work.nest.accesses)
-      if (access.load != ops::kNoExpr && static_cast<size_t>(access.operand) == slot) return true;
-  }
-  return false;
 }
 
 /// Makes one table flow, or finds that it does not.
@@ -179,7 +97,7 @@ class Flow {
     const int64_t rows = work.nest.row_count(), n = work.nest.column_count();
     if (group.partials != graph::kNone || p.statistics.wanted || p.parts != 1 || !p.batch.empty())
       return false;
-    if (rows < 1 || rows > kMostRows || work.tile_rows != rows || n == 0) return false;
+    if (rows < 1 || rows > kMostDataflowRows || work.tile_rows != rows || n == 0) return false;
     if (p.k.size() != 1 || p.k[0].a != 1 || p.n.size() != 1 || p.a_type != p.b_type ||
         tile_span(group, work.nest) != rows)
       return false;
@@ -194,7 +112,7 @@ class Flow {
   }
   bool takes_attention(const Work& work, const Group& group) const {
     const stitch::AttentionTile& tile = group.attention;
-    if (tile.packed || tile.mask.value != graph::kNone || tile.queries > kMostRows ||
+    if (tile.packed || tile.mask.value != graph::kNone || tile.queries > kMostDataflowRows ||
         tile.queries == 0 || tile.keys == 0)
       return false;
     if (tile.q.column != 1 || tile.k.column != 1 || tile.v.column != 1 ||
@@ -492,85 +410,6 @@ class Flow {
 
 }  // namespace
 
-int64_t row_offset(const Nest& nest, const Access& access, int64_t row) {
-  int64_t at = access.offset;
-  for (int d = nest.rows - 1; d >= 0; --d)
-    at += row % nest.dims[d].extent * access.strides[d], row /= nest.dims[d].extent;
-  return at;
-}
-
-void Span::join(const Span& other) {
-  if (other.empty()) return;
-  if (empty())
-    *this = other;
-  else
-    low = std::min(low, other.low), high = std::max(high, other.high);
-}
-
-Span read_by(const Plan& plan, const TaskGraph& tasks, const ObkTask& task, size_t slot) {
-  const Work& work = tasks.works[task.work];
-  const Group& group = plan.groups[work.group];
-  const Buffer& buffer = tasks.buffers[work.buffers[slot]];
-  if (buffer.kind != BufferKind::kArena) return {};
-  const int64_t count = count_of(buffer);
-  if (slot < group.body.operands.size()) {
-    Span all;
-    for (const Access& access : work.nest.accesses)
-      if (access.load != ops::kNoExpr && static_cast<size_t>(access.operand) == slot)
-        all.join(touched(work.nest, access, task, count));
-    return all;
-  }
-  const size_t operand = slot - group.body.operands.size();
-  if (group.kind == GroupKind::kProduct) return operand == 0 ? Span{0, count} : Span{};
-  if (group.kind == GroupKind::kAttention && operand < 3)
-    return attention_reads(group.attention, task, static_cast<int>(operand));
-  return {};
-}
-
-Span written_in_row(const Plan& plan, const TaskGraph& tasks, const Work& work, int buffer,
-                    int64_t row, int64_t c0, int64_t c1) {
-  const Group& group = plan.groups[work.group];
-  Span all;
-  for (const Access& access : work.nest.accesses) {
-    if (access.step < 0 || work.buffers[group.body.steps[access.step].slot] != buffer) continue;
-    if (!access.affine) return {0, count_of(tasks.buffers[buffer])};
-    const int64_t at = row_offset(work.nest, access, row);
-    const Span columns =
-        group.body.steps[access.step].per_row ? Span{0, 1} : column_span(work.nest, access, c0, c1);
-    all.join({at + columns.low, at + columns.high});
-  }
-  return all;
-}
-
-void cut_to_flow(const Plan& plan, const machine::Machine& device, TaskGraph& tasks) {
-  constexpr int64_t kTask = 4;  // what a task costs beside its weights, as columns
-  const kernels::TileLibrary& tiles = kernels::tile_library(device);
-  if (!tiles.dataflow) return;
-  for (Work& work : tasks.works) {
-    const Group& group = plan.groups[work.group];
-    const int64_t rows = work.nest.row_count(), n = work.nest.column_count();
-    if (group.kind != GroupKind::kProduct || rows > kMostRows || group.product.k.size() != 1)
-      continue;
-    const auto fits = [&](int64_t columns) {
-      return tiles_flow(tiles, group.product, rows, n, columns);
-    };
-    if (n == 0 || (n % work.tile_columns == 0 && fits(work.tile_columns))) continue;
-    std::optional<int64_t> best;
-    for (const bool equal :
-         {true, false}) {  // tiles of as many columns each; only else a narrower one at the end
-      if (best) break;
-      for (int64_t columns = tiles.panel; columns <= n; columns += tiles.panel) {
-        if ((n % columns == 0) != equal || !fits(columns)) continue;
-        const int64_t rounds = ((n + columns - 1) / columns + device.sms - 1) / device.sms,
-                      cost = rounds * (columns + kTask);
-        if (best && cost > *best) continue;
-        work.task_nanos *= static_cast<double>(columns) / static_cast<double>(work.tile_columns);
-        best = cost, work.tile_rows = rows, work.tile_columns = columns;
-      }
-    }
-  }
-}
-
 bool let_flow(const Plan& plan, const machine::Machine& device, const machine::Strategy& strategy,
               TaskGraph& tasks) {
   if (!strategy.dataflow() || tasks.waves < 2) return false;
@@ -578,118 +417,6 @@ bool let_flow(const Plan& plan, const machine::Machine& device, const machine::S
   if (!Flow(plan, device, flowing).run()) return false;
   tasks = std::move(flowing);
   return true;
-}
-
-Status validate_flow(const Plan& plan, const TaskGraph& tasks) {
-  const auto refused = [](std::string text) {
-    return Error{Code::kBuild, "schedule", "the task table is refused: " + std::move(text), "",
-                 "this is a defect of Obelisk; please report it with the model"};
-  };
-  std::vector<int> given_in(tasks.buffers.size(), -1);  // the last wave that gives to it
-  for (const Work& work : tasks.works) {
-    const Group& group = plan.groups[work.group];
-    if (reads_an_output(plan, tasks, work))
-      return refused(
-          fmt::format("wave {} reads an output of the program, for which nobody waits", work.wave));
-    for (const Step& step : group.body.steps) {
-      if (step.kind != StepKind::kStore) continue;
-      const Buffer& buffer = tasks.buffers[work.buffers[step.slot]];
-      if (work.replicated() && std::any_of(work.nest.accesses.begin(), work.nest.accesses.end(),
-                                           [&](const Access& access) {
-                                             return access.step >= 0 &&
-                                                    !stores_neighbours(work, group, access);
-                                           }))
-        return refused(
-            fmt::format("nobody can tell which elements of value %{} a worker has", buffer.value));
-      if (buffer.reach == Reach::kGiven && work.replicated())
-        return refused(
-            fmt::format("value %{} is given, and computed by each worker", buffer.value));
-      if (buffer.reach != Reach::kGiven && !work.replicated() && buffer.kind == BufferKind::kArena)
-        return refused(
-            fmt::format("value %{} is computed in parts and given to nobody", buffer.value));
-      if (!work.replicated())
-        given_in[work.buffers[step.slot]] = std::max(given_in[work.buffers[step.slot]], work.wave);
-    }
-  }
-  for (const Buffer& buffer : tasks.buffers) {
-    if (buffer.near.count < 0) continue;
-    if (buffer.near + buffer.size > tasks.near)
-      return refused(fmt::format("the copy of value %{} leaves its place", buffer.value));
-  }
-  for (size_t sm = 0; sm < tasks.lists.size(); ++sm) {
-    std::map<int, std::vector<Span>> written;
-    std::map<int64_t, std::pair<int64_t, int>>
-        lies;  // in fast memory: from, to, which copy was put there last
-    const auto put = [&](int b) {
-      const Buffer& buffer = tasks.buffers[b];
-      const int64_t low = buffer.near.count, high = low + buffer.size.count;
-      for (auto it = lies.begin(); it != lies.end();)
-        it = it->first < high && low < it->second.first ? lies.erase(it) : std::next(it);
-      lies[low] = {high, b};
-    };
-    const auto is_there = [&](int b) {
-      const auto it = lies.find(tasks.buffers[b].near.count);
-      return it != lies.end() && it->second.second == b;
-    };
-    std::set<int> gathered;
-    for (const ObkTask& task : tasks.lists[sm]) {
-      const Work& work = tasks.works[task.work];
-      const Group& group = plan.groups[work.group];
-      if (group.kind == GroupKind::kAttention && task.weight_group != 0) {
-        const auto kept = find_kept_keys(plan, tasks, task);
-        ObkTask named = task;
-        if (kept) name_kept_keys(*kept, named);
-        const size_t last = work.buffers.size() - 1;
-        if (!kept || !work.dataflow || !work.dataflow->in_place_kv ||
-            memcmp(&named, &task, sizeof task) != 0 || work.buffers[last - 1] != kept->k_buffer ||
-            work.buffers[last] != kept->v_buffer)
-          return refused(fmt::format("work {} takes keys from where the caller does not keep them",
-                                     task.work));
-      }
-      for (size_t slot = 0; slot < work.buffers.size(); ++slot) {
-        const int b = work.buffers[slot];
-        const Buffer& buffer = tasks.buffers[b];
-        const Span reads = read_by(plan, tasks, task, slot);
-        if (reads.empty()) continue;
-        if (buffer.reach == Reach::kGiven) {
-          if (given_in[b] < 0 || given_in[b] >= work.wave)
-            return refused(fmt::format("work {} waits for value %{}, which is not given before",
-                                       task.work, buffer.value));
-          if (gathered.insert(b).second)
-            put(b);
-          else if (!is_there(b))
-            return refused(
-                fmt::format("SM {} has overwritten its copy of value %{}, which work {} reads", sm,
-                            buffer.value, task.work));
-          continue;
-        }
-        if (buffer.reach == Reach::kOwn && !is_there(b))
-          return refused(fmt::format("SM {} has no copy of value %{}, which work {} reads", sm,
-                                     buffer.value, task.work));
-        // All of what is read: spans of rows, joined where they meet.
-        std::vector<Span>& mine = written[b];
-        std::sort(mine.begin(), mine.end(),
-                  [](const Span& x, const Span& y) { return x.low < y.low; });
-        int64_t end = reads.low;
-        for (const Span& span : mine)
-          if (span.low <= end) end = std::max(end, span.high);
-        if (end < reads.high)
-          return refused(
-              fmt::format("SM {} reads element {} of value %{} in work {} and has not computed it",
-                          sm, end, buffer.value, task.work));
-      }
-      std::set<int> stored;
-      for (const Step& step : group.body.steps)
-        if (step.kind == StepKind::kStore && work.replicated())
-          stored.insert(work.buffers[step.slot]);
-      for (const int b : stored) {
-        if (tasks.buffers[b].reach == Reach::kOwn && !is_there(b)) put(b), written[b].clear();
-        for (int64_t row = task.r0; row < task.r1; ++row)
-          written[b].push_back(written_in_row(plan, tasks, work, b, row, task.c0, task.c1));
-      }
-    }
-  }
-  return ok_status();
 }
 
 }  // namespace obelisk::schedule

@@ -1,4 +1,4 @@
-#include "schedule/streamed.h"
+#include "schedule/tile_gemm_pipelined.h"
 
 #include <algorithm>
 
@@ -34,7 +34,7 @@ std::optional<RowMatrix> row_matrix(const Group& group, const Nest& nest) {
 
 std::optional<RowMatrix> asked_rows(const Group& group, const Cutting& cut, const TaskGraph& tasks,
                                     const Work& work) {
-  constexpr int64_t kFewestRows = 49, kMostRows = 64;  // of a tile by wgmma
+  using namespace kernels::wgmma_bounds;
   if (!cut.strategy.one_kernel() || !takes_wgmma(cut.machine, cut.strategy) ||
       group.kind != GroupKind::kProduct)
     return std::nullopt;
@@ -52,9 +52,8 @@ std::optional<RowMatrix> asked_rows(const Group& group, const Cutting& cut, cons
 }
 
 bool cut_streamed(const Group& group, const Cutting& cut, const TaskGraph& tasks, Work& work) {
-  constexpr int64_t kRows = 64;
-  constexpr double kBegin = 1600;    // of a kernel: its first operands' way
-  constexpr double kExchange = 600;  // of parts: sums go to who adds them
+  constexpr int64_t kRows = kernels::wgmma_bounds::kMostRows;
+  const machine::Costs& costs = cut.machine.costs;
   const kernels::TileLibrary& tiles = cut.tiles;
   if (!cut.strategy.own_kernels || !takes_wgmma(cut.machine, cut.strategy) ||
       !tiles.gemm.pipelined || group.kind != GroupKind::kProduct)
@@ -84,8 +83,9 @@ bool cut_streamed(const Group& group, const Cutting& cut, const TaskGraph& tasks
                   count = down * ((n + columns - 1) / columns);
     double nanos = tiles.gemm.pipelined->nanos(type, rows, wide, k);
     if (nanos <= 0) break;
-    if (product.parts > 1) nanos += kExchange;
-    const double all = kBegin + static_cast<double>((count + workers - 1) / workers) * nanos;
+    if (product.parts > 1) nanos += costs.split_k_exchange;
+    const double all =
+        costs.pipelined_begin + static_cast<double>((count + workers - 1) / workers) * nanos;
     if (best != 0 && all >= best) continue;
     best = all, work.tile_rows = rows, work.tile_columns = std::min(columns, n),
     work.task_nanos = nanos;
