@@ -1,0 +1,165 @@
+#include "runtime/cpu/context.h"
+
+#include <sched.h>
+#include <string.h>
+
+#include <algorithm>
+#include <new>
+#include <set>
+#include <thread>
+#include <tuple>
+#include <utility>
+
+#include "base/parallel.h"
+#include "kernels/kernels.h"
+
+namespace obelisk::runtime::cpu {
+
+CpuContext::CpuContext(std::shared_ptr<const CpuExecutable> executable, int threads)
+    : executable_(std::move(executable)) {
+  const Program& program = executable_->program();
+  arena_ = Tensor::allocate({DType::u8, {std::max<int64_t>(program.arena.count, 64)}});
+  tasks_.resize(threads);
+  ends_.resize(threads);
+  for (int t = 0; t < threads; ++t) taken_.emplace_back(static_cast<size_t>(program.waves));
+  // Of a program that flows, a task that several workers do for themselves is one here; those that
+  // overlap, each cut as its worker reads it, write the same numbers to the same places, so one
+  // waits for the other.
+  std::set<std::tuple<uint32_t, int64_t, int64_t, int64_t, int64_t>> seen;
+  for (int t = 0; t < threads; ++t) {
+    scratch_.push_back(
+        Tensor::allocate({DType::u8, {std::max<int64_t>(program.scratch.count, 64)}}));
+    std::vector<ObkTask>& mine = tasks_[t];
+    for (size_t sm = t; sm < program.lists.size(); sm += threads)
+      for (const ObkTask& task : program.lists[sm])
+        if (!program.flows || seen.emplace(task.work, task.r0, task.r1, task.c0, task.c1).second)
+          mine.push_back(task);
+    std::stable_sort(mine.begin(), mine.end(),
+                     [](const ObkTask& a, const ObkTask& b) { return a.wave < b.wave; });
+    size_t at = 0;
+    for (int wave = 0; wave < program.waves; ++wave) {
+      while (at < mine.size() && mine[at].wave == static_cast<uint32_t>(wave)) ++at;
+      ends_[t].push_back(at);
+    }
+  }
+  overlaps_.assign(program.works.size(), false);
+  for (auto one = seen.begin(); one != seen.end(); ++one)
+    for (auto other = std::next(one);
+         other != seen.end() && std::get<0>(*other) == std::get<0>(*one); ++other) {
+      const auto& [work, r0, r1, c0, c1] = *one;
+      const auto& [same, from, to, left, right] = *other;
+      if (from < r1 && r0 < to && left < c1 && c0 < right) overlaps_[work] = true;
+    }
+  for (const WorkRecord& work : program.works) {
+    first_.push_back(operands_.size());
+    for (const Place& place : work.operands) {
+      if (place.kind == BufferKind::kInput || place.kind == BufferKind::kOutput) {
+        bound_.push_back({operands_.size(), place.kind, place.index});
+        operands_.push_back(nullptr);
+      } else {
+        operands_.push_back(resolve(place));
+      }
+    }
+  }
+  for (const CustomRecord& custom : program.customs) prepare(custom);
+  failures_.assign(threads, ok_status());
+  profile_ = Profile::if_wished(program, threads);
+  jitter_ = Jitter::if_wished(threads);
+  barrier_ = std::make_unique<SpinBarrier>(threads);
+  workers_ = std::make_unique<Workers>(threads);
+  body_ = [this](int worker) { run_worker(worker); };
+}
+
+CpuContext::~CpuContext() {
+  if (profile_) profile_->print(executable_->program());
+}
+
+void* CpuContext::resolve(const Place& place) const {
+  const Program& program = executable_->program();
+  switch (place.kind) {
+    case BufferKind::kInput:
+      return const_cast<void*>(inputs_[place.index]);
+    case BufferKind::kOutput:
+      return outputs_[place.index];
+    case BufferKind::kWeight:
+      return const_cast<void*>(program.weights[place.index].data());
+    case BufferKind::kArena:
+      return const_cast<std::byte*>(static_cast<const std::byte*>(arena_.data()) + place.index);
+  }
+  return nullptr;
+}
+
+Status CpuContext::run(std::span<const void* const> inputs, std::span<void* const> outputs) {
+  const Program& program = executable_->program();
+  CHECK(inputs.size() == program.inputs.size() && outputs.size() == program.outputs.size(),
+        "{} inputs and {} outputs given, {} and {} needed", inputs.size(), outputs.size(),
+        program.inputs.size(), program.outputs.size());
+  inputs_ = inputs, outputs_ = outputs;
+  for (const Bound& bound : bound_)
+    operands_[bound.slot] = bound.kind == BufferKind::kInput
+                                ? const_cast<void*>(inputs[bound.index])
+                                : outputs[bound.index];
+  for (size_t t = 0; t < tasks_.size(); ++t)
+    for (size_t wave = 0; wave < ends_[t].size(); ++wave)
+      taken_[t][wave].next.store(wave == 0 ? 0 : ends_[t][wave - 1], std::memory_order_relaxed);
+  workers_->run(body_);
+  if (profile_) profile_->ran();
+  Status first = ok_status();
+  for (Status& failure : failures_)  // none is left for the next run
+    if (const Status each = std::exchange(failure, ok_status()); first.ok()) first = each;
+  if (!first.ok()) return first;
+  for (const Program::Copy& copy : program.copies)
+    memcpy(outputs[copy.output], resolve(copy.from), program.outputs[copy.output].type.bytes());
+  return ok_status();
+}
+
+void CpuContext::run_task(const ObkTask& task, ObkWorker& self) {
+  const WorkRecord& work = executable_->program().works[task.work];
+  void* const* operands = operands_.data() + first_[task.work];
+  if (jitter_) jitter_->delay(self.sm);
+  const auto start = profile_ ? Profile::Clock::now() : Profile::Clock::time_point();
+  std::unique_lock<std::mutex> alone(one_at_a_time_, std::defer_lock);
+  if (overlaps_[task.work]) alone.lock();
+  // What is thrown here would end the process, or leave the others at the barrier for ever.
+  try {
+    if (work.body >= 0) {
+      executable_->body(work.body)(&task, work.params.data(), operands, &self);
+    } else if (Status status = run_custom(work, operands); !status.ok()) {
+      failures_[self.sm] = status;
+    }
+  } catch (const std::bad_alloc&) {
+    failures_[self.sm] = Error{Code::kMemory, "runtime", "out of memory in " + work.label, "",
+                               "smaller shapes, or a machine with more memory"};
+  } catch (const std::exception& bug) {
+    failures_[self.sm] =
+        Error{Code::kBuild, "runtime", fmt::format("{}: {}", work.label, bug.what()), "",
+              "this is a defect of Obelisk; please report it with the model"};
+  }
+  if (profile_) profile_->worked(self.sm, task.work, Profile::Clock::now() - start);
+}
+
+void CpuContext::run_worker(int worker) {
+  const Program& program = executable_->program();
+  ObkWorker self{scratch_[worker].mutable_data(), scratch_[worker].bytes(), worker, program.sms,
+                 obk_kernels()};
+  const int workers = workers_->count();
+  for (int wave = 0; wave < program.waves; ++wave) {
+    for (int turn = 0; turn < workers; ++turn) {  // one's own tasks first
+      const int owner = (worker + turn) % workers;
+      const size_t end = ends_[owner][wave];
+      std::atomic<size_t>& next = taken_[owner][wave].next;
+      while (next.load(std::memory_order_relaxed) < end) {
+        const size_t at = next.fetch_add(1, std::memory_order_relaxed);
+        if (at < end) run_task(tasks_[owner][at], self);
+      }
+    }
+    if (workers > 1 && wave + 1 < program.waves) {
+      const auto start = profile_ ? Profile::Clock::now() : Profile::Clock::time_point();
+      if (jitter_) jitter_->delay(worker);
+      barrier_->wait();
+      if (profile_) profile_->waited(worker, Profile::Clock::now() - start);
+    }
+  }
+}
+
+}  // namespace obelisk::runtime::cpu

@@ -1,0 +1,70 @@
+/// runtime/cpu/context.h — one user's memory and workers, and the runs in them.
+///
+///   context.cpp      binding of operands, waves, who takes which task
+///   custom_ops.cpp   ops that their reference computes
+#pragma once
+
+#include <atomic>
+#include <mutex>
+
+#include "runtime/cpu/executable.h"
+#include "runtime/cpu/jitter.h"
+#include "runtime/cpu/profile.h"
+#include "runtime/cpu/workers.h"
+
+namespace obelisk::runtime::cpu {
+
+/// Workers run virtual SMs: worker t runs the lists of SMs t, t + workers, ..., wave by wave. Who
+/// is done with a wave's tasks takes those of others: a core that the system gave to somebody else
+/// does not hold up the wave. Answers do not depend on who runs what.
+class CpuContext : public Context {
+ public:
+  CpuContext(std::shared_ptr<const CpuExecutable> executable, int threads);
+  ~CpuContext() override;
+  Status run(std::span<const void* const> inputs, std::span<void* const> outputs) override;
+
+ private:
+  void run_worker(int worker);
+  void run_task(const ObkTask& task, ObkWorker& self);
+  /// A call of an op's reference: all but the addresses is made once.
+  struct CustomCall {
+    ops::Call call;
+    std::vector<Tensor> inputs, outputs;
+    std::vector<const Tensor*> pointers;
+  };
+  void prepare(const CustomRecord& custom);
+  Status run_custom(const WorkRecord& work, void* const* operands);
+  void* resolve(const Place& place) const;
+
+  std::shared_ptr<const CpuExecutable> executable_;
+  Tensor arena_;
+  std::vector<Tensor> scratch_;              // by worker
+  std::vector<std::vector<ObkTask>> tasks_;  // by worker, ascending waves
+  std::vector<std::vector<size_t>> ends_;    // by worker: end of each wave in tasks_
+  std::vector<bool> overlaps_;  // by work: of a program that flows, whether some of its tasks write
+                                // the same places
+  std::mutex one_at_a_time_;    // of those
+  struct alignas(64) Taken {
+    std::atomic<size_t> next;
+  };
+  std::vector<std::vector<Taken>> taken_;  // by worker, then wave: the next task that nobody took
+  std::vector<void*> operands_;            // all works', flattened
+  std::vector<std::unique_ptr<CustomCall>> customs_;
+  std::vector<size_t> first_;  // by work
+  struct Bound {
+    size_t slot;
+    BufferKind kind;
+    int64_t index;
+  };
+  std::vector<Bound> bound_;  // operands that change from run to run
+  std::span<const void* const> inputs_;
+  std::span<void* const> outputs_;
+  std::vector<Status> failures_;  // by worker
+  std::function<void(int)> body_;
+  std::unique_ptr<Profile> profile_;  // none, but for OBELISK_PROFILE
+  std::unique_ptr<Jitter> jitter_;    // none, but for OBELISK_JITTER
+  std::unique_ptr<SpinBarrier> barrier_;
+  std::unique_ptr<Workers> workers_;  // last: ends before what it uses
+};
+
+}  // namespace obelisk::runtime::cpu
