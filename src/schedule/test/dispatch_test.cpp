@@ -166,6 +166,24 @@ TEST(Critical, ByHand) {
       (std::vector<int>{0, 1, 2}));
 }
 
+TEST(Predict, NodesAndEdgesOfTheGraphCount) {
+  // 0 -> 1 of 1 us each: both wait half a microsecond, and an edge takes a tenth.
+  const auto us = [](const Dag& dag, const std::vector<Kernel>& kernels, const char* policy) {
+    const DispatchOptions options = {
+        .policy = policy, .sms = 8, .node_nanos = 500, .edge_nanos = 100};
+    auto made = dispatch(dag, kernels, waves_of(dag), options);
+    CHECK(made.ok(), "{}", made.error().text());
+    return made->predicted_nanos / 1000;
+  };
+  EXPECT_DOUBLE_EQ(us(dag_of(2, {{0, 1}}), {kernel(M, 0, 1), kernel(M, 0, 1)}, "opara"), 3.1);
+  // Two chains of two: waves have an edge from each of the first to each of the second.
+  const Dag chains = dag_of(4, {{0, 1}, {2, 3}});
+  const std::vector<Kernel> equal(4, kernel(M, 0, 1));
+  EXPECT_DOUBLE_EQ(us(chains, equal, "opara"), 3.2);
+  EXPECT_DOUBLE_EQ(us(chains, equal, "waves"), 3.4);
+  EXPECT_DOUBLE_EQ(us(chains, equal, "sequential"), 6.3);
+}
+
 TEST(Predict, ByHand) {
   const auto us = [](const Dag& dag, const std::vector<Kernel>& kernels, const char* policy) {
     auto made = dispatch(dag, kernels, waves_of(dag), {.policy = policy, .sms = 4});
