@@ -1,0 +1,328 @@
+"""The compiler that AOTAutograd calls with graphs of ATen operations, and the callables that it gets back."""
+from __future__ import annotations
+
+import functools
+import threading
+import time
+from collections import OrderedDict
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+
+import torch
+
+from .. import _model
+from .._errors import Error, UsageError
+from . import _decompositions, _export, _report, _verify
+
+_EPS = {"fp16": 2.0 ** -10, "bf16": 2.0 ** -7, "tf32": 2.0 ** -10}
+
+
+class Options(NamedTuple):
+    """What `torch.compile(..., options={...})` may say; the keywords of `obelisk.compile` beside these."""
+    verify: str = "once"  # each program's first call beside eager; "always": every call; "never"
+    fallback: bool = True  # what cannot be compiled runs eagerly; False: an exception instead
+    freeze: bool = True  # parameters of inference are constants; when one changes it becomes an input
+    programs: int = 64  # of one graph, for so many combinations of shapes; the one that was not used for longest goes first
+    training: bool = True  # forward and backward graphs are compiled, too; False: they run eagerly
+    target: str = "auto"  # "auto": the device on which the tensors lie
+    precision: str = "keep"
+    compile: Mapping[str, Any] = {}  # all other keywords
+
+    @classmethod
+    def of(cls, given: Optional[Mapping[str, Any]]) -> "Options":
+        own: Dict[str, Any] = {}
+        rest: Dict[str, Any] = {}
+        known = ("granularity", "threads", "memory_limit", "batch_invariant", "watchdog", "compiler", "cache")
+        for name, value in (given or {}).items():
+            if name in cls._fields and name != "compile":
+                own[name] = value
+            elif name in known:
+                rest[name] = value
+            else:
+                names = [field for field in cls._fields if field != "compile"] + list(known)
+                raise UsageError(f"the backend 'obelisk' has no option '{name}'", hint="its options: " + ", ".join(names))
+        if own.get("verify", "once") not in ("once", "always", "never"):
+            raise UsageError(f"verify is '{own['verify']}'", hint="once, always or never")
+        return cls(compile=rest, **own)
+
+
+class _Program:
+    """A compiled model and which arguments it reads."""
+
+    def __init__(self, model: "_model.Model", open_: Sequence[int], outputs: Sequence[Any], memory: Mapping[str, torch.Tensor]) -> None:
+        self._program = model.program_for({})
+        self._memory = memory  # which the program reads for as long as it lives
+        self.inputs = [(name, index) for name, index in open_]
+        self.on_gpu = self._program.inside.gpu >= 0
+        self.outputs = []
+        for port, like in zip(self._program.outputs, outputs):
+            dense = like.is_contiguous() or not _is_dense(like)
+            self.outputs.append((port.name, tuple(like.shape), like.dtype, like.device, None if dense else like.stride()))
+        self._one_at_a_time = threading.Lock()
+
+    def __call__(self, arguments: Sequence[Any]) -> List[torch.Tensor]:
+        context = self._program.context()
+        kept, made = [], []
+        for name, index in self.inputs:
+            tensor = arguments[index].detach()
+            if not tensor.is_contiguous() or (self.on_gpu and tensor.data_ptr() % 16):
+                tensor = tensor.clone(memory_format=torch.contiguous_format)
+            kept.append(tensor)
+            context.bind_input(name, tensor)
+        for name, shape, dtype, device, _ in self.outputs:
+            tensor = torch.empty(shape, dtype=dtype, device=device)
+            made.append(tensor)
+            context.bind_output(name, tensor)
+        if self.on_gpu and all(tensor.is_cuda for tensor in kept):
+            context.run_on(torch.cuda.current_stream(made[0].device).cuda_stream)
+        else:
+            context.run()
+        for index, (_, shape, dtype, device, stride) in enumerate(self.outputs):
+            if stride is not None:  # as eager's answer lies in memory
+                made[index] = torch.empty_strided(shape, stride, dtype=dtype, device=device).copy_(made[index])
+        return made
+
+
+def _is_dense(tensor: torch.Tensor) -> bool:
+    """Whether its elements fill their memory, in whatever order of dimensions."""
+    expected = 1
+    for stride, extent in sorted((s, e) for s, e in zip(tensor.stride(), tensor.shape) if e != 1):
+        if stride != expected:
+            return False
+        expected *= extent
+    return True
+
+
+class _Entry(NamedTuple):
+    """What runs for one combination of shapes."""
+    program: Optional[_Program]  # None: eager
+    frozen: Tuple[Tuple[int, torch.Tensor, int], ...] = ()  # argument, the tensor, its version when it was read
+    numbers: Mapping[int, Any] = {}  # outputs that are numbers
+    reason: str = ""
+
+
+class CompiledGraph:
+    """One graph, called with the list of its arguments (which it empties, as AOTAutograd wants it)."""
+
+    _boxed_call = True
+
+    def __init__(self, graph: torch.fx.GraphModule, kind: str, options: Options, constant: Sequence[int]) -> None:
+        self._options = options
+        self._eager = graph
+        placeholders = [node for node in graph.graph.nodes if node.op == "placeholder"]
+        self._position = {node: index for index, node in enumerate(placeholders)}
+        self._constant = set(constant) if options.freeze and kind == "inference" else set()
+        self._outputs = list(graph.graph.output_node().args[0])
+        self.report = _report.new_graph(kind, sum(node.op == "call_function" for node in graph.graph.nodes))
+        self._entries: "OrderedDict[Tuple[Any, ...], _Entry]" = OrderedDict()
+        self._lock = threading.RLock()
+        self._whole = _reason_against(graph)
+        # Outputs that some operation computes, once each; the others are arguments or constants.
+        self._computed = list(dict.fromkeys(
+            out for out in self._outputs if isinstance(out, torch.fx.Node) and out.op != "placeholder" and isinstance(out.meta.get("val"), torch.Tensor)))
+        if not self._computed and not self._whole:
+            self._whole = "it computes no tensor"
+        self._inner = None if self._whole else self._tensors_only()
+        # Without symbolic shapes Dynamo's guards have looked at all that a signature would.
+        self._symbolic = any(not isinstance(node.meta.get("val"), torch.Tensor) or _is_symbolic(node.meta["val"]) for node in placeholders)
+
+    def _tensors_only(self) -> torch.fx.GraphModule:
+        """The graph that computes the tensors among the outputs, for export."""
+        copy = torch.fx.Graph()
+        values: Dict[torch.fx.Node, torch.fx.Node] = {}
+        copy.graph_copy(self._eager.graph, values)
+        copy.output(tuple(values[node] for node in self._computed))
+        copy.eliminate_dead_code()
+        self._used = {self._position[node] for node, made in values.items() if node.op == "placeholder" and made.users}
+        return torch.fx.GraphModule(self._eager, copy)
+
+    # ---- calls ----
+    def __call__(self, arguments: List[Any]) -> Any:
+        given = list(arguments)
+        arguments.clear()
+        if self._whole:
+            return self._run_eagerly(given, self._whole)
+        key = self._signature(given) if self._symbolic else ()
+        entry = self._entries.get(key)
+        if entry is not None:
+            for index, tensor, version in entry.frozen:
+                now = given[index]
+                if now._version != version or (now is not tensor and now.data_ptr() != tensor.data_ptr()):
+                    entry = None
+                    break
+        if entry is None:
+            entry, answers = self._make(key, given)
+            if answers is not None:
+                return answers
+        if entry.program is None:
+            return self._run_eagerly(given, entry.reason)
+        try:
+            made = entry.program(given)
+        except Error as error:  # an index out of range, say: eager says what PyTorch says of it
+            return self._run_eagerly(given, f"a call failed: {error}")
+        if self._options.verify == "always":
+            return self._verified(key, entry, made, given)
+        self.report.compiled_calls += 1
+        return self._assemble(made, entry, given)
+
+    def _signature(self, arguments: Sequence[Any]) -> Tuple[Any, ...]:
+        return tuple(tuple(a.shape) if isinstance(a, torch.Tensor) else (type(a), a) for a in arguments)
+
+    def _run_eagerly(self, arguments: Sequence[Any], reason: str) -> Any:
+        if not self._options.fallback:
+            raise UsageError(f"a graph cannot run compiled: {reason}", hint="options={'fallback': True} lets PyTorch run it")
+        _report.refuse(self.report, reason)
+        self.report.eager_calls += 1
+        return self._eager(*arguments)
+
+    def _assemble(self, made: Sequence[torch.Tensor], entry: _Entry, arguments: Sequence[Any]) -> List[Any]:
+        computed = dict(zip(self._computed, made))
+        return [entry.numbers[index] if index in entry.numbers else
+                out if not isinstance(out, torch.fx.Node) else
+                arguments[self._position[out]] if out.op == "placeholder" else computed[out]
+                for index, out in enumerate(self._outputs)]
+
+    # ---- compiling ----
+    def _make(self, key: Tuple[Any, ...], arguments: Sequence[Any]) -> Tuple[_Entry, Optional[List[Any]]]:
+        """The entry, and the answers of this call where they were computed on the way."""
+        with self._lock:
+            old = self._entries.get(key)
+            if old is not None:  # a constant has changed, or another thread has just been here
+                changed = {index for index, tensor, version in old.frozen
+                           if arguments[index].data_ptr() != tensor.data_ptr() or arguments[index]._version != version}
+                if not changed:
+                    return old, None
+                _report.logger.info("%d parameters of a graph of %d operations have changed and are inputs from now on", len(changed), self.report.nodes)
+                self._constant -= changed
+            try:
+                entry = self._compile(arguments)
+            except (_export.Refused, Error) as error:
+                entry = _Entry(None, reason=str(error))
+            except Exception as error:  # an exporter may raise anything
+                entry = _Entry(None, reason="export: " + _export.reason_of(error))
+            numbers = [index for index, out in enumerate(self._outputs)
+                       if isinstance(out, torch.fx.Node) and out.op != "placeholder" and not isinstance(out.meta.get("val"), torch.Tensor)]
+            answers = None
+            if entry.program is not None and (numbers or self._options.verify != "never"):
+                try:
+                    made = entry.program(arguments)
+                except Error as error:
+                    return _Entry(None, reason=f"a call failed: {error}"), None
+                eager = self._eager(*arguments)
+                entry = entry._replace(numbers={index: eager[index] for index in numbers})
+                entry, answers = self._judge(entry, made, eager, arguments)
+            self._entries[key] = entry
+            self._entries.move_to_end(key)
+            while len(self._entries) > max(1, self._options.programs):
+                self._entries.popitem(last=False)
+            self.report.programs = sum(each.program is not None for each in self._entries.values())
+            return entry, answers
+
+    def _judge(self, entry: _Entry, made: Sequence[torch.Tensor], eager: Sequence[Any], arguments: Sequence[Any]) -> Tuple[_Entry, List[Any]]:
+        mine = self._assemble(made, entry, arguments)
+        if self._options.verify != "never":
+            error, wrong = _verify.compare(mine, eager, self._eager, arguments, _EPS.get(self._options.precision, 0))
+            if wrong:
+                entry = _Entry(None, reason="wrong: " + wrong)
+                return entry, self._answer_of(eager, entry)
+            self.report.max_error = max(self.report.max_error, error)
+        self.report.compiled_calls += 1
+        return entry, mine
+
+    def _answer_of(self, eager: Sequence[Any], entry: _Entry) -> List[Any]:
+        if not self._options.fallback:
+            raise UsageError(f"a graph cannot run compiled: {entry.reason}")
+        _report.refuse(self.report, entry.reason)
+        self.report.eager_calls += 1
+        return list(eager)
+
+    def _verified(self, key: Tuple[Any, ...], entry: _Entry, made: Sequence[torch.Tensor], arguments: Sequence[Any]) -> List[Any]:
+        entry, answers = self._judge(entry, made, self._eager(*arguments), arguments)
+        self._entries[key] = entry
+        return answers
+
+    def _compile(self, arguments: Sequence[Any]) -> _Entry:
+        assert self._inner is not None
+        for index in self._used:
+            if isinstance(arguments[index], torch.Tensor):
+                _check(arguments[index])
+        tensors = [index for index in sorted(self._used) if isinstance(arguments[index], torch.Tensor)]
+        # Tensors that were made in inference mode do not say when they change.
+        frozen = [index for index in tensors if index in self._constant and not arguments[index].is_inference()]
+        open_ = [index for index in tensors if index not in frozen]
+        devices = {arguments[index].device for index in tensors if arguments[index].dim()}
+        if len(devices) > 1:
+            raise _export.Refused("its tensors lie on several devices: " + ", ".join(sorted(map(str, devices))))
+        target = self._options.target
+        if target == "auto":
+            device = next(iter(devices), torch.device("cpu"))
+            target = "cpu" if device.type == "cpu" else f"cuda:{device.index or 0}"
+        start = time.monotonic()
+        exported, outputs = _export.export_static(self._inner, arguments, open_, frozen)
+        self.report.export_seconds += time.monotonic() - start
+        start = time.monotonic()
+        model = _export.compile_exported(exported, {"target": target, "precision": self._options.precision, "verify": False, **self._options.compile})
+        self.report.compile_seconds += time.monotonic() - start
+        self.report.weight_bytes = sum(arguments[index].nbytes for index in frozen)
+        self.report.shared_bytes = sum(tensor.nbytes for tensor in exported.memory.values())
+        program = _Program(model, list(zip(exported.inputs, open_)), outputs, exported.memory)
+        return _Entry(program, tuple((index, arguments[index], arguments[index]._version) for index in frozen))
+
+
+def _check(tensor: torch.Tensor) -> None:
+    if type(tensor) not in (torch.Tensor, torch.nn.Parameter):
+        raise _export.Refused(f"an argument is a {type(tensor).__name__}")
+    if tensor.is_complex() or tensor.is_quantized or tensor.layout != torch.strided:
+        raise _export.Refused(f"an argument is {tensor.dtype}, {tensor.layout}")
+    if tensor.device.type not in ("cpu", "cuda"):
+        raise _export.Refused(f"an argument lies on the device '{tensor.device}'")
+    if tensor.is_conj() or tensor.is_neg():
+        raise _export.Refused("an argument is a lazy conjugate or negative")
+
+
+def _is_symbolic(tensor: torch.Tensor) -> bool:
+    return any(isinstance(extent, torch.SymInt) for extent in (*tensor.shape, *tensor.stride()))
+
+
+def _argument(node: torch.fx.Node, name: str) -> Any:
+    """What an operation is called with, or its default; None where it has no such argument."""
+    for index, argument in enumerate(node.target._schema.arguments):
+        if argument.name == name:
+            return node.kwargs.get(name, node.args[index] if index < len(node.args) else argument.default_value)
+    return None
+
+
+def _reason_against(graph: torch.fx.GraphModule) -> str:
+    """Why no program can be made of a graph, as far as its operations tell; "" else."""
+    for node in graph.graph.nodes:
+        if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload):
+            continue
+        if torch.Tag.nondeterministic_seeded in node.target.tags and _argument(node, "dropout_p") != 0:
+            return f"{node.target} draws random numbers"
+        if node.target._schema.is_mutable:
+            return f"{node.target} writes to its argument"
+    return ""
+
+
+def _constant_arguments() -> List[int]:
+    """Which arguments of the graph that AOTAutograd compiles now are parameters or buffers that the graph does not write to."""
+    context = torch._guards.TracingContext.try_get()
+    about = context.fw_metadata if context is not None else None
+    if about is None:
+        return []
+    written = {index for index, info in enumerate(about.input_info) if info.mutates_data}
+    return [index for index in about.static_input_indices if index not in written]
+
+
+def compile_graphs(graph: torch.fx.GraphModule, inputs: Sequence[Any], options: Options) -> Callable[..., Any]:
+    """Dynamo's graph through AOTAutograd: without mutation and aliasing, and with its derivative where one is wanted."""
+    from functorch.compile import min_cut_rematerialization_partition
+    from torch._dynamo.backends.common import aot_autograd
+
+    def compiler(kind: str, graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+        return CompiledGraph(graph, kind, options, _constant_arguments() if kind == "inference" else [])
+
+    trained = torch.is_grad_enabled() and any(isinstance(each, torch.Tensor) and each.requires_grad for each in inputs)
+    return aot_autograd(
+        fw_compiler=functools.partial(compiler, "forward"), bw_compiler=functools.partial(compiler, "backward"),
+        inference_compiler=functools.partial(compiler, "inference"), decompositions=_decompositions.training() if trained else {},
+        partition_fn=min_cut_rematerialization_partition)(graph, inputs)
