@@ -199,6 +199,7 @@ nb::dict describe(const obelisk::Result<obelisk::frontends::onnx::Model>& model)
 
 NB_MODULE(_obelisk, m) {
   m.attr("__version__") = OBELISK_VERSION;
+  nb::set_leak_warnings(false);  // caches of PyTorch hold models until the process ends
   nb::register_exception_translator([](const std::exception_ptr& thrown, void*) {
     try {
       std::rethrow_exception(thrown);

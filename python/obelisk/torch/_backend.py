@@ -4,7 +4,7 @@ from __future__ import annotations
 import functools
 import threading
 import time
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 import torch
@@ -39,9 +39,9 @@ class Options(NamedTuple):
                 rest[name] = value
             else:
                 names = [field for field in cls._fields if field != "compile"] + list(known)
-                raise UsageError(f"the backend 'obelisk' has no option '{name}'", hint="its options: " + ", ".join(names))
+                raise UsageError(f"the backend 'obelisk' has no option '{name}'; its options: " + ", ".join(names))
         if own.get("verify", "once") not in ("once", "always", "never"):
-            raise UsageError(f"verify is '{own['verify']}'", hint="once, always or never")
+            raise UsageError(f"verify is '{own['verify']}', not once, always or never")
         return cls(compile=rest, **own)
 
 
@@ -103,8 +103,6 @@ class _Entry(NamedTuple):
 class CompiledGraph:
     """One graph, called with the list of its arguments (which it empties, as AOTAutograd wants it)."""
 
-    _boxed_call = True
-
     def __init__(self, graph: torch.fx.GraphModule, kind: str, options: Options, constant: Sequence[int]) -> None:
         self._options = options
         self._eager = graph
@@ -115,12 +113,15 @@ class CompiledGraph:
         self.report = _report.new_graph(kind, sum(node.op == "call_function" for node in graph.graph.nodes))
         self._entries: "OrderedDict[Tuple[Any, ...], _Entry]" = OrderedDict()
         self._lock = threading.RLock()
-        self._whole = _reason_against(graph)
-        # Outputs that some operation computes, once each; the others are arguments or constants.
+        self._whole = "training is left to eager (options={'training': True})" if kind != "inference" and not options.training else _reason_against(graph)
+        self._views = _views_among(self._outputs)
+        # What some operation computes, once each; other outputs are arguments, views or constants.
+        roots = [self._views[out][0] if out in self._views else out for out in self._outputs]
         self._computed = list(dict.fromkeys(
-            out for out in self._outputs if isinstance(out, torch.fx.Node) and out.op != "placeholder" and isinstance(out.meta.get("val"), torch.Tensor)))
+            node for node in roots if isinstance(node, torch.fx.Node) and node.op != "placeholder" and isinstance(node.meta.get("val"), torch.Tensor)))
         if not self._computed and not self._whole:
             self._whole = "it computes no tensor"
+        self._ranges: List[Tuple[Any, Any]] = []
         self._inner = None if self._whole else self._tensors_only()
         # Without symbolic shapes Dynamo's guards have looked at all that a signature would.
         self._symbolic = any(not isinstance(node.meta.get("val"), torch.Tensor) or _is_symbolic(node.meta["val"]) for node in placeholders)
@@ -133,6 +134,18 @@ class CompiledGraph:
         copy.output(tuple(values[node] for node in self._computed))
         copy.eliminate_dead_code()
         self._used = {self._position[node] for node, made in values.items() if node.op == "placeholder" and made.users}
+        for node in copy.nodes:
+            if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload):
+                continue
+            about = node.meta.get("val")
+            # The exporter sums 16-bit numbers in f32 and forgets to convert the result unless the type is asked for.
+            if isinstance(about, torch.Tensor) and about.dtype in (torch.float16, torch.bfloat16) and _argument(node, "dtype", 0) is None:
+                node.kwargs = {**node.kwargs, "dtype": about.dtype}
+            # A program reads at the nearest valid index where PyTorch raises.
+            if node.target is torch.ops.aten.embedding.default and node.args[1].op == "placeholder":
+                self._ranges.append((node.args[1], node.args[0].meta["val"].shape[0]))
+        places = {made: self._position[node] for node, made in values.items() if node.op == "placeholder"}
+        self._ranges = [(places[node], int(rows)) for node, rows in self._ranges if isinstance(rows, int)]
         return torch.fx.GraphModule(self._eager, copy)
 
     # ---- calls ----
@@ -149,6 +162,11 @@ class CompiledGraph:
                 if now._version != version or (now is not tensor and now.data_ptr() != tensor.data_ptr()):
                     entry = None
                     break
+        for index, rows in self._ranges:
+            if given[index].is_cpu and given[index].numel():
+                low, high = torch.aminmax(given[index])
+                if low < 0 or high >= rows:
+                    return self._run_eagerly(given, "an index is out of range")
         if entry is None:
             entry, answers = self._make(key, given)
             if answers is not None:
@@ -176,10 +194,18 @@ class CompiledGraph:
 
     def _assemble(self, made: Sequence[torch.Tensor], entry: _Entry, arguments: Sequence[Any]) -> List[Any]:
         computed = dict(zip(self._computed, made))
-        return [entry.numbers[index] if index in entry.numbers else
-                out if not isinstance(out, torch.fx.Node) else
-                arguments[self._position[out]] if out.op == "placeholder" else computed[out]
-                for index, out in enumerate(self._outputs)]
+
+        def value(index: int, out: Any) -> Any:
+            if index in entry.numbers:
+                return entry.numbers[index]
+            if not isinstance(out, torch.fx.Node):
+                return out
+            root, chain = self._views.get(out, (out, ()))
+            tensor = arguments[self._position[root]] if root.op == "placeholder" else computed[root]
+            for node in chain:
+                tensor = node.target(tensor, *node.args[1:], **node.kwargs)
+            return tensor
+        return [value(index, out) for index, out in enumerate(self._outputs)]
 
     # ---- compiling ----
     def _make(self, key: Tuple[Any, ...], arguments: Sequence[Any]) -> Tuple[_Entry, Optional[List[Any]]]:
@@ -279,16 +305,40 @@ def _check(tensor: torch.Tensor) -> None:
         raise _export.Refused("an argument is a lazy conjugate or negative")
 
 
+aten = torch.ops.aten
+_WHOLE_VIEWS = {aten.view.default, aten.permute.default, aten.transpose.int, aten.t.default, aten.unsqueeze.default, aten.squeeze.default,
+                aten.squeeze.dim, aten.squeeze.dims, aten.alias.default, aten.detach.default}
+_PART_VIEWS = {aten.slice.Tensor, aten.select.int, aten.expand.default, aten.as_strided.default, aten.diagonal.default}
+
+
+def _views_among(outputs: Sequence[Any]) -> Dict[torch.fx.Node, Tuple[torch.fx.Node, Tuple[torch.fx.Node, ...]]]:
+    """Outputs that are taken as views of what is computed: (of what, by which operations). They share memory as eager's do, with each
+    other and with arguments; a part of something that nobody else sees is computed alone."""
+    found: Dict[torch.fx.Node, Tuple[torch.fx.Node, Tuple[torch.fx.Node, ...]]] = {}
+    for out in outputs:
+        if not isinstance(out, torch.fx.Node) or not isinstance(out.meta.get("val"), torch.Tensor):
+            continue
+        chain: List[torch.fx.Node] = []
+        node = out
+        while node.op == "call_function" and node.target in _WHOLE_VIEWS | _PART_VIEWS and node.all_input_nodes == [node.args[0]]:
+            chain.insert(0, node)
+            node = node.args[0]
+        found[out] = node, tuple(chain)
+    seen = Counter(root for root, _ in found.values())
+    return {out: (root, chain) for out, (root, chain) in found.items() if chain and (
+        root.op == "placeholder" or seen[root] > 1 or all(node.target in _WHOLE_VIEWS for node in chain))}
+
+
 def _is_symbolic(tensor: torch.Tensor) -> bool:
     return any(isinstance(extent, torch.SymInt) for extent in (*tensor.shape, *tensor.stride()))
 
 
-def _argument(node: torch.fx.Node, name: str) -> Any:
-    """What an operation is called with, or its default; None where it has no such argument."""
+def _argument(node: torch.fx.Node, name: str, otherwise: Any = None) -> Any:
+    """What an operation is called with, or its default; `otherwise` where it has no such argument."""
     for index, argument in enumerate(node.target._schema.arguments):
         if argument.name == name:
             return node.kwargs.get(name, node.args[index] if index < len(node.args) else argument.default_value)
-    return None
+    return otherwise
 
 
 def _reason_against(graph: torch.fx.GraphModule) -> str:
@@ -319,10 +369,15 @@ def compile_graphs(graph: torch.fx.GraphModule, inputs: Sequence[Any], options: 
     from torch._dynamo.backends.common import aot_autograd
 
     def compiler(kind: str, graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
-        return CompiledGraph(graph, kind, options, _constant_arguments() if kind == "inference" else [])
+        compiled = CompiledGraph(graph, kind, options, _constant_arguments() if kind == "inference" else [])
+
+        def call(arguments: List[Any]) -> Any:  # a function, for Dynamo wraps those of backward graphs and keeps their attributes
+            return compiled(arguments)
+        call._boxed_call = True  # type: ignore[attr-defined]
+        return call
 
     trained = torch.is_grad_enabled() and any(isinstance(each, torch.Tensor) and each.requires_grad for each in inputs)
     return aot_autograd(
         fw_compiler=functools.partial(compiler, "forward"), bw_compiler=functools.partial(compiler, "backward"),
-        inference_compiler=functools.partial(compiler, "inference"), decompositions=_decompositions.training() if trained else {},
+        inference_compiler=functools.partial(compiler, "inference"), decompositions=_decompositions.training() if trained else _decompositions.inference(),
         partition_fn=min_cut_rematerialization_partition)(graph, inputs)

@@ -89,10 +89,19 @@ def _flash_backward(grad: Any, q: Any, k: Any, v: Any, out: Any, logsumexp: Any,
 
 
 @functools.cache
+def inference() -> Dict[Any, Callable[..., Any]]:
+    """AOTAutograd's table. The exporter's own translation of a batch norm takes it for one in inference always."""
+    return torch._decomp.get_decompositions(
+        [getattr(aten, name) for name in ("_native_batch_norm_legit_functional", "native_batch_norm", "cudnn_batch_norm",
+                                          "_batch_norm_with_update_functional") if hasattr(aten, name)])
+
+
+@functools.cache
 def training() -> Dict[Any, Callable[..., Any]]:
     """AOTAutograd's table for graphs that are trained. All other derivatives the exporter takes apart itself."""
     known = torch._decomp.get_decompositions([aten.max_pool2d_with_indices_backward, aten.embedding_dense_backward])
     return {
+        **inference(),
         **known,
         aten.convolution_backward.default: _convolution_backward,
         aten._scaled_dot_product_flash_attention_for_cpu_backward.default: _flash_for_cpu_backward,

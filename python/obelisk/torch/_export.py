@@ -12,6 +12,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tu
 import torch
 
 from .. import _model
+from .._errors import UnsupportedError
 from ._translations import translations
 
 T = TypeVar("T")
@@ -139,3 +140,20 @@ def compile_exported(exported: Exported, options: Dict[str, Any]) -> "_model.Mod
     threads = options.get("threads", 0)
     return _model.Model(None, {}, None, None, {}, _model._Program(
         _model._obelisk.Model.compile_bytes(exported.model, {**options, **({"memory": memory} if memory else {})}, None), threads))
+
+
+def of_program(program: torch.export.ExportedProgram) -> Exported:
+    """For `obelisk.compile(program)`."""
+    def work() -> Exported:
+        about = program.run_decompositions({}).graph_signature  # what is written in place is known only without operations that do so
+        written = [*about.buffers_to_mutate.values(), *about.user_inputs_to_mutate.values()]
+        if written:
+            raise UnsupportedError(f"the exported program writes to '{written[0]}'", hint="torch.compile(model, backend=\"obelisk\") does that")
+        return to_onnx(program)
+    try:
+        with _one_at_a_time:
+            return on_a_plain_thread(work)
+    except UnsupportedError:
+        raise
+    except Exception as error:  # an exporter may raise anything
+        raise UnsupportedError(f"PyTorch's exporter cannot write the program: {reason_of(error)}") from error
