@@ -196,8 +196,8 @@ struct Model {
 /// Maps and reads a file. Errors: kUsage when it is not there, kBadModel when it is not a model.
 Result<Model> read_model(const std::string& path);
 
-/// Reads bytes that `owner` keeps alive; `folder` is where external data may lie, what `memory` names
-/// is read there, and is the caller's to keep for as long as anything views it.
+/// Reads bytes that `owner` keeps alive; `folder` is where external data may lie, what `memory`
+/// names is read there, and is the caller's to keep for as long as anything views it.
 Result<Model> read_model_bytes(std::string_view bytes, std::shared_ptr<const void> owner,
                                std::string folder = ".", std::string path = "model",
                                ExternalMemory memory = {});
