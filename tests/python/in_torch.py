@@ -149,6 +149,31 @@ def test_a_program_that_answers_wrongly_is_never_believed(monkeypatch):
             assert any("wrong" in reason for reason in backend.report().reasons) == (verify != "never")
 
 
+def test_operations_that_no_program_can_do_divide_a_graph():
+    class Dropped(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second = nn.Linear(8, 8), nn.Linear(8, 4)
+
+        def forward(self, x):
+            x = torch.relu(self.first(x)) + 1
+            x = nn.functional.dropout(x, 0.5, training=True)
+            return torch.tanh(self.second(x) * 2), torch.special.airy_ai(x.sum(-1)) + 1  # which ONNX has no name for
+
+    model = Dropped()
+    fast = compiled(model)
+    with torch.no_grad():
+        for turn in range(4):
+            x = torch.randn(3, 8)
+            torch.manual_seed(turn)
+            made = fast(x)
+            torch.manual_seed(turn)
+            same(made, model(x))
+    graph, = backend.report()
+    assert graph.state == "in parts" and graph.parts >= 2 and 2 <= graph.eager_nodes < graph.nodes / 2 and graph.compiled_calls >= 6, repr(graph)
+    assert any("random" in reason for reason in graph.reasons) and any("airy" in reason for reason in graph.reasons)
+
+
 def test_an_index_out_of_range_is_eagers_error():
     table = nn.Embedding(10, 4)
     fast = compiled(table)

@@ -5,13 +5,13 @@ import functools
 import threading
 import time
 from collections import Counter, OrderedDict
-from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
 import torch
 
 from .. import _model
 from .._errors import Error, UsageError
-from . import _decompositions, _export, _report, _verify
+from . import _decompositions, _export, _parts, _report, _verify
 
 _EPS = {"fp16": 2.0 ** -10, "bf16": 2.0 ** -7, "tf32": 2.0 ** -10}
 
@@ -103,17 +103,20 @@ class _Entry(NamedTuple):
 class CompiledGraph:
     """One graph, called with the list of its arguments (which it empties, as AOTAutograd wants it)."""
 
-    def __init__(self, graph: torch.fx.GraphModule, kind: str, options: Options, constant: Sequence[int]) -> None:
+    def __init__(self, graph: torch.fx.GraphModule, kind: str, options: Options, constant: Set[str], report: "_report.Graph") -> None:
         self._options = options
         self._eager = graph
         placeholders = [node for node in graph.graph.nodes if node.op == "placeholder"]
         self._position = {node: index for index, node in enumerate(placeholders)}
-        self._constant = set(constant) if options.freeze and kind == "inference" else set()
-        self._outputs = list(graph.graph.output_node().args[0])
-        self.report = _report.new_graph(kind, sum(node.op == "call_function" for node in graph.graph.nodes))
+        self._constant = {index for node, index in self._position.items() if node.name in constant and options.freeze}
+        returned = graph.graph.output_node().args[0]
+        self._single = not isinstance(returned, (tuple, list))
+        self._outputs = [returned] if self._single else list(returned)
+        self.report = report
+        self.missing: List[str] = []  # operations that turned out to have no translation
         self._entries: "OrderedDict[Tuple[Any, ...], _Entry]" = OrderedDict()
         self._lock = threading.RLock()
-        self._whole = "training is left to eager (options={'training': True})" if kind != "inference" and not options.training else _reason_against(graph)
+        self._whole = "training is left to eager (options={'training': False})" if kind != "inference" and not options.training else ""
         self._views = _views_among(self._outputs)
         # What some operation computes, once each; other outputs are arguments, views or constants.
         roots = [self._views[out][0] if out in self._views else out for out in self._outputs]
@@ -190,7 +193,11 @@ class CompiledGraph:
             raise UsageError(f"a graph cannot run compiled: {reason}", hint="options={'fallback': True} lets PyTorch run it")
         _report.refuse(self.report, reason)
         self.report.eager_calls += 1
-        return self._eager(*arguments)
+        return self._eagerly(arguments)
+
+    def _eagerly(self, arguments: Sequence[Any]) -> List[Any]:
+        answer = self._eager(*arguments)
+        return [answer] if self._single else answer
 
     def _assemble(self, made: Sequence[torch.Tensor], entry: _Entry, arguments: Sequence[Any]) -> List[Any]:
         computed = dict(zip(self._computed, made))
@@ -225,6 +232,7 @@ class CompiledGraph:
                 entry = _Entry(None, reason=str(error))
             except Exception as error:  # an exporter may raise anything
                 entry = _Entry(None, reason="export: " + _export.reason_of(error))
+                self.missing += _export.without_translation(error)
             numbers = [index for index, out in enumerate(self._outputs)
                        if isinstance(out, torch.fx.Node) and out.op != "placeholder" and not isinstance(out.meta.get("val"), torch.Tensor)]
             answers = None
@@ -233,7 +241,7 @@ class CompiledGraph:
                     made = entry.program(arguments)
                 except Error as error:
                     return _Entry(None, reason=f"a call failed: {error}"), None
-                eager = self._eager(*arguments)
+                eager = self._eagerly(arguments)
                 entry = entry._replace(numbers={index: eager[index] for index in numbers})
                 entry, answers = self._judge(entry, made, eager, arguments)
             self._entries[key] = entry
@@ -262,7 +270,7 @@ class CompiledGraph:
         return list(eager)
 
     def _verified(self, key: Tuple[Any, ...], entry: _Entry, made: Sequence[torch.Tensor], arguments: Sequence[Any]) -> List[Any]:
-        entry, answers = self._judge(entry, made, self._eager(*arguments), arguments)
+        entry, answers = self._judge(entry, made, self._eagerly(arguments), arguments)
         self._entries[key] = entry
         return answers
 
@@ -341,15 +349,18 @@ def _argument(node: torch.fx.Node, name: str, otherwise: Any = None) -> Any:
     return otherwise
 
 
-def _reason_against(graph: torch.fx.GraphModule) -> str:
-    """Why no program can be made of a graph, as far as its operations tell; "" else."""
-    for node in graph.graph.nodes:
-        if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload):
-            continue
-        if torch.Tag.nondeterministic_seeded in node.target.tags and _argument(node, "dropout_p") != 0:
-            return f"{node.target} draws random numbers"
-        if node.target._schema.is_mutable:
-            return f"{node.target} writes to its argument"
+def _refusal(node: torch.fx.Node, missing: Sequence[str] = ()) -> str:
+    """Why no program can do an operation; "" where one may."""
+    if node.op != "call_function" or isinstance(node.target, torch._ops.HigherOrderOperator):
+        return "" if node.op != "call_function" else f"{node.target} has graphs inside"
+    if not isinstance(node.target, torch._ops.OpOverload):
+        return ""
+    if torch.Tag.nondeterministic_seeded in node.target.tags and _argument(node, "dropout_p") != 0:
+        return f"{node.target} draws random numbers"
+    if node.target._schema.is_mutable:
+        return f"{node.target} writes to its argument"
+    if str(node.target) in missing:
+        return f"PyTorch's exporter has no translation of {node.target}"
     return ""
 
 
@@ -369,10 +380,29 @@ def compile_graphs(graph: torch.fx.GraphModule, inputs: Sequence[Any], options: 
     from torch._dynamo.backends.common import aot_autograd
 
     def compiler(kind: str, graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
-        compiled = CompiledGraph(graph, kind, options, _constant_arguments() if kind == "inference" else [])
+        names = [node.name for node in graph.graph.nodes if node.op == "placeholder"]
+        constant = {names[index] for index in _constant_arguments()} if kind == "inference" else set()
+        report = _report.new_graph(kind, sum(node.op == "call_function" for node in graph.graph.nodes))
+        missing: List[str] = []
+
+        def whole(graph: torch.fx.GraphModule) -> CompiledGraph:
+            return CompiledGraph(graph, kind, options, constant, report)
+
+        def in_parts() -> _parts.Parts:
+            return _parts.Parts(graph, report, functools.partial(_refusal, missing=missing), whole)
+        split = options.fallback and (options.training or kind == "inference")
+        refusals = [reason for reason in map(_refusal, graph.graph.nodes) if reason]
+        if refusals and not split and not options.fallback:
+            raise UsageError(f"a graph cannot run compiled: {refusals[0]}")
+        runner = [in_parts() if refusals and split else whole(graph)]
 
         def call(arguments: List[Any]) -> Any:  # a function, for Dynamo wraps those of backward graphs and keeps their attributes
-            return compiled(arguments)
+            answer = runner[0](arguments)
+            if split and set(runner[0].missing) - set(missing):
+                missing.extend(runner[0].missing)
+                report.reasons.clear()
+                runner[0] = in_parts()
+            return answer
         call._boxed_call = True  # type: ignore[attr-defined]
         return call
 

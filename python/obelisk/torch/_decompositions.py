@@ -98,8 +98,8 @@ def inference() -> Dict[Any, Callable[..., Any]]:
 
 @functools.cache
 def training() -> Dict[Any, Callable[..., Any]]:
-    """AOTAutograd's table for graphs that are trained. All other derivatives the exporter takes apart itself."""
-    known = torch._decomp.get_decompositions([aten.max_pool2d_with_indices_backward, aten.embedding_dense_backward])
+    """AOTAutograd's table for graphs that are trained."""
+    known = {op: decomposition for op, decomposition in torch._decomp.decomposition_table.items() if "_backward" in str(op)}
     return {
         **inference(),
         **known,

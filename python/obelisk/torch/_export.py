@@ -40,6 +40,15 @@ def reason_of(error: BaseException) -> str:
     return " ".join(text.split())[:240]
 
 
+def without_translation(error: Optional[BaseException]) -> List[str]:
+    """Operations that the exporter says it has no translation for."""
+    found: List[str] = []
+    while error is not None:
+        found += [f"{op}.{overload}" for op, overload in re.findall(r"No ONNX function found for <OpOverload\(op='([\w.]+)', overload='(\w+)'\)>", str(error))]
+        error = error.__cause__
+    return list(dict.fromkeys(found))
+
+
 def on_a_plain_thread(function: Callable[[], T]) -> T:
     """Runs a function where none of the caller's modes (autograd, dispatch, tracing) are on: those are a thread's own."""
     answer: List[T] = []

@@ -83,5 +83,5 @@ def reset() -> None:
 def refuse(graph: Graph, reason: str, log: Optional[bool] = True) -> None:
     """Notes that something of a graph runs eagerly; each reason of a graph is logged once."""
     if reason not in graph.reasons and log:
-        logger.warning("a graph of %d operations (%s) runs eagerly: %s", graph.nodes, graph.kind, reason)
+        logger.warning("a graph of %d operations (%s) does not run compiled as a whole: %s", graph.nodes, graph.kind, reason)
     graph.reasons[reason] = graph.reasons.get(reason, 0) + 1
