@@ -13,6 +13,7 @@ from .. import _model
 from .._errors import Error, UsageError
 from . import _decompositions, _export, _parts, _report, _verify
 
+aten = torch.ops.aten
 _EPS = {"fp16": 2.0 ** -10, "bf16": 2.0 ** -7, "tf32": 2.0 ** -10}
 
 
@@ -144,8 +145,16 @@ class CompiledGraph:
             # The exporter sums 16-bit numbers in f32 and forgets to convert the result unless the type is asked for.
             if isinstance(about, torch.Tensor) and about.dtype in (torch.float16, torch.bfloat16) and _argument(node, "dtype", 0) is None:
                 node.kwargs = {**node.kwargs, "dtype": about.dtype}
+            # The exporter's own conversion of `number - tensor` fails where the tensor is converted.
+            if node.target is aten.rsub.Scalar and len(node.args) == 2 and node.args[0].meta["val"].dtype != about.dtype:
+                with copy.inserting_before(node):
+                    converted = copy.call_function(aten._to_copy.default, (node.args[0],), {"dtype": about.dtype})
+                    negative = copy.call_function(aten.neg.default, (converted,))
+                    node.replace_all_uses_with(copy.call_function(aten.add.Tensor, (negative, node.args[1])))
+                copy.erase_node(node)
+                continue
             # A program reads at the nearest valid index where PyTorch raises.
-            if node.target is torch.ops.aten.embedding.default and node.args[1].op == "placeholder":
+            if node.target is aten.embedding.default and node.args[1].op == "placeholder":
                 self._ranges.append((node.args[1], node.args[0].meta["val"].shape[0]))
         places = {made: self._position[node] for node, made in values.items() if node.op == "placeholder"}
         self._ranges = [(places[node], int(rows)) for node, rows in self._ranges if isinstance(rows, int)]
@@ -313,7 +322,6 @@ def _check(tensor: torch.Tensor) -> None:
         raise _export.Refused("an argument is a lazy conjugate or negative")
 
 
-aten = torch.ops.aten
 _WHOLE_VIEWS = {aten.view.default, aten.permute.default, aten.transpose.int, aten.t.default, aten.unsqueeze.default, aten.squeeze.default,
                 aten.squeeze.dim, aten.squeeze.dims, aten.alias.default, aten.detach.default}
 _PART_VIEWS = {aten.slice.Tensor, aten.select.int, aten.expand.default, aten.as_strided.default, aten.diagonal.default}
