@@ -274,6 +274,18 @@ def test_parameters_that_change():
     assert backend.report()[0].compiled_calls == 4
 
 
+def test_modules_of_one_class_share_a_graph():
+    modules = [Mlp(), Mlp()]
+    fast = torch.compile(lambda module, x: module(x), backend="obelisk", options={"threads": 1})
+    with torch.no_grad():
+        for turn in range(2):
+            for module in modules:
+                x = torch.randn(2, 8)
+                same(fast(module, x), module(x))
+    only(calls=4)
+    assert sum(graph.programs for graph in backend.report()) == 2
+
+
 def test_inference_mode():
     model, x = Mlp(), torch.randn(2, 8)
     with torch.inference_mode():

@@ -100,6 +100,13 @@ class _Entry(NamedTuple):
     numbers: Mapping[int, Any] = {}  # outputs that are numbers
     reason: str = ""
 
+    def fits(self, arguments: Sequence[Any]) -> bool:
+        for index, tensor, version in self.frozen:
+            now = arguments[index]
+            if (now is not tensor and now.data_ptr() != tensor.data_ptr()) or now._version != version:
+                return False
+        return True
+
 
 class CompiledGraph:
     """One graph, called with the list of its arguments (which it empties, as AOTAutograd wants it)."""
@@ -115,7 +122,8 @@ class CompiledGraph:
         self._outputs = [returned] if self._single else list(returned)
         self.report = report
         self.missing: List[str] = []  # operations that turned out to have no translation
-        self._entries: "OrderedDict[Tuple[Any, ...], _Entry]" = OrderedDict()
+        # By shapes; each shape's differ in the constants that they hold, for modules of one class share a graph.
+        self._entries: "OrderedDict[Tuple[Any, ...], List[_Entry]]" = OrderedDict()
         self._lock = threading.RLock()
         self._whole = "training is left to eager (options={'training': False})" if kind != "inference" and not options.training else ""
         self._views = _views_among(self._outputs)
@@ -123,10 +131,8 @@ class CompiledGraph:
         roots = [self._views[out][0] if out in self._views else out for out in self._outputs]
         self._computed = list(dict.fromkeys(
             node for node in roots if isinstance(node, torch.fx.Node) and node.op != "placeholder" and isinstance(node.meta.get("val"), torch.Tensor)))
-        if not self._computed and not self._whole:
-            self._whole = "it computes no tensor"
         self._ranges: List[Tuple[Any, Any]] = []
-        self._inner = None if self._whole else self._tensors_only()
+        self._inner = self._tensors_only() if self._computed and not self._whole else None
         # Without symbolic shapes Dynamo's guards have looked at all that a signature would.
         self._symbolic = any(not isinstance(node.meta.get("val"), torch.Tensor) or _is_symbolic(node.meta["val"]) for node in placeholders)
 
@@ -160,20 +166,24 @@ class CompiledGraph:
         self._ranges = [(places[node], int(rows)) for node, rows in self._ranges if isinstance(rows, int)]
         return torch.fx.GraphModule(self._eager, copy)
 
+    @staticmethod
+    def computes(graph: torch.fx.GraphModule) -> bool:
+        """Whether any tensor comes out that is not an argument or a view of one."""
+        outputs = graph.graph.output_node().args[0]
+        views = _views_among(outputs)
+        return any(isinstance(out, torch.fx.Node) and views.get(out, (out,))[0].op != "placeholder" and isinstance(out.meta.get("val"), torch.Tensor)
+                   for out in outputs)
+
     # ---- calls ----
     def __call__(self, arguments: List[Any]) -> Any:
         given = list(arguments)
         arguments.clear()
+        if not self._computed:
+            return self._eagerly(given)
         if self._whole:
             return self._run_eagerly(given, self._whole)
         key = self._signature(given) if self._symbolic else ()
-        entry = self._entries.get(key)
-        if entry is not None:
-            for index, tensor, version in entry.frozen:
-                now = given[index]
-                if now._version != version or (now is not tensor and now.data_ptr() != tensor.data_ptr()):
-                    entry = None
-                    break
+        entry = next((each for each in self._entries.get(key, ()) if each.fits(given)), None)
         for index, rows in self._ranges:
             if given[index].is_cpu and given[index].numel():
                 low, high = torch.aminmax(given[index])
@@ -227,14 +237,16 @@ class CompiledGraph:
     def _make(self, key: Tuple[Any, ...], arguments: Sequence[Any]) -> Tuple[_Entry, Optional[List[Any]]]:
         """The entry, and the answers of this call where they were computed on the way."""
         with self._lock:
-            old = self._entries.get(key)
-            if old is not None:  # a constant has changed, or another thread has just been here
-                changed = {index for index, tensor, version in old.frozen
-                           if arguments[index].data_ptr() != tensor.data_ptr() or arguments[index]._version != version}
-                if not changed:
-                    return old, None
+            beside = self._entries.setdefault(key, [])
+            for each in beside:
+                if each.fits(arguments):  # another thread has just been here
+                    return each, None
+            changed = {index for each in beside for index, tensor, version in each.frozen
+                       if arguments[index].data_ptr() == tensor.data_ptr() and arguments[index]._version != version}
+            if changed:
                 _report.logger.info("%d parameters of a graph of %d operations have changed and are inputs from now on", len(changed), self.report.nodes)
                 self._constant -= changed
+                beside[:] = [each for each in beside if not any(index in changed for index, _, _ in each.frozen)]
             try:
                 entry = self._compile(arguments)
             except (_export.Refused, Error) as error:
@@ -253,11 +265,14 @@ class CompiledGraph:
                 eager = self._eagerly(arguments)
                 entry = entry._replace(numbers={index: eager[index] for index in numbers})
                 entry, answers = self._judge(entry, made, eager, arguments)
-            self._entries[key] = entry
+            beside.append(entry)
             self._entries.move_to_end(key)
-            while len(self._entries) > max(1, self._options.programs):
-                self._entries.popitem(last=False)
-            self.report.programs = sum(each.program is not None for each in self._entries.values())
+            while sum(map(len, self._entries.values())) > max(1, self._options.programs):
+                oldest, entries = next(iter(self._entries.items()))
+                entries.pop(0)
+                if not entries:
+                    del self._entries[oldest]
+            self.report.programs = sum(each.program is not None for entries in self._entries.values() for each in entries)
             return entry, answers
 
     def _judge(self, entry: _Entry, made: Sequence[torch.Tensor], eager: Sequence[Any], arguments: Sequence[Any]) -> Tuple[_Entry, List[Any]]:
@@ -280,7 +295,8 @@ class CompiledGraph:
 
     def _verified(self, key: Tuple[Any, ...], entry: _Entry, made: Sequence[torch.Tensor], arguments: Sequence[Any]) -> List[Any]:
         entry, answers = self._judge(entry, made, self._eagerly(arguments), arguments)
-        self._entries[key] = entry
+        if entry.program is None:
+            self._entries[key] = [entry]
         return answers
 
     def _compile(self, arguments: Sequence[Any]) -> _Entry:
@@ -390,7 +406,7 @@ def compile_graphs(graph: torch.fx.GraphModule, inputs: Sequence[Any], options: 
     def compiler(kind: str, graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
         names = [node.name for node in graph.graph.nodes if node.op == "placeholder"]
         constant = {names[index] for index in _constant_arguments()} if kind == "inference" else set()
-        report = _report.new_graph(kind, sum(node.op == "call_function" for node in graph.graph.nodes))
+        report = _report.Graph(kind, sum(node.op == "call_function" for node in graph.graph.nodes))
         missing: List[str] = []
 
         def whole(graph: torch.fx.GraphModule) -> CompiledGraph:
@@ -402,6 +418,8 @@ def compile_graphs(graph: torch.fx.GraphModule, inputs: Sequence[Any], options: 
         refusals = [reason for reason in map(_refusal, graph.graph.nodes) if reason]
         if refusals and not split and not options.fallback:
             raise UsageError(f"a graph cannot run compiled: {refusals[0]}")
+        if CompiledGraph.computes(graph):
+            _report.add(report)
         runner = [in_parts() if refusals and split else whole(graph)]
 
         def call(arguments: List[Any]) -> Any:  # a function, for Dynamo wraps those of backward graphs and keeps their attributes

@@ -61,11 +61,9 @@ _graphs: Report = Report()
 _lock = threading.Lock()
 
 
-def new_graph(kind: str, nodes: int) -> Graph:
-    graph = Graph(kind, nodes)
+def add(graph: Graph) -> None:
     with _lock:
         _graphs.append(graph)
-    return graph
 
 
 def report() -> Report:
