@@ -13,7 +13,6 @@ import torch
 
 from .. import _model
 from .._errors import UnsupportedError
-from ._translations import translations
 
 T = TypeVar("T")
 OPSET = 20  # the newest that PyTorch's exporter writes without converting
@@ -111,8 +110,7 @@ def to_onnx(program: torch.export.ExportedProgram, share: bool = True) -> Export
     import onnx_ir
 
     with _silent():
-        made = torch.onnx.export(program, dynamo=True, opset_version=OPSET, optimize=False, verbose=False,
-                                 custom_translation_table=translations())
+        made = torch.onnx.export(program, dynamo=True, opset_version=OPSET, optimize=False, verbose=False)
     graph = made.model.graph
     memory: Dict[str, torch.Tensor] = {}
     state = {**program.state_dict, **program.constants}
