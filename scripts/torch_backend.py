@@ -147,19 +147,20 @@ def geometric_mean(values):
     return math.exp(statistics.fmean(map(math.log, values))) if values else None
 
 
-def summary(results):
+def summary(results, times):
     counts = {key: sum(row["runs"] == key for row in results.values()) for key in LABELS}
     text = f"{len(results)} models: " + ", ".join(f"{count} {LABELS[key]}" for key, count in counts.items() if count)
     whole = [row for row in results.values() if row["runs"] == "whole" and row.get("obelisk_ms")]
-    for other in ("eager", "inductor"):
+    for other in ("eager", "inductor") if times else ():
         ratio = geometric_mean([row[f"{other}_ms"] / row["obelisk_ms"] for row in whole if row.get(f"{other}_ms")])
         if ratio:
             text += f"; {other} takes {ratio:.2f} times as long as those that run whole (geometric mean)"
     return text
 
 
-def table(results, versions):
-    inductor = any(row.get("inductor_ms") for row in results.values())
+def table(results, versions, times):
+    """`times`: with latencies, which a machine that others use does not tell."""
+    inductor = times and any(row.get("inductor_ms") for row in results.values())
     device = next((row["device"] for row in results.values() if "device" in row), "")
     lines = ["# Models through torch.compile", "",
              "Written by `scripts/torch_backend.py`; not by hand. Models as their libraries define them, small, with random weights that let the",
@@ -167,15 +168,15 @@ def table(results, versions):
              + ", ".join(f"{name} {version}" for name, version in versions.items()) + ".", "",
              "*whole*: every graph is a program of Obelisk from its first operation to its last. *in parts*: some are. *refused*: none is, all runs",
              "eagerly, and the reason stands there. *failed*: no answer, for the reason named. Errors are beside eager PyTorch, relative to the largest",
-             "number of the output; above 1e-4 they are beside PyTorch in f64, with eager's own in brackets. *first* is the first call, of which most is",
-             "PyTorch's exporter.", "", summary(results) + "."]
+             "number of the output; above 1e-4 they are beside PyTorch in f64, with eager's own in brackets."
+             + (" *first* is the first call, of which most is PyTorch's exporter." if times else ""), "", summary(results, times) + "."]
     missing = [name for name in MODELS if name not in results]
     if missing:
         lines += ["", f"No result yet: {', '.join(missing)}."]
+    heads = ["model", "runs", "graphs", "operations", "error", *(["first, s", "eager, ms", "obelisk, ms"] if times else []),
+             *(["inductor, ms"] if inductor else []), "reason"]
     for library in ("transformers", "timm"):
-        lines += ["", f"## {library}", "",
-                  "| model | runs | graphs | operations | error | first, s | eager, ms | obelisk, ms |" + (" inductor, ms |" if inductor else "") + " reason |",
-                  "| --- | --- | --- | --- | --- | --- | --- | --- |" + (" --- |" if inductor else "") + " --- |"]
+        lines += ["", f"## {library}", "", "| " + " | ".join(heads) + " |", "| " + " | ".join("---" for _ in heads) + " |"]
         for name, row in sorted(results.items()):
             if not name.startswith(library):
                 continue
@@ -184,7 +185,8 @@ def table(results, versions):
                 return format(row[key], form) if row.get(key) is not None else ""
             error = number("error", ".1e") + (f" ({row['own_error']:.1e})" if "own_error" in row else "")
             cells = [name.partition(".")[2], LABELS[row["runs"]], f"{row.get('compiled', '')} of {row.get('graphs', '')}" if "graphs" in row else "",
-                     number("operations", "d"), error, number("first_seconds", ".1f"), number("eager_ms", ".2f"), number("obelisk_ms", ".2f")]
+                     number("operations", "d"), error]
+            cells += [number("first_seconds", ".1f"), number("eager_ms", ".2f"), number("obelisk_ms", ".2f")] if times else []
             cells += [number("inductor_ms", ".2f")] if inductor else []
             cells.append("; ".join(row["reasons"])[:200].replace("|", "\\|"))
             lines.append("| " + " | ".join(cells) + " |")
@@ -196,6 +198,7 @@ def main():
     parser.add_argument("names", nargs="*", help="models, or patterns as timm.*; all without")
     parser.add_argument("--target", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--inductor", nargs="?", const="default", choices=("default", "autotune"), help="its latency, too")
+    parser.add_argument("--times", action="store_true", help="latencies in the table of a CPU, too: for a machine that nobody else uses")
     parser.add_argument("--limit", type=int, default=240, help="seconds for one model")
     parser.add_argument("--within", type=int, help="begin none after so many seconds")
     parser.add_argument("--folder", type=Path)
@@ -209,6 +212,7 @@ def main():
         parser.error(f"no model is called {arguments.names}; there are {', '.join(MODELS)}")
     # The server that models' processes are forks of has imported what all of them need.
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(Path(__file__).parent), os.environ.get("PYTHONPATH")]))
+    os.environ.setdefault("PYTHONWARNINGS", "ignore")  # of what children that were ended had open
     processes = multiprocessing.get_context("forkserver")
     processes.set_forkserver_preload(["zoo_models", "zoo_wide_export", "timm", "transformers.modeling_utils", "obelisk.torch", "onnxscript"])
     start = time.monotonic()
@@ -226,8 +230,9 @@ def main():
     from importlib.metadata import version
     versions = {package: version(package) for package in ("torch", "transformers", "timm")}
     out = arguments.out or ROOT / "docs" / ("torch.md" if arguments.target == "cpu" else "torch_cuda.md")
-    out.write_text(table(results, versions))
-    print(summary(results))
+    times = arguments.times or arguments.target == "cuda"
+    out.write_text(table(results, versions, times))
+    print(summary(results, times))
     return 1 if any(row["runs"] == "wrong" for row in results.values()) else 0
 
 
