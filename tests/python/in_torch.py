@@ -1,4 +1,4 @@
-"""Run by torch_test.py in an environment that has the wheel, PyTorch, torchvision and transformers."""
+"""Run by torch_backend_test.py in an environment that has the wheel, PyTorch, torchvision and transformers."""
 import contextlib
 import functools
 import logging

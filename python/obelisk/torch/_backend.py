@@ -58,7 +58,6 @@ class _Program:
         for port, like in zip(self._program.outputs, outputs):
             dense = like.is_contiguous() or not _is_dense(like)
             self.outputs.append((port.name, tuple(like.shape), like.dtype, like.device, None if dense else like.stride()))
-        self._one_at_a_time = threading.Lock()
 
     def __call__(self, arguments: Sequence[Any]) -> List[torch.Tensor]:
         context = self._program.context()
