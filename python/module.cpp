@@ -5,6 +5,7 @@
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/map.h>
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
@@ -124,6 +125,10 @@ obelisk::CompileOptions options_of(const nb::dict& given,
       o.cache = nb::cast<std::string>(value);
     else if (name == "folder")
       o.folder = nb::cast<std::string>(value);
+    else if (name == "memory")
+      for (const auto& [location, where] :
+           nb::cast<std::map<std::string, std::pair<uintptr_t, size_t>>>(value))
+        o.memory[location] = {reinterpret_cast<const std::byte*>(where.first), where.second};
     else
       throw Failure(FailureKind::kUsage, "there is no option '" + name + "'", "",
                     "help(obelisk.compile) names them", "there is no option '" + name + "'");
@@ -194,6 +199,7 @@ nb::dict describe(const obelisk::Result<obelisk::frontends::onnx::Model>& model)
 
 NB_MODULE(_obelisk, m) {
   m.attr("__version__") = OBELISK_VERSION;
+  nb::set_leak_warnings(false);  // caches of PyTorch hold models until the process ends
   nb::register_exception_translator([](const std::exception_ptr& thrown, void*) {
     try {
       std::rethrow_exception(thrown);

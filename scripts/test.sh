@@ -35,12 +35,15 @@ stage wheel scripts/wheel.sh
 # Whole outputs, for tally.py counts the cases of each program.
 stage ctest ctest --test-dir build -j 2 --output-on-failure --test-output-size-passed 4000000 --test-output-size-failed 4000000 \
   --output-junit "$reports/ctest.xml"
-stage pytest python3 -m pytest -q -p no:cacheprovider tests --ignore tests/cli/device_code_test.py --junitxml "$reports/pytest.xml"
+stage pytest python3 -m pytest -q -p no:cacheprovider tests --ignore tests/cli/device_code_test.py --ignore tests/python/torch_backend_test.py \
+  --junitxml "$reports/pytest.xml"
 stage device_code python3 -m pytest -q -p no:cacheprovider tests/cli/device_code_test.py --junitxml "$reports/device_code.xml"
 stage conformance python3 scripts/conformance.py --junit "$reports/conformance.xml"
 # Twelve networks of the wide zoo, others with each commit; none is begun after four minutes.
 stage zoo_wide scripts/zoo.sh wide --within 240 \
   --dozen "$(git rev-list --count HEAD 2>/dev/null || date +%j | sed 's/^0*//')"
+# The backend of torch.compile, in a copy of the environment that the stage before has made.
+stage torch python3 -m pytest -q -p no:cacheprovider tests/python/torch_backend_test.py --junitxml "$reports/torch.xml"
 if [ -n "$all" ]; then
   stage patterns scripts/zoo.sh patterns
   stage zoo scripts/zoo.sh

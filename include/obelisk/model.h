@@ -65,6 +65,9 @@ struct CompileOptions {
   std::string compiler;        // the C++ compiler for bodies; empty: found on the PATH
   std::string cache;           // folder of the object cache; empty: the user's; "off": none
   std::string folder;  // of bytes: where the model's external data lies; empty: there is none
+  /// Of bytes: external data that lies in memory, by location. It is the caller's to keep,
+  /// unchanged, for as long as the model lives: what needs no other layout is used where it is.
+  std::map<std::string, std::span<const std::byte>> memory;
   std::function<void(const std::string& step, double done)> progress;  // done in [0, 1]
   std::function<bool()> interrupted;  // asked now and then; true ends with kInterrupted
 };

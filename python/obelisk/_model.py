@@ -146,9 +146,11 @@ class Model:
     """
 
     def __init__(self, source: Optional[Tuple[str, Any]], options: Dict[str, Any], progress: Optional[Callable[[str, float], Any]],
-                 description: Optional[Dict[str, Any]], ranges: Dict[str, Tuple[int, int]], program: Optional[_Program]) -> None:
+                 description: Optional[Dict[str, Any]], ranges: Dict[str, Tuple[int, int]], program: Optional[_Program],
+                 kept: Any = None) -> None:
         self._source, self._options, self._progress, self._ranges = source, options, progress, ranges
         self._programs: Dict[Tuple, _Program] = {}
+        self._kept = kept  # memory of weights that are not the model's own
         self._lock = threading.Lock()
         self._only = program
         if program is not None:
@@ -275,10 +277,14 @@ def _source(model: Source) -> Tuple[str, Any]:
         return "bytes", bytes(model)
     if hasattr(model, "SerializeToString"):  # an onnx.ModelProto
         return "bytes", model.SerializeToString()
+    if type(model).__module__.startswith("torch.export"):
+        from .torch import _export
+        return "exported", _export.of_program(model)
     try:
         return "file", os.fspath(model)
     except TypeError:
-        raise UsageError(f"a {type(model).__name__} is no model", hint="a path, the bytes of an .onnx file, or an onnx.ModelProto") from None
+        raise UsageError(f"a {type(model).__name__} is no model",
+                         hint="a path, the bytes of an .onnx file, an onnx.ModelProto, or a torch.export.ExportedProgram") from None
 
 
 def compile(  # noqa: A001
@@ -302,7 +308,8 @@ def compile(  # noqa: A001
 ) -> Model:
     """Compiles a network.
 
-    model            a path (.onnx, or a graph as text, .ir), the bytes of an .onnx file, or an onnx.ModelProto
+    model            a path (.onnx, or a graph as text, .ir), the bytes of an .onnx file, an onnx.ModelProto, or a
+                     torch.export.ExportedProgram, whose parameters are read in place and are to stay as they are
     target           "auto": a GPU where one and its compiler are, else the CPU; "cpu"; "cuda", "cuda:1"; an architecture ("sm_90a")
     precision        "keep" the model's arithmetic, or "fp32", "tf32", "fp16", "bf16"; inputs and outputs keep their types
     shapes           of inputs, {"pixels": (8, 3, 224, 224)}; of symbolic dimensions, {"batch": 8}; a pair is a range, {"seq": (1, 512)}.
@@ -323,6 +330,11 @@ def compile(  # noqa: A001
         "verify_seconds": verify_seconds, "memory_limit": memory_limit, "batch_invariant": batch_invariant, "watchdog": watchdog,
         "compiler": compiler, "cache": cache, "folder": folder,
         "values": {name: [value] if isinstance(value, int) else list(value) for name, value in (values or {}).items()}}
+    kept: Any = None
+    if kind == "exported":
+        kept = what.memory  # tensors that the program reads in place
+        options["memory"] = {location: (tensor.data_ptr(), tensor.nbytes) for location, tensor in kept.items()}
+        kind, what = "bytes", what.model
     if kind == "file" and str(what).endswith(".ir"):
         return Model(None, options, progress, None, {}, _Program(_obelisk.Model.compile_file(what, options, progress), threads))
     about = _obelisk.describe_file(what) if kind == "file" else _obelisk.describe_bytes(what)
@@ -345,9 +357,9 @@ def compile(  # noqa: A001
     open_ = [name for name, shape in inputs.items()
              if name not in bound and name not in options["values"] and (shape is None or any(not d.isdigit() and d not in known for d in shape))]
     if open_:
-        return Model((kind, what), options, progress, about, ranges, None)
+        return Model((kind, what), options, progress, about, ranges, None, kept)
     make = _obelisk.Model.compile_file if kind == "file" else _obelisk.Model.compile_bytes
-    return Model(None, options, progress, None, {}, _Program(make(what, options, progress), threads))
+    return Model(None, options, progress, None, {}, _Program(make(what, options, progress), threads), kept)
 
 
 def load(

@@ -99,11 +99,12 @@ compiler::Network read_network(const std::string& path) {
   return value_or_raise(compiler::open_network(path));
 }
 
-compiler::Network read_network(std::span<const std::byte> file, const std::string& folder) {
+compiler::Network read_network(std::span<const std::byte> file, const CompileOptions& wanted) {
   const auto copy = std::make_shared<const Tensor>(copy_of(file));
   compiler::Network network;
   network.model = value_or_raise(
-      frontends::onnx::read_model_bytes({copy->as<char>(), file.size()}, copy, folder));
+      frontends::onnx::read_model_bytes({copy->as<char>(), file.size()}, copy, wanted.folder,
+                                        "model", {wanted.memory.begin(), wanted.memory.end()}));
   return network;
 }
 
@@ -197,7 +198,7 @@ Model Model::compile(const std::string& path, const CompileOptions& wanted) {
 
 Model Model::compile(std::span<const std::byte> file, const CompileOptions& wanted) {
   return guarded([&] {
-    auto [made, machine] = compiled(read_network(file, wanted.folder), wanted);
+    auto [made, machine] = compiled(read_network(file, wanted), wanted);
     return Model(State::of(std::move(made), machine.gpu, wanted.verify));
   });
 }

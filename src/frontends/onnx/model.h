@@ -14,6 +14,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -156,16 +157,26 @@ struct FunctionDef {
   Opsets opsets;
 };
 
+/// Bytes of external data that the caller holds in memory, by location.
+using ExternalMemory = std::map<std::string, std::span<const std::byte>, std::less<>>;
+
 /// Maps each external file once. Safe to use from several threads.
 class ExternalFiles {
  public:
-  explicit ExternalFiles(std::string folder) : folder_(std::move(folder)) {}
+  explicit ExternalFiles(std::string folder, ExternalMemory memory = {})
+      : folder_(std::move(folder)), memory_(std::move(memory)) {}
+  /// What the caller holds of this location; no file of that name is looked for.
+  std::optional<std::span<const std::byte>> in_memory(std::string_view location) const {
+    const auto found = memory_.find(location);
+    return found == memory_.end() ? std::nullopt : std::optional(found->second);
+  }
   /// Errors: kBadModel when `location` is absolute, leaves the folder (by `..` or by a symbolic
   /// link), or is no regular file.
   Result<std::shared_ptr<const MappedFile>> open(std::string_view location);
 
  private:
   const std::string folder_;
+  const ExternalMemory memory_;
   std::mutex mutex_;
   std::map<std::string, std::shared_ptr<const MappedFile>, std::less<>> files_;  // under mutex_
 };
@@ -185,9 +196,11 @@ struct Model {
 /// Maps and reads a file. Errors: kUsage when it is not there, kBadModel when it is not a model.
 Result<Model> read_model(const std::string& path);
 
-/// Reads bytes that `owner` keeps alive; `folder` is where external data may lie.
+/// Reads bytes that `owner` keeps alive; `folder` is where external data may lie, what `memory`
+/// names is read there, and is the caller's to keep for as long as anything views it.
 Result<Model> read_model_bytes(std::string_view bytes, std::shared_ptr<const void> owner,
-                               std::string folder = ".", std::string path = "model");
+                               std::string folder = ".", std::string path = "model",
+                               ExternalMemory memory = {});
 
 /// The values of a tensor: a view of the file where its bytes are the elements, else an allocation.
 Result<Tensor> decode(const Model& model, const TensorDef& tensor);

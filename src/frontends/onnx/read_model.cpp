@@ -492,10 +492,10 @@ Error bad_model(std::string message, std::string node, std::string hint) {
 }
 
 Result<Model> read_model_bytes(std::string_view bytes, std::shared_ptr<const void> owner,
-                               std::string folder, std::string path) {
+                               std::string folder, std::string path, ExternalMemory memory) {
   Model model;
   model.owner = std::move(owner);
-  model.files = std::make_shared<ExternalFiles>(std::move(folder));
+  model.files = std::make_shared<ExternalFiles>(std::move(folder), std::move(memory));
   model.path = path;
   if (bytes.empty()) return bad_model(fmt::format("'{}' is empty", path));
   bool has_graph = false;

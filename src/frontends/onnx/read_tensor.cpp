@@ -97,18 +97,23 @@ Result<Tensor> from_external(const Model& model, const TensorDef& tensor, const 
   TRY(const int64_t offset, parse_count(tensor.offset_text, 0, tensor, "offset"));
   TRY(const int64_t length, parse_count(tensor.length_text, type.bytes(), tensor, "length"));
   if (length != type.bytes()) return wrong_size(tensor, type, length, "bytes of external data");
-  auto opened = model.files->open(tensor.location);
-  if (!opened.ok()) {
-    opened.error().message = fmt::format("{}: {}", called(tensor), opened.error().message);
-    return std::move(opened.error());
+  std::shared_ptr<const MappedFile> file;
+  std::optional<std::span<const std::byte>> data = model.files->in_memory(tensor.location);
+  if (!data) {
+    auto opened = model.files->open(tensor.location);
+    if (!opened.ok()) {
+      opened.error().message = fmt::format("{}: {}", called(tensor), opened.error().message);
+      return std::move(opened.error());
+    }
+    file = *opened;
+    data.emplace(file->data(), file->size());
   }
-  const std::shared_ptr<const MappedFile> file = *opened;
-  const auto size = static_cast<int64_t>(file->size());
+  const auto size = static_cast<int64_t>(data->size());
   if (offset > size || length > size - offset)
     return bad_model(fmt::format("{}: external data [{}, {} + {}) but '{}' has {} bytes",
                                  called(tensor), offset, offset, length, tensor.location, size),
                      "", "the data file may be cut short, or belong to another model");
-  const std::string_view bytes(reinterpret_cast<const char*>(file->data()) + offset, length);
+  const std::string_view bytes(reinterpret_cast<const char*>(data->data()) + offset, length);
   return from_bytes(tensor, type, bytes, file);
 }
 

@@ -204,6 +204,25 @@ TEST_F(ExternalData, RefusesRangesThatDoNotFit) {
   EXPECT_THAT(error("data", "4x"), HasSubstr("not a count"));
 }
 
+TEST_F(ExternalData, IsReadWhereTheCallerHoldsIt) {
+  const std::vector<float> numbers = {5, 6, 7};
+  const auto decoded = [&](const std::string& location,
+                           const std::string& offset) -> Result<Tensor> {
+    const auto owner = std::make_shared<const std::string>(
+        make::model(graph({}, {}, {}, {external("w", kFloat, {2}, location, offset, "8")})));
+    TRY(const Model model, read_model_bytes(*owner, owner, (folder_ / "model").string(), "model",
+                                            {{"held", std::as_bytes(std::span(numbers))},
+                                             {"../secret", std::as_bytes(std::span(numbers))}}));
+    return decode(model, model.graph.initializers[0]);
+  };
+  EXPECT_EQ(decoded("held", "4")->data(), numbers.data() + 1);
+  EXPECT_EQ(decoded("../secret", "0")->get_double(0), 5);  // a name, not a path
+  EXPECT_EQ(decoded("data", "0")->get_double(0), 1);       // all others are files
+  const auto beyond = decoded("held", "8");
+  ASSERT_FALSE(beyond.ok());
+  EXPECT_THAT(beyond.error().text(), HasSubstr("'held' has 12 bytes"));
+}
+
 TEST(ReadTensor, SparseBecomesDense) {
   const auto sparse = [](const std::string& values, const std::string& indices,
                          std::vector<int64_t> dims) {

@@ -1,0 +1,438 @@
+"""The compiler that AOTAutograd calls with graphs of ATen operations, and the callables that it gets back."""
+from __future__ import annotations
+
+import functools
+import threading
+import time
+from collections import Counter, OrderedDict
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
+
+import torch
+
+from .. import _model
+from .._errors import Error, UsageError
+from . import _decompositions, _export, _parts, _report, _verify
+
+aten = torch.ops.aten
+_EPS = {"fp16": 2.0 ** -10, "bf16": 2.0 ** -7, "tf32": 2.0 ** -10}
+
+
+class Options(NamedTuple):
+    """What `torch.compile(..., options={...})` may say; the keywords of `obelisk.compile` beside these."""
+    verify: str = "once"  # each program's first call beside eager; "always": every call; "never"
+    fallback: bool = True  # what cannot be compiled runs eagerly; False: an exception instead
+    freeze: bool = True  # parameters of inference are constants; when one changes it becomes an input
+    programs: int = 64  # of one graph, for so many combinations of shapes; the one that was not used for longest goes first
+    training: bool = True  # forward and backward graphs are compiled, too; False: they run eagerly
+    target: str = "auto"  # "auto": the device on which the tensors lie
+    precision: str = "keep"
+    compile: Mapping[str, Any] = {}  # all other keywords
+
+    @classmethod
+    def of(cls, given: Optional[Mapping[str, Any]]) -> "Options":
+        own: Dict[str, Any] = {}
+        rest: Dict[str, Any] = {}
+        known = ("granularity", "threads", "memory_limit", "batch_invariant", "watchdog", "compiler", "cache")
+        for name, value in (given or {}).items():
+            if name in cls._fields and name != "compile":
+                own[name] = value
+            elif name in known:
+                rest[name] = value
+            else:
+                names = [field for field in cls._fields if field != "compile"] + list(known)
+                raise UsageError(f"the backend 'obelisk' has no option '{name}'; its options: " + ", ".join(names))
+        if own.get("verify", "once") not in ("once", "always", "never"):
+            raise UsageError(f"verify is '{own['verify']}', not once, always or never")
+        return cls(compile=rest, **own)
+
+
+class _Program:
+    """A compiled model and which arguments it reads."""
+
+    def __init__(self, model: "_model.Model", open_: Sequence[int], outputs: Sequence[Any], memory: Mapping[str, torch.Tensor]) -> None:
+        self._program = model.program_for({})
+        self._memory = memory  # which the program reads for as long as it lives
+        self.inputs = [(name, index) for name, index in open_]
+        self.on_gpu = self._program.inside.gpu >= 0
+        self.outputs = []
+        for port, like in zip(self._program.outputs, outputs):
+            dense = like.is_contiguous() or not _is_dense(like)
+            self.outputs.append((port.name, tuple(like.shape), like.dtype, like.device, None if dense else like.stride()))
+
+    def __call__(self, arguments: Sequence[Any]) -> List[torch.Tensor]:
+        context = self._program.context()
+        kept, made = [], []
+        for name, index in self.inputs:
+            tensor = arguments[index].detach()
+            if not tensor.is_contiguous() or (self.on_gpu and tensor.data_ptr() % 16):
+                tensor = tensor.clone(memory_format=torch.contiguous_format)
+            kept.append(tensor)
+            context.bind_input(name, tensor)
+        for name, shape, dtype, device, _ in self.outputs:
+            tensor = torch.empty(shape, dtype=dtype, device=device)
+            made.append(tensor)
+            context.bind_output(name, tensor)
+        if self.on_gpu and all(tensor.is_cuda for tensor in kept):
+            context.run_on(torch.cuda.current_stream(made[0].device).cuda_stream)
+        else:
+            context.run()
+        for index, (_, shape, dtype, device, stride) in enumerate(self.outputs):
+            if stride is not None:  # as eager's answer lies in memory
+                made[index] = torch.empty_strided(shape, stride, dtype=dtype, device=device).copy_(made[index])
+        return made
+
+
+def _is_dense(tensor: torch.Tensor) -> bool:
+    """Whether its elements fill their memory, in whatever order of dimensions."""
+    expected = 1
+    for stride, extent in sorted((s, e) for s, e in zip(tensor.stride(), tensor.shape) if e != 1):
+        if stride != expected:
+            return False
+        expected *= extent
+    return True
+
+
+class _Entry(NamedTuple):
+    """What runs for one combination of shapes."""
+    program: Optional[_Program]  # None: eager
+    frozen: Tuple[Tuple[int, torch.Tensor, int], ...] = ()  # argument, the tensor, its version when it was read
+    numbers: Mapping[int, Any] = {}  # outputs that are numbers
+    reason: str = ""
+
+    def fits(self, arguments: Sequence[Any]) -> bool:
+        for index, tensor, version in self.frozen:
+            now = arguments[index]
+            if (now is not tensor and now.data_ptr() != tensor.data_ptr()) or now._version != version:
+                return False
+        return True
+
+
+class CompiledGraph:
+    """One graph, called with the list of its arguments (which it empties, as AOTAutograd wants it)."""
+
+    def __init__(self, graph: torch.fx.GraphModule, kind: str, options: Options, constant: Set[str], report: "_report.Graph") -> None:
+        self._options = options
+        self._eager = graph
+        placeholders = [node for node in graph.graph.nodes if node.op == "placeholder"]
+        self._position = {node: index for index, node in enumerate(placeholders)}
+        self._constant = {index for node, index in self._position.items() if node.name in constant and options.freeze}
+        returned = graph.graph.output_node().args[0]
+        self._single = not isinstance(returned, (tuple, list))
+        self._outputs = [returned] if self._single else list(returned)
+        self.report = report
+        self.missing: List[str] = []  # operations that turned out to have no translation
+        # By shapes; each shape's differ in the constants that they hold, for modules of one class share a graph.
+        self._entries: "OrderedDict[Tuple[Any, ...], List[_Entry]]" = OrderedDict()
+        self._lock = threading.RLock()
+        self._whole = "training is left to eager (options={'training': False})" if kind != "inference" and not options.training else ""
+        self._views = _views_among(self._outputs)
+        # What some operation computes, once each; other outputs are arguments, views or constants.
+        roots = [self._views[out][0] if out in self._views else out for out in self._outputs]
+        self._computed = list(dict.fromkeys(
+            node for node in roots if isinstance(node, torch.fx.Node) and node.op != "placeholder" and isinstance(node.meta.get("val"), torch.Tensor)))
+        self._ranges: List[Tuple[Any, Any]] = []
+        self._inner = self._tensors_only() if self._computed and not self._whole else None
+        # Without symbolic shapes Dynamo's guards have looked at all that a signature would.
+        self._symbolic = any(not isinstance(node.meta.get("val"), torch.Tensor) or _is_symbolic(node.meta["val"]) for node in placeholders)
+
+    def _tensors_only(self) -> torch.fx.GraphModule:
+        """The graph that computes the tensors among the outputs, for export."""
+        copy = torch.fx.Graph()
+        values: Dict[torch.fx.Node, torch.fx.Node] = {}
+        copy.graph_copy(self._eager.graph, values)
+        copy.output(tuple(values[node] for node in self._computed))
+        copy.eliminate_dead_code()
+        self._used = {self._position[node] for node, made in values.items() if node.op == "placeholder" and made.users}
+        for node in copy.nodes:
+            if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload):
+                continue
+            about = node.meta.get("val")
+            # The exporter sums 16-bit numbers in f32 and forgets to convert the result unless the type is asked for.
+            if isinstance(about, torch.Tensor) and about.dtype in (torch.float16, torch.bfloat16) and _argument(node, "dtype", 0) is None:
+                node.kwargs = {**node.kwargs, "dtype": about.dtype}
+            # The exporter's own conversion of `number - tensor` fails where the tensor is converted.
+            if node.target is aten.rsub.Scalar and len(node.args) == 2 and node.args[0].meta["val"].dtype != about.dtype:
+                with copy.inserting_before(node):
+                    converted = copy.call_function(aten._to_copy.default, (node.args[0],), {"dtype": about.dtype})
+                    negative = copy.call_function(aten.neg.default, (converted,))
+                    node.replace_all_uses_with(copy.call_function(aten.add.Tensor, (negative, node.args[1])))
+                copy.erase_node(node)
+                continue
+            # A program reads at the nearest valid index where PyTorch raises.
+            if node.target is aten.embedding.default and node.args[1].op == "placeholder":
+                self._ranges.append((node.args[1], node.args[0].meta["val"].shape[0]))
+        places = {made: self._position[node] for node, made in values.items() if node.op == "placeholder"}
+        self._ranges = [(places[node], int(rows)) for node, rows in self._ranges if isinstance(rows, int)]
+        return torch.fx.GraphModule(self._eager, copy)
+
+    @staticmethod
+    def computes(graph: torch.fx.GraphModule) -> bool:
+        """Whether any tensor comes out that is not an argument or a view of one."""
+        outputs = graph.graph.output_node().args[0]
+        views = _views_among(outputs)
+        return any(isinstance(out, torch.fx.Node) and views.get(out, (out,))[0].op != "placeholder" and isinstance(out.meta.get("val"), torch.Tensor)
+                   for out in outputs)
+
+    # ---- calls ----
+    def __call__(self, arguments: List[Any]) -> Any:
+        given = list(arguments)
+        arguments.clear()
+        if not self._computed:
+            return self._eagerly(given)
+        if self._whole:
+            return self._run_eagerly(given, self._whole)
+        key = self._signature(given) if self._symbolic else ()
+        entry = next((each for each in self._entries.get(key, ()) if each.fits(given)), None)
+        for index, rows in self._ranges:
+            if given[index].is_cpu and given[index].numel():
+                low, high = torch.aminmax(given[index])
+                if low < 0 or high >= rows:
+                    return self._run_eagerly(given, "an index is out of range")
+        if entry is None:
+            entry, answers = self._make(key, given)
+            if answers is not None:
+                return answers
+        if entry.program is None:
+            return self._run_eagerly(given, entry.reason)
+        try:
+            made = entry.program(given)
+        except Error as error:  # an index out of range, say: eager says what PyTorch says of it
+            return self._run_eagerly(given, f"a call failed: {error}")
+        if self._options.verify == "always":
+            return self._verified(key, entry, made, given)
+        self.report.compiled_calls += 1
+        return self._assemble(made, entry, given)
+
+    def _signature(self, arguments: Sequence[Any]) -> Tuple[Any, ...]:
+        return tuple(tuple(a.shape) if isinstance(a, torch.Tensor) else (type(a), a) for a in arguments)
+
+    def _run_eagerly(self, arguments: Sequence[Any], reason: str) -> Any:
+        if not self._options.fallback:
+            raise UsageError(f"a graph cannot run compiled: {reason}", hint="options={'fallback': True} lets PyTorch run it")
+        _report.refuse(self.report, reason)
+        self.report.eager_calls += 1
+        return self._eagerly(arguments)
+
+    def _eagerly(self, arguments: Sequence[Any]) -> List[Any]:
+        answer = self._eager(*arguments)
+        return [answer] if self._single else answer
+
+    def _assemble(self, made: Sequence[torch.Tensor], entry: _Entry, arguments: Sequence[Any]) -> List[Any]:
+        computed = dict(zip(self._computed, made))
+
+        def value(index: int, out: Any) -> Any:
+            if index in entry.numbers:
+                return entry.numbers[index]
+            if not isinstance(out, torch.fx.Node):
+                return out
+            root, chain = self._views.get(out, (out, ()))
+            tensor = arguments[self._position[root]] if root.op == "placeholder" else computed[root]
+            for node in chain:
+                tensor = node.target(tensor, *node.args[1:], **node.kwargs)
+            return tensor
+        return [value(index, out) for index, out in enumerate(self._outputs)]
+
+    # ---- compiling ----
+    def _make(self, key: Tuple[Any, ...], arguments: Sequence[Any]) -> Tuple[_Entry, Optional[List[Any]]]:
+        """The entry, and the answers of this call where they were computed on the way."""
+        with self._lock:
+            beside = self._entries.setdefault(key, [])
+            for each in beside:
+                if each.fits(arguments):  # another thread has just been here
+                    return each, None
+            changed = {index for each in beside for index, tensor, version in each.frozen
+                       if arguments[index].data_ptr() == tensor.data_ptr() and arguments[index]._version != version}
+            if changed:
+                _report.logger.info("%d parameters of a graph of %d operations have changed and are inputs from now on", len(changed), self.report.nodes)
+                self._constant -= changed
+                beside[:] = [each for each in beside if not any(index in changed for index, _, _ in each.frozen)]
+            try:
+                entry = self._compile(arguments)
+            except (_export.Refused, Error) as error:
+                entry = _Entry(None, reason=str(error))
+            except Exception as error:  # an exporter may raise anything
+                entry = _Entry(None, reason="export: " + _export.reason_of(error))
+                self.missing += _export.without_translation(error)
+            numbers = [index for index, out in enumerate(self._outputs)
+                       if isinstance(out, torch.fx.Node) and out.op != "placeholder" and not isinstance(out.meta.get("val"), torch.Tensor)]
+            answers = None
+            if entry.program is not None and (numbers or self._options.verify != "never"):
+                try:
+                    made = entry.program(arguments)
+                except Error as error:
+                    return _Entry(None, reason=f"a call failed: {error}"), None
+                eager = self._eagerly(arguments)
+                entry = entry._replace(numbers={index: eager[index] for index in numbers})
+                entry, answers = self._judge(entry, made, eager, arguments)
+            beside.append(entry)
+            self._entries.move_to_end(key)
+            while sum(map(len, self._entries.values())) > max(1, self._options.programs):
+                oldest, entries = next(iter(self._entries.items()))
+                entries.pop(0)
+                if not entries:
+                    del self._entries[oldest]
+            self.report.programs = sum(each.program is not None for entries in self._entries.values() for each in entries)
+            return entry, answers
+
+    def _judge(self, entry: _Entry, made: Sequence[torch.Tensor], eager: Sequence[Any], arguments: Sequence[Any]) -> Tuple[_Entry, List[Any]]:
+        mine = self._assemble(made, entry, arguments)
+        if self._options.verify != "never":
+            error, wrong = _verify.compare(mine, eager, self._eager, arguments, _EPS.get(self._options.precision, 0))
+            if wrong:
+                entry = _Entry(None, reason="wrong: " + wrong)
+                return entry, self._answer_of(eager, entry)
+            self.report.max_error = max(self.report.max_error, error)
+        self.report.compiled_calls += 1
+        return entry, mine
+
+    def _answer_of(self, eager: Sequence[Any], entry: _Entry) -> List[Any]:
+        if not self._options.fallback:
+            raise UsageError(f"a graph cannot run compiled: {entry.reason}")
+        _report.refuse(self.report, entry.reason)
+        self.report.eager_calls += 1
+        return list(eager)
+
+    def _verified(self, key: Tuple[Any, ...], entry: _Entry, made: Sequence[torch.Tensor], arguments: Sequence[Any]) -> List[Any]:
+        entry, answers = self._judge(entry, made, self._eagerly(arguments), arguments)
+        if entry.program is None:
+            self._entries[key] = [entry]
+        return answers
+
+    def _compile(self, arguments: Sequence[Any]) -> _Entry:
+        assert self._inner is not None
+        for index in self._used:
+            if isinstance(arguments[index], torch.Tensor):
+                _check(arguments[index])
+        tensors = [index for index in sorted(self._used) if isinstance(arguments[index], torch.Tensor)]
+        # Tensors that were made in inference mode do not say when they change.
+        frozen = [index for index in tensors if index in self._constant and not arguments[index].is_inference()]
+        open_ = [index for index in tensors if index not in frozen]
+        devices = {arguments[index].device for index in tensors if arguments[index].dim()}
+        if len(devices) > 1:
+            raise _export.Refused("its tensors lie on several devices: " + ", ".join(sorted(map(str, devices))))
+        target = self._options.target
+        if target == "auto":
+            device = next(iter(devices), torch.device("cpu"))
+            target = "cpu" if device.type == "cpu" else f"cuda:{device.index or 0}"
+        start = time.monotonic()
+        exported, outputs = _export.export_static(self._inner, arguments, open_, frozen)
+        self.report.export_seconds += time.monotonic() - start
+        start = time.monotonic()
+        model = _export.compile_exported(exported, {"target": target, "precision": self._options.precision, "verify": False, **self._options.compile})
+        self.report.compile_seconds += time.monotonic() - start
+        self.report.weight_bytes = sum(arguments[index].nbytes for index in frozen)
+        self.report.shared_bytes = sum(tensor.nbytes for tensor in exported.memory.values())
+        program = _Program(model, list(zip(exported.inputs, open_)), outputs, exported.memory)
+        return _Entry(program, tuple((index, arguments[index], arguments[index]._version) for index in frozen))
+
+
+def _check(tensor: torch.Tensor) -> None:
+    if type(tensor) not in (torch.Tensor, torch.nn.Parameter):
+        raise _export.Refused(f"an argument is a {type(tensor).__name__}")
+    if tensor.is_complex() or tensor.is_quantized or tensor.layout != torch.strided:
+        raise _export.Refused(f"an argument is {tensor.dtype}, {tensor.layout}")
+    if tensor.device.type not in ("cpu", "cuda"):
+        raise _export.Refused(f"an argument lies on the device '{tensor.device}'")
+    if tensor.is_conj() or tensor.is_neg():
+        raise _export.Refused("an argument is a lazy conjugate or negative")
+
+
+_WHOLE_VIEWS = {aten.view.default, aten.permute.default, aten.transpose.int, aten.t.default, aten.unsqueeze.default, aten.squeeze.default,
+                aten.squeeze.dim, aten.squeeze.dims, aten.alias.default, aten.detach.default}
+_PART_VIEWS = {aten.slice.Tensor, aten.select.int, aten.expand.default, aten.as_strided.default, aten.diagonal.default}
+
+
+def _views_among(outputs: Sequence[Any]) -> Dict[torch.fx.Node, Tuple[torch.fx.Node, Tuple[torch.fx.Node, ...]]]:
+    """Outputs that are taken as views of what is computed: (of what, by which operations). They share memory as eager's do, with each
+    other and with arguments; a part of something that nobody else sees is computed alone."""
+    found: Dict[torch.fx.Node, Tuple[torch.fx.Node, Tuple[torch.fx.Node, ...]]] = {}
+    for out in outputs:
+        if not isinstance(out, torch.fx.Node) or not isinstance(out.meta.get("val"), torch.Tensor):
+            continue
+        chain: List[torch.fx.Node] = []
+        node = out
+        while node.op == "call_function" and node.target in _WHOLE_VIEWS | _PART_VIEWS and node.all_input_nodes == [node.args[0]]:
+            chain.insert(0, node)
+            node = node.args[0]
+        found[out] = node, tuple(chain)
+    seen = Counter(root for root, _ in found.values())
+    return {out: (root, chain) for out, (root, chain) in found.items() if chain and (
+        root.op == "placeholder" or seen[root] > 1 or all(node.target in _WHOLE_VIEWS for node in chain))}
+
+
+def _is_symbolic(tensor: torch.Tensor) -> bool:
+    return any(isinstance(extent, torch.SymInt) for extent in (*tensor.shape, *tensor.stride()))
+
+
+def _argument(node: torch.fx.Node, name: str, otherwise: Any = None) -> Any:
+    """What an operation is called with, or its default; `otherwise` where it has no such argument."""
+    for index, argument in enumerate(node.target._schema.arguments):
+        if argument.name == name:
+            return node.kwargs.get(name, node.args[index] if index < len(node.args) else argument.default_value)
+    return otherwise
+
+
+def _refusal(node: torch.fx.Node, missing: Sequence[str] = ()) -> str:
+    """Why no program can do an operation; "" where one may."""
+    if node.op != "call_function" or isinstance(node.target, torch._ops.HigherOrderOperator):
+        return "" if node.op != "call_function" else f"{node.target} has graphs inside"
+    if not isinstance(node.target, torch._ops.OpOverload):
+        return ""
+    if torch.Tag.nondeterministic_seeded in node.target.tags and _argument(node, "dropout_p") != 0:
+        return f"{node.target} draws random numbers"
+    if node.target._schema.is_mutable:
+        return f"{node.target} writes to its argument"
+    if str(node.target) in missing:
+        return f"PyTorch's exporter has no translation of {node.target}"
+    return ""
+
+
+def _constant_arguments() -> List[int]:
+    """Which arguments of the graph that AOTAutograd compiles now are parameters or buffers that the graph does not write to."""
+    context = torch._guards.TracingContext.try_get()
+    about = context.fw_metadata if context is not None else None
+    if about is None:
+        return []
+    written = {index for index, info in enumerate(about.input_info) if info.mutates_data}
+    return [index for index in about.static_input_indices if index not in written]
+
+
+def compile_graphs(graph: torch.fx.GraphModule, inputs: Sequence[Any], options: Options) -> Callable[..., Any]:
+    """Dynamo's graph through AOTAutograd: without mutation and aliasing, and with its derivative where one is wanted."""
+    from functorch.compile import min_cut_rematerialization_partition
+    from torch._dynamo.backends.common import aot_autograd
+
+    def compiler(kind: str, graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+        names = [node.name for node in graph.graph.nodes if node.op == "placeholder"]
+        constant = {names[index] for index in _constant_arguments()} if kind == "inference" else set()
+        report = _report.Graph(kind, sum(node.op == "call_function" for node in graph.graph.nodes))
+        missing: List[str] = []
+
+        def whole(graph: torch.fx.GraphModule) -> CompiledGraph:
+            return CompiledGraph(graph, kind, options, constant, report)
+
+        def in_parts() -> _parts.Parts:
+            return _parts.Parts(graph, report, functools.partial(_refusal, missing=missing), whole)
+        split = options.fallback and (options.training or kind == "inference")
+        refusals = [reason for reason in map(_refusal, graph.graph.nodes) if reason]
+        if refusals and not split and not options.fallback:
+            raise UsageError(f"a graph cannot run compiled: {refusals[0]}")
+        if CompiledGraph.computes(graph):
+            _report.add(report)
+        runner = [in_parts() if refusals and split else whole(graph)]
+
+        def call(arguments: List[Any]) -> Any:  # a function, for Dynamo wraps those of backward graphs and keeps their attributes
+            answer = runner[0](arguments)
+            if split and set(runner[0].missing) - set(missing):
+                missing.extend(runner[0].missing)
+                report.reasons.clear()
+                runner[0] = in_parts()
+            return answer
+        call._boxed_call = True  # type: ignore[attr-defined]
+        return call
+
+    trained = torch.is_grad_enabled() and any(isinstance(each, torch.Tensor) and each.requires_grad for each in inputs)
+    return aot_autograd(
+        fw_compiler=functools.partial(compiler, "forward"), bw_compiler=functools.partial(compiler, "backward"),
+        inference_compiler=functools.partial(compiler, "inference"), decompositions=_decompositions.training() if trained else _decompositions.inference(),
+        partition_fn=min_cut_rematerialization_partition)(graph, inputs)

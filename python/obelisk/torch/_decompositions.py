@@ -1,0 +1,110 @@
+"""Derivatives that AOTAutograd leaves as one operation and PyTorch's exporter does not know, in operations that it does."""
+from __future__ import annotations
+
+import functools
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
+
+import torch
+
+aten = torch.ops.aten
+
+
+def _convolution_backward(
+    grad: torch.Tensor, x: torch.Tensor, w: torch.Tensor, bias_sizes: Optional[Sequence[int]], stride: Sequence[int], padding: Sequence[int],
+    dilation: Sequence[int], transposed: bool, output_padding: Sequence[int], groups: int, wanted: Sequence[bool],
+) -> Tuple[Optional[torch.Tensor], Optional[torch.Tensor], Optional[torch.Tensor]]:
+    """The derivative of a convolution by its input is the transposed one, and by its weights a convolution of the input with the
+    derivative of the output, where the batch is what channels were:
+
+        grad_w[o, c, k] = sum over n, t of x[n, c, k·dilation + t·stride - padding] · grad[n, o, t]
+    """
+    if transposed:
+        return NotImplemented
+    spatial = x.dim() - 2
+
+    def each(values: Sequence[int]) -> List[int]:
+        return list(values) if len(values) == spatial else list(values) * spatial
+    stride, padding, dilation = each(stride), each(padding), each(dilation)
+    by_x = by_w = by_bias = None
+    if wanted[0]:
+        rest = [x.shape[2 + d] - ((grad.shape[2 + d] - 1) * stride[d] - 2 * padding[d] + dilation[d] * (w.shape[2 + d] - 1) + 1) for d in range(spatial)]
+        by_x = aten.convolution.default(grad, w, None, stride, padding, dilation, True, rest, groups)
+    if wanted[1]:
+        batch, channels = x.shape[0], x.shape[1] // groups
+        places = list(range(3, 3 + spatial))
+        images = x.reshape(batch, groups, channels, *x.shape[2:]).permute(2, 1, 0, *places).reshape(channels, groups * batch, *x.shape[2:])
+        by_w = aten.convolution.default(images, grad.transpose(0, 1), None, dilation, padding, stride, False, [0] * spatial, groups)
+        for d in range(spatial):  # positions of the input that no window reaches
+            by_w = by_w.narrow(2 + d, 0, w.shape[2 + d])
+        by_w = by_w.transpose(0, 1)
+    if wanted[2]:
+        by_bias = grad.sum([0, *range(2, 2 + spatial)])
+    return by_x, by_w, by_bias
+
+
+def _attention_backward(
+    grad: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: Optional[torch.Tensor], out: torch.Tensor, causal: bool,
+    scale: Optional[float],
+) -> Any:
+    """Softmax attention without dropout; probabilities are computed again."""
+    if k.shape[1] != q.shape[1]:
+        return NotImplemented
+    factor = q.shape[-1] ** -0.5 if scale is None else scale
+    q32, k32, v32, grad32 = (each.float() if each.dtype in (torch.float16, torch.bfloat16) else each for each in (q, k, v, grad))
+    scores = q32 @ k32.transpose(-2, -1) * factor
+    if bias is not None:
+        scores = scores.masked_fill(~bias, -torch.inf) if bias.dtype == torch.bool else scores + bias
+    if causal:
+        seen = torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool, device=q.device).tril()
+        scores = scores.masked_fill(~seen, -torch.inf)
+    p = torch.softmax(scores, -1)
+    by_p = grad32 @ v32.transpose(-2, -1)
+    by_scores = p * (by_p - (grad32 * out.to(grad32.dtype)).sum(-1, keepdim=True))
+    by_q, by_k, by_v = by_scores @ k32 * factor, by_scores.transpose(-2, -1) @ q32 * factor, p.transpose(-2, -1) @ grad32
+    return by_q.to(q.dtype), by_k.to(k.dtype), by_v.to(v.dtype), by_scores
+
+
+def _flash_for_cpu_backward(grad: Any, q: Any, k: Any, v: Any, out: Any, logsumexp: Any, dropout_p: float, is_causal: bool, *,
+                            attn_mask: Optional[torch.Tensor] = None, scale: Optional[float] = None) -> Any:
+    if dropout_p:
+        return NotImplemented
+    made = _attention_backward(grad, q, k, v, attn_mask, out, is_causal, scale)
+    return made if made is NotImplemented else made[:3]
+
+
+def _efficient_backward(grad: Any, q: Any, k: Any, v: Any, attn_bias: Any, out: Any, logsumexp: Any, philox_seed: Any, philox_offset: Any,
+                        dropout_p: float, grad_input_mask: Sequence[bool], is_causal: bool = False, *, scale: Optional[float] = None) -> Any:
+    if dropout_p:
+        return NotImplemented
+    made = _attention_backward(grad, q, k, v, attn_bias, out, is_causal, scale)
+    if made is NotImplemented:
+        return made
+    by_bias = made[3].sum_to_size(attn_bias.shape).to(attn_bias.dtype) if attn_bias is not None and grad_input_mask[3] else None
+    return (*made[:3], by_bias)
+
+
+def _flash_backward(grad: Any, q: Any, k: Any, v: Any, out: Any, logsumexp: Any, cum_seq_q: Any, cum_seq_k: Any, max_q: int, max_k: int,
+                    dropout_p: float, is_causal: bool, philox_seed: Any, philox_offset: Any, *, scale: Optional[float] = None) -> Any:
+    return _flash_for_cpu_backward(grad, q, k, v, out, logsumexp, dropout_p, is_causal, scale=scale)
+
+
+@functools.cache
+def inference() -> Dict[Any, Callable[..., Any]]:
+    """AOTAutograd's table. The exporter's own translation of a batch norm takes it for one in inference always."""
+    return torch._decomp.get_decompositions(
+        [getattr(aten, name) for name in ("_native_batch_norm_legit_functional", "native_batch_norm", "cudnn_batch_norm",
+                                          "_batch_norm_with_update_functional") if hasattr(aten, name)])
+
+
+@functools.cache
+def training() -> Dict[Any, Callable[..., Any]]:
+    """AOTAutograd's table for graphs that are trained."""
+    known = {op: decomposition for op, decomposition in torch._decomp.decomposition_table.items() if "_backward" in str(op)}
+    return {
+        **inference(),
+        **known,
+        aten.convolution_backward.default: _convolution_backward,
+        aten._scaled_dot_product_flash_attention_for_cpu_backward.default: _flash_for_cpu_backward,
+        aten._scaled_dot_product_efficient_attention_backward.default: _efficient_backward,
+        aten._scaled_dot_product_flash_attention_backward.default: _flash_backward,
+    }

@@ -1,0 +1,424 @@
+"""Run by torch_backend_test.py in an environment that has the wheel, PyTorch, torchvision and transformers."""
+import contextlib
+import functools
+import logging
+import subprocess
+import sys
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+import obelisk  # noqa: E402
+import obelisk.torch as backend  # noqa: E402
+from torch import nn  # noqa: E402
+
+
+@pytest.fixture(autouse=True)
+def fresh(tmp_path_factory, monkeypatch):
+    monkeypatch.setenv("OBELISK_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
+    torch._dynamo.reset()
+    backend.reset()
+    torch.manual_seed(0)
+    torch.set_num_threads(1)
+
+
+def compiled(module, **options):
+    return torch.compile(module, backend="obelisk", options={"threads": 1, **options})
+
+
+def flat(answer):
+    return list(torch.utils._pytree.tree_leaves(answer))
+
+
+def steps(tensor):
+    return [stride for stride, extent in zip(tensor.stride(), tensor.shape) if extent > 1]
+
+
+def same(made, wanted, tolerance=1e-5):
+    made, wanted = flat(made), flat(wanted)
+    assert len(made) == len(wanted)
+    for mine, theirs in zip(made, wanted):
+        if isinstance(theirs, torch.Tensor):
+            assert mine.shape == theirs.shape and mine.dtype == theirs.dtype
+            assert steps(mine) == steps(theirs)
+            torch.testing.assert_close(mine, theirs, rtol=tolerance, atol=tolerance)
+        else:
+            assert mine == theirs
+
+
+def only(graphs=None, calls=None):
+    """The report says that everything ran compiled."""
+    report = backend.report()
+    assert report and all(graph.state == "compiled" for graph in report), str(report)
+    if graphs is not None:
+        assert len(report) == graphs, str(report)
+    if calls is not None:
+        assert sum(graph.compiled_calls for graph in report) == calls, str(report)
+
+
+class Mlp(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.norm, self.last = nn.Linear(8, 16), nn.LayerNorm(16), nn.Linear(16, 4)
+
+    def forward(self, x):
+        return self.last(torch.nn.functional.gelu(self.norm(self.first(x))))
+
+
+# ---- whole models ----
+def test_resnet18():
+    models = pytest.importorskip("torchvision.models")
+    model = models.resnet18(weights=None).eval()
+    with torch.no_grad():
+        for part in model.modules():
+            if isinstance(part, nn.BatchNorm2d):
+                part.running_mean.uniform_(-0.2, 0.2), part.running_var.uniform_(0.7, 1.3)
+        fast, x = compiled(model), torch.randn(2, 3, 64, 64)
+        for turn in range(2):
+            same(fast(x), model(x), 1e-4)
+            x = torch.randn(2, 3, 64, 64)
+    only(graphs=1, calls=2)
+    graph, = backend.report()
+    assert 0 < graph.shared_bytes <= graph.weight_bytes and graph.programs == 1
+
+
+def test_bert():
+    transformers = pytest.importorskip("transformers")
+    config = transformers.BertConfig(vocab_size=100, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=64)
+    model = transformers.BertModel(config).eval()
+    words, mask = torch.randint(0, 100, (2, 12)), torch.ones(2, 12, dtype=torch.long)
+    mask[1, 7:] = 0
+    with torch.no_grad():
+        made, wanted = compiled(model)(words, attention_mask=mask), model(words, attention_mask=mask)
+    assert type(made) is type(wanted)
+    same([*made.values()], [*wanted.values()])
+    only()
+
+
+# ---- where it is found ----
+def test_the_name_is_known_without_an_import():
+    text = ("import torch; fast = torch.compile(torch.nn.Linear(4, 3), backend='obelisk')\n"
+            "with torch.no_grad(): fast(torch.ones(2, 4))\n"
+            "import obelisk.torch as backend; assert backend.report().compiled == 1, str(backend.report())")
+    subprocess.run([sys.executable, "-c", text], check=True, timeout=120)
+    assert "obelisk" in torch._dynamo.list_backends()
+
+
+def test_options_are_checked():
+    with torch.no_grad():
+        with pytest.raises(Exception, match="no option 'speed'"):
+            compiled(Mlp(), speed=3)(torch.ones(2, 8))
+        with pytest.raises(Exception, match="once, always or never"):
+            compiled(Mlp(), verify="maybe")(torch.ones(2, 8))
+
+
+# ---- fallback ----
+def test_what_cannot_be_compiled_runs_eagerly_and_says_why(caplog):
+    def draws(x):
+        return x + torch.rand(4)
+
+    with torch.no_grad(), caplog.at_level(logging.WARNING, "obelisk"):
+        torch.manual_seed(3)
+        made = compiled(draws)(torch.zeros(4))
+        torch.manual_seed(3)
+        assert torch.equal(made, draws(torch.zeros(4)))
+        graph, = backend.report()
+        assert graph.state == "eager" and graph.eager_calls == 1 and "random" in next(iter(graph.reasons))
+        assert "random" in caplog.text
+        torch._dynamo.reset()
+        with pytest.raises(Exception, match="random"):
+            compiled(draws, fallback=False)(torch.zeros(4))
+
+
+def test_a_program_that_answers_wrongly_is_never_believed(monkeypatch):
+    """The translation of one operation is made wrong: all answers are eager's, and the report says so."""
+    from onnxscript import opset20 as op
+
+    def wrong(x, other, alpha=1.0):
+        return op.Add(x, op.Add(other, other))
+
+    monkeypatch.setattr(torch.onnx, "export", functools.partial(torch.onnx.export, custom_translation_table={torch.ops.aten.add.Tensor: wrong}))
+    with torch.no_grad():
+        for verify, wrong_ones in (("once", 0), ("always", 0), ("never", 2)):
+            torch._dynamo.reset()
+            backend.reset()
+            fast = compiled(lambda x, y: x + y, verify=verify)
+            x, y = torch.randn(5), torch.randn(5)
+            assert sum(not torch.equal(fast(x, y), x + y) for _ in range(2)) == wrong_ones
+            assert backend.report().compiled == (verify == "never")
+            assert any("wrong" in reason for reason in backend.report().reasons) == (verify != "never")
+
+
+def test_operations_that_no_program_can_do_divide_a_graph():
+    class Dropped(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second = nn.Linear(8, 8), nn.Linear(8, 4)
+
+        def forward(self, x):
+            x = torch.relu(self.first(x)) + 1
+            x = nn.functional.dropout(x, 0.5, training=True)
+            return torch.tanh(self.second(x) * 2), torch.special.airy_ai(x.sum(-1)) + 1  # which ONNX has no name for
+
+    model = Dropped()
+    fast = compiled(model)
+    with torch.no_grad():
+        for turn in range(4):
+            x = torch.randn(3, 8)
+            torch.manual_seed(turn)
+            made = fast(x)
+            torch.manual_seed(turn)
+            same(made, model(x))
+    graph, = backend.report()
+    assert graph.state == "in parts" and graph.parts >= 2 and 2 <= graph.eager_nodes < graph.nodes / 2 and graph.compiled_calls >= 6, repr(graph)
+    assert any("random" in reason for reason in graph.reasons) and any("airy" in reason for reason in graph.reasons)
+
+
+def test_an_index_out_of_range_is_eagers_error():
+    table = nn.Embedding(10, 4)
+    fast = compiled(table)
+    with torch.no_grad():
+        same(fast(torch.tensor([1, 9])), table(torch.tensor([1, 9])))
+        with pytest.raises(IndexError):
+            fast(torch.tensor([1, 10]))
+        same(fast(torch.tensor([3, 4])), table(torch.tensor([3, 4])))
+
+
+# ---- graphs, aliases, mutation ----
+def test_graph_breaks():
+    def f(x):
+        x = torch.relu(x) * 2
+        torch._dynamo.graph_break()
+        return torch.sin(x) + 1
+
+    with torch.no_grad():
+        x = torch.randn(3, 4)
+        same(compiled(f)(x), f(x))
+    only(graphs=2)
+
+
+def test_outputs_that_are_inputs_or_views():
+    def f(x, y):
+        z = x * 2
+        return x, z, z.view(-1), y.t(), x[1:], None, 3, z.transpose(0, 1), x + y
+
+    with torch.no_grad():
+        x, y = torch.randn(4, 4), torch.randn(4, 4)
+        made, wanted = compiled(f)(x, y), f(x, y)
+        same(made, wanted)
+        assert made[0] is x and made[2].data_ptr() == made[1].data_ptr() and made[3].data_ptr() == y.data_ptr()
+        made[1].zero_()
+        assert not made[2].any() and not made[7].any()
+
+
+def test_inputs_and_buffers_that_are_written():
+    class Counter(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("seen", torch.zeros(3))
+            self.norm = nn.BatchNorm1d(3)
+
+        def forward(self, x, total):
+            self.seen.add_(x.sum(0))
+            total.mul_(2).add_(1)
+            x[:, 0] = x[:, 1] * 2
+            return self.norm(x) + self.seen + total
+
+    mine, theirs = Counter(), Counter()
+    fast = compiled(mine)
+    with torch.no_grad():
+        for turn in range(3):
+            x, total = torch.randn(5, 3), torch.randn(3)
+            copies = x.clone(), total.clone()
+            same(fast(x, total), theirs(*copies))
+            same([x, total], list(copies))
+            same(dict(mine.named_buffers()), dict(theirs.named_buffers()))
+    only(calls=3)
+
+
+def test_a_static_cache_of_keys():
+    class Step(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.project = nn.Linear(8, 24)
+            self.register_buffer("keys", torch.zeros(1, 2, 6, 4))
+            self.register_buffer("values", torch.zeros(1, 2, 6, 4))
+
+        def forward(self, x, position):
+            q, k, v = self.project(x).view(1, 1, 3, 2, 4).permute(2, 0, 3, 1, 4)
+            self.keys.index_copy_(2, position, k)
+            self.values.index_copy_(2, position, v)
+            mask = torch.arange(6) <= position
+            return nn.functional.scaled_dot_product_attention(q, self.keys, self.values, attn_mask=mask.view(1, 1, 1, 6))
+
+    mine, theirs = Step(), Step()
+    theirs.load_state_dict(mine.state_dict())
+    fast = compiled(mine)
+    with torch.no_grad():
+        for position in range(4):
+            x = torch.randn(1, 1, 8)
+            same(fast(x, torch.tensor([position])), theirs(x, torch.tensor([position])))
+            same(mine.keys, theirs.keys)
+    only(graphs=1, calls=4)
+
+
+def test_parameters_that_change():
+    model = Mlp()
+    fast, x = compiled(model), torch.randn(2, 8)
+    with torch.no_grad():
+        for turn in range(3):
+            same(fast(x), model(x))
+            model.first.weight.mul_(1.5)
+        model.load_state_dict(Mlp().state_dict())
+        same(fast(x), model(x))
+    assert backend.report()[0].compiled_calls == 4
+
+
+def test_modules_of_one_class_share_a_graph():
+    modules = [Mlp(), Mlp()]
+    fast = torch.compile(lambda module, x: module(x), backend="obelisk", options={"threads": 1})
+    with torch.no_grad():
+        for turn in range(2):
+            for module in modules:
+                x = torch.randn(2, 8)
+                same(fast(module, x), module(x))
+    only(calls=4)
+    assert sum(graph.programs for graph in backend.report()) == 2
+
+
+def test_inference_mode():
+    model, x = Mlp(), torch.randn(2, 8)
+    with torch.inference_mode():
+        same(compiled(model)(x), model(x))
+        inner = Mlp()
+        same(compiled(inner)(x), inner(x))
+    only()
+
+
+# ---- layouts and types ----
+def test_strides_and_offsets():
+    model = nn.Sequential(nn.Conv2d(4, 6, 3), nn.ReLU())
+    fast = compiled(model)
+    with torch.no_grad():
+        for x in (torch.randn(2, 4, 9, 9), torch.randn(2, 4, 9, 9).to(memory_format=torch.channels_last), torch.randn(2, 4, 9, 19)[..., 1::2]):
+            same(fast(x), model(x))
+    only()
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64", "int64", "bool"])
+def test_element_types(dtype):
+    dtype = getattr(torch, dtype)
+
+    def f(x, y):
+        if dtype == torch.bool:
+            return x & y, x | ~y
+        return x * y + x, torch.maximum(x, y), x > y, x.sum(), x.float() / 3, 1.5 - x
+
+    with torch.no_grad():
+        x, y = torch.randint(0, 5, (3, 7)).to(dtype), torch.randint(0, 2, (3, 7)).to(dtype)
+        same(compiled(f)(x, y), f(x, y), 1e-3 if dtype in (torch.float16, torch.bfloat16) else 1e-6)
+    only()
+
+
+# ---- shapes ----
+def test_a_program_for_each_shape():
+    model = Mlp()
+    fast = torch.compile(model, backend="obelisk", dynamic=True, options={"threads": 1})
+    with torch.no_grad():
+        for rows in (3, 5, 3, 7, 5):
+            x = torch.randn(rows, 8)
+            same(fast(x), model(x))
+    only(graphs=1, calls=5)
+    assert backend.report()[0].programs == 3
+
+
+def test_numbers_as_arguments():
+    def f(x, n, scale):
+        return x[:, :n] * scale, x.shape[0] * n, n + 1
+
+    fast = torch.compile(f, backend="obelisk", dynamic=True, options={"threads": 1, "programs": 2})
+    with torch.no_grad():
+        for rows, n, scale in ((4, 3, 0.5), (5, 2, 0.5), (5, 4, 2.5), (4, 3, 0.5)):
+            x = torch.randn(rows, 6)
+            same(fast(x, n, scale), f(x, n, scale))
+    only()
+    assert all(graph.programs <= 2 for graph in backend.report())
+
+
+# ---- torch.export ----
+def test_an_exported_program():
+    model, x = Mlp(), torch.randn(3, 8)
+    rows = torch.export.Dim("rows", min=1, max=64)
+    for exported in (torch.export.export(model, (x,)), torch.export.export(model, (x,), dynamic_shapes=({0: rows},))):
+        fast = obelisk.compile(exported, target="cpu", threads=1)
+        assert isinstance(fast(x), torch.Tensor)
+        same(fast(x), model(x).detach())
+    x = torch.randn(9, 8)
+    same(fast(x), model(x).detach())
+    assert fast.programs == 2
+
+    class Counts(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("n", torch.zeros(2))
+
+        def forward(self, x):
+            self.n.add_(1)
+            return x + self.n
+
+    with pytest.raises(obelisk.UnsupportedError, match="'n'"):
+        obelisk.compile(torch.export.export(Counts(), (torch.zeros(2),)), target="cpu")
+
+
+# ---- training ----
+class Encoder(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Embedding(20, 16)
+        self.norm1, self.norm2 = nn.LayerNorm(16), nn.LayerNorm(16)
+        self.project, self.out = nn.Linear(16, 48), nn.Linear(16, 16)
+        self.up, self.down, self.scores = nn.Linear(16, 32), nn.Linear(32, 16), nn.Linear(16, 5)
+
+    def forward(self, words):
+        x = self.table(words)
+        q, k, v = self.project(self.norm1(x)).view(*words.shape, 3, 4, 4).permute(2, 0, 3, 1, 4)
+        x = x + self.out(nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2))
+        x = x + self.down(nn.functional.gelu(self.up(self.norm2(x))))
+        return self.scores(x.mean(1))
+
+
+def convolutional():
+    return nn.Sequential(nn.Conv2d(3, 8, 3, padding=1, stride=2), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 8, 3, groups=2), nn.SiLU(),
+                         nn.MaxPool2d(2), nn.Flatten(), nn.Linear(8 * 3 * 3, 5))
+
+
+@pytest.mark.parametrize("make, inputs", [(Encoder, lambda: torch.randint(0, 20, (4, 6))), (convolutional, lambda: torch.randn(4, 3, 16, 16))],
+                         ids=["encoder", "convolutional"])
+def test_loss_curves(make, inputs):
+    mine, theirs = make(), make()
+    theirs.load_state_dict(mine.state_dict())
+    batches = [(inputs(), torch.randint(0, 5, (4,))) for _ in range(20)]
+    curves = []
+    for model, run in ((theirs, theirs), (mine, compiled(mine))):
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+        losses = []
+        for x, wanted in batches:
+            loss = nn.functional.cross_entropy(run(x), wanted)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+        curves.append(losses)
+    torch.testing.assert_close(torch.tensor(curves[1]), torch.tensor(curves[0]), rtol=1e-4, atol=1e-4)
+    assert len(set(curves[0])) == 20
+    assert {graph.kind for graph in backend.report()} == {"forward", "backward"}
+    only(graphs=2, calls=40)
+
+
+def test_training_can_be_left_to_eager():
+    model, x = Mlp(), torch.randn(2, 8)
+    compiled(model, training=False)(x).sum().backward()
+    assert model.first.weight.grad is not None
+    assert all(graph.state == "eager" and "training" in next(iter(graph.reasons)) for graph in backend.report())
+    with contextlib.suppress(AttributeError):
+        assert backend.report().compiled == 0
