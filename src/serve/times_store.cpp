@@ -3,18 +3,9 @@
 #include <sqlite3.h>
 
 #include <filesystem>
-#include <fstream>
 
 namespace obelisk::serve {
 namespace {
-
-/// The processor, as the system calls it.
-std::string processor() {
-  std::ifstream file("/proc/cpuinfo");
-  for (std::string line; std::getline(file, line);)
-    if (line.starts_with("model name")) return line.substr(line.find(':') + 1);
-  return "";
-}
 
 /// A prepared statement, ended with its scope.
 class Statement {
@@ -59,10 +50,10 @@ TimesStore::TimesStore(const std::string& folder) {
 
 TimesStore::~TimesStore() { sqlite3_close(database_); }
 
-std::string TimesStore::key_of(const Hash& program, int width, int workers) {
-  static const std::string machine = processor();
+std::string TimesStore::key_of(const Hash& program, int width, int slots,
+                               const std::string& device) {
   return to_string(hash_text(
-      fmt::format("{} {} {} {} {}", to_string(program), width, workers, machine, OBELISK_VERSION)));
+      fmt::format("{} {} {} {} {}", to_string(program), width, slots, device, OBELISK_VERSION)));
 }
 
 std::optional<MeasuredTimes> TimesStore::find(const std::string& key) {

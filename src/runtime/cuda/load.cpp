@@ -39,7 +39,7 @@ class CudaExecutable : public Executable, public std::enable_shared_from_this<Cu
   ~CudaExecutable() override {
     if (modules_.empty()) return;
     InContext here(gpu_);
-    weights_.clear();
+    weight_memory_.clear();
     for (Memory* each : {&tasks_, &first_, &blocks_}) each->release();
     for (Handle module : modules_) driver_->ModuleUnload(module);
   }
@@ -73,7 +73,7 @@ class CudaExecutable : public Executable, public std::enable_shared_from_this<Cu
   std::vector<Handle> modules_;    // by part
   std::vector<Handle> functions_;  // by launch
   Memory tasks_, first_, blocks_;
-  std::vector<Memory> weights_;
+  std::vector<DevicePointer> weights_;  // by number; 0: nobody reads it
   mutable std::atomic<int> contexts_{0};  // that there are now
 
  private:
@@ -83,6 +83,7 @@ class CudaExecutable : public Executable, public std::enable_shared_from_this<Cu
   Status upload();
   Status upload_weights();
 
+  std::vector<Memory> weight_memory_;  // of weights that no other program has
   mutable std::mutex filling_;   // guards `filled_` and what upload() writes
   mutable bool filled_ = false;  // what fails is tried again: memory may be free by then
 };
@@ -106,6 +107,11 @@ class CudaContext : public Context {
   Result<bool> on_device(const void* pointer) const override {
     InContext here(gpu_);
     return lies_on_device(pointer);
+  }
+  Result<std::byte*> input_memory(size_t input) override {
+    InContext here(gpu_);
+    TRY_STATUS(reserve_staging());
+    return static_cast<std::byte*>(pinned_) + offsets_[input];
   }
   Result<std::vector<double>> device_us(int count) override;
   Result<std::vector<TaskTime>> task_times() override;
@@ -133,7 +139,7 @@ class CudaContext : public Context {
   void* pinned_ = nullptr;
   ObkWatch* watch_ = nullptr;
   Handle stream_ = nullptr, graph_ = nullptr, ran_ = nullptr, from_ = nullptr, to_ = nullptr;
-  Handle last_stream_ = nullptr;
+  Handle last_stream_ = nullptr, sleep_ = nullptr;  // the event that a thread sleeps on
   Handle plain_ = nullptr;  // the graph that graph_ was made of, for the kernels below
   std::vector<std::pair<Handle, size_t>> dealt_;  // nodes that name ports, and their launches
   bool has_run_ = false;
@@ -238,15 +244,17 @@ Status CudaExecutable::fill() const {
   auto* self = const_cast<CudaExecutable*>(this);
   Status uploaded = self->upload();
   filled_ = uploaded.ok();
-  if (!filled_) self->weights_.clear();  // others may have room for what they need
+  if (!filled_) self->weight_memory_.clear();  // others may have room for what they need
   return uploaded;
 }
 
 Status CudaExecutable::upload() {
   TRY_STATUS(upload_weights());
-  TRY_STATUS(tasks_.fill(cut_.tasks, "the tasks"));
-  TRY_STATUS(first_.fill(cut_.first, "the lists"));
-  return blocks_.fill(cut_.blocks, "the works");
+  Tables placed = cut_;  // which keeps the numbers: what fails is tried again
+  place_weights(placed, *program_, weights_);
+  TRY_STATUS(tasks_.fill(placed.tasks, "the tasks"));
+  TRY_STATUS(first_.fill(placed.first, "the lists"));
+  return blocks_.fill(placed.blocks, "the works");
 }
 
 Status CudaExecutable::check_memory_limit(int contexts) const {
@@ -272,18 +280,20 @@ Status CudaExecutable::check_memory_limit(int contexts) const {
 
 Status CudaExecutable::upload_weights() {
   const Program& p = *program_;
-  std::vector<DevicePointer> at;
-  for (const Tensor& weight : p.weights) {
-    weights_.emplace_back();
-    // Some room behind the last byte: copies of whole pages may read past a weight's end.
-    if (!weight.empty()) {
-      TRY_STATUS(weights_.back().reserve(weight.bytes() + 256, "a weight"));
-      TRY_STATUS(
-          copy_in(*driver_, weights_.back().at(), weight.data(), weight.bytes(), "copy a weight"));
+  if (options_.device_weights) {
+    TRY(weights_, options_.device_weights->place(p.weights));
+  } else {
+    weights_.clear();
+    for (const Tensor& weight : p.weights) {
+      weights_.push_back(0);
+      if (weight.empty()) continue;
+      Memory memory;
+      TRY_STATUS(memory.reserve(weight.bytes() + kBehindWeight, "a weight"));
+      TRY_STATUS(copy_in(*driver_, memory.at(), weight.data(), weight.bytes(), "copy a weight"));
+      weights_.back() = memory.at();
+      weight_memory_.push_back(std::move(memory));
     }
-    at.push_back(weights_.back().at());
   }
-  place_weights(cut_, p, at);
   return ok_status();
 }
 
@@ -303,7 +313,7 @@ CudaContext::~CudaContext() {
   if (has_run_ && last_stream_ != stream_ && ran_) driver_.EventSynchronize(ran_);
   if (graph_) driver_.GraphExecDestroy(graph_);
   if (plain_) driver_.GraphDestroy(plain_);
-  for (Handle event : {ran_, from_, to_})
+  for (Handle event : {ran_, from_, to_, sleep_})
     if (event) driver_.EventDestroy(event);
   if (stream_) driver_.StreamDestroy(stream_);
   if (pinned_) driver_.MemFreeHost(pinned_);
@@ -319,6 +329,9 @@ Status CudaContext::init() {
   TRY_STATUS(check(driver_.StreamCreate(&stream_, kStreamNonBlocking), "make a stream"));
   for (Handle* event : {&ran_, &from_, &to_})
     TRY_STATUS(check(driver_.EventCreate(event, 0), "make an event"));
+  if (executable_->options_.blocking_wait)
+    TRY_STATUS(check(driver_.EventCreate(&sleep_, kEventBlockingSync | kEventNoTiming),
+                     "make an event"));
   TRY_STATUS(arena_.reserve(p.arena.count + executable_->cut_.map_bytes + 256, "the workspace"));
   // Words that teams exchange are zero at first and last from run to run.
   TRY_STATUS(
@@ -376,7 +389,7 @@ ObkDealt CudaContext::dealt(const Launch& launch, DevicePointer stamps) const {
         *at++ = ports_[p.inputs.size() + index];
         break;
       case BufferKind::kWeight:
-        *at++ = executable_->weights_[index].at();
+        *at++ = executable_->weights_[index];
         break;
       case BufferKind::kArena:
         *at++ = arena_.at() + static_cast<uint64_t>(place.index);
@@ -392,8 +405,10 @@ Result<ObkProduct> CudaContext::product(const Launch& launch, DevicePointer stam
   record.dealt = dealt(launch, stamps), record.weights = record.dealt.operands[launch.weights];
   if (launch.next >= 0) {
     constexpr int64_t kMost = 12 << 20;  // a quarter of the second-level cache
-    const Memory& weights = executable_->weights_[static_cast<size_t>(launch.next)];
-    record.next = weights.at(), record.next_bytes = std::min(weights.bytes() / 16 * 16, kMost);
+    const auto next = static_cast<size_t>(launch.next);
+    const Tensor& weight = program().weights[next];
+    const int64_t bytes = weight.empty() ? 0 : weight.bytes() + kBehindWeight;
+    record.next = executable_->weights_[next], record.next_bytes = std::min(bytes / 16 * 16, kMost);
     record.next_share = (record.next_bytes / launch.ctas + 127) / 128 * 128;
   }
   const RowsMap& rows = launch.rows;
@@ -407,7 +422,7 @@ KernelNode CudaContext::node_of(size_t k, void** parameters) const {
   // Where an SM has room for one CTA, that goes on with the next task: it need not begin again.
   const bool alone = launch.ring_pages > 0 && 2 * launch.shared > executable_->gpu_.shared_bytes;
   const int ctas = launch.product ? launch.ctas
-                   : alone        ? std::min(launch.tasks, executable_->gpu_.sms)
+                   : alone        ? std::min({launch.tasks, executable_->gpu_.sms, program().sms})
                                   : launch.tasks;
   return {.function = executable_->functions_[k],
           .grid = {static_cast<unsigned>(ctas), 1, 1},
@@ -582,7 +597,7 @@ Status CudaContext::copies(Handle stream) {
         from = ports_[p.inputs.size() + copy.from.index];
         break;
       case BufferKind::kWeight:
-        from = executable_->weights_[copy.from.index].at();
+        from = executable_->weights_[static_cast<size_t>(copy.from.index)];
         break;
       case BufferKind::kArena:
         from = arena_.at() + static_cast<uint64_t>(copy.from.index);
@@ -665,7 +680,7 @@ Status CudaContext::run(std::span<const void* const> inputs, std::span<void* con
       ports_[k] = staged_[k];
       if (!in || bytes == 0) continue;
       char* pinned = static_cast<char*>(pinned_) + offsets_[k];
-      memcpy(pinned, pointer, static_cast<size_t>(bytes));
+      if (pinned != pointer) memcpy(pinned, pointer, static_cast<size_t>(bytes));
       TRY_STATUS(
           check(driver_.CopyToDeviceAsync(staged_[k], pinned, static_cast<size_t>(bytes), stream_),
                 "copy an input"));
@@ -681,7 +696,12 @@ Status CudaContext::run(std::span<const void* const> inputs, std::span<void* con
                                                  staged_[port], bytes, stream_),
                          "copy an output"));
     }
-    TRY_STATUS(check(driver_.StreamSynchronize(stream_), "run the program"));
+    if (sleep_) {
+      TRY_STATUS(check(driver_.EventRecord(sleep_, stream_), "record an event"));
+      TRY_STATUS(check(driver_.EventSynchronize(sleep_), "run the program"));
+    } else {
+      TRY_STATUS(check(driver_.StreamSynchronize(stream_), "run the program"));
+    }
     for (size_t k = 0; k < outputs.size(); ++k) {
       const size_t port = inputs.size() + k;
       if (ports_[port] == staged_[port] && pinned_)
@@ -825,8 +845,10 @@ Result<std::shared_ptr<const Executable>> load_cuda(std::shared_ptr<const Progra
     report.compiler = "NVRTC " + nvrtc_version();
   }
   if (options.progress) options.progress(1, 1);
+  LoadOptions kept = options;
+  kept.progress = {}, kept.interrupted = {};  // the caller's own end with this call
   auto executable =
-      std::make_shared<CudaExecutable>(std::move(program), std::move(images), options);
+      std::make_shared<CudaExecutable>(std::move(program), std::move(images), kept);
   report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   TRY_STATUS(executable->init(std::move(report)));
   return std::shared_ptr<const Executable>(std::move(executable));

@@ -338,6 +338,7 @@ TEST_F(EngineTest, ModelsComeAndGoWhileOthersAnswer) {
       const Answer answer = std::move(one.all()[0]);
       ASSERT_EQ(answer.outcome, Outcome::kOk) << answer.error->text();
       replaced = std::memcmp(answer.outputs[0].bytes.data(), first[0].data(), first[0].size()) != 0;
+      std::this_thread::sleep_for(1ms);
     }
     EXPECT_TRUE(replaced);
     Answers last;
@@ -411,12 +412,12 @@ TEST_F(EngineTest, WeightsAreKeptOnceWhateverTheBatches) {
                            .path = write("net", network(96, 5, 1)),
                            .batch_dimension = "batch",
                            .max_batch = 8};
-  const auto programs = Programs::open(config, {.workers = 2, .verify = false});
+  const auto programs = Programs::open(config, cpu_device(2), {.verify = false});
   ASSERT_TRUE(programs.ok()) << programs.error().text();
   EXPECT_EQ((*programs)->batches(), (std::vector<int>{1, 2, 4, 8}));
   std::set<const void*> first;
   for (const int batch : (*programs)->batches()) {
-    const auto program = (*programs)->compile(batch, {});
+    const auto program = (*programs)->compile(batch, 2, {});
     ASSERT_TRUE(program.ok()) << program.error().text();
     std::set<const void*> weights;
     for (const Tensor& weight : program->executable->program().weights)
@@ -429,9 +430,10 @@ TEST_F(EngineTest, WeightsAreKeptOnceWhateverTheBatches) {
 
 TEST_F(EngineTest, TimesAreKeptForTheNextProcess) {
   const std::string cache = (folder / "cache").string();
-  const std::string key = TimesStore::key_of(hash_text("program"), 1, 2);
-  EXPECT_NE(key, TimesStore::key_of(hash_text("program"), 2, 2));
-  EXPECT_NE(key, TimesStore::key_of(hash_text("another"), 1, 2));
+  const std::string key = TimesStore::key_of(hash_text("program"), 1, 2, "a");
+  EXPECT_NE(key, TimesStore::key_of(hash_text("program"), 2, 2, "a"));
+  EXPECT_NE(key, TimesStore::key_of(hash_text("another"), 1, 2, "a"));
+  EXPECT_NE(key, TimesStore::key_of(hash_text("program"), 1, 2, "b"));
   {
     TimesStore store(cache);
     ASSERT_TRUE(store.open());
