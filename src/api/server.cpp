@@ -117,8 +117,8 @@ Server::Server(const ServerOptions& options) {
              fmt::format("'{}' is no device that a server runs on", options.target), "",
              "cpu, cuda, or cuda:N"});
     if (machine.target != "cpu")
-      wanted.device = value_or_raise(
-          serve::gpu_device({.index = machine.gpu, .widths = options.widths}));
+      wanted.device =
+          value_or_raise(serve::gpu_device({.index = machine.gpu, .widths = options.widths}));
     wanted.workers = options.workers, wanted.verify = options.verify,
     wanted.verify_seconds = options.verify_seconds;
     wanted.compiler = options.compiler, wanted.cache = options.cache;
@@ -174,6 +174,7 @@ std::vector<ServedModel> Server::models() const {
       ServedModel model{.name = info.config.name,
                         .ready = info.state == serve::ModelState::kReady,
                         .reason = info.reason,
+                        .programs = info.programs,
                         .memory_bytes = info.memory_bytes,
                         .weights_here = info.weights_here};
       for (const serve::PortInfo& port : info.inputs)
@@ -216,7 +217,7 @@ Reply Server::submit(const std::string& model, std::vector<Input> inputs,
     auto kept = std::make_shared<Kept>();
     for (Input& input : inputs) {
       std::span<const std::byte> bytes = input.bytes;
-      if (input.owner) {
+      if (input.owner || input.on_device) {
         kept->owners.push_back(std::move(input.owner));
       } else {
         kept->copies.push_back(Tensor::allocate({DType::u8, {static_cast<int64_t>(bytes.size())}}));
@@ -225,7 +226,7 @@ Reply Server::submit(const std::string& model, std::vector<Input> inputs,
         bytes = {static_cast<const std::byte*>(kept->copies.back().data()), bytes.size()};
       }
       request.inputs.push_back({std::move(input.name), static_cast<DType>(input.element),
-                                std::move(input.shape), bytes});
+                                std::move(input.shape), bytes, input.on_device});
     }
     request.keep = std::move(kept);
     auto came = [state = reply.state_](serve::Answer answer) {

@@ -42,8 +42,8 @@ class Device {
  public:
   virtual ~Device() = default;
   virtual int slots() const = 0;
-  virtual std::string unit() const = 0;  // "workers", "SMs"
-  virtual std::string name() const = 0;  // of the hardware: times are kept by it
+  virtual std::string unit() const = 0;    // "workers", "SMs"
+  virtual std::string name() const = 0;    // of the hardware: times are kept by it
   virtual std::string target() const = 0;  // what programs are compiled for: "cpu", "sm_90a"
   /// Widths that programs are made for, the one that serves first in front.
   virtual std::vector<int> widths() const = 0;

@@ -78,8 +78,9 @@ Result<std::shared_ptr<const Device>> gpu_device(const GpuOptions& options) {
       widths.push_back(gpu.sms / part);
   for (const int width : widths)
     if (width < 1 || width > gpu.sms)
-      return Error{Code::kUsage, "serve",
-                   fmt::format("programs for {} SMs are asked for, the GPU has {}", width, gpu.sms)};
+      return Error{
+          Code::kUsage, "serve",
+          fmt::format("programs for {} SMs are asked for, the GPU has {}", width, gpu.sms)};
   return std::shared_ptr<const Device>(
       std::make_shared<GpuDevice>(options.index, std::move(gpu), std::move(widths)));
 }

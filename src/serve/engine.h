@@ -25,7 +25,7 @@ struct ModelConfig {
   int max_batch = 1;
   std::string target;  // "cpu" or "cuda", that the engine must have; empty: the engine's
   std::string precision = "keep";
-  std::string granularity = "stitch";  // of a GPU: "mono", "stitch", "op", "auto"
+  std::string granularity = "stitch";                // of a GPU: "mono", "stitch", "op", "auto"
   std::optional<std::chrono::nanoseconds> deadline;  // of requests that bring none
   int priority = 0;        // of requests that bring none; smaller is more urgent
   double weight = 1;       // of its tenant's fair share
@@ -54,9 +54,9 @@ struct ModelInfo {
   ModelState state = ModelState::kLoading;
   std::string reason;  // of kFailed
   std::vector<PortInfo> inputs, outputs;
-  int programs = 0;            // by batch and width, that requests are answered by now
-  int64_t memory_bytes = 0;    // workspaces, and weights when they are there
-  bool weights_here = true;    // else they are in the host's memory, or a file
+  int programs = 0;          // by batch and width, that requests are answered by now
+  int64_t memory_bytes = 0;  // workspaces, and weights when they are there
+  bool weights_here = true;  // else they are in the host's memory, or a file
   ModelCounts counts;
 };
 

@@ -26,6 +26,8 @@
 namespace obelisk::serve {
 namespace {
 
+constexpr uintptr_t kAligned = 64;  // of inputs that are used where they lie
+
 Error refusal(Code code, std::string message, std::string hint = "") {
   return {code, "serve", std::move(message), "", std::move(hint)};
 }
@@ -67,11 +69,11 @@ struct Served {
   std::vector<PortInfo> inputs, outputs;
   int64_t workspace_bytes = 0, weight_bytes = 0;
   Resident::State weights = Resident::State::kHere;
-  bool stopped = false;            // its weights leave when its runs have ended
-  bool fresh = false;              // nothing of it ran since its weights came
-  int measuring = 0;               // programs that are being compiled and measured
-  Time last{0}, since{0};          // when the last request came; who waits for its weights first
-  Time back{1'000'000};            // what bringing its weights back took
+  bool stopped = false;    // its weights leave when its runs have ended
+  bool fresh = false;      // nothing of it ran since its weights came
+  int measuring = 0;       // programs that are being compiled and measured
+  Time last{0}, since{0};  // when the last request came; who waits for its weights first
+  Time back{1'000'000};    // what bringing its weights back took
   ModelCounts counts;
   std::atomic<bool> gone{false};  // removed, or replaced: what loads it stops
 };
@@ -319,7 +321,6 @@ void LocalEngine::gather(const Launch& launch, Seat& seat, int first,
       return bytes.subspan(
           static_cast<size_t>(std::min<int64_t>(skip, static_cast<int64_t>(bytes.size()))));
     };
-    constexpr uintptr_t kAligned = 64;
     const std::span<const std::byte> only = given(*launch.requests[0]);
     if (static_cast<int64_t>(only.size()) >= size &&
         reinterpret_cast<uintptr_t>(only.data()) % kAligned == 0) {
@@ -563,6 +564,14 @@ std::optional<Answer> LocalEngine::check(const Request& request, const Served& m
     if (static_cast<int64_t>(given.bytes.size()) != bytes)
       return bad(fmt::format("input '{}' takes {} bytes, but {} came", port.name, bytes,
                              given.bytes.size()));
+    if (given.on_device) {
+      const bool aligned = reinterpret_cast<uintptr_t>(given.bytes.data()) % kAligned == 0;
+      if (device_->target() == "cpu" || model.programs->joins() || !aligned)
+        return bad(fmt::format("input '{}' is in a GPU's memory, {}", port.name,
+                               !aligned ? "but at no multiple of 64"
+                                        : "where requests are joined or run on a CPU"),
+                   "give it in the host's memory");
+    }
     pending.from.push_back(found);
   }
   rows = std::max(rows, 1);
@@ -833,7 +842,8 @@ Status LocalEngine::serve_variants(std::unique_lock<std::mutex>& lock, Served& m
                 more = workspace + weights - model.weight_bytes;
   // Weights of others make room, where they may.
   while (options_.memory_limit > 0) {
-    if (stop_loading_ || model.gone) return refusal(Code::kInterrupted, "it is not wanted any more");
+    if (stop_loading_ || model.gone)
+      return refusal(Code::kInterrupted, "it is not wanted any more");
     int64_t fixed = 0, all = 0, largest = weights;
     std::shared_ptr<Served> idle;
     bool moving = false;
@@ -842,8 +852,8 @@ Status LocalEngine::serve_variants(std::unique_lock<std::mutex>& lock, Served& m
       const bool away = each->weights == Resident::State::kAway;
       fixed += each->workspace_bytes, all += away ? 0 : each->weight_bytes;
       largest = std::max(largest, each->weight_bytes);
-      moving |= each->weights == Resident::State::kLeaving ||
-                each->weights == Resident::State::kComing;
+      moving |=
+          each->weights == Resident::State::kLeaving || each->weights == Resident::State::kComing;
       if (each.get() == &model || each->weights != Resident::State::kHere || each->measuring > 0 ||
           each->weight_bytes == 0 || window_.waiting_of(each->number) > 0 ||
           window_.running_of(each->number) > 0)
@@ -853,11 +863,11 @@ Status LocalEngine::serve_variants(std::unique_lock<std::mutex>& lock, Served& m
     if (fixed + all + more <= options_.memory_limit) break;
     const bool never = fixed + workspace + largest > options_.memory_limit;
     if (never || (!idle && !moving))
-      return refusal(Code::kMemory,
-                     fmt::format("it takes {} more, {} of {} are taken", to_string(Bytes{more}),
-                                 to_string(Bytes{fixed + all}),
-                                 to_string(Bytes{options_.memory_limit})),
-                     "remove a model, or give more memory");
+      return refusal(
+          Code::kMemory,
+          fmt::format("it takes {} more, {} of {} are taken", to_string(Bytes{more}),
+                      to_string(Bytes{fixed + all}), to_string(Bytes{options_.memory_limit})),
+          "remove a model, or give more memory");
     if (!moving) release(idle);
     moved_.wait(lock);
   }
@@ -969,7 +979,8 @@ void LocalEngine::load_more(const std::shared_ptr<Served>& model, int batch, int
 
 int64_t LocalEngine::room() const {
   int64_t room = options_.memory_limit;
-  for (const std::shared_ptr<Served>& model : by_number_) room -= model ? model->workspace_bytes : 0;
+  for (const std::shared_ptr<Served>& model : by_number_)
+    room -= model ? model->workspace_bytes : 0;
   return room;
 }
 

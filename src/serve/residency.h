@@ -1,5 +1,5 @@
-/// serve/residency.h — whose weights are in the device's memory, where not all fit: a pure function,
-/// as the scheduler is.
+/// serve/residency.h — whose weights are in the device's memory, where not all fit: a pure
+/// function, as the scheduler is.
 ///
 /// Weights of a model that somebody waits for come back at once. Those of a model whose requests
 /// come regularly come back ahead of the next one. Those leave that are wanted latest: by how often
@@ -24,10 +24,10 @@ struct Resident {
   bool stopped = false;  // by an earlier plan
   bool fresh = false;    // nothing of it has run since its weights came
   int waiting = 0;
-  Time since{0};     // waiting > 0: when the first of those who wait came
-  Time last{0};      // when the last request came
+  Time since{0};      // waiting > 0: when the first of those who wait came
+  Time last{0};       // when the last request came
   Time gap = kNever;  // between two; kNever: not known
-  Time back{0};      // what bringing the weights back takes
+  Time back{0};       // what bringing the weights back takes
 };
 
 struct Moves {

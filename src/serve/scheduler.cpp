@@ -116,8 +116,8 @@ class Deciding {
       if (best < 0) best = static_cast<int>(v);
       const VariantTime& chosen = model.variants[static_cast<size_t>(best)];
       if (variant.batch < chosen.batch ||
-          (variant.batch == chosen.batch && std::pair(usual(variant), variant.width) <
-                                                std::pair(usual(chosen), chosen.width)))
+          (variant.batch == chosen.batch &&
+           std::pair(usual(variant), variant.width) < std::pair(usual(chosen), chosen.width)))
         best = static_cast<int>(v);
     }
     return best;

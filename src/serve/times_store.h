@@ -2,8 +2,8 @@
 /// database beside the machine code.
 ///
 /// A time is of a program (by the hash of all that decides what it does), so many slots of so
-/// many, and a processor or GPU; another version of any of them is another row. A store that cannot be
-/// opened or written is none: times are measured again.
+/// many, and a processor or GPU; another version of any of them is another row. A store that cannot
+/// be opened or written is none: times are measured again.
 #pragma once
 
 #include <memory>

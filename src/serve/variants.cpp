@@ -81,12 +81,10 @@ Result<std::unique_ptr<Programs>> Programs::open(const ModelConfig& config,
                    all.empty() ? "it has none with a name" : "its dimensions: " + all);
     }
   }
-  TRY(const compiler::Compilation one,
-      made->lower(1, made->device_->slots(), "import", {}));
+  TRY(const compiler::Compilation one, made->lower(1, made->device_->slots(), "import", {}));
   ports_of(one.graph, made->inputs_, made->outputs_);
   if (!joins) return made;
-  TRY(const compiler::Compilation two,
-      made->lower(2, made->device_->slots(), "import", {}));
+  TRY(const compiler::Compilation two, made->lower(2, made->device_->slots(), "import", {}));
   std::vector<PortInfo> inputs, outputs;
   ports_of(two.graph, inputs, outputs);
   TRY_STATUS(rows_stack(made->inputs_, inputs, "input", config.batch_dimension));

@@ -1,5 +1,5 @@
-/// serve/variants.h — the programs of one model, by batch and width: made from its file, on whatever
-/// thread asks.
+/// serve/variants.h — the programs of one model, by batch and width: made from its file, on
+/// whatever thread asks.
 ///
 ///   open      the file, mapped; what comes in and goes out; whether requests can be joined
 ///   compile   one program: import for a batch, all steps for a width, verification

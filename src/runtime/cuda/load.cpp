@@ -73,7 +73,7 @@ class CudaExecutable : public Executable, public std::enable_shared_from_this<Cu
   std::vector<Handle> modules_;    // by part
   std::vector<Handle> functions_;  // by launch
   Memory tasks_, first_, blocks_;
-  std::vector<DevicePointer> weights_;  // by number; 0: nobody reads it
+  std::vector<DevicePointer> weights_;    // by number; 0: nobody reads it
   mutable std::atomic<int> contexts_{0};  // that there are now
 
  private:
@@ -84,8 +84,8 @@ class CudaExecutable : public Executable, public std::enable_shared_from_this<Cu
   Status upload_weights();
 
   std::vector<Memory> weight_memory_;  // of weights that no other program has
-  mutable std::mutex filling_;   // guards `filled_` and what upload() writes
-  mutable bool filled_ = false;  // what fails is tried again: memory may be free by then
+  mutable std::mutex filling_;         // guards `filled_` and what upload() writes
+  mutable bool filled_ = false;        // what fails is tried again: memory may be free by then
 };
 
 /// One user's memory on the GPU: arena, barrier, staging for the host's arrays, a graph of
@@ -330,8 +330,8 @@ Status CudaContext::init() {
   for (Handle* event : {&ran_, &from_, &to_})
     TRY_STATUS(check(driver_.EventCreate(event, 0), "make an event"));
   if (executable_->options_.blocking_wait)
-    TRY_STATUS(check(driver_.EventCreate(&sleep_, kEventBlockingSync | kEventNoTiming),
-                     "make an event"));
+    TRY_STATUS(
+        check(driver_.EventCreate(&sleep_, kEventBlockingSync | kEventNoTiming), "make an event"));
   TRY_STATUS(arena_.reserve(p.arena.count + executable_->cut_.map_bytes + 256, "the workspace"));
   // Words that teams exchange are zero at first and last from run to run.
   TRY_STATUS(
@@ -847,8 +847,7 @@ Result<std::shared_ptr<const Executable>> load_cuda(std::shared_ptr<const Progra
   if (options.progress) options.progress(1, 1);
   LoadOptions kept = options;
   kept.progress = {}, kept.interrupted = {};  // the caller's own end with this call
-  auto executable =
-      std::make_shared<CudaExecutable>(std::move(program), std::move(images), kept);
+  auto executable = std::make_shared<CudaExecutable>(std::move(program), std::move(images), kept);
   report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   TRY_STATUS(executable->init(std::move(report)));
   return std::shared_ptr<const Executable>(std::move(executable));

@@ -144,7 +144,11 @@ std::span<const std::byte> FrameReader::tensor() {
 void write_config(FrameWriter& to, const ModelConfig& config) {
   to.text(config.name).text(config.path).put<uint64_t>(config.dimensions.size());
   for (const auto& [name, extent] : config.dimensions) to.text(name).put(extent);
-  to.text(config.batch_dimension).put(config.max_batch).text(config.target).text(config.precision).text(config.granularity);
+  to.text(config.batch_dimension)
+      .put(config.max_batch)
+      .text(config.target)
+      .text(config.precision)
+      .text(config.granularity);
   write_optional(to, config.deadline);
   to.put(config.priority).put(config.weight).put(config.queue_limit);
 }

@@ -18,10 +18,10 @@ static struct {
   size_t bytes;
 } blocks[4096], hosts[4096];
 
-#define LOCKED(...)              \
-  do {                           \
-    pthread_mutex_lock(&mutex);  \
-    __VA_ARGS__;                 \
+#define LOCKED(...)               \
+  do {                            \
+    pthread_mutex_lock(&mutex);   \
+    __VA_ARGS__;                  \
     pthread_mutex_unlock(&mutex); \
   } while (0)
 
@@ -141,9 +141,10 @@ int cuMemFree_v2(unsigned long long at) { return release((char*)(size_t)at, &tak
 int cuPointerGetAttribute(void* value, int attribute, unsigned long long at) {
   (void)attribute;
   int code = 1;
-  LOCKED(for (size_t k = 0; k < sizeof blocks / sizeof *blocks; ++k) if (
-      blocks[k].at && at >= (size_t)blocks[k].at && at < (size_t)blocks[k].at + blocks[k].bytes)
-             * (unsigned*)value = 2,
+  LOCKED(for (size_t k = 0; k < sizeof blocks / sizeof *blocks;
+              ++k) if (blocks[k].at && at >= (size_t)blocks[k].at &&
+                       at < (size_t)blocks[k].at + blocks[k].bytes) *
+             (unsigned*)value = 2,
          code = 0);
   return code;
 }

@@ -1,6 +1,7 @@
 // The engine on both of its devices: the CPU's workers, and a GPU whose driver computes nothing
 // (api/test/stub/driver.c) but copies, counts memory and tells what is in flight. Answers here are
-// what a program copies: an input, a weight. Those of the GPU are skipped without a device compiler.
+// what a program copies: an input, a weight. Those of the GPU are skipped without a device
+// compiler.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -48,24 +49,24 @@ std::vector<float> weights_of(int rows, uint32_t seed) {
 
 /// y = x · x, and x again.
 std::string joined_network() {
-  return make::model(make::graph(
-      {make::node("Mul", {"x", "x"}, {"y"}), make::node("Identity", {"x"}, {"same"})},
-      {make::value("x", make::kFloat, {"batch", std::to_string(kColumns)})},
-      {make::value("y", make::kFloat, {"batch", std::to_string(kColumns)}),
-       make::value("same", make::kFloat, {"batch", std::to_string(kColumns)})}));
+  return make::model(
+      make::graph({make::node("Mul", {"x", "x"}, {"y"}), make::node("Identity", {"x"}, {"same"})},
+                  {make::value("x", make::kFloat, {"batch", std::to_string(kColumns)})},
+                  {make::value("y", make::kFloat, {"batch", std::to_string(kColumns)}),
+                   make::value("same", make::kFloat, {"batch", std::to_string(kColumns)})}));
 }
 
 /// y = x · w, x again, and w.
 std::string network(int rows, uint32_t seed) {
   const std::string count = std::to_string(rows), columns = std::to_string(kColumns);
-  return make::model(make::graph(
-      {make::node("Mul", {"x", "w"}, {"y"}), make::node("Identity", {"x"}, {"same"}),
-       make::node("Identity", {"w"}, {"weights"})},
-      {make::value("x", make::kFloat, {"1", columns})},
-      {make::value("y", make::kFloat, {count, columns}),
-       make::value("same", make::kFloat, {"1", columns}),
-       make::value("weights", make::kFloat, {count, columns})},
-      {make::floats("w", {rows, kColumns}, weights_of(rows, seed))}));
+  return make::model(
+      make::graph({make::node("Mul", {"x", "w"}, {"y"}), make::node("Identity", {"x"}, {"same"}),
+                   make::node("Identity", {"w"}, {"weights"})},
+                  {make::value("x", make::kFloat, {"1", columns})},
+                  {make::value("y", make::kFloat, {count, columns}),
+                   make::value("same", make::kFloat, {"1", columns}),
+                   make::value("weights", make::kFloat, {count, columns})},
+                  {make::floats("w", {rows, kColumns}, weights_of(rows, seed))}));
 }
 
 class Devices : public testing::TestWithParam<std::string> {
@@ -283,7 +284,8 @@ TEST_P(Gpu, LanesRunSideBySideAndWithinTheMachine) {
     engine->add({.name = name, .path = write(name, network(8, m))});
     wait_for(*engine, name);
   }
-  for (int k = 0; k < 3000 && engine->model("m0")->programs + engine->model("m1")->programs < 4; ++k)
+  for (int k = 0; k < 3000 && engine->model("m0")->programs + engine->model("m1")->programs < 4;
+       ++k)
     std::this_thread::sleep_for(10ms);
   stub_run_us(5'000);
   std::vector<std::future<Answer>> answers;
