@@ -58,6 +58,8 @@ class Device {
   /// Memory for a run on so many slots. Errors: kMemory, kDevice.
   virtual Result<std::unique_ptr<Seat>> seat(const runtime::Executable& executable,
                                              int width) const = 0;
+  /// Bytes for weights and workspaces, where nobody has set a limit; 0: no limit.
+  virtual int64_t memory() const = 0;
   /// Whether after this error of a run nothing runs there any more.
   virtual bool ends_with(const Error& error) const = 0;
 };

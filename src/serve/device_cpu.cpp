@@ -157,6 +157,7 @@ class CpuDevice : public Device {
     }
     return seat;
   }
+  int64_t memory() const override { return 0; }
   bool ends_with(const Error&) const override { return false; }
 
  private:

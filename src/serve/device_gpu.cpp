@@ -59,6 +59,7 @@ class GpuDevice : public Device {
     }
     return seat;
   }
+  int64_t memory() const override { return gpu_.free_bytes / 10 * 9; }  // some is the driver's
   bool ends_with(const Error& error) const override { return error.code == Code::kDevice; }
 
  private:

@@ -73,6 +73,7 @@ struct Served {
   bool fresh = false;      // nothing of it ran since its weights came
   int measuring = 0;       // programs that are being compiled and measured
   Time last{0}, since{0};  // when the last request came; who waits for its weights first
+  Time not_before{0};      // when its weights are tried to be brought back again
   Time back{1'000'000};    // what bringing its weights back took
   ModelCounts counts;
   std::atomic<bool> gone{false};  // removed, or replaced: what loads it stops
@@ -109,6 +110,7 @@ class LocalEngine : public Engine {
                     ? options_.device
                     : cpu_device(options_.workers, runtime::cache_folder(options_.cache))),
         slots_(device_->slots()),
+        memory_limit_(options_.memory_limit > 0 ? options_.memory_limit : device_->memory()),
         window_(1, slots_),
         store_(runtime::cache_folder(options_.cache)),
         record_(options_.record.empty() ? std::ofstream() : std::ofstream(options_.record)),
@@ -166,6 +168,9 @@ class LocalEngine : public Engine {
                         Timed made);
 
   int64_t room() const;  // for weights, beside all workspaces
+  std::shared_ptr<Served> idle_model(const Served& asks) const;
+  bool make_room(const Served& asks);
+  bool lower_limit(Served& asks);
   Moves moves(Time now) const;
   void move_weights(Time now);
   void release(const std::shared_ptr<Served>& model);
@@ -180,6 +185,7 @@ class LocalEngine : public Engine {
   const EngineOptions options_;
   const std::shared_ptr<const Device> device_;
   const int slots_;
+  int64_t memory_limit_;  // 0: none; under the lock, for it falls where the device has less
   const Clock::time_point epoch_ = Clock::now();
 
   mutable std::mutex mutex_;  // all below, down to the threads
@@ -252,7 +258,7 @@ void LocalEngine::act(Function function) {
 
 void LocalEngine::follow(Answers& answers) {
   const Time at = now();
-  if (options_.memory_limit > 0 && !ends_ && !lost_) move_weights(at);
+  if (memory_limit_ > 0 && !ends_ && !lost_) move_weights(at);
   Decisions decisions = decide(window_, times_, at, options_.policy);
   if (recorder_) recorder_->decide(at, decisions);
   const uint64_t first = window_.apply(decisions, options_.policy, at);
@@ -841,11 +847,11 @@ Status LocalEngine::serve_variants(std::unique_lock<std::mutex>& lock, Served& m
   const int64_t weights = programs.device_weights().bytes(),
                 more = workspace + weights - model.weight_bytes;
   // Weights of others make room, where they may.
-  while (options_.memory_limit > 0) {
+  while (memory_limit_ > 0) {
     if (stop_loading_ || model.gone)
       return refusal(Code::kInterrupted, "it is not wanted any more");
     int64_t fixed = 0, all = 0, largest = weights;
-    std::shared_ptr<Served> idle;
+    const std::shared_ptr<Served> idle = idle_model(model);
     bool moving = false;
     for (const std::shared_ptr<Served>& each : by_number_) {
       if (!each) continue;
@@ -854,20 +860,14 @@ Status LocalEngine::serve_variants(std::unique_lock<std::mutex>& lock, Served& m
       largest = std::max(largest, each->weight_bytes);
       moving |=
           each->weights == Resident::State::kLeaving || each->weights == Resident::State::kComing;
-      if (each.get() == &model || each->weights != Resident::State::kHere || each->measuring > 0 ||
-          each->weight_bytes == 0 || window_.waiting_of(each->number) > 0 ||
-          window_.running_of(each->number) > 0)
-        continue;
-      if (!idle || each->last < idle->last) idle = each;
     }
-    if (fixed + all + more <= options_.memory_limit) break;
-    const bool never = fixed + workspace + largest > options_.memory_limit;
+    if (fixed + all + more <= memory_limit_) break;
+    const bool never = fixed + workspace + largest > memory_limit_;
     if (never || (!idle && !moving))
-      return refusal(
-          Code::kMemory,
-          fmt::format("it takes {} more, {} of {} are taken", to_string(Bytes{more}),
-                      to_string(Bytes{fixed + all}), to_string(Bytes{options_.memory_limit})),
-          "remove a model, or give more memory");
+      return refusal(Code::kMemory,
+                     fmt::format("it takes {} more, {} of {} are taken", to_string(Bytes{more}),
+                                 to_string(Bytes{fixed + all}), to_string(Bytes{memory_limit_})),
+                     "remove a model, or give more memory");
     if (!moving) release(idle);
     moved_.wait(lock);
   }
@@ -912,10 +912,14 @@ void LocalEngine::load(const std::shared_ptr<Served>& model) {
   auto opened = behind_requests([&] { return Programs::open(model->config, device_, how); });
   if (!opened.ok()) return fail(*model, opened.error());
   const std::vector<int> widths = (*opened)->widths();
-  auto program =
-      behind_requests([&] { return (*opened)->compile(1, widths.front(), interrupted); });
-  if (!program.ok()) return fail(*model, program.error());
-  auto made = caught([&] { return time_variants(std::move(*program), model->config.name); });
+  const auto first = [&]() -> Result<Timed> {
+    TRY(Program program,
+        behind_requests([&] { return (*opened)->compile(1, widths.front(), interrupted); }));
+    return time_variants(std::move(program), model->config.name);
+  };
+  auto made = caught(first);
+  while (!made.ok() && made.error().code == Code::kMemory && make_room(*model))
+    made = caught(first);
   if (!made.ok()) return fail(*model, made.error());
   Status fits = ok_status();
   act([&](std::unique_lock<std::mutex>& lock) {
@@ -978,16 +982,56 @@ void LocalEngine::load_more(const std::shared_ptr<Served>& model, int batch, int
 // ---- weights that leave the device and come back ----
 
 int64_t LocalEngine::room() const {
-  int64_t room = options_.memory_limit;
+  int64_t room = memory_limit_;
   for (const std::shared_ptr<Served>& model : by_number_)
     room -= model ? model->workspace_bytes : 0;
   return room;
 }
 
+/// Whose weights may leave for another's: the one whose last request is longest ago.
+std::shared_ptr<Served> LocalEngine::idle_model(const Served& asks) const {
+  std::shared_ptr<Served> idle;
+  for (const std::shared_ptr<Served>& each : by_number_) {
+    if (!each || each.get() == &asks || each->weights != Resident::State::kHere ||
+        each->weight_bytes == 0 || each->measuring > 0 || window_.waiting_of(each->number) > 0 ||
+        window_.running_of(each->number) > 0)
+      continue;
+    if (!idle || each->last < idle->last) idle = each;
+  }
+  return idle;
+}
+
+/// The device has less memory than was thought: releases one model's weights. Whether it did.
+bool LocalEngine::make_room(const Served& asks) {
+  std::unique_lock lock(mutex_);
+  if (memory_limit_ == 0) return false;
+  const std::shared_ptr<Served> idle = idle_model(asks);
+  if (!idle) return false;
+  release(idle);
+  moved_.wait(lock, [&] { return idle->weights != Resident::State::kLeaving; });
+  return idle->weights == Resident::State::kAway;
+}
+
+/// Weights did not come back for want of memory: the limit is what others have, so that some leave
+/// before it is tried again. False where nobody has any.
+bool LocalEngine::lower_limit(Served& asks) {
+  constexpr Time kPause{2'000'000};
+  int64_t fixed = 0, all = 0, largest = asks.weight_bytes;
+  for (const std::shared_ptr<Served>& each : by_number_) {
+    if (!each) continue;
+    fixed += each->workspace_bytes, largest = std::max(largest, each->weight_bytes);
+    if (each.get() != &asks && each->weights != Resident::State::kAway) all += each->weight_bytes;
+  }
+  if (all == 0 || memory_limit_ == 0) return false;
+  memory_limit_ = std::min(memory_limit_, fixed + std::max(all, largest));
+  asks.not_before = now() + kPause;
+  return true;
+}
+
 Moves LocalEngine::moves(Time now) const {
   std::vector<Resident> all;
   for (const std::shared_ptr<Served>& model : by_number_)
-    if (model && model->weight_bytes > 0)
+    if (model && model->weight_bytes > 0 && model->not_before <= now)
       all.push_back({.model = model->number,
                      .bytes = model->weight_bytes,
                      .state = model->weights,
@@ -1012,6 +1056,8 @@ void LocalEngine::move_weights(Time now) {
   for (const int number : plan.release) release(by_number_[static_cast<size_t>(number)]);
   for (const int number : plan.restore) restore(by_number_[static_cast<size_t>(number)]);
   if (plan.wake != kNever) alarm_.wake_at(epoch_ + plan.wake);
+  for (const std::shared_ptr<Served>& model : by_number_)
+    if (model && model->not_before > now) alarm_.wake_at(epoch_ + model->not_before);
 }
 
 /// The scheduler starts nothing of a model whose weights are away.
@@ -1051,6 +1097,7 @@ void LocalEngine::restore(const std::shared_ptr<Served>& model) {
         tell_times(*model, Time(0));
         return;
       }
+      if (came.error().code == Code::kMemory && lower_limit(*model)) return;
       if (device_->ends_with(came.error())) lose(came.error());
       fail_waiting([&](const Served& whose) { return &whose == model.get() || lost_; },
                    came.error(), failed);

@@ -381,5 +381,35 @@ TEST_P(Gpu, WithoutMemoryForAnotherRunARequestFailsAlone) {
     EXPECT_EQ(send(*engine, ask("net", row(k))).get().outcome, Outcome::kOk);
 }
 
+TEST_P(Gpu, WhereTheGpuHasLessMemoryThanItSaidWeightsMakeRoomAllTheSame) {
+  constexpr int kRows = 4096, kModels = 4;
+  EngineOptions options;
+  options.device = device({132});
+  auto engine = this->engine(std::move(options));
+  engine->add({.name = "m0", .path = write("m0", network(kRows, 0))});
+  wait_for(*engine, "m0");
+  stub_allow(stub_taken() * 5 / 2);  // of 80 GB that the driver tells of
+  for (int m = 1; m < kModels; ++m) {
+    const std::string name = "m" + std::to_string(m);
+    engine->add({.name = name, .path = write(name, network(kRows, m))});
+    wait_for(*engine, name);
+  }
+  for (int k = 0; k < 24; ++k) {
+    const int m = k % kModels;
+    const Answer answer = send(*engine, ask("m" + std::to_string(m), row(k))).get();
+    ASSERT_EQ(answer.outcome, Outcome::kOk) << answer.error->text();
+    EXPECT_TRUE(holds(answer, "weights", weights_of(kRows, m))) << "run " << k;
+  }
+  // What can never fit is said, and the others go on.
+  stub_allow(stub_taken());
+  engine->add({.name = "large", .path = write("large", network(8 * kRows, 9))});
+  for (int k = 0; k < 6000 && engine->model("large")->state == ModelState::kLoading; ++k)
+    std::this_thread::sleep_for(10ms);
+  EXPECT_EQ(engine->model("large")->state, ModelState::kFailed);
+  EXPECT_NE(engine->model("large")->reason.find("out of memory"), std::string::npos)
+      << engine->model("large")->reason;
+  EXPECT_EQ(send(*engine, ask("m0", row(1))).get().outcome, Outcome::kOk);
+}
+
 }  // namespace
 }  // namespace obelisk::serve
