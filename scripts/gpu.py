@@ -7,6 +7,7 @@
     gpu.py bench  [--models A,B] [--granularity op,stitch,mono]     device time and latency
     gpu.py peers  [--models A,B] [--ways eager,graph,compile,max-autotune,xla]
     gpu.py auto   [--models A,B]                  what `auto` chose beside each granularity
+    gpu.py dispatch [--models A,B] [--dispatches waves,opara] [--orders 20]     orders of a graph's kernels, in turn
     gpu.py profile [--models A,B] [--granularity mono]    a table per phase
     gpu.py launches [--models A,B] [--granularity mono]   what a run gives the GPU to do, as its profiling library counts
     gpu.py sanitize [--tools racecheck] [--jobs 8]        device blocks under compute-sanitizer
@@ -478,6 +479,49 @@ class Session:
                           f"where one takes {least:.1f}")
         self.result["auto"] = rows
 
+    def dispatch(self):
+        """Which kernels of a graph run beside which: each dispatch in turn, and random launch orders
+        of the lanes of opara; answers have the same bits in all."""
+        rows = []
+        self.prepare()
+        for name in self.models:
+            if not self.onnx(name).exists():
+                continue
+            for granularity in ("op", "stitch"):
+                if granularity not in self.options.granularity.split(","):
+                    continue
+                kinds = [("--dispatch", self.options.dispatches)]
+                if self.options.orders:
+                    orders = ",".join(f"random:{seed}" for seed in range(1, self.options.orders + 1))
+                    kinds.append(("--dispatch", "waves,opara", "--launch-order", orders))
+                row = {"model": name, "granularity": granularity, "device_us": {}}
+                for words in kinds:
+                    code, out, err = self.obelisk(
+                        "bench", self.onnx(name), *self.target(name, granularity), *words, "--verify",
+                        "off", "--seconds", self.options.seconds, "--json",
+                    )
+                    if code != 0:
+                        self.fail(f"dispatch {name} {granularity}", err)
+                        continue
+                    for one in json.loads(out)["granularities"]:
+                        if not one["same_bits"]:
+                            self.fail(f"dispatch {name} {granularity}", f"{one['dispatch']} gives other bits")
+                        random = "random" in one["dispatch"]
+                        if random:
+                            row.setdefault("random_orders_us", []).append(one["device_us"]["median"])
+                        elif words is kinds[0]:
+                            row["device_us"][one["dispatch"]] = one["device_us"]["median"]
+                            row.setdefault("arena_bytes", {})[one["dispatch"]] = one["workspace_bytes"]
+                            row["launches"] = one["launches"]
+                if row["device_us"]:
+                    rows.append(row)
+                    say(f"dispatch {name:20} {granularity:7} {row['launches']:4} kernels: "
+                        + ", ".join(f"{d} {us:.1f}" for d, us in row["device_us"].items())
+                        + (" random {:.1f} to {:.1f}".format(min(r), max(r)) if (r := row.get("random_orders_us")) else ""))
+                    self.result["dispatch"] = rows
+                    if self.options.out:  # kept where the time ends early
+                        pathlib.Path(self.options.out).write_text(json.dumps(self.result, indent=1) + "\n")
+
     def profile(self):
         rows = []
         for name in self.models:
@@ -527,7 +571,7 @@ class Session:
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("parts", nargs="+", choices=(*PARTS, "random", "all"))
+    parser.add_argument("parts", nargs="+", choices=(*PARTS, "dispatch", "random", "all"))
     parser.add_argument(
         "--models", default="minilm_b1,bert_b1,resnet18_b1,resnet50_b1,vit_b1,deepfm_b1"
     )
@@ -540,6 +584,8 @@ def main():
     parser.add_argument(
         "--tolerance", type=float, default=0.05, help="of the output's root mean square"
     )
+    parser.add_argument("--dispatches", default="waves,sequential,nimble,opara,critical,auto", help="of dispatch")
+    parser.add_argument("--orders", type=int, default=0, help="of dispatch: random launch orders")
     parser.add_argument("--noise", type=float, default=0.05, help="share that auto may lose")
     parser.add_argument(
         "--timeout", type=int, default=300,
@@ -575,6 +621,7 @@ def main():
                 "bench": session.bench,
                 "peers": session.peers,
                 "auto": session.auto,
+                "dispatch": session.dispatch,
                 "profile": session.profile,
                 "launches": session.launches,
                 "sanitize": session.sanitize,

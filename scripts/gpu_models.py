@@ -256,7 +256,134 @@ def rows(kind, count, columns, half=False):
     return make
 
 
+# ---- networks of unequal branches: what --dispatch is measured with ----
+def timm_picture(name, size, batch=1):
+    def make():
+        import timm
+        return lively(timm.create_model(name, pretrained=False)), (picture(batch, size),), ("image",)
+    return make
+
+
+class T5(nn.Module):
+    """Encoder and decoder of T5-small's shape, tokens of both given."""
+
+    def __init__(self):
+        super().__init__()
+        import transformers
+        config = transformers.T5Config(vocab_size=32128, d_model=512, d_kv=64, d_ff=2048, num_layers=6,
+                                       num_heads=8, use_cache=False, attn_implementation="eager")
+        self.inner = transformers.T5Model(config)
+
+    def forward(self, ids, targets):
+        return self.inner(input_ids=ids, decoder_input_ids=targets, use_cache=False)[0]
+
+
+def t5(batch=1, length=128):
+    def make():
+        ids = [torch.randint(0, 32000, (batch, length)) for _ in range(2)]
+        return T5(), tuple(ids), ("ids", "targets")
+    return make
+
+
+def conv_relu(inputs, outputs, kernel=3, stride=1, groups=1):
+    return nn.Sequential(nn.Conv2d(inputs, outputs, kernel, stride, kernel // 2, groups=groups, bias=False),
+                         nn.BatchNorm2d(outputs), nn.ReLU())
+
+
+class Unet(nn.Module):
+    """Down and up four times, with a bridge at each size."""
+
+    def __init__(self, width=32):
+        super().__init__()
+        widths = [width * 2**k for k in range(5)]
+        self.down = nn.ModuleList(nn.Sequential(conv_relu(a, b), conv_relu(b, b))
+                                  for a, b in zip([3, *widths], widths))
+        self.up = nn.ModuleList(nn.ConvTranspose2d(b, a, 2, 2) for a, b in zip(widths, widths[1:]))
+        self.join = nn.ModuleList(nn.Sequential(conv_relu(2 * a, a), conv_relu(a, a)) for a in widths[:-1])
+        self.last = nn.Conv2d(width, 8, 1)
+
+    def forward(self, x):
+        bridges = []
+        for k, part in enumerate(self.down):
+            x = part(F.max_pool2d(x, 2) if k else x)
+            bridges.append(x)
+        for up, join, bridge in reversed(list(zip(self.up, self.join, bridges))):
+            x = join(torch.cat([bridge, up(x)], 1))
+        return self.last(x)
+
+
+class RandomlyWired(nn.Module):
+    """Stages whose nodes (separable convolutions) are wired by a random graph: each adds up to three
+    earlier ones (after Xie et al. 2019)."""
+
+    def __init__(self, nodes=16, width=64, stages=3):
+        super().__init__()
+        import random
+        generator = random.Random(1)
+        self.first = nn.Sequential(conv_relu(3, width // 2, stride=2), conv_relu(width // 2, width, stride=2))
+        self.stages, self.wires, self.ends = nn.ModuleList(), [], nn.ModuleList()
+        for stage in range(stages):
+            wide = width * 2**stage
+            self.wires.append([generator.sample(range(k + 1), min(k + 1, generator.randint(1, 3)))
+                               for k in range(nodes)])
+            self.stages.append(nn.ModuleList(
+                nn.Sequential(nn.Conv2d(wide, wide, 3, 1, 1, groups=wide, bias=False), conv_relu(wide, wide, 1))
+                for _ in range(nodes)))
+            self.ends.append(conv_relu(wide, 2 * wide, stride=2))
+        self.last = nn.Linear(width * 2**stages, 1000)
+
+    def forward(self, x):
+        x = self.first(x)
+        for nodes, wires, end in zip(self.stages, self.wires, self.ends):
+            made, used = [x], set()
+            for node, wire in zip(nodes, wires):
+                used.update(wire)
+                made.append(node(sum(made[k] for k in wire)))
+            ends = [made[k] for k in range(len(made)) if k not in used]
+            x = end(sum(ends) / len(ends))
+        return self.last(x.mean((2, 3)))
+
+
+class Towers(nn.Module):
+    """A recommender of many towers of unequal depth and width over features of their own, joined at the end."""
+
+    def __init__(self, towers=24, features=64):
+        super().__init__()
+        self.features = features
+        self.towers = nn.ModuleList()
+        for k in range(towers):
+            width, depth = 128 << k % 3, 1 + k % 5
+            sizes = [features] + [width] * depth + [32]
+            self.towers.append(nn.Sequential(*(
+                part for a, b in zip(sizes, sizes[1:]) for part in (nn.Linear(a, b), nn.ReLU()))))
+        self.last = nn.Sequential(nn.Linear(32 * towers, 256), nn.ReLU(), nn.Linear(256, 1))
+
+    def forward(self, x):
+        parts = x.split(self.features, 1)
+        return self.last(torch.cat([tower(part) for tower, part in zip(self.towers, parts)], 1))
+
+
+def branches(batch):
+    """Opara's six networks, of which four stand above, and more of the kind."""
+    old = {"init_weights": False, "transform_input": False}
+    return {
+        f"googlenet_b{batch}": vision("googlenet", batch=batch, aux_logits=False, **old),
+        f"inception_b{batch}": vision("inception_v3", 299, batch=batch, aux_logits=True, **old),
+        f"nasnet_b{batch}": timm_picture("nasnetalarge", 331, batch),
+        f"pnasnet_b{batch}": timm_picture("pnasnet5large", 331, batch),
+        f"inception_resnet_b{batch}": timm_picture("inception_resnet_v2", 299, batch),
+        f"hrnet_b{batch}": timm_picture("hrnet_w18", 224, batch),
+        f"t5_b{batch}": t5(batch),
+        f"bert_b{batch}": encoder(12, 768, 12, 3072, batch, 128),
+        f"deepfm_b{batch}": lambda: (DeepFm(), (torch.randint(0, 390000, (batch, 39)),), ("ids",)),
+        f"unet_b{batch}": lambda: (lively(Unet()), (picture(batch, 256),), ("image",)),
+        f"wired_b{batch}": lambda: (lively(RandomlyWired()), (picture(batch, 224),), ("image",)),
+        f"towers_b{batch}": lambda: (Towers(), (torch.randn(batch, 24 * 64),), ("features",)),
+    }
+
+
 MODELS = {
+    **{name: make for batch in (1, 2, 4, 8, 16, 32) for name, make in branches(batch).items()},
     "minilm_b1": encoder(6, 384, 12, 1536, 1, 128),
     "bert_b1": encoder(12, 768, 12, 3072, 1, 128),
     "bert_b8": encoder(12, 768, 12, 3072, 8, 128),

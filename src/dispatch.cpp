@@ -4,12 +4,16 @@
 #include <cmath>
 
 #include "compile.h"
+#include "kernel_profiles.h"
+#include "time_in_turns.h"
 
 namespace obelisk::compiler {
 namespace {
 
 std::vector<schedule::Kernel> kernels_of(const Compilation& made, double ridge) {
   const runtime::Program& program = *made.program;
+  const auto known = machine::device(program.target, program.sms);
+  const machine::Machine machine = known.ok() ? *known : machine::cpu(program.sms);
   std::vector<schedule::Kernel> kernels;
   for (size_t w = 0; w < made.tasks.works.size(); ++w) {
     const stitch::Group& group = made.plan.groups[static_cast<size_t>(made.tasks.works[w].group)];
@@ -28,15 +32,121 @@ std::vector<schedule::Kernel> kernels_of(const Compilation& made, double ridge) 
     for (const ObkTask& task : list) ++tasks_of[task.work];
   for (const runtime::LaunchReport& launch : made.executable->launches()) {
     schedule::Kernel& kernel = kernels[static_cast<size_t>(launch.work)];
-    const runtime::WorkRecord& work = program.works[static_cast<size_t>(launch.work)];
+    const schedule::Work& work = made.tasks.works[static_cast<size_t>(launch.work)];
+    const double roof =
+        schedule::roof_nanos(made.plan.groups[static_cast<size_t>(work.group)], machine);
     kernel.launches = true;
     kernel.demand = {launch.shared_bytes, launch.threads, launch.registers, launch.ctas};
     // Its tasks in rounds of all multiprocessors, and no less than what it moves takes.
     const double rounds = std::ceil(
         static_cast<double>(tasks_of[static_cast<size_t>(launch.work)]) / std::max(program.sms, 1));
-    kernel.demand.nanos = std::max({work.floor_nanos, rounds * work.task_nanos, 1.0});
+    kernel.demand.nanos = std::max({roof, rounds * work.task_nanos, 1.0});
   }
   return kernels;
+}
+
+/// The same program and machine code, its kernels dispatched like that.
+Result<std::shared_ptr<const runtime::Executable>> dispatched(const Compilation& made,
+                                                              const schedule::Dispatch& dispatch,
+                                                              const runtime::LoadOptions& load) {
+  if (dispatch.policy == "waves") return made.executable;
+  runtime::Program program = *made.program;
+  program.dispatch = dispatch.kernels;
+  program.objects = made.executable->objects();  // what was compiled stays
+  return runtime::load(std::make_shared<runtime::Program>(std::move(program)), load);
+}
+
+/// Durations of kernels by their own time stamps, from a run in which none is beside another.
+/// Nothing for kernels whose stamps say nothing.
+Result<std::map<int, double>> measure_kernels(const runtime::Executable& sequential,
+                                              const std::vector<Tensor>& inputs) {
+  TRY(const auto context, run_once(sequential, inputs));
+  TRY(const std::vector<runtime::TaskTime> tasks, context->task_times());
+  std::map<int, std::pair<double, double>> spans;
+  for (const runtime::TaskTime& task : tasks) {
+    const auto [at, fresh] = spans.try_emplace(task.work, task.start_us, task.end_us);
+    if (fresh) continue;
+    at->second.first = std::min(at->second.first, task.start_us);
+    at->second.second = std::max(at->second.second, task.end_us);
+  }
+  std::map<int, double> nanos;
+  for (const auto& [kernel, span] : spans)
+    if (span.second > span.first) nanos[kernel] = 1e3 * (span.second - span.first);
+  return nanos;
+}
+
+/// Policies that `auto` chooses among; the first is kept unless another gains a hundredth.
+constexpr const char* kMeasured[] = {"waves", "sequential", "nimble", "opara", "critical"};
+
+/// `auto` where there is a GPU: kernels are timed by their stamps, candidates are made from these
+/// durations and timed in turns. What was measured before, of the same program on the same GPU, is
+/// not measured again.
+Status choose_by_measurement(const Options& options, const std::vector<int>& waves,
+                             const schedule::DispatchOptions& how, Compilation& made,
+                             Dispatching& all) {
+  const KernelProfiles profiles(runtime::cache_folder(options.load.cache_dir));
+  const Hash key = profile_key(*made.executable, how);
+  const std::optional<KernelProfile> known = profiles.find(key);
+  KernelProfile profile = known.value_or(KernelProfile{});
+  const auto make = [&](const std::string& policy) {
+    schedule::DispatchOptions one = how;
+    one.policy = policy;
+    if (policy == "waves") one.launch_order.clear(), one.streams = 0;
+    return schedule::dispatch(all.dependencies.dag, all.kernels, waves, one);
+  };
+
+  std::vector<Tensor> inputs;
+  std::shared_ptr<const runtime::Executable> sequential;
+  if (!known) {
+    inputs = verify::generate_inputs(made.graph, options.verification.seed);
+    TRY(const schedule::Dispatch one_lane, make("sequential"));
+    TRY(sequential, dispatched(made, one_lane, options.load));
+    TRY(profile.nanos, measure_kernels(*sequential, inputs));
+  }
+  for (const auto& [kernel, nanos] : profile.nanos)
+    if (kernel >= 0 && static_cast<size_t>(kernel) < all.kernels.size())
+      all.kernels[static_cast<size_t>(kernel)].demand.nanos = nanos;
+
+  std::vector<schedule::Dispatch> dispatches;
+  for (const char* policy : kMeasured) {
+    TRY(schedule::Dispatch one, make(policy));
+    dispatches.push_back(std::move(one));
+  }
+  if (!known) {
+    std::vector<std::shared_ptr<const runtime::Executable>> executables;
+    std::vector<Timed> timed;
+    for (const schedule::Dispatch& one : dispatches) {
+      auto loaded = one.policy == "sequential" ? sequential : dispatched(made, one, options.load);
+      if (!loaded.ok() && loaded.error().code != Code::kMemory) return loaded.error();
+      executables.push_back(loaded.ok() ? *loaded
+                                        : nullptr);  // no room beside the others: left out
+      if (loaded.ok()) timed.push_back({executables.back().get()});
+    }
+    TRY_STATUS(time_in_turns(timed, inputs));
+    for (size_t k = 0; k < dispatches.size(); ++k)
+      for (const Timed& each : timed)
+        if (each.executable == executables[k].get() && each.refused.empty())
+          profile.us[dispatches[k].policy] = each.us;
+    profiles.keep(key, *made.executable->device(), all.kernels, profile);
+  }
+
+  constexpr double kWorth = 0.99;  // less than a hundredth gained: waves stay
+  size_t best = 0;
+  std::string times;
+  for (size_t k = 0; k < dispatches.size(); ++k) {
+    const auto us = profile.us.find(dispatches[k].policy);
+    if (us == profile.us.end()) continue;
+    times += fmt::format("{}{} {:.1f}", times.empty() ? "" : ", ", us->first, us->second);
+    const auto waves_us = profile.us.find("waves");
+    const auto best_us = profile.us.find(dispatches[best].policy);
+    if ((waves_us == profile.us.end() || us->second < kWorth * waves_us->second) &&
+        (best_us == profile.us.end() || us->second < best_us->second))
+      best = k;
+  }
+  all.dispatch = std::move(dispatches[best]);
+  all.dispatch.reason =
+      fmt::format("{}, measured{} (us): {}", all.dispatch.policy, known ? " before" : "", times);
+  return ok_status();
 }
 
 }  // namespace
@@ -52,7 +162,10 @@ Status dispatch_kernels(const Options& options, double ridge, Compilation& made)
   for (const schedule::Work& work : made.tasks.works) waves.push_back(work.wave);
   schedule::DispatchOptions how = options.dispatch;
   how.sms = made.program->sms;
-  if (options.dispatch_from.empty()) {
+  const runtime::DeviceReport* device = made.executable->device();
+  if (options.dispatch_from.empty() && how.policy == "auto" && device && !device->gpu.empty()) {
+    TRY_STATUS(choose_by_measurement(options, waves, how, made, all));
+  } else if (options.dispatch_from.empty()) {
     TRY(all.dispatch, schedule::dispatch(all.dependencies.dag, all.kernels, waves, how));
   } else {
     all.dispatch.policy = "given", all.dispatch.launch_order = "given",
@@ -65,13 +178,9 @@ Status dispatch_kernels(const Options& options, double ridge, Compilation& made)
                    "--dispatch-from takes what --emit dispatch wrote of this program"};
     all.dispatch.predicted_nanos = schedule::predict(all.dispatch.kernels, all.kernels, how.sms);
   }
-  if (all.dispatch.policy != "waves") {
-    runtime::Program program = *made.program;
-    program.dispatch = all.dispatch.kernels;
-    program.objects = made.executable->objects();  // what was compiled stays
-    made.program = std::make_shared<runtime::Program>(std::move(program));
-    TRY(made.executable, runtime::load(made.program, options.load));
-  }
+  TRY(made.executable, dispatched(made, all.dispatch, options.load));
+  made.program =
+      std::shared_ptr<const runtime::Program>(made.executable, &made.executable->program());
   made.dispatching = std::move(all);
   return ok_status();
 }

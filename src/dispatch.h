@@ -20,9 +20,10 @@ struct Dispatching {
 };
 
 /// Dependencies, kernels and dispatch of a loaded compilation. Where the dispatch is not waves, its
-/// program and its executable get it. Nothing is done for what is no graph of kernels. `ridge`:
-/// operations that the machine does while it moves a byte. Errors: kBuild, kUsage for a dispatch
-/// that was given and does not fit, those of loading.
+/// program and its executable get it. `auto` measures where the program's GPU is, and predicts
+/// where it is not. Nothing is done for what is no graph of kernels. `ridge`: operations that the
+/// machine does while it moves a byte. Errors: kBuild, kUsage for a dispatch that was given and
+/// does not fit, those of loading.
 Status dispatch_kernels(const Options& options, double ridge, Compilation& made);
 
 /// As text, with the dependencies when explaining.

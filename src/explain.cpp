@@ -168,6 +168,7 @@ std::string explain_schedule(const Graph& graph, const stitch::Plan& plan,
       lists[static_cast<size_t>(task.work)].insert(sm);
     }
   }
+  const std::vector<double> floors = schedule::floor_nanos(plan, tasks, device);
   const size_t one_by_one = tasks.works.empty() ? 0 : tasks.works.size() - 1;
   std::string out = fmt::format(
       "{} works in {} waves on {} workers: {} barriers where works ran one "
@@ -192,7 +193,9 @@ std::string explain_schedule(const Graph& graph, const stitch::Plan& plan,
                          work.nest.column_count(), work.tile_rows, work.tile_columns);
     out += fmt::format("; {} tasks for {} workers", dealt[w], lists[w].size());
     if (!work.list() || work.list()->a_rows) out += "; launched as " + to_string(work.form);
-    if (work.task_nanos > 0) out += fmt::format(", about {:.1f} us each", work.task_nanos / 1000);
+    if (work.predicted_nanos > 0)
+      out += fmt::format(", about {:.1f} us each", work.predicted_nanos / 1000);
+    out += fmt::format(", no less than {:.2f} us in all", floors[w] / 1000);
     out += "\n";
   }
   int64_t apart = 0;

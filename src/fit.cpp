@@ -6,14 +6,13 @@ namespace obelisk::compiler {
 
 int64_t reduction_parts(const machine::Machine& machine, const Type& type, int64_t outputs,
                         int64_t inner) {
-  constexpr double kPhaseNanos =
-      2500;  // what BERT-base exposes a phase (h200_networks.json, exposed_us_per_phase)
   constexpr int64_t kLanes = 64;  // columns that one worker takes side by side
   const int64_t workers = std::max<int64_t>(inner >= kLanes ? outputs / kLanes : outputs, 1);
   const int64_t parts = machine.sms / workers;
   const double nanos =
       static_cast<double>(type.bytes()) / static_cast<double>(workers) / machine.bytes_per_sm;
-  return parts > 1 && nanos / static_cast<double>(parts) + kPhaseNanos < nanos / 2 ? parts : 1;
+  return parts > 1 && nanos / static_cast<double>(parts) + machine.costs.phase < nanos / 2 ? parts
+                                                                                           : 1;
 }
 
 passes::OfTiles questions_for(const machine::Machine& machine, const machine::Strategy& strategy,

@@ -2,62 +2,19 @@
 
 #include <algorithm>
 
+#include "machine/costs_cuda.h"
 #include "machine/machine.h"
+#include "time_in_turns.h"
 
 namespace obelisk::compiler {
 namespace {
 
-/// Nanoseconds of a phase beside its tasks, as a share of a grid barrier (0.95 us on an H200): a
-/// node of a graph whose kernels overlap is no cheaper than the barrier and its CTAs begin cold;
-/// one that follows the end of the one before costs half as much again.
+/// Nanoseconds of a phase beside its tasks, as a share of a grid barrier.
 double phase_share(Granularity granularity) {
-  return granularity == Granularity::kMono ? 1.0 : granularity == Granularity::kStitch ? 1.2 : 1.5;
-}
-
-/// A candidate that has run once, and the times of its rounds.
-struct Measured {
-  Candidate* candidate;
-  std::unique_ptr<runtime::Context> context;
-  std::vector<double> us;
-};
-
-Result<std::unique_ptr<runtime::Context>> started(const runtime::Executable& executable,
-                                                  const std::vector<Tensor>& inputs) {
-  TRY(auto context, executable.context());
-  std::vector<const void*> in;
-  std::vector<void*> out;
-  std::vector<Tensor> outputs;
-  for (const Tensor& tensor : inputs) in.push_back(tensor.data());
-  for (const runtime::Port& port : executable.program().outputs) {
-    outputs.push_back(Tensor::allocate(port.type));
-    out.push_back(outputs.back().mutable_data());
-  }
-  TRY_STATUS(context->run(in, out));
-  return context;
-}
-
-/// Rounds in turns, so that clocks which rise and whatever else runs meet all alike; the first is
-/// thrown away. What fails is refused. Errors: kDevice, for the GPU's context is lost with it.
-Status measure(std::vector<Measured>& all) {
-  constexpr int kRounds = 4, kRuns = 20;
-  for (int round = 0; round < kRounds; ++round)
-    for (Measured& each : all) {
-      if (!each.candidate->refused.empty()) continue;
-      auto us = each.context->device_us(kRuns);
-      if (!us.ok()) {
-        if (us.error().code == Code::kDevice) return us.error();
-        each.candidate->refused = us.error().message;
-      } else if (round > 0) {
-        each.us.insert(each.us.end(), us->begin(), us->end());
-      }
-    }
-  for (Measured& each : all) {
-    if (!each.candidate->refused.empty()) continue;
-    const auto middle = each.us.begin() + static_cast<std::ptrdiff_t>(each.us.size() / 2);
-    std::nth_element(each.us.begin(), middle, each.us.end());
-    each.candidate->us = *middle;
-  }
-  return ok_status();
+  using namespace machine::cuda_costs;
+  return granularity == Granularity::kMono     ? kMonoPhaseShare
+         : granularity == Granularity::kStitch ? kStitchPhaseShare
+                                               : kOpPhaseShare;
 }
 
 }  // namespace
@@ -69,6 +26,12 @@ Result<std::optional<Granularity>> parse_wanted_granularity(const std::string& n
                "granularities: auto, op, stitch, mono"};
 }
 
+double phase_us(const runtime::Program& program) {
+  const auto device = machine::device(program.target, program.sms);
+  return (device.ok() ? device->barrier.count() : machine::cuda_costs::kAnyBarrierNanos) *
+         phase_share(program.granularity) / 1e3;
+}
+
 double predicted_us(const runtime::Program& program) {
   // [wave][SM]
   std::vector<std::vector<double>> busy(program.waves,
@@ -76,9 +39,7 @@ double predicted_us(const runtime::Program& program) {
   for (size_t sm = 0; sm < program.lists.size(); ++sm)
     for (const ObkTask& task : program.lists[sm])
       busy[task.wave][sm] += program.works[task.work].task_nanos;
-  const auto device = machine::device(program.target, program.sms);
-  const double phase =
-      (device.ok() ? device->barrier.count() : 1000) * phase_share(program.granularity);
+  const double phase = phase_us(program) * 1e3;
   double nanos = 0;
   for (const std::vector<double>& wave : busy)
     nanos += phase + *std::max_element(wave.begin(), wave.end());
@@ -102,26 +63,22 @@ std::string Choice::text() const {
 Result<Choice> choose_granularity(std::vector<Candidate> candidates,
                                   const std::function<std::vector<Tensor>()>& inputs) {
   Choice choice{.candidates = std::move(candidates)};
-  std::vector<Tensor> values;
-  std::vector<Measured> measured;
+  std::vector<Timed> timed;
   for (Candidate& each : choice.candidates) {
     if (!each.executable) continue;
     const runtime::DeviceReport* device = each.executable->device();
     choice.measured = device && !device->gpu.empty();
-    if (!choice.measured) {
+    if (choice.measured)
+      timed.push_back({each.executable.get()});
+    else
       each.us = predicted_us(each.executable->program());
-      continue;
-    }
-    if (values.empty()) values = inputs();
-    auto context = started(*each.executable, values);
-    if (context.ok()) {
-      measured.push_back({&each, std::move(*context), {}});
-    } else {
-      if (context.error().code == Code::kDevice) return context.error();
-      each.refused = context.error().message;
-    }
   }
-  TRY_STATUS(measure(measured));
+  if (choice.measured) {
+    TRY_STATUS(time_in_turns(timed, inputs()));
+    for (const Timed& one : timed)
+      for (Candidate& each : choice.candidates)
+        if (each.executable.get() == one.executable) each.us = one.us, each.refused = one.refused;
+  }
   int best = -1;
   for (size_t k = 0; k < choice.candidates.size(); ++k) {
     Candidate& each = choice.candidates[k];

@@ -39,6 +39,9 @@ struct Choice {
   std::string text() const;
 };
 
+/// Microseconds that a phase of the program costs beside its tasks.
+double phase_us(const runtime::Program& program);
+
 /// Microseconds of a run by the table: each wave's busiest SM, and what a phase costs.
 double predicted_us(const runtime::Program& program);
 

@@ -13,7 +13,7 @@ namespace obelisk::codegen {
 /// Fields of `g`, by which the tile is asked; empty where nobody wants them.
 std::string statistics_asked(const stitch::Group& group, const schedule::Work& work);
 /// The same before a tile that does not give them itself (dealt ones have no such rows:
-/// schedule/build.cpp).
+/// schedule/tile_gemm.cpp).
 std::string statistics_found(const stitch::Group& group, const schedule::Work& work,
                              const std::string& type);
 /// Their place, `at` bytes into the scratch, is named in `top`. Returns its bytes.

@@ -66,6 +66,15 @@ std::string real_literal(DType dtype, double value) {
   return "(" + digits + (dtype == DType::f64 ? "" : "f") + ")";
 }
 
+std::string constant_text(const Expr& expr) {
+  if (is_float(expr.dtype)) return real_literal(expr.dtype, expr.real);
+  if (expr.dtype == DType::b1) return expr.integer ? "true" : "false";
+  return fmt::format("(({}){})", arithmetic_name(expr.dtype),
+                     expr.integer == INT64_MIN
+                         ? "INT64_MIN"
+                         : std::to_string(expr.integer) + (expr.dtype == DType::u64 ? "u" : ""));
+}
+
 std::string scalar_text(const Exprs& exprs, const Expr& expr, const std::string args[3],
                         bool narrow) {
   const DType type = ops::compute_type(exprs[expr.args[0]].dtype);

@@ -15,6 +15,8 @@ std::string tile_type(int32_t type);
 
 /// A literal of a floating type, exact ("0x1.8p+1f", "INFINITY").
 std::string real_literal(DType dtype, double value);
+/// A constant of any type.
+std::string constant_text(const ops::Expr& expr);
 
 /// The text of a non-leaf expression over its arguments' texts. `narrow`: 64-bit integers are
 /// computed in an int, which holds them and the result.

@@ -2,7 +2,8 @@
 /// stored.
 ///
 ///   in   a body, its folded nest, the tile that a task spans; what the body names at its top
-///   out  text, or nothing where rows have to be walked one lane at a time (the loops of body.cpp)
+///   out  text, or nothing where rows have to be walked one lane at a time (the loops of
+///   body_lanes.cpp)
 ///
 /// For machines whose threads wait for what they load. A thread takes a *batch* of points: `R` rows
 /// (or places, in a body without reductions) by `U` vectors of `V` neighbouring columns. Loads of
@@ -41,7 +42,7 @@ struct VectorJob {
       false;  // several small tasks share a multiprocessor: they wait for one another's loads
   int64_t ahead_bytes = 0;  // of fast memory, for rows that are asked for ahead of their use
   std::vector<bool> gives;  // by operand: what is stored there goes to all workers, in words of 32
-                            // bits (schedule/flow.h)
+                            // bits (schedule/dataflow.h)
   std::string begin;  // stands before the first load of anything but weights; empty: nothing has to
   bool shares_rows = false;  // all wait for the longest task: where it has a long row or two, these
                              // are shared by all threads

@@ -1,6 +1,6 @@
 /// graph/test_decoder.h — one token of a small decoder, for tests of programs of few rows
-/// (schedule/flow.h): in each layer a norm, queries, keys and values of one product, a cache that
-/// grows by a row, attention, a gate, residuals.
+/// (schedule/dataflow.h): in each layer a norm, queries, keys and values of one product, a cache
+/// that grows by a row, attention, a gate, residuals.
 #pragma once
 
 #include <cmath>

@@ -14,6 +14,7 @@
 #include <optional>
 
 #include "kernels/common/tiles.h"
+#include "kernels/tile_bounds.h"
 #include "machine/machine.h"
 
 namespace obelisk::kernels {
@@ -39,7 +40,7 @@ struct SplitKTiles {
   int64_t (*parts)(int32_t type, int64_t n, int64_t k, int64_t rows_in_one_kernel);
 };
 
-/// Tiles of programs whose values carry their own readiness (schedule/flow.h).
+/// Tiles of programs whose values carry their own readiness (schedule/dataflow.h).
 struct DataflowTiles {
   /// Bytes of fast memory of a product's tile of few rows that takes its weights page by page as
   /// they come, whoever asked for them; 0: there is none.
@@ -109,7 +110,7 @@ struct ConvTiles {
 struct SplitKeysTiles {
   /// In how many pieces the keys of a head of few queries are shared out, a power of two that
   /// divides value_size: a matter of the shape, not of the batch, since it decides the order of
-  /// sums. `flows`: of a program that may flow (schedule/flow.h).
+  /// sums. `flows`: of a program that may flow (schedule/dataflow.h).
   int64_t (*pieces)(int32_t type, int64_t heads, int64_t queries, int64_t keys, int64_t size,
                     int64_t value_size, bool flows);
   /// Bytes of global memory that the pieces of one head share, zero before the first run.

@@ -1,4 +1,5 @@
 #include "base/parallel.h"
+#include "machine/costs_cpu.h"
 #include "machine/machine.h"
 
 namespace obelisk::machine {
@@ -9,9 +10,12 @@ Machine cpu(int sms) {
   machine.sms = sms > 0 ? sms : cores_we_may_use();
   machine.fast_memory = 256_KiB;  // a quarter of a 1 MiB L2: the tile, its scratch, and room for
                                   // the streams beside it
-  machine.barrier = Nanos(400);   // two threads that spin on one line
-  machine.flops_per_sm = 80;      // AVX-512 fp32 near 2.5 GHz
-  machine.bytes_per_sm = 8;
+  machine.barrier = Nanos(cpu_costs::kBarrierNanos);
+  machine.smallest_task = Nanos(cpu_costs::kSmallestTaskNanos);
+  machine.flops_per_sm = cpu_costs::kFlops;
+  machine.bytes_per_sm = cpu_costs::kBytes;
+  machine.costs = cpu_costs::kCosts;
+  machine.peaks = cpu_costs::kPeaks;
   return machine;
 }
 

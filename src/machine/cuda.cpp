@@ -1,37 +1,35 @@
 #include <algorithm>
 #include <vector>
 
+#include "machine/costs_cuda.h"
 #include "machine/machine.h"
 
 namespace obelisk::machine {
 namespace {
 
 /// A row of what is known of an architecture: NVIDIA's tuning guides (shared memory that a block
-/// may take, features), SMs of its largest product, and rates. Those of sm_90a were measured on an
-/// H200 (streaming from far memory 35 GB/s each, a barrier of all 0.95 us;
-/// bench/results/h200_device_blocks.json); nothing was measured on the others, whose rates are
-/// guesses from their data sheets.
+/// may take, features), SMs of its largest product, and rates (costs_cuda.h).
 struct Row {
   Arch arch;
   Features features;
   int sms;
   Bytes shared;
-  double barrier, flops, bytes;  // ns; a multiprocessor's per ns
+  cuda_costs::Rates rates;
 };
 constexpr Features kAmpere = {};
 constexpr Features kHopper = {.tma = true, .wgmma = true, .clusters = true, .pdl = true};
 constexpr Features kBlackwell = {.tma = true, .clusters = true, .pdl = true};
 constexpr Row kRows[] = {
-    {{9, 0, 'a'}, kHopper, 132, 227_KiB, 950, 400, 35},
-    {{8, 0}, kAmpere, 108, 163_KiB, 1200, 250, 14},
-    {{8, 6}, kAmpere, 84, 99_KiB, 1200, 180, 7},
-    {{8, 7}, kAmpere, 16, 163_KiB, 1200, 150, 12},
-    {{8, 9}, kAmpere, 142, 99_KiB, 1200, 350, 6},
-    {{10, 0, 'a'}, kBlackwell, 148, 227_KiB, 1200, 400, 50},
-    {{10, 3, 'a'}, kBlackwell, 148, 227_KiB, 1200, 400, 50},
-    {{11, 0, 'a'}, kBlackwell, 20, 227_KiB, 1200, 400, 13},
-    {{12, 0, 'a'}, kBlackwell, 170, 99_KiB, 1200, 350, 10},
-    {{12, 1, 'a'}, kBlackwell, 48, 99_KiB, 1200, 350, 5},
+    {{9, 0, 'a'}, kHopper, 132, 227_KiB, cuda_costs::kSm90},
+    {{8, 0}, kAmpere, 108, 163_KiB, cuda_costs::kSm80},
+    {{8, 6}, kAmpere, 84, 99_KiB, cuda_costs::kSm86},
+    {{8, 7}, kAmpere, 16, 163_KiB, cuda_costs::kSm87},
+    {{8, 9}, kAmpere, 142, 99_KiB, cuda_costs::kSm89},
+    {{10, 0, 'a'}, kBlackwell, 148, 227_KiB, cuda_costs::kSm100},
+    {{10, 3, 'a'}, kBlackwell, 148, 227_KiB, cuda_costs::kSm103},
+    {{11, 0, 'a'}, kBlackwell, 20, 227_KiB, cuda_costs::kSm110},
+    {{12, 0, 'a'}, kBlackwell, 170, 99_KiB, cuda_costs::kSm120},
+    {{12, 1, 'a'}, kBlackwell, 48, 99_KiB, cuda_costs::kSm121},
 };
 
 constexpr Bytes kReserved = 2_KiB;   // of shared memory, for what is not a task's
@@ -73,10 +71,12 @@ Result<Machine> gpu(const Arch& architecture, int sms) {
     machine.fast_memory = {known.shared.count - kReserved.count};
     machine.team = known.features.clusters ? kPortableCluster : 0;
     machine.team_registers = kTeamRegisters;
-    machine.barrier = Nanos(known.barrier);
-    machine.smallest_task = Nanos(60);
-    machine.flops_per_sm = known.flops;
-    machine.bytes_per_sm = known.bytes;
+    machine.barrier = Nanos(known.rates.barrier);
+    machine.smallest_task = Nanos(cuda_costs::kSmallestTaskNanos);
+    machine.flops_per_sm = known.rates.flops;
+    machine.bytes_per_sm = known.rates.bytes;
+    machine.costs = cuda_costs::kCosts;
+    machine.peaks = known.rates.peaks;
     return machine;
   }
   return unknown(to_string(architecture));
@@ -89,11 +89,11 @@ Result<Machine> gpu(const std::string& architecture, int sms) {
 }
 
 int64_t clusters_at_once(int64_t sms, int64_t ctas) {
-  constexpr double kInGroups = 0.89;  // of the multiprocessors, in whole clusters
-  constexpr int64_t kSmall = 16;      // all in one group
+  constexpr int64_t kSmall = 16;  // all in one group
   if (ctas == 1) return sms;
   if (ctas == 2) return std::max<int64_t>(sms / 2, 1);  // groups consist of pairs
-  const double held = static_cast<double>(sms / ctas) * (sms <= kSmall ? 1.0 : kInGroups);
+  const double held =
+      static_cast<double>(sms / ctas) * (sms <= kSmall ? 1.0 : cuda_costs::kClusterShare);
   return held < 1 ? 1 : static_cast<int64_t>(held);
 }
 

@@ -9,6 +9,7 @@
 
 #include "base/base.h"
 #include "machine/arch.h"
+#include "machine/costs.h"
 #include "machine/strategy.h"
 
 namespace obelisk::machine {
@@ -31,6 +32,8 @@ struct Machine {
   Nanos smallest_task{1500};  // below this a task costs more to deal than to run
   double flops_per_sm = 1;    // multiply-adds count two; per nanosecond
   double bytes_per_sm = 1;    // streaming from far memory; per nanosecond
+  Costs costs;                // what models take beside these rates
+  Peaks peaks;                // what the hardware does at most
 };
 
 /// Clusters of so many CTAs, one to a multiprocessor, that run at once. A cluster lies in one of

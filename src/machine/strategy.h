@@ -26,7 +26,7 @@ std::optional<Granularity> parse_granularity(std::string_view name);
 /// How a worker knows that what it reads is there.
 enum class Sync : uint8_t {
   kBarrier,   // between waves all workers wait for each other, or kernels follow one another
-  kDataflow,  // values carry their own readiness (schedule/flow.h)
+  kDataflow,  // values carry their own readiness (schedule/dataflow.h)
 };
 
 struct Strategy {

@@ -126,13 +126,6 @@ CustomRecord custom_record(const graph::Graph& graph, const stitch::Group& group
   return record;
 }
 
-/// What a group's bytes and operations take at least, when all workers share them evenly.
-double floor_nanos(const stitch::Group& group, const machine::Machine& machine) {
-  const double bytes = static_cast<double>(group.cost.read.count + group.cost.written.count);
-  return std::max(bytes / machine.bytes_per_sm, group.cost.flops.count / machine.flops_per_sm) /
-         machine.sms;
-}
-
 }  // namespace
 
 int64_t Program::task_count() const {
@@ -151,9 +144,9 @@ int64_t bytes_of_a_run(const Program& program) {
         continue;
       int64_t bytes = program.weights[static_cast<size_t>(place.index)].bytes();
       if (machine.ok() && work.floor_nanos > 0)
-        bytes =
-            std::min(bytes, static_cast<int64_t>(std::ceil(1.001 * work.floor_nanos *
-                                                           machine->bytes_per_sm * machine->sms)));
+        bytes = std::min(bytes,
+                         static_cast<int64_t>(std::ceil(1.001 * work.floor_nanos *
+                                                        machine->peaks.near_bytes * machine->sms)));
       read[static_cast<size_t>(place.index)] =
           std::max(read[static_cast<size_t>(place.index)], bytes);
     }
@@ -183,6 +176,7 @@ Program assemble(const graph::Graph& graph, const stitch::Plan& plan,
   program.weights = tasks.weights;
   const auto known = machine::device(target, program.sms);
   const machine::Machine machine = known.ok() ? *known : machine::cpu(program.sms);
+  const std::vector<double> floors = schedule::floor_nanos(plan, tasks, machine);
   // A weight that only products read in packed form is dropped; one packed form serves every reader
   // with the same strides.
   std::vector<bool> read_plain(tasks.weights.size(), false);
@@ -198,8 +192,8 @@ Program assemble(const graph::Graph& graph, const stitch::Plan& plan,
     record.scratch = source.scratch[w].bytes, record.row_scratch = source.scratch[w].row;
     record.label = graph.node(group.nodes.front()).name;
     if (record.label.empty() && record.body >= 0) record.label = program.bodies[record.body].label;
-    record.task_nanos = work.task_nanos;
-    record.floor_nanos = floor_nanos(group, machine);
+    record.task_nanos = work.predicted_nanos;
+    record.floor_nanos = floors[w];
     const bool packs = codegen::work_packs_weights(plan, tasks, work, *source.tiles);
     for (size_t k = 0; k < work.buffers.size(); ++k) {
       const schedule::Buffer& buffer = tasks.buffers[work.buffers[k]];

@@ -19,9 +19,9 @@ struct Place {
       -1;  // of a program that flows: where a worker's own copy lies in its fast memory; else -1
 };
 
-/// A value of a program that flows (schedule/flow.h) that workers give to all: words of 32 bits,
-/// each with one beside it that says when it is there, of which every worker that reads the value
-/// makes a copy.
+/// A value of a program that flows (schedule/dataflow.h) that workers give to all: words of 32
+/// bits, each with one beside it that says when it is there, of which every worker that reads the
+/// value makes a copy.
 struct Gather {
   int64_t from = 0, near = 0,
           words = 0;   // byte offsets into the arena and the copies; an even number of words

@@ -63,6 +63,7 @@ struct KernelReport {
 /// What a GPU's program consists of.
 struct DeviceReport {
   std::string gpu, architecture;  // gpu: its name, empty where none is
+  int driver_version = 0;         // 13000: it offers CUDA 13.0
   machine::Granularity granularity = machine::Granularity::kThreads;
   bool overlaps = false;  // a kernel of the graph begins before the one before it ends
                           // (programmatic dependent launch)

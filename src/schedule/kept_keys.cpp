@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "schedule/flow.h"
+#include "schedule/dataflow_spans.h"
 
 namespace obelisk::schedule {
 namespace {

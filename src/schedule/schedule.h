@@ -10,6 +10,7 @@
 
 #include "schedule/dependencies.h"
 #include "schedule/dispatch.h"
+#include "schedule/floor.h"
 #include "schedule/shadow_run.h"
 #include "schedule/task_graph.h"
 
@@ -19,7 +20,7 @@ namespace obelisk::schedule {
 /// parameter.
 inline constexpr int kDealtOperands = obk::kGridOperands;
 
-/// Values given to all workers that a work of a program that flows reads (schedule/flow.h), at
+/// Values given to all workers that a work of a program that flows reads (schedule/dataflow.h), at
 /// most: a task has a bit of each.
 inline constexpr int kMostGathers = 16;
 
@@ -36,6 +37,10 @@ Status validate(const Graph& graph, const stitch::Plan& plan, const TaskGraph& t
 
 /// The table as text: works with waves, tiles and buffers; deterministic.
 std::string print(const Graph& graph, const stitch::Plan& plan, const TaskGraph& tasks);
+
+/// What a group's nodes take one by one at the machine's rates, all workers at them: what kernels
+/// are ordered by.
+double roof_nanos(const stitch::Group& group, const machine::Machine& machine);
 
 /// The folded loops of a body, given where values live.
 Nest fold_domain(const stitch::Plan& plan, const stitch::Group& group);

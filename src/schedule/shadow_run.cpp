@@ -4,7 +4,7 @@
 #include <map>
 #include <set>
 
-#include "schedule/flow.h"
+#include "schedule/dataflow_spans.h"
 #include "schedule/point_values.h"
 #include "schedule/storage_box.h"
 

@@ -20,7 +20,7 @@ using ops::ExprId;
 
 enum class BufferKind : uint8_t { kInput, kOutput, kWeight, kArena };
 
-/// Where a value of a program that flows (schedule/flow.h) is read.
+/// Where a value of a program that flows (schedule/dataflow.h) is read.
 enum class Reach : uint8_t {
   kAll,    // in the arena, by everybody
   kOwn,    // in the fast memory of the worker that computes it, by itself
@@ -119,7 +119,7 @@ using KernelForm = std::variant<TaskList, Grid, SingleWave, PipelinedGemm, Clust
 /// "a grid, 2 CTAs a multiprocessor"
 std::string to_string(const KernelForm& form);
 
-/// A work of a program whose values carry their own readiness (schedule/flow.h).
+/// A work of a program whose values carry their own readiness (schedule/dataflow.h).
 struct Dataflow {
   bool replicated = false;  // each worker computes what it reads of it
   std::vector<bool>
@@ -146,7 +146,8 @@ struct Work {
     return read_partials(group) + (group.product.statistics.of_partials ? 1 : 0);
   }
   int64_t tile_rows = 1, tile_columns = 1;
-  double task_nanos = 0;  // predicted, of a full tile
+  double task_nanos = 0;       // of a full tile, by which tiles, waves and lists are chosen
+  double predicted_nanos = 0;  // of a full tile, as it is reported
   KernelForm form;
   std::optional<Dataflow> dataflow;
 
@@ -171,6 +172,9 @@ struct Work {
 /// The same of a work: tiles of a dealt convolution take pixels of all images in a row.
 int64_t tile_span(const stitch::Group& group, const Work& work);
 
+/// Tasks of its tiles.
+int64_t count_tasks(const stitch::Group& group, const Work& work);
+
 struct TaskGraph {
   std::vector<Buffer> buffers;
   std::vector<Tensor> weights;  // what kWeight buffers hold
@@ -179,7 +183,7 @@ struct TaskGraph {
   std::vector<std::vector<ObkTask>> lists;  // by worker; ascending waves
   Bytes arena;
   Bytes fast_memory;   // of a worker; what it was cut for
-  bool flows = false;  // no barrier: workers wait for values (schedule/flow.h)
+  bool flows = false;  // no barrier: workers wait for values (schedule/dataflow.h)
   Bytes near;          // of a worker's fast memory, for its copies of values
   int64_t task_count() const;
 };

@@ -1,7 +1,8 @@
 #include <algorithm>
 #include <map>
 
-#include "schedule/flow.h"
+#include "schedule/dataflow_check.h"
+#include "schedule/dataflow_spans.h"
 #include "schedule/storage_box.h"
 
 namespace obelisk::schedule {

@@ -12,9 +12,8 @@
 #include <string>
 
 #include "base/base.h"
+#include "base/database.h"
 #include "serve/times.h"
-
-struct sqlite3;
 
 namespace obelisk::serve {
 
@@ -26,11 +25,8 @@ class TimesStore {
  public:
   /// A file in the folder, made where it is missing; empty: none.
   explicit TimesStore(const std::string& folder);
-  ~TimesStore();
-  TimesStore(const TimesStore&) = delete;
-  TimesStore& operator=(const TimesStore&) = delete;
 
-  bool open() const { return database_ != nullptr; }
+  bool open() const { return database_.open(); }
   std::optional<MeasuredTimes> find(const std::string& key);
   void keep(const std::string& key, const std::string& model, int batch, int width,
             MeasuredTimes times);
@@ -39,7 +35,7 @@ class TimesStore {
 
  private:
   std::mutex mutex_;
-  sqlite3* database_ = nullptr;
+  Database database_;
 };
 
 }  // namespace obelisk::serve

@@ -28,7 +28,7 @@ std::optional<AttentionTile::Operand> attention_operand(const Graph& graph, cons
                                                         NodeId node, int input);
 
 /// `node` has a tile. An operand without strides through views is read from its own storage.
-/// `flows`: the program may (schedule/flow.h).
+/// `flows`: the program may (schedule/dataflow.h).
 AttentionTile match_attention(const Graph& graph, const Views& views, NodeId node,
                               const kernels::TileLibrary& tiles, bool flows);
 

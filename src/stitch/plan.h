@@ -120,20 +120,19 @@ struct Product {
 };
 
 /// Rows of products that run as pipelined GEMM kernels, where each work is a kernel and both
-/// operands are loaded asynchronously (schedule/streamed.h). With more rows the kernel is a grid of
-/// tiles, two on each worker, so that one's epilogue overlaps the other's main loop: a layer of
-/// BERT-base with 1024 rows takes 58 us so on an H200, pipelined 67.
-inline constexpr int64_t kFewestStreamedRows = 33, kMostStreamedRows = 512;  // the latter exclusive
+/// operands are loaded asynchronously (schedule/tile_gemm_pipelined.h); the latter exclusive.
+inline constexpr int64_t kFewestStreamedRows = kernels::pipelined_bounds::kFewestRows,
+                         kMostStreamedRows = kernels::pipelined_bounds::kMostRows + 1;
 /// Whether clusters compute the parts of such a product and add them: what follows joins it as it
 /// joins other products. All clusters run at once with tiles of up to 112 columns (ViT-B/16: 4 x 7
 /// tiles, 0.6 us a layer less on an H200 than sums through memory); wider ones were not measured.
 inline bool parts_meet(const machine::Machine& machine, const machine::Strategy& strategy,
                        int64_t rows, int64_t columns, int64_t parts) {
-  constexpr int64_t kTile = 64, kColumns = 112;
+  using namespace kernels::pipelined_bounds;
   if (!strategy.own_kernels || !takes_wgmma(machine, strategy) || rows < kFewestStreamedRows ||
       rows >= kMostStreamedRows)
     return false;
-  return (rows + kTile - 1) / kTile * ((columns + kColumns - 1) / kColumns) <=
+  return (rows + kTileRows - 1) / kTileRows * ((columns + kClusterColumns - 1) / kClusterColumns) <=
          machine::clusters_at_once(machine.sms, parts);
 }
 

@@ -67,15 +67,15 @@ class Views {
   const ops::Loop* loop(NodeId node, int output) const;
 
  private:
-  void choose_orders();
-  void place_concatenations();
+  void choose_orders();         // layouts.cpp
+  void place_concatenations();  // layouts.cpp
   void find_views();
   bool widens(NodeId node) const;
   NodeId widening_behind(ValueId value) const;
   std::set<NodeId> casts_to_compute() const;
   void store_product_operands();
-  void find_twins();
-  bool halves_meet(const graph::Node& split) const;
+  void find_twins();                                 // dual_gemm.cpp
+  bool halves_meet(const graph::Node& split) const;  // dual_gemm.cpp
 
   const Graph& graph_;
   const kernels::TileLibrary* tiles_;
@@ -86,22 +86,5 @@ class Views {
   std::set<NodeId> taken_splits_;
   mutable std::map<std::pair<NodeId, int>, std::optional<ops::Loop>> loops_;
 };
-
-/// The product that a sum-of-products loop is, when both loads are affine; else nothing, with the
-/// reason in `why`.
-std::optional<Product> match_product(const Graph& graph, const Views& views, NodeId node,
-                                     std::string& why);
-
-/// Whether a machine has a tile for the product; else why not. Operands may have any strides; tiles
-/// copy what they stream.
-bool tile_fits(const kernels::TileLibrary& tiles, const Product& product, std::string& why);
-
-/// The tile of a convolution, when the library has one for it; else nothing, with the reason in
-/// `why`.
-std::optional<ConvTile> match_conv(const Graph& graph, NodeId node,
-                                   const kernels::TileLibrary* tiles, std::string& why);
-
-/// The product that a convolution of single pixels without padding is: rows are pixels.
-std::optional<Product> match_pixel_product(const Views& views, const ConvTile& conv);
 
 }  // namespace obelisk::stitch

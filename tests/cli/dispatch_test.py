@@ -176,3 +176,70 @@ def test_a_graph_has_the_edges_and_priorities_of_its_dispatch(obelisk, gpu, mode
         assert {call: count for call, count in kept.items() if call.startswith("priority")} == priorities
         given[policy] = edges, priorities
     assert given["opara"][0] != given["waves"][0] and given["opara"][1] and not given["waves"][1]
+
+
+def test_bench_takes_several_dispatches_in_turn(obelisk, gpu, model):  # noqa: F811
+    words = ("--target", "cuda", "--granularity", "op,mono", "--verify", "off", "--seconds", "0.02", "--json")
+    orders = "random:1,random:2"
+    answer = obelisk("bench", model, *words, "--dispatch", "waves,opara", "--launch-order", orders, code=0).json
+    told = [(one["granularity"], one.get("dispatch"), one.get("same_bits")) for one in answer["granularities"]]
+    assert told == [
+        ("op", "waves", True), ("op", "opara random:1", True), ("op", "opara random:2", True), ("mono", None, None),
+    ]
+    assert len({one["launches"] for one in answer["granularities"][:3]}) == 1
+
+
+def test_only_bench_takes_several_dispatches(obelisk, model):
+    for flags in (("--dispatch", "waves,opara"), ("--dispatch", "opara", "--launch-order", "random:1,random:2")):
+        answer = obelisk("run", model, "--target", "sm_90a", "--granularity", "op", *flags)
+        assert answer.code == 1 and f"only bench takes several of {flags[-2]}" in answer.err
+
+
+def explained(answer):
+    return next(line for line in answer.out.splitlines() if line.startswith("chosen: "))
+
+
+def test_auto_measures_where_a_gpu_is_and_keeps_what_it_found(obelisk, gpu, model, tmp_path, monkeypatch):  # noqa: F811
+    words = ("--target", "cuda", "--granularity", "op", "--verify", "off", "--cache", "cache")
+    ask = ("compile", model, *words, "--dispatch", "auto", "--explain", "dispatch")
+    edges = {}
+    for policy in ("waves", "sequential", "nimble", "opara", "critical"):
+        obelisk("compile", model, *words, "--dispatch", policy, "--emit", "dispatch", "-d", policy, code=0)
+        edges[policy] = sum(len(one["predecessors"]) for one in json.loads((tmp_path / policy / "dispatch.json").read_text()))
+
+    def launches():
+        return sum(line.startswith("graph ") for line in gpu.read_text().splitlines())
+
+    # All as quick: waves stay.
+    gpu.write_text("")
+    said = explained(obelisk(*ask, code=0))
+    assert said.startswith("chosen: waves, measured (us): waves ") and launches() > 100
+    # What was measured is found again, and only with the same driver.
+    gpu.write_text("")
+    assert explained(obelisk(*ask, code=0)) == said.replace("measured", "measured before") and launches() == 0
+    monkeypatch.setitem(obelisk.environment, "STUB_DRIVER_VERSION", "13010")
+    monkeypatch.setitem(obelisk.environment, "STUB_DRIVER_SLOW_EDGES", "1")
+    said = explained(obelisk(*ask, code=0))
+    times = dict(one.split() for one in said.split("(us): ")[1].split(", "))
+    assert {policy: float(us) for policy, us in times.items()} == {
+        policy: pytest.approx(100 * (1 + 0.1 * count), abs=0.11) for policy, count in edges.items()
+    }
+    assert edges[said.split()[1].rstrip(",")] == min(edges.values()) < edges["waves"]
+    # Other lanes are another measurement.
+    gpu.write_text("")
+    assert "measured (us)" in explained(obelisk(*ask, "--streams", "2", code=0)) and launches() > 100
+
+
+def test_profile_has_a_row_for_each_lane(obelisk, gpu, model, tmp_path):  # noqa: F811
+    words = ("--target", "cuda", "--granularity", "op", "--trace", "t.json", "--json")
+    for policy, lanes in (("waves", 3), ("opara", 3), ("sequential", 1)):
+        answer = obelisk("profile", model, *words, "--dispatch", policy, code=0).json
+        rows = answer["dispatch"]["lanes"]
+        assert len(rows) == lanes and sum(row["kernels"] for row in rows) == 9
+        assert set(answer["dispatch"]) == {"lanes", "measured_us", "critical_us", "sm_busy_share", "overlap_us"}
+        events = json.loads((tmp_path / "t.json").read_text())["traceEvents"]
+        named = [event["args"]["name"] for event in events if event["name"] == "thread_name" and event["pid"] == 1]
+        assert named == [f"lane {k}" for k in range(lanes)]
+        assert sum(event["ph"] == "X" and event["pid"] == 1 for event in events) == sum(row["kernels"] for row in rows)
+    alone = obelisk("profile", model, "--target", "cuda", "--granularity", "mono", "--json", code=0).json
+    assert "dispatch" not in alone

@@ -674,7 +674,7 @@ TEST(Teams, WordsAreRightUnderLoad) {
 
 // ---- contexts
 // ------------------------------------------------------------------------------------
-/// A token of a decoder whose words carry their readiness from SM to SM (schedule/flow.h): right,
+/// A token of a decoder whose words carry their readiness from SM to SM (schedule/dataflow.h): right,
 /// and the same bits from run to run (OBELISK_GPU_RUNS of them) and in several contexts at once.
 class Flowing : public testing::TestWithParam<const char*> {};
 TEST_P(Flowing, EqualInterpreterInAllContexts) {

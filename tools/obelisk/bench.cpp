@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <cstring>
 #include <filesystem>
 #include <sstream>
 #include <thread>
@@ -30,7 +31,8 @@ constexpr auto kRest = std::chrono::milliseconds(5);  // our workers spin 0.5 ms
 // median, or a tenth is this much slower.
 constexpr double kQuietDeviation = 0.05, kQuietTail = 1.25;
 constexpr size_t kFewInRound = 3;
-constexpr size_t kFewRuns = 5;  // nothing can be said of fewer
+constexpr int kDeviceTimes = 100, kDeviceRounds = 4;  // of each side, the sides in turn
+constexpr size_t kFewRuns = 5;                        // nothing can be said of fewer
 
 double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
@@ -72,7 +74,7 @@ struct Side {
   Latencies device_us;  // of a GPU: means of ten answers in a row, without the host's part
   virtual ~Side() = default;
   virtual Status round(double seconds, bool keep) = 0;
-  /// After the rounds: fills device_us where there is a GPU.
+  /// After the rounds, kDeviceRounds times: adds to device_us where there is a GPU.
   virtual Status time_device() { return ok_status(); }
 };
 
@@ -81,18 +83,20 @@ struct Ours : Side {
   const std::vector<Tensor>& in;
   std::vector<Tensor> out;
 
-  Ours(Runner& runner, const std::vector<Tensor>& in)
+  Ours(Runner& runner, const std::vector<Tensor>& in, const std::string& dispatch)
       : runner(runner), in(in), out(runner.allocate_outputs()) {
     name = "obelisk", version = OBELISK_VERSION;
     if (const runtime::DeviceReport* device = report())
       name += fmt::format(" {}", to_string(device->granularity));
+    if (!dispatch.empty()) name += " " + dispatch;
   }
   const runtime::DeviceReport* report() const {
     return runner.executable ? runner.executable->device() : nullptr;
   }
   Status time_device() override {
     if (!report()) return ok_status();
-    TRY(device_us.us, runner.context->device_us(100));
+    TRY(const std::vector<double> times, runner.context->device_us(kDeviceTimes / kDeviceRounds));
+    device_us.us.insert(device_us.us.end(), times.begin(), times.end());
     return ok_status();
   }
   Status round(double seconds, bool keep) override {
@@ -153,6 +157,7 @@ struct Torch : Side {
     return ok_status();
   }
   Status time_device() override {
+    if (!device_us.us.empty()) return ok_status();  // the helper repeats by itself
     TRY(const Json answer, peer->ask({{"device", true}, {"way", way}}));
     device_us.us = answer["device_us"].get<std::vector<double>>();
     return ok_status();
@@ -235,7 +240,7 @@ Status alternate(const std::vector<Side*>& sides, double seconds) {
 
 std::string row(const Side& side, double ratio) {
   const Latencies& l = side.latencies;
-  return fmt::format("{:<24}{:>12.1f}{:>12.1f}{:>12.1f}{:>12.1f}{:>8}{:>9.2f}\n",
+  return fmt::format("{:<36}{:>12.1f}{:>12.1f}{:>12.1f}{:>12.1f}{:>8}{:>9.2f}\n",
                      side.name + " " + side.version, l.quantile(0.5), l.quantile(0.9),
                      l.quantile(0.99), l.quantile(0), l.us.size(), ratio);
 }
@@ -259,11 +264,11 @@ Json device_json(const Ours& ours) {
 std::string device_table(const std::vector<std::unique_ptr<Ours>>& ours,
                          const std::vector<std::unique_ptr<Side>>& peers) {
   std::string text =
-      fmt::format("\n{:<24}{:>12}{:>12}{:>10}{:>8}{:>10}{:>12}{:>12}{:>7}\n", "device us", "median",
+      fmt::format("\n{:<36}{:>12}{:>12}{:>10}{:>8}{:>10}{:>12}{:>12}{:>7}\n", "device us", "median",
                   "p99", "launches", "phases", "barriers", "workspace", "streamed", "roof");
   for (const auto& side : ours) {
     const Json json = device_json(*side);
-    text += fmt::format("{:<24}{:>12.1f}{:>12.1f}{:>10}{:>8}{:>10}{:>12}{:>12}{:>6.0f}%\n",
+    text += fmt::format("{:<36}{:>12.1f}{:>12.1f}{:>10}{:>8}{:>10}{:>12}{:>12}{:>6.0f}%\n",
                         side->name, side->device_us.quantile(0.5), side->device_us.quantile(0.99),
                         json["launches"].get<int>(), json["phases"].get<int>(),
                         json["barriers"].get<int>(), to_string(Bytes{json["workspace_bytes"]}),
@@ -272,24 +277,67 @@ std::string device_table(const std::vector<std::unique_ptr<Ours>>& ours,
   }
   for (const auto& side : peers)
     if (!side->device_us.us.empty())
-      text += fmt::format("{:<24}{:>12.1f}{:>12.1f}\n", side->name, side->device_us.quantile(0.5),
+      text += fmt::format("{:<36}{:>12.1f}{:>12.1f}\n", side->name, side->device_us.quantile(0.5),
                           side->device_us.quantile(0.99));
   return text;
 }
 
-/// A runner for each granularity that was asked for; one on a CPU.
-Result<std::vector<std::unique_ptr<Runner>>> make_runners(const Flags& flags, const Source& source,
-                                                          frontends::ImportReport& report) {
-  std::vector<std::unique_ptr<Runner>> runners;
-  std::istringstream list(flags.granularity);
-  for (std::string name; std::getline(list, name, ',');) {
-    Flags one = flags;
-    one.granularity = name;
-    TRY(auto runner, make_runner(one, source, report));
-    runners.push_back(std::move(runner));
-    if (!runners.back()->executable || !runners.back()->executable->device()) break;
+/// A runner and the dispatch that it was asked for, empty where one alone was.
+struct Candidate {
+  std::unique_ptr<Runner> runner;
+  std::string dispatch;
+};
+
+std::vector<std::string> items_of(const std::string& text) {
+  std::vector<std::string> items;
+  std::istringstream list(text);
+  for (std::string item; std::getline(list, item, ',');) items.push_back(item);
+  return items;
+}
+
+/// The dispatches of a graph of kernels: each policy with each launch order, but those without
+/// lanes, which have no order to choose, once.
+std::vector<std::pair<std::string, std::string>> dispatches_of(const Flags& flags) {
+  std::vector<std::pair<std::string, std::string>> all;
+  std::vector<std::string> orders = items_of(flags.launch_order);
+  if (orders.empty()) orders.push_back("");
+  for (const std::string& policy : items_of(flags.dispatch))
+    for (const std::string& order : orders) {
+      const bool ordered = policy != "waves" && policy != "sequential";
+      if (!ordered && orders.size() > 1 && &order != &orders.front()) continue;
+      all.emplace_back(policy, ordered || orders.size() == 1 ? order : "");
+    }
+  return all;
+}
+
+/// A runner for each granularity and, where it is a graph of kernels, each dispatch that was asked
+/// for; one on a CPU.
+Result<std::vector<Candidate>> make_candidates(const Flags& flags, const Source& source,
+                                               frontends::ImportReport& report) {
+  std::vector<Candidate> candidates;
+  const auto dispatches = dispatches_of(flags);
+  for (const std::string& granularity : items_of(flags.granularity)) {
+    const bool is_graph = granularity == "op" || granularity == "stitch";
+    for (const auto& [policy, order] : dispatches) {
+      Flags one = flags;
+      one.granularity = granularity, one.dispatch = policy, one.launch_order = order;
+      if (!is_graph && dispatches.size() > 1) one.dispatch = "waves", one.launch_order = "";
+      TRY(auto runner, make_runner(one, source, report));
+      candidates.push_back({std::move(runner), is_graph && dispatches.size() > 1
+                                                   ? policy + (order.empty() ? "" : " " + order)
+                                                   : ""});
+      if (!candidates.back().runner->executable || !candidates.back().runner->executable->device())
+        return candidates;
+      if (!is_graph) break;
+    }
   }
-  return runners;
+  return candidates;
+}
+
+bool same_bits(const std::vector<Tensor>& a, const std::vector<Tensor>& b) {
+  return std::ranges::equal(a, b, [](const Tensor& x, const Tensor& y) {
+    return x.type() == y.type() && memcmp(x.data(), y.data(), static_cast<size_t>(x.bytes())) == 0;
+  });
 }
 
 }  // namespace
@@ -298,9 +346,9 @@ int bench(const Flags& flags) {
   auto source = open_source(flags);
   if (!source.ok()) return fail(flags, source.error());
   frontends::ImportReport report;
-  auto runners = make_runners(flags, *source, report);
-  if (!runners.ok()) return fail(flags, runners.error(), &report);
-  Runner& runner = *(*runners)[0];
+  auto candidates = make_candidates(flags, *source, report);
+  if (!candidates.ok()) return fail(flags, candidates.error(), &report);
+  Runner& runner = *candidates->front().runner;
   auto in = feeds(flags, *source, runner.inputs, [&] { return graph_of(runner, *source); });
   if (!in.ok()) return fail(flags, in.error());
   std::vector<std::unique_ptr<Side>> peers;
@@ -318,14 +366,15 @@ int bench(const Flags& flags) {
   }
   std::vector<std::unique_ptr<Ours>> ours;
   std::vector<Side*> sides;
-  for (const auto& each : *runners) {
-    ours.push_back(std::make_unique<Ours>(*each, *in));
+  for (const Candidate& each : *candidates) {
+    ours.push_back(std::make_unique<Ours>(*each.runner, *in, each.dispatch));
     sides.push_back(ours.back().get());
   }
   for (const auto& peer : peers) sides.push_back(peer.get());
   if (Status status = alternate(sides, flags.seconds); !status.ok()) return refused(status.error());
-  for (Side* side : sides)
-    if (Status status = side->time_device(); !status.ok()) return refused(status.error());
+  for (int round = 0; round < kDeviceRounds; ++round)
+    for (Side* side : sides)
+      if (Status status = side->time_device(); !status.ok()) return refused(status.error());
 
   // The first of ours is what others are compared with: by device time where there is a GPU, for
   // the host's part is much alike.
@@ -337,11 +386,19 @@ int bench(const Flags& flags) {
   bool noisy = false;
   for (Side* side : sides) noisy = noisy || side->latencies.noisy();
   Json against = Json::array(), granularities = Json::array();
-  std::string text = fmt::format("{:<24}{:>12}{:>12}{:>12}{:>12}{:>8}{:>9}\n", "us", "median",
+  std::string text = fmt::format("{:<36}{:>12}{:>12}{:>12}{:>12}{:>8}{:>9}\n", "us", "median",
                                  "p90", "p99", "min", "runs", "speedup");
-  for (const auto& side : ours) {
-    text += row(*side, median_of(*ours[0]) / median_of(*side));
-    if (on_gpu) granularities.push_back(device_json(*side));
+  for (size_t k = 0; k < ours.size(); ++k) {
+    text += row(*ours[k], median_of(*ours[0]) / median_of(*ours[k]));
+    if (!on_gpu) continue;
+    granularities.push_back(device_json(*ours[k]));
+    const std::string& dispatch = (*candidates)[k].dispatch;
+    if (dispatch.empty()) continue;
+    granularities.back()["dispatch"] = dispatch;
+    const auto first = std::ranges::find_if(ours, [&](const auto& side) {
+      return side->report()->granularity == ours[k]->report()->granularity;
+    });
+    granularities.back()["same_bits"] = same_bits((*first)->out, ours[k]->out);
   }
   for (const auto& peer : peers) {
     // ours over theirs: above 1 we are faster
@@ -358,12 +415,8 @@ int bench(const Flags& flags) {
   if (on_gpu) text += device_table(ours, peers) + "\n";
   text += fmt::format("{} on {}{}\n", runner.target, host_cpu(),
                       noisy ? "; noisy: the answers scatter, so trust none of this much" : "");
-  for (const auto& each : *runners) {
-    const bool several = runners->size() > 1;
-    text +=
-        (several ? fmt::format("{}: ", to_string(each->executable->program().granularity)) : "") +
-        each->verified.text() + "\n";
-  }
+  for (const auto& side : ours)
+    text += (ours.size() > 1 ? side->name + ": " : "") + side->runner.verified.text() + "\n";
   Json json = {{"target", runner.target},
                {"precision", runner.executable ? runner.executable->program().precision : "keep"},
                {"device", on_gpu ? ours[0]->report()->gpu : host_cpu()},

@@ -71,6 +71,21 @@ std::string wrong_granularity(const std::string& names) {
                      names);
 }
 
+/// The same of dispatches.
+std::string wrong_dispatch(const std::string& names) {
+  constexpr std::string_view kKnown[] = {"waves", "sequential", "nimble",
+                                         "opara", "critical",   "auto"};
+  std::istringstream list(names);
+  bool known = !names.empty();
+  for (std::string name; std::getline(list, name, ',');)
+    known = known && std::ranges::find(kKnown, name) != std::end(kKnown);
+  return known ? ""
+               : fmt::format(
+                     "there is no dispatch '{}'\nwaves, sequential, nimble, opara, critical "
+                     "or auto; of bench also some of them: waves,opara,critical",
+                     names);
+}
+
 /// "boxes f32[1,8,4], scores f32[1,80,8]"
 std::string inputs_of(const frontends::Unsupported& node) {
   std::vector<std::string> words;
@@ -161,8 +176,8 @@ void add_machine(CLI::App& verb, Flags& flags) {
       ->check(CLI::Validator(wrong_granularity, "NAME"));
   verb.add_option("--dispatch", flags.dispatch,
                   "of a graph of kernels: waves, sequential, nimble, opara, critical, auto (the "
-                  "best by prediction)")
-      ->check(CLI::IsMember({"waves", "sequential", "nimble", "opara", "critical", "auto"}));
+                  "quickest: measured, predicted where no GPU is)")
+      ->check(CLI::Validator(wrong_dispatch, "NAME"));
   verb.add_option(
       "--launch-order", flags.launch_order,
       "of such a graph: topological, opara, critical, random:SEED; otherwise --dispatch's own");
@@ -240,6 +255,11 @@ Result<compiler::Options> options_from(const Flags& flags) {
   if (const size_t comma = flags.granularity.find(','); comma != std::string::npos)
     return Error{Code::kUsage, "cli", "only bench takes several granularities", "",
                  "--granularity " + flags.granularity.substr(0, comma)};
+  for (const auto& [flag, names] :
+       {std::pair("--dispatch", &flags.dispatch), std::pair("--launch-order", &flags.launch_order)})
+    if (const size_t comma = names->find(','); comma != std::string::npos)
+      return Error{Code::kUsage, "cli", fmt::format("only bench takes several of {}", flag), "",
+                   fmt::format("{} {}", flag, names->substr(0, comma))};
   TRY(options.granularity, compiler::parse_wanted_granularity(flags.granularity));
   if (flags.granularity != "auto" && (flags.target == "cpu" || flags.target == "reference"))
     return Error{Code::kUsage, "cli",
@@ -250,6 +270,7 @@ Result<compiler::Options> options_from(const Flags& flags) {
   options.load.memory_limit = Bytes{flags.memory_limit << 20};
   options.dispatch.policy = flags.dispatch, options.dispatch.launch_order = flags.launch_order,
   options.dispatch.streams = flags.streams;
+  options.wants_dispatch = flags.wants_lanes;
   if (!flags.dispatch_from.empty()) {
     if (flags.dispatch != "waves")
       return Error{Code::kUsage, "cli", "--dispatch and --dispatch-from say two things", "",

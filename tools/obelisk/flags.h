@@ -30,6 +30,7 @@ struct Flags {
   bool watchdog = false, teams = true, batch_invariant = false, check_tables = false;
   std::string emit, folder;  // compile: texts to write, and where
   std::string trace;         // profile: a file for Perfetto
+  bool wants_lanes = false;  // profile: of a graph of kernels, also where waves are what runs
   std::string precision = "keep";
   std::string compiler, cache;
   std::vector<std::string> disabled, explain;

@@ -134,8 +134,13 @@ int run_command(int argc, char** argv) {
   cli::add_model(*profile, flags);
   cli::add_machine(*profile, flags);
   cli::add_inputs(*profile, flags);
-  profile->add_option("--trace", flags.trace, "a file for Perfetto: a track for each SM");
-  profile->callback([&] { body = [&] { return cli::profile(flags); }; });
+  profile->add_option(
+      "--trace", flags.trace,
+      "a file for Perfetto: a track for each SM, and of a graph of kernels for each lane");
+  profile->callback([&] {
+    flags.wants_lanes = true;
+    body = [&] { return cli::profile(flags); };
+  });
 
   cli::SimulateFlags simulation;
   CLI::App* simulate =

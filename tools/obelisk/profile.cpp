@@ -3,6 +3,8 @@
 #include <cmath>
 #include <map>
 
+#include "granularity.h"
+#include "lane_report.h"
 #include "runner.h"
 
 namespace obelisk::cli {
@@ -47,6 +49,7 @@ std::vector<Phase> phases_of(const runtime::Program& program,
     phase.to_us = phase.last.end_us, phase.sms = static_cast<int>(busy[k].size());
     phase.took_us = phase.to_us - before, before = phase.to_us;
     for (const auto& [sm, us] : busy[k]) phase.predicted_us = std::max(phase.predicted_us, us);
+    phase.predicted_us += compiler::phase_us(program);
     std::nth_element(durations[k].begin(), durations[k].begin() + durations[k].size() / 2,
                      durations[k].end());
     phase.median_us = durations[k][durations[k].size() / 2];
@@ -58,9 +61,64 @@ std::string quoted(const std::string& text) {
   return Json(text).dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
-/// Chrome's trace format, which Perfetto reads: a track for each SM.
-std::string trace_of(const runtime::Program& program, const std::vector<runtime::TaskTime>& times) {
-  std::string out = "{\"traceEvents\": [\n";
+/// Lanes of a graph of kernels, as a table and for machines.
+std::string lanes_table(const compiler::LaneReport& report) {
+  std::string text = fmt::format("\n{:>5} {:>8} {:>9} {:>9} {:>9}\n", "lane", "kernels", "from us",
+                                 "to us", "busy us");
+  for (size_t k = 0; k < report.lanes.size(); ++k) {
+    const compiler::LaneReport::Lane& lane = report.lanes[k];
+    text += fmt::format("{:>5} {:>8} {:>9.2f} {:>9.2f} {:>9.2f}\n", k, lane.kernels, lane.start_us,
+                        lane.end_us, lane.busy_us);
+  }
+  return text + fmt::format(
+                    "{:.2f} us with records; the longest path is {:.2f} us; SMs are busy for "
+                    "{:.0f}% of it; compute- and memory-bound kernels overlap for {:.2f} us\n",
+                    report.measured_us, report.critical_us, 100 * report.sm_busy_share,
+                    report.overlap_us);
+}
+
+Json lanes_json(const compiler::LaneReport& report) {
+  Json lanes = Json::array();
+  for (size_t k = 0; k < report.lanes.size(); ++k) {
+    const compiler::LaneReport::Lane& lane = report.lanes[k];
+    lanes.push_back({{"lane", k},
+                     {"kernels", lane.kernels},
+                     {"start_us", lane.start_us},
+                     {"end_us", lane.end_us},
+                     {"busy_us", lane.busy_us}});
+  }
+  return {{"lanes", lanes},
+          {"measured_us", report.measured_us},
+          {"critical_us", report.critical_us},
+          {"sm_busy_share", report.sm_busy_share},
+          {"overlap_us", report.overlap_us}};
+}
+
+/// Tracks of lanes, in a process of their own.
+std::string lane_events(const runtime::Program& program, const compiler::Dispatching& dispatching,
+                        const compiler::LaneReport& report) {
+  std::string out =
+      "{\"ph\": \"M\", \"name\": \"process_name\", \"pid\": 1, \"args\": {\"name\": "
+      "\"lanes\"}},\n";
+  for (size_t k = 0; k < report.lanes.size(); ++k)
+    out += fmt::format(
+        "{{\"ph\": \"M\", \"name\": \"thread_name\", \"pid\": 1, \"tid\": {0}, \"args\": "
+        "{{\"name\": \"lane {0}\"}}}},\n",
+        k);
+  for (const compiler::KernelSpan& span : report.spans)
+    out += fmt::format(
+        "{{\"ph\": \"X\", \"name\": {}, \"cat\": \"{}\", \"pid\": 1, \"tid\": {}, \"ts\": "
+        "{:.3f}, \"dur\": {:.3f}, \"args\": {{\"work\": {}}}}},\n",
+        quoted(program.works[static_cast<size_t>(span.kernel)].label),
+        to_string(dispatching.kernels[static_cast<size_t>(span.kernel)].kind), span.lane,
+        span.start_us, span.end_us - span.start_us, span.kernel);
+  return out;
+}
+
+/// Chrome's trace format, which Perfetto reads: a track for each SM, after `more` events.
+std::string trace_of(const runtime::Program& program, const std::vector<runtime::TaskTime>& times,
+                     const std::string& more) {
+  std::string out = "{\"traceEvents\": [\n" + more;
   std::map<int, bool> seen;
   for (const runtime::TaskTime& time : times)
     if (!std::exchange(seen[time.sm], true))
@@ -139,8 +197,13 @@ int profile(const Flags& flags) {
       "{:>5} {:>9.2f} {:>9.2f} {:>9.2f}   {:.2f} us of device time a run without records; {:.2f} "
       "us are streaming, {:.2f} us a phase are exposed\n",
       "all", floor, predicted, measured, median, stream, exposed);
+  const auto& dispatching = (*runner)->compilation.dispatching;
+  std::optional<compiler::LaneReport> lanes;
+  if (dispatching) lanes = compiler::lane_report(*dispatching, program.sms, *times);
+  if (lanes) text += lanes_table(*lanes);
   if (!flags.trace.empty()) {
-    if (Status written = write_file(flags.trace, trace_of(program, *times)); !written.ok())
+    const std::string more = lanes ? lane_events(program, *dispatching, *lanes) : "";
+    if (Status written = write_file(flags.trace, trace_of(program, *times, more)); !written.ok())
       return fail(flags, written.error());
     text += fmt::format("wrote {}: open it at https://ui.perfetto.dev\n", flags.trace);
   }
@@ -152,6 +215,7 @@ int profile(const Flags& flags) {
                {"stream_us", stream},
                {"exposed_us_per_phase", exposed},
                {"phases", list}};
+  if (lanes) json["dispatch"] = lanes_json(*lanes);
   json["granularity"] = to_string(device.granularity), json["trace"] = flags.trace;
   answer(flags, json, text);
   return 0;

@@ -1,7 +1,8 @@
-// Bodies as text and what the runtime is told of them: cases in bodies.ir and traits.ir, fields in
-// code.
+// Bodies as text and what the runtime is told of them: cases in the files beside this one, fields
+// in code.
 #include "codegen/codegen.h"
 
+#include <algorithm>
 #include <functional>
 #include <sstream>
 
@@ -45,7 +46,36 @@ Result<std::string> texts_of(graph::Graph graph) {
   return out;
 }
 
+/// Of each body the lines that say one of the words.
+Result<std::string> lines_of(const graph::Graph& graph, const std::vector<std::string>& words) {
+  TRY(const Source source, emitted(graph));
+  std::string out;
+  for (const BodyText& body : source.bodies) {
+    out += fmt::format("{}: {}\n", body.label, to_string(body.traits));
+    std::istringstream text(body.text);
+    for (std::string line; std::getline(text, line);)
+      if (std::any_of(words.begin(), words.end(), [&](const std::string& word) {
+            return line.find(word) != std::string::npos;
+          }))
+        out += line + "\n";
+  }
+  return out;
+}
+/// Which tile of the library a body calls, where it leaves its answer, and what is waited for.
+Result<std::string> tiles_of(graph::Graph graph) {
+  return lines_of(graph,
+                  {"OBK_GEMM_", "OBK_PRODUCT_", "OBK_CONV_", "OBK_DEPTHWISE_", "OBK_ATTENTION_",
+                   "OBK_ROWS", "OBK_BEGIN_", "OBK_WAIT_", " g.c = ", " g.y = ", "g.packed"});
+}
+/// In which way a body walks its rows, how many lanes join, and which functions have short forms.
+Result<std::string> ways_of(graph::Graph graph) {
+  return lines_of(graph, {"constexpr int", "OBK_FOR_", "for (int base", "OBK_JOIN", "_near(",
+                          "obk::divisor(", "obk::exp", "OBK_ASK", "OBK_LANE("});
+}
+
 TEST(Codegen, Bodies) { graph::run_text_cases("src/codegen/test/bodies.ir", texts_of); }
+TEST(Codegen, Tiles) { graph::run_text_cases("src/codegen/test/tiles.ir", tiles_of); }
+TEST(Codegen, Ways) { graph::run_text_cases("src/codegen/test/ways.ir", ways_of); }
 TEST(Codegen, Traits) { graph::run_text_cases("src/codegen/test/traits.ir", traits_of); }
 
 BodyTraits gemm_traits() {

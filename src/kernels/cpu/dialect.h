@@ -39,7 +39,7 @@
 #define OBK_CONV_TILE(type, g) w->kernels->conv_tile(&(g))
 #define OBK_DEPTHWISE_TILE(type, g) w->kernels->conv_tile(&(g))
 #define OBK_ATTENTION_TILE(type, g, ...) w->kernels->attention_tile(&(g))
-/* A program that flows (schedule/flow.h): on cores what is given lies where all read it. */
+/* A program that flows (schedule/dataflow.h): on cores what is given lies where all read it. */
 #define OBK_GIVE_PACK(V, p, i, o) obk::store_pack<V>(p, i, o)
 #define OBK_GEMM_TILE_OF(type, g, ...) OBK_GEMM_TILE(type, g)
 #define OBK_BEGIN_WAVE()

@@ -3,6 +3,8 @@
 #include <algorithm>
 
 #include "kernels/cuda/attention_shape.h"
+#include "kernels/tile_bounds.h"
+#include "machine/costs_cuda.h"
 
 namespace obelisk::kernels {
 
@@ -22,15 +24,17 @@ int64_t cuda_attention_scratch_bytes(const ObkAttention* attention) {
 
 int64_t cuda_attention_pieces(int32_t type, int64_t heads, int64_t queries, int64_t keys,
                               int64_t size, int64_t value_size, bool flows) {
-  constexpr int64_t kMultiprocessors = 132, kMost = 16, kFewestKeys = 64;
+  using machine::cuda_costs::kAttentionMultiprocessors;
+  using namespace split_keys_bounds;
   // Where they can hold all keys: who joins them reads less (H200, 1024 keys: of 8 0.9 us less than
   // of 16). In a program that flows smaller ones leave room for pages, and each takes less (the 1.1
   // B decoder: of 16 714.4 us, of 8 722.9).
-  int64_t enough = flows ? kMost : 8, pieces = 1;
-  while (enough < kMost && !attention_short(keys, enough)) enough *= 2;
-  if (queries > 16 || keys < 256 || !attention_by_warps(type, size, value_size)) return 1;
-  while (pieces < enough && 2 * pieces * heads <= kMultiprocessors &&
-         2 * pieces * kFewestKeys <= keys)
+  int64_t enough = flows ? kMostPieces : kMostPiecesJoined, pieces = 1;
+  while (enough < kMostPieces && !attention_short(keys, enough)) enough *= 2;
+  if (queries > kMostQueries || keys < kFewestKeys || !attention_by_warps(type, size, value_size))
+    return 1;
+  while (pieces < enough && 2 * pieces * heads <= kAttentionMultiprocessors &&
+         2 * pieces * kFewestKeysOfPiece <= keys)
     pieces *= 2;
   return attention_short(keys, pieces) ? pieces : 1;
 }
@@ -42,40 +46,45 @@ int64_t cuda_attention_exchange_bytes(int64_t pieces, int64_t value_size) {
 double cuda_attention_nanos(int32_t type, int64_t queries, int64_t keys, int64_t size,
                             int64_t value_size) {
   if (attention_by_warps(type, size, value_size)) {
-    const double width = static_cast<double>(size + value_size) / 128;
+    using Short = machine::cuda_costs::AttentionShort;
+    using Long = machine::cuda_costs::AttentionLong;
+    const double width = static_cast<double>(size + value_size) / Short::kWidth;
     if (attention_short(keys, 1)) {
       // What a task waits for once; copies, a warp's scores and weights, sums and the epilogue.
-      // Fitted to tasks of 16 to 128 rows with 128 and 197 keys of 32 and 64 on an H200.
       const ShortCut cut = short_cut(queries, keys, size, value_size, 1, false);
       const int64_t rows = int64_t{16} << cut.rows_log, passes = (queries + rows - 1) / rows;
-      const double work = 2.8 * cut.keys + 14.0 * cut.own + 3.7 * static_cast<double>(rows);
-      return 1000 + static_cast<double>(passes) * width * work;
+      const double work = Short::kKey * cut.keys + Short::kOwnKey * cut.own +
+                          Short::kRow * static_cast<double>(rows);
+      return Short::kBegin + static_cast<double>(passes) * width * work;
     }
     // A warp's blocks of 32 keys one after the other.
     const LongCut cut = long_cut(queries, keys, size, value_size);
     const int64_t rows = int64_t{16} << cut.rows_log, passes = (queries + rows - 1) / rows;
-    return 900 + static_cast<double>(passes) * (100 + 400 * width * cut.walk);
+    return Long::kBegin +
+           static_cast<double>(passes) * (Long::kPass + Long::kStep * width * cut.walk);
   }
+  using Chains = machine::cuda_costs::AttentionChains;
   // Measured up to 64 rows.
   if (queries > 64)
-    return 2.1 * cuda_attention_nanos(type, (queries + 1) / 2, keys, size, value_size);
+    return Chains::kTwoHalves *
+           cuda_attention_nanos(type, (queries + 1) / 2, keys, size, value_size);
   const AttentionSizes sizes = attention_sizes(type, keys, size, value_size);
   const AttentionCut cut = attention_cut(type, sizes, queries, keys);
   const int64_t rows = int64_t{16} << cut.rows_log, columns = std::max(sizes.columns, 1);
   const double passes = static_cast<double>((queries + rows - 1) / rows) *
                         static_cast<double>((value_size + columns - 1) / columns);
-  // A warp's blocks of keys one after the other; each round of chains is joined by all. The rates
-  // are measured on an H200 (bench/results/h200_attention.json).
+  // A warp's blocks of keys one after the other; each round of chains is joined by all.
   const int64_t lap = sizes.keys * 8, fours = (columns + 3) / 4;
   const double chain = static_cast<double>((keys + lap - 1) / lap), rounds = 8 >> cut.groups_log;
   const double width = static_cast<double>(size + columns), per_key = sizes.keys / 16.0;
   // tf32 has twice the bytes and, a word at a time, four times the loads of 16-bit rows.
-  const double block = (type == kObkF32    ? 800 + 17 * width
-                        : type == kObkTf32 ? 300 + 8 * width
-                                           : 200 + 3.3 * width) *
+  const double block = (type == kObkF32    ? Chains::kBlock32 + Chains::kWide32 * width
+                        : type == kObkTf32 ? Chains::kBlockTf32 + Chains::kWideTf32 * width
+                                           : Chains::kBlock16 + Chains::kWide16 * width) *
                        per_key;
-  const double join = 150 + 180.0 * static_cast<double>((rows * fours + 255) / 256);
-  return 900 + passes * rounds * (chain * block + join);
+  const double join =
+      Chains::kJoin + Chains::kJoinRound * static_cast<double>((rows * fours + 255) / 256);
+  return Chains::kBegin + passes * rounds * (chain * block + join);
 }
 
 }  // namespace obelisk::kernels

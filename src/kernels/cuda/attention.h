@@ -19,7 +19,7 @@ double cuda_attention_nanos(int32_t type, int64_t queries, int64_t keys, int64_t
 
 /// Pieces of a head's keys that tiles of their own take; 1: one tile takes all. By the shape of one
 /// sequence alone. A phase of 132 multiprocessors is what they are chosen for.
-/// `flows`: of a program that may flow (schedule/flow.h).
+/// `flows`: of a program that may flow (schedule/dataflow.h).
 int64_t cuda_attention_pieces(int32_t type, int64_t heads, int64_t queries, int64_t keys,
                               int64_t size, int64_t value_size, bool flows);
 /// What they leave for the last of them.

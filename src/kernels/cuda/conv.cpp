@@ -5,6 +5,7 @@
 
 #include "base/base.h"
 #include "kernels/cuda/conv_shape.h"
+#include "machine/costs_cuda.h"
 
 namespace obelisk::kernels {
 namespace {
@@ -163,16 +164,19 @@ int64_t cuda_conv_small_scratch_bytes(const ObkConv* conv) {
 }
 
 double cuda_conv_nanos(const ObkConv* conv) {
+  namespace costs = machine::cuda_costs;
   const double taps = static_cast<double>(conv->kernel_h * conv->kernel_w);
   const double size = conv_size(conv->type);
-  double nanos = 500;  // a task's beginning and end
+  double nanos = costs::kConvTask;
   if (conv->depthwise) {
-    // The first-level cache gives 128 bytes a clock: X and two words of weights for each tap.
+    using Depthwise = costs::ConvDepthwise;
     const double items = static_cast<double>(pixels_of(*conv) * conv->channels);
-    return nanos + std::max(items, 2048.0) * taps * 0.03 + items * size / 35;
+    return nanos + std::max(items, Depthwise::kFewest) * taps * Depthwise::kTap +
+           items * size / Depthwise::kBytes;
   }
   const double n = static_cast<double>(conv->channels), chunks = chunks_of(*conv);
   if (conv->ctas_per_sm > 0) {
+    using Grid = costs::ConvGrid;
     const ObkConv& g = *conv;
     if (!OBK_IS_HALF(g.type)) return 0;
     if (conv_thin(static_cast<int32_t>(g.in_channels))) {
@@ -180,58 +184,72 @@ double cuda_conv_nanos(const ObkConv* conv) {
           g.ctas_per_sm > 1 &&
           conv_dealt_first(g.rows * g.out_width, g.pixels, g.channels, chunks_of(g)) &&
           fit_of(g).patched;
-      return fits ? chunks * 250 + static_cast<double>(g.pixels) * n * 0.11 : 0;
+      return fits ? chunks * Grid::kFirstLayerBlock +
+                        static_cast<double>(g.pixels) * n * Grid::kFirstLayerOut
+                  : 0;
     }
     if (!conv_dealt(g.in_channels, g.x_row, g.x_pixel, g.x_image, g.pixels, g.channels)) return 0;
-    // Measured on an H200, ResNet-50 of batch 8 by eight tiles: what a block of 64 k takes of a
-    // multiprocessor that two CTAs share, or how long one takes alone, longer where taps may lie
-    // outside of X; then the sums become Y.
+    // What a block of 64 k takes of a multiprocessor that two CTAs share, or how long one takes
+    // alone, longer where taps may lie outside of X; then the sums become Y.
     const double high = static_cast<double>(g.pixels) / 64, wide = n / 64, area = high * wide;
-    if (g.ctas_per_sm > 1) return chunks * (140 + 40 * high + 40 * wide) + area * 450;
-    return chunks * (60 + (g.kernel_h * g.kernel_w > 1 ? 135 : 100) * high + 40 * wide) +
-           area * 675;
+    if (g.ctas_per_sm > 1)
+      return chunks * (Grid::kBlock + Grid::kHigh * high + Grid::kWide * wide) + area * Grid::kOut;
+    return chunks *
+               (Grid::kAloneBlock +
+                (g.kernel_h * g.kernel_w > 1 ? Grid::kAloneHighTaps : Grid::kAloneHigh) * high +
+                Grid::kWide * wide) +
+           area * Grid::kAloneOut;
   }
+  using Own = costs::ConvOwn;
   if (conv->own_kernel == 1 && is_wide(*conv)) {
     // The patch; then a block of 64 k is multiplied, its weights come, or its fragments.
-    const double patch = fit_of(*conv).patch_bytes / 100.0;
-    return 1300 + patch + chunks * std::max(1.6 * n, 110.0) + 64 * n * 0.12;
+    const double patch = fit_of(*conv).patch_bytes / Own::kPatchBytes;
+    return Own::kBegin + patch + chunks * std::max(Own::kWideColumn * n, Own::kWideBlock) +
+           64 * n * Own::kWideOut;
   }
   if (conv->own_kernel == 1 && is_first(*conv)) {
-    const double patch = fit_of(*conv).patch_bytes / 100.0;
-    return 1300 + patch + chunks * 200 + static_cast<double>(pixels_of(*conv)) * n * 0.08;
+    const double patch = fit_of(*conv).patch_bytes / Own::kPatchBytes;
+    return Own::kBegin + patch + chunks * Own::kFirstBlock +
+           static_cast<double>(pixels_of(*conv)) * n * Own::kFirstOut;
   }
   if (conv->own_kernel == 1 && is_long(*conv))  // rows are gathered
-    return 1800 + chunks * std::max(2.2 * n, 300.0) + 64 * n * 0.12;
+    return Own::kLongBegin + chunks * std::max(Own::kLongColumn * n, Own::kLongBlock) +
+           64 * n * Own::kWideOut;
   const ConvFit fit = OBK_IS_HALF(conv->type) ? fit_of(*conv) : ConvFit{};
   for_passes(*conv, [&](int32_t first, int32_t pixels, int32_t channels) {
     const double area = static_cast<double>(conv_up16(pixels)) * conv_up16(channels);
     if (!OBK_IS_HALF(conv->type)) {
+      using Fma = costs::ConvFma;
       const ConvPlan32 p = conv_plan32(conv, pixels, channels);
       const double k = p.k_blocks * 32.0, x = pixels * k * 4;
-      const double far = (x + p.channels * k * 4) / 90,
-                   near = k * 4 * (2 * p.pixels + p.channels) / 240;
+      const double far = (x + p.channels * k * 4) / Fma::kFarBytes,
+                   near = k * 4 * (2 * p.pixels + p.channels) / Fma::kNearBytes;
       // Single elements are gathered by 256 threads, several instructions each.
-      const double single = conv->in_channels % 4 == 0 ? 0 : pixels * k / 25;
-      nanos += 350 + std::max({far, near, 2.0 * area * k / 350}) + single + area * 0.06;
+      const double single = conv->in_channels % 4 == 0 ? 0 : pixels * k / Fma::kSingles;
+      nanos += Fma::kBegin + std::max({far, near, 2.0 * area * k / Fma::kFlops}) + single +
+               area * Fma::kOut;
       return;
     }
     const ConvPlan p = conv_plan(conv, first, pixels, channels, 1, 1);
-    // Measured on an H200, tiles in a chain of phases (bench/results/h200_conv.json): a block of 64
-    // k takes its fragments from shared memory by eight warps, or its products; the patch its
-    // bytes; the sums their way through shared memory.
+    // A block of 64 k takes its fragments from shared memory by eight warps, or its products; the
+    // patch its bytes; the sums their way through shared memory.
+    using Mma = costs::ConvMma;
     const double ms = p.channels > 32 ? 2 : 1;
     const double js = p.channels > 16 ? p.pixels / 16 : (p.pixels + 31) / 32;
     const double fragments = 8 * (ms * 4 + js * (p.source == kConvThin ? 16 : 4));
-    const double block = std::max(1.4 * fragments, 8 * ms * js * 3.2) / 1.9;
-    const double pages = std::ceil(p.chunks * p.channels / 192.0);
-    double x = 500 + p.patch_bytes / 110.0;
+    const double block =
+        std::max(Mma::kFragments * fragments, 8 * ms * js * Mma::kProducts) / Mma::kClock;
+    const double pages = std::ceil(p.chunks * p.channels / Mma::kPageBytes);
+    double x = Mma::kPatch + p.patch_bytes / Mma::kPatchBytes;
     if (p.source == kConvStaged)
-      x = 700 + p.chunks * (conv_thin(static_cast<int32_t>(conv->in_channels)) ? 900 : 300);
+      x = Mma::kStaged + p.chunks * (conv_thin(static_cast<int32_t>(conv->in_channels))
+                                         ? Mma::kStagedThin
+                                         : Mma::kStagedBlock);
     // Weights are asked for about this long before the patch is there.
-    const double weights = p.chunks * p.channels * 128 / 80.0 - 1200;
+    const double weights = p.chunks * p.channels * 128 / Mma::kWeightBytes - Mma::kAsked;
     const bool whole = fit.fits && channels == conv->channels && pixels == pixels_of(*conv);
-    nanos +=
-        (whole ? 400 : 1600) + std::max(x, weights) + p.chunks * block + pages * 60 + area * 0.45;
+    nanos += (whole ? Mma::kWhole : Mma::kPass) + std::max(x, weights) + p.chunks * block +
+             pages * Mma::kPage + area * Mma::kOut;
   });
   return nanos;
 }

@@ -11,6 +11,8 @@
 #include "base/base.h"
 #include "kernels/cuda/gemm_shape.h"
 #include "kernels/cuda/layout.h"
+#include "kernels/tile_bounds.h"
+#include "machine/costs_cuda.h"
 
 namespace obelisk::kernels {
 namespace {
@@ -165,7 +167,7 @@ int64_t scratch_bytes(const ObkGemm& g, int panel, bool has_ring) {
     const int64_t plane = g.m * (round_up(g.n, 16) + 8) * 4, planes = g.m <= 8 ? 4 : 1;
     most = std::max(most, std::min<int64_t>(operands + planes * plane, panel));
     if (g.m <= 64 && g.n <= std::max<int64_t>(columns, kLongColumns)) most = std::max(most, plane);
-    if (g.m > 48 && g.m <= 64) {
+    if (g.m >= wgmma_bounds::kFewestRows && g.m <= wgmma_bounds::kMostRows) {
       const int groups = static_cast<int>(round_up(g.n, 16) / 8);
       const int stage = gemm_long_stage(groups, k_blocks);
       const int whole = k_blocks <= 12 ? k_blocks : 0;  // gemm_wide.cuh
@@ -189,12 +191,12 @@ int64_t cuda_gemm_small_ring_scratch_bytes(const ObkGemm* gemm) {
 
 double cuda_product_nanos(int32_t type, int64_t m, int64_t n, int64_t k) {
   if (!OBK_IS_HALF(type) || n > kLongColumns) return 0;
-  // Bytes at what an SM takes from the second-level cache when all do, or products at three
-  // quarters of the tensor cores' rate; and the epilogue, which waits for all of them.
+  // Bytes from the second-level cache, or products; and the epilogue, which waits for all of them.
+  using Tile = machine::cuda_costs::GemmPipelined;
   const double columns = static_cast<double>(round_up(n, 16)), depth = static_cast<double>(k);
-  const double rows = static_cast<double>(m), bytes = 2 * depth * (rows + columns) / 90,
-               products = 64 * columns * depth / 2700;
-  return std::max(bytes, products) + 500 + 8 * columns;
+  const double rows = static_cast<double>(m), bytes = 2 * depth * (rows + columns) / Tile::kBytes,
+               products = 64 * columns * depth / Tile::kFlops;
+  return std::max(bytes, products) + Tile::kBegin + Tile::kColumn * columns;
 }
 
 int64_t cuda_product_stage(int64_t n, int64_t k) {
@@ -204,45 +206,52 @@ int64_t cuda_product_stage(int64_t n, int64_t k) {
 double cuda_gemm_nanos(int32_t type, int64_t m, int64_t n, int64_t k) {
   const double area = static_cast<double>(m) * static_cast<double>(n);
   if (OBK_IS_HALF(type)) {
-    // Fitted to phases on an H200 (bench/results/h200_gemm_tiles.json), without what a phase costs
-    // whatever it does: the rows of A, which many SMs share; weights, and those that find no place
-    // in the ring before the barrier; what the warps read from shared memory for each 64 of k; the
-    // sums' way out. Larger tiles go over k in passes, three times as slow.
+    // Without what a phase costs whatever it does: the rows of A, which many SMs share; weights,
+    // and those that find no place in the ring before the barrier; what the warps read from shared
+    // memory for each 64 of k; the sums' way out. Larger tiles go over k in passes, three times as
+    // slow.
+    using Tile = machine::cuda_costs::GemmTile;
     const int64_t most = m <= 32 ? 192 : kLongColumns;
     const int64_t deep = (m + 63) / 64, wide = (n + most - 1) / most;
-    const double passes = deep * wide == 1 ? 1 : 3.0 * static_cast<double>(deep * wide);
+    const double passes = deep * wide == 1 ? 1 : Tile::kPasses * static_cast<double>(deep * wide);
     const int64_t blocks = (std::min<int64_t>(m, 64) + 15) / 16;
     const int64_t groups = round_up(std::min(n, most), 16) / 8;
     const int64_t one = blocks * 512 + (groups + 1) / 2 * 256;  // two warps side by side, or below
     const int64_t two = (blocks + 1) / 2 * 512 + groups * 256;
     const int64_t bytes = m <= 8 ? one - 256 : blocks > 1 ? std::min(one, two) : one;
-    double fragments = static_cast<double>(bytes) * 8 / 128 / 1.98;
+    double fragments = static_cast<double>(bytes) * 8 / Tile::kSharedBytes / Tile::kClock;
     // By wgmma: all of k at once, or streamed where there are columns enough.
-    if (m > 48 && passes == 1 && (k <= 768 || n > 16))
-      fragments = 2.0 * static_cast<double>(groups * 8) / 1.9;
+    if (m >= wgmma_bounds::kFewestRows && passes == 1 && (k <= 768 || n > 16))
+      fragments = 2.0 * static_cast<double>(groups * 8) / Tile::kWgmmaColumns;
     const double a = static_cast<double>(m * k) / 512;  // KB
     const double b = static_cast<double>(round_up(n, 16) * k) / 512;
-    const double brought = 2 * a + 8 * std::max(a - 96, 0.0) + 12.6 * b + 3 * std::max(b - 96, 0.0);
-    return 600 + brought + passes * (static_cast<double>(chunks_of(k)) * fragments + 0.35 * area);
+    const double brought =
+        Tile::kAPerKb * a + Tile::kAPastPerKb * std::max(a - Tile::kAheadKb, 0.0) +
+        Tile::kBPerKb * b + Tile::kBPastPerKb * std::max(b - Tile::kAheadKb, 0.0);
+    return Tile::kBegin + brought +
+           passes * (static_cast<double>(chunks_of(k)) * fragments + Tile::kOut * area);
   }
+  using Fma = machine::cuda_costs::GemmFma;
   // On CUDA cores a pass is 64 x 64 whatever it holds: streaming, and the sums.
   const int64_t width = type == kObkF64 ? 8 : 4;
   const double passes = std::ceil(m / 64.0) * std::ceil(n / 64.0);
   const double flops = passes * 2.0 * 64 * 64 * static_cast<double>(k);
   if (type == kObkTf32)  // operands come by stages, and their fragments word by word
-    return 1500 + static_cast<double>((m + n) * k * width) / 70 + flops / 1600;
-  return 1500 + static_cast<double>((m + n) * k * width) / 50 + flops / (width == 4 ? 300 : 150);
+    return Fma::kBegin + static_cast<double>((m + n) * k * width) / Fma::kTf32Bytes +
+           flops / Fma::kTf32Flops;
+  return Fma::kBegin + static_cast<double>((m + n) * k * width) / Fma::kBytes +
+         flops / (width == 4 ? Fma::kFlops32 : Fma::kFlops64);
 }
 
 bool cuda_gemm_statistics(int32_t type, int64_t rows, int64_t, int64_t k, bool own_kernel) {
-  constexpr int64_t kFewest = 33, kMost = 256;  // product.cuh; measured with 128 and 197
-  return own_kernel && OBK_IS_HALF(type) && k % 64 == 0 && rows >= kFewest && rows <= kMost;
+  using namespace statistics_bounds;
+  return own_kernel && OBK_IS_HALF(type) && k % 64 == 0 && rows >= kFewestRows && rows <= kMostRows;
 }
 
 int64_t cuda_gemm_flows(int32_t type, int64_t rows, int64_t columns, int64_t k) {
   // gemm_few.cuh: all of A and four planes of sums in shared memory, a few pages' code. A body that
   // is told so asserts it.
-  constexpr int64_t kMostRows = 8, kMostColumns = 128, kMostCode = 640;
+  using namespace dataflow_bounds;
   if (!OBK_IS_HALF(type) || rows < 1 || rows > kMostRows || columns < 1 || columns > kMostColumns ||
       k < 1 || k % 8 != 0)
     return 0;
@@ -260,20 +269,19 @@ int64_t cuda_gemm_parts(int32_t type, int64_t n, int64_t k, int64_t rows_in_one_
   // keeps all of k in shared memory only to k = 768 (128 x 768 x 3072 takes 8.0 us on an H200, 128
   // x 3072 x 768 5.4). Of a long k the rows do not count: a row's bits would depend on how many
   // there are.
-  constexpr int64_t kMostColumns = 1024, kLeast = 1536, kShortest = 384, kMostParts = 4;
+  using namespace split_k_bounds;
   if (!OBK_IS_HALF(type) || n > kMostColumns) return 1;
   // A phase of one kernel waits for its tiles' rows of A, 96 KB where k is 768: of half of k it
   // waits for half, and the norm behind adds two planes (ViT's three layers 114.4 to 111.0 us,
   // BERT-base's ten 218.3 to 217.2; 197 and 128 rows; bench/results/h200_networks.json). Few rows
   // flow; of many a multiprocessor has several tiles, which hide it.
-  constexpr int64_t kFewRows = 32, kManyRows = 256;
-  if (k < kLeast)
-    return rows_in_one_kernel > kFewRows && rows_in_one_kernel <= kManyRows && k >= 2 * kShortest &&
-                   k % 128 == 0
+  if (k < kLeastDepth)
+    return rows_in_one_kernel >= kFewestRows && rows_in_one_kernel <= kMostRows &&
+                   k >= 2 * kShortestPart && k % 128 == 0
                ? 2
                : 1;
   for (int64_t parts = kMostParts; parts > 1; --parts)
-    if (k % (parts * 64) == 0 && k / parts >= kShortest) return parts;
+    if (k % (parts * 64) == 0 && k / parts >= kShortestPart) return parts;
   return 1;
 }
 

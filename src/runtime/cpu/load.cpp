@@ -13,6 +13,7 @@
 
 #include "base/parallel.h"
 #include "kernels/kernels.h"
+#include "machine/costs_cpu.h"
 #include "runtime/cpu/jitter.h"
 #include "runtime/cpu/objects.h"
 #include "runtime/cpu/profile.h"
@@ -25,8 +26,8 @@ namespace {
 /// How many of at most `most` threads pay: the predicted time of the lists that they share, and a
 /// barrier a wave.
 int threads_that_pay(const Program& program, int most) {
-  // ns, of two threads on a machine that does other things too
-  constexpr double kHandOver = 6000, kBarrier = 1000;
+  using machine::cpu_costs::kBusyBarrierNanos;
+  using machine::cpu_costs::kHandOverNanos;
   double best = 0;
   int chosen = 1;
   bool predicted = false;
@@ -37,7 +38,7 @@ int threads_that_pay(const Program& program, int most) {
         const double nanos = program.works[task.work].task_nanos;
         busy[task.wave * threads + sm % threads] += nanos, predicted |= nanos > 0;
       }
-    double total = threads > 1 ? kHandOver + kBarrier * program.waves : 0;
+    double total = threads > 1 ? kHandOverNanos + kBusyBarrierNanos * program.waves : 0;
     for (int wave = 0; wave < program.waves; ++wave)
       total +=
           *std::max_element(busy.begin() + wave * threads, busy.begin() + (wave + 1) * threads);

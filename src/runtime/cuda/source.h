@@ -1,10 +1,6 @@
-/// runtime/cuda/source.h — a program's device code as one text, and what the compiler said about
-/// it.
+/// runtime/cuda/source.h — a program's device code as one text, and in which parts it is compiled.
 ///
-///   Program ── device_source ──▶ text ── build_image ──▶ Image (machine code, kernels' registers)
-///
-/// Images are kept in the object cache by the hash of text, device headers, architecture and
-/// compiler, published by rename.
+///   Program ── device_source ──▶ text (images.h compiles it)
 #pragma once
 
 #include <set>
@@ -37,41 +33,5 @@ Status check_pages(const Program& program, const std::vector<Launch>& launches);
 
 /// The kernel of a body: "obk_program" of all, "obk_kernel_K".
 std::string kernel_name(int body);
-
-struct Image {
-  std::string bytes;
-  std::string log;                    // the assembler's
-  std::vector<KernelReport> kernels;  // each function that it reports, by name
-  bool cached = false;
-};
-
-/// An image as the cache and compiled files keep it: machine code and log.
-std::string to_entry(const Image& image);
-/// Errors: kBuild, when the bytes are no such entry.
-Result<Image> from_entry(const std::string& bytes);
-
-/// Compiles, or finds in the cache: an image a part. Errors: kBuild, also where the assembler
-/// reports what means a broken kernel: instructions of the tensor cores that were serialised, or a
-/// tile that spills.
-Result<std::vector<Image>> build_images(const Program& program, const std::string& architecture,
-                                        const LoadOptions& options);
-
-/// Where the assembler serialised wgmma (C75xx), which is slower than mma.sync: the bodies by
-/// number, or nothing for a function that is more than one body's.
-struct Serialised {
-  bool any = false, known = true;  // known: all of them are named
-  std::set<int> bodies;
-  std::string first;  // what the assembler said of the first
-};
-Serialised serialised(const std::string& log);
-
-/// What "ptxas -v" says, by function. Functions that are called are their own entries.
-std::vector<KernelReport> read_assembler_log(const std::string& log);
-
-/// A program's kernels for its report: how often each is launched and with how much shared memory;
-/// and a warning for each generated kernel whose registers were spilled, with its name, its body's
-/// and the bytes, and one for all functions that kernels call.
-void report_kernels(const Program& program, const std::vector<Image>& images,
-                    const std::vector<Launch>& launches, DeviceReport& report);
 
 }  // namespace obelisk::runtime::cuda

@@ -10,6 +10,8 @@
 #include "graph/graph.h"
 #include "graph/test_decoder.h"
 #include "passes/passes.h"
+#include "runtime/cuda/assembler_log.h"
+#include "runtime/cuda/images.h"
 #include "runtime/cuda/nvrtc.h"
 #include "runtime/cuda/source.h"
 #include "runtime/cuda/tables.h"

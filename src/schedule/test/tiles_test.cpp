@@ -4,7 +4,7 @@
 #include <set>
 
 #include "schedule/schedule.h"
-#include "schedule/streamed.h"
+#include "schedule/tile_gemm_pipelined.h"
 
 namespace obelisk::schedule {
 namespace {

@@ -7,6 +7,9 @@
  *   wait              the host waits for a stream
  *   priority N        a node of a graph gets the priority N - 100; `edge N`, with
  * $STUB_DRIVER_EDGES: N edges of a graph
+ *
+ * Between two events pass 1 ms, and with $STUB_DRIVER_SLOW_EDGES a tenth more for each edge of the
+ * graph that was launched last. $STUB_DRIVER_VERSION is the driver's version.
  */
 #include <stdint.h>
 #include <stdio.h>
@@ -14,8 +17,9 @@
 
 typedef unsigned long long Address;
 typedef struct {
-  int nodes;
+  int nodes, edges;
 } Graph;
+static int edges_launched;
 
 static void say(const char* what, long long number) {
   static FILE* log;
@@ -31,7 +35,10 @@ static void say(const char* what, long long number) {
 static int some(void** handle) { return *handle = malloc(16), 0; }
 
 int cuInit(unsigned flags) { return 0; }
-int cuDriverGetVersion(int* version) { return *version = 13000, 0; }
+int cuDriverGetVersion(int* version) {
+  const char* told = getenv("STUB_DRIVER_VERSION");
+  return *version = told ? atoi(told) : 13000, 0;
+}
 int cuDeviceGetCount(int* count) { return *count = 1, 0; }
 int cuDeviceGet(int* device, int index) { return *device = index, 0; }
 int cuDeviceGetName(char* name, int room, int device) { return snprintf(name, room, "stub"), 0; }
@@ -102,7 +109,10 @@ int cuEventCreate(void** event, unsigned flags) { return some(event); }
 int cuEventDestroy_v2(void* event) { return 0; }
 int cuEventRecord(void* event, void* stream) { return 0; }
 int cuEventSynchronize(void* event) { return 0; }
-int cuEventElapsedTime(float* milliseconds, void* from, void* to) { return *milliseconds = 1, 0; }
+int cuEventElapsedTime(float* milliseconds, void* from, void* to) {
+  *milliseconds = getenv("STUB_DRIVER_SLOW_EDGES") ? 1 + 0.1f * edges_launched : 1;
+  return 0;
+}
 
 int cuLaunchKernel(void* function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
                    unsigned bz, unsigned shared, void* stream, void** parameters, void** extra) {
@@ -121,6 +131,7 @@ int cuGraphAddKernelNode_v2(void** node, void* graph, void* const* before, size_
 }
 /* Edges are told where a test asks for them. */
 int cuGraphAddDependencies(void* graph, void* const* from, void* const* to, size_t count) {
+  ((Graph*)graph)->edges += count;
   return getenv("STUB_DRIVER_EDGES") ? say("edge", count), 0 : 0;
 }
 int cuGraphAddDependencies_v2(void* graph, void* const* from, void* const* to, const void* kinds,
@@ -135,7 +146,10 @@ int cuGraphInstantiateWithFlags(void** ready, void* graph, unsigned long long fl
   return *made = *(Graph*)graph, *ready = made, 0;
 }
 int cuGraphUpload(void* ready, void* stream) { return 0; }
-int cuGraphLaunch(void* ready, void* stream) { return say("graph", ((Graph*)ready)->nodes), 0; }
+int cuGraphLaunch(void* ready, void* stream) {
+  edges_launched = ((Graph*)ready)->edges;
+  return say("graph", ((Graph*)ready)->nodes), 0;
+}
 int cuGraphExecKernelNodeSetParams_v2(void* ready, void* node, const void* what) { return 0; }
 int cuGraphExecDestroy(void* ready) { return 0; }
 int cuTensorMapEncodeTiled(void* map, int type, unsigned rank, Address at, const uint64_t* extent,

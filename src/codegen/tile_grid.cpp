@@ -1,0 +1,62 @@
+#include "codegen/tile_grid.h"
+
+#include <algorithm>
+
+#include "codegen/scalars.h"
+#include "kernels/kernels.h"
+
+namespace obelisk::codegen {
+
+DealtText emit_dealt(const stitch::Group& group, const schedule::Work& work,
+                     const std::vector<stitch::Layout>& layouts, const kernels::TileLibrary& tiles,
+                     int64_t pitch) {
+  const int x = work.operand_count(group);
+  ObkConv shape = {.ctas_per_sm = static_cast<int16_t>(work.ctas_per_sm()),
+                   .kernel_h = 1,
+                   .kernel_w = 1,
+                   .pixels = work.tile_rows,
+                   .channels = work.tile_columns};
+  DType type = group.product.a_type;
+  int64_t offset = 0;
+  std::string geometry;
+  if (group.kind == stitch::GroupKind::kConv) {
+    const stitch::ConvTile& c = group.conv;
+    const stitch::Layout& in = layouts[c.x];
+    type = c.type, offset = in.offset, shape.in_channels = c.shape.inputs,
+    shape.kernel_h = c.kernel_h, shape.kernel_w = c.kernel_w;
+    shape.height = c.height, shape.width = c.width, shape.stride_h = c.stride_h,
+    shape.stride_w = c.stride_w, shape.dilation_h = c.dilation_h;
+    shape.dilation_w = c.dilation_w, shape.pad_top = c.pad_top, shape.pad_left = c.pad_left,
+    shape.out_width = c.out_width;
+    shape.x_row = in.strides[2], shape.x_pixel = in.strides[3];
+    geometry = fmt::format("{}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}", c.height,
+                           c.width, c.kernel_h, c.kernel_w, c.stride_h, c.stride_w, c.dilation_h,
+                           c.dilation_w, c.pad_top, c.pad_left, c.out_width, c.out_height,
+                           in.strides[2], in.strides[3], in.strides[0]);
+  } else {
+    const schedule::Access* a = work.nest.of_product(group, 0);
+    const int64_t rows = work.nest.row_count(), row = a->strides[0];
+    offset = a->offset, shape.in_channels = group.product.k[0].extent;
+    geometry =
+        fmt::format("1, {0}, 1, 1, 1, 1, 1, 1, 0, 0, {0}, 1, {1}, {2}, {1}", rows, rows * row, row);
+  }
+  shape.type = static_cast<int32_t>(type);
+  const std::string of =
+      fmt::format("({}, g, {}, {}, {}, {}, {}, {});\n", tile_type(shape.type), shape.in_channels,
+                  geometry, work.tile_rows, work.tile_columns, pitch, work.ctas_per_sm());
+  DealtText text;
+  text.ahead = "  float* __restrict tile = (float*)w->scratch;\n  ObkConv g = {};\n";
+  text.ahead +=
+      "  g.row = t->r0, g.pixels = t->r1 - t->r0, g.channel = t->c0, g.channels = t->c1 - t->c0;\n";
+  text.ahead += fmt::format(
+      "  g.x = (const {}*)x[{}] + {}, g.weights = x[{}], g.y = tile, g.scratch = "
+      "(char*)w->scratch;\n",
+      storage_name(type), x, offset, x + 1);
+  text.ahead += "  OBK_CONV_DEALT_BEGIN" + of + "  OBK_WAIT_FOR_PREVIOUS();\n";
+  text.tile = "  OBK_CONV_DEALT_TILE" + of;
+  text.scratch = (std::max(work.tile_rows * pitch * 4, tiles.conv.scratch_bytes(&shape)) + 63) /
+                 64 * 64;  // sums lie where stages lay
+  return text;
+}
+
+}  // namespace obelisk::codegen

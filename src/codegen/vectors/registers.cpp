@@ -1,0 +1,84 @@
+// Registers that a row or a point takes, and what follows from them.
+#include <algorithm>
+
+#include "codegen/vectors/emitter.h"
+
+namespace obelisk::codegen {
+
+int64_t VectorEmitter::registers_of(const Load& load, int64_t units) const {
+  if (!(load.varies & kByElement)) return load.varies & kByVector ? units : 1;
+  if (!(load.varies & kByRow) && !flat_ && !across_) return 0;  // once for all rows
+  const bool pack = load.expr == kNoExpr || packs(load, v_);
+  const bool computed = !pack && load.expr != kNoExpr &&
+                        exprs_[load.expr].slot < stitch::kRowSlot &&
+                        !load_access_.at(load.expr)->affine;
+  const int64_t bytes =
+      pack ? byte_size(load.storage, 1)
+           : byte_size(ops::compute_type(load.storage), 1) + (computed ? 4 : 0);  // its place
+  return (units * v_ * bytes + 3) / 4;
+}
+
+int64_t VectorEmitter::registers(int64_t units) const {
+  int64_t words = 0;
+  for (const Load& load : loads_) words += registers_of(load, units);
+  for (const Step& step : body_.steps)
+    if (step.kind == StepKind::kStage) words += registers_of(step, units);
+  return std::max<int64_t>(words, units * v_ / 2);
+}
+
+/// Whether a pass, or one behind it, reads `part`.
+bool VectorEmitter::read_from(int pass, ExprId part) const {
+  const auto reads = [&](ExprId id) { return id != kNoExpr && made_of(exprs_, id, exprs_[part]); };
+  return std::any_of(body_.steps.begin(), body_.steps.end(), [&](const Step& step) {
+    return step.pass >= pass && (reads(step.expr) || reads(step.finish) ||
+                                 std::any_of(step.at.begin(), step.at.end(), reads));
+  });
+}
+
+/// What a pass reads for the last time makes room, element by element, for what it stages (a
+/// softmax's row).
+int64_t VectorEmitter::held_at_once(int64_t units) const {
+  int64_t most = units * v_ / 2;
+  int last = 0;
+  for (const Step& step : body_.steps) last = std::max(last, step.pass);
+  for (int pass = 0; pass <= last; ++pass) {
+    int64_t words = 0;
+    for (const Load& load : loads_)
+      if (load.expr == kNoExpr || read_from(pass, load.expr)) words += registers_of(load, units);
+    for (const Step& stage : body_.steps) {
+      if (stage.kind != StepKind::kStage || stage.pass >= pass) continue;
+      bool read = false;
+      for (ExprId e = 0; e < exprs_.size(); ++e)
+        read = read || (exprs_[e].scalar == Scalar::kLoad &&
+                        exprs_[e].slot == stitch::kStageSlot + stage.slot && read_from(pass, e));
+      if (read) words += registers_of(stage, units);
+    }
+    most = std::max(most, words);
+  }
+  return most;
+}
+
+/// Of rows that all threads share as many CTAs as hold a row in registers (H200, LayerNorm of f32:
+/// rows of 8192 by three 129.2 us, by two 130.2; of 12288 by two 129.7, by three 136.0; of 16384
+/// 130.1 and 187.5; of f16: rows of 8192 by four 68.7, by three 73.5).
+int VectorEmitter::residents() const {
+  const int64_t narrow = unpacked_anew(1).empty() ? 32 : 48;
+  if (lanes_ == kAllThreads && !flat_)
+    return words_ <= 16 ? 4 : words_ <= narrow ? 3 : words_ <= 104 ? 2 : 1;
+  return words_ <= kFewRegisters ? 4 : words_ <= 64 ? 3 : words_ <= 104 ? 2 : 1;
+}
+
+/// Packs of 16 bits that a pass before this one has unpacked, and this one unpacks anew: compilers
+/// keep the wide copies from pass to pass, and these are more than a thread's registers hold (H200,
+/// LayerNorm of f16: rows of 16384 in 68.3 us, 78.2 without; of 32768 80.6 and 121.9).
+std::vector<ExprId> VectorEmitter::unpacked_anew(int pass) const {
+  std::vector<ExprId> anew;
+  if (pass == 0 || !job_.dealt || flat_ || across_ || words_ < 32) return anew;
+  for (const Load& load : loads_)
+    if (packs(load, v_) && (load.varies & kByRow) && byte_size(load.storage, 1) == 2 &&
+        exprs_[load.expr].slot < stitch::kTileSlot && read_from(pass, load.expr))
+      anew.push_back(load.expr);
+  return anew;
+}
+
+}  // namespace obelisk::codegen

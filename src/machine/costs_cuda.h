@@ -1,0 +1,189 @@
+/// machine/costs_cuda.h — every number of the cost models that is of a GPU, with its unit and the
+/// key of the measurement behind it: a file under bench/results and a name in it. What was fitted
+/// was fitted to an H200 (sm_90a) and stands for all GPUs. A unit that is not named is nanoseconds.
+///
+/// "Not measured: estimate" is said where no record is kept; "fit" where the record has the
+/// measurements and the number is what made the formula meet them.
+#pragma once
+
+#include "machine/costs.h"
+
+namespace obelisk::machine::cuda_costs {
+
+// ---- rates of an architecture ------------------------------------------------------------------
+
+/// Of a multiprocessor. `flops` is what tiles and bodies reach together, not a peak.
+struct Rates {
+  double barrier;  // ns, a grid barrier of all
+  double flops;    // a ns
+  double bytes;    // a ns, streaming from memory
+  Peaks peaks;     // data sheets: operations a clock times the highest clock
+};
+
+/// Bytes a clock that a multiprocessor takes from the second-level cache at most. Data sheets.
+inline constexpr double kNearBytesPerClock = 128;
+
+constexpr Peaks peaks(double ghz, double tensor_16, double tensor_tf32, double f32, double f64,
+                      double far_bytes, double near_capacity) {
+  return {.tensor_16 = ghz * tensor_16,
+          .tensor_tf32 = ghz * tensor_tf32,
+          .f32 = ghz * f32,
+          .f64 = ghz * f64,
+          .near_bytes = ghz * kNearBytesPerClock,
+          .far_bytes = far_bytes,
+          .near_capacity = near_capacity};
+}
+
+// bytes: h200_gemm_tiles.json, us_weights_at_4.67_TB_s; barrier: not on record, 0.95 us of 132
+// CTAs; flops: not measured: estimate. Peaks of an H200.
+inline constexpr Rates kSm90 = {950, 400, 35, peaks(1.98, 4096, 2048, 256, 256, 36.4, 63e6)};
+// Not measured: estimates from data sheets (A100, A10 and RTX 3090, Orin, L40S and RTX 4090, B200,
+// B300, Thor, RTX 5090, GB10).
+inline constexpr Rates kSm80 = {1200, 250, 14, peaks(1.41, 2048, 1024, 128, 128, 18.9, 42e6)};
+inline constexpr Rates kSm86 = {1200, 180, 7, peaks(1.9, 1024, 512, 256, 4, 11.2, 6.3e6)};
+inline constexpr Rates kSm87 = {1200, 150, 12, peaks(1.3, 2048, 1024, 256, 4, 12.8, 4.2e6)};
+inline constexpr Rates kSm89 = {1200, 350, 6, peaks(2.6, 1024, 512, 256, 4, 7.9, 101e6)};
+inline constexpr Rates kSm100 = {1200, 400, 50, peaks(2.0, 8192, 4096, 256, 256, 54.1, 133e6)};
+inline constexpr Rates kSm103 = {1200, 400, 50, peaks(2.0, 8192, 4096, 256, 256, 54.1, 133e6)};
+inline constexpr Rates kSm110 = {1200, 400, 13, peaks(1.7, 8192, 4096, 256, 256, 13.7, 34e6)};
+inline constexpr Rates kSm120 = {1200, 350, 10, peaks(2.6, 1024, 512, 256, 4, 10.6, 134e6)};
+inline constexpr Rates kSm121 = {1200, 350, 5, peaks(2.6, 1024, 512, 256, 4, 5.7, 26e6)};
+
+inline constexpr double kSmallestTaskNanos = 60;  // not measured: estimate
+
+/// Of the multiprocessors, the share that whole clusters of 3 and more CTAs find room on:
+/// h200_multicast.json, clusters_at_once.
+inline constexpr double kClusterShare = 0.89;
+
+// ---- schedule and fit --------------------------------------------------------------------------
+
+inline constexpr Costs kCosts = {
+    .task = 700,                // not measured: estimate
+    .phase = 2500,              // h200_networks.json, exposed_us_per_phase, bert_b1
+    .pipelined_begin = 1600,    // not on record: fit
+    .grid_begin = 1700,         // not on record: fit to ResNet-50 of batch 8
+    .split_k_exchange = 600,    // not measured: estimate
+    .gemm_task = 300,           // not measured: estimate
+    .loop_over_roof = 3,        // not on record: fit
+    .reduction_over_roof = 10,  // not on record: fit
+    .alone_over_tile = 1.25,    // not on record: fit to ResNet-50 of batch 8
+    .block_over_roof = 16,      // not measured: estimate
+    .near_over_far = 4,         // not measured: estimate
+    .batch_begin = 700,         // not on record: fit to a 3x3 pooling, 3.5 us
+    .batch_column = 330,        // the same
+    .batch_slice = 58,          // h200_predictions.json, global_means: fit
+    .grid_task_bytes = 25e3,    // h200_memory.json, dealt: fit
+};
+
+/// A phase beside its tasks, as a share of a grid barrier: a node of a graph whose kernels overlap
+/// is no cheaper than the barrier and its CTAs begin cold; one that follows the end of the one
+/// before costs half as much again. h200_networks.json, exposed_us_per_phase: fit.
+inline constexpr double kMonoPhaseShare = 1.0, kStitchPhaseShare = 1.2, kOpPhaseShare = 1.5;
+/// Where the machine is not known.
+inline constexpr double kAnyBarrierNanos = 1000;
+
+/// Predicted nanoseconds of a task below which a kernel's CTAs leave room for the next kernel's:
+/// with 90 BERT-base's norms cost the next kernel as much as they gain, with 180 less. Not on
+/// record.
+inline constexpr double kShortTaskNanos = 150;
+
+// ---- GEMM tiles --------------------------------------------------------------------------------
+
+/// A tile whose shape is constant (gemm_fixed.cuh), 16 bits: h200_gemm_tiles.json, phases: fit.
+struct GemmTile {
+  static constexpr double kBegin = 600;
+  // Rows of A, which many SMs share, and weights: ns a KB; those beyond what finds place in the
+  // ring before the barrier (96 KB) cost more.
+  static constexpr double kAPerKb = 2, kAPastPerKb = 8, kBPerKb = 12.6, kBPastPerKb = 3;
+  static constexpr double kAheadKb = 96;
+  static constexpr double kPasses = 3.0;        // times as slow where a tile goes over k in passes
+  static constexpr double kSharedBytes = 128;   // a clock that warps read of shared memory
+  static constexpr double kClock = 1.98;        // GHz
+  static constexpr double kWgmmaColumns = 1.9;  // columns a ns, twice
+  static constexpr double kOut = 0.35;          // ns an element: the sums' way out
+};
+
+/// On CUDA cores and by tf32. Not on record: fit.
+struct GemmFma {
+  static constexpr double kBegin = 1500;
+  static constexpr double kBytes = 50, kTf32Bytes = 70;                       // a ns
+  static constexpr double kFlops32 = 300, kFlops64 = 150, kTf32Flops = 1600;  // a ns
+};
+
+/// A pipelined GEMM's tile (product.cuh).
+struct GemmPipelined {
+  static constexpr double kBytes =
+      90;  // a ns from the second-level cache: h200_multicast.json, again
+  static constexpr double kFlops =
+      2700;  // multiply-adds a ns: three quarters of the peak; estimate
+  static constexpr double kBegin = 500, kColumn = 8;  // the epilogue; not on record: fit
+};
+
+// ---- attention tiles ---------------------------------------------------------------------------
+
+/// Keys that fit in shared memory (attention_short.cuh): tasks of 16 to 128 rows with 128 and 197
+/// keys of 32 and 64. Not on record: fit.
+struct AttentionShort {
+  static constexpr double kBegin = 1000, kKey = 2.8, kOwnKey = 14.0, kRow = 3.7;
+  static constexpr double kWidth = 128;  // of a key and a value, that these are for
+};
+/// Longer ones (attention_long.cuh). Not on record: fit.
+struct AttentionLong {
+  static constexpr double kBegin = 900, kPass = 100, kStep = 400;
+};
+/// Blocks of keys in chains (attention_mma.cuh, _tf32, _fma): h200_attention.json, tiles: fit.
+struct AttentionChains {
+  static constexpr double kBegin = 900, kJoin = 150, kJoinRound = 180.0;
+  static constexpr double kBlock32 = 800, kBlockTf32 = 300, kBlock16 = 200;  // a block of keys
+  static constexpr double kWide32 = 17, kWideTf32 = 8, kWide16 = 3.3;        // a column of it
+  static constexpr double kTwoHalves = 2.1;  // of more than 64 rows, beside a half
+};
+/// Multiprocessors whose phase pieces of keys fill. The order of sums follows from it, so it is
+/// one number for all GPUs.
+inline constexpr int kAttentionMultiprocessors = 132;
+
+// ---- convolution tiles -------------------------------------------------------------------------
+
+/// Depthwise, on CUDA cores: the first-level cache gives 128 bytes a clock: X and two words of
+/// weights for each tap. Not measured: estimate.
+struct ConvDepthwise {
+  static constexpr double kTap = 0.03, kBytes = 35, kFewest = 2048;  // ns an element, bytes a ns
+};
+inline constexpr double kConvTask = 500;  // a task's beginning and end; not measured: estimate
+/// Grids whose CTAs share multiprocessors (conv_dealt.cuh): ResNet-50 of batch 8 by eight tiles.
+/// Not on record: fit.
+struct ConvGrid {
+  static constexpr double kFirstLayerBlock = 250,
+                          kFirstLayerOut = 0.11;  // ns a block of 64 k, an element
+  // A block of 64 k of a shared multiprocessor: fixed, each 64 pixels, each 64 channels; Y.
+  static constexpr double kBlock = 140, kHigh = 40, kWide = 40, kOut = 450;
+  // Of one that a CTA has alone; pixels whose taps may lie outside of X.
+  static constexpr double kAloneBlock = 60, kAloneHigh = 100, kAloneHighTaps = 135, kAloneOut = 675;
+};
+/// Tiles of bodies that are part of their kernel (conv_wide, conv_first, conv_long). Not on record:
+/// fit.
+struct ConvOwn {
+  static constexpr double kBegin = 1300, kPatchBytes = 100.0;  // ns, bytes a ns
+  static constexpr double kWideColumn = 1.6, kWideBlock = 110.0, kWideOut = 0.12;
+  static constexpr double kFirstBlock = 200, kFirstOut = 0.08;
+  static constexpr double kLongBegin = 1800, kLongColumn = 2.2, kLongBlock = 300.0;
+};
+/// On CUDA cores and by tf32. Not on record: fit.
+struct ConvFma {
+  static constexpr double kBegin = 350, kFarBytes = 90, kNearBytes = 240, kFlops = 350;
+  static constexpr double kSingles = 25;  // elements a ns that are gathered one by one
+  static constexpr double kOut = 0.06;
+};
+/// By mma.sync (conv_mma.cuh), tiles in a chain of phases: h200_conv.json, constants and general:
+/// fit.
+struct ConvMma {
+  static constexpr double kFragments = 1.4, kProducts = 3.2, kClock = 1.9;  // clocks; GHz
+  static constexpr double kPageBytes = 192.0, kPage = 60;                   // groups of columns; ns
+  static constexpr double kPatch = 500, kPatchBytes = 110.0;                // ns; bytes a ns
+  static constexpr double kStaged = 700, kStagedThin = 900, kStagedBlock = 300;
+  static constexpr double kWeightBytes = 80.0, kAsked = 1200;  // bytes a ns; ns ahead of the patch
+  static constexpr double kWhole = 400, kPass = 1600;          // a tile of constant shape; others
+  static constexpr double kOut = 0.45;                         // ns an element
+};
+
+}  // namespace obelisk::machine::cuda_costs

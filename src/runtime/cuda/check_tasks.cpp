@@ -1,0 +1,52 @@
+#include "runtime/cuda/check_tasks.h"
+
+namespace obelisk::runtime::cuda {
+
+Status check_kept_keys(const Program& program, const ObkTask& task) {
+  const WorkRecord& work = program.works[task.work];
+  const int64_t row = -int64_t{task.weight_group}, bytes = task.weight_bytes;
+  const auto broken = [&] {
+    return Error{
+        Code::kBuild, "runtime",
+        fmt::format("a task takes keys of {} bytes, {} a row, from {:#x}; wanted: whole rows of "
+                    "multiples of {} bytes up to {}, inside its last two operands, two inputs",
+                    bytes, row, task.weights, obk::kGatherUnit, obk::kFlowPageBytes),
+        work.label, "compile the model again"};
+  };
+  if (!program.flows || row > obk::kFlowPageBytes || row % obk::kGatherUnit != 0 || bytes <= 0 ||
+      bytes % row != 0 || work.operands.size() < 2)
+    return broken();
+  for (size_t which = 0; which < 2; ++which) {
+    const Place& place = work.operands[work.operands.size() - 2 + which];
+    if (place.kind != BufferKind::kInput || place.near >= 0 || place.index < 0 ||
+        place.index >= static_cast<int64_t>(program.inputs.size()))
+      return broken();
+    const int64_t from =
+        (which == 0 ? OBK_KEPT_KEYS(&task) : OBK_KEPT_VALUES(&task)) * obk::kGatherUnit;
+    if (task.weights < 0 ||
+        from + bytes > program.inputs[static_cast<size_t>(place.index)].type.bytes())
+      return broken();
+  }
+  return ok_status();
+}
+
+Status check_streamed(const Program& program, const ObkTask& task) {
+  const WorkRecord& work = program.works[task.work];
+  const int64_t bytes = task.weight_bytes, group = task.weight_group;
+  const auto broken = [&] {
+    return Error{Code::kBuild, "runtime",
+                 fmt::format("a task streams {} bytes, {} a group, from {}; wanted: whole groups "
+                             "of multiples of {} bytes, inside its last operand, a weight",
+                             bytes, group, task.weights, obk::kAtomBytes),
+                 work.label, "compile the model again"};
+  };
+  if (bytes < 0 || group <= 0 || group % obk::kAtomBytes != 0 || bytes % group != 0 ||
+      work.operands.empty() || work.operands.back().kind != BufferKind::kWeight)
+    return broken();
+  const Tensor& weight = program.weights[static_cast<size_t>(work.operands.back().index)];
+  return task.weights >= 0 && !weight.empty() && task.weights <= weight.bytes() - bytes
+             ? ok_status()
+             : Status(broken());
+}
+
+}  // namespace obelisk::runtime::cuda

@@ -1,0 +1,300 @@
+#include "runtime/cuda/context.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace obelisk::runtime::cuda {
+
+CudaContext::~CudaContext() {
+  InContext here(gpu_);
+  if (stream_) driver_.StreamSynchronize(stream_);
+  if (has_run_ && last_stream_ != stream_ && ran_) driver_.EventSynchronize(ran_);
+  if (graph_) driver_.GraphExecDestroy(graph_);
+  if (plain_) driver_.GraphDestroy(plain_);
+  for (Handle event : {ran_, from_, to_, sleep_})
+    if (event) driver_.EventDestroy(event);
+  if (stream_) driver_.StreamDestroy(stream_);
+  if (pinned_) driver_.MemFreeHost(pinned_);
+  if (watch_) driver_.MemFreeHost(watch_);
+  for (Memory* each : {&arena_, &counter_, &port_table_, &staging_}) each->release();
+  --executable_->contexts_;
+}
+
+Status CudaContext::init() {
+  const Program& p = program();
+  const size_t ports = p.inputs.size() + p.outputs.size();
+  ports_.assign(ports, 0), staged_.assign(ports, 0), bound_.assign(ports, 1);
+  TRY_STATUS(check(driver_.StreamCreate(&stream_, kStreamNonBlocking), "make a stream"));
+  for (Handle* event : {&ran_, &from_, &to_})
+    TRY_STATUS(check(driver_.EventCreate(event, 0), "make an event"));
+  if (executable_->options_.blocking_wait)
+    TRY_STATUS(
+        check(driver_.EventCreate(&sleep_, kEventBlockingSync | kEventNoTiming), "make an event"));
+  TRY_STATUS(arena_.reserve(p.arena.count + executable_->cut_.map_bytes + 256, "the workspace"));
+  // Words that teams exchange are zero at first and last from run to run.
+  TRY_STATUS(
+      check(driver_.MemsetAsync(arena_.at(), 0, static_cast<size_t>(p.arena.count + 256), stream_),
+            "clear the workspace"));
+  TRY_STATUS(check(driver_.StreamSynchronize(stream_), "clear the workspace"));
+  TRY_STATUS(make_maps(executable_->cut_, arena_.at()));
+  const uint64_t zero[16] = {};
+  TRY_STATUS(counter_.fill(zero, sizeof zero, "the barrier"));
+  TRY_STATUS(port_table_.reserve(static_cast<int64_t>(ports * 8), "the table of ports"));
+  if (executable_->options_.watchdog) {
+    void* host = nullptr;
+    TRY_STATUS(check(driver_.MemHostAlloc(&host, sizeof(ObkWatch), kHostMapped),
+                     "memory of the watchdog"));
+    watch_ = static_cast<ObkWatch*>(memset(host, 0, sizeof(ObkWatch)));
+  }
+  record_ = {.tasks = executable_->tasks_.at(),
+             .first = executable_->first_.at(),
+             .blocks = executable_->blocks_.at(),
+             .arena = arena_.at(),
+             .counter = counter_.at(),
+             .watch = reinterpret_cast<DevicePointer>(watch_),
+             .waves = std::max(p.waves, 1)};
+  if (mono()) {
+    place_shared(executable_->cut_.launches[0], record_);
+    if (ports > obk::kInlinePorts) record_.ports = port_table_.at();
+    return ok_status();
+  }
+  record_.ports = port_table_.at();
+  TRY(graph_, make_graph(0));
+  return check(driver_.GraphUpload(graph_, stream_), "upload the graph");
+}
+
+/// Errors: kDevice, when the GPU's context fails, which says nothing about the pointer.
+Result<bool> CudaContext::lies_on_device(const void* pointer) const {
+  unsigned kind = 0;
+  const int code =
+      driver_.PointerAttribute(&kind, kPointerMemoryType, reinterpret_cast<DevicePointer>(pointer));
+  constexpr int kUnknown = 1;  // to the driver: memory of the host
+  if (code != 0 && code != kUnknown) return check(code, "ask where memory lies").error();
+  return code == 0 && kind == kMemoryDevice;
+}
+
+/// Memory for the host's arrays, when the first one comes.
+Status CudaContext::reserve_staging() {
+  if (pinned_) return ok_status();
+  const Program& p = program();
+  offsets_.clear();
+  int64_t total = 0;
+  for (const auto* ports : {&p.inputs, &p.outputs})
+    for (const Port& port : *ports)
+      offsets_.push_back(total), total += (port.type.bytes() + 255) / 256 * 256;
+  TRY_STATUS(staging_.reserve(total, "inputs and outputs"));
+  for (size_t k = 0; k < offsets_.size(); ++k)
+    staged_[k] = staging_.at() + static_cast<uint64_t>(offsets_[k]);
+  return check(driver_.MemHostAlloc(&pinned_, static_cast<size_t>(std::max<int64_t>(total, 16)), 0),
+               "pinned memory for inputs and outputs");
+}
+
+/// Tells the GPU where this run's ports are, when they are elsewhere than in the last.
+Status CudaContext::bind(Handle stream) {
+  if (has_run_ && last_stream_ != stream)
+    TRY_STATUS(check(driver_.StreamWaitEvent(stream, ran_, 0), "wait for the run before"));
+  last_stream_ = stream;
+  if (record_.ports == 0) {
+    std::copy(ports_.begin(), ports_.end(), record_.inline_ports);
+  } else if (ports_ != bound_) {
+    TRY_STATUS(
+        check(driver_.CopyToDeviceAsync(port_table_.at(), ports_.data(), ports_.size() * 8, stream),
+              "name the ports"));
+    for (const auto& [node, k] : dealt_) {
+      const Launch& launch = executable_->cut_.launches[k];
+      ObkDealt rectangles = dealt(launch, 0);
+      ObkProduct streamed = {};
+      if (launch.product) {
+        TRY(streamed, product(launch, 0));
+      }
+      void* parameters[] = {launch.product ? static_cast<void*>(&streamed) : &rectangles};
+      const KernelNode now = node_of(k, parameters);
+      TRY_STATUS(check(driver_.GraphSetKernel(graph_, node, &now), "name a kernel's ports"));
+    }
+    bound_ = ports_;
+  }
+  return ok_status();
+}
+
+Status CudaContext::launch(Handle stream, Handle graph, DevicePointer stamps) {
+  if (graph) return check(driver_.GraphLaunch(graph, stream), "launch the graph");
+  record_.stamps = stamps;
+  void* parameters[] = {&record_};
+  const Launch& all = executable_->cut_.launches[0];
+  return check(
+      driver_.LaunchCooperative(executable_->functions_[0], static_cast<unsigned>(all.tasks), 1, 1,
+                                static_cast<unsigned>(all.threads), 1, 1,
+                                static_cast<unsigned>(all.shared), stream, parameters),
+      "launch the program");
+}
+
+/// Outputs that are inputs, weights or other outputs.
+Status CudaContext::copies(Handle stream) {
+  const Program& p = program();
+  for (const Program::Copy& copy : p.copies) {
+    DevicePointer from = 0;
+    switch (copy.from.kind) {
+      case BufferKind::kInput:
+        from = ports_[copy.from.index];
+        break;
+      case BufferKind::kOutput:
+        from = ports_[p.inputs.size() + copy.from.index];
+        break;
+      case BufferKind::kWeight:
+        from = executable_->weights_[static_cast<size_t>(copy.from.index)];
+        break;
+      case BufferKind::kArena:
+        from = arena_.at() + static_cast<uint64_t>(copy.from.index);
+        break;
+    }
+    const auto bytes = static_cast<size_t>(p.outputs[copy.output].type.bytes());
+    if (bytes)
+      TRY_STATUS(
+          check(driver_.CopyAsync(ports_[p.inputs.size() + copy.output], from, bytes, stream),
+                "copy an output"));
+  }
+  return ok_status();
+}
+
+/// An error of the device stays: later runs answer with it. Says what the watchdog saw.
+Status CudaContext::failed(Status status) {
+  if (status.ok() || status.error().code != Code::kDevice) return status;
+  Error error = status.error();
+  if (watch_ && watch_->hit) {
+    const ObkWatch& w = *watch_;
+    const ObkTask* task = mono() && w.task < executable_->cut_.tasks.size()
+                              ? &executable_->cut_.tasks[w.task]
+                              : nullptr;
+    error.message = fmt::format(
+        "SM {} waits for {} at {:#x} before task {}{}: it wants {}, has {} ({})", w.sm,
+        w.kind == 1   ? "the grid barrier"
+        : w.kind == 4 ? "another member of its team"
+        : w.kind == 5 ? "a value that other SMs give"
+        : w.kind == 6 ? "rows of a product"
+                      : "a page of weights",
+        w.counter, w.task,
+        task ? fmt::format(" (wave {}, '{}')", task->wave, program().works[task->work].label)
+             : std::string(),
+        w.want, w.have, error.message);
+  }
+  error.hint = "the GPU's context does not recover: start the program again";
+  broken_ = error;
+  return error;
+}
+
+/// Bodies read and write packs of 16 bytes.
+Status CudaContext::packs_fit(std::span<const void* const> inputs, std::span<void* const> outputs) {
+  const Program& p = program();
+  for (size_t k = 0; k < ports_.size(); ++k) {
+    const bool in = k < inputs.size();
+    const void* pointer = in ? inputs[k] : outputs[k - inputs.size()];
+    const Port& port = in ? p.inputs[k] : p.outputs[k - inputs.size()];
+    const auto address = reinterpret_cast<uintptr_t>(pointer);
+    if (port.type.bytes() == 0 || address % 16 == 0) continue;
+    TRY(const bool there, lies_on_device(pointer));
+    if (!there) continue;
+    return Error{
+        Code::kUsage, "runtime",
+        fmt::format("'{}' lies at {:#x} of the GPU's memory, which is no multiple of 16", port.name,
+                    address),
+        "", "give memory as the driver allocates it, or copy a part of a tensor to such first"};
+  }
+  return ok_status();
+}
+
+Status CudaContext::run(std::span<const void* const> inputs, std::span<void* const> outputs) {
+  const Program& p = program();
+  CHECK(inputs.size() == p.inputs.size() && outputs.size() == p.outputs.size(),
+        "{} inputs and {} outputs given, {} and {} needed", inputs.size(), outputs.size(),
+        p.inputs.size(), p.outputs.size());
+  if (broken_) return *broken_;
+  InContext here(gpu_);
+  TRY_STATUS(failed(packs_fit(inputs, outputs)));
+  const auto whole = [&]() -> Status {
+    for (size_t k = 0; k < ports_.size(); ++k) {
+      const bool in = k < inputs.size();
+      const void* pointer = in ? inputs[k] : outputs[k - inputs.size()];
+      const int64_t bytes = (in ? p.inputs[k] : p.outputs[k - inputs.size()]).type.bytes();
+      TRY(const bool there, lies_on_device(pointer));
+      if (there) {
+        ports_[k] = reinterpret_cast<DevicePointer>(pointer);
+        continue;
+      }
+      TRY_STATUS(reserve_staging());
+      ports_[k] = staged_[k];
+      if (!in || bytes == 0) continue;
+      char* pinned = static_cast<char*>(pinned_) + offsets_[k];
+      if (pinned != pointer) memcpy(pinned, pointer, static_cast<size_t>(bytes));
+      TRY_STATUS(
+          check(driver_.CopyToDeviceAsync(staged_[k], pinned, static_cast<size_t>(bytes), stream_),
+                "copy an input"));
+    }
+    TRY_STATUS(bind(stream_));
+    TRY_STATUS(launch(stream_, graph_, 0));
+    TRY_STATUS(copies(stream_));
+    for (size_t k = 0; k < outputs.size(); ++k) {
+      const auto bytes = static_cast<size_t>(p.outputs[k].type.bytes());
+      const size_t port = inputs.size() + k;
+      if (ports_[port] == staged_[port] && bytes)
+        TRY_STATUS(check(driver_.CopyToHostAsync(static_cast<char*>(pinned_) + offsets_[port],
+                                                 staged_[port], bytes, stream_),
+                         "copy an output"));
+    }
+    if (sleep_) {
+      TRY_STATUS(check(driver_.EventRecord(sleep_, stream_), "record an event"));
+      TRY_STATUS(check(driver_.EventSynchronize(sleep_), "run the program"));
+    } else {
+      TRY_STATUS(check(driver_.StreamSynchronize(stream_), "run the program"));
+    }
+    for (size_t k = 0; k < outputs.size(); ++k) {
+      const size_t port = inputs.size() + k;
+      if (ports_[port] == staged_[port] && pinned_)
+        memcpy(outputs[k], static_cast<char*>(pinned_) + offsets_[port],
+               static_cast<size_t>(p.outputs[k].type.bytes()));
+    }
+    has_run_ = true;
+    return ok_status();
+  };
+  return failed(whole());
+}
+
+Status CudaContext::run_on(std::span<const void* const> inputs, std::span<void* const> outputs,
+                           void* stream) {
+  const Program& p = program();
+  CHECK(inputs.size() == p.inputs.size() && outputs.size() == p.outputs.size(),
+        "{} inputs and {} outputs given, {} and {} needed", inputs.size(), outputs.size(),
+        p.inputs.size(), p.outputs.size());
+  if (broken_) return *broken_;
+  InContext here(gpu_);
+  TRY_STATUS(failed(packs_fit(inputs, outputs)));
+  for (size_t k = 0; k < ports_.size(); ++k) {
+    const void* pointer = k < inputs.size() ? inputs[k] : outputs[k - inputs.size()];
+    const Result<bool> there = lies_on_device(pointer);
+    if (!there.ok()) return failed(there.error());
+    if (!*there)
+      return Error{
+          Code::kUsage, "runtime",
+          fmt::format("'{}' is not in the GPU's memory",
+                      (k < inputs.size() ? p.inputs[k] : p.outputs[k - inputs.size()]).name),
+          "", "device pointers, or run() without a stream"};
+    ports_[k] = reinterpret_cast<DevicePointer>(pointer);
+  }
+  const auto on = static_cast<Handle>(stream);
+  const auto whole = [&]() -> Status {
+    TRY_STATUS(bind(on));
+    TRY_STATUS(launch(on, graph_, 0));
+    TRY_STATUS(copies(on));
+    has_run_ = true;
+    return check(driver_.EventRecord(ran_, on), "record an event");
+  };
+  return failed(whole());
+}
+
+Status CudaContext::wait() {
+  if (broken_) return *broken_;
+  if (!has_run_) return ok_status();
+  InContext here(gpu_);
+  return failed(check(driver_.EventSynchronize(ran_), "wait for the runs"));
+}
+
+}  // namespace obelisk::runtime::cuda

@@ -1,0 +1,76 @@
+/// runtime/cuda/context.h — one user's memory on the GPU and the runs in it.
+///
+///   context.cpp   memory, binding of ports, runs, errors
+///   graph.cpp     the graph of a program whose granularity is a kernel a work
+///   timing.cpp    times of whole runs and of tasks
+#pragma once
+
+#include "runtime/cuda/executable.h"
+
+namespace obelisk::runtime::cuda {
+
+/// One user's memory on the GPU: arena, barrier, staging for the host's arrays, a graph of
+/// launches.
+class CudaContext : public Context {
+ public:
+  explicit CudaContext(std::shared_ptr<const CudaExecutable> executable)
+      : executable_(std::move(executable)),
+        gpu_(executable_->gpu_),
+        driver_(*executable_->driver_),
+        number_(++executable_->contexts_) {}
+  ~CudaContext() override;
+  int number() const { return number_; }  // of the executable's contexts, when it was made
+  Status init();
+  Status run(std::span<const void* const> inputs, std::span<void* const> outputs) override;
+  Status run_on(std::span<const void* const> inputs, std::span<void* const> outputs,
+                void* stream) override;
+  Status wait() override;
+  Result<bool> on_device(const void* pointer) const override {
+    InContext here(gpu_);
+    return lies_on_device(pointer);
+  }
+  Result<std::byte*> input_memory(size_t input) override {
+    InContext here(gpu_);
+    TRY_STATUS(reserve_staging());
+    return static_cast<std::byte*>(pinned_) + offsets_[input];
+  }
+  Result<std::vector<double>> device_us(int count) override;
+  Result<std::vector<TaskTime>> task_times() override;
+
+ private:
+  const Program& program() const { return *executable_->program_; }
+  bool mono() const { return program().granularity == machine::Granularity::kMono; }
+  static void place_shared(const Launch& launch, ObkProgram& record);
+  Result<Handle> make_graph(DevicePointer stamps);
+  ObkDealt dealt(const Launch& launch, DevicePointer stamps) const;
+  Result<ObkProduct> product(const Launch& launch, DevicePointer stamps) const;
+  KernelNode node_of(size_t launch, void** parameters) const;
+  Status reserve_staging();
+  Status packs_fit(std::span<const void* const> inputs, std::span<void* const> outputs);
+  Status bind(Handle stream);
+  Status launch(Handle stream, Handle graph, DevicePointer stamps);
+  Status copies(Handle stream);
+  Status failed(Status status);
+  Result<bool> lies_on_device(const void* pointer) const;
+
+  const std::shared_ptr<const CudaExecutable> executable_;
+  const Gpu gpu_;
+  const Driver& driver_;
+  const int number_;
+  Memory arena_, counter_, port_table_, staging_;
+  void* pinned_ = nullptr;
+  ObkWatch* watch_ = nullptr;
+  Handle stream_ = nullptr, graph_ = nullptr, ran_ = nullptr, from_ = nullptr, to_ = nullptr;
+  Handle last_stream_ = nullptr, sleep_ = nullptr;  // the event that a thread sleeps on
+  Handle plain_ = nullptr;  // the graph that graph_ was made of, for the kernels below
+  std::vector<std::pair<Handle, size_t>> dealt_;  // nodes that name ports, and their launches
+  bool has_run_ = false;
+  ObkProgram record_ = {};
+  std::vector<DevicePointer> ports_, bound_;  // of this run; what the GPU's table holds
+  std::vector<DevicePointer> staged_;         // by port
+  std::vector<int64_t> offsets_;              // by port, into the staging
+  std::optional<Error>
+      broken_;  // what a run ended with; the GPU's context does not recover from it
+};
+
+}  // namespace obelisk::runtime::cuda

@@ -1,0 +1,170 @@
+#include <algorithm>
+
+#include "runtime/cuda/context.h"
+
+namespace obelisk::runtime::cuda {
+
+void CudaContext::place_shared(const Launch& launch, ObkProgram& record) {
+  record.ring_pages = launch.ring_pages;
+  record.scratch_at = launch.scratch_at, record.block_at = launch.block_at;
+  record.block_bytes = launch.block_bytes, record.block = launch.block;
+  record.near_at = launch.near_at, record.soon_at = launch.soon_at,
+  record.soon_bytes = launch.soon_bytes;
+}
+
+/// Whether a work reads or writes what the caller brings.
+static bool names_ports(const WorkRecord& work) {
+  return std::any_of(work.operands.begin(), work.operands.end(), [](const Place& place) {
+    return place.kind == BufferKind::kInput || place.kind == BufferKind::kOutput;
+  });
+}
+
+/// The parameter of a kernel whose CTAs find their rectangles by themselves.
+ObkDealt CudaContext::dealt(const Launch& launch, DevicePointer stamps) const {
+  const Program& p = program();
+  ObkDealt record = launch.rectangles;
+  record.watch = record_.watch;
+  if (stamps) record.stamps = stamps + static_cast<uint64_t>(launch.first_task) * sizeof(ObkStamp);
+  DevicePointer* at = record.operands;
+  for (const Place& place : p.works[launch.work].operands) {
+    const auto index = static_cast<size_t>(place.index);
+    switch (place.kind) {
+      case BufferKind::kInput:
+        *at++ = ports_[index];
+        break;
+      case BufferKind::kOutput:
+        *at++ = ports_[p.inputs.size() + index];
+        break;
+      case BufferKind::kWeight:
+        *at++ = executable_->weights_[index];
+        break;
+      case BufferKind::kArena:
+        *at++ = arena_.at() + static_cast<uint64_t>(place.index);
+        break;
+    }
+  }
+  return record;
+}
+
+/// The same of a product's own kernel.
+Result<ObkProduct> CudaContext::product(const Launch& launch, DevicePointer stamps) const {
+  ObkProduct record = {};
+  record.dealt = dealt(launch, stamps), record.weights = record.dealt.operands[launch.weights];
+  if (launch.next >= 0) {
+    constexpr int64_t kMost = 12 << 20;  // a quarter of the second-level cache
+    const auto next = static_cast<size_t>(launch.next);
+    const Tensor& weight = program().weights[next];
+    const int64_t bytes = weight.empty() ? 0 : weight.bytes() + kBehindWeight;
+    record.next = executable_->weights_[next];
+    record.next_bytes = std::min(bytes / 16 * 16, kMost);
+    record.next_share = (record.next_bytes / launch.ctas + 127) / 128 * 128;
+  }
+  const RowsMap& rows = launch.rows;
+  TRY_STATUS(encode_rows(record.dealt.operands[rows.operand], rows.rows, rows.pitch, rows.blocks,
+                         rows.together, record.map));
+  return record;
+}
+
+KernelNode CudaContext::node_of(size_t k, void** parameters) const {
+  const Launch& launch = executable_->cut_.launches[k];
+  // Where an SM has room for one CTA, that goes on with the next task: it need not begin again.
+  const bool alone = launch.ring_pages > 0 && 2 * launch.shared > executable_->gpu_.shared_bytes;
+  const int ctas = launch.product ? launch.ctas
+                   : alone        ? std::min({launch.tasks, executable_->gpu_.sms, program().sms})
+                                  : launch.tasks;
+  return {.function = executable_->functions_[k],
+          .grid = {static_cast<unsigned>(ctas), 1, 1},
+          .block = {kThreads, 1, 1},
+          .shared_bytes = static_cast<unsigned>(launch.shared),
+          .parameters = parameters};
+}
+
+/// A kernel a work; every kernel of a wave follows all of the wave before. Independent works are
+/// parallel branches.
+Result<Handle> CudaContext::make_graph(DevicePointer stamps) {
+  const std::vector<Launch>& launches = executable_->cut_.launches;
+  // By place in the dispatch, if there is one: which launch.
+  std::vector<size_t> order;
+  for (const schedule::Dispatched& each : program().dispatch)
+    for (size_t k = 0; k < launches.size(); ++k)
+      if (launches[k].work == each.kernel) order.push_back(k);
+  if (!order.empty() && order.size() != launches.size())
+    return Error{
+        Code::kBuild, "runtime",
+        fmt::format("the dispatch has {} kernels, the program {}", order.size(), launches.size()),
+        "", "this is a defect of Obelisk; please report it with the model"};
+  const unsigned long long flags = order.empty() ? 0 : kGraphNodePriorities;
+  const auto build = [&](bool programmatic) -> Result<Handle> {
+    Handle graph = nullptr, ready = nullptr;
+    TRY_STATUS(check(driver_.GraphCreate(&graph, 0), "make a graph"));
+    std::vector<Handle> before, now;
+    std::vector<Handle> of_work(program().works.size(), nullptr);
+    const auto add = [&]() -> Status {
+      for (size_t place = 0; place < launches.size(); ++place) {
+        const size_t k = order.empty() ? place : order[place];
+        const Launch& launch = launches[k];
+        if (order.empty()) {
+          if (k > 0 && launches[k - 1].wave != launch.wave) before = std::move(now), now.clear();
+        } else {
+          before.clear();
+          for (const int work : program().dispatch[place].predecessors)
+            before.push_back(of_work[static_cast<size_t>(work)]);
+        }
+        ObkProgram record = record_;
+        record.tasks += static_cast<uint64_t>(launch.first_task) * sizeof(ObkTask);
+        record.first = 0;
+        place_shared(launch, record);
+        record.waves = launch.tasks;
+        record.stamps =
+            stamps ? stamps + static_cast<uint64_t>(launch.first_task) * sizeof(ObkStamp) : 0;
+        ObkDealt rectangles = launch.dealt ? dealt(launch, stamps) : ObkDealt{};
+        ObkProduct streamed = {};
+        if (launch.product) {
+          TRY(streamed, product(launch, stamps));
+        }
+        void* parameters[] = {launch.product ? static_cast<void*>(&streamed)
+                              : launch.dealt ? static_cast<void*>(&rectangles)
+                                             : &record};
+        const KernelNode node = node_of(k, parameters);
+        Handle made = nullptr;
+        TRY_STATUS(check(driver_.GraphAddKernel(&made, graph, nullptr, 0, &node),
+                         "add a kernel to the graph"));
+        for (Handle previous : before) {
+          const int code = programmatic ? driver_.GraphAddTypedEdges(graph, &previous, &made,
+                                                                     &kProgrammaticEdge, 1)
+                                        : driver_.GraphAddEdges(graph, &previous, &made, 1);
+          TRY_STATUS(check(code, "add an edge to the graph"));
+        }
+        now.push_back(made);
+        if (launch.work >= 0) of_work[static_cast<size_t>(launch.work)] = made;
+        if (const int priority = order.empty() ? 0 : program().dispatch[place].priority;
+            priority != 0 && driver_.GraphNodeAttribute) {
+          const NodeAttribute value{priority};
+          TRY_STATUS(check(driver_.GraphNodeAttribute(made, kNodePriority, &value),
+                           "give a kernel its priority"));
+        }
+        if ((launch.dealt || launch.product) && names_ports(program().works[launch.work]) &&
+            !stamps)
+          dealt_.push_back({made, k});
+      }
+      return check(driver_.GraphInstantiate(&ready, graph, flags), "make the graph ready");
+    };
+    if (!stamps) dealt_.clear();
+    const Status added = add();
+    if (added.ok() && !stamps && !dealt_.empty())
+      plain_ = graph;  // its nodes name the kernels that learn where ports are
+    else
+      driver_.GraphDestroy(graph);
+    if (!added.ok()) return added.error();
+    return ready;
+  };
+  if (executable_->device()->overlaps && driver_.GraphAddTypedEdges) {
+    auto overlapping = build(true);
+    if (overlapping.ok()) return overlapping;
+    LOG(kWarning, "runtime", "kernels of the graph do not overlap: {}",
+        overlapping.error().message);
+  }
+  return build(false);
+}
+
+}  // namespace obelisk::runtime::cuda

@@ -1,0 +1,142 @@
+#include "runtime/cuda/launch_forms.h"
+
+#include <algorithm>
+
+namespace obelisk::runtime::cuda {
+
+static constexpr int kSharers =
+    2;  // tiles of a cluster that share weights: with four fewer clusters find a place, for as much
+
+Status stream(const Program& program, const Shape& shape, const std::vector<ObkTask>& tasks,
+              int64_t there, Launch& launch) {
+  const WorkRecord& work = program.works[launch.work];
+  if (!program.bodies[work.body].traits.gemm) return ok_status();
+  const codegen::PipelinedGemm& gemm = *program.bodies[work.body].traits.gemm;
+  const auto broken = [&] {
+    return Error{
+        Code::kBuild, "runtime",
+        fmt::format(
+            "a product's kernel is told {}, of {} operands and {} tasks over {} x {}; wanted: "
+            "stages of whole blocks, its parts' alike, and even tiles inside its operands",
+            to_string(program.bodies[work.body].traits), work.operands.size(), launch.tasks,
+            tasks.back().r1, tasks.back().c1),
+        work.label, "compile the model again"};
+  };
+  TRY(const machine::Machine device, machine::gpu(program.target, 0));
+  const int64_t room = device.fast_memory.count;  // what its numbers are compiled for
+  ProductNumbers& p = launch.numbers;
+  const int64_t a = gemm.a, wide = gemm.columns, blocks = gemm.blocks, sides = gemm.sides,
+                sums = gemm.late_scratch, operands = static_cast<int64_t>(work.operands.size());
+  if (a < 0 || a >= operands || gemm.b < 0 || gemm.b >= operands ||
+      operands > schedule::kDealtOperands || !work.params.empty())
+    return broken();
+  for (const int64_t number :
+       {gemm.rows, gemm.span, gemm.row, gemm.block, gemm.row_step, gemm.block_step, blocks,
+        gemm.stage, sides, wide, gemm.split_k, sums})
+    if (number < 0 || number > INT32_MAX) return broken();
+  launch.weights = static_cast<int>(gemm.b);
+  const auto set = [](int& to, int64_t number) { to = static_cast<int>(number); };
+  set(p.span, gemm.span), set(p.row, gemm.row), set(p.block, gemm.block),
+      set(p.row_step, gemm.row_step), set(p.block_step, gemm.block_step);
+  set(p.stage, gemm.stage), set(p.parts, gemm.split_k);
+  if (work.operands[a].kind != BufferKind::kArena || work.operands[a].index % 16 != 0)
+    return broken();
+  if (work.operands[launch.weights].kind != BufferKind::kWeight) return broken();
+  if (p.parts < 1 || p.parts > schedule::kMostOfCluster) return broken();
+  if (p.span < 1 || p.stage < 1 || blocks < int64_t{p.stage} * p.parts ||
+      blocks % (int64_t{p.stage} * p.parts) != 0 || sides < 1 || wide < 1 || wide > 256)
+    return broken();
+  const ObkTask &first = tasks.front(), &last = tasks.back();
+  if (first.r1 < 1 || first.r1 > 64 || first.c1 < 1 || last.r1 > INT32_MAX || last.c1 > INT32_MAX ||
+      last.r1 % p.span != 0)
+    return broken();
+  if (last.r1 != gemm.all_rows || last.c1 != gemm.all_columns)
+    return broken();  // works with the same text have the same numbers
+  p.tile_rows = static_cast<int>(first.r1), p.tile_columns = static_cast<int>(first.c1),
+  p.columns = static_cast<int>(last.c1);
+  p.across = (p.columns + p.tile_columns - 1) / p.tile_columns,
+  p.each = (p.span + p.tile_rows - 1) / p.tile_rows;
+  p.scratch_bytes = static_cast<int>(shape.scratch()), p.tasks = launch.tasks;
+  if (int64_t{p.across} * p.each * (last.r1 / p.span) != launch.tasks) return broken();
+  if (gemm.weights_step < 0 || gemm.weights_step % 16 != 0 || sums > p.scratch_bytes ||
+      sums % 16 != 0)
+    return broken();
+  p.weights_step = gemm.weights_step;
+  const auto weights_of = [&](int64_t columns) {
+    return static_cast<int>(p.stage * ((sides * columns + 15) / 16 * 2048));
+  };
+  const int64_t tile_wide = sides * p.tile_columns;
+  constexpr int kMostBlocks = 1 << 14;  // bytes of a tile's weights are 32 bits
+  const bool has_place = tile_wide <= (wide + 15) / 16 * 16,
+             whole = p.across == 1 ||
+                     tile_wide % 8 == 0;  // in a stage; groups of 8 columns, as they are packed
+  if (!has_place || !whole || blocks > kMostBlocks ||
+      p.across * (tile_wide / 8 * blocks * 1024) > INT32_MAX)
+    return broken();
+  p.tile_bytes = static_cast<int>(tile_wide / 8 * blocks * 1024);
+  p.bytes = weights_of(p.tile_columns),
+  p.last_bytes = weights_of(p.columns - int64_t{p.across - 1} * p.tile_columns);
+  p.rows_bytes = (p.stage * p.tile_rows * 128 + 1023) / 1024 * 1024,
+  p.stage_bytes = p.rows_bytes + p.stage * ((wide + 15) / 16 * 2048);
+  p.tile_stages = blocks / p.parts / p.stage;
+  const auto at_once = [&](int64_t share) {
+    return std::min(launch.tasks / share,
+                    machine::clusters_at_once(static_cast<int64_t>(program.lists.size()),
+                                              p.parts * share)) *
+           share;
+  };
+  p.single = at_once(1) == launch.tasks;
+  if (p.single && p.each % kSharers == 0 && p.parts * kSharers <= schedule::kMostOfCluster &&
+      at_once(kSharers) == launch.tasks)
+    p.share = kSharers;
+  launch.ctas = static_cast<int>(at_once(p.share) * p.parts);
+  const int64_t wanted = p.tile_stages * ((launch.tasks + at_once(p.share) - 1) / at_once(p.share));
+  const auto places = [&](int64_t scratch) {
+    return std::min(
+        {wanted, (room - scratch - kAlign) / p.stage_bytes, int64_t{obk::kProductStages}});
+  };
+  p.stages = static_cast<int>(places(p.scratch_bytes));
+  // Sums lie where stages were if these have no other place: nobody needs them any more.
+  if (const int64_t more = places(p.scratch_bytes - sums);
+      p.single && more > p.stages && sums <= more * p.stage_bytes)
+    p.stages = static_cast<int>(more), p.overlaid = static_cast<int>(sums);
+  const int64_t least = std::min<int64_t>(wanted, 2);
+  if (p.stages < least)
+    return Error{
+        Code::kUnsupported, "runtime",
+        fmt::format("a product's kernel wants {} of shared memory, a multiprocessor has {}",
+                    to_string(Bytes{p.scratch_bytes + least * p.stage_bytes + kAlign}),
+                    to_string(Bytes{room})),
+        work.label, "compile with --granularity mono"};
+  p.refills = p.stages < wanted;
+  launch.product = true, launch.streams = false, launch.ring_pages = 0;
+  launch.shared = p.stages * p.stage_bytes + p.scratch_bytes - p.overlaid;
+  if (launch.shared > there)
+    return Error{
+        Code::kUnsupported, "runtime",
+        fmt::format(
+            "a product's kernel takes {} of shared memory, this GPU's multiprocessors have {}",
+            to_string(Bytes{launch.shared}), to_string(Bytes{there})),
+        work.label, "compile with --granularity mono"};
+  launch.rows = {static_cast<int>(a), gemm.rows, gemm.pitch, p.stage, p.tile_rows};
+  return ok_status();
+}
+
+std::string text_of(const ProductNumbers& p, const std::string& name) {
+  return fmt::format(
+      "struct {} {{\n"
+      "  static constexpr int parts = {}, share = {}, tasks = {}, across = {}, each = {}, span = "
+      "{}, tile_rows = {}, tile_columns = {}, columns = {};\n"
+      "  static constexpr int tile_bytes = {}, bytes = {}, last_bytes = {}, rows_bytes = {}, "
+      "stage_bytes = {}, stage = {}, tile_stages = {}, stages = {};\n"
+      "  static constexpr int row = {}, block = {}, row_step = {}, block_step = {}, overlaid = {}, "
+      "scratch_bytes = {};\n"
+      "  static constexpr int64_t weights_step = {};\n"
+      "  static constexpr bool single = {}, refills = {};\n}};\n",
+      name, p.parts, p.share, p.tasks, p.across, p.each, p.span, p.tile_rows, p.tile_columns,
+      p.columns, p.tile_bytes, p.bytes, p.last_bytes, p.rows_bytes, p.stage_bytes, p.stage,
+      p.tile_stages, p.stages, p.row, p.block, p.row_step, p.block_step, p.overlaid,
+      p.scratch_bytes, p.weights_step, p.single, p.refills);
+}
+
+}  // namespace obelisk::runtime::cuda

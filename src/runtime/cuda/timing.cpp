@@ -1,0 +1,71 @@
+#include <algorithm>
+
+#include "runtime/cuda/context.h"
+
+namespace obelisk::runtime::cuda {
+
+Result<std::vector<double>> CudaContext::device_us(int count) {
+  if (broken_) return *broken_;
+  if (!has_run_)
+    return Error{Code::kUsage, "runtime", "nothing has run yet", "", "run once before timing"};
+  InContext here(gpu_);
+  constexpr int kRow = 10;  // runs in a row, so that the host's latency is hidden
+  std::vector<double> us;
+  const auto measure = [&]() -> Status {
+    TRY_STATUS(bind(stream_));
+    for (int k = -1; k < count; ++k) {  // the first one warms up
+      TRY_STATUS(check(driver_.EventRecord(from_, stream_), "record an event"));
+      for (int run = 0; run < kRow; ++run) {
+        TRY_STATUS(launch(stream_, graph_, 0));
+        TRY_STATUS(copies(stream_));
+      }
+      TRY_STATUS(check(driver_.EventRecord(to_, stream_), "record an event"));
+      TRY_STATUS(check(driver_.EventSynchronize(to_), "run the program"));
+      float millis = 0;
+      TRY_STATUS(check(driver_.EventElapsed(&millis, from_, to_), "read an event"));
+      if (k >= 0) us.push_back(millis * 1000.0 / kRow);
+    }
+    return ok_status();
+  };
+  if (Status status = failed(measure()); !status.ok()) return status.error();
+  return us;
+}
+
+Result<std::vector<TaskTime>> CudaContext::task_times() {
+  if (broken_) return *broken_;
+  if (!has_run_)
+    return Error{Code::kUsage, "runtime", "nothing has run yet", "", "run once before profiling"};
+  InContext here(gpu_);
+  const std::vector<ObkTask>& tasks = executable_->cut_.tasks;
+  Memory stamps;
+  std::vector<ObkStamp> got(tasks.size());
+  Handle graph = nullptr;
+  const auto measure = [&]() -> Status {
+    TRY_STATUS(stamps.fill(got, "the stamps"));
+    if (!mono()) {
+      TRY(graph, make_graph(stamps.at()));
+    }
+    TRY_STATUS(bind(stream_));
+    for (int run = 0; run < 4; ++run)
+      TRY_STATUS(launch(stream_, graph, stamps.at()));  // the last one counts, warm
+    TRY_STATUS(check(driver_.StreamSynchronize(stream_), "run the program"));
+    return check(driver_.CopyToHost(got.data(), stamps.at(), got.size() * sizeof(ObkStamp)),
+                 "read the stamps");
+  };
+  Status status = failed(measure());
+  record_.stamps = 0;
+  if (graph) driver_.GraphExecDestroy(graph);
+  if (!status.ok()) return status.error();
+  uint64_t start = UINT64_MAX;
+  for (const ObkStamp& stamp : got) start = std::min(start, stamp.start);
+  std::vector<TaskTime> times;
+  for (size_t k = 0; k < got.size(); ++k)
+    times.push_back({.work = static_cast<int>(tasks[k].work),
+                     .wave = static_cast<int>(tasks[k].wave),
+                     .sm = static_cast<int>(got[k].sm),
+                     .start_us = static_cast<double>(got[k].start - start) / 1e3,
+                     .end_us = static_cast<double>(got[k].end - start) / 1e3});
+  return times;
+}
+
+}  // namespace obelisk::runtime::cuda

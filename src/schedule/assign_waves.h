@@ -1,0 +1,18 @@
+/// schedule/assign_waves.h — in which wave each work runs.
+#pragma once
+
+#include "schedule/cost_model.h"
+
+namespace obelisk::schedule {
+
+/// A work's wave is the longest chain of works before it: works of one wave are independent and
+/// share a barrier (MonoNN §4.4).
+void assign_waves(const stitch::Plan& plan, TaskGraph& tasks);
+
+/// Copies of what is there before anything is computed (a cache's past) may run in any wave before
+/// their readers: each goes to the one of the last few that it lengthens least, and of those that
+/// it does not lengthen to the idlest, the later of equals. True: some moved, and buffers live
+/// otherwise.
+bool place_copies(const stitch::Plan& plan, const Cutting& cut, TaskGraph& tasks);
+
+}  // namespace obelisk::schedule

@@ -1,0 +1,166 @@
+#include "schedule/choose_tiles.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "schedule/schedule.h"
+#include "schedule/tile_attention.h"
+#include "schedule/tile_conv.h"
+#include "schedule/tile_gemm.h"
+#include "schedule/tile_gemm_pipelined.h"
+#include "schedule/tile_memory_bound.h"
+
+namespace obelisk::schedule {
+
+using stitch::Group;
+using stitch::GroupKind;
+using stitch::Plan;
+using stitch::StepKind;
+
+void cut_work(const Plan& plan, const Cutting& cut, const TaskGraph& tasks, Work& work,
+              double waits) {
+  const Group& group = plan.groups[work.group];
+  if (group.kind == GroupKind::kCustom) {
+    work.tile_rows = work.tile_columns = 1;
+    return;
+  }
+  if (group.kind == GroupKind::kBlock && group.block.team > 0) {  // an item a task
+    work.tile_rows = work.tile_columns = 1;
+    work.task_nanos = group.block.nanos;
+    work.form = Cluster{static_cast<int>(group.block.team)};
+    return;
+  }
+  const int64_t rows = work.nest.row_count(), columns = work.nest.column_count();
+  const double bytes = moved_bytes(group, cut, tasks, work);
+  // A block walks its elements one by one, with compares or divisions: about a vector's width
+  // slower.
+  const double slower = group.kind == GroupKind::kBlock ? cut.machine.costs.block_over_roof : 1;
+  const double nanos = std::max(bytes / cut.machine.bytes_per_sm,
+                                group.cost.flops.count * slower / cut.machine.flops_per_sm);
+  int64_t pieces =
+      std::clamp<int64_t>(static_cast<int64_t>(nanos * waits / cut.machine.smallest_task.count()),
+                          1, int64_t{cuts_once(cut) ? 1 : 2} * cut.workers.count);
+  if (pieces > cut.workers.count) pieces = pieces / cut.workers.count * cut.workers.count;
+  work.tile_rows = std::max<int64_t>(rows, 1);
+  work.tile_columns = std::max<int64_t>(columns, 1);
+  for (const stitch::Step& step :
+       group.body.steps)  // packed elements share bytes: one worker writes them all
+    if (step.kind == StepKind::kStore &&
+        bits(tasks.buffers[work.buffers[step.slot]].type.dtype) < 8)
+      pieces = 1;
+  work.form = TaskList{};
+  if (group.kind == GroupKind::kProduct) work.tile_rows = tile_span(group, work.nest);
+  if (group.kind == GroupKind::kProduct && cut_streamed(group, cut, tasks, work)) return;
+  if (group.kind == GroupKind::kProduct && cut_by_cost(group, cut, work))
+    return deal_product(group, tasks, cut, count_tasks(group, work), work);
+  if (group.kind == GroupKind::kConv) {
+    if (cut_conv_by_cost(group.conv, cut, work))
+      return deal_conv(plan, group.conv, cut, count_tasks(group, work), work);
+    cut_conv(group.conv, cut, pieces, work);
+    work.task_nanos = nanos * (static_cast<double>(work.tile_rows) / rows) *
+                      (static_cast<double>(work.tile_columns) / columns);
+    return;
+  }
+  if (group.kind == GroupKind::kAttention) {
+    cut_attention(group.attention, cut, pieces, work);
+    const int64_t tasks_of_it = group.attention.images * group.attention.heads *
+                                group.attention.pieces *
+                                ((group.attention.queries + work.tile_rows - 1) / work.tile_rows);
+    work.task_nanos = nanos / static_cast<double>(std::max<int64_t>(tasks_of_it, 1));
+    // One task a multiprocessor needs no table, and begins sooner without.
+    const stitch::AttentionTile& tile = group.attention;
+    const bool even = rows == tile.queries ||
+                      tile.queries % work.tile_rows ==
+                          0;  // rectangles of one grid: none ends with a head's or an image's rows
+    const bool alone = cut.strategy.min_grid_bytes.count != 0 && tile.pieces == 1 && even &&
+                       tasks_of_it <= cut.workers.count &&
+                       work.buffers.size() <= size_t{kDealtOperands};
+    if (alone) work.form = SingleWave{};
+    return;
+  }
+  if (pieces <= 1 && group.kind != GroupKind::kProduct) {
+    work.task_nanos = nanos;
+    return;
+  }
+  if (cut_to_deal(group, cut, tasks, work)) return;
+  if (group.kind == GroupKind::kProduct) {
+    cut_product(group, cut, pieces, work);
+  } else if (work.nest.cut_columns && rows < pieces) {
+    int64_t per_row = (pieces + rows - 1) / std::max<int64_t>(rows, 1);
+    // A few tasks more than workers would take twice as long.
+    if (cuts_once(cut) && is_copy(group, work) && rows * per_row > cut.workers.count)
+      per_row = std::max<int64_t>(pieces / rows, 1);
+    work.tile_rows = 1;
+    work.tile_columns = std::max<int64_t>(((columns + per_row - 1) / per_row + 63) / 64 * 64, 64);
+  } else {
+    work.tile_rows = (rows + pieces - 1) / pieces;
+    if (work.nest.lanes_in_rows || turns(work.nest))
+      work.tile_rows = (work.tile_rows + 63) / 64 * 64;  // whole vectors
+    if (const int64_t batch = rows_at_once(group, cut, tasks, work)) {
+      if (work.tile_rows > batch) work.tile_rows = batch;
+      work.task_nanos = batch_nanos(cut, work);
+      return;
+    }
+  }
+  work.task_nanos =
+      nanos * (static_cast<double>(work.tile_rows) / std::max<int64_t>(rows, 1)) *
+      (static_cast<double>(std::min(work.tile_columns, columns)) / std::max<int64_t>(columns, 1));
+}
+
+namespace {
+
+/// Works of a wave are cut again, each for its share of the workers, so that together they fill
+/// them once.
+void share_workers(const Plan& plan, const Cutting& cut, TaskGraph& tasks,
+                   const std::vector<size_t>& wave) {
+  if (wave.size() < 2) return;
+  std::vector<double> nanos;
+  for (size_t w : wave) {
+    const Work& work = tasks.works[w];
+    const Group& group = plan.groups[work.group];
+    if (const int64_t batch = rows_at_once(group, cut, tasks, work)) {
+      const double batches = static_cast<double>((work.nest.row_count() + batch - 1) / batch);
+      nanos.push_back(batches * batch_nanos(cut, work));
+      continue;
+    }
+    nanos.push_back(static_cast<double>(count_tasks(group, work)) *
+                    (slower_than_roof(group, cut) * work.task_nanos + cut.machine.costs.task));
+  }
+  const double all = std::accumulate(nanos.begin(), nanos.end(), 0.0);
+  for (size_t k = 0; k < wave.size(); ++k) {
+    const WorkerBudget share{std::max(1, static_cast<int>(cut.workers.count * nanos[k] / all))};
+    Work& work = tasks.works[wave[k]];
+    cut_work(plan, cut.within(share), tasks, work, slower_than_roof(plan.groups[work.group], cut));
+  }
+}
+
+}  // namespace
+
+void cut_tiles(const Plan& plan, const Cutting& cut, TaskGraph& tasks) {
+  for (Work& work : tasks.works) cut_work(plan, cut, tasks, work);
+  if (!cuts_once(cut)) return;
+  std::vector<std::vector<size_t>> by_wave(tasks.waves);
+  for (size_t w = 0; w < tasks.works.size(); ++w) by_wave[tasks.works[w].wave].push_back(w);
+  for (std::vector<size_t>& wave : by_wave) {
+    if (wave.size() < 2 || wave.size() > static_cast<size_t>(cut.workers.count)) continue;
+    // Copies beside what is computed take the workers that it leaves.
+    const auto first_copy = std::stable_partition(wave.begin(), wave.end(), [&](size_t w) {
+      return !is_copy(plan.groups[tasks.works[w].group], tasks.works[w]);
+    });
+    std::vector<size_t> copies;
+    if (first_copy != wave.begin())
+      copies.assign(first_copy, wave.end()), wave.erase(first_copy, wave.end());
+    share_workers(plan, cut, tasks, wave);
+    if (copies.empty()) continue;
+    int64_t busy = 0;
+    for (size_t w : wave) busy += count_tasks(plan.groups[tasks.works[w].group], tasks.works[w]);
+    WorkerBudget rest = cut.workers;
+    if (busy < rest.count) rest.count -= static_cast<int>(busy);
+    rest.count = std::max<int>(rest.count / static_cast<int>(copies.size()), 1);
+    for (size_t w : copies)
+      cut_work(plan, cut.within(rest), tasks, tasks.works[w],
+               slower_than_roof(plan.groups[tasks.works[w].group], cut));
+  }
+}
+
+}  // namespace obelisk::schedule

@@ -1,0 +1,82 @@
+#include "schedule/cost_model.h"
+
+#include <algorithm>
+
+#include "schedule/schedule.h"
+
+namespace obelisk::schedule {
+
+using stitch::Group;
+using stitch::GroupKind;
+using stitch::StepKind;
+
+bool cuts_once(const Cutting& cut) { return cut.tiles.vectors; }
+
+namespace {
+
+bool reduces(const Group& group) {
+  return std::any_of(group.body.steps.begin(), group.body.steps.end(),
+                     [](const stitch::Step& step) { return step.kind == StepKind::kReduce; });
+}
+
+}  // namespace
+
+double slower_than_roof(const Group& group, const Cutting& cut) {
+  if (!cuts_once(cut) || group.kind != GroupKind::kStitched) return 1;
+  return reduces(group) ? cut.machine.costs.reduction_over_roof : cut.machine.costs.loop_over_roof;
+}
+
+double moved_bytes(const Group& group, const Cutting& cut, const TaskGraph& tasks,
+                   const Work& work) {
+  if (!cuts_once(cut) || group.kind != GroupKind::kStitched)
+    return static_cast<double>(group.cost.read.count + group.cost.written.count);
+  const int64_t most = work.nest.row_count() * std::max<int64_t>(work.nest.column_count(), 1);
+  double bytes = 0;
+  for (int buffer : work.buffers) {
+    const Type& type = tasks.buffers[buffer].type;
+    bytes += static_cast<double>(byte_size(type.dtype, std::min(type.count(), most)));
+  }
+  return bytes;
+}
+
+int64_t rows_at_once(const Group& group, const Cutting& cut, const TaskGraph& tasks,
+                     const Work& work) {
+  if (!cuts_once(cut) || group.kind != GroupKind::kStitched || !work.nest.lanes_in_rows ||
+      work.buffers.empty())
+    return 0;
+  if (!reduces(group)) return 0;
+  constexpr int64_t kThreads = 256, kWide = 16;
+  return kThreads * kWide /
+         std::max<int64_t>(byte_size(tasks.buffers[work.buffers.front()].type.dtype, 1), 1);
+}
+
+double batch_nanos(const Cutting& cut, const Work& work) {
+  return cut.machine.costs.batch_begin +
+         cut.machine.costs.batch_column * static_cast<double>(work.nest.column_count());
+}
+
+double predicted_nanos(const Group& group, const Cutting& cut, const TaskGraph& tasks,
+                       const Work& work) {
+  if (rows_at_once(group, cut, tasks, work) == 0 || work.pipelined()) return work.task_nanos;
+  // Threads share the columns of a long reduction, by their number alone (codegen's vectors); what
+  // they read is on its way together, where windows look at their bounds.
+  constexpr int64_t kThreads = 256, kWide = 16, kShared = 32, kLong = 1024;
+  const int64_t columns = work.nest.column_count();
+  if (columns < kShared) return work.task_nanos;
+  const int64_t threads = columns >= kLong ? 16 : 8;
+  const int64_t size = byte_size(tasks.buffers[work.buffers.front()].type.dtype, 1);
+  const int64_t at_once =
+      kThreads / threads * std::max<int64_t>(kWide / std::max<int64_t>(size, 1), 1);
+  const int64_t passes = (work.tile_rows + at_once - 1) / at_once;
+  return cut.machine.costs.batch_begin + cut.machine.costs.batch_slice *
+                                             static_cast<double>(passes) *
+                                             static_cast<double>((columns + threads - 1) / threads);
+}
+
+double roof_nanos(const Group& group, const machine::Machine& machine) {
+  const double bytes = static_cast<double>(group.cost.read.count + group.cost.written.count);
+  return std::max(bytes / machine.bytes_per_sm, group.cost.flops.count / machine.flops_per_sm) /
+         machine.sms;
+}
+
+}  // namespace obelisk::schedule

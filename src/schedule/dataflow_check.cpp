@@ -1,0 +1,131 @@
+#include "schedule/dataflow_check.h"
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <set>
+
+#include "schedule/dataflow_spans.h"
+#include "schedule/kept_keys.h"
+
+namespace obelisk::schedule {
+
+using stitch::Group;
+using stitch::GroupKind;
+using stitch::Plan;
+using stitch::Step;
+using stitch::StepKind;
+
+Status validate_flow(const Plan& plan, const TaskGraph& tasks) {
+  const auto refused = [](std::string text) {
+    return Error{Code::kBuild, "schedule", "the task table is refused: " + std::move(text), "",
+                 "this is a defect of Obelisk; please report it with the model"};
+  };
+  std::vector<int> given_in(tasks.buffers.size(), -1);  // the last wave that gives to it
+  for (const Work& work : tasks.works) {
+    const Group& group = plan.groups[work.group];
+    if (reads_an_output(plan, tasks, work))
+      return refused(
+          fmt::format("wave {} reads an output of the program, for which nobody waits", work.wave));
+    for (const Step& step : group.body.steps) {
+      if (step.kind != StepKind::kStore) continue;
+      const Buffer& buffer = tasks.buffers[work.buffers[step.slot]];
+      if (work.replicated() && std::any_of(work.nest.accesses.begin(), work.nest.accesses.end(),
+                                           [&](const Access& access) {
+                                             return access.step >= 0 &&
+                                                    !stores_neighbours(work, group, access);
+                                           }))
+        return refused(
+            fmt::format("nobody can tell which elements of value %{} a worker has", buffer.value));
+      if (buffer.reach == Reach::kGiven && work.replicated())
+        return refused(
+            fmt::format("value %{} is given, and computed by each worker", buffer.value));
+      if (buffer.reach != Reach::kGiven && !work.replicated() && buffer.kind == BufferKind::kArena)
+        return refused(
+            fmt::format("value %{} is computed in parts and given to nobody", buffer.value));
+      if (!work.replicated())
+        given_in[work.buffers[step.slot]] = std::max(given_in[work.buffers[step.slot]], work.wave);
+    }
+  }
+  for (const Buffer& buffer : tasks.buffers) {
+    if (buffer.near.count < 0) continue;
+    if (buffer.near + buffer.size > tasks.near)
+      return refused(fmt::format("the copy of value %{} leaves its place", buffer.value));
+  }
+  for (size_t sm = 0; sm < tasks.lists.size(); ++sm) {
+    std::map<int, std::vector<Span>> written;
+    std::map<int64_t, std::pair<int64_t, int>>
+        lies;  // in fast memory: from, to, which copy was put there last
+    const auto put = [&](int b) {
+      const Buffer& buffer = tasks.buffers[b];
+      const int64_t low = buffer.near.count, high = low + buffer.size.count;
+      for (auto it = lies.begin(); it != lies.end();)
+        it = it->first < high && low < it->second.first ? lies.erase(it) : std::next(it);
+      lies[low] = {high, b};
+    };
+    const auto is_there = [&](int b) {
+      const auto it = lies.find(tasks.buffers[b].near.count);
+      return it != lies.end() && it->second.second == b;
+    };
+    std::set<int> gathered;
+    for (const ObkTask& task : tasks.lists[sm]) {
+      const Work& work = tasks.works[task.work];
+      const Group& group = plan.groups[work.group];
+      if (group.kind == GroupKind::kAttention && task.weight_group != 0) {
+        const auto kept = find_kept_keys(plan, tasks, task);
+        ObkTask named = task;
+        if (kept) name_kept_keys(*kept, named);
+        const size_t last = work.buffers.size() - 1;
+        if (!kept || !work.dataflow || !work.dataflow->in_place_kv ||
+            memcmp(&named, &task, sizeof task) != 0 || work.buffers[last - 1] != kept->k_buffer ||
+            work.buffers[last] != kept->v_buffer)
+          return refused(fmt::format("work {} takes keys from where the caller does not keep them",
+                                     task.work));
+      }
+      for (size_t slot = 0; slot < work.buffers.size(); ++slot) {
+        const int b = work.buffers[slot];
+        const Buffer& buffer = tasks.buffers[b];
+        const Span reads = read_by(plan, tasks, task, slot);
+        if (reads.empty()) continue;
+        if (buffer.reach == Reach::kGiven) {
+          if (given_in[b] < 0 || given_in[b] >= work.wave)
+            return refused(fmt::format("work {} waits for value %{}, which is not given before",
+                                       task.work, buffer.value));
+          if (gathered.insert(b).second)
+            put(b);
+          else if (!is_there(b))
+            return refused(
+                fmt::format("SM {} has overwritten its copy of value %{}, which work {} reads", sm,
+                            buffer.value, task.work));
+          continue;
+        }
+        if (buffer.reach == Reach::kOwn && !is_there(b))
+          return refused(fmt::format("SM {} has no copy of value %{}, which work {} reads", sm,
+                                     buffer.value, task.work));
+        // All of what is read: spans of rows, joined where they meet.
+        std::vector<Span>& mine = written[b];
+        std::sort(mine.begin(), mine.end(),
+                  [](const Span& x, const Span& y) { return x.low < y.low; });
+        int64_t end = reads.low;
+        for (const Span& span : mine)
+          if (span.low <= end) end = std::max(end, span.high);
+        if (end < reads.high)
+          return refused(
+              fmt::format("SM {} reads element {} of value %{} in work {} and has not computed it",
+                          sm, end, buffer.value, task.work));
+      }
+      std::set<int> stored;
+      for (const Step& step : group.body.steps)
+        if (step.kind == StepKind::kStore && work.replicated())
+          stored.insert(work.buffers[step.slot]);
+      for (const int b : stored) {
+        if (tasks.buffers[b].reach == Reach::kOwn && !is_there(b)) put(b), written[b].clear();
+        for (int64_t row = task.r0; row < task.r1; ++row)
+          written[b].push_back(written_in_row(plan, tasks, work, b, row, task.c0, task.c1));
+      }
+    }
+  }
+  return ok_status();
+}
+
+}  // namespace obelisk::schedule

@@ -1,0 +1,12 @@
+/// schedule/dataflow_check.h — whether a dataflow table is sound.
+#pragma once
+
+#include "schedule/schedule.h"
+
+namespace obelisk::schedule {
+
+/// Of a table that flows: whatever a worker reads was given, or computed by itself before. Errors:
+/// kBuild.
+Status validate_flow(const stitch::Plan& plan, const TaskGraph& tasks);
+
+}  // namespace obelisk::schedule

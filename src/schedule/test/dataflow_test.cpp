@@ -1,0 +1,310 @@
+// Programs without barriers: which flow, what each worker does of them, and that a table in which
+// somebody reads what it has not is refused.
+#include "schedule/dataflow.h"
+#include "schedule/dataflow_check.h"
+#include "schedule/dataflow_spans.h"
+#include "schedule/tile_gemm_dataflow.h"
+
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <map>
+#include <span>
+
+#include "graph/test_decoder.h"
+#include "passes/passes.h"
+#include "schedule/kept_keys.h"
+
+namespace obelisk::schedule {
+namespace {
+
+struct Table {
+  graph::Graph graph;
+  stitch::Plan plan;
+  TaskGraph tasks;
+};
+
+Table table(graph::Graph graph, bool flows = true, const std::string& target = "sm_90a") {
+  auto device = machine::device(target, 132);
+  CHECK(device.ok());
+  const machine::Strategy strategy{.sync =
+                                       flows ? machine::Sync::kDataflow : machine::Sync::kBarrier};
+  auto early = passes::copy_early_pieces(std::move(graph));
+  CHECK(early.ok(), "{}", early.error().text());
+  auto gates = passes::merge_gates(std::move(*early));
+  CHECK(gates.ok(), "{}", gates.error().text());
+  Table made{.graph = std::move(*gates)};
+  made.plan = stitch::plan(made.graph, *device, strategy);
+  made.tasks = build(made.graph, made.plan, *device, strategy);
+  return made;
+}
+
+TEST(Flow, ADecodersTokenFlows) {
+  const Table t = table(graph::decoder_step(DType::f16));
+  ASSERT_TRUE(t.tasks.flows) << print(t.graph, t.plan, t.tasks);
+  const Status valid = validate(t.graph, t.plan, t.tasks);
+  EXPECT_TRUE(valid.ok()) << valid.error().text();
+  int given = 0, own = 0;
+  for (const Buffer& buffer : t.tasks.buffers) {
+    given += buffer.reach == Reach::kGiven, own += buffer.reach == Reach::kOwn;
+    if (buffer.reach == Reach::kGiven) {
+      EXPECT_EQ(byte_size(buffer.type.dtype, 1), 2)
+          << "squares of a norm, wider than what they are made of, are its reader's";
+    }
+    if (buffer.reach != Reach::kAll) {
+      EXPECT_GE(buffer.near.count, 0);
+      EXPECT_LE((buffer.near + buffer.size).count, t.tasks.near.count);
+    }
+    if (buffer.kind == BufferKind::kArena) {
+      EXPECT_EQ(buffer.last, t.tasks.waves - 1)
+          << "memory that others may read is not written twice";
+    }
+  }
+  EXPECT_GE(given, 7);  // of two layers: queries, keys and values; attention; its product; gates;
+                        // the last layer's product is an output
+  EXPECT_GE(own, 4);    // norms, queries
+  EXPECT_GT(t.tasks.near.count, 0);
+}
+
+// Vocabularies that no width of a tile divides: the last tile is narrower.
+TEST(Flow, AnyNumberOfWordsFlows) {
+  for (const int64_t words : {1000, 32000, 32001, 50257}) {
+    const Table t = table(graph::decoder_step(DType::f16, {.layers = 1, .words = words}));
+    ASSERT_TRUE(t.tasks.flows) << words;
+    const Status valid = validate(t.graph, t.plan, t.tasks);
+    EXPECT_TRUE(valid.ok()) << words << ": " << valid.error().text();
+    const Work& last = t.tasks.works.back();
+    EXPECT_EQ(last.nest.column_count(), words);
+    EXPECT_EQ(words == 32000, words % last.tile_columns == 0)
+        << last.tile_columns << " columns of " << words;
+  }
+}
+
+bool is_copy(const Work& work, const stitch::Group& group) {
+  return work.replicated() && group.after.empty() && work.nest.row_count() > 1;
+}
+
+// Where tiles read keys and values from memory of their own, who has a head copies them.
+TEST(Flow, WhoAttendsCopiesWhatItReads) {
+  const Table t = table(graph::decoder_step(DType::f16), true, "cpu");
+  ASSERT_TRUE(t.tasks.flows);
+  size_t attending = 0;
+  for (size_t sm = 0; sm < t.tasks.lists.size(); ++sm) {
+    bool attends = false, copies = false;
+    for (const ObkTask& task : t.tasks.lists[sm]) {
+      const Work& work = t.tasks.works[task.work];
+      attends |= t.plan.groups[work.group].kind == stitch::GroupKind::kAttention;
+      copies |= is_copy(work, t.plan.groups[work.group]) &&
+                t.tasks.buffers[work.buffers[0]].kind == BufferKind::kInput;
+      EXPECT_EQ(task.weight_group, 0);
+    }
+    EXPECT_EQ(attends, copies) << "SM " << sm;
+    attending += attends;
+  }
+  EXPECT_GE(attending, 8u);
+}
+
+// Where tiles take them from the caller's memory nobody copies: each piece of a head's keys is a
+// range of the two inputs.
+TEST(Flow, KeysStayWhereTheCallerKeepsThem) {
+  constexpr int64_t kKeys = 320, kHeads = 8, kSize = 64;
+  const Table t =
+      table(graph::decoder_step(DType::f16, {.heads = kHeads, .size = kSize, .keys = kKeys}));
+  ASSERT_TRUE(t.tasks.flows);
+  std::map<std::pair<uint32_t, int64_t>, std::vector<std::pair<int64_t, int64_t>>>
+      ranges;  // by work and head: bytes of the input
+  for (const std::vector<ObkTask>& list : t.tasks.lists)
+    for (const ObkTask& task : list) {
+      const Work& work = t.tasks.works[task.work];
+      const stitch::Group& group = t.plan.groups[work.group];
+      EXPECT_FALSE(is_copy(work, group) &&
+                   t.tasks.buffers[work.buffers[0]].kind == BufferKind::kInput);
+      if (group.kind != stitch::GroupKind::kAttention) continue;
+      ASSERT_EQ(work.dataflow->in_place_kv, DType::f32);
+      EXPECT_EQ(task.weight_group, -kSize * 4);
+      const int64_t from = (task.weights & UINT32_MAX) * 16;
+      EXPECT_EQ(task.weights >> 32, task.weights & UINT32_MAX) << "keys and values lie alike here";
+      for (size_t k = 1; k <= 2; ++k)
+        EXPECT_EQ(t.tasks.buffers[work.buffers[work.buffers.size() - k]].kind, BufferKind::kInput);
+      ranges[{task.work, task.r0}].push_back({from, from + task.weight_bytes});
+      const int64_t here = kept_keys_of(task);
+      const Span rest = read_by(t.plan, t.tasks, task, group.body.operands.size() + 1);
+      const bool last = task.c1 == kSize;
+      EXPECT_EQ(rest.high - rest.low, last ? kSize : 0) << "the new key";
+      EXPECT_EQ(here * kSize * 4, task.weight_bytes);
+    }
+  ASSERT_EQ(ranges.size(), 2u * kHeads);
+  for (auto& [of, all] : ranges) {
+    std::sort(all.begin(), all.end());
+    int64_t at = of.second * (kKeys - 1) * kSize * 4;
+    for (const auto& [low, high] : all) {
+      EXPECT_EQ(low, at);
+      at = high;
+    }
+    EXPECT_EQ(at, (of.second + 1) * (kKeys - 1) * kSize * 4) << "head " << of.second;
+  }
+}
+
+// Whatever the sizes, the table is one that nobody waits in for ever and in which all that is read
+// is there; most of these flow.
+TEST(Flow, TablesOfManySizesAreRight) {
+  int flowing = 0, all = 0;
+  for (const int64_t width : {64, 192})
+    for (const int64_t heads : {1, 3, 8})
+      for (const int64_t keys : {256, 301, 1025, 3000})
+        for (const int64_t inner : {64, 200, 1024}) {
+          const Table t = table(graph::decoder_step(
+              DType::bf16, {.width = width, .heads = heads, .keys = keys, .inner = inner}));
+          const Status valid = validate(t.graph, t.plan, t.tasks);
+          ASSERT_TRUE(valid.ok()) << width << " " << heads << " " << keys << " " << inner << ": "
+                                  << valid.error().text();
+          ++all, flowing += t.tasks.flows;
+        }
+  EXPECT_GT(flowing, all / 2) << "of " << all;
+}
+
+TEST(Flow, WhatIsLargeOrManyRowsOrOfOtherMachinesDoesNot) {
+  EXPECT_FALSE(table(graph::decoder_step(DType::f16), false).tasks.flows);
+  EXPECT_FALSE(
+      table(graph::decoder_step(DType::f32)).tasks.flows);  // no tile that takes pages as they come
+  EXPECT_FALSE(table(graph::decoder_step(DType::f16, {.width = 64, .heads = 1, .inner = 20480}))
+                   .tasks.flows);  // 40 KB to pass on
+  EXPECT_FALSE(
+      table(graph::decoder_step(DType::f16, {.keys = 64})).tasks.flows);  // attention in one piece
+  // Nobody waits for what is stored into an output.
+  for (const std::string& target : {std::string("sm_90a"), std::string("cpu")}) {
+    EXPECT_FALSE(
+        table(graph::decoder_step(DType::f16, {.gives_keys = true}), true, target).tasks.flows)
+        << target;
+    EXPECT_FALSE(
+        table(graph::decoder_step(DType::f16, {.gives_sum = true}), true, target).tasks.flows)
+        << target;
+  }
+}
+
+/// The first task of a work that fits.
+ObkTask& task_of(Table& t, const std::function<bool(const Work&, const stitch::Group&)>& fits) {
+  for (auto& list : t.tasks.lists)
+    for (ObkTask& task : list)
+      if (fits(t.tasks.works[task.work], t.plan.groups[t.tasks.works[task.work].group]))
+        return task;
+  CHECK(false, "no task fits");
+}
+Buffer& buffer_of(Table& t, Reach reach) {
+  for (Buffer& buffer : t.tasks.buffers)
+    if (buffer.reach == reach) return buffer;
+  CHECK(false, "no buffer fits");
+}
+bool attends(const Work&, const stitch::Group& group) {
+  return group.kind == stitch::GroupKind::kAttention;
+}
+
+TEST(Flow, KeysOfTheDecodersOwnTypeStayToo) {
+  const Table t = table(graph::decoder_step(DType::bf16, {.size = 32, .past = DType::bf16}));
+  ASSERT_TRUE(t.tasks.flows);
+  int64_t keys = 0;
+  for (const std::vector<ObkTask>& list : t.tasks.lists)
+    for (const ObkTask& task : list) {
+      if (task.weight_group >= 0) continue;
+      EXPECT_EQ(task.weight_group, -32 * 2);
+      EXPECT_EQ(t.tasks.works[task.work].dataflow->in_place_kv, DType::bf16);
+      keys += kept_keys_of(task);
+    }
+  EXPECT_EQ(keys, 2 * 8 * 319);  // of two layers and eight heads all but the new ones
+}
+
+TEST(Flow, ATableThatReadsWhatIsNotThereIsRefused) {
+  struct Tampering {
+    const char* name;
+    const char* said;
+    std::function<void(Table&)> how;
+  };
+  const Tampering of_copies[] = {
+      {"a piece of a copy is missing", "has not computed it",
+       [](Table& t) { task_of(t, is_copy).c1 -= 8; }},
+      {"a copy is another row's", "has not computed it",
+       [](Table& t) {
+         ObkTask& task = task_of(t, is_copy);
+         (task.r0 > 0 ? --task.r0, --task.r1 : ++task.r0, ++task.r1);
+       }},
+  };
+  const Tampering tamperings[] = {
+      {"kept keys are another head's", "does not keep them",
+       [](Table& t) { task_of(t, attends).weights += 64; }},
+      {"more keys than are kept", "does not keep them",
+       [](Table& t) {
+         ObkTask& task = task_of(t, attends);
+         task.weight_bytes -= task.weight_group;
+       }},
+      {"rows of another size", "does not keep them",
+       [](Table& t) { task_of(t, attends).weight_group *= 2; }},
+      {"values of another input", "does not keep them",
+       [](Table& t) {
+         Work& work = t.tasks.works[task_of(t, attends).work];
+         work.buffers.back() = work.buffers[work.buffers.size() - 2];
+       }},
+      {"keys that nobody brings", "has not computed it",
+       [](Table& t) {
+         ObkTask& task = task_of(t, attends);
+         task.weight_group = task.weight_bytes = 0, task.weights = 0;
+       }},
+      {"a worker does not compute its norm", "",
+       [](Table& t) {
+         for (auto& list : t.tasks.lists)
+           if (std::erase_if(list, [&](const ObkTask& task) {
+                 return t.tasks.works[task.work].replicated() &&
+                        !is_copy(t.tasks.works[task.work],
+                                 t.plan.groups[t.tasks.works[task.work].group]);
+               }))
+             return;
+       }},
+      {"a part of what is given is lost", "",
+       [](Table& t) {
+         for (auto& list : t.tasks.lists)
+           if (std::erase_if(list, [&](const ObkTask& task) {
+                 return !t.tasks.works[task.work].replicated();
+               }))
+             return;
+       }},
+      {"what is given is everybody's own", "given to nobody",
+       [](Table& t) { buffer_of(t, Reach::kGiven).reach = Reach::kOwn; }},
+      {"a worker's own is given", "",
+       [](Table& t) { buffer_of(t, Reach::kOwn).reach = Reach::kGiven; }},
+      {"copies lie where others lie", "",
+       [](Table& t) {
+         for (Buffer& buffer : t.tasks.buffers)
+           if (buffer.near.count > 0) buffer.near = {0};
+       }},
+      {"a copy leaves its place", "leaves its place",
+       [](Table& t) { t.tasks.near = {t.tasks.near.count / 2}; }},
+      {"words lie where others lie", "share bytes",
+       [](Table& t) {
+         for (Buffer& buffer : t.tasks.buffers)
+           if (buffer.kind == BufferKind::kArena) buffer.offset = {0};
+       }},
+      {"what is passed on is an output", "reads an output",
+       [](Table& t) { buffer_of(t, Reach::kGiven).kind = BufferKind::kOutput; }},
+      {"a norm of half its row", "",
+       [](Table& t) {
+         task_of(t, [](const Work& work, const stitch::Group&) {
+           return work.replicated() && !work.nest.cut_columns;
+         }).c1 /= 2;
+       }},
+  };
+  const auto refuses_all = [](const Table& right, std::span<const Tampering> all) {
+    ASSERT_TRUE(validate(right.graph, right.plan, right.tasks).ok());
+    for (const auto& [name, said, how] : all) {
+      Table t = right;
+      how(t);
+      const Status status = validate(t.graph, t.plan, t.tasks);
+      ASSERT_FALSE(status.ok()) << name;
+      EXPECT_NE(status.error().message.find(said), std::string::npos)
+          << name << ": " << status.error().message;
+    }
+  };
+  refuses_all(table(graph::decoder_step(DType::f16)), tamperings);
+  refuses_all(table(graph::decoder_step(DType::f16), true, "cpu"), of_copies);
+}
+
+}  // namespace
+}  // namespace obelisk::schedule

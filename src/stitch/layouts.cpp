@@ -1,0 +1,153 @@
+// In which order of dimensions, and inside of what, each value is stored.
+#include <algorithm>
+#include <numeric>
+
+#include "stitch/attention_tile.h"
+#include "stitch/conv_tile.h"
+#include "stitch/views.h"
+
+namespace obelisk::stitch {
+
+using ops::Kind;
+using ops::Op;
+
+namespace {
+
+std::vector<int64_t> strides_in_order(const Shape& shape, const std::vector<int>& order) {
+  std::vector<int64_t> strides(shape.size(), 0);
+  int64_t stride = 1;
+  for (size_t k = order.size(); k-- > 0;) {
+    strides[order[k]] = stride;
+    stride *= std::max<int64_t>(shape[order[k]], 1);
+  }
+  return strides;
+}
+
+std::vector<int> identity_order(int rank) {
+  std::vector<int> order(rank);
+  std::iota(order.begin(), order.end(), 0);
+  return order;
+}
+
+/// Channels last, for [N, C, spatial...].
+std::vector<int> channels_last(int rank) {
+  std::vector<int> order = {0};
+  for (int d = 2; d < rank; ++d) order.push_back(d);
+  order.push_back(1);
+  return order;
+}
+
+}  // namespace
+
+/// Which dimension order each value is stored in. Graph inputs, outputs and what custom ops touch
+/// stay row-major.
+void Views::choose_orders() {
+  std::vector<bool> fixed(graph_.value_count(), false);
+  for (ValueId v : graph_.inputs()) fixed[v] = true;
+  for (ValueId v : graph_.outputs()) fixed[v] = true;
+  for (ValueId v = 0; v < graph_.value_count(); ++v)
+    if (graph_.value(v).is_constant()) fixed[v] = true;
+  for (NodeId n : graph_.order()) {
+    if (loop(n, 0)) continue;
+    for (ValueId v : graph_.node(n).inputs)
+      if (v != graph::kNone) fixed[v] = true;
+    std::string why;
+    if (has_attention_tile(graph_, n, tiles_, why)) continue;  // stored as its reader likes
+    for (ValueId v : graph_.node(n).outputs)
+      if (v != graph::kNone) fixed[v] = true;
+  }
+  std::vector<std::vector<int>> orders(graph_.value_count());
+  for (NodeId n : graph_.order()) {
+    const graph::Node& node = graph_.node(n);
+    const Kind kind = ops::row(node.op).kind;
+    for (ValueId v : node.outputs) {
+      if (v == graph::kNone) continue;
+      const Type& type = graph_.type(v);
+      std::vector<int> order = identity_order(type.rank());
+      if (!fixed[v]) {
+        const std::vector<NodeId> users = graph_.users(v);
+        const bool feeds_conv = std::any_of(users.begin(), users.end(), [&](NodeId user) {
+          std::string why;
+          return graph_.node(user).op == Op::Conv && graph_.node(user).inputs[0] == v &&
+                 match_conv(graph_, user, tiles_, why);
+        });
+        if (tiles_ && type.rank() >= 3 && (node.op == Op::Conv || feeds_conv)) {
+          order = channels_last(type.rank());
+        } else if (users.size() == 1 && graph_.node(users[0]).op == Op::Transpose &&
+                   kind != Kind::kMove) {
+          const auto perm = graph_.node(users[0]).attrs.get_ints("perm");
+          if (perm.size() == order.size()) order.assign(perm.begin(), perm.end());
+        } else {
+          // Follow an input of the same rank whose order is not the plain one: elementwise,
+          // pooling, concatenation.
+          for (ValueId in : node.inputs) {
+            if (in == graph::kNone || orders[in].empty() || graph_.type(in).rank() != type.rank())
+              continue;
+            if (kind == Kind::kMap || kind == Kind::kReduce || node.op == Op::Concat) {
+              order = orders[in];
+              break;
+            }
+          }
+        }
+      }
+      if (order != identity_order(type.rank())) orders[v] = order;
+      layouts_[v].strides = strides_in_order(type.shape, order);
+    }
+  }
+}
+
+/// Pieces of a concatenation are stored inside its output when each has one reader and is made by
+/// an op that stores anywhere.
+void Views::place_concatenations() {
+  std::vector<bool> taken(graph_.value_count(), false);
+  // Later ones first, so that a concatenation inside a concatenation finds its own place already
+  // decided.
+  for (auto it = graph_.order().rbegin(); it != graph_.order().rend(); ++it) {
+    const NodeId n = *it;
+    const graph::Node& node = graph_.node(n);
+    if (node.op != Op::Concat) continue;
+    const ValueId out = node.outputs[0];
+    if (bits(graph_.type(out).dtype) < 8) continue;
+    bool fits = true;
+    std::vector<ValueId> seen;
+    for (ValueId v : node.inputs) {
+      const graph::Value& value = graph_.value(v);
+      const bool made = value.producer != graph::kNone && !value.is_constant();
+      const Kind kind = made ? ops::row(graph_.node(value.producer).op).kind : Kind::kCustom;
+      // An Identity that is left after the passes is a copy that somebody wants.
+      const Op op = made ? graph_.node(value.producer).op : Op::Concat;
+      const bool storable = made && loop(value.producer, value.producer_output) &&
+                            (kind != Kind::kMove || op == Op::Concat || op == Op::Identity);
+      fits = fits && storable && !graph_.is_output(v) && !taken[v] && graph_.users(v).size() == 1 &&
+             std::find(seen.begin(), seen.end(), v) == seen.end();
+      seen.push_back(v);
+    }
+    if (!fits) continue;
+    const int rank = graph_.type(out).rank();
+    int64_t axis = node.attrs.get_int("axis", 0);
+    if (axis < 0) axis += rank;
+    int64_t at = 0;
+    for (ValueId v : node.inputs) {
+      Layout& layout = layouts_[v];
+      layout.storage = layouts_[out].storage;
+      layout.strides = layouts_[out].strides;
+      layout.offset = layouts_[out].offset + at * layouts_[out].strides[axis];
+      at += graph_.type(v).shape[axis];
+      taken[v] = true;
+    }
+    pieces_[out] = node.inputs;
+  }
+  // A nested concatenation's pieces: reading the outer one waits for the inner ones' producers.
+  for (auto& [out, pieces] : pieces_) {
+    for (size_t k = 0; k < pieces.size(); ++k) {
+      auto inner = pieces_.find(pieces[k]);
+      if (inner == pieces_.end()) continue;
+      std::vector<ValueId> leaves = inner->second;
+      pieces.erase(pieces.begin() + k);
+      pieces.insert(pieces.begin() + k, leaves.begin(), leaves.end());
+      --k;
+    }
+  }
+}
+
+}  // namespace obelisk::stitch

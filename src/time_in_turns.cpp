@@ -1,0 +1,59 @@
+#include "time_in_turns.h"
+
+#include <algorithm>
+
+namespace obelisk::compiler {
+
+Result<std::unique_ptr<runtime::Context>> run_once(const runtime::Executable& executable,
+                                                   const std::vector<Tensor>& inputs) {
+  TRY(auto context, executable.context());
+  std::vector<const void*> in;
+  std::vector<void*> out;
+  std::vector<Tensor> outputs;
+  for (const Tensor& tensor : inputs) in.push_back(tensor.data());
+  for (const runtime::Port& port : executable.program().outputs) {
+    outputs.push_back(Tensor::allocate(port.type));
+    out.push_back(outputs.back().mutable_data());
+  }
+  TRY_STATUS(context->run(in, out));
+  return context;
+}
+
+Status time_in_turns(std::vector<Timed>& all, const std::vector<Tensor>& inputs) {
+  constexpr int kRounds = 4, kRuns = 20;
+  struct Running {
+    Timed* timed;
+    std::unique_ptr<runtime::Context> context;
+    std::vector<double> us;
+  };
+  std::vector<Running> running;
+  for (Timed& each : all) {
+    auto context = run_once(*each.executable, inputs);
+    if (context.ok()) {
+      running.push_back({&each, std::move(*context), {}});
+    } else {
+      if (context.error().code == Code::kDevice) return context.error();
+      each.refused = context.error().message;
+    }
+  }
+  for (int round = 0; round < kRounds; ++round)
+    for (Running& each : running) {
+      if (!each.timed->refused.empty()) continue;
+      auto us = each.context->device_us(kRuns);
+      if (!us.ok()) {
+        if (us.error().code == Code::kDevice) return us.error();
+        each.timed->refused = us.error().message;
+      } else if (round > 0) {
+        each.us.insert(each.us.end(), us->begin(), us->end());
+      }
+    }
+  for (Running& each : running) {
+    if (!each.timed->refused.empty()) continue;
+    const auto middle = each.us.begin() + static_cast<std::ptrdiff_t>(each.us.size() / 2);
+    std::nth_element(each.us.begin(), middle, each.us.end());
+    each.timed->us = *middle;
+  }
+  return ok_status();
+}
+
+}  // namespace obelisk::compiler

@@ -1,0 +1,25 @@
+/// time_in_turns.h — device times of programs that answer the same inputs, measured side by side.
+/// Stands beside compile.cpp.
+#pragma once
+
+#include "runtime/runtime.h"
+
+namespace obelisk::compiler {
+
+/// A program and what was found of it.
+struct Timed {
+  const runtime::Executable* executable = nullptr;
+  double us = 0;        // of one run, the median; 0 where it was refused
+  std::string refused;  // why it has no time
+};
+
+/// Runs all once and times them in alternating rounds, so that clocks that rise and whatever else
+/// uses the GPU affect all alike; the first round is thrown away. What fails is refused. Errors:
+/// kDevice, for the GPU's context is lost with it.
+Status time_in_turns(std::vector<Timed>& all, const std::vector<Tensor>& inputs);
+
+/// A context of a program that has answered the inputs once. Errors: those of the run.
+Result<std::unique_ptr<runtime::Context>> run_once(const runtime::Executable& executable,
+                                                   const std::vector<Tensor>& inputs);
+
+}  // namespace obelisk::compiler
