@@ -429,15 +429,15 @@ MODELS = {
 }
 
 
-def make(name):
-    torch.manual_seed(0)
+def make(name, seed=0):
+    torch.manual_seed(seed)
     module, inputs, names = MODELS[name]()
     return module.eval(), inputs, names
 
 
-def export(name, path):
-    """Writes the network as ONNX, in f32, and returns how many bytes it has."""
-    module, inputs, names = make(name)
+def export(name, path, seed=0):
+    """Writes the network as ONNX, in f32, and returns how many bytes it has. Another seed: other weights and inputs."""
+    module, inputs, names = make(name, seed)
     torch.backends.mha.set_fastpath_enabled(False)  # the fused operator has no ONNX form
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -12,7 +12,10 @@
 /// least slack first, requests of one model joined, other models side by side, each as wide as
 /// there is room and as narrow as its deadline allows. A request that cannot be in time is refused
 /// at once. Threads  Every function may be called from any thread; none but wait(), get() and the
-/// destructors waits. Numbers  The bits of an answer do not depend on what else is served.
+/// destructors waits. Numbers  On a CPU the bits of an answer do not depend on what else is served;
+/// on a GPU they are those of the program that was chosen, by batch and width. Failing  After an
+/// error of a GPU nothing runs there any more: what waits fails, what comes is refused with that
+/// error.
 #pragma once
 
 #include <chrono>
@@ -32,12 +35,18 @@
 namespace obelisk {
 
 struct ServerOptions {
-  int workers = 0;              // threads that run programs; 0: one a core
+  std::string target = "cpu";  // or "cuda", "cuda:1": a GPU of this machine. kDevice without one
+  std::vector<int> widths;  // of a GPU: SMs that programs are compiled for; empty: all, a half, a
+                            // quarter and an eighth. With one an answer has the same bits
+                            // whatever else is served
+  int workers = 0;          // of a CPU: threads that run programs; 0: one a core
   std::string policy = "vliw";  // or fifo, time, streams, edf, batch: to compare with
   bool verify = true;           // answers are compared with the reference before a model is ready
   double verify_seconds = 10;   // that the reference may take
   std::string compiler, cache;  // as of CompileOptions
-  int64_t memory_limit = 0;     // bytes of weights and workspaces; 0: what there is
+  int64_t memory_limit = 0;     // bytes of weights and workspaces; 0: what there is. Beyond it
+                                // weights of idle models leave the device, and come back when they
+                                // are wanted
   std::string record;           // a file for what was decided, and why: `obelisk simulate --replay`
 };
 
@@ -47,6 +56,7 @@ struct ServeOptions {
   std::string batch_dimension;  // along which requests are joined; empty: they are not
   int max_batch = 1;
   std::string precision = "keep";
+  std::string granularity = "stitch";                // of a GPU, as of CompileOptions
   std::optional<std::chrono::nanoseconds> deadline;  // of requests that bring none
   int priority = 0;                                  // smaller is more urgent
   double weight = 1;                                 // of its fair share
@@ -59,6 +69,9 @@ struct Input {
   std::vector<int64_t> shape;
   std::span<const std::byte> bytes;     // dense, row-major
   std::shared_ptr<const void> owner{};  // keeps them alive; without one they are copied by submit()
+  /// The bytes are in the memory of the server's GPU, at a multiple of 64, and are used in place;
+  /// whoever wrote them has waited for that. kBadRequest where requests of the model are joined.
+  bool on_device = false;
 };
 template <typename Range>
 Input input(std::string name, const Range& values, std::vector<int64_t> shape,
@@ -90,8 +103,8 @@ enum class Outcome {
 
 /// What happened to a request. Times are from its arrival.
 struct RequestTrace {
-  std::string variant;                // "batch 4, 2 of 8 workers"
-  int lane = -1;                      // the first of its workers
+  std::string variant;                // "batch 4, 2 of 8 workers", "batch 1, 66 of 132 SMs"
+  int lane = -1;                      // the first of its workers or SMs
   std::vector<std::string> partners;  // what ran in the same launch, or beside it
   int batch_rows = 0;
   std::chrono::nanoseconds started{0}, answered{0};
@@ -147,7 +160,9 @@ struct ServedModel {
   bool ready = false;
   std::string reason;                 // why it is not, where it failed
   std::vector<Port> inputs, outputs;  // an extent of -1: rows that requests choose
-  int64_t memory_bytes = 0;
+  int programs = 0;                   // by batch and width, that answer by now
+  int64_t memory_bytes = 0;           // workspaces, and weights when they are there
+  bool weights_here = true;           // on the device; else they come back when they are wanted
   uint64_t answered = 0, failed = 0, rejected = 0, late = 0, cancelled = 0;
   uint64_t launches = 0, rows = 0;  // of what was answered
   uint64_t in_time = 0, with_deadline = 0;

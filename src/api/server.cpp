@@ -110,6 +110,15 @@ void Reply::cancel() const {
 Server::Server(const ServerOptions& options) {
   guarded([&] {
     serve::EngineOptions wanted;
+    const compiler::FoundMachine machine =
+        value_or_raise(compiler::find_machine(options.target, 0, options.workers));
+    if (machine.target != "cpu" && machine.name.empty())
+      raise({Code::kUsage, "api",
+             fmt::format("'{}' is no device that a server runs on", options.target), "",
+             "cpu, cuda, or cuda:N"});
+    if (machine.target != "cpu")
+      wanted.device =
+          value_or_raise(serve::gpu_device({.index = machine.gpu, .widths = options.widths}));
     wanted.workers = options.workers, wanted.verify = options.verify,
     wanted.verify_seconds = options.verify_seconds;
     wanted.compiler = options.compiler, wanted.cache = options.cache;
@@ -130,6 +139,7 @@ void Server::add(const std::string& name, const std::string& path, const ServeOp
                               .batch_dimension = options.batch_dimension,
                               .max_batch = options.max_batch,
                               .precision = options.precision,
+                              .granularity = options.granularity,
                               .deadline = options.deadline,
                               .priority = options.priority,
                               .weight = options.weight,
@@ -164,7 +174,9 @@ std::vector<ServedModel> Server::models() const {
       ServedModel model{.name = info.config.name,
                         .ready = info.state == serve::ModelState::kReady,
                         .reason = info.reason,
-                        .memory_bytes = info.memory_bytes};
+                        .programs = info.programs,
+                        .memory_bytes = info.memory_bytes,
+                        .weights_here = info.weights_here};
       for (const serve::PortInfo& port : info.inputs)
         model.inputs.push_back(port_of(port.name, port.dtype, port.shape, 0));
       for (const serve::PortInfo& port : info.outputs)
@@ -205,7 +217,7 @@ Reply Server::submit(const std::string& model, std::vector<Input> inputs,
     auto kept = std::make_shared<Kept>();
     for (Input& input : inputs) {
       std::span<const std::byte> bytes = input.bytes;
-      if (input.owner) {
+      if (input.owner || input.on_device) {
         kept->owners.push_back(std::move(input.owner));
       } else {
         kept->copies.push_back(Tensor::allocate({DType::u8, {static_cast<int64_t>(bytes.size())}}));
@@ -214,7 +226,7 @@ Reply Server::submit(const std::string& model, std::vector<Input> inputs,
         bytes = {static_cast<const std::byte*>(kept->copies.back().data()), bytes.size()};
       }
       request.inputs.push_back({std::move(input.name), static_cast<DType>(input.element),
-                                std::move(input.shape), bytes});
+                                std::move(input.shape), bytes, input.on_device});
     }
     request.keep = std::move(kept);
     auto came = [state = reply.state_](serve::Answer answer) {

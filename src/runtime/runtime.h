@@ -16,6 +16,7 @@
 namespace obelisk::runtime {
 
 class BodyLibrary;
+class DeviceWeights;
 
 struct LoadOptions {
   std::string compiler;   // the host compiler's path; empty: $OBELISK_CXX, $CXX, then g++, clang++,
@@ -25,7 +26,10 @@ struct LoadOptions {
   int jobs = 0;           // compilers at once; 0: one a core
   int gpu = 0;            // which one
   Bytes memory_limit{0};  // of a GPU's memory, for weights and all contexts; 0: what there is
-  bool watchdog = false;  // spins on a GPU end after two seconds and say what they waited for
+  std::shared_ptr<DeviceWeights>
+      device_weights;          // of a GPU: programs share what they have in common there
+  bool blocking_wait = false;  // of a GPU: a thread that waits for a run sleeps, and spins never
+  bool watchdog = false;       // spins on a GPU end after two seconds and say what they waited for
   bool every_thread =
       false;  // contexts use all threads asked for, also where fewer are predicted to be faster
   const BodyLibrary* library =
@@ -119,6 +123,9 @@ class Context {
                         void* stream);
   /// Until all runs are done. Errors: kDevice, of one that failed after run_on() had returned.
   virtual Status wait();
+  /// Of a GPU's program: pinned memory of the context's own for an input, from which run() copies
+  /// without a copy on the host first. Null of a CPU's, which reads inputs where they lie.
+  virtual Result<std::byte*> input_memory(size_t input);
   /// Device microseconds of a run with the last run's pointers, `count` of them, each the mean of
   /// ten in a row, so that the host's latency is hidden.
   virtual Result<std::vector<double>> device_us(int count);
@@ -155,6 +162,30 @@ class BodyLibrary {
   /// `flags`: more for the compiler, after its own: "-O1" compiles sooner.
   static std::unique_ptr<BodyLibrary> create(std::vector<std::string> flags = {},
                                              std::string compiler = "");
+};
+
+/// Weights on a GPU, kept once however many programs use them (LoadOptions::device_weights): those
+/// of one network for several batches and numbers of SMs.
+///
+/// A tensor is known by where its bytes lie on the host, so the programs share a WeightPool as
+/// well; what they pack differently is there in each form. While no program runs, the weights can
+/// be moved to pinned memory of the host and back: their addresses on the GPU stay the same, so
+/// that programs, graphs and maps need not be made again.
+/// Threads: any; release() and restore() only while nobody runs a program that uses them.
+class DeviceWeights {
+ public:
+  virtual ~DeviceWeights() = default;
+  /// Of the GPU of this number. Errors: kDevice.
+  static Result<std::shared_ptr<DeviceWeights>> create(int gpu);
+  /// Where each of these is; those that are not here yet are copied. Empty ones have no address.
+  virtual Result<std::vector<uint64_t>> place(std::span<const Tensor> weights) = 0;
+  /// Moves them to the host. Errors: kUnsupported where the driver cannot map memory; kMemory
+  /// without pinned memory for them; then they are where they were.
+  virtual Status release() = 0;
+  /// Brings them back. Errors: kMemory; then they are on the host still, and it can be tried again.
+  virtual Status restore() = 0;
+  virtual int64_t device_bytes() const = 0;  // that they take on the GPU now
+  virtual int64_t host_bytes() const = 0;    // and of pinned memory
 };
 
 /// By the program's target.

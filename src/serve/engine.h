@@ -23,7 +23,9 @@ struct ModelConfig {
       dimensions;  // symbolic dimensions that are bound; the batch is bound by the engine
   std::string batch_dimension;  // symbolic dimension along which requests are joined; empty: none
   int max_batch = 1;
-  std::string target = "cpu", precision = "keep";
+  std::string target;  // "cpu" or "cuda", that the engine must have; empty: the engine's
+  std::string precision = "keep";
+  std::string granularity = "stitch";                // of a GPU: "mono", "stitch", "op", "auto"
   std::optional<std::chrono::nanoseconds> deadline;  // of requests that bring none
   int priority = 0;        // of requests that bring none; smaller is more urgent
   double weight = 1;       // of its tenant's fair share
@@ -52,7 +54,9 @@ struct ModelInfo {
   ModelState state = ModelState::kLoading;
   std::string reason;  // of kFailed
   std::vector<PortInfo> inputs, outputs;
-  int64_t memory_bytes = 0;
+  int programs = 0;          // by batch and width, that requests are answered by now
+  int64_t memory_bytes = 0;  // workspaces, and weights when they are there
+  bool weights_here = true;  // else they are in the host's memory, or a file
   ModelCounts counts;
 };
 

@@ -1,6 +1,5 @@
 #include "serve/engine_local.h"
 
-#include <sched.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -19,6 +18,7 @@
 
 #include "serve/lanes.h"
 #include "serve/record.h"
+#include "serve/residency.h"
 #include "serve/scheduler.h"
 #include "serve/times_store.h"
 #include "serve/variants.h"
@@ -26,15 +26,10 @@
 namespace obelisk::serve {
 namespace {
 
+constexpr uintptr_t kAligned = 64;  // of inputs that are used where they lie
+
 Error refusal(Code code, std::string message, std::string hint = "") {
   return {code, "serve", std::move(message), "", std::move(hint)};
-}
-
-int cores_we_may_use() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  if (sched_getaffinity(0, sizeof set, &set) != 0) return 1;
-  return std::max(CPU_COUNT(&set), 1);
 }
 
 /// Errors as they are; what is thrown becomes one.
@@ -72,8 +67,14 @@ struct Served {
   std::unique_ptr<const Programs> programs;
   std::vector<std::shared_ptr<Variant>> variants;  // as in Times
   std::vector<PortInfo> inputs, outputs;
-  int64_t memory_bytes = 0;
-  std::set<const void*> weights;  // that are counted in it
+  int64_t workspace_bytes = 0, weight_bytes = 0;
+  Resident::State weights = Resident::State::kHere;
+  bool stopped = false;    // its weights leave when its runs have ended
+  bool fresh = false;      // nothing of it ran since its weights came
+  int measuring = 0;       // programs that are being compiled and measured
+  Time last{0}, since{0};  // when the last request came; who waits for its weights first
+  Time not_before{0};      // when its weights are tried to be brought back again
+  Time back{1'000'000};    // what bringing its weights back took
   ModelCounts counts;
   std::atomic<bool> gone{false};  // removed, or replaced: what loads it stops
 };
@@ -105,15 +106,20 @@ class LocalEngine : public Engine {
  public:
   explicit LocalEngine(EngineOptions options)
       : options_(std::move(options)),
-        workers_(options_.workers > 0 ? options_.workers : cores_we_may_use()),
-        window_(1, workers_),
+        device_(options_.device
+                    ? options_.device
+                    : cpu_device(options_.workers, runtime::cache_folder(options_.cache))),
+        slots_(device_->slots()),
+        memory_limit_(options_.memory_limit > 0 ? options_.memory_limit : device_->memory()),
+        window_(1, slots_),
         store_(runtime::cache_folder(options_.cache)),
         record_(options_.record.empty() ? std::ofstream() : std::ofstream(options_.record)),
-        busy_(static_cast<size_t>(workers_), false),
-        lanes_(options_.policy.kind == PolicyKind::kStreams ? options_.policy.streams : workers_),
-        alarm_([this] { act([] {}); }),
+        busy_(static_cast<size_t>(slots_), false),
+        lanes_(device_->threads(options_.policy)),
+        mover_(1),
+        alarm_([this] { act([](auto&) {}); }),
         loader_([this] { load_models(); }) {
-    if (record_.is_open()) recorder_.emplace(record_, 1, workers_, options_.policy);
+    if (record_.is_open()) recorder_.emplace(record_, 1, slots_, options_.policy);
   }
   ~LocalEngine() override;
 
@@ -154,16 +160,32 @@ class LocalEngine : public Engine {
 
   void load_models();
   void load(const std::shared_ptr<Served>& model);
-  void load_batch(const std::shared_ptr<Served>& model, int batch);
+  void load_more(const std::shared_ptr<Served>& model, int batch, int width);
   /// A program on several numbers of workers, with how long it takes.
   using Timed = std::vector<std::pair<std::shared_ptr<Variant>, VariantTime>>;
   Result<Timed> time_variants(Program program, const std::string& name);
-  Status serve_variants(Served& model, Timed made);
+  Status serve_variants(std::unique_lock<std::mutex>& lock, Served& model, const Programs& programs,
+                        Timed made);
+
+  int64_t room() const;  // for weights, beside all workspaces
+  std::shared_ptr<Served> idle_model(const Served& asks) const;
+  bool make_room(const Served& asks);
+  bool lower_limit(Served& asks);
+  Moves moves(Time now) const;
+  void move_weights(Time now);
+  void release(const std::shared_ptr<Served>& model);
+  void restore(const std::shared_ptr<Served>& model);
+  void tell_times(Served& model, Time away);
+  void fail_waiting(const std::function<bool(const Served&)>& whose, const Error& error,
+                    Answers& answers);
+  void lose(const Error& error);
   void keep_times(const Served& model);
   void fail(Served& model, const Error& error);
 
   const EngineOptions options_;
-  const int workers_;
+  const std::shared_ptr<const Device> device_;
+  const int slots_;
+  int64_t memory_limit_;  // 0: none; under the lock, for it falls where the device has less
   const Clock::time_point epoch_ = Clock::now();
 
   mutable std::mutex mutex_;  // all below, down to the threads
@@ -181,15 +203,16 @@ class LocalEngine : public Engine {
   std::unordered_map<std::string, int> tenants_;
   RequestKey next_key_ = 1;
   bool draining_ = false, ends_ = false;
+  std::optional<Error> lost_;  // why nothing runs on the device any more
   struct Load {
     std::shared_ptr<Served> model;
-    int batch;
+    int batch, width;
   };
   std::deque<Load> loads_;  // batch 0: from the start
-  std::condition_variable more_loads_, idle_;
+  std::condition_variable more_loads_, idle_, moved_;
   std::atomic<bool> stop_loading_{false};
 
-  Lanes lanes_;
+  Lanes lanes_, mover_;
   Alarm alarm_;
   std::thread loader_;
 };
@@ -207,11 +230,17 @@ LocalEngine::~LocalEngine() {
     }
     waiting_.clear();
   }
-  more_loads_.notify_all();
+  more_loads_.notify_all(), moved_.notify_all();
   for (auto& [done, answer] : answers) done(std::move(answer));
   loader_.join();
   std::unique_lock lock(mutex_);
-  idle_.wait(lock, [this] { return window_.running().empty(); });
+  idle_.wait(lock, [this] {
+    const auto moves = [](const std::shared_ptr<Served>& model) {
+      return model && (model->weights == Resident::State::kLeaving ||
+                       model->weights == Resident::State::kComing);
+    };
+    return window_.running().empty() && std::none_of(by_number_.begin(), by_number_.end(), moves);
+  });
   for (const std::shared_ptr<Served>& model : by_number_)
     if (model) keep_times(*model);
 }
@@ -220,8 +249,8 @@ template <typename Function>
 void LocalEngine::act(Function function) {
   Answers answers;
   {
-    std::lock_guard lock(mutex_);
-    function();
+    std::unique_lock lock(mutex_);
+    function(lock);
     follow(answers);
   }
   for (auto& [done, answer] : answers) done(std::move(answer));
@@ -229,6 +258,7 @@ void LocalEngine::act(Function function) {
 
 void LocalEngine::follow(Answers& answers) {
   const Time at = now();
+  if (memory_limit_ > 0 && !ends_ && !lost_) move_weights(at);
   Decisions decisions = decide(window_, times_, at, options_.policy);
   if (recorder_) recorder_->decide(at, decisions);
   const uint64_t first = window_.apply(decisions, options_.policy, at);
@@ -253,7 +283,8 @@ void LocalEngine::follow(Answers& answers) {
   for (size_t k = 0; k < by_number_.size(); ++k) {
     const std::shared_ptr<Served> model = by_number_[k];
     if (model && model->state == ModelState::kUnloading && window_.waiting_of(model->number) == 0 &&
-        window_.running_of(model->number) == 0)
+        window_.running_of(model->number) == 0 && model->measuring == 0 &&
+        model->weights != Resident::State::kComing && model->weights != Resident::State::kLeaving)
       retire(*model);
   }
   if (window_.running().empty()) idle_.notify_all();
@@ -264,6 +295,7 @@ void LocalEngine::launch(Start start, uint64_t run, Time at) {
   made->run = run, made->started = at;
   made->model = by_number_[static_cast<size_t>(start.model)];
   made->variant = made->model->variants[static_cast<size_t>(start.variant)];
+  made->model->fresh = false;
   for (size_t slot = 0; slot < busy_.size() && static_cast<int>(made->lanes.size()) < start.slots;
        ++slot)
     if (!busy_[slot]) busy_[slot] = true, made->lanes.push_back(static_cast<int>(slot));
@@ -295,14 +327,13 @@ void LocalEngine::gather(const Launch& launch, Seat& seat, int first,
       return bytes.subspan(
           static_cast<size_t>(std::min<int64_t>(skip, static_cast<int64_t>(bytes.size()))));
     };
-    constexpr uintptr_t kAligned = 64;
     const std::span<const std::byte> only = given(*launch.requests[0]);
     if (static_cast<int64_t>(only.size()) >= size &&
         reinterpret_cast<uintptr_t>(only.data()) % kAligned == 0) {
       in.push_back(only.data());
       continue;
     }
-    auto* to = static_cast<std::byte*>(seat.inputs[k].mutable_data());
+    std::byte* const to = seat.inputs[k];
     for (const auto& pending : launch.requests) {
       const std::span<const std::byte> bytes = given(*pending);
       const int64_t count = std::min(static_cast<int64_t>(bytes.size()), size - filled);
@@ -349,6 +380,7 @@ void LocalEngine::run(Launch& launch) {
   const Status ran = caught([&] { return run_once(launch, *outputs); });
   const auto end = Clock::now();
   const Time ended = end - epoch_;
+  const bool lost = !ran.ok() && device_->ends_with(ran.error());
   uint64_t failed = 0;
   if (ran.ok()) {
     int row = 0;
@@ -357,19 +389,24 @@ void LocalEngine::run(Launch& launch) {
       answer(launch, *launch.requests[k], outputs, row, rows, ended, answers);
       row += rows;
     }
-  } else if (launch.requests.size() > 1) {
+  } else if (launch.requests.size() > 1 && !lost) {
     run_each(launch, answers);
     for (const auto& [done, answer] : answers) failed += answer.outcome != Outcome::kOk;
   } else {
-    failed = 1;
-    Answer failure = refused(Outcome::kFailed, ran.error());
-    if (launch.requests[0]->request.trace)
-      failure.trace = trace_of(launch, *launch.requests[0], ended);
-    answers.emplace_back(std::move(launch.requests[0]->done), std::move(failure));
+    failed = launch.requests.size();
+    for (const auto& pending : launch.requests) {
+      Answer failure = refused(Outcome::kFailed, ran.error());
+      if (pending->request.trace) failure.trace = trace_of(launch, *pending, ended);
+      answers.emplace_back(std::move(pending->done), std::move(failure));
+    }
   }
   Answers late;
   {
     std::lock_guard lock(mutex_);
+    if (lost) {
+      lose(ran.error());
+      fail_waiting([](const Served&) { return true; }, ran.error(), late);
+    }
     ModelCounts& counts = launch.model->counts;
     counts.ok += launch.requests.size() - failed, counts.failed += failed;
     ++counts.launches, counts.rows += static_cast<uint64_t>(launch.start.rows);
@@ -390,17 +427,19 @@ void LocalEngine::run(Launch& launch) {
     for (auto& [done, answer] : *each) done(std::move(answer));
 }
 
-/// Runs beside others tell how much longer they take than alone.
+/// Runs beside others tell how much longer they take than alone; runs on all slots, what they take
+/// while the machine does other things too.
 void LocalEngine::learn(const Launch& launch, Time took) {
   constexpr int kNew = 8;  // one part in so many is new
   const int number = launch.model->number;
-  if (launch.partners.empty() || number < 0 || launch.start.slots == workers_ ||
-      launch.start.rows > launch.variant->batch())
+  const bool whole = launch.variant->width() == slots_;
+  if (number < 0 || launch.start.rows > launch.variant->batch() ||
+      (!whole && (launch.partners.empty() || launch.start.slots == slots_)))
     return;
   ModelTimes& times = times_.models[static_cast<size_t>(number)];
   VariantTime& time = times.variants[static_cast<size_t>(launch.start.variant)];
-  time.beside =
-      std::max(time.beside + (std::min(took, time.alone * 4) - time.beside) / kNew, time.alone);
+  const Time most = (whole ? std::max(time.alone, time.beside) : time.alone) * 4;
+  time.beside = std::max(time.beside + (std::min(took, most) - time.beside) / kNew, time.alone);
   if (recorder_) recorder_->times(number, times);
 }
 
@@ -445,8 +484,8 @@ void LocalEngine::run_each(Launch& launch, Answers& answers) {
 
 Trace LocalEngine::trace_of(const Launch& launch, const Pending& request, Time ended) const {
   Trace trace;
-  trace.variant = fmt::format("batch {}, {} of {} workers", launch.variant->batch(),
-                              launch.variant->width(), workers_);
+  trace.variant = fmt::format("batch {}, {} of {} {}", launch.variant->batch(),
+                              launch.variant->width(), slots_, device_->unit());
   trace.lane = launch.lane, trace.batch_rows = launch.start.rows;
   trace.partners = launch.partners;
   for (const auto& other : launch.requests)
@@ -531,6 +570,14 @@ std::optional<Answer> LocalEngine::check(const Request& request, const Served& m
     if (static_cast<int64_t>(given.bytes.size()) != bytes)
       return bad(fmt::format("input '{}' takes {} bytes, but {} came", port.name, bytes,
                              given.bytes.size()));
+    if (given.on_device) {
+      const bool aligned = reinterpret_cast<uintptr_t>(given.bytes.data()) % kAligned == 0;
+      if (device_->target() == "cpu" || model.programs->joins() || !aligned)
+        return bad(fmt::format("input '{}' is in a GPU's memory, {}", port.name,
+                               !aligned ? "but at no multiple of 64"
+                                        : "where requests are joined or run on a CPU"),
+                   "give it in the host's memory");
+    }
     pending.from.push_back(found);
   }
   rows = std::max(rows, 1);
@@ -575,6 +622,8 @@ RequestKey LocalEngine::submit(Request request, Done done) {
     if (draining_) {
       refuse(refused(Outcome::kRejected,
                      refusal(Code::kInterrupted, "the engine takes no more requests")));
+    } else if (lost_) {
+      refuse(refused(Outcome::kRejected, *lost_));
     } else if (!model) {
       refuse(refused(Outcome::kNotFound,
                      refusal(Code::kUsage, fmt::format("there is no model '{}'", request.model))));
@@ -607,6 +656,8 @@ RequestKey LocalEngine::submit(Request request, Done done) {
         pending->request = std::move(request), pending->done = std::move(done);
         pending->model = model, pending->arrival = arrival;
         waiting_[key] = std::move(pending);
+        if (window_.waiting_of(model->number) == 0) model->since = at;
+        model->last = at;
         window_.arrive(job, options_.policy);
         follow(answers);
       } else {
@@ -663,13 +714,13 @@ void LocalEngine::add(ModelConfig config) {
         found->second->gone = true;
       models_[name] = model;
     }
-    loads_.push_front({model, 0});
+    loads_.push_front({model, 0, 0});
   }
   more_loads_.notify_all();
 }
 
 void LocalEngine::remove(const std::string& name) {
-  act([&] {
+  act([&](auto&) {
     if (const auto coming = coming_.find(name); coming != coming_.end()) {
       coming->second->gone = true;
       coming_.erase(coming);
@@ -698,7 +749,9 @@ void LocalEngine::retire(Served& model) {
   keep_times(model);
   times_.models[number] = {};
   if (recorder_) recorder_->times(model.number, {});
-  model.variants.clear(), model.weights.clear(), model.number = -1, model.memory_bytes = 0;
+  model.variants.clear(), model.number = -1;
+  model.workspace_bytes = model.weight_bytes = 0;
+  moved_.notify_all();
   const std::shared_ptr<Served> keep = std::move(by_number_[number]);  // `model` lives in it
   by_number_[number] = nullptr;
   const auto found = models_.find(keep->config.name);
@@ -706,8 +759,16 @@ void LocalEngine::retire(Served& model) {
 }
 
 ModelInfo LocalEngine::info(const Served& model) const {
-  ModelInfo info{model.config,  model.state,        model.reason, model.inputs,
-                 model.outputs, model.memory_bytes, model.counts};
+  ModelInfo info{.config = model.config,
+                 .state = model.state,
+                 .reason = model.reason,
+                 .inputs = model.inputs,
+                 .outputs = model.outputs,
+                 .counts = model.counts};
+  info.programs = static_cast<int>(model.variants.size());
+  const bool away = model.weights == Resident::State::kAway;
+  info.memory_bytes = model.workspace_bytes + (away ? 0 : model.weight_bytes);
+  info.weights_here = !away;
   if (model.number >= 0) info.counts.waiting = window_.waiting_of(model.number);
   return info;
 }
@@ -742,7 +803,7 @@ void LocalEngine::load_models() {
     if (next.batch == 0)
       load(next.model);
     else
-      load_batch(next.model, next.batch);
+      load_more(next.model, next.batch, next.width);
   }
 }
 
@@ -750,50 +811,68 @@ Result<LocalEngine::Timed> LocalEngine::time_variants(Program program, const std
   constexpr Time kBudget{30'000'000};  // of measuring one
   constexpr double kWorth = 0.95;      // a wider program must take less of the narrower one's time
   Timed made;
-  std::vector<int> widths = {1};
-  while (widths.back() * 2 <= workers_) widths.push_back(widths.back() * 2);
-  if (widths.back() != workers_) widths.push_back(workers_);
+  const std::vector<int> widths =
+      device_->any_width() ? device_->widths() : std::vector<int>{program.width};
   Time narrower = kNever;
   const Hash fingerprint = store_.open() ? runtime::fingerprint(*program.executable) : Hash();
   for (const int width : widths) {
-    const std::string key = TimesStore::key_of(fingerprint, width, workers_);
-    auto variant = std::make_shared<Variant>(program, width, key);
+    const std::string key = TimesStore::key_of(fingerprint, width, slots_, device_->name());
+    auto variant = std::make_shared<Variant>(program, width, key, device_);
     const auto known = store_.find(key);
     // A program that was measured before is run nevertheless, so that its memory is there when it
     // is asked for.
-    TRY(const Time took, variant->measure(known ? Time(0) : kBudget));
-    const MeasuredTimes times = known ? *known : MeasuredTimes{took, took};
+    TRY(const Measured took, variant->measure(known ? Time(0) : kBudget));
+    const MeasuredTimes times =
+        known ? *known : MeasuredTimes{took.usual, std::max(took.usual, took.mean)};
     if (!known) store_.keep(key, name, program.batch, width, times);
-    const bool whole = width == workers_;  // policies that know no narrow programs ask for it
+    const bool whole = width == slots_;  // policies that know no narrow programs ask for it
     if (narrower != kNever && !whole &&
-        static_cast<double>(times.alone.count()) > kWorth * static_cast<double>(narrower.count()))
+        static_cast<double>(times.beside.count()) > kWorth * static_cast<double>(narrower.count()))
       continue;
-    narrower = std::min(narrower, times.alone);
+    narrower = std::min(narrower, times.beside);
     made.emplace_back(variant, VariantTime{program.batch, width, times.alone, times.beside});
   }
   return made;
 }
 
-/// Under the lock: the scheduler may start them from now on. Errors: kMemory beyond the limit.
-Status LocalEngine::serve_variants(Served& model, Timed made) {
-  ModelTimes& times = times_.models[static_cast<size_t>(model.number)];
-  int64_t more = 0, all = 0;
-  std::set<const void*> weights;
+/// Under the lock, which it gives back while it waits for memory: the scheduler may start them from
+/// now on. Errors: kMemory beyond the limit.
+Status LocalEngine::serve_variants(std::unique_lock<std::mutex>& lock, Served& model,
+                                   const Programs& programs, Timed made) {
+  int64_t workspace = 0;
   for (const auto& [variant, time] : made) {
-    const runtime::Program& program = variant->program().executable->program();
-    more += program.arena.count;
-    for (const Tensor& weight : program.weights)
-      if (!weight.empty() && !model.weights.contains(weight.data()) &&
-          weights.insert(weight.data()).second)
-        more += weight.bytes();
+    workspace += variant->program().executable->program().arena.count;
+    TRY_STATUS(programs.device_weights().keep(*variant->program().executable));
   }
-  for (const std::shared_ptr<Served>& each : by_number_) all += each ? each->memory_bytes : 0;
-  if (options_.memory_limit > 0 && all + more > options_.memory_limit)
-    return refusal(Code::kMemory,
-                   fmt::format("it takes {} more, {} of {} are taken", to_string(Bytes{more}),
-                               to_string(Bytes{all}), to_string(Bytes{options_.memory_limit})),
-                   "remove a model, or give more memory");
-  model.memory_bytes += more, model.weights.merge(weights);
+  const int64_t weights = programs.device_weights().bytes(),
+                more = workspace + weights - model.weight_bytes;
+  // Weights of others make room, where they may.
+  while (memory_limit_ > 0) {
+    if (stop_loading_ || model.gone)
+      return refusal(Code::kInterrupted, "it is not wanted any more");
+    int64_t fixed = 0, all = 0, largest = weights;
+    const std::shared_ptr<Served> idle = idle_model(model);
+    bool moving = false;
+    for (const std::shared_ptr<Served>& each : by_number_) {
+      if (!each) continue;
+      const bool away = each->weights == Resident::State::kAway;
+      fixed += each->workspace_bytes, all += away ? 0 : each->weight_bytes;
+      largest = std::max(largest, each->weight_bytes);
+      moving |=
+          each->weights == Resident::State::kLeaving || each->weights == Resident::State::kComing;
+    }
+    if (fixed + all + more <= memory_limit_) break;
+    const bool never = fixed + workspace + largest > memory_limit_;
+    if (never || (!idle && !moving))
+      return refusal(Code::kMemory,
+                     fmt::format("it takes {} more, {} of {} are taken", to_string(Bytes{more}),
+                                 to_string(Bytes{fixed + all}), to_string(Bytes{memory_limit_})),
+                     "remove a model, or give more memory");
+    if (!moving) release(idle);
+    moved_.wait(lock);
+  }
+  model.workspace_bytes += workspace, model.weight_bytes = weights;
+  ModelTimes& times = times_.models[static_cast<size_t>(model.number)];
   for (auto& [variant, time] : made) {
     times.bound = variant->program().bound;
     model.variants.push_back(std::move(variant));
@@ -809,7 +888,7 @@ void LocalEngine::keep_times(const Served& model) {
   const ModelTimes& times = times_.models[static_cast<size_t>(model.number)];
   for (size_t v = 0; v < model.variants.size(); ++v) {
     const VariantTime& time = times.variants[v];
-    if (time.beside == time.alone) continue;
+    if (time.beside == time.alone || time.width == slots_) continue;
     store_.keep(model.variants[v]->key(), model.config.name, time.batch, time.width,
                 {time.alone, time.beside});
   }
@@ -828,24 +907,32 @@ void LocalEngine::fail(Served& model, const Error& error) {
 
 void LocalEngine::load(const std::shared_ptr<Served>& model) {
   const auto interrupted = [this, model] { return stop_loading_.load() || model->gone; };
-  const ProgramOptions how{workers_, options_.compiler, options_.cache, options_.verify,
+  const ProgramOptions how{options_.compiler, options_.cache, options_.verify,
                            options_.verify_seconds};
-  auto opened = behind_requests([&] { return Programs::open(model->config, how); });
+  auto opened = behind_requests([&] { return Programs::open(model->config, device_, how); });
   if (!opened.ok()) return fail(*model, opened.error());
-  auto program = behind_requests([&] { return (*opened)->compile(1, interrupted); });
-  if (!program.ok()) return fail(*model, program.error());
-  auto made = caught([&] { return time_variants(std::move(*program), model->config.name); });
+  const std::vector<int> widths = (*opened)->widths();
+  const auto first = [&]() -> Result<Timed> {
+    TRY(Program program,
+        behind_requests([&] { return (*opened)->compile(1, widths.front(), interrupted); }));
+    return time_variants(std::move(program), model->config.name);
+  };
+  auto made = caught(first);
+  while (!made.ok() && made.error().code == Code::kMemory && make_room(*model))
+    made = caught(first);
   if (!made.ok()) return fail(*model, made.error());
   Status fits = ok_status();
-  act([&] {
+  act([&](std::unique_lock<std::mutex>& lock) {
     if (model->gone) return;
     model->inputs = (*opened)->inputs(), model->outputs = (*opened)->outputs();
     const std::vector<int> batches = (*opened)->batches();
     model->programs = std::move(*opened);
     model->number = free_number();
     by_number_[static_cast<size_t>(model->number)] = model;
-    fits = serve_variants(*model, std::move(*made));
-    if (!fits.ok()) return retire(*model);
+    ++model->measuring;
+    fits = serve_variants(lock, *model, *model->programs, std::move(*made));
+    --model->measuring;
+    if (!fits.ok() || model->gone) return retire(*model);
     model->state = ModelState::kReady;
     const std::string& name = model->config.name;
     if (const auto coming = coming_.find(name);
@@ -857,25 +944,192 @@ void LocalEngine::load(const std::shared_ptr<Served>& model) {
     }
     models_[name] = model;
     for (const int batch : batches)
-      if (batch > 1) loads_.push_back({model, batch});
+      for (const int width : widths)
+        if (batch > 1 || width != widths.front()) loads_.push_back({model, batch, width});
   });
   if (!fits.ok()) fail(*model, fits.error());
 }
 
-void LocalEngine::load_batch(const std::shared_ptr<Served>& model, int batch) {
+/// Another program of a model that is served. Its weights are on the device all the while.
+void LocalEngine::load_more(const std::shared_ptr<Served>& model, int batch, int width) {
   const auto interrupted = [this, model] { return stop_loading_.load() || model->gone; };
+  {
+    std::unique_lock lock(mutex_);
+    if (lost_ || model->gone) return;
+    if (model->weights != Resident::State::kHere || model->stopped) {
+      loads_.push_back({model, batch, width});
+      moved_.wait_for(lock, std::chrono::milliseconds(20));
+      return;
+    }
+    ++model->measuring;
+  }
   auto made = caught([&]() -> Result<Timed> {
     TRY(Program program,
-        behind_requests([&] { return model->programs->compile(batch, interrupted); }));
+        behind_requests([&] { return model->programs->compile(batch, width, interrupted); }));
     return time_variants(std::move(program), model->config.name);
   });
-  act([&] {
-    if (model->gone) return;
-    const Status served =
-        made.ok() ? serve_variants(*model, std::move(*made)) : Status(made.error());
+  act([&](std::unique_lock<std::mutex>& lock) {
+    Status served = ok_status();
+    if (!model->gone)
+      served = made.ok() ? serve_variants(lock, *model, *model->programs, std::move(*made))
+                         : Status(made.error());
+    --model->measuring;
     if (!served.ok())
       model->reason = fmt::format("no batch of {}: {}", batch, served.error().text());
   });
+}
+
+// ---- weights that leave the device and come back ----
+
+int64_t LocalEngine::room() const {
+  int64_t room = memory_limit_;
+  for (const std::shared_ptr<Served>& model : by_number_)
+    room -= model ? model->workspace_bytes : 0;
+  return room;
+}
+
+/// Whose weights may leave for another's: the one whose last request is longest ago.
+std::shared_ptr<Served> LocalEngine::idle_model(const Served& asks) const {
+  std::shared_ptr<Served> idle;
+  for (const std::shared_ptr<Served>& each : by_number_) {
+    if (!each || each.get() == &asks || each->weights != Resident::State::kHere ||
+        each->weight_bytes == 0 || each->measuring > 0 || window_.waiting_of(each->number) > 0 ||
+        window_.running_of(each->number) > 0)
+      continue;
+    if (!idle || each->last < idle->last) idle = each;
+  }
+  return idle;
+}
+
+/// The device has less memory than was thought: releases one model's weights. Whether it did.
+bool LocalEngine::make_room(const Served& asks) {
+  std::unique_lock lock(mutex_);
+  if (memory_limit_ == 0) return false;
+  const std::shared_ptr<Served> idle = idle_model(asks);
+  if (!idle) return false;
+  release(idle);
+  moved_.wait(lock, [&] { return idle->weights != Resident::State::kLeaving; });
+  return idle->weights == Resident::State::kAway;
+}
+
+/// Weights did not come back for want of memory: the limit is what others have, so that some leave
+/// before it is tried again. False where nobody has any.
+bool LocalEngine::lower_limit(Served& asks) {
+  constexpr Time kPause{2'000'000};
+  int64_t fixed = 0, all = 0, largest = asks.weight_bytes;
+  for (const std::shared_ptr<Served>& each : by_number_) {
+    if (!each) continue;
+    fixed += each->workspace_bytes, largest = std::max(largest, each->weight_bytes);
+    if (each.get() != &asks && each->weights != Resident::State::kAway) all += each->weight_bytes;
+  }
+  if (all == 0 || memory_limit_ == 0) return false;
+  memory_limit_ = std::min(memory_limit_, fixed + std::max(all, largest));
+  asks.not_before = now() + kPause;
+  return true;
+}
+
+Moves LocalEngine::moves(Time now) const {
+  std::vector<Resident> all;
+  for (const std::shared_ptr<Served>& model : by_number_)
+    if (model && model->weight_bytes > 0 && model->not_before <= now)
+      all.push_back({.model = model->number,
+                     .bytes = model->weight_bytes,
+                     .state = model->weights,
+                     .busy = window_.running_of(model->number) > 0 || model->measuring > 0,
+                     .stopped = model->stopped,
+                     .fresh = model->fresh,
+                     .waiting = window_.waiting_of(model->number),
+                     .since = model->since,
+                     .last = model->last,
+                     .gap = window_.gap(model->number),
+                     .back = model->back});
+  return plan_moves(all, room(), now, options_.policy.patience);
+}
+
+void LocalEngine::move_weights(Time now) {
+  const Moves plan = moves(now);
+  for (const int number : plan.stop) {
+    Served& model = *by_number_[static_cast<size_t>(number)];
+    model.stopped = true;
+    tell_times(model, model.back);
+  }
+  for (const int number : plan.release) release(by_number_[static_cast<size_t>(number)]);
+  for (const int number : plan.restore) restore(by_number_[static_cast<size_t>(number)]);
+  if (plan.wake != kNever) alarm_.wake_at(epoch_ + plan.wake);
+  for (const std::shared_ptr<Served>& model : by_number_)
+    if (model && model->not_before > now) alarm_.wake_at(epoch_ + model->not_before);
+}
+
+/// The scheduler starts nothing of a model whose weights are away.
+void LocalEngine::tell_times(Served& model, Time away) {
+  ModelTimes& times = times_.models[static_cast<size_t>(model.number)];
+  if (times.away == away) return;
+  times.away = away;
+  if (recorder_) recorder_->times(model.number, times);
+}
+
+void LocalEngine::release(const std::shared_ptr<Served>& model) {
+  model->weights = Resident::State::kLeaving, model->stopped = false;
+  tell_times(*model, model->back);
+  mover_.run([this, model] {
+    const Status left = caught([&] { return model->programs->device_weights().release(); });
+    act([&](auto&) {
+      model->weights = left.ok() ? Resident::State::kAway : Resident::State::kHere;
+      model->since = now();
+      if (left.ok()) return;
+      LOG(kWarning, "serve", "weights of '{}' stay: {}", model->config.name, left.error().text());
+      tell_times(*model, Time(0));
+    });
+    moved_.notify_all();
+  });
+}
+
+void LocalEngine::restore(const std::shared_ptr<Served>& model) {
+  model->weights = Resident::State::kComing;
+  mover_.run([this, model] {
+    const Time begun = now();
+    const Status came = caught([&] { return model->programs->device_weights().restore(); });
+    Answers failed;
+    act([&](auto&) {
+      model->weights = came.ok() ? Resident::State::kHere : Resident::State::kAway;
+      if (came.ok()) {
+        model->back = std::max(now() - begun, Time(1)), model->fresh = true;
+        tell_times(*model, Time(0));
+        return;
+      }
+      if (came.error().code == Code::kMemory && lower_limit(*model)) return;
+      if (device_->ends_with(came.error())) lose(came.error());
+      fail_waiting([&](const Served& whose) { return &whose == model.get() || lost_; },
+                   came.error(), failed);
+    });
+    for (auto& [done, answer] : failed) done(std::move(answer));
+    moved_.notify_all();
+  });
+}
+
+/// Nothing runs on the device any more.
+void LocalEngine::lose(const Error& error) {
+  if (lost_) return;
+  lost_ = error;
+  for (const std::shared_ptr<Served>& model : by_number_)
+    if (model) model->reason = error.text();
+}
+
+/// Requests that wait, of some models.
+void LocalEngine::fail_waiting(const std::function<bool(const Served&)>& whose, const Error& error,
+                               Answers& answers) {
+  for (auto at = waiting_.begin(); at != waiting_.end();) {
+    Pending& pending = *at->second;
+    if (!whose(*pending.model)) {
+      ++at;
+      continue;
+    }
+    window_.cancel(at->first);
+    if (recorder_) recorder_->cancel(at->first);
+    ++pending.model->counts.failed;
+    answers.emplace_back(std::move(pending.done), refused(Outcome::kFailed, error));
+    at = waiting_.erase(at);
+  }
 }
 
 }  // namespace

@@ -1,23 +1,30 @@
 /// serve/engine_local.h — the engine in this process: loads and compiles models behind the
-/// requests, decides by the scheduler, runs programs on lanes of the CPU's workers.
+/// requests, decides by the scheduler, runs programs on lanes of a device: workers of the CPU, or
+/// SMs of a GPU.
 ///
-/// Threads  `workers` lanes that run programs, one that loads and compiles, one that waits for the
-/// next deadline. A callback comes on
-///          one of them, or from submit() itself where a request is refused; it should not wait for
-///          long.
+/// Threads  as many as runs may be in flight (device.h), one that loads and compiles, one that
+///          moves weights, one that waits for the next deadline. A callback comes on one of them,
+///          or from submit() itself where a request is refused; it should not wait for long.
+/// Memory   beyond `memory_limit` weights of idle models leave the device, and come back when a
+///          request comes or is expected (residency.h). A model whose weights and workspace do not
+///          fit beside the other models' workspaces is refused.
+/// Failing  a run that fails fails its requests. After an error of a GPU nothing runs there any
+///          more: what waits fails, what comes is refused with that error.
 #pragma once
 
 #include <functional>
 #include <memory>
 #include <string>
 
+#include "serve/device.h"
 #include "serve/engine.h"
 #include "serve/policy.h"
 
 namespace obelisk::serve {
 
 struct EngineOptions {
-  int workers = 0;  // of the CPU; 0: one a core
+  std::shared_ptr<const Device> device;  // null: the CPU's workers
+  int workers = 0;                       // of the CPU; 0: one a core
   Policy policy;
   std::string compiler,
       cache;  // as of runtime::LoadOptions; the times of programs are kept beside the machine code

@@ -55,6 +55,10 @@ bool read(std::istream& in, ModelTimes& times) {
   if (!(in >> word)) return false;
   times.bound = word == "memory" ? Bound::kMemory : Bound::kCompute;
   while (in >> word && word != "|") {
+    if (long long away = 0; std::sscanf(word.c_str(), "away:%lld", &away) == 1) {
+      times.away = Time(away);
+      continue;
+    }
     VariantTime variant;
     long long alone = 0, beside = 0;
     if (std::sscanf(word.c_str(), "%d:%d:%lld:%lld", &variant.batch, &variant.width, &alone,
@@ -94,6 +98,7 @@ void Recorder::times(int model, const ModelTimes& times) {
   for (const VariantTime& variant : times.variants)
     text += fmt::format(" {}:{}:{}:{}", variant.batch, variant.width, variant.alone.count(),
                         variant.beside.count());
+  if (times.away > Time(0)) text += fmt::format(" away:{}", times.away.count());
   text += " |";
   for (const Time time : times.streams) text += fmt::format(" {}", time.count());
   out_ << text << '\n';

@@ -32,6 +32,8 @@ struct InputView {
   DType dtype = DType::f32;
   Shape shape;
   std::span<const std::byte> bytes;
+  bool on_device =
+      false;  // of a GPU that the engine runs on; a model that joins requests takes none
 };
 struct OutputView {
   std::string name;

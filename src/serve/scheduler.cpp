@@ -40,6 +40,17 @@ int smallest(const ModelTimes& model, int rows) {
   return least;
 }
 
+/// What a run takes: beside others where it leaves room for them, else as of late.
+Time usual(const VariantTime& variant) { return std::max(variant.alone, variant.beside); }
+
+/// Whether a narrower program of the same batch is no slower: then the slots are wasted on it.
+bool wasteful(const ModelTimes& model, const VariantTime& variant) {
+  return std::any_of(model.variants.begin(), model.variants.end(), [&](const VariantTime& other) {
+    return other.batch == variant.batch && other.width < variant.width &&
+           usual(other) <= usual(variant);
+  });
+}
+
 /// Decisions as they are made: what is taken of each flow, what is left of each machine.
 class Deciding {
  public:
@@ -49,7 +60,7 @@ class Deciding {
     for (int m = 0; m < window.machines(); ++m)
       free_.push_back(window.free(m)), programs_.push_back(0);
     for (const Running& run : window.running()) ++programs_[static_cast<size_t>(run.machine)];
-    skipped_.assign(window.flows().size(), false);
+    for (const Flow& flow : window.flows()) skipped_.push_back(model(flow.model).away > Time(0));
   }
 
   Decisions decide() {
@@ -105,7 +116,8 @@ class Deciding {
       if (best < 0) best = static_cast<int>(v);
       const VariantTime& chosen = model.variants[static_cast<size_t>(best)];
       if (variant.batch < chosen.batch ||
-          (variant.batch == chosen.batch && variant.alone < chosen.alone))
+          (variant.batch == chosen.batch &&
+           std::pair(usual(variant), variant.width) < std::pair(usual(chosen), chosen.width)))
         best = static_cast<int>(v);
     }
     return best;
@@ -197,8 +209,8 @@ class Deciding {
 
   /// What is expected of a run, beside others where it leaves room for them.
   Time expected(size_t f, const VariantTime& variant) const {
-    const Time time = variant.width == window_.slots() ? variant.alone : variant.beside;
-    return scaled(time * passes(variant, head(f).rows), std::max(tenant_of(f).ratio, 1.0));
+    return scaled(usual(variant) * passes(variant, head(f).rows),
+                  std::max(tenant_of(f).ratio, 1.0));
   }
 
   /// A tenant whose program runs for far longer than it should, or whose programs did so of late.
@@ -253,6 +265,8 @@ class Deciding {
       left_[m] = window_.waiting_of(static_cast<int>(m)),
       batch_[m] = largest(model(static_cast<int>(m)));
     for (const GiveUp& given : made_.given_up) --left_[static_cast<size_t>(given.job.model)];
+    for (size_t m = 0; m < left_.size(); ++m)
+      if (model(static_cast<int>(m)).away > Time(0)) left_[m] = 0;  // it asks for no slots
     for (const Tenant& tenant : window_.tenants()) used_.push_back(tenant.used);
     held_.assign(next_.size(), false), straggling_.assign(next_.size(), false);
     for (size_t f = 0; f < next_.size(); ++f)
@@ -321,7 +335,7 @@ class Deciding {
         if (!holds(timed, variant, head(f).rows) ||
             (!policy_.batches && variant.batch != smallest(timed, head(f).rows)))
           continue;
-        if (!policy_.narrow && variant.width != window_.slots()) continue;
+        if (policy_.narrow ? wasteful(timed, variant) : variant.width != window_.slots()) continue;
         if (!fits(machine, variant, end) || (head(f).deadline != kNever && end > head(f).deadline))
           continue;
         if (chosen < 0 || better(f, variant, timed.variants[static_cast<size_t>(chosen)], room,
@@ -537,7 +551,7 @@ Admission admit(const Window& window, const Times& times, Time now, const Policy
   const Time quick = quickest(model, job.rows);
   if (model.variants.empty()) return {false, Why::kNoProgram, {}};
   const bool bounded = job.deadline != kNever;
-  if (bounded && policy.drop == Drop::kHopeless && job.arrival + quick > job.deadline)
+  if (bounded && policy.drop == Drop::kHopeless && job.arrival + model.away + quick > job.deadline)
     return {false, Why::kTooShort, {}};
   const bool full = window.waiting_of(job.model) >= queue_limit;
   if (!full && (!bounded || !policy.admit_by_load)) return {};
@@ -549,7 +563,7 @@ Admission admit(const Window& window, const Times& times, Time now, const Policy
                                    window.waiting_of(flow.model), window.slots());
   }
   const Time delay(static_cast<int64_t>(ahead / window.slots() / window.machines()));
-  const Time end = earliest_end(window, model, now, policy, job.rows) + delay;
+  const Time end = earliest_end(window, model, now, policy, job.rows) + delay + model.away;
   if (full) return {false, Why::kQueueFull, std::max(end - now, Time(1'000'000))};
   if (end <= job.deadline) return {};
   return {false, Why::kLoad, end - job.deadline};

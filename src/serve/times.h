@@ -18,7 +18,7 @@ inline constexpr Time kNever = Time(int64_t{1} << 62);
 struct VariantTime {
   int batch = 1, width = 1;
   Time alone{0};   // of a run while the rest of the machine is empty
-  Time beside{0};  // while all other slots are busy
+  Time beside{0};  // while all other slots are busy; of one with all slots: what runs took of late
 };
 
 /// What a program waits for most of its time.
@@ -30,6 +30,8 @@ struct ModelTimes {
   /// Empty: not known, no gain assumed.
   std::vector<Time> streams;
   Bound bound = Bound::kCompute;
+  /// Its weights are not on the device: nothing of it starts, until so much later at least.
+  Time away{0};
 };
 
 struct Times {

@@ -1,17 +1,7 @@
 #include "serve/times_store.h"
 
-#include <fstream>
-
 namespace obelisk::serve {
 namespace {
-
-/// The processor, as the system calls it.
-std::string processor() {
-  std::ifstream file("/proc/cpuinfo");
-  for (std::string line; std::getline(file, line);)
-    if (line.starts_with("model name")) return line.substr(line.find(':') + 1);
-  return "";
-}
 
 constexpr const char* kSchema =
     "CREATE TABLE IF NOT EXISTS times (key TEXT PRIMARY KEY, model TEXT, batch INTEGER, width "
@@ -22,10 +12,10 @@ constexpr const char* kSchema =
 TimesStore::TimesStore(const std::string& folder)
     : database_(folder, "times.sqlite", kSchema, "times of programs") {}
 
-std::string TimesStore::key_of(const Hash& program, int width, int workers) {
-  static const std::string machine = processor();
+std::string TimesStore::key_of(const Hash& program, int width, int slots,
+                               const std::string& device) {
   return to_string(hash_text(
-      fmt::format("{} {} {} {} {}", to_string(program), width, workers, machine, OBELISK_VERSION)));
+      fmt::format("{} {} {} {} {}", to_string(program), width, slots, device, OBELISK_VERSION)));
 }
 
 std::optional<MeasuredTimes> TimesStore::find(const std::string& key) {

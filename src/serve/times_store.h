@@ -1,9 +1,9 @@
 /// serve/times_store.h — how long programs took, kept from one process to the next: a small
 /// database beside the machine code.
 ///
-/// A time is of a program (by the hash of all that decides what it does), so many workers of so
-/// many, and a processor; another version of any of them is another row. A store that cannot be
-/// opened or written is none: times are measured again.
+/// A time is of a program (by the hash of all that decides what it does), so many slots of so
+/// many, and a processor or GPU; another version of any of them is another row. A store that cannot
+/// be opened or written is none: times are measured again.
 #pragma once
 
 #include <memory>
@@ -31,7 +31,7 @@ class TimesStore {
   void keep(const std::string& key, const std::string& model, int batch, int width,
             MeasuredTimes times);
 
-  static std::string key_of(const Hash& program, int width, int workers);
+  static std::string key_of(const Hash& program, int width, int slots, const std::string& device);
 
  private:
   std::mutex mutex_;

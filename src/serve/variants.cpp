@@ -46,20 +46,24 @@ Status rows_stack(const std::vector<PortInfo>& one, const std::vector<PortInfo>&
 }  // namespace
 
 Result<std::unique_ptr<Programs>> Programs::open(const ModelConfig& config,
+                                                 std::shared_ptr<const Device> device,
                                                  const ProgramOptions& options) {
   std::unique_ptr<Programs> made(new Programs);
-  made->config_ = config, made->options_ = options;
-  if (config.target != "cpu")
-    return Error{Code::kUnsupported, "serve",
-                 fmt::format("the engine runs on the target 'cpu', not on '{}'", config.target)};
+  made->config_ = config, made->options_ = options, made->device_ = std::move(device);
+  TRY(made->device_weights_, made->device_->weights());
+  const std::string target = made->device_->target(), kind = target == "cpu" ? "cpu" : "cuda";
+  if (!config.target.empty() && config.target != kind && config.target != target)
+    return Error{
+        Code::kUnsupported, "serve",
+        fmt::format("the engine runs on the target '{}', not on '{}'", kind, config.target)};
   const bool joins = !config.batch_dimension.empty() && config.max_batch > 1;
   if (config.path.ends_with(".obk")) {
     TRY(made->compiled_, runtime::open_obk(config.path));
-    if (made->compiled_->program->target != "cpu")
+    if (made->compiled_->program->target != target)
       return Error{
           Code::kUnsupported, "serve",
           fmt::format("'{}' was compiled for {}", config.path, made->compiled_->program->target),
-          "", "compile it with --target cpu"};
+          "", "compile it with --target " + kind};
     if (joins)
       return usage("a compiled file has one batch, so requests cannot be joined",
                    "serve the model itself, or leave the batch dimension out");
@@ -77,10 +81,10 @@ Result<std::unique_ptr<Programs>> Programs::open(const ModelConfig& config,
                    all.empty() ? "it has none with a name" : "its dimensions: " + all);
     }
   }
-  TRY(const compiler::Compilation one, made->lower(1, "import", {}));
+  TRY(const compiler::Compilation one, made->lower(1, made->device_->slots(), "import", {}));
   ports_of(one.graph, made->inputs_, made->outputs_);
   if (!joins) return made;
-  TRY(const compiler::Compilation two, made->lower(2, "import", {}));
+  TRY(const compiler::Compilation two, made->lower(2, made->device_->slots(), "import", {}));
   std::vector<PortInfo> inputs, outputs;
   ports_of(two.graph, inputs, outputs);
   TRY_STATUS(rows_stack(made->inputs_, inputs, "input", config.batch_dimension));
@@ -99,7 +103,13 @@ std::vector<int> Programs::batches() const {
   return out;
 }
 
-Result<compiler::Compilation> Programs::lower(int batch, const std::string& to,
+std::vector<int> Programs::widths() const {
+  if (compiled_ && !device_->any_width()) return {compiled_->program->sms};
+  if (device_->any_width()) return {device_->slots()};
+  return device_->widths();
+}
+
+Result<compiler::Compilation> Programs::lower(int batch, int width, const std::string& to,
                                               const std::function<bool()>& interrupted) const {
   compiler::Options options;
   options.import.dimensions = config_.dimensions;
@@ -109,9 +119,12 @@ Result<compiler::Compilation> Programs::lower(int batch, const std::string& to,
     return usage(fmt::format("there is no precision '{}'", config_.precision),
                  "keep, fp32, tf32, fp16 or bf16");
   options.passes.precision = *precision;
-  options.sms = options_.workers, options.threads = options_.workers;
+  if (device_->target() != "cpu") {
+    TRY(options.granularity, compiler::parse_wanted_granularity(config_.granularity));
+  }
   options.load.compiler = options_.compiler, options.load.cache_dir = options_.cache;
-  options.load.every_thread = true;  // the scheduler says how many
+  device_->aim(width, options);
+  device_weights_->use(options.load);
   options.weights = weights_;
   options.verify = options_.verify && options_.verify_seconds > 0;
   options.verification.seconds = options_.verify_seconds;
@@ -122,23 +135,27 @@ Result<compiler::Compilation> Programs::lower(int batch, const std::string& to,
   return made;
 }
 
-Result<Program> Programs::compile(int batch, const std::function<bool()>& interrupted) const {
-  Program program{.batch = batch};
+Result<Program> Programs::compile(int batch, int width,
+                                  const std::function<bool()>& interrupted) const {
+  Program program{.batch = batch, .width = width};
   if (compiled_) {
-    runtime::LoadOptions load;
+    compiler::Options options;
+    device_->aim(width, options);
+    runtime::LoadOptions& load = options.load;
     load.compiler = options_.compiler, load.cache_dir = options_.cache;
-    load.every_thread = true, load.interrupted = interrupted;
+    load.interrupted = interrupted;
+    device_weights_->use(load);
     TRY(program.executable, runtime::load(compiled_->program, load));
     TRY(const graph::Graph graph, compiled_->graph());
     program.sample = verify::generate_inputs(graph, 0);
     return program;
   }
-  TRY(const compiler::Compilation made, lower(batch, "", interrupted));
+  TRY(const compiler::Compilation made, lower(batch, width, "", interrupted));
   program.executable = made.executable;
   program.sample = verify::generate_inputs(made.imported, 0);
   double flops = 0;
   for (const stitch::Group& group : made.plan.groups) flops += group.cost.flops.count;
-  const machine::Machine machine = machine::cpu(options_.workers);
+  TRY(const machine::Machine machine, device_->machine(width));
   const double bytes = static_cast<double>(runtime::bytes_of_a_run(*made.program));
   program.bound = flops / machine.flops_per_sm > bytes / machine.bytes_per_sm ? Bound::kCompute
                                                                               : Bound::kMemory;
@@ -154,11 +171,7 @@ Result<std::unique_ptr<Seat>> Variant::take() {
       return seat;
     }
   }
-  auto seat = std::make_unique<Seat>();
-  TRY(seat->context, program_.executable->context(width_));
-  for (const runtime::Port& port : program_.executable->program().inputs)
-    seat->inputs.push_back(Tensor::allocate(port.type));
-  return seat;
+  return device_->seat(*program_.executable, width_);
 }
 
 void Variant::give_back(std::unique_ptr<Seat> seat) {
@@ -166,7 +179,7 @@ void Variant::give_back(std::unique_ptr<Seat> seat) {
   free_.push_back(std::move(seat));
 }
 
-Result<Time> Variant::measure(Time budget) {
+Result<Measured> Variant::measure(Time budget) {
   TRY(std::unique_ptr<Seat> seat, take());
   std::vector<const void*> in;
   std::vector<void*> out;
@@ -175,18 +188,22 @@ Result<Time> Variant::measure(Time budget) {
   for (const runtime::Port& port : program_.executable->program().outputs)
     outputs.push_back(Tensor::allocate(port.type));
   for (Tensor& output : outputs) out.push_back(output.mutable_data());
-  constexpr int kMost = 50;
-  Time best = kNever;
+  constexpr size_t kMost = 50;
+  std::vector<Time> took;
+  Time sum{0};
   const auto begun = Clock::now();
-  for (int run = 0; run <= kMost; ++run) {
+  for (bool first = true; took.size() < kMost; first = false) {
     const auto start = Clock::now();
     TRY_STATUS(seat->context->run(in, out));
     const auto end = Clock::now();
-    if (run > 0) best = std::min<Time>(best, end - start);
-    if (run > 0 && end - begun > budget) break;
+    if (first) continue;
+    took.push_back(end - start), sum += took.back();
+    if (end - begun > budget) break;
   }
   give_back(std::move(seat));
-  return best;
+  const auto middle = took.begin() + static_cast<std::ptrdiff_t>(took.size() / 2);
+  std::nth_element(took.begin(), middle, took.end());
+  return Measured{*middle, sum / static_cast<int64_t>(took.size())};
 }
 
 }  // namespace obelisk::serve

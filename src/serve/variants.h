@@ -1,23 +1,22 @@
-/// serve/variants.h — the programs of one model, by batch: made from its file, on whatever thread
-/// asks.
+/// serve/variants.h — the programs of one model, by batch and width: made from its file, on
+/// whatever thread asks.
 ///
 ///   open      the file, mapped; what comes in and goes out; whether requests can be joined
-///   compile   one program: import for a batch, all steps, verification
-///   measure   how long a run takes on so many workers
+///   compile   one program: import for a batch, all steps for a width, verification
+///   measure   how long a run takes on so many slots
 #pragma once
 
 #include <memory>
 #include <mutex>
 #include <vector>
 
-#include "network.h"
+#include "serve/device.h"
 #include "serve/engine.h"
 #include "serve/times.h"
 
 namespace obelisk::serve {
 
 struct ProgramOptions {
-  int workers = 1;  // virtual SMs that tables are made for
   std::string compiler, cache;
   bool verify = true;
   double verify_seconds = 10;
@@ -25,7 +24,7 @@ struct ProgramOptions {
 
 /// Machine code for a batch, and what a run of it is bound by.
 struct Program {
-  int batch = 1;
+  int batch = 1, width = 1;  // width: slots that it was made for, all of a CPU
   std::shared_ptr<const runtime::Executable> executable;
   Bound bound = Bound::kCompute;
   std::vector<Tensor> sample;  // inputs that it can be run with, to warm up and to measure
@@ -36,22 +35,29 @@ class Programs {
   /// Errors: those of reading and importing; kUsage where the batch dimension is none of the
   /// model's, or not every input and output begins with it.
   static Result<std::unique_ptr<Programs>> open(const ModelConfig& config,
+                                                std::shared_ptr<const Device> device,
                                                 const ProgramOptions& options);
 
   const std::vector<PortInfo>& inputs() const { return inputs_; }
   const std::vector<PortInfo>& outputs() const { return outputs_; }
   bool joins() const { return joins_; }  // requests can share a launch
   std::vector<int> batches() const;      // to be compiled, ascending: 1, 2, 4, ..., max_batch
+  /// That each batch is compiled for, the one that serves first in front.
+  std::vector<int> widths() const;
+  /// Of all its programs, on the device.
+  Weights& device_weights() const { return *device_weights_; }
 
   /// `interrupted` is asked now and then. Errors: those of the compiler; kInterrupted.
-  Result<Program> compile(int batch, const std::function<bool()>& interrupted) const;
+  Result<Program> compile(int batch, int width, const std::function<bool()>& interrupted) const;
 
  private:
   Programs() = default;
-  Result<compiler::Compilation> lower(int batch, const std::string& to,
+  Result<compiler::Compilation> lower(int batch, int width, const std::string& to,
                                       const std::function<bool()>& interrupted) const;
   ModelConfig config_;
   ProgramOptions options_;
+  std::shared_ptr<const Device> device_;
+  std::shared_ptr<Weights> device_weights_;
   compiler::Network network_;
   std::shared_ptr<runtime::WeightPool> weights_ =
       std::make_shared<runtime::WeightPool>();  // of all batches
@@ -60,32 +66,35 @@ class Programs {
   bool joins_ = false;
 };
 
-/// Memory and workers of one run, reused by the next.
-struct Seat {
-  std::unique_ptr<runtime::Context> context;
-  std::vector<Tensor> inputs;  // where requests are put together
+/// What some runs took, one after the other while nothing else was asked of the machine.
+struct Measured {
+  Time usual{0}, mean{0};  // the median; a mean that is far above it tells of a busy machine
 };
 
-/// A program on so many workers, with the seats that its runs take.
+/// A program on so many slots, with the seats that its runs take.
 class Variant {
  public:
   /// `key`: by which its times are kept.
-  Variant(Program program, int width, std::string key)
-      : program_(std::move(program)), width_(width), key_(std::move(key)) {}
+  Variant(Program program, int width, std::string key, std::shared_ptr<const Device> device)
+      : program_(std::move(program)),
+        width_(width),
+        key_(std::move(key)),
+        device_(std::move(device)) {}
   const std::string& key() const { return key_; }
   const Program& program() const { return program_; }
   int batch() const { return program_.batch; }
   int width() const { return width_; }
-  /// One that nobody else has. Errors: kMemory.
+  /// One that nobody else has. Errors: kMemory, kDevice.
   Result<std::unique_ptr<Seat>> take();
   void give_back(std::unique_ptr<Seat> seat);
-  /// The quickest of some runs, for about so long; the first is not counted.
-  Result<Time> measure(Time budget);
+  /// Some runs, for about so long; the first is not counted.
+  Result<Measured> measure(Time budget);
 
  private:
   Program program_;
   int width_;
   std::string key_;
+  std::shared_ptr<const Device> device_;
   std::mutex mutex_;
   std::vector<std::unique_ptr<Seat>> free_;
 };

@@ -131,7 +131,7 @@ def test_the_picture_is_what_was_measured():
 def gtest_names():
     """{(suite, name)} of all GoogleTest sources."""
     found = set()
-    for path in (*ROOT.glob("src/*/test/*.cpp"), *ROOT.glob("tests/**/*.cpp")):
+    for path in (*ROOT.glob("src/*/test/**/*.cpp"), *ROOT.glob("tests/**/*.cpp")):
         for suite, name in re.findall(r"^(?:TEST|TEST_F|TEST_P|TYPED_TEST|APART)\((?:(\w+), )?(\w+)\)", path.read_text(), re.MULTILINE):
             found.add((suite or "Failures", name))
     return found

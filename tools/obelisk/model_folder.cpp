@@ -79,6 +79,10 @@ Status read_settings(const std::string& file, ModelConfig& config,
       TRY_STATUS(text_to(config.precision));
       if (!passes::parse_precision(config.precision))
         return expected("keep, fp32, tf32, fp16 or bf16");
+    } else if (name == "granularity") {
+      TRY_STATUS(text_to(config.granularity));
+      if (!compiler::parse_wanted_granularity(config.granularity).ok())
+        return expected("mono, stitch, op or auto");
     } else if (name == "batch_dimension") {
       TRY_STATUS(text_to(config.batch_dimension));
     } else if (name == "batch") {

@@ -25,6 +25,7 @@ struct ServeFlags {
   double body_mib = 256, drain_s = 30, grace_s = 0, body_timeout_s = 60;
   int spin_us = 20;
   size_t connections = 16384;
+  std::string target = "cpu";
   bool no_control = false, shared_memory = false, no_verify = false, worker = false,
        is_worker = false, quiet = false, verbose = false, check = false;
 };
@@ -95,6 +96,7 @@ door::WorkerOptions worker_options(const Flags& flags, const ServeFlags& given,
   worker.command = {"/proc/self/exe", "serve",
                     flags.folder,     "--as-worker",
                     "--policy",       given.policy,
+                    "--target",       given.target,
                     "--threads",      std::to_string(flags.threads),
                     "--memory-limit", std::to_string(flags.memory_limit)};
   const auto option = [&](const char* name, const std::string& value) {
@@ -151,6 +153,7 @@ std::function<int()> add_serve(CLI::App& verb, Flags& flags) {
   verb.add_option("--policy", more->policy,
                   "which request runs next: vliw (least slack first, batches, programs side by "
                   "side), or one of fifo, time, streams, edf, batch");
+  verb.add_option("--target", more->target, "cpu; cuda or cuda:N: a GPU of this machine");
   verb.add_option("--threads", flags.threads, "of the CPU, that programs run on; 0: one a core")
       ->check(CLI::Range(0, 4096));
   verb.add_option("--memory-limit", flags.memory_limit,
@@ -210,6 +213,13 @@ std::function<int()> add_serve(CLI::App& verb, Flags& flags) {
     serve::EngineOptions engine;
     auto policy = serve::policy_named(given.policy);
     if (!policy.ok()) return fail(flags, policy.error());
+    const auto machine = compiler::find_machine(given.target, 0, flags.threads);
+    if (!machine.ok()) return fail(flags, machine.error());
+    if (machine->target != "cpu" && !given.worker) {
+      auto device = serve::gpu_device({.index = machine->gpu});
+      if (!device.ok()) return fail(flags, device.error());
+      engine.device = *device;
+    }
     engine.policy = *policy, engine.workers = flags.threads, engine.record = given.record;
     engine.compiler = flags.compiler, engine.cache = flags.cache;
     engine.verify = !given.no_verify;

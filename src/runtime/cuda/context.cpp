@@ -11,7 +11,7 @@ CudaContext::~CudaContext() {
   if (has_run_ && last_stream_ != stream_ && ran_) driver_.EventSynchronize(ran_);
   if (graph_) driver_.GraphExecDestroy(graph_);
   if (plain_) driver_.GraphDestroy(plain_);
-  for (Handle event : {ran_, from_, to_})
+  for (Handle event : {ran_, from_, to_, sleep_})
     if (event) driver_.EventDestroy(event);
   if (stream_) driver_.StreamDestroy(stream_);
   if (pinned_) driver_.MemFreeHost(pinned_);
@@ -27,6 +27,9 @@ Status CudaContext::init() {
   TRY_STATUS(check(driver_.StreamCreate(&stream_, kStreamNonBlocking), "make a stream"));
   for (Handle* event : {&ran_, &from_, &to_})
     TRY_STATUS(check(driver_.EventCreate(event, 0), "make an event"));
+  if (executable_->options_.blocking_wait)
+    TRY_STATUS(
+        check(driver_.EventCreate(&sleep_, kEventBlockingSync | kEventNoTiming), "make an event"));
   TRY_STATUS(arena_.reserve(p.arena.count + executable_->cut_.map_bytes + 256, "the workspace"));
   // Words that teams exchange are zero at first and last from run to run.
   TRY_STATUS(
@@ -138,7 +141,7 @@ Status CudaContext::copies(Handle stream) {
         from = ports_[p.inputs.size() + copy.from.index];
         break;
       case BufferKind::kWeight:
-        from = executable_->weights_[copy.from.index].at();
+        from = executable_->weights_[static_cast<size_t>(copy.from.index)];
         break;
       case BufferKind::kArena:
         from = arena_.at() + static_cast<uint64_t>(copy.from.index);
@@ -221,7 +224,7 @@ Status CudaContext::run(std::span<const void* const> inputs, std::span<void* con
       ports_[k] = staged_[k];
       if (!in || bytes == 0) continue;
       char* pinned = static_cast<char*>(pinned_) + offsets_[k];
-      memcpy(pinned, pointer, static_cast<size_t>(bytes));
+      if (pinned != pointer) memcpy(pinned, pointer, static_cast<size_t>(bytes));
       TRY_STATUS(
           check(driver_.CopyToDeviceAsync(staged_[k], pinned, static_cast<size_t>(bytes), stream_),
                 "copy an input"));
@@ -237,7 +240,12 @@ Status CudaContext::run(std::span<const void* const> inputs, std::span<void* con
                                                  staged_[port], bytes, stream_),
                          "copy an output"));
     }
-    TRY_STATUS(check(driver_.StreamSynchronize(stream_), "run the program"));
+    if (sleep_) {
+      TRY_STATUS(check(driver_.EventRecord(sleep_, stream_), "record an event"));
+      TRY_STATUS(check(driver_.EventSynchronize(sleep_), "run the program"));
+    } else {
+      TRY_STATUS(check(driver_.StreamSynchronize(stream_), "run the program"));
+    }
     for (size_t k = 0; k < outputs.size(); ++k) {
       const size_t port = inputs.size() + k;
       if (ports_[port] == staged_[port] && pinned_)

@@ -29,6 +29,11 @@ class CudaContext : public Context {
     InContext here(gpu_);
     return lies_on_device(pointer);
   }
+  Result<std::byte*> input_memory(size_t input) override {
+    InContext here(gpu_);
+    TRY_STATUS(reserve_staging());
+    return static_cast<std::byte*>(pinned_) + offsets_[input];
+  }
   Result<std::vector<double>> device_us(int count) override;
   Result<std::vector<TaskTime>> task_times() override;
 
@@ -56,7 +61,7 @@ class CudaContext : public Context {
   void* pinned_ = nullptr;
   ObkWatch* watch_ = nullptr;
   Handle stream_ = nullptr, graph_ = nullptr, ran_ = nullptr, from_ = nullptr, to_ = nullptr;
-  Handle last_stream_ = nullptr;
+  Handle last_stream_ = nullptr, sleep_ = nullptr;  // the event that a thread sleeps on
   Handle plain_ = nullptr;  // the graph that graph_ was made of, for the kernels below
   std::vector<std::pair<Handle, size_t>> dealt_;  // nodes that name ports, and their launches
   bool has_run_ = false;

@@ -26,8 +26,20 @@ enum Attribute : int {
   kCooperative = 95,
 };
 enum FunctionAttribute : int { kLocalBytes = 3, kRegisters = 4, kDynamicShared = 8 };
-enum { kHostMapped = 2, kStreamNonBlocking = 1 };
+enum { kHostMapped = 2, kStreamNonBlocking = 1, kEventBlockingSync = 1, kEventNoTiming = 2 };
 enum { kPointerMemoryType = 2, kMemoryDevice = 2 };  // of PointerAttribute
+
+/// Physical memory of a GPU (CUmemAllocationProp), and who may use it where it is mapped
+/// (CUmemAccessDesc).
+struct MemoryKind {
+  int type = 1, handle = 0;   // pinned; not for other processes
+  int place = 1, device = 0;  // of a GPU, which one
+  void* unused = nullptr;
+  unsigned char flags[8] = {};
+};
+struct MemoryAccess {
+  int place = 1, device = 0, access = 3;  // of a GPU, which one; read and write
+};
 
 /// A kernel of a graph (CUDA_KERNEL_NODE_PARAMS_v2).
 struct KernelNode {
@@ -113,12 +125,22 @@ struct NodeAttribute {
   X(ErrorName, "cuGetErrorName", (int, const char**))                                              \
   X(ErrorString, "cuGetErrorString", (int, const char**))
 
-#define OBELISK_OPTIONAL_DRIVER_CALLS(X)                                                      \
-  X(GraphAddTypedEdges, "cuGraphAddDependencies_v2",                                          \
-    (Handle, const Handle*, const Handle*, const GraphEdge*, size_t))                         \
-  X(GraphNodeAttribute, "cuGraphKernelNodeSetAttribute", (Handle, int, const NodeAttribute*)) \
-  X(MapEncode, "cuTensorMapEncodeTiled",                                                      \
-    (void*, int, unsigned, DevicePointer, const uint64_t*, const uint64_t*, const unsigned*,  \
+#define OBELISK_OPTIONAL_DRIVER_CALLS(X)                                                         \
+  X(GraphAddTypedEdges, "cuGraphAddDependencies_v2",                                             \
+    (Handle, const Handle*, const Handle*, const GraphEdge*, size_t))                            \
+  X(GraphNodeAttribute, "cuGraphKernelNodeSetAttribute", (Handle, int, const NodeAttribute*))    \
+  X(AddressReserve, "cuMemAddressReserve",                                                       \
+    (DevicePointer*, size_t, size_t, DevicePointer, unsigned long long))                         \
+  X(AddressFree, "cuMemAddressFree", (DevicePointer, size_t))                                    \
+  X(MemCreate, "cuMemCreate",                                                                    \
+    (unsigned long long*, size_t, const MemoryKind*, unsigned long long))                        \
+  X(MemRelease, "cuMemRelease", (unsigned long long))                                            \
+  X(MemMap, "cuMemMap", (DevicePointer, size_t, size_t, unsigned long long, unsigned long long)) \
+  X(MemUnmap, "cuMemUnmap", (DevicePointer, size_t))                                             \
+  X(MemSetAccess, "cuMemSetAccess", (DevicePointer, size_t, const MemoryAccess*, size_t))        \
+  X(MemGranularity, "cuMemGetAllocationGranularity", (size_t*, const MemoryKind*, int))          \
+  X(MapEncode, "cuTensorMapEncodeTiled",                                                         \
+    (void*, int, unsigned, DevicePointer, const uint64_t*, const uint64_t*, const unsigned*,     \
      const unsigned*, int, int, int, int))
 
 /// What the copy engine must know to bring `blocks` blocks of 64 columns by `together` rows at once

@@ -115,15 +115,17 @@ Status CudaExecutable::fill() const {
   auto* self = const_cast<CudaExecutable*>(this);
   Status uploaded = self->upload();
   filled_ = uploaded.ok();
-  if (!filled_) self->weights_.clear();  // others may have room for what they need
+  if (!filled_) self->weight_memory_.clear();  // others may have room for what they need
   return uploaded;
 }
 
 Status CudaExecutable::upload() {
   TRY_STATUS(upload_weights());
-  TRY_STATUS(tasks_.fill(cut_.tasks, "the tasks"));
-  TRY_STATUS(first_.fill(cut_.first, "the lists"));
-  return blocks_.fill(cut_.blocks, "the works");
+  Tables placed = cut_;  // which keeps the numbers: what fails is tried again
+  place_weights(placed, *program_, weights_);
+  TRY_STATUS(tasks_.fill(placed.tasks, "the tasks"));
+  TRY_STATUS(first_.fill(placed.first, "the lists"));
+  return blocks_.fill(placed.blocks, "the works");
 }
 
 Status CudaExecutable::check_memory_limit(int contexts) const {
@@ -149,18 +151,20 @@ Status CudaExecutable::check_memory_limit(int contexts) const {
 
 Status CudaExecutable::upload_weights() {
   const Program& p = *program_;
-  std::vector<DevicePointer> at;
-  for (const Tensor& weight : p.weights) {
-    weights_.emplace_back();
-    // Some room behind the last byte: copies of whole pages may read past a weight's end.
-    if (!weight.empty()) {
-      TRY_STATUS(weights_.back().reserve(weight.bytes() + 256, "a weight"));
-      TRY_STATUS(
-          copy_in(*driver_, weights_.back().at(), weight.data(), weight.bytes(), "copy a weight"));
-    }
-    at.push_back(weights_.back().at());
+  if (options_.device_weights) {
+    TRY(weights_, options_.device_weights->place(p.weights));
+    return ok_status();
   }
-  place_weights(cut_, p, at);
+  weights_.clear();
+  for (const Tensor& weight : p.weights) {
+    weights_.push_back(0);
+    if (weight.empty()) continue;
+    Memory memory;
+    TRY_STATUS(memory.reserve(weight.bytes() + kBehindWeight, "a weight"));
+    TRY_STATUS(copy_in(*driver_, memory.at(), weight.data(), weight.bytes(), "copy a weight"));
+    weights_.back() = memory.at();
+    weight_memory_.push_back(std::move(memory));
+  }
   return ok_status();
 }
 

@@ -23,7 +23,7 @@ class CudaExecutable : public Executable, public std::enable_shared_from_this<Cu
   ~CudaExecutable() override {
     if (modules_.empty()) return;
     InContext here(gpu_);
-    weights_.clear();
+    weight_memory_.clear();
     for (Memory* each : {&tasks_, &first_, &blocks_}) each->release();
     for (Handle module : modules_) driver_->ModuleUnload(module);
   }
@@ -57,7 +57,7 @@ class CudaExecutable : public Executable, public std::enable_shared_from_this<Cu
   std::vector<Handle> modules_;    // by part
   std::vector<Handle> functions_;  // by launch
   Memory tasks_, first_, blocks_;
-  std::vector<Memory> weights_;
+  std::vector<DevicePointer> weights_;    // by number; 0: nobody reads it
   mutable std::atomic<int> contexts_{0};  // that there are now
 
  private:
@@ -67,8 +67,9 @@ class CudaExecutable : public Executable, public std::enable_shared_from_this<Cu
   Status upload();
   Status upload_weights();
 
-  mutable std::mutex filling_;   // guards `filled_` and what upload() writes
-  mutable bool filled_ = false;  // what fails is tried again: memory may be free by then
+  std::vector<Memory> weight_memory_;  // of weights that no other program has
+  mutable std::mutex filling_;         // guards `filled_` and what upload() writes
+  mutable bool filled_ = false;        // what fails is tried again: memory may be free by then
 };
 
 }  // namespace obelisk::runtime::cuda

@@ -43,6 +43,9 @@ class InContext {
 Status copy_in(const Driver& driver, DevicePointer to, const void* from, int64_t bytes,
                const std::string& what);
 
+/// Room behind a weight's last byte: copies of whole pages may read past its end.
+inline constexpr int64_t kBehindWeight = 256;
+
 /// Device memory that frees itself. Made and ended inside the GPU's context.
 class Memory {
  public:

@@ -36,7 +36,7 @@ ObkDealt CudaContext::dealt(const Launch& launch, DevicePointer stamps) const {
         *at++ = ports_[p.inputs.size() + index];
         break;
       case BufferKind::kWeight:
-        *at++ = executable_->weights_[index].at();
+        *at++ = executable_->weights_[index];
         break;
       case BufferKind::kArena:
         *at++ = arena_.at() + static_cast<uint64_t>(place.index);
@@ -52,8 +52,11 @@ Result<ObkProduct> CudaContext::product(const Launch& launch, DevicePointer stam
   record.dealt = dealt(launch, stamps), record.weights = record.dealt.operands[launch.weights];
   if (launch.next >= 0) {
     constexpr int64_t kMost = 12 << 20;  // a quarter of the second-level cache
-    const Memory& weights = executable_->weights_[static_cast<size_t>(launch.next)];
-    record.next = weights.at(), record.next_bytes = std::min(weights.bytes() / 16 * 16, kMost);
+    const auto next = static_cast<size_t>(launch.next);
+    const Tensor& weight = program().weights[next];
+    const int64_t bytes = weight.empty() ? 0 : weight.bytes() + kBehindWeight;
+    record.next = executable_->weights_[next];
+    record.next_bytes = std::min(bytes / 16 * 16, kMost);
     record.next_share = (record.next_bytes / launch.ctas + 127) / 128 * 128;
   }
   const RowsMap& rows = launch.rows;
@@ -67,7 +70,7 @@ KernelNode CudaContext::node_of(size_t k, void** parameters) const {
   // Where an SM has room for one CTA, that goes on with the next task: it need not begin again.
   const bool alone = launch.ring_pages > 0 && 2 * launch.shared > executable_->gpu_.shared_bytes;
   const int ctas = launch.product ? launch.ctas
-                   : alone        ? std::min(launch.tasks, executable_->gpu_.sms)
+                   : alone        ? std::min({launch.tasks, executable_->gpu_.sms, program().sms})
                                   : launch.tasks;
   return {.function = executable_->functions_[k],
           .grid = {static_cast<unsigned>(ctas), 1, 1},

@@ -32,8 +32,9 @@ Result<std::shared_ptr<const Executable>> load_cuda(std::shared_ptr<const Progra
     report.compiler = "NVRTC " + nvrtc_version();
   }
   if (options.progress) options.progress(1, 1);
-  auto executable =
-      std::make_shared<CudaExecutable>(std::move(program), std::move(images), options);
+  LoadOptions kept = options;
+  kept.progress = {}, kept.interrupted = {};  // the caller's own end with this call
+  auto executable = std::make_shared<CudaExecutable>(std::move(program), std::move(images), kept);
   report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   TRY_STATUS(executable->init(std::move(report)));
   return std::shared_ptr<const Executable>(std::move(executable));

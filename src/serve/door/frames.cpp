@@ -144,7 +144,11 @@ std::span<const std::byte> FrameReader::tensor() {
 void write_config(FrameWriter& to, const ModelConfig& config) {
   to.text(config.name).text(config.path).put<uint64_t>(config.dimensions.size());
   for (const auto& [name, extent] : config.dimensions) to.text(name).put(extent);
-  to.text(config.batch_dimension).put(config.max_batch).text(config.target).text(config.precision);
+  to.text(config.batch_dimension)
+      .put(config.max_batch)
+      .text(config.target)
+      .text(config.precision)
+      .text(config.granularity);
   write_optional(to, config.deadline);
   to.put(config.priority).put(config.weight).put(config.queue_limit);
 }
@@ -157,7 +161,7 @@ ModelConfig read_config(FrameReader& from) {
     config.dimensions[std::move(name)] = from.get<int64_t>();
   }
   config.batch_dimension = from.text(), config.max_batch = from.get<int>();
-  config.target = from.text(), config.precision = from.text();
+  config.target = from.text(), config.precision = from.text(), config.granularity = from.text();
   config.deadline = read_optional<std::chrono::nanoseconds>(from);
   config.priority = from.get<int>(), config.weight = from.get<double>(),
   config.queue_limit = from.get<int>();

@@ -9,6 +9,7 @@
 #include <set>
 #include <sstream>
 
+#include "serve/record.h"
 #include "serve/simulate.h"
 
 namespace obelisk::serve {
@@ -417,6 +418,54 @@ TEST(Scheduler, AsWideAsTheEmptinessAllowsAsNarrowAsTheDeadlineAllows) {
   EXPECT_EQ(widened.starts[0].jobs[0].key, 3u) << "least slack first";
   EXPECT_EQ(widened.starts[0].slots, 66);
   EXPECT_EQ(widened.starts[0].why, Why::kWidened);
+}
+
+TEST(Scheduler, NoMoreSlotsThanMakeItFaster) {
+  // A small program on two workers of a busy machine: quick at best, slow as its runs tell.
+  ModelTimes small{.variants = {{1, 1, 13us, 14us}, {1, 2, 10us, 590us}}};
+  for (const std::string& name : policy_names()) {
+    const Decisions made = decide_for({small}, {{.key = 1}}, policy_named(name).value(), 2);
+    ASSERT_EQ(made.starts.size(), 1u) << name;
+    EXPECT_EQ(made.starts[0].variant, 0) << name;
+  }
+  EXPECT_EQ(decide_for({small}, {{.key = 1}}, Policy(), 2).starts[0].slots, 1);
+  small.variants[1].beside = 14us;  // no faster
+  EXPECT_EQ(decide_for({small}, {{.key = 1}}, Policy(), 2).starts[0].slots, 1);
+  small.variants[1].beside = 11us;
+  EXPECT_EQ(decide_for({small}, {{.key = 1}}, Policy(), 2).starts[0].slots, 2);
+  // A deadline that only the wide one meets is no reason to take one that does not meet it.
+  small.variants = {{1, 1, 100us, 120us}, {1, 2, 60us, 60us}};
+  const Decisions due = decide_for({small}, {{.key = 1, .deadline = 70us}}, Policy(), 2);
+  ASSERT_EQ(due.starts.size(), 1u);
+  EXPECT_EQ(due.starts[0].slots, 2);
+}
+
+TEST(Scheduler, NothingStartsWhoseWeightsAreAway) {
+  ModelTimes away = kWide;
+  away.away = 2ms;
+  for (const std::string& name : policy_names()) {
+    const Policy policy = policy_named(name).value();
+    const std::vector<Job> jobs = {{.key = 1, .model = 0, .tenant = 0},
+                                   {.key = 2, .model = 1, .tenant = 1}};
+    const Decisions made = decide_for({away, kWide}, jobs, policy);
+    ASSERT_EQ(made.starts.size(), 1u) << name;
+    EXPECT_EQ(made.starts[0].model, 1) << name;
+    EXPECT_EQ(made.starts[0].variant, 0) << name << ": who is away asks for no slots";
+  }
+  Window window(1, 132);
+  window.add_tenant(1);
+  const Times times{{away}};
+  const auto ask = [&](Time deadline) {
+    return admit(window, times, 0ns, Policy(), {.key = 1, .deadline = deadline}, 8);
+  };
+  EXPECT_EQ(ask(1ms).why, Why::kTooShort);
+  EXPECT_TRUE(ask(3ms).taken);
+  std::stringstream record;
+  Recorder(record, 1, 132, Policy()).times(0, away);
+  std::string line;
+  while (std::getline(record, line) && !line.starts_with("times")) {
+  }
+  EXPECT_NE(line.find(" away:2000000 |"), std::string::npos) << line;
 }
 
 TEST(Scheduler, EqualWeightsAreOneBatchWithinDeadlines) {

@@ -1,18 +1,38 @@
 /* A GPU driver that computes nothing: its memory is the host's, kernels are not run. With it the
  * library's bookkeeping for a GPU (memory, contexts, bindings) is tested on any machine. The
  * functions are called with more arguments than those that do nothing take. */
+#include <pthread.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
-static size_t allowed = (size_t)-1, taken = 0;
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER; /* of all below */
+static size_t allowed = (size_t)-1, taken = 0, mapped = 0, pinned = 0;
+static int in_flight = 0, most_in_flight = 0, launches = 0, failure = 0;
+static unsigned run_us = 0;
+static __thread int launched = 0; /* runs of this thread that it has not waited for */
 static struct {
   char* at;
   size_t bytes;
-} blocks[4096];
+} blocks[4096], hosts[4096];
 
-void stub_allow(size_t bytes) { allowed = bytes; } /* of memory altogether */
+#define LOCKED(...)               \
+  do {                            \
+    pthread_mutex_lock(&mutex);   \
+    __VA_ARGS__;                  \
+    pthread_mutex_unlock(&mutex); \
+  } while (0)
+
+void stub_allow(size_t bytes) { LOCKED(allowed = bytes); } /* of memory altogether */
 size_t stub_taken(void) { return taken; }
+size_t stub_mapped(void) { return mapped; } /* of it, behind reserved addresses */
+size_t stub_pinned(void) { return pinned; } /* of the host's */
+void stub_run_us(unsigned us) { LOCKED(run_us = us, most_in_flight = 0, launches = 0); }
+int stub_most_in_flight(void) { return most_in_flight; }
+int stub_launches(void) { return launches; }
+void stub_fail(int code) { LOCKED(failure = code); } /* launches end with it; 0: no more */
 
 #define NOTHING(name) \
   int name(void) { return 0; }
@@ -24,17 +44,13 @@ NOTHING(cuCtxSynchronize)
 NOTHING(cuModuleUnload)
 NOTHING(cuFuncSetAttribute)
 NOTHING(cuStreamDestroy_v2)
-NOTHING(cuStreamSynchronize)
 NOTHING(cuStreamWaitEvent)
 NOTHING(cuEventDestroy_v2)
 NOTHING(cuEventRecord)
-NOTHING(cuEventSynchronize)
-NOTHING(cuLaunchCooperativeKernel)
 NOTHING(cuLaunchKernel)
 NOTHING(cuGraphDestroy)
 NOTHING(cuGraphAddDependencies)
 NOTHING(cuGraphUpload)
-NOTHING(cuGraphLaunch)
 NOTHING(cuGraphExecKernelNodeSetParams_v2)
 NOTHING(cuGraphExecDestroy)
 NOTHING(cuTensorMapEncodeTiled)
@@ -74,31 +90,100 @@ int cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks_of_one) {
   return *blocks_of_one = 1, 0;
 }
 
+/* A run begins with its launch, and ends when its thread waits for it. */
+static int launch(void) {
+  int code = 0;
+  LOCKED(code = failure; if (!code) {
+    ++launches, ++launched;
+    if (++in_flight > most_in_flight) most_in_flight = in_flight;
+  });
+  return code;
+}
+static int await(void) {
+  if (!launched) return 0;
+  if (run_us) usleep(run_us);
+  LOCKED(in_flight -= launched, launched = 0);
+  return failure;
+}
+int cuGraphLaunch(void) { return launch(); }
+int cuLaunchCooperativeKernel(void) { return launch(); }
+int cuStreamSynchronize(void) { return await(); }
+int cuEventSynchronize(void) { return await(); }
+
+static int allocate(char** made, size_t bytes, size_t* count, void* list) {
+  int code = 2;
+  LOCKED(for (size_t k = 0; k < sizeof blocks / sizeof *blocks; ++k) {
+    __typeof__(blocks[0])* block = (__typeof__(blocks[0])*)list + k;
+    if (block->at) continue;
+    block->at = aligned_alloc(256, (bytes + 255) / 256 * 256), block->bytes = bytes;
+    *count += bytes, *made = block->at, code = 0;
+    break;
+  });
+  return code;
+}
+static int release(char* at, size_t* count, void* list) {
+  int code = 1;
+  LOCKED(for (size_t k = 0; k < sizeof blocks / sizeof *blocks; ++k) {
+    __typeof__(blocks[0])* block = (__typeof__(blocks[0])*)list + k;
+    if (!at || block->at != at) continue;
+    *count -= block->bytes, free(block->at), block->at = NULL, code = 0;
+    break;
+  });
+  return code;
+}
 int cuMemAlloc_v2(unsigned long long* at, size_t bytes) {
+  char* made = NULL;
   if (bytes > allowed || taken > allowed - bytes) return 2;
-  for (size_t k = 0; k < sizeof blocks / sizeof *blocks; ++k) {
-    if (blocks[k].at) continue;
-    blocks[k].at = aligned_alloc(256, (bytes + 255) / 256 * 256), blocks[k].bytes = bytes;
-    taken += bytes, *at = (unsigned long long)(size_t)blocks[k].at;
-    return 0;
-  }
-  return 2;
+  const int code = allocate(&made, bytes, &taken, blocks);
+  return *at = (unsigned long long)(size_t)made, code;
 }
-int cuMemFree_v2(unsigned long long at) {
-  for (size_t k = 0; k < sizeof blocks / sizeof *blocks; ++k)
-    if ((size_t)blocks[k].at == at)
-      return taken -= blocks[k].bytes, free(blocks[k].at), blocks[k].at = NULL, 0;
-  return 1;
-}
+int cuMemFree_v2(unsigned long long at) { return release((char*)(size_t)at, &taken, blocks); }
 int cuPointerGetAttribute(void* value, int attribute, unsigned long long at) {
   (void)attribute;
-  for (size_t k = 0; k < sizeof blocks / sizeof *blocks; ++k)
-    if (blocks[k].at && at >= (size_t)blocks[k].at && at < (size_t)blocks[k].at + blocks[k].bytes)
-      return *(unsigned*)value = 2, 0;
-  return 1;
+  int code = 1;
+  LOCKED(for (size_t k = 0; k < sizeof blocks / sizeof *blocks;
+              ++k) if (blocks[k].at && at >= (size_t)blocks[k].at &&
+                       at < (size_t)blocks[k].at + blocks[k].bytes) *
+             (unsigned*)value = 2,
+         code = 0);
+  return code;
 }
-int cuMemHostAlloc(void** at, size_t bytes) { return *at = calloc(1, bytes), 0; }
-int cuMemFreeHost(void* at) { return free(at), 0; }
+int cuMemHostAlloc(void** at, size_t bytes) {
+  char* made = NULL;
+  const int code = allocate(&made, bytes, &pinned, hosts);
+  if (!code) memset(made, 0, bytes);
+  return *at = made, code;
+}
+int cuMemFreeHost(void* at) { return release(at, &pinned, hosts); }
+
+/* Addresses without memory cannot be read; memory that comes back is not what it was. */
+enum { PAGE = 1 << 16 };
+int cuMemGetAllocationGranularity(size_t* bytes) { return *bytes = PAGE, 0; }
+int cuMemAddressReserve(unsigned long long* at, size_t bytes) {
+  void* made = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  return *at = (unsigned long long)(size_t)made, made == MAP_FAILED ? 2 : 0;
+}
+int cuMemAddressFree(unsigned long long at, size_t bytes) {
+  return munmap((void*)(size_t)at, bytes);
+}
+int cuMemCreate(unsigned long long* memory, size_t bytes) {
+  *memory = bytes;
+  return bytes % PAGE ? 1 : bytes > allowed || taken > allowed - bytes ? 2 : 0;
+}
+int cuMemRelease(unsigned long long memory) { return (void)memory, 0; }
+int cuMemMap(unsigned long long at, size_t bytes) {
+  if (mprotect((void*)(size_t)at, bytes, PROT_READ | PROT_WRITE)) return 1;
+  memset((void*)(size_t)at, 0xee, bytes);
+  LOCKED(taken += bytes, mapped += bytes);
+  return 0;
+}
+int cuMemUnmap(unsigned long long at, size_t bytes) {
+  LOCKED(taken -= bytes, mapped -= bytes);
+  madvise((void*)(size_t)at, bytes, MADV_DONTNEED);
+  return mprotect((void*)(size_t)at, bytes, PROT_NONE);
+}
+int cuMemSetAccess(void) { return 0; }
+
 int cuMemGetInfo_v2(size_t* left, size_t* all) { return *left = *all = (size_t)80 << 30, 0; }
 #define COPIES(name) \
   int name(void* to, const void* from, size_t bytes) { return memcpy(to, from, bytes), 0; }

@@ -1,0 +1,314 @@
+// Tenants of one architecture, each with weights and memory of its own, through obelisk::Server:
+// how long a round of one answer each takes, and whether the answers have the bits of those alone.
+//
+//   tenants MODEL... --inputs DIR [--tenants 8] [--target cuda] [--policy vliw] [--widths 16]
+//           [--seconds 2] [--on-device]
+//
+// Tenant k has the model k modulo their number. DIR has its inputs, as bytes: k.NAME.bin. One line
+// of JSON: `alone_us` one answer while nobody else asks, `round_us` a round of which every answer
+// is waited for before the next begins, `back_to_back_us` a round while the next ones wait already.
+// --on-device: inputs lie in the GPU's memory; else they are copied there, and the time counts.
+#include <dlfcn.h>
+#include <obelisk/obelisk.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <iterator>
+#include <limits>
+#include <mutex>
+#include <stdexcept>
+#include <thread>
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using Bytes = std::vector<std::byte>;
+
+struct Wanted {
+  std::vector<std::string> models;
+  std::string inputs, target = "cuda", policy = "vliw";
+  std::vector<int> widths;
+  int tenants = 8, workers = 0;
+  double seconds = 2;
+  bool on_device = false;
+};
+
+std::vector<int> numbers(const std::string& text) {
+  std::vector<int> out;
+  for (size_t at = 0; at < text.size();) {
+    const size_t end = std::min(text.find(',', at), text.size());
+    out.push_back(std::stoi(text.substr(at, end - at)));
+    at = end + 1;
+  }
+  return out;
+}
+
+Wanted read(int argc, char** argv) {
+  Wanted wanted;
+  for (int k = 1; k < argc; ++k) {
+    const std::string word = argv[k];
+    const auto value = [&] {
+      if (k + 1 == argc) throw std::invalid_argument(word + " wants a value");
+      return std::string(argv[++k]);
+    };
+    if (word == "--inputs")
+      wanted.inputs = value();
+    else if (word == "--target")
+      wanted.target = value();
+    else if (word == "--policy")
+      wanted.policy = value();
+    else if (word == "--widths")
+      wanted.widths = numbers(value());
+    else if (word == "--tenants")
+      wanted.tenants = std::stoi(value());
+    else if (word == "--workers")
+      wanted.workers = std::stoi(value());
+    else if (word == "--seconds")
+      wanted.seconds = std::stod(value());
+    else if (word == "--on-device")
+      wanted.on_device = true;
+    else if (word.starts_with("--"))
+      throw std::invalid_argument("there is no flag " + word);
+    else
+      wanted.models.push_back(word);
+  }
+  if (wanted.models.empty() || wanted.inputs.empty() || wanted.tenants < 1)
+    throw std::invalid_argument("models, --inputs and at least one tenant are wanted");
+  return wanted;
+}
+
+/// Memory of the GPU that the server runs on, by the driver's own calls.
+class GpuMemory {
+ public:
+  explicit GpuMemory(int index) {
+    library_ = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+    void* context = nullptr;
+    int device = 0;
+    if (!library_ || call<int (*)(int*, int)>("cuDeviceGet")(&device, index) != 0 ||
+        call<int (*)(void**, int)>("cuDevicePrimaryCtxRetain")(&context, device) != 0 ||
+        call<int (*)(void*)>("cuCtxSetCurrent")(context) != 0)
+      throw std::runtime_error("the GPU cannot be opened");
+  }
+  std::span<const std::byte> copy_of(const Bytes& bytes) {
+    unsigned long long at = 0;
+    if (call<int (*)(unsigned long long*, size_t)>("cuMemAlloc_v2")(&at, bytes.size()) != 0 ||
+        call<int (*)(unsigned long long, const void*, size_t)>("cuMemcpyHtoD_v2")(
+            at, bytes.data(), bytes.size()) != 0 ||
+        call<int (*)()>("cuCtxSynchronize")() != 0)
+      throw std::runtime_error("an input cannot be copied to the GPU");
+    return {reinterpret_cast<const std::byte*>(at), bytes.size()};
+  }
+
+ private:
+  template <typename Function>
+  Function call(const char* name) {
+    void* const found = dlsym(library_, name);
+    if (!found) throw std::runtime_error(std::string("the driver has no ") + name);
+    return reinterpret_cast<Function>(found);
+  }
+  void* library_ = nullptr;
+};
+
+struct Tenant {
+  std::string name;
+  std::vector<obelisk::Input> inputs;
+  std::vector<Bytes> memory;  // of the inputs, and what they are on the host
+  std::vector<Bytes> alone;   // its answer when nobody else asks
+};
+
+Bytes read_file(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  if (!file) throw std::runtime_error(path + " cannot be read");
+  const std::vector<char> got{std::istreambuf_iterator<char>(file), {}};
+  Bytes bytes(got.size());
+  if (!got.empty()) std::memcpy(bytes.data(), got.data(), got.size());
+  return bytes;
+}
+
+std::vector<Bytes> answer(const obelisk::Response& response) {
+  if (!response.ok()) throw std::runtime_error("no answer: " + response.error());
+  std::vector<Bytes> outputs;
+  for (const obelisk::Port& port : response.outputs()) {
+    const auto bytes = response.output_bytes(port.name);
+    outputs.emplace_back(bytes.begin(), bytes.end());
+  }
+  return outputs;
+}
+
+double us(Clock::duration time) { return std::chrono::duration<double, std::micro>(time).count(); }
+double quantile(std::vector<double> values, double part) {
+  if (values.empty()) return std::numeric_limits<double>::quiet_NaN();
+  const auto at = static_cast<size_t>(std::lround(part * static_cast<double>(values.size() - 1)));
+  std::nth_element(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(at), values.end());
+  return values[at];
+}
+
+class Bench {
+ public:
+  explicit Bench(const Wanted& wanted)
+      : wanted_(wanted),
+        server_({.target = wanted.target,
+                 .widths = wanted.widths,
+                 .workers = wanted.workers,
+                 .policy = wanted.policy,
+                 .verify = false}) {}
+
+  int run() {
+    load();
+    for (Tenant& tenant : tenants_) tenant.alone = answer(submit(tenant).get());
+    const double alone = quantile(alone_us(), 0.5);
+    int rounds = 0, differ = 0;
+    std::vector<double> round_us;
+    const auto begun = Clock::now();
+    while (round_us.size() < 20 || (us(Clock::now() - begun) < wanted_.seconds * 4e5)) {
+      const auto start = Clock::now();
+      std::vector<obelisk::Reply> replies;
+      for (Tenant& tenant : tenants_) replies.push_back(submit(tenant));
+      std::vector<obelisk::Response> responses;
+      for (const obelisk::Reply& reply : replies) responses.push_back(reply.get());
+      round_us.push_back(us(Clock::now() - start)), ++rounds;
+      for (size_t k = 0; k < tenants_.size(); ++k)
+        differ += answer(responses[k]) != tenants_[k].alone;
+    }
+    const double packed = back_to_back(quantile(round_us, 0.5));
+    const int moved = beside_nan();
+    std::printf("{\"policy\": \"%s\", \"widths\": [", wanted_.policy.c_str());
+    for (size_t k = 0; k < wanted_.widths.size(); ++k)
+      std::printf("%s%d", k ? ", " : "", wanted_.widths[k]);
+    std::printf(
+        "], \"tenants\": %d, \"inputs\": \"%s\", \"alone_us\": %.1f, \"round_us\": %.1f, "
+        "\"round_p90_us\": %.1f, \"back_to_back_us\": %.1f, \"rounds\": %d, "
+        "\"answers_that_differ\": %d, \"moved_by_nan\": %s, \"partners\": %.2f}\n",
+        wanted_.tenants, wanted_.on_device ? "device" : "host", alone, quantile(round_us, 0.5),
+        quantile(round_us, 0.9), packed, rounds, differ,
+        moved < 0 ? "null" : std::to_string(moved).c_str(), partners());
+    return differ + std::max(moved, 0) > 0 ? 1 : 0;
+  }
+
+ private:
+  void load() {
+    for (int k = 0; k < wanted_.tenants; ++k) {
+      const std::string& model = wanted_.models[static_cast<size_t>(k) % wanted_.models.size()];
+      server_.add("t" + std::to_string(k), model, {.queue_limit = 1 << 20});
+    }
+    if (wanted_.on_device && wanted_.target != "cpu")
+      gpu_.emplace(wanted_.target.size() > 5 ? std::stoi(wanted_.target.substr(5)) : 0);
+    tenants_.resize(static_cast<size_t>(wanted_.tenants));
+    for (size_t k = 0; k < tenants_.size(); ++k) {
+      Tenant& tenant = tenants_[k];
+      tenant.name = "t" + std::to_string(k);
+      server_.wait(tenant.name);
+    }
+    for (const obelisk::ServedModel& model : server_.models()) {
+      Tenant& tenant = tenants_[std::stoul(model.name.substr(1))];
+      for (const obelisk::Port& port : model.inputs)
+        tenant.memory.push_back(
+            read_file(wanted_.inputs + "/" + model.name.substr(1) + "." + port.name + ".bin"));
+      for (size_t k = 0; k < model.inputs.size(); ++k)
+        tenant.inputs.push_back(input(model.inputs[k], tenant.memory[k]));
+    }
+  }
+  /// An input that submit() does not copy: the tenants outlive their requests.
+  obelisk::Input input(const obelisk::Port& port, const Bytes& bytes) {
+    const std::span<const std::byte> at = gpu_ ? gpu_->copy_of(bytes) : std::span(bytes);
+    return {port.name,
+            port.element,
+            port.shape,
+            at,
+            std::shared_ptr<const void>(at.data(), [](const void*) {}),
+            gpu_.has_value()};
+  }
+  obelisk::Reply submit(Tenant& tenant) { return server_.submit(tenant.name, tenant.inputs); }
+
+  std::vector<double> alone_us() {
+    std::vector<double> took;
+    for (int turn = 0; turn < 20; ++turn)
+      for (Tenant& tenant : tenants_) {
+        const auto start = Clock::now();
+        if (!submit(tenant).get().ok()) throw std::runtime_error("an answer failed");
+        took.push_back(us(Clock::now() - start));
+      }
+    return took;
+  }
+
+  /// Each tenant has three requests under way all the time.
+  double back_to_back(double round) {
+    constexpr int kAhead = 3;
+    const int rounds =
+        std::clamp(static_cast<int>(wanted_.seconds * 4e5 / std::max(round, 1.0)), 20, 20000);
+    std::vector<obelisk::Reply> under_way(tenants_.size() * kAhead);
+    const auto start = Clock::now();
+    for (int k = 0; k < rounds + kAhead; ++k)
+      for (size_t t = 0; t < tenants_.size(); ++t) {
+        obelisk::Reply& place = under_way[t * kAhead + static_cast<size_t>(k % kAhead)];
+        if (k >= kAhead && !place.get().ok()) throw std::runtime_error("an answer failed");
+        if (k < rounds) place = submit(tenants_[t]);
+      }
+    return us(Clock::now() - start) / rounds;
+  }
+
+  /// Tenants whose answers are others while the first one's inputs are not numbers; -1: it takes no
+  /// floats.
+  int beside_nan() {
+    Tenant& first = tenants_[0];
+    std::vector<Bytes> memory = first.memory;
+    std::vector<obelisk::Input> inputs;
+    bool floats = false;
+    for (const obelisk::ServedModel& model : server_.models()) {
+      if (model.name != first.name) continue;
+      for (size_t k = 0; k < model.inputs.size(); ++k) {
+        if (model.inputs[k].element == obelisk::Element::f32) {
+          const float nan = std::numeric_limits<float>::quiet_NaN();
+          for (size_t at = 0; at + sizeof nan <= memory[k].size(); at += sizeof nan)
+            std::memcpy(memory[k].data() + at, &nan, sizeof nan);
+          floats = true;
+        }
+        inputs.push_back(input(model.inputs[k], memory[k]));
+      }
+    }
+    if (!floats) return -1;
+    int moved = 0;
+    for (int turn = 0; turn < 20; ++turn) {
+      std::vector<obelisk::Reply> replies = {server_.submit(first.name, inputs)};
+      for (size_t k = 1; k < tenants_.size(); ++k) replies.push_back(submit(tenants_[k]));
+      for (size_t k = 0; k < replies.size(); ++k) {
+        const auto got = answer(replies[k].get());
+        moved += k > 0 && got != tenants_[k].alone;
+      }
+    }
+    return moved + (answer(submit(first).get()) != first.alone ? 1 : 0);
+  }
+
+  /// Programs that ran beside one, in a round.
+  double partners() {
+    std::vector<obelisk::Reply> replies;
+    for (Tenant& tenant : tenants_)
+      replies.push_back(server_.submit(tenant.name, tenant.inputs, {.trace = true}));
+    double count = 0;
+    for (const obelisk::Reply& reply : replies) {
+      const obelisk::Response response = reply.get();
+      if (response.trace()) count += static_cast<double>(response.trace()->partners.size());
+    }
+    return count / static_cast<double>(tenants_.size());
+  }
+
+  const Wanted wanted_;
+  std::optional<GpuMemory> gpu_;
+  std::vector<Tenant> tenants_;
+  obelisk::Server server_;  // last: ends before what its requests read
+};
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    return Bench(read(argc, argv)).run();
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "tenants: %s\n", error.what());
+    return 2;
+  }
+}

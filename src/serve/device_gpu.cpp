@@ -1,0 +1,89 @@
+#include <algorithm>
+
+#include "serve/device.h"
+
+namespace obelisk::serve {
+namespace {
+
+class GpuWeights : public Weights {
+ public:
+  explicit GpuWeights(std::shared_ptr<runtime::DeviceWeights> weights)
+      : weights_(std::move(weights)) {}
+  void use(runtime::LoadOptions& load) const override { load.device_weights = weights_; }
+  Status keep(const runtime::Executable&) override {
+    bytes_ = std::max(bytes_, weights_->device_bytes());
+    return ok_status();
+  }
+  Status release() override { return weights_->release(); }
+  Status restore() override { return weights_->restore(); }
+  int64_t bytes() const override { return bytes_; }
+
+ private:
+  const std::shared_ptr<runtime::DeviceWeights> weights_;
+  int64_t bytes_ = 0;
+};
+
+class GpuDevice : public Device {
+ public:
+  GpuDevice(int index, runtime::GpuDescription gpu, std::vector<int> widths)
+      : index_(index), gpu_(std::move(gpu)), widths_(std::move(widths)) {}
+  int slots() const override { return gpu_.sms; }
+  std::string unit() const override { return "SMs"; }
+  std::string name() const override {
+    return fmt::format("{} {} {}", gpu_.name, gpu_.sms, gpu_.driver_version);
+  }
+  std::string target() const override { return gpu_.architecture; }
+  std::vector<int> widths() const override { return widths_; }
+  bool any_width() const override { return false; }
+  int threads(const Policy& policy) const override {
+    if (policy.kind == PolicyKind::kStreams) return policy.streams;
+    return gpu_.sms / *std::min_element(widths_.begin(), widths_.end());
+  }
+  void aim(int width, compiler::Options& options) const override {
+    options.target = gpu_.architecture, options.sms = width;
+    options.load.gpu = index_, options.load.blocking_wait = true;
+  }
+  Result<machine::Machine> machine(int width) const override {
+    return machine::gpu(gpu_.architecture, width);
+  }
+  Result<std::shared_ptr<Weights>> weights() const override {
+    TRY(auto made, runtime::DeviceWeights::create(index_));
+    return std::shared_ptr<Weights>(std::make_shared<GpuWeights>(std::move(made)));
+  }
+  Result<std::unique_ptr<Seat>> seat(const runtime::Executable& executable, int) const override {
+    auto seat = std::make_unique<Seat>();
+    TRY(seat->context, executable.context());
+    for (size_t k = 0; k < executable.program().inputs.size(); ++k) {
+      TRY(std::byte* const memory, seat->context->input_memory(k));
+      seat->inputs.push_back(memory);
+    }
+    return seat;
+  }
+  int64_t memory() const override { return gpu_.free_bytes / 10 * 9; }  // some is the driver's
+  bool ends_with(const Error& error) const override { return error.code == Code::kDevice; }
+
+ private:
+  const int index_;
+  const runtime::GpuDescription gpu_;
+  const std::vector<int> widths_;
+};
+
+}  // namespace
+
+Result<std::shared_ptr<const Device>> gpu_device(const GpuOptions& options) {
+  TRY(runtime::GpuDescription gpu, runtime::describe_gpu(options.index));
+  std::vector<int> widths = options.widths;
+  constexpr int kNarrowest = 8;  // an eighth
+  if (widths.empty())
+    for (int part = 1; part <= kNarrowest && gpu.sms / part > 0; part *= 2)
+      widths.push_back(gpu.sms / part);
+  for (const int width : widths)
+    if (width < 1 || width > gpu.sms)
+      return Error{
+          Code::kUsage, "serve",
+          fmt::format("programs for {} SMs are asked for, the GPU has {}", width, gpu.sms)};
+  return std::shared_ptr<const Device>(
+      std::make_shared<GpuDevice>(options.index, std::move(gpu), std::move(widths)));
+}
+
+}  // namespace obelisk::serve

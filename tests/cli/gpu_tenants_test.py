@@ -1,0 +1,72 @@
+"""scripts/gpu_tenants.py and the program that it runs: on the CPU, where answers can be compared, and over a driver
+that computes nothing. Networks lie where the script would have exported them, so no PyTorch is wanted."""
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from conftest import ROOT, TensorProto, helper, numpy_helper, onnx
+
+SCRIPT = ROOT / "scripts" / "gpu_tenants.py"
+STUB = ROOT / "build" / "stub"
+TENANTS = 3
+
+
+@pytest.fixture
+def work(tmp_path):
+    folder = tmp_path / "work" / "minilm"
+    folder.mkdir(parents=True)
+    for seed in range(2):
+        random = np.random.default_rng(seed)
+        weights = random.standard_normal((16, 8), dtype=np.float32)
+        graph = helper.make_graph(
+            [helper.make_node("MatMul", ["x", "w"], ["y"])], "net",
+            [helper.make_tensor_value_info("x", TensorProto.FLOAT, [4, 16])],
+            [helper.make_tensor_value_info("y", TensorProto.FLOAT, [4, 8])],
+            [numpy_helper.from_array(weights, "w")])
+        onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), folder / f"{seed}.onnx")
+    for tenant in range(TENANTS):
+        np.random.default_rng(tenant).standard_normal((4, 16), dtype=np.float32).tofile(folder / f"{tenant}.x.bin")
+    return tmp_path / "work"
+
+
+def run(work, environment, *words, models="minilm"):
+    out = work / "rows.json"
+    command = [sys.executable, SCRIPT, "--models", models, "--tenants", TENANTS, "--seconds", 0.1, "--work", work,
+               "--precision", "keep", "--out", out, *words]
+    done = subprocess.run([str(word) for word in command], capture_output=True, text=True, env=environment, timeout=300)
+    return done, json.loads(out.read_text()) if out.exists() else None
+
+
+def test_every_way_has_a_row_and_answers_have_the_bits_of_those_alone(obelisk, work):
+    done, body = run(work, obelisk.environment, "--target", "cpu", "--sms", 2)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert [row["way"] for row in body["rows"]] == ["serial", "streams", "narrow"]
+    for row in body["rows"]:
+        assert row["tenants"] == TENANTS and row["rounds"] >= 20
+        assert row["answers_that_differ"] == 0 and row["moved_by_nan"] == 0
+        assert 0 < row["alone_us"] and 0 < row["round_us"] <= row["round_p90_us"] and 0 < row["back_to_back_us"]
+
+
+def test_what_cannot_be_made_is_told_and_the_rest_goes_on(obelisk, work):
+    (work / "minilm" / "1.x.bin").unlink()
+    done, body = run(work, obelisk.environment, "--target", "cpu", "--sms", 2, "--ways", "narrow")
+    assert done.returncode == 1 and body["rows"] == [] and body["failures"] == ["minilm narrow"]
+    assert "1.x.bin cannot be read" in done.stdout
+    done, _ = run(work, obelisk.environment, models="nobody")
+    assert done.returncode == 2 and "there is no nobody" in done.stderr
+
+
+def test_over_a_driver_that_computes_nothing_programs_are_narrow(obelisk, work):
+    if not (STUB / "libcuda.so.1").exists():
+        pytest.skip("the stub of a driver is not built")
+    environment = obelisk.environment | {"LD_LIBRARY_PATH": str(STUB)}
+    findings = {one["name"]: one for one in json.loads(obelisk("doctor", "--json").out)["findings"]}
+    if not findings["nvrtc"]["ok"]:
+        pytest.skip(f"no device compiler: {findings['nvrtc']['text']}")
+    done, body = run(work, environment, "--ways", "serial,narrow", "--seeds", 1)
+    # Kernels do not run, so answers are whatever lies there: only the rows are looked at.
+    assert [(row["way"], row["sms"], row["inputs"]) for row in body["rows"]] == [("serial", 132, "device"), ("narrow", 44, "device")], done.stdout
+    assert os.path.exists(work / "minilm" / "0.44.obk")
