@@ -91,7 +91,7 @@ inline std::string difference(const Case& one, std::span<const Tensor> got) {
                                                      : ops::Tolerance{1e-4, 1e-3});
   const graph::Comparison same = graph::compare(got, one.wanted, allowed);
   if (same.ok) return "";
-  const auto rounded = graph::interpret(one.graph, one.inputs);
+  const auto rounded = graph::interpret(one.graph, one.inputs, {.sums = ops::Sums::kFloat});
   if (!rounded.ok()) return rounded.error().text();
   for (size_t k = 0; k < one.wanted.size() && k < allowed.size(); ++k) {
     const Tensor &near = (*rounded)[k], &wanted = one.wanted[k];

@@ -167,7 +167,7 @@ struct Libraries {
     }
     return twin->add(of_gpus);
   }
-  size_t count() const { return cores->count() + (twin ? twin->count() : 0); }
+  size_t count() const { return (cores ? cores->count() : 0) + (twin ? twin->count() : 0); }
 };
 
 /// Runs a program in this process; what is wrong, or nothing.
@@ -297,6 +297,8 @@ void keep_shrunk(const Case& one, const Config* config, const std::string& wrong
     return;
   }
   const graph::Graph small = graph::shrink(one.graph, fails, plans ? 3000 : 300);
+  std::error_code ignored;
+  std::filesystem::create_directories(settings.found, ignored);
   std::string text = graph::text_with_random_weights(small);
   const auto again = graph::parse_random(text, 1);
   if (!again.ok() || !fails(*again)) text = graph::print(small, {.all_data = true});
