@@ -60,7 +60,7 @@ def check(name, folder):
         reference = session(path)
     except Exception as error:  # what ONNX Runtime cannot read shows nothing about obelisk
         return {**found, "verdict": "not exportable",
-                "reason": "ONNX Runtime: " + " ".join(str(error).split())[:160]}
+                "reason": "ONNX Runtime: " + " ".join(str(error).replace(f"{folder}/", "").split())[:160]}
     names = [output.name for output in reference.get_outputs()]
     taken = {value.name for value in reference.get_inputs()}
     feeds, others = ({key: array for key, array in make_inputs(card, {}, seed).items()

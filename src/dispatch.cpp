@@ -10,10 +10,9 @@
 namespace obelisk::compiler {
 namespace {
 
-std::vector<schedule::Kernel> kernels_of(const Compilation& made, double ridge) {
+std::vector<schedule::Kernel> kernels_of(const Compilation& made, const machine::Machine& machine) {
   const runtime::Program& program = *made.program;
-  const auto known = machine::device(program.target, program.sms);
-  const machine::Machine machine = known.ok() ? *known : machine::cpu(program.sms);
+  const double ridge = machine.flops_per_sm / machine.bytes_per_sm;
   std::vector<schedule::Kernel> kernels;
   for (size_t w = 0; w < made.tasks.works.size(); ++w) {
     const stitch::Group& group = made.plan.groups[static_cast<size_t>(made.tasks.works[w].group)];
@@ -75,9 +74,6 @@ Result<std::map<int, double>> measure_kernels(const runtime::Executable& sequent
   return nanos;
 }
 
-/// Policies that `auto` chooses among; the first is kept unless another gains a hundredth.
-constexpr const char* kMeasured[] = {"waves", "sequential", "nimble", "opara", "critical"};
-
 /// `auto` where there is a GPU: kernels are timed by their stamps, candidates are made from these
 /// durations and timed in turns. What was measured before, of the same program on the same GPU, is
 /// not measured again.
@@ -108,7 +104,7 @@ Status choose_by_measurement(const Options& options, const std::vector<int>& wav
       all.kernels[static_cast<size_t>(kernel)].demand.nanos = nanos;
 
   std::vector<schedule::Dispatch> dispatches;
-  for (const char* policy : kMeasured) {
+  for (const char* policy : schedule::kPolicies) {
     TRY(schedule::Dispatch one, make(policy));
     dispatches.push_back(std::move(one));
   }
@@ -130,7 +126,6 @@ Status choose_by_measurement(const Options& options, const std::vector<int>& wav
     profiles.keep(key, *made.executable->device(), all.kernels, profile);
   }
 
-  constexpr double kWorth = 0.99;  // less than a hundredth gained: waves stay
   size_t best = 0;
   std::string times;
   for (size_t k = 0; k < dispatches.size(); ++k) {
@@ -139,7 +134,7 @@ Status choose_by_measurement(const Options& options, const std::vector<int>& wav
     times += fmt::format("{}{} {:.1f}", times.empty() ? "" : ", ", us->first, us->second);
     const auto waves_us = profile.us.find("waves");
     const auto best_us = profile.us.find(dispatches[best].policy);
-    if ((waves_us == profile.us.end() || us->second < kWorth * waves_us->second) &&
+    if ((waves_us == profile.us.end() || us->second < schedule::kWorthLeaving * waves_us->second) &&
         (best_us == profile.us.end() || us->second < best_us->second))
       best = k;
   }
@@ -158,7 +153,7 @@ Status dispatch_kernels(const Options& options, const machine::Machine& machine,
   Dispatching all;
   TRY(all.dependencies, schedule::true_dependencies(made.graph, made.plan, made.tasks));
   TRY_STATUS(schedule::validate_order(made.graph, made.plan, made.tasks, all.dependencies.dag));
-  all.kernels = kernels_of(made, machine.flops_per_sm / machine.bytes_per_sm);
+  all.kernels = kernels_of(made, machine);
   std::vector<int> waves;
   for (const schedule::Work& work : made.tasks.works) waves.push_back(work.wave);
   schedule::DispatchOptions how = options.dispatch;

@@ -31,7 +31,7 @@ struct Machine {
   Nanos barrier{1000};        // one barrier of all workers
   Nanos smallest_task{1500};  // below this a task costs more to deal than to run
   double flops_per_sm = 1;    // multiply-adds count two; per nanosecond
-  double bytes_per_sm = 1;    // streaming from far memory; per nanosecond
+  double bytes_per_sm = 1;    // streaming from device memory; per nanosecond
   Costs costs;                // what models take beside these rates
   Peaks peaks;                // what the hardware does at most
 };

@@ -72,7 +72,7 @@ struct DeviceReport {
   int64_t bytes_streamed = 0;         // weights, inputs and outputs of one run
   double roof_bytes_per_us = 0;       // what the memory gives at most
   std::vector<KernelReport> kernels;  // and the functions that they call
-  std::vector<std::string> warnings;  // registers that generated bodies keep in far memory
+  std::vector<std::string> warnings;  // registers that generated bodies spill to local memory
 };
 
 /// A kernel that a run of a graph launches.

@@ -26,7 +26,7 @@ bool place_copies(const Plan& plan, const Cutting& cut, TaskGraph& tasks) {
   const double task_begin = cut.machine.costs.task;
   struct Wave {
     double longest = 0, all = 0,
-           bytes = 0;  // a task's, all tasks' nanoseconds; what goes to and from far memory
+           bytes = 0;  // a task's, all tasks' nanoseconds; what goes to and from device memory
     double nanos(const machine::Machine& of) const {
       return std::max({longest, all / of.sms, bytes / (of.bytes_per_sm * of.sms)});
     }

@@ -183,8 +183,6 @@ Result<std::vector<int>> order_of(const std::string& name, const Dag& dag,
   return order;
 }
 
-constexpr const char* kPolicies[] = {"waves", "sequential", "nimble", "opara", "critical"};
-
 Result<Dispatch> dispatch_one(const std::string& policy, const Dag& all,
                               const std::vector<Kernel>& kernels, const std::vector<int>& waves,
                               const DispatchOptions& options) {
@@ -498,7 +496,6 @@ Result<Dispatch> dispatch(const Dag& dag, const std::vector<Kernel>& kernels,
   TRY_STATUS(check_options(options));
   CHECK(kernels.size() == static_cast<size_t>(dag.size()) && waves.size() == kernels.size());
   if (options.policy != "auto") return dispatch_one(options.policy, dag, kernels, waves, options);
-  constexpr double kWorth = 0.99;  // less than a hundredth gained: waves stay
   std::optional<Dispatch> best, kept;
   std::string others;
   for (const char* policy : kPolicies) {
@@ -509,7 +506,7 @@ Result<Dispatch> dispatch(const Dag& dag, const std::vector<Kernel>& kernels,
         fmt::format("{}{} {:.1f}", others.empty() ? "" : ", ", policy, made.predicted_nanos / 1000);
     if (!best)
       best = made, kept = made;
-    else if (made.predicted_nanos < kept->predicted_nanos * kWorth &&
+    else if (made.predicted_nanos < kept->predicted_nanos * kWorthLeaving &&
              made.predicted_nanos < best->predicted_nanos)
       best = std::move(made);
   }

@@ -83,6 +83,11 @@ std::vector<int> order_critical(const Dag& dag, const std::vector<Kernel>& kerne
 /// Some topological order, by `seed`.
 std::vector<int> order_random(const Dag& dag, uint64_t seed);
 
+/// What `auto` chooses among. The first stays unless another takes less than kWorthLeaving of its
+/// time.
+inline constexpr const char* kPolicies[] = {"waves", "sequential", "nimble", "opara", "critical"};
+inline constexpr double kWorthLeaving = 0.99;
+
 /// The words of the command line. `launch_order` empty: the policy's own.
 struct DispatchOptions {
   std::string policy = "waves";   // waves, sequential, nimble, opara, critical, auto

@@ -202,14 +202,20 @@ Status CudaContext::packs_fit(std::span<const void* const> inputs, std::span<voi
   return ok_status();
 }
 
-Status CudaContext::run(std::span<const void* const> inputs, std::span<void* const> outputs) {
+Status CudaContext::admit(std::span<const void* const> inputs, std::span<void* const> outputs) {
   const Program& p = program();
   CHECK(inputs.size() == p.inputs.size() && outputs.size() == p.outputs.size(),
         "{} inputs and {} outputs given, {} and {} needed", inputs.size(), outputs.size(),
         p.inputs.size(), p.outputs.size());
   if (broken_) return *broken_;
   InContext here(gpu_);
-  TRY_STATUS(failed(packs_fit(inputs, outputs)));
+  return failed(packs_fit(inputs, outputs));
+}
+
+Status CudaContext::run(std::span<const void* const> inputs, std::span<void* const> outputs) {
+  const Program& p = program();
+  TRY_STATUS(admit(inputs, outputs));
+  InContext here(gpu_);
   const auto whole = [&]() -> Status {
     for (size_t k = 0; k < ports_.size(); ++k) {
       const bool in = k < inputs.size();
@@ -261,12 +267,8 @@ Status CudaContext::run(std::span<const void* const> inputs, std::span<void* con
 Status CudaContext::run_on(std::span<const void* const> inputs, std::span<void* const> outputs,
                            void* stream) {
   const Program& p = program();
-  CHECK(inputs.size() == p.inputs.size() && outputs.size() == p.outputs.size(),
-        "{} inputs and {} outputs given, {} and {} needed", inputs.size(), outputs.size(),
-        p.inputs.size(), p.outputs.size());
-  if (broken_) return *broken_;
+  TRY_STATUS(admit(inputs, outputs));
   InContext here(gpu_);
-  TRY_STATUS(failed(packs_fit(inputs, outputs)));
   for (size_t k = 0; k < ports_.size(); ++k) {
     const void* pointer = k < inputs.size() ? inputs[k] : outputs[k - inputs.size()];
     const Result<bool> there = lies_on_device(pointer);

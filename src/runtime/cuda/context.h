@@ -46,6 +46,8 @@ class CudaContext : public Context {
   Result<ObkProduct> product(const Launch& launch, DevicePointer stamps) const;
   KernelNode node_of(size_t launch, void** parameters) const;
   Status reserve_staging();
+  /// Whether the context is usable and the pointers are as many and as aligned as the ports want.
+  Status admit(std::span<const void* const> inputs, std::span<void* const> outputs);
   Status packs_fit(std::span<const void* const> inputs, std::span<void* const> outputs);
   Status bind(Handle stream);
   Status launch(Handle stream, Handle graph, DevicePointer stamps);
