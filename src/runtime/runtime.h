@@ -23,7 +23,8 @@ struct LoadOptions {
                           // c++ on the PATH
   std::string cache_dir;  // empty: $OBELISK_CACHE, $XDG_CACHE_HOME/obelisk, ~/.cache/obelisk;
                           // "off": no cache
-  int jobs = 0;           // compilers at once; 0: one a core
+  int jobs = 0;           // compilers at once; 0: one a core. 1: a GPU's kernels are one text for
+                          // its compiler, too, which reads the headers once
   int gpu = 0;            // which one
   Bytes memory_limit{0};  // of a GPU's memory, for weights and all contexts; 0: what there is
   std::shared_ptr<DeviceWeights>

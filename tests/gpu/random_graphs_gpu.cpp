@@ -2,14 +2,17 @@
 // GPU they are compiled.
 //
 //   random_graphs_gpu --from 1 --count 10000 [--granularity stitch,mono] [--merge 8] [--steps MOST]
-//   [--processes 16] [--seconds 540]
+//   [--processes 16] [--seconds 540] [--most 150]
 //
 // A few graphs stand side by side in a program, for the device compiler reads its headers once a
-// program; those of a program that is wrong are tried again, each by itself. Processes have a
-// context each: a kernel that ends one is a failure like others. Each failure is a line, the last
-// line has counts and how far it got within the seconds. Exit status 1: something failed. Nothing
-// is read or written but the device compiler.
+// program (OBELISK_DEVICE_OPTIONS=--Ofast-compile=max makes it nearly three times as fast); those
+// of a program that is wrong are tried again, each by itself. Processes have a context each: a
+// kernel that ends one is a failure like others, and so is a program that takes more than --most
+// seconds to compile or to run. What was done is told to stderr twice a minute. Each failure is a
+// line, the last line has counts and how far it got within the seconds. Exit status 1: something
+// failed. Nothing is read or written but the device compiler.
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -19,6 +22,7 @@
 #include <cstring>
 #include <functional>
 #include <map>
+#include <thread>
 
 #include "../random/cases.h"
 
@@ -30,7 +34,7 @@ using Clock = std::chrono::steady_clock;
 struct Settings {
   uint64_t from = 1, count = 1000;
   int merge = 8, processes = 0, sms = 0, steps = 40;
-  double seconds = 1e9;
+  double seconds = 1e9, most = 150;
   std::vector<std::string> granularities = {"stitch", "mono"};
 };
 
@@ -54,7 +58,9 @@ struct Shared {
   } list[kMost];
   struct Now {  // of a process
     uint64_t first;
-    int count, granularity;  // 0: none
+    int count, granularity;         // 0: none
+    std::atomic<int64_t> since;     // seconds of the steady clock
+    std::atomic<const char*> does;  // a literal, at the same address in each process
   } now[kProcesses];
 
   void suspect(uint64_t first, int count, int granularity, const std::string& text) {
@@ -66,13 +72,20 @@ struct Shared {
 };
 Shared* shared;
 
+int64_t seconds_now() {
+  return std::chrono::duration_cast<std::chrono::seconds>(Clock::now().time_since_epoch()).count();
+}
+void tell(Shared::Now& now, const char* does) { now.since = seconds_now(), now.does = does; }
+
 struct Tried {
   Outcome outcome = Outcome::kRight;
   std::string text;
 };
 
 /// Compiles cases side by side, runs them and compares each.
-Tried try_together(std::span<const Case> cases, const std::string& granularity, int sms) {
+Tried try_together(std::span<const Case> cases, const std::string& granularity, int sms,
+                   Shared::Now& now) {
+  tell(now, "compiling");
   compiler::Compilation made;
   try {
     compiler::Options options;
@@ -80,7 +93,7 @@ Tried try_together(std::span<const Case> cases, const std::string& granularity, 
     options.verify = false, options.check_tables = true, options.sms = sms;
     if (const auto gpu = runtime::describe_gpu(0); gpu.ok())
       options.target = gpu->architecture, options.sms = gpu->sms;
-    options.load.cache_dir = "off", options.load.watchdog = true;
+    options.load.cache_dir = "off", options.load.watchdog = true, options.load.jobs = 1;
     compiler::Network network;
     network.graph = cases.size() == 1 ? cases[0].graph : together(cases);
     if (const Status status = compiler::compile(network, options, made); !status.ok())
@@ -88,6 +101,7 @@ Tried try_together(std::span<const Case> cases, const std::string& granularity, 
   } catch (const std::exception& error) {
     return {Outcome::kRefused, error.what()};
   }
+  tell(now, "running");
   auto context = made.executable->context();
   if (!context.ok())
     return context.error().code == Code::kDevice ? Tried{Outcome::kCompiled, ""}
@@ -147,8 +161,9 @@ void work(const Settings& settings, Clock::time_point end, Shared::Now& now) {
     const std::vector<Case> cases = cases_of(settings.from + at, count, settings.steps);
     if (cases.empty()) continue;
     for (size_t g = 0; g < settings.granularities.size(); ++g) {
-      now = {settings.from + at, count, static_cast<int>(g)};
-      const Tried tried = try_together(cases, settings.granularities[g], settings.sms);
+      tell(now, "beginning");
+      now.first = settings.from + at, now.granularity = static_cast<int>(g), now.count = count;
+      const Tried tried = try_together(cases, settings.granularities[g], settings.sms, now);
       now.count = 0;
       shared->ran[g] +=
           tried.outcome == Outcome::kRight || tried.outcome == Outcome::kWrong ? cases.size() : 0;
@@ -167,6 +182,7 @@ pid_t child(const std::function<void()>& what) {
   const pid_t made = fork();
   CHECK(made >= 0, "no child: {}", strerror(errno));
   if (made > 0) return made;
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
   what();
   fflush(nullptr);
   _exit(0);
@@ -181,14 +197,19 @@ int alone(const Shared::Suspect& suspect, const Settings& settings) {
     const pid_t pid = child([&] {
       const std::vector<Case> cases = cases_of(seed, 1, settings.steps);
       if (cases.empty()) return;
-      const Tried tried = try_together(cases, granularity, settings.sms);
+      Shared::Now alone{};
+      const Tried tried = try_together(cases, granularity, settings.sms, alone);
       if (tried.text.empty()) return;
       fmt::print("FAILED seed {}, {}: {}\n", seed, granularity, tried.text);
       fflush(nullptr);
       _exit(1);
     });
     int status = 0;
-    waitpid(pid, &status, 0);
+    const auto begun = Clock::now();
+    while (waitpid(pid, &status, WNOHANG) == 0) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      if (Clock::now() - begun > std::chrono::duration<double>(settings.most)) kill(pid, SIGKILL);
+    }
     if (WIFSIGNALED(status))
       fmt::print("FAILED seed {}, {}: the process ended: {}\n", seed, granularity,
                  strsignal(WTERMSIG(status)));
@@ -215,10 +236,31 @@ int run_all(const Settings& settings) {
     running[child([&] { work(settings, end, shared->now[slot]); })] = slot;
   };
   for (int slot = 0; slot < settings.processes; ++slot) start_one(slot);
+  auto told = start;
   while (!running.empty()) {
     int status = 0;
-    const pid_t pid = waitpid(-1, &status, 0);
+    const pid_t pid = waitpid(-1, &status, WNOHANG);
     if (pid < 0) break;
+    if (pid == 0) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+      for (const auto& [process, slot] : running) {
+        Shared::Now& now = shared->now[slot];
+        if (now.count == 0 || static_cast<double>(seconds_now() - now.since) <= settings.most)
+          continue;
+        shared->suspect(now.first, now.count, now.granularity,
+                        fmt::format("{} for more than {:.0f} s", now.does.load(), settings.most));
+        now.count = 0;
+        kill(process, SIGKILL);
+      }
+      if (Clock::now() - told < std::chrono::seconds(30)) continue;
+      told = Clock::now();
+      fmt::print(stderr, "{:.0f} s:", std::chrono::duration<double>(told - start).count());
+      for (size_t g = 0; g < settings.granularities.size(); ++g)
+        fmt::print(stderr, " {} {} programs, {} graphs ran;", settings.granularities[g],
+                   shared->programs[g].load(), shared->ran[g].load());
+      fmt::print(stderr, " {} suspects\n", shared->suspects.load());
+      continue;
+    }
     const int slot = running[pid];
     running.erase(pid);
     if (status == 0) continue;
@@ -272,6 +314,8 @@ int main_of(int count, char** words) {
       settings.steps = atoi(value.c_str());
     else if (word == "--sms")
       settings.sms = atoi(value.c_str());
+    else if (word == "--most")
+      settings.most = atof(value.c_str());
     else if (word == "--seconds")
       settings.seconds = atof(value.c_str());
     else if (word == "--granularity") {

@@ -82,7 +82,8 @@ Status CudaExecutable::on_gpu() {
   }
   for (const Launch& launch : cut_.launches) {
     Handle function = nullptr;
-    const Handle module = modules_[static_cast<size_t>(part_of(p, launch.body))];
+    const Handle module =
+        modules_[static_cast<size_t>(part_of(launch.body, static_cast<int>(modules_.size())))];
     TRY_STATUS(check(d.ModuleGetFunction(&function, module, kernel_name(launch.body).c_str()),
                      "find a kernel"));
     int now = 0;

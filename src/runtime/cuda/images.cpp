@@ -164,10 +164,12 @@ Result<std::vector<Image>> build_images(const Program& program, const std::strin
                                         const LoadOptions& options) {
   const std::vector<std::string> defines = device_defines(program, options);
   const auto cache = open_cache(options.cache_dir);
-  std::vector<Result<Image>> built(static_cast<size_t>(part_count(program)), Error{});
+  const bool whole = options.jobs == 1;
+  std::vector<Result<Image>> built(static_cast<size_t>(whole ? 1 : part_count(program)), Error{});
   (void)find_nvrtc();  // loaded once, before there are threads
   for_each_on_all_cores(built.size(), [&](size_t part) {
-    built[part] = build_part(program, architecture, defines, cache.get(), static_cast<int>(part));
+    built[part] = build_part(program, architecture, defines, cache.get(),
+                             whole ? -1 : static_cast<int>(part));
   });
   std::vector<Image> images;
   for (Result<Image>& each : built) {

@@ -11,7 +11,7 @@ Result<std::shared_ptr<const Executable>> load_cuda(std::shared_ptr<const Progra
   const auto start = std::chrono::steady_clock::now();
   LoadReport report;
   std::vector<Image> images;
-  if (!program->objects.empty() &&
+  if (!program->objects.empty() && program->objects.size() != 1 &&
       program->objects.size() != static_cast<size_t>(part_count(*program)))
     report.not_carried = "its device code is in another number of parts";
   else
@@ -27,8 +27,9 @@ Result<std::shared_ptr<const Executable>> load_cuda(std::shared_ptr<const Progra
   } else {
     TRY(images, build_images(*program, program->target, options));
     for (int body = 0; body < static_cast<int>(program->bodies.size()); ++body)
-      ++(images[static_cast<size_t>(part_of(*program, body))].cached ? report.cached
-                                                                     : report.compiled);
+      ++(images[static_cast<size_t>(part_of(body, static_cast<int>(images.size())))].cached
+             ? report.cached
+             : report.compiled);
     report.compiler = "NVRTC " + nvrtc_version();
   }
   if (options.progress) options.progress(1, 1);

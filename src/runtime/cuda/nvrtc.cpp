@@ -207,6 +207,10 @@ std::vector<std::string> wished_options() {
     std::istringstream words(wished);
     for (std::string word; words >> word;) options.push_back("-D" + word);
   }
+  if (const char* wished = getenv("OBELISK_DEVICE_OPTIONS"); wished) {
+    std::istringstream words(wished);
+    for (std::string word; words >> word;) options.push_back(word);
+  }
   return options;
 }
 

@@ -43,7 +43,7 @@ std::string nvrtc_version();
 
 /// What the environment asks for beside: $OBELISK_LINEINFO, line numbers for profilers (it doubles
 /// the machine code's size); $OBELISK_DEVICE_DEFINES, "NAME=value NAME", for experiments with
-/// device code.
+/// device code; $OBELISK_DEVICE_OPTIONS, other options as they are.
 std::vector<std::string> wished_options();
 
 /// Compiles a text that includes nothing but the device headers. `architecture`: "sm_90a".

@@ -125,7 +125,7 @@ int part_count(const Program& program) {
   return static_cast<int>(
       std::clamp((program.bodies.size() + kBodies - 1) / kBodies, size_t{1}, kMost));
 }
-int part_of(const Program& program, int body) { return body < 0 ? 0 : body % part_count(program); }
+int part_of(int body, int parts) { return body < 0 ? 0 : body % parts; }
 
 Result<std::string> device_source(const Program& program, const std::set<int>& narrow, int part) {
   TRY_STATUS(has_device_code(program));
@@ -138,7 +138,7 @@ Result<std::string> device_source(const Program& program, const std::set<int>& n
       if (const int body = program.works[task.work].body; body >= 0)
         runs[static_cast<size_t>(body)] = true;
   const auto is_here = [&](size_t body) {
-    return runs[body] && (part < 0 || part_of(program, static_cast<int>(body)) == part);
+    return runs[body] && (part < 0 || part_of(static_cast<int>(body), part_count(program)) == part);
   };
   const auto any = [&](const std::function<bool(const BodyTraits&)>& is_one) {
     for (size_t k = 0; k < program.bodies.size(); ++k)

@@ -19,10 +19,10 @@ Result<std::string> device_source(const Program& program, const std::set<int>& n
                                   int part = -1);
 
 /// In how many parts the device code is compiled, at once on the machine's cores: so many for a
-/// program on any machine, so that the same program gives the same bytes. And which part has a
-/// body.
+/// program on any machine, so that the same program gives the same bytes. And which of so many
+/// parts has a body.
 int part_count(const Program& program);
-int part_of(const Program& program, int body);
+int part_of(int body, int parts);
 /// What the text is compiled with beside it.
 std::vector<std::string> device_defines(const Program& program, const LoadOptions& options);
 

@@ -794,13 +794,32 @@ TEST(CudaSource, EachBodyIsInOnePart) {
     for (int body = 0; body < 20; ++body)
       if (text->find(kernel_name(body) + ",") != std::string::npos) {
         ++found[static_cast<size_t>(body)];
-        EXPECT_EQ(part_of(program, body), part);
+        EXPECT_EQ(part_of(body, parts), part);
       }
   }
   EXPECT_EQ(found, std::vector<int>(20, 1));
   program.granularity = machine::Granularity::kMono;
   EXPECT_EQ(part_count(program), 1);
-  EXPECT_EQ(part_of(program, -1), 0);
+  EXPECT_EQ(part_of(-1, 1), 0);
+}
+
+// One job compiles one text, whose machine code has every body's kernel.
+TEST(CudaSource, OneJobCompilesOneText) {
+  Program program = two_bodies();
+  while (program.bodies.size() < 4) program.bodies.push_back(program.bodies[0]);
+  LoadOptions options;
+  options.cache_dir = "off";
+  for (const int jobs : {0, 1}) {
+    options.jobs = jobs;
+    const auto images = build_images(program, program.target, options);
+    ASSERT_TRUE(images.ok()) << images.error().text();
+    EXPECT_EQ(images->size(), jobs == 1 ? 1u : 2u);
+    std::set<std::string> kernels;
+    for (const Image& image : *images)
+      for (const KernelReport& kernel : image.kernels) kernels.insert(kernel.name);
+    for (int body = 0; body < 4; ++body)
+      EXPECT_TRUE(kernels.contains(kernel_name(body))) << "jobs " << jobs << ", body " << body;
+  }
 }
 
 // A run reads a few rows of a table of words, all of a product's weight.
