@@ -19,7 +19,7 @@ Source emit(const graph::Graph& graph, const stitch::Plan& plan, const schedule:
         return group.kind != stitch::GroupKind::kStitched && !stitch::calls_op(group.kind);
       });
   const int64_t ahead_bytes =
-      has_tiles ? tasks.fast_memory.count / 8 : tasks.fast_memory.count / 4 * 3;
+      has_tiles ? tasks.scratchpad.count / 8 : tasks.scratchpad.count / 4 * 3;
   for (const schedule::Work& work : tasks.works) {
     const stitch::Group& group = plan.groups[work.group];
     if (group.kind == stitch::GroupKind::kCustom) {

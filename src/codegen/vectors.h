@@ -36,9 +36,9 @@ struct VectorJob {
   int64_t planes = 1;  // of sums, to be added in order: each `other` floats behind the one before
                        // (0: there is one)
   graph::ValueId partials = graph::kNone;  // of whose rows partial statistics go to `partials`
-  int residents =
+  int ctas_per_sm =
       0;  // CTAs that share a multiprocessor where tasks are dealt; 0: as many as the batch lets
-  bool dealt =
+  bool grid =
       false;  // several small tasks share a multiprocessor: they wait for one another's loads
   int64_t ahead_bytes = 0;  // of fast memory, for rows that are asked for ahead of their use
   std::vector<bool> gives;  // by operand: what is stored there goes to all workers, in words of 32

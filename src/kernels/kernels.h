@@ -8,7 +8,7 @@
 #include "kernels/cpu/conv.h"
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/table.h"
-#include "kernels/cuda/layout.h"
+#include "kernels/cuda/exec/layout.h"
 #include "kernels/tile_library.h"
 
 static_assert(sizeof(ObkTask) == 64, "a task record is one cache line");

@@ -26,7 +26,7 @@ struct WeightRange {
 };
 
 /// GEMM tiles of a kernel of its own that TMA feeds with both operands, past the end of a tile
-/// (kernels/cuda/product.cuh).
+/// (kernels/cuda/gemm/pipelined_gemm.cuh).
 struct PipelinedGemmTiles {
   /// Nanoseconds of one tile of m rows, up to 64, by n columns; 0: there is no such tile.
   double (*nanos)(int32_t type, int64_t m, int64_t n, int64_t k);
@@ -37,7 +37,7 @@ struct PipelinedGemmTiles {
 /// Products whose k is computed in parts, which the next body adds up.
 struct SplitKTiles {
   /// In how many parts of k of their own a product is better computed.
-  int64_t (*parts)(int32_t type, int64_t n, int64_t k, int64_t rows_in_one_kernel);
+  int64_t (*splits)(int32_t type, int64_t n, int64_t k, int64_t rows_in_one_kernel);
 };
 
 /// Tiles of programs whose values carry their own readiness (schedule/dataflow.h).
@@ -45,7 +45,8 @@ struct DataflowTiles {
   /// Bytes of fast memory of a product's tile of few rows that takes its weights page by page as
   /// they come, whoever asked for them; 0: there is none.
   int64_t (*gemm_bytes)(int32_t type, int64_t rows, int64_t columns, int64_t k);
-  /// Attention pieces take keys and values from where the caller keeps them (schedule/kept_keys.h).
+  /// Attention pieces take keys and values from where the caller keeps them
+  /// (schedule/in_place_kv.h).
   bool in_place_kv = false;
 };
 
@@ -69,8 +70,8 @@ struct GemmTiles {
                int64_t b_col, void* packed);
   int64_t (*scratch_bytes)(const ObkGemm* gemm);
   /// What device texts take for the operands of a product, and of a convolution in f32, where that
-  /// is not OBK_GEMM_PANEL (kernels/cuda/gemm_shape.h); 0: that.
-  int panel = 0;
+  /// is not OBK_GEMM_SMEM_A (kernels/cuda/gemm/gemm_shape.h); 0: that.
+  int smem_a = 0;
   WeightRange (*weights)(int32_t type, int64_t n, int64_t k, int64_t c0, int64_t c1);
   /// Nanoseconds of one tile of m x n on one SM, for the cut; 0: the device's rates decide.
   double (*nanos)(int32_t type, int64_t m, int64_t n, int64_t k);
@@ -107,14 +108,14 @@ struct ConvTiles {
 };
 
 /// Attention whose keys several tiles share out.
-struct SplitKeysTiles {
+struct SplitKvTiles {
   /// In how many pieces the keys of a head of few queries are shared out, a power of two that
   /// divides value_size: a matter of the shape, not of the batch, since it decides the order of
-  /// sums. `flows`: of a program that may flow (schedule/dataflow.h).
-  int64_t (*pieces)(int32_t type, int64_t heads, int64_t queries, int64_t keys, int64_t size,
-                    int64_t value_size, bool flows);
+  /// sums. `flows`: of a program that may run as dataflow (schedule/dataflow.h).
+  int64_t (*kv_splits)(int32_t type, int64_t heads, int64_t queries, int64_t keys, int64_t size,
+                       int64_t value_size, bool dataflow);
   /// Bytes of global memory that the pieces of one head share, zero before the first run.
-  int64_t (*exchange_bytes)(int64_t pieces, int64_t value_size);
+  int64_t (*exchange_bytes)(int64_t kv_splits, int64_t value_size);
 };
 
 struct AttentionTiles {
@@ -125,7 +126,7 @@ struct AttentionTiles {
   /// Nanoseconds of one tile on one SM, for the cut. Null: as many blocks of queries as workers.
   double (*nanos)(int32_t type, int64_t queries, int64_t keys, int64_t size,
                   int64_t value_size) = nullptr;
-  std::optional<SplitKeysTiles> split_keys = std::nullopt;
+  std::optional<SplitKvTiles> split_kv = std::nullopt;
 };
 
 struct TileLibrary {

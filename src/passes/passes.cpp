@@ -57,8 +57,7 @@ std::vector<Pass> machine_passes(const OfTiles& tiles) {
   };
   const bool statistics = tiles.gives_statistics != nullptr, whole = tiles.takes_whole != nullptr,
              patches = tiles.streams_patches != nullptr;
-  const bool reductions = tiles.reduction_parts != nullptr,
-             products = tiles.product_parts != nullptr;
+  const bool reductions = tiles.reduction_parts != nullptr, products = tiles.split_k != nullptr;
   return {
       {"fold_norms", "a norm before a product with constant weights goes through it",
        asking(statistics,
@@ -88,8 +87,8 @@ std::vector<Pass> machine_passes(const OfTiles& tiles) {
       {"split_products", "a product with a long sum and few columns is made of parts",
        asking(products,
               [tiles](graph::Graph graph, Remarks*) {
-                return split_products(std::move(graph), tiles.product_parts,
-                                      tiles.product_stays_whole, tiles.batch_invariant);
+                return split_products(std::move(graph), tiles.split_k, tiles.product_stays_whole,
+                                      tiles.batch_invariant);
               }),
        !products},
   };

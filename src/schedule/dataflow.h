@@ -26,7 +26,7 @@ namespace obelisk::schedule {
 /// it as it is. Which programs: products of up to 8 rows of 16-bit numbers with constant weights,
 /// attention whose keys are in pieces, bodies without tiles; all that is passed on small; no output
 /// of the program read inside it.
-bool let_flow(const stitch::Plan& plan, const machine::Machine& machine,
-              const machine::Strategy& strategy, TaskGraph& tasks);
+bool try_dataflow(const stitch::Plan& plan, const machine::Machine& machine,
+                  const machine::Strategy& strategy, TaskGraph& tasks);
 
 }  // namespace obelisk::schedule

@@ -7,6 +7,6 @@ namespace obelisk::schedule {
 
 /// Of a table that flows: whatever a worker reads was given, or computed by itself before. Errors:
 /// kBuild.
-Status validate_flow(const stitch::Plan& plan, const TaskGraph& tasks);
+Status validate_dataflow(const stitch::Plan& plan, const TaskGraph& tasks);
 
 }  // namespace obelisk::schedule

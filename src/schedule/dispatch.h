@@ -25,7 +25,7 @@ std::string_view to_string(KernelClass kind);
 struct Demand {
   int64_t shared_bytes = 0;
   int threads = 0, registers = 0;
-  int64_t ctas = 0;
+  int64_t blocks = 0;
   double nanos = 0;  // predicted, alone on the machine
 };
 /// The order in which algorithm 2 takes kernels: by shared memory, threads and registers of a CTA,

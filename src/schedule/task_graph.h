@@ -20,11 +20,11 @@ using ops::ExprId;
 
 enum class BufferKind : uint8_t { kInput, kOutput, kWeight, kArena };
 
-/// Where a value of a program that flows (schedule/dataflow.h) is read.
+/// Where a value of a dataflow program (schedule/dataflow.h) is read.
 enum class Reach : uint8_t {
-  kAll,    // in the arena, by everybody
-  kOwn,    // in the fast memory of the worker that computes it, by itself
-  kGiven,  // computed in parts by some, given to all: each reads a copy in its own fast memory
+  kAll,        // in the arena, by everybody
+  kLocal,      // in the fast memory of the worker that computes it, by itself
+  kBroadcast,  // computed in parts by some, given to all: each reads a copy in its own fast memory
 };
 
 /// Memory that values live in. Arena buffers share one allocation; two whose waves overlap never
@@ -38,10 +38,10 @@ struct Buffer {
   ValueId value = graph::kNone;
   int first = 0, last = 0;  // kArena: waves between which it is alive, inclusive
   Reach reach = Reach::kAll;
-  Bytes near{-1};  // kOwn, kGiven: where the copy lies in a worker's fast memory
+  Bytes copy_at{-1};  // kLocal, kBroadcast: where the copy lies in a worker's fast memory
   /// Bytes of the arena: of what is given, words of 32 bits with as many that say when they are
   /// there.
-  Bytes room() const { return {reach == Reach::kGiven ? 2 * size.count : size.count}; }
+  Bytes room() const { return {reach == Reach::kBroadcast ? 2 * size.count : size.count}; }
 };
 
 /// One read or write of a body: an affine one by its strides over the folded domain, another by its
@@ -99,7 +99,7 @@ struct TaskList {
 /// A kernel of many small CTAs that the hardware hands out, each of which knows its tile by its
 /// place in the grid: no table.
 struct Grid {
-  int ctas_per_sm =
+  int tasks_per_worker =
       0;  // of a product or convolution; 0: a stitched body, as many as its registers let
 };
 /// Attention of no more tasks than multiprocessors, a grid of rectangles: no table, for it begins
@@ -110,12 +110,12 @@ struct SingleWave {};
 struct PipelinedGemm {
   RowMatrix a;
 };
-/// Tasks of a table, of which so many, the members of a block's team, run at once and wait for each
+/// Tasks of a table, of which so many, the members of a block's gang, run at once and wait for each
 /// other.
-struct Cluster {
+struct Gang {
   int size = 0;
 };
-using KernelForm = std::variant<TaskList, Grid, SingleWave, PipelinedGemm, Cluster>;
+using KernelForm = std::variant<TaskList, Grid, SingleWave, PipelinedGemm, Gang>;
 /// "a grid, 2 CTAs a multiprocessor"
 std::string to_string(const KernelForm& form);
 
@@ -125,7 +125,7 @@ struct Dataflow {
   std::vector<bool>
       broadcasts;  // by the body's operand slot: what it stores there is given to all workers
   std::optional<DType> in_place_kv;  // of attention: its last two buffers are inputs of this type
-                                     // that have keys and values (schedule/kept_keys.h)
+                                     // that have keys and values (schedule/in_place_kv.h)
 };
 
 /// One group in the program.
@@ -153,11 +153,11 @@ struct Work {
 
   const TaskList* list() const { return std::get_if<TaskList>(&form); }
   const Grid* grid() const { return std::get_if<Grid>(&form); }
-  int ctas_per_sm() const { return grid() ? grid()->ctas_per_sm : 0; }
+  int tasks_per_worker() const { return grid() ? grid()->tasks_per_worker : 0; }
   bool single_wave() const { return std::holds_alternative<SingleWave>(form); }
   const PipelinedGemm* pipelined() const { return std::get_if<PipelinedGemm>(&form); }
   /// Whether a table has its tasks.
-  bool has_tasks() const { return list() || std::holds_alternative<Cluster>(form); }
+  bool has_tasks() const { return list() || std::holds_alternative<Gang>(form); }
 
   bool replicated() const { return dataflow && dataflow->replicated; }
   bool broadcasts(size_t slot) const {
@@ -182,9 +182,9 @@ struct TaskGraph {
   int waves = 0;
   std::vector<std::vector<ObkTask>> lists;  // by worker; ascending waves
   Bytes arena;
-  Bytes fast_memory;   // of a worker; what it was cut for
-  bool flows = false;  // no barrier: workers wait for values (schedule/dataflow.h)
-  Bytes near;          // of a worker's fast memory, for its copies of values
+  Bytes scratchpad;       // of a worker; what it was cut for
+  bool dataflow = false;  // no barrier: workers wait for values (schedule/dataflow.h)
+  Bytes copies;           // of a worker's fast memory, for its copies of values
   int64_t task_count() const;
 };
 

@@ -15,13 +15,13 @@ void cut_conv(const stitch::ConvTile& conv, const Cutting& cut, int64_t pieces, 
 /// False: it does not.
 bool cut_conv_by_cost(const stitch::ConvTile& conv, const Cutting& cut, Work& work);
 
-/// The same of a kernel of its own whose CTAs share multiprocessors (as cut_to_deal's do): tiles of
+/// The same of a kernel of its own whose CTAs share multiprocessors (as cut_to_grid's do): tiles of
 /// any images' pixels, taken where they promise less than the tile that `work` has. Their
 /// beginnings hide behind one another, so that only the first counts. `tasks`: of that tile.
-void deal_tiles(const Cutting& cut, ObkConv shape, int64_t outputs, int64_t tasks, Work& work);
+void cut_grid_tiles(const Cutting& cut, ObkConv shape, int64_t outputs, int64_t tasks, Work& work);
 
-/// deal_tiles for a convolution whose tiles of any images' pixels there can be.
-void deal_conv(const stitch::Plan& plan, const stitch::ConvTile& conv, const Cutting& cut,
-               int64_t tasks, Work& work);
+/// cut_grid_tiles for a convolution whose tiles of any images' pixels there can be.
+void cut_conv_grid(const stitch::Plan& plan, const stitch::ConvTile& conv, const Cutting& cut,
+                   int64_t tasks, Work& work);
 
 }  // namespace obelisk::schedule

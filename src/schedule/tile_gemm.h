@@ -17,7 +17,7 @@ bool cut_by_cost(const stitch::Group& group, const Cutting& cut, Work& work);
 void cut_product(const stitch::Group& group, const Cutting& cut, int64_t pieces, Work& work);
 
 /// A product of many rows by packed weights, as a convolution of single pixels.
-void deal_product(const stitch::Group& group, const TaskGraph& graph, const Cutting& cut,
-                  int64_t tasks, Work& work);
+void cut_gemm_grid(const stitch::Group& group, const TaskGraph& graph, const Cutting& cut,
+                   int64_t tasks, Work& work);
 
 }  // namespace obelisk::schedule

@@ -20,7 +20,7 @@ std::optional<RowMatrix> asked_rows(const stitch::Group& group, const Cutting& c
 /// all workers' rounds. A cluster of CTAs computes a tile of one whose k is in parts. False: it is
 /// none, and stays uncut. Such are products of 16-bit numbers with constant B and 33 to 511 rows, A
 /// in the arena, on a machine that copies blocks.
-bool cut_streamed(const stitch::Group& group, const Cutting& cut, const TaskGraph& tasks,
-                  Work& work);
+bool cut_pipelined(const stitch::Group& group, const Cutting& cut, const TaskGraph& tasks,
+                   Work& work);
 
 }  // namespace obelisk::schedule

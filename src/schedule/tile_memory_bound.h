@@ -14,7 +14,7 @@ bool turns(const Nest& nest);
 /// transposition, two packs of each thread. Multiprocessors are not equally quick: with equal
 /// shares dealt beforehand the H200 moves 3.5 to 3.7 TB/s, so 4.0 to 4.3; a copy 4.15. False: it is
 /// short, or no such work.
-bool cut_to_deal(const stitch::Group& group, const Cutting& cut, const TaskGraph& tasks,
+bool cut_to_grid(const stitch::Group& group, const Cutting& cut, const TaskGraph& tasks,
                  Work& work);
 
 /// One node that reads one value, which no group has made, at plain places, and stores it.

@@ -123,9 +123,9 @@ bool Former::may_join(const Loop& form, const std::vector<Read>& reads, int targ
     why = "the producer has no loop form";
     return false;
   }
-  if (draft.group.kind == GroupKind::kProduct && draft.group.product.parts > 1 &&
-      !parts_meet(device_, strategy_, rows_of(draft), draft.group.product.n[0].extent,
-                  draft.group.product.parts)) {
+  if (draft.group.kind == GroupKind::kProduct && draft.group.product.split_k > 1 &&
+      !splits_meet(device_, strategy_, rows_of(draft), draft.group.product.n[0].extent,
+                   draft.group.product.split_k)) {
     why = "what follows a sum of parts is its reader's";
     return false;
   }

@@ -131,20 +131,20 @@ Plan plan(const Graph& graph, const machine::Machine& device, const machine::Str
   return plan;
 }
 
-ops::Teams teams_of(const machine::Machine& device, const Options& options) {
+ops::Gangs gangs_of(const machine::Machine& device, const Options& options) {
   if (device.family == machine::Family::kCpu) return {.most = 1};
-  if (!options.teams) return {};
-  ops::Teams teams{.most = device.team, .registers = device.team_registers};
-  while (teams.most > device.sms) teams.most /= 2;
-  return teams;
+  if (!options.gangs) return {};
+  ops::Gangs gangs{.most = device.gang, .registers = device.gang_registers};
+  while (gangs.most > device.sms) gangs.most /= 2;
+  return gangs;
 }
 
 bool takes_whole(const Graph& graph, NodeId node, const machine::Machine& device,
                  const Options& options, std::string* why) {
   std::string reason;
   if (graph.node(node).op == ops::Op::Recurrence) {
-    if (ops::block(graph.call(node), 1, teams_of(device, options))) return true;
-    reason = options.teams ? "no block for its cells, types or sizes" : "teams are off";
+    if (ops::block(graph.call(node), 1, gangs_of(device, options))) return true;
+    reason = options.gangs ? "no block for its cells, types or sizes" : "gangs are off";
   } else if (has_attention_tile(graph, node,
                                 options.tiles ? &kernels::tile_library(device) : nullptr, reason)) {
     return true;

@@ -18,7 +18,7 @@ struct Options {
   bool stitch = true;  // false: every op is a group of its own (the granularity `op`)
   bool tiles = true;   // false: products and convolutions go through their loop form
   bool adapt = true;   // false: readers behind a reshape begin a group of their own (adapt.h)
-  bool teams = true;   // of GPUs: recurrent steps by teams of multiprocessors that exchange their
+  bool gangs = true;   // of GPUs: recurrent steps by gangs of multiprocessors that exchange their
                        // state; false: unrolled
   int max_operands = 24;  // of one body
 };
@@ -32,8 +32,8 @@ Plan plan(const Graph& graph, const machine::Machine& machine,
 bool takes_whole(const Graph& graph, NodeId node, const machine::Machine& device,
                  const Options& options = {}, std::string* why = nullptr);
 
-/// What the machine gives to blocks for teams.
-ops::Teams teams_of(const machine::Machine& device, const Options& options);
+/// What the machine gives to blocks for gangs.
+ops::Gangs gangs_of(const machine::Machine& device, const Options& options);
 
 /// Invariants: every node is in one group or is a view; groups are in a topological order; what a
 /// body reads is stored before.

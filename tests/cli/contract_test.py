@@ -518,7 +518,7 @@ def test_every_pass_can_be_left_out(obelisk, mlp):
     cases = {path.stem for path in (folder / "test").glob("*.ir") if "exported_" not in path.stem}
     # Other coordinates are planned while stitching, barriers while scheduling; all
     # others have their card and their text cases.
-    assert cases == set(passes) - {"adapt_groups", "flow"}
+    assert cases == set(passes) - {"adapt_groups", "dataflow"}
     assert all((folder / f"{name}.h").exists() for name in cases)
     for name in passes:
         report = obelisk(

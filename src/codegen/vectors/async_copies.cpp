@@ -17,7 +17,7 @@ bool VectorEmitter::take_slots(int64_t bytes, int64_t batches) {
   constexpr int64_t kFewest = 3, kMost = 6;
   const int64_t room =
       (job_.ahead_bytes - (across_ ? kAllThreads * v_ * 8 : 0)) / std::max<int64_t>(bytes, 1);
-  if (job_.dealt) return false;  // others compute meanwhile
+  if (job_.grid) return false;  // others compute meanwhile
   if (bytes == 0 || std::min(batches, room) < kFewest) return false;
   slots_ = std::min({kMost, batches, room}), slot_bytes_ = bytes;
   return true;
@@ -84,9 +84,9 @@ VectorText VectorEmitter::in_slots() {
   out += "  char* const own = (char*)w->scratch;\n";
   out += fmt::format("  const auto ask = [&](int base, int slot) {{\n  if (base < {}) {{\n", end) +
          declared(indent) + where;
-  out += asked(indent, flat_ ? "q" : "q * U + u",
-               flat_ ? "OBK_EACH(q, R)" : "OBK_EACH(q, R) OBK_EACH(u, U)") +
-         "  }\n  OBK_ASKED();\n  };\n";
+  out += async_loads(indent, flat_ ? "q" : "q * U + u",
+                     flat_ ? "OBK_EACH(q, R)" : "OBK_EACH(q, R) OBK_EACH(u, U)") +
+         "  }\n  OBK_COMMIT_COPIES();\n  };\n";
   out += fmt::format("  int slot = 0;\n  OBK_EACH(k, {}) ask({} + k * {}, k);\n", slots_ - 1,
                      first_text(), step) +
          loop_head("");
@@ -108,8 +108,8 @@ VectorText VectorEmitter::in_slots() {
 }
 
 /// Asks for the packs of a batch into `slot` of `own`; `index` says which of the thread's it is.
-std::string VectorEmitter::asked(const std::string& indent, const std::string& index,
-                                 const std::string& each) {
+std::string VectorEmitter::async_loads(const std::string& indent, const std::string& index,
+                                       const std::string& each) {
   begin();
   std::string text = indent + each + " {\n", behind = "0";
   for (const Load& load : loads_) {
@@ -117,7 +117,7 @@ std::string VectorEmitter::asked(const std::string& indent, const std::string& i
     const Expr& expr = exprs_[load.expr];
     const int64_t bytes = v_ * byte_size(load.storage, 1);
     text += fmt::format(
-        "{}  obk::ask_pack<V>(own + slot * {} + ({} + ({}) * {}) * OBK_ALL_THREADS, {}, {});\n",
+        "{}  obk::async_pack<V>(own + slot * {} + ({} + ({}) * {}) * OBK_ALL_THREADS, {}, {});\n",
         indent, slot_bytes_, behind, index, bytes, job_.pointer(expr.slot, false),
         place(*load_access_.at(load.expr), expr, false));
     behind += fmt::format(" + R * U * {}", bytes);

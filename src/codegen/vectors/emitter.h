@@ -48,7 +48,7 @@ class VectorEmitter {
 
   std::optional<VectorText> run();
   /// CTAs that share a multiprocessor where tasks are dealt, as registers let them.
-  int residents() const;
+  int ctas_by_registers() const;
 
  private:
   struct Load {
@@ -87,7 +87,7 @@ class VectorEmitter {
     return true;
   }
   bool store_packs(const Access& access, int64_t v) const { return whole(access, lane_, v); }
-  int64_t budget() const { return job_.dealt ? kFewRegisters : kMostRegisters; }
+  int64_t budget() const { return job_.grid ? kFewRegisters : kMostRegisters; }
 
   // ---- dependence.cpp: what a value varies with
   bool is_lane(ExprId id) const;
@@ -162,7 +162,7 @@ class VectorEmitter {
   bool rounding_hides(ExprId id) const;
   /// A function that is as good as the exact one for results of 16 bits, and shorter; empty: there
   /// is none.
-  std::string near(ExprId id);
+  std::string approximate(ExprId id);
 
   // ---- steps.cpp
   void row_stores(int pass, std::string& out, const std::string& indent);
@@ -201,9 +201,9 @@ class VectorEmitter {
                        end_text(), step_text());
   }
 
-  // ---- across.cpp, turned.cpp: the other two
+  // ---- across.cpp, transposed.cpp: the other two
   VectorText across();
-  VectorText turned();
+  VectorText transposed();
   void need(ExprId id);
 
   // ---- async_copies.cpp: rows that are asked for some batches ahead
@@ -212,14 +212,15 @@ class VectorEmitter {
   bool plan_slots(int64_t all);
   void plan_slots_across(int64_t here);
   VectorText in_slots();
-  std::string asked(const std::string& indent, const std::string& index, const std::string& each);
+  std::string async_loads(const std::string& indent, const std::string& index,
+                          const std::string& each);
   std::string taken(const std::string& indent, const std::string& index, const std::string& each);
 
   const VectorJob& job_;
   const stitch::Body& body_;
   const ops::Exprs& exprs_;
   const schedule::Nest& nest_;
-  bool flat_ = false, across_ = false, turns_ = false, in_walk_ = false, only_weights_ = false;
+  bool flat_ = false, across_ = false, transposes_ = false, in_walk_ = false, only_weights_ = false;
   std::set<ExprId> needed_, held_,
       placed_;  // of a walk; loads that are made where they are used; of this loop
   int lane_ = 0, names_ = 0;

@@ -8,7 +8,7 @@
 namespace obelisk::codegen {
 
 bool VectorEmitter::packs(const Load& load, int64_t v) const {
-  if (turns_ && turns(load)) return false;
+  if (transposes_ && turns(load)) return false;
   if (load.guarded || !(load.varies & kByElement)) return false;
   if (exprs_[load.expr].slot >= stitch::kTileSlot) return true;
   const Access& access = *load_access_.at(load.expr);
@@ -100,7 +100,7 @@ void VectorEmitter::load_loop(const Indices& over, const std::vector<const Load*
       fresh.push_back(
           {fmt::format("obk::Pack<{}, V>", storage_name(load->storage)), name, sizes(i)});
       std::string text = fmt::format("{}{} = obk::{}_pack<V>({}, {});", name, at(i),
-                                     job_.dealt && i.row && !is_weight(*load) ? "once" : "load",
+                                     job_.grid && i.row && !is_weight(*load) ? "once" : "load",
                                      pointer, place(*load_access_.at(load->expr), expr, false));
       if (expr.args[0] != kNoExpr) text = fmt::format("if ({}) {}", value(expr.args[0]), text);
       statements_.push_back(text);

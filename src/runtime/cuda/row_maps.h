@@ -8,6 +8,6 @@ namespace obelisk::runtime::cuda {
 
 /// The matrix whose rows a product of one kernel asks for, if it does: where its map lies, 0 of
 /// others. Errors: kBuild, for a table of a damaged file.
-Result<int64_t> asked_rows(const Program& program, const WorkRecord& work, Tables& tables);
+Result<int64_t> async_rows(const Program& program, const WorkRecord& work, Tables& tables);
 
 }  // namespace obelisk::runtime::cuda

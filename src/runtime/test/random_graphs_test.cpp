@@ -40,7 +40,7 @@ std::vector<Tensor> run(const Executable& executable, const std::vector<Tensor>&
 }
 
 /// Each task to any virtual SM, in any order within its wave.
-void deal_anew(Program& program, int seed) {
+void assign_anew(Program& program, int seed) {
   std::mt19937 random(seed);
   std::vector<ObkTask> all;
   for (auto& list : program.lists) all.insert(all.end(), list.begin(), list.end()), list.clear();
@@ -94,9 +94,9 @@ TEST(RandomGraphs, ProgramsKeepTheMeaning) {
             << "seed " << seed << ": bits differ between 1 and 3 threads";
       // Another deal of the same tasks: the answers do not depend on who runs what when, within a
       // wave.
-      auto dealt = std::make_shared<Program>(*program);
-      deal_anew(*dealt, seed);
-      auto other = load_cpu(dealt, load);
+      auto assigned = std::make_shared<Program>(*program);
+      assign_anew(*assigned, seed);
+      auto other = load_cpu(assigned, load);
       ASSERT_TRUE(other.ok()) << other.error().text();
       const std::vector<Tensor> anew = run(**other, inputs, 2);
       for (size_t o = 0; o < got.size(); ++o)

@@ -20,7 +20,7 @@ int from_environment(const char* name, int otherwise) {
 }
 
 /// Each task to any SM, in any order within its wave.
-void deal_anew(TaskGraph& tasks, std::mt19937& random) {
+void assign_anew(TaskGraph& tasks, std::mt19937& random) {
   std::vector<ObkTask> all;
   for (auto& list : tasks.lists) {
     all.insert(all.end(), list.begin(), list.end());
@@ -67,8 +67,8 @@ TEST(RandomSchedules, PassTheValidator) {
     sound = shadow_run(graph, plan, tasks);
     ASSERT_TRUE(sound.ok()) << "seed " << seed << ", " << device->name << ": "
                             << sound.error().text();
-    if (tasks.flows) continue;  // its lists keep their order
-    deal_anew(tasks, random);
+    if (tasks.dataflow) continue;  // its lists keep their order
+    assign_anew(tasks, random);
     sound = validate(graph, plan, tasks);
     ASSERT_TRUE(sound.ok()) << "seed " << seed << ", dealt anew: " << sound.error().text();
     sound = shadow_run(graph, plan, tasks);
