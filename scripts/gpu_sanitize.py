@@ -67,7 +67,7 @@ class Place:
                 for number, text in enumerate(path.read_text().splitlines(), 1) if self.statement in text]
 
 
-ACCESS = re.compile(r"(?P<access>Write|Read) access at (?P<function>.*?)\+0x[0-9a-f]+ in (?P<file>\w+\.cuh):(?P<line>\d+)")
+ACCESS = re.compile(r"(?P<access>Write|Read) access at (?P<function>.*?)\+0x[0-9a-f]+ in (?:\S*/)?(?P<file>\w+\.cuh):(?P<line>\d+)")
 
 
 def sources():
@@ -106,7 +106,7 @@ GIVEN_BACK = ("a page is loaded anew when the first lane of each warp has given 
 GANGS = " ".join(f"Bodies/Programs.EqualInterpreter/{case}" for case in
                  "lstm_of_one_f32 lstm_gang_f16 lstm_beyond_registers_f16 lstm_batch_bf16 gru_gang_f32 rnn_odd_f16".split())
 IN_A_CLUSTER = GANGS + " GangWords.OfAClusterAreRightWhileWeightsStream"
-FLOWING = "Signals.BroadcastWords " + " ".join(f"Types/Dataflow.EqualInterpreterInAllContexts/{k}" for k in range(4))
+IN_DATAFLOW = "Signals.BroadcastWords " + " ".join(f"Types/Dataflow.EqualInterpreterInAllContexts/{k}" for k in range(4))
 POLLED = ("a word that carries the number of its step is polled while another CTA writes it: 8 bytes at once, relaxed; the test checks "
           "every word")
 TOLD = "the warp that loads pages polls the word by which the waiting thread tells that all have come: one word, and a barrier of the CTA behind it"
@@ -115,7 +115,7 @@ UNDERSTOOD = (
            "Tiles/ConvPipelined.HasTheBitsOfAnyShape/0 Tiles/ConvPipelined.HasTheBitsOfAnyShape/1",
            COPY, Place("Read", read, "ptx.cuh"), GIVEN_BACK) for read in ("obk::load_matrices", "obk::load_two_matrices")),
     Race("Signals.BroadcastWords", COPY, Place("Read", "obk::load_shared_word", "ptx.cuh"), GIVEN_BACK),
-    Race(FLOWING, Place("Write", "obk_program", "dataflow.cuh", "task_now() = at;"),
+    Race(IN_DATAFLOW, Place("Write", "obk_program", "dataflow.cuh", "task_now() = at;"),
          Place("Read", "obk::issue_all_loads", "dataflow.cuh", "waits <= task_now() ? most : kQuietPages"),
          "the warp that loads pages looks which task runs while that changes: a hint of how many pages may be in flight, one word"),
     *(Race("Signals.IdleWavesOfFewRows", Place("Write", "obk::GridBarrier::wait", "barrier.cuh", "*left = wave;"),
@@ -123,7 +123,7 @@ UNDERSTOOD = (
     *(Race(IN_A_CLUSTER, Place("Write", write, "ptx.cuh"), Place("Read", "obk::poll_dsmem", "ptx.cuh"), POLLED)
       for write in ("obk::post_dsmem", "obk::dsmem_address")),  # an address that is the store's own, in one line of the report
     Report("racecheck", GANGS,
-           r"Potential invalid __shared__ write of size 8 bytes\nat obk::(dsmem_address|post_dsmem)\(.* in ptx\.cuh:\d+\n(.*\n)*Address \S+ is located "
+           r"Potential invalid __shared__ write of size 8 bytes\nat obk::(dsmem_address|post_dsmem)\(.* in (?:\S*/)?ptx\.cuh:\d+\n(.*\n)*Address \S+ is located "
            r"in a block that might have already exited",
            "a member of a gang ends after it has seen every word of the last exchange, so after all that others write to it: the "
            "tool knows barriers alone, and there is none at the end"),

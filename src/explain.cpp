@@ -258,7 +258,7 @@ std::string print_program(const runtime::Program& program) {
 
 std::string explain_target(const machine::Machine& machine, std::string_view asked, bool asked_sms,
                            bool explain) {
-  std::string text = fmt::format("{}: {} virtual SMs, {} of fast memory each\n", machine.name,
+  std::string text = fmt::format("{}: {} virtual SMs, {} of scratchpad memory each\n", machine.name,
                                  machine.sms, to_string(machine.scratchpad));
   if (explain)
     text += fmt::format("asked for as '{}', {}\n", asked,

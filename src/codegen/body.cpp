@@ -40,7 +40,8 @@ BodyEmitter::BodyEmitter(const graph::Graph& graph, const stitch::Group& group,
 EmittedBody BodyEmitter::run() {
   direct_ = group_.kind != GroupKind::kStitched &&
             stores_tile_plainly(graph_, group_, *store_access_.at(0), lane_);
-  // Tiles of known shapes have their sums in fast memory; a loop of whole vectors stores them.
+  // Tiles of known shapes have their sums in scratchpad memory; a loop of whole vectors stores
+  // them.
   if (tiles_.vectors && group_.kind == GroupKind::kProduct && packed_b_ &&
       byte_size(group_.product.a_type, 1) == 2)
     direct_ = false;

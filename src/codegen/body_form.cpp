@@ -27,7 +27,7 @@ std::string BodyEmitter::begin() const {
     case Begin::kAlone:
       return "  OBK_WAIT_FOR_PREVIOUS();\n";
     case Begin::kRows:
-      return "  OBK_BEGIN_ROWS();\n";  // and asks for its rows of A
+      return "  OBK_BEGIN_ROWS();\n";  // and requests its rows of A
     case Begin::kWave:
       return "  OBK_BEGIN_WAVE();\n";
   }

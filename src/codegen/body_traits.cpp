@@ -17,9 +17,9 @@ std::string disagreement(const BodyTraits& t) {
   if (t.gemm && (t.gemm->a >= t.operands || t.gemm->b >= t.operands))
     return "a pipelined GEMM's operands are not the body's";
   if (t.async_rows && t.async_rows->a >= t.operands)
-    return "the matrix whose rows are asked for is no operand";
+    return "the matrix whose rows are requested is no operand";
   if (t.async_rows && (t.form != Form::kTaskList || t.waits != Wait::kWaveBefore))
-    return "rows are asked for after the wave before, in one kernel";
+    return "rows are requested after the wave before, in one kernel";
   return "";
 }
 

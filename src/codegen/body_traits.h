@@ -47,7 +47,7 @@ struct PipelinedGemm {
   bool operator==(const PipelinedGemm&) const = default;
 };
 
-/// The matrix whose rows a GEMM of one kernel asks for by a tensor map
+/// The matrix whose rows a GEMM of one kernel requests by a tensor map
 /// (kernels/cuda/exec/rows.cuh).
 struct AsyncRows {
   int64_t a = 0;                // which operand

@@ -12,7 +12,7 @@ Source emit(const graph::Graph& graph, const stitch::Plan& plan, const schedule:
   Source source;
   source.tiles = &tiles;
   std::map<Hash, int> known;
-  // Beside tiles, whose weights stream through the same memory, rows that are asked for ahead get a
+  // Beside tiles, whose weights stream through the same memory, rows that are loaded ahead get a
   // part of it.
   const bool has_tiles =
       std::any_of(plan.groups.begin(), plan.groups.end(), [](const stitch::Group& group) {

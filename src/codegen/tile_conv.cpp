@@ -80,7 +80,7 @@ static int64_t conv_scratch(ObkConv shape, int64_t out_height, const schedule::W
   return most;
 }
 
-/// What such a tile asks for and the compiler knows: whole blocks of channels, X where 16 bytes
+/// What such a tile requests and the compiler knows: whole blocks of channels, X where 16 bytes
 /// begin, weights that are fetched ahead, and nothing padded below X where nothing is above or to
 /// the left.
 bool BodyEmitter::conv_is_static() const {

@@ -19,7 +19,7 @@ static bool rows_begin_at_16(const schedule::Work& work, const schedule::Access&
   return all * size % 16 == 0;
 }
 
-/// What a product of one kernel of all works asks for as soon as A is there
+/// What a product of one kernel of all works requests as soon as A is there
 /// (kernels/cuda/exec/rows.cuh), as a declaration. `at`: where A goes; `pitch` 0: rows of the tile
 /// lie one after another.
 ///

@@ -1,11 +1,12 @@
-/// codegen/tile_gemm_pipelined.h — the text of a product's tile that has a kernel of its own
+/// codegen/tile_gemm_pipelined.h — the text of a tile of a pipelined GEMM kernel
 /// (kernels/cuda/gemm/pipelined_gemm.cuh), where its work says so.
 ///
-///   OBK_PIPELINED_GEMM_BEGIN()    after loads of weights, before all others: waits for the kernel
-///   before OBK_PIPELINED_GEMM_SUMS_OF(type, g, stage, other,
-///   kObkNoStatistics|kObkOfRows|kObkOfPartials, rows, columns, k, a_row, c_row)
-///   OBK_PIPELINED_GEMM_SPLIT_K_OF(type, g, stage, plane, adds, rows, columns, k of a part, a_row,
-///   c_row)   of a cluster
+///   OBK_PIPELINED_GEMM_BEGIN()
+///       after loads of weights, before all others: waits for the kernel before
+///   OBK_PIPELINED_GEMM_SUMS_OF(type, g, stage, other, statistics, rows, columns, k, a_row, c_row)
+///       statistics: kObkNoStatistics, kObkOfRows, kObkOfPartials
+///   OBK_PIPELINED_GEMM_SPLIT_K_OF(type, g, stage, plane, adds, rows, columns, k, a_row, c_row)
+///       of a cluster; k: of a part
 #pragma once
 
 #include <string>

@@ -1,10 +1,10 @@
-/// codegen/tile_grid.h — the tile of a product or a convolution whose kernel's CTAs share a
-/// multiprocessor (kernels/cuda/conv/conv_grid.cuh).
+/// codegen/tile_grid.h — the tile of a GEMM or a convolution whose kernel is a grid of CTAs that
+/// share SMs (kernels/cuda/conv/conv_grid.cuh).
 ///
 ///   in   a group whose work has `ctas_per_sm`
-///   out  text around what an epilogue asks for ahead of its tile; fast memory in bytes
+///   out  text around what an epilogue loads ahead of its tile; scratchpad memory in bytes
 ///
-/// Weights are asked for before the kernel waits for the one before it. A product is a convolution
+/// Weights are loaded before the kernel waits for the one before it. A product is a convolution
 /// of single pixels.
 #pragma once
 

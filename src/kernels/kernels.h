@@ -1,5 +1,5 @@
 /// kernels/kernels.h — the door of `kernels`: hand-written blocks that the emitted program calls or
-/// includes, and the binary interface between bodies and whoever runs them.
+/// includes, and the binary interface between bodies and the runtimes.
 #pragma once
 
 #include "kernels/common/abi.h"

@@ -52,7 +52,7 @@ inline constexpr Rates kSm121 = {1200, 350, 5, peaks(2.6, 1024, 512, 256, 4, 5.7
 inline constexpr double kSmallestTaskNanos = 60;  // not measured: estimate
 
 /// Of the multiprocessors, the share that whole clusters of 3 and more CTAs find room on:
-/// h200_multicast.json, gangs_at_once.
+/// h200_multicast.json, clusters_at_once.
 inline constexpr double kClusterShare = 0.89;
 
 // ---- schedule and fit --------------------------------------------------------------------------

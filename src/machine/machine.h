@@ -29,7 +29,7 @@ struct Machine {
                       // gangs, a power of two; 0: no gangs
   int gang_registers = 0;     // of each thread of a member, that may hold weights from step to step
   Nanos barrier{1000};        // one barrier of all workers
-  Nanos smallest_task{1500};  // below this a task costs more to deal than to run
+  Nanos smallest_task{1500};  // below this a task costs more to schedule than to run
   double flops_per_sm = 1;    // multiply-adds count two; per nanosecond
   double bytes_per_sm = 1;    // streaming from device memory; per nanosecond
   Costs costs;                // what models take beside these rates

@@ -98,7 +98,7 @@ void name_weights(const stitch::Plan& plan, const schedule::TaskGraph& tasks,
     for (ObkTask& task : list) {
       const schedule::Work& work = tasks.works[task.work];
       if (work.grid() || !codegen::work_packs_weights(plan, tasks, work, tiles))
-        continue;  // dealt tasks have no ring
+        continue;  // tasks of a grid have no ring
       const kernels::WeightRange range = weights_of(plan.groups[work.group], work, tiles, task);
       CHECK(range.bytes <= INT32_MAX,
             "work {}: a tile streams {} bytes of weights, a task's record holds {} at most",
@@ -183,8 +183,7 @@ Program assemble(const graph::Graph& graph, const stitch::Plan& plan,
   // with the same strides.
   std::vector<bool> read_plain(tasks.weights.size(), false);
   std::map<std::pair<int, PackRecipe>, int64_t> packed_as;
-  std::map<int, int32_t>
-      broadcast;  // buffers that are given to all, in the order of their first reader
+  std::map<int, int32_t> broadcast;  // broadcast buffers, in the order of their first reader
   for (size_t w = 0; w < tasks.works.size(); ++w) {
     const schedule::Work& work = tasks.works[w];
     const stitch::Group& group = plan.groups[work.group];

@@ -201,7 +201,7 @@ void read_tables(Reader& from, Program& p, const WeightSection& weights, std::st
   if (p.dataflow && p.on_gpu() && p.granularity != machine::Granularity::kMono)
     throw Damaged("a dataflow program is one kernel");
   p.smem_copies = {
-      from.within(from.number<int64_t>(), 0, int64_t{1} << 20, "fast memory of copies")};
+      from.within(from.number<int64_t>(), 0, int64_t{1} << 20, "scratchpad memory of copies")};
   for (auto* ports : {&p.inputs, &p.outputs}) {
     ports->resize(from.count(17));
     for (Port& port : *ports) port.name = from.text(), port.type = from.type();

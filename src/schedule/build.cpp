@@ -59,7 +59,7 @@ TaskGraph build(const Graph& graph, const Plan& plan, const machine::Machine& ma
     if (!strategy.one_kernel() || !work.list()) continue;
     work.form = TaskList{.waits_in_body = true,
                          .shares_rows = !strategy.batch_invariant,
-                         .a_rows = asked_rows(plan.groups[work.group], all, tasks, work)};
+                         .a_rows = async_rows(plan.groups[work.group], all, tasks, work)};
   }
   assign_tasks(plan, machine.sms, strategy.one_kernel(), tasks);
   predict(plan, all, tasks);

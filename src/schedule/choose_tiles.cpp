@@ -67,15 +67,15 @@ void cut_work(const Plan& plan, const Cutting& cut, const TaskGraph& tasks, Work
                                 group.attention.kv_splits *
                                 ((group.attention.queries + work.tile_rows - 1) / work.tile_rows);
     work.task_nanos = nanos / static_cast<double>(std::max<int64_t>(tasks_of_it, 1));
-    // One task a multiprocessor needs no table, and begins sooner without.
+    // No more tasks than workers need no table, and start earlier without.
     const stitch::AttentionTile& tile = group.attention;
     const bool even = rows == tile.queries ||
                       tile.queries % work.tile_rows ==
                           0;  // rectangles of one grid: none ends with a head's or an image's rows
-    const bool alone = cut.strategy.min_grid_bytes.count != 0 && tile.kv_splits == 1 && even &&
-                       tasks_of_it <= cut.workers.count &&
-                       work.buffers.size() <= size_t{kGridOperands};
-    if (alone) work.form = SingleWave{};
+    const bool single_wave = cut.strategy.min_grid_bytes.count != 0 && tile.kv_splits == 1 &&
+                             even && tasks_of_it <= cut.workers.count &&
+                             work.buffers.size() <= size_t{kGridOperands};
+    if (single_wave) work.form = SingleWave{};
     return;
   }
   if (pieces <= 1 && group.kind != GroupKind::kProduct) {

@@ -67,7 +67,7 @@ class DataflowTable {
               (tasks_.buffers[work.buffers[step.slot]].kind == BufferKind::kArena ? arena : ports) =
                   true;
           if (ports && arena) return false;
-          // A body that turns what it reads asks for it by copies of global memory: not of a
+          // A body that turns what it reads requests it by copies of global memory: not of a
           // worker's copy.
           if (arena && work.nest.row_count() > 1)
             for (const Access& access : work.nest.accesses)

@@ -39,11 +39,11 @@ Status validate_dataflow(const Plan& plan, const TaskGraph& tasks) {
             fmt::format("nobody can tell which elements of value %{} a worker has", buffer.value));
       if (buffer.reach == Reach::kBroadcast && work.replicated())
         return refused(
-            fmt::format("value %{} is given, and computed by each worker", buffer.value));
+            fmt::format("value %{} is broadcast, and computed by each worker", buffer.value));
       if (buffer.reach != Reach::kBroadcast && !work.replicated() &&
           buffer.kind == BufferKind::kArena)
         return refused(
-            fmt::format("value %{} is computed in parts and given to nobody", buffer.value));
+            fmt::format("value %{} is computed in parts and not broadcast", buffer.value));
       if (!work.replicated())
         broadcast_in[work.buffers[step.slot]] =
             std::max(broadcast_in[work.buffers[step.slot]], work.wave);
@@ -57,7 +57,7 @@ Status validate_dataflow(const Plan& plan, const TaskGraph& tasks) {
   for (size_t sm = 0; sm < tasks.lists.size(); ++sm) {
     std::map<int, std::vector<Span>> written;
     std::map<int64_t, std::pair<int64_t, int>>
-        lies;  // in fast memory: from, to, which copy was put there last
+        lies;  // in scratchpad memory: from, to, which copy was put there last
     const auto put = [&](int b) {
       const Buffer& buffer = tasks.buffers[b];
       const int64_t low = buffer.copy_at.count, high = low + buffer.size.count;
@@ -91,7 +91,7 @@ Status validate_dataflow(const Plan& plan, const TaskGraph& tasks) {
         if (reads.empty()) continue;
         if (buffer.reach == Reach::kBroadcast) {
           if (broadcast_in[b] < 0 || broadcast_in[b] >= work.wave)
-            return refused(fmt::format("work {} waits for value %{}, which is not given before",
+            return refused(fmt::format("work {} waits for value %{}, which is not broadcast before",
                                        task.work, buffer.value));
           if (gathered.insert(b).second)
             put(b);

@@ -145,7 +145,7 @@ Dag without_free(const Dag& dag, const std::vector<Kernel>& kernels,
 }
 
 std::string demand_text(const Demand& demand) {
-  return fmt::format("{} CTAs of {} threads, {} registers, {} bytes shared, {:.1f} us",
+  return fmt::format("{} blocks of {} threads, {} registers, {} bytes shared, {:.1f} us",
                      demand.blocks, demand.threads, demand.registers, demand.shared_bytes,
                      demand.nanos / 1000);
 }

@@ -5,16 +5,16 @@ namespace obelisk::schedule {
 std::string to_string(const KernelForm& form) {
   struct {
     std::string operator()(const TaskList& list) const {
-      return list.a_rows ? "lists of tasks, rows of A by tensor copies" : "lists of tasks";
+      return list.a_rows ? "lists of tasks, rows of A by block copies" : "lists of tasks";
     }
     std::string operator()(const Grid& grid) const {
       return grid.tasks_per_worker
-                 ? fmt::format("a grid, {} CTAs a multiprocessor", grid.tasks_per_worker)
-                 : "a grid, as many CTAs a multiprocessor as have room";
+                 ? fmt::format("a grid, {} tasks a worker at once", grid.tasks_per_worker)
+                 : "a grid, as many tasks a worker as have room";
     }
     std::string operator()(const SingleWave&) const { return "a grid of one wave"; }
     std::string operator()(const PipelinedGemm&) const {
-      return "a pipelined GEMM, persistent CTAs";
+      return "a pipelined GEMM, a persistent task a worker";
     }
     std::string operator()(const Gang& gang) const {
       return fmt::format("lists of tasks, {} run at once", gang.size);
@@ -28,8 +28,8 @@ std::string print(const Graph& graph, const stitch::Plan& plan, const TaskGraph&
   std::string out = fmt::format("{} waves, {} works, {} tasks, arena {}\n", tasks.waves,
                                 tasks.works.size(), tasks.task_count(), to_string(tasks.arena));
   if (tasks.dataflow)
-    out +=
-        fmt::format("flows: no barriers, copies in {} of fast memory\n", to_string(tasks.copies));
+    out += fmt::format("dataflow: no barriers, copies in {} of scratchpad memory\n",
+                       to_string(tasks.copies));
   for (size_t b = 0; b < tasks.buffers.size(); ++b) {
     const Buffer& buffer = tasks.buffers[b];
     out += fmt::format("buffer {} {} {}: {}", b,

@@ -106,7 +106,7 @@ void cut_grid_tiles(const Cutting& cut, ObkConv shape, int64_t outputs, int64_t 
   constexpr int64_t kMostWidth = 128;
   const kernels::TileLibrary& tiles = cut.tiles;
   const int64_t all = work.nest.row_count();
-  if (!takes_async_mma(cut.machine, cut.strategy)) return;  // the machines that have wgmma
+  if (!takes_async_mma(cut.machine, cut.strategy)) return;
   if (cut.strategy.min_grid_bytes.count == 0 || all == 0 ||
       work.buffers.size() > size_t{kGridOperands} || !tiles.conv.pixels)
     return;
@@ -121,7 +121,7 @@ void cut_grid_tiles(const Cutting& cut, ObkConv shape, int64_t outputs, int64_t 
       shape.channels = width;
       const double nanos = tiles.conv.pixels->nanos(&shape);
       if (nanos <= 0) continue;
-      // Whole rounds of all multiprocessors, or where other kernels fill the last one, parts of
+      // Whole rounds of all workers, or where other kernels fill the last one, parts of
       // them: between the two.
       const int64_t together = int64_t{cut.workers.count} * per_worker;
       const double whole = static_cast<double>((count + together - 1) / together * per_worker);

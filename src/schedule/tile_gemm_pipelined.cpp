@@ -32,7 +32,7 @@ std::optional<RowMatrix> row_matrix(const Group& group, const Nest& nest) {
   return m.rows * pitch < INT32_MAX ? std::optional(m) : std::nullopt;
 }
 
-std::optional<RowMatrix> asked_rows(const Group& group, const Cutting& cut, const TaskGraph& tasks,
+std::optional<RowMatrix> async_rows(const Group& group, const Cutting& cut, const TaskGraph& tasks,
                                     const Work& work) {
   using namespace kernels::async_mma_bounds;
   if (!cut.strategy.one_kernel() || !takes_async_mma(cut.machine, cut.strategy) ||

@@ -138,7 +138,7 @@ bool Former::may_join(const Loop& form, const std::vector<Read>& reads, int targ
     if (draft.members.count(read.value) == 0) continue;
     if ((reduces && made_of_demoted_.count(read.value)) ||
         demoted_.fully.count(graph_.value(read.value).producer)) {
-      why = "its row has no place in fast memory";
+      why = "its row has no place in scratchpad memory";
       return false;
     }
   }

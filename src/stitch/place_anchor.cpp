@@ -68,7 +68,7 @@ void Former::place_anchor(NodeId n, Draft draft, int column, const std::vector<V
   draft.group.nodes = {n};
   draft.anchored = true;
   draft.open = false;
-  // The halves of a twin product are two members, at the same points.
+  // The halves of a dual GEMM are two members, at the same points.
   std::vector<ValueId> outs = {graph_.node(n).outputs[0]};
   if (draft.group.kind == GroupKind::kProduct && draft.group.product.dual) {
     outs = graph_.node(views_.dual_gemm_of(n)).outputs;

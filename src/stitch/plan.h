@@ -110,7 +110,7 @@ struct Product {
   DType a_type = DType::f32, b_type = DType::f32;
   bool tf32 = false;  // of f32: its tile rounds what it multiplies to 10 bits of mantissa
   int32_t tile_type() const { return tf32 ? int32_t{kObkTf32} : static_cast<int32_t>(a_type); }
-  int64_t split_k = 1;  // of k: each is summed for itself, then they are added in order
+  int64_t split_k = 1;  // parts of k: each is summed for itself, then they are added in order
   /// The tile gives a norm's statistics of the rows of A as well (ops::Op::NormStatistics): of A,
   /// or where the body that stores A leaves partial ones (Group::partials), of these.
   struct Statistics {
@@ -123,9 +123,9 @@ struct Product {
 /// operands are loaded asynchronously (schedule/tile_gemm_pipelined.h); the latter exclusive.
 inline constexpr int64_t kFewestPipelinedRows = kernels::pipelined_bounds::kFewestRows,
                          kMostPipelinedRows = kernels::pipelined_bounds::kMostRows + 1;
-/// Whether clusters compute the parts of such a product and add them: what follows joins it as it
-/// joins other products. All clusters run at once with tiles of up to 112 columns (ViT-B/16: 4 x 7
-/// tiles, 0.6 us a layer less on an H200 than sums through memory); wider ones were not measured.
+/// Whether gangs of workers compute the split-K parts of such a GEMM and add them, so that an
+/// epilogue joins it as it joins other GEMMs: where all gangs run at once with tiles of up to 112
+/// columns. Wider tiles were not measured.
 inline bool splits_meet(const machine::Machine& machine, const machine::Strategy& strategy,
                         int64_t rows, int64_t columns, int64_t parts) {
   using namespace kernels::pipelined_bounds;

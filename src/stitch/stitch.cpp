@@ -41,8 +41,8 @@ std::string_view to_string(GroupKind kind) {
 namespace {
 
 /// Tiles of products, convolutions and attention of f32 round what they multiply. A sum of products
-/// that is told as a reduction stays exact, and so do depthwise convolutions, which multiply on no
-/// tensor core.
+/// that is expressed as a reduction stays exact, and so do depthwise convolutions, which no matrix
+/// unit multiplies.
 void round_operands(const Graph& graph, Group& group) {
   if (group.anchor == graph::kNone ||
       ops::row(graph.node(group.anchor).op).kind != ops::Kind::kCompute)
@@ -83,8 +83,8 @@ Plan plan(const Graph& graph, const machine::Machine& device, const machine::Str
   Demoted demoted;
   Grouping grouping;
   std::optional<Views> formed;
-  for (bool fits = false; !fits;) {  // rows that have no place in fast memory go to far memory, one
-                                     // of each group a round
+  for (bool fits = false; !fits;) {  // rows that have no place in scratchpad memory go to global
+                                     // memory, one of each group a round
     formed.emplace(graph, options, tiles);
     grouping = form_groups(graph, *formed, device, strategy, options, tiles, demoted);
     fits = true;

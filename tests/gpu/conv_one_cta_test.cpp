@@ -1,6 +1,6 @@
 // Convolution tiles whose shape stands in their text, on a core (one_cta.h), against the
 // definition: every tile of an image, sums of a row of blocks, called one after another with
-// weights asked for ahead or not.
+// weights loaded ahead or not.
 #include "one_cta_wgmma.h"
 
 #include <random>

@@ -1,5 +1,5 @@
 // Product tiles of dataflow programs (dataflow.cuh), on a core (one_cta.h): rows that lie in shared
-// memory, pages of 16 KB that a warp of its own asks for in the order of the tiles, operands of a
+// memory, pages of 16 KB that a warp of its own requests in the order of the tiles, operands of a
 // page read while those before are multiplied. Against sums in double.
 #include "one_cta.h"
 

@@ -1,6 +1,6 @@
 // Product tiles of known shapes on the GPU: against sums in double, and bit for bit against the
 // tile that takes any shape. Whole and partial rows, few rows, k that is no multiple of 64, all of
-// k at once and in stages, more pages of weights than the ring holds, weights asked for ahead or
+// k at once and in stages, more pages of weights than the ring holds, weights loaded ahead or
 // not. Without a GPU they are only compiled.
 #include <random>
 
@@ -24,7 +24,7 @@ const std::vector<FixedCase> kMixed = {
     {32, 1, 392, 392, 1},     {8, 5, 256, 256, 6},      {64, 40, 384, 384, 48},
     {16, 33, 128, 128, 33},   {32, 24, 16, 16, 24},
 };
-/* Both operands streamed: gemm_wgmma_pipelined.cuh. */
+/* Both operands pipelined: gemm_wgmma_pipelined.cuh. */
 const std::vector<FixedCase> kPipelined = {
     {64, 128, 768, 776, 136},    {64, 128, 64, 64, 136},        {50, 160, 320, 320, 168},
     {64, 144, 1000, 1000, 152},  {64, 64, 2304, 2304, 72},      {64, 32, 2048, 2048, 40},

@@ -42,7 +42,8 @@ struct Case {
 void check(const Case& c, unsigned slow) {
   SCOPED_TRACE(fmt::format("{} x {} x {}, B {}, A {} behind{}{}{}, slow {:#x}", c.m, c.n, c.k,
                            static_cast<int>(c.b), c.a_shift, c.transposed ? ", transposed" : "",
-                           c.accumulate ? ", onto C" : "", c.in_smem ? ", near" : "", slow));
+                           c.accumulate ? ", onto C" : "", c.in_smem ? ", C in shared memory" : "",
+                           slow));
   std::mt19937 random(static_cast<unsigned>(c.m * 7 + c.n * 3 + c.k));
   std::uniform_real_distribution<float> uniform(-1, 1);
   const auto half = [&] {

@@ -1,5 +1,5 @@
 // Product tiles of one to eight rows whose shape stands in their text, on a core (one_cta.h):
-// against sums in double, tile after tile with weights asked for ahead or not, by rings of two to
+// against sums in double, tile after tile with weights loaded ahead or not, by rings of two to
 // eight pages.
 #include "one_cta.h"
 
@@ -57,7 +57,7 @@ TEST_P(OneCtaSkinny, SumsAsDefined) {
           obk::ring_load_ahead(numbers.weights_of(tile));
           __syncthreads();
         }
-        if (threadIdx.x == 0) {  // some tiles ask for pages of the next
+        if (threadIdx.x == 0) {  // some tiles request pages of the next
           obk::ring_after() = numbers.weights_of(tile + 1);
           if (tile + 1 == kTiles || tile % 3 == 2) obk::ring_after().chunks = 0;
         }

@@ -20,7 +20,7 @@ constexpr const char* kText = R"cu(
 
 struct Job {
   ObkGemm g;          /* c: the place in global memory */
-  const char* weights; /* to ask for ahead, or null */
+  const char* weights; /* to request ahead, or null */
   int32_t groups, chunks;
   int32_t flags;      /* 1: through shared memory, 2: A staged in shared memory, 4: compare */
   int32_t wave;
@@ -370,7 +370,7 @@ struct Jobs {
         jobs.push_back(job);
       }
   }
-  /// Deals the jobs to the SMs in turn and runs them. Microseconds.
+  /// Assigns the jobs to the SMs in turn and runs them. Microseconds.
   double run(int pages, int repeats, uint64_t* wrong) {
     const int sms = g.gpu.sms;
     int waves = 1;

@@ -339,7 +339,7 @@ class AsyncRows : public testing::TestWithParam<const char*> {};
 class PipelinedGemm : public testing::TestWithParam<const char*> {};
 
 /// Graphs of so many rows, whose first output's rows are the same however many there are, and all
-/// bits from run to run (OBELISK_GPU_RUNS of them). `streamed`: kernels of their own that one of
+/// bits from run to run (OBELISK_GPU_RUNS of them). `pipelined`: kernels of their own that one of
 /// more than 32 rows has, in clusters of `parts`.
 void expect_pipelined(const std::function<graph::Graph(DType, int64_t rows)>& graph_of,
                       const std::string& name, const std::vector<int64_t>& all_rows, int pipelined,
@@ -697,7 +697,7 @@ TEST_P(Dataflow, EqualInterpreterInAllContexts) {
   auto quick = load_cuda(program, {.cache_dir = "off"});
   ASSERT_TRUE(quick.ok()) << quick.error().text();
   for (const KernelReport& kernel : (*(*quick)->device()).kernels)
-    EXPECT_LE(kernel.spill_bytes, 64) << kernel.name << " keeps registers in far memory";
+    EXPECT_LE(kernel.spill_bytes, 64) << kernel.name << " spills registers to local memory";
   auto context = (*executable)->context();
   if (!context.ok()) {
     ASSERT_EQ(context.error().code, Code::kDevice) << context.error().text();

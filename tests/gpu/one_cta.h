@@ -11,7 +11,7 @@
 //
 // A fiber runs until it waits; one_cta::rests lets warps fall behind. What a real machine adds,
 // orders of memory between threads that do not meet, is not seen here. Copies are done when they
-// are asked for, those of single threads (copy16) with OBELISK_LATE_COPIES=1 not before their
+// are requested, those of single threads (copy16) with OBELISK_LATE_COPIES=1 not before their
 // thread waits for their group, and only inside memory that one_cta::readable names.
 #pragma once
 
@@ -164,7 +164,7 @@ struct RowsMap {
   const char* at;
   int64_t rows, pitch, blocks, together;
 };
-/// What bulk_prefetch asked for.
+/// What bulk_prefetch requested.
 inline std::vector<std::pair<const char*, uint32_t>> prefetched;
 
 /// What each lane brings, seen by all of its warp.

@@ -295,7 +295,7 @@ void multiply(const Tile& t, const Cut& cut) {
   };
   one_cta::copies_rows = [] {
     CHECK(obk::waited[one_cta::rank][threadIdx.x],
-          "rows are asked for before the kernel before has ended");
+          "rows are requested before the kernel before has ended");
   };
   obk::of_previous = {a.at, a.at + rows * pitch * 2};
   for (int k = 0; k < cut.ctas / cut.share; ++k) {  // CTAs, or clusters of them
@@ -316,7 +316,7 @@ void multiply(const Tile& t, const Cut& cut) {
   std::sort(one_cta::prefetched.begin(), one_cta::prefetched.end());
   const char* until = next;
   for (const auto& [from, bytes] : one_cta::prefetched) {
-    ASSERT_EQ(from, until) << "the next product's weights are asked for once";
+    ASSERT_EQ(from, until) << "the next product's weights are requested once";
     until = from + bytes;
   }
   EXPECT_EQ(until, next + p.next_bytes);

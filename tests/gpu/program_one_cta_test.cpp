@@ -1,7 +1,7 @@
 // One kernel with barriers (program.cuh) as one of two CTAs on a core (one_cta.h): a list of tasks,
 // several in a wave, waves without any, products whose rows come by maps, whose pages are more than
 // the ring's, next to one another and behind tasks without weights; the other CTA arrives some
-// looks later. Sums in their order, bit by bit; no row is asked for before both have left the wave
+// looks later. Sums in their order, bit by bit; no row is requested before both have left the wave
 // before; warps fall behind, copies come late.
 #include "one_cta_wgmma.h"
 
@@ -112,7 +112,7 @@ uint64_t run(const std::vector<Entry>& list, int waves, unsigned slow) {
   };
   one_cta::copies_rows = [&] {
     CHECK(counter % 2 == 0 && threadIdx.x == 0,
-          "rows are asked for before the other CTA has left the wave");
+          "rows are requested before the other CTA has left the wave");
     ++issued;
   };
   one_cta::rests = [&](int warp, int round) { return (slow >> warp & 1) != 0 && round % 12 != 0; };

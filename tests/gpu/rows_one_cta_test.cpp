@@ -1,6 +1,6 @@
 // Products of one kernel whose rows come by maps (rows.cuh) on a core (one_cta.h): a list of tasks
 // one after another in one CTA, against sums in the order of gemm_mma.cuh, bit by bit: tiles of few
-// and of many copies in turns, of few rows and columns, weights of which two pages are asked for
+// and of many copies in turns, of few rows and columns, weights of which two pages are requested
 // ahead. Nothing of A may be read before the wave before has ended. And tiles beside whose threads
 // copy A themselves (gemm_fixed.cuh).
 #include "one_cta_wgmma.h"
@@ -101,7 +101,7 @@ TEST(AsyncRows, TilesOfFewAndManyCopiesInTurns) {
     int issued = 0;
     obk::of_any_shape = 0;
     one_cta::copies_rows = [&] {
-      CHECK(ended && threadIdx.x == 0, "rows are asked for before the wave before has ended");
+      CHECK(ended && threadIdx.x == 0, "rows are requested before the wave before has ended");
       ++issued;
     };
     memset(one_cta::shared, 0xff, sizeof one_cta::shared);

@@ -90,7 +90,7 @@ static __device__ __forceinline__ void obk_dispatch(int32_t, const ObkTask* t, c
   unsigned bad = 0;
   if (threadIdx.x == 0) fall_behind(run, step, w->sm);
 #ifdef STRESS_ROWS
-  /* 64 rows by the copy engine, as a product asks for them: by the thread that waits. */
+  /* 64 rows by TMA, as a product requests them: by the thread that waits. */
   typedef obk::FixedShape<64, 48, 2 * kRowWords, 2 * kRowWords, 56> Shape;
   const int row = (w->sm * 37 + step * 101) % (all - 63);
   const obk::AsyncRows<true, STRESS_ROWS, Shape> rows(x[7], row, 0, w->scratch);
@@ -203,7 +203,7 @@ struct Form {
     tables.weights = g.make(host.size() * 4, 0);
     EXPECT_EQ(g.d->CopyToDevice(tables.weights, host.data(), host.size() * 4), 0);
     tables.chunks = idle ? kPages : 3,
-    tables.groups = dataflow ? 16 : 24;  // a page each; more than are asked for before the wait
+    tables.groups = dataflow ? 16 : 24;  // a page each; more than are requested before the wait
     wrong = g.make(8, 0);
     void* memory = nullptr;
     EXPECT_EQ(g.d->MemHostAlloc(&memory, sizeof(ObkWatch), kHostMapped), 0);
@@ -347,19 +347,19 @@ void expect_right(const char* name, Form& form) {
     GTEST_SKIP() << "copies and wgmma of " << to_string(gpu->arch);              \
   OPEN(device, kText, "OBK_WATCHDOG=4000000000LL", "OBK_MONO=1", "OBK_RING=2", __VA_ARGS__)
 
-// Release by one warp while another asks for two pages, the rest after the wait (go_to, rows.cuh).
+// Release by one warp while another requests two pages, the rest after the wait (go_to, rows.cuh).
 TEST(Signals, WordsOfOneKernel) {
   OPEN_FORM(g, "STRESS_PLAIN=1");
   Form form(g, false, false);
   expect_right("one kernel, pages after the signal", form);
 }
-// The same where the thread that waits asks for rows by the copy engine, behind a proxy fence.
+// The same where the thread that waits requests rows by TMA, behind a proxy fence.
 TEST(Signals, RowsByTheCopyEngine) {
   OPEN_FORM(g, "STRESS_ROWS=1");
   Form form(g, false, false);
-  expect_right("one kernel, rows by the copy engine", form);
+  expect_right("one kernel, rows by TMA", form);
 }
-// Few rows: CTAs that have no task in a wave arrive without order, while a warp asks for pages in
+// Few rows: CTAs that have no task in a wave arrive without order, while a warp requests pages in
 // step with their coming.
 TEST(Signals, IdleWavesOfFewRows) {
   OPEN_FORM(g, "OBK_FEW_ROWS=1");

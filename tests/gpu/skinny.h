@@ -30,7 +30,7 @@ void tile_of(const ObkGemm& g) {
         tile_of<bfloat, obk::FixedShape<rows, columns, k, k, c_row> > \
   }
 
-/// A, and B of so many tiles' columns, packed, where the copy engine may read it.
+/// A, and B of so many tiles' columns, packed, where TMA may read it.
 struct SkinnyNumbers {
   SkinnyNumbers(const Skinny& of, int tiles) : c(of), n(tiles * of.wide()) {
     const auto number = static_cast<int32_t>(c.type());

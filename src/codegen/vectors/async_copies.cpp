@@ -1,10 +1,10 @@
-// Batches that are asked for ahead: several lie in fast memory before the first is computed.
+// Batches that are loaded ahead: several lie in scratchpad memory before the first is computed.
 #include "codegen/scalars.h"
 #include "codegen/vectors/emitter.h"
 
 namespace obelisk::codegen {
 
-/// Whether a load may be asked for ahead, into a thread's own pieces of fast memory.
+/// Whether a load may be issued ahead, into a thread's own part of the scratchpad memory.
 bool VectorEmitter::may_wait(const Load& load) const {
   const int64_t bytes = v_ * byte_size(load.storage, 1);
   return packs(load, v_) && load_access_.at(load.expr)->affine &&
@@ -23,7 +23,7 @@ bool VectorEmitter::take_slots(int64_t bytes, int64_t batches) {
   return true;
 }
 
-/// Rows, or points of a flat body, in batches that are asked for ahead. `all`: of a group, or of a
+/// Rows, or points of a flat body, in batches that are loaded ahead. `all`: of a group, or of a
 /// thread.
 bool VectorEmitter::plan_slots(int64_t all) {
   if (job_.anchored) return false;
@@ -48,7 +48,7 @@ bool VectorEmitter::plan_slots(int64_t all) {
   return true;
 }
 
-/// Across: columns in batches that are asked for ahead, where one walk sees them all. `here`:
+/// Across: columns in batches that are loaded ahead, where one walk sees them all. `here`:
 /// columns of a slice.
 void VectorEmitter::plan_slots_across(int64_t here) {
   constexpr int64_t kLargest = 32 * 1024;
@@ -67,8 +67,8 @@ void VectorEmitter::plan_slots_across(int64_t here) {
 }
 
 /// Rows or points, batch after batch, each loaded some batches ahead of its use by asynchronous
-/// copies into slots of fast memory. A thread takes what it has asked for itself, so that nobody
-/// waits for anybody. A slot is filled again after the batch behind it has been taken.
+/// copies into slots of scratchpad memory. A thread takes what it has loaded itself, so that
+/// nobody waits for anybody. A slot is filled again after the batch behind it has been taken.
 VectorText VectorEmitter::in_slots() {
   VectorText text;
   text.scratch = slots_ * slot_bytes_;
@@ -128,7 +128,7 @@ std::string VectorEmitter::async_loads(const std::string& indent, const std::str
              indent, behind, slot_bytes_);
 }
 
-/// The packs of a batch from where they were asked for to registers.
+/// The packs of a batch from where they were requested to registers.
 std::string VectorEmitter::taken(const std::string& indent, const std::string& index,
                                  const std::string& each) {
   std::string text, behind = "0";

@@ -47,7 +47,7 @@ class VectorEmitter {
       : job_(job), body_(job.body), exprs_(job.body.exprs), nest_(job.nest) {}
 
   std::optional<VectorText> run();
-  /// CTAs that share a multiprocessor where tasks are dealt, as registers let them.
+  /// CTAs that share an SM in a grid, as many as registers leave room for.
   int ctas_by_registers() const;
 
  private:
@@ -117,7 +117,7 @@ class VectorEmitter {
   void load_loop(const Indices& over, const std::vector<const Load*>& list, std::string& out,
                  const std::string& indent, bool free);
   void tile_loads(std::string& out, const std::string& indent);
-  /// Whether what an epilogue reads beside the tile is asked for before the tile is computed: one
+  /// Whether what an epilogue reads beside the tile is requested before the tile is computed: one
   /// batch of few registers.
   bool flies_ahead() const;
   void hold_back();
@@ -182,7 +182,7 @@ class VectorEmitter {
   std::string aliases(const std::string& indent, const std::string& of) const;
   void points(std::string& out);
   void columns_text(std::string& out) const;
-  /// The loads of the next batch are asked for before this one is computed.
+  /// The loads of the next batch are requested before this one is computed.
   std::string overlapped(const std::string& loads) const;
   static std::string unindented(const std::string& text);
   std::string first_text() const {
@@ -206,7 +206,7 @@ class VectorEmitter {
   VectorText transposed();
   void need(ExprId id);
 
-  // ---- async_copies.cpp: rows that are asked for some batches ahead
+  // ---- async_copies.cpp: rows that are requested some batches ahead
   bool may_wait(const Load& load) const;
   bool take_slots(int64_t bytes, int64_t batches);
   bool plan_slots(int64_t all);
@@ -230,9 +230,11 @@ class VectorEmitter {
   std::vector<Member> members_;  // of a batch: what its loads fill
   bool overlaps_ = false;        // batches follow each other
   bool gives_partials_ = false;
-  int64_t words_ = 0, slots_ = 0,
-          slot_bytes_ =
-              0;  // registers of a batch; batches in fast memory that are asked for ahead, 0: none
+  int64_t
+      words_ = 0,
+      slots_ = 0,
+      slot_bytes_ =
+          0;  // registers of a batch; batches in scratchpad memory that are loaded ahead, 0: none
   std::set<ExprId> loaded_;
   std::map<ExprId, int> varies_;
   std::map<int, int> dim_of_;

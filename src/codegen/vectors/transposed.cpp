@@ -4,11 +4,11 @@
 
 namespace obelisk::codegen {
 
-/// A transposition: squares of 64 by 64 (`tall` by 64 of 16 bits where tasks are dealt) come in
-/// packs along the rows, some squares ahead of their turn, lie in fast memory, and leave in packs
-/// along the columns. Where there is room two squares have a place, so that one is written while
-/// the one before is read. Of 16 bits two columns come to the same thread, which turns them as
-/// words: four lanes walk along the rows, eight across, so that each has a bank of its own.
+/// A transposition: squares of 64 by 64 (`tall` by 64 of 16 bits in a grid) come in
+/// packs along the rows, some squares ahead of their turn, lie in scratchpad memory, and leave in
+/// packs along the columns. Where there is room two squares have a place, so that one is written
+/// while the one before is read. Of 16 bits two columns come to the same thread, which turns them
+/// as words: four lanes walk along the rows, eight across, so that each has a bank of its own.
 VectorText VectorEmitter::transposed() {
   VectorText text;
   std::string& out = text.rows;
@@ -80,7 +80,7 @@ VectorText VectorEmitter::transposed() {
     const std::string own =
         fmt::format("(char*)w->scratch + {} + slot * {} + {} * {} * OBK_ALL_THREADS", behind,
                     async_bytes, pairs ? "(2 * k + h)" : "k", v * bytes);
-    // Copies of less than four bytes are not asked for: they are made at once.
+    // Copies of less than four bytes are not requested: they are made at once.
     const std::string pointer = job_.pointer(exprs_[load.expr].slot, false);
     ask += v * bytes >= 4
                ? fmt::format("      obk::async_pack<{}>({}, {}, {});\n", v, own, pointer, at)

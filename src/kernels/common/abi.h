@@ -15,7 +15,7 @@ typedef struct ObkTask {
   uint32_t wave;  /* tasks of one wave run in any order; a barrier stands between waves */
   int64_t r0, r1; /* rows of the domain, linear over its row dimensions */
   int64_t c0, c1; /* columns */
-  /* What the task streams, so that a machine may ask for it before the task. Packed weights: their
+  /* What the task streams, so that a machine may request it before the task. Packed weights: their
    * byte offset into the work's last operand (a GPU's loader makes it an address), bytes, 0 for
    * none, and bytes of a group of columns. Or keys and values that the caller keeps
    * (OBK_HAS_IN_PLACE_KV): OBK_IN_PLACE_KEYS and OBK_IN_PLACE_VALUES, where the ranges of the last
@@ -36,8 +36,8 @@ typedef struct ObkTask {
 
 struct ObkKernels; /* kernels/cpu/table.h: the tile library's entry points, called by bodies */
 
-/* A worker: one virtual SM. `scratch` is its fast memory, 64-byte aligned, private to the worker
- * while a task runs. */
+/* A worker: one virtual SM. `scratch` is its scratchpad memory, 64-byte aligned, private to the
+ * worker while a task runs. */
 typedef struct ObkWorker {
   void* scratch;
   int64_t scratch_bytes;

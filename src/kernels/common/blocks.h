@@ -89,13 +89,14 @@ struct ObkRecurrent {
   int64_t steps, batch, directions, first_backwards;
 };
 #define OBK_RECURRENT_BATCH 8
-/* Words of a step that members of a cluster leave in one another's fast memory, at most. */
+/* Words of a step that members of a cluster leave in one another's scratchpad memory, at most. */
 #define OBK_RECURRENT_DSMEM 512
-/* On a core: floats of fast memory a unit and sequence: two states, the cell, the gates' sums. */
+/* On a core: floats of scratchpad memory a unit and sequence: two states, the cell, the gates'
+ * sums. */
 static constexpr inline int64_t obk_recurrent_floats(int64_t gates) { return 3 + gates; }
-/* On a GPU: units of one member; and bytes of fast memory: two states, a row of each sequence, in
- * pieces of 32 or 128 units, an odd count of 64 bytes so that rows below one another meet no bank
- * twice. */
+/* On a GPU: units of one member; and bytes of scratchpad memory: two states, a row of each
+ * sequence, in pieces of 32 or 128 units, an odd count of 64 bytes so that rows below one another
+ * meet no bank twice. */
 static constexpr inline int64_t obk_recurrent_units(int64_t hidden, int64_t gang) {
   return ((hidden + gang - 1) / gang + 3) / 4 * 4;
 }

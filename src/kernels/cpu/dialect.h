@@ -101,7 +101,7 @@ static inline void store_bytes(void* to, const uint32_t* words) {
 #include "packs.h"
 namespace obk {
 
-/* A pack that is asked for ahead of its use, into fast memory, and taken from there. */
+/* A pack that is loaded ahead of its use, into scratchpad memory, and taken from there. */
 template <int V, typename T>
 static inline void async_pack(char* own, const T* p, int64_t i) {
   memcpy(own, p + i, V * sizeof(T));
@@ -117,7 +117,7 @@ static inline void keep_pack(char* own, const Pack<T, V>& pack) {
   memcpy(own, pack.words, V * sizeof(T));
 }
 
-/* Of the rows of a product's A, where its body asks for them: mean and 1 / sqrt(variance +
+/* Of the rows of a product's A, where its body requests them: mean and 1 / sqrt(variance +
  * epsilon). */
 template <int type>
 static inline void row_statistics(const ObkGemm& g) {

@@ -103,11 +103,11 @@ Status CudaContext::bind(Handle stream) {
     for (const auto& [node, k] : grid_nodes_) {
       const Launch& launch = executable_->cut_.launches[k];
       ObkGrid rectangles = grid(launch, 0);
-      ObkPipelinedGemm record = {};
+      ObkPipelinedGemm gemm_record = {};
       if (launch.pipelined_gemm) {
-        TRY(record, pipelined_gemm(launch, 0));
+        TRY(gemm_record, pipelined_gemm(launch, 0));
       }
-      void* parameters[] = {launch.pipelined_gemm ? static_cast<void*>(&record) : &rectangles};
+      void* parameters[] = {launch.pipelined_gemm ? static_cast<void*>(&gemm_record) : &rectangles};
       const KernelNode now = node_of(k, parameters);
       TRY_STATUS(check(driver_.GraphSetKernel(graph_, node, &now), "name a kernel's ports"));
     }
@@ -170,7 +170,7 @@ Status CudaContext::failed(Status status) {
         w.kind == 1   ? "the grid barrier"
         : w.kind == 4 ? "another member of its gang"
         : w.kind == 5 ? "a value that other SMs give"
-        : w.kind == 6 ? "rows of a product"
+        : w.kind == 6 ? "rows of a GEMM"
                       : "a page of weights",
         w.counter, w.task,
         task ? fmt::format(" (wave {}, '{}')", task->wave, program().works[task->work].label)

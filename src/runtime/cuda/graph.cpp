@@ -119,11 +119,11 @@ Result<Handle> CudaContext::make_graph(DevicePointer stamps) {
         record.stamps =
             stamps ? stamps + static_cast<uint64_t>(launch.first_task) * sizeof(ObkStamp) : 0;
         ObkGrid rectangles = launch.grid ? grid(launch, stamps) : ObkGrid{};
-        ObkPipelinedGemm record = {};
+        ObkPipelinedGemm gemm_record = {};
         if (launch.pipelined_gemm) {
-          TRY(record, pipelined_gemm(launch, stamps));
+          TRY(gemm_record, pipelined_gemm(launch, stamps));
         }
-        void* parameters[] = {launch.pipelined_gemm ? static_cast<void*>(&record)
+        void* parameters[] = {launch.pipelined_gemm ? static_cast<void*>(&gemm_record)
                               : launch.grid         ? static_cast<void*>(&rectangles)
                                                     : &record};
         const KernelNode node = node_of(k, parameters);

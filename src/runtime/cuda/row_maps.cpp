@@ -18,7 +18,7 @@ Result<int64_t> async_rows(const Program& program, const WorkRecord& work, Table
                       rows * pitch * 2 <= program.arena.count - work.operands[a].index;
   if (!inside)
     return Error{Code::kBuild, "runtime",
-                 fmt::format("a product asks for rows as {}; wanted: a matrix of 16-bit numbers "
+                 fmt::format("a product requests rows as {}; wanted: a matrix of 16-bit numbers "
                              "inside the workspace",
                              to_string(program.bodies[work.body].traits)),
                  work.label, "compile the model again"};

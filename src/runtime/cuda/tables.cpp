@@ -92,11 +92,12 @@ class TableMaker {
     for (const Gather& gather : work.gathers) {
       if (gather.from % obk::kGatherUnit != 0 || gather.from / obk::kGatherUnit > UINT32_MAX ||
           gather.words % 2 != 0 || gather.smem_copy % obk::kGatherUnit != 0)
-        return Error{Code::kBuild, "runtime",
-                     fmt::format("a given value of {} words lies at {}, its copy at {}; wanted: "
-                                 "pairs of words at multiples of {}",
-                                 gather.words, gather.from, gather.smem_copy, obk::kGatherUnit),
-                     work.label, "compile the model again"};
+        return Error{
+            Code::kBuild, "runtime",
+            fmt::format("a broadcast value of {} words lies at {}, its copy at {}; wanted: "
+                        "pairs of words at multiples of {}",
+                        gather.words, gather.from, gather.smem_copy, obk::kGatherUnit),
+            work.label, "compile the model again"};
       const ObkGather one = {static_cast<uint32_t>(gather.from / obk::kGatherUnit),
                              static_cast<uint32_t>(gather.smem_copy),
                              static_cast<int32_t>(gather.words / 2), 0};

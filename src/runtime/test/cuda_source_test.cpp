@@ -91,7 +91,7 @@ TEST(CudaSource, OnlyTheBodyThatWouldBeSerialisedLosesItsWgmmaTiles) {
   EXPECT_GT(narrow->find("#define OBK_WGMMA_TILES OBK_INLINED"), narrow->find("/* second */"));
 }
 
-// What a streamed product's epilogue reads of weights is asked for before its kernel waits for the
+// What a pipelined GEMM's epilogue reads of weights is requested before its kernel waits for the
 // one before, what others compute after it.
 TEST(CudaSource, APipelinedGemmReadsOnlyWeightsBeforeItWaits) {
   const machine::Machine device = *machine::gpu("sm_90a");
@@ -151,7 +151,7 @@ Program in_one_kernel(int64_t rows, int64_t width, int layers) {
   return program;
 }
 
-// A body of one kernel waits for the wave before after it has asked for weights and before all
+// A body of one kernel waits for the wave before after it has requested weights and before all
 // other loads; where its text does not, its caller does.
 TEST(CudaSource, ABodyOfOneKernelReadsOnlyWeightsBeforeItWaits) {
   const Program program = in_one_kernel(128, 768, 1);
@@ -340,7 +340,7 @@ TEST(CudaSource, LongRowsOfOneKernelAreSharedByAllThreads) {
       << text_of(false, 768);
 }
 
-// Maps of matrices whose rows products of one kernel ask for: behind the arena, one a matrix, their
+// Maps of matrices whose rows products of one kernel request: behind the arena, one a matrix, their
 // addresses behind the operands; numbers of a damaged file are refused.
 TEST(CudaTables, MapsOfAsyncRowsLieBehindTheArena) {
   Program program = in_one_kernel(128, 768, 4);
@@ -393,7 +393,7 @@ TEST(CudaTables, MapsOfAsyncRowsLieBehindTheArena) {
   }
 }
 
-// What a streamed product's kernel copies lies inside its packed weights and its places; numbers of
+// What a pipelined GEMM's kernel copies lies inside its packed weights and its places; numbers of
 // a damaged file are refused.
 TEST(CudaTables, APipelinedGemmStaysInsideItsOperands) {
   const machine::Machine device = *machine::gpu("sm_90a");
@@ -504,7 +504,7 @@ TEST(CudaTables, APipelinedGemmStaysInsideItsOperands) {
   EXPECT_EQ(overlaid, 2);  // those of 197 rows
 }
 
-/// The bodies of a graph of kernels whose works are dealt from `deals` bytes on.
+/// The bodies of a graph of kernels whose works are grids from `grid_bytes` bytes on.
 std::vector<codegen::BodyText> bodies_of(const std::string& text, int64_t grid_bytes) {
   const auto graph = graph::parse("graph \"g\" {\n" + text + "}");
   CHECK(graph.ok(), "{}", graph.error().text());
@@ -547,7 +547,7 @@ TEST(CudaSource, AttentionWithoutATableWaitsBeforeItReads) {
   }
 }
 
-// What a dealt work reads of its rows is read once, what all rows share is not.
+// What a grid reads of its rows is read once, what all rows share is not.
 TEST(CudaSource, RowsOfGridWorksAreReadOnce) {
   const std::string norm = R"(in %0 "x": f32[4096,1024]
   const %1: f32[1024] = [)" +
@@ -648,7 +648,7 @@ TEST(CudaSource, TheShortFormsOfASoftmaxAreForFloatsOf16Bits) {
 }
 
 // Squares of a transposition have as many bytes of 16 bits as of 32, and two neighbours of 16 bits
-// are turned as a word.
+// are transposed as a word.
 TEST(CudaSource, HalvesAreTransposedInPairs) {
   for (const auto& [type, tall] : {std::pair{"f16", 128}, {"bf16", 128}, {"f32", 64}}) {
     const auto bodies = bodies_of(fmt::format("in %0 \"x\": {0}[4096,2048]\n  %1: {0}[2048,4096] = "
@@ -846,7 +846,7 @@ TEST(CudaTables, ADataflowProgramReadsItsCopies) {
   const Launch& launch = tables->launches[0];
   EXPECT_EQ(launch.threads, obk::kDataflowThreads);
   EXPECT_GE(launch.ring_pages, 2);
-  EXPECT_LE(launch.smem_copies_at + program.near.count, launch.shared);
+  EXPECT_LE(launch.smem_copies_at + program.smem_copies.count, launch.shared);
   EXPECT_LE(launch.shared, device.scratchpad.count);
   std::set<int> numbers;
   for (const std::vector<ObkTask>& list : tasks.lists) {
@@ -866,8 +866,8 @@ TEST(CudaTables, ADataflowProgramReadsItsCopies) {
     size_t word = at + OBK_WORK_WORDS + work.params.size();
     for (const Place& place : work.operands) {
       const uint64_t told = tables->blocks[word++];
-      if (place.near >= 0)
-        EXPECT_EQ(told, static_cast<uint64_t>(place.near) | OBK_SMEM_COPY);
+      if (place.smem_copy >= 0)
+        EXPECT_EQ(told, static_cast<uint64_t>(place.smem_copy) | OBK_SMEM_COPY);
       else
         EXPECT_EQ(told & OBK_SMEM_COPY, 0u);
     }
@@ -876,10 +876,10 @@ TEST(CudaTables, ADataflowProgramReadsItsCopies) {
       ObkGather told;
       memcpy(&told, &tables->blocks[word], sizeof told), word += 2, ++gathers;
       EXPECT_EQ(told.from * obk::kGatherUnit, gather.from);
-      EXPECT_EQ(told.near, gather.near);
+      EXPECT_EQ(told.smem_copy, gather.smem_copy);
       EXPECT_EQ(told.pairs * 2, gather.words);
       EXPECT_TRUE(std::any_of(work.operands.begin(), work.operands.end(), [&](const Place& place) {
-        return place.near == gather.near;
+        return place.smem_copy == gather.smem_copy;
       })) << "it is gathered for nobody";
     }
     at = word;
@@ -928,7 +928,7 @@ TEST(CudaTables, ADataflowProgramReadsItsCopies) {
   EXPECT_TRUE(
       refused([](ObkTask& task, Program& p) { p.works[task.work].operands.back().index = 99; }));
   EXPECT_TRUE(
-      refused([](ObkTask& task, Program& p) { p.works[task.work].operands.back().near = 0; }));
+      refused([](ObkTask& task, Program& p) { p.works[task.work].operands.back().smem_copy = 0; }));
   EXPECT_FALSE(refused([](ObkTask&, Program&) {}));
   // The same of packed weights.
   EXPECT_TRUE(refused([](ObkTask& task, Program&) { task.weight_group = 0; }, false));
@@ -941,7 +941,7 @@ TEST(CudaTables, ADataflowProgramReadsItsCopies) {
   const auto text = device_source(program);
   ASSERT_TRUE(text.ok());
   EXPECT_EQ(text->find("#define OBK_INLINED 0"), std::string::npos)
-      << "a called body keeps registers in far memory";
+      << "a called body spills registers to local memory";
   EXPECT_NE(text->find("OBK_GIVE_PACK("), std::string::npos);
 }
 

@@ -48,7 +48,7 @@ INSTANTIATE_TEST_SUITE_P(Graphs, Differential,
   out %5 "z"
 })"},
                                          // Long enough for rows, points, columns and squares that
-                                         // are asked for some batches ahead of their use.
+                                         // are requested some batches ahead of their use.
                                          std::pair{"many_rows", R"(graph "g" {
   in %0 "x": f32[2051,128]
   in %1 "y": f32[128]

@@ -1,4 +1,4 @@
-// Long works whose tasks are small and dealt while they run: their texts on a core, beside the
+// Long works as grids of small tasks, scheduled dynamically: their texts on a core, beside the
 // interpreter.
 #include "run_program.h"
 

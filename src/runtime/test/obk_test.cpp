@@ -155,14 +155,14 @@ TEST_F(Obk, ADataflowProgramIsReadAsWritten) {
   ASSERT_TRUE(read.ok()) << read.error().text();
   const Program& again = *read->program;
   EXPECT_TRUE(again.dataflow);
-  EXPECT_EQ(again.near.count, program->near.count);
+  EXPECT_EQ(again.smem_copies.count, program->smem_copies.count);
   ASSERT_EQ(again.works.size(), program->works.size());
   size_t gathers = 0;
   for (size_t w = 0; w < again.works.size(); ++w) {
     const WorkRecord &wrote = program->works[w], &has = again.works[w];
     ASSERT_EQ(has.operands.size(), wrote.operands.size());
     for (size_t k = 0; k < has.operands.size(); ++k)
-      EXPECT_EQ(has.operands[k].near, wrote.operands[k].near);
+      EXPECT_EQ(has.operands[k].smem_copy, wrote.operands[k].smem_copy);
     ASSERT_EQ(has.gathers.size(), wrote.gathers.size());
     for (size_t k = 0; k < has.gathers.size(); ++k, ++gathers)
       EXPECT_EQ(has.gathers[k], wrote.gathers[k]);

@@ -92,8 +92,8 @@ TEST(RandomGraphs, ProgramsKeepTheMeaning) {
       for (size_t o = 0; o < got.size(); ++o)
         ASSERT_EQ(0, memcmp(got[o].data(), again[o].data(), got[o].bytes()))
             << "seed " << seed << ": bits differ between 1 and 3 threads";
-      // Another deal of the same tasks: the answers do not depend on who runs what when, within a
-      // wave.
+      // Another assignment of the same tasks: the answers do not depend on who runs what when,
+      // within a wave.
       auto assigned = std::make_shared<Program>(*program);
       assign_anew(*assigned, seed);
       auto other = load_cpu(assigned, load);
@@ -101,7 +101,7 @@ TEST(RandomGraphs, ProgramsKeepTheMeaning) {
       const std::vector<Tensor> anew = run(**other, inputs, 2);
       for (size_t o = 0; o < got.size(); ++o)
         ASSERT_EQ(0, memcmp(got[o].data(), anew[o].data(), got[o].bytes()))
-            << "seed " << seed << ", " << sms << " SMs: bits differ when tasks are dealt anew";
+            << "seed " << seed << ", " << sms << " SMs: bits differ when tasks are assigned anew";
     }
   }
 }

@@ -62,7 +62,7 @@ TEST(Dataflow, ADecodersTokenIsDataflow) {
   }
   EXPECT_GE(broadcast, 7);  // of two layers: queries, keys and values; attention; its product;
                             // gates; the last layer's product is an output
-  EXPECT_GE(local, 4);  // norms, queries
+  EXPECT_GE(local, 4);      // norms, queries
   EXPECT_GT(t.tasks.copies.count, 0);
 }
 
@@ -229,9 +229,9 @@ TEST(Dataflow, ATableThatReadsWhatIsNotThereIsRefused) {
        }},
   };
   const Tampering tamperings[] = {
-      {"kept keys are another head's", "does not keep them",
+      {"keys in place are another head's", "does not keep them",
        [](Table& t) { task_of(t, attends).weights += 64; }},
-      {"more keys than are kept", "does not keep them",
+      {"more keys than are in place", "does not keep them",
        [](Table& t) {
          ObkTask& task = task_of(t, attends);
          task.weight_bytes -= task.weight_group;
@@ -258,7 +258,7 @@ TEST(Dataflow, ATableThatReadsWhatIsNotThereIsRefused) {
                }))
              return;
        }},
-      {"a part of what is given is lost", "",
+      {"a part of a broadcast value is lost", "",
        [](Table& t) {
          for (auto& list : t.tasks.lists)
            if (std::erase_if(list, [&](const ObkTask& task) {
@@ -266,9 +266,9 @@ TEST(Dataflow, ATableThatReadsWhatIsNotThereIsRefused) {
                }))
              return;
        }},
-      {"what is given is everybody's own", "given to nobody",
+      {"a broadcast value is local", "not broadcast",
        [](Table& t) { buffer_of(t, Reach::kBroadcast).reach = Reach::kLocal; }},
-      {"a worker's own is given", "",
+      {"a local value is broadcast", "",
        [](Table& t) { buffer_of(t, Reach::kLocal).reach = Reach::kBroadcast; }},
       {"copies lie where others lie", "",
        [](Table& t) {

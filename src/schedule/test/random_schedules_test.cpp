@@ -1,6 +1,6 @@
 // Random graphs, half of them of moves, planned for random machines: every table passes the
-// validator and a shadow run, and so does any other deal of its tasks to SMs. OBELISK_SCHEDULES=N
-// tries N of them from OBELISK_SEED on.
+// validator and a shadow run, and so does any other assignment of its tasks to SMs.
+// OBELISK_SCHEDULES=N tries N of them from OBELISK_SEED on.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -70,9 +70,9 @@ TEST(RandomSchedules, PassTheValidator) {
     if (tasks.dataflow) continue;  // its lists keep their order
     assign_anew(tasks, random);
     sound = validate(graph, plan, tasks);
-    ASSERT_TRUE(sound.ok()) << "seed " << seed << ", dealt anew: " << sound.error().text();
+    ASSERT_TRUE(sound.ok()) << "seed " << seed << ", assigned anew: " << sound.error().text();
     sound = shadow_run(graph, plan, tasks);
-    ASSERT_TRUE(sound.ok()) << "seed " << seed << ", dealt anew: " << sound.error().text();
+    ASSERT_TRUE(sound.ok()) << "seed " << seed << ", assigned anew: " << sound.error().text();
   }
 }
 

@@ -129,7 +129,7 @@ TEST(Tiles, AttentionOfOneRoundNeedsNoTable) {
   EXPECT_FALSE(work_of(16, 12, 128, true, true).single_wave());  // more tasks than multiprocessors
 }
 
-// A long work is cut small where its tasks are dealt while it runs, and once for each worker where
+// A long work is cut small where it is a grid, and once for each worker where
 // lists say who runs what. Short ones are cut alike.
 TEST(Tiles, LongWorksAreGrids) {
   const auto tasks_of = [](const std::string& body, bool as_grid) {
@@ -302,7 +302,7 @@ TEST(Tiles, PartsOfALongSumAreClusters) {
   EXPECT_EQ(plan.groups.size(), 3u);
 }
 
-// What a copy engine takes: rows of a batch side by side in the matrix, from whole blocks of 64
+// What block copies can load: rows of a batch side by side in the matrix, from whole blocks of 64
 // columns; no others.
 TEST(Tiles, RowsOfAreAMatrixOfBlocks) {
   const auto matrix_of = [](int64_t k, int64_t pitch, int64_t offset, int64_t step) {

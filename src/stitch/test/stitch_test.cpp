@@ -8,7 +8,7 @@ namespace obelisk::stitch {
 namespace {
 
 /// A case names its graph "DEVICE [op] [as they are] [N KiB]": the device, every op alone, no group
-/// by other coordinates, fast memory of so much.
+/// by other coordinates, scratchpad memory of so much.
 Result<std::string> planned(graph::Graph graph) {
   std::istringstream words(graph.name);
   std::string name;

@@ -10,12 +10,13 @@
  * memory, where an epilogue reads it. g.scratch: shared memory, as much as
  * cuda_attention_scratch_bytes says. It ends with a barrier, after which Y may be read.
  *
- * How      of the walk here: keys are dealt to warps (attention_shape.h); each warp walks its
- * blocks with a running maximum, its copies up to three blocks ahead, and holds scores and sums in
- * registers; at the end the warps' sums are joined. Up to 128 keys that is one step for each warp
- * and three barriers. A step's length is its chain of instructions, so sizes are constants, and the
- * tile is inlined: what the body sets to a constant (no mask, no causal rule) costs nothing.
- * Numbers  scores, softmax and sums in float, weights rounded to the type of V. A row's bits depend
+ * The loop here: keys are divided among warps (attention_shape.h); each warp walks its blocks with
+ * a running maximum, its copies up to three blocks ahead, and holds scores and sums in registers;
+ * at the end the warps' sums are combined. Up to 128 keys that is one step for each warp and three
+ * barriers. A step's length is its chain of instructions, so sizes are constants, and the tile is
+ * inlined: what the body sets to a constant (no mask, no causal rule) costs nothing.
+ *
+ * Numbers: scores, softmax and sums in float, weights rounded to the type of V. A row's bits depend
  * on its own inputs alone: not on the tile's other rows, the cut or the SM. So heads that share K
  * and V may stand as rows of one tile where there is no causal rule. Needs sm_80. */
 #ifndef OBK_ATTENTION_CUH
@@ -112,7 +113,7 @@ static __device__ __forceinline__ void join_round(const ObkAttention& g, const A
                                                   bool zero) {
   constexpr int kFours = (kColumns + 3) / 4;
   constexpr int kLog = log2_up(kFours);
-  static_assert(kLog <= 8, "a row's columns are dealt to one CTA");
+  static_assert(kLog <= 8, "a row's columns belong to one CTA");
   const int four = (threadIdx.x & ((1 << kLog) - 1)) * 4;
   if (four >= kColumns) return;
   const bool together =
@@ -354,7 +355,7 @@ static __device__ __forceinline__ void attention_tile(ObkLanes*, const ObkAttent
   }
 }
 
-/* A piece of the keys (g.kv_split) for up to 16 rows, the pieces of a head sharing g.exchange;
+/* A split of the keys (g.kv_split) for up to 16 rows, the splits of a head sharing g.exchange;
  * whether this was the last of them, which has Y. */
 template <int kType, int kSize, int kValue, int kKeys, int kKvSplits>
 static __device__ __forceinline__ bool attention_split(ObkLanes*, const ObkAttention& g) {
@@ -366,7 +367,7 @@ static __device__ __forceinline__ bool attention_split(ObkLanes*, const ObkAtten
 }
 
 #ifdef OBK_DATAFLOW
-/* The same of a dataflow program: Y has the piece's own columns, [queries][value_size / pieces].
+/* The same of a dataflow program: Y has the split's own columns, [queries][value_size / splits].
  */
 template <int kType, int kSize, int kValue, int kKeys, int kKvSplits, int kInPlace = -1>
 static __device__ __forceinline__ void attention_share(ObkLanes* w, const ObkAttention& g) {

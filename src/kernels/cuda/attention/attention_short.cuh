@@ -1,16 +1,17 @@
 /* kernels/cuda/attention/attention_short.cuh — attention of 16-bit heads (sizes of
  * attention_by_warps) to no more keys than registers hold the scores of: up to 256.
  *
- * How      2^rows_log warps have 16 rows each. For the scores, the other warps of the eight have
- * other keys; for the product with V they have other columns. Q and K come by asynchronous copies,
- * then V, while scores are computed (of kept keys: K as pages, and after the scores V, where K
- * lay). Between, warps of the same rows tell each other the rows' maxima and the weights through
- * shared memory; where a warp has all keys of its rows it needs nobody. Order    a row's maximum is
- * that of all keys, so what is summed is one chain of mma.sync over the keys, 16 a step, whatever
- * the cut. Totals are the same chain with a column of ones. Pieces   where there are many keys and
- * few heads, several CTAs have a piece of the keys each. A piece leaves its sums in global memory
- * and draws a number; who draws the last joins all pieces in their order, whichever came first.
- * Counts only grow: nobody clears them between runs. */
+ * How        2^rows_log warps have 16 rows each. For the scores, the other warps of the eight have
+ *            other keys; for the GEMM with V they have other columns. Q and K are loaded
+ *            asynchronously, then V, while scores are computed (of keys and values in place: K as
+ *            pages, and after the scores V, where K lay). Between, warps of the same rows exchange
+ *            the rows' maxima and the weights through shared memory; where a warp has all keys of
+ *            its rows there is no exchange.
+ * Order      a row's maximum is that of all keys, so what is summed is one chain of mma.sync over
+ *            the keys, 16 a step, whatever the cut. Totals: the same chain with a column of ones.
+ * KV splits  where there are many keys and few heads, several CTAs have a split of the keys each.
+ *            It leaves its sums in global memory and takes a ticket; the CTA with the last ticket
+ *            combines all splits in order. Tickets only grow: they are not cleared between runs. */
 #ifndef OBK_ATTENTION_SHORT_CUH
 #define OBK_ATTENTION_SHORT_CUH
 
@@ -334,7 +335,7 @@ struct AttentionShort {
     }
     copy16_commit();
   }
-  /* The same of V, which comes where keys lay: a thread's first 16 bytes are asked for before the
+  /* The same of V, which comes where keys lay: a thread's first 16 bytes are requested before the
    * scores. */
   struct NewValues {
     static constexpr int kParts16 = kValue / 8;

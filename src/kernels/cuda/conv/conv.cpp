@@ -249,7 +249,7 @@ double cuda_conv_nanos(const ObkConv* conv) {
       x = Mma::kStaged + p.chunks * (conv_thin(static_cast<int32_t>(conv->in_channels))
                                          ? Mma::kStagedThin
                                          : Mma::kStagedBlock);
-    // Weights are asked for about this long before the patch is there.
+    // Weights are requested about this long before the patch is there.
     const double weights = p.chunks * p.channels * 128 / Mma::kWeightBytes - Mma::kLoadedAhead;
     const bool whole = fit.fits && channels == conv->channels && pixels == pixels_of(*conv);
     nanos += (whole ? Mma::kWhole : Mma::kPass) + std::max(x, weights) + p.chunks * block +

@@ -13,12 +13,14 @@
  * so that Y may be read at once.
  *
  * A pass computes 64 pixels by 64 channels at most, over all of k (conv_shape.h has its order).
- * Weights come by the ring's pages, asked for before the tile; pixels in one of three ways:
- *   a patch   of the input, once for all taps; a tap is then an offset of addresses
- * (conv_patch.cuh); thin      the same for few or odd channels: a kernel row is a run of elements,
- * read by words; staged    blocks of 64 k gathered for each pixel, when no patch fits, and where
- * there is no ring. Atoms of weights have 8 channels by 64 k, 1024 bytes, piece p (16 bytes) of row
- * r at place p ^ r, so that ldmatrix meets no bank twice.
+ * Weights come by the ring's pages, requested before the tile; pixels in one of three ways:
+ *   patch     of the input, once for all taps; a tap is then an offset of addresses
+ * (conv_patch.cuh) thin      the same for few or odd channels: a kernel row is a run of elements,
+ * read by words staged    blocks of 64 k gathered for each pixel, when no patch fits, and where
+ * there is no ring
+ *
+ * Atoms of weights have 8 channels by 64 k, 1024 bytes, chunk p (16 bytes) of row r at place p ^ r,
+ * so that ldmatrix has no bank conflicts.
  *
  * Channels are the 16-row side of mma.sync, pixels its 8-column side. Warp w sums the k-steps of
  * 16 that are w modulo 4, in order; the sums are added as (0 + 1) + (2 + 3). So an element's bits

@@ -18,7 +18,7 @@
 namespace obk {
 
 /* A thread's part of the pixels: one piece of 16 bytes in each block of 32 k, for two pixels.
- * Blocks are asked for in their order. */
+ * Blocks are requested in their order. */
 struct ConvGather32 {
   int y[2], x[2];   /* the pixels' first tap in X; far outside: there is no such pixel */
   int k, c, ky, kx; /* of the piece in the next block: index, channel, tap times dilation */
@@ -103,12 +103,12 @@ struct ConvSums32 {
 #pragma unroll
           for (int e = 0; e < 4; ++e) weight[k][j * 4 + e] = __uint_as_float(bits[e]);
         }
-      const uint32_t smem_a = x_at + ty * 128 + ((piece ^ ty) << 4);
+      const uint32_t x_row = x_at + ty * 128 + ((piece ^ ty) << 4);
 #pragma unroll
       for (int i = 0; i < 8; ++i) {
         if (i < p.pixels / 8) {
           uint32_t x[4];
-          load_shared16(x, smem_a + i * 1024);
+          load_shared16(x, x_row + i * 1024);
 #pragma unroll
           for (int k = 0; k < 4; ++k)
 #pragma unroll

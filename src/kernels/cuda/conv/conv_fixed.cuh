@@ -6,19 +6,19 @@
  * kInlined: the body is part of its kernel; tiles of many pixels by many channels are then those of
  * conv_wgmma.cuh, or conv_wgmma_pipelined.cuh; those of few channels of X conv_first.cuh's.
  * kStatic: the caller knows that g.channels are the shape's, that X lies at a multiple of 16 bytes
- * and Y in fast memory, and that no tile reads below X where nothing is padded above or to the
+ * and Y in shared memory, and that no tile reads below X where nothing is padded above or to the
  * left; where a ring is certain too (OBK_RING), the general way is not compiled at all.
  *
  * The tile is one pass over all of k, by a patch of X; sums, and so their bits, are those of
- * conv.cuh. All copies are asked for before anything else is worked out; weights come by the ring,
- * asked for before the barrier. The image's last tile may have fewer pixels: the last repeats.
+ * conv.cuh. All copies are requested before anything else is worked out; weights come by the ring,
+ * requested before the barrier. The image's last tile may have fewer pixels: the last repeats.
  *
- * Code that comes from far takes 16 ns for 128 bytes (measured on an H200, where the SM keeps 128
- * KB), and one kernel for a network runs other code in each phase. So the code of a tile depends on
- * its size alone, and layers share it: what differs between them are ConvNumbers, passed in
- * registers. In a kernel of its own, whose code the machine fetches before its start, the same text
- * is inlined and the numbers are constants. Thin tiles (few channels), of which a network has one,
- * are written in loops. */
+ * Code that misses the instruction caches costs 16 ns for 128 bytes (measured on an H200, where the
+ * SM keeps 128 KB), and one kernel for a network runs other code in each phase. So the code of a
+ * tile depends on its size alone, and layers share it: what differs between them are ConvNumbers,
+ * passed in registers. In a kernel of its own, whose code the machine fetches before its start, the
+ * same text is inlined and the numbers are constants. Thin tiles (few channels), of which a network
+ * has one, are written in loops. */
 #ifndef OBK_CONV_FIXED_CUH
 #define OBK_CONV_FIXED_CUH
 
@@ -110,10 +110,11 @@ static __device__ constexpr ConvNumbers conv_numbers() {
   return n;
 }
 
-/* How far loops are unrolled: code that comes from far is short, code that is there is quick. */
+/* How far loops are unrolled: code that misses the instruction caches is short, code that is there
+ * is fast. */
 static constexpr int kConvUnrolled = 2;
 
-/* A tile's pages, one after another, where as many as have a place were asked for in order. */
+/* A tile's pages, one after another, where as many as have a place were requested in order. */
 struct ConvPages : PageCursor {
   __device__ __forceinline__ void open(const WeightPages& range) {
     const RingState& s = ring_state();

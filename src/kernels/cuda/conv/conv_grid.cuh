@@ -2,16 +2,17 @@
  * by wgmma, in a kernel whose CTAs share a multiprocessor (grid.cuh): while one waits for its first
  * rows or stores its sums, another multiplies.
  *
- *   OBK_CONV_GRID_BEGIN(type, g, shape ...)     the shape as constants: ConvGrid; asks for
- * weights, so may stand before the kernel waits for the one before OBK_CONV_GRID_TILE(type, g,
- * shape ...)
+ *   OBK_CONV_GRID_BEGIN(type, g, shape ...)    the shape as constants: ConvGrid; loads weights, so
+ *                                              may stand before the wait for the previous kernel
+ *   OBK_CONV_GRID_TILE(type, g, shape ...)
  *
  * Pixels are those of all images in a row, so that tiles are full also where images are small:
- * g.row is the first of them, g.x the first image. Rows are gathered tap after tap (ConvPipelinedShape's
- * order of k) by asynchronous copies, weights come by one bulk copy a block of 64 k; both in stages
- * of their own, for these kernels have no ring. 128 pixels: a warpgroup has 64 of them; 64: half of
- * the channels. A sum is one chain over k: the same program gives the same bits, but not those of
- * tiles of fewer pixels (gemm.cuh). Y takes the place of the stages when all have been read.
+ * g.row is the first of them, g.x the first image. Rows are gathered tap after tap
+ * (ConvPipelinedShape's order of k) by asynchronous copies, weights come by one bulk copy a block
+ * of 64 k; both in stages of their own, for these kernels have no ring. 128 pixels: a warpgroup has
+ * 64 of them; 64: half of the channels. A sum is one chain over k: the same program gives the same
+ * bits, but not those of tiles of fewer pixels (gemm.cuh). Y takes the place of the stages when all
+ * have been read.
  *
  * Needs sm_90a, 16-bit X whose pixels begin at multiples of 16 bytes and which is less than 2 GB.
  */
@@ -105,7 +106,7 @@ template <typename S>
 struct GridStages {
   static constexpr uint32_t kChunk = S::kChannels / 8 * WeightPages::kAtomBytes;
   static constexpr uint32_t kWeights = S::kStep * kChunk;
-  /* Stages asked for at first: all, or so many that a place is asked for again when two are in use.
+  /* Stages requested at first: all, or so many that a place is requested again when two are in use.
    */
   static constexpr int kAhead = S::kPlaces < S::kStages ? S::kPlaces - 2 : S::kStages;
   uint32_t work, bars;
@@ -231,7 +232,7 @@ static __device__ __forceinline__ void conv_grid_rows_tile(const ObkConv& g) {
   const GridPixels<S> pixels(g);
   const int piece = threadIdx.x % 8, r = threadIdx.x / 8;
   const uint32_t to = work + r * 128 + ((piece ^ (r & 7)) << 4);
-  int wanted = 0, issued = 0; /* the next stage that is asked for, and its place */
+  int wanted = 0, issued = 0; /* the next stage that is requested, and its place */
   auto bring = [&] {
     if (wanted < S::kStages) {
 #pragma unroll

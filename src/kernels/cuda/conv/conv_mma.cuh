@@ -41,7 +41,7 @@ static __device__ __forceinline__ ConvPass& conv_pass_state() {
   return state;
 }
 
-/* Works out a pass and asks for its patch. All threads; they meet at its end. */
+/* Works out a pass and requests its patch. All threads; they meet at its end. */
 static __device__ __noinline__ void conv_begin_pass(const ObkConv& g, uint32_t work, int pixel,
                                                     int pixels, int channel, int channels) {
   const ConvWindow v(g, 2);

@@ -26,7 +26,7 @@ static constexpr bool conv_wgmma_fits() {
 
 #ifdef OBK_WGMMA
 
-/* Pages of a range in their order: given back as they were taken, each place asked for anew. */
+/* Pages of a range in their order: given back as they were taken, each place requested anew. */
 template <int kPages>
 struct ConvTurns {
   FixedRing ring;
@@ -45,7 +45,7 @@ struct ConvTurns {
     if (++ring.slot == ring.pages) ring.slot = 0, ring.turn ^= 1;
     return page;
   }
-  /* A place is asked for a page later than it was given back, where there are more than two: then
+  /* A place is requested a page later than it was given back, where there are more than two: then
    * the warp that asks need not wait for the others. */
   __device__ __forceinline__ void give_back() {
     __syncwarp();

@@ -121,7 +121,7 @@ static __device__ __forceinline__ void give_pack(uint32_t tag, T* p, int64_t i, 
 
 namespace obk {
 
-/* A pack that is asked for ahead of its use and taken from shared memory by the same thread: pieces
+/* A pack that is loaded ahead of its use and taken from shared memory by the same thread: pieces
  * of 16 bytes (or one smaller), each beside the same piece of the thread's neighbours. */
 template <int V, typename T>
 static __device__ __forceinline__ void async_pack(char* own, const T* p, int64_t i) {
@@ -234,8 +234,8 @@ static __device__ __forceinline__ void give_partials(float* partials, int64_t at
   const float squares = sum_of_neighbours(part);
   if (there && threadIdx.x % kLanes == 0) *(float2*)(partials + 2 * at) = make_float2(sum, squares);
 }
-/* The same of a task's rows of `pitch` elements that have been stored, by whoever comes: where a
- * body does not walk them in packs. */
+/* The same of a task's rows of `pitch` elements that have been stored, by any of the threads: where
+ * a body does not walk them in packs. */
 template <typename T>
 static __device__ __forceinline__ void leave_partials(const T* x, float* partials, const ObkTask* t,
                                                       int64_t pitch) {
@@ -271,8 +271,8 @@ struct ObkLanes : ObkWorker {
 #define OBK_BLOCK 32 /* rows that share a walk over the columns: a lane each */
 
 /* A body is part of its kernel, or called where OBK_INLINED is 0 before its text. A called one
- * takes its worker by value, in registers: a thread's own memory would be read from far after each
- * barrier of the grid (ring.cuh). */
+ * takes its worker by value, in registers: a thread's own memory would be read from global memory
+ * after each barrier of the grid (ring.cuh). */
 #ifndef OBK_INLINED
 #define OBK_INLINED 1
 #endif
@@ -314,7 +314,7 @@ struct ObkLanes : ObkWorker {
 #define OBK_JOIN_MIN(v) obk::join(w, v, obk::Smallest())
 #define OBK_JOIN_OR(v) obk::join(w, v, obk::Either())
 #define OBK_JOIN_AND(v) obk::join(w, v, obk::Both())
-/* The blocks of a task are dealt to the warps in turn. */
+/* The blocks of a task go to the warps in turn. */
 #define OBK_FOR_ROW_BLOCKS(r, n, extent)                                              \
   for (int64_t r = t->r0, n, obk_block = 0;                                           \
        r < t->r1 && (n = obk::block_of(r, t->r1, extent), true); r += n, ++obk_block) \
@@ -382,7 +382,7 @@ struct ObkLanes : ObkWorker {
 namespace obk {
 
 static __device__ __forceinline__ void share_rows(ObkLanes* w, int lanes) {
-  if (lanes == 32) return; /* as the program's loop deals them */
+  if (lanes == 32) return; /* as the program's loop assigns them */
   w->lanes = lanes, w->lane = (int)threadIdx.x, w->group = 0, w->groups = 1;
   w->stage = (char*)w->scratch;
 }

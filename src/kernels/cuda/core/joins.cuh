@@ -1,14 +1,15 @@
-/* kernels/cuda/core/joins.cuh — what threads that share a row, or columns, have summed each, joined
- * in one order: of lanes, of all threads of a CTA.
+/* kernels/cuda/core/joins.cuh — what threads that share a row, or columns, have summed each,
+ * combined in one order: of lanes, of all threads of a CTA.
  *
- *   join_lanes<lanes>(w, v, Sum())      `lanes` that share a row: up to 32, a power of two, or all
- * threads (OBK_ALL_THREADS) join(w, v, Sum())                   as many as w says: a warp's or all
- *   join_slices<n>(w, v, Sum())         n groups of threads have the same columns: their parts, in
- * w->scratch
+ *   join_lanes<lanes>(w, v, Sum())    `lanes` that share a row: up to 32, a power of two, or all
+ *                                     threads (OBK_ALL_THREADS)
+ *   join(w, v, Sum())                 as many as w says: a warp's or all
+ *   join_slices<n>(w, v, Sum())       n groups of threads have the same columns: their partial
+ *                                     results, in w->scratch
  *
  * w: what a body knows of its threads (dialect.cuh's ObkLanes): warp, lanes, scratch; `parts`, of
- * shared memory two words a warp, that joins use in turns, which `turn` says: some may still read
- * those of the join before. */
+ * shared memory two words a warp, that joins use in turns, which `turn` says: some threads may
+ * still read those of the join before. */
 #ifndef OBK_JOINS_CUH
 #define OBK_JOINS_CUH
 

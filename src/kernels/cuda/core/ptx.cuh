@@ -1,11 +1,11 @@
-/* kernels/cuda/core/ptx.cuh — the machine's own instructions, one function each, named by what they
- * do.
+/* kernels/cuda/core/ptx.cuh — PTX instructions, one function each, named by what they do.
  *
- *   order     arrive_release, poll_acquire at gpu scope; fence_async_global: plain writes before
- * copies of the copy engine copies    mbarriers in shared memory, bulk copies global -> shared,
- * 16-byte asynchronous copies of single threads matrices  mma m16n8k16 (f16 or bf16 in, float out)
- * and m16n8k8 (tf32 in), ldmatrix floats    f16, bf16 <-> float, rounded to nearest even; NaN stays
- * NaN
+ *   order       arrive_release, poll_acquire at gpu scope; fence_async_global: plain writes before
+ *               copies of TMA
+ *   copies      mbarriers in shared memory, bulk copies global -> shared, 16-byte asynchronous
+ *               copies of single threads
+ *   matrices    mma m16n8k16 (f16 or bf16 in, float out) and m16n8k8 (tf32 in), ldmatrix
+ *   floats      f16, bf16 <-> float, rounded to nearest even; NaN stays NaN
  *
  * Addresses of shared memory are 32-bit, from `shared_address`. Needs sm_80; bulk copies and
  * mbarriers need sm_90. */
@@ -131,14 +131,14 @@ OBK_DEVICE void cluster_meet() { cluster_arrive(), cluster_wait(); }
 /* The same of who has stored nothing that another one reads, but for mbarriers
  * (mbarrier_init_fence). */
 OBK_DEVICE void cluster_meet_relaxed() { cluster_arrive_relaxed(), cluster_wait(); }
-/* Between what others stored plainly, and an acquire has shown, and the copy engine's reads. Of all
+/* Between what others stored plainly, and an acquire has shown, and TMA's reads. Of all
  * spaces (fence.proxy.async) it would wait for all that is on its way as well. */
 OBK_DEVICE void fence_async_global() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("fence.proxy.async.global;" ::: "memory");
 #endif
 }
-/* Between plain accesses to shared memory and those of the copy engine and of wgmma. */
+/* Between plain accesses to shared memory and those of TMA and of wgmma. */
 OBK_DEVICE void fence_async_shared() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");

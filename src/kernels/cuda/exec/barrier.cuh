@@ -2,9 +2,10 @@
  * clock that guards every spin.
  *
  *   GridBarrier barrier(counter, ctas, watch, sm);
- *   barrier.arrive();   after the CTA's stores; asks nobody to wait. Bulk copies asked for right
- * after it flow on barrier.wait();     returns when every CTA has arrived; their stores are then
- * seen by the whole CTA
+ *   barrier.arrive();    after the CTA's stores; waits for no other CTA. Bulk copies issued right
+ *                        after it stay in flight
+ *   barrier.wait();      returns when every CTA has arrived; their stores are then visible to the
+ *                        whole CTA
  *
  * One 64-bit counter per instance of a program, zero when the instance is made, that only grows: no
  * reset between runs. A run finds the count at which it starts by rounding what it reads down to a
@@ -12,12 +13,13 @@
  * lie above it. After a run that ended early the owner sets the counter to zero. Several instances
  * run side by side with a counter each. The CTAs must all be resident: a cooperative launch.
  *
- * A release waits for every copy in flight on its SM, so ask for weights right after arrive(), by
- * the thread that signals. A CTA that has neither stored nor loaded what others share since it left
- * the barrier before has nothing to order: arrive_idle() adds its one relaxed, and waits for no
- * copy. Who then acquires the count still sees what the releases before it published: each adds to
- * what it read, so that an acquire which reads the last sum stands behind all of them (the chain of
- * read-modify-writes of PTX's observation order), the idle CTA's own last release among them.
+ * A release waits for every copy in flight on its SM, so issue loads of weights right after
+ * arrive(), by the thread that signals. A CTA that has neither stored nor loaded what others share
+ * since it left the barrier before has nothing to order: arrive_idle() adds its one relaxed, and
+ * waits for no copy. A CTA that then acquires the count still sees what the releases before it
+ * published: each adds to what it read, so that an acquire which reads the last sum stands behind
+ * all of them (the chain of read-modify-writes of PTX's observation order), the idle CTA's own last
+ * release among them.
  *
  * With OBK_WATCHDOG, a number of clocks, a spin that lasts longer writes what it waits for and
  * traps. */

@@ -1,14 +1,14 @@
-/* kernels/cuda/exec/broadcast.cuh — words that carry their own readiness: 32 bits, and beside them
- * the number of the run that gave them, in one store of 64.
+/* kernels/cuda/exec/broadcast.cuh — words that carry their own ready flag: 32 bits of data, and
+ * beside them the number of the run that wrote them, in one store of 64 bits.
  *
- *   broadcast_two(at, a, b, tag)     by who computes them
- *   await_all(two, from, at, tag, dog)    by who reads them: whole warps
+ *   broadcast_two(at, a, b, tag)          by the CTA that computed them
+ *   await_all(two, from, at, tag, dog)    by those that read them: whole warps
  *
- * Nothing is ordered but the word itself, so nobody waits for the copies that are under way on an
- * SM, as a release would. A place is written once a run, and runs of one instance follow one
- * another: what is there of the run before has its number. The number is never zero where memory
- * begins as zeros. Aligned accesses of 64 bits are single ones in PTX's memory model (also as parts
- * of a vector); relaxed at gpu scope they are made where all SMs see them. */
+ * Only the word itself is ordered, so neither side waits for the SM's loads in flight, as a release
+ * would. A place is written once a run, and runs of one instance follow one another: a stale word
+ * has the number of an earlier run. The number is never zero where memory begins as zeros. Aligned
+ * accesses of 64 bits are single ones in PTX's memory model (also as parts of a vector); relaxed at
+ * gpu scope they are visible to all SMs. */
 #ifndef OBK_BROADCAST_CUH
 #define OBK_BROADCAST_CUH
 
@@ -45,7 +45,7 @@ OBK_DEVICE bool has_arrived(const BroadcastPair& two, uint32_t tag) {
   return (uint32_t)(two.a >> 32) == tag && (uint32_t)(two.b >> 32) == tag;
 }
 /* A whole warp waits for kCount pairs of each lane, so many times 16 bytes behind `from` (kNowhere:
- * no pair): all that is missing is asked for at once, for a look takes the better part of a
+ * no pair): all missing words are polled at once, for a poll takes the better part of a
  * microsecond. The warp stays together: lanes that went each their own way would look one after
  * another (H200: eight pieces of keys were joined 4 us late). */
 static constexpr uint32_t kNowhere = 0xffffffffu;

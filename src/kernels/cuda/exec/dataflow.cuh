@@ -1,16 +1,15 @@
-/* kernels/cuda/exec/dataflow.cuh — the kernel of a dataflow program (schedule/flow.h): no barrier
- * of the grid.
+/* kernels/cuda/exec/dataflow.cuh — the kernel of a dataflow program (schedule/dataflow.h): no grid
+ * barrier.
  *
- * Each CTA runs its list. What other CTAs compute in parts comes by words that carry their own
- * readiness (broadcast.cuh): the first task that reads such a value gathers all of it into the
- * CTA's own copy, in shared memory, where this and later tasks find it. What is cheap each CTA
- * computes for itself. Nothing is released, so copies never have to stop: a warp of its own asks
- * for the pages of all tasks of the list, in their order, as places become free. Far memory is
- * quickest with little in line (ring.cuh), and what is gathered stands behind it: so many pages are
- * under way and no more.
+ * Each CTA runs its list. Values whose parts other CTAs compute arrive as broadcast words
+ * (broadcast.cuh): the first task that reads such a value gathers all of it into the CTA's own copy
+ * in shared memory, where this and later tasks find it. Cheap works are replicated: each CTA
+ * computes what it reads. Nothing is released, so loads never have to drain: a warp of its own
+ * issues the loads of the pages of all tasks of the list, in order, as places become free. Gathers
+ * queue behind outstanding loads (ring.cuh), so the number of pages in flight is limited.
  *
- * Why nobody waits for ever: lists are in the order of waves, and a task waits only for what tasks
- * of earlier waves give. All CTAs are resident: a cooperative launch.
+ * No deadlock: lists are in the order of waves, and a task waits only for words of tasks of earlier
+ * waves. All CTAs are resident: a cooperative launch.
  *
  * The number of a run comes from the instance's counter, to which every CTA adds one at its end: no
  * CTA of a run begins before all of the run before have ended, so all find the same. */
@@ -24,17 +23,15 @@ static __device__ __forceinline__ void obk_dispatch(int32_t body, const ObkTask*
 
 namespace obk {
 
-/* Pages under way to an SM: of tasks that wait for nothing but their pages, and of those behind a
- * task that has not gathered yet. All that is asked for stands in line before far memory, and a
- * look at a given word behind it: a page more on each of 132 SMs is 2 MB more, half a microsecond.
- * While a task runs that waits for nothing but its pages, far memory must not run dry; between such
- * tasks it has time. H200, a decoder: 4 to 10 and 2 to 4 are within half a percent
+/* Pages in flight to an SM: for tasks that wait for nothing but their pages, and for those behind a
+ * task that has not gathered yet. A poll of a broadcast word queues behind all outstanding loads: a
+ * page more on each of 132 SMs is 2 MB more, half a microsecond. While a task waits for nothing but
+ * its pages, HBM must be kept busy. H200, a decoder: 4 to 10 and 2 to 4 are within half a percent
  * (h200_networks.json). */
 static constexpr int kDataflowPages = 6, kQuietPages = 2;
-/* While all places are taken, far memory has nothing to bring: so many of the next pages of the
- * same task are then asked to come as near as the second-level cache, one after another at this
- * pace. H200, a decoder: a layer takes 0.9 us less; 4 to 14 pages, one in 200 to 800 ns, all gain;
- * 14 in 150 ns lose: they stand before the words that others wait for. */
+/* While all places are taken, so many of the next pages of the same task are prefetched into the L2
+ * cache, one after another at this pace. H200, a decoder: a layer takes 0.9 us less; 4 to 14 pages,
+ * one in 200 to 800 ns, all gain; 14 in 150 ns lose: they delay the words that others wait for. */
 static constexpr int kPrefetchPages = 8, kPrefetchNanos = 300;
 
 static __device__ __forceinline__ const ObkGather* gathers_of(const uint64_t* block) {
@@ -43,7 +40,7 @@ static __device__ __forceinline__ const ObkGather* gathers_of(const uint64_t* bl
 }
 /* All threads: what the task is the first of the CTA's to read, bit k of `fresh` the k-th value
  * that its work gathers, into the CTA's copies. Seen after the next meeting. One text for all
- * bodies: code that each has of its own would come from as far as weights. */
+ * bodies: code of each body's own would be fetched from global memory. */
 static __device__ __forceinline__ void gather(const char* arena, const uint64_t* block,
                                               uint32_t fresh, uint32_t copies, uint32_t tag,
                                               Watchdog dog) {
@@ -81,16 +78,16 @@ static __device__ __forceinline__ void gather(const char* arena, const uint64_t*
 /* Warps beside the eight that compute; what computes never waits for what they do but at the end of
  * a task. The registers of a thread are the same with one of them and with four. */
 enum DataflowWarp { kLoads = OBK_THREADS / 32, kFetches, kPlaces };
-/* Far memory is far while weights flow, and some tasks take half a microsecond: tasks and blocks
- * are fetched so far ahead that what was asked for during the last three tasks may still be under
- * way; operands become addresses one ahead. */
+/* HBM latency is high while weights are loaded, and some tasks take half a microsecond: tasks and
+ * blocks are fetched so far ahead that the loads of the last three tasks may still be in flight;
+ * operands become addresses one task ahead. */
 static constexpr int kFetchesUnderWay = 3, kBlocksAhead = kFetchesUnderWay + 2;
 static constexpr int kTasksAhead = kBlocksAhead + kFetchesUnderWay + 1, kTaskPlaces = 16;
 static_assert(kBlocksAhead < obk::kDataflowBlocks && kTasksAhead < kTaskPlaces,
               "what is fetched has a place");
 
-/* What a task streams: one range of packed weights, or a range of kept keys and one of values
- * (schedule/in_place_kv.h). */
+/* What a task loads in pages: one range of packed weights, or a range of keys and one of values in
+ * place (schedule/in_place_kv.h). */
 struct TaskLoads {
   const char *from, *also; /* also: null where there is one range */
   int page, bytes;         /* of a page; of either range */
@@ -116,7 +113,7 @@ struct TaskLoads {
   }
 };
 
-/* The warp that asks: pages of tasks first .. last, one after another. */
+/* The warp that issues loads: pages of tasks first .. last, one after another. */
 static __device__ __noinline__ void issue_all_loads(const ObkProgram& program, int first, int last,
                                                     uint32_t pages_at, uint32_t bars) {
   const int lane = threadIdx.x % 32, pages = program.ring_pages;
@@ -125,7 +122,7 @@ static __device__ __noinline__ void issue_all_loads(const ObkProgram& program, i
   Watchdog dog = ring_state().dog;
   int slot = 0, oldest = 0, under_way = 0; /* the next place; of what is under way */
   uint32_t turn = 0, oldest_turn = 0;
-  const char* prefetched = nullptr; /* to where its range is near */
+  const char* prefetched = nullptr; /* up to where its range is in L2 */
   uint64_t since = 0;
   /* Lane 0: a page of the range that ends at `end`, to the next place. `waits`: the last task, up
    * to the page's own, that gathers. */
@@ -216,7 +213,9 @@ extern "C" __global__ void __launch_bounds__(obk::kDataflowThreads, 1)
     place_operands(program, block_at(task), smem_copies);
   };
   auto meet_all = [] { named_barrier(15, obk::kDataflowThreads); };
-  auto meet = [] { named_barrier(14, obk::kDataflowThreads - 32); }; /* without who asks */
+  auto meet = [] {
+    named_barrier(14, obk::kDataflowThreads - 32);
+  }; /* without the warp that issues loads */
   if (warp == kFetches)
     for (int k = 0; k < kTasksAhead && first + k < last; ++k)
       fetch_task(program.tasks + first + k, task_at(first + k));

@@ -1,17 +1,13 @@
-/* kernels/cuda/exec/grid.cuh — a kernel of one long work, whose many small tasks the hardware deals
- * to whatever multiprocessor is free. Several CTAs share one: while one waits, others compute.
+/* kernels/cuda/exec/grid.cuh — one group as a kernel launched as a grid: no task table, a CTA
+ * derives its tile and operands from blockIdx and the kernel's parameter (ObkGrid, layout.h).
  *
- *   OBK_GRID_KERNEL(k, body, residents, waits)   an entry; `ctas_per_sm` CTAs fit an SM at once;
- *                            waits: the body itself waits for the kernel before
- * (OBK_WAIT_FOR_PREVIOUS)
+ *   OBK_GRID_KERNEL(k, body, ctas_per_sm, waits)    an entry
  *
- * So is attention of no more tasks than multiprocessors, each of which has one to itself: it begins
- * sooner without a table.
+ *     ctas_per_sm    CTAs that an SM has room for: while one waits for loads, others compute
+ *     waits          the body itself waits for the kernel before (OBK_WAIT_FOR_PREVIOUS)
  *
- * CTA b runs rectangle b of the work's rows and columns. There is no table: rectangle and operands
- * follow from the kernel's parameter alone, so that a CTA's first loads are those of its rows.
- *
- * ObkGrid, the kernel's parameter, stands in layout.h. */
+ * Tiles are scheduled dynamically, by the hardware: the next CTA starts on the SM that is free.
+ * Also used for single-wave attention (no more tasks than SMs): no table fetch, earlier start. */
 #ifndef OBK_GRID_CUH
 #define OBK_GRID_CUH
 

@@ -30,7 +30,7 @@ static constexpr int kPageBarBytes = 16;                   /* a page's two mbarr
 
 /* ---- a dataflow program (dataflow.cuh) ---- */
 static constexpr int kDataflowThreads =
-    OBK_THREADS + 96; /* three more warps ask for weights, fetch tables, place operands */
+    OBK_THREADS + 96; /* three more warps load weights, fetch tables, place operands */
 /* At once in shared memory: blocks of works, small weights of tasks. (Of two tasks would do; then
  * racecheck told one CTA of 132 of a read before and a write after the same barrier, with three it
  * tells nothing.) */
@@ -71,8 +71,8 @@ struct ObkWork {
 #define OBK_WORK_WORDS 4
 static_assert(sizeof(ObkWork) == 8 * OBK_WORK_WORDS, "host and device lay out ObkWork alike");
 
-/* What a work reads that other CTAs give: its place in the arena in units of kGatherUnit bytes,
- * where the copy goes, how many pairs of words. */
+/* What a work reads that other CTAs broadcast: its place in the arena in units of kGatherUnit
+ * bytes, where the copy goes, how many pairs of words. */
 struct ObkGather {
   uint32_t from, smem_copy;
   int32_t pairs, spare;
@@ -88,9 +88,8 @@ static_assert(sizeof(ObkStamp) == 24, "host and device lay out ObkStamp alike");
 
 /* What a spin waited for when its clock ran out; in memory of the host, which outlives a trap. */
 struct ObkWatch {
-  uint32_t hit, sm, task,
-      kind; /* kind: 1 the grid barrier, 2 and 3 a page of the ring,
-               4 another member of a gang, 5 a word that is given, 6 rows of A */
+  uint32_t hit, sm, task, kind; /* kind: 1 the grid barrier, 2 and 3 a page of the ring,
+                                   4 another member of a gang, 5 a broadcast word, 6 rows of A */
   uint64_t counter, want, have;
 };
 static_assert(sizeof(ObkWatch) == 40, "host and device lay out ObkWatch alike");
@@ -108,8 +107,8 @@ struct ObkProgram {
   OBK_DEVICE_POINTER(ObkStamp) stamps;   /* by task, or null */
   int32_t waves, ring_pages;             /* a kernel of one work: its tasks instead of waves */
   int32_t scratch_at, block_at;          /* where in dynamic shared memory these lie */
-  int32_t
-      block_bytes; /* of the place of a block; one kernel has two, one that flows kDataflowBlocks */
+  int32_t block_bytes;         /* of the place of a block; one kernel has two, a dataflow program
+                                  kDataflowBlocks */
   int32_t smem_copies_at;      /* the CTA's copies of values: dataflow.cuh */
   int32_t soon_at, soon_bytes; /* of the small weights of a task, of kDataflowSoon tasks in a row */
   int64_t block;               /* a kernel of one work: its block, as a task's `block` says it */
@@ -118,7 +117,7 @@ struct ObkProgram {
 static_assert(sizeof(ObkProgram) == 104 + 8 * obk::kInlinePorts,
               "host and device lay out ObkProgram alike");
 
-/* The only parameter of a kernel whose CTAs find their rectangles by their numbers (grid.cuh). */
+/* The only parameter of a kernel launched as a grid (grid.cuh). */
 struct ObkGrid {
   int32_t rows, columns, tile_rows, tile_columns;
   int32_t across, scratch_bytes;       /* rectangles side by side; of shared memory, for each CTA */
@@ -135,8 +134,8 @@ struct alignas(64) ObkPipelinedGemm {
   char map[obk::kMapBytes]; /* of the matrix in which A's rows lie: [k / 64][rows][64] */
   OBK_DEVICE_POINTER(const char) weights;
   OBK_DEVICE_POINTER(const char)
-  next; /* weights of the product after this one, which all CTAs together ask for */
-  int64_t next_bytes, next_share; /* and of which each asks for so many bytes */
+  next; /* weights of the GEMM after this one, which all CTAs together prefetch */
+  int64_t next_bytes, next_share; /* and of which each prefetches so many bytes */
   ObkGrid grid;                   /* operands, stamps, watch */
 };
 static_assert(sizeof(ObkPipelinedGemm) == (obk::kMapBytes + 32 + sizeof(ObkGrid) + 63) / 64 * 64,

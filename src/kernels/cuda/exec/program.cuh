@@ -8,7 +8,7 @@
  * A work's body, parameters and operands lie in one block of words, which is copied to shared
  * memory a task ahead; operands become pointers while the CTA signals. So tables hold no
  * address that differs between instances: a table serves all contexts and whatever memory the
- * caller brings. Weights of the next task are asked for right after the CTA has arrived, before it
+ * caller brings. Weights of the next task are requested right after the CTA has arrived, before it
  * waits (or before the kernel waits for the one before it): a release waits for copies in flight on
  * its SM. A body of one kernel waits itself: rows.cuh. (A program without barriers has warps of its
  * own for all that: dataflow.cuh.)

@@ -1,24 +1,25 @@
 /* kernels/cuda/exec/ring.cuh — pages of packed weights in shared memory, in the order of their use,
  * for as long as the kernel lives. One a CTA.
  *
- *   ring_start(pages_at, bars_at, pages, ...)   at the kernel's start, every thread
- *   ring_load_ahead(range)    every thread, right AFTER the barrier's arrive (a release waits for
- * copies in flight): the next task's first pages. A barrier of the CTA must follow before the task.
- * Ring ring; ring.open(range); ring.take(), ring.release(), ...; ring.close();    a tile
- * ring_finish() before the kernel ends: no copy may outlive its CTA
+ *   ring_start(pages_at, bars_at, pages, ...)    at the kernel's start, every thread
+ *   ring_load_ahead(range)     every thread, right AFTER the barrier's arrive (a release waits for
+ *                              loads in flight): the next task's first pages. A barrier of the CTA
+ *                              must follow before the task
+ *   Ring ring; ring.open(range); ring.take(), ring.release(), ...; ring.close();    a tile
+ *   ring_finish()              before the kernel ends: no load may outlive its CTA
  *
  * A range is a rectangle of packed weights: `chunks` of 64 k, each of `groups` of 8 columns side by
  * side, `pitch` groups from one to the next. Packing puts a tile's columns together, so that a page
- * is one run of bytes and one copy: each copy takes the thread that asks some hundred cycles. Pages
- * follow from groups and chunks alone. What was asked for ahead is remembered with its range; a
- * tile that opens another range throws those pages away and asks anew, so a wrong guess costs time,
- * never an answer.
+ * is one run of bytes and one bulk copy: issuing one takes a thread some hundred cycles. Pages
+ * follow from groups and chunks alone. What was loaded ahead is remembered with its range; a tile
+ * that opens another range discards those pages and loads anew, so a wrong guess costs time, never
+ * an answer.
  *
  * The counts lie in shared memory between tiles and in registers within one, equal in every thread:
- * local memory would be read from far, since a barrier of the grid empties the first-level cache,
- * which beside so much shared memory is small. Thread 0 asks, each warp waits for a page by itself
- * and gives it back by itself. Pages come by bulk copies: sm_90. On a lesser machine a ring has no
- * pages and tiles bring weights with the activations. */
+ * local memory would be read from L2, since a grid barrier empties the L1 cache, which beside so
+ * much shared memory is small. Thread 0 issues the loads; each warp waits for a page and releases
+ * it by itself. Loads are bulk copies: sm_90. On older architectures a ring has no pages, and tiles
+ * load weights with the activations. */
 #ifndef OBK_RING_CUH
 #define OBK_RING_CUH
 
@@ -27,7 +28,7 @@
 namespace obk {
 
 /* OBK_RING: pages that every kernel of the program that streams weights has at least, so that tiles
- * whose body is sure of the rest need no other way, and none is compiled: with one page, with two.
+ * that are static otherwise need no fallback, and none is compiled: with one page, with two.
  */
 #if defined OBK_RING && __CUDA_ARCH__ >= 900
 static constexpr bool kHasRing = OBK_RING > 0, kHasPages = OBK_RING > 1;
@@ -35,17 +36,15 @@ static constexpr bool kHasRing = OBK_RING > 0, kHasPages = OBK_RING > 1;
 static constexpr bool kHasRing = false, kHasPages = false;
 #endif
 
-/* Few rows by many weights, as of one token: the program waits for far memory most of the time.
- * Then pages are asked for early, and in step with their coming: a signal, and what waits for it,
- * stand in line behind all that was asked for, and far memory is as quick with little in line.
- * Other programs lose by following the pages. */
+/* Few rows by many weights, as of one token: the program is bound by loading weights. Then pages
+ * are loaded early, but throttled: barrier traffic queues behind outstanding weight loads, and
+ * bandwidth does not suffer from few in flight. Other programs lose by it. */
 #ifdef OBK_FEW_ROWS
 static constexpr bool kFewRows = true;
 #else
 static constexpr bool kFewRows = false;
 #endif
-/* A dataflow program: a warp of its own asks for all pages, in the order of their use
- * (dataflow.cuh).
+/* A dataflow program: a warp of its own loads all pages, in the order of their use (dataflow.cuh).
  */
 #ifdef OBK_DATAFLOW
 static constexpr bool kDataflow = true;
@@ -61,18 +60,18 @@ static __device__ __forceinline__ bool in_shared(const void* operand) {
   return false;
 #endif
 }
-/* One kernel with barriers: some pages are asked for while the CTA waits for the others, the rest
+/* One kernel with barriers: some pages are requested while the CTA waits for the others, the rest
  * where the tile begins. */
 #if defined OBK_MONO && !defined OBK_DATAFLOW
 static constexpr bool kPaces = true;
 #else
 static constexpr bool kPaces = kFewRows;
 #endif
-/* Pages on their way to an SM while it waits for the others. H200, BERT-base of ten layers as one
- * kernel: 1, 2, all 236, 230, 240 us. */
+/* Pages in flight to an SM while it waits for the others (H200, BERT-base of ten layers as one
+ * kernel: 1, 2, all: 236, 230, 240 us). */
 static constexpr int kPacedPages = kFewRows ? 3 : 2;
-/* Pages that come while a task without weights runs, for the task after it: no more than are here
- * when it signals, for a signal waits for all copies in flight. */
+/* Pages loaded while a task without weights runs, for the task after it: no more than have arrived
+ * when it signals, for a release waits for all loads in flight. */
 static constexpr int kEarlyPages = 2;
 
 struct WeightPages {
@@ -80,9 +79,8 @@ struct WeightPages {
   int32_t groups, chunks, pitch;
 
   static constexpr int kAtomBytes = obk::kAtomBytes;
-  /* Where pages of all tasks stand in one line a smaller page leaves less of it empty
-   * (dataflow.cuh).
-   */
+  /* Where one queue holds the pages of all tasks, a smaller page leaves less of it empty
+   * (dataflow.cuh). */
   static constexpr int kPageBytes = kDataflow ? kDataflowPageBytes : kRingPageBytes,
                        kMostGroups = kPageBytes / kAtomBytes;
 
@@ -105,14 +103,14 @@ struct RingState {
   int32_t pages;
   int32_t take, back, load; /* slots */
   uint32_t take_turn, load_turn;
-  int32_t pending;    /* asked for, not given back */
-  WeightPages opened; /* the range that pages were last asked for */
-  int32_t next;       /* the first page of it that was not asked for */
+  int32_t pending;    /* requested, not given back */
+  WeightPages opened; /* the range whose pages were last requested */
+  int32_t next;       /* the first page of it that was not requested */
   Watchdog dog;
 };
 
 /* What the task after the present one will stream, where no barrier of the grid stands between: a
- * tile that has asked for all of its own pages goes on with those. No chunks: nothing. */
+ * tile that has requested all of its own pages goes on with those. No chunks: nothing. */
 static __device__ __forceinline__ WeightPages& ring_after() {
   static __shared__ WeightPages after;
   return after;
@@ -135,7 +133,7 @@ static __device__ __forceinline__ void copy_page(uint32_t to, const WeightPages&
   for (; first < end; ++first, from += pitch, to += chunk) bulk_copy(to, from, chunk, full);
 }
 
-/* Thread 0: asks for page `page` of a range. A place is free when every warp gave its page back. */
+/* Thread 0: loads page `page` of a range. A place is free when every warp gave its page back. */
 static __device__ __forceinline__ void load_page_here(uint32_t to, uint32_t full, uint32_t empty,
                                                       uint32_t turn, WeightPages range, int page) {
   Watchdog dog = ring_state().dog;
@@ -190,7 +188,7 @@ class Ring {
     if (++s_.back == s_.pages) s_.back = 0;
     --s_.pending;
   }
-  /* Asks for the pages of the opened range that have a place. */
+  /* Loads the pages of the opened range that have a place. */
   __device__ __forceinline__ void load_more() {
 #pragma unroll 1
     for (; s_.next * per_page_ < s_.opened.chunks && s_.pending < s_.pages;
@@ -248,7 +246,7 @@ struct PageCursor {
   }
 };
 
-/* What is pending is thrown away and the range asked for: a tile that nobody asked ahead for. */
+/* What is pending is thrown away and the range requested: a tile that was not loaded ahead. */
 static __device__ __noinline__ void ring_reopen(WeightPages range) {
   __syncthreads();
   Ring ring;
@@ -276,10 +274,10 @@ static __device__ inline void ring_start(uint32_t pages_at, uint32_t bars_at, in
   __syncthreads();
 }
 
-/* The thread that asks for pages while the first warp's waits for the other SMs. */
+/* The thread that loads pages while the first warp's waits for the other SMs. */
 static __device__ __forceinline__ bool issues_loads() { return threadIdx.x == OBK_THREADS - 32; }
 
-/* That thread: asks for the opened range's pages that have a place, each when the one kPacedPages
+/* That thread: loads the opened range's pages that have a place, each when the one kPacedPages
  * before it is there, until `left` becomes `wave`. */
 static __device__ __noinline__ void ring_follow(volatile int* left, int wave) {
   RingState& s = ring_state();
@@ -306,7 +304,7 @@ static __device__ __noinline__ void ring_follow(volatile int* left, int wave) {
   if (slot < s.load || (slot == s.load && page > s.next)) s.load_turn ^= 1;
   s.load = slot, s.next = s.pending = page;
 }
-/* Where a tile begins, every thread: what was left to be asked for, each warp a page. */
+/* Where a tile begins, every thread: what is left to be loaded, each warp a page. */
 static __device__ __noinline__ void ring_load_others(WeightPages range, int issued) {
   const int per_page = range.chunks_a_page();
   const RingState& s = ring_state();

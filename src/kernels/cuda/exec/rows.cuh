@@ -1,17 +1,23 @@
-/* kernels/cuda/exec/rows.cuh — the barrier before a task's wave, in its body; and rows of A that a
- * product asks for there.
+/* kernels/cuda/exec/rows.cuh — the barrier before a task's wave, in its body; and the TMA load of a
+ * GEMM's rows of A that the waiting thread issues.
  *
  *   OBK_BEGIN_WAVE()         in the body, when it has done all that depends on no other task
- *   OBK_ROWS(together, x, row, block, at, shape...)    of a product whose A lies in a matrix of
- * whole blocks of 64 columns, before all else, for the first warp waits here and asks: `together`
- * blocks that a copy brings. x: the matrix's map, behind the operands (runtime/cuda/tables.h); row,
- * block: where the tile begins in it; at: where A goes; shape: FixedShape OBK_BEGIN_ROWS() then,
- * instead of OBK_BEGIN_WAVE OBK_GEMM_ROWS_OF(type, g, shape...)    the tile
  *
- * The thread that waits for the other SMs asks the copy engine for all of A as soon as it knows
- * that A is there: a few instructions of one thread, where copies of all threads (gemm_fixed.cuh)
- * are some hundred, each behind a barrier of the CTA. What others have stored is made known to the
- * engine by a proxy fence of that thread, after the acquire. */
+ *   OBK_ROWS(together, x, row, block, at, shape...)    of a GEMM whose A lies in a matrix of whole
+ *                            blocks of 64 columns; before all else, for the first warp waits here
+ *                            and issues the load:
+ *       together      blocks of one copy
+ *       x             the matrix's tensor map, behind the operands (runtime/cuda/tables.h)
+ *       row, block    where the tile begins in it
+ *       at            where A goes
+ *       shape         FixedShape
+ *   OBK_BEGIN_ROWS()                          then, instead of OBK_BEGIN_WAVE
+ *   OBK_GEMM_ROWS_OF(type, g, shape...)       the tile
+ *
+ * The thread that waits for the other SMs loads all of A as soon as the wave before has ended: few
+ * instructions of one thread, where copies by all threads (gemm_fixed.cuh) are some hundred, each
+ * behind a barrier of the CTA. What others have stored is made visible to TMA by a proxy fence of
+ * that thread, after the acquire. */
 #ifndef OBK_ROWS_CUH
 #define OBK_ROWS_CUH
 
@@ -130,10 +136,10 @@ struct AsyncRows {
   }
 };
 
-/* The tile of a product whose rows were asked for. S: its shape, perhaps of fewer columns than
- * asked for. What fixed_takes would ask holds: the text has a tile for each number of columns, a
+/* The tile of a product whose rows were requested. S: its shape, perhaps of fewer columns than
+ * requested. What fixed_takes would ask holds: the text has a tile for each number of columns, a
  * map wants rows where 16 bytes begin, and there is a ring. So no other form stands beside, whose
- * code would come from far memory with it. */
+ * code would come from HBM with it. */
 template <int kType, typename S, bool kInlined, typename Rows>
 static __device__ __forceinline__ void gemm_rows_of(ObkLanes* w, const ObkGemm& g, const Rows&) {
 #ifdef OBK_WGMMA

@@ -221,7 +221,7 @@ double cuda_gemm_nanos(int32_t type, int64_t m, int64_t n, int64_t k) {
     const int64_t two = (blocks + 1) / 2 * 512 + groups * 256;
     const int64_t bytes = m <= 8 ? one - 256 : blocks > 1 ? std::min(one, two) : one;
     double fragments = static_cast<double>(bytes) * 8 / Tile::kSharedBytes / Tile::kClock;
-    // By wgmma: all of k at once, or streamed where there are columns enough.
+    // By wgmma: all of k at once, or pipelined where there are columns enough.
     if (m >= async_mma_bounds::kFewestRows && passes == 1 && (k <= 768 || n > 16))
       fragments = 2.0 * static_cast<double>(groups * 8) / Tile::kWgmmaColumns;
     const double a = static_cast<double>(m * k) / 512;  // KB

@@ -16,7 +16,7 @@
  * none.
  *
  * The order of a sum depends on k alone: not on m, n, the cut into tiles or the SM; so it is in
- * pipelined_gemm.cuh. Only dealt tiles, of products of 512 rows and more in graphs of kernels, sum
+ * pipelined_gemm.cuh. Only grid tiles, of GEMMs of 512 rows and more in graphs of kernels, sum
  * otherwise (conv_grid.cuh): there the same program gives the same bits, but not those of fewer
  * rows. That rests on wgmma and mma.sync giving the same bits for the same sixteen k, which
  * tests/gpu checks. */
@@ -120,7 +120,7 @@ template <int kType, typename S, bool kInlined, bool kAligned>
 static __device__ __forceinline__ void gemm_tile_of(ObkLanes* w, const ObkGemm& g) {
 #if __CUDA_ARCH__ >= 900
   constexpr bool kHalf = kType == kObkF16 || kType == kObkBf16;
-  if constexpr (kDataflow) { /* whoever asks for pages asks for those of all tiles:
+  if constexpr (kDataflow) { /* one warp loads the pages of all tiles:
                                 cuda_gemm_dataflow_bytes */
     static_assert(kHalf && S::kFits && skinny_fits<S>() && S::kGroups <= WeightPages::kMostGroups,
                   "a tile of a dataflow program has few rows");

@@ -10,8 +10,8 @@
  * rectangle: wide pieces, for shared memory is what products wait for. At the end (0 + 1) + (2 +
  * 3), each warp half of its pair's: the order, and the bits, of gemm_mma.cuh.
  *
- * A comes by asynchronous copies that are all asked for before anything else, in groups, where all
- * of k has room; else in four stages. Weights come by the ring: asked for before the barrier, or
+ * A comes by asynchronous copies that are all requested before anything else, in groups, where all
+ * of k has room; else in four stages. Weights come by the ring: requested before the barrier, or
  * here. The last tile's rows may be fewer than the others': the rows before repeat. */
 #ifndef OBK_GEMM_FIXED_CUH
 #define OBK_GEMM_FIXED_CUH
@@ -108,7 +108,7 @@ static __device__ __forceinline__ void wait_for_copies(int pending) {
   }
 }
 
-/* A tile's pages, one after another, when as many as have a place were asked for in order. */
+/* A tile's pages, one after another, when as many as have a place were requested in order. */
 struct FixedRing : PageCursor {
   int32_t pending, next;
   WeightPages opened;
@@ -332,7 +332,7 @@ struct FixedTile {
 };
 
 /* Whether tile g is one that fixed_tile computes: all columns, C and rows of A where 8 and 16 bytes
- * can be asked for, a ring. */
+ * can be requested, a ring. */
 template <typename S>
 static __device__ __forceinline__ bool fixed_takes(const ObkGemm& g) {
   return g.n == S::kColumns && ((uint64_t)g.a & 15) == 0 && ring_state().pages > 1;

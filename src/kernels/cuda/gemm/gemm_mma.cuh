@@ -40,7 +40,7 @@ static __device__ __forceinline__ void finish_mma(float (&sum)[kMostBlocks][2][4
   __syncthreads();
   if (!direct) {
     add_planes(p.c, p.c_row, p.rows, p.columns, p.accumulate, work, pitch, plane);
-  } else if (part == 0) { /* all are asked for before the first goes */
+  } else if (part == 0) { /* all are requested before the first goes */
     each(at, [](uint32_t from, float& v) { v += load_shared(from); });
     each(at, [](uint32_t to, float v) { store_shared(to, v); });
   }

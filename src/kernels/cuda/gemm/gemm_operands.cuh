@@ -141,7 +141,7 @@ struct Stages16 {
     }
     copy16_commit(); /* empty at the end, so that the count of groups is the same */
   }
-  /* Round s of a pass, from -4: asks for a stage, and from round 0 on returns true when stage s is
+  /* Round s of a pass, from -4: requests a stage, and from round 0 on returns true when stage s is
    * there. */
   __device__ __forceinline__ bool enter(const Pass16& p, int s) const {
     if (s == 0)

@@ -1,5 +1,5 @@
 /* kernels/cuda/gemm/gemm_skinny.cuh — a tile of a known shape with one to eight rows, whose k is
- * long: it waits for nothing but its weights, so each page is left as soon as it is read.
+ * long: it is bound by loading weights, so each page is released as soon as it is read.
  *
  *   if constexpr (skinny_fits<S>()) skinny_tile<bf16, S>(g)      S as in gemm_fixed.cuh
  *
@@ -8,10 +8,10 @@
  * end: the order, and the bits, of gemm_mma.cuh. All of A comes first, or lies in shared memory. A
  * warp reads its part of a page into registers, before its products, and gives the page back;
  * products that follow one another wait for one another only. In a dataflow program (dataflow.cuh)
- * pages come unasked. Else the warps take turns in asking for later pages, each for the place of
- * the page before the last, which all have left; when the tile's own are asked for, it goes on with
- * those of the next tile (ring_after), so that far memory has something to bring while sums are
- * joined and the next tile begins. */
+ * another warp loads the pages. Else the warps take turns in loading later pages, each to the place
+ * of the page before the last, which all have released; after the tile's own pages come those of
+ * the next tile (ring_after), so that HBM is busy while sums are joined and the next tile begins.
+ */
 #ifndef OBK_GEMM_SKINNY_CUH
 #define OBK_GEMM_SKINNY_CUH
 
@@ -115,13 +115,13 @@ static __device__ __forceinline__ void skinny_tile(const ObkGemm& g) {
   const uint32_t work = (shared_address(g.scratch) + 1023) & ~1023u;
   FixedRing ring;
   ring.look();
-  const bool near = F::kInPlace || in_shared(g.a);
+  const bool a_is_shared = F::kInPlace || in_shared(g.a);
   if constexpr (!F::kInPlace) {
     FixedTile<S> rows; /* only the way of A's copies */
     rows.find_rows(g, work);
 #pragma unroll
     for (int pass = 0; pass < S::kPasses; ++pass)
-      if (near)
+      if (a_is_shared)
         rows.copy_shared(pass, pass * S::kStep * S::kBlock);
       else
         rows.copy(pass, pass * S::kStep * S::kBlock);
@@ -134,7 +134,7 @@ static __device__ __forceinline__ void skinny_tile(const ObkGemm& g) {
   tile.prepare(F::kInPlace ? shared_address(g.a) : work);
   const int warp = threadIdx.x / 32;
   WeightPages after = {};
-  int after_pages = 0; /* of the next tile that this one asks for */
+  int after_pages = 0; /* of the next tile that this one requests */
   if (kFewRows) after = ring_after();
   if (after.chunks > 0 && S::kPages >= ring.pages) {
     const int per_page = after.chunks_a_page();
@@ -157,7 +157,7 @@ static __device__ __forceinline__ void skinny_tile(const ObkGemm& g) {
     }
     __syncwarp();
   };
-  if (!near) copy16_wait<0>();
+  if (!a_is_shared) copy16_wait<0>();
   if (!F::kInPlace) __syncthreads();
   constexpr int kWholePages = F::kLast == S::kPage ? S::kPages : S::kPages - 1;
   /* Of a dataflow program pages are often there already: operands are read while the products of

@@ -7,7 +7,7 @@
  * Only in functions that are part of their kernel: the assembler serialises wgmma in called ones.
  * Rows of C are the 64-row side. The first warpgroup sums the k-steps 0 and 1 of each 64, each for
  * itself, the second the steps 2 and 3: (0 + 1) + (2 + 3), the order, and the bits, of
- * gemm_mma.cuh. At the end each warpgroup takes half of the columns. All of k is asked for at once.
+ * gemm_mma.cuh. At the end each warpgroup takes half of the columns. All of k is requested at once.
  */
 #ifndef OBK_GEMM_WGMMA_CUH
 #define OBK_GEMM_WGMMA_CUH
@@ -122,7 +122,7 @@ static __device__ __forceinline__ void wgmma_restore(const float (&all)[kHalf * 
   }
 }
 
-/* Rows of A that all threads copy; others were asked for before (rows.cuh). */
+/* Rows of A that all threads copy; others were requested before (rows.cuh). */
 struct CopiedRows {
   static constexpr bool kAsync = false;
 };

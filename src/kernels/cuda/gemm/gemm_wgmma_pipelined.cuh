@@ -1,6 +1,6 @@
 /* kernels/cuda/gemm/gemm_wgmma_pipelined.cuh — a tile of a known shape with 49 to 64 rows by wgmma,
- * whatever its k and to 160 columns: both operands are streamed, so that many rows are read for few
- * bytes.
+ * whatever its k and to 160 columns: both operands are pipelined, so that many rows are read for
+ * few bytes.
  *
  *   if constexpr (wgmma_pipelined_fits<S>()) fixed_wgmma_pipelined_tile<bf16, S>(g)      S as in
  * gemm_fixed.cuh
@@ -10,9 +10,9 @@
  * each 64, each for itself, the second the steps 2 and 3; S::kSplitK of k are added in order. Rows
  * come by asynchronous copies in stages of one or two blocks of 64 k and go to registers, weights
  * by the ring. While the products of a stage are under way, the rows of the next are read and a
- * later stage is asked for.
+ * later stage is requested.
  *
- * Rows go through registers because wgmma reads shared memory by the copy engine's path: what
+ * Rows go through registers because wgmma reads shared memory by TMA's path: what
  * threads copied there would have to be fenced first, and the fence waits for all copies of its
  * thread, those of later stages too. */
 #ifndef OBK_GEMM_WGMMA_PIPELINED_CUH
@@ -29,7 +29,7 @@ struct WgmmaPipelinedShape {
   static constexpr int kStages = S::kChunks / kStage, kOfSplit = kStages / S::kSplitK;
   static constexpr int kBlock = 8192, kBytes = kStage * kBlock; /* 64 rows by 64 k */
   static constexpr int kPlaces = gemm_wgmma_places(S::kGroups, S::kChunks);
-  static constexpr int kAhead = kPlaces < kStages ? kPlaces - 1 : kStages; /* stages asked for */
+  static constexpr int kAhead = kPlaces < kStages ? kPlaces - 1 : kStages; /* stages requested */
 };
 
 template <typename S>
@@ -80,7 +80,7 @@ static __device__ __forceinline__ void wgmma_pipelined_tile(const Rows& rows_of,
   ring.look();
   const int piece = threadIdx.x % 8, r = threadIdx.x / 8;
   const uint32_t to = work + r * 128 + ((piece ^ (r & 7)) << 4);
-  uint32_t place = 0; /* of the stage that is asked for next */
+  uint32_t place = 0; /* of the stage that is requested next */
   int wanted = 0;
   auto bring = [&] {
     if (wanted < L::kStages) {

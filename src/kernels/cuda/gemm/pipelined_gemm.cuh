@@ -1,54 +1,54 @@
-/* kernels/cuda/gemm/pipelined_gemm.cuh — a kernel of one product of 16-bit numbers with packed
- * weights, of 33 to some hundred rows: C[m, n] = A[m, k] B[k, n], tiles of up to 64 rows by up to
- * 160 columns. sm_90a.
+/* kernels/cuda/gemm/pipelined_gemm.cuh — a persistent kernel of one GEMM of 16-bit numbers with
+ * packed weights, of 33 to some hundred rows: C[m, n] = A[m, k] B[k, n], tiles of up to 64 rows by
+ * up to 160 columns. sm_90a.
  *
- *   OBK_PIPELINED_GEMM_KERNEL(k, body, N)    an entry: a CTA an SM
- *   pipe->begin()    in the body, before it reads anything but weights
- *   pipelined_gemm_sums<kObkF16, S, stage, other, statistics, N>(w, g)    then: the tile's sums to
- * g.c
+ *   OBK_PIPELINED_GEMM_KERNEL(k, body, N)     an entry: a CTA an SM
+ *   pipe->begin()      in the body, before it reads anything but weights
+ *   pipelined_gemm_sums<kObkF16, S, stage, other, statistics, N>(w, g)    then: the tile to g.c
  *
- *   OBK_PIPELINED_GEMM_CLUSTER_KERNEL(k, body, N)    the same of a long k: clusters of so many CTAs
+ *   OBK_PIPELINED_GEMM_CLUSTER_KERNEL(k, body, N)    the same with split-K over a cluster
  *   pipelined_gemm_split_k<kObkF16, S, stage, plane, adds, N>(w, g)
  *
- * Stages of `stage` blocks of 64 k: rows of A by the copy engine's map of the whole matrix (blocks
- * of 64 columns by the tile's rows, 16-byte pieces swapped as their places say, zeros below the
- * matrix), weights as they were packed, both for one mbarrier. As many stages as have a place are
- * asked for before the tile, by a thread of each warp in turn, their weights before the kernel
- * waits for the one before it; then thread 0 asks for one more whenever a stage has been read, past
- * the end of the tile into the next of this CTA. Between that wait and the first copy of rows
- * nothing is worked out, for all of the kernel waits for it.
+ * A stage is `stage` blocks of 64 k: rows of A by a TMA tensor map of the whole matrix (blocks of
+ * 64 columns by the tile's rows, swizzled in 16-byte chunks, zeros below the matrix), and weights
+ * as they were packed, both on one mbarrier. As many stages as have a place are loaded before the
+ * tile, by a thread of each warp in turn, their weights before the kernel waits for the one before
+ * it; then thread 0 loads one more whenever a stage has been read, across tile boundaries. Between
+ * that wait and the first load of rows nothing is computed, for there the whole kernel waits.
  *
  * The order of a sum is that of gemm_mma.cuh: the first warpgroup sums the k-steps 0 and 1 of each
  * 64, each for itself, the second the steps 2 and 3: (0 + 1) + (2 + 3). Where the body adds the
  * warpgroups' sums itself they are left as two planes.
  *
- * Tiles of a cluster that share weights bring each some of them, to all. All multiprocessors of an
- * H200 together take 85 GB/s each from the second-level cache, 117 where pairs share half of it
+ * Tiles of a cluster that share weights load each some of them, by multicast to all. All SMs of an
+ * H200 together take 85 GB/s each from the L2 cache, 117 where pairs share half of it
  * (bench/results/h200_multicast.json).
  *
- * A tile's parts: each CTA computes a part of k, of which it brings no more, and then the epilogue
- * of its slice of the tile's rows. Sums go to the shared memory of the CTA that has their rows, a
- * plane for each part, and are counted there by an mbarrier; there they are added in order of the
- * parts. That a CTA has begun, or has read the tile before, the cluster's barrier says.
+ * Split-K: each CTA of a cluster computes a part of k, and then the epilogue of its slice of the
+ * tile's rows. Partial sums go to the shared memory of the CTA that has their rows, a plane for
+ * each part, are counted there by an mbarrier, and are added in order of the parts. The cluster's
+ * barrier says that a CTA has begun, or has read the tile before.
  *
- * There is no table: rectangles follow from numbers N that the kernel is compiled with, for what a
- * CTA does before its first copies all of the GPU may wait for (runtime/cuda/tables.h,
- * PipelinedGemmNumbers):
+ * There is no table: tiles follow from constants N that the kernel is compiled with, for the whole
+ * GPU may wait for what a CTA does before its first loads (PipelinedGemmNumbers in
+ * runtime/cuda/tables.h):
  *
- *   parts, share                  CTAs of a cluster: for a tile, tiles; those that share weights
- * have one tile each tasks, across, each           rectangles; side by side; one below another in a
- * matrix span, tile_rows, tile_columns, columns    of a matrix, of a rectangle, of the whole
+ *   split_k, share                CTAs of a cluster: parts of k; tiles that share weights
+ *   tasks, across, each           tiles; side by side; one below another in a matrix
+ *   span, tile_rows               rows of a matrix, of a tile
+ *   tile_columns, columns         of a tile, of the whole
  *   weights_step                  bytes of weights from matrix to matrix of a batch
- *   tile_bytes                    from a rectangle to the next one beside it
- *   bytes, last_bytes             of a stage's weights; in the last rectangle of a row of them
- *   rows_bytes, stage_bytes       for a stage's rows, behind which its weights lie; of a place.
- * Products are of 64 rows: those that a tile has not are what lies behind stage, tile_stages,
- * stages    blocks of 64 k in a stage; stages of a CTA's part of k; places row, block, row_step,
- * block_step    where A begins in the map, in rows and in blocks of 64 k; from matrix to matrix
+ *   tile_bytes                    bytes of weights from a tile to the next one beside it
+ *   bytes, last_bytes             of a stage's weights; in the last tile of a row of tiles
+ *   rows_bytes, stage_bytes       of a stage's rows, behind which its weights lie; of a place.
+ *                                 Tiles are 64 rows high: rows beyond the tile's are not read
+ *   stage, tile_stages, stages    blocks of 64 k in a stage; stages of a CTA's part of k; places
+ *   row, block                    where A begins in the map, in rows and in blocks of 64 k
+ *   row_step, block_step          from matrix to matrix of a batch
  *   single                        CTAs have one tile each
- *   refills                       some places get another stage: not all that a CTA needs have one
- *   overlaid, scratch_bytes       bytes of the sums that lie on the last places, which nobody needs
- * by then; of all scratch
+ *   refills                       some places are loaded more than once
+ *   overlaid, scratch_bytes       bytes of the sums that lie on the last places, which are free by
+ *                                 then; of all scratch
  *
  * Addresses are the kernel's parameter, ObkPipelinedGemm (layout.h). */
 #ifndef OBK_PIPELINED_GEMM_CUH
@@ -73,7 +73,7 @@ struct PipelinedGemmTask {
 };
 
 /* mbarriers: that a stage has come; that it has been read; what counts a cluster's sums. Where they
- * are follows from no parameter: they are ready when the first ones have come from far. */
+ * are follows from no parameter: they are ready when the first ones have come from HBM. */
 static constexpr int kMostStages = kPipelinedGemmStages;
 #ifndef OBK_OWN_PIPELINED_GEMM_BARS
 static __device__ __forceinline__ uint32_t pipelined_gemm_bars() {
@@ -105,12 +105,12 @@ struct PipelinedGemmCluster {
   }
 };
 
-/* Thread 0's way through the tiles: the stage that it asks for next. What a tile needs is worked
+/* Thread 0's way through the tiles: the stage that it loads next. What a tile needs is worked
  * out once a tile, for a stage must cost the thread few instructions. In shared memory: registers
  * are the sums'. */
 template <class N>
 struct PipelinedGemmWay {
-  int task, left, slot, turn; /* left: stages of the tile that are not asked for */
+  int task, left, slot, turn; /* left: stages of the tile that are not requested */
   const char* from;           /* weights */
   uint32_t bytes;
   int row, block; /* rows of A */
@@ -179,13 +179,13 @@ struct PipelinedGemmPipe {
   Watchdog dog;
   uint32_t round;                  /* of planes of sums: even, odd */
   PipelinedGemmWay<N> first, more; /* this warp's stage of the first tile; past that tile, whose
-                                rows are not asked for yet */
+                                rows are not requested yet */
   int32_t here;                    /* stages of the first tile that have a place */
   bool begun;
 
   static constexpr int kSplitK = N::split_k;
 
-  /* Before anything that another kernel computes is read: waits for it, and asks for the first
+  /* Before anything that another kernel computes is read: waits for it, and requests the first
    * stages' rows where that is not done. */
   __device__ __forceinline__ void begin() {
     if (begun) return;
@@ -266,8 +266,8 @@ static __device__ __forceinline__ void each_of_warp(int warp, int count, F&& f) 
     if (k * kWarps + warp < count) f(k * kWarps + warp);
 }
 
-/* One thread: this CTA's share of what the next product streams to the second-level cache. Far
- * memory would else be idle while kernels compute or wait for one another. */
+/* One thread: prefetches this CTA's share of the next GEMM's weights into the L2 cache. HBM would
+ * else be idle while kernels compute or wait for one another. */
 static __device__ __forceinline__ void prefetch_next(const ObkPipelinedGemm& p) {
   constexpr int kPiece = 16384;
   const int64_t from = p.next_share * blockIdx.x, end = min(from + p.next_share, p.next_bytes);

@@ -211,7 +211,7 @@ static __device__ __forceinline__ void join_partials(const ObkGemm& g) {
   }
 }
 
-/* What a tile's epilogue needs of its rows, where its body asks for it. */
+/* What a tile's epilogue needs of its rows, where its body requests it. */
 template <bool kBfloat>
 static __device__ __forceinline__ void find_statistics(const ObkGemm& g) {
   if (g.partials)

@@ -3,14 +3,13 @@
  *
  *   registers   a member's rows of R for as long as the steps last: tiles of 4 units by 4 gates (an
  *               absent gate's rows are zeros), a warp a tile. What they cannot hold is read again
- * in each step, from the second-level cache shared      the state of all units, of this step and of
- * the next exchange    a word of 8 bytes a unit and sequence: the new state and the number of its
- * step. A word is written and read as a whole, so who reads the number has the value: there is no
- * signal besides, and nothing has to be ordered
+ * in each step, from the L2 cache shared      the state of all units, of this step and of the next
+ *   exchange    a word of 8 bytes a unit and sequence: the new state and the number of its step. A
+ *               word is written and read as a whole, so the number says that the value is there:
+ *               no other signal, nothing to order
  *
  * A kernel of one work runs a gang as a cluster: there a few words lie in every member's own shared
- * memory, where their owners write them, and a step is shorter by the way to the second-level
- * cache.
+ * memory, where their owners write them, and a step is shorter by the latency of the L2 cache.
  *
  * Two places for each word take turns. A member writes a place again two steps later, when it has
  * read every unit's state of the step between, which its owner computed from all states of the
@@ -156,7 +155,7 @@ struct Recurrence {
         mma_16x8x16<kBfloat>(even, first, b[0], b[1]);
         mma_16x8x16<kBfloat>(odd, second, b[2], b[3]);
       };
-      uint32_t all[kHeld > 0 ? kHeld : 1][4]; /* asked for at once */
+      uint32_t all[kHeld > 0 ? kHeld : 1][4]; /* requested at once */
 #pragma unroll
       for (int j = 0; j < kHeld; ++j) state_of(j, all[j]);
 #pragma unroll
