@@ -1,7 +1,8 @@
-# cmake -DOUT=file.cpp -DMACHINE=cpu "-DHEADERS=a;b" -P embed.cmake: text files as string literals, by their file name.
+# cmake -DOUT=file.cpp -DMACHINE=cpu "-DHEADERS=a;b" -P embed.cmake: text files as string literals, by the name that others include
+# them by: their path below kernels/common, kernels/cpu or kernels/cuda.
 set(text "// Made by cmake/embed.cmake.\n#include \"runtime/${MACHINE}/dialect_files.h\"\n\nnamespace obelisk::runtime::${MACHINE} {\nconst DialectFile kDialectFiles[] = {\n")
 foreach(header ${HEADERS})
-  get_filename_component(name ${header} NAME)
+  string(REGEX REPLACE "^.*/kernels/[a-z]+/" "" name ${header})
   file(READ ${header} content)
   # A literal holds at most 64 KiB of source; pieces are joined by the compiler.
   string(LENGTH "${content}" length)

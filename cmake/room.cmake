@@ -24,9 +24,9 @@ function(obelisk_room name)
     return()
   endif()
   add_library(obelisk_${name} STATIC ${sources})
-  # The last folder: texts that generated bodies include name each other without one.
+  # The last two folders: texts that generated bodies include name each other from there.
   target_include_directories(obelisk_${name} PUBLIC ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/include
-                             ${PROJECT_SOURCE_DIR}/src/kernels/common)
+                             ${PROJECT_SOURCE_DIR}/src/kernels/common ${PROJECT_SOURCE_DIR}/src/kernels/cuda)
   list(TRANSFORM ROOM_ROOMS PREPEND obelisk_)
   target_link_libraries(obelisk_${name} PUBLIC ${ROOM_ROOMS} fmt::fmt Threads::Threads ${ROOM_LIBS})
   file(GLOB_RECURSE tests CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*.cpp)

@@ -20,28 +20,28 @@ TOOLS = ("memcheck", "racecheck", "initcheck")
 BLOCKS = (
     ("gpu_blocks_test", "Phases.BarrierUnderStreamingWeights"),
     ("gpu_blocks_test", "Signals.*"),
-    ("gpu_blocks_test", "TeamWords.*"),
+    ("gpu_blocks_test", "GangWords.*"),
     ("gpu_blocks_test", "Gemm.RingAcrossBarriers"),
     ("gpu_blocks_test", "Gemm/Tiles.*-*type2_pages2:*type3*"),
     ("gpu_blocks_test", "Gemm/Chain.*m1_n2048*:Gemm/Chain.*m128_n384*32x16*"),
     ("gpu_blocks_test", "Gemm/Fixed.*/f16"),
     ("gpu_blocks_test", "Tiles/Attention.EqualsReference/*-*_32_32:*_24_40:*f32_300*"),
-    ("gpu_blocks_test", "Tiles/Attention.PiecesOfKeysJoin/f16_64_64"),
-    ("gpu_blocks_test", "Types/Conv.*/f16:Types/Conv.*f32:Tiles/ConvFixed.*/0:Tiles/ConvLong.*:ConvDealt.*"),
+    ("gpu_blocks_test", "Tiles/Attention.SplitsOfKeysJoin/f16_64_64"),
+    ("gpu_blocks_test", "Types/Conv.*/f16:Types/Conv.*f32:Tiles/ConvFixed.*/0:Tiles/ConvPipelined.*:ConvGrid.*"),
     (
         "gpu_test",
         ":".join(
             f"Bodies/Programs.EqualInterpreter/{case}"
             for case in (
-                "lstm_of_one_f32 lstm_team_f16 lstm_beyond_registers_f16 lstm_batch_bf16 "
-                "gru_team_f32 rnn_odd_f16 softmax_long_rows_f16 layer_norm_f32 transpose_add_f16 "
+                "lstm_of_one_f32 lstm_gang_f16 lstm_beyond_registers_f16 lstm_batch_bf16 "
+                "gru_gang_f32 rnn_odd_f16 softmax_long_rows_f16 layer_norm_f32 transpose_add_f16 "
                 "column_sum_f32 top_k_f32 long_scan_f32 scatter_f32 product_f16"
             ).split()
         ),
     ),
-    ("gpu_test", "Types/Flowing.*"),
-    ("gpu_test", "Types/Streamed.*"),
-    ("gpu_test", "Types/Asked.*"),
+    ("gpu_test", "Types/Dataflow.*"),
+    ("gpu_test", "Types/PipelinedGemm.*"),
+    ("gpu_test", "Types/AsyncRows.*"),
 )
 
 
@@ -67,7 +67,7 @@ class Place:
                 for number, text in enumerate(path.read_text().splitlines(), 1) if self.statement in text]
 
 
-ACCESS = re.compile(r"(?P<access>Write|Read) access at (?P<function>.*?)\+0x[0-9a-f]+ in (?P<file>\w+\.cuh):(?P<line>\d+)")
+ACCESS = re.compile(r"(?P<access>Write|Read) access at (?P<function>.*?)\+0x[0-9a-f]+ in (?:\S*/)?(?P<file>\w+\.cuh):(?P<line>\d+)")
 
 
 def sources():
@@ -103,29 +103,29 @@ COPY = Place("Write", "obk::bulk_copy", "ptx.cuh")
 GIVEN_BACK = ("a page is loaded anew when the first lane of each warp has given it back, after the warp met (__syncwarp): the tool "
               "follows that lane alone. Whether pages are given back too soon is shown by one_cta_gemm_late and its neighbours, whose copies "
               "come no sooner than they must")
-TEAMS = " ".join(f"Bodies/Programs.EqualInterpreter/{case}" for case in
-                 "lstm_of_one_f32 lstm_team_f16 lstm_beyond_registers_f16 lstm_batch_bf16 gru_team_f32 rnn_odd_f16".split())
-IN_A_CLUSTER = TEAMS + " TeamWords.OfAClusterAreRightWhileWeightsStream"
-FLOWING = "Signals.WordsThatFlow " + " ".join(f"Types/Flowing.EqualInterpreterInAllContexts/{k}" for k in range(4))
+GANGS = " ".join(f"Bodies/Programs.EqualInterpreter/{case}" for case in
+                 "lstm_of_one_f32 lstm_gang_f16 lstm_beyond_registers_f16 lstm_batch_bf16 gru_gang_f32 rnn_odd_f16".split())
+IN_A_CLUSTER = GANGS + " GangWords.OfAClusterAreRightWhileWeightsStream"
+IN_DATAFLOW = "Signals.BroadcastWords " + " ".join(f"Types/Dataflow.EqualInterpreterInAllContexts/{k}" for k in range(4))
 POLLED = ("a word that carries the number of its step is polled while another CTA writes it: 8 bytes at once, relaxed; the test checks "
           "every word")
 TOLD = "the warp that loads pages polls the word by which the waiting thread tells that all have come: one word, and a barrier of the CTA behind it"
 UNDERSTOOD = (
     *(Race("Gemm.RingAcrossBarriers Gemm/Fixed.EqualsReferenceAndTheBitsOfAnyTile/f16 Types/Conv.EqualsTheDefinition/f16 "
-           "Tiles/ConvLong.HasTheBitsOfAnyShape/0 Tiles/ConvLong.HasTheBitsOfAnyShape/1",
+           "Tiles/ConvPipelined.HasTheBitsOfAnyShape/0 Tiles/ConvPipelined.HasTheBitsOfAnyShape/1",
            COPY, Place("Read", read, "ptx.cuh"), GIVEN_BACK) for read in ("obk::load_matrices", "obk::load_two_matrices")),
-    Race("Signals.WordsThatFlow", COPY, Place("Read", "obk::load_shared_word", "ptx.cuh"), GIVEN_BACK),
-    Race(FLOWING, Place("Write", "obk_program", "flow.cuh", "task_now() = at;"),
-         Place("Read", "obk::ask_for_all", "flow.cuh", "waits <= task_now() ? most : kQuietPages"),
+    Race("Signals.BroadcastWords", COPY, Place("Read", "obk::load_shared_word", "ptx.cuh"), GIVEN_BACK),
+    Race(IN_DATAFLOW, Place("Write", "obk_program", "dataflow.cuh", "task_now() = at;"),
+         Place("Read", "obk::issue_all_loads", "dataflow.cuh", "waits <= task_now() ? most : kQuietPages"),
          "the warp that loads pages looks which task runs while that changes: a hint of how many pages may be in flight, one word"),
     *(Race("Signals.IdleWavesOfFewRows", Place("Write", "obk::GridBarrier::wait", "barrier.cuh", "*left = wave;"),
            Place("Read", "obk::ring_follow", "ring.cuh", poll), TOLD) for poll in ("&& *left < wave)", "if (*left >= wave) break;")),
-    *(Race(IN_A_CLUSTER, Place("Write", write, "ptx.cuh"), Place("Read", "obk::poll_near", "ptx.cuh"), POLLED)
-      for write in ("obk::post_near", "obk::near_address")),  # an address that is the store's own, in one line of the report
-    Report("racecheck", TEAMS,
-           r"Potential invalid __shared__ write of size 8 bytes\nat obk::(near_address|post_near)\(.* in ptx\.cuh:\d+\n(.*\n)*Address \S+ is located "
+    *(Race(IN_A_CLUSTER, Place("Write", write, "ptx.cuh"), Place("Read", "obk::poll_dsmem", "ptx.cuh"), POLLED)
+      for write in ("obk::post_dsmem", "obk::dsmem_address")),  # an address that is the store's own, in one line of the report
+    Report("racecheck", GANGS,
+           r"Potential invalid __shared__ write of size 8 bytes\nat obk::(dsmem_address|post_dsmem)\(.* in (?:\S*/)?ptx\.cuh:\d+\n(.*\n)*Address \S+ is located "
            r"in a block that might have already exited",
-           "a member of a team ends after it has seen every word of the last exchange, so after all that others write to it: the "
+           "a member of a gang ends after it has seen every word of the last exchange, so after all that others write to it: the "
            "tool knows barriers alone, and there is none at the end"),
     Report("memcheck", None, r"CUDA_ERROR_INVALID_VALUE .* on CUDA API call to cuPointerGetAttribute\b",
            "asked whether memory of the caller is the device's: the answer is no"),

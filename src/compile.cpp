@@ -38,7 +38,7 @@ std::vector<machine::Strategy> strategies_for(const machine::Machine& machine,
   for (const Granularity granularity : wanted)
     strategies.push_back(
         strategy_for(machine, {.granularity = granularity,
-                               .dataflow = options.disabled.count("flow") == 0,
+                               .dataflow = options.disabled.count("dataflow") == 0,
                                .batch_invariant = options.batch_invariant,
                                .tf32 = options.passes.precision == passes::Precision::kTf32}));
   return strategies;

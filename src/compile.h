@@ -106,7 +106,7 @@ struct Compilation : Lowered {
 
 /// A program whose every stored value is there after a run: the groups, tasks and bodies of a
 /// compilation, with an arena in which no buffers share bytes. Its last output is that arena.
-/// Errors: kUnsupported of a program that flows; those of loading.
+/// Errors: kUnsupported of a dataflow program; those of loading.
 struct Unshared {
   std::shared_ptr<const runtime::Executable> executable;
   schedule::TaskGraph tasks;

@@ -160,11 +160,11 @@ std::string explain_schedule(const Graph& graph, const stitch::Plan& plan,
   std::vector<int> work_of(plan.groups.size(), -1);
   for (size_t w = 0; w < tasks.works.size(); ++w)
     work_of[static_cast<size_t>(tasks.works[w].group)] = static_cast<int>(w);
-  std::vector<int64_t> dealt(tasks.works.size(), 0);
+  std::vector<int64_t> assigned(tasks.works.size(), 0);
   std::vector<std::set<size_t>> lists(tasks.works.size());
   for (size_t sm = 0; sm < tasks.lists.size(); ++sm) {
     for (const ObkTask& task : tasks.lists[sm]) {
-      ++dealt[static_cast<size_t>(task.work)];
+      ++assigned[static_cast<size_t>(task.work)];
       lists[static_cast<size_t>(task.work)].insert(sm);
     }
   }
@@ -191,7 +191,7 @@ std::string explain_schedule(const Graph& graph, const stitch::Plan& plan,
     if (group.kind != stitch::GroupKind::kCustom)
       out += fmt::format("; {} x {} cut into tiles of {} x {}", work.nest.row_count(),
                          work.nest.column_count(), work.tile_rows, work.tile_columns);
-    out += fmt::format("; {} tasks for {} workers", dealt[w], lists[w].size());
+    out += fmt::format("; {} tasks for {} workers", assigned[w], lists[w].size());
     if (!work.list() || work.list()->a_rows) out += "; launched as " + to_string(work.form);
     if (work.predicted_nanos > 0)
       out += fmt::format(", about {:.1f} us each", work.predicted_nanos / 1000);
@@ -258,8 +258,8 @@ std::string print_program(const runtime::Program& program) {
 
 std::string explain_target(const machine::Machine& machine, std::string_view asked, bool asked_sms,
                            bool explain) {
-  std::string text = fmt::format("{}: {} virtual SMs, {} of fast memory each\n", machine.name,
-                                 machine.sms, to_string(machine.fast_memory));
+  std::string text = fmt::format("{}: {} virtual SMs, {} of scratchpad memory each\n", machine.name,
+                                 machine.sms, to_string(machine.scratchpad));
   if (explain)
     text += fmt::format("asked for as '{}', {}\n", asked,
                         asked_sms ? "and so were the SMs" : "with as many SMs as it has");

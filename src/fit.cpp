@@ -18,7 +18,7 @@ int64_t reduction_parts(const machine::Machine& machine, const Type& type, int64
 passes::OfTiles questions_for(const machine::Machine& machine, const machine::Strategy& strategy,
                               const stitch::Options& stitching, const Options& options) {
   const kernels::GemmTiles& gemm = kernels::tile_library(machine).gemm;
-  const bool wgmma_kernels = strategy.own_kernels && takes_wgmma(machine, strategy);
+  const bool wgmma_kernels = strategy.own_kernels && takes_async_mma(machine, strategy);
   passes::OfTiles asked;
   asked.batch_invariant = strategy.batch_invariant;
   // These are kept by what answers: `machine`, `strategy` and `stitching` by value.
@@ -28,17 +28,17 @@ passes::OfTiles questions_for(const machine::Machine& machine, const machine::St
   };
   if (!stitching.stitch) return asked;
   asked.product_stays_whole = [machine, strategy](int64_t rows, int64_t columns, int64_t count) {
-    return stitch::parts_meet(machine, strategy, rows, columns, count);
+    return stitch::splits_meet(machine, strategy, rows, columns, count);
   };
-  passes::ProductParts parts = [](DType, int64_t, int64_t, int64_t) -> int64_t { return 1; };
+  passes::SplitK parts = [](DType, int64_t, int64_t, int64_t) -> int64_t { return 1; };
   if (gemm.split_k && !options.disabled.count("split_products")) {
     parts = [&gemm, wgmma_kernels, strategy](DType type, int64_t rows, int64_t columns,
                                              int64_t depth) -> int64_t {
-      if (wgmma_kernels && rows >= stitch::kMostStreamedRows) return 1;  // in one chain over k
-      return gemm.split_k->parts(static_cast<int32_t>(type), columns, depth,
-                                 strategy.one_kernel() && !strategy.batch_invariant ? rows : 0);
+      if (wgmma_kernels && rows >= stitch::kMostPipelinedRows) return 1;  // in one chain over k
+      return gemm.split_k->splits(static_cast<int32_t>(type), columns, depth,
+                                  strategy.one_kernel() && !strategy.batch_invariant ? rows : 0);
     };
-    asked.product_parts = parts;
+    asked.split_k = parts;
   }
   if (gemm.statistics && stitching.tiles && !strategy.batch_invariant) {
     asked.gives_statistics = [&gemm, strategy, parts](DType type, int64_t rows, int64_t columns,

@@ -50,7 +50,7 @@ void KernelProfiles::keep(const Hash& key, const runtime::DeviceReport& device,
         .bind(3, of.name)
         .bind(4, std::string(schedule::to_string(of.kind)))
         .bind(5, nanos)
-        .bind(6, of.demand.ctas)
+        .bind(6, of.demand.blocks)
         .bind(7, int64_t{of.demand.threads})
         .bind(8, int64_t{of.demand.registers})
         .bind(9, of.demand.shared_bytes)

@@ -3,9 +3,9 @@
 namespace obelisk::compiler {
 
 Result<Unshared> unshare(const Compilation& made, const Options& options) {
-  if (made.tasks.flows)
+  if (made.tasks.dataflow)
     return Error{Code::kUnsupported, "compile",
-                 "what a program that flows stores cannot be looked at", "", "--disable flow"};
+                 "what a dataflow program stores cannot be looked at", "", "--disable dataflow"};
   Unshared unshared{nullptr, made.tasks};
   constexpr int64_t kApart = 256;
   int64_t end = 0;

@@ -37,13 +37,13 @@ EmittedBody emit_block(const graph::Graph& graph, const stitch::Group& group) {
   body.text += fmt::format("#include \"{}\"\n\n", block.header);
   body.text += "OBK_BODY(obk_body) {\n  (void)w;\n";
   body.text += fmt::format("  void* const operands[] = {{{}}};\n", operands);
-  if (block.team > 0) {
+  if (block.gang > 0) {
     body.scratch = block.scratch;
-    body.traits.tiles = kTeamBlock;
-    if (block.team > 1)
+    body.traits.tiles = kGangBlock;
+    if (block.gang > 1)
       body.traits.form = BodyTraits::Form::kCluster,
-      body.traits.cluster = static_cast<int32_t>(block.team);
-    body.text += fmt::format("  OBK_FOR_TEAM_ITEMS(r) obk::{}<{}>(p, operands, r, w);\n}}\n",
+      body.traits.cluster = static_cast<int32_t>(block.gang);
+    body.text += fmt::format("  OBK_FOR_GANG_ITEMS(r) obk::{}<{}>(p, operands, r, w);\n}}\n",
                              block.name, types);
     return body;
   }

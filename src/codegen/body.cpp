@@ -40,12 +40,13 @@ BodyEmitter::BodyEmitter(const graph::Graph& graph, const stitch::Group& group,
 EmittedBody BodyEmitter::run() {
   direct_ = group_.kind != GroupKind::kStitched &&
             stores_tile_plainly(graph_, group_, *store_access_.at(0), lane_);
-  // Tiles of known shapes have their sums in fast memory; a loop of whole vectors stores them.
+  // Tiles of known shapes have their sums in scratchpad memory; a loop of whole vectors stores
+  // them.
   if (tiles_.vectors && group_.kind == GroupKind::kProduct && packed_b_ &&
       byte_size(group_.product.a_type, 1) == 2)
     direct_ = false;
-  const bool dealt = work_.ctas_per_sm() > 0;
-  if (dealt || work_.dataflow || group_.partials != graph::kNone) direct_ = false;
+  const bool grid = work_.tasks_per_worker() > 0;
+  if (grid || work_.dataflow || group_.partials != graph::kNone) direct_ = false;
   const std::optional<VectorText> vectors =
       tiles_.vectors && !direct_ ? as_vectors() : std::nullopt;
   CHECK(vectors || !tiles_.vectors || !work_.broadcasts_any(),
@@ -53,17 +54,17 @@ EmittedBody BodyEmitter::run() {
   head(!vectors);
   set_form(vectors ? vectors->ctas_per_sm : 0);
   pitch_ = vectors               ? std::to_string(tile_pitch())
-           : group_.product.twin ? "(2 * (t->c1 - t->c0))"
+           : group_.product.dual ? "(2 * (t->c1 - t->c0))"
                                  : "(t->c1 - t->c0)";
-  const DealtText tile = dealt ? emit_dealt(group_, work_, *layouts_, tiles_,
-                                            vectors ? tile_pitch() : work_.tile_columns)
-                               : DealtText{};
+  const GridText tile = grid ? emit_grid(group_, work_, *layouts_, tiles_,
+                                         vectors ? tile_pitch() : work_.tile_columns)
+                             : GridText{};
   if (!vectors) out_ += begin();
-  if (dealt) traits_.tiles |= kConvTile, traits_.waits = BodyTraits::Wait::kKernelBefore;
+  if (grid) traits_.tiles |= kConvTile, traits_.waits = BodyTraits::Wait::kKernelBefore;
   out_ += tile.ahead + (vectors ? "  {\n" + vectors->ahead : "") + tile.tile,
       scratch_ += tile.scratch;
-  if (group_.kind == GroupKind::kProduct && !dealt) product(vectors.has_value());
-  if (group_.kind == GroupKind::kConv && !dealt) conv();
+  if (group_.kind == GroupKind::kProduct && !grid) product(vectors.has_value());
+  if (group_.kind == GroupKind::kConv && !grid) conv();
   if (group_.kind == GroupKind::kAttention) attention(vectors && vectors->late);
   if (vectors)
     scratch_ = std::max(scratch_, vectors->scratch), out_ += vectors->rows + "  }\n";
@@ -92,14 +93,14 @@ EmittedBody BodyEmitter::run() {
 std::optional<VectorText> BodyEmitter::as_vectors() {
   VectorJob job{graph_, body_, nest_, *layouts_};
   job.anchored = group_.kind != GroupKind::kStitched;
-  job.tile_rows = streamed() ? streamed_slice(group_, work_) : work_.tile_rows,
+  job.tile_rows = pipelined() ? pipelined_slice(group_, work_) : work_.tile_rows,
   job.tile_columns = work_.tile_columns, job.tile_pitch = tile_pitch();
-  job.ahead_bytes = ahead_bytes_, job.dealt = work_.grid() != nullptr,
-  job.residents = work_.ctas_per_sm(), job.planes = planes(),
+  job.ahead_bytes = ahead_bytes_, job.grid = work_.grid() != nullptr,
+  job.ctas_per_sm = work_.tasks_per_worker(), job.planes = planes(),
   job.shares_rows = work_.list() && work_.list()->shares_rows && !job.anchored;
   job.begin = begin(),
-  job.may_begin_late = group_.kind == GroupKind::kAttention && group_.attention.pieces == 1;
-  if (streamed()) job.most_ahead = 48;  // all registers are its sums' and these
+  job.may_begin_late = group_.kind == GroupKind::kAttention && group_.attention.kv_splits == 1;
+  if (pipelined()) job.most_ahead = 48;  // all registers are its sums' and these
   job.partials = group_.partials,
   job.gives = work_.dataflow ? work_.dataflow->broadcasts : std::vector<bool>();
   job.pointer = [this](int operand, bool store) { return pointer(operand, store); };
@@ -123,7 +124,7 @@ EmittedBody emit_body(const graph::Graph& graph, const stitch::Group& group,
                       const schedule::Work& work, const std::vector<stitch::Layout>& layouts,
                       bool packed_b, const kernels::TileLibrary& tiles, int64_t ahead_bytes) {
   schedule::Work whole = work;  // pieces of keys are named by columns
-  if (group.kind == GroupKind::kAttention && group.attention.pieces > 1 && !work.dataflow)
+  if (group.kind == GroupKind::kAttention && group.attention.kv_splits > 1 && !work.dataflow)
     whole.tile_columns = group.attention.value_size;
   BodyEmitter emitter(graph, group, whole, packed_b, tiles);
   emitter.layouts_ = &layouts, emitter.ahead_bytes_ = ahead_bytes;

@@ -2,7 +2,7 @@
 ///
 ///   in   Group, Work (its folded nest), the values' types
 ///   out  text, traits, params, scratch bytes; of these at most `ahead_bytes` for rows that are
-///   asked for ahead of their use
+///   loaded ahead of their use
 ///
 /// Loops: rows of the task · for each pass, the outer columns · the lanes (the innermost columns,
 /// or rows where columns are strided). An expression is printed once, at the outermost of the three
@@ -21,7 +21,7 @@ struct EmittedBody {
   std::string text;
   BodyTraits traits;
   std::vector<int64_t> params;
-  int64_t scratch = 0;      // bytes of fast memory, the rows' part included
+  int64_t scratch = 0;      // bytes of scratchpad memory, the rows' part included
   int64_t row_scratch = 0;  // what each row in flight needs: staged values; behind the tile's part
 };
 

@@ -60,13 +60,13 @@ class BodyEmitter {
   // ---- body_form.cpp
   /// What stands before the first load of anything but weights.
   enum class Begin { kAtOnce, kPipelinedGemm, kAlone, kRows, kWave };
-  bool streamed() const;
+  bool pipelined() const;
   Begin how_it_begins() const;
   std::string begin() const;
   void set_form(int ctas_per_sm);
-  bool asks_rows() const;
+  bool loads_rows() const;
   bool waits_in_body() const { return work_.list() && work_.list()->waits_in_body; }
-  int64_t planes() const { return !streamed() ? 1 : std::max<int64_t>(group_.product.parts, 2); }
+  int64_t planes() const { return !pipelined() ? 1 : std::max<int64_t>(group_.product.split_k, 2); }
 
   // ---- lane_expressions.cpp
   struct LevelRules;
@@ -102,7 +102,7 @@ class BodyEmitter {
   ObkGemm gemm_shape(int64_t a_row) const;
   std::string gemm_call(const ObkGemm& shape, const std::string& type, const Access& a);
   void conv();
-  bool conv_is_sure() const;
+  bool conv_is_static() const;
   void attention(bool begins_here);
 
   const graph::Graph& graph_;

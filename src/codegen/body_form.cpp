@@ -6,15 +6,15 @@ namespace obelisk::codegen {
 
 /// Whether the product has a kernel of its own; how many planes of sums that then leaves for the
 /// epilogue to add: its warpgroups' or its parts'.
-bool BodyEmitter::streamed() const {
+bool BodyEmitter::pipelined() const {
   return group_.kind == GroupKind::kProduct && work_.pipelined() && tiles_.gemm.pipelined &&
          packed_b_ && !direct_;
 }
 
 BodyEmitter::Begin BodyEmitter::how_it_begins() const {
-  if (streamed()) return Begin::kPipelinedGemm;
+  if (pipelined()) return Begin::kPipelinedGemm;
   if (work_.single_wave()) return Begin::kAlone;
-  if (asks_rows()) return Begin::kRows;
+  if (loads_rows()) return Begin::kRows;
   return waits_in_body() ? Begin::kWave : Begin::kAtOnce;
 }
 
@@ -23,11 +23,11 @@ std::string BodyEmitter::begin() const {
     case Begin::kAtOnce:
       break;
     case Begin::kPipelinedGemm:
-      return "  OBK_PRODUCT_BEGIN()\n";
+      return "  OBK_PIPELINED_GEMM_BEGIN()\n";
     case Begin::kAlone:
       return "  OBK_WAIT_FOR_PREVIOUS();\n";
     case Begin::kRows:
-      return "  OBK_BEGIN_ROWS();\n";  // and asks for its rows of A
+      return "  OBK_BEGIN_ROWS();\n";  // and requests its rows of A
     case Begin::kWave:
       return "  OBK_BEGIN_WAVE();\n";
   }
@@ -59,7 +59,7 @@ void BodyEmitter::set_form(int ctas_per_sm) {
   }
 }
 
-bool BodyEmitter::asks_rows() const {
+bool BodyEmitter::loads_rows() const {
   return group_.kind == GroupKind::kProduct && waits_in_body() && work_.list()->a_rows &&
          tiles_.vectors && packed_b_ && !direct_;
 }

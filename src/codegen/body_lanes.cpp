@@ -223,7 +223,7 @@ void BodyEmitter::columns(const std::string& outer, const std::string& clauses) 
     if (stages) out_ += indent + "  const int64_t stage_at = 0;\n";
     if (tile)
       out_ += fmt::format("{}  const int64_t tile_at = {}(r - t->r0);\n", indent,
-                          group_.product.twin ? "2 * " : "");
+                          group_.product.dual ? "2 * " : "");
     flush(kLane, indent + "  ");
     out_ += indent + "}\n";
   } else {
@@ -235,7 +235,7 @@ void BodyEmitter::columns(const std::string& outer, const std::string& clauses) 
           fmt::format("{}const int64_t stage0 = ({}) * {};\n", indent, stage_base, extent(lane_));
     if (tile)
       out_ += fmt::format("{}const int64_t tile0 = (r - t->r0) * {}(t->c1 - t->c0) - t->c0;\n",
-                          indent, group_.product.twin ? "2 * " : "");
+                          indent, group_.product.dual ? "2 * " : "");
     const std::string low = nest_.cut_columns ? "t->c0" : "0",
                       high = nest_.cut_columns ? "t->c1" : extent(lane_);
     if (clauses.empty())

@@ -16,10 +16,10 @@ std::string disagreement(const BodyTraits& t) {
     return "a pipelined GEMM is a form of its own";
   if (t.gemm && (t.gemm->a >= t.operands || t.gemm->b >= t.operands))
     return "a pipelined GEMM's operands are not the body's";
-  if (t.asked_rows && t.asked_rows->a >= t.operands)
-    return "the matrix whose rows are asked for is no operand";
-  if (t.asked_rows && (t.form != Form::kTaskList || t.waits != Wait::kWaveBefore))
-    return "rows are asked for after the wave before, in one kernel";
+  if (t.async_rows && t.async_rows->a >= t.operands)
+    return "the matrix whose rows are requested is no operand";
+  if (t.async_rows && (t.form != Form::kTaskList || t.waits != Wait::kWaveBefore))
+    return "rows are requested after the wave before, in one kernel";
   return "";
 }
 
@@ -44,7 +44,7 @@ std::string to_string(const BodyTraits& t) {
                                            : ", waits for the wave before";
   constexpr std::pair<Tile, const char*> kNames[] = {
       {kGemmTile, "gemm"},           {kAnyGemmTile, "any gemm"},    {kConvTile, "conv"},
-      {kDepthwiseTile, "depthwise"}, {kAttentionTile, "attention"}, {kTeamBlock, "team"}};
+      {kDepthwiseTile, "depthwise"}, {kAttentionTile, "attention"}, {kGangBlock, "gang"}};
   for (const auto& [tile, name] : kNames)
     if (t.calls(tile)) text += fmt::format(", {} tile", name);
   text += fmt::format("; {} operands, {} params", t.operands, t.params);
@@ -55,10 +55,10 @@ std::string to_string(const BodyTraits& t) {
     text += matrix(t.gemm->a, t.gemm->rows, t.gemm->pitch) +
             fmt::format(", {} blocks of k in stages of {}, tiles of {} columns, split_k {}",
                         t.gemm->blocks, t.gemm->stage, t.gemm->columns, t.gemm->split_k);
-  if (t.asked_rows)
-    text += matrix(t.asked_rows->a, t.asked_rows->rows, t.asked_rows->pitch) +
-            fmt::format(", copies of {} rows by {} blocks of k", t.asked_rows->box,
-                        t.asked_rows->blocks);
+  if (t.async_rows)
+    text += matrix(t.async_rows->a, t.async_rows->rows, t.async_rows->pitch) +
+            fmt::format(", copies of {} rows by {} blocks of k", t.async_rows->box,
+                        t.async_rows->blocks);
   return text;
 }
 

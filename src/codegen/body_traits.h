@@ -24,12 +24,12 @@ enum Tile : uint32_t {
   kConvTile = 4,     // also of a GEMM that goes as a convolution of single pixels
   kDepthwiseTile = 8,
   kAttentionTile = 16,
-  kTeamBlock = 32,  // a block whose items are done by teams, of one CTA or a cluster
+  kGangBlock = 32,  // a block whose items are done by gangs, of one CTA or a cluster
   kAllTiles = 63,
 };
 
 /// A GEMM with a kernel of its own, whose CTAs stream both operands through stages
-/// (kernels/cuda/product.cuh).
+/// (kernels/cuda/gemm/pipelined_gemm.cuh).
 struct PipelinedGemm {
   int64_t a = 0, b = 0;         // which operands
   int64_t rows = 0, pitch = 0;  // of the matrix that A lies in; elements from row to row
@@ -37,28 +37,29 @@ struct PipelinedGemm {
   int64_t row = 0, block = 0, row_step = 0,
           block_step =
               0;  // where A begins in it, in rows and in blocks of 64 k; from batch to batch
-  int64_t blocks = 0, stage = 0;   // blocks of 64 k; those of a stage
-  int64_t weights_step = 0;        // bytes from one of B's matrices to the next
-  int64_t sides = 0, columns = 0;  // of a dual GEMM 2; columns of a tile, of all sides
-  int64_t split_k = 0;             // CTAs of a cluster that compute a tile
+  int64_t blocks = 0, stage = 0;     // blocks of 64 k; those of a stage
+  int64_t weights_step = 0;          // bytes from one of B's matrices to the next
+  int64_t b_count = 0, columns = 0;  // of a dual GEMM 2; columns of a tile, of all sides
+  int64_t split_k = 0;               // CTAs of a cluster that compute a tile
   int64_t late_scratch =
       0;  // bytes at the scratch's beginning that nobody needs before the products are done
   int64_t all_rows = 0, all_columns = 0;
   bool operator==(const PipelinedGemm&) const = default;
 };
 
-/// The matrix whose rows a GEMM of one kernel asks for by a tensor map (kernels/cuda/rows.cuh).
-struct AskedRows {
+/// The matrix whose rows a GEMM of one kernel requests by a tensor map
+/// (kernels/cuda/exec/rows.cuh).
+struct AsyncRows {
   int64_t a = 0;                // which operand
   int64_t rows = 0, pitch = 0;  // elements from row to row
   int64_t blocks = 0, box = 0;  // of a copy: blocks of 64 columns, rows
-  bool operator==(const AskedRows&) const = default;
+  bool operator==(const AsyncRows&) const = default;
 };
 
 struct BodyTraits {
   enum class Form : uint8_t {
     kTaskList,       // runs the tasks of a table
-    kGrid,           // a CTA finds its rectangle by its number (kernels/cuda/dealt.cuh)
+    kGrid,           // a CTA finds its rectangle by its number (kernels/cuda/exec/grid.cuh)
     kPipelinedGemm,  // so does one of `gemm`
     kCluster,        // CTAs that wait for one another
   };
@@ -72,7 +73,7 @@ struct BodyTraits {
   int32_t ctas_per_sm = 0;            // kGrid: that registers leave room for; else 0
   int32_t cluster = 1;                // kCluster: CTAs that wait for one another; else 1
   std::optional<PipelinedGemm> gemm;  // kPipelinedGemm
-  std::optional<AskedRows> asked_rows;
+  std::optional<AsyncRows> async_rows;
   bool calls(uint32_t of) const { return (tiles & of) != 0; }
   bool operator==(const BodyTraits&) const = default;
 };
@@ -112,15 +113,15 @@ void visit_numbers(Traits& traits, Visit&& visit) {
     visit("blocks", g.blocks, 1, INT32_MAX);
     visit("stage", g.stage, 1, INT32_MAX);
     visit("weights_step", g.weights_step, 0, kMost);
-    visit("sides", g.sides, 1, INT32_MAX);
+    visit("b_count", g.b_count, 1, INT32_MAX);
     visit("columns", g.columns, 1, INT32_MAX);
     visit("split_k", g.split_k, 1, kMostOfBodyCluster);
     visit("late_scratch", g.late_scratch, 0, INT32_MAX);
     visit("all_rows", g.all_rows, 1, INT32_MAX);
     visit("all_columns", g.all_columns, 1, INT32_MAX);
   }
-  if (optional("asked_rows", traits.asked_rows)) {
-    auto& r = *traits.asked_rows;
+  if (optional("async_rows", traits.async_rows)) {
+    auto& r = *traits.async_rows;
     visit("a", r.a, 0, INT32_MAX);
     visit("rows", r.rows, 1, INT32_MAX);
     visit("pitch", r.pitch, 1, INT32_MAX);

@@ -30,7 +30,7 @@ struct Source {
   std::vector<std::vector<int64_t>> params;  // by work
   struct Scratch {
     int64_t bytes = 0, row = 0;
-  };  // fast memory: all, and the part of it that each row in flight needs
+  };  // scratchpad memory: all, and the part of it that each row in flight needs
   std::vector<Scratch> scratch;  // by work
   const kernels::TileLibrary* tiles =
       nullptr;  // whose packed weights and scratch the bodies expect

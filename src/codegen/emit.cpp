@@ -12,14 +12,14 @@ Source emit(const graph::Graph& graph, const stitch::Plan& plan, const schedule:
   Source source;
   source.tiles = &tiles;
   std::map<Hash, int> known;
-  // Beside tiles, whose weights stream through the same memory, rows that are asked for ahead get a
+  // Beside tiles, whose weights stream through the same memory, rows that are loaded ahead get a
   // part of it.
   const bool has_tiles =
       std::any_of(plan.groups.begin(), plan.groups.end(), [](const stitch::Group& group) {
         return group.kind != stitch::GroupKind::kStitched && !stitch::calls_op(group.kind);
       });
   const int64_t ahead_bytes =
-      has_tiles ? tasks.fast_memory.count / 8 : tasks.fast_memory.count / 4 * 3;
+      has_tiles ? tasks.scratchpad.count / 8 : tasks.scratchpad.count / 4 * 3;
   for (const schedule::Work& work : tasks.works) {
     const stitch::Group& group = plan.groups[work.group];
     if (group.kind == stitch::GroupKind::kCustom) {

@@ -4,7 +4,7 @@
 
 namespace obelisk::codegen {
 
-std::string statistics_asked(const stitch::Group& group, const schedule::Work& work) {
+std::string statistics_fields(const stitch::Group& group, const schedule::Work& work) {
   const stitch::Product::Statistics& wanted = group.product.statistics;
   if (!wanted.wanted) return "";
   std::string text = fmt::format("    g.statistics = statistics, g.epsilon = {}, g.centred = {};\n",
@@ -18,8 +18,8 @@ std::string statistics_asked(const stitch::Group& group, const schedule::Work& w
 
 std::string statistics_found(const stitch::Group& group, const schedule::Work& work,
                              const std::string& type) {
-  const std::string asked = statistics_asked(group, work);
-  return asked.empty() ? "" : asked + fmt::format("    OBK_FIND_STATISTICS({}, g);\n", type);
+  const std::string fields = statistics_fields(group, work);
+  return fields.empty() ? "" : fields + fmt::format("    OBK_FIND_STATISTICS({}, g);\n", type);
 }
 
 int64_t keep_row_statistics(const stitch::Group& group, const schedule::Work& work, int64_t at,

@@ -11,8 +11,8 @@
 namespace obelisk::codegen {
 
 /// Fields of `g`, by which the tile is asked; empty where nobody wants them.
-std::string statistics_asked(const stitch::Group& group, const schedule::Work& work);
-/// The same before a tile that does not give them itself (dealt ones have no such rows:
+std::string statistics_fields(const stitch::Group& group, const schedule::Work& work);
+/// The same before a tile that does not give them itself (those of a grid have no such rows:
 /// schedule/tile_gemm.cpp).
 std::string statistics_found(const stitch::Group& group, const schedule::Work& work,
                              const std::string& type);

@@ -1,4 +1,4 @@
-/// codegen/tile.h — what a body knows of the tile that its anchor leaves in fast memory.
+/// codegen/tile.h — what a body knows of the tile that its anchor leaves in scratchpad memory.
 #pragma once
 
 #include "schedule/schedule.h"

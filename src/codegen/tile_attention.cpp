@@ -15,14 +15,15 @@ static std::string piece_of_keys(const stitch::Group& group, const schedule::Wor
                                  const std::string& type) {
   const stitch::AttentionTile& a = group.attention;
   const std::string sizes =
-      fmt::format("{}, g, {}, {}, {}, {}", type, a.size, a.value_size, a.keys, a.pieces);
+      fmt::format("{}, g, {}, {}, {}, {}", type, a.size, a.value_size, a.keys, a.kv_splits);
   if (!work.dataflow)
-    return fmt::format("    if (!OBK_ATTENTION_PIECE({})) return;\n  }}\n", sizes);
+    return fmt::format("    if (!OBK_ATTENTION_SPLIT({})) return;\n  }}\n", sizes);
   if (!work.dataflow->in_place_kv)
     return fmt::format("    OBK_ATTENTION_SHARE({});\n  }}\n", sizes);
-  return fmt::format("    g.kept = t->weight_bytes / {};\n    OBK_ATTENTION_KEPT({}, {});\n  }}\n",
-                     a.size * byte_size(*work.dataflow->in_place_kv, 1), sizes,
-                     tile_type(static_cast<int32_t>(*work.dataflow->in_place_kv)));
+  return fmt::format(
+      "    g.in_place = t->weight_bytes / {};\n    OBK_ATTENTION_IN_PLACE({}, {});\n  }}\n",
+      a.size * byte_size(*work.dataflow->in_place_kv, 1), sizes,
+      tile_type(static_cast<int32_t>(*work.dataflow->in_place_kv)));
 }
 
 /// What the library is told of a task's tile.
@@ -33,8 +34,8 @@ static ObkAttention attention_shape(const stitch::Group& group, const schedule::
   shape.type = a.tile_type(), shape.queries = work.tile_rows, shape.keys = a.keys,
   shape.size = a.size, shape.value_size = a.value_size;
   shape.mask_type = masked ? (a.mask_type == DType::f32 ? 1 : 2) : 0,
-  shape.pieces = static_cast<int32_t>(a.pieces),
-  shape.kept = work.dataflow && work.dataflow->in_place_kv;
+  shape.kv_splits = static_cast<int32_t>(a.kv_splits),
+  shape.in_place = work.dataflow && work.dataflow->in_place_kv;
   shape.softcap = static_cast<float>(a.softcap), shape.causal = a.causal;
   return shape;
 }
@@ -102,12 +103,13 @@ void BodyEmitter::attention(bool begins_here) {
                     pitch_, param(bytes));
     scratch_ += bytes;
   }
-  if (a.pieces > 1) {
+  if (a.kv_splits > 1) {
     text += fmt::format(
-        "    g.piece = (int)piece;\n    g.exchange = (char*)x[{}] + (image * {} + head) * {};\n",
+        "    g.kv_split = (int)kv_split;\n    g.exchange = (char*)x[{}] + (image * {} + head) * "
+        "{};\n",
         q + (masked ? 4 : 3), param(a.heads), param(a.exchange));
-    top_ += fmt::format("  const int64_t piece = t->c0 % {} / {};\n", param(a.value_size),
-                        param(a.value_size / a.pieces)) +
+    top_ += fmt::format("  const int64_t kv_split = t->c0 % {} / {};\n", param(a.value_size),
+                        param(a.value_size / a.kv_splits)) +
             (work_.dataflow ? ""
                             : fmt::format("  ObkTask whole = *t;\n  whole.c0 -= whole.c0 % {0}, "
                                           "whole.c1 = whole.c0 + {0}, t = &whole;\n",

@@ -80,10 +80,10 @@ static int64_t conv_scratch(ObkConv shape, int64_t out_height, const schedule::W
   return most;
 }
 
-/// What such a tile asks for and the compiler knows: whole blocks of channels, X where 16 bytes
+/// What such a tile requests and the compiler knows: whole blocks of channels, X where 16 bytes
 /// begin, weights that are fetched ahead, and nothing padded below X where nothing is above or to
 /// the left.
-bool BodyEmitter::conv_is_sure() const {
+bool BodyEmitter::conv_is_static() const {
   const stitch::ConvTile& c = group_.conv;
   const stitch::Layout& in = (*layouts_)[c.x];
   const bool grouped = c.shape.groups > 1 && !c.depthwise;
@@ -171,7 +171,7 @@ void BodyEmitter::conv() {
     text += fmt::format(
         "    OBK_CONV_TILE_OF({}, g, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, "
         "{}, {}, {});\n  }}\n",
-        type, conv_is_sure(), shape.in_channels, c.height, c.width, c.kernel_h, c.kernel_w,
+        type, conv_is_static(), shape.in_channels, c.height, c.width, c.kernel_h, c.kernel_w,
         c.stride_h, c.stride_w, c.dilation_h, c.dilation_w, c.pad_top, c.pad_left, c.out_width,
         x_row, x_pixel, work_.tile_rows, work_.tile_columns,
         pitch_.front() == '(' ? work_.tile_columns : tile_pitch());

@@ -19,17 +19,17 @@ static bool rows_begin_at_16(const schedule::Work& work, const schedule::Access&
   return all * size % 16 == 0;
 }
 
-/// What a product of one kernel of all works asks for as soon as A is there
-/// (kernels/cuda/rows.cuh), as a declaration. `at`: where A goes; `pitch` 0: rows of the tile lie
-/// one after another.
+/// What a product of one kernel of all works requests as soon as A is there
+/// (kernels/cuda/exec/rows.cuh), as a declaration. `at`: where A goes; `pitch` 0: rows of the tile
+/// lie one after another.
 ///
 ///   OBK_ROWS(blocks of a copy, map, row, block, at, shape...)    the host makes the map from what
 ///   `traits` say (runtime/cuda/row_maps.cpp)
-struct AskedRowsText {
+struct AsyncRowsText {
   std::string top;  // the declaration
-  AskedRows traits;
+  AsyncRows traits;
 };
-static AskedRowsText emit_asked_rows(const schedule::Work& work, const ObkGemm& shape, int x_a,
+static AsyncRowsText emit_async_rows(const schedule::Work& work, const ObkGemm& shape, int x_a,
                                      const std::string& at, int64_t pitch) {
   constexpr int64_t kFewestCopies = 4;  // at once: products begin when the first one is there
   const schedule::RowMatrix& m = *work.list()->a_rows;
@@ -43,7 +43,7 @@ static AskedRowsText emit_asked_rows(const schedule::Work& work, const ObkGemm& 
   const std::string block = !batch || m.block_step == 0
                                 ? ""
                                 : fmt::format(" + (int)t->r0 / {} * {}", m.span, m.block_step);
-  AskedRowsText text{
+  AsyncRowsText text{
       .traits = {.a = x_a, .rows = m.rows, .pitch = m.pitch, .blocks = together, .box = box}};
   text.top = fmt::format("  OBK_ROWS({}, x[{}], {} + {}, {}{}, {}, {}, {}, {}, {}, {})\n", together,
                          work.buffers.size(), row, m.row, m.block, block, at, shape.m, shape.n,
@@ -57,11 +57,11 @@ ObkGemm BodyEmitter::gemm_shape(int64_t a_row) const {
   ObkGemm shape = {};
   shape.a_type = shape.b_type = product.tile_type();
   shape.packed = packed_b_;
-  shape.m = work_.tile_rows, shape.n = work_.tile_columns * product.sides(),
+  shape.m = work_.tile_rows, shape.n = work_.tile_columns * product.b_count(),
   shape.k = product.k[0].extent;
   shape.a_row = a_row, shape.a_col = product.k[0].a;
   shape.b_row = product.k[0].b, shape.b_col = product.n[0].b,
-  shape.n_packed = product.n[0].extent * product.sides(), shape.c_row = shape.n;
+  shape.n_packed = product.n[0].extent * product.b_count(), shape.c_row = shape.n;
   return shape;
 }
 
@@ -71,22 +71,22 @@ std::string BodyEmitter::gemm_call(const ObkGemm& shape, const std::string& type
   const int64_t a_row = shape.a_row;
   if (tiles_.vectors && packed_b_ && !direct_ && shape.a_col == 1 && a_row >= 0 &&
       a_row < (int64_t{1} << 30)) {
-    const std::string sure =
-        asks_rows() ? ""
-                    : fmt::format(", {:d}",
-                                  rows_begin_at_16(work_, a, byte_size(group_.product.a_type, 1)));
+    const std::string aligned =
+        loads_rows() ? ""
+                     : fmt::format(", {:d}",
+                                   rows_begin_at_16(work_, a, byte_size(group_.product.a_type, 1)));
     const auto tile_of = [&](int64_t columns) {
       const int64_t c_row =
           pitch_.front() == '('
               ? columns
               : tile_pitch();  // the same for all tiles where the pitch is a number
       const std::string parts =
-          group_.product.parts > 1 ? fmt::format(", {}", group_.product.parts) : "";
+          group_.product.split_k > 1 ? fmt::format(", {}", group_.product.split_k) : "";
       return fmt::format("OBK_GEMM_{}_OF({}, g{}, {}, {}, {}, {}, {}{});\n",
-                         asks_rows() ? "ROWS" : "TILE", type, sure, shape.m, columns, shape.k,
+                         loads_rows() ? "ROWS" : "TILE", type, aligned, shape.m, columns, shape.k,
                          a_row, c_row, parts);
     };
-    const int64_t last = work_.nest.column_count() * group_.product.sides() %
+    const int64_t last = work_.nest.column_count() * group_.product.b_count() %
                          shape.n;  // columns of a narrower tile at the end
     std::string text;
     if (last) text += fmt::format("    if (g.n == {})\n      {}    else\n  ", last, tile_of(last));
@@ -121,7 +121,7 @@ void BodyEmitter::product(bool vectors) {
   text += fmt::format(
       "    ObkGemm g = {{}};\n    g.a_type = g.b_type = {};\n    g.m = t->r1 - t->r0;\n    g.n = "
       "{}(t->c1 - t->c0);\n",
-      type, group_.product.twin ? "2 * " : "");
+      type, group_.product.dual ? "2 * " : "");
   text += fmt::format("    g.k = {};\n", param(product.k[0].extent));
   text += fmt::format("    g.a = (const {}*)x[{}] + ({});\n", element, x_a, base(*a_access));
   text += fmt::format("    g.a_row = {};\n    g.a_col = {};\n",
@@ -136,7 +136,7 @@ void BodyEmitter::product(bool vectors) {
     }
     text += fmt::format(
         "    g.packed = 1;\n    g.b = {};\n    g.column = {}t->c0;\n    g.n_packed = {};\n", from,
-        group_.product.twin ? "2 * " : "", param(product.n[0].extent * product.sides()));
+        group_.product.dual ? "2 * " : "", param(product.n[0].extent * product.b_count()));
   } else {
     text += fmt::format("    g.b = (const {}*)x[{}] + ({}) + t->c0 * {};\n", element, x_b,
                         base(*b_access), param(product.n[0].b));
@@ -150,35 +150,35 @@ void BodyEmitter::product(bool vectors) {
                         inner >= 0 ? param(store->strides[inner]) : "0");
     text += "    g.scratch = (char*)w->scratch;\n";
   } else {
-    if (streamed())
-      scratch_ += streamed_whole(group_, work_, pitch_.front() == '(' ? 0 : tile_pitch());
+    if (pipelined())
+      scratch_ += pipelined_whole(group_, work_, pitch_.front() == '(' ? 0 : tile_pitch());
     const std::string at =
         scratch_ > 0 ? fmt::format("((char*)w->scratch + {})", param(scratch_)) : "w->scratch";
     top_ += fmt::format("  {0}* __restrict tile = ({0}*){1};\n", sum, at);
-    scratch_ +=
-        ((streamed() ? streamed_slice(group_, work_) : work_.tile_rows) * tile_pitch() * sum_bytes +
-         63) /
-        64 * 64;
+    scratch_ += ((pipelined() ? pipelined_slice(group_, work_) : work_.tile_rows) * tile_pitch() *
+                     sum_bytes +
+                 63) /
+                64 * 64;
     text +=
         fmt::format("    g.c = tile;\n    g.c_row = {};\n    g.scratch = (char*)w->scratch + {};\n",
                     pitch_, param(scratch_));
   }
   const ObkGemm shape = gemm_shape(walks_rows ? a_access->strides[inner] : 0);
-  if (streamed()) {
-    text += statistics_asked(group_, work_);
-    const StreamedText streamed = emit_streamed(group_, work_, tiles_, shape, type, x_a, vectors,
-                                                pitch_.front() == '(' ? 0 : tile_pitch());
-    traits_.gemm = streamed.traits;
-    top_ += streamed.top, scratch_ += streamed.scratch, out_ += text + streamed.tile;
+  if (pipelined()) {
+    text += statistics_fields(group_, work_);
+    const PipelinedGemmText pipelined = emit_pipelined_gemm(
+        group_, work_, tiles_, shape, type, x_a, vectors, pitch_.front() == '(' ? 0 : tile_pitch());
+    traits_.gemm = pipelined.traits;
+    top_ += pipelined.top, scratch_ += pipelined.scratch, out_ += text + pipelined.tile;
     scratch_ += keep_row_statistics(group_, work_, scratch_, top_);
     return;
   }
   text += statistics_found(group_, work_, type);
-  if (asks_rows()) {
-    const AskedRowsText asked =
-        emit_asked_rows(work_, shape, x_a, fmt::format("(char*)w->scratch + {}", scratch_),
+  if (loads_rows()) {
+    const AsyncRowsText rows =
+        emit_async_rows(work_, shape, x_a, fmt::format("(char*)w->scratch + {}", scratch_),
                         pitch_.front() == '(' ? 0 : tile_pitch());
-    top_ += asked.top, traits_.asked_rows = asked.traits;
+    top_ += rows.top, traits_.async_rows = rows.traits;
   }
   scratch_ += ((work_.dataflow && tiles_.dataflow
                     ? tiles_.dataflow->gemm_bytes(shape.a_type, shape.m, shape.n, shape.k)

@@ -7,37 +7,37 @@ namespace obelisk::codegen {
 constexpr int64_t kWarpgroupRows =
     64;  // that a tile of a cluster has, the last ones perhaps beyond the matrix
 
-int64_t streamed_slice(const stitch::Group& group, const schedule::Work& work) {
-  const int64_t parts = group.product.parts;
-  return (work.tile_rows + parts - 1) / parts;
+int64_t pipelined_slice(const stitch::Group& group, const schedule::Work& work) {
+  const int64_t split_k = group.product.split_k;
+  return (work.tile_rows + split_k - 1) / split_k;
 }
 
 static int64_t wide_of(const stitch::Group& group, const schedule::Work& work, int64_t pitch) {
-  return pitch == 0 ? work.tile_columns * group.product.sides() : pitch;
+  return pitch == 0 ? work.tile_columns * group.product.b_count() : pitch;
 }
 
-int64_t streamed_whole(const stitch::Group& group, const schedule::Work& work, int64_t pitch) {
-  return group.product.parts == 1
+int64_t pipelined_whole(const stitch::Group& group, const schedule::Work& work, int64_t pitch) {
+  return group.product.split_k == 1
              ? 0
              : (kWarpgroupRows * wide_of(group, work, pitch) * 4 + 63) / 64 * 64;
 }
 
-StreamedText emit_streamed(const stitch::Group& group, const schedule::Work& work,
-                           const kernels::TileLibrary& tiles, const ObkGemm& shape,
-                           const std::string& type, int x_a, bool adds, int64_t pitch) {
+PipelinedGemmText emit_pipelined_gemm(const stitch::Group& group, const schedule::Work& work,
+                                      const kernels::TileLibrary& tiles, const ObkGemm& shape,
+                                      const std::string& type, int x_a, bool adds, int64_t pitch) {
   const schedule::RowMatrix& m = work.pipelined()->a;
   const stitch::Product& product = group.product;
-  const int64_t parts = product.parts, depth = shape.k / parts;
+  const int64_t split_k = product.split_k, depth = shape.k / split_k;
   const int64_t stage = tiles.gemm.pipelined->stage(shape.n, depth);
   const int64_t plane =
-      (streamed_slice(group, work) * wide_of(group, work, pitch) * 4 + 63) / 64 * 64;
+      (pipelined_slice(group, work) * wide_of(group, work, pitch) * 4 + 63) / 64 * 64;
   const int64_t matrix = product.batch.empty()
                              ? 0
                              : tiles.gemm.packed_bytes(static_cast<int32_t>(product.b_type),
                                                        product.n[0].extent, shape.k);
-  StreamedText text{.top = adds ? "  int other = 0;\n" : "", .scratch = adds ? plane : 0};
-  if (parts > 1) text.scratch = (parts - 1) * plane;
-  const int64_t sums = parts > 1 ? streamed_whole(group, work, pitch) : plane + text.scratch;
+  PipelinedGemmText text{.top = adds ? "  int other = 0;\n" : "", .scratch = adds ? plane : 0};
+  if (split_k > 1) text.scratch = (split_k - 1) * plane;
+  const int64_t sums = split_k > 1 ? pipelined_whole(group, work, pitch) : plane + text.scratch;
   text.traits = {.a = x_a,
                  .b = x_a + 1,
                  .rows = m.rows,
@@ -50,9 +50,9 @@ StreamedText emit_streamed(const stitch::Group& group, const schedule::Work& wor
                  .blocks = shape.k / 64,
                  .stage = stage,
                  .weights_step = matrix,
-                 .sides = product.sides(),
+                 .b_count = product.b_count(),
                  .columns = shape.n,
-                 .split_k = parts,
+                 .split_k = split_k,
                  .late_scratch = sums,
                  .all_rows = work.nest.row_count(),
                  .all_columns = work.nest.column_count()};
@@ -61,14 +61,14 @@ StreamedText emit_streamed(const stitch::Group& group, const schedule::Work& wor
                                                             : "kObkOfRows";
   const auto sums_of = [&](int64_t columns) {
     const std::string of_what =
-        parts > 1 ? fmt::format("PARTS_OF({}, g, {}, {}, {:d}", type, stage, plane / 4, adds)
-                  : fmt::format("SUMS_OF({}, g, {}, {}, {}", type, stage, adds ? plane / 4 : 0,
-                                statistics);
-    return fmt::format("{}OBK_PRODUCT_{}, {}, {}, {}, {}, {});\n", adds ? "other = " : "", of_what,
-                       parts > 1 ? kWarpgroupRows : shape.m, columns, depth, shape.a_row,
+        split_k > 1 ? fmt::format("SPLIT_K_OF({}, g, {}, {}, {:d}", type, stage, plane / 4, adds)
+                    : fmt::format("SUMS_OF({}, g, {}, {}, {}", type, stage, adds ? plane / 4 : 0,
+                                  statistics);
+    return fmt::format("{}OBK_PIPELINED_GEMM_{}, {}, {}, {}, {}, {});\n", adds ? "other = " : "",
+                       of_what, split_k > 1 ? kWarpgroupRows : shape.m, columns, depth, shape.a_row,
                        pitch == 0 ? columns : pitch);
   };
-  const int64_t last = work.nest.column_count() * product.sides() %
+  const int64_t last = work.nest.column_count() * product.b_count() %
                        shape.n;  // columns of a narrower tile at the end
   text.tile =
       (last ? fmt::format("    if (g.n == {})\n      {}    else\n  ", last, sums_of(last)) : "") +

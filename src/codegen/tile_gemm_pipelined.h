@@ -1,10 +1,12 @@
-/// codegen/tile_gemm_pipelined.h — the text of a product's tile that has a kernel of its own
-/// (kernels/cuda/product.cuh), where its work says so.
+/// codegen/tile_gemm_pipelined.h — the text of a tile of a pipelined GEMM kernel
+/// (kernels/cuda/gemm/pipelined_gemm.cuh), where its work says so.
 ///
-///   OBK_PRODUCT_BEGIN()    after loads of weights, before all others: waits for the kernel before
-///   OBK_PRODUCT_SUMS_OF(type, g, stage, other, kObkNoStatistics|kObkOfRows|kObkOfPartials, rows,
-///   columns, k, a_row, c_row) OBK_PRODUCT_PARTS_OF(type, g, stage, plane, adds, rows, columns, k
-///   of a part, a_row, c_row)   of a cluster
+///   OBK_PIPELINED_GEMM_BEGIN()
+///       after loads of weights, before all others: waits for the kernel before
+///   OBK_PIPELINED_GEMM_SUMS_OF(type, g, stage, other, statistics, rows, columns, k, a_row, c_row)
+///       statistics: kObkNoStatistics, kObkOfRows, kObkOfPartials
+///   OBK_PIPELINED_GEMM_SPLIT_K_OF(type, g, stage, plane, adds, rows, columns, k, a_row, c_row)
+///       of a cluster; k: of a part
 #pragma once
 
 #include <string>
@@ -14,22 +16,22 @@
 
 namespace obelisk::codegen {
 
-struct StreamedText {
+struct PipelinedGemmText {
   std::string top;      // declarations
   std::string tile;     // the sums, `other` floats apart where there are two planes
   int64_t scratch = 0;  // beside the first plane
   PipelinedGemm traits;
 };
 /// Rows of a tile whose epilogue a CTA runs: the tile's, or its share of them in a cluster.
-int64_t streamed_slice(const stitch::Group& group, const schedule::Work& work);
+int64_t pipelined_slice(const stitch::Group& group, const schedule::Work& work);
 
 /// Bytes of scratch before the sums: a cluster's tile once more, whole. `pitch` as below.
-int64_t streamed_whole(const stitch::Group& group, const schedule::Work& work, int64_t pitch);
+int64_t pipelined_whole(const stitch::Group& group, const schedule::Work& work, int64_t pitch);
 
 /// `shape`: of a whole tile; `x_a`: A's operand, B's follows; `adds`: the epilogue adds planes;
 /// `pitch` 0: rows of the tile lie one after another.
-StreamedText emit_streamed(const stitch::Group& group, const schedule::Work& work,
-                           const kernels::TileLibrary& tiles, const ObkGemm& shape,
-                           const std::string& type, int x_a, bool adds, int64_t pitch);
+PipelinedGemmText emit_pipelined_gemm(const stitch::Group& group, const schedule::Work& work,
+                                      const kernels::TileLibrary& tiles, const ObkGemm& shape,
+                                      const std::string& type, int x_a, bool adds, int64_t pitch);
 
 }  // namespace obelisk::codegen

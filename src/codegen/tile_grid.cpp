@@ -7,11 +7,11 @@
 
 namespace obelisk::codegen {
 
-DealtText emit_dealt(const stitch::Group& group, const schedule::Work& work,
-                     const std::vector<stitch::Layout>& layouts, const kernels::TileLibrary& tiles,
-                     int64_t pitch) {
+GridText emit_grid(const stitch::Group& group, const schedule::Work& work,
+                   const std::vector<stitch::Layout>& layouts, const kernels::TileLibrary& tiles,
+                   int64_t pitch) {
   const int x = work.operand_count(group);
-  ObkConv shape = {.ctas_per_sm = static_cast<int16_t>(work.ctas_per_sm()),
+  ObkConv shape = {.tasks_per_worker = static_cast<int16_t>(work.tasks_per_worker()),
                    .kernel_h = 1,
                    .kernel_w = 1,
                    .pixels = work.tile_rows,
@@ -43,8 +43,8 @@ DealtText emit_dealt(const stitch::Group& group, const schedule::Work& work,
   shape.type = static_cast<int32_t>(type);
   const std::string of =
       fmt::format("({}, g, {}, {}, {}, {}, {}, {});\n", tile_type(shape.type), shape.in_channels,
-                  geometry, work.tile_rows, work.tile_columns, pitch, work.ctas_per_sm());
-  DealtText text;
+                  geometry, work.tile_rows, work.tile_columns, pitch, work.tasks_per_worker());
+  GridText text;
   text.ahead = "  float* __restrict tile = (float*)w->scratch;\n  ObkConv g = {};\n";
   text.ahead +=
       "  g.row = t->r0, g.pixels = t->r1 - t->r0, g.channel = t->c0, g.channels = t->c1 - t->c0;\n";
@@ -52,8 +52,8 @@ DealtText emit_dealt(const stitch::Group& group, const schedule::Work& work,
       "  g.x = (const {}*)x[{}] + {}, g.weights = x[{}], g.y = tile, g.scratch = "
       "(char*)w->scratch;\n",
       storage_name(type), x, offset, x + 1);
-  text.ahead += "  OBK_CONV_DEALT_BEGIN" + of + "  OBK_WAIT_FOR_PREVIOUS();\n";
-  text.tile = "  OBK_CONV_DEALT_TILE" + of;
+  text.ahead += "  OBK_CONV_GRID_BEGIN" + of + "  OBK_WAIT_FOR_PREVIOUS();\n";
+  text.tile = "  OBK_CONV_GRID_TILE" + of;
   text.scratch = (std::max(work.tile_rows * pitch * 4, tiles.conv.scratch_bytes(&shape)) + 63) /
                  64 * 64;  // sums lie where stages lay
   return text;

@@ -7,7 +7,7 @@ namespace obelisk::codegen {
 std::optional<VectorText> VectorEmitter::run() {
   if (!plan()) return std::nullopt;
   if (across_) return across();
-  if (turns_) return turned();
+  if (transposes_) return transposed();
   if (slots_ > 0) return in_slots();
   return in_batches();
 }
@@ -16,7 +16,8 @@ std::optional<VectorText> emit_vectors(const VectorJob& job) {
   VectorEmitter emitter(job);
   std::optional<VectorText> text = emitter.run();
   if (text && !text->begins) text->ahead = job.begin + text->ahead;
-  if (text && job.dealt) text->ctas_per_sm = job.residents ? job.residents : emitter.residents();
+  if (text && job.grid)
+    text->ctas_per_sm = job.ctas_per_sm ? job.ctas_per_sm : emitter.ctas_by_registers();
   return text;
 }
 

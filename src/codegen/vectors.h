@@ -36,17 +36,18 @@ struct VectorJob {
   int64_t planes = 1;  // of sums, to be added in order: each `other` floats behind the one before
                        // (0: there is one)
   graph::ValueId partials = graph::kNone;  // of whose rows partial statistics go to `partials`
-  int residents =
-      0;  // CTAs that share a multiprocessor where tasks are dealt; 0: as many as the batch lets
-  bool dealt =
+  int ctas_per_sm = 0;  // CTAs that share an SM where the kernel is a grid; 0: as many as the batch
+                        // leaves room for
+  bool grid =
       false;  // several small tasks share a multiprocessor: they wait for one another's loads
-  int64_t ahead_bytes = 0;  // of fast memory, for rows that are asked for ahead of their use
+  int64_t ahead_bytes = 0;  // of scratchpad memory, for rows that are loaded ahead of their use
   std::vector<bool> gives;  // by operand: what is stored there goes to all workers, in words of 32
                             // bits (schedule/dataflow.h)
   std::string begin;  // stands before the first load of anything but weights; empty: nothing has to
   bool shares_rows = false;  // all wait for the longest task: where it has a long row or two, these
                              // are shared by all threads
-  bool may_begin_late = false;  // where there is none it may be left to whoever writes the tile
+  bool may_begin_late =
+      false;  // where there is none it may be left to the thread that writes the tile
   std::function<std::string(int operand, bool store)> pointer;  // the name of an operand
   bool gives_to_all(const stitch::Step& step) const {
     return static_cast<size_t>(step.slot) < gives.size() && gives[step.slot];
@@ -56,9 +57,9 @@ struct VectorJob {
 struct VectorText {
   std::string ahead;  // loads that do not need the tile: they may stand before it
   std::string rows;
-  int64_t scratch = 0;  // bytes of fast memory
+  int64_t scratch = 0;  // bytes of scratchpad memory
   bool gives_partials = false;
-  int ctas_per_sm = 0;                // of a job that is dealt
+  int ctas_per_sm = 0;                // of a grid
   bool begins = false, late = false;  // the job's beginning has its place: in `ahead`, or, late,
                                       // still to be put before the tile
 };

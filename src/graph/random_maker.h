@@ -427,8 +427,8 @@ class RandomMaker {
       std::vector<int64_t> order(shape.size());
       std::iota(order.begin(), order.end(), 0);
       std::swap(order[order.size() - 1], order[order.size() - 2]);
-      const ValueId turned = add("Transpose", {x}, ops::Attrs().set("perm", order));
-      return made(add("MatMul", {x, turned}), bound(x) * bound(x) * static_cast<double>(inner));
+      const ValueId transposed = add("Transpose", {x}, ops::Attrs().set("perm", order));
+      return made(add("MatMul", {x, transposed}), bound(x) * bound(x) * static_cast<double>(inner));
     }
     const int64_t columns = random_.between(1, 20);
     if (batch * rows * columns > options_.elements) return false;

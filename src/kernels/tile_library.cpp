@@ -4,7 +4,7 @@ namespace obelisk::kernels {
 
 const TileLibrary& tile_library(const machine::Machine& device) {
   if (device.family != machine::Family::kCuda) return kCpuTiles;
-  if (device.fast_memory >= 160_KiB) return kCudaTiles;
+  if (device.scratchpad >= 160_KiB) return kCudaTiles;
   return device.features.tma ? kCudaSmallRingTiles : kCudaSmallTiles;
 }
 

@@ -1,10 +1,11 @@
 /// kernels/tile_library.h — a machine's compute tiles as the compiler sees them: which it takes,
-/// how weights are packed for them, how much fast memory they want, and what they cost.
+/// how weights are packed for them, how much scratchpad memory they want, and what they cost.
 ///
 ///   const TileLibrary& tiles = tile_library(device);
-///   if (tiles.gemm.takes(type, type)) ... tiles.gemm.pack(...)        all plain functions, no
-///   state if (tiles.gemm.pipelined) ... tiles.gemm.pipelined->nanos(...)   what not every machine
-///   has is an optional part
+///   if (tiles.gemm.takes(type, type)) ... tiles.gemm.pack(...)
+///   if (tiles.gemm.pipelined) ... tiles.gemm.pipelined->nanos(...)
+///
+/// All are plain functions without state; what not every machine has is an optional part.
 ///
 /// The structures are those that a body fills at run time (tiles.h); here only types, extents,
 /// strides and `packed` are looked at.
@@ -19,14 +20,14 @@
 
 namespace obelisk::kernels {
 
-/// A part of packed weights that one tile reads: contiguous, so that a copy engine may fetch it.
+/// A part of packed weights that one tile reads: contiguous, so that a bulk copy may fetch it.
 struct WeightRange {
   int64_t offset = 0, bytes = 0;  // bytes 0: nothing to fetch ahead
   int64_t group = 0;              // bytes of the columns of one atom over all of k
 };
 
-/// GEMM tiles of a kernel of its own that TMA feeds with both operands, past the end of a tile
-/// (kernels/cuda/product.cuh).
+/// GEMM tiles of a persistent kernel whose pipeline loads both operands across tile boundaries
+/// (kernels/cuda/gemm/pipelined_gemm.cuh).
 struct PipelinedGemmTiles {
   /// Nanoseconds of one tile of m rows, up to 64, by n columns; 0: there is no such tile.
   double (*nanos)(int32_t type, int64_t m, int64_t n, int64_t k);
@@ -34,18 +35,19 @@ struct PipelinedGemmTiles {
   int64_t (*stage)(int64_t n, int64_t k);
 };
 
-/// Products whose k is computed in parts, which the next body adds up.
+/// Split-K GEMMs, whose partial sums the next body adds.
 struct SplitKTiles {
-  /// In how many parts of k of their own a product is better computed.
-  int64_t (*parts)(int32_t type, int64_t n, int64_t k, int64_t rows_in_one_kernel);
+  /// In how many parts of k a GEMM is faster computed.
+  int64_t (*splits)(int32_t type, int64_t n, int64_t k, int64_t rows_in_one_kernel);
 };
 
 /// Tiles of programs whose values carry their own readiness (schedule/dataflow.h).
 struct DataflowTiles {
-  /// Bytes of fast memory of a product's tile of few rows that takes its weights page by page as
-  /// they come, whoever asked for them; 0: there is none.
+  /// Bytes of scratchpad memory of a product's tile of few rows that takes its weights page by page
+  /// as they arrive, whichever thread loaded them; 0: there is none.
   int64_t (*gemm_bytes)(int32_t type, int64_t rows, int64_t columns, int64_t k);
-  /// Attention pieces take keys and values from where the caller keeps them (schedule/kept_keys.h).
+  /// KV splits of attention read keys and values in place, where the caller keeps them
+  /// (schedule/in_place_kv.h).
   bool in_place_kv = false;
 };
 
@@ -69,8 +71,8 @@ struct GemmTiles {
                int64_t b_col, void* packed);
   int64_t (*scratch_bytes)(const ObkGemm* gemm);
   /// What device texts take for the operands of a product, and of a convolution in f32, where that
-  /// is not OBK_GEMM_PANEL (kernels/cuda/gemm_shape.h); 0: that.
-  int panel = 0;
+  /// is not OBK_GEMM_SMEM_A (kernels/cuda/gemm/gemm_shape.h); 0: that.
+  int smem_a = 0;
   WeightRange (*weights)(int32_t type, int64_t n, int64_t k, int64_t c0, int64_t c1);
   /// Nanoseconds of one tile of m x n on one SM, for the cut; 0: the device's rates decide.
   double (*nanos)(int32_t type, int64_t m, int64_t n, int64_t k);
@@ -106,15 +108,15 @@ struct ConvTiles {
   std::optional<PixelTiles> pixels = std::nullopt;
 };
 
-/// Attention whose keys several tiles share out.
-struct SplitKeysTiles {
-  /// In how many pieces the keys of a head of few queries are shared out, a power of two that
+/// Attention whose keys are split over several tiles.
+struct SplitKvTiles {
+  /// In how many splits the keys of a head of few queries are computed, a power of two that
   /// divides value_size: a matter of the shape, not of the batch, since it decides the order of
-  /// sums. `flows`: of a program that may flow (schedule/dataflow.h).
-  int64_t (*pieces)(int32_t type, int64_t heads, int64_t queries, int64_t keys, int64_t size,
-                    int64_t value_size, bool flows);
-  /// Bytes of global memory that the pieces of one head share, zero before the first run.
-  int64_t (*exchange_bytes)(int64_t pieces, int64_t value_size);
+  /// sums. `dataflow`: of a program that may run as dataflow (schedule/dataflow.h).
+  int64_t (*kv_splits)(int32_t type, int64_t heads, int64_t queries, int64_t keys, int64_t size,
+                       int64_t value_size, bool dataflow);
+  /// Bytes of global memory that the splits of one head share, zero before the first run.
+  int64_t (*exchange_bytes)(int64_t kv_splits, int64_t value_size);
 };
 
 struct AttentionTiles {
@@ -125,7 +127,7 @@ struct AttentionTiles {
   /// Nanoseconds of one tile on one SM, for the cut. Null: as many blocks of queries as workers.
   double (*nanos)(int32_t type, int64_t queries, int64_t keys, int64_t size,
                   int64_t value_size) = nullptr;
-  std::optional<SplitKeysTiles> split_keys = std::nullopt;
+  std::optional<SplitKvTiles> split_kv = std::nullopt;
 };
 
 struct TileLibrary {

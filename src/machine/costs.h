@@ -20,7 +20,7 @@ struct Costs {
   double reduction_over_roof = 1;  // bodies with a reduction
   double alone_over_tile = 1;      // a tile that has a worker for itself, beside its tile's cost
   double block_over_roof = 1;      // blocks (sort, scan, scatter), which walk elements one by one
-  double near_over_far = 1;        // how much quicker rows come that many tasks share
+  double cache_over_memory = 1;    // how much quicker rows come that many tasks share
   // A batch of rows that threads reduce at once, neighbours taking neighbouring rows.
   double batch_begin = 0;
   double batch_column = 0;  // for each column of the reduction: of windows, each with its bounds
@@ -34,9 +34,9 @@ struct Costs {
 struct Peaks {
   double tensor_16 = 0, tensor_tf32 = 0;  // flops a ns on tensor cores; 0: none
   double f32 = 0, f64 = 0;                // flops a ns, multiply-adds count two
-  double near_bytes = 0;                  // bytes a ns from the last cache
-  double far_bytes = 0;                   // bytes a ns from memory
-  double near_capacity = 0;               // bytes of the last cache, of the whole machine
+  double cache_bytes = 0;                 // bytes a ns from the last cache
+  double memory_bytes = 0;                // bytes a ns from memory
+  double cache_capacity = 0;              // bytes of the last cache, of the whole machine
 };
 
 }  // namespace obelisk::machine

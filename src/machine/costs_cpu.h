@@ -22,7 +22,7 @@ inline constexpr Costs kCosts = {
     .task = 700,
     .gemm_task = 300,
     .block_over_roof = 16,  // about the lanes of a vector
-    .near_over_far = 4,
+    .cache_over_memory = 4,
 };
 
 // What a core does at most, by its data sheet: two units of 512 bits at 3.5 GHz, AMX for 16 bits.
@@ -31,8 +31,8 @@ inline constexpr Peaks kPeaks = {.tensor_16 = 7168,
                                  .tensor_tf32 = 224,
                                  .f32 = 224,
                                  .f64 = 112,
-                                 .near_bytes = 224,
-                                 .far_bytes = 224,
-                                 .near_capacity = 0};
+                                 .cache_bytes = 224,
+                                 .memory_bytes = 224,
+                                 .cache_capacity = 0};
 
 }  // namespace obelisk::machine::cpu_costs

@@ -21,17 +21,17 @@ struct Rates {
 };
 
 /// Bytes a clock that a multiprocessor takes from the second-level cache at most. Data sheets.
-inline constexpr double kNearBytesPerClock = 128;
+inline constexpr double kCacheBytesPerClock = 128;
 
 constexpr Peaks peaks(double ghz, double tensor_16, double tensor_tf32, double f32, double f64,
-                      double far_bytes, double near_capacity) {
+                      double memory_bytes, double cache_capacity) {
   return {.tensor_16 = ghz * tensor_16,
           .tensor_tf32 = ghz * tensor_tf32,
           .f32 = ghz * f32,
           .f64 = ghz * f64,
-          .near_bytes = ghz * kNearBytesPerClock,
-          .far_bytes = far_bytes,
-          .near_capacity = near_capacity};
+          .cache_bytes = ghz * kCacheBytesPerClock,
+          .memory_bytes = memory_bytes,
+          .cache_capacity = cache_capacity};
 }
 
 // bytes: h200_gemm_tiles.json, us_weights_at_4.67_TB_s; barrier: not on record, 0.95 us of 132
@@ -70,7 +70,7 @@ inline constexpr Costs kCosts = {
     .reduction_over_roof = 10,  // not on record: fit
     .alone_over_tile = 1.25,    // not on record: fit to ResNet-50 of batch 8
     .block_over_roof = 16,      // not measured: estimate
-    .near_over_far = 4,         // not measured: estimate
+    .cache_over_memory = 4,     // not measured: estimate
     .batch_begin = 700,         // not on record: fit to a 3x3 pooling, 3.5 us
     .batch_column = 330,        // the same
     .batch_slice = 58,          // h200_predictions.json, global_means: fit
@@ -112,7 +112,7 @@ struct GemmFma {
   static constexpr double kFlops32 = 300, kFlops64 = 150, kTf32Flops = 1600;  // a ns
 };
 
-/// A pipelined GEMM's tile (product.cuh).
+/// A pipelined GEMM's tile (pipelined_gemm.cuh).
 struct GemmPipelined {
   static constexpr double kBytes =
       90;  // a ns from the second-level cache: h200_multicast.json, again
@@ -152,7 +152,7 @@ struct ConvDepthwise {
   static constexpr double kTap = 0.03, kBytes = 35, kFewest = 2048;  // ns an element, bytes a ns
 };
 inline constexpr double kConvTask = 500;  // a task's beginning and end; not measured: estimate
-/// Grids whose CTAs share multiprocessors (conv_dealt.cuh): ResNet-50 of batch 8 by eight tiles.
+/// Grids whose CTAs share multiprocessors (conv_grid.cuh): ResNet-50 of batch 8 by eight tiles.
 /// Not on record: fit.
 struct ConvGrid {
   static constexpr double kFirstLayerBlock = 250,
@@ -162,17 +162,17 @@ struct ConvGrid {
   // Of one that a CTA has alone; pixels whose taps may lie outside of X.
   static constexpr double kAloneBlock = 60, kAloneHigh = 100, kAloneHighTaps = 135, kAloneOut = 675;
 };
-/// Tiles of bodies that are part of their kernel (conv_wide, conv_first, conv_long). Not on record:
-/// fit.
-struct ConvOwn {
+/// Tiles of bodies that are part of their kernel (conv_wgmma, conv_first, conv_wgmma_pipelined).
+/// Not on record: fit.
+struct ConvInlined {
   static constexpr double kBegin = 1300, kPatchBytes = 100.0;  // ns, bytes a ns
-  static constexpr double kWideColumn = 1.6, kWideBlock = 110.0, kWideOut = 0.12;
+  static constexpr double kWgmmaColumn = 1.6, kWgmmaBlock = 110.0, kWgmmaOut = 0.12;
   static constexpr double kFirstBlock = 200, kFirstOut = 0.08;
-  static constexpr double kLongBegin = 1800, kLongColumn = 2.2, kLongBlock = 300.0;
+  static constexpr double kPipelinedBegin = 1800, kPipelinedColumn = 2.2, kPipelinedBlock = 300.0;
 };
 /// On CUDA cores and by tf32. Not on record: fit.
 struct ConvFma {
-  static constexpr double kBegin = 350, kFarBytes = 90, kNearBytes = 240, kFlops = 350;
+  static constexpr double kBegin = 350, kMemoryBytes = 90, kCacheBytes = 240, kFlops = 350;
   static constexpr double kSingles = 25;  // elements a ns that are gathered one by one
   static constexpr double kOut = 0.06;
 };
@@ -183,9 +183,10 @@ struct ConvMma {
   static constexpr double kPageBytes = 192.0, kPage = 60;                   // groups of columns; ns
   static constexpr double kPatch = 500, kPatchBytes = 110.0;                // ns; bytes a ns
   static constexpr double kStaged = 700, kStagedThin = 900, kStagedBlock = 300;
-  static constexpr double kWeightBytes = 80.0, kAsked = 1200;  // bytes a ns; ns ahead of the patch
-  static constexpr double kWhole = 400, kPass = 1600;          // a tile of constant shape; others
-  static constexpr double kOut = 0.45;                         // ns an element
+  static constexpr double kWeightBytes = 80.0,
+                          kLoadedAhead = 1200;         // bytes a ns; ns ahead of the patch
+  static constexpr double kWhole = 400, kPass = 1600;  // a tile of constant shape; others
+  static constexpr double kOut = 0.45;                 // ns an element
 };
 
 }  // namespace obelisk::machine::cuda_costs

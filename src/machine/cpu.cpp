@@ -8,8 +8,8 @@ Machine cpu(int sms) {
   machine.family = Family::kCpu;
   machine.name = "cpu";
   machine.sms = sms > 0 ? sms : cores_we_may_use();
-  machine.fast_memory = 256_KiB;  // a quarter of a 1 MiB L2: the tile, its scratch, and room for
-                                  // the streams beside it
+  machine.scratchpad = 256_KiB;  // a quarter of a 1 MiB L2: the tile, its scratch, and room for
+                                 // the streams beside it
   machine.barrier = Nanos(cpu_costs::kBarrierNanos);
   machine.smallest_task = Nanos(cpu_costs::kSmallestTaskNanos);
   machine.flops_per_sm = cpu_costs::kFlops;

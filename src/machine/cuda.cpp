@@ -34,7 +34,7 @@ constexpr Row kRows[] = {
 
 constexpr Bytes kReserved = 2_KiB;   // of shared memory, for what is not a task's
 constexpr int kPortableCluster = 8;  // CTAs of a cluster that every device with clusters takes
-constexpr int kTeamRegisters = 128;
+constexpr int kGangRegisters = 128;
 
 Error unknown(const std::string& name) {
   std::string names, meant;
@@ -68,9 +68,9 @@ Result<Machine> gpu(const Arch& architecture, int sms) {
     machine.name = to_string(known.arch);
     machine.features = known.features;
     machine.sms = sms > 0 ? sms : known.sms;
-    machine.fast_memory = {known.shared.count - kReserved.count};
-    machine.team = known.features.clusters ? kPortableCluster : 0;
-    machine.team_registers = kTeamRegisters;
+    machine.scratchpad = {known.shared.count - kReserved.count};
+    machine.gang = known.features.clusters ? kPortableCluster : 0;
+    machine.gang_registers = kGangRegisters;
     machine.barrier = Nanos(known.rates.barrier);
     machine.smallest_task = Nanos(cuda_costs::kSmallestTaskNanos);
     machine.flops_per_sm = known.rates.flops;
@@ -88,7 +88,7 @@ Result<Machine> gpu(const std::string& architecture, int sms) {
   return gpu(*arch, sms);
 }
 
-int64_t clusters_at_once(int64_t sms, int64_t ctas) {
+int64_t gangs_at_once(int64_t sms, int64_t ctas) {
   constexpr int64_t kSmall = 16;  // all in one group
   if (ctas == 1) return sms;
   if (ctas == 2) return std::max<int64_t>(sms / 2, 1);  // groups consist of pairs

@@ -24,12 +24,12 @@ struct Machine {
   Arch arch;          // of a GPU
   Features features;  // of a GPU
   int sms = 1;        // workers: streaming multiprocessors, or threads of the CPU
-  Bytes fast_memory;  // per worker: shared memory, or the part of a core's L2 that a tile may fill
-  int team = 0;       // of a GPU: so many workers surely run at once when a kernel is made of such
-                      // teams, a power of two; 0: no teams
-  int team_registers = 0;     // of each thread of a member, that may hold weights from step to step
+  Bytes scratchpad;   // per worker: shared memory, or the part of a core's L2 that a tile may fill
+  int gang = 0;       // of a GPU: so many workers surely run at once when a kernel is made of such
+                      // gangs, a power of two; 0: no gangs
+  int gang_registers = 0;     // of each thread of a member, that may hold weights from step to step
   Nanos barrier{1000};        // one barrier of all workers
-  Nanos smallest_task{1500};  // below this a task costs more to deal than to run
+  Nanos smallest_task{1500};  // below this a task costs more to schedule than to run
   double flops_per_sm = 1;    // multiply-adds count two; per nanosecond
   double bytes_per_sm = 1;    // streaming from device memory; per nanosecond
   Costs costs;                // what models take beside these rates
@@ -39,7 +39,7 @@ struct Machine {
 /// Clusters of so many CTAs, one to a multiprocessor, that run at once. A cluster lies in one of
 /// the groups of multiprocessors (GPCs) that a GPU consists of, which are unequal and differ from
 /// one GPU to the next: of 2, 3, 4 and 8 an H200 with 132 held 66, 39, 30, 15.
-int64_t clusters_at_once(int64_t sms, int64_t ctas);
+int64_t gangs_at_once(int64_t sms, int64_t ctas);
 
 /// This machine's CPU with `sms` workers (0: one for each core we may run on).
 Machine cpu(int sms = 0);
@@ -57,7 +57,7 @@ std::span<const Arch> architectures();
 
 /// Whether GEMMs and convolutions may take tiles that TMA tensor copies feed and wgmma multiplies.
 /// What such a tile sums, and whether it takes a GEMM at all, follows from how many rows there are.
-inline bool takes_wgmma(const Machine& machine, const Strategy& strategy) {
+inline bool takes_async_mma(const Machine& machine, const Strategy& strategy) {
   return machine.features.tma && machine.features.wgmma && !strategy.batch_invariant;
 }
 

@@ -229,10 +229,10 @@ Status reference_attention(const Call& call, std::span<const Tensor* const> inpu
       // A head's rows in Q and in Y: one after the other, or one of each token's heads.
       const int64_t stride = shape.packed ? shape.q_heads : 1;
       const int64_t first = shape.packed ? image * rows * shape.q_heads + head : plane * rows;
-      const std::vector<double> turned =
+      const std::vector<double> k_by_columns =
           transposed(keys.data() + kv * total * shape.head, total, shape.head);
       gemm(rows, total, shape.head, q.data() + first * shape.head, stride * shape.head,
-           turned.data(), total, scores.data(), total, call.sums);
+           k_by_columns.data(), total, scores.data(), total, call.sums);
       auto show = [&](int64_t wanted) {
         if (wants_scores && mode == wanted)
           std::copy(scores.begin(), scores.end(), shown.begin() + plane * rows * total);

@@ -31,7 +31,7 @@ enum AttentionOutput : int { kAttended, kPresentKey, kPresentValue, kScores };
 
 struct RotaryShape {
   int64_t batch, length, heads, head;
-  int64_t turned;  // leading elements of a head that are rotated
+  int64_t rotated;  // leading elements of a head that are rotated
   bool interleaved, packed;
 };
 Result<RotaryShape> rotary_shape(const Call& call);

@@ -1,4 +1,4 @@
-// Attention and LinearAttention told in products, maps and softmax.
+// Attention and LinearAttention decomposed into products, maps and softmax.
 #include <limits>
 
 #include "ops/attention.h"

@@ -180,10 +180,10 @@ std::optional<Block> mel_weight_matrix(const Call& call) {
       words_of(params), params.bins,  5};
 }
 
-/// All steps of a direction for up to 8 sequences by a team: each member keeps its units' rows of R
+/// All steps of a direction for up to 8 sequences by a gang: each member keeps its units' rows of R
 /// in registers for as long as the steps last, as far as they fit, and the state goes around
 /// through memory. One member where all rows fit, for then nothing is exchanged.
-std::optional<Block> recurrence(const Call& call, const Teams& teams) {
+std::optional<Block> recurrence(const Call& call, const Gangs& gangs) {
   const RecurrenceShape shape = *recurrence_shape(call);
   const DType type = call.in(kFedRecurrence).dtype;
   const bool half = is_half(type);
@@ -193,25 +193,25 @@ std::optional<Block> recurrence(const Call& call, const Teams& teams) {
   if (call.has(kHiddenBias) && call.in(kHiddenBias).dtype != DType::f32) return std::nullopt;
   if (shape.length == 0 || shape.batch == 0 || shape.hidden == 0) return std::nullopt;
   // Registers of a thread that hold R: tiles of 4 units by 4 gates, eight side by side.
-  const auto registers = [&](int team) {
-    const int64_t units = obk_recurrent_units(shape.hidden, team), tiles = (units + 31) / 32;
+  const auto registers = [&](int gang) {
+    const int64_t units = obk_recurrent_units(shape.hidden, gang), tiles = (units + 31) / 32;
     return half ? tiles * ((shape.hidden + 31) / 32) * 8
                 : tiles * ((shape.hidden + 127) / 128) * 64;
   };
-  const bool threads = teams.registers > 0;
-  const int team =
-      teams.most > 1 && registers(1) > teams.registers ? teams.most : std::min(teams.most, 1);
+  const bool threads = gangs.registers > 0;
+  const int gang =
+      gangs.most > 1 && registers(1) > gangs.registers ? gangs.most : std::min(gangs.most, 1);
   // A step reads the rest again, 10 ns a register at what one SM gets from its second-level cache:
   // far beyond, all SMs step by step are quicker.
   constexpr int64_t kMostRegisters = 1024;
-  if (team < 1 || (threads && registers(team) > (team > 1 ? kMostRegisters : teams.registers)))
+  if (gang < 1 || (threads && registers(gang) > (gang > 1 ? kMostRegisters : gangs.registers)))
     return std::nullopt;
   const int64_t batch = std::min<int64_t>(shape.batch, OBK_RECURRENT_BATCH);
   const int64_t parts = shape.directions * ((shape.batch + batch - 1) / batch);
   const ObkRecurrent params{shape.length, shape.batch, shape.directions, shape.first_backwards};
-  Block block{"recurrence.h", "recurrence", {type}, words_of(params), parts * team, 6};
-  block.team = team;
-  block.constants = {shape.gates, shape.hidden, team, batch};
+  Block block{"recurrence.h", "recurrence", {type}, words_of(params), parts * gang, 6};
+  block.gang = gang;
+  block.constants = {shape.gates, shape.hidden, gang, batch};
   if (!threads) {
     block.scratch = batch * shape.hidden * obk_recurrent_floats(shape.gates) * 4;
     const double macs =
@@ -219,14 +219,14 @@ std::optional<Block> recurrence(const Call& call, const Teams& teams) {
     block.nanos = macs / 10;
     return block;
   }
-  block.exchange = parts * (team + 2 * batch * shape.hidden) * 8;
+  block.exchange = parts * (gang + 2 * batch * shape.hidden) * 8;
   block.scratch = obk_recurrent_scratch(shape.hidden, batch, half ? 2 : 4);
   const double multiply =
       half ? 4.0 : 9.0 * static_cast<double>(batch);  // of a register, on one SM
   block.nanos =
-      2000 + static_cast<double>(shape.length) * (team > 1 ? 700 : 250) +
-      static_cast<double>(shape.length * registers(team)) * multiply / 16 +
-      static_cast<double>(shape.length * std::max<int64_t>(registers(team) - teams.registers, 0)) *
+      2000 + static_cast<double>(shape.length) * (gang > 1 ? 700 : 250) +
+      static_cast<double>(shape.length * registers(gang)) * multiply / 16 +
+      static_cast<double>(shape.length * std::max<int64_t>(registers(gang) - gangs.registers, 0)) *
           10;
   return block;
 }
@@ -265,8 +265,8 @@ Block max_roi_pool(const Call& call) {
 
 }  // namespace
 
-std::optional<Block> block(const Call& call, int64_t pieces, const Teams& teams) {
-  if (call.op == Op::Recurrence) return recurrence(call, teams);
+std::optional<Block> block(const Call& call, int64_t pieces, const Gangs& gangs) {
+  if (call.op == Op::Recurrence) return recurrence(call, gangs);
   if (call.op == Op::BitCast) return bit_cast(call, pieces);
   if (call.op == Op::Cast || call.op == Op::CastLike) return cast_to_powers(call, pieces);
   if (call.op == Op::MelWeightMatrix) return mel_weight_matrix(call);

@@ -18,7 +18,7 @@ namespace obelisk::ops {
 
 /// Cooperative groups of workers (on a GPU: thread-block clusters, or blocks of a cooperative
 /// launch) that a target has for blocks.
-struct Teams {
+struct Gangs {
   int most = 0;           // workers of a group, a power of two; 0: there are no groups
   int64_t registers = 0;  // 32-bit registers of a thread that may hold weights; 0: a worker is one
                           // thread with memory enough
@@ -31,10 +31,10 @@ struct Block {
   std::vector<int64_t> params;
   int64_t items = 0;  // independent; any order, any worker
   int inputs = 0;     // how many operands are inputs; the outputs follow
-  // A block computed by groups of workers: `team` consecutive items run at once on as many workers,
+  // A block computed by groups of workers: `gang` consecutive items run at once on as many workers,
   // whose threads all share an item. They exchange words through memory that persists from run to
   // run and is zero at first: an operand after the outputs.
-  int team = 0;                    // 0: items are independent, each is one thread's
+  int gang = 0;                    // 0: items are independent, each is one thread's
   std::vector<int64_t> constants;  // template parameters behind the types
   int64_t exchange = 0;            // bytes
   int64_t scratch = 0;             // bytes of shared memory of an item
@@ -43,6 +43,6 @@ struct Block {
 
 /// Nothing for ops without a block, and for calls beyond one: scatters and orders of packed types,
 /// more than 8 axes, matrices over 32.
-std::optional<Block> block(const Call& call, int64_t pieces, const Teams& teams = {});
+std::optional<Block> block(const Call& call, int64_t pieces, const Gangs& gangs = {});
 
 }  // namespace obelisk::ops

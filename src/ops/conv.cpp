@@ -345,8 +345,8 @@ Status reference_conv_transpose(const Call& call, std::span<const Tensor* const>
   for (int64_t part = 0; part < shape.batch * shape.groups; ++part) {
     const int64_t image = part / shape.groups, group = part % shape.groups;
     const double* weights = w.data() + group * shape.group_inputs * rows;
-    const std::vector<double> turned = transposed(weights, shape.group_inputs, rows);
-    gemm_on_threads(rows, in_count, shape.group_inputs, turned.data(), shape.group_inputs,
+    const std::vector<double> by_columns = transposed(weights, shape.group_inputs, rows);
+    gemm_on_threads(rows, in_count, shape.group_inputs, by_columns.data(), shape.group_inputs,
                     x.data() + (image * shape.inputs + group * shape.group_inputs) * in_count,
                     in_count, columns.data(), in_count, call.sums);
     double* to = out.data() + (image * shape.outputs + group * shape.group_outputs) * out_count;

@@ -1,4 +1,4 @@
-// Shape rules, costs, and how norms are told in simpler ops. The references are in
+// Shape rules, costs, and how norms are decomposed into simpler ops. The references are in
 // norm_reference.cpp.
 #include "ops/norm.h"
 

@@ -111,14 +111,14 @@ Status reference_recurrence(const Call& call, std::span<const Tensor* const> inp
   std::vector<double> y(length * directions * batch * hidden, 0.0), back(rows);
   for (int64_t direction = 0; direction < directions; ++direction) {
     const bool backwards = direction == 1 || shape.first_backwards;
-    const std::vector<double> turned =
+    const std::vector<double> by_columns =
         transposed(r.data() + direction * rows * hidden, rows, hidden);
     for (int64_t sequence = 0; sequence < batch; ++sequence) {
       double* own_h = h.data() + (direction * batch + sequence) * hidden;
       double* own_c = c.data() + (direction * batch + sequence) * hidden;
       for (int64_t at = 0; at < lengths[sequence]; ++at) {
         const int64_t time = backwards ? lengths[sequence] - 1 - at : at;
-        gemm(1, rows, hidden, own_h, hidden, turned.data(), rows, back.data(), rows, call.sums);
+        gemm(1, rows, hidden, own_h, hidden, by_columns.data(), rows, back.data(), rows, call.sums);
         step(shape.gates, hidden,
              fed.data() + ((time * batch + sequence) * directions + direction) * rows, back.data(),
              bias.empty() ? nullptr : bias.data() + direction * hidden, own_h, own_c);

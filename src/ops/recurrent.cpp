@@ -261,9 +261,9 @@ Status reference_recurrent(const Call& call, std::span<const Tensor* const> inpu
   std::vector<double> last_h(directions * batch * hidden), last_c(last_h.size());
   for (int64_t direction = 0; direction < directions; ++direction) {
     const Cell cell(call, shape, direction);
-    const std::vector<double> turned_w =
+    const std::vector<double> transposed_w =
         transposed(w.data() + direction * rows * shape.input, rows, shape.input);
-    const std::vector<double> turned_r =
+    const std::vector<double> transposed_r =
         transposed(r.data() + direction * rows * hidden, rows, hidden);
     const double* in_bias = biases.data() + direction * 2 * rows;
     const double* back_bias = in_bias + rows;
@@ -274,8 +274,8 @@ Status reference_recurrent(const Call& call, std::span<const Tensor* const> inpu
             : std::vector<double>{};
     std::vector<double> fed(length * batch *
                             rows);  // every step's input product, [T, B, G*H] or [B, T, G*H]
-    gemm_on_threads(length * batch, rows, shape.input, x.data(), shape.input, turned_w.data(), rows,
-                    fed.data(), rows, call.sums);
+    gemm_on_threads(length * batch, rows, shape.input, x.data(), shape.input, transposed_w.data(),
+                    rows, fed.data(), rows, call.sums);
     const DType kept = call.in(kSequence).dtype;
     for (double& value : fed) value = stored(value, kept, call.sums);
     for (int64_t sequence = 0; sequence < batch; ++sequence) {
@@ -287,7 +287,7 @@ Status reference_recurrent(const Call& call, std::span<const Tensor* const> inpu
       for (int64_t step = 0; step < steps; ++step) {
         const int64_t time = shape.backwards(direction) ? steps - 1 - step : step;
         const int64_t row = shape.batch_first ? sequence * length + time : time * batch + sequence;
-        gemm(1, rows, hidden, h.data(), hidden, turned_r.data(), rows, back.data(), rows,
+        gemm(1, rows, hidden, h.data(), hidden, transposed_r.data(), rows, back.data(), rows,
              call.sums);
         for (int64_t n = 0; n < rows; ++n) {
           gates[n] = fed[row * rows + n] + in_bias[n];

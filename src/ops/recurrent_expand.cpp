@@ -31,9 +31,9 @@ struct Given {
   bool backwards = false;
   std::vector<Activation> activations;
   double clip = 0;
-  bool coupled = false, linear = false;  // LSTM's input_forget, GRU's linear_before_reset
-  Value fed = Expander::kAbsent;         // [T, B, G*H], with its bias, in the compute type
-  Value turned_r = Expander::kAbsent;    // [H, G*H]
+  bool coupled = false, linear = false;    // LSTM's input_forget, GRU's linear_before_reset
+  Value fed = Expander::kAbsent;           // [T, B, G*H], with its bias, in the compute type
+  Value transposed_r = Expander::kAbsent;  // [H, G*H]
   Value back_bias[3] = {Expander::kAbsent, Expander::kAbsent,
                         Expander::kAbsent};            // [H] by gate, of GRU
   Value peepholes = Expander::kAbsent;                 // [3*H]
@@ -83,7 +83,7 @@ class Unrolled {
   Value back(Value state, int64_t index) {
     const int64_t hidden = given_.hidden;
     return steps_(Op::MatMul, operand(state),
-                  slice(steps_, given_.turned_r, 1, index * hidden, (index + 1) * hidden));
+                  slice(steps_, given_.transposed_r, 1, index * hidden, (index + 1) * hidden));
   }
 
   /// One step from `fed` [B, G*H], the input's product with its bias; changes h and c.
@@ -146,7 +146,8 @@ class Unrolled {
       else if (given_.cell == Op::GRU)
         step_gru(now);
       else
-        h_ = activate(0, steps_(Op::Add, now, steps_(Op::MatMul, operand(h_), given_.turned_r)));
+        h_ =
+            activate(0, steps_(Op::Add, now, steps_(Op::MatMul, operand(h_), given_.transposed_r)));
       Value seen = h_;
       if (ragged) {  // run backwards, a sequence keeps its initial state until its own end is
                      // reached
@@ -230,7 +231,7 @@ class Layer {
             .clip = shape_.clip,
             .coupled = call_.attrs.get_int("input_forget", 0) != 0,
             .linear = call_.attrs.get_int("linear_before_reset", 0) != 0};
-    g.turned_r = steps_.cast(transpose(steps_, part(kRecurrence, direction), {1, 0}), type);
+    g.transposed_r = steps_.cast(transpose(steps_, part(kRecurrence, direction), {1, 0}), type);
     g.fed = steps_(Op::MatMul, x,
                    steps_.cast(transpose(steps_, part(kWeights, direction), {1, 0}), type));
     if (call_.has(kBiases)) {
@@ -368,7 +369,7 @@ std::vector<int32_t> expand_recurrence(const Call& call, Expander& expander) {
     };
     g.fed = slice(steps, fed, 2, d * rows, (d + 1) * rows);
     const Value r = part(steps.widen(steps.in(kFedRecurrence)), 0, {rows, hidden});
-    g.turned_r = steps.cast(transpose(steps, r, {1, 0}), type);
+    g.transposed_r = steps.cast(transpose(steps, r, {1, 0}), type);
     if (call.has(kHiddenBias))
       g.back_bias[2] = steps.cast(part(steps.in(kHiddenBias), 0, {hidden}), type);
     if (call.has(kFedLengths)) g.lengths = steps.reshape(steps.in(kFedLengths), {shape.batch, 1});

@@ -36,14 +36,14 @@ Result<RotaryShape> rotary_shape(const Call& call) {
                     "[batch, heads, length, head] or [batch, length, heads * head]");
   }
   rotary.interleaved = call.attrs.get_int("interleaved", 0) != 0;
-  rotary.turned = call.attrs.get_int("rotary_embedding_dim", 0);
-  if (rotary.turned == 0) rotary.turned = rotary.head;
-  if (rotary.turned < 0 || rotary.turned > rotary.head || rotary.turned % 2 != 0) {
+  rotary.rotated = call.attrs.get_int("rotary_embedding_dim", 0);
+  if (rotary.rotated == 0) rotary.rotated = rotary.head;
+  if (rotary.rotated < 0 || rotary.rotated > rotary.head || rotary.rotated % 2 != 0) {
     return bad_call(
-        call, fmt::format("rotary_embedding_dim {} of a head of {}", rotary.turned, rotary.head),
+        call, fmt::format("rotary_embedding_dim {} of a head of {}", rotary.rotated, rotary.head),
         "an even number of at most the head's size");
   }
-  const int64_t half = rotary.turned / 2;
+  const int64_t half = rotary.rotated / 2;
   for (int input : {kCos, kSin}) {
     const Shape& cache = call.in(input).shape;
     const bool fits = call.has(kPositions) ? cache.size() == 2 && cache[1] == half
@@ -52,7 +52,7 @@ Result<RotaryShape> rotary_shape(const Call& call) {
       return bad_call(
           call,
           fmt::format("{} is {} for a rotary dimension of {}",
-                      input == kCos ? "cos_cache" : "sin_cache", to_string(cache), rotary.turned),
+                      input == kCos ? "cos_cache" : "sin_cache", to_string(cache), rotary.rotated),
           call.has(kPositions) ? "[positions, half]" : "[batch, length, half]");
     }
   }
@@ -86,8 +86,8 @@ std::optional<Loop> loop_rotary_embedding(const Call& call, int) {
     return exprs.load(kX, dtype, std::move(where), guard,
                       guard == kNoExpr ? kNoExpr : zero_of(exprs, dtype));
   };
-  const int64_t half = rotary.turned / 2;
-  ExprId turns = exprs.lt(at, exprs.integer(rotary.turned));
+  const int64_t half = rotary.rotated / 2;
+  ExprId turns = exprs.lt(at, exprs.integer(rotary.rotated));
   if (exprs[turns].scalar == Scalar::kConst && exprs[turns].integer != 0) turns = kNoExpr;
   // Which half of its pair an element is, where the other one lies, and which angle they share.
   const ExprId first = rotary.interleaved ? exprs.eq(exprs.mod(at, int64_t{2}), exprs.integer(0))
@@ -109,9 +109,9 @@ std::optional<Loop> loop_rotary_embedding(const Call& call, int) {
   };
   const ExprId own = element(at, kNoExpr), cosine = cached(kCos), sine = cached(kSin);
   const ExprId other = exprs.mul(sine, element(partner, turns));
-  const ExprId turned = exprs.add(exprs.mul(cosine, own),
-                                  exprs.select(first, exprs.unary(Scalar::kNeg, other), other));
-  start.loop.body = turns == kNoExpr ? turned : exprs.select(turns, turned, own);
+  const ExprId rotated = exprs.add(exprs.mul(cosine, own),
+                                   exprs.select(first, exprs.unary(Scalar::kNeg, other), other));
+  start.loop.body = turns == kNoExpr ? rotated : exprs.select(turns, rotated, own);
   return std::move(start.loop);
 }
 
@@ -122,7 +122,7 @@ Status reference_rotary_embedding(const Call& call, std::span<const Tensor* cons
   const std::vector<double> cosines = read_reals(*inputs[kCos]), sines = read_reals(*inputs[kSin]);
   const std::vector<int64_t> positions =
       call.has(kPositions) ? read_ints(*inputs[kPositions]) : std::vector<int64_t>{};
-  const int64_t half = rotary.turned / 2;
+  const int64_t half = rotary.rotated / 2;
   std::vector<double> out = x;
   for (int64_t image = 0; image < rotary.batch; ++image)
     for (int64_t token = 0; token < rotary.length; ++token) {

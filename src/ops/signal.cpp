@@ -238,7 +238,7 @@ Turn turn_of(Exprs& exprs, DType type, ExprId k, ExprId n, int64_t length) {
 }
 
 // The real part of (re + i im) * (cos + i sign sin) where `part` is 0, else the imaginary one.
-ExprId turned(Exprs& exprs, ExprId re, ExprId im, Turn turn, double sign, ExprId part) {
+ExprId rotated(Exprs& exprs, ExprId re, ExprId im, Turn turn, double sign, ExprId part) {
   auto signed_sine = [&](double s) {
     return s > 0 ? turn.sine : exprs.unary(Scalar::kNeg, turn.sine);
   };
@@ -271,8 +271,8 @@ std::optional<Loop> loop_dft(const Call& call, int) {
   };
   const ExprId re = part(0), im = from.shape.back() == 2 ? part(1) : kNoExpr;
   const Turn turn = turn_of(exprs, type, start.coords[plan.axis], n, plan.length);
-  start.loop.body = turned(exprs, re, im, turn, plan.inverse ? 1 : -1,
-                           to_real ? exprs.integer(0) : start.coords[last]);
+  start.loop.body = rotated(exprs, re, im, turn, plan.inverse ? 1 : -1,
+                            to_real ? exprs.integer(0) : start.coords[last]);
   if (to_real) {  // the conjugate half is folded in: all but the first and the middle bin count
                   // twice
     const ExprId once =
@@ -455,7 +455,7 @@ std::optional<Loop> loop_stft(const Call& call, int) {
   };
   const ExprId re = part(0), im = from.shape[2] == 2 ? part(1) : kNoExpr;
   start.loop.body =
-      turned(exprs, re, im, turn_of(exprs, type, at[2], at[4], plan.length), -1, at[3]);
+      rotated(exprs, re, im, turn_of(exprs, type, at[2], at[4], plan.length), -1, at[3]);
   start.loop.combine = Combine::kSum;
   return start.loop;
 }

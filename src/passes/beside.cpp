@@ -23,7 +23,7 @@ std::optional<Product> constant_product(const Graph& graph, NodeId id, Reason& w
     why.no("it scales what it adds or turns its input");
     return std::nullopt;
   }
-  out.turned = node.attrs.get_int("transB", 0) != 0;
+  out.transposed = node.attrs.get_int("transB", 0) != 0;
   if (node.inputs.size() > 2) out.bias = node.inputs[2];
   return out;
 }

@@ -15,7 +15,7 @@ struct Product {
   ValueId weights = kNone, bias = kNone;  // bias: a Gemm's third input
   ValueId answer = kNone;
   int64_t columns = 0;
-  bool turned = false;  // transposed: weights [columns, depth]
+  bool transposed = false;  // transposed: weights [columns, depth]
 };
 
 /// The node as such a product. None for other ops and matrices, and, with a reason, for a Gemm that

@@ -23,7 +23,7 @@ struct OfTiles {
   OfProduct in_planes;             // fold_norms
   WantedProduct streams_patches;   // patch_products
   ReductionParts reduction_parts;  // split_reductions
-  ProductParts product_parts;      // split_products
+  SplitK split_k;                  // split_products
   StaysWhole product_stays_whole;  // split_products
   bool batch_invariant = false;    // split_products
 };

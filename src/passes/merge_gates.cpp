@@ -33,7 +33,7 @@ void merge(Graph& graph, const Product& a, const Product& b) {
   const std::vector<const Tensor*> weights{&graph.value(a.weights).constant,
                                            &graph.value(b.weights).constant};
   const Tensor matrix =
-      a.turned ? below(weights, {2 * a.columns, weights[0]->shape()[1]}) : beside(weights);
+      a.transposed ? below(weights, {2 * a.columns, weights[0]->shape()[1]}) : beside(weights);
   std::string name = first.name;
   if (const std::string& other = graph.node(b.node).name; !other.empty())
     name += (name.empty() ? "" : "+") + other;
@@ -65,7 +65,8 @@ Result<Graph> merge_gates(Graph graph, Remarks* remarks) {
       why.tell(remarks, graph, id);
       continue;
     }
-    auto& others = waiting[std::tuple(graph.node(id).inputs[0], graph.node(id).op, one->turned)];
+    auto& others =
+        waiting[std::tuple(graph.node(id).inputs[0], graph.node(id).op, one->transposed)];
     const auto other = std::find_if(others.begin(), others.end(), [&](const Product& before) {
       return meet(graph, before, *one) && suit(graph, before, *one, why);
     });

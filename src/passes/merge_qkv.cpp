@@ -79,8 +79,8 @@ void merge(Graph& graph, const std::vector<Product>& parts) {
       biases.push_back(&nothing.emplace_back(tensor_of(dtype, {part.columns}, zeros)));
     }
   }
-  const int64_t depth = parts[0].turned ? weights[0]->shape()[1] : weights[0]->shape()[0];
-  const Tensor matrix = parts[0].turned ? below(weights, {total, depth}) : beside(weights);
+  const int64_t depth = parts[0].transposed ? weights[0]->shape()[1] : weights[0]->shape()[0];
+  const Tensor matrix = parts[0].transposed ? below(weights, {total, depth}) : beside(weights);
   const Tensor bias = biased ? below(biases, {total}) : Tensor();
 
   std::vector<ValueId> inputs{first.inputs[0], graph.add_constant(matrix)};
@@ -111,7 +111,7 @@ Result<Graph> merge_qkv(Graph graph, Remarks* remarks) {
     if ((node.op == Op::MatMul || node.op == Op::Gemm) && constant_input(graph, node, 1))
       ++readers[node.inputs[0]], left[id] = why;
     if (!one) continue;
-    const auto key = std::tuple(graph.node(id).inputs[0], graph.node(id).op, one->turned);
+    const auto key = std::tuple(graph.node(id).inputs[0], graph.node(id).op, one->transposed);
     std::vector<Product>& others = alike[key];
     if (others.empty()) keys.push_back(key);
     others.push_back(*one);

@@ -42,7 +42,7 @@ ValueId transposed(Graph& graph, ValueId value, std::vector<int64_t> order,
   return graph.must_add(Op::Transpose, {value}, ops::Attrs().set("perm", std::move(order)), name);
 }
 
-ValueId turned(Graph& graph, ValueId value, const std::string& name) {
+ValueId transposed(Graph& graph, ValueId value, const std::string& name) {
   Shape shape = graph.type(value).shape;
   const size_t rank = shape.size();
   const NodeId made_by = graph.value(value).producer;
@@ -53,7 +53,7 @@ ValueId turned(Graph& graph, ValueId value, const std::string& name) {
                                 before[before.size() - 2] == shape[rank - 2];
     if (keeps_last_two && graph.producer(from, Op::Transpose) != kNone) {
       std::swap(shape[rank - 1], shape[rank - 2]);
-      return reshaped(graph, turned(graph, from, name), shape, name);
+      return reshaped(graph, transposed(graph, from, name), shape, name);
     }
   }
   std::vector<int64_t> order(rank);

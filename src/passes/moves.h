@@ -23,7 +23,7 @@ graph::ValueId transposed(graph::Graph& graph, graph::ValueId value, std::vector
                           const std::string& name);
 
 /// With the last two axes swapped, through reshapes of the axes before them.
-graph::ValueId turned(graph::Graph& graph, graph::ValueId value, const std::string& name);
+graph::ValueId transposed(graph::Graph& graph, graph::ValueId value, const std::string& name);
 
 /// `value` is `factor` times `rest`: uniform factors are taken off, also from under moves.
 struct Factored {

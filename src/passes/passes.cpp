@@ -21,11 +21,11 @@ std::vector<Pass> table(const Options& options) {
       {"merge_equal", "what is computed twice is computed once", merge_equal},
       {"simplify_algebra", "what changes nothing goes, what is done twice is done once",
        simplify_algebra},
-      {"raise_layer_norm", "normalisations told in parts become one op", raise_layer_norm},
-      {"raise_activations", "activations told in parts become one op", raise_activations},
-      {"raise_softmax", "a softmax told in parts becomes one op", raise_softmax},
-      {"raise_rotary", "rotary embeddings told in parts become one op", raise_rotary},
-      {"raise_attention", "attention told in parts becomes one op", raise_attention},
+      {"raise_layer_norm", "decomposed normalisations become one op", raise_layer_norm},
+      {"raise_activations", "decomposed activations become one op", raise_activations},
+      {"raise_softmax", "a decomposed softmax becomes one op", raise_softmax},
+      {"raise_rotary", "decomposed rotary embeddings become one op", raise_rotary},
+      {"raise_attention", "decomposed attention becomes one op", raise_attention},
       {"raise_masked_softmax", "a mask goes into the softmax whose scores it is applied to",
        raise_masked_softmax},
       {"sink_transposes", "transposes go through elementwise ops to where they cancel or merge",
@@ -35,7 +35,7 @@ std::vector<Pass> table(const Options& options) {
       {"fold_batch_norm", "scales and shifts of channels go into weights and biases",
        fold_batch_norm},
       {"convert_precision", "all arithmetic in the type that --precision asks for", precise},
-      {"expand", "composite ops are told in simpler ones, which fuse", silent(expand)},
+      {"expand", "composite ops are decomposed into simpler ones, which fuse", silent(expand)},
       {"stage_conv_inputs",
        "a convolution's row-major input gets a copy that may be stored channels-last",
        silent(stage_conv_inputs)},
@@ -57,8 +57,7 @@ std::vector<Pass> machine_passes(const OfTiles& tiles) {
   };
   const bool statistics = tiles.gives_statistics != nullptr, whole = tiles.takes_whole != nullptr,
              patches = tiles.streams_patches != nullptr;
-  const bool reductions = tiles.reduction_parts != nullptr,
-             products = tiles.product_parts != nullptr;
+  const bool reductions = tiles.reduction_parts != nullptr, products = tiles.split_k != nullptr;
   return {
       {"fold_norms", "a norm before a product with constant weights goes through it",
        asking(statistics,
@@ -67,7 +66,8 @@ std::vector<Pass> machine_passes(const OfTiles& tiles) {
                                   remarks);
               }),
        !statistics},
-      {"expand_for_machine", "what no tile of the machine takes whole is told in simpler ops",
+      {"expand_for_machine",
+       "what no tile of the machine takes whole is decomposed into simpler ops",
        asking(whole,
               [tiles](graph::Graph graph, Remarks* remarks) {
                 return expand_for_machine(std::move(graph), tiles.takes_whole, remarks);
@@ -88,8 +88,8 @@ std::vector<Pass> machine_passes(const OfTiles& tiles) {
       {"split_products", "a product with a long sum and few columns is made of parts",
        asking(products,
               [tiles](graph::Graph graph, Remarks*) {
-                return split_products(std::move(graph), tiles.product_parts,
-                                      tiles.product_stays_whole, tiles.batch_invariant);
+                return split_products(std::move(graph), tiles.split_k, tiles.product_stays_whole,
+                                      tiles.batch_invariant);
               }),
        !products},
   };

@@ -183,7 +183,7 @@ void raise(Graph& graph, NodeId id, Remarks* remarks) {
   const Factored q_factor = without_factors(graph, parts->q);
   const Factored k_factor = without_factors(graph, parts->kt);
   ValueId q = by_heads(q_factor.rest, heads->heads);
-  ValueId k = by_heads(turned(graph, k_factor.rest, name), heads->kv_heads);
+  ValueId k = by_heads(transposed(graph, k_factor.rest, name), heads->kv_heads);
   ValueId v = by_heads(parts->v, heads->kv_heads);
   int64_t kv_heads = heads->kv_heads;
   const Unrepeated few_k = unrepeated(graph, k), few_v = unrepeated(graph, v);

@@ -190,11 +190,11 @@ void raise(Graph& graph, Known& known, NodeId id, Remarks* remarks) {
   Reason why;
   for (size_t side : {0, 1}) {
     const NodeId straight = graph.producer(node.inputs[side], Op::Mul);
-    const NodeId turned = graph.producer(node.inputs[1 - side], Op::Mul);
-    if (straight == kNone || turned == kNone || straight == turned) continue;
+    const NodeId rotated_half = graph.producer(node.inputs[1 - side], Op::Mul);
+    if (straight == kNone || rotated_half == kNone || straight == rotated_half) continue;
     for (size_t by : {1, 0}) {
-      const ValueId rotation = graph.node(turned).inputs[1 - by],
-                    sine = graph.node(turned).inputs[by];
+      const ValueId rotation = graph.node(rotated_half).inputs[1 - by],
+                    sine = graph.node(rotated_half).inputs[by];
       const ValueId x = rotated(graph, rotation);
       if (x == kNone || graph.type(x) != type) continue;
       const std::vector<ValueId> factors = graph.node(straight).inputs;

@@ -53,7 +53,7 @@ Order inverse(const Order& order) {
 bool changes_nothing(const Order& order) { return std::is_sorted(order.begin(), order.end()); }
 
 /// A constant of at most that rank with ones in front, its axes in `order`.
-Tensor turned_constant(const Tensor& from, const Order& order) {
+Tensor transposed_constant(const Tensor& from, const Order& order) {
   const size_t rank = order.size();
   Shape aligned(rank - from.shape().size(), 1), shape;
   aligned.insert(aligned.end(), from.shape().begin(), from.shape().end());
@@ -163,7 +163,7 @@ class Sinker {
   ValueId build(ValueId value, const Order& order, int depth) {
     if (fits_as_it_is(value)) return value;
     if (graph_.value(value).is_constant())
-      return graph_.add_constant(turned_constant(graph_.value(value).constant, order));
+      return graph_.add_constant(transposed_constant(graph_.value(value).constant, order));
     if (graph_.producer(value, Op::Transpose) == kNone && sinks_further(value, order, depth))
       return build_node(graph_.value(value).producer, order, depth + 1);
     return transposed(graph_, value, order, "");

@@ -59,13 +59,13 @@ ValueId weights_of(Graph& graph, ValueId matrix, const Shape& shape, const std::
 
 bool is_weight(const Graph& graph, ValueId value) {
   if (graph.value(value).is_constant()) return true;
-  const NodeId turned = graph.producer(value, Op::Transpose);
-  return turned != kNone && graph.value(graph.node(turned).inputs[0]).is_constant();
+  const NodeId transposed = graph.producer(value, Op::Transpose);
+  return transposed != kNone && graph.value(graph.node(transposed).inputs[0]).is_constant();
 }
 
 }  // namespace
 
-Result<Graph> split_products(Graph graph, const ProductParts& parts, const StaysWhole& whole,
+Result<Graph> split_products(Graph graph, const SplitK& parts, const StaysWhole& whole,
                              bool any_batch) {
   const std::vector<NodeId> order = graph.order();
   for (NodeId id : order) {

@@ -29,12 +29,11 @@
 
 namespace obelisk::passes {
 
-using ProductParts =
-    std::function<int64_t(DType type, int64_t rows, int64_t columns, int64_t depth)>;
+using SplitK = std::function<int64_t(DType type, int64_t rows, int64_t columns, int64_t depth)>;
 
 using StaysWhole = std::function<bool(int64_t rows, int64_t columns, int64_t parts)>;
 
-Result<graph::Graph> split_products(graph::Graph graph, const ProductParts& parts,
+Result<graph::Graph> split_products(graph::Graph graph, const SplitK& parts,
                                     const StaysWhole& whole = {}, bool any_batch = false);
 
 }  // namespace obelisk::passes

@@ -74,8 +74,8 @@ class Spreader {
   /// One column of the weights: [K, 1].
   ValueId product() {
     if (weights_.rank() != 2 || graph_.type(input(0)).rank() < 2) return kNone;
-    const bool turned = node_.op == Op::Gemm && node_.attrs.get_int("transB", 0) != 0;
-    const int64_t k = weights_.shape[turned ? 1 : 0];
+    const bool transposed = node_.op == Op::Gemm && node_.attrs.get_int("transB", 0) != 0;
+    const int64_t k = weights_.shape[transposed ? 1 : 0];
     if (weights_.count() == k) return kNone;
     ops::Attrs attrs = node_.attrs;
     attrs.erase("transB");

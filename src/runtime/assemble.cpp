@@ -39,7 +39,7 @@ PackRecipe recipe_of(const stitch::Group& group, const schedule::Work& work,
     if (!p.batch.empty()) recipe.groups = p.batch[0].extent, recipe.outputs = p.batch[0].b;
     recipe.tile = tile(recipe.n, tiles.gemm.weights(static_cast<int32_t>(p.b_type), recipe.n,
                                                     recipe.k, 0, recipe.n));
-    if (p.twin) recipe.n *= 2, recipe.tile *= 2, recipe.half = work.tile_columns;
+    if (p.dual) recipe.n *= 2, recipe.tile *= 2, recipe.half = work.tile_columns;
     return recipe;
   }
   const stitch::ConvTile& conv = group.conv;
@@ -69,8 +69,9 @@ kernels::WeightRange weights_of(const stitch::Group& group, const schedule::Work
   if (group.kind == GroupKind::kProduct) {
     const stitch::Product& p = group.product;
     const auto type = static_cast<int32_t>(p.b_type);
-    kernels::WeightRange range = tiles.gemm.weights(type, p.n[0].extent * p.sides(), p.k[0].extent,
-                                                    task.c0 * p.sides(), task.c1 * p.sides());
+    kernels::WeightRange range =
+        tiles.gemm.weights(type, p.n[0].extent * p.b_count(), p.k[0].extent, task.c0 * p.b_count(),
+                           task.c1 * p.b_count());
     if (!p.batch.empty())
       range.offset +=
           codegen::matrix_of_row(work, codegen::packed_matrix_dim(group, work), task.r0) *
@@ -97,7 +98,7 @@ void name_weights(const stitch::Plan& plan, const schedule::TaskGraph& tasks,
     for (ObkTask& task : list) {
       const schedule::Work& work = tasks.works[task.work];
       if (work.grid() || !codegen::work_packs_weights(plan, tasks, work, tiles))
-        continue;  // dealt tasks have no ring
+        continue;  // tasks of a grid have no ring
       const kernels::WeightRange range = weights_of(plan.groups[work.group], work, tiles, task);
       CHECK(range.bytes <= INT32_MAX,
             "work {}: a tile streams {} bytes of weights, a task's record holds {} at most",
@@ -144,9 +145,9 @@ int64_t bytes_of_a_run(const Program& program) {
         continue;
       int64_t bytes = program.weights[static_cast<size_t>(place.index)].bytes();
       if (machine.ok() && work.floor_nanos > 0)
-        bytes = std::min(bytes,
-                         static_cast<int64_t>(std::ceil(1.001 * work.floor_nanos *
-                                                        machine->peaks.near_bytes * machine->sms)));
+        bytes = std::min(
+            bytes, static_cast<int64_t>(std::ceil(1.001 * work.floor_nanos *
+                                                  machine->peaks.cache_bytes * machine->sms)));
       read[static_cast<size_t>(place.index)] =
           std::max(read[static_cast<size_t>(place.index)], bytes);
     }
@@ -169,7 +170,8 @@ Program assemble(const graph::Graph& graph, const stitch::Plan& plan,
     program.outputs.push_back({graph.output_names()[k], graph.type(graph.outputs()[k])});
   program.bodies = std::move(source.bodies);
   program.lists = tasks.lists;
-  program.waves = tasks.waves, program.flows = tasks.flows, program.near = tasks.near;
+  program.waves = tasks.waves, program.dataflow = tasks.dataflow,
+  program.smem_copies = tasks.copies;
   program.arena = tasks.arena;
   for (const codegen::Source::Scratch& scratch : source.scratch)
     program.scratch = std::max(program.scratch, Bytes{scratch.bytes});
@@ -181,8 +183,7 @@ Program assemble(const graph::Graph& graph, const stitch::Plan& plan,
   // with the same strides.
   std::vector<bool> read_plain(tasks.weights.size(), false);
   std::map<std::pair<int, PackRecipe>, int64_t> packed_as;
-  std::map<int, int32_t>
-      given;  // buffers that are given to all, in the order of their first reader
+  std::map<int, int32_t> broadcast;  // broadcast buffers, in the order of their first reader
   for (size_t w = 0; w < tasks.works.size(); ++w) {
     const schedule::Work& work = tasks.works[w];
     const stitch::Group& group = plan.groups[work.group];
@@ -200,12 +201,13 @@ Program assemble(const graph::Graph& graph, const stitch::Plan& plan,
       Place place{buffer.kind,
                   buffer.kind == BufferKind::kArena ? buffer.offset.count : buffer.index};
       const bool gives = work.broadcasts(k);
-      if (buffer.reach != schedule::Reach::kAll && !gives) place.near = buffer.near.count;
-      if (buffer.reach == schedule::Reach::kGiven && !gives) {
+      if (buffer.reach != schedule::Reach::kAll && !gives) place.smem_copy = buffer.copy_at.count;
+      if (buffer.reach == schedule::Reach::kBroadcast && !gives) {
         const int32_t number =
-            given.try_emplace(work.buffers[k], static_cast<int32_t>(given.size())).first->second;
+            broadcast.try_emplace(work.buffers[k], static_cast<int32_t>(broadcast.size()))
+                .first->second;
         record.gathers.push_back(
-            {buffer.offset.count, buffer.near.count, buffer.size.count / 4, number});
+            {buffer.offset.count, buffer.copy_at.count, buffer.size.count / 4, number});
       }
       if (packs && k + 1 == work.buffers.size()) {
         const PackRecipe recipe = recipe_of(group, work, *source.tiles);

@@ -197,10 +197,11 @@ void read_tables(Reader& from, Program& p, const WeightSection& weights, std::st
   p.waves = static_cast<int>(from.within(from.number<int32_t>(), 0, 1 << 24, "number of waves"));
   p.arena = {from.within(from.number<int64_t>(), 0, int64_t{1} << 44, "arena")};
   p.scratch = {from.within(from.number<int64_t>(), 0, int64_t{1} << 36, "scratch")};
-  p.flows = from.number<uint8_t>() != 0;
-  if (p.flows && p.on_gpu() && p.granularity != machine::Granularity::kMono)
-    throw Damaged("a program that flows is one kernel");
-  p.near = {from.within(from.number<int64_t>(), 0, int64_t{1} << 20, "fast memory of copies")};
+  p.dataflow = from.number<uint8_t>() != 0;
+  if (p.dataflow && p.on_gpu() && p.granularity != machine::Granularity::kMono)
+    throw Damaged("a dataflow program is one kernel");
+  p.smem_copies = {
+      from.within(from.number<int64_t>(), 0, int64_t{1} << 20, "scratchpad memory of copies")};
   for (auto* ports : {&p.inputs, &p.outputs}) {
     ports->resize(from.count(17));
     for (Port& port : *ports) port.name = from.text(), port.type = from.type();
@@ -244,14 +245,17 @@ void read_tables(Reader& from, Program& p, const WeightSection& weights, std::st
     work.operands.resize(from.count(17));
     for (Place& place : work.operands) {
       place = read_place(from, p);
-      place.near = from.within(from.number<int64_t>(), -1, p.near.count + 1, "place of a copy");
+      place.smem_copy =
+          from.within(from.number<int64_t>(), -1, p.smem_copies.count + 1, "place of a copy");
     }
     work.gathers.resize(from.count(28));
     for (Gather& gather : work.gathers) {
       gather.from = from.within(from.number<int64_t>(), 0, p.arena.count, "gathered value");
-      gather.near = from.within(from.number<int64_t>(), 0, p.near.count, "place of a copy");
-      gather.words = from.within(from.number<int64_t>(), 0, (p.near.count - gather.near) / 4 + 1,
-                                 "size of a copy");
+      gather.smem_copy =
+          from.within(from.number<int64_t>(), 0, p.smem_copies.count, "place of a copy");
+      gather.words =
+          from.within(from.number<int64_t>(), 0, (p.smem_copies.count - gather.smem_copy) / 4 + 1,
+                      "size of a copy");
       gather.number = static_cast<int32_t>(
           from.within(from.number<int32_t>(), 0, 1 << 20, "number of a given value"));
       if (gather.words * 8 > p.arena.count - gather.from)

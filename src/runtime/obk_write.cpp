@@ -135,7 +135,7 @@ void write_tables(const Program& p, WeightStore& weights, Writer& to) {
       to.text(p.precision);
   to.number<int32_t>(p.sms), to.number<int32_t>(p.waves), to.number(p.arena.count),
       to.number(p.scratch.count);
-  to.number<uint8_t>(p.flows), to.number(p.near.count);
+  to.number<uint8_t>(p.dataflow), to.number(p.smem_copies.count);
   for (const auto* ports : {&p.inputs, &p.outputs}) {
     to.size(ports->size());
     for (const Port& port : *ports) to.text(port.name), to.type(port.type);
@@ -170,10 +170,10 @@ void write_tables(const Program& p, WeightStore& weights, Writer& to) {
         to.number(work.row_scratch), to.ints(work.params);
     to.text(work.label), to.number(work.floor_nanos), to.number(work.task_nanos);
     to.size(work.operands.size());
-    for (const Place& place : work.operands) to.place(place), to.number(place.near);
+    for (const Place& place : work.operands) to.place(place), to.number(place.smem_copy);
     to.size(work.gathers.size());
     for (const Gather& gather : work.gathers)
-      to.number(gather.from), to.number(gather.near), to.number(gather.words),
+      to.number(gather.from), to.number(gather.smem_copy), to.number(gather.words),
           to.number(gather.number);
   }
   to.size(p.lists.size());

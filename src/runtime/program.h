@@ -14,16 +14,16 @@ using schedule::BufferKind;
 /// Where an operand's bytes are.
 struct Place {
   BufferKind kind = BufferKind::kArena;
-  int64_t index = 0;  // input, output or weight number; the byte offset for the arena
-  int64_t near =
-      -1;  // of a program that flows: where a worker's own copy lies in its fast memory; else -1
+  int64_t index = 0;       // input, output or weight number; the byte offset for the arena
+  int64_t smem_copy = -1;  // of a dataflow program: where a worker's own copy lies in its
+                           // scratchpad memory; else -1
 };
 
-/// A value of a program that flows (schedule/dataflow.h) that workers give to all: words of 32
+/// A value of a dataflow program (schedule/dataflow.h) that workers give to all: words of 32
 /// bits, each with one beside it that says when it is there, of which every worker that reads the
 /// value makes a copy.
 struct Gather {
-  int64_t from = 0, near = 0,
+  int64_t from = 0, smem_copy = 0,
           words = 0;   // byte offsets into the arena and the copies; an even number of words
   int32_t number = 0;  // of the value, from 0
   bool operator==(const Gather&) const = default;
@@ -33,7 +33,7 @@ struct Gather {
 struct WorkRecord {
   int32_t body = -1;        // into Program::bodies
   int32_t custom = -1;      // into Program::customs, when body is -1
-  int64_t scratch = 0;      // fast memory that a task needs, in bytes
+  int64_t scratch = 0;      // scratchpad memory that a task needs, in bytes
   int64_t row_scratch = 0;  // the part of it, at the end, that each row in flight needs for itself
   std::vector<int64_t> params;
   std::vector<Place> operands;
@@ -101,12 +101,12 @@ struct Program {
   std::vector<CustomRecord> customs;
   std::vector<std::vector<ObkTask>> lists;  // by virtual SM
   int waves = 0;
-  bool flows = false;  // no barrier stands between waves: workers wait for what they gather
-  Bytes near;          // then: of a worker's fast memory, for copies
+  bool dataflow = false;  // no barrier stands between waves: workers wait for what they gather
+  Bytes smem_copies;      // then: of a worker's scratchpad memory, for copies
   std::vector<schedule::Dispatched> dispatch;  // of a graph of kernels: their order, edges and
                                                // priorities, by work; empty: those of waves
-  Bytes arena, scratch;                        // workspace of a context; fast memory of a worker
-  std::vector<Tensor> weights;                 // views of the model file where nothing was packed
+  Bytes arena, scratch;         // workspace of a context; scratchpad memory of a worker
+  std::vector<Tensor> weights;  // views of the model file where nothing was packed
   std::vector<Packing> packings;
   /// Outputs that no work writes: copies of an input or a weight.
   struct Copy {

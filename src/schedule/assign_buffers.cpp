@@ -117,7 +117,7 @@ void assign_buffers(const Graph& graph, const Plan& plan, TaskGraph& tasks) {
       for (const auto* operand : {&tile.q, &tile.k, &tile.v, &tile.mask})
         if (operand->value != graph::kNone)
           work.buffers.push_back(buffers.of(operand->value, work.wave));
-      if (tile.pieces > 1) keep(tile.images * tile.heads * tile.exchange, work);
+      if (tile.kv_splits > 1) keep(tile.images * tile.heads * tile.exchange, work);
     }
   }
   place_arena(tasks);

@@ -10,7 +10,7 @@ using stitch::Group;
 using stitch::GroupKind;
 using stitch::Plan;
 
-void deal_tasks(const Plan& plan, int workers, bool in_pairs, TaskGraph& tasks) {
+void assign_tasks(const Plan& plan, int workers, bool in_pairs, TaskGraph& tasks) {
   tasks.lists.assign(workers, {});
   std::vector<std::vector<int>> by_wave(tasks.waves);
   for (size_t w = 0; w < tasks.works.size(); ++w)
@@ -52,30 +52,31 @@ void deal_tasks(const Plan& plan, int workers, bool in_pairs, TaskGraph& tasks) 
     std::stable_sort(items.begin(), items.end(),
                      [](const Item& a, const Item& b) { return a.nanos > b.nanos; });
     std::vector<double> busy(workers, 0);
-    std::vector<std::vector<ObkTask>> dealt(workers);
+    std::vector<std::vector<ObkTask>> assigned(workers);
     std::vector<std::pair<uint32_t, int64_t>> member_of(
-        workers, {0, -1});  // the team, by work and number, that an SM last joined
+        workers, {0, -1});  // the gang, by work and number, that an SM last joined
     for (const Item& item : items) {
-      const int team = plan.groups[tasks.works[item.task.work].group].block.team;
-      const std::pair<uint32_t, int64_t> mine{item.task.work, team > 0 ? item.task.r0 / team : -1};
+      const int gang = plan.groups[tasks.works[item.task.work].group].block.gang;
+      const std::pair<uint32_t, int64_t> mine{item.task.work, gang > 0 ? item.task.r0 / gang : -1};
       int best = -1;
       for (int k = 0; k < workers; ++k) {
         const int sm = (turn + k) % workers;
-        if (team > 0 && member_of[sm] == mine)
+        if (gang > 0 && member_of[sm] == mine)
           continue;  // members wait for each other: each has an SM
         if (best < 0 || busy[sm] < busy[best] - 1e-9) best = sm;
       }
-      if (team > 0) member_of[best] = mine;
+      if (gang > 0) member_of[best] = mine;
       busy[best] += item.nanos;
-      dealt[best].push_back(item.task);
+      assigned[best].push_back(item.task);
     }
     turn = (turn + static_cast<int>(items.size())) % workers;
     if (in_pairs) turn = turn / 2 * 2;
     for (int sm = 0; sm < workers; ++sm) {
-      std::stable_sort(dealt[sm].begin(), dealt[sm].end(), [](const ObkTask& a, const ObkTask& b) {
-        return std::tie(a.work, a.r0, a.c0) < std::tie(b.work, b.r0, b.c0);
-      });
-      tasks.lists[sm].insert(tasks.lists[sm].end(), dealt[sm].begin(), dealt[sm].end());
+      std::stable_sort(assigned[sm].begin(), assigned[sm].end(),
+                       [](const ObkTask& a, const ObkTask& b) {
+                         return std::tie(a.work, a.r0, a.c0) < std::tie(b.work, b.r0, b.c0);
+                       });
+      tasks.lists[sm].insert(tasks.lists[sm].end(), assigned[sm].begin(), assigned[sm].end());
     }
   }
 }

@@ -31,7 +31,7 @@ TaskGraph build(const Graph& graph, const Plan& plan, const machine::Machine& ma
                 const machine::Strategy& strategy) {
   const Cutting all{machine, strategy, kernels::tile_library(machine), {machine.sms}};
   TaskGraph tasks;
-  tasks.fast_memory = machine.fast_memory;
+  tasks.scratchpad = machine.scratchpad;
   for (size_t g = 0; g < plan.groups.size(); ++g) {
     Work work;
     work.group = static_cast<int>(g);
@@ -48,9 +48,9 @@ TaskGraph build(const Graph& graph, const Plan& plan, const machine::Machine& ma
   cut_tiles(plan, all, tasks);
   if (strategy.dataflow()) {
     TaskGraph flowing = tasks;
-    cut_to_flow(plan, machine, flowing);
-    deal_tasks(plan, machine.sms, false, flowing);
-    if (let_flow(plan, machine, strategy, flowing)) {
+    cut_for_dataflow(plan, machine, flowing);
+    assign_tasks(plan, machine.sms, false, flowing);
+    if (try_dataflow(plan, machine, strategy, flowing)) {
       predict(plan, all, flowing);
       return flowing;
     }
@@ -59,9 +59,9 @@ TaskGraph build(const Graph& graph, const Plan& plan, const machine::Machine& ma
     if (!strategy.one_kernel() || !work.list()) continue;
     work.form = TaskList{.waits_in_body = true,
                          .shares_rows = !strategy.batch_invariant,
-                         .a_rows = asked_rows(plan.groups[work.group], all, tasks, work)};
+                         .a_rows = async_rows(plan.groups[work.group], all, tasks, work)};
   }
-  deal_tasks(plan, machine.sms, strategy.one_kernel(), tasks);
+  assign_tasks(plan, machine.sms, strategy.one_kernel(), tasks);
   predict(plan, all, tasks);
   return tasks;
 }

@@ -24,10 +24,10 @@ void cut_work(const Plan& plan, const Cutting& cut, const TaskGraph& tasks, Work
     work.tile_rows = work.tile_columns = 1;
     return;
   }
-  if (group.kind == GroupKind::kBlock && group.block.team > 0) {  // an item a task
+  if (group.kind == GroupKind::kBlock && group.block.gang > 0) {  // an item a task
     work.tile_rows = work.tile_columns = 1;
     work.task_nanos = group.block.nanos;
-    work.form = Cluster{static_cast<int>(group.block.team)};
+    work.form = Gang{static_cast<int>(group.block.gang)};
     return;
   }
   const int64_t rows = work.nest.row_count(), columns = work.nest.column_count();
@@ -50,12 +50,12 @@ void cut_work(const Plan& plan, const Cutting& cut, const TaskGraph& tasks, Work
       pieces = 1;
   work.form = TaskList{};
   if (group.kind == GroupKind::kProduct) work.tile_rows = tile_span(group, work.nest);
-  if (group.kind == GroupKind::kProduct && cut_streamed(group, cut, tasks, work)) return;
+  if (group.kind == GroupKind::kProduct && cut_pipelined(group, cut, tasks, work)) return;
   if (group.kind == GroupKind::kProduct && cut_by_cost(group, cut, work))
-    return deal_product(group, tasks, cut, count_tasks(group, work), work);
+    return cut_gemm_grid(group, tasks, cut, count_tasks(group, work), work);
   if (group.kind == GroupKind::kConv) {
     if (cut_conv_by_cost(group.conv, cut, work))
-      return deal_conv(plan, group.conv, cut, count_tasks(group, work), work);
+      return cut_conv_grid(plan, group.conv, cut, count_tasks(group, work), work);
     cut_conv(group.conv, cut, pieces, work);
     work.task_nanos = nanos * (static_cast<double>(work.tile_rows) / rows) *
                       (static_cast<double>(work.tile_columns) / columns);
@@ -64,25 +64,25 @@ void cut_work(const Plan& plan, const Cutting& cut, const TaskGraph& tasks, Work
   if (group.kind == GroupKind::kAttention) {
     cut_attention(group.attention, cut, pieces, work);
     const int64_t tasks_of_it = group.attention.images * group.attention.heads *
-                                group.attention.pieces *
+                                group.attention.kv_splits *
                                 ((group.attention.queries + work.tile_rows - 1) / work.tile_rows);
     work.task_nanos = nanos / static_cast<double>(std::max<int64_t>(tasks_of_it, 1));
-    // One task a multiprocessor needs no table, and begins sooner without.
+    // No more tasks than workers need no table, and start earlier without.
     const stitch::AttentionTile& tile = group.attention;
     const bool even = rows == tile.queries ||
                       tile.queries % work.tile_rows ==
                           0;  // rectangles of one grid: none ends with a head's or an image's rows
-    const bool alone = cut.strategy.min_grid_bytes.count != 0 && tile.pieces == 1 && even &&
-                       tasks_of_it <= cut.workers.count &&
-                       work.buffers.size() <= size_t{kDealtOperands};
-    if (alone) work.form = SingleWave{};
+    const bool single_wave = cut.strategy.min_grid_bytes.count != 0 && tile.kv_splits == 1 &&
+                             even && tasks_of_it <= cut.workers.count &&
+                             work.buffers.size() <= size_t{kGridOperands};
+    if (single_wave) work.form = SingleWave{};
     return;
   }
   if (pieces <= 1 && group.kind != GroupKind::kProduct) {
     work.task_nanos = nanos;
     return;
   }
-  if (cut_to_deal(group, cut, tasks, work)) return;
+  if (cut_to_grid(group, cut, tasks, work)) return;
   if (group.kind == GroupKind::kProduct) {
     cut_product(group, cut, pieces, work);
   } else if (work.nest.cut_columns && rows < pieces) {

@@ -8,7 +8,7 @@ namespace obelisk::schedule {
 
 /// Rows and columns of a task, so that each worker has a few and none is too small to be worth a
 /// record, `waits` times what its roof says. On GPUs one: a task's beginning and end cost more than
-/// an uneven deal.
+/// an uneven share.
 void cut_work(const stitch::Plan& plan, const Cutting& cut, const TaskGraph& tasks, Work& work,
               double waits = 1);
 

@@ -22,7 +22,7 @@ struct Cutting {
   Cutting within(WorkerBudget budget) const { return {machine, strategy, tiles, budget}; }
 };
 
-/// Bytes of fast memory beside a tile and its scratch: parameters, operands, staged rows.
+/// Bytes of scratchpad memory beside a tile and its scratch: parameters, operands, staged rows.
 inline constexpr int64_t kBlockRoom = 4096;
 
 /// Whether a worker should have one task of a wave: its threads wait for what a task's beginning

@@ -5,7 +5,7 @@
 #include <set>
 
 #include "schedule/dataflow_spans.h"
-#include "schedule/kept_keys.h"
+#include "schedule/in_place_kv.h"
 #include "schedule/places.h"
 #include "schedule/tile_gemm_dataflow.h"
 
@@ -18,11 +18,12 @@ using stitch::Plan;
 using stitch::Step;
 using stitch::StepKind;
 
-constexpr int64_t kMostGiven = 32 << 10;   // bytes of a value that is passed on
-constexpr int64_t kMostNear = 48 << 10;    // bytes of all copies of a worker
-constexpr int64_t kMostArena = 256 << 20;  // bytes: nothing of it is written twice
-constexpr int64_t kMostOwn = 64 << 10;     // elements of a work that a worker computes for itself
-constexpr int64_t kNearAlign = 128;
+constexpr int64_t kMostBroadcast = 32 << 10;  // bytes of a value that is passed on
+constexpr int64_t kMostCopies = 48 << 10;     // bytes of all copies of a worker
+constexpr int64_t kMostArena = 256 << 20;     // bytes: nothing of it is written twice
+constexpr int64_t kMostReplicated = 64
+                                    << 10;  // elements of a work that a worker computes for itself
+constexpr int64_t kCopyAlign = 128;
 
 bool stores(const Group& group, size_t slot) {
   return std::any_of(group.body.steps.begin(), group.body.steps.end(), [&](const Step& step) {
@@ -31,9 +32,9 @@ bool stores(const Group& group, size_t slot) {
 }
 
 /// Makes one table flow, or finds that it does not.
-class Flow {
+class DataflowTable {
  public:
-  Flow(const Plan& plan, const machine::Machine& device, TaskGraph& tasks)
+  DataflowTable(const Plan& plan, const machine::Machine& device, TaskGraph& tasks)
       : plan_(plan), device_(device), tasks_(tasks) {}
 
   bool run() {
@@ -41,7 +42,7 @@ class Flow {
     move_attention();
     hold_back_copies();
     leave_keys();
-    deal_own();
+    assign_replicated();
     return !too_much_ && place();
   }
 
@@ -66,7 +67,7 @@ class Flow {
               (tasks_.buffers[work.buffers[step.slot]].kind == BufferKind::kArena ? arena : ports) =
                   true;
           if (ports && arena) return false;
-          // A body that turns what it reads asks for it by copies of global memory: not of a
+          // A body that turns what it reads requests it by copies of global memory: not of a
           // worker's copy.
           if (arena && work.nest.row_count() > 1)
             for (const Access& access : work.nest.accesses)
@@ -95,7 +96,7 @@ class Flow {
     const stitch::Product& p = group.product;
     const kernels::TileLibrary& tiles = kernels::tile_library(device_);
     const int64_t rows = work.nest.row_count(), n = work.nest.column_count();
-    if (group.partials != graph::kNone || p.statistics.wanted || p.parts != 1 || !p.batch.empty())
+    if (group.partials != graph::kNone || p.statistics.wanted || p.split_k != 1 || !p.batch.empty())
       return false;
     if (rows < 1 || rows > kMostDataflowRows || work.tile_rows != rows || n == 0) return false;
     if (p.k.size() != 1 || p.k[0].a != 1 || p.n.size() != 1 || p.a_type != p.b_type ||
@@ -108,7 +109,7 @@ class Flow {
         (tasks_.buffers[work.buffers[work.operand_count(group)]].kind != BufferKind::kArena ||
          p.a_offset % 8 != 0))
       return false;
-    return !tiles.dataflow || tiles_flow(tiles, p, rows, n, work.tile_columns);
+    return !tiles.dataflow || has_dataflow_tiles(tiles, p, rows, n, work.tile_columns);
   }
   bool takes_attention(const Work& work, const Group& group) const {
     const stitch::AttentionTile& tile = group.attention;
@@ -118,14 +119,14 @@ class Flow {
     if (tile.q.column != 1 || tile.k.column != 1 || tile.v.column != 1 ||
         work.tile_rows != tile.queries)
       return false;
-    return tile.pieces > 1 || device_.family == machine::Family::kCpu;
+    return tile.kv_splits > 1 || device_.family == machine::Family::kCpu;
   }
 
   /// Which values are given and which are a worker's own; false where one is too large to be passed
   /// on, or comes in both ways.
   bool sort_buffers() {
-    std::vector<int64_t> given(tasks_.buffers.size(), 0);  // elements that works give
-    std::vector<bool> own(tasks_.buffers.size(), false);
+    std::vector<int64_t> broadcast(tasks_.buffers.size(), 0);  // elements that works give
+    std::vector<bool> local(tasks_.buffers.size(), false);
     for (const Work& work : tasks_.works) {
       const Group& group = group_of(work);
       for (const Step& step : group.body.steps) {
@@ -142,7 +143,7 @@ class Flow {
         if (store == work.nest.accesses.end() || !stores_neighbours(work, group, *store))
           return false;
         if (work.replicated()) {
-          own[b] = true;
+          local[b] = true;
           continue;
         }
         const int64_t per_word =
@@ -156,7 +157,7 @@ class Flow {
           return false;
         for (size_t d = 0; d < lane; ++d)
           if (store->strides[d] % per_word != 0) return false;
-        given[b] += elements;
+        broadcast[b] += elements;
       }
     }
     // Keys and values are read where the worker has written them.
@@ -168,22 +169,22 @@ class Flow {
     for (size_t b = 0; b < tasks_.buffers.size(); ++b) {
       Buffer& buffer = tasks_.buffers[b];
       if (buffer.kind != BufferKind::kArena || buffer.value == graph::kNone) continue;
-      if (given[b] > 0) {
+      if (broadcast[b] > 0) {
         // Who reads a copy waits for all of its words, so all of them must come.
-        if (own[b] || given[b] != count_of(buffer) || buffer.size.count > kMostGiven ||
+        if (local[b] || broadcast[b] != count_of(buffer) || buffer.size.count > kMostBroadcast ||
             buffer.size.count % 8 != 0)
           return false;
-        buffer.reach = Reach::kGiven;
-      } else if (own[b] && !attended[b] && buffer.size.count <= kMostGiven) {
-        buffer.reach = Reach::kOwn;
+        buffer.reach = Reach::kBroadcast;
+      } else if (local[b] && !attended[b] && buffer.size.count <= kMostBroadcast) {
+        buffer.reach = Reach::kLocal;
       }
     }
     for (const Work& work : tasks_.works) {
       const Group& group = group_of(work);
-      int given_here = 0;
+      int broadcast_here = 0;
       for (size_t slot = 0; slot < work.buffers.size(); ++slot) {
         const Buffer& buffer = tasks_.buffers[work.buffers[slot]];
-        if (buffer.reach == Reach::kGiven && ++given_here > kMostGathers) return false;
+        if (buffer.reach == Reach::kBroadcast && ++broadcast_here > kMostGathers) return false;
         if (buffer.kind != BufferKind::kArena || slot < group.body.operands.size()) continue;
         const bool query =
             group.kind == GroupKind::kAttention && slot == group.body.operands.size();
@@ -237,15 +238,15 @@ class Flow {
     if (!dataflow || !dataflow->in_place_kv) return;
     for (std::vector<ObkTask>& list : tasks_.lists)
       for (ObkTask& task : list) {
-        const auto kept = find_kept_keys(plan_, tasks_, task);
-        if (!kept) continue;
+        const auto kv = find_in_place_kv(plan_, tasks_, task);
+        if (!kv) continue;
         Work& work = tasks_.works[task.work];
         if (!work.dataflow->in_place_kv)
-          work.dataflow->in_place_kv = tasks_.buffers[kept->k_buffer].type.dtype,
-          work.buffers.push_back(kept->k_buffer), work.buffers.push_back(kept->v_buffer);
+          work.dataflow->in_place_kv = tasks_.buffers[kv->k_buffer].type.dtype,
+          work.buffers.push_back(kv->k_buffer), work.buffers.push_back(kv->v_buffer);
         const size_t last = work.buffers.size() - 1;
-        if (work.buffers[last - 1] == kept->k_buffer && work.buffers[last] == kept->v_buffer)
-          name_kept_keys(*kept, task);
+        if (work.buffers[last - 1] == kv->k_buffer && work.buffers[last] == kv->v_buffer)
+          name_in_place_kv(*kv, task);
       }
   }
 
@@ -265,7 +266,7 @@ class Flow {
 
   /// Every worker's tasks of the works that it does for itself: what its other tasks read, of works
   /// from the last to the first.
-  void deal_own() {
+  void assign_replicated() {
     const size_t workers = tasks_.lists.size();
     std::vector<std::vector<std::vector<ObkTask>>> of(tasks_.works.size(),
                                                       std::vector<std::vector<ObkTask>>(workers));
@@ -277,7 +278,7 @@ class Flow {
       Work& work = tasks_.works[w];
       int64_t rows = 1, columns = 1;
       for (size_t sm = 0; sm < workers; ++sm) {
-        if (work.replicated()) of[w][sm] = own_tasks(w, wanted[sm]);
+        if (work.replicated()) of[w][sm] = replicated_tasks(w, wanted[sm]);
         int64_t elements = 0;
         for (const ObkTask& task : of[w][sm]) {
           rows = std::max(rows, task.r1 - task.r0), columns = std::max(columns, task.c1 - task.c0);
@@ -286,7 +287,7 @@ class Flow {
             if (const Span span = read_by(plan_, tasks_, task, slot); !span.empty())
               wanted[sm][work.buffers[slot]].join(span);
         }
-        too_much_ |= work.replicated() && elements > kMostOwn;
+        too_much_ |= work.replicated() && elements > kMostReplicated;
       }
       if (!work.replicated()) continue;
       work.tile_rows = rows;
@@ -297,7 +298,7 @@ class Flow {
     std::vector<bool> waits(tasks_.works.size(), false);
     for (size_t w = 0; w < tasks_.works.size(); ++w)
       for (size_t slot = 0; slot < tasks_.works[w].buffers.size(); ++slot)
-        if (tasks_.buffers[tasks_.works[w].buffers[slot]].reach == Reach::kGiven &&
+        if (tasks_.buffers[tasks_.works[w].buffers[slot]].reach == Reach::kBroadcast &&
             !gives(tasks_.works[w], slot))
           waits[w] = true;
     for (size_t sm = 0; sm < workers; ++sm) {
@@ -316,7 +317,7 @@ class Flow {
            stores(group_of(work), slot);
   }
 
-  std::vector<ObkTask> own_tasks(size_t w, const std::map<int, Span>& wanted) const {
+  std::vector<ObkTask> replicated_tasks(size_t w, const std::map<int, Span>& wanted) const {
     const Work& work = tasks_.works[w];
     const Group& group = group_of(work);
     const int64_t rows = work.nest.row_count(), columns = work.nest.column_count();
@@ -386,20 +387,20 @@ class Flow {
       Buffer& buffer = tasks_.buffers[b];
       if (buffer.kind != BufferKind::kArena) continue;
       buffer.first = 0, buffer.last = std::max(tasks_.waves - 1, 0);
-      buffer.offset = {arena}, arena += round_up(buffer.room().count, kNearAlign);
+      buffer.offset = {arena}, arena += round_up(buffer.room().count, kCopyAlign);
       if (buffer.reach == Reach::kAll || lives[b].first < 0) continue;
       copies.push_back({.size = buffer.size.count, .first = lives[b].first, .last = lives[b].last}),
           of.push_back(&buffer);
     }
-    const int64_t near = place_living(copies, kNearAlign);
-    for (size_t k = 0; k < copies.size(); ++k) of[k]->near = {copies[k].offset};
-    tasks_.arena = {arena}, tasks_.near = {near}, tasks_.flows = true;
+    const int64_t copy_bytes = place_living(copies, kCopyAlign);
+    for (size_t k = 0; k < copies.size(); ++k) of[k]->copy_at = {copies[k].offset};
+    tasks_.arena = {arena}, tasks_.copies = {copy_bytes}, tasks_.dataflow = true;
     for (Work& work : tasks_.works) {
       for (size_t slot = 0; slot < group_of(work).body.operands.size(); ++slot)
         work.dataflow->broadcasts.push_back(
-            gives(work, slot) && tasks_.buffers[work.buffers[slot]].reach == Reach::kGiven);
+            gives(work, slot) && tasks_.buffers[work.buffers[slot]].reach == Reach::kBroadcast);
     }
-    return near <= kMostNear && arena <= kMostArena;
+    return copy_bytes <= kMostCopies && arena <= kMostArena;
   }
 
   const Plan& plan_;
@@ -410,11 +411,11 @@ class Flow {
 
 }  // namespace
 
-bool let_flow(const Plan& plan, const machine::Machine& device, const machine::Strategy& strategy,
-              TaskGraph& tasks) {
+bool try_dataflow(const Plan& plan, const machine::Machine& device,
+                  const machine::Strategy& strategy, TaskGraph& tasks) {
   if (!strategy.dataflow() || tasks.waves < 2) return false;
   TaskGraph flowing = tasks;
-  if (!Flow(plan, device, flowing).run()) return false;
+  if (!DataflowTable(plan, device, flowing).run()) return false;
   tasks = std::move(flowing);
   return true;
 }

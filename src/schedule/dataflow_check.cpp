@@ -6,7 +6,7 @@
 #include <set>
 
 #include "schedule/dataflow_spans.h"
-#include "schedule/kept_keys.h"
+#include "schedule/in_place_kv.h"
 
 namespace obelisk::schedule {
 
@@ -16,12 +16,12 @@ using stitch::Plan;
 using stitch::Step;
 using stitch::StepKind;
 
-Status validate_flow(const Plan& plan, const TaskGraph& tasks) {
+Status validate_dataflow(const Plan& plan, const TaskGraph& tasks) {
   const auto refused = [](std::string text) {
     return Error{Code::kBuild, "schedule", "the task table is refused: " + std::move(text), "",
                  "this is a defect of Obelisk; please report it with the model"};
   };
-  std::vector<int> given_in(tasks.buffers.size(), -1);  // the last wave that gives to it
+  std::vector<int> broadcast_in(tasks.buffers.size(), -1);  // the last wave that gives to it
   for (const Work& work : tasks.works) {
     const Group& group = plan.groups[work.group];
     if (reads_an_output(plan, tasks, work))
@@ -37,34 +37,36 @@ Status validate_flow(const Plan& plan, const TaskGraph& tasks) {
                                            }))
         return refused(
             fmt::format("nobody can tell which elements of value %{} a worker has", buffer.value));
-      if (buffer.reach == Reach::kGiven && work.replicated())
+      if (buffer.reach == Reach::kBroadcast && work.replicated())
         return refused(
-            fmt::format("value %{} is given, and computed by each worker", buffer.value));
-      if (buffer.reach != Reach::kGiven && !work.replicated() && buffer.kind == BufferKind::kArena)
+            fmt::format("value %{} is broadcast, and computed by each worker", buffer.value));
+      if (buffer.reach != Reach::kBroadcast && !work.replicated() &&
+          buffer.kind == BufferKind::kArena)
         return refused(
-            fmt::format("value %{} is computed in parts and given to nobody", buffer.value));
+            fmt::format("value %{} is computed in parts and not broadcast", buffer.value));
       if (!work.replicated())
-        given_in[work.buffers[step.slot]] = std::max(given_in[work.buffers[step.slot]], work.wave);
+        broadcast_in[work.buffers[step.slot]] =
+            std::max(broadcast_in[work.buffers[step.slot]], work.wave);
     }
   }
   for (const Buffer& buffer : tasks.buffers) {
-    if (buffer.near.count < 0) continue;
-    if (buffer.near + buffer.size > tasks.near)
+    if (buffer.copy_at.count < 0) continue;
+    if (buffer.copy_at + buffer.size > tasks.copies)
       return refused(fmt::format("the copy of value %{} leaves its place", buffer.value));
   }
   for (size_t sm = 0; sm < tasks.lists.size(); ++sm) {
     std::map<int, std::vector<Span>> written;
     std::map<int64_t, std::pair<int64_t, int>>
-        lies;  // in fast memory: from, to, which copy was put there last
+        lies;  // in scratchpad memory: from, to, which copy was put there last
     const auto put = [&](int b) {
       const Buffer& buffer = tasks.buffers[b];
-      const int64_t low = buffer.near.count, high = low + buffer.size.count;
+      const int64_t low = buffer.copy_at.count, high = low + buffer.size.count;
       for (auto it = lies.begin(); it != lies.end();)
         it = it->first < high && low < it->second.first ? lies.erase(it) : std::next(it);
       lies[low] = {high, b};
     };
     const auto is_there = [&](int b) {
-      const auto it = lies.find(tasks.buffers[b].near.count);
+      const auto it = lies.find(tasks.buffers[b].copy_at.count);
       return it != lies.end() && it->second.second == b;
     };
     std::set<int> gathered;
@@ -72,13 +74,13 @@ Status validate_flow(const Plan& plan, const TaskGraph& tasks) {
       const Work& work = tasks.works[task.work];
       const Group& group = plan.groups[work.group];
       if (group.kind == GroupKind::kAttention && task.weight_group != 0) {
-        const auto kept = find_kept_keys(plan, tasks, task);
+        const auto kv = find_in_place_kv(plan, tasks, task);
         ObkTask named = task;
-        if (kept) name_kept_keys(*kept, named);
+        if (kv) name_in_place_kv(*kv, named);
         const size_t last = work.buffers.size() - 1;
-        if (!kept || !work.dataflow || !work.dataflow->in_place_kv ||
-            memcmp(&named, &task, sizeof task) != 0 || work.buffers[last - 1] != kept->k_buffer ||
-            work.buffers[last] != kept->v_buffer)
+        if (!kv || !work.dataflow || !work.dataflow->in_place_kv ||
+            memcmp(&named, &task, sizeof task) != 0 || work.buffers[last - 1] != kv->k_buffer ||
+            work.buffers[last] != kv->v_buffer)
           return refused(fmt::format("work {} takes keys from where the caller does not keep them",
                                      task.work));
       }
@@ -87,9 +89,9 @@ Status validate_flow(const Plan& plan, const TaskGraph& tasks) {
         const Buffer& buffer = tasks.buffers[b];
         const Span reads = read_by(plan, tasks, task, slot);
         if (reads.empty()) continue;
-        if (buffer.reach == Reach::kGiven) {
-          if (given_in[b] < 0 || given_in[b] >= work.wave)
-            return refused(fmt::format("work {} waits for value %{}, which is not given before",
+        if (buffer.reach == Reach::kBroadcast) {
+          if (broadcast_in[b] < 0 || broadcast_in[b] >= work.wave)
+            return refused(fmt::format("work {} waits for value %{}, which is not broadcast before",
                                        task.work, buffer.value));
           if (gathered.insert(b).second)
             put(b);
@@ -99,7 +101,7 @@ Status validate_flow(const Plan& plan, const TaskGraph& tasks) {
                             buffer.value, task.work));
           continue;
         }
-        if (buffer.reach == Reach::kOwn && !is_there(b))
+        if (buffer.reach == Reach::kLocal && !is_there(b))
           return refused(fmt::format("SM {} has no copy of value %{}, which work {} reads", sm,
                                      buffer.value, task.work));
         // All of what is read: spans of rows, joined where they meet.
@@ -119,7 +121,7 @@ Status validate_flow(const Plan& plan, const TaskGraph& tasks) {
         if (step.kind == StepKind::kStore && work.replicated())
           stored.insert(work.buffers[step.slot]);
       for (const int b : stored) {
-        if (tasks.buffers[b].reach == Reach::kOwn && !is_there(b)) put(b), written[b].clear();
+        if (tasks.buffers[b].reach == Reach::kLocal && !is_there(b)) put(b), written[b].clear();
         for (int64_t row = task.r0; row < task.r1; ++row)
           written[b].push_back(written_in_row(plan, tasks, work, b, row, task.c0, task.c1));
       }

@@ -5,8 +5,8 @@
 
 namespace obelisk::schedule {
 
-/// Of a table that flows: whatever a worker reads was given, or computed by itself before. Errors:
-/// kBuild.
-Status validate_flow(const stitch::Plan& plan, const TaskGraph& tasks);
+/// Of a dataflow table: whatever a worker reads was broadcast, or computed by itself before.
+/// Errors: kBuild.
+Status validate_dataflow(const stitch::Plan& plan, const TaskGraph& tasks);
 
 }  // namespace obelisk::schedule

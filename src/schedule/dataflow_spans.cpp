@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "schedule/kept_keys.h"
+#include "schedule/in_place_kv.h"
 
 namespace obelisk::schedule {
 namespace {
@@ -50,9 +50,9 @@ Span attention_reads(const stitch::AttentionTile& tile, const ObkTask& task, int
   constexpr int64_t kBlock = 16;  // keys: attention_shape.h
   const stitch::AttentionTile::Operand& from = operand == 1 ? tile.k : tile.v;
   const int64_t blocks = (tile.keys + kBlock - 1) / kBlock,
-                piece = tile.pieces > 1 ? task.c0 * tile.pieces / tile.value_size : 0;
-  const int64_t first = blocks * piece / tile.pieces * kBlock + kept_keys_of(task),
-                end = std::min(blocks * (piece + 1) / tile.pieces * kBlock, tile.keys);
+                kv_split = tile.kv_splits > 1 ? task.c0 * tile.kv_splits / tile.value_size : 0;
+  const int64_t first = blocks * kv_split / tile.kv_splits * kBlock + in_place_keys_of(task),
+                end = std::min(blocks * (kv_split + 1) / tile.kv_splits * kBlock, tile.keys);
   const int64_t at = from.offset + image * from.image + head / tile.shared * from.head;
   if (first >= end) return {};
   return {at + first * from.row,

@@ -78,7 +78,7 @@ bool all_precede(const Reachability& reaches, const std::vector<int>& first,
 }
 
 std::string named(const Buffer& buffer) {
-  return buffer.value == graph::kNone ? "a buffer of teams or statistics"
+  return buffer.value == graph::kNone ? "a buffer of gangs or statistics"
                                       : fmt::format("value %{}", buffer.value);
 }
 

@@ -145,8 +145,9 @@ Dag without_free(const Dag& dag, const std::vector<Kernel>& kernels,
 }
 
 std::string demand_text(const Demand& demand) {
-  return fmt::format("{} CTAs of {} threads, {} registers, {} bytes shared, {:.1f} us", demand.ctas,
-                     demand.threads, demand.registers, demand.shared_bytes, demand.nanos / 1000);
+  return fmt::format("{} blocks of {} threads, {} registers, {} bytes shared, {:.1f} us",
+                     demand.blocks, demand.threads, demand.registers, demand.shared_bytes,
+                     demand.nanos / 1000);
 }
 
 std::string json_text(std::string_view text) {
@@ -284,8 +285,8 @@ std::string_view to_string(KernelClass kind) {
 }
 
 bool asks_for_less(const Demand& a, const Demand& b) {
-  return std::tie(a.shared_bytes, a.threads, a.registers, a.ctas) <
-         std::tie(b.shared_bytes, b.threads, b.registers, b.ctas);
+  return std::tie(a.shared_bytes, a.threads, a.registers, a.blocks) <
+         std::tie(b.shared_bytes, b.threads, b.registers, b.blocks);
 }
 
 KernelClass class_of_op(std::string_view op) {
@@ -406,7 +407,7 @@ std::vector<int> order_critical(const Dag& dag, const std::vector<Kernel>& kerne
   double now = 0;
   int64_t taken = 0;
   const auto width = [&](int kernel) {
-    return std::min<int64_t>(std::max<int64_t>(kernels[kernel].demand.ctas, 1), sms);
+    return std::min<int64_t>(std::max<int64_t>(kernels[kernel].demand.blocks, 1), sms);
   };
   std::optional<KernelClass> before;
   std::vector<int> free;
@@ -588,7 +589,7 @@ double predict(const std::vector<Dispatched>& by_position, const std::vector<Ker
   const auto begin = [&](int position) {
     const Demand& demand = kernels[by_position[position].kernel].demand;
     const double width =
-        static_cast<double>(std::min<int64_t>(std::max<int64_t>(demand.ctas, 1), options.sms));
+        static_cast<double>(std::min<int64_t>(std::max<int64_t>(demand.blocks, 1), options.sms));
     const auto at = std::find_if(active.begin(), active.end(),
                                  [&](const Active& each) { return each.position > position; });
     active.insert(at, {position, width, std::max(demand.nanos, 1.0)});
@@ -653,11 +654,11 @@ std::string print_json(const Dispatch& dispatch, const std::vector<Kernel>& kern
     out += fmt::format(
         "{}\n{{\"kernel\": {}, \"name\": {}, \"position\": {}, \"lane\": {}, \"priority\": {}, "
         "\"class\": \"{}\", "
-        "\"demand\": {{\"ctas\": {}, \"threads\": {}, \"registers\": {}, \"shared_bytes\": {}, "
+        "\"demand\": {{\"blocks\": {}, \"threads\": {}, \"registers\": {}, \"shared_bytes\": {}, "
         "\"nanos\": {:.0f}}}, "
         "\"predecessors\": [{}], \"reason\": {}}}",
         each.position == 0 ? "" : ",", each.kernel, json_text(of.name), each.position, each.lane,
-        each.priority, to_string(of.kind), of.demand.ctas, of.demand.threads, of.demand.registers,
+        each.priority, to_string(of.kind), of.demand.blocks, of.demand.threads, of.demand.registers,
         of.demand.shared_bytes, of.demand.nanos, fmt::join(each.predecessors, ", "),
         json_text(each.reason));
   }

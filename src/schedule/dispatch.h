@@ -21,15 +21,15 @@ namespace obelisk::schedule {
 enum class KernelClass : uint8_t { kCompute, kMemory };
 std::string_view to_string(KernelClass kind);
 
-/// What a kernel asks for. Registers are a thread's, shared memory and threads a CTA's.
+/// What a kernel needs. Registers are a thread's, shared memory and threads a block's.
 struct Demand {
   int64_t shared_bytes = 0;
   int threads = 0, registers = 0;
-  int64_t ctas = 0;
+  int64_t blocks = 0;
   double nanos = 0;  // predicted, alone on the machine
 };
-/// The order in which algorithm 2 takes kernels: by shared memory, threads and registers of a CTA,
-/// as the paper lists them; then by CTAs.
+/// The order in which algorithm 2 takes kernels: by shared memory, threads and registers of a
+/// block, as the paper lists them; then by blocks.
 bool asks_for_less(const Demand& a, const Demand& b);
 
 struct Kernel {
@@ -130,7 +130,7 @@ Status validate_dispatch(const Dag& dag, const std::vector<Kernel>& kernels,
                          const Dispatch& dispatch);
 
 /// Nanoseconds until all have ended, where each begins options.node_nanos after its predecessors
-/// have ended: those of lower position take as many of options.sms SMs as they have CTAs, the
+/// have ended: those of lower position take as many of options.sms SMs as they have blocks, the
 /// others what is left. The graph's edges are passed one after another, each in options.edge_nanos.
 double predict(const std::vector<Dispatched>& by_position, const std::vector<Kernel>& kernels,
                const DispatchOptions& options);

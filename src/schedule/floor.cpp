@@ -70,7 +70,7 @@ class Moved {
   void of_product(const Group& group) {
     const stitch::Product& p = group.product;
     const double rows = static_cast<double>(work_.nest.row_count()),
-                 columns = static_cast<double>(work_.nest.column_count() * p.sides());
+                 columns = static_cast<double>(work_.nest.column_count() * p.b_count());
     double depth = 1;
     for (const auto& dim : p.k) depth *= static_cast<double>(dim.extent);
     const int a = work_.operand_count(group);
@@ -157,8 +157,8 @@ std::vector<double> floor_nanos(const stitch::Plan& plan, const TaskGraph& tasks
   }
   for (const auto& [buffer, many] : of_weights) weights += bytes_of(tasks.buffers[buffer], many);
   // Of the weights of all, what the last cache does not keep from one run to the next.
-  const double far = weights > peaks.near_capacity && peaks.near_capacity > 0
-                         ? 1 - peaks.near_capacity / weights
+  const double far = weights > peaks.cache_capacity && peaks.cache_capacity > 0
+                         ? 1 - peaks.cache_capacity / weights
                          : 0;
   std::vector<double> floors;
   for (size_t w = 0; w < tasks.works.size(); ++w) {
@@ -168,10 +168,10 @@ std::vector<double> floor_nanos(const stitch::Plan& plan, const TaskGraph& tasks
     if (stitch::calls_op(group.kind))  // which may read a few rows of a table
       bytes =
           std::min(bytes, static_cast<double>(group.cost.read.count + group.cost.written.count));
-    double nanos = std::max(bytes / peaks.near_bytes, operations(group) / peak_of(group, peaks));
-    if (tile) nanos = std::max(nanos, far * moved[w].bytes(true) / peaks.far_bytes);
-    if (peaks.near_capacity > 0)
-      nanos = std::max(nanos, (bytes - peaks.near_capacity) / peaks.far_bytes);
+    double nanos = std::max(bytes / peaks.cache_bytes, operations(group) / peak_of(group, peaks));
+    if (tile) nanos = std::max(nanos, far * moved[w].bytes(true) / peaks.memory_bytes);
+    if (peaks.cache_capacity > 0)
+      nanos = std::max(nanos, (bytes - peaks.cache_capacity) / peaks.memory_bytes);
     floors.push_back(nanos / machine.sms);
   }
   return floors;

@@ -5,18 +5,19 @@ namespace obelisk::schedule {
 std::string to_string(const KernelForm& form) {
   struct {
     std::string operator()(const TaskList& list) const {
-      return list.a_rows ? "lists of tasks, rows of A by tensor copies" : "lists of tasks";
+      return list.a_rows ? "lists of tasks, rows of A by block copies" : "lists of tasks";
     }
     std::string operator()(const Grid& grid) const {
-      return grid.ctas_per_sm ? fmt::format("a grid, {} CTAs a multiprocessor", grid.ctas_per_sm)
-                              : "a grid, as many CTAs a multiprocessor as have room";
+      return grid.tasks_per_worker
+                 ? fmt::format("a grid, {} tasks a worker at once", grid.tasks_per_worker)
+                 : "a grid, as many tasks a worker as have room";
     }
     std::string operator()(const SingleWave&) const { return "a grid of one wave"; }
     std::string operator()(const PipelinedGemm&) const {
-      return "a pipelined GEMM, persistent CTAs";
+      return "a pipelined GEMM, a persistent task a worker";
     }
-    std::string operator()(const Cluster& cluster) const {
-      return fmt::format("lists of tasks, {} run at once", cluster.size);
+    std::string operator()(const Gang& gang) const {
+      return fmt::format("lists of tasks, {} run at once", gang.size);
     }
   } name;
   return std::visit(name, form);
@@ -26,12 +27,13 @@ std::string print(const Graph& graph, const stitch::Plan& plan, const TaskGraph&
   constexpr std::string_view kKinds[] = {"input", "output", "weight", "arena"};
   std::string out = fmt::format("{} waves, {} works, {} tasks, arena {}\n", tasks.waves,
                                 tasks.works.size(), tasks.task_count(), to_string(tasks.arena));
-  if (tasks.flows)
-    out += fmt::format("flows: no barriers, copies in {} of fast memory\n", to_string(tasks.near));
+  if (tasks.dataflow)
+    out += fmt::format("dataflow: no barriers, copies in {} of scratchpad memory\n",
+                       to_string(tasks.copies));
   for (size_t b = 0; b < tasks.buffers.size(); ++b) {
     const Buffer& buffer = tasks.buffers[b];
     out += fmt::format("buffer {} {} {}: {}", b,
-                       buffer.value == graph::kNone ? "of teams" : fmt::format("%{}", buffer.value),
+                       buffer.value == graph::kNone ? "of gangs" : fmt::format("%{}", buffer.value),
                        to_string(buffer.type), kKinds[static_cast<size_t>(buffer.kind)]);
     if (buffer.kind == BufferKind::kArena)
       out += fmt::format(" at {} for {}, waves {}..{}", buffer.offset.count, buffer.size.count,
@@ -39,8 +41,8 @@ std::string print(const Graph& graph, const stitch::Plan& plan, const TaskGraph&
     else
       out += fmt::format(" {}", buffer.index);
     if (buffer.reach != Reach::kAll)
-      out += fmt::format(", {}", buffer.reach == Reach::kGiven ? "given" : "own");
-    if (buffer.near.count >= 0) out += fmt::format(", copies at {}", buffer.near.count);
+      out += fmt::format(", {}", buffer.reach == Reach::kBroadcast ? "broadcast" : "local");
+    if (buffer.copy_at.count >= 0) out += fmt::format(", copies at {}", buffer.copy_at.count);
     out += "\n";
   }
   for (int wave = 0; wave < tasks.waves; ++wave) {

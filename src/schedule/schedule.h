@@ -2,10 +2,10 @@
 /// become bytes.
 ///
 ///   in   Graph, Plan, Machine, Strategy
-///   out  TaskGraph: waves by longest path (MonoNN's barrier merging), tiles dealt to workers,
-///   buffers with reuse
+///   out  TaskGraph: waves by longest path (MonoNN's barrier merging), tiles assigned to
+///   workers, buffers with reuse
 ///
-/// Steps: fold_domains · assign_waves · cut_tiles · assign_buffers · deal_tasks, then validate.
+/// Steps: fold_domains · assign_waves · cut_tiles · assign_buffers · assign_tasks, then validate.
 #pragma once
 
 #include "schedule/dependencies.h"
@@ -16,16 +16,15 @@
 
 namespace obelisk::schedule {
 
-/// Operands of a work whose tasks are dealt while it runs, at most: they travel in its kernel's
-/// parameter.
-inline constexpr int kDealtOperands = obk::kGridOperands;
+/// Operands of a work that is a grid, at most: they travel in its kernel's parameter.
+inline constexpr int kGridOperands = obk::kGridOperands;
 
-/// Values given to all workers that a work of a program that flows reads (schedule/dataflow.h), at
+/// Broadcast values that a work of a dataflow program reads (schedule/dataflow.h), at
 /// most: a task has a bit of each.
 inline constexpr int kMostGathers = 16;
 
-/// CTAs of a cluster at most: as many as every GPU has room for.
-inline constexpr int kMostOfCluster = 8;
+/// Workers of a gang at most: as many as every GPU runs at once.
+inline constexpr int kMostOfGang = 8;
 
 TaskGraph build(const Graph& graph, const stitch::Plan& plan, const machine::Machine& machine,
                 const machine::Strategy& strategy = {});

@@ -109,11 +109,11 @@ class Shadow {
           arena_.tags[unit_at(buffer, at)] = kept_tag(b);
       }
     }
-    if (tasks_.flows) {
-      Area near;
-      near.unit = smallest;
-      near.resize(tasks_.near.count);
-      near_.assign(tasks_.lists.size(), near);
+    if (tasks_.dataflow) {
+      Area copies;
+      copies.unit = smallest;
+      copies.resize(tasks_.copies.count);
+      copies_.assign(tasks_.lists.size(), copies);
       gathered_.resize(tasks_.lists.size());
     }
     taggings_.resize(static_cast<size_t>(graph_.value_count()));
@@ -163,8 +163,8 @@ class Shadow {
     const Buffer& buffer = tasks_.buffers[static_cast<size_t>(b)];
     if (buffer.kind == BufferKind::kOutput) return {&outputs_[static_cast<size_t>(b)], 0};
     if (buffer.kind != BufferKind::kArena) return {};
-    if (tasks_.flows && buffer.reach != Reach::kAll && sm >= 0)
-      return {&near_[static_cast<size_t>(sm)], buffer.near.count};
+    if (tasks_.dataflow && buffer.reach != Reach::kAll && sm >= 0)
+      return {&copies_[static_cast<size_t>(sm)], buffer.copy_at.count};
     return {&arena_, buffer.offset.count};
   }
 
@@ -184,7 +184,7 @@ class Shadow {
     }
     if (width < 8) tag -= static_cast<Tag>(offset % (8 / width));
     const int64_t byte = at.begin + offset * width / 8;
-    const bool near = at.area != &arena_ && tasks_.flows;
+    const bool copies = at.area != &arena_ && tasks_.dataflow;
     for (int64_t u = byte / at.area->unit;
          u * at.area->unit < byte + std::max<int64_t>(width / 8, 1); ++u) {
       const auto unit = static_cast<size_t>(u);
@@ -192,7 +192,7 @@ class Shadow {
         return wrong(work,
                      fmt::format("reads {} at element {} of value %{}'s buffer, {} is meant",
                                  text_of(at.area->tags[unit]), offset, buffer.value, text_of(tag)));
-      if (!near && !tasks_.flows && at.area->stored_in[unit] == wave_)
+      if (!copies && !tasks_.dataflow && at.area->stored_in[unit] == wave_)
         return wrong(work, fmt::format("reads {}, which the same wave stores", text_of(tag)));
       at.area->read_in[unit] = wave_;
     }
@@ -349,7 +349,7 @@ class Shadow {
     const Work& work = tasks_.works[task.work];
     const Group& group = plan_.groups[work.group];
     if (stitch::calls_op(group.kind)) return ok_status();  // whole values, once a work
-    if (tasks_.flows) TRY_STATUS(gather(task, sm));
+    if (tasks_.dataflow) TRY_STATUS(gather(task, sm));
     const int64_t all = work.nest.row_count() * std::max<int64_t>(work.nest.column_count(), 1);
     const int64_t row_step =
         all > options_.most_points ? (all + options_.most_points - 1) / options_.most_points : 1;
@@ -433,16 +433,16 @@ class Shadow {
     for (size_t slot = 0; slot < work.buffers.size(); ++slot) {
       const int b = work.buffers[slot];
       const Buffer& buffer = tasks_.buffers[static_cast<size_t>(b)];
-      if (buffer.reach != Reach::kGiven || read_by(plan_, tasks_, task, slot).empty()) continue;
+      if (buffer.reach != Reach::kBroadcast || read_by(plan_, tasks_, task, slot).empty()) continue;
       if (!gathered_[static_cast<size_t>(sm)].insert(b).second) continue;
-      Area& near = near_[static_cast<size_t>(sm)];
+      Area& copies = copies_[static_cast<size_t>(sm)];
       for (int64_t at = 0; at < buffer.size.count; at += arena_.unit) {
         const size_t from = unit_at(buffer, at),
-                     to = static_cast<size_t>((buffer.near.count + at) / near.unit);
+                     to = static_cast<size_t>((buffer.copy_at.count + at) / copies.unit);
         if (arena_.stored_in[from] >= wave_)
           return wrong(task.work, fmt::format("gathers {} in the wave that gives it",
                                               text_of(arena_.tags[from])));
-        near.tags[to] = arena_.tags[from];
+        copies.tags[to] = arena_.tags[from];
       }
     }
     (void)group;
@@ -465,7 +465,7 @@ class Shadow {
       const auto slot = static_cast<size_t>(work.operand_count(group));
       if (group.kind == GroupKind::kProduct) {
         TRY_STATUS(read_product(w, slot));
-      } else if (group.kind == GroupKind::kConv && !tasks_.flows) {
+      } else if (group.kind == GroupKind::kConv && !tasks_.dataflow) {
         TRY_STATUS(look_at_whole(w, work.buffers[slot], -1, group.conv.x));
       } else if (group.kind == GroupKind::kAttention) {
         TRY_STATUS(read_attention(w, slot));
@@ -514,7 +514,7 @@ class Shadow {
     Numbers elements(offsets.size(), 0);
     TRY_STATUS(tags_at(work, to, coords, nullptr, elements));
     TRY(const Tagging* tags, tagging(to));
-    if (tasks_.flows && tasks_.buffers[static_cast<size_t>(b)].kind == BufferKind::kArena)
+    if (tasks_.dataflow && tasks_.buffers[static_cast<size_t>(b)].kind == BufferKind::kArena)
       return ok_status();  // copies are looked at below
     for (size_t p = 0; p < offsets.size(); ++p)
       TRY_STATUS(look(work, b, -1, offsets[p], tag_of(tags->storage, elements[p])));
@@ -550,7 +550,7 @@ class Shadow {
       for (const auto* list : {&product.batch, &product.m, &product.n})
         for (const stitch::Product::Dim& dim : *list)
           if (side ? dim.b : dim.a) dims.push_back(&dim);
-      const int64_t halves = side ? product.sides() : 1;
+      const int64_t halves = side ? product.b_count() : 1;
       int64_t points = depth * halves;
       for (const auto* dim : dims) points *= dim->extent;
       const int64_t step = points > options_.most_points ? (points / options_.most_points) | 1 : 1;
@@ -638,7 +638,7 @@ class Shadow {
                                 std::move(at), offsets));
       }
     }
-    if (tile.mask.value != graph::kNone && !tasks_.flows)
+    if (tile.mask.value != graph::kNone && !tasks_.dataflow)
       return look_at_whole(w, work.buffers[slot + 3], -1, tile.mask.value);
     return ok_status();
   }
@@ -701,10 +701,10 @@ class Shadow {
         continue;  // of the tiles of a row one stores it
       const ValueId value = group.body.operands[static_cast<size_t>(step.slot)];
       const int b = work.buffers[static_cast<size_t>(step.slot)];
-      if (tasks_.flows && work.replicated() &&
+      if (tasks_.dataflow && work.replicated() &&
           tasks_.buffers[static_cast<size_t>(b)].kind == BufferKind::kArena &&
           tasks_.buffers[static_cast<size_t>(b)].reach == Reach::kAll)
-        continue;  // validate_flow follows these
+        continue;  // validate_dataflow follows these
       TRY(const Tagging* tags, tagging(value));
       TRY_STATUS(batches(
           work, group.body, task, step.per_row, 1,
@@ -791,7 +791,7 @@ class Shadow {
   int32_t wave_ = 0;
   Area arena_;
   std::vector<Area> outputs_;  // by buffer
-  std::vector<Area> near_;     // of a dataflow program: each worker's copies
+  std::vector<Area> copies_;   // of a dataflow program: each worker's copies
   std::vector<std::set<int>> gathered_;
   std::set<std::tuple<int, int, ValueId>> whole_;  // values that a work was seen to have whole
   std::vector<Tagging> taggings_;

@@ -20,11 +20,12 @@ using ops::ExprId;
 
 enum class BufferKind : uint8_t { kInput, kOutput, kWeight, kArena };
 
-/// Where a value of a program that flows (schedule/dataflow.h) is read.
+/// Where a value of a dataflow program (schedule/dataflow.h) is read.
 enum class Reach : uint8_t {
-  kAll,    // in the arena, by everybody
-  kOwn,    // in the fast memory of the worker that computes it, by itself
-  kGiven,  // computed in parts by some, given to all: each reads a copy in its own fast memory
+  kAll,        // in the arena, by everybody
+  kLocal,      // in the scratchpad memory of the worker that computes it, by itself
+  kBroadcast,  // parts computed by several workers, broadcast to all: each reads a copy in its own
+               // scratchpad
 };
 
 /// Memory that values live in. Arena buffers share one allocation; two whose waves overlap never
@@ -38,10 +39,10 @@ struct Buffer {
   ValueId value = graph::kNone;
   int first = 0, last = 0;  // kArena: waves between which it is alive, inclusive
   Reach reach = Reach::kAll;
-  Bytes near{-1};  // kOwn, kGiven: where the copy lies in a worker's fast memory
-  /// Bytes of the arena: of what is given, words of 32 bits with as many that say when they are
-  /// there.
-  Bytes room() const { return {reach == Reach::kGiven ? 2 * size.count : size.count}; }
+  Bytes copy_at{-1};  // kLocal, kBroadcast: where the copy lies in a worker's scratchpad memory
+  /// Bytes of the arena: of a broadcast value, words of 32 bits, each with 32 more that say that it
+  /// has arrived.
+  Bytes room() const { return {reach == Reach::kBroadcast ? 2 * size.count : size.count}; }
 };
 
 /// One read or write of a body: an affine one by its strides over the folded domain, another by its
@@ -66,7 +67,7 @@ struct Nest {
   int rows = 0;           // how many leading dims are rows
   bool lanes_in_rows =
       false;  // the vector runs over the innermost row dimension: columns are strided, rows are not
-  bool cut_columns = false;  // columns may be dealt to several tasks (no reduction)
+  bool cut_columns = false;  // columns may be split over several tasks (no reduction)
   std::vector<Access> accesses;
   /// How the tile of a product reads A (`which` 0) and B (1); null of another group.
   const Access* of_product(const stitch::Group& group, int which) const;
@@ -77,8 +78,9 @@ struct Nest {
 /// How many rows in a row a tile may span without leaving its matrix or image.
 int64_t tile_span(const stitch::Group& group, const Nest& nest);
 
-/// How the rows of a product's A lie in a matrix that a copy engine knows, one batch after another:
-/// row r of batch b is row `row` + b `row_step` + r of the matrix, its k begins with block `block`
+/// How the rows of a GEMM's A lie in a matrix that asynchronous block copies address, one batch
+/// after another: row r of batch b is row `row` + b `row_step` + r of the matrix, its k begins with
+/// block `block`
 /// + b `block_step` of 64 columns.
 struct RowMatrix {
   int64_t rows = 0, pitch = 0;  // of the matrix; elements from row to row
@@ -94,38 +96,39 @@ struct TaskList {
       false;  // of one kernel of all works: the body itself waits for the wave before
   bool shares_rows = false;  // then: long rows may be shared by all threads where they are few
   std::optional<RowMatrix>
-      a_rows;  // then, of a product: where A lies, if TMA tensor copies bring it
+      a_rows;  // then, of a product: where A lies, if asynchronous block copies load it
 };
-/// A kernel of many small CTAs that the hardware hands out, each of which knows its tile by its
-/// place in the grid: no table.
+/// A kernel launched as a grid of many small tasks, each of which derives its tile from its place
+/// in the grid: no table.
 struct Grid {
-  int ctas_per_sm =
-      0;  // of a product or convolution; 0: a stitched body, as many as its registers let
+  int tasks_per_worker =
+      0;  // at once, of a GEMM or convolution; 0: a stitched body, as many as its registers let
 };
-/// Attention of no more tasks than multiprocessors, a grid of rectangles: no table, for it begins
-/// sooner without.
+/// Attention of no more tasks than workers, a grid of rectangles: without a table it starts
+/// earlier.
 struct SingleWave {};
-/// A product with a kernel of its own: persistent CTAs whose TMA pipeline of both operands crosses
-/// the ends of tiles. Where k is in parts a cluster computes a tile.
+/// A GEMM with a kernel of its own: a persistent task for each worker, whose pipeline of
+/// asynchronous loads of both operands crosses tile boundaries. With split-K a gang of workers
+/// computes a tile.
 struct PipelinedGemm {
   RowMatrix a;
 };
-/// Tasks of a table, of which so many, the members of a block's team, run at once and wait for each
+/// Tasks of a table, of which so many, the members of a block's gang, run at once and wait for each
 /// other.
-struct Cluster {
+struct Gang {
   int size = 0;
 };
-using KernelForm = std::variant<TaskList, Grid, SingleWave, PipelinedGemm, Cluster>;
-/// "a grid, 2 CTAs a multiprocessor"
+using KernelForm = std::variant<TaskList, Grid, SingleWave, PipelinedGemm, Gang>;
+/// "a grid, 2 tasks a worker at once"
 std::string to_string(const KernelForm& form);
 
 /// A work of a program whose values carry their own readiness (schedule/dataflow.h).
 struct Dataflow {
   bool replicated = false;  // each worker computes what it reads of it
   std::vector<bool>
-      broadcasts;  // by the body's operand slot: what it stores there is given to all workers
+      broadcasts;  // by the body's operand slot: what it stores there is broadcast to all workers
   std::optional<DType> in_place_kv;  // of attention: its last two buffers are inputs of this type
-                                     // that have keys and values (schedule/kept_keys.h)
+                                     // that have keys and values (schedule/in_place_kv.h)
 };
 
 /// One group in the program.
@@ -153,11 +156,11 @@ struct Work {
 
   const TaskList* list() const { return std::get_if<TaskList>(&form); }
   const Grid* grid() const { return std::get_if<Grid>(&form); }
-  int ctas_per_sm() const { return grid() ? grid()->ctas_per_sm : 0; }
+  int tasks_per_worker() const { return grid() ? grid()->tasks_per_worker : 0; }
   bool single_wave() const { return std::holds_alternative<SingleWave>(form); }
   const PipelinedGemm* pipelined() const { return std::get_if<PipelinedGemm>(&form); }
   /// Whether a table has its tasks.
-  bool has_tasks() const { return list() || std::holds_alternative<Cluster>(form); }
+  bool has_tasks() const { return list() || std::holds_alternative<Gang>(form); }
 
   bool replicated() const { return dataflow && dataflow->replicated; }
   bool broadcasts(size_t slot) const {
@@ -169,7 +172,7 @@ struct Work {
   }
 };
 
-/// The same of a work: tiles of a dealt convolution take pixels of all images in a row.
+/// The same of a work: tiles of a convolution that is a grid take pixels of all images in a row.
 int64_t tile_span(const stitch::Group& group, const Work& work);
 
 /// Tasks of its tiles.
@@ -182,9 +185,9 @@ struct TaskGraph {
   int waves = 0;
   std::vector<std::vector<ObkTask>> lists;  // by worker; ascending waves
   Bytes arena;
-  Bytes fast_memory;   // of a worker; what it was cut for
-  bool flows = false;  // no barrier: workers wait for values (schedule/dataflow.h)
-  Bytes near;          // of a worker's fast memory, for its copies of values
+  Bytes scratchpad;       // of a worker; what it was cut for
+  bool dataflow = false;  // no barrier: workers wait for values (schedule/dataflow.h)
+  Bytes copies;           // of a worker's scratchpad memory, for its copies of values
   int64_t task_count() const;
 };
 

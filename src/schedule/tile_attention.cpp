@@ -7,10 +7,10 @@ namespace obelisk::schedule {
 void cut_attention(const stitch::AttentionTile& tile, const Cutting& cut, int64_t pieces,
                    Work& work) {
   const kernels::TileLibrary& tiles = cut.tiles;
-  if (tile.pieces > 1) {
+  if (tile.kv_splits > 1) {
     // A piece of the keys is named by the columns that it would have: the last to come writes them
     // all.
-    work.tile_rows = tile.queries, work.tile_columns = tile.value_size / tile.pieces;
+    work.tile_rows = tile.queries, work.tile_columns = tile.value_size / tile.kv_splits;
     return;
   }
   constexpr int64_t kFewest = 16;
@@ -26,7 +26,7 @@ void cut_attention(const stitch::AttentionTile& tile, const Cutting& cut, int64_
   const auto fits = [&] {
     shape.queries = block;
     return tiles.attention.scratch_bytes(&shape) + block * tile.value_size * 4 <=
-           cut.machine.fast_memory.count;
+           cut.machine.scratchpad.count;
   };
   while (block > kFewest && !fits()) block = std::max(kFewest, block / 2);
   // The block with the least time of all workers' rounds together: where blocks of the fewest

@@ -35,13 +35,13 @@ void cut_conv(const stitch::ConvTile& conv, const Cutting& cut, int64_t pieces, 
   const bool pixels =
       conv.kernel_h == 1 && conv.kernel_w == 1;  // with strides, a tile gathers those that it reads
   if ((conv.shape.groups == 1 || conv.depthwise) &&
-      (weights > cut.machine.fast_memory.count || channels > 256))
+      (weights > cut.machine.scratchpad.count || channels > 256))
     work.tile_columns = std::min<int64_t>(channels, conv.depthwise || pixels ? 256 : 64);
   const int64_t row_reads = std::max<int64_t>(
       (pixels ? conv.out_width : conv.width * conv.stride_h) * conv.shape.group_inputs * 4, 1);
   const int64_t row_tile = std::max<int64_t>(conv.out_width * work.tile_columns * 4, 1);
-  int64_t rows = std::max<int64_t>(1, std::min(cut.machine.fast_memory.count / row_reads,
-                                               cut.machine.fast_memory.count / 2 / row_tile));
+  int64_t rows = std::max<int64_t>(1, std::min(cut.machine.scratchpad.count / row_reads,
+                                               cut.machine.scratchpad.count / 2 / row_tile));
   const int64_t columns = (conv.shape.outputs + work.tile_columns - 1) / work.tile_columns;
   const int64_t wanted = std::max<int64_t>(
       1, (pieces + images * columns - 1) / (images * columns));  // cuts of an image's rows
@@ -77,7 +77,7 @@ bool cut_conv_by_cost(const stitch::ConvTile& conv, const Cutting& cut, Work& wo
   double best = 0;
   for (int64_t height : heights) {
     for (int64_t width : widths) {
-      if (height * width * 4 > cut.machine.fast_memory.count / 4 && height > 16) continue;
+      if (height * width * 4 > cut.machine.scratchpad.count / 4 && height > 16) continue;
       shape.pixels = height, shape.channels = width;
       const int64_t middle = pixels / 2 / height * height;  // neither the first nor the last rows
       int64_t scratch = 0;
@@ -86,7 +86,7 @@ bool cut_conv_by_cost(const stitch::ConvTile& conv, const Cutting& cut, Work& wo
         scratch = std::max(scratch, tiles.conv.scratch_bytes(&shape));
       }
       if ((height > 8 || width > tiles.panel) &&
-          scratch + height * (width + 8) * 4 + kBlockRoom > cut.machine.fast_memory.count)
+          scratch + height * (width + 8) * 4 + kBlockRoom > cut.machine.scratchpad.count)
         continue;  // rows are padded
       shape.pixels = std::min(height, pixels - middle);
       const int64_t count = conv.shape.batch * ((pixels + height - 1) / height) *
@@ -102,13 +102,13 @@ bool cut_conv_by_cost(const stitch::ConvTile& conv, const Cutting& cut, Work& wo
   return best != 0;
 }
 
-void deal_tiles(const Cutting& cut, ObkConv shape, int64_t outputs, int64_t tasks, Work& work) {
+void cut_grid_tiles(const Cutting& cut, ObkConv shape, int64_t outputs, int64_t tasks, Work& work) {
   constexpr int64_t kMostWidth = 128;
   const kernels::TileLibrary& tiles = cut.tiles;
   const int64_t all = work.nest.row_count();
-  if (!takes_wgmma(cut.machine, cut.strategy)) return;  // the machines that have wgmma
+  if (!takes_async_mma(cut.machine, cut.strategy)) return;
   if (cut.strategy.min_grid_bytes.count == 0 || all == 0 ||
-      work.buffers.size() > size_t{kDealtOperands} || !tiles.conv.pixels)
+      work.buffers.size() > size_t{kGridOperands} || !tiles.conv.pixels)
     return;
   double best = static_cast<double>((tasks + cut.workers.count - 1) / cut.workers.count) *
                 work.task_nanos * cut.machine.costs.alone_over_tile;
@@ -116,28 +116,28 @@ void deal_tiles(const Cutting& cut, ObkConv shape, int64_t outputs, int64_t task
     for (int64_t width = 32; width <= kMostWidth; width += 16) {
       if (outputs % width != 0) continue;
       const int64_t count = (all + height - 1) / height * (outputs / width);
-      const int residents = count <= cut.workers.count ? 1 : 2;
-      shape.ctas_per_sm = static_cast<int16_t>(residents), shape.pixels = height,
+      const int per_worker = count <= cut.workers.count ? 1 : 2;
+      shape.tasks_per_worker = static_cast<int16_t>(per_worker), shape.pixels = height,
       shape.channels = width;
       const double nanos = tiles.conv.pixels->nanos(&shape);
       if (nanos <= 0) continue;
-      // Whole rounds of all multiprocessors, or where other kernels fill the last one, parts of
+      // Whole rounds of all workers, or where other kernels fill the last one, parts of
       // them: between the two.
-      const int64_t together = int64_t{cut.workers.count} * residents;
-      const double whole = static_cast<double>((count + together - 1) / together * residents);
+      const int64_t together = int64_t{cut.workers.count} * per_worker;
+      const double whole = static_cast<double>((count + together - 1) / together * per_worker);
       const double part = std::max(1.0, static_cast<double>(count) / cut.workers.count);
       const double time =
-          cut.machine.costs.grid_begin + (residents == 1 ? whole : (whole + part) / 2) * nanos;
+          cut.machine.costs.grid_begin + (per_worker == 1 ? whole : (whole + part) / 2) * nanos;
       if (time >= best) continue;
       best = time;
-      work.form = Grid{residents}, work.tile_rows = height, work.tile_columns = width,
+      work.form = Grid{per_worker}, work.tile_rows = height, work.tile_columns = width,
       work.task_nanos = nanos;
     }
   }
 }
 
-void deal_conv(const stitch::Plan& plan, const stitch::ConvTile& conv, const Cutting& cut,
-               int64_t tasks, Work& work) {
+void cut_conv_grid(const stitch::Plan& plan, const stitch::ConvTile& conv, const Cutting& cut,
+                   int64_t tasks, Work& work) {
   const stitch::Layout& in = plan.layouts[conv.x];
   const int64_t pixels = conv.out_height * conv.out_width, size = byte_size(conv.type, 1);
   if (conv.depthwise || conv.shape.groups != 1 || in.strides.size() != 4 || in.strides[1] != 1 ||
@@ -149,7 +149,7 @@ void deal_conv(const stitch::Plan& plan, const stitch::ConvTile& conv, const Cut
   ObkConv shape = geometry(conv, cut);
   shape.rows = conv.out_height, shape.x_row = in.strides[2], shape.x_pixel = in.strides[3],
   shape.x_image = in.strides[0];
-  deal_tiles(cut, shape, conv.shape.outputs, tasks, work);
+  cut_grid_tiles(cut, shape, conv.shape.outputs, tasks, work);
 }
 
 }  // namespace obelisk::schedule

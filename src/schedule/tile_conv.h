@@ -6,22 +6,23 @@
 namespace obelisk::schedule {
 
 /// Whole output rows of one image by channels of one group. The part of the input that a tile reads
-/// and its accumulators stay in fast memory; where weights are large a tile takes many rows, so
-/// that each panel of 64 channels is read few times. Single pixels have small weights for what they
-/// read and write: there a tile takes more channels, so that its epilogue walks along longer rows.
+/// and its accumulators stay in scratchpad memory; where weights are large a tile takes many rows,
+/// so that each panel of 64 channels is read few times. Single pixels have small weights for what
+/// they read and write: there a tile takes more channels, so that its epilogue walks along longer
+/// rows.
 void cut_conv(const stitch::ConvTile& conv, const Cutting& cut, int64_t pieces, Work& work);
 
 /// The tile of a convolution whose library knows what tiles cost: pixels in row order by channels.
 /// False: it does not.
 bool cut_conv_by_cost(const stitch::ConvTile& conv, const Cutting& cut, Work& work);
 
-/// The same of a kernel of its own whose CTAs share multiprocessors (as cut_to_deal's do): tiles of
-/// any images' pixels, taken where they promise less than the tile that `work` has. Their
-/// beginnings hide behind one another, so that only the first counts. `tasks`: of that tile.
-void deal_tiles(const Cutting& cut, ObkConv shape, int64_t outputs, int64_t tasks, Work& work);
+/// The same of a kernel launched as a grid, several tasks a worker at once: tiles of any images'
+/// pixels, chosen where predicted faster than the tile that `work` has. With two tasks a worker
+/// only the first prologue is exposed. `tasks`: of the tile that `work` has.
+void cut_grid_tiles(const Cutting& cut, ObkConv shape, int64_t outputs, int64_t tasks, Work& work);
 
-/// deal_tiles for a convolution whose tiles of any images' pixels there can be.
-void deal_conv(const stitch::Plan& plan, const stitch::ConvTile& conv, const Cutting& cut,
-               int64_t tasks, Work& work);
+/// cut_grid_tiles for a convolution whose tiles of any images' pixels there can be.
+void cut_conv_grid(const stitch::Plan& plan, const stitch::ConvTile& conv, const Cutting& cut,
+                   int64_t tasks, Work& work);
 
 }  // namespace obelisk::schedule

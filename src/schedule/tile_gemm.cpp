@@ -23,19 +23,19 @@ bool cut_by_cost(const Group& group, const Cutting& cut, Work& work) {
     int64_t most = 0;
     for (int packed : {0, 1})
       shape.packed = packed, most = std::max(most, tiles.gemm.scratch_bytes(&shape));
-    return most + rows * (wide + 8) * 4 + kBlockRoom <= cut.machine.fast_memory.count;
+    return most + rows * (wide + 8) * 4 + kBlockRoom <= cut.machine.scratchpad.count;
   };
   double best = 0;
   for (int64_t rows = 8; rows == 8 || (rows < 2 * inner && rows <= 128); rows *= 2) {
     for (int64_t columns = tiles.panel; columns < n + tiles.panel && columns <= 256;
          columns += tiles.panel) {
-      const int64_t wide = columns * group.product.sides();  // of the tile
-      if (wide > 256 || rows * wide * 8 > cut.machine.fast_memory.count / 2) continue;
+      const int64_t wide = columns * group.product.b_count();  // of the tile
+      if (wide > 256 || rows * wide * 8 > cut.machine.scratchpad.count / 2) continue;
       if ((rows > 8 || columns > tiles.panel) && !has_room(std::min(rows, inner), wide)) continue;
       const int64_t count = batches * ((inner + rows - 1) / rows) * ((n + columns - 1) / columns);
       const int64_t rounds = (count + cut.workers.count - 1) / cut.workers.count;
       const double nanos = tiles.gemm.nanos(type, std::min(rows, inner),
-                                            std::min(wide, n * group.product.sides()), k);
+                                            std::min(wide, n * group.product.b_count()), k);
       if (best != 0 && rounds * nanos >= best) continue;
       best = rounds * nanos;
       work.tile_rows = std::min(rows, inner), work.tile_columns = std::min(columns, n);
@@ -50,7 +50,7 @@ void cut_product(const Group& group, const Cutting& cut, int64_t pieces, Work& w
   const int64_t inner = tile_span(group, work.nest), columns = work.nest.column_count(),
                 k = group.product.k[0].extent;
   const int64_t fit =
-      std::max<int64_t>(cut.machine.fast_memory.count / 4 / 4, 64);  // accumulators in a quarter
+      std::max<int64_t>(cut.machine.scratchpad.count / 4 / 4, 64);  // accumulators in a quarter
   if (inner == 0 || columns == 0) return;
   const int64_t batches = std::max<int64_t>(work.nest.row_count() / inner, 1);
   const int64_t workers = pieces > 1 ? cut.workers.count : 1;
@@ -62,15 +62,15 @@ void cut_product(const Group& group, const Cutting& cut, int64_t pieces, Work& w
                    parts;  // of about equal sizes, blocks of 16 keep the vector units full
     if (parts > 1) high = std::min(inner, (high + 15) / 16 * 16);
     for (int64_t wide = 64; wide < columns + 64; wide += 64) {
-      const int64_t sums = high * wide * group.product.sides();
+      const int64_t sums = high * wide * group.product.b_count();
       if (wide > 64 && sums > fit) break;
       if (wide == 64 && high > 16 && sums > 2 * fit) break;
       const int64_t count = batches * ((inner + high - 1) / high) * ((columns + wide - 1) / wide);
       const double m = static_cast<double>(high),
-                   n = static_cast<double>(std::min(wide, columns) * group.product.sides()),
+                   n = static_cast<double>(std::min(wide, columns) * group.product.b_count()),
                    depth = static_cast<double>(k);
       const double task = costs.gemm_task + 2 * m * n * depth / cut.machine.flops_per_sm +
-                          4 * depth * (n + m / costs.near_over_far) / cut.machine.bytes_per_sm;
+                          4 * depth * (n + m / costs.cache_over_memory) / cut.machine.bytes_per_sm;
       const double all = static_cast<double>((count + workers - 1) / workers) * task;
       if (best != 0 && all >= best) continue;
       best = all, work.tile_rows = high, work.tile_columns = std::min(wide, columns);
@@ -78,12 +78,12 @@ void cut_product(const Group& group, const Cutting& cut, int64_t pieces, Work& w
   }
 }
 
-void deal_product(const Group& group, const TaskGraph& graph, const Cutting& cut, int64_t tasks,
-                  Work& work) {
+void cut_gemm_grid(const Group& group, const TaskGraph& graph, const Cutting& cut, int64_t tasks,
+                   Work& work) {
   const stitch::Product& p = group.product;
   const int64_t rows = work.nest.row_count(), size = byte_size(p.a_type, 1);
   const Access* access = work.nest.of_product(group, 0);
-  if (!access || work.nest.rows != 1 || rows < stitch::kMostStreamedRows || p.sides() != 1 ||
+  if (!access || work.nest.rows != 1 || rows < stitch::kMostPipelinedRows || p.b_count() != 1 ||
       !p.batch.empty() || p.k.size() != 1 || p.statistics.wanted)
     return;
   const int64_t row = access->strides[0];
@@ -98,7 +98,7 @@ void deal_product(const Group& group, const TaskGraph& graph, const Cutting& cut
   shape.type = static_cast<int32_t>(p.a_type), shape.in_channels = p.k[0].extent, shape.height = 1,
   shape.width = rows, shape.kernel_h = shape.kernel_w = 1;
   shape.x_row = shape.x_image = rows * row, shape.x_pixel = row;
-  deal_tiles(cut, shape, work.nest.column_count(), tasks, work);
+  cut_grid_tiles(cut, shape, work.nest.column_count(), tasks, work);
 }
 
 }  // namespace obelisk::schedule

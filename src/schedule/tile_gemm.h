@@ -1,5 +1,5 @@
-/// schedule/tile_gemm.h — how a GEMM is tiled whose tiles are tasks of a list or CTAs of a grid;
-/// one with a TMA pipeline of its own: tile_gemm_pipelined.h.
+/// schedule/tile_gemm.h — how a GEMM is tiled whose tiles are tasks of a list or of a grid;
+/// pipelined GEMMs: tile_gemm_pipelined.h.
 #pragma once
 
 #include "schedule/cost_model.h"
@@ -11,13 +11,13 @@ namespace obelisk::schedule {
 bool cut_by_cost(const stitch::Group& group, const Cutting& cut, Work& work);
 
 /// The tile of a product by the machine's rates: of all that fit, the one with the least time of
-/// all workers' rounds. A task computes at the machine's rate and reads its columns of B from far,
-/// its rows of A (which all tasks of those rows share) from nearer; so tiles are high where B is
-/// large, and what B's columns meet is read once.
+/// all workers' rounds. A task computes at the machine's rate and reads its columns of B from main
+/// memory, its rows of A (which all tasks of those rows share) from the last-level cache; so tiles
+/// are high where B is large.
 void cut_product(const stitch::Group& group, const Cutting& cut, int64_t pieces, Work& work);
 
 /// A product of many rows by packed weights, as a convolution of single pixels.
-void deal_product(const stitch::Group& group, const TaskGraph& graph, const Cutting& cut,
-                  int64_t tasks, Work& work);
+void cut_gemm_grid(const stitch::Group& group, const TaskGraph& graph, const Cutting& cut,
+                   int64_t tasks, Work& work);
 
 }  // namespace obelisk::schedule

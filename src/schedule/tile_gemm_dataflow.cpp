@@ -8,15 +8,15 @@ using stitch::Group;
 using stitch::GroupKind;
 using stitch::Plan;
 
-bool tiles_flow(const kernels::TileLibrary& tiles, const stitch::Product& p, int64_t rows,
-                int64_t n, int64_t columns) {
-  const auto flows = [&](int64_t wide) {
-    return tiles.dataflow->gemm_bytes(p.tile_type(), rows, wide * p.sides(), p.k[0].extent) > 0;
+bool has_dataflow_tiles(const kernels::TileLibrary& tiles, const stitch::Product& p, int64_t rows,
+                        int64_t n, int64_t columns) {
+  const auto takes = [&](int64_t wide) {
+    return tiles.dataflow->gemm_bytes(p.tile_type(), rows, wide * p.b_count(), p.k[0].extent) > 0;
   };
-  return flows(columns) && (n % columns == 0 || (p.sides() == 1 && flows(n % columns)));
+  return takes(columns) && (n % columns == 0 || (p.b_count() == 1 && takes(n % columns)));
 }
 
-void cut_to_flow(const Plan& plan, const machine::Machine& device, TaskGraph& tasks) {
+void cut_for_dataflow(const Plan& plan, const machine::Machine& device, TaskGraph& tasks) {
   constexpr int64_t kTask = 4;  // what a task costs beside its weights, as columns
   const kernels::TileLibrary& tiles = kernels::tile_library(device);
   if (!tiles.dataflow) return;
@@ -27,7 +27,7 @@ void cut_to_flow(const Plan& plan, const machine::Machine& device, TaskGraph& ta
         group.product.k.size() != 1)
       continue;
     const auto fits = [&](int64_t columns) {
-      return tiles_flow(tiles, group.product, rows, n, columns);
+      return has_dataflow_tiles(tiles, group.product, rows, n, columns);
     };
     if (n == 0 || (n % work.tile_columns == 0 && fits(work.tile_columns))) continue;
     std::optional<int64_t> best;

@@ -13,7 +13,7 @@ std::optional<RowMatrix> row_matrix(const Group& group, const Nest& nest) {
   const int inner = nest.rows - 1;
   if (group.kind != GroupKind::kProduct || inner < 0 || inner > 1) return std::nullopt;
   if (product.k.size() != 1 || product.k[0].a != 1 ||
-      product.k[0].extent % (kBlock * product.parts) != 0)
+      product.k[0].extent % (kBlock * product.split_k) != 0)
     return std::nullopt;
   const Access* a = nest.of_product(group, 0);
   if (!a || a->offset < 0) return std::nullopt;
@@ -32,14 +32,14 @@ std::optional<RowMatrix> row_matrix(const Group& group, const Nest& nest) {
   return m.rows * pitch < INT32_MAX ? std::optional(m) : std::nullopt;
 }
 
-std::optional<RowMatrix> asked_rows(const Group& group, const Cutting& cut, const TaskGraph& tasks,
+std::optional<RowMatrix> async_rows(const Group& group, const Cutting& cut, const TaskGraph& tasks,
                                     const Work& work) {
-  using namespace kernels::wgmma_bounds;
-  if (!cut.strategy.one_kernel() || !takes_wgmma(cut.machine, cut.strategy) ||
+  using namespace kernels::async_mma_bounds;
+  if (!cut.strategy.one_kernel() || !takes_async_mma(cut.machine, cut.strategy) ||
       group.kind != GroupKind::kProduct)
     return std::nullopt;
   const stitch::Product& product = group.product;
-  if (product.parts != 1 || product.batch.size() > 1 || !cut.tiles.gemm.pipelined)
+  if (product.split_k != 1 || product.batch.size() > 1 || !cut.tiles.gemm.pipelined)
     return std::nullopt;
   if ((product.a_type != DType::f16 && product.a_type != DType::bf16) ||
       work.tile_rows < kFewestRows || work.tile_rows > kMostRows)
@@ -51,39 +51,39 @@ std::optional<RowMatrix> asked_rows(const Group& group, const Cutting& cut, cons
   return row_matrix(group, work.nest);
 }
 
-bool cut_streamed(const Group& group, const Cutting& cut, const TaskGraph& tasks, Work& work) {
-  constexpr int64_t kRows = kernels::wgmma_bounds::kMostRows;
+bool cut_pipelined(const Group& group, const Cutting& cut, const TaskGraph& tasks, Work& work) {
+  constexpr int64_t kRows = kernels::async_mma_bounds::kMostRows;
   const machine::Costs& costs = cut.machine.costs;
   const kernels::TileLibrary& tiles = cut.tiles;
-  if (!cut.strategy.own_kernels || !takes_wgmma(cut.machine, cut.strategy) ||
+  if (!cut.strategy.own_kernels || !takes_async_mma(cut.machine, cut.strategy) ||
       !tiles.gemm.pipelined || group.kind != GroupKind::kProduct)
     return false;
   const stitch::Product& product = group.product;
-  if (product.batch.size() > 1 || product.parts > kMostOfCluster ||
-      work.buffers.size() > size_t{kDealtOperands})
+  if (product.batch.size() > 1 || product.split_k > kMostOfGang ||
+      work.buffers.size() > size_t{kGridOperands})
     return false;
   const Buffer& a = tasks.buffers[work.buffers[work.operand_count(group)]];
   if (a.kind != BufferKind::kArena ||
       tasks.buffers[work.buffers.back()].kind != BufferKind::kWeight)
     return false;
   const auto matrix = row_matrix(group, work.nest);
-  if (!matrix || matrix->span < stitch::kFewestStreamedRows ||
-      matrix->span >= stitch::kMostStreamedRows)
+  if (!matrix || matrix->span < stitch::kFewestPipelinedRows ||
+      matrix->span >= stitch::kMostPipelinedRows)
     return false;
   const auto type = static_cast<int32_t>(product.a_type);
-  const int64_t n = work.nest.column_count(), k = product.k[0].extent / product.parts;
+  const int64_t n = work.nest.column_count(), k = product.k[0].extent / product.split_k;
   const int64_t each = (matrix->span + kRows - 1) / kRows,
                 rows = (matrix->span + each - 1) / each;  // tiles one below another, alike
   const int64_t down = work.nest.row_count() / matrix->span * each;
-  if (n * product.sides() % 2 != 0) return false;  // sums are stored in pairs
-  const int64_t workers = machine::clusters_at_once(cut.workers.count, product.parts);
+  if (n * product.b_count() % 2 != 0) return false;  // sums are stored in pairs
+  const int64_t workers = machine::gangs_at_once(cut.workers.count, product.split_k);
   double best = 0;
   for (int64_t columns = tiles.panel; columns < n + tiles.panel; columns += tiles.panel) {
-    const int64_t wide = std::min(columns, n) * product.sides(),
+    const int64_t wide = std::min(columns, n) * product.b_count(),
                   count = down * ((n + columns - 1) / columns);
     double nanos = tiles.gemm.pipelined->nanos(type, rows, wide, k);
     if (nanos <= 0) break;
-    if (product.parts > 1) nanos += costs.split_k_exchange;
+    if (product.split_k > 1) nanos += costs.split_k_exchange;
     const double all =
         costs.pipelined_begin + static_cast<double>((count + workers - 1) / workers) * nanos;
     if (best != 0 && all >= best) continue;

@@ -19,7 +19,7 @@ bool turns(const Nest& nest) {
   });
 }
 
-bool cut_to_deal(const Group& group, const Cutting& cut, const TaskGraph& tasks, Work& work) {
+bool cut_to_grid(const Group& group, const Cutting& cut, const TaskGraph& tasks, Work& work) {
   constexpr int64_t kSide = 64;
   const int64_t rows = work.nest.row_count(), columns = work.nest.column_count();
   work.form = TaskList{};
@@ -28,7 +28,7 @@ bool cut_to_deal(const Group& group, const Cutting& cut, const TaskGraph& tasks,
     return false;
   const double bytes = moved_bytes(group, cut, tasks, work);
   if (bytes < static_cast<double>(cut.strategy.min_grid_bytes.count) ||
-      work.buffers.size() > size_t{kDealtOperands})
+      work.buffers.size() > size_t{kGridOperands})
     return false;
   for (const stitch::Step& step : group.body.steps)  // packed elements share bytes
     if (step.kind == StepKind::kStore &&

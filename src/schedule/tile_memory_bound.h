@@ -5,16 +5,15 @@
 
 namespace obelisk::schedule {
 
-/// Whether something is read along the rows, as in a transposition: whole squares are turned at
-/// once.
+/// Whether something is read along the rows, as in a transposition: whole squares are transposed
+/// at once.
 bool turns(const Nest& nest);
 
-/// A long work whose tasks are dealt while it runs (a kernel of its own): small ones, several on a
-/// multiprocessor at once, of about `Costs::grid_task_bytes`: a long row, a square of a
-/// transposition, two packs of each thread. Multiprocessors are not equally quick: with equal
-/// shares dealt beforehand the H200 moves 3.5 to 3.7 TB/s, so 4.0 to 4.3; a copy 4.15. False: it is
-/// short, or no such work.
-bool cut_to_deal(const stitch::Group& group, const Cutting& cut, const TaskGraph& tasks,
+/// A long work as a grid (a kernel of its own): small tasks that are scheduled dynamically, several
+/// a worker at once, of about `Costs::grid_task_bytes`: a long row, a square of a transposition,
+/// two packs of each thread. Workers are not equally fast: with equal shares assigned beforehand an
+/// H200 moves 3.5 to 3.7 TB/s, with a grid 4.0 to 4.3. False: it is short, or no such work.
+bool cut_to_grid(const stitch::Group& group, const Cutting& cut, const TaskGraph& tasks,
                  Work& work);
 
 /// One node that reads one value, which no group has made, at plain places, and stores it.

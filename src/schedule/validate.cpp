@@ -75,24 +75,24 @@ Status check_inside(const Work& work, size_t w, const std::vector<const ObkTask*
   return ok_status();
 }
 
-/// Members of a team wait for each other, so each has an SM of its own; and all SMs meet the teams
-/// of a wave in one order, so that no two teams wait for each other's members.
-Status check_teams(const stitch::Plan& plan, const TaskGraph& tasks) {
+/// Members of a gang wait for each other, so each has an SM of its own; and all SMs meet the gangs
+/// of a wave in one order, so that no two gangs wait for each other's members.
+Status check_gangs(const stitch::Plan& plan, const TaskGraph& tasks) {
   for (size_t sm = 0; sm < tasks.lists.size(); ++sm) {
     std::tuple<uint32_t, uint32_t, int64_t> before{0, 0, -1};
     for (const ObkTask& task : tasks.lists[sm]) {
-      const int team = plan.groups[tasks.works[task.work].group].block.team;
-      if (team <= 0) continue;
+      const int gang = plan.groups[tasks.works[task.work].group].block.gang;
+      if (gang <= 0) continue;
       if (task.r1 != task.r0 + 1)
-        return refused(fmt::format("work {} has {} members of a team in one task", task.work,
+        return refused(fmt::format("work {} has {} members of a gang in one task", task.work,
                                    task.r1 - task.r0));
-      const std::tuple<uint32_t, uint32_t, int64_t> mine{task.wave, task.work, task.r0 / team};
+      const std::tuple<uint32_t, uint32_t, int64_t> mine{task.wave, task.work, task.r0 / gang};
       if (mine == before)
-        return refused(fmt::format("SM {} has two members of team {} of work {}", sm,
-                                   task.r0 / team, task.work));
+        return refused(fmt::format("SM {} has two members of gang {} of work {}", sm,
+                                   task.r0 / gang, task.work));
       if (mine < before)
         return refused(
-            fmt::format("SM {} meets team {} of work {} too late", sm, task.r0 / team, task.work));
+            fmt::format("SM {} meets gang {} of work {} too late", sm, task.r0 / gang, task.work));
       before = mine;
     }
   }
@@ -186,8 +186,8 @@ Status validate(const Graph& graph, const stitch::Plan& plan, const TaskGraph& t
     }
   }
   TRY_STATUS(check_order(graph, plan, tasks));
-  TRY_STATUS(check_teams(plan, tasks));
-  if (tasks.flows) TRY_STATUS(validate_flow(plan, tasks));
+  TRY_STATUS(check_gangs(plan, tasks));
+  if (tasks.dataflow) TRY_STATUS(validate_dataflow(plan, tasks));
   // Buffers that are alive together do not share bytes, and none leaves the arena.
   std::vector<const Buffer*> arena;
   for (const Buffer& buffer : tasks.buffers) {

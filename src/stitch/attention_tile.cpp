@@ -110,7 +110,7 @@ std::optional<AttentionTile::Operand> attention_operand(const Graph& graph, cons
 }
 
 AttentionTile match_attention(const Graph& graph, const Views& views, NodeId node,
-                              const kernels::TileLibrary& tiles, bool flows) {
+                              const kernels::TileLibrary& tiles, bool dataflow) {
   const graph::Node& n = graph.node(node);
   const Sizes s = sizes(graph, node);
   AttentionTile tile;
@@ -142,12 +142,12 @@ AttentionTile match_attention(const Graph& graph, const Views& views, NodeId nod
     tile.heads = s.kv_heads;
     tile.shared = 1;
   }
-  if (tiles.attention.split_keys) {
-    tile.pieces = tiles.attention.split_keys->pieces(static_cast<int32_t>(tile.type), tile.heads,
-                                                     tile.queries, tile.keys, tile.size,
-                                                     tile.value_size, flows);
-    if (tile.pieces > 1)
-      tile.exchange = tiles.attention.split_keys->exchange_bytes(tile.pieces, tile.value_size);
+  if (tiles.attention.split_kv) {
+    tile.kv_splits = tiles.attention.split_kv->kv_splits(static_cast<int32_t>(tile.type),
+                                                         tile.heads, tile.queries, tile.keys,
+                                                         tile.size, tile.value_size, dataflow);
+    if (tile.kv_splits > 1)
+      tile.exchange = tiles.attention.split_kv->exchange_bytes(tile.kv_splits, tile.value_size);
   }
   return tile;
 }

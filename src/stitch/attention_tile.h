@@ -30,6 +30,6 @@ std::optional<AttentionTile::Operand> attention_operand(const Graph& graph, cons
 /// `node` has a tile. An operand without strides through views is read from its own storage.
 /// `flows`: the program may (schedule/dataflow.h).
 AttentionTile match_attention(const Graph& graph, const Views& views, NodeId node,
-                              const kernels::TileLibrary& tiles, bool flows);
+                              const kernels::TileLibrary& tiles, bool dataflow);
 
 }  // namespace obelisk::stitch

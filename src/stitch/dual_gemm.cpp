@@ -32,7 +32,7 @@ bool Views::halves_meet(const graph::Node& split) const {
 
 /// A product with constant weights that only a split into halves of its columns reads, where the
 /// halves meet.
-void Views::find_twins() {
+void Views::find_dual_gemms() {
   for (NodeId n : graph_.order()) {
     const graph::Node& split = graph_.node(n);
     if (split.op != Op::Split || split.outputs.size() != 2) continue;
@@ -52,7 +52,7 @@ void Views::find_twins() {
     std::string why;
     const auto product = match_product(graph_, *this, value.producer, why);
     if (!product || !tile_fits(*tiles_, *product, why) || !product->batch.empty() ||
-        product->n.size() != 1 || product->parts > 1)
+        product->n.size() != 1 || product->split_k > 1)
       continue;
     if (product->n[0].c + 1 != static_cast<int64_t>(shape.size()) ||
         product->n[0].extent != shape.back())
@@ -60,7 +60,7 @@ void Views::find_twins() {
     if (!graph_.value(product->b).is_constant() || byte_size(product->b_type, 1) < 2 ||
         !halves_meet(split))
       continue;
-    twins_[value.producer] = n;
+    dual_gemms_[value.producer] = n;
     taken_splits_.insert(n);
     view_[n] = false;
   }

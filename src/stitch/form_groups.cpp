@@ -110,7 +110,7 @@ void Former::place_call(NodeId n) {
   draft.group.anchor = n;
   // As many pieces as may run at once: a block that cuts a line reads all of its updates in each.
   const int64_t threads = device_.family == machine::Family::kCpu ? 1 : 256;
-  if (auto block = ops::block(graph_.call(n), device_.sms * threads, teams_of(device_, options_))) {
+  if (auto block = ops::block(graph_.call(n), device_.sms * threads, gangs_of(device_, options_))) {
     draft.group.kind = GroupKind::kBlock;
     draft.group.body.domain = {block->items};
     draft.group.body.rows = 1;

@@ -56,7 +56,7 @@ std::optional<Product> match_product(const Graph& graph, const Views& views, Nod
   product.a = leaves[0].value, product.b = leaves[1].value;
   product.a_offset = leaves[0].at.offset, product.b_offset = leaves[1].at.offset;
   product.a_type = leaves[0].dtype, product.b_type = leaves[1].dtype;
-  product.parts = graph.call(node).attrs.get_int("parts", 1);
+  product.split_k = graph.call(node).attrs.get_int("parts", 1);
   for (int d = 0; d < rank; ++d) {
     if (form->domain[d] == 1) continue;
     Product::Dim dim{form->domain[d], leaves[0].at.strides[d], leaves[1].at.strides[d], d};

@@ -123,9 +123,9 @@ bool Former::may_join(const Loop& form, const std::vector<Read>& reads, int targ
     why = "the producer has no loop form";
     return false;
   }
-  if (draft.group.kind == GroupKind::kProduct && draft.group.product.parts > 1 &&
-      !parts_meet(device_, strategy_, rows_of(draft), draft.group.product.n[0].extent,
-                  draft.group.product.parts)) {
+  if (draft.group.kind == GroupKind::kProduct && draft.group.product.split_k > 1 &&
+      !splits_meet(device_, strategy_, rows_of(draft), draft.group.product.n[0].extent,
+                   draft.group.product.split_k)) {
     why = "what follows a sum of parts is its reader's";
     return false;
   }
@@ -138,7 +138,7 @@ bool Former::may_join(const Loop& form, const std::vector<Read>& reads, int targ
     if (draft.members.count(read.value) == 0) continue;
     if ((reduces && made_of_demoted_.count(read.value)) ||
         demoted_.fully.count(graph_.value(read.value).producer)) {
-      why = "its row has no place in fast memory";
+      why = "its row has no place in scratchpad memory";
       return false;
     }
   }

@@ -51,8 +51,8 @@ bool Former::place_tile(NodeId n, bool loops) {
         const std::vector<ValueId> reads = {product->a, product->b};
         const int column = static_cast<int>(product->n[0].c);
         draft.group.product = std::move(*product);
-        if (views_.twin(n) != graph::kNone)
-          draft.group.product.twin = true, draft.group.product.n[0].extent /= 2;
+        if (views_.dual_gemm_of(n) != graph::kNone)
+          draft.group.product.dual = true, draft.group.product.n[0].extent /= 2;
         place_anchor(n, std::move(draft), column, reads);
         return true;
       }
@@ -68,12 +68,12 @@ void Former::place_anchor(NodeId n, Draft draft, int column, const std::vector<V
   draft.group.nodes = {n};
   draft.anchored = true;
   draft.open = false;
-  // The halves of a twin product are two members, at the same points.
+  // The halves of a dual GEMM are two members, at the same points.
   std::vector<ValueId> outs = {graph_.node(n).outputs[0]};
-  if (draft.group.kind == GroupKind::kProduct && draft.group.product.twin) {
-    outs = graph_.node(views_.twin(n)).outputs;
-    draft.group.nodes.push_back(views_.twin(n));
-    explain(graph_.node(n).outputs[0], views_.twin(n), Scheme::kLocal,
+  if (draft.group.kind == GroupKind::kProduct && draft.group.product.dual) {
+    outs = graph_.node(views_.dual_gemm_of(n)).outputs;
+    draft.group.nodes.push_back(views_.dual_gemm_of(n));
+    explain(graph_.node(n).outputs[0], views_.dual_gemm_of(n), Scheme::kLocal,
             "halves that meet: a task computes the same columns of both");
   }
   const Shape& shape = graph_.type(outs[0]).shape;

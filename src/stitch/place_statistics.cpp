@@ -17,7 +17,7 @@ bool Former::leaves_partials(ValueId x, const Product& reader) {
   if (member == from.members.end() || !walks_in_order(from.group.body, member->second.at, shape) ||
       shape.back() % kPartialColumns != 0)
     return false;
-  if (from.group.product.twin || !from.group.product.batch.empty()) return false;
+  if (from.group.product.dual || !from.group.product.batch.empty()) return false;
   if (layout.storage != x || layout.strides != row_major_strides(shape)) return false;
   if (from.group.partials != graph::kNone && from.group.partials != x) return false;
   from.group.partials = x;

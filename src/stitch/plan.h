@@ -104,13 +104,13 @@ struct Product {
   std::vector<Dim> batch, m, n, k;  // outermost first
   ValueId a = graph::kNone, b = graph::kNone;
   int64_t a_offset = 0, b_offset = 0;
-  bool twin = false;  // dual GEMM: B has n columns twice, and the results are combined: a task
+  bool dual = false;  // dual GEMM: B has n columns twice, and the results are combined: a task
                       // computes the same columns of both halves
-  int64_t sides() const { return twin ? 2 : 1; }
+  int64_t b_count() const { return dual ? 2 : 1; }
   DType a_type = DType::f32, b_type = DType::f32;
   bool tf32 = false;  // of f32: its tile rounds what it multiplies to 10 bits of mantissa
   int32_t tile_type() const { return tf32 ? int32_t{kObkTf32} : static_cast<int32_t>(a_type); }
-  int64_t parts = 1;  // of k: each is summed for itself, then they are added in order
+  int64_t split_k = 1;  // parts of k: each is summed for itself, then they are added in order
   /// The tile gives a norm's statistics of the rows of A as well (ops::Op::NormStatistics): of A,
   /// or where the body that stores A leaves partial ones (Group::partials), of these.
   struct Statistics {
@@ -121,19 +121,19 @@ struct Product {
 
 /// Rows of products that run as pipelined GEMM kernels, where each work is a kernel and both
 /// operands are loaded asynchronously (schedule/tile_gemm_pipelined.h); the latter exclusive.
-inline constexpr int64_t kFewestStreamedRows = kernels::pipelined_bounds::kFewestRows,
-                         kMostStreamedRows = kernels::pipelined_bounds::kMostRows + 1;
-/// Whether clusters compute the parts of such a product and add them: what follows joins it as it
-/// joins other products. All clusters run at once with tiles of up to 112 columns (ViT-B/16: 4 x 7
-/// tiles, 0.6 us a layer less on an H200 than sums through memory); wider ones were not measured.
-inline bool parts_meet(const machine::Machine& machine, const machine::Strategy& strategy,
-                       int64_t rows, int64_t columns, int64_t parts) {
+inline constexpr int64_t kFewestPipelinedRows = kernels::pipelined_bounds::kFewestRows,
+                         kMostPipelinedRows = kernels::pipelined_bounds::kMostRows + 1;
+/// Whether gangs of workers compute the split-K parts of such a GEMM and add them, so that an
+/// epilogue joins it as it joins other GEMMs: where all gangs run at once with tiles of up to 112
+/// columns. Wider tiles were not measured.
+inline bool splits_meet(const machine::Machine& machine, const machine::Strategy& strategy,
+                        int64_t rows, int64_t columns, int64_t parts) {
   using namespace kernels::pipelined_bounds;
-  if (!strategy.own_kernels || !takes_wgmma(machine, strategy) || rows < kFewestStreamedRows ||
-      rows >= kMostStreamedRows)
+  if (!strategy.own_kernels || !takes_async_mma(machine, strategy) || rows < kFewestPipelinedRows ||
+      rows >= kMostPipelinedRows)
     return false;
   return (rows + kTileRows - 1) / kTileRows * ((columns + kClusterColumns - 1) / kClusterColumns) <=
-         machine::clusters_at_once(machine.sms, parts);
+         machine::gangs_at_once(machine.sms, parts);
 }
 
 /// A convolution that tiles compute: one or two spatial dimensions (a missing height is 1),
@@ -171,8 +171,8 @@ struct AttentionTile {
           shared = 1;  // `shared` neighbouring heads read the same keys and values
   int64_t queries = 0, keys = 0, size = 0, value_size = 0;
   double scale = 1, softcap = 0;
-  bool causal = false;  // query i sees keys 0 .. i
-  int64_t pieces = 1;   // kv splits: tiles that share the keys of a head with few queries
+  bool causal = false;    // query i sees keys 0 .. i
+  int64_t kv_splits = 1;  // kv splits: tiles that share the keys of a head with few queries
   int64_t exchange =
       0;  // bytes that they share, of each head: zero at first, persistent from run to run
 };

@@ -115,7 +115,7 @@ std::string print(const Graph& graph, const Plan& plan, bool edges) {
           a.mask.value == graph::kNone ? "" : fmt::format(" mask %{}", a.mask.value), a.images,
           a.heads, a.shared > 1 ? fmt::format(" in groups of {}", a.shared) : "", a.queries, a.keys,
           a.size, a.value_size, a.causal ? ", causal" : "", a.tf32 ? ", tf32" : "");
-      if (a.pieces > 1) out += fmt::format("  keys in {} pieces\n", a.pieces);
+      if (a.kv_splits > 1) out += fmt::format("  kv_splits {}\n", a.kv_splits);
     }
     const Shape rows(group.body.domain.begin(), group.body.domain.begin() + group.body.rows);
     const Shape columns(group.body.domain.begin() + group.body.rows, group.body.domain.end());

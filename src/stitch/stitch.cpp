@@ -41,8 +41,8 @@ std::string_view to_string(GroupKind kind) {
 namespace {
 
 /// Tiles of products, convolutions and attention of f32 round what they multiply. A sum of products
-/// that is told as a reduction stays exact, and so do depthwise convolutions, which multiply on no
-/// tensor core.
+/// that is expressed as a reduction stays exact, and so do depthwise convolutions, which no matrix
+/// unit multiplies.
 void round_operands(const Graph& graph, Group& group) {
   if (group.anchor == graph::kNone ||
       ops::row(graph.node(group.anchor).op).kind != ops::Kind::kCompute)
@@ -83,8 +83,8 @@ Plan plan(const Graph& graph, const machine::Machine& device, const machine::Str
   Demoted demoted;
   Grouping grouping;
   std::optional<Views> formed;
-  for (bool fits = false; !fits;) {  // rows that have no place in fast memory go to far memory, one
-                                     // of each group a round
+  for (bool fits = false; !fits;) {  // rows that have no place in scratchpad memory go to global
+                                     // memory, one of each group a round
     formed.emplace(graph, options, tiles);
     grouping = form_groups(graph, *formed, device, strategy, options, tiles, demoted);
     fits = true;
@@ -131,20 +131,20 @@ Plan plan(const Graph& graph, const machine::Machine& device, const machine::Str
   return plan;
 }
 
-ops::Teams teams_of(const machine::Machine& device, const Options& options) {
+ops::Gangs gangs_of(const machine::Machine& device, const Options& options) {
   if (device.family == machine::Family::kCpu) return {.most = 1};
-  if (!options.teams) return {};
-  ops::Teams teams{.most = device.team, .registers = device.team_registers};
-  while (teams.most > device.sms) teams.most /= 2;
-  return teams;
+  if (!options.gangs) return {};
+  ops::Gangs gangs{.most = device.gang, .registers = device.gang_registers};
+  while (gangs.most > device.sms) gangs.most /= 2;
+  return gangs;
 }
 
 bool takes_whole(const Graph& graph, NodeId node, const machine::Machine& device,
                  const Options& options, std::string* why) {
   std::string reason;
   if (graph.node(node).op == ops::Op::Recurrence) {
-    if (ops::block(graph.call(node), 1, teams_of(device, options))) return true;
-    reason = options.teams ? "no block for its cells, types or sizes" : "teams are off";
+    if (ops::block(graph.call(node), 1, gangs_of(device, options))) return true;
+    reason = options.gangs ? "no block for its cells, types or sizes" : "gangs are off";
   } else if (has_attention_tile(graph, node,
                                 options.tiles ? &kernels::tile_library(device) : nullptr, reason)) {
     return true;

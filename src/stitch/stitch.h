@@ -15,11 +15,11 @@
 namespace obelisk::stitch {
 
 struct Options {
-  bool stitch = true;  // false: every op is a group of its own (the granularity `op`)
-  bool tiles = true;   // false: products and convolutions go through their loop form
-  bool adapt = true;   // false: readers behind a reshape begin a group of their own (adapt.h)
-  bool teams = true;   // of GPUs: recurrent steps by teams of multiprocessors that exchange their
-                       // state; false: unrolled
+  bool stitch = true;     // false: every op is a group of its own (the granularity `op`)
+  bool tiles = true;      // false: products and convolutions go through their loop form
+  bool adapt = true;      // false: readers behind a reshape begin a group of their own (adapt.h)
+  bool gangs = true;      // of GPUs: recurrent steps by gangs of workers that run at once and
+                          // exchange their state; false: unrolled
   int max_operands = 24;  // of one body
 };
 
@@ -27,13 +27,13 @@ Plan plan(const Graph& graph, const machine::Machine& machine,
           const machine::Strategy& strategy = {}, const Options& options = {});
 
 /// Whether a tile of the machine computes this Attention node, or a block this Recurrence; one that
-/// none computes is better told in simpler ops before plan(). `why`: gets the reason where it is
-/// false.
+/// none computes is better decomposed into simpler ops before plan(). `why`: gets the reason where
+/// it is false.
 bool takes_whole(const Graph& graph, NodeId node, const machine::Machine& device,
                  const Options& options = {}, std::string* why = nullptr);
 
-/// What the machine gives to blocks for teams.
-ops::Teams teams_of(const machine::Machine& device, const Options& options);
+/// What the machine gives to blocks for gangs.
+ops::Gangs gangs_of(const machine::Machine& device, const Options& options);
 
 /// Invariants: every node is in one group or is a view; groups are in a topological order; what a
 /// body reads is stored before.

@@ -27,7 +27,7 @@ Views::Views(const Graph& graph, const Options& options, const kernels::TileLibr
   if (options.stitch) {
     place_concatenations();
     find_views();
-    if (tiles_) store_product_operands(), find_twins();
+    if (tiles_) store_product_operands(), find_dual_gemms();
   }
   for (ValueId v : graph.outputs()) stored_[v] = true;
   for (const auto& [out, pieces] :

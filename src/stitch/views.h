@@ -46,9 +46,9 @@ class Views {
   bool has_pieces(ValueId value) const { return pieces_.count(value) != 0; }
   /// The Split into halves that a product's group computes itself (a gate and what it gates), or
   /// kNone.
-  NodeId twin(NodeId product) const {
-    auto it = twins_.find(product);
-    return it == twins_.end() ? graph::kNone : it->second;
+  NodeId dual_gemm_of(NodeId product) const {
+    auto it = dual_gemms_.find(product);
+    return it == dual_gemms_.end() ? graph::kNone : it->second;
   }
   /// From here on readers compute the node's only output themselves.
   void read_through(NodeId node) { view_[node] = true; }
@@ -74,7 +74,7 @@ class Views {
   NodeId widening_behind(ValueId value) const;
   std::set<NodeId> casts_to_compute() const;
   void store_product_operands();
-  void find_twins();                                 // dual_gemm.cpp
+  void find_dual_gemms();                            // dual_gemm.cpp
   bool halves_meet(const graph::Node& split) const;  // dual_gemm.cpp
 
   const Graph& graph_;
@@ -82,7 +82,7 @@ class Views {
   std::vector<Layout> layouts_;
   std::vector<bool> view_, stored_;
   std::map<ValueId, std::vector<ValueId>> pieces_;
-  std::map<NodeId, NodeId> twins_;  // product → its split
+  std::map<NodeId, NodeId> dual_gemms_;  // product → its split
   std::set<NodeId> taken_splits_;
   mutable std::map<std::pair<NodeId, int>, std::optional<ops::Loop>> loops_;
 };

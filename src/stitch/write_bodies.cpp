@@ -119,7 +119,7 @@ ExprId stage(Body& body, const std::vector<bool>& is_column, const machine::Mach
   for (auto& [id, in] : used_in) {
     if (in.size() < 2) continue;
     const int64_t more = columns * byte_size(ops::compute_type(body.exprs[id].dtype), 1);
-    if (bytes + more > device.fast_memory.count) {
+    if (bytes + more > device.scratchpad.count) {
       if (homeless == kNoExpr) homeless = id;
       continue;
     }

@@ -518,7 +518,7 @@ def test_every_pass_can_be_left_out(obelisk, mlp):
     cases = {path.stem for path in (folder / "test").glob("*.ir") if "exported_" not in path.stem}
     # Other coordinates are planned while stitching, barriers while scheduling; all
     # others have their card and their text cases.
-    assert cases == set(passes) - {"adapt_groups", "flow"}
+    assert cases == set(passes) - {"adapt_groups", "dataflow"}
     assert all((folder / f"{name}.h").exists() for name in cases)
     for name in passes:
         report = obelisk(
@@ -633,14 +633,14 @@ def test_unknown_pass_cannot_be_disabled(obelisk, mlp):
 
 
 def test_rows_larger_than_fast_memory_are_demoted_and_right(obelisk, tmp_path):
-    """What a softmax keeps of a row goes to far memory where fast memory has no place for it."""
+    """What a softmax keeps of a row goes to global memory where scratchpad memory has no place for it."""
     columns = 200_000
     kind = (TensorProto.FLOAT, [3, columns])
     save(tmp_path / "rows.onnx", [helper.make_node("Softmax", ["x"], ["y"], axis=1)], {"x": kind}, {"y": kind})
     write_npz(tmp_path / "in.npz", {"x": random(3, columns)})
     explained = obelisk("run", "rows.onnx", "--inputs", "in.npz", "--output-dir", ".", "--target", "cpu",
                         "--explain=stitch", code=0)
-    assert "global, its row has no place in fast memory" in explained.out + explained.err
+    assert "global, its row has no place in scratchpad memory" in explained.out + explained.err
     x = random(3, columns).astype(np.float64)
     e = np.exp(x - x.max(axis=1, keepdims=True))
     np.testing.assert_allclose(np.load(tmp_path / "y.npy"), e / e.sum(axis=1, keepdims=True), rtol=1e-5)

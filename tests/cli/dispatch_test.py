@@ -65,7 +65,7 @@ def test_dispatch_json_is_a_list_of_kernels(compiled, granularity):
         assert set(kernel) == {"kernel", "name", "position", "lane", "priority", "class", "demand", "predecessors", "reason"}
         assert kernel["class"] in ("compute", "memory") and kernel["reason"] and -5 <= kernel["priority"] <= 0
         demand = kernel["demand"]
-        assert demand["threads"] >= 128 and demand["registers"] >= 16 and demand["ctas"] >= 1 and demand["nanos"] >= 1
+        assert demand["threads"] >= 128 and demand["registers"] >= 16 and demand["blocks"] >= 1 and demand["nanos"] >= 1
     lanes = {}
     for kernel in kernels:  # a lane is a chain
         last = lanes.setdefault(kernel["lane"], kernel["kernel"])

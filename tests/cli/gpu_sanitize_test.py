@@ -14,8 +14,8 @@ RECYCLED = """========= COMPUTE-SANITIZER
 =========     and Read access at obk::load_matrices(unsigned int (&)[4], unsigned int)+0xaca0 in ptx.cuh:209 [7936 hazards]
 =========
 """
-RACE = """========= Error: Race reported between Write access at foo(int)+0x3f0 in gemm_long.cuh:120
-=========     and Read access at foo(int)+0x5a0 in gemm_long.cuh:130 [128 hazards]
+RACE = """========= Error: Race reported between Write access at foo(int)+0x3f0 in gemm_wgmma_pipelined.cuh:120
+=========     and Read access at foo(int)+0x5a0 in gemm_wgmma_pipelined.cuh:130 [128 hazards]
 =========
 """
 SUMMARY = "========= RACECHECK SUMMARY: 2 hazards displayed (2 errors, 0 warnings)\n"
@@ -40,7 +40,7 @@ def test_a_race_is_reported_and_what_is_understood_is_not():
     got = gpu_sanitize.judged("racecheck", RING, RECYCLED + RACE + SUMMARY, 0)
     assert got["summary"] == ["2 hazards displayed (2 errors, 0 warnings)"]
     (kind,) = got["reports"]
-    assert "gemm_long.cuh:120" in kind and got["reports"][kind]["count"] == 1
+    assert "gemm_wgmma_pipelined.cuh:120" in kind and got["reports"][kind]["count"] == 1
     assert [each["count"] for each in got["understood"].values()] == [1]
 
 
@@ -52,7 +52,7 @@ def test_what_is_understood_of_one_case_is_a_report_of_another():
 
 @pytest.mark.parametrize("write, read", [
     ("obk::bulk_copy_to_all(unsigned int)+0x10 in ptx.cuh:226", "obk::load_matrices(unsigned int)+0x20 in ptx.cuh:336"),
-    ("obk::bulk_copy(unsigned int)+0x10 in ptx.cuh:217", "obk::load_matrices_turned(unsigned int)+0x20 in ptx.cuh:350"),
+    ("obk::bulk_copy(unsigned int)+0x10 in ptx.cuh:217", "obk::load_matrices_transposed(unsigned int)+0x20 in ptx.cuh:350"),
     ("obk::bulk_copy(unsigned int)+0x10 in ring.cuh:130", "obk::load_matrices(unsigned int)+0x20 in ptx.cuh:336"),
     ("obk::store_shared8(unsigned int)+0x10 in ptx.cuh:300", "obk::load_matrices(unsigned int)+0x20 in ptx.cuh:336"),
 ])
@@ -78,17 +78,17 @@ def test_excuses_are_of_cases_and_statements_that_there_are():
             assert f"({suite}, {name})" in sources, test
 
 
-def test_words_to_a_team_that_ends_when_it_has_them_are_understood_of_teams_alone():
+def test_words_to_a_gang_that_ends_when_it_has_them_are_understood_of_gangs_alone():
     text = """========= Potential invalid __shared__ write of size 8 bytes
-=========     at obk::near_address(unsigned int, int)+0x47e0 in ptx.cuh:76
+=========     at obk::dsmem_address(unsigned int, int)+0x47e0 in ptx.cuh:76
 =========     by thread (224,0,0) in block (0,0,0)
 =========     Address 0x1001160 is located in a block that might have already exited
 =========
 """
-    of_team = gpu_sanitize.judged("racecheck", "Bodies/Programs.EqualInterpreter/lstm_team_f16", text + SUMMARY, 0)
-    assert of_team["reports"] == {} and len(of_team["understood"]) == 1
-    assert gpu_sanitize.judged("racecheck", "Types/Streamed.ClustersAddPartsInOrder/0", text + SUMMARY, 0)["reports"]
-    posted = text.replace("near_address(unsigned int, int)", "post_near(unsigned int, unsigned long)")
+    of_gang = gpu_sanitize.judged("racecheck", "Bodies/Programs.EqualInterpreter/lstm_gang_f16", text + SUMMARY, 0)
+    assert of_gang["reports"] == {} and len(of_gang["understood"]) == 1
+    assert gpu_sanitize.judged("racecheck", "Types/PipelinedGemm.ClustersAddPartsInOrder/0", text + SUMMARY, 0)["reports"]
+    posted = text.replace("dsmem_address(unsigned int, int)", "post_dsmem(unsigned int, unsigned long)")
     assert not gpu_sanitize.judged("racecheck", "Bodies/Programs.EqualInterpreter/lstm_beyond_registers_f16", posted + SUMMARY, 0)["reports"]
 
 
@@ -97,15 +97,15 @@ def test_words_that_are_polled_and_pages_that_are_given_back_are_understood_of_s
     told = f"obk::GridBarrier::wait(volatile int *, int)+0x8940 in barrier.cuh:{line('obk::GridBarrier::wait', 'barrier.cuh')}"
     polls = [place.lines()[0] for place in STATEMENTS if place.file == "ring.cuh"]
     polled = [race(told, f"$obk_program$_ZN3obk11ring_followEPVii+0xa100 in ring.cuh:{at}") for at in polls]
-    now, looks = line("obk_program", "flow.cuh"), line("obk::ask_for_all", "flow.cuh")
-    task = race(f"obk_program+0x6d60 in flow.cuh:{now}", f"obk::ask_for_all(const ObkProgram &, int)+0xb9e0 in flow.cuh:{looks}")
-    cases = [("Signals.WordsThatFlow", given_back), ("Signals.WordsThatFlow", task), ("Types/Flowing.EqualInterpreterInAllContexts/2", task)]
+    now, looks = line("obk_program", "dataflow.cuh"), line("obk::issue_all_loads", "dataflow.cuh")
+    task = race(f"obk_program+0x6d60 in dataflow.cuh:{now}", f"obk::issue_all_loads(const ObkProgram &, int)+0xb9e0 in dataflow.cuh:{looks}")
+    cases = [("Signals.BroadcastWords", given_back), ("Signals.BroadcastWords", task), ("Types/Dataflow.EqualInterpreterInAllContexts/2", task)]
     for name, text in cases + [("Signals.IdleWavesOfFewRows", text) for text in polled]:
         understood = gpu_sanitize.judged("racecheck", name, text, 0)
         assert understood["reports"] == {} and len(understood["understood"]) == 1, text
         assert gpu_sanitize.judged("racecheck", "Signals.WordsOfOneKernel", text, 0)["reports"]
-    beside = task.replace(f"flow.cuh:{now}", f"flow.cuh:{now + 1}")  # another statement of the same function
-    assert gpu_sanitize.judged("racecheck", "Signals.WordsThatFlow", beside, 0)["reports"]
+    beside = task.replace(f"dataflow.cuh:{now}", f"dataflow.cuh:{now + 1}")  # another statement of the same function
+    assert gpu_sanitize.judged("racecheck", "Signals.BroadcastWords", beside, 0)["reports"]
 
 
 def test_a_clean_run_has_no_reports_and_a_failed_or_late_one_has():
@@ -128,10 +128,10 @@ def test_a_folder_without_test_programs_is_no_clean_run(tmp_path, monkeypatch):
 
 def test_cases_are_those_whose_name_has_the_pattern(tmp_path, monkeypatch):
     program = tmp_path / "gpu_test"
-    program.write_text("#!/bin/sh\nprintf 'Types/Streamed.\n  Clusters/0\n  Norms/0\n'\n")
+    program.write_text("#!/bin/sh\nprintf 'Types/PipelinedGemm.\n  Clusters/0\n  Norms/0\n'\n")
     program.chmod(0o755)
-    monkeypatch.setattr(gpu_sanitize, "BLOCKS", (("gpu_test", "Types/Streamed.*"),))
-    assert gpu_sanitize.cases(tmp_path, "Norms") == [("gpu_test", "Types/Streamed.Norms/0")]
+    monkeypatch.setattr(gpu_sanitize, "BLOCKS", (("gpu_test", "Types/PipelinedGemm.*"),))
+    assert gpu_sanitize.cases(tmp_path, "Norms") == [("gpu_test", "Types/PipelinedGemm.Norms/0")]
     assert len(gpu_sanitize.cases(tmp_path)) == 2
     monkeypatch.setattr(gpu_sanitize, "find_tool", lambda: "compute-sanitizer")
     with pytest.raises(RuntimeError, match="whose name has 'Other'"):

@@ -211,7 +211,7 @@ def test_compiles_for_a_gpu_that_is_not_there(obelisk, mlp, nvrtc, target, granu
     assert report["granularity"] == granularity or granularity == "auto"
     assert report["launches"] == 1 or report["granularity"] != "mono"
     # One kernel waits between its phases, unless its values flow; kernels of a graph never do.
-    waits = report["granularity"] == "mono" and not report["flows"]
+    waits = report["granularity"] == "mono" and not report["dataflow"]
     assert report["barriers"] == (report["phases"] - 1 if waits else 0)
     assert report["cubin_bytes"] > 1000 and report["kernels"]
     for kernel in report["kernels"]:
@@ -342,9 +342,9 @@ def test_recurrent_steps_are_one_phase_or_many(obelisk, tmp_path):
         text = obelisk("compile", "steps.ir", *flags, "--to", "schedule", code=0).out
         return int(text.split(" waves")[0])
 
-    assert waves("--target", "sm_90a") == waves("--target", "sm_90a", "--teams") == 1
-    assert waves("--target", "sm_90a", "--no-teams") >= 9
-    assert waves("--target", "sm_80") >= 9  # no clusters, no teams
+    assert waves("--target", "sm_90a") == waves("--target", "sm_90a", "--gangs") == 1
+    assert waves("--target", "sm_90a", "--no-gangs") >= 9
+    assert waves("--target", "sm_80") >= 9  # no clusters, no gangs
     assert waves("--target", "cpu") == 1
 
 
@@ -381,7 +381,7 @@ def test_of_any_batch_the_same_ops_are_run(obelisk, tmp_path):
         assert len({tuple(ops(rows, granularity)) for rows in (8, 200, 1000)}) > 1
 
 
-def test_few_rows_flow_in_one_kernel(obelisk, tmp_path, nvrtc):
+def test_few_rows_are_dataflow_in_one_kernel(obelisk, tmp_path, nvrtc):
     nodes = [
         helper.make_node("MatMul", ["x", "w"], ["xw"]),
         helper.make_node("Relu", ["xw"], ["r"]),
@@ -395,11 +395,11 @@ def test_few_rows_flow_in_one_kernel(obelisk, tmp_path, nvrtc):
         words = ["--shape", f"rows={rows}", "--target", "sm_90a", "--precision", "fp16"]
         words += ["--granularity", "mono", "-o", "two.obk", *flags]
         report = obelisk("compile", "two.onnx", *words, "--json", code=0).json
-        assert report["flows"] == (report["barriers"] == 0)
+        assert report["dataflow"] == (report["barriers"] == 0)
         return report["barriers"]
 
     assert barriers(3) == barriers(8) == 0
-    assert barriers(3, "--disable", "flow") == barriers(9) == 2
+    assert barriers(3, "--disable", "dataflow") == barriers(9) == 2
 
 
 @pytest.mark.parametrize("target", ["sm_70", "sm_90", "sm_12345", "gpu", "cuda:x"])

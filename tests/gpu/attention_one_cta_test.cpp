@@ -5,7 +5,7 @@
 
 #include <random>
 
-#include "kernels/cuda/attention.h"
+#include "kernels/cuda/attention/attention.h"
 #include "kernels/kernels.h"
 #include "tf32.h"
 
@@ -14,7 +14,7 @@
 #pragma GCC diagnostic ignored "-Wunused-function"
 struct ObkLanes;
 #include "kernels/common/tiles.h"
-#include "kernels/cuda/attention.cuh"
+#include "kernels/cuda/attention/attention.cuh"
 #pragma GCC diagnostic pop
 
 namespace obelisk {
@@ -211,8 +211,8 @@ TEST(OneCtaAttentions, BitsDependOnTheRowAlone) {
 
 /// Pieces of one head in any order of coming: one of them has the answer, with the same bits; and
 /// again with the counts that the first run left.
-template <int kType, int kSize, int kValue, int kKeys, int kPieces>
-void check_pieces(int64_t queries, bool causal) {
+template <int kType, int kSize, int kValue, int kKeys, int kKvSplits>
+void check_splits(int64_t queries, bool causal) {
   const DType type = kType == kObkF16 ? DType::f16 : DType::bf16;
   std::mt19937 random(4);
   one_cta::readable.clear();
@@ -230,30 +230,30 @@ void check_pieces(int64_t queries, bool causal) {
   p.offset = kKeys - queries - 2;
   const std::vector<float> want = attend(p, q, k, v, {}, {});
   std::vector<float> exchange(
-      static_cast<size_t>(kernels::cuda_attention_exchange_bytes(kPieces, kValue) / 4), 0);
+      static_cast<size_t>(kernels::cuda_attention_exchange_bytes(kKvSplits, kValue) / 4), 0);
   one_cta::readable.push_back({reinterpret_cast<char*>(exchange.data()),
                                reinterpret_cast<char*>(exchange.data() + exchange.size())});
   std::vector<float> y(static_cast<size_t>(queries * kValue)), first;
-  std::vector<int> order(kPieces);
-  for (int k = 0; k < kPieces; ++k) order[static_cast<size_t>(k)] = k;
+  std::vector<int> order(kKvSplits);
+  for (int k = 0; k < kKvSplits; ++k) order[static_cast<size_t>(k)] = k;
   for (int run = 0; run < 3; ++run) {
     std::shuffle(order.begin(), order.end(), random);
     std::fill(y.begin(), y.end(), 77.0f);
-    for (int n = 0; n < kPieces; ++n) {
+    for (int n = 0; n < kKvSplits; ++n) {
       ObkAttention g = {};
       g.type = kType, g.queries = queries, g.keys = kKeys, g.size = kSize, g.value_size = kValue;
       g.q = q.at, g.k = k.at, g.v = v.at, g.q_row = q.row, g.k_row = k.row, g.v_row = v.row;
       g.scale = 1 / std::sqrt(static_cast<float>(kSize));
       g.causal = causal, g.causal_offset = p.offset;
       g.y = y.data(), g.y_row = kValue, g.scratch = one_cta::shared;
-      g.piece = order[static_cast<size_t>(n)], g.exchange = exchange.data();
+      g.kv_split = order[static_cast<size_t>(n)], g.exchange = exchange.data();
       memset(one_cta::shared, 0xff, sizeof one_cta::shared);
       int last = 0;
       one_cta::run(256, [&] {
-        last += obk::attention_piece<kType, kSize, kValue, kKeys, kPieces>(nullptr, g);
+        last += obk::attention_split<kType, kSize, kValue, kKeys, kKvSplits>(nullptr, g);
       });
-      EXPECT_EQ(last, n + 1 == kPieces ? 256 : 0);
-      if (n + 1 < kPieces) {
+      EXPECT_EQ(last, n + 1 == kKvSplits ? 256 : 0);
+      if (n + 1 < kKvSplits) {
         EXPECT_EQ(y[0], 77.0f);
       }
     }
@@ -263,13 +263,13 @@ void check_pieces(int64_t queries, bool causal) {
   }
 }
 
-TEST(OneCtaAttentions, PiecesOfKeysJoinInTheirOrder) {
-  check_pieces<kObkF16, 64, 64, 1025, 16>(4, false);
-  check_pieces<kObkF16, 64, 64, 1024, 8>(4, false);
-  check_pieces<kObkBf16, 128, 128, 2048, 8>(4, true);
-  check_pieces<kObkF16, 64, 64, 300, 4>(1, true);
-  check_pieces<kObkF16, 128, 128, 2500, 16>(9, true);
-  check_pieces<kObkBf16, 32, 32, 256, 2>(16, false);
+TEST(OneCtaAttentions, SplitsOfKeysJoinInTheirOrder) {
+  check_splits<kObkF16, 64, 64, 1025, 16>(4, false);
+  check_splits<kObkF16, 64, 64, 1024, 8>(4, false);
+  check_splits<kObkBf16, 128, 128, 2048, 8>(4, true);
+  check_splits<kObkF16, 64, 64, 300, 4>(1, true);
+  check_splits<kObkF16, 128, 128, 2500, 16>(9, true);
+  check_splits<kObkBf16, 32, 32, 256, 2>(16, false);
 }
 
 INSTANTIATE_TEST_SUITE_P(Tiles, OneCtaAttention, testing::ValuesIn(kCases),

@@ -6,7 +6,7 @@
 #include <random>
 
 #include "device.h"
-#include "kernels/cuda/attention.h"
+#include "kernels/cuda/attention/attention.h"
 #include "tf32.h"
 
 namespace obelisk::runtime::cuda {
@@ -17,7 +17,7 @@ constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
 // CTA b runs tile b; Y through shared memory, as a body has it, or straight into global memory.
 constexpr const char* kText = R"cu(
-#include "attention.cuh"
+#include "attention/attention.cuh"
 
 #define ATTEND(QUERIES, KEYS)                                                             \
   extern "C" __global__ void __launch_bounds__(256, 1)                                    \
@@ -36,19 +36,19 @@ constexpr const char* kText = R"cu(
       y[i / g.value_size * pitch + i % g.value_size] = g.y[i];                            \
   }
 
-// CTA b: piece b % PIECES of the keys of tile b / PIECES.
-#define ATTEND_PIECES(KEYS, PIECES)                                                       \
+// CTA b: piece b % SPLITS of the keys of tile b / SPLITS.
+#define ATTEND_SPLITS(KEYS, SPLITS)                                                       \
   extern "C" __global__ void __launch_bounds__(256, 1)                                    \
-      attend_pieces_##KEYS##_##PIECES(const ObkAttention* tiles, int, int) {              \
+      attend_splits_##KEYS##_##SPLITS(const ObkAttention* tiles, int, int) {              \
     extern __shared__ __align__(128) char shared[];                                       \
     ObkLanes lanes = {};                                                                  \
     ObkLanes* w = &lanes;                                                                 \
-    ObkAttention g = tiles[blockIdx.x / PIECES];                                          \
-    g.scratch = shared, g.piece = blockIdx.x % PIECES;                                    \
+    ObkAttention g = tiles[blockIdx.x / SPLITS];                                          \
+    g.scratch = shared, g.kv_split = blockIdx.x % SPLITS;                                    \
     float* y = g.y;                                                                       \
     const int64_t pitch = g.y_row;                                                        \
     g.y = (float*)(shared + 150000), g.y_row = g.value_size;                              \
-    if (!OBK_ATTENTION_PIECE(OBK_TYPE, g, OBK_SIZE, OBK_VALUE, KEYS, PIECES)) return;     \
+    if (!OBK_ATTENTION_SPLIT(OBK_TYPE, g, OBK_SIZE, OBK_VALUE, KEYS, SPLITS)) return;     \
     for (int64_t i = threadIdx.x; i < g.queries * g.value_size; i += 256)                 \
       y[i / g.value_size * pitch + i % g.value_size] = g.y[i];                            \
   }
@@ -60,7 +60,7 @@ const Extents kExtents = {{1, 1},    {1, 37},   {16, 128},  {17, 65},
 const Extents kOdd = {{20, 200}, {20, 0}};
 const std::vector<std::tuple<int64_t, int64_t, int>> kCut = {{130, 1000, 1}, {70, 197, 0}};
 const std::vector<int64_t> kCuts = {64, 32, 16, 7};
-const Extents kPieces = {{1025, 16}, {300, 4}};  // keys, pieces
+const Extents kKvSplits = {{1025, 16}, {300, 4}};  // keys, pieces
 
 struct Shape {
   int type;
@@ -104,14 +104,14 @@ class Attention : public testing::TestWithParam<Shape> {
     ASSERT_TRUE(opened.ok()) << opened.error().text();
   }
   static bool shares_keys() {
-    return kernels::cuda_attention_pieces(GetParam().type, 8, 4, 1025, GetParam().size,
-                                          GetParam().value_size, false) > 1;
+    return kernels::cuda_attention_kv_splits(GetParam().type, 8, 4, 1025, GetParam().size,
+                                             GetParam().value_size, false) > 1;
   }
   static std::string text(const Extents& extents) {
     std::string all = kText;
     if (shares_keys())
-      for (const auto& [keys, pieces] : kPieces)
-        all += fmt::format("ATTEND_PIECES({}, {})\n", keys, pieces);
+      for (const auto& [keys, kv_splits] : kKvSplits)
+        all += fmt::format("ATTEND_SPLITS({}, {})\n", keys, kv_splits);
     for (const auto& [queries, keys] : extents)
       all += fmt::format("ATTEND({}, {})\n", queries, keys);
     return all;
@@ -168,9 +168,10 @@ class Attention : public testing::TestWithParam<Shape> {
   /// column must stay as it was.
   std::vector<float> run(std::vector<ObkAttention> tiles, bool through, int64_t queries = 0) {
     if (queries == 0) queries = tiles[0].queries;
-    const int64_t pieces = std::max<int64_t>(tiles[0].pieces, 1);
-    const std::string name = pieces > 1 ? fmt::format("attend_pieces_{}_{}", tiles[0].keys, pieces)
-                                        : fmt::format("attend_{}_{}", queries, tiles[0].keys);
+    const int64_t kv_splits = std::max<int64_t>(tiles[0].kv_splits, 1);
+    const std::string name = kv_splits > 1
+                                 ? fmt::format("attend_splits_{}_{}", tiles[0].keys, kv_splits)
+                                 : fmt::format("attend_{}_{}", queries, tiles[0].keys);
     const Handle kernel = g_.function(name.c_str(), 227 * 1024);
     const int64_t pitch = GetParam().value_size + 1;
     int64_t rows = 0, scratch = 0, most = 0;
@@ -188,8 +189,8 @@ class Attention : public testing::TestWithParam<Shape> {
       t.y = static_cast<float*>(pointer(y)) + row * pitch, t.y_row = pitch;
       row += t.queries;
     }
-    const int64_t shared = pieces > 1 ? 227 * 1024 : scratch + (through ? most : 0);
-    EXPECT_EQ(g_.launch(kernel, static_cast<int>(tiles.size() * static_cast<size_t>(pieces)),
+    const int64_t shared = kv_splits > 1 ? 227 * 1024 : scratch + (through ? most : 0);
+    EXPECT_EQ(g_.launch(kernel, static_cast<int>(tiles.size() * static_cast<size_t>(kv_splits)),
                         static_cast<int>(shared), nullptr, to_device(tiles),
                         static_cast<int>(scratch), through ? 1 : 0),
               0);
@@ -296,17 +297,18 @@ TEST_P(Attention, EqualsReference) {
 
 /// Pieces of the keys, of several heads at once, one run after another with the counts of the one
 /// before: the same bits in each.
-TEST_P(Attention, PiecesOfKeysJoin) {
+TEST_P(Attention, SplitsOfKeysJoin) {
   if (!shares_keys()) GTEST_SKIP() << "keys of such heads are not shared out";
-  for (const auto& [keys, pieces] : kPieces)
+  for (const auto& [keys, kv_splits] : kKvSplits)
     for (const int64_t queries : {1, 4, 16}) {
       const Matrix q = matrix(queries, GetParam().size, true);
       const Matrix k = matrix(keys, GetParam().size, queries != 4);
       const Matrix v = matrix(keys, GetParam().value_size, true);
       ObkAttention t = tile(q, k, v, queries, keys);
-      t.pieces = static_cast<int32_t>(pieces), t.causal = queries == 16, t.causal_offset = keys / 2;
+      t.kv_splits = static_cast<int32_t>(kv_splits), t.causal = queries == 16,
+      t.causal_offset = keys / 2;
       const auto bytes = static_cast<size_t>(
-          kernels::cuda_attention_exchange_bytes(pieces, GetParam().value_size));
+          kernels::cuda_attention_exchange_bytes(kv_splits, GetParam().value_size));
       t.exchange = pointer(g_.make(bytes, 0));
       check_tile(t, q, k, v, {}, true, "pieces");
       std::vector<ObkAttention> heads(8, t);

@@ -138,7 +138,8 @@ std::optional<std::vector<Tensor>> firsts(const Case& one, const std::string& ty
       if (options.batch_invariant) {
         const bool stitched = made.plan.groups[work.group].kind == stitch::GroupKind::kStitched;
         EXPECT_FALSE((work.list() && (work.list()->shares_rows || work.list()->a_rows)) ||
-                     work.pipelined() || work.dataflow || (work.ctas_per_sm() > 0 && !stitched));
+                     work.pipelined() || work.dataflow ||
+                     (work.tasks_per_worker() > 0 && !stitched));
       }
     auto context = made.executable->context();
     if (!context.ok()) {

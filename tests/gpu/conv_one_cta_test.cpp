@@ -1,11 +1,11 @@
 // Convolution tiles whose shape stands in their text, on a core (one_cta.h), against the
 // definition: every tile of an image, sums of a row of blocks, called one after another with
-// weights asked for ahead or not.
+// weights loaded ahead or not.
 #include "one_cta_wgmma.h"
 
 #include <random>
 
-#include "kernels/cuda/conv.h"
+#include "kernels/cuda/conv/conv.h"
 #include "kernels/kernels.h"
 
 #define OBK_RING 2
@@ -13,7 +13,7 @@
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wunused-function"
 #include "kernels/common/tiles.h"
-#include "kernels/cuda/conv.cuh"
+#include "kernels/cuda/conv/conv.cuh"
 #pragma GCC diagnostic pop
 
 namespace obelisk {
@@ -135,7 +135,7 @@ TEST_P(OneCta, ConvolvesAsDefined) {
   g.scratch = one_cta::shared + ring + 128 + c.pixels * pitch * 4;
   const int64_t all = c.out_height * c.out_width;
   std::vector<float> y(static_cast<size_t>(all * c.out));
-  int64_t asked_ahead = 0;
+  int64_t loaded_ahead = 0;
   one_cta::run(256, [&] {
     obk::ring_start(0, ring, pages, nullptr, 0);
     int64_t tile = 0;
@@ -148,11 +148,11 @@ TEST_P(OneCta, ConvolvesAsDefined) {
         if (tile % 2) {
           const kernels::WeightRange range = kernels::cuda_conv_weights(
               number, c.out, c.in, c.kernel_h, c.kernel_w, channel, channel + c.channels);
-          obk::ring_ask_ahead(obk::WeightPages::of_tile(
+          obk::ring_load_ahead(obk::WeightPages::of_tile(
               static_cast<const char*>(g.weights) + range.offset,
               static_cast<int>(range.bytes / range.group), static_cast<int>(range.group / 1024)));
           __syncthreads();
-          asked_ahead += threadIdx.x == 0;
+          loaded_ahead += threadIdx.x == 0;
         }
         c.tile(t);
         for (int64_t k = threadIdx.x; k < t.pixels * c.channels; k += 256)
@@ -185,7 +185,7 @@ INSTANTIATE_TEST_SUITE_P(Conv, OneCta, testing::ValuesIn(kCases),
                          [](const auto& info) { return std::string(info.param.name); });
 
 /// Tiles of kernels whose CTAs share a multiprocessor: pixels of all images in a row.
-struct Dealt {
+struct GridCase {
   const char* name;
   int64_t in, height, width, kernel_h, kernel_w, stride_h, stride_w, dilation_h, dilation_w, top,
       left, out_width, out_height, x_row, x_pixel, image;
@@ -194,45 +194,45 @@ struct Dealt {
   void (*begin)(const ObkConv&);
   void (*tile)(const ObkConv&);
 };
-void PrintTo(const Dealt& c, std::ostream* out) { *out << c.name; }
-#define DEALT(name, images, out, bfloat, in, h, w, kh, kw, sh, sw, dh, dw, top, left, wide, high, \
-              row, pixel, image, pixels, channels, residents)                                     \
-  Dealt {                                                                                         \
-    name, in, h, w, kh, kw, sh, sw, dh, dw, top, left, wide, high, row, pixel, image, pixels,     \
-        channels, images, out, bfloat,                                                            \
-        obk::conv_dealt_begin<                                                                    \
-            obk::ConvDealt<in, h, w, kh, kw, sh, sw, dh, dw, top, left, wide, high, row, pixel,   \
-                           image, pixels, channels, channels + 8, residents> >,                   \
-        obk::conv_dealt_tile<                                                                     \
-            bfloat, obk::ConvDealt<in, h, w, kh, kw, sh, sw, dh, dw, top, left, wide, high, row,  \
-                                   pixel, image, pixels, channels, channels + 8, residents> >     \
+void PrintTo(const GridCase& c, std::ostream* out) { *out << c.name; }
+#define GRID(name, images, out, bfloat, in, h, w, kh, kw, sh, sw, dh, dw, top, left, wide, high, \
+             row, pixel, image, pixels, channels, ctas_per_sm)                                   \
+  GridCase {                                                                                     \
+    name, in, h, w, kh, kw, sh, sw, dh, dw, top, left, wide, high, row, pixel, image, pixels,    \
+        channels, images, out, bfloat,                                                           \
+        obk::conv_grid_begin<                                                                    \
+            obk::ConvGrid<in, h, w, kh, kw, sh, sw, dh, dw, top, left, wide, high, row, pixel,   \
+                          image, pixels, channels, channels + 8, ctas_per_sm> >,                 \
+        obk::conv_grid_tile<                                                                     \
+            bfloat, obk::ConvGrid<in, h, w, kh, kw, sh, sw, dh, dw, top, left, wide, high, row,  \
+                                  pixel, image, pixels, channels, channels + 8, ctas_per_sm> >   \
   }
-const Dealt kDealt[] = {
-    DEALT("single_128x64", 2, 128, false, 64, 10, 14, 1, 1, 1, 1, 1, 1, 0, 0, 14, 10, 14 * 64, 64,
-          140 * 64, 128, 64, 2),
-    DEALT("single_long_128x128", 3, 128, true, 512, 7, 7, 1, 1, 1, 1, 1, 1, 0, 0, 7, 7, 7 * 512,
-          512, 49 * 512, 128, 128, 1),
-    DEALT("single_strided_64x64", 3, 128, false, 256, 14, 14, 1, 1, 2, 2, 1, 1, 0, 0, 7, 7,
-          14 * 256, 256, 196 * 256, 64, 64, 2),
-    DEALT("around_64x128", 3, 128, false, 128, 7, 7, 3, 3, 1, 1, 1, 1, 1, 1, 7, 7, 7 * 128, 128,
-          49 * 128, 64, 128, 1),
-    DEALT("around_strided_128x96", 3, 96, false, 64, 15, 14, 3, 3, 2, 2, 1, 1, 1, 1, 7, 8, 14 * 64,
-          64, 210 * 64, 128, 96, 2),
-    DEALT("pieces_128x48", 2, 96, true, 40, 9, 9, 1, 1, 1, 1, 1, 1, 0, 0, 9, 9, 9 * 56, 56, 90 * 56,
-          128, 48, 1),
-    DEALT("dilated_64x32", 2, 32, false, 24, 9, 31, 3, 5, 1, 2, 2, 1, 2, 2, 16, 9, 31 * 24, 24,
-          279 * 24, 64, 32, 2),
-    DEALT("row_128x80", 2, 160, true, 208, 2, 60, 1, 7, 1, 1, 1, 1, 0, 3, 60, 2, 60 * 208, 208,
-          120 * 208, 128, 80, 1),
-    DEALT("first_128x64", 2, 64, false, 3, 32, 32, 7, 7, 2, 2, 1, 1, 3, 3, 16, 16, 96, 3, 3072, 128,
-          64, 2),
-    DEALT("few_128x32", 2, 64, true, 4, 16, 16, 3, 3, 1, 1, 1, 1, 1, 1, 16, 16, 64, 4, 1024, 128,
-          32, 2),
+const GridCase kGridCases[] = {
+    GRID("single_128x64", 2, 128, false, 64, 10, 14, 1, 1, 1, 1, 1, 1, 0, 0, 14, 10, 14 * 64, 64,
+         140 * 64, 128, 64, 2),
+    GRID("single_long_128x128", 3, 128, true, 512, 7, 7, 1, 1, 1, 1, 1, 1, 0, 0, 7, 7, 7 * 512, 512,
+         49 * 512, 128, 128, 1),
+    GRID("single_strided_64x64", 3, 128, false, 256, 14, 14, 1, 1, 2, 2, 1, 1, 0, 0, 7, 7, 14 * 256,
+         256, 196 * 256, 64, 64, 2),
+    GRID("around_64x128", 3, 128, false, 128, 7, 7, 3, 3, 1, 1, 1, 1, 1, 1, 7, 7, 7 * 128, 128,
+         49 * 128, 64, 128, 1),
+    GRID("around_strided_128x96", 3, 96, false, 64, 15, 14, 3, 3, 2, 2, 1, 1, 1, 1, 7, 8, 14 * 64,
+         64, 210 * 64, 128, 96, 2),
+    GRID("pieces_128x48", 2, 96, true, 40, 9, 9, 1, 1, 1, 1, 1, 1, 0, 0, 9, 9, 9 * 56, 56, 90 * 56,
+         128, 48, 1),
+    GRID("dilated_64x32", 2, 32, false, 24, 9, 31, 3, 5, 1, 2, 2, 1, 2, 2, 16, 9, 31 * 24, 24,
+         279 * 24, 64, 32, 2),
+    GRID("row_128x80", 2, 160, true, 208, 2, 60, 1, 7, 1, 1, 1, 1, 0, 3, 60, 2, 60 * 208, 208,
+         120 * 208, 128, 80, 1),
+    GRID("first_128x64", 2, 64, false, 3, 32, 32, 7, 7, 2, 2, 1, 1, 3, 3, 16, 16, 96, 3, 3072, 128,
+         64, 2),
+    GRID("few_128x32", 2, 64, true, 4, 16, 16, 3, 3, 1, 1, 1, 1, 1, 1, 16, 16, 64, 4, 1024, 128, 32,
+         2),
 };
-class OneCtaDealt : public testing::TestWithParam<Dealt> {};
+class OneCtaConvGrid : public testing::TestWithParam<GridCase> {};
 
-TEST_P(OneCtaDealt, ConvolvesAsDefined) {
-  const Dealt& c = GetParam();
+TEST_P(OneCtaConvGrid, ConvolvesAsDefined) {
+  const GridCase& c = GetParam();
   const DType type = c.bfloat ? DType::bf16 : DType::f16;
   const auto number = static_cast<int32_t>(type);
   std::mt19937 random(5);
@@ -284,7 +284,7 @@ TEST_P(OneCtaDealt, ConvolvesAsDefined) {
           << "pixel " << pixel << " channel " << o;
     }
 }
-INSTANTIATE_TEST_SUITE_P(Conv, OneCtaDealt, testing::ValuesIn(kDealt),
+INSTANTIATE_TEST_SUITE_P(Conv, OneCtaConvGrid, testing::ValuesIn(kGridCases),
                          [](const auto& info) { return std::string(info.param.name); });
 
 }  // namespace

@@ -6,7 +6,7 @@
 #include <random>
 
 #include "device.h"
-#include "kernels/cuda/conv.h"
+#include "kernels/cuda/conv/conv.h"
 #include "kernels/kernels.h"
 #include "tf32.h"
 
@@ -14,8 +14,8 @@ namespace obelisk::runtime::cuda {
 namespace {
 
 constexpr const char* kText = R"cu(
-#include "barrier.cuh"
-#include "conv.cuh"
+#include "exec/barrier.cuh"
+#include "conv/conv.cuh"
 
 /* CTA b takes tiles b, b + grid, ... ; a tile's Y lies in shared memory and is then copied, or is
  * where it belongs. Shared memory: the ring, Y, the tile's scratch. */
@@ -39,7 +39,7 @@ static __device__ __forceinline__ void ask(const Job& job, int tile) {
   pages.pitch = (min(wide, (int)job.g.out_channels - channel) + 15) / 16 * 2;
   pages.groups = min(pages.pitch, (int)kConvPass / 8);
   pages.from = (const char*)job.g.weights + (int64_t)(channel / 8) * pages.chunks * 1024;
-  obk::ring_ask_ahead(pages);
+  obk::ring_load_ahead(pages);
 }
 template <int kType, bool kDepthwise>
 static __device__ __forceinline__ void one(const Job& job, int tile, char* shared) {
@@ -396,8 +396,9 @@ const std::vector<FixedTile> kFixedTiles = {
     {{8, 10, 3, 80, 3, 3, 1, 1, 1, 1, 1, 1, 1, 1}, 40, 64},
     {{8, 9, 64, 80, 3, 3, 1, 1, 1, 1, 1, 1, 1, 1}, 36, 64},
 };
-/* In bodies that are part of their kernel: conv_wide.cuh, conv_long.cuh, conv_first.cuh. */
-const std::vector<FixedTile> kLongTiles = {
+/* In bodies that are part of their kernel: conv_wgmma.cuh, conv_wgmma_pipelined.cuh,
+ * conv_first.cuh. */
+const std::vector<FixedTile> kPipelinedTiles = {
     {{28, 28, 128, 128, 3, 3, 1, 1, 1, 1, 1, 1, 1, 1}, 56, 128},
     {{14, 14, 256, 64, 3, 3, 1, 1, 1, 1, 1, 1, 1, 1}, 49, 64},
     {{28, 28, 256, 128, 1, 1, 2, 2}, 56, 128},
@@ -458,11 +459,12 @@ class ConvFixed : public testing::TestWithParam<int> {};
 TEST_P(ConvFixed, HasTheBitsOfAnyShape) {
   compare_with_any_shape(kFixedTiles, static_cast<DType>(GetParam()), "OBK_INLINED=0", "OBK_ANY=1");
 }
-class ConvLong : public testing::TestWithParam<int> {};
-TEST_P(ConvLong, HasTheBitsOfAnyShape) {
-  compare_with_any_shape(kLongTiles, static_cast<DType>(GetParam()), "OBK_INLINED=1", "OBK_ANY=1");
+class ConvPipelined : public testing::TestWithParam<int> {};
+TEST_P(ConvPipelined, HasTheBitsOfAnyShape) {
+  compare_with_any_shape(kPipelinedTiles, static_cast<DType>(GetParam()), "OBK_INLINED=1",
+                         "OBK_ANY=1");
 }
-INSTANTIATE_TEST_SUITE_P(Tiles, ConvLong, testing::Values(int{kObkF16}, int{kObkBf16}));
+INSTANTIATE_TEST_SUITE_P(Tiles, ConvPipelined, testing::Values(int{kObkF16}, int{kObkBf16}));
 INSTANTIATE_TEST_SUITE_P(Tiles, ConvFixed, testing::Values(int{kObkF16}, int{kObkBf16}));
 
 // Compiled wherever the device compiler is; no register may lie in memory.
@@ -479,17 +481,18 @@ TEST(ConvCompile, NoSpills) {
 
 // Tiles by wgmma: the assembler keeps its products apart from what waits for them. A test a tile:
 // each is a compilation.
-class ConvLongCompile : public testing::TestWithParam<size_t> {};
-TEST_P(ConvLongCompile, KeepsProductsApart) {
+class ConvPipelinedCompile : public testing::TestWithParam<size_t> {};
+TEST_P(ConvPipelinedCompile, KeepsProductsApart) {
   if (auto found = find_nvrtc(); !found.ok()) GTEST_SKIP() << found.error().text();
-  const FixedTile& tile = kLongTiles[GetParam()];
+  const FixedTile& tile = kPipelinedTiles[GetParam()];
   SCOPED_TRACE(fmt::format("{} pixels x {} channels of {}", tile.pixels, tile.channels, tile.c.in));
   auto cubin = compile_cubin(
       kText, "sm_90a", {define_of(DType::f16), cases_of({tile}), "OBK_RING=2", "OBK_INLINED=1"});
   ASSERT_TRUE(cubin.ok()) << cubin.error().text();
   EXPECT_EQ(cubin->log.find("(C75"), std::string::npos) << cubin->log;
 }
-INSTANTIATE_TEST_SUITE_P(Tiles, ConvLongCompile, testing::Range(size_t{0}, kLongTiles.size()));
+INSTANTIATE_TEST_SUITE_P(Tiles, ConvPipelinedCompile,
+                         testing::Range(size_t{0}, kPipelinedTiles.size()));
 
 TEST(ConvBench, Layers) {
   if (!getenv("OBELISK_GPU_BENCH")) GTEST_SKIP() << "OBELISK_GPU_BENCH is not set";

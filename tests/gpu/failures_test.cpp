@@ -180,7 +180,7 @@ APART(AWaitForAValueIsNamed) {
   ASSERT_TRUE(graph.ok());
   size_t silent = 0;
   Broken broken(*graph, "mono", true, [&](Program& program) {
-    CHECK(program.flows, "the decoder's token does not flow");
+    CHECK(program.dataflow, "the decoder's token is no dataflow program");
     const auto longest =
         std::max_element(program.lists.begin(), program.lists.end(),
                          [](const auto& a, const auto& b) { return a.size() < b.size(); });

@@ -8,13 +8,13 @@ namespace obelisk::runtime::cuda {
 namespace {
 
 constexpr char kFunctions[] = R"(
-#include "program.cuh"
+#include "exec/program.cuh"
 #include "dialect.h"
 extern "C" __global__ void functions(const float* a, const float* b, float* exps, float* quotients, float* erfs, int n) {
   const int i = blockIdx.x * blockDim.x + threadIdx.x;
   if (i >= n) return;
-  exps[i] = obk::exp_near(b[i]);
-  quotients[i] = obk::over_near(a[i], obk::divisor(b[i]));
+  exps[i] = obk::exp_approx(b[i]);
+  quotients[i] = obk::div_approx(a[i], obk::divisor(b[i]));
   erfs[i] = obk::one_plus_erf(b[i]);
 }
 )";

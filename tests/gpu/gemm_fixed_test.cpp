@@ -1,11 +1,11 @@
 // Product tiles of known shapes on the GPU: against sums in double, and bit for bit against the
 // tile that takes any shape. Whole and partial rows, few rows, k that is no multiple of 64, all of
-// k at once and in stages, more pages of weights than the ring holds, weights asked for ahead or
+// k at once and in stages, more pages of weights than the ring holds, weights loaded ahead or
 // not. Without a GPU they are only compiled.
 #include <random>
 
 #include "device.h"
-#include "kernels/cuda/gemm.h"
+#include "kernels/cuda/gemm/gemm.h"
 
 namespace obelisk::runtime::cuda {
 namespace {
@@ -24,8 +24,8 @@ const std::vector<FixedCase> kMixed = {
     {32, 1, 392, 392, 1},     {8, 5, 256, 256, 6},      {64, 40, 384, 384, 48},
     {16, 33, 128, 128, 33},   {32, 24, 16, 16, 24},
 };
-/* Both operands streamed: gemm_long.cuh. */
-const std::vector<FixedCase> kLong = {
+/* Both operands pipelined: gemm_wgmma_pipelined.cuh. */
+const std::vector<FixedCase> kPipelined = {
     {64, 128, 768, 776, 136},    {64, 128, 64, 64, 136},        {50, 160, 320, 320, 168},
     {64, 144, 1000, 1000, 152},  {64, 64, 2304, 2304, 72},      {64, 32, 2048, 2048, 40},
     {56, 112, 576, 576, 112},    {50, 72, 768, 768, 72},        {64, 96, 1536, 1536, 104},
@@ -38,8 +38,8 @@ const std::vector<FixedCase> kLong = {
 
 std::string text(const std::vector<FixedCase>& cases) {
   std::string all = R"cu(
-#include "gemm.cuh"
-template <int kRows, int kColumns, int kK, int kPitchA, int kPitchC, int kParts>
+#include "gemm/gemm.cuh"
+template <int kRows, int kColumns, int kK, int kPitchA, int kPitchC, int kSplitK>
 static __device__ __forceinline__ void both(const uint16_t* a, const char* packed, float* out,
                                             unsigned long long* wrong, int m, int n, int pages,
                                             int ahead) {
@@ -60,16 +60,16 @@ static __device__ __forceinline__ void both(const uint16_t* a, const char* packe
   const obk::WeightPages range =
       obk::WeightPages::of_tile(packed + (g.column >> 3) * chunks * 1024, groups, chunks);
   for (int repeat = 0; repeat < 3; ++repeat) {
-    if (ahead) obk::ring_ask_ahead(range);
+    if (ahead) obk::ring_load_ahead(range);
     for (int i = threadIdx.x; i < kRows * kPitchC; i += 256) c[i] = -7;
     __syncthreads();
-    OBK_GEMM_TILE_OF(OBK_TYPE, g, false, kRows, kColumns, kK, kPitchA, kPitchC, kParts);
+    OBK_GEMM_TILE_OF(OBK_TYPE, g, false, kRows, kColumns, kK, kPitchA, kPitchC, kSplitK);
     for (int i = threadIdx.x; i < kRows * kPitchC; i += 256)
       known[i] = c[i], c[i] = -7;
     __syncthreads();
-    if constexpr (kParts > 1)
-      obk::gemm_parts<OBK_TYPE == kObkBf16, obk::FixedShape<kRows, kColumns, kK, kPitchA, kPitchC,
-                                                            kParts>>(g);
+    if constexpr (kSplitK > 1)
+      obk::gemm_split_k<OBK_TYPE == kObkBf16, obk::FixedShape<kRows, kColumns, kK, kPitchA, kPitchC,
+                                                            kSplitK>>(g);
     else
       OBK_GEMM_TILE(OBK_TYPE, g);
     unsigned bad = 0;
@@ -116,7 +116,7 @@ TEST(GemmFixed, NeitherSpillsNorUsesLocalMemory) {
 }
 TEST(GemmLong, NeitherSpillsNorUsesLocalMemory) {
   if (auto found = find_nvrtc(); !found.ok()) GTEST_SKIP() << found.error().text();
-  expect_registers_alone(kLong);
+  expect_registers_alone(kPipelined);
 }
 
 void compare(std::vector<FixedCase> cases, int type) {
@@ -185,7 +185,7 @@ void compare(std::vector<FixedCase> cases, int type) {
 
 class Fixed : public testing::TestWithParam<int> {};
 TEST_P(Fixed, EqualsReferenceAndTheBitsOfAnyTile) { compare(kMixed, GetParam()); }
-TEST_P(Fixed, LongTilesEqualReferenceAndTheBitsOfAnyTile) { compare(kLong, GetParam()); }
+TEST_P(Fixed, LongTilesEqualReferenceAndTheBitsOfAnyTile) { compare(kPipelined, GetParam()); }
 
 INSTANTIATE_TEST_SUITE_P(Gemm, Fixed, testing::Values(int{kObkF16}, int{kObkBf16}),
                          [](const auto& info) { return info.param == kObkF16 ? "f16" : "bf16"; });

@@ -16,15 +16,15 @@ using std::max, std::min;
 #include "kernels/common/numbers.h"
 #include "kernels/common/tiles.h"
 typedef ObkWorker ObkLanes;
-#include "kernels/cuda/gemm.cuh"
+#include "kernels/cuda/gemm/gemm.cuh"
 #pragma GCC diagnostic pop
-#include "asked_product.h"
+#include "async_rows.h"
 
 namespace obelisk {
 namespace {
 
 constexpr bool kSmall =
-    OBK_GEMM_PANEL < 98304;  // as on a GPU with little shared memory and no ring
+    OBK_GEMM_SMEM_A < 98304;  // as on a GPU with little shared memory and no ring
 int64_t scratch_bytes(const ObkGemm& g) {
   return kSmall ? kernels::cuda_gemm_small_scratch_bytes(&g) : kernels::cuda_gemm_scratch_bytes(&g);
 }
@@ -35,14 +35,15 @@ constexpr int kPagesBytes = OBK_RING * 24576,
 struct Case {
   int m, n, k;
   enum { kRing, kWithStages, kRows, kColumns, kOdd } b = kRing;
-  int a_shift = 0;                                            // elements
-  bool transposed = false, accumulate = false, near = false;  // A; onto C; C in shared memory
+  int a_shift = 0;                                               // elements
+  bool transposed = false, accumulate = false, in_smem = false;  // A; onto C; C in shared memory
 };
 
 void check(const Case& c, unsigned slow) {
   SCOPED_TRACE(fmt::format("{} x {} x {}, B {}, A {} behind{}{}{}, slow {:#x}", c.m, c.n, c.k,
                            static_cast<int>(c.b), c.a_shift, c.transposed ? ", transposed" : "",
-                           c.accumulate ? ", onto C" : "", c.near ? ", near" : "", slow));
+                           c.accumulate ? ", onto C" : "", c.in_smem ? ", C in shared memory" : "",
+                           slow));
   std::mt19937 random(static_cast<unsigned>(c.m * 7 + c.n * 3 + c.k));
   std::uniform_real_distribution<float> uniform(-1, 1);
   const auto half = [&] {
@@ -88,23 +89,23 @@ void check(const Case& c, unsigned slow) {
   g.b = packed ? weights : b, g.b_row = b_row, g.b_col = b_col;
   g.scratch = one_cta::shared + kScratch;
   const int64_t scratch = scratch_bytes(g);
-  float* const near =
+  float* const in_smem =
       reinterpret_cast<float*>(one_cta::shared + kScratch + (scratch + 1023) / 1024 * 1024);
-  g.c = c.near ? near : out.data(), g.c_row = pitch;
+  g.c = c.in_smem ? in_smem : out.data(), g.c_row = pitch;
   one_cta::rests = [&](int warp, int round) { return (slow >> warp & 1) != 0 && round % 12 != 0; };
   one_cta::run(OBK_THREADS, [&] {
     obk::ring_start(0, kPagesBytes, c.b == Case::kRing ? OBK_RING : 0, nullptr, 0);
-    if (c.near)
-      for (int k = threadIdx.x; k < c.m * pitch; k += OBK_THREADS) near[k] = 3.0f;
+    if (c.in_smem)
+      for (int k = threadIdx.x; k < c.m * pitch; k += OBK_THREADS) in_smem[k] = 3.0f;
     obk::gemm_tile<kObkF16>(nullptr, g);
-    if (c.near)
+    if (c.in_smem)
       for (int k = threadIdx.x; k < c.m * pitch; k += OBK_THREADS)
-        out[static_cast<size_t>(k)] = near[k];
+        out[static_cast<size_t>(k)] = in_smem[k];
     obk::ring_finish();
   });
   one_cta::rests = nullptr;
   const auto untouched = [](char byte) { return byte == '\xff'; };
-  if (!c.near) {
+  if (!c.in_smem) {
     EXPECT_TRUE(std::all_of(one_cta::shared + kScratch + scratch,
                             one_cta::shared + one_cta::kSharedBytes, untouched))
         << "more than its scratch is written";

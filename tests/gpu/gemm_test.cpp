@@ -9,18 +9,18 @@
 #include <sstream>
 
 #include "device.h"
-#include "kernels/cuda/gemm.h"
+#include "kernels/cuda/gemm/gemm.h"
 #include "tf32.h"
 
 namespace obelisk::runtime::cuda {
 namespace {
 
 constexpr const char* kText = R"cu(
-#include "gemm.cuh"
+#include "gemm/gemm.cuh"
 
 struct Job {
   ObkGemm g;          /* c: the place in global memory */
-  const char* weights; /* to ask for ahead, or null */
+  const char* weights; /* to request ahead, or null */
   int32_t groups, chunks;
   int32_t flags;      /* 1: through shared memory, 2: A staged in shared memory, 4: compare */
   int32_t wave;
@@ -63,7 +63,7 @@ extern "C" __global__ void __launch_bounds__(256, 1)
   auto ahead = [&](int next) {
     if (begin == end) return; /* a CTA without jobs */
     const Job& j = jobs[next < end ? next : begin];
-    if (j.weights) obk::ring_ask_ahead(obk::WeightPages::of_tile(j.weights, j.groups, j.chunks));
+    if (j.weights) obk::ring_load_ahead(obk::WeightPages::of_tile(j.weights, j.groups, j.chunks));
   };
   for (int repeat = 0; repeat < repeats; ++repeat) {
     for (int at = begin; at < end; ++at) {
@@ -184,7 +184,7 @@ extern "C" __global__ void __launch_bounds__(256, 1)
     if (mine && ahead) {
       own.from = weights + (int64_t)((p + 1) % layers) * layer_bytes +
                  (int64_t)column / 8 * own.chunks * 1024;
-      obk::ring_ask_ahead(own);
+      obk::ring_load_ahead(own);
     }
     barrier.wait();
   }
@@ -370,7 +370,7 @@ struct Jobs {
         jobs.push_back(job);
       }
   }
-  /// Deals the jobs to the SMs in turn and runs them. Microseconds.
+  /// Assigns the jobs to the SMs in turn and runs them. Microseconds.
   double run(int pages, int repeats, uint64_t* wrong) {
     const int sms = g.gpu.sms;
     int waves = 1;

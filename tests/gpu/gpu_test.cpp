@@ -193,7 +193,7 @@ const Case kCases[] = {
   out %11 "h"
   out %12 "c"
 })"},
-    {"lstm_team", R"(graph "g" {
+    {"lstm_gang", R"(graph "g" {
   in %0 "fed": f32[9,1,2048]
   in %1 "r": FLOAT[2,1024,256]
   in %4 "h": FLOAT[2,1,256]
@@ -224,7 +224,7 @@ const Case kCases[] = {
   out %11 "h"
   out %12 "c"
 })"},
-    {"gru_team", R"(graph "g" {
+    {"gru_gang", R"(graph "g" {
   in %0 "fed": f32[30,2,768]
   in %1 "r": FLOAT[1,768,256]
   in %2 "b": f32[1,256]
@@ -300,7 +300,7 @@ graph::Graph long_sum(DType type, int64_t rows, int64_t depth, int64_t columns, 
   auto split = passes::split_products(
       std::move(graph), [&](DType, int64_t, int64_t, int64_t) { return parts; },
       [](int64_t of, int64_t, int64_t) {
-        return of >= stitch::kFewestStreamedRows && of < stitch::kMostStreamedRows;
+        return of >= stitch::kFewestPipelinedRows && of < stitch::kMostPipelinedRows;
       });
   CHECK(split.ok(), "{}", split.error().text());
   return std::move(*split);
@@ -335,15 +335,15 @@ graph::Graph chain_of_products(DType type, int64_t rows, int64_t depth, int64_t 
   return graph;
 }
 
-class Asked : public testing::TestWithParam<const char*> {};
-class Streamed : public testing::TestWithParam<const char*> {};
+class AsyncRows : public testing::TestWithParam<const char*> {};
+class PipelinedGemm : public testing::TestWithParam<const char*> {};
 
 /// Graphs of so many rows, whose first output's rows are the same however many there are, and all
-/// bits from run to run (OBELISK_GPU_RUNS of them). `streamed`: kernels of their own that one of
+/// bits from run to run (OBELISK_GPU_RUNS of them). `pipelined`: kernels of their own that one of
 /// more than 32 rows has, in clusters of `parts`.
-void expect_streamed(const std::function<graph::Graph(DType, int64_t rows)>& graph_of,
-                     const std::string& name, const std::vector<int64_t>& all_rows, int streamed,
-                     int parts) {
+void expect_pipelined(const std::function<graph::Graph(DType, int64_t rows)>& graph_of,
+                      const std::string& name, const std::vector<int64_t>& all_rows, int pipelined,
+                      int parts) {
   if (auto found = find_nvrtc(); !found.ok()) GTEST_SKIP() << found.error().text();
   const DType type = name == "f16" ? DType::f16 : DType::bf16;
   std::vector<Tensor> before;
@@ -360,8 +360,8 @@ void expect_streamed(const std::function<graph::Graph(DType, int64_t rows)>& gra
     for (size_t at = source->find(numbers); at != std::string::npos;
          at = source->find(numbers, at + 1))
       ++clusters;
-    EXPECT_EQ(found, rows > 32 ? streamed : 0);
-    EXPECT_EQ(clusters, rows > 32 ? parts > 1 ? 1 : streamed : 0);
+    EXPECT_EQ(found, rows > 32 ? pipelined : 0);
+    EXPECT_EQ(clusters, rows > 32 ? parts > 1 ? 1 : pipelined : 0);
     auto executable = load_cuda(program, {.cache_dir = "off", .watchdog = true});
     ASSERT_TRUE(executable.ok()) << executable.error().text();
     for (const KernelReport& kernel : (*(*executable)->device()).kernels)
@@ -405,22 +405,22 @@ void expect_streamed(const std::function<graph::Graph(DType, int64_t rows)>& gra
 // Products of some rows have kernels of their own in a graph of kernels: right, the same bits from
 // run to run, and a row's bits do not depend on how many rows there are, below and above the number
 // where such kernels begin.
-TEST_P(Streamed, EqualInterpreterAndRowsKeepTheirBits) {
-  expect_streamed([](DType type, int64_t rows) { return two_products(type, rows, 192, 320); },
-                  GetParam(), {24, 50, 197}, 2, 1);
+TEST_P(PipelinedGemm, EqualInterpreterAndRowsKeepTheirBits) {
+  expect_pipelined([](DType type, int64_t rows) { return two_products(type, rows, 192, 320); },
+                   GetParam(), {24, 50, 197}, 2, 1);
 }
 
 // So have those of a long k, whose parts a cluster computes: one round of clusters, several, a last
 // tile of few rows, one of few columns.
-TEST_P(Streamed, ClustersAddPartsInOrder) {
-  expect_streamed([](DType type, int64_t rows) { return long_sum(type, rows, 3072, 768, 4); },
-                  GetParam(), {24, 50, 197}, 1, 4);
-  expect_streamed([](DType type, int64_t rows) { return long_sum(type, rows, 1024, 1024, 4); },
-                  GetParam(), {128, 500}, 1, 4);
-  expect_streamed([](DType type, int64_t rows) { return long_sum(type, rows, 1024, 96, 2); },
-                  GetParam(), {24, 50, 70}, 1, 2);
-  expect_streamed([](DType type, int64_t rows) { return long_sum(type, rows, 1152, 200, 3); },
-                  GetParam(), {24, 33, 150}, 1, 3);
+TEST_P(PipelinedGemm, ClustersAddPartsInOrder) {
+  expect_pipelined([](DType type, int64_t rows) { return long_sum(type, rows, 3072, 768, 4); },
+                   GetParam(), {24, 50, 197}, 1, 4);
+  expect_pipelined([](DType type, int64_t rows) { return long_sum(type, rows, 1024, 1024, 4); },
+                   GetParam(), {128, 500}, 1, 4);
+  expect_pipelined([](DType type, int64_t rows) { return long_sum(type, rows, 1024, 96, 2); },
+                   GetParam(), {24, 50, 70}, 1, 2);
+  expect_pipelined([](DType type, int64_t rows) { return long_sum(type, rows, 1152, 200, 3); },
+                   GetParam(), {24, 33, 150}, 1, 3);
 }
 /// a = tanh(x) A + r, y = gelu(norm(a) U + b), z = y V + norm(a): the norm goes through U and is
 /// told again for the residual.
@@ -460,18 +460,19 @@ graph::Graph folded_norm(DType type, int64_t rows, int64_t width, int64_t column
 
 // A norm whose statistics the product behind it joins from what the product before it left; of few
 // rows by other tiles, the same bits.
-TEST_P(Streamed, NormsGoThroughProducts) {
-  expect_streamed([](DType type, int64_t rows) { return folded_norm(type, rows, 768, 320, true); },
-                  GetParam(), {1, 24, 50, 128}, 3, 1);
-  expect_streamed([](DType type, int64_t rows) { return folded_norm(type, rows, 192, 128, false); },
-                  GetParam(), {40, 197}, 3, 1);
+TEST_P(PipelinedGemm, NormsGoThroughProducts) {
+  expect_pipelined([](DType type, int64_t rows) { return folded_norm(type, rows, 768, 320, true); },
+                   GetParam(), {1, 24, 50, 128}, 3, 1);
+  expect_pipelined(
+      [](DType type, int64_t rows) { return folded_norm(type, rows, 192, 128, false); }, GetParam(),
+      {40, 197}, 3, 1);
 }
-INSTANTIATE_TEST_SUITE_P(Types, Streamed, testing::Values("f16", "bf16"));
+INSTANTIATE_TEST_SUITE_P(Types, PipelinedGemm, testing::Values("f16", "bf16"));
 
 // In one kernel a product's rows of A come by maps as soon as the wave before has ended: right, the
 // same bits from run to run (OBELISK_GPU_RUNS of them), beside others' rows, at each layer of a
 // chain that reuses its memory, of tiles that are not whole, of two contexts at once.
-TEST_P(Asked, RowsComeByMapsAndKeepTheirBits) {
+TEST_P(AsyncRows, RowsComeByMapsAndKeepTheirBits) {
   if (auto found = find_nvrtc(); !found.ok()) GTEST_SKIP() << found.error().text();
   const DType type = GetParam() == std::string("f16") ? DType::f16 : DType::bf16;
   std::string skipped;
@@ -481,10 +482,10 @@ TEST_P(Asked, RowsComeByMapsAndKeepTheirBits) {
       SCOPED_TRACE(fmt::format("{} x {} x {}", rows, columns, depth));
       const graph::Graph graph = chain_of_products(type, rows, depth, columns, 2);
       auto program = program_of(graph, "mono", true);
-      int asked = 0;
-      for (const auto& body : program->bodies) asked += body.traits.asked_rows.has_value();
+      int issued = 0;
+      for (const auto& body : program->bodies) issued += body.traits.async_rows.has_value();
       if (program->target == "sm_90a" && rows != 121) {
-        EXPECT_EQ(asked > 0, rows > 48);
+        EXPECT_EQ(issued > 0, rows > 48);
       }
       auto executable = load_cuda(program, {.cache_dir = "off", .watchdog = true});
       ASSERT_TRUE(executable.ok()) << executable.error().text();
@@ -534,7 +535,7 @@ TEST_P(Asked, RowsComeByMapsAndKeepTheirBits) {
   }
   if (!skipped.empty()) GTEST_SKIP() << "compiled, not run: " << skipped;
 }
-INSTANTIATE_TEST_SUITE_P(Types, Asked, testing::Values("f16", "bf16"));
+INSTANTIATE_TEST_SUITE_P(Types, AsyncRows, testing::Values("f16", "bf16"));
 
 /// Each of them is a kernel where a program is a graph of kernels.
 int works_with_tasks(const Program& program) {
@@ -613,11 +614,11 @@ TEST_P(Programs, EqualInterpreter) {
   if (!skipped.empty()) GTEST_SKIP() << "compiled for sm_90a, not run: " << skipped;
 }
 
-// ---- teams
+// ---- gangs
 // ---------------------------------------------------------------------------------------
-/// 10^5 steps of teams while other SMs stream weights, and four contexts at once: every run gives
+/// 10^5 steps of gangs while other SMs stream weights, and four contexts at once: every run gives
 /// the bits of the first. OBELISK_GPU_RUNS sets how many runs of 512 steps.
-TEST(Teams, WordsAreRightUnderLoad) {
+TEST(Gangs, WordsAreRightUnderLoad) {
   if (auto gpu = first_gpu(); !gpu.ok()) GTEST_SKIP() << gpu.error().text();
   if (auto found = find_nvrtc(); !found.ok()) GTEST_SKIP() << found.error().text();
   std::string text = R"(graph "g" {
@@ -677,8 +678,8 @@ TEST(Teams, WordsAreRightUnderLoad) {
 /// A token of a decoder whose words carry their readiness from SM to SM (schedule/dataflow.h):
 /// right, and the same bits from run to run (OBELISK_GPU_RUNS of them) and in several contexts at
 /// once.
-class Flowing : public testing::TestWithParam<const char*> {};
-TEST_P(Flowing, EqualInterpreterInAllContexts) {
+class Dataflow : public testing::TestWithParam<const char*> {};
+TEST_P(Dataflow, EqualInterpreterInAllContexts) {
   if (auto found = find_nvrtc(); !found.ok()) GTEST_SKIP() << found.error().text();
   const std::string name = GetParam();
   const DType type = name.starts_with("f16") ? DType::f16 : DType::bf16;
@@ -689,14 +690,14 @@ TEST_P(Flowing, EqualInterpreterInAllContexts) {
   auto graph = passes::merge_gates(std::move(*early));
   ASSERT_TRUE(graph.ok());
   auto program = program_of(*graph, "mono", true);
-  ASSERT_TRUE(program->flows);
+  ASSERT_TRUE(program->dataflow);
   auto executable = load_cuda(program, {.cache_dir = "off", .watchdog = true});
   ASSERT_TRUE(executable.ok()) << executable.error().text();
   EXPECT_EQ((*executable)->device()->barriers, 0);
   auto quick = load_cuda(program, {.cache_dir = "off"});
   ASSERT_TRUE(quick.ok()) << quick.error().text();
   for (const KernelReport& kernel : (*(*quick)->device()).kernels)
-    EXPECT_LE(kernel.spill_bytes, 64) << kernel.name << " keeps registers in far memory";
+    EXPECT_LE(kernel.spill_bytes, 64) << kernel.name << " spills registers to local memory";
   auto context = (*executable)->context();
   if (!context.ok()) {
     ASSERT_EQ(context.error().code, Code::kDevice) << context.error().text();
@@ -729,7 +730,7 @@ TEST_P(Flowing, EqualInterpreterInAllContexts) {
   for (std::thread& thread : threads) thread.join();
   EXPECT_EQ(wrong, 0);
 }
-INSTANTIATE_TEST_SUITE_P(Types, Flowing,
+INSTANTIATE_TEST_SUITE_P(Types, Dataflow,
                          testing::Values("f16", "bf16", "f16, past narrow", "f16, uneven words"));
 
 class Contexts : public testing::TestWithParam<const char*> {

@@ -17,7 +17,7 @@ T minimum(T a, T b) {
   return b < a ? b : a;
 }
 }  // namespace obk
-#include "kernels/cuda/joins.cuh"
+#include "kernels/cuda/core/joins.cuh"
 #pragma GCC diagnostic pop
 
 namespace obelisk {

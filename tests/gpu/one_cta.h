@@ -11,7 +11,7 @@
 //
 // A fiber runs until it waits; one_cta::rests lets warps fall behind. What a real machine adds,
 // orders of memory between threads that do not meet, is not seen here. Copies are done when they
-// are asked for, those of single threads (copy16) with OBELISK_LATE_COPIES=1 not before their
+// are requested, those of single threads (copy16) with OBELISK_LATE_COPIES=1 not before their
 // thread waits for their group, and only inside memory that one_cta::readable names.
 #pragma once
 
@@ -164,7 +164,7 @@ struct RowsMap {
   const char* at;
   int64_t rows, pitch, blocks, together;
 };
-/// What bulk_prefetch asked for.
+/// What bulk_prefetch requested.
 inline std::vector<std::pair<const char*, uint32_t>> prefetched;
 
 /// What each lane brings, seen by all of its warp.
@@ -413,7 +413,7 @@ OBK_DEVICE uint64_t poll_relaxed(const uint64_t* counter) { return *counter; }
 OBK_DEVICE uint32_t sm_id() { return 0; }
 OBK_DEVICE int64_t clock_cycles() { return 0; }
 OBK_DEVICE uint32_t take_ticket(uint32_t* counter) { return (*counter)++; }
-OBK_DEVICE float exp2_near(float x) { return std::exp2(x); }
+OBK_DEVICE float exp2_approx(float x) { return std::exp2(x); }
 OBK_DEVICE void named_barrier(int name, int threads) { one_cta::named[name].meet(threads); }
 OBK_DEVICE uint32_t shared_address(const void* p) {
   CHECK(__isShared(p), "not an address of shared memory");
@@ -435,11 +435,11 @@ OBK_DEVICE bool mbarrier_try(uint32_t bar, uint32_t parity) {
   return false;
 }
 OBK_DEVICE bool mbarrier_test(uint32_t bar, uint32_t parity) { return mbarrier_try(bar, parity); }
-OBK_DEVICE uint32_t near_address(uint32_t shared, int rank) {
+OBK_DEVICE uint32_t dsmem_address(uint32_t shared, int rank) {
   CHECK(rank >= 0 && rank < static_cast<int>(one_cta::members.size()), "CTA {} of a cluster", rank);
   return shared | static_cast<uint32_t>(rank + 1) << 24;
 }
-OBK_DEVICE void store_near(uint32_t to, const void* values, int bytes, uint32_t bar) {
+OBK_DEVICE void store_dsmem(uint32_t to, const void* values, int bytes, uint32_t bar) {
   const int rank = static_cast<int>(to >> 24) - 1;
   CHECK(rank >= 0 && bar >> 24 == to >> 24, "an mbarrier counts what comes beside it");
   to &= 0xffffff, bar &= 0xffffff;
@@ -450,12 +450,12 @@ OBK_DEVICE void store_near(uint32_t to, const void* values, int bytes, uint32_t 
   one_cta::Bar& counts = (own ? one_cta::bars : other.bars).at(bar);
   counts.bytes -= bytes, counts.look();
 }
-OBK_DEVICE void store_near8(uint32_t to, float a, float b, uint32_t bar) {
+OBK_DEVICE void store_dsmem8(uint32_t to, float a, float b, uint32_t bar) {
   const float values[] = {a, b};
-  store_near(to, values, 8, bar);
+  store_dsmem(to, values, 8, bar);
 }
-OBK_DEVICE void store_near16(uint32_t to, const uint32_t (&words)[4], uint32_t bar) {
-  store_near(to, words, 16, bar);
+OBK_DEVICE void store_dsmem16(uint32_t to, const uint32_t (&words)[4], uint32_t bar) {
+  store_dsmem(to, words, 16, bar);
 }
 OBK_DEVICE void cluster_arrive() {
   one_cta::Fiber& fiber = one_cta::fibers[threadIdx.x];
@@ -496,7 +496,7 @@ OBK_DEVICE void bulk_copy_to_all(uint32_t to, const void* from, uint32_t bytes, 
   CHECK(ctas >> one_cta::members.size() == 0, "CTAs {:#x} of a cluster of {}", ctas,
         one_cta::members.size());
 }
-OBK_DEVICE void mbarrier_arrive_near(uint32_t bar) {
+OBK_DEVICE void mbarrier_arrive_dsmem(uint32_t bar) {
   const int rank = static_cast<int>(bar >> 24) - 1;
   CHECK(rank >= 0, "not an address of a CTA");
   one_cta::Bar& counts =
@@ -600,7 +600,7 @@ OBK_DEVICE void load_matrices(uint32_t (&r)[4], uint32_t address) {
   const one_cta::Lane* lanes = one_cta::exchange({{address}});
   for (int k = 0; k < 4; ++k) r[k] = matrix_word(lanes, k);
 }
-OBK_DEVICE void load_matrices_turned(uint32_t (&r)[4], uint32_t address) {
+OBK_DEVICE void load_matrices_transposed(uint32_t (&r)[4], uint32_t address) {
   const one_cta::Lane* lanes = one_cta::exchange({{address}});
   const uint32_t lane = threadIdx.x % 32;
   for (uint32_t k = 0; k < 4; ++k) {

@@ -3,7 +3,7 @@
 //   #include "one_cta.h"
 //   #include "one_cta_wgmma.h"      before device headers: tiles by wgmma are taken
 //
-// A product is done when it is asked for, so one that is waited for too late, or whose operands are
+// A product is done when it is requested, so one that is waited for too late, or whose operands are
 // written too early, is not seen here.
 #pragma once
 

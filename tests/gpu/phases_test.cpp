@@ -11,7 +11,7 @@ namespace obelisk::runtime::cuda {
 namespace {
 
 constexpr const char* kText = R"cu(
-#include "barrier.cuh"
+#include "exec/barrier.cuh"
 
 /* Where idle CTAs are wanted: three phases in eight, each its own. */
 __device__ inline bool idle_in(int idle, int cta, int phase) {

@@ -1,7 +1,7 @@
 // One kernel with barriers (program.cuh) as one of two CTAs on a core (one_cta.h): a list of tasks,
 // several in a wave, waves without any, products whose rows come by maps, whose pages are more than
 // the ring's, next to one another and behind tasks without weights; the other CTA arrives some
-// looks later. Sums in their order, bit by bit; no row is asked for before both have left the wave
+// looks later. Sums in their order, bit by bit; no row is requested before both have left the wave
 // before; warps fall behind, copies come late.
 #include "one_cta_wgmma.h"
 
@@ -34,9 +34,9 @@ static ObkTask* task_places() {
   return reinterpret_cast<ObkTask*>(one_cta::shared + one_cta::kSharedBytes - kBars - kTaskPlaces);
 }
 }  // namespace obk
-#include "kernels/cuda/program.cuh"
+#include "kernels/cuda/exec/program.cuh"
 #pragma GCC diagnostic pop
-#include "asked_product.h"
+#include "async_rows.h"
 
 namespace obelisk {
 namespace {
@@ -52,7 +52,7 @@ struct Products {
   Product& of(int body) { return body == kHigh ? high : body == kWide ? wide : small; }
 };
 Products* products;
-int asked;
+int issued;
 
 /// A product's body.
 template <int kRows, int kColumns, int kK, int kTogether>
@@ -61,9 +61,9 @@ void tile(const ObkTask* t, Product& p) {
   using S = obk::FixedShape<kRows, kColumns, kK, kK, kPitch>;
   char* const c = one_cta::shared + kScratch;
   char* const at = c + kRows * kPitch * 4;
-  const obk::AskedRows<true, kTogether, S> rows(p.map, kAbove + static_cast<int>(t->r0),
+  const obk::AsyncRows<true, kTogether, S> rows(p.map, kAbove + static_cast<int>(t->r0),
                                                 kBefore / 64, at);
-  static_assert(rows.kAsks);
+  static_assert(rows.kAsync);
   rows.ask();
   rows.begin();
   ObkGemm g = {};
@@ -112,8 +112,8 @@ uint64_t run(const std::vector<Entry>& list, int waves, unsigned slow) {
   };
   one_cta::copies_rows = [&] {
     CHECK(counter % 2 == 0 && threadIdx.x == 0,
-          "rows are asked for before the other CTA has left the wave");
-    ++asked;
+          "rows are requested before the other CTA has left the wave");
+    ++issued;
   };
   one_cta::rests = [&](int warp, int round) { return (slow >> warp & 1) != 0 && round % 12 != 0; };
   memset(one_cta::shared, 0xff, sizeof one_cta::shared);
@@ -142,9 +142,9 @@ TEST(OneCtaProgram, AListOfTasksInWaves) {
   for (const unsigned slow : {0u, 0x01u, 0x06u, 0x90u, 0xfeu}) {
     SCOPED_TRACE(fmt::format("slow {:#x}", slow));
     Products all;
-    products = &all, asked = 0;
+    products = &all, issued = 0;
     EXPECT_EQ(run(list, kWaves, slow), 10u + 2 * (kWaves - 1));
-    EXPECT_EQ(asked, 4 * 4 + 2 * 4 + 2 * 3);
+    EXPECT_EQ(issued, 4 * 4 + 2 * 4 + 2 * 3);
     expect_sums(all.high, 200), expect_sums(all.wide, 128), expect_sums(all.small, 64);
   }
 }
@@ -152,11 +152,11 @@ TEST(OneCtaProgram, AListOfTasksInWaves) {
 // A CTA without tasks, and one whose first and last come late, arrive as often as others.
 TEST(OneCtaProgram, ListsOfFewTasksArriveAsOften) {
   Products all;
-  products = &all, asked = 0;
+  products = &all, issued = 0;
   EXPECT_EQ(run({}, 7, 0), 10u + 2 * 6);
   EXPECT_EQ(run({{3, kWide, 0, 64}}, 7, 0x81), 10u + 2 * 6);
   EXPECT_EQ(run({{0, kWide, 64, 128}, {6, kPlain, 0, 1}}, 7, 0), 10u + 2 * 6);
-  EXPECT_EQ(asked, 8);
+  EXPECT_EQ(issued, 8);
   expect_sums(all.wide, 128);
 }
 

@@ -55,7 +55,7 @@ inline std::shared_ptr<Program> program_of(const graph::Graph& graph,
   strategy.min_grid_bytes = {
       *granularity == machine::Granularity::kStitch && !own ? 1 : 0};  // as only long works are
   stitch::Options options;
-  options.stitch = strategy.stitches(), options.tiles = tiles, options.teams = true;
+  options.stitch = strategy.stitches(), options.tiles = tiles, options.gangs = true;
   const stitch::Plan plan = stitch::plan(graph, *device, strategy, options);
   const schedule::TaskGraph tasks = schedule::build(graph, plan, *device, strategy);
   const Status valid = schedule::validate(graph, plan, tasks);

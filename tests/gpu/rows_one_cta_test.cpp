@@ -1,6 +1,6 @@
 // Products of one kernel whose rows come by maps (rows.cuh) on a core (one_cta.h): a list of tasks
 // one after another in one CTA, against sums in the order of gemm_mma.cuh, bit by bit: tiles of few
-// and of many copies in turns, of few rows and columns, weights of which two pages are asked for
+// and of many copies in turns, of few rows and columns, weights of which two pages are requested
 // ahead. Nothing of A may be read before the wave before has ended. And tiles beside whose threads
 // copy A themselves (gemm_fixed.cuh).
 #include "one_cta_wgmma.h"
@@ -14,7 +14,7 @@
 #pragma GCC diagnostic ignored "-Wunused-function"
 #include "kernels/common/abi.h"
 #include "kernels/common/tiles.h"
-#include "kernels/cuda/gemm_wide.cuh"
+#include "kernels/cuda/gemm/gemm_wgmma.cuh"
 typedef ObkWorker ObkLanes;
 
 namespace obk {
@@ -24,16 +24,16 @@ static void gemm_tile(ObkLanes*, const ObkGemm& g) {
   CHECK(g.n % 2 == 1, "a tile of {} columns takes the way of any shape", g.n);
   if (threadIdx.x == 0) ++of_any_shape;
 }
-template <int kType, typename S, bool kInlined, bool kSure>
+template <int kType, typename S, bool kInlined, bool kAligned>
 static void gemm_tile_of(ObkLanes* w, const ObkGemm& g) {
   gemm_tile<kType>(w, g);
 }
 constexpr int kBars = 512;  // bytes behind all else
 static uint32_t row_bars() { return one_cta::kSharedBytes - kBars; }
 }  // namespace obk
-#include "kernels/cuda/rows.cuh"
+#include "kernels/cuda/exec/rows.cuh"
 #pragma GCC diagnostic pop
-#include "asked_product.h"
+#include "async_rows.h"
 
 namespace obelisk {
 namespace {
@@ -47,14 +47,14 @@ template <int kRows, int kColumns, int kK, int kTogether>
 void task(Product& p, int r0, int r1) {
   constexpr int kPitch = kColumns + 8;
   using S = obk::FixedShape<kRows, kColumns, kK, kK, kPitch>;
-  obk::ring_ask_ahead(obk::WeightPages::of_tile(p.weights(), S::kGroups, S::kChunks),
-                      obk::kPacedPages);
+  obk::ring_load_ahead(obk::WeightPages::of_tile(p.weights(), S::kGroups, S::kChunks),
+                       obk::kPacedPages);
   if (threadIdx.x == 0) ended = false;
   __syncthreads();
   char* const c = one_cta::shared + kScratch;
   char* const at = c + kRows * kPitch * 4;
-  const obk::AskedRows<true, kTogether, S> rows(p.map, kAbove + r0, kBefore / 64, at);
-  static_assert(rows.kAsks);
+  const obk::AsyncRows<true, kTogether, S> rows(p.map, kAbove + r0, kBefore / 64, at);
+  static_assert(rows.kAsync);
   if (threadIdx.x == 0) ended = true;  // the count is what it waits for: poll_acquire gives 0
   rows.ask(), rows.begin();
   ObkGemm g = {};
@@ -75,11 +75,11 @@ void task(Product& p, int r0, int r1) {
 void narrower(Product& p) {
   using S = obk::FixedShape<64, 48, 384, 384, 56>;
   using Last = obk::FixedShape<64, 31, 384, 384, 56>;
-  obk::ring_ask_ahead(obk::WeightPages::of_tile(p.weights(), Last::kGroups, Last::kChunks),
-                      obk::kPacedPages);
+  obk::ring_load_ahead(obk::WeightPages::of_tile(p.weights(), Last::kGroups, Last::kChunks),
+                       obk::kPacedPages);
   if (threadIdx.x == 0) ended = true;
   __syncthreads();
-  const obk::AskedRows<true, 1, S> rows(p.map, kAbove, kBefore / 64, one_cta::shared + kScratch);
+  const obk::AsyncRows<true, 1, S> rows(p.map, kAbove, kBefore / 64, one_cta::shared + kScratch);
   rows.ask(), rows.begin();
   ObkGemm g = {};
   g.m = 64, g.n = 31, g.k = 384;
@@ -87,7 +87,7 @@ void narrower(Product& p) {
   __syncthreads();
 }
 
-TEST(AskedRows, TilesOfFewAndManyCopiesInTurns) {
+TEST(AsyncRows, TilesOfFewAndManyCopiesInTurns) {
   for (const int slow : {0, 0x01, 0x90}) {  // warps that fall behind: who asks, others
     Product wide = product_of(64 + 50, 48, 768, 64, 3, 1),
             narrow = product_of(64, 32, 192, 64, 1, 2),
@@ -98,11 +98,11 @@ TEST(AskedRows, TilesOfFewAndManyCopiesInTurns) {
     one_cta::rests = [&](int warp, int round) {
       return (slow >> warp & 1) != 0 && round % 12 != 0;
     };
-    int asked = 0;
+    int issued = 0;
     obk::of_any_shape = 0;
     one_cta::copies_rows = [&] {
-      CHECK(ended && threadIdx.x == 0, "rows are asked for before the wave before has ended");
-      ++asked;
+      CHECK(ended && threadIdx.x == 0, "rows are requested before the wave before has ended");
+      ++issued;
     };
     memset(one_cta::shared, 0xff, sizeof one_cta::shared);
     one_cta::run(OBK_THREADS, [&] {
@@ -119,7 +119,7 @@ TEST(AskedRows, TilesOfFewAndManyCopiesInTurns) {
       obk::ring_finish();
     });
     one_cta::copies_rows = nullptr, one_cta::rests = nullptr;
-    EXPECT_EQ(asked, 4 + 3 + 6 + 6 + 5 + 6 + 4);
+    EXPECT_EQ(issued, 4 + 3 + 6 + 6 + 5 + 6 + 4);
     EXPECT_EQ(obk::of_any_shape, 1);
     expect_sums(wide, 114), expect_sums(narrow, 64), expect_sums(again, 128),
         expect_sums(uneven, 50);
@@ -140,8 +140,8 @@ void expect_copied(bool staged, int slow) {
   memset(one_cta::shared, 0xff, sizeof one_cta::shared);
   one_cta::run(OBK_THREADS, [&] {
     obk::ring_start(0, kPagesBytes, kPages, nullptr, 0);
-    obk::ring_ask_ahead(obk::WeightPages::of_tile(p.weights(), S::kGroups, S::kChunks),
-                        obk::kPacedPages);
+    obk::ring_load_ahead(obk::WeightPages::of_tile(p.weights(), S::kGroups, S::kChunks),
+                         obk::kPacedPages);
     __syncthreads();
     char* const c = one_cta::shared + kScratch;
     ObkGemm g = {};

@@ -1,8 +1,8 @@
-// Every form of signal that the one kernel of a program has (kernels/cuda/program.cuh, flow.cuh),
-// in that kernel itself: its tables and bodies are the test's. Each task checks every word that
-// others gave it and every word of the weights that stream meanwhile, some CTAs are late by turns,
-// run follows run without a reset, memory is poisoned before the first. Skipped where no GPU is.
-// OBELISK_GPU_PHASES sets how many exchanges a form has.
+// Every form of signal that the one kernel of a program has (kernels/cuda/exec/program.cuh,
+// dataflow.cuh), in that kernel itself: its tables and bodies are the test's. Each task checks
+// every word that others gave it and every word of the weights that stream meanwhile, some CTAs are
+// late by turns, run follows run without a reset, memory is poisoned before the first. Skipped
+// where no GPU is. OBELISK_GPU_PHASES sets how many exchanges a form has.
 #include <algorithm>
 #include <cstdlib>
 
@@ -13,7 +13,7 @@ namespace obelisk::runtime::cuda {
 namespace {
 
 constexpr const char* kText = R"cu(
-#include "program.cuh"
+#include "exec/program.cuh"
 
 /* The word at place k of what step `step` of run `run` gives. */
 static __device__ __forceinline__ uint32_t word_of(uint32_t run, uint32_t step, uint32_t k) {
@@ -50,7 +50,7 @@ static __device__ __forceinline__ unsigned wrong_weights(const ObkTask* t, const
   return bad;
 }
 
-#ifdef OBK_FLOW
+#ifdef OBK_DATAFLOW
 /* t->r0: the step. x: the CTA's copy of what the step before gave, where this one gives, the count of wrong words, the first weight, the step
  * that gives one wrong word. p: pairs of words. */
 static __device__ __forceinline__ void obk_dispatch(int32_t, const ObkTask* t, const int64_t* p, void* const* x, ObkLanes* w) {
@@ -63,7 +63,7 @@ static __device__ __forceinline__ void obk_dispatch(int32_t, const ObkTask* t, c
   bad += wrong_weights(t, x[3]);
   for (int pair = w->sm + w->sms * (int)threadIdx.x; pair < pairs; pair += w->sms * 256) {
     const uint32_t spoilt = step == number(x[4]) && pair == 1;
-    obk::give_two((char*)x[1] + pair * 16, word_of(run, step, 2 * pair) ^ spoilt, word_of(run, step, 2 * pair + 1), w->tag);
+    obk::broadcast_two((char*)x[1] + pair * 16, word_of(run, step, 2 * pair) ^ spoilt, word_of(run, step, 2 * pair + 1), w->tag);
   }
   if (bad) atomicAdd((unsigned long long*)x[2], (unsigned long long)bad);
 }
@@ -90,11 +90,11 @@ static __device__ __forceinline__ void obk_dispatch(int32_t, const ObkTask* t, c
   unsigned bad = 0;
   if (threadIdx.x == 0) fall_behind(run, step, w->sm);
 #ifdef STRESS_ROWS
-  /* 64 rows by the copy engine, as a product asks for them: by the thread that waits. */
+  /* 64 rows by TMA, as a product requests them: by the thread that waits. */
   typedef obk::FixedShape<64, 48, 2 * kRowWords, 2 * kRowWords, 56> Shape;
   const int row = (w->sm * 37 + step * 101) % (all - 63);
-  const obk::AskedRows<true, STRESS_ROWS, Shape> rows(x[7], row, 0, w->scratch);
-  static_assert(rows.kAsks, "the rows come by copies");
+  const obk::AsyncRows<true, STRESS_ROWS, Shape> rows(x[7], row, 0, w->scratch);
+  static_assert(rows.kAsync, "the rows come by copies");
   rows.ask();
   rows.begin();
   const uint32_t turn = rows.turn(), at = (obk::shared_address(w->scratch) + 1023) & ~1023u;
@@ -193,22 +193,22 @@ struct Form {
   ObkWatch* watch = nullptr;
   ObkProgram record = {};
   int shared = 0, threads = kThreads;
-  bool flows = false;
+  bool dataflow = false;
   uint64_t runs = 0;  // that there have been
 
-  explicit Form(Device& device, bool idle, bool flow) : g(device), flows(flow) {
+  explicit Form(Device& device, bool idle, bool dataflow) : g(device), dataflow(dataflow) {
     std::vector<uint32_t> host(static_cast<size_t>(kWeightWords));
     for (size_t k = 0; k < host.size(); ++k) host[k] = static_cast<uint32_t>(k) * 747796405u;
     Tables tables;
     tables.weights = g.make(host.size() * 4, 0);
     EXPECT_EQ(g.d->CopyToDevice(tables.weights, host.data(), host.size() * 4), 0);
     tables.chunks = idle ? kPages : 3,
-    tables.groups = flows ? 16 : 24;  // a page each; more than are asked for before the wait
+    tables.groups = dataflow ? 16 : 24;  // a page each; more than are requested before the wait
     wrong = g.make(8, 0);
     void* memory = nullptr;
     EXPECT_EQ(g.d->MemHostAlloc(&memory, sizeof(ObkWatch), kHostMapped), 0);
     watch = static_cast<ObkWatch*>(memset(memory, 0, sizeof(ObkWatch)));
-    flows ? fill_flow(tables) : fill_barriers(tables, idle);
+    dataflow ? fill_dataflow(tables) : fill_barriers(tables, idle);
     const auto upload = [&](const auto& from) {
       const auto bytes = from.size() * sizeof(from[0]);
       const DevicePointer at = g.make(bytes, 0);
@@ -259,8 +259,8 @@ struct Form {
     lay_out(kPages, kPageBytes, kRows, 2, 0);
   }
   /// Every step's value has a place of its own, which a run writes once.
-  void fill_flow(Tables& tables) {
-    threads = obk::kFlowThreads;
+  void fill_dataflow(Tables& tables) {
+    threads = obk::kDataflowThreads;
     record.arena = g.make(static_cast<size_t>(steps * kPairs * 16), 0xee);
     std::vector<int64_t> block;
     for (int step = 0; step < steps; ++step) {
@@ -268,10 +268,11 @@ struct Form {
       if (step > 0)
         gathers.push_back(
             {static_cast<uint32_t>((step - 1) * kPairs), 0, static_cast<int32_t>(kPairs), 0});
-      block.push_back(tables.work({static_cast<uint64_t>(kPairs)},
-                                  {OBK_NEAR, OBK_ARENA | static_cast<uint64_t>(step * kPairs * 16),
-                                   kWrong, kWeights, kSpoilt},
-                                  gathers));
+      block.push_back(
+          tables.work({static_cast<uint64_t>(kPairs)},
+                      {OBK_SMEM_COPY, OBK_ARENA | static_cast<uint64_t>(step * kPairs * 16), kWrong,
+                       kWeights, kSpoilt},
+                      gathers));
       if (step > 0) block.back() |= int64_t{1} << OBK_FRESH_AT;
     }
     for (int sm = 0; sm < sms; ++sm) {
@@ -280,14 +281,14 @@ struct Form {
         tables.task(sm, sms, step, block[static_cast<size_t>(step)]);
     }
     tables.first.push_back(static_cast<int32_t>(tables.tasks.size()));
-    lay_out(6, obk::kFlowPageBytes, 1024, obk::kFlowBlocks, static_cast<int>(kPairs * 8));
+    lay_out(6, obk::kDataflowPageBytes, 1024, obk::kDataflowBlocks, static_cast<int>(kPairs * 8));
   }
-  void lay_out(int pages, int page_bytes, int scratch, int blocks, int near) {
+  void lay_out(int pages, int page_bytes, int scratch, int blocks, int smem_copies) {
     constexpr int kBlock = 128;
     record.ring_pages = pages, record.scratch_at = (pages * (page_bytes + 16) + 1023) / 1024 * 1024;
     record.block_at = record.scratch_at + scratch, record.block_bytes = kBlock;
-    record.near_at = record.block_at + blocks * kBlock, record.soon_at = record.near_at + near,
-    record.soon_bytes = 0;
+    record.smem_copies_at = record.block_at + blocks * kBlock,
+    record.soon_at = record.smem_copies_at + smem_copies, record.soon_bytes = 0;
     shared = record.soon_at;
   }
 
@@ -325,7 +326,7 @@ void expect_right(const char* name, Form& form) {
   const uint64_t wrong = g.read<uint64_t>(form.wrong), sms = static_cast<uint64_t>(form.sms);
   EXPECT_EQ(wrong, 0u);
   EXPECT_EQ(g.read<uint64_t>(form.record.counter),
-            sms * static_cast<uint64_t>(form.flows ? runs : count));
+            sms * static_cast<uint64_t>(form.dataflow ? runs : count));
   fmt::print(
       "{{\"test\": \"{}\", \"phases\": {}, \"runs\": {}, \"us_a_phase\": {:.3f}, \"wrong_words\": "
       "{}}}\n",
@@ -334,7 +335,7 @@ void expect_right(const char* name, Form& form) {
   ASSERT_EQ(form.start(kernel), 0);
   ASSERT_EQ(form.ended(), "");
   const uint64_t seen = g.read<uint64_t>(form.wrong);
-  if (form.flows)
+  if (form.dataflow)
     EXPECT_EQ(seen, sms) << "every CTA gathers the one wrong word";
   else
     EXPECT_GE(seen, sms / 2) << "each CTA reads several others' first words";
@@ -346,19 +347,19 @@ void expect_right(const char* name, Form& form) {
     GTEST_SKIP() << "copies and wgmma of " << to_string(gpu->arch);              \
   OPEN(device, kText, "OBK_WATCHDOG=4000000000LL", "OBK_MONO=1", "OBK_RING=2", __VA_ARGS__)
 
-// Release by one warp while another asks for two pages, the rest after the wait (go_to, rows.cuh).
+// Release by one warp while another requests two pages, the rest after the wait (go_to, rows.cuh).
 TEST(Signals, WordsOfOneKernel) {
   OPEN_FORM(g, "STRESS_PLAIN=1");
   Form form(g, false, false);
   expect_right("one kernel, pages after the signal", form);
 }
-// The same where the thread that waits asks for rows by the copy engine, behind a proxy fence.
+// The same where the thread that waits requests rows by TMA, behind a proxy fence.
 TEST(Signals, RowsByTheCopyEngine) {
   OPEN_FORM(g, "STRESS_ROWS=1");
   Form form(g, false, false);
-  expect_right("one kernel, rows by the copy engine", form);
+  expect_right("one kernel, rows by TMA", form);
 }
-// Few rows: CTAs that have no task in a wave arrive without order, while a warp asks for pages in
+// Few rows: CTAs that have no task in a wave arrive without order, while a warp requests pages in
 // step with their coming.
 TEST(Signals, IdleWavesOfFewRows) {
   OPEN_FORM(g, "OBK_FEW_ROWS=1");
@@ -366,8 +367,8 @@ TEST(Signals, IdleWavesOfFewRows) {
   expect_right("one kernel of few rows, three CTAs in eight idle", form);
 }
 // Words that carry their own readiness, gathered by every CTA from all.
-TEST(Signals, WordsThatFlow) {
-  OPEN_FORM(g, "OBK_FLOW=1");
+TEST(Signals, BroadcastWords) {
+  OPEN_FORM(g, "OBK_DATAFLOW=1");
   Form form(g, false, true);
   expect_right("words that flow", form);
 }

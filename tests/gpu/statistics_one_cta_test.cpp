@@ -9,7 +9,7 @@
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wunused-function"
 #include "kernels/common/tiles.h"
-#include "kernels/cuda/statistics.cuh"
+#include "kernels/cuda/gemm/statistics.cuh"
 #pragma GCC diagnostic pop
 
 namespace obelisk {

@@ -4,8 +4,8 @@
 
 #include <random>
 
-#include "kernels/cuda/conv.h"
-#include "kernels/cuda/gemm.h"
+#include "kernels/cuda/conv/conv.h"
+#include "kernels/cuda/gemm/gemm.h"
 #include "kernels/kernels.h"
 #include "tf32.h"
 
@@ -15,8 +15,8 @@
 using std::isinf;
 #include "kernels/common/numbers.h"
 #include "kernels/common/tiles.h"
-#include "kernels/cuda/conv.cuh"
-#include "kernels/cuda/gemm_tf32.cuh"
+#include "kernels/cuda/conv/conv.cuh"
+#include "kernels/cuda/gemm/gemm_tf32.cuh"
 #pragma GCC diagnostic pop
 
 namespace obelisk {

@@ -107,7 +107,7 @@ std::string program_of(const graph::Graph& graph, uint64_t seed, const Config& c
     if (config.granularity)
       options.target = "sm_90a", options.granularity = config.granularity,
       options.to = config.runs ? "assemble" : "schedule";
-    if (config.runs) options.disabled = {"flow"};  // which the twin does not run
+    if (config.runs) options.disabled = {"dataflow"};  // which the twin does not run
     graph::Random random(seed);
     for (const passes::Pass& pass : passes::table())
       if (config.less && random.chance(30)) options.disabled.insert(std::string(pass.name));

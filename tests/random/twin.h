@@ -2,7 +2,7 @@
 /// and tiles, a CTA's threads as fibers (tests/gpu/one_cta.h). Texts of bodies follow it, each with
 /// a TWIN_BODY behind it.
 ///
-/// A task is run as a kernel of its work runs it (program.cuh, dealt.cuh): rows to warps, staged
+/// A task is run as a kernel of its work runs it (program.cuh, grid.cuh): rows to warps, staged
 /// rows apart, scratch poisoned. What stands between tasks is not here: tables in device memory,
 /// rings of weights (tiles bring theirs), barriers of the grid, copies by a map.
 #pragma once
@@ -41,7 +41,7 @@ inline void __threadfence() {}
 #define __cluster_dims__(...)
 
 namespace obk {
-OBK_DEVICE float reciprocal_near(float x) { return 1.0f / x; }
+OBK_DEVICE float reciprocal_approx(float x) { return 1.0f / x; }
 OBK_DEVICE uint16_t narrow_f16_bits(float v) {
   return std::bit_cast<uint16_t>(static_cast<_Float16>(v));
 }
@@ -57,8 +57,8 @@ OBK_DEVICE bool mbarrier_try_for(uint32_t bar, uint32_t parity, uint32_t) {
 }
 OBK_DEVICE void cluster_meet() { cluster_meet_relaxed(); }
 OBK_DEVICE void post_relaxed(uint64_t* to, uint64_t word) { *to = word; }
-OBK_DEVICE void post_near(uint32_t, uint64_t) { __trap(); }
-OBK_DEVICE uint64_t poll_near(uint32_t) {
+OBK_DEVICE void post_dsmem(uint32_t, uint64_t) { __trap(); }
+OBK_DEVICE uint64_t poll_dsmem(uint32_t) {
   __trap();
   return 0;
 }
@@ -67,11 +67,11 @@ OBK_DEVICE uint64_t poll_near(uint32_t) {
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wunused-function"
 using std::isinf, std::isnan, std::max, std::min;
-#include "attention.cuh"
-#include "conv.cuh"
-#include "dealt.cuh"
-#include "dialect.cuh"
-#include "gemm.cuh"
+#include "attention/attention.cuh"
+#include "conv/conv.cuh"
+#include "core/dialect.cuh"
+#include "exec/grid.cuh"
+#include "gemm/gemm.cuh"
 #pragma GCC diagnostic pop
 #undef OBK_BEGIN_WAVE
 #define OBK_BEGIN_WAVE() /* waves come one after another here */
@@ -100,7 +100,7 @@ inline const char* twin_run(obk::Body body, const TwinTask& of) {
         lanes.sms = of.sms;
         lanes.warp = static_cast<int32_t>(threadIdx.x / 32), lanes.warps = OBK_THREADS / 32,
         lanes.parts = parts;
-        obk::deal(&lanes, &work);
+        obk::assign_lanes(&lanes, &work);
         body(of.task, of.params, of.operands, &lanes);
       } catch (const std::exception& error) {
         wrong = error.what();

@@ -3,6 +3,7 @@
 #include <dlfcn.h>
 
 #include <cstring>
+#include <filesystem>
 
 #include "base/process.h"
 #include "base/temporary_folder.h"
@@ -123,7 +124,7 @@ Result<std::unique_ptr<TwinLibrary>> TwinLibrary::create() {
     const auto& file = runtime::cuda::kDialectFiles[k];
     std::string text = file.text;
     for (const Substitute& each : kSubstitutes) {
-      if (std::string(each.file) != file.name) continue;
+      if (std::filesystem::path(file.name).filename() != each.file) continue;
       const std::string_view found = find_statement(text, each.device);
       if (found.empty())
         return Error{Code::kBuild, "twin",
@@ -131,9 +132,10 @@ Result<std::unique_ptr<TwinLibrary>> TwinLibrary::create() {
                      "mend kSubstitutes in twin_library.cpp"};
       text.replace(static_cast<size_t>(found.data() - text.data()), found.size(), each.host);
     }
+    std::filesystem::create_directories(std::filesystem::path(path + file.name).parent_path());
     TRY_STATUS(write_file(path + file.name, text));
   }
-  TRY_STATUS(write_file(path + "dialect.h", "#include \"dialect.cuh\"\n"));
+  TRY_STATUS(write_file(path + "dialect.h", "#include \"core/dialect.cuh\"\n"));
   TRY_STATUS(write_file(path + "all.h", "#include \"twin.h\"\n"));
   TRY_STATUS(library->compile({"-x", "c++-header", path + "all.h", "-o", path + "all.h.gch"},
                               path + "all.log"));
@@ -173,11 +175,11 @@ Status TwinLibrary::add(std::span<const codegen::BodyText* const> bodies) {
 
 std::string beyond_twin(const Program& program) {
   if (!program.customs.empty()) return "custom op";
-  if (program.flows) return "flows";
+  if (program.dataflow) return "dataflow";
   for (const codegen::BodyText& body : program.bodies) {
     if (body.traits.gemm) return "pipelined GEMM";
-    if (body.traits.calls(codegen::kTeamBlock)) return "team";
-    if (body.traits.asked_rows) return "asked rows";
+    if (body.traits.calls(codegen::kGangBlock)) return "gang";
+    if (body.traits.async_rows) return "async-loaded rows";
   }
   return "";
 }

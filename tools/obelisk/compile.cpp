@@ -190,7 +190,7 @@ int compile(const Flags& flags, const std::string& output) {
   const runtime::DeviceReport* device = made.executable->device();
   if (device) {
     json.update(json_of(*device));
-    json["flows"] = program.flows;  // without barriers
+    json["dataflow"] = program.dataflow;  // without barriers
   }
   if (made.choice) json["choice"] = made.choice->text();
   if (!explained.empty()) json["explained"] = explained;

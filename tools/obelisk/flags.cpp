@@ -192,9 +192,9 @@ void add_machine(CLI::App& verb, Flags& flags) {
       ->check(CLI::Range(int64_t{0}, int64_t{1} << 30));
   verb.add_flag("--watchdog", flags.watchdog,
                 "a GPU that waits for two seconds stops and says for what");
-  verb.add_flag("--teams,!--no-teams", flags.teams,
-                "on a GPU: the steps of a recurrent layer in one phase, by a team of "
-                "multiprocessors; --no-teams unrolls them");
+  verb.add_flag("--gangs,!--no-gangs", flags.gangs,
+                "on a GPU: the steps of a recurrent layer in one phase, by a gang of "
+                "multiprocessors; --no-gangs unrolls them");
   verb.add_option("--precision", flags.precision,
                   "keep the model's arithmetic, or change it; tf32: f32 whose products round what "
                   "they multiply to 10 bits of mantissa")
@@ -278,7 +278,7 @@ Result<compiler::Options> options_from(const Flags& flags) {
     TRY(options.dispatch_from, dispatch_from_file(flags.dispatch_from));
   }
   options.load.watchdog = flags.watchdog;
-  options.stitch.teams = flags.teams;
+  options.stitch.gangs = flags.gangs;
   options.threads = flags.threads;
   options.load.compiler = flags.compiler;
   options.load.cache_dir = flags.cache;

@@ -27,7 +27,7 @@ struct Flags {
   std::string target = "auto";
   std::string granularity = "auto";
   int64_t memory_limit = 0;  // MiB of a GPU's memory
-  bool watchdog = false, teams = true, batch_invariant = false, check_tables = false;
+  bool watchdog = false, gangs = true, batch_invariant = false, check_tables = false;
   std::string emit, folder;  // compile: texts to write, and where
   std::string trace;         // profile: a file for Perfetto
   bool wants_lanes = false;  // profile: of a graph of kernels, also where waves are what runs

@@ -63,13 +63,13 @@ Result<std::string> lines_of(const graph::Graph& graph, const std::vector<std::s
 }
 /// Which tile of the library a body calls, where it leaves its answer, and what is waited for.
 Result<std::string> tiles_of(graph::Graph graph) {
-  return lines_of(graph,
-                  {"OBK_GEMM_", "OBK_PRODUCT_", "OBK_CONV_", "OBK_DEPTHWISE_", "OBK_ATTENTION_",
-                   "OBK_ROWS", "OBK_BEGIN_", "OBK_WAIT_", " g.c = ", " g.y = ", "g.packed"});
+  return lines_of(
+      graph, {"OBK_GEMM_", "OBK_PIPELINED_GEMM_", "OBK_CONV_", "OBK_DEPTHWISE_", "OBK_ATTENTION_",
+              "OBK_ROWS", "OBK_BEGIN_", "OBK_WAIT_", " g.c = ", " g.y = ", "g.packed"});
 }
 /// In which way a body walks its rows, how many lanes join, and which functions have short forms.
 Result<std::string> ways_of(graph::Graph graph) {
-  return lines_of(graph, {"constexpr int", "OBK_FOR_", "for (int base", "OBK_JOIN", "_near(",
+  return lines_of(graph, {"constexpr int", "OBK_FOR_", "for (int base", "OBK_JOIN", "_approx(",
                           "obk::divisor(", "obk::exp", "OBK_ASK", "OBK_LANE("});
 }
 
@@ -94,7 +94,7 @@ BodyTraits gemm_traits() {
                               .blocks = 12,
                               .stage = 2,
                               .weights_step = 16,
-                              .sides = 2,
+                              .b_count = 2,
                               .columns = 96,
                               .split_k = 2,
                               .late_scratch = 64,
@@ -105,7 +105,7 @@ BodyTraits gemm_traits() {
 BodyTraits asking_traits() {
   BodyTraits traits{
       .operands = 3, .params = 7, .waits = BodyTraits::Wait::kWaveBefore, .tiles = kGemmTile};
-  traits.asked_rows = AskedRows{.a = 1, .rows = 128, .pitch = 768, .blocks = 3, .box = 64};
+  traits.async_rows = AsyncRows{.a = 1, .rows = 128, .pitch = 768, .blocks = 3, .box = 64};
   return traits;
 }
 

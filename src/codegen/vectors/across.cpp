@@ -65,8 +65,8 @@ VectorText VectorEmitter::across() {
           "    char* const own = (char*)w->scratch + {};\n    const auto ask = [&](int c0, int "
           "slot) {{\n    if (c0 < {}) {{\n",
           joined, columns_);
-      ask += walk + asked("      ", index, each) +
-             "    }\n    OBK_ASKED();\n    };\n    int slot = 0;\n";
+      ask += walk + async_loads("      ", index, each) +
+             "    }\n    OBK_COMMIT_COPIES();\n    };\n    int slot = 0;\n";
       ask += fmt::format("    OBK_EACH(k, {}) ask(slice + k * U * kSlices, k);\n", slots_ - 1);
       loop = ask + loop +
              fmt::format(

@@ -1,10 +1,10 @@
-// Batches that are asked for ahead: several lie in fast memory before the first is computed.
+// Batches that are loaded ahead: several lie in scratchpad memory before the first is computed.
 #include "codegen/scalars.h"
 #include "codegen/vectors/emitter.h"
 
 namespace obelisk::codegen {
 
-/// Whether a load may be asked for ahead, into a thread's own pieces of fast memory.
+/// Whether a load may be issued ahead, into a thread's own part of the scratchpad memory.
 bool VectorEmitter::may_wait(const Load& load) const {
   const int64_t bytes = v_ * byte_size(load.storage, 1);
   return packs(load, v_) && load_access_.at(load.expr)->affine &&
@@ -17,13 +17,13 @@ bool VectorEmitter::take_slots(int64_t bytes, int64_t batches) {
   constexpr int64_t kFewest = 3, kMost = 6;
   const int64_t room =
       (job_.ahead_bytes - (across_ ? kAllThreads * v_ * 8 : 0)) / std::max<int64_t>(bytes, 1);
-  if (job_.dealt) return false;  // others compute meanwhile
+  if (job_.grid) return false;  // others compute meanwhile
   if (bytes == 0 || std::min(batches, room) < kFewest) return false;
   slots_ = std::min({kMost, batches, room}), slot_bytes_ = bytes;
   return true;
 }
 
-/// Rows, or points of a flat body, in batches that are asked for ahead. `all`: of a group, or of a
+/// Rows, or points of a flat body, in batches that are loaded ahead. `all`: of a group, or of a
 /// thread.
 bool VectorEmitter::plan_slots(int64_t all) {
   if (job_.anchored) return false;
@@ -48,7 +48,7 @@ bool VectorEmitter::plan_slots(int64_t all) {
   return true;
 }
 
-/// Across: columns in batches that are asked for ahead, where one walk sees them all. `here`:
+/// Across: columns in batches that are loaded ahead, where one walk sees them all. `here`:
 /// columns of a slice.
 void VectorEmitter::plan_slots_across(int64_t here) {
   constexpr int64_t kLargest = 32 * 1024;
@@ -67,8 +67,8 @@ void VectorEmitter::plan_slots_across(int64_t here) {
 }
 
 /// Rows or points, batch after batch, each loaded some batches ahead of its use by asynchronous
-/// copies into slots of fast memory. A thread takes what it has asked for itself, so that nobody
-/// waits for anybody. A slot is filled again after the batch behind it has been taken.
+/// copies into slots of scratchpad memory. A thread takes what it has loaded itself, so that
+/// nobody waits for anybody. A slot is filled again after the batch behind it has been taken.
 VectorText VectorEmitter::in_slots() {
   VectorText text;
   text.scratch = slots_ * slot_bytes_;
@@ -84,9 +84,9 @@ VectorText VectorEmitter::in_slots() {
   out += "  char* const own = (char*)w->scratch;\n";
   out += fmt::format("  const auto ask = [&](int base, int slot) {{\n  if (base < {}) {{\n", end) +
          declared(indent) + where;
-  out += asked(indent, flat_ ? "q" : "q * U + u",
-               flat_ ? "OBK_EACH(q, R)" : "OBK_EACH(q, R) OBK_EACH(u, U)") +
-         "  }\n  OBK_ASKED();\n  };\n";
+  out += async_loads(indent, flat_ ? "q" : "q * U + u",
+                     flat_ ? "OBK_EACH(q, R)" : "OBK_EACH(q, R) OBK_EACH(u, U)") +
+         "  }\n  OBK_COMMIT_COPIES();\n  };\n";
   out += fmt::format("  int slot = 0;\n  OBK_EACH(k, {}) ask({} + k * {}, k);\n", slots_ - 1,
                      first_text(), step) +
          loop_head("");
@@ -108,8 +108,8 @@ VectorText VectorEmitter::in_slots() {
 }
 
 /// Asks for the packs of a batch into `slot` of `own`; `index` says which of the thread's it is.
-std::string VectorEmitter::asked(const std::string& indent, const std::string& index,
-                                 const std::string& each) {
+std::string VectorEmitter::async_loads(const std::string& indent, const std::string& index,
+                                       const std::string& each) {
   begin();
   std::string text = indent + each + " {\n", behind = "0";
   for (const Load& load : loads_) {
@@ -117,7 +117,7 @@ std::string VectorEmitter::asked(const std::string& indent, const std::string& i
     const Expr& expr = exprs_[load.expr];
     const int64_t bytes = v_ * byte_size(load.storage, 1);
     text += fmt::format(
-        "{}  obk::ask_pack<V>(own + slot * {} + ({} + ({}) * {}) * OBK_ALL_THREADS, {}, {});\n",
+        "{}  obk::async_pack<V>(own + slot * {} + ({} + ({}) * {}) * OBK_ALL_THREADS, {}, {});\n",
         indent, slot_bytes_, behind, index, bytes, job_.pointer(expr.slot, false),
         place(*load_access_.at(load.expr), expr, false));
     behind += fmt::format(" + R * U * {}", bytes);
@@ -128,7 +128,7 @@ std::string VectorEmitter::asked(const std::string& indent, const std::string& i
              indent, behind, slot_bytes_);
 }
 
-/// The packs of a batch from where they were asked for to registers.
+/// The packs of a batch from where they were requested to registers.
 std::string VectorEmitter::taken(const std::string& indent, const std::string& index,
                                  const std::string& each) {
   std::string text, behind = "0";

@@ -12,7 +12,7 @@ VectorText VectorEmitter::in_batches() {
   if (!flat_) ahead += fmt::format("  const int lane = OBK_LANE({});\n", lanes_);
   const bool one_batch = flies_ahead();
   columns_text(ahead);
-  if (job_.dealt) hold_back();
+  if (job_.grid) hold_back();
   only_weights_ = !job_.begin.empty();
   loads(ahead, "  ", true);
   std::string body;

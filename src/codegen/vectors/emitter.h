@@ -47,8 +47,8 @@ class VectorEmitter {
       : job_(job), body_(job.body), exprs_(job.body.exprs), nest_(job.nest) {}
 
   std::optional<VectorText> run();
-  /// CTAs that share a multiprocessor where tasks are dealt, as registers let them.
-  int residents() const;
+  /// CTAs that share an SM in a grid, as many as registers leave room for.
+  int ctas_by_registers() const;
 
  private:
   struct Load {
@@ -87,7 +87,7 @@ class VectorEmitter {
     return true;
   }
   bool store_packs(const Access& access, int64_t v) const { return whole(access, lane_, v); }
-  int64_t budget() const { return job_.dealt ? kFewRegisters : kMostRegisters; }
+  int64_t budget() const { return job_.grid ? kFewRegisters : kMostRegisters; }
 
   // ---- dependence.cpp: what a value varies with
   bool is_lane(ExprId id) const;
@@ -117,7 +117,7 @@ class VectorEmitter {
   void load_loop(const Indices& over, const std::vector<const Load*>& list, std::string& out,
                  const std::string& indent, bool free);
   void tile_loads(std::string& out, const std::string& indent);
-  /// Whether what an epilogue reads beside the tile is asked for before the tile is computed: one
+  /// Whether what an epilogue reads beside the tile is requested before the tile is computed: one
   /// batch of few registers.
   bool flies_ahead() const;
   void hold_back();
@@ -162,7 +162,7 @@ class VectorEmitter {
   bool rounding_hides(ExprId id) const;
   /// A function that is as good as the exact one for results of 16 bits, and shorter; empty: there
   /// is none.
-  std::string near(ExprId id);
+  std::string approximate(ExprId id);
 
   // ---- steps.cpp
   void row_stores(int pass, std::string& out, const std::string& indent);
@@ -182,7 +182,7 @@ class VectorEmitter {
   std::string aliases(const std::string& indent, const std::string& of) const;
   void points(std::string& out);
   void columns_text(std::string& out) const;
-  /// The loads of the next batch are asked for before this one is computed.
+  /// The loads of the next batch are requested before this one is computed.
   std::string overlapped(const std::string& loads) const;
   static std::string unindented(const std::string& text);
   std::string first_text() const {
@@ -201,25 +201,26 @@ class VectorEmitter {
                        end_text(), step_text());
   }
 
-  // ---- across.cpp, turned.cpp: the other two
+  // ---- across.cpp, transposed.cpp: the other two
   VectorText across();
-  VectorText turned();
+  VectorText transposed();
   void need(ExprId id);
 
-  // ---- async_copies.cpp: rows that are asked for some batches ahead
+  // ---- async_copies.cpp: rows that are requested some batches ahead
   bool may_wait(const Load& load) const;
   bool take_slots(int64_t bytes, int64_t batches);
   bool plan_slots(int64_t all);
   void plan_slots_across(int64_t here);
   VectorText in_slots();
-  std::string asked(const std::string& indent, const std::string& index, const std::string& each);
+  std::string async_loads(const std::string& indent, const std::string& index,
+                          const std::string& each);
   std::string taken(const std::string& indent, const std::string& index, const std::string& each);
 
   const VectorJob& job_;
   const stitch::Body& body_;
   const ops::Exprs& exprs_;
   const schedule::Nest& nest_;
-  bool flat_ = false, across_ = false, turns_ = false, in_walk_ = false, only_weights_ = false;
+  bool flat_ = false, across_ = false, transposes_ = false, in_walk_ = false, only_weights_ = false;
   std::set<ExprId> needed_, held_,
       placed_;  // of a walk; loads that are made where they are used; of this loop
   int lane_ = 0, names_ = 0;
@@ -229,9 +230,11 @@ class VectorEmitter {
   std::vector<Member> members_;  // of a batch: what its loads fill
   bool overlaps_ = false;        // batches follow each other
   bool gives_partials_ = false;
-  int64_t words_ = 0, slots_ = 0,
-          slot_bytes_ =
-              0;  // registers of a batch; batches in fast memory that are asked for ahead, 0: none
+  int64_t
+      words_ = 0,
+      slots_ = 0,
+      slot_bytes_ =
+          0;  // registers of a batch; batches in scratchpad memory that are loaded ahead, 0: none
   std::set<ExprId> loaded_;
   std::map<ExprId, int> varies_;
   std::map<int, int> dim_of_;

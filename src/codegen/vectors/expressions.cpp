@@ -54,7 +54,7 @@ std::string VectorEmitter::value(ExprId id) {
     text = coordinate(dim_of_.at(expr.slot), true);
   } else if (expr.scalar == Scalar::kLoad) {
     text = loaded(id, expr);
-  } else if (text = near(id); text.empty()) {
+  } else if (text = approximate(id); text.empty()) {
     const bool few =
         few_bits(id);  // of an index: 32 are enough, and what computes with them is half as long
     std::string args[3];

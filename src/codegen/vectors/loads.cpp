@@ -8,7 +8,7 @@
 namespace obelisk::codegen {
 
 bool VectorEmitter::packs(const Load& load, int64_t v) const {
-  if (turns_ && turns(load)) return false;
+  if (transposes_ && turns(load)) return false;
   if (load.guarded || !(load.varies & kByElement)) return false;
   if (exprs_[load.expr].slot >= stitch::kTileSlot) return true;
   const Access& access = *load_access_.at(load.expr);
@@ -100,7 +100,7 @@ void VectorEmitter::load_loop(const Indices& over, const std::vector<const Load*
       fresh.push_back(
           {fmt::format("obk::Pack<{}, V>", storage_name(load->storage)), name, sizes(i)});
       std::string text = fmt::format("{}{} = obk::{}_pack<V>({}, {});", name, at(i),
-                                     job_.dealt && i.row && !is_weight(*load) ? "once" : "load",
+                                     job_.grid && i.row && !is_weight(*load) ? "once" : "load",
                                      pointer, place(*load_access_.at(load->expr), expr, false));
       if (expr.args[0] != kNoExpr) text = fmt::format("if ({}) {}", value(expr.args[0]), text);
       statements_.push_back(text);
@@ -145,8 +145,8 @@ void VectorEmitter::tile_loads(std::string& out, const std::string& indent) {
     }
     out += fmt::format("{}obk::Pack<{}, V> l{}{};\n", indent,
                        arithmetic_name(exprs_[load.expr].dtype), load.expr, sizes(i));
-    // A twin's second half stands beside the first, which is narrower in the last tile of a row
-    // that tiles do not divide.
+    // A dual GEMM's second half stands beside the first, which is narrower in the last tile of a
+    // row that tiles do not divide.
     const std::string beside =
         columns_ % job_.tile_columns ? "(int)(t->c1 - t->c0)" : std::to_string(job_.tile_columns);
     const std::string side = exprs_[load.expr].slot > stitch::kTileSlot ? " + " + beside : "";
@@ -162,7 +162,7 @@ void VectorEmitter::tile_loads(std::string& out, const std::string& indent) {
   }
 }
 
-/// What is the same for all rows serves few of them where tasks are dealt (a norm's scale): it is
+/// What is the same for all rows serves few of them in a grid (a norm's scale): it is
 /// loaded where it is used, so that it holds no registers before.
 void VectorEmitter::hold_back() {
   if (flat_ || overlaps_) return;

@@ -36,9 +36,10 @@ bool VectorEmitter::plan() {
        loads_)  // where a read depends on what is computed here, it is made when that is known
     if (exprs_[load.expr].slot < stitch::kTileSlot && (load.varies & (kByPass | kByTile)))
       return false;
-  turns_ = flat_ && !job_.anchored && nest_.rows > 0 && nest_.dims[nest_.rows - 1].extent >= 32 &&
-           columns_ >= 32 &&
-           std::any_of(loads_.begin(), loads_.end(), [&](const Load& load) { return turns(load); });
+  transposes_ =
+      flat_ && !job_.anchored && nest_.rows > 0 && nest_.dims[nest_.rows - 1].extent >= 32 &&
+      columns_ >= 32 &&
+      std::any_of(loads_.begin(), loads_.end(), [&](const Load& load) { return turns(load); });
   // The widest vector whose loads are whole ones, unless lanes would stand idle; of those that
   // cost the same in a kernel of one product, which waits for its slowest thread, the one that
   // leaves a thread the fewest elements.
@@ -66,14 +67,14 @@ bool VectorEmitter::plan() {
     plan_slots_across(here);
     return registers(1) <= kMostOfOneRow;
   }
-  if (turns_) return true;
+  if (transposes_) return true;
   if (flat_) {
     vectors_ = wide() / v_;
     const int64_t points =
         std::max<int64_t>((job_.tile_rows * vectors_ + kAllThreads - 1) / kAllThreads, 1);
     const int64_t most = std::max<int64_t>(budget() / std::max<int64_t>(registers(1), 1), 1);
     if (plan_slots(points)) return true;
-    overlaps_ = most < points && !job_.anchored && !job_.dealt;
+    overlaps_ = most < points && !job_.anchored && !job_.grid;
     const int64_t batch = std::clamp<int64_t>(overlaps_ ? most / 2 : most, 1, points);
     batches_ = (points + batch - 1) / batch, points_ = points, words_ = batch * registers(1);
     const int64_t even = (points + batches_ - 1) / batches_;
@@ -96,7 +97,7 @@ bool VectorEmitter::plan() {
   const int64_t most = std::clamp<int64_t>(budget() / std::max<int64_t>(registers(units), 1), 1,
                                            lanes_ == kAllThreads ? 4 : kMostRegisters);
   if (plan_slots(all)) return true;
-  overlaps_ = most < all && 2 * registers(units) <= kMostOfOneRow && !job_.anchored && !job_.dealt;
+  overlaps_ = most < all && 2 * registers(units) <= kMostOfOneRow && !job_.anchored && !job_.grid;
   const int64_t rows = std::clamp<int64_t>(overlaps_ ? most / 2 : most, 1, all);
   rows_text_ = fmt::format("{}", rows),
   words_ = rows * (lanes_ == kAllThreads ? held_at_once(units) : registers(units));
@@ -129,7 +130,7 @@ bool VectorEmitter::divides(int64_t v) const {
                                          (v * byte_size(dtype, 1) < 4 || !store_packs(*access, v))))
       return false;
   }
-  if (turns_) {
+  if (transposes_) {
     for (const auto& [s, access] : store_access_)
       if (!store_packs(*access, v)) return v == 1;
     return v <= 4;

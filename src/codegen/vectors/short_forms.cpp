@@ -113,7 +113,7 @@ bool VectorEmitter::rounding_hides(ExprId id) const {
 /// What a softmax and a norm are made of, where rounding hides the difference: the exponential of a
 /// difference to what its row has one of, and the division by such a number (H200, softmax of rows
 /// of 8192: 65.8 us, 91.9 by the exact ones). A batch of one row takes them as any other does.
-std::string VectorEmitter::near(ExprId id) {
+std::string VectorEmitter::approximate(ExprId id) {
   const Expr& expr = exprs_[id];
   if (const ExprId of = one_plus_erf(expr); of != kNoExpr)
     return fmt::format("obk::one_plus_erf({})", value(of));
@@ -124,7 +124,7 @@ std::string VectorEmitter::near(ExprId id) {
   if (expr.scalar == Scalar::kExp) {
     const Expr& gap = exprs_[expr.args[0]];
     if (gap.scalar == Scalar::kSub && of_a_row(gap.args[1]) && rounding_hides(id))
-      return fmt::format("obk::exp_near({})", value(expr.args[0]));
+      return fmt::format("obk::exp_approx({})", value(expr.args[0]));
   }
   if (expr.scalar == Scalar::kDiv && of_a_row(expr.args[1]) && varies(expr.args[0]) & kByElement &&
       rounding_hides(id)) {
@@ -135,7 +135,7 @@ std::string VectorEmitter::near(ExprId id) {
       lines_[kOnce].push_back(
           fmt::format("const obk::Divisor {} = obk::divisor({});", divisor, by));
     }
-    return fmt::format("obk::over_near({}, {})", value(expr.args[0]), divisor);
+    return fmt::format("obk::div_approx({}, {})", value(expr.args[0]), divisor);
   }
   return "";
 }

@@ -1,5 +1,5 @@
 // Attention of the domain com.microsoft, as ONNX Runtime's optimisers and model builders write it,
-// told in standard ops: Attention, RotaryEmbedding, TensorScatter.
+// decomposed into standard ops: Attention, RotaryEmbedding, TensorScatter.
 #include "frontends/onnx/handlers.h"
 
 namespace obelisk::frontends::onnx {

@@ -1,4 +1,4 @@
-// TfIdfVectorizer over integers, told in comparisons and sums.
+// TfIdfVectorizer over integers, decomposed into comparisons and sums.
 #include <algorithm>
 
 #include "frontends/onnx/handlers.h"

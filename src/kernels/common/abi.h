@@ -15,28 +15,29 @@ typedef struct ObkTask {
   uint32_t wave;  /* tasks of one wave run in any order; a barrier stands between waves */
   int64_t r0, r1; /* rows of the domain, linear over its row dimensions */
   int64_t c0, c1; /* columns */
-  /* What the task streams, so that a machine may ask for it before the task. Packed weights: their
+  /* What the task streams, so that a machine may request it before the task. Packed weights: their
    * byte offset into the work's last operand (a GPU's loader makes it an address), bytes, 0 for
    * none, and bytes of a group of columns. Or keys and values that the caller keeps
-   * (OBK_KEEPS_KEYS): OBK_KEPT_KEYS and OBK_KEPT_VALUES, where the ranges of the last two operands
-   * begin, in units of 16 bytes; bytes of either range; and OBK_KEPT_ROW, the bytes of a row. */
+   * (OBK_HAS_IN_PLACE_KV): OBK_IN_PLACE_KEYS and OBK_IN_PLACE_VALUES, where the ranges of the last
+   * two operands begin, in units of 16 bytes; bytes of either range; and OBK_IN_PLACE_ROW, the
+   * bytes of a row. */
   int64_t weights;
   int32_t weight_bytes, weight_group;
   union {
     int64_t nanos; /* in a schedule: predicted */
-    int64_t block; /* in a GPU's table: its work's block (kernels/cuda/layout.h) */
+    int64_t block; /* in a GPU's table: its work's block (kernels/cuda/exec/layout.h) */
   };
 } ObkTask;
 
-#define OBK_KEEPS_KEYS(task) ((task)->weight_group < 0)
-#define OBK_KEPT_ROW(task) (-(task)->weight_group)
-#define OBK_KEPT_KEYS(task) ((task)->weights & 0xffffffffll)
-#define OBK_KEPT_VALUES(task) ((task)->weights >> 32)
+#define OBK_HAS_IN_PLACE_KV(task) ((task)->weight_group < 0)
+#define OBK_IN_PLACE_ROW(task) (-(task)->weight_group)
+#define OBK_IN_PLACE_KEYS(task) ((task)->weights & 0xffffffffll)
+#define OBK_IN_PLACE_VALUES(task) ((task)->weights >> 32)
 
 struct ObkKernels; /* kernels/cpu/table.h: the tile library's entry points, called by bodies */
 
-/* A worker: one virtual SM. `scratch` is its fast memory, 64-byte aligned, private to the worker
- * while a task runs. */
+/* A worker: one virtual SM. `scratch` is its scratchpad memory, 64-byte aligned, private to the
+ * worker while a task runs. */
 typedef struct ObkWorker {
   void* scratch;
   int64_t scratch_bytes;

@@ -83,21 +83,22 @@ struct ObkMel {
 };
 
 /* The steps of a recurrent layer (ops/recurrence.h): fed, R, bias, lengths, initial h and c -> Y,
- * last h and c; then the words that teams exchange. An item is a member of the team of a direction
+ * last h and c; then the words that gangs exchange. An item is a member of the gang of a direction
  * and of up to OBK_RECURRENT_BATCH sequences; its threads share it. */
 struct ObkRecurrent {
   int64_t steps, batch, directions, first_backwards;
 };
 #define OBK_RECURRENT_BATCH 8
-/* Words of a step that members of a cluster leave in one another's fast memory, at most. */
-#define OBK_RECURRENT_NEAR 512
-/* On a core: floats of fast memory a unit and sequence: two states, the cell, the gates' sums. */
+/* Words of a step that members of a cluster leave in one another's scratchpad memory, at most. */
+#define OBK_RECURRENT_DSMEM 512
+/* On a core: floats of scratchpad memory a unit and sequence: two states, the cell, the gates'
+ * sums. */
 static constexpr inline int64_t obk_recurrent_floats(int64_t gates) { return 3 + gates; }
-/* On a GPU: units of one member; and bytes of fast memory: two states, a row of each sequence, in
- * pieces of 32 or 128 units, an odd count of 64 bytes so that rows below one another meet no bank
- * twice. */
-static constexpr inline int64_t obk_recurrent_units(int64_t hidden, int64_t team) {
-  return ((hidden + team - 1) / team + 3) / 4 * 4;
+/* On a GPU: units of one member; and bytes of scratchpad memory: two states, a row of each
+ * sequence, in pieces of 32 or 128 units, an odd count of 64 bytes so that rows below one another
+ * meet no bank twice. */
+static constexpr inline int64_t obk_recurrent_units(int64_t hidden, int64_t gang) {
+  return ((hidden + gang - 1) / gang + 3) / 4 * 4;
 }
 static constexpr inline int64_t obk_recurrent_pitch(int64_t hidden, int64_t bytes) {
   return bytes == 2 ? ((hidden + 31) / 32 | 1) * 64 : (hidden + 127) / 128 * 512;
@@ -105,7 +106,7 @@ static constexpr inline int64_t obk_recurrent_pitch(int64_t hidden, int64_t byte
 static constexpr inline int64_t obk_recurrent_scratch(int64_t hidden, int64_t batch,
                                                       int64_t bytes) {
   return 2 * batch * obk_recurrent_pitch(hidden, bytes) +
-         (batch * hidden <= OBK_RECURRENT_NEAR ? 16 * batch * hidden : 0);
+         (batch * hidden <= OBK_RECURRENT_DSMEM ? 16 * batch * hidden : 0);
 }
 
 /* x[.., n, n] -> [..]. An item is a matrix; n <= OBK_DET. */

@@ -79,8 +79,8 @@ static inline auto at(const Pack<T, V>& pack, int v) {
   return load(&value, 0);
 }
 
-/* Of 16 bits in fast memory, whose rows begin at words: element v of two packs side by side; V
- * elements from a word on. */
+/* Of 16 bits in scratchpad memory, whose rows begin at words: element v of two packs side by side;
+ * V elements from a word on. */
 template <typename T, int V>
 static inline void put_pair(T* to, int word, const Pack<T, V>& low, const Pack<T, V>& high, int v) {
   const uint32_t bits = low.words[v / 2] >> v % 2 * 16 & 0xffff | high.words[v / 2] >> v % 2 * 16

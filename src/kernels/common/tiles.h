@@ -62,10 +62,10 @@ struct ObkConv {
   int32_t type;  // of x: f32, tf32, f16, bf16; y is f32
   int32_t
       depthwise;  // 1: weights from obk_depthwise_pack; channel c of Y reads c / multiplier of X
-  int32_t accumulate;   // 1: Y += (the planes of a third spatial dimension)
-  int16_t own_kernel;   // what it costs: 1: its body is part of a kernel, not called
-  int16_t ctas_per_sm;  // > 0: so, and that many of the kernel's CTAs share a multiprocessor,
-                        // pixels are those of all images
+  int32_t accumulate;        // 1: Y += (the planes of a third spatial dimension)
+  int16_t own_kernel;        // what it costs: 1: its body is part of a kernel, not called
+  int16_t tasks_per_worker;  // > 0: so, and that many of the kernel's CTAs share a multiprocessor,
+                             // pixels are those of all images
   int64_t height, width, in_channels;  // of X, in_channels of this group
   int64_t kernel_h, kernel_w, stride_h, stride_w, dilation_h, dilation_w, pad_top, pad_left;
   int64_t out_width, out_channels;  // of Y, out_channels of this group, as packed
@@ -76,7 +76,7 @@ struct ObkConv {
   int64_t multiplier;         // depthwise: output channels for each input channel
   const void* x;              // pixel (0, 0), first channel of the group
   int64_t x_row, x_pixel;
-  int64_t x_image;      // where ctas_per_sm > 0
+  int64_t x_image;      // where tasks_per_worker > 0
   const void* weights;  // packed, of this group
   float* y;             // element (row, column, channel): the tile's first
   int64_t y_row, y_pixel;
@@ -100,10 +100,11 @@ struct ObkAttention {
   int64_t causal_offset;   // may be negative
   int32_t zero_if_masked;  // a row with every key forbidden gives 1: zeros, 0: NaN
   void* scratch;
-  int32_t piece, pieces;  // which part of the keys, of how many, where several tiles share a head
-  void* exchange;         // and what they leave for the last of them: all zero before the first run
-  int64_t kept;  // of the piece's keys, how many from its first on come as pages from where the
-                 // caller keeps them (schedule/kept_keys.h)
+  int32_t kv_split,
+      kv_splits;     // which part of the keys, of how many, where several tiles share a head
+  void* exchange;    // and what they leave for the last of them: all zero before the first run
+  int64_t in_place;  // of the piece's keys, how many from its first on come as pages from where the
+                     // caller keeps them (schedule/in_place_kv.h)
 };
 
 /* Packed weights: a tile begins at a multiple of these columns on the CPU. */

@@ -71,20 +71,21 @@ void run(const ObkAttention& t) {
   }
   const Layout layout(t);
   float* scratch = static_cast<float*>(t.scratch);
-  float *turned = scratch + layout.queries, *scores = scratch + layout.scores;
+  float *transposed = scratch + layout.queries, *scores = scratch + layout.scores;
   float *total = scratch + layout.total, *converted = scratch + layout.converted;
   const int64_t width = layout.width;
 
-  std::fill_n(turned, t.size * width, 0.0f);
+  std::fill_n(transposed, t.size * width, 0.0f);
   if (t.type == kObkF32) {
-    loops().transpose(t.queries, t.size, static_cast<const float*>(t.q), t.q_row, turned, width);
+    loops().transpose(t.queries, t.size, static_cast<const float*>(t.q), t.q_row, transposed,
+                      width);
   } else {
     for (int64_t query = 0; query < t.queries; ++query) {
       loops().to_f32(t.type, t.size, at(t, t.q, query * t.q_row), 1, scores);
-      for (int64_t i = 0; i < t.size; ++i) turned[i * width + query] = scores[i];
+      for (int64_t i = 0; i < t.size; ++i) transposed[i * width + query] = scores[i];
     }
   }
-  loops().scale(t.size * width, t.scale, turned);
+  loops().scale(t.size * width, t.scale, transposed);
 
   if (t.size == 0) std::fill_n(scores, keys * width, 0.0f);
   if (t.size > 0) {
@@ -96,7 +97,7 @@ void run(const ObkAttention& t) {
                          .a = rows,
                          .a_row = row,
                          .a_col = 1,
-                         .b = turned,
+                         .b = transposed,
                          .b_row = width,
                          .padded = true,
                          .c = scores + key * width,

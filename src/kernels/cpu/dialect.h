@@ -29,7 +29,7 @@
 #define OBK_FOR_ROWS(r) for (int64_t r = t->r0; r < t->r1; ++r)
 /* Items of a hand-written block: each is one thread's. */
 #define OBK_FOR_ITEMS(r) OBK_FOR_ROWS(r)
-#define OBK_FOR_TEAM_ITEMS(r) OBK_FOR_ROWS(r)
+#define OBK_FOR_GANG_ITEMS(r) OBK_FOR_ROWS(r)
 #define OBK_FOR_LANES_OF(j, low, high) for (int64_t j = low; j < high; ++j)
 #define OBK_FOR_LANES(j, low, high) OBK_LANES OBK_FOR_LANES_OF(j, low, high)
 /* The tiles of the library that the worker brings. What stands after g a device wants
@@ -39,17 +39,17 @@
 #define OBK_CONV_TILE(type, g) w->kernels->conv_tile(&(g))
 #define OBK_DEPTHWISE_TILE(type, g) w->kernels->conv_tile(&(g))
 #define OBK_ATTENTION_TILE(type, g, ...) w->kernels->attention_tile(&(g))
-/* A program that flows (schedule/dataflow.h): on cores what is given lies where all read it. */
+/* A dataflow program (schedule/dataflow.h): on cores what is given lies where all read it. */
 #define OBK_GIVE_PACK(V, p, i, o) obk::store_pack<V>(p, i, o)
 #define OBK_GEMM_TILE_OF(type, g, ...) OBK_GEMM_TILE(type, g)
 #define OBK_BEGIN_WAVE()
 #define OBK_ROWS(...)
 #define OBK_BEGIN_ROWS()
 #define OBK_GEMM_ROWS_OF(type, g, ...) OBK_GEMM_TILE(type, g)
-#define OBK_PRODUCT_BEGIN()
-#define OBK_PRODUCT_SUMS_OF(type, g, stage, other, statistics, ...) \
+#define OBK_PIPELINED_GEMM_BEGIN()
+#define OBK_PIPELINED_GEMM_SUMS_OF(type, g, stage, other, statistics, ...) \
   (obk::row_statistics<type>(g), OBK_GEMM_TILE(type, g), 0)
-#define OBK_PRODUCT_PARTS_OF(type, g, stage, plane, adds, ...) (OBK_GEMM_TILE(type, g), 0)
+#define OBK_PIPELINED_GEMM_SPLIT_K_OF(type, g, stage, plane, adds, ...) (OBK_GEMM_TILE(type, g), 0)
 #define OBK_CONV_TILE_OF(type, g, ...) OBK_CONV_TILE(type, g)
 #define OBK_STAGE(offset) ((char*)w->scratch + (offset))
 #define OBK_JOIN_ANY_ONE(v) (v)
@@ -83,7 +83,7 @@
 #define OBK_SLICES(n) 1
 #define OBK_MEET()
 #define OBK_JOIN_SLICES(n, op, v)
-#define OBK_ASKED()
+#define OBK_COMMIT_COPIES()
 #define OBK_AWAIT(n)
 
 namespace obk {
@@ -101,9 +101,9 @@ static inline void store_bytes(void* to, const uint32_t* words) {
 #include "packs.h"
 namespace obk {
 
-/* A pack that is asked for ahead of its use, into fast memory, and taken from there. */
+/* A pack that is loaded ahead of its use, into scratchpad memory, and taken from there. */
 template <int V, typename T>
-static inline void ask_pack(char* own, const T* p, int64_t i) {
+static inline void async_pack(char* own, const T* p, int64_t i) {
   memcpy(own, p + i, V * sizeof(T));
 }
 template <int V, typename T>
@@ -117,7 +117,7 @@ static inline void keep_pack(char* own, const Pack<T, V>& pack) {
   memcpy(own, pack.words, V * sizeof(T));
 }
 
-/* Of the rows of a product's A, where its body asks for them: mean and 1 / sqrt(variance +
+/* Of the rows of a product's A, where its body requests them: mean and 1 / sqrt(variance +
  * epsilon). */
 template <int type>
 static inline void row_statistics(const ObkGemm& g) {
@@ -177,12 +177,12 @@ OBK_LIBM(asinh, asinhf, asinh)
 OBK_LIBM(acosh, acoshf, acosh)
 OBK_LIBM(atanh, atanhf, atanh) static inline float sigmoid_of(float a) { return obk::sigmoid(a); }
 static inline float one_plus_erf(float a) { return 1.0f + erf_of(a); }
-static inline float exp_near(float a) { return exp_of(a); }
+static inline float exp_approx(float a) { return exp_of(a); }
 struct Divisor {
   float of;
 };
 static inline Divisor divisor(float of) { return {of}; }
-static inline float over_near(float a, const Divisor& by) { return a / by.of; }
+static inline float div_approx(float a, const Divisor& by) { return a / by.of; }
 static inline double sigmoid_of(double a) { return 1.0 / (1.0 + ::exp(-a)); }
 static inline float pow_of(float a, float b) { return ::powf(a, b); }
 static inline double pow_of(double a, double b) { return ::pow(a, b); }

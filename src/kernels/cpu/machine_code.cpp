@@ -40,17 +40,18 @@ struct Ask {
     static const bool started = start();
     constexpr int64_t kLargest = std::numeric_limits<int>::max() / 8;
     if (!started) return;
-    const bool turned = p.a_col != 1;
-    int64_t stride = turned ? p.a_col : p.a_row;
-    if (turned ? p.k == 1 : p.m == 1) stride = turned ? p.m : p.k;  // a single row has no stride
-    if (stride < (turned ? p.m : p.k) || (turned && p.a_row != 1)) return;
+    const bool transposed = p.a_col != 1;
+    int64_t stride = transposed ? p.a_col : p.a_row;
+    if (transposed ? p.k == 1 : p.m == 1)
+      stride = transposed ? p.m : p.k;  // a single row has no stride
+    if (stride < (transposed ? p.m : p.k) || (transposed && p.a_row != 1)) return;
     if (std::max({p.m, p.n, p.k, stride, p.b_row, p.c_row}) > kLargest) return;
     fits = true;
     m = static_cast<int>(p.n), n = static_cast<int>(p.m), k = static_cast<int>(p.k);
     lda = static_cast<int>(p.b_row), ldb = static_cast<int>(stride),
     ldc = static_cast<int>(p.c_row);
     beta = p.accumulate ? 1 : 0;
-    flags = turned ? LIBXSMM_GEMM_FLAG_TRANS_B : LIBXSMM_GEMM_FLAG_NONE;
+    flags = transposed ? LIBXSMM_GEMM_FLAG_TRANS_B : LIBXSMM_GEMM_FLAG_NONE;
   }
 };
 

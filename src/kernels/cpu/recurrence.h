@@ -1,6 +1,6 @@
 /* kernels/cpu/recurrence.h — all steps of a direction of a recurrent layer on one core, for up to
  * OBK_RECURRENT_BATCH sequences (common/blocks.h: ObkRecurrent; what is computed:
- * ops/recurrence.h). The same items as on a GPU, with teams of one. A row of R meets all sequences
+ * ops/recurrence.h). The same items as on a GPU, with gangs of one. A row of R meets all sequences
  * before the next. */
 #ifndef OBK_CPU_RECURRENCE_H
 #define OBK_CPU_RECURRENCE_H
@@ -34,9 +34,9 @@ static inline void multiply_unit(const T* r, const float* h, float* to) {
 }
 
 /* Operands: fed, R, bias, lengths, initial h and c, Y, last h and c, exchange. */
-template <class T, int kGates, int kHidden, int kTeam, int kBatch>
+template <class T, int kGates, int kHidden, int kGang, int kBatch>
 static void recurrence(const int64_t* p, void* const* x, int64_t item, ObkWorker* w) {
-  static_assert(kTeam == 1, "a core works alone");
+  static_assert(kGang == 1, "a core works alone");
   const ObkRecurrent& g = *(const ObkRecurrent*)p;
   const int64_t parts = (g.batch + kBatch - 1) / kBatch, direction = item / parts;
   const int64_t first = item % parts * kBatch, left = g.batch - first;

@@ -1,7 +1,7 @@
-#include "kernels/cuda/attention.h"
-#include "kernels/cuda/conv.h"
-#include "kernels/cuda/gemm.h"
-#include "kernels/cuda/gemm_shape.h"
+#include "kernels/cuda/attention/attention.h"
+#include "kernels/cuda/conv/conv.h"
+#include "kernels/cuda/gemm/gemm.h"
+#include "kernels/cuda/gemm/gemm_shape.h"
 #include "kernels/tile_library.h"
 
 namespace obelisk::kernels {
@@ -28,9 +28,9 @@ const TileLibrary kCudaTiles = {
             .scratch_bytes = cuda_gemm_scratch_bytes,
             .weights = cuda_gemm_weights,
             .nanos = cuda_gemm_nanos,
-            .pipelined =
-                PipelinedGemmTiles{.nanos = cuda_product_nanos, .stage = cuda_product_stage},
-            .split_k = SplitKTiles{.parts = cuda_gemm_parts},
+            .pipelined = PipelinedGemmTiles{.nanos = cuda_pipelined_gemm_nanos,
+                                            .stage = cuda_pipelined_gemm_stage},
+            .split_k = SplitKTiles{.splits = cuda_gemm_split_k},
             .statistics = StatisticsTiles{.pays = cuda_gemm_statistics},
         },
     .conv =
@@ -49,10 +49,10 @@ const TileLibrary kCudaTiles = {
             .widest = cuda_attention_widest,
             .scratch_bytes = cuda_attention_scratch_bytes,
             .nanos = cuda_attention_nanos,
-            .split_keys = SplitKeysTiles{.pieces = cuda_attention_pieces,
-                                         .exchange_bytes = cuda_attention_exchange_bytes},
+            .split_kv = SplitKvTiles{.kv_splits = cuda_attention_kv_splits,
+                                     .exchange_bytes = cuda_attention_exchange_bytes},
         },
-    .dataflow = DataflowTiles{.gemm_bytes = cuda_gemm_flows, .in_place_kv = true},
+    .dataflow = DataflowTiles{.gemm_bytes = cuda_gemm_dataflow_bytes, .in_place_kv = true},
 };
 
 const TileLibrary kCudaSmallTiles = [] {
@@ -60,7 +60,7 @@ const TileLibrary kCudaSmallTiles = [] {
   tiles.name = "cuda, little shared memory";
   tiles.gemm.scratch_bytes = cuda_gemm_small_scratch_bytes;
   tiles.conv.scratch_bytes = cuda_conv_small_scratch_bytes;
-  tiles.gemm.panel = kGemmSmallPanel;
+  tiles.gemm.smem_a = kGemmSmallSmemA;
   return tiles;
 }();
 

@@ -1,7 +1,7 @@
 #include <gtest/gtest.h>
 
-#include "kernels/cuda/attention.h"
-#include "kernels/cuda/attention_shape.h"
+#include "kernels/cuda/attention/attention.h"
+#include "kernels/cuda/attention/attention_shape.h"
 #include "kernels/tile_library.h"
 
 namespace obelisk::kernels {

@@ -6,8 +6,8 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/cuda/conv.h"
-#include "kernels/cuda/conv_shape.h"
+#include "kernels/cuda/conv/conv.h"
+#include "kernels/cuda/conv/conv_shape.h"
 
 namespace obelisk::kernels {
 namespace {

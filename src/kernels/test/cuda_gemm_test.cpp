@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <vector>
 
-#include "kernels/cuda/gemm.h"
-#include "kernels/cuda/gemm_shape.h"
+#include "kernels/cuda/gemm/gemm.h"
+#include "kernels/cuda/gemm/gemm_shape.h"
 
 namespace obelisk::kernels {
 namespace {
@@ -15,9 +15,9 @@ TEST(CudaGemm, PacksAtomsOfEightColumnsTileByTile) {
   for (auto [n, k] :
        {std::pair<int64_t, int64_t>{40, 100}, {16, 64}, {1, 1}, {17, 129}, {150, 70}, {96, 192}})
     for (int64_t tile : {0, 16, 32, 64, 160, -1}) {  // -1: whole, of a matrix that lies turned
-      const bool turned = tile < 0;
-      if (turned) tile = 0;
-      const int64_t row_step = turned ? 1 : n + 3, column_step = turned ? k : 1;
+      const bool transposed = tile < 0;
+      if (transposed) tile = 0;
+      const int64_t row_step = transposed ? 1 : n + 3, column_step = transposed ? k : 1;
       std::vector<uint16_t> b(static_cast<size_t>((n + 3) * k));
       for (size_t i = 0; i < b.size(); ++i) b[i] = static_cast<uint16_t>(i + 1);
       const int64_t bytes = cuda_gemm_packed_bytes(kObkF16, n, k), chunks = (k + 63) / 64;
@@ -92,7 +92,7 @@ TEST(CudaGemm, ScratchHoldsEachPassOfATile) {
             const int blocks = gemm_stages(rows, chunks, packed).blocks;
             ASSERT_GE(bytes, 128 * rows * blocks * std::min(4, (chunks + blocks - 1) / blocks))
                 << m << " x " << n << " x " << k << " from column " << column;
-            const int fewer = gemm_stages(rows, chunks, packed, kGemmSmallPanel).blocks;
+            const int fewer = gemm_stages(rows, chunks, packed, kGemmSmallSmemA).blocks;
             ASSERT_GE(little, 128 * rows * fewer * std::min(4, (chunks + fewer - 1) / fewer));
           }
         }
@@ -107,19 +107,19 @@ TEST(CudaGemm, LongSumsOfFewColumnsComeInParts) {
   EXPECT_FALSE(cuda_gemm_statistics(kObkF16, 128, 3072, 768, false));  // part of one kernel
   EXPECT_FALSE(cuda_gemm_statistics(kObkF16, 128, 3072, 760, true));   // no whole blocks
   EXPECT_FALSE(cuda_gemm_statistics(kObkF32, 128, 3072, 768, true));
-  EXPECT_EQ(cuda_gemm_parts(kObkF16, 768, 3072, 0), 4);
-  EXPECT_EQ(cuda_gemm_parts(kObkBf16, 384, 1536, 0), 4);
-  EXPECT_EQ(cuda_gemm_parts(kObkF16, 768, 768, 0), 1);     // short
-  EXPECT_EQ(cuda_gemm_parts(kObkF16, 768, 768, 128), 2);   // but not as a phase of one kernel
-  EXPECT_EQ(cuda_gemm_parts(kObkF16, 768, 768, 32), 1);    // which has neither few rows
-  EXPECT_EQ(cuda_gemm_parts(kObkF16, 768, 768, 1024), 1);  // nor many
-  EXPECT_EQ(cuda_gemm_parts(kObkF16, 384, 384, 128), 1);
-  EXPECT_EQ(cuda_gemm_parts(kObkF16, 2304, 768, 128), 1);
-  EXPECT_EQ(cuda_gemm_parts(kObkF16, 768, 832, 128), 1);
-  EXPECT_EQ(cuda_gemm_parts(kObkF16, 768, 3072, 128), 4);
-  EXPECT_EQ(cuda_gemm_parts(kObkF16, 3072, 3072, 0), 1);  // columns enough for all SMs
-  EXPECT_EQ(cuda_gemm_parts(kObkF32, 768, 3072, 0), 1);
-  EXPECT_EQ(cuda_gemm_parts(kObkF16, 768, 3000, 0), 1);  // parts would end inside an atom
+  EXPECT_EQ(cuda_gemm_split_k(kObkF16, 768, 3072, 0), 4);
+  EXPECT_EQ(cuda_gemm_split_k(kObkBf16, 384, 1536, 0), 4);
+  EXPECT_EQ(cuda_gemm_split_k(kObkF16, 768, 768, 0), 1);     // short
+  EXPECT_EQ(cuda_gemm_split_k(kObkF16, 768, 768, 128), 2);   // but not as a phase of one kernel
+  EXPECT_EQ(cuda_gemm_split_k(kObkF16, 768, 768, 32), 1);    // which has neither few rows
+  EXPECT_EQ(cuda_gemm_split_k(kObkF16, 768, 768, 1024), 1);  // nor many
+  EXPECT_EQ(cuda_gemm_split_k(kObkF16, 384, 384, 128), 1);
+  EXPECT_EQ(cuda_gemm_split_k(kObkF16, 2304, 768, 128), 1);
+  EXPECT_EQ(cuda_gemm_split_k(kObkF16, 768, 832, 128), 1);
+  EXPECT_EQ(cuda_gemm_split_k(kObkF16, 768, 3072, 128), 4);
+  EXPECT_EQ(cuda_gemm_split_k(kObkF16, 3072, 3072, 0), 1);  // columns enough for all SMs
+  EXPECT_EQ(cuda_gemm_split_k(kObkF32, 768, 3072, 0), 1);
+  EXPECT_EQ(cuda_gemm_split_k(kObkF16, 768, 3000, 0), 1);  // parts would end inside an atom
 }
 
 }  // namespace

@@ -1,7 +1,8 @@
-// The device text of recurrent steps (cuda/recurrence.cuh) run on the host: every thread of every
-// member of a team is a fiber, warps and CTAs meet as the machine lets them, matrix instructions
-// are told by their definition. Checks which element goes where and that members wait for the right
-// words, in many orders; the machine's memory order is what it cannot check (tests/gpu).
+// The device text of recurrent steps (cuda/recurrent/recurrence.cuh) run on the host: every thread
+// of every member of a gang is a fiber, warps and CTAs meet as the machine lets them, matrix
+// instructions are told by their definition. Checks which element goes where and that members wait
+// for the right words, in many orders; the machine's memory order is what it cannot check
+// (tests/gpu).
 #include <gtest/gtest.h>
 #include <math.h>
 #include <ucontext.h>
@@ -38,7 +39,7 @@ struct Cta {
   alignas(64) char shared[1 << 16];
 };
 struct Machine {
-  int team = 1;
+  int gang = 1;
   std::vector<Meeting> clusters;
   std::vector<std::unique_ptr<Fiber>> fibers;
   std::vector<std::unique_ptr<Cta>> ctas;
@@ -83,7 +84,7 @@ std::unique_ptr<Fiber> begin(int cta, int thread) {
 void run(int ctas, std::mt19937& random, std::function<void(int)> body) {
   machine.body = std::move(body);
   machine.fibers.clear(), machine.ctas.clear();
-  machine.clusters.assign(ctas / machine.team, Meeting{});
+  machine.clusters.assign(ctas / machine.gang, Meeting{});
   for (int c = 0; c < ctas; ++c) machine.ctas.push_back(std::make_unique<Cta>());
   for (int k = 0; k < ctas * 256; ++k) machine.fibers.push_back(begin(k / 256, k % 256));
   for (bool left = true; left;) {
@@ -175,29 +176,29 @@ static void store_shared_half(uint32_t address, uint32_t v) {
   memcpy(cta().shared + address, &v, 2);
 }
 /* A member's number stands above an address of its memory. */
-static uint32_t near_address(uint32_t shared, int rank) {
+static uint32_t dsmem_address(uint32_t shared, int rank) {
   return shared | static_cast<uint32_t>(rank + 1) << 24;
 }
-static void post_near(uint32_t to, uint64_t word) {
-  const int first = machine.now->cta / machine.team * machine.team;
+static void post_dsmem(uint32_t to, uint64_t word) {
+  const int first = machine.now->cta / machine.gang * machine.gang;
   Cta& other = *machine.ctas[first + static_cast<int>(to >> 24) - 1];
   memcpy(other.shared + (to & 0xffffff), &word, 8);
 }
-static uint64_t poll_near(uint32_t own) {
+static uint64_t poll_dsmem(uint32_t own) {
   yield();
   uint64_t word;
   memcpy(&word, cta().shared + own, 8);
   return word;
 }
 static void cluster_meet() {
-  meet(machine.clusters[machine.now->cta / machine.team], 256 * machine.team);
+  meet(machine.clusters[machine.now->cta / machine.gang], 256 * machine.gang);
 }
 template <typename T>
 static T other_lane(T v, int mask) {
   return shuffle(v, lane() ^ mask);
 }
-static float exp2_near(float x) { return std::exp2(x); }
-static float reciprocal_near(float x) { return 1.0f / x; }
+static float exp2_approx(float x) { return std::exp2(x); }
+static float reciprocal_approx(float x) { return 1.0f / x; }
 static float sigmoid_of(float a) { return 1.0f / (1.0f + std::exp(-a)); }
 static float tanh_of(float a) { return std::tanh(a); }
 
@@ -224,7 +225,7 @@ static void mma_16x8x16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint
 }
 }  // namespace obk
 
-#include "kernels/cuda/recurrence.cuh"
+#include "kernels/cuda/recurrent/recurrence.cuh"
 
 namespace {
 
@@ -241,10 +242,10 @@ struct Sizes {
 };
 
 /// Two runs in a row, against sums in double.
-template <class T, int kGates, int kHidden, int kTeam, int kBatch, bool kNear = false>
+template <class T, int kGates, int kHidden, int kGang, int kBatch, bool kDsmem = false>
 void check(Sizes z) {
-  SCOPED_TRACE(testing::Message() << kGates << " gates, " << kHidden << " units, team " << kTeam);
-  std::mt19937 random(kHidden * 10 + kTeam);
+  SCOPED_TRACE(testing::Message() << kGates << " gates, " << kHidden << " units, gang " << kGang);
+  std::mt19937 random(kHidden * 10 + kGang);
   std::normal_distribution<float> normal(0, 1);
   const int64_t states = int64_t{z.directions} * z.batch * kHidden, gates = kGates * kHidden;
   std::vector<float> fed(z.steps * z.batch * z.directions * gates), bias(z.directions * kHidden);
@@ -294,7 +295,7 @@ void check(Sizes z) {
     }
 
   const int64_t parts = z.directions * ((z.batch + kBatch - 1) / kBatch);
-  std::vector<uint64_t> exchange(parts * (kTeam + 2 * kBatch * kHidden), 0);
+  std::vector<uint64_t> exchange(parts * (kGang + 2 * kBatch * kHidden), 0);
   const ObkRecurrent params{z.steps, z.batch, z.directions, z.backwards};
   for (int turn = 0; turn < 2; ++turn) {
     std::vector<T> y(want_y.size(), T{}), h(states), c(states);
@@ -308,13 +309,13 @@ void check(Sizes z) {
                         h.data(),
                         c.data(),
                         exchange.data()};
-    machine.team = kTeam;
-    run(static_cast<int>(parts * kTeam), random, [&](int item) {
+    machine.gang = kGang;
+    run(static_cast<int>(parts * kGang), random, [&](int item) {
       ObkLanes lanes = {};
       lanes.scratch = cta().shared;
       lanes.scratch_bytes = obk_recurrent_scratch(kHidden, kBatch, sizeof(T));
       ASSERT_LE(lanes.scratch_bytes, static_cast<int64_t>(sizeof cta().shared));
-      obk::recurrence<T, kGates, kHidden, kTeam, kBatch, kNear>(
+      obk::recurrence<T, kGates, kHidden, kGang, kBatch, kDsmem>(
           reinterpret_cast<const int64_t*>(&params), operands, item, &lanes);
     });
     const double limit = sizeof(T) == 4 ? 2e-5 : 2e-2;
@@ -335,21 +336,21 @@ void check(Sizes z) {
 #define SKIP_FIBERS (void)0
 #endif
 
-TEST(DeviceRecurrence, NearGates) {
+TEST(DeviceRecurrence, ApproximateGates) {
   for (double x = -20; x < 20; x += 0.0037) {
     const auto v = static_cast<float>(x);
-    ASSERT_NEAR(obk::sigmoid_near(v), 1 / (1 + std::exp(-static_cast<double>(v))), 3e-7) << x;
-    ASSERT_NEAR(obk::tanh_near(v), std::tanh(static_cast<double>(v)),
+    ASSERT_NEAR(obk::sigmoid_approx(v), 1 / (1 + std::exp(-static_cast<double>(v))), 3e-7) << x;
+    ASSERT_NEAR(obk::tanh_approx(v), std::tanh(static_cast<double>(v)),
                 3e-6 * std::fabs(std::tanh(v)))
         << x;
   }
   const float inf = std::numeric_limits<float>::infinity();
-  EXPECT_EQ(obk::sigmoid_near(inf), 1.0f);
-  EXPECT_EQ(obk::sigmoid_near(-inf), 0.0f);
-  EXPECT_EQ(obk::tanh_near(inf), 1.0f);
-  EXPECT_EQ(obk::tanh_near(-inf), -1.0f);
-  EXPECT_TRUE(std::isnan(obk::tanh_near(NAN)) && std::isnan(obk::sigmoid_near(NAN)));
-  EXPECT_EQ(obk::tanh_near(1e-6f), 1e-6f);
+  EXPECT_EQ(obk::sigmoid_approx(inf), 1.0f);
+  EXPECT_EQ(obk::sigmoid_approx(-inf), 0.0f);
+  EXPECT_EQ(obk::tanh_approx(inf), 1.0f);
+  EXPECT_EQ(obk::tanh_approx(-inf), -1.0f);
+  EXPECT_TRUE(std::isnan(obk::tanh_approx(NAN)) && std::isnan(obk::sigmoid_approx(NAN)));
+  EXPECT_EQ(obk::tanh_approx(1e-6f), 1e-6f);
 }
 
 TEST(DeviceRecurrence, HalvesOnTensorCores) {

@@ -38,9 +38,9 @@ TEST(Arch, FeaturesFollowFromTheNumbers) {
     EXPECT_EQ(has.clusters, hopper_or_later) << machine->name;
     EXPECT_EQ(has.pdl, hopper_or_later) << machine->name;
     EXPECT_EQ(has.wgmma, (arch == Arch{9, 0, 'a'})) << machine->name;
-    EXPECT_EQ(machine->team > 0, has.clusters) << machine->name;
+    EXPECT_EQ(machine->gang > 0, has.clusters) << machine->name;
     EXPECT_GT(machine->sms, 0) << machine->name;
-    EXPECT_GE(machine->fast_memory, 64_KiB) << machine->name;
+    EXPECT_GE(machine->scratchpad, 64_KiB) << machine->name;
   }
   EXPECT_EQ(gpu("sm_90a", 7)->sms, 7);
 }
@@ -69,7 +69,7 @@ TEST(Strategy, FollowsFromMachineAndWishes) {
     const Strategy kernels = strategy_for(hopper, {.granularity = each});
     EXPECT_TRUE(kernels.own_kernels && !kernels.one_kernel() && !kernels.dataflow());
     EXPECT_EQ(kernels.stitches(), each == Granularity::kStitch);
-    EXPECT_EQ(kernels.min_grid_bytes, hopper.fast_memory * hopper.sms);
+    EXPECT_EQ(kernels.min_grid_bytes, hopper.scratchpad * hopper.sms);
   }
   const Strategy threads = strategy_for(cpu(2), {.granularity = Granularity::kOp, .tf32 = true});
   EXPECT_EQ(threads.granularity, Granularity::kThreads);
@@ -77,10 +77,10 @@ TEST(Strategy, FollowsFromMachineAndWishes) {
 }
 
 TEST(Strategy, WgmmaIsOfItsArchitectureAndOfBatchesThatMayDiffer) {
-  EXPECT_TRUE(takes_wgmma(*gpu("sm_90a"), {}));
-  EXPECT_FALSE(takes_wgmma(*gpu("sm_90a"), {.batch_invariant = true}));
+  EXPECT_TRUE(takes_async_mma(*gpu("sm_90a"), {}));
+  EXPECT_FALSE(takes_async_mma(*gpu("sm_90a"), {.batch_invariant = true}));
   for (const char* other : {"sm_80", "sm_100a", "sm_120a"})
-    EXPECT_FALSE(takes_wgmma(*gpu(std::string(other)), {})) << other;
+    EXPECT_FALSE(takes_async_mma(*gpu(std::string(other)), {})) << other;
 }
 
 TEST(Granularity, IsReadAndWritten) {

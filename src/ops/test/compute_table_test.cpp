@@ -269,14 +269,14 @@ Samples attention_samples() {
   }
   for (DType dtype : kAllFloats)
     for (int64_t interleaved : {0, 1})
-      for (int64_t turned : {0, 4})
+      for (int64_t rotated : {0, 4})
         for (bool positions : {false, true}) {
-          const int64_t half = (turned ? turned : 6) / 2;
+          const int64_t half = (rotated ? rotated : 6) / 2;
           const Shape cache = positions ? Shape{9, half} : Shape{2, 3, half};
           const Tensor ids = positions ? tensor(DType::i64, {2, 3}, {0, 8, 3, 2, 2, 5}) : Tensor();
           const Attrs attrs = Attrs()
                                   .set("interleaved", interleaved)
-                                  .set("rotary_embedding_dim", turned)
+                                  .set("rotary_embedding_dim", rotated)
                                   .set("num_heads", int64_t{4});
           for (const Shape& x : {Shape{2, 4, 3, 6}, Shape{2, 3, 24}})
             out.push_back({Op::RotaryEmbedding,

@@ -78,7 +78,7 @@ TEST(Remarks, EqualOutputsAndWhatIsNoIdentity) {
                           "Add 'plus': -0 + 0 is 0: adding 0 changes a sign"));
 }
 
-/// A norm told in parts, with lines of one's own.
+/// A decomposed norm, with lines of one's own.
 std::string norm(const std::string& type, const std::string& epsilon, const std::string& sum,
                  const std::string& axes = "[1]") {
   std::string text = R"(

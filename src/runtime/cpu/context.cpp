@@ -22,7 +22,7 @@ CpuContext::CpuContext(std::shared_ptr<const CpuExecutable> executable, int thre
   tasks_.resize(threads);
   ends_.resize(threads);
   for (int t = 0; t < threads; ++t) taken_.emplace_back(static_cast<size_t>(program.waves));
-  // Of a program that flows, a task that several workers do for themselves is one here; those that
+  // Of a dataflow program, a task that several workers do for themselves is one here; those that
   // overlap, each cut as its worker reads it, write the same numbers to the same places, so one
   // waits for the other.
   std::set<std::tuple<uint32_t, int64_t, int64_t, int64_t, int64_t>> seen;
@@ -32,7 +32,7 @@ CpuContext::CpuContext(std::shared_ptr<const CpuExecutable> executable, int thre
     std::vector<ObkTask>& mine = tasks_[t];
     for (size_t sm = t; sm < program.lists.size(); sm += threads)
       for (const ObkTask& task : program.lists[sm])
-        if (!program.flows || seen.emplace(task.work, task.r0, task.r1, task.c0, task.c1).second)
+        if (!program.dataflow || seen.emplace(task.work, task.r0, task.r1, task.c0, task.c1).second)
           mine.push_back(task);
     std::stable_sort(mine.begin(), mine.end(),
                      [](const ObkTask& a, const ObkTask& b) { return a.wave < b.wave; });

@@ -41,7 +41,7 @@ class CpuContext : public Context {
   std::vector<Tensor> scratch_;              // by worker
   std::vector<std::vector<ObkTask>> tasks_;  // by worker, ascending waves
   std::vector<std::vector<size_t>> ends_;    // by worker: end of each wave in tasks_
-  std::vector<bool> overlaps_;  // by work: of a program that flows, whether some of its tasks write
+  std::vector<bool> overlaps_;  // by work: of a dataflow program, whether some of its tasks write
                                 // the same places
   std::mutex one_at_a_time_;    // of those
   struct alignas(64) Taken {

@@ -2,7 +2,7 @@
 
 namespace obelisk::runtime::cuda {
 
-Status check_kept_keys(const Program& program, const ObkTask& task) {
+Status check_in_place_kv(const Program& program, const ObkTask& task) {
   const WorkRecord& work = program.works[task.work];
   const int64_t row = -int64_t{task.weight_group}, bytes = task.weight_bytes;
   const auto broken = [&] {
@@ -10,19 +10,19 @@ Status check_kept_keys(const Program& program, const ObkTask& task) {
         Code::kBuild, "runtime",
         fmt::format("a task takes keys of {} bytes, {} a row, from {:#x}; wanted: whole rows of "
                     "multiples of {} bytes up to {}, inside its last two operands, two inputs",
-                    bytes, row, task.weights, obk::kGatherUnit, obk::kFlowPageBytes),
+                    bytes, row, task.weights, obk::kGatherUnit, obk::kDataflowPageBytes),
         work.label, "compile the model again"};
   };
-  if (!program.flows || row > obk::kFlowPageBytes || row % obk::kGatherUnit != 0 || bytes <= 0 ||
-      bytes % row != 0 || work.operands.size() < 2)
+  if (!program.dataflow || row > obk::kDataflowPageBytes || row % obk::kGatherUnit != 0 ||
+      bytes <= 0 || bytes % row != 0 || work.operands.size() < 2)
     return broken();
   for (size_t which = 0; which < 2; ++which) {
     const Place& place = work.operands[work.operands.size() - 2 + which];
-    if (place.kind != BufferKind::kInput || place.near >= 0 || place.index < 0 ||
+    if (place.kind != BufferKind::kInput || place.smem_copy >= 0 || place.index < 0 ||
         place.index >= static_cast<int64_t>(program.inputs.size()))
       return broken();
     const int64_t from =
-        (which == 0 ? OBK_KEPT_KEYS(&task) : OBK_KEPT_VALUES(&task)) * obk::kGatherUnit;
+        (which == 0 ? OBK_IN_PLACE_KEYS(&task) : OBK_IN_PLACE_VALUES(&task)) * obk::kGatherUnit;
     if (task.weights < 0 ||
         from + bytes > program.inputs[static_cast<size_t>(place.index)].type.bytes())
       return broken();
@@ -30,7 +30,7 @@ Status check_kept_keys(const Program& program, const ObkTask& task) {
   return ok_status();
 }
 
-Status check_streamed(const Program& program, const ObkTask& task) {
+Status check_weight_range(const Program& program, const ObkTask& task) {
   const WorkRecord& work = program.works[task.work];
   const int64_t bytes = task.weight_bytes, group = task.weight_group;
   const auto broken = [&] {

@@ -8,10 +8,10 @@ namespace obelisk::runtime::cuda {
 
 /// Keys and values that a task takes from where the caller keeps them lie in inputs. Errors:
 /// kBuild, for a table of a damaged file.
-Status check_kept_keys(const Program& program, const ObkTask& task);
+Status check_in_place_kv(const Program& program, const ObkTask& task);
 
-/// The packed weights that a task of a program that flows takes page by page lie in them. Errors:
+/// The packed weights that a task of a dataflow program takes page by page lie in them. Errors:
 /// kBuild, for a table of a damaged file.
-Status check_streamed(const Program& program, const ObkTask& task);
+Status check_weight_range(const Program& program, const ObkTask& task);
 
 }  // namespace obelisk::runtime::cuda

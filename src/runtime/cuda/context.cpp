@@ -31,7 +31,7 @@ Status CudaContext::init() {
     TRY_STATUS(
         check(driver_.EventCreate(&sleep_, kEventBlockingSync | kEventNoTiming), "make an event"));
   TRY_STATUS(arena_.reserve(p.arena.count + executable_->cut_.map_bytes + 256, "the workspace"));
-  // Words that teams exchange are zero at first and last from run to run.
+  // Words that gangs exchange are zero at first and last from run to run.
   TRY_STATUS(
       check(driver_.MemsetAsync(arena_.at(), 0, static_cast<size_t>(p.arena.count + 256), stream_),
             "clear the workspace"));
@@ -100,14 +100,14 @@ Status CudaContext::bind(Handle stream) {
     TRY_STATUS(
         check(driver_.CopyToDeviceAsync(port_table_.at(), ports_.data(), ports_.size() * 8, stream),
               "name the ports"));
-    for (const auto& [node, k] : dealt_) {
+    for (const auto& [node, k] : grid_nodes_) {
       const Launch& launch = executable_->cut_.launches[k];
-      ObkDealt rectangles = dealt(launch, 0);
-      ObkProduct streamed = {};
-      if (launch.product) {
-        TRY(streamed, product(launch, 0));
+      ObkGrid rectangles = grid(launch, 0);
+      ObkPipelinedGemm gemm_record = {};
+      if (launch.pipelined_gemm) {
+        TRY(gemm_record, pipelined_gemm(launch, 0));
       }
-      void* parameters[] = {launch.product ? static_cast<void*>(&streamed) : &rectangles};
+      void* parameters[] = {launch.pipelined_gemm ? static_cast<void*>(&gemm_record) : &rectangles};
       const KernelNode now = node_of(k, parameters);
       TRY_STATUS(check(driver_.GraphSetKernel(graph_, node, &now), "name a kernel's ports"));
     }
@@ -168,9 +168,9 @@ Status CudaContext::failed(Status status) {
     error.message = fmt::format(
         "SM {} waits for {} at {:#x} before task {}{}: it wants {}, has {} ({})", w.sm,
         w.kind == 1   ? "the grid barrier"
-        : w.kind == 4 ? "another member of its team"
+        : w.kind == 4 ? "another member of its gang"
         : w.kind == 5 ? "a value that other SMs give"
-        : w.kind == 6 ? "rows of a product"
+        : w.kind == 6 ? "rows of a GEMM"
                       : "a page of weights",
         w.counter, w.task,
         task ? fmt::format(" (wave {}, '{}')", task->wave, program().works[task->work].label)

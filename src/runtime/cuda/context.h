@@ -42,8 +42,8 @@ class CudaContext : public Context {
   bool mono() const { return program().granularity == machine::Granularity::kMono; }
   static void place_shared(const Launch& launch, ObkProgram& record);
   Result<Handle> make_graph(DevicePointer stamps);
-  ObkDealt dealt(const Launch& launch, DevicePointer stamps) const;
-  Result<ObkProduct> product(const Launch& launch, DevicePointer stamps) const;
+  ObkGrid grid(const Launch& launch, DevicePointer stamps) const;
+  Result<ObkPipelinedGemm> pipelined_gemm(const Launch& launch, DevicePointer stamps) const;
   KernelNode node_of(size_t launch, void** parameters) const;
   Status reserve_staging();
   /// Whether the context is usable and the pointers are as many and as aligned as the ports want.
@@ -65,7 +65,7 @@ class CudaContext : public Context {
   Handle stream_ = nullptr, graph_ = nullptr, ran_ = nullptr, from_ = nullptr, to_ = nullptr;
   Handle last_stream_ = nullptr, sleep_ = nullptr;  // the event that a thread sleeps on
   Handle plain_ = nullptr;  // the graph that graph_ was made of, for the kernels below
-  std::vector<std::pair<Handle, size_t>> dealt_;  // nodes that name ports, and their launches
+  std::vector<std::pair<Handle, size_t>> grid_nodes_;  // nodes that name ports, and their launches
   bool has_run_ = false;
   ObkProgram record_ = {};
   std::vector<DevicePointer> ports_, bound_;  // of this run; what the GPU's table holds

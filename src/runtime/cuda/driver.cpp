@@ -62,7 +62,7 @@ Status encode_rows(DevicePointer at, int64_t rows, int64_t pitch, int64_t blocks
                  step[] = {1, 1, 1};
   return check(table.MapEncode(map, kHalf, 3, at, extent, bytes, box, step, kPlain, kSwapped128,
                                kWide, kZeros),
-               "describe a matrix to the copy engine");
+               "describe a matrix to TMA");
 }
 
 Status check(int code, const std::string& what) {

@@ -38,7 +38,7 @@ Status CudaExecutable::init(LoadReport report) {
     TRY(driver_, load_driver());
   }
   int64_t room = gpu_.shared_bytes;
-  if (room == 0) room = machine.fast_memory.count + kOwnShared;
+  if (room == 0) room = machine.scratchpad.count + kOwnShared;
   TRY(cut_, make_tables(p, mono(), room - kOwnShared));
   TRY_STATUS(check_pages(p, cut_.launches));
   device_ = {.gpu = gpu_.name,
@@ -48,7 +48,7 @@ Status CudaExecutable::init(LoadReport report) {
              .overlaps = p.granularity == machine::Granularity::kStitch && machine.features.pdl,
              .launches = static_cast<int>(cut_.launches.size()),
              .phases = p.waves};
-  device_.barriers = mono() && !p.flows ? std::max(p.waves - 1, 0) : 0;
+  device_.barriers = mono() && !p.dataflow ? std::max(p.waves - 1, 0) : 0;
   device_.bytes_streamed = bytes_of_a_run(p);
   device_.roof_bytes_per_us = machine.bytes_per_sm * 1000.0 * machine.sms;
   report_kernels(p, images_, cut_.launches, device_);
@@ -63,8 +63,8 @@ std::vector<LaunchReport> CudaExecutable::launches() const {
   for (const Launch& launch : cut_.launches) {
     if (launch.work < 0) continue;
     const std::string name = kernel_name(launch.body);
-    LaunchReport one{launch.work, launch.product ? launch.ctas : launch.tasks, launch.threads, 0,
-                     launch.shared};
+    LaunchReport one{launch.work, launch.pipelined_gemm ? launch.ctas : launch.tasks,
+                     launch.threads, 0, launch.shared};
     for (const KernelReport& kernel : device_.kernels)
       if (kernel.name == name) one.registers = kernel.registers;
     out.push_back(one);

@@ -8,7 +8,7 @@ void CudaContext::place_shared(const Launch& launch, ObkProgram& record) {
   record.ring_pages = launch.ring_pages;
   record.scratch_at = launch.scratch_at, record.block_at = launch.block_at;
   record.block_bytes = launch.block_bytes, record.block = launch.block;
-  record.near_at = launch.near_at, record.soon_at = launch.soon_at,
+  record.smem_copies_at = launch.smem_copies_at, record.soon_at = launch.soon_at,
   record.soon_bytes = launch.soon_bytes;
 }
 
@@ -20,9 +20,9 @@ static bool names_ports(const WorkRecord& work) {
 }
 
 /// The parameter of a kernel whose CTAs find their rectangles by themselves.
-ObkDealt CudaContext::dealt(const Launch& launch, DevicePointer stamps) const {
+ObkGrid CudaContext::grid(const Launch& launch, DevicePointer stamps) const {
   const Program& p = program();
-  ObkDealt record = launch.rectangles;
+  ObkGrid record = launch.rectangles;
   record.watch = record_.watch;
   if (stamps) record.stamps = stamps + static_cast<uint64_t>(launch.first_task) * sizeof(ObkStamp);
   DevicePointer* at = record.operands;
@@ -47,9 +47,10 @@ ObkDealt CudaContext::dealt(const Launch& launch, DevicePointer stamps) const {
 }
 
 /// The same of a product's own kernel.
-Result<ObkProduct> CudaContext::product(const Launch& launch, DevicePointer stamps) const {
-  ObkProduct record = {};
-  record.dealt = dealt(launch, stamps), record.weights = record.dealt.operands[launch.weights];
+Result<ObkPipelinedGemm> CudaContext::pipelined_gemm(const Launch& launch,
+                                                     DevicePointer stamps) const {
+  ObkPipelinedGemm record = {};
+  record.grid = grid(launch, stamps), record.weights = record.grid.operands[launch.weights];
   if (launch.next >= 0) {
     constexpr int64_t kMost = 12 << 20;  // a quarter of the second-level cache
     const auto next = static_cast<size_t>(launch.next);
@@ -60,7 +61,7 @@ Result<ObkProduct> CudaContext::product(const Launch& launch, DevicePointer stam
     record.next_share = (record.next_bytes / launch.ctas + 127) / 128 * 128;
   }
   const RowsMap& rows = launch.rows;
-  TRY_STATUS(encode_rows(record.dealt.operands[rows.operand], rows.rows, rows.pitch, rows.blocks,
+  TRY_STATUS(encode_rows(record.grid.operands[rows.operand], rows.rows, rows.pitch, rows.blocks,
                          rows.together, record.map));
   return record;
 }
@@ -69,9 +70,9 @@ KernelNode CudaContext::node_of(size_t k, void** parameters) const {
   const Launch& launch = executable_->cut_.launches[k];
   // Where an SM has room for one CTA, that goes on with the next task: it need not begin again.
   const bool alone = launch.ring_pages > 0 && 2 * launch.shared > executable_->gpu_.shared_bytes;
-  const int ctas = launch.product ? launch.ctas
-                   : alone        ? std::min({launch.tasks, executable_->gpu_.sms, program().sms})
-                                  : launch.tasks;
+  const int ctas = launch.pipelined_gemm ? launch.ctas
+                   : alone ? std::min({launch.tasks, executable_->gpu_.sms, program().sms})
+                           : launch.tasks;
   return {.function = executable_->functions_[k],
           .grid = {static_cast<unsigned>(ctas), 1, 1},
           .block = {kThreads, 1, 1},
@@ -117,14 +118,14 @@ Result<Handle> CudaContext::make_graph(DevicePointer stamps) {
         record.waves = launch.tasks;
         record.stamps =
             stamps ? stamps + static_cast<uint64_t>(launch.first_task) * sizeof(ObkStamp) : 0;
-        ObkDealt rectangles = launch.dealt ? dealt(launch, stamps) : ObkDealt{};
-        ObkProduct streamed = {};
-        if (launch.product) {
-          TRY(streamed, product(launch, stamps));
+        ObkGrid rectangles = launch.grid ? grid(launch, stamps) : ObkGrid{};
+        ObkPipelinedGemm gemm_record = {};
+        if (launch.pipelined_gemm) {
+          TRY(gemm_record, pipelined_gemm(launch, stamps));
         }
-        void* parameters[] = {launch.product ? static_cast<void*>(&streamed)
-                              : launch.dealt ? static_cast<void*>(&rectangles)
-                                             : &record};
+        void* parameters[] = {launch.pipelined_gemm ? static_cast<void*>(&gemm_record)
+                              : launch.grid         ? static_cast<void*>(&rectangles)
+                                                    : &record};
         const KernelNode node = node_of(k, parameters);
         Handle made = nullptr;
         TRY_STATUS(check(driver_.GraphAddKernel(&made, graph, nullptr, 0, &node),
@@ -143,15 +144,15 @@ Result<Handle> CudaContext::make_graph(DevicePointer stamps) {
           TRY_STATUS(check(driver_.GraphNodeAttribute(made, kNodePriority, &value),
                            "give a kernel its priority"));
         }
-        if ((launch.dealt || launch.product) && names_ports(program().works[launch.work]) &&
+        if ((launch.grid || launch.pipelined_gemm) && names_ports(program().works[launch.work]) &&
             !stamps)
-          dealt_.push_back({made, k});
+          grid_nodes_.push_back({made, k});
       }
       return check(driver_.GraphInstantiate(&ready, graph, flags), "make the graph ready");
     };
-    if (!stamps) dealt_.clear();
+    if (!stamps) grid_nodes_.clear();
     const Status added = add();
-    if (added.ok() && !stamps && !dealt_.empty())
+    if (added.ok() && !stamps && !grid_nodes_.empty())
       plain_ = graph;  // its nodes name the kernels that learn where ports are
     else
       driver_.GraphDestroy(graph);

@@ -94,7 +94,7 @@ Result<Cubin> compile_quickly(const Program& program, const std::string& text,
       "the assembler would serialise wgmma; all tiles of '{}' take mma.sync, which may be slower",
       program.name);
   std::vector<std::string> plain = defines;
-  plain.push_back("OBK_NO_WIDE_TILES=1");
+  plain.push_back("OBK_NO_WGMMA_TILES=1");
   return compile_cubin(text, architecture, plain);
 }
 

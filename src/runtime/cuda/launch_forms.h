@@ -8,8 +8,8 @@ namespace obelisk::runtime::cuda {
 
 /// A kernel whose CTAs find their own rectangles: what these follow from. Errors:
 /// kBuild, for a table (of a damaged file) whose tasks are not such rectangles.
-Status deal(const Program& program, const Shape& shape, const std::vector<ObkTask>& tasks,
-            Launch& launch);  // grid.cpp
+Status lay_out_grid(const Program& program, const Shape& shape, const std::vector<ObkTask>& tasks,
+                    Launch& launch);  // grid.cpp
 
 /// A product that has a kernel of its own: what its CTAs' rectangles and copies follow from.
 /// Errors: kBuild, for a table of a damaged file.

@@ -9,7 +9,7 @@ namespace obelisk::runtime::cuda {
 
 namespace {
 
-constexpr int64_t kMostFlowPages = 12;  // of a program that flows
+constexpr int64_t kMostDataflowPages = 12;  // of a dataflow program
 constexpr int64_t kMostPages = 8;  // 192 KB on their way to an SM while it waits for the others:
                                    // all that one token asks of most layers
 
@@ -45,7 +45,7 @@ Result<Shape> shape_of(const WorkRecord& work, bool mapped, int64_t room) {
 std::vector<int64_t> small_weights(const Program& program, const WorkRecord& work) {
   std::vector<int64_t> lines(work.operands.size(), 0);
   int64_t left = kMostSoon;
-  for (size_t k = 0; k < work.operands.size() && program.flows; ++k) {
+  for (size_t k = 0; k < work.operands.size() && program.dataflow; ++k) {
     const Place& place = work.operands[k];
     if (place.kind != BufferKind::kWeight ||
         program.weights[static_cast<size_t>(place.index)].empty())
@@ -62,11 +62,11 @@ std::vector<int64_t> small_weights(const Program& program, const WorkRecord& wor
 }
 
 Launch lay_out(std::vector<Shape*> shapes, int64_t room, bool has_ring, int blocks,
-               const Program* flowing, int64_t soon) {
+               const Program* dataflow, int64_t soon) {
   Launch launch;
-  const int64_t near = flowing ? flowing->near.count : 0,
-                page_bytes = flowing ? obk::kFlowPageBytes : obk::kRingPageBytes;
-  room -= aligned(near) + obk::kFlowSoon * soon;
+  const int64_t smem_copies = dataflow ? dataflow->smem_copies.count : 0,
+                page_bytes = dataflow ? obk::kDataflowPageBytes : obk::kRingPageBytes;
+  room -= aligned(smem_copies) + obk::kDataflowSoon * soon;
   int64_t least = 0, words = 0;
   bool streams = false;
   for (const Shape* shape : shapes) {
@@ -79,7 +79,7 @@ Launch lay_out(std::vector<Shape*> shapes, int64_t room, bool has_ring, int bloc
   if (has_ring && streams)
     launch.ring_pages = static_cast<int32_t>(
         std::clamp<int64_t>((room - least - words - kAlign) / (page_bytes + obk::kPageBarBytes), 0,
-                            flowing ? kMostFlowPages : kMostPages));
+                            dataflow ? kMostDataflowPages : kMostPages));
   launch.scratch_at = static_cast<int32_t>(ring_bytes(launch.ring_pages, page_bytes));
   const int64_t left = room - words - launch.scratch_at;
   int64_t scratch = 0;
@@ -89,10 +89,10 @@ Launch lay_out(std::vector<Shape*> shapes, int64_t room, bool has_ring, int bloc
     scratch = std::max(scratch, shape->scratch());
   }
   launch.block_at = static_cast<int32_t>(launch.scratch_at + scratch);
-  launch.near_at = static_cast<int32_t>(launch.block_at + words);
-  launch.soon_at = static_cast<int32_t>(launch.near_at + aligned(near)),
+  launch.smem_copies_at = static_cast<int32_t>(launch.block_at + words);
+  launch.soon_at = static_cast<int32_t>(launch.smem_copies_at + aligned(smem_copies)),
   launch.soon_bytes = static_cast<int32_t>(soon);
-  launch.shared = static_cast<int32_t>(launch.soon_at + obk::kFlowSoon * soon);
+  launch.shared = static_cast<int32_t>(launch.soon_at + obk::kDataflowSoon * soon);
   return launch;
 }
 
@@ -104,9 +104,10 @@ void spread_out(std::vector<Launch>& launches, const Program& program, int64_t r
         program.works[launch.work].task_nanos >= machine::cuda_costs::kShortTaskNanos;
     if (kernels[launch.wave] == 1 && launch.tasks <= static_cast<int>(program.lists.size()) &&
         long_tasks)
-      launch.shared = std::max(
-          launch.shared, static_cast<int32_t>(room / 2 + kAlign +
-                                              (launch.product || launch.dealt ? kOwnOfTables : 0)));
+      launch.shared =
+          std::max(launch.shared,
+                   static_cast<int32_t>(room / 2 + kAlign +
+                                        (launch.pipelined_gemm || launch.grid ? kOwnOfTables : 0)));
   }
 }
 

@@ -25,7 +25,7 @@ struct Shape {
 Result<Shape> shape_of(const WorkRecord& work, bool mapped, int64_t room);
 
 inline constexpr int64_t kLine = 128;  // bytes
-/// Of a program that flows, by a work's operand: the lines of a small weight, which its body reads
+/// Of a dataflow program, by a work's operand: the lines of a small weight, which its body reads
 /// of its own accord, as a norm's scale; 0 of another operand, and where those before it fill the
 /// place of a task.
 std::vector<int64_t> small_weights(const Program& program, const WorkRecord& work);
@@ -34,7 +34,7 @@ std::vector<int64_t> small_weights(const Program& program, const WorkRecord& wor
 /// is room for.
 /// `flowing`: the program, where it flows; `soon`: bytes of the small weights of a task.
 Launch lay_out(std::vector<Shape*> shapes, int64_t room, bool has_ring, int blocks,
-               const Program* flowing = nullptr, int64_t soon = 0);
+               const Program* dataflow = nullptr, int64_t soon = 0);
 
 /// CTAs of a kernel begin where the one before it has ended first, as many as an SM holds. Where it
 /// has a task for each SM at most, a CTA takes so much shared memory that the next one waits for an

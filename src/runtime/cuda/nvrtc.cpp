@@ -222,10 +222,12 @@ Result<Cubin> compile_cubin(const std::string& text, const std::string& architec
   for (int k = 0; k < kDialectFileCount; ++k) {
     names.push_back(kDialectFiles[k].name), texts.push_back(kDialectFiles[k].text);
     const std::string name = kDialectFiles[k].name;
-    if (name == "dialect.cuh") names.push_back("dialect.h"), texts.push_back(kDialectFiles[k].text);
-    if (name == "recurrence.cuh")
+    if (name == "core/dialect.cuh")
+      names.push_back("dialect.h"), texts.push_back(kDialectFiles[k].text);
+    if (name == "recurrent/recurrence.cuh")
       names.push_back("recurrence.h"), texts.push_back(kDialectFiles[k].text);
-    if (name == "types.cuh") names.push_back("stdint.h"), texts.push_back(kDialectFiles[k].text);
+    if (name == "core/types.cuh")
+      names.push_back("stdint.h"), texts.push_back(kDialectFiles[k].text);
   }
   Program program = nullptr;
   if (int code = n.CreateProgram(&program, text.c_str(), "program.cu",

@@ -23,28 +23,28 @@ Status stream(const Program& program, const Shape& shape, const std::vector<ObkT
         work.label, "compile the model again"};
   };
   TRY(const machine::Machine device, machine::gpu(program.target, 0));
-  const int64_t room = device.fast_memory.count;  // what its numbers are compiled for
-  ProductNumbers& p = launch.numbers;
-  const int64_t a = gemm.a, wide = gemm.columns, blocks = gemm.blocks, sides = gemm.sides,
+  const int64_t room = device.scratchpad.count;  // what its numbers are compiled for
+  PipelinedGemmNumbers& p = launch.numbers;
+  const int64_t a = gemm.a, wide = gemm.columns, blocks = gemm.blocks, b_count = gemm.b_count,
                 sums = gemm.late_scratch, operands = static_cast<int64_t>(work.operands.size());
   if (a < 0 || a >= operands || gemm.b < 0 || gemm.b >= operands ||
-      operands > schedule::kDealtOperands || !work.params.empty())
+      operands > schedule::kGridOperands || !work.params.empty())
     return broken();
   for (const int64_t number :
        {gemm.rows, gemm.span, gemm.row, gemm.block, gemm.row_step, gemm.block_step, blocks,
-        gemm.stage, sides, wide, gemm.split_k, sums})
+        gemm.stage, b_count, wide, gemm.split_k, sums})
     if (number < 0 || number > INT32_MAX) return broken();
   launch.weights = static_cast<int>(gemm.b);
   const auto set = [](int& to, int64_t number) { to = static_cast<int>(number); };
   set(p.span, gemm.span), set(p.row, gemm.row), set(p.block, gemm.block),
       set(p.row_step, gemm.row_step), set(p.block_step, gemm.block_step);
-  set(p.stage, gemm.stage), set(p.parts, gemm.split_k);
+  set(p.stage, gemm.stage), set(p.split_k, gemm.split_k);
   if (work.operands[a].kind != BufferKind::kArena || work.operands[a].index % 16 != 0)
     return broken();
   if (work.operands[launch.weights].kind != BufferKind::kWeight) return broken();
-  if (p.parts < 1 || p.parts > schedule::kMostOfCluster) return broken();
-  if (p.span < 1 || p.stage < 1 || blocks < int64_t{p.stage} * p.parts ||
-      blocks % (int64_t{p.stage} * p.parts) != 0 || sides < 1 || wide < 1 || wide > 256)
+  if (p.split_k < 1 || p.split_k > schedule::kMostOfGang) return broken();
+  if (p.span < 1 || p.stage < 1 || blocks < int64_t{p.stage} * p.split_k ||
+      blocks % (int64_t{p.stage} * p.split_k) != 0 || b_count < 1 || wide < 1 || wide > 256)
     return broken();
   const ObkTask &first = tasks.front(), &last = tasks.back();
   if (first.r1 < 1 || first.r1 > 64 || first.c1 < 1 || last.r1 > INT32_MAX || last.c1 > INT32_MAX ||
@@ -63,9 +63,9 @@ Status stream(const Program& program, const Shape& shape, const std::vector<ObkT
     return broken();
   p.weights_step = gemm.weights_step;
   const auto weights_of = [&](int64_t columns) {
-    return static_cast<int>(p.stage * ((sides * columns + 15) / 16 * 2048));
+    return static_cast<int>(p.stage * ((b_count * columns + 15) / 16 * 2048));
   };
-  const int64_t tile_wide = sides * p.tile_columns;
+  const int64_t tile_wide = b_count * p.tile_columns;
   constexpr int kMostBlocks = 1 << 14;  // bytes of a tile's weights are 32 bits
   const bool has_place = tile_wide <= (wide + 15) / 16 * 16,
              whole = p.across == 1 ||
@@ -78,22 +78,22 @@ Status stream(const Program& program, const Shape& shape, const std::vector<ObkT
   p.last_bytes = weights_of(p.columns - int64_t{p.across - 1} * p.tile_columns);
   p.rows_bytes = (p.stage * p.tile_rows * 128 + 1023) / 1024 * 1024,
   p.stage_bytes = p.rows_bytes + p.stage * ((wide + 15) / 16 * 2048);
-  p.tile_stages = blocks / p.parts / p.stage;
+  p.tile_stages = blocks / p.split_k / p.stage;
   const auto at_once = [&](int64_t share) {
     return std::min(launch.tasks / share,
-                    machine::clusters_at_once(static_cast<int64_t>(program.lists.size()),
-                                              p.parts * share)) *
+                    machine::gangs_at_once(static_cast<int64_t>(program.lists.size()),
+                                           p.split_k * share)) *
            share;
   };
   p.single = at_once(1) == launch.tasks;
-  if (p.single && p.each % kSharers == 0 && p.parts * kSharers <= schedule::kMostOfCluster &&
+  if (p.single && p.each % kSharers == 0 && p.split_k * kSharers <= schedule::kMostOfGang &&
       at_once(kSharers) == launch.tasks)
     p.share = kSharers;
-  launch.ctas = static_cast<int>(at_once(p.share) * p.parts);
+  launch.ctas = static_cast<int>(at_once(p.share) * p.split_k);
   const int64_t wanted = p.tile_stages * ((launch.tasks + at_once(p.share) - 1) / at_once(p.share));
   const auto places = [&](int64_t scratch) {
     return std::min(
-        {wanted, (room - scratch - kAlign) / p.stage_bytes, int64_t{obk::kProductStages}});
+        {wanted, (room - scratch - kAlign) / p.stage_bytes, int64_t{obk::kPipelinedGemmStages}});
   };
   p.stages = static_cast<int>(places(p.scratch_bytes));
   // Sums lie where stages were if these have no other place: nobody needs them any more.
@@ -109,7 +109,7 @@ Status stream(const Program& program, const Shape& shape, const std::vector<ObkT
                     to_string(Bytes{room})),
         work.label, "compile with --granularity mono"};
   p.refills = p.stages < wanted;
-  launch.product = true, launch.streams = false, launch.ring_pages = 0;
+  launch.pipelined_gemm = true, launch.streams = false, launch.ring_pages = 0;
   launch.shared = p.stages * p.stage_bytes + p.scratch_bytes - p.overlaid;
   if (launch.shared > there)
     return Error{
@@ -122,10 +122,10 @@ Status stream(const Program& program, const Shape& shape, const std::vector<ObkT
   return ok_status();
 }
 
-std::string text_of(const ProductNumbers& p, const std::string& name) {
+std::string text_of(const PipelinedGemmNumbers& p, const std::string& name) {
   return fmt::format(
       "struct {} {{\n"
-      "  static constexpr int parts = {}, share = {}, tasks = {}, across = {}, each = {}, span = "
+      "  static constexpr int split_k = {}, share = {}, tasks = {}, across = {}, each = {}, span = "
       "{}, tile_rows = {}, tile_columns = {}, columns = {};\n"
       "  static constexpr int tile_bytes = {}, bytes = {}, last_bytes = {}, rows_bytes = {}, "
       "stage_bytes = {}, stage = {}, tile_stages = {}, stages = {};\n"
@@ -133,7 +133,7 @@ std::string text_of(const ProductNumbers& p, const std::string& name) {
       "scratch_bytes = {};\n"
       "  static constexpr int64_t weights_step = {};\n"
       "  static constexpr bool single = {}, refills = {};\n}};\n",
-      name, p.parts, p.share, p.tasks, p.across, p.each, p.span, p.tile_rows, p.tile_columns,
+      name, p.split_k, p.share, p.tasks, p.across, p.each, p.span, p.tile_rows, p.tile_columns,
       p.columns, p.tile_bytes, p.bytes, p.last_bytes, p.rows_bytes, p.stage_bytes, p.stage,
       p.tile_stages, p.stages, p.row, p.block, p.row_step, p.block_step, p.overlaid,
       p.scratch_bytes, p.weights_step, p.single, p.refills);

@@ -4,12 +4,12 @@
 
 namespace obelisk::runtime::cuda {
 
-Result<int64_t> asked_rows(const Program& program, const WorkRecord& work, Tables& tables) {
-  if (work.body < 0 || !program.bodies[work.body].traits.asked_rows) return 0;
-  const codegen::AskedRows& asked = *program.bodies[work.body].traits.asked_rows;
+Result<int64_t> async_rows(const Program& program, const WorkRecord& work, Tables& tables) {
+  if (work.body < 0 || !program.bodies[work.body].traits.async_rows) return 0;
+  const codegen::AsyncRows& async = *program.bodies[work.body].traits.async_rows;
   constexpr int64_t kMost = 256;  // rows and blocks of a copy
-  const int64_t a = asked.a, rows = asked.rows, pitch = asked.pitch, together = asked.blocks,
-                box = asked.box;
+  const int64_t a = async.a, rows = async.rows, pitch = async.pitch, together = async.blocks,
+                box = async.box;
   const bool inside = a >= 0 && a < static_cast<int64_t>(work.operands.size()) && rows > 0 &&
                       pitch >= 64 && pitch % 8 == 0 && together > 0 && together <= kMost &&
                       box > 0 && box <= kMost && rows <= INT32_MAX / pitch &&
@@ -18,7 +18,7 @@ Result<int64_t> asked_rows(const Program& program, const WorkRecord& work, Table
                       rows * pitch * 2 <= program.arena.count - work.operands[a].index;
   if (!inside)
     return Error{Code::kBuild, "runtime",
-                 fmt::format("a product asks for rows as {}; wanted: a matrix of 16-bit numbers "
+                 fmt::format("a product requests rows as {}; wanted: a matrix of 16-bit numbers "
                              "inside the workspace",
                              to_string(program.bodies[work.body].traits)),
                  work.label, "compile the model again"};

@@ -36,7 +36,7 @@ bool is_mono(const Program& program) { return program.granularity == machine::Gr
 int ring_pages(const Program& program) {
   const auto device = machine::gpu(program.target, 0);
   if (!device.ok()) return 0;
-  const auto tables = make_tables(program, is_mono(program), device->fast_memory.count);
+  const auto tables = make_tables(program, is_mono(program), device->scratchpad.count);
   int least = tables.ok() ? 2 : 0;
   if (tables.ok())
     for (const Launch& launch : tables->launches)
@@ -52,7 +52,7 @@ std::vector<bool> inlined_bodies(const Program& program) {
   constexpr size_t kMost = 8, kFew = 16;
   std::vector<bool> inlined(program.bodies.size(), !is_mono(program));
   if (!is_mono(program)) return inlined;
-  if (program.flows)
+  if (program.dataflow)
     return std::vector<bool>(
         program.bodies.size(),
         true);  // calls would keep registers in memory, which is far while weights flow
@@ -71,7 +71,7 @@ std::vector<bool> inlined_bodies(const Program& program) {
 }
 
 /// Whether most of what a program does is to bring weights for few rows, as of one token, from far
-/// memory: kernels/cuda/ring.cuh.
+/// memory: kernels/cuda/exec/ring.cuh.
 bool streams_for_few_rows(const Program& program) {
   constexpr int64_t kFew = 8, kMuch = int64_t{64} << 20;  // more than stays near from run to run
   int64_t few = 0, all = 0;
@@ -108,13 +108,14 @@ std::vector<std::string> device_defines(const Program& program, const LoadOption
   std::vector<std::string> defines;
   if (is_mono(program)) defines.push_back("OBK_MONO=1");
   if (options.watchdog) defines.push_back(fmt::format("OBK_WATCHDOG={}LL", watchdog_clocks()));
-  if (const kernels::TileLibrary* tiles = tiles_of(program.target); tiles && tiles->gemm.panel != 0)
-    defines.push_back(fmt::format("OBK_GEMM_PANEL={}", tiles->gemm.panel));
-  const bool flows = program.flows && is_mono(program);
-  if (flows) defines.push_back("OBK_FLOW=1");
+  if (const kernels::TileLibrary* tiles = tiles_of(program.target);
+      tiles && tiles->gemm.smem_a != 0)
+    defines.push_back(fmt::format("OBK_GEMM_SMEM_A={}", tiles->gemm.smem_a));
+  const bool dataflow = program.dataflow && is_mono(program);
+  if (dataflow) defines.push_back("OBK_DATAFLOW=1");
   if (const int pages = ring_pages(program)) {
     defines.push_back(fmt::format("OBK_RING={}", pages));
-    if (!flows && streams_for_few_rows(program)) defines.push_back("OBK_FEW_ROWS=1");
+    if (!dataflow && streams_for_few_rows(program)) defines.push_back("OBK_FEW_ROWS=1");
   }
   return defines;
 }
@@ -130,9 +131,9 @@ int part_of(int body, int parts) { return body < 0 ? 0 : body % parts; }
 Result<std::string> device_source(const Program& program, const std::set<int>& narrow, int part) {
   TRY_STATUS(has_device_code(program));
   const bool mono = is_mono(program);
-  std::string text = "#include \"program.cuh\"\n";
+  std::string text = "#include \"exec/program.cuh\"\n";
   // In one kernel a body without tasks would only be in the way of others' instructions.
-  std::vector<bool> runs(program.bodies.size(), !program.flows);
+  std::vector<bool> runs(program.bodies.size(), !program.dataflow);
   for (const auto& list : program.lists)
     for (const ObkTask& task : list)
       if (const int body = program.works[task.work].body; body >= 0)
@@ -146,24 +147,24 @@ Result<std::string> device_source(const Program& program, const std::set<int>& n
     return false;
   };
   if (any([](const BodyTraits& body) { return body.calls(codegen::kAttentionTile); }))
-    text += "#include \"attention.cuh\"\n";
+    text += "#include \"attention/attention.cuh\"\n";
   if (any([](const BodyTraits& body) {
         return body.calls(codegen::kConvTile | codegen::kDepthwiseTile);
       }))
-    text += "#include \"conv.cuh\"\n";
+    text += "#include \"conv/conv.cuh\"\n";
   const bool products =
       any([](const BodyTraits& body) { return body.form == Form::kPipelinedGemm; });
   if (products || any([](const BodyTraits& body) {
         return body.form == Form::kGrid || body.waits == Wait::kKernelBefore;
       }))
-    text += "#include \"dealt.cuh\"\n";
-  if (products) text += "#include \"product.cuh\"\n";
-  std::map<int, ProductNumbers> numbers;  // by body
+    text += "#include \"exec/grid.cuh\"\n";
+  if (products) text += "#include \"gemm/pipelined_gemm.cuh\"\n";
+  std::map<int, PipelinedGemmNumbers> numbers;  // by body
   if (products) {
     TRY(const machine::Machine device, machine::gpu(program.target, 0));
-    TRY(const Tables tables, make_tables(program, mono, device.fast_memory.count));
+    TRY(const Tables tables, make_tables(program, mono, device.scratchpad.count));
     for (const Launch& launch : tables.launches)
-      if (launch.product) numbers.emplace(launch.body, launch.numbers);
+      if (launch.pipelined_gemm) numbers.emplace(launch.body, launch.numbers);
     for (size_t k = 0; k < program.bodies.size();
          ++k)  // without tasks it has none, and nobody launches it
       if (program.bodies[k].traits.form == Form::kPipelinedGemm &&
@@ -182,26 +183,27 @@ Result<std::string> device_source(const Program& program, const std::set<int>& n
     const bool plain = narrow.count(static_cast<int>(k)) > 0;
     const auto at = numbers.find(static_cast<int>(k));
     if (at != numbers.end())
-      text +=
-          fmt::format("\n{}#undef OBK_PRODUCT_NUMBERS\n#define OBK_PRODUCT_NUMBERS ObkProduct{}\n",
-                      text_of(at->second, fmt::format("ObkProduct{}", k)), k);
-    const std::string_view widest = "\n#undef OBK_WIDE_TILES\n#define OBK_WIDE_TILES ";
+      text += fmt::format(
+          "\n{}#undef OBK_PIPELINED_GEMM_NUMBERS\n#define OBK_PIPELINED_GEMM_NUMBERS "
+          "ObkPipelinedGemm{}\n",
+          text_of(at->second, fmt::format("ObkPipelinedGemm{}", k)), k);
+    const std::string_view widest = "\n#undef OBK_WGMMA_TILES\n#define OBK_WGMMA_TILES ";
     if (plain) text += fmt::format("{}0\n", widest);
     text += fmt::format("\n/* {} */\n#define obk_body obk_body_{}\n{}#undef obk_body\n",
                         program.bodies[k].label, k, program.bodies[k].text);
     if (plain) text += fmt::format("{}OBK_INLINED\n", widest);
-    const bool waits_itself = program.flows || traits.waits == Wait::kWaveBefore;
+    const bool waits_itself = program.dataflow || traits.waits == Wait::kWaveBefore;
     cases += fmt::format("    case {0}: {1}return obk_body_{0}(t, p, x, w);\n", k,
                          waits_itself ? "" : "obk::begin_wave(); ");
     const std::string named = fmt::format("{}, obk_body_{}", kernel_name(static_cast<int>(k)), k);
     kernels +=
         at != numbers.end()
-            ? fmt::format("OBK_PRODUCT_{}KERNEL({}, ObkProduct{})\n",
-                          at->second.parts * at->second.share > 1 ? "CLUSTER_" : "", named, k)
+            ? fmt::format("OBK_PIPELINED_GEMM_{}KERNEL({}, ObkPipelinedGemm{})\n",
+                          at->second.split_k * at->second.share > 1 ? "CLUSTER_" : "", named, k)
         : traits.form == Form::kCluster
-            ? fmt::format("OBK_TEAM_KERNEL({}, {})\n", named, traits.cluster)
+            ? fmt::format("OBK_CLUSTER_KERNEL({}, {})\n", named, traits.cluster)
         : traits.form == Form::kGrid
-            ? fmt::format("OBK_DEALT_KERNEL({}, {}, {})\n", named, traits.ctas_per_sm,
+            ? fmt::format("OBK_GRID_KERNEL({}, {}, {})\n", named, traits.ctas_per_sm,
                           traits.waits == Wait::kKernelBefore)
             : fmt::format("OBK_KERNEL({})\n", named);
   }

@@ -43,7 +43,7 @@ class TableMaker {
   Status add_block(const WorkRecord& work) {
     int64_t map = 0;
     if (one_kernel_) {
-      TRY(map, asked_rows(program_, work, tables_));
+      TRY(map, async_rows(program_, work, tables_));
     }
     TRY(const Shape shape, shape_of(work, map != 0, room_));
     shapes_.push_back(shape);
@@ -66,8 +66,8 @@ class TableMaker {
     soon_ = std::max(soon_, std::accumulate(small.begin(), small.end(), int64_t{0}) * kLine);
     for (const Place& place : work.operands) {
       uint64_t word = static_cast<uint64_t>(place.index);
-      if (place.near >= 0 && program_.flows) {
-        tables_.blocks.push_back(static_cast<uint64_t>(place.near) | OBK_NEAR);
+      if (place.smem_copy >= 0 && program_.dataflow) {
+        tables_.blocks.push_back(static_cast<uint64_t>(place.smem_copy) | OBK_SMEM_COPY);
         continue;
       }
       if (place.kind == BufferKind::kInput) word |= OBK_PORT;
@@ -88,17 +88,18 @@ class TableMaker {
       return Error{Code::kUnsupported, "runtime",
                    fmt::format("a work gathers {} values, a GPU's table says it of {}",
                                work.gathers.size(), schedule::kMostGathers),
-                   work.label, "compile with --disable flow"};
+                   work.label, "compile with --disable dataflow"};
     for (const Gather& gather : work.gathers) {
       if (gather.from % obk::kGatherUnit != 0 || gather.from / obk::kGatherUnit > UINT32_MAX ||
-          gather.words % 2 != 0 || gather.near % obk::kGatherUnit != 0)
-        return Error{Code::kBuild, "runtime",
-                     fmt::format("a given value of {} words lies at {}, its copy at {}; wanted: "
-                                 "pairs of words at multiples of {}",
-                                 gather.words, gather.from, gather.near, obk::kGatherUnit),
-                     work.label, "compile the model again"};
+          gather.words % 2 != 0 || gather.smem_copy % obk::kGatherUnit != 0)
+        return Error{
+            Code::kBuild, "runtime",
+            fmt::format("a broadcast value of {} words lies at {}, its copy at {}; wanted: "
+                        "pairs of words at multiples of {}",
+                        gather.words, gather.from, gather.smem_copy, obk::kGatherUnit),
+            work.label, "compile the model again"};
       const ObkGather one = {static_cast<uint32_t>(gather.from / obk::kGatherUnit),
-                             static_cast<uint32_t>(gather.near),
+                             static_cast<uint32_t>(gather.smem_copy),
                              static_cast<int32_t>(gather.words / 2), 0};
       uint64_t two[2];
       memcpy(two, &one, sizeof one);
@@ -119,10 +120,10 @@ class TableMaker {
       std::set<int64_t> gathered;  // by tasks before
       for (const ObkTask& task : list) {
         shapes_[task.work].streams |= task.weight_bytes > 0;
-        if (OBK_KEEPS_KEYS(&task)) {
-          TRY_STATUS(check_kept_keys(program_, task));
-        } else if (program_.flows && (task.weight_bytes != 0 || task.weight_group != 0)) {
-          TRY_STATUS(check_streamed(program_, task));
+        if (OBK_HAS_IN_PLACE_KV(&task)) {
+          TRY_STATUS(check_in_place_kv(program_, task));
+        } else if (program_.dataflow && (task.weight_bytes != 0 || task.weight_group != 0)) {
+          TRY_STATUS(check_weight_range(program_, task));
         }
         (one_kernel_ ? tables_.tasks : by_work_[task.work]).push_back(with_block(task));
         if (!one_kernel_) continue;
@@ -140,20 +141,20 @@ class TableMaker {
   Status launch_all() {
     std::vector<Shape*> all;
     for (Shape& shape : shapes_) all.push_back(&shape);
-    Launch launch = lay_out(all, room_, has_ring_, program_.flows ? obk::kFlowBlocks : 2,
-                            program_.flows ? &program_ : nullptr, soon_);
-    if (program_.flows) launch.threads = obk::kFlowThreads;
+    Launch launch = lay_out(all, room_, has_ring_, program_.dataflow ? obk::kDataflowBlocks : 2,
+                            program_.dataflow ? &program_ : nullptr, soon_);
+    if (program_.dataflow) launch.threads = obk::kDataflowThreads;
     const auto largest = std::max_element(
         program_.works.begin(), program_.works.end(),
         [](const WorkRecord& a, const WorkRecord& b) { return a.scratch < b.scratch; });
-    if (program_.flows && launch.streams && launch.ring_pages < 2)
+    if (program_.dataflow && launch.streams && launch.ring_pages < 2)
       return Error{Code::kUnsupported, "runtime",
                    fmt::format("its tasks want {} of shared memory beside {} of copies and two "
                                "pages of weights, a multiprocessor has {}",
                                to_string(Bytes{largest->scratch}),
-                               to_string(program_.near + Bytes{obk::kFlowSoon * soon_}),
+                               to_string(program_.smem_copies + Bytes{obk::kDataflowSoon * soon_}),
                                to_string(Bytes{room_})),
-                   largest->label, "compile with --disable flow"};
+                   largest->label, "compile with --disable dataflow"};
     launch.tasks = static_cast<int>(program_.lists.size());
     tables_.launches.push_back(launch);
     return ok_status();
@@ -177,7 +178,7 @@ class TableMaker {
       launch.wave = static_cast<int>(mine.front().wave);
       launch.first_task = static_cast<int>(tables_.tasks.size());
       launch.tasks = static_cast<int>(mine.size()), launch.block = mine.front().block;
-      TRY_STATUS(deal(program_, shapes_[w], mine, launch));
+      TRY_STATUS(lay_out_grid(program_, shapes_[w], mine, launch));
       TRY_STATUS(stream(program_, shapes_[w], mine, room_, launch));
       tables_.tasks.insert(tables_.tasks.end(), mine.begin(), mine.end());
       tables_.launches.push_back(launch);
@@ -186,7 +187,7 @@ class TableMaker {
     int next = -1;
     for (size_t k = tables_.launches.size(); k-- > 0;) {
       Launch& launch = tables_.launches[k];
-      if (!launch.product) continue;
+      if (!launch.pipelined_gemm) continue;
       launch.next = next;
       next = static_cast<int>(program_.works[launch.work].operands[launch.weights].index);
     }
@@ -228,7 +229,7 @@ void place_weights(Tables& tables, const Program& program,
   }
   for (ObkTask& task : tables.tasks) {
     const std::vector<Place>& operands = program.works[task.work].operands;
-    if (OBK_KEEPS_KEYS(&task)) continue;
+    if (OBK_HAS_IN_PLACE_KV(&task)) continue;
     if (task.weight_bytes > 0 && !operands.empty() && operands.back().kind == BufferKind::kWeight)
       task.weights += static_cast<int64_t>(weights[operands.back().index]);
     else

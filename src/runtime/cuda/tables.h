@@ -12,17 +12,17 @@ namespace obelisk::runtime::cuda {
 
 inline constexpr int kThreads = OBK_THREADS, kWarps = kThreads / 32;
 
-/// What a pipelined GEMM's kernel is compiled with; kernels/cuda/product.cuh says what each number
-/// is.
-struct ProductNumbers {
-  int parts = 1, share = 1, tasks = 0, across = 0, each = 0, span = 0, tile_rows = 0,
+/// What a pipelined GEMM's kernel is compiled with; kernels/cuda/gemm/pipelined_gemm.cuh says what
+/// each number is.
+struct PipelinedGemmNumbers {
+  int split_k = 1, share = 1, tasks = 0, across = 0, each = 0, span = 0, tile_rows = 0,
       tile_columns = 0, columns = 0;
   int tile_bytes = 0, bytes = 0, last_bytes = 0, rows_bytes = 0, stage_bytes = 0, stage = 0,
       tile_stages = 0, stages = 0;
   int row = 0, block = 0, row_step = 0, block_step = 0, overlaid = 0, scratch_bytes = 0;
   int64_t weights_step = 0;
   bool single = false, refills = false;
-  friend bool operator==(const ProductNumbers&, const ProductNumbers&) = default;
+  friend bool operator==(const PipelinedGemmNumbers&, const PipelinedGemmNumbers&) = default;
 };
 
 /// The matrix that a product's own kernel reads rows of: which operand, how many rows, elements
@@ -49,16 +49,16 @@ struct Launch {
   bool streams = false;           // a task of it names weights that a ring brings
   // dynamic shared memory: pages of weights, a task's scratch, its block (of all works: and those
   // of later tasks)
-  int32_t ring_pages = 0, scratch_at = 0, block_at = 0, block_bytes = 0, near_at = 0, soon_at = 0,
-          soon_bytes = 0, shared = 0;
+  int32_t ring_pages = 0, scratch_at = 0, block_at = 0, block_bytes = 0, smem_copies_at = 0,
+          soon_at = 0, soon_bytes = 0, shared = 0;
   int threads = kThreads;
   int64_t block = 0;            // of a kernel of one work, as its tasks say it
-  bool dealt = false;           // its CTAs find their rectangles by themselves
-  ObkDealt rectangles = {};     // then: without operands, stamps and watch
+  bool grid = false;            // its CTAs find their rectangles by themselves
+  ObkGrid rectangles = {};      // then: without operands, stamps and watch
   int ctas = 0;                 // of a product's own kernel; in clusters where its text says so
-  bool product = false;         // a product's own kernel, which copies by a map
-  ProductNumbers numbers = {};  // then
-  int weights = -1;             // which operand its weights are
+  bool pipelined_gemm = false;  // a product's own kernel, which copies by a map
+  PipelinedGemmNumbers numbers = {};  // then
+  int weights = -1;                   // which operand its weights are
   RowsMap rows = {};
   int next = -1;  // the weights, by number, of the product after it
 };
@@ -78,7 +78,7 @@ struct Tables {
 };
 
 /// The same as constants of device code: a struct by this name.
-std::string text_of(const ProductNumbers& numbers, const std::string& name);
+std::string text_of(const PipelinedGemmNumbers& numbers, const std::string& name);
 
 /// Errors: kUnsupported, naming an op that has no body.
 Status has_device_code(const Program& program);

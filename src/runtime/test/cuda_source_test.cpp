@@ -80,20 +80,20 @@ Program two_bodies() {
   return program;
 }
 
-TEST(CudaSource, OnlyTheBodyThatWouldBeSerialisedLosesItsWideTiles) {
+TEST(CudaSource, OnlyTheBodyThatWouldBeSerialisedLosesItsWgmmaTiles) {
   const auto plain = device_source(two_bodies()), narrow = device_source(two_bodies(), {1});
   ASSERT_TRUE(plain.ok() && narrow.ok());
-  EXPECT_EQ(plain->find("#define OBK_WIDE_TILES"), std::string::npos);
-  const size_t off = narrow->find("#define OBK_WIDE_TILES 0\n");
+  EXPECT_EQ(plain->find("#define OBK_WGMMA_TILES"), std::string::npos);
+  const size_t off = narrow->find("#define OBK_WGMMA_TILES 0\n");
   ASSERT_NE(off, std::string::npos);
   EXPECT_GT(off, narrow->find("/* first */"));
   EXPECT_LT(off, narrow->find("/* second */"));
-  EXPECT_GT(narrow->find("#define OBK_WIDE_TILES OBK_INLINED"), narrow->find("/* second */"));
+  EXPECT_GT(narrow->find("#define OBK_WGMMA_TILES OBK_INLINED"), narrow->find("/* second */"));
 }
 
-// What a streamed product's epilogue reads of weights is asked for before its kernel waits for the
+// What a pipelined GEMM's epilogue reads of weights is requested before its kernel waits for the
 // one before, what others compute after it.
-TEST(CudaSource, AStreamedProductReadsOnlyWeightsBeforeItWaits) {
+TEST(CudaSource, APipelinedGemmReadsOnlyWeightsBeforeItWaits) {
   const machine::Machine device = *machine::gpu("sm_90a");
   const machine::Strategy strategy{.own_kernels = true};
   graph::Graph graph;
@@ -109,7 +109,7 @@ TEST(CudaSource, AStreamedProductReadsOnlyWeightsBeforeItWaits) {
   const codegen::Source source = codegen::emit(graph, plan, tasks, kernels::tile_library(device));
   int products = 0;
   for (const codegen::BodyText& body : source.bodies) {
-    const size_t begin = body.text.find("OBK_PRODUCT_BEGIN()");
+    const size_t begin = body.text.find("OBK_PIPELINED_GEMM_BEGIN()");
     if (begin == std::string::npos) continue;
     ++products;
     std::vector<size_t> loads;
@@ -120,8 +120,8 @@ TEST(CudaSource, AStreamedProductReadsOnlyWeightsBeforeItWaits) {
         << body.text;  // the bias, the residual; the tile's sums have a load of their own
     EXPECT_LT(loads[0], begin) << body.text;
     EXPECT_GT(loads[1], begin) << body.text;
-    EXPECT_LT(begin, body.text.find("OBK_PRODUCT_SUMS_OF(")) << body.text;
-    EXPECT_EQ(body.text.find("OBK_PRODUCT_BEGIN(", begin + 1), std::string::npos);
+    EXPECT_LT(begin, body.text.find("OBK_PIPELINED_GEMM_SUMS_OF(")) << body.text;
+    EXPECT_EQ(body.text.find("OBK_PIPELINED_GEMM_BEGIN(", begin + 1), std::string::npos);
   }
   EXPECT_EQ(products, 1);
 }
@@ -151,7 +151,7 @@ Program in_one_kernel(int64_t rows, int64_t width, int layers) {
   return program;
 }
 
-// A body of one kernel waits for the wave before after it has asked for weights and before all
+// A body of one kernel waits for the wave before after it has requested weights and before all
 // other loads; where its text does not, its caller does.
 TEST(CudaSource, ABodyOfOneKernelReadsOnlyWeightsBeforeItWaits) {
   const Program program = in_one_kernel(128, 768, 1);
@@ -165,8 +165,8 @@ TEST(CudaSource, ABodyOfOneKernelReadsOnlyWeightsBeforeItWaits) {
     for (size_t at = body.text.find("load_pack<V>("); at != std::string::npos;
          at = body.text.find("load_pack<V>(", at + 1))
       loads.push_back(at);
-    EXPECT_EQ(body.traits.asked_rows.has_value(), body.text.find("OBK_ROWS(") != std::string::npos);
-    if (!body.traits.asked_rows) {
+    EXPECT_EQ(body.traits.async_rows.has_value(), body.text.find("OBK_ROWS(") != std::string::npos);
+    if (!body.traits.async_rows) {
       for (size_t at : loads) EXPECT_GT(at, begin) << body.text;
       continue;
     }
@@ -183,7 +183,7 @@ TEST(CudaSource, ABodyOfOneKernelReadsOnlyWeightsBeforeItWaits) {
   EXPECT_EQ(source->find("obk::begin_wave()"), std::string::npos);
   Program silent = program;
   for (codegen::BodyText& body : silent.bodies)
-    if (!body.traits.asked_rows) body.traits.waits = codegen::BodyTraits::Wait::kNothing;
+    if (!body.traits.async_rows) body.traits.waits = codegen::BodyTraits::Wait::kNothing;
   source = device_source(silent);
   ASSERT_TRUE(source.ok()) << source.error().text();
   EXPECT_NE(source->find("obk::begin_wave(); return obk_body_"), std::string::npos);
@@ -195,10 +195,10 @@ TEST(CudaSource, ABodyOfOneKernelReadsOnlyWeightsBeforeItWaits) {
 
 // A tile of a product is sure of its shape where its rows begin at multiples of 16 bytes: then
 // device code needs no general form beside.
-TEST(CudaSource, ATileIsSureOfItsShapeWhereRowsBeginAt16Bytes) {
+TEST(CudaSource, ATileIsAlignedWhereRowsBeginAt16Bytes) {
   struct Case {
     int64_t rows, pitch, begin;
-    bool sure;
+    bool aligned;
   };
   for (const Case& c : {Case{16, 768, 0, true},
                         {16, 776, 8, true},
@@ -224,13 +224,13 @@ TEST(CudaSource, ATileIsSureOfItsShapeWhereRowsBeginAt16Bytes) {
     const Program program =
         assemble(graph, plan, tasks,
                  codegen::emit(graph, plan, tasks, kernels::tile_library(device)), "sm_90a");
-    int sure = 0, all = 0;
+    int aligned = 0, all = 0;
     for (const codegen::BodyText& body : program.bodies)
       for (size_t at = body.text.find("OBK_GEMM_TILE_OF(kObkF16, g, "); at != std::string::npos;
            at = body.text.find("OBK_GEMM_TILE_OF(kObkF16, g, ", at + 1), ++all)
-        sure += body.text[at + 29] == '1';
+        aligned += body.text[at + 29] == '1';
     ASSERT_GT(all, 0);
-    EXPECT_EQ(sure, c.sure ? all : 0) << program.bodies.back().text;
+    EXPECT_EQ(aligned, c.aligned ? all : 0) << program.bodies.back().text;
   }
 }
 
@@ -238,7 +238,7 @@ TEST(CudaSource, ATileIsSureOfItsShapeWhereRowsBeginAt16Bytes) {
 // are none.
 TEST(CudaSource, AKernelWithoutThePagesThatItsCodeWantsIsRefused) {
   const Program program = in_one_kernel(128, 768, 1);
-  const auto tables = make_tables(program, true, machine::gpu("sm_90a")->fast_memory.count);
+  const auto tables = make_tables(program, true, machine::gpu("sm_90a")->scratchpad.count);
   ASSERT_TRUE(tables.ok()) << tables.error().text();
   std::vector<Launch> launches = tables->launches;
   ASSERT_EQ(launches.size(), 1u);
@@ -275,7 +275,7 @@ TEST(CudaTables, WeightsComeByPagesWhereTheArchitectureHasTma) {
         assemble(graph, plan, tasks,
                  codegen::emit(graph, plan, tasks, kernels::tile_library(device)), device.name);
     program.granularity = strategy.granularity;
-    const auto tables = make_tables(program, true, device.fast_memory.count);
+    const auto tables = make_tables(program, true, device.scratchpad.count);
     ASSERT_TRUE(tables.ok()) << tables.error().text();
     ASSERT_TRUE(tables->launches.at(0).streams);
     EXPECT_EQ(tables->launches.at(0).ring_pages > 0, device.features.tma);
@@ -292,16 +292,16 @@ TEST(CudaSource, TilesOfOneKernelWithTheSameWeightsAreNeighbours) {
     const Program program = in_one_kernel(rows, 768, 2);
     int pairs = 0;
     for (size_t sm = 0; sm < program.lists.size(); sm += 2) {
-      std::vector<std::tuple<uint32_t, int64_t, int64_t>> streamed[2];  // work, columns, row
+      std::vector<std::tuple<uint32_t, int64_t, int64_t>> loads[2];  // work, columns, row
       for (size_t k : {0, 1})
         for (const ObkTask& task : program.lists[sm + k])
-          if (task.weight_bytes > 0) streamed[k].push_back({task.work, task.c0, task.r0});
-      ASSERT_EQ(streamed[0].size(), streamed[1].size())
+          if (task.weight_bytes > 0) loads[k].push_back({task.work, task.c0, task.r0});
+      ASSERT_EQ(loads[0].size(), loads[1].size())
           << "multiprocessor " << sm << ", " << rows << " rows";
-      for (size_t k = 0; k < streamed[0].size(); ++k, ++pairs) {
-        EXPECT_EQ(std::get<0>(streamed[0][k]), std::get<0>(streamed[1][k]));
-        EXPECT_EQ(std::get<1>(streamed[0][k]), std::get<1>(streamed[1][k]));
-        EXPECT_LT(std::get<2>(streamed[0][k]), std::get<2>(streamed[1][k]));
+      for (size_t k = 0; k < loads[0].size(); ++k, ++pairs) {
+        EXPECT_EQ(std::get<0>(loads[0][k]), std::get<0>(loads[1][k]));
+        EXPECT_EQ(std::get<1>(loads[0][k]), std::get<1>(loads[1][k]));
+        EXPECT_LT(std::get<2>(loads[0][k]), std::get<2>(loads[1][k]));
       }
     }
     EXPECT_GT(pairs, 40);
@@ -340,17 +340,17 @@ TEST(CudaSource, LongRowsOfOneKernelAreSharedByAllThreads) {
       << text_of(false, 768);
 }
 
-// Maps of matrices whose rows products of one kernel ask for: behind the arena, one a matrix, their
+// Maps of matrices whose rows products of one kernel request: behind the arena, one a matrix, their
 // addresses behind the operands; numbers of a damaged file are refused.
-TEST(CudaTables, MapsOfAskedRowsLieBehindTheArena) {
+TEST(CudaTables, MapsOfAsyncRowsLieBehindTheArena) {
   Program program = in_one_kernel(128, 768, 4);
-  const int64_t room = machine::gpu("sm_90a")->fast_memory.count;
+  const int64_t room = machine::gpu("sm_90a")->scratchpad.count;
   const auto tables = make_tables(program, true, room);
   ASSERT_TRUE(tables.ok()) << tables.error().text();
   std::set<int64_t> matrices;
   int asking = 0;
   for (const WorkRecord& work : program.works) {
-    if (!program.bodies[work.body].traits.asked_rows) continue;
+    if (!program.bodies[work.body].traits.async_rows) continue;
     ++asking;
     const Place& a = work.operands[work.operands.size() - 2];
     ASSERT_EQ(a.kind, BufferKind::kArena);
@@ -371,31 +371,31 @@ TEST(CudaTables, MapsOfAskedRowsLieBehindTheArena) {
   EXPECT_LT(matrices.size(), 4u);
   EXPECT_TRUE(make_tables(program, false, room)->maps.empty());
   for (codegen::BodyText& body : program.bodies) {
-    if (!body.traits.asked_rows) continue;
-    const codegen::AskedRows sound = *body.traits.asked_rows;
+    if (!body.traits.async_rows) continue;
+    const codegen::AsyncRows sound = *body.traits.async_rows;
     EXPECT_TRUE(sound.rows == 128 && sound.pitch == 768 && sound.blocks == 3 && sound.box == 64);
-    const auto with = [&](int64_t codegen::AskedRows::*number, int64_t value) {
-      codegen::AskedRows broken = sound;
+    const auto with = [&](int64_t codegen::AsyncRows::*number, int64_t value) {
+      codegen::AsyncRows broken = sound;
       broken.*number = value;
       return broken;
     };
-    using Asked = codegen::AskedRows;
+    using Asked = codegen::AsyncRows;
     for (const Asked& broken :
          {with(&Asked::a, sound.a + 1), with(&Asked::a, 9), with(&Asked::a, -1),
           with(&Asked::rows, 0), with(&Asked::rows, INT32_MAX), Asked{sound.a, 129, 786432, 3, 64},
           with(&Asked::pitch, 770), with(&Asked::blocks, 0), with(&Asked::box, 257)}) {
-      body.traits.asked_rows = broken;
+      body.traits.async_rows = broken;
       const auto refused = make_tables(program, true, room);
       ASSERT_FALSE(refused.ok()) << to_string(body.traits);
       EXPECT_EQ(refused.error().code, Code::kBuild) << to_string(body.traits);
     }
-    body.traits.asked_rows = sound;
+    body.traits.async_rows = sound;
   }
 }
 
-// What a streamed product's kernel copies lies inside its packed weights and its places; numbers of
+// What a pipelined GEMM's kernel copies lies inside its packed weights and its places; numbers of
 // a damaged file are refused.
-TEST(CudaTables, AStreamedProductStaysInsideItsOperands) {
+TEST(CudaTables, APipelinedGemmStaysInsideItsOperands) {
   const machine::Machine device = *machine::gpu("sm_90a");
   const machine::Strategy strategy{.own_kernels = true};
   int overlaid = 0;
@@ -413,42 +413,42 @@ TEST(CudaTables, AStreamedProductStaysInsideItsOperands) {
         assemble(graph, plan, tasks,
                  codegen::emit(graph, plan, tasks, kernels::tile_library(device)), "sm_90a");
     program.granularity = machine::Granularity::kStitch;
-    const auto tables = make_tables(program, false, device.fast_memory.count);
+    const auto tables = make_tables(program, false, device.scratchpad.count);
     ASSERT_TRUE(tables.ok()) << tables.error().text();
     const auto launch = std::find_if(tables->launches.begin(), tables->launches.end(),
                                      [](const Launch& made) { return made.product; });
     ASSERT_NE(launch, tables->launches.end());
-    const ProductNumbers& p = launch->numbers;
+    const PipelinedGemmNumbers& p = launch->numbers;
     const Tensor& weights = program.weights[static_cast<size_t>(
         program.works[launch->work].operands[launch->weights].index)];
     const int64_t blocks = k / 64;
-    EXPECT_EQ(blocks, int64_t{p.parts} * p.stage * p.tile_stages);
+    EXPECT_EQ(blocks, int64_t{p.split_k} * p.stage * p.tile_stages);
     EXPECT_EQ(p.across * p.each, p.tasks);
     EXPECT_EQ(
-        (p.across - 1) * int64_t{p.tile_bytes} + p.parts * p.tile_stages * int64_t{p.last_bytes},
+        (p.across - 1) * int64_t{p.tile_bytes} + p.split_k * p.tile_stages * int64_t{p.last_bytes},
         weights.bytes());
-    EXPECT_EQ(p.tile_bytes, p.parts * p.tile_stages * p.bytes);
+    EXPECT_EQ(p.tile_bytes, p.split_k * p.tile_stages * p.bytes);
     EXPECT_LE(p.rows_bytes + std::max(p.bytes, p.last_bytes), p.stage_bytes);
-    EXPECT_LE(p.stages, obk::kProductStages);
+    EXPECT_LE(p.stages, obk::kPipelinedGemmStages);
     EXPECT_LE(p.stages * p.stage_bytes + p.scratch_bytes - p.overlaid, launch->shared);
-    EXPECT_LE(launch->shared, device.fast_memory.count);
-    EXPECT_EQ(p.single, launch->ctas == p.tasks * p.parts);
+    EXPECT_LE(launch->shared, device.scratchpad.count);
+    EXPECT_EQ(p.single, launch->ctas == p.tasks * p.split_k);
     if (p.single) {
       EXPECT_EQ(p.refills, p.stages < p.tile_stages);
     }
     if (p.overlaid > 0) {  // only where all that is still to come has come, and for want of room
       EXPECT_TRUE(p.single);
       EXPECT_GT((p.stages - 1) * p.stage_bytes + p.scratch_bytes,
-                device.fast_memory.count - 128 - p.stage_bytes);
+                device.scratchpad.count - 128 - p.stage_bytes);
     }
     EXPECT_EQ(p.share, p.single && p.each % 2 == 0 ? 2 : 1);
     EXPECT_EQ(p.tasks % p.share, 0);
-    EXPECT_EQ(launch->ctas % (p.parts * p.share), 0);
+    EXPECT_EQ(launch->ctas % (p.split_k * p.share), 0);
     overlaid += p.overlaid > 0;
     // The numbers are constants of its kernel.
     const auto source = device_source(program);
     ASSERT_TRUE(source.ok()) << source.error().text();
-    const std::string name = fmt::format("ObkProduct{}", program.works[launch->work].body);
+    const std::string name = fmt::format("ObkPipelinedGemm{}", program.works[launch->work].body);
     EXPECT_NE(source->find(text_of(p, name)), std::string::npos);
     EXPECT_NE(source->find(fmt::format("_KERNEL(obk_kernel_{0}, obk_body_{0}, {1})",
                                        program.works[launch->work].body, name)),
@@ -464,7 +464,7 @@ TEST(CudaTables, AStreamedProductStaysInsideItsOperands) {
     const auto with = [&](int64_t Gemm::*number, int64_t value) {
       traits.gemm = sound;
       (*traits.gemm).*number = value;
-      return make_tables(program, false, device.fast_memory.count);
+      return make_tables(program, false, device.scratchpad.count);
     };
     EXPECT_TRUE(with(&Gemm::a, sound.a).ok());
     const std::vector<std::pair<int64_t Gemm::*, int64_t>> others = {
@@ -479,8 +479,8 @@ TEST(CudaTables, AStreamedProductStaysInsideItsOperands) {
         {&Gemm::stage, 0},
         {&Gemm::stage, blocks + 1},
         {&Gemm::stage, INT32_MAX},
-        {&Gemm::sides, 0},
-        {&Gemm::sides, 9},
+        {&Gemm::b_count, 0},
+        {&Gemm::b_count, 9},
         {&Gemm::columns, 0},
         {&Gemm::columns, sound.columns - 16},
         {&Gemm::columns, 1000},
@@ -504,12 +504,12 @@ TEST(CudaTables, AStreamedProductStaysInsideItsOperands) {
   EXPECT_EQ(overlaid, 2);  // those of 197 rows
 }
 
-/// The bodies of a graph of kernels whose works are dealt from `deals` bytes on.
-std::vector<codegen::BodyText> bodies_of(const std::string& text, int64_t deals) {
+/// The bodies of a graph of kernels whose works are grids from `grid_bytes` bytes on.
+std::vector<codegen::BodyText> bodies_of(const std::string& text, int64_t grid_bytes) {
   const auto graph = graph::parse("graph \"g\" {\n" + text + "}");
   CHECK(graph.ok(), "{}", graph.error().text());
   const machine::Machine device = *machine::gpu("sm_90a");
-  const machine::Strategy strategy{.min_grid_bytes = {deals}};
+  const machine::Strategy strategy{.min_grid_bytes = {grid_bytes}};
   const stitch::Plan plan = stitch::plan(*graph, device, strategy);
   const schedule::TaskGraph tasks = schedule::build(*graph, plan, device, strategy);
   return codegen::emit(*graph, plan, tasks, kernels::tile_library(device)).bodies;
@@ -547,8 +547,8 @@ TEST(CudaSource, AttentionWithoutATableWaitsBeforeItReads) {
   }
 }
 
-// What a dealt work reads of its rows is read once, what all rows share is not.
-TEST(CudaSource, RowsOfDealtWorksAreReadOnce) {
+// What a grid reads of its rows is read once, what all rows share is not.
+TEST(CudaSource, RowsOfGridWorksAreReadOnce) {
   const std::string norm = R"(in %0 "x": f32[4096,1024]
   const %1: f32[1024] = [)" +
                            [] {
@@ -561,10 +561,10 @@ TEST(CudaSource, RowsOfDealtWorksAreReadOnce) {
   %3: f32[4096,1024] = Mul(%2, %1)
   out %3 "y"
 )";
-  for (const bool dealt : {true, false}) {
-    const auto bodies = bodies_of(norm, dealt ? 1 << 20 : int64_t{1} << 40);
+  for (const bool grid : {true, false}) {
+    const auto bodies = bodies_of(norm, grid ? 1 << 20 : int64_t{1} << 40);
     ASSERT_EQ(bodies.size(), 1u);
-    EXPECT_EQ(count_of(bodies[0].text, "once_pack<V>(x0"), dealt ? 1 : 0) << bodies[0].text;
+    EXPECT_EQ(count_of(bodies[0].text, "once_pack<V>(x0"), grid ? 1 : 0) << bodies[0].text;
     EXPECT_EQ(count_of(bodies[0].text, "once_pack<V>(x1"), 0) << bodies[0].text;
   }
 }
@@ -582,7 +582,7 @@ std::string softmax_of(const std::string& type, int64_t columns,
 
 // A row is held by as many CTAs of a multiprocessor as have the registers; packs of 16 bits are
 // unpacked anew where wide copies of them would not fit.
-TEST(CudaSource, DealtRowsStayInRegisters) {
+TEST(CudaSource, GridRowsStayInRegisters) {
   const auto norm = [](const std::string& type, int64_t columns) {
     const std::string whole = fmt::format("{}[512,{}]", type, columns), row = type + "[512,1]";
     return fmt::format(
@@ -594,16 +594,16 @@ TEST(CudaSource, DealtRowsStayInRegisters) {
   };
   struct Row {
     std::string text;
-    int residents, anew;
+    int ctas_per_sm, anew;
   };
-  for (const auto& [text, residents, anew] :
+  for (const auto& [text, ctas_per_sm, anew] :
        {Row{norm("f32", 8192), 3, 0}, Row{norm("f32", 12288), 2, 0}, Row{norm("f16", 8192), 4, 0},
         Row{norm("f16", 16384), 3, 2}, Row{norm("bf16", 24576), 3, 2},
         Row{norm("f16", 32768), 2, 2}, Row{softmax_of("f32", 8192), 3, 0},
         Row{softmax_of("f16", 32768), 1, 1}}) {
     const auto bodies = bodies_of(text, 1 << 20);
     ASSERT_EQ(bodies.size(), 1u) << text;
-    EXPECT_EQ(bodies[0].traits.ctas_per_sm, residents) << bodies[0].text;
+    EXPECT_EQ(bodies[0].traits.ctas_per_sm, ctas_per_sm) << bodies[0].text;
     EXPECT_EQ(count_of(bodies[0].text, "obk::unpack_anew("), anew) << bodies[0].text;
   }
 }
@@ -641,15 +641,15 @@ TEST(CudaSource, TheShortFormsOfASoftmaxAreForFloatsOf16Bits) {
                                         {of(raised, "4"), 1, 0}}) {
     const auto bodies = bodies_of(text, int64_t{1} << 40);
     ASSERT_EQ(bodies.size(), 1u) << text;
-    EXPECT_EQ(count_of(bodies[0].text, "obk::exp_near("), exp) << text << bodies[0].text;
-    EXPECT_EQ(count_of(bodies[0].text, "obk::over_near("), over) << text << bodies[0].text;
+    EXPECT_EQ(count_of(bodies[0].text, "obk::exp_approx("), exp) << text << bodies[0].text;
+    EXPECT_EQ(count_of(bodies[0].text, "obk::div_approx("), over) << text << bodies[0].text;
     EXPECT_EQ(count_of(bodies[0].text, "obk::divisor("), over) << text << bodies[0].text;
   }
 }
 
 // Squares of a transposition have as many bytes of 16 bits as of 32, and two neighbours of 16 bits
-// are turned as a word.
-TEST(CudaSource, TransposedHalvesAreTurnedInPairs) {
+// are transposed as a word.
+TEST(CudaSource, HalvesAreTransposedInPairs) {
   for (const auto& [type, tall] : {std::pair{"f16", 128}, {"bf16", 128}, {"f32", 64}}) {
     const auto bodies = bodies_of(fmt::format("in %0 \"x\": {0}[4096,2048]\n  %1: {0}[2048,4096] = "
                                               "Transpose(%0) {{perm = [1, 0]}}\n  out %1 \"y\"\n",
@@ -711,7 +711,7 @@ TEST(CudaSource, AnOpWithoutDeviceCodeIsNamed) {
     program.granularity = granularity;
     const auto refused = device_source(program);
     const auto tables =
-        make_tables(program, granularity == machine::Granularity::kMono, device.fast_memory.count);
+        make_tables(program, granularity == machine::Granularity::kMono, device.scratchpad.count);
     ASSERT_FALSE(refused.ok() || tables.ok()) << to_string(granularity);
     for (const Error& error : {refused.error(), tables.error()}) {
       EXPECT_EQ(error.code, Code::kUnsupported);
@@ -725,7 +725,7 @@ TEST(CudaSource, AnOpWithoutDeviceCodeIsNamed) {
 // A task that no multiprocessor has room for is refused by its ops' names.
 TEST(CudaTables, ATaskTooLargeForAMultiprocessorIsNamed) {
   Program program = in_one_kernel(128, 768, 1);
-  const int64_t room = machine::gpu("sm_90a")->fast_memory.count;
+  const int64_t room = machine::gpu("sm_90a")->scratchpad.count;
   program.works[0].scratch = room + 1;
   for (const bool one_kernel : {true, false}) {
     const auto refused = make_tables(program, one_kernel, room);
@@ -844,29 +844,29 @@ TEST(Programs, AFewRowsOfATableAreRead) {
   EXPECT_LE(bytes_of_a_run(program), 2 * kWidth * kColumns * 2);
 }
 
-// Of a program that flows the table says where each work's operands are: what it gives in the
+// Of a dataflow program the table says where each work's operands are: what it gives in the
 // arena, what it reads of others or of its own in the CTA's copies, each of which a task gathers
 // before; no barrier is told, all bodies are part of the kernel.
-TEST(CudaTables, AProgramThatFlowsReadsItsCopies) {
+TEST(CudaTables, ADataflowProgramReadsItsCopies) {
   const machine::Machine device = *machine::gpu("sm_90a");
   const machine::Strategy strategy{.sync = machine::Sync::kDataflow};
   const auto graph = passes::copy_early_pieces(graph::decoder_step(DType::f16));
   ASSERT_TRUE(graph.ok());
   const stitch::Plan plan = stitch::plan(*graph, device, strategy);
   const schedule::TaskGraph tasks = schedule::build(*graph, plan, device, strategy);
-  ASSERT_TRUE(tasks.flows);
+  ASSERT_TRUE(tasks.dataflow);
   Program program =
       assemble(*graph, plan, tasks,
                codegen::emit(*graph, plan, tasks, kernels::tile_library(device)), "sm_90a");
   program.granularity = machine::Granularity::kMono;
-  const auto tables = make_tables(program, true, device.fast_memory.count);
+  const auto tables = make_tables(program, true, device.scratchpad.count);
   ASSERT_TRUE(tables.ok()) << tables.error().text();
   ASSERT_EQ(tables->launches.size(), 1u);
   const Launch& launch = tables->launches[0];
-  EXPECT_EQ(launch.threads, obk::kFlowThreads);
+  EXPECT_EQ(launch.threads, obk::kDataflowThreads);
   EXPECT_GE(launch.ring_pages, 2);
-  EXPECT_LE(launch.near_at + program.near.count, launch.shared);
-  EXPECT_LE(launch.shared, device.fast_memory.count);
+  EXPECT_LE(launch.smem_copies_at + program.smem_copies.count, launch.shared);
+  EXPECT_LE(launch.shared, device.scratchpad.count);
   std::set<int> numbers;
   for (const std::vector<ObkTask>& list : tasks.lists) {
     std::set<int> here;
@@ -885,20 +885,20 @@ TEST(CudaTables, AProgramThatFlowsReadsItsCopies) {
     size_t word = at + OBK_WORK_WORDS + work.params.size();
     for (const Place& place : work.operands) {
       const uint64_t told = tables->blocks[word++];
-      if (place.near >= 0)
-        EXPECT_EQ(told, static_cast<uint64_t>(place.near) | OBK_NEAR);
+      if (place.smem_copy >= 0)
+        EXPECT_EQ(told, static_cast<uint64_t>(place.smem_copy) | OBK_SMEM_COPY);
       else
-        EXPECT_EQ(told & OBK_NEAR, 0u);
+        EXPECT_EQ(told & OBK_SMEM_COPY, 0u);
     }
     word += word % 2;
     for (const Gather& gather : work.gathers) {
       ObkGather told;
       memcpy(&told, &tables->blocks[word], sizeof told), word += 2, ++gathers;
       EXPECT_EQ(told.from * obk::kGatherUnit, gather.from);
-      EXPECT_EQ(told.near, gather.near);
+      EXPECT_EQ(told.smem_copy, gather.smem_copy);
       EXPECT_EQ(told.pairs * 2, gather.words);
       EXPECT_TRUE(std::any_of(work.operands.begin(), work.operands.end(), [&](const Place& place) {
-        return place.near == gather.near;
+        return place.smem_copy == gather.smem_copy;
       })) << "it is gathered for nobody";
     }
     at = word;
@@ -931,7 +931,7 @@ TEST(CudaTables, AProgramThatFlowsReadsItsCopies) {
                                       : std::find_if(list.begin(), list.end(), streams);
           task != list.end()) {
         how(*task, damaged);
-        return !make_tables(damaged, true, device.fast_memory.count).ok();
+        return !make_tables(damaged, true, device.scratchpad.count).ok();
       }
     return false;
   };
@@ -947,7 +947,7 @@ TEST(CudaTables, AProgramThatFlowsReadsItsCopies) {
   EXPECT_TRUE(
       refused([](ObkTask& task, Program& p) { p.works[task.work].operands.back().index = 99; }));
   EXPECT_TRUE(
-      refused([](ObkTask& task, Program& p) { p.works[task.work].operands.back().near = 0; }));
+      refused([](ObkTask& task, Program& p) { p.works[task.work].operands.back().smem_copy = 0; }));
   EXPECT_FALSE(refused([](ObkTask&, Program&) {}));
   // The same of packed weights.
   EXPECT_TRUE(refused([](ObkTask& task, Program&) { task.weight_group = 0; }, false));
@@ -956,11 +956,11 @@ TEST(CudaTables, AProgramThatFlowsReadsItsCopies) {
   EXPECT_TRUE(refused([](ObkTask& task, Program&) { task.weight_bytes += 8; }, false));
   EXPECT_FALSE(refused([](ObkTask&, Program&) {}, false));
   const std::vector<std::string> defines = device_defines(program, {});
-  EXPECT_NE(std::find(defines.begin(), defines.end(), "OBK_FLOW=1"), defines.end());
+  EXPECT_NE(std::find(defines.begin(), defines.end(), "OBK_DATAFLOW=1"), defines.end());
   const auto text = device_source(program);
   ASSERT_TRUE(text.ok());
   EXPECT_EQ(text->find("#define OBK_INLINED 0"), std::string::npos)
-      << "a called body keeps registers in far memory";
+      << "a called body spills registers to local memory";
   EXPECT_NE(text->find("OBK_GIVE_PACK("), std::string::npos);
 }
 

@@ -106,7 +106,7 @@ TEST(Decode, AGateAndWhatItGatesAreOneWork) {
 
 // The table without barriers, of virtual SMs: what each has for itself, cut as it reads it, gives
 // the answers of the table with them.
-TEST(Decode, ATokenThatFlowsAnswersAsWithBarriers) {
+TEST(Decode, ATokenByDataflowAnswersAsWithBarriers) {
   auto graph = passes::copy_early_pieces(graph::decoder_step(
       DType::f16, {.width = 128, .heads = 4, .size = 32, .keys = 40, .inner = 192}));
   ASSERT_TRUE(graph.ok());
@@ -115,10 +115,10 @@ TEST(Decode, ATokenThatFlowsAnswersAsWithBarriers) {
   ASSERT_TRUE(wanted.ok()) << wanted.error().text();
   for (const int sms : {2, 7, 132}) {
     const runtime::Run barriers = run_program(*graph, inputs, sms, true, true);
-    const runtime::Run flows = run_program(*graph, inputs, sms, true, true, false, {}, true);
-    expect_outputs(flows, *wanted, fmt::format("{} SMs", sms), 3e-2);
-    EXPECT_EQ(memcmp(flows.outputs[0].data(), barriers.outputs[0].data(),
-                     static_cast<size_t>(flows.outputs[0].bytes())),
+    const runtime::Run dataflow = run_program(*graph, inputs, sms, true, true, false, {}, true);
+    expect_outputs(dataflow, *wanted, fmt::format("{} SMs", sms), 3e-2);
+    EXPECT_EQ(memcmp(dataflow.outputs[0].data(), barriers.outputs[0].data(),
+                     static_cast<size_t>(dataflow.outputs[0].bytes())),
               0)
         << sms << " SMs";
   }

@@ -48,7 +48,7 @@ INSTANTIATE_TEST_SUITE_P(Graphs, Differential,
   out %5 "z"
 })"},
                                          // Long enough for rows, points, columns and squares that
-                                         // are asked for some batches ahead of their use.
+                                         // are requested some batches ahead of their use.
                                          std::pair{"many_rows", R"(graph "g" {
   in %0 "x": f32[2051,128]
   in %1 "y": f32[128]
@@ -505,19 +505,19 @@ const std::pair<const char*, const char*> kMemoryCases[] = {
   %13: f32[2,2,2,3] = Concat(%7, %12) {axis = 1}
   out %13 "z"
 })"},
-    std::pair{"squares_turned", R"(graph "g" {
+    std::pair{"squares_transposed", R"(graph "g" {
   in %0 "x": f32[3,100,72]
   in %1 "y": f32[3,72,100]
   %2: f32[3,72,100] = Transpose(%0) {perm = [0, 2, 1]}
   %3: f32[3,72,100] = Add(%2, %1)
   out %3 "z"
 })"},
-    std::pair{"halves_turned", R"(graph "g" {
+    std::pair{"halves_transposed", R"(graph "g" {
   in %0 "x": f16[130,67]
   %2: f16[67,130] = Transpose(%0) {perm = [1, 0]}
   out %2 "z"
 })"},
-    std::pair{"halves_turned_in_packs", R"(graph "g" {
+    std::pair{"halves_transposed_in_packs", R"(graph "g" {
   in %0 "x": bf16[2,136,200]
   in %1 "y": f16[2,200,136]
   %2: bf16[2,200,136] = Transpose(%0) {perm = [0, 2, 1]}
@@ -595,7 +595,7 @@ const std::pair<const char*, const char*> kProductCases[] = {
   out %6 "z"
   out %2 "y"
 })"},
-    std::pair{"gemm_turned", R"(graph "g" {
+    std::pair{"gemm_transposed", R"(graph "g" {
   in %0 "x": f32[24,9]
   in %1 "w": f32[40,24]
   in %2 "b": f32[40]

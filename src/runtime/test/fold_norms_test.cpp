@@ -158,19 +158,20 @@ TEST(FoldNorms, StaysWhereItDoesNotFit) {
                      {norm, alone.add_constant(Tensor::allocate({DType::f16, {64, 8}}))}),
       "y");
   EXPECT_EQ(norms(passes::fold_norms(alone, yes, no)), 1);
-  graph::Graph turned;  // rows of the norm are columns of the product
-  const auto a = turned.add_input("a", {DType::f16, {64, 8}});
-  const auto product = turned.must_add(
-      Op::MatMul, {a, turned.add_constant(Tensor::allocate({DType::f16, {8, 64}}))});
-  const auto columns = turned.must_add(Op::Transpose, {product},
-                                       ops::Attrs().set("perm", std::vector<int64_t>{1, 0}));
-  const auto of_columns = turned.must_add(
-      Op::LayerNormalization, {columns, turned.add_constant(Tensor::allocate({DType::f16, {64}}))});
-  turned.mark_output(
-      turned.must_add(Op::MatMul,
-                      {of_columns, turned.add_constant(Tensor::allocate({DType::f16, {64, 8}}))}),
+  graph::Graph transposed;  // rows of the norm are columns of the product
+  const auto a = transposed.add_input("a", {DType::f16, {64, 8}});
+  const auto product = transposed.must_add(
+      Op::MatMul, {a, transposed.add_constant(Tensor::allocate({DType::f16, {8, 64}}))});
+  const auto columns = transposed.must_add(Op::Transpose, {product},
+                                           ops::Attrs().set("perm", std::vector<int64_t>{1, 0}));
+  const auto of_columns =
+      transposed.must_add(Op::LayerNormalization,
+                          {columns, transposed.add_constant(Tensor::allocate({DType::f16, {64}}))});
+  transposed.mark_output(
+      transposed.must_add(Op::MatMul, {of_columns, transposed.add_constant(
+                                                       Tensor::allocate({DType::f16, {64, 8}}))}),
       "y");
-  EXPECT_EQ(norms(passes::fold_norms(turned, yes, no)), 1);
+  EXPECT_EQ(norms(passes::fold_norms(transposed, yes, no)), 1);
 }
 
 }  // namespace

@@ -135,7 +135,7 @@ std::vector<Tensor> answers(const Executable& executable, const Tensor& x) {
 }
 
 // What a program without barriers passes on and where copies lie.
-TEST_F(Obk, AProgramThatFlowsIsReadAsWritten) {
+TEST_F(Obk, ADataflowProgramIsReadAsWritten) {
   const machine::Machine device = machine::cpu(3);
   const machine::Strategy strategy{.sync = machine::Sync::kDataflow};
   const auto early = passes::copy_early_pieces(graph::decoder_step(
@@ -146,23 +146,23 @@ TEST_F(Obk, AProgramThatFlowsIsReadAsWritten) {
   auto program = std::make_shared<Program>(
       assemble(*early, plan, tasks,
                codegen::emit(*early, plan, tasks, kernels::tile_library(device)), "cpu"));
-  ASSERT_TRUE(program->flows);
+  ASSERT_TRUE(program->dataflow);
   auto loaded = load_cpu(program);
   ASSERT_TRUE(loaded.ok()) << loaded.error().text();
-  ASSERT_TRUE(write_obk(path("flows.obk"), **loaded, *early, "every row").ok());
-  const std::string bytes = read_file(path("flows.obk")).value();
+  ASSERT_TRUE(write_obk(path("dataflow.obk"), **loaded, *early, "every row").ok());
+  const std::string bytes = read_file(path("dataflow.obk")).value();
   const auto read = parse(bytes);
   ASSERT_TRUE(read.ok()) << read.error().text();
   const Program& again = *read->program;
-  EXPECT_TRUE(again.flows);
-  EXPECT_EQ(again.near.count, program->near.count);
+  EXPECT_TRUE(again.dataflow);
+  EXPECT_EQ(again.smem_copies.count, program->smem_copies.count);
   ASSERT_EQ(again.works.size(), program->works.size());
   size_t gathers = 0;
   for (size_t w = 0; w < again.works.size(); ++w) {
     const WorkRecord &wrote = program->works[w], &has = again.works[w];
     ASSERT_EQ(has.operands.size(), wrote.operands.size());
     for (size_t k = 0; k < has.operands.size(); ++k)
-      EXPECT_EQ(has.operands[k].near, wrote.operands[k].near);
+      EXPECT_EQ(has.operands[k].smem_copy, wrote.operands[k].smem_copy);
     ASSERT_EQ(has.gathers.size(), wrote.gathers.size());
     for (size_t k = 0; k < has.gathers.size(); ++k, ++gathers)
       EXPECT_EQ(has.gathers[k], wrote.gathers[k]);
@@ -215,7 +215,7 @@ TEST_F(Obk, TraitsOfBodies) {
   refused(6, 0, "cluster 0 is not in");
   refused(6, 2, "a cluster alone");
   refused(7, 2, "gemm 2 is not in");
-  refused(8, 2, "asked_rows 2 is not in");
+  refused(8, 2, "async_rows 2 is not in");
 }
 
 // The prediction travels in the file: what takes microseconds runs on its caller's thread, unless

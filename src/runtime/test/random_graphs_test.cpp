@@ -40,7 +40,7 @@ std::vector<Tensor> run(const Executable& executable, const std::vector<Tensor>&
 }
 
 /// Each task to any virtual SM, in any order within its wave.
-void deal_anew(Program& program, int seed) {
+void assign_anew(Program& program, int seed) {
   std::mt19937 random(seed);
   std::vector<ObkTask> all;
   for (auto& list : program.lists) all.insert(all.end(), list.begin(), list.end()), list.clear();
@@ -92,16 +92,16 @@ TEST(RandomGraphs, ProgramsKeepTheMeaning) {
       for (size_t o = 0; o < got.size(); ++o)
         ASSERT_EQ(0, memcmp(got[o].data(), again[o].data(), got[o].bytes()))
             << "seed " << seed << ": bits differ between 1 and 3 threads";
-      // Another deal of the same tasks: the answers do not depend on who runs what when, within a
-      // wave.
-      auto dealt = std::make_shared<Program>(*program);
-      deal_anew(*dealt, seed);
-      auto other = load_cpu(dealt, load);
+      // Another assignment of the same tasks: the answers do not depend on who runs what when,
+      // within a wave.
+      auto assigned = std::make_shared<Program>(*program);
+      assign_anew(*assigned, seed);
+      auto other = load_cpu(assigned, load);
       ASSERT_TRUE(other.ok()) << other.error().text();
       const std::vector<Tensor> anew = run(**other, inputs, 2);
       for (size_t o = 0; o < got.size(); ++o)
         ASSERT_EQ(0, memcmp(got[o].data(), anew[o].data(), got[o].bytes()))
-            << "seed " << seed << ", " << sms << " SMs: bits differ when tasks are dealt anew";
+            << "seed " << seed << ", " << sms << " SMs: bits differ when tasks are assigned anew";
     }
   }
 }

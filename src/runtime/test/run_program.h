@@ -44,19 +44,20 @@ struct Run {
 };
 
 inline Run run_program(const graph::Graph& graph, const std::vector<Tensor>& inputs, int sms,
-                       bool stitching, bool tiles, bool vectors = false, Bytes deals = {},
-                       bool flows = false) {
+                       bool stitching, bool tiles, bool vectors = false, Bytes min_grid_bytes = {},
+                       bool dataflow = false) {
   Run run;
   const machine::Machine device = machine::cpu(sms);
   const machine::Strategy strategy{
-      .sync = flows ? machine::Sync::kDataflow : machine::Sync::kBarrier, .min_grid_bytes = deals};
+      .sync = dataflow ? machine::Sync::kDataflow : machine::Sync::kBarrier,
+      .min_grid_bytes = min_grid_bytes};
   stitch::Options options;
   options.stitch = stitching, options.tiles = tiles;
   run.plan = stitch::plan(graph, device, strategy, options);
   Status verified = stitch::verify(graph, run.plan);
   EXPECT_TRUE(verified.ok()) << (verified.ok() ? "" : verified.error().text());
   schedule::TaskGraph tasks = schedule::build(graph, run.plan, device, strategy);
-  EXPECT_EQ(tasks.flows, flows);
+  EXPECT_EQ(tasks.dataflow, dataflow);
   Status valid = schedule::validate(graph, run.plan, tasks);
   EXPECT_TRUE(valid.ok()) << (valid.ok() ? "" : valid.error().text());
   const Status shadow = schedule::shadow_run(graph, run.plan, tasks);

@@ -109,9 +109,9 @@ void attention_in_parts(Maker& m) {
     const ValueId q = m.input(fmt::format("q{}", keys), {2, queries, size}),
                   k = m.input(fmt::format("k{}", keys), {2, keys, size});
     const ValueId v = m.input(fmt::format("v{}", keys), {2, keys, size});
-    const ValueId turned = m.add(Op::Transpose, {k}, Attrs().set("perm", Ints{0, 1, 3, 2}));
+    const ValueId transposed = m.add(Op::Transpose, {k}, Attrs().set("perm", Ints{0, 1, 3, 2}));
     const ValueId scores =
-        m.add(Op::Softmax, {m.add(Op::MatMul, {q, turned})}, Attrs().set("axis", int64_t{-1}));
+        m.add(Op::Softmax, {m.add(Op::MatMul, {q, transposed})}, Attrs().set("axis", int64_t{-1}));
     m.output(m.add(Op::MatMul, {scores, v}));
     m.output(m.add(Op::Attention, {q, k, v}));
   }

@@ -256,7 +256,7 @@ Cells cells(std::mt19937& random, int count) {
 int64_t bytes_of_two_lanes(const Cells& net) {
   std::vector<Kernel> kernels;
   for (const double nanos : net.nanos)
-    kernels.push_back({.name = "k", .demand = {.ctas = 20, .nanos = nanos}});
+    kernels.push_back({.name = "k", .demand = {.blocks = 20, .nanos = nanos}});
   const auto made = dispatch(net.dag, kernels, std::vector<int>(kernels.size(), 0),
                              {.policy = "nimble", .streams = 2, .sms = 132});
   CHECK(made.ok() && made->lanes == 2);

@@ -13,7 +13,7 @@
 
 #include "graph/test_decoder.h"
 #include "passes/passes.h"
-#include "schedule/kept_keys.h"
+#include "schedule/in_place_kv.h"
 
 namespace obelisk::schedule {
 namespace {
@@ -24,11 +24,11 @@ struct Table {
   TaskGraph tasks;
 };
 
-Table table(graph::Graph graph, bool flows = true, const std::string& target = "sm_90a") {
+Table table(graph::Graph graph, bool dataflow = true, const std::string& target = "sm_90a") {
   auto device = machine::device(target, 132);
   CHECK(device.ok());
-  const machine::Strategy strategy{.sync =
-                                       flows ? machine::Sync::kDataflow : machine::Sync::kBarrier};
+  const machine::Strategy strategy{.sync = dataflow ? machine::Sync::kDataflow
+                                                    : machine::Sync::kBarrier};
   auto early = passes::copy_early_pieces(std::move(graph));
   CHECK(early.ok(), "{}", early.error().text());
   auto gates = passes::merge_gates(std::move(*early));
@@ -39,38 +39,38 @@ Table table(graph::Graph graph, bool flows = true, const std::string& target = "
   return made;
 }
 
-TEST(Flow, ADecodersTokenFlows) {
+TEST(Dataflow, ADecodersTokenIsDataflow) {
   const Table t = table(graph::decoder_step(DType::f16));
-  ASSERT_TRUE(t.tasks.flows) << print(t.graph, t.plan, t.tasks);
+  ASSERT_TRUE(t.tasks.dataflow) << print(t.graph, t.plan, t.tasks);
   const Status valid = validate(t.graph, t.plan, t.tasks);
   EXPECT_TRUE(valid.ok()) << valid.error().text();
-  int given = 0, own = 0;
+  int broadcast = 0, local = 0;
   for (const Buffer& buffer : t.tasks.buffers) {
-    given += buffer.reach == Reach::kGiven, own += buffer.reach == Reach::kOwn;
-    if (buffer.reach == Reach::kGiven) {
+    broadcast += buffer.reach == Reach::kBroadcast, local += buffer.reach == Reach::kLocal;
+    if (buffer.reach == Reach::kBroadcast) {
       EXPECT_EQ(byte_size(buffer.type.dtype, 1), 2)
           << "squares of a norm, wider than what they are made of, are its reader's";
     }
     if (buffer.reach != Reach::kAll) {
-      EXPECT_GE(buffer.near.count, 0);
-      EXPECT_LE((buffer.near + buffer.size).count, t.tasks.near.count);
+      EXPECT_GE(buffer.copy_at.count, 0);
+      EXPECT_LE((buffer.copy_at + buffer.size).count, t.tasks.copies.count);
     }
     if (buffer.kind == BufferKind::kArena) {
       EXPECT_EQ(buffer.last, t.tasks.waves - 1)
           << "memory that others may read is not written twice";
     }
   }
-  EXPECT_GE(given, 7);  // of two layers: queries, keys and values; attention; its product; gates;
-                        // the last layer's product is an output
-  EXPECT_GE(own, 4);    // norms, queries
-  EXPECT_GT(t.tasks.near.count, 0);
+  EXPECT_GE(broadcast, 7);  // of two layers: queries, keys and values; attention; its product;
+                            // gates; the last layer's product is an output
+  EXPECT_GE(local, 4);      // norms, queries
+  EXPECT_GT(t.tasks.copies.count, 0);
 }
 
 // Vocabularies that no width of a tile divides: the last tile is narrower.
-TEST(Flow, AnyNumberOfWordsFlows) {
+TEST(Dataflow, AnyNumberOfWordsIsBroadcast) {
   for (const int64_t words : {1000, 32000, 32001, 50257}) {
     const Table t = table(graph::decoder_step(DType::f16, {.layers = 1, .words = words}));
-    ASSERT_TRUE(t.tasks.flows) << words;
+    ASSERT_TRUE(t.tasks.dataflow) << words;
     const Status valid = validate(t.graph, t.plan, t.tasks);
     EXPECT_TRUE(valid.ok()) << words << ": " << valid.error().text();
     const Work& last = t.tasks.works.back();
@@ -85,9 +85,9 @@ bool is_copy(const Work& work, const stitch::Group& group) {
 }
 
 // Where tiles read keys and values from memory of their own, who has a head copies them.
-TEST(Flow, WhoAttendsCopiesWhatItReads) {
+TEST(Dataflow, WhoAttendsCopiesWhatItReads) {
   const Table t = table(graph::decoder_step(DType::f16), true, "cpu");
-  ASSERT_TRUE(t.tasks.flows);
+  ASSERT_TRUE(t.tasks.dataflow);
   size_t attending = 0;
   for (size_t sm = 0; sm < t.tasks.lists.size(); ++sm) {
     bool attends = false, copies = false;
@@ -106,11 +106,11 @@ TEST(Flow, WhoAttendsCopiesWhatItReads) {
 
 // Where tiles take them from the caller's memory nobody copies: each piece of a head's keys is a
 // range of the two inputs.
-TEST(Flow, KeysStayWhereTheCallerKeepsThem) {
+TEST(Dataflow, KeysAreReadInPlace) {
   constexpr int64_t kKeys = 320, kHeads = 8, kSize = 64;
   const Table t =
       table(graph::decoder_step(DType::f16, {.heads = kHeads, .size = kSize, .keys = kKeys}));
-  ASSERT_TRUE(t.tasks.flows);
+  ASSERT_TRUE(t.tasks.dataflow);
   std::map<std::pair<uint32_t, int64_t>, std::vector<std::pair<int64_t, int64_t>>>
       ranges;  // by work and head: bytes of the input
   for (const std::vector<ObkTask>& list : t.tasks.lists)
@@ -127,7 +127,7 @@ TEST(Flow, KeysStayWhereTheCallerKeepsThem) {
       for (size_t k = 1; k <= 2; ++k)
         EXPECT_EQ(t.tasks.buffers[work.buffers[work.buffers.size() - k]].kind, BufferKind::kInput);
       ranges[{task.work, task.r0}].push_back({from, from + task.weight_bytes});
-      const int64_t here = kept_keys_of(task);
+      const int64_t here = in_place_keys_of(task);
       const Span rest = read_by(t.plan, t.tasks, task, group.body.operands.size() + 1);
       const bool last = task.c1 == kSize;
       EXPECT_EQ(rest.high - rest.low, last ? kSize : 0) << "the new key";
@@ -147,7 +147,7 @@ TEST(Flow, KeysStayWhereTheCallerKeepsThem) {
 
 // Whatever the sizes, the table is one that nobody waits in for ever and in which all that is read
 // is there; most of these flow.
-TEST(Flow, TablesOfManySizesAreRight) {
+TEST(Dataflow, TablesOfManySizesAreRight) {
   int flowing = 0, all = 0;
   for (const int64_t width : {64, 192})
     for (const int64_t heads : {1, 3, 8})
@@ -158,26 +158,26 @@ TEST(Flow, TablesOfManySizesAreRight) {
           const Status valid = validate(t.graph, t.plan, t.tasks);
           ASSERT_TRUE(valid.ok()) << width << " " << heads << " " << keys << " " << inner << ": "
                                   << valid.error().text();
-          ++all, flowing += t.tasks.flows;
+          ++all, flowing += t.tasks.dataflow;
         }
   EXPECT_GT(flowing, all / 2) << "of " << all;
 }
 
-TEST(Flow, WhatIsLargeOrManyRowsOrOfOtherMachinesDoesNot) {
-  EXPECT_FALSE(table(graph::decoder_step(DType::f16), false).tasks.flows);
-  EXPECT_FALSE(
-      table(graph::decoder_step(DType::f32)).tasks.flows);  // no tile that takes pages as they come
+TEST(Dataflow, WhatIsLargeOrManyRowsOrOfOtherMachinesDoesNot) {
+  EXPECT_FALSE(table(graph::decoder_step(DType::f16), false).tasks.dataflow);
+  EXPECT_FALSE(table(graph::decoder_step(DType::f32))
+                   .tasks.dataflow);  // no tile that takes pages as they come
   EXPECT_FALSE(table(graph::decoder_step(DType::f16, {.width = 64, .heads = 1, .inner = 20480}))
-                   .tasks.flows);  // 40 KB to pass on
-  EXPECT_FALSE(
-      table(graph::decoder_step(DType::f16, {.keys = 64})).tasks.flows);  // attention in one piece
+                   .tasks.dataflow);  // 40 KB to pass on
+  EXPECT_FALSE(table(graph::decoder_step(DType::f16, {.keys = 64}))
+                   .tasks.dataflow);  // attention in one piece
   // Nobody waits for what is stored into an output.
   for (const std::string& target : {std::string("sm_90a"), std::string("cpu")}) {
     EXPECT_FALSE(
-        table(graph::decoder_step(DType::f16, {.gives_keys = true}), true, target).tasks.flows)
+        table(graph::decoder_step(DType::f16, {.gives_keys = true}), true, target).tasks.dataflow)
         << target;
     EXPECT_FALSE(
-        table(graph::decoder_step(DType::f16, {.gives_sum = true}), true, target).tasks.flows)
+        table(graph::decoder_step(DType::f16, {.gives_sum = true}), true, target).tasks.dataflow)
         << target;
   }
 }
@@ -199,21 +199,21 @@ bool attends(const Work&, const stitch::Group& group) {
   return group.kind == stitch::GroupKind::kAttention;
 }
 
-TEST(Flow, KeysOfTheDecodersOwnTypeStayToo) {
+TEST(Dataflow, KeysOfTheDecodersOwnTypeStayToo) {
   const Table t = table(graph::decoder_step(DType::bf16, {.size = 32, .past = DType::bf16}));
-  ASSERT_TRUE(t.tasks.flows);
+  ASSERT_TRUE(t.tasks.dataflow);
   int64_t keys = 0;
   for (const std::vector<ObkTask>& list : t.tasks.lists)
     for (const ObkTask& task : list) {
       if (task.weight_group >= 0) continue;
       EXPECT_EQ(task.weight_group, -32 * 2);
       EXPECT_EQ(t.tasks.works[task.work].dataflow->in_place_kv, DType::bf16);
-      keys += kept_keys_of(task);
+      keys += in_place_keys_of(task);
     }
   EXPECT_EQ(keys, 2 * 8 * 319);  // of two layers and eight heads all but the new ones
 }
 
-TEST(Flow, ATableThatReadsWhatIsNotThereIsRefused) {
+TEST(Dataflow, ATableThatReadsWhatIsNotThereIsRefused) {
   struct Tampering {
     const char* name;
     const char* said;
@@ -229,9 +229,9 @@ TEST(Flow, ATableThatReadsWhatIsNotThereIsRefused) {
        }},
   };
   const Tampering tamperings[] = {
-      {"kept keys are another head's", "does not keep them",
+      {"keys in place are another head's", "does not keep them",
        [](Table& t) { task_of(t, attends).weights += 64; }},
-      {"more keys than are kept", "does not keep them",
+      {"more keys than are in place", "does not keep them",
        [](Table& t) {
          ObkTask& task = task_of(t, attends);
          task.weight_bytes -= task.weight_group;
@@ -258,7 +258,7 @@ TEST(Flow, ATableThatReadsWhatIsNotThereIsRefused) {
                }))
              return;
        }},
-      {"a part of what is given is lost", "",
+      {"a part of a broadcast value is lost", "",
        [](Table& t) {
          for (auto& list : t.tasks.lists)
            if (std::erase_if(list, [&](const ObkTask& task) {
@@ -266,24 +266,24 @@ TEST(Flow, ATableThatReadsWhatIsNotThereIsRefused) {
                }))
              return;
        }},
-      {"what is given is everybody's own", "given to nobody",
-       [](Table& t) { buffer_of(t, Reach::kGiven).reach = Reach::kOwn; }},
-      {"a worker's own is given", "",
-       [](Table& t) { buffer_of(t, Reach::kOwn).reach = Reach::kGiven; }},
+      {"a broadcast value is local", "not broadcast",
+       [](Table& t) { buffer_of(t, Reach::kBroadcast).reach = Reach::kLocal; }},
+      {"a local value is broadcast", "",
+       [](Table& t) { buffer_of(t, Reach::kLocal).reach = Reach::kBroadcast; }},
       {"copies lie where others lie", "",
        [](Table& t) {
          for (Buffer& buffer : t.tasks.buffers)
-           if (buffer.near.count > 0) buffer.near = {0};
+           if (buffer.copy_at.count > 0) buffer.copy_at = {0};
        }},
       {"a copy leaves its place", "leaves its place",
-       [](Table& t) { t.tasks.near = {t.tasks.near.count / 2}; }},
+       [](Table& t) { t.tasks.copies = {t.tasks.copies.count / 2}; }},
       {"words lie where others lie", "share bytes",
        [](Table& t) {
          for (Buffer& buffer : t.tasks.buffers)
            if (buffer.kind == BufferKind::kArena) buffer.offset = {0};
        }},
       {"what is passed on is an output", "reads an output",
-       [](Table& t) { buffer_of(t, Reach::kGiven).kind = BufferKind::kOutput; }},
+       [](Table& t) { buffer_of(t, Reach::kBroadcast).kind = BufferKind::kOutput; }},
       {"a norm of half its row", "",
        [](Table& t) {
          task_of(t, [](const Work& work, const stitch::Group&) {

@@ -16,13 +16,16 @@ Dag dag_of(int count, const std::vector<std::pair<int, int>>& edges) {
   for (const auto& [from, to] : edges) dag.add(from, to);
   return dag;
 }
-Kernel kernel(KernelClass kind, int64_t shared, double us = 1, int64_t ctas = 1) {
-  return {
-      "k",
-      {.shared_bytes = shared, .threads = 256, .registers = 32, .ctas = ctas, .nanos = us * 1000},
-      kind,
-      "by hand",
-      true};
+Kernel kernel(KernelClass kind, int64_t shared, double us = 1, int64_t blocks = 1) {
+  return {"k",
+          {.shared_bytes = shared,
+           .threads = 256,
+           .registers = 32,
+           .blocks = blocks,
+           .nanos = us * 1000},
+          kind,
+          "by hand",
+          true};
 }
 std::vector<int> numbers(int count) {
   std::vector<int> out(count);
@@ -100,7 +103,7 @@ TEST(Opara, KernelsThatLaunchNothingAreFree) {
 }
 
 TEST(Opara, LeastDemandLooksAtAllResources) {
-  const Demand base{.shared_bytes = 1024, .threads = 256, .registers = 64, .ctas = 10};
+  const Demand base{.shared_bytes = 1024, .threads = 256, .registers = 64, .blocks = 10};
   const auto with = [&](auto change) {
     Demand other = base;
     change(other);
@@ -109,7 +112,7 @@ TEST(Opara, LeastDemandLooksAtAllResources) {
   EXPECT_FALSE(asks_for_less(base, base));
   for (const Demand& more :
        {with([](Demand& d) { ++d.shared_bytes; }), with([](Demand& d) { ++d.threads; }),
-        with([](Demand& d) { ++d.registers; }), with([](Demand& d) { ++d.ctas; })}) {
+        with([](Demand& d) { ++d.registers; }), with([](Demand& d) { ++d.blocks; })}) {
     EXPECT_TRUE(asks_for_less(base, more));
     EXPECT_FALSE(asks_for_less(more, base));
   }

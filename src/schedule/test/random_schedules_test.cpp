@@ -1,6 +1,6 @@
 // Random graphs, half of them of moves, planned for random machines: every table passes the
-// validator and a shadow run, and so does any other deal of its tasks to SMs. OBELISK_SCHEDULES=N
-// tries N of them from OBELISK_SEED on.
+// validator and a shadow run, and so does any other assignment of its tasks to SMs.
+// OBELISK_SCHEDULES=N tries N of them from OBELISK_SEED on.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -20,7 +20,7 @@ int from_environment(const char* name, int otherwise) {
 }
 
 /// Each task to any SM, in any order within its wave.
-void deal_anew(TaskGraph& tasks, std::mt19937& random) {
+void assign_anew(TaskGraph& tasks, std::mt19937& random) {
   std::vector<ObkTask> all;
   for (auto& list : tasks.lists) {
     all.insert(all.end(), list.begin(), list.end());
@@ -67,12 +67,12 @@ TEST(RandomSchedules, PassTheValidator) {
     sound = shadow_run(graph, plan, tasks);
     ASSERT_TRUE(sound.ok()) << "seed " << seed << ", " << device->name << ": "
                             << sound.error().text();
-    if (tasks.flows) continue;  // its lists keep their order
-    deal_anew(tasks, random);
+    if (tasks.dataflow) continue;  // its lists keep their order
+    assign_anew(tasks, random);
     sound = validate(graph, plan, tasks);
-    ASSERT_TRUE(sound.ok()) << "seed " << seed << ", dealt anew: " << sound.error().text();
+    ASSERT_TRUE(sound.ok()) << "seed " << seed << ", assigned anew: " << sound.error().text();
     sound = shadow_run(graph, plan, tasks);
-    ASSERT_TRUE(sound.ok()) << "seed " << seed << ", dealt anew: " << sound.error().text();
+    ASSERT_TRUE(sound.ok()) << "seed " << seed << ", assigned anew: " << sound.error().text();
   }
 }
 

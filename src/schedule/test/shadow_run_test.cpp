@@ -110,7 +110,7 @@ Table decoder() {
 
 TEST(ShadowRun, FollowsADataflowProgram) {
   const Table t = decoder();
-  ASSERT_TRUE(t.tasks.flows);
+  ASSERT_TRUE(t.tasks.dataflow);
   const Status got = shadow(t);
   EXPECT_TRUE(got.ok()) << got.error().text();
 }
@@ -220,7 +220,7 @@ TEST(ShadowRun, FindsWhatIsWrong) {
 TEST(ShadowRun, FindsACopyThatIsOverwritten) {
   Table t = decoder();
   for (Buffer& buffer : t.tasks.buffers)
-    if (buffer.near.count >= 0) buffer.near = {0};
+    if (buffer.copy_at.count >= 0) buffer.copy_at = {0};
   const Status got = shadow(t);
   ASSERT_FALSE(got.ok());
   EXPECT_NE(got.error().message.find("is meant"), std::string::npos) << got.error().message;

@@ -97,7 +97,8 @@ TEST(Tiles, AttentionGoesRoundOnce) {
 // Attention of one task a multiprocessor has a kernel without a table where its rectangles are a
 // grid: heads whose last block of queries is smaller are none where heads are rows.
 TEST(Tiles, AttentionOfOneRoundNeedsNoTable) {
-  const auto work_of = [](int64_t images, int64_t heads, int64_t queries, bool packed, bool deals) {
+  const auto work_of = [](int64_t images, int64_t heads, int64_t queries, bool packed,
+                          bool as_grid) {
     const std::string type = packed ? fmt::format("f16[{},{},{}]", images, queries, heads * 64)
                                     : fmt::format("f16[{},{},{},64]", images, heads, queries);
     const auto graph = graph::parse(fmt::format(
@@ -107,7 +108,7 @@ TEST(Tiles, AttentionOfOneRoundNeedsNoTable) {
     CHECK(graph.ok(), "{}", graph.error().text());
     const machine::Machine device = *machine::gpu("sm_90a");
     const machine::Strategy strategy{
-        .min_grid_bytes = {deals ? device.fast_memory.count * device.sms : 0}};
+        .min_grid_bytes = {as_grid ? device.scratchpad.count * device.sms : 0}};
     const stitch::Plan plan = stitch::plan(*graph, device, strategy);
     const TaskGraph tasks = build(*graph, plan, device, strategy);
     CHECK(validate(*graph, plan, tasks).ok());
@@ -128,15 +129,15 @@ TEST(Tiles, AttentionOfOneRoundNeedsNoTable) {
   EXPECT_FALSE(work_of(16, 12, 128, true, true).single_wave());  // more tasks than multiprocessors
 }
 
-// A long work is cut small where its tasks are dealt while it runs, and once for each worker where
+// A long work is cut small where it is a grid, and once for each worker where
 // lists say who runs what. Short ones are cut alike.
-TEST(Tiles, LongWorksAreDealt) {
-  const auto tasks_of = [](const std::string& body, bool deals) {
+TEST(Tiles, LongWorksAreGrids) {
+  const auto tasks_of = [](const std::string& body, bool as_grid) {
     const auto graph = graph::parse("graph \"g\" {\n" + body + "}");
     CHECK(graph.ok(), "{}", graph.error().text());
     const machine::Machine device = *machine::gpu("sm_90a");
     const machine::Strategy strategy{
-        .min_grid_bytes = {deals ? device.fast_memory.count * device.sms : 0}};
+        .min_grid_bytes = {as_grid ? device.scratchpad.count * device.sms : 0}};
     const stitch::Plan plan = stitch::plan(*graph, device, strategy);
     TaskGraph tasks = build(*graph, plan, device, strategy);
     const Status sound = validate(*graph, plan, tasks);
@@ -156,15 +157,15 @@ TEST(Tiles, LongWorksAreDealt) {
   EXPECT_EQ(tasks_of(centred(8192), true).task_count(), 8192);  // a row each
   EXPECT_LE(tasks_of(centred(8192), false).task_count(), 132);
   EXPECT_EQ(tasks_of(centred(256), true).task_count(), tasks_of(centred(256), false).task_count());
-  const TaskGraph turned = tasks_of(R"(in %0 "x": f32[8192,8192]
+  const TaskGraph transposed = tasks_of(R"(in %0 "x": f32[8192,8192]
   in %1 "b": f32[8192,8192]
   %2: f32[8192,8192] = Transpose(%0) {perm = [1, 0]}
   %3: f32[8192,8192] = Add(%1, %2)
   out %3 "y"
 )",
-                                    true);
-  EXPECT_EQ(turned.works[0].tile_rows, 64);
-  EXPECT_EQ(turned.works[0].tile_columns, 64);
+                                        true);
+  EXPECT_EQ(transposed.works[0].tile_rows, 64);
+  EXPECT_EQ(transposed.works[0].tile_columns, 64);
   const TaskGraph flat = tasks_of(R"(in %0 "x": f32[8192,8192]
   %1: f32[8192,8192] = Relu(%0)
   out %1 "y"
@@ -206,7 +207,7 @@ TEST(Tiles, LongWorksAreDealt) {
 // A product of some rows whose A is computed here has a kernel of its own where works have kernels:
 // tiles of 64 rows, A a matrix of blocks. Not one of few rows or of many, of odd k or columns, of
 // an input, or where one kernel runs all.
-TEST(Tiles, ProductsOfSomeRowsStream) {
+TEST(Tiles, GemmsOfSomeRowsArePipelined) {
   const auto work_of = [](int64_t rows, int64_t k, bool own, bool computed = true,
                           const char* architecture = "sm_90a", int64_t columns = 192) {
     const machine::Machine device = *machine::gpu(architecture);
@@ -242,13 +243,13 @@ TEST(Tiles, ProductsOfSomeRowsStream) {
 
 // No more than an H200 holds (66, 39, 30, 15).
 TEST(Tiles, ClustersAtOnce) {
-  EXPECT_EQ(machine::clusters_at_once(132, 1), 132);
-  EXPECT_EQ(machine::clusters_at_once(132, 2), 66);
-  EXPECT_EQ(machine::clusters_at_once(132, 3), 39);
-  EXPECT_EQ(machine::clusters_at_once(132, 4), 29);
-  EXPECT_EQ(machine::clusters_at_once(132, 8), 14);
-  EXPECT_EQ(machine::clusters_at_once(8, 4), 2);
-  EXPECT_EQ(machine::clusters_at_once(1, 4), 1);
+  EXPECT_EQ(machine::gangs_at_once(132, 1), 132);
+  EXPECT_EQ(machine::gangs_at_once(132, 2), 66);
+  EXPECT_EQ(machine::gangs_at_once(132, 3), 39);
+  EXPECT_EQ(machine::gangs_at_once(132, 4), 29);
+  EXPECT_EQ(machine::gangs_at_once(132, 8), 14);
+  EXPECT_EQ(machine::gangs_at_once(8, 4), 2);
+  EXPECT_EQ(machine::gangs_at_once(1, 4), 1);
 }
 
 // A long sum in parts of some rows is cut so that all clusters run at once, and what follows it
@@ -301,7 +302,7 @@ TEST(Tiles, PartsOfALongSumAreClusters) {
   EXPECT_EQ(plan.groups.size(), 3u);
 }
 
-// What a copy engine takes: rows of a batch side by side in the matrix, from whole blocks of 64
+// What block copies can load: rows of a batch side by side in the matrix, from whole blocks of 64
 // columns; no others.
 TEST(Tiles, RowsOfAreAMatrixOfBlocks) {
   const auto matrix_of = [](int64_t k, int64_t pitch, int64_t offset, int64_t step) {
@@ -338,13 +339,13 @@ TEST(Tiles, RowsOfAreAMatrixOfBlocks) {
 // A product of many rows, and a convolution of many images, take tiles that share multiprocessors,
 // over the edges of images; not where a list says who runs what, nor where there are few rows.
 TEST(Tiles, ManyRowsShareMultiprocessors) {
-  const auto work_of = [](const std::string& body, bool deals, const char* machine = "sm_90a") {
+  const auto work_of = [](const std::string& body, bool as_grid, const char* machine = "sm_90a") {
     const auto graph = graph::parse("graph \"g\" {\n" + body + "}");
     CHECK(graph.ok(), "{}", graph.error().text());
     const machine::Machine device = *machine::gpu(machine);
     const machine::Strategy strategy{
-        .own_kernels = deals,
-        .min_grid_bytes = {deals ? device.fast_memory.count * device.sms : 0}};
+        .own_kernels = as_grid,
+        .min_grid_bytes = {as_grid ? device.scratchpad.count * device.sms : 0}};
     const stitch::Plan plan = stitch::plan(*graph, device, strategy);
     const TaskGraph tasks = build(*graph, plan, device, strategy);
     const Status sound = validate(*graph, plan, tasks);
@@ -368,7 +369,7 @@ TEST(Tiles, ManyRowsShareMultiprocessors) {
   };
   const Work many = work_of(conv(128), true);
   EXPECT_TRUE(many.grid());
-  EXPECT_EQ(many.ctas_per_sm(), 2);
+  EXPECT_EQ(many.tasks_per_worker(), 2);
   EXPECT_NE(14 * 14 % many.tile_rows, 0);
   EXPECT_FALSE(work_of(conv(128), false).grid());
   const auto product = [&](int rows) {
@@ -380,19 +381,19 @@ TEST(Tiles, ManyRowsShareMultiprocessors) {
 )",
                        rows, zeros(64 * 256));
   };
-  EXPECT_EQ(work_of(product(25000), true).ctas_per_sm(), 2);
-  EXPECT_EQ(work_of(product(25000), false).ctas_per_sm(), 0);
-  EXPECT_EQ(work_of(product(128), true).ctas_per_sm(), 0);
+  EXPECT_EQ(work_of(product(25000), true).tasks_per_worker(), 2);
+  EXPECT_EQ(work_of(product(25000), false).tasks_per_worker(), 0);
+  EXPECT_EQ(work_of(product(128), true).tasks_per_worker(), 0);
   for (const char* lesser : {"sm_80", "sm_89"}) {  // they have no such tiles
-    EXPECT_EQ(work_of(product(25000), true, lesser).ctas_per_sm(), 0);
-    EXPECT_EQ(work_of(conv(128), true, lesser).ctas_per_sm(), 0);
+    EXPECT_EQ(work_of(product(25000), true, lesser).tasks_per_worker(), 0);
+    EXPECT_EQ(work_of(conv(128), true, lesser).tasks_per_worker(), 0);
   }
 }
 
 // One query of eight heads that four each share: the keys go to 8 tiles a head, to 16 where 8 could
 // not hold them; their sums lie in a buffer that nobody else has.
 TEST(Tiles, KeysOfFewHeadsAreSharedOut) {
-  for (const auto& [keys, pieces] : {std::pair{1025, 8}, std::pair{4096, 16}}) {
+  for (const auto& [keys, kv_splits] : {std::pair{1025, 8}, std::pair{4096, 16}}) {
     const auto graph = graph::parse(fmt::format(R"(graph "g" {{
   in %0 "q": f16[2,32,1,64]
   in %1 "k": f16[2,8,{0},64]
@@ -407,7 +408,7 @@ TEST(Tiles, KeysOfFewHeadsAreSharedOut) {
     ASSERT_TRUE(device.ok());
     const stitch::Plan plan = stitch::plan(*graph, *device);
     const TaskGraph tasks = build(*graph, plan, *device);
-    EXPECT_EQ(tasks.task_count(), 2 * 8 * pieces);
+    EXPECT_EQ(tasks.task_count(), 2 * 8 * kv_splits);
     EXPECT_TRUE(validate(*graph, plan, tasks).ok());
     const Work& work = tasks.works.at(0);
     const Buffer& shared = tasks.buffers.at(static_cast<size_t>(work.buffers.back()));

@@ -210,7 +210,7 @@ TEST(Buffers, ShareTheArenaOneAfterTheOther) {
   EXPECT_LT(t.tasks.arena.count, together.count);
 }
 
-// ---- teams: members of one wait for each other ----
+// ---- gangs: members of one wait for each other ----
 constexpr const char* kSteps = R"(graph "g" {
   in %0 "x": f32[4,20,2048]
   in %1 "r": f16[2,1024,256]
@@ -225,39 +225,39 @@ constexpr const char* kSteps = R"(graph "g" {
   out %7 "p"
 })";
 
-Table table_of_teams(int sms) {
+Table table_of_gangs(int sms) {
   auto graph = graph::parse(kSteps);
   CHECK(graph.ok(), "{}", graph.error().text());
   auto device = machine::gpu("sm_90a", sms);
   CHECK(device.ok());
   Table made{.graph = std::move(*graph)};
-  made.plan = stitch::plan(made.graph, *device, {}, {.teams = true});
+  made.plan = stitch::plan(made.graph, *device, {}, {.gangs = true});
   made.tasks = build(made.graph, made.plan, *device);
   return made;
 }
 
-TEST(Validate, MembersOfATeamHaveAnSmEach) {
+TEST(Validate, MembersOfAGangHaveAnSmEach) {
   for (int sms : {8, 9, 13, 50, 132}) {
-    const Table t = table_of_teams(sms);
+    const Table t = table_of_gangs(sms);
     int64_t members = 0;
     for (const auto& list : t.tasks.lists)
       for (const ObkTask& task : list)
-        members += t.plan.groups[t.tasks.works[task.work].group].block.team == 8;
+        members += t.plan.groups[t.tasks.works[task.work].group].block.gang == 8;
     EXPECT_EQ(members, 2 * 3 * 8 + 8) << sms;
     const Status sound = validate(t.graph, t.plan, t.tasks);
     EXPECT_TRUE(sound.ok()) << sms << ": " << sound.error().text();
   }
 }
 
-TEST(Validate, RefusesTeamsThatWouldWaitForEver) {
-  const auto teamed = [](const Table& t, const ObkTask& task) {
-    return t.plan.groups[t.tasks.works[task.work].group].block.team > 0;
+TEST(Validate, RefusesGangsThatWouldWaitForEver) {
+  const auto ganged = [](const Table& t, const ObkTask& task) {
+    return t.plan.groups[t.tasks.works[task.work].group].block.gang > 0;
   };
-  Table t = table_of_teams(8);  // seven teams, each on all SMs
+  Table t = table_of_gangs(8);  // seven gangs, each on all SMs
   std::vector<ObkTask>& list = t.tasks.lists[3];
   const auto first =
-      std::find_if(list.begin(), list.end(), [&](const ObkTask& task) { return teamed(t, task); });
-  ASSERT_TRUE(first != list.end() && teamed(t, *(first + 1)));
+      std::find_if(list.begin(), list.end(), [&](const ObkTask& task) { return ganged(t, task); });
+  ASSERT_TRUE(first != list.end() && ganged(t, *(first + 1)));
   std::swap(*first, *(first + 1));
   Status got = validate(t.graph, t.plan, t.tasks);
   ASSERT_FALSE(got.ok());
@@ -265,7 +265,7 @@ TEST(Validate, RefusesTeamsThatWouldWaitForEver) {
   std::swap(*first, *(first + 1));
   // Two members on one SM.
   t.tasks.lists[4].insert(std::find_if(t.tasks.lists[4].begin(), t.tasks.lists[4].end(),
-                                       [&](const ObkTask& task) { return teamed(t, task); }),
+                                       [&](const ObkTask& task) { return ganged(t, task); }),
                           *first);
   list.erase(first);
   got = validate(t.graph, t.plan, t.tasks);

@@ -8,7 +8,7 @@ namespace obelisk::stitch {
 namespace {
 
 /// A case names its graph "DEVICE [op] [as they are] [N KiB]": the device, every op alone, no group
-/// by other coordinates, fast memory of so much.
+/// by other coordinates, scratchpad memory of so much.
 Result<std::string> planned(graph::Graph graph) {
   std::istringstream words(graph.name);
   std::string name;
@@ -21,7 +21,7 @@ Result<std::string> planned(graph::Graph graph) {
     else if (word == "as")
       options.adapt = false;
     else if (isdigit(static_cast<unsigned char>(word[0])))
-      device.fast_memory = Bytes{atoll(word.c_str()) * 1024};
+      device.scratchpad = Bytes{atoll(word.c_str()) * 1024};
   }
   const Plan made = plan(graph, device, {}, options);
   TRY_STATUS(verify(graph, made));

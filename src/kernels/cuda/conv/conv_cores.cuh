@@ -1,0 +1,326 @@
+/* kernels/cuda/conv/conv_cores.cuh — convolution tiles of f32: exact on CUDA cores, or on tensor
+ * cores from operands rounded to tf32; and depthwise in every type, on CUDA cores.
+ *
+ * f32: a pass is 64 pixels by 64 channels at most, staged like the 16-bit one (conv.cuh); threads
+ * 64 q .. 64 q + 63 sum pieces 2q and 2q + 1 of each block of 32 k, in order of k, each up to 8 x 8
+ * elements; the four sums are added in order. Packed weights: [out / 16][k padded to 32][16].
+ *
+ * tf32: the same stages and the same four sums, each of two warps by mma.sync m16n8k8: the eight k
+ * of their pieces at once.
+ *
+ * Depthwise: an element is one thread's, taps in order of rows, one fused multiply-add each, taps
+ * outside of the image left out. Packed weights: [tap][channels] f32. */
+#ifndef OBK_CONV_CORES_CUH
+#define OBK_CONV_CORES_CUH
+
+#include "conv/conv.cuh"
+
+namespace obk {
+
+/* A thread's part of the pixels: one piece of 16 bytes in each block of 32 k, for two pixels.
+ * Blocks are requested in their order. */
+struct ConvGather32 {
+  int y[2], x[2];   /* the pixels' first tap in X; far outside: there is no such pixel */
+  int k, c, ky, kx; /* of the piece in the next block: index, channel, tap times dilation */
+  bool whole;       /* 16-byte copies never leave a tap nor an alignment */
+
+  __device__ void start(const ConvWindow& v, int first, int pixels) {
+    whole = v.in % 4 == 0 && v.aligned();
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const int r = (threadIdx.x >> 3) + i * 32, pixel = first + r;
+      const int row = conv_div(pixel, v.out_width), column = pixel - row * v.out_width;
+      y[i] = r < pixels ? row * v.stride_h - v.top : -(1 << 30);
+      x[i] = column * v.stride_w - v.left;
+    }
+    k = (threadIdx.x & 7) * 4, c = k, ky = kx = 0;
+    if (whole) wrap(v);
+  }
+  __device__ void wrap(const ConvWindow& v) {
+    while (c >= v.in) {
+      c -= v.in, kx += v.dilation_w;
+      if (kx >= v.kernel_w * v.dilation_w) kx = 0, ky += v.dilation_h;
+    }
+  }
+  /* `blocks` blocks to shared memory at `to`: [block][padded pixels][128 bytes]. */
+  __device__ __forceinline__ void load(uint32_t to, const ConvWindow& v, int padded, int blocks) {
+    const int piece = threadIdx.x & 7, row = threadIdx.x >> 3;
+#pragma unroll 1
+    for (int b = 0; b < blocks; ++b, to += padded * 128) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const int r = row + i * 32;
+        if (r >= padded) break;
+        const uint32_t at = to + r * 128 + ((piece ^ (r & 7)) << 4);
+        if (whole) {
+          const bool in = ky < v.kernel_h * v.dilation_h && v.has(y[i] + ky, x[i] + kx);
+          copy16_partly(at, in ? v.at(y[i] + ky, x[i] + kx) + c * 4 : v.x, in ? 16u : 0u);
+        } else {
+          elements(at, v, y[i], x[i]);
+        }
+      }
+      k += 32, c += 32;
+      if (whole) wrap(v);
+    }
+  }
+  __device__ void elements(uint32_t at, const ConvWindow& v, int y0, int x0) {
+    uint32_t words[4] = {};
+    int tap = k / v.in, channel = k - tap * v.in, i = tap / v.kernel_w, j = tap - i * v.kernel_w;
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+      const int row = y0 + i * v.dilation_h, column = x0 + j * v.dilation_w;
+      if (i < v.kernel_h && v.has(row, column))
+        words[e] = *(const uint32_t*)(v.at(row, column) + (int64_t)channel * 4);
+      if (++channel == v.in) {
+        channel = 0;
+        if (++j == v.kernel_w) j = 0, ++i;
+      }
+    }
+    store_shared16(at, words);
+  }
+};
+
+/* The four sums of f32: a thread's pixels ty + 8 i and channels tx * 4 + 32 j. */
+template <int kWide>
+struct ConvSums32 {
+  float sum[8][kWide * 4] = {};
+  int part, tx, ty;
+  __device__ __forceinline__ ConvSums32()
+      : part(threadIdx.x / 64), tx(threadIdx.x % 8), ty(threadIdx.x / 8 % 8) {}
+  /* A block of 32 k: pixels at `x`, weights at `w`. */
+  __device__ __forceinline__ void add(const ConvPlan32& p, uint32_t x_at, uint32_t w_at) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const int piece = part * 2 + h;
+      const uint32_t from = w_at + (piece * 4 * p.weights_pitch + tx * 4) * 4;
+      float weight[4][kWide * 4];
+#pragma unroll
+      for (int k = 0; k < 4; ++k)
+#pragma unroll
+        for (int j = 0; j < kWide; ++j) {
+          uint32_t bits[4];
+          load_shared16(bits, from + (k * p.weights_pitch + j * 32) * 4);
+#pragma unroll
+          for (int e = 0; e < 4; ++e) weight[k][j * 4 + e] = __uint_as_float(bits[e]);
+        }
+      const uint32_t x_row = x_at + ty * 128 + ((piece ^ ty) << 4);
+#pragma unroll
+      for (int i = 0; i < 8; ++i) {
+        if (i < p.pixels / 8) {
+          uint32_t x[4];
+          load_shared16(x, x_row + i * 1024);
+#pragma unroll
+          for (int k = 0; k < 4; ++k)
+#pragma unroll
+            for (int e = 0; e < kWide * 4; ++e)
+              sum[i][e] = fmaf(__uint_as_float(x[k]), weight[k][e], sum[i][e]);
+        }
+      }
+    }
+  }
+  __device__ __forceinline__ void leave(const ConvPlan32& p, uint32_t work, int pitch) const {
+#pragma unroll
+    for (int i = 0; i < 8; ++i)
+      if (i < p.pixels / 8)
+#pragma unroll
+        for (int j = 0; j < kWide; ++j) {
+          uint32_t bits[4];
+#pragma unroll
+          for (int e = 0; e < 4; ++e) bits[e] = __float_as_uint(sum[i][j * 4 + e]);
+          store_shared16(work + ((part * p.pixels + ty + i * 8) * pitch + tx * 4 + j * 32) * 4,
+                         bits);
+        }
+  }
+};
+
+/* Those of tf32: of two warps a part, each half of the channels, 16 pixels by 8 channels in turn.
+ */
+template <int kWide>
+struct ConvSumsTf32 {
+  float sum[4][kWide * 2][4] = {};
+  int part, side, lane;
+  __device__ __forceinline__ ConvSumsTf32()
+      : part(threadIdx.x / 64), side(threadIdx.x / 32 % 2), lane(threadIdx.x % 32) {}
+  __device__ __forceinline__ void add(const ConvPlan32& p, uint32_t x_at, uint32_t w_at) {
+    const uint32_t from =
+        w_at + ((part * 8 + lane % 4) * p.weights_pitch + side * kWide * 16 + lane / 4) * 4;
+    uint32_t weight[kWide * 2][2];
+#pragma unroll
+    for (int n = 0; n < kWide * 2; ++n)
+#pragma unroll
+      for (int e = 0; e < 2; ++e)
+        weight[n][e] = round_tf32(load_shared(from + (e * 4 * p.weights_pitch + n * 8) * 4));
+#pragma unroll
+    for (int i = 0; i < 4; ++i)
+      if (i < p.pixels / 16) {
+        uint32_t x[4];
+#pragma unroll
+        for (int e = 0; e < 4; ++e) /* rows eight apart have the same places */
+          x[e] =
+              round_tf32(load_shared(x_at + (i * 16 + (e & 1) * 8 + lane / 4) * 128 +
+                                     (((part * 2 + (e >> 1)) ^ (lane / 4)) << 4) + lane % 4 * 4));
+#pragma unroll
+        for (int n = 0; n < kWide * 2; ++n) mma_16x8x8(sum[i][n], x, weight[n][0], weight[n][1]);
+      }
+  }
+  __device__ __forceinline__ void leave(const ConvPlan32& p, uint32_t work, int pitch) const {
+#pragma unroll
+    for (int i = 0; i < 4; ++i)
+      if (i < p.pixels / 16)
+#pragma unroll
+        for (int n = 0; n < kWide * 2; ++n)
+#pragma unroll
+          for (int h = 0; h < 2; ++h)
+            store_shared8(work + ((part * p.pixels + i * 16 + h * 8 + lane / 4) * pitch +
+                                  side * kWide * 16 + n * 8 + lane % 4 * 2) *
+                                     4,
+                          sum[i][n][2 * h], sum[i][n][2 * h + 1]);
+  }
+};
+template <bool kTf32, int kWide>
+struct ConvSums {
+  typedef ConvSums32<kWide> Are;
+};
+template <int kWide>
+struct ConvSums<true, kWide> {
+  typedef ConvSumsTf32<kWide> Are;
+};
+
+/* kWide: 32 channels each that a thread walks. */
+template <bool kTf32, int kWide>
+static __device__ __noinline__ void conv_pass32(const ObkConv& g, uint32_t work, int pixel,
+                                                int pixels, int channel, int channels) {
+  const ConvWindow v(g, 4);
+  const int first = (int)(g.row * g.out_width + g.column) + pixel;
+  const ConvPlan32 p = conv_plan32(&g, pixels, channels);
+  const int groups = (channels + 15) / 16;
+  const int64_t group_bytes = (int64_t)p.k_blocks * 32 * 64;
+  const char* weights = (const char*)g.weights + (g.channel + channel) / 16 * group_bytes;
+  const uint32_t behind = p.stage_blocks * p.pixels * 128;
+
+  ConvGather32 gather;
+  gather.start(v, first, pixels);
+  auto load = [&](int stage) {
+    const int block = stage * p.stage_blocks, left = p.k_blocks - block;
+    if (left > 0) {
+      const int blocks = left < p.stage_blocks ? left : p.stage_blocks;
+      const uint32_t to = work + stage % kConvStages * p.stage_bytes;
+      const int quarter = threadIdx.x & 3, k = threadIdx.x >> 2 & 31;
+#pragma unroll 1
+      for (int i = threadIdx.x >> 7; i < blocks * groups; i += 2) {
+        const int b = i / groups, group = i - b * groups;
+        copy16(to + behind + ((b * 32 + k) * p.weights_pitch + group * 16 + quarter * 4) * 4,
+               weights + group * group_bytes + ((block + b) * 32 + k) * 64 + quarter * 16);
+      }
+      gather.load(to, v, p.pixels, blocks);
+    }
+    copy16_commit();
+  };
+
+  typename ConvSums<kTf32, kWide>::Are sums;
+#pragma unroll 1
+  for (int s = -kConvStages, block = 0; block < p.k_blocks; ++s) {
+    if (s == 0)
+      copy16_wait<kConvStages - 1>();
+    else if (s > 0)
+      copy16_wait<kConvStages - 2>();
+    if (s >= 0) __syncthreads();
+    if (s != 0) load(s < 0 ? s + kConvStages : s + kConvStages - 1);
+    if (s < 0) continue;
+    const uint32_t stage = work + s % kConvStages * p.stage_bytes;
+#pragma unroll 1
+    for (int b = 0; b < p.stage_blocks && block < p.k_blocks; ++b, ++block)
+      sums.add(p, stage + b * p.pixels * 128, stage + behind + b * p.weights_pitch * 128);
+  }
+  copy16_wait<0>();
+  __syncthreads();
+  const int pitch = p.channels + 4;
+  sums.leave(p, work, pitch);
+  __syncthreads();
+  conv_store(g, work, p.pixels, pitch, pixel, pixels, channel, channels);
+}
+
+template <bool kTf32>
+static __device__ inline void conv32(const ObkConv& g) {
+  const uint32_t work = (shared_address(g.scratch) + 127) & ~127u;
+  const int all = conv_pixels(g), channels = (int)g.channels;
+#pragma unroll 1
+  for (int pixel = 0; pixel < all; pixel += kConvPass)
+#pragma unroll 1
+    for (int c = 0; c < channels; c += kConvPass) {
+      const int pixels = min(kConvPass, all - pixel), wide = min(kConvPass, channels - c);
+      if (wide > 32)
+        conv_pass32<kTf32, 2>(g, work, pixel, pixels, c, wide);
+      else
+        conv_pass32<kTf32, 1>(g, work, pixel, pixels, c, wide);
+    }
+}
+
+/* kEach neighbouring channels as floats. */
+template <int kType, int kEach>
+static __device__ inline void conv_read(float (&to)[kEach], const char* from) {
+  constexpr int kSize = OBK_LIES_AS_F32(kType) ? 4 : 2;
+  uint32_t words[kEach * kSize / 4 + 1];
+  if (kEach > 1)
+    memcpy(words, __builtin_assume_aligned(from, 16), kEach * kSize);
+  else
+    words[0] = kSize == 4 ? *(const uint32_t*)from : *(const uint16_t*)from;
+#pragma unroll
+  for (int e = 0; e < kEach; ++e) {
+    const uint32_t half = words[e / 2] >> (e % 2 * 16);
+    to[e] = kSize == 4          ? __uint_as_float(words[e])
+            : kType == kObkBf16 ? __uint_as_float(half << 16)
+                                : widen_f16_bits((uint16_t)half);
+  }
+}
+
+template <int kType, int kEach>
+static __device__ inline void conv_depthwise_by(const ObkConv& g) {
+  constexpr int kSize = OBK_LIES_AS_F32(kType) ? 4 : 2;
+  const ConvWindow v(g, kSize);
+  const int pixels = conv_pixels(g), first = (int)(g.row * g.out_width + g.column);
+  const int vectors = (int)g.channels / kEach, all = (int)g.out_channels;
+  const float* weights = (const float*)g.weights;
+#pragma unroll 1
+  for (int i = threadIdx.x; i < pixels * vectors; i += kConvThreads) {
+    const int q = i / vectors, c = (i - q * vectors) * kEach, channel = (int)g.channel + c;
+    const int row = (first + q) / v.out_width, column = first + q - row * v.out_width;
+    const int y0 = row * v.stride_h - v.top, x0 = column * v.stride_w - v.left;
+    const int from = kEach > 1 ? channel : channel / (int)g.multiplier;
+    float sum[kEach] = {};
+    for (int ky = 0; ky < v.kernel_h; ++ky) {
+      const int y = y0 + ky * v.dilation_h;
+      if ((uint32_t)y >= (uint32_t)v.height) continue;
+#pragma unroll 4
+      for (int kx = 0; kx < v.kernel_w; ++kx) {
+        const int x = x0 + kx * v.dilation_w;
+        if ((uint32_t)x >= (uint32_t)v.width) continue;
+        float in[kEach], weight[kEach];
+        conv_read<kType, kEach>(in, v.at(y, x) + (int64_t)from * kSize);
+        conv_read<kObkF32, kEach>(weight,
+                                  (const char*)(weights + (ky * v.kernel_w + kx) * all + channel));
+#pragma unroll
+        for (int e = 0; e < kEach; ++e) sum[e] = fmaf(in[e], weight[e], sum[e]);
+      }
+    }
+    float* to = g.y + conv_place(g, q) + c;
+#pragma unroll
+    for (int e = 0; e < kEach; ++e) to[e] = g.accumulate ? to[e] + sum[e] : sum[e];
+  }
+}
+
+template <int kType>
+static __device__ __noinline__ void conv_depthwise(const ObkConv& g) {
+  const ConvWindow v(g, OBK_LIES_AS_F32(kType) ? 4 : 2);
+  const bool wide = g.multiplier == 1 && ((g.channels | g.channel | g.out_channels) & 7) == 0 &&
+                    (((uint64_t)v.x | v.x_row | v.x_pixel) & 15) == 0;
+  if (wide)
+    conv_depthwise_by<kType, 8>(g);
+  else
+    conv_depthwise_by<kType, 1>(g);
+  __syncthreads();
+}
+
+}  // namespace obk
+
+#endif

@@ -1,0 +1,55 @@
+/* kernels/cuda/exec/grid.cuh — one group as a kernel launched as a grid: no task table, a CTA
+ * derives its tile and operands from blockIdx and the kernel's parameter (ObkGrid, layout.h).
+ *
+ *   OBK_GRID_KERNEL(k, body, ctas_per_sm, waits)    an entry
+ *
+ *     ctas_per_sm    CTAs that an SM has room for: while one waits for loads, others compute
+ *     waits          the body itself waits for the kernel before (OBK_WAIT_FOR_PREVIOUS)
+ *
+ * Tiles are scheduled dynamically, by the hardware: the next CTA starts on the SM that is free.
+ * Also used for single-wave attention (no more tasks than SMs): no table fetch, earlier start. */
+#ifndef OBK_GRID_CUH
+#define OBK_GRID_CUH
+
+#include "exec/program.cuh"
+
+namespace obk {
+
+template <Body body, bool kWaits>
+static __device__ __forceinline__ void run_grid(const ObkGrid& grid) {
+  extern __shared__ __align__(1024) char shared[];
+  __shared__ uint64_t parts[32];
+  allow_next();
+  const int at = (int)blockIdx.x, down = at / grid.across;
+  const int row = down * grid.tile_rows, column = (at - down * grid.across) * grid.tile_columns;
+  ObkTask task = {};
+  task.r0 = row, task.r1 = min(row + grid.tile_rows, grid.rows);
+  task.c0 = column, task.c1 = min(column + grid.tile_columns, grid.columns);
+  ObkLanes lanes = {};
+  lanes.scratch = shared, lanes.scratch_bytes = grid.scratch_bytes;
+  lanes.sm = at, lanes.sms = (int)gridDim.x;
+  lanes.warp = threadIdx.x / 32, lanes.warps = OBK_THREADS / 32;
+  lanes.parts = parts;
+  if (!kWaits || grid.stamps) wait_for_previous(); /* a task's time does not hold the wait */
+#ifdef OBK_WATCHDOG
+  if (threadIdx.x == 0) ring_state().dog = {grid.watch, blockIdx.x, (uint32_t)at, 0};
+  __syncthreads();
+#endif
+  ObkProgram stamped = {};
+  stamped.stamps = grid.stamps;
+  stamp(stamped, at, false);
+  body(&task, nullptr, grid.operands, &lanes);
+  if (grid.stamps) __syncthreads();
+  stamp(stamped, at, true);
+}
+
+}  // namespace obk
+
+#define OBK_WAIT_FOR_PREVIOUS() obk::wait_for_previous()
+#define OBK_GRID_KERNEL(name, body, ctas_per_sm, waits)                  \
+  extern "C" __global__ void __launch_bounds__(OBK_THREADS, ctas_per_sm) \
+      name(const __grid_constant__ ObkGrid grid) {                       \
+    obk::run_grid<body, waits>(grid);                                    \
+  }
+
+#endif

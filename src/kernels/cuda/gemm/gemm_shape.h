@@ -1,0 +1,83 @@
+/* kernels/cuda/gemm/gemm_shape.h — how a product tile is cut and what shared memory it takes:
+ * arithmetic that host and device must do alike. */
+#ifndef OBK_GEMM_SHAPE_H
+#define OBK_GEMM_SHAPE_H
+
+#include <stdint.h>
+
+#ifdef __CUDACC__
+#define OBK_BOTH static __host__ __device__ inline
+#else
+#define OBK_BOTH static inline
+#endif
+
+/* Shared memory for the operands of a 16-bit product, at most: 64 rows of k = 768. */
+#ifndef OBK_GEMM_SMEM_A
+#define OBK_GEMM_SMEM_A 98304
+#endif
+
+/* The same of a GPU with little of it, which has no ring either. */
+enum { kGemmSmallSmemA = 49152 };
+
+/* Columns of a tile of 33 to 64 rows whose shape its body knows, at most. */
+enum { kWgmmaColumns = 160 };
+
+/* Such a tile of 49 rows or more that streams both operands (gemm_wgmma_pipelined.cuh): blocks of
+ * 64 k in a stage, stages that have a place in shared memory. */
+constexpr int gemm_wgmma_stage(int groups, int chunks) {
+  return groups <= 12 && chunks % 2 == 0 ? 2 : 1;
+}
+constexpr int gemm_wgmma_places(int groups, int chunks) {
+  const int most = 98304 / (8192 * gemm_wgmma_stage(groups, chunks));
+  const int stages = chunks / gemm_wgmma_stage(groups, chunks), places = most < 8 ? most : 8;
+  return stages < places ? stages : places;
+}
+
+/* A product's kernel of its own (pipelined_gemm.cuh): blocks of 64 k that come for one barrier, as
+ * many as 56 KB hold and as cut the k of a part evenly. */
+constexpr int pipelined_gemm_stage(int groups, int chunks_of_part) {
+  int stage = 1;
+  for (int s = 2; s <= 6; ++s)
+    if (chunks_of_part % s == 0 && s * (8192 + groups * 1024) <= 57344) stage = s;
+  return stage;
+}
+
+/* A pass over k: rows of C in the registers of the CTA, padded to the four warps' 16; and columns.
+ */
+OBK_BOTH int gemm_pass_rows(int64_t m) { return m <= 16 ? 16 : m <= 32 ? 32 : 64; }
+OBK_BOTH int gemm_pass_columns(int64_t m) { return m <= 32 ? 192 : 96; }
+
+/* Bytes of operands for a tile that is seldom met: few rows, or packed weights without a ring. */
+#define OBK_GEMM_SMALL 32768
+
+/* The operands' way through shared memory: four stages of so many blocks of 64 k; all of k where it
+ * has room. */
+struct GemmStages {
+  int blocks;
+};
+OBK_BOTH struct GemmStages gemm_stages(int rows, int k_blocks, int small,
+                                       int smem_a = OBK_GEMM_SMEM_A) {
+  /* Activations alone come in powers of two: no division on a path that waits. */
+  const int room = small        ? OBK_GEMM_SMALL / (rows * 512)
+                   : rows == 64 ? 1
+                   : rows == 32 ? smem_a / (32 * 512)
+                                : smem_a / (rows * 512);
+  const int all = (k_blocks + 3) / 4;
+  struct GemmStages s = {all < room ? all : room > 1 ? room : 1};
+  return s;
+}
+
+/* CUDA cores: a tile of C, and the k of a partial sum, which is also what lies in shared memory. */
+enum {
+  kFmaTile = 64,
+  kFmaDepth = 32,
+  kFmaPad = 4,
+  /* The same by tensor cores, operands rounded to tf32: floats from row to row of A, of B; stages
+   * in flight, a power of two. */
+  kTf32PitchA = kFmaDepth + 4,
+  kTf32PitchB = kFmaTile + 8,
+  kTf32Stages = 4,
+  kTf32StageBytes = 4 * (kFmaTile * kTf32PitchA + kFmaDepth * kTf32PitchB)
+};
+
+#endif
