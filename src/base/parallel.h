@@ -19,6 +19,15 @@
 
 namespace obelisk {
 
+/// Between two looks at a word that another thread, or a device, is about to write.
+inline void spin_pause() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#else
+  std::this_thread::yield();
+#endif
+}
+
 /// Cores that the system lets this process run on.
 int cores_we_may_use();
 

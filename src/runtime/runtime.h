@@ -4,8 +4,10 @@
 ///   ──▶ Context (one thread's memory)
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 
 #include "base/private_folder.h"
@@ -28,9 +30,11 @@ struct LoadOptions {
   int gpu = 0;            // which one
   Bytes memory_limit{0};  // of a GPU's memory, for weights and all contexts; 0: what there is
   std::shared_ptr<DeviceWeights>
-      device_weights;          // of a GPU: programs share what they have in common there
-  bool blocking_wait = false;  // of a GPU: a thread that waits for a run sleeps, and spins never
-  bool watchdog = false;       // spins on a GPU end after two seconds and say what they waited for
+      device_weights;  // of a GPU: programs share what they have in common there
+  std::optional<std::chrono::microseconds>
+      spin;  // of a GPU: how long a thread that waits for a run polls memory before it sleeps until
+             // the run ends; nothing: the driver's way, which spins
+  bool watchdog = false;  // spins on a GPU end after two seconds and say what they waited for
   bool every_thread =
       false;  // contexts use all threads asked for, also where fewer are predicted to be faster
   const BodyLibrary* library =

@@ -9,7 +9,9 @@
 /// many SMs as they get, and together for no more than there are; the hardware places their CTAs.
 #pragma once
 
+#include <chrono>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -51,6 +53,9 @@ class Device {
   virtual bool any_width() const = 0;
   /// Threads that start runs and wait for them: runs that may be in flight.
   virtual int threads(const Policy& policy) const = 0;
+  /// How long a thread that has nothing to do looks for work before it sleeps: being woken takes
+  /// tens of microseconds.
+  virtual std::chrono::microseconds spin() const = 0;
   /// Tells the compiler what to compile for.
   virtual void aim(int width, compiler::Options& options) const = 0;
   virtual Result<machine::Machine> machine(int width) const = 0;
@@ -60,8 +65,10 @@ class Device {
                                              int width) const = 0;
   /// Bytes for weights and workspaces, where nobody has set a limit; 0: no limit.
   virtual int64_t memory() const = 0;
-  /// Whether after this error of a run nothing runs there any more.
+  /// Whether after this error of a run nothing runs there any more in this process.
   virtual bool ends_with(const Error& error) const = 0;
+  /// Whether it still answers: such an error may also come before anything ran.
+  virtual bool works() const = 0;
 };
 
 /// Groups of threads. `workers` 0: one a core. `folder`: for weights that are released; empty: the
@@ -72,6 +79,8 @@ struct GpuOptions {
   int index = 0;
   /// SMs that programs are compiled for; empty: all, a half, a quarter and an eighth.
   std::vector<int> widths;
+  /// Whether threads that wait spin for a moment; nothing: where each lane has two cores.
+  std::optional<bool> spin;
 };
 /// Errors: kDevice without a GPU, kUsage for a width that it does not have.
 Result<std::shared_ptr<const Device>> gpu_device(const GpuOptions& options);

@@ -139,6 +139,7 @@ class CpuDevice : public Device {
   int threads(const Policy& policy) const override {
     return policy.kind == PolicyKind::kStreams ? policy.streams : workers_;
   }
+  std::chrono::microseconds spin() const override { return {}; }  // cores are for the workers
   void aim(int, compiler::Options& options) const override {
     options.sms = workers_, options.threads = workers_;
     options.load.every_thread = true;  // the scheduler says how many
@@ -159,6 +160,7 @@ class CpuDevice : public Device {
   }
   int64_t memory() const override { return 0; }
   bool ends_with(const Error&) const override { return false; }
+  bool works() const override { return true; }
 
  private:
   const int workers_;

@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "base/parallel.h"
 #include "serve/device.h"
 
 namespace obelisk::serve {
@@ -25,8 +26,13 @@ class GpuWeights : public Weights {
 
 class GpuDevice : public Device {
  public:
-  GpuDevice(int index, runtime::GpuDescription gpu, std::vector<int> widths)
-      : index_(index), gpu_(std::move(gpu)), widths_(std::move(widths)) {}
+  GpuDevice(const GpuOptions& options, runtime::GpuDescription gpu, std::vector<int> widths)
+      : index_(options.index),
+        gpu_(std::move(gpu)),
+        widths_(std::move(widths)),
+        spins_(options.spin.value_or(
+            cores_we_may_use() >=
+            2 * (gpu_.sms / *std::min_element(widths_.begin(), widths_.end())))) {}
   int slots() const override { return gpu_.sms; }
   std::string unit() const override { return "SMs"; }
   std::string name() const override {
@@ -39,9 +45,13 @@ class GpuDevice : public Device {
     if (policy.kind == PolicyKind::kStreams) return policy.streams;
     return gpu_.sms / *std::min_element(widths_.begin(), widths_.end());
   }
+  std::chrono::microseconds spin() const override {
+    return std::chrono::microseconds(spins_ ? 50 : 0);
+  }
   void aim(int width, compiler::Options& options) const override {
     options.target = gpu_.architecture, options.sms = width;
-    options.load.gpu = index_, options.load.blocking_wait = true;
+    options.load.gpu = index_;
+    options.load.spin = spins_ ? kRunSpin : std::chrono::microseconds(0);
   }
   Result<machine::Machine> machine(int width) const override {
     return machine::gpu(gpu_.architecture, width);
@@ -61,11 +71,15 @@ class GpuDevice : public Device {
   }
   int64_t memory() const override { return gpu_.free_bytes / 10 * 9; }  // some is the driver's
   bool ends_with(const Error& error) const override { return error.code == Code::kDevice; }
+  bool works() const override { return runtime::describe_gpu(index_).ok(); }
 
  private:
+  /// Longer than most programs take; of one that takes longer, being woken is a small part.
+  static constexpr std::chrono::microseconds kRunSpin{2000};
   const int index_;
   const runtime::GpuDescription gpu_;
   const std::vector<int> widths_;
+  const bool spins_;
 };
 
 }  // namespace
@@ -83,7 +97,7 @@ Result<std::shared_ptr<const Device>> gpu_device(const GpuOptions& options) {
           Code::kUsage, "serve",
           fmt::format("programs for {} SMs are asked for, the GPU has {}", width, gpu.sms)};
   return std::shared_ptr<const Device>(
-      std::make_shared<GpuDevice>(options.index, std::move(gpu), std::move(widths)));
+      std::make_shared<GpuDevice>(options, std::move(gpu), std::move(widths)));
 }
 
 }  // namespace obelisk::serve

@@ -115,7 +115,7 @@ class LocalEngine : public Engine {
         store_(runtime::cache_folder(options_.cache)),
         record_(options_.record.empty() ? std::ofstream() : std::ofstream(options_.record)),
         busy_(static_cast<size_t>(slots_), false),
-        lanes_(device_->threads(options_.policy)),
+        lanes_(device_->threads(options_.policy), device_->spin()),
         mover_(1),
         alarm_([this] { act([](auto&) {}); }),
         loader_([this] { load_models(); }) {
@@ -896,6 +896,7 @@ void LocalEngine::keep_times(const Served& model) {
 
 void LocalEngine::fail(Served& model, const Error& error) {
   std::lock_guard lock(mutex_);
+  if (device_->ends_with(error) && !device_->works()) lose(error);
   model.state = ModelState::kFailed, model.reason = error.text();
   const auto coming = coming_.find(model.config.name);
   if (coming == coming_.end() || coming->second.get() != &model) return;
@@ -1111,6 +1112,7 @@ void LocalEngine::restore(const std::shared_ptr<Served>& model) {
 void LocalEngine::lose(const Error& error) {
   if (lost_) return;
   lost_ = error;
+  if (options_.lost) options_.lost(error);
   for (const std::shared_ptr<Served>& model : by_number_)
     if (model) model->reason = error.text();
 }

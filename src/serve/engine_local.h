@@ -34,6 +34,9 @@ struct EngineOptions {
   /// Asked on the lane before a run, about each request of it; an error fails that request. Many
   /// lanes ask at once.
   std::function<Status(const Request&)> check;
+  /// Told once, when an error has ended everything on the device, before anybody is answered with
+  /// it. Where it does not return, requests are whoever's that starts another engine.
+  std::function<void(const Error&)> lost;
   std::string record;  // a file for what happened and what was decided: `obelisk simulate --replay`
 };
 

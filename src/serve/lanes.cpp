@@ -1,8 +1,10 @@
 #include "serve/lanes.h"
 
+#include "base/parallel.h"
+
 namespace obelisk::serve {
 
-Lanes::Lanes(int count) {
+Lanes::Lanes(int count, std::chrono::microseconds spin) : spin_(spin) {
   for (int k = 0; k < count; ++k) threads_.emplace_back([this] { loop(); });
 }
 
@@ -16,20 +18,39 @@ Lanes::~Lanes() {
 }
 
 void Lanes::run(std::function<void()> work) {
+  bool wake = false;
   {
     std::lock_guard lock(mutex_);
     work_.push_back(std::move(work));
+    waiting_ = static_cast<int>(work_.size());
+    wake = waiting_ > spinning_;
   }
-  changed_.notify_one();
+  if (wake) changed_.notify_one();
+}
+
+/// Until there is work, or for as long as the lanes spin. Without the lock; what was seen may be
+/// gone when it comes.
+void Lanes::look(std::unique_lock<std::mutex>& lock) {
+  ++spinning_;
+  lock.unlock();
+  const auto until = std::chrono::steady_clock::now() + spin_;
+  constexpr int kLooks = 64;  // between looks at the clock
+  do {
+    for (int k = 0; k < kLooks && waiting_ == 0; ++k) spin_pause();
+  } while (waiting_ == 0 && std::chrono::steady_clock::now() < until);
+  lock.lock();
+  --spinning_;
 }
 
 void Lanes::loop() {
   std::unique_lock lock(mutex_);
   while (true) {
+    if (spin_.count() > 0 && !ends_ && work_.empty()) look(lock);
     changed_.wait(lock, [this] { return ends_ || !work_.empty(); });
     if (work_.empty()) return;
     std::function<void()> work = std::move(work_.front());
     work_.pop_front();
+    waiting_ = static_cast<int>(work_.size());
     lock.unlock();
     work();
     work = nullptr;  // what it holds goes before the lock comes

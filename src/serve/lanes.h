@@ -2,6 +2,7 @@
 /// wakes at a time.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <deque>
@@ -17,15 +18,20 @@ namespace obelisk::serve {
 /// the end of all.
 class Lanes {
  public:
-  explicit Lanes(int count);
+  /// `spin`: how long an idle thread looks for work before it sleeps.
+  explicit Lanes(int count, std::chrono::microseconds spin = {});
   ~Lanes();
   void run(std::function<void()> work);
 
  private:
   void loop();
+  void look(std::unique_lock<std::mutex>& lock);
+  const std::chrono::microseconds spin_;
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<std::function<void()>> work_;
+  std::atomic<int> waiting_ = 0;  // of it
+  int spinning_ = 0;              // threads that need not be woken
   bool ends_ = false;
   std::vector<std::thread> threads_;  // last: begins after what it uses
 };

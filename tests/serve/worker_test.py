@@ -5,7 +5,10 @@ import re
 import signal
 import threading
 
-from conftest import random, save_mlp, wait_until
+import pytest
+from conftest import PROGRAM, random, save_mlp, wait_until
+
+STUB = PROGRAM.parent.parent / "stub"
 
 X = random(1, 8).tolist()
 INFER = "/v2/models/mlp/infer"
@@ -136,4 +139,26 @@ def test_deadlines_while_it_starts_again(tmp_path, start):
     assert status in (200, 503)
     assert status == 200 or "Request timeout expired" in answer["error"] or "refused" in answer["error"]
     wait_until(lambda: server.ask("POST", INFER, body())[0] == 200)
+    assert server.stop() == 0
+
+
+def test_an_error_of_the_gpu_restarts_the_worker(tmp_path, start, monkeypatch, environment):
+    """Over a driver that computes nothing: a context that is broken by a launch ends with its process, and no request is lost."""
+    if not (STUB / "libcuda.so.1").exists():
+        pytest.skip("the build has no driver that computes nothing")
+    save_mlp(tmp_path / "models" / "mlp", "batch = 1\n")
+    fault = tmp_path / "fault"
+    monkeypatch.setitem(environment, "LD_LIBRARY_PATH", str(STUB))
+    monkeypatch.setitem(environment, "OBELISK_STUB_FAULT", str(fault))
+    server = start(tmp_path / "models", "--target", "cuda", "--worker-process", "--no-verify")
+    for turn in range(3):
+        assert server.ask("POST", INFER, body())[0] == 200
+        fault.touch()
+        for _ in range(5):
+            status, _, text = server.ask("POST", INFER, body())
+            assert status == 200, text
+        assert not fault.exists()
+        assert len(workers(server)) == turn + 2
+    ends = [line["detail"] for line in server.lines() if line["event"] == "worker" and line["state"] == "ended"]
+    assert ends == ["an error of the GPU"] * 3
     assert server.stop() == 0

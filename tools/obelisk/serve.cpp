@@ -228,6 +228,10 @@ std::function<int()> add_serve(CLI::App& verb, Flags& flags) {
       // Who started it ends it.
       signal(SIGINT, SIG_IGN);
       signal(SIGTERM, SIG_IGN);
+      engine.lost = [](const Error& error) {
+        fmt::print(stderr, "{}\n", error.text());
+        _exit(door::kDeviceLost);  // nothing of it can be freed
+      };
       door::run_worker(door::kWorkerSocket, serve::make_engine(std::move(engine)));
       return 0;
     }

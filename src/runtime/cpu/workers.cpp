@@ -2,20 +2,10 @@
 
 #include <utility>
 
-#if defined(__x86_64__)
-#include <immintrin.h>
-#endif
+#include "base/parallel.h"
 
 namespace obelisk::runtime::cpu {
 namespace {
-
-inline void pause_briefly() {
-#if defined(__x86_64__)
-  _mm_pause();
-#else
-  std::this_thread::yield();
-#endif
-}
 
 // about 0.5 ms of pauses: longer than any wave that is worth splitting
 constexpr int kSpins = 20000;
@@ -43,7 +33,7 @@ void SpinBarrier::wait() {
   }
   for (int spin = 0; phase_.load(std::memory_order_acquire) == phase; ++spin) {
     if (spin < spins_)
-      pause_briefly();
+      spin_pause();
     else
       phase_.wait(phase, std::memory_order_acquire);
   }
@@ -71,7 +61,7 @@ void Workers::run(const std::function<void(int)>& function) {
   call(0);
   for (int spin = 0, left; (left = running_.load(std::memory_order_acquire)) != 0; ++spin) {
     if (spin < kSpins)
-      pause_briefly();
+      spin_pause();
     else
       running_.wait(left, std::memory_order_acquire);
   }
@@ -93,7 +83,7 @@ void Workers::loop(int worker) {
     uint32_t now;
     for (int spin = 0; (now = generation_.load(std::memory_order_acquire)) == seen; ++spin) {
       if (spin < kSpins)
-        pause_briefly();
+        spin_pause();
       else
         generation_.wait(seen, std::memory_order_acquire);
     }

@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <cstring>
+#include <new>
+
+#include "base/parallel.h"
 
 namespace obelisk::runtime::cuda {
 
@@ -16,6 +19,7 @@ CudaContext::~CudaContext() {
   if (stream_) driver_.StreamDestroy(stream_);
   if (pinned_) driver_.MemFreeHost(pinned_);
   if (watch_) driver_.MemFreeHost(watch_);
+  if (ended_) driver_.MemFreeHost(ended_);
   for (Memory* each : {&arena_, &counter_, &port_table_, &staging_}) each->release();
   --executable_->contexts_;
 }
@@ -27,9 +31,16 @@ Status CudaContext::init() {
   TRY_STATUS(check(driver_.StreamCreate(&stream_, kStreamNonBlocking), "make a stream"));
   for (Handle* event : {&ran_, &from_, &to_})
     TRY_STATUS(check(driver_.EventCreate(event, 0), "make an event"));
-  if (executable_->options_.blocking_wait)
+  if (executable_->options_.spin) {
     TRY_STATUS(
         check(driver_.EventCreate(&sleep_, kEventBlockingSync | kEventNoTiming), "make an event"));
+    if (executable_->options_.spin->count() > 0 && driver_.StreamWriteValue) {
+      void* host = nullptr;
+      TRY_STATUS(check(driver_.MemHostAlloc(&host, sizeof(uint32_t), kHostMapped),
+                       "memory for the end of a run"));
+      ended_ = new (host) std::atomic<uint32_t>(0);
+    }
+  }
   TRY_STATUS(arena_.reserve(p.arena.count + executable_->cut_.map_bytes + 256, "the workspace"));
   // Words that gangs exchange are zero at first and last from run to run.
   TRY_STATUS(
@@ -212,6 +223,28 @@ Status CudaContext::admit(std::span<const void* const> inputs, std::span<void* c
   return failed(packs_fit(inputs, outputs));
 }
 
+/// Until what the stream was given has ended. A word that the GPU writes behind it is polled: that
+/// takes no lock of the driver, which others want for their launches.
+Status CudaContext::wait_for_stream() {
+  if (!sleep_) return check(driver_.StreamSynchronize(stream_), "run the program");
+  if (ended_) {
+    const uint32_t wanted = ended_->load(std::memory_order_relaxed) + 1;
+    TRY_STATUS(
+        check(driver_.StreamWriteValue(stream_, reinterpret_cast<DevicePointer>(ended_), wanted, 0),
+              "note the end of a run"));
+    const auto until = std::chrono::steady_clock::now() + *executable_->options_.spin;
+    constexpr int kPolls = 64;  // between looks at the clock
+    do {
+      for (int k = 0; k < kPolls; ++k) {
+        if (ended_->load(std::memory_order_acquire) == wanted) return ok_status();
+        spin_pause();
+      }
+    } while (std::chrono::steady_clock::now() < until);
+  }
+  TRY_STATUS(check(driver_.EventRecord(sleep_, stream_), "record an event"));
+  return check(driver_.EventSynchronize(sleep_), "run the program");
+}
+
 Status CudaContext::run(std::span<const void* const> inputs, std::span<void* const> outputs) {
   const Program& p = program();
   TRY_STATUS(admit(inputs, outputs));
@@ -246,12 +279,7 @@ Status CudaContext::run(std::span<const void* const> inputs, std::span<void* con
                                                  staged_[port], bytes, stream_),
                          "copy an output"));
     }
-    if (sleep_) {
-      TRY_STATUS(check(driver_.EventRecord(sleep_, stream_), "record an event"));
-      TRY_STATUS(check(driver_.EventSynchronize(sleep_), "run the program"));
-    } else {
-      TRY_STATUS(check(driver_.StreamSynchronize(stream_), "run the program"));
-    }
+    TRY_STATUS(wait_for_stream());
     for (size_t k = 0; k < outputs.size(); ++k) {
       const size_t port = inputs.size() + k;
       if (ports_[port] == staged_[port] && pinned_)

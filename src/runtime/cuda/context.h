@@ -5,6 +5,8 @@
 ///   timing.cpp    times of whole runs and of tasks
 #pragma once
 
+#include <atomic>
+
 #include "runtime/cuda/executable.h"
 
 namespace obelisk::runtime::cuda {
@@ -52,6 +54,7 @@ class CudaContext : public Context {
   Status bind(Handle stream);
   Status launch(Handle stream, Handle graph, DevicePointer stamps);
   Status copies(Handle stream);
+  Status wait_for_stream();
   Status failed(Status status);
   Result<bool> lies_on_device(const void* pointer) const;
 
@@ -62,6 +65,7 @@ class CudaContext : public Context {
   Memory arena_, counter_, port_table_, staging_;
   void* pinned_ = nullptr;
   ObkWatch* watch_ = nullptr;
+  std::atomic<uint32_t>* ended_ = nullptr;  // runs that have ended, written by the GPU
   Handle stream_ = nullptr, graph_ = nullptr, ran_ = nullptr, from_ = nullptr, to_ = nullptr;
   Handle last_stream_ = nullptr, sleep_ = nullptr;  // the event that a thread sleeps on
   Handle plain_ = nullptr;  // the graph that graph_ was made of, for the kernels below

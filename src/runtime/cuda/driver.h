@@ -129,6 +129,7 @@ struct NodeAttribute {
   X(GraphAddTypedEdges, "cuGraphAddDependencies_v2",                                             \
     (Handle, const Handle*, const Handle*, const GraphEdge*, size_t))                            \
   X(GraphNodeAttribute, "cuGraphKernelNodeSetAttribute", (Handle, int, const NodeAttribute*))    \
+  X(StreamWriteValue, "cuStreamWriteValue32_v2", (Handle, DevicePointer, uint32_t, unsigned))    \
   X(AddressReserve, "cuMemAddressReserve",                                                       \
     (DevicePointer*, size_t, size_t, DevicePointer, unsigned long long))                         \
   X(AddressFree, "cuMemAddressFree", (DevicePointer, size_t))                                    \

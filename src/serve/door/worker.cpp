@@ -354,7 +354,9 @@ class WorkerEngine final : public Engine {
   void ended(std::unique_lock<std::mutex>& lock, int status) {
     const bool killed = WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL;
     const std::string how = WIFSIGNALED(status) ? fmt::format("signal {}", WTERMSIG(status))
-                                                : fmt::format("exit {}", WEXITSTATUS(status));
+                            : WEXITSTATUS(status) == kDeviceLost
+                                ? std::string("an error of the GPU")
+                                : fmt::format("exit {}", WEXITSTATUS(status));
     if (options_.notice) options_.notice("ended", how);
     socket_.reset();
     for (auto entry = entries_.begin(); entry != entries_.end();) {

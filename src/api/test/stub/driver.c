@@ -90,9 +90,14 @@ int cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks_of_one) {
   return *blocks_of_one = 1, 0;
 }
 
-/* A run begins with its launch, and ends when its thread waits for it. */
+/* A run begins with its launch, and ends when its thread waits for it. A launch that finds the file
+ * $OBELISK_STUB_FAULT, and can remove it, is this process's last: its context is broken. */
 static int launch(void) {
+  static const char* fault;
+  static int asked = 0;
   int code = 0;
+  LOCKED(if (!asked) asked = 1, fault = getenv("OBELISK_STUB_FAULT"));
+  if (fault && unlink(fault) == 0) stub_fail(700);
   LOCKED(code = failure; if (!code) {
     ++launches, ++launched;
     if (++in_flight > most_in_flight) most_in_flight = in_flight;
@@ -107,6 +112,20 @@ static int await(void) {
 }
 int cuGraphLaunch(void) { return launch(); }
 int cuLaunchCooperativeKernel(void) { return launch(); }
+/* The GPU writes behind a run, unless it is to forget it. */
+static int forgets_words = 0, forgotten = 0;
+void stub_forget_words(int yes) { LOCKED(forgets_words = yes, forgotten = 0); }
+int stub_forgotten(void) { return forgotten; }
+int cuStreamWriteValue32_v2(void* stream, unsigned long long at, unsigned value) {
+  (void)stream;
+  if (forgets_words) {
+    LOCKED(++forgotten);
+    return 0;
+  }
+  const int code = await();
+  if (!code) __atomic_store_n((unsigned*)at, value, __ATOMIC_RELEASE);
+  return code;
+}
 int cuStreamSynchronize(void) { return await(); }
 int cuEventSynchronize(void) { return await(); }
 
@@ -184,7 +203,7 @@ int cuMemUnmap(unsigned long long at, size_t bytes) {
 }
 int cuMemSetAccess(void) { return 0; }
 
-int cuMemGetInfo_v2(size_t* left, size_t* all) { return *left = *all = (size_t)80 << 30, 0; }
+int cuMemGetInfo_v2(size_t* left, size_t* all) { return *left = *all = (size_t)80 << 30, failure; }
 #define COPIES(name) \
   int name(void* to, const void* from, size_t bytes) { return memcpy(to, from, bytes), 0; }
 COPIES(cuMemcpyHtoD_v2)

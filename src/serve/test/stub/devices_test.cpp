@@ -306,6 +306,32 @@ TEST_P(Gpu, LanesRunSideBySideAndWithinTheMachine) {
   EXPECT_GT(lanes.size(), 3u);
 }
 
+// A thread that waits for a run polls a word that the GPU writes; where none comes in time it
+// sleeps until the run has ended.
+TEST_P(Gpu, WaitingThreadsSpinAndThenSleep) {
+  for (const bool forgets : {false, true}) {
+    auto made = gpu_device({.widths = {66}, .spin = true});
+    ASSERT_TRUE(made.ok()) << made.error().text();
+    EngineOptions options;
+    options.device = made.value();
+    auto engine = this->engine(std::move(options));
+    engine->add({.name = "m", .path = write("m", network(8, 1))});
+    wait_for(*engine, "m");
+    stub_forget_words(forgets);
+    stub_run_us(500);
+    std::vector<std::future<Answer>> answers;
+    for (int k = 0; k < 20; ++k) answers.push_back(send(*engine, ask("m", row(k))));
+    for (auto& one : answers) {
+      const Answer answer = one.get();
+      EXPECT_EQ(answer.outcome, Outcome::kOk) << (answer.error ? answer.error->text() : "");
+    }
+    EXPECT_EQ(stub_launches(), 20);
+    EXPECT_EQ(stub_forgotten(), forgets ? 20 : 0);
+    engine.reset();
+    stub_forget_words(0);
+  }
+}
+
 TEST_P(Gpu, WeightsAreThereOnceWhateverTheWidths) {
   const ModelConfig config{.name = "net", .path = write("net", network(4096, 1))};
   size_t one = 0;
@@ -356,6 +382,31 @@ TEST_P(Gpu, AfterAnErrorOfTheDeviceNothingRunsThereAndItIsSaid) {
     EXPECT_EQ(refused.error->code, Code::kDevice);
     EXPECT_NE(engine->model(name)->reason.find("CUDA_ERROR"), std::string::npos);
   }
+}
+
+// Who embeds the engine hears of it once, before anybody is answered with the error.
+TEST_P(Gpu, AnErrorOfTheDeviceIsToldOnceAndFirst) {
+  std::atomic<int> told = 0, failed_before = 0, failed = 0;
+  EngineOptions options;
+  options.lost = [&](const Error& error) {
+    EXPECT_EQ(error.code, Code::kDevice);
+    ++told, failed_before += failed;
+  };
+  auto engine = this->engine(std::move(options), "fifo");
+  engine->add({.name = "net", .path = write("net", network(8, 1))});
+  wait_for(*engine, "net");
+  stub_run_us(10'000);
+  std::vector<std::promise<void>> answered(4);
+  for (std::promise<void>& one : answered)
+    engine->submit(ask("net", row(1)), [&](Answer answer) {
+      failed += answer.outcome == Outcome::kFailed;
+      one.set_value();
+    });
+  stub_fail(700);
+  for (std::promise<void>& one : answered) one.get_future().wait();
+  EXPECT_EQ(told, 1);
+  EXPECT_EQ(failed_before, 0);
+  EXPECT_GE(failed, 3);
 }
 
 TEST_P(Gpu, WithoutMemoryForAnotherRunARequestFailsAlone) {

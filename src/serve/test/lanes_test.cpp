@@ -1,0 +1,49 @@
+#include "serve/lanes.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <future>
+#include <thread>
+#include <vector>
+
+namespace obelisk::serve {
+namespace {
+
+using namespace std::chrono_literals;
+
+// Everything that several threads give to lanes is run once, whether idle lanes sleep at once, look
+// for work for a moment, or look for longer than the pauses between the works.
+TEST(Lanes, RunEverythingOnce) {
+  for (const std::chrono::microseconds spin : {0us, 20us, 100'000us}) {
+    constexpr int kGivers = 3, kWorks = 2000;
+    std::vector<std::atomic<int>> ran(kGivers * kWorks);
+    {
+      Lanes lanes(4, spin);
+      std::vector<std::thread> givers;
+      for (int giver = 0; giver < kGivers; ++giver)
+        givers.emplace_back([&, giver] {
+          for (int k = 0; k < kWorks; ++k) {
+            lanes.run([&ran, at = giver * kWorks + k] { ++ran[static_cast<size_t>(at)]; });
+            if (k % 100 == 0) std::this_thread::sleep_for(50us);
+          }
+        });
+      for (std::thread& giver : givers) giver.join();
+    }
+    for (const std::atomic<int>& count : ran) ASSERT_EQ(count, 1) << "spin " << spin.count();
+  }
+}
+
+// A lane that has stopped looking is woken.
+TEST(Lanes, WakeAfterTheyHaveStoppedLooking) {
+  Lanes lanes(1, 10us);
+  for (int k = 0; k < 50; ++k) {
+    std::promise<void> ran;
+    lanes.run([&] { ran.set_value(); });
+    ASSERT_EQ(ran.get_future().wait_for(10s), std::future_status::ready);
+    if (k % 5 == 0) std::this_thread::sleep_for(1ms);
+  }
+}
+
+}  // namespace
+}  // namespace obelisk::serve
