@@ -2,6 +2,7 @@
 matched only where a message must name its culprit."""
 import os
 import re
+import sys
 
 import numpy as np
 import onnx
@@ -413,6 +414,24 @@ def test_compiled_files_stand_beside_onnxruntime(obelisk, mlp):
         obelisk("verify", "mlp.obk", "--against", "onnxruntime", "--json", code=0).json["ok"]
         is True
     )
+
+
+def test_portable_follows_neither_code_nor_tables_of_a_hostile_file(obelisk, tmp_path):
+    """Source that does not compile, machine code that traps, a workspace of 8 TiB; all checksums
+    are right."""
+    sys.path.insert(0, str(ROOT / "tests" / "fuzz"))
+    import seeds
+    (tmp_path / "m.ir").write_text(seeds.HOSTILE)
+    obelisk("compile", "m.ir", "-o", "m.obk", "--target", "cpu", code=0)
+    made = seeds.hostile((tmp_path / "m.obk").read_bytes())
+    kept = (ROOT / "tests" / "fuzz" / "corpus" / "obk" / "hostile_portable").read_bytes()
+    x = np.array([[1, 2, 3, 4], [-1, -2, -3, -4]], np.float32)
+    np.save(tmp_path / "x.npy", x)
+    for file in (made, kept):
+        (tmp_path / "hostile.obk").write_bytes(file)
+        assert "8.0 TiB workspace" in obelisk("inspect", "hostile.obk", code=0).out
+        obelisk("run", "hostile.obk", "--portable", "--input", "x=x.npy", "--output-dir", "out", code=0)
+        assert np.load(tmp_path / "out" / "y.npy").tolist() == [[4, 6], [0, 0]]
 
 
 def test_portable_runs_from_the_graph_inside(obelisk, mlp, numbers, tmp_path):
