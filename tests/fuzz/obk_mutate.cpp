@@ -341,7 +341,7 @@ void change_signature(Sections& s, const Walk& walk, Dice& dice) {
     add_to_count(s, table, more ? 1 : -1);
   }
   const size_t at = walk.traits[body] + (params ? 8 : 0);
-  store<int64_t>(s[kBodies], at, load<int64_t>(s[kBodies], at) + (more ? 1 : -1));
+  store<uint64_t>(s[kBodies], at, load<uint64_t>(s[kBodies], at) + (more ? 1 : -1));
 }
 
 void set_text(Sections& s, const Text& text, const std::string& value) {
