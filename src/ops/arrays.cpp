@@ -98,6 +98,7 @@ Fold::Fold(const Shape& shape, const std::vector<int64_t>& axes) {
   }
   outer = static_cast<int64_t>(base.size());
   inner = static_cast<int64_t>(step.size());
+  if (inner == 0) base.assign(base.size(), 0);  // of nothing, no part begins anywhere
 }
 
 }  // namespace obelisk::ops

@@ -59,8 +59,8 @@ def test_check_takes_shapes_by_input_name(obelisk, mlp):
 def test_check_lists_all_unsupported_nodes(obelisk, unsupported):
     report = obelisk("check", unsupported, "--json", code=UNSUPPORTED).json
     assert report["ok"] is False
-    assert {row["node"] for row in report["unsupported"]} == {"find/NonZero", "count/Unique"}
-    assert {row["op"] for row in report["unsupported"]} == {"NonZero", "Unique"}
+    assert {row["node"] for row in report["unsupported"]} == {"find/NonZero", "count/Unique", "odd/Strange"}
+    assert {row["op"] for row in report["unsupported"]} == {"NonZero", "Unique", "Strange"}
     for row in report["unsupported"]:
         assert {"node", "op", "domain", "types", "shapes", "reason", "hint"} <= row.keys()
         assert row["reason"] and row["hint"]
@@ -78,6 +78,7 @@ def test_an_unsupported_node_comes_with_its_inputs_and_the_way_out(obelisk, tmp_
             "NonMaxSuppression", ["boxes", "scores", "", "limit"], ["kept"], name="head/nms"
         ),
         helper.make_node("NonZero", ["boxes"], ["found"], name="head/find"),
+        helper.make_node("Strange", ["boxes"], ["odd"], name="odd", domain="com.example"),
     ]
     model = save(
         tmp_path / "det.onnx",
@@ -87,7 +88,8 @@ def test_an_unsupported_node_comes_with_its_inputs_and_the_way_out(obelisk, tmp_
             "scores": (TensorProto.FLOAT, [1, "classes", 5]),
             "limit": (TensorProto.FLOAT, [1]),
         },
-        {"kept": (TensorProto.INT64, ["k", 3]), "found": (TensorProto.INT64, [3, "n"])},
+        {"kept": (TensorProto.INT64, ["k", 3]), "found": (TensorProto.INT64, [3, "n"]),
+         "odd": (TensorProto.FLOAT, [4])},
     )
     result = obelisk("check", model, "--shape", "classes=2", "--json", code=UNSUPPORTED)
     report = result.json
@@ -108,7 +110,7 @@ def test_an_unsupported_node_comes_with_its_inputs_and_the_way_out(obelisk, tmp_
     assert lines[2].startswith("  in      ") and lines[2].endswith("det.onnx")
     assert (
         lines[3].startswith("  try     ")
-        and "1 more unsupported node" in lines[4]
+        and "2 more unsupported nodes" in lines[4]
         and "head/find" in lines[5]
     )
 
