@@ -4,7 +4,7 @@ import re
 import shutil
 
 import pytest
-from conftest import found, random, save
+from conftest import found, random, save, shared_library
 from onnx import TensorProto, helper
 
 SCHEMES = {"local", "regional", "global"}
@@ -106,9 +106,11 @@ def test_of_a_gpu_that_is_not_here(report, obelisk, granularity):
 
 
 def test_a_missing_device_compiler_still_gives_a_page(report, obelisk, monkeypatch, tmp_path):
-    monkeypatch.setitem(obelisk.environment, "OBELISK_NVRTC", str(tmp_path / "nowhere"))
+    old = tmp_path / "old"  # what is asked for is what is taken
+    shared_library(old / "libnvrtc.so.12", "int nvrtcVersion(int* major, int* minor) { *major = 12, *minor = 3; return 0; }")
+    monkeypatch.setitem(obelisk.environment, "OBELISK_NVRTC", str(old))
     data = consistent(report("--target", "sm_90a", "--granularity", "stitch", "--cache", "off"))
-    assert data["not_loaded"] and data["kernels"] == []
+    assert "12.3" in data["not_loaded"] and data["kernels"] == []
 
 
 def test_bad_use_writes_nothing(obelisk, encoder, tmp_path):

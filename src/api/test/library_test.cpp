@@ -278,8 +278,7 @@ TEST_F(Library, BytesAreAFile) {
 /// A field of a protobuf message: bytes, or a small number.
 std::string field(int number, const std::string& bytes) {
   EXPECT_LT(bytes.size(), 128u);
-  return {static_cast<char>(number << 3 | 2), static_cast<char>(bytes.size()), bytes.begin(),
-          bytes.end()};
+  return std::string{static_cast<char>(number << 3 | 2), static_cast<char>(bytes.size())} + bytes;
 }
 std::string field(int number, int value) {
   return {static_cast<char>(number << 3), static_cast<char>(value)};
