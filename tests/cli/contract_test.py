@@ -429,6 +429,7 @@ def test_portable_follows_neither_code_nor_tables_of_a_hostile_file(obelisk, tmp
     kept = (ROOT / "tests" / "fuzz" / "corpus" / "obk" / "hostile_portable").read_bytes()
     x = np.array([[1, 2, 3, 4], [-1, -2, -3, -4]], np.float32)
     np.save(tmp_path / "x.npy", x)
+    assert kept[:8] == made[:8], "another format: tests/fuzz/seeds.py FOLDER obk writes FOLDER/obk/hostile_portable anew"
     for file in (made, kept):
         (tmp_path / "hostile.obk").write_bytes(file)
         assert "8.0 TiB workspace" in obelisk("inspect", "hostile.obk", code=0).out
