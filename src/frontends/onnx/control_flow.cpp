@@ -1,4 +1,6 @@
 // Control flow ends here: the branch that is taken is put in place, loops are unrolled.
+#include <algorithm>
+
 #include "frontends/onnx/handlers.h"
 
 namespace obelisk::frontends::onnx {
@@ -193,7 +195,8 @@ void import_scan(Site& site) {
   const auto given = static_cast<int64_t>(inputs.size());
   plan.states = given - std::clamp<int64_t>(plan.scans, 0, given);
   const auto outs = static_cast<int64_t>(plan.body->outputs.size()) - plan.states;
-  if (plan.scans <= 0 || plan.scans > given || outs < 0 || plan.body->inputs.size() != inputs.size())
+  if (plan.scans <= 0 || plan.scans > given || outs < 0 ||
+      plan.body->inputs.size() != inputs.size())
     return site.contradict(
         fmt::format("it scans {} of {} inputs, but its body takes {} and gives {}", plan.scans,
                     inputs.size(), plan.body->inputs.size(), plan.body->outputs.size()));
