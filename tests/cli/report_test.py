@@ -113,6 +113,15 @@ def test_a_missing_device_compiler_still_gives_a_page(report, obelisk, monkeypat
     assert "12.3" in data["not_loaded"] and data["kernels"] == []
 
 
+def test_of_a_compiled_file_it_tells_what_its_graph_becomes(obelisk, encoder, report, tmp_path):
+    of_model = report("--target", "cpu", "--sms", "2", "--no-run")
+    obelisk("compile", encoder, "-o", "m.obk", "--shape", "rows=16", "--target", "cpu", "--sms", "2", code=0)
+    obelisk("report", "m.obk", "-o", "m.html", "--target", "cpu", "--sms", "2", "--no-run", code=0)
+    of_file = consistent(data_of(tmp_path / "m.html"))
+    assert [group["kind"] for group in of_file["network"]["groups"]] == [group["kind"] for group in of_model["network"]["groups"]]
+    assert of_file["verify"]["ok"]
+
+
 def test_bad_use_writes_nothing(obelisk, encoder, tmp_path):
     obelisk("report", encoder, code=1)
     assert "the model itself" in obelisk("report", encoder, "-o", encoder, "--shape", "rows=1", code=1).err
