@@ -115,6 +115,8 @@ obelisk::CompileOptions options_of(const nb::dict& given,
       o.watchdog = nb::cast<bool>(value);
     else if (name == "threads")
       o.threads = nb::cast<int>(value);
+    else if (name == "host_tail")
+      o.host_tail = nb::cast<bool>(value);
     else if (name == "verify")
       o.verify = nb::cast<bool>(value);
     else if (name == "verify_seconds")
@@ -285,6 +287,12 @@ NB_MODULE(_obelisk, m) {
       .def("bind_output_at",
            [](Context& self, const std::string& name, uintptr_t at, size_t bytes) {
              self.bind_output(name, {reinterpret_cast<std::byte*>(at), bytes});
+           })
+      .def("output_shape", &Context::output_shape)
+      .def("output_copy",
+           [](Context& self, const std::string& name) {
+             const auto made = self.output_bytes(name);
+             return nb::bytes(made.data(), made.size());
            })
       .def("run", [](Context& self) { Callbacks(nb::none()).run([&] { return self.run(), 0; }); })
       .def("run_on",

@@ -12,6 +12,7 @@ case "${1-}" in
   *) fail "usage: scripts/test.sh [--all]" ;;
 esac
 reports=$ROOT/build/test
+PACKAGES+=(chromium) # tests/cli/report_test.py looks at the page of `report`
 need_packages
 need_venv
 need_venv_at build/oldest scripts/requirements-oldest.txt

@@ -239,11 +239,35 @@ Status compile_in_steps(const Network& network, const Options& options, Compilat
 
 }  // namespace
 
+namespace {
+
+/// The same of the network's head, where its tail can run on the host; else the status as it is.
+Status compile_head(const Network& network, const Options& options, Status status,
+                    Compilation& compilation) {
+  auto split = split_tail(*network.model, options.import, compilation.import_report);
+  if (!split) return status;
+  Network head;
+  head.model = std::move(split->head);
+  Options once = options;
+  once.host_tail = false;
+  compilation = {};
+  compilation.tail = std::move(split->tail);
+  status = compile(head, once, compilation);
+  for (auto& explanation : compilation.explanations)
+    if (explanation.step == "import") explanation.text += compilation.tail->text();
+  return status;
+}
+
+}  // namespace
+
 Status compile(const Network& network, const Options& options, Compilation& compilation) {
   TRY_STATUS(check_names(options));
   Steps steps(options, &compilation);
   Status status = compile_in_steps(network, options, compilation, steps);
   if (!status.ok() && compilation.stopped && status.error().code == Code::kOk) return ok_status();
+  if (!status.ok() && options.host_tail && network.model &&
+      status.error().code == Code::kUnsupported && !compilation.import_report.unsupported.empty())
+    return compile_head(network, options, std::move(status), compilation);
   if (status.ok() && options.progress) options.progress("done", 1.0);
   return status;
 }

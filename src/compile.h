@@ -17,6 +17,7 @@
 #include "dispatch.h"
 #include "frontends/frontends.h"
 #include "granularity.h"
+#include "host_tail.h"
 #include "passes/passes.h"
 #include "runtime/runtime.h"
 #include "verify/verify.h"
@@ -64,7 +65,9 @@ struct Options {
   bool wants_dispatch = false;  // Compilation::dispatching also where waves are what runs
   bool batch_invariant =
       false;  // of a GPU: a row has the same bits in a program of any batch (a core's have anyway)
-  std::string to;                 // the last step; empty: all
+  bool host_tail = false;  // nodes whose shapes depend on data may run on the host, after the
+                           // program: Compilation::tail
+  std::string to;          // the last step; empty: all
   std::set<std::string> explain;  // steps whose decisions are kept in Compilation::explanations
   std::function<void(std::string_view step, double done)> progress;
   std::function<bool()> interrupted;
@@ -87,7 +90,8 @@ struct Compilation : Lowered {
   passes::Precision precision = passes::Precision::kKeep;  // that was asked for
   graph::Graph imported;  // before any pass: what answers are judged by
   std::shared_ptr<const runtime::Executable> executable;
-  std::optional<Choice> choice;  // of granularity, when it was left open
+  std::shared_ptr<const HostTail> tail;  // what follows the program's answers, where it is allowed
+  std::optional<Choice> choice;          // of granularity, when it was left open
   std::optional<verify::Report> verification;
   std::optional<Dispatching> dispatching;  // of a graph of kernels, where it was asked for
 

@@ -55,11 +55,15 @@ class Context {
   std::span<std::byte> input_bytes(const std::string& name);
   std::span<const std::byte> output_bytes(const std::string& name);
 
+  /// The shape of what output() gives: the port's, or where extents depend on data those of the
+  /// last run.
+  std::vector<int64_t> output_shape(const std::string& name);
+
   /// Reads an input from, or writes an output to, the caller's memory from now on: no copy. It has
   /// the port's bytes, is aligned as its elements are, and stays valid through every run(). Inputs
   /// and outputs may not overlap. Of a GPU's model it may be that GPU's memory, aligned to 16 bytes
   /// (run() says so where it is not); what lies in the host's is copied there and back.
-  /// kUsage when size or alignment differ.
+  /// kUsage when size or alignment differ, and for an output whose size depends on data.
   void bind_input(const std::string& name, std::span<const std::byte> memory);
   void bind_output(const std::string& name, std::span<std::byte> memory);
   /// From now on the port's memory is the context's own again, which begins as zeros.
@@ -72,7 +76,7 @@ class Context {
   /// where every input and output is bound to the GPU's memory; returns before the work is done.
   /// Runs of one context follow each other whatever streams they are given. A failure of the device
   /// may come with a later call: then this context does not run again. kUsage where a port is not
-  /// bound to the GPU's memory, kUnsupported of a CPU's model.
+  /// bound to the GPU's memory, kUnsupported of a CPU's model and where a part runs on the host.
   void run_on(void* stream);
   /// Until all runs are done. Failure, kDevice, of one that failed after run_on() had returned.
   void wait();

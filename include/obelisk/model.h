@@ -68,6 +68,10 @@ struct CompileOptions {
   /// Of bytes: external data that lies in memory, by location. It is the caller's to keep,
   /// unchanged, for as long as the model lives: what needs no other layout is used where it is.
   std::map<std::string, std::span<const std::byte>> memory;
+  /// Nodes whose shapes depend on data (NonZero, NonMaxSuppression, Unique, an If or Loop by a
+  /// value), and all that reads them, run on the host after the program, by the reference. Extents
+  /// of such outputs are -1: Context::output_shape has them after a run. false: kUnsupported.
+  bool host_tail = true;
   std::function<void(const std::string& step, double done)> progress;  // done in [0, 1]
   std::function<bool()> interrupted;  // asked now and then; true ends with kInterrupted
 };
@@ -98,7 +102,7 @@ class Model {
   /// The same of its bytes, which are copied.
   static Model open(std::span<const std::byte> file, const OpenOptions& options = {});
 
-  /// Writes the compiled file, whole or not at all.
+  /// Writes the compiled file, whole or not at all. kUnsupported where a part runs on the host.
   void save(const std::string& path) const;
   /// The bytes that save() writes.
   std::vector<std::byte> save() const;
@@ -118,6 +122,7 @@ class Model {
   const std::optional<Verification>& verification() const noexcept;
   const std::string& unverified() const noexcept;
   /// Ops that run by their slow reference, on one worker, and allocate while they do; mostly none.
+  /// Those of a host tail too.
   std::span<const std::string> slow_ops() const noexcept;
 
  private:

@@ -81,12 +81,25 @@ class _Program:
             array = _dense(array)
             _bind(context.bind_input, context.bind_input_at, port, array)
             kept.append(array)
-        outputs = []
+        outputs: List[Any] = []
+        late = [port.name for port in self.outputs if -1 in port.shape]  # of a size that data decides, made on the host
         for port in self.outputs:
             given = (into or {}).get(port.name)
-            out = given if given is not None else _empty(port, first)
+            if port.name in late:
+                if given is not None:
+                    raise UsageError(f"the size of output '{port.name}' depends on data", hint="take what run() gives")
+                outputs.append(None)
+                continue
+            out = given if given is not None else _empty(port, None if late else first)
             _bind(context.bind_output, context.bind_output_at, port, out)
             outputs.append(out)
+        if late:
+            context.run()
+            for at, port in enumerate(self.outputs):
+                if port.name in late:
+                    made = np.frombuffer(context.output_copy(port.name), port.dtype)
+                    outputs[at] = made.reshape(context.output_shape(port.name)).copy()
+            return [_like(out, first) for out in outputs]
         if self.inside.gpu >= 0 and kept and all(map(_on_gpu, kept + outputs)):
             context.run_on(_stream(kept[0]))
         else:
@@ -118,6 +131,14 @@ def _empty(port: Port, like: Any) -> Any:
         import torch
         return torch.empty(port.shape, dtype=getattr(torch, _NAMES[port.type]), device=like.device)
     return np.empty(port.shape, port.dtype)
+
+
+def _like(out: Any, like: Any) -> Any:
+    """An array as a tensor where `like` is one."""
+    if like is None or not _is_torch(like) or not isinstance(out, np.ndarray):
+        return out
+    import torch
+    return torch.from_numpy(out).to(like.device)
 
 
 def _stream(array: Any) -> int:

@@ -79,7 +79,7 @@ class InferenceSession:
 
     @staticmethod
     def _args(ports: Tuple[Port, ...]) -> List[NodeArg]:
-        return [NodeArg(port.name, f"tensor({_ORT.get(port.type, port.type)})", [None if d == "?" else d for d in port.shape]) for port in ports]
+        return [NodeArg(port.name, f"tensor({_ORT.get(port.type, port.type)})", [None if d in ("?", -1) else d for d in port.shape]) for port in ports]
 
     def get_inputs(self) -> List[NodeArg]:
         return self._args(self.model.inputs)

@@ -1,5 +1,7 @@
 #include "obelisk/model.h"
 
+#include <utility>
+
 #include "api/state.h"
 #include "base/temporary_folder.h"
 #include "network.h"
@@ -134,6 +136,17 @@ void Model::State::describe() {
   inputs = ports_of(program.inputs), outputs = ports_of(program.outputs);
   for (const runtime::CustomRecord& custom : program.customs)
     slow_ops.push_back(fmt::format("{} '{}'", ops::to_string(custom.op), custom.name));
+  if (!tail) return;
+  slow_ops.push_back(tail->first() + " and what reads it, on the host");
+  const std::vector<Port> made = std::exchange(outputs, {});
+  for (const auto& output : tail->outputs()) {
+    if (output.head >= 0)
+      outputs.push_back(made[static_cast<size_t>(output.head)]);
+    else
+      outputs.push_back(
+          {output.name, static_cast<Element>(output.type.dtype), output.type.shape, 0, 0});
+    outputs.back().name = output.name;
+  }
 }
 
 namespace {
@@ -160,6 +173,7 @@ std::pair<compiler::Compilation, compiler::FoundMachine> compiled(const compiler
   if (wanted.verify_seconds > 0) options.verification.seconds = wanted.verify_seconds;
   options.load.compiler = wanted.compiler, options.load.cache_dir = wanted.cache;
   options.interrupted = wanted.interrupted;
+  options.host_tail = wanted.host_tail;
   if (wanted.progress)
     options.progress = [&](std::string_view step, double done) {
       wanted.progress(std::string(step), done);
@@ -176,6 +190,7 @@ std::pair<compiler::Compilation, compiler::FoundMachine> compiled(const compiler
 std::shared_ptr<Model::State> Model::State::of(compiler::Compilation made, int gpu, bool verified) {
   auto state = std::make_shared<State>();
   state->executable = made.executable;
+  state->tail = made.tail;
   state->gpu = made.executable->device() ? gpu : -1;
   state->graph = std::move(made.graph);
   if (const auto& found = made.verification; found && !found->rows.empty())
@@ -267,6 +282,11 @@ std::vector<std::byte> Model::save() const {
 
 void Model::save(const std::string& path) const {
   guarded([&] {
+    if (state_->tail)
+      raise({Code::kUnsupported, "api",
+             fmt::format("{} runs on the host, which a compiled file has no place for",
+                         state_->tail->first()),
+             "", "keep the model's own file; what was compiled is in the cache"});
     const graph::Graph graph =
         state_->graph ? *state_->graph : value_or_raise(state_->file->graph());
     value_or_raise(runtime::write_obk(path, *state_->executable, graph,

@@ -11,9 +11,14 @@ namespace obelisk {
 
 struct Model::State {
   std::shared_ptr<const runtime::Executable> executable;
-  std::optional<graph::Graph> graph;      // compiled here: what save() writes
-  std::optional<runtime::Compiled> file;  // opened: its graph is parsed when it is needed
+  std::optional<graph::Graph> graph;               // compiled here: what save() writes
+  std::optional<runtime::Compiled> file;           // opened: its graph is parsed when it is needed
+  std::shared_ptr<const compiler::HostTail> tail;  // what the host does with the program's outputs
   std::vector<Port> inputs, outputs;
+  /// Which output of the program an output of the model is; -1: the tail makes it.
+  int head_of(size_t output) const {
+    return tail ? tail->outputs()[output].head : static_cast<int>(output);
+  }
   std::vector<std::string> slow_ops;
   std::optional<Verification> verification;
   std::string unverified;  // why there is none

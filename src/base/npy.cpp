@@ -194,6 +194,7 @@ void swap_bytes(void* data, int64_t count, int width) {
 
 // A copy in row-major order of elements that lie with the first index fastest.
 Tensor from_fortran(const Tensor& in) {
+  if (in.count() == 0) return in;  // other extents may be of any size then
   Tensor out = Tensor::allocate(in.type());
   const Shape& shape = in.shape();
   const int64_t width = bits(in.dtype()) / 8;

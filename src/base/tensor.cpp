@@ -36,7 +36,8 @@ Shape row_major_strides(const Shape& shape) {
   int64_t stride = 1;
   for (size_t axis = shape.size(); axis-- > 0;) {
     strides[axis] = stride;
-    stride *= std::max<int64_t>(shape[axis], 1);
+    // Beyond all integers only beside an extent of 0, where no element is looked for.
+    if (__builtin_mul_overflow(stride, std::max<int64_t>(shape[axis], 1), &stride)) stride = 0;
   }
   return strides;
 }

@@ -101,6 +101,7 @@ obelisk::CompileOptions options_of(const obelisk_compile_options* given,
                                    const std::shared_ptr<Interrupt>& interrupt) {
   const obelisk_compile_options o = struct_of(given, "obelisk_compile_options");
   obelisk::CompileOptions out;
+  out.host_tail = false;  // shapes of these functions are known before a run
   if (o.target) out.target = o.target;
   if (o.precision) out.precision = o.precision;
   if (o.granularity) out.granularity = o.granularity;

@@ -86,10 +86,16 @@ Broadcast::Broadcast(const Shape& output, std::span<const Tensor* const> inputs)
 
 Fold::Fold(const Shape& shape, const std::vector<int64_t>& axes) {
   const Shape strides = row_major_strides(shape);
+  const auto is_folded = [&](size_t d) {
+    return std::find(axes.begin(), axes.end(), static_cast<int64_t>(d)) != axes.end();
+  };
+  // Beside an extent of 0 others may be of any size: what is empty is not built up first.
   base = step = {0};
+  for (size_t d = 0; d < shape.size(); ++d)
+    if (shape[d] == 0) (is_folded(d) ? step : base).clear();
   for (size_t d = 0; d < shape.size(); ++d) {
-    const bool folded = std::find(axes.begin(), axes.end(), static_cast<int64_t>(d)) != axes.end();
-    std::vector<int64_t>& offsets = folded ? step : base;
+    std::vector<int64_t>& offsets = is_folded(d) ? step : base;
+    if (offsets.empty()) continue;
     std::vector<int64_t> wider;
     wider.reserve(offsets.size() * shape[d]);
     for (int64_t offset : offsets)
@@ -98,6 +104,7 @@ Fold::Fold(const Shape& shape, const std::vector<int64_t>& axes) {
   }
   outer = static_cast<int64_t>(base.size());
   inner = static_cast<int64_t>(step.size());
+  if (inner == 0) base.assign(base.size(), 0);  // of nothing, no part begins anywhere
 }
 
 }  // namespace obelisk::ops

@@ -48,7 +48,9 @@ Result<Types> infer_grid_sample(const Call& call) {
   }
   Shape shape{image[0], image[1]};
   shape.insert(shape.end(), grid.begin() + 1, grid.end() - 1);
-  if (element_count(shape) > 0 && call.in(0).count() == 0) {
+  // Of image and grid together: that it may be too large is found behind here.
+  const bool wants = std::find(shape.begin(), shape.end(), 0) == shape.end();
+  if (wants && call.in(0).count() == 0) {
     return bad_call(call, fmt::format("the image {} is empty", to_string(image)));
   }
   return Types{{call.in(0).dtype, shape}};

@@ -137,6 +137,16 @@ double peak_of(const Group& group, const machine::Peaks& peaks) {
   return std::max({peaks.tensor_16, peaks.tensor_tf32, peaks.f32});
 }
 
+/// Bytes of a work: of an op without a loop form, which may read a few rows of a table, no more
+/// than it says.
+double bytes_of_work(const Group& group, const Moved& moved) {
+  const double bytes = moved.bytes(false);
+  return stitch::calls_op(group.kind)
+             ? std::min(bytes,
+                        static_cast<double>(group.cost.read.count + group.cost.written.count))
+             : bytes;
+}
+
 double operations(const Group& group) {
   const double all = group.cost.flops.count;
   // Query i sees keys 0 .. i: about half of all pairs.
@@ -164,10 +174,7 @@ std::vector<double> floor_nanos(const stitch::Plan& plan, const TaskGraph& tasks
   for (size_t w = 0; w < tasks.works.size(); ++w) {
     const Group& group = plan.groups[tasks.works[w].group];
     const bool tile = group.kind == GroupKind::kProduct || group.kind == GroupKind::kConv;
-    double bytes = moved[w].bytes(false);
-    if (stitch::calls_op(group.kind))  // which may read a few rows of a table
-      bytes =
-          std::min(bytes, static_cast<double>(group.cost.read.count + group.cost.written.count));
+    const double bytes = bytes_of_work(group, moved[w]);
     double nanos = std::max(bytes / peaks.cache_bytes, operations(group) / peak_of(group, peaks));
     if (tile) nanos = std::max(nanos, far * moved[w].bytes(true) / peaks.memory_bytes);
     if (peaks.cache_capacity > 0)
@@ -175,6 +182,17 @@ std::vector<double> floor_nanos(const stitch::Plan& plan, const TaskGraph& tasks
     floors.push_back(nanos / machine.sms);
   }
   return floors;
+}
+
+std::vector<Traffic> traffic(const stitch::Plan& plan, const TaskGraph& tasks,
+                             const machine::Machine& machine) {
+  std::vector<Traffic> out;
+  for (const Work& work : tasks.works) {
+    const Group& group = plan.groups[work.group];
+    out.push_back({bytes_of_work(group, Moved(group, tasks, work)), operations(group),
+                   peak_of(group, machine.peaks)});
+  }
+  return out;
 }
 
 }  // namespace obelisk::schedule

@@ -15,4 +15,13 @@ namespace obelisk::schedule {
 std::vector<double> floor_nanos(const stitch::Plan& plan, const TaskGraph& tasks,
                                 const machine::Machine& machine);
 
+/// What floors are made of, for a roofline.
+struct Traffic {
+  double bytes = 0;  // moved at least
+  double flops = 0;
+  double peak = 0;  // flops a ns that one worker's unit for them does at most
+};
+std::vector<Traffic> traffic(const stitch::Plan& plan, const TaskGraph& tasks,
+                             const machine::Machine& machine);
+
 }  // namespace obelisk::schedule

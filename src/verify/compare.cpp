@@ -201,6 +201,8 @@ void compare(const Tensor& got, const Tensor& wanted_wide, const Tensor& rounded
     bad.wanted = real ? wanted.get_double(k) : static_cast<double>(wanted.get_int(k));
     report.bad = bad;
   };
+  OfOutput& of_this = report.outputs.emplace_back();
+  of_this.name = name;
   const int64_t count = got.count();
   if (!is_float(got.dtype())) {
     const bool inexact = nature.from_floats && !nature.exact;
@@ -212,12 +214,14 @@ void compare(const Tensor& got, const Tensor& wanted_wide, const Tensor& rounded
     for (int64_t k = 0; k < count; ++k) {
       if (inexact && off_by(rounded, k) > 1) ++flipped;
       const double off = off_by(got, k);
-      report.max_abs = std::max(report.max_abs, off);
+      of_this.max_abs = std::max(of_this.max_abs, off);
       if (off <= (inexact ? 1 : 0)) continue;
       if (first_far < 0) first_far = k;
       ++unequal;
     }
     const int64_t ties = inexact ? std::max(count / kOneTieIn, 4 * flipped) : 0;
+    report.max_abs = std::max(report.max_abs, of_this.max_abs);
+    of_this.ok = unequal <= ties;
     if (unequal > ties) fail(first_far, inexact ? 1 : 0);
     return;
   }
@@ -248,11 +252,13 @@ void compare(const Tensor& got, const Tensor& wanted_wide, const Tensor& rounded
     if (off > own && off <= kFactor * rounding && allowed == cap * scale)
       unsure = true;
     else if (!(off <= own))
-      fail(k, own);
+      of_this.ok = false, fail(k, own);
     if (std::isfinite(off) && !mask) most = std::max(most, off);
   }
   report.max_abs = std::max(report.max_abs, most);
   const double relative = most / scale, used = allowed > 0 ? most / allowed : 0;
+  of_this.max_abs = most, of_this.max_rel = relative;
+  of_this.tolerance = allowed / scale, of_this.rounding = rounding / scale;
   if (report.used < 0 || used > report.used)
     report.used = used, report.tolerance = allowed / scale, report.rounding = rounding / scale;
   report.max_rel = std::max(report.max_rel, relative);

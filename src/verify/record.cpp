@@ -1,4 +1,5 @@
 // What verifying a program found, kept beside its machine code.
+#include <algorithm>
 #include <cmath>
 #include <sstream>
 
@@ -7,7 +8,7 @@
 namespace obelisk::verify {
 namespace {
 
-constexpr std::string_view kFirstLine = "obelisk verified 1";
+constexpr std::string_view kFirstLine = "obelisk verified 2";
 
 /// The folder and the name of a place.
 std::pair<std::string, std::string> parts_of(const std::string& place) {
@@ -46,6 +47,15 @@ std::optional<Report> recall(const std::string& place, const Options& options) {
   std::getline(lines, rows);
   if (first != kFirstLine || !lines || rows.empty()) return std::nullopt;
   if (rows != report.rows && seconds < options.seconds) return std::nullopt;
+  size_t outputs = 0;
+  for (lines >> outputs; lines && report.outputs.size() < outputs;) {
+    OfOutput each;
+    lines >> each.max_abs >> each.max_rel >> each.tolerance >> each.rounding;
+    lines.ignore(1);
+    std::getline(lines, each.name);
+    report.outputs.push_back(std::move(each));
+  }
+  if (!lines) return std::nullopt;
   report.rows = rows, report.precision = options.precision, report.before = true;
   return report;
 }
@@ -53,11 +63,17 @@ std::optional<Report> recall(const std::string& place, const Options& options) {
 void remember(const std::string& place, const Report& report, const Options& options) {
   if (place.empty() || !report.ok || report.rows.empty()) return;
   const double seconds = std::isfinite(options.seconds) ? options.seconds : 1e9;
+  std::string text = fmt::format("{}\n{} {} {} {} {}\n{}\n{}\n", kFirstLine, seconds,
+                                 report.max_abs, report.max_rel, report.tolerance, report.rounding,
+                                 report.rows, report.outputs.size());
+  for (const OfOutput& each : report.outputs) {
+    std::string line = each.name;
+    std::replace(line.begin(), line.end(), '\n', ' ');
+    text += fmt::format("{} {} {} {} {}\n", each.max_abs, each.max_rel, each.tolerance,
+                        each.rounding, line);
+  }
   const auto [folder, name] = parts_of(place);
-  if (const auto cache = runtime::open_cache(folder))
-    (void)cache->put(name,
-                     fmt::format("{}\n{} {} {} {} {}\n{}\n", kFirstLine, seconds, report.max_abs,
-                                 report.max_rel, report.tolerance, report.rounding, report.rows));
+  if (const auto cache = runtime::open_cache(folder)) (void)cache->put(name, text);
 }
 
 }  // namespace obelisk::verify

@@ -74,6 +74,13 @@ struct Difference {
   std::string text() const;
 };
 
+/// The same of one output: what Report has of all.
+struct OfOutput {
+  std::string name;
+  bool ok = true;
+  double max_abs = 0, max_rel = 0, tolerance = 0, rounding = 0;
+};
+
 struct Report {
   bool ok = true;
   std::string against = "reference";
@@ -87,6 +94,7 @@ struct Report {
   double tolerance = 0;
   double rounding = 0;  // the same of what the program's arithmetic costs the reference
   double ill = 0;       // rounding, where it is so large that the tolerance is capped; else 0
+  std::vector<OfOutput> outputs;  // each that was compared
   std::optional<Difference> bad;
   std::string note;     // of a bisection: what else is known of where it goes wrong
   bool before = false;  // found by an earlier run, and kept (record.cpp)

@@ -15,7 +15,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 ROOT = Path(__file__).resolve().parents[2]
-VERBS = ("check", "compile", "run", "bench", "verify", "profile", "inspect", "cache", "doctor", "simulate")
+VERBS = ("check", "compile", "run", "bench", "verify", "profile", "inspect", "cache", "doctor", "simulate", "report")
 sys.path.insert(0, str(ROOT / "scripts"))
 
 
@@ -160,13 +160,15 @@ def mlp(tmp_path):
 
 @pytest.fixture
 def unsupported(tmp_path):
-    """Two nodes that no target runs, with one that all run between them."""
+    """Two nodes that no program holds, with one that all run between them, and one that nothing
+    runs: so the host does not run the two either."""
     nodes = [helper.make_node("NonZero", ["x"], ["where"], name="find/NonZero"),
              helper.make_node("Relu", ["x"], ["y"], name="fine/Relu"),
-             helper.make_node("Unique", ["x"], ["kinds"], name="count/Unique")]
+             helper.make_node("Unique", ["x"], ["kinds"], name="count/Unique"),
+             helper.make_node("Strange", ["x"], ["odd"], name="odd/Strange", domain="com.example")]
     return save(tmp_path / "unsupported.onnx", nodes, {"x": (TensorProto.FLOAT, [4])},
                 {"where": (TensorProto.INT64, [1, None]), "y": (TensorProto.FLOAT, [4]),
-                 "kinds": (TensorProto.FLOAT, [None])})
+                 "kinds": (TensorProto.FLOAT, [None]), "odd": (TensorProto.FLOAT, [4])})
 
 
 @pytest.fixture

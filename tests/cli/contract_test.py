@@ -2,6 +2,7 @@
 matched only where a message must name its culprit."""
 import os
 import re
+import sys
 
 import numpy as np
 import onnx
@@ -58,8 +59,8 @@ def test_check_takes_shapes_by_input_name(obelisk, mlp):
 def test_check_lists_all_unsupported_nodes(obelisk, unsupported):
     report = obelisk("check", unsupported, "--json", code=UNSUPPORTED).json
     assert report["ok"] is False
-    assert {row["node"] for row in report["unsupported"]} == {"find/NonZero", "count/Unique"}
-    assert {row["op"] for row in report["unsupported"]} == {"NonZero", "Unique"}
+    assert {row["node"] for row in report["unsupported"]} == {"find/NonZero", "count/Unique", "odd/Strange"}
+    assert {row["op"] for row in report["unsupported"]} == {"NonZero", "Unique", "Strange"}
     for row in report["unsupported"]:
         assert {"node", "op", "domain", "types", "shapes", "reason", "hint"} <= row.keys()
         assert row["reason"] and row["hint"]
@@ -77,6 +78,7 @@ def test_an_unsupported_node_comes_with_its_inputs_and_the_way_out(obelisk, tmp_
             "NonMaxSuppression", ["boxes", "scores", "", "limit"], ["kept"], name="head/nms"
         ),
         helper.make_node("NonZero", ["boxes"], ["found"], name="head/find"),
+        helper.make_node("Strange", ["boxes"], ["odd"], name="odd", domain="com.example"),
     ]
     model = save(
         tmp_path / "det.onnx",
@@ -86,7 +88,8 @@ def test_an_unsupported_node_comes_with_its_inputs_and_the_way_out(obelisk, tmp_
             "scores": (TensorProto.FLOAT, [1, "classes", 5]),
             "limit": (TensorProto.FLOAT, [1]),
         },
-        {"kept": (TensorProto.INT64, ["k", 3]), "found": (TensorProto.INT64, [3, "n"])},
+        {"kept": (TensorProto.INT64, ["k", 3]), "found": (TensorProto.INT64, [3, "n"]),
+         "odd": (TensorProto.FLOAT, [4])},
     )
     result = obelisk("check", model, "--shape", "classes=2", "--json", code=UNSUPPORTED)
     report = result.json
@@ -107,7 +110,7 @@ def test_an_unsupported_node_comes_with_its_inputs_and_the_way_out(obelisk, tmp_
     assert lines[2].startswith("  in      ") and lines[2].endswith("det.onnx")
     assert (
         lines[3].startswith("  try     ")
-        and "1 more unsupported node" in lines[4]
+        and "2 more unsupported nodes" in lines[4]
         and "head/find" in lines[5]
     )
 
@@ -413,6 +416,25 @@ def test_compiled_files_stand_beside_onnxruntime(obelisk, mlp):
         obelisk("verify", "mlp.obk", "--against", "onnxruntime", "--json", code=0).json["ok"]
         is True
     )
+
+
+def test_portable_follows_neither_code_nor_tables_of_a_hostile_file(obelisk, tmp_path):
+    """Source that does not compile, machine code that traps, a workspace of 8 TiB; all checksums
+    are right."""
+    sys.path.insert(0, str(ROOT / "tests" / "fuzz"))
+    import seeds
+    (tmp_path / "m.ir").write_text(seeds.HOSTILE)
+    obelisk("compile", "m.ir", "-o", "m.obk", "--target", "cpu", code=0)
+    made = seeds.hostile((tmp_path / "m.obk").read_bytes())
+    kept = (ROOT / "tests" / "fuzz" / "corpus" / "obk" / "hostile_portable").read_bytes()
+    x = np.array([[1, 2, 3, 4], [-1, -2, -3, -4]], np.float32)
+    np.save(tmp_path / "x.npy", x)
+    assert kept[:8] == made[:8], "another format: tests/fuzz/seeds.py FOLDER obk writes FOLDER/obk/hostile_portable anew"
+    for file in (made, kept):
+        (tmp_path / "hostile.obk").write_bytes(file)
+        assert "8.0 TiB workspace" in obelisk("inspect", "hostile.obk", code=0).out
+        obelisk("run", "hostile.obk", "--portable", "--input", "x=x.npy", "--output-dir", "out", code=0)
+        assert np.load(tmp_path / "out" / "y.npy").tolist() == [[4, 6], [0, 0]]
 
 
 def test_portable_runs_from_the_graph_inside(obelisk, mlp, numbers, tmp_path):

@@ -4,10 +4,13 @@
 onnx: the models of onnx's own backend tests that are small (a case for nearly every op and
 attribute).
 ir:   the graphs that the rooms' tests are written in.   npy, npz: arrays of every type, by numpy.
-obk:  some of those graphs compiled, without their machine code, which no reader looks into.
-Nothing of this is kept in the repository: it comes from the packages and the sources that are here.
+obk:  some of those graphs compiled, without their machine code, which no reader looks into; and
+      hostile_portable, which `--portable` must not follow. tests/fuzz/corpus/obk has a copy of that
+      one: write it anew when the format changes.
+Nothing else of this is kept in the repository: it comes from the packages and the sources here.
 """
 
+import ctypes
 import re
 import struct
 import subprocess
@@ -21,7 +24,7 @@ import onnx
 ROOT = Path(__file__).resolve().parents[2]
 MOST = 6000  # bytes of a seed: a mutation of a longer one seldom meets what decides
 HEADER, ENTRY, SECTIONS = 24, 40, 5
-OBJECTS = 3
+TABLES, BODIES, OBJECTS = 0, 2, 3
 
 
 def graphs():
@@ -37,28 +40,81 @@ def graphs():
     return [(name, text) for text, name in found.items()]
 
 
-def without_code(file):
-    """The bytes of a compiled file whose machine code is gone; checksums are the fuzzer's
-    business."""
+def sections_of(file):
     entries = [
-        list(struct.unpack_from("<IIQQQQ", file, HEADER + k * ENTRY)) for k in range(SECTIONS)
+        struct.unpack_from("<IIQQQQ", file, HEADER + k * ENTRY) for k in range(SECTIONS)
     ]
-    parts = [file[entry[2]:entry[2] + entry[3]] for entry in entries]
-    (need,) = struct.unpack_from("<Q", parts[OBJECTS])
-    parts[OBJECTS] = parts[OBJECTS][:8 + need] + bytes(8)
+    return [file[entry[2]:entry[2] + entry[3]] for entry in entries]
+
+
+class Hash128(ctypes.Structure):
+    _fields_ = [("low", ctypes.c_uint64), ("high", ctypes.c_uint64)]
+
+
+def hashed(part):
+    library = ctypes.CDLL("libxxhash.so.0")
+    library.XXH3_128bits.restype = Hash128
+    return library.XXH3_128bits(ctypes.c_char_p(bytes(part)), ctypes.c_size_t(len(part)))
+
+
+def laid_out(file, parts):
+    """The compiled file with these sections; weights keep their hash, for they are not changed."""
     out = bytearray(file[:HEADER + SECTIONS * ENTRY + 16])
-    for entry, part, k in zip(entries, parts, range(SECTIONS)):
+    for k, part in enumerate(parts):
         out += bytes(-len(out) % 64)
-        entry[2], entry[3] = len(out), len(part)
+        entry = list(struct.unpack_from("<IIQQQQ", file, HEADER + k * ENTRY))
+        entry[2:4] = len(out), len(part)
+        if k < SECTIONS - 1:
+            hash = hashed(part)
+            entry[4:6] = hash.high, hash.low
         struct.pack_into("<IIQQQQ", out, HEADER + k * ENTRY, *entry)
         out += part
     out += bytes(-len(out) % 64)
     struct.pack_into("<Q", out, 8, len(out))
+    end = HEADER + SECTIONS * ENTRY
+    hash = hashed(out[:end])
+    struct.pack_into("<QQ", out, end, hash.high, hash.low)
     return bytes(out)
 
 
+def without_code(file):
+    """The bytes of a compiled file whose machine code is gone."""
+    parts = sections_of(file)
+    (need,) = struct.unpack_from("<Q", parts[OBJECTS])
+    parts[OBJECTS] = parts[OBJECTS][:8 + need] + bytes(8)
+    return laid_out(file, parts)
+
+
+def hostile(file):
+    """A compiled file with right checksums that nobody may run: its source does not compile, its
+    machine code traps, its program wants 8 TiB. The graph inside is as it was."""
+    parts = sections_of(file)
+    (need,) = struct.unpack_from("<Q", parts[OBJECTS])
+    (objects,) = struct.unpack_from("<Q", parts[OBJECTS], 8 + need)
+    trap = b"\x0f\x0b" * 32
+    parts[OBJECTS] = parts[OBJECTS][:16 + need] + objects * (struct.pack("<Q", len(trap)) + trap)
+    parts[BODIES] = re.sub(rb"return|void", lambda word: b"#" * len(word[0]), parts[BODIES])
+    tables = bytearray(parts[TABLES])
+    at = 8 + 32 * struct.unpack_from("<Q", tables)[0]  # behind the weights' places
+    for _ in range(4):  # name, target, granularity, precision
+        at += 8 + struct.unpack_from("<Q", tables, at)[0]
+    struct.pack_into("<q", tables, at + 8, 1 << 43)  # behind the numbers of lists and waves
+    parts[TABLES] = bytes(tables)
+    return laid_out(file, parts)
+
+
+HOSTILE = """graph "hostile" {
+  in %0 "x": f32[2,4]
+  const %1 "w": f32[4,2] = [1, 0, 0, 1, 1, 0, 0, 1]
+  %2: f32[2,2] = MatMul(%0, %1)
+  %3 "y": f32[2,2] = Relu(%2)
+  out %3 "y"
+}
+"""
+
+
 def compiled(cases, folder):
-    for name, text in cases:
+    for name, text in [("hostile_portable", HOSTILE), *cases]:
         with tempfile.TemporaryDirectory(prefix="obelisk-") as scratch:
             model, file = Path(scratch) / "m.ir", Path(scratch) / "m.obk"
             model.write_text(text)
@@ -76,7 +132,8 @@ def compiled(cases, folder):
             ]
             done = subprocess.run([ROOT / "build/bin/obelisk", *words], capture_output=True)
             if done.returncode == 0:
-                small = without_code(file.read_bytes())
+                keep = hostile if text is HOSTILE else without_code
+                small = keep(file.read_bytes())
                 if len(small) <= MOST:
                     (folder / name).write_bytes(small)
 

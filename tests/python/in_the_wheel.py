@@ -127,13 +127,28 @@ def test_a_session_is_shaped_like_onnx_runtimes(mlp):
     assert close(out, x) and binding.copy_outputs_to_cpu()[0] is out
 
 
+def test_outputs_whose_size_data_decides():
+    nodes = [helper.make_node("Relu", ["x"], ["y"]), helper.make_node("NonZero", ["y"], ["found"], name="end/find")]
+    model = obelisk.compile(network(nodes, {"x": (TensorProto.FLOAT, [2, 3])}, {"y": (TensorProto.FLOAT, [2, 3]), "found": (TensorProto.INT64, [2, None])}),
+                            target="cpu")
+    assert [port.shape for port in model.outputs] == [(2, 3), (2, -1)]
+    for x in (np.array([[1, -1, 0], [0, 2, 3]], np.float32), np.zeros((2, 3), np.float32)):
+        y, found = model(x)
+        assert np.array_equal(y, np.maximum(x, 0)) and np.array_equal(found, np.array(np.nonzero(y))) and found.dtype == np.int64
+    with pytest.raises(obelisk.UsageError, match="depends on data"):
+        model.run({"x": x}, into={"found": np.zeros((2, 3), np.int64)})
+    with pytest.raises(obelisk.UnsupportedError, match="end/find"):
+        model.save()
+
+
 def test_errors_have_parts(tmp_path):
-    strange = network([helper.make_node("Unique", ["x"], ["y"], name="count/Unique")], {"x": (TensorProto.FLOAT, [4])}, {"y": (TensorProto.FLOAT, [None])})
+    strange = network([helper.make_node("Strange", ["x"], ["y"], name="odd/Strange", domain="com.example")],
+                      {"x": (TensorProto.FLOAT, [4])}, {"y": (TensorProto.FLOAT, [None])})
     with pytest.raises(obelisk.UnsupportedError) as told:
         obelisk.compile(strange, target="cpu")
     error = told.value
     assert isinstance(error, obelisk.Error) and error.kind == "unsupported" and error.code == 3
-    assert error.node == "count/Unique" and "Unique" in error.message and error.message in str(error)
+    assert error.node == "odd/Strange" and "Strange" in error.message and error.message in str(error)
     with pytest.raises(obelisk.BadModelError):
         obelisk.compile(b"no model")
     with pytest.raises(obelisk.UsageError, match="gone.onnx"):

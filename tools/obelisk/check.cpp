@@ -13,6 +13,7 @@ int check(const Flags& flags) {
   options.import = source->import;
   options.interrupted = interrupted;
   options.to = "import";
+  options.host_tail = true;
   compiler::Compilation compilation;
   const Status status = compiler::compile(source->network, options, compilation);
   const frontends::ImportReport& report = compilation.import_report;
@@ -25,12 +26,19 @@ int check(const Flags& flags) {
       inputs.push_back(port_json(graph.value(v).name, graph.type(v)));
       text += fmt::format("in   {:<24} {}\n", graph.value(v).name, to_string(graph.type(v)));
     }
-    for (size_t k = 0; k < graph.outputs().size(); ++k) {
-      outputs.push_back(port_json(graph.output_names()[k], graph.type(graph.outputs()[k])));
-      text += fmt::format("out  {:<24} {}\n", graph.output_names()[k],
-                          to_string(graph.type(graph.outputs()[k])));
+    const compiler::HostTail* tail = compilation.tail.get();
+    const size_t count = tail ? tail->outputs().size() : graph.outputs().size();
+    for (size_t k = 0; k < count; ++k) {
+      const int head = tail ? tail->outputs()[k].head : static_cast<int>(k);
+      const std::string& name = tail ? tail->outputs()[k].name : graph.output_names()[k];
+      const Type& type = head < 0 ? tail->outputs()[k].type
+                                  : graph.type(graph.outputs()[static_cast<size_t>(head)]);
+      outputs.push_back(port_json(name, type));
+      text += fmt::format("out  {:<24} {}\n", name, to_string(type));
     }
-    text += fmt::format("ok: {} nodes, all of them run\n", graph.order().size());
+    text += tail
+                ? fmt::format("ok: {} nodes in the program; {}", graph.order().size(), tail->text())
+                : fmt::format("ok: {} nodes, all of them run\n", graph.order().size());
   } else {
     const frontends::ModelDescription description = frontends::inspect(*source->network.model);
     for (const auto& port : description.inputs) inputs.push_back(port_json(port));
@@ -42,12 +50,12 @@ int check(const Flags& flags) {
     to_people.json = false;
     fail(to_people, status.error(), &report);
   }
-  answer(flags,
-         {{"ok", status.ok()},
-          {"inputs", inputs},
-          {"outputs", outputs},
-          {"unsupported", json_of(report)}},
-         text);
+  Json json = {{"ok", status.ok()},
+               {"inputs", inputs},
+               {"outputs", outputs},
+               {"unsupported", json_of(report)}};
+  if (compilation.tail) json["host"] = compilation.tail->text();
+  answer(flags, json, text);
   return code;
 }
 

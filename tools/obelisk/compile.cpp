@@ -124,6 +124,7 @@ int compile(const Flags& flags, const std::string& output) {
     return fail(flags, Error{Code::kUsage, "cli", "the file to write is the model itself", "",
                              "-o with another name"});
   options->import = source->import;
+  options->host_tail = output.empty();  // to be looked at; a compiled file has no place for it
   Progress progress(Progress::mode_for(stderr, false), "compile");
   options->progress = [&](std::string_view step, double done) { progress.step(step, done); };
   compiler::Compilation made;

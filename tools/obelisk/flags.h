@@ -30,6 +30,7 @@ struct Flags {
   bool watchdog = false, gangs = true, batch_invariant = false, check_tables = false;
   std::string emit, folder;  // compile: texts to write, and where
   std::string trace;         // profile: a file for Perfetto
+  bool host_tail = false;    // run: nodes whose shapes depend on data run on the host
   bool wants_lanes = false;  // profile: of a graph of kernels, also where waves are what runs
   std::string precision = "keep";
   std::string compiler, cache;
@@ -100,6 +101,8 @@ int bench(const Flags& flags);
 int profile(const Flags& flags);
 int verify(const Flags& flags, bool bisect);
 int inspect(const Flags& flags);
+/// `measure`: where the program can run here, one run is timed.
+int report(const Flags& flags, const std::string& output, bool measure);
 int cache(const Flags& flags, bool clear);
 int doctor(const Flags& flags);
 int batch(const Flags& flags,

@@ -63,7 +63,10 @@ int run_command(int argc, char** argv) {
   cli::add_inputs(*run, flags);
   cli::add_verify(*run, flags, kVerifySeconds);
   run->add_option("--output-dir", output_dir, "folder for NAME.npy of each output");
-  run->callback([&] { body = [&] { return cli::run(flags, output_dir); }; });
+  run->callback([&] {
+    flags.host_tail = true;
+    body = [&] { return cli::run(flags, output_dir); };
+  });
 
   run->add_flag("--portable", flags.portable,
                 "compile the graph of an .obk again instead of trusting its machine code");
@@ -141,6 +144,17 @@ int run_command(int argc, char** argv) {
     flags.wants_lanes = true;
     body = [&] { return cli::profile(flags); };
   });
+
+  CLI::App* report =
+      app.add_subcommand("report", "a network as it is compiled, as one page for a browser");
+  bool no_run = false;
+  cli::add_model(*report, flags);
+  cli::add_machine(*report, flags);
+  cli::add_verify(*report, flags, kVerifySeconds);
+  report->add_option("--seed", flags.seed, "of the generated inputs");
+  report->add_option("-o,--output", output, "the page to write (.html)")->required();
+  report->add_flag("--no-run", no_run, "time no run: predictions alone");
+  report->callback([&] { body = [&] { return cli::report(flags, output, !no_run); }; });
 
   cli::SimulateFlags simulation;
   CLI::App* simulate =

@@ -32,6 +32,32 @@ Status files_apart(const std::vector<runtime::Port>& outputs) {
   return ok_status();
 }
 
+/// What the model answers: the program's outputs, and those that the host makes of them.
+struct Answers {
+  std::vector<runtime::Port> ports;
+  std::vector<Tensor> tensors;
+};
+Result<Answers> answers_of(const Runner& runner, const std::vector<Tensor>& out) {
+  const compiler::HostTail* tail = runner.compilation.tail.get();
+  if (!tail) return Answers{runner.outputs, out};
+  TRY(const std::vector<Tensor> late, tail->run(out));
+  Answers answers;
+  for (size_t k = 0; k < tail->outputs().size(); ++k) {
+    const auto& output = tail->outputs()[k];
+    const Tensor& tensor = output.head < 0 ? late[k] : out[static_cast<size_t>(output.head)];
+    answers.ports.push_back({output.name, tensor.type()});
+    answers.tensors.push_back(tensor);
+  }
+  return answers;
+}
+
+std::vector<runtime::Port> ports_of(const Runner& runner) {
+  if (!runner.compilation.tail) return runner.outputs;
+  std::vector<runtime::Port> ports;
+  for (const auto& output : runner.compilation.tail->outputs()) ports.push_back({output.name, {}});
+  return ports;
+}
+
 }  // namespace
 
 int run(const Flags& flags, const std::string& output_dir) {
@@ -47,17 +73,21 @@ int run(const Flags& flags, const std::string& output_dir) {
   auto runner = make_runner(flags, *source, report);
   if (!runner.ok()) return fail(flags, runner.error(), &report);
   if (!output_dir.empty())
-    if (Status apart = files_apart((*runner)->outputs); !apart.ok())
+    if (Status apart = files_apart(ports_of(**runner)); !apart.ok())
       return fail(flags, apart.error());
   auto in = feeds(flags, *source, (*runner)->inputs, [&] { return graph_of(**runner, *source); });
   if (!in.ok()) return fail(flags, in.error());
-  std::vector<Tensor> out = (*runner)->allocate_outputs();
+  std::vector<Tensor> made = (*runner)->allocate_outputs();
+  Answers out;
   double best = 0;
   // the first run touches memory for the first time
   const bool again = (*runner)->target != "reference";
   for (int round = 0; round < (again ? 2 : 1); ++round) {
     const auto start = std::chrono::steady_clock::now();
-    if (Status status = (*runner)->run(*in, out); !status.ok()) return fail(flags, status.error());
+    if (Status status = (*runner)->run(*in, made); !status.ok()) return fail(flags, status.error());
+    auto answers = answers_of(**runner, made);
+    if (!answers.ok()) return fail(flags, answers.error());
+    out = std::move(*answers);
     best =
         std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start).count();
     if (interrupted()) return fail(flags, Error{Code::kInterrupted, "cli", "interrupted"});
@@ -72,13 +102,13 @@ int run(const Flags& flags, const std::string& output_dir) {
                                fmt::format("the folder '{}' cannot be made: {}", output_dir,
                                            failed.message())});
   }
-  for (size_t k = 0; k < out.size(); ++k) {
-    const runtime::Port& port = (*runner)->outputs[k];
+  for (size_t k = 0; k < out.tensors.size(); ++k) {
+    const runtime::Port& port = out.ports[k];
     Json one = port_json(port.name, port.type);
     text += fmt::format("{:<24} {}", port.name, to_string(port.type));
     if (!output_dir.empty()) {
       const std::string file = output_dir + "/" + safe_name(port.name) + ".npy";
-      if (Status written = write_npy(file, out[k]); !written.ok())
+      if (Status written = write_npy(file, out.tensors[k]); !written.ok())
         return fail(flags, written.error());
       one["file"] = file;
       text += "  " + file;
@@ -87,12 +117,13 @@ int run(const Flags& flags, const std::string& output_dir) {
     outputs.push_back(std::move(one));
   }
   text += fmt::format("{:.1f} us on {}\n{}\n", best, (*runner)->target, (*runner)->verified.text());
-  answer(flags,
-         {{"target", (*runner)->target},
-          {"outputs", outputs},
-          {"latency_us", best},
-          {"verified", (*runner)->verified.json()}},
-         text);
+  Json json = {{"target", (*runner)->target},
+               {"outputs", outputs},
+               {"latency_us", best},
+               {"verified", (*runner)->verified.json()}};
+  if (const auto& tail = (*runner)->compilation.tail)
+    text += "host: " + tail->text(), json["host"] = tail->text();
+  answer(flags, json, text);
   return 0;
 }
 

@@ -100,6 +100,7 @@ Result<std::unique_ptr<Runner>> make_runner(const Flags& flags, const Source& so
   }
   tell_what_the_cpu_ignores(flags, options);
   options.import = source.import;
+  options.host_tail = flags.host_tail;
   options.verification.seed = 0;  // once for a program: --seed is of the inputs that it answers
   if (source.kind == FileKind::kCompiled && flags.precision == "keep")
     options.passes.precision = *passes::parse_precision(source.compiled.program->precision);

@@ -318,7 +318,7 @@ class CompiledGraph:
         exported, outputs = _export.export_static(self._inner, arguments, open_, frozen)
         self.report.export_seconds += time.monotonic() - start
         start = time.monotonic()
-        model = _export.compile_exported(exported, {"target": target, "precision": self._options.precision, "verify": False, **self._options.compile})
+        model = _export.compile_exported(exported, {"target": target, "precision": self._options.precision, "verify": False, "host_tail": False, **self._options.compile})
         self.report.compile_seconds += time.monotonic() - start
         self.report.weight_bytes = sum(arguments[index].nbytes for index in frozen)
         self.report.shared_bytes = sum(tensor.nbytes for tensor in exported.memory.values())

@@ -275,6 +275,79 @@ TEST_F(Library, BytesAreAFile) {
   EXPECT_THROW(Model::compile(std::span(bytes).first(10)), Failure);
 }
 
+/// A field of a protobuf message: bytes, or a small number.
+std::string field(int number, const std::string& bytes) {
+  EXPECT_LT(bytes.size(), 128u);
+  return std::string{static_cast<char>(number << 3 | 2), static_cast<char>(bytes.size())} + bytes;
+}
+std::string field(int number, int value) {
+  return {static_cast<char>(number << 3), static_cast<char>(value)};
+}
+
+/// An ONNX model: active = Relu(x), found = NonZero(active), of f32[2,3].
+std::string finder() {
+  const auto node = [](const std::string& op, const std::string& from, const std::string& to) {
+    return field(1, from) + field(2, to) + field(3, "the " + op) + field(4, op);
+  };
+  const auto port = [](const std::string& name, int element, std::vector<int> extents) {
+    std::string shape;
+    for (int each : extents) shape += field(1, each < 0 ? field(2, "n") : field(1, each));
+    return field(1, name) + field(2, field(1, field(1, element) + field(2, shape)));
+  };
+  const std::string graph[] = {field(1, node("Relu", "x", "active")),
+                               field(1, node("NonZero", "active", "found")),
+                               field(2, "finder"),
+                               field(11, port("x", 1, {2, 3})),
+                               field(12, port("found", 7, {2, -1})),
+                               field(12, port("active", 1, {2, 3}))};
+  std::string all;
+  for (const std::string& each : graph) all += each;
+  EXPECT_LT(all.size(), 1u << 14);
+  const std::string length = {static_cast<char>((all.size() & 127) | 128),
+                              static_cast<char>(all.size() >> 7)};
+  return field(1, 8) + field(8, field(2, 17)) + static_cast<char>(7 << 3 | 2) + length + all;
+}
+
+TEST_F(Library, ATailOfDataRunsOnTheHost) {
+  const std::string bytes = finder();
+  const auto file = std::as_bytes(std::span(bytes.data(), bytes.size()));
+  const Model net = Model::compile(file, {.virtual_sms = 2});
+  ASSERT_EQ(net.outputs().size(), 2u);
+  EXPECT_EQ(net.outputs()[0].name, "found");
+  EXPECT_EQ(net.output("found").shape, (std::vector<int64_t>{2, -1}));
+  EXPECT_EQ(net.output("found").bytes, 0u);
+  EXPECT_EQ(net.output("active").shape, (std::vector<int64_t>{2, 3}));
+  ASSERT_EQ(net.slow_ops().size(), 1u);
+  EXPECT_NE(net.slow_ops()[0].find("the NonZero"), std::string::npos) << net.slow_ops()[0];
+  EXPECT_TRUE(net.verification());  // of the program
+
+  Context context(net);
+  expect_failure(FailureKind::kUsage, "depends on data", [&] { context.output_shape("found"); });
+  EXPECT_TRUE(context.output<int64_t>("found").empty());
+  std::vector<float> active(6);
+  context.bind_output("active", std::as_writable_bytes(std::span(active)));
+  for (const std::vector<float>& x :
+       {std::vector<float>{1, -1, 0, 0, 2, 3}, {0, 0, 0, 0, 0, 0}, {5, 5, 5, 5, 5, 5}}) {
+    std::ranges::copy(x, context.input<float>("x").begin());
+    context.run();
+    std::vector<int64_t> rows, columns;
+    for (int k = 0; k < 6; ++k)
+      if (x[k] > 0) rows.push_back(k / 3), columns.push_back(k % 3);
+    EXPECT_EQ(context.output_shape("found"),
+              (std::vector<int64_t>{2, static_cast<int64_t>(rows.size())}));
+    rows.insert(rows.end(), columns.begin(), columns.end());
+    const auto found = context.output<int64_t>("found");
+    EXPECT_EQ(std::vector<int64_t>(found.begin(), found.end()), rows);
+    EXPECT_EQ(active[5], x[5]);  // what the caller bound is written, and read by the host
+  }
+  expect_failure(FailureKind::kUsage, "depends on data",
+                 [&] { context.bind_output("found", std::as_writable_bytes(std::span(active))); });
+  expect_failure(FailureKind::kUnsupported, "the NonZero", [&] { context.run_on(nullptr); });
+  expect_failure(FailureKind::kUnsupported, "the NonZero", [&] { net.save(path("m.obk")); });
+  expect_failure(FailureKind::kUnsupported, "the NonZero",
+                 [&] { Model::compile(file, {.host_tail = false}); });
+}
+
 TEST_F(Library, SaysWhatIsWrong) {
   const Model net = model();
   Context context(net);

@@ -15,6 +15,7 @@ TEST(Shapes, CountsAndStrides) {
   EXPECT_FALSE(checked_element_count({big, big}).has_value());
   EXPECT_EQ(checked_element_count({big, big, 0}), 0);
   EXPECT_FALSE(checked_element_count({-1}).has_value());
+  EXPECT_EQ(row_major_strides({0, big, big}), (Shape{0, big, 1}));
   EXPECT_THROW(element_count({big, big}), Bug);
 }
 

@@ -1,4 +1,6 @@
 // Control flow ends here: the branch that is taken is put in place, loops are unrolled.
+#include <algorithm>
+
 #include "frontends/onnx/handlers.h"
 
 namespace obelisk::frontends::onnx {
@@ -190,9 +192,11 @@ void import_scan(Site& site) {
       site.opset < 9;  // version 8: lengths first, and a batch in front of every value
   Items inputs(site.inputs.begin() + (batched && !site.inputs.empty()), site.inputs.end());
   plan.scans = site.attrs.get_int("num_scan_inputs", 0);
-  plan.states = static_cast<int64_t>(inputs.size()) - plan.scans;
+  const auto given = static_cast<int64_t>(inputs.size());
+  plan.states = given - std::clamp<int64_t>(plan.scans, 0, given);
   const auto outs = static_cast<int64_t>(plan.body->outputs.size()) - plan.states;
-  if (plan.scans <= 0 || plan.states < 0 || outs < 0 || plan.body->inputs.size() != inputs.size())
+  if (plan.scans <= 0 || plan.scans > given || outs < 0 ||
+      plan.body->inputs.size() != inputs.size())
     return site.contradict(
         fmt::format("it scans {} of {} inputs, but its body takes {} and gives {}", plan.scans,
                     inputs.size(), plan.body->inputs.size(), plan.body->outputs.size()));

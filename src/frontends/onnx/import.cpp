@@ -106,6 +106,7 @@ Status Importer::run_node(const NodeDef& node, Scope& scope, int64_t index) {
   site.op = std::string(node.op);
   site.name = scope.prefix +
               (node.name.empty() ? fmt::format("{}_{}", node.op, index) : std::string(node.name));
+  if (active_.empty() && body_depth_ == 0) root_ = index;
   TRY_STATUS(count_node(site.name));
   if (site.wanted() == 0) return ok_status();
   TRY_STATUS(read_inputs(site));
@@ -263,6 +264,7 @@ void Importer::blame(const Site& site, const Error& error) {
   one.op = site.op;
   one.domain = std::string(site.node.domain);
   one.opset = site.opset;
+  one.root = root_;
   one.inputs.assign(site.node.inputs.begin(), site.node.inputs.end());
   one.inputs.resize(site.inputs.size());
   for (const Item& input : site.inputs) {

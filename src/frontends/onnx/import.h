@@ -40,6 +40,7 @@ struct Unsupported {
   std::vector<std::string> inputs;         // their names, as the model has them
   std::vector<std::string> types, shapes;  // of its inputs: "f32", "[1,128]", "?" if unknown
   std::string reason, hint;
+  int64_t root = -1;  // of the model's own nodes: the one that it is, or stands in
 };
 
 struct ImportReport {

@@ -165,6 +165,7 @@ class Importer {
   std::map<std::pair<const void*, std::string>, graph::ValueId> constants_;
   int64_t nodes_ = 0;
   int body_depth_ = 0;
+  int64_t root_ = -1;  // the model's own node that is being imported
   double fold_flops_ = 0;
   int64_t fold_bytes_ = 0;
 };

@@ -59,9 +59,10 @@ void import_tfidf_vectorizer(Site& site) {
   if (!weights.empty() && weights.size() != indexes.size())
     return site.contradict(
         fmt::format("{} weights for {} n-grams", weights.size(), indexes.size()));
-  const int64_t outputs = *std::max_element(indexes.begin(), indexes.end()) + 1;
+  const int64_t last = *std::max_element(indexes.begin(), indexes.end());
   constexpr int64_t kMostOutputs = int64_t{1} << 24;
-  if (outputs > kMostOutputs) return site.refuse(fmt::format("it has {} outputs", outputs));
+  if (last >= kMostOutputs) return site.refuse(fmt::format("it has an output {}", last));
+  const int64_t outputs = last + 1;
 
   const bool flat = site.rank(0) < 2;
   const int64_t rows = flat ? 1 : site.shape(0)[0];

@@ -95,6 +95,8 @@ Status CpuContext::run(std::span<const void* const> inputs, std::span<void* cons
         "{} inputs and {} outputs given, {} and {} needed", inputs.size(), outputs.size(),
         program.inputs.size(), program.outputs.size());
   inputs_ = inputs, outputs_ = outputs;
+  last_inputs_.assign(inputs.begin(), inputs.end());
+  last_outputs_.assign(outputs.begin(), outputs.end());
   for (const Bound& bound : bound_)
     operands_[bound.slot] = bound.kind == BufferKind::kInput
                                 ? const_cast<void*>(inputs[bound.index])
@@ -113,11 +115,35 @@ Status CpuContext::run(std::span<const void* const> inputs, std::span<void* cons
   return ok_status();
 }
 
+Result<std::vector<TaskTime>> CpuContext::task_times() {
+  if (last_outputs_.size() != executable_->program().outputs.size())
+    return Error{Code::kUsage, "runtime", "there was no run whose tasks could be timed"};
+  const std::vector<const void*> inputs = last_inputs_;
+  const std::vector<void*> outputs = last_outputs_;
+  recorded_.resize(tasks_.size());
+  for (Recorded& worker : recorded_)
+    worker.tasks.reserve(static_cast<size_t>(executable_->program().task_count()));
+  const Status status = run(inputs, outputs);
+  const std::vector<Recorded> recorded = std::exchange(recorded_, {});
+  TRY_STATUS(status);
+  auto first = Profile::Clock::time_point::max();
+  for (const Recorded& worker : recorded)
+    for (const Recorded::Task& each : worker.tasks) first = std::min(first, each.start);
+  std::vector<TaskTime> times;
+  for (size_t worker = 0; worker < recorded.size(); ++worker)
+    for (const Recorded::Task& each : recorded[worker].tasks)
+      times.push_back({static_cast<int>(each.task->work), static_cast<int>(each.task->wave),
+                       static_cast<int>(worker), Nanos(each.start - first).count() / 1e3,
+                       Nanos(each.end - first).count() / 1e3});
+  return times;
+}
+
 void CpuContext::run_task(const ObkTask& task, ObkWorker& self) {
   const WorkRecord& work = executable_->program().works[task.work];
   void* const* operands = operands_.data() + first_[task.work];
   if (jitter_) jitter_->delay(self.sm);
-  const auto start = profile_ ? Profile::Clock::now() : Profile::Clock::time_point();
+  const bool timed = profile_ || !recorded_.empty();
+  const auto start = timed ? Profile::Clock::now() : Profile::Clock::time_point();
   std::unique_lock<std::mutex> alone(one_at_a_time_, std::defer_lock);
   if (overlaps_[task.work]) alone.lock();
   // What is thrown here would end the process, or leave the others at the barrier for ever.
@@ -135,7 +161,10 @@ void CpuContext::run_task(const ObkTask& task, ObkWorker& self) {
         Error{Code::kBuild, "runtime", fmt::format("{}: {}", work.label, bug.what()), "",
               "this is a defect of Obelisk; please report it with the model"};
   }
-  if (profile_) profile_->worked(self.sm, task.work, Profile::Clock::now() - start);
+  if (!timed) return;
+  const auto end = Profile::Clock::now();
+  if (profile_) profile_->worked(self.sm, task.work, end - start);
+  if (!recorded_.empty()) recorded_[self.sm].tasks.push_back({&task, start, end});
 }
 
 void CpuContext::run_worker(int worker) {

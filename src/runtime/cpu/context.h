@@ -22,6 +22,8 @@ class CpuContext : public Context {
   CpuContext(std::shared_ptr<const CpuExecutable> executable, int threads);
   ~CpuContext() override;
   Status run(std::span<const void* const> inputs, std::span<void* const> outputs) override;
+  /// `sm` is the worker here.
+  Result<std::vector<TaskTime>> task_times() override;
 
  private:
   void run_worker(int worker);
@@ -61,6 +63,17 @@ class CpuContext : public Context {
   std::span<void* const> outputs_;
   std::vector<Status> failures_;  // by worker
   std::function<void(int)> body_;
+  // The last run's ports, and of a run that records when its tasks ran, by worker; else empty.
+  std::vector<const void*> last_inputs_;
+  std::vector<void*> last_outputs_;
+  struct alignas(64) Recorded {
+    struct Task {
+      const ObkTask* task;
+      Profile::Clock::time_point start, end;
+    };
+    std::vector<Task> tasks;
+  };
+  std::vector<Recorded> recorded_;
   std::unique_ptr<Profile> profile_;  // none, but for OBELISK_PROFILE
   std::unique_ptr<Jitter> jitter_;    // none, but for OBELISK_JITTER
   std::unique_ptr<SpinBarrier> barrier_;
