@@ -64,7 +64,7 @@ void tile(const ObkTask* t, Product& p) {
   const obk::AsyncRows<true, kTogether, S> rows(p.map, kAbove + static_cast<int>(t->r0),
                                                 kBefore / 64, at);
   static_assert(rows.kAsync);
-  rows.ask();
+  rows.load();
   rows.begin();
   ObkGemm g = {};
   g.a_type = g.b_type = kObkF16, g.packed = 1;

@@ -56,7 +56,7 @@ void task(Product& p, int r0, int r1) {
   const obk::AsyncRows<true, kTogether, S> rows(p.map, kAbove + r0, kBefore / 64, at);
   static_assert(rows.kAsync);
   if (threadIdx.x == 0) ended = true;  // the count is what it waits for: poll_acquire gives 0
-  rows.ask(), rows.begin();
+  rows.load(), rows.begin();
   ObkGemm g = {};
   g.a_type = g.b_type = kObkF16, g.packed = 1;
   g.m = r1 - r0, g.n = kColumns, g.k = kK, g.a = p.matrix(), g.a_row = kK, g.a_col = 1;
@@ -80,7 +80,7 @@ void narrower(Product& p) {
   if (threadIdx.x == 0) ended = true;
   __syncthreads();
   const obk::AsyncRows<true, 1, S> rows(p.map, kAbove, kBefore / 64, one_cta::shared + kScratch);
-  rows.ask(), rows.begin();
+  rows.load(), rows.begin();
   ObkGemm g = {};
   g.m = 64, g.n = 31, g.k = 384;
   obk::gemm_rows_of<kObkF16, Last, true>(nullptr, g, rows);

@@ -95,7 +95,7 @@ static __device__ __forceinline__ void obk_dispatch(int32_t, const ObkTask* t, c
   const int row = (w->sm * 37 + step * 101) % (all - 63);
   const obk::AsyncRows<true, STRESS_ROWS, Shape> rows(x[7], row, 0, w->scratch);
   static_assert(rows.kAsync, "the rows come by copies");
-  rows.ask();
+  rows.load();
   rows.begin();
   const uint32_t turn = rows.turn(), at = (obk::shared_address(w->scratch) + 1023) & ~1023u;
   for (int k = 0; k < rows.kCopies; ++k) rows.wait(k, turn);

@@ -70,7 +70,7 @@ Result<std::string> tiles_of(graph::Graph graph) {
 /// In which way a body walks its rows, how many lanes join, and which functions have short forms.
 Result<std::string> ways_of(graph::Graph graph) {
   return lines_of(graph, {"constexpr int", "OBK_FOR_", "for (int base", "OBK_JOIN", "_approx(",
-                          "obk::divisor(", "obk::exp", "OBK_ASK", "OBK_LANE("});
+                          "obk::divisor(", "obk::exp", "OBK_COMMIT_COPIES", "OBK_LANE("});
 }
 
 TEST(Codegen, Bodies) { graph::run_text_cases("src/codegen/test/bodies.ir", texts_of); }

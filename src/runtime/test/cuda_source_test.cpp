@@ -416,7 +416,7 @@ TEST(CudaTables, APipelinedGemmStaysInsideItsOperands) {
     const auto tables = make_tables(program, false, device.scratchpad.count);
     ASSERT_TRUE(tables.ok()) << tables.error().text();
     const auto launch = std::find_if(tables->launches.begin(), tables->launches.end(),
-                                     [](const Launch& made) { return made.product; });
+                                     [](const Launch& made) { return made.pipelined_gemm; });
     ASSERT_NE(launch, tables->launches.end());
     const PipelinedGemmNumbers& p = launch->numbers;
     const Tensor& weights = program.weights[static_cast<size_t>(

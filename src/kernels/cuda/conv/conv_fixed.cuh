@@ -352,7 +352,7 @@ static __device__ __noinline__ void conv_patched(ConvPlace g OBK_CONV_NUMBERS(OB
     }
     entries += T::kPage * 16;
     ring.release();
-    if ((page + ring.pages) * T::kPage < n.chunks) ring.ask(weights, page + ring.pages);
+    if ((page + ring.pages) * T::kPage < n.chunks) ring.load(weights, page + ring.pages);
   }
   ring.close();
   __syncthreads();
@@ -410,7 +410,7 @@ static __device__ __noinline__ void conv_thin_tile(ConvPlace g) {
       tile.template multiply<kBfloat>(a, x);
     }
     ring.release();
-    if ((page + ring.pages) * T::kPage < S::kChunks) ring.ask(weights, page + ring.pages);
+    if ((page + ring.pages) * T::kPage < S::kChunks) ring.load(weights, page + ring.pages);
   }
   ring.close();
   __syncthreads();

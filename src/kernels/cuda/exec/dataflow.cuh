@@ -126,7 +126,7 @@ static __device__ __noinline__ void issue_all_loads(const ObkProgram& program, i
   uint64_t since = 0;
   /* Lane 0: a page of the range that ends at `end`, to the next place. `waits`: the last task, up
    * to the page's own, that gathers. */
-  auto ask = [&](const char* from, int bytes, const char* end, int task, int waits) {
+  auto load = [&](const char* from, int bytes, const char* end, int task, int waits) {
     if (prefetched < from || prefetched > end) prefetched = from;
     const char* const most_prefetched = from + kPrefetchPages * (int64_t)bytes;
     dog.start_late(); /* for places that a task gives back, which may itself wait for words */
@@ -173,8 +173,8 @@ static __device__ __noinline__ void issue_all_loads(const ObkProgram& program, i
       for (int which = 0; which < (from[1] ? 2 : 1); ++which)
 #pragma unroll 1
         for (int at = 0; at < bytes; at += page)
-          ask((const char*)from[which] + at, bytes - at < page ? bytes - at : page,
-              (const char*)from[which] + bytes, base + k, before);
+          load((const char*)from[which] + at, bytes - at < page ? bytes - at : page,
+               (const char*)from[which] + bytes, base + k, before);
     }
     __syncwarp();
   }

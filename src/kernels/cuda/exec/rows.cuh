@@ -93,7 +93,7 @@ struct AsyncRows {
       : map(map), row(row), block(block), to((shared_address(at) + 1023) & ~1023u) {}
   /* Where the text says OBK_ROWS: the first warp waits while the others do what stands before
    * begin(), and does it then, while the rows come. */
-  __device__ __forceinline__ void ask() const {
+  __device__ __forceinline__ void load() const {
     if constexpr (kAsync) {
       if (threadIdx.x != 0) return;
       const uint32_t bars = row_bars();
@@ -160,7 +160,7 @@ static __device__ __forceinline__ void gemm_rows_of(ObkLanes* w, const ObkGemm& 
 #define OBK_ROWS(together, x, row, block, at, ...)                                        \
   const obk::AsyncRows<OBK_WGMMA_TILES, together, obk::FixedShape<__VA_ARGS__>> obk_rows( \
       x, row, block, at);                                                                 \
-  obk_rows.ask();
+  obk_rows.load();
 #define OBK_BEGIN_ROWS() obk_rows.begin()
 #define OBK_GEMM_ROWS_OF(type, g, ...) \
   obk::gemm_rows_of<type, obk::FixedShape<__VA_ARGS__>, OBK_WGMMA_TILES>(w, g, obk_rows)
