@@ -453,7 +453,9 @@ class Routes {
     if (!body.ok()) return exchange->reply(fault_reply(body.fault()));
     if (index) {
       bool only_ready = false;
-      if (body->object().at_key("ready").get(only_ready)) only_ready = false;
+      const auto wanted = body->object().at_key("ready").get(only_ready);
+      if (wanted && wanted != simdjson::NO_SUCH_FIELD)
+        return exchange->reply(fault_reply(bad_request("'ready' is true or false")));
       JsonWriter json;
       json.open('[');
       for (const Service::IndexEntry& entry : service_.index(only_ready)) {
@@ -503,6 +505,10 @@ class Routes {
       if (!body.ok()) return fault_reply(body.fault());
       for (auto [key, value] : body->object()) {
         (void)value;
+        constexpr std::string_view kSettings[] = {"trace_level",   "trace_rate", "trace_count",
+                                                  "log_frequency", "trace_file", "trace_mode"};
+        if (std::find(std::begin(kSettings), std::end(kSettings), key) == std::end(kSettings))
+          return fault_reply(bad_request(fmt::format("there is no trace setting '{}'", key)));
         return fault_reply({Cause::kUnimplemented,
                             fmt::format("trace setting '{}' cannot be changed; the parameter "
                                         "'trace' of a request brings its trace with the answer",

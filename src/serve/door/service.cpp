@@ -58,6 +58,8 @@ void Service::load_all() {
           .field("model", name)
           .field("state", "failed")
           .field("reason", found->error().text());
+      const std::lock_guard lock(mutex_);
+      unreadable_[name] = found->error().text();
       continue;
     }
     {
@@ -153,6 +155,8 @@ bool Service::model_ready(const std::string& name, const std::string& version) c
 std::vector<Service::IndexEntry> Service::index(bool only_ready) const {
   std::map<std::string, IndexEntry> out;
   for (const std::string& name : repository.names()) out[name] = {name, "", "", ""};
+  for (const auto& [name, reason] : unreadable())
+    if (out.contains(name)) out[name] = {name, "", "UNAVAILABLE", reason};
   for (const ModelInfo& info : engine.models())
     out[info.config.name] = {info.config.name, std::string(kVersion),
                              std::string(state_name(info.state)), info.reason};
@@ -160,6 +164,11 @@ std::vector<Service::IndexEntry> Service::index(bool only_ready) const {
   for (auto& [name, entry] : out)
     if (!only_ready || entry.state == "READY") listed.push_back(std::move(entry));
   return listed;
+}
+
+std::map<std::string, std::string> Service::unreadable() const {
+  const std::lock_guard lock(mutex_);
+  return unreadable_;
 }
 
 void Service::load(const std::string& name, Loaded done) {
@@ -171,10 +180,16 @@ void Service::load(const std::string& name, Loaded done) {
     return done(
         Fault{Cause::kNotFound,
               fmt::format("failed to load '{}': there is no such model in the repository", name)});
-  if (!found->ok())
+  if (!found->ok()) {
+    {
+      const std::lock_guard lock(mutex_);
+      unreadable_[name] = found->error().text();
+    }
     return done(bad_request(fmt::format("failed to load '{}': {}", name, found->error().text())));
+  }
   engine.add(**found);
   const std::lock_guard lock(mutex_);
+  unreadable_.erase(name);
   waits_.push_back({name, false, Clock::now() + kLongestLoad, std::move(done)});
   woken_.notify_all();
 }

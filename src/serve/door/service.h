@@ -81,6 +81,8 @@ class Service {
     std::string name, version, state, reason;
   };
   std::vector<IndexEntry> index(bool only_ready) const;
+  /// Models of the repository that cannot even be handed to the engine, and why.
+  std::map<std::string, std::string> unreadable() const;
 
   /// `done` when the model is ready, failed, or gone.
   using Loaded = std::function<void(Checked)>;
@@ -103,6 +105,8 @@ class Service {
   bool stopping_ = false, loaded_ = false, told_ = false, answers_ = false;
   std::function<void(bool)> ready_;
   std::set<std::string> starting_;
+  std::map<std::string, std::string>
+      unreadable_;  // what is there but never came to the engine: why
   std::vector<Wait> waits_;
   std::map<std::string, ModelState> states_;  // of the watching thread
   std::thread watcher_;
