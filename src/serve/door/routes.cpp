@@ -419,15 +419,31 @@ class Routes {
           ms > 0 && ms < 1'000'000'000)
         apply_transport_deadline(*call, std::chrono::milliseconds(ms));
     }
-    const RequestKey key = service_.infer(call, [this, exchange, call](Answer answer) {
+    const std::string* report = request.header("endpoint-load-metrics-format");
+    const std::string format = report ? *report : "";
+    const RequestKey key = service_.infer(call, [this, exchange, call, format](Answer answer) {
       const bool is_long = bytes_as_numbers(*call, answer) > kLongJson;
-      auto make = [this, call, answer = std::move(answer)] {
-        return infer_reply(*call, answer, service_.memory);
+      auto make = [this, call, format, answer = std::move(answer)] {
+        HttpReply reply = infer_reply(*call, answer, service_.memory);
+        add_load(reply, format);
+        return reply;
       };
       if (!is_long) return exchange->reply_from(std::move(make));
       service_.aside.post([exchange, make = std::move(make)] { exchange->reply(make()); });
     });
     exchange->on_abandoned([this, key] { service_.engine.cancel(key); });
+  }
+
+  /// A report of the load (ORCA), where a balancer asks for it.
+  void add_load(HttpReply& reply, const std::string& format) const {
+    if (format != "text" && format != "json") return;
+    const Service::Load load = service_.load();
+    reply.headers.emplace_back(
+        "endpoint-load-metrics",
+        fmt::format(format == "text"
+                        ? "TEXT application_utilization={:.4f},rps_fractional={:.2f}"
+                        : R"(JSON {{"application_utilization":{:.4f},"rps_fractional":{:.2f}}})",
+                    load.utilization, load.requests));
   }
 
   /// Of an answer, those that become text.

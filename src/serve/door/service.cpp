@@ -222,6 +222,28 @@ void Service::notice_states() {
   states_ = std::move(now);
 }
 
+Service::Load Service::load() const {
+  const std::lock_guard lock(mutex_);
+  return load_;
+}
+
+void Service::notice_load() {
+  const Clock::time_point now = Clock::now();
+  const double seconds = std::chrono::duration<double>(now - load_at_).count();
+  if (seconds < 0.5) return;
+  uint64_t answered = 0;
+  std::chrono::nanoseconds ran{0};
+  for (const ModelInfo& info : engine.models()) answered += info.counts.ok, ran += info.counts.ran;
+  Load load;
+  // Counts go with a model that is unloaded.
+  if (answered >= answered_ && ran >= ran_)
+    load = {static_cast<double>(answered - answered_) / seconds,
+            std::chrono::duration<double>(ran - ran_).count() / seconds};
+  answered_ = answered, ran_ = ran, load_at_ = now;
+  const std::lock_guard lock(mutex_);
+  load_ = load;
+}
+
 void Service::watch() {
   std::unique_lock lock(mutex_);
   while (!stopping_) {
@@ -254,6 +276,7 @@ void Service::watch() {
         left.push_back(std::move(wait));
     }
     notice_states();
+    notice_load();
     std::vector<std::string> settled;
     for (const std::string& name : starting) {
       const auto found = engine.model(name);
