@@ -438,12 +438,13 @@ class Routes {
   void add_load(HttpReply& reply, const std::string& format) const {
     if (format != "text" && format != "json") return;
     const Service::Load load = service_.load();
-    reply.headers.emplace_back(
-        "endpoint-load-metrics",
-        fmt::format(format == "text"
-                        ? "TEXT application_utilization={:.4f},rps_fractional={:.2f}"
-                        : R"(JSON {{"application_utilization":{:.4f},"rps_fractional":{:.2f}}})",
-                    load.utilization, load.requests));
+    const std::string text =
+        format == "text"
+            ? fmt::format("TEXT application_utilization={:.4f},rps_fractional={:.2f}",
+                          load.utilization, load.requests)
+            : fmt::format(R"(JSON {{"application_utilization":{:.4f},"rps_fractional":{:.2f}}})",
+                          load.utilization, load.requests);
+    reply.headers.emplace_back("endpoint-load-metrics", text);
   }
 
   /// Of an answer, those that become text.
