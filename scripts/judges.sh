@@ -61,7 +61,9 @@ if [ "$which" != fast ]; then
   resolved ray ray==2.60.0
 fi
 [ "$which" = tools ] && exit 0
-build_targets obelisk
+targets=(obelisk)
+[ "$which" = all ] && targets+=(triton_obelisk)
+build_targets "${targets[@]}"
 slow=(-m "not slow")
 [ "$which" = all ] && slow=()
 exec build/judges/py/bin/python -m pytest -q -p no:cacheprovider "${slow[@]}" tests/serve/judges "$@"

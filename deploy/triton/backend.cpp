@@ -11,6 +11,7 @@
 /// max_batch_size), `dimension.SYMBOL` (a size), `deadline_us`, `precision`, `priority`. The first
 /// model that is loaded says what they run on: `target` (cpu, cuda).
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <filesystem>
 #include <mutex>
@@ -101,7 +102,8 @@ std::unique_ptr<Model> load(TRITONBACKEND_Model* triton) {
   obelisk::ServeOptions options;
   obelisk::ServerOptions server;
   options.max_batch = std::max(1, config.value("max_batch_size", 0));
-  for (const auto& [key, value] : config.value("parameters", Json::object()).items()) {
+  const Json parameters = config.value("parameters", Json::object());
+  for (const auto& [key, value] : parameters.items()) {
     const std::string given = value.value("string_value", "");
     if (key.starts_with("dimension."))
       options.dimensions[key.substr(10)] = std::stoll(given);
@@ -124,7 +126,9 @@ std::unique_ptr<Model> load(TRITONBACKEND_Model* triton) {
   };
   const auto path = exists(file("model.obk")) ? file("model.obk") : file("model.onnx");
   auto model = std::make_unique<Model>();
-  model->name = std::string(name) + "/" + std::to_string(version);
+  // A model that is loaded again is there twice for a while.
+  static std::atomic<uint64_t> loads{0};
+  model->name = std::string(name) + "/" + std::to_string(version) + "#" + std::to_string(++loads);
   model->server = engine(server);
   model->server->add(model->name, path.string(), options);
   try {

@@ -1,7 +1,6 @@
 """MLServer beside us: the same requests to both."""
 
 import json
-import os
 import socket
 import subprocess
 

@@ -2,7 +2,6 @@
 
 import http.client
 import json
-import os
 import shutil
 import socket
 import subprocess
@@ -12,7 +11,7 @@ import numpy as np
 import pytest
 import tritonclient.grpc as over_grpc
 import tritonclient.http as over_http
-from conftest import mlp, random, save_mlp, save_slow, wait_until
+from conftest import mlp, random, save_mlp, wait_until
 from stock import ROOT, environment_without_proxies, tool
 
 pytestmark = pytest.mark.slow
@@ -24,13 +23,6 @@ input [{ name: "x" data_type: TYPE_FP32 dims: [8] }]
 output [{ name: "y" data_type: TYPE_FP32 dims: [4] }]
 instance_group [{ kind: KIND_CPU count: 1 }]
 parameters { key: "batch_dimension" value: { string_value: "rows" } }
-"""
-SLOW = """
-backend: "obelisk"
-max_batch_size: 0
-input [{ name: "x" data_type: TYPE_FP32 dims: [1] }]
-output [{ name: "y" data_type: TYPE_FP32 dims: [] reshape: { shape: [] } }]
-instance_group [{ kind: KIND_CPU count: 1 }]
 """
 
 
@@ -69,7 +61,7 @@ def triton(tmp_path_factory, environment):
             return False
     try:
         wait_until(ready)
-        yield {"http": f"127.0.0.1:{ports[0]}", "grpc": f"127.0.0.1:{ports[1]}", "log": folder / "log"}
+        yield {"http": f"127.0.0.1:{ports[0]}", "grpc": f"127.0.0.1:{ports[1]}", "models": folder / "models"}
     finally:
         process.terminate()
         try:
@@ -114,7 +106,8 @@ def test_backend_under_many(triton):
     for one in threads:
         one.start()
     with over_http.InferenceServerClient(triton["http"]) as client:
-        for _ in range(3):
+        for turn in range(3):
+            (triton["models"] / "mlp" / "config.pbtxt").write_text(CONFIG + "\n" * turn)  # else Triton does nothing
             client.load_model("mlp")
     for one in threads:
         one.join()
@@ -147,22 +140,23 @@ def infer(body, **headers):
     (infer({"inputs": [tensor(data=[[1, 2, 3, 4, 5, 6, 7, 8]])]}), 200, 200),
     (infer({"inputs": [tensor()], "outputs": [{"name": "y", "parameters": {"binary_data": True}}]}), 200, 200),
     (infer({"inputs": [tensor(parameters={"binary_data_size": 32}) | {"data": None}]}), 400, 400),
-    (infer({"inputs": [tensor(shape=[1, 7])]}), 400, 400),
+    (infer({"inputs": [tensor(shape=[1, 7])]}), 400, 500),
+    (infer({"inputs": [tensor(shape=[1, 7], data=[0] * 7)]}), 400, 400),
     (infer({"inputs": [tensor(shape=[9, 8], data=[0] * 72)]}), 400, 400),  # more rows than a batch has
     (infer({"inputs": [tensor(name="z")]}), 400, 400),
     (infer({"inputs": [tensor(datatype="INT32")]}), 400, 400),
     (infer({"inputs": [tensor(datatype="FP23")]}), 400, 400),
     (infer({"inputs": [tensor(), tensor()]}), 400, 400),
     (infer({"inputs": []}), 400, 400),
-    (infer({}), 400, 400),
+    (infer({}), 400, 500),
     (infer({"inputs": [tensor()], "outputs": [{"name": "z"}]}), 400, 400),
-    (infer("{"), 400, 400),
+    (infer("{"), 400, 500),
     (infer("{}", Inference_Header_Content_Length="77"), 400, 400),
     (("POST", "/v2/models/nobody/infer", {"inputs": [tensor()]}), 404, 404),
     (("POST", "/v2/models/mlp/versions/7/infer", {"inputs": [tensor()]}), 404, 404),
     (("GET", "/v2/models/mlp/infer"), 405, 405),
     (("GET", "/v2/models/nobody"), 404, 404),
-    (("GET", "/v2/health/ready"), 200, 200),
+    (("GET", "/v2/health/live"), 200, 200),
     (("GET", "/v2"), 200, 200), (("GET", "/v2/models/mlp"), 200, 200), (("GET", "/v2/models/mlp/config"), 200, 200), (("GET", "/v2/models/mlp/stats"), 200, 200),
     (("POST", "/v2/repository/index"), 200, 200), (("GET", "/v2/systemsharedmemory/status"), 200, 200), (("GET", "/nothing"), 404, 404),
 ], ids=lambda one: json.dumps(one)[:70] if isinstance(one, tuple) else None)
