@@ -11,6 +11,8 @@ std::string live_json(Service& service) {
   json.open('{').key("version").value(service.options.version);
   json.key("uptime_s").value(std::chrono::duration<double>(Clock::now() - service.started).count());
   json.key("ready").value(service.ready()).key("draining").value(service.draining());
+  const Service::Load load = service.load();
+  json.key("busy").value(load.utilization).key("requests_per_second").value(load.requests);
   json.key("in_flight").value(service.ledger.in_flight()).key("now_ms").value(wall_ms());
   json.key("models").open('[');
   std::vector<ModelInfo> models = service.engine.models();
