@@ -34,7 +34,7 @@ def place(models, cost, gpus, memory, most):
     replicas = []
     for model in models:
         load = model["rate"] * cost[model["network"]]
-        parts = max(1, math.ceil(load / most))
+        parts = min(gpus, max(1, math.ceil(load / most)))
         replicas += [(load / parts, model["rate"] / parts, model)] * parts
     replicas.sort(key=lambda one: (-one[0], one[2]["name"]))
     found = [{"load": 0.0, "megabytes": 0, "models": []} for _ in range(gpus)]

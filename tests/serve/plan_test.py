@@ -10,7 +10,7 @@ from conftest import PROGRAM, ROOT
 
 def test_plan(tmp_path):
     out = tmp_path / "plan.json"
-    command = [sys.executable, str(ROOT / "deploy" / "plan.py"), "--models", "24", "--gpus", "4", "--rate", "20000", "--seconds", "0.1", "-o", str(out)]
+    command = [sys.executable, str(ROOT / "deploy" / "plan.py"), "--models", "24", "--gpus", "4", "--rate", "40000", "--power", "1.5", "--seconds", "0.1", "-o", str(out)]
     subprocess.run(command, env={**os.environ, "OBELISK": str(PROGRAM)}, check=True, capture_output=True, timeout=120)
     plan = json.loads(out.read_text())
     placed = [{one.split()[0] for one in gpu} for gpu in plan["gpus_of_plan"]]
