@@ -1,5 +1,6 @@
 """What goes wrong around a server: files that are cut, disks that are full, models that go while they are asked, thousands of connections. Others are answered all the while."""
 
+import errno
 import gzip
 import json
 import os
@@ -94,35 +95,6 @@ def test_a_compiled_file_is_cut_while_it_serves(tmp_path, start, environment):
     assert server.stop() == 0
 
 
-def test_unload_under_load(tmp_path, start):
-    """Each request of a model that comes and goes has one answer: its numbers, or that the model is not there."""
-    for name in ("mlp", "guest"):
-        save_mlp(tmp_path / "models" / name)
-    server = start(tmp_path / "models", "--no-verify")
-    stop, statuses, wrong = threading.Event(), {}, []
-
-    def ask():
-        while not stop.is_set():
-            status, _, text = server.ask("POST", "/v2/models/guest/infer", MLP)
-            statuses[status] = statuses.get(status, 0) + 1
-            if status not in (200, 404, 503) or (status != 200 and not json.loads(text)["error"]):
-                wrong.append((status, text))
-    threads = [threading.Thread(target=ask) for _ in range(3)]
-    with Others(server):
-        for one in threads:
-            one.start()
-        for _ in range(15):
-            time.sleep(0.03)
-            for verb in ("unload", "load"):
-                assert server.ask("POST", f"/v2/repository/models/guest/{verb}")[0] == 200
-        stop.set()
-        for one in threads:
-            one.join()
-    assert not wrong, wrong[:3]
-    assert statuses[200] > 20 and len(statuses) > 1, statuses
-    assert server.stop() == 0
-
-
 @pytest.fixture
 def small_disk(tmp_path):
     """A file system of a megabyte."""
@@ -135,18 +107,18 @@ def small_disk(tmp_path):
 
 
 def test_a_full_disk(tmp_path, small_disk, start):
-    """Cache, record and log are on a disk that is full: requests are answered, and models load."""
+    """Cache and record are on a disk that is full: requests are answered, and models load."""
     save_mlp(tmp_path / "models" / "mlp")
     save_wide(tmp_path / "models" / "wide", 64)
     (small_disk / "fill").write_bytes(bytes(800 << 10))
     server = start(tmp_path / "models", "--no-verify", "--cache", small_disk / "cache", "--record", small_disk / "record", ready=False)
     wait_until(lambda: server.ask("GET", "/v2/health/ready")[0] == 200)
-    with open(small_disk / "fill", "ab") as fill:
-        try:
+    try:
+        with open(small_disk / "fill", "ab", buffering=0) as fill:
             while fill.write(bytes(4096)):
-                fill.flush()
-        except OSError:
-            pass
+                pass
+    except OSError as full:
+        assert full.errno == errno.ENOSPC
     for _ in range(200):
         assert server.ask("POST", INFER, MLP)[0] == 200
     for verb in ("unload", "load"):
@@ -155,10 +127,10 @@ def test_a_full_disk(tmp_path, small_disk, start):
 
 
 def test_a_body_that_grows_when_it_is_inflated(tmp_path, start):
-    """A gigabyte of zeros in a megabyte: refused at the limit, and nobody waits for it."""
+    """A quarter of a gigabyte of zeros in a few hundred kilobytes: refused at the limit, and nobody waits for it."""
     save_mlp(tmp_path / "models" / "mlp")
     server = start(tmp_path / "models", "--no-verify", "--max-body", "64")
-    bomb = gzip.compress(bytes(1 << 30), 1)
+    bomb = gzip.compress(bytes(1 << 28), 1)
     before = server.metric("process_resident_memory_bytes")
     with Others(server, 1):
         for _ in range(3):

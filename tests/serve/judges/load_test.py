@@ -48,6 +48,17 @@ def test_loadgen(server, tmp_path):
     assert re.search(r"Min queries satisfied : Yes", summary), summary
 
 
+@pytest.mark.slow
+def test_loadgen_of_two_tenants_at_once(server, tmp_path):
+    """Each alone, then both at once at half the rate."""
+    from concurrent.futures import ThreadPoolExecutor
+    for one in "ab":
+        assert "Result is : VALID" in loadgen(server, tmp_path / one, "--rate", 100, "--count", 1000, "--bound-ms", 200, "--tenant", one)
+    with ThreadPoolExecutor(2) as pool:
+        both = list(pool.map(lambda one: loadgen(server, tmp_path / f"both-{one}", "--rate", 50, "--count", 1000, "--bound-ms", 200, "--tenant", one), "ab"))
+    assert all("Result is : VALID" in summary for summary in both), both
+
+
 def test_loadgen_can_say_no(server, tmp_path):
     """With a bound that no server keeps its verdict is another."""
     summary = loadgen(server, tmp_path / "log", "--rate", 50, "--count", 100, "--bound-ms", 0.001)
