@@ -29,7 +29,7 @@ flags.add_argument("--seconds", type=float, default=5, help="for which it must b
 flags.add_argument("--endpoints", help="a file for a load balancer")
 flags.add_argument("--obelisk", default="obelisk")
 flags.add_argument("--address", help="of a Ray cluster; else one of this machine alone")
-flags.add_argument("flags", nargs="*", help="after --: more flags of `obelisk serve`")
+flags.epilog = "After -- more flags of `obelisk serve`."
 
 
 @ray.remote(max_restarts=-1)
@@ -90,7 +90,9 @@ def endpoints(cluster, ports, key):
 
 
 def main():
-    given = flags.parse_args()
+    words = sys.argv[1:]
+    cut = words.index("--") if "--" in words else len(words)
+    given, more = flags.parse_args(words[:cut]), words[cut + 1:]
     least, most = map(int, given.replicas.split(":"))
     idle, busy = map(float, given.busy.split(":"))
     ray.init(address=given.address, include_dashboard=False, log_to_driver=False)
@@ -115,7 +117,7 @@ def main():
 
     while not ended.wait(1 if fleet else 0):
         while len(fleet) < least:
-            fleet.append(place.remote(given.obelisk, os.path.abspath(given.models), given.flags))
+            fleet.append(place.remote(given.obelisk, os.path.abspath(given.models), more))
         tell()
         shares = [one["busy"] for one in ray.get([replica.counts.remote() for replica in fleet]) if one]
         share = sum(shares) / len(shares) if shares else 0
@@ -125,7 +127,7 @@ def main():
         elif time.monotonic() - since >= given.seconds:
             since = time.monotonic()
             if wanted > len(fleet):
-                fleet.append(place.remote(given.obelisk, os.path.abspath(given.models), given.flags))
+                fleet.append(place.remote(given.obelisk, os.path.abspath(given.models), more))
             else:
                 going = fleet.pop()
                 tell()  # the balancer first
