@@ -103,8 +103,11 @@ def test_damaged_models_harm_nobody(tmp_path, start):
     assert server.ask("POST", "/v2/repository/models/cut/load")[0] == 200
     assert server.ask("POST", "/v2/models/cut/infer", MLP)[0] == 200
     (models / "mlp" / "model.onnx").write_bytes(whole[:100])
-    server.ask("POST", "/v2/repository/models/mlp/load")
+    status, answer = server.json("POST", "/v2/repository/models/mlp/load")
+    assert status == 400 and answer["error"]
     assert server.ask("POST", INFER, MLP)[0] == 200
+    (models / "mlp" / "model.onnx").write_bytes(whole)
+    assert server.ask("POST", "/v2/repository/models/mlp/load")[0] == 200
     assert server.stop() == 0
 
 

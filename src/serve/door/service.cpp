@@ -265,8 +265,10 @@ void Service::watch() {
                       fmt::format("model '{}' was unloaded while it was loading", wait.model)};
       else if (found->state == ModelState::kFailed)
         fault = bad_request(fmt::format("failed to load '{}': {}", wait.model, found->reason));
+      else if (found->state == ModelState::kReady && !found->replacing && !found->reason.empty())
+        fault = bad_request(fmt::format("failed to load '{}': {}", wait.model, found->reason));
       else
-        over = found->state == ModelState::kReady;
+        over = found->state == ModelState::kReady && !found->replacing;
       if (!over && Clock::now() > wait.until)
         over = true,
         fault = Fault{Cause::kUnavailable, fmt::format("model '{}' takes too long", wait.model)};
