@@ -30,7 +30,7 @@ step() { # step NAME COMMAND…: runs it, shows its end only when it failed
 }
 
 declare -A tests=(
-  [thread]="kernels runtime serve api"                       # those that have threads
+  [thread]="kernels runtime serve door api"                       # those that have threads
   [address]="base kernels ops graph passes schedule runtime api fuzz"
 )
 # Files have one reader, and arithmetic in 16 bits has the same threads as in 32: minutes that show
@@ -46,6 +46,9 @@ for build in "${builds[@]}"; do
   for name in "${names[@]}"; do
     step "$build: $name" "$bin/${name}_test" --gtest_filter="-${without[$build]}"
   done
+  if [ "$build" = thread ]; then
+    step "$build: the server" env OBELISK="$ROOT/$bin/obelisk" python3 -m pytest -q -p no:cacheprovider tests/serve --ignore tests/serve/judges -k "not thousand and not memory"
+  fi
   step "$build: random graphs" env OBELISK_JITTER=1 OBELISK_GRAPHS=30 \
     "$bin/runtime_test" --gtest_filter='RandomGraphs*'
   python3 scripts/minilm.py "build/$build/minilm.onnx" >/dev/null

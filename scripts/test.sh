@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Sets up a fresh Debian 12, builds everything and runs all tests.
 #   scripts/test.sh          rooms, formatting, C++ tests, command line tests, device code beside its table, conformance,
-#                            a dozen of the wide zoo (PyTorch, in an environment of its own)
-#   scripts/test.sh --all    and the exported networks
+#                            a dozen of the wide zoo (PyTorch, in an environment of its own), programs that judge the server
+#   scripts/test.sh --all    and the exported networks, judges that install for long, half an hour of serving
 # Every stage runs, whatever the one before it said; the last line counts all of them.
 source "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
 all=
@@ -37,7 +37,9 @@ stage wheel scripts/wheel.sh
 stage ctest ctest --test-dir build -j 2 --output-on-failure --test-output-size-passed 4000000 --test-output-size-failed 4000000 \
   --output-junit "$reports/ctest.xml"
 stage pytest python3 -m pytest -q -p no:cacheprovider tests --ignore tests/cli/device_code_test.py --ignore tests/python/torch_backend_test.py \
+  --ignore tests/serve/judges \
   --junitxml "$reports/pytest.xml"
+stage judges scripts/judges.sh ${all:+--all} --junitxml "$reports/judges.xml"
 stage device_code python3 -m pytest -q -p no:cacheprovider tests/cli/device_code_test.py --junitxml "$reports/device_code.xml"
 stage conformance python3 scripts/conformance.py --junit "$reports/conformance.xml"
 # Twelve networks of the wide zoo, others with each commit; none is begun after four minutes.
@@ -48,5 +50,7 @@ stage torch python3 -m pytest -q -p no:cacheprovider tests/python/torch_backend_
 if [ -n "$all" ]; then
   stage patterns scripts/zoo.sh patterns
   stage zoo scripts/zoo.sh
+  stage soak python3 scripts/soak.py
+  stage fuzz_serve python3 tests/serve/fuzzing.py --minutes 10
 fi
 exec python3 scripts/tally.py "$reports"

@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <cstdio>
@@ -71,6 +72,26 @@ bool take_place([[maybe_unused]] const std::string& of, [[maybe_unused]] const s
   return false;
 }
 
+std::atomic<bool> copies{false};
+
+Error changed(const std::string& path) {
+  return Error{.code = Code::kUsage,
+               .room = "base",
+               .message = fmt::format("{} changed while it was read", path),
+               .hint = "write a new file beside it and rename that"};
+}
+
+Status read_all(int file, const std::string& path, char* to, size_t bytes) {
+  while (bytes > 0) {
+    const ssize_t got = ::read(file, to, std::min(bytes, size_t{1} << 30));
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return file_error("read", path, errno);
+    if (got == 0) return changed(path);
+    to += got, bytes -= static_cast<size_t>(got);
+  }
+  return ok_status();
+}
+
 /// The name under which a descriptor of ours can be linked to.
 std::string descriptor_path(int file) { return fmt::format("/proc/self/fd/{}", file); }
 
@@ -92,16 +113,30 @@ Result<std::shared_ptr<const MappedFile>> MappedFile::open(const std::string& pa
   out->path_ = path;
   out->size_ = static_cast<size_t>(status.st_size);
   if (out->size_ > 0) {
-    void* data = ::mmap(nullptr, out->size_, PROT_READ, MAP_PRIVATE, file.number, 0);
+    const bool copy = copies;
+    void* data = copy ? ::mmap(nullptr, out->size_, PROT_READ | PROT_WRITE,
+                               MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)
+                      : ::mmap(nullptr, out->size_, PROT_READ, MAP_PRIVATE, file.number, 0);
     if (data == MAP_FAILED) {
       const int number = errno;
       out->size_ = 0;
       return file_error("map", path, number);
     }
     out->data_ = static_cast<const std::byte*>(data);
+    if (copy) {
+      TRY_STATUS(read_all(file.number, path, static_cast<char*>(data), out->size_));
+      struct stat after {};
+      if (::fstat(file.number, &after) != 0) return file_error("read", path, errno);
+      if (after.st_size != status.st_size || after.st_mtim.tv_sec != status.st_mtim.tv_sec ||
+          after.st_mtim.tv_nsec != status.st_mtim.tv_nsec)
+        return changed(path);
+      ::mprotect(data, out->size_, PROT_READ);
+    }
   }
   return std::shared_ptr<const MappedFile>(std::move(out));
 }
+
+void MappedFile::open_copies(bool yes) { copies = yes; }
 
 MappedFile::~MappedFile() {
   if (data_ != nullptr) ::munmap(const_cast<std::byte*>(data_), size_);

@@ -15,6 +15,10 @@ class MappedFile {
  public:
   /// Errors: kUsage when the file is not there, is a folder or cannot be read.
   static Result<std::shared_ptr<const MappedFile>> open(const std::string& path);
+  /// From now on open() reads a copy and maps nothing: a file that is cut short while it is used
+  /// ends a process that has it mapped. A file that changes while it is read is kUsage then. For
+  /// programs that outlive their files.
+  static void open_copies(bool copies = true);
   ~MappedFile();
   MappedFile(const MappedFile&) = delete;
   const std::byte* data() const { return data_; }

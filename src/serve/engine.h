@@ -52,7 +52,8 @@ struct ModelCounts {
 struct ModelInfo {
   ModelConfig config;
   ModelState state = ModelState::kLoading;
-  std::string reason;  // of kFailed
+  std::string reason;      // of kFailed; of kReady: why the newest one did not replace it
+  bool replacing = false;  // kReady, and a new one of the name is loading
   std::vector<PortInfo> inputs, outputs;
   int programs = 0;          // by batch and width, that requests are answered by now
   int64_t memory_bytes = 0;  // workspaces, and weights when they are there

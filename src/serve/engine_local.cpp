@@ -707,6 +707,7 @@ void LocalEngine::add(ModelConfig config) {
     const std::string& name = model->config.name;
     const auto found = models_.find(name);
     if (found != models_.end() && found->second->state == ModelState::kReady) {
+      found->second->reason.clear();
       if (auto& before = coming_[name]) before->gone = true;
       coming_[name] = model;
     } else {
@@ -769,6 +770,7 @@ ModelInfo LocalEngine::info(const Served& model) const {
   const bool away = model.weights == Resident::State::kAway;
   info.memory_bytes = model.workspace_bytes + (away ? 0 : model.weight_bytes);
   info.weights_here = !away;
+  info.replacing = model.state == ModelState::kReady && coming_.contains(model.config.name);
   if (model.number >= 0) info.counts.waiting = window_.waiting_of(model.number);
   return info;
 }

@@ -151,6 +151,10 @@ class Server:
         return code
 
 
+def pytest_configure(config):
+    config.addinivalue_line("markers", "slow: minutes, or gigabytes to install")
+
+
 @pytest.fixture(scope="session")
 def environment(tmp_path_factory):
     home = tmp_path_factory.mktemp("home")

@@ -90,6 +90,9 @@ def test_damaged_models_harm_nobody(tmp_path, start):
     (models / "obk" / "model.obk").write_bytes(b"OBK\x1a" + os.urandom(3000))
     server = start(models)
     assert server.ask("POST", INFER, MLP)[0] == 200
+    for listed in (server.json("POST", "/v2/repository/index")[1], server.json("GET", "/v2/live.json")[1]["models"]):
+        listed = {one["name"]: one for one in listed}
+        assert all(listed[name]["state"] == "UNAVAILABLE" and listed[name]["reason"] not in ("", "not loaded") for name in ("empty", "cut", "noise", "hollow")), listed
     for name in ("empty", "cut", "noise", "hollow", "obk"):
         status, answer = server.json("POST", f"/v2/repository/models/{name}/load")
         assert status == 400 and answer["error"], name
@@ -100,8 +103,11 @@ def test_damaged_models_harm_nobody(tmp_path, start):
     assert server.ask("POST", "/v2/repository/models/cut/load")[0] == 200
     assert server.ask("POST", "/v2/models/cut/infer", MLP)[0] == 200
     (models / "mlp" / "model.onnx").write_bytes(whole[:100])
-    server.ask("POST", "/v2/repository/models/mlp/load")
+    status, answer = server.json("POST", "/v2/repository/models/mlp/load")
+    assert status == 400 and answer["error"]
     assert server.ask("POST", INFER, MLP)[0] == 200
+    (models / "mlp" / "model.onnx").write_bytes(whole)
+    assert server.ask("POST", "/v2/repository/models/mlp/load")[0] == 200
     assert server.stop() == 0
 
 

@@ -9,6 +9,7 @@
 #include <fstream>
 #include <sstream>
 
+#include "base/file.h"
 #include "model_folder.h"
 #include "serve/door/door.h"
 #include "serve/door/worker.h"
@@ -246,6 +247,8 @@ std::function<int()> add_serve(CLI::App& verb, Flags& flags) {
     sigaddset(&ends, SIGINT);
     pthread_sigmask(SIG_BLOCK, &ends, nullptr);
     signal(SIGPIPE, SIG_IGN);
+    signal(SIGXFSZ, SIG_IGN);  // a file that may not grow is an error as others
+    MappedFile::open_copies();
 
     auto running = given.worker ? door::make_worker_engine(worker_options(flags, given, log))
                                 : serve::make_engine(std::move(engine));

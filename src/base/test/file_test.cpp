@@ -42,6 +42,17 @@ TEST_F(Files, WriteReadMap) {
   EXPECT_EQ(MappedFile::open(at("empty")).value()->size(), 0u);
 }
 
+TEST_F(Files, ACopyOutlivesWhatBecomesOfTheFile) {
+  ASSERT_TRUE(write_file(at("a"), std::string(100000, 'x')).ok());
+  MappedFile::open_copies();
+  const auto file = MappedFile::open(at("a"));
+  MappedFile::open_copies(false);
+  ASSERT_TRUE(file.ok());
+  ASSERT_EQ(truncate(at("a").c_str(), 10), 0);
+  ASSERT_EQ((*file)->size(), 100000u);
+  EXPECT_EQ((*file)->data()[99999], std::byte{'x'});
+}
+
 TEST_F(Files, ErrorsNameThePath) {
   EXPECT_EQ(MappedFile::open(at("none")).error().text(),
             "base: cannot read " + at("none") + ": No such file or directory");

@@ -170,7 +170,7 @@ ModelConfig read_config(FrameReader& from) {
 
 void write_info(FrameWriter& to, const ModelInfo& info) {
   write_config(to, info.config);
-  to.put(info.state).text(info.reason);
+  to.put(info.state).put<bool>(info.replacing).text(info.reason);
   write_ports(to, info.inputs);
   write_ports(to, info.outputs);
   to.put(info.memory_bytes).put(info.counts);
@@ -178,7 +178,8 @@ void write_info(FrameWriter& to, const ModelInfo& info) {
 ModelInfo read_info(FrameReader& from) {
   ModelInfo info;
   info.config = read_config(from);
-  info.state = from.get<ModelState>(), info.reason = from.text();
+  info.state = from.get<ModelState>(), info.replacing = from.get<bool>();
+  info.reason = from.text();
   info.inputs = read_ports(from), info.outputs = read_ports(from);
   info.memory_bytes = from.get<int64_t>(), info.counts = from.get<ModelCounts>();
   return info;

@@ -11,6 +11,7 @@
 #include <thread>
 #include <unordered_set>
 
+#include "serve/door/aside.h"
 #include "serve/door/http.h"
 
 namespace obelisk::serve::door {
@@ -48,6 +49,7 @@ struct Shared {
   std::atomic<uint64_t> accepted{0}, requests{0};
   std::atomic<int64_t> open{0}, busy{0};
   std::atomic<bool> draining{false}, stopping{false};
+  Aside aside;  // for bodies that are inflated
 };
 
 template <typename Stream>
@@ -123,6 +125,14 @@ class Session final : public SessionBase, public std::enable_shared_from_this<Se
         });
       else if (!session_->here())  // a connection ends on its own thread
         asio::post(executor, [session = std::move(session_)] {});
+    }
+    auto executor() const { return session_->stream_.get_executor(); }
+    void handle() {
+      try {
+        session_->shared_.handler(this->shared_from_this());
+      } catch (const std::exception& bug) {
+        reply(fault_reply({Cause::kInternal, bug.what()}));
+      }
     }
     void reply(HttpReply reply) override {
       if (replied_.exchange(true)) return;
@@ -293,15 +303,16 @@ class Session final : public SessionBase, public std::enable_shared_from_this<Se
       if (*coding != "gzip" && *coding != "deflate")
         return turn->reply(
             fault_reply({Cause::kMediaType, "bodies come as they are, or as gzip or deflate"}));
-      auto text = inflated(request.received->body.bytes(), shared_.options.most_body, 0);
-      if (!text.ok()) return turn->reply(fault_reply(text.fault()));
-      request.received->body = std::move(*text);
+      // It may become much longer, which takes its time.
+      return shared_.aside.post([turn, most = shared_.options.most_body] {
+        HttpRequest& short_one = turn->request;
+        auto text = inflated(short_one.received->body.bytes(), most, 0);
+        if (!text.ok()) return turn->reply(fault_reply(text.fault()));
+        short_one.received->body = std::move(*text);
+        asio::post(turn->executor(), [turn] { turn->handle(); });
+      });
     }
-    try {
-      shared_.handler(turn);
-    } catch (const std::exception& bug) {
-      turn->reply(fault_reply({Cause::kInternal, bug.what()}));
-    }
+    turn->handle();
   }
 
   void watch(std::function<void()> abandoned) {
@@ -450,6 +461,7 @@ class Server final : public HttpServer {
 
   void stop() override {
     if (shared_.stopping.exchange(true)) return;
+    shared_.aside.stop();
     for (auto& loop : loops_)
       asio::post(loop->context, [this, &loop = *loop] {
         error_code ignored;

@@ -332,9 +332,8 @@ HttpReply infer_reply(const Call& call, const Answer& answer, const SharedMemory
     json.open('{').key("name").value(output->name).key("datatype").value(wire_name(output->dtype));
     json.key("shape").array(output->shape);
     if (wanted && wanted->region) {
-      json.key("parameters").open('{').key("shared_memory_region").value(wanted->region->name);
-      json.key("shared_memory_byte_size").value(output->bytes.size());
-      json.key("shared_memory_offset").value(wanted->region->offset).close('}').close('}');
+      // No parameters: clients take them for those of binary data.
+      json.close('}');
     } else if (wanted && wanted->binary ? *wanted->binary : call.binary) {
       json.key("parameters")
           .open('{')

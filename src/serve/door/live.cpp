@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "serve/door/json.h"
 #include "serve/door/routes.h"
 
@@ -9,9 +11,18 @@ std::string live_json(Service& service) {
   json.open('{').key("version").value(service.options.version);
   json.key("uptime_s").value(std::chrono::duration<double>(Clock::now() - service.started).count());
   json.key("ready").value(service.ready()).key("draining").value(service.draining());
+  const Service::Load load = service.load();
+  json.key("busy").value(load.utilization).key("requests_per_second").value(load.requests);
   json.key("in_flight").value(service.ledger.in_flight()).key("now_ms").value(wall_ms());
   json.key("models").open('[');
-  for (const ModelInfo& info : service.engine.models()) {
+  std::vector<ModelInfo> models = service.engine.models();
+  for (auto& [name, reason] : service.unreadable()) {
+    const auto same = [&name = name](const ModelInfo& info) { return info.config.name == name; };
+    if (std::any_of(models.begin(), models.end(), same)) continue;
+    ModelInfo& info = models.emplace_back();
+    info.config.name = name, info.state = ModelState::kFailed, info.reason = reason;
+  }
+  for (const ModelInfo& info : models) {
     const ModelCounts& counts = info.counts;
     json.open('{')
         .key("name")

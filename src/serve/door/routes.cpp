@@ -419,15 +419,32 @@ class Routes {
           ms > 0 && ms < 1'000'000'000)
         apply_transport_deadline(*call, std::chrono::milliseconds(ms));
     }
-    const RequestKey key = service_.infer(call, [this, exchange, call](Answer answer) {
+    const std::string* report = request.header("endpoint-load-metrics-format");
+    const std::string format = report ? *report : "";
+    const RequestKey key = service_.infer(call, [this, exchange, call, format](Answer answer) {
       const bool is_long = bytes_as_numbers(*call, answer) > kLongJson;
-      auto make = [this, call, answer = std::move(answer)] {
-        return infer_reply(*call, answer, service_.memory);
+      auto make = [this, call, format, answer = std::move(answer)] {
+        HttpReply reply = infer_reply(*call, answer, service_.memory);
+        add_load(reply, format);
+        return reply;
       };
       if (!is_long) return exchange->reply_from(std::move(make));
       service_.aside.post([exchange, make = std::move(make)] { exchange->reply(make()); });
     });
     exchange->on_abandoned([this, key] { service_.engine.cancel(key); });
+  }
+
+  /// A report of the load (ORCA), where a balancer asks for it.
+  void add_load(HttpReply& reply, const std::string& format) const {
+    if (format != "text" && format != "json") return;
+    const Service::Load load = service_.load();
+    const std::string text =
+        format == "text"
+            ? fmt::format("TEXT application_utilization={:.4f},rps_fractional={:.2f}",
+                          load.utilization, load.requests)
+            : fmt::format(R"(JSON {{"application_utilization":{:.4f},"rps_fractional":{:.2f}}})",
+                          load.utilization, load.requests);
+    reply.headers.emplace_back("endpoint-load-metrics", text);
   }
 
   /// Of an answer, those that become text.
@@ -453,7 +470,9 @@ class Routes {
     if (!body.ok()) return exchange->reply(fault_reply(body.fault()));
     if (index) {
       bool only_ready = false;
-      if (body->object().at_key("ready").get(only_ready)) only_ready = false;
+      const auto wanted = body->object().at_key("ready").get(only_ready);
+      if (wanted && wanted != simdjson::NO_SUCH_FIELD)
+        return exchange->reply(fault_reply(bad_request("'ready' is true or false")));
       JsonWriter json;
       json.open('[');
       for (const Service::IndexEntry& entry : service_.index(only_ready)) {
@@ -503,6 +522,10 @@ class Routes {
       if (!body.ok()) return fault_reply(body.fault());
       for (auto [key, value] : body->object()) {
         (void)value;
+        constexpr std::string_view kSettings[] = {"trace_level",   "trace_rate", "trace_count",
+                                                  "log_frequency", "trace_file", "trace_mode"};
+        if (std::find(std::begin(kSettings), std::end(kSettings), key) == std::end(kSettings))
+          return fault_reply(bad_request(fmt::format("there is no trace setting '{}'", key)));
         return fault_reply({Cause::kUnimplemented,
                             fmt::format("trace setting '{}' cannot be changed; the parameter "
                                         "'trace' of a request brings its trace with the answer",

@@ -58,6 +58,8 @@ void Service::load_all() {
           .field("model", name)
           .field("state", "failed")
           .field("reason", found->error().text());
+      const std::lock_guard lock(mutex_);
+      unreadable_[name] = found->error().text();
       continue;
     }
     {
@@ -153,6 +155,8 @@ bool Service::model_ready(const std::string& name, const std::string& version) c
 std::vector<Service::IndexEntry> Service::index(bool only_ready) const {
   std::map<std::string, IndexEntry> out;
   for (const std::string& name : repository.names()) out[name] = {name, "", "", ""};
+  for (const auto& [name, reason] : unreadable())
+    if (out.contains(name)) out[name] = {name, "", "UNAVAILABLE", reason};
   for (const ModelInfo& info : engine.models())
     out[info.config.name] = {info.config.name, std::string(kVersion),
                              std::string(state_name(info.state)), info.reason};
@@ -160,6 +164,11 @@ std::vector<Service::IndexEntry> Service::index(bool only_ready) const {
   for (auto& [name, entry] : out)
     if (!only_ready || entry.state == "READY") listed.push_back(std::move(entry));
   return listed;
+}
+
+std::map<std::string, std::string> Service::unreadable() const {
+  const std::lock_guard lock(mutex_);
+  return unreadable_;
 }
 
 void Service::load(const std::string& name, Loaded done) {
@@ -171,10 +180,16 @@ void Service::load(const std::string& name, Loaded done) {
     return done(
         Fault{Cause::kNotFound,
               fmt::format("failed to load '{}': there is no such model in the repository", name)});
-  if (!found->ok())
+  if (!found->ok()) {
+    {
+      const std::lock_guard lock(mutex_);
+      unreadable_[name] = found->error().text();
+    }
     return done(bad_request(fmt::format("failed to load '{}': {}", name, found->error().text())));
+  }
   engine.add(**found);
   const std::lock_guard lock(mutex_);
+  unreadable_.erase(name);
   waits_.push_back({name, false, Clock::now() + kLongestLoad, std::move(done)});
   woken_.notify_all();
 }
@@ -207,6 +222,28 @@ void Service::notice_states() {
   states_ = std::move(now);
 }
 
+Service::Load Service::load() const {
+  const std::lock_guard lock(mutex_);
+  return load_;
+}
+
+void Service::notice_load() {
+  const Clock::time_point now = Clock::now();
+  const double seconds = std::chrono::duration<double>(now - load_at_).count();
+  if (seconds < 0.5) return;
+  uint64_t answered = 0;
+  std::chrono::nanoseconds ran{0};
+  for (const ModelInfo& info : engine.models()) answered += info.counts.ok, ran += info.counts.ran;
+  Load load;
+  // Counts go with a model that is unloaded.
+  if (answered >= answered_ && ran >= ran_)
+    load = {static_cast<double>(answered - answered_) / seconds,
+            std::chrono::duration<double>(ran - ran_).count() / seconds};
+  answered_ = answered, ran_ = ran, load_at_ = now;
+  const std::lock_guard lock(mutex_);
+  load_ = load;
+}
+
 void Service::watch() {
   std::unique_lock lock(mutex_);
   while (!stopping_) {
@@ -228,8 +265,10 @@ void Service::watch() {
                       fmt::format("model '{}' was unloaded while it was loading", wait.model)};
       else if (found->state == ModelState::kFailed)
         fault = bad_request(fmt::format("failed to load '{}': {}", wait.model, found->reason));
+      else if (found->state == ModelState::kReady && !found->replacing && !found->reason.empty())
+        fault = bad_request(fmt::format("failed to load '{}': {}", wait.model, found->reason));
       else
-        over = found->state == ModelState::kReady;
+        over = found->state == ModelState::kReady && !found->replacing;
       if (!over && Clock::now() > wait.until)
         over = true,
         fault = Fault{Cause::kUnavailable, fmt::format("model '{}' takes too long", wait.model)};
@@ -239,6 +278,7 @@ void Service::watch() {
         left.push_back(std::move(wait));
     }
     notice_states();
+    notice_load();
     std::vector<std::string> settled;
     for (const std::string& name : starting) {
       const auto found = engine.model(name);

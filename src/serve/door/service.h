@@ -77,10 +77,19 @@ class Service {
   Maybe<ModelInfo> model(const std::string& name, const std::string& version) const;
   bool model_ready(const std::string& name, const std::string& version) const;
 
+  /// What the last second was like, for load balancers.
+  struct Load {
+    double requests = 0;     // a second
+    double utilization = 0;  // seconds in which a request ran, a second; above 1 where several did
+  };
+  Load load() const;
+
   struct IndexEntry {
     std::string name, version, state, reason;
   };
   std::vector<IndexEntry> index(bool only_ready) const;
+  /// Models of the repository that cannot even be handed to the engine, and why.
+  std::map<std::string, std::string> unreadable() const;
 
   /// `done` when the model is ready, failed, or gone.
   using Loaded = std::function<void(Checked)>;
@@ -96,6 +105,7 @@ class Service {
   };
   void watch();
   void notice_states();
+  void notice_load();
 
   std::atomic<bool> draining_{false}, refusing_{false};
   mutable std::mutex mutex_;
@@ -103,8 +113,14 @@ class Service {
   bool stopping_ = false, loaded_ = false, told_ = false, answers_ = false;
   std::function<void(bool)> ready_;
   std::set<std::string> starting_;
+  std::map<std::string, std::string>
+      unreadable_;  // what is there but never came to the engine: why
   std::vector<Wait> waits_;
   std::map<std::string, ModelState> states_;  // of the watching thread
+  Load load_;
+  uint64_t answered_ = 0;  // of the watching thread, as the next two
+  std::chrono::nanoseconds ran_{0};
+  Clock::time_point load_at_ = Clock::now();
   std::thread watcher_;
 };
 

@@ -66,6 +66,7 @@ class WorkerEngine final : public Engine {
     if (!entry.live)
       entry.info.config = config, entry.info.state = ModelState::kLoading,
       entry.info.reason.clear();
+    entry.info.replacing = entry.live;
     entry.config = std::move(config);
     queue_load(entry.config.name);
     advance(lock);
@@ -443,6 +444,8 @@ class WorkerEngine final : public Engine {
       if (entry.removing || entry.quarantined) continue;
       entry.info = std::move(found->second);
       entry.live = entry.info.state == ModelState::kReady;
+      entry.info.replacing |=
+          entry.live && std::find(to_load_.begin(), to_load_.end(), name) != to_load_.end();
       entry.was_ready |= entry.live;
       ModelCounts& counts = entry.info.counts;
       const ModelCounts& before = entry.before;

@@ -1,0 +1,101 @@
+"""What docs/serving.md promises, through the door: the same bits in any mix, reasons for who is refused, a record that replays, tenants that harm nobody."""
+
+import json
+import subprocess
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import tritonclient.grpc as over_grpc
+import tritonclient.http as over_http
+from conftest import PROGRAM, mlp, random, save_mlp, save_slow
+
+INFER = "/v2/models/mlp/infer"
+
+
+def ask(server, module, x, **options):
+    address = server.http if module is over_http else server.grpc
+    with module.InferenceServerClient(address) as client:
+        one = module.InferInput("x", list(x.shape), "FP32")
+        one.set_data_from_numpy(x)
+        return client.infer("mlp", [one], **options).as_numpy("y")
+
+
+def test_the_same_bits_in_any_mix(tmp_path, start):
+    """60 requests at once, of one to eight rows, by both protocols, behind one that takes long: each row as when it is asked alone."""
+    save_slow(tmp_path / "models" / "slow")
+    save_mlp(tmp_path / "models" / "mlp")
+    server = start(tmp_path / "models", "--no-verify", "--threads", "1")
+    slow = {"inputs": [{"name": "x", "shape": [1], "datatype": "FP32", "data": [1]}]}
+    rows = np.random.default_rng(3).standard_normal((64, 8), dtype=np.float32)
+    alone = [ask(server, over_http, rows[k:k + 1]).tobytes() for k in range(64)]
+    cuts = [(k % 56, 1 + k % 8, over_http if k % 2 else over_grpc) for k in range(60)]
+    for _ in range(2):
+        with ThreadPoolExecutor(61) as pool:
+            pool.submit(server.ask, "POST", "/v2/models/slow/infer", slow)
+            answers = list(pool.map(lambda cut: ask(server, cut[2], rows[cut[0]:cut[0] + cut[1]]), cuts))
+        for (first, count, _), got in zip(cuts, answers):
+            assert [one.tobytes() for one in got] == alone[first:first + count]
+
+
+def test_reasons_and_the_record(tmp_path, start):
+    """Requests that are refused or late say why, in the answer and in the log; the record replays to the same decisions."""
+    save_slow(tmp_path / "models" / "slow")
+    save_mlp(tmp_path / "models" / "mlp", "batch = 1\n")
+    record = tmp_path / "record"
+    server = start(tmp_path / "models", "--no-verify", "--record", record)
+    slow = {"inputs": [{"name": "x", "shape": [1], "datatype": "FP32", "data": [1]}]}
+    quick = {"inputs": [{"name": "x", "shape": [1, 8], "datatype": "FP32", "data": [1] * 8}], "parameters": {"timeout": 3000}}
+    refused = []
+
+    def load():
+        assert server.ask("POST", "/v2/models/slow/infer", slow)[0] == 200
+
+    def hurry(k):
+        for n in range(20):
+            status, _, text = server.ask("POST", INFER, {**quick, "id": f"{k}-{n}"})
+            assert status in (200, 503)
+            if status == 503:
+                refused.append((f"{k}-{n}", json.loads(text)["error"]))
+    threads = [threading.Thread(target=load) for _ in range(2)] + [threading.Thread(target=hurry, args=[k]) for k in range(2)]
+    for one in threads:
+        one.start()
+    for one in threads:
+        one.join()
+    assert refused
+    assert server.stop() == 0
+    logged = {line["id"]: line for line in server.lines() if line["event"] == "request" and line["outcome"] != "ok"}
+    for name, error in refused:
+        assert error and logged[name]["reason"] and logged[name]["outcome"] in ("rejected", "late"), (name, error)
+    done = subprocess.run([str(PROGRAM), "simulate", "--replay", str(record)], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_tenants_that_harm_nobody(tmp_path, start):
+    """One floods its queue, one sends NaN: others have their numbers, each request."""
+    save_mlp(tmp_path / "models" / "mlp", "queue_limit = 50\n")
+    save_mlp(tmp_path / "models" / "other")
+    server = start(tmp_path / "models", "--no-verify")
+    stop, statuses, wrong = threading.Event(), set(), []
+    nan = np.full((8, 8), np.nan, np.float32)
+
+    def flood():
+        body = json.dumps({"inputs": [{"name": "x", "shape": [1, 8], "datatype": "FP32", "data": [1] * 8}], "parameters": {"tenant": "flood"}})
+        while not stop.is_set():
+            statuses.add(server.ask("POST", INFER, body)[0])
+
+    def poison():
+        while not stop.is_set():
+            if not np.isnan(ask(server, over_grpc, nan)).all():
+                wrong.append("nan")
+    threads = [threading.Thread(target=flood) for _ in range(8)] + [threading.Thread(target=poison)]
+    for one in threads:
+        one.start()
+    x = random(3, 8)
+    for _ in range(100):
+        np.testing.assert_allclose(ask(server, over_http, x), mlp(x), rtol=1e-4, atol=1e-5)
+    stop.set()
+    for one in threads:
+        one.join()
+    assert not wrong and statuses <= {200, 503}
+    assert server.stop() == 0
