@@ -198,6 +198,7 @@ struct Job {
 /// Runs jobs in children: one that dies took a job along, and the next goes on behind it.
 void run_apart(std::vector<Job>& jobs, const std::vector<Case>& cases, const Libraries& libraries) {
   constexpr size_t kText = 400;
+  constexpr unsigned kMost = 300;  // seconds
   struct Shared {
     size_t at;  // the job that runs
     char text[][kText];
@@ -215,7 +216,7 @@ void run_apart(std::vector<Job>& jobs, const std::vector<Case>& cases, const Lib
       for (size_t k = from; k < jobs.size(); ++k) {
         shared->at = k;
         if (!jobs[k].program) continue;
-        alarm(60);  // a task that never ends
+        alarm(kMost);  // a task that never ends, also on a machine that is busy with others
         std::string wrong;
         try {
           wrong = run_and_compare(jobs[k].program, cases[jobs[k].of], libraries);

@@ -166,7 +166,7 @@ Json memory_json(const compiler::Compilation& made) {
       case schedule::BufferKind::kArena:
         break;
     }
-    if (buffer.reach == schedule::Reach::kOwn) continue;  // in fast memory alone
+    if (buffer.reach == schedule::Reach::kLocal) continue;  // in scratchpads only
     apart += buffer.room().count;
     std::string name;
     if (buffer.value != graph::kNone) {

@@ -27,6 +27,8 @@ size_t stub_pinned(void);
 void stub_run_us(unsigned us);
 int stub_most_in_flight(void);
 int stub_launches(void);
+void stub_forget_words(int yes);
+int stub_forgotten(void);
 void stub_fail(int code);
 }
 
