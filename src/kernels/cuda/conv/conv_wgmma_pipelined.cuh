@@ -77,8 +77,8 @@ static __device__ __forceinline__ void conv_wgmma_pipelined_tile(const ObkConv& 
   const uint32_t work = (shared_address(g.scratch) + 1023) & ~1023u;
   const char* weights = (const char*)g.weights +
                         (uint32_t)g.channel / 8 * (int64_t)(S::kChunks * WeightPages::kAtomBytes);
-  wgmma_pipelined_tile<kBfloat, ConvPipelinedShape<S>>(ConvPixels<S>(g), weights, work, shared_address(g.y),
-                                             (int)g.pixels);
+  wgmma_pipelined_tile<kBfloat, ConvPipelinedShape<S>>(ConvPixels<S>(g), weights, work,
+                                                       shared_address(g.y), (int)g.pixels);
 }
 
 #endif
