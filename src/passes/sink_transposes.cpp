@@ -110,7 +110,7 @@ class Sinker {
                               ops::to_string(graph_.node(behind).op)));
     if (!has_one_reader(graph_, x)) return left("what it turns has other readers");
     if (!inputs_cost(behind, order_of(graph_, id), 0))
-      return left("what the op before it reads cannot be told in its order");
+      return left("what the op before it reads cannot be put into its order");
     left("the op before it would read as many transposes or more");
   }
 

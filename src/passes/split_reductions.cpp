@@ -7,7 +7,7 @@
 namespace obelisk::passes {
 namespace {
 
-/// How an op is told in parts: each part by one op, what they give by another.
+/// How an op is split: an op for each part, and one that combines their results.
 struct Halves {
   Op part, whole;
   bool of_integers = false;  // these come out the same

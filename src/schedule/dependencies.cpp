@@ -143,7 +143,7 @@ std::vector<BufferUse> arena_uses(const Graph& graph, const stitch::Plan& plan,
       if (const int use = use_of[work.buffers[work.left_partials(group)]]; use >= 0)
         add(uses[use].writers, number);
   }
-  // What nobody is known to write lasts from run to run: whoever uses it writes it.
+  // What no work is known to write lasts from run to run: its users write it.
   for (BufferUse& use : uses)
     if (use.writers.empty()) use.writers = use.users, use.lasts = true;
   return uses;

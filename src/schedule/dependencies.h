@@ -4,10 +4,10 @@
 ///   in   Graph, Plan, TaskGraph with an arena that was assigned
 ///   out  Dependencies: a Dag, and why each of its edges is there
 ///
-/// By values: a work follows whoever stores an element that it reads; values are compared as boxes
-/// of a storage (storage_box.h). By reuse of memory: whoever writes to bytes of the arena follows
-/// all that used them for another buffer. Waves say which of two buffers came first, and nothing
-/// else.
+/// By values: a work follows the works that store an element that it reads; values are compared as
+/// boxes of a storage (storage_box.h). By reuse of memory: a work that writes to bytes of the arena
+/// follows all that used them for another buffer. Waves say which of two buffers came first, and
+/// nothing else.
 #pragma once
 
 #include "schedule/dag.h"

@@ -1,7 +1,7 @@
 /// schedule/dispatch.h — in which order kernels are launched, and which of them share a lane (a
 /// stream).
 ///
-///   in   a Dag of kernels, what each asks for of the machine, a policy
+///   in   a Dag of kernels, what each needs of the machine, a policy
 ///   out  Dispatch: position, lane, priority, class and reason of each kernel, and the edges of a
 ///   graph of them
 ///

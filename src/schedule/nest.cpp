@@ -187,7 +187,7 @@ Nest fold_domain(const stitch::Plan& plan, const stitch::Group& group) {
   // channels-last.
   if (reduces && nest.rows > 0 && static_cast<size_t>(nest.rows) < nest.dims.size()) {
     // What is the same for neighbouring rows is one word for all of them, and what is the same for
-    // neighbouring columns is loaded once a row: neither asks for an order.
+    // neighbouring columns is loaded once a row: neither needs an order.
     int row_unit = 0, column_unit = 0;
     for (const Access& access : nest.accesses) {
       if (!access.affine || access.step >= 0) continue;

@@ -35,7 +35,8 @@ struct EngineOptions {
   /// lanes ask at once.
   std::function<Status(const Request&)> check;
   /// Told once, when an error has ended everything on the device, before anybody is answered with
-  /// it. Where it does not return, requests are whoever's that starts another engine.
+  /// it. It need not return: a process that ends here leaves its requests to the one that
+  /// starts it again.
   std::function<void(const Error&)> lost;
   std::string record;  // a file for what happened and what was decided: `obelisk simulate --replay`
 };

@@ -356,7 +356,7 @@ void expect_pipelined(const std::function<graph::Graph(DType, int64_t rows)>& gr
     for (const auto& body : program->bodies) found += body.traits.gemm.has_value();
     const auto source = device_source(*program);
     ASSERT_TRUE(source.ok()) << source.error().text();
-    const std::string numbers = fmt::format("parts = {}, share", parts);
+    const std::string numbers = fmt::format("split_k = {}, share", parts);
     for (size_t at = source->find(numbers); at != std::string::npos;
          at = source->find(numbers, at + 1))
       ++clusters;

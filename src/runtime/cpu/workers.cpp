@@ -12,7 +12,7 @@ constexpr int kSpins = 20000;
 // About 2 ms at a barrier: who sleeps is woken where its waker runs, and waits there for its turn,
 // which costs more.
 constexpr int kBarrierSpins = 40000;
-constexpr int kCrowdedSpins = 1000;  // more workers than cores: whoever waits is in the way
+constexpr int kCrowdedSpins = 1000;  // more workers than cores: a spinning one holds up another
 
 int barrier_spins(int count) {
   const unsigned cores = std::thread::hardware_concurrency();
