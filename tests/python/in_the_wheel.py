@@ -200,7 +200,8 @@ def test_others_go_on_while_a_model_is_compiled(mlp, tmp_path):
 
 def test_ctrl_c_ends_a_compile(mlp, tmp_path):
     onnx.save(mlp, tmp_path / "m.onnx")
-    text = (f"import obelisk\ntry:\n  obelisk.compile({str(tmp_path / 'm.onnx')!r}, target='cpu', shapes={{'rows': 3}}, cache='off', "
+    text = ("import signal\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a shell's background jobs ignore it
+            f"import obelisk\ntry:\n  obelisk.compile({str(tmp_path / 'm.onnx')!r}, target='cpu', shapes={{'rows': 3}}, cache='off', "
             f"compiler={waiting_compiler(tmp_path)!r})\nexcept KeyboardInterrupt:\n  print('interrupted')\n")
     process = subprocess.Popen([sys.executable, "-I", "-c", text], stdout=subprocess.PIPE, text=True)
     while not (tmp_path / "begun").exists() and process.poll() is None:
