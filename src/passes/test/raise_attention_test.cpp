@@ -1,4 +1,5 @@
-// Attention written in every way that the card names, at random: one op comes out and means the same.
+// Attention written in every way that the card names, at random: one op comes out and means the
+// same.
 #include "passes/raise_attention.h"
 
 #include <gtest/gtest.h>
