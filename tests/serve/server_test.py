@@ -40,7 +40,7 @@ def test_settings(tmp_path, environment):
     ("deadline_ms = 'soon'", ["model.toml:1", "deadline_ms"]), ("\n\nwaeight = 3", ["model.toml:3", "waeight", "weight"]), ("= 3", ["model.toml:1"]),
     ("[dimensions]\nrows = 'x'", ["rows"]), ("[dimensions]\nlines = 3", ["lines", "rows"]), ("batch = 0", ["batch"]), ("queue_limit = -1", ["queue_limit"]),
     ("file = '../m.onnx'", ["file"]), ("file = 'gone.onnx'", ["gone.onnx"]), ("precision = 'fp7'", ["precision"]), ("dimensions = 3", ["dimensions"]),
-    ("a = [" * 500, ["model.toml:1"]), ("deadline_ms = 1e400", ["model.toml:1"]), ("\x00", ["model.toml:1"]), ("priority = 9223372036854775808", ["model.toml:1"]),
+    ("a = [" * 500, ["model.toml:1"]), ("[" * 500, ["model.toml"]), ("batch = 4\n[[[a", ["model.toml"]), ("deadline_ms = 1e400", ["model.toml:1"]), ("\x00", ["model.toml:1"]), ("priority = 9223372036854775808", ["model.toml:1"]),
     ("x" * (2 << 20), ["mebibyte"]),
 ])
 def test_bad_settings(tmp_path, environment, toml, words):

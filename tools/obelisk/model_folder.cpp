@@ -1,8 +1,17 @@
 #include "model_folder.h"
 
+#include <stdexcept>
+
+// toml++ 3.3 asserts, or assumes, what some malformed documents break ("[[["): here that throws.
+#undef NDEBUG
+#define TOML_ASSERT(holds) \
+  ((holds) ? void() : throw std::invalid_argument("a document that toml++ cannot read"))
 #define TOML_EXCEPTIONS 0
 #define TOML_HEADER_ONLY 1
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wterminate"
 #include <toml++/toml.h>
+#pragma GCC diagnostic pop
 
 #include <algorithm>
 #include <filesystem>
@@ -43,6 +52,22 @@ constexpr const char* kKeys =
     "file, target, precision, batch, batch_dimension, deadline_ms, priority, weight, queue_limit, "
     "[dimensions]";
 
+Result<toml::table> parse(const std::string& text, const std::string& file) {
+  const auto refused = [&](std::string_view why, uint32_t line) {
+    return Error{
+        Code::kUsage, "serve",
+        line > 0 ? fmt::format("{}:{}: {}", file, line, why) : fmt::format("{}: {}", file, why), "",
+        ""};
+  };
+  try {
+    toml::parse_result parsed = toml::parse(text, file);
+    if (!parsed) return refused(parsed.error().description(), parsed.error().source().begin.line);
+    return std::move(parsed).table();
+  } catch (const std::invalid_argument& error) {
+    return refused(error.what(), 0);
+  }
+}
+
 Status read_settings(const std::string& file, ModelConfig& config,
                      std::optional<std::string>& model_file, bool& batch_given) {
   std::error_code failed;
@@ -51,13 +76,8 @@ Status read_settings(const std::string& file, ModelConfig& config,
                  fmt::format("{}: {}", file, failed ? failed.message() : "longer than a mebibyte"),
                  "", ""};
   TRY(const std::string text, read_file(file));
-  const toml::parse_result parsed = toml::parse(text, file);
-  if (!parsed)
-    return Error{Code::kUsage, "serve",
-                 fmt::format("{}:{}: {}", file, parsed.error().source().begin.line,
-                             parsed.error().description()),
-                 "", ""};
-  for (const auto& [key, value] : parsed.table()) {
+  TRY(const toml::table parsed, parse(text, file));
+  for (const auto& [key, value] : parsed) {
     const std::string_view name = key.str();
     const auto expected = [&, &value = value](const char* what) {
       return wrong(file, value, fmt::format("'{}' is {}", name, what));
