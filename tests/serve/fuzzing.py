@@ -27,15 +27,11 @@ def infer_json(chance):
             "inputs": [{"name": "x", "shape": [1, 8], "datatype": "FP32", "data": [1, 2, 3, 4, 5, 6, 7, 8], "parameters": {}}],
             "outputs": [{"name": "y", "parameters": {"binary_data": chance.random() < 0.3}}]}
 
-    def places(value):
-        if isinstance(value, dict):
-            for key in value:
-                yield value, key
-                yield from places(value[key])
-        if isinstance(value, list):
-            for key in range(len(value)):
-                yield value, key
-                yield from places(value[key])
+    def places(value, depth=0):
+        keys = list(value) if isinstance(value, dict) else range(len(value)) if isinstance(value, list) and depth < 20 else []
+        for key in keys:
+            yield value, key
+            yield from places(value[key], depth + 1)
     for _ in range(chance.choice([0, 1, 1, 1, 2, 3])):
         holder, key = chance.choice(list(places(body)))
         way = chance.randrange(4)
