@@ -28,7 +28,9 @@ def infer_json(chance):
             "outputs": [{"name": "y", "parameters": {"binary_data": chance.random() < 0.3}}]}
 
     def places(value, depth=0):
-        keys = list(value) if isinstance(value, dict) else range(len(value)) if isinstance(value, list) and depth < 20 else []
+        if depth == 20 or not isinstance(value, (dict, list)):
+            return
+        keys = list(value) if isinstance(value, dict) else range(len(value))
         for key in keys:
             yield value, key
             yield from places(value[key], depth + 1)
