@@ -33,7 +33,7 @@ Names outputs_of(const std::vector<NodeDef>& nodes) {
   return names;
 }
 
-/// What nodes read and do not write themselves, in the order in which they ask.
+/// What nodes read and do not write themselves, in the order of the reads.
 std::vector<std::string_view> read_from_outside(const std::vector<NodeDef>& nodes) {
   const Names own = outputs_of(nodes);
   Names seen;

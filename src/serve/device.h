@@ -53,8 +53,7 @@ class Device {
   virtual bool any_width() const = 0;
   /// Threads that start runs and wait for them: runs that may be in flight.
   virtual int threads(const Policy& policy) const = 0;
-  /// How long a thread that has nothing to do looks for work before it sleeps: being woken takes
-  /// tens of microseconds.
+  /// How long a thread that has nothing to do polls for work before it sleeps.
   virtual std::chrono::microseconds spin() const = 0;
   /// Tells the compiler what to compile for.
   virtual void aim(int width, compiler::Options& options) const = 0;

@@ -46,7 +46,7 @@ class GpuDevice : public Device {
     return gpu_.sms / *std::min_element(widths_.begin(), widths_.end());
   }
   std::chrono::microseconds spin() const override {
-    return std::chrono::microseconds(spins_ ? 50 : 0);
+    return spins_ ? kIdleSpin : std::chrono::microseconds(0);
   }
   void aim(int width, compiler::Options& options) const override {
     options.target = gpu_.architecture, options.sms = width;
@@ -74,8 +74,9 @@ class GpuDevice : public Device {
   bool works() const override { return runtime::describe_gpu(index_).ok(); }
 
  private:
-  /// Longer than most programs take; of one that takes longer, being woken is a small part.
-  static constexpr std::chrono::microseconds kRunSpin{2000};
+  /// Chosen, not measured: an idle thread polls about as long as waking it is expected to take, and
+  /// the end of a run is polled for longer than most programs last.
+  static constexpr std::chrono::microseconds kIdleSpin{50}, kRunSpin{2000};
   const int index_;
   const runtime::GpuDescription gpu_;
   const std::vector<int> widths_;

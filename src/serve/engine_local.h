@@ -34,9 +34,9 @@ struct EngineOptions {
   /// Asked on the lane before a run, about each request of it; an error fails that request. Many
   /// lanes ask at once.
   std::function<Status(const Request&)> check;
-  /// Told once, when an error has ended everything on the device, before anybody is answered with
-  /// it. It need not return: a process that ends here leaves its requests to the one that
-  /// starts it again.
+  /// Called once, when an error has ended everything on the device, before any request is answered
+  /// with it; under the engine's lock, so it must not call the engine. It need not return: a
+  /// process that ends here leaves its requests to the one that starts it again.
   std::function<void(const Error&)> lost;
   std::string record;  // a file for what happened and what was decided: `obelisk simulate --replay`
 };

@@ -5,12 +5,12 @@
 //   [--processes 16] [--seconds 540] [--most 150]
 //
 // A few graphs stand side by side in a program, for the device compiler reads its headers once a
-// program (OBELISK_DEVICE_OPTIONS=--Ofast-compile=max makes it nearly three times as fast); those
-// of a program that is wrong are tried again, each by itself. Processes have a context each: a
-// kernel that ends one is a failure like others, and so is a program that takes more than --most
-// seconds to compile or to run. What was done is told to stderr twice a minute. Each failure is a
-// line, the last line has counts and how far it got within the seconds. Exit status 1: something
-// failed. Nothing is read or written but the device compiler.
+// program (OBELISK_DEVICE_OPTIONS=--Ofast-compile=max is quicker, with other machine code than
+// users get); those of a program that is wrong are tried again, each by itself. Processes have a
+// context each: a kernel that ends one is a failure like others, and so is a program that takes
+// more than --most seconds to compile or to run. What was done is told to stderr twice a minute.
+// Each failure is a line, the last line has counts and how far it got within the seconds. Exit
+// status 1: something failed. Nothing is read or written but the device compiler.
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>

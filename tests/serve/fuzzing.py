@@ -4,6 +4,7 @@ The ordinary tests send some hundreds (faults_test.py). What a server must do wi
 """
 
 import argparse
+import copy
 import json
 import os
 import random
@@ -27,24 +28,21 @@ def infer_json(chance):
             "inputs": [{"name": "x", "shape": [1, 8], "datatype": "FP32", "data": [1, 2, 3, 4, 5, 6, 7, 8], "parameters": {}}],
             "outputs": [{"name": "y", "parameters": {"binary_data": chance.random() < 0.3}}]}
 
-    def places(value, depth=0):
-        if depth == 20 or not isinstance(value, (dict, list)):
-            return
-        keys = list(value) if isinstance(value, dict) else range(len(value))
-        for key in keys:
+    def places(value):
+        for key in list(value) if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else []:
             yield value, key
-            yield from places(value[key], depth + 1)
+            yield from places(value[key])
     for _ in range(chance.choice([0, 1, 1, 1, 2, 3])):
         holder, key = chance.choice(list(places(body)))
         way = chance.randrange(4)
         if way == 0:
-            holder[key] = chance.choice(VALUES)
+            holder[key] = copy.deepcopy(chance.choice(VALUES))
         elif way == 1 and isinstance(holder, dict):
             holder.pop(key)
         elif way == 1:
             holder.insert(key, holder[key])
         elif way == 2 and isinstance(holder, dict):
-            holder[chance.choice(["binary_data_size", "shared_memory_region", "shared_memory_byte_size", "classification", "sequence_id", "contents", "data", "shape", "x" * 300])] = chance.choice(VALUES)
+            holder[chance.choice(["binary_data_size", "shared_memory_region", "shared_memory_byte_size", "classification", "sequence_id", "contents", "data", "shape", "x" * 300])] = copy.deepcopy(chance.choice(VALUES))
         else:
             holder[key] = [holder[key]] * chance.choice([1, 2, 50])
     return json.dumps(body).encode()

@@ -5,7 +5,7 @@
 // toml++ 3.3 asserts, or assumes, what some malformed documents break ("[[["): here that throws.
 #undef NDEBUG
 #define TOML_ASSERT(holds) \
-  ((holds) ? void() : throw std::invalid_argument("a document that toml++ cannot read"))
+  ((holds) ? void() : throw std::invalid_argument("keys or brackets where none may be"))
 #define TOML_EXCEPTIONS 0
 #define TOML_HEADER_ONLY 1
 #pragma GCC diagnostic push
@@ -56,8 +56,8 @@ Result<toml::table> parse(const std::string& text, const std::string& file) {
   const auto refused = [&](std::string_view why, uint32_t line) {
     return Error{
         Code::kUsage, "serve",
-        line > 0 ? fmt::format("{}:{}: {}", file, line, why) : fmt::format("{}: {}", file, why), "",
-        ""};
+        fmt::format("{} is not TOML: {}", line > 0 ? fmt::format("{}:{}", file, line) : file, why),
+        "", fmt::format("a line is KEY = VALUE; keys are {}", kKeys)};
   };
   try {
     toml::parse_result parsed = toml::parse(text, file);

@@ -272,7 +272,7 @@ class Stream final : public grpc::ServerGenericBidiReactor {
     uint64_t turn;
     {
       const Locked lock(mutex_);
-      turn = ++transposes_;
+      turn = ++turns_;
       keys_[turn] = 0;
     }
     const RequestKey key = caller_.infer(
@@ -348,7 +348,7 @@ class Stream final : public grpc::ServerGenericBidiReactor {
   grpc::ByteBuffer request_, response_;
   std::deque<grpc::ByteBuffer> waiting_;
   std::map<uint64_t, RequestKey> keys_;  // calls under way
-  uint64_t transposes_ = 0;
+  uint64_t turns_ = 0;
   bool reading_ = true, ended_ = false, writing_ = false, finished_ = false, cancelled_ = false;
 };
 

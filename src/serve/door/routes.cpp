@@ -434,7 +434,7 @@ class Routes {
     exchange->on_abandoned([this, key] { service_.engine.cancel(key); });
   }
 
-  /// A report of the load (ORCA), where a balancer asks for it.
+  /// A report of the load (ORCA), where a balancer requests it.
   void add_load(HttpReply& reply, const std::string& format) const {
     if (format != "text" && format != "json") return;
     const Service::Load load = service_.load();

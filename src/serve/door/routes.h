@@ -21,7 +21,7 @@ HttpHandler make_metrics_routes(Service& service);
 std::string metrics_text(Service& service);
 /// What the page at / shows.
 std::string live_json(Service& service);
-extern const std::string_view kPage;
+extern const char* const kPage;
 
 /// Texts of the protocol that HTTP and gRPC have in common.
 extern const std::vector<std::string_view> kExtensions;

@@ -112,15 +112,15 @@ static int await(void) {
 }
 int cuGraphLaunch(void) { return launch(); }
 int cuLaunchCooperativeKernel(void) { return launch(); }
-/* The GPU writes behind a run, unless it is to forget it. */
+/* The GPU writes behind a run, unless it is to forget it (1), or cannot (2: 801, not supported). */
 static int forgets_words = 0, forgotten = 0;
-void stub_forget_words(int yes) { LOCKED(forgets_words = yes, forgotten = 0); }
+void stub_forget_words(int how) { LOCKED(forgets_words = how, forgotten = 0); }
 int stub_forgotten(void) { return forgotten; }
 int cuStreamWriteValue32_v2(void* stream, unsigned long long at, unsigned value) {
   (void)stream;
   if (forgets_words) {
     LOCKED(++forgotten);
-    return 0;
+    return forgets_words == 2 ? 801 : 0;
   }
   const int code = await();
   if (!code) __atomic_store_n((unsigned*)at, value, __ATOMIC_RELEASE);

@@ -27,7 +27,7 @@ size_t stub_pinned(void);
 void stub_run_us(unsigned us);
 int stub_most_in_flight(void);
 int stub_launches(void);
-void stub_forget_words(int yes);
+void stub_forget_words(int how);
 int stub_forgotten(void);
 void stub_fail(int code);
 }
@@ -311,7 +311,7 @@ TEST_P(Gpu, LanesRunSideBySideAndWithinTheMachine) {
 // A thread that waits for a run polls a word that the GPU writes; where none comes in time it
 // sleeps until the run has ended.
 TEST_P(Gpu, WaitingThreadsSpinAndThenSleep) {
-  for (const bool forgets : {false, true}) {
+  for (const int forgets : {0, 1, 2}) {
     auto made = gpu_device({.widths = {66}, .spin = true});
     ASSERT_TRUE(made.ok()) << made.error().text();
     EngineOptions options;
@@ -386,7 +386,7 @@ TEST_P(Gpu, AfterAnErrorOfTheDeviceNothingRunsThereAndItIsSaid) {
   }
 }
 
-// Who embeds the engine hears of it once, before anybody is answered with the error.
+// The engine reports it once, before it answers any request with the error.
 TEST_P(Gpu, AnErrorOfTheDeviceIsToldOnceAndFirst) {
   std::atomic<int> told = 0, failed_before = 0, failed = 0;
   EngineOptions options;

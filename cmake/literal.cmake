@@ -1,0 +1,12 @@
+# cpp_literal(OUT TEXT): a text as a C++ string literal, in pieces that the compiler joins: one holds at most 64 KiB of source.
+function(cpp_literal out content)
+  string(LENGTH "${content}" length)
+  set(text "")
+  set(at 0)
+  while(at LESS length)
+    string(SUBSTRING "${content}" ${at} 8000 piece)
+    string(APPEND text "R\"obelisk(${piece})obelisk\"\n")
+    math(EXPR at "${at} + 8000")
+  endwhile()
+  set(${out} "${text}" PARENT_SCOPE)
+endfunction()
