@@ -16,6 +16,7 @@ class Wide:
     exporter: str = "dynamo"
     quick: bool = True     # small enough for a dozen in a few minutes
     family: str = ""       # timm's module
+    refused: str = ""      # the reason that must stand in Obelisk's refusal; it runs where this is empty
 
 
 NETWORKS = {}
@@ -309,11 +310,11 @@ def encoder(name, model, length=12, mask=True, outputs=("last_hidden_state",), e
         exporter=exporter)
 
 
-def decoder(name, model, length=12, exporter="dynamo", config=None, mask=True, **sizes):
+def decoder(name, model, length=12, exporter="dynamo", config=None, mask=True, refused="", **sizes):
     """All tokens at once, no cache."""
     stem = config or model.removesuffix("ForCausalLM").removesuffix("LMHeadModel") + "Config"
     add("transformers", name, transformer(model, stem, words(length, mask), ("logits",),
-                                          use_cache=False, **sizes), exporter=exporter)
+                                          use_cache=False, **sizes), exporter=exporter, refused=refused)
 
 
 def cached(name, model, layers=2, heads=2, size=16, past=9, steps=1, **sizes):
@@ -353,12 +354,12 @@ def to_decoder(high=WORDS):
                     "decoder_input_ids": value(2, 7, kind="ids", high=high)}
 
 
-def seen(name, model, size=64, outputs=("last_hidden_state",), exporter="dynamo", **sizes):
+def seen(name, model, size=64, outputs=("last_hidden_state",), exporter="dynamo", refused="", **sizes):
     stem = re.sub("(Model|For[A-Z][A-Za-z]+)$", "", model)
     add("transformers", name, transformer(
         model, stem + "Config",
         lambda: {"pixel_values": value(1, 3, size, size, kind="picture")}, outputs, **sizes),
-        exporter=exporter)
+        exporter=exporter, refused=refused)
 
 
 def heard(name, model, length=4000, outputs=("last_hidden_state",), **sizes):
@@ -482,8 +483,9 @@ decoder("gpt-oss", "GptOssForCausalLM", num_local_experts=4, head_dim=16, slidin
         num_experts_per_tok=2, **GROUPED)
 encoder("qwen3-vl-moe", "Qwen3VLMoeTextModel", num_experts=4, head_dim=16,
         rope_scaling={"rope_type": "default", "mrope_section": [4, 2, 2]}, **EXPERTS, **GROUPED)
-decoder("granitemoe", "GraniteMoeForCausalLM", num_local_experts=4, num_experts_per_tok=2, **GROUPED)
-decoder("jetmoe", "JetMoeForCausalLM", vocab_size=WORDS, hidden_size=64, num_hidden_layers=2,
+decoder("granitemoe", "GraniteMoeForCausalLM", refused="split (input 1) depends on data",
+        num_local_experts=4, num_experts_per_tok=2, **GROUPED)
+decoder("jetmoe", "JetMoeForCausalLM", refused="split (input 1) depends on data", vocab_size=WORDS, hidden_size=64, num_hidden_layers=2,
         num_key_value_heads=2, kv_channels=16, intermediate_size=64, num_local_experts=4)
 decoder("llama4", "Llama4ForCausalLM", config="Llama4TextConfig", num_local_experts=4, head_dim=16,
         intermediate_size_mlp=128, attention_chunk_size=8, **{**GROUPED, "pad_token_id": 0})
@@ -564,7 +566,7 @@ seen("regnet", "RegNetModel", embedding_size=16, hidden_sizes=[16, 24, 32, 48], 
 seen("focalnet", "FocalNetModel", image_size=64, embed_dim=16, depths=[1, 1, 1, 1])
 seen("hiera", "HieraModel", image_size=[64, 64], embed_dim=16, depths=[1, 1, 1, 1],
      num_heads=[1, 2, 4, 8])
-seen("vit-mae", "ViTMAEModel", mask_ratio=0.0, **PATCHES)
+seen("vit-mae", "ViTMAEModel", refused="it draws random numbers", mask_ratio=0.0, **PATCHES)
 seen("vit-msn", "ViTMSNModel", **PATCHES)
 seen("textnet", "TextNetModel")
 seen("siglip-vision", "SiglipVisionModel", **PATCHES)

@@ -46,16 +46,29 @@ def test_a_wrong_answer_has_a_column():
     assert "| all | 1 | 0 | 0 | 0 | 1 | 0 |" in text
 
 
-@pytest.mark.parametrize("agree, refused, other, good", [
-    (19, 1, "not exportable", True),   # what does not export counts for nothing
-    (18, 1, "not exportable", False),  # below 95 %
-    (40, 0, "wrong", False),
-    (40, 0, "says little", False),
+LISTED = next(name for name, wide in NETWORKS.items() if wide.refused)
+OTHER = next(name for name, wide in NETWORKS.items() if not wide.refused)
+
+
+@pytest.mark.parametrize("name, verdict, reason, good", [
+    (OTHER, "agrees", "", True),
+    (OTHER, "not exportable", "its own", True),
+    (OTHER, "wrong", "", False),
+    (OTHER, "says little", "", False),
+    (OTHER, "refused", NETWORKS[LISTED].refused, False),
+    (LISTED, "refused", f"node X: {NETWORKS[LISTED].refused}", True),
+    (LISTED, "refused", "another reason", False),
+    (LISTED, "agrees", "", False),
 ])
-def test_one_wrong_or_too_many_refused_fail(agree, refused, other, good):
-    verdicts = ["agrees"] * agree + ["refused"] * refused + [other]
-    results = {f"n{k}": result(verdict) for k, verdict in enumerate(verdicts)}
+def test_what_is_wrong_or_refused_without_being_listed_fails(tmp_path, name, verdict, reason, good):
+    results = {name: result(verdict, reason=reason)}
     assert zoo_wide.judge(results)[1] is good
+    zoo_wide.junit(results, tmp_path / "junit.xml")
+    assert (f'failures="{0 if good else 1}"' in (tmp_path / "junit.xml").read_text())
+
+
+def test_few_are_listed_as_refused():
+    assert sum(bool(wide.refused) for wide in NETWORKS.values()) <= 0.05 * len(NETWORKS)
 
 
 def test_the_libraries_are_as_wide_as_promised():
