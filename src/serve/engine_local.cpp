@@ -110,6 +110,7 @@ class LocalEngine : public Engine {
                     ? options_.device
                     : cpu_device(options_.workers, runtime::cache_folder(options_.cache))),
         slots_(device_->slots()),
+        hand_over_(options_.hand_over.value_or(device_->hand_over())),
         memory_limit_(options_.memory_limit > 0 ? options_.memory_limit : device_->memory()),
         window_(1, slots_),
         store_(runtime::cache_folder(options_.cache)),
@@ -139,8 +140,11 @@ class LocalEngine : public Engine {
   /// is free again.
   template <typename Function>
   void act(Function function);
-  void follow(Answers& answers);  // what the scheduler decides, under the lock
-  void launch(Start start, uint64_t run, Time now);
+  /// What the scheduler decides, under the lock. `here`: where one short run may go that the caller
+  /// runs itself when the lock is free again.
+  void follow(Answers& answers, std::shared_ptr<Launch>* here = nullptr);
+  void launch(Start start, uint64_t run, Time now, std::shared_ptr<Launch>* here);
+  bool is_short(const Start& start) const;
   void run(Launch& launch);
   void run_each(Launch& launch, Answers& answers);
   void learn(const Launch& launch, Time took);
@@ -185,6 +189,7 @@ class LocalEngine : public Engine {
   const EngineOptions options_;
   const std::shared_ptr<const Device> device_;
   const int slots_;
+  const Time hand_over_;  // shorter runs stay with the thread that submits
   int64_t memory_limit_;  // 0: none; under the lock, for it falls where the device has less
   const Clock::time_point epoch_ = Clock::now();
 
@@ -256,7 +261,7 @@ void LocalEngine::act(Function function) {
   for (auto& [done, answer] : answers) done(std::move(answer));
 }
 
-void LocalEngine::follow(Answers& answers) {
+void LocalEngine::follow(Answers& answers, std::shared_ptr<Launch>* here) {
   const Time at = now();
   if (memory_limit_ > 0 && !ends_ && !lost_) move_weights(at);
   Decisions decisions = decide(window_, times_, at, options_.policy);
@@ -278,7 +283,7 @@ void LocalEngine::follow(Answers& answers) {
     waiting_.erase(found);
   }
   for (size_t k = 0; k < decisions.starts.size(); ++k)
-    launch(std::move(decisions.starts[k]), first + k, at);
+    launch(std::move(decisions.starts[k]), first + k, at, here);
   if (decisions.wake != kNever) alarm_.wake_at(epoch_ + decisions.wake);
   for (size_t k = 0; k < by_number_.size(); ++k) {
     const std::shared_ptr<Served> model = by_number_[k];
@@ -290,7 +295,15 @@ void LocalEngine::follow(Answers& answers) {
   if (window_.running().empty()) idle_.notify_all();
 }
 
-void LocalEngine::launch(Start start, uint64_t run, Time at) {
+/// One pass on one slot, over before another thread would have begun it.
+bool LocalEngine::is_short(const Start& start) const {
+  const VariantTime& time =
+      times_.models[static_cast<size_t>(start.model)].variants[static_cast<size_t>(start.variant)];
+  return start.slots == 1 && start.rows <= time.batch && time.alone < hand_over_;
+}
+
+void LocalEngine::launch(Start start, uint64_t run, Time at, std::shared_ptr<Launch>* here) {
+  const bool runs_here = here && !*here && is_short(start);
   auto made = std::make_shared<Launch>();
   made->run = run, made->started = at;
   made->model = by_number_[static_cast<size_t>(start.model)];
@@ -311,7 +324,10 @@ void LocalEngine::launch(Start start, uint64_t run, Time at) {
     waiting_.erase(found);
   }
   made->start = std::move(start);
-  lanes_.run([this, made] { this->run(*made); });
+  if (runs_here)
+    *here = std::move(made);
+  else
+    lanes_.run([this, made] { this->run(*made); });
 }
 
 /// The inputs of a run: rows from `first` on, as many as the batch has.
@@ -608,6 +624,7 @@ int LocalEngine::tenant(const std::string& name, double weight) {
 
 RequestKey LocalEngine::submit(Request request, Done done) {
   Answers answers;
+  std::shared_ptr<Launch> here;
   RequestKey key = 0;
   {
     std::lock_guard lock(mutex_);
@@ -659,7 +676,7 @@ RequestKey LocalEngine::submit(Request request, Done done) {
         if (window_.waiting_of(model->number) == 0) model->since = at;
         model->last = at;
         window_.arrive(job, options_.policy);
-        follow(answers);
+        follow(answers, &here);
       } else {
         ++model->counts.rejected;
         Answer answer =
@@ -671,6 +688,7 @@ RequestKey LocalEngine::submit(Request request, Done done) {
     }
   }
   for (auto& [each, answer] : answers) each(std::move(answer));
+  if (here) run(*here);
   return key;
 }
 

@@ -22,9 +22,9 @@ namespace door = serve::door;
 
 struct ServeFlags {
   std::string host = "127.0.0.1", tokens, certificate, key, log_file, policy = "vliw", record;
-  int http = 8000, grpc = 8001, metrics = 8002, threads = 1;
+  int http = 8000, grpc = 8001, metrics = 8002, threads = 1, grpc_threads = 1;
   double body_mib = 256, drain_s = 30, grace_s = 0, body_timeout_s = 60;
-  int spin_us = 20;
+  int spin_us = 100;
   size_t connections = 16384;
   std::string target = "cpu";
   bool no_control = false, shared_memory = false, no_verify = false, worker = false,
@@ -131,6 +131,8 @@ std::function<int()> add_serve(CLI::App& verb, Flags& flags) {
   verb.add_option("--metrics", more->metrics, "port of the metrics; 0: any, -1: none")->check(port);
   verb.add_option("--http-threads", more->threads, "threads that read and write for HTTP")
       ->check(CLI::Range(1, 64));
+  verb.add_option("--grpc-threads", more->grpc_threads, "threads that read and write for gRPC")
+      ->check(CLI::Range(1, 64));
   verb.add_option("--token-file", more->tokens,
                   "who may call: a line a bearer token, and perhaps its tenant");
   const auto certificate =
@@ -149,7 +151,7 @@ std::function<int()> add_serve(CLI::App& verb, Flags& flags) {
   verb.add_option("--drain", more->drain_s, "seconds after that in which what was accepted may end")
       ->check(CLI::Range(0.0, 3600.0));
   verb.add_option("--spin", more->spin_us,
-                  "microseconds that a thread looks for work before it sleeps")
+                  "microseconds that a thread of HTTP or gRPC polls at most before it sleeps")
       ->check(CLI::Range(0, 1000000));
   verb.add_option("--policy", more->policy,
                   "which request runs next: vliw (least slack first, batches, programs side by "
@@ -207,6 +209,7 @@ std::function<int()> add_serve(CLI::App& verb, Flags& flags) {
     http.spin = std::chrono::microseconds(given.spin_us);
     http.certificate = given.certificate, http.key = given.key;
     if (given.grpc >= 0) options.grpc_port = given.grpc;
+    options.grpc_threads = given.grpc_threads;
     if (given.metrics >= 0) options.metrics_port = given.metrics;
     options.grace = std::chrono::milliseconds(static_cast<int64_t>(given.grace_s * 1000));
     options.drain_limit = std::chrono::milliseconds(static_cast<int64_t>(given.drain_s * 1000));

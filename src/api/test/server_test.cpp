@@ -70,6 +70,12 @@ TEST_F(ServerTest, AnswersOfAMixAreThoseOfEachModelAlone) {
   obelisk::Server server({.workers = 2});
   for (const One& model : models) server.add(model.name, model.path);
   for (const One& model : models) server.wait(model.name);
+  for (const obelisk::ServedModel& model : server.models()) {
+    ASSERT_EQ(model.inputs.size(), 1u);
+    EXPECT_EQ(model.inputs[0].bytes, static_cast<size_t>(model.inputs[0].count) * sizeof(float));
+    EXPECT_EQ(model.inputs[0].count % 3, 0);
+    EXPECT_GT(model.inputs[0].count, 0);
+  }
   std::vector<std::thread> callers;
   std::atomic<int> same{0}, called{0};
   for (int caller = 0; caller < 3; ++caller)

@@ -61,8 +61,8 @@ struct HttpOptions {
   size_t most_body = size_t{256} << 20;
   size_t most_connections = 16384;
   std::chrono::milliseconds header_timeout{10'000}, idle_timeout{120'000}, body_timeout{60'000};
-  std::chrono::microseconds spin{20};  // that a thread looks for work before it sleeps
-  std::string certificate, key;        // files, PEM; empty: no TLS
+  std::chrono::microseconds spin{100};  // that a thread polls at most before it sleeps
+  std::string certificate, key;         // files, PEM; empty: no TLS
 };
 
 struct HttpCounts {

@@ -11,6 +11,7 @@
 #include <thread>
 #include <unordered_set>
 
+#include "serve/door/adaptive_spin.h"
 #include "serve/door/http.h"
 #include "serve/lanes.h"
 
@@ -491,15 +492,15 @@ class Server final : public HttpServer {
  private:
   void turn(Loop& loop) {
     const auto guard = asio::make_work_guard(loop.context);
-    const auto spin = shared_.options.spin;
-    auto last = Clock::now();
+    AdaptiveSpin spin(shared_.options.spin);
     while (!loop.context.stopped()) {
-      if (loop.context.poll_one() > 0) {
-        while (loop.context.poll_one() > 0) {
-        }
-        last = Clock::now();
-      } else if (Clock::now() - last >= spin) {
-        if (loop.context.run_one() > 0) last = Clock::now();
+      const auto idle = Clock::now();
+      const auto until = idle + spin.limit();
+      size_t did = 0;
+      while (did == 0 && Clock::now() < until) did = loop.context.poll_one();
+      if (did == 0) did = loop.context.run_one();
+      spin.waited(Clock::now() - idle);
+      while (loop.context.poll_one() > 0) {
       }
     }
   }

@@ -105,8 +105,10 @@ class EngineTest : public testing::Test {
     std::ofstream(folder / name, std::ios::binary) << bytes;
     return (folder / name).string();
   }
-  std::unique_ptr<Engine> engine(const std::string& policy = "vliw") const {
+  std::unique_ptr<Engine> engine(const std::string& policy = "vliw",
+                                 std::optional<std::chrono::microseconds> hand_over = {}) const {
     EngineOptions options;
+    options.hand_over = hand_over;
     options.workers = 3, options.policy = policy_named(policy).value();
     options.verify_seconds = 1, options.cache = (folder / "cache").string();
     return make_engine(std::move(options));
@@ -231,7 +233,7 @@ void wait_for_batches(Engine& engine, const Known& model, int batch) {
 class Policies : public EngineTest, public testing::WithParamInterface<const char*> {};
 
 TEST_P(Policies, AnyMixAnswersAsEachModelAlone) {
-  auto engine = this->engine(GetParam());
+  auto engine = this->engine(GetParam(), 0us);  // requests wait, so that some are joined
   std::vector<Known> models = {known("small", 16, 1), known("wide", 96, 2), known("other", 16, 3)};
   for (size_t m = 0; m < models.size(); ++m)
     engine->add(
@@ -295,6 +297,40 @@ TEST_P(Policies, AnyMixAnswersAsEachModelAlone) {
 INSTANTIATE_TEST_SUITE_P(Engine, Policies,
                          testing::Values("vliw", "fifo", "time", "streams", "edf", "batch"),
                          [](const auto& info) { return std::string(info.param); });
+
+TEST_F(EngineTest, AShortRunStaysWithTheThreadThatSubmits) {
+  std::vector<std::vector<std::byte>> bits;
+  for (const auto hand_over : {0us, std::chrono::microseconds(1h)}) {
+    auto engine = this->engine("vliw", hand_over);
+    engine->add({.name = "net",
+                 .path = write("net.onnx", network(16, 5, 1)),
+                 .batch_dimension = "batch",
+                 .max_batch = 4});
+    ASSERT_EQ(wait_for(*engine, "net"), ModelState::kReady) << engine->model("net")->reason;
+    const Known model = known("net", 16, 1);
+    Answers answers;
+    std::atomic<int> here = 0;
+    for (size_t row = 0; row < 8; ++row) {
+      std::atomic<bool> came = false;
+      const auto me = std::this_thread::get_id();
+      engine->submit(ask(model, {row}), [&, done = answers.next()](Answer answer) {
+        here += std::this_thread::get_id() == me;
+        done(std::move(answer));
+        came = true;
+      });
+      for (int k = 0; k < 6000 && !came; ++k) std::this_thread::sleep_for(10ms);
+      ASSERT_TRUE(came);
+    }
+    EXPECT_EQ(here > 0, hand_over > 0us) << here;
+    std::vector<std::byte> all;
+    for (const Answer& answer : answers.all()) {
+      ASSERT_EQ(answer.outcome, Outcome::kOk);
+      all.insert(all.end(), answer.outputs[0].bytes.begin(), answer.outputs[0].bytes.end());
+    }
+    bits.push_back(std::move(all));
+  }
+  EXPECT_EQ(bits[0], bits[1]);
+}
 
 TEST_F(EngineTest, ModelsComeAndGoWhileOthersAnswer) {
   auto engine = this->engine();
