@@ -5,6 +5,8 @@
  * pack's size, or of 16 bytes
  * - obk::still_pack<V>(p, i): the same of memory that nobody writes while the kernel runs
  * - obk::once_pack<V>(p, i): the same of more than caches hold, which the kernel reads once
+ * - obk::load_sums<V, planes>(p, other, i): of floats, the same, plus what lies `other` floats
+ *   further, plane after plane, if not 0
  * - obk::at(pack, v): element v as the type of arithmetic
  * - obk::unpack_anew(pack): what at() gave before is not kept for later, the pack alone stays in
  *   registers
@@ -42,6 +44,21 @@ static inline Pack<T, V> once_pack(const T* p, int64_t i) {
 template <int V, typename T>
 static inline void unpack_anew(Pack<T, V>&) {}
 #endif
+
+template <int V, int planes = 2>
+static inline Pack<float, V> load_sums(const float* p, int other, int i) {
+  Pack<float, V> sums = load_pack<V>(p, i);
+  for (int plane = 1; other != 0 && plane < planes; ++plane) {
+    const Pack<float, V> more = load_pack<V>(p + plane * other, i);
+    for (int v = 0; v < V; ++v) {
+      float a, b;
+      memcpy(&a, &sums.words[v], 4), memcpy(&b, &more.words[v], 4);
+      a += b;
+      memcpy(&sums.words[v], &a, 4);
+    }
+  }
+  return sums;
+}
 
 /* Element v's bits. */
 template <typename T, int V>
