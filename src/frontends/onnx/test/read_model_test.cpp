@@ -248,7 +248,7 @@ TEST(ReadTensor, SparseBecomesDense) {
   EXPECT_THAT(decode_sparse(sparse(floats("s", {1}, {5}), ints("", {7}), {1 << 20, 1 << 20}))
                   .error()
                   .text(),
-              HasSubstr("when made dense"));
+              HasSubstr("more than 68719476736 elements"));
 }
 
 }  // namespace
