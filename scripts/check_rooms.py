@@ -4,6 +4,7 @@
   looks right      a room includes only rooms to its left (above it in rooms.txt)
   side entrance    another room is entered by its door, room/room.h; base's small headers are doors
   foreign word     a word that rooms.txt keeps out of the room, in code or comment
+  fitted number    a number with a fraction in a room that chooses by costs; they have their home in machine/costs*.h
   too long         a line of more than 100 columns, as .clang-format has them; but rows of tables (*.def), and raw
                    strings, whose lines are another language's
 
@@ -17,6 +18,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 SUFFIXES = {".h", ".cpp", ".def", ".cuh", ".cu"}
 COLUMNS = 100
+# Rooms that choose by costs. What is smaller than EPSILON guards a comparison.
+CHOOSING, EPSILON = {"stitch", "schedule", "codegen"}, 1e-4
+FRACTION = re.compile(r"(?<![\w.])(\d+\.\d+(?:e[+-]?\d+)?|\d+e[+-]?\d+)f?\b")
 RAW = re.compile(r'R"([^()\\\s]{0,16})\(')
 # Rooms whose headers are each a door: nothing stands behind them that could be entered sideways.
 OPEN_ROOMS = {"base"}
@@ -51,6 +55,12 @@ def check_include(room, text, order, sideways):
     return None
 
 
+def fitted_numbers(text):
+    """Of a line of code: numbers that are neither whole nor an epsilon."""
+    code = re.sub(r'"(\\.|[^"\\])*"', '""', text).split("//")[0]
+    return [found for found in FRACTION.findall(code) if float(found) >= EPSILON and not float(found).is_integer()]
+
+
 def lines_without_raw_strings(text):
     """(number, line) of the lines that no raw string has a part of."""
     raw, at = set(), 0
@@ -75,6 +85,9 @@ def check_file(path, room, words, order):
         wrong = check_include(room, text, order, sideways=test)
         if wrong:
             yield f"{name}:{number}: {wrong}"
+        if room in CHOOSING and not test:
+            for number_found in fitted_numbers(text):
+                yield f"{name}:{number}: {number_found} is a fitted number; costs have their home in machine/costs*.h"
         for word in words if not test else []:
             if re.search(word, text, re.IGNORECASE):
                 yield f"{name}:{number}: '{word}' is not a word of {room}"

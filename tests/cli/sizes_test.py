@@ -59,6 +59,17 @@ def test_rooms_know_their_words(tmp_path, monkeypatch, text, wrong):
     assert wrong in said and bool(said) == bool(wrong), said
 
 
+@pytest.mark.parametrize("line, found", [
+    ("  if (share > 0.9 * longest) return;", ["0.9"]),
+    ("constexpr double kTask = 1.5e-3;", ["1.5e-3"]),
+    ("const double longest = paths.critical * (1 + 1e-9);  // 0.5 of it", []),
+    ('fmt::format("{:.1f} of 0.25", 1.0)', []),
+    ("for (int64_t v : {8, 4}) x1.y = 2e3;", []),
+])
+def test_fitted_numbers_are_seen(line, found):
+    assert check_rooms.fitted_numbers(line) == found
+
+
 def test_a_listing_is_no_verdict():
     done = subprocess.run([sys.executable, ROOT / "scripts" / "sizes.py", "--longest", "3"], capture_output=True, text=True)
     assert done.returncode == 0 and len(done.stdout.split("longest files\n")[1].splitlines()) == 3 + 2 + 3
