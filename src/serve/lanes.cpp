@@ -8,13 +8,14 @@ Lanes::Lanes(int count, std::chrono::microseconds spin) : spin_(spin) {
   for (int k = 0; k < count; ++k) threads_.emplace_back([this] { loop(); });
 }
 
-Lanes::~Lanes() {
+void Lanes::stop() {
   {
     std::lock_guard lock(mutex_);
     ends_ = true;
   }
   changed_.notify_all();
-  for (std::thread& thread : threads_) thread.join();
+  for (std::thread& thread : threads_)
+    if (thread.joinable()) thread.join();
 }
 
 void Lanes::run(std::function<void()> work) {

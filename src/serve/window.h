@@ -1,7 +1,7 @@
 /// serve/window.h — what the scheduler sees: requests that wait, programs that run, what every
 /// tenant has had.
 ///
-/// Plain data with a few verbs. It knows no threads and no clock: whoever owns it says what
+/// Plain data with a few verbs. It knows no threads and no clock: its owner says what
 /// happened and when. The same calls in the same order leave the same window.
 #pragma once
 

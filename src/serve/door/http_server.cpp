@@ -12,8 +12,8 @@
 #include <unordered_set>
 
 #include "serve/door/adaptive_spin.h"
-#include "serve/door/aside.h"
 #include "serve/door/http.h"
+#include "serve/lanes.h"
 
 namespace obelisk::serve::door {
 namespace {
@@ -50,7 +50,7 @@ struct Shared {
   std::atomic<uint64_t> accepted{0}, requests{0};
   std::atomic<int64_t> open{0}, busy{0};
   std::atomic<bool> draining{false}, stopping{false};
-  Aside aside;  // for bodies that are inflated
+  Lanes aside{1};  // inflates bodies
 };
 
 template <typename Stream>
@@ -305,7 +305,7 @@ class Session final : public SessionBase, public std::enable_shared_from_this<Se
         return turn->reply(
             fault_reply({Cause::kMediaType, "bodies come as they are, or as gzip or deflate"}));
       // It may become much longer, which takes its time.
-      return shared_.aside.post([turn, most = shared_.options.most_body] {
+      return shared_.aside.run([turn, most = shared_.options.most_body] {
         HttpRequest& short_one = turn->request;
         auto text = inflated(short_one.received->body.bytes(), most, 0);
         if (!text.ok()) return turn->reply(fault_reply(text.fault()));

@@ -11,12 +11,12 @@
 #include <set>
 #include <thread>
 
-#include "serve/door/aside.h"
 #include "serve/door/infer.h"
 #include "serve/door/ledger.h"
 #include "serve/door/log.h"
 #include "serve/door/shared_memory.h"
 #include "serve/engine.h"
+#include "serve/lanes.h"
 
 namespace obelisk::serve::door {
 
@@ -50,7 +50,8 @@ class Service {
   SharedMemory memory;
   Ledger ledger;
   Log& log;
-  Aside aside;
+  /// What takes milliseconds (long JSON) runs here and holds up no connection.
+  Lanes aside{1};
   const Clock::time_point started = Clock::now();
 
   /// Adds every model of the repository; ready when none of them loads any more, and one answers
