@@ -444,19 +444,23 @@ void LocalEngine::run(Launch& launch) {
 }
 
 /// Runs beside others tell how much longer they take than alone; runs on all slots, what they take
-/// while the machine does other things too.
+/// while the machine does other things too. A run that is quicker than alone tells that the machine
+/// was busy when that was measured.
 void LocalEngine::learn(const Launch& launch, Time took) {
   constexpr int kNew = 8;  // one part in so many is new
   const int number = launch.model->number;
-  const bool whole = launch.variant->width() == slots_;
-  if (number < 0 || launch.start.rows > launch.variant->batch() ||
-      (!whole && (launch.partners.empty() || launch.start.slots == slots_)))
-    return;
+  if (number < 0 || launch.start.rows > launch.variant->batch()) return;
   ModelTimes& times = times_.models[static_cast<size_t>(number)];
   VariantTime& time = times.variants[static_cast<size_t>(launch.start.variant)];
-  const Time most = (whole ? std::max(time.alone, time.beside) : time.alone) * 4;
-  time.beside = std::max(time.beside + (std::min(took, most) - time.beside) / kNew, time.alone);
-  if (recorder_) recorder_->times(number, times);
+  const VariantTime before = time;
+  if (took < time.alone) time.alone -= (time.alone - took) / kNew;
+  const bool whole = launch.variant->width() == slots_;
+  if (whole || (!launch.partners.empty() && launch.start.slots != slots_)) {
+    const Time most = (whole ? std::max(time.alone, time.beside) : time.alone) * 4;
+    time.beside = std::max(time.beside + (std::min(took, most) - time.beside) / kNew, time.alone);
+  }
+  if (recorder_ && (time.alone != before.alone || time.beside != before.beside))
+    recorder_->times(number, times);
 }
 
 /// Each of a launch's requests by itself, after a run of all has failed: only who is to blame
@@ -902,15 +906,16 @@ Status LocalEngine::serve_variants(std::unique_lock<std::mutex>& lock, Served& m
   return ok_status();
 }
 
-/// What runs beside others took goes to those that come after this process.
+/// What runs took goes to those that come after this process.
 void LocalEngine::keep_times(const Served& model) {
   if (!store_.open() || model.number < 0) return;
   const ModelTimes& times = times_.models[static_cast<size_t>(model.number)];
   for (size_t v = 0; v < model.variants.size(); ++v) {
     const VariantTime& time = times.variants[v];
-    if (time.beside == time.alone || time.width == slots_) continue;
+    // What runs on all slots took of late says how busy the machine was, and nothing of the
+    // program.
     store_.keep(model.variants[v]->key(), model.config.name, time.batch, time.width,
-                {time.alone, time.beside});
+                {time.alone, time.width == slots_ ? time.alone : time.beside});
   }
 }
 

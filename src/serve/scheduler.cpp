@@ -565,8 +565,11 @@ Admission admit(const Window& window, const Times& times, Time now, const Policy
   const Time delay(static_cast<int64_t>(ahead / window.slots() / window.machines()));
   const Time end = earliest_end(window, model, now, policy, job.rows) + delay + model.away;
   if (full) return {false, Why::kQueueFull, std::max(end - now, Time(1'000'000))};
-  if (end <= job.deadline) return {};
-  return {false, Why::kLoad, end - job.deadline};
+  // What it waits for is known less well than how long it runs itself.
+  const Time waits = std::max(end - now - quick, Time(0));
+  const Time late = end + scaled(waits, window.caution(job.model) - 1) - job.deadline;
+  if (late <= Time(0)) return {};
+  return {false, Why::kLoad, late};
 }
 
 }  // namespace obelisk::serve
