@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "codegen/body_emitter.h"
+#include "codegen/expressions.h"
 #include "codegen/row_statistics.h"
 #include "codegen/scalars.h"
 #include "codegen/tile.h"
@@ -27,14 +28,7 @@ BodyEmitter::BodyEmitter(const graph::Graph& graph, const stitch::Group& group,
           : static_cast<size_t>(nest_.rows) < nest_.dims.size()
               ? static_cast<int>(nest_.dims.size()) - 1
               : -1;
-  for (size_t d = 0; d < nest_.dims.size(); ++d)
-    for (int coord : nest_.dims[d].coords) dim_of_[coord] = static_cast<int>(d);
-  for (const Access& access : nest_.accesses) {
-    if (access.load != kNoExpr)
-      load_access_[access.load] = &access;
-    else if (access.step >= 0)
-      store_access_[access.step] = &access;
-  }
+  index_nest(nest_, dim_of_, load_access_, store_access_);
 }
 
 EmittedBody BodyEmitter::run() {

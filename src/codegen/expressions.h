@@ -1,6 +1,6 @@
-/// codegen/expressions.h — what an expression depends on: the walk that rows in lanes and rows in
-/// vectors share. What each makes of a leaf is theirs (lane_expressions.cpp,
-/// vectors/dependence.cpp).
+/// codegen/expressions.h — what rows in lanes and rows in vectors share: a nest by its names, and
+/// the walk that finds what an expression depends on. What each makes of a leaf is theirs
+/// (lane_expressions.cpp, vectors/dependence.cpp).
 #pragma once
 
 #include <map>
@@ -8,6 +8,21 @@
 #include "schedule/schedule.h"
 
 namespace obelisk::codegen {
+
+/// The folded dimension of each coordinate of the body's domain, and how each load and each store
+/// step of a nest reaches its operand.
+inline void index_nest(const schedule::Nest& nest, std::map<int, int>& dim_of,
+                       std::map<ops::ExprId, const schedule::Access*>& loads,
+                       std::map<int, const schedule::Access*>& stores) {
+  for (size_t d = 0; d < nest.dims.size(); ++d)
+    for (const int coord : nest.dims[d].coords) dim_of[coord] = static_cast<int>(d);
+  for (const schedule::Access& access : nest.accesses) {
+    if (access.load != ops::kNoExpr)
+      loads[access.load] = &access;
+    else if (access.step >= 0)
+      stores[access.step] = &access;
+  }
+}
 
 /// Joins over all that `id` is made of. `known` holds what has been found before. Of `rules`:
 ///

@@ -2,6 +2,7 @@
 // a row.
 #include <algorithm>
 
+#include "codegen/expressions.h"
 #include "codegen/vectors/emitter.h"
 
 namespace obelisk::codegen {
@@ -18,14 +19,7 @@ bool VectorEmitter::plan() {
     return false;
   for (graph::ValueId v : body_.operands)
     if (bits(job_.graph.type(v).dtype) < 8) return false;
-  for (size_t d = 0; d < dims; ++d)
-    for (int coord : nest_.dims[d].coords) dim_of_[coord] = static_cast<int>(d);
-  for (const Access& access : nest_.accesses) {
-    if (access.load != kNoExpr)
-      load_access_[access.load] = &access;
-    else if (access.step >= 0)
-      store_access_[access.step] = &access;
-  }
+  index_nest(nest_, dim_of_, load_access_, store_access_);
   flat_ = !across_;
   for (const Step& step : body_.steps)
     if (step.kind != StepKind::kStore) flat_ = false;
