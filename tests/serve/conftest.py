@@ -83,11 +83,21 @@ def wait_until(true, seconds=60):
 class Server:
     """The program, serving a folder on ports that were free."""
 
-    def __init__(self, models, environment, *flags, ready=True):
+    def __init__(self, models, environment, *flags, ready=True, ends_with_us=False):
+        """ends_with_us: it is killed when the thread that started it ends, however that ends."""
+        first = ["setpriv", "--pdeathsig", "KILL"] if ends_with_us else []
         self.log_path = models.parent / f"{models.name}-{time.monotonic_ns()}.log"
         self.process = subprocess.Popen(
-            [str(PROGRAM), "serve", str(models), "--http", "0", "--grpc", "0", "--metrics", "0", "--log-file", str(self.log_path), *map(str, flags)],
+            [*first, str(PROGRAM), "serve", str(models), "--http", "0", "--grpc", "0", "--metrics", "0", "--log-file", str(self.log_path), *map(str, flags)],
             env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        try:
+            self.settle(ready)
+        except BaseException:
+            self.process.kill()
+            self.process.wait()
+            raise
+
+    def settle(self, ready):
         listening = self.wait_for_line(lambda line: line.get("state") == "listening")
         self.http, self.grpc, self.metrics = (f"127.0.0.1:{listening[key]}" for key in ("http", "grpc", "metrics"))
         self.port = listening["http"]
