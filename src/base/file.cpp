@@ -72,7 +72,7 @@ bool take_place([[maybe_unused]] const std::string& of, [[maybe_unused]] const s
   return false;
 }
 
-std::atomic<bool> copies{false};
+std::atomic<int> copies{0};  // who asked for them and has not taken it back
 
 Error changed(const std::string& path) {
   return Error{.code = Code::kUsage,
@@ -113,7 +113,7 @@ Result<std::shared_ptr<const MappedFile>> MappedFile::open(const std::string& pa
   out->path_ = path;
   out->size_ = static_cast<size_t>(status.st_size);
   if (out->size_ > 0) {
-    const bool copy = copies;
+    const bool copy = copies > 0;
     void* data = copy ? ::mmap(nullptr, out->size_, PROT_READ | PROT_WRITE,
                                MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)
                       : ::mmap(nullptr, out->size_, PROT_READ, MAP_PRIVATE, file.number, 0);
@@ -136,7 +136,7 @@ Result<std::shared_ptr<const MappedFile>> MappedFile::open(const std::string& pa
   return std::shared_ptr<const MappedFile>(std::move(out));
 }
 
-void MappedFile::open_copies(bool yes) { copies = yes; }
+void MappedFile::open_copies(bool yes) { copies += yes ? 1 : -1; }
 
 MappedFile::~MappedFile() {
   if (data_ != nullptr) ::munmap(const_cast<std::byte*>(data_), size_);

@@ -1,6 +1,9 @@
 /// serve/door/aside.h — a thread beside those that serve connections: what takes milliseconds (long
-/// JSON) holds up nobody there.
+/// JSON, files of models) holds up nobody there.
 #pragma once
+
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include <condition_variable>
 #include <deque>
@@ -12,7 +15,12 @@ namespace obelisk::serve::door {
 
 class Aside {
  public:
-  Aside() : thread_([this] { run(); }) {}
+  /// `niceness`: 19 stands behind everything else.
+  explicit Aside(int niceness = 0)
+      : thread_([this, niceness] {
+          if (niceness != 0) setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), niceness);
+          run();
+        }) {}
   ~Aside() { stop(); }
 
   void post(std::function<void()> work) {

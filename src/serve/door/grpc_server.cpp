@@ -20,7 +20,8 @@ grpc::Status status_of(const Fault& fault) {
 }
 
 /// A message in one block, with its first tensor on a boundary.
-Maybe<std::shared_ptr<Received>> received_from(const grpc::ByteBuffer& buffer) {
+Maybe<std::shared_ptr<Received>> received_from(const grpc::ByteBuffer& buffer,
+                                               const std::shared_ptr<BodyMemory>& bodies) {
   std::vector<grpc::Slice> slices;
   if (!buffer.Dump(&slices).ok()) return bad_request("the message cannot be read");
   const size_t offset = slices.empty()
@@ -28,6 +29,8 @@ Maybe<std::shared_ptr<Received>> received_from(const grpc::ByteBuffer& buffer) {
                             : first_tensor_offset({reinterpret_cast<const char*>(slices[0].begin()),
                                                    slices[0].size()});
   auto received = std::make_shared<Received>();
+  if (!received->share.hold(bodies, buffer.Length()))
+    return no_room(buffer.Length(), bodies->limit());
   received->body = Block(buffer.Length(), offset);
   size_t at = 0;
   for (const grpc::Slice& slice : slices) {
@@ -84,9 +87,10 @@ class Caller {
 
   /// `done` gets the call (null where there is none) and its answer or fault, once.
   template <typename Done>
-  RequestKey infer(const grpc::ByteBuffer& message, bool stream, Done done) {
+  RequestKey infer(grpc::ByteBuffer& message, bool stream, Done done) {
     const auto arrival = Clock::now();
-    auto received = received_from(message);
+    auto received = received_from(message, service_.bodies);
+    message.Clear();
     if (!received.ok()) return done(nullptr, nullptr, &received.fault()), 0;
     auto parsed = read_infer(*received, service_.memory);
     if (!parsed.ok()) return done(nullptr, nullptr, &parsed.fault()), 0;
@@ -388,7 +392,7 @@ class Server final : public GrpcServer {
   explicit Server(Service& service) : methods_(service) {}
   ~Server() override { stop(std::chrono::milliseconds(0)); }
 
-  Status listen(const GrpcOptions& options) {
+  Status listen(const GrpcOptions& options, const BodyMemory& bodies) {
     grpc::EnableDefaultHealthCheckService(true);
     grpc::ServerBuilder builder;
     std::shared_ptr<grpc::ServerCredentials> credentials = grpc::InsecureServerCredentials();
@@ -406,6 +410,10 @@ class Server final : public GrpcServer {
     builder.SetMaxReceiveMessageSize(
         static_cast<int>(std::min<size_t>(options.most_message, INT32_MAX)));
     builder.SetMaxSendMessageSize(-1);
+    // What is arriving: the library slows its senders down, and cancels calls beyond that.
+    grpc::ResourceQuota quota("requests");
+    quota.Resize(std::max<size_t>(bodies.limit(), 64 << 20));
+    builder.SetResourceQuota(quota);
     builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
     builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, 7'200'000);
     builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 20'000);
@@ -442,7 +450,7 @@ class Server final : public GrpcServer {
 
 Result<std::unique_ptr<GrpcServer>> GrpcServer::start(GrpcOptions options, Service& service) {
   auto server = std::make_unique<Server>(service);
-  TRY_STATUS(server->listen(options));
+  TRY_STATUS(server->listen(options, *service.bodies));
   return std::unique_ptr<GrpcServer>(std::move(server));
 }
 
