@@ -82,8 +82,10 @@ Error changed(const std::string& path) {
 }
 
 Status read_all(int file, const std::string& path, char* to, size_t bytes) {
+  // A call that copies much keeps its core for as long as that takes, whoever else waits for it.
+  constexpr size_t kPiece = 256 << 10;
   while (bytes > 0) {
-    const ssize_t got = ::read(file, to, std::min(bytes, size_t{1} << 30));
+    const ssize_t got = ::read(file, to, std::min(bytes, kPiece));
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) return file_error("read", path, errno);
     if (got == 0) return changed(path);

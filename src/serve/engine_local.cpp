@@ -1,5 +1,6 @@
 #include "serve/engine_local.h"
 
+#include <malloc.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -64,8 +65,9 @@ struct Served {
   ModelConfig config;
   ModelState state = ModelState::kLoading;
   std::string reason;
-  std::unique_ptr<const Programs> programs;
+  std::unique_ptr<Programs> programs;
   std::vector<std::shared_ptr<Variant>> variants;  // as in Times
+  size_t to_compile = 0;                           // other batches and widths; the loading thread's
   std::vector<PortInfo> inputs, outputs;
   int64_t workspace_bytes = 0, weight_bytes = 0;
   Resident::State weights = Resident::State::kHere;
@@ -753,13 +755,14 @@ void LocalEngine::leave(const std::shared_ptr<Served>& model) {
   if (std::exchange(model->leaving, true)) return;
   struct Gone {
     std::vector<std::shared_ptr<Variant>> variants;
-    std::unique_ptr<const Programs> programs;
+    std::unique_ptr<Programs> programs;
   };
   keep_times(*model);
   const auto gone = std::make_shared<Gone>(
       Gone{std::exchange(model->variants, {}), std::exchange(model->programs, nullptr)});
   mover_.run([this, model, gone] {
     gone->variants.clear(), gone->programs.reset();
+    malloc_trim(0);  // what was freed in between stays with the process else
     act([&](auto&) { retire(*model); });
   });
 }
@@ -943,6 +946,8 @@ void LocalEngine::load(const std::shared_ptr<Served>& model) {
   while (!made.ok() && made.error().code == Code::kMemory && make_room(*model))
     made = caught(first);
   if (!made.ok()) return fail(*model, made.error());
+  model->to_compile = (*opened)->batches().size() * widths.size() - 1;
+  if (model->to_compile == 0) (*opened)->close();
   Status fits = ok_status();
   act([&](std::unique_lock<std::mutex>& lock) {
     if (model->gone) return;
@@ -990,6 +995,7 @@ void LocalEngine::load_more(const std::shared_ptr<Served>& model, int batch, int
         behind_requests([&] { return model->programs->compile(batch, width, interrupted); }));
     return time_variants(std::move(program), model->config.name);
   });
+  if (--model->to_compile == 0) model->programs->close();
   act([&](std::unique_lock<std::mutex>& lock) {
     Status served = ok_status();
     if (!model->gone)

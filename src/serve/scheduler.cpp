@@ -178,8 +178,8 @@ class Deciding {
     }
   }
 
-  /// The rest of the flows' heads that fit into the batch and are not due before `end`, most urgent
-  /// first.
+  /// The rest of the flows' heads that fit into the batch and whose deadline is not before `end`,
+  /// most urgent first.
   void join(Start& start, int batch, Time end) {
     while (start.rows < batch) {
       int chosen = -1;
@@ -187,7 +187,7 @@ class Deciding {
         if (window_.flows()[f].model != start.model || !waits(f) ||
             start.rows + head(f).rows > batch)
           continue;
-        if (due(f) < end) continue;
+        if (head(f).deadline < end) continue;
         if (chosen < 0 || due(f) < due(static_cast<size_t>(chosen))) chosen = static_cast<int>(f);
       }
       if (chosen < 0) return;

@@ -251,8 +251,8 @@ std::function<int()> add_serve(CLI::App& verb, Flags& flags) {
     }
     // Requests of some hundred kilobytes would give their pages back each time, and fault them in
     // again.
-    mallopt(M_MMAP_THRESHOLD, 64 << 20);
-    mallopt(M_TRIM_THRESHOLD, 256 << 20);
+    mallopt(M_MMAP_THRESHOLD, 4 << 20);
+    mallopt(M_TRIM_THRESHOLD, 64 << 20);
     // Threads that are started from here on leave these signals to this one.
     sigset_t ends;
     sigemptyset(&ends);

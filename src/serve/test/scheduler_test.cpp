@@ -476,6 +476,11 @@ TEST(Scheduler, EqualWeightsAreOneBatchWithinDeadlines) {
   const Decisions four = decide_for({batches}, jobs, Policy(), 4);
   ASSERT_EQ(four.starts.size(), 1u);
   EXPECT_EQ(four.starts[0].jobs.size(), 4u);
+  for (Job& job : jobs) job.deadline = kNever, job.arrival = -Time(1s);
+  const Decisions old = decide_for({batches}, jobs, Policy(), 4);
+  ASSERT_EQ(old.starts.size(), 1u);
+  EXPECT_EQ(old.starts[0].jobs.size(), 4u) << "who waits for long is joined as well";
+  for (Job& job : jobs) job.deadline = Time(1ms), job.arrival = Time(0);
   jobs[3].deadline = 140us;  // a batch of four would be late for it
   const Decisions two = decide_for({batches}, jobs, Policy(), 4);
   ASSERT_EQ(two.starts.size(), 1u);
