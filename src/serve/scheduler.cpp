@@ -528,7 +528,8 @@ Time earliest_end(const Window& window, const ModelTimes& model, Time now, const
     ends.assign(1, {now, window.free(machine)});
     for (const Running& run : window.running())
       if (run.machine == machine)
-        ends.emplace_back(std::max(run.started + run.predicted, now), run.slots);
+        ends.emplace_back(std::max(run.started + scaled(run.predicted, policy.margin), now),
+                          run.slots);
     std::sort(ends.begin() + 1, ends.end());
     int free = 0;
     for (const auto& [at, slots] : ends) {

@@ -28,6 +28,13 @@ void after_others([[maybe_unused]] void* call) {
   __tsan_acquire(call);
 #endif
 }
+/// Starts something of a call, which others go on with: it may be gone when this returns.
+template <typename Start>
+void handing_over(void* call, const Start& start) {
+  before_others(call);
+  start();
+  before_others(call);  // what the library read of it on the way; an address, nothing is touched
+}
 struct Callback {
   explicit Callback(void* call) : call(call) { after_others(call); }
   ~Callback() { before_others(call); }
@@ -144,8 +151,7 @@ class Single final : public grpc::ServerGenericBidiReactor {
       : service_(service),
         caller_(service, context, std::move(tenant)),
         method_(std::move(method)) {
-    before_others(this);
-    StartRead(&request_);
+    handing_over(this, [&] { StartRead(&request_); });
   }
 
   void OnReadDone(bool ok) override {
@@ -188,8 +194,7 @@ class Single final : public grpc::ServerGenericBidiReactor {
 
   void end(const grpc::Status& status) {
     if (finished_.exchange(true)) return;
-    before_others(this);
-    Finish(status);
+    handing_over(this, [&] { Finish(status); });
   }
   void send(const std::string& text) {
     response_ = buffer_from(text);
@@ -197,8 +202,8 @@ class Single final : public grpc::ServerGenericBidiReactor {
   }
   void finish_with_response() {
     if (finished_.exchange(true)) return;
-    before_others(this);
-    StartWriteAndFinish(&response_, grpc::WriteOptions(), grpc::Status::OK);
+    handing_over(this,
+                 [&] { StartWriteAndFinish(&response_, grpc::WriteOptions(), grpc::Status::OK); });
   }
   void settle(const Checked& wrong) {
     if (wrong)
@@ -365,22 +370,19 @@ class Stream final : public grpc::ServerGenericBidiReactor {
     finish_if_over();
   }
   void read() {
-    before_others(this);
-    StartRead(&request_);
+    handing_over(this, [&] { StartRead(&request_); });
   }
   void write_next() {
     if (writing_ || waiting_.empty() || finished_) return;
     writing_ = true;
     response_ = std::move(waiting_.front());
     waiting_.pop_front();
-    before_others(this);
-    StartWrite(&response_);
+    handing_over(this, [&] { StartWrite(&response_); });
   }
   void finish_if_over() {
     if (finished_ || !ended_ || writing_ || !waiting_.empty() || !keys_.empty()) return;
     finished_ = true;
-    before_others(this);
-    Finish(grpc::Status::OK);
+    handing_over(this, [&] { Finish(grpc::Status::OK); });
   }
 
   Service& service_;
@@ -404,8 +406,7 @@ class Stream final : public grpc::ServerGenericBidiReactor {
 class Refused final : public grpc::ServerGenericBidiReactor {
  public:
   explicit Refused(const grpc::Status& status) {
-    before_others(this);
-    Finish(status);
+    handing_over(this, [&] { Finish(status); });
   }
   void OnDone() override {
     after_others(this);

@@ -540,6 +540,15 @@ TEST(Scheduler, RefusesAtOnceWhatCannotBeMet) {
   EXPECT_EQ(*refused.retry_after, Time(50us)) << "its answer would come at 700 us";
   EXPECT_TRUE(ask(0ns, 550us).taken) << "it goes before the others";
   EXPECT_EQ(ask(0ns, kNever, 6).why, Why::kQueueFull);
+  Window busy(1, 4);
+  busy.add_tenant(1);
+  busy.arrive({.key = 1}, policy);
+  busy.apply(decide(busy, times, 0ns, policy), policy, 0ns);
+  const auto behind = [&](Time deadline) {
+    return admit(busy, times, 10us, policy, {.key = 2, .arrival = 10us, .deadline = deadline}, 8);
+  };
+  EXPECT_EQ(behind(205us).why, Why::kLoad) << "what runs may take a tenth longer";
+  EXPECT_TRUE(behind(211us).taken);
 }
 
 TEST(Scheduler, ManyTenantsAtOnceGoAsTheyMight) {
