@@ -47,7 +47,7 @@ for build in "${builds[@]}"; do
     step "$build: $name" "$bin/${name}_test" --gtest_filter="-${without[$build]}"
   done
   if [ "$build" = thread ]; then
-    step "$build: the server" env OBELISK="$ROOT/$bin/obelisk" python3 -m pytest -q -p no:cacheprovider tests/serve --ignore tests/serve/judges -k "not thousand and not memory_stays and not full_disk"
+    step "$build: the server" env OBELISK_PATIENCE=5 OBELISK="$ROOT/$bin/obelisk" python3 -m pytest -q -p no:cacheprovider tests/serve --ignore tests/serve/judges -k "not thousand and not memory_stays and not full_disk"
   fi
   step "$build: random graphs" env OBELISK_JITTER=1 OBELISK_GRAPHS=30 \
     "$bin/runtime_test" --gtest_filter='RandomGraphs*'

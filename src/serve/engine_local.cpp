@@ -870,6 +870,13 @@ Status LocalEngine::serve_variants(std::unique_lock<std::mutex>& lock, Served& m
   }
   const int64_t weights = programs.device_weights().bytes(),
                 more = workspace + weights - model.weight_bytes;
+  if (const int64_t limit = model.config.memory_limit,
+      all = model.workspace_bytes + workspace + weights;
+      limit > 0 && all > limit)
+    return refusal(Code::kMemory,
+                   fmt::format("it takes {}, its own limit is {}", to_string(Bytes{all}),
+                               to_string(Bytes{limit})),
+                   "smaller batches, or a higher limit");
   // Weights of others make room, where they may.
   while (memory_limit_ > 0) {
     if (stop_loading_ || model.gone)

@@ -73,8 +73,11 @@ def save_slow(folder, toml=""):
                 {"w": random(size, size) / 36}, toml)
 
 
+PATIENCE = float(os.environ.get("OBELISK_PATIENCE", 1))  # more for a program that a sanitizer slows down
+
+
 def wait_until(true, seconds=60):
-    until = time.monotonic() + seconds
+    until = time.monotonic() + seconds * PATIENCE
     while not true():
         assert time.monotonic() < until, "it did not happen"
         time.sleep(0.02)
@@ -110,7 +113,7 @@ class Server:
         return [json.loads(line) for line in self.log_path.read_text().splitlines(keepends=True) if line.endswith("\n")]
 
     def wait_for_line(self, wanted, seconds=90):
-        until = time.monotonic() + seconds
+        until = time.monotonic() + seconds * PATIENCE
         while time.monotonic() < until:
             for line in self.lines():
                 if wanted(line):

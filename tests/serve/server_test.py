@@ -28,7 +28,7 @@ def check(folder, environment):
 # ---- what it is given ----
 
 def test_settings(tmp_path, environment):
-    toml = 'deadline_ms = 12.5\npriority = 2\nweight = 3.0\nbatch = 4\nqueue_limit = 9\nprecision = "fp32"\n'
+    toml = 'deadline_ms = 12.5\npriority = 2\nweight = 3.0\nbatch = 4\nqueue_limit = 9\nprecision = "fp32"\nmemory_mib = 100\n'
     save_mlp(tmp_path / "a", toml)
     save_mlp(tmp_path / "b", "[dimensions]\nrows = 3\n")
     code, models = check(tmp_path, environment)
@@ -40,7 +40,7 @@ def test_settings(tmp_path, environment):
 
 @pytest.mark.parametrize("toml, words", [
     ("deadline_ms = 'soon'", ["model.toml:1", "deadline_ms"]), ("\n\nwaeight = 3", ["model.toml:3", "waeight", "weight"]), ("= 3", ["model.toml:1"]),
-    ("[dimensions]\nrows = 'x'", ["rows"]), ("[dimensions]\nlines = 3", ["lines", "rows"]), ("batch = 0", ["batch"]), ("queue_limit = -1", ["queue_limit"]),
+    ("[dimensions]\nrows = 'x'", ["rows"]), ("[dimensions]\nlines = 3", ["lines", "rows"]), ("batch = 0", ["batch"]), ("queue_limit = -1", ["queue_limit"]), ("memory_mib = 'much'", ["memory_mib"]),
     ("file = '../m.onnx'", ["file"]), ("file = 'gone.onnx'", ["gone.onnx"]), ("precision = 'fp7'", ["precision"]), ("dimensions = 3", ["dimensions"]),
     ("a = [" * 500, ["model.toml:1"]), ("[" * 500, ["model.toml"]), ("batch = 4\n[[[a", ["model.toml"]), ("deadline_ms = 1e400", ["model.toml:1"]), ("\x00", ["model.toml:1"]), ("priority = 9223372036854775808", ["model.toml:1"]),
     ("x" * (2 << 20), ["mebibyte"]),

@@ -50,6 +50,7 @@ std::optional<T> number_in(const toml::node& node, T low, T high) {
 
 constexpr const char* kKeys =
     "file, target, precision, batch, batch_dimension, deadline_ms, priority, weight, queue_limit, "
+    "memory_mib, "
     "[dimensions]";
 
 constexpr const char* kTenantKeys =
@@ -128,6 +129,10 @@ Status read_settings(const std::string& file, ModelConfig& config,
       const auto given = number_in<int64_t>(value, 1, 1 << 24);
       if (!given) return expected("a number from 1 on");
       config.queue_limit = static_cast<int>(*given);
+    } else if (name == "memory_mib") {
+      const auto given = number_in<double>(value, 0.001, 1e9);
+      if (!given) return expected("a number of mebibytes");
+      config.memory_limit = static_cast<int64_t>(*given * (1 << 20));
     } else if (name == "dimensions") {
       const toml::table* table = value.as_table();
       if (!table) return expected("a table of numbers: [dimensions] sequence = 128");

@@ -150,7 +150,7 @@ void write_config(FrameWriter& to, const ModelConfig& config) {
       .text(config.precision)
       .text(config.granularity);
   write_optional(to, config.deadline);
-  to.put(config.priority).put(config.weight).put(config.queue_limit);
+  to.put(config.priority).put(config.weight).put(config.queue_limit).put(config.memory_limit);
 }
 ModelConfig read_config(FrameReader& from) {
   ModelConfig config;
@@ -164,7 +164,7 @@ ModelConfig read_config(FrameReader& from) {
   config.target = from.text(), config.precision = from.text(), config.granularity = from.text();
   config.deadline = read_optional<std::chrono::nanoseconds>(from);
   config.priority = from.get<int>(), config.weight = from.get<double>(),
-  config.queue_limit = from.get<int>();
+  config.queue_limit = from.get<int>(), config.memory_limit = from.get<int64_t>();
   return config;
 }
 

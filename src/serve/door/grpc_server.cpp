@@ -268,6 +268,8 @@ class Single final : public grpc::ServerGenericBidiReactor {
     }
     if (method_ == "CudaSharedMemoryStatus" || method_ == "CudaSharedMemoryUnregister")
       return send("");
+    if (method_ == "CudaSharedMemoryRegister")
+      return end({grpc::StatusCode::UNIMPLEMENTED, "CUDA shared memory is not served"});
     if (method_ == "LogSettings") {
       auto settings = read_log_settings(text, service_.log.settings());
       if (!settings.ok()) return end(status_of(settings.fault()));
