@@ -43,7 +43,15 @@ struct Reply::State {
   serve::RequestKey key = 0;
 };
 
+/// Files of models may be cut while they load and are served.
+struct Copies {
+  Copies() { MappedFile::open_copies(); }
+  ~Copies() { MappedFile::open_copies(false); }
+  Copies(const Copies&) = delete;
+};
+
 struct Server::State {
+  Copies copies;  // as long as the engine reads
   std::shared_ptr<serve::Engine> engine;
 };
 
@@ -129,7 +137,8 @@ Server::Server(const ServerOptions& options) {
     wanted.compiler = options.compiler, wanted.cache = options.cache;
     wanted.memory_limit = options.memory_limit, wanted.record = options.record;
     wanted.policy = value_or_raise(serve::policy_named(options.policy));
-    state_ = std::make_unique<State>(State{serve::make_engine(std::move(wanted))});
+    state_ = std::make_unique<State>();
+    state_->engine = serve::make_engine(std::move(wanted));
   });
 }
 Server::Server(Server&&) noexcept = default;

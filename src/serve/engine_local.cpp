@@ -1,5 +1,6 @@
 #include "serve/engine_local.h"
 
+#include <malloc.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -64,13 +65,15 @@ struct Served {
   ModelConfig config;
   ModelState state = ModelState::kLoading;
   std::string reason;
-  std::unique_ptr<const Programs> programs;
+  std::unique_ptr<Programs> programs;
   std::vector<std::shared_ptr<Variant>> variants;  // as in Times
+  size_t to_compile = 0;                           // other batches and widths; the loading thread's
   std::vector<PortInfo> inputs, outputs;
   int64_t workspace_bytes = 0, weight_bytes = 0;
   Resident::State weights = Resident::State::kHere;
   bool stopped = false;    // its weights leave when its runs have ended
   bool fresh = false;      // nothing of it ran since its weights came
+  bool leaving = false;    // its programs are being freed
   int measuring = 0;       // programs that are being compiled and measured
   Time last{0}, since{0};  // when the last request came; who waits for its weights first
   Time not_before{0};      // when its weights are tried to be brought back again
@@ -159,6 +162,7 @@ class LocalEngine : public Engine {
                               int& rows) const;
   int tenant(const std::string& name, double weight);
   int free_number();
+  void leave(const std::shared_ptr<Served>& model);
   void retire(Served& model);
   ModelInfo info(const Served& model) const;
 
@@ -241,7 +245,7 @@ LocalEngine::~LocalEngine() {
   std::unique_lock lock(mutex_);
   idle_.wait(lock, [this] {
     const auto moves = [](const std::shared_ptr<Served>& model) {
-      return model && (model->weights == Resident::State::kLeaving ||
+      return model && (model->leaving || model->weights == Resident::State::kLeaving ||
                        model->weights == Resident::State::kComing);
     };
     return window_.running().empty() && std::none_of(by_number_.begin(), by_number_.end(), moves);
@@ -290,7 +294,7 @@ void LocalEngine::follow(Answers& answers, std::shared_ptr<Launch>* here) {
     if (model && model->state == ModelState::kUnloading && window_.waiting_of(model->number) == 0 &&
         window_.running_of(model->number) == 0 && model->measuring == 0 &&
         model->weights != Resident::State::kComing && model->weights != Resident::State::kLeaving)
-      retire(*model);
+      leave(model);
   }
   if (window_.running().empty()) idle_.notify_all();
 }
@@ -665,7 +669,7 @@ RequestKey LocalEngine::submit(Request request, Done done) {
       const Job job{.key = key,
                     .model = model->number,
                     .tenant = tenant(request.tenant.empty() ? model->config.name : request.tenant,
-                                     model->config.weight),
+                                     request.weight > 0 ? request.weight : model->config.weight),
                     .priority = request.priority != 0 ? request.priority : model->config.priority,
                     .rows = rows,
                     .arrival = arrival,
@@ -765,6 +769,24 @@ int LocalEngine::free_number() {
   by_number_.push_back(nullptr);
   times_.models.emplace_back();
   return static_cast<int>(by_number_.size()) - 1;
+}
+
+/// Nothing of it waits or runs: its programs are freed where nobody waits for that, then it is
+/// retired.
+void LocalEngine::leave(const std::shared_ptr<Served>& model) {
+  if (std::exchange(model->leaving, true)) return;
+  struct Gone {
+    std::vector<std::shared_ptr<Variant>> variants;
+    std::unique_ptr<Programs> programs;
+  };
+  keep_times(*model);
+  const auto gone = std::make_shared<Gone>(
+      Gone{std::exchange(model->variants, {}), std::exchange(model->programs, nullptr)});
+  mover_.run([this, model, gone] {
+    gone->variants.clear(), gone->programs.reset();
+    malloc_trim(0);  // what was freed in between stays with the process else
+    act([&](auto&) { retire(*model); });
+  });
 }
 
 void LocalEngine::retire(Served& model) {
@@ -870,6 +892,13 @@ Status LocalEngine::serve_variants(std::unique_lock<std::mutex>& lock, Served& m
   }
   const int64_t weights = programs.device_weights().bytes(),
                 more = workspace + weights - model.weight_bytes;
+  if (const int64_t limit = model.config.memory_limit,
+      all = model.workspace_bytes + workspace + weights;
+      limit > 0 && all > limit)
+    return refusal(Code::kMemory,
+                   fmt::format("it takes {}, its own limit is {}", to_string(Bytes{all}),
+                               to_string(Bytes{limit})),
+                   "smaller batches, or a higher limit");
   // Weights of others make room, where they may.
   while (memory_limit_ > 0) {
     if (stop_loading_ || model.gone)
@@ -882,8 +911,8 @@ Status LocalEngine::serve_variants(std::unique_lock<std::mutex>& lock, Served& m
       const bool away = each->weights == Resident::State::kAway;
       fixed += each->workspace_bytes, all += away ? 0 : each->weight_bytes;
       largest = std::max(largest, each->weight_bytes);
-      moving |=
-          each->weights == Resident::State::kLeaving || each->weights == Resident::State::kComing;
+      moving |= each->leaving || each->weights == Resident::State::kLeaving ||
+                each->weights == Resident::State::kComing;
     }
     if (fixed + all + more <= memory_limit_) break;
     const bool never = fixed + workspace + largest > memory_limit_;
@@ -947,6 +976,8 @@ void LocalEngine::load(const std::shared_ptr<Served>& model) {
   while (!made.ok() && made.error().code == Code::kMemory && make_room(*model))
     made = caught(first);
   if (!made.ok()) return fail(*model, made.error());
+  model->to_compile = (*opened)->batches().size() * widths.size() - 1;
+  if (model->to_compile == 0) (*opened)->close();
   Status fits = ok_status();
   act([&](std::unique_lock<std::mutex>& lock) {
     if (model->gone) return;
@@ -994,6 +1025,7 @@ void LocalEngine::load_more(const std::shared_ptr<Served>& model, int batch, int
         behind_requests([&] { return model->programs->compile(batch, width, interrupted); }));
     return time_variants(std::move(program), model->config.name);
   });
+  if (--model->to_compile == 0) model->programs->close();
   act([&](std::unique_lock<std::mutex>& lock) {
     Status served = ok_status();
     if (!model->gone)
@@ -1019,8 +1051,8 @@ std::shared_ptr<Served> LocalEngine::idle_model(const Served& asks) const {
   std::shared_ptr<Served> idle;
   for (const std::shared_ptr<Served>& each : by_number_) {
     if (!each || each.get() == &asks || each->weights != Resident::State::kHere ||
-        each->weight_bytes == 0 || each->measuring > 0 || window_.waiting_of(each->number) > 0 ||
-        window_.running_of(each->number) > 0)
+        each->weight_bytes == 0 || each->leaving || each->measuring > 0 ||
+        window_.waiting_of(each->number) > 0 || window_.running_of(each->number) > 0)
       continue;
     if (!idle || each->last < idle->last) idle = each;
   }
@@ -1030,6 +1062,11 @@ std::shared_ptr<Served> LocalEngine::idle_model(const Served& asks) const {
 /// The device has less memory than was thought: releases one model's weights. Whether it did.
 bool LocalEngine::make_room(const Served& asks) {
   std::unique_lock lock(mutex_);
+  const auto leaves = [](const std::shared_ptr<Served>& each) { return each && each->leaving; };
+  if (std::any_of(by_number_.begin(), by_number_.end(), leaves)) {
+    moved_.wait(lock);
+    return true;
+  }
   if (memory_limit_ == 0) return false;
   const std::shared_ptr<Served> idle = idle_model(asks);
   if (!idle) return false;
@@ -1057,10 +1094,11 @@ bool LocalEngine::lower_limit(Served& asks) {
 Moves LocalEngine::moves(Time now) const {
   std::vector<Resident> all;
   for (const std::shared_ptr<Served>& model : by_number_)
-    if (model && model->weight_bytes > 0 && model->not_before <= now)
+    if (model && model->weight_bytes > 0 && model->not_before <= now &&
+        (!model->leaving || model->weights != Resident::State::kAway))
       all.push_back({.model = model->number,
                      .bytes = model->weight_bytes,
-                     .state = model->weights,
+                     .state = model->leaving ? Resident::State::kLeaving : model->weights,
                      .busy = window_.running_of(model->number) > 0 || model->measuring > 0,
                      .stopped = model->stopped,
                      .fresh = model->fresh,

@@ -1,11 +1,18 @@
 #include "serve/lanes.h"
 
+#include <sys/resource.h>
+#include <unistd.h>
+
 #include "base/parallel.h"
 
 namespace obelisk::serve {
 
-Lanes::Lanes(int count, std::chrono::microseconds spin) : spin_(spin) {
-  for (int k = 0; k < count; ++k) threads_.emplace_back([this] { loop(); });
+Lanes::Lanes(int count, std::chrono::microseconds spin, int niceness) : spin_(spin) {
+  for (int k = 0; k < count; ++k)
+    threads_.emplace_back([this, niceness] {
+      if (niceness != 0) setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), niceness);
+      loop();
+    });
 }
 
 void Lanes::stop() {

@@ -15,6 +15,8 @@ class Opened final : public Door {
   ~Opened() override { close(); }
 
   Status open() {
+    options_.http.bodies = service_.bodies;
+    options_.http.most_body = std::min(options_.http.most_body, service_.bodies->limit());
     TRY(http_, HttpServer::start(options_.http, make_routes(service_)));
     if (options_.grpc_port) {
       GrpcOptions grpc;

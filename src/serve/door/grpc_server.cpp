@@ -13,8 +13,25 @@
 #include "serve/door/adaptive_spin.h"
 #include "serve/door/messages.h"
 
+#ifdef __SANITIZE_THREAD__
+#include <sanitizer/tsan_interface.h>
+#endif
+
 namespace obelisk::serve::door {
 namespace {
+
+/// The library orders the start of an operation before its end, by means that ThreadSanitizer does
+/// not see.
+void operation_begins([[maybe_unused]] void* operation) {
+#ifdef __SANITIZE_THREAD__
+  __tsan_release(operation);
+#endif
+}
+void operation_ended([[maybe_unused]] void* operation) {
+#ifdef __SANITIZE_THREAD__
+  __tsan_acquire(operation);
+#endif
+}
 
 constexpr std::string_view kService = "/inference.GRPCInferenceService/";
 constexpr std::string_view kHealth = "/grpc.health.v1.Health/";
@@ -25,7 +42,8 @@ grpc::Status status_of(const Fault& fault) {
 }
 
 /// A message in one block, with its first tensor on a boundary.
-Maybe<std::shared_ptr<Received>> received_from(const grpc::ByteBuffer& buffer) {
+Maybe<std::shared_ptr<Received>> received_from(const grpc::ByteBuffer& buffer,
+                                               const std::shared_ptr<BodyMemory>& bodies) {
   std::vector<grpc::Slice> slices;
   if (!buffer.Dump(&slices).ok()) return bad_request("the message cannot be read");
   const size_t offset = slices.empty()
@@ -33,6 +51,8 @@ Maybe<std::shared_ptr<Received>> received_from(const grpc::ByteBuffer& buffer) {
                             : first_tensor_offset({reinterpret_cast<const char*>(slices[0].begin()),
                                                    slices[0].size()});
   auto received = std::make_shared<Received>();
+  if (!received->share.hold(bodies, buffer.Length()))
+    return no_room(buffer.Length(), bodies->limit());
   received->body = Block(buffer.Length(), offset);
   size_t at = 0;
   for (const grpc::Slice& slice : slices) {
@@ -114,6 +134,7 @@ class Conversation final : public std::enable_shared_from_this<Conversation> {
 
   /// An operation has ended. `tag` is what its queue told.
   static void over(void* tag, bool ok) {
+    operation_ended(tag);
     auto* event = static_cast<Event*>(tag);
     const std::shared_ptr<Conversation> keep = std::move(event->keep);
     ((*keep).*(event->then))(ok);
@@ -126,6 +147,7 @@ class Conversation final : public std::enable_shared_from_this<Conversation> {
   };
   void* begin(Event& event) {
     event.keep = shared_from_this();
+    operation_begins(&event);
     return &event;
   }
   void on_call(bool ok);
@@ -171,9 +193,10 @@ class Caller {
 
   /// `done` gets the call (null where there is none) and its answer or fault, once.
   template <typename Done>
-  RequestKey infer(const grpc::ByteBuffer& message, bool stream, Done done) {
+  RequestKey infer(grpc::ByteBuffer& message, bool stream, Done done) {
     const auto arrival = Clock::now();
-    auto received = received_from(message);
+    auto received = received_from(message, service_.bodies);
+    message.Clear();
     if (!received.ok()) return done(nullptr, nullptr, &received.fault()), 0;
     auto parsed = read_infer(*received, service_.memory);
     if (!parsed.ok()) return done(nullptr, nullptr, &parsed.fault()), 0;
@@ -300,6 +323,8 @@ class Single final : public Method {
     }
     if (method_ == "CudaSharedMemoryStatus" || method_ == "CudaSharedMemoryUnregister")
       return send("");
+    if (method_ == "CudaSharedMemoryRegister")
+      return end({grpc::StatusCode::UNIMPLEMENTED, "CUDA shared memory is not served"});
     if (method_ == "LogSettings") {
       auto settings = read_log_settings(text, service_.log.settings());
       if (!settings.ok()) return end(status_of(settings.fault()));
@@ -622,6 +647,10 @@ class Server final : public GrpcServer {
     builder.SetMaxReceiveMessageSize(
         static_cast<int>(std::min<size_t>(options.most_message, INT32_MAX)));
     builder.SetMaxSendMessageSize(-1);
+    // What is arriving: the library slows its senders down, and cancels calls beyond that.
+    grpc::ResourceQuota quota("requests");
+    quota.Resize(std::max<size_t>(calls_.service.bodies->limit(), 64 << 20));
+    builder.SetResourceQuota(quota);
     builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
     builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, 7'200'000);
     builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 20'000);

@@ -194,6 +194,16 @@ class Session final : public SessionBase, public std::enable_shared_from_this<Se
     write(std::move(reply));
   }
 
+  /// Whether there is memory for a body so long; else the client is told.
+  bool room_for(size_t bytes) {
+    const auto& bodies = shared_.options.bodies;
+    if (request_.received->share.hold(bodies, bytes)) return true;
+    close_after_ = true;
+    write(fault_reply(no_room(bytes, bodies->limit())));
+    request_ = {};
+    return false;
+  }
+
   void header_there(error_code failed) {
     if (failed) {
       if (failed == http::error::body_limit)
@@ -223,6 +233,7 @@ class Session final : public SessionBase, public std::enable_shared_from_this<Se
       for (char& c : name) c = static_cast<char>(tolower(static_cast<unsigned char>(c)));
       request.headers.emplace_back(std::move(name), std::string(field.value()));
     }
+    if (const auto size = parser_->content_length(); size && !room_for(*size)) return;
     if (beast::iequals(message[http::field::expect], "100-continue") && !parser_->is_done()) {
       state_ = State::kBody;
       static constexpr std::string_view kGoOn = "HTTP/1.1 100 Continue\r\n\r\n";
@@ -281,7 +292,9 @@ class Session final : public SessionBase, public std::enable_shared_from_this<Se
         return refuse(400, "this is no chunked body: " + failed.message());
       return;
     }
-    chunks_.append(piece_.data(), piece_.size() - parser_->get().body().size);
+    const size_t got = piece_.size() - parser_->get().body().size;
+    if (!room_for(chunks_.size() + got)) return std::string().swap(chunks_);
+    chunks_.append(piece_.data(), got);
     if (!parser_->is_done()) return read_chunks();
     Received& received = *request_.received;
     received.body = Block(chunks_.size(), before_tensors());
@@ -305,13 +318,16 @@ class Session final : public SessionBase, public std::enable_shared_from_this<Se
         return turn->reply(
             fault_reply({Cause::kMediaType, "bodies come as they are, or as gzip or deflate"}));
       // It may become much longer, which takes its time.
-      return shared_.aside.run([turn, most = shared_.options.most_body] {
-        HttpRequest& short_one = turn->request;
-        auto text = inflated(short_one.received->body.bytes(), most, 0);
-        if (!text.ok()) return turn->reply(fault_reply(text.fault()));
-        short_one.received->body = std::move(*text);
-        asio::post(turn->executor(), [turn] { turn->handle(); });
-      });
+      return shared_.aside.run(
+          [turn, most = shared_.options.most_body, bodies = shared_.options.bodies] {
+            HttpRequest& short_one = turn->request;
+            auto text = inflated(short_one.received->body.bytes(), most, 0);
+            if (!text.ok()) return turn->reply(fault_reply(text.fault()));
+            if (!short_one.received->share.hold(bodies, text->size()))
+              return turn->reply(fault_reply(no_room(text->size(), bodies->limit())));
+            short_one.received->body = std::move(*text);
+            asio::post(turn->executor(), [turn] { turn->handle(); });
+          });
     }
     turn->handle();
   }

@@ -575,6 +575,13 @@ TEST_F(EngineTest, ModelsBeyondTheMemoryLimitAreRefused) {
   EXPECT_EQ(wait_for(*engine, "beyond"), ModelState::kFailed);
   EXPECT_NE(engine->model("beyond")->reason.find("64.0 KiB are taken"), std::string::npos)
       << engine->model("beyond")->reason;
+  engine->add({.name = "own",
+               .path = write("own", network(96, 5, 3)),
+               .batch_dimension = "batch",
+               .memory_limit = 16 << 10});
+  EXPECT_EQ(wait_for(*engine, "own"), ModelState::kFailed);
+  EXPECT_NE(engine->model("own")->reason.find("its own limit is 16.0 KiB"), std::string::npos)
+      << engine->model("own")->reason;
   engine->remove("fits");
   for (int k = 0; k < 1000 && engine->model("fits"); ++k) std::this_thread::sleep_for(1ms);
   engine->add(

@@ -507,6 +507,11 @@ TEST(Scheduler, EqualWeightsAreOneBatchWithinDeadlines) {
   const Decisions four = decide_for({batches}, jobs, Policy(), 4);
   ASSERT_EQ(four.starts.size(), 1u);
   EXPECT_EQ(four.starts[0].jobs.size(), 4u);
+  for (Job& job : jobs) job.deadline = kNever, job.arrival = -Time(1s);
+  const Decisions old = decide_for({batches}, jobs, Policy(), 4);
+  ASSERT_EQ(old.starts.size(), 1u);
+  EXPECT_EQ(old.starts[0].jobs.size(), 4u) << "who waits for long is joined as well";
+  for (Job& job : jobs) job.deadline = Time(1ms), job.arrival = Time(0);
   jobs[3].deadline = 140us;  // a batch of four would be late for it
   const Decisions two = decide_for({batches}, jobs, Policy(), 4);
   ASSERT_EQ(two.starts.size(), 1u);
@@ -566,6 +571,15 @@ TEST(Scheduler, RefusesAtOnceWhatCannotBeMet) {
   EXPECT_EQ(*refused.retry_after, Time(50us)) << "its answer would come at 700 us";
   EXPECT_TRUE(ask(0ns, 550us).taken) << "it goes before the others";
   EXPECT_EQ(ask(0ns, kNever, 6).why, Why::kQueueFull);
+  Window busy(1, 4);
+  busy.add_tenant(1);
+  busy.arrive({.key = 1}, policy);
+  busy.apply(decide(busy, times, 0ns, policy), policy, 0ns);
+  const auto behind = [&](Time deadline) {
+    return admit(busy, times, 10us, policy, {.key = 2, .arrival = 10us, .deadline = deadline}, 8);
+  };
+  EXPECT_EQ(behind(205us).why, Why::kLoad) << "what runs may take a tenth longer";
+  EXPECT_TRUE(behind(211us).taken);
 }
 
 TEST(Scheduler, ManyTenantsAtOnceGoAsTheyMight) {
