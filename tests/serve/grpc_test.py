@@ -212,8 +212,10 @@ def test_deadline_and_cancellation(tmp_path, start):
     with grpc.insecure_channel(server.grpc) as channel:
         infer = method(channel, "ModelInfer")
         text = request.SerializeToString()
-        calls = [infer.future(text) for _ in range(6)]
         counts = lambda: json.loads(server.ask("GET", "/v2/live.json")[2])
+        calls = [infer.future(text) for _ in range(5)]
+        wait_until(lambda: counts()["in_flight"] == 5)
+        calls.append(infer.future(text))  # it stands behind the others, whichever of them run
         wait_until(lambda: counts()["in_flight"] == 6)
         calls[-1].cancel()
         wait_until(lambda: counts()["models"][0]["cancelled"] == 1)
