@@ -7,8 +7,8 @@ in   the commit that is checked out; Debian's and Python's package registries
 out  docs/first_ten_minutes.md; the exit is 1 when a command fails
 
 FOLDER (build/first) becomes the root of a Debian 12 with nothing but its essential packages, and is kept: remove it for a fresh one. The
-checkout is cloned into it. Of this machine it gets how packages are fetched (/etc/resolv.conf, /etc/hosts, certificates, /etc/pip.conf and
-the local folders of packages that this names), /proc and /dev; with --cache a compiler cache, so that a second go takes minutes.
+checkout is cloned into it. Of this machine it gets how packages are fetched (/etc/resolv.conf, /etc/hosts, pip's settings and
+the folders under /opt that they name), /proc and /dev; with --cache a compiler cache, so that a second go takes minutes.
 """
 import argparse
 import re
@@ -42,6 +42,13 @@ def call(*words, **more):
     subprocess.run([str(word) for word in words], check=True, **more)
 
 
+def pip_settings():
+    """How this machine's pip reaches the index, whoever told it."""
+    said = subprocess.run([sys.executable, "-m", "pip", "config", "list"], capture_output=True, text=True).stdout
+    found = re.findall(r"^(?:global|:env:)\.([\w-]+)='(.*)'$", said, re.MULTILINE)
+    return {name: value for name, value in found if name in ("cert", "index-url", "extra-index-url", "find-links", "default-timeout")}
+
+
 def mounted(root, source, target):
     """Binds a folder of this machine into the root, once."""
     place = root / target.lstrip("/")
@@ -61,13 +68,15 @@ def main():
         if not shutil.which("debootstrap"):
             call("apt-get", "install", "-y", "-qq", "--no-install-recommends", "debootstrap")
         call("debootstrap", "--variant=minbase", "bookworm", root, "http://deb.debian.org/debian")
-    for file in ("/etc/resolv.conf", "/etc/hosts", "/etc/pip.conf", "/etc/ssl/certs/ca-certificates.crt"):
-        if Path(file).exists():
-            (root / file[1:]).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(file, root / file[1:])
+    for file in ("/etc/resolv.conf", "/etc/hosts"):
+        shutil.copy(file, root / file[1:])
+    settings = pip_settings()
+    if "cert" in settings:  # a name of its own: the package ca-certificates writes the usual one
+        shutil.copy(settings["cert"], root / "etc" / "pip.crt")
+        settings["cert"] = "/etc/pip.crt"
+    (root / "etc" / "pip.conf").write_text("[global]\n" + "".join(f"{name} = {value}\n" for name, value in settings.items()))
     mounts = [mounted(root, "/proc", "/proc"), mounted(root, "/dev", "/dev")]
-    pip = Path("/etc/pip.conf").read_text() if Path("/etc/pip.conf").exists() else ""
-    for folder in set(re.findall(r"(?:file://)?(/opt/[\w/-]+)", pip)):
+    for folder in set(re.findall(r"/opt/[\w-]+", " ".join(settings.values()))):
         if Path(folder).is_dir():
             mounts.append(mounted(root, folder, folder))
     if given.cache:
