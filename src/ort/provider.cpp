@@ -97,6 +97,15 @@ std::string key_of(const Part& part) {
   return part.outputs.empty() ? "" : *std::min_element(part.outputs.begin(), part.outputs.end());
 }
 
+bool same(const Part& a, const Part& b) {
+  const auto equal = [](const auto& x, const auto& y) {
+    return x.first == y.first &&
+           std::equal(x.second.begin(), x.second.end(), y.second.begin(), y.second.end());
+  };
+  return a.model == b.model &&
+         std::equal(a.memory.begin(), a.memory.end(), b.memory.begin(), b.memory.end(), equal);
+}
+
 /// Groups of which the importer takes all, compiled where shapes are known. Each refusal takes its
 /// nodes out and makes new groups of the rest, so this ends.
 std::vector<std::shared_ptr<Fused>> Provider::parts_of(const Graph& graph,
@@ -168,17 +177,14 @@ std::unique_ptr<Computation> Provider::computation(const OrtGraph* theirs, const
   Group all(graph.nodes.size());
   for (size_t n = 0; n < all.size(); ++n) all[n] = n;
   Part part = write_part(graph, all);
+  // What was compiled when nodes were asked for, where it is the same to the last bit: inner graphs
+  // may use each other's names, and others may have left since.
   std::shared_ptr<Fused> fused;
-  if (const auto found = taken_.find(key_of(part)); found != taken_.end())
+  if (const auto found = taken_.find(key_of(part));
+      found != taken_.end() && same(part, found->second->part()))
     fused = std::move(found->second), taken_.erase(found);
-  // What is fused may read or make fewer values than were asked for, where others went away.
-  std::vector<std::string> outputs = part.outputs;
-  std::sort(outputs.begin(), outputs.end());
-  const auto same = [&](std::vector<std::string> names) {
-    std::sort(names.begin(), names.end());
-    return names == outputs;
-  };
-  if (!fused || !same(fused->part().outputs)) {
+  if (!fused) {
+    tell(LogSeverity::kVerbose, "Obelisk compiles a group again, for it changed");
     fused = std::make_shared<Fused>(std::move(part), options_);
     if (fused->part().known_shapes()) fused->compile();
   }

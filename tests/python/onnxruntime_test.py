@@ -185,6 +185,22 @@ def test_a_loop_stays_there_and_its_body_is_ours():
     assert taken(session) == [["Identity", "MatMul"], ["Relu"]] and left(session) == ["Exp", "Loop"]
 
 
+def test_inner_graphs_may_use_the_same_names():
+    """Two loops whose bodies differ in a weight alone."""
+    def loop(source, to, factor):
+        body = helper.make_graph(
+            [helper.make_node("Mul", ["state", "f"], ["scaled"]), helper.make_node("Tanh", ["scaled"], ["next"]), helper.make_node("Identity", ["go"], ["on"])], "body",
+            [helper.make_tensor_value_info(name, kind, shape) for name, kind, shape in (("n", INT64, []), ("go", TensorProto.BOOL, []), ("state", FLOAT, [4, 4]))],
+            [helper.make_tensor_value_info(name, kind, shape) for name, kind, shape in (("on", TensorProto.BOOL, []), ("next", FLOAT, [4, 4]))],
+            [numpy_helper.from_array(np.full((4, 4), factor, np.float32), "f")])
+        return helper.make_node("Loop", ["times", "", source], [to], body=body)
+
+    model = network([loop("x", "a", 0.5), loop("x", "b", 2.0), helper.make_node("Sub", ["a", "b"], ["y"])],
+                    {"x": (FLOAT, [4, 4]), "times": (INT64, [])}, {"y": (FLOAT, [4, 4])})
+    session = same(model, {"x": numbers(4, 4), "times": np.array(2)})
+    assert sum(part.count("Mul") for part in taken(session)) == 2
+
+
 def test_half_precision_inputs_and_integers():
     half = TensorProto.FLOAT16
     nodes = [helper.make_node("MatMul", ["x", "w"], ["h"]), helper.make_node("Cast", ["h"], ["f"], to=FLOAT), helper.make_node("TopK", ["f", "k"], ["y", "at"])]
