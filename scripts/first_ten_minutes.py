@@ -18,7 +18,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-HOME = "/work/obelisk"  # of the checkout in there
+HOME = "/root/obelisk"  # of the checkout in there
 STEPS = [
     ("Set up", "The demo installs what it needs, builds, and embeds sentences with a trained encoder.",
      ['scripts/demo.sh "A cat sits on the mat." "A kitten rests on a rug." "Stocks fell sharply today."']),
@@ -32,9 +32,9 @@ STEPS = [
      ["cmake --install build --prefix /usr/local", "ldconfig", "cc examples/c/main.c -o main $(pkg-config --cflags --libs obelisk)", "./main model.onnx batch=1 sequence=16 | head -4"]),
     ("Serve", "", [
         "mkdir -p models/minilm && cp model.onnx models/minilm && printf '[dimensions]\\nsequence = 128\\n' >models/minilm/model.toml",
-        "build/bin/obelisk serve models >served 2>&1 & echo $! >pid; until grep -q 'minilm' served && .venv/bin/python -c 'import tritonclient.http as t; exit(not t.InferenceServerClient(\"localhost:8000\").is_model_ready(\"minilm\"))' 2>/dev/null; do sleep 1; done",
+        "build/bin/obelisk serve models >served 2>&1 & echo $! >pid; until grep -q '"state":"ready"' served; do sleep 1; done",
         ".venv/bin/python -c 'import numpy as np, tritonclient.http as t; c = t.InferenceServerClient(\"localhost:8000\"); x = [t.InferInput(n, [1, 128], \"INT64\") for n in (\"input_ids\", \"attention_mask\", \"token_type_ids\")]; [i.set_data_from_numpy(np.ones((1, 128), np.int64)) for i in x]; print(c.infer(\"minilm\", x, timeout=2000000).as_numpy(\"last_hidden_state\").shape)'",
-        "kill $(cat pid); sleep 1; cat served"]),
+        "kill $(cat pid); sleep 2; cut -c 1-160 served"]),
 ]
 
 
@@ -102,8 +102,8 @@ def follow(root):
         text += [f"## {title}", "", *([words, ""] if words else []), "```console"]
         for command in commands:
             print("$", command, flush=True)
-            done = subprocess.run(["chroot", root, "env", "-i", "HOME=/root", "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LANG=C.UTF-8", "CCACHE_BASEDIR=/work", "CCACHE_NOHASHDIR=1",
-                                   "bash", "-c", f"cd {HOME} && {command}"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, text=True, errors="replace")
+            done = subprocess.run(["chroot", root, "env", "-i", "HOME=/root", "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LANG=C.UTF-8", "CCACHE_BASEDIR=/root", "CCACHE_NOHASHDIR=1",
+                                   "bash", "-c", f"cd {HOME}; {command}"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, text=True, errors="replace")
             said = [line.split("\r")[-1].rstrip() for line in done.stdout.splitlines()]
             print(done.stdout, flush=True)
             said = [re.sub(r"\x1b\[[0-9;]*m", "", line) for line in said if line and not line.startswith(("installing ", "building ", "configuring ", "WARNING: Location"))]
