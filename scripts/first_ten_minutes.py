@@ -32,7 +32,7 @@ STEPS = [
      ["cmake --install build --prefix /usr/local", "ldconfig", "cc examples/c/main.c -o main $(pkg-config --cflags --libs obelisk)", "./main model.onnx batch=1 sequence=16 | head -4"]),
     ("Serve", "", [
         "mkdir -p models/minilm && cp model.onnx models/minilm && printf '[dimensions]\\nsequence = 128\\n' >models/minilm/model.toml",
-        "build/bin/obelisk serve models >served 2>&1 & echo $! >pid; until grep -q '"state":"ready"' served; do sleep 1; done",
+        '''build/bin/obelisk serve models >served 2>&1 & echo $! >pid; until grep -q '"state":"ready"' served; do sleep 1; done''',
         ".venv/bin/python -c 'import numpy as np, tritonclient.http as t; c = t.InferenceServerClient(\"localhost:8000\"); x = [t.InferInput(n, [1, 128], \"INT64\") for n in (\"input_ids\", \"attention_mask\", \"token_type_ids\")]; [i.set_data_from_numpy(np.ones((1, 128), np.int64)) for i in x]; print(c.infer(\"minilm\", x, timeout=2000000).as_numpy(\"last_hidden_state\").shape)'",
         "kill $(cat pid); sleep 2; cut -c 1-160 served"]),
 ]
