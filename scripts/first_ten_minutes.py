@@ -27,7 +27,7 @@ STEPS = [
      [".venv/bin/python scripts/minilm.py model.onnx", "build/bin/obelisk inspect model.onnx",
       "build/bin/obelisk compile model.onnx -o model.obk --shape batch=1 --shape sequence=16"]),
     ("Run", "", ["build/bin/obelisk run model.obk --seed 1 --output-dir out", "ls out"]),
-    ("Bench", "", ["build/bin/obelisk bench model.onnx --shape batch=1 --shape sequence=16 --against onnxruntime"]),
+    ("Bench", "Here beside other programs on two cores, which it notices: what such a run says is that both answer alike.", ["build/bin/obelisk bench model.onnx --shape batch=1 --shape sequence=16 --against onnxruntime"]),
     ("Embed", "In a C program; `scripts/wheel.sh` makes a wheel for Python.",
      ["cmake --install build --prefix /usr/local", "ldconfig", "cc examples/c/main.c -o main $(pkg-config --cflags --libs obelisk)", "./main model.onnx batch=1 sequence=16 | head -4"]),
     ("Serve", "", [
@@ -90,14 +90,15 @@ def main():
 
 def follow(root):
     checkout = root / HOME[1:]
-    if checkout.exists():
-        call("rm", "-rf", checkout)
+    # What a go before this one built and compiled; Debian's packages stay.
+    call("rm", "-rf", checkout, root / "root" / ".cache" / "obelisk", *(root / "usr" / "local").glob("*/*obelisk*"), root / "usr/local/lib/cmake/obelisk",
+         root / "usr/local/lib/pkgconfig/obelisk.pc")
     call("git", "clone", "-q", "--no-hardlinks", ROOT, checkout)
     commit = subprocess.run(["git", "-C", ROOT, "describe", "--always", "--abbrev=12", "--exclude=*"], capture_output=True, text=True, check=True).stdout.strip()
     text = ["# The first ten minutes", "",
             "What a new user sees who follows the [README](../README.md) in an empty Debian 12 (`debootstrap --variant=minbase`) on a machine without a GPU. "
             f"Written by `scripts/first_ten_minutes.py` at commit {commit}; lines that only say what is installed or built are left out. "
-            "Building takes ten minutes to half an hour on two cores, all else seconds; times in the text are of a machine that did other work, too.", ""]
+            "Building takes ten minutes to half an hour on two cores, all else seconds. The machine did other work meanwhile: times say little, and where they scatter the program says so. [Performance](performance.md) has measured ones.", ""]
     for title, words, commands in STEPS:
         text += [f"## {title}", "", *([words, ""] if words else []), "```console"]
         for command in commands:
